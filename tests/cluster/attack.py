@@ -92,7 +92,7 @@ class Honest:
             job="honest",
             uid=ALICE,
         )
-        c.wait_for("it runs", lambda: self.trace.exists() and len(self.rounds()) > 20)
+        c.wait_for("the honest job runs", lambda: self.trace.exists() and len(self.rounds()) > 20)
 
     def rounds(self):
         text = self.trace.read_text()

@@ -61,7 +61,8 @@ def rounds_shown(c):
 
 def must_fail(c, job):
     c.wait_for(
-        "all its workers have ended", lambda: all(w.process.poll() is not None for w in job.workers)
+        "all workers of the job have ended",
+        lambda: all(w.process.poll() is not None for w in job.workers),
     )
     assert all(w.process.returncode != 0 for w in job.workers)
 
@@ -82,12 +83,16 @@ def test_agent_that_dies_repeatedly_only_pauses_its_jobs(cluster, sig):
     job.goes_on()
     pauses = wound([job], c.agents[:1], sig, 6)
     c.wait_for(
-        "the status has the rounds of all its lives", lambda: rounds_shown(c) >= job.rounds() - 10
+        "the status has the rounds of all agent processes",
+        lambda: rounds_shown(c) >= job.rounds() - 10,
     )
     job.finish()
     check_pauses(pauses)
     assert not losses(c.agents)
-    c.wait_for("nothing is kept for long", lambda: c.agents[0].names() == ["cluster", "listen"])
+    c.wait_for(
+        "the manager keeps no descriptor of a job",
+        lambda: c.agents[0].names() == ["cluster", "listen"],
+    )
 
 
 def test_all_agents_die_at_once_and_two_jobs_go_on(cluster):
@@ -101,7 +106,7 @@ def test_all_agents_die_at_once_and_two_jobs_go_on(cluster):
         for a in c.agents:
             a.process.send_signal(signal.SIGKILL)
         for a, before in zip(c.agents, n):
-            c.wait_for("it is back", lambda a=a, before=before: a.restarts > before)
+            c.wait_for("the agent runs again", lambda a=a, before=before: a.restarts > before)
         for job in jobs:
             job.goes_on()
             assert job.longest_since(begun) < 10
@@ -166,7 +171,7 @@ def test_restarts_while_a_machine_joins_cost_no_worker(cluster):
     new = c.add_worker(2, "growing", args, 2, 2, "grow")
     for a in (2, 0, 2, 1, 2):
         c.agents[a].die()
-    c.wait_for("it is in", lambda: "admits rank 2" in c.scheduler.log.read_text())
+    c.wait_for("rank 2 is admitted", lambda: "admits rank 2" in c.scheduler.log.read_text())
     c.agents[2].die()
     progress.goes_on()
     go.touch()
@@ -186,7 +191,7 @@ def test_jobs_begin_and_end_while_their_agents_die(cluster):
     for job in jobs:
         c.finish(job.workers)
     c.wait_for(
-        "nothing is kept for long",
+        "the managers keep no descriptor of a job",
         lambda: all(a.names() == ["cluster", "listen"] for a in c.agents),
     )
 
@@ -235,7 +240,7 @@ def test_scheduler_and_server_that_die_with_the_agent_cost_no_more(cluster):
         c.agents[0].process.send_signal(signal.SIGKILL)
         n = c.agents[0].restarts
         other.start()
-        c.wait_for("it is back", lambda n=n: c.agents[0].restarts > n)
+        c.wait_for("agent a0 runs again", lambda n=n: c.agents[0].restarts > n)
         c.agents[1].die()
         c.agents[1].die()  # kill the agent again while it still reconnects
         job.goes_on()
@@ -259,7 +264,7 @@ def test_drained_agent_that_is_stopped_is_not_waited_for(cluster):
     a.is_stopping = True
     a.process.send_signal(signal.SIGTERM)
     c.wait_for(
-        "it is told",
+        "the scheduler declares agent a0 down",
         lambda: "a0: suspect -> down, drained, and stopped" in c.scheduler.log.read_text(),
     )
     # A restart is awaited for --agent-window, 30 s. The drained agent must be down earlier.
@@ -305,7 +310,7 @@ def test_restarted_agent_takes_no_other_scheduler(cluster):
     c.agents[0].die()
     lives = c.agents[0].log.read_text().count("rejected another scheduler")
     c.wait_for(
-        "it refuses",
+        "the agent rejects the other scheduler",
         lambda: c.agents[0].log.read_text().count("rejected another scheduler") > lives,
     )
     other.scheduler.kill()
@@ -331,17 +336,25 @@ def test_manager_that_stops_reading_gets_kept_descriptors_later(cluster):
     a = c.agents[0]
     a.stand_still(True)
     jobs = [Job(c, 4, sizes=[50_000, 3]), Job(c, 2)]
-    c.wait_for("it is slow", lambda: "the service manager is slow" in a.log.read_text())
+    c.wait_for(
+        "the agent reports a slow service manager",
+        lambda: "the service manager is slow" in a.log.read_text(),
+    )
     for job in jobs:
         job.goes_on(10)
     assert "accepted all waiting descriptors" not in a.log.read_text()
     jobs[1].finish()  # the manager has not read the agent's newer messages
     a.stand_still(False)
-    c.wait_for("all is kept", lambda: "accepted all waiting descriptors" in a.log.read_text())
+    c.wait_for(
+        "the manager keeps all descriptors",
+        lambda: "accepted all waiting descriptors" in a.log.read_text(),
+    )
     a.die()
     jobs[0].goes_on(10)
     jobs[0].finish()
-    c.wait_for("nothing is kept for long", lambda: a.names() == ["cluster", "listen"])
+    c.wait_for(
+        "the manager keeps no descriptor of a job", lambda: a.names() == ["cluster", "listen"]
+    )
 
 
 def test_descriptor_that_the_manager_lost_ends_its_job_with_a_clear_error(cluster):

@@ -17,7 +17,7 @@ LOG_LINES_MAX = 3000
 def settled(c, before):
     """Wait until no daemon has more resources than before the attack."""
     c.wait_for(
-        "all trainers are gone",
+        "no agent has a trainer or a job",
         lambda: all(a.status()["trainers"] == a.status()["jobs"] == 0 for a in c.agents),
     )
     for d, was in before:
@@ -34,7 +34,7 @@ def begin(c):
     """
     c.open_to_all()
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3}, uid=BOB)
-    c.wait_for("it is gone", lambda: all(a.status()["jobs"] == 0 for a in c.agents))
+    c.wait_for("the job has ended", lambda: all(a.status()["jobs"] == 0 for a in c.agents))
     return [(d, footprint(d)) for d in c.daemons]
 
 

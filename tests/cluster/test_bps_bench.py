@@ -205,7 +205,7 @@ def test_replay_does_not_count_what_two_processes_of_an_agent_sent(cluster):
             200,
             "--check",
         )
-        c.wait_for("its steps have begun", lambda: rounds_of(c.agents[0]) > 20 * 161)
+        c.wait_for("the steps of bps-bench have begun", lambda: rounds_of(c.agents[0]) > 20 * 161)
         c.agents[0].die()
         (r,) = running.result(LIMIT_S)["results"]
     assert r["steps"] == 200 and r["sent_bytes"] is r["received_bytes"] is None

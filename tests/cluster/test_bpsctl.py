@@ -89,7 +89,7 @@ def test_why_stuck_names_ranks_that_have_not_joined_and_tensors_not_declared(clu
         job="undeclared",
     )
     c.wait_for(
-        "both wait",
+        "both jobs wait",
         lambda: (
             "have not declared" in c.bpsctl("why-stuck").stdout
             and "have not joined" in c.bpsctl("why-stuck").stdout
@@ -133,7 +133,7 @@ def test_local_agent_names_its_own_late_workers_and_those_that_join(cluster):
     c = cluster(agents=1, servers=1)
     started = waiting_job(c)
     c.start_job("error", 1, {"what": "nothing"}, job="forming", env={"BPS_SIZE": "3"})
-    c.wait_for("it forms", lambda: "forming" in c.bpsctl("why-stuck").stdout)
+    c.wait_for("the job forms", lambda: "forming" in c.bpsctl("why-stuck").stdout)
     c.scheduler.kill()
     text = show(c, "--agent-http", f"127.0.0.1:{c.agents[0].http}", "why-stuck", status=1)
     assert f"rank 1 (host agent-host0, pid {started[1].process.pid}) is at round 1" in text, text
@@ -146,7 +146,8 @@ def test_why_stuck_reports_that_there_is_no_server(cluster):
     c = cluster(agents=2, servers=0)
     c.start_job("error", 2, {"what": "wait_for_servers", "args": {"timeout": 20}}, job="poor")
     c.wait_for(
-        "it waits", lambda: "no server is alive: start one" in c.bpsctl("why-stuck", "poor").stdout
+        "the job waits for a server",
+        lambda: "no server is alive: start one" in c.bpsctl("why-stuck", "poor").stdout,
     )
     assert "NO_SERVER" in show(c, "status", status=2)
 
@@ -219,7 +220,10 @@ def test_silent_member_is_a_problem_before_it_is_dead(cluster):
         agents=1, servers=1, scheduler_args=["--server-dead", "60s", "--server-window", "60s"]
     )
     c.servers[0].kill()
-    c.wait_for("its connection is closed", lambda: "CONTROL_SILENT" in c.bpsctl("status").stdout)
+    c.wait_for(
+        "the connection of server s0 is closed",
+        lambda: "CONTROL_SILENT" in c.bpsctl("status").stdout,
+    )
     text = show(c, "status", status=1)
     assert re.search(r"CONTROL_SILENT server s0 on server-host0: connection lost", text), text
     assert "suspect" in show(c, "servers", status=1)

@@ -311,7 +311,7 @@ def test_revoked_certificate_is_refused_and_its_connections_are_closed(cluster, 
     c = cluster(agents=0, servers=0, scheduler_args=site.settings(site.dir / "scheduler-x", ca=ca))
     for i in range(2):
         c.add_server(i, *site.sign(f"server:s{i}"))
-    c.wait_for("both are there", lambda: members(c) == {"s0", "s1"})
+    c.wait_for("both servers are members", lambda: members(c) == {"s0", "s1"})
     site.revoke("server:s1", ca)
     c.scheduler.kill(signal.SIGHUP)
     c.wait_for("s1 is out", lambda: members(c) == {"s0"})
@@ -397,7 +397,7 @@ def test_renewed_certificate_is_taken_at_a_reload_without_a_lost_round(certified
         site.sign(f"{'server' if d.name[0] == 's' else 'agent'}:{d.name}")
         d.kill(signal.SIGHUP)
     c.wait_for(
-        "all have new ones",
+        "all daemons have new certificates",
         lambda: len(prints()) == 4 and not set(prints().values()) & set(before.values()),
     )
     c.finish(workers)

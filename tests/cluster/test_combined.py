@@ -86,7 +86,9 @@ def test_machine_joins_while_a_server_is_drained_and_an_agent_restarts(cluster):
         assert c.steer("drain", f"s{i % 2}").returncode == 0
         if i:
             c.agents[0].die(signal.SIGKILL)
-        c.wait_for("it is in", lambda: c.scheduler.log.read_text().count("admits rank 2") > i)
+        c.wait_for(
+            "rank 2 is admitted", lambda: c.scheduler.log.read_text().count("admits rank 2") > i
+        )
         if i:
             c.agents[2].die(signal.SIGKILL)
         c.wait_for("s is empty", lambda: not c.member(f"s{i % 2}")["partitions"])

@@ -191,7 +191,7 @@ def test_an_executor_that_is_killed_fails_its_job_only(rig):
     check_ended(results, LOST)
     assert any("signal 9" in text or "executor" in text for _, text, _, _ in results), results
     r.c.wait_for(
-        "it is counted",
+        "the agent counts the failure of the executor",
         lambda: "bps_agent_executor_failures_total 1\n" in r.c.agents[0].get("/metrics"),
     )
     r.run("device_rounds", 4, {"sizes": [1000], "n_rounds": 2})
@@ -219,13 +219,15 @@ def test_input_that_is_written_after_an_executors_loss_is_in_no_sum(cluster):
         }
         started = c.start_job("orphan", 2, args, env={"TEST_DEVICE": "host"})
         c.wait_for(
-            "its last one is at the server",
+            "the server has the victim's last contribution",
             lambda: c.servers[0].status()["same_host"]["received_bytes"] == 5 * n * 8,
         )
         c.scheduler.process.send_signal(signal.SIGSTOP)
         os.kill(r.executors(1)[0], signal.SIGKILL)
-        c.wait_for("it is told", (c.dir / "lost").exists)
-        c.wait_for("the others have got their sum", lambda: started[0].process.poll() is not None)
+        c.wait_for("the victim has got an error", (c.dir / "lost").exists)
+        c.wait_for(
+            "the other worker has got its sum", lambda: started[0].process.poll() is not None
+        )
         c.scheduler.process.send_signal(signal.SIGCONT)
         results = c.finish(started)
         assert results[0][1] is True and results[1][0] == bps.EDEVICE, results
@@ -237,7 +239,10 @@ def test_an_executor_that_hangs_is_killed(cluster):
     (pid,) = r.executors(0)
     os.kill(pid, signal.SIGSTOP)
     said = f"the executor of its GPUs (this host, pid {pid}) has made no progress for"
-    r.c.wait_for("it is shown", lambda: said in " ".join(r.c.bpsctl("why-stuck").stdout.split()))
+    r.c.wait_for(
+        "why-stuck shows the executor",
+        lambda: said in " ".join(r.c.bpsctl("why-stuck").stdout.split()),
+    )
     results = r.c.finish(job)
     check_ended(results, LOST, bound_s=40)
     assert any("hangs" in text for _, text, _, _ in results), results
@@ -315,7 +320,10 @@ def test_worker_that_has_not_called_bps_gpu_open_is_named(cluster):
     go, told = r.c.dir / "go", r.c.dir / "told"
     job = r.start("device_late_open", 2, {"late_rank": 1, "go": str(go), "told": str(told)})
     late = f"pid {job[1].process.pid})"
-    r.c.wait_for("it is shown", lambda: "have not called it" in r.c.bpsctl("why-stuck").stdout)
+    r.c.wait_for(
+        "why-stuck shows the late worker",
+        lambda: "have not called it" in r.c.bpsctl("why-stuck").stdout,
+    )
     text = r.c.bpsctl("why-stuck").stdout
     assert (
         "bps_gpu_open: 1 worker waiting for" in text and f"rank 1 (host agent-host0, {late}" in text
@@ -323,7 +331,7 @@ def test_worker_that_has_not_called_bps_gpu_open_is_named(cluster):
     assert f"waiting: rank 0 (host agent-host0, pid {job[0].process.pid})" in text, text
     (wait,) = json.loads(r.c.bpsctl("--json", "why-stuck").stdout)["jobs"][0]["waits"]
     assert (wait["why"], wait["n_missing"], wait["tensor"]) == ("gpu_open", 1, None), wait
-    r.c.wait_for("it is told", told.exists)
+    r.c.wait_for("the first call has failed", told.exists)
     go.touch()
     (_, said), _ = r.c.finish(job)
     assert (
@@ -337,7 +345,7 @@ def test_barrier_names_missing_workers_when_gpus_were_given_up(cluster):
     go = r.c.dir / "go"
     job = r.start("device_given_up", 3, {"go": str(go)})
     for rank in (0, 1):
-        r.c.wait_for("it is told", (r.c.dir / f"go.{rank}").exists)
+        r.c.wait_for("the barrier call has failed", (r.c.dir / f"go.{rank}").exists)
     stuck = r.c.bpsctl("why-stuck").stdout
     go.touch()
     for _, at in r.c.finish(job)[:2]:

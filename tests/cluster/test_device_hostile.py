@@ -255,5 +255,5 @@ def test_repeated_requests_for_an_executor_leave_nothing(r):
             Exec(out[0]).sock.close()
         except AssertionError:
             break
-    r.c.wait_for("all of it is given back", lambda: open_files() <= before)
+    r.c.wait_for("no process has more descriptors than before", lambda: open_files() <= before)
     end(out, ex)

@@ -145,7 +145,7 @@ def test_jobs_of_two_users_share_the_gpus(rig):
         p = r.c.dir / x / "rounds"
         return p.exists() and int(p.read_text()) > 5
 
-    r.c.wait_for("both run", lambda: done("a") and done("b"), 60)
+    r.c.wait_for("both jobs run", lambda: done("a") and done("b"), 60)
     assert len(r.executors(0)) == 2
     a[1].process.kill()
     a[1].process.wait()
@@ -163,7 +163,7 @@ def test_executors_of_one_user_are_limited_and_another_user_goes_on(rig):
     (r.c.dir / "a").mkdir()
     (r.c.dir / "a").chmod(0o777)
     a = r.start("gpu_until", 2, {"d": str(r.c.dir / "a"), "n_elems": 30001}, uid=1)
-    r.c.wait_for("it runs", lambda: (r.c.dir / "a" / "rounds").exists())
+    r.c.wait_for("job a runs", lambda: (r.c.dir / "a" / "rounds").exists())
     for got, _ in r.run("gpu_open", 2, uid=1):
         assert (
             got[0] == bps.EQUOTA and "1 of 1 executors" in got[1] and "--user-executors" in got[1]
@@ -183,7 +183,7 @@ def test_executor_that_could_not_start_does_not_count_for_the_limit(cluster):
         agent_args=["--gpu", "host", "--gpu-program", "/bin/false", "--user-executors", "1"],
     )
     a = c.start_job("gpu_ask_twice", 2, {"d": str(c.dir)})
-    c.wait_for("it is told", lambda: (c.dir / "told").exists())
+    c.wait_for("the first bps_gpu_open has returned", lambda: (c.dir / "told").exists())
     for got, _ in c.run("gpu_open", 2):
         assert got[0] == bps.EDEVICE and "status 1" in got[1], got
     (c.dir / "go").touch()
@@ -195,9 +195,9 @@ def test_refused_request_for_an_executor_may_be_repeated(cluster):
     r = Rig(cluster, "host", agents=1, args=["--user-executors", "1"])
     (r.c.dir / "a").mkdir()
     a = r.start("gpu_until", 2, {"d": str(r.c.dir / "a"), "n_elems": 30001})
-    r.c.wait_for("it runs", lambda: (r.c.dir / "a" / "rounds").exists())
+    r.c.wait_for("job a runs", lambda: (r.c.dir / "a" / "rounds").exists())
     b = r.start("gpu_ask_twice", 2, {"d": str(r.c.dir)})
-    r.c.wait_for("it is told", lambda: (r.c.dir / "told").exists())
+    r.c.wait_for("the first bps_gpu_open has returned", lambda: (r.c.dir / "told").exists())
     (r.c.dir / "a" / "stop").touch()
     r.c.finish(a)
     gone(r, 0)
@@ -330,7 +330,7 @@ def test_a_machine_with_gpus_joins_a_running_job(rig):
 
     new = Worker(r.c, r.c.agents[2], "gpu_grow", args, 2, 2, "grow", r.env)
     r.c.workers.append(new)
-    r.c.wait_for("it is in", lambda: "admits rank 2" in r.c.scheduler.log.read_text())
+    r.c.wait_for("rank 2 is admitted", lambda: "admits rank 2" in r.c.scheduler.log.read_text())
     progress.goes_on()
     go.touch()
     results = r.c.finish([*started, new])
@@ -374,7 +374,7 @@ def test_nothing_leaks_over_many_jobs(rig):
     seen = r.run("gpu_cycles", 2, {"n_cycles": 30}, deadline_s=200)
     gone(r, 0)
     r.c.wait_for(
-        "all of it is given back",
+        "the agent has no more resources than before",
         lambda: all(a <= b for a, b in zip(footprint(pid)[:3], before[:3])),
     )
     assert footprint(pid)[3] < before[3] + GROWTH_KIB
@@ -408,7 +408,7 @@ def test_nothing_leaks_over_jobs_that_die(rig):
         one(i)
     gone(r, 0)
     r.c.wait_for(
-        "all of it is given back",
+        "the agent has no more resources than before",
         lambda: all(a <= b for a, b in zip(footprint(pid)[:3], before[:3])),
     )
     assert footprint(pid)[3] < before[3] + GROWTH_KIB
@@ -443,7 +443,7 @@ def test_agents_that_die_and_processes_that_stop_at_random_cost_pauses(cluster, 
         time.sleep(rng.random() * 0.3)
         for p in stopped:
             os.kill(p, signal.SIGCONT)
-        r.c.wait_for("it is back", lambda: a.restarts > n)
+        r.c.wait_for("the agent runs again", lambda: a.restarts > n)
         if rng.random() < 0.5:
             goes_on(r, 2)
     goes_on(r)
@@ -451,7 +451,10 @@ def test_agents_that_die_and_processes_that_stop_at_random_cost_pauses(cluster, 
     stop(r)
     r.c.finish(job)
     for a in r.c.agents:
-        r.c.wait_for("nothing is kept for long", lambda a=a: a.names() == ["cluster", "listen"])
+        r.c.wait_for(
+            "the manager keeps no descriptor of a job",
+            lambda a=a: a.names() == ["cluster", "listen"],
+        )
 
 
 @needs_cuda
@@ -468,12 +471,14 @@ def test_an_executor_that_hangs_when_its_agent_is_gone_ends_itself(cluster):
         seen.append(stat.read_text())
         return len(seen) > 50 and len(set(seen[-50:])) == 1
 
-    r.c.wait_for("it hangs", hangs)
+    r.c.wait_for("the executor hangs", hangs)
     r.c.agents[0].kill()
     check_ended(r.c.finish(job), LOST | {bps.ENOAGENT})
     assert stat.read_text().split()[2] == "S"
     r.c.wait_for(
-        "it has ended", lambda: not stat.exists() or stat.read_text().split()[2] == "Z", 40
+        "the executor has ended",
+        lambda: not stat.exists() or stat.read_text().split()[2] == "Z",
+        40,
     )
 
 
@@ -672,7 +677,7 @@ def test_a_job_goes_on_without_a_machine_whose_executor_dies(rig):
         "pause": 0.01,
     }
     started = r.start("gpu_members", 6, args)
-    r.c.wait_for("it runs", lambda: progress.exists() and int(progress.read_text() or 0) > 5)
+    r.c.wait_for("the job runs", lambda: progress.exists() and int(progress.read_text() or 0) > 5)
     (pid,) = r.executors(1)
     os.kill(pid, signal.SIGKILL)
     results = check_went_on(r, started, 100)

@@ -36,7 +36,10 @@ def device_job(r, workers, **kw):
 
 def nothing_kept(r):
     for a in r.c.agents:
-        r.c.wait_for("nothing is kept for long", lambda a=a: a.names() == ["cluster", "listen"])
+        r.c.wait_for(
+            "the manager keeps no descriptor of a job",
+            lambda a=a: a.names() == ["cluster", "listen"],
+        )
 
 
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
@@ -62,7 +65,7 @@ def test_every_route_goes_on_when_all_agents_die_at_once(kept, route):
         for a in r.c.agents:
             a.process.send_signal(signal.SIGKILL)
         for a, before in zip(r.c.agents, n):
-            r.c.wait_for("it is back", lambda a=a, before=before: a.restarts > before)
+            r.c.wait_for("the agent runs again", lambda a=a, before=before: a.restarts > before)
         job.goes_on(2)
     job.finish()
     nothing_kept(r)
@@ -87,7 +90,7 @@ def away(r, what):
     agent.process.kill()
     agent.process.wait()
     what(pid)
-    r.c.wait_for("it is back", lambda: agent.restarts > n)
+    r.c.wait_for("the agent runs again", lambda: agent.restarts > n)
     return pid
 
 
@@ -167,7 +170,8 @@ def test_a_tensor_that_was_refused_stays_refused(kept):
         "device_refused_tensor", 4, {"go": str(r.c.dir / "go"), "seen": str(r.c.dir / "seen")}
     )
     r.c.wait_for(
-        "all have seen it fail", lambda: all((r.c.dir / f"seen.{w}").exists() for w in range(4))
+        "all workers have seen the tensor fail",
+        lambda: all((r.c.dir / f"seen.{w}").exists() for w in range(4)),
     )
     for a in r.c.agents:
         a.die()
@@ -190,7 +194,7 @@ def test_memory_that_an_ending_agent_was_allocating_is_allocated_by_the_next(
     (a,) = r.c.agents
     maps = Path(f"/proc/{a.process.pid}/maps")
     job = r.start(function, 2, {"n_elems": 6 << 20})
-    r.c.wait_for("it makes memory", lambda: memory in maps.read_text())
+    r.c.wait_for("the agent allocates memory", lambda: memory in maps.read_text())
     a.die(sig)
     assert r.c.finish(job) == [3, 3]
 
@@ -207,9 +211,9 @@ def test_memory_of_a_restarted_agent_is_on_the_nodes_reported_before(cluster):
     (a,) = r.c.agents
     go = r.c.dir / "go"
     job = r.start("gpu_declare_late", 2, {"go": str(go), "n_elems": 3 << 20})
-    r.c.wait_for("it runs", lambda: len(staging(a)) > 0)
+    r.c.wait_for("the agent has staging memory", lambda: len(staging(a)) > 0)
     a.die(signal.SIGKILL)
-    r.c.wait_for("all of it is there again", lambda: len(staging(a)) > 0)
+    r.c.wait_for("the restarted agent has staging memory", lambda: len(staging(a)) > 0)
     before = len(staging(a))
     go.touch()
     r.c.wait_for("more is made", lambda: len(staging(a)) > before)
@@ -225,7 +229,7 @@ def test_agent_that_dies_while_bps_gpu_open_waits_costs_a_pause(kept, sig):
     r = kept(agents=1)
     go, told = r.c.dir / "go", r.c.dir / "told"
     job = r.start("device_late_open", 2, {"late_rank": 1, "go": str(go), "told": str(told)})
-    r.c.wait_for("it is told", told.exists)
+    r.c.wait_for("the first bps_gpu_open has failed", told.exists)
     r.c.agents[0].die(sig)
     go.touch()
     (_, said), _ = r.c.finish(job)

@@ -46,7 +46,7 @@ def test_server_is_drained_and_undrained_under_load(cluster):
     assert c.steer("undrain", "s0").returncode == 0
     assert c.steer("undrain", "s1").returncode == 0
     c.wait_for(
-        "all have some",
+        "each server has partitions",
         lambda: all(c.member(f"s{i}")["partitions"] > N_TENSORS // 4 for i in range(3)),
     )
     progress.goes_on()
@@ -63,7 +63,7 @@ def test_drain_outlives_a_restart_of_server_and_scheduler(cluster):
     c.scheduler.pin()
     restart(c.scheduler)
     c.servers[1].start()
-    c.wait_for("all are back", lambda: all_up(c))
+    c.wait_for("all members are up", lambda: all_up(c))
     assert c.member("s1")["is_drained"]
     c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 5, "n_tensors": N_TENSORS})
     assert c.servers[1].status()["rounds"] == 0 and c.servers[0].status()["rounds"] > 0
@@ -114,14 +114,15 @@ def test_rolling_restart_of_all_daemons_costs_no_round(cluster):
     started, progress, stop = start_rounds(c, 3)
     c.scheduler.pin()
     restart(c.scheduler)
-    c.wait_for("all are back", lambda: all_up(c))
+    c.wait_for("all members are up", lambda: all_up(c))
     progress.goes_on()
     for s in c.servers:
         restart(s)
         log = s.log.read_text()
         assert "ending the server: no partition is left" in log, log[-2000:]
         c.wait_for(
-            "it has its share again", lambda s=s: c.member(s.name)["partitions"] > N_TENSORS // 4
+            "the server has its share of partitions again",
+            lambda s=s: c.member(s.name)["partitions"] > N_TENSORS // 4,
         )
         progress.goes_on()
     texts = [text for kind, text in c.events() if kind == "partitions"]
@@ -162,7 +163,10 @@ def test_second_signal_ends_a_server_at_once(cluster):
     c.scheduler.kill(signal.SIGSTOP)
     s = c.servers[0]
     s.process.terminate()
-    c.wait_for("it waits", lambda: "stopping the server: idle -> asked" in s.log.read_text())
+    c.wait_for(
+        "the server waits for the scheduler",
+        lambda: "stopping the server: idle -> asked" in s.log.read_text(),
+    )
     assert s.process.poll() is None
     s.kill(signal.SIGTERM)
     assert "ending the server:" not in s.log.read_text()

@@ -45,7 +45,8 @@ def test_removed_machine_gets_an_error(cluster):
     started, _ = c.start_running("elastic", 3, args)
     c.agents[1].kill(signal.SIGSTOP)
     c.wait_for(
-        "it is left behind", lambda: "goes on without agent a1" in c.scheduler.log.read_text()
+        "the job goes on without agent a1",
+        lambda: "goes on without agent a1" in c.scheduler.log.read_text(),
     )
     c.agents[1].kill(signal.SIGCONT)
     results = c.finish(started)
@@ -163,7 +164,7 @@ def test_machine_joins_a_running_job_and_has_the_weights_of_the_others(cluster):
     }
     started, progress = c.start_running("growing", 2, args, job="grow", placement=[0, 1])
     new = c.add_worker(2, "growing", args, 2, 2, "grow")
-    c.wait_for("it is in", lambda: "admits rank 2" in c.scheduler.log.read_text())
+    c.wait_for("rank 2 is admitted", lambda: "admits rank 2" in c.scheduler.log.read_text())
     progress.goes_on()
     go.touch()
     results = c.finish([*started, new])
@@ -189,9 +190,12 @@ def test_lost_machine_is_replaced_by_another_that_joins(cluster):
         "go": str(go),
     }
     started = c.start_job("growing", 2, dict(args, victim=1, at=4), job="heal", placement=[0, 1])
-    c.wait_for("it is left", lambda: "goes on without agent a1" in c.scheduler.log.read_text())
+    c.wait_for(
+        "the job goes on without agent a1",
+        lambda: "goes on without agent a1" in c.scheduler.log.read_text(),
+    )
     new = c.add_worker(2, "growing", args, 1, 2, "heal")
-    c.wait_for("it is in", lambda: "admits rank 1" in c.scheduler.log.read_text())
+    c.wait_for("rank 1 is admitted", lambda: "admits rank 1" in c.scheduler.log.read_text())
     (r,) = c.finish([c.add_worker(1, "growing", args, 0, 2, "heal")])
     assert r["code"] == bps.EDUP and "has all its 2 workers" in r["text"], r
     go.touch()
@@ -215,9 +219,12 @@ def test_removed_machine_joins_again(cluster):
     started, progress = c.start_running(
         "growing", 2, dict(args, victim=1, at=4), after=0, job="back", placement=[0, 1]
     )
-    c.wait_for("it is left", lambda: "goes on without agent a1" in c.scheduler.log.read_text())
+    c.wait_for(
+        "the job goes on without agent a1",
+        lambda: "goes on without agent a1" in c.scheduler.log.read_text(),
+    )
     new = c.add_worker(1, "growing", args, 1, 2, "back")
-    c.wait_for("it is in", lambda: "admits rank 1" in c.scheduler.log.read_text())
+    c.wait_for("rank 1 is admitted", lambda: "admits rank 1" in c.scheduler.log.read_text())
     progress.goes_on(3)
     c.servers[0].kill()
     c.servers[0].start()
@@ -299,9 +306,12 @@ def test_screens_show_workers_that_left_and_that_wait(cluster):
         "go": str(go),
     }
     started = c.start_job("growing", 2, dict(args, victim=1, at=4), job="screen", placement=[0, 1])
-    c.wait_for("it is left", lambda: "goes on without agent a1" in c.scheduler.log.read_text())
+    c.wait_for(
+        "the job goes on without agent a1",
+        lambda: "goes on without agent a1" in c.scheduler.log.read_text(),
+    )
     new = c.add_worker(2, "growing", args, 2, 2, "screen")
-    c.wait_for("it waits", lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 1)
+    c.wait_for("the newcomer waits", lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 1)
     text = c.bpsctl("job", "screen").stdout
     assert (
         "goes on without host agent-host1 (1 workers)" in text
@@ -330,12 +340,15 @@ def test_newcomer_that_dies_while_it_waits_leaves_its_place_to_another(cluster):
     started, _ = c.start_running("growing", 2, args, after=1, job="wait", placement=[0, 1])
     for _ in range(2):
         new = c.add_worker(2, "growing", args, 2, 2, "wait")
-        c.wait_for("it waits", lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 1)
+        c.wait_for("the newcomer waits", lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 1)
         new.process.kill()
-        c.wait_for("its place is free", lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 0)
+        c.wait_for(
+            "the newcomer's place is free",
+            lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 0,
+        )
     assert "has left before its admission" in " ".join(c.bpsctl("events").stdout.split())
     new = c.add_worker(2, "growing", args, 2, 2, "wait")
-    c.wait_for("it waits", lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 1)
+    c.wait_for("the newcomer waits", lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 1)
     go.touch()
     c.finish(started)
     (r,) = c.finish([new])

@@ -125,7 +125,10 @@ def test_waiting_ends_without_servers_and_may_be_repeated(cluster):
     )
     c.servers[0].kill()
     go.touch()
-    c.wait_for("both are told", lambda: all((c.dir / f"told-{r}").exists() for r in (0, 1)))
+    c.wait_for(
+        "both workers have got an error",
+        lambda: all((c.dir / f"told-{r}").exists() for r in (0, 1)),
+    )
     assert "waiting calls end with: no server" in c.agents[0].log.read_text()
     c.servers[0].start()
     for text in c.finish(started):

@@ -32,7 +32,7 @@ def test_stopped_daemon_that_goes_on_costs_no_round(cluster, victim):
         "s0": lambda: "-> down" in c.scheduler.log.read_text(),
         "a0": lambda: c.servers[0].status()["connections"] < n_connections,
     }
-    c.wait_for("it is missed", noticed[victim])
+    c.wait_for("the hanging daemon is noticed", noticed[victim])
     d.kill(signal.SIGCONT)
     c.finish(started)
     c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 5})
@@ -90,7 +90,7 @@ def test_agent_cut_off_only_from_the_scheduler_keeps_its_job(cluster):
         )
         relay.is_open.clear()
         c.wait_for(
-            "it is missed",
+            "the scheduler notices the silent agent",
             lambda: (
                 "silent at the scheduler, but servers receive from it"
                 in c.scheduler.log.read_text()
@@ -111,7 +111,8 @@ def test_agent_cut_off_only_from_the_scheduler_keeps_its_job(cluster):
         ), p.stdout
         relay.is_open.set()
         c.wait_for(
-            "it is back", lambda: re.search(r"agent a1: suspect -> up", c.scheduler.log.read_text())
+            "agent a1 is up again",
+            lambda: re.search(r"agent a1: suspect -> up", c.scheduler.log.read_text()),
         )
         stop.touch()
         c.finish(started)
@@ -119,7 +120,7 @@ def test_agent_cut_off_only_from_the_scheduler_keeps_its_job(cluster):
         # When no server receives from the agent either, it is declared dead in time.
         a.kill(signal.SIGSTOP)
         c.wait_for(
-            "it is given up",
+            "agent a1 is declared dead",
             lambda: re.search(r"agent a1: .* -> down, silent", c.scheduler.log.read_text()),
             4,
         )

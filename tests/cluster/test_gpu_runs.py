@@ -243,14 +243,14 @@ def test_run_that_breaks_off_fails(tmp_path, text, item, why):
 def test_a_run_that_is_ended_leaves_nothing_and_has_its_table(tmp_path):
     p = pretend(tmp_path, f"{GOOD}; sleep 1000 & echo $! >{tmp_path}/child; wait")
     child = tmp_path / "child"
-    wait_for("it runs", lambda: child.exists() and child.read_text().strip())
+    wait_for("the program runs", lambda: child.exists() and child.read_text().strip())
     assert "good" in p.stdout.readline()
     p.terminate()
     out, _ = p.communicate(timeout=60)
     assert p.returncode == 1 and "good" in out and "ended by SIGTERM" in out, out
     pid = int(child.read_text())
     wait_for(
-        "its child has ended",
+        "the child of the program has ended",
         lambda: (
             not os.path.exists(f"/proc/{pid}")
             or " Z " in pathlib.Path(f"/proc/{pid}/stat").read_text()

@@ -80,7 +80,7 @@ def test_http_answers_while_a_data_thread_hangs_and_says_so(cluster, role):
     d = getattr(c, role)[0]
     assert get(d, "/livez") == (200, "ok\n")
     with frozen_thread(d, "data0"):
-        c.wait_for("it says so", lambda: get(d, "/livez")[0] == 503)
+        c.wait_for("the daemon reports the hanging thread", lambda: get(d, "/livez")[0] == 503)
         assert re.match(r"a data thread hangs for \d+\.\d s", get(d, "/livez")[1])
         assert get(d, "/readyz")[0] == get(d, "/healthz")[0] == 503
         assert 'bps_health{code="MEMBER_STUCK"} 1' in get(d, "/metrics")[1]
@@ -88,8 +88,8 @@ def test_http_answers_while_a_data_thread_hangs_and_says_so(cluster, role):
         assert status == 200 and json.loads(text)["role"] == role[:-1]
         c.wait_for("the scheduler says so", lambda: "MEMBER_STUCK" in c.bpsctl("status").stdout)
         assert "a thread has made no progress" in show(c, "status", status=1)
-    c.wait_for("it goes on", lambda: get(d, "/livez")[0] == 200)
-    c.wait_for("all is well", lambda: c.bpsctl("status").returncode == 0)
+    c.wait_for("the daemon reports no hanging thread", lambda: get(d, "/livez")[0] == 200)
+    c.wait_for("bpsctl status reports no problem", lambda: c.bpsctl("status").returncode == 0)
 
 
 @pytest.mark.parametrize("role", ["servers", "agents"])
@@ -98,7 +98,10 @@ def test_hung_member_is_missing_by_name_within_the_bound(cluster, role):
     d = getattr(c, role)[1]
     assert "collected from 5 of 5 daemons" in show(c, "status", status=0)
     d.kill(signal.SIGSTOP)
-    c.wait_for("it is missing", lambda: document(c, "status")["missing"] == [d.name])
+    c.wait_for(
+        "bpsctl reports the stopped daemon as missing",
+        lambda: document(c, "status")["missing"] == [d.name],
+    )
     text = show(c, "status")
     assert re.search(rf"collected from 4 of 5 daemons in \d\.\d\d s; missing: {d.name}\n", text), (
         text
@@ -106,7 +109,7 @@ def test_hung_member_is_missing_by_name_within_the_bound(cluster, role):
     assert re.search(rf"(?m)^{d.name} +\S+ +up\*", text), text
     assert show(c, "--daemon", f"127.0.0.1:{d.http}", "status", status=3) == ""
     d.kill(signal.SIGCONT)
-    c.wait_for("it is back", lambda: document(c, "status")["missing"] == [])
+    c.wait_for("bpsctl reports no missing daemon", lambda: document(c, "status")["missing"] == [])
 
 
 def test_hung_scheduler_leaves_single_daemons_to_be_asked(cluster):
@@ -151,7 +154,9 @@ def test_slow_machine_is_named_with_its_lag_until_it_is_quick_again(cluster, tmp
     )
     (tmp_path / "slow").touch()
     c.wait_for(
-        "it is named", lambda: "is last in" in c.bpsctl("status").stdout, deadline_s=2 * DEADLINE_S
+        "bpsctl status names the slow machine",
+        lambda: "is last in" in c.bpsctl("status").stdout,
+        deadline_s=2 * DEADLINE_S,
     )
     d = document(c, "status")
     problem = next(
@@ -170,7 +175,7 @@ def test_slow_machine_is_named_with_its_lag_until_it_is_quick_again(cluster, tmp
     )
     (tmp_path / "slow").unlink()
     c.wait_for(
-        "it is cleared",
+        "an event reports the end of the delay",
         lambda: "no longer delays it" in c.bpsctl("events").stdout,
         deadline_s=2 * DEADLINE_S,
     )

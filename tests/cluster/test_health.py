@@ -302,14 +302,18 @@ def test_problem_is_in_status_healthz_metrics_events_and_alerts(cluster, tmp_pat
 
 def test_health_is_well_again_when_the_cause_is_gone(cluster):
     with trainer_stalled(cluster) as (c, scheduler):
-        c.wait_for("it is reported", lambda: "TRAINER_STALLED" in problems(scheduler))
+        c.wait_for(
+            "the scheduler reports TRAINER_STALLED",
+            lambda: "TRAINER_STALLED" in problems(scheduler),
+        )
         assert problems(scheduler)["TRAINER_STALLED"]["subject"] == "job job1 rank 1"
         c.wait_for(
-            "it has an event",
+            "TRAINER_STALLED has an event",
             lambda: any(text.startswith("TRAINER_STALLED") for _, text in c.events()),
         )
-    c.wait_for("all is well", lambda: not problems(scheduler))
+    c.wait_for("the scheduler reports no problem", lambda: not problems(scheduler))
     assert healthz(scheduler) == (200, "ok\n") and series(scheduler, "TRAINER_STALLED")[1] == "0"
     c.wait_for(
-        "it is over", lambda: ("health", "TRAINER_STALLED is over: job job1 rank 1") in c.events()
+        "an event reports the end of TRAINER_STALLED",
+        lambda: ("health", "TRAINER_STALLED is over: job job1 rank 1") in c.events(),
     )

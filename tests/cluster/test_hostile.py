@@ -102,7 +102,7 @@ def test_descriptors_that_block_when_closed_do_not_stop_the_agent(cluster, when)
 def test_many_descriptors_that_block_when_closed_keep_nothing_open(cluster, when):
     c = cluster(agents=1, servers=0)
     still_serves(c)
-    c.wait_for("it is idle", lambda: c.agents[0].status()["trainers"] == 0)
+    c.wait_for("the agent has no trainers", lambda: c.agents[0].status()["trainers"] == 0)
     before = footprint(c.agents[0])
     pairs = [lingering_socket() for _ in range(8)]  # more than the agent's threads for closing
     t = Raw(c.agents[0])
@@ -117,7 +117,8 @@ def test_many_descriptors_that_block_when_closed_keep_nothing_open(cluster, when
     for _ in range(50):
         Raw(c.agents[0]).close()
     c.wait_for(
-        "nothing is left", lambda: all(x <= y for x, y in zip(footprint(c.agents[0]), before))
+        "the agent has no more resources than before",
+        lambda: all(x <= y for x, y in zip(footprint(c.agents[0]), before)),
     )
     assert c.agents[0].stop() == 0
     for _, peer in pairs:
@@ -249,11 +250,11 @@ def test_surplus_worker_does_not_keep_the_job_from_starting(cluster):
 def test_worker_that_dies_before_it_has_joined_ends_the_job_everywhere(cluster):
     c = cluster(agents=2, servers=0)
     far = Raw(c.agents[1]).open("j", 2, 3)
-    c.wait_for("it has joined", lambda: c.scheduler.status()["jobs"])
+    c.wait_for("the first trainer has joined", lambda: c.scheduler.status()["jobs"])
     c.scheduler.kill(signal.SIGSTOP)
     near = [Raw(c.agents[0]).open("j", r, 3) for r in range(2)]
     near[1].close()
-    c.wait_for("it has left", lambda: c.agents[0].status()["trainers"] == 1)
+    c.wait_for("one trainer is left", lambda: c.agents[0].status()["trainers"] == 1)
     c.scheduler.kill(signal.SIGCONT)
     while True:
         code, text, *_ = far.job()
@@ -267,7 +268,7 @@ def test_worker_that_dies_before_it_has_joined_ends_the_job_everywhere(cluster):
 def test_rank_that_one_process_opens_twice_is_refused_the_second_time(cluster):
     c = cluster(agents=1, servers=0)
     first = Raw(c.agents[0]).open("j", 0, 2)
-    c.wait_for("it has joined", lambda: c.scheduler.status()["jobs"])
+    c.wait_for("the first trainer has joined", lambda: c.scheduler.status()["jobs"])
     second = Raw(c.agents[0]).open("j", 0, 2)
     code, text, *_ = second.job()
     assert code == -bps.EDUP and "rank 0 of job 'j' is already taken" in text, (code, text)
@@ -350,7 +351,7 @@ def test_trainers_that_vanish_while_their_memory_is_made_leave_nothing_behind(cl
     c = cluster(agents=1, servers=0)
     still_serves(c)
     gone = lambda: c.agents[0].status()["trainers"] == c.agents[0].status()["jobs"] == 0
-    c.wait_for("it is idle", gone)
+    c.wait_for("the agent has no trainers and jobs", gone)
     before = footprint(c.agents[0])
     for n in range(10):
         t = Raw(c.agents[0]).open(f"j{n}", 0, 1)
@@ -358,9 +359,10 @@ def test_trainers_that_vanish_while_their_memory_is_made_leave_nothing_behind(cl
         t.ask_declare(("w", F32, 16 << 20))
         wait_taken(t)
         t.close()
-    c.wait_for("all are gone", gone)
+    c.wait_for("the agent has no trainers and jobs", gone)
     c.wait_for(
-        "nothing is left", lambda: all(x <= y for x, y in zip(footprint(c.agents[0]), before))
+        "the agent has no more resources than before",
+        lambda: all(x <= y for x, y in zip(footprint(c.agents[0]), before)),
     )
     t = Raw(c.agents[0]).open("last", 0, 1)
     assert t.job()[0] == 0
@@ -374,7 +376,7 @@ def test_rank_of_a_worker_that_died_before_it_had_joined_is_free_again(cluster):
     c.scheduler.kill(signal.SIGSTOP)
     t = Raw(c.agents[0]).open("j", 0, 2)
     t.close()
-    c.wait_for("it has left", lambda: c.agents[0].status()["trainers"] == 0)
+    c.wait_for("the trainer has left", lambda: c.agents[0].status()["trainers"] == 0)
     c.scheduler.kill(signal.SIGCONT)
     c.wait_for("the job is forgotten", lambda: not c.scheduler.status()["jobs"])
     again = [Raw(c.agents[0]).open("j", r, 2) for r in range(2)]
@@ -405,7 +407,7 @@ def test_submission_into_a_failing_job_ends_with_its_code(cluster):
     c.scheduler.kill(signal.SIGSTOP)  # the scheduler cannot end the job while it is stopped
     trainers[0].submit(0)
     trainers[0].submit(1)
-    c.wait_for("they are taken", lambda: trainers[0].u32(128) == 2)
+    c.wait_for("the agent has read the submissions", lambda: trainers[0].u32(128) == 2)
     trainers[1].push(0, op=MAX)
     trainers[1].push(1)
     trainers[1].wake()
@@ -532,12 +534,13 @@ def test_hundreds_of_trainers_that_vanish_leave_nothing_behind(cluster):
             for t in crash(c.agents[0], f"{n}.{i}", step, peer):
                 t.close()
         if n == 1:
-            c.wait_for("all are gone", idle)
+            c.wait_for("both agents are idle", idle)
             before = [footprint(a) for a in c.agents]
-    c.wait_for("all are gone", idle)
+    c.wait_for("both agents are idle", idle)
     for a, was in zip(c.agents, before):
         c.wait_for(
-            "nothing is left", lambda a=a, was=was: all(x <= y for x, y in zip(footprint(a), was))
+            "the agent has no more resources than before",
+            lambda a=a, was=was: all(x <= y for x, y in zip(footprint(a), was)),
         )
     still_serves(c)
 
@@ -622,7 +625,7 @@ def test_nonsense_on_the_socket_harms_its_author_only(cluster):
             pass
         t.close()
     still_serves(c)
-    c.wait_for("all are gone", lambda: c.agents[0].status()["trainers"] == 0)
+    c.wait_for("the agent has no trainers", lambda: c.agents[0].status()["trainers"] == 0)
 
 
 def test_trainer_that_asks_and_never_listens_is_dropped(cluster):

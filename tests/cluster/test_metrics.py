@@ -125,9 +125,13 @@ def test_jobs_have_metrics_at_the_scheduler(busy):
     )
     assert value("bps_job_workers") == 2
     busy.workers[0].process.send_signal(signal.SIGSTOP)
-    busy.wait_for("it stands still", lambda: value("bps_job_stalled_seconds") > 3)
+    busy.wait_for(
+        "bps_job_stalled_seconds is above 3", lambda: value("bps_job_stalled_seconds") > 3
+    )
     busy.workers[0].process.send_signal(signal.SIGCONT)
-    busy.wait_for("it goes on", lambda: value("bps_job_stalled_seconds") < 3)
+    busy.wait_for(
+        "bps_job_stalled_seconds is below 3", lambda: value("bps_job_stalled_seconds") < 3
+    )
 
 
 def test_no_label_has_a_name_that_prometheus_uses(busy):
@@ -161,7 +165,7 @@ def test_time_and_memory_of_a_process_are_those_of_the_kernel(busy):
 def test_member_without_a_scheduler_says_so(busy):
     busy.scheduler.kill()
     busy.wait_for(
-        "it notices",
+        "the agent reports SCHEDULER_UNREACHABLE",
         lambda: 'bps_health{code="SCHEDULER_UNREACHABLE"} 1' in busy.agents[0].get("/metrics"),
     )
     assert 'bps_health{code="MEMBER_STUCK"} 0' in busy.agents[0].get("/metrics")
@@ -172,7 +176,10 @@ def test_restarts_of_an_agent_are_counted(cluster):
     assert "bps_agent_restarts_total 0" in c.agents[0].get("/metrics")
     c.agents[0].kill()
     c.agents[0].start()
-    c.wait_for("it is told", lambda: "bps_agent_restarts_total 1" in c.agents[0].get("/metrics"))
+    c.wait_for(
+        "the agent reports one restart",
+        lambda: "bps_agent_restarts_total 1" in c.agents[0].get("/metrics"),
+    )
 
 
 def test_labels_are_bounded_whatever_people_call_their_jobs(cluster):

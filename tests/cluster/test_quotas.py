@@ -85,7 +85,7 @@ def test_connections_of_one_user_are_limited_and_another_user_goes_on(cluster):
         f"user {NAME} (uid {ALICE}) has 3 of 3 trainer connections on agent-host0;"
     ), text
     assert "--user-trainers" in text
-    c.wait_for("it is counted", lambda: refused(c, "user-trainers") == 1)
+    c.wait_for("the agent counts the refused trainer", lambda: refused(c, "user-trainers") == 1)
     goes_on(c, BOB)
     held.pop().close()
     await_use(c, "trainers", 2)
@@ -131,11 +131,14 @@ def test_memory_of_one_user_is_limited_and_another_user_goes_on(cluster):
         and "of 32.0 MiB" in text
     ), text
     assert "--user-memory" in text
-    c.wait_for("it is counted", lambda: refused(c, "user-memory") == 1)
+    c.wait_for("the agent counts the refused memory", lambda: refused(c, "user-memory") == 1)
     assert account(c, "user", ALICE)["memory"]["limit"] == 32 << 20
     goes_on(c, BOB)
     one.close()
-    c.wait_for("one has left", lambda: account(c, "user", ALICE)["memory"]["used"] < 20 << 20)
+    c.wait_for(
+        "one of the user's workers has left",
+        lambda: account(c, "user", ALICE)["memory"]["used"] < 20 << 20,
+    )
     assert two.declare(("x", F32, 1 << 20))[0][0] == 0
 
 
@@ -152,7 +155,9 @@ def test_memory_of_one_job_is_limited_and_its_users_other_job_goes_on(cluster):
         and f"job 'greedy' of user {NAME} (uid {ALICE}) has 12.0 MiB of 13.0 MiB" in text
     ), text
     assert "--job-memory" in text
-    c.wait_for("it is counted", lambda: account(c, "job", ALICE)["refused"] == 1)
+    c.wait_for(
+        "the agent counts the refusal for the job", lambda: account(c, "job", ALICE)["refused"] == 1
+    )
     row = account(c, "job", ALICE)
     assert (
         row["memory"] == {"used": 12 << 20, "limit": 13 << 20}
@@ -211,7 +216,7 @@ def test_tensors_are_limited_and_another_user_goes_on(cluster, setting, jobs):
         assert trainers[i % len(jobs)].declare((f"t{i}", F32, 4))[0][0] == 0
     code, text, _ = trainers[0].declare(("more", F32, 4))[0]
     assert code == -bps.EQUOTA and "has 16 of 16 tensors" in text and setting in text, text
-    c.wait_for("it is counted", lambda: refused(c, setting[2:]) == 1)
+    c.wait_for("the agent counts the refusal", lambda: refused(c, setting[2:]) == 1)
     # The worker declares a tensor of the job with another size.
     assert trainers[0].declare(("t0", F32, 5))[0][0] == -bps.EMISMATCH
     goes_on(c, BOB)
@@ -242,7 +247,7 @@ def test_jobs_of_one_user_are_limited_in_the_cluster_and_another_user_goes_on(cl
     c = cluster(agents=2, servers=0, scheduler_args=["--user-jobs", "2"])
     c.open_to_all()
     held = [Raw(c.agents[i], ALICE).open(f"j{i}", 0, 2) for i in range(2)]
-    c.wait_for("both are there", lambda: len(c.scheduler.status()["jobs"]) == 2)
+    c.wait_for("both jobs exist", lambda: len(c.scheduler.status()["jobs"]) == 2)
     code, text, *_ = Raw(c.agents[1], ALICE).open("third", 0, 2).job()
     assert (
         code == -bps.EQUOTA
@@ -254,7 +259,7 @@ def test_jobs_of_one_user_are_limited_in_the_cluster_and_another_user_goes_on(cl
     assert 'bps_quota_refused_total{quota="user-jobs"} 1\n' in c.scheduler.get("/metrics")
     goes_on(c, BOB)
     held.pop().close()
-    c.wait_for("one is gone", lambda: len(c.scheduler.status()["jobs"]) == 1)
+    c.wait_for("one job has ended", lambda: len(c.scheduler.status()["jobs"]) == 1)
     goes_on(c, ALICE)
 
 
@@ -307,7 +312,10 @@ def test_user_with_too_many_requests_is_slowed_and_another_user_is_not(cluster):
         assert t.declared()[0][0] == 0
     assert time.monotonic() - start > 1.5
     assert t.declare(("w", F32, 10))[0][0] == 0
-    c.wait_for("it is counted", lambda: account(c, "user", ALICE)["slowed"] >= 30)
+    c.wait_for(
+        "the agent counts the slowed declarations",
+        lambda: account(c, "user", ALICE)["slowed"] >= 30,
+    )
 
 
 def test_trainer_that_never_stops_asking_is_cut_off_with_the_reason(cluster):
@@ -329,7 +337,7 @@ def test_trainer_that_never_stops_asking_is_cut_off_with_the_reason(cluster):
             pass
     assert b"in a row without a pause" in seen
     goes_on(c, BOB)
-    c.wait_for("it is counted", lambda: refused(c, "user-requests") == 1)
+    c.wait_for("the agent counts the refused request", lambda: refused(c, "user-requests") == 1)
 
 
 def test_bytes_in_flight_of_one_job_are_limited_and_another_users_job_goes_on(cluster):
@@ -346,7 +354,8 @@ def test_bytes_in_flight_of_one_job_are_limited_and_another_users_job_goes_on(cl
     pair[0].submit(0)
     limit = {"used": 1 << 20, "limit": 1 << 20}
     c.wait_for(
-        "all is in flight that may", lambda: account(c, "job", ALICE).get("inflight") == limit
+        "the job has 1 MiB in flight, its limit",
+        lambda: account(c, "job", ALICE).get("inflight") == limit,
     )
     pair[0].send(WHY, struct.pack("<IQ", 0, 1))
     text = pair[0].expect(TEXT).decode(errors="replace")

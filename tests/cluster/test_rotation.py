@@ -65,7 +65,7 @@ def test_job_runs_over_a_whole_rotation_with_exact_sums(keyed):
     for who in MEMBERS:
         give_new_key(c, who)
         progress.goes_on()
-    c.wait_for("all have the new key", lambda: key_users(c) == {"current": 4, "previous": 0})
+    c.wait_for("all members use the new key", lambda: key_users(c) == {"current": 4, "previous": 0})
     key(c, "retire")
     progress.goes_on()
     assert key_users(c) == {"current": 4}
@@ -82,7 +82,7 @@ def test_scheduler_that_restarts_in_a_rotation_takes_both_keys(keyed):
     c.scheduler.kill()
     c.scheduler.pin()
     c.scheduler.start()
-    c.wait_for("all are back", lambda: key_users(c) == {"current": 1, "previous": 3})
+    c.wait_for("all members are connected", lambda: key_users(c) == {"current": 1, "previous": 3})
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})
 
 
@@ -113,11 +113,12 @@ def test_members_left_with_a_retired_key_return_with_the_new_key(keyed):
     )
     assert "connections closed: 2" in key(c, "--force", "retire")
     c.wait_for(
-        "they are turned away", lambda: "keys do not match" in daemon(c, "agent:a0").log.read_text()
+        "agents with the old key are rejected",
+        lambda: "keys do not match" in daemon(c, "agent:a0").log.read_text(),
     )
     for who in MEMBERS[2:]:
         give_new_key(c, who)
-    c.wait_for("all are there", lambda: key_users(c) == {"current": 4})
+    c.wait_for("all members use the new key", lambda: key_users(c) == {"current": 4})
     c.run("rounds", 4, {"n_elems": 1000, "n_rounds": 3})
 
 
@@ -151,7 +152,9 @@ def test_revoked_agent_loses_its_data_connections(keyed):
     key(c, "revoke", "agent:a1")
     for told in c.finish(workers[:2]):  # workers of a0; a1 is cut off and cannot notify its workers
         assert told["code"] == bps.EAGENT_LOST, told
-    c.wait_for("its connections are closed", lambda: data_connections(c) <= before // 2)
+    c.wait_for(
+        "the data connections of agent a1 are closed", lambda: data_connections(c) <= before // 2
+    )
 
 
 def test_revocation_outlives_the_scheduler(keyed):
@@ -160,11 +163,14 @@ def test_revocation_outlives_the_scheduler(keyed):
     c.scheduler.kill()
     c.scheduler.pin()
     c.scheduler.start()
-    c.wait_for("the others are back", lambda: key_users(c) == {"current": 3})
+    c.wait_for("the other members are connected", lambda: key_users(c) == {"current": 3})
     log = daemon(c, "agent:a1").log
     size = log.stat().st_size
-    c.wait_for("a1 is turned away again", lambda: log.stat().st_size > size)
-    c.wait_for("it is said why", lambda: "the peer's key is revoked" in c.scheduler.log.read_text())
+    c.wait_for("a1 is rejected again", lambda: log.stat().st_size > size)
+    c.wait_for(
+        "the scheduler logs that the key is revoked",
+        lambda: "the peer's key is revoked" in c.scheduler.log.read_text(),
+    )
     assert key_users(c) == {"current": 3}
 
 
@@ -187,6 +193,9 @@ def test_reload_by_signal_takes_the_file_too(keyed):
     c.wait_for("the new key is current", lambda: key_users(c) == {"current": 0, "previous": 4})
     c.master.write_text("nonsense\n")
     c.scheduler.kill(signal.SIGHUP)
-    c.wait_for("it says so", lambda: "cannot reload" in c.scheduler.log.read_text())
+    c.wait_for(
+        "the scheduler reports that it cannot reload",
+        lambda: "cannot reload" in c.scheduler.log.read_text(),
+    )
     c.master.write_text(f"{fresh}previous {text}\n")
     assert key_users(c) == {"current": 0, "previous": 4}

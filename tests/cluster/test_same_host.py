@@ -141,11 +141,14 @@ def test_stopped_daemon_costs_no_round_and_comes_back_to_shared_memory(cluster, 
     other = c.agents[0] if victim == "s0" else c.servers[0]
     n = same_host(other)["connections"]
     d.kill(signal.SIGSTOP)
-    c.wait_for("it is missed", lambda: same_host(other)["connections"] < n)
+    c.wait_for(
+        "the peer has closed its shared-memory connection",
+        lambda: same_host(other)["connections"] < n,
+    )
     d.kill(signal.SIGCONT)
     c.finish(started)
     c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 5})
-    c.wait_for("they share memory again", lambda: same_host(other)["connections"] > 0)
+    c.wait_for("agents and server share memory again", lambda: same_host(other)["connections"] > 0)
     assert not any("using the network" in a.log.read_text() for a in c.agents)
 
 
@@ -169,9 +172,13 @@ def test_killed_agent_leaves_no_wrong_sum_and_the_server_goes_on(cluster, meetin
     c = cluster(agents=2, servers=1, agent_args=at(meeting), server_args=at(meeting))
     started, _ = c.start_running("rounds", 2, {"n_elems": 2000000, "n_rounds": 20000})
     c.agents[1].kill()  # the server may be reading the agent's memory
-    c.wait_for("it is noticed", lambda: same_host(c.servers[0])["connections"] == 2)
+    c.wait_for(
+        "the server notices the killed agent", lambda: same_host(c.servers[0])["connections"] == 2
+    )
     c.agents[1].start()
-    c.wait_for("it is back", lambda: c.agents[1].status()["scheduler_up"])
+    c.wait_for(
+        "agent a1 is connected to the scheduler", lambda: c.agents[1].status()["scheduler_up"]
+    )
     for w in started:
         w.process.kill()
         w.process.wait()
@@ -185,7 +192,9 @@ def test_input_that_is_written_after_the_agents_loss_is_in_no_sum(cluster, meeti
     n = 300000
     args = {"n_elems": n, "lost": str(c.dir / "lost"), "victim": 1, "n_rounds": 3}
     started = c.start_job("orphan", 2, args)
-    c.wait_for("its last one is at the server", lambda: sums(c.servers[0])[0] == 5 * n * 8)
+    c.wait_for(
+        "the server has the victim's last contribution", lambda: sums(c.servers[0])[0] == 5 * n * 8
+    )
     c.agents[1].kill()
     results = c.finish(started)
     assert results[0][1] is not False and results[1][0] == bps.ENOAGENT, results

@@ -50,14 +50,18 @@ def test_every_word_prints_what_the_schema_says(cluster):
     c.start_job("error", 2, WAITS, job="stuck")
     c.start_job("error", 1, {"what": "nothing"}, job="forming", env={"BPS_SIZE": "3"})
     c.wait_for(
-        "it forms", lambda: any(j["name"] == "forming" for j in c.scheduler.status()["jobs"])
+        "job 'forming' exists",
+        lambda: any(j["name"] == "forming" for j in c.scheduler.status()["jobs"]),
     )
     validate(printed(c, "job", "forming"), "job")
     validate(printed(c, "job", "nobody"), "failure")
     c.wait_for(
-        "its pace is known", lambda: any(j.get("pace") for j in c.scheduler.status()["jobs"])
+        "a job has a known pace", lambda: any(j.get("pace") for j in c.scheduler.status()["jobs"])
     )
-    c.wait_for("it is stuck", lambda: "have not submitted" in c.bpsctl("why-stuck", "stuck").stdout)
+    c.wait_for(
+        "job 'stuck' waits for a submission",
+        lambda: "have not submitted" in c.bpsctl("why-stuck", "stuck").stdout,
+    )
     c.servers[1].kill()
     c.wait_for("s1 is down", lambda: "SERVER_DOWN" in c.bpsctl("status").stdout)
     control = ("--scheduler", f"127.0.0.1:{c.scheduler.port}")

@@ -550,7 +550,7 @@ def test_member_with_another_provider_ends_with_75_and_names_both(
     c = cluster(agents=1, servers=1)
     if role == "server":
         c.servers[0].stop()
-        c.wait_for("its server is down", lambda: c.member("s0")["state"] == "down")
+        c.wait_for("server s0 is down", lambda: c.member("s0")["state"] == "down")
     p = place.start(
         program,
         *("--name", "odd", "--host", "odd-host", "--provider", "tcp"),
@@ -624,7 +624,10 @@ def test_names_of_strangers_cannot_add_lines_to_the_log(cluster):
         with socket.create_connection(("127.0.0.1", c.scheduler.port), timeout=DEADLINE_S) as s:
             s.sendall(control.hello(proto, "1", name=evil, host=evil))
             s.recv(4096)
-    c.wait_for("it is refused", lambda: "control protocol 77" in c.scheduler.log.read_text())
+    c.wait_for(
+        "the scheduler rejects protocol 77",
+        lambda: "control protocol 77" in c.scheduler.log.read_text(),
+    )
     log = c.scheduler.log.read_text()
     assert "\\n<0>the disk is gone" in log and "\\x1b[2J\\xe2\\x80\\xae" in log, log
     assert not [line for line in log.splitlines() if not re.match(r"<[3-7]>\S+Z \S", line)], log
@@ -679,7 +682,9 @@ def test_member_with_the_wrong_key_says_so_and_goes_on_trying(cluster):
         "--key-file",
         wrong,
     )
-    c.wait_for("it says why", lambda: "key" in d.log.read_text().partition("why=")[2])
+    c.wait_for(
+        "the daemon logs the reason", lambda: "key" in d.log.read_text().partition("why=")[2]
+    )
     assert d.process.poll() is None
 
 

@@ -38,7 +38,7 @@ def test_killed_job_tells_its_workers_who_and_why(cluster):
 def test_forming_job_can_be_killed(cluster):
     c = cluster(agents=1, servers=1)
     worker = c.start_job("error", 2, {"what": "nothing"}, job="lonely", placement=[0])
-    c.wait_for("it forms", lambda: "lonely" in c.bpsctl("jobs").stdout)
+    c.wait_for("job 'lonely' forms", lambda: "lonely" in c.bpsctl("jobs").stdout)
     number = c.scheduler.status()["jobs"][0]["id"]
     assert c.steer("job", "kill", f"#{number}").returncode == 0
     told = c.finish(worker)[0]
@@ -149,7 +149,7 @@ def test_muted_problem_leaves_health_and_exit_code_and_comes_back(cluster):
         c.scheduler.pin()
         c.scheduler.start()
         c.wait_for(
-            "all are back",
+            "all members except the killed server are up",
             lambda: [m["state"] for m in c.scheduler.status()["members"]] == ["up", "down", "up"],
         )
     p = c.steer("unmute", "SERVER_DOWN")

@@ -73,7 +73,7 @@ def refused(c, rank, uid, token):
 def test_wrong_or_absent_token_is_refused_at_once_and_the_right_one_still_joins(cluster):
     c = two_agents(cluster)
     first = start(c, 0, ALICE, TOKEN)
-    c.wait_for("it has joined", lambda: c.scheduler.status()["jobs"])
+    c.wait_for("the first worker has joined", lambda: c.scheduler.status()["jobs"])
     assert "has another job token" in refused(c, 1, ALICE, OTHER)
     assert "has a job token, and this worker has none" in refused(c, 1, ALICE, "")
     assert [r[:2] for r in c.finish(first + start(c, 1, BOB, TOKEN))] == [[0, 2], [1, 2]]
@@ -83,7 +83,7 @@ def test_wrong_or_absent_token_is_refused_at_once_and_the_right_one_still_joins(
 def test_job_without_a_token_takes_no_worker_with_one(cluster):
     c = two_agents(cluster)
     first = start(c, 0, ALICE, "")
-    c.wait_for("it has joined", lambda: c.scheduler.status()["jobs"])
+    c.wait_for("the first worker has joined", lambda: c.scheduler.status()["jobs"])
     assert "was opened without a job token" in refused(c, 1, ALICE, TOKEN)
     assert [r[:2] for r in c.finish(first + start(c, 1, ALICE, ""))] == [[0, 2], [1, 2]]
 
@@ -91,7 +91,7 @@ def test_job_without_a_token_takes_no_worker_with_one(cluster):
 def test_worker_of_another_user_without_the_token_gets_another_job(cluster):
     c = two_agents(cluster)
     alice = start(c, 0, ALICE, TOKEN)
-    c.wait_for("it has joined", lambda: c.scheduler.status()["jobs"])
+    c.wait_for("the first worker has joined", lambda: c.scheduler.status()["jobs"])
     bob = start(c, 1, BOB, "") + start(c, 0, BOB, "")
     assert [r[:2] for r in c.finish(bob)] == [[1, 2], [0, 2]]
     [job] = c.scheduler.status()["jobs"]
@@ -127,7 +127,7 @@ def test_worker_is_not_put_into_the_job_of_another_user_who_has_left(cluster):
     c.scheduler.kill(signal.SIGSTOP)
     near = Raw(c.agents[0], uid=ALICE).open("shared", 0, 2)  # with this worker the job is complete
     near.close()
-    c.wait_for("she has left", lambda: c.agents[0].status()["trainers"] == 1)
+    c.wait_for("Alice's worker on agent 0 has left", lambda: c.agents[0].status()["trainers"] == 1)
     c.scheduler.kill(signal.SIGCONT)
     code = far.job()[0]
     assert (code or far.job()[0]) == -bps.EWORKER_LOST

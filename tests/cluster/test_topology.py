@@ -120,5 +120,5 @@ def test_the_executor_tells_what_only_the_driver_knows(cluster, tmp_path):
     assert d["topology"]["gpus"][0]["uuid"].startswith("GPU-66616b65-")
     c.env.update(FAKE_CUDA_FAULTS="cuInit:1=100")
     c.add_agent(1, "--sysfs", tmp_path / "m")
-    c.wait_for("it has said why", lambda: "executor: " in ask(c, 1).stdout)
+    c.wait_for("the executor has reported its error", lambda: "executor: " in ask(c, 1).stdout)
     assert "(from sysfs)" in ask(c, 1).stdout

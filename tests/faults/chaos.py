@@ -313,7 +313,7 @@ class Chaos:
             steady.stop_file.touch()
             self.finish(name, steady, is_told=True)
         self.c.wait_for(
-            "nothing is held",
+            "no agent has shared memory of a job",
             lambda: not any(a.status()["shared_bytes"] for a in self.c.agents),
             30,
         )

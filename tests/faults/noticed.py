@@ -59,12 +59,13 @@ class Kills:
         at = time.time()
         d.process.send_signal(signal.SIGKILL)
         self.c.wait_for(
-            "all notice", lambda: all(logged(w, p, sizes[w]) for w, p in seen_at.items())
+            "all daemons notice the crash",
+            lambda: all(logged(w, p, sizes[w]) for w, p in seen_at.items()),
         )
         seconds = max(logged(w, p, sizes[w]) for w, p in seen_at.items()) - at
         d.process.wait()
         d.start_again()
-        self.c.wait_for("all are back", self.is_whole)
+        self.c.wait_for("all members are up", self.is_whole)
         return max(seconds, 0.0)  # the log truncates milliseconds, so this may be < 0
 
     def server(self):

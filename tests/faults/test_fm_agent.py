@@ -257,7 +257,8 @@ def test_job_that_may_shrink_goes_on_without_a_lost_machine(faulty, cell, how):
     job.workers[2].process.send_signal(sig)
     c.agents[2].kill(sig)
     c.wait_for(
-        "it is left behind", lambda: "goes on without agent a2" in c.scheduler.log.read_text()
+        "the job goes on without agent a2",
+        lambda: "goes on without agent a2" in c.scheduler.log.read_text(),
     )
     job.wait_rounds(STAY)
     job.stop_file.touch()

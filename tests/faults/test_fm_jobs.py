@@ -89,20 +89,21 @@ def test_newcomer_that_is_lost_delays_no_other(faulty, cell, when):
 
     new = c.add_worker(2, "growing", args, 2, 2, "grow")
     if when == "waiting":
-        c.wait_for("it waits", lambda: job_of(c).get("newcomers") == 1)
+        c.wait_for("the newcomer waits", lambda: job_of(c).get("newcomers") == 1)
     else:
-        c.wait_for("it is let in", let_in)
+        c.wait_for("the newcomer is admitted", let_in)
     if when == "let-in-machine":
         c.agents[2].process.kill()
     new.process.kill()
     at = time.monotonic()
     if when == "waiting":
-        c.wait_for("its place is free", lambda: job_of(c).get("newcomers") == 0)
+        c.wait_for("the newcomer's place is free", lambda: job_of(c).get("newcomers") == 0)
         cell.within("its place is free", time.monotonic() - at, 1)
     n = let_in()  # the job may have admitted the newcomer just before
     if n:
         c.wait_for(
-            "the others go on", lambda: "goes on without agent a2" in c.scheduler.log.read_text()
+            "the job goes on without agent a2",
+            lambda: "goes on without agent a2" in c.scheduler.log.read_text(),
         )
     progress.goes_on(3)
     if when != "waiting":
@@ -110,7 +111,7 @@ def test_newcomer_that_is_lost_delays_no_other(faulty, cell, when):
     if when == "let-in-machine":
         c.agents[2].start_again()
     again = c.add_worker(2, "growing", args, 2, 2, "grow")
-    c.wait_for("another is let in", lambda: let_in() == n + 1)
+    c.wait_for("another newcomer is admitted", lambda: let_in() == n + 1)
     progress.goes_on(STAY)
     results = all_have_the_same(c, [*started, again])
     assert results[0]["masks"][list(results[0]["masks"])[-1]] == [0b111]
@@ -122,13 +123,14 @@ def test_member_that_is_lost_while_another_joins_is_left_behind(faulty, cell):
     started, progress, args = growing(c)
     new = c.add_worker(2, "growing", args, 2, 2, "grow")
     c.wait_for(
-        "it waits or is in",
+        "the newcomer waits or is admitted",
         lambda: job_of(c).get("newcomers") == 1 or "admits rank 2" in c.scheduler.log.read_text(),
     )
     at = time.monotonic()
     started[1].process.kill()
     c.wait_for(
-        "it is left behind", lambda: "goes on without agent a1" in c.scheduler.log.read_text()
+        "the job goes on without agent a1",
+        lambda: "goes on without agent a1" in c.scheduler.log.read_text(),
     )
     c.wait_for("the newcomer is in", lambda: "admits rank 2" in c.scheduler.log.read_text())
     progress.goes_on(3)
@@ -147,9 +149,9 @@ def test_barrier_outlives_what_is_lost_while_some_wait_at_it(faulty, cell, what)
     c = faulty(agents=3, is_kept=True)
     go = c.dir / "go"
     started = c.start_job("at_barrier", 3, {"n_elems": 20000, "late_rank": 1, "go": str(go)})
-    c.wait_for("two wait", lambda: job_of(c).get("at_barrier") == 2)
+    c.wait_for("two workers wait at the barrier", lambda: job_of(c).get("at_barrier") == 2)
     hurt(c, what)
-    c.wait_for("two wait again", lambda: job_of(c).get("at_barrier") == 2)
+    c.wait_for("two workers wait at the barrier again", lambda: job_of(c).get("at_barrier") == 2)
     at = time.monotonic()
     go.touch()
     for r in c.finish(started):

@@ -37,7 +37,8 @@ def arm(d, point, action):
     n = d.log.read_text().count("faults will be injected")
     d.faults(f"{point}={more},count={count}", is_confirmed=False)
     d.cluster.wait_for(
-        "it has its faults", lambda: d.log.read_text().count("faults will be injected") > n
+        "the daemon has its failpoints",
+        lambda: d.log.read_text().count("faults will be injected") > n,
     )
     # remove the failpoint from the file, so that a restarted daemon does not read it again
     d.conf.write_text("")

@@ -38,7 +38,7 @@ def test_restarted_scheduler_is_not_noticed(faulty, cell, by):
     job.wait_rounds(STAY)
     again = time.monotonic()
     c.scheduler.start_again()
-    c.wait_for("all are back", lambda: all_are_back(c))
+    c.wait_for("all members are up", lambda: all_are_back(c))
     cell.within("members are back", time.monotonic() - again, 2)
     assert c.scheduler.metric("bps_term") == term + 1
     cell.within("stall", job.wait_rounds(STAY).stall(at), UNNOTICED_S)
@@ -61,7 +61,7 @@ def test_scheduler_that_hangs_is_not_noticed(faulty, cell, how):
     wait_until(at + 7)
     if how == "stopped":
         c.scheduler.kill(signal.SIGCONT)
-    c.wait_for("all are back", lambda: all_are_back(c))
+    c.wait_for("all members are up", lambda: all_are_back(c))
     job.wait_rounds(STAY)
     cell.within("stall", job.stall(at), UNNOTICED_S)
     assert "-> down" not in c.scheduler.log.read_text()
@@ -107,7 +107,7 @@ def test_slow_scheduler_declares_no_member_dead(faulty, cell):
     c.scheduler.faults("scheduler.beat.received=sleep:60ms")
     wait_until(at + 5)
     c.scheduler.faults("")
-    c.wait_for("all are there", lambda: all_are_back(c))
+    c.wait_for("all members are up", lambda: all_are_back(c))
     assert "-> down" not in c.scheduler.log.read_text()
     cell.within("stall", job.wait_rounds(STAY).stall(at), UNNOTICED_S)
 
@@ -124,7 +124,7 @@ def test_scheduler_that_is_cut_off_is_not_noticed(faulty, cell, lab, how):
     job.wait_rounds(STAY)
     mended = time.monotonic()
     lab.mend(host)
-    c.wait_for("all are back", lambda: all_are_back(c))
+    c.wait_for("all members are up", lambda: all_are_back(c))
     cell.within("members are back", time.monotonic() - mended, 4)
     job.wait_rounds(STAY)
     cell.within("stall", job.stall(at), UNNOTICED_S)
@@ -154,7 +154,7 @@ def test_half_open_control_connections_are_noticed(faulty, cell, lab):
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
     lab.half_open(c.scheduler.host)
-    c.wait_for("all are back", lambda: all_are_back(c))
+    c.wait_for("all members are up", lambda: all_are_back(c))
     cell.within("members are back", time.monotonic() - at, 6)
     cell.within("stall", job.wait_rounds(STAY).stall(at), UNNOTICED_S)
 
@@ -175,7 +175,10 @@ def test_state_that_cannot_be_written_stops_no_running_job(faulty, cell, fault):
         {"what": "nothing", "open": {"open_timeout": 3}},
         env={"BPS_FORCE_DISTRIBUTED": "1"},
     )
-    c.wait_for("it is said", lambda: "STATE_NOT_DURABLE" in c.bpsctl("status").stdout)
+    c.wait_for(
+        "bpsctl status reports STATE_NOT_DURABLE",
+        lambda: "STATE_NOT_DURABLE" in c.bpsctl("status").stdout,
+    )
     cell.within("said", time.monotonic() - at, 2)
     (r,) = c.finish(refused)
     assert r["code"] < 0 and "cannot write its state" in r["text"], r
@@ -183,7 +186,8 @@ def test_state_that_cannot_be_written_stops_no_running_job(faulty, cell, fault):
     job.wait_rounds(STAY)
     c.scheduler.faults("")
     c.wait_for(
-        "it works again", lambda: "the state is durable again" in c.scheduler.log.read_text()
+        "the state is durable again",
+        lambda: "the state is durable again" in c.scheduler.log.read_text(),
     )
     cell.within("stall", job.wait_rounds(STAY).stall(at), UNNOTICED_S)
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})
@@ -306,7 +310,7 @@ def test_second_scheduler_gets_no_members(faulty, cell):
     job.wait_rounds(STAY)
     other.scheduler.kill()
     c.scheduler.start_again()
-    c.wait_for("all are back", lambda: all_are_back(c))
+    c.wait_for("all members are up", lambda: all_are_back(c))
     cell.within("stall", job.wait_rounds(STAY).stall(at), UNNOTICED_S)
 
 
@@ -350,7 +354,8 @@ def test_full_disk_stops_no_running_job(faulty, cell):
         "many", 1, {"n_tensors": 2000, "chunk": 500}, env=alone
     )  # its records do not fit into the last free page
     c.wait_for(
-        "it is full", lambda: "cannot write the state: No space left" in c.scheduler.log.read_text()
+        "the scheduler reports the full disk",
+        lambda: "cannot write the state: No space left" in c.scheduler.log.read_text(),
     )
     (r,) = c.finish(
         c.start_job("error", 1, {"what": "nothing", "open": {"open_timeout": 3}}, env=alone)
@@ -359,7 +364,8 @@ def test_full_disk_stops_no_running_job(faulty, cell):
     job.wait_rounds(STAY)
     os.unlink(filler)
     c.wait_for(
-        "it works again", lambda: "the state is durable again" in c.scheduler.log.read_text()
+        "the state is durable again",
+        lambda: "the state is durable again" in c.scheduler.log.read_text(),
     )
     c.finish(large)
     cell.within("stall", job.wait_rounds(STAY).stall(at), UNNOTICED_S)

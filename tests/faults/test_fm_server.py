@@ -74,7 +74,7 @@ def test_stopped_server_is_replaced_and_fenced(faulty, cell):
     at = time.monotonic()
     c.servers[0].kill(signal.SIGSTOP)
     c.wait_for(
-        "it is given up",
+        "server s0 is declared dead",
         lambda: (
             "server s0: up -> down" in c.scheduler.log.read_text()
             or "server s0: suspect -> down" in c.scheduler.log.read_text()
@@ -190,11 +190,12 @@ def test_server_that_is_cut_off_is_replaced(faulty, cell, lab, how):
     host = c.servers[0].host
     at = time.monotonic()
     lab.cut_off(host, how)
-    c.wait_for("it is given up", lambda: "-> down" in c.scheduler.log.read_text())
+    c.wait_for("the server is declared dead", lambda: "-> down" in c.scheduler.log.read_text())
     job.wait_rounds(STAY)
     lab.mend(host)
     c.wait_for(
-        "it is back", lambda: c.scheduler.log.read_text().rstrip().count("s0: down -> up") > 0
+        "server s0 is up again",
+        lambda: c.scheduler.log.read_text().rstrip().count("s0: down -> up") > 0,
     )
     job.wait_rounds(STAY)
     cell.within("stall", job.stall(at), MUST_SEE_S)
@@ -223,7 +224,7 @@ def test_connections_of_a_server_that_are_reset_are_opened_again(faulty, cell, l
     for i in range(10):
         lab.kill_connections(c.servers[0].host)
         c.wait_for(
-            "it is back",
+            "server s0 has joined again",
             lambda n=joined + i: c.servers[0].log.read_text().count("joined the cluster") > n,
         )
         job.wait_rounds(1)
@@ -266,7 +267,7 @@ def test_server_cut_off_only_from_the_scheduler_is_replaced(faulty, cell, lab):
     wait_until(at + 2 * MUST_SEE_S)
     job.wait_rounds(STAY)
     lab.mend(c.servers[0].host)
-    c.wait_for("it is back", lambda: "s0: down -> up" in c.scheduler.log.read_text())
+    c.wait_for("server s0 is up again", lambda: "s0: down -> up" in c.scheduler.log.read_text())
     cell.within("stall", job.wait_rounds(STAY).stall(at), 0.5)
 
 
@@ -283,7 +284,7 @@ def test_server_and_agent_that_are_cut_from_each_other_are_named(faulty, cell, l
     lab.cut(c.agents[agent].host, other=c.servers[0].host)
     words = f"agent a{agent} on agent-host{agent}: ", "server s0 (host server-host0)", "partition"
     c.wait_for(
-        "it is told",
+        "why-stuck names the agent and the server",
         lambda: all(w in " ".join(c.bpsctl("why-stuck").stdout.split()) for w in words),
     )
     cell.within("told by why-stuck", time.monotonic() - at, 8)
@@ -358,7 +359,10 @@ def test_loss_of_all_servers_is_an_error_unless_they_return(faulty, cell, come_b
             "error", max(r["failed_at"] for r in job.errors()) - at, STRANDED_S + WINDOW_S + 1.5
         )
         return
-    c.wait_for("it is said", lambda: "no server is left" in c.bpsctl("status").stdout)
+    c.wait_for(
+        "bpsctl status reports the loss of all servers",
+        lambda: "no server is left" in c.bpsctl("status").stdout,
+    )
     c.servers[1].start_again()
     back = time.monotonic()
     job.wait_rounds(STAY)

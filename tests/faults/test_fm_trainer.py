@@ -86,9 +86,9 @@ def test_trainer_that_stands_still_is_named_while_others_wait(faulty, cell):
         problems = json.loads(c.bpsctl("--json", *words).stdout)["problems"]
         return any(p["code"] == "TRAINER_STALLED" and told in p["what"] for p in problems)
 
-    c.wait_for("it is named", lambda: is_named("job", "job1"))
+    c.wait_for("bpsctl job names the stalled trainer", lambda: is_named("job", "job1"))
     cell.within("named", time.monotonic() - at, 10 + 1.5)
-    c.wait_for("a probe of the scheduler names it", lambda: is_named("status"))
+    c.wait_for("bpsctl status names the trainer", lambda: is_named("status"))
     cell.within("in the status", time.monotonic() - at, 10 + 5 + 1.5)
     job.errors([0])
     assert f"{told} has stalled" in " ".join(c.bpsctl("events").stdout.split())
@@ -143,7 +143,9 @@ def test_slow_trainer_is_named(faulty, cell):
     job = c.steady(3, slow_rank=1, pause=0.01).wait_rounds()
     at = time.monotonic()
     c.wait_for(
-        "it is named", lambda: "(host agent-host1) is last in" in c.bpsctl("status").stdout, 90
+        "bpsctl status names the slow host",
+        lambda: "(host agent-host1) is last in" in c.bpsctl("status").stdout,
+        90,
     )
     cell.within("named", time.monotonic() - at, 60)
     job.stop()
@@ -181,7 +183,7 @@ def test_second_trainer_of_a_rank_is_refused(faulty, cell):
     """
     c = faulty()
     first = Raw(c.agents[0]).open("twice", 0, 2)
-    c.wait_for("it is known", lambda: "twice" in c.bpsctl("status").stdout)
+    c.wait_for("the scheduler knows job 'twice'", lambda: "twice" in c.bpsctl("status").stdout)
     second = Raw(c.agents[1])
     at = time.monotonic()
     second.say_hello("twice", 0, 2)
@@ -199,7 +201,7 @@ def test_trainer_that_dies_with_its_rings_mapped_leaves_nothing(faulty, cell):
     """FM-T-mapped: trainers are killed in a round, repeatedly. The agent keeps no resources."""
     c = faulty(agents=1)
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 2})
-    c.wait_for("it is idle", lambda: not c.agents[0].status()["shared_bytes"])
+    c.wait_for("the agent has no shared memory", lambda: not c.agents[0].status()["shared_bytes"])
     before = memory_of(c.agents[0])
     for i in range(4):
         job = c.steady(2).wait_rounds(3 + i)
@@ -207,7 +209,8 @@ def test_trainer_that_dies_with_its_rings_mapped_leaves_nothing(faulty, cell):
             w.process.kill()
     at = time.monotonic()
     c.wait_for(
-        "nothing is left", lambda: all(x <= y for x, y in zip(memory_of(c.agents[0]), before))
+        "the agent has no more resources than before",
+        lambda: all(x <= y for x, y in zip(memory_of(c.agents[0]), before)),
     )
     cell.within("all is free", time.monotonic() - at, 1)
 

@@ -22,13 +22,16 @@ def notice(c, cell, daemon, lab, how):
     else:
         lab.cut_off(daemon.host, how)
     given_up = re.compile(rf" {daemon.name}: \w+ -> down")
-    c.wait_for("it is given up", lambda: given_up.search(c.scheduler.log.read_text()))
+    c.wait_for("the daemon is declared dead", lambda: given_up.search(c.scheduler.log.read_text()))
     cell.within("noticed", time.monotonic() - at, NOTICED_S)
     if how == "stop":
         daemon.kill(signal.SIGCONT)
     else:
         lab.mend(daemon.host)
-    c.wait_for("it is back", lambda: f"{daemon.name}: down -> up" in c.scheduler.log.read_text())
+    c.wait_for(
+        "the daemon is up again",
+        lambda: f"{daemon.name}: down -> up" in c.scheduler.log.read_text(),
+    )
 
 
 @pytest.mark.parametrize("how", HOW)
