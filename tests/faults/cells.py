@@ -130,7 +130,7 @@ class Cell:
             if RECORDS and late_s > STILL_S and is_patience:
                 self.outcome, self.why = (
                     "disturbed",
-                    f"the machine ran no process for {late_s:.1f} s: {why[:WHY_MAX]}",
+                    f"the machine delayed the cell by {late_s:.1f} s: {why[:WHY_MAX]}",
                 )
         elif outcome != "passed" and self.outcome == "passed":
             self.outcome, self.why = outcome, why
