@@ -149,7 +149,7 @@ static void member_up(void *ctx, uint32_t id)
 		daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 		return;
 	}
-	log_info("started data threads: %u, %s", app->n_threads, app->threads_why);
+	log_info("started %u data threads: why=%s", app->n_threads, app->threads_why);
 	daemon_ready(&app->node.daemon, net_port(app->node.net), "summing");
 	daemon_tell_now(&app->node.daemon);
 }

@@ -52,7 +52,7 @@ static int read_back(struct cluster_identity *p, int fd, struct err_text *err)
 	if (!fixed || r.type != LEDGER_CLUSTER || r.n_fixed != sizeof(*fixed) ||
 		r.n_live != sizeof(*p->live) || !fixed->member_id)
 		return err_set(err, BPS_EPROTO,
-			"the record of the previous process is not the identity of a cluster");
+			"the stored record does not hold the identity of a cluster");
 	p->live = r.live;
 	p->known.member_id = fixed->member_id;
 	memcpy(p->known.cluster_id, fixed->cluster_id, sizeof(fixed->cluster_id));

@@ -188,7 +188,7 @@ static int host_import(struct device *dev, int gpu, const struct device_desc *de
 
 	if (desc->kind != DEVICE_DESC_HOST || n_fds != 1)
 		return err_set(&dev->why, DEVICE_ARG,
-			"the imported memory is not a memfd of back-end host");
+			"the imported memory is not a memfd of the back-end 'host'");
 	if (fstat(fds[0], &st) < 0 || (uint64_t)st.st_size < desc->chunk_bytes ||
 		!local_is_sealed(fds[0]))
 		return err_set(&dev->why, DEVICE_ARG,

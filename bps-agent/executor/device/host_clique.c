@@ -224,7 +224,7 @@ int host_clique_open(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int 
 			&dev->why, DEVICE_ARG, "a clique of %d ranks is not possible", n_ranks);
 	if (n_local != n_ranks)
 		return err_set(&dev->why, DEVICE_UNSUP,
-			"back-end host does not support cliques over several processes");
+			"the back-end 'host' supports no cliques over several processes");
 	for (int i = 0; i < n_local; i++) {
 		if (rank[i] != i)
 			return err_set(&dev->why, DEVICE_ARG,
