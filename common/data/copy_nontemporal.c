@@ -35,7 +35,8 @@ void copy_nontemporal(void *dst, const void *src, size_t n_bytes)
 		from += LINE_BYTES;
 	}
 	memcpy(to, from, n_bytes);
-	/* Order these stores before later ones, such as that of a flag that announces the data */
+	/* Order the non-temporal stores before later stores, such as the store of a flag that
+	 * announces the data */
 	_mm_sfence();
 }
 #else

@@ -4,7 +4,7 @@
 #include <stddef.h>
 
 /* Copy as memcpy does, but bypass the CPU caches if the processor can. Use this for data that is
- * not read again soon. It saves reading each cache line of dst before writing it, and the caches
+ * not read again soon. Each cache line of dst is written without being read first, and the caches
  * keep their content. The copy is ordered before later stores, as with memcpy. */
 void copy_nontemporal(void *dst, const void *src, size_t n_bytes);
 #endif

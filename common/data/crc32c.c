@@ -11,9 +11,10 @@
 
 #define POLY_REFLECTED 0x82f63b78u
 
-/* tables[k][b] is the value of the CRC register after byte b and k zero bytes. With them, eight
- * bytes are processed by eight independent look-ups (M. E. Kounavis, F. L. Berry: A systematic
- * approach to building high performance software-based CRC generators, ISCC 2005). Written once. */
+/* tables[k][b] is the value of the CRC register after byte b and k zero bytes. With these
+ * tables, eight independent look-ups process eight bytes (M. E. Kounavis, F. L. Berry: A systematic
+ * approach to building high performance software-based CRC generators, ISCC 2005). tables_fill
+ * writes the tables once. */
 static uint32_t tables[8][256];
 static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
 
@@ -50,16 +51,16 @@ uint32_t crc32c_portable(uint32_t crc, const void *data, size_t n_bytes)
 #define TARGET __attribute__((target("sse4.2,pclmul")))
 
 /* Process three adjacent blocks of bytes (lanes) at the same time, which hides the instruction's
- * latency of three cycles. Long lanes make the cost of merging negligible. Short lanes process the
- * rest. */
+ * latency of three cycles. Long lanes make the cost of merging negligible. Short lanes process
+ * the remaining bytes. */
 #define LONG_LANE  4096
 #define SHORT_LANE 256
 
-/* Factors that shift a crc by one and by two lanes: x^(8n - 33) mod P, bits reflected, where n is
- * the number of bytes of the lanes. The carry-less product of two reflected 32-bit numbers is their
- * product times x, and the crc of the product as a message multiplies by x^32. The exponent allows
- * for both (V. Gopal et al.: Fast CRC computation for iSCSI polynomial using CRC32 instruction,
- * Intel 323405, 2011). */
+/* Factors that shift a crc by one and by two lanes: x^(8n - 33) mod P with reflected bits, where n
+ * is the number of bytes of the lanes. A shift by n bytes multiplies by x^(8n). The factor is
+ * smaller by x^33: the carry-less product of reflected 32-bit numbers has an additional factor x,
+ * and the crc instruction multiplies the product by x^32 (V. Gopal et al.: Fast CRC computation for
+ * iSCSI polynomial using CRC32 instruction, Intel 323405, 2011). */
 static const uint32_t long_shift[2] = {0x82f89c77, 0x54a86326};
 static const uint32_t short_shift[2] = {0xb9e02b86, 0xdd7e3b0c};
 
@@ -79,9 +80,8 @@ TARGET static inline uint64_t shift_lane(uint64_t crc, uint32_t by)
 	return (uint64_t)_mm_cvtsi128_si64(product);
 }
 
-/* Compute the crc of three lanes of `lane` bytes each at p. The crcs of the first two lanes are
- * shifted and combined with the last word of the third lane, and enter its register together with
- * that word. */
+/* Compute the crc of three lanes of `lane` bytes each at p. Shift the crcs of the first two lanes,
+ * XOR them with the last word of the third lane, and add the result to the third lane's crc. */
 TARGET static inline uint64_t three_lanes(
 	uint64_t crc, const unsigned char *p, size_t lane, const uint32_t shift[2])
 {
@@ -103,8 +103,9 @@ TARGET static inline uint64_t three_lanes(
 /* For fewer bytes than this, crc32c_sse42 is as fast as crc32c_wide. */
 #define WIDE_MIN 1024
 
-/* Factors that move a 128-bit value by d bits, one for each half: x^(d + 32) and x^(d - 32) mod P,
- * bits reflected and times x. The number in each name is d. */
+/* Factors that move a 128-bit value by d bits, where d is the number in the name. The low half of
+ * the value has the factor x^(d + 32) mod P, the high half x^(d - 32) mod P. The bits of the
+ * factors are reflected, and each factor is multiplied by x. */
 static const uint64_t move_2048[2] = {0xdcb17aa4, 0xb9e02b86};
 static const uint64_t move_1536[2] = {0xa87ab8a8, 0xab7aff2a};
 static const uint64_t move_1024[2] = {0x6992cea2, 0x0d3b6092};
@@ -129,9 +130,9 @@ TARGET_WIDE static inline __m128i move_narrow(__m128i v, const uint64_t by[2])
 	return _mm_xor_si128(_mm_clmulepi64_si128(v, k, 0x00), _mm_clmulepi64_si128(v, k, 0x11));
 }
 
-/* Compute the crc by folding: move 256 bytes and add them to the next 256, until 16 bytes with the
- * same crc remain (Gopal et al., Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
- * Instruction, Intel 323102, 2009). n_bytes is a multiple of 64, at least 256. */
+/* Compute the crc by folding: move 256 bytes and add them to the next 256, until 16 bytes remain
+ * that have the same crc as all bytes (Gopal et al., Fast CRC Computation for Generic Polynomials
+ * Using PCLMULQDQ Instruction, Intel 323102, 2009). n_bytes is a multiple of 64, at least 256. */
 TARGET_WIDE static uint32_t crc32c_wide(uint32_t crc, const unsigned char *p, size_t n_bytes)
 {
 	const unsigned char *end = p + n_bytes;

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifndef POOL_MIN_BYTES /* the simulator defines a smaller one */
+#ifndef POOL_MIN_BYTES /* the simulator defines a smaller value */
 #define POOL_MIN_BYTES 4096
 #endif
 
@@ -18,7 +18,7 @@ struct buf {
 	size_t bytes;    /* size of the buffer: the requested bytes, rounded up to a power of two */
 	uint16_t segment;
 	bool is_head, is_free; /* used by the pool only */
-	/* Used by the pool while the buffer is free, else by the buffer's owner */
+	/* Used by the pool while the buffer is free, else by the caller of pool_get */
 	TAILQ_ENTRY(buf) link;
 	struct pool_segment *owner;
 };
@@ -29,7 +29,7 @@ struct buf {
 typedef int (*pool_segment_fn)(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment);
 
 struct pool;
-/* Return how many bytes of memory a request of that size takes. */
+/* Return the bytes of memory that a request for `bytes` takes. */
 static inline uint64_t pool_rounded(uint64_t bytes)
 {
 	uint64_t n = POOL_MIN_BYTES;

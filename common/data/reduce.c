@@ -12,7 +12,7 @@
 
 #define REDUCE_TABLE     reduce_portable
 #define REDUCE_NAME      "portable"
-#define REDUCE_VEC_BYTES 16 /* SSE2, NEON, VSX */
+#define REDUCE_VEC_BYTES 16 /* registers of SSE2, NEON and VSX */
 #include "common/data/reduce_kernels.h"
 
 /* Tables of all instruction sets, in order of preference. */
@@ -28,7 +28,7 @@ static bool table_is_usable(const struct reduce_table *t)
 {
 #ifdef __x86_64__
 	/* The table also needs F16C, which every CPU with AVX2 has. F16C cannot be checked, because
-	 * clang's builtin does not know its name. */
+	 * __builtin_cpu_supports of clang does not accept its name. */
 	if (t == &reduce_avx2)
 		return __builtin_cpu_supports("avx2");
 	if (t == &reduce_avx512)
@@ -134,8 +134,8 @@ static int64_t floor_div(int64_t x, uint32_t divisor)
 	return x % d < 0 ? q - 1 : q;
 }
 
-/* Divide without vector instructions, because CPUs have none that divide integers. Averages of
- * integers are rare. */
+/* Divide without vector instructions, because CPUs have no vector instruction that divides
+ * integers. Averages of integers are rare. */
 #define FLOOR_DIV_ALL(type)                                                                        \
 	for (size_t i = 0; i < n_elems; i++) {                                                     \
 		type x;                                                                            \

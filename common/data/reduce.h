@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_DATA_REDUCE_H
 #define BPS_COMMON_DATA_REDUCE_H
 /* Element-wise reduction: the arithmetic of the service. The server reduces over machines, the
- * agent over the workers of its machine. The functions keep no state and may be called on any
- * thread.
+ * agent over the workers of its machine. The only state is the chosen instruction set. Any thread
+ * may call the functions.
  *
  * A reduction uses an accumulator: f32 for f16 and bf16, the element type itself for all others
  * (then the accumulator may be the destination). Integers wrap. min and max propagate NaN. f16 and
@@ -38,9 +38,9 @@ void reduce_fold(void *acc, const void *const *src, unsigned n_src, size_t n_ele
 void reduce_finish(
 	void *dst, const void *acc, size_t n_elems, enum dtype dtype, enum op op, uint32_t divisor);
 
-/* Compute dst = fold of op over src[0] ... src[n_src - 1], and finish it. The result has the same
- * bits as reduce_fold (is_first) and then reduce_finish, but no accumulator is stored in memory.
- * dst: n_elems of dtype; must not overlap a source. */
+/* Compute dst = fold of op over src[0] ... src[n_src - 1], and finish the result. The result has
+ * the same bits as reduce_fold (is_first) and then reduce_finish, but no accumulator is stored in
+ * memory. dst: n_elems of dtype; must not overlap a source. */
 void reduce_all(void *dst, const void *const *src, unsigned n_src, size_t n_elems, enum dtype dtype,
 	enum op op, uint32_t divisor);
 

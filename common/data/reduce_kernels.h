@@ -1,6 +1,6 @@
 #ifndef BPS_COMMON_DATA_REDUCE_KERNELS_H
 #define BPS_COMMON_DATA_REDUCE_KERNELS_H
-/* The inner loops of reduce.c, private to it: one table of functions per instruction set.
+/* The inner loops of reduce.c, private to reduce.c: one table of functions per instruction set.
  *
  * The first part declares the tables. The second part has the code of all kernels. The source file
  * of each instruction set compiles the second part once. Before it includes this header, it defines
@@ -20,8 +20,8 @@
 
 #include "common/data/dtype.h"
 
-/* The accumulator of a kernel has a multiple of this many bytes, which is a group: four of the
- * widest registers. */
+/* Bytes of a group: four of the widest registers. The accumulator of a kernel has a whole number of
+ * groups. */
 #define REDUCE_GROUP_BYTES 256
 
 /* Fold as reduce_fold does. n_elems is a multiple of REDUCE_GROUP_BYTES / size of an accumulator
@@ -64,7 +64,7 @@ typedef int64_t v_i64 VECTOR(REDUCE_VEC_BYTES);
 typedef float v_f32 VECTOR(REDUCE_VEC_BYTES);
 typedef double v_f64 VECTOR(REDUCE_VEC_BYTES);
 
-/* A register with elements of any type; a dtype says how to interpret it. */
+/* A register with elements of any type. The dtype that a function takes gives the type. */
 typedef v_u8 vec;
 
 INLINE vec vec_load(const void *p)
@@ -82,8 +82,8 @@ INLINE v_u32 select_u32(v_i32 mask, v_u32 yes, v_u32 no)
 
 /* u16_load reads 16-bit numbers and extends each with zeros to 32 bits. u16_store truncates 32-bit
  * numbers and writes them. f16_load and f16_store do the same with f16 in memory and f32 in the
- * register. Only these functions and the search for NaNs below differ between the instruction sets.
- * The reasons: F16C and a branch on a vector have no portable form, and gcc 12 widens vectors
+ * register. Only these four functions and the search for NaNs below differ between the instruction
+ * sets. The reasons: F16C and a branch on a vector have no portable form, and gcc 12 widens vectors
  * inefficiently. */
 #if REDUCE_VEC_BYTES == 64
 INLINE v_u32 u16_load(const void *p)
@@ -157,9 +157,9 @@ INLINE void u16_store(void *p, v_u32 v)
 }
 
 /* Convert f16 to f32 exactly. For a normal number only the bias of the exponent changes. A
- * subnormal number is normalised by a subtraction: its bits become the fraction of a number from
- * 2^-14 on, and 2^-14 is subtracted. No f32 subnormal is used, because these are slow or flushed to
- * zero. */
+ * subnormal number is normalised by a subtraction: its bits become the fraction of a number between
+ * 2^-14 and 2^-13, and then 2^-14 is subtracted. No f32 subnormal is used, because these are slow
+ * or flushed to zero. */
 INLINE v_f32 f16_load(const void *p)
 {
 	const int32_t rebias = (127 - 15) << 23, least = (127 - 14) << 23;
@@ -173,7 +173,7 @@ INLINE v_f32 f16_load(const void *p)
 }
 
 /* Convert f32 to f16, rounding to nearest even. A normal number is rounded as an integer: add just
- * under half of the last bit that is kept, and one more when that bit is odd, and change the bias.
+ * under half of the last bit of the result, and one more when that bit is 1. Then change the bias.
  * A carry increases the exponent, up to infinity. A subnormal result is rounded by adding 0.5f,
  * whose last bit has the weight of the last bit of an f16 subnormal. */
 INLINE void f16_store(void *p, v_f32 v)
@@ -195,8 +195,8 @@ INLINE v_f32 bf16_load(const void *p)
 	return (v_f32)(u16_load(p) << 16);
 }
 
-/* Convert to bf16, rounding to nearest even, and store. is_settled: all NaNs in v are those of
- * settle, which the rounding does not change. */
+/* Convert to bf16, rounding to nearest even, and store. is_settled: settle has replaced all NaNs
+ * in v. Rounding does not change the NaNs of settle. */
 INLINE void bf16_store(void *p, v_f32 v, bool is_settled)
 {
 	v_u32 u = (v_u32)v;
@@ -253,9 +253,8 @@ DEFINE_INT_OPS(v_i64, v_u64)
 DEFINE_FLOAT_OPS(v_f32, v_i32)
 DEFINE_FLOAT_OPS(v_f64, v_i64)
 
-/* Return whether one of four registers may contain a NaN. Never returns false when a register
- * contains a NaN. Always returns true with an instruction set for which the check costs as much as
- * replacing the NaNs. */
+/* Return true if one of four registers contains a NaN. With an instruction set for which this check
+ * costs as much as replacing the NaNs, always return true. */
 #if REDUCE_VEC_BYTES == 64
 #define UNORDERED(type, a, b) _mm512_cmp_##type##_mask((a), (b), _CMP_UNORD_Q)
 INLINE bool f32_any_nan(v_f32 a, v_f32 b, v_f32 c, v_f32 d)
@@ -377,8 +376,8 @@ INLINE void finish_vec(
 		memcpy(dst, &v, sizeof(v));
 }
 
-/* Store a register of the accumulator after settle. If divisor is 0, which is always a constant,
- * store the register unchanged. Else divide it by divisor, unless that is 1, and round to dtype. */
+/* Store a register of the accumulator that settle has processed. divisor is 0 only as a constant:
+ * then store the register unchanged. Else divide the register by divisor and round it to dtype. */
 INLINE void put(enum dtype dtype, unsigned char *to, size_t at, vec v, uint32_t divisor)
 {
 	if (divisor)
@@ -388,10 +387,11 @@ INLINE void put(enum dtype dtype, unsigned char *to, size_t at, vec v, uint32_t 
 		memcpy(to + at, &v, sizeof(v));
 }
 
-/* Fold all sources into acc. In each step four registers of accumulator fold all sources in order
- * and are then stored with put. With one register instead of four, the loop over the sources would
- * take most of the time. acc may be src[0], because loads come before the store. n_more: number of
- * sources besides the first operand; passed as a constant if the loop should be unrolled. */
+/* Fold all sources into acc. In each step four registers of the accumulator fold all sources in
+ * order, and put stores the registers. With one register instead of four, the loop over the sources
+ * would take most of the time. acc may be src[0], because loads come before the store. n_more:
+ * number of sources besides the first operand; passed as a constant if the loop should be
+ * unrolled. */
 INLINE void fold_n(enum dtype dtype, enum op op, unsigned char *acc, const void *const *src,
 	size_t acc_bytes, bool is_first, unsigned n_more, uint32_t divisor)
 {

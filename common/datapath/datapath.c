@@ -1,6 +1,6 @@
-/* A transport made of two others: a connect goes through shared memory if possible, else through
- * the network. Later calls go directly to the transport of the connection. Thread: the data thread
- * that owns the transport. */
+/* A transport that combines shared memory and the network. A connect uses shared memory if
+ * possible, else the network. Later calls go directly to the transport of the connection. Thread:
+ * the data thread that owns the transport. */
 #include "common/datapath/datapath.h"
 
 #include <errno.h>
@@ -10,11 +10,11 @@
 
 #include "common/base/log.h"
 
-/* Most server threads for which failures over shared memory are recorded. A new record replaces the
- * oldest one. */
+/* Maximum number of server threads for which failures of shared memory are recorded. When all
+ * records are in use, a new record replaces the oldest record. */
 #define TROUBLES_MAX 64
 /* Number of failures in a row after which the network is used. The first failures may only mean
- * that the server does not know this agent yet. */
+ * that the server has not yet received this agent's key from the scheduler. */
 #define TRIES 3
 
 struct trouble {
@@ -22,7 +22,7 @@ struct trouble {
 	uint16_t thread;
 	unsigned n;
 };
-/* Connection through shared memory that is not up yet. */
+/* A connection through shared memory whose handshake has not ended. */
 struct attempt {
 	const struct xconn *conn; /* NULL: this element is free */
 	uint16_t thread;
@@ -199,7 +199,8 @@ static int path_poll(struct xport *x, uint64_t now_ns)
 
 static int path_may_sleep(struct xport *x)
 {
-	/* Call both, even if the first returns false, because the call sends queued messages. */
+	/* Call may_sleep of both transports, even if the first call returns false, because
+	 * may_sleep also sends queued messages. */
 	int may_net = of(x)->net->ops->may_sleep(of(x)->net);
 
 	return of(x)->shm->ops->may_sleep(of(x)->shm) && may_net;
@@ -224,8 +225,8 @@ static void path_free(struct xport *x)
 
 	xport_free(d->shm);
 	d->shm = NULL;
-	/* Freeing d->net ends its reads; read_done of a job's last read removes segments
-	 * (path_seg_del) */
+	/* xport_free(d->net) ends the reads of d->net. read_done of a job's last read calls
+	 * path_seg_del, which must not use the freed d->shm */
 	xport_free(d->net);
 	if (d->epoll_fd >= 0)
 		close(d->epoll_fd);

@@ -9,14 +9,14 @@
 extern const char *const net_provider_words[];
 
 /* Return what "auto" means on this address: "verbs" when the address belongs to an active RDMA
- * port, else "sockets". It never returns "tcp": no measurement has shown yet that libfabric's tcp
- * equals our sockets in every respect. sysfs: "/sys", or a folder that a test has made. */
+ * port, else "sockets". Never returns "tcp", because no measurement has shown yet that libfabric's
+ * tcp equals our sockets in every respect. sysfs: "/sys", or a folder that a test has made. */
 const char *net_provider_auto(const char *sysfs, const char *bind_addr);
 
 /* Open the provider cfg->provider on the address cfg->bind_addr, and listen if cfg->is_listener. If
  * "auto" means verbs and verbs cannot be opened, log the reason and open sockets. Starts the
- * connection thread. Call it before other threads read the environment, because it sets two
- * variables for libfabric.
+ * connection thread. Call net_open before other threads read the environment, because it sets two
+ * environment variables for libfabric.
  * Errors: a negative code; err gets a text that says what to do. */
 int net_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, struct net **ret,
 	struct err_text *err);

@@ -19,8 +19,8 @@
 /* A sched_yield that takes longer than this shows that another process needs the processor. Then
  * the loop does not spin for a while. */
 #define YIELD_TOO_LONG_NS UINT64_C(100000)
-/* A pause counts as recent until this multiple of its length has passed. The value is measured
- * (docs/explanation/performance.md, point 12) */
+/* dataloop_rest_ns counts a pause of spinning as recent until this multiple of the pause's length
+ * has passed. The value was found by measurement (docs/explanation/performance.md, point 12). */
 #define RESPITE 8
 /* Most turns between two polls of the descriptors. */
 #define TURNS 8
@@ -46,8 +46,8 @@ struct dataloop {
 	uv_timer_t timer, beat;
 	uv_poll_t x_poll;
 	uv_async_t async;
-	/* The data thread writes it, other threads read it. Relaxed order suffices, because no
-	 * other data depends on it */
+	/* Time of the last beat. The data thread writes the time, other threads read it. Relaxed
+	 * order suffices, because no other data depends on the time */
 	_Atomic uint64_t beat_ns;
 	pthread_mutex_t lock; /* guards the ring of posts */
 	struct dataloop_post *posts;
@@ -169,8 +169,8 @@ uint64_t dataloop_rest_ns(uint64_t last_ns, uint64_t quiet_ns)
 
 /* Spin instead of sleeping, because a sleep costs a wake-up. Yield, so that the processes that send
  * the next message can run. If the yield takes long, another process needs the processor. Then stop
- * spinning for a while, because the kernel runs a thread that wakes up sooner than a thread that
- * has yielded. */
+ * spinning for a while: the kernel prefers a thread that has just woken up to a thread that has
+ * yielded. */
 static void spin(struct dataloop *l, uint64_t now_ns)
 {
 	uint64_t after;
@@ -183,7 +183,7 @@ static void spin(struct dataloop *l, uint64_t now_ns)
 	l->no_spin_until_ns = after + l->no_spin_ns;
 }
 
-/* Return whether this thread may block now: neither owner nor transport has work, and no post
+/* Return whether this thread may block now: the owner and the transport have no work, and no post
  * waits. */
 static bool can_sleep(struct dataloop *l)
 {
@@ -214,7 +214,7 @@ static void on_prepare(uv_prepare_t *p)
 		}
 	}
 	if (l->x)
-		l->x->ops->may_sleep(l->x); /* only to send the queued messages */
+		l->x->ops->may_sleep(l->x); /* may_sleep also sends the queued messages */
 	uv_idle_start(&l->idle, on_idle);
 }
 

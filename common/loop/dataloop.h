@@ -4,10 +4,11 @@
  * uses it in one thread, and sleeps when there is nothing to do. Other threads can post functions
  * to it. The owner may add its own descriptors, such as trainers' sockets, to the same libuv loop.
  *
- * In each turn the loop passes the time to the core, lets it work, polls the transport, repeats
- * this for at most about a millisecond, and then polls the descriptors. When there is nothing to
- * do, the loop spins for the spin time. Then it blocks if may_sleep of the transport and may_sleep
- * of the owner return true. A descriptor, a post or the next deadline wakes it.
+ * In each turn the loop passes the time to the core, lets the core work, and polls the transport.
+ * While there is work, a turn repeats these steps for about half a millisecond. Then the loop polls
+ * the descriptors. When there is nothing to do, the loop spins for the spin time. Then it blocks if
+ * may_sleep of the transport and may_sleep of the owner return true. A descriptor, a post or the
+ * next deadline wakes the loop.
  *
  * Order of calls: dataloop_new, dataloop_attach, dataloop_start, on any thread. Posted functions
  * run on the data thread. dataloop_stop ends and joins the thread. */
@@ -21,7 +22,7 @@ struct dataloop;
 struct xport;
 
 struct dataloop_ops {
-	/* Pass the time to the core. Returns its next deadline, or UINT64_MAX when it has none. */
+	/* Pass the time to the core. Returns the core's next deadline, or UINT64_MAX for none. */
 	uint64_t (*tick)(void *ctx, uint64_t now_ns);
 	/* Do one slice of work, for much less than a millisecond. Returns true when work is
 	 * left. */
@@ -29,21 +30,23 @@ struct dataloop_ops {
 	/* Called before the loop blocks. Returns false when there is new work, so that the loop
 	 * must not block. NULL: always true. */
 	bool (*may_sleep)(void *ctx);
-	/* Called when the loop wakes up after may_sleep returned true. NULL: nothing. */
+	/* Called when the loop wakes up after may_sleep returned true. NULL: nothing is
+	 * called. */
 	void (*awake)(void *ctx);
 };
 
 #define DATALOOP_REST_MIN_NS UINT64_C(10000000)
 #define DATALOOP_REST_MAX_NS UINT64_C(1000000000)
-/* Return for how long the loop should not spin, because another process needs the processor.
- * last_ns: length of the last such pause; 0: there was none yet. quiet_ns: time since that pause
- * ended. The result is twice last_ns, up to DATALOOP_REST_MAX_NS, if the last pause was recent.
- * Else the result is DATALOOP_REST_MIN_NS, because even an idle machine has short tasks now and
- * then. Pure. */
+/* Return the length of the next pause of spinning in nanoseconds. A pause starts when another
+ * process needs the processor. last_ns: length of the last pause; 0: there was no pause yet.
+ * quiet_ns: time since that pause ended. If the last pause was recent, the result is twice last_ns,
+ * at most DATALOOP_REST_MAX_NS. Else the result is DATALOOP_REST_MIN_NS, because even an idle
+ * machine runs short tasks now and then. Pure. */
 uint64_t dataloop_rest_ns(uint64_t last_ns, uint64_t quiet_ns);
 
 /* Make a loop. name: name of the thread. spin_us: how long to poll for work before blocking, in
- * microseconds. queue_count: most posted functions that may wait. ops must outlive the loop.
+ * microseconds. queue_count: maximum number of posted functions that wait. ops must outlive the
+ * loop.
  * Errors: a negative code; err gets the text. */
 int dataloop_new(const char *name, uint32_t spin_us, size_t queue_count,
 	const struct dataloop_ops *ops, void *ctx, struct dataloop **ret, struct err_text *err);
@@ -61,13 +64,13 @@ int dataloop_start(struct dataloop *l, struct err_text *err);
 int dataloop_post(struct dataloop *l, void (*fn)(void *arg), void *arg);
 
 /* Run all posted functions, end the thread and join it. Before this call the owner must have posted
- * a function that closes its handles. */
+ * a function that closes the owner's handles. */
 void dataloop_stop(struct dataloop *l);
 /* Stop the loop if it runs, and free it. NULL is allowed. */
 void dataloop_free(struct dataloop *l);
 
 /* Return the time at which the data thread last recorded that it runs (its beat). In a healthy
- * thread that is at most DATALOOP_BEAT_MS ago. Thread: any. */
+ * thread the last beat was at most DATALOOP_BEAT_MS ago. Thread: any. */
 #define DATALOOP_BEAT_MS 250
 uint64_t dataloop_beat_ns(const struct dataloop *l);
 #endif

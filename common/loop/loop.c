@@ -1,6 +1,6 @@
 /* An event loop on libevent with a bounded queue of posted functions and an eventfd that wakes it.
- * The owner adds its own events. loop_post and loop_quit may be called by any thread; the rest
- * belongs to the loop's thread. */
+ * The owner adds its own events. Any thread may call loop_post and loop_quit. Call the other
+ * functions on the loop's thread, or while the loop does not run. */
 #include "common/loop/loop.h"
 
 #include <errno.h>
@@ -54,8 +54,8 @@ static bool take_post(struct loop *l, struct loop_post_entry *ret_post, bool *re
 	return found;
 }
 
-/* Run posted functions, but at most as many as the queue has room for. So functions that post other
- * functions cannot keep the loop from its sockets. */
+/* Run posted functions, but at most l->size of them in one call. Otherwise functions that post
+ * other functions would keep the loop from serving its sockets. */
 static void on_wake(evutil_socket_t fd, short what, void *arg)
 {
 	struct loop *l = arg;

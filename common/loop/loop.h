@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_LOOP_LOOP_H
 #define BPS_COMMON_LOOP_LOOP_H
 /* An event loop (libevent) to which other threads can post functions, through a bounded queue with
- * an eventfd. loop_run runs it in the caller's thread. Make events on its base before loop_run, or
- * in posted functions. Free them after loop_run has returned and before loop_free. */
+ * an eventfd. loop_run runs it in the caller's thread. Make events on the base of the loop before
+ * loop_run, or in posted functions. Free them after loop_run has returned and before loop_free. */
 #include <stddef.h>
 
 #include "common/base/error.h"
@@ -12,8 +12,8 @@ struct loop;
 
 typedef void loop_fn(void *arg);
 
-/* Make a loop. name: name of the loop in error texts. queue_count: most posted functions that may
- * wait.
+/* Make a loop. name: name of the loop in error texts. queue_count: maximum number of posted
+ * functions that wait.
  * Errors: -ENOMEM, -errno; err gets the text. */
 int loop_new(struct loop **ret_loop, const char *name, size_t queue_count, struct err_text *err);
 

@@ -12,11 +12,11 @@ union fd_passing_room {
 };
 
 /* Attach n_fds descriptors (at least one) to m. room must live until m is sent.
- * Owns: fds stay the caller's. */
+ * Owns: the descriptors still belong to the caller. */
 void fd_passing_attach(
 	struct msghdr *m, union fd_passing_room *room, const int *fds, unsigned n_fds);
-/* Copy the descriptors that came with m to ret_fds, which has room for `max`. The caller must have
- * limited m's control buffer, so that no more than `max` can come. Returns their number.
+/* Copy the descriptors that were received with m to ret_fds, which has room for `max`. The control
+ * buffer of m must have room for at most `max` descriptors. Returns the number of descriptors.
  * Owns: the caller owns the descriptors. */
 unsigned fd_passing_detach(struct msghdr *m, int *ret_fds, unsigned max);
 #endif

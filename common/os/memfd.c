@@ -12,7 +12,7 @@ int memfd_new(const char *name, uint64_t bytes, int seals, int *ret_fd)
 {
 	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL), rc;
 
-	if (fd < 0 && errno == EINVAL) /* Linux before 6.3 lacks the flag */
+	if (fd < 0 && errno == EINVAL) /* Linux before 6.3 has no MFD_NOEXEC_SEAL */
 		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return -errno;

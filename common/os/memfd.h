@@ -5,14 +5,14 @@
 #include <fcntl.h>
 #include <stdint.h>
 
-/* Seals that fix the size. Without them, access to a memfd that the other side shrank would raise
- * SIGBUS. */
+/* Seals that fix the size. Without these seals, access to a memfd that another process has shrunk
+ * would raise SIGBUS. */
 #define MEMFD_FIXED_SIZE (F_SEAL_SHRINK | F_SEAL_GROW)
 
-/* Make a memfd of `bytes`, not executable and close-on-exec. Its pages are allocated when they are
- * first used. seals: F_SEAL_* to set now. More can be added later unless F_SEAL_SEAL is one of
- * them.
- * Owns: *ret_fd is the caller's.
+/* Make a memfd of `bytes` bytes, not executable and close-on-exec. Its pages are allocated when
+ * they are first used. seals: F_SEAL_* to set now. More seals can be added later unless `seals`
+ * contains F_SEAL_SEAL.
+ * Owns: *ret_fd belongs to the caller.
  * Errors: -errno. */
 int memfd_new(const char *name, uint64_t bytes, int seals, int *ret_fd);
 #endif

@@ -7,13 +7,14 @@
 
 #include "common/base/error.h"
 
-/* Read the whole file. Refuses a file that is not a plain file, is a symbolic link, belongs to a
- * user other than this process's user or root, or is open to the group or others.
+/* Read the whole file. Refuses a file that is not a regular file, or that belongs to a user other
+ * than root and this process's user. Also refuses a symbolic link, and a file that the group or
+ * others can access.
  * what: name of the file's kind in error texts, such as "key file". is_credential: the service
  * manager made the file for this process. Then group permission is allowed, because the service
  * manager may grant access by an access list (ACL), which stat shows as group permission. Returns
- * the number of bytes, or `room` for a larger file. Errors: -errno, -EPERM or -EINVAL; err gets the
- * text. */
+ * the number of bytes, or `room` for a larger file.
+ * Errors: -errno, -EPERM or -EINVAL; err gets a text that advises what to do. */
 int secret_read(const char *path, const char *what, bool is_credential, void *ret_buf, size_t room,
 	struct err_text *err);
 
@@ -22,7 +23,7 @@ int secret_read(const char *path, const char *what, bool is_credential, void *re
  * Errors: those of secret_read. */
 int secret_check(const char *path, const char *what, struct err_text *err);
 
-/* Write the path of a credential that the service manager provides under this name. Returns false
- * when there is none. */
+/* Write the path of the credential that the service manager provides under this name. Returns false
+ * when there is no such credential. */
 bool secret_credential(const char *name, char *ret_path, size_t room);
 #endif
