@@ -60,8 +60,9 @@ static const struct reduce_table *table_choose(void)
 	while (i < N_TABLES - 1 && !table_is_usable(tables[i]))
 		i++;
 	if (wanted)
-		log_warn("BPS_SIMD='%s' is unknown or not supported here, using %s", wanted,
-			tables[i]->name);
+		log_warn("BPS_SIMD='%s' is unknown or not supported on this machine (set portable, "
+			 "avx2 or avx512), using %s",
+			wanted, tables[i]->name);
 	return tables[i];
 }
 

@@ -62,8 +62,8 @@ static void note_trouble(
 		*t = (struct trouble){.instance = instance, .thread = thread};
 	}
 	if (++t->n == TRIES)
-		log_warn("no shared memory with a server on this host, using the network: "
-			 "server=%u thread=%u why=%s",
+		log_warn("cannot share memory with a server on this host, using the network "
+			 "instead: server=%u thread=%u why=%s",
 			peer_id, thread, why);
 }
 
@@ -263,7 +263,7 @@ int datapath_new(struct net *net, const struct shm_config *same_host, unsigned t
 		return net_xport_new(net, thread, ev, ctx, ret, err);
 	d = calloc(1, sizeof(*d));
 	if (!d)
-		return err_set(err, -ENOMEM, "out of memory");
+		return err_set(err, -ENOMEM, "out of memory for the transport of a data thread");
 	d->pub = (struct xport){.ops = &path_ops, .ev = ev, .ctx = ctx};
 	d->cfg = *same_host;
 	rc = net_xport_new(net, thread, ev, ctx, &d->net, err);
@@ -284,7 +284,8 @@ int datapath_new(struct net *net, const struct shm_config *same_host, unsigned t
 		rc = watch(d, d->shm);
 	if (rc < 0) {
 		path_free(&d->pub);
-		return err_set(err, rc, "cannot watch two transports: %s", err_str(rc));
+		return err_set(err, rc, "cannot watch the network and shared memory with epoll: %s",
+			err_str(rc));
 	}
 	*ret = &d->pub;
 	return 0;

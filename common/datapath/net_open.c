@@ -26,7 +26,8 @@ static int open_as(const char *provider, const struct net_config *cfg, net_key_f
 		return tcp_open(&named, key_fn, key_ctx, ret, err);
 	if (strcmp(provider, "tcp") == 0 || strcmp(provider, "verbs") == 0)
 		return fabric_open(&named, key_fn, key_ctx, ret, err);
-	return err_set(err, -EINVAL, "there is no provider '%s'", provider);
+	return err_set(err, -EINVAL,
+		"unknown provider '%s' (set provider to auto, sockets, tcp or verbs)", provider);
 }
 
 int net_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, struct net **ret,

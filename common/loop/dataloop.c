@@ -248,7 +248,8 @@ int dataloop_new(const char *name, uint32_t spin_us, size_t queue_count,
 		pthread_mutex_destroy(&l->lock);
 		free(l->posts);
 		free(l);
-		return err_set(err, rc, "cannot make an event loop: %s", uv_strerror(rc));
+		return err_set(err, rc, "cannot make the event loop of a data thread: %s",
+			uv_strerror(rc));
 	}
 	uv_prepare_init(&l->uv, &l->prepare);
 	uv_check_init(&l->uv, &l->check);

@@ -98,7 +98,7 @@ int loop_new(struct loop **ret_loop, const char *name, size_t queue_count, struc
 	int rc;
 
 	if (!l)
-		return err_set(err, -ENOMEM, "out of memory");
+		return err_set(err, -ENOMEM, "out of memory for an event loop");
 	pthread_mutex_init(&l->mutex, NULL);
 	l->fd = -1;
 	l->size = queue_count ? queue_count : 1;

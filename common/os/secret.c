@@ -17,15 +17,15 @@ static int check(int fd, const char *path, const char *what, mode_t forbidden, s
 		return err_set(
 			err, -errno, "cannot examine %s '%s': %s", what, path, strerror(errno));
 	if (!S_ISREG(st.st_mode))
-		return err_set(err, -EINVAL, "%s '%s' is not a plain file", what, path);
+		return err_set(err, -EINVAL, "%s '%s' is not a regular file", what, path);
 	if (st.st_uid != geteuid() && st.st_uid != 0)
 		return err_set(err, -EPERM,
-			"%s '%s' belongs to uid %u, not to this process's uid %u (chown it)", what,
-			path, (unsigned)st.st_uid, (unsigned)geteuid());
+			"%s '%s' belongs to uid %u, not to this process's uid %u (chown the file)",
+			what, path, (unsigned)st.st_uid, (unsigned)geteuid());
 	if (st.st_mode & forbidden)
 		return err_set(err, -EPERM,
-			"%s '%s' is open to group or others, mode %04o (chmod 0400 it, and replace "
-			"it if others may have read it)",
+			"%s '%s' is open to group or others, mode %04o (chmod 0400 the file; if "
+			"other users may have read it, replace the secret)",
 			what, path, (unsigned)(st.st_mode & 07777));
 	return 0;
 }

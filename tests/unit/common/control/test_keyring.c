@@ -131,7 +131,7 @@ static void file_open_to_others_is_refused(void **state)
 
 	for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
 		write_key(*state, hex, 65, modes[i]);
-		assert_refused(*state, -EPERM, "(chmod 0400 it");
+		assert_refused(*state, -EPERM, "(chmod 0400 the file");
 	}
 }
 
@@ -160,10 +160,10 @@ static void link_folder_and_missing_file_are_refused(void **state)
 	unlink(p->path);
 	unlink(target);
 	assert_int_equal(mkdir(p->path, 0700), 0);
-	assert_refused(p, -EINVAL, "is not a plain file");
+	assert_refused(p, -EINVAL, "is not a regular file");
 	rmdir(p->path);
 	assert_int_equal(mkfifo(p->path, 0600), 0);
-	assert_refused(p, -EINVAL, "is not a plain file");
+	assert_refused(p, -EINVAL, "is not a regular file");
 }
 
 static void credential_is_used_when_no_path_is_given(void **state)
