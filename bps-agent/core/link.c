@@ -26,7 +26,7 @@ static void link_set_state(struct agt_link *link, enum link_state state, const c
 	};
 
 	assert(next[link->state] >> state & 1);
-	log_debug("connection to a server goes from %s to %s: server=%u thread=%u why=%s",
+	log_debug("connection to a server changes from %s to %s: server=%u thread=%u why=%s",
 		link_states[link->state], link_states[state], link->server, link->thread, why);
 	link->state = state;
 }

@@ -29,7 +29,7 @@ static const struct state_row part_states[] = {
 void part_set_state(struct agt_part *part, enum agt_part_state state, const char *why)
 {
 	assert(part_states[part->state].next >> state & 1);
-	log_trace("partition goes from %s to %s: job=%u tensor=%u part=%u round=%llu why=%s",
+	log_trace("partition changes from %s to %s: job=%u tensor=%u part=%u round=%llu why=%s",
 		part_states[part->state].name, part_states[state].name, part->tensor->job->id,
 		part->tensor->id, part->index, (unsigned long long)part->round, why);
 	part->state = state;

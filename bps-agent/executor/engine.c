@@ -34,8 +34,9 @@ static void engine_tensor_set_state(struct engine_tensor *t, enum engine_tensor_
 	struct engine *e = t->e;
 
 	assert(tensor_states[t->state].next >> state & 1);
-	log_trace("tensor goes from %s to %s: tensor=%u round=%llu", tensor_states[t->state].name,
-		tensor_states[state].name, t->id, (unsigned long long)t->round);
+	log_trace("tensor changes from %s to %s: tensor=%u round=%llu",
+		tensor_states[t->state].name, tensor_states[state].name, t->id,
+		(unsigned long long)t->round);
 	if (t->state == TENSOR_WAITING)
 		TAILQ_REMOVE(&e->waiting, t, link);
 	if (state == TENSOR_WAITING)

@@ -33,7 +33,7 @@ static const struct state_row chunk_states[CHUNK_STATES] = {
 static void engine_part_set_state(struct engine_part *p, enum engine_part_state state)
 {
 	assert(state == PART_IDLE || (part_states[p->state].next >> state & 1));
-	log_trace("partition goes from %s to %s: tensor=%u part=%u round=%llu",
+	log_trace("partition changes from %s to %s: tensor=%u part=%u round=%llu",
 		part_states[p->state].name, part_states[state].name, p->chunk->tensor->id, p->index,
 		(unsigned long long)p->chunk->tensor->round);
 	p->state = state;
@@ -42,7 +42,7 @@ static void engine_part_set_state(struct engine_part *p, enum engine_part_state 
 static void engine_chunk_set_state(struct engine_chunk *c, enum engine_chunk_state state)
 {
 	assert(state == CHUNK_IDLE || (chunk_states[c->state].next >> state & 1));
-	log_trace("chunk goes from %s to %s: tensor=%u first=%u round=%llu",
+	log_trace("chunk changes from %s to %s: tensor=%u first=%u round=%llu",
 		chunk_states[c->state].name, chunk_states[state].name, c->tensor->id, c->first,
 		(unsigned long long)c->tensor->round);
 	c->state = state;

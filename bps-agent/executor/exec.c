@@ -53,7 +53,7 @@ static const struct state_row exec_states[] = {
 static void exec_set_state(struct exec *x, enum exec_state state)
 {
 	assert(exec_states[x->state].next >> state & 1);
-	log_trace("executor goes from %s to %s: job=%s", exec_states[x->state].name,
+	log_trace("executor changes from %s to %s: job=%s", exec_states[x->state].name,
 		exec_states[state].name, x->job);
 	x->state = state;
 }

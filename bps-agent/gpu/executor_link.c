@@ -38,7 +38,7 @@ static const char *const states[] = {"starting", "meeting", "running", "over"};
 
 static void set_state(struct executor_link *g, enum executor_state state, const char *why)
 {
-	log_debug("executor goes from %s to %s: job=%s pid=%d why=%s", states[g->state],
+	log_debug("executor changes from %s to %s: job=%s pid=%d why=%s", states[g->state],
 		states[state], g->job ? g->job->name : "-", (int)g->pid, why);
 	g->state = state;
 }

@@ -31,7 +31,7 @@ static const struct state_row job_states[] = {
 static void job_set_state(struct job *job, enum job_state state, const char *why)
 {
 	assert(job_states[job->state].next >> state & 1);
-	log_limited(LOG_AS(LOG_INFO, JOB), "job goes from %s to %s: job=%s id=%u why=%s",
+	log_limited(LOG_AS(LOG_INFO, JOB), "job changes from %s to %s: job=%s id=%u why=%s",
 		job_states[job->state].name, job_states[state].name, job->name, job->id, why);
 	job->state = state;
 	if (state == JOB_RUNNING)

@@ -31,11 +31,11 @@ static const struct state_row states[] = {
 void trainer_set_state(struct trainer *t, enum trainer_state state)
 {
 	if (state != TRAINER_GONE && !(states[t->state].next >> state & 1)) {
-		log_error("trainer cannot go from %s to %s: pid=%d", states[t->state].name,
+		log_error("trainer cannot change from %s to %s: pid=%d", states[t->state].name,
 			states[state].name, (int)t->pid);
 		return;
 	}
-	log_debug("trainer goes from %s to %s: pid=%d job=%s rank=%d", states[t->state].name,
+	log_debug("trainer changes from %s to %s: pid=%d job=%s rank=%d", states[t->state].name,
 		states[state].name, (int)t->pid, t->job ? t->job->name : "-", (int)t->rank);
 	t->state = state;
 }

@@ -26,7 +26,7 @@ void sched_tensor_set_state(
 {
 	assert(tensor_states[t->state].next & STATE_BIT(to));
 	if (why)
-		log_debug("tensor '%s' of job '%s': %s -> %s, %s", t->name, j->name,
+		log_debug("tensor '%s' of job '%s' changes from %s to %s: %s", t->name, j->name,
 			tensor_states[t->state].name, tensor_states[to].name, why);
 	t->state = to;
 }

@@ -25,7 +25,7 @@ static const struct state_row slot_states[] = {
 void slot_set_state(struct srv_core *core, struct slot *slot, enum slot_state state)
 {
 	assert(slot_states[slot->state].next >> state & 1);
-	log_trace("slot goes from %s to %s: job=%u tensor=%u part=%u round=%llu",
+	log_trace("slot changes from %s to %s: job=%u tensor=%u part=%u round=%llu",
 		slot_states[slot->state].name, slot_states[state].name, slot->part->job->id,
 		slot->part->tensor, slot->part->index, (unsigned long long)slot->round);
 	if (slot->state == SLOT_DONATING)

@@ -46,7 +46,7 @@ static void set_state(struct ctlchan *c, enum chan_state state, const char *why)
 			states[c->state].name, states[state].name, c->peer);
 		return;
 	}
-	log_debug("control channel goes from %s to %s: %s peer=%s identity=%s",
+	log_debug("control channel changes from %s to %s: %s: peer=%s identity=%s",
 		states[c->state].name, states[state].name, why, c->peer, c->who.identity);
 	c->state = state;
 	if (c->listener && state == TRUSTED)

@@ -69,7 +69,7 @@ int peer_reap(struct peer_xport *x)
 void peer_conn_set_state(struct peer_conn *c, enum conn_state to, const char *why)
 {
 	assert(states[c->state].next >> to & 1);
-	log_debug("%sconnection peer=%u slot=%u %s -> %s: %s",
+	log_debug("%sconnection to peer %u in slot %u changes from %s to %s: %s",
 		c->pub.is_same_host ? "same-host " : "", c->pub.peer_id, c->slot,
 		states[c->state].name, states[to].name, why);
 	if (c->state == CONN_DOOMED)

@@ -244,7 +244,7 @@ def test_surplus_worker_does_not_keep_the_job_from_starting(cluster):
         assert struct.unpack_from("<I", t.expect(FINISHED))[0] == 0
     for t in trainers:
         t.close()
-    assert "cannot go from" not in c.agents[0].log.read_text()
+    assert "cannot change from" not in c.agents[0].log.read_text()
 
 
 def test_worker_that_dies_before_it_has_joined_ends_the_job_everywhere(cluster):

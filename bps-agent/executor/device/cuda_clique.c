@@ -68,8 +68,8 @@ static void clique_set_state(struct cuda_clique *c, enum clique_state to, const 
 {
 	if (c->state == to)
 		return;
-	log_debug("clique of %d GPUs: %s -> %s (%s)", c->base.n_ranks, state_name(c->state),
-		state_name(to), why);
+	log_debug("clique of %d GPUs changes from %s to %s: %s", c->base.n_ranks,
+		state_name(c->state), state_name(to), why);
 	c->state = to;
 }
 

@@ -197,14 +197,14 @@ static void journal_gets_fields_of_the_words(void **state)
 
 	(void)state;
 	snprintf(want, sizeof(want),
-		"MESSAGE=job goes from forming to running: job=mnist id=7 why=all are here\n"
+		"MESSAGE=job changes from forming to running: job=mnist id=7 why=all are here\n"
 		"PRIORITY=6\nSYSLOG_IDENTIFIER=%s\n"
 		"MESSAGE_ID=9c9594b2d163403a8f50a454de9108e3\n"
 		"BPS_JOB=mnist\nBPS_ID=7\nBPS_WHY=all\n",
 		program_invocation_short_name);
 	assert_string_equal(
 		datagram(LOG_ID_JOB,
-			"job goes from forming to running: job=mnist id=7 why=all are here"),
+			"job changes from forming to running: job=mnist id=7 why=all are here"),
 		want);
 	assert_null(strstr(datagram(LOG_ID_NONE, "x"), "MESSAGE_ID"));
 	assert_non_null(strstr(datagram(LOG_ID_NONE, "x file='/a b'"), "\nBPS_FILE=/a b\n"));
