@@ -79,14 +79,15 @@ static void down_problem(const struct sched_core *c, const struct status_info *i
 		m->why_down[0] ? m->why_down : "declared dead before the scheduler's restart");
 	if (is_error)
 		snprintf(l.effect, sizeof(l.effect),
-			"no server is alive; %llu partitions wait for one",
+			"no server is alive; %llu partitions wait for a server",
 			(unsigned long long)status_orphans(c));
 	else if (is_server)
 		snprintf(l.effect, sizeof(l.effect),
-			"its partitions are on other servers; no round was lost");
+			"its partitions have moved to other servers, and no round was lost");
 	else
 		snprintf(l.effect, sizeof(l.effect),
-			"its running jobs ended with BPS_EAGENT_LOST; those that may shrink go on");
+			"jobs that ran there have ended with BPS_EAGENT_LOST; jobs that may shrink "
+			"go on without the machine");
 	snprintf(l.action, sizeof(l.action), "run `systemctl status bps-%s` on %s",
 		sched_role_name(m->role), m->host);
 	member_problem(p, m, is_server ? "SERVER_DOWN" : "AGENT_DOWN", is_error, &l);
@@ -107,7 +108,7 @@ static void cut_problem(
 	snprintf(l.effect, sizeof(l.effect),
 		"none while servers receive data from it; if partitions have to move, its jobs "
 		"end");
-	snprintf(l.action, sizeof(l.action), "look at the network between %s and the scheduler",
+	snprintf(l.action, sizeof(l.action), "check the network between %s and the scheduler",
 		m->host);
 	member_problem(p, m, "CONTROL_SILENT", false, &l);
 }
@@ -146,7 +147,7 @@ static void stuck_problem(
 	snprintf(l.what, sizeof(l.what),
 		"%s %s on %s: alive, but a thread has made no progress for %.0f s",
 		sched_role_name(m->role), m->name, m->host, status_span_s(info, m->moved_ns));
-	snprintf(l.effect, sizeof(l.effect), "rounds may wait for it");
+	snprintf(l.effect, sizeof(l.effect), "rounds may wait for this member");
 	snprintf(l.action, sizeof(l.action),
 		"wait until its watchdog restarts it, or restart bps-%s on %s",
 		sched_role_name(m->role), m->host);
@@ -275,7 +276,8 @@ static void forming_problem(
 			l.what + at, sizeof(l.what) - (size_t)at, "%s %u", i ? "," : "", ranks[i]);
 	if (more && at > 0 && at < (int)sizeof(l.what))
 		snprintf(l.what + at, sizeof(l.what) - (size_t)at, " and %u more", more);
-	snprintf(l.effect, sizeof(l.effect), "its workers wait in bps_open, until their time-out");
+	snprintf(l.effect, sizeof(l.effect),
+		"workers that have joined wait in bps_open until their time-out");
 	snprintf(l.action, sizeof(l.action), "start the missing workers, or read their logs");
 	job_problem(p, j, "JOB_FORMING_LONG", &l);
 }
@@ -327,7 +329,7 @@ static void job_problems(
 		return;
 	snprintf(l.what, sizeof(l.what),
 		has_server ? "no server is left" : "no server has ever joined");
-	snprintf(l.effect, sizeof(l.effect), "%llu partitions wait for one",
+	snprintf(l.effect, sizeof(l.effect), "%llu partitions wait for a server",
 		(unsigned long long)status_orphans(c));
 	snprintf(l.action, sizeof(l.action), "start bps-server on some machine");
 	problem(p, "NO_SERVER", true, &l);
@@ -390,7 +392,8 @@ json_t *status_problems(
 {
 	struct problem_list p = {json_array(), false};
 	struct problem_lines l = {"the scheduler cannot write its state",
-		"running jobs go on; no new jobs or members, no fail-over",
+		"running jobs go on; the scheduler accepts no new jobs or members, and does not "
+		"move the partitions of a lost server",
 		"see the scheduler's log; free or repair the disk of --state-dir"};
 
 	if (c->is_undurable)

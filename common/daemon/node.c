@@ -423,19 +423,21 @@ static const struct {
 	bool is_of_agents;
 } node_problems[] = {
 	{.code = "SCHEDULER_UNREACHABLE",
-		.what = "the scheduler cannot be reached",
-		.effect = "running jobs go on; new ones and the replacement of servers wait",
-		.action = "start bps-scheduler; look at the network between the two, and at "
-			  "--scheduler"},
+		.what = "this daemon has no connection to the scheduler",
+		.effect = "running jobs go on; new jobs, and the replacement of lost servers, wait",
+		.action = "start bps-scheduler; check --scheduler, and the network between the "
+			  "daemon and the scheduler"},
 	{.code = "MEMBER_STUCK",
-		.what = "a data thread hangs",
-		.effect = "rounds may wait for it",
-		.action = "its watchdog restarts it; without a service manager restart it by hand"},
+		.what = "a data thread of this daemon hangs",
+		.effect = "rounds may wait for this member",
+		.action = "the member's watchdog restarts it; without a service manager, restart "
+			  "it by hand"},
 	{.code = "ISOLATED",
-		.what = "neither the scheduler nor any server can be reached",
-		.effect = "calls that wait end with BPS_EISOLATED; their rounds may be waited for "
-			  "again",
-		.action = "look at the network of this machine",
+		.what = "for --stranded-after, this agent has received nothing from the scheduler "
+			"or any server",
+		.effect = "waiting calls end with BPS_EISOLATED; their rounds are still in "
+			  "flight, and a call may wait for them again",
+		.action = "check the network of this machine",
 		.is_of_agents = true},
 };
 #define N_NODE_PROBLEMS (sizeof(node_problems) / sizeof(node_problems[0]))

@@ -95,8 +95,8 @@ static int listen_failed(const struct fabric *f, int rc, struct err_text *err)
 
 	return err_set(err, rc, "cannot listen for data connections on %s port %u: %s%s",
 		f->base.cfg.bind_addr, f->base.cfg.port, fi_strerror(-rc),
-		is_other ? " (another program uses the port: find it with `rdma resource show "
-			   "cm_id` and stop it, or choose another port)"
+		is_other ? " (another program listens on this port: `rdma resource show cm_id` "
+			   "shows the program; stop it, or choose another port)"
 			 : addr_bind_hint(rc));
 }
 
