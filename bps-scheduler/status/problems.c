@@ -200,8 +200,8 @@ static void memory_problems(const struct sched_core *c, struct problem_list *p)
 			c->hosts[i], (double)hosts[i].promised_bytes / 0x1p30,
 			(double)hosts[i].bytes / 0x1p30);
 		snprintf(l.effect, sizeof(l.effect),
-			"the kernel may kill one of them; only %.0f %% of the sums-memory of each "
-			"server there counts",
+			"the kernel may kill one of these daemons; only %.0f %% of the sums-memory "
+			"of each server on that host counts",
 			100.0 * (double)hosts[i].bytes / (double)hosts[i].promised_bytes);
 		snprintf(l.action, sizeof(l.action),
 			"lower sums-memory of the servers or memory of the agents on %s",
@@ -278,7 +278,7 @@ static void forming_problem(
 		snprintf(l.what + at, sizeof(l.what) - (size_t)at, " and %u more", more);
 	snprintf(l.effect, sizeof(l.effect),
 		"workers that have joined wait in bps_open until their time-out");
-	snprintf(l.action, sizeof(l.action), "start the missing workers, or read their logs");
+	snprintf(l.action, sizeof(l.action), "start the missing ranks, or see their own output");
 	job_problem(p, j, "JOB_FORMING_LONG", &l);
 }
 
