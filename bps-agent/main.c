@@ -119,8 +119,8 @@ static const struct setting rows[] = {
 			"of the agent's own limit"},
 	{"stranded-after", SET_DURATION, SETTING_AT(struct agent_opts, stranded_us),
 		.is_live = true, .def = "10s", .min = 0, .max = 3600 * SETTING_S,
-		.help = "time without any server after which waiting calls end with BPS_ENOSERVER; "
-			"0: never"},
+		.help = "time without any server after which waiting calls end with "
+			"BPS_ENOSERVER or BPS_EISOLATED; 0: never"},
 	{"gpu-strategy", SET_ENUM, SETTING_AT(struct agent_opts, gpu_strategy), .def = "auto",
 		.words = strategy_words,
 		.help = "how the gradients of several GPUs are gathered; auto: according to the "
