@@ -42,7 +42,8 @@ struct sched_config {
 	/* Quotas: jobs per user and tensors per job. 0: no limit other than SCHED_JOBS_MAX and
 	 * SCHED_TENSORS_MAX. */
 	uint32_t user_jobs, job_tensors;
-	/* the most that a job or a user may use, in percent of the servers' memory; 0: no limit */
+	/* largest part of the servers' memory that a job or a user may use, in percent; 0: no
+	 * limit */
 	uint32_t job_share, user_share;
 	/* Percent of the servers' memory that is reserved for users whose tensors need little
 	 * memory (rule I12 of docs/reference/faults.md). */
@@ -73,7 +74,8 @@ enum sched_event_kind {
 struct sched_event {
 	enum sched_event_kind kind;
 	uint64_t view;
-	/* one sentence, which belongs to the core and is valid only during the call */
+	/* text of the event, one sentence; the core owns the text, which is valid only during the
+	 * call */
 	const char *text;
 };
 #define SCHED_EVENT_BYTES 256

@@ -12,7 +12,7 @@ void *sched_alloc(size_t n, size_t bytes);
  * entries are zeroed. Returns the array, which may have moved. Never returns NULL. */
 void *sched_grow(void *p, uint32_t *room, uint32_t need, size_t bytes);
 char *sched_dup(const char *s);
-/* Report an event for users through env.event. fmt: one sentence. */
+/* Report an event for users through env.event. fmt: format of the event's text, one sentence. */
 void sched_note(struct sched_core *c, enum sched_event_kind kind, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Schedule a deadline: from now on sched_next_deadline returns at_ns or an earlier time. */

@@ -9,7 +9,8 @@ struct sched_member *sched_member_find(
 	const struct sched_core *c, enum role role, const char *name);
 /* Find a job that has not ended, or return NULL. */
 struct sched_job *sched_job(const struct sched_core *c, uint32_t id);
-struct sched_job *sched_job_any(const struct sched_core *c, uint32_t id); /* including ended jobs */
+/* Find a job, even if the job has ended, or return NULL. */
+struct sched_job *sched_job_any(const struct sched_core *c, uint32_t id);
 /* Return the member number of an agent in the job. CTL_NO_ID: the agent is not a member of the job,
  * or has left it. */
 uint32_t sched_job_member(const struct sched_job *j, uint32_t agent);

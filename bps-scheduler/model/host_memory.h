@@ -11,8 +11,9 @@ struct sched_core;
 struct sched_member;
 
 struct host_memory {
-	uint64_t bytes;          /* memory of the host, as its daemons report it; 0: unknown */
-	uint64_t promised_bytes; /* sum of the memory limits of its daemons that are not dead */
+	uint64_t bytes; /* memory of the host, as its daemons report it; 0: unknown */
+	/* sum of the memory limits of those daemons of the host that are not dead */
+	uint64_t promised_bytes;
 };
 
 /* Return an array with the memory of each host, indexed by host_idx of struct sched_member. The

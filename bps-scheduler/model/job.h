@@ -11,7 +11,8 @@
 struct sched_core;
 struct sched_tensor;
 
-/* The progress of a job (core/progress.h). All fields are zero while nothing is known. */
+/* The progress of a job (core/progress.h). All fields are zero until a server has reported the
+ * job. */
 struct sched_progress {
 	bool is_known; /* at least one server has reported the job */
 	uint64_t at_ns, round_then, bytes_then;
@@ -23,8 +24,9 @@ struct sched_progress {
 	uint32_t rounds;
 	/* time from the first to the last contribution of a round */
 	uint32_t wait_p50_us, wait_p99_us;
-	/* id of the agent that is last most often (0: none), the number of rounds in which it was
-	 * last, and its mean delay in these rounds */
+	/* slowest: id of the agent that most often contributed last (0: none); slowest_rounds:
+	 * number of rounds in which this agent was last; slowest_lag_us: mean delay of the agent in
+	 * these rounds */
 	uint32_t slowest, slowest_rounds, slowest_lag_us;
 	unsigned score;
 	bool is_straggling; /* the slowest agent is a straggler */
@@ -67,8 +69,8 @@ struct sched_job {
 	/* number of backup machines: a round need not wait for that many machines */
 	uint16_t backup;
 	uint32_t grace_ms;
-	/* largest number of workers of an elastic job; 0: the job is not elastic, its size is
-	 * fixed */
+	/* largest number of workers of an elastic job; 0: the job is not elastic, so its number of
+	 * workers is fixed */
 	uint32_t max_size;
 	uint64_t barrier; /* number of the last barrier that all workers have passed */
 	/* border_barrier: number of the last barrier at which workers were let in; border: the view
@@ -85,17 +87,19 @@ struct sched_job {
 	/* When the present state began, on a clock that starts at the boot of the machine. If a job
 	 * ended before the boot, the value would be negative and wraps around. */
 	uint64_t since_ns;
-	struct sched_worker *workers; /* [n_room], indexed by rank */
+	struct sched_worker *workers; /* array of n_room workers, indexed by rank */
 	uint32_t n_room, next_free_rank;
 	/* number of workers that have joined and are not gone; number of workers that are gone */
 	uint32_t n_joined, n_gone;
 	uint32_t n_done; /* number of workers that have finished; n_joined counts them too */
 	struct sched_job_member *members;
 	uint32_t n_members, members_room;
-	uint32_t n_left;               /* number of members that are gone */
-	struct sched_tensor **buckets; /* [n_buckets], hash table of the tensors by name */
+	uint32_t n_left; /* number of members that are gone */
+	/* hash table of the tensors by name, an array of n_buckets lists */
+	struct sched_tensor **buckets;
 	uint32_t n_buckets, n_tensors;
-	struct sched_tensor **placed; /* [n_placed], the PLACED tensors, indexed by tensor id */
+	/* array of the n_placed tensors in the state PLACED, indexed by tensor id */
+	struct sched_tensor **placed;
 	uint32_t n_placed, placed_room;
 	/* tensors that became READY or PLACED in the open transaction */
 	struct sched_tensor *fresh, **fresh_tail;
@@ -106,25 +110,27 @@ struct sched_job {
 	uint64_t claimed_sums;
 	/* some tensors were accepted unchecked, while the servers' memory was unknown */
 	bool is_unchecked;
-	/* [n_loads], indexed by server id: bytes of the job's partitions on that server */
+	/* array of n_loads sizes, indexed by server id: bytes of the job's partitions on that
+	 * server */
 	uint64_t *loads;
 	uint32_t n_loads;
 	uint32_t n_orphans; /* number of the job's partitions without a server */
 	struct sched_progress progress;
 	struct sched_stall stall;
-	uint32_t stalled_tensor; /* tensor and round of the last event about a stalled worker */
-	uint64_t stalled_round;  /* 0: there was no such event */
+	uint32_t stalled_tensor; /* tensor of the last event about a stalled worker */
+	/* round of the last event about a stalled worker; 0: no such event has occurred */
+	uint64_t stalled_round;
 	/* Why the job ended: error code, text, and host and rank of the cause. cause_host: NULL if
 	 * the cause is not known. cause_rank: CTL_NO_ID if the cause is a whole machine. */
 	uint32_t code;
 	char *end_text, *cause_host;
 	uint32_t cause_rank;
-	/* Text of the first TENSOR_FAIL message that was sent, which refuses a tensor; NULL: no
-	 * tensor was refused. A worker ends when its tensor is refused, so this text explains why
-	 * workers are lost. Not durable. */
+	/* Text of the first TENSOR_FAIL message for this job; NULL: no tensor was refused. A worker
+	 * ends when its tensor is refused, so this text explains why workers are lost. Not
+	 * durable. */
 	char *first_failure;
-	/* Text about the first machine that the job lost, and why. NULL: the job has lost no
-	 * machine. Not durable. */
+	/* Text that names the first machine that the job lost and the reason. NULL: the job has
+	 * lost no machine. Not durable. */
 	char *first_loss;
 	/* the open transaction has changed the job, which is in the list c->dirty_jobs */
 	bool is_dirty;
@@ -132,8 +138,8 @@ struct sched_job {
 	bool is_changed;
 	/* the open transaction moved partitions of tensors that were placed before */
 	bool has_moved;
-	bool owes_plans; /* is_owed_plan is set for some of its members */
-	/* The fields below are the state of planned moves, from one live server to another
+	bool owes_plans; /* at least one member of the job has is_owed_plan set */
+	/* The fields below describe planned moves of partitions between live servers
 	 * (balance.h). */
 	/* the next check computes whether moves would balance the job, because servers joined or
 	 * speeds changed */
@@ -150,11 +156,11 @@ static inline uint32_t sched_rank_bound(const struct sched_job *j)
 	return j->max_size > j->size ? j->max_size : j->size;
 }
 const char *sched_job_state_name(enum job_state s);
-/* Set a job's state; no other code writes it. why: for the log; NULL: the state comes from a record
- * and is not logged. */
+/* Set a job's state; no other code writes the state. why: reason of the change, for the log; NULL:
+ * the state comes from a record, and the change is not logged. */
 void sched_job_set_state(
 	struct sched_core *c, struct sched_job *j, enum job_state to, const char *why);
-/* Create a job that is on no list yet. name is copied. */
+/* Create a job that is on no list yet. The job gets a copy of the string `name`. */
 struct sched_job *sched_job_new(uint32_t id, uint32_t uid, const char *name, uint32_t size);
 void sched_job_free(struct sched_core *c, struct sched_job *j);
 /* Put j on the list for its state: c->ended, or c->jobs for forming and running jobs. */
@@ -169,13 +175,14 @@ struct sched_worker *sched_worker_at(struct sched_job *j, uint32_t rank);
 /* Add an agent to the job's members. The agent must not be a member yet. The pointer is valid until
  * the next call. */
 struct sched_job_member *sched_job_member_add(struct sched_job *j, uint32_t agent);
-/* Give this free rank to a worker of the agent. seq: number of the worker's JOIN message. */
+/* Assign the rank, which must be free, to a worker of the agent. seq: number of the worker's JOIN
+ * message. */
 void sched_job_attach(
 	struct sched_job *j, uint32_t rank, uint32_t agent, uint32_t pid, uint32_t seq);
 /* Mark member i and its workers as gone. why: the reason, which is copied. */
 void sched_job_member_drop(struct sched_core *c, struct sched_job *j, uint32_t i, const char *why);
-/* Update the scaled_bytes of the servers that have partitions of j, after its number of members
- * changed from `was` to j->n_members. */
+/* Update scaled_bytes of the servers that have partitions of j. Call this function after the number
+ * of j's members has changed from `was` to j->n_members. */
 void sched_job_rescale(struct sched_core *c, const struct sched_job *j, uint32_t was);
 /* Remove the newcomers of that agent. CTL_NO_ID: remove the newcomers of all agents, and notify the
  * agents that the job has ended. */

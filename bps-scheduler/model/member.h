@@ -22,14 +22,15 @@ struct sched_traffic {
 /* Report of one server about a job, from its last heartbeat. The report is a copy, because the
  * message is freed after the core has handled it. */
 struct sched_server_report {
-	/* the report; its pointer `late` is NULL, because the next field holds that list */
+	/* the report, whose pointer `late` is NULL; the list is in the field `late` of this
+	 * struct */
 	struct ctl_beat_job job;
 	struct ctl_beat_late late[CTL_BEAT_LATE_MAX];
 };
 
-/* Detects a server that takes long from the last contribution to the sum. The score rises with a
- * slow beat and falls with a fast beat, as for stragglers (core/progress.h). A beat without new
- * sums counts as fast. */
+/* Detects a server whose sums are complete only long after the last contribution. The score rises
+ * when a heartbeat reports a long time and falls when a heartbeat reports a short time, as for
+ * stragglers (core/progress.h). A heartbeat without new sums counts as a short time. */
 struct sched_sum_delay {
 	unsigned score;
 	bool is_slow;
@@ -70,12 +71,12 @@ struct sched_member {
 	uint64_t heard_ns; /* when the member's last message arrived */
 	/* time at which a member that is EXPECTED or SUSPECT is declared dead */
 	uint64_t deadline_ns;
-	uint64_t since_ns; /* when the present state began */
+	uint64_t since_ns; /* when the member's present state began */
 	uint64_t moved_ns; /* when the member's heartbeats last showed progress */
-	/* For rules C2 and C4 of docs/reference/faults.md. seen_ns: when a member of the other role
-	 * last received data from this member. asked_ns: when the scheduler last asked the members
-	 * of the other role for seen_ns. answered_ns: when one of these members last answered. 0:
-	 * never. */
+	/* For rules C2 and C4 of docs/reference/faults.md. The peers of a server are the agents,
+	 * and the peers of an agent are the servers. seen_ns: when a peer last received data from
+	 * this member. asked_ns: when the scheduler last asked the peers for seen_ns. answered_ns:
+	 * when a peer last answered. 0: never. */
 	uint64_t seen_ns, asked_ns, answered_ns;
 	/* an operator has drained the member, so it gets no new work (drain.h); durable */
 	bool is_drained;
@@ -89,7 +90,7 @@ struct sched_member {
 	bool is_behind;
 	char why_down[64];
 	struct ctl_beat beat; /* the member's last heartbeat, without the lists of jobs */
-	/* reports of the last heartbeat about jobs; an array of CTL_BEAT_JOBS_MAX, or NULL */
+	/* the reports about jobs in the last heartbeat; an array of CTL_BEAT_JOBS_MAX, or NULL */
 	struct sched_server_report *reports;
 	uint32_t n_reports;
 	struct sched_traffic rate;
@@ -97,11 +98,11 @@ struct sched_member {
 	struct sched_sum_delay sums; /* for a server: whether its sums take too long */
 	uint64_t last_rounds;        /* number of rounds that the previous heartbeat reported */
 	uint64_t tx_seq;
-	/* for a server: [threads], bytes of the partitions of all jobs on each of its data
-	 * threads */
+	/* only for a server: bytes of all jobs' partitions on each data thread, an array with one
+	 * entry per thread */
 	uint64_t *thread_bytes;
-	/* for a server: sum, over its partitions, of the partition's bytes times the number of the
-	 * job's members */
+	/* Only for a server: load by partitions and members. Each partition on the server adds its
+	 * size in bytes, multiplied by the number of members of its job. */
 	uint64_t scaled_bytes;
 	uint32_t restart_count;
 	struct sched_member *next_dirty;
@@ -111,19 +112,19 @@ static inline bool sched_is_usable(const struct sched_member *m)
 {
 	return m->state != MEMBER_DOWN;
 }
-/* Return whether the member accepts new work, which is partitions for a server and jobs for an
- * agent. */
+/* Return whether the member accepts new work. A server's new work is partitions, and an agent's new
+ * work is jobs. */
 static inline bool sched_is_open(const struct sched_member *m)
 {
 	return sched_is_usable(m) && !m->is_drained && !m->is_leaving;
 }
 const char *sched_role_name(enum role role);
 const char *sched_member_state_name(enum member_state s);
-/* Set a member's state; no other code writes it. why: for the log; NULL: the state comes from a
- * record, may be any state, and is not logged. */
+/* Set a member's state; no other code writes the state. why: reason of the change, for the log;
+ * NULL: the state comes from a record, may be any state, and is not logged. */
 void sched_member_set_state(
 	struct sched_core *c, struct sched_member *m, enum member_state to, const char *why);
-/* Add a member with a new id. name is copied. */
+/* Add a member with a new id. The member gets a copy of the string `name`. */
 struct sched_member *sched_member_add(
 	struct sched_core *c, uint32_t id, enum role role, const char *name);
 /* Store the description of the process from its HELLO. */
@@ -133,7 +134,7 @@ void sched_member_free(struct sched_member *m);
 /* Return the time without a message after which the member is declared dead. */
 uint64_t sched_member_dead_ns(const struct sched_core *c, const struct sched_member *m);
 /* Return the end of a grace period that starts now, for members that could not connect until now.
- * Its length is twice the longest time after which a silent member is dead. */
+ * The grace period lasts twice the larger of server_dead_ms and agent_dead_ms. */
 uint64_t sched_grace_end_ns(const struct sched_core *c);
 /* Return the time that the member has to return after its connection closed. */
 uint64_t sched_member_window_ns(const struct sched_core *c, const struct sched_member *m);

@@ -30,9 +30,9 @@ struct sched_nic_speeds {
 	 * yet */
 	uint64_t first_ns;
 	uint64_t taken_ns; /* when placement last updated its speeds; 0: never */
-	uint64_t count;    /* number of updates since the start */
-	/* an update is due: some measurement differs by the factor SPEED_STEP from its value at the
-	 * last update */
+	uint64_t count;    /* number of updates of placement's speeds since the scheduler's start */
+	/* placement must update its speeds: some measured speed differs by the factor SPEED_STEP
+	 * from its value at the last update */
 	bool is_due;
 	uint64_t since_ns; /* when is_due was set */
 };
@@ -52,8 +52,8 @@ struct sched_core {
 	uint8_t cluster_id[STATE_ID_BYTES], secret[STATE_SECRET_BYTES];
 	bool is_restored, is_started;
 	uint32_t term;
-	uint64_t view;      /* last durable view */
-	uint64_t kept_view; /* view of the state that was restored at this start */
+	uint64_t view;      /* newest view that is durable */
+	uint64_t kept_view; /* view of the state that was restored at the scheduler's start */
 	/* when a HELLO first reported a view that this scheduler has lost, so the restored state is
 	 * outdated; 0: never */
 	uint64_t behind_ns;

@@ -38,8 +38,8 @@ int mute_clear(struct sched_core *c, const char *code);
 /* Find a mute. NULL: the code is not muted. */
 const struct sched_mute *mute_find(const struct sched_core *c, const char *code, uint64_t now_ns);
 
-/* Describe all mutes in ret for a state record. ret is an array of MUTES_MAX entries. The strings
- * belong to the core. Returns the number of mutes. */
+/* Write the descriptions of all mutes, for a state record, to ret. ret is an array of MUTES_MAX
+ * entries. The strings belong to the core. Returns the number of mutes. */
 uint32_t mute_record(const struct sched_core *c, struct state_mute *ret);
 /* Replace all mutes by those of a state record. Errors: -EINVAL the record has more than MUTES_MAX
  * mutes. */

@@ -24,7 +24,7 @@ void sched_send_job(struct sched_core *c, const struct sched_member *m, const st
 {
 	struct ctl_job_member *members = sched_alloc(j->n_members, sizeof(*members));
 	struct ctl_rank *ranks = sched_alloc(j->n_room, sizeof(*ranks)), *next = ranks;
-	/* numbers of the job's members, indexed by agent id */
+	/* for each agent id: the agent's member number in the job */
 	uint32_t *number = sched_alloc(c->n_members + 1, sizeof(*number));
 	struct ctl_msg msg = {.type = CTL_JOB,
 		.job = {.view = j->view,
@@ -123,8 +123,9 @@ static void plan_add_run(struct plan_message *p, const struct ctl_run *run)
 	plan->runs[plan->n_runs++] = *run;
 }
 
-/* Add the tensor and its runs that concern the receiver (pgen: as in sched_run_next). A tensor
- * without such a run is added only for an agent, and only if pgen is 0. */
+/* Add the tensor and those of its runs that concern the receiver. A run is a sequence of partitions
+ * with the same place. pgen: as in sched_run_next. A tensor without such a run is added only for an
+ * agent, and only if pgen is 0. */
 static void plan_add(struct plan_message *p, const struct sched_tensor *t, uint64_t pgen)
 {
 	uint32_t server = p->m->role == ROLE_SERVER ? p->m->id : SERVER_ANY, at = 0;
@@ -269,8 +270,9 @@ void sched_send_peers(struct sched_core *c, const struct sched_member *to,
 	free(keys);
 }
 
-/* Send PEERS with all live members of the other role. Send nothing if there are none, because an
- * empty list marks the end of the messages after WELCOME. */
+/* Send PEERS with all live agents if `to` is a server, or all live servers if `to` is an agent.
+ * Send nothing if no such member exists, because an empty list marks the end of the messages after
+ * WELCOME. */
 static void send_all_peers(struct sched_core *c, const struct sched_member *to)
 {
 	const struct sched_member **list = sched_alloc(c->n_members, sizeof(*list));

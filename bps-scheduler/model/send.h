@@ -11,8 +11,9 @@ void sched_send(struct sched_core *c, const struct sched_member *m, const struct
 void sched_send_job(struct sched_core *c, const struct sched_member *m, const struct sched_job *j);
 void sched_send_job_end(
 	struct sched_core *c, const struct sched_member *m, const struct sched_job *j);
-/* Send PLAN to m: the servers of j's partitions. everything: all partitions; otherwise only those
- * that the present transaction placed or moved. */
+/* Send PLAN, which assigns j's partitions to servers, to m. If `everything` is true, PLAN contains
+ * all partitions. Otherwise PLAN contains the partitions that the present transaction placed or
+ * moved. */
 void sched_send_plan(
 	struct sched_core *c, const struct sched_member *m, struct sched_job *j, bool everything);
 /* Send PLAN with one tensor and the places of its partitions to an agent. */
@@ -22,7 +23,8 @@ void sched_send_tensor(struct sched_core *c, const struct sched_member *m,
  * durable. Returns false if m was not removed. */
 bool sched_send_evicted(
 	struct sched_core *c, const struct sched_member *m, const struct sched_job *j);
-/* Send JOINED for each worker of m that this transaction lets in, with its rank. */
+/* Send JOINED, which contains the worker's rank, for each worker of m that this transaction lets
+ * in. */
 void sched_send_joined(
 	struct sched_core *c, const struct sched_member *m, const struct sched_job *j);
 /* Answer a message about a job that does not run: send JOB_END. The message reports how the job
@@ -34,7 +36,8 @@ void sched_send_tensor_fail(struct sched_core *c, const struct sched_member *m, 
 	const char *name, int code, const char *text, const struct ctl_cause *cause);
 void sched_send_left(
 	struct sched_core *c, const struct sched_member *m, int code, const char *text);
-/* Send PEERS: the addresses and states of these members, which have the other role than `to`. */
+/* Send PEERS with the addresses and states of the members in the list. The members must be agents
+ * if `to` is a server, and servers if `to` is an agent. */
 void sched_send_peers(struct sched_core *c, const struct sched_member *to,
 	const struct sched_member *const *list, uint32_t n);
 /* Send WELCOME and then all members, jobs and partitions that concern m, in the order that core.h

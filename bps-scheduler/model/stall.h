@@ -11,18 +11,20 @@
 enum sched_finding_kind {
 	FINDING_NO_ANSWER, /* an agent did not answer the probe */
 	FINDING_STRAGGLER, /* a few workers have not submitted a tensor that many others wait for */
-	/* workers have not submitted a tensor that others have waited for too long */
+	/* workers have not submitted a tensor for which other workers have waited too long */
 	FINDING_STALLED,
 };
 struct sched_finding {
 	enum sched_finding_kind kind;
-	uint32_t agent; /* agent id; for a finding about workers, the agent of the first one */
+	/* agent id; in a finding about workers, the id of the first late worker's agent */
+	uint32_t agent;
 	/* For a finding about workers: rank and pid of the first late worker, and the number of
 	 * other late workers. */
 	uint32_t rank, pid, n_more;
 	uint32_t n_waiting;
-	uint32_t tensor; /* CTL_NO_ID: not known, because the job has no partitions on servers */
-	uint64_t round;  /* round for which the late workers have not submitted the tensor */
+	/* tensor id; CTL_NO_ID: unknown, because the job has no partitions on servers */
+	uint32_t tensor;
+	uint64_t round; /* round for which the late workers have not submitted the tensor */
 	uint64_t since_ns;
 };
 

@@ -1,14 +1,14 @@
 /* Layout of the durable records (state.h) for the codec: the fields of each object, in order. This
- * file neither reads nor writes files, and converts no objects (core/record.c does). Pure data; any
- * thread may use it. */
+ * file neither reads nor writes files. core/record.c converts the objects. The tables are constant,
+ * so any thread may use them. */
 #include "bps-scheduler/model/state.h"
 
 #include "bps-scheduler/model/member.h"
 #include "bps-scheduler/model/mute.h"
 #include "common/wire/ctlmsg.h"
 
-/* Limit on the length of a list. No list reaches this limit, because the length of the record
- * bounds its contents. */
+/* Limit on the length of a list. No list reaches this limit, because the size of the whole record
+ * is limited. */
 #define MANY (1u << 28)
 
 static const struct field member_fields[] = {

@@ -17,8 +17,8 @@
 
 struct state_member {
 	uint32_t id;
-	uint8_t role;  /* value of enum role */
-	uint8_t is_up; /* 0: the member was declared dead */
+	uint8_t role;  /* role of the member, a value of enum role */
+	uint8_t is_up; /* 0 if the member was declared dead, else 1 */
 	uint64_t instance;
 	const char *name;
 	const char *host;
@@ -39,7 +39,7 @@ struct state_member {
 struct state_worker {
 	uint32_t rank;
 	uint32_t pid;
-	uint32_t seq; /* number of the JOIN message with which it joined */
+	uint32_t seq; /* number of the worker's JOIN message */
 };
 struct state_job_member {
 	uint32_t agent; /* agent id */
@@ -60,7 +60,7 @@ struct state_job {
 	uint8_t is_ended; /* the job has ended; its record stays for members that missed JOB_END */
 	uint32_t code;
 	const char *text;
-	struct state_job_member *members; /* indexed by member number */
+	struct state_job_member *members; /* array of the job's members, indexed by member number */
 	uint32_t n_members;
 	struct blob token; /* proof of the job token (core/admission.c); empty: the job has none */
 	uint64_t formed;   /* view in which the job formed */
@@ -99,7 +99,7 @@ struct state_mute {
 	/* id of the machine's boot from which end_ns counts, STATE_ID_BYTES long */
 	struct blob boot_id;
 	uint64_t end_ns;     /* end of the mute, on CLOCK_MONOTONIC */
-	uint64_t end_unix_s; /* the same end on the wall clock, for use after another boot */
+	uint64_t end_unix_s; /* end of the mute on the wall clock, for use after another boot */
 };
 
 struct state_record {
@@ -118,7 +118,7 @@ struct state_record {
 	uint32_t n_tensors;
 	struct state_run *runs;
 	uint32_t n_runs;
-	/* 1: the list below has all mutes; 0: the record does not change the mutes */
+	/* 1: the field `mutes` lists all mutes; 0: the record does not change the mutes */
 	uint8_t has_mutes;
 	struct state_mute *mutes;
 	uint32_t n_mutes;

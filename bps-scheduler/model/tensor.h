@@ -10,7 +10,7 @@ struct sched_core;
 struct sched_job;
 struct sched_member;
 
-/* selects all partitions, with or without a server; 0 is the id of no member */
+/* selects all partitions, with or without a server; no member has the id 0 */
 #define SERVER_ANY 0
 
 struct sched_part {
@@ -24,14 +24,15 @@ struct sched_part {
 
 enum tensor_state { TENSOR_COLLECTING, TENSOR_READY, TENSOR_PLACED, TENSOR_FAILED, TENSOR_STATES };
 struct sched_tensor {
-	uint32_t id; /* CTL_NO_ID until the tensor is placed */
+	uint32_t id; /* tensor id; CTL_NO_ID until the tensor is placed */
 	enum tensor_state state;
 	uint8_t dtype;
 	uint64_t n_elems;
 	uint32_t part_elems, n_parts;
-	/* [n_parts], the partitions; NULL if the job runs on one machine and needs no servers */
+	/* array of n_parts partitions; NULL if the job runs on one machine and needs no servers */
 	struct sched_part *parts;
-	/* cause_host, cause_rank: worker whose declaration differs; cause_host NULL: none does */
+	/* cause_host, cause_rank: host and rank of the worker whose declaration differs; cause_host
+	 * is NULL if all declarations are equal */
 	char *name, *fail_text, *cause_host;
 	int fail_code;
 	uint32_t cause_rank;
@@ -45,13 +46,13 @@ struct sched_tensor {
 	struct sched_tensor *next_hash, *next_fresh;
 };
 
-/* Set a tensor's state; no other code writes it. why: for the log; NULL: the state comes from a
- * record and is not logged. */
+/* Set a tensor's state; no other code writes the state. why: reason of the change, for the log;
+ * NULL: the state comes from a record, and the change is not logged. */
 void sched_tensor_set_state(
 	struct sched_job *j, struct sched_tensor *t, enum tensor_state to, const char *why);
 /* Add t to the job, which then owns it. The job must have no tensor of that name. */
 void sched_tensor_add(struct sched_job *j, struct sched_tensor *t);
-/* Find a tensor by name. NULL: not declared. */
+/* Find a tensor by name. Returns NULL if no tensor of that name is declared. */
 struct sched_tensor *sched_tensor_find(const struct sched_job *j, const char *name);
 bool sched_tensor_has_declared(const struct sched_tensor *t, uint32_t member);
 /* Make t READY if all members have declared it. t must be COLLECTING. */
@@ -74,14 +75,14 @@ struct sched_part_ref {
 	struct sched_tensor *t;
 	uint32_t i;
 };
-/* Advance to the job's next partition on that server. server: SERVER_ANY selects all partitions,
- * CTL_NO_ID those without a server. Returns false at the end. */
+/* Advance to the job's next partition on that server. SERVER_ANY selects all partitions. CTL_NO_ID
+ * selects the partitions without a server. Returns false at the end. */
 bool sched_part_next(const struct sched_job *j, uint32_t server, struct sched_part_ref *ref);
 uint64_t sched_part_bytes(const struct sched_tensor *t, uint32_t i);
-/* Find the next run from *at on: consecutive partitions of t with the same place. Sets *at to the
- * partition after the run. Returns false at the end. pgen: consider only partitions that were
- * placed in that view; 0: all. server: consider only partitions on that server, or taken from it in
- * view pgen; SERVER_ANY: all. */
+/* Find the first run at or after partition *at of t. A run is a sequence of partitions with the
+ * same place. Sets *at to the partition after the run. Returns false at the end. pgen: consider
+ * only partitions that were placed in that view; 0: all. server: consider only partitions on that
+ * server, or taken from that server in view pgen; SERVER_ANY: all. */
 bool sched_run_next(const struct sched_tensor *t, uint32_t *at, uint64_t pgen, uint32_t server,
 	struct ctl_run *ret);
 #endif
