@@ -50,9 +50,9 @@ void balance_gathered(struct sched_core *c)
 
 /* ---- memory ---- */
 
-/* Return the memory for the sums of a partition with n_elems elements: two results, and an
- * accumulator if its type differs from that of the results. Servers round the size of each of these
- * buffers up to a power of two. */
+/* Return the memory for the sums of a partition with n_elems elements. The sums need two results,
+ * and an accumulator if the accumulator's type differs from the results' type. Servers round the
+ * size of each of these buffers up to a power of two. */
 static uint64_t elems_need(const struct sched_tensor *t, uint64_t n_elems)
 {
 	uint64_t bytes = dtype_bytes(t->dtype), acc = dtype_acc_bytes(t->dtype);
@@ -99,7 +99,7 @@ uint64_t balance_room(uint64_t all, uint64_t need)
 
 /* ---- one job ---- */
 
-/* Return whether a server that has partitions of the job must lose all of them, because it is
+/* Return whether at least one server must lose all its partitions of the job, because the server is
  * drained or about to end. *ret_is_hurried: at least one of these servers is about to end. */
 static bool has_to_leave(
 	const struct sched_core *c, const struct sched_job *j, bool *ret_is_hurried)
@@ -214,7 +214,8 @@ struct rebalance {
 	struct sched_member **servers;
 	uint64_t *rooms;
 	struct rebalance_part *parts;
-	struct sched_part_ref *refs; /* for each element of parts: its partition in the job */
+	/* for each element of parts, with the same index: the partition of the job */
+	struct sched_part_ref *refs;
 	uint32_t n, n_room, refs_room;
 };
 
@@ -223,7 +224,8 @@ static void rebalance_init(struct sched_core *c, struct sched_job *j, struct reb
 	struct sched_part_ref p = {NULL, 0};
 	uint64_t *needs = balance_needs(c);
 	struct host_memory *hosts = host_memory_new(c);
-	/* indexed by member id: index of the server in e->servers, plus 1; 0: not in e->servers */
+	/* for each member id: 1 + the index of the server in e->servers; 0: e->servers does not
+	 * have the server */
 	uint32_t *index = sched_alloc(c->n_members + 1, sizeof(*index));
 
 	*e = (struct rebalance){.n = 0};

@@ -46,7 +46,7 @@ void balance_all(struct sched_core *c);
 /* Handle a server that has joined or returned and accepts partitions: after BALANCE_SETTLE_NS,
  * check which partitions move to the server. */
 void balance_gathered(struct sched_core *c);
-/* Move the batches of partitions that are due. The caller commits. */
+/* Move the batches of partitions that are due. The caller must then call sched_commit. */
 void balance_tick(struct sched_core *c);
 
 /* Return an array, indexed by member id, with the memory that the sums of each server's partitions
@@ -55,8 +55,8 @@ uint64_t *balance_needs(const struct sched_core *c);
 /* Return the memory that the sums of t will take on servers if t has the largest partitions that
  * the job may get. */
 uint64_t balance_tensor_need(const struct sched_job *j, const struct sched_tensor *t);
-/* Return the memory that a server has left for sums. all: result of host_memory_of, 0: unknown.
- * need: memory that the server's sums take already. If all is 0, the result is UINT64_MAX. */
+/* Return the memory that a server has left for sums. `all`: result of host_memory_of, 0: unknown.
+ * `need`: memory that the server's sums already take. If `all` is 0, the result is UINT64_MAX. */
 uint64_t balance_room(uint64_t all, uint64_t need);
 static inline uint64_t balance_add_room(uint64_t a, uint64_t b)
 {

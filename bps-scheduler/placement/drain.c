@@ -1,5 +1,6 @@
-/* Starts and ends the draining and the leaving of members (drain.h), and checks whether they are
- * allowed. balance.c moves the partitions. All functions run on the core's thread. */
+/* Starts and ends the draining and the leaving of members (drain.h), and checks whether a member
+ * may be drained or may leave. balance.c moves the partitions. All functions run on the core's
+ * thread. */
 #include "bps-scheduler/placement/drain.h"
 
 #include <errno.h>
@@ -98,7 +99,8 @@ static int largest_first(const void *a, const void *b)
 	return (x < y) - (x > y);
 }
 
-/* Count the losses in the worst case: the servers with the most memory are lost first. */
+/* Count how many servers can be lost in the worst case, when the servers with the most memory are
+ * lost first. */
 uint32_t drain_losses(const struct sched_core *c, bool *ret_lacks_memory)
 {
 	uint64_t *needs = balance_needs(c), used = 0, room = 0;

@@ -25,26 +25,27 @@ struct sched_member;
 struct state_member;
 
 /* Find a member. target: "NAME" of a server or agent. If a server and an agent have the same name,
- * target must be "server:NAME" or "agent:NAME". Errors: BPS_ENOTFOUND, -EINVAL the name is
- * ambiguous; err gets a sentence. */
+ * target must be "server:NAME" or "agent:NAME". Errors: BPS_ENOTFOUND; -EINVAL the name is
+ * ambiguous. On errors, err contains a sentence. */
 int drain_find(
 	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err);
 
-/* Drain the target. If it is already drained, replace the reason; an empty reason keeps the
- * previous one. The caller commits. ret: the member. Errors: as drain_find; -EBUSY the target is
- * the last server that accepts partitions, or the other servers have no memory for its sums. */
+/* Drain the target. If the target is already drained, replace the reason; an empty reason keeps the
+ * previous reason. The caller must then call sched_commit. *ret: the member. Errors: as drain_find;
+ * -EBUSY the target is the last server that accepts partitions, or the other servers have no memory
+ * for its sums. */
 int drain_set(struct sched_core *c, const char *target, const char *reason, const char *who,
 	struct sched_member **ret, struct err_text *err);
-/* Undrain the target. The caller commits. Errors: as drain_find; -EALREADY the target is not
- * drained. */
+/* Undrain the target. The caller must then call sched_commit. Errors: as drain_find; -EALREADY the
+ * target is not drained. */
 int drain_clear(
 	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err);
 /* Write a sentence about the effect of draining or undraining m. Returns 0. */
 int drain_describe(
 	const struct sched_core *c, const struct sched_member *m, struct err_text *ret_text);
 
-/* Return how many servers the cluster can lose, one after the other, before the remaining ones have
- * no memory for all sums. At least one server must remain. The rules of a drain decide which
+/* Return how many servers the cluster can lose, one after another, while the remaining servers have
+ * enough memory for all sums. At least one server must remain. The rules of a drain decide which
  * servers take the partitions and how much of their memory counts. Set *ret_lacks_memory if memory
  * is the limit. */
 uint32_t drain_losses(const struct sched_core *c, bool *ret_lacks_memory);

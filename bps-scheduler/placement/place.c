@@ -6,11 +6,11 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* number of steps of a bisection, which is more than a double has bits */
+/* Number of bisection steps. A double has fewer bits, so more steps change nothing. */
 #define BISECTIONS     100
 #define BYTES_PER_MBIT 125000.0
-/* Smaller partitions shorten the end of a round, but not below this size. Partitions below this
- * size are made only if a server would otherwise have too few partitions. */
+/* Size in bytes below which smaller partitions do not shorten the end of a round any more. Smaller
+ * partitions are made only if a server would otherwise have too few partitions. */
 #define PART_BYTES_QUICK (UINT64_C(128) << 10)
 
 static int by_value(const void *a, const void *b)

@@ -35,19 +35,20 @@ struct place_machine {
 	/* speed of the machine's network card; 0: not known, so the median of the known speeds is
 	 * used */
 	uint64_t nic_mbps;
-	bool has_agent; /* an agent of this job runs there */
+	bool has_agent; /* an agent of this job runs on the machine */
 	bool has_server;
-	/* bytes of other jobs that its network card moves per round in each direction */
+	/* bytes of other jobs that the machine's network card moves per round in each direction */
 	uint64_t other_bytes;
 	uint64_t bytes;     /* bytes of this job's partitions on the servers of the machine */
 	double share_bytes; /* bytes of this job that the machine should sum; set by place_shares */
 };
 
 struct place_server {
-	uint32_t machine;       /* the server's machine, as an index into placement.machines */
-	uint16_t n_threads;     /* number of the server's data threads, at least 1 */
-	uint64_t bytes;         /* bytes of this job's partitions on the server */
-	uint64_t *thread_bytes; /* [n_threads], bytes of all jobs' partitions on each thread */
+	uint32_t machine;   /* the server's machine, as an index into placement.machines */
+	uint16_t n_threads; /* number of the server's data threads, at least 1 */
+	uint64_t bytes;     /* bytes of this job's partitions on the server */
+	/* array of n_threads sizes: bytes of all jobs' partitions on each data thread */
+	uint64_t *thread_bytes;
 };
 
 struct placement {
@@ -79,11 +80,11 @@ void place_shares(struct placement *p);
 double place_time_s(const struct placement *p);
 
 /* Return the smallest time in seconds that any division of the job's bytes on these machines can
- * reach, without other jobs. The time is found by bisection. It is the smallest t for which the sum
- * of all x_i and y_j is at least M, with
+ * reach if no other job runs. Bisection finds the smallest t for which the sum of all x_i and y_j
+ * is at least M, with
  *   x_i = max(0, (t B_i - M) / (n-2)) on machines with an agent,
  *   y_j = t C_j / n on machines without an agent.
- * Loads in p do not matter. */
+ * B_i and C_j are the bandwidths of the machines. The loads in p have no effect. */
 double place_optimum_s(const struct placement *p);
 
 /* Return the number of elements of each partition of a tensor; the last one may be shorter.

@@ -3,7 +3,7 @@
 #include "bps-scheduler/model/model.h"
 #include "bps-scheduler/placement/place.h"
 
-/* List of partitions that need a server. */
+/* A partition that needs a server: partition i of t, and its placement. */
 struct place_want {
 	struct place_part part;
 	struct sched_tensor *t;
@@ -14,15 +14,15 @@ struct place_wants {
 	uint32_t n, room;
 };
 void place_want_add(struct place_wants *w, struct sched_tensor *t, uint32_t i);
-/* Assign servers to the partitions in w, under a new pgen. The partitions belong to j, and either
- * have no server or must leave it. Sorts w. */
+/* Assign servers to the partitions in w, under a new pgen. The partitions belong to j. Each
+ * partition has no server, or must leave its server. Sorts w. */
 void place_apply(struct sched_core *c, struct sched_job *j, struct place_wants *w);
 /* Give ids to the tensors that all agents have declared since the last transaction, and place their
  * partitions. */
 void place_fresh(struct sched_core *c);
 /* Place the partitions that have no server, once a server is available again. */
 void place_waiting(struct sched_core *c);
-/* Handle a dead server: its partitions move to others, or wait for a server. */
+/* Handle a dead server: its partitions move to other servers, or wait for a server. */
 void place_server_gone(struct sched_core *c, struct sched_member *m);
 /* Handle a restarted server: it keeps its partitions under a new pgen. */
 void place_server_restarted(struct sched_core *c, struct sched_member *m, uint16_t threads);
@@ -31,12 +31,13 @@ void place_server_restarted(struct sched_core *c, struct sched_member *m, uint16
 void place_server_rethread(struct sched_core *c, struct sched_member *m, uint16_t threads);
 /* Handle a change of j's members: every partition stays on its server, under a new pgen. */
 void place_refence(struct sched_core *c, struct sched_job *j);
-/* Return the number of servers that accept partitions: those that are neither down, drained nor
- * leaving. If there are none, all servers that are not down accept them, and *ret_any is true. */
+/* Return the number of servers that accept partitions. Normally these are the servers that are
+ * neither down, drained nor leaving. If no such server exists, all servers that are not down accept
+ * partitions, and *ret_any is true. */
 uint32_t place_taking_servers(const struct sched_core *c, bool *ret_any);
 /* Describe in *ret the machines and the servers on which partitions of j may be placed.
- * ret_servers: the members, in the order of ret->servers. The caller frees both with
- * placement_free. */
+ * *ret_servers: the members, in the order of ret->servers. The caller frees *ret and *ret_servers
+ * with placement_free. */
 void placement_fill(const struct sched_core *c, const struct sched_job *j, struct placement *ret,
 	struct sched_member ***ret_servers);
 void placement_free(struct placement *p, struct sched_member **servers);

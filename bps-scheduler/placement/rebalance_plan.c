@@ -1,6 +1,6 @@
 /* Plans the moves that balance a job's partitions (rebalance_plan.h). Each move takes a partition
  * from the fullest server to the emptiest server. balance.c decides when to move and moves the
- * partitions. Pure functions; any thread. */
+ * partitions. The functions keep no state and may be called on any thread. */
 #include "bps-scheduler/placement/rebalance_plan.h"
 
 #include <math.h>
