@@ -16,8 +16,10 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 
-#define LOOK_S     1 /* seconds between two checks of the health */
-#define DEAD_BEATS 3 /* smallest dead time, in beats; one or two delayed beats do no harm */
+#define LOOK_S 1 /* seconds between two checks of the cluster's health */
+/* smallest value of server-dead and agent-dead, in heartbeat intervals; one or two late heartbeats
+ * must not make a member dead */
+#define DEAD_BEATS 3
 
 static const struct setting rows[] = {
 	DAEMON_SETTINGS("127.0.0.1:7301"),
@@ -110,7 +112,7 @@ static int env_persist(void *ctx, const struct state_record *rec)
 static void env_random(void *ctx, void *ret, size_t n)
 {
 	(void)ctx;
-	if (getrandom(ret, n, 0) != (ssize_t)n) { /* does not fail for up to 256 bytes */
+	if (getrandom(ret, n, 0) != (ssize_t)n) { /* getrandom does not fail for up to 256 bytes */
 		log_error("cannot get random bytes: %s", strerror(errno));
 		abort();
 	}
@@ -126,8 +128,8 @@ static void env_pair_key(
 
 	(void)ctx;
 	memcpy(key.b, secret, sizeof(key.b));
-	/* if the key cannot be derived, use a random key, so that the agent and the server cannot
-	 * connect */
+	/* if the key cannot be derived, return a random key, with which the agent and the server
+	 * cannot connect */
 	if (key_mac(&key, text, (size_t)n, ret) < 0)
 		env_random(NULL, ret, CTL_KEY_BYTES);
 	key_wipe(&key);
@@ -234,8 +236,9 @@ static struct sched_config core_config(const struct sched_opts *o)
 	return cfg;
 }
 
-/* Set boot_id and unix_offset_s. If the machine's boot id cannot be read, use a random number. Then
- * the ends of mutes are taken from the wall clock after each restart. */
+/* Set boot_id and unix_offset_s. If the machine's boot id cannot be read, boot_id is a random
+ * number. After a restart of the scheduler the number differs, so the wall clock determines when
+ * each mute ends. */
 static void fill_clock(struct sched_config *cfg)
 {
 	FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");

@@ -287,7 +287,7 @@ static bool answer(struct ctlchan *chan, int rc, const char *text, const char *j
 	if (!buf)
 		return false;
 	codec_encode(layout, &msg, buf);
-	ctlchan_send(chan, CTL_STEERED, buf, n); /* fails only if chan is already closed */
+	ctlchan_send(chan, CTL_STEERED, buf, n); /* the send fails only if chan is already closed */
 	free(buf);
 	return true;
 }

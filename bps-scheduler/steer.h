@@ -37,15 +37,15 @@ struct steer {
 	/* Return the channel of the connection that has this number in the core. */
 	struct ctlchan *(*chan)(void *ctx, uint32_t conn);
 	const struct tls_conf *auth; /* keys or certificates that the control port uses */
-	/* Read the key file again. Returns 1 if the file has changed, 0 if not, or a negative
-	 * error; err then gets a sentence. ret_closed: number of connections that were closed,
-	 * because their keys are not accepted any more. */
+	/* Read the key file again. Returns 1 if the file has changed, 0 if not, or a negative error
+	 * with a sentence in err. *ret_closed: number of connections that were closed, because
+	 * their keys are not accepted any more. */
 	int (*reload_keys)(void *ctx, unsigned *ret_closed, struct err_text *err);
 };
 
 struct steer_call {
 	const struct ctl_steer *msg;
-	const char *target; /* belongs to msg */
+	const char *target; /* name of the target; the string belongs to msg */
 	const char *who;    /* the user, such as "alice (uid 1000) on login1" */
 	bool has_master;    /* the operator has the master key, or the cluster has no key */
 	uint64_t now_ns;

@@ -26,8 +26,10 @@ struct event_ring {
 	struct entry ring[EVENTS_KEPT];
 	uint64_t start;    /* number of the first event that is known */
 	uint64_t restored; /* number of the last event that was read from the file */
-	char *path;        /* path of the file with the copy; NULL: there is no file */
-	FILE *file;        /* the file, open for appending; NULL: it could not be written */
+	char *path;        /* path of the file with the copy of the ring; NULL: there is no file */
+	/* file with the copy of the ring, open for appending; NULL: not open, for example after a
+	 * failed write */
+	FILE *file;
 	unsigned n_lines;
 };
 
@@ -79,7 +81,7 @@ static bool print_entry(const struct event_ring *ev, uint64_t seq, FILE *f)
 	char text[SCHED_EVENT_BYTES];
 
 	snprintf(text, sizeof(text), "%s", e->text);
-	log_blank(text); /* replaces line breaks by '?' */
+	log_blank(text); /* log_blank replaces line breaks by '?' */
 	return fprintf(f, "%" PRIu64 " %.17g %" PRIu64 " %s %s\n", seq, e->unix_s, e->view,
 		       kinds[e->kind], text) > 0;
 }

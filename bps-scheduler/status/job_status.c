@@ -12,7 +12,8 @@ uint32_t status_find_job(const struct sched_core *c, const char *name)
 	const struct sched_job *found = NULL;
 	unsigned long number = strtoul(name, NULL, 10);
 
-	/* a name that begins with # is a number, because a job's name may consist of digits */
+	/* a # before a number selects the job with that number, because a job's name may consist of
+	 * digits */
 	if (*name == '#') {
 		found = sched_job_any(c, (uint32_t)strtoul(name + 1, NULL, 10));
 		return found ? found->id : 0;

@@ -8,11 +8,13 @@
 #include "bps-scheduler/model/host_memory.h"
 #include "bps-scheduler/status/status_impl.h"
 
-/* an agent that is down for longer is not reported, because its machine was probably removed */
+/* time after which an agent that is down is not reported any more, because its machine was probably
+ * removed */
 #define AGENT_DOWN_NS (600 * NS_PER_S)
 #define BEHIND_NS     (3600 * NS_PER_S)
-#define SILENT_SHARE  2 /* a member is reported as silent after 1/SILENT_SHARE of its dead time */
-#define STUCK_NS      (5 * NS_PER_S)
+/* a member is reported as silent after 1/SILENT_SHARE of server-dead or agent-dead */
+#define SILENT_SHARE 2
+#define STUCK_NS     (5 * NS_PER_S)
 
 struct problem_list {
 	json_t *list;

@@ -65,7 +65,7 @@ struct evbuffer;
 	X(HOST_MEMORY)                                                                             \
 	X(NO_ANSWER)
 
-/* Values for the status that the core does not have. */
+/* Values that the status needs and that the core does not contain. */
 struct status_info {
 	uint64_t now_ns;     /* present time on the core's clock */
 	double started_unix; /* time of the scheduler's start on the wall clock, in seconds */
@@ -77,8 +77,8 @@ struct status_info {
 /* Write a summary of the cluster in one line. */
 void status_line(const struct sched_core *c, char *ret, size_t room);
 
-/* Write the health and the codes of the problems, as "WARN SERVER_DOWN TRAINER_STALLED"; "" if the
- * health is OK. Returns false if the health is ERR. */
+/* Write the health and the codes of the problems, for example "WARN SERVER_DOWN TRAINER_STALLED".
+ * Write "" if the health is OK. Returns false if the health is ERR. */
 bool status_health(
 	const struct sched_core *c, const struct status_info *info, struct err_text *ret_text);
 

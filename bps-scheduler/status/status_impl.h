@@ -30,7 +30,7 @@ struct problem_lines {
 void status_problem(json_t *list, const char *code, bool is_error, const char *subject,
 	const struct problem_lines *l);
 
-/* Add the core's view, as a number and in its text form. */
+/* Add the core's view to o, as a number and as text. */
 void status_put_view(json_t *o, const struct sched_core *c);
 /* Count members in state s; MEMBER_STATES: in any state. */
 uint32_t status_count_members(const struct sched_core *c, enum role role, enum member_state s);

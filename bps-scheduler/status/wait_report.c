@@ -124,8 +124,8 @@ static void declare_waits(const struct status_info *info, const struct sched_cor
 
 /* ---- bps_gpu_open ---- */
 
-/* Describe the wait in bps_gpu_open on one machine. first: index in p->workers of the first worker
- * of the machine that waits there or is missing. */
+/* Describe the wait in bps_gpu_open on one machine. first: index in p->workers of the machine's
+ * first worker that waits in bps_gpu_open or is missing. */
 static json_t *gpu_wait(const struct sched_core *c, const struct sched_probe *p, uint32_t first)
 {
 	struct wait_list waiting = people_new(), missing = people_new();
@@ -148,7 +148,8 @@ static json_t *gpu_wait(const struct sched_core *c, const struct sched_probe *p,
 
 static void gpu_waits(const struct sched_core *c, const struct sched_probe *p, json_t *list)
 {
-	bool *is_seen = sched_alloc(c->n_members + 1, sizeof(*is_seen)); /* indexed by agent id */
+	/* for each agent id: the agent is in list already */
+	bool *is_seen = sched_alloc(c->n_members + 1, sizeof(*is_seen));
 
 	for (uint32_t i = 0; i < p->n_workers; i++) {
 		uint32_t agent = p->workers[i].agent;
