@@ -85,7 +85,7 @@ static void ask(struct leave *l)
 	struct ctl_msg msg = {.type = CTL_LEAVE, .leave = {.bound_ms = (uint32_t)l->bound_ms}};
 
 	l->n_asked++;
-	/* without a connection, leave_welcomed sends LEAVE again after the next WELCOME */
+	/* if there is no connection, leave_welcomed sends LEAVE again after the next WELCOME */
 	member_send(l->member, &msg);
 }
 

@@ -25,8 +25,8 @@ struct member;
 enum leave_state { LEAVE_IDLE, LEAVE_ASKED, LEAVE_EMPTYING, LEAVE_STATES };
 
 struct leave_ops {
-	/* Return the number of partitions on this server, plus the results that may still be read.
-	 * The number may be a fraction of a second old. */
+	/* Return the number of partitions on this server plus the number of results that may still
+	 * be read. The sum may be a fraction of a second old. */
 	uint64_t (*busy)(void *ctx);
 	/* End the process now. Called at most once. */
 	void (*over)(void *ctx);

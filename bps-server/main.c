@@ -55,8 +55,8 @@ static const struct settings_spec spec = {.program = "bps-server",
 	.failpoints = FP_SERVER};
 
 struct srv_app {
-	/* first field, because node_refused and node_auth_changed cast a pointer to this struct to
-	 * a pointer to struct node */
+	/* node must be the first field, because node_refused and node_auth_changed cast a pointer
+	 * to this struct to a pointer to struct node */
 	struct node node;
 	struct srv_opts opts;
 	struct data_thread *threads[MAX_THREADS];
@@ -371,7 +371,8 @@ static void job_metrics(struct srv_app *app, struct evbuffer *out)
 		}
 }
 
-/* Return the arrival figures of all jobs for /status: which agents are last, and by how much. */
+/* Return the arrival figures of all jobs for /status: which agents contribute last, and how
+ * late. */
 static json_t *arrivals_json(struct srv_app *app)
 {
 	json_t *list = json_array();

@@ -1,10 +1,10 @@
 #ifndef BPS_SERVER_THREAD_COUNT_H
 #define BPS_SERVER_THREAD_COUNT_H
-/* Chooses the number of data threads of a server when the configuration does not. A server alone on
- * its machine gets one thread per two processors, because the kernel's network code needs the other
- * processors. The server gets at most 8 threads, which are enough for any network card. With an
- * agent on the same host the server gets a quarter of this number, because the trainers need the
- * processors. */
+/* Chooses the number of data threads of a server if the configuration does not set it. A server
+ * alone on its machine gets one thread per two processors, because the kernel's network code needs
+ * the other processors. The server gets at most 8 threads, which are enough for any network card.
+ * If an agent runs on the same host, the server gets a quarter of these threads, because the
+ * trainers need the processors. */
 #include <stdbool.h>
 
 #define COUNT_THREADS_MAX 8

@@ -69,8 +69,9 @@ void arrivals_roll(struct arrivals *a, uint64_t now_ns)
 	}
 }
 
-/* Return whether a was last in more rounds than b. Compares the rounds of the two windows. If these
- * numbers are equal, compares all rounds. */
+/* Return whether a contributed last in more rounds than b. Compares the numbers of rounds in the
+ * two windows. If these numbers are equal, compares the numbers for the whole lifetime of the
+ * job. */
 static bool is_worse(const struct arrivals_late *a, const struct arrivals_late *b)
 {
 	if (a->window_last != b->window_last)
@@ -78,7 +79,8 @@ static bool is_worse(const struct arrivals_late *a, const struct arrivals_late *
 	return a->last > b->last;
 }
 
-/* Insert `late` into the job's list if its member is among those that are most often last. */
+/* Insert `late` into the job's list if the member of `late` is among the members that most often
+ * contribute last. */
 static void place(struct arrivals_job *j, const struct arrivals_late *late)
 {
 	unsigned at = j->n_late;

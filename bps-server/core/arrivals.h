@@ -27,8 +27,8 @@
  * that are most often last */
 #define ARRIVALS_LATE_MAX CTL_BEAT_LATE_MAX
 
-/* Arrival times of the offers for the round in a slot, and their number n. half_ns: when half of
- * the members had offered. All fields are zero before the first offer. */
+/* Offers for the round in a slot: arrival times, and number n of the offers so far. half_ns: when
+ * half of the members had offered. All fields are zero before the first offer. */
 struct arrivals_round {
 	uint64_t first_ns, half_ns, last_ns;
 	uint16_t n, last_member;
@@ -36,18 +36,20 @@ struct arrivals_round {
 
 struct arrivals_member {
 	uint32_t agent; /* agent id */
-	uint64_t last;  /* rounds in which this member was last */
-	/* rounds in which the member was last, in the present window [0] and the previous window
-	 * [1] */
+	uint64_t last;  /* number of rounds in which the member contributed last */
+	/* number of rounds in which the member contributed last, in the present window [0] and in
+	 * the previous window [1] */
 	uint32_t window_last[2];
-	/* histogram of the member's lags in the rounds in which it was last, per window */
+	/* histogram, per window, of the member's lags in the rounds in which the member contributed
+	 * last */
 	uint32_t window_lag[2][HISTOGRAM_BUCKETS];
 };
 
 /* Arrival figures of one job and of its members. */
 struct arrivals {
-	uint64_t rounds, bytes; /* completed rounds of partitions; bytes of their contributions */
-	uint64_t round;         /* the largest complete round, which is the job's step */
+	/* number of complete rounds of partitions, and bytes of all their contributions */
+	uint64_t rounds, bytes;
+	uint64_t round; /* number of the newest complete round, which is the job's step */
 	struct histogram wait;
 	struct histogram window_wait[2];
 	uint64_t window_ns;         /* start of the present window */
@@ -57,9 +59,12 @@ struct arrivals {
 
 struct arrivals_late {
 	uint32_t agent;
-	uint64_t last;        /* rounds in which this member was last, in total */
-	uint32_t window_last; /* rounds of both windows in which this member was last */
-	/* histogram of the member's lags in the rounds of window_last; its field sum is not set */
+	/* number of rounds in which the member contributed last, in the job's lifetime */
+	uint64_t last;
+	/* number of rounds in the two windows in which the member contributed last */
+	uint32_t window_last;
+	/* histogram of the member's lags in the rounds that window_last counts; the field `sum` of
+	 * the histogram is not set */
 	struct histogram lag;
 };
 struct arrivals_job {
@@ -68,7 +73,8 @@ struct arrivals_job {
 	uint64_t rounds, bytes, round;
 	struct histogram wait, window_wait;
 	unsigned n_late;
-	/* sorted: the member that is last most often comes first */
+	/* the n_late members that most often contribute last; the first entry is the member that
+	 * contributed last in the most rounds */
 	struct arrivals_late late[ARRIVALS_LATE_MAX];
 };
 /* Figures of one data thread, or of all data threads together. */
@@ -77,7 +83,8 @@ struct arrivals_figures {
 	struct arrivals_job jobs[ARRIVALS_JOBS_MAX];
 };
 
-/* Record that a member's offer for the round arrived. n_members: members of the job. */
+/* Record that a member's offer for the round has arrived. n_members: number of members of the
+ * job. */
 static inline void arrivals_offer(
 	struct arrivals_round *r, uint16_t member, unsigned n_members, uint64_t now_ns)
 {
@@ -100,8 +107,8 @@ void arrivals_complete(
  * first one of the round for which arrivals_late is called. */
 void arrivals_late(struct arrivals *a, const struct arrivals_round *r, uint16_t member,
 	bool is_first, uint64_t now_ns);
-/* Start a new window if the present one is full. The cost is O(members), so do not call this for
- * each message. */
+/* Start a new window if the present window is full. The cost is O(members), so do not call this
+ * function for each message. */
 void arrivals_roll(struct arrivals *a, uint64_t now_ns);
 /* Fill in the figures of a job, except its number and name. */
 void arrivals_report(const struct arrivals *a, struct arrivals_job *ret);

@@ -4,8 +4,8 @@
  * docs/reference/faults.md). */
 #include "bps-server/core/core_impl.h"
 
-/* Record that the seat's member has reported to have the results of all rounds up to `round`. 0:
- * the member has no result. May complete rounds. */
+/* Record that the seat's member has reported that it has the results of all rounds up to `round`.
+ * 0: the member has no result. May complete rounds. */
 void backup_note_has(struct srv_core *core, struct seat *seat, uint64_t round);
 /* Return whether it is possible that the member has the result of that round. False while this
  * server is still summing that round or an earlier round. */

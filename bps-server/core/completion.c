@@ -229,8 +229,8 @@ void seat_staged(struct srv_core *core, struct seat *seat)
 		slot->is_holding = true;
 		TAILQ_INSERT_TAIL(&core->holding, slot, holding);
 	}
-	/* is_starved: a read waits for staging memory, and there was no contribution whose addition
-	 * would free staging memory. Now this contribution can be added. */
+	/* Queue a pass before the round is complete if many contributions are staged, or if a read
+	 * waits for staging memory (is_starved). The pass frees staging memory. */
 	if ((slot->n_staged > 2 * REDUCE_MAX_SRC || core->is_starved) && sums_can_fold(slot))
 		sums_queue(core, slot);
 	slot_check_complete(core, slot);

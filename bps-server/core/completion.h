@@ -1,6 +1,7 @@
 #ifndef BPS_SERVER_CORE_COMPLETION_H
 #define BPS_SERVER_CORE_COMPLETION_H
-/* Completion of rounds: summing or donation, then the result for the members. */
+/* Completes rounds: the contributions are summed or a member donates the result, and then the
+ * result is queued for the members. */
 #include "bps-server/core/core_impl.h"
 
 /* Set the slot to EMPTY (S6). A result that may still be read becomes a retired result

@@ -101,13 +101,13 @@ void srv_core_resync_begin(struct srv_core *core);
 void srv_core_resync_end(struct srv_core *core);
 
 /* Sum about SRV_SLICE_BYTES of operands. Returns true if there is more to sum. */
-#ifndef SRV_SLICE_BYTES /* smaller in the simulator */
+#ifndef SRV_SLICE_BYTES /* the simulator defines a smaller slice */
 #define SRV_SLICE_BYTES (2u << 20)
 #endif
 bool srv_core_work(struct srv_core *core);
 
-/* Set the time, before each batch of events, and handle the deadlines that have passed. Returns the
- * next deadline; UINT64_MAX: there is none. */
+/* Set the core's time and handle the deadlines that have passed. Must be called before each batch
+ * of events. Returns the next deadline; UINT64_MAX: there is none. */
 uint64_t srv_core_tick(struct srv_core *core, uint64_t now_ns);
 
 /* Change the limit of bytes that are read from one agent at a time. Running reads are not

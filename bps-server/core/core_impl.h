@@ -77,10 +77,11 @@ struct seat {
 	TAILQ_ENTRY(seat) owing; /* link in the list peer->owing; used when owes is not 0 */
 	/* node in the heap peer->results; used while an offer of a result waits to be sent */
 	struct heap_node result;
-	uint64_t have_round;  /* round that a waiting OWE_HAVE_OK confirms */
-	uint64_t retry_round; /* round of a waiting OWE_BAD_CRC or OWE_AGAIN */
-	uint32_t bad_crc;     /* crc that a waiting OWE_BAD_CRC rejects */
-	uint8_t owes;         /* bitmap of enum owe */
+	uint64_t have_round;  /* round that a queued OWE_HAVE_OK will confirm */
+	uint64_t retry_round; /* round to which a queued OWE_BAD_CRC or OWE_AGAIN refers */
+	uint32_t bad_crc;     /* crc that a queued OWE_BAD_CRC will reject */
+	/* messages that wait to be sent to the member, a bitmap of enum owe */
+	uint8_t owes;
 	/* bitmap with one bit per slot: the slot's result was offered to the member, and the member
 	 * may still read the result */
 	uint8_t offered;
@@ -104,7 +105,7 @@ struct slot {
 	/* Members that have contributed (set C of docs/reference/faults.md), and members that
 	 * already have the result (set H). */
 	struct member_set contributed, has;
-	/* number of members in the set contributed, in the set has, and in the union of both
+	/* number of members in the set `contributed`, in the set `has`, and in the union of the two
 	 * sets */
 	unsigned n_contributed, n_has, n_spoken;
 	/* number of members that may still read this slot's result (seat.offered) */
@@ -175,7 +176,8 @@ struct srv_tensor {
 	uint8_t dtype;
 	/* the library made this tensor for its collectives, see CTL_OWN_TENSORS */
 	bool is_of_library;
-	/* [n_parts], indexed by partition; NULL entry: the partition is not on this thread */
+	/* array of n_parts pointers, indexed by partition; an entry is NULL if the partition is not
+	 * on this thread */
 	struct srv_part **parts;
 };
 
@@ -213,7 +215,7 @@ struct srv_peer { /* a connection of an agent; stored in xconn->user */
 	struct seat_list owing;
 	/* seats whose result must be offered to the agent, the most urgent first */
 	struct heap results;
-	/* counts the results queued; orders results of the same priority in the heap */
+	/* number of results queued so far; results of the same priority are sent in this order */
 	uint64_t result_seq;
 	struct heap want; /* seats in the state WANT_READ, except those with is_parked */
 	/* link in the list core->ready; used when is_ready: the peer has reads to start */
@@ -247,7 +249,8 @@ struct srv_core {
 	TAILQ_HEAD(, srv_peer) peers;
 	TAILQ_HEAD(, srv_peer) ready;
 	struct slot_list work, donating, holding, cutting;
-	/* time of the next check of the slots in cutting; no later than any slot's cut_ns */
+	/* time of the next check of the slots in the list `cutting`; no later than any slot's
+	 * cut_ns */
 	uint64_t cut_due_ns;
 	struct seat_list parked;
 	TAILQ_HEAD(, retired_result) retired;
@@ -263,7 +266,7 @@ struct srv_core {
 	bool is_scattered;
 };
 
-#ifndef SRV_BLOCK_ELEMS /* smaller in the simulator */
+#ifndef SRV_BLOCK_ELEMS /* the simulator defines a smaller block */
 /* Number of elements that are summed at a time. The operands of such a block fit in the first
  * levels of the CPU's cache. */
 #define SRV_BLOCK_ELEMS 8192

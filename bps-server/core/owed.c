@@ -24,7 +24,8 @@ void seat_owe(struct seat *seat, enum owe what, uint64_t round)
 	struct srv_peer *peer = seat->peer;
 
 	if (!peer)
-		return; /* the agent sends its message again on its next connection */
+		/* no connection: the agent sends its message again after it has reconnected */
+		return;
 	if (what == OWE_HAVE_OK)
 		seat->have_round = round;
 	if (what == OWE_BAD_CRC || what == OWE_AGAIN)
@@ -84,7 +85,7 @@ static int send_result(struct seat *seat)
 			slot = s;
 	}
 	if (!slot)
-		return 0; /* the member has since reported that it has the result */
+		return 0; /* the member has reported meanwhile that it has the result */
 	if (FAILPOINT(SERVER_RESULT_BEFORE_SEND))
 		return 0;
 	if (!slot->has_crc && !seat->peer->conn->is_same_host)

@@ -1,7 +1,7 @@
-/* Reads the contributions that members offered (B1, B5). Each connection has a queue by priority
- * and a window in bytes. All connections share the staging memory. The data of a read is stored in
- * staging memory and is used only if the crc is right. All functions run on the data thread that
- * owns the core. */
+/* Reads the contributions that members offered (B1, B5). Each connection has a queue of reads,
+ * sorted by priority, and a limit (window) of the bytes that are being read. All connections share
+ * the staging memory. The data of a read is stored in staging memory and is used only if the crc is
+ * right. All functions run on the data thread that owns the core. */
 #include "bps-server/core/reads.h"
 
 #include <errno.h>
@@ -77,9 +77,9 @@ struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t
 {
 	struct buf *buf;
 
-	/* In a sum with a fixed order, contributions that arrive before their turn use at most half
-	 * of the staging memory. So there is always staging memory for the contribution that is
-	 * next in order. */
+	/* In a sum with a fixed order, contributions that are not the next to be added use at most
+	 * half of the staging memory. So there is always staging memory for the next
+	 * contribution. */
 	*ret_is_early = part_is_ordered(slot->part) &&
 			member != part_nth_member(slot->part, slot->n_folded + slot->n_in_order) &&
 			!is_early_room(core);
@@ -224,10 +224,11 @@ static bool is_waiting_for_staging(const struct srv_core *core)
 	return core->is_starved && (!TAILQ_EMPTY(&core->fetches) || !TAILQ_EMPTY(&core->work));
 }
 
-/* Postpone the peer's most urgent read (is_parked), so that other reads can start. Contributions
- * that arrived before their turn have fragmented the staging memory, so no free piece is large
- * enough for this read. The contribution that must be added next is no larger than the
- * contributions that wait for it, so its read does find a free piece. */
+/* Postpone the peer's most urgent read (is_parked), so that other reads can start. The next
+ * contribution to be added has not been read yet. Contributions that were read before it have
+ * fragmented the staging memory, so no free piece is large enough for this read. The next
+ * contribution is no larger than the contributions that wait for it, so there is a free piece for
+ * its read. */
 static void set_aside(struct srv_core *core, struct srv_peer *peer)
 {
 	struct heap_node *node = heap_min(&peer->want);

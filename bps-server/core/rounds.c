@@ -35,7 +35,7 @@ static enum place slot_place(struct srv_part *part, uint64_t r)
 }
 
 /* Return whether it is possible that the member has the result of round r. False while the server
- * is still computing that result, unless the member reported the result before. */
+ * is still computing that result, unless the member has already reported that it has the result. */
 static bool can_have(struct srv_part *part, const struct seat *seat, uint64_t r)
 {
 	const struct slot *slot = part_slot(part, r);
@@ -170,9 +170,9 @@ static bool contrib_borrow(struct srv_core *core, struct seat *seat, const struc
 	return true;
 }
 
-/* Return the slot to which a contribution belongs. Returns NULL if the contribution is a duplicate
- * of an earlier round, or if its round is invalid. In the second case the connection is being
- * closed. */
+/* Return the slot to which a contribution belongs. Returns NULL if the contribution is a duplicate,
+ * because the slot holds a later round. Also returns NULL if the contribution's round is out of
+ * order; in that case the connection is being closed. */
 static struct slot *contrib_slot(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
 	struct srv_part *part = seat->part;
@@ -246,7 +246,7 @@ static void on_contrib(struct srv_core *core, struct seat *seat, const struct wi
 	}
 	if (!op_agrees(core, slot, m) || !echo_agrees(core, slot, seat, m))
 		return;
-	/* the result for this member is sent with the same priority */
+	/* the server sends the result to this member with the priority of the contribution */
 	seat->offer.priority = m->priority;
 	if (slot->n_has || slot->state != SLOT_OPEN) {
 		/* The result exists, or a member will donate it: the bytes of the contribution are
@@ -349,8 +349,8 @@ static void on_got(struct seat *seat, const struct wire_msg *m)
 		slot_unoffer(slot, seat);
 }
 
-/* Answer AGAIN to a message about a partition that this server does not have, or not yet under the
- * message's pgen. The scheduler's plan may not have arrived yet. */
+/* Answer AGAIN to a message about a partition that this server does not have, or does not have
+ * under the message's pgen yet. The scheduler's plan may not have arrived yet. */
 static void reply_again(struct srv_peer *peer, const struct wire_msg *m)
 {
 	struct wire_msg r = wire_answer(m, WIRE_AGAIN);

@@ -1,5 +1,5 @@
-/* Slots and seats: their states, which members have contributed or have the result, the memory of
- * results. No function sends, reads or sums. */
+/* Implements slots and seats: their states, the sets of members that have contributed or have the
+ * result, and the memory of results. No function sends, reads or sums. */
 #include "bps-server/core/slots.h"
 
 #include <assert.h>

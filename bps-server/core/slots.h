@@ -17,8 +17,8 @@ void slot_unoffer(struct slot *slot, struct seat *seat);
 /* Return the memory of the slot's result. Returns NULL if no memory is left; then the job has
  * failed. */
 void *slot_result(struct srv_core *core, struct slot *slot);
-/* Return the nth member (from 0) of the partition that is not gone, in the order of member numbers.
- * Returns n_seats if there is none. */
+/* Return the nth member of the partition, counted from 0 in the order of member numbers. Members
+ * that are gone are not counted. Returns n_seats if there is no such member. */
 uint16_t part_nth_member(const struct srv_part *part, unsigned nth);
 
 static inline bool part_is_ordered(const struct srv_part *part)

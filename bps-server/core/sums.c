@@ -1,7 +1,7 @@
-/* Sums contributions. A pass adds all staged contributions of a slot to its sum, block by block.
- * The last pass of a round also rounds, divides for averages, and computes the crc while the block
- * is in cache. A pass may be interrupted after any block. All functions run on the data thread that
- * owns the core. */
+/* Sums contributions. A pass adds up to REDUCE_MAX_SRC staged contributions of a slot to the slot's
+ * sum, block by block. The last pass for a result also converts the sum to the type of the result,
+ * divides for averages, and computes the crc while the block is in cache. A pass may be interrupted
+ * after any block. All functions run on the data thread that owns the core. */
 #include "bps-server/core/sums.h"
 
 #include <assert.h>
@@ -88,8 +88,9 @@ static bool is_for_network(const struct srv_part *part)
 	return false;
 }
 
-/* If all members have the result of the other slot, swap the memory of the two slots before the
- * first addition. Then most rounds use the same memory, and more of that memory is in the cache. */
+/* If all members have the result of the partition's other slot, swap the memory of the two slots
+ * before the first addition. Then most rounds use the same memory, and more of that memory is in
+ * the cache. */
 static void swap_spent(struct slot *slot)
 {
 	struct srv_part *part = slot->part;
