@@ -35,8 +35,8 @@
 	X(BPS_EDEVICE, 10024, "a GPU or its executor failed")                                      \
 	X(BPS_EISOLATED, 10025, "this machine receives nothing from the scheduler or any server")
 
-/* A file that includes libbpsclient/bps.h before this header has these names already. Then only
- * check that bps.h gives them the same numbers. */
+/* If a file includes libbpsclient/bps.h before this header, bps.h has already defined these names.
+ * In that case only check that bps.h gives the names the same numbers. */
 #ifdef BPS_H
 #define X(name, num, text) _Static_assert((name) == -(num), #name);
 BPS_ERRORS(X)

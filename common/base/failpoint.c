@@ -45,7 +45,8 @@ static const struct {
 #undef X
 };
 
-/* Global variables, because any code can contain a failpoint and has no object to pass to it. */
+/* Global variables, because any code can contain a failpoint, even code without an object that
+ * could contain the faults. */
 _Atomic unsigned char failpoint_armed[FAILPOINT_COUNT];
 static struct {
 	pthread_mutex_t lock;

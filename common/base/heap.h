@@ -10,7 +10,7 @@
 
 struct heap_node {
 	uint64_t key; /* the node with the smallest key is first */
-	size_t pos;   /* index in the heap plus 1; 0: the node is in no heap */
+	size_t pos;   /* 1 + the index in the heap; 0: the node is in no heap */
 };
 struct heap {
 	struct heap_node **v;

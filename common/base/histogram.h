@@ -1,10 +1,10 @@
 #ifndef BPS_COMMON_BASE_HISTOGRAM_H
 #define BPS_COMMON_BASE_HISTOGRAM_H
-/* Histogram of durations: buckets that double from 100 us to 13 s, and one for longer durations.
- * Adding a duration takes a few instructions and no memory, so the data path may do it. All
- * histograms have the same buckets, so histograms of several threads and processes can be added. A
- * zeroed struct is an empty histogram. Only the thread that owns a histogram may use the
- * histogram. */
+/* Histogram of durations. The upper bounds of the buckets double from 100 us to 13 s, and the last
+ * bucket is for longer durations. Adding a duration takes a few instructions and allocates no
+ * memory, so the data path may add durations. All histograms have the same buckets, so histograms
+ * of several threads and processes can be added. A zeroed struct is an empty histogram. Only the
+ * thread that owns a histogram may use the histogram. */
 #include <stdint.h>
 
 #define HISTOGRAM_BUCKETS 19

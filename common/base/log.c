@@ -15,9 +15,9 @@
 #include "common/base/clock.h"
 #include "common/base/log_impl.h"
 
-#define HEAD_BYTES 48   /* level and time */
-#define RAW_BYTES  2048 /* longest line before escaping; the rest is cut */
-#define TEXT_BYTES 4096 /* longest line after escaping; the rest is cut */
+#define HEAD_BYTES 48   /* room for the level and the time before the text */
+#define RAW_BYTES  2048 /* longest line before escaping; a longer line is cut */
+#define TEXT_BYTES 4096 /* longest line after escaping; a longer line is cut */
 
 static atomic_int level_now = LOG_INFO;
 
@@ -71,7 +71,8 @@ static size_t shown_bytes(const unsigned char *s, size_t n)
 		return 0;
 	if (c < 0xa0 || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
 		(c >= 0x2066 && c <= 0x2069))
-		return 0; /* control characters, line separators, direction marks */
+		/* control characters, line separators and direction marks must be escaped */
+		return 0;
 	return len;
 }
 

@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #define JOURNAL_SOCKET "/run/systemd/journal/socket"
-#define FIELD_MAX      32 /* most letters in the key of a word such as job=7 */
-#define FIELDS_MAX     16 /* most fields that are added for the words of one line */
+#define FIELD_MAX      32 /* largest number of letters in the key of a word such as job=7 */
+#define FIELDS_MAX     16 /* largest number of fields that are added for the words of one line */
 
 static const char *const uuids[] = {[LOG_ID_NONE] = NULL,
 #define X(name, uuid) [LOG_ID_##name] = uuid,

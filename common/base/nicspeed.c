@@ -14,8 +14,8 @@
 #include "common/base/addr.h"
 
 #define BYTES_PER_MBIT 125000.0
-/* Most layers of interfaces. A VLAN on a bond of cards has three layers, and one more layer is
- * allowed. */
+/* Largest number of layers of interfaces. A VLAN on a bond of cards has three layers, and one more
+ * layer is allowed. */
 #define STACK_MAX 4
 /* Longest time between two samples. After a longer time the rate would be the mean of several
  * windows, so the measurement starts from scratch. */

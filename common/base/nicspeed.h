@@ -31,14 +31,15 @@
 #define NIC_WINDOW_NS UINT64_C(20000000)
 #define NIC_PLATEAU   3
 #define NIC_SPREAD    1.25
-#define NIC_MIN_MBPS  50 /* a lower rate does not count as load */
+#define NIC_MIN_MBPS  50 /* smallest rate that counts as load */
 #define NIC_MAX_MBPS  10000000
 
 /* Counter and rates of one direction: received or sent. */
 struct nic_way {
-	uint64_t bytes;              /* value of the interface's counter at the last sample */
-	double rates[NIC_PLATEAU];   /* bytes/s of the last windows, a ring */
-	unsigned n_rates, next_rate; /* number of valid rates, and index of the next one */
+	uint64_t bytes;            /* value of the interface's counter at the last sample */
+	double rates[NIC_PLATEAU]; /* bytes/s of the last windows, a ring */
+	/* number of valid rates, and index of the entry for the next rate */
+	unsigned n_rates, next_rate;
 };
 
 /* Measurement of one interface. A zeroed struct is a new measurement. */
@@ -61,9 +62,10 @@ uint64_t nic_meter_mbps(const struct nic_meter *m);
 uint64_t nic_driver_mbps(const char *sysfs, const char *name);
 
 struct nic {
-	char name[IF_NAMESIZE]; /* "": no interface was found, or only the loopback */
-	uint64_t driver_mbps;   /* speed that the driver reports; 0: unknown */
-	int rx_fd, tx_fd;       /* open files of the counters; -1: nothing to measure */
+	/* name of the interface; "": no interface has the address, or only the loopback */
+	char name[IF_NAMESIZE];
+	uint64_t driver_mbps; /* speed that the driver reports; 0: unknown */
+	int rx_fd, tx_fd;     /* open files of the counters; -1: nothing to measure */
 	struct nic_meter meter;
 	uint64_t looked_bytes; /* sum of the two byte counters at the last call of nic_has_load */
 };

@@ -357,8 +357,8 @@ static void on_connected(evutil_socket_t fd, short what, void *arg)
 		chan_opened(c);
 }
 
-/* Start to connect. An error that connect(2) returns at once is reported like a later error: by
- * closed(). */
+/* Start to connect. If connect(2) fails at once, the callback closed() reports the error, as for a
+ * later error. */
 static int dial(struct ctlchan *c, const struct sockaddr *sa, socklen_t sa_len)
 {
 	int fd = socket(sa->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
