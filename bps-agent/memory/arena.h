@@ -28,8 +28,8 @@ struct arena {
 	int fd;
 	char *mem;
 	size_t bytes, used;
-	uint64_t *kept_used; /* copy of `used` in the ledger, for the next process; may be NULL */
-	uint32_t node;       /* NUMA node + 1 of the arena's memory, 0: any */
+	uint64_t *kept_used; /* the ledger's copy of `used`, for the next process; may be NULL */
+	uint32_t node;       /* 1 + number of the memory's NUMA node; 0: any node */
 	uint16_t segment;
 };
 
@@ -39,7 +39,7 @@ struct memory {
 	void *mem;
 	size_t bytes, n_made;
 	int more_seals;
-	uint32_t node; /* see memory_prefer */
+	uint32_t node; /* 1 + number of the preferred NUMA node; 0: any node */
 };
 
 /* Functions of the quota account that is charged for arenas. */
@@ -66,19 +66,19 @@ struct arena_set {
 	 * not possible. Instead trainers get a read-only descriptor of a file whose mode is
 	 * read-only. */
 	bool keeps_outputs_writable;
-	/* Record a new arena for the next process, while its descriptor is still writable. May set
-	 * kept_used. Errors: a negative code; the arena is then freed. The field is NULL if arenas
-	 * are not recorded. */
+	/* Record a new arena for the next process, while the arena's descriptor is still writable.
+	 * May set kept_used of the arena. Errors: a negative code; the arena is then freed. The
+	 * field is NULL if arenas are not recorded. */
 	int (*adopted)(void *owner_ctx, struct arena *a);
 	struct arena *head;
 	uint32_t next_id;
 };
 
-/* Allocate zero-filled memory for n_bytes, 64-byte aligned (page-aligned for a page and more).
- * prefer: the newest arena of this kind, or NULL; the memory is taken from this arena if it has
- * room. *ret_arena: the arena, *ret: the memory. Errors: those of admit, and err gets the text.
- * -EINPROGRESS: prefer has no room. A new arena has been charged to the account, and the caller
- * must call arena_adopt or arena_forgo. */
+/* Allocate zero-filled memory for n_bytes, aligned to 64 bytes, or to a page if n_bytes is at least
+ * a page. prefer: the newest arena of this kind, or NULL. The memory is taken from `prefer` if this
+ * arena has room. *ret_arena: the arena, *ret: the memory. Errors: the errors of admit, and err
+ * gets the text. -EINPROGRESS: `prefer` has no room. The account has been charged for a new arena,
+ * and the caller must call arena_adopt or arena_forgo. */
 int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefer, size_t n_bytes,
 	struct arena **ret_arena, struct agt_mem *ret, struct err_text *err);
 /* Return the least size of a new arena that can hold n_bytes; 0: arena a has room for n_bytes. */
@@ -88,22 +88,23 @@ size_t arena_round(size_t n_bytes);
 /* Withdraw all arenas from servers, and unmap them. All reads into the arenas must have ended. */
 void arena_set_fini(struct arena_set *set);
 
-/* Add memory that arena_alloc has requested to the set, after the memory thread has made it. Owns:
- * takes m. Errors: -errno, and err gets the text; m is freed, and its bytes are returned to the
- * account. */
+/* Add a new arena to the set, after the memory thread has made the memory that arena_alloc needs.
+ * Owns: takes m. Errors: -errno, and err gets the text; m is freed, and its bytes are returned to
+ * the account. */
 int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, struct arena **ret,
 	struct err_text *err);
 /* Return to the account the bytes that arena_alloc has charged for an arena that was not made. */
 void arena_forgo(struct arena_set *set, enum arena_kind kind, size_t bytes);
-/* Restore an arena after a restart. node: NUMA node + 1, 0: any. Owns: takes fd, unless the call
- * fails. kept_used: the copy of `used` in the ledger, which this call reads and later allocations
- * update. Errors: -errno, or BPS_EPROTO: fd has another size, or lacks the seals. err gets the
- * text. */
+/* Restore an arena after a restart. node: 1 + number of the NUMA node; 0: any node. Owns: takes fd,
+ * unless the call fails. kept_used: the copy of `used` in the ledger, which this call reads and
+ * later allocations update. Errors: -errno; BPS_EPROTO the file has a wrong size, or lacks the
+ * seals; err gets the text. */
 int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, uint32_t node, int fd,
 	size_t bytes, uint64_t *kept_used, struct err_text *err);
 /* Return the arena with that id, or NULL. */
 struct arena *arena_find(const struct arena_set *set, uint32_t id);
-/* Return the newest arena that was made for that node, or NULL. node: NUMA node + 1, 0: any. */
+/* Return the newest arena that was made for that node, or NULL. node: 1 + number of the NUMA node;
+ * 0: any node. */
 struct arena *arena_newest(const struct arena_set *set, uint32_t node);
 /* Return which seals an arena of that kind gets, in addition to the seals against shrinking and
  * growing, which all arenas have. */
@@ -113,12 +114,12 @@ int arena_seals(const struct arena_set *set, enum arena_kind kind);
  * the text; nothing is left to free. */
 int memory_begin(
 	struct memory *m, const char *name, size_t bytes, int more_seals, struct err_text *err);
-/* Allocate the next 16 MiB of pages, which takes 3 ms or more. So no later access can fail for lack
- * of a page. The last step seals the size. Returns 1 when there is more to do, 0 when all is done.
- * Errors: -errno, and err gets the text; the caller must call memory_drop then. */
+/* Allocate the next 16 MiB of pages, so that no later access can fail for lack of a page. One call
+ * takes 3 ms or more. The last call seals the size. Returns 1 if there are more pages to allocate,
+ * otherwise 0. Errors: -errno, and err gets the text; the caller must then call memory_drop. */
 int memory_step(struct memory *m, struct err_text *err);
-/* Place the pages on NUMA node `node` - 1, if there is room; node 0: on any. Call this function
- * before the first memory_step. */
+/* Place the pages on a NUMA node, if the node has room. node: 1 + number of the NUMA node; 0: any
+ * node. Call this function before the first memory_step. */
 void memory_prefer(struct memory *m, uint32_t node);
 /* Unmap and close the memory. */
 void memory_drop(struct memory *m);

@@ -1,6 +1,7 @@
 /* The thread that makes and frees shared memory, piece by piece. memory_thread.h describes requests
- * and their order. Arenas are in arena.c. Thread: the functions of the header run on the data
- * thread, the others on the memory thread, unless stated otherwise. */
+ * and their order. Arenas are in arena.c. Thread: the functions of the header, deliver and
+ * add_request run on the data thread. All other functions run on the memory thread, unless stated
+ * otherwise. */
 #include "bps-agent/memory/memory_thread.h"
 
 #include <errno.h>
@@ -48,12 +49,12 @@ static void finish(struct memory_request *m, int rc)
 {
 	m->rc = rc;
 	while (dataloop_post(m->memory_thread->loop, deliver, m) == -EAGAIN)
-		sched_yield(); /* the queue is full; the loop's thread empties it */
+		sched_yield(); /* retry, because the loop's queue is full */
 }
 
-/* Take the next request from the queue. The next user is the one whose last piece of memory was
- * made earliest. The user's first request is taken, and all requests of the user get the number of
- * the new piece as their turn. NULL: there is no request. */
+/* Take the next request from the queue. NULL: there is no request. The next user is the user whose
+ * last piece of memory was made earliest. Take the first request of this user. In all requests of
+ * this user, set the field `turn` to the number of the new piece. */
 static struct memory_request *take_request(struct memory_thread *m)
 {
 	struct memory_request *next = TAILQ_FIRST(&m->requests), *r;
@@ -71,8 +72,8 @@ static struct memory_request *take_request(struct memory_thread *m)
 	return next;
 }
 
-/* Queue a request. If the request's user has other requests, the new request gets the same turn.
- * Otherwise the request is served after the users that wait already. */
+/* Queue a request. If the user already has requests in the queue, the new request gets the same
+ * number in the field `turn`. Otherwise the request is served after the users that wait already. */
 static void add_request(struct memory_thread *m, struct memory_request *request)
 {
 	struct memory_request *r;
@@ -84,8 +85,8 @@ static void add_request(struct memory_thread *m, struct memory_request *request)
 	TAILQ_INSERT_TAIL(&m->requests, request, link);
 }
 
-/* Make one piece of the request. Returns whether there is more to do; if not, finish has been
- * called. */
+/* Make one piece of the request. Returns true if more pieces must be made. Otherwise the request is
+ * over, and finish has been called. */
 static bool advance(struct memory_request *r)
 {
 	int rc = 0;

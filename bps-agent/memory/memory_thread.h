@@ -32,7 +32,7 @@ struct memory_request {
 	const char *name;
 	size_t bytes;
 	int more_seals;
-	uint32_t node; /* see memory_prefer */
+	uint32_t node; /* 1 + number of the preferred NUMA node; 0: any node */
 	uid_t uid;     /* the user that the memory is for */
 	int rc;        /* result: 0, or negative with the text in err */
 	struct err_text err;
@@ -47,9 +47,9 @@ int memory_thread_new(struct dataloop *loop, struct memory_thread **ret, struct 
 void memory_thread_stop(struct memory_thread *m);
 /* Free m. Call this function after done has run for every request. NULL is allowed. */
 void memory_thread_free(struct memory_thread *m);
-/* Start a request, given by name, bytes, more_seals, node, uid, done and user; the other fields
- * need not be set. Errors: -ECANCELED the thread has been stopped and the loop's queue is full;
- * done is not called. */
+/* Start a request. The caller sets the fields name, bytes, more_seals, node, uid, done and user of
+ * the request. Errors: -ECANCELED the thread has been stopped and the loop's queue is full; done is
+ * not called. */
 int memory_thread_make(struct memory_thread *m, struct memory_request *request);
 /* Unmap and close the memory later, on the thread. Owns: takes the memory. If m is NULL or stopped,
  * the caller's thread frees the memory at once. */

@@ -24,8 +24,8 @@ struct known_server {
 
 struct agent {
 	struct agent_config cfg;
-	/* Reserve descriptor. When the process has no free descriptor, the agent closes spare_fd,
-	 * so that it can accept a trainer's connection and refuse it. */
+	/* Reserve descriptor. When the process has no free descriptor, the agent closes spare_fd.
+	 * Then the agent can accept a trainer's connection in order to refuse the trainer. */
 	int spare_fd;
 	struct dataloop *loop;
 	struct net *net; /* network of this process, owned by struct node; outlives the agent */
@@ -53,7 +53,7 @@ struct agent {
 	uint32_t n_servers;
 	uint64_t stats_at_ns;
 	/* heard_ns: when the scheduler or any server last sent something. server_ns: when a server
-	 * was last up. */
+	 * last had the state PEER_UP. */
 	uint64_t heard_ns, server_ns;
 	/* error code that trainers get while no server can sum; 0: a server can sum */
 	int stranded;

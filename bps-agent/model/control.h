@@ -16,9 +16,10 @@ struct shm_config;
 /* Settings that may change while the agent runs. */
 struct agent_limits {
 	struct quota_limits quotas;
-	/* limit of the tensors of one trainer; a change applies to trainers that connect later */
+	/* largest number of tensors of a trainer; a change applies only to trainers that connect
+	 * later */
 	uint32_t max_tensors;
-	/* see struct agt_config; the limit of a job's bytes in flight is in quotas */
+	/* see struct agt_config; the field `quotas` has the limit of a job's bytes in flight */
 	size_t window_bytes;
 	uint64_t stranded_ns; /* trainers get an error after this time without a server; 0: never */
 };
@@ -32,7 +33,7 @@ struct gpu_config {
 };
 
 struct agent_config {
-	uint32_t id; /* assigned by the scheduler */
+	uint32_t id; /* agent id, assigned by the scheduler */
 	uint64_t instance;
 	/* nonblocking listening socket for trainers (SOCK_SEQPACKET); the caller closes it after
 	 * agent_free */
@@ -43,7 +44,7 @@ struct agent_config {
 	const struct shm_config *same_host;
 	struct agent_limits limits;
 	const char *host;       /* name of this machine, for messages */
-	struct agt_config core; /* settings of the core, except window_bytes, which is in limits */
+	struct agt_config core; /* settings of the core; window_bytes is set from `limits` */
 	const char *scheduler;  /* the scheduler's address, for messages */
 	/* Set if the service manager keeps descriptors for the next process. Trainers then stay
 	 * connected when this process ends. */
@@ -63,8 +64,8 @@ struct agent_figures {
 	int stranded;
 };
 
-/* Return the bytes sent over the network since the start: messages, and contributions (a repeated
- * offer does not count). core, net: recent figures. */
+/* Return the number of bytes sent over the network since the start: messages and contributions. A
+ * repeated offer of a contribution is not counted again. core, net: recent figures. */
 static inline uint64_t agent_sent_bytes(const struct agt_stats *core, const struct net_stats *net)
 {
 	return net->tx_bytes + core->offered_bytes;

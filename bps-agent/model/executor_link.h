@@ -19,18 +19,18 @@
 struct agent;
 struct quota_account;
 
-/* Limit of a tensor's waiting submissions. A trainer's CUDA stream may submit several rounds before
- * the first of them is complete. */
+/* Largest number of waiting submissions of a tensor. A trainer's CUDA stream may submit several
+ * rounds before the first of them is complete. */
 #define DEVICE_AHEAD 8
 
 enum executor_state { EXECUTOR_STARTING, EXECUTOR_MEETING, EXECUTOR_RUNNING, EXECUTOR_OVER };
 
 struct executor_link {
-	TAILQ_ENTRY(executor_link) link; /* in agent->executors */
+	TAILQ_ENTRY(executor_link) link; /* entry in the list agent->executors */
 	struct agent *agent;
 	struct job *job; /* NULL: the job has been freed */
 	struct quota_account *user;
-	bool is_counted; /* counted in the user's quota */
+	bool is_counted; /* the executor is counted in the user's quota */
 	enum executor_state state;
 	int code; /* code, text: reason of the executor's end; set in OVER */
 	char text[CTL_TEXT_MAX + 1];
@@ -52,14 +52,16 @@ struct executor_link {
 	struct memory page;
 	char route[GPU_WORD_MAX + 1];
 	uint32_t n_inputs;
-	uint16_t input_nodes[LOCAL_GPUS_MAX]; /* see struct choice (executor/plan/choose.h) */
+	/* input_nodes, sum_node: see struct choice (executor/plan/choose.h) */
+	uint16_t input_nodes[LOCAL_GPUS_MAX];
 	uint32_t sum_node;
 	struct arena_set arenas; /* staging memory, mapped by the executor too */
 	struct memory_request request;
 	bool is_making;
 	struct device_tensor **tensors; /* indexed by the tensor's id at the executor */
 	uint32_t n_tensors;
-	/* tensors whose round has just ended: the next turn submits their waiting rounds */
+	/* tensors whose round has just ended; the next iteration of the event loop submits their
+	 * waiting rounds */
 	TAILQ_HEAD(, device_tensor) again;
 };
 
@@ -81,7 +83,7 @@ struct device_tensor {
 	bool is_again, is_told, has_kept_inputs;
 	struct arena *in_arena[LOCAL_GPUS_MAX], *out_arena;
 	struct agt_mem in[LOCAL_GPUS_MAX];
-	struct device_worker workers[]; /* array of job->n_workers */
+	struct device_worker workers[]; /* job->n_workers elements, one for each local worker */
 };
 
 /* Functions of gpu/executor_link.c that the files in trainers/ call. */

@@ -21,7 +21,7 @@ struct quota_account;
 struct roster;
 struct trainer;
 
-#define JOB_BATCH 256 /* limit of declarations in one message to the scheduler */
+#define JOB_BATCH 256 /* largest number of declarations in one message to the scheduler */
 
 enum job_state { JOB_FORMING, JOB_RUNNING, JOB_ENDED };
 
@@ -39,7 +39,7 @@ struct job {
 	struct quota_account *quota;
 	uint32_t size, flags, id; /* id: CTL_NO_ID until the scheduler has assigned it */
 	uint16_t backup;          /* number of machines that a round need not wait for */
-	/* how long a round waits for the `backup` machines anyway, in ms */
+	/* time in ms that a round waits for late machines after the last required machine */
 	uint32_t grace_ms;
 	uint32_t max_size; /* largest number of workers of an elastic job */
 	uint64_t barrier;  /* number of the last barrier that the job passed */
@@ -54,7 +54,7 @@ struct job {
 	struct agt_job *core;
 	struct executor_link *executor; /* the job's executor; NULL: no worker has requested it */
 	uint64_t running_since_ns;      /* when this process set the state RUNNING */
-	/* the scheduler has named this job since the last reconnect */
+	/* the scheduler has sent JOB for this job since the last reconnect */
 	bool is_told;
 	/* Set after a restart until the scheduler reports the job. Meanwhile no message of the
 	 * job's trainers is read. */
@@ -80,7 +80,7 @@ struct job {
 	uint32_t n_batch;
 };
 
-/* Return the cause of the job's failure. The job owns the host name in it. */
+/* Return the cause of the job's failure. The job owns the host name of the cause. */
 static inline struct ctl_cause job_cause(const struct job *job)
 {
 	return (struct ctl_cause){job->cause_rank, job->cause_host};

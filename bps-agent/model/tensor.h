@@ -27,7 +27,7 @@ struct pending_submission {
 };
 
 struct tensor_worker {
-	struct ledger_worker_live *live; /* set when is_declared */
+	struct ledger_worker_live *live; /* set if is_declared is true */
 	bool is_declared;
 	bool is_declaring; /* the worker's declaration waits for memory */
 	uint32_t index;    /* the tensor's index in the trainer's table of tensors */
@@ -48,8 +48,8 @@ struct tensor_kind {
 	bool has_streams;
 	/* Declare the tensor for a worker: make the memory that the tensor still lacks. Errors: a
 	 * negative code, and err gets the text. -EINPROGRESS: the memory is being made, and
-	 * declare_wake is called later. BPS_EMISMATCH: another worker has declared the tensor in
-	 * the other kind of memory. */
+	 * declare_wake is called later. BPS_EMISMATCH: another worker has declared the tensor in a
+	 * different kind of memory. */
 	int (*declare)(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
 		size_t bytes, struct err_text *err);
 	/* Add the tensor to the core, after all local workers have declared it. Errors: -ENOMEM. */
@@ -64,9 +64,9 @@ struct tensor_kind {
 	/* End the submitted rounds that the core has not accepted. Their trainers get the error
 	 * `code`. */
 	void (*fail_waiting)(struct tensor *tensor, int code);
-	/* The functions below exist only when has_streams. round_over is called when a round is
-	 * over, cancel when the tensor has failed. poison is called when the worker gets no more
-	 * rounds, free when the job frees the tensor. */
+	/* The functions below exist only if has_streams is set. round_over: called when a round is
+	 * over. cancel: called when the tensor has failed. poison: called when the worker gets no
+	 * more rounds. free: called when the job frees the tensor. */
 	void (*round_over)(struct tensor *tensor, int status);
 	void (*cancel)(struct tensor *tensor);
 	void (*poison)(struct tensor *tensor, uint32_t worker);
@@ -89,7 +89,7 @@ struct tensor {
 	/* state of the partitions that survives a restart; NULL until the tensor has been
 	 * planned */
 	struct agt_kept_part *parts;
-	uint32_t kept_id, part_elems, n_parts; /* set when parts is set */
+	uint32_t kept_id, part_elems, n_parts; /* valid only if `parts` is not NULL */
 	/* failed: error code of the tensor's failure, 0: not failed. fail_text, cause_host,
 	 * cause_rank: text and cause (struct ctl_cause) of the failure. */
 	int failed;
@@ -98,9 +98,9 @@ struct tensor {
 	struct agt_tensor *core; /* set when all local workers have declared the tensor */
 	struct arena *out_arena, *staging_arena;
 	struct device_tensor *device; /* set for a tensor in device memory, else NULL */
-	/* 1 + the worker whose stream the round in progress waits for; 0: none */
+	/* 1 + index of the worker whose stream the round in progress waits for; 0: no stream */
 	uint32_t awaited_stream;
 	struct agt_mem out[2], staging;
-	struct tensor_worker workers[]; /* array of job->n_workers */
+	struct tensor_worker workers[]; /* job->n_workers elements, one for each local worker */
 };
 #endif

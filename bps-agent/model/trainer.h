@@ -34,7 +34,7 @@ enum trainer_state {
 
 struct trainer {
 	TAILQ_ENTRY(trainer) link;
-	TAILQ_ENTRY(trainer) of_job; /* in job->trainers, until GONE */
+	TAILQ_ENTRY(trainer) of_job; /* entry in the list job->trainers, until the state is GONE */
 	struct agent *agent;
 	uint64_t number; /* unique on this machine, also across restarts */
 	bool has_kept_socket;
@@ -71,7 +71,7 @@ struct trainer {
 	 * RUNNING */
 	uint32_t rank, worker;
 	uint32_t join_seq, part_bytes, machine_size;
-	/* used in JOINING: the job runs already, and the trainer waits to be let in */
+	/* used in JOINING: the job runs already, and the trainer joins at a later barrier */
 	bool is_waiting;
 	struct local_control *control;
 	size_t control_bytes;
@@ -94,11 +94,12 @@ struct trainer {
 	bool is_left;
 	/* the trainer waits for the answer to its request for the executor */
 	bool wants_device;
-	/* the trainer has requested the executor from this process, and has not stopped waiting for
-	 * it */
+	/* Set when the trainer requests the executor from this process. Cleared when the trainer
+	 * sends WHY about this request. */
 	bool has_asked_device;
-	/* Numbers of the trainer's WHY that has no answer yet. why_seq: its number at the
-	 * scheduler; 0: there is no such WHY. why_local_seq: its number at the trainer. */
+	/* The trainer's WHY that has no answer yet. why_seq: number of this WHY in messages to the
+	 * scheduler; 0: there is no such WHY. why_local_seq: number of this WHY in messages of the
+	 * trainer. */
 	uint32_t why_seq, why_local_seq;
 	uint64_t why_due_ns; /* time limit for the scheduler's answer to that WHY */
 	/* this agent's own findings, which are added to the scheduler's answer */
