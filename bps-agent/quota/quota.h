@@ -48,7 +48,7 @@ struct quota *quota_new(const struct quota_limits *limits, const char *host);
 /* Free the set. All references must have been dropped (quota_put). NULL is allowed. */
 void quota_free(struct quota *q);
 
-/* Change the limits. Amounts in use beyond a new limit are not taken away. */
+/* Change the limits. An account that already uses more than a new limit keeps this amount. */
 void quota_set_limits(struct quota *q, const struct quota_limits *limits);
 
 /* Return the account of a user, which all callers share. Some unused accounts are kept with their
@@ -69,8 +69,8 @@ bool quota_is_named(struct quota_account *user);
 /* Add n to the account and all accounts above it. Errors: BPS_EQUOTA a limit would be exceeded; err
  * gets a text with the limit, the use and the setting. */
 int quota_take(struct quota_account *a, enum quota_kind kind, uint64_t n, struct err_text *err);
-/* Like quota_take, for n of `kind` and n_fds descriptors. If either would exceed a limit, nothing
- * is added. */
+/* Like quota_take, but for n of `kind` and for n_fds descriptors. If one of these two amounts would
+ * exceed a limit, neither amount is added. */
 int quota_take_fds(struct quota_account *a, enum quota_kind kind, uint64_t n, unsigned n_fds,
 	struct err_text *err);
 /* Subtract n from the account and all accounts above it. */
@@ -112,7 +112,7 @@ struct quota_view {
 	/* number of refused requests since the agent's start */
 	uint64_t refused[QUOTA_SCOPES][QUOTA_KINDS];
 	uint64_t slowed, hopeless;
-	/* for each scope and kind, the largest fraction of its limit that any account uses */
+	/* largest fraction of a limit that any account uses, for each scope and kind */
 	double fullest[QUOTA_SCOPES][QUOTA_KINDS];
 };
 void quota_view(const struct quota *q, struct quota_view *ret);

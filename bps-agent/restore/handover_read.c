@@ -460,7 +460,7 @@ static int on_record(struct handover_reader *r, const struct ledger_record *rec)
 }
 
 /* Find the staging memory of each tensor. Staging memory is allocated after the tensor is recorded,
- * so the live part has the place of the memory. */
+ * so the live part of the tensor's record contains the offset of the memory. */
 static int find_staging(struct handover_reader *r)
 {
 	for (uint32_t i = 0; i < r->n_tensors; i++) {

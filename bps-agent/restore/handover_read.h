@@ -5,9 +5,9 @@
 struct agent;
 struct fdstore;
 
-/* Restore jobs and trainers. Call it before the data thread runs. Messages from the trainers of a
- * restored job are read only after the scheduler has answered. Jobs that cannot continue are ended,
- * and their trainers get the reason. Takes the descriptors of restored jobs and trainers out of
- * s. */
+/* Restore jobs and trainers. Call this function before the data thread runs. Messages from the
+ * trainers of a restored job are read only after the scheduler has answered. Jobs that cannot
+ * continue are ended, and their trainers get the reason. Takes the descriptors of restored jobs and
+ * trainers out of s. */
 void handover_read(struct agent *a, struct fdstore *s);
 #endif

@@ -19,9 +19,9 @@ struct handover_reader {
 	struct err_text err;
 };
 
-/* handover_read.c */
-/* Set r->err to the text that a record contradicts itself or other records. what: the record.
- * Returns BPS_EPROTO. */
+/* ---- handover_read.c ---- */
+/* Set r->err to a text which states that a record contradicts itself or other records. what: the
+ * name of the record. Returns BPS_EPROTO. */
 int handover_contradicts(struct handover_reader *r, const char *what);
 /* Take a descriptor out of the store. The caller then owns the descriptor. -1: the store has no
  * such descriptor. */
@@ -32,12 +32,12 @@ bool handover_place(const struct arena_set *set, uint32_t id, enum arena_kind ki
 	uint64_t n_bytes, struct arena **ret_arena, struct agt_mem *ret);
 uint64_t handover_tensor_bytes(const struct tensor *tensor);
 
-/* handover_read_gpu.c */
+/* ---- handover_read_gpu.c ---- */
 /* Read LEDGER_EXECUTOR, LEDGER_ROUTE and LEDGER_INPUTS. */
 int handover_read_executor(struct handover_reader *r, const struct ledger_record *rec);
 int handover_read_route(struct handover_reader *r, const struct ledger_record *rec);
 int handover_read_inputs(struct handover_reader *r, const struct ledger_record *rec);
-/* Fail if the job has tensors on GPUs and its executor has ended. */
+/* Return an error if the job has tensors on GPUs and the job's executor has ended. */
 int handover_check_executor(struct handover_reader *r);
 /* Request the executor again for the job's trainers that wait for an answer to DEVICE. */
 void handover_ask_again(struct job *job);

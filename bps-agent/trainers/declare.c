@@ -104,8 +104,8 @@ static int tensor_for(
 	return 0;
 }
 
-/* Write to *slot where the trainer finds the tensor's memory. Sends the descriptor of the input
- * arena if the trainer does not have it yet. */
+/* Write the location of the tensor's memory to *slot. Sends the descriptor of the input arena if
+ * the trainer does not have this descriptor yet. */
 static void tell_slot(struct trainer *t, const struct tensor *tensor, struct local_slot *slot)
 {
 	const struct tensor_worker *tw = &tensor->workers[t->worker];
@@ -139,9 +139,9 @@ static void disagree(struct trainer *t, struct tensor *tensor, const struct err_
 }
 
 /* Undo the refused declaration of that worker. Free the tensor, too, unless another worker has
- * declared it or waits for its memory. The scheduler must never get a shape for which this machine
- * has no memory. The worker may declare the name again with a smaller shape. A tensor that has
- * failed or is in the ledger is not freed. */
+ * declared the tensor or waits for memory of the tensor. The scheduler must never get a shape for
+ * which this machine has no memory. The worker may declare the name again with a smaller shape. A
+ * tensor that has failed or is in the ledger is not freed. */
 static void forget_refused(struct tensor *tensor, uint32_t worker)
 {
 	tensor->workers[worker].is_declaring = false;
@@ -213,17 +213,17 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 
 /* A DECLARE that is being handled. */
 struct pending_declare {
-	TAILQ_ENTRY(pending_declare) link; /* in job->waiting when is_waiting */
+	TAILQ_ENTRY(pending_declare) link; /* entry in job->waiting, if is_waiting is set */
 	/* the DECLARE waits for an output arena that is being made for another worker */
 	bool is_waiting;
 	struct trainer *trainer;
 	struct job *job;
 	uint32_t seq, next;
 	struct local_declare d;
-	void *mem; /* memory of the names of d's tensors */
+	void *mem; /* memory that holds the tensor names in d */
 	struct local_slot slots[LOCAL_DECLARE_MAX];
 	struct err_text errs[LOCAL_DECLARE_MAX];
-	struct memory_request request; /* request for the memory of the tensor with index next */
+	struct memory_request request; /* request for the memory of the tensor d.tensors[next] */
 	enum arena_kind kind;
 };
 

@@ -34,7 +34,7 @@ struct pending_hello {
 	struct trainer *trainer;
 	struct memory_request request;
 	struct local_msg m;
-	void *mem; /* memory of m's strings */
+	void *mem; /* memory that holds the strings of m */
 };
 
 void trainer_welcome(struct trainer *t, uint32_t seq, int control_fd)

@@ -4,8 +4,8 @@
  * job. Thread: the data thread. */
 #include "bps-agent/model/agent.h"
 
-/* Serve HELLO. The answer is sent when the control page has been made. *mem: memory of m's strings;
- * set to NULL if the function takes that memory. */
+/* Serve HELLO. The answer is sent when the control page has been made. *mem: memory that holds the
+ * strings of m; set to NULL if the function takes that memory. */
 void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem);
 /* Answer the trainer's HELLO with success. After a restart, the agent calls this to repeat the
  * answer. */

@@ -182,7 +182,7 @@ static void job_end(struct job *job, int code, const char *text, const struct ct
 		tell_end(job, t);
 	hear_trainers(job);
 	if (core)
-		agt_job_free(core, job_released, job); /* may free the job */
+		agt_job_free(core, job_released, job); /* this call may free the job */
 }
 
 void job_on_end(struct agent *a, const struct ctl_job_end *m)
@@ -567,7 +567,7 @@ void job_detach(struct trainer *t, const char *why)
 		member_send(job->agent->member, &unjoin);
 	if (TAILQ_EMPTY(&job->trainers) && job->state == JOB_RUNNING)
 		job_end(job, BPS_EWORKER_LOST, "all workers of this machine have left",
-			NULL); /* may free the job */
+			NULL); /* this call may free the job */
 	else
 		job_free_if_unused(job);
 }

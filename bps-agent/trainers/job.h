@@ -16,9 +16,9 @@ void job_join(struct trainer *t);
 int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member);
 /* Handle the trainer's FINISH. The trainer gets the answer when the job ends. */
 void job_finish(struct trainer *t, uint32_t seq);
-/* Detach a trainer whose state is about to become GONE. If its job is not over, report the loss to
- * the scheduler, with the reason why. why NULL: this process ends, and the next process serves the
- * trainer and the job. */
+/* Detach a trainer whose state is about to become GONE. If the trainer's job is not over, report
+ * the loss to the scheduler. why: the reason of the loss; NULL: this process ends, and the next
+ * process serves the trainer and the job. */
 void job_detach(struct trainer *t, const char *why);
 /* Free the job at the end of the process, but keep its records for the next process. */
 void job_leave(struct job *job);

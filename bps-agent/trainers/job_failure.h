@@ -3,7 +3,8 @@
 /* Reports a job's failure to the scheduler and to its trainers. Thread: the data thread. */
 #include "bps-agent/model/agent.h"
 
-/* Return the job that has this id of the scheduler and has not ended. NULL: there is none. */
+/* Return the job to which the scheduler has assigned this id, if the job has not ended. NULL: there
+ * is no such job. */
 struct job *job_find(struct agent *a, uint32_t id);
 /* Fail a job: record the reason, and report it to the job's trainers and to the scheduler. cause:
  * the worker and host that caused the failure; NULL: not known. */

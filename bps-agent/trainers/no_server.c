@@ -18,8 +18,8 @@ static bool has_server(const struct agent *a)
 
 /* Return the error code for the trainers. 0: a server has been available within the limit, or there
  * is no limit. BPS_EISOLATED: the agent has received nothing from the scheduler or any server for
- * longer than the limit. BPS_ENOSERVER: no server in the scheduler's list has been up for longer
- * than the limit. */
+ * longer than the limit. BPS_ENOSERVER: for longer than the limit, no server in the scheduler's
+ * list has been up. */
 static int judge(struct agent *a, uint64_t now_ns)
 {
 	uint64_t limit_ns = a->cfg.limits.stranded_ns;

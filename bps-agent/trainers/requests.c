@@ -10,8 +10,8 @@
 #include "bps-agent/trainers/trainer.h"
 #include "bps-agent/trainers/why_stuck.h"
 
-/* Answer ASK_TRAFFIC with the bytes that the agent has sent and received. net_stats locks the
- * transport, but never for long. */
+/* Answer ASK_TRAFFIC with the numbers of bytes that the agent has sent and received. net_stats
+ * locks the transport only for a short time. */
 static void send_traffic(struct trainer *t, uint32_t seq)
 {
 	struct local_msg m = {.type = LOCAL_TRAFFIC, .seq = seq};

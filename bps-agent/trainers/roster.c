@@ -13,8 +13,8 @@ struct roster_machine {
 	char host[CTL_NAME_MAX + 1];
 	char why[CTL_WHY_GONE_MAX + 1];
 	bool is_gone;
-	/* The machine was let in at the last border. The flag stays set when the machine is lost,
-	 * so that all workers get the same answer (J13). */
+	/* The machine joined the job at the last barrier at which machines joined. The flag stays
+	 * set when the machine is lost, so that all workers get the same answer (J13). */
 	bool is_new;
 };
 struct roster_worker {

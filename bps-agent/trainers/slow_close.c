@@ -11,21 +11,21 @@
 
 #include "bps-agent/model/agent.h"
 
-/* Limit of unread messages that are discarded before closing. The queue of a socket never has as
- * many messages. */
+/* Largest number of unread messages that are discarded before closing. The queue of a socket always
+ * has fewer messages. */
 #define DRAIN_MAX 4096
 /* Interval, in ns, between two signals to a thread that closes a socket. A trainer can hardly
  * create lingering sockets faster than one per interval. */
 #define HURRY_NS     50000
 #define HURRY_SIGNAL SIGUSR2
 
-#ifndef sigev_notify_thread_id /* before glibc 2.40 */
+#ifndef sigev_notify_thread_id /* glibc before 2.40 lacks this name */
 #define sigev_notify_thread_id _sigev_un._tid
 #endif
 
 struct slow_close {
 	uv_work_t work;
-	int sock; /* the socket has been shut down, but not closed */
+	int sock; /* a socket that has been shut down, but not closed */
 };
 
 /* Discard unread messages. If they remained, close would reset the connection, and the trainer

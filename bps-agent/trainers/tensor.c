@@ -190,9 +190,10 @@ static int check_room(const struct trainer *t, size_t each, size_t bytes, struct
 /* Allocate the memory that the tensor still lacks. The first worker's declaration needs the
  * outputs, and each worker's declaration needs that worker's input. The last worker's declaration
  * needs staging memory for the sum of the inputs. Memory that the tensor had before a restart is
- * used again. While an output arena is being made for the job, no other worker requests one,
- * because the new arena may be large enough for all. Errors: those of arena_alloc; -EINPROGRESS
- * with want_bytes 0: wait for that arena. */
+ * used again. While an output arena is being made for the job, no other worker requests an output
+ * arena, because the new arena may be large enough for all workers. Errors: the errors of
+ * arena_alloc. -EINPROGRESS with want_bytes 0: the caller must wait for the output arena that is
+ * being made. */
 static int host_declare(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
 	size_t bytes, struct err_text *err)
 {
@@ -282,7 +283,8 @@ static void host_resubmit(struct tensor *tensor, uint32_t w, uint64_t complete)
 		agt_tensor_contributors(tensor->core, &members, &least, &most);
 		local_done_most(t->control, t->sq_entries, tw->index, most);
 		trainer_done(t, tw->index, complete, 0, least);
-		/* trainer_done counts one round: add the rounds before that round */
+		/* trainer_done counts only the round `complete`, so add the rounds before that
+		 * round */
 		t->completed += complete - 1;
 	}
 	if (tw->submitted > complete)

@@ -23,7 +23,7 @@ void tensor_complete(struct tensor *tensor);
  * have missed. */
 void tensor_resume(struct tensor *tensor);
 /* Fail the tensor: all its rounds end with the error `code`. cause: the worker whose declaration or
- * submission disagrees; NULL: not known. */
+ * submission contradicts those of other workers; NULL: not known. */
 void tensor_refuse(
 	struct tensor *tensor, int code, const char *text, const struct ctl_cause *cause);
 /* Handle one entry of the trainer's ring. e: a copy of the entry, not checked yet. Errors:
@@ -38,8 +38,8 @@ int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submi
 void tensor_tell_done(
 	struct tensor *tensor, uint32_t w, uint64_t round, int status, uint32_t workers);
 /* Add a declaration to the job's batch for the scheduler. Declarations are sent in batches, because
- * the scheduler syncs its disk for each message. tensor_flush_declares sends the batch. Call it
- * before the memory of the names is freed. */
+ * the scheduler syncs its disk for each message. tensor_flush_declares sends the batch, and must be
+ * called before the memory of the names is freed. */
 void tensor_add_declare(
 	struct job *job, uint32_t rank, const char *name, uint8_t dtype, uint64_t n_elems);
 void tensor_flush_declares(struct job *job);

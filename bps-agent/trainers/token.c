@@ -10,7 +10,7 @@ _Static_assert(CTL_TOKEN_BYTES == KEY_MAC_BYTES, "a proof is as long as its toke
 
 int token_proof(const struct blob *token, const char *job, uint8_t ret[static CTL_TOKEN_BYTES])
 {
-	static const char purpose[] = "bps job token"; /* the string includes its zero byte */
+	static const char purpose[] = "bps job token"; /* sizeof(purpose) includes the zero byte */
 	char text[sizeof(purpose) + CTL_JOB_NAME_MAX];
 	struct cluster_key key;
 	size_t n = strnlen(job, CTL_JOB_NAME_MAX);

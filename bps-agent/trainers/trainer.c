@@ -16,7 +16,7 @@
 
 /* Time limit for HELLO on a new connection, in ms. */
 #define GREETING_MS 5000
-/* Limit of submissions taken from one ring per turn. */
+/* Largest number of submissions that one call of trainer_poll_ring takes from the ring. */
 #define RING_BATCH 256
 
 static const struct state_row states[] = {

@@ -35,9 +35,9 @@ bool trainer_may_sleep(struct trainer *t);
 /* Clear the flag that trainer_may_sleep has set. While the agent is awake, submissions need no
  * system call. */
 void trainer_awake(struct trainer *t);
-/* Write to the trainer's control page that a round of one of its tensors is over. index: the
- * trainer's index of the tensor; status: 0 or a negative code; workers: contributors to the sum.
- * trainer_flush wakes the trainer. */
+/* Write to the trainer's control page that a round of one of the trainer's tensors is over. index:
+ * the trainer's index of the tensor; status: 0 or a negative code; workers: number of contributors
+ * to the sum. trainer_flush wakes the trainer. */
 void trainer_done(struct trainer *t, uint32_t index, uint64_t round, int status, uint32_t workers);
 /* Wake the trainers that have new completions in their control pages. */
 void trainer_flush(struct agent *a);

@@ -9,7 +9,7 @@ struct agent;
 
 /* Return jobs[{job{name id uid state size} waits[...] condition}], a new reference. The waits have
  * the same fields as the waits in the scheduler's status (bps-scheduler/status/status.h). The field
- * why is one of
+ * `why` is one of
  *     join       the job has not formed
  *     submit     the missing workers of this machine have not submitted the round
  *     elsewhere  all workers of this machine have submitted the round
