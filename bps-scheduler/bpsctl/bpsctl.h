@@ -79,8 +79,8 @@ int cmd_version(const struct bpsctl_opts *o, const char *arg);
 int cmd_events(const struct bpsctl_opts *o, const char *arg);
 
 /* ---- cmd_steer.c: commands that change something ---- */
-/* Call steer_call. If --scheduler is not given and the default port does not answer, ask the
- * scheduler of this host for its port over HTTP, and try again with that port. */
+/* Call steer_call. If --scheduler is not given and the default port does not answer, get the port
+ * number from the scheduler of this host over HTTP. Then try again with that port. */
 int ask_scheduler(const struct bpsctl_opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
 	struct err_text *err);

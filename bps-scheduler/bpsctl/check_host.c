@@ -130,7 +130,7 @@ static void check_huge_pages(json_t *list)
 
 /* ---- RDMA ---- */
 
-/* Append the active ports of a device to ret, as "mlx5_0/1". Returns their number. */
+/* Append the active ports of a device to ret, as "mlx5_0/1". Returns the number of active ports. */
 static unsigned ports_up(const char *device, char *ret, size_t room)
 {
 	char path[512], state[64];

@@ -277,8 +277,8 @@ int cmd_key_revoke(const struct bpsctl_opts *o, const char *arg)
 	if (load_keys(o, &ring) <= 0)
 		return EXIT_ERR;
 	rc = keyring_revoke(&ring, arg);
-	/* -EEXIST: the key was revoked by an earlier command. Write the file again even so, because
-	 * the scheduler may not have read it since. */
+	/* -EEXIST: the key was revoked by an earlier command. Write the file nevertheless, because
+	 * the scheduler may not have read the file since that command. */
 	if (rc == 0 || rc == -EEXIST)
 		status = store(o, &ring, "the key is revoked");
 	else

@@ -23,7 +23,7 @@ static bool is_any(const struct addr *a)
 	return addr_number(a, &ss, &len) == 0 && sockaddr_is_any((struct sockaddr *)&ss);
 }
 
-/* Find the address on which the scheduler of this host really listens, if that is not the default
+/* Find the address on which the scheduler of this host really listens, if this is not the default
  * address. With this function, users need not give --scheduler. Returns false if --scheduler is
  * given, or if the scheduler reports no other address. */
 static bool find_scheduler(const struct bpsctl_opts *o, struct addr *ret_addr)

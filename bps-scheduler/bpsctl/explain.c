@@ -13,7 +13,7 @@
 
 struct explanation {
 	const char *code;
-	int number; /* number of an error; 0: the code is that of a problem */
+	int number; /* number of an error; 0: the code belongs to a problem */
 	const char *what, *effect, *action;
 };
 

@@ -9,7 +9,8 @@
 #include "common/base/nearest_name.h"
 
 /* Explain a code: "SERVER_DOWN", "BPS_ETIMEDOUT", "ETIMEDOUT", "10001" or "-10001"; case is
- * ignored. Returns a document, a new reference; NULL: the code is unknown. Its fields:
+ * ignored. Returns a document, a new reference; NULL: the code is unknown. Fields of the
+ * document:
  *   schema code what effect action [number]
  * If code is "", the document has the explanations of all codes:
  *   schema codes[each as above] */

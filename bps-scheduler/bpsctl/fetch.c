@@ -21,7 +21,7 @@
 #define STUCK_MS 1500
 #define AGENT_MS 350
 #define JOBS_MAX 32 /* largest number of jobs whose details are requested at once */
-/* seconds; an agent that has been down for longer is not listed as missing. The scheduler's
+/* Time in seconds. An agent that has been down for longer is not listed as missing. The scheduler's
  * AGENT_DOWN has the same limit. */
 #define DOWN_AGENT_S 600
 
@@ -71,12 +71,13 @@ static int scheduler_only(json_t *root, struct err_text *err)
 
 struct job_details {
 	struct http_get gets[JOBS_MAX];
-	/* for each element of gets: its job in the document of the cluster */
+	/* jobs[i]: the entry of the cluster's document for the job that gets[i] requests */
 	json_t *jobs[JOBS_MAX];
 	size_t n, not_asked;
 };
 
-/* Request the details of the jobs; those of forming jobs only if has_forming is set. */
+/* Request the details of the jobs. Details of forming jobs are requested only if has_forming is
+ * set. */
 static void details_get(struct job_details *d, const struct addr *addr, json_t *cluster,
 	bool has_forming, uint32_t timeout_ms)
 {

@@ -51,8 +51,8 @@ void live_screen_frame(FILE *out, const char *text, unsigned n_rows, bool is_fir
 {
 	size_t lines = count_lines(text), shown = lines < n_rows ? lines : n_rows - 2;
 
-	/* Move the cursor home, rewrite each line up to its end, then clear the rows below the
-	 * text. So the terminal never shows a blank screen between two frames. */
+	/* Move the cursor to the top left, rewrite each line up to its end, then clear the rows
+	 * below the text. So the terminal never shows a blank screen between two frames. */
 	fputs(is_first ? "\033[2J\033[H" : "\033[H", out);
 	for (size_t i = 0; i < shown; i++) {
 		const char *end = strchr(text, '\n');

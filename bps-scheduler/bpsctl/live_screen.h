@@ -12,8 +12,8 @@ struct live_screen {
 	bool has_begun;
 };
 
-/* Start. From now on SIGINT and SIGTERM do not end the process; they only end live_screen_wait.
- * Errors: -errno. */
+/* Begin to show screens. From now on, SIGINT and SIGTERM end live_screen_wait instead of the
+ * process. Errors: -errno. */
 int live_screen_begin(struct live_screen *w);
 /* Show one screen on stdout. */
 void live_screen_show(struct live_screen *w, const char *text);

@@ -1,6 +1,7 @@
-/* bpsctl: queries the daemons over HTTP and prints their answers. Commands that change something go
- * to the scheduler's control port. Each answer takes less than two seconds, even if a daemon does
- * not answer. Exit codes: 0 OK, 1 WARN, 2 ERR, 3 no daemon answers, 64 usage. One thread. */
+/* bpsctl: queries the daemons over HTTP and prints their answers. Commands that change something
+ * are sent to the scheduler's control port. Each answer takes less than two seconds, even if a
+ * daemon does not answer. Exit codes: 0 OK, 1 WARN, 2 ERR, 3 no daemon answers, 64 usage. One
+ * thread. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,7 +75,7 @@ struct bpsctl_command {
 	/* second argument, in the same form as the first; its value is passed in opts.more */
 	const char *second;
 	const char *help;
-	/* function of the command; NULL: the command shows the document of view */
+	/* function of the command; NULL: the command prints the document of the field `view` */
 	int (*run)(const struct bpsctl_opts *o, const char *arg);
 	/* document that the command shows; set if run is NULL */
 	const struct document_view *view;
@@ -257,7 +258,7 @@ static int dispatch(struct bpsctl_opts *o, char *const *args, size_t n)
 	return print_error(text, EX_USAGE);
 }
 
-/* Short or other names of flags, for interactive use. */
+/* Aliases of flags, for interactive use. */
 static const struct {
 	const char *alias, *flag;
 } aliases[] = {{"-f", "--follow"}, {"-v", "--verbose"}, {"--host", "--scheduler-http"},
@@ -295,7 +296,7 @@ static char **expand(int argc, char **argv, char **mem)
 
 	for (int i = 0; args && i < argc; i++) {
 		args[i] = argv[i];
-		/* an error number for explain, not a flag: skip its minus sign */
+		/* the argument is an error number for `explain`, not a flag: skip the minus sign */
 		if (has_code && is_negative(argv[i]))
 			args[i]++;
 		has_code |= i && strcmp(argv[i], "explain") == 0;

@@ -8,7 +8,7 @@
 
 #include <jansson.h>
 
-/* seconds; a call that has waited for longer is reported, because shorter waits are normal */
+/* Time in seconds. A call that has waited for longer is reported. Shorter waits are normal. */
 #define SCREEN_STUCK_S     0.5
 #define SCREEN_MISSING_MAX 16
 
@@ -22,8 +22,8 @@ int screen_daemon(FILE *out, json_t *root);
 /* Show an agent's GPUs and their strategy. Returns 1 if the configured strategy is not possible. */
 int screen_topology(FILE *out, json_t *root);
 
-/* Show a job, the cause of a delay first. Returns 1 if the job waits or an agent did not answer, 2
- * if the job has failed. */
+/* Show a job, beginning with the cause of a delay. Returns 1 if the job waits or an agent did not
+ * answer, 2 if the job has failed. */
 int screen_job(FILE *out, json_t *root);
 
 /* Show full tables. Returns 1 if an entry has a problem. */

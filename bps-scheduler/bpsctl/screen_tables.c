@@ -83,7 +83,7 @@ static void same_host_note(FILE *out, json_t *m)
 			cell_num(s, "connections"), cell_size(cell_num(s, "received_bytes")).s);
 }
 
-/* Print the values that only some members have, below the member's row. */
+/* Print, below the member's row, the values that only some members have. */
 static void member_notes(FILE *out, json_t *m)
 {
 	char text[600];

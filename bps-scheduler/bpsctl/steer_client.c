@@ -17,7 +17,8 @@
 #define BOUND_MS   2000
 #define NAME_BYTES (CTL_NAME_MAX + 1)
 
-/* A request in progress. When is_over is set, rc and either err or msg have the result. */
+/* A request in progress. When is_over is set, rc has the result. If rc is 0, msg has the
+ * scheduler's answer. Otherwise err has the reason. */
 struct steer_request {
 	const struct steer_conf *conf;
 	struct event_base *base;
@@ -206,7 +207,7 @@ static int ask(struct steer_request *call, const struct tls_conf *auth, unsigned
 }
 
 /* Send the request with the current key. If that fails, try the previous key, because the scheduler
- * may not have read the current one yet. */
+ * may not have read the current key yet. */
 static int ask_in_turn(struct steer_request *call, const struct tls_conf *auth)
 {
 	int rc = BPS_ENOSCHED;

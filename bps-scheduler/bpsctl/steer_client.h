@@ -19,14 +19,14 @@
 struct steer_conf {
 	struct addr scheduler;
 	struct auth_opts
-		/* key_file "": the key from systemd's credentials, else STEER_KEY_FILE if it
-		 * exists */
+		/* auth.key_file "": use the key from systemd's credentials, or else STEER_KEY_FILE
+		 * if this file exists */
 		auth;
 	const char *as; /* NAME in the identity ctl:NAME; "": the user's login name is used */
 };
 
 struct steer_arg {
-	const char *name, *value; /* if value is "", the argument counts as left out */
+	const char *name, *value; /* if `value` is empty, the argument is left out */
 };
 
 /* Load the keys of conf. Returns 1, or 0 if there are none. Errors: as keyring_load; -EINVAL conf

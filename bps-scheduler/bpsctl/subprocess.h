@@ -17,7 +17,7 @@ struct subprocess {
 	char text[SUBPROCESS_TEXT_BYTES];
 };
 
-/* Run all n programs at once. Returns when they have ended, or after timeout_ms, when the programs
+/* Run all n programs at once. Returns when all programs have ended. After timeout_ms, the programs
  * that still run are killed. */
 void subprocess_run_all(struct subprocess *children, size_t n, uint32_t timeout_ms);
 #endif

@@ -36,8 +36,8 @@ struct table_cell cell_rate(double v);
 struct table_cell cell_wait(json_t *pace);
 /* Format the delay of a job's slowest agent as "+41 ms", in at most 9 columns. */
 struct table_cell cell_lag(json_t *slowest);
-/* Return the state of a member. A member that is up may also be "drained", "draining" (partitions
- * are still there) or "leaving". */
+/* Return the state of a member. A member that is up may also be "drained", "draining" (the member
+ * still has partitions) or "leaving". */
 struct table_cell cell_state(json_t *m);
 /* Return the time since the last message of a member that is up, otherwise the time since it went
  * down. */
@@ -46,8 +46,8 @@ struct table_cell cell_last_heard(json_t *m);
  * it. */
 struct table_cell cell_user(uint64_t uid);
 
-/* Print s after head. Wrapped lines are indented below s. cell_wrapped_key prints the string with
- * that key in o, if it exists. */
+/* Print s after head. Wrapped lines are indented below s. cell_wrapped_key prints the string of
+ * `key` in o, if o has such a string. */
 void cell_wrapped(FILE *out, const char *head, const char *s);
 void cell_wrapped_key(FILE *out, const char *head, json_t *o, const char *key);
 /* Print the problems of a document, each with its three lines (what, effect, action). If a code has
