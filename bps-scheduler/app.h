@@ -67,7 +67,7 @@ void conns_drop(void *app, uint32_t id, const char *why);
 /* Return the channel of the connection with this number in the core. The channel stays owned by
  * conns.c. */
 struct ctlchan *conns_chan(void *app, uint32_t id);
-/* Declare each member dead whose key is revoked, even if the member is not connected. Without this
+/* Declare each member with a revoked key dead, even if the member is not connected. Without this
  * call, a revoked agent would count as alive while servers still receive data from it. */
 void conns_expel_revoked(struct sched_app *app);
 

@@ -10,8 +10,8 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 
-/* Send PEERS to all members of the other role. PEERS lists the members of role `changed` that this
- * transaction has changed. */
+/* Send PEERS to the agents if `changed` is ROLE_SERVER, otherwise to the servers. PEERS lists the
+ * members of role `changed` that this transaction has changed. */
 static void tell_members(struct sched_core *c, enum role changed)
 {
 	const struct sched_member **list = NULL;
@@ -32,9 +32,9 @@ static void tell_members(struct sched_core *c, enum role changed)
 	free(list);
 }
 
-/* Return whether the changes of the job must be sent to m. They are sent to every server and to all
- * agents of the job, also to agents that have left it. They are not sent to a member that is about
- * to get the whole state anyway (needs_sync). */
+/* Return whether the changes of the job must be sent to m. Changes are sent to every server and to
+ * all agents of the job, also to agents that have left the job. A member that is about to get the
+ * whole state (needs_sync) does not get the changes. */
 static bool is_audience(const struct sched_job *j, const struct sched_member *m, enum role role)
 {
 	return m->role == role && m->conn && !m->needs_sync &&
@@ -53,7 +53,7 @@ static void job_tell(struct sched_core *c, struct sched_job *j)
 
 			if (!m->conn && m->role == ROLE_AGENT &&
 				sched_job_member(j, m->id) != CTL_NO_ID)
-				/* stays set until the agent connects again */
+				/* is_behind stays set until the agent connects again */
 				m->is_behind = true;
 			if (!is_audience(j, m, order[r]))
 				continue;

@@ -18,14 +18,14 @@
  *
  * Transactions. An event changes the objects in memory. At its end, all changed objects get one new
  * view (a version number of the state) and are written to the state log as one record. Only then
- * are they sent to the members. While the record cannot be written, only BEAT and refusals are
- * sent. Members and jobs see no view change, and no member is declared dead. New members and
+ * are the changes sent to the members. While the record cannot be written, only BEAT and refusals
+ * are sent. Members and jobs see no view change, and no member is declared dead. New members and
  * workers are refused with BPS_ENOTDURABLE. If a known member returns, its connection is closed, so
  * that it tries again. The write is retried on every beat.
  *
  * After HELLO, the scheduler sends these messages to the member, in this order:
  * - WELCOME.
- * - PEERS with all live members of the other role, if there are any.
+ * - PEERS with the live agents for a server, or the live servers for an agent, if there are any.
  * - JOB and PLAN for each running job. An agent receives only the jobs of its workers. A server
  *   receives all jobs, but only the partitions that are placed on this server.
  * - JOB_END for each job that ended recently. An agent receives only the jobs of its workers.
@@ -72,9 +72,9 @@ int sched_restore(struct sched_core *c, const struct state_record *rec, struct e
 int sched_start(struct sched_core *c, uint64_t now_ns);
 
 /* Apply the times in cfg: the silence after which members are dead, the windows, and the delays
- * after which the status reports slow or stalled jobs and servers. Windows that have begun keep
- * their end. The beat interval does not change, so the caller must keep the dead times well above
- * it. */
+ * after which the status reports slow or stalled jobs and servers. A change does not move the end
+ * of a window that has begun. The beat interval does not change, so the caller must keep the dead
+ * times well above the beat interval. */
 void sched_set_times(struct sched_core *c, const struct sched_config *cfg, uint64_t now_ns);
 
 /* Change the quotas to those of cfg. Jobs and tensors that already exceed them stay. */
@@ -115,10 +115,11 @@ bool sched_is_durable(const struct sched_core *c);
 int sched_snapshot(const struct sched_core *c, int (*fn)(void *ctx, const struct state_record *rec),
 	void *ctx);
 
-/* Start a probe for the status: ask all agents of a running job for their workers' progress. Then
- * ask the agents that answered about the tensors that calls have waited for longest. env.probe_done
- * is called once with the same token, at most 1.25 times probe_ms later. Errors: BPS_ENOTFOUND no
- * such job is running, BPS_EBUSY too many probes. */
+/* Start a probe for the status. First ask all agents of a running job for their workers' progress.
+ * Then ask about the tensors for which calls have waited longest. Only agents that have answered
+ * the first question get the second question. env.probe_done is called once with the same token, at
+ * most 1.25 times probe_ms later. Errors: BPS_ENOTFOUND no such job is running, BPS_EBUSY too many
+ * probes. */
 int sched_probe_start(struct sched_core *c, uint32_t job, uint64_t token, uint64_t now_ns);
 
 /* End a job that forms or runs, with BPS_EJOB_FAILED and this text for its workers. Errors:
@@ -144,7 +145,7 @@ int sched_undrain(
 
 struct sched_probe_worker {
 	struct ctl_report_worker w;
-	uint32_t agent; /* agent id */
+	uint32_t agent; /* id of the worker's agent */
 };
 struct sched_probe {
 	uint32_t seq;
@@ -162,16 +163,17 @@ struct sched_probe {
 	uint32_t bound_ms;  /* longest duration of the probe, in milliseconds */
 	uint32_t n_members; /* number of the job's members, including those that are gone */
 	uint32_t n_open;    /* number of agents that have not answered yet */
-	bool *has_answered; /* [n_members], by member number: whether the agent has answered */
-	/* [n_members], by member number: a text about the state of the agent's network, or NULL */
+	bool *has_answered; /* indexed by member number: whether the agent has answered */
+	/* indexed by member number: a text about the state of the agent's network, or NULL */
 	char **texts;
 	struct sched_probe_worker *workers;
 	uint32_t n_workers;
-	/* For the second step of a status probe, which consists of further probes, each about one
-	 * tensor. */
+	/* Fields for the second step of a status probe. The second step consists of further probes,
+	 * each for one tensor. */
 	/* for a probe of the second step: the status probe that started the second step */
 	struct sched_probe *parent;
-	/* finished probes of the second step, whose workers have the field w.submitted */
+	/* finished probes of the second step; only in these probes, w.submitted of the workers is
+	 * valid */
 	struct sched_probe *details;
 	uint32_t n_details_open;
 	struct sched_probe *next;

@@ -20,8 +20,8 @@
 #include "bps-scheduler/placement/place_apply.h"
 #include "common/base/log.h"
 
-/* Limit of the direct reason in a short text, in bytes. The rest of the text is for the first
- * cause. */
+/* Largest length of the direct reason in a short text, in bytes. The rest of the text is for the
+ * first cause. */
 #define WHY_ITSELF_MAX 64
 
 /* Append the text of the job's first failed tensor, because it explains what happens to the job
@@ -117,8 +117,8 @@ static void note_first_loss(struct sched_job *j, const char *agent, const char *
 	j->first_loss = sched_dup(text);
 }
 
-/* Continue the job without member i. itself: the direct reason of the loss. The state log, the log,
- * the event and JOB all name the machine that left and the reason. */
+/* Continue the job without member i. The argument `itself` is the direct reason of the loss. The
+ * state log, the log, the event and JOB all name the machine that left and the reason. */
 static void shrink(struct sched_core *c, struct sched_job *j, uint32_t i, const char *itself)
 {
 	struct sched_job_member *m = &j->members[i];

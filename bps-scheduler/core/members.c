@@ -41,7 +41,7 @@ static uint64_t sight_end(const struct sched_core *c, const struct sched_member 
 	return m->seen_ns + sched_member_dead_ns(c, m);
 }
 
-/* Ask all connected members of the other role when they last received from m. */
+/* Ask the connected servers, or agents if m is a server, when they last received from m. */
 static void ask_others(struct sched_core *c, struct sched_member *m)
 {
 	struct ctl_msg msg = {
@@ -53,9 +53,10 @@ static void ask_others(struct sched_core *c, struct sched_member *m)
 	m->asked_ns = c->now_ns;
 }
 
-/* Ask the members of the other role about m, or schedule the question if it is not due yet. The
- * first question is due one span before silent_at_ns, at which time the silence of m makes it dead.
- * A span is 1/SIGHT_SHARE of the dead time. The next question is due after another span. */
+/* Ask the servers about m, or the agents if m is a server. If the question is not due yet, schedule
+ * the question. The first question is due one span before silent_at_ns, the time at which the
+ * silence of m makes m dead. A span is 1/SIGHT_SHARE of the dead time. The next question is due
+ * after another span. */
 static void ask_before(struct sched_core *c, struct sched_member *m, uint64_t silent_at_ns)
 {
 	uint64_t span = sched_member_dead_ns(c, m) / SIGHT_SHARE, at = silent_at_ns - span;
@@ -70,7 +71,7 @@ static void ask_before(struct sched_core *c, struct sched_member *m, uint64_t si
 	sched_arm(c, c->now_ns + span);
 }
 
-/* Schedule the next check of m. If m is an agent, ask the servers about it before dead_at_ns. */
+/* Schedule the next check of m. If m is an agent, ask the servers about m before dead_at_ns. */
 static void look_for(struct sched_core *c, struct sched_member *m, uint64_t dead_at_ns)
 {
 	sched_arm(c, dead_at_ns);
@@ -206,9 +207,9 @@ static void go_above(struct sched_core *c, uint64_t view)
 	c->tx_view = (uint64_t)c->term << 32 | 1;
 }
 
-/* Return whether the member knows views that this scheduler has lost. A view of the present term
- * proves a loss only if the member's process is in the restored state and has not connected since
- * the start. Otherwise the present scheduler may have sent that view. */
+/* Return whether the member has received views that this scheduler has lost. A view of the present
+ * term proves a loss only if the member's process is in the restored state and has not connected
+ * since the start. Otherwise the present scheduler may have sent that view. */
 static bool is_ahead(
 	const struct sched_core *c, const struct sched_member *m, const struct ctl_hello *h)
 {
@@ -268,9 +269,9 @@ static void turn_away(struct sched_core *c, uint32_t conn, bool is_known)
 			"log");
 }
 
-/* Return a member that cannot exchange data with the sender of HELLO, because it uses another
- * provider (transport). NULL: there is no such member. Members that are down do not count, because
- * their data connections are no longer used. */
+/* Return a member that cannot exchange data with the sender of HELLO, because the member and the
+ * sender use different providers (transports). NULL: there is no such member. Members that are down
+ * do not count, because their data connections are no longer used. */
 static const struct sched_member *other_provider(
 	const struct sched_core *c, const struct ctl_hello *h, const struct sched_member *self)
 {

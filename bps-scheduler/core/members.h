@@ -2,9 +2,9 @@
 #define BPS_SCHEDULER_CORE_MEMBERS_H
 #include "bps-scheduler/model/model.h"
 
-/* Handle HELLO: assign the connection to the member that it names, which may be a new or a
- * returning member. Returns false if the member was refused. Otherwise the caller commits, and then
- * sends WELCOME, or calls sched_hello_undo if the commit failed. */
+/* Handle HELLO: assign the connection to the member that HELLO names. The member may be new, or may
+ * return after an earlier connection. Returns false if the member was refused. Otherwise the caller
+ * commits, and then sends WELCOME, or calls sched_hello_undo if the commit failed. */
 bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl_hello *h);
 /* Undo sched_hello, because the state cannot be written. The member must not receive a state that
  * is not durable. */

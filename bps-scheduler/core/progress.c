@@ -26,9 +26,9 @@ static void rate_sample(struct sched_traffic *r, const struct ctl_beat *b, uint6
 	r->tx_bytes = b->tx_bytes;
 }
 
-/* Count one more observation. looks: 1 if the observation speaks for the state, -1 if it speaks
- * against the state, 0 if undecided. Sets *is_raised when the score reaches PROGRESS_SURE, and
- * clears it when the score reaches 0. Returns whether *is_raised has changed. */
+/* Count one more observation. looks: 1 if the observation supports the state, -1 if it contradicts
+ * the state, 0 if undecided. Sets *is_raised when the score reaches PROGRESS_SURE, and clears it
+ * when the score reaches 0. Returns whether *is_raised has changed. */
 static bool hysteresis(unsigned *score, bool *is_raised, int looks)
 {
 	if (looks > 0)
@@ -100,13 +100,14 @@ static void take_reports(struct sched_member *m, const struct ctl_beat *b)
 struct job_totals {
 	bool is_known;
 	uint64_t round, bytes, rounds, partition_rounds;
-	/* sum of the reports' medians, each multiplied by the number of its rounds */
+	/* sum over all reports: the report's median, multiplied by the report's number of rounds */
 	double wait_p50;
 	uint32_t wait_p99_us;
 	struct {
 		uint32_t agent;
 		uint64_t rounds;
-		/* sum of the agent's mean lags, each multiplied by the number of its rounds */
+		/* sum over all reports: the agent's median lag, multiplied by the number of rounds
+		 * in which the agent was last */
 		double lag;
 	} late[CANDIDATES_MAX];
 	unsigned n_late;

@@ -66,9 +66,9 @@ static void silent_agents(const struct sched_core *c, const struct sched_job *j,
 	}
 }
 
-/* Add f, a finding about n_late workers, if others have waited for them for stall_ms. A shorter
- * wait of at least STRAGGLER_MS is enough if only a few workers are late. If the list has a finding
- * about the same worker, only the finding with the longer wait is kept. */
+/* Add f, a finding about n_late workers, if other workers have waited for these workers for
+ * stall_ms. A shorter wait of at least STRAGGLER_MS is enough if only a few workers are late. If
+ * the list has a finding about the same worker, only the finding with the longer wait is kept. */
 static void late(const struct sched_core *c, const struct sched_job *j, uint32_t n_late,
 	struct sched_finding f, struct finding_list *l)
 {
@@ -95,8 +95,8 @@ static void set_worker(struct sched_finding *f, const struct sched_probe_worker 
 	f->pid = w->w.pid;
 }
 
-/* Find the workers that have not submitted a tensor that others wait for. detail: the finished
- * probe about that tensor. */
+/* Find the workers that have not submitted a tensor for which other workers wait. detail: the
+ * finished probe about that tensor. */
 static void late_for_tensor(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, const struct sched_probe *detail, struct finding_list *l)
 {
@@ -125,9 +125,10 @@ static void late_for_tensor(const struct sched_core *c, const struct sched_job *
 }
 
 /* Find late workers of a job on one machine. Such a job needs no servers, so its tensors have no
- * numbers that a probe could name. A worker is late if it has no call in flight while others have
- * one. The time of the last completed call is known only from probes. This time is too coarse to
- * find stragglers, so only stalled workers are reported. */
+ * numbers that a probe could name. A worker is late if it has no call in flight and has made fewer
+ * calls than another worker. At least one worker must have a call in flight. The time of the last
+ * completed call is known only from probes. This time is too coarse to find stragglers, so only
+ * stalled workers are reported. */
 static void late_on_one_machine(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, struct finding_list *l)
 {

@@ -27,8 +27,8 @@ const char *sched_stall_state_name(enum stall_state s);
 void stalls_tick(struct sched_core *c);
 /* Handle the end of p, a probe of j that stalls_tick started. */
 void stalls_probed(struct sched_core *c, struct sched_job *j, const struct sched_probe *p);
-/* Store the findings from the answers in ret, at most SCHED_FINDINGS_MAX, and return their number.
- * p: a finished probe of the whole job (without a tensor). */
+/* Derive findings from the answers. Store at most SCHED_FINDINGS_MAX findings in ret, and return
+ * their number. p: a finished probe of the whole job (without a tensor). */
 uint32_t stalls_find(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, struct sched_finding *ret);
 /* Check the consistency of j's state. Returns 0, or -EINVAL; err then names the violated rule. */

@@ -233,7 +233,7 @@ static void say_networks(const struct sched_core *c, const struct sched_job *j,
 	}
 }
 
-/* Describe the workers that others wait for at a barrier, or in bps_close. */
+/* Describe the workers for which other workers wait at a barrier, or in bps_close. */
 static void say_unfinished(
 	const struct sched_core *c, const struct sched_job *j, struct why_text *t)
 {
@@ -382,7 +382,7 @@ static const struct ctl_report_worker *next_wait(
 }
 
 /* Return the earliest round of the tensor that a worker waits for. A worker that waits for a later
- * round already has the result of the earliest one. */
+ * round already has the result of the earliest round. */
 static uint64_t wait_round(const struct sched_probe *p, uint32_t tensor)
 {
 	uint64_t round = UINT64_MAX;
@@ -463,7 +463,9 @@ static void probe_answer(struct sched_core *c, struct sched_probe *p)
 	struct why_text t = {.n = 0};
 
 	if (j) {
-		say_round(c, j, p, &t); /* say_round also sorts p->workers */
+		/* say_round also sorts p->workers, so that note_stalled reports the stalled
+		 * worker that is furthest behind */
+		say_round(c, j, p, &t);
 		note_stalled(c, j, p);
 	} else {
 		add(&t, "the job has ended");

@@ -8,7 +8,7 @@ void sched_join(struct sched_core *c, struct sched_member *m, const struct ctl_j
 void sched_worker(struct sched_core *c, struct sched_member *m, const struct ctl_worker *msg);
 void sched_fail(struct sched_core *c, struct sched_member *m, const struct ctl_fail *msg);
 /* Handle an agent that is dead (is_dead) or has restarted. The running jobs of a dead agent end, or
- * go on without it if they may shrink. Whether the agent is dead or has restarted, its workers
- * leave the jobs that are still forming. A restarted agent sends JOIN for them again. */
+ * continue without the agent if the jobs may shrink. In both cases, the agent's workers leave the
+ * jobs that are still forming. A restarted agent sends JOIN for these workers again. */
 void sched_agent_gone(struct sched_core *c, struct sched_member *m, bool is_dead);
 #endif
