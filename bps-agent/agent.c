@@ -182,8 +182,8 @@ static void on_peer(struct agent *a, const struct ctl_peer *p)
 	agt_core_server_changed(a->core, p->id);
 }
 
-/* Handle SIGHT. The scheduler receives nothing from a server, so it requests the time at which this
- * agent last received something from that server (rule C2). */
+/* Handle SIGHT. The scheduler asks when this agent last received something from a server, because
+ * the scheduler itself receives nothing from that server (rule C2). */
 static void on_sight(struct agent *a, const struct ctl_sight *asked)
 {
 	uint64_t heard_ns = agt_core_heard_ns(a->core, asked->member, asked->instance);
@@ -238,7 +238,7 @@ struct agent_delivery {
 	struct agent *agent;
 	enum agent_event event;
 	struct member_msg *msg;
-	struct agent_limits limits; /* set for AGENT_LIMITS */
+	struct agent_limits limits; /* new limits, set only if the event is AGENT_LIMITS */
 };
 
 static void set_limits(struct agent *a, const struct agent_limits *limits)
@@ -386,7 +386,8 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 	a->cfg = *cfg;
 	a->net = net;
 	a->member = member;
-	a->next_number = 1; /* numbers of trainers and jobs start at 1, because 0 means "none" */
+	/* the first trainer or job gets the number 1, because the number 0 means "none" */
+	a->next_number = 1;
 	a->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	a->trainer_events = &trainer_events;
 	TAILQ_INIT(&a->trainers);

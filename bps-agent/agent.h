@@ -28,9 +28,9 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 void agent_free(struct agent *a);
 /* Events that the control thread posts. MESSAGE: the scheduler has sent a message. RESYNC_BEGIN and
  * RESYNC_END: before and after the scheduler sends its complete state on a new connection.
- * FORGOTTEN: the scheduler has lost its state about this agent. LIMITS: the limits have changed,
- * and the new limits are valid from the thread's next turn. Resources that already exceed a new
- * limit stay in use. */
+ * FORGOTTEN: the scheduler has lost its state about this agent. LIMITS: the limits have changed.
+ * The new limits take effect when the data thread handles the event. Resources that already exceed
+ * a new limit stay in use. */
 enum agent_event {
 	AGENT_MESSAGE,
 	AGENT_RESYNC_BEGIN,

@@ -1,6 +1,6 @@
 /* Jobs, tensors and plans of the agent's core: functions that add and submit tensors and place
- * their partitions, and the work of each turn of the loop. Single partitions are in part.c,
- * connections in link.c. Thread: that of the xport. */
+ * their partitions, and the work of each iteration of the loop. Single partitions are in part.c,
+ * connections in link.c. Thread: the thread of the xport. */
 #include "bps-agent/core/core_impl.h"
 
 #include <assert.h>
@@ -15,7 +15,8 @@
 
 /* Partition size, in bytes, of jobs with one member, which need no server. */
 #define LOCAL_PART_BYTES (256u << 10)
-/* Limit of calls of link_pump per turn, even if the calls send few bytes. */
+/* Maximum number of calls of link_pump per call of agt_core_work. The limit matters when the calls
+ * send few bytes. */
 #define TURN_PUMPS 16
 
 int agt_core_new(const struct agt_config *cfg, const struct agt_env *env, struct xport *x,
@@ -63,7 +64,7 @@ static void job_destroy(struct agt_job *job)
 	void *ctx = job->release_ctx;
 
 	while (!TAILQ_EMPTY(&job->tensors))
-		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): it does not follow the unlinking */
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the analyzer ignores TAILQ_REMOVE */
 		tensor_free(TAILQ_FIRST(&job->tensors));
 	TAILQ_REMOVE(&job->core->jobs, job, link);
 	heap_fini(&job->parked);
@@ -82,7 +83,7 @@ void agt_core_free(struct agt_core *core)
 	if (!core)
 		return;
 	while (!TAILQ_EMPTY(&core->jobs))
-		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): it does not follow the unlinking */
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the analyzer ignores TAILQ_REMOVE */
 		job_destroy(TAILQ_FIRST(&core->jobs));
 	while (!TAILQ_EMPTY(&core->links))
 		link_free(TAILQ_FIRST(&core->links));
@@ -145,13 +146,14 @@ void agt_job_members(struct agt_job *job, const struct ctl_job *msg)
 
 	job->n_members = (uint16_t)msg->n_members;
 	job->size = msg->size;
-	/* after a restart, the JOB message that agt_job_new got had no backup */
+	/* The JOB message that agt_job_new received after a restart contained no number of backup
+	 * machines. */
 	job->has_backup = msg->backup > 0;
 	job->may_shrink = msg->flags & JOB_SHRINK;
 	if (msg->border <= job->border)
 		return;
-	/* Rounds submitted from now on belong to the new members. Remove the partitions from their
-	 * servers until the placement for the border arrives. */
+	/* Rounds that are submitted from now on belong to the new members. Remove the partitions
+	 * from their servers until the placement for the new members arrives. */
 	job->border = msg->border;
 	TAILQ_FOREACH (t, &job->tensors, link)
 		for (uint32_t i = 0; i < t->n_parts; i++)
@@ -308,8 +310,8 @@ int agt_tensor_new_device(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
 	return rc;
 }
 
-/* Start a round of a device tensor. Sums that landed before a restart may not have reached the
- * executor. Report them again. */
+/* Start a round of a device tensor. If a sum was already in its out-slot before a restart, report
+ * the sum to the executor again. The previous report may have been lost. */
 static void device_start(struct agt_tensor *t, uint64_t round)
 {
 	struct agt_env *env = &t->job->core->env;
@@ -329,7 +331,7 @@ static void tensor_start(struct agt_tensor *t)
 	t->begun_seq = t->job->core->n_begun++;
 	t->has_landed = false;
 	t->parts_left = 0;
-	/* partitions of this round that landed before a restart need no work */
+	/* partitions whose sum of this round was in its out-slot before a restart need no work */
 	for (uint32_t i = 0; i < t->n_parts; i++)
 		t->parts_left += t->parts[i].round < round;
 	for (uint32_t i = 0; i < t->n_parts; i++)
@@ -416,8 +418,7 @@ static bool is_too_large(const struct agt_job *job, uint64_t bytes)
 	return !job->is_local && limit && bytes > limit;
 }
 
-/* Return the memory that keeps the partitions' state across restarts, or NULL if memory is
- * short. */
+/* Return the memory that keeps the partitions' state across restarts. NULL: out of memory. */
 static struct agt_kept_part *keep(
 	struct agt_tensor *t, uint32_t id, uint32_t part_elems, uint32_t n_parts)
 {
@@ -623,8 +624,8 @@ uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns)
 	while ((n = heap_min(&core->link_timers)) && n->key <= now_ns) {
 		link_retry((struct agt_link *)((char *)n - offsetof(struct agt_link, timer)));
 		if (heap_min(&core->link_timers) == n)
-			/* connecting failed at once, and the link is due again: handle other events
-			 * first */
+			/* The attempt to connect has failed immediately, and the next attempt is
+			 * already due. Handle other events first. */
 			break;
 	}
 	n = heap_min(&core->link_timers);

@@ -4,8 +4,9 @@
  * rounds. The core is a state machine without clock, threads or sockets. The simulator runs the
  * same code. Rules A1-A8, B2, B4, B6: docs/reference/faults.md. Thread: the thread of the xport.
  *
- * A tensor goes round by round. A round starts when all local workers have submitted it. From then
- * on each partition has its own state. Partitions of higher priority are sent first:
+ * The rounds of a tensor run one after another. A round starts when all local workers have
+ * submitted the round. After the start, each partition has its own state. Partitions of higher
+ * priority are sent first:
  *
  *   IDLE --round starts--> READY --window, credit--> SENT --RESULT offered--> OFFERED --> FETCHING
  *     ^                      ^                        | \                        |           |
@@ -14,10 +15,11 @@
  *     |                                                FETCHING --sum read--> IDLE
  *     `--- all partitions IDLE: the round is done
  *
- * A READY partition waits in the queue of its connection. A connection may be held while other
- * connections are behind it (lockstep.c). A job may have at most job_inflight_bytes in flight. At
- * that limit, the job's READY partitions move to the queue job->parked, so that partitions of other
- * jobs can be sent. Each sum that arrives may move partitions back to their connections' queues.
+ * A READY partition waits in the queue of its connection. A connection that is ahead of other
+ * connections may have to wait for them (lockstep.c). A job may have at most job_inflight_bytes in
+ * flight. At that limit, the job's READY partitions move to the queue job->parked, so that
+ * partitions of other jobs can be sent. Each sum that arrives may move partitions back to their
+ * connections' queues.
  *
  * The local sum and the crc of a READY partition are computed just before it is sent. Until then, a
  * more urgent partition can be sent first. A job with one member needs no server: its READY
@@ -30,12 +32,12 @@
  *
  * A tensor has an in-slot per local worker, and two out-slots (index round & 1). A tensor with
  * several in-slots also has a staging buffer for their sum. The contribution stays unchanged until
- * the round is done (A1). Result r stays unchanged until result r + 2 lands (A2).
+ * the round is done (A1). Result r stays in its out-slot until result r + 2 replaces it (A2).
  *
  * This core uses the round numbers of the trainers. The job's last border is a barrier at which
- * workers joined. On the wire, rounds count from 1 again since that border, because the new workers
- * have done no rounds. All members cross the border between the same two rounds. Each partition
- * crosses the border with its new pgen.
+ * workers joined. In messages, the first round after that border has the number 1, because the new
+ * workers have done no rounds before. All members cross the border between the same two rounds.
+ * Each partition crosses the border with its new pgen.
  *
  * Restart. A process may end at any instruction. The next process has the same memory (buffers and
  * struct agt_kept_part), and submits again what each worker had submitted. The table shows how a
@@ -54,16 +56,16 @@
  * K2  The slot r & 1 of the outputs, crc, workers and contributors is written for r only when
  *     landed is r - 1. The other slot must stay unchanged: a donation of r - 1 needs it, and so
  *     does CONTRIB(r), which carries the crc of r - 1.
- * K3  Let c be the tensor's last complete round, which is the least landed of its partitions. For
- *     each partition, landed is c or c + 1. It is c + 1 only if all workers have submitted round c
- *     + 1.
+ * K3  Let c be the tensor's last complete round: the smallest value of landed among its partitions.
+ *     For each partition, landed is c or c + 1. The value c + 1 is possible only if all workers
+ *     have submitted round c + 1.
  * K4  Placement (pgen) does not survive a restart: the scheduler sends it again. A server accepts
  *     the messages of a partition under the pgen that the server has. A new instance has new
  *     connections, so messages to the previous process do not reach the next process (A4).
  * K6  If all partitions of a device tensor have landed in the same round, the sums may not be on
  *     the devices yet. The next process starts that round again. The round is complete when
- *     agt_tensor_unstaged is called, even if the previous process received that call, too. No step
- *     of this uses the network. */
+ *     agt_tensor_unstaged is called, even if the previous process received that call, too. Starting
+ *     and completing that round again needs no messages to servers. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -89,12 +91,13 @@ struct agt_mem {
 /* State of a partition that must survive a restart: see K1-K3 above. A new partition has zeros. */
 struct agt_kept_part {
 	_Atomic uint64_t landed; /* last round whose sum is complete in its out-slot */
-	_Atomic uint64_t summed; /* last round whose local sum is in staging, see rule B6 */
+	/* last round whose local sum is in the staging memory, see rule B6 */
+	_Atomic uint64_t summed;
 	/* crc and number of workers of the last two sums, index round & 1 */
 	uint32_t result_crc[2], workers[2];
-	/* border: the view of the last border. base: the last local round before that border, which
-	 * all members have completed. Round base + 1 is round 1 on the wire. border is written
-	 * after base. */
+	/* border: the view of the last barrier at which workers joined the job. base: the last
+	 * local round before that barrier, which all members have completed. Round base + 1 has the
+	 * number 1 in messages. border is written after base. */
 	uint64_t base, border;
 	struct member_set contributors[2];
 };
@@ -109,11 +112,11 @@ struct agt_kept_part {
  * first contribution would be delayed. */
 #define AGT_TURN_BYTES (UINT64_C(512) << 10)
 
-/* Limits for copies that do not fill the CPU's caches. In a job with AGT_MUCH_BYTES or more of
- * tensors, results of AGT_MUCH_PART_BYTES or more from a server on this host are copied so. In such
- * a job, the first sums of a step would leave the caches before the end of the step anyway. Jobs
- * with 16 and 64 MiB were measured (docs/explanation/performance.md, point 15), smaller jobs were
- * not. */
+/* Limits for copies that bypass the CPU's caches. A result from a server on this host is copied in
+ * this way if the job has AGT_MUCH_BYTES or more of tensors, and the result has AGT_MUCH_PART_BYTES
+ * or more. In such a job, the first sums of a step would leave the caches before the end of the
+ * step anyway. Jobs with 16 and 64 MiB were measured (docs/explanation/performance.md, point 15),
+ * smaller jobs were not. */
 #define AGT_MUCH_BYTES      (UINT64_C(16) << 20)
 #define AGT_MUCH_PART_BYTES (UINT32_C(32) << 10)
 
@@ -124,7 +127,8 @@ struct agt_config {
 	uint64_t job_inflight_bytes;
 	/* time without an answer after which a message is sent again */
 	uint64_t retry_ns;
-	uint64_t again_ns; /* delay before a message is sent again after AGAIN */
+	/* delay between the answer AGAIN and the next attempt to send the message */
+	uint64_t again_ns;
 	/* How many bytes a connection may be ahead of the connection furthest behind (lockstep.c).
 	 * A larger ahead_bytes of struct xport replaces this value. */
 	uint64_t lead_bytes;
@@ -152,12 +156,13 @@ struct agt_env {
 	void (*unstage)(void *ctx, void *tensor_user, uint32_t part, uint64_t round);
 	/* Report to the scheduler that the job cannot continue. */
 	void (*fail)(void *ctx, uint32_t job, int code, const char *text);
-	/* Return a random number. The core spreads the attempts to reconnect with it. */
+	/* Return a random number. The core uses the number to spread the attempts to reconnect over
+	 * time. */
 	uint64_t (*random)(void *ctx);
 	/* Return the memory that keeps the state of a tensor's n_parts partitions. Called when id
-	 * and part_elems are known. The memory is zeroed, or comes from the previous process. It
-	 * must stay valid until agt_job_free calls release. The callback returns NULL if memory is
-	 * short. env->keep may be NULL: then no state survives a restart. */
+	 * and part_elems are known. The memory is zeroed, or comes from the previous process. The
+	 * memory must stay valid until agt_job_free calls release. NULL: out of memory. env->keep
+	 * may be NULL: then no state survives a restart. */
 	struct agt_kept_part *(*keep)(
 		void *ctx, void *tensor_user, uint32_t id, uint32_t part_elems, uint32_t n_parts);
 };
@@ -215,8 +220,8 @@ int agt_tensor_new_device(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
 /* Report that the executor has copied the partition's bytes of the round to the inputs. Errors:
  * -EINVAL the core does not wait for these bytes. */
 int agt_part_staged(struct agt_tensor *t, uint32_t part, uint64_t round);
-/* Report that all sums of the round are on the devices, which ends the round. Errors: -EINVAL not
- * all sums of that round have landed. */
+/* Report that all sums of the round are on the devices, which ends the round. Errors: -EINVAL some
+ * sums of that round are not in their out-slots yet. */
 int agt_tensor_unstaged(struct agt_tensor *t, uint64_t round);
 /* Return the size of the tensor's partitions in bytes; the last partition may be smaller. 0: the
  * tensor has no plan yet. */
@@ -224,9 +229,9 @@ uint64_t agt_tensor_part_bytes(const struct agt_tensor *t);
 /* Apply the scheduler's plan of the tensor: its id and the size of its partitions. A second plan is
  * ignored. If env->keep returns memory from before a restart, the tensor resumes after its last
  * complete round. All workers have submitted that round, and may submit the next round. Some
- * partitions of the next round may have landed already. Errors: BPS_EPROTO the plan does not fit
- * the tensor or contradicts the kept state; BPS_EQUOTA one partition is larger than the limit of a
- * job's bytes in flight; -ENOMEM. */
+ * partitions may already have their sums of the next round. Errors: BPS_EPROTO the plan does not
+ * fit the tensor or contradicts the kept state; BPS_EQUOTA one partition is larger than the limit
+ * of a job's bytes in flight; -ENOMEM. */
 int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan);
 /* Fail this tensor, but not its job: its rounds end with the error `code`. */
 void agt_tensor_fail(struct agt_tensor *t, int code);
@@ -236,18 +241,18 @@ void agt_job_runs(struct agt_job *job, const struct ctl_run *runs, uint32_t n_ru
 
 /* Submit the next round of t for local worker `worker`. Errors: BPS_EBUSY round is not the worker's
  * next round, BPS_EMISMATCH op differs from that of the other local workers. If the job or tensor
- * fails, env->done reports the failure for each round. A worker that submits a round after
- * env->done has reported its failure gets the failure's code as the return value. */
+ * fails, env->done reports the failure for each round. If a worker submits a round after env->done
+ * has reported the round's failure, agt_submit returns the code of the failure. */
 int agt_submit(
 	struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op, uint16_t priority);
 
-/* Return who contributed to t's last complete sum. *ret_members: the members that contributed to
- * all partitions. *ret_least, *ret_most: the least and the largest number of workers of a
- * partition. */
+/* Return which members contributed to t's last complete sum. *ret_members: the members that
+ * contributed to all partitions. *ret_least, *ret_most: the smallest and the largest number of
+ * workers that contributed to a partition. */
 void agt_tensor_contributors(const struct agt_tensor *t, struct member_set *ret_members,
 	uint32_t *ret_least, uint32_t *ret_most);
-/* Return the number of local rounds before round 1 of the wire, see base in struct
- * agt_kept_part. */
+/* Return how many local rounds precede the round that has the number 1 in messages, see the field
+ * `base` of struct agt_kept_part. */
 uint64_t agt_tensor_base(const struct agt_tensor *t);
 /* Return the number of the last complete round. */
 uint64_t agt_tensor_round(const struct agt_tensor *t);
@@ -256,9 +261,9 @@ uint32_t agt_tensor_id(const struct agt_tensor *t);
 /* Close the connections to the server and reconnect at once, because the server's address or
  * instance has changed. */
 void agt_core_server_changed(struct agt_core *core, uint32_t server);
-/* Return whether all links with partitions are up, and job->parked is empty. Otherwise ret_text
- * lists the missing connections, and the number of partitions in job->parked. Links of other jobs
- * count, too. */
+/* Return whether all links that carry partitions of the job are up. True for a job with one member.
+ * ret_text lists the missing connections. If partitions are in job->parked, ret_text also contains
+ * their number, even if the result is true. */
 bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_bytes);
 
 /* Return when that instance of a server last sent anything on a data connection. Closed connections
@@ -281,14 +286,16 @@ enum agt_stall_kind {
 };
 struct agt_stall {
 	enum agt_stall_kind kind;
-	uint32_t part, n_parts, n_open; /* n_open: number of partitions without a sum */
+	uint32_t part, n_parts, n_open; /* n_open: number of partitions that have no sum yet */
 	uint32_t server;                /* server of the partition; 0: none */
-	uint64_t ns;                    /* how long this wait has lasted; 0: not known */
+	/* time for which the partition has waited for the reason in `kind`, in ns; 0: not known */
+	uint64_t ns;
 };
 bool agt_tensor_stall(const struct agt_tensor *t, struct agt_stall *ret);
 
-/* Do the work of one turn: send contributions of turn_bytes (the last contribution may exceed this
- * limit), and sum one partition of a job with one member. Return whether there is more to do. */
+/* Do the work of one iteration of the loop: send contributions of turn_bytes (the last contribution
+ * may exceed this limit), and sum one partition of a job with one member. Return whether there is
+ * more to do. */
 bool agt_core_work(struct agt_core *core);
 /* Set the core's time and handle the timers that are due. Returns the next deadline, in ns. The
  * caller must call agt_core_tick before each batch of events. */
@@ -296,8 +303,8 @@ uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns);
 
 /* Change the window (see struct agt_config). Contributions in flight are not affected. */
 void agt_core_set_window(struct agt_core *core, size_t window_bytes);
-/* Change the limit of one job's contributions in flight; 0: no limit. Partitions in job->parked
- * that fit now return to the queues of their links. */
+/* Change the limit of one job's contributions in flight; 0: no limit. If the new limit allows,
+ * partitions in job->parked return to the queues of their links. */
 void agt_core_set_job_inflight(struct agt_core *core, uint64_t bytes);
 /* Return the bytes of the job's contributions whose sums have not arrived. */
 uint64_t agt_job_inflight(const struct agt_job *job);

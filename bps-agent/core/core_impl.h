@@ -27,8 +27,8 @@ struct agt_tensor {
 	 * outputs */
 	bool is_device;
 	bool is_unstaging; /* all sums are in host memory, but not all are on the devices */
-	/* some partitions of round + 1 landed before a restart, and round + 1 has not started
-	 * again */
+	/* before a restart, some partitions received their sums of round + 1, and round + 1 has not
+	 * started again */
 	bool has_landed;
 	/* error code with which the tensor's rounds end; 0: the tensor has not failed */
 	int failed;
@@ -39,11 +39,12 @@ struct agt_tensor {
 	uint64_t round; /* the last complete round */
 	/* position of round + 1 in the order in which the rounds of all jobs started */
 	uint64_t begun_seq;
-	uint32_t n_submitted; /* local workers that submitted round + 1 */
+	uint32_t n_submitted; /* number of local workers that have submitted round + 1 */
 	struct agt_mem staging, out[2];
 	struct agt_part *parts;
-	struct agt_kept_part *own_kept; /* used when env.keep is NULL */
-	uint64_t *submitted;            /* last submitted round of each local worker */
+	/* memory for the partitions' state, used when env.keep is NULL */
+	struct agt_kept_part *own_kept;
+	uint64_t *submitted; /* last submitted round of each local worker */
 	uint32_t n_in;
 	/* array of n_in: one in-slot per local worker, or the inputs of a device tensor */
 	struct agt_mem in[];
@@ -58,7 +59,8 @@ struct agt_job {
 	uint64_t tensor_bytes;
 	int failed;
 	bool is_local; /* the job has one member, so no server takes part */
-	/* view of the last border; a partition with an older pgen waits for its new placement */
+	/* view of the last barrier at which workers joined; a partition with an older pgen waits
+	 * for its new placement */
 	uint64_t border;
 	/* The job continues when a machine is lost. So contributions to servers on this host have a
 	 * crc, too (B6). */
@@ -67,7 +69,8 @@ struct agt_job {
 	 * HAVE. */
 	bool has_backup;
 	bool is_closing;
-	uint32_t n_reads; /* running reads; the last one frees a closing job */
+	/* number of running reads; when the last read ends, a closing job is freed */
+	uint32_t n_reads;
 	void (*release)(void *ctx);
 	void *release_ctx;
 	TAILQ_HEAD(, agt_tensor) tensors;
@@ -78,24 +81,26 @@ struct agt_job {
 	size_t n_parts;
 	/* READY partitions that wait until fewer bytes of the job are in flight */
 	struct heap parked;
-	/* lagging: shares that other shares may have to wait for; the first is the share furthest
-	 * behind. held: shares that wait for the first share of lagging. */
+	/* lagging: shares that other shares may have to wait for; the first share has the least
+	 * progress. held: shares that wait for the first share of `lagging`. */
 	struct heap lagging, held;
 	size_t n_shares;
 	struct lockstep_server *homes; /* bytes of the job's partitions on each server */
 	size_t n_homes, homes_room;
-	bool is_in_step; /* whether connections that are ahead are held in this burst */
-	/* number of bursts so far; a burst begins when the empty heap lagging gets a first share */
+	/* whether shares with more progress wait for the share with the least progress */
+	bool is_in_step;
+	/* number of bursts so far; a burst begins when the empty heap `lagging` gets a first
+	 * share */
 	uint64_t burst;
-	/* Urgency of the next contribution of the first share in lagging, at the time when held
-	 * shares were last released. */
+	/* Urgency that the next contribution of the first share in `lagging` had when held shares
+	 * were last released. */
 	uint64_t behind_urgency;
 };
 
 struct agt_core {
 	struct agt_config cfg;
 	struct agt_env env;
-	uint64_t n_begun; /* number of rounds of all tensors that have started */
+	uint64_t n_begun; /* number of rounds that have started, counted over all tensors */
 	struct xport *x;
 	TAILQ_HEAD(, agt_job) jobs;
 	TAILQ_HEAD(, agt_link) links, active;

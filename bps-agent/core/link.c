@@ -188,7 +188,9 @@ void link_send_got(struct agt_link *link, const struct wire_msg *m)
 		return;
 	g = malloc(sizeof(*g));
 	if (!g)
-		return; /* without GOT, the server keeps that result until the connection ends */
+		/* out of memory: without GOT, the server keeps the result until the connection
+		 * ends */
+		return;
 	g->m = got;
 	TAILQ_INSERT_TAIL(&link->gots, g, link);
 	link_activate(link);
@@ -243,8 +245,8 @@ static void pump_offered(struct agt_link *link)
 			return;
 }
 
-/* Return the link's most urgent partition that may be sent; NULL: no partition may be sent. Add
- * shares that may not send now to job->held. Their release activates the link. */
+/* Return the link's most urgent partition that can be sent; NULL: no partition can be sent. Each
+ * share that must wait is added to job->held. The release of a share activates its link. */
 static struct agt_part *next_part(struct agt_link *link)
 {
 	struct agt_part *best = NULL;
@@ -282,7 +284,8 @@ bool link_pump(struct agt_link *link)
 	if (!part)
 		return false;
 	if (!part_fits_job(part)) {
-		part_park(part); /* meanwhile the link can send other partitions */
+		/* while this partition waits, the link can send partitions of other jobs */
+		part_park(part);
 		link_activate(link);
 		return true;
 	}

@@ -19,20 +19,21 @@ enum link_state { LINK_DOWN, LINK_CONNECTING, LINK_UP };
 /* The connection to one data thread of one server. */
 struct agt_link {
 	TAILQ_ENTRY(agt_link) link;
-	TAILQ_ENTRY(agt_link) active; /* in core->active when is_active */
+	TAILQ_ENTRY(agt_link) active; /* entry in core->active while is_active is set */
 	struct agt_core *core;
 	uint32_t server;
 	uint16_t thread;
 	bool is_active; /* the link may have something to send */
 	/* A GOT, HAVE or donation could not be sent for lack of credit. Nothing is sent until
-	 * event_writable is called. */
+	 * event_writable is called or a new connection is up. */
 	bool is_stuck;
 	/* The transport has rejected a contribution. No new contribution is sent until
-	 * event_writable is called. */
+	 * event_writable is called or a new connection is up. */
 	bool is_full;
 	enum link_state state;
-	struct xconn *conn;     /* set in CONNECTING and UP */
-	struct heap_node timer; /* in core->link_timers while DOWN if partitions need the link */
+	struct xconn *conn; /* connection, set in the states CONNECTING and UP */
+	/* timer in core->link_timers, used in the state DOWN if partitions need the link */
+	struct heap_node timer;
 	unsigned n_tries;
 	uint64_t down_since_ns;
 	/* instance: the server's instance on the last connection. heard_ns: when that instance last
@@ -59,8 +60,8 @@ void link_owe(struct agt_part *part, enum part_owe what);
 void link_drop_owed(struct agt_part *part);
 /* Send GOT for the result that m names, now or when there is credit. */
 void link_send_got(struct agt_link *link, const struct wire_msg *m);
-/* Add an UP link to core->active, because it may have something to send. link_pump checks whether
- * it has. */
+/* Add an UP link to core->active, because the link may have something to send. link_pump checks
+ * whether there is anything to send. */
 void link_activate(struct agt_link *link);
 /* Start the reads and send the messages that are possible now, with at most one contribution.
  * Returns true if another call may send more. */

@@ -12,8 +12,8 @@
  * Connections with equal bytes do not stay in step by themselves either. Agent 1 may have sent much
  * to server 1 and little to server 2, and agent 2 the opposite. All cards are busy, but no sum is
  * complete before nearly all bytes are pushed. The results then arrive when no push is left to
- * overlap with them. 8 agents and 8 servers at 100 Mbit/s got into that state and stayed in it, at
- * 60 % of the throughput.
+ * overlap with them. 8 agents and 8 servers at 100 Mbit/s reached this state and stayed in it, and
+ * the throughput fell to 60 %.
  *
  * Therefore a connection is held (sends no new contribution) while its progress is ahead of the
  * connection furthest behind. A connection has a number of bytes to send in a burst of its job. Its
@@ -22,7 +22,7 @@
  * connection furthest behind. So all connections finish at the same time, at the rate of the server
  * with the most bytes.
  *
- * Holding is useless if the servers have different amounts and each server receives at most as much
+ * Holding is useless if the servers sum different amounts and each server receives at most as much
  * as one agent sends. Then the agents' own cards are the limit, and no connection is held. An
  * example is two agents with some servers on machines of their own.
  *
@@ -32,10 +32,10 @@
  *   - if it has sent nothing for longer than expected (is_late): it is slow for another reason, and
  *     the other connections can use the time;
  *   - if it uses no network card: its server is on the same host.
- * A connection that holds no other for the last two reasons is not held either. A connection may
- * always send its most urgent contribution if that contribution was sent before. If a transport
- * accepts offers without their bytes, it sends all of them within one turn, and holding has no
- * effect. */
+ * If the second or third reason applies to a connection, that connection is not held either. If the
+ * most urgent contribution of a connection was sent before, the connection may always send this
+ * contribution again. If a transport accepts offers without their bytes, all offers are sent in one
+ * iteration of the loop. Then holding has no effect. */
 #include "bps-agent/core/lockstep.h"
 
 #include <assert.h>
@@ -55,7 +55,8 @@
 #define GAP_MAX_NS   (1000 * NS_PER_MS)
 #define PROGRESS_ONE (UINT64_C(1) << 48)
 /* Tolerances for comparing the bytes that servers sum. Amounts that should be equal can differ by
- * some partitions. Small amounts can differ by one partition of eight. */
+ * some partitions. If a server sums about 8 partitions, one partition more or less changes the
+ * amount by an eighth. */
 #define FULLER 1.02
 #define ALIKE  1.15
 /* If all servers sum equal amounts, the connections are not kept in step in one of LOOSE_EVERY
@@ -232,8 +233,8 @@ static struct lockstep_share *more_urgent(const struct agt_job *job, uint64_t th
 	return NULL;
 }
 
-/* Release the held shares that may send now. The share furthest behind may have progressed, may
- * have become less urgent, or may be a different one. */
+/* Release the held shares that may send now. The share furthest behind may have progressed or
+ * become less urgent. A different share may be the share furthest behind now. */
 static void release_some(struct agt_job *job)
 {
 	struct heap_node *behind = heap_min(&job->lagging), *held;

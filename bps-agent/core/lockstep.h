@@ -17,20 +17,22 @@ struct lockstep_share {
 	TAILQ_ENTRY(lockstep_share) of_link;
 	struct agt_link *link;
 	struct agt_job *job;
-	struct heap ready;    /* READY partitions, except those in job->parked */
-	struct heap_node lag; /* in job->lagging while lockstep_counts(share); key: progress */
-	/* In job->held while the share is held. key: the progress that the share furthest behind
-	 * must reach before this share is released. */
+	struct heap ready; /* READY partitions, except those in job->parked */
+	/* entry in job->lagging while lockstep_counts(share) is true; key: progress of the share */
+	struct heap_node lag;
+	/* Entry in job->held while the share is held. key: the progress that the share furthest
+	 * behind must reach before this share is released. */
 	struct heap_node wait;
 	size_t n_parts;
 	/* number of the last burst of the job in which the share had something to send */
 	uint64_t burst;
-	uint64_t sent_bytes, ready_bytes; /* bytes sent in that burst; bytes that wait in ready */
+	/* sent_bytes: bytes sent in the burst. ready_bytes: bytes of the partitions in `ready`. */
+	uint64_t sent_bytes, ready_bytes;
 	/* moved_ns: when the share last sent a contribution, or became able to send one. gap_ns:
 	 * mean time between two contributions. */
 	uint64_t moved_ns, gap_ns;
-	/* the share has sent nothing for too long: other shares do not wait for it until it sends
-	 * again */
+	/* The share has sent nothing for too long. Until the share sends a contribution, other
+	 * shares do not wait for this share. */
 	bool is_late;
 };
 

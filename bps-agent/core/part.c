@@ -145,9 +145,9 @@ void job_unpark(struct agt_job *job)
 		struct agt_part *part = part_of(node);
 
 		expected += part_bytes(part);
-		/* With nothing in flight, move all partitions to their links. If only some were
-		 * moved and none of them could be sent, no sum would arrive and move the other
-		 * partitions. */
+		/* If no bytes are in flight, move all partitions to their links. If only some
+		 * partitions were moved and none of them could be sent, no sum would ever arrive.
+		 * Then no event would move the remaining partitions. */
 		if (limit && job->inflight && expected > limit)
 			return;
 		part_dequeue(part);
@@ -211,8 +211,8 @@ void part_staged(struct agt_part *part)
 	enqueue(part);
 }
 
-/* Queue the partition's messages again for a server that has no state of it, after a new pgen or
- * connection. */
+/* Queue all messages of the partition again after a change of the pgen or the connection, because
+ * the server then has no state of the partition. */
 static void resend_all(struct agt_part *part, const char *why)
 {
 	part->n_tries = part->n_agains = 0;

@@ -39,22 +39,26 @@ struct agt_part {
 	/* the share of the tensor's job on that link, see lockstep.h */
 	struct lockstep_share *share;
 	uint64_t pgen;
-	uint64_t round;        /* in IDLE the last complete round, else the round in progress */
+	/* in the state IDLE the last complete round, else the round in progress */
+	uint64_t round;
 	uint64_t crc_round;    /* round of the contribution that crc belongs to */
-	struct heap_node node; /* used in READY */
+	struct heap_node node; /* node in a heap of partitions to send, used in the state READY */
 	/* Timer in core->timers. It runs in the states SENT and WAITING, and in IDLE and READY
 	 * while the server has not confirmed a HAVE. */
 	struct heap_node timer;
-	TAILQ_ENTRY(agt_part) offered; /* used in OFFERED */
-	TAILQ_ENTRY(agt_part) owing;   /* in link->owing when owes != 0 */
-	TAILQ_ENTRY(agt_part) home;    /* in link->parts */
+	TAILQ_ENTRY(agt_part) offered; /* entry in link->offered, used in the state OFFERED */
+	TAILQ_ENTRY(agt_part) owing;   /* entry in link->owing while owes is not 0 */
+	TAILQ_ENTRY(agt_part) home;    /* entry in link->parts while the partition has a link */
 	/* messages that wait to be sent: bits of enum part_owe */
 	uint8_t owes;
 	/* the partition's bytes are included in link->inflight and job->inflight */
 	bool is_charged;
-	bool is_parked;  /* READY: the partition is in job->parked */
-	bool is_staging; /* READY: the executor has not copied all bytes */
-	/* FETCHING: the result of the read must be discarded, for example after a change of pgen */
+	bool is_parked; /* in the state READY: the partition is in job->parked */
+	/* in the state READY: the executor has not copied all of the partition's bytes to the
+	 * inputs */
+	bool is_staging;
+	/* in the state FETCHING: the result of the read must be discarded, for example after a
+	 * change of pgen */
 	bool is_stale;
 	/* the server has not acknowledged HAVE since the last change of pgen */
 	bool is_have_unconfirmed;
@@ -87,13 +91,14 @@ uint32_t part_bytes(const struct agt_part *part);
 uint64_t part_offset(const struct agt_part *part);
 /* Return the address to which the sum of the partition's round is written. */
 char *part_output(const struct agt_part *part);
-/* Return the last round whose sum is in its out-slot. */
+/* Return the last round for which the partition's sum is in an out-slot. */
 uint64_t part_last_round(const struct agt_part *part);
-/* Convert a local round to the number on the wire. */
+/* Convert the number of a local round to the number that messages use for this round. */
 uint64_t part_wire_round(const struct agt_part *part, uint64_t round);
 /* Start the tensor's next round for this partition. */
 void part_start(struct agt_part *part);
-/* Record that the partition's bytes are in the inputs, so that it can be sent. */
+/* Record that the executor has copied the partition's bytes to the inputs, so that the partition
+ * can be sent. */
 void part_staged(struct agt_part *part);
 /* End the partition's round without a sum. A running read continues, and its result is
  * discarded. */
@@ -119,8 +124,8 @@ bool part_fits_job(const struct agt_part *part);
 /* Move the partition from share->ready to job->parked, until the job has fewer bytes in flight. */
 void part_park(struct agt_part *part);
 
-/* Store that the partition's round has landed (K1). Before the call, the sum, crc, workers and
- * contributors must have been stored. */
+/* Store the partition's round as landed (K1): its sum is complete in its out-slot. Before the call,
+ * the sum, crc, workers and contributors must have been stored. */
 void part_store_landed(struct agt_part *part);
 /* Report to the partition's tensor that the sum is in the output. For a device tensor, report the
  * sum to the executor, too. */
@@ -142,8 +147,8 @@ bool part_is_have_due(const struct agt_part *part);
 void part_owe_have(struct agt_part *part);
 
 /* ---- part_send.c ---- */
-/* Send GOT for the last result that the server has offered: it has been read, or will not be read.
- * Call part_send_got before the partition moves or ends its round. */
+/* Send GOT for the last result that the server has offered. The result has been read, or will not
+ * be read. Call part_send_got before the partition moves or ends its round. */
 void part_send_got(struct agt_part *part);
 /* Send the contribution. Errors: those of xport_send. */
 int part_send_contrib(struct agt_part *part);
@@ -156,8 +161,8 @@ void part_prepare_contrib(struct agt_part *part, bool wants_crc);
 void part_sum_local(struct agt_part *part);
 
 /* ---- part_receive.c ---- */
-/* Handle a message that arrived on link. A message about an older state is counted as stale. A
- * message of a type that no agent handles closes the connection. */
+/* Handle a message that arrived on link. A message for a previous placement or round is counted as
+ * stale. A message of a type that no agent handles closes the connection. */
 void part_receive(struct agt_link *link, const struct wire_msg *m);
 /* Handle the end of the read of the partition's sum. status: see xport_events.read_done. */
 void part_read_done(struct agt_part *part, int status);

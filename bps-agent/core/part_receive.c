@@ -120,8 +120,8 @@ void part_read_done(struct agt_part *part, int status)
 	part_make_ready(part, "the result of the read is outdated");
 }
 
-/* Return whether the result that m offers is being read, or queued to be read. GOT is then sent
- * when that read ends. */
+/* Return whether the result that m offers is being read, or is queued to be read. In both cases,
+ * GOT is sent when the read ends. */
 static bool is_being_read(const struct agt_part *part, const struct wire_msg *m)
 {
 	return part && (part->state == PART_OFFERED || part->state == PART_FETCHING) &&

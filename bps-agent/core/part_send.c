@@ -170,9 +170,9 @@ int part_send_contrib(struct agt_part *part)
 	return 0;
 }
 
-/* Return whether the sum of that round is in its out-slot. The sum of the last round is in its
- * out-slot. The sum of the round before is in the other out-slot until the sum of the next round is
- * read. In jobs with backup machines, members that are behind need that older sum as a donation. */
+/* Return whether the sum of that round is in its out-slot. The two out-slots contain the sums of
+ * the last two rounds, until the sum of the next round is read. In jobs with backup machines,
+ * members that are behind need the older sum as a donation. */
 static bool has_result(const struct agt_part *part, uint64_t round)
 {
 	uint64_t last = part_last_round(part);
