@@ -11,8 +11,8 @@
  * memory operations, and have no attributes of mappings. */
 #define DRIVER_MIN 12000
 
-/* Initialise the driver and count the GPUs. Creates no context. Errors: DEVICE_NODEV; why gets the
- * text. */
+/* Initialise the driver and count the GPUs. Creates no context. Errors: DEVICE_NODEV, with the text
+ * in `why`. */
 static int init(struct err_text *why, int *ret_count)
 {
 	int version = 0, count = 0, rc;
@@ -96,9 +96,9 @@ static int describe(struct cuda_gpu *g, int ordinal, int n_gpus, struct err_text
 	return 0;
 }
 
-/* Set environment variables that the driver reads once, when it starts. The first makes the driver
- * use all 32 hardware queues, so that one stream does not delay another. The second loads modules
- * when the driver starts, not during a collective. */
+/* Set environment variables that the driver reads once, when it starts. The first variable makes
+ * the driver use all 32 hardware queues, so that one stream does not delay another. The second
+ * variable makes the driver load modules when it starts, not during a collective. */
 static void prepare_environment(void)
 {
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
@@ -162,8 +162,8 @@ bool cuda_reaches(struct cuda_device *d, int a, int b)
 	return cuDeviceCanAccessPeer(&can, d->gpu[a].dev, d->gpu[b].dev) == CUDA_SUCCESS && can;
 }
 
-/* Return how GPU a reaches GPU b. The test for NVLink is native atomics between the GPUs, which
- * PCIe does not have. */
+/* Return how GPU a reaches GPU b. A link with native atomics is NVLink, because PCIe has no native
+ * atomics. */
 static int cuda_peer(struct device *dev, int a, int b)
 {
 	struct cuda_device *d = cuda_device(dev);

@@ -6,17 +6,18 @@
  * toolkit are missing.
  *
  * The back-end uses the primary context of each GPU. The first call that needs a GPU retains the
- * GPU's context. Calls change the current context of the calling thread. The function open sets
+ * GPU's context. Calls change the current context of the calling thread. The function `open` sets
  * environment variables that the driver reads. Memory is VMM memory with POSIX descriptors. Queues
  * are streams that do not synchronize with the default stream. Counters are written by 64-bit
  * stream memory operations.
  *
  * Tests run the back-end with the libraries of tests/gpu/fake/, which check the arguments, contexts
- * and lifetimes of every call. The following has been tested neither with these libraries nor on
- * several GPUs: the kind of link between two GPUs (native atomics distinguish NVLink from PCIe),
- * access of `also` GPUs, NCCL's order of finalization and abort with real kernels, queue
- * priorities, dma-bufs, legacy handles across containers, and the separate reports of mappings of
- * expandable segments. */
+ * and lifetimes of every call. Neither these tests nor tests on several GPUs cover the following:
+ *   - the kind of link between two GPUs (native atomics distinguish NVLink from PCIe)
+ *   - access to memory by the GPUs in the argument `also` of the function `alloc`
+ *   - the order in which NCCL finalizes and aborts communicators while real kernels run
+ *   - priorities of queues, dma-bufs, and legacy handles across containers
+ *   - expandable segments, whose mappings the driver reports separately */
 #include "bps-agent/executor/device/device.h"
 
 extern const struct device_ops device_cuda;

@@ -10,7 +10,7 @@ struct nccl; /* functions of the loaded NCCL, see cuda_nccl.h */
 
 struct cuda_gpu {
 	CUdevice dev;
-	CUcontext ctx; /* NULL until a call needs the context */
+	CUcontext ctx; /* context of the GPU; NULL until a call needs the context */
 	struct device_gpu info;
 };
 
@@ -18,7 +18,7 @@ struct cuda_device {
 	struct device base;
 	bool is_lost;
 	char job[64];
-	struct nccl *nccl; /* NULL before the first clique */
+	struct nccl *nccl; /* loaded NCCL; NULL before the first clique is opened */
 	int n_gpus;
 	struct cuda_gpu gpu[DEVICE_GPUS_MAX];
 };
@@ -30,10 +30,11 @@ struct cuda_mem {
 	enum cuda_mem_kind kind;
 	/* bit i: GPU i has access to the memory; for pinned memory: pin_addr[i] is set */
 	uint64_t reach;
-	CUdeviceptr addr;   /* address of byte 0; not used for pinned memory */
-	CUdeviceptr map;    /* start of the reservation, or of the opened handle */
-	uint64_t map_bytes; /* bytes of the reservation */
-	/* number of bytes mapped, from the start of the reservation */
+	CUdeviceptr addr; /* device address of the first byte; not used for pinned memory */
+	/* first address of the reserved range, or of the opened legacy handle */
+	CUdeviceptr map;
+	uint64_t map_bytes; /* number of reserved bytes, starting at map */
+	/* number of mapped bytes, starting at map */
 	uint64_t mapped_bytes;
 	/* handle of memory that cuda_alloc has allocated; 0: none */
 	CUmemGenericAllocationHandle handle;
@@ -60,8 +61,8 @@ static inline struct cuda_device *cuda_device(struct device *dev)
 }
 
 /* cuda_error.c: convert a result of the driver to a device error. what: describes the failed call,
- * for the text in why. cuda_fail writes the text to dev->why, and marks the device as lost after a
- * sticky error. */
+ * for the error text in `why`. cuda_fail writes the text to dev->why, and marks the device as lost
+ * after a sticky error. */
 int cuda_error(CUresult r, struct err_text *why, const char *what);
 int cuda_fail(struct device *dev, CUresult r, const char *what);
 /* Report a failure that this back-end has detected: set dev->why, and return code. cuda_refuse is a

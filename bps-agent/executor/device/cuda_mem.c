@@ -1,6 +1,7 @@
-/* Device memory that the executor allocates, and pinned host memory. An allocation is one handle
- * and one mapping, so it can be shared with one descriptor. The memory lives as long as any process
- * has the handle or a mapping. Imported memory is in cuda_share.c. Thread: the executor's. */
+/* Device memory that the executor allocates, and pinned host memory. An allocation has one handle
+ * and one mapping, so one descriptor is enough to share it. The memory exists as long as any
+ * process has the handle or a mapping. Imported memory is in cuda_share.c. Thread: the
+ * executor's. */
 #include "bps-agent/executor/device/cuda_impl.h"
 
 #include <stdlib.h>

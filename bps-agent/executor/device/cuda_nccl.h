@@ -33,6 +33,6 @@ struct nccl {
 };
 
 /* Write the device's NCCL to *ret_nccl. The first call loads NCCL. Errors: DEVICE_UNSUP,
- * DEVICE_NOMEM; the device's why gets the reason. */
+ * DEVICE_NOMEM, with the text in d->base.why. */
 int cuda_nccl(struct cuda_device *d, const struct nccl **ret_nccl);
 #endif

@@ -62,8 +62,8 @@ int cuda_share(struct device_mem *mem, struct device_desc *ret_desc, int *fds, i
 }
 
 /* Import a descriptor. If the descriptor is not device memory, the driver may report an unknown
- * error. Do not treat the unknown error as sticky, because the other process can cause it. If the
- * driver really has failed, the next call reports the failure. */
+ * error. Do not treat the unknown error as sticky, because the process that sent the descriptor can
+ * cause it. If the driver really has failed, the next call reports the failure. */
 static int import_fd(struct device *dev, int fd, CUmemGenericAllocationHandle *ret_handle)
 {
 	CUresult r = cuMemImportFromShareableHandle(

@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_EXECUTOR_DEVICE_DEVICE_H
 #define BPS_AGENT_EXECUTOR_DEVICE_DEVICE_H
-/* Interface of the executor's engine to the GPUs of one machine. A GPU has memory that other
- * processes can map, and queues that run copies in order. Queues also write counters in host
+/* Interface through which the executor's engine uses the GPUs of one machine. A GPU has memory that
+ * other processes can map, and queues that run copies in order. Queues also write counters in host
  * memory. Cliques are groups of GPUs that do collectives (NCCL communicators). This interface has
  * no tensors, rounds or network, and no types of CUDA or NCCL.
  *
@@ -16,22 +16,22 @@
  *
  * Promises:
  *   - No call waits for a GPU, another process or another rank. All work is queued. The caller
- *     detects the end of work by a counter that a later post writes, or by queue_poll. Calls that
+ *     detects the end of work by a counter that a later `post` writes, or by queue_poll. Calls that
  *     allocate, map, pin or open may take milliseconds in the driver.
  *   - Work of one queue runs in the order of the calls. Different queues run in parallel. When the
- *     host reads a counter value that post has written, the bytes of all earlier copies of that
+ *     host reads a counter value that `post` has written, the bytes of all earlier copies of that
  *     queue are visible, too.
- *   - open and probe create no context on a GPU, because a context takes memory of the GPU. The
- *     first call that names a GPU creates the GPU's context.
- *   - Memory of alloc lives until the last process unmaps it, even if the process that allocated it
- *     has ended.
+ *   - The functions `open` and `probe` create no context on a GPU, because a context takes memory
+ *     of the GPU. The first call that names a GPU creates the GPU's context.
+ *   - Memory that `alloc` has allocated exists until the last process unmaps the memory, even if
+ *     the process that called `alloc` has ended.
  *
- * Thread: the executor's, for all calls on a device and its objects; any thread for probe. No call
- * runs a callback.
+ * Thread: the executor's, for all calls on a device and its objects; any thread for `probe`. No
+ * call runs a callback.
  *
  * Errors: functions return 0 or a count, or one of enum device_error. After an error other than
- * DEVICE_AGAIN, the device's `why` has the text. DEVICE_LOST is final: all later calls return
- * DEVICE_LOST, except those that free, and the process must end. */
+ * DEVICE_AGAIN, the device's `why` has the text. DEVICE_LOST is final: all later calls except those
+ * that free memory or objects return DEVICE_LOST, and the process must end. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -55,25 +55,27 @@ enum device_error {
 };
 
 enum device_cap {
-	DEVICE_CAP_VMM_FD = 1,     /* memory of alloc can be shared as file descriptors */
-	DEVICE_CAP_LEGACY_IPC = 2, /* import accepts legacy handles (of the same user id only) */
-	DEVICE_CAP_MEMOP64 = 4,    /* queues can write counters (post) */
-	DEVICE_CAP_CLIQUE = 16,    /* the GPU can be a member of a clique */
+	/* memory that `alloc` has allocated can be shared as file descriptors */
+	DEVICE_CAP_VMM_FD = 1,
+	/* `import` accepts legacy handles, but only of processes with the same user id */
+	DEVICE_CAP_LEGACY_IPC = 2,
+	DEVICE_CAP_MEMOP64 = 4, /* queues can write counters (`post`) */
+	DEVICE_CAP_CLIQUE = 16, /* the GPU can be a member of a clique */
 	/* the device's memory is plain host memory: a process that maps it needs no driver */
 	DEVICE_CAP_PLAIN = 32,
 };
 
 /* Ways in which a GPU accesses the memory of another GPU. */
 enum device_link {
-	DEVICE_LINK_NONE = 0, /* through host memory only */
+	DEVICE_LINK_NONE = 0, /* no direct access: copies go through host memory */
 	DEVICE_LINK_PCI = 1,
 	DEVICE_LINK_NVLINK = 2,
 };
 
 #define DEVICE_UUID_BYTES 16
-#define DEVICE_ID_BYTES   128 /* size of a clique's id */
+#define DEVICE_ID_BYTES   128 /* size of a clique's id in bytes */
 #define DEVICE_GPUS_MAX   64
-/* limit of descriptors per description: the limit of one SCM_RIGHTS message */
+/* Maximum number of descriptors of one description. One SCM_RIGHTS message cannot carry more. */
 #define DEVICE_FDS_MAX 253
 #define DEVICE_HOST    (-1) /* value of `gpu` for pinned host memory */
 
@@ -90,9 +92,10 @@ struct device_gpu {
 };
 
 enum device_desc_kind {
-	DEVICE_DESC_FD = 1,   /* device memory: n_fds handles of chunk_bytes each, in order */
-	DEVICE_DESC_IPC = 2,  /* device memory: legacy IPC handle in blob, no descriptor */
-	DEVICE_DESC_HOST = 3, /* memory of the back-end host: one memfd */
+	DEVICE_DESC_FD = 1, /* device memory: n_fds handles of chunk_bytes each, in order */
+	/* device memory: a legacy IPC handle in the field `blob`, no descriptor */
+	DEVICE_DESC_IPC = 2,
+	DEVICE_DESC_HOST = 3, /* memory of the back-end "host": one memfd */
 };
 #define DEVICE_DESC_VERSION 1
 
@@ -104,7 +107,7 @@ struct device_desc {
 	uint16_t kind; /* enum device_desc_kind */
 	uint32_t n_fds;
 	uint8_t uuid[DEVICE_UUID_BYTES]; /* GPU that holds the memory */
-	uint64_t bytes;                  /* usable bytes from offset on */
+	uint64_t bytes;                  /* number of usable bytes from the field `offset` on */
 	/* bytes of memory per descriptor; for DEVICE_DESC_IPC: bytes of the whole allocation */
 	uint64_t chunk_bytes;
 	uint64_t offset; /* offset of the first usable byte in the mapped memory */
@@ -134,16 +137,17 @@ struct device_piece {
 };
 
 struct device_ops {
-	const char *name; /* for example "host" or "cuda" */
+	const char *name; /* name of the back-end, for example "host" or "cuda" */
 
 	/* Return how many GPUs this process could use. Creates no context, and needs no open
-	 * device. why may be NULL. Errors: DEVICE_NODEV, with the cause in why: for example no
-	 * driver, a driver that is too old, or no GPU. Thread: any. */
+	 * device. `why` may be NULL. Errors: DEVICE_NODEV. `why` then contains the cause, for
+	 * example no driver, a driver that is too old, or no GPU. Thread: any. */
 	int (*probe)(struct err_text *why);
 
 	/* Open the machine's GPUs for a job. job: the job's name, for logs and debuggers. Creates
-	 * no context. The caller owns *ret_dev, and frees it with close. Before close, all objects
-	 * of the device must have been dropped or closed. close accepts NULL. */
+	 * no context. The caller owns *ret_dev, and frees it with the function `close`. Before that
+	 * call, all objects of the device must have been dropped or closed. `close` accepts
+	 * NULL. */
 	int (*open)(const char *job, struct device **ret_dev, struct err_text *why);
 	void (*close)(struct device *dev);
 
@@ -153,15 +157,16 @@ struct device_ops {
 	int (*peer)(struct device *dev, int a, int b);
 
 	/* Allocate zeroed memory on a GPU. The memory can be shared with other processes. This GPU
-	 * and the GPUs also[0..n_also) can use the memory. bytes is rounded up (to 2 MiB on today's
-	 * GPUs) and returned in mem->bytes. Errors: DEVICE_NOMEM, DEVICE_UNSUP the GPU has no such
-	 * memory, or a GPU of `also` cannot reach the memory. */
+	 * and the GPUs also[0..n_also) can use the memory. `bytes` is rounded up (to 2 MiB on
+	 * today's GPUs), and mem->bytes contains the rounded value. Errors: DEVICE_NOMEM;
+	 * DEVICE_UNSUP the GPU cannot share its memory, or a GPU of `also` cannot reach the
+	 * memory. */
 	int (*alloc)(struct device *dev, int gpu, uint64_t bytes, const int *also, int n_also,
 		struct device_mem **ret_mem);
-	/* Describe memory of alloc for other processes. fds: array of max elements, which gets the
-	 * descriptors. Returns the number of descriptors. The caller owns the descriptors, which
-	 * also keep the memory alive. Errors: DEVICE_ARG more than max descriptors are needed,
-	 * DEVICE_UNSUP the memory is imported or pinned. */
+	/* Describe memory that `alloc` has allocated, for other processes. fds: array of max
+	 * elements, which gets the descriptors. Returns the number of descriptors. The caller owns
+	 * the descriptors, which also keep the memory allocated. Errors: DEVICE_ARG more than max
+	 * descriptors are needed, DEVICE_UNSUP the memory is imported or pinned. */
 	int (*share)(struct device_mem *mem, struct device_desc *ret_desc, int *fds, int max);
 	/* Map memory that another process shared, for use by `gpu`. GPUs that can reach `gpu` may
 	 * also copy from and to the memory. The caller must have checked desc. mem->bytes is
@@ -172,12 +177,13 @@ struct device_ops {
 	int (*import)(struct device *dev, int gpu, const struct device_desc *desc, const int *fds,
 		int n_fds, struct device_mem **ret_mem);
 	/* Make [host, host + bytes) of this process usable by all GPUs, for staging memory and
-	 * counter pages. host must be page-aligned, bytes a multiple of the page size. The caller
-	 * still owns the mapping, which must exist until drop. */
+	 * counter pages. The address `host` must be page-aligned, and `bytes` must be a multiple of
+	 * the page size. The caller still owns the mapping, which must exist until `drop` is
+	 * called. */
 	int (*pin)(struct device *dev, void *host, uint64_t bytes, struct device_mem **ret_mem);
-	/* Return the address at which `gpu` can use the memory; 0: the GPU cannot use it. If gpu is
-	 * DEVICE_HOST, return the address in this process. Only pinned memory and memory of the
-	 * back-end host have an address there. */
+	/* Return the address at which `gpu` can use the memory; 0: the GPU cannot use it. If `gpu`
+	 * is DEVICE_HOST, return the address in this process. Only pinned memory and memory of the
+	 * back-end "host" have an address in this process. */
 	uint64_t (*addr)(struct device_mem *mem, int gpu);
 	/* Unmap and free the memory. Queued work must not use the memory any more. NULL is
 	 * allowed. */
@@ -187,21 +193,21 @@ struct device_ops {
 	 * first. */
 	int (*queue_open)(
 		struct device *dev, int gpu, int priority, struct device_queue **ret_queue);
-	/* Free the queue. Call queue_poll before until the queue is idle, because this call does
-	 * not stop queued work. NULL is allowed. */
+	/* Free the queue. Before this call, call queue_poll until the queue is idle, because this
+	 * call does not stop queued work. NULL is allowed. */
 	void (*queue_close)(struct device_queue *q);
-	/* Return 0 if all queued work has run, DEVICE_AGAIN if some work has not, DEVICE_LOST if
-	 * some work has failed. */
+	/* Return 0 if all queued work has run, DEVICE_AGAIN if some work has not run yet,
+	 * DEVICE_LOST if some work has failed. */
 	int (*queue_poll)(struct device_queue *q);
 
-	/* Queue a copy of bytes (> 0) between two pieces of memory, of which at most one is pinned.
-	 * Errors: DEVICE_ARG a range is out of bounds, DEVICE_UNSUP the queue's GPU cannot reach
-	 * one of the two pieces. */
+	/* Queue a copy of `bytes` bytes (more than 0) between two pieces of memory. At most one of
+	 * the two pieces is pinned. Errors: DEVICE_ARG a range is out of bounds, DEVICE_UNSUP the
+	 * queue's GPU cannot reach one of the two pieces. */
 	int (*copy)(struct device_queue *q, struct device_mem *dst, uint64_t dst_offset,
 		struct device_mem *src, uint64_t src_offset, uint64_t bytes);
-	/* Queue a write of value to the 64-bit counter at offset in the pinned memory `page`. The
-	 * write follows all earlier work of the queue, and pairs with an acquire load by the host.
-	 * offset is a multiple of 8. */
+	/* Queue a write of `value` to a 64-bit counter in the pinned memory `page`. The write
+	 * follows all earlier work of the queue, and pairs with an acquire load by the host.
+	 * `offset` is the offset of the counter in the page, and a multiple of 8. */
 	int (*post)(
 		struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
 
@@ -218,9 +224,9 @@ struct device_ops {
 	 * DEVICE_PEER if a member has failed. After DEVICE_PEER, the clique must be aborted. */
 	int (*clique_poll)(struct device_clique *c);
 	/* The next functions queue a collective on the pieces' queues. All members must call them
-	 * in the same order, each when clique_poll returns 0. Launching may take a while. Meanwhile
-	 * clique_poll and all calls for these queues return DEVICE_AGAIN, and the queues count as
-	 * busy. op is sum, prod, max or min; OP_AVG is not supported.
+	 * in the same order, each when clique_poll returns 0. Launching may take a while. Until the
+	 * collective is launched, clique_poll and all calls for these queues, queue_poll included,
+	 * return DEVICE_AGAIN. op is sum, prod, max or min; OP_AVG is not supported.
 	 *
 	 * All collectives work in place. A piece of reduce_scatter and all_gather has n_ranks
 	 * blocks of count_per_rank elements. After reduce_scatter, block r of rank r's piece has
@@ -236,8 +242,8 @@ struct device_ops {
 		enum dtype dtype, enum op op, int root);
 	int (*broadcast)(struct device_clique *c, const struct device_piece *pieces, uint64_t count,
 		enum dtype dtype, int root);
-	/* Combine the collectives between group_begin and group_end into one launch. Only
-	 * collectives of this clique may be called between the two. */
+	/* Combine the collectives between group_begin and group_end into one launch. Between these
+	 * two calls, only collectives of this clique may be called. */
 	int (*group_begin)(struct device_clique *c);
 	int (*group_end)(struct device_clique *c);
 	/* Abort all running and waiting work of the clique, on all local members. Takes bounded
@@ -259,8 +265,8 @@ struct device {
 struct device_mem {
 	struct device *dev;
 	uint64_t bytes; /* usable bytes */
-	/* GPU that has the memory (alloc) or for which the memory was mapped (import); DEVICE_HOST:
-	 * the memory is pinned host memory */
+	/* GPU on which `alloc` has allocated the memory, or for which `import` has mapped the
+	 * memory; DEVICE_HOST: the memory is pinned host memory */
 	int gpu;
 };
 static inline bool device_mem_holds(const struct device_mem *m, uint64_t offset, uint64_t bytes)

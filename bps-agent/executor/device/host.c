@@ -1,5 +1,5 @@
-/* The back-end "host": its table, GPUs and memory, made of memfds. Queues are in host_queue.c,
- * cliques in host_clique.c. Thread: the executor's. */
+/* The back-end "host": its table of functions, its GPUs, and its memory, which consists of memfds.
+ * Queues are in host_queue.c, cliques in host_clique.c. Thread: the executor's. */
 #include "bps-agent/executor/device/host.h"
 
 #include <fcntl.h>

@@ -24,7 +24,8 @@ struct host_mem {
 	struct device_mem m;
 	int fd; /* memfd of memory that host_alloc has allocated, else -1 */
 	void *map;
-	uint64_t map_bytes; /* 0: the memory is pinned, and the caller owns the mapping */
+	/* size of the mapping; 0: the memory is pinned, and the caller owns the mapping */
+	uint64_t map_bytes;
 	char *base;
 };
 
