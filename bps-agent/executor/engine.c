@@ -1,6 +1,6 @@
-/* The executor's engine: start and end, tensors, calls on behalf of the agent, failure.
- * engine_stage.c moves partitions through their stages, engine_lane.c detects the end of queued
- * work. No function blocks. Thread: the executor's. */
+/* The executor's engine: its start and end, its tensors, functions that handle the agent's
+ * requests, and failures. engine_stage.c moves partitions through their stages, engine_lane.c
+ * detects the end of queued work. No function blocks. Thread: the executor's. */
 #include "bps-agent/executor/engine.h"
 
 #include <assert.h>
@@ -15,7 +15,7 @@
 
 #define WINDOW_DEFAULT (UINT64_C(32) << 20)
 #define STALL_DEFAULT  (UINT64_C(30) * 1000000000)
-/* Waiting time of a round for a trainer's stream after which env->late is called. */
+/* Time for which a round waits for a trainer's stream before env->late is called. */
 #define LATE_NS UINT64_C(1000000000)
 /* If no work ends for this time, the GPUs' queues are polled for errors. */
 #define LOOK_NS    UINT64_C(5000000)
@@ -379,8 +379,8 @@ void engine_mute(struct engine *e)
 			e->tensors[i]->is_mute = true;
 }
 
-/* Report the events of an already started round again. The agent was restarted and may not have
- * received them. */
+/* Repeat the reports about a round that has already started, because a restarted agent may not have
+ * received the first reports. */
 static int report_again(struct engine_tensor *t, uint64_t round)
 {
 	struct engine *e = t->e;

@@ -66,7 +66,8 @@ struct engine_member_desc {
 
 struct engine_config {
 	struct route route;
-	const struct engine_member_desc *members; /* array of route.n_members; copied */
+	/* array of route.n_members elements, which engine_new copies */
+	const struct engine_member_desc *members;
 	/* limit of the bytes in queued copies, for each direction; 0: default. A single partition
 	 * may exceed the limit. */
 	uint64_t window_bytes;
@@ -86,11 +87,13 @@ struct engine_place {
 };
 
 struct engine_tensor_desc {
-	uint32_t id; /* below ENGINE_TENSORS_MAX; ids index an array, so use small numbers */
+	/* id of the tensor, below ENGINE_TENSORS_MAX; use small numbers, because ids index an
+	 * array */
+	uint32_t id;
 	enum dtype dtype;
 	uint64_t n_elems;
-	uint64_t part_bytes; /* a multiple of the element's size */
-	/* array with one place per member; the arrays places and in are copied */
+	uint64_t part_bytes; /* size of a partition, a multiple of the element's size */
+	/* array with one place per member; the arrays `places` and `in` are copied */
 	const struct engine_place *places;
 	/* array of the inputs in pinned host memory, one per group of the route */
 	const struct engine_range *in;
@@ -102,8 +105,8 @@ struct engine_tensor_desc {
  * err gets the text. */
 int engine_new(struct device *dev, const struct engine_config *cfg, const struct engine_env *env,
 	struct engine **ret, struct err_text *err);
-/* Free the engine. No work may be queued then (engine_is_quiet), unless the process exits next.
- * NULL is allowed. */
+/* Free the engine. Before this call, all queued work must have ended (engine_is_quiet), unless the
+ * process is about to exit. NULL is allowed. */
 void engine_free(struct engine *e);
 
 /* Add a tensor. Errors: -EINVAL the description is invalid or the id is in use, -ENOMEM; err gets
@@ -112,9 +115,9 @@ int engine_add(struct engine *e, const struct engine_tensor_desc *t, struct err_
 /* Check whether the tensor with that id exists and equals the description. Errors: -ENOENT there is
  * no such tensor, -EINVAL the tensor differs. */
 int engine_find(const struct engine *e, const struct engine_tensor_desc *t);
-/* Start the tensor's next round. After engine_mute, the round may already be running or done. If
- * so, report the round's staged partitions, or the round's end, again. Errors: -EINVAL there is no
- * such tensor, or `round` is not its next round. */
+/* Start the tensor's next round. After engine_mute, the round may already be running or done. In
+ * that case, report the round's staged partitions, or the end of the round, again. Errors: -EINVAL
+ * there is no such tensor, or `round` is not its next round. */
 int engine_run(struct engine *e, uint32_t tensor, uint64_t round, enum op op, uint16_t priority);
 /* Record that the sum of a staged partition is in out[round & 1]. A repeated call has no effect.
  * Errors: -EINVAL the partition is not staged. */

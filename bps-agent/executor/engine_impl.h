@@ -2,8 +2,8 @@
 #define BPS_AGENT_EXECUTOR_ENGINE_IMPL_H
 /* Structures that all files of the engine share, and functions of engine.c for the other files:
  *   engine.c        start and end, tensors, the functions of engine.h, failure
- *   engine_stage.c  chunks and partitions through their stages
- *   engine_lane.c   work queues of GPUs (lanes), and detecting that their work has ended
+ *   engine_stage.c  moves chunks and partitions through their stages
+ *   engine_lane.c   work queues of GPUs (lanes), and the detection of the end of queued work
  * The invariants of the structures are in tests/invariants/engine_check.c. */
 #include <sys/queue.h>
 
@@ -108,9 +108,9 @@ struct engine {
 	char *counter_page;
 	uint64_t counter_bytes;
 	struct device_mem *counters;
-	struct engine_tensor **tensors; /* indexed by id */
+	struct engine_tensor **tensors; /* array of the tensors, indexed by id */
 	uint32_t n_tensors;
-	uint64_t n_runs; /* number of rounds started so far, of all tensors */
+	uint64_t n_runs; /* number of rounds that have started, counted over all tensors */
 	TAILQ_HEAD(, engine_tensor) waiting;
 	uint32_t n_running; /* number of tensors in the state RUNNING */
 	struct heap reduce, gather, up, down;
@@ -120,8 +120,9 @@ struct engine {
 	uint32_t n_tickets;
 };
 
-/* Stop the engine after a failed call of the device, with the device's text. */
+/* Stop the engine after a call of the device has failed. The device's error text states the
+ * reason. */
 void engine_device_error(struct engine *e, int rc, const char *what);
-/* Finish the tensor's round. Called when all its chunks are done. */
+/* End the tensor's round. Called when all chunks of the tensor are done. */
 void engine_tensor_done(struct engine_tensor *t);
 #endif

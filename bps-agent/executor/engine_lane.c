@@ -1,6 +1,6 @@
 /* A lane is a work queue of one GPU with a counter in host memory. After the work of each ticket,
- * the GPU writes the ticket's number to the counter. So the host sees which work has ended without
- * a call of the driver. Thread: the executor's. */
+ * the GPU writes the ticket's number to the counter. So the host can find out which work has ended,
+ * and needs no call of the driver for that. Thread: the executor's. */
 #include "bps-agent/executor/engine_lane.h"
 
 #include "bps-agent/executor/engine_stage.h"

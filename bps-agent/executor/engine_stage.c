@@ -1,5 +1,5 @@
 /* Moves chunks and partitions through their stages: see the diagram in engine.h. Queues work on
- * lanes, and never blocks until work ends. Thread: the executor's. */
+ * lanes, and never waits for the end of work. Thread: the executor's. */
 #include "bps-agent/executor/engine_stage.h"
 
 #include <assert.h>
@@ -7,8 +7,9 @@
 #include "common/base/log.h"
 #include "common/base/state.h"
 
-/* Limit of collectives under way. A few are queued behind the running collective, to keep the GPUs
- * busy. If more were queued, an urgent collective would wait behind less urgent ones. */
+/* Maximum number of collectives that run or are queued. A few collectives are queued behind the
+ * running collective, to keep the GPUs busy. If more were queued, an urgent collective would wait
+ * behind less urgent collectives. */
 #define COLLECTIVES_MAX 4
 
 static const struct state_row part_states[PART_STATES] = {
@@ -92,7 +93,7 @@ static const struct engine_member *member(const struct engine *e, unsigned i)
 	return &e->members[i];
 }
 
-/* Return the position, in each group, of the GPU that is the chunk's root. */
+/* Return the position of the chunk's root in its group. The position is the same in all groups. */
 static unsigned root_of(const struct engine_chunk *c)
 {
 	const struct route *r = &c->tensor->e->route;
@@ -120,7 +121,8 @@ static struct range share_of(const struct engine_chunk *c, unsigned i, bool is_u
 	return s;
 }
 
-/* Return the overlap of share_of's range with the partition; bytes is 0 if there is none. */
+/* Return the overlap of share_of's range with the partition. If there is no overlap, the field
+ * `bytes` is 0. */
 static struct range part_share(const struct engine_part *p, unsigned i, bool is_up)
 {
 	struct range s = share_of(p->chunk, i, is_up);
@@ -320,7 +322,8 @@ void engine_chunk_ticket_done(struct engine_chunk *c)
 	if (--c->n_tickets > 0)
 		return;
 	if (c->state != CHUNK_REDUCING && c->state != CHUNK_GATHERING)
-		return; /* more work of the chunk must be queued first, or its round is over */
+		/* more work of the chunk must be queued first, or the chunk's round is over */
+		return;
 	e->n_collectives--;
 	if (c->tensor->state != TENSOR_RUNNING)
 		engine_chunk_set_state(c, CHUNK_IDLE);

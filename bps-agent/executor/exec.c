@@ -24,11 +24,11 @@
 #define START_MS 10000 /* time limit for START, in ms; the agent sends START at once */
 #define DRAIN_NS (2000 * NS_PER_MS)
 #define IDLE_MS  1000
-/* While there is work, the sockets are polled at this interval and not at each turn of the loop,
- * because polling is a system call. */
+/* While there is work, the sockets are polled at this interval and not in each iteration of the
+ * loop, because polling is a system call. */
 #define SOCKETS_NS (200 * UINT64_C(1000))
-/* Pauses of the loop while it waits for GPUs. In the first SPIN_TURNS turns without progress there
- * is no pause. Then each pause is PAUSE_NS. After LONG_NS without progress, each pause is
+/* Pauses of the loop while it waits for GPUs. In the first SPIN_TURNS iterations without progress
+ * there is no pause. Then each pause is PAUSE_NS. After LONG_NS without progress, each pause is
  * PAUSE_LONG_NS. */
 #define SPIN_TURNS    50
 #define PAUSE_NS      20000
@@ -36,9 +36,9 @@
 #define PAUSE_LONG_NS 200000
 /* Alarms (SIGALRM) that end this process if its loop hangs. A running agent kills an executor whose
  * loop has hung for 20 s. If the agent has ended, the process ends itself after ALARMS_MAX alarms
- * without a turn of the loop, which takes 25 s. While the process is stopped (by a debugger, or in
- * a frozen container), all alarms count as one. The alarm is set again every ALARM_SET_NS and not
- * at each turn, because setting it is a system call. */
+ * without an iteration of the loop, which takes 25 s. While the process is stopped (by a debugger,
+ * or in a frozen container), all alarms count as one. The alarm is set again every ALARM_SET_NS and
+ * not in each iteration, because setting the alarm is a system call. */
 #define ALARM_S      5
 #define ALARMS_MAX   5
 #define ALARM_SET_NS (1000 * NS_PER_MS)
@@ -206,7 +206,8 @@ static void nodes_text(const struct choice *c, char *ret, size_t room)
 	}
 }
 
-/* If all trainers have sent HELLO, choose the route, start the engine and welcome the trainers. */
+/* If all trainers have sent HELLO, choose the route, start the engine, and send WELCOME to the
+ * trainers. */
 static void start_when_met(struct exec *x)
 {
 	char nodes[5 * (DEVICE_GPUS_MAX + 1) + 1];
@@ -263,8 +264,8 @@ static int check_start(
 	return 0;
 }
 
-/* Map the rings of fds[0], and take the eventfds out of fds. Errors: a negative code, and err gets
- * the text. */
+/* Map the rings from the descriptor fds[0], and take ownership of the eventfds in fds. Errors: a
+ * negative code, and err gets the text. */
 static int take_rings(struct exec *x, int *fds, struct err_text *err)
 {
 	void *page = NULL;
@@ -504,7 +505,7 @@ struct exec_pace {
 	unsigned n_quiet;
 };
 
-/* Return how long the loop may sleep after a turn without progress. */
+/* Return how long the loop may sleep after an iteration without progress. */
 static uint64_t pause_ns(struct exec *x, struct exec_pace *p, uint64_t now_ns)
 {
 	bool is_busy = x->engine && engine_is_busy(x->engine);
@@ -518,7 +519,8 @@ static uint64_t pause_ns(struct exec *x, struct exec_pace *p, uint64_t now_ns)
 	return now_ns - p->moved_ns > LONG_NS ? PAUSE_LONG_NS : PAUSE_NS;
 }
 
-static volatile sig_atomic_t n_alarms; /* volatile: the signal handler increments it */
+/* volatile, because the signal handler increments the variable */
+static volatile sig_atomic_t n_alarms;
 
 static void on_alarm(int sig)
 {

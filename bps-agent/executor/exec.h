@@ -41,8 +41,8 @@ struct exec_region {
 };
 
 struct exec_trainer {
-	int sock; /* -1: the trainer is not connected */
-	/* used in MEETING: a second socket, which the trainer may use instead of sock (see
+	int sock; /* socket of the trainer; -1: the trainer is not connected */
+	/* a second socket in the state MEETING, which the trainer may use instead of sock (see
 	 * exec_trainer_add); -1: there is none */
 	int second;
 	uint32_t pid;
@@ -85,17 +85,17 @@ struct exec {
 	struct ring_pair_page *page;
 	char job[256], want[GPU_WORD_MAX + 1], sysfs[GPU_PATH_MAX + 1];
 	uint32_t n_workers, n_slots;
-	struct choice choice;          /* set from RUNNING on */
-	struct exec_trainer *trainers; /* array of n_workers */
+	struct choice choice;          /* route of the job, set when the state becomes RUNNING */
+	struct exec_trainer *trainers; /* array of n_workers trainers */
 	TAILQ_HEAD(, exec_arena) arenas;
 	struct exec_making making;
-	struct engine *engine; /* set from RUNNING on */
+	struct engine *engine; /* created when the state becomes RUNNING */
 	/* the state ENDING lasts at most until this time, even if work is queued */
 	uint64_t end_ns;
 };
 
 /* exec.c */
-/* Run the executor until it ends. Returns the exit status. Owns: takes agent_sock. */
+/* Run the executor until it ends. Returns the exit status. Owns: the function takes agent_sock. */
 int exec_main(const struct device_ops *ops, int agent_sock);
 /* Fail the job: report the failure to the agent and all trainers, and set the state ENDING. Only
  * the first call has an effect. */
@@ -106,8 +106,8 @@ void exec_read_agent(struct exec *x);
 struct device_mem *exec_arena(const struct exec *x, uint32_t id);
 
 /* exec_trainer.c */
-/* Handle the agent's TRAINER message: sock is connected to that worker's process. Owns: takes
- * sock. */
+/* Handle the agent's TRAINER message: sock is connected to that worker's process. Owns: the
+ * function takes sock. */
 void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock);
 /* Read a message from sock, which is one of the worker's sockets, or handle the end of that
  * socket. */

@@ -15,12 +15,12 @@ int choose_reports(struct device *dev, struct topo_report ret[TOPO_GPUS_MAX], st
 struct choice {
 	struct route route;
 	char why[PLAN_WHY_BYTES]; /* reason for this choice, for display */
-	/* NUMA node + 1 of each piece of host memory between GPUs and network; 0: any node. The
-	 * input of a group is on the node of the group's GPUs, or on sum_node if these GPUs are on
-	 * several nodes. The memory at sum_node receives the sums from the network, and all GPUs
-	 * read the sums. sum_node is the node of all the job's GPUs. If the GPUs are on several
-	 * nodes, sum_node is the node of the fastest network cards that are up. If these cards are
-	 * on several nodes, too, sum_node is 0. */
+	/* Number of a NUMA node plus 1, for each piece of host memory between GPUs and network; 0:
+	 * any node. The input of a group is on the node of the group's GPUs, or on sum_node if
+	 * these GPUs are on several nodes. The memory at sum_node receives the sums from the
+	 * network, and all GPUs read the sums. sum_node is the node of all the job's GPUs. If the
+	 * GPUs are on several nodes, sum_node is the node of the fastest network cards that are up.
+	 * If these cards are on several nodes, too, sum_node is 0. */
 	uint16_t input_nodes[DEVICE_GPUS_MAX]; /* indexed by group of the route */
 	uint16_t sum_node;
 };
@@ -28,8 +28,8 @@ struct choice {
 /* Choose the route. sysfs: mount point of sysfs. Without sysfs, the locations of the GPUs on the
  * buses are not known, and NUMA nodes come from the device alone. gpus: for each member, the index
  * of its GPU in the device. want: a word of strategy_words. Errors: those of strategy_plan; -EINVAL
- * want is not a word of strategy_words; -EOPNOTSUPP two members are on one GPU, and want is neither
- * auto nor copy. err gets the text. */
+ * `want` is not a word of strategy_words; -EOPNOTSUPP two members are on one GPU, and `want` is
+ * neither "auto" nor "copy". err gets the text. */
 int choose_route(const char *sysfs, struct device *dev, const int *gpus, unsigned n_members,
 	const char *want, struct choice *ret, struct err_text *err);
 #endif

@@ -54,8 +54,8 @@ struct route {
 	/* size of a chunk in bytes; 0: each partition is a chunk */
 	uint64_t chunk_bytes;
 	struct route_group groups[DEVICE_GPUS_MAX];
-	/* used with UP_REDUCE: number of entries in the array roots. An entry is the position of a
-	 * root in the route's only group. */
+	/* used with UP_REDUCE: number of entries in the array `roots`. An entry is the position of
+	 * a root in the route's only group. */
 	uint8_t n_roots;
 	uint8_t roots[DEVICE_GPUS_MAX];
 };

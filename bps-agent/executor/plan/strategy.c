@@ -251,8 +251,8 @@ static bool plan_scatter(struct transfer_plan *p, const struct topology *t)
 	return true;
 }
 
-/* Choose the roots: one GPU of each uplink without a network card. If all uplinks have cards, one
- * GPU of each uplink. */
+/* Choose the roots: one GPU of each uplink without a network card. If all uplinks have cards,
+ * choose one GPU of each uplink. */
 static unsigned find_roots(
 	const struct facts *f, const struct transfer_plan *p, uint8_t ret[TOPO_GPUS_MAX])
 {

@@ -41,7 +41,7 @@
 #include "common/base/error.h"
 
 enum strategy {
-	STRATEGY_AUTO, /* apply the rule above; no plan has this value */
+	STRATEGY_AUTO, /* a request to apply the rule above; no plan has this value */
 	STRATEGY_COPY,
 	STRATEGY_RS_AG,
 	STRATEGY_SWITCH_SUM,
@@ -54,13 +54,15 @@ extern const char *const strategy_words[];
 enum plan_op {
 	/* reduce-scatter in the group, in place: then the group's i-th member has the i-th share */
 	PLAN_REDUCE_SCATTER,
-	PLAN_REDUCE,     /* reduce in the group, to the member gpu */
-	PLAN_COPY_OUT,   /* gpu copies the step's units to a source, which is on NUMA node numa */
-	PLAN_SUM,        /* the processor adds all sources; the sum is then sent */
-	PLAN_COPY_IN,    /* gpu copies the step's units of the sum from host memory */
+	PLAN_REDUCE, /* reduce in the group, to the member `gpu` */
+	/* the GPU `gpu` copies the step's units to a source on the NUMA node `numa` */
+	PLAN_COPY_OUT,
+	PLAN_SUM,        /* the processor adds all sources, and the sum is sent to the servers */
+	PLAN_COPY_IN,    /* the GPU `gpu` copies the step's units of the sum from host memory */
 	PLAN_ALL_GATHER, /* all-gather in the group, in place */
-	PLAN_BROADCAST,  /* broadcast in the group, from the member gpu */
-	PLAN_PEER_COPY,  /* gpu copies the units that it lacks from the GPUs that have them */
+	PLAN_BROADCAST,  /* broadcast in the group, from the member `gpu` */
+	/* the GPU `gpu` copies the units that it lacks from the GPUs that have them */
+	PLAN_PEER_COPY,
 };
 /* Return the name of an operation, such as "reduce-scatter". */
 const char *plan_op_name(enum plan_op op);
@@ -69,8 +71,8 @@ const char *plan_op_name(enum plan_op op);
  * of the list that use the same units have ended. */
 struct plan_step {
 	enum plan_op op;
-	/* gpu: index in the plan's array gpus. source: number of the copy of the tensor in staging
-	 * memory. */
+	/* gpu: index in the array `gpus` of the plan. source: number of the copy of the tensor in
+	 * staging memory. */
 	uint8_t group, gpu, turn, source;
 	/* NUMA node of the staging memory of a copy; -1: any node */
 	int32_t numa;
@@ -94,18 +96,19 @@ struct transfer_plan {
 	char why[PLAN_WHY_BYTES];
 	unsigned n_gpus, n_groups, n_turns, n_sources, n_steps;
 	uint32_t n_units;
-	uint8_t gpus[TOPO_GPUS_MAX];             /* indexes of GPUs in the topology */
-	struct plan_group groups[TOPO_GPUS_MAX]; /* the members of a group are indexes in gpus */
+	uint8_t gpus[TOPO_GPUS_MAX]; /* indexes of GPUs in the topology */
+	/* the members of a group are indexes in the array `gpus` */
+	struct plan_group groups[TOPO_GPUS_MAX];
 	struct plan_step steps[PLAN_STEPS_MAX];
 };
 
 struct strategy_ask {
-	enum strategy want;   /* STRATEGY_AUTO, or the value of a setting */
+	enum strategy want;   /* requested strategy: STRATEGY_AUTO, or the value of a setting */
 	bool has_collectives; /* NCCL is available, or this is not known yet */
 	/* indexes of the job's GPUs in the topology, in the order of the local ranks; the caller
 	 * owns the array */
 	const unsigned *gpus;
-	unsigned n_gpus; /* 0: all GPUs of the topology */
+	unsigned n_gpus; /* number of elements of gpus; 0: all GPUs of the topology */
 };
 
 /* Make the plan. Errors: -EINVAL a GPU does not exist or is named twice; -ENODEV there is no GPU;

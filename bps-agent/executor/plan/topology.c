@@ -114,7 +114,7 @@ static int read_line(int dir, const char *path, char ret[ATTR_BYTES])
 	return 0;
 }
 
-/* Read a file that has one number between least and most. Errors: those of read_line. */
+/* Read a file that has one number from `least` to `most`. Errors: those of read_line. */
 static int read_number(int dir, const char *path, long long least, long long most, long long *ret)
 {
 	char text[ATTR_BYTES], *end;
@@ -362,7 +362,7 @@ static void count_uplinks(struct topology *t)
 			t->uplinks[t->nics[i].uplink].n_nics++;
 }
 
-/* Sort the uplinks by address, and adapt the indexes of uplinks in GPUs and cards. */
+/* Sort the uplinks by address, and update the index of the uplink in each GPU and card. */
 static void sort_uplinks(struct topology *t)
 {
 	uint32_t place[TOPO_PORTS_MAX] = {0};

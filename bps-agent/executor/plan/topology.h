@@ -22,11 +22,13 @@
 
 #include "common/base/error.h"
 
-#define TOPO_SYSFS      "/sys"
-#define TOPO_GPUS_MAX   64 /* a mask with one bit per GPU must fit into 64 bits */
-#define TOPO_NICS_MAX   64
-#define TOPO_PORTS_MAX  128
-#define TOPO_PCI_BYTES  20 /* "0000:15:01.0"; the domain has up to 8 digits */
+#define TOPO_SYSFS "/sys"
+/* maximum number of GPUs; a mask with one bit per GPU must fit into 64 bits */
+#define TOPO_GPUS_MAX  64
+#define TOPO_NICS_MAX  64
+#define TOPO_PORTS_MAX 128
+/* room for an address such as "0000:15:01.0" with a domain of up to 8 digits */
+#define TOPO_PCI_BYTES  20
 #define TOPO_NAME_BYTES 64
 #define TOPO_NONE       UINT32_MAX
 #define TOPO_NO_PCI     UINT64_MAX
@@ -41,8 +43,8 @@ struct topo_uplink {
 };
 
 struct topo_gpu {
-	uint64_t pci;    /* address, as topo_pci_parse returns it */
-	uint32_t uplink; /* index of the GPU's uplink in the array uplinks, or TOPO_NONE */
+	uint64_t pci;    /* PCI address as a number, see topo_pci_parse */
+	uint32_t uplink; /* index of the GPU's uplink in the array `uplinks`, or TOPO_NONE */
 	int32_t numa;    /* NUMA node, -1: not known */
 	uint16_t device; /* device id that the vendor gave to this type of GPU; 0: not known */
 	/* The entry is a part of a GPU (MIG instance), which cannot copy to other GPUs. All parts
@@ -50,7 +52,7 @@ struct topo_gpu {
 	bool is_mig;
 	bool has_uuid;
 	uint8_t uuid[16];
-	char name[TOPO_NAME_BYTES]; /* "": not known */
+	char name[TOPO_NAME_BYTES]; /* name for display; "": not known */
 	/* bit i: there is an NVLink to gpus[i], direct or through an NVSwitch */
 	uint64_t links;
 	/* bit i: the GPU can copy to gpus[i] directly; not known before topology_refine */
@@ -81,17 +83,18 @@ struct topology {
 struct topo_report {
 	char pci[TOPO_PCI_BYTES]; /* PCI address, zero-terminated */
 	uint8_t uuid[16];
-	int32_t numa; /* -1: not known */
+	int32_t numa; /* NUMA node; -1: not known */
 	bool is_mig;
 	char name[TOPO_NAME_BYTES]; /* name for display, zero-terminated */
-	/* NVLinks, and GPUs that the GPU can copy to directly; bit i stands for reports[i] */
+	/* links: GPUs that have an NVLink to this GPU. peers: GPUs that this GPU can copy to
+	 * directly. Bit i stands for reports[i]. */
 	uint64_t links, peers;
 };
 
-/* Read the topology from sysfs, mounted at root. GPUs and cards are sorted by address. If the
- * machine has NVSwitches, all its GPUs are assumed to be linked. A machine without devices is not
- * an error. Errors: -errno, such as -ENOENT, if the PCI devices cannot be listed; err gets the
- * text. */
+/* Read the topology from sysfs. root: mount point of sysfs. GPUs and cards are sorted by address.
+ * If the machine has NVSwitches, all its GPUs are assumed to be linked. A machine without devices
+ * is not an error. Errors: -errno, such as -ENOENT, if the PCI devices cannot be listed; err gets
+ * the text. */
 int topology_read(const char *root, struct topology *ret, struct err_text *err);
 
 /* Replace t's GPUs by those of the executor's reports, in the order of the reports. A GPU's uplink
