@@ -227,7 +227,7 @@ static void ask_for_gpus(struct agent_app *app)
 		log_warn("%s", err.s);
 }
 
-/* Start the data thread under the member number id. Errors: a negative code; the error is
+/* Start the data thread. id: member number of this agent. Errors: a negative code; the error is
  * logged. */
 static int start_agent(struct agent_app *app, uint32_t id)
 {
@@ -562,7 +562,7 @@ static int clear_path(const struct sockaddr_un *sun, struct err_text *err)
 	int fd;
 
 	if (lstat(sun->sun_path, &st) < 0)
-		return 0; /* no file, or an error that bind reports */
+		return 0; /* there is no file, or bind will report the error */
 	if (!S_ISSOCK(st.st_mode))
 		return err_set(err, -EEXIST,
 			"'%s' exists and is not a socket: remove it, or choose another --socket",

@@ -76,9 +76,9 @@ static void made(struct memory_request *m)
 	}
 }
 
-/* Allocate staging memory. node: NUMA node + 1, 0: any. Errors: those of arena_alloc. -EINPROGRESS:
- * the memory thread makes an arena for this executor, and declare_wake is called when the arena is
- * ready. */
+/* Allocate staging memory. node: number of the NUMA node plus 1; 0: any node. Errors: those of
+ * arena_alloc. -EINPROGRESS: the memory thread makes an arena for this executor, and declare_wake
+ * is called when the arena is ready. */
 static int alloc(struct executor_link *g, uint32_t node, size_t bytes, struct arena **ret_arena,
 	struct agt_mem *ret, struct err_text *err)
 {

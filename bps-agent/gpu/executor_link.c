@@ -24,8 +24,9 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
-/* KILL_MS: time limit for an executor to end after GPU_END; then it is killed. The executor may
- * have to wait for its GPUs first. BATCH: limit of ring entries handled per turn. */
+/* KILL_MS: time limit for an executor to end after GPU_END; then the executor is killed. The
+ * executor may have to wait for its GPUs first. BATCH: maximum number of ring entries that one
+ * iteration of the loop handles. */
 #define KILL_MS 5000
 #define BATCH   1024
 /* WATCH_MS: interval of checks that the executor makes progress. The executor's loop runs at least
@@ -139,8 +140,8 @@ static void on_kill_due(uv_timer_t *timer)
 	end_process(g);
 }
 
-/* Send GPU_END to the executor. If the executor does not end within KILL_MS, the timer watchdog
- * kills it. */
+/* Send GPU_END to the executor. If the executor does not end within KILL_MS, the timer `watchdog`
+ * kills the executor. */
 static void send_end(struct executor_link *g, int code, const char *text)
 {
 	struct local_msg m = {.type = GPU_END, .gpu_text = {.code = (uint32_t)-code, .text = text}};

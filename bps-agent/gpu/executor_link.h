@@ -16,8 +16,8 @@ struct ledger_route;
 extern const struct executor_ops executor_ops;
 
 /* Continue with the executor that the previous process started. sock -1: the executor has ended, so
- * the new executor_link is OVER. Owns: takes the descriptors. Errors: a negative code, and err gets
- * the text. */
+ * the new executor_link is OVER. Owns: the function takes the descriptors. Errors: a negative code,
+ * and err gets the text. */
 int executor_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text *err);
 /* Restore the executor's route, and set the state RUNNING. Errors: BPS_EPROTO the record is
  * invalid. */
@@ -26,7 +26,8 @@ int executor_restore_route(struct executor_link *g, const struct ledger_route *k
  * stored for the next process keep running. The agent ends all other executors. */
 void executor_stop_all(struct agent *a);
 /* Handle the entries in the rings of all executors, and send the entries that wait for space.
- * Returns whether there was any work. The loop calls this function at each turn. */
+ * Returns whether there was any work. The data thread calls this function in each iteration of its
+ * loop. */
 bool executor_work(struct agent *a);
 bool executor_may_sleep(struct agent *a);
 void executor_awake(struct agent *a);

@@ -17,14 +17,16 @@
 #include "bps-agent/gpu/spawn_child.h"
 #include "common/base/log.h"
 
-#define TEXT_BYTES 32768 /* enough for a line for each of 64 GPUs, and for messages of libraries */
-/* limit of checks whether the killed child has ended; there is one check per millisecond */
+/* room for the child's output: a line for each of 64 GPUs, and messages of libraries */
+#define TEXT_BYTES 32768
+/* maximum number of checks whether the killed child has ended; there is one check per
+ * millisecond */
 #define END_TRIES 200
 /* time limit of the probe, in seconds: the driver takes seconds to start if no process uses it */
 #define LIMIT_S 20
 
 struct gpu_probe {
-	pid_t pid; /* 0: the child has ended */
+	pid_t pid; /* process id of the child; 0: the child has ended */
 	int fd;    /* reading end of the pipe with the child's output; -1: closed */
 	struct event *readable;
 	char text[TEXT_BYTES];

@@ -1,5 +1,5 @@
-/* Describes as JSON, for the status: the machine's GPUs, its network cards and the plan for the
- * gradients. strategy.c makes the plan. Thread: any. */
+/* Describes the machine's GPUs, its network cards and the plan for the gradients as JSON, for the
+ * status. strategy.c makes the plan. Thread: any. */
 #include "bps-agent/gpu/topology_report.h"
 
 #include <stdio.h>

@@ -179,7 +179,7 @@ static void forget_parts(struct agent *a, char kind, uint64_t number, const char
 	}
 }
 
-/* Add a record whose fixed part is n bytes at `fixed`, followed by the string text. */
+/* Add a record whose fixed part consists of n bytes at `fixed`, followed by the string `text`. */
 static int add_with_text(struct ledger *l, enum ledger_type type, const void *fixed, size_t n,
 	const char *text, size_t n_live, void **ret_live)
 {

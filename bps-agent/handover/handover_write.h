@@ -12,14 +12,14 @@
  * cluster_identity.h. All other state is in the job's ledger.
  *
  * While the manager accepts no descriptors (systemd pauses during a reload), the descriptors wait
- * in a queue and are sent later, in the same order. If the agent dies before, the waiting
- * descriptors are lost.
+ * in a queue and are sent later, in the same order. If the agent is killed before the queue is
+ * empty, the descriptors in the queue are lost.
  *
  * Order: first store the descriptor, then write the record, then answer the processes that rely on
  * the record. If the next process finds a record without its descriptor, the manager has lost the
  * descriptor, and the trainer or job ends. If the next process finds a descriptor without a record,
- * the trainer has received no answer yet. A trainer's message stays in its socket until it is
- * answered (trainer.c), so the next process finds the message there.
+ * the trainer has received no answer yet. A trainer's message stays in the trainer's socket until
+ * the agent has answered the message (trainer.c), so the next process finds the message there.
  *
  * An executor keeps running across a restart of the agent. It is not a child of the next process,
  * which sends the entries of the executor's ring again (executor/exec.h). An executor ends when no
@@ -51,7 +51,8 @@ int handover_write_staging(struct job *job, struct arena *arena);
 /* Record the job's executor, or its route. Errors: -errno. */
 int handover_write_executor(struct executor_link *g);
 int handover_write_route(const struct executor_link *g);
-/* Remove the descriptors of an executor that has ended from the service manager. */
+/* Remove the descriptors of an executor from the service manager, because the executor has
+ * ended. */
 void handover_forget_executor(struct executor_link *g);
 /* Record that a worker has declared the tensor, with the places of the worker's input, of the
  * tensor's outputs and of the tensor's staging memory. Existing records are not written again.

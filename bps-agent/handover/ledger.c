@@ -23,7 +23,8 @@
 
 struct ledger_head {
 	uint32_t magic, version;
-	_Atomic uint64_t used; /* bytes of all complete records, without the head */
+	/* size of all complete records in bytes, without the head of the file */
+	_Atomic uint64_t used;
 	_Alignas(LEDGER_ALIGN) unsigned char records[];
 };
 struct ledger_entry {

@@ -25,9 +25,9 @@ struct ledger;
 
 /* Create a ledger. Errors: -errno, and err gets the text. */
 int ledger_new(struct ledger **ret, struct err_text *err);
-/* Open the ledger of a previous process. Owns: takes fd, even if the call fails. Errors:
- * BPS_EVERSION the ledger has another version, BPS_EPROTO the file is damaged or not a ledger,
- * -errno; err gets the text. */
+/* Open the ledger of a previous process. Owns: the function takes fd, even if the call fails.
+ * Errors: BPS_EVERSION the ledger has another version, BPS_EPROTO the file is damaged or not a
+ * ledger, -errno; err gets the text. */
 int ledger_open(int fd, struct ledger **ret, struct err_text *err);
 /* Unmap and close the ledger. The service manager still has its descriptor. NULL is allowed. */
 void ledger_free(struct ledger *l);
@@ -43,7 +43,7 @@ int ledger_add(struct ledger *l, uint32_t type, const void *fixed, size_t n_fixe
 /* A record that ledger_next has read. */
 struct ledger_record {
 	uint32_t type;
-	const void *fixed; /* aligned to 8 */
+	const void *fixed; /* fixed part of the record, aligned to 8 bytes */
 	size_t n_fixed;
 	void *live;
 	size_t n_live;

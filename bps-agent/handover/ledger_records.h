@@ -36,7 +36,7 @@ struct ledger_trainer {
 	uint32_t hello_seq, asked_rank, part_bytes, join_seq, sq_entries, max_tensors, machine_size,
 		unused;
 };
-struct ledger_running { /* followed by n_ranks of struct ledger_rank */
+struct ledger_running { /* the record continues with n_ranks elements of struct ledger_rank */
 	uint32_t id, n_members, my_member, n_ranks;
 };
 struct ledger_rank {
@@ -51,7 +51,7 @@ struct ledger_arena {
 	uint8_t kind, is_gpu;
 	uint16_t node;
 };
-struct ledger_tensor { /* followed by its name and a zero byte */
+struct ledger_tensor { /* the record continues with the tensor's name and a zero byte */
 	uint64_t n_elems, out_offset[2];
 	/* gpu_id: the executor's id of a tensor in device memory */
 	uint32_t out_arena, gpu_id;
@@ -70,7 +70,7 @@ struct ledger_route {
 	uint16_t input_nodes[LOCAL_GPUS_MAX];
 	char route[GPU_WORD_MAX + 1];
 };
-struct ledger_inputs { /* followed by n of struct ledger_range */
+struct ledger_inputs { /* the record continues with n elements of struct ledger_range */
 	uint32_t tensor, n;
 };
 struct ledger_range {
@@ -80,7 +80,7 @@ struct ledger_range {
 struct ledger_parts {
 	uint32_t tensor, id, part_elems, n_parts;
 };
-struct ledger_refused { /* followed by the text and a zero byte */
+struct ledger_refused { /* the record continues with the error text and a zero byte */
 	uint32_t tensor;
 	int32_t code;
 };
@@ -90,9 +90,11 @@ struct ledger_trainer_live {
 	uint32_t sq_head;     /* the agent has taken all ring entries before this position */
 	uint32_t handled_seq; /* sequence number of the last message that was answered */
 	uint32_t finish_seq, is_finishing;
-	uint32_t n_told;     /* output arenas with a smaller id were sent to the trainer */
-	uint32_t told_input; /* id + 1 of the last input arena that was sent to the trainer */
-	uint64_t barrier;    /* number of the barrier at which the trainer waits */
+	/* the output arenas with ids below this number were sent to the trainer */
+	uint32_t n_told;
+	/* id, plus 1, of the last input arena that was sent to the trainer; 0: none */
+	uint32_t told_input;
+	uint64_t barrier; /* number of the barrier at which the trainer waits */
 	/* sequence number of the trainer's BARRIER message that is not answered yet, 0: none */
 	uint32_t barrier_seq;
 	/* sequence number of the trainer's DEVICE message that is not answered yet, 0: none */
@@ -100,7 +102,7 @@ struct ledger_trainer_live {
 };
 struct ledger_tensor_live {
 	uint64_t staging_offset;
-	uint32_t staging_arena; /* id + 1 of the arena, 0: none */
+	uint32_t staging_arena; /* id of the arena, plus 1; 0: none */
 };
 /* Number of submissions that are kept per worker and tensor. There must be room for DEVICE_AHEAD
  * waiting submissions, the round under way and a finished round. */
@@ -109,7 +111,8 @@ struct ledger_submission {
 	uint16_t priority;
 	uint8_t op, unused;
 };
-struct ledger_worker_live { /* one per worker of a tensor; the field submitted is written last */
+/* element for a worker of a tensor; the field `submitted` is written last */
+struct ledger_worker_live {
 	/* the last submissions, see ledger_submission_at */
 	struct ledger_submission of[LEDGER_SUBMISSIONS];
 	_Atomic uint64_t submitted;

@@ -20,8 +20,8 @@
 #define PAGE          4096u
 #define ARENA_FIRST   ((size_t)1 << 20)
 #define ARENA_LARGEST ((size_t)32 << 20)
-/* Bytes of one memory_step. All memory in one step would take too long: 1 GiB takes up to 1 s, and
- * much more on a busy machine. */
+/* Number of bytes that one call of memory_step allocates. One call for all memory would take too
+ * long: 1 GiB takes up to 1 s, and much more on a busy machine. */
 #define PIECE ((size_t)16 << 20)
 
 #ifndef MADV_POPULATE_WRITE
@@ -58,9 +58,9 @@ void memory_prefer(struct memory *m, uint32_t node)
 	if (!node || node > 1024)
 		return;
 	mask[(node - 1) / bits] = 1ul << (node - 1) % bits;
-	/* Only a preference: if the node has no room, the kernel uses another node. For shared
-	 * memory the preference belongs to the file, so the preference also applies to pages that
-	 * another process touches first. */
+	/* The node is only a preference: if the node has no room, the kernel uses another node. For
+	 * shared memory the preference belongs to the file, so the preference also applies to pages
+	 * that another process touches first. */
 	if (mbind(m->mem, m->bytes, MPOL_PREFERRED, mask, 1024, 0) < 0)
 		log_debug("cannot place shared memory on a NUMA node: node=%u err=%s", node - 1,
 			strerror(errno));
