@@ -1,6 +1,6 @@
-/* The sweep over sizes. For each size, `tensors` tensors are submitted in turn, at most `depth` at
- * a time. They are waited for in the same order. The time of a push_pull is from its submission
- * until its completion was noticed. */
+/* Sweep over sizes. For each size, the program submits `tensors` tensors in turn, with at most
+ * `depth` tensors in flight. The program waits for the tensors in the same order. The time of a
+ * push_pull begins when the program submits it and ends when the program has the result. */
 #include "tests/bench/bench.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ struct sweep {
 
 struct sweep_result {
 	uint64_t rounds;
-	double elapsed_s; /* seconds of the slowest rank */
+	double elapsed_s; /* duration at the slowest rank, in seconds */
 	double median_s, p99_s, min_s;
 };
 
@@ -70,8 +70,8 @@ static int finish(struct sweep *s, unsigned i, uint64_t round, double *ret_s)
 	return -1;
 }
 
-/* Run rounds of all tensors with `depth` in flight. times_s has room for rounds * tensors
- * values. */
+/* Run rounds of all tensors, with at most `depth` tensors in flight. times_s has room for
+ * rounds * tensors values. */
 static int run_rounds(struct sweep *s, uint64_t rounds, double *times_s)
 {
 	const struct bench_options *o = &s->bench->o;
@@ -93,8 +93,8 @@ static int run_rounds(struct sweep *s, uint64_t rounds, double *times_s)
 	return rc;
 }
 
-/* Run all tensors once, which sets everything up. Then run more and more rounds until the speed is
- * known. */
+/* Run one round first, because the first round takes longer. Then double the number of rounds until
+ * the rounds take long enough to determine the speed. */
 static int calibrate(struct sweep *s, uint64_t *ret_rounds)
 {
 	const struct bench_options *o = &s->bench->o;

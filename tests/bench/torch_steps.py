@@ -33,10 +33,10 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RATE = "1gbit"
-PAYLOAD_MB_S = 125 * 1448 / 1514  # payload rate at RATE: MTU 1500, TCP timestamps
-COMPUTE_S = 0.6  # group overlap: seconds that all layers together sleep
+PAYLOAD_MB_S = 125 * 1448 / 1514  # payload rate at RATE, for MTU 1500 and TCP timestamps
+COMPUTE_S = 0.6  # seconds that all layers together sleep in the group `overlap`
 FORMS = ("ddp", "ddp-views", "hook", "hook-views", "backend", "backend-views", "optimizer")
-# Forms of the group shaped. With all forms, four workers would need more than 24 GiB.
+# Forms of the group `shaped`. With all forms, four workers would need more than 24 GiB.
 SHAPED_FORMS = ("ddp", "ddp-views", "hook-views", "backend-views", "optimizer")
 BARS = {
     "loopback": {"optimizer": 0.6, "hook": 0.75, "backend": 0.8},
@@ -129,7 +129,7 @@ def make_step(form: str, model: Any, group: Any, **options: Any) -> Callable[[],
 def seconds(
     step: Callable[[], None], n: int, clock: Callable[[], float] = time.perf_counter
 ) -> list[float]:
-    """Run n steps. Return the seconds of each."""
+    """Run n steps. Return the duration of each step in seconds."""
     times = []
     for _ in range(n):
         start = clock()
@@ -139,7 +139,7 @@ def seconds(
 
 
 def steps_of_forms(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[Any]:
-    """Yield for each round the median milliseconds of a step of each form."""
+    """For each round, yield the median duration of a step of each form, in milliseconds."""
     import bps.torch
 
     names = SHAPED_FORMS if args.worker == "shaped" else FORMS
@@ -156,7 +156,7 @@ def steps_of_forms(args: argparse.Namespace, counts: list[int], group: Any) -> I
 
 
 def steps_of_overlap(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[Any]:
-    """Yield for each round the seconds of a step whose layers sleep.
+    """For each round, yield the duration of a step whose layers sleep, in seconds.
 
     The step is measured with and without cross_barrier.
     """
@@ -185,7 +185,7 @@ def steps_of_overlap(args: argparse.Namespace, counts: list[int], group: Any) ->
 
 
 def hooks(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[Any]:
-    """Yield for each round the CPU microseconds that a hook adds to a parameter.
+    """For each round, yield the CPU time in microseconds that the hook of one parameter takes.
 
     Parameters have one element.
     """
@@ -202,7 +202,7 @@ def hooks(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[A
 
 
 def start(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[Any]:
-    """Yield for each round the seconds of declaring all tensors, and of a broadcast."""
+    """For each round, yield how long a broadcast and the declaration of all tensors take."""
     import bps.torch
 
     for _ in range(args.rounds):
@@ -229,7 +229,7 @@ MEASURES = {
 
 
 def worker(args: argparse.Namespace) -> None:
-    """Measure as one of the job's workers. Rank 0 prints the figures."""
+    """Run one worker of the job and measure its steps. Rank 0 prints the figures."""
     import torch
 
     import bps.torch
@@ -291,14 +291,14 @@ def measure(
 
 
 def row(what: str, bar: str, values: list[float], holds: Callable[[float], bool] | None) -> str:
-    """Return a row of the table: the median, the range, and whether the bar holds."""
+    """Return a row of the table: the median, the range, and whether the median meets the bar."""
     median = statistics.median(values)
     verdict = "" if holds is None else "yes" if holds(median) else "**no**"
     return f"| {what} | {bar} | {median:.3g} ({min(values):.3g} .. {max(values):.3g}) | {verdict} |"
 
 
 def rows_of_forms(group: str, rounds: list[dict[str, float]]) -> Iterator[str]:
-    """Yield the rows of the groups loopback and shaped."""
+    """Yield the rows of the groups `loopback` and `shaped`."""
     measured = SHAPED_FORMS if group == "shaped" else FORMS
     for form in ("none", *measured):
         yield row(f"{group}: {form}, ms a step", "", [r[form] for r in rounds], None)
@@ -311,7 +311,7 @@ def rows_of_forms(group: str, rounds: list[dict[str, float]]) -> Iterator[str]:
 
 
 def rows_of_overlap(counts: list[int], rounds: list[dict[str, float]]) -> Iterator[str]:
-    """Yield the rows of the group overlap."""
+    """Yield the rows of the group `overlap`."""
     wire_s = 4 * sum(counts) / PAYLOAD_MB_S / 1e6
     last_s = min(16 << 20, 4 * sum(counts)) / PAYLOAD_MB_S / 1e6
     limits = [1.1 * max(r["compute"], wire_s) + last_s for r in rounds]
