@@ -4,7 +4,8 @@
     tests/everything.py [--only TARGET[,TARGET...]] [--again] [--out docs/results/everything.md]
 
 .ci/run makes `test`, `lint`, `wheel-test` and two lists of front-ends for each commit. All other
-targets that check something are here, at sizes that together fit two hours on two processors.
+targets that check something are here. At the sizes chosen here, they take less than two hours in
+all on two processors.
 
 Each target runs in a process group of its own with a time limit. Its output goes to
 build/everything/TARGET.log. The table has the commit, and for each target its result, its time and
@@ -35,7 +36,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "everything"
-RESULTS = "results.json"  # in LOGS: the code, and (passed, seconds, figures) of each command
+RESULTS = "results.json"  # file in LOGS: the code, and (passed, seconds, figures) of each command
 NOT_CODE = ("docs", "tests/everything.py")  # changes here leave the results valid
 Result = tuple[bool, float, list[str]]  # whether the target passed, its seconds, its figures
 COUNTS = r"\d+ passed, \d+ failed.*"

@@ -1,4 +1,4 @@
-"""Run an honest job while an attacker alternates between attack and pause, and compare its rounds.
+"""Compare the rounds of an honest job under attack with its rounds while the attacker pauses.
 
 Attackers run at the lowest priority and a bounded rate, because the test measures how the daemons
 serve the honest job, and not how the kernel divides processor time. The honest job pauses between
@@ -127,7 +127,7 @@ def measure(c, honest, attacker):
 
 
 def footprint(daemon):
-    """Return the daemon's descriptors, shared memory files and threads.
+    """Return the numbers of the daemon's descriptors, shared memory files and threads.
 
     Descriptors of data connections do not count. Over TCP each connection has two descriptors.
     """

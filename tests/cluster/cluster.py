@@ -75,7 +75,8 @@ class Daemon:
 
     def spawn(self):
         r, low = os.pipe()
-        w = fcntl.fcntl(low, fcntl.F_DUPFD, 400)  # above the numbers of listen_fds
+        # Use a high number, because the shell moves listen_fds to the numbers from 3 on.
+        w = fcntl.fcntl(low, fcntl.F_DUPFD, 400)
         os.close(low)
         command = [
             *self.prefix,
@@ -89,7 +90,7 @@ class Daemon:
         env = self.environment()
         if (
             self.listen_fds
-        ):  # LISTEN_PID must be the daemon's process, so a shell sets it and executes the daemon
+        ):  # a shell sets LISTEN_PID to its own process id, and then executes the daemon
             env["LISTEN_FDS"] = str(len(self.listen_fds))
             moves = " ".join(f"{3 + i}<&{fd}" for i, fd in enumerate(self.listen_fds))
             moves += "".join(
@@ -127,7 +128,7 @@ class Daemon:
         self.port, self.http = read_ready(self.spawn(), self.process, self.name, self.log)
 
     def kill(self, sig=signal.SIGKILL):
-        """Send a signal. If the signal ends or stops the process, wait for that."""
+        """Send a signal. If the signal ends or stops the process, wait for its end or its stop."""
         self.process.send_signal(sig)
         if sig in (signal.SIGKILL, signal.SIGTERM):
             self.process.wait(DEADLINE_S)
@@ -413,7 +414,7 @@ class Cluster:
             env=dict(self.env, **env),
             check=False,
         )
-        # The limit of bpsctl is 2 s. A machine under load may need longer.
+        # bpsctl must end within 2 s. A machine under load may need longer.
         assert time.monotonic() - begun < 4, f"{args} took too long"
         return p
 

@@ -24,7 +24,7 @@ def master(tmp_path):
 
 @pytest.fixture
 def meeting():
-    """Yield a folder for servers' sockets (--same-host-dir). Its path is short enough for these."""
+    """Yield a folder for servers' sockets (--same-host-dir). Sockets need a short path."""
     with tempfile.TemporaryDirectory(prefix="bps-") as d:
         yield Path(d)
 

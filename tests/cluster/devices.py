@@ -43,7 +43,10 @@ def outcome(call):
 
 
 class Plain:
-    """Device memory of back-end host: plain memory, which is read and written at once."""
+    """Device memory of the back-end `host`, which is plain memory.
+
+    Reads and writes complete before they return.
+    """
 
     stream = 0
 
@@ -118,7 +121,7 @@ class Cuda:
     def gate(self):
         """Return the device address of a counter.
 
-        A stream can wait for it until open_gate is called.
+        A stream that waits for this counter continues when open_gate is called.
         """
         address = ctypes.c_uint64()
         self.gate_at = self.pinned(64)
@@ -266,7 +269,7 @@ def device_until_failure(n_elems, die_rank=None, after=3, started=None, absent_r
             t.wait_stream(device.stream)
             got = device.read(
                 address, n_elems, np.int64
-            )  # the read is queued after the wait, so it would hang with the stream
+            )  # the stream reads after the wait, so a wait without end would block this call
             t.wait()
             assert np.all(got == r * job.size)
             if started and r == after:
@@ -274,7 +277,7 @@ def device_until_failure(n_elems, die_rank=None, after=3, started=None, absent_r
                     pass
     except bps.Error as e:
         took = time.monotonic() - start
-        device.read(address, n_elems, np.int64)  # checks that the stream still runs
+        device.read(address, n_elems, np.int64)  # returns only if the stream still runs
         try:
             t.push_pull(stream=device.stream)
             again = 0
@@ -446,8 +449,8 @@ def device_late(late_rank):
 def device_late_open(late_rank, go, told):
     """Let rank late_rank call bps_gpu_open only after the other rank's call has failed.
 
-    The first call of the other rank times out. With CUDA it fails at once, because the process has
-    no context yet. The other rank calls bps_gpu_open again, and rounds work afterwards.
+    The first call of the other rank times out. With CUDA the first call fails at once, because the
+    process has no context yet. The other rank calls bps_gpu_open again, and then rounds work.
     """
     with bps.open(open_timeout=3) as job:
         said = None
@@ -482,8 +485,8 @@ def device_given_up(go):
 def device_plain_late(late_rank):
     """Let one worker submit late, on a device without streams.
 
-    The call that waits for the sum must time out. Return its code and text. The text names the
-    worker.
+    The call that waits for the sum must time out. Return the code and the text of the error. The
+    text names the late worker.
     """
     with bps.open(timeout=2) as job:
         device = open_device(job)
@@ -575,7 +578,7 @@ def device_leave_behind(way):
 
 
 def device_cycles(n_cycles):
-    """Run jobs in turn. Return this process's descriptors and mappings after each job."""
+    """Run jobs in turn. After each job, count this process's descriptors and mappings."""
     seen = []
     for i in range(n_cycles):
         with bps.open(job=f"cycle{i}") as job:

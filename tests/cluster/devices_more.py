@@ -14,9 +14,10 @@ from devices import PINNED, Cuda, Plain, device_until_failure, open_device, outc
 
 
 def gpu_barrier(d, kind):
-    """Submit at rank 0 while it is still at a barrier, because its barrier call has timed out.
+    """Submit at rank 0 while rank 0 is still at a barrier.
 
-    The submission must fail with BPS_EBUSY, and the job must work afterwards.
+    Rank 0 is still there because its call of the barrier has timed out. The submission must fail
+    with BPS_EBUSY, and the job must work afterwards.
     """
     with bps.open(timeout=20) as job:
         device = open_device(job)
@@ -41,7 +42,7 @@ def gpu_barrier(d, kind):
 
 
 def gpu_release(d):
-    """Release memory of rank 0 while a submission in it waits for the other ranks."""
+    """Release memory at rank 0 while a tensor in this memory waits for the other ranks."""
     job = bps.open(timeout=20)
     device = open_device(job)
     address = job.gpu_alloc(1 << 21)
@@ -94,9 +95,9 @@ def gpu_unlike(d, first):
 
 
 def gpu_no_context_then_again(d):
-    """Open the GPU at rank 1 without a CUDA context, which fails.
+    """Call bps_gpu_open at rank 1 without a CUDA context, so that the call fails.
 
-    Then make a context and open the GPU again.
+    Then make a context and call bps_gpu_open again.
     """
     job = (
         bps.open(timeout=20, open_timeout=8)
@@ -192,7 +193,7 @@ def segments(device, ordinal, chunks):
 
 
 def gpu_segments(chunks, lead=0, tail=0):
-    """Import an expandable segment that consists of several chunks, and run a tensor in it."""
+    """Import an expandable segment that consists of several chunks, and sum a tensor in it."""
     job = bps.open(timeout=30)
     device = open_device(job)
     base, total = segments(device, job.local_rank, chunks)
@@ -221,7 +222,7 @@ def gpu_segments(chunks, lead=0, tail=0):
 
 
 def gpu_types(route=None):
-    """Run every element type and operation, with sizes just around block sizes.
+    """Run every element type and operation, with a single element and just above powers of two.
 
     The values are small integers, which all types represent exactly.
     """
@@ -381,9 +382,9 @@ def gpu_shared_gpu(gpus, n_rounds=3):
 
 
 def gpu_fallback(n_elems):
-    """Declare a tensor in device memory that exceeds the quota, which fails.
+    """Try to declare a tensor in device memory that exceeds the quota.
 
-    Then use host memory for this tensor, and device memory for a small one.
+    Then sum a small tensor in device memory, and declare the refused tensor in host memory.
     """
     with bps.open(timeout=20) as job:
         device = open_device(job)
@@ -413,7 +414,7 @@ def gpu_open(d=None):
 
 
 def gpu_fork_and_die(n_elems, pid_file):
-    """Run device_until_failure. A forked child of the victim keeps its descriptors open."""
+    """Run device_until_failure. A forked child keeps the descriptors of the victim open."""
     if int(os.environ["BPS_RANK"]) == 1:
         job = bps.open(timeout=60)
         device = open_device(job)
@@ -638,7 +639,7 @@ def gpu_fault(n_elems):
 
 
 def gpu_average(n_elems, n_rounds, victim, at, **options):
-    """Return the average of the ranks in each round. In round `at`, rank `victim` is killed."""
+    """Return the average of the rank numbers in each round. Rank `victim` dies in round `at`."""
     seen, job = [], bps.open(**options)
     try:
         device = open_device(job)

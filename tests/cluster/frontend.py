@@ -16,7 +16,8 @@ def frontend_collectives():
     rt = _core.runtime()
     rank, size = rt.job.rank, rt.job.size
     total = 0.0
-    # The second step gives each large size a slot of its own. The third step uses this slot again.
+    # In the second step the unnamed array gets a slot of its own size. The third step reuses this
+    # slot.
     for step in range(3):
         for name in (None, "named"):
             x = np.full(40_000, rank + step, "f4")
@@ -65,9 +66,10 @@ def frontend_differences():
 
 
 def frontend_late(ready):
-    """Reduce more arrays than may be in flight before rank 1 has started, and then go on.
+    """Let rank 0 reduce more arrays than may be in flight, and let rank 1 start later.
 
-    Return {number of the call: sum} for all calls that did not raise an error.
+    Then both ranks reduce arrays. Return {number of the call: sum} for all calls that did not raise
+    an error.
     """
     _core.init(timeout=1)
     rt = _core.runtime()

@@ -16,7 +16,7 @@ import time
 
 from cluster import DEADLINE_S, Daemon
 
-FIRST_FD = 500  # numbers of the manager's copies, above those of the daemon's descriptors
+FIRST_FD = 500  # lowest number of the manager's copies, above all descriptors of the daemon
 RESTART_S = 0.1  # default of systemd's setting RestartSec=
 
 
@@ -118,7 +118,7 @@ class KeptDaemon(Daemon):
         return time.monotonic() - begun
 
     def lose(self, name):
-        """Lose a kept descriptor, as a manager does whose store is full."""
+        """Lose a kept descriptor, as a manager with a full store does."""
         self.store = [(n, fd) for n, fd in self.store if n != name]
 
     def close_kept(self, name):
@@ -144,8 +144,8 @@ class KeptDaemon(Daemon):
         return status
 
 
-# Numbers of elements of three tensors. The first is sent as an offer, the second in the message.
-# The third is not a whole number of partitions.
+# Numbers of elements of three tensors. The first tensor is sent as an offer. The second tensor is
+# small and is sent inside a message. The third tensor is not a whole number of partitions.
 SIZES = [200_000, 100, 70_000]
 
 

@@ -63,7 +63,7 @@ def reduce_int(op, all_values):
 
 def floor_mean(all_values, dtype):
     """Return the floor of the exact mean, element by element."""
-    # type object: integers of Python, which do not overflow
+    # use Python's integers (type `object`) for i64, because they do not overflow
     exact = object if dtype == "i64" else np.int64
     return (sum(x.astype(exact) for x in all_values) // len(all_values)).astype(INT[dtype])
 

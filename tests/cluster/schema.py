@@ -13,7 +13,7 @@ SCHEMA = json.loads((ROOT / "docs" / "reference" / "status.schema.json").read_te
 
 
 def closed(x):
-    """Return the schema without additional properties: each printed field must be documented."""
+    """Return a schema that allows only documented fields."""
     if isinstance(x, list):
         return [closed(v) for v in x]
     if not isinstance(x, dict):

@@ -14,10 +14,9 @@ from keeper import Job, kept_cluster
 
 
 def wound(jobs, agents, sig, times):
-    """Kill agents `times` times. Each agent is restarted.
+    """Kill all these agents, which are restarted. Repeat this `times` times.
 
-    Return for each time the longest pause of the jobs, and the seconds in which the agent's process
-    did not run.
+    For each repetition, return (longest pause of the jobs, seconds until agents[0] runs again).
     """
     pauses = []
     for _ in range(times):
@@ -32,8 +31,8 @@ def wound(jobs, agents, sig, times):
 def check_pauses(pauses):
     """Check that the jobs' pauses are short.
 
-    The median must be below 1 s. If a process starts slowly, its pause may be 0.5 s longer than the
-    start. On a machine under load nothing is checked.
+    The median must be below 1 s. A pause may be longer than 1 s if the agent was restarted slowly.
+    Such a pause may last 0.5 s longer than the restart. On a machine under load nothing is checked.
     """
     print("pauses", [f"{p:.2f} ({b:.2f} of it away)" for p, b in pauses])
     if os.getloadavg()[0] < 2 * os.cpu_count():
@@ -267,7 +266,8 @@ def test_drained_agent_that_is_stopped_is_not_waited_for(cluster):
         "the scheduler declares agent a0 down",
         lambda: "a0: suspect -> down, drained, and stopped" in c.scheduler.log.read_text(),
     )
-    # A restart is awaited for --agent-window, 30 s. The drained agent must be down earlier.
+    # The scheduler waits 30 s (--agent-window) for an agent to restart. A drained agent must be
+    # down earlier.
     assert time.monotonic() - at < 10
     for w in job.workers[2:]:
         w.process.wait(20)
@@ -296,7 +296,7 @@ def test_agent_that_restarts_without_scheduler_goes_on_without_servers(cluster):
 
 
 def test_restarted_agent_takes_no_other_scheduler(cluster):
-    """While an agent has jobs, its next process also accepts only its own scheduler (rule C8)."""
+    """An agent that restarts while it has jobs still accepts only their scheduler (rule C8)."""
     other = kept_cluster(cluster, agents=0, servers=1)
     c = kept_cluster(cluster)
     scheduler_stays(c)

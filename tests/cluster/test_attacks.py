@@ -126,8 +126,8 @@ def test_five_hundred_silent_strangers_on_each_port_take_no_descriptor_for_long(
         for d, (
             fds,
             *_,
-            # The HTTP port and the control port each keep up to 64 connections. For a new
-            # connection they close the oldest one.
+            # The HTTP port and the control port each keep up to 64 connections. When a further
+            # connection arrives, the daemon closes the oldest connection of the port.
         ) in before:
             c.wait_for(
                 f"{d.name} has its descriptors back",

@@ -1,4 +1,4 @@
-"""bpsrun: ranks, output, failures and clean-up with plain commands, and private daemons.
+"""Tests of bpsrun with plain commands (ranks, output, failures) and with private daemons.
 
 BPS_BUILD names the build folder; the default is build/debug.
 """

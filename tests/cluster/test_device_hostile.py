@@ -1,4 +1,4 @@
-"""A trainer sends wrong messages to its executor. Only its own job may end."""
+"""A trainer sends wrong messages to its executor. Only the trainer's own job may end."""
 
 import fcntl
 import mmap

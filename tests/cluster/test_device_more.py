@@ -354,7 +354,7 @@ GROWTH_KIB = 300_000 if IS_ASAN else 3000
 
 
 def footprint(pid):
-    """Return the descriptors, shared mappings, threads, and resident KiB of a process."""
+    """Return a process's numbers of descriptors, shared mappings, threads and resident KiB."""
     proc = Path(f"/proc/{pid}")
     maps = sum("memfd" in line for line in (proc / "maps").read_text().splitlines())
     rss = next(
@@ -494,7 +494,7 @@ def test_an_executor_that_hangs_when_its_agent_is_gone_ends_itself(cluster):
     ],
 )
 def test_job_takes_the_route_that_bpsctl_shows(cluster, tmp_path, machine, links, workers, want):
-    """The executor also uses the agent's setting sysfs, so it chooses the same route."""
+    """The executor also uses the agent's setting `sysfs`, so it chooses the route that is shown."""
     make(tmp_path / "m", machine)
     env = {"FAKE_CUDA_LINKS": links, **fakes(machine)}
     r = Rig(

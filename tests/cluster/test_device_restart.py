@@ -148,7 +148,7 @@ def test_executor_descriptor_that_the_manager_lost_ends_its_job_with_an_error(ke
 
 
 def test_an_agent_that_dies_while_executors_start_costs_a_pause(kept, tmp_path):
-    """The agent dies before the executor has read any message, and again when it is connected."""
+    """The agent dies repeatedly, at first before the executor has read any message."""
     slow = tmp_path / "slow"
     slow.write_text(f'#!/bin/sh\nsleep 1\nexec {BUILD}/bps-agent/bps-agent-host "$@"\n')
     slow.chmod(0o755)

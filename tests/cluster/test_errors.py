@@ -24,7 +24,7 @@ def test_missing_worker_at_the_start_is_named(cluster):
         assert r["code"] == bps.ETIMEDOUT, r
         assert re.search(r"missing ranks? [\d, ]*3", r["text"]), r["text"]
         assert 1.4 < r["seconds"] < 5
-    # The worker that times out first reports that 3 of 4 workers have joined.
+    # The first worker to time out reports that 3 of 4 workers have joined.
     assert "3 of 4" in texts(results), texts(results)
 
 

@@ -21,8 +21,8 @@ def test_every_op_and_size_of_a_dtype_is_right_at_every_worker(cluster, dtype):
     )
 
 
-# Shapes of clusters: (workers, agents, servers). Every combination of two of these numbers occurs.
-# There are never more agents than workers.
+# Shapes of clusters: (workers, agents, servers). For any two of the three positions, every
+# combination of values occurs, except that there are never more agents than workers.
 SHAPES = [
     (1, 1, 1),
     (2, 2, 2),

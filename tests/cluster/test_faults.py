@@ -68,7 +68,7 @@ class Relay:
                 b.sendall(data)
         except OSError:
             pass
-        self.is_open.wait()  # pass the end of the connection only when unblocked
+        self.is_open.wait()  # pass on the end of the connection only while the relay is open
         for s in (a, b):
             s.close()
 
@@ -97,7 +97,7 @@ def test_agent_cut_off_only_from_the_scheduler_keeps_its_job(cluster):
             ),
         )
         at = progress.rounds()
-        # more than three times the time that the scheduler waits for a silent agent
+        # 5 s is more than three times as long as the scheduler waits for a silent agent
         until = time.monotonic() + 5
         c.wait_for(
             "time has passed, and rounds",
@@ -117,7 +117,7 @@ def test_agent_cut_off_only_from_the_scheduler_keeps_its_job(cluster):
         stop.touch()
         c.finish(started)
         assert "a1: suspect -> down" not in c.scheduler.log.read_text()
-        # When no server receives from the agent either, it is declared dead in time.
+        # An agent is declared dead in time if neither the scheduler nor a server receives from it.
         a.kill(signal.SIGSTOP)
         c.wait_for(
             "agent a1 is declared dead",

@@ -231,7 +231,7 @@ def isolated(cluster):
     ready = c.dir / "ready"
     c.start_job(
         "idle", 2, {"seconds": 300, "ready": str(ready)}
-    )  # workers without waiting calls, because an error would end the job
+    )  # no worker waits in a call, because an error of such a call would end the job
     c.wait_for("the job runs", ready.exists)
     c.scheduler.kill()
     c.servers[0].kill()

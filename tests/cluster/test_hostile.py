@@ -82,8 +82,8 @@ def test_descriptors_that_block_when_closed_do_not_stop_the_agent(cluster, when)
     c = cluster(agents=1, servers=0)
     s, peer = lingering_socket()
     t = Raw(c.agents[0])
-    # Stop the agent until this process has closed the socket. Then the agent has the last
-    # reference, and its close blocks.
+    # Stop the agent until this process has closed the socket. Then only the agent has the socket
+    # open, so that close(2) blocks in the agent.
     c.agents[0].kill(signal.SIGSTOP)
     if when == "in a frame that is not read":
         t.sock.send(b"\xff" * 16)
@@ -104,7 +104,8 @@ def test_many_descriptors_that_block_when_closed_keep_nothing_open(cluster, when
     still_serves(c)
     c.wait_for("the agent has no trainers", lambda: c.agents[0].status()["trainers"] == 0)
     before = footprint(c.agents[0])
-    pairs = [lingering_socket() for _ in range(8)]  # more than the agent's threads for closing
+    # Use more sockets than the agent has threads that close sockets.
+    pairs = [lingering_socket() for _ in range(8)]
     t = Raw(c.agents[0])
     c.agents[0].kill(signal.SIGSTOP)
     if when == "in a frame that is not read":
@@ -130,8 +131,8 @@ def test_blocking_eventfd_does_not_stop_the_agent(cluster):
     slow, t = (Raw(c.agents[0]).open("blocks", r, 2) for r in range(2))
     assert slow.job()[0] == t.job()[0] == 0
     os.set_blocking(t.efd, True)
-    # Stop the agent, so that it then receives the declaration and the wake-up at once. It is busy
-    # with the declaration.
+    # Stop the agent until the declaration and the wake-up have both arrived. While the agent
+    # handles the declaration, the test reads the eventfd, so that a read by the agent would block.
     c.agents[0].kill(signal.SIGSTOP)
     slow.ask_declare(("big", F32, 16 << 20))
     t.wake()
@@ -293,7 +294,7 @@ def test_large_memory_that_is_being_made_does_not_stop_other_jobs(cluster):
     assert large.job()[0] == small.job()[0] == 0
     large.ask_declare(
         ("w", F32, 64 << 20), ("x", F32, 1 << 20), ("nothing", F32, 0)
-    )  # needs at least 768 MiB, which takes some time
+    )  # the tensors need at least 768 MiB, so the agent takes some time
     assert rounds_while(small, lambda: select.select([large.sock], [], [], 0)[0]) > 5
     slots = large.declared()
     assert [s[0] for s in slots] == [0, 0, 22]
@@ -404,7 +405,7 @@ def test_submission_into_a_failing_job_ends_with_its_code(cluster):
     for t in trainers:
         assert t.job()[0] == 0
         t.declare(("a", F32, 10), ("b", F32, 10))
-    c.scheduler.kill(signal.SIGSTOP)  # the scheduler cannot end the job while it is stopped
+    c.scheduler.kill(signal.SIGSTOP)  # a stopped scheduler cannot end the job
     trainers[0].submit(0)
     trainers[0].submit(1)
     c.wait_for("the agent has read the submissions", lambda: trainers[0].u32(128) == 2)
@@ -463,7 +464,7 @@ def test_thousands_of_tensors_declared_at_once_all_get_their_place(cluster):
 
 
 def footprint(daemon):
-    """Return the descriptors, mapped files and threads of an agent.
+    """Return the numbers of an agent's descriptors, mapped files and threads.
 
     Descriptors of connections to servers do not count.
     """
@@ -676,7 +677,7 @@ def test_agent_without_descriptors_refuses_and_does_not_spin(cluster):
     for t in [Raw(a) for _ in range(2)]:
         assert t.is_dropped()
     before = cpu_seconds(pid)
-    c.run("collectives", 1)  # passes some time: a job of one worker needs no agent
+    c.run("collectives", 1)  # let time pass with a job of one worker, which needs no agent
     assert cpu_seconds(pid) - before < 0.1
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
     still_serves(c)

@@ -13,7 +13,8 @@ pytestmark = pytest.mark.xdist_group("install")  # only one `make install` may r
 
 PREFIX = "/opt/bps"
 DAEMONS = ("scheduler", "server", "agent")
-# Largest allowed exposure that systemd-analyze security reports, in tenths. 100 is no protection.
+# Largest exposure that systemd-analyze security may report, in tenths: from 0 to 100 for a service
+# without any protection.
 EXPOSURE = {"scheduler": 13, "server": 20, "agent": 23}
 
 

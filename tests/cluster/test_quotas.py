@@ -10,7 +10,7 @@ import pytest
 import bps
 from rawclient import ANY_RANK, DEADLINE_S, F32, F64, TEXT, WHY, Raw
 
-ALICE, BOB = 1, 2  # users that exist on every Debian
+ALICE, BOB = 1, 2  # users that exist on every Debian system
 CONTROL = 320 + 16384 * (16 + 64)  # bytes of the control page of one trainer
 NAME = pwd.getpwuid(ALICE).pw_name
 
@@ -307,7 +307,7 @@ def test_user_with_too_many_requests_is_slowed_and_another_user_is_not(cluster):
     goes_on(c, BOB)
     for i in range(10):
         assert u.declare((f"t{i}", F32, 4))[0][0] == 0
-    assert time.monotonic() - start < 2  # ALICE waits (80 - 40) / 20 s, BOB does not
+    assert time.monotonic() - start < 2  # ALICE waits (80 - 40) / 20 s, and BOB does not wait
     for _ in range(80):
         assert t.declared()[0][0] == 0
     assert time.monotonic() - start > 1.5

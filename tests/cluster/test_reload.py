@@ -109,7 +109,7 @@ def test_limits_of_a_running_agent_change(cluster):
     log = reload(c, c.agents[0])
     for line in ("max-trainers: 1 -> 2", "memory: 0 -> 1GiB", "window: 0 -> 1MiB", "changed=3"):
         assert line in log, log
-    assert "listen" not in log, log  # the command line sets it, so the file does not change it
+    assert "listen" not in log, log  # the command line has precedence for `listen`
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})
 
 
@@ -126,7 +126,7 @@ def test_larger_limit_of_tensors_holds_for_trainers_that_connect_later(cluster):
     reload(c, c.agents[0])
     started = c.start_job("rounds", 2, {"n_elems": 100, "n_rounds": 2, "n_tensors": 21})
     assert all(w.process.wait(60) != 0 for w in started)
-    # The second worker may get another error: the first worker has left.
+    # The second worker may get another error, because the first worker has left.
     said = [w.text() for w in started]
     assert any("has declared 20 of 20 tensors" in text for text in said), said
 

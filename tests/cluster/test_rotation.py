@@ -91,7 +91,7 @@ def test_new_key_that_the_scheduler_does_not_know_yet_costs_no_round(keyed, tmp_
     workers, progress, stop = long_job(c)
     other = new_key(tmp_path / "other.key", "key", "new")
     for who in MEMBERS:
-        derived(other, who)  # overwrites the file of the member's valid key
+        derived(other, who)  # replace the member's valid key in its file
         daemon(c, who).kill(signal.SIGHUP)
         c.wait_for(
             "the key is refused",
@@ -150,7 +150,8 @@ def test_revoked_agent_loses_its_data_connections(keyed):
     c.wait_for("both agents are connected", lambda: data_connections(c) >= 2)
     before = data_connections(c)
     key(c, "revoke", "agent:a1")
-    for told in c.finish(workers[:2]):  # workers of a0; a1 is cut off and cannot notify its workers
+    # Check only the workers of a0, because a1 is cut off and cannot notify its workers.
+    for told in c.finish(workers[:2]):
         assert told["code"] == bps.EAGENT_LOST, told
     c.wait_for(
         "the data connections of agent a1 are closed", lambda: data_connections(c) <= before // 2

@@ -133,7 +133,7 @@ def test_muted_problem_leaves_health_and_exit_code_and_comes_back(cluster):
     assert c.bpsctl("status").returncode == 1
     p = c.steer("mute", "server_down", "2h", "--reason", "node is being repaired")
     assert p.returncode == 0 and "SERVER_DOWN is muted for 2.0 h" in p.stdout, p
-    for _ in range(2):  # before and after a restart of the scheduler
+    for _ in range(2):  # check twice: before and after a restart of the scheduler
         p = c.bpsctl("status")
         assert p.returncode == 0 and "HEALTH_OK" in p.stdout, p.stdout
         lines = [line for line in p.stdout.splitlines() if "SERVER_DOWN" in line]

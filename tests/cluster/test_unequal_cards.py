@@ -1,6 +1,6 @@
-"""Network cards of different speeds, which daemons measure, because no setting names the speeds.
+"""Servers get shares of a job according to the speeds of their network cards.
 
-Servers get shares of a job according to the measured speeds.
+The cards have different speeds. No setting names the speeds, so the daemons measure them.
 """
 
 import json
@@ -80,7 +80,7 @@ def test_server_with_a_slow_card_gets_less_once_its_speed_is_measured(cluster):
     later = c.steady(n_elems=500000).wait_rounds(1)
     later.stop()
     job.wait_rounds(3).stop()
-    assert 0.25 <= share_of_slow(c) < 0.4 or not share_of_slow(c)  # 0: all jobs have ended
+    assert 0.25 <= share_of_slow(c) < 0.4 or not share_of_slow(c)  # 0 when all jobs have ended
 
 
 @pytest.mark.alone

@@ -326,7 +326,8 @@ def steady(
                     longest, longest_at = took, start
                 for i, t in enumerate(data):
                     want = base * ranks + size * r * (i + 1)
-                    if lost_rank is not None:  # each partition may lose the rank in another round
+                    # Partitions may lose the rank's contribution in different rounds.
+                    if lost_rank is not None:
                         without = want - base * (lost_rank + 1) - r * (i + 1)
                         want = np.where(t.output == without, without, want)
                     assert np.array_equal(t.output, want), f"WRONG SUM: round {r} tensor {i}"
@@ -430,8 +431,8 @@ def timed_rounds(n_elems, stop, trace, pause=0.001):
 def opposite_orders(n_elems, n_tensors):
     """Submit one half of the tensors at even ranks and the other half at odd ranks.
 
-    All ranks meet at a barrier before they submit the other half. Return the longest time from the
-    first submission to the end of the barrier.
+    After a barrier, each rank submits its remaining half. Return the longest time from the first
+    submission to the end of the barrier.
     """
     longest = 0.0
     with bps.open() as job:
@@ -558,7 +559,7 @@ class Errors:
 
     @staticmethod
     def killed_with_a_child(job, victim):
-        """Kill the victim while a forked child still has its socket open."""
+        """Kill the victim while a forked child still has the victim's socket open."""
         if job.rank == victim:
             if os.fork() == 0:
                 time.sleep(60)
@@ -570,7 +571,8 @@ class Errors:
         t = job.declare("w", "f32", 5000)
         t.push_pull()
         t.wait(timeout)
-        job.close()  # the abort of the first worker would end the other worker's wait
+        # Without this call, the worker would abort the job and end the other worker's wait.
+        job.close()
 
     @staticmethod
     def input_changed(job, n_elems, writer):
@@ -600,7 +602,7 @@ def idle(seconds, ready):
 
 
 def huge(n_elems):
-    """Sum one tensor of n_elems i8 through a server.
+    """Sum one tensor of n_elems elements of type i8 through a server.
 
     The tensor is filled and checked in pieces to save memory.
     """
@@ -671,9 +673,9 @@ def slow_while(n_elems, slow_rank, flag, pause):
 
 
 def members_behind(out, r):
-    """Return for each element the ranks whose contributions are in the sum, one bit each.
+    """Return a mask for each element: bit i is set if the sum has the contribution of rank i.
 
-    The inputs are those of `elastic`. The other bits of each element are checked.
+    The inputs must be those of `elastic`. Check the remaining bits of each element.
     """
     masks = out & 0xFFFF
     counts = sum(masks >> i & 1 for i in range(16))
@@ -793,9 +795,9 @@ def growing(
 ):
     """Run steps of a job that new workers may join.
 
-    Each sum is added to weights, which newcomers receive by a broadcast. The job ends after
-    n_rounds and when the file `go` exists, if it is given. Returns the weights' digest, and for
-    each step the ranks whose contributions are in its sum.
+    Each sum is added to weights, which newcomers receive by a broadcast. The job runs at least
+    n_rounds. If `go` is given, the job also runs until this file exists. Returns the weights'
+    digest, and for each step the ranks whose contributions are in its sum.
     """
     job, first, seen = None, 0, {}
     # the step's number, whether the job is over, the weights
@@ -937,7 +939,7 @@ def resized(sizes, n_elems, ready=None, wait=None, first_phase=0):
 
 
 def suspended_in_vain(late):
-    """Call suspend at rank 0 alone, which times out, then at all ranks, and resume the job.
+    """Call suspend at rank 0 alone until it times out. Then suspend and resume at all ranks.
 
     Rank 1 calls suspend only when the file `late` exists. Return a sum of the resumed job.
     """
