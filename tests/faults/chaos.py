@@ -6,8 +6,8 @@
 A fault happens every few seconds. No sum may be wrong, no call may hang, and no daemon may grow.
 The jobs have different options (deterministic, small partitions, several workers on a machine). A
 job that a fault may end, because its trainer is lost, is restarted. Any other end is a failure. The
-seed determines the faults and the times between them. Their timing relative to the jobs' messages
-depends on the machine.
+seed determines the faults and the times between them. The timing of a fault relative to the jobs'
+messages depends on the machine.
 The workers check every sum. The report has faults by kind, rounds, wrong sums, calls that exceeded
 their time-out, the longest stall, and each daemon's memory, descriptors and threads at its start
 and end. Exit status 1: something was wrong.

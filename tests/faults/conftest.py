@@ -82,8 +82,8 @@ def cell(request):
 def faulty(request):
     """Yield a function that makes a LabCluster, on loopback or (with lab=) in network namespaces.
 
-    At the end, its daemons must stop without an error, unless the cell expects one. When a cell
-    fails, the logs of its daemons and workers are kept in the build folder.
+    At the end, all daemons must stop without an error, unless the cell expects this error. When a
+    cell fails, the logs of its daemons and workers are kept in the build folder.
     """
     made = []
     cell = request.node.stash[CELL]

@@ -79,8 +79,8 @@ class Lab:
         return made[0]
 
     def rules(self, host, *rules):
-        """Add nft rules for the host's only network card. Each rule begins with its chain, in or
-        out."""
+        """Add nft rules for the host's only network card. Each rule begins with the name of its
+        chain, which is `in` or `out`."""
         text = ["table inet fault {"]
         for hook in ("in", "out"):
             card = "iif" if hook == "in" else "oif"
@@ -101,8 +101,10 @@ class Lab:
         assert p.returncode == 0, p.stderr
 
     def cut(self, host, ways=("in", "out"), other=None):
-        """Drop the packets to (in) or from (out) the host. other: drop only packets that the host
-        exchanges with this host."""
+        """Drop the packets to the host if ways has `in`, and from the host if ways has `out`.
+
+        other: another host; drop only packets that the two hosts exchange.
+        """
         match = {
             w: f"ip {'saddr' if w == 'in' else 'daddr'} {self.addr(other)} " if other else ""
             for w in ways
@@ -128,7 +130,7 @@ class Lab:
         self.mend(host)
 
     def half_open(self, host):
-        """Remove the host's TCP sockets. The peers receive no message about it."""
+        """Remove the host's TCP sockets. The peers receive no message from the sockets."""
         until = time.monotonic() + 0.5
         self.cut(host)
         self.kill_connections(host)
@@ -260,7 +262,7 @@ class FaultyDaemon(Daemon):
 
 
 class KeptFaultyDaemon(FaultyDaemon, KeptDaemon):
-    """A daemon with a service manager, which keeps its descriptors and restarts it."""
+    """A FaultyDaemon whose service manager keeps the descriptors and restarts the daemon."""
 
 
 class LabCluster(Cluster):
@@ -268,7 +270,7 @@ class LabCluster(Cluster):
     the last hosts have the agents.
 
     Without a lab, all daemons are on loopback. is_kept: agents have a service manager, which keeps
-    their descriptors and restarts them.
+    the descriptors of the agents and restarts the agents.
     """
 
     daemon_type = FaultyDaemon

@@ -203,7 +203,7 @@ class Run:
         except KeyboardInterrupt:
             self.is_stopped = True
             for p in self.processes.copy():
-                p.send_signal(signal.SIGINT)  # so that pytest removes its lab
+                p.send_signal(signal.SIGINT)  # pytest removes its lab when it receives SIGINT
             for t in threads:
                 t.join()
             raise

@@ -66,7 +66,7 @@ class Kills:
         d.process.wait()
         d.start_again()
         self.c.wait_for("all members are up", self.is_whole)
-        return max(seconds, 0.0)  # the log truncates milliseconds, so this may be < 0
+        return max(seconds, 0.0)  # the log has whole milliseconds, so this may be negative
 
     def server(self):
         if self.job is None or self.job.has_failed():

@@ -11,7 +11,7 @@ from control import PROTO, answer_to, hello
 from lab import clock_env, memory_cgroup, wait_until
 
 WINDOW_S = 5  # the setting --agent-window
-MUST_SEE_S = 5  # the setting --agent-dead, plus a heartbeat in progress
+MUST_SEE_S = 5  # 4.4 s (--agent-dead) and one heartbeat interval of 0.5 s, rounded up
 STRANDED_S = 10  # the setting --stranded-after
 STAY = 20
 
@@ -27,7 +27,7 @@ def lost_agent_is_named(cell, job, at, bound_s, host="agent-host1"):
 def test_restarted_agent_costs_no_round(faulty, cell, by):
     """FM-A-restart: the agent is killed or stopped, and its service manager restarts it.
 
-    The manager keeps its descriptors. The agent's trainers notice a pause and no error.
+    The manager keeps the agent's descriptors. The agent's trainers notice a pause and no error.
     """
     c = faulty(is_kept=True)
     job = c.steady(2, n_elems=1000).wait_rounds()
@@ -38,7 +38,10 @@ def test_restarted_agent_costs_no_round(faulty, cell, by):
 
 
 def test_agent_that_does_not_come_back_is_named(faulty, cell):
-    """FM-A-kill9: the agent's trainers fail at once, other trainers after the agent's window."""
+    """FM-A-kill9: the agent is killed and not restarted.
+
+    The agent's trainers fail at once. Trainers of other agents fail after the agent's window.
+    """
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -52,7 +55,7 @@ def test_agent_that_does_not_come_back_is_named(faulty, cell):
 def test_stopped_agent_is_given_up_and_learns_it(faulty, cell):
     """FM-A-stop: an agent sends nothing for 5 s. Its jobs end with an error that names the agent.
 
-    Its own trainers fail later.
+    The stopped agent's own trainers fail later.
     """
     c = faulty()
     job, beside = c.steady(2).wait_rounds(), c.steady(1, placement=[0])
@@ -121,7 +124,8 @@ def test_slow_agent_is_waited_for(faulty, cell):
 def test_agent_that_is_cut_off_is_given_up(faulty, cell, lab, how):
     """FM-A-cut: the agent's link is down, or its packets are lost.
 
-    Trainers of other agents fail in 5 s. Trainers of this agent fail when it is connected again.
+    Trainers of other agents fail in 5 s. Trainers of this agent fail when the agent is connected
+    again.
     """
     c = faulty(lab=lab)
     job, beside = c.steady(2).wait_rounds(), c.steady(1, placement=[0])
@@ -231,7 +235,7 @@ def test_agent_of_another_version_gets_both_versions(faulty, cell):
 
 @pytest.mark.quick
 def test_second_agent_of_a_name_is_refused(faulty, cell):
-    """FM-A-duplicate: a second agent of a name, on another host, is refused.
+    """FM-A-duplicate: a second agent with the same name, on another host, is refused.
 
     The error names the first agent.
     """

@@ -163,7 +163,10 @@ def test_half_open_control_connections_are_noticed(faulty, cell, lab):
     "fault", ["scheduler.log.write=error:ENOSPC", "scheduler.log.fsync=error:EIO"]
 )
 def test_state_that_cannot_be_written_stops_no_running_job(faulty, cell, fault):
-    """FM-H-disk: the state cannot be written. New jobs fail and name the reason; others go on."""
+    """FM-H-disk: the state cannot be written.
+
+    New jobs fail with an error that names the reason. Running jobs go on.
+    """
     c = faulty()
     job = c.steady(2).wait_rounds()
     view = c.scheduler.metric("bps_view")
@@ -352,7 +355,7 @@ def test_full_disk_stops_no_running_job(faulty, cell):
     alone = {"BPS_FORCE_DISTRIBUTED": "1"}
     large = c.start_job(
         "many", 1, {"n_tensors": 2000, "chunk": 500}, env=alone
-    )  # its records do not fit into the last free page
+    )  # the job's records do not fit into the last free page
     c.wait_for(
         "the scheduler reports the full disk",
         lambda: "cannot write the state: No space left" in c.scheduler.log.read_text(),

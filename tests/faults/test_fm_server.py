@@ -11,7 +11,7 @@ import bps
 from control import PROTO, SERVER, answer_to, hello
 from lab import clock_env, cpu_cgroup, memory_cgroup, wait_until
 
-MUST_SEE_S = 3  # the setting --server-dead, plus a heartbeat in progress
+MUST_SEE_S = 3  # 2.4 s (--server-dead) and one heartbeat interval of 0.5 s, rounded up
 WINDOW_S = 1  # the setting --server-window
 STRANDED_S = 10  # the setting --stranded-after
 STAY = 20
@@ -168,7 +168,10 @@ def test_server_with_a_slow_processor_is_waited_for(faulty, cell):
 
 @pytest.mark.alone
 def test_server_with_a_slow_network_card_is_waited_for(faulty, cell, lab):
-    """FM-S-nic: the server's card has 20 Mbit/s in each direction. It is not declared dead."""
+    """FM-S-nic: the server's card has 20 Mbit/s in each direction.
+
+    The server is not declared dead.
+    """
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -213,9 +216,9 @@ def test_short_cut_of_a_server_costs_no_round(faulty, cell, lab):
 
 @pytest.mark.quick
 def test_connections_of_a_server_that_are_reset_are_opened_again(faulty, cell, lab):
-    """FM-S-rst: every connection of the server is reset, ten times. It keeps its partitions.
+    """FM-S-rst: every connection of the server is reset, ten times.
 
-    Each reset happens as soon as the server is a member again.
+    The server keeps its partitions. Each reset happens as soon as the server is a member again.
     """
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
@@ -294,7 +297,7 @@ def test_server_and_agent_that_are_cut_from_each_other_are_named(faulty, cell, l
 
 @pytest.mark.quick
 def test_second_server_of_a_name_is_refused(faulty, cell):
-    """FM-S-duplicate: a second server of a name, on another host, is refused.
+    """FM-S-duplicate: a second server with the same name, on another host, is refused.
 
     The error names the first server.
     """

@@ -28,9 +28,9 @@ def memory_of(agent):
 
 @pytest.mark.quick
 def test_killed_trainer_is_named_at_the_others(faulty, cell):
-    """FM-T-kill9: calls of the other trainers fail. The error has the rank and pid of the lost one.
+    """FM-T-kill9: a trainer is killed. Calls of the other trainers of its job fail.
 
-    Other jobs go on.
+    The error has the rank and pid of the killed trainer. Other jobs go on.
     """
     c = faulty()
     job, beside = c.steady(3, placement=[0, 1, 1]).wait_rounds(), c.steady(2).wait_rounds()
@@ -138,7 +138,7 @@ def test_job_of_the_same_name_runs_again_at_once(faulty, cell):
 
 
 def test_slow_trainer_is_named(faulty, cell):
-    """FM-T-slow: the status names the host that delays the job, and by how much."""
+    """FM-T-slow: the status names the host that delays the job."""
     c = faulty(agents=3)
     job = c.steady(3, slow_rank=1, pause=0.01).wait_rounds()
     at = time.monotonic()
@@ -177,9 +177,9 @@ def test_library_of_another_version_gets_both_versions(faulty, cell):
 
 @pytest.mark.quick
 def test_second_trainer_of_a_rank_is_refused(faulty, cell):
-    """FM-T-duplicate: a second trainer of a rank is refused while the job forms.
+    """FM-T-duplicate: a second trainer with the same rank is refused while the job forms.
 
-    The first trainer keeps the rank, and the error names it.
+    The first trainer keeps the rank. The error names the first trainer's host.
     """
     c = faulty()
     first = Raw(c.agents[0]).open("twice", 0, 2)

@@ -15,7 +15,7 @@ GRACE_S = 10  # seconds after its restart in which a scheduler declares no membe
 
 
 def lose(c, what):
-    """Kill a daemon. Return a function that starts it again, or one that does nothing."""
+    """Kill a daemon. Return a function that starts the daemon again, or that does nothing."""
     kind, _, more = what.partition("-")
     d = {
         "agent": c.agents[1],
