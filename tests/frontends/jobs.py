@@ -9,8 +9,8 @@ from pathlib import Path
 LIMIT_S = 120
 _numbers = itertools.count()
 
-# Python code for workers. kill_me() records the time and kills the calling worker. report() prints
-# the time from this record to an error at another worker.
+# Python code for workers. kill_me() records the time and kills the calling worker. Another worker
+# calls report() with its error. report() prints the error and the time since the kill.
 KILL_ME = """
 def kill_me():
     import os, signal, time

@@ -51,7 +51,7 @@ FRONTENDS = {
     "jax": {"arrays": ("2x1",), "jax": ("2x1", "3x2"), "keras": ("2x2",), "frameworks": ALONE},
     "mxnet": {"arrays": ONE_AGENT, "mxnet": ("2x1", "3x2"), "frameworks": ALONE},
 }
-# Variables for the clusters of a part, or of all parts of a list.
+# Environment variables for the clusters of one part, or of all parts of a list.
 ENVIRONMENTS = {
     "gpu": {"BPS_GPU": "host"},
     "tensorflow": {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"},
@@ -116,7 +116,7 @@ def check_form(python: str) -> int:
 
 
 def environment(name: str) -> str | None:
-    """Return the path of the Python of a list's environment, or None if it cannot be made."""
+    """Make the environment of a list. Return the path of its Python, or None after a failure."""
     made = subprocess.run(
         [sys.executable, HERE / "environment.py", HERE / f"{name}.txt", ROOT / "build/frontends"],
         stdout=subprocess.PIPE,

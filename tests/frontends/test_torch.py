@@ -698,7 +698,7 @@ def test_ddp_hook_of_buckets_that_differ_is_an_error_at_all_workers():
     )
     try:
         # With find_unused_parameters, DDP keeps the first buckets, whose sizes differ between the
-        # workers. Otherwise DDP would replace them after the first step by the buckets of rank 0.
+        # workers. Otherwise DDP would use rank 0's buckets at all workers after the first step.
         model = torch.nn.parallel.DistributedDataParallel(
             torch.nn.Sequential(*[torch.nn.Linear(400, 400) for _ in range(4)]),
             bucket_cap_mb=0.5 if bps.rank() == 0 else 25,
@@ -809,7 +809,8 @@ def test_a_scheduler_made_before_changes_the_rate_without_a_warning():
             wrapped.step()
             scheduler.step()
             assert wrapped.param_groups[0]["lr"] == 0.5 ** (n + 1)
-            bps.broadcast_optimizer_state(wrapped, 0)  # replaces param_groups at other ranks
+            # The broadcast replaces param_groups at all ranks except rank 0.
+            bps.broadcast_optimizer_state(wrapped, 0)
 
 
 def test_an_object_that_cannot_be_pickled_is_an_error_at_all():

@@ -138,7 +138,7 @@ def test_the_programs_report_the_version_of_the_wheel(installed: Path) -> None:
 
 @pytest.fixture(scope="module")
 def with_torch(installed: Path) -> Path:
-    """Return an environment with the wheel that also finds the front-ends' test packages."""
+    """Return an environment that has the wheel and also finds the front-ends' test packages."""
     make = [HERE / "environment.py", HERE / "torch.txt", BUILD / "frontends"]
     made = subprocess.run(["python3", *make], capture_output=True, text=True)
     if made.returncode:
