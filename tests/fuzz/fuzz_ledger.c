@@ -1,5 +1,5 @@
-/* The memory that an agent gets after a restart (bps-agent/handover/ledger.h). Whatever it
- * contains, no record may extend beyond its end. */
+/* Memory that an agent gets after a restart (bps-agent/handover/ledger.h). Whatever the memory
+ * contains, no record may extend beyond the end of the memory. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,8 +2,8 @@
  * time. The invariants of the agent's core must hold. Every accepted round must complete exactly
  * once and in order.
  *
- * Input: a list of steps of 16 bytes. The first byte has the kind of the step and the trainer; the
- * rest has a place and a value. */
+ * Input: a list of steps of 16 bytes. The first byte has the kind of the step and the trainer. The
+ * following bytes have a place and a value. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

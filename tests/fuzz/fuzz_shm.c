@@ -1,7 +1,7 @@
 /* The ring of a peer on the same host (common/transport/shm/shm_ring.h) with arbitrary content.
  * Input: u64 position of the consumer, u64 position that the peer claims to have written, then the
- * bytes of the ring from the first position on. Each message that the ring returns must be
- * complete, fit the buffer, and be within the claimed part. It is then decoded. */
+ * bytes of the ring from the consumer's position on. Each message that the ring returns must be
+ * complete, fit the buffer, and be within the claimed part. The message is then decoded. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

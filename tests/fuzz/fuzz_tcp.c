@@ -16,20 +16,20 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
 enum step {
-	RAW_MESSAGES, /* send that many raw bytes on the lane of messages */
+	RAW_MESSAGES, /* send `amount` raw bytes on the lane of messages */
 	RAW_BULK,
 	READ, /* start a read, which requests its bytes or takes eager bytes */
 	PING, /* let the peer send a correct frame, so that the offers before it are processed */
 	ASK,  /* let the peer request bytes of memory that may or may not exist */
-	/* answer the first piece that we requested; the high bits damage a byte of its head or
-	 * trailer */
+	/* answer the first piece that we requested; the high bits of the amount damage a byte of
+	 * the answer's head or trailer */
 	ANSWER,
-	SEND,     /* send what is queued, and receive it at the peer */
+	SEND,     /* send the queued data, and receive the data at the peer */
 	SEGMENT,  /* withdraw a segment, or add one */
 	ANNOUNCE, /* announce eager offers, which READ can read; one in 16 is malformed */
 	EAGER,    /* send the bytes of the next eager offer, damaged as in ANSWER */
-	OFFER,    /* send an offer of our own, either patiently or not */
-	TURN,     /* let the time pass after which an unread offer is dropped */
+	OFFER,    /* send an offer of our own; an odd amount makes the sender patient */
+	TURN,     /* begin the next poll, in which the bytes of an unread offer are dropped */
 	N_STEPS
 };
 #define OFFERED 65536
@@ -132,8 +132,8 @@ static bool is_used(const struct tcp_conn *c, const struct tcp_read *rd)
 	return rd >= c->reads && rd < c->reads + READS_MAX && c->reads_used >> (rd - c->reads) & 1;
 }
 
-/* Check the eager bytes that are announced and have not arrived. They must be in order, and each
- * read of eager bytes must belong to one of them. */
+/* Check the eager offers whose bytes have not arrived. The offers must be in order. No two offers
+ * may have the same read. */
 static void check_eager(const struct tcp_conn *c)
 {
 	const struct tcp_arrival *in = &c->in;
@@ -191,8 +191,8 @@ static void check(const struct tcp_conn *c)
 	must(n == c->n_reads);
 }
 
-/* Return whether bytes have arrived whose offer was processed in this turn. Such bytes wait until
- * the next turn. */
+/* Return whether bytes have arrived whose offer was processed in the same poll. Such bytes wait
+ * until the next poll. */
 static bool is_early(const struct tcp_conn *c)
 {
 	const struct tcp_eager *e = &c->eager[c->eager_first];
@@ -381,7 +381,7 @@ static void segment(struct fuzzed *f, uint8_t n)
 		f->x->segs[0] = (struct tcp_seg){f->offered, OFFERED};
 }
 
-/* Run one step. Returns how many bytes of the input it used in addition to its own two. */
+/* Run one step. Returns the number of input bytes that the step used after kind and amount. */
 static size_t step(struct fuzzed *f, enum step what, uint8_t n, const uint8_t *data, size_t left)
 {
 	struct tcp_frame ask = {
