@@ -70,8 +70,8 @@ static struct told ask(CUdeviceptr addr)
  * all. */
 enum way { BY_FD, BY_LEGACY, NOT_SHARED };
 
-/* Return whether the answers are those that the product expects of memory that can be shared in
- * this way. See bps-agent/executor/device/cuda_share.c and libbpsclient/gpu_cuda.c. */
+/* Return whether the answers have the values that the product requires to share memory in this way.
+ * See bps-agent/executor/device/cuda_share.c and libbpsclient/gpu_cuda.c. */
 static bool is_expected(const struct told *t, CUdeviceptr at, enum way way)
 {
 	bool has_fd = t->value[HANDLE_TYPES] & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -102,7 +102,7 @@ static bool can_follow(CUdeviceptr at, enum way way)
 	return true;
 }
 
-/* Write the answers as a list of `,"name":value`, or with the driver's error. */
+/* Write each answer as `,"name":value`. If the driver returned an error, the value is the error. */
 static void list_answers(const struct told *t, CUdeviceptr at, char *list, size_t size)
 {
 	*list = '\0';

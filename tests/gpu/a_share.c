@@ -242,7 +242,7 @@ static bool copy_for(CUdeviceptr at, size_t bytes, uint64_t span_ns, unsigned *r
 	return true;
 }
 
-/* Queue copies, and kill the other process while they run. */
+/* Queue copies, and kill the other process while the copies run. */
 static bool kill_during_copies(struct gpu_side *s, const struct gpu_vmm *m, pid_t pid)
 {
 	CUstream stream;

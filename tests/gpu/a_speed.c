@@ -19,8 +19,8 @@
 #define ROUNDS 2000
 #define WARM   50
 
-/* The place of the word for which the right side's stream waits, and its writer: the host or a
- * stream. */
+/* Ways to write the word for which the right side's stream waits. The host or a stream writes the
+ * word, which is in host memory or in device memory. */
 enum way { HOST_STORE, STREAM_TO_HOST, STREAM_TO_DEVICE };
 
 /* The page that both sides map. It has the left side's word and the right side's answer, on
@@ -288,8 +288,8 @@ static bool medians(
 	return true;
 }
 
-/* Compare the bandwidth of shared memory with plain memory. In two variants only the device memory
- * or only the host memory is shared, which shows the part that is slow. */
+/* Compare the bandwidth of shared memory with plain memory. Two further variants share only the
+ * device memory or only the host memory, and show which kind of memory is slow. */
 static bool compare(struct gpu_side *s, const char *what, const struct lanes *l, unsigned first,
 	unsigned n, size_t bytes)
 {
@@ -343,8 +343,8 @@ static bool bandwidth_take(struct gpu_side *s, struct gpu_vmm *ret, char **ret_h
 	return true;
 }
 
-/* Open the lanes of a variant: one out of the GPU and one in. They use different halves of the
- * shared memory. */
+/* Open two lanes of each variant: the first copies from the GPU, and the second copies to the GPU.
+ * The two lanes use different halves of the shared memory. */
 static bool lanes_open(struct lanes *l, const struct gpu_vmm *m, char *host)
 {
 	for (unsigned i = 0; i < 2; i++) {

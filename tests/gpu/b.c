@@ -105,7 +105,7 @@ static bool trainer_launch(struct b_trainer *t, unsigned slot)
 	       CU(cuEventRecord, t->events[slot], t->stream);
 }
 
-/* Run products for that many seconds. Record the time from each product's end to the next one's. */
+/* Run products for this number of seconds. Record the time between the ends of two products. */
 static bool trainer_work(struct b_trainer *t, double seconds)
 {
 	uint64_t begin_ns, last_ns, now;
@@ -162,7 +162,7 @@ struct kind {
 	bool is_out, is_in;
 	unsigned in_flight;
 	bool has_bars;
-	/* share of the measuring time; kinds without a limit, or with many samples, need less */
+	/* share of the measuring time; smaller for kinds that have no limit or many samples */
 	double share;
 };
 
@@ -240,8 +240,8 @@ static bool may_wait(struct gpu_side *s)
 	       (now_ns() < s->deadline_ns || gpu_fail("a counter stays where it is"));
 }
 
-/* Keep PARTS copies in flight. Wait until the CPU sees the number of the oldest, and return its
- * duration. */
+/* Keep k->in_flight copies in flight. Wait until the CPU sees the number of the oldest copy, and
+ * return the duration of this copy. */
 static bool lane_once(struct second *w, const struct kind *k, double *ret_us)
 {
 	struct b_lane *l = k->is_in ? &w->lane_in : &w->lane_out;
