@@ -120,7 +120,7 @@ def git(*words: str) -> str:
 
 
 def revision() -> tuple[str, str]:
-    """Return the commit, and a hash of its code, which is empty when tracked files have changes."""
+    """Return the commit and a hash of its code. The hash is empty if tracked files have changes."""
     commit = git("rev-parse", "--short", "HEAD")
     code = git("ls-files", "-s", "--", ".", *(f":!{path}" for path in NOT_CODE))
     if git("status", "--porcelain", "-uno"):

@@ -470,7 +470,7 @@ def device_late_open(late_rank, go, told):
 
 
 def device_given_up(go):
-    """Let bps_gpu_open of rank 0 time out, rank 1 use no GPU, and rank 2 be late at a barrier."""
+    """Call bps_gpu_open only at rank 0 until it times out. Let rank 2 reach a barrier late."""
     with bps.open(open_timeout=2) as job:
         said = outcome(job.gpu_open) if job.rank == 0 else None
         at = None

@@ -1,4 +1,4 @@
-"""A missing process or a wrong call is named by an error within the time limit of the call."""
+"""Errors name a missing process or a wrong call, within the time limit of the call."""
 
 import errno
 import re

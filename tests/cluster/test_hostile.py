@@ -547,7 +547,7 @@ def test_hundreds_of_trainers_that_vanish_leave_nothing_behind(cluster):
 
 
 def ring_nonsense(t, what, rng):
-    """Write garbage into the ring. Return whether the agent must drop the trainer for it."""
+    """Write garbage into the ring. Return whether the agent must drop the trainer."""
     if what == "unknown tensor":
         t.push(7)
     elif what == "unknown operation":
