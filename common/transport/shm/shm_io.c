@@ -172,8 +172,8 @@ static bool is_intact(const struct shm_conn *c, const struct shm_map *map)
 	       !atomic_fetch_or_explicit(&c->page->is_over[peer], 0, memory_order_acq_rel);
 }
 
-/* Copy at most SHM_COPY_SLICE bytes of the started reads. Returns the number of reads of which
- * bytes were copied. */
+/* Copy at most SHM_COPY_SLICE bytes of the started reads. Returns the number of reads for which the
+ * function copied bytes. */
 static int copy(struct shm_conn *c)
 {
 	size_t left = SHM_COPY_SLICE;

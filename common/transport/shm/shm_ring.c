@@ -71,7 +71,8 @@ int ring_put(struct ring_end *r, const void *entry, size_t n)
 	return 0;
 }
 
-/* Clear the flag of a sleeper, so that it is woken only once. Returns whether the flag was set. */
+/* Clear the flag of a sleeper, so that the caller wakes the sleeper only once. Returns whether the
+ * flag was set. */
 static bool take_flag(_Atomic uint32_t *flag)
 {
 	return atomic_load(flag) && atomic_exchange(flag, 0);

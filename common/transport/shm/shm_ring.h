@@ -21,15 +21,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define RING_BYTES     (UINT32_C(256) << 10) /* room for about 3000 messages with an offer */
+/* Size of a ring in bytes: enough for about 3000 messages that each offer bytes */
+#define RING_BYTES     (UINT32_C(256) << 10)
 #define RING_LEN_BYTES 8
 
-/* The part of a ring in shared memory, zeroed at first. Each writer has its own cache line. */
+/* The part of a ring in shared memory, initially all zero. Each writer has its own cache line. */
 struct ring_shared {
-	_Alignas(64) _Atomic uint64_t tail; /* written by the producer: bytes put since the start */
+	/* Number of bytes put into the ring since the start; written by the producer */
+	_Alignas(64) _Atomic uint64_t tail;
 	/* 1: the producer waits for room; cleared by the consumer */
 	_Atomic uint32_t wants;
-	/* Written by the consumer: bytes taken since the start */
+	/* Number of bytes taken from the ring since the start; written by the consumer */
 	_Alignas(64) _Atomic uint64_t head;
 	_Atomic uint32_t sleeps; /* 1: the consumer sleeps; cleared by the producer */
 };
@@ -37,7 +39,7 @@ struct ring_shared {
 /* State of one end of a ring, in this process's own memory. */
 struct ring_end {
 	struct ring_shared *s;
-	uint8_t *bytes; /* the RING_BYTES of the ring, in shared memory */
+	uint8_t *bytes; /* data area of the ring: RING_BYTES in shared memory */
 	uint64_t mine;  /* this side's index: tail of the producer, head of the consumer */
 	uint64_t theirs;
 };
@@ -49,26 +51,26 @@ void ring_init(struct ring_end *r, struct ring_shared *s, void *bytes);
 /* Producer: append an entry of n bytes (a multiple of 8, at most RING_BYTES / 2).
  * Errors: -EAGAIN: the ring has no room; BPS_EPROTO: the consumer's index is invalid. */
 int ring_put(struct ring_end *r, const void *entry, size_t n);
-/* Producer: return whether an entry of n bytes would fit now. False also when the consumer's index
- * is invalid. */
+/* Producer: return whether an entry of n bytes fits into the ring now. Returns false also when the
+ * consumer's index is invalid. */
 bool ring_has_room(struct ring_end *r, size_t n);
-/* Producer: return whether the consumer sleeps. If it does, clear the flag `sleeps`; the caller
- * must wake the consumer. */
+/* Producer: return whether the consumer sleeps. If the consumer sleeps, clear the flag `sleeps`;
+ * the caller must then wake the consumer. */
 bool ring_must_wake(struct ring_end *r);
 /* Producer without room: ask the consumer for a wake-up. Returns true when there is room now; else
  * the consumer will wake this side. */
 bool ring_want_room(struct ring_end *r);
 
-/* Consumer: copy the next entry into `entry`, which has `room` bytes. Returns its length, or 0 when
- * the ring is empty.
- * Errors: BPS_EPROTO: the producer's index or the length is invalid, or the length is larger than
- * room. */
+/* Consumer: copy the next entry into `entry`, which has `room` bytes. Returns the entry's length,
+ * or 0 when the ring is empty.
+ * Errors: BPS_EPROTO: the producer's index or the entry's length is invalid, or the entry is longer
+ * than `room`. */
 int ring_get(struct ring_end *r, void *entry, size_t room);
-/* Consumer: publish that the copied entries may be overwritten. Returns true when the producer
- * waits for room; then the caller must wake it. */
+/* Consumer: publish that the producer may overwrite the copied entries. Returns true when the
+ * producer waits for room; then the caller must wake the producer. */
 bool ring_took(struct ring_end *r);
-/* Consumer: announce that it will sleep. Returns false when an entry is in the ring; then the
- * consumer must not sleep. */
+/* Consumer: announce that this consumer will sleep. Returns false when an entry is in the ring;
+ * then the consumer must not sleep. */
 bool ring_may_sleep(struct ring_end *r);
 /* Consumer: withdraw the announcement of ring_may_sleep. */
 void ring_awake(struct ring_end *r);

@@ -68,7 +68,8 @@ ssize_t shm_recv_fd(int sock, void *buf, size_t room, int *ret_fd)
 	if (n < 0)
 		return -errno;
 	is_cut = m.msg_flags & (MSG_TRUNC | MSG_CTRUNC);
-	/* Take descriptors also when n is 0, because a message without bytes may have some */
+	/* Take descriptors also when n is 0, because a message without bytes may carry
+	 * descriptors */
 	n_fds = fd_passing_detach(&m, fds, 2);
 	if (n_fds == 1 && !is_cut)
 		*ret_fd = fds[0];
@@ -291,7 +292,7 @@ void shm_note_seg(struct shm_conn *c, const struct wire_msg *m)
 	}
 	map = calloc(1, sizeof(*map));
 	if (map)
-		/* shm_map_fd owns fd, also when it fails */
+		/* shm_map_fd closes fd, also when the mapping fails */
 		map->mem = shm_map_fd(fd, m->seg.bytes, PROT_READ, 0);
 	else
 		close(fd);

@@ -14,9 +14,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Number of offers sent with their bytes that the sender remembers. At 128 KiB each, they cover
- * what a server by default reads from one agent at a time (8 MiB). A request for the bytes of an
- * older offer does not count as a request for bytes that were already sent. */
+/* Number of recent offers with bytes that the sender remembers. With 128 KiB each, these offers
+ * have as many bytes as a server by default reads from one agent at a time (8 MiB). A request for
+ * the bytes of an older offer does not count as a request for bytes that were already sent. */
 #define EAGER_POLICY_NOTED    64
 #define EAGER_POLICY_REST_MIN 8
 #define EAGER_POLICY_REST_MAX 512
@@ -24,7 +24,7 @@
 
 struct eager_policy_offer {
 	uint64_t offset;
-	uint32_t len; /* 0: the element is not used */
+	uint32_t len; /* length of the offer in bytes; 0: the element is not used */
 	uint16_t segment;
 };
 struct eager_policy {
@@ -90,15 +90,15 @@ static inline void eager_policy_held_back(struct eager_policy *u, uint16_t segme
 	u->tries_left = EAGER_POLICY_TRIES;
 }
 
-/* Handle a request of the peer: if the requested bytes were already sent with their offer, hold
- * back bytes for a while. */
+/* Handle a request of the peer. If the requested bytes were already sent with their offer, send the
+ * next offers without bytes. */
 static inline void eager_policy_asked(struct eager_policy *u, uint16_t segment, uint64_t offset)
 {
 	struct eager_policy_offer *o = eager_policy_find(u, segment, offset);
 
 	if (!o)
 		return;
-	o->len = 0; /* do not count requests for other pieces of this offer */
+	o->len = 0; /* do not count further requests for bytes of this offer */
 	u->is_refused = true;
 	if (u->rest)
 		return;

@@ -15,20 +15,21 @@
  * busy machine, and 2 to 5 ms with four peers at 1 Gbit/s. */
 #define SLOW_US 2000
 /* Round trip times up to QUICK_US are quick. Measured times are up to 4 ms with a dozen processes
- * on two processors, and 20 ms with two peers at 300 Mbit/s. A slow link also gives short samples
- * until it is full, and when its connections do not send at the same time. So QUICK_TIMES samples
- * in a row are needed. 8 samples were too few for 8 + 8 hosts at 100 Mbit/s. */
+ * on two processors, and 20 ms with two peers at 300 Mbit/s. A slow link also gives quick samples
+ * in two cases: the link is not yet full, or its connections send at different times. So
+ * QUICK_TIMES quick samples in a row are needed. 8 samples were too few for 8 + 8 hosts at 100
+ * Mbit/s. */
 #define QUICK_US    5000
 #define QUICK_TIMES 32u
 #define TARDY_TIMES 4u
 /* Numbers of samples in a row. The kernel may choose the window after FAST_TIMES << n_limited fast
- * samples. So that number doubles each time the kernel's windows have made the queue too long. */
+ * samples. n_limited grows by 1 each time the kernel's windows have made the queue too long. */
 #define FAST_TIMES  32u
 #define SLOW_TIMES  64u
 #define LONG_TIMES  8u
 #define LIMITED_MAX 10u
-/* Number of samples of recv_window_bounded within BOUNDED_NS that count as quick. At 1 MiB each,
- * the bytes then arrive at 200 MB/s. */
+/* When BOUNDED_TIMES samples of recv_window_bounded arrive within BOUNDED_NS, these samples count
+ * as quick. Each sample stands for 1 MiB, so this is a rate of at least 200 MB/s. */
 #define BOUNDED_TIMES 8u
 #define BOUNDED_NS    (BOUNDED_TIMES * QUICK_US * UINT64_C(1000))
 /* Each sample moves the kernel's average by the difference between the sample and the average,
@@ -141,7 +142,8 @@ bool recv_window_bounded(struct recv_window *w, uint32_t most_us, uint64_t now_n
 
 void recv_window_refused(struct recv_window *w)
 {
-	/* A high value, so that much time passes before the kernel may choose again */
+	/* Set a high value, so that much time passes before the kernel may choose the window
+	 * again */
 	w->n_limited = LIMITED_MAX;
 	set(w, w->share);
 }

@@ -17,15 +17,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Measured with 2 to 8 connections at 100 Mbit/s to 1 Gbit/s (docs/explanation/performance.md,
- * points 1 and 7). Values for more connections are derived, not measured. */
+/* The values below were measured with 2 to 8 connections at 100 Mbit/s to 1 Gbit/s
+ * (docs/explanation/performance.md, points 1 and 7). Values for more connections are derived, not
+ * measured. */
 /* Value for SO_RCVBUF; the kernel doubles it for its own needs */
 #define RECV_ROOM       (208 << 10)
 #define RECV_WINDOW_MAX (384 << 10) /* bytes in flight that the kernel allows with RECV_ROOM */
 #define RECV_WINDOW_MIN (48 << 10)
 
 struct recv_window {
-	int bytes; /* size of the window: most bytes in flight; 0: the kernel chooses */
+	int bytes; /* size of the window: limit of the bytes in flight; 0: the kernel chooses */
 	/* Window for the current number of connections, in bytes; used unless the kernel chooses */
 	int share;
 	/* Pace sends: pacing is set on new sockets, and on the sockets that were open when is_paced
@@ -64,8 +65,8 @@ bool recv_window_measured(struct recv_window *w, uint32_t rtt_us);
  * for each MiB that all connections together have received. Returns whether w->is_quick has
  * changed. */
 bool recv_window_bounded(struct recv_window *w, uint32_t most_us, uint64_t now_ns);
-/* Record that the kernel cannot choose the window itself (before 5.14), so that the window stays
- * fixed. */
+/* Record that the kernel cannot choose the window itself (Linux before 5.14), so that the window
+ * stays fixed. */
 void recv_window_refused(struct recv_window *w);
 
 /* Record that bytes have arrived at now_ns. */

@@ -25,8 +25,8 @@ static void note_event(struct tcp_xport *x, const struct epoll_event *ev)
 	struct tcp_conn *c = x->conns[ev->data.u64 >> 8];
 	struct tcp_lane *l;
 
-	/* NULL: the connection went down after this event. Its slot is not used again before all
-	 * events of this call are recorded */
+	/* c is NULL if the connection went down after this event. No new connection takes the slot
+	 * before note_events has recorded all events */
 	if (!c)
 		return;
 	l = &c->lanes[ev->data.u64 & 0xff];
@@ -75,8 +75,8 @@ static void receive(struct tcp_conn *c)
 		tcp_take_messages(c);
 	if (c->is_held && c->lanes[LANE_BULK].is_ended && !c->lanes[LANE_MESSAGES].can_recv &&
 		c->base.state == CONN_UP)
-		/* The peer has closed the connection, so the message with the offer of the waiting
-		 * bytes can no longer arrive */
+		/* The peer has closed the connection, so the message that offers the waiting bytes
+		 * can no longer arrive */
 		tcp_lost(c, 0);
 	if (c->lanes[LANE_BULK].can_recv && !c->is_held && c->base.state == CONN_UP)
 		tcp_take_bulk(c);
@@ -124,7 +124,8 @@ static bool has_work(const struct tcp_conn *c)
 	return c->base.state == CONN_ACCEPTING && msg->can_recv;
 }
 
-/* Receive and send once on every connection that has work. Returns the number of connections. */
+/* Receive and send once on every connection that has work. Returns 0 when there was nothing to do,
+ * else a positive number. */
 static int serve(struct tcp_xport *x)
 {
 	struct tcp_conn *c;

@@ -14,7 +14,7 @@
  * the socket to the data thread that the ticket names. */
 #include "common/transport/net.h"
 
-#define TCP_CONNS_MAX 1024 /* most connections of a data thread */
+#define TCP_CONNS_MAX 1024 /* largest number of connections of a data thread */
 
 /* Open the network transport for provider "sockets", as net_open does
  * (common/datapath/net_open.h). */

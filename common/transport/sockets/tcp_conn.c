@@ -1,5 +1,6 @@
-/* Connections of the TCP transport: connect, accept, handshake, up, down, pings. Frames are in
- * tcp_msg.c, bytes in tcp_in.c and tcp_out.c. Thread: the data thread. */
+/* Connections of the TCP transport: open and accept connections, do the handshake, send pings, and
+ * close connections. tcp_msg.c handles the frames; tcp_in.c and tcp_out.c handle the bytes of
+ * segments. Thread: the data thread. */
 #include "common/transport/sockets/tcp_impl.h"
 
 #include <errno.h>
@@ -201,7 +202,7 @@ static void accept_lane(struct tcp_conn *c, enum tcp_lane_kind lane, const struc
 		peer_conn_doom(&c->base, "cannot accept the connection: %s", strerror(-rc));
 }
 
-/* Find the connection to which the second channel with ticket t belongs. Returns NULL when there is
+/* Find the connection for which the ticket t opens the second socket. Returns NULL when there is
  * none. */
 static struct tcp_conn *find_first(struct tcp_xport *x, const struct ticket *t)
 {
@@ -368,12 +369,13 @@ void tcp_down(struct tcp_conn *c, const char *why)
 	struct tcp_xport *x = tcp_of(c);
 
 	if (c->base.state == CONN_GONE)
-		return; /* a callback of the first call has closed the connection a second time */
+		return; /* a callback of an earlier tcp_down closes the connection again */
 	if (c->is_busy)
 		TAILQ_REMOVE(&x->busy, c, link);
 	c->is_busy = false;
 	peer_conn_set_state(&c->base, CONN_GONE, why);
-	conn_put(c); /* closes the sockets, so that nothing more is received into dst of a read */
+	/* conn_put closes the sockets, so that nothing more is received into dst of a read */
+	conn_put(c);
 	tcp_cancel_reads(c);
 	if (c->base.is_told)
 		x->base.pub.ev->down(x->base.pub.ctx, &c->base.pub, why);

@@ -1,30 +1,32 @@
 #ifndef BPS_COMMON_TRANSPORT_SOCKETS_TCP_FRAME_H
 #define BPS_COMMON_TRANSPORT_SOCKETS_TCP_FRAME_H
 /* Frame of the TCP transport. A connection has two sockets (common/transport/sockets/tcp_impl.h).
- * LANE_MESSAGES is the socket for messages. On it, a frame precedes each message; frames of other
- * types are complete in themselves. LANE_BULK is the socket for bytes of segments. On it, a frame
- * precedes the bytes (head) and another frame follows them (trailer). Little-endian, like the whole
- * wire protocol. The lengths of frames and of the data after them are multiples of 8 bytes. */
+ * LANE_MESSAGES is the socket for messages. On LANE_MESSAGES, a frame precedes each message;
+ * nothing follows frames of other types. LANE_BULK is the socket for bytes of segments. On
+ * LANE_BULK, a frame (head) precedes the bytes, and another frame (trailer) follows the bytes.
+ * Frames are little-endian, like the whole wire protocol. The lengths of frames and of the data
+ * after them are multiples of 8 bytes. */
 #include <stdint.h>
 
 #include "common/wire/wire.h"
 
 enum tcp_frame_type {
 	FRAME_MESSAGE = 1, /* LANE_MESSAGES: one wire message of len bytes follows */
-	/* LANE_MESSAGES: request to read; the receiver answers with len bytes at offset of its
-	 * segment */
+	/* LANE_MESSAGES: request to read; the receiver answers with len bytes of its segment, from
+	 * `offset` */
 	FRAME_READ,
-	/* LANE_BULK: trailer after bytes; len and offset are those of the head before the bytes */
+	/* LANE_BULK: trailer after bytes; repeats len and offset of the head before the bytes */
 	FRAME_BYTES,
-	FRAME_ANSWER, /* LANE_BULK: head of an answer; len and offset are those of the request */
-	/* LANE_MESSAGES: the bytes that the next message offers are sent without a request (eager).
-	 * LANE_BULK: head of these bytes; offset is the number of eager offers before this offer */
+	FRAME_ANSWER, /* LANE_BULK: head of an answer; repeats len and offset of the request */
+	/* LANE_MESSAGES: announces that the bytes of the next message's offer are sent without a
+	 * request (eager bytes). LANE_BULK: head of eager bytes; `offset` is the number of eager
+	 * offers before this offer */
 	FRAME_EAGER,
 };
 struct tcp_frame {
 	uint8_t type;
-	/* In FRAME_BYTES: 1 if the segment does not exist and zeros were sent instead, else 0. In
-	 * other frames: 0 */
+	/* In FRAME_BYTES: 1 if zeros were sent, because the segment does not contain the bytes or
+	 * was removed; else 0. In other frames: 0 */
 	uint8_t status;
 	uint16_t segment;
 	uint32_t len;

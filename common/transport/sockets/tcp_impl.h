@@ -48,19 +48,20 @@
 #include "common/transport/sockets/tcp_listener.h"
 
 #define TCP_SEGS_MAX 4096
-/* Most requests to read that each side may have unanswered. */
+/* Largest number of requests to read that each side may have unanswered. */
 #define TCP_PIECES READS_MAX
-/* TCP_EAGER_OUT: most offers whose eager bytes wait to be sent; further offers are sent without
- * bytes.
- * TCP_EAGER_IN: most offers of the peer that are recorded until their eager bytes arrive; the bytes
- * of further offers are discarded. */
+/* TCP_EAGER_OUT: largest number of offers whose eager bytes wait to be sent; further offers are
+ * sent without bytes.
+ * TCP_EAGER_IN: largest number of the peer's offers that are recorded until their eager bytes
+ * arrive; the bytes of further offers are discarded. */
 #define TCP_EAGER_OUT 32
 #define TCP_EAGER_IN  128
 #define TCP_ANSWERS   (TCP_PIECES + TCP_EAGER_OUT)
 
 #define TCP_RX_BYTES ((size_t)64 << 10)
 #define TCP_TX_BYTES ((size_t)256 << 10)
-/* Bytes of the send buffer that only requests to read, pings and answers to pings may use. */
+/* Number of bytes in the send buffer that only requests to read, pings and answers to pings may
+ * use. */
 #define TCP_TX_RESERVE 2048
 /* Part of TCP_TX_RESERVE that only requests to read may use. Without this part, a peer that sends
  * pings and never receives would cause answers that fill the whole reserve. */
@@ -91,7 +92,7 @@ struct tcp_answer {
 struct tcp_eager {
 	uint16_t segment;
 	bool is_heard; /* the message with the offer was received */
-	/* The same memory was offered again, so the arriving bytes may be those of the older offer:
+	/* The same memory was offered again. The arriving bytes may belong to the older offer, so
 	 * discard them */
 	bool is_old;
 	uint32_t len;
@@ -104,11 +105,11 @@ struct tcp_arrival {
 	bool is_open; /* the head was received, and the destination of the bytes is decided */
 	bool is_eager;
 	uint32_t len;
-	uint64_t got; /* bytes received, including head and trailer */
-	/* The offset in the head: offset in the segment, or for eager bytes the number of eager
-	 * offers before their offer */
+	uint64_t got; /* number of bytes received, including head and trailer */
+	/* The offset in the head. For requested bytes: offset in the segment. For eager bytes:
+	 * number of eager offers before the offer of these bytes */
 	uint64_t offset;
-	struct tcp_read *rd; /* NULL: the bytes are discarded */
+	struct tcp_read *rd; /* read that takes the bytes; NULL: the bytes are discarded */
 	uint8_t *dst;
 	struct tcp_frame trailer;
 };
@@ -118,12 +119,13 @@ struct tcp_read {
 	uint32_t issued, done;
 	uint32_t crc; /* crc of the bytes received */
 	int status;
-	TAILQ_ENTRY(tcp_read) link; /* on c->queue until all its bytes are requested */
+	/* Link in the list c->queue, until all bytes of the read are requested */
+	TAILQ_ENTRY(tcp_read) link;
 };
 TAILQ_HEAD(tcp_read_list, tcp_read);
 
 struct tcp_seg {
-	const uint8_t *mem; /* NULL: no segment has this number */
+	const uint8_t *mem; /* start of the segment; NULL: no segment has this number */
 	size_t bytes;
 };
 
@@ -131,12 +133,12 @@ struct tcp_seg {
 enum tcp_handshake_step { HS_CONNECT, HS_PROOF, HS_DONE };
 
 struct tcp_lane {
-	int fd; /* -1: there is no socket yet */
+	int fd; /* descriptor of the socket; -1: there is no socket yet */
 	enum tcp_handshake_step hs;
 	bool can_recv, can_send;
 	bool is_ended; /* the peer has closed the socket: receive until recv returns 0 */
 	int lowat;     /* current SO_RCVLOWAT */
-	unsigned n_hs; /* bytes of the proof received */
+	unsigned n_hs; /* number of bytes of the proof received */
 	uint8_t hs_buf[PROOF_BYTES];
 };
 
@@ -144,22 +146,22 @@ struct tcp_conn {
 	struct peer_conn base; /* first member, so a pointer to it can be cast to this struct */
 	bool is_busy, has_want, has_ping, has_pong;
 	struct tcp_lane lanes[N_LANES];
-	TAILQ_ENTRY(tcp_conn) link; /* on x->busy */
+	TAILQ_ENTRY(tcp_conn) link; /* link in the list x->busy */
 	TAILQ_ENTRY(tcp_conn) gone;
 
 	/* Fields of LANE_MESSAGES. */
 	uint8_t *rx, *tx;
 	uint32_t rx_used, tx_head, tx_tail;
 
-	/* Fields of LANE_BULK, receiving. pieces: requests without an answer, in the order of
+	/* Fields for receiving on LANE_BULK. pieces: requests without an answer, in the order of
 	 * sending. eager: announced offers whose bytes have not arrived yet, in the order of their
 	 * announcements. */
 	struct tcp_piece pieces[TCP_PIECES];
 	unsigned piece_first, n_pieces;
 	struct tcp_eager eager[TCP_EAGER_IN];
 	unsigned eager_first, n_eager;
-	/* eager_count: eager offers that the peer has announced so far. eager_done: those of them
-	 * whose bytes have arrived */
+	/* eager_count: number of eager offers that the peer has announced. eager_done: number of
+	 * these offers whose bytes have arrived */
 	uint64_t eager_count, eager_done;
 	struct tcp_arrival in;
 	/* The head that is being received, or the head of the bytes in `in` */
@@ -168,22 +170,24 @@ struct tcp_conn {
 	 * LANE_BULK until a message has arrived */
 	bool is_held;
 	struct recv_rtt rtt;
-	size_t unclamped; /* bytes received since this socket's window was set */
-	/* Fields of LANE_BULK, sending. answers: a queue of requested and eager bytes; the first of
-	 * them is being sent. n_asked: how many elements of the queue the peer has requested. */
+	size_t unclamped; /* number of bytes received since this socket's window was set */
+	/* Fields for sending on LANE_BULK. answers: a queue of requested and eager bytes; the first
+	 * element is being sent. n_asked: number of elements that the peer has requested. */
 	struct tcp_answer answers[TCP_ANSWERS];
 	unsigned answer_first, n_answers, n_asked;
-	uint32_t answer_sent; /* bytes sent of the first answer, including head and trailer */
+	/* Number of bytes of the first answer that were sent, including head and trailer */
+	uint32_t answer_sent;
 	uint32_t eager_bytes; /* sum of the lengths of the eager answers in the queue */
-	uint64_t eager_sent;  /* eager offers announced to the peer so far */
-	/* A patient sender got -EAGAIN: call its writable callback when the queue has room */
+	uint64_t eager_sent;  /* number of eager offers announced to the peer */
+	/* tcp_send_eager with is_patient has returned -EAGAIN, so call the writable callback when
+	 * the queue has room */
 	bool wants_eager;
 	struct eager_policy policy;
 
 	uint32_t n_reads, n_queued;
 	struct read_window read_window;
 	struct tcp_read_list queue;
-	uint32_t reads_used; /* bitmap of the elements of reads that are in use */
+	uint32_t reads_used; /* bitmap of the elements of `reads` that are in use */
 	struct tcp_read reads[READS_MAX];
 
 	struct sockaddr_storage addr;
@@ -218,11 +222,11 @@ static inline struct tcp_xport *tcp_of(const struct tcp_conn *c)
 	return (struct tcp_xport *)c->base.pub.x;
 }
 
-/* Values of x->base.pub.ahead_bytes. The kernel may also contain this number of unsent bytes, which
- * keep the link busy until this thread wakes up. More urgent bytes that are offered meanwhile wait
- * behind the unsent bytes. One connection may also get ahead of another by this number of bytes.
- * With short round trip times (recv_window.h) the wait is short. Then TCP_AHEAD is used, so that
- * one call sends the bytes of several offers. */
+/* Values of x->base.pub.ahead_bytes. The kernel also buffers up to this number of unsent bytes,
+ * which keep the link busy until this thread wakes up. More urgent bytes that are offered meanwhile
+ * must wait until the unsent bytes are sent. A connection may also get ahead of another connection
+ * by this number of bytes. TCP_AHEAD is used when round trips are quick (recv_window.h), because
+ * the wait is short then. With TCP_AHEAD, one call sends the bytes of several offers. */
 #define TCP_AHEAD_SLOW (64 << 10)
 #define TCP_AHEAD      (512 << 10)
 
@@ -276,11 +280,11 @@ void tcp_issue_reads(struct tcp_conn *c);
 void tcp_take_bulk(struct tcp_conn *c);
 /* End all reads with -ECANCELED. */
 void tcp_cancel_reads(struct tcp_conn *c);
-/* Set the receive window of a new LANE_BULK socket to that of x. Use a larger window when TCP
+/* Set the receive window of a new LANE_BULK socket to x->window. Use a larger window when TCP
  * segments of the peer would not fit.
  * Errors: -errno. */
 int tcp_begin_window(const struct tcp_xport *x, int fd);
-/* Set the receive window of all LANE_BULK sockets to that of x. */
+/* Set the receive window of all LANE_BULK sockets to x->window. */
 void tcp_set_windows(struct tcp_xport *x);
 /* Record the announcement f of eager bytes. */
 void tcp_announced(struct tcp_conn *c, const struct tcp_frame *f);
@@ -291,14 +295,14 @@ void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m);
 /* Functions of tcp_out.c. */
 /* Queue the answer to the peer's request f to read. */
 void tcp_asked(struct tcp_conn *c, const struct tcp_frame *f);
-/* Return whether the send queue has room for the bytes of one more offer. If is_patient, fewer than
- * ahead_bytes bytes must wait in the queue as well. */
+/* Return whether the send queue has room for the bytes of one more offer. If is_patient, the queue
+ * must also have fewer than ahead_bytes bytes. */
 bool tcp_takes_eager(const struct tcp_conn *c, bool is_patient);
 /* Queue the bytes that m offers. The caller has just queued their announcement. */
 void tcp_push_eager(struct tcp_conn *c, const struct wire_msg *m);
 /* Send queued bytes until the socket is full. can_send stays true when the socket may take more
  * bytes. */
 void tcp_send_bulk(struct tcp_conn *c);
-/* Stop sending bytes of a segment that is being removed; zeros are sent instead. */
+/* Stop sending bytes of a segment that is being removed, and send zeros instead. */
 void tcp_refuse_segment(struct tcp_conn *c, uint16_t segment);
 #endif

@@ -16,16 +16,16 @@
 
 #include "common/base/failpoint.h"
 
-/* Most bytes that one call receives. With this limit, other connections get their turn, and
- * received bytes are still in the cache when their crc is computed.
+/* Largest number of bytes that one call receives. The limit gives other connections their turn.
+ * Received bytes are also still in the cache when their crc is computed.
  * docs/explanation/performance.md, point 10, compares this limit with half of it. */
 #define RECV_SLICE (UINT32_C(512) << 10)
-/* The kernel wakes this thread when all expected bytes have arrived, or this many of them. With a
- * fixed window, a quarter of the window is used instead. The number is a compromise: each wake-up
- * costs time, but while bytes wait in the kernel, this thread could already copy them. */
+/* The kernel wakes this thread when all expected bytes, or LOWAT_MAX of them, have arrived. If the
+ * window is fixed, a quarter of the window replaces LOWAT_MAX. The number is a compromise: each
+ * wake-up costs time, but while bytes wait in the kernel, this thread could already copy them. */
 #define LOWAT_MAX (128 << 10)
 #define HEAD      sizeof(struct tcp_frame)
-/* Bytes received between two checks of the window. */
+/* Number of bytes received between two checks of the window. */
 #define MEASURE_BYTES (UINT32_C(1) << 20)
 #define PLAN_ITEMS    6
 
@@ -216,8 +216,8 @@ static void open_answer(struct tcp_conn *c)
 }
 
 /* Handle the head of eager bytes. The bytes stay in the socket until the message with their offer
- * has arrived. If no read takes them then, they stay for one more poll, because the owner may start
- * the read a little later. */
+ * has arrived. If no read takes the bytes at that time, they stay for one more poll, because the
+ * owner may start the read a little later. */
 static void open_eager(struct tcp_conn *c)
 {
 	uint64_t count = le64toh(c->head.offset);
@@ -341,8 +341,8 @@ static void add_frame(struct tcp_recv_plan *p, size_t got)
 	add(p, &p->frames[p->n_frames++], HEAD - got);
 }
 
-/* Add a destination for the rest of len bytes, of which `got` have arrived, and for the trailer
- * after them. Returns false when the plan has room for only a part. */
+/* Add destinations for the rest of `len` bytes and for the trailer after the bytes. `got` bytes
+ * have already arrived. Returns false when the plan has room for only some of the bytes. */
 static bool add_item(struct tcp_recv_plan *p, uint8_t *dst, size_t len, size_t got)
 {
 	size_t left = got < len ? len - got : 0;
@@ -393,8 +393,8 @@ static void make_plan(struct tcp_conn *c, struct tcp_recv_plan *p)
 	}
 }
 
-/* Account for len received bytes at mem. Returns how many of these bytes belong to the head, to the
- * bytes or to the trailer that is being received. 0: mem is not the destination of these bytes. */
+/* Record `len` received bytes at mem as part of the current head, data or trailer. Returns how many
+ * bytes belong to this part. Returns 0 if mem is not the destination of the bytes. */
 static size_t take_part(struct tcp_conn *c, const uint8_t *mem, size_t len)
 {
 	struct tcp_arrival *in = &c->in;
@@ -417,7 +417,7 @@ static size_t take_part(struct tcp_conn *c, const uint8_t *mem, size_t len)
 	return n;
 }
 
-/* Account for n received bytes, which lie at the planned destinations. */
+/* Record n received bytes, which are stored at the planned destinations. */
 static void take(struct tcp_conn *c, const struct tcp_recv_plan *p, size_t n)
 {
 	for (unsigned i = 0; n && c->base.state == CONN_UP; i++) {
@@ -487,12 +487,12 @@ static int lock_room(int fd, bool is_locked)
 #endif
 }
 
-/* Set pacing, and how many bytes may wait unsent in the kernel. A paced socket stays paced, because
- * the kernel cannot turn pacing off.
+/* Turn on pacing if the window requires it, and limit the number of unsent bytes in the kernel. A
+ * paced socket stays paced, because the kernel cannot turn pacing off.
  * Errors: -errno. */
 static int set_sending(const struct tcp_xport *x, int fd)
 {
-	/* Bytes per second: no limit, so that the congestion control decides */
+	/* Pacing rate in bytes per second. Set no limit, so that the congestion control decides */
 	uint64_t most = UINT64_MAX - 1;
 	int ahead = (int)x->base.pub.ahead_bytes;
 
@@ -535,8 +535,8 @@ void tcp_set_windows(struct tcp_xport *x)
 			continue;
 		if (!rc)
 			rc = set_window(fd, x->window.bytes);
-		/* If this fails, the previous limit of unsent bytes stays in force, which does no
-		 * harm */
+		/* If set_sending fails, the previous limit of unsent bytes stays in force, which
+		 * does no harm */
 		set_sending(x, fd);
 	}
 	if (rc && !x->window.bytes)

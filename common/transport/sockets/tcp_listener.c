@@ -17,7 +17,8 @@
 #include "common/base/log.h"
 
 #define LISTEN_BACKLOG 1024
-/* Seconds for which the kernel does not report a new connection that has sent no byte yet. */
+/* Time in seconds for which the kernel does not report a new connection that has sent no byte
+ * yet. */
 #define DEFER_ACCEPT_S 3
 /* An accepted connection that sends no ticket within this time is closed. */
 #define TICKET_TIMEOUT_NS UINT64_C(2000000000)
@@ -60,7 +61,8 @@ void tcp_refuse(int fd, const char *word)
 }
 
 /* Pass the socket to the data thread that its ticket names. The lock keeps the data thread from
- * ending meanwhile. Returns NULL, or the word for the refusal. */
+ * ending meanwhile. Returns NULL, or the word (REFUSED_...) that states why the socket is
+ * refused. */
 static const char *hand_over(struct tcp_net *net, const struct tcp_accepted *g)
 {
 	struct net_thread *t;

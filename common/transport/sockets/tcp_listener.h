@@ -12,7 +12,7 @@
 #include "common/transport/congestion.h"
 #include "common/wire/ticket.h"
 
-#define TCP_QUEUE_MAX 512 /* most accepted sockets that may wait for one data thread */
+#define TCP_QUEUE_MAX 512 /* largest number of accepted sockets that wait for one data thread */
 
 /* Accepted socket with a valid ticket, as an item of the queue to its data thread. */
 struct tcp_accepted {
@@ -23,7 +23,7 @@ struct tcp_accepted {
 
 /* Accepted connection whose ticket has not arrived completely. */
 struct tcp_pending {
-	int fd; /* -1: this entry is free */
+	int fd; /* descriptor of the socket; -1: this entry is free */
 	uint64_t since_ns;
 	unsigned n;
 	uint8_t ticket[TICKET_BYTES];

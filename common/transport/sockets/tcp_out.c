@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <sys/uio.h>
 
-/* Most bytes that one call sends, so that other connections get their turn. */
+/* Largest number of bytes that one call sends, so that other connections get their turn. */
 #define SEND_SLICE (UINT32_C(1) << 20)
 #define ZEROS      (64 << 10)
 #define HEAD       sizeof(struct tcp_frame)
@@ -75,8 +75,8 @@ void tcp_refuse_segment(struct tcp_conn *c, uint16_t segment)
 	}
 }
 
-/* Everything that one call of sendmsg sends, in order. The frames lie in `frames`, the bytes in the
- * segments. */
+/* Plan of one call of sendmsg: the pieces of memory to send, in order. Heads and trailers are in
+ * `frames`, data is in the segments. */
 struct tcp_send_plan {
 	struct iovec iov[IOV_ROOM];
 	unsigned n;
@@ -105,8 +105,8 @@ static void add_frame(struct tcp_send_plan *p, const struct tcp_answer *a, enum 
 	add(p, (const uint8_t *)f + sent, HEAD - sent);
 }
 
-/* Add the rest of an answer, of which `sent` bytes are already sent. Returns false when the plan
- * has room for only a part. */
+/* Add the rest of an answer to the plan. `sent` bytes of the answer are already sent. Returns false
+ * when the plan has room for only a part of the rest. */
 static bool add_answer(
 	struct tcp_send_plan *p, const struct tcp_conn *c, const struct tcp_answer *a, size_t sent)
 {
