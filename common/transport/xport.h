@@ -1,10 +1,10 @@
 #ifndef BPS_COMMON_TRANSPORT_XPORT_H
 #define BPS_COMMON_TRANSPORT_XPORT_H
-/* The transport of the data plane, as a data thread sees it. A connection carries wire messages, at
- * most as many as the receiver has granted (its credits). A message may offer bytes in memory of
- * its sender, and the receiver reads them with xport_read. Each data thread has one struct xport;
- * all calls and callbacks run on that thread. Each implementation is a table of functions (struct
- * xport_ops):
+/* The transport of the data plane, as a data thread sees it. A connection carries wire messages.
+ * With verbs, each message uses a credit, which the receiver has granted. A message may offer bytes
+ * in memory of its sender, and the receiver reads the bytes with xport_read. Each data thread has
+ * one struct xport; all calls and callbacks run on that thread. Each implementation is a table of
+ * functions (struct xport_ops):
  *   common/transport/sockets/tcp.c    our own sockets
  *   common/transport/fabric/fabric.c  libfabric FI_EP_MSG (verbs)
  *   common/transport/shm/shm.c        memory of a peer on the same host
@@ -20,9 +20,9 @@
  *     to dst;
  *   - messages of one connection arrive in the order they were sent, or the connection goes down;
  *   - after down no callback has that connection as an argument;
- *   - memory of a segment is only ever read by peers, never written;
+ *   - peers only read the memory of a segment, and never write it;
  *   - once close has returned, or down has run, this side may overwrite the memory that it had
- *     offered. The peer discards each read of that memory that is not complete by then. */
+ *     offered. The peer discards each read of that memory that is still incomplete then. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -50,14 +50,14 @@ struct xport_read {
 	bool has_crc;
 	uint32_t crc;
 	uint64_t offset;
-	void *impl; /* used by the transport only */
+	void *impl; /* data of the transport; the caller does not use this field */
 };
 
 /* Memory of a peer, read in place. It stays readable until xport_loan_end, also when the connection
  * is down. The transport does not stop the peer from changing the bytes; the rules in
  * docs/reference/faults.md define when the peer must not change them. */
 struct xport_loan {
-	const void *mem; /* NULL: this loan is empty */
+	const void *mem; /* address of the peer's memory; NULL: this loan is empty */
 	void (*end)(void *impl);
 	void *impl;
 };
@@ -80,32 +80,35 @@ struct xport_events {
 };
 
 struct xport_ops {
-	/* Start connecting to a peer's data thread; up or down follows. */
+	/* Start connecting to a peer's data thread. Later the callback `up` or `down` runs. */
 	int (*connect)(struct xport *x, const char *addr, uint16_t port, uint16_t thread,
 		uint32_t peer_id, uint64_t peer_instance, const void *key, void *user,
 		struct xconn **ret_conn);
-	/* Queue one message; m and its payload are copied. Several small messages are sent
-	 * together, at the latest before the thread blocks.
-	 * Errors: -EAGAIN: there is no credit (writable follows); -ENOTCONN. */
+	/* Queue one message. The transport copies m and its payload. Several small messages are
+	 * sent together, at the latest before the thread blocks.
+	 * Errors: -EAGAIN: there is no credit or no room in the send buffer; the callback
+	 * `writable` reports when to send again. -ENOTCONN. */
 	int (*send)(struct xconn *c, const struct wire_msg *m);
 	/* Send a message that offers bytes, and send the bytes as well, without waiting for a
-	 * request. The receiver must start a read of exactly these bytes when it receives the
-	 * offer; else it discards them on arrival. When this side has no room to queue the bytes,
-	 * it sends the offer alone. is_patient: return -EAGAIN instead of sending the offer alone
-	 * or queueing it behind many other offers. A receiver that discarded bytes gets offers
-	 * without bytes for a while. NULL: the transport has only send.
+	 * request. When the receiver gets the offer, it must start a read of exactly these bytes.
+	 * Otherwise the receiver discards the bytes when they arrive. When this side has no room to
+	 * queue the bytes, it sends the offer without bytes. is_patient: return -EAGAIN instead of
+	 * sending the offer without bytes or queueing it behind many other offers. A receiver that
+	 * discarded bytes gets offers without bytes for a while. NULL: the transport has only
+	 * `send`.
 	 * Owns: the offered memory must not change until the offer ends, as for an offer that the
 	 * peer reads.
-	 * Errors: -EAGAIN: there is no credit, or too many bytes wait for a patient sender
-	 * (writable follows); -ENOTCONN. */
+	 * Errors: -EAGAIN: there is no credit or no room in the send buffer, or is_patient is set
+	 * and too many bytes wait; the callback `writable` reports when to send again.
+	 * -ENOTCONN. */
 	int (*send_eager)(struct xconn *c, const struct wire_msg *m, bool is_patient);
 	/* Start a read.
 	 * Errors: -ENOTCONN. -EAGAIN: too many reads are in flight on this connection; retry after
 	 * a read_done of the connection. BPS_EPROTO: the peer has no such segment, or the bytes lie
 	 * outside of the segment. */
 	int (*read)(struct xport_read *r);
-	/* Close a connection. Its reads end with -ECANCELED, then down runs, before close
-	 * returns. */
+	/* Close a connection. First the reads of the connection end with -ECANCELED, then the
+	 * callback `down` runs, then the function returns. */
 	void (*close)(struct xconn *c, const char *why);
 	/* Add a segment: memory that peers may read, and that this side's reads may write. The
 	 * memory must neither move nor shrink until seg_del. */
@@ -117,13 +120,13 @@ struct xport_ops {
 	/* Remove a segment. No read of this side may have its dst in the segment any more. */
 	void (*seg_del)(struct xport *x, uint16_t segment);
 	/* Declare that the segment is the whole of this sealed memfd, which peers on the same host
-	 * may map. Call it before the first offer of bytes in the segment. NULL: the transport
-	 * cannot map memory of a peer. fd stays the caller's.
+	 * may map. Call this function before the first offer of bytes in the segment. NULL: the
+	 * transport cannot map memory of a peer. The caller still owns fd.
 	 * Errors: a negative code, such as -EMFILE. */
 	int (*seg_share)(struct xport *x, uint16_t segment, int fd);
-	/* Borrow the memory that the peer offers, so that it can be read without a copy. Only for a
-	 * connection with is_same_host. NULL: the transport cannot borrow memory.
-	 * Errors: -ENOTCONN and BPS_EPROTO, for the same reasons as in read. */
+	/* Borrow the memory that the peer offers, so that this side can read it without a copy. The
+	 * connection must have is_same_host. NULL: the transport cannot borrow memory.
+	 * Errors: -ENOTCONN and BPS_EPROTO, for the same reasons as in `read`. */
 	int (*borrow)(struct xconn *c, uint16_t segment, uint64_t offset, uint32_t len,
 		struct xport_loan *ret);
 
@@ -148,8 +151,9 @@ struct xport {
 	const struct xport_ops *ops;
 	const struct xport_events *ev;
 	void *ctx;
-	/* send_eager with is_patient returns -EAGAIN while this many bytes wait to be sent on a
-	 * connection. The transport may change the number. 0: the transport has no such limit. */
+	/* send_eager with is_patient returns -EAGAIN while at least this number of bytes waits to
+	 * be sent on a connection. The transport may change the number. 0: the transport has no
+	 * such limit. */
 	uint32_t ahead_bytes;
 };
 struct xconn {
@@ -157,7 +161,8 @@ struct xconn {
 	void *user; /* pointer for the owner of the connection; not used by the transport */
 	uint32_t peer_id;
 	uint64_t peer_instance;
-	bool is_same_host; /* uses shared memory: ops->borrow works, and no crc is needed */
+	/* The connection uses shared memory: ops->borrow works, and no crc is needed */
+	bool is_same_host;
 };
 
 static inline int xport_send(struct xconn *c, const struct wire_msg *m)

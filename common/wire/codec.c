@@ -94,7 +94,8 @@ static const uint8_t *pointer_at(const uint8_t *msg, uint32_t offset)
 	return p;
 }
 
-/* Get the bytes of a string or blob. Returns false when they exceed the field's max. */
+/* Get the bytes of a string or blob. Returns false when the value is longer than the field's
+ * max. */
 static bool bytes_get(
 	const struct field *f, const uint8_t *msg, const uint8_t **ret_data, uint32_t *ret_bytes)
 {
@@ -317,7 +318,8 @@ static int read_list(struct reader *r, const struct layout *l, const struct fiel
 	int rc;
 
 	rc = read_int(r, FIELD_U32, &n);
-	/* Each item has at least its length prefix, so at least n * PREFIX_BYTES must follow. */
+	/* Each item has at least its length prefix, so at least n * PREFIX_BYTES bytes must
+	 * follow. */
 	if (rc || n > left(r) / PREFIX_BYTES)
 		return err_set(r->err, BPS_EPROTO, "%s.%s is cut short", l->name, f->name);
 	if (n > f->max)
@@ -368,7 +370,8 @@ static int read_field(struct reader *r, const struct layout *l, const struct fie
 	return err_set(r->err, BPS_EPROTO, "%s.%s is cut short", l->name, f->name);
 }
 
-/* Set all fields to zero, lists to empty, and strings and blobs to non-NULL empty ones. */
+/* Set numbers to zero, lists to empty, and strings and blobs to empty values whose pointers are not
+ * NULL. */
 static void struct_clear(const struct layout *l, uint8_t *out)
 {
 	static const char *const empty = "";

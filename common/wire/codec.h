@@ -6,8 +6,8 @@
  *
  * An encoded struct is the length of its fields in bytes (u32), then the fields in the order of the
  * table. Releases may append fields. So a decoder sets fields that are missing at the end to zero,
- * and skips bytes after the last field that it knows. Strings and blobs are u32 length + bytes; a
- * list is u32 count + that many structs.
+ * and skips bytes after the last field that it knows. A string or a blob is encoded as a u32 length
+ * and then its bytes; a list as a u32 count and then its structs.
  *
  *   u8 u16 u32 u64   little-endian
  *   str              u32 length, bytes, no NUL inside; `const char *` in the struct, which
@@ -33,10 +33,11 @@ struct layout;
 struct field {
 	const char *name;
 	enum field_kind kind;
-	/* Offset of the value in the struct; for a list, offset of its pointer */
+	/* Offset of the value in the struct; for a list: offset of the pointer to the items */
 	uint32_t offset;
-	uint32_t count_offset;    /* offset of a list's uint32_t count */
-	uint32_t max;             /* most bytes of a string or blob, most items of a list */
+	uint32_t count_offset; /* offset of a list's uint32_t count */
+	/* Largest number of bytes of a string or blob, or of items of a list */
+	uint32_t max;
 	const struct layout *sub; /* layout of a list's items */
 };
 struct layout {

@@ -1,15 +1,15 @@
 #ifndef BPS_COMMON_WIRE_CTLFRAME_H
 #define BPS_COMMON_WIRE_CTLFRAME_H
 /* Parse and write frames of the control channel. The functions are pure. The control channel and
- * the fuzzer share them. A frame is u32 length, u16 type, body; little-endian. The length counts
- * the bytes after it: 2 + the body's bytes. */
+ * the fuzzer share them. A frame is u32 length, u16 type, body; little-endian. The length is
+ * the number of bytes of type and body together. */
 #include <stddef.h>
 #include <stdint.h>
 
 #define CTLFRAME_HEAD_BYTES 6
-/* Most bytes of type and body from a peer that has authenticated */
+/* Largest number of bytes of type and body together, from a peer that has authenticated */
 #define CTLFRAME_MAX_BYTES ((size_t)1 << 20)
-/* Most bytes of type and body from a peer that has not authenticated */
+/* Largest number of bytes of type and body together, from a peer that has not authenticated */
 #define CTLFRAME_UNTRUSTED_BYTES ((size_t)4096)
 
 struct ctlframe {
@@ -18,10 +18,10 @@ struct ctlframe {
 	size_t n_body;
 };
 
-/* Parse the frame at the start of buf; its type and body may have at most max_bytes. Returns 1: the
- * frame is complete, and takes *ret_bytes of buf. Returns 0: the frame is incomplete, and buf must
- * have *ret_bytes before the next call (the head, or the whole frame). Returns BPS_EPROTO: the
- * length is invalid, and nothing is written. */
+/* Parse the frame at the start of buf. The type and the body together may have at most max_bytes.
+ * Returns 1: the frame is complete, and takes *ret_bytes of buf. Returns 0: the frame is
+ * incomplete; before the next call, buf must have *ret_bytes, which is the size of the head or of
+ * the whole frame. Returns BPS_EPROTO: the length is invalid, and nothing is written. */
 int ctlframe_parse(const uint8_t *buf, size_t n_bytes, size_t max_bytes, struct ctlframe *ret_frame,
 	size_t *ret_bytes);
 

@@ -29,26 +29,29 @@
 #include "common/wire/ctlmsg_steer.h"
 #include "common/wire/ctlmsg_tensor.h"
 
-#define CTL_PROTO           1
-#define CTL_NAME_MAX        63 /* host, member and user names */
+#define CTL_PROTO 1
+/* Largest length of names of hosts, members and users, and of other short strings */
+#define CTL_NAME_MAX        63
 #define CTL_JOB_NAME_MAX    127
 #define CTL_TENSOR_NAME_MAX 255
 #define CTL_TEXT_MAX        511
-#define CTL_WHY_GONE_MAX    127 /* longest reason why a machine is no longer part of a job */
-#define CTL_KEY_BYTES       32
-#define CTL_TOKEN_BYTES     32
+/* Largest length of the text that states why a machine is no longer part of a job */
+#define CTL_WHY_GONE_MAX 127
+#define CTL_KEY_BYTES    32
+#define CTL_TOKEN_BYTES  32
 /* Value of an id or a rank that does not exist. A worker that requests this rank gets a rank from
  * the scheduler. */
 #define CTL_NO_ID       UINT32_MAX
-#define CTL_WORKERS_MAX 65536      /* most workers of a job */
-#define CTL_LIST_MAX    4096       /* most items in a list of one DECLARE, PLAN or PEERS */
+#define CTL_WORKERS_MAX 65536 /* largest number of workers of a job */
+/* Largest number of items in a list of one DECLARE, PLAN or PEERS */
+#define CTL_LIST_MAX    4096
 #define CTL_TENSORS_MAX (1u << 20) /* tensor ids of a job are below this number */
-/* Most arguments of one STEER, which must fit into CTLFRAME_UNTRUSTED_BYTES */
+/* Largest number of arguments of one STEER, which must fit into CTLFRAME_UNTRUSTED_BYTES */
 #define CTL_STEER_ARGS_MAX  8
 #define CTL_STEER_VALUE_MAX 255
 #define CTL_JSON_MAX        (512u << 10)
-/* Most memory of one decoded message, in bytes. The largest message that the other limits allow is
- * a REPORT, which takes half of this memory. */
+/* Largest memory of one decoded message, in bytes. The largest message that the other limits allow
+ * is a REPORT, which takes half of this memory. */
 #define CTL_MEM_MAX (8u << 20)
 
 enum ctl_type {
@@ -81,7 +84,7 @@ enum ctl_type {
 };
 
 struct ctl_msg {
-	uint16_t type; /* enum ctl_type, selects the member of the union */
+	uint16_t type; /* value of enum ctl_type; selects the member of the union */
 	union {
 		struct ctl_hello hello;
 		struct ctl_welcome welcome;
@@ -103,7 +106,7 @@ struct ctl_msg {
 		struct ctl_report report;
 		struct ctl_steer steer;
 		struct ctl_steered steered;
-		struct ctl_sight sight; /* for SIGHT and SEEN */
+		struct ctl_sight sight; /* fields of the messages SIGHT and SEEN */
 		struct ctl_leave leave;
 		struct ctl_left left;
 		struct ctl_unjoin unjoin;

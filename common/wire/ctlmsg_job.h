@@ -11,7 +11,8 @@ enum job_flags {
 	/* Add the workers' gradients in the order of their ranks, so that sums are reproducible */
 	JOB_DETERMINISTIC = 1 << 0,
 	JOB_DISTRIBUTED = 1 << 1, /* use servers even when all workers are on one machine */
-	JOB_SHRINK = 1 << 2,      /* when a machine is lost, the job goes on without it */
+	/* When a machine is lost, the job continues without that machine */
+	JOB_SHRINK = 1 << 2,
 	/* Workers may join while the job runs; valid only with JOB_SHRINK */
 	JOB_ELASTIC = 1 << 3,
 	JOB_FLAGS_KNOWN = JOB_DETERMINISTIC | JOB_DISTRIBUTED | JOB_SHRINK | JOB_ELASTIC,
@@ -41,9 +42,9 @@ struct ctl_join {
 	 * must send the same values. */
 	uint16_t backup;
 	uint32_t grace_ms;
-	/* Only for an elastic job. max_size: the most workers that the job may have, the same for
-	 * all workers (size is the number at its start). local_size: how many workers join on this
-	 * machine. */
+	/* Fields for an elastic job only. max_size: largest number of workers that the job may
+	 * have, the same for all workers. The field `size` is the number of workers at the job's
+	 * start. local_size: number of workers that join on this machine. */
 	uint32_t max_size;
 	uint32_t local_size;
 };
@@ -52,7 +53,7 @@ struct ctl_join {
 struct ctl_unjoin {
 	uint32_t seq;
 };
-/* Answer to JOIN. If job is CTL_NO_ID, the worker waits until it is let in at the job's next
+/* Answer to JOIN. If job is CTL_NO_ID, the worker waits until the job admits it at the job's next
  * barrier. Then another JOINED follows. */
 struct ctl_joined {
 	uint32_t seq;
@@ -65,7 +66,7 @@ struct ctl_joined {
 struct ctl_rank {
 	uint32_t rank;
 };
-/* Item of a job's list of members, which is sorted by member number. A lost member stays in the
+/* Item of a job's list of members. The list is sorted by member number. A lost member stays in the
  * list, so that the other members keep their numbers */
 struct ctl_job_member {
 	uint32_t agent; /* agent id */
@@ -74,11 +75,11 @@ struct ctl_job_member {
 	struct ctl_rank *ranks;
 	uint32_t n_ranks;
 	uint8_t is_gone;
-	const char *why; /* non-empty: the member was lost, for this reason */
+	const char *why; /* reason why the member was lost; empty if it was not lost */
 	uint64_t since;  /* view in which the agent became a member of this job */
 };
-/* A job is complete: all its workers have joined. Sent again, with a larger view, when its members
- * change. */
+/* A job is complete: all its workers have joined. The scheduler sends JOB again, with a larger
+ * view, when the job's members change. */
 struct ctl_job {
 	uint64_t view;
 	uint32_t job;
@@ -91,17 +92,19 @@ struct ctl_job {
 	/* View in which the job was formed. The view distinguishes jobs with the same id, because a
 	 * restarted scheduler may use an id again */
 	uint64_t formed;
-	uint16_t backup; /* backup and grace_ms: as in JOIN */
+	uint16_t backup; /* the fields backup and grace_ms have the same meaning as in JOIN */
 	uint32_t grace_ms;
-	uint64_t barrier; /* number of the last barrier that all workers have passed, from 1 */
-	/* border: view in which newcomers were last let in; since that view rounds count from 1
-	 * again. border_barrier: number of the barrier at which they were let in. Both are 0 if the
-	 * job has let in no newcomers. */
+	/* Number of the last barrier that all workers have passed. The first barrier has number
+	 * 1 */
+	uint64_t barrier;
+	/* border: view in which the job last admitted new workers; in that view, rounds began to
+	 * count from 1 again. border_barrier: number of the barrier at which these workers were
+	 * admitted. The two fields are 0 if the job has admitted no new workers. */
 	uint64_t border, border_barrier;
 };
 struct ctl_job_end {
 	uint32_t job;
-	uint32_t code; /* 0: every worker has finished */
+	uint32_t code; /* error code as a positive number; 0: every worker has finished */
 	const char *text;
 	struct ctl_cause cause;
 };
@@ -114,8 +117,9 @@ struct ctl_worker {
 	uint32_t job;
 	uint32_t rank;
 	uint8_t event;
-	const char *text; /* LOST: how the worker ended, with pid and signal */
-	/* AT_BARRIER: number of the barrier, which is that of the previous barrier plus 1 */
+	const char *text; /* for LOST: text that states how the worker ended, with pid and signal */
+	/* For AT_BARRIER: number of the barrier. Each barrier's number is larger by 1 than the
+	 * number of the previous barrier */
 	uint64_t barrier;
 };
 

@@ -13,20 +13,22 @@ struct ctl_hello {
 	uint8_t role;      /* enum role */
 	uint64_t instance; /* random number of this start of the process */
 	const char *name;  /* member's name, unique in its role; by default the host's name */
-	/* Name of the machine; agent and server with the same host share a machine */
+	/* Name of the machine. An agent and a server with the same name in this field share a
+	 * machine */
 	const char *host;
 	const char *version;
 	uint32_t pid;
-	/* addr and port: numeric address and port of a server's listener for data connections */
+	/* addr and port: numeric address and port at which a server listens for data connections */
 	const char *addr;
 	uint16_t port;
 	uint16_t threads; /* number of data threads */
 	/* Speed of the network card, from a setting or the driver; 0: unknown */
 	uint64_t nic_mbps;
-	struct blob cluster_id; /* 16 bytes; empty: this process does not know its cluster yet */
-	uint64_t view;          /* largest view that this process has received */
-	uint64_t quota_bytes;   /* server: memory that it may use for sums; 0: unknown */
-	uint64_t memory_bytes;  /* memory of the machine, 0: unknown */
+	/* Id of the cluster, 16 bytes; empty: this process has not learnt the id yet */
+	struct blob cluster_id;
+	uint64_t view;         /* largest view that this process has received */
+	uint64_t quota_bytes;  /* memory that a server may use for sums, in bytes; 0: unknown */
+	uint64_t memory_bytes; /* memory of the machine in bytes; 0: unknown */
 	/* Provider of the member's data connections: sockets, tcp or verbs; "": unknown */
 	const char *provider;
 };
@@ -37,10 +39,12 @@ struct ctl_welcome {
 	uint64_t view;
 	uint32_t member_id; /* id of the member, the same after each restart */
 	uint32_t beat_ms;   /* interval at which the member sends a BEAT */
-	uint32_t dead_ms;   /* after this silence the member treats the scheduler as lost */
-	uint32_t restarts;  /* how often a member of this name has connected with a new instance */
-	/* A member that loses its connection and does not reconnect within this time counts as
-	 * dead */
+	/* Time without a message after which the member treats the scheduler as lost */
+	uint32_t dead_ms;
+	/* Number of times that a member of this name has connected with a new instance */
+	uint32_t restarts;
+	/* Time that a member has to reconnect after it loses its connection. After this time the
+	 * scheduler treats the member as dead */
 	uint32_t window_ms;
 	/* 1: the member has proven its identity with the master key of the cluster */
 	uint8_t has_master;
@@ -63,21 +67,21 @@ struct ctl_beat_late {
 };
 struct ctl_beat_job {
 	uint32_t job;
-	uint64_t round;  /* largest completed round, which is the step of the job */
+	uint64_t round;  /* number of the largest completed round, which is the step of the job */
 	uint64_t rounds; /* number of completed rounds, summed over all partitions */
-	uint64_t bytes;  /* bytes of all contributions to these rounds */
-	/* Rounds of the past few seconds. window_rounds: how many were measured. wait_p50_us,
-	 * wait_p99_us: median and 99th percentile of the time from the first to the last
-	 * contribution of a round. */
+	uint64_t bytes;  /* number of bytes of all contributions to completed rounds */
+	/* Measurements of the rounds of the past few seconds. window_rounds: number of measured
+	 * rounds. wait_p50_us, wait_p99_us: median and 99th percentile of the time from the first
+	 * to the last contribution of a round. */
 	uint32_t window_rounds;
 	uint32_t wait_p50_us, wait_p99_us;
-	/* Agents whose contributions were last, sorted by how often they were last */
+	/* Agents whose contribution was the last of a round, sorted by the number of such rounds */
 	struct ctl_beat_late *late;
 	uint32_t n_late;
 };
 
-/* State of the shared memory between this member and other members on its host. UNTOLD: not
- * reported. NO_PLACE: the folder for the sockets does not exist. */
+/* State of the shared memory between this member and other members on its host. UNTOLD: the member
+ * has not reported a state. NO_PLACE: the folder for the sockets does not exist. */
 enum same_host_state { SAME_HOST_UNTOLD, SAME_HOST_OFF, SAME_HOST_NO_PLACE, SAME_HOST_ON };
 const char *ctl_same_host_name(unsigned state);
 
@@ -86,26 +90,29 @@ enum nic_source { NIC_UNTOLD, NIC_SET, NIC_DRIVER };
 
 struct ctl_beat {
 	uint64_t seq;
-	uint64_t echo; /* last seq received from the other side */
+	uint64_t echo; /* last seq that the sender of this BEAT has received */
 	uint64_t view; /* view that the sender has applied */
-	/* Counters since the start of the member, for the status and to detect a hung process. */
+	/* Counters since the start of the member. The scheduler shows them in the status and uses
+	 * them to detect a hung process. */
 	uint64_t progress; /* grows while every event loop of the process runs */
-	uint64_t rounds;   /* completed rounds, summed over all partitions */
+	uint64_t rounds;   /* number of completed rounds, summed over all partitions */
 	uint64_t rx_bytes;
 	uint64_t tx_bytes;
 	uint64_t mem_bytes;
-	uint32_t connections; /* open data connections */
+	uint32_t connections; /* number of open data connections */
 	uint32_t trainers;
-	/* Moving mean of the time from the last contribution of a round to its sum. The largest
-	 * value of all data threads */
+	/* Moving mean of the time from the last contribution of a round to the complete sum. Each
+	 * data thread has a mean; this field is the largest of these means */
 	uint32_t sum_us;
-	/* Jobs for which the server sums; of more than CTL_BEAT_JOBS_MAX jobs only the oldest */
+	/* Jobs for which the server sums. If there are more than CTL_BEAT_JOBS_MAX jobs, the list
+	 * has only the oldest jobs */
 	struct ctl_beat_job *jobs;
 	uint32_t n_jobs;
-	/* Shared memory with daemons of the same host, not included in the figures above. */
+	/* Fields about memory shared with daemons of the same host. The counters above do not
+	 * include this traffic. */
 	uint8_t same_host; /* enum same_host_state */
 	uint32_t same_host_connections;
-	uint64_t same_host_bytes; /* bytes read from the memory of peers on this host */
+	uint64_t same_host_bytes; /* number of bytes read from the memory of peers on this host */
 	uint8_t nic_source;       /* enum nic_source */
 	/* Measured throughput of the member's network card in Mbit/s, for a card whose speed is not
 	 * known; 0: not measured yet */
@@ -113,7 +120,7 @@ struct ctl_beat {
 };
 
 /* State of a server or agent, as the scheduler sends it to the members that exchange data with it.
- * GONE: remove the peer. */
+ * GONE: the receiver must remove the peer. */
 enum peer_state { PEER_UP = 1, PEER_DOWN = 2, PEER_GONE = 3 };
 struct ctl_peer {
 	uint32_t id;
@@ -124,7 +131,7 @@ struct ctl_peer {
 	const char *addr;
 	uint16_t port;
 	uint16_t threads;
-	struct blob key; /* CTL_KEY_BYTES: key for tickets between the peer and the receiver */
+	struct blob key; /* key for tickets between the peer and the receiver, CTL_KEY_BYTES long */
 };
 struct ctl_peers {
 	uint64_t view;
@@ -135,13 +142,14 @@ struct ctl_peers {
 };
 
 /* Rules C2 and C4 of docs/reference/faults.md. SIGHT: the scheduler no longer receives anything
- * from a member, and asks the members of the other role whether they can reach that member. SEEN:
- * the answer. A server answers if it has a data connection to this instance of the agent. An agent
- * answers if it has or had a data connection to this instance of the server. */
+ * from a member. If the silent member is an agent, the scheduler asks the servers whether they can
+ * reach the agent; if it is a server, the scheduler asks the agents. SEEN: the answer to SIGHT. A
+ * server answers if it has a data connection to this instance of the agent. An agent answers if it
+ * has or had a data connection to this instance of the server. */
 struct ctl_sight {
 	uint32_t member; /* id of the silent member */
 	uint64_t instance;
-	uint32_t quiet_ms; /* SEEN: time since the last message from the member; SIGHT: 0 */
+	uint32_t quiet_ms; /* in SEEN: time since the last message from the member; in SIGHT: 0 */
 };
 
 /* LEAVE of a server: the server is about to end, and asks the scheduler to move its partitions to

@@ -52,7 +52,9 @@ struct ctl_report_worker {
 struct ctl_report {
 	uint32_t seq;
 	uint32_t job;
-	const char *text; /* why this agent waits for its servers; "": it does not wait for them */
+	/* Reason why this agent waits for its servers; "": the agent does not wait for its
+	 * servers */
+	const char *text;
 	struct ctl_report_worker *workers;
 	uint32_t n_workers;
 };
@@ -74,8 +76,8 @@ struct ctl_steer {
 	const char *host;
 };
 struct ctl_steered {
-	uint32_t code;    /* 0: done; else an error code as a positive number */
-	const char *text; /* one sentence: the action, or the reason for the refusal */
+	uint32_t code;    /* error code as a positive number; 0: the command succeeded */
+	const char *text; /* a sentence that states the action, or the reason for the refusal */
 	const char *json; /* details for programs; "" for none */
 };
 #endif

@@ -25,10 +25,10 @@ struct ctl_tensor {
 	const char *name;
 	uint8_t dtype;
 	uint64_t n_elems;
-	uint32_t part_elems; /* elements of every partition except the last */
+	uint32_t part_elems; /* number of elements in every partition except the last */
 };
-/* A run: the partitions first .. first + n - 1 of a tensor, which are on the same thread of the
- * same server since view pgen. */
+/* A run: the partitions `first` to `first + n - 1` of a tensor. Since view pgen, these partitions
+ * are on the same thread of the same server. */
 struct ctl_run {
 	uint32_t tensor;
 	uint32_t first;
@@ -39,8 +39,8 @@ struct ctl_run {
 	uint16_t thread;
 	uint64_t pgen;
 };
-/* New tensors, and the placement of partitions. A run replaces the older placement of its
- * partitions if its pgen is larger. An agent receives all runs. A server receives the runs of the
+/* New tensors, and the placement of partitions. A run replaces an older run of the same partitions
+ * if the new run's pgen is larger. An agent receives all runs. A server receives the runs of the
  * partitions that it has or had. */
 struct ctl_plan {
 	uint64_t view;
@@ -55,6 +55,7 @@ struct ctl_tensor_fail {
 	const char *name;
 	uint32_t code;
 	const char *text;
-	struct ctl_cause cause; /* the worker that disagrees with the first declaration */
+	/* The worker whose declaration differs from the first declaration */
+	struct ctl_cause cause;
 };
 #endif

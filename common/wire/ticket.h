@@ -10,15 +10,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* 32 bytes of fields and 16 bytes of MAC. A connect request of verbs carries at most 55 bytes of
- * data. */
+/* Size of a ticket: 32 bytes of fields and 16 bytes of MAC. A connect request of verbs carries at
+ * most 55 bytes of data. */
 #define TICKET_BYTES     48
 #define PROOF_BYTES      40
 #define TICKET_KEY_BYTES 32
-/* Fewest credits that a side may grant. With fewer, each CREDIT message would cause another CREDIT
- * message in answer, without end */
+/* Smallest number of credits that a side may grant. With fewer credits, each CREDIT message would
+ * cause another CREDIT message in answer, without end */
 #define TICKET_CREDITS_MIN 4
-#define TICKET_NO_CREDITS  64 /* value that a transport without credits sends; it is not used */
+/* Value that a transport without credits sends; the receiver does not use the value */
+#define TICKET_NO_CREDITS 64
 /* Words that are sent to the peer as the reason for a refusal; each has at most REFUSED_BYTES. */
 #define REFUSED_TICKET  "NO"
 #define REFUSED_VERSION "VERSION"

@@ -57,7 +57,7 @@ enum {
 enum tail { TAIL_NONE, TAIL_CONTRIB, TAIL_RESULT, TAIL_SEG };
 
 #define TAIL_CONTRIB_BYTES 16
-#define TAIL_RESULT_BYTES  8 /* without the bitmap, which follows */
+#define TAIL_RESULT_BYTES  8 /* size without the bitmap. The bitmap follows these bytes */
 #define TAIL_SEG_BYTES     24
 
 static const struct rule {
@@ -138,7 +138,8 @@ static size_t set_words(unsigned n_members)
 	return ((size_t)n_members + 63) / 64;
 }
 
-/* Return a mask of the bits in the last word of a set that stand for no member. */
+/* Return a mask of the unused bits in the last word of a member set. No member has a number that
+ * belongs to an unused bit. */
 static uint64_t set_stray_mask(unsigned n_members)
 {
 	return n_members % 64 ? ~BITS(n_members % 64) : 0;
@@ -246,8 +247,8 @@ size_t wire_encode(const struct wire_msg *m, void *buf)
 	return n_bytes;
 }
 
-/* Return BPS_EPROTO, and write into err which field is set although the message's type does not use
- * it. */
+/* Return BPS_EPROTO, and write into err the name of a field that is set although the message's type
+ * does not use the field. */
 static int refuse_unused(
 	const struct rule *rule, const uint64_t *w, const uint64_t *mask, struct err_text *err)
 {
@@ -262,7 +263,8 @@ static int refuse_unused(
 		err, BPS_EPROTO, "%s has %s set, which this type does not use", rule->name, name);
 }
 
-/* Check the header, because the rest of the message is read with the lengths in the header. */
+/* Check the header first, because the lengths in the header are needed to read the rest of the
+ * message. */
 static int hdr_check(
 	const struct rule *rule, const uint64_t *w, bool is_inline, struct err_text *err)
 {
@@ -374,8 +376,8 @@ static void hdr_decode(const uint64_t *w, struct wire_msg *ret)
 	ret->offset = w[7];
 }
 
-/* Return the number of members in a RESULT or DONATE, on which the length of the tail depends.
- * Returns 0 for other types. */
+/* Return the number of members in a RESULT or DONATE. The length of the tail depends on this
+ * number. Returns 0 for other types. */
 static int members_read(
 	const struct rule *rule, const uint8_t *tail, size_t n_bytes, struct err_text *err)
 {

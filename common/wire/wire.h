@@ -19,12 +19,13 @@
 #define WIRE_VERSION   1
 #define WIRE_HDR_BYTES 64
 #define WIRE_TAIL_MAX  (16 + WIRE_MEMBERS_MAX / 8)
-#ifndef WIRE_INLINE_MAX /* the simulator defines a smaller value */
+#ifndef WIRE_INLINE_MAX /* largest inline payload in bytes; the simulator defines a smaller value */
 #define WIRE_INLINE_MAX (16 * 1024)
 #endif
-/* Bytes of the largest message. Buffers for receiving messages have this size. */
+/* Size of the largest message in bytes. Buffers for receiving messages have this size. */
 #define WIRE_SEND_MAX (WIRE_HDR_BYTES + WIRE_TAIL_MAX + WIRE_INLINE_MAX)
-/* Most agents of one job, for the contributor bitmap. */
+/* Largest number of agents of one job. The size of the contributor bitmap depends on this
+ * number. */
 #define WIRE_MEMBERS_MAX 1024
 #define WIRE_NO_SEGMENT  UINT16_MAX
 
@@ -35,9 +36,10 @@ enum wire_type {
 	/* Agent: its last result is that of round r, and it has sent no contribution to a later
 	 * round */
 	WIRE_HAVE,
-	WIRE_HAVE_OK,    /* server: received HAVE(r) */
-	WIRE_DONATE_REQ, /* server: asks for an offer of result r, which other agents need */
-	WIRE_DONATE,     /* agent: result r, inline or offered */
+	WIRE_HAVE_OK, /* server: received HAVE(r) */
+	/* Server: asks the agent to offer result r, because other agents need the result */
+	WIRE_DONATE_REQ,
+	WIRE_DONATE, /* agent: result r, inline or offered */
 	/* Agent: no longer needs this RESULT; the server may reuse the memory of the result */
 	WIRE_GOT,
 	/* Server: does not know the partition or the pgen yet; the agent must send its CONTRIB or
@@ -45,16 +47,17 @@ enum wire_type {
 	WIRE_AGAIN,
 	/* Server: the bytes that it has read do not match the crc in the CONTRIB or DONATE */
 	WIRE_BAD_CRC,
-	WIRE_CREDIT, /* either: grants credits for more messages */
-	WIRE_PING,   /* either: check that the peer responds; answered by PONG */
+	WIRE_CREDIT, /* agent or server: grants credits for more messages */
+	/* Agent or server: checks that the peer responds; the peer answers with PONG */
+	WIRE_PING,
 	WIRE_PONG,
-	WIRE_SEG_ADD, /* either: adds a segment, which later offers may name */
-	WIRE_SEG_DEL, /* either: removes a segment */
+	WIRE_SEG_ADD, /* agent or server: adds a segment, which later offers may name */
+	WIRE_SEG_DEL, /* agent or server: removes a segment */
 	WIRE_TYPE_END
 };
 
 enum wire_flags {
-	WIRE_INLINE = 1 << 0, /* len bytes of payload follow the tail */
+	WIRE_INLINE = 1 << 0, /* `len` bytes of payload follow the tail */
 };
 
 /* Set of a job's members. */
@@ -63,20 +66,22 @@ struct member_set {
 };
 
 /* Decoded message. Fields that a type does not use are zero on the wire; the decoder rejects other
- * values. */
+ * values of these fields. */
 struct wire_msg {
 	uint8_t type;
 	uint16_t flags;
-	/* CRC-32C of the payload, inline or offered; in BAD_CRC that of the rejected payload */
+	/* CRC-32C of the payload, inline or offered. In BAD_CRC: CRC-32C of the rejected payload */
 	uint32_t crc;
 	uint64_t cookie; /* cookie of the connection, set by the transport */
 	uint64_t pgen;   /* view in which the partition got its server and members */
-	uint64_t round;  /* from 1; in HAVE and its answers 0 means that there is no result yet */
+	/* Number of the round, from 1. In HAVE and the answers to HAVE, 0 means that the agent has
+	 * no result yet */
+	uint64_t round;
 	uint32_t job;
 	uint32_t tensor;
 	uint32_t part;
 	uint16_t member;   /* the agent's number in the job */
-	uint16_t priority; /* larger priorities are sent first */
+	uint16_t priority; /* priority of the message: larger values are sent first */
 	uint32_t len;      /* length of the payload in bytes */
 	uint16_t segment;
 	uint16_t credits; /* credits granted with this message, set by the transport */
@@ -88,7 +93,9 @@ struct wire_msg {
 			uint32_t crc_prev;
 			uint8_t codec; /* 0: none */
 			uint8_t op;
-			uint16_t group; /* 0: the whole job */
+			/* Group of workers whose gradients are summed; 0, the only valid value: the
+			 * whole job */
+			uint16_t group;
 			/* Number of workers whose gradients are in this contribution */
 			uint32_t workers;
 		} contrib;
@@ -103,8 +110,8 @@ struct wire_msg {
 			uint64_t bytes;
 		} seg;
 	};
-	/* Inline payload; NULL: none. It lies in the receive buffer, or, for a message to be sent,
-	 * in memory of the caller */
+	/* Inline payload; NULL: there is none. The payload of a received message lies in the
+	 * receive buffer. The payload of a message to be sent lies in memory of the caller */
 	const void *payload;
 };
 
