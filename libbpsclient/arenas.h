@@ -19,7 +19,7 @@ struct mapped_arena {
 	char *base;
 	uint64_t bytes;
 	int fd;   /* descriptor of a writable arena, kept for arenas_freeze; else -1 */
-	int code; /* if base is NULL: the error with which the mapping failed */
+	int code; /* error with which the mapping failed; valid if base is NULL */
 };
 struct mapped_arenas {
 	struct mapped_arena *all;
@@ -32,21 +32,22 @@ struct mapped_arenas {
  * Owns: the caller keeps fd. Errors: BPS_EPROTO the memory is not sealed, or is smaller than bytes;
  * -errno. */
 int arenas_map(int fd, uint64_t bytes, bool is_writable, void **ret);
-/* Map the arena that message m announces. *fd: its descriptor; -1: the message had none; -EMFILE:
- * the descriptor was lost, because this process has too many descriptors open. An arena that is
- * mapped already is not changed. If descriptors or memory run out, returns 0 and records that:
- * tensors in this arena cannot be used (arenas_why_lost). Owns: sets *fd to -1 if it keeps the
- * descriptor; otherwise the caller keeps it. Errors: BPS_EPROTO the announcement is invalid. */
+/* Map the arena that message m announces. *fd: the descriptor of the arena; -1: the message had
+ * none; -EMFILE: the descriptor was lost, because this process has too many descriptors open. An
+ * arena that is mapped already is not changed. If descriptors or memory run out, the function
+ * returns 0 and records the reason (arenas_why_lost); tensors in this arena cannot be used then.
+ * Owns: sets *fd to -1 if the function keeps the descriptor; otherwise the caller keeps the
+ * descriptor. Errors: BPS_EPROTO the announcement is invalid. */
 int arenas_add(struct mapped_arenas *as, const struct local_arena *m, int *fd);
 /* Return why arena `id` could not be mapped: -errno; 0 if it was mapped or never announced. */
 int arenas_why_lost(const struct mapped_arenas *as, uint32_t id);
-/* Return the address at that offset of arena `id`. NULL: the arena is unknown or not mapped, is not
- * of that kind (inputs or sums), or cannot hold `bytes` bytes there; or the offset is not
- * aligned. */
+/* Return the address at `offset` in arena `id`. NULL: the arena is unknown or not mapped, or
+ * is_writable does not match its kind (inputs or sums). NULL also if the arena cannot hold `bytes`
+ * bytes at that offset, or if the offset is not aligned. */
 void *arenas_place(const struct mapped_arenas *as, uint32_t id, bool is_writable, uint64_t offset,
 	uint64_t bytes);
-/* Replace the mapped inputs by private copies: no other process sees what is written to them from
- * now on. If address space runs out, they stay shared. */
+/* Replace the mapped inputs by private copies. Other processes then no longer see what this process
+ * writes to the inputs. If address space runs out, the inputs stay shared. */
 void arenas_freeze(struct mapped_arenas *as);
 void arenas_fini(struct mapped_arenas *as);
 #endif

@@ -11,8 +11,8 @@
 #include "common/data/dtype.h"
 #include "libbpsclient/last_error.h"
 
-/* An i64 is summed as an upper and a lower half. The lower half has 32 bits, so the sum of the
- * lower halves of at most 2^16 workers has 48. The 16 bits above the sum count the workers; a count
+/* An i64 is summed as an upper and a lower half. A lower half has 32 bits, so the sum of the lower
+ * halves of at most 2^16 workers has 48 bits. The 16 bits above the sum count the workers; a count
  * of 2^16 wraps to 0. */
 #define HALF_BITS  32
 #define COUNT_BITS 48
@@ -23,12 +23,12 @@ _Static_assert(HALF_BITS + 16 <= COUNT_BITS, "the sum of lower halves fits");
 
 struct average {
 	struct bps_tensor *wide; /* the companion; owned by the job's table of tensors */
-	/* results, as the tensor's type, of the last even and the last odd round */
+	/* Results of the last even and the last odd round, in the tensor's type */
 	void *out[2];
-	/* Rounds of the companion that carry the tensor's last even and last odd round; 0: that
-	 * round is no average of integers. */
+	/* Rounds of the companion that carry the tensor's last even and last odd round. 0: the
+	 * tensor's round is not an average of integers. */
 	uint64_t wide_round[2];
-	uint64_t converted[2]; /* the companion's round whose result is in out[]; 0: none */
+	uint64_t converted[2]; /* round of the companion whose result is in out[]; 0: none */
 };
 
 /* ---- conversion ---- */

@@ -23,12 +23,12 @@
  * name that the user knows. */
 #define AVERAGE_PREFIX CLIENT_RESERVED "_avg."
 
-/* Return whether the operation on that tensor needs a companion: an average of integers does. */
+/* Return whether the operation `op` on tensor t needs a companion: an average of integers does. */
 bool average_is_needed(const struct bps_tensor *t, enum bps_op op);
-/* Declare the companion, unless it exists, and write the tensor's values, as the wider type, to the
- * companion's input. Waits for the agent to accept the declaration. Errors: BPS_EBUSY a round is in
- * flight; the failure of the tensor; -EINVAL the name is too long; those of bps_declare. Sets
- * bps_last_error. */
+/* Declare the companion, unless it exists. Convert the tensor's values to the wider type, and write
+ * them to the companion's input. Waits for the agent to accept the declaration. Errors: BPS_EBUSY a
+ * round is in flight; the failure of the tensor; -EINVAL the name is too long; those of
+ * bps_declare. Sets bps_last_error. */
 int average_prepare(struct bps_tensor *t);
 /* Submit the companion, which average_prepare has filled, for the round t->round of its tensor. The
  * ring must have room. The caller holds ring_mutex. */
@@ -36,12 +36,13 @@ void average_push(struct bps_tensor *t, int32_t priority);
 /* Record that the round t->round is no average of integers, so it uses no companion. */
 void average_skip(struct bps_tensor *t);
 
-/* Return the companion if that round of t is an average of integers, else NULL. round: the last
- * submitted round, or the one before. *ret_round: the companion's round; may be NULL. */
+/* Return the companion if the given round of t is an average of integers, else NULL. round: the
+ * last submitted round of t, or the round before it. *ret_round: the companion's round; may be
+ * NULL. */
 struct bps_tensor *average_carrier(const struct bps_tensor *t, uint64_t round, uint64_t *ret_round);
-/* Convert the average of that round, which is complete, to the tensor's type. average_output
- * returns memory of the tensor, which is valid until a call converts the average of the second
- * round after this one. average_copy writes to dst. */
+/* Convert the average of a complete round to the tensor's type. average_output returns memory of
+ * the tensor. The memory is valid until a call converts the average of the round `round + 2`.
+ * average_copy writes to dst. */
 const void *average_output(const struct bps_tensor *t, uint64_t round);
 void average_copy(const struct bps_tensor *t, uint64_t round, void *dst);
 

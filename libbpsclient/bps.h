@@ -1,8 +1,8 @@
 #ifndef BPS_H
 #define BPS_H
-/* libbpsclient: the library of a training process. It hands tensors to the bps-agent of this
- * machine and gets them back summed over all workers of the job. C99 and C++98; depends on libc
- * alone. See bpsclient(3).
+/* libbpsclient: the library of a training process. The library passes tensors to the bps-agent of
+ * this machine and receives their sums over all workers of the job. The language is C99 or C++98.
+ * The library depends on libc alone. See bpsclient(3).
  *
  * A job is a named run of `size` workers. Each worker declares its tensors by name (the same names,
  * types and counts at every worker, in any order), writes its values into the tensor's input buffer
@@ -11,8 +11,8 @@
  *
  * Buffers: the caller may write to bps_input() while no push_pull of that tensor is in flight.
  * bps_output() of a completed round is read-only. Its bytes change only when the caller submits the
- * tensor's second round after that one. One push_pull per tensor may be in flight; a second one
- * returns BPS_EBUSY.
+ * second round after the completed round. One push_pull per tensor may be in flight; a second
+ * push_pull returns BPS_EBUSY.
  *
  * Threads: any thread may call any function. Two threads must not operate on the same tensor at
  * once. After fork() the child's calls fail with BPS_EFORKED; the parent is not disturbed.
@@ -54,20 +54,21 @@ enum bps_op { BPS_SUM = 0, BPS_PROD = 1, BPS_MAX = 2, BPS_MIN = 3, BPS_AVG = 4 }
 enum bps_code {
 	/* the time-out passed; bps_last_error() names the missing workers */
 	BPS_ETIMEDOUT = -10001,
-	BPS_EBUSY = -10002,          /* a push_pull of this tensor is in flight */
-	BPS_EMISMATCH = -10003,      /* workers disagree about a tensor, an operation or the job */
-	BPS_ENOSERVER = -10004,      /* no server can be reached; call bps_wait again */
-	BPS_ENOSCHED = -10005,       /* the scheduler cannot be reached */
-	BPS_ENOAGENT = -10006,       /* this machine's agent cannot be reached */
-	BPS_EWORKER_LOST = -10007,   /* another worker died */
-	BPS_EAGENT_LOST = -10008,    /* another machine died */
-	BPS_EEVICTED = -10009,       /* the job's other machines continued without this one */
-	BPS_EINPUT_CHANGED = -10010, /* an input buffer was written to while in flight */
-	BPS_EDIVERGED = -10011,      /* workers have different results of one round */
-	BPS_EQUOTA = -10012,         /* a quota is exhausted; bps_last_error() has the limit */
-	BPS_EPROTO = -10013,         /* the peer violated the protocol */
-	BPS_EVERSION = -10014,       /* library and agent are not compatible */
-	BPS_EAUTH = -10015,          /* this worker's token is not the job's (BPS_JOB_TOKEN) */
+	BPS_EBUSY = -10002,        /* a push_pull of this tensor is in flight */
+	BPS_EMISMATCH = -10003,    /* workers disagree about a tensor, an operation or the job */
+	BPS_ENOSERVER = -10004,    /* no server can be reached; call bps_wait again */
+	BPS_ENOSCHED = -10005,     /* the scheduler cannot be reached */
+	BPS_ENOAGENT = -10006,     /* this machine's agent cannot be reached */
+	BPS_EWORKER_LOST = -10007, /* another worker died */
+	BPS_EAGENT_LOST = -10008,  /* another machine died */
+	BPS_EEVICTED = -10009,     /* the job's other machines continued without this one */
+	/* An input buffer was written to while its push_pull was in flight */
+	BPS_EINPUT_CHANGED = -10010,
+	BPS_EDIVERGED = -10011, /* workers have different results of one round */
+	BPS_EQUOTA = -10012,    /* a quota is exhausted; bps_last_error() states the limit */
+	BPS_EPROTO = -10013,    /* the peer violated the protocol */
+	BPS_EVERSION = -10014,  /* library and agent are not compatible */
+	BPS_EAUTH = -10015,     /* worker's token (BPS_JOB_TOKEN) differs from the job's token */
 	BPS_ENOTFOUND = -10016,
 	BPS_EDUP = -10017, /* another worker of the job has this rank */
 	BPS_ECLOSED = -10018,
@@ -80,40 +81,47 @@ enum bps_code {
 	BPS_EISOLATED = -10025 /* scheduler and servers do not answer; call bps_wait again */
 };
 
-/* Options of bps_open. Initialize them with bps_options_init and set those that differ. A member
- * that stays at its initial value (-1, 0 or NULL) is taken from the environment. Where several
- * variables are named, the first one that is set counts. bpsclient(3) has the table. */
+/* Options of bps_open. First call bps_options_init, then set the options that must differ from the
+ * environment. An option that keeps its initial value (-1, 0 or NULL) is taken from the
+ * environment. Where a comment names several variables, the first variable that is set is used.
+ * bpsclient(3) has the table. */
 struct bps_options {
-	uint32_t abi;             /* BPS_ABI, set by bps_options_init */
-	const char *job;          /* name; NULL: BPS_JOB, TORCHELASTIC_RUN_ID, SLURM_JOB_ID, ... */
-	const char *agent_socket; /* NULL: BPS_AGENT_SOCKET, else /run/bps/agent.sock */
-	/* -1: environment (BPS_RANK, RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK, ...), else the agent
-	 * assigns it */
+	uint32_t abi; /* BPS_ABI, set by bps_options_init */
+	/* Name of the job; NULL: BPS_JOB, TORCHELASTIC_RUN_ID, SLURM_JOB_ID, ... */
+	const char *job;
+	/* Path of the agent's socket; NULL: BPS_AGENT_SOCKET, else /run/bps/agent.sock */
+	const char *agent_socket;
+	/* Rank of the worker. -1: environment (BPS_RANK, RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK,
+	 * ...), else the agent assigns a rank */
 	int32_t rank;
-	int32_t size;       /* -1: environment (BPS_SIZE, WORLD_SIZE, ...), else 1 */
+	/* Number of workers; -1: environment (BPS_SIZE, WORLD_SIZE, ...), else 1 */
+	int32_t size;
 	int32_t local_rank; /* -1: environment */
 	int32_t local_size; /* -1: environment */
-	/* time-out, in milliseconds, of calls that pass timeout_ms 0. 0: BPS_TIMEOUT, else
-	 * 600,000 */
+	/* Time-out in milliseconds for calls whose argument timeout_ms is 0. If this option is 0:
+	 * BPS_TIMEOUT, else 600,000 */
 	uint32_t timeout_ms;
-	/* how long bps_open waits for all workers. 0: BPS_OPEN_TIMEOUT, else timeout_ms */
+	/* Time in milliseconds that bps_open waits for all workers. 0: BPS_OPEN_TIMEOUT, else
+	 * timeout_ms */
 	uint32_t open_timeout_ms;
-	/* 1: equal inputs give equal bits in every run. -1: BPS_DETERMINISTIC, else 0 */
+	/* 1: equal inputs give bit-identical results in every run. -1: BPS_DETERMINISTIC, else 0 */
 	int32_t deterministic;
-	/* Requested partition size. 0: BPS_PARTITION_BYTES or the scheduler's choice. */
+	/* Requested partition size in bytes. 0: BPS_PARTITION_BYTES, else the scheduler chooses. */
 	uint32_t part_bytes;
 	/* Reaction to the loss of a machine, or of one of its workers: the job ends, or
 	 * continues without that machine (enum bps_loss). -1: BPS_ON_AGENT_LOSS ("abort" or
 	 * "shrink"), else abort. */
 	int32_t on_agent_loss;
-	/* Number of machines that a round need not wait for if they are late. -1: BPS_BACKUP, else
-	 * 0. backup_grace_ms is the time that the round waits for late machines after the last
-	 * required machine. 0: BPS_BACKUP_GRACE, else 20. */
+	/* backup: number of machines that a round need not wait for if they are late. -1:
+	 * BPS_BACKUP, else 0. backup_grace_ms: time in milliseconds that a round still waits for
+	 * late machines after all required machines have contributed. 0: BPS_BACKUP_GRACE, else
+	 * 20. */
 	int32_t backup;
 	uint32_t backup_grace_ms;
-	/* 1: more machines may join while the job runs, up to max_size workers in all; size is the
-	 * number of workers at the start. Such a job can also shrink. -1: BPS_ELASTIC, else 0, and
-	 * BPS_MAX_SIZE, else size. */
+	/* elastic: 1: more machines may join while the job runs. The option `size` is then the
+	 * number of workers at the start, and max_size is the largest number of workers. Such a job
+	 * can also shrink. elastic -1: BPS_ELASTIC, else 0. max_size -1: BPS_MAX_SIZE, else
+	 * size. */
 	int32_t elastic;
 	int32_t max_size;
 };
@@ -121,27 +129,27 @@ enum bps_loss { BPS_LOSS_ABORT = 0, BPS_LOSS_SHRINK = 1 };
 
 BPS_API void bps_options_init(struct bps_options *opt);
 
-/* Connect to the agent and join the job. Returns when all workers have joined. opt NULL: all
- * options from the environment. A job of one worker needs no agent, no server and no scheduler.
- * Errors: BPS_ENOAGENT, BPS_ETIMEDOUT (the sentence names the missing ranks), BPS_EDUP,
- * BPS_EMISMATCH, BPS_EAUTH, BPS_EQUOTA, BPS_EVERSION, -EINVAL. */
+/* Connect to the agent and join the job. Returns when all workers have joined. If opt is NULL, all
+ * options come from the environment. A job of one worker needs no agent, no server and no
+ * scheduler. Errors: BPS_ENOAGENT, BPS_ETIMEDOUT (bps_last_error names the missing ranks),
+ * BPS_EDUP, BPS_EMISMATCH, BPS_EAUTH, BPS_EQUOTA, BPS_EVERSION, -EINVAL. */
 BPS_API int bps_open(const struct bps_options *opt, struct bps **ret);
 
-/* Leave the job. Waits until every worker has called bps_close (at most timeout_ms, 0: the
- * default), so that no worker's last result is lost. Frees everything, even if it returns an error.
- * b may be NULL. Errors: those of bps_wait. */
+/* Leave the job. Waits until every worker has called bps_close, so that no worker's last result is
+ * lost. timeout_ms: longest wait; 0: the default. Frees everything, also when the call returns an
+ * error. b may be NULL. Errors: those of bps_wait. */
 BPS_API int bps_close(struct bps *b, uint32_t timeout_ms);
 /* Leave the job without waiting. The job then fails at the other workers, unless all workers have
  * called bps_close. */
 BPS_API void bps_abort(struct bps *b);
 
 /* Suspend and resume. bps_suspend leaves the job as bps_close does, but keeps the handle and the
- * declarations. bps_resume then joins a job of the same name, as worker `rank` (-1: the agent
- * assigns it) of `size`, and declares all tensors again. Handles of tensors stay valid, but their
- * buffers get other addresses and their rounds count from 1. Between the two calls, servers may be
- * added or removed. A worker that will not return calls bps_close; a worker that is new calls
- * bps_open. Rounds in flight are abandoned. Errors: those of bps_open; BPS_ETIMEDOUT not all
- * workers have left, call bps_suspend again. */
+ * declarations. bps_resume then joins a job of the same name and declares all tensors again. rank:
+ * the worker's rank in the new job; -1: the agent assigns a rank. size: number of workers of the
+ * new job. Handles of tensors stay valid, but their buffers get other addresses and their rounds
+ * count from 1. Between the two calls, servers may be added or removed. A worker that leaves the
+ * job for good calls bps_close; a new worker calls bps_open. Rounds in flight are abandoned.
+ * Errors: those of bps_open; BPS_ETIMEDOUT not all workers have left, call bps_suspend again. */
 BPS_API int bps_suspend(struct bps *b, uint32_t timeout_ms);
 BPS_API int bps_resume(struct bps *b, int32_t rank, int32_t size);
 
@@ -150,11 +158,12 @@ BPS_API int bps_size(const struct bps *b);
 BPS_API int bps_local_rank(const struct bps *b);
 BPS_API int bps_local_size(const struct bps *b);
 
-/* Declare a tensor of n_elems (>= 1) values. Returns before the other workers have declared it. If
- * their declarations differ, the tensor's first push_pull fails, and the sentence names two workers
- * and their declarations. A name that this worker has declared before returns the same tensor, if
- * type and count agree. name: 1 to 255 bytes that do not begin with "__bps". Errors: -EINVAL,
- * BPS_EMISMATCH (with this worker's own earlier declaration), BPS_EQUOTA. */
+/* Declare a tensor of n_elems (>= 1) values. Returns before the other workers have declared the
+ * tensor. If the declarations of the workers differ, the tensor's first push_pull fails, and
+ * bps_last_error names two workers and their declarations. If this worker has declared the name
+ * before, returns the same tensor, provided that type and count agree. name: 1 to 255 bytes that do
+ * not begin with "__bps". Errors: -EINVAL, BPS_EMISMATCH (this worker has declared the name with
+ * another type or count), BPS_EQUOTA. */
 BPS_API int bps_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_elems,
 	struct bps_tensor **ret);
 /* Declare n tensors in one request to the agent. Writes n handles to ret. */
@@ -169,7 +178,7 @@ BPS_API int bps_declare_group(
 /* Return the input buffer: n_elems values, 64-byte aligned, in memory shared with the agent.
  * bps_push_pull does not copy the values. */
 BPS_API void *bps_input(struct bps_tensor *t);
-/* Return the result of the last completed round; NULL before the first one. */
+/* Return the result of the last completed round; NULL before the first round is complete. */
 BPS_API const void *bps_output(const struct bps_tensor *t);
 /* Get the addresses of the tensor's two result buffers, which are constant until bps_suspend or
  * bps_close. The result of round n (bps_tensor_info) is in ret[n & 1]. So the caller can prepare a
@@ -182,59 +191,61 @@ BPS_API int bps_outputs(const struct bps_tensor *t, const void *ret[2]);
  * BPS_EBUSY a round is in flight; -EINVAL the tensor has integers or lies in device memory; the
  * error with which the job has failed. */
 BPS_API int bps_fill_f32(struct bps_tensor *t, const float *src, float scale);
-/* Multiply the output of a tensor of floats by scale, and write the products to dst. If the tensor
- * has f64, each product is rounded twice: to f64, then to f32. Errors: -EINVAL the tensor has
- * integers or lies in device memory, or no round is complete. */
+/* Multiply the output of a tensor of floats by scale, and write the products to dst. Each product
+ * of an f64 tensor is rounded twice: to f64, then to f32. Errors: -EINVAL the tensor has integers
+ * or lies in device memory, or no round is complete. */
 BPS_API int bps_read_f32(const struct bps_tensor *t, float *dst, float scale);
 BPS_API uint64_t bps_count(const struct bps_tensor *t);
 BPS_API enum bps_dtype bps_dtype(const struct bps_tensor *t);
 BPS_API const char *bps_name(const struct bps_tensor *t);
 
 /* Start a round: submit the values of bps_input(t) for reduction over all workers. Returns at once.
- * priority: tensors with a larger priority are sent first; among equal priorities, the earlier
- * submission is sent first. With BPS_PRIORITY_AUTO, the default, the tensor that was declared first
- * is sent first. Errors: BPS_EBUSY a round is in flight; BPS_ECLOSED; the error with which the job
- * has failed. */
+ * priority: tensors with a larger priority are sent first; among tensors of equal priority, the
+ * earlier submission is sent first. With BPS_PRIORITY_AUTO, the default, the tensor that was
+ * declared first is sent first. Errors: BPS_EBUSY a round is in flight; BPS_ECLOSED; the error with
+ * which the job has failed. */
 #define BPS_PRIORITY_AUTO INT32_MIN
 BPS_API int bps_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority);
-/* Do bps_push_pull with buffers of the caller. src is copied before the call returns. The bps_wait
- * or bps_poll that finds the round complete copies the result to dst. dst may be src; with NULL
- * nothing is copied. */
+/* Start a round like bps_push_pull, but with buffers of the caller. The call copies src to the
+ * tensor's input before it returns. The bps_wait or bps_poll that finds the round complete copies
+ * the result to dst. dst may be equal to src. If dst is NULL, the result is not copied. src must
+ * not be NULL. */
 BPS_API int bps_push_pull_copy(
 	struct bps_tensor *t, const void *src, void *dst, enum bps_op op, int32_t priority);
 /* Submit n tensors and wake the agent once. After an error, none of them was submitted. */
 BPS_API int bps_push_pull_group(
 	struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority);
 
-/* Return whether the last submitted round is over. 1: it is complete, or none was submitted. 0: it
- * is in flight. BPS_ENOSERVER and BPS_EISOLATED: it is in flight, but makes no progress now. Any
- * other negative code: it failed. */
+/* Return whether the last submitted round is over. 1: the round is complete, or no round was
+ * submitted. 0: the round is in flight. BPS_ENOSERVER and BPS_EISOLATED: the round is in flight,
+ * but makes no progress now. Any other negative code: the round failed. */
 BPS_API int bps_poll(struct bps_tensor *t);
-/* Wait until the last submitted round is complete, at most timeout_ms (0: the default). After
+/* Wait until the last submitted round is complete. timeout_ms: longest wait; 0: the default. After
  * BPS_ETIMEDOUT, BPS_ENOSERVER and BPS_EISOLATED the round is still in flight: the caller must not
- * write to its input, and may wait again. */
+ * write to the tensor's input, and may wait again. */
 BPS_API int bps_wait(struct bps_tensor *t, uint32_t timeout_ms);
 BPS_API int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms);
-/* Wait, at most timeout_ms, until the round of one or more of n tensors is complete or has failed.
- * Writes the indices of these tensors to ret_idx, which has room for n, in the order of their
- * completion on this machine, and returns their number. A tensor without a round in flight is
- * listed too. Call bps_poll for each listed tensor: bps_poll returns whether the round failed, and
- * writes the dst of bps_push_pull_copy. Entries that are NULL are skipped; if all are NULL, returns
- * 0. Errors: those of bps_wait; then no tensor is complete. */
+/* Wait until the round of one or more of n tensors is complete or has failed, for at most
+ * timeout_ms (0: the default). Writes the indices of these tensors to ret_idx, which has room for
+ * n, in the order of their completion on this machine. Returns the number of these indices. A
+ * tensor without a round in flight is listed too. Call bps_poll for each listed tensor: bps_poll
+ * returns whether the round failed, and copies the result to the dst of bps_push_pull_copy. Entries
+ * that are NULL are skipped; if all are NULL, returns 0. Errors: those of bps_wait; then no tensor
+ * is complete. */
 BPS_API int bps_wait_some(
 	struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms, size_t *ret_idx);
 /* Return the number of workers whose values are in the last completed round. Partitions of a tensor
- * are summed separately: if their numbers of workers differ, returns the smallest. Errors: -EINVAL
- * t is NULL. */
+ * are summed separately. If the partitions have different numbers of workers, returns the smallest
+ * number. Errors: -EINVAL t is NULL. */
 BPS_API int bps_contributors(const struct bps_tensor *t);
 /* Details of the last completed round. If a machine was lost during the round, partitions may
  * differ in their number of contributors. An average divides each partition by the number of
  * workers that contributed to that partition. */
 struct bps_info {
 	uint64_t round; /* last completed round, 0: none */
-	/* number of workers that contributed to the partition that has the fewest */
+	/* Smallest number of workers that contributed to a partition */
 	uint32_t contributors;
-	uint32_t contributors_most; /* number of workers of the partition that has the most */
+	uint32_t contributors_most; /* largest number of workers that contributed to a partition */
 };
 BPS_API int bps_tensor_info(const struct bps_tensor *t, struct bps_info *ret);
 
@@ -252,40 +263,43 @@ struct bps_worker {
 /* Write up to n workers to ret, and return the number of workers in the list. *ret_view grows with
  * every change of the list; ret_view may be NULL. Errors: those of bps_wait. */
 BPS_API int bps_workers(struct bps *b, struct bps_worker *ret, size_t n, uint64_t *ret_view);
-/* Do the same as bps_workers, and set is_missing for the tensor's last round. The tensor must be
- * idle: not in flight, and not used by another thread. */
+/* Do the same as bps_workers, and set is_missing for the tensor's last round. The tensor must not
+ * be in flight, and no other thread may use the tensor. */
 BPS_API int bps_contributor_list(struct bps_tensor *t, struct bps_worker *ret, size_t n);
 
-/* Get the network traffic of this machine's agent, summed over all of its jobs. Excludes memory
- * shared with servers of this machine, and headers of TCP and below. Works also after the job has
- * failed. Errors: BPS_ENOAGENT, BPS_ETIMEDOUT, BPS_ECLOSED while suspended, -EOPNOTSUPP the agent
- * is of an older release. */
+/* Get the network traffic of this machine's agent, summed over all jobs of the agent. The traffic
+ * includes neither memory shared with servers of this machine nor the headers of TCP and lower
+ * layers. The call also works after the job has failed. Errors: BPS_ENOAGENT, BPS_ETIMEDOUT,
+ * BPS_ECLOSED while suspended, -EOPNOTSUPP the agent is of an older release. */
 struct bps_traffic {
-	/* random number of the agent's process; a new process has another one, and counts from 0 */
+	/* Random number of the agent's process. A restarted agent has another number and counts
+	 * from 0 */
 	uint64_t instance;
-	uint64_t sent_bytes;     /* values to sum, counted when they are offered, and messages */
-	uint64_t received_bytes; /* results of sums, and messages */
+	/* Number of bytes sent: messages, and values to sum, which are counted when they are
+	 * offered */
+	uint64_t sent_bytes;
+	uint64_t received_bytes; /* number of bytes received: messages, and results of sums */
 };
 BPS_API int bps_traffic(struct bps *b, struct bps_traffic *ret);
 
-/* Collectives on small host data, built on push_pull. All workers must call them in the same order.
- * They block for at most timeout_ms (0: the default). bps_barrier returns when all workers have
- * called it. */
+/* Collectives on small host data, built on push_pull. All workers must call the same collectives in
+ * the same order. A call blocks for at most timeout_ms (0: the default). bps_barrier returns when
+ * all workers have called bps_barrier. */
 BPS_API int bps_barrier(struct bps *b, uint32_t timeout_ms);
-/* Copy the root's data to all workers. data: n_bytes at every worker, overwritten except at the
- * root. */
+/* Copy the root's data to all workers. data: a buffer of n_bytes at every worker; the call
+ * overwrites the buffer at all workers except the root. */
 BPS_API int bps_broadcast(struct bps *b, void *data, size_t n_bytes, int root, uint32_t timeout_ms);
-/* Collect src of all workers in dst, which has room for size * n_bytes. The n_bytes of worker r are
- * stored at r * n_bytes. */
+/* Collect src of all workers in dst, which has room for size * n_bytes. The bytes of worker r are
+ * stored at offset r * n_bytes. */
 BPS_API int bps_allgather(
 	struct bps *b, const void *src, size_t n_bytes, void *dst, uint32_t timeout_ms);
 
 /* Wait until every worker has called this function, with no round in flight. Then all workers have
- * the same state, so a checkpoint is valid only after this call. The barrier lets in workers that
- * wait to join an elastic job. Returns the number of these workers, which is the same at all
+ * the same state, so a checkpoint is valid only after this call. The barrier admits workers that
+ * wait to join an elastic job. Returns the number of admitted workers, which is the same at all
  * workers. All workers, including the new ones, then make the same calls to pass on the state
- * (bps_broadcast from bps_root). After BPS_ETIMEDOUT call it again. Errors: BPS_EBUSY a round is in
- * flight; those of bps_wait. */
+ * (bps_broadcast from bps_root). After BPS_ETIMEDOUT, call this function again. Errors: BPS_EBUSY a
+ * round is in flight; those of bps_wait. */
 BPS_API int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms);
 /* Return 1 if this worker joined while the job was running, and needs the state of the other
  * workers. */
@@ -293,19 +307,20 @@ BPS_API int bps_is_new(const struct bps *b);
 /* Return the lowest rank among the workers that were present before the last new workers joined. */
 BPS_API int bps_root(const struct bps *b);
 
-/* Tensors in the memory of a GPU: see bps_gpu(3). CUDA streams order a push_pull of such a tensor.
- * The round begins when `stream` has done what was queued before. The result replaces the tensor's
- * values. Work that is queued after bps_gpu_wait_stream finds the result there. No call waits for a
- * GPU. Up to 8 rounds of a tensor may be in flight; bps_wait and bps_poll refer to the last one.
- * stream: a CUstream or cudaStream_t; NULL is the default stream. The library uses the CUDA library
- * that the process has loaded, and links none itself.
+/* Tensors in the memory of a GPU: see bps_gpu(3). A round of such a tensor begins when `stream` has
+ * done all work that was queued before bps_gpu_push_pull. The result replaces the tensor's values.
+ * Work that is queued after bps_gpu_wait_stream reads the result. With CUDA, bps_gpu_push_pull and
+ * bps_gpu_wait_stream return without waiting for the GPU. Up to 8 rounds of a tensor may be in
+ * flight; bps_wait and bps_poll refer to the last round. stream: a CUstream or cudaStream_t; NULL
+ * is the default stream. The library uses the CUDA library that the process has loaded, and does
+ * not link a CUDA library.
  *
- * bps_gpu_open: either all workers of a machine call it, or none. bps_gpu_open connects to the
- * executor, the agent's process that drives the GPUs for this job. uuid: the 16 bytes that identify
- * the GPU; NULL: the calling thread's current device. Errors: BPS_EDEVICE this process or the agent
- * has no CUDA, or CUDA failed; BPS_EQUOTA the user's other jobs use all executors that the user may
- * have; BPS_ETIMEDOUT not all workers of this machine have called it. The call may be repeated
- * after an error. */
+ * bps_gpu_open: either all workers of a machine call bps_gpu_open, or no worker calls it. The call
+ * connects to the executor, the agent's process that drives the GPUs for this job. uuid: the 16
+ * bytes that identify the GPU; NULL: the calling thread's current device. Errors: BPS_EDEVICE this
+ * process or the agent has no CUDA, or CUDA failed; BPS_EQUOTA the user's other jobs use all
+ * executors that the user may have; BPS_ETIMEDOUT not all workers of this machine have called
+ * bps_gpu_open. The call may be repeated after an error. */
 BPS_API int bps_gpu_open(struct bps *b, const unsigned char *uuid);
 /* Allocate memory of this worker's GPU through the job's executor: n_bytes, zeroed, valid until
  * bps_close or bps_gpu_release. Errors: BPS_EDEVICE, -ENOMEM. */
@@ -314,35 +329,39 @@ BPS_API int bps_gpu_alloc(struct bps *b, uint64_t n_bytes, void **ret);
  * not before bps_close or bps_gpu_release. Errors: -EOPNOTSUPP CUDA cannot share the memory,
  * because it comes from a pool or is managed. */
 BPS_API int bps_gpu_import(struct bps *b, void *ptr, uint64_t n_bytes);
-/* Release memory of bps_gpu_alloc or bps_gpu_import, after the GPU has done the work that its
- * streams hold. Tensors in the memory cannot be submitted any more, and their names stay in use. A
- * round whose result has reached its stream does not count as in flight. Errors: BPS_EBUSY a tensor
- * in the memory is in flight; -EINVAL ptr is no such memory; those of bps_wait. */
+/* Release memory of bps_gpu_alloc or bps_gpu_import. Waits until the GPU has done the work that is
+ * queued on its streams. Tensors in the memory cannot be submitted any more, and their names stay
+ * in use. A round does not count as in flight if its result has reached the stream. Errors:
+ * BPS_EBUSY a tensor in the memory is in flight; -EINVAL ptr is no such memory; those of
+ * bps_wait. */
 BPS_API int bps_gpu_release(struct bps *b, void *ptr);
-/* Declare a tensor as bps_declare does, at ptr. Its values must lie within one piece of memory of
- * bps_gpu_alloc or bps_gpu_import. */
+/* Declare a tensor in device memory at ptr, like bps_declare. The tensor's values must lie within
+ * one piece of memory of bps_gpu_alloc or bps_gpu_import. */
 BPS_API int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_elems,
 	void *ptr, struct bps_tensor **ret);
 /* Submit a tensor in device memory. Errors: BPS_EBUSY 8 rounds are in flight; -EOPNOTSUPP an
  * average of integers; BPS_EDEVICE; the error with which the job has failed. */
 BPS_API int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, void *stream);
-/* Make the stream wait: work queued from now on runs when the last submitted round is complete, or
- * has failed. The next call on the tensor reports such a failure. */
+/* Make the stream wait: work queued after this call runs when the last submitted round is complete
+ * or has failed. The next call on the tensor reports such a failure. */
 BPS_API int bps_gpu_wait_stream(struct bps_tensor *t, void *stream);
 /* Return the route by which this machine's GPUs are summed ("copy", "ce", "rs_ag", ...); "" without
  * GPUs. */
 BPS_API const char *bps_gpu_route(const struct bps *b);
 
 BPS_API const char *bps_strerror(int code);
-/* Return the sentence about this thread's last failed call; "" if no call failed. Valid until the
- * thread's next call. */
+/* Return the sentence about this thread's last failed call; "" if no call failed. The string is
+ * valid until the thread's next call. */
 BPS_API const char *bps_last_error(void);
-/* Worker, machine and tensor that the sentence of bps_last_error names, as fields for programs. The
- * fields describe this thread's last call, if it failed. */
+/* Fields for programs: the worker, machine and tensor that the sentence of bps_last_error names.
+ * The fields describe this thread's last call, if that call failed. */
 struct bps_failure {
-	int32_t rank;     /* the worker that caused the failure; -1: none, or it is not known */
-	char host[64];    /* machine of that worker, or the machine that failed; "": not known */
-	char tensor[256]; /* tensor of the call; "": none */
+	/* Rank of the worker that caused the failure; -1: no worker caused it, or the worker is not
+	 * known */
+	int32_t rank;
+	/* Machine of that worker, or the machine that failed; "": the machine is not known */
+	char host[64];
+	char tensor[256]; /* tensor of the failed call; "": the call has no tensor */
 };
 BPS_API void bps_last_failure(struct bps_failure *ret);
 BPS_API const char *bps_version(void);

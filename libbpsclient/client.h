@@ -41,15 +41,19 @@ struct average;
 
 struct bps_tensor {
 	struct bps *b;
-	struct bps_tensor *next; /* in the list of one bucket of b->buckets */
+	struct bps_tensor *next; /* next tensor in the same bucket of b->buckets */
 	char *name;
 	enum bps_dtype dtype;
 	uint16_t auto_priority;
-	bool is_marked; /* under ring_mutex: check_group has seen the tensor in its group */
+	/* Set while check_group examines a group, to find a tensor that occurs twice in the group;
+	 * guarded by ring_mutex */
+	bool is_marked;
 	uint64_t n_elems;
 	size_t bytes;
 
-	struct local_entry *entry; /* NULL until the agent has accepted the declaration */
+	/* Entry of the tensor in shared memory; NULL until the agent has accepted the
+	 * declaration */
+	struct local_entry *entry;
 	uint32_t idx;
 	void *in;
 	const void *out[2];
@@ -57,14 +61,16 @@ struct bps_tensor {
 	 * tensor's offset in the region */
 	uint32_t region;
 	uint64_t region_offset;
-	bool is_released; /* under ring_mutex: the region is released, or about to be released */
+	/* The region is released, or about to be released; guarded by ring_mutex */
+	bool is_released;
 	uint64_t round;
-	void *copy_dst;  /* destination of a copy of the result, or NULL */
-	size_t n_filled; /* in a tensor of a collective: the input is zero from this byte on */
+	void *copy_dst; /* destination of a copy of the result, or NULL */
+	/* For a tensor of a collective: offset in the input from which on all bytes are zero */
+	size_t n_filled;
 
-	/* the companion and its results; set by the first average of integers */
+	/* State of the companion and its results; allocated by the first average of integers */
 	struct average *average;
-	/* in a companion: the tensor whose averages the companion carries; else NULL */
+	/* For a companion: the tensor whose averages the companion carries; else NULL */
 	struct bps_tensor *owner;
 
 	struct local_entry own_entry;
@@ -74,27 +80,30 @@ struct bps_tensor {
 struct bps {
 	struct client_options options;
 	int32_t rank, size, local_rank, local_size;
-	/* A page that the kernel zeroes in a forked child (MADV_WIPEONFORK), so 0 means that this
-	 * process is the child. Checking it costs no system call, and clone() is detected too. */
+	/* Page that the kernel fills with zeros in a forked child (MADV_WIPEONFORK), so 0 means
+	 * that this process is the child. The check of the page costs no system call, and also
+	 * detects clone(). */
 	uint32_t *is_ours;
-	pid_t pid; /* process id, checked instead if the kernel cannot zero the page; else 0 */
+	pid_t pid; /* process id, for the check if the kernel cannot zero the page; else 0 */
 	bool is_single;
 	struct session session;
 	uint64_t barrier; /* number of the last barrier that this worker has passed */
 	bool is_new;
 	bool is_suspended;
-	/* under ring_mutex: submissions are refused until the barrier is passed */
+	/* Submissions are refused until this worker has passed the barrier; guarded by
+	 * ring_mutex */
 	bool is_at_barrier;
 	int32_t root;
 
-	struct client_gpu *gpu; /* set by bps_gpu_open */
+	struct client_gpu *gpu; /* connection to the executor; NULL until bps_gpu_open */
 
 	pthread_mutex_t declare_mutex;
 	struct bps_tensor *buckets[CLIENT_BUCKETS];
 	uint32_t n_declared;
 
 	pthread_mutex_t ring_mutex;
-	uint64_t n_done; /* under ring_mutex: number of completed rounds in a job of one worker */
+	/* Number of completed rounds in a job of one worker; guarded by ring_mutex */
+	uint64_t n_done;
 	pthread_mutex_t collect_mutex;
 };
 
@@ -102,8 +111,8 @@ struct bps {
  * BPS_ECLOSED if the job is suspended. client_check_own accepts a suspended job. */
 int client_check(const struct bps *b);
 int client_check_own(const struct bps *b);
-/* Join the job of b->options and set the fields that describe this worker's place in it. No other
- * thread may use b yet. Errors: those of bps_open. */
+/* Join the job of b->options, and set rank, size and the other fields that depend on the job. No
+ * other thread may use b yet. Errors: those of bps_open. */
 int client_join(struct bps *b);
 /* Check that no tensor is in flight. Errors: BPS_EBUSY. Sets bps_last_error. */
 int client_check_idle(struct bps *b);
@@ -128,9 +137,10 @@ int tensor_check_ret(struct bps_tensor *const *ret);
 /* Check that n >= 1 tensors exist and belong to one open job. what: name of the public function,
  * for the error text. Errors: -EINVAL and those of client_check. Sets bps_last_error. */
 int tensor_check_group(struct bps_tensor *const *tensors, size_t n, const char *what);
-/* Check that the caller may write to the tensor's input. While a round is in flight, the agent sums
- * the input. Servers may do so even after the round has failed, until they receive the failure
- * (session.h). Errors: BPS_EBUSY, or the tensor's failure. Sets bps_last_error. */
+/* Check that the caller may write to the tensor's input. While a round is in flight, the agent
+ * reads the input. Servers may read the input even after the round has failed, until they are
+ * notified of the failure (session.h). Errors: BPS_EBUSY, or the tensor's failure. Sets
+ * bps_last_error. */
 int tensor_may_fill(struct bps_tensor *t);
 /* Check that a tensor in device memory may be submitted: fewer than max rounds are in flight. The
  * caller holds ring_mutex. Errors: BPS_EBUSY, -EAGAIN the ring is full, or the tensor's failure.
@@ -159,18 +169,19 @@ int tensor_explain(const struct bps_tensor *t, int code);
 /* Set bps_last_error to a sentence about the round in flight. Returns BPS_EBUSY. */
 int tensor_explain_busy(const struct bps_tensor *t);
 
-/* Return whether that round, which has been submitted, is complete or has failed. Ignores a
- * companion. Thread: any. */
+/* Return whether the given submitted round is complete or has failed. Ignores a companion. Thread:
+ * any. */
 bool tensor_has(const struct bps_tensor *t, uint64_t round);
-/* Wait for the last submitted round and deliver its result, for bps_wait. Ends at deadline_ns,
- * which is timeout_ms after the call's start. Errors: those of bps_wait. Sets bps_last_error. */
+/* Wait for the last submitted round and deliver its result, for bps_wait. The wait ends at
+ * deadline_ns, which is timeout_ms after the call's start. Errors: those of bps_wait. Sets
+ * bps_last_error. */
 int tensor_wait(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms);
-/* Wait like tensor_wait for a round that has been submitted, but do not deliver its result. Returns
+/* Wait like tensor_wait for a submitted round, but do not deliver the result of the round. Returns
  * 0 also if the round has failed. Thread: any, even while another thread submits. */
 int tensor_wait_round(
 	struct bps_tensor *t, uint64_t round, uint64_t deadline_ns, uint32_t timeout_ms);
-/* Set bps_last_error to a sentence about a time-out, with the agent's report of what the round
- * waits for. Returns BPS_ETIMEDOUT. */
+/* Set bps_last_error to a sentence about a time-out. The sentence includes the agent's report of
+ * what the round waits for. Returns BPS_ETIMEDOUT. */
 int tensor_explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t timeout_ms);
 
 /* Give t the buffers of a job of one worker, in private memory. Errors: -ENOMEM. */

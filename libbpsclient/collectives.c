@@ -94,8 +94,8 @@ static int check_root(const struct collective *c, struct bps_tensor *t, int root
 		root, c->b->options.job);
 }
 
-/* All the data of one collective: n_bytes, whose result is stored in dst. This worker contributes
- * n_src bytes of src, at offset `at`. */
+/* Data of a whole collective. The result has n_bytes and is stored in dst. This worker contributes
+ * n_src bytes of src, which begin at offset `at` of the data. */
 struct whole {
 	const char *src;
 	char *dst;
@@ -119,8 +119,8 @@ static uint32_t size_of(size_t n_bytes)
 	return piece_bytes[i];
 }
 
-/* Declare the tensors that carry the first n pieces in flight, for pieces of that size. Errors:
- * those of bps_declare; BPS_EBUSY one of them is still in flight. */
+/* Declare the tensors that carry the first n pieces in flight. bytes: size of each tensor. Errors:
+ * those of bps_declare; BPS_EBUSY a round of such a tensor is still in flight. */
 static int declare_lanes(struct bps *b, uint32_t bytes, unsigned n, struct bps_tensor **ret)
 {
 	char names[LANES][64];
@@ -133,7 +133,7 @@ static int declare_lanes(struct bps *b, uint32_t bytes, unsigned n, struct bps_t
 	}
 	rc = tensor_declare(b, decls, NULL, n, ret);
 	for (unsigned i = 0; !rc && i < n; i++) {
-		/* other workers may still sum its bytes, so do not write to it */
+		/* Other workers may still sum the tensor's bytes, so do not write to the tensor */
 		if (!tensor_is_done(ret[i]))
 			return last_error_set(BPS_EBUSY,
 				"an earlier collective of job '%s' ended with an error, and its "
@@ -144,8 +144,8 @@ static int declare_lanes(struct bps *b, uint32_t bytes, unsigned n, struct bps_t
 	return rc;
 }
 
-/* Write this worker's bytes of a piece into the piece's input, and zeros elsewhere. Bytes of the
- * input that are zero already are not written again. */
+/* Write this worker's bytes of a piece into the input of the piece's tensor, and zeros elsewhere.
+ * Bytes of the input that are zero already are not written again. */
 static void fill(const struct whole *w, const struct piece *p)
 {
 	size_t from = w->at > p->first ? w->at - p->first : 0;
@@ -164,7 +164,7 @@ static void fill(const struct whole *w, const struct piece *p)
 	p->t->n_filled = end;
 }
 
-/* Wait for a piece, check that it has the root's bytes, and store it in dst. */
+/* Wait for a piece, check that the piece has the root's bytes, and store the bytes in dst. */
 static int finish(struct collective *c, const struct whole *w, const struct piece *p)
 {
 	int rc = await(c, p->t);
@@ -189,8 +189,8 @@ static void drain_lanes(struct collective *c, const struct piece *pieces, size_t
 	*last_error_text() = why;
 }
 
-/* Tensors for the pieces of one collective: n pieces of the largest size, in `lanes` in turn. If
- * the last piece is smaller, `last` is its tensor; else NULL. */
+/* Tensors for the n pieces of one collective. Pieces of the largest size use the tensors in `lanes`
+ * in turn. A smaller last piece uses the tensor `last`; without a smaller piece, `last` is NULL. */
 struct cut {
 	size_t n;
 	struct bps_tensor *lanes[LANES], *last;

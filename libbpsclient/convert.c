@@ -12,16 +12,16 @@
 #include "common/data/dtype.h"
 #include "libbpsclient/last_error.h"
 
-/* Number of values that a loop converts at a time. Its buffer of 4 KiB stays in the L1 cache. */
+/* Number of values that a loop converts at a time. The buffer of 4 KiB stays in the L1 cache. */
 #define BLOCK 1024
 
-/* Bits of fraction: f64 has 52, f32 23, f16 10, bf16 7. Biases of the exponent: f32 has 127, f16
- * 15. */
-#define BF16_DROPPED 45 /* bits by which the fraction of bf16 is shorter than that of f64: 52 - 7 */
+/* Number of fraction bits: f64 has 52, f32 has 23, f16 has 10, bf16 has 7. Bias of the exponent:
+ * f32 has 127, f16 has 15. */
+#define BF16_DROPPED 45 /* number of bits that bf16 has fewer than f64 in its fraction: 52 - 7 */
 #define F16_DROPPED  42
-#define BF16_NORMAL  0x1p-126 /* the smallest normal number */
+#define BF16_NORMAL  0x1p-126 /* smallest normal number of bf16 */
 #define F16_NORMAL   0x1p-14
-#define BF16_LEAST   0x1p-133 /* the smallest number above 0 */
+#define BF16_LEAST   0x1p-133 /* smallest bf16 number above 0 */
 #define F16_LEAST    0x1p-24
 #define F32_INF      0x7f800000u
 #define F16_INF      0x7c00u
@@ -59,7 +59,8 @@ static inline double round_even(double x, unsigned dropped, double normal, doubl
 	memcpy(&bits, &x, sizeof(bits));
 	bits = (bits + (below >> 1) + (bits >> dropped & 1)) & ~below;
 	memcpy(&large, &bits, sizeof(large));
-	large = x == x ? large : x; /* a carry out of the fraction would damage a NaN */
+	/* Keep a NaN, because rounding may carry out of the fraction and change the NaN */
+	large = x == x ? large : x;
 	small = __builtin_copysign(small, x);
 	return __builtin_fabs(x) < normal ? small : large;
 }

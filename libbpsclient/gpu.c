@@ -1,6 +1,6 @@
-/* The bps_gpu_... calls (bps_gpu(3)): open, memory, declaration, submission and waits of streams.
- * The connection to the executor, the process that drives the GPUs, is in gpu_link.c; CUDA is in
- * gpu_cuda.c. Thread: the caller's, any. */
+/* The bps_gpu_... calls (bps_gpu(3)): open the GPU, manage memory, declare and submit tensors, and
+ * let streams wait. gpu_link.c has the connection to the executor, the process that drives the
+ * GPUs; gpu_cuda.c has the calls to CUDA. Thread: the caller's, any. */
 #include "libbpsclient/gpu.h"
 
 #include <errno.h>
@@ -101,7 +101,8 @@ int bps_gpu_import(struct bps *b, void *ptr, uint64_t n_bytes)
 	return rc < 0 ? explain(rc, "bps_gpu_import") : 0;
 }
 
-/* Return a tensor in that region that is in flight, or NULL. The caller holds ring_mutex. */
+/* Find a tensor in the region with a round in flight. Returns NULL if there is none. The caller
+ * holds ring_mutex. */
 static const struct bps_tensor *in_flight_there(struct bps *b, uint32_t region)
 {
 	for (unsigned i = 0; i < CLIENT_BUCKETS; i++)
@@ -111,8 +112,8 @@ static const struct bps_tensor *in_flight_there(struct bps *b, uint32_t region)
 	return NULL;
 }
 
-/* Forbid (is_released) or allow submissions of the tensors in that region. Errors: BPS_EBUSY one of
- * them is in flight. */
+/* Forbid (is_released) or allow submissions of the tensors in the region. Errors: BPS_EBUSY such a
+ * tensor is in flight. */
 static int withdraw(struct bps *b, uint32_t region, bool is_released)
 {
 	const struct bps_tensor *busy;
@@ -140,13 +141,13 @@ static bool is_done_on_gpu_only(const struct bps_tensor *t, uint32_t region)
 
 	if (!t->region || (region && t->region != region) || !t->entry || tensor_is_done(t))
 		return false;
-	/* Relaxed: the value only decides whether to call tensor_wait_round, which has an
-	 * acquire. */
+	/* A relaxed load suffices, because the value only decides whether to call
+	 * tensor_wait_round. tensor_wait_round loads with acquire order. */
 	done = atomic_load_explicit(&t->b->gpu->slots[t->idx].done, memory_order_relaxed);
 	return !gpu_slot_is_poisoned(done) && gpu_slot_reached(done, t->round);
 }
 
-/* Find a tensor whose last round is complete on its stream, but not yet reported by the agent.
+/* Find a tensor whose last round is complete on the stream, but has not been reported by the agent.
  * Returns NULL if there is none. region: as in gpu_await_agent. */
 static struct bps_tensor *done_on_gpu_only(struct bps *b, uint32_t region, uint64_t *ret_round)
 {
@@ -292,8 +293,8 @@ int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, vo
 		     ? last_error_set(-EINVAL,
 			       "tensor '%s': its memory was released by bps_gpu_release", t->name)
 		     : tensor_may_run_ahead(t, AHEAD_MAX);
-	/* write the counter before the submission: if the write failed after it, the round would
-	 * never end */
+	/* Write the counter before the submission. If the round were submitted first and the write
+	 * then failed, the round would never end */
 	if (rc == 0)
 		rc = g->driver->write(
 			g, stream, &g->slots[t->idx].ready, t->round + 1, last_error_text());

@@ -3,8 +3,8 @@
 /* Internals of the library: tensors in the memory of GPUs. The trainer (this process) shares that
  * memory with the executor, the process that drives the job's GPUs on this machine. Trainer and
  * executor also share a page of counters, with which they order their work
- * (common/local/gpu_slot.h). The trainer submits such a tensor to the agent like any other, but the
- * executor moves its values.
+ * (common/local/gpu_slot.h). The trainer submits a tensor in device memory to the agent like any
+ * other tensor, but the executor moves the tensor's values.
  *
  *   gpu.c        bps_gpu_...        gpu_cuda.c   the process's own CUDA driver
  *   gpu_link.c   the socket, requests, regions, the watcher     gpu_host.c   plain memory
@@ -25,25 +25,25 @@
 
 struct client_gpu;
 
-/* A kind of device memory and streams: CUDA, or plain memory in its place. There is one object of
- * each kind for the whole process. The object has no state except the library functions that it
- * looks up once. */
+/* Functions for a kind of device memory and streams: CUDA, or plain memory as a replacement. The
+ * whole process has one object of each kind. The object has no state except the library functions
+ * that it looks up once. */
 struct client_gpu_driver {
 	const char *name; /* name of the executor's back-end that uses the same kind of memory */
 	/* Return the GPU that the calling thread uses. Errors: BPS_EDEVICE this process has no
 	 * CUDA, with a sentence in err. */
 	int (*uuid)(struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err);
-	/* Make the counter page accessible to the GPU. unpin reverses that. */
+	/* Make the counter page accessible to the GPU. `unpin` reverses `pin`. */
 	int (*pin)(struct client_gpu *g, struct err_text *err);
 	void (*unpin)(struct client_gpu *g);
-	/* Map memory of the executor into this process. *ret_handle: to be passed to unmap. Owns:
-	 * the caller keeps fds. */
+	/* Map memory of the executor into this process. *ret_handle: value that the caller must
+	 * pass to `unmap`. Owns: the caller keeps fds. */
 	int (*map)(struct client_gpu *g, const struct gpu_memory *m, const int *fds, unsigned n_fds,
 		void **ret_ptr, void **ret_handle, struct err_text *err);
 	void (*unmap)(struct client_gpu *g, void *ptr, uint64_t bytes, void *handle);
-	/* Describe the trainer's own memory, so that the executor can map it. handle: room for 64
-	 * bytes, to which ret->handle may point. Returns the number of descriptors, which the
-	 * caller owns. */
+	/* Describe the trainer's own memory, so that the executor can map it. handle: a buffer of
+	 * 64 bytes, to which ret->handle may point. Returns the number of descriptors in fds, which
+	 * the caller owns. */
 	int (*share)(struct client_gpu *g, const void *ptr, uint64_t bytes, struct gpu_memory *ret,
 		char *handle, int *fds, unsigned max, struct err_text *err);
 	/* Queue an operation on the stream, behind all earlier work. write: set the counter to
@@ -62,7 +62,7 @@ struct client_gpu_region {
 	char *ptr;
 	uint64_t bytes;
 	bool is_import;
-	void *handle; /* private to the driver */
+	void *handle; /* handle of the mapping, private to the driver */
 };
 
 struct client_gpu {
@@ -81,9 +81,10 @@ struct client_gpu {
 	pthread_t watcher;
 	bool has_watcher;
 	int stop_fd;
-	_Atomic int failure; /* 0, or the code of the first failure; stored after failure_text */
-	/* The executor has ended without reporting a reason; the agent may report one. Set before
-	 * `failure`. The thread that reads the failure resets it, and asks the agent. */
+	_Atomic int failure; /* code of the first failure, or 0; stored after failure_text */
+	/* The executor has ended without reporting a reason, but the agent may report a reason. Set
+	 * before `failure`. The thread that reads the failure resets this flag, and asks the
+	 * agent. */
 	atomic_bool is_unexplained;
 	struct err_text failure_text;
 };
@@ -91,25 +92,27 @@ struct client_gpu {
 extern const struct client_gpu_driver client_gpu_driver_host, client_gpu_driver_cuda;
 
 /* gpu.c */
-/* Wait until the agent has reported all rounds whose sums have reached the streams already. A
- * program that has only waited for its stream would otherwise find rounds in flight. Ends at
- * deadline_ns, which is timeout_ms after the call's start. region: number of a region, for the
- * tensors in it; 0: all tensors. Errors: those of bps_wait. Sets bps_last_error. Thread: any. */
+/* Wait until the agent has reported all rounds whose sums have already reached the streams. Without
+ * this wait, a program that has only waited for its stream would find rounds in flight. The wait
+ * ends at deadline_ns, which is timeout_ms after the call's start. region: number of the region
+ * whose tensors count; 0: all tensors count. Errors: those of bps_wait. Sets bps_last_error.
+ * Thread: any. */
 int gpu_await_agent(struct bps *b, uint32_t region, uint64_t deadline_ns, uint32_t timeout_ms);
 
 /* gpu_link.c */
 /* Connect to the executor: send HELLO on sock, wait for the answer until deadline_ns (timeout_ms
- * after the call's start), map the counter page, and start the watcher. Owns: takes sock. After an
- * error everything is freed, and err has a sentence. */
+ * after the call's start), map the counter page, and start the watcher. Owns: the function takes
+ * sock, also when it fails. After an error everything is freed, and err has a sentence. */
 int gpu_link_open(int sock, int agent_sock, const uint8_t *uuid, uint64_t deadline_ns,
 	uint32_t timeout_ms, struct client_gpu **ret, struct err_text *err);
-/* Close the connection. Streams that wait for a sum are released. Waits until the GPU has done the
- * work of its streams, then frees memory and counters. g may be NULL. */
+/* Close the connection, and release the streams that wait for a sum. Waits until the GPU has done
+ * the work of its streams, then frees memory and counters. g may be NULL. */
 void gpu_link_close(struct client_gpu *g);
-/* Manage memory on the GPU. alloc makes the executor allocate memory, and maps it into this
- * process. import makes the executor map the caller's memory. release ends either. Owns: *ret is
- * the caller's until gpu_link_release. Imported memory stays the caller's, and must not be freed
- * before gpu_link_release. Errors: those of bps_gpu(3), with a sentence in err. Thread: any. */
+/* Manage memory on the GPU. gpu_link_alloc makes the executor allocate memory, and maps the memory
+ * into this process. gpu_link_import makes the executor map the caller's memory. gpu_link_release
+ * releases allocated memory, or ends the import. Owns: the caller may use *ret until
+ * gpu_link_release. The caller keeps imported memory, and must not free it before gpu_link_release.
+ * Errors: those of bps_gpu(3), with a sentence in err. Thread: any. */
 int gpu_link_alloc(struct client_gpu *g, uint64_t bytes, uint32_t timeout_ms, void **ret,
 	struct err_text *err);
 int gpu_link_import(
@@ -118,6 +121,7 @@ int gpu_link_release(struct client_gpu *g, void *ptr, uint32_t timeout_ms, struc
 /* Find the region that holds [ptr, ptr + bytes). Returns false if no region does. */
 bool gpu_link_find(struct client_gpu *g, const void *ptr, uint64_t bytes, uint32_t *ret_region,
 	uint64_t *ret_offset);
-/* Return the code of the connection's failure and write its sentence to *ret; or return 0. */
+/* Return the code of the connection's failure, and write the sentence about the failure to *ret.
+ * Returns 0 if the connection has not failed. */
 int gpu_link_failure(struct client_gpu *g, struct err_text *ret);
 #endif

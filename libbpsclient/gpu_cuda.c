@@ -105,7 +105,7 @@ static int fail(CUresult rc, const char *what, struct err_text *err)
 }
 
 /* Make the context of bps_gpu_open current on this thread. *ret_old: the thread's previous context,
- * or NULL, which leave() restores. */
+ * or NULL. leave() restores the previous context. */
 static int enter(const struct client_gpu *g, CUcontext *ret_old, struct err_text *err)
 {
 	int rc = fail(cu.p_cuCtxGetCurrent(ret_old), "no CUDA context", err);
@@ -337,8 +337,8 @@ static int find_mapping(
 	return rc;
 }
 
-/* Export each mapping that the memory lies in as a descriptor. All mappings must have the same
- * size. Returns the number of descriptors. Errors: -EOPNOTSUPP, BPS_EDEVICE. */
+/* Export the mappings that contain the memory. Each mapping becomes a descriptor. All mappings must
+ * have the same size. Returns the number of descriptors. Errors: -EOPNOTSUPP, BPS_EDEVICE. */
 static int share_mappings(CUdeviceptr addr, uint64_t bytes, struct gpu_memory *ret, int *fds,
 	unsigned max, struct err_text *err)
 {

@@ -38,15 +38,16 @@ int gpu_link_failure(struct client_gpu *g, struct err_text *ret)
 	return code;
 }
 
-/* Receive one frame. GPU_FAILED, the executor's report of a failure, is recorded. Returns 1, or an
- * error with a sentence in err. */
+/* Receive one frame. If the frame is GPU_FAILED, the executor's report of a failure, record the
+ * failure. Returns 1, or an error with a sentence in err. */
 static int receive(
 	struct client_gpu *g, struct local_frame *a, uint32_t timeout_ms, struct err_text *err)
 {
 	int rc = local_recv(g->sock, a, timeout_ms, err);
 
 	if (rc <= 0)
-		local_frame_free(a); /* closes descriptors that a malformed frame has carried */
+		/* local_frame_free closes the descriptors of a malformed frame */
+		local_frame_free(a);
 	if (rc == -ETIMEDOUT || rc == -EAGAIN)
 		return err_set(
 			err, BPS_ETIMEDOUT, "the executor of this job's GPUs does not answer");
@@ -57,9 +58,9 @@ static int receive(
 	return 1;
 }
 
-/* Send m and receive its answer in *a, which the caller frees. Other frames are dropped. The caller
- * holds the lock. Errors: BPS_ETIMEDOUT, BPS_EDEVICE, the connection's failure; with a sentence in
- * err. */
+/* Send m and receive the answer to m in *a, which the caller frees. Drops all frames before the
+ * answer. The caller holds the lock. Errors: BPS_ETIMEDOUT, BPS_EDEVICE, the connection's failure;
+ * with a sentence in err. */
 static int request(struct client_gpu *g, struct local_msg *m, const int *fds, unsigned n_fds,
 	uint16_t type, uint32_t timeout_ms, struct local_frame *a, struct err_text *err)
 {
@@ -119,8 +120,8 @@ static void *watch(void *arg)
 		if (p[2].revents)
 			return NULL;
 	} while (!p[0].revents && !p[1].revents);
-	/* Release the streams before taking the lock: a thread that holds it may be waiting for a
-	 * stream. */
+	/* Release the streams before taking the lock, because a thread that holds the lock may wait
+	 * for a stream. */
 	poison(g);
 	read_last_words(g);
 	return NULL;

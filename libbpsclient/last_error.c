@@ -1,5 +1,6 @@
 /* The sentence and the fields of a thread's last failure (last_error.h). The library's calls write
- * them; bps_last_error and bps_last_failure return them. Thread: any; each thread has its own. */
+ * the sentence and the fields; bps_last_error and bps_last_failure return them. Thread: any; each
+ * thread has its own sentence and fields. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/last_error.h"
 
@@ -61,7 +62,8 @@ void bps_last_failure(struct bps_failure *ret)
 
 int last_error_set(int code, const char *fmt, ...)
 {
-	struct err_text text; /* not written in place: an argument may point to the old sentence */
+	/* Write to a copy, because an argument may point to the sentence that is replaced */
+	struct err_text text;
 	va_list ap;
 
 	va_start(ap, fmt);

@@ -1,9 +1,9 @@
 #ifndef BPSCLIENT_LAST_ERROR_H
 #define BPSCLIENT_LAST_ERROR_H
 /* The text of bps_last_error: one sentence per thread. A call that fails writes the sentence, which
- * stays until that thread's next failure. Each thread also has the fields of bps_last_failure. Two
- * things clear these fields: client_check at the start of each call, and the error -EINVAL, because
- * no worker causes that. */
+ * stays until that thread's next failure. Each thread also has the fields of bps_last_failure. The
+ * fields are cleared by client_check at the start of each call, and by the error -EINVAL, because
+ * no worker causes that error. */
 #include "common/base/error.h"
 #include "common/wire/ctlmsg_cause.h"
 

@@ -12,7 +12,8 @@
  *    total has an error of at most W u sum_s |g_s|, and the two runs differ by at most
  *    (W + 1) u sum_s |g_s|. The gradient of a sample is (p - y) x^T with |p - y| <= sqrt 2 and
  *    |x| <= X. So the mean gradients of the two runs differ by at most (W + 1) u sqrt(2) X.
- * 2. Step w - lr g. Each run computes it in double and rounds it to f32: another 2 u |w|.
+ * 2. Step w - lr g. Each run computes the new weights in double and rounds them to f32. The
+ *    roundings of the two runs add a difference of at most 2 u |w|.
  * 3. T steps. The loss is convex, and its gradient has the Lipschitz constant L <= X^2 / 2, because
  *    the Hessian of the softmax has a norm of at most 1/2. With lr <= 2 / L a gradient step does
  *    not increase the distance of two points (Nesterov, Introductory Lectures on Convex
