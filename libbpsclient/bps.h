@@ -4,10 +4,10 @@
  * this machine and receives their sums over all workers of the job. The language is C99 or C++98.
  * The library depends on libc alone. See bpsclient(3).
  *
- * A job is a named run of `size` workers. Each worker declares its tensors by name (the same names,
- * types and counts at every worker, in any order), writes its values into the tensor's input buffer
- * and calls push_pull. The reduced values then appear in the tensor's output buffer, with the same
- * bytes at every worker. Each push_pull of a tensor is one round of that tensor.
+ * A job is a named run of `size` workers. Each worker declares its tensors by name: the same names,
+ * types and counts at every worker, in any order. Then the worker writes its values into a tensor's
+ * input buffer and calls push_pull. The reduced values then appear in the tensor's output buffer,
+ * with the same bytes at every worker. Each push_pull of a tensor is one round of that tensor.
  *
  * Buffers: the caller may write to bps_input() while no push_pull of that tensor is in flight.
  * bps_output() of a completed round is read-only. Its bytes change only when the caller submits the
