@@ -23,7 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
 LOADER = re.compile(r"ld-linux.*\.so\.\d")
-# Programs for GPUs need the driver's library, which the wheel cannot contain: the machine has it.
+# Programs for GPUs need the driver's library, which belongs to the machine and not to the wheel.
 DRIVER = {"libcuda.so.1"}
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -55,7 +55,7 @@ def platform_tag(paths: Iterable[Path]) -> str:
 
 
 def contents(args: argparse.Namespace, tag: str) -> dict[str, tuple[bytes, bool]]:
-    """Return the files of the wheel by name: their bytes, and whether they are programs."""
+    """Return a dict of the wheel's files: name -> (bytes, whether the file is a program)."""
     info, scripts = f"bps-{args.version}.dist-info", f"bps-{args.version}.data/scripts"
     modules = [f for f in (HERE / "bps").rglob("*") if f.suffix == ".py" or f.name == "py.typed"]
     files = {str(f.relative_to(HERE)): (f.read_bytes(), False) for f in modules}

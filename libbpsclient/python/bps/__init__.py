@@ -33,7 +33,7 @@ from bps._library import (
     version,
 )
 
-globals().update(CODES)  # bps.EBUSY, bps.ETIMEDOUT, ...
+globals().update(CODES)  # defines the error codes bps.EBUSY, bps.ETIMEDOUT, ...
 
 __all__ = [
     "ABI",

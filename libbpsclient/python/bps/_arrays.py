@@ -125,7 +125,8 @@ class _Bucket:
             span.input = whole[span.start : span.start + span.last - span.first]
 
     def fill(self, arrays: Sequence[np.ndarray], factor: float) -> None:
-        assert self.slot.tensor.handle  # raises if the job is closed: then the memory is unmapped
+        # The property raises an error if the job is closed, because the memory is then unmapped.
+        assert self.slot.tensor.handle
         for span in self.spans:
             _copy(span.input, arrays[span.i][span.first : span.last], factor)
 
@@ -232,8 +233,8 @@ class Group:
         """Return arrays for results in one block of memory. A block of an earlier call is used if
         no array refers to it any more."""
         sizes = [-(-n * dtype.itemsize // ALIGN_BYTES) * ALIGN_BYTES for dtype, n in self._kinds]
-        # Three references to an unused block: the list, the loop variable and the argument of
-        # getrefcount. Each array in the block adds one.
+        # An unused block has three references: the list, the loop variable and the argument of
+        # getrefcount. Each array in the block adds one reference.
         block = next((b for b in self._blocks if sys.getrefcount(b) <= 3), None)
         if block is None:
             block = np.empty(sum(sizes) + ALIGN_BYTES, np.uint8)
@@ -323,8 +324,9 @@ def reduce(
 
 
 def _views(slot: Slot, dtype: np.dtype) -> tuple[np.ndarray, dict[int, np.ndarray]]:
-    """Return the slot's input as an array, and the dict of its outputs by address."""
-    assert slot.tensor.handle  # raises if the job is closed: then the memory is unmapped
+    """Return the slot's input as an array, and the dict of the slot's output arrays by address."""
+    # The property raises an error if the job is closed, because the memory is then unmapped.
+    assert slot.tensor.handle
     seen = slot.views.get(dtype)
     if seen is None:
         t = slot.tensor
@@ -414,7 +416,8 @@ def gather(
         extra object of each worker.
 
     Raises:
-        ValueError: an array has no dimension, or another dimension or type differs.
+        ValueError: an array has no dimension, or the workers' arrays differ in the type or in a
+            dimension other than the first.
     """
     if array.ndim == 0:
         raise ValueError(f"{what} needs a tensor of at least one dimension: reshape it to [1]")

@@ -52,7 +52,7 @@ KINDS = (
     "all_gather_object",
 )  # fmt: skip
 AGREEMENTS_IN_FLIGHT = 32
-OPS = ("sum", "prod", "max", "min", "avg")  # indexed by the number of the operation
+OPS = ("sum", "prod", "max", "min", "avg")  # names of the operations, indexed by number
 # Names of the compared numbers. If several differ, the first one in this order is reported.
 FIELDS = ("epoch", "history", "kind", "dtype", "n_elems", "op", "root")
 # A compared number n is sent as n * RANKS + rank, so that the MAX also names a worker. Ranks are
@@ -77,7 +77,7 @@ class Slot:
     Attributes:
         tensor (Tensor): the declared tensor.
         owner (Operation, optional): the operation in flight; None: the slot is free.
-        lock (Lock): held by the thread that finishes the operation.
+        lock (Lock): held by the thread that waits for the operation and frees the slot.
         views (dict): arrays of a front-end that share the slot's memory.
     """
 
@@ -89,14 +89,14 @@ class Slot:
 
 
 class Operation:
-    """Operation in flight, which uses a slot. The operation is finished by the first caller
-    that needs its result, or that needs the slot for the next operation.
+    """An operation in flight, which uses a slot. The first caller that needs the result, or needs
+    the slot for the next operation, waits for the operation and frees the slot.
 
     Args:
         slot (Slot): holds the tensor that has been submitted.
         collect: called once, when the sum is in the slot's output.
-        agreement (Operation, optional): the comparison of :meth:`Runtime.agree`. If it fails, this
-            operation fails too, without waiting for its sum.
+        agreement (Operation, optional): the comparison of :meth:`Runtime.agree`. If the comparison
+            fails, this operation fails too, and no caller waits for the sum.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Operation:
         slot.owner = self
 
     def poll(self) -> bool:
-        """Return whether :meth:`finish` would not block."""
+        """Return True if :meth:`finish` can return without blocking."""
         if self._slot.owner is not self:
             return True
         if not self._slot.lock.acquire(blocking=False):
@@ -160,7 +160,7 @@ class Operation:
         """Wait for the operation, and raise its error if it has failed.
 
         Raises:
-            Error: the operation has failed; or it is still in flight, as in :meth:`settle`.
+            Error: the operation has failed, or is still in flight (see :meth:`settle`).
         """
         self.settle(timeout)
         if self._error is not None:
@@ -178,7 +178,7 @@ class Runtime:
 
     def __init__(self, job: Job, prefix: str = "") -> None:
         self.job, self.prefix = job, prefix
-        self.lock = threading.RLock()  # threads declare and submit one after the other
+        self.lock = threading.RLock()  # held while a thread declares or submits tensors
         self._named: dict[str, dict[tuple[str, int], Slot]] = collections.defaultdict(dict)
         # Slots for unnamed operations, by type, operation and size. Two workers whose operations
         # differ must not submit the same slot, because that would fail the job.
@@ -196,7 +196,7 @@ class Runtime:
         self.reopened: weakref.WeakSet[Any] = weakref.WeakSet()
         self.members: list[int] = []  # ranks that took part in the last State.sync()
         self.n_users = 0  # number of process groups that use the job
-        self._failure: BaseException | None = None  # error of submission()
+        self._failure: BaseException | None = None  # error that agree() reports, see submission()
 
     def next_set(self) -> int:
         """Return the next number for a set of gradients or a process set: 0, 1, ..."""
@@ -230,8 +230,9 @@ class Runtime:
         """Hold the lock while an unnamed operation is compared and submitted.
 
         If an error occurs after the comparison and before the submission, the other workers still
-        wait for this worker's values. They would take the values of its next operation instead. So
-        after such an error, :meth:`agree` rejects all further operations.
+        wait for this worker's values. The other workers would then take the values of this
+        worker's next operation. So after such an error, :meth:`agree` rejects all further
+        operations.
 
         Args:
             is_compared (bool): the workers have already compared the operation.
@@ -390,8 +391,8 @@ class Runtime:
                     slot.owner.settle()
 
     def restart(self, is_failed: bool = False) -> None:
-        """Forget all slots, as in a new process. Workers that are new to the job then choose the
-        same slots as this one.
+        """Forget all slots, as in a new process. This worker then chooses the same slots as workers
+        that are new to the job.
 
         Args:
             is_failed (bool): the job has failed, so do not wait for operations in flight.
@@ -434,7 +435,7 @@ class Runtime:
         return [bytes(raw[r * most : r * most + all_[r]]) for r in range(size)]
 
     def broadcast_object(self, obj: Any, root: int) -> Any:
-        """Return the object of rank ``root`` at every worker; it is sent pickled."""
+        """Return the object of rank ``root`` at every worker. The object is sent pickled."""
         is_root = self.job.rank == root
         data = self.broadcast_bytes(_pack(obj) if is_root else None, root)
         return obj if is_root and data[:1] == _GOOD else _unpack(data, root)
@@ -451,7 +452,7 @@ class Runtime:
 
 
 def _described(field: str, n: int) -> str:
-    """Return the text for the number n of a compared field, for an error message."""
+    """Return the text that an error message shows for the value n of a compared field."""
     if field == "kind":
         return KINDS[n]
     if field == "dtype":
@@ -515,8 +516,8 @@ def init(**options: Any) -> None:
     """Join the job; further calls do nothing.
 
     Args:
-        options: arguments of :func:`bps.open`. The environment (bpsrun, torchrun, Slurm, Open MPI,
-            BytePS) gives those that are not passed.
+        options: arguments of :func:`bps.open`. Options that are not passed come from the
+            environment variables of bpsrun, torchrun, Slurm, Open MPI or BytePS.
     """
     global _runtime
     if _runtime is None:
@@ -540,16 +541,16 @@ def _check_unshared(what: str) -> None:
 
 
 def suspend(timeout: float | None = None) -> None:
-    """Wait until all workers leave the job, leave it, and keep the process ready for
-    :func:`resume`.
+    """Wait until all workers have called this function, and leave the job. The process can join the
+    job again with :func:`resume`.
 
     Args:
         timeout (float, optional): seconds; None: the job's time-out.
 
     Raises:
         RuntimeError: process sets or groups of a framework use the job.
-        Error: before the time-out, a result was not complete, or not all workers had called this
-            function.
+        Error: the time-out has passed before all results were complete and all workers had called
+            this function.
     """
     rt = runtime()
     _check_unshared("suspend")
@@ -601,7 +602,7 @@ def has_failed() -> bool:
 
 
 def leave(is_abort: bool) -> None:
-    """Close the process's job, or abort it."""
+    """Abort the process's job if is_abort, else close the job."""
     global _runtime
     atexit.unregister(_at_exit)
     if _runtime is not None:
@@ -628,8 +629,8 @@ def _at_exit(pid: int) -> None:
 
 
 def shutdown() -> None:
-    """Wait until all workers leave the job, and leave it. While an exception is handled, abort the
-    job instead."""
+    """Wait until all workers have called this function, and leave the job. If an exception is being
+    handled, abort the job instead, without waiting."""
     leave(sys.exc_info()[0] is not None)
 
 

@@ -20,18 +20,18 @@ from bps._library import CODES, Error
 REOPENED = {
     CODES[name] for name in ("EWORKER_LOST", "EAGENT_LOST", "ENOAGENT", "EROUND_LOST", "EDEVICE")
 }
-# Largest number of these failures in a row without a commit in between.
+# Largest number of consecutive failures with codes in REOPENED, without a commit in between.
 FAILURES_MOST = 3
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Raised when machines have left or joined: :func:`run` then synchronizes the state and calls
-    its function again."""
+    """Raised when machines have left or joined the job. :func:`run` then synchronizes the state and
+    calls the training function again."""
 
 
 def members() -> list[int]:
-    """Return the ranks of the workers that took part in the last sync; before the first one, all
-    ranks."""
+    """Return the ranks of the workers that took part in the last :meth:`State.sync`. Before the
+    first call of that method, return all ranks."""
     return _core.runtime().members or list(range(_core.size()))
 
 
@@ -51,7 +51,7 @@ class State:
         self.save()
 
     def _save_parts(self) -> Any:
-        """Return a copy of the models and optimizers; a front-end overrides this."""
+        """Return a copy of the models and optimizers. A front-end overrides this method."""
 
     def _restore_parts(self, saved: Any) -> None:
         """Restore the copy that :meth:`_save_parts` has returned."""
@@ -75,7 +75,7 @@ class State:
         self._saved = copy.deepcopy(values), self._save_parts()
 
     def restore(self) -> None:
-        """Set the state to that of the last :meth:`save`."""
+        """Set the state to the copy of the last :meth:`save`."""
         values, parts = self._saved
         for name, value in copy.deepcopy(values).items():
             setattr(self, name, value)
@@ -105,9 +105,10 @@ class State:
     def sync(self) -> None:
         """Broadcast the state of one worker to all others.
 
-        After a failure, some workers may have made one commit more than the others. The state of a
-        worker with the most commits is used, preferably of :attr:`Job.root`, which was in the job
-        before the newest workers joined.
+        After a failure, some workers may have made one commit more than other workers. This method
+        broadcasts the state of a worker with the most commits. If several workers have the most
+        commits, the worker :attr:`Job.root` is preferred, because that worker was in the job before
+        the newest workers joined.
         """
         rt = _core.runtime()
         given = rt.allgather_present((rt.job.rank, self._n_commits))
@@ -128,7 +129,8 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
     After a failure each remaining worker joins a job of the same name again, with its rank, and
     restores the state of the last commit. The job continues when all workers are present. So start
-    a new process in the place of a lost worker. It receives the state of the other workers.
+    a new process in the place of a lost worker. The new process receives the state of the other
+    workers.
 
     Only the loss of a worker, a machine, an agent, a round or a GPU is handled in this way. Other
     errors are raised. The fourth loss in a row without a commit in between is raised, too.

@@ -55,7 +55,7 @@ def _uuid(gpu: Any) -> bytes | None:
         elif isinstance(value, (bytes, bytearray, memoryview, list)):
             raw = bytes(value)
     except (TypeError, ValueError):
-        pass  # raw stays empty, and the check below raises
+        pass  # raw stays empty, and the check below raises an error
     if len(raw) != 16:
         raise Error(
             -errno.EINVAL,
@@ -123,14 +123,14 @@ class Tensor:
 
     @property
     def input_address(self) -> int:
-        """Address of the ``n_bytes`` that the next push_pull reads. Write to them only while no
-        push_pull is in flight."""
+        """Address of the ``n_bytes`` bytes that the next push_pull reads. Write to these bytes only
+        while no push_pull is in flight."""
         return lib.bps_input(self.handle)
 
     @property
     def output_address(self) -> int | None:
-        """Address of the result of the last completed round, ``n_bytes``, read-only; None before
-        the first round."""
+        """Address of the result of the last completed round. The result has ``n_bytes`` bytes and
+        must not be written to. None before the first round."""
         return lib.bps_output(self.handle)
 
     @property
@@ -156,8 +156,8 @@ class Tensor:
         """The two result buffers, read-only, valid until the job is suspended or closed.
 
         The result of round ``n`` (:attr:`info`) is in ``outputs[n & 1]``. So a program can make
-        both arrays once, and use them in all rounds. Averages of integers are in other memory: use
-        :attr:`output`.
+        both arrays once, and use them in all rounds. These buffers do not hold averages of
+        integers: use :attr:`output`.
         """
         addresses = (ctypes.c_void_p * 2)()
         check(lib.bps_outputs(self.handle, addresses))
@@ -244,8 +244,8 @@ class Tensor:
     def push_pull_copy(
         self, src: Any, dst: np.ndarray | None = None, op: int = SUM, priority: int = PRIORITY_AUTO
     ) -> None:
-        """Submit the array src, which is copied at once. The wait or poll that finds the round
-        complete writes the result to dst."""
+        """Submit the array src, which is copied at once. The call of :meth:`wait` or
+        :meth:`poll` that finds the round complete writes the result to dst."""
         import numpy as np
 
         kind = np.dtype(DTYPES[self.dtype][1])
@@ -270,15 +270,15 @@ class Tensor:
             )
         address = dst.ctypes.data if dst is not None else None
         check(lib.bps_push_pull_copy(self.handle, src.ctypes.data, address, op, priority))
-        self.job._copied[self._handle] = dst  # keeps dst alive until the result is written
+        self.job._copied[self._handle] = dst  # keep dst alive until the result is written
 
     def poll(self) -> bool:
-        """Return whether the last round is complete, or no round was submitted."""
+        """Return True if the last submitted round is complete, or no round was submitted."""
         return check(lib.bps_poll(self.handle)) == 1
 
     def wait(self, timeout: float | None = None) -> np.ndarray | None:
-        """Wait for the round, at most timeout seconds (None: the job's time-out), and return the
-        output."""
+        """Wait for the last submitted round, and return the output. Wait for at most timeout
+        seconds; None: the job's time-out."""
         self.finish(timeout)
         return self.output
 
@@ -288,8 +288,9 @@ class Tensor:
 
 
 class GpuTensor:
-    """A tensor in device memory at ``address``. The result of a push_pull replaces its values.
-    Methods take a CUDA stream as a number, the stream's address; 0 is the default stream."""
+    """A tensor in device memory at ``address``. The result of a push_pull replaces the
+    tensor's values. Methods take the address of a CUDA stream as a number. 0 is the default
+    stream."""
 
     def __init__(
         self, job: Job, handle: ctypes.c_void_p, name: str, dtype: str, n_elems: int, address: int
@@ -347,7 +348,7 @@ class Job:
         self._handle: ctypes.c_void_p | None = handle
         self._is_suspended = False
         self._tensors: weakref.WeakSet[Tensor] = weakref.WeakSet()
-        self._copied: dict[int, np.ndarray | None] = {}  # dst of push_pull_copy, by handle
+        self._copied: dict[int, np.ndarray | None] = {}  # arrays dst of push_pull_copy, by handle
 
     @property
     def handle(self) -> ctypes.c_void_p:
@@ -367,7 +368,8 @@ class Job:
             decls: (name, dtype, shape) of each tensor; the shape of a vector may be a number.
 
         Returns:
-            The tensors in that order. A name that was declared before gives the same tensor.
+            The tensors in the order of decls. A name that was declared before gives the same
+            tensor.
 
         Raises:
             Error: EMISMATCH if this worker has declared a name with another type or size; EQUOTA if
@@ -536,16 +538,16 @@ class Job:
             check(lib.bps_close(handle, milliseconds(timeout)))
 
     def suspend(self, timeout: float | None = None) -> None:
-        """Wait until all workers leave the job, and leave it. Declarations remain valid. Inputs and
-        outputs do not exist until :meth:`resume`."""
+        """Wait until all workers have called this method, and leave the job. Declarations remain
+        valid. Inputs and outputs do not exist until :meth:`resume`."""
         check(lib.bps_suspend(self.handle, milliseconds(timeout)))
         self._is_suspended = True
         for t in self._tensors:
             t._input = None
 
     def resume(self, size: int, rank: int = -1) -> None:
-        """Join the job again, as ``rank`` (-1: any that is free) of ``size`` workers. Inputs are
-        then zero, and there is no output yet."""
+        """Join the job again, with rank ``rank`` (-1: any free rank) in a job of ``size`` workers.
+        All inputs are then zero, and there is no output yet."""
         check(lib.bps_resume(self.handle, rank, size))
         self._is_suspended = False
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 SUM, PROD, MAX, MIN, AVG = range(5)
 PRIORITY_AUTO = -(2**31)
-ABI = 2  # version of the structures below, BPS_ABI of bps.h
+ABI = 2  # version of the structures below, equal to BPS_ABI in bps.h
 
 # Name of an element type: (its number, its NumPy type). NumPy has no bf16, so each bf16 value is
 # accessed as a uint16.
@@ -145,8 +145,8 @@ class WorkerStruct(ctypes.Structure):
 
 
 class Worker(NamedTuple):
-    """A worker of the job, which may be lost. ``is_missing``: the worker's values are missing in
-    some part of the tensor's last round."""
+    """A worker of the job. ``is_lost``: the job continued without the worker.
+    ``is_missing``: the worker's values are missing in some part of the tensor's last round."""
 
     rank: int
     is_lost: bool
@@ -268,7 +268,8 @@ def load() -> ctypes.CDLL:
 
 
 class _Library:
-    """The library, which is loaded at the first call. Programs can use the constants without it."""
+    """The library, which is loaded at the first call. Constants can be used without loading
+    the library."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "loaded":

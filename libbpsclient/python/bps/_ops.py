@@ -20,7 +20,7 @@ def check_op(average: bool | None, op: int | None) -> int:
         op (int, optional): Average (default), Sum, Min, Max or Product.
 
     Raises:
-        ValueError: both are given, or `op` is no operation.
+        ValueError: `average` and `op` are both given, or `op` is no operation.
         NotImplementedError: for Adasum.
     """
     if average is not None and op is not None:
@@ -96,7 +96,7 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return the object of rank ``root_rank`` at every worker; it is sent pickled."""
+    """Return the object of rank ``root_rank`` at every worker. The object is sent pickled."""
     return process_set.runtime().broadcast_object(obj, process_set.place(root_rank))
 
 

@@ -12,11 +12,12 @@ from bps.keras import callbacks
 
 
 class LearningRateScheduleCallback(callbacks.LearningRateScheduleCallback):
-    """Multiplies the optimizer's learning rate by a factor during some epochs.
+    """Multiplies the initial learning rate by a factor during some epochs.
 
     Args:
-        multiplier (float or callable): a factor, or a function of the epoch.
-        initial_lr (float, optional): learning rate to start from; None: the optimizer's.
+        multiplier (float or callable): the factor, or a function that returns it for an epoch.
+        initial_lr (float, optional): the learning rate that is multiplied; None: the optimizer's
+            learning rate.
         options: further arguments of :class:`bps.keras.callbacks.LearningRateScheduleCallback`.
     """
 
@@ -34,17 +35,17 @@ class LearningRateScheduleCallback(callbacks.LearningRateScheduleCallback):
         self.steps_per_epoch = steps_per_epoch
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Use the optimizer's learning rate as the initial one, unless the caller gave one."""
+        """Set initial_lr to the optimizer's learning rate if the caller gave no initial_lr."""
         _take_rate(self)
 
 
 class LearningRateWarmupCallback(callbacks.LearningRateWarmupCallback):
-    """Raises the learning rate from the initial rate divided by the number of workers to the
-    initial rate.
+    """Raises the learning rate from initial_lr / size to initial_lr during the first epochs.
 
     Args:
         warmup_epochs (int): number of epochs in which the rate rises.
-        initial_lr (float, optional): learning rate to start from; None: the optimizer's.
+        initial_lr (float, optional): the rate at the end of the warm-up; None: the optimizer's
+            learning rate.
         options: further arguments of :class:`bps.keras.callbacks.LearningRateWarmupCallback`.
     """
 
@@ -59,7 +60,7 @@ class LearningRateWarmupCallback(callbacks.LearningRateWarmupCallback):
         super().__init__(initial_lr, warmup_epochs, momentum_correction, steps_per_epoch, verbose)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Use the optimizer's learning rate as the initial one, unless the caller gave one."""
+        """Set initial_lr to the optimizer's learning rate if the caller gave no initial_lr."""
         _take_rate(self)
 
 

@@ -39,13 +39,13 @@ def _column() -> list[int]:
 
 
 def _cross_rank() -> int:
-    """Return the number of this machine among the machines that have a worker of this local
-    rank."""
+    """Return the number of this machine among the machines that have a worker with this worker's
+    local rank."""
     return _column().index(_core.rank())
 
 
 def _cross_size() -> int:
-    """Return the number of machines that have a worker of this local rank."""
+    """Return the number of machines that have a worker with this worker's local rank."""
     return len(_column())
 
 
@@ -74,7 +74,7 @@ def _init(comm: Any = None, process_sets: Sequence[Any] | None = None) -> None:
 
 
 def _no(*_: Any) -> bool:
-    """Return False: bps does not use this library."""
+    """Return False for libraries that bps does not use, such as MPI and NCCL."""
     return False
 
 

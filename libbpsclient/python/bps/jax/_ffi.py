@@ -1,4 +1,4 @@
-"""Calls of Python functions from code that JAX has compiled, on XLA's own memory.
+"""Calls of Python functions from compiled JAX code. The functions use XLA's own memory.
 
 XLA's foreign-function interface (FFI) calls a C function with the addresses of arguments and
 results. Here ctypes makes this C function from a Python function, so nothing is compiled or linked.
@@ -40,7 +40,7 @@ except (ImportError, AttributeError):
     _EFFECT = None
 
 API_VERSION = (0, 3)
-METADATA, EXECUTE = 1, 3  # numbers of XLA: an extension type and a stage
+METADATA, EXECUTE = 1, 3  # XLA's numbers of an extension type and of a stage
 INTERNAL = 13  # XLA's code of an internal error
 TARGET = "bps_call"
 _p, _size, _i64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
@@ -175,8 +175,8 @@ def _kinds(leaves: Sequence[Any]) -> list[tuple[np.dtype, Any]]:
 
 
 def _views(buffers: _Buffers, kinds: Sequence[tuple[np.dtype, Any]]) -> list[np.ndarray]:
-    """Return the memory of XLA's buffers as flat arrays. The first buffer is a token, which only
-    orders the calls, and is left out."""
+    """Return the memory of XLA's buffers as flat arrays. Leave out the first buffer, which
+    is a token that only orders the calls."""
     first = buffers.size - len(kinds)
     arrays = []
     for i, (dtype, memory) in enumerate(kinds, first):
@@ -214,7 +214,8 @@ def _handle(pointer: Any) -> int | None:
 
 
 def _lower(ctx: Any, *operands: Any, one: _Call, results: Any) -> Any:
-    """Add the call to a module that JAX compiles, after the calls that were added before."""
+    """Add the call to a module that JAX compiles. XLA runs such calls in the order
+    in which they were added."""
     # Allow XLA to use the memory of the arguments for the results, if their shapes agree.
     is_alike = results == tuple(ctx.avals_in)
     aliases = {i + 1: i + 1 for i in range(len(operands))} if is_alike else None
@@ -232,8 +233,8 @@ def _lower(ctx: Any, *operands: Any, one: _Call, results: Any) -> Any:
 
 
 def _register() -> Any:
-    """Return a primitive of JAX that compiles to the call; None if this JAX lacks a private
-    name."""
+    """Return a primitive of JAX that compiles to the call. Return None if this version of JAX lacks
+    a private name that the primitive needs."""
     if _EFFECT is None:
         return None
     try:

@@ -168,8 +168,8 @@ def broadcast(tree: Tree, root_rank: int = 0, process_set: ProcessSet = global_p
 
     Args:
         tree: arrays of the same shapes and types at all workers.
-        root_rank (int): rank of the worker whose values all workers get. With a process set, too,
-            the rank in the job.
+        root_rank (int): rank in the job, not in the process set, of the worker whose values all
+            workers get.
         process_set (ProcessSet): the workers that take part.
     """
     leaves, structure = jax.tree.flatten(tree)
@@ -190,8 +190,8 @@ def allgather(array: Any, process_set: ProcessSet = global_process_set) -> jax.A
     """Concatenate all workers' arrays along the first dimension, ordered by rank.
 
     Args:
-        array: at least one dimension. Outside of jit the first dimension may differ between
-            workers. Inside jit it must be equal, because shapes are fixed.
+        array: an array of at least one dimension. Outside of jit the first dimension may differ
+            between workers. Inside jit it must be equal at all workers, because shapes are fixed.
         process_set (ProcessSet): the workers that take part.
     """
     array = jnp.asarray(array)
@@ -218,8 +218,8 @@ def reducescatter(
     """Reduce an array over all workers and return this worker's rows of the result.
 
     Args:
-        array: at least one dimension. The rows are split over the workers; if that leaves a
-            remainder, the first ranks get one row more.
+        array: an array of at least one dimension. The rows are split over the workers; if that
+            leaves a remainder, the first ranks get one row more.
     """
     array = jnp.asarray(array)
     if array.ndim == 0:
@@ -236,7 +236,8 @@ def alltoall(
     worker.
 
     Args:
-        array: at least one dimension; the other dimensions are the same at all workers.
+        array: an array of at least one dimension. All dimensions except the first are the
+            same at all workers.
         splits (list of int, optional): number of rows for each worker, by rank; None: equal
             numbers. Not allowed inside jit, because shapes are fixed there.
         process_set (ProcessSet): the workers that take part.

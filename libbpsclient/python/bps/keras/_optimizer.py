@@ -181,7 +181,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
             )
         optimizer.gradient_accumulation_steps = backward_passes_per_step
         if not average_aggregated_gradients:
-            post *= backward_passes_per_step  # undo Keras's division by this number
+            post *= backward_passes_per_step  # undo Keras's division by backward_passes_per_step
     factors = (1 / gradient_predivide_factor, post)
     reduce = _reducer(op, factors, _wire(compression), (sparse_as_dense, process_set))
 

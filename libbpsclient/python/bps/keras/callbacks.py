@@ -117,8 +117,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         staircase (bool): True: set the rate at the beginning of each epoch. False: set the rate at
             each batch, and pass fractions of epochs to the function.
         momentum_correction (bool): ignored; Keras 3 compiles the momentum into the step.
-        steps_per_epoch (int, optional): number of batches of an epoch, for fractions. None: the
-            number that ``fit`` reports.
+        steps_per_epoch (int, optional): number of batches of an epoch, to compute fractions of
+            epochs; None: the number that ``fit`` reports.
     """
 
     def __init__(

@@ -81,7 +81,7 @@ class KerasState(State):
 
 
 class CommitStateCallback(keras.callbacks.Callback):
-    """Commits a state after every few batches, and after each epoch.
+    """Commits a state after each ``batches_per_commit`` batches, and after each epoch.
 
     Args:
         state (KerasState): the state to commit.

@@ -124,7 +124,7 @@ def grouped_allreduce(
     priority: int = 0,
     **options: Any,
 ) -> list[mx.nd.NDArray]:
-    """Same as :func:`grouped_allreduce_`, into new tensors."""
+    """Do :func:`grouped_allreduce_` on copies of the tensors, and return the copies."""
     copies = [t.copy() for t in tensors]
     return grouped_allreduce_(copies, average, name, priority, **options)
 
@@ -185,7 +185,7 @@ def allreduce(
     priority: int = 0,
     **options: Any,
 ) -> mx.nd.NDArray:
-    """Same as :func:`allreduce_`, into a new tensor."""
+    """Do :func:`allreduce_` on a copy of the tensor, and return the copy."""
     return allreduce_(tensor.copy(), average, name, priority, **options)
 
 
@@ -226,8 +226,8 @@ def broadcast_(
 
     Args:
         tensor (NDArray): the same shape and type at all workers.
-        root_rank (int): rank of the worker whose values all workers get. With a process set, too,
-            the rank in the job.
+        root_rank (int): rank in the job, not in the process set, of the worker whose values all
+            workers get.
         process_set (ProcessSet): the workers that take part.
     """
     target = view(tensor)
@@ -243,7 +243,7 @@ def broadcast(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> mx.nd.NDArray:
-    """Same as :func:`broadcast_`, into a new tensor."""
+    """Do :func:`broadcast_` on a copy of the tensor, and return the copy."""
     return broadcast_(tensor.copy(), root_rank, name, priority, process_set)
 
 
@@ -256,8 +256,8 @@ def allgather(
     """Concatenate all workers' tensors along the first dimension, ordered by rank.
 
     Args:
-        tensor (NDArray): the first dimension may differ between workers, the other dimensions must
-            be equal.
+        tensor (NDArray): a tensor whose first dimension may differ between workers. All other
+            dimensions must be equal.
         process_set (ProcessSet): the workers that take part.
     """
     return as_tensor(_arrays.gather(process_set.runtime(), view(tensor))[0], tensor)
@@ -269,7 +269,7 @@ def grouped_allgather(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> list[mx.nd.NDArray]:
-    """Same as :func:`allgather` of each tensor."""
+    """Apply :func:`allgather` to each tensor."""
     return [allgather(t, process_set=process_set) for t in tensors]
 
 
@@ -284,7 +284,8 @@ def alltoall(
     worker.
 
     Args:
-        tensor (NDArray): at least one dimension; the other dimensions are the same at all workers.
+        tensor (NDArray): a tensor of at least one dimension. All dimensions except the first are
+            the same at all workers.
         splits (NDArray or list of int, optional): number of rows for each worker, by rank; None:
             equal numbers.
         process_set (ProcessSet): the workers that take part.
@@ -313,8 +314,8 @@ def reducescatter(
     """Reduce a tensor over all workers and return this worker's rows of the result.
 
     Args:
-        tensor (NDArray): at least one dimension. The rows are split over the workers; if that
-            leaves a remainder, the first ranks get one row more.
+        tensor (NDArray): a tensor of at least one dimension. The rows are split over the workers;
+            if that leaves a remainder, the first ranks get one row more.
     """
     if tensor.ndim == 0:
         raise ValueError("reducescatter needs a tensor of at least one dimension")
@@ -327,7 +328,7 @@ def reducescatter(
 def grouped_reducescatter(
     tensors: Sequence[mx.nd.NDArray], op: int = Average, name: str | None = None, **options: Any
 ) -> list[mx.nd.NDArray]:
-    """Same as :func:`reducescatter` of each tensor."""
+    """Apply :func:`reducescatter` to each tensor."""
     return [reducescatter(t, op, **options) for t in tensors]
 
 

@@ -72,7 +72,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self._optimizer = optimizer
         self._factor, self._op = gradient_predivide_factor, op
         self._wire, self._process_set = compression.wire, process_set
-        # makes MXNet pass all gradients in one call
+        # Let MXNet pass all gradients in one call.
         self.aggregate_num = AGGREGATE
 
     def __getattr__(self, name: str) -> Any:
@@ -110,7 +110,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self._each(self._optimizer.update, index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Same as :meth:`update`, with weights kept in f32."""
+        """Do :meth:`update` for weights that have a copy in f32."""
         self._reduce(index, grad)
         self._each(self._optimizer.update_multi_precision, index, weight, grad, state)
 
@@ -128,8 +128,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
 
 def _wire(compression: type[Compressor], params: Mapping[str, Any] | None) -> str | None:
-    """Return the type in which gradients are sent, from BytePS's compression_params or a
-    compressor."""
+    """Return the type in which gradients are sent. The type follows from BytePS's
+    compression_params, or from a compressor."""
     known = dict(params or {})
     if known.pop("fp16", False):
         compression = Compression.fp16
@@ -207,7 +207,7 @@ class DistributedTrainer(gluon.Trainer):
 
 
 def _broadcast_when_made(param: Any, root_rank: int, process_set: ProcessSet) -> None:
-    """When MXNet initializes a parameter whose shape was not known before, broadcast it."""
+    """Broadcast a parameter whose shape is not known yet as soon as MXNet initializes it."""
     make = param._init_impl
 
     @functools.wraps(make)

@@ -37,7 +37,7 @@ class CrossDeviceOps(tf.distribute.ReductionToOneDevice):
 
     @property
     def _num_between_graph_workers(self) -> int:
-        # If the number is above 1, TensorFlow calls the methods below even for a single device.
+        # If this property is above 1, TensorFlow calls the methods below even for a single device.
         return _core.size()
 
     def reduce_implementation(

@@ -19,7 +19,7 @@ from bps._sets import ProcessSet, global_process_set
 
 try:
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
-except ImportError:  # the name is private; without it, XLA itself reports a missing kernel
+except ImportError:  # the name is private; without the name, XLA itself reports an error
     GraphOrParentsInXlaContext = None
 
 # Argument of an operation: a tensor, or a variable of TensorFlow or Keras.
@@ -289,8 +289,8 @@ def broadcast(
 
     Args:
         tensor (Tensor): the same shape and type at all workers.
-        root_rank (int): rank of the worker whose values all workers get. With a process set, too,
-            the rank in the job.
+        root_rank (int): rank in the job, not in the process set, of the worker whose values all
+            workers get.
         process_set (ProcessSet): the workers that take part.
     """
 
@@ -379,8 +379,8 @@ def allgather(
     The gradient is the average over the workers.
 
     Args:
-        tensor (Tensor): the first dimension may differ between workers, the other dimensions must
-            be equal.
+        tensor (Tensor): a tensor whose first dimension may differ between workers. All other
+            dimensions must be equal.
         process_set (ProcessSet): the workers that take part.
     """
 
@@ -436,7 +436,8 @@ def alltoall(
     tensors.
 
     Args:
-        tensor (Tensor): at least one dimension; the other dimensions are the same at all workers.
+        tensor (Tensor): a tensor of at least one dimension. All dimensions except the first are the
+            same at all workers.
         splits (Tensor or list of int, optional): number of rows for each worker, by rank; None:
             equal numbers.
         process_set (ProcessSet): the workers that take part.
@@ -473,8 +474,8 @@ def reducescatter(
     """Reduce a tensor over all workers and return this worker's rows of the result; differentiable.
 
     Args:
-        tensor (Tensor): at least one dimension. The rows are split over the workers; if that leaves
-            a remainder, the first ranks get one row more.
+        tensor (Tensor): a tensor of at least one dimension. The rows are split over the workers; if
+            that leaves a remainder, the first ranks get one row more.
     """
     op = check_op(None, op)
     tensor = tf.convert_to_tensor(tensor)

@@ -121,7 +121,7 @@ def DistributedGradientTape(  # noqa: N802 - the name that users know
             bytes.
         process_set (ProcessSet): the workers over which gradients are averaged.
         scale_local_gradients (bool): divide the gradients of local variables by the number of
-            workers. Local variables are those of ``register_local_source``.
+            workers. Local variables are those that were passed to ``register_local_source``.
 
     Returns:
         GradientTape: a tape with the method ``register_local_source(variable)``. The gradient of

@@ -84,14 +84,14 @@ class _Work(Work):
         group (_Collectives): the group that runs the operation.
         what (str): name of the operation in messages.
         output (list[Tensor]): value of the operation's future.
-        timeout (float): time-out in seconds of waits for which the caller passes no time-out.
+        timeout (float): default time-out of a wait, in seconds.
     """
 
     def __init__(self, group: _Collectives, what: str, output: Any, timeout: float) -> None:
         super().__init__()
         self._group, self._what, self._output, self._timeout = group, what, output, timeout
-        self._operations: list[Operation] = []  # the first one compares the workers' calls
-        self._last: list[Callable[[], Any]] = []  # called after the sums, to write the results
+        self._operations: list[Operation] = []  # operation 0 compares the workers' calls
+        self._last: list[Callable[[], Any]] = []  # functions that write the results
         self._lock = threading.Lock()
         self._done: torch.futures.Future[Any] = torch.futures.Future()
         self._future: torch.futures.Future[Any] | None = None
@@ -102,7 +102,7 @@ class _Work(Work):
 
         Args:
             deadline (float): end of the wait, on the clock time.monotonic().
-            is_sliced (bool): wait in slices, so that the end of the group ends the wait.
+            is_sliced (bool): repeat short waits, and stop when the group ends.
 
         Raises:
             DistBackendError: the operation has failed, or was not complete in time.
@@ -139,7 +139,7 @@ class _Work(Work):
         """Wait until the results are written.
 
         Args:
-            timeout (timedelta, optional): zero or None is the time-out of the operation.
+            timeout (timedelta, optional): limit of the wait; zero or None: the operation's default.
 
         Raises:
             DistBackendError: the operation has failed, or was not complete in time. After a
@@ -155,7 +155,7 @@ class _Work(Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        """Return whether :meth:`wait` would not block."""
+        """Return True if :meth:`wait` can return without blocking."""
         try:
             return all(operation.poll() for operation in self._operations)
         except Error as error:
@@ -217,7 +217,7 @@ class _Many(_Work):
 
 def _overlap(parts: Sequence[Part], start: int, n: int) -> Iterator[tuple[slice, torch.Tensor]]:
     """Yield the parts of tensors that belong to [start, start + n) of an operation's memory. Each
-    item is a slice, counted from start, and a view of the elements."""
+    item is a slice of that memory, relative to start, and a view of the elements."""
     for at, flat in parts:
         first, last = max(at, start), min(at + flat.numel(), start + n)
         if first < last:
@@ -241,16 +241,17 @@ def _as_bytes(flat: torch.Tensor) -> torch.Tensor:
 
 
 class _Collectives:
-    """The operations, the start and the end of a process group. ``torch.distributed`` calls these
-    methods, with lists of one tensor.
+    """Methods of a process group: operations, start and end.
+
+    ``torch.distributed`` calls these methods, and passes tensors in lists of one tensor.
 
     Args:
         runtime (Runtime): runs the group's operations in its job.
         rank (int): this worker's number in the group.
         size (int): number of workers in the group.
-        timeout (float): time-out in seconds of operations for which the caller passes no time-out.
+        timeout (float): default time-out of an operation, in seconds.
         title (str): name of the group in messages.
-        leave (callable): leaves the group's job; its argument is whether to abort the job.
+        leave (callable): leaves the group's job, or aborts the job if the argument is True.
     """
 
     def __init__(
@@ -311,7 +312,7 @@ class _Collectives:
             self._end(_core.has_failed())
 
     def shutdown(self) -> None:
-        """Wait until all workers leave the group, and leave it."""
+        """Wait until all workers of the group have called this method, and leave the group."""
         self._end(False)
 
     def abort(self) -> None:
@@ -319,7 +320,7 @@ class _Collectives:
         self._end(True)
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the time-out of operations for which the caller passes no time-out."""
+        """Set the default time-out of operations."""
         self._timeout = timeout.total_seconds()
 
     def keep(self, work: _Work) -> None:
@@ -405,7 +406,7 @@ class _Collectives:
 
     def _room(self, tensor: torch.Tensor, last: list[Callable[[], Any]]) -> torch.Tensor:
         """Return a flat tensor to which the result for a tensor is written. If the tensor is not
-        contiguous, a function that copies the result to it is appended to `last`."""
+        contiguous, append to `last` a function that copies the result to the tensor."""
         check_device(tensor)
         if tensor.is_contiguous():
             return flatten(tensor)
@@ -446,8 +447,8 @@ class _Collectives:
         opts: Any,
         last: Sequence[Callable[[], Any]] = (),
     ) -> _Work:
-        """Copy flat tensors to other workers, as a sum of bytes. Each worker takes the parts of the
-        sum that it needs. item: size of an element in bytes."""
+        """Copy flat tensors to other workers by means of a sum of bytes. Each worker takes the
+        parts of the sum that it needs. item: size of an element in bytes."""
         given = [(at * item, _as_bytes(flat)) for at, flat in given]
         taken = [(at * item, _as_bytes(flat)) for at, flat in taken]
         return self._submit(
@@ -544,7 +545,7 @@ class _Collectives:
     def all_gather_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any
     ) -> Work:
-        """Do several :meth:`all_gather_single`."""
+        """Apply :meth:`all_gather_single` to each pair of output and input."""
         return _Many([self.all_gather_single(out, t, opts) for out, t in zip(outputs, inputs)])
 
     def gather(
@@ -610,7 +611,7 @@ class _Collectives:
     def reduce_scatter_single_coalesced(
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any
     ) -> Work:
-        """Do several :meth:`reduce_scatter_single`."""
+        """Apply :meth:`reduce_scatter_single` to each pair of output and input."""
         return _Many([self.reduce_scatter_single(out, t, opts) for out, t in zip(outputs, inputs)])
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any) -> Work:
@@ -711,9 +712,9 @@ class _Collectives:
 if torch.__version__ >= (2, 14):
 
     class _Group(_Collectives, torch._C._distributed_c10d.Backend):
-        """A back-end of PyTorch. A process group of PyTorch calls its methods."""
+        """A back-end of PyTorch. A process group of PyTorch calls the methods of this class."""
 
-else:  # PyTorch has no base class for back-ends in Python yet: derive from the process group
+else:  # older PyTorch has no base class for back-ends in Python: derive from the process group
 
     class _Group(_Collectives, dist.ProcessGroup):  # type: ignore[no-redef]
         """A process group of bps. Older releases of PyTorch call some operations by other names."""
@@ -773,9 +774,9 @@ def _meet(store: Any, rank: int, size: int, part: str) -> tuple[str, int, int]:
     return name, hosts[:rank].count(hosts[rank]), hosts.count(hosts[rank])
 
 
-_world: Job | None = None  # the job that all groups of all workers share
+_world: Job | None = None  # the job that all groups with all workers share
 _world_users = 0
-_world_is_ours = False  # True: a group has opened the job; False: init() has
+_world_is_ours = False  # True: a group has opened the job; False: init() has opened it
 
 
 def _leave_world(has_failed: bool) -> None:

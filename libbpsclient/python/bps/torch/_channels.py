@@ -1,10 +1,10 @@
-"""Channels: memory that is reduced over all workers, for one bucket (group) of gradients each.
+"""Channels. A channel is memory for one bucket (group) of gradients that all workers reduce.
 
-The caller writes gradients to the flat tensor ``input``. ``push`` submits it, ``finish`` waits for
-the result, and ``output`` is the result. There are two kinds of channels. Host memory is shared
-with the agent. GPU memory is shared with the executor, the agent's process that drives the GPUs. In
-GPU memory, CUDA streams order the exchange, so the host does not wait, and the result replaces the
-values (``is_in_place``).
+The caller writes gradients to the flat tensor ``input``. ``push`` submits the tensor, ``finish``
+waits for the result, and ``output`` is the result. A channel uses host memory or GPU memory. Host
+memory is shared with the agent. GPU memory is shared with the executor, the agent's process that
+drives the GPUs. In GPU memory, CUDA streams order the exchange, so the host does not wait, and the
+result replaces the values (``is_in_place``). In a job of one worker, GPU memory is not shared.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class HostChannel:
         self.input = input_view(slot)
 
     def check(self) -> None:
-        """Raise an error if the job is closed, because its memory is unmapped then."""
-        self._slot.tensor.handle  # noqa: B018 - the property raises
+        """Raise an error if the job is closed, because the channel's memory is then unmapped."""
+        self._slot.tensor.handle  # noqa: B018 - the property raises the error
 
     def push(self, op: int) -> None:
         """Submit the input."""
@@ -64,7 +64,7 @@ class Cuda:
     def open(job: Job, device: torch.device) -> None:
         """Connect a job to the executor, for tensors on this GPU."""
         with torch.cuda.device(device):
-            # creates the CUDA context, in which gpu_open() finds the GPU
+            # Create the CUDA context, in which gpu_open() finds the GPU.
             torch.zeros(1, device=device)
             job.gpu_open()
 
@@ -95,8 +95,8 @@ _gpus: weakref.WeakKeyDictionary[Job, torch.device | None] = weakref.WeakKeyDict
 
 
 def _open_gpu(job: Job, device: torch.device) -> bool:
-    """Connect a job to the executor, unless it is connected. Return False if the job has no
-    executor because it has one worker.
+    """Connect a job to the executor, unless the job is already connected. Return False if the job
+    has no executor because it has one worker.
 
     Raises:
         NotImplementedError: the job uses another GPU already.
@@ -139,8 +139,8 @@ class GpuChannel:
         self.input = self.output = self._kind.view(address, dtype, n_elems, device)
 
     def check(self) -> None:
-        """Raise an error if the job is closed, because its memory is unmapped then."""
-        self._tensor.handle  # noqa: B018 - the property raises
+        """Raise an error if the job is closed, because the channel's memory is then unmapped."""
+        self._tensor.handle  # noqa: B018 - the property raises the error
 
     def push(self, op: int) -> None:
         """Submit the values as soon as the current stream has completed the work queued so far."""
@@ -150,7 +150,7 @@ class GpuChannel:
         except Error as error:
             if error.code != CODES["EBUSY"]:
                 raise
-            self._tensor.wait()  # the limit of eight exchanges in flight is reached
+            self._tensor.wait()  # eight exchanges, the largest number, are in flight
             self._tensor.push_pull(op, stream=stream)
 
     def poll(self) -> bool:
@@ -169,7 +169,7 @@ class LonelyChannel:
     """Gradients on a GPU in a job of one worker, where the values themselves are the result.
 
     Args:
-        dtype, n_elems, device: those of :class:`GpuChannel`.
+        dtype, n_elems, device: see :class:`GpuChannel`.
     """
 
     is_in_place = True
@@ -178,10 +178,10 @@ class LonelyChannel:
         self.input = self.output = torch.zeros(n_elems, dtype=dtype, device=device)
 
     def check(self) -> None:
-        """Do nothing: PyTorch has allocated the memory, so it stays valid."""
+        """Do nothing, because PyTorch has allocated the memory, and the memory stays valid."""
 
     def push(self, op: int) -> None:
-        """Do nothing: the average or the sum over one worker equals its values."""
+        """Do nothing, because the average or the sum over one worker is the worker's own values."""
 
     def poll(self) -> bool:
         """Return True: no exchange is ever in flight."""

@@ -41,7 +41,7 @@ class CrossBarrier:
 
     def step(self) -> None:
         """Send the remaining gradients, and return without waiting for sums."""
-        self.flush()  # updates layers that the last forward pass did not use
+        self.flush()  # update layers that the last forward pass did not use
         self._groups = [dict(group) for group in self._optimizer.param_groups]
         self._reducer.send()
         sparse = self._reducer.sum_sparse()

@@ -16,7 +16,8 @@ from bps.torch._memory import wire_dtype
 from bps.torch._optimizer import broadcast_parameters
 from bps.torch._reducer import BUCKET_BYTES, Reducer
 
-Shape = tuple[torch.dtype, int, bool]  # type, number of elements, whether it is the last bucket
+# Shape of a bucket: type, number of elements, whether the bucket is the last one.
+Shape = tuple[torch.dtype, int, bool]
 Averages = torch.futures.Future[torch.Tensor]
 
 
@@ -114,7 +115,7 @@ class HookState:
     def __init__(self, wire: torch.dtype | None = None) -> None:
         self.wire = wire
         self.number = _core.runtime().next_set()
-        self.channels: dict[int, tuple[Shape, Channel]] = {}  # by number of the bucket
+        self.channels: dict[int, tuple[Shape, Channel]] = {}  # by the bucket's number
         self.n_shapes: collections.Counter[int] = collections.Counter()
         self.pending: list[tuple[Channel, int, torch.dtype, Averages]] = []
         _core.runtime().reopened.add(self)
@@ -190,7 +191,7 @@ def ddp_hook(
     channel, buffer = state.channel(bucket), bucket.buffer()
     if bucket.index() == 0:  # DDP passes its buckets in order, so a backward pass has begun
         state.finish()  # buckets are in flight if the last backward pass raised an error
-        _at_end_of_backward(state.finish)  # before DDP's own callback, which uses the results
+        _at_end_of_backward(state.finish)  # runs before DDP's own callback, which uses the results
     if not channel.poll():
         raise RuntimeError(
             f"bucket {bucket.index()} is still in flight after a time-out: the job cannot continue"

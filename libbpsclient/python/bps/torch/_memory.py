@@ -54,7 +54,8 @@ def flatten(tensor: torch.Tensor) -> torch.Tensor:
 
 def input_view(slot: Slot) -> torch.Tensor:
     """Return the input of a slot (a declared tensor) as a flat tensor."""
-    assert slot.tensor.handle  # raises if the job is closed: then the memory is unmapped
+    # The property raises an error if the job is closed, because the memory is then unmapped.
+    assert slot.tensor.handle
     seen = slot.views.get("input")
     if seen is None:
         t = slot.tensor

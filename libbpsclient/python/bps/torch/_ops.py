@@ -41,8 +41,8 @@ class Handle:
         prio: int,
         agreement: Operation | None = None,
     ) -> None:
-        """Submit the values of `flat` in a slot (a declared tensor); their sum is written to
-        `out`."""
+        """Submit the values of `flat` in a slot (a declared tensor). :meth:`wait` writes the result
+        to `out`."""
         target = input_view(slot)[: flat.numel()]
         if pre == 1.0:
             target.copy_(flat)
@@ -58,7 +58,7 @@ class Handle:
         self._parts.append(Operation(slot, collect, agreement))
 
     def poll(self) -> bool:
-        """Return whether :meth:`wait` would not block."""
+        """Return True if :meth:`wait` can return without blocking."""
         return all(part.poll() for part in self._parts)
 
     def wait(self) -> Any:
@@ -162,7 +162,7 @@ def allreduce_async_(
 def allreduce_async(
     tensor: torch.Tensor, average: bool | None = None, name: str | None = None, **options: Any
 ) -> Handle:
-    """Same as :func:`allreduce_async_`, into a new tensor."""
+    """Do the same as :func:`allreduce_async_`, but write the result to a new tensor."""
     op = check_op(average, options.pop("op", None))
     pre, post = options.pop("prescale_factor", 1.0), options.pop("postscale_factor", 1.0)
     priority = options.pop("priority", bps.PRIORITY_AUTO)
@@ -222,7 +222,7 @@ def allreduce(
 def allreduce_(
     tensor: torch.Tensor, average: bool | None = None, name: str | None = None, **options: Any
 ) -> torch.Tensor:
-    """Same as :func:`allreduce`, in place."""
+    """Do the same as :func:`allreduce`, but write the result to the given tensor."""
     return allreduce_async_(tensor, average, name, **options).wait()
 
 
@@ -246,7 +246,7 @@ def grouped_allreduce_async(
     name: str | None = None,
     **options: Any,
 ) -> Handle:
-    """Same as :func:`allreduce_async` of each tensor. The output is the list of all outputs."""
+    """Apply :func:`allreduce_async` to each tensor, and return one handle for all tensors."""
     names = group_names(name, len(tensors))
     return _Group([allreduce_async(t, average, n, **options) for t, n in zip(tensors, names)])
 
@@ -257,7 +257,7 @@ def grouped_allreduce_async_(
     name: str | None = None,
     **options: Any,
 ) -> Handle:
-    """Same as :func:`allreduce_async_` of each tensor."""
+    """Apply :func:`allreduce_async_` to each tensor, and return one handle for all tensors."""
     names = group_names(name, len(tensors))
     return _Group([allreduce_async_(t, average, n, **options) for t, n in zip(tensors, names)])
 
@@ -269,7 +269,7 @@ def grouped_allreduce(
     compression: type[Compressor] = Compression.none,
     **options: Any,
 ) -> list[torch.Tensor]:
-    """Same as :func:`allreduce` of each tensor."""
+    """Apply :func:`allreduce` to each tensor."""
     names = group_names(name, len(tensors))
     return [allreduce(t, average, n, compression, **options) for t, n in zip(tensors, names)]
 
@@ -280,7 +280,7 @@ def grouped_allreduce_(
     name: str | None = None,
     **options: Any,
 ) -> list[torch.Tensor]:
-    """Same as :func:`allreduce_` of each tensor."""
+    """Apply :func:`allreduce_` to each tensor."""
     return grouped_allreduce_async_(tensors, average, name, **options).wait()
 
 
@@ -331,7 +331,7 @@ def push_pull(
 
 
 def poll(handle: Handle) -> bool:
-    """Return whether :func:`synchronize` would not block."""
+    """Return True if :func:`synchronize` can return without blocking."""
     return handle.poll()
 
 
@@ -350,8 +350,8 @@ def broadcast_(
 
     Args:
         tensor (Tensor): the same shape and type at all workers.
-        root_rank (int): rank of the worker whose values all workers get. With a process set, too,
-            the rank in the job.
+        root_rank (int): rank in the job, not in the process set, of the worker whose values all
+            workers get.
         process_set (ProcessSet): the workers that take part.
     """
     rt = process_set.runtime()
@@ -469,8 +469,8 @@ def allgather(
     The gradient is the average over the workers.
 
     Args:
-        tensor (Tensor): the first dimension may differ between workers, the other dimensions must
-            be equal.
+        tensor (Tensor): a tensor whose first dimension may differ between workers. All other
+            dimensions must be equal.
         process_set (ProcessSet): the workers that take part.
     """
     return _Allgather.apply(tensor, process_set)
@@ -489,7 +489,7 @@ def grouped_allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """Same as :func:`allgather` of each tensor."""
+    """Apply :func:`allgather` to each tensor."""
     return [allgather(t, process_set=process_set) for t in tensors]
 
 
@@ -537,7 +537,8 @@ def alltoall(
     tensors.
 
     Args:
-        tensor (Tensor): at least one dimension; the other dimensions are the same at all workers.
+        tensor (Tensor): a tensor of at least one dimension. All dimensions except the first are the
+            same at all workers.
         splits (Tensor or list of int, optional): number of rows for each worker, by rank; None:
             equal numbers.
         process_set (ProcessSet): the workers that take part.
@@ -603,8 +604,8 @@ def reducescatter(
     """Reduce a tensor over all workers and return this worker's rows of the result; differentiable.
 
     Args:
-        tensor (Tensor): at least one dimension. The rows are split over the workers; if that leaves
-            a remainder, the first ranks get one row more.
+        tensor (Tensor): a tensor of at least one dimension. The rows are split over the workers; if
+            that leaves a remainder, the first ranks get one row more.
     """
     if tensor.dim() == 0:
         raise ValueError("reducescatter needs a tensor of at least one dimension")
@@ -625,7 +626,7 @@ def reducescatter_async(tensor: torch.Tensor, name: str | None = None, **options
 
 
 def grouped_reducescatter(tensors: Sequence[torch.Tensor], **options: Any) -> list[torch.Tensor]:
-    """Same as :func:`reducescatter` of each tensor."""
+    """Apply :func:`reducescatter` to each tensor."""
     names = group_names(options.pop("name", None), len(tensors))
     return [reducescatter(t, n, **options) for t, n in zip(tensors, names)]
 
@@ -647,8 +648,8 @@ def gather_sparse(
 
     Args:
         rt (Runtime): the workers that take part.
-        tensors: tensors of this worker, or None for each tensor to which it adds nothing. A dense
-            tensor adds all its rows.
+        tensors: tensors of this worker, or None for each tensor to which this worker adds nothing.
+            A dense tensor adds all its rows.
         op (int): Average or Sum.
         factor (float): factor for the results.
         wire (torch.dtype, optional): type in which values are sent; None: their own type.

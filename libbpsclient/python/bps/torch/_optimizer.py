@@ -63,7 +63,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     """Container of the methods that :func:`DistributedOptimizer` adds to an optimizer's class."""
 
     _bps_base: type[torch.optim.Optimizer]
-    _bps_original: torch.optim.Optimizer  # a learning-rate scheduler may refer to it
+    _bps_original: torch.optim.Optimizer  # the wrapped optimizer, to which a scheduler may refer
     _bps_reducer: Reducer
     _bps_is_synchronized: bool
     _bps_skips: bool
@@ -101,7 +101,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._bps_reducer.passes = passes
 
     def step(self, closure: Any = None) -> Any:
-        """Reduce the gradients over all workers, and step.
+        """Reduce the gradients over all workers, and update the parameters.
 
         Args:
             closure (callable, optional): computes the loss and its gradients. The gradients are
@@ -136,7 +136,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         return self._bps_base.step(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state. With ``cross_barrier=True`` first finish all updates."""
+        """Return the optimizer's state. With ``cross_barrier=True``, first wait for all updates."""
         if self._bps_cross is not None:
             self._bps_cross.flush()
         return self._bps_base.state_dict(self)
@@ -228,7 +228,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     methods |= {"__module__": base.__module__, "__qualname__": base.__qualname__, "_bps_base": base}
     wrapped = object.__new__(type(base.__name__, (base,), methods))
     wrapped.__dict__.update(optimizer.__dict__)
-    wrapped.__dict__.pop("step", None)  # a learning-rate scheduler has wrapped the old step()
+    wrapped.__dict__.pop("step", None)  # remove the wrapper of a learning-rate scheduler
     wrapped._bps_original = optimizer
     wrapped._bps_skips = wrapped._bps_is_synchronized = False
     wrapped._bps_reducer = Reducer(

@@ -39,7 +39,7 @@ class Place:
 
     def __init__(self, name: str, param: torch.Tensor) -> None:
         self.name, self.param = name, param
-        self.bucket: Bucket | None = None  # None: not assigned yet, or sparse
+        self.bucket: Bucket | None = None  # None: not assigned yet, or the gradient is sparse
         self.n_passes = 0  # number of backward passes since the last finish()
         self.is_filled = False  # the gradient has been copied into the bucket
 
@@ -52,14 +52,15 @@ class Bucket:
     def __init__(self) -> None:
         self.places: list[Place] = []
         self.n_ready = 0
-        self.is_handed_over = False  # after step(), until CrossBarrier collects it
+        self.is_handed_over = False  # True from step() until CrossBarrier collects the bucket
 
     def n_elems(self) -> int:
         """Return the number of elements of all gradients in the bucket."""
         return sum(p.param.numel() for p in self.places)
 
     def attach(self, channel: Channel) -> None:
-        """Use this channel's memory for the bucket, and assign a part of it to each gradient."""
+        """Use this channel's memory for the bucket. Assign a part of the memory to each
+        gradient."""
         self.channel, flat, n = channel, channel.input, self.n_elems()
         param = self.places[0].param
         self.is_in_place = channel.is_in_place and flat.dtype == param.dtype
@@ -126,8 +127,8 @@ class Reducer:
         self.begun = False  # autograd has computed a gradient since the last finish()
         self.is_paused = False  # gradients are added up and not sent (no_sync)
         self.on_begin: Callable[[], None] | None = None  # called at the first gradient of a step
-        self.on_reopen: Callable[[], None] | None = None  # CrossBarrier forgets its buckets
-        self.on_join: Callable[[], None] | None = None  # CrossBarrier collects its buckets
+        self.on_reopen: Callable[[], None] | None = None  # called by reopen()
+        self.on_join: Callable[[], None] | None = None  # called by send_zeros()
         for _, param in named:
             check_gradient(param)
             wire_dtype(param.dtype)
@@ -256,8 +257,8 @@ class Reducer:
             )
 
     def _fill(self, place: Place) -> None:
-        """Copy a gradient into its bucket, or zeros if the parameter has none. Send the bucket if
-        it is full."""
+        """Copy a gradient into its bucket, or zeros if the parameter has no gradient. Send the
+        bucket if it is full."""
         param, bucket = place.param, place.bucket
         grad = param.grad
         bucket.channel.check()
@@ -393,7 +394,7 @@ def join(device: int = -1) -> int:
         device (int): ignored; kept for scripts of Horovod.
 
     Returns:
-        int: rank of one of the workers that called ``join`` last, whose model is the newest.
+        int: rank of a worker that called ``join`` last. The model of that worker is the newest.
 
     Raises:
         NotImplementedError: an optimizer gathers sparse gradients.

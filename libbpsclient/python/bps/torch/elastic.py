@@ -99,7 +99,7 @@ class ElasticSampler(torch.utils.data.Sampler):
         return {"epoch": self.epoch, "processed_indices": set(self.processed_indices)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Set the state to one of :meth:`state_dict`, and divide the remaining samples again."""
+        """Load a result of :meth:`state_dict`, and divide the remaining samples again."""
         self.epoch, self.processed_indices = state["epoch"], set(state["processed_indices"])
         self.reset()
 
