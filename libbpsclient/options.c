@@ -17,7 +17,8 @@
 #define TIMEOUT_DEFAULT_MS 600000u
 #define SPIN_DEFAULT_US    30u
 #define GRACE_DEFAULT_MS   20u
-/* a job has at most 1,024 machines, and a round needs one of them */
+/* Largest number of backup machines. A job has at most 1,024 machines, and every round needs the
+ * values of at least one machine. */
 #define BACKUP_MAX  1023
 #define SPIN_MAX_US 1000000u
 
@@ -120,10 +121,11 @@ static int env_loss(bool *ret)
 
 /* ---- launchers ---- */
 
-/* The variables of a launcher. job: variables of which the first that is set has the job's name.
- * job_step: variable whose value is appended to the name after a dot. is_per_machine: rank and size
- * count machines, with local_size workers each; global_rank, if it is set, is then the worker's
- * rank. is_rank_optional: the agent may assign the rank. */
+/* Names of the environment variables of a launcher. job: the first of these variables that is set
+ * has the job's name. job_step: a variable whose value is appended to the job's name after a dot.
+ * is_per_machine: rank and size count machines, and each machine has local_size workers. In this
+ * case the variable global_rank, if it is set, has the worker's rank. is_rank_optional: if the rank
+ * is not set, the agent assigns a rank. */
 struct launcher {
 	const char *rank, *size, *local_rank, *local_size;
 	const char *job[2];
@@ -133,8 +135,8 @@ struct launcher {
 	bool is_rank_optional;
 };
 
-/* In order of precedence. The launcher that started the trainer itself comes first: mpirun and
- * torchrun take precedence over the Slurm job in which they run. */
+/* Launchers in order of precedence. The launcher that started the trainer itself comes first:
+ * mpirun and torchrun take precedence over the Slurm job in which they run. */
 static const struct launcher launchers[] = {
 	{.rank = "BPS_RANK",
 		.size = "BPS_SIZE",
@@ -219,8 +221,9 @@ static int take_place(const struct launcher *l, struct client_options *o)
 	return 0;
 }
 
-/* Take the job's name from the launcher, and rank and size too unless is_placed. is_placed: the
- * caller has given rank and size, so the launcher's local rank and local size would not match. */
+/* Take the job's name from the launcher. Unless is_placed, also take rank, size, local rank and
+ * local size. is_placed: the caller has given rank and size, so the launcher's local rank and local
+ * size would not match. */
 static int take_launcher(bool is_placed, struct client_options *o)
 {
 	const struct launcher *l = find_launcher();
@@ -233,7 +236,7 @@ static int take_launcher(bool is_placed, struct client_options *o)
 	return is_placed ? 0 : take_place(l, o);
 }
 
-/* ---- all together ---- */
+/* ---- all options ---- */
 
 static uint32_t spin_default_us(void)
 {
@@ -306,7 +309,8 @@ static int take_token(struct client_options *o)
 	return 0;
 }
 
-/* Check the caller's numbers: -1 means not given; a smaller number is an error. */
+/* Check the numbers that the caller has set. -1 means that the caller has set no value. A number
+ * below -1 is an error. */
 static int check_given(const struct bps_options *opt)
 {
 	const struct {
@@ -412,7 +416,8 @@ int client_options_resolve(const struct bps_options *opt, struct client_options 
 	if (rc < 0)
 		return rc;
 	if (opt->elastic > 0)
-		/* take_launcher accepts a rank above the size if the job is elastic */
+		/* Set is_elastic before take_launcher, which accepts a rank above the size only in
+		 * an elastic job. */
 		o.is_elastic = true;
 	if ((rc = env_bool("BPS_ELASTIC", &o.is_elastic)) < 0 ||
 		(rc = take_launcher(opt->rank >= 0 && opt->size >= 0, &o)) < 0 ||
@@ -434,8 +439,8 @@ int client_options_resolve(const struct bps_options *opt, struct client_options 
 			"deterministic sums wait for every machine, but sums with backup machines "
 			"do not: set only one of BPS_DETERMINISTIC and BPS_BACKUP");
 	if (!o.backup)
-		/* without backup machines the grace is unused, but must be equal at all workers:
-		 * use 0 */
+		/* Without backup machines the grace is not used, but all workers must have the same
+		 * value, so use 0. */
 		o.grace_ms = 0;
 	else if (!o.grace_ms)
 		o.grace_ms = GRACE_DEFAULT_MS;

@@ -17,15 +17,15 @@ struct bps_options;
 struct client_options {
 	char job[OPTIONS_JOB_BYTES];
 	char socket[OPTIONS_SOCKET_BYTES];
-	int32_t rank; /* -1: the agent assigns one */
+	int32_t rank; /* -1: the agent assigns the rank */
 	int32_t size;
-	int32_t local_rank; /* -1: the agent reports it */
+	int32_t local_rank; /* -1: the agent reports the local rank */
 	int32_t local_size;
 	uint32_t timeout_ms;
 	uint32_t open_timeout_ms;
 	uint32_t part_bytes;
 	uint32_t spin_us;
-	uint8_t token[OPTIONS_TOKEN_BYTES]; /* BPS_JOB_TOKEN */
+	uint8_t token[OPTIONS_TOKEN_BYTES]; /* value of BPS_JOB_TOKEN */
 	bool has_token;
 	bool is_deterministic;
 	bool may_shrink; /* continue when machines are lost (on_agent_loss) */
@@ -36,7 +36,7 @@ struct client_options {
 	bool is_forced; /* use the agent even in a job of one worker */
 };
 
-/* Resolve the options of bps_open. opt NULL: all from the environment. Errors: -EINVAL;
- * bps_last_error names the variable or member. */
+/* Resolve the options of bps_open. If opt is NULL, all options come from the environment. Errors:
+ * -EINVAL. bps_last_error then names the variable or the member. */
 int client_options_resolve(const struct bps_options *opt, struct client_options *ret);
 #endif
