@@ -42,9 +42,10 @@ static void show_status(struct bpsrun *r)
 	child_stop_all(&c, 1, 0);
 }
 
-/* Set the job's token, without which no process can join the job. The environment's token is used
- * if there is one. Otherwise bpsrun makes a random one; but a job on several nodes then has no
- * token, because the other nodes would not have the random one. Errors: -EINVAL, -EIO. */
+/* Set the job's token, without which no process can join the job. If the environment has a token,
+ * use this token. Otherwise make a random token if the job runs on one node. A job on several nodes
+ * gets no token, because bpsrun on the other nodes would not know a random token. Errors: -EINVAL,
+ * -EIO. */
 static int make_token(struct bpsrun *r)
 {
 	const char *given = getenv("BPS_JOB_TOKEN");

@@ -30,13 +30,14 @@ struct bpsrun_options {
 	unsigned nnodes, node_rank;
 	bool has_servers, has_agents;
 	bool wants_status, has_no_prefix;
-	const char *on_agent_loss; /* "abort", "shrink"; NULL: from the environment */
+	const char *on_agent_loss; /* "abort" or "shrink"; NULL: use the environment */
 	const char *job, *agent;
 	uint32_t timeout_ms; /* limit on the whole run; 0: none */
 	char **command;
 };
 
-/* A trainer's stdout or stderr, split into lines. fd: bpsrun's end; to: where lines are written. */
+/* A trainer's stdout or stderr, split into lines. fd: bpsrun's end of the pipe; to: descriptor to
+ * which bpsrun writes the lines. */
 struct output_stream {
 	int fd, to;
 	size_t n;
@@ -62,7 +63,7 @@ struct bpsrun_child {
 
 struct bpsrun {
 	struct bpsrun_options o;
-	char dir[96]; /* folder of the private daemons; "": there are none */
+	char dir[96]; /* folder of the private daemons; "": there are no private daemons */
 	char exe_dir[PATH_MAX];
 	char scheduler[32], scheduler_http[32]; /* HOST:PORT */
 	char job[CTL_JOB_NAME_MAX + 1];
@@ -85,24 +86,24 @@ struct bpsrun {
 int bpsrun_options_parse(int argc, char **argv, struct bpsrun_options *o);
 
 /* ---- output.c ---- */
-/* Print a line on stderr, which begins with "bpsrun: ". */
+/* Print a line that begins with "bpsrun: " on stderr. */
 void output_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* Create a pipe for a child's output. Its lines are written to the descriptor `to`. *ret_write: the
- * child's end, which the caller closes. Errors: -errno. */
+/* Create a pipe for a child's output. output_read writes the lines to the descriptor `to`.
+ * *ret_write: the child's end of the pipe, which the caller closes. Errors: -errno. */
 int output_open(struct output_stream *s, int to, int *ret_write);
-/* Write the child's available output to s->to, without waiting. Returns false if there is no more
- * for now. */
+/* Write the child's available output to s->to, without waiting. Returns false if no more output is
+ * available at present. */
 bool output_read(const struct bpsrun_child *c, struct output_stream *s);
 void output_close(const struct bpsrun_child *c, struct output_stream *s);
-/* Print the last lines of a daemon's log that have a level of `least` (enum log_level) or a more
- * urgent one. */
+/* Print the last lines of a daemon's log that have the level `least` (enum log_level) or a more
+ * urgent level. */
 void output_tail(const struct bpsrun_child *c, int least);
 
 /* ---- child.c ---- */
 /* a string as an argument for exec, which does not write to it */
 #define ARG(s) ((char *)(uintptr_t)(s))
-/* Descriptors that a child inherits besides its standard ones and sp->fds have numbers below
- * CHILD_FDS plus sp->n_fds. */
+/* A child may inherit descriptors besides stdin, stdout, stderr and sp->fds. The numbers of these
+ * descriptors are below the sum of CHILD_FDS and sp->n_fds. */
 #define CHILD_FDS 32
 struct spawn_plan {
 	char *const *argv;
@@ -110,8 +111,8 @@ struct spawn_plan {
 	int out, err;           /* stdout and stderr of the child; -1: those of bpsrun */
 	int keep;               /* another descriptor that the child inherits; -1: none */
 	/* Descriptors that the child gets as from a service manager, with numbers from 3 on
-	 * (sd_listen_fds(3)). The descriptor `keep` has a number above them. fd_names: separated by
-	 * ':'. */
+	 * (sd_listen_fds(3)). The number of the descriptor `keep` is above these numbers. fd_names:
+	 * names of the descriptors, separated by ':'. */
 	const int *fds;
 	unsigned n_fds;
 	const char *fd_names;
@@ -135,25 +136,26 @@ int child_left_ms(uint64_t deadline_ms);
 /* Return the socket of the agent to use. NULL: start private daemons. */
 const char *daemons_choose(const struct bpsrun_options *o);
 /* Start the private daemons, and wait until they are ready, at most READY_MS each. Errors:
- * negative. The caller must call daemons_stop even then. */
+ * negative. The caller must call daemons_stop even after an error. */
 int daemons_start(struct bpsrun *r);
-/* Stop serving the agents' requests to store descriptors, after the last trainer has ended, and
- * close the stored descriptors. */
+/* Stop serving the agents' requests to store descriptors, and close the stored descriptors. Called
+ * after the last trainer has ended. */
 void daemons_let_go(struct bpsrun *r);
 /* Stop the daemons: agents and servers first, then the scheduler. Removes their folder. */
 void daemons_stop(struct bpsrun *r);
-/* Handle a daemon that has ended by itself with that exit code. An agent is started again, with the
- * descriptors that it had stored. Returns false if the daemon is no agent, has ended too often, or
- * cannot start. */
+/* Handle a daemon that has ended by itself with the exit code `code`. An agent is started again,
+ * with the descriptors that it had stored. Returns false if the daemon is no agent, has ended too
+ * often, or cannot start. */
 bool daemons_revive(struct bpsrun *r, struct bpsrun_child *c, int code);
-/* Write the path of one of bpsrun's own programs to ret: a file beside bpsrun, or where the build
- * tree or an installation has it; else only its name, which exec searches in PATH. */
+/* Write the path of a program, such as a daemon, to ret. Looks in the folder of bpsrun, in the
+ * build tree and in the installation. If no such file exists, writes only the name, which exec
+ * searches in PATH. */
 void daemons_program(const struct bpsrun *r, const char *name, char *ret, size_t room);
 /* Write the path of the i-th agent's socket to ret. */
 void daemons_socket(const struct bpsrun *r, unsigned i, char *ret, size_t room);
 
 /* ---- fdstore_server.c ---- */
-/* Create the server. path: path of the socket that it creates, which the agent gets as
+/* Create the server. path: path at which the server creates its socket. The agent gets this path as
  * $NOTIFY_SOCKET. Errors: -ENOMEM, -errno. */
 int fdstore_server_open(const char *path, struct fdstore_server **ret);
 /* Close the server and all stored descriptors. k may be NULL. */

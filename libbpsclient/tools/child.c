@@ -1,4 +1,4 @@
-/* Starts, signals and reaps the processes that bpsrun needs. The callers choose which ones run. One
+/* Starts, signals and reaps the processes that bpsrun needs. The callers choose the processes. One
  * thread. */
 #include "libbpsclient/tools/bpsrun.h"
 
@@ -27,8 +27,8 @@ int child_left_ms(uint64_t deadline_ms)
 }
 
 /* Give the child its descriptors sp->fds with the numbers 3, 4, ..., as sd_listen_fds(3) expects.
- * First move all of them to high numbers: one of them may have a number that another one needs.
- * Runs in the child. */
+ * First move all descriptors to high numbers, because a descriptor may have a number that another
+ * descriptor needs. Runs in the child. */
 static void hand_over(const struct spawn_plan *sp)
 {
 	char text[16];

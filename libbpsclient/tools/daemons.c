@@ -20,7 +20,8 @@
 #include "common/local/local.h"
 
 #define READY_MS 20000 /* time limit for a daemon to become ready */
-/* limit on the starts of one agent: after that many, a further start would probably fail too */
+/* Limit on the starts of one agent. After this number of starts, a further start would probably
+ * fail too. */
 #define LIVES_MAX 20
 
 static bool is_program(const char *path)
@@ -197,8 +198,8 @@ static int start_scheduler(struct bpsrun *r)
 }
 
 /* Write how many bytes a server or an agent may use: the environment variable's value, else an
- * equal share of the machine's memory. The daemons' own default, half of the machine's memory,
- * would be too much for three daemons. */
+ * equal share of the machine's memory. The default of a daemon is half of the machine's memory,
+ * which would be too much if three daemons run. */
 static void memory_setting(const struct bpsrun *r, const char *variable, char *ret, size_t room)
 {
 	uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
@@ -265,7 +266,7 @@ bool daemons_revive(struct bpsrun *r, struct bpsrun_child *c, int code)
 	if (c->ready_fd >= 0)
 		close(c->ready_fd);
 	c->ready_fd = -1;
-	fdstore_server_receive(c->fdstore); /* the messages that the agent sent before it ended */
+	fdstore_server_receive(c->fdstore); /* handle messages that the ended agent has sent */
 	return run_agent(r, c) == 0;
 }
 
@@ -285,8 +286,8 @@ static int make_dir(struct bpsrun *r)
 	return 0;
 }
 
-/* Start the scheduler first, because the other daemons need its port. Then start the others in
- * parallel, and wait for each. */
+/* Start the scheduler first, because the other daemons need its port. Then start the other daemons
+ * in parallel, and wait until each daemon is ready. */
 int daemons_start(struct bpsrun *r)
 {
 	unsigned port, http;
@@ -358,7 +359,7 @@ const char *daemons_choose(const struct bpsrun_options *o)
 	if (env && *env)
 		return env;
 	rc = try_connect(LOCAL_SOCKET);
-	if (rc < 0) /* print why: a user who has an agent expects the job to use it */
+	if (rc < 0) /* print the reason, because a user may expect the job to use this agent */
 		output_say("cannot connect to the agent at %s: %s%s; starting a separate cluster "
 			   "for the job",
 			LOCAL_SOCKET, strerror(-rc),

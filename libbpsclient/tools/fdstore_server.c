@@ -63,7 +63,7 @@ int fdstore_server_socket(const struct fdstore_server *k)
 	return k ? k->sock : -1;
 }
 
-/* Store fd under that name. If there is no room, close it. Owns: takes fd. */
+/* Store fd under this name. If there is no room, close fd. Owns: takes fd. */
 static void keep(struct fdstore_server *k, const char *name, int fd)
 {
 	if (k->n == k->room && k->n < KEPT_MAX) {

@@ -30,7 +30,8 @@ static void write_all(int fd, const char *p, size_t n)
 	while (n > 0) {
 		done = write(fd, p, n);
 		if (done < 0 && errno != EINTR)
-			/* no process reads the output any more: drop it, the job continues */
+			/* No process reads the output any more. Drop the output, and let the job
+			 * continue. */
 			return;
 		if (done > 0) {
 			p += done;

@@ -155,9 +155,9 @@ static bool has_trainers(const struct bpsrun *r)
 	return false;
 }
 
-/* Return whether the job continues when a machine is lost, by option or environment. Trainers may
- * also choose this in their own code. bpsrun does not see that choice, so the first failure then
- * stops all trainers of this node. */
+/* Return whether an option or the environment lets the job continue when a machine is lost.
+ * Trainers may also let the job continue in their own code. bpsrun does not see this choice, so the
+ * first failure then stops all trainers of this node. */
 static bool may_shrink(const struct bpsrun *r)
 {
 	const char *env = getenv("BPS_ON_AGENT_LOSS"), *elastic = getenv("BPS_ELASTIC");
