@@ -62,7 +62,7 @@ int session_failure(struct session *s, struct err_text *ret)
 	int code = atomic_load_explicit(&s->failure, memory_order_acquire);
 
 	if (code)
-		*ret = s->failure_text; /* failure_text is written once, before the code */
+		*ret = s->failure_text; /* session_fail wrote the text before the code */
 	if (code)
 		last_error_cause(&(struct ctl_cause){s->cause_rank, s->cause_host});
 	return code;
@@ -152,8 +152,8 @@ static int handle_unasked(struct session *s, struct local_frame *f)
 	}
 }
 
-/* Receive one frame. Returns 1, or -EAGAIN, -ETIMEDOUT, -ENOMEM. After any other error the session
- * fails; returns its code. */
+/* Receive one frame. Returns 1, or -EAGAIN, -ETIMEDOUT, -ENOMEM. Any other error makes the session
+ * fail; the return value is then the code of the session's failure. */
 static int receive(struct session *s, struct local_frame *f, uint32_t timeout_ms)
 {
 	struct err_text err = {""};
@@ -190,7 +190,8 @@ static int send_msg(struct session *s, const struct local_msg *m, uint64_t deadl
 	int rc = local_send(s->sock, m, NULL, 0, clock_left_ms(deadline_ns));
 
 	if ((rc == -EPIPE || rc == -ECONNRESET) && m->type == LOCAL_HELLO)
-		/* the agent refused this worker before reading HELLO: its WELCOME has the reason */
+		/* The agent refused this worker before reading HELLO. The agent's message WELCOME
+		 * has the reason. */
 		return 0;
 	if (rc == -EPIPE || rc == -ECONNRESET) {
 		drain(s); /* the agent's last frames may report the reason */
@@ -447,8 +448,8 @@ void session_close(struct session *s)
 /* ---- requests ---- */
 
 /* Translate the agent's answer for one declared tensor into addresses in this process. bytes: size
- * of each buffer. on_device: the tensor lies in device memory, so it has no buffers here. Returns
- * 0, also for a refused tensor; or the session's failure. */
+ * of each buffer. on_device: the tensor is in device memory and has no buffers in this process.
+ * Returns 0, even if the agent has refused the tensor, or the code of the session's failure. */
 static int take_slot(struct session *s, const struct local_slot *m, uint64_t bytes, bool on_device,
 	struct session_slot *ret)
 {
@@ -483,8 +484,8 @@ static int take_slot(struct session *s, const struct local_slot *m, uint64_t byt
 }
 
 /* Take the lock, send m and receive its answer. If ask() returns 0, the caller holds the lock,
- * reads the answer and calls answered(), which releases the lock. what: what fails, the beginning
- * of the error sentence. Errors: those of request(). */
+ * reads the answer and calls answered(), which releases the lock. what: beginning of the error
+ * sentence, such as "cannot declare tensors". Errors: those of request(). */
 static int ask(struct session *s, struct local_msg *m, uint16_t answer_type, uint32_t timeout_ms,
 	const char *what, struct local_frame *f, struct err_text *err)
 {
@@ -580,9 +581,9 @@ static int job_refusal(const struct session *s, uint32_t wire_code, const char *
 	return err_set(err, rc, "job '%s': %s", s->options->job, *text ? text : err_str(rc));
 }
 
-/* Send m, which the agent answers when all workers of the job have sent it. The error sentences
- * contain what, such as `cannot finish`, and deed, what some workers have not done, such as
- * `finished`. */
+/* Send m. The agent answers when all workers of the job have sent this message. The arguments what
+ * and deed are parts of the error sentences. what: the failed action, such as "cannot finish".
+ * deed: the action that some workers have not done, such as "finished". */
 static int ask_together(struct session *s, struct local_msg *m, uint16_t answer_type,
 	uint64_t deadline_ns, uint32_t timeout_ms, const char *what, const char *deed,
 	struct session_passed *ret, struct err_text *err)
@@ -667,8 +668,8 @@ void session_publish(struct session *s)
 {
 	uint64_t one = 1;
 
-	/* The write fails only if the eventfd's counter is full: then the agent is being woken
-	 * already. */
+	/* The write fails only if the eventfd's counter is full. The agent is then already being
+	 * woken. */
 	if (local_sq_publish(s->control))
 		(void)!write(s->event_fd, &one, sizeof(one));
 }
@@ -697,7 +698,7 @@ int session_poll(struct session *s)
 	uint64_t due = atomic_load_explicit(&s->poll_due_ns, memory_order_relaxed);
 
 	/* Relaxed: the exchange only chooses the thread that reads. The lock protects the data that
-	 * it reads. */
+	 * the thread reads. */
 	if (now >= due &&
 		atomic_compare_exchange_strong_explicit(&s->poll_due_ns, &due,
 			now + (uint64_t)SESSION_POLL_MS * 1000000, memory_order_relaxed,

@@ -14,8 +14,7 @@
  *
  * After a failure is reported, the caller may write to its inputs. But a server on this host sums
  * inputs in place (docs/reference/faults.md, B6), even after the agent has died. So the session
- * first replaces the inputs by private copies: no other process sees what is written to them
- * later. */
+ * first replaces the inputs by private copies. No other process sees later writes to the inputs. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,8 +35,8 @@ struct session {
 	uint32_t rank, size, local_rank, local_size; /* from the agent's message JOB */
 	bool is_complete;                            /* JOB was received: all workers have joined */
 	uint64_t barrier; /* number of the job's last barrier when JOB was sent */
-	bool is_new;      /* this worker joined at that barrier */
-	uint32_t root;    /* the lowest rank that had joined before that barrier */
+	bool is_new;      /* this worker joined at barrier number `barrier` */
+	uint32_t root;    /* the lowest rank that had joined before barrier number `barrier` */
 
 	struct timed_lock lock; /* held while a thread uses the socket */
 
@@ -59,9 +58,9 @@ struct session {
 	_Atomic uint64_t poll_due_ns; /* next time at which session_poll reads the socket */
 };
 
-/* Answer for one declared tensor: its buffers. code: 0, or negative if the agent has refused the
- * declaration; then text is the reason, and cause_rank and cause_host are those of struct
- * ctl_cause. */
+/* Answer for one declared tensor: the tensor's buffers, or a refusal. code: 0, or negative if the
+ * agent has refused the declaration. After a refusal, text is the reason. cause_rank and cause_host
+ * are the worker and the machine that caused the refusal (struct ctl_cause). */
 struct session_slot {
 	int code;
 	struct err_text text;
@@ -79,9 +78,9 @@ int session_open(struct session *s, const struct client_options *options, struct
 /* Close the connection and unmap all memory. */
 void session_close(struct session *s);
 
-/* Declare n <= LOCAL_DECLARE_MAX tensors. bytes[i]: bytes of one buffer of the i-th tensor. ret: n
- * answers; a tensor that is refused has a code there. Errors, with a sentence in err: the session's
- * failure, BPS_ETIMEDOUT, BPS_EPROTO. */
+/* Declare n <= LOCAL_DECLARE_MAX tensors. bytes[i]: bytes of one buffer of the i-th tensor. ret:
+ * array of n answers. The answer for a refused tensor has a negative code. Errors, with a sentence
+ * in err: the session's failure, BPS_ETIMEDOUT, BPS_EPROTO. */
 int session_declare(struct session *s, const struct local_decl *decls, const uint64_t *bytes,
 	uint32_t n, struct session_slot *ret, struct err_text *err);
 /* Get a connection to the executor, the process that drives the GPUs for this job. Owns: the caller
@@ -91,29 +90,31 @@ int session_device(struct session *s, uint32_t timeout_ms, int *ret_sock, struct
 /* Report that this worker is done, and wait until all workers are done. Errors, with a sentence in
  * err: BPS_ETIMEDOUT, the session's or the job's failure. */
 int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err);
-/* Ask the agent why a round of a tensor waits or has failed, and write its sentence to *ret. Takes
- * at most SESSION_WHY_MS. tensor UINT32_MAX: ask about the job. Errors: negative if no answer
- * came. */
+/* Ask the agent why a round of a tensor waits or has failed, and write the agent's sentence to
+ * *ret. Takes at most SESSION_WHY_MS. tensor UINT32_MAX: ask about the job. Errors: negative if no
+ * answer came. */
 #define SESSION_WHY_MS 900
 int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_text *ret);
-/* Wait for the other workers at the barrier of that number until deadline_ns, which is timeout_ms
- * after the call's start. ret: how many workers the barrier let in, and the lowest rank that was
- * present before them. Errors, with a sentence in err: BPS_ETIMEDOUT, the session's or the job's
- * failure. */
+/* Wait for the other workers at barrier number `number` until deadline_ns, which is timeout_ms
+ * after the call's start. ret->n_new: number of workers that joined the job at this barrier.
+ * ret->root: the lowest rank that had joined before this barrier. Errors, with a sentence in err:
+ * BPS_ETIMEDOUT, the session's or the job's failure. */
 struct session_passed {
 	uint32_t n_new, root;
 };
 int session_barrier(struct session *s, uint64_t number, uint64_t deadline_ns, uint32_t timeout_ms,
 	struct session_passed *ret, struct err_text *err);
-/* Request a part of the list of workers, which begins with entry number `first`: the workers of the
- * job (tensor UINT32_MAX), or those that contributed to that tensor's last sum. Calls fn with the
- * answer. Errors, with a sentence in err: the session's failure, BPS_ETIMEDOUT. */
+/* Request a part of a list of workers. The part begins with entry number `first`. The list has the
+ * workers of the job if tensor is UINT32_MAX, else the workers that contributed to the last sum of
+ * the tensor. Calls fn with the answer. Errors, with a sentence in err: the session's failure,
+ * BPS_ETIMEDOUT. */
 int session_workers(struct session *s, uint32_t tensor, uint32_t first,
 	void (*fn)(void *ctx, const struct local_people *page), void *ctx, struct err_text *err);
-/* Request the agent's network traffic. Errors: those of session_workers; -EOPNOTSUPP the agent is
- * of a release that does not report it. */
+/* Request the agent's network traffic. Errors: those of session_workers; -EOPNOTSUPP the
+ * agent's release does not report traffic. */
 int session_traffic(struct session *s, struct local_traffic *ret, struct err_text *err);
-/* Make submissions visible to the agent, and wake it if it sleeps. The caller has pushed them. */
+/* Make the submissions that the caller has pushed visible to the agent. Wake the agent if it
+ * sleeps. */
 void session_publish(struct session *s);
 /* Read the agent's messages, for at most timeout_ms, until a message reports why the session has
  * failed. Requests of other threads wait meanwhile. Returns the failure's code, or 0. Thread:
@@ -123,7 +124,7 @@ int session_await_failure(struct session *s, uint32_t timeout_ms);
  * most once per SESSION_POLL_MS. Returns the failure's code, or 0. */
 #define SESSION_POLL_MS 200
 int session_poll(struct session *s);
-/* Return the failure's code and write its sentence to *ret; or return 0. Sets the cause of
- * bps_last_failure. */
+/* If the session has failed, write the sentence of the failure to *ret, set the cause of
+ * bps_last_failure, and return the failure's code. Otherwise return 0. */
 int session_failure(struct session *s, struct err_text *ret);
 #endif

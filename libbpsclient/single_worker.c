@@ -11,7 +11,7 @@ int single_worker_declare(struct bps_tensor *t)
 
 	if (!slots)
 		return -ENOMEM;
-	memset(slots, 0, slot); /* zeroed, as the agent's shared memory would be */
+	memset(slots, 0, slot); /* inputs begin as zeros, as in the agent's shared memory */
 	t->own_slots = slots;
 	t->in = slots;
 	t->out[0] = slots + slot;

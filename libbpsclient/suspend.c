@@ -1,12 +1,14 @@
 /* Suspending and resuming a job. For all other workers a suspended job has ended. Rounds in flight
- * are abandoned, as in bps_close: once all workers have called bps_suspend, none waits for such a
- * round. This process keeps the declarations: names, types, counts, and the callers' handles.
- * Resuming joins a new job of the same name and declares all tensors again. Thread: the caller's.
+ * are abandoned, as in bps_close: after all workers have called bps_suspend, no worker waits for
+ * these rounds. This process keeps the declarations: names, types, counts, and the callers'
+ * handles. Resuming joins a new job of the same name and declares all tensors again. Thread: the
+ * caller's.
  *
  *   OPEN --bps_suspend: all workers have left--> SUSPENDED --bps_resume--> OPEN
  *
- * While the job is SUSPENDED a tensor has no buffers. Its entry, normally in memory shared with the
- * agent, is then a private one, with no round complete or in flight. */
+ * While the job is SUSPENDED a tensor has no buffers. The tensor's entry, normally in memory
+ * shared with the agent, is then in private memory. No round of the tensor is then complete or in
+ * flight. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 

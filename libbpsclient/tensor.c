@@ -133,9 +133,9 @@ static int check_agrees(
 		dtype_name(t->dtype), (unsigned long long)t->n_elems);
 }
 
-/* Find the declared tensors in the table, or add them to it. The added tensors are listed in
- * pending; the type, count and place of the others must agree with the new declaration. place: NULL
- * for host memory. Errors: -ENOMEM, BPS_EMISMATCH. Sets bps_last_error. */
+/* Find each declared tensor in the table, or add the tensor to the table. Added tensors are listed
+ * in pending. For a tensor that was found, type, count and place must agree with the new
+ * declaration. place: NULL for host memory. Errors: -ENOMEM, BPS_EMISMATCH. Sets bps_last_error. */
 static int collect_new(struct bps *b, const struct bps_decl *decls,
 	const struct tensor_place *place, size_t n, struct bps_tensor **ret,
 	struct bps_tensor **pending, size_t *n_pending)
@@ -178,8 +178,8 @@ static int adopt_slot(struct bps_tensor *t, const struct session_slot *slot)
 	t->out[0] = slot->out[0];
 	t->out[1] = slot->out[1];
 	t->entry = &t->b->session.entries[slot->tensor];
-	/* If the agent has completed rounds of this tensor for this process already, continue their
-	 * numbers. */
+	/* If the agent has already completed rounds of this tensor for this process, continue with
+	 * the next round number. */
 	t->round = atomic_load_explicit(&t->entry->done_round, memory_order_acquire);
 	return 0;
 }
@@ -365,8 +365,8 @@ static uint16_t wire_priority(const struct bps_tensor *t, int32_t priority)
 }
 
 /* Check that all of n >= 1 tensors may be submitted, and that the ring has room for n_entries.
- * Marks each tensor, to find one that is listed twice. The caller holds ring_mutex. *ret_bad: the
- * tensor that may not be submitted; if the session has failed, any tensor of the group. Errors:
+ * Marks each tensor, to find a tensor that is listed twice. The caller holds ring_mutex. *ret_bad:
+ * the tensor that may not be submitted; if the session has failed, any tensor of the group. Errors:
  * BPS_EBUSY, -EAGAIN, the failure of the tensor or the session. */
 static int check_group(struct bps *b, struct bps_tensor *const *tensors, size_t n, size_t n_entries,
 	struct bps_tensor **ret_bad)
@@ -503,8 +503,8 @@ static int prepare_averages(
 	return rc;
 }
 
-/* Put the next round of a tensor into the ring, and that of its companion if the operation needs
- * one. The caller holds ring_mutex. */
+/* Put the next round of a tensor into the ring. If the operation needs a companion, also put the
+ * companion's next round into the ring. The caller holds ring_mutex. */
 static void push(struct bps_tensor *t, enum bps_op op, int32_t priority)
 {
 	tensor_push(t, op, priority);
@@ -576,7 +576,8 @@ int bps_push_pull_copy(
 
 /* ---- attributes of a tensor ---- */
 
-/* Return the number of the last round that is complete, also in the companion, or has failed. */
+/* Return the number of the last round that has ended: it has failed, or is complete in the tensor
+ * and in the tensor's companion. */
 static uint64_t complete_round(const struct bps_tensor *t)
 {
 	uint64_t done = done_round(t);
@@ -584,7 +585,7 @@ static uint64_t complete_round(const struct bps_tensor *t)
 	return done && done == t->round && !tensor_is_done(t) ? done - 1 : done;
 }
 
-/* Return the entry that holds the number of contributors to that complete round. */
+/* Return the entry that holds the number of contributors to a complete round. */
 static struct local_entry *entry_of(const struct bps_tensor *t, uint64_t round)
 {
 	struct bps_tensor *wide = average_carrier(t, round, NULL);

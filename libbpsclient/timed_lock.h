@@ -1,13 +1,14 @@
 #ifndef BPSCLIENT_TIMED_LOCK_H
 #define BPSCLIENT_TIMED_LOCK_H
-/* A lock whose wait has a time-out on the monotonic clock. A thread may hold it across system
- * calls. Thread: any thread may take the lock; the thread that holds it releases it. */
+/* A lock whose wait has a time-out on the monotonic clock. A thread may hold the lock across
+ * system calls. Thread: any thread may take the lock. The thread that holds the lock releases
+ * it. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 struct timed_lock {
-	pthread_mutex_t mutex; /* protects is_taken; held briefly */
+	pthread_mutex_t mutex; /* protects is_taken; held only for a short time */
 	pthread_cond_t is_free;
 	bool is_taken;
 };

@@ -1,6 +1,6 @@
-/* Waiting for rounds: bps_poll, bps_wait, bps_wait_some, and the sentences about late or failed
- * rounds. Completion is read from shared memory. A wait also reads the socket at intervals, to
- * notice that the job has failed or the agent has ended. Thread: the caller's, any. */
+/* Waiting for rounds: bps_poll, bps_wait, bps_wait_some, and the error sentences about late or
+ * failed rounds. Completion is read from shared memory. A wait also reads the socket at intervals,
+ * to notice that the job has failed or the agent has ended. Thread: the caller's, any. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -18,8 +18,8 @@
 /* Longest sleep of a wait before it checks the socket: an agent that dies wakes no waiter. */
 #define SLICE_NS (500u * 1000000u)
 
-/* Finish a round that is over: copy the result to copy_dst if the caller wants a copy, or set
- * bps_last_error to the reason of the failure. Returns 0 or the failure's code. */
+/* Handle the end of a round. After success, copy the result to copy_dst if the caller wants a copy.
+ * After a failure, set bps_last_error to the reason. Returns 0 or the failure's code. */
 static int settle(struct bps_tensor *t)
 {
 	const struct bps_tensor *failed;
@@ -35,8 +35,8 @@ static int settle(struct bps_tensor *t)
 	return 0;
 }
 
-/* Return the tensor that the user knows: t, or the tensor whose average t carries. In the second
- * case, sets *round to that tensor's round. */
+/* Return the tensor whose name the user has declared. If t carries the average of another tensor,
+ * return that tensor and set *round to the round of that tensor. Otherwise return t. */
 static const struct bps_tensor *shown(const struct bps_tensor *t, uint64_t *round)
 {
 	if (!t->owner)
@@ -58,8 +58,8 @@ int tensor_explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t 
 		*why.s ? why.s : "the agent did not report the reason");
 }
 
-/* Set bps_last_error: no server sums the round at present. The round stays in flight, and a later
- * wait may get its result. Returns code. */
+/* Set bps_last_error to the reason why no server sums the round at present. The round stays in
+ * flight, and a later wait may get the round's result. Returns code. */
 static int explain_trouble(const struct bps_tensor *t, uint64_t round, int code)
 {
 	struct err_text why = {""};
@@ -151,7 +151,7 @@ int bps_wait(struct bps_tensor *t, uint32_t timeout_ms)
 /* ---- the first of several ---- */
 
 /* Return the position of the tensor's last completion among all completions of this process. If the
- * companion completed later, its position counts. */
+ * companion completed later, return the position of the companion's completion. */
 static uint64_t order_of(const struct bps_tensor *t)
 {
 	const struct bps_tensor *wide = average_carrier(t, t->round, NULL);
@@ -214,8 +214,8 @@ static int wait_some(struct bps *b, struct bps_tensor *const *tensors, size_t n,
 			return tensor_explain(pending, rc);
 		rc = session_poll(&b->session);
 		if (rc)
-			/* check the rounds again: a round that was complete before the failure
-			 * counts */
+			/* Check the rounds again, because a round may have completed before the
+			 * failure. */
 			continue;
 		rc = trouble_of(pending);
 		if (rc)

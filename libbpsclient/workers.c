@@ -1,5 +1,5 @@
-/* Information that the agent reports: the workers of the job, bps_workers(3), in several pages; and
- * its network traffic, bps_traffic(3). Nothing is stored. Thread: any. */
+/* Information that the agent reports: the workers of the job in several pages, bps_workers(3), and
+ * the agent's network traffic, bps_traffic(3). Nothing is stored. Thread: any. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -39,7 +39,8 @@ static void take_page(void *ctx, const struct local_people *page)
 	}
 }
 
-/* Read all pages of the list. If the list changes between two pages, start again from the first. */
+/* Read all pages of the list. If the list changes between two pages, start again from the first
+ * page. */
 static int ask(struct bps *b, uint32_t tensor, struct worker_list *f)
 {
 	int rc = 0;
