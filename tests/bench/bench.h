@@ -47,13 +47,15 @@ int replay_run(struct bench *bench);
 double bench_now_s(void);
 /* Print "bps-bench: what: (the library's last error)" to stderr and return code. */
 int bench_fail(int code, const char *what);
-/* Sort v. Return the value below or at which a fraction q of the n (>= 1) values is. */
+/* Sort v, which has n >= 1 values, and return the quantile q. For example, q = 0.5 gives the
+ * median. */
 double bench_quantile(double *v, size_t n, double q);
-/* Store the maximum of `mine` over all ranks in *ret. All ranks have to call this. */
+/* Store the maximum of `mine` over all ranks in *ret. All ranks have to call this
+ * function. */
 int bench_max(struct bench *bench, double mine, double *ret);
-/* Set *value to that of rank 0. All ranks have to call this. */
+/* Set *value to rank 0's value. All ranks have to call this function. */
 int bench_agree(struct bench *bench, uint64_t *value);
-/* Write rank 0's progress line again, at most a few times a second. what = NULL: clear the line. */
+/* Update rank 0's progress line, at most a few times a second. what = NULL: clear the line. */
 void bench_progress(struct bench *bench, const char *what, double done, double all);
 /* Write a size such as "1 MiB" or "1000 B" into ret, which has 32 bytes. */
 const char *bench_size(uint64_t bytes, char *ret);

@@ -282,7 +282,8 @@ static int parse_option(int c, const char *arg, struct bench_options *o)
 	}
 }
 
-/* Refuse options of the other mode, since they would have no effect. */
+/* Refuse options of the sweep in a replay and options of the replay in a sweep, because such
+ * options would have no effect. */
 static int check_mode(const bool *given, bool is_replay)
 {
 	static const int of_sweep[] = {OPT_BYTES, OPT_TENSORS, OPT_DEPTH, 0};

@@ -4,8 +4,8 @@ import functools
 import html
 from collections import namedtuple
 
-# A bar of the chart. share: length of the bar, where 1 reaches the line of comparison. least, most:
-# ends of the whisker, or None. note: text to the right of the bar.
+# A bar of the chart. share: length of the bar. A bar of length 1 reaches the line of comparison.
+# least, most: ends of the whisker, or None. note: text to the right of the bar.
 Bar = namedtuple("Bar", "label share colour note least most", defaults=(None, None))
 
 GREEN, RED, BLUE, GREY = "#3a7d44", "#b03a2e", "#2e6da4", "#9a9a9a"
@@ -14,7 +14,7 @@ escape = functools.partial(html.escape, quote=False)
 
 
 def svg(bars, title):
-    """Draw a list of Bar, in which None makes a gap.
+    """Draw a list of bars. An entry None makes a gap between bars.
 
     A bar longer than MOST is cut off at MOST, and its note also has the true length.
     """

@@ -1,8 +1,7 @@
 """Helpers of the programs in this folder.
 
 The helpers make hosts with shaped network cards, run programs that measure, start our daemons on
-these hosts, and run the competitors. The caller decides in which order. No state is kept between
-runs.
+these hosts, and run the competitors. The caller decides the order. No state is kept between runs.
 """
 
 import argparse
@@ -24,7 +23,8 @@ HERE = Path(__file__).resolve().parent
 NETLAB = HERE.parent / "netlab.sh"
 TICK = os.sysconf("SC_CLK_TCK")
 DEADLINE_S = 600
-TCP_PAYLOAD = 1448 / 1514  # fraction of the link rate: MTU 1500, TCP timestamps
+# Fraction of the link rate that TCP payload gets, with an MTU of 1500 bytes and TCP timestamps.
+TCP_PAYLOAD = 1448 / 1514
 
 
 def size_bytes(text):
@@ -80,7 +80,7 @@ class Lab:
     def slow_down(self, i, mbps):
         """Set the rate of host i's card in both directions.
 
-        Queue and burst are set to the bytes of the same time at the new rate.
+        The sizes of queue and burst are proportional to the rate, but have minimum values.
         """
         burst, queue = max(mbps * 1000 // 16, 80000), max(mbps * 2000, 2000000)
         for ns, device in ((f"{self.prefix}-{i + 1}", "eth0"), (f"{self.prefix}-sw", f"p{i + 1}")):
@@ -167,7 +167,7 @@ class Processes:
         )
 
     def run(self, started):
-        """Run (host, command, env) triples at the same time.
+        """Run several commands at the same time. Each item is (host, command, env).
 
         Return the output of the first command, and the CPU seconds of all commands.
         """
@@ -200,10 +200,11 @@ class Suite:
     """Our daemons, which are idle while competitors are measured.
 
     Host 0 of the lab has the scheduler. The next hosts have the agents, and the hosts after them
-    have the servers. beside: number of servers on agents' hosts (server i with agent i,
-    cyclically). alone: number of servers on separate hosts. provider: transport of data
-    connections. meet: if "all", all loopback addresses count as one host, so that the same-host
-    path is used. Otherwise each address counts as a host. Shaped hosts are always separate.
+    have the servers. beside: number of servers on agents' hosts. Server i is on the host of agent i
+    modulo the number of agents. alone: number of servers on separate hosts. provider: transport of
+    data connections. meet: if "all", all loopback addresses count as one host, so that the
+    same-host path is used. Otherwise each address counts as a host. Shaped hosts are always
+    separate.
     """
 
     def __init__(
@@ -477,7 +478,8 @@ def gloo_once(build, processes, hosts, algorithm, bytes_, seconds):
     return figures
 
 
-# Options of Open MPI's ring: its default form at large sizes, and with segments.
+# Options of Open MPI for shared memory (sm) and TCP. By default Open MPI reduces large sizes in a
+# ring. sm-segmented selects the ring with segments.
 MPI = {
     "sm": ["--mca", "btl", "self,vader"],
     "sm-segmented": [

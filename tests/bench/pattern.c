@@ -1,8 +1,8 @@
 /* Input patterns whose reduction is known. Element i of rank k's input in round r is base + share,
- * where base is (i + r) mod 7 and share is k mod 4. The reduction over the ranks is again an
- * integer. It depends on i only through (i + r) mod 7, so it repeats after 7 elements. Therefore
- * one period of the result is computed, and every other element is compared with the one a period
- * before it. */
+ * where base is (i + r) mod 7 and share is k mod 4. For products, see input_value. The reduction
+ * over the ranks depends on i only through (i + r) mod 7, so the result repeats after 7 elements.
+ * Therefore only the first 7 elements of the result are computed. Each later element is compared
+ * with the element 7 places before. */
 #include "tests/bench/bench.h"
 
 #include <string.h>
@@ -28,7 +28,7 @@ size_t dtype_size(enum bps_dtype dtype)
 	return 8;
 }
 
-/* Return the largest integer below or at which all integers are exact in this type. */
+/* Return a limit: the type represents all integers from 0 to the limit exactly. */
 static uint64_t exact_max(enum bps_dtype dtype)
 {
 	switch (dtype) {
@@ -52,7 +52,8 @@ static uint64_t exact_max(enum bps_dtype dtype)
 
 static uint64_t input_value(enum bps_op op, unsigned base, int rank)
 {
-	/* only rank 0's factor depends on the element; rank 1's is 2, all others are 1 */
+	/* Rank 0's factor depends on the element, rank 1's factor is 2, and all other factors are
+	 * 1. */
 	if (op == BPS_PROD)
 		return rank == 0 ? base + 1 : rank == 1 ? 2 : 1;
 	return base + (unsigned)rank % SHARES;
@@ -80,16 +81,16 @@ static uint64_t output_value(enum bps_op op, unsigned base, int size)
 
 bool pattern_is_exact(enum bps_dtype dtype, enum bps_op op, int size)
 {
-	/* An average is exact if its division is. With 1, 2, 4 workers or a multiple of 4, the mean
-	 * of the shares is a multiple of one half for floats. Averages of integers are rounded to
-	 * the floor. */
+	/* An average is exact if the division by the number of workers is exact. With 1, 2, 4
+	 * workers or a multiple of 4, the mean of the shares is a multiple of one half, which float
+	 * types represent. Averages of integers are rounded to the floor. */
 	if (op == BPS_AVG && size > 2 && size % SHARES != 0)
 		return false;
 	return output_value(op, PATTERN_PERIOD - 1, size) <= exact_max(dtype);
 }
 
-/* Return the bits of v in a 16-bit float type with that many fraction bits. v must be a multiple of
- * one half that the type can represent. */
+/* Return the bits of v in a 16-bit float type with `fraction_bits` fraction bits. v must be a
+ * multiple of one half that the type can represent. */
 static uint16_t half_bits(double v, unsigned fraction_bits, unsigned bias)
 {
 	uint32_t twice = (uint32_t)(2 * v);

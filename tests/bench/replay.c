@@ -12,14 +12,15 @@
  *   step:  for each layer, first to last: wait for its sums of the previous step; start forward
  *          for each layer, last to first: start backward; sleep until it ends; submit its tensors
  *
- * Forward takes a third of --compute and backward two thirds. Layers take a share of both by their
- * macs. With --barrier, a step ends when all sums have arrived. Without it, the trainer waits for a
- * sum where it is used, like the cross-barrier option of the front-ends.
+ * Forward takes a third of --compute and backward two thirds. Each layer's share of both times is
+ * proportional to the layer's macs. With --barrier, a step ends when all sums have arrived. Without
+ * --barrier, the trainer waits for a sum where it is used, like the cross-barrier option of the
+ * front-ends.
  *
- *   step time   median time from one step's first forward to the next one's
+ *   step time   median time from the first forward of a step to the first forward of the next
  *   efficiency  compute time / step time: the share of the speed without communication
- *   overlap     how much of the smaller of compute and communication time is hidden by the other
- *   first layer median time from the submission of its gradients to its sums
+ *   overlap     time when computing and communication both run / the shorter of their two times
+ *   first layer median time from the submission of the layer's gradients to the layer's sums
  *   on the wire bytes that the agent of rank 0's machine sent and received per step, for all jobs,
  *               from bps_traffic(3) */
 #include "tests/bench/bench.h"
@@ -40,7 +41,7 @@ struct replay_row {
 };
 
 struct replay_layer {
-	size_t first, n; /* its tensors */
+	size_t first, n; /* the layer's tensors */
 	double forward_s;
 };
 
@@ -52,8 +53,9 @@ struct bench_replay {
 	size_t n_rows, n_layers;
 	uint64_t step, step_bytes;
 	double clock_s; /* time at which the simulated accelerator is free */
-	/* About the first layer, whose gradients come last and whose sums are needed first: when it
-	 * was submitted (0: its sums have arrived), and how long its sums took in each step. */
+	/* The first layer is special: its gradients come last, and its sums are needed first. Time
+	 * at which the layer was submitted (0: the sums have arrived), and time that the layer's
+	 * sums took in each step. */
 	double first_submitted_s, *first_waits_s;
 	size_t n_first_waits;
 };
@@ -159,7 +161,7 @@ static int declare(struct bench_replay *r)
 
 /* ---- steps ---- */
 
-/* Set the accelerator's clock to now, if it is earlier. */
+/* Advance the accelerator's clock to the present time, if the clock is behind. */
 static void accelerator_has(struct bench_replay *r)
 {
 	double now = bench_now_s();
@@ -296,8 +298,9 @@ struct replay_result {
 	double sent_bytes, received_bytes; /* bytes of this worker's machine, per step */
 };
 
-/* Compute the traffic of a step from that since `before`. It is unknown if the agent is too old, or
- * has restarted in between. Call this when no bytes of this machine are in flight. */
+/* Compute the mean traffic of a step from the traffic since `before`. The traffic is unknown if the
+ * agent is too old, or has restarted since `before`. Call this function when no bytes of this
+ * machine are in flight. */
 static int count_traffic(struct bench_replay *r, const struct bps_traffic *before, double n_steps,
 	struct replay_result *ret)
 {
@@ -339,7 +342,8 @@ static int measure(struct bench_replay *r, struct replay_result *ret)
 		rc = step(r, &starts[k]);
 		bench_progress(r->bench, "step", (double)k, (double)(ret->steps + WARMUP_STEPS));
 	}
-	/* The last step ends when the next one could start, with the first layer's sums. */
+	/* The last step ends when the first layer's sums arrive, because the next step could then
+	 * start. */
 	if (rc == 0)
 		rc = finish(r, &r->layers[0], r->step);
 	accelerator_has(r);

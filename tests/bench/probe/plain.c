@@ -1,6 +1,6 @@
 /* Plain loops to compare the sums with. f16 and bf16 have f32 accumulators. The compiler vectorises
- * f32 and f64 by itself. gcc 12 does not vectorise f16, so its conversions use intrinsics. The file
- * is compiled for the machine on which it is built. */
+ * f32 and f64 by itself. gcc 12 does not vectorise f16, so the conversions of f16 use intrinsics.
+ * The file is compiled for the machine on which it is built. */
 #include "tests/bench/probe/probe.h"
 
 #include <stdbool.h>
@@ -59,7 +59,7 @@ static inline void f16_store(uint16_t *p, wide v)
 {
 	_mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }
-#else /* slow; only for machines without such instructions */
+#else /* slow path for machines without instructions that convert f16 */
 #define WIDE 1
 typedef float wide;
 

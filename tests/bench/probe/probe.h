@@ -27,13 +27,14 @@ double probe_median(double *v, unsigned n);
 /* Print the message on stderr and end the program. */
 void probe_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 
-/* Measure TCP with n agents and k servers. Each is a process, and each pair of an agent and a
- * server has a connection. Each agent streams its tensor, divided among the servers. Each server
- * streams a sum to every agent. Both directions run at the same time, in pieces of `part` bytes
- * behind a header. Buffers are as large as those of our own programs. */
+/* Measure TCP with n agents and k servers. Each agent and each server is a process, and each
+ * pair of an agent and a server has a connection. Each agent streams its tensor, divided among the
+ * servers. Each server streams a sum to every agent. Both directions run at the same time, in
+ * pieces of `part` bytes behind a header. Buffers are as large as those of our own programs. */
 void probe_raw(unsigned n, unsigned k, size_t bytes, size_t part, double seconds);
 void probe_crc(size_t bytes, size_t part, double seconds);
-/* Measure the CPU seconds per second that n processes get when they only count. */
+/* Measure the CPU seconds per second that n processes get together, when each process only reads
+ * the clock in a loop. */
 void probe_cores(unsigned n, double seconds);
 void probe_sum(size_t bytes, size_t part, unsigned members, double seconds);
 

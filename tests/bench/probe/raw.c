@@ -1,6 +1,6 @@
 /* The cost of TCP itself on this machine. The parent makes all sockets before it starts the
  * processes. Each process waits at a barrier in shared memory, streams, and stores its CPU seconds
- * there. */
+ * in the shared memory. */
 #include "tests/bench/probe/probe.h"
 
 #include <arpa/inet.h>
@@ -30,10 +30,10 @@ struct shared {
 
 struct probe_raw {
 	unsigned n, k;
-	size_t bytes, part; /* bytes: the share of a tensor on one server */
+	size_t bytes, part; /* bytes: number of bytes of a tensor that one server sums */
 	uint64_t rounds;
 	struct shared *shared;
-	/* for each agent and server: the agent's end and the server's end */
+	/* connection of each agent and server: the agent's socket and the server's socket */
 	int fds[PROBE_MEMBERS_MAX][PROBE_MEMBERS_MAX][2];
 };
 
@@ -112,8 +112,8 @@ static bool send_some(const struct probe_raw *raw, struct probe_link *l)
 	return (size_t)n == want;
 }
 
-/* Receive a header together with the bytes behind it. A receiver that knows the length of parts can
- * do this. */
+/* Receive a header and the payload behind it in one call. Such a call is possible because the
+ * receiver knows the length of parts. */
 static void receive_some(const struct probe_raw *raw, struct probe_link *l)
 {
 	struct iovec iov[2];

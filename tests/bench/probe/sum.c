@@ -1,7 +1,8 @@
 /* The speed of the sums of a server's core. All members are on the server's host, so that
- * contributions are summed in place. Nothing is read, no CRC is computed, and all contributions are
- * there before the sums start. Only srv_core_work is timed, which includes its answers. Plain loops
- * over operands with the same layout run in turn with it, and their results must be equal. */
+ * contributions are summed in place. Nothing is read from sockets, no CRC is computed, and all
+ * contributions are present before the sums start. The measured time is that of srv_core_work,
+ * which also sends the results. The program alternates between the core and plain loops over
+ * operands with the same layout. The results of the core and of the loops must be equal. */
 #include "tests/bench/probe/probe.h"
 
 #include <stdio.h>
@@ -159,7 +160,7 @@ static void fill(struct probe_sums *s)
 		}
 }
 
-/* Compare the result of the first round with that of the plain loop. */
+/* Compare the result of the first round with the result of the plain loop. */
 static void compare(struct probe_sums *s, const struct wire_msg *m, const void *want)
 {
 	const void *got = fake_own(&s->x, m->segment, m->offset, m->len);
@@ -191,7 +192,7 @@ static void take_results(struct probe_sums *s, uint32_t n_parts)
 	}
 }
 
-/* Run one round of the server's core. Returns its seconds. */
+/* Run one round of the server's core. Returns the time of the sums in seconds. */
 static double round_ours(struct probe_sums *s)
 {
 	uint32_t n_parts = (uint32_t)((s->bytes + s->part - 1) / s->part);
