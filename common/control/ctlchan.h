@@ -6,8 +6,8 @@
  * common/control/ctlclient.h keeps a connection open and reconnects.
  *
  *   DIALING ──> HANDSHAKE ──> UNTRUSTED ──> TRUSTED ──> FLUSHING ──> DEAD      (each may go DEAD)
- *   connector   TLS only      listener      1 MiB       ctlchan_     closed() runs on the next
- *   only                      only, 4 KiB   frames      close        turn of the loop, then freed
+ *   connector   TLS only      listener      1 MiB       ctlchan_     closed() runs in the loop's
+ *   only                      only, 4 KiB   frames      close        next iteration, then freed
  *
  * The listener limits strangers: peers that have not proven their identity yet, or that the owner
  * has not accepted yet (ctlchan_set_trusted). A connection must become TRUSTED within
@@ -16,8 +16,9 @@
  * peers. At the total limit, a connection is closed only when it is 200 ms old. Until then new
  * connections wait in the kernel's accept queue. So a thousand members that reconnect at once can
  * all connect, one after the other. The bytes of a stranger are limited as well. The limit is 4 KiB
- * until its handshake is complete (16 KiB with certificates). After the handshake, the limit is 4
- * KiB of frames until the stranger is trusted. A listener logs at most one refusal per minute.
+ * until the stranger's handshake is complete (16 KiB with certificates). After the handshake, the
+ * limit is 4 KiB of frames until the stranger is trusted. A listener logs at most one refusal per
+ * minute.
  *
  * Thread: the event loop's, for all functions. The first listener or connection makes the process
  * ignore SIGPIPE. */
@@ -50,11 +51,11 @@ struct ctlchan_ops {
 /* --- listener --------------------------------------------------------------------------------- */
 
 struct ctllisten_conf {
-	struct addr addr;                /* port 0: any free port */
-	struct tls_conf auth;            /* empty: addr must be a loopback address */
-	uint32_t trust_timeout_ms;       /* time for a connection to become trusted; 0: 5000 */
-	unsigned max_untrusted;          /* most untrusted connections; 0: 64 */
-	unsigned max_untrusted_per_host; /* most untrusted connections from one host; 0: 16 */
+	struct addr addr;                /* listening address; port 0: any free port */
+	struct tls_conf auth;            /* credentials; empty: addr must be a loopback address */
+	uint32_t trust_timeout_ms;       /* time limit of an untrusted connection; 0: 5000 ms */
+	unsigned max_untrusted;          /* maximum of untrusted connections; 0: 64 */
+	unsigned max_untrusted_per_host; /* maximum of untrusted connections per host; 0: 16 */
 };
 
 #define CTLLISTEN_REFUSALS_KEPT  64
@@ -81,18 +82,18 @@ int ctllisten_new(struct ctllisten **ret_listen, struct event_base *base,
 	const struct ctllisten_conf *conf, const struct ctlchan_ops *ops, void *arg,
 	struct err_text *err);
 
-/* Replace the credentials and revocations. Connections whose peer would now be refused are closed;
- * the other connections stay. auth must be empty if and only if the listener was made without
- * credentials. Returns how many connections are being closed.
+/* Replace the credentials and revocations. Connections whose peer would now be refused are closed.
+ * Connections of accepted peers stay open. auth must be empty if and only if the listener was made
+ * without credentials. Returns how many connections are being closed.
  * Errors: -EINVAL, -EIO; err gets the text, and the old credentials stay. */
 int ctllisten_set_auth(struct ctllisten *l, const struct tls_conf *auth, struct err_text *err);
 
 /* Return the bound port, also when port 0 was requested. */
 uint16_t ctllisten_port(const struct ctllisten *l);
 void ctllisten_stats(const struct ctllisten *l, struct ctllisten_stats *ret_stats);
-/* Copy to ret, newest first, the handshakes that failed in the last span_ms and in which the peer
- * claimed an identity. The listener remembers at most CTLLISTEN_REFUSALS_KEPT failures. Returns the
- * number of copied failures. */
+/* Copy the handshakes that failed in the last span_ms to ret, newest first. Handshakes in which the
+ * peer claimed no identity are left out. The listener remembers at most CTLLISTEN_REFUSALS_KEPT
+ * failures. Returns the number of copied failures. */
 unsigned ctllisten_refusals(const struct ctllisten *l, uint32_t span_ms,
 	struct ctllisten_refusal ret[static CTLLISTEN_REFUSALS_KEPT]);
 
@@ -122,7 +123,8 @@ const char *ctlchan_master(const struct ctlchan *c);
 /* Return whether the peer has proven its identity with the master key itself. */
 bool ctlchan_uses_master(const struct ctlchan *c);
 /* Return whether the peer may perform the operations that are reserved for the holder of the master
- * key. The peer has used the master key, or no master key exists (no keys, or certificates). */
+ * key. Returns true if the peer used the master key, or if no master key exists (no keys, or
+ * certificates). */
 bool ctlchan_has_master(const struct ctlchan *c);
 /* Return whether the connection is being closed because the listener no longer accepts the peer's
  * key or certificate (ctllisten_set_auth). */

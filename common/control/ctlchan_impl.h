@@ -41,13 +41,13 @@ struct ctlchan {
 struct ctllisten {
 	struct event_base *base;
 	struct evconnlistener *listener;
-	struct event *resume; /* timer that ends a pause in accepting */
-	bool is_full;         /* accepting is paused, because there are too many strangers */
+	struct event *resume; /* timer that ends a pause of the listener */
+	bool is_full;         /* the listener is paused, because there are too many strangers */
 	struct tls *tls;
 	struct ctllisten_conf conf;
 	const struct ctlchan_ops *ops;
 	void *arg;
-	struct chan_list untrusted; /* oldest first */
+	struct chan_list untrusted; /* untrusted connections, oldest first */
 	struct chan_list trusted;
 	struct chan_list dying;
 	struct ctllisten_stats stats;
@@ -75,8 +75,8 @@ struct ctlchan *chan_new(struct event_base *base, const struct sockaddr *sa, soc
 int chan_start(struct ctlchan *c, int fd);
 /* Mark the connection as open, so that frames may be sent, and call the owner's opened(). */
 void chan_opened(struct ctlchan *c);
-/* End the connection now, with the reason. closed() runs and c is freed in the loop's next turn,
- * because the caller may be inside a callback of this connection. */
+/* End the connection now, with the reason. closed() runs and c is freed in the next iteration of
+ * the event loop, because the caller may be inside a callback of this connection. */
 void chan_fail(struct ctlchan *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Call closed() if the owner must be notified of the end, and free the connection. */
 void chan_reap(struct ctlchan *c);

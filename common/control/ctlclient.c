@@ -20,9 +20,11 @@
 
 #define ATTEMPT_TIMEOUT_MS 2000
 #define BACKOFF_MIN_MS     400
-#define BACKOFF_MAX_MS     1500 /* members reconnect within 2 s after a scheduler restart */
-#define SETTLE_MS          500
-#define N_TLS              2
+/* Longest pause between attempts. Members must reconnect within 2 s after a restart of the
+ * scheduler. */
+#define BACKOFF_MAX_MS 1500
+#define SETTLE_MS      500
+#define N_TLS          2
 /* After a connection is lost, the peer expects a reconnect within window_ms. During this time no
  * pause between attempts is longer than window_ms / WINDOW_SHARE. */
 #define WINDOW_SHARE 4
@@ -49,9 +51,9 @@ struct ctlclient {
 	struct sockaddr_storage sa; /* peer address of chan */
 	socklen_t sa_len;
 	struct event *retry;
-	struct event *settle;    /* fires when the trial has been open long enough */
-	struct resolve *resolve; /* set in CLIENT_RESOLVING */
-	struct ctlchan *chan;    /* set in CLIENT_DIALING and CLIENT_UP */
+	struct event *settle;    /* fires when the trial has been open for SETTLE_MS */
+	struct resolve *resolve; /* name lookup of the state CLIENT_RESOLVING */
+	struct ctlchan *chan;    /* connection of the states CLIENT_DIALING and CLIENT_UP */
 	enum client_state state;
 	uint64_t up_since_ms;
 	bool is_accepted; /* ctlclient_accepted was called for chan */
@@ -84,8 +86,8 @@ static void client_set_state(struct ctlclient *c, enum client_state state)
 			states[c->state].name, states[state].name);
 }
 
-/* Return the longest allowed pause between attempts. The limit is shorter while the peer's window
- * is open. */
+/* Return the longest allowed pause between attempts. The limit is shorter in the first window_ms
+ * after an accepted connection was lost. */
 static uint32_t longest_ms(const struct ctlclient *c)
 {
 	uint32_t share = c->window_ms / WINDOW_SHARE;

@@ -13,7 +13,7 @@
  *
  *   WAITING ──> RESOLVING ──> DIALING ──> UP ──> WAITING        (each failure leads to WAITING)
  *                                <────────┘ a second connection replaces the first, because the
- *                                           peer accepts its new key
+ *                                           peer accepts the new key
  *
  * Thread: the event loop's. */
 #include <stdbool.h>
@@ -43,13 +43,14 @@ struct ctlclient_ops {
 struct ctlclient_conf {
 	struct addr addrs[CTLCLIENT_MAX_ADDRS];
 	size_t n_addrs;
-	struct tls_conf auth;        /* empty: loopback addresses only */
-	const char *identity;        /* "server:node7"; needed only until ctlclient_new returns */
-	uint32_t attempt_timeout_ms; /* limit for connect and handshake; 0: 2000 */
+	struct tls_conf auth; /* credentials; empty: only loopback addresses are allowed */
+	/* Identity such as "server:node7"; needed only until ctlclient_new returns */
+	const char *identity;
+	uint32_t attempt_timeout_ms; /* time limit for connect and handshake; 0: 2000 ms */
 };
 
-/* Make a client. Its first attempt starts in the loop's next turn, so no callback runs inside this
- * call. ops must outlive the client; conf is copied.
+/* Make a client. The first attempt starts in the next iteration of the event loop, so no callback
+ * runs inside this call. ops must outlive the client; conf is copied.
  * Errors: -EINVAL, -ENOMEM, -EIO; err gets the text. */
 int ctlclient_new(struct ctlclient **ret_client, struct event_base *base,
 	const struct ctlclient_conf *conf, const struct ctlclient_ops *ops, void *arg,

@@ -1,6 +1,6 @@
 /* The listener of the control channel: accept connections, limit the number of strangers, limit the
- * time until a stranger must be trusted, and close the oldest stranger for a newer stranger.
- * ctlchan.h explains the limits.
+ * time until a stranger must be trusted, and close the oldest stranger to make room for a newer
+ * stranger. ctlchan.h explains the limits.
  * Thread: the event loop's. */
 #include "common/control/ctlchan_impl.h"
 
@@ -224,7 +224,7 @@ static int close_unaccepted(struct ctllisten *l, struct chan_list *list)
 
 	for (c = TAILQ_FIRST(list); c; c = next) {
 		next = TAILQ_NEXT(c, link);
-		if (!*c->who.print || /* empty: the peer has not proven its identity yet */
+		if (!*c->who.print || /* no fingerprint: the peer has not proven its identity yet */
 			tls_accepts(l->tls, &c->who, bufferevent_openssl_get_ssl(c->bev)))
 			continue;
 		c->is_expelled = true;

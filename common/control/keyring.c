@@ -163,8 +163,8 @@ size_t keyring_format(const struct keyring *r, char *buf, size_t room)
 	return used;
 }
 
-/* Write n bytes of text to a new file `path`, and sync the file. of: path of the file that the new
- * file will replace. The new file gets the owner of that file. */
+/* Write n bytes of text to a new file `path`, and sync the file. `of`: path of the file that the
+ * new file will replace. The new file gets the owner of the replaced file. */
 static int write_new(const char *path, const char *of, const char *text, size_t n)
 {
 	struct stat st;
@@ -229,8 +229,8 @@ int keyring_store(const struct keyring *ring, const char *path, struct err_text 
 
 /* ---- rotation and revocation ---- */
 
-/* Write identity, '#', and the fingerprint of the host key that is derived from master for
- * identity. */
+/* Write "identity#fingerprint" to ret_wire. The fingerprint is that of the host key that is derived
+ * from `master` for `identity`. */
 static int wire_identity(const struct cluster_key *master, const char *identity,
 	char ret_wire[static KEYRING_ID_BYTES])
 {

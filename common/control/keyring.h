@@ -19,14 +19,15 @@
 #include "common/base/error.h"
 #include "common/base/key.h"
 
-#define KEYRING_KEYS       2
-#define KEYRING_REVOKED    64
-#define KEYRING_ID_BYTES   128   /* "role:name#fingerprint" */
-#define KEYRING_FILE_BYTES 16384 /* more than the text of a keyring with all entries needs */
+#define KEYRING_KEYS     2
+#define KEYRING_REVOKED  64
+#define KEYRING_ID_BYTES 128 /* room for "role:name#fingerprint" */
+/* Size limit of a key file; the text of a full keyring is shorter */
+#define KEYRING_FILE_BYTES 16384
 
 struct keyring {
 	struct cluster_key key[KEYRING_KEYS]; /* [0]: current key; [1]: previous key */
-	unsigned n_keys;                      /* 0: no key */
+	unsigned n_keys;                      /* number of keys; 0: no key */
 	char revoked[KEYRING_REVOKED][KEYRING_ID_BYTES];
 	unsigned n_revoked;
 };
@@ -50,33 +51,33 @@ int keyring_parse(
  * always enough. */
 size_t keyring_format(const struct keyring *r, char *ret_text, size_t room);
 
-/* Replace the key file by one with mode 0600 and the same owner. The new file is written next to
- * the old one, synced, and renamed, so that a complete file exists at all times.
+/* Replace the key file by a new file with mode 0600 and the same owner. The new file is written
+ * next to the old file, synced, and renamed, so that a complete file exists at all times.
  * Errors: -errno; err gets the text, and the old file stays. */
 int keyring_store(const struct keyring *ring, const char *path, struct err_text *err);
 
-/* Rotate the keys: `fresh` becomes the current key, and the current key becomes the previous one.
- * The key that was the previous one is removed.
+/* Rotate the keys: `fresh` becomes the current key, and the current key becomes the previous key.
+ * The old previous key is removed.
  * Errors: -ENOMEM, -EIO; the ring is unchanged. */
 int keyring_rotate(struct keyring *ring, const struct cluster_key *fresh);
 /* Remove the previous key.
- * Errors: -ENOENT: there is no previous key. Also those of keyring_rotate. */
+ * Errors: -ENOENT: there is no previous key. Also the errors of keyring_rotate. */
 int keyring_retire(struct keyring *ring);
 /* Revoke the keys that were derived for identity ("server:node3") from any key of the ring.
  * Errors: -EINVAL: invalid identity; -ENOSPC: KEYRING_REVOKED keys are already revoked; -EEXIST:
- * the keys of this identity are already revoked; those of keyring_rotate. */
+ * the keys of this identity are already revoked; also the errors of keyring_rotate. */
 int keyring_revoke(struct keyring *ring, const char *identity);
 
-/* Return whether all host keys of identity are revoked. Each master key of the ring gives one host
- * key of identity. */
+/* Return whether all host keys of identity are revoked. For each master key of the ring, `identity`
+ * has one host key. */
 bool keyring_is_out(const struct keyring *ring, const char *identity);
 /* Return whether the key with this identity and fingerprint is revoked. wire:
  * "server:node3#1a2b3c4d". */
 bool keyring_is_revoked(const struct keyring *ring, const char *wire);
 bool keyring_equal(const struct keyring *a, const struct keyring *b);
 
-/* Return whether text is a valid "role:name". Letters, digits and .-_: are allowed; they are safe
- * in logs and labels. */
+/* Return whether text is a valid "role:name". Letters, digits and the characters ".-_:" are
+ * allowed. These characters are safe in logs and labels. */
 bool keyring_is_identity(const char *text);
 
 /* Overwrite the secrets; NULL is allowed. */

@@ -1,5 +1,5 @@
 /* Membership in the cluster: HELLO, WELCOME, BEAT, the table of peers, and the check that the
- * scheduler is that of this cluster (rule C8). The owner handles other messages. Thread: the
+ * scheduler belongs to this cluster (rule C8). The owner handles all other messages. Thread: the
  * control loop's. Any thread may send messages and look up peers. */
 #include "common/control/member.h"
 
@@ -38,10 +38,10 @@ struct member {
 	uint8_t cluster_id[16];
 	bool has_cluster_id;
 	uint32_t id;
-	/* Written by the loop, read by any thread. Its order relative to other fields does not
-	 * matter */
+	/* Written by the loop, read by any thread. No memory order relative to other fields is
+	 * needed */
 	_Atomic uint32_t term;
-	_Atomic uint32_t restarts; /* written and read like term */
+	_Atomic uint32_t restarts; /* written by the loop, read by any thread */
 	_Atomic uint64_t view;     /* largest view received */
 	/* Written by the loop. Read by senders, which may see an outdated value */
 	_Atomic bool is_up;
@@ -51,8 +51,8 @@ struct member {
 	struct event *beat_timer;
 	uint32_t beat_ms, dead_ms;
 	uint64_t seq, last_seq;
-	/* Written by the loop, read by any thread. Its order relative to other fields does not
-	 * matter */
+	/* Written by the loop, read by any thread. No memory order relative to other fields is
+	 * needed */
 	_Atomic uint64_t last_heard_ns;
 	pthread_mutex_t lock; /* guards peers */
 	struct known_peer *peers;
@@ -178,9 +178,9 @@ static void peer_set(struct member *m, const struct ctl_peer *p)
 	m->peers[i].is_told = true;
 }
 
-/* Remove the peers that the scheduler has not sent since the WELCOME. These peers have left while
- * the connection was down. Returns a PEERS message that lists the removed peers. The caller must
- * release the message. Returns NULL when there are no such peers, or when out of memory. */
+/* Remove the peers that the scheduler has not sent since the WELCOME. These peers left the cluster
+ * while the connection was down. Returns a PEERS message that lists the removed peers. The caller
+ * must release the message. Returns NULL when no peer was removed, or when out of memory. */
 static struct member_msg *peers_forget(struct member *m)
 {
 	struct member_msg *ret = calloc(1, sizeof(*ret));

@@ -47,7 +47,7 @@ struct member_config {
 	uint32_t welcome_ms;
 	/* State from the previous process of this member. With this state, the member rejects a
 	 * scheduler of another cluster or with an older term (rule C8 of docs/reference/faults.md).
-	 * NULL: there is no such state. */
+	 * NULL: no state is available. */
 	const struct member_past *past;
 };
 
@@ -57,7 +57,7 @@ struct member_msg {
 	void *mem;
 	_Atomic uint32_t refs;
 };
-/* Take or release a reference; releasing the last one frees the message. unref accepts NULL.
+/* Take or release a reference; releasing the last reference frees the message. unref accepts NULL.
  * Thread: any. */
 struct member_msg *member_msg_ref(struct member_msg *m);
 void member_msg_unref(struct member_msg *m);
@@ -105,7 +105,7 @@ uint64_t member_view(const struct member *m);
 uint32_t member_term(const struct member *m);
 uint32_t member_restarts(const struct member *m);
 /* Copy the state that the next process needs in its member_config.past. Returns false if neither
- * this process nor a previous one has received a WELCOME. Thread: the loop's. */
+ * this process nor a previous process has received a WELCOME. Thread: the loop's. */
 bool member_now(const struct member *m, struct member_past *ret);
 /* Return the milliseconds since the control connection was lost; 0: the connection is up. Thread:
  * any. */
@@ -113,13 +113,13 @@ uint64_t member_down_ms(const struct member *m);
 /* Return the milliseconds since the last message from the scheduler, or since the member was made.
  * Thread: any. */
 uint64_t member_quiet_ms(const struct member *m);
-/* Return the reason why the last connection or attempt ended; "": none has ended yet. The string is
- * valid until the next attempt ends. Thread: the loop's. */
+/* Return the reason why the last connection or attempt ended; "": no connection or attempt has
+ * ended yet. The string is valid until the next attempt ends. Thread: the loop's. */
 const char *member_down_why(const struct member *m);
 
 struct member_peer {
 	uint32_t id;
-	uint8_t state; /* enum peer_state */
+	uint8_t state; /* value of enum peer_state */
 	uint64_t instance;
 	uint16_t port, threads;
 	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1], addr[64];
@@ -128,7 +128,7 @@ struct member_peer {
 /* Look up a peer in the table. Thread: any.
  * Errors: BPS_ENOTFOUND. */
 int member_peer(struct member *m, uint32_t id, struct member_peer *ret);
-/* Look up a peer's key; a net_key_fn (common/transport/net.h). ctx: pointer to the owner's `struct
- * member *_Atomic`, which may still be NULL. */
+/* Look up a peer's key. Implements net_key_fn (common/transport/net.h). ctx: pointer to the owner's
+ * `struct member *_Atomic`, which may still be NULL. */
 int member_peer_key(void *ctx, uint32_t id, uint64_t instance, void *ret_key);
 #endif

@@ -22,7 +22,7 @@ struct resolve {
 	int fd;
 	bool has_thread;
 	pthread_t thread;
-	struct resolve_answer answer; /* written only by the thread until the thread writes to fd */
+	struct resolve_answer answer; /* result, written by the thread before the write to fd */
 };
 
 static void *lookup(void *arg)

@@ -33,7 +33,7 @@ typedef void resolve_done_fn(void *arg, const struct resolve_answer *answer);
 int resolve_start(struct resolve **ret_resolve, struct event_base *base, const struct addr *addr,
 	resolve_done_fn *done, void *arg);
 
-/* End and free a lookup; its callback does not run. May block until the resolver gives up, a few
- * seconds at most. Do not call this function from inside done. NULL is allowed. */
+/* End and free a lookup; its callback does not run. May block for a few seconds, until the lookup
+ * has ended. Do not call this function from inside done. NULL is allowed. */
 void resolve_cancel(struct resolve *r);
 #endif

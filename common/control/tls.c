@@ -1,6 +1,6 @@
 /* TLS contexts and sessions with pre-shared keys, the check of a peer's identity, and texts for
- * failures. Certificates are in tlscert.c; sockets and frames are in ctlchan.c. Thread: that of the
- * event loop that uses the context. */
+ * failures. Certificates are in tlscert.c; sockets and frames are in ctlchan.c. Thread: the event
+ * loop that uses the context. */
 #include "common/control/tls.h"
 
 #include <errno.h>
@@ -309,8 +309,8 @@ bool tls_uses_cert(const struct tls *t)
 	return t->conf.cert != NULL;
 }
 
-/* Read the peer's certificate. A listener also fills in its struct tls_peer. Returns the reason for
- * refusing the certificate, or NULL. */
+/* Read the peer's certificate. A listener also fills in the struct tls_peer of the session. Returns
+ * the reason for refusing the certificate, or NULL. */
 static const char *cert_unproven(const struct tls *t, const SSL *ssl)
 {
 	struct tls_peer peer = {.print = ""};

@@ -6,9 +6,9 @@
  * later.
  *
  * With keys, a client sends its identity and the fingerprint of its key: "server:node7#1a2b3c4d".
- * The listener has one or two master keys (current and previous, for rotation). It accepts a client
- * that has a master key, or the host key derived for the client's identity, unless that key is
- * revoked (common/control/keyring.h).
+ * The listener has one or two master keys (current and previous, for rotation). The listener
+ * accepts a client that has a master key, or the host key derived for the client's identity, unless
+ * that key is revoked (common/control/keyring.h).
  *
  * The headers of a peer's TLS records announce how many bytes follow. Until the handshake is
  * complete, a peer may announce at most TLS_STRANGER_BYTES with keys, and four times as many with
@@ -23,12 +23,12 @@
 #define TLS_IDENTITY_BYTES KEYRING_ID_BYTES
 #define TLS_STRANGER_BYTES 4096
 
-/* Credentials of one side, with which it proves its identity and checks its peers. Empty: no
- * TLS. */
+/* Credentials of one side. With the credentials, the side proves its own identity and checks its
+ * peers. Empty: no TLS. */
 struct tls_conf {
 	struct keyring keys;
 	const char *cert, *key, *ca; /* PEM files, used instead of keys; NULL: no files */
-	uint8_t digest[32];          /* digest of the contents of these files */
+	uint8_t digest[32];          /* digest of the contents of the PEM files */
 };
 static inline bool tls_conf_is_empty(const struct tls_conf *conf)
 {
@@ -53,17 +53,17 @@ struct tls; /* credentials and settings of a listener or a client, for all its c
  * Errors: -ENOMEM, -EIO; err gets the text. */
 int tls_new_listener(struct tls **ret_tls, const struct tls_conf *conf, struct err_text *err);
 /* Replace the credentials of a listener, for future connections.
- * Errors: those of tls_new_listener; the old credentials stay. */
+ * Errors: the errors of tls_new_listener; the old credentials stay. */
 int tls_renew(struct tls *t, const struct tls_conf *conf, struct err_text *err);
 /* Return whether the listener would accept this peer with its present credentials: the peer's key
  * or certificate is still valid and not revoked. */
 bool tls_accepts(const struct tls *t, const struct tls_peer *peer, const SSL *ssl);
 
-/* Make the TLS context of a client. which: index of the key in conf; 0 with certificates. identity:
- * "role:name" of this client; NULL: any. The client's certificate must have this identity; a role
- * alone ("ctl:") matches every name.
- * Errors: those of tls_new_listener; -EINVAL: the identity is invalid, or is not that of the
- * certificate. */
+/* Make the TLS context of a client. `which`: index of the key in conf; 0 with certificates.
+ * `identity`: "role:name" of this client; NULL: any identity. The client's certificate must have
+ * this identity; a role alone ("ctl:") matches every name.
+ * Errors: the errors of tls_new_listener; -EINVAL: the identity is invalid, or differs from the
+ * identity in the certificate. */
 int tls_new_client(struct tls **ret_tls, const struct tls_conf *conf, unsigned which,
 	const char *identity, struct err_text *err);
 

@@ -12,7 +12,7 @@
 
 #include "common/os/secret.h"
 
-/* Return OpenSSL's reason for the last failure, and clear its error queue. */
+/* Return OpenSSL's reason for the last failure, and clear OpenSSL's error queue. */
 static const char *last_reason(void)
 {
 	unsigned long e = ERR_peek_last_error();

@@ -1,9 +1,10 @@
 #ifndef BPS_COMMON_CONTROL_TLSCERT_H
 #define BPS_COMMON_CONTROL_TLSCERT_H
 /* Certificates for common/control/tls.h. Each side has a certificate that an authority of the site
- * has signed. The identity of a peer is the CN of its certificate's subject, "role:name":
- * "server:node3", "agent:node7", "ctl:alice", "scheduler:bps". A client accepts only a scheduler.
- * Revocation lists are checked if the file with the authorities contains a revocation list.
+ * has signed. The identity of a peer is the CN in the subject of its certificate. The identity has
+ * the form "role:name". Examples are "server:node3", "agent:node7", "ctl:alice" and
+ * "scheduler:bps". A client accepts only a scheduler. Revocation lists are checked if the file with
+ * the authorities contains a revocation list.
  *
  * Thread: the event loop's. */
 #include <openssl/ssl.h>
@@ -12,7 +13,7 @@
 #include "common/control/tls.h"
 
 /* Load certificate, key and authorities into ctx. who: identity that this side's own certificate
- * must have, "role:name" or a role alone ("ctl:"); NULL: any.
+ * must have, "role:name" or a role alone ("ctl:"); NULL: any identity.
  * Errors: -EINVAL or -EPERM; err gets a text that names the file. */
 int tlscert_set_up(
 	SSL_CTX *ctx, const struct tls_conf *conf, const char *who, struct err_text *err);
