@@ -13,9 +13,9 @@ enum auth_kind { AUTH_PSK, AUTH_CERT };
 extern const char *const auth_words[];
 
 struct auth_opts {
-	unsigned kind; /* enum auth_kind */
+	unsigned kind; /* value of enum auth_kind */
 	const char *key_file;
-	const char *cert, *key, *ca; /* PEM files */
+	const char *cert, *key, *ca; /* paths of PEM files */
 };
 
 /* Rows of a settings table. S: the program's struct of options; m: the struct auth_opts in S. */

@@ -1,4 +1,4 @@
-/* The common parts of every daemon: start, signals, reload, the service manager's messages, end.
+/* The common parts of every daemon: start, signals, reload, messages to the service manager, end.
  * Every daemon's main calls these functions in the order that daemon.h shows. httpd.c serves the
  * HTTP pages. Thread: main. */
 #include "common/daemon/daemon.h"
@@ -22,9 +22,9 @@
 #include "common/base/log.h"
 #include "common/daemon/notify.h"
 
-/* Time that daemon_end waits, in milliseconds. PAUSE_MS times StartLimitBurst= of the systemd units
- * is more than their StartLimitIntervalSec=, so that starts never reach the limit. PAUSE_MS is less
- * than the shortest WatchdogSec= of the units. */
+/* Time that daemon_end waits, in milliseconds. In the systemd units, PAUSE_MS times
+ * StartLimitBurst= is more than StartLimitIntervalSec=, so that starts never reach the limit.
+ * PAUSE_MS is less than the shortest WatchdogSec= of the units. */
 #define PAUSE_MS 1500
 
 const char *const daemon_log_levels[] = {"error", "warn", "info", "debug", "trace", NULL};
@@ -126,7 +126,8 @@ static int reload(struct daemon *d, struct err_text *err)
 	if (rc < 0)
 		return rc;
 	opts = settings_values(fresh);
-	auth_opts.key_file = opts->auth.key_file; /* the other fields change only with a restart */
+	/* All fields of opts->auth other than key_file change only with a restart */
+	auth_opts.key_file = opts->auth.key_file;
 	changed = renew_auth(d, &auth_opts, err);
 	if (changed < 0) {
 		settings_free(fresh);

@@ -70,7 +70,7 @@ struct daemon_reload_ops {
 	int (*auth_changed)(void *ctx, struct err_text *err);
 };
 
-/* Write one line for people that describes what the program does now ("summing: 3 connections,
+/* Write one human-readable line that describes what the program does now ("summing: 3 connections,
  * ..."). */
 typedef void (*daemon_line_fn)(void *ctx, char *ret, size_t room);
 #define DAEMON_LINE_BYTES 256
@@ -89,7 +89,7 @@ struct daemon {
 	struct settings *settings; /* set by daemon_on_reload */
 	const struct daemon_reload_ops *reload_ops;
 	void *reload_ctx;
-	void (*stop)(void *ctx); /* set by daemon_on_stop; NULL after the call */
+	void (*stop)(void *ctx); /* set by daemon_on_stop; NULL after the function was called */
 	void *stop_ctx;
 	const struct httpd_ops *http_ops;
 	void *http_arg;
@@ -97,9 +97,9 @@ struct daemon {
 	double started_unix; /* start time, in seconds since 1970 */
 };
 
-/* Call this function first in main. It ignores SIGPIPE, and restores the default action of the
- * signals that a crash raises, such as SIGSEGV. A program that links daemon_begin.c has SIGTERM,
- * SIGINT and SIGHUP blocked from its start, before the constructor of any library. */
+/* Call this function first in main. The function ignores SIGPIPE, and restores the default action
+ * of the signals that a crash raises, such as SIGSEGV. A program that links daemon_begin.c has
+ * SIGTERM, SIGINT and SIGHUP blocked from its start, before the constructor of any library. */
 void daemon_begin(void);
 /* Initialize d, which must be zeroed.
  * Errors: a negative code; err gets the text. There is nothing to undo. */
@@ -116,7 +116,7 @@ void daemon_on_stop(struct daemon *d, void (*fn)(void *ctx), void *ctx);
  * Errors: a negative code; err gets the text, and the old credentials stay. */
 int daemon_reload_auth(struct daemon *d, struct err_text *err);
 /* Start the HTTP server. Also send WATCHDOG=1 to the service manager while ops->probe returns true
- * for HTTPD_LIVE. That result means that every loop of the process makes progress. */
+ * for HTTPD_LIVE. The result true means that every loop of the process makes progress. */
 int daemon_http(struct daemon *d, const struct httpd_ops *ops, void *arg, struct err_text *err);
 /* Report to the service manager that the program is ready (READY=1). From then on call `line` each
  * second, and send the line when it has changed. `systemctl status` shows the line. */
@@ -124,7 +124,8 @@ int daemon_tell(struct daemon *d, daemon_line_fn line, void *ctx, struct err_tex
 /* Send the line of daemon_tell now, if it has changed. */
 void daemon_tell_now(struct daemon *d);
 /* Log that the program is ready to serve, and write its ports to the descriptor of --ready-fd.
- * port: the program's main port; 0: it has none. status: text for the end of the log line. */
+ * port: the program's main port; 0: the program has no main port. status: text for the end of the
+ * log line. */
 void daemon_ready(struct daemon *d, uint16_t port, const char *status);
 /* Return the exit status for a start that failed with rc. EX_TEMPFAIL (75): a later start may
  * succeed without a change of the configuration. Examples are an address that is in use or does not
@@ -138,9 +139,9 @@ void daemon_quit(struct daemon *d, int exit_status);
 /* Free d. All objects on its loop must already have been freed. */
 void daemon_fini(struct daemon *d);
 /* Call this function last in main, and return its result. A service manager restarts a daemon at
- * once, and gives up after StartLimitBurst= starts in StartLimitIntervalSec=. Starts that end with
- * exit status 75 must not reach that limit. So for this status the function waits before it
- * returns. SIGTERM and SIGINT end the wait. */
+ * once, but only StartLimitBurst= times in StartLimitIntervalSec=. Starts that end with exit status
+ * 75 must not reach this limit. So for status 75 the function waits before it returns. SIGTERM and
+ * SIGINT end the wait. */
 int daemon_end(int exit_status);
 
 /* Make a random instance number for this process, never 0. */

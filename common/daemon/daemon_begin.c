@@ -1,5 +1,5 @@
-/* Actions at the start of a program, some of them before main. They are not in daemon.c, so that
- * only programs that call daemon_begin link this file. */
+/* Actions at the start of a program, some of them before main. The actions are not in daemon.c, so
+ * that only programs that call daemon_begin link this file. */
 #include <signal.h>
 #include <stdint.h>
 #include <sys/syscall.h>

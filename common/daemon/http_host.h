@@ -11,10 +11,11 @@
 
 #include "common/base/addr.h"
 
-/* Return whether `host` is a name of this daemon. Such names are a loopback name or address, the
- * host of `listen`, and this machine's name with or without its domain. The names in `names`
- * (separated by blanks or commas) are allowed as well. local: local address of the connection,
- * which is also allowed; NULL: unknown. host: the field's value, with or without a port. */
+/* Return whether `host` is a name of this daemon. host: value of the Host field, with or without a
+ * port. The names of the daemon are a loopback name or address, the host of `listen`, and this
+ * machine's name with or without its domain. The names in `names`, separated by blanks or commas,
+ * and the address `local` are names of the daemon as well. local: local address of the connection;
+ * NULL: unknown. */
 bool http_host_is_ours(const char *host, const struct addr *listen, const struct sockaddr *local,
 	const char *names);
 #endif

@@ -53,7 +53,8 @@ LIST_HEAD(request_list, httpd_request);
  * a connection ends, and the descriptor may then belong to another socket. The cookie shows whether
  * the descriptor still belongs to the same socket. */
 struct http_connection {
-	struct bufferevent *bev; /* referenced until fd is set; NULL after that */
+	/* Bufferevent of the connection, referenced until fd is set; then NULL */
+	struct bufferevent *bev;
 	struct event *learn;
 	evutil_socket_t fd;
 	uint64_t cookie;
@@ -62,18 +63,18 @@ struct http_connection {
 struct httpd {
 	struct event_base *base;
 	struct evhttp *http;
-	struct evconnlistener *listener; /* owned by http */
-	/* timer that fires each second and ends a pause in accepting */
+	struct evconnlistener *listener; /* listening socket, owned by http */
+	/* Timer that fires each second, and starts the listener again after a failed accept */
 	struct event *resume;
 	const struct httpd_ops *ops;
 	void *arg;
 	void (*config)(void *arg, struct evbuffer *out);
 	void *config_arg;
 	struct addr addr;  /* listening address */
-	const char *names; /* from httpd_set_names */
+	const char *names; /* allowed host names, set by httpd_set_names */
 	uint32_t status_timeout_ms;
 	struct request_list waiting;
-	/* Ring of the last connections. The element at next_seen is the oldest */
+	/* Ring of the most recent connections. The element at next_seen is the oldest */
 	struct http_connection seen[HTTPD_MAX_CONNECTIONS];
 	size_t next_seen;
 };
@@ -116,7 +117,8 @@ static void seen_close(struct http_connection *s)
 }
 
 /* Callback of evhttp for a new connection. evhttp sets the descriptor in the bufferevent only after
- * this callback. So learn_descriptor reads the descriptor in the next turn of the loop. */
+ * this callback. So learn_descriptor reads the descriptor in the next iteration of the event
+ * loop. */
 static struct bufferevent *on_connection(struct event_base *base, void *arg)
 {
 	struct httpd *h = arg;
@@ -133,8 +135,8 @@ static struct bufferevent *on_connection(struct event_base *base, void *arg)
 	return bev;
 }
 
-/* Stop the listener after a failed accept. The arg is that of evhttp, not the server, so this
- * function cannot start a timer. The timer `resume`, which always runs, starts the listener
+/* Stop the listener after a failed accept. `arg` belongs to evhttp and does not lead to the server,
+ * so this function cannot start a timer. The timer `resume`, which always runs, starts the listener
  * again. */
 static void on_accept_error(struct evconnlistener *listener, void *arg)
 {
@@ -224,8 +226,8 @@ static void answer_probe(struct httpd *h, struct evhttp_request *req, enum httpd
 
 /* --- status ----------------------------------------------------------------------------------- */
 
-/* Separate r from evhttp's request, because evhttp frees that request when it is answered or its
- * connection is closed. Returns evhttp's request, or NULL when r has none any more. */
+/* Separate r from evhttp's request. evhttp frees its request after the answer, or when the
+ * connection closes. Returns evhttp's request, or NULL when r was already separated. */
 static struct evhttp_request *detach(struct httpd_request *r)
 {
 	struct evhttp_request *req = r->req;

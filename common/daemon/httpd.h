@@ -11,10 +11,10 @@
  * address unless the setting http names another address.
  *
  * Limits: 8 KiB of headers, 4 KiB of body, 5 s without a byte from the client, 64 connections. At
- * the limit of connections, a new connection replaces the oldest. So silent connections cannot
- * exclude a monitoring system.
+ * the limit of connections, a new connection replaces the oldest connection. So silent connections
+ * cannot exclude a monitoring system.
  *
- * Thread: that of the event loop. The first server makes the process ignore SIGPIPE. */
+ * Thread: the event loop's. The first server makes the process ignore SIGPIPE. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -36,7 +36,8 @@ enum httpd_probe {
 	HTTPD_READY,  /* /readyz: the daemon can do its work */
 };
 
-/* Functions that write the pages. Each may be NULL. Its paths are then answered with 404. */
+/* Functions that write the pages. A function may be NULL. The server then answers requests for its
+ * page with 404. */
 struct httpd_ops {
 	void (*metrics)(void *arg, struct evbuffer *out);
 	/* Return whether the probe succeeds. If the probe fails, err gets the reason. If the probe
@@ -48,8 +49,8 @@ struct httpd_ops {
 	void (*status)(void *arg, struct httpd_request *req);
 };
 
-/* Start a server on addr. status_timeout_ms: time for the answer of ops->status; 0: 1500, less than
- * the 2 s that bpsctl waits. ops must outlive the server.
+/* Start a server on addr. status_timeout_ms: time for the answer of ops->status; 0: 1500 ms, which
+ * is less than the 2 s that bpsctl waits. ops must outlive the server.
  * Errors: -errno; err gets the text. */
 int httpd_new(struct httpd **ret_httpd, struct event_base *base, const struct addr *addr,
 	uint32_t status_timeout_ms, const struct httpd_ops *ops, void *arg, struct err_text *err);
@@ -64,8 +65,8 @@ void httpd_set_names(struct httpd *h, const char *names);
 /* Return the bound port, also when port 0 was requested. */
 uint16_t httpd_port(const struct httpd *h);
 
-/* Answer a status request and free the request. code: HTTP status, usually 200. root: the document;
- * NULL: the answer is 500.
+/* Answer a status request and free the request. code: HTTP status, usually 200. root: JSON document
+ * of the answer; NULL: the answer has status 500.
  * Owns: takes the reference to root. */
 void httpd_answer(struct httpd_request *req, int code, json_t *root);
 

@@ -62,7 +62,7 @@ static void add_label(struct evbuffer *out, char open, const char *name, const c
 }
 
 /* Write a sample of the metric `name` with `suffix`. ap: label names and values, then NULL. le: the
- * upper bound of a histogram's bucket, which is added as a label; NULL: no such label. */
+ * upper bound of a histogram's bucket, which is added as a label; NULL: no label is added. */
 static void add_sample(struct evbuffer *out, const char *name, const char *suffix, double value,
 	const char *le, va_list ap)
 {

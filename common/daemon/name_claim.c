@@ -9,7 +9,8 @@
 #include <unistd.h>
 
 #define BACKLOG 16
-/* Most characters of a name (name_claim.h). sun_path has 108 bytes, of which the first is zero. */
+/* Largest length of a name in characters (name_claim.h). sun_path has 108 bytes, of which the first
+ * is zero. */
 #define NAME_BYTES 100
 
 static socklen_t address_of(const char *name, struct sockaddr_un *ret)
@@ -22,9 +23,9 @@ static socklen_t address_of(const char *name, struct sockaddr_un *ret)
 			   (size_t)(n > NAME_BYTES ? NAME_BYTES : n));
 }
 
-/* Find the process that listens on the socket: connect to it, and read the credentials that the
- * kernel recorded when that process called listen(2). Returns false when no process listens or the
- * connect fails. */
+/* Find the process that listens on the socket: connect to the socket, and read the credentials that
+ * the kernel recorded when that process called listen(2). Returns false when no process listens or
+ * the connect fails. */
 static bool ask_holder(const struct sockaddr_un *sun, socklen_t len, struct ucred *ret)
 {
 	socklen_t n = sizeof(*ret);

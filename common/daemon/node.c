@@ -17,7 +17,7 @@
 #include "common/daemon/metrics.h"
 #include "common/daemon/name_claim.h"
 
-/* A data thread whose loop has made no turn for this time counts as hung. */
+/* A data thread counts as hung when its loop completes no iteration for this time. */
 #define STUCK_NS           UINT64_C(1500000000)
 #define LOOK_US            250000
 #define CONNECT_TIMEOUT_MS 3000
@@ -259,8 +259,8 @@ static int open_member(struct node *n, enum role role, const struct node_opts *o
 
 /* End the process when a data thread hangs. Peers wait for the thread's partitions until the
  * process ends and is restarted. A service manager's watchdog may act sooner. n_hung counts the
- * checks that found a hung thread. A time would be wrong, because time also passes while the whole
- * process is stopped. */
+ * successive checks that found a hung thread. The function does not measure a time, because time
+ * also passes while the whole process is stopped. */
 static void on_look(evutil_socket_t fd, short what, void *arg)
 {
 	struct node *n = arg;

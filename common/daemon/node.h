@@ -17,7 +17,7 @@
 #include "common/datapath/net_open.h"
 #include "common/transport/congestion.h"
 
-/* Settings of both programs, the first member of each program's struct of options. */
+/* Settings of bps-server and bps-agent, the first member of each program's struct of options. */
 struct node_opts {
 	struct daemon_opts daemon;
 	struct addr listen, scheduler;
@@ -29,7 +29,7 @@ struct node_opts {
 	const char *same_host_dir;
 };
 
-extern const char *const node_same_host_words[]; /* auto, off */
+extern const char *const node_same_host_words[]; /* the words "auto" and "off" */
 
 /* Rows of the settings table for a struct whose first member is struct node_opts. */
 #define NODE_SETTINGS(http_default, listen_default, listen_help)                                   \
@@ -88,8 +88,9 @@ extern const char *const node_same_host_words[]; /* auto, off */
 struct node {
 	struct daemon daemon;
 	struct net *net;
-	struct shm_config same_host; /* dir is NULL when memory is not shared */
-	unsigned n_listen_fds;       /* number of same_host.listen_fds */
+	/* Shared memory of this host. The field dir is NULL when memory is not shared */
+	struct shm_config same_host;
+	unsigned n_listen_fds; /* number of same_host.listen_fds */
 	enum same_host_state same_host_state;
 	struct shm_counters same_host_counters;
 	/* Set by node_open. The transport's connection-management thread reads this pointer */
@@ -141,7 +142,8 @@ void node_refused(void *ctx, int code, const char *text);
 const struct shm_config *node_same_host(const struct node *n);
 
 /* Fill in the heartbeat's fields about shared memory and the network card. Call this function for
- * every heartbeat, because it also starts the measurement of the card when there is load. */
+ * every heartbeat, because the function also starts the measurement of the card when there is
+ * load. */
 void node_beat(struct node *n, struct ctl_beat *b);
 
 /* Return half of the machine's memory, the default of some settings. */
@@ -153,8 +155,8 @@ bool node_line(const struct node *n, char *ret, size_t room);
 
 /* Health of the program's threads. */
 struct node_health {
-	/* Each data thread stores the time of the last turn of its loop. beat_ns is the oldest of
-	 * these times; 0: no data thread runs yet */
+	/* Each data thread stores the time of the last iteration of its loop. beat_ns is the oldest
+	 * of these times; 0: no data thread runs yet */
 	uint64_t beat_ns;
 	bool is_agent;
 	/* True if this agent has reached neither the scheduler nor any server for too long */
@@ -164,8 +166,9 @@ struct node_health {
 /* Return whether the probe succeeds. If the probe fails, err gets the reason. */
 bool node_probe(const struct node *n, enum httpd_probe probe, const struct node_health *h,
 	struct err_text *err);
-/* Write the first part of /metrics, the same for both programs. */
+/* Write the first part of /metrics, which is the same for bps-server and bps-agent. */
 void node_metrics(const struct node *n, const struct node_health *h, struct evbuffer *out);
-/* Make a new JSON object with the first part of /status, the same for both programs. */
+/* Make a new JSON object with the first part of /status, which is the same for bps-server and
+ * bps-agent. */
 json_t *node_status(const struct node *n, const char *role, const struct node_health *h);
 #endif

@@ -16,7 +16,7 @@
 #include "common/base/clock.h"
 #include "common/os/fd_passing.h"
 
-#define SLOW_MS 200 /* less than the watchdog times of the daemons' threads */
+#define SLOW_MS 200 /* longest wait for a slow manager, less than the watchdog time of any thread */
 
 static int socket_address(const char *path, struct sockaddr_un *ret_sun, socklen_t *ret_len)
 {

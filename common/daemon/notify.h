@@ -25,12 +25,14 @@ int notify_ready(const char *status);
 /* Send RELOADING=1 with the present time, as systemd's Type=notify-reload requires. Call
  * notify_ready when the reload is done. */
 int notify_reloading(void);
-/* Send STATUS= with a sentence for people, STOPPING=1, or WATCHDOG=1. */
+/* Send STATUS= with a sentence for people (notify_status), STOPPING=1 (notify_stopping), or
+ * WATCHDOG=1 (notify_watchdog). */
 int notify_status(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 int notify_stopping(void);
 int notify_watchdog(void);
 
-/* Return the time in microseconds without a WATCHDOG=1 after which the service manager kills this
- * process; 0: there is no watchdog. Send WATCHDOG=1 at least twice in this time. */
+/* Return the watchdog time in microseconds; 0: there is no watchdog. When no WATCHDOG=1 arrives for
+ * this time, the service manager kills this process. Send WATCHDOG=1 at least twice in this
+ * time. */
 uint64_t notify_watchdog_us(void);
 #endif

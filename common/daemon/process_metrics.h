@@ -4,10 +4,10 @@
  * /proc/self. The functions keep no state and may be called on any thread. */
 struct evbuffer;
 
-/* Write process_cpu_seconds_total and process_resident_memory_bytes, whose names are those of
- * Prometheus's own libraries. Also write bps_thread_busy_seconds_total and
- * bps_thread_runqueue_seconds_total, both with the labels `thread` and `kind`. Label `thread` is
- * the thread's name. The times of threads with the same name are added. Label `kind` is main, data
- * or other. Values that the kernel does not provide are left out. */
+/* Write process_cpu_seconds_total and process_resident_memory_bytes. Prometheus's own libraries use
+ * the same names. Also write bps_thread_busy_seconds_total and bps_thread_runqueue_seconds_total,
+ * both with the labels `thread` and `kind`. Label `thread` is the thread's name. The times of
+ * threads with the same name are added. Label `kind` is main, data or other. Values that the kernel
+ * does not provide are left out. */
 void process_metrics(struct evbuffer *out);
 #endif

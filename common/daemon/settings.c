@@ -264,7 +264,7 @@ static struct settings *settings_new(const struct settings_spec *spec, int argc,
 	return NULL;
 }
 
-/* Read all sources. Returns SETTINGS_RUN, or the verdict when a value is invalid. */
+/* Read all sources. Returns SETTINGS_RUN, or another verdict when a value is invalid. */
 static enum settings_verdict take_all(struct settings *s, struct err_text *err)
 {
 	if (take_defaults(s, err) || settings_take_files(s, err) || take_environment(s, err))
@@ -371,8 +371,8 @@ void settings_free(struct settings *s)
 
 /* ---- reread ---- */
 
-/* Compute the values that will be in force. Rows with is_live take the value of fresh, and other
- * rows take the value of s. */
+/* Compute the values that will be in force. Rows with is_live take the value of `fresh`, and all
+ * other rows take the value of `s`. */
 static void make_effective(struct settings *s, struct settings *fresh)
 {
 	for (size_t i = 0; i < s->spec->n_rows; i++) {

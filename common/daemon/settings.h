@@ -5,12 +5,12 @@
  *
  * A value comes from the first of these sources that sets it: the flag (`--name value` or
  * `--name=value`), the environment (BPS_NAME, upper case, '-' becomes '_'), the INI files, the
- * default. Of a repeated flag the last value counts. An INI file has lines `name = value` ('_' may
- * replace '-'). After FILE, the files in FILE.d/ whose names end in .conf are read in the order of
- * their names; the last value counts. A file may have a section with the program's name ([server]
- * or [bps-server]), which has no effect. All values are checked, including values that another
- * source overrides. The error text for a bad value or an unknown name has the source, the allowed
- * values, and the nearest valid name.
+ * default. If a flag is repeated, the last value counts. An INI file has lines `name = value` ('_'
+ * may replace '-'). After FILE, the files in FILE.d/ whose names end in .conf are read in the order
+ * of their names; the last value counts. A file may have a section with the program's name
+ * ([server] or [bps-server]), which has no effect. All values are checked, including values that
+ * another source overrides. The error text for a bad value or an unknown name has the source, the
+ * allowed values, and the nearest valid name.
  *
  * Five flags are built in: --help, --version, --check-config, --print-config and --config FILE.
  * Without --config, BPS_CONFIG names the file. Without BPS_CONFIG, the table names the file, which
@@ -42,7 +42,7 @@
 #include "common/base/error.h"
 
 enum setting_type {
-	SET_BOOL, /* bool: yes|no|true|false|on|off|1|0; a bare flag is yes */
+	SET_BOOL, /* bool: yes|no|true|false|on|off|1|0; a flag without a value means yes */
 	SET_INT,  /* int64_t */
 	/* uint64_t bytes: a number with B, KiB, MiB, GiB or TiB. A number without a unit means
 	 * bytes */
@@ -64,27 +64,27 @@ enum setting_type {
 #define SETTING_GIB ((int64_t)1 << 30)
 
 struct setting {
-	const char *name; /* lower case, words joined by '-' */
+	const char *name; /* name of the setting: lower case, words joined by '-' */
 	enum setting_type type;
 	size_t offset, bytes; /* place and size of the value in the program's struct (SETTING_AT) */
 	const char *def;      /* default, as text */
 	/* Limits of the number, the bytes, the microseconds or the string's length. If min == max,
 	 * only the type limits the value */
 	int64_t min, max;
-	const char *const *words; /* SET_ENUM: NULL-terminated */
+	const char *const *words; /* SET_ENUM: the allowed words, NULL-terminated */
 	/* SET_ADDR: default port for an address without a port; 0: the address must have a port */
 	uint16_t port;
 	bool is_live;     /* a new value can be applied while the program runs */
-	const char *help; /* one line, lower case, no full stop */
+	const char *help; /* help text: one line, lower case, no full stop */
 };
 #define SETTING_AT(type, field) offsetof(type, field), sizeof(((type *)0)->field)
 
 enum settings_args {
 	SETTINGS_NO_ARGS, /* an argument that is not a flag is refused */
-	/* All words after the first argument that is not a flag are arguments, such as those of a
-	 * command to run */
+	/* The flags end at the first word that is not a flag. This word and all later words are
+	 * arguments, such as a command to run */
 	SETTINGS_ARGS_LAST,
-	SETTINGS_ARGS_MIXED, /* flags before, between and after the arguments */
+	SETTINGS_ARGS_MIXED, /* flags may stand before, between and after the arguments */
 };
 
 struct settings_spec {
@@ -95,28 +95,29 @@ struct settings_spec {
 	enum settings_args args;
 	const struct setting *rows;
 	size_t n_rows;
-	/* Bits of enum failpoint_owner: the owners whose failpoints --failpoints lists; 0: the
-	 * program does not have that flag */
+	/* Bits of enum failpoint_owner. The flag --failpoints lists the failpoints of these owners.
+	 * 0: the program does not have this flag */
 	unsigned failpoints;
-	/* Check whether the values are consistent with each other. Each single value is already
-	 * checked. values: the struct with the values of the rows. If check is NULL, there is no
-	 * such check. */
+	/* Check whether the values are consistent with each other. Each single value has already
+	 * been checked. values: the struct with the values of the rows. NULL: all combinations of
+	 * values are allowed. */
 	int (*check)(const void *values, struct err_text *err);
 };
 
 enum settings_verdict {
 	SETTINGS_RUN,    /* all values are set */
-	SETTINGS_DONE,   /* the output of --help or another such flag is on stdout; exit with 0 */
+	SETTINGS_DONE,   /* a flag such as --help has done its work; exit with 0 */
 	SETTINGS_USAGE,  /* the command line is invalid; exit with 64 (EX_USAGE) */
-	SETTINGS_CONFIG, /* file or environment is invalid; exit with 78 (EX_CONFIG) */
+	SETTINGS_CONFIG, /* a file or the environment is invalid; exit with 78 (EX_CONFIG) */
 };
 
 struct settings;
 
 /* Read all sources, and write the values of all rows into the struct `values`. ret_settings: set
  * only when the verdict is SETTINGS_RUN. *ret_settings owns the strings in `values` and the list of
- * arguments, so free it only after the last use of both. argv: must live as long as *ret_settings.
- * err: gets the text when the verdict is SETTINGS_USAGE or SETTINGS_CONFIG. */
+ * arguments, so free *ret_settings only after the last use of the strings and the list. argv: must
+ * live as long as *ret_settings. err: gets the text when the verdict is SETTINGS_USAGE or
+ * SETTINGS_CONFIG. */
 enum settings_verdict settings_load(struct settings **ret_settings,
 	const struct settings_spec *spec, int argc, char *const *argv, void *values,
 	struct err_text *err);

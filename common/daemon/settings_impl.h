@@ -22,18 +22,18 @@ struct settings_entry {
 	char *waiting;
 	const char *flag; /* value of the flag, in argv; NULL: no flag */
 	unsigned file;    /* number of the last file that set the value, from 1 */
-	int line;         /* line number in that file */
+	int line;         /* number of the line that set the value */
 };
 
 struct settings {
 	const struct settings_spec *spec;
-	void *values; /* the program's struct */
+	void *values; /* the program's struct with the values of the settings */
 	/* Values as they were read from the sources. In contrast to `values`, the program does not
 	 * change these values */
 	void *loaded;
 	/* Set by settings_reread: the values that settings_adopt will put in force */
 	void *effective;
-	struct settings_entry *entries; /* one per row */
+	struct settings_entry *entries; /* one entry per row of the settings table */
 	/* Settings from earlier rereads, which own strings to which the program may still point */
 	struct settings *older;
 	int argc;
@@ -47,15 +47,15 @@ struct settings {
 };
 
 /* ---- settings.c ---- */
-/* Set the value of a row from text. source: where text comes from; the text of an error starts with
- * source. */
+/* Parse `text` and set the value of a row. source: name of the source of `text`. Error texts start
+ * with this name. */
 int settings_take(struct settings *s, const struct setting *row, const char *text,
 	const char *source, struct err_text *err);
 struct settings_entry *settings_entry(const struct settings *s, const struct setting *row);
 
 /* ---- settings_type.c ---- */
 /* Parse text and write the value to `at`. For a setting of a string type, `at` gets the pointer
- * text, not a copy of the string.
+ * `text`, not a copy of the string.
  * Errors: -EINVAL, -ERANGE; err gets the text. */
 int setting_parse(const struct setting *row, void *at, char *text, struct err_text *err);
 /* Return whether the values at a and b are equal. */
@@ -64,21 +64,23 @@ size_t setting_bytes(enum setting_type type);
 /* Return the text that the help prints after the name of a flag, such as "=SIZE". For an enum, the
  * text is a list of its words, written to buf. */
 const char *setting_form(const struct setting *row, char *buf, size_t n_buf);
-/* Write the limits of a row into buf, such as "1 to 64". Returns false when the row has none. */
+/* Write the limits of a row into buf, such as "1 to 64". Returns false when the row has no
+ * limits. */
 bool setting_range(const struct setting *row, char *buf, size_t n_buf);
 
 /* ---- settings_file.c ---- */
-/* Read the INI file, from --config or the default, and the .conf files in its FILE.d. */
+/* Read the INI file FILE and the .conf files in FILE.d. FILE is the value of --config or of
+ * BPS_CONFIG, or the default. */
 int settings_take_files(struct settings *s, struct err_text *err);
 /* Read an open INI file into s->loaded; the file stays open. path: name of the file for messages.
- * Errors: -EIO, -EINVAL, and those of settings_take; err gets a text that names path. */
+ * Errors: -EIO, -EINVAL, and the errors of settings_take; err gets a text that names path. */
 int settings_take_stream(struct settings *s, FILE *file, const char *path, struct err_text *err);
 
 /* ---- settings_help.c ---- */
 extern const char *const settings_builtins[];
 #define SETTINGS_N_BUILTINS 6
 bool settings_same_name(const char *written, size_t n_written, const char *name);
-/* Find a row by its name. Returns NULL when there is none. */
+/* Find a row by its name. Returns NULL when no row has this name. */
 const struct setting *settings_find(const struct settings *s, const char *name, size_t n);
 
 /* Return a hint with the nearest valid name for the unknown name `wrong`. prefix: "" for a setting

@@ -201,7 +201,8 @@ struct setting_type_row {
 	size_t bytes;
 	const char *form; /* text after the flag's name in the help; NULL: the row's words */
 	int (*parse)(const struct setting *row, void *at, char *text, struct err_text *err);
-	bool (*is_same)(const void *a, const void *b); /* NULL: compare bytes */
+	/* Compares two values; NULL: the bytes are compared */
+	bool (*is_same)(const void *a, const void *b);
 	bool has_limits;
 };
 
