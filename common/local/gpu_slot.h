@@ -4,7 +4,7 @@
  * is a sealed memfd. It has one slot for each tensor of the trainer, at the tensor's index.
  *
  *   ready   the trainer's stream writes round r after the kernels that compute the gradient
- *   done    the executor writes r when the sum of round r lies in the tensor; the trainer's
+ *   done    the executor writes r when the sum of round r is in the tensor; the trainer's
  *           stream waits until done >= r
  *
  * Both counters only grow. They are compared by their signed difference, which may wrap around,
@@ -20,8 +20,8 @@
 #define GPU_SLOT_POISON (UINT64_C(1) << 62)
 
 struct gpu_slot {
-	/* Written by the GPU after the gradient. Partner of this write: the executor's acquire
-	 * load */
+	/* Written by the GPU after the gradient was written. Partner of this write: the executor's
+	 * acquire load */
 	_Atomic uint64_t ready;
 	/* Stored by the executor with release. Partner of this store: the GPU's wait, or the
 	 * trainer's acquire load */
@@ -52,8 +52,8 @@ static inline void gpu_slot_poison(struct gpu_slot *s)
 		;
 }
 
-/* Mark the round as done, unless the slot is poisoned. Release: the sum must be written before
- * done. Partner is the wait of the trainer's stream. */
+/* Mark the round as done, unless the slot is poisoned. Release: the sum must be written before the
+ * field `done`. Partner: the wait of the trainer's stream. */
 static inline void gpu_slot_finish(struct gpu_slot *s, uint64_t round)
 {
 	uint64_t done = atomic_load_explicit(&s->done, memory_order_relaxed);

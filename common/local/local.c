@@ -201,9 +201,9 @@ void local_done_most(
 void local_done_wake(struct local_control *c)
 {
 	/* The trainer adds to trainer_waits, then the kernel compares done_seq (local_done_wait).
-	 * This side adds to done_seq, then loads trainer_waits. All four are seq_cst. So either the
-	 * kernel compares the new done_seq and the trainer does not sleep, or this side reads that
-	 * the trainer waits. */
+	 * This side adds to done_seq, then loads trainer_waits. All four accesses are seq_cst. So
+	 * either the kernel compares the new done_seq and the trainer does not sleep, or this side
+	 * reads that the trainer waits. */
 	atomic_fetch_add(&c->done_seq, 1);
 	if (atomic_load(&c->trainer_waits))
 		futex(&c->done_seq, FUTEX_WAKE, INT_MAX, NULL);
@@ -234,9 +234,9 @@ int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, ui
 
 /* ---- messages ---- */
 
-#define FRAME_HEAD_BYTES 8 /* u16 type, u16 0, u32 seq */
-/* Most bytes of memory for the strings and lists of one decoded frame. The limit is larger than a
- * frame, because the structs of a list take more bytes than their encoding. */
+#define FRAME_HEAD_BYTES 8 /* bytes of a frame's header: u16 type, u16 0, u32 seq */
+/* Largest memory in bytes for the strings and lists of one decoded frame. The limit is larger than
+ * a frame, because the structs of a list take more bytes than their encoding. */
 #define DECODE_MEM_MAX (2 * LOCAL_FRAME_MAX)
 #define VERSION_MAX    63
 
@@ -513,7 +513,7 @@ int local_send(
 		fd_passing_attach(&mh, &room, fds, n_fds);
 	rc = send_all(sock, &mh, timeout_ms);
 	if (m->type == LOCAL_HELLO)
-		explicit_bzero(buf, body + FRAME_HEAD_BYTES); /* the frame may hold a token */
+		explicit_bzero(buf, body + FRAME_HEAD_BYTES); /* erase the job's token */
 	free(buf);
 	return rc;
 }
@@ -575,7 +575,7 @@ int local_peek(int sock, struct local_msg *ret, void **ret_mem, struct err_text 
 	if (n > 0 && rc == 0)
 		rc = 1;
 	if (rc == 1 && ret->type == LOCAL_HELLO)
-		explicit_bzero(buf, (size_t)n); /* the frame may hold a token */
+		explicit_bzero(buf, (size_t)n); /* erase the job's token */
 	free(buf);
 	return rc;
 }
@@ -611,7 +611,7 @@ int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct er
 	if (n && rc == 0)
 		rc = 1;
 	if (rc < 0 || ret->msg.type == LOCAL_HELLO)
-		explicit_bzero(iov.iov_base, (size_t)n); /* the frame may hold a token */
+		explicit_bzero(iov.iov_base, (size_t)n); /* erase the job's token */
 	/* The control buffer has room for all descriptors that a message can have. So MSG_CTRUNC
 	 * means that this process could not open some of the descriptors, because it has reached
 	 * its limit. */

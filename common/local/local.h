@@ -6,16 +6,18 @@
  *
  * The agent creates all shared memory (memfds that are sealed against shrinking and growing) and
  * passes the descriptors over the socket:
- *   control   per trainer, both write: ring of submissions, one entry per tensor
- *   input     arenas per trainer, the trainer writes, the agent reads: the in-slots of its tensors
- *   output    arenas per job, the agent writes, trainers map read-only: two out-slots per tensor,
- *             slot = round & 1
+ *   control   one page per trainer, written by the trainer and by the agent: ring of submissions,
+ *             one entry per tensor
+ *   input     arenas of a trainer, written by the trainer, read by the agent: one in-slot per
+ *             tensor
+ *   output    arenas of a job, written by the agent, mapped read-only by the trainers: two
+ *             out-slots per tensor, slot = round & 1
  *
- * Ring: one producer (the trainer, under a mutex of its library), one consumer (the agent). A
- * submission is {tensor index, op, priority, round}. Rounds of a tensor count from 1, and a trainer
- * has at most one round in flight per tensor. So a second ring for completions is not needed: round
- * r is complete when done_round of the tensor's entry is >= r. A restarted agent reads sq_head,
- * done_round and the ring, and continues.
+ * The ring has one producer (the trainer, under a mutex of its library) and one consumer (the
+ * agent). A submission is {tensor index, op, priority, round}. Rounds of a tensor count from 1, and
+ * a trainer has at most one round in flight per tensor. So a second ring for completions is not
+ * needed: round r is complete when done_round of the tensor's entry is >= r. A restarted agent
+ * reads sq_head, done_round and the ring, and continues.
  *
  * Wake-up of the agent: the trainer stores sq_tail (seq_cst) and, if agent_sleeps is set, writes
  * the eventfd. The agent sets agent_sleeps (seq_cst), checks sq_tail once more, and blocks. Wake-up
@@ -45,22 +47,24 @@ struct msghdr;
 #define LOCAL_WHY_GPU_OPEN 1
 #define LOCAL_MAGIC        0x31737062u /* the letters "bps1" */
 #define LOCAL_SOCKET       "/run/bps/agent.sock"
-#define LOCAL_FRAME_MAX    65536 /* most bytes of one socket message */
-/* Most tensors per DECLARE. With this limit a DECLARE with the longest names fits into a frame. A
- * DECLARED that refuses all tensors with the longest texts fits into a frame as well. */
+#define LOCAL_FRAME_MAX    65536 /* largest size of one socket message in bytes */
+/* Largest number of tensors per DECLARE. With this limit, a DECLARE with the longest names fits
+ * into a frame. A DECLARED that refuses all tensors with the longest texts fits into a frame as
+ * well. */
 #define LOCAL_DECLARE_MAX 100
-/* Most descriptors of a frame. Memory of a GPU may need many descriptors, one for each of its
- * handles */
+/* Largest number of descriptors in a frame. Memory of a GPU may need many descriptors, one for each
+ * of its handles */
 #define LOCAL_FDS_MAX 250
-/* FD_PASSING_MAX: most descriptors that the kernel passes with a message */
+/* Value of FD_PASSING_MAX, the largest number of descriptors that the kernel passes with a
+ * message */
 #define LOCAL_FDS_ROOM 253
 #define LOCAL_ALIGN    64
 
 struct local_sqe {
 	uint32_t tensor;   /* index of the tensor's entry */
 	uint16_t priority; /* the agent serves larger priorities first */
-	uint8_t op;        /* enum op */
-	uint8_t flags;     /* must be 0 */
+	uint8_t op;        /* operation, a value of enum op */
+	uint8_t flags;     /* reserved for flags; must be 0 */
 	uint64_t round;
 };
 
@@ -87,11 +91,11 @@ struct local_entry { /* entry of a tensor, 64 bytes */
 /* Struct at the start of the control memfd. The ring and the tensors' entries follow the struct */
 struct local_control {
 	uint32_t magic, abi;
-	uint32_t sq_entries; /* entries of the ring, a power of two */
+	uint32_t sq_entries; /* number of ring entries, a power of two */
 	uint32_t tensor_entries;
 	uint64_t sq_offset, entries_offset, bytes;
-	_Alignas(64) _Atomic uint32_t sq_tail; /* written by the trainer */
-	_Alignas(64) _Atomic uint32_t sq_head; /* written by the agent */
+	_Alignas(64) _Atomic uint32_t sq_tail; /* next free entry; written by the trainer */
+	_Alignas(64) _Atomic uint32_t sq_head; /* oldest entry; written by the agent */
 	_Atomic uint32_t agent_sleeps;
 	/* Error code, written by the agent: the reason why rounds that need a server cannot
 	 * complete now. 0: no reason is known. The trainer reads the code while it waits. No memory
@@ -106,8 +110,8 @@ struct local_control {
 	_Alignas(64) _Atomic uint32_t trainer_waits;
 };
 
-#define LOCAL_SQ_MAX      (1u << 20) /* most ring entries */
-#define LOCAL_TENSORS_MAX (1u << 24) /* most tensor entries */
+#define LOCAL_SQ_MAX      (1u << 20) /* largest number of ring entries */
+#define LOCAL_TENSORS_MAX (1u << 24) /* largest number of tensor entries */
 
 /* Return the size in bytes of a control page with this number of ring entries and tensor entries,
  * including alignment. */
@@ -148,8 +152,8 @@ bool local_sq_pop(
 bool local_sq_sleep(struct local_control *c, uint32_t sq_entries, uint32_t head);
 /* Agent: clear the agent's sleep flag. */
 void local_sq_awake(struct local_control *c);
-/* Agent: mark a round of a tensor as complete. tensor: index of its entry, checked by the caller.
- * Call local_done_wake once after a batch. */
+/* Agent: mark a round of a tensor as complete. tensor: index of the tensor's entry, checked by the
+ * caller. Call local_done_wake once after a batch. */
 void local_done(struct local_control *c, uint32_t sq_entries, uint32_t tensor, uint64_t round,
 	int status, uint32_t workers);
 /* Agent: set workers_most of a tensor's entry. Call this function before local_done. */
@@ -158,8 +162,8 @@ void local_done_most(
 /* Agent: wake the trainer's waiting threads, if there are any. */
 void local_done_wake(struct local_control *c);
 /* Trainer: block until done_seq differs from `seen`, at most for timeout_ns. Polls for spin_ns
- * first. Returns -ETIMEDOUT, or 0. After 0 done_seq may still be unchanged, for example after a
- * signal.
+ * first. Returns -ETIMEDOUT, or 0. After a return of 0, done_seq may still be unchanged, for
+ * example after a signal.
  * Usage: seen = done_seq; if not complete: local_done_wait(c, seen, ...); repeat. */
 int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, uint64_t timeout_ns);
 
@@ -171,8 +175,8 @@ enum local_type {
 	/* Answers HELLO. Carries the descriptors of the control memfd and the eventfd, or the code
 	 * and text of an error. After an error the agent closes the socket */
 	LOCAL_WELCOME,
-	/* Sent without a request: all workers of the job have joined (code 0), or the job has
-	 * failed. Only the first failure counts */
+	/* Reports, without a request, that all workers of the job have joined (code 0), or that the
+	 * job has failed. Only the first failure counts */
 	LOCAL_JOB,
 	LOCAL_DECLARE,
 	LOCAL_DECLARED, /* answers DECLARE; sent after the ARENA messages of the new arenas */
@@ -202,7 +206,7 @@ struct local_hello {
 	uint32_t size;
 	uint32_t flags; /* enum job_flags */
 	uint32_t part_bytes;
-	struct blob token; /* the job's token, CTL_TOKEN_BYTES long; empty: the job has none */
+	struct blob token; /* the job's token, CTL_TOKEN_BYTES long; empty: no token */
 	/* backup, grace_ms and max_size have the meaning that they have in struct ctl_join */
 	uint16_t backup;
 	uint32_t grace_ms;
@@ -250,11 +254,12 @@ struct local_slot {
 	uint32_t tensor; /* index of the tensor's entry in the control page */
 	uint32_t in_arena, out_arena;
 	uint64_t in_offset;
-	uint64_t out_offset[2]; /* index: round & 1; encoded as two u64 fields */
+	/* Offsets of the out-slots, indexed by round & 1; encoded as two u64 fields */
+	uint64_t out_offset[2];
 	struct ctl_cause cause;
 };
 struct local_declared {
-	struct local_slot *slots; /* in the order of DECLARE */
+	struct local_slot *slots; /* answers, in the order of the tensors in DECLARE */
 	uint32_t n_slots;
 };
 struct local_arena {
@@ -263,7 +268,7 @@ struct local_arena {
 	uint64_t bytes;
 };
 struct local_why {
-	uint32_t tensor; /* UINT32_MAX: the whole job */
+	uint32_t tensor; /* index of the tensor's entry; UINT32_MAX: the whole job */
 	uint64_t round;
 };
 struct local_text {
@@ -280,7 +285,8 @@ struct local_finished {
 	struct ctl_cause cause;
 };
 
-/* Most workers per answer. Even with the longest names, this number of workers fits into a frame */
+/* Largest number of workers per answer. Even with the longest names, this number of workers fits
+ * into a frame */
 #define LOCAL_PEOPLE_MAX 200
 struct local_ask {
 	/* Index of a tensor's entry: requests the workers in the last sum of that tensor.
@@ -303,11 +309,11 @@ struct local_people {
 	/* view of the job in which this list is valid; grows with each change of the workers */
 	uint64_t view;
 	uint32_t n_all;
-	struct local_person *people; /* sorted by rank */
+	struct local_person *people; /* workers, sorted by rank */
 	uint32_t n_people;
 };
 
-struct local_traffic {     /* bytes over the network, for all jobs of the agent */
+struct local_traffic {     /* network traffic of the agent, for all its jobs */
 	uint64_t instance; /* instance of the agent; a new instance counts from 0 again */
 	uint64_t sent_bytes, received_bytes;
 };

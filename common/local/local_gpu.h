@@ -8,8 +8,8 @@
  *   trainer                     agent                        executor
  *      DEVICE ------------------->  START, the first time ------>
  *                                   <----------------------- READY
- *      <---- DEVICE_AT + socket --- TRAINER + the other end --->
- *      HELLO -----------------------------------------------> when all local ranks have sent it:
+ *      <---- DEVICE_AT + socket --- TRAINER + peer socket ----->
+ *      HELLO -----------------------------------------------> when all local ranks sent HELLO:
  *                                   <----------------------- ROUTE
  *      <------------------------------------------------- WELCOME + counter page
  *      ALLOC, IMPORT + handles ------------------------------->
@@ -21,16 +21,16 @@
 
 #define GPU_UUID_BYTES   16
 #define GPU_HANDLE_BYTES 64
-#define LOCAL_GPUS_MAX   64 /* most GPUs of a machine */
-#define GPU_WORD_MAX     31 /* most letters in the name of a back-end or route */
+#define LOCAL_GPUS_MAX   64 /* largest number of GPUs of a machine */
+#define GPU_WORD_MAX     31 /* largest length of the name of a back-end or route */
 #define GPU_PATH_MAX     255
 #define GPU_NODES_BYTES  (LOCAL_GPUS_MAX * sizeof(uint16_t))
 /* Number of the only descriptor that an executor has at its start besides stdin, stdout and stderr:
  * the socket to the agent */
 #define GPU_PIPE_FD 3
 
-/* Types of messages. The numbers do not overlap those of enum local_type. Each comment begins with
- * the sender */
+/* Types of messages. The numbers do not overlap the numbers of enum local_type. Each comment begins
+ * with the sender */
 enum {
 	GPU_TYPE_FIRST = 32,
 	GPU_HELLO = GPU_TYPE_FIRST, /* trainer: attaches to the executor */
@@ -79,8 +79,8 @@ struct gpu_alloc {
 };
 /* Version of struct gpu_memory, as in the executor's struct device_desc. */
 #define GPU_MEMORY_VERSION 1
-/* Values of gpu_memory.kind: whether gpu_memory.handle or a descriptor of the message identifies
- * the memory, and how */
+/* Values of gpu_memory.kind. FD: device memory, in descriptors of the message. IPC: device memory,
+ * identified by gpu_memory.handle. HOST: memory of the back-end "host", in one memfd */
 enum { GPU_MEMORY_FD = 1, GPU_MEMORY_IPC, GPU_MEMORY_HOST };
 struct gpu_memory {
 	uint16_t version, kind;
@@ -98,15 +98,16 @@ struct gpu_region {
 	uint32_t n_memory;
 };
 struct gpu_import {
-	struct gpu_memory *memory; /* one entry */
+	struct gpu_memory *memory; /* array of one entry */
 	uint32_t n_memory;
 };
-struct gpu_release { /* RELEASE and RELEASED; code and text: result, only in RELEASED */
+/* Content of RELEASE and RELEASED. Only RELEASED has a result in code and text */
+struct gpu_release {
 	uint32_t code;
 	const char *text;
 	uint32_t region;
 };
-struct gpu_text { /* READY, FAILED, END */
+struct gpu_text { /* content of READY, FAILED and END */
 	uint32_t code;
 	const char *text;
 };
@@ -124,10 +125,10 @@ struct gpu_trainer {
 struct gpu_route {
 	const char *route;
 	uint32_t n_inputs;
-	/* Number of the NUMA node that should have the host memory for sums, plus 1; 0: any
+	/* NUMA node that should have the host memory for sums: number of the node + 1; 0: any
 	 * node. */
 	uint32_t sum_node;
-	/* u16 for each input: the number of its NUMA node, plus 1; 0: any node */
+	/* Array of u16, one for each input: number of the input's NUMA node + 1; 0: any node */
 	struct blob input_nodes;
 };
 struct gpu_arena {

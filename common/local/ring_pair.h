@@ -26,7 +26,7 @@ struct ring_pair_entry {
 };
 _Static_assert(sizeof(struct ring_pair_entry) == 32, "part of the protocol");
 
-#define RING_PAIR_ENTRIES 4096u /* entries of each ring, a power of two */
+#define RING_PAIR_ENTRIES 4096u /* number of entries of each ring, a power of two */
 
 struct ring_pair_ring {
 	_Alignas(64) _Atomic uint32_t tail; /* written by the sender */
@@ -44,10 +44,10 @@ struct ring_pair_page {
 };
 
 struct ring_pair {
-	struct ring_pair_page *page;  /* mapped and unmapped by the caller */
+	struct ring_pair_page *page;  /* shared page, mapped and unmapped by the caller */
 	int wake_fd;                  /* eventfd that wakes the other side; the caller closes it */
 	unsigned out;                 /* index of the ring that this side fills */
-	uint32_t tail, head;          /* this side's own positions */
+	uint32_t tail, head;          /* this side's own positions in the two rings */
 	struct ring_pair_entry *late; /* entries that did not fit into the ring, oldest first */
 	size_t n_late, first_late, cap_late;
 	bool is_dirty; /* entries were written to the ring since the last flush */
@@ -70,7 +70,7 @@ bool ring_pair_sleep(struct ring_pair *p);
 /* Clear this side's sleep flag. */
 void ring_pair_awake(struct ring_pair *p);
 
-/* Entries from the agent. id is the tensor's index, except where noted. */
+/* Entries from the agent. The field id is the tensor's index, except where noted. */
 enum ring_pair_to_executor {
 	RING_PAIR_TENSOR =
 		/* New tensor. a: dtype; x: elements; y: bytes of a partition. BUFFER and PLACE
