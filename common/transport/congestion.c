@@ -15,7 +15,7 @@
 
 #define AUTO   "auto"
 #define SYSTEM "system"
-#define BBR    "bbr" /* prefix of bbr, and of bbr2 and bbr3 in patched kernels */
+#define BBR    "bbr" /* prefix of the name bbr, and of bbr2 and bbr3 in patched kernels */
 
 static const char *const instead[] = {"cubic", "reno"};
 
@@ -93,8 +93,9 @@ int congestion_find(const char *wanted, char *ret, struct err_text *err)
 		fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
 	if (fd < 0)
 		return err_set(err, -errno, "cannot open a TCP socket: %s", strerror(errno));
+	/* If the kernel reports no default, no default needs a replacement */
 	if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, system, &len))
-		*system = '\0'; /* the kernel reports no default, so there is none to replace */
+		*system = '\0';
 	name = congestion_choose(wanted, system, may_use, &fd, err);
 	if (name) {
 		snprintf(ret, CONGESTION_NAME_MAX + 1, "%s", name);

@@ -10,16 +10,17 @@
  * processor time (docs/explanation/performance.md, point 7). */
 #include "common/base/error.h"
 
-/* Most bytes of a name without the NUL byte. The kernel's TCP_CA_NAME_MAX includes the NUL byte */
+/* Largest length of a name in bytes, without the NUL byte. The kernel's TCP_CA_NAME_MAX includes
+ * the NUL byte */
 #define CONGESTION_NAME_MAX 15
 
 /* Choose the congestion control to set on each data socket. system: the kernel's default.
- * wanted "auto": set nothing, unless the default is a version of BBR. Then choose cubic or reno,
- * the first that this process may use. wanted "system": set nothing. Any other wanted: a name that
- * the kernel must know.
+ * If `wanted` is "auto", set nothing, unless the default is a version of BBR. In that case choose
+ * the first of cubic and reno that this process may use. If `wanted` is "system", set nothing. Any
+ * other text in `wanted` is the name to choose, which the kernel must know.
  * may_use(ctx, name): returns 0 when this process may use the name, else -errno.
  * Returns a name, or "" to set nothing. Returns NULL, with err set, when the kernel does not know
- * wanted or does not allow it. Pure. */
+ * or does not allow the wanted name. Pure. */
 const char *congestion_choose(const char *wanted, const char *system,
 	int (*may_use)(void *ctx, const char *name), void *ctx, struct err_text *err);
 

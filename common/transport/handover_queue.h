@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_TRANSPORT_HANDOVER_QUEUE_H
 #define BPS_COMMON_TRANSPORT_HANDOVER_QUEUE_H
 /* Bounded queue from a transport's connection thread to one data thread. An eventfd wakes the data
- * thread. The queue copies items when they are pushed and popped. It erases its own copy of a
- * popped item, because items contain keys. */
+ * thread. The queue copies items when they are pushed and popped. The queue erases its own copy of
+ * a popped item, because items contain keys. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -16,7 +16,7 @@ struct handover_queue {
 	unsigned head, max;
 	size_t item_bytes;
 	char *items;
-	int wake_fd; /* readable after a push */
+	int wake_fd; /* eventfd, readable after a push */
 };
 
 /* Initialize the queue. Call handover_queue_fini even when the initialization fails.

@@ -6,11 +6,11 @@
  * common/transport/fabric/fabric.h uses libfabric (its providers tcp and verbs).
  *
  * The connecting side first sends a ticket: 48 bytes with thread, peer id, instance and nonce, and
- * their HMAC under a key. The scheduler gives that key to these two instances only. The listener
- * checks the ticket before it receives anything else, and answers with a proof. A ticket has no
- * expiry time. It is valid while the key function returns a key for its sender. Each ticket is
- * valid only once: its nonce contains a count of the sender's connects, and the listener records
- * the last counts. */
+ * their HMAC under a key. The scheduler gives the key only to the two instances of the connection.
+ * The listener checks the ticket before it receives anything else, and answers with a proof. A
+ * ticket has no expiry time. A ticket is valid while the key function returns a key for its sender.
+ * Each ticket is valid only once: its nonce contains a count of the sender's connects, and the
+ * listener records the last counts. */
 #include <stdint.h>
 
 #include "common/base/error.h"
@@ -34,7 +34,7 @@ struct net_config {
 	/* Only for libfabric: number of receives granted to the peer per connection. 0: 64; a value
 	 * below 4 is raised to 4 */
 	uint32_t credits;
-	uint32_t connect_timeout_ms; /* limit for connect and handshake; 0: 3000 */
+	uint32_t connect_timeout_ms; /* time limit for connect and handshake; 0: 3000 ms */
 	uint32_t ping_ms;            /* silence after which a ping is sent; 0: never */
 	uint32_t dead_ms;            /* silence that closes a connection; at least 2 * ping_ms */
 };
@@ -58,12 +58,13 @@ struct net_stats {
 
 /* Stop the listener and free n. All its xports must be freed before. NULL is allowed. */
 void net_close(struct net *n);
-/* Return the provider in use: "sockets", "tcp" or "verbs". The string is valid as long as n. */
+/* Return the provider in use: "sockets", "tcp" or "verbs". The string is valid as long as n
+ * exists. */
 const char *net_provider(const struct net *n);
 /* Return the listener's port. */
 uint16_t net_port(const struct net *n);
-/* Set the member id that the scheduler has assigned to this process. Call it before the first
- * connect. */
+/* Set the member id that the scheduler has assigned to this process. Call this function before the
+ * first connect. */
 void net_set_id(struct net *n, uint32_t my_id);
 /* Make the xport of data thread `thread`. Thread: any, before the data thread starts using the
  * xport. */

@@ -28,7 +28,7 @@ struct net_thread {
 	struct peer_xport *x;
 	struct net_counters count;
 	struct handover_queue queue;
-	LIST_ENTRY(net_thread) link; /* in net->threads, guarded by net->lock */
+	LIST_ENTRY(net_thread) link; /* link in net->threads, guarded by net->lock */
 };
 
 struct net_ops {
@@ -40,22 +40,22 @@ struct net_ops {
 /* First member of every implementation's object. */
 struct net {
 	const struct net_ops *ops;
-	/* Copy of the caller's configuration. Its strings are copies as well, except congestion,
-	 * which is NULL */
+	/* Copy of the caller's configuration. Its strings are copies as well, except the field
+	 * congestion, which is NULL */
 	struct net_config cfg;
 	net_key_fn key_fn;
 	void *key_ctx;
 	uint16_t port;
 	_Atomic uint32_t my_id, nonces;
-	/* Random number in all nonces of this process, so that the nonces differ from those before
-	 * a restart of the process */
+	/* Random number in all nonces of this process, so that these nonces differ from all nonces
+	 * before a restart of the process */
 	uint16_t tag;
 
 	pthread_mutex_t lock; /* guards threads and past */
 	LIST_HEAD(net_thread_list, net_thread) threads;
 	struct net_stats past; /* sums of the counters of freed data threads */
 	_Atomic uint64_t refused, silent;
-	struct replay replay; /* connection thread only */
+	struct replay replay; /* used only by the connection thread */
 };
 
 /* Fill in a zeroed object. Call net_fini even when net_init fails.
@@ -83,8 +83,9 @@ void net_seal_ticket(const struct net *n, const struct peer_conn *c, enum channe
 /* Make the proof of this process for the sender of ticket t. */
 void net_seal_proof(const struct net *n, const struct ticket *t, const void *key, uint16_t credits,
 	uint64_t cookie, uint8_t ret[PROOF_BYTES]);
-/* Check a ticket; call it on the connection thread. Returns NULL when the ticket is valid, and
- * writes its fields and the key shared with its sender. Else returns the reason for refusing it. */
+/* Check a ticket, on the connection thread. If the ticket is valid, writes its fields to *ret and
+ * the key shared with the sender to ret_key, and returns NULL. Otherwise returns the reason for
+ * refusing the ticket. */
 const char *net_check_ticket(
 	struct net *n, const void *buf, size_t n_bytes, struct ticket *ret, void *ret_key);
 /* Count and log a refusal. Returns the word (REFUSED_...) that the caller sends to the peer. */

@@ -42,19 +42,19 @@ struct peer_conn {
 	 * larger by one */
 	uint64_t nonce;
 	uint16_t peer_thread;
-	uint8_t key[TICKET_KEY_BYTES]; /* erased after the proofs are checked */
+	uint8_t key[TICKET_KEY_BYTES]; /* shared key, erased after the proofs are checked */
 	TAILQ_ENTRY(peer_conn) doomed;
 	char why[192];
 };
 
 struct peer_times {
-	uint32_t connect_timeout_ms; /* limit of the handshake */
+	uint32_t connect_timeout_ms; /* time limit of the handshake */
 	uint32_t ping_ms, dead_ms;   /* as in struct net_config */
 };
 struct peer_xport {
 	struct xport pub; /* first member, so a pointer to it can be cast to this struct */
 	unsigned thread;
-	int epoll_fd; /* opened and closed by the transport */
+	int epoll_fd; /* epoll descriptor, opened and closed by the transport */
 	struct peer_times times;
 	uint64_t now_ns, next_deadline_ns;
 	uint32_t n_conns;
@@ -75,10 +75,10 @@ int peer_reap(struct peer_xport *x);
 
 /* Change the state to `to`, which the present state must allow, and log why. */
 void peer_conn_set_state(struct peer_conn *c, enum conn_state to, const char *why);
-/* Record the peer that c connects to. key: TICKET_KEY_BYTES. */
+/* Record the peer that c connects to. key: TICKET_KEY_BYTES bytes. */
 void peer_conn_set_peer(struct peer_conn *c, uint16_t thread, uint32_t peer_id,
 	uint64_t peer_instance, const void *key, void *user);
-/* Start a handshake: go from FREE to state, which is CONNECTING or ACCEPTING. */
+/* Start a handshake: change from FREE to `state`, which is CONNECTING or ACCEPTING. */
 void peer_conn_begin(struct peer_conn *c, enum conn_state state, const char *why);
 /* Finish the handshake: go to UP. The caller then runs the up callback. */
 void peer_conn_come_up(struct peer_conn *c);
@@ -91,9 +91,10 @@ void peer_conn_doom(struct peer_conn *c, const char *fmt, ...)
 /* Log that the peer broke the protocol, and mark the connection as failed. */
 void peer_conn_broke_protocol(struct peer_conn *c, const char *what);
 /* Mark the connection as failed if its handshake exceeds the deadline or its peer is dead. Returns
- * whether the caller has to send a ping, which is needed once after ping_ms without a byte from the
- * peer. A peer is dead after dead_ms of silence, if it also had dead_ms - ping_ms to answer a ping.
- * The ping is required, because this process may itself have been stopped during the silence. */
+ * whether the caller has to send a ping. A ping is due once after ping_ms without a byte from the
+ * peer. A peer is dead when no byte arrived for dead_ms, and for dead_ms - ping_ms after the ping.
+ * The time since the ping counts, because this process itself may have been stopped before the
+ * ping. */
 bool peer_conn_tick(struct peer_conn *c);
 
 static inline uint64_t peer_conn_nonce(const struct peer_conn *c, enum channel channel)

@@ -1,28 +1,29 @@
 #ifndef BPS_COMMON_TRANSPORT_READ_WINDOW_H
 #define BPS_COMMON_TRANSPORT_READ_WINDOW_H
-/* Limit of the bytes that are requested and not yet received on one connection. In one direction,
+/* Limit of the bytes that are requested and not yet received on one connection. In each direction,
  * requested bytes and bytes sent without a request share one stream. With too many bytes in flight,
- * the answer to a new request waits behind all of them. So the limit follows the time from request
- * to arrival: it shrinks when that time is long and grows when it is short. The least limit is what
- * 1 Gbit/s carries in a millisecond. A read is split into pieces of half the limit. Reads that do
- * not fit into the limit yet are queued. A transport without eager bytes queues only
- * READ_WINDOW_QUEUE reads, which suffice to keep the window full. Pure: no I/O, clock or threads.
- * The transports and the simulator of bandwidth (tests/scale) share it. */
+ * the answer to a new request waits behind all these bytes. So the limit depends on the time from
+ * request to arrival. The limit shrinks when this time is long, and grows when this time is short.
+ * The smallest limit is the number of bytes that 1 Gbit/s carries in a millisecond. A read is split
+ * into pieces of half the limit. Reads that do not fit into the limit yet are queued. A transport
+ * without eager bytes queues only READ_WINDOW_QUEUE reads, which suffice to keep the window full.
+ * Pure: no I/O, clock or threads. The transports and the simulator of bandwidth (tests/scale) share
+ * this code. */
 #include <stdbool.h>
 #include <stdint.h>
 
 #define READ_WINDOW_MIN   (UINT32_C(128) << 10)
 #define READ_WINDOW_FIRST (UINT32_C(1) << 20)
 #define READ_WINDOW_MAX   (UINT32_C(8) << 20)
-/* Most reads that wait for the window, in a transport without eager bytes */
+/* Largest number of reads that wait for the window, in a transport without eager bytes */
 #define READ_WINDOW_QUEUE 2
 #define READ_FAST_NS      UINT64_C(1000000)
 #define READ_SLOW_NS      UINT64_C(4000000)
-#define READS_MAX         16 /* most reads per connection */
+#define READS_MAX         16 /* largest number of reads per connection */
 
 struct read_window {
 	uint32_t bytes; /* bytes requested and not yet received */
-	uint32_t limit; /* most bytes in flight; READ_WINDOW_FIRST at first */
+	uint32_t limit; /* limit of the bytes in flight; initially READ_WINDOW_FIRST */
 };
 
 /* Return the length of the next piece of a read with `left` bytes not requested yet. */

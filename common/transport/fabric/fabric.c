@@ -434,7 +434,7 @@ void fabric_renew(struct fabric_xport *x)
 	if (rc) {
 		log_error("cannot open libfabric's completion queue again, ending this process: %s",
 			fi_strerror(-rc));
-		abort(); /* the service manager restarts this process */
+		abort(); /* after abort(), the service manager restarts this process */
 	}
 	x->is_spoiled = false;
 }

@@ -6,17 +6,17 @@
  * A process has one struct fabric, with the provider, the address and the connection-management
  * thread. That thread reads the event queues and, in a server, checks the tickets of the listener's
  * connections. Each data thread has one struct fabric_xport: domain, completion queue, shared
- * receive context. It has at most 256 connections, or 1,024 with provider tcp of libfabric 1.19 and
- * later (fabric_gates.h). Progress is manual (FI_PROGRESS_MANUAL): data moves only inside poll.
- * may_sleep asks libfabric whether the thread may block.
+ * receive context. A data thread has at most 256 connections, or 1,024 with provider tcp of
+ * libfabric 1.19 and later (fabric_gates.h). Progress is manual (FI_PROGRESS_MANUAL): data moves
+ * only inside poll. may_sleep asks libfabric whether the thread may block.
  *
  * A peer with a valid ticket must be trusted code, because it could crash libfabric's provider
  * tcp. */
 #include "common/transport/net.h"
 
 /* Open the network transport for libfabric's provider cfg->provider, as net_open does
- * (common/datapath/net_open.h). Sets two environment variables of libfabric, so call it before
- * other threads read the environment. */
+ * (common/datapath/net_open.h). Sets two environment variables of libfabric, so call this function
+ * before other threads read the environment. */
 int fabric_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, struct net **ret,
 	struct err_text *err);
 

@@ -13,7 +13,7 @@
 #include "common/base/log.h"
 
 /* Find a free slot for a new connection, and zero its struct except last_cookie. Returns NULL when
- * no slot or no memory is left. */
+ * no slot is free, or when out of memory. */
 static struct fabric_conn *conn_get(struct fabric_xport *x)
 {
 	struct fabric_conn *c = NULL;
@@ -76,7 +76,7 @@ static void conn_discard(struct fabric_conn *c)
 	c->rx_cookie = 0;
 }
 
-/* Value of FI_GET_FD in libfabric 2.2. The headers of 1.17 do not define it. */
+/* Value of FI_GET_FD in libfabric 2.2. The headers of libfabric 1.17 do not define this value. */
 #define CONTROL_GET_FD (FI_EXPORT_FID + 1)
 
 int fabric_ep_socket(const struct fabric *f, struct fid_ep *ep)
@@ -107,7 +107,7 @@ static int open_ep(struct fabric_conn *c, enum channel channel, struct fi_info *
 {
 	struct fabric_xport *x = fabric_xport_of(c);
 	struct fid_ep **ep = &c->eps[channel];
-	/* The second channel of a connection uses the receives of the first one. */
+	/* The second channel of a connection uses the receives of the first channel. */
 	uint32_t more = c->base.state == CONN_FREE ? c->granted : 0;
 	int rc = fabric_io_grow_rx(x, x->n_granted + more);
 
@@ -414,14 +414,14 @@ void fabric_conn_down(struct fabric_conn *c, const char *why)
 	struct fabric_xport *x = fabric_xport_of(c);
 
 	if (c->base.state == CONN_GONE || c->base.state == CONN_FREE)
-		return; /* a callback of the first call has closed the connection a second time */
+		return; /* second call of this function, from a callback of the first call */
 	if (c->is_busy)
 		TAILQ_REMOVE(c->is_stuck ? &x->stuck : &x->busy, c, link);
 	c->is_busy = c->is_stuck = false;
 	peer_conn_set_state(&c->base, CONN_GONE, why);
 	if (c->n_rops)
 		fabric_spoil(x);
-	/* After close_channels this side receives no byte, and the peer can read none. So the
+	/* After close_channels this side receives no byte, and the peer can read no byte. So the
 	 * memory that this side offered may change. */
 	close_channels(c);
 	fabric_io_abandon(c);
@@ -439,8 +439,8 @@ void fabric_conn_tick(struct fabric_xport *x)
 	const struct wire_msg ping = {.type = WIRE_PING};
 
 	x->base.next_deadline_ns = UINT64_MAX;
-	/* A ping is not sent when there are no credits. That does no harm, because the peer then
-	 * has to send credits, which show that the peer is alive. */
+	/* A ping is not sent when there are no credits. A missing ping does no harm, because the
+	 * peer then has to send credits. The credits show that the peer is alive. */
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++)
 		if (x->conns[i] && peer_conn_tick(&x->conns[i]->base))
 			fabric_io_put(x->conns[i], &ping, 1);

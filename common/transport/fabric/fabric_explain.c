@@ -1,6 +1,6 @@
 /* Explain errors of libfabric to people. If a provider cannot use an address, libfabric reports
- * only "no data available". If the limit of locked memory is too low, it reports only "cannot
- * allocate memory". Any thread may call the functions. */
+ * only "no data available". If the limit of locked memory is too low, libfabric reports only
+ * "cannot allocate memory". Any thread may call the functions. */
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <linux/capability.h>

@@ -17,12 +17,12 @@ struct fabric_gates {
 	 * 1.18.0. See fabric_spoil. */
 	bool is_spoiled_by_cut_reads;
 	/* Provider tcp has FI_GET_FD, with which fi_control returns the socket of an endpoint.
-	 * libfabric has it since commit 54253b517 (2.2). */
+	 * libfabric has FI_GET_FD since commit 54253b517 (2.2). */
 	bool has_get_fd;
-	/* Most connections of a data thread. Provider tcp of 1.17 visits every endpoint in each
-	 * poll. From 1.19 on, the cost of a poll does not depend on the number of endpoints. For
-	 * verbs the network adapter limits the number, because each connection needs two of the
-	 * adapter's queue pairs. */
+	/* Largest number of connections of a data thread. Provider tcp of 1.17 visits every
+	 * endpoint in each poll. From 1.19 on, the cost of a poll does not depend on the number of
+	 * endpoints. For verbs, the network adapter limits the number of connections, because each
+	 * connection needs two of the adapter's queue pairs. */
 	uint32_t conns_max;
 };
 

@@ -11,15 +11,17 @@
  *
  * Ownership: endpoints, completion queue, buffers and connections belong to the data thread. The
  * connection-management thread only reads the event queues, one per data thread, and passes the
- * events to the data threads (handover_queue.h). It never touches a connection. A client without a
- * ticket that sends half a handshake can block only the connection-management thread, never data.
+ * events to the data threads (handover_queue.h). The connection-management thread never touches a
+ * connection. A client without a ticket that sends half a handshake can block only this thread,
+ * never data.
  *
  * The states are those of peer_conn.h. A DOOMED connection is closed in the next poll.
- * fabric_conn_down goes to GONE, runs the down callback, and goes to FREE before it returns.
+ * fabric_conn_down sets the state GONE, runs the down callback, and sets the state FREE before it
+ * returns.
  *
- * The connecting side opens the second channel after it has received the proof on the first one.
- * The count in the second ticket's nonce is larger by one. By this count the accepting side finds
- * the connection.
+ * The connecting side opens the second channel after it has received the proof on the first
+ * channel. The count in the second ticket's nonce is larger by one. The accepting side finds the
+ * connection by this count.
  *
  * The accepting side sends nothing before the connecting side's first message. So no message can
  * overtake the proof that the connecting side still has to check.
@@ -48,12 +50,12 @@
 #include "common/transport/read_window.h"
 #include "common/wire/ticket.h"
 
-/* Most connections of a data thread with any version of libfabric. conns_max of struct fabric_gates
- * is the limit of the loaded version. */
+/* Largest number of connections of a data thread with any version of libfabric. conns_max of struct
+ * fabric_gates is the limit of the loaded version. */
 #define FABRIC_CONNS_MAX 1024
 #define FABRIC_SEGS_MAX  4096
-#define FABRIC_SEG_CHUNK 64 /* entries by which the table of a peer's segments grows */
-#define FABRIC_TX_MAX    64 /* sends in flight per connection */
+#define FABRIC_SEG_CHUNK 64 /* number of entries added when a table of peer segments grows */
+#define FABRIC_TX_MAX    64 /* largest number of sends in flight per connection */
 /* Size of an endpoint's send queue that is requested from the provider. The queue is never full,
  * because it has room for all sends and reads that a connection may post. */
 #define FABRIC_TX_DEPTH (FABRIC_TX_MAX + READS_MAX + 16)
@@ -67,7 +69,8 @@
 #define FABRIC_ORPHAN_NS   UINT64_C(5000000000)
 #define FABRIC_CQ_DEPTH    16384
 #define FABRIC_CM_QUEUE    512
-/* Least memory that this process must be allowed to lock, in bytes, because every job needs it */
+/* Memory in bytes that this process must be allowed to lock. Every job needs at least this
+ * memory */
 #define FABRIC_LOCKED_MIN     (UINT64_C(128) << 20)
 #define FABRIC_WIRE_COOKIE_AT 8 /* byte offset of the cookie in the header (protocol-data.md) */
 
@@ -99,8 +102,8 @@ struct fabric_rop {
 	uint64_t asked_ns;
 };
 
-/* Memory of a pool of buffers. It is registered with libfabric, and freed together with the data
- * thread's object. */
+/* Memory of a pool of buffers. The memory is registered with libfabric, and freed together with the
+ * data thread's object. */
 struct fabric_slab {
 	struct fabric_slab *next;
 	void *mem;
@@ -116,7 +119,8 @@ struct fabric_rop_slab {
 struct fabric_read {
 	struct xport_read *r;
 	uint32_t issued, done;
-	TAILQ_ENTRY(fabric_read) link; /* on c->queue until all its bytes are requested */
+	/* Link in c->queue until all bytes of the read are requested */
+	TAILQ_ENTRY(fabric_read) link;
 };
 TAILQ_HEAD(fabric_read_list, fabric_read);
 
@@ -130,10 +134,10 @@ struct fabric_peer_seg {
 	uint64_t base, key, bytes;
 };
 
-/* Connection with two endpoints (enum channel). Each side posts its messages and reads on its own
- * endpoint. The bytes that a side sends answer the reads of the other side. They are sent on the
- * endpoint on which the other side posts its reads. So a message or a request to read never waits
- * behind the bytes that the same side sends. */
+/* Connection with two endpoints (enum channel), one for each side. Each side posts its messages and
+ * reads on its own endpoint. The bytes that answer a read arrive on the endpoint on which the read
+ * was posted. So a message or a read request never waits behind bytes that the same side sends to
+ * answer the peer's reads. */
 struct fabric_conn {
 	struct peer_conn base; /* first member, so a pointer to it can be cast to this struct */
 	bool has_want, has_pong, is_busy, is_stuck;
@@ -144,18 +148,18 @@ struct fabric_conn {
 	uint32_t credits; /* number of sends for which the peer still has posted receives */
 	uint32_t tx_inflight;
 	uint32_t owed;     /* receives that were posted again and are not granted to the peer yet */
-	uint32_t rx_allow; /* receives granted to the peer and not yet used by it */
+	uint32_t rx_allow; /* receives granted to the peer and not yet used by the peer */
 	struct fabric_buf *open;
 	uint64_t rx_cookie, tx_cookie, last_cookie;
 	struct fid_ep *eps[N_CHANNELS];
-	struct fid_ep *ep; /* endpoint on which this side posts */
+	struct fid_ep *ep; /* endpoint on which this side posts messages and reads */
 	struct fabric_op_list ops;
-	TAILQ_ENTRY(fabric_conn) link; /* on x->busy or x->stuck */
+	TAILQ_ENTRY(fabric_conn) link; /* link in the list x->busy or x->stuck */
 
 	uint32_t n_reads, n_rops, n_queued;
 	struct read_window read_window;
 	struct fabric_read_list queue;
-	uint32_t reads_used; /* bitmap of the elements of reads that are in use */
+	uint32_t reads_used; /* bitmap of the used elements of the array `reads` */
 	struct fabric_read reads[READS_MAX];
 
 	struct fi_info *info; /* address of the peer, kept until both channels are open */
@@ -171,7 +175,7 @@ struct fabric_cm_event {
 	enum fabric_cm_kind kind;
 	int err;              /* CM_DOWN: the error; 0: the peer has closed the connection */
 	struct fid *fid;      /* the endpoint; only compared, because it may be closed already */
-	struct fi_info *info; /* CM_REQUEST: the data thread frees it */
+	struct fi_info *info; /* CM_REQUEST: connection request, which the data thread frees */
 	struct ticket ticket;
 	uint32_t data_bytes;
 	uint8_t data[PROOF_BYTES];
@@ -197,7 +201,7 @@ struct fabric_xport {
 	struct fabric_conn *conns[FABRIC_CONNS_MAX];
 
 	uint16_t seg_next;
-	struct fabric_seg *segs; /* array of FABRIC_SEGS_MAX elements */
+	struct fabric_seg *segs; /* own segments, an array of FABRIC_SEGS_MAX elements */
 };
 
 struct fabric {
@@ -212,7 +216,7 @@ struct fabric {
 	struct fid_eq *eq; /* event queue of the listener */
 	struct fid_pep *pep;
 	/* The connection-management thread holds base.lock while it reads event queues. */
-	uint64_t swept_ns; /* connection-management thread only */
+	uint64_t swept_ns; /* used only by the connection-management thread */
 	pthread_t thread;
 	int epoll_fd, stop_fd;
 };
@@ -222,33 +226,33 @@ static inline struct fabric_xport *fabric_xport_of(const struct fabric_conn *c)
 	return (struct fabric_xport *)c->base.pub.x;
 }
 
-/* Open as fabric_open does, with another memory-registration mode. FI_MR_BASIC makes provider tcp
- * use addresses and keys, as verbs does. */
+/* Open as fabric_open does, with the memory-registration mode mr_mode. FI_MR_BASIC makes provider
+ * tcp use addresses and keys, as verbs does. */
 int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn, void *key_ctx,
 	struct net **ret, struct err_text *err);
 
 /* Functions of struct xport_ops. */
 int fabric_poll(struct xport *x, uint64_t now_ns);
 /* Send the queued messages. Returns true when the thread may block on the descriptor of x
- * (fi_trywait); false: poll again. */
+ * (fi_trywait). Returns false when the thread must poll again. */
 int fabric_may_sleep(struct xport *x);
 
 /* Function of fabric_strangers.c: end accepted connections that have sent no byte. The
- * connection-management thread calls it at intervals. */
+ * connection-management thread calls this function at intervals. */
 void fabric_sweep_silent(struct fabric *f);
 
 /* Functions of fabric.c. */
-/* Mark the data thread for fabric_renew. Call this when a connection ends during a read. After
- * that, some versions of libfabric use one entry of a pool for two later operations. The bytes of
- * these operations go to the wrong place (is_spoiled_by_cut_reads in fabric_gates.h). So nothing
- * more is posted until the next poll calls fabric_renew. fabric_renew closes all connections of
- * this data thread and replaces the completion queue, which owns the pool. Peers reconnect within
- * milliseconds. With other versions of libfabric the call does nothing. */
+/* Mark the data thread for fabric_renew. Call this function when a connection ends during a read.
+ * After such an end, some versions of libfabric use one entry of a pool for two later operations.
+ * The bytes of these operations go to the wrong place (is_spoiled_by_cut_reads in fabric_gates.h).
+ * So nothing more is posted until the next poll calls fabric_renew. fabric_renew closes all
+ * connections of this data thread and replaces the completion queue, which owns the pool. Peers
+ * reconnect within milliseconds. With other versions of libfabric the call does nothing. */
 void fabric_spoil(struct fabric_xport *x);
 void fabric_renew(struct fabric_xport *x);
 
-/* Register memory. The key is random, so that other peers cannot guess it, unless the provider
- * chooses the key. */
+/* Register memory. Some providers choose the key. Otherwise the key is random, so that other peers
+ * cannot guess the key. */
 int fabric_mr_reg(
 	struct fabric_xport *x, void *mem, size_t bytes, uint64_t access, struct fid_mr **ret);
 
@@ -267,7 +271,7 @@ void fabric_conn_up(struct fabric_conn *c);
  * Then run read_done of all its reads, then the down callback. */
 void fabric_conn_down(struct fabric_conn *c, const char *why);
 /* Return the socket of an endpoint of provider tcp. The endpoint still owns the socket. Returns -1
- * when this version of libfabric does not return the socket, or when the endpoint has none. */
+ * when this version of libfabric does not return the socket, or when the endpoint has no socket. */
 int fabric_ep_socket(const struct fabric *f, struct fid_ep *ep);
 void fabric_conn_tick(struct fabric_xport *x);
 int fabric_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
@@ -288,14 +292,14 @@ uint64_t fabric_lockable_bytes(void);
 /* Functions of fabric_io.c. */
 int fabric_io_send(struct xconn *c, const struct wire_msg *m);
 int fabric_io_read(struct xport_read *r);
-/* Append a message to the open send buffer, or to a new one, which takes a credit. reserve: credits
- * that must remain after this call.
+/* Append a message to the open send buffer, or to a new send buffer, which takes a credit. reserve:
+ * credits that must remain after this call.
  * Errors: -EAGAIN: there is no credit or no buffer; -ENOTCONN. */
 int fabric_io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve);
 /* Put the connection on x->busy, the list of connections to serve before the thread sleeps. */
 void fabric_io_touch(struct fabric_conn *c);
 /* Turn all operations of c into orphans (struct fabric_op), and discard its open send buffer. Call
- * it after the endpoints of c are closed. */
+ * this function after the endpoints of c are closed. */
 void fabric_io_abandon(struct fabric_conn *c);
 /* Reuse the orphans that are older than FABRIC_ORPHAN_NS. */
 void fabric_io_reclaim(struct fabric_xport *x);
@@ -309,7 +313,8 @@ void fabric_io_free(struct fabric_xport *x);
 int fabric_io_flush(struct fabric_conn *c);
 /* Post pieces of the queued reads, as many as fit into the read window. */
 void fabric_io_issue_reads(struct fabric_conn *c);
-/* Account for a piece of a read of len bytes that arrived took_ns after its request. */
+/* Account for a received piece of a read. len: bytes of the piece; took_ns: time from the request
+ * to the arrival. */
 void fabric_io_read_arrived(struct fabric_conn *c, uint32_t len, uint64_t took_ns);
 /* Return a finished send or read to its pool. */
 void fabric_io_done(struct fabric_xport *x, struct fabric_op *op);

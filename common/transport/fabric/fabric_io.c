@@ -264,7 +264,8 @@ int fabric_io_send(struct xconn *xc, const struct wire_msg *m)
 	FAILPOINT(NET_SEND);
 	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
-	if (c->n_dirty) /* announce new segments first, because the message may name one */
+	/* Announce new segments first, because the message may name a new segment */
+	if (c->n_dirty)
 		rc = fabric_seg_announce(c);
 	if (!rc)
 		rc = fabric_io_put(c, m, 1);

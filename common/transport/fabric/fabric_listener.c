@@ -16,7 +16,7 @@
 /* Connection requests may fill half of a data thread's queue. The other half is for events of the
  * thread's connections. */
 #define CM_REQUESTS_MAX (FABRIC_CM_QUEUE / 2)
-/* Most events of one queue that are handled before the next queue gets its turn. */
+/* Number of events of one queue after which the next queue is handled. */
 #define CM_BATCH   64
 #define CM_IDLE_MS 1000
 
@@ -99,7 +99,7 @@ static void on_error(struct fabric_xport *x, struct fid_eq *eq)
 	tell(x, &ev);
 }
 
-/* Handle the events in a queue. Returns their number. */
+/* Handle the events in a queue. Returns the number of handled events. */
 static int drain_eq(struct fabric *f, struct fabric_xport *x, struct fid_eq *eq)
 {
 	union {

@@ -74,7 +74,7 @@ static void rx_messages(struct fabric_conn *c, const uint8_t *data, size_t n_byt
 }
 
 /* Find the connection to which received data belongs, by the cookie of the first message. Returns
- * NULL when there is none. */
+ * NULL when no connection has this cookie. */
 static struct fabric_conn *rx_owner(struct fabric_xport *x, const uint8_t *data, size_t n_bytes)
 {
 	struct fabric_conn *c;
@@ -183,8 +183,8 @@ static void cq_error(struct fabric_xport *x)
 	if (!op)
 		return;
 	if (op->kind == OP_RECV) {
-		/* A receive failed with its endpoint. Other events of that endpoint will end its
-		 * connection. */
+		/* A receive failed because its endpoint failed. Further events of the endpoint will
+		 * end the connection. */
 		if (fabric_io_post_rx(x, (struct fabric_buf *)op))
 			x->rx_posted--;
 		return;
@@ -199,7 +199,8 @@ static void cq_error(struct fabric_xport *x)
 	fabric_io_done(x, op);
 }
 
-/* Handle a batch of completions and return their number. ret_more: there may be more. */
+/* Handle a batch of completions and return their number. *ret_more: whether the queue may have more
+ * completions. */
 static int drain_cq(struct fabric_xport *x, bool *ret_more)
 {
 	struct fi_cq_msg_entry e[CQ_BATCH];
@@ -265,8 +266,8 @@ static void service(struct fabric_conn *c)
 	}
 }
 
-/* Serve every connection that has something to send. The loop ends, because a connection goes back
- * to the list only when it has room to send. */
+/* Serve every connection that has something to send. The loop ends, because a connection is put
+ * back on the list only when the connection has room to send. */
 static void service_busy(struct fabric_xport *x)
 {
 	struct fabric_conn *c;
@@ -313,8 +314,8 @@ static void run_cm_events(struct fabric_xport *x, unsigned n)
 int fabric_poll(struct xport *xp, uint64_t now_ns)
 {
 	struct fabric_xport *x = (struct fabric_xport *)xp;
-	/* Read the number of events before the completions. So messages that a peer sent before it
-	 * closed are handled before the event of the close. */
+	/* Read the number of events before the completions. So messages that a peer sent before the
+	 * close are handled before the event of the close. */
 	unsigned n_events = cm_pending(x);
 	bool has_more = true;
 	int n = 0;

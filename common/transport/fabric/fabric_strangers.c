@@ -1,12 +1,13 @@
 /* End silent connections to the data port of libfabric's provider tcp. Our own transport
- * over TCP, common/transport/sockets, has its own code for this (tcp_listener.c).
+ * over TCP, common/transport/sockets, closes silent connections itself (tcp_listener.c).
  * TCP_DEFER_ACCEPT hides silent connections from the provider for a few seconds only. After that
- * the provider accepts them and waits without end for a handshake, so each of them costs a
- * descriptor (libfabric 1.17). libfabric has no call to list or close them. A valid peer sends its
- * handshake at once, so an accepted socket that has received no byte belongs to no valid peer. When
- * such a socket is shut down here, the provider sees an end of stream and closes it. Between the
- * check and the shutdown, the number of the descriptor may be reused for a data connection. Then
- * the data connection is lost and opened again. */
+ * time, the provider accepts silent connections and waits without end for a handshake. So each
+ * silent connection costs a descriptor (libfabric 1.17). libfabric has no call to list or close
+ * these connections. A valid peer sends its handshake at once, so an accepted socket without a
+ * received byte does not belong to a valid peer. When this file shuts down such a socket, the
+ * provider reads an end of stream and closes the socket. Between the check and the shutdown, the
+ * number of the descriptor may be reused for a data connection. Then the data connection is lost
+ * and opened again. */
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <dirent.h>
@@ -28,7 +29,7 @@ struct tcp_info_head {
 	uint64_t pacing_rate, max_pacing_rate, bytes_acked, bytes_received;
 };
 
-/* Least size of the kernel's struct tcp_info that includes bytes_received (Linux 4.1). */
+/* Smallest size of the kernel's struct tcp_info that includes bytes_received (Linux 4.1). */
 #define TCP_INFO_NEEDED sizeof(struct tcp_info_head)
 
 static bool is_silent(int fd, uint16_t port)

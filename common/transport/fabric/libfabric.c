@@ -68,8 +68,8 @@ int libfabric_load(struct err_text *err)
 	return rc;
 }
 
-/* Definitions of the functions that libfabric's headers declare. They are not exported, so other
- * libraries still call libfabric's own functions. */
+/* Definitions of the functions that libfabric's headers declare. The definitions are not exported,
+ * so other libraries still call libfabric's own functions. */
 
 uint32_t fi_version(void)
 {

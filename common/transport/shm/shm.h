@@ -14,7 +14,7 @@
  *   agent -> server   ticket over that nonce (common/wire/ticket.h), and a nonce of its own
  *   server -> agent   proof over the agent's nonce, and the memfd of the rings
  *
- * The socket stays open. It carries the memfds of segments, and wake-ups for a side that sleeps. A
+ * The socket stays open, and carries the memfds of segments and wake-ups for a side that sleeps. A
  * socket that the other side has closed shows that the peer has died or ended. (An eventfd is not
  * used for wake-ups, because the peer could clear its O_NONBLOCK flag.) While both sides are awake,
  * the only system call is a check of the sockets each millisecond.
@@ -35,10 +35,11 @@
 #include "common/transport/net.h"
 #include "common/transport/xport.h"
 
-/* Most bytes of the directory's path. The path and the name of the socket must fit into the address
- * of a UNIX socket */
-#define SHM_DIR_MAX   80
-#define SHM_CONNS_MAX 64 /* most connections of a data thread, including those in the handshake */
+/* Largest length of the directory's path in bytes. The path and the name of the socket must fit
+ * into the address of a UNIX socket */
+#define SHM_DIR_MAX 80
+/* Largest number of connections of a data thread, including connections in the handshake */
+#define SHM_CONNS_MAX 64
 
 /* Counters of all data threads of a process. The data threads write them, any thread reads them. */
 struct shm_counters {
@@ -54,18 +55,18 @@ struct shm_config {
 	int *listen_fds;
 	uint32_t my_id;
 	uint64_t my_instance;
-	uint32_t connect_timeout_ms; /* limit of the handshake */
+	uint32_t connect_timeout_ms; /* time limit of the handshake */
 	uint32_t ping_ms, dead_ms;   /* as in struct net_config */
 	/* Listener: returns keys for tickets; called on the data thread */
 	net_key_fn key_fn;
 	void *key_ctx;
-	struct shm_counters *counters; /* must outlive the xports */
+	struct shm_counters *counters; /* shared counters, which must outlive the xports */
 };
 
 /* Make the listening socket of data thread `thread` and return it. Call this before any agent
  * learns of this instance, because an agent that does not find the socket uses the network.
- * Owns: the caller puts the socket into cfg->listen_fds and owns it until an xport takes it and
- * sets the element to -1. shm_unlisten closes the sockets that were not taken.
+ * Owns: the caller puts the socket into cfg->listen_fds and owns the socket until an xport takes
+ * the socket and sets the element to -1. shm_unlisten closes the sockets that were not taken.
  * Errors: -errno; err gets the text. */
 int shm_listen(const struct shm_config *cfg, unsigned thread, struct err_text *err);
 /* Close and unlink the listening sockets of the first n threads that no xport has taken. */

@@ -143,8 +143,8 @@ int shm_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thre
 	return 0;
 }
 
-/* Return whether that user may have one more connection that has sent no ticket yet. The limit per
- * user keeps one user from blocking the others. */
+/* Return whether the number of connections without a ticket is within its limits, in total and for
+ * this user. The limit per user keeps one user from blocking all other users. */
 static bool may_come(const struct shm_xport *x, uid_t uid)
 {
 	unsigned n = 0, of_user = 0;
@@ -293,8 +293,8 @@ static void connecting_socket(struct shm_conn *c)
 	}
 }
 
-/* Check the hello of a connecting agent. Returns NULL when it is valid, and writes the shared key
- * to ret_key. Else returns the reason for refusing it. */
+/* Check the hello of a connecting agent. If the hello is valid, writes the shared key to ret_key
+ * and returns NULL. Otherwise returns the reason for refusing the hello. */
 static const char *check_hello(
 	struct shm_conn *c, const struct shm_hello *hello, struct ticket *t, void *ret_key)
 {
@@ -432,7 +432,7 @@ void shm_down(struct shm_conn *c, const char *why)
 	struct shm_xport *x = shm_of(c);
 
 	if (c->base.state == CONN_GONE)
-		return; /* a callback of the first call has closed the connection a second time */
+		return; /* second call of this function, from a callback of the first call */
 	peer_conn_set_state(&c->base, CONN_GONE, why);
 	if (c->page) {
 		/* After this store, this process may overwrite memory that it had offered. The

@@ -5,7 +5,7 @@
  *   shm.c       the data thread's object, the poll loop
  *   shm_conn.c  connections: handshake, up, down, pings
  *   shm_io.c    messages, reads, loans
- *   shm_seg.c   segments: own ones, peers' mappings
+ *   shm_seg.c   own segments, mappings of peers' segments
  *
  * The states are those of peer_conn.h. The connecting side goes UP when it receives the welcome,
  * the accepting side when it receives a valid ticket. A DOOMED connection is closed in the same
@@ -23,22 +23,22 @@
 #include "common/wire/ticket.h"
 
 #define SHM_PATH_BYTES 108 /* size of the path in the address of a UNIX socket */
-#define SHM_STRANGERS  16  /* most connections that have not sent a valid ticket yet */
-#define SHM_PER_USER   8   /* most connections without a valid ticket per user */
+#define SHM_STRANGERS  16  /* largest number of connections without a valid ticket */
+#define SHM_PER_USER   8   /* largest number of connections without a valid ticket per user */
 #define SHM_LOOK_NS    UINT64_C(1000000)
 #define SHM_MAGIC      UINT32_C(0x48535042) /* the letters "BPSH" */
 #define SHM_VERSION    1
 #define SHM_PAGE       4096
 #define SHM_AREA_BYTES (SHM_PAGE + 2 * (size_t)RING_BYTES)
-/* Most bytes that one poll copies for one connection. Copying them takes about 0.1 ms */
+/* Largest number of bytes that one poll copies for one connection. The copy takes about 0.1 ms */
 #define SHM_COPY_SLICE   ((size_t)512 << 10)
 #define SHM_RX_BATCH     64
-#define SHM_NOTE_ROOM    128 /* most bytes of a SEG_ADD or SEG_DEL message in the ring */
+#define SHM_NOTE_ROOM    128 /* largest size of a SEG_ADD or SEG_DEL message in the ring */
 #define SHM_SOCK_FULL_NS UINT64_C(1000000)
 #define SHM_SEGS_MAX     4096
 #define SHM_BUF_BYTES    (((size_t)WIRE_SEND_MAX + 63) & ~(size_t)63)
 
-enum shm_side { SHM_AGENT, SHM_SERVER }; /* the side that writes into a ring */
+enum shm_side { SHM_AGENT, SHM_SERVER }; /* sides of a connection; each side writes into one ring */
 
 /* First page of the memfd of the rings; the bytes of both rings follow. */
 struct shm_page {
@@ -49,7 +49,8 @@ struct shm_page {
 };
 _Static_assert(sizeof(struct shm_page) <= SHM_PAGE, "the rings' page");
 
-/* Messages on the socket. They are little-endian, like all hosts that can share memory. */
+/* Messages on the socket, in little-endian byte order. All hosts that can share memory are
+ * little-endian. */
 struct shm_challenge {
 	uint32_t magic;
 	uint16_t version, zero;
@@ -83,7 +84,7 @@ struct shm_read {
 	struct xport_read *r;
 	struct shm_map *map;
 	uint32_t done;
-	TAILQ_ENTRY(shm_read) link; /* on c->reads or c->free_reads */
+	TAILQ_ENTRY(shm_read) link; /* link in the list c->reads or c->free_reads */
 };
 TAILQ_HEAD(shm_read_list, shm_read);
 
@@ -120,7 +121,7 @@ struct shm_xport {
 	uint64_t looked_ns;
 	struct shm_conn *conns[SHM_CONNS_MAX];
 	TAILQ_HEAD(, shm_conn) gone;
-	struct shm_seg *segs; /* array of SHM_SEGS_MAX elements */
+	struct shm_seg *segs; /* own segments, an array of SHM_SEGS_MAX elements */
 	_Alignas(8) uint8_t rx_buf[SHM_BUF_BYTES];
 	_Alignas(8) uint8_t tx_buf[SHM_BUF_BYTES];
 };
@@ -144,7 +145,8 @@ void shm_conn_socket(struct shm_conn *c, uint32_t events);
 /* Take the connection down at once: end its reads, then run the down callback. */
 void shm_down(struct shm_conn *c, const char *why);
 void shm_protocol_error(struct shm_conn *c, const char *what);
-/* Send the due pings. Mark connections as failed whose handshake or answer to a ping is overdue. */
+/* Send the due pings. If a handshake or the answer to a ping is overdue, mark the connection as
+ * failed. */
 void shm_tick(struct shm_xport *x);
 void shm_socket_path(
 	const struct shm_config *cfg, uint64_t instance, unsigned thread, char *ret, size_t room);
@@ -166,13 +168,13 @@ void shm_wake(struct shm_conn *c);
 
 /* Functions of shm_seg.c. */
 /* Send a message of n bytes with a descriptor.
- * Owns: fd stays the caller's.
+ * Owns: the caller keeps fd.
  * Errors: -errno. */
 int shm_send_fd(int sock, const void *buf, size_t n, int fd);
 /* Receive a message and the descriptor sent with it, which the caller then owns. ret_fd is -1 when
  * the message has no descriptor. A message can have two descriptors, because CMSG_SPACE rounds up
- * on 64-bit machines. Then the function closes the two, and ret_fd is -1. Returns the length of the
- * message; 0 also when the peer has closed the socket.
+ * on 64-bit machines. In this case the function closes both descriptors, and ret_fd is -1. Returns
+ * the length of the message; 0 also when the peer has closed the socket.
  * Errors: -EAGAIN, -errno; -EMSGSIZE: the message is longer than room. */
 ssize_t shm_recv_fd(int sock, void *buf, size_t room, int *ret_fd);
 int shm_seg_share(struct xport *x, uint16_t segment, int fd);
@@ -188,7 +190,7 @@ int shm_announce(struct shm_conn *c);
 void shm_note_seg(struct shm_conn *c, const struct wire_msg *m);
 /* Find the mapping that contains len bytes at offset of the peer's segment, and take a reference to
  * the mapping.
- * Errors: BPS_EPROTO: there is no such segment, or the bytes lie outside of it. */
+ * Errors: BPS_EPROTO: the segment is unknown, or the bytes are outside of the segment. */
 int shm_map_get(
 	struct shm_conn *c, uint16_t segment, uint64_t offset, uint32_t len, struct shm_map **ret);
 /* Release a reference to a struct shm_map. The last release unmaps the memory. */
