@@ -41,8 +41,8 @@ struct ctlclient {
 	void *arg;
 	struct ctlclient_conf conf;
 	char identity[TLS_IDENTITY_BYTES];
-	/* TLS contexts, one per key. The context of the newest key is first. Attempts use the
-	 * contexts in turn. The array is empty when there is no key. */
+	/* TLS contexts, one per key. The context of the newest key is first. Successive attempts
+	 * alternate between the contexts. The array is empty when there is no key. */
 	struct tls *tls[N_TLS];
 	unsigned n_tls;
 	struct tls *used; /* context that chan uses; chan has a reference to the context */

@@ -9,7 +9,7 @@
  * the window, so that the client makes several attempts. Each attempt uses the next address of the
  * configuration. If this address is a name, each attempt uses the next result of the name lookup.
  * Attempts continue until the owner frees the client. With two keys (during a rotation) the
- * attempts use the keys in turn, beginning with the current key.
+ * attempts alternate between the keys, beginning with the current key.
  *
  *   WAITING ──> RESOLVING ──> DIALING ──> UP ──> WAITING        (each failure leads to WAITING)
  *                                <────────┘ a second connection replaces the first, because the
@@ -59,8 +59,8 @@ int ctlclient_new(struct ctlclient **ret_client, struct event_base *base,
 /* Change the key. While a connection is up, the client opens a second connection with the new key.
  * If the peer accepts the new key, the second connection replaces the first: down() and up() run,
  * one after the other. If the peer refuses the new key, the first connection stays, and later
- * attempts use the new and the old key in turn. auth: copied; must be empty if and only if the
- * client was made without credentials.
+ * attempts alternate between the new and the old key. auth: copied; must be empty if and only if
+ * the client was made without credentials.
  * Errors: -EINVAL, -EIO; err gets the text, and the client keeps its key. */
 int ctlclient_set_auth(struct ctlclient *c, const struct tls_conf *auth, struct err_text *err);
 

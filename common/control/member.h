@@ -99,7 +99,7 @@ int member_send(struct member *m, const struct ctl_msg *msg);
 /* Return whether the scheduler has accepted this member on the current connection. Thread: any. */
 bool member_is_up(const struct member *m);
 /* Return the largest view that was received, the scheduler's term, and how often a new process has
- * connected under this member's name. Before the first WELCOME, view and term are those of
+ * connected under this member's name. Before the first WELCOME, view and term have the values in
  * member_config.past, or 0, and the number of restarts is 0. Thread: any. */
 uint64_t member_view(const struct member *m);
 uint32_t member_term(const struct member *m);

@@ -98,7 +98,7 @@ static int take_auth(
 
 /* Read the credentials again and put them in force if they have changed. Returns 1 when they have
  * changed, else 0.
- * Errors: those of load_auth and take_auth. */
+ * Errors: the errors of load_auth and take_auth. */
 static int renew_auth(struct daemon *d, const struct auth_opts *o, struct err_text *err)
 {
 	struct tls_conf auth = {.keys.n_keys = 0};

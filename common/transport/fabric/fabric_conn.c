@@ -473,8 +473,8 @@ int fabric_seg_add(struct xport *xp, void *mem, size_t bytes, uint16_t *ret_segm
 
 	if (!mem || !bytes)
 		return -EINVAL;
-	/* Assign the segment numbers in turn, so that a freed number is reused for other memory as
-	 * late as possible. */
+	/* Assign the segment numbers in cyclic order, so that a freed number is reused for other
+	 * memory as late as possible. */
 	for (unsigned i = 0; i < FABRIC_SEGS_MAX && !s; i++) {
 		id = (uint16_t)((x->seg_next + i) % FABRIC_SEGS_MAX);
 		if (!x->segs[id].mem)
