@@ -50,9 +50,9 @@ uint32_t crc32c_portable(uint32_t crc, const void *data, size_t n_bytes)
 #ifdef __x86_64__
 #define TARGET __attribute__((target("sse4.2,pclmul")))
 
-/* Process three adjacent blocks of bytes (lanes) at the same time, which hides the instruction's
- * latency of three cycles. Long lanes make the cost of merging negligible. Short lanes process
- * the remaining bytes. */
+/* Sizes of a lane in bytes. Three adjacent lanes are processed at the same time, because a crc
+ * instruction has a latency of three cycles. Long lanes make the cost of merging negligible. Short
+ * lanes process the remaining bytes. */
 #define LONG_LANE  4096
 #define SHORT_LANE 256
 
@@ -100,7 +100,8 @@ TARGET static inline uint64_t three_lanes(
 }
 
 #define TARGET_WIDE __attribute__((target("avx512f,vpclmulqdq,sse4.2,pclmul")))
-/* For fewer bytes than this, crc32c_sse42 is as fast as crc32c_wide. */
+/* Smallest number of bytes for which crc32c calls crc32c_wide. For fewer bytes crc32c_sse42 is as
+ * fast. */
 #define WIDE_MIN 1024
 
 /* Factors that move a 128-bit value by d bits, where d is the number in the name. The low half of
@@ -130,9 +131,10 @@ TARGET_WIDE static inline __m128i move_narrow(__m128i v, const uint64_t by[2])
 	return _mm_xor_si128(_mm_clmulepi64_si128(v, k, 0x00), _mm_clmulepi64_si128(v, k, 0x11));
 }
 
-/* Compute the crc by folding: move 256 bytes and add them to the next 256, until 16 bytes remain
- * that have the same crc as all bytes (Gopal et al., Fast CRC Computation for Generic Polynomials
- * Using PCLMULQDQ Instruction, Intel 323102, 2009). n_bytes is a multiple of 64, at least 256. */
+/* Compute the crc by folding (Gopal et al., Fast CRC Computation for Generic Polynomials Using
+ * PCLMULQDQ Instruction, Intel 323102, 2009). Each step moves 256 bytes and adds them to the next
+ * 256 bytes. The last steps reduce the result to 16 bytes, whose crc equals the crc of all bytes.
+ * n_bytes is a multiple of 64 and at least 256. */
 TARGET_WIDE static uint32_t crc32c_wide(uint32_t crc, const unsigned char *p, size_t n_bytes)
 {
 	const unsigned char *end = p + n_bytes;

@@ -7,9 +7,10 @@
 #include <stdint.h>
 
 /* Return the CRC of some earlier bytes followed by data. crc: CRC of the earlier bytes; 0: there
- * are none. */
+ * are no earlier bytes. */
 uint32_t crc32c(uint32_t crc, const void *data, size_t n_bytes);
 
-/* Compute the same CRC with tables only: the fallback of crc32c, and the reference for its test. */
+/* Return the same result as crc32c, but use tables only. crc32c calls crc32c_portable on a CPU
+ * without the necessary instructions. A test compares the results of crc32c and crc32c_portable. */
 uint32_t crc32c_portable(uint32_t crc, const void *data, size_t n_bytes);
 #endif

@@ -19,9 +19,10 @@ enum dtype {
 
 enum op { OP_SUM = 0, OP_PROD = 1, OP_MAX = 2, OP_MIN = 3, OP_AVG = 4, OP_COUNT };
 
-/* Return the bytes of one element; 0 for an unknown dtype. */
+/* Return the size of one element in bytes, or 0 for an unknown dtype. */
 size_t dtype_bytes(unsigned dtype);
-/* Return the bytes of one element of the accumulator: 4 for f16 and bf16, else dtype_bytes. */
+/* Return the size of one element of the accumulator in bytes: 4 for f16 and bf16, else the result
+ * of dtype_bytes. */
 size_t dtype_acc_bytes(unsigned dtype);
 /* Return the name of a type or an operation, such as "f32" or "sum"; "?" for an unknown number. */
 const char *dtype_name(unsigned dtype);

@@ -1,5 +1,5 @@
 /* The buddy allocator of pool.h: split and merge blocks, add segments. The caller's segment_fn
- * allocates and registers the memory. One thread per pool. */
+ * allocates and registers the memory. Only one thread may use a pool. */
 #include "common/data/pool.h"
 
 #include <assert.h>

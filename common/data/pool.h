@@ -13,7 +13,7 @@
 #endif
 
 struct buf {
-	void *mem;       /* aligned to POOL_MIN_BYTES if the segment is */
+	void *mem;       /* aligned to POOL_MIN_BYTES if the segment is aligned to POOL_MIN_BYTES */
 	uint64_t offset; /* position of mem in its segment */
 	size_t bytes;    /* size of the buffer: the requested bytes, rounded up to a power of two */
 	uint16_t segment;
@@ -29,7 +29,7 @@ struct buf {
 typedef int (*pool_segment_fn)(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment);
 
 struct pool;
-/* Return the bytes of memory that a request for `bytes` takes. */
+/* Return the size of the buffer that pool_get returns for a request of `bytes` bytes. */
 static inline uint64_t pool_rounded(uint64_t bytes)
 {
 	uint64_t n = POOL_MIN_BYTES;
@@ -40,18 +40,20 @@ static inline uint64_t pool_rounded(uint64_t bytes)
 }
 
 /* Make a pool. segment_bytes: size of each segment, and so the largest request; a power of two >=
- * POOL_MIN_BYTES. limit_bytes: most bytes of all segments together. Returns NULL when out of
+ * POOL_MIN_BYTES. limit_bytes: maximum of the total size of all segments. Returns NULL when out of
  * memory. */
 struct pool *pool_new(
 	size_t segment_bytes, size_t limit_bytes, pool_segment_fn segment_fn, void *ctx);
 /* Free the pool. The memory of the segments belongs to the owner of segment_fn and is not freed.
  * NULL is allowed. */
 void pool_free(struct pool *p);
-/* Return a buffer of at least `bytes`, or NULL at the limit. */
+/* Return a buffer of at least `bytes` bytes. Returns NULL when `bytes` is larger than a segment, or
+ * when a new segment is necessary but would exceed the limit or cannot be made. */
 struct buf *pool_get(struct pool *p, size_t bytes);
 /* Return a buffer to the pool. NULL is allowed. */
 void pool_put(struct pool *p, struct buf *b);
-/* Return the bytes of all buffers in use, the maximum of that number so far, and the limit. */
+/* pool_used returns the total size of all buffers in use, pool_high the maximum of pool_used since
+ * pool_new, and pool_limit the limit_bytes of pool_new. */
 size_t pool_used(const struct pool *p);
 size_t pool_high(const struct pool *p);
 size_t pool_limit(const struct pool *p);

@@ -1,6 +1,6 @@
-/* Element-wise reduction: choose the instruction set, split the work into whole groups, and pad the
- * rest. The inner loops are in reduce_kernels.h. The only state is the chosen instruction set. Any
- * thread may call the functions. */
+/* Element-wise reduction: choose the instruction set, split the elements into groups, and pad an
+ * incomplete last group. The inner loops are in reduce_kernels.h. The only state is the chosen
+ * instruction set. Any thread may call the functions. */
 #include "common/data/reduce.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 
 #define REDUCE_TABLE     reduce_portable
 #define REDUCE_NAME      "portable"
-#define REDUCE_VEC_BYTES 16 /* registers of SSE2, NEON and VSX */
+#define REDUCE_VEC_BYTES 16 /* width of the registers of SSE2, NEON and VSX */
 #include "common/data/reduce_kernels.h"
 
 /* Tables of all instruction sets, in order of preference. */
@@ -27,8 +27,8 @@ static const struct reduce_table *const tables[] = {
 static bool table_is_usable(const struct reduce_table *t)
 {
 #ifdef __x86_64__
-	/* The table also needs F16C, which every CPU with AVX2 has. F16C cannot be checked, because
-	 * __builtin_cpu_supports of clang does not accept its name. */
+	/* reduce_avx2 also needs F16C, which every CPU with AVX2 has. F16C is not checked, because
+	 * __builtin_cpu_supports of clang does not accept the name "f16c". */
 	if (t == &reduce_avx2)
 		return __builtin_cpu_supports("avx2");
 	if (t == &reduce_avx512)
@@ -135,7 +135,7 @@ static int64_t floor_div(int64_t x, uint32_t divisor)
 	return x % d < 0 ? q - 1 : q;
 }
 
-/* Divide without vector instructions, because CPUs have no vector instruction that divides
+/* Divide without vector instructions, because AVX2 and AVX-512 have no instruction that divides
  * integers. Averages of integers are rare. */
 #define FLOOR_DIV_ALL(type)                                                                        \
 	for (size_t i = 0; i < n_elems; i++) {                                                     \
@@ -196,8 +196,8 @@ void reduce_finish(
 	}
 }
 
-/* Fold and finish the elements after the last whole group, through padded buffers as fold_rest
- * does. */
+/* Reduce the elements after the last whole group with fn. Copy these elements to padded buffers,
+ * because fn works on whole groups. */
 static void whole_rest(reduce_whole_fn *fn, unsigned char *dst, const void *const *src,
 	unsigned n_src, size_t begin, size_t n_elems, enum dtype dtype, uint32_t divisor)
 {

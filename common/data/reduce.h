@@ -4,9 +4,10 @@
  * agent over the workers of its machine. The only state is the chosen instruction set. Any thread
  * may call the functions.
  *
- * A reduction uses an accumulator: f32 for f16 and bf16, the element type itself for all others
- * (then the accumulator may be the destination). Integers wrap. min and max propagate NaN. f16 and
- * bf16 round to nearest even once, in reduce_finish. The first use chooses the instruction set
+ * A reduction uses an accumulator. The accumulator has the type f32 for the element types f16 and
+ * bf16, else the element type itself. If both types are the same, the accumulator may be the
+ * destination. Integers wrap on overflow. min and max propagate NaN. Results in f16 and bf16 are
+ * rounded once, to nearest even, in reduce_finish. The first use chooses the instruction set
  * (AVX-512, AVX2, portable); BPS_SIMD=portable|avx2|avx512 in the environment overrides it.
  *
  * All instruction sets produce the same bits. The order of additions per element is the same, and
@@ -20,27 +21,28 @@
 
 #include "common/data/dtype.h"
 
-/* Most operands of one reduce_fold call. */
+/* Largest number of sources (n_src) of one call of reduce_fold or reduce_all. */
 #define REDUCE_MAX_SRC 8
 
 /* Compute acc = fold of op over acc (unless is_first), src[0], src[1], ... src[n_src - 1], in that
  * order. acc: n_elems accumulator elements. src: n_src (1..REDUCE_MAX_SRC) arrays of n_elems
- * elements of dtype, any alignment. acc may be src[0] itself when the types are the same. The
- * caller has checked that dtype is in enum dtype and op < OP_COUNT. avg is folded as sum;
- * reduce_finish divides. */
+ * elements of dtype, any alignment. acc may be src[0] itself when dtype is also the type of the
+ * accumulator. The caller has checked that dtype is in enum dtype and op < OP_COUNT. For op avg,
+ * reduce_fold computes the sum, and reduce_finish divides the sum. */
 void reduce_fold(void *acc, const void *const *src, unsigned n_src, size_t n_elems,
 	enum dtype dtype, enum op op, bool is_first);
 
 /* Compute dst = acc rounded to dtype; with op avg, acc is first divided by divisor (integers round
- * to the floor). dst may be acc when the types are the same; then sum, prod, min and max cost
- * nothing. divisor >= 1; for f16, bf16 and f32 it is converted to f32, which is exact up to 2^24.
- * NaNs stay (quiet) NaNs. */
+ * to the floor). dst may be acc when dtype is also the type of the accumulator. If dst is acc,
+ * reduce_finish does nothing for sum, prod, min and max. divisor must be at least 1. For f16, bf16
+ * and f32, divisor is converted to f32; the conversion is exact up to 2^24. The result of a NaN is
+ * a quiet NaN. */
 void reduce_finish(
 	void *dst, const void *acc, size_t n_elems, enum dtype dtype, enum op op, uint32_t divisor);
 
-/* Compute dst = fold of op over src[0] ... src[n_src - 1], and finish the result. The result has
- * the same bits as reduce_fold (is_first) and then reduce_finish, but no accumulator is stored in
- * memory. dst: n_elems of dtype; must not overlap a source. */
+/* Compute dst from src[0] ... src[n_src - 1] in one call. The result has the same bits as
+ * reduce_fold with is_first followed by reduce_finish. The caller needs no accumulator. dst:
+ * n_elems elements of dtype; must not overlap a source. */
 void reduce_all(void *dst, const void *const *src, unsigned n_src, size_t n_elems, enum dtype dtype,
 	enum op op, uint32_t divisor);
 

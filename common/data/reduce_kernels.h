@@ -6,13 +6,13 @@
  * of each instruction set compiles the second part once. Before it includes this header, it defines
  *   REDUCE_TABLE     name of the table to define
  *   REDUCE_NAME      name of the instruction set
- *   REDUCE_VEC_BYTES width of its registers: 16 (any CPU), 32 (AVX2, F16C) or 64 (AVX-512)
- * The CPU may not have that instruction set. So such a file must define only its table and static
- * functions, and reduce.c calls them only after it has checked the CPU.
+ *   REDUCE_VEC_BYTES width of a register: 16 (any CPU), 32 (AVX2, F16C) or 64 (AVX-512)
+ * The CPU may not have the instruction set of a source file. So each source file must define only
+ * its table and static functions. reduce.c calls these functions only after it has checked the CPU.
  *
- * The kernels use the vector types of gcc and clang instead of intrinsics, so that all instruction
- * sets share one source; only a few helpers differ. A kernel works on whole groups of elements;
- * reduce.c pads the rest. */
+ * The kernels use the vector types of gcc and clang instead of intrinsics. So all instruction sets
+ * share one source, except for a few helper functions. A kernel works on whole groups of elements.
+ * reduce.c pads an incomplete last group. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -20,18 +20,19 @@
 
 #include "common/data/dtype.h"
 
-/* Bytes of a group: four of the widest registers. The accumulator of a kernel has a whole number of
- * groups. */
+/* Size of a group in bytes: four times the size of the widest register. The accumulator of a kernel
+ * consists of whole groups. */
 #define REDUCE_GROUP_BYTES 256
 
 /* Fold as reduce_fold does. n_elems is a multiple of REDUCE_GROUP_BYTES / size of an accumulator
  * element. */
 typedef void reduce_fold_fn(
 	void *acc, const void *const *src, unsigned n_src, size_t n_elems, bool is_first);
-/* Divide by divisor (1: do not divide) and round to the element type. n_elems is a multiple of the
- * same number as in reduce_fold_fn. */
+/* Divide by divisor (1: do not divide) and round to the element type. n_elems is a multiple of
+ * REDUCE_GROUP_BYTES / size of an accumulator element. */
 typedef void reduce_finish_fn(void *dst, const void *acc, size_t n_elems, uint32_t divisor);
-/* Fold and finish all sources in one pass. */
+/* Reduce as reduce_all does. n_elems is a multiple of REDUCE_GROUP_BYTES / size of an accumulator
+ * element. */
 typedef void reduce_whole_fn(
 	void *dst, const void *const *src, unsigned n_src, size_t n_elems, uint32_t divisor);
 
@@ -39,7 +40,7 @@ typedef void reduce_whole_fn(
 
 struct reduce_table {
 	const char *name;
-	/* Indexed by dtype and op; avg is folded as sum */
+	/* Functions, indexed by dtype and op. For op avg, reduce.c calls the function of sum */
 	reduce_fold_fn *fold[REDUCE_DTYPES][OP_AVG];
 	reduce_finish_fn *finish[REDUCE_DTYPES];       /* NULL for integers */
 	reduce_whole_fn *whole[REDUCE_DTYPES][OP_AVG]; /* NULL for types other than f16 and bf16 */
@@ -64,7 +65,8 @@ typedef int64_t v_i64 VECTOR(REDUCE_VEC_BYTES);
 typedef float v_f32 VECTOR(REDUCE_VEC_BYTES);
 typedef double v_f64 VECTOR(REDUCE_VEC_BYTES);
 
-/* A register with elements of any type. The dtype that a function takes gives the type. */
+/* Register with elements of any type. A function with a vec parameter also has the parameter dtype,
+ * which gives the type of the elements. */
 typedef v_u8 vec;
 
 INLINE vec vec_load(const void *p)
@@ -80,11 +82,11 @@ INLINE v_u32 select_u32(v_i32 mask, v_u32 yes, v_u32 no)
 	return (yes & (v_u32)mask) | (no & ~(v_u32)mask);
 }
 
-/* u16_load reads 16-bit numbers and extends each with zeros to 32 bits. u16_store truncates 32-bit
- * numbers and writes them. f16_load and f16_store do the same with f16 in memory and f32 in the
- * register. Only these four functions and the search for NaNs below differ between the instruction
- * sets. The reasons: F16C and a branch on a vector have no portable form, and gcc 12 widens vectors
- * inefficiently. */
+/* u16_load reads 16-bit numbers and extends each number with zeros to 32 bits. u16_store truncates
+ * 32-bit numbers to 16 bits and writes the results. f16_load reads f16 and converts to f32.
+ * f16_store converts f32 to f16 and writes the results. Only these four functions, f32_any_nan and
+ * f64_any_nan differ between the instruction sets: F16C and a branch on a vector have no portable
+ * form, and gcc 12 widens vectors inefficiently. */
 #if REDUCE_VEC_BYTES == 64
 INLINE v_u32 u16_load(const void *p)
 {
@@ -168,14 +170,14 @@ INLINE v_f32 f16_load(const void *p)
 	v_f32 small = (v_f32)(magnitude + least) - (v_f32)((v_i32){0} + least);
 	v_u32 f = select_u32(magnitude < 1 << 23, (v_u32)small, (v_u32)(magnitude + rebias));
 
-	f |= (v_u32)(magnitude >= 0x7c00 << 13) & 0x7f800000; /* infinity and NaN */
+	f |= (v_u32)(magnitude >= 0x7c00 << 13) & 0x7f800000; /* exponent of infinity and NaN */
 	return (v_f32)(f | (h & 0x8000) << 16);
 }
 
-/* Convert f32 to f16, rounding to nearest even. A normal number is rounded as an integer: add just
- * under half of the last bit of the result, and one more when that bit is 1. Then change the bias.
- * A carry increases the exponent, up to infinity. A subnormal result is rounded by adding 0.5f,
- * whose last bit has the weight of the last bit of an f16 subnormal. */
+/* Convert f32 to f16, round to nearest even, and store the result. The bits of a normal number are
+ * rounded as an integer: change the bias of the exponent, add 0xfff, or 0x1000 if bit 13 is 1, and
+ * remove the 13 low bits. A carry increases the exponent, up to infinity. A subnormal result is
+ * rounded by adding 0.5f, whose last bit has the weight of the last bit of an f16 subnormal. */
 INLINE void f16_store(void *p, v_f32 v)
 {
 	const uint32_t rebias = (uint32_t)(15 - 127) << 23;
@@ -195,8 +197,8 @@ INLINE v_f32 bf16_load(const void *p)
 	return (v_f32)(u16_load(p) << 16);
 }
 
-/* Convert to bf16, rounding to nearest even, and store. is_settled: settle has replaced all NaNs
- * in v. Rounding does not change the NaNs of settle. */
+/* Convert f32 to bf16, round to nearest even, and store the result. is_settled: the function
+ * `settle` has replaced all NaNs in v. Rounding does not change the NaN that `settle` writes. */
 INLINE void bf16_store(void *p, v_f32 v, bool is_settled)
 {
 	v_u32 u = (v_u32)v;
@@ -225,9 +227,10 @@ DEFINE_INT_OPS(v_i8, v_u8)
 DEFINE_INT_OPS(v_i32, v_u32)
 DEFINE_INT_OPS(v_i64, v_u64)
 
-/* Operations on floats. min (max) returns a when a is less (greater) than b or a NaN, else b, which
- * may be a NaN. Equal operands have different bits only when they are zeros of different sign. Then
- * min ORs their bits, which gives -0.0, and max ANDs their bits, which gives +0.0. */
+/* Operations on floats. min returns a when a < b or when a is a NaN, else b. max returns a when
+ * a > b or when a is a NaN, else b. Equal operands have different bits only when the operands are
+ * zeros of different sign. For such zeros, min ORs the bits, which gives -0.0, and max ANDs the
+ * bits, which gives +0.0. */
 #define DEFINE_FLOAT_OPS(type, itype)                                                              \
 	INLINE type type##_apply(enum op op, type a, type b)                                       \
 	{                                                                                          \
@@ -253,8 +256,8 @@ DEFINE_INT_OPS(v_i64, v_u64)
 DEFINE_FLOAT_OPS(v_f32, v_i32)
 DEFINE_FLOAT_OPS(v_f64, v_i64)
 
-/* Return true if one of four registers contains a NaN. With an instruction set for which this check
- * costs as much as replacing the NaNs, always return true. */
+/* Return whether one of four registers contains a NaN. The portable version always returns true,
+ * because the check would cost as much as replacing the NaNs. */
 #if REDUCE_VEC_BYTES == 64
 #define UNORDERED(type, a, b) _mm512_cmp_##type##_mask((a), (b), _CMP_UNORD_Q)
 INLINE bool f32_any_nan(v_f32 a, v_f32 b, v_f32 c, v_f32 d)
@@ -376,8 +379,9 @@ INLINE void finish_vec(
 		memcpy(dst, &v, sizeof(v));
 }
 
-/* Store a register of the accumulator that settle has processed. divisor is 0 only as a constant:
- * then store the register unchanged. Else divide the register by divisor and round it to dtype. */
+/* Store the accumulator register v, in which `settle` has replaced all NaNs. divisor: 0: store v
+ * unchanged; else divide v by divisor, round the quotient to dtype, and store the result. The
+ * caller passes the divisor 0 as a constant. */
 INLINE void put(enum dtype dtype, unsigned char *to, size_t at, vec v, uint32_t divisor)
 {
 	if (divisor)
@@ -387,11 +391,11 @@ INLINE void put(enum dtype dtype, unsigned char *to, size_t at, vec v, uint32_t 
 		memcpy(to + at, &v, sizeof(v));
 }
 
-/* Fold all sources into acc. In each step four registers of the accumulator fold all sources in
- * order, and put stores the registers. With one register instead of four, the loop over the sources
- * would take most of the time. acc may be src[0], because loads come before the store. n_more:
- * number of sources besides the first operand; passed as a constant if the loop should be
- * unrolled. */
+/* Fold all sources into acc. The first operand is src[0] if is_first, else acc. In each step, load
+ * four registers of the first operand, fold the next n_more sources into the registers in order,
+ * and store the registers with `put`. With one register instead of four, the loop over the sources
+ * would take most of the time. acc may be src[0], because each step loads before storing. The
+ * compiler can unroll the loop over the sources if n_more is a constant. */
 INLINE void fold_n(enum dtype dtype, enum op op, unsigned char *acc, const void *const *src,
 	size_t acc_bytes, bool is_first, unsigned n_more, uint32_t divisor)
 {
@@ -448,7 +452,7 @@ INLINE void fold(enum dtype dtype, enum op op, void *acc, const void *const *src
 		fold_n(dtype, op, acc, src, acc_bytes, is_first, n_src - is_first, 0);
 }
 
-/* Fold and finish all sources without an accumulator in memory. */
+/* Reduce all sources to dst. The accumulator is only in registers, not in memory. */
 INLINE void whole(enum dtype dtype, enum op op, void *dst, const void *const *src, unsigned n_src,
 	size_t acc_bytes, uint32_t divisor)
 {
