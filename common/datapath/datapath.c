@@ -29,7 +29,7 @@ struct attempt {
 };
 
 struct datapath {
-	struct xport pub; /* the first member, so that a pointer to it can be cast */
+	struct xport pub; /* must be first, because of() casts &pub to struct datapath * */
 	struct xport *net, *shm;
 	struct shm_config cfg;
 	int epoll_fd;
@@ -43,7 +43,8 @@ static struct datapath *of(struct xport *x)
 	return (struct datapath *)x;
 }
 
-/* Find the record of failures with a server's thread. Returns NULL when there is none. */
+/* Return the record of the failures with one thread of a server, or NULL when no failure is
+ * recorded. */
 static struct trouble *trouble_with(struct datapath *d, uint64_t instance, uint16_t thread)
 {
 	for (unsigned i = 0; i < TROUBLES_MAX; i++)
@@ -186,7 +187,7 @@ static int path_seg_share(struct xport *x, uint16_t segment, int fd)
 
 static void path_seg_del(struct xport *x, uint16_t segment)
 {
-	if (of(x)->shm) /* NULL during path_free, which frees shm first */
+	if (of(x)->shm) /* path_free sets shm to NULL before it frees net */
 		of(x)->shm->ops->seg_del(of(x)->shm, segment);
 	of(x)->net->ops->seg_del(of(x)->net, segment);
 }

@@ -43,8 +43,8 @@ int net_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, str
 			cfg->bind_addr, strcmp(provider, "verbs") == 0 ? "yes" : "no");
 	}
 	rc = open_as(provider, cfg, key_fn, key_ctx, ret, err);
-	/* A port that is in use becomes free after a moment, so do not fall back to sockets because
-	 * of it. */
+	/* Do not fall back to sockets after -EADDRINUSE, because a port in use becomes free after
+	 * a moment. */
 	if (!is_auto || rc >= 0 || rc == -EADDRINUSE || strcmp(provider, "sockets") == 0)
 		return rc;
 	log_warn("address %s belongs to an RDMA port that cannot be used, provider auto uses "

@@ -1,6 +1,6 @@
-/* A data thread: run the core's tick and work, poll the transport, run posted functions, then spin
- * or sleep. Only the core knows messages and rounds. All functions run on the data thread unless
- * the header says otherwise. */
+/* A data thread: call `tick` and `work` of the core, poll the transport, run posted functions, then
+ * spin or sleep. Only the core knows messages and rounds. All functions run on the data thread
+ * unless the header says otherwise. */
 #include "common/loop/dataloop.h"
 
 #include <errno.h>
@@ -14,15 +14,17 @@
 #include "common/base/clock.h"
 #include "common/transport/xport.h"
 
-/* Nanoseconds after which a turn ends, so that the loop polls the descriptors. */
+/* Nanoseconds after which the function `turn` returns even if work is left, so that the loop polls
+ * the descriptors. */
 #define TURN_NS 500000
-/* A sched_yield that takes longer than this shows that another process needs the processor. Then
- * the loop does not spin for a while. */
+/* Limit for the duration of sched_yield. A longer call shows that another process needs the
+ * processor. After a longer call the loop does not spin for a while. */
 #define YIELD_TOO_LONG_NS UINT64_C(100000)
-/* dataloop_rest_ns counts a pause of spinning as recent until this multiple of the pause's length
- * has passed. The value was found by measurement (docs/explanation/performance.md, point 12). */
+/* dataloop_rest_ns treats a pause of spinning as recent until RESPITE times the length of the pause
+ * has passed, but no longer than 2 * DATALOOP_REST_MAX_NS. The value of RESPITE was found by
+ * measurement (docs/explanation/performance.md, point 12). */
 #define RESPITE 8
-/* Most turns between two polls of the descriptors. */
+/* Maximum number of calls of `turn` between two polls of the descriptors. */
 #define TURNS 8
 
 struct dataloop_post {
@@ -132,8 +134,8 @@ static bool has_posts(struct dataloop *l)
 	return has;
 }
 
-/* Make one turn: work until there is nothing to do or TURN_NS have passed. Returns true when work
- * is left. */
+/* Work until there is nothing to do or until TURN_NS have passed. Returns true when work is
+ * left. */
 static bool turn(struct dataloop *l, uint64_t *ret_now, uint64_t *ret_deadline)
 {
 	uint64_t start = clock_now_ns(), now = start, next;
@@ -141,7 +143,7 @@ static bool turn(struct dataloop *l, uint64_t *ret_now, uint64_t *ret_deadline)
 
 	do {
 		*ret_deadline = l->ops->tick(l->ctx, now);
-		/* Work before the poll, because the poll sends the messages that work has queued */
+		/* Call `work` before `poll`, because `poll` sends the messages of `work` */
 		more = l->ops->work(l->ctx);
 		more |= l->x && l->x->ops->poll(l->x, now) > 0;
 		any |= more;
@@ -183,8 +185,8 @@ static void spin(struct dataloop *l, uint64_t now_ns)
 	l->no_spin_until_ns = after + l->no_spin_ns;
 }
 
-/* Return whether this thread may block now: the owner and the transport have no work, and no post
- * waits. */
+/* Return whether this thread may block now: the owner and the transport have no work, and no posted
+ * function waits. */
 static bool can_sleep(struct dataloop *l)
 {
 	if (l->ops->may_sleep && !l->ops->may_sleep(l->ctx))
@@ -214,7 +216,7 @@ static void on_prepare(uv_prepare_t *p)
 		}
 	}
 	if (l->x)
-		l->x->ops->may_sleep(l->x); /* may_sleep also sends the queued messages */
+		l->x->ops->may_sleep(l->x); /* called to send the queued messages */
 	uv_idle_start(&l->idle, on_idle);
 }
 

@@ -1,14 +1,15 @@
 #ifndef BPS_COMMON_LOOP_DATALOOP_H
 #define BPS_COMMON_LOOP_DATALOOP_H
-/* A data thread: a libuv loop that runs a transport (common/transport/xport.h) and the core that
- * uses it in one thread, and sleeps when there is nothing to do. Other threads can post functions
- * to it. The owner may add its own descriptors, such as trainers' sockets, to the same libuv loop.
+/* A data thread: a libuv loop in a thread of its own. The loop runs a transport
+ * (common/transport/xport.h) and the core that uses the transport. The thread sleeps when there is
+ * nothing to do. Other threads can post functions to the loop. The owner may add its own
+ * descriptors, such as trainers' sockets, to the same libuv loop.
  *
- * In each turn the loop passes the time to the core, lets the core work, and polls the transport.
- * While there is work, a turn repeats these steps for about half a millisecond. Then the loop polls
- * the descriptors. When there is nothing to do, the loop spins for the spin time. Then it blocks if
- * may_sleep of the transport and may_sleep of the owner return true. A descriptor, a post or the
- * next deadline wakes the loop.
+ * The loop passes the time to the core, lets the core work, and polls the transport. While there is
+ * work, the loop repeats these steps for about half a millisecond. Then the loop polls the
+ * descriptors. When there is nothing to do, the loop spins for the spin time. Then the loop blocks
+ * if may_sleep of the transport and may_sleep of the owner return true. A descriptor, a posted
+ * function or the next deadline wakes the loop.
  *
  * Order of calls: dataloop_new, dataloop_attach, dataloop_start, on any thread. Posted functions
  * run on the data thread. dataloop_stop ends and joins the thread. */
@@ -24,14 +25,14 @@ struct xport;
 struct dataloop_ops {
 	/* Pass the time to the core. Returns the core's next deadline, or UINT64_MAX for none. */
 	uint64_t (*tick)(void *ctx, uint64_t now_ns);
-	/* Do one slice of work, for much less than a millisecond. Returns true when work is
-	 * left. */
+	/* Do a small part of the work, and return after much less than a millisecond. Returns true
+	 * when work is left. */
 	bool (*work)(void *ctx);
 	/* Called before the loop blocks. Returns false when there is new work, so that the loop
-	 * must not block. NULL: always true. */
+	 * must not block. NULL: the owner never has new work. */
 	bool (*may_sleep)(void *ctx);
-	/* Called when the loop wakes up after may_sleep returned true. NULL: nothing is
-	 * called. */
+	/* Called when the loop wakes up after may_sleep returned true. NULL: the loop calls
+	 * nothing. */
 	void (*awake)(void *ctx);
 };
 
@@ -41,7 +42,7 @@ struct dataloop_ops {
  * process needs the processor. last_ns: length of the last pause; 0: there was no pause yet.
  * quiet_ns: time since that pause ended. If the last pause was recent, the result is twice last_ns,
  * at most DATALOOP_REST_MAX_NS. Else the result is DATALOOP_REST_MIN_NS, because even an idle
- * machine runs short tasks now and then. Pure. */
+ * machine runs short tasks now and then. The result depends on the arguments only. */
 uint64_t dataloop_rest_ns(uint64_t last_ns, uint64_t quiet_ns);
 
 /* Make a loop. name: name of the thread. spin_us: how long to poll for work before blocking, in

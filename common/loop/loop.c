@@ -1,6 +1,6 @@
-/* An event loop on libevent with a bounded queue of posted functions and an eventfd that wakes it.
- * The owner adds its own events. Any thread may call loop_post and loop_quit. Call the other
- * functions on the loop's thread, or while the loop does not run. */
+/* An event loop that uses libevent. The loop has a bounded queue of posted functions. An eventfd
+ * wakes the loop. The owner adds its own events. Any thread may call loop_post and loop_quit. Call
+ * all other functions of loop.h on the loop's thread, or while the loop does not run. */
 #include "common/loop/loop.h"
 
 #include <errno.h>

@@ -1,8 +1,9 @@
 #ifndef BPS_COMMON_LOOP_LOOP_H
 #define BPS_COMMON_LOOP_LOOP_H
-/* An event loop (libevent) to which other threads can post functions, through a bounded queue with
- * an eventfd. loop_run runs it in the caller's thread. Make events on the base of the loop before
- * loop_run, or in posted functions. Free them after loop_run has returned and before loop_free. */
+/* An event loop that uses libevent. Other threads can post functions to the loop through a bounded
+ * queue with an eventfd. loop_run runs the loop in the caller's thread. Make events on the base of
+ * the loop before loop_run, or in posted functions. Free the events after loop_run has returned and
+ * before loop_free. */
 #include <stddef.h>
 
 #include "common/base/error.h"
@@ -28,7 +29,8 @@ void loop_run(struct loop *l);
  * run. */
 int loop_post(struct loop *l, loop_fn *fn, void *arg);
 
-/* Make loop_run return once all functions that were posted before have run. Thread: any. */
+/* Make loop_run return after all functions that were posted before loop_quit have run. Thread:
+ * any. */
 void loop_quit(struct loop *l);
 
 /* Free a loop that does not run. NULL is allowed. */

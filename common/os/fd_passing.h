@@ -4,19 +4,21 @@
  * functions. */
 #include <sys/socket.h>
 
-#define FD_PASSING_MAX 253 /* limit per message: SCM_MAX_FD of the kernel */
+#define FD_PASSING_MAX 253 /* largest number of descriptors in a message (SCM_MAX_FD) */
 
 union fd_passing_room {
 	struct cmsghdr head;
 	char bytes[CMSG_SPACE(FD_PASSING_MAX * sizeof(int))];
 };
 
-/* Attach n_fds descriptors (at least one) to m. room must live until m is sent.
+/* Attach n_fds descriptors (at least one) to m. `room` holds the control data of m and must live
+ * until m is sent.
  * Owns: the descriptors still belong to the caller. */
 void fd_passing_attach(
 	struct msghdr *m, union fd_passing_room *room, const int *fds, unsigned n_fds);
-/* Copy the descriptors that were received with m to ret_fds, which has room for `max`. The control
- * buffer of m must have room for at most `max` descriptors. Returns the number of descriptors.
+/* Copy the descriptors that were received with m to ret_fds, an array of `max` elements. The
+ * control buffer of m must be too small for more than `max` descriptors. Returns the number of
+ * descriptors.
  * Owns: the caller owns the descriptors. */
 unsigned fd_passing_detach(struct msghdr *m, int *ret_fds, unsigned max);
 #endif

@@ -13,7 +13,7 @@
  * what: name of the file's kind in error texts, such as "key file". is_credential: the service
  * manager made the file for this process. Then group permission is allowed, because the service
  * manager may grant access by an access list (ACL), which stat shows as group permission. Returns
- * the number of bytes, or `room` for a larger file.
+ * the number of bytes read. The result is `room` if the file is larger than the buffer.
  * Errors: -errno, -EPERM or -EINVAL; err gets a text that advises what to do. */
 int secret_read(const char *path, const char *what, bool is_credential, void *ret_buf, size_t room,
 	struct err_text *err);
