@@ -95,7 +95,7 @@ class Cluster:
                 *to,
             )
             for i in range(2):
-                # A virtual machine's host name may change while the run lasts, so name the host.
+                # Pass fixed host names. A virtual machine may change its host name during the run.
                 self.start(
                     "agent",
                     f"agent{i}",
@@ -143,7 +143,7 @@ class Cluster:
         self.daemons.append(p)
         with os.fdopen(
             r
-        ) as f:  # ends when the daemon is ready or dead; tests/gpu/run has a time limit
+        ) as f:  # reading ends when the daemon is ready or dead; tests/gpu/run limits the time
             lines = dict(line.strip().split("=", 1) for line in f)
         if "PORT" not in lines:
             raise RuntimeError(
@@ -198,9 +198,9 @@ def trainer_env(cluster, rank, job, extra):
 
 
 def run_trainers(cluster, job, args, extra, n=2, limit_s=LIMIT_S):
-    """Run the trainers of a job. Return what each printed.
+    """Run the trainers of a job. Return the JSON object that each trainer printed.
 
-    If one fails, raise RuntimeError with the reason.
+    If a trainer fails, raise RuntimeError with the reason.
     """
     command = [sys.executable, "-X", "faulthandler", str(HERE / "c_train.py"), json.dumps(args)]
     workers = [
@@ -333,7 +333,8 @@ def run(is_host, only):
     cluster = Cluster(is_host)
     try:
         args = {"place": "host" if is_host else "cuda", "file": str(cluster.dir / "weights.npy")}
-        # PyTorch 2.9 has another name for the variable. Sharing by descriptor must be requested.
+        # The first two variables mean the same: PyTorch 2.9 renamed the variable. The third
+        # variable lets PyTorch make segments that other processes can map by descriptor.
         segments = {
             "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
             "PYTORCH_ALLOC_CONF": "expandable_segments:True",

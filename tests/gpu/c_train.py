@@ -1,12 +1,12 @@
 """A trainer of run C: python c_train.py JSON.
 
-It uses PyTorch, and calls bps through ctypes. Its place in the job is in the environment. It prints
-one line of JSON. Modes:
+The trainer uses PyTorch, and calls bps through ctypes. Environment variables give its job and rank.
+The trainer prints one line of JSON. Modes:
 
     reference    one process trains on the whole batch without bps; its weights go to a file
     arena        gradients are views of memory that the executor allocated
-    arena-copy   gradients are copied to such memory and back
-    import       gradients are views of one buffer of PyTorch's, which the executor maps
+    arena-copy   gradients are copied to memory that the executor allocated, and back
+    import       gradients are views of one buffer that PyTorch allocated and the executor maps
     speed        1 GiB per step is summed during matrix products
 """
 
@@ -35,7 +35,7 @@ class Cuda:
     def __init__(self):
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
-        torch.zeros(1, device="cuda")  # makes the CUDA context, which names the GPU that bps uses
+        torch.zeros(1, device="cuda")  # makes the CUDA context, from which bps gets the GPU
 
     def view(self, address, n):
         class Memory:
@@ -52,7 +52,7 @@ class Cuda:
         return view
 
     def has_segments(self):
-        """Return whether the allocator has expandable segments, which have several mappings."""
+        """Return whether the allocator has expandable segments. A segment has several mappings."""
         return any(s.get("is_expandable") for s in torch.cuda.memory_snapshot())
 
     def mark(self):
@@ -143,9 +143,9 @@ def optimizer_of(model):
 
 
 class Exchange:
-    """Sums the model's gradients by bps.
+    """Sums the model's gradients with bps.
 
-    Each gradient is submitted when it is ready. The stream waits for its sum.
+    Each gradient is submitted when it is ready. The stream waits for the gradient's sum.
     """
 
     def __init__(self, job, model, mode, place):
@@ -228,7 +228,7 @@ def percentile(values, p):
 
 
 def step_times(place, marks):
-    """Return the milliseconds of each step, without the first ones, which load and map things."""
+    """Return the milliseconds of each step, without the first WARM steps, which map memory."""
     place.synchronize()
     return [place.ms_between(a, b) for a, b in zip(marks[WARM:], marks[WARM + 1 :])]
 
@@ -275,7 +275,7 @@ def train(args, place):
         times = step_times(place, marks)
         weights, want = weights_of(model), np.load(args["file"])
         worst = float(np.max(np.abs(weights - want) / (np.abs(want) + 1e-2)))
-        calls = len(exchange.tensors) * 5  # the first steps load and map things
+        calls = len(exchange.tensors) * 5  # skip 5 steps, which load code and map memory
         return {
             "rank": job.rank,
             "route": job.gpu_route,
@@ -293,7 +293,7 @@ def train(args, place):
 
 
 class Traffic:
-    """Sums a GiB per step, submitted on a stream of its own."""
+    """Sums 1 GiB per step. The tensors are submitted on a separate stream."""
 
     def __init__(self, job, place, n_bytes):
         self.place, self.other = place, place.other_stream()
@@ -347,9 +347,9 @@ def for_seconds(seconds, traffic):
 
 
 def rounds_of(job, args, round_s):
-    """Return how many rounds take about ten seconds, but at most the given number.
+    """Return the number of rounds that take about ten seconds, from 2 to args["rounds"].
 
-    All workers get the same number.
+    Rank 0 computes the number, and all workers get it.
     """
     vote = job.declare("rounds", "i64", 1)
     vote.input[:] = max(2, min(args["rounds"], int(10 / round_s))) if job.rank == 0 else 0
@@ -364,7 +364,7 @@ def speed(args, place):
         job.gpu_open()
         traffic = Traffic(job, place, args["bytes"])
         product, is_first = place.products(), job.rank == 0
-        first_s = traffic.round_s()  # slower than later rounds, since it allocates and pins memory
+        first_s = traffic.round_s()  # the first round allocates and pins memory
         rounds, alone, seconds = rounds_of(job, args, traffic.round_s()), [], args["seconds"]
         if is_first:
             compute(place, product, for_seconds(seconds, traffic))  # warm up

@@ -1,8 +1,8 @@
 /* Run D: the product's own CUDA back-end on one GPU. One GPU needs no NCCL, so NCCL must not even
- * be loaded. NCCL refuses two ranks on one GPU. A new version allows them if configured, and then
- * the run checks its collectives. A clique of one rank needs no second GPU, and uses all NCCL calls
- * of the product. A process must be able to abort a clique whose other member never joins, in
- * bounded time. */
+ * be loaded. NCCL refuses two ranks on one GPU. NCCL 2.30 allows two ranks if configured, and then
+ * the run checks their collectives. A clique of one rank needs no second GPU, and uses all NCCL
+ * calls of the product. If the second member of a clique never joins, the first member must be able
+ * to abort the clique in bounded time. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@
 #define WAIT_NS  UINT64_C(20000000000)
 #define OPEN_MS  2000.0 /* milliseconds that opening a clique may block */
 #define ABORT_MS 5000.0
-#define LEAVE_MS 2000.0 /* milliseconds after which clique_close gives up an orderly end */
+#define LEAVE_MS 2000.0 /* milliseconds after which clique_close aborts the clique */
 
 static const struct device_ops *const ops = &device_cuda;
 
@@ -93,7 +93,7 @@ static bool wait_queue(struct d_rig *r, struct device_queue *q)
 	return rc == 0 || fail_with(rc, r, "a queue failed");
 }
 
-/* Copy bytes to the GPU and back. Return whether they are the same. */
+/* Copy bytes to the GPU and back. Return whether the bytes are unchanged. */
 static bool there_and_back(struct d_rig *r)
 {
 	uint32_t *from = r->at, *to = (void *)((char *)r->at + BYTES);
@@ -463,12 +463,12 @@ static bool tell_outcome(struct gpu_side *s, struct d_rig *r, struct device_cliq
 	return true;
 }
 
-/* Let two processes join on the same GPU. Polling must return an error, unless a new NCCL allows
- * two ranks on a GPU. Then the clique must work. */
+/* Let two processes join on the same GPU. Polling must return an error, unless NCCL allows two
+ * ranks on a GPU. If NCCL allows two ranks, the clique must work. */
 static bool two_ranks(
 	struct gpu_side *s, int rank, const uint8_t id[DEVICE_ID_BYTES], struct d_rig *r)
 {
-	/* an experimental setting of NCCL allows it */
+	/* an experimental setting with which NCCL may allow two ranks on a GPU */
 	bool may_hang = getenv("NCCL_MULTI_RANK_GPU_ENABLE") != NULL;
 	struct device_clique *c = NULL;
 	uint64_t begin_ns = now_ns();
@@ -540,14 +540,14 @@ static bool members(struct gpu_side *s, int second_gpu)
 	return tell_outcome(s, &r, c, rc, second_gpu == 0, begin_ns);
 }
 
-/* Two members on one GPU, with an NCCL that is configured to allow it. */
+/* Test two members on one GPU, with NCCL configured to allow two ranks on a GPU. */
 static bool same_process_allowed(struct gpu_side *s)
 {
 	setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
 	return members(s, 0);
 }
 
-/* Two members with a GPU each, as in the product. */
+/* Test two members, each with its own GPU, as in the product. */
 static bool two_gpus(struct gpu_side *s)
 {
 	struct err_text why = {""};
@@ -560,8 +560,8 @@ static bool two_gpus(struct gpu_side *s)
 	return true;
 }
 
-/* Two processes, with the settings by which NCCL 2.30 allows several ranks per GPU. Older versions
- * ignore them. */
+/* Test two processes, with the settings by which NCCL 2.30 allows several ranks per GPU. Older
+ * versions ignore the settings. */
 static bool many(side_fn side, struct gpu_side *s)
 {
 	setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);

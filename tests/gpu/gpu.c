@@ -1,5 +1,6 @@
-/* Helpers of the GPU programs: the driver, loaded at run time; memory that can be shared; a clock;
- * figures; answers as JSON. Only one thread of a process uses these helpers at a time. */
+/* Helpers of the GPU programs. They load the driver at run time, make memory that can be shared,
+ * measure time, compute percentiles, and print results as JSON. Only one thread of a process uses
+ * these helpers at a time. */
 #include "tests/gpu/gpu.h"
 
 #include <dlfcn.h>
@@ -20,7 +21,7 @@ static struct {
 } why;
 
 #ifdef BPS_GPU_PTX
-/* The kernels as PTX text, which nvcc has made, with a terminating zero. */
+/* PTX text of the kernels. nvcc has made the text, and a zero byte ends it. */
 __asm__(".section .rodata\n"
 	".global gpu_ptx\n"
 	"gpu_ptx: .incbin \"" BPS_GPU_PTX "\"\n"

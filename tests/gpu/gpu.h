@@ -75,7 +75,7 @@ extern struct gpu_calls cu;
 
 #define GPU_NAME_(call) #call
 #define GPU_NAME(call)  GPU_NAME_(call)
-/* Call the driver. True: the call succeeded. False: gpu_why has a sentence. */
+/* Call the driver. Return true if the call succeeded. Otherwise gpu_why returns the reason. */
 #define CU(call, ...) gpu_ok(cu.call ? cu.call(__VA_ARGS__) : CUDA_ERROR_NOT_FOUND, GPU_NAME(call))
 void gpu_refused(CUresult rc, const char *call);
 static inline bool gpu_ok(CUresult rc, const char *call)
@@ -84,11 +84,11 @@ static inline bool gpu_ok(CUresult rc, const char *call)
 		gpu_refused(rc, call);
 	return rc == CUDA_SUCCESS;
 }
-/* Return the sentence of the last failure in this process. */
+/* Return the text that describes the last failure in this process. */
 const char *gpu_why(void);
 int gpu_last(void); /* CUresult of that failure, or the code of gpu_fail_as */
-/* Set the sentence of a failure, and the negative code that gpu_last then returns. gpu_fail sets
- * the code -1. */
+/* Set the text and the negative code of a failure, for gpu_why and gpu_last. gpu_fail sets the code
+ * to -1. */
 void gpu_say_why(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static inline bool gpu_false(void)
 {
@@ -115,7 +115,7 @@ struct gpu_vmm {
 };
 /* Make and map a range. Its size is rounded up to the granularity. */
 bool gpu_vmm_new(CUdevice dev, size_t bytes, struct gpu_vmm *ret);
-/* Make the handle alone, without a mapping. */
+/* Make the handle of a range without mapping the range. */
 bool gpu_vmm_create(CUdevice dev, size_t bytes, struct gpu_vmm *ret);
 /* Map n handles of the same size side by side into one reservation. */
 bool gpu_vmm_map(CUdevice dev, const CUmemGenericAllocationHandle *handles, unsigned n,
@@ -124,7 +124,7 @@ bool gpu_vmm_export(const struct gpu_vmm *m, int *ret_fd);
 /* Import a handle from a descriptor. The caller still has to close fd. */
 bool gpu_vmm_take(int fd, CUmemGenericAllocationHandle *ret);
 bool gpu_vmm_import(CUdevice dev, int fd, size_t bytes, struct gpu_vmm *ret);
-/* Return a mapped memfd of that size. NULL: gpu_why has a sentence. */
+/* Return a mapped memfd of the given size. NULL: an error, and gpu_why returns the reason. */
 void *gpu_memfd(size_t bytes, int *ret_fd);
 void *gpu_map(int fd, size_t bytes);
 /* Register host memory with the GPU; ret_at may be NULL. */
@@ -136,7 +136,7 @@ bool gpu_check(CUdeviceptr at, size_t bytes, uint32_t seed);
 
 /* ---- clock and figures ---- */
 uint64_t now_ns(void);
-/* Compute the figures of n values. Sorts v. */
+/* Compute percentiles and the maximum of the n values in v. Sorts v. */
 struct gpu_figures {
 	double p50, p99, max;
 } gpu_figures(double *v, size_t n);
@@ -146,8 +146,8 @@ struct gpu_figures {
  * more fields of the JSON object, such as `"a":1`, or "". */
 void gpu_answer(const char *item, bool is_ok, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Report that an item could not run, with the sentence of gpu_why. is_skip: the machine lacks
- * something, which is no failure. */
+/* Report that an item could not run, with the text of gpu_why as the reason. is_skip: report the
+ * item as skipped instead of failed, because the machine lacks hardware or software. */
 void answer_why(const char *item, bool is_skip);
 /* Return s with escapes, so that it can be put between quotes in JSON. The result is valid until
  * the next call in this process. */

@@ -26,7 +26,7 @@ struct gpu_pair {
 	side_fn left, right;
 	unsigned limit_s;
 	enum side_death dies; /* the side that the other side kills on purpose */
-	bool is_stranger;     /* the right side has another user id (only root can do that) */
+	bool is_stranger;     /* the side `right` has another user id (only root can start it) */
 };
 
 /* Run both sides until they end. False: a side failed or exceeded its time, and the reason was

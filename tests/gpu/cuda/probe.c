@@ -1,5 +1,5 @@
 /* Prints what bps-agent-cuda reports about this machine's GPUs: a line for each GPU, or the reason
- * why there is none. It is linked like that program, so that tests can run it with any
+ * why there is none. This program is linked like bps-agent-cuda, so that tests can run it with any
  * libcuda.so.1. */
 #include <stdio.h>
 

@@ -23,7 +23,7 @@ void cuda_rig_close(struct cuda_rig *r);
 /* Check that the device's last error contains the word. */
 void cuda_rig_said(const struct cuda_rig *r, const char *word);
 
-/* Return zeroed memory of a memfd, as for staging memory. */
+/* Return zeroed memory of a memfd. The agent's staging memory is of the same kind. */
 unsigned char *cuda_rig_host_memory(size_t bytes);
 void cuda_rig_nothing_lives(void);
 /* Wait until the queue is idle. */

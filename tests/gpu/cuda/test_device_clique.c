@@ -144,7 +144,7 @@ static void store(void *at, enum dtype dtype, int v)
 		memcpy(at, &d, sizeof(d));
 		break;
 	default:
-		/* the low bytes of an integer, on a little-endian machine */
+		/* copy the low bytes of the integer, which come first on a little-endian machine */
 		memcpy(at, &i64, dtype_bytes(dtype));
 	}
 }
@@ -280,7 +280,7 @@ static void other_operations_reduce_too_and_averages_are_refused(void **state)
 }
 
 /* Sum two tensors in one launch. During the launch the clique must not be used. After the launch
- * both sums are there. */
+ * both sums must be right. */
 static void collectives_of_a_group_are_one_launch(void **state)
 {
 	struct band b;
@@ -308,7 +308,8 @@ static void collectives_of_a_group_are_one_launch(void **state)
 	band_close(&b);
 }
 
-/* Other work in the queues would overtake a collective that is not on the GPUs yet. */
+/* A queue must refuse work while a collective launches, because the work would overtake the
+ * collective. */
 static void queues_of_a_collective_that_launches_take_nothing(void **state)
 {
 	struct device_queue *other;
@@ -330,7 +331,7 @@ static void queues_of_a_collective_that_launches_take_nothing(void **state)
 	assert_int_equal(rc, 0);
 	cuda_rig_await(host, 1);
 	expect(&b, 0, DTYPE_I32, COUNT * (unsigned)b.rank[0], COUNT, all_sum);
-	/* A queue that accepts no more work may be closed, and so may its clique. */
+	/* A queue that refuses work during a launch may be closed, and so may its clique. */
 	cuda_rig_drain(b.piece[0].queue);
 	cuda_rig_drain(b.piece[1].queue);
 	ops->queue_close(b.piece[0].queue);
@@ -396,7 +397,7 @@ static void members_that_make_no_clique_are_refused(void **state)
 	band_fini(&b);
 }
 
-/* Let a rank of four belong to another process, which never joins. */
+/* Open a clique of four ranks. One of the ranks belongs to another process, which never joins. */
 static void a_clique_whose_member_never_comes_is_aborted_in_time(void **state)
 {
 	uint64_t begin_ns;

@@ -1,5 +1,5 @@
-/* The output of a program that is linked with the driver, on machines that have no driver or an
- * unusable one: the reason and an exit status. */
+/* Run a program that is linked with the driver, on machines without a usable driver. Check that the
+ * program prints the reason, and check its exit status. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

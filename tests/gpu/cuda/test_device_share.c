@@ -271,7 +271,7 @@ static void a_growing_segment_travels_mapping_by_mapping(void **state)
 	(void)state;
 	cuda_rig_open(&r);
 	addr = grow_segment(4, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-	/* The range is from the middle of the second mapping to within the fourth. */
+	/* The range starts inside the second mapping and ends inside the fourth mapping. */
 	assert_int_equal(
 		share_ptr(r.dev, addr + CHUNK + 1500000, BYTES, &m.desc, m.fds, 2), DEVICE_ARG);
 	assert_int_equal(share_ptr(r.dev, addr + CHUNK + 1500000, BYTES, &m.desc, m.fds, 8), 3);

@@ -9,7 +9,7 @@
 
 #include "bps-agent/executor/device/device.h"
 
-#define TWO_FD        3 /* number of the child's end of the socket */
+#define TWO_FD        3 /* file descriptor of the socket in the child */
 #define TWO_TIMEOUT_S 10
 
 struct two_message {

@@ -1,4 +1,4 @@
-/* The start of the fake driver, its faults, its trace and its contexts. */
+/* Initialisation, faults, trace and contexts of the fake driver. */
 #include "tests/gpu/fake/fake.h"
 #include "tests/gpu/fake/control.h"
 
@@ -34,7 +34,7 @@ static struct {
 
 #define STACK_MAX 16
 static _Thread_local struct fake_ctx *current;
-/* the thread's contexts below its current one */
+/* contexts that the thread has pushed below its current context */
 static _Thread_local struct fake_ctx *stack[STACK_MAX];
 static _Thread_local int stack_depth;
 
@@ -95,8 +95,8 @@ static uint64_t *calls_of(const char *name)
 	fake_misuse("too many functions");
 }
 
-/* Return whether a code is sticky: according to the driver's documentation, the process has to end
- * after it. */
+/* Return whether a code is sticky. After a sticky code the process has to end, according to the
+ * driver's documentation. */
 bool fake_is_sticky(int code)
 {
 	return (code >= 700 && code < 800 && code != 704 && code != 705 && code != 708 &&

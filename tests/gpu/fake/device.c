@@ -48,7 +48,8 @@ FAKE_EXPORT CUresult CUDAAPI cuDeviceGetUuid(CUuuid *ret, CUdevice dev)
 	return fake_leave(CUDA_SUCCESS);
 }
 
-/* Return the i-th word of a list in the environment. False: the list is shorter. */
+/* Store word i of the list in an environment variable in ret. Return false if the list has no
+ * word i. */
 static bool listed(const char *variable, int i, char *ret, size_t room)
 {
 	const char *s = getenv(variable);

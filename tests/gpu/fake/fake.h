@@ -33,7 +33,7 @@ struct fake_ctx {
 	CUstream default_stream;
 };
 
-/* Physical memory, made by cuMemCreate, cuMemAlloc or an import. */
+/* Physical memory that cuMemCreate, cuMemAlloc or an import has made. */
 struct fake_handle {
 	LIST_ENTRY(fake_handle) entry;
 	uint64_t id;
@@ -51,7 +51,7 @@ struct fake_map { /* a handle that is mapped into reserved addresses */
 	LIST_ENTRY(fake_map) entry;
 	size_t offset, bytes;
 	struct fake_handle *handle;
-	uint64_t access; /* a bit for each GPU that may access it */
+	uint64_t access; /* a bit for each GPU that may access the mapping */
 	uint64_t buffer_id;
 };
 
@@ -61,12 +61,12 @@ struct fake_area {
 	enum area_kind kind;
 	CUdeviceptr addr;
 	size_t bytes;
-	char *at; /* where the host finds the bytes, in the order of the addresses */
+	char *at;                   /* host address of the bytes of the area */
 	LIST_HEAD(, fake_map) maps; /* only for AREA_RESERVED */
 	struct fake_handle *handle; /* only for AREA_ALLOC and AREA_IPC */
-	struct fake_ctx *ctx;       /* the context that made it; NULL for AREA_RESERVED */
+	struct fake_ctx *ctx;       /* the context that made the area; NULL for AREA_RESERVED */
 	uint64_t buffer_id;
-	unsigned in_use; /* number of queued pieces of work that use it */
+	unsigned in_use; /* number of queued pieces of work that use the area */
 	unsigned opens;  /* for AREA_IPC: how often the handle is open */
 };
 
@@ -122,7 +122,7 @@ struct fake {
 	unsigned live_communicators;
 	uint64_t last_id;
 	int sticky;
-	/* number of the current set of faults; a hanging call returns when it changes */
+	/* number of times that the faults were replaced; a change ends the calls that hang */
 	unsigned epoch;
 	int trace_fd; /* 0: none */
 	unsigned delay_us;

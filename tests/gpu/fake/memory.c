@@ -102,8 +102,8 @@ static struct fake_handle *handle_of(CUmemGenericAllocationHandle id, const char
 	fake_misuse("%s: handle %llu does not live", name, id);
 }
 
-/* Reserve addresses that the host cannot access. The bytes are elsewhere: in handle h, or nowhere
- * yet if h is NULL. */
+/* Reserve addresses that the host cannot access. The bytes are in the memory of handle h. If h is
+ * NULL, the area has no bytes yet. */
 struct fake_area *fake_area_new(enum area_kind kind, size_t bytes, struct fake_handle *h)
 {
 	struct fake_area *a = fake_alloc(sizeof(*a));
@@ -289,7 +289,8 @@ FAKE_EXPORT CUresult CUDAAPI cuMemExportToShareableHandle(void *ret,
 	return fake_leave(CUDA_SUCCESS);
 }
 
-/* Import memory by its descriptor. The import can be exported again if the source could be. */
+/* Import memory by its descriptor. The importer can export the memory again if the memory was made
+ * exportable. */
 FAKE_EXPORT CUresult CUDAAPI cuMemImportFromShareableHandle(
 	CUmemGenericAllocationHandle *ret, void *os_handle, CUmemAllocationHandleType type)
 {

@@ -1,9 +1,9 @@
 /* A libnccl.so.2 for communicators within one process, on top of the fake driver. A collective is
- * work in the streams of its ranks. The work waits for that of the other ranks and then really
- * reduces. All communicators are nonblocking. Some misuses make the real NCCL hang or damage data.
- * Here they end the process with a line: a communicator or stream is used before it is ready, ranks
- * call different functions, a communicator is used after its end or destroyed without being
- * finalized.
+ * work in the streams of its ranks. The work of a rank waits for the work of the other ranks, and
+ * then computes the real result. All communicators are nonblocking. Some misuses make the real NCCL
+ * hang or damage data. The fake ends the process with an error line after these misuses: a
+ * communicator or stream is used before it is ready, ranks call different functions, a communicator
+ * is used after its end or destroyed without being finalized.
  *
  * There is one lock. It is never held while a thread takes the driver's lock. Streams run their
  * work without holding the driver's lock. */
@@ -86,8 +86,8 @@ static _Thread_local int n_opening;
 static _Thread_local struct ncclComm *calling[FAKE_GPUS_MAX * 64];
 static _Thread_local int n_calling;
 
-/* Number of polls that return InProgress before something is ready. A program that does not poll is
- * detected by this. */
+/* Number of polls that return InProgress before an operation is complete. The delay detects
+ * programs that do not poll. */
 #define POLLS 3
 
 static ncclResult_t enter(const char *name)
@@ -153,7 +153,7 @@ static struct clique *clique_of(const ncclUniqueId *id, int n_ranks)
 }
 
 /* Make a communicator. A NULL config would make a blocking communicator, which cannot be aborted.
- * The product never uses that. */
+ * The product never uses blocking communicators. */
 FAKE_EXPORT ncclResult_t ncclCommInitRankConfig(
 	ncclComm_t *ret, int n_ranks, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
@@ -396,7 +396,8 @@ static void drop_launches(ncclComm_t comm)
 	}
 }
 
-/* Abort a communicator. It stays on its clique's list, since work that runs still reads it. */
+/* Abort a communicator. The communicator stays on its clique's list, since running work still reads
+ * it. */
 FAKE_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
 	ncclResult_t r = enter(__func__);
