@@ -1,7 +1,8 @@
-/* Facts for the static analysers, which include this file before each source (-include). They check
- * one source at a time and do not see the bodies of functions in other sources. The macros below
- * state that a function that writes an error's text returns the negative code of its argument. */
-#include "libbpsclient/bps.h" /* first: error.h compares its codes with these */
+/* Facts for the static analysers, which include this file before each source (-include). An
+ * analyser checks one source at a time and does not see functions in other sources. Each macro
+ * below replaces a function that writes an error text. The macro states that the function returns
+ * its argument `code`. */
+#include "libbpsclient/bps.h" /* before error.h, which compares its codes with those of bps.h */
 
 #include "common/base/error.h"
 #include "libbpsclient/last_error.h"

@@ -12,7 +12,7 @@ struct agt_tally {
 	size_t n_parts, n_local, n_timers, n_ready, n_offered, n_owing, n_homes, n_shares,
 		n_lagging, n_held;
 	size_t charged_bytes;
-	/* n_fetching, n_parked and job_bytes count only the job that is checked now */
+	/* n_fetching, n_parked and job_bytes: counts of only the job that is checked now */
 	uint32_t n_fetching;
 	size_t n_parked;
 	uint64_t job_bytes; /* bytes that are charged to the job that is checked now */
@@ -139,8 +139,9 @@ static void check_round(struct agt_checker *c, const struct agt_part *part)
 		part->round == t->round + is_running ||
 			(t->has_landed && part->round == t->round + 1),
 		"a partition is in its tensor's round");
-	/* Exception (K6): the previous process may already have summed the round that runs again
-	 * after the restart. The partition is still IDLE in the round before. */
+	/* Exception (K6): the agent's previous process may already have summed the round that runs
+	 * again after the restart. In the new process, the partition is still IDLE in the round
+	 * before that round. */
 	expect(c,
 		part->kept->summed <= part->round + (t->is_device && part->state == PART_IDLE) &&
 			part->crc_round <= part->round,

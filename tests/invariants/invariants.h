@@ -1,11 +1,12 @@
 #ifndef BPS_TESTS_INVARIANTS_INVARIANTS_H
 #define BPS_TESTS_INVARIANTS_INVARIANTS_H
 /* Functions that check all invariants of a core: objects are reachable, counters and lists agree,
- * states fit together. The simulator and the unit tests call them after events. The daemons do not
- * contain them. They allocate and change nothing. Call them between events on the core's thread.
- * Their cost is proportional to the number of objects.
+ * states fit together. The simulator and the unit tests call these functions after events. The
+ * daemons do not contain the functions. The functions allocate and change nothing. Call them
+ * between events on the core's thread. The cost of a call is proportional to the number of objects.
  *
- * Each returns 0, or a negative number with a sentence in err that names the broken invariant. */
+ * Each function returns 0, or a negative number. With a negative number, err names the broken
+ * invariant. */
 #include "common/base/error.h"
 
 struct agt_core;

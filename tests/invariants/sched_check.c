@@ -12,7 +12,7 @@
 #include "bps-scheduler/placement/place.h"
 #include "common/data/dtype.h"
 
-/* End the check with a sentence if an invariant does not hold. */
+/* Return from the check with an error text if the condition does not hold. */
 #define EXPECT(cond, ...)                                                                          \
 	do {                                                                                       \
 		if (!(cond))                                                                       \

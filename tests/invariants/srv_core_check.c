@@ -48,7 +48,7 @@ static unsigned set_count(const struct member_set *a, const struct member_set *b
 		if (!bits)
 			continue;
 		if (w * 64 >= n)
-			return UINT32_MAX; /* a bit that belongs to no member */
+			return UINT32_MAX; /* the set has a bit that belongs to no member */
 		count += (unsigned)__builtin_popcountll(bits);
 	}
 	return count;

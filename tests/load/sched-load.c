@@ -34,16 +34,17 @@
 
 #define S  UINT64_C(1000000000)
 #define MS UINT64_C(1000000)
-/* Connections that may wait for WELCOME at a time. The listener accepts 16 unauthenticated
- * connections from one host. */
+/* Largest number of connections that wait for WELCOME at the same time. The listener accepts up to
+ * 16 unauthenticated connections from one host. */
 #define PENDING_MAX 12
 #define BEAT_MS     500
 #define PHASE_S     120
 #define SERVER_DEAD "3s"
 #define DEAD_S      3.0 /* SERVER_DEAD in seconds */
 #define LATE_S      1.0
-/* Longest silence of the scheduler that passes the test, in seconds. An agent would declare the
- * scheduler lost then. The limit is long, because this one process is slower than 1,000 agents. */
+/* Longest silence of the scheduler that passes the test, in seconds. After a longer silence an
+ * agent would declare the scheduler lost. The limit is long, because this one process is slower
+ * than 1,000 agents. */
 #define QUIET_S      5.0
 #define TENSOR_ELEMS 65536u
 #define DECLARE_MAX  1000 /* tensors in one message */
