@@ -521,8 +521,8 @@ static void joined(struct sim_agent *a, const struct ctl_joined *msg)
 		return;
 	}
 	if (!msg->code && a->s->o.is_elastic && a->s->oracle.job && msg->job != a->s->oracle.job) {
-		/* An elastic job formed before this agent joined, so its workers are in another
-		 * job. */
+		/* The elastic job formed before this agent joined, so the agent's workers are in
+		 * another job. */
 		a->has_ended = true;
 		say_lost(a, msg->job, msg->rank);
 		return;
@@ -630,8 +630,8 @@ static void repeat(struct sim_agent *a)
 		declare(a);
 }
 
-/* Answer the scheduler's PROBE about stuck rounds. The first worker reports one round less than the
- * others, so that the scheduler asks again about tensor 0. */
+/* Answer the scheduler's PROBE about stuck rounds. The first worker reports one submitted round
+ * less than the other workers, so that the scheduler asks again about tensor 0. */
 static void report(struct sim_agent *a, const struct ctl_probe *p)
 {
 	const struct sim_tensor_state *ts = &a->tensors[0];

@@ -1,9 +1,9 @@
 /* Tensors on devices. Trainers write to device memory. The executor (bps-agent/executor/engine.h)
  * copies partitions from device memory to the agent's input memory. It copies sums from the agent's
  * output memory back to the devices. Each copy takes a random time, so copies end in any order. The
- * executor survives a restart of its agent. Messages between the two may be lost during the
- * restart. The agent's next process runs rounds again, and the executor repeats the lost reports.
- * The seed determines every delay and fault. */
+ * executor survives a restart of its agent. Messages between executor and agent may be lost during
+ * the restart. The agent's next process runs rounds again, and the executor repeats the lost
+ * reports. The seed determines every delay and fault. */
 #include "tests/sim/sim.h"
 
 #include <errno.h>

@@ -131,7 +131,7 @@ void server_left(struct sim_server *srv, const struct ctl_left *msg)
 	if (srv->leave_ns > s->now + LAST_NS)
 		srv->leave_ns = s->now + LAST_NS;
 	/* A duplicate of an old plan would add the partitions again. Skip the check in histories
-	 * that duplicate plans, which real connections never do. */
+	 * that duplicate plans. Real connections never duplicate plans. */
 	for (unsigned k = 0; k < s->o.n_threads && !s->o.has_old_plans; k++) {
 		struct sim_thread *t = &srv->threads[k];
 
@@ -168,8 +168,8 @@ static void on_drain_event(struct sim *s, struct sim_event *e)
 	sim_post(s, NULL, 1 + rnd_below(s, 2 * s->o.drain_gap_ns), on_drain_event);
 }
 
-/* Start the operators' orders. Servers that are drained when the faults end stay drained, and jobs
- * must end even so. */
+/* Start the operators' orders. Servers that are drained when the faults end stay drained. Jobs
+ * must end nevertheless. */
 void drains_start(struct sim *s)
 {
 	sim_post(s, NULL, rnd_below(s, 2 * s->o.drain_gap_ns), on_drain_event);

@@ -25,8 +25,8 @@ void eager_send(struct sim_end *from, const struct wire_msg *m, uint64_t number)
 /* Record that message m has arrived at this end. Its eager bytes may arrive from now on. Bytes of
  * earlier offers of the same memory are out of date. */
 void eager_heard(struct sim_end *to, const struct wire_msg *m, uint64_t number);
-/* Let the read rd take its bytes from an eager offer. False: there is none, and rd has to request
- * them. */
+/* Let the read rd take its bytes from an eager offer. Return false if there is no such offer and rd
+ * has to request the bytes. */
 bool eager_takes_read(struct sim_read *rd);
 /* The read that took these bytes is over. Discard the bytes that still arrive. */
 void eager_forget(struct sim_eager *e);

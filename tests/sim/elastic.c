@@ -115,8 +115,9 @@ void elastic_job(struct sim *s, const struct ctl_job *job)
 	o->n_members = job->n_members;
 	for (unsigned i = 0; i < job->n_members; i++) {
 		o->agents[i] = job->members[i].agent;
-		/* Keep the first ranks of each machine. When a machine is removed, its ranks may be
-		 * given to others, but the machine uses them until it is notified. */
+		/* Keep the first ranks of each machine. When a machine is removed, other
+		 * machines may get its ranks. The removed machine uses the ranks until it is
+		 * notified. */
 		for (unsigned k = 0; !o->n_ranks[i] && k < job->members[i].n_ranks; k++)
 			o->ranks[i][k] = job->members[i].ranks[k].rank;
 		if (!o->n_ranks[i])

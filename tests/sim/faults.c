@@ -1,13 +1,13 @@
 /* Draw from the seed the shape of the job, the behaviour of the network, and which faults happen,
- * and inject the faults. This is swarm testing: each seed leaves most kinds of faults out. It
- * reaches states that a mix of all faults hides. */
+ * and inject the faults. This is swarm testing: each seed omits most kinds of faults. Swarm
+ * testing reaches states that a mix of all faults hides. */
 #include "tests/sim/eager.h"
 #include "tests/sim/move.h"
 #include "tests/sim/sim.h"
 
 #include <string.h>
 
-/* I9: everything must have ended this long after the last fault. */
+/* Time after the last fault in which all jobs must end (I9). */
 #define SETTLE_NS (60 * S)
 /* The total time of faults between agents and scheduler that a job must survive. It is below the
  * time that the scheduler waits for an agent (5 s). */
@@ -79,8 +79,8 @@ static void draw_net(struct sim *s)
 	o->peer_window_bytes = (size_t)512 << rnd_below(s, 5);
 	o->window_bytes = (size_t)512 << rnd_below(s, 6);
 	eager_draw(s);
-	/* Computed from the seed without a random draw, so that the histories of older seeds stay
-	 * the same. */
+	/* Compute the limit from the seed without a random draw, so that the histories of older
+	 * seeds stay the same. */
 	o->job_inflight_bytes = s->seed % 4 ? 0 : (size_t)1024 << (s->seed / 4 % 3);
 }
 
@@ -148,8 +148,8 @@ void options_draw(struct sim *s)
 		draw_long_reads(s);
 	if (s->seed % 32 == 0)
 		draw_deaf(o);
-	/* Computed from the seed without a random draw, so that the histories of older seeds stay
-	 * the same. */
+	/* Compute these values from the seed without a random draw, so that the histories of older
+	 * seeds stay the same. */
 	o->lead_bytes = mix(s->seed ^ 0x1ead) % 3 ? mix(s->seed ^ 0x1eada) % 2048 : SIZE_MAX;
 	o->turn_bytes = mix(s->seed ^ 0x70b1) % 2 ? mix(s->seed ^ 0x70b2) % 8192 : 0;
 	o->ahead_bytes = mix(s->seed ^ 0xa4ead) % 2 ? (uint32_t)(mix(s->seed ^ 0xa4eae) % 4096) : 0;
@@ -158,7 +158,7 @@ void options_draw(struct sim *s)
 		draw_restarts(s);
 	if (s->seed % 32)
 		elastic_draw(s);
-	/* seeds 1 8 9 13 19 25 28 31 of each 32 */
+	/* seeds whose remainder modulo 32 is 1, 8, 9, 13, 19, 25, 28 or 31 */
 	o->has_near = UINT32_C(0x92082302) >> (s->seed % 32) & 1;
 	o->has_drains = s->seed % 16 == 3 || s->seed % 16 == 11 || s->seed % 64 == 32;
 	if (o->has_drains)

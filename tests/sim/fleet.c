@@ -24,7 +24,8 @@ struct sim_board {
 	struct sim_share shares[];
 };
 
-/* Add the counters of another process, and take over its slowest history if that one is slower. */
+/* Add the counters of another process. If its slowest history is slower than to->slowest_ns, copy
+ * that history's time and seed. */
 static void add(struct sim_totals *to, const struct sim_totals *from)
 {
 	uint64_t *t = (uint64_t *)to;

@@ -13,8 +13,8 @@ struct sim_totals;
  * set. */
 typedef uint64_t fleet_run_fn(void *ctx, uint64_t first, uint64_t last, struct sim_totals *tot);
 
-/* Return the number of violations of all processes. A process that dies counts as one violation. It
- * has printed its seed before. */
+/* Return the number of violations of all processes. A process that dies counts as one violation,
+ * and prints its seed before it dies. */
 uint64_t fleet_run(unsigned n_jobs, uint64_t first, uint64_t last, bool keeps_going,
 	fleet_run_fn *fn, void *ctx, struct sim_totals *ret_tot);
 #endif

@@ -4,7 +4,7 @@
  * (byzantine.c). Then only its own job may end in any way. In other histories the guests of the
  * second job have no processes of their own: they share the processes of the first job's guests. A
  * core then has two jobs, with one window and the same connections. In that case a struct guest is
- * one job's part of an agent, and guest.agent is the guest whose process it shares. */
+ * one job's part of an agent, and guest.agent is the guest whose process this guest shares. */
 #include "tests/sim/move.h"
 #include "tests/invariants/invariants.h"
 #include "tests/sim/peek.h"

@@ -166,7 +166,8 @@ def main():
     done = {(r["first"], r["last"]) for r in read(args.records)}
     todo = [b for b in blocks(args.seeds) if b not in done]
     end = time.monotonic() + args.minutes * 60 if args.minutes else float("inf")
-    # read once: it stays the commit of the running program if another is checked out
+    # Read the commit once. The running program stays at this commit if another commit is checked
+    # out later.
     of_commit = commit()
     while todo and time.monotonic() < end:
         record = run(args, *todo.pop(0), of_commit)

@@ -27,9 +27,9 @@ static void connect_later(struct sim_member *m)
 	sim_post(m->s, m->node, delay, on_connect)->p = m;
 }
 
-/* Return whether speeds of network cards are measured, which holds for one seed of four. For the
- * other seeds they are configured. Measured speeds change all the time by a factor of up to 8. The
- * draw is separate, so that the other faults stay the same. */
+/* Return whether the history measures the speeds of network cards. One seed of four does, and the
+ * other seeds configure the speeds. Measured speeds change all the time by a factor of up to 8. The
+ * choice makes no random draw, so that the faults of recorded seeds stay the same. */
 static bool is_measured(const struct sim *s)
 {
 	return mix(s->seed) % 4 == 0;

@@ -417,8 +417,8 @@ static void on_piece(struct sim *s, struct sim_event *e)
 	far = rd->end->peer->port->node;
 	if (rd->end->pipe->is_near)
 		at = near->paused_until > at ? near->paused_until : at;
-	/* over TCP the processes of both ends move the bytes, so none move while one of them is
-	 * paused */
+	/* over TCP the processes of both ends move the bytes, so no bytes move while one of the
+	 * processes is paused */
 	else if (!s->o.is_nic_alone) {
 		at = near->paused_until > at ? near->paused_until : at;
 		at = far->paused_until > at ? far->paused_until : at;

@@ -1,5 +1,5 @@
 /* Checks by an observer outside of the cores: sums are exact, all members receive the same bytes,
- * and a partition has only one home under a pgen. */
+ * and a partition is on only one server thread under a pgen. */
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
 
@@ -107,7 +107,8 @@ static bool int_is_right(const struct sim *s, unsigned t, const uint64_t *seeds,
 	return true;
 }
 
-/* Check a plain sum without a loop over the ranks, since it is by far the most frequent case. */
+/* Check a sum that is not an average. Such sums are the most frequent case, so avoid a loop over
+ * the ranks for each element. */
 static bool int_sum_is_right(
 	const struct sim *s, unsigned t, const uint64_t *seeds, const uint32_t *v)
 {

@@ -1,13 +1,13 @@
 #ifndef BPS_TESTS_SIM_H
 #define BPS_TESTS_SIM_H
 /* The simulator. A scheduler, servers, agents and trainers of one or more jobs run in one thread on
- * virtual time. A network connects them, which delays, loses, duplicates, cuts and breaks. A seed
- * determines one history, which is the same in every run. The shipped cores make all decisions.
- * This folder has the shells around them, the network, the faults, and the oracle, which checks
- * results. See docs/explanation/simulator.md.
+ * virtual time. The simulated network delays, loses and duplicates messages, and cuts and breaks
+ * connections. A seed determines one history, which is the same in every run. The shipped cores
+ * make all decisions. This folder has the shells around the cores, the network, the faults, and the
+ * oracle, which checks results. See docs/explanation/simulator.md.
  *
  *   world.c   events, virtual time, the course of one history, what must hold at its end
- *   faults.c  what is drawn from the seed, and the faults while it runs
+ *   faults.c  options that are drawn from the seed, and the faults of the history
  *   move.c    one of the faults, inside the scheduler's core
  *   peek.c    look-ups in the agent's core (also peek_sched.c, peek_srv.c)
  *   net.c     the data plane: struct xport_ops over a network of connections
@@ -18,12 +18,12 @@
  *   agent.c   the agent's shell and its trainers
  *   jobs.c    more jobs, with simpler agents ("guests")
  *   byzantine.c  a guest that misbehaves ("liar")
- *   drain.c   servers that are drained, end in order, or start late
+ *   drain.c   servers that are drained, end after LEAVE, or start late
  *   hung.c    a server that hangs while the scheduler restarts
  *   restart.c an agent's process that dies, and its next process
  *   device.c  tensors on devices
  *   fleet.c   many seeds in several processes
- *   oracle.c  values of contributions, expected sums, homes of partitions
+ *   oracle.c  values of contributions, expected sums, the server of each partition
  *   elastic.c draws and checks for jobs whose members change */
 #include <stdbool.h>
 #include <stddef.h>
@@ -258,8 +258,8 @@ void sim_net_say(struct sim_end *end, const struct wire_msg *m);
 void read_arrived(struct sim_read *rd, int status);
 void sim_net_room(struct sim_end *from);
 uint64_t read_delay(struct sim *s);
-/* End the process of this port. Its ends are closed, and the peers notice the end later. is_silent:
- * they notice it only by a time-out. */
+/* Kill the process of this port. The process's ends of connections are closed, and the peers notice
+ * the broken connections later. is_silent: the peers notice only by a time-out. */
 void sim_net_kill(struct sim *s, struct sim_port *port, bool is_silent);
 /* Close all ends of this port, as their owner would. */
 void sim_net_close_all(struct sim *s, struct sim_port *port);
@@ -361,7 +361,8 @@ struct sim_server {
 void server_start(struct sim *s, unsigned idx);
 void server_kill(struct sim *s, unsigned idx, bool is_silent);
 /* End the server's process and start the next one after span_ns. The server's cores are freed, so
- * none of them may be on the stack. Call it, for example, when a control message arrives. */
+ * do not call this function from a callback of a core. Call the function, for example, when a
+ * control message arrives. */
 void server_restart(struct sim *s, unsigned idx, uint64_t span_ns);
 bool server_has_job(const struct sim_server *srv);
 /* Send LEAVE, since the server's process is about to end (drain.c). */
@@ -561,7 +562,7 @@ void liar_check(struct sim *s);
 
 /* ---- oracle ---- */
 
-struct sim_home { /* the home of a partition under a pgen */
+struct sim_home { /* the server, instance and thread that have a partition under a pgen */
 	uint64_t pgen, instance;
 	uint32_t server, job;
 	uint16_t tensor, part, thread;
