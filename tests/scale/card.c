@@ -1,9 +1,10 @@
 /* Hosts and their network cards. A lane is one direction of a connection's channel. Bytes that
  * leave a host wait for its card. The card serves its lanes in turn, and sends one quantum of bytes
- * of each. One latency later the bytes reach the other card, and wait there for earlier bytes. A
- * card sends whenever it has bytes to send. Connections share the card as TCP connections do. The
- * switch between the cards never blocks. A lane with a window has at most that many bytes in
- * flight. Bytes count as in flight until the receiving thread has had time to process them. */
+ * from a lane at a time. One latency later the bytes reach the receiver's card. They wait there
+ * until the card has received all earlier bytes. A card sends whenever it has bytes to send.
+ * Connections share the card as TCP connections do. The switch between the cards never blocks. The
+ * window of a lane limits the lane's bytes in flight. Bytes are in flight until the receiving
+ * thread has had time to process them. */
 #include "tests/scale/scale.h"
 
 #define KERNEL_BYTES                                                                               \
@@ -89,7 +90,7 @@ static void on_sent(struct scale_world *w, void *p, uint64_t a)
 	card_send(w, l->host);
 }
 
-/* Move items from the process into the kernel's buffer while that has room. */
+/* Move items from the process into the kernel's buffer while the buffer has room. */
 static void fill(struct scale_world *w, struct scale_lane *l, struct scale_end *from)
 {
 	struct scale_item *it;

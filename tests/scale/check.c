@@ -1,6 +1,7 @@
-/* Small cases with limits that their figures must keep. They test the joint effect of placement,
- * priority and the flow of partitions on an undisturbed network. Each case takes much less than a
- * second in a debug build. */
+/* Small cases for `make test`. Each case computes a figure, such as a ratio of times, and checks
+ * the figure's limits. The cases test the joint effect of placement, priority and the flow of
+ * partitions on an undisturbed network. Each case takes much less than a second in a debug
+ * build. */
 #include "tests/scale/scale.h"
 
 #include <stdio.h>

@@ -59,7 +59,7 @@ struct scale_options {
 	uint64_t window, peer_window; /* window of agents (0: no window), window of servers */
 	uint32_t read_window;         /* window of reads; 0: the transport chooses it */
 	bool is_asking;               /* request all bytes, send none eagerly (libfabric) */
-	uint32_t socket_window;       /* most bytes in flight of a TCP connection; 0: no limit */
+	uint32_t socket_window;       /* limit of a TCP connection's bytes in flight; 0: none */
 	double sum_gbs, crc_gbs;      /* rates of one thread that sums operands or checks CRCs */
 	double compute_ms;            /* time of the forward and backward pass of a step */
 	uint32_t gpus;                /* number of accelerators of each machine */
@@ -132,12 +132,14 @@ int scale_measure(const struct scale_options *o, bool is_step_only, struct scale
  * the servers. The function finds the time by bisection, see
  * docs/explanation/design/placement.md. */
 double bound_push_pull_s(const struct scale_options *o, double bytes);
-/* Compute bound_push_pull_s by a formula: 2n(n-1)M / ((n^2 + kn - 2k) B). The formula holds for
- * equal cards, a server on each agent's machine, and 2 <= n, k <= n; otherwise return 0. Source:
- * OSDI'20 "A Unified Architecture for Accelerating Distributed DNN Training", equation 6. */
+/* Compute bound_push_pull_s by the formula 2n(n-1)M / ((n^2 + kn - 2k) B). n: number of agents. k:
+ * number of machines that have only a server. M: bytes of the model. B: bytes per second of a card.
+ * The formula holds for equal cards, a server on each agent's machine, n >= 2 and k <= n. Otherwise
+ * return 0. Source: OSDI'20 "A Unified Architecture for Accelerating Distributed DNN Training",
+ * equation 6. */
 double bound_formula_s(const struct scale_options *o, double bytes);
-/* Return the seconds of a ring all-reduce. The slowest card limits it, and each of its steps adds a
- * latency. */
+/* Return the seconds of a ring all-reduce. The slowest card limits the rate of the ring, and each
+ * step of the ring adds a latency. */
 double bound_ring_s(const struct scale_options *o, double bytes);
 /* Return a step time that no schedule can beat: the maximum, over all layers i, of the sum of three
  * times. They are the backward pass down to layer i, the transfer of the gradients of layers 0 to
@@ -218,8 +220,7 @@ void scale_node_send(struct scale_node *n, struct scale_item *it);
 /* ---- network ---- */
 
 struct scale_pending_read {
-	/* the next read of the queue end->queue, while some pieces of the read are not requested
-	 * yet */
+	/* next read in end->queue, which has the reads with pieces that are not requested yet */
 	struct scale_pending_read *next;
 	struct scale_pending_read *next_read, **prev_read;
 	struct xport_read *r;
@@ -260,7 +261,7 @@ struct scale_end {
 	struct scale_end *peer, *next_all;
 	struct scale_lane say, answer;
 	bool is_open, is_refused;
-	/* set while the node waits until few bytes are queued and it may send eager bytes */
+	/* set while the node waits until few enough bytes are queued to send eager bytes */
 	bool wants_eager;
 	struct eager_policy unasked;
 	uint32_t in_flight; /* messages that the peer has not received yet */
