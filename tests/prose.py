@@ -3,9 +3,9 @@
 
     tests/prose.py [--count] [FILE...]
 
-Findings are printed as FILE:LINE: what is wrong. The exit status is 1 when there is one. --count
-prints the number of findings of each kind instead. Without files, all files that git tracks are
-checked. The rules are in docs/CONTRIBUTING.md, "Prose".
+Each finding is printed as FILE:LINE: what is wrong. The exit status is 1 if there are findings.
+--count prints the number of findings of each kind instead. Without files, all files that git tracks
+are checked. The rules are in docs/CONTRIBUTING.md, "Prose".
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LONG_FILE = 100
 SOURCES = {".c", ".h", ".py", ".sh", ".md", ".mk"}
 OWN_NAMES = {"Makefile", "run"}  # names of files without a suffix that are sources
 
-# A comment must start with a verb or with the noun that it defines. A relative or a pronoun at the
-# start has nothing to refer to. This pattern matches the first words that are not allowed.
+# A comment must start with a verb or with the noun that it defines. A pronoun at the start would
+# refer to nothing. This pattern matches the first words that are not allowed.
 OPENS = re.compile(
     r"(It|Its|They|Them|Their|Those|These|That|This|Who|Whoever|Whom|Whose|What|Which|Of|As|He|His|"
     r"She|Nobody|Somebody|Everybody|Everyone|Anybody|One|Others|Such|Whatever|Theirs|Both|Neither|"

@@ -10,8 +10,8 @@ cluster tests and the quick cells of the fault matrix. The cluster tests of PROV
 more with provider tcp, if libfabric is installed. Each program has a time limit. The last line is
 "N passed, N failed, N skipped". The exit status is 1 when a test failed or no test ran.
 
---provider runs only the tests whose bytes go over data connections, with that provider. --libfabric
-names the folder of the library.
+--provider runs only the tests that send bytes over data connections. The connections use the given
+provider. --libfabric names the folder of the library.
 """
 
 import argparse
@@ -178,7 +178,7 @@ def run_pytest(build, counts, only, name, beside=False, files=("",), title="", *
     env = environment(
         BPS_BUILD=str(build), PYTHONDONTWRITEBYTECODE="1", PYTHONUNBUFFERED="1", **more
     )
-    if build.name == "asan":  # Python loads the sanitized library, and leaks memory itself
+    if build.name == "asan":  # Python loads the sanitized library; do not report Python's own leaks
         asan = subprocess.run(
             ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
         )
@@ -225,8 +225,10 @@ def libfabric_version():
 
 
 def run_provider(build, counts, only, provider, files, *, has_faults):
-    """Run the cluster tests of these files, and the quick fault cells if has_faults, with the
-    provider."""
+    """Run the cluster tests in the given files with the provider.
+
+    has_faults: also run the quick cells of the fault matrix.
+    """
     part = {"BPS_TEST_PROVIDER": provider}
     run_pytest(
         build,
@@ -245,7 +247,7 @@ def run_provider(build, counts, only, provider, files, *, has_faults):
 
 
 def check_provider(build, counts, args):
-    """Run all tests whose bytes are sent over data connections."""
+    """Run all tests that send bytes over data connections, with the given provider."""
     if args.libfabric:
         os.environ["LD_LIBRARY_PATH"] = str(args.libfabric.resolve())
     print(f"     provider {args.provider}, libfabric {libfabric_version()}", flush=True)

@@ -228,7 +228,7 @@ def percentile(values, p):
 
 
 def step_times(place, marks):
-    """Return the milliseconds of each step, without the first WARM steps, which map memory."""
+    """Return the milliseconds of each step. Skip WARM steps that load modules and map memory."""
     place.synchronize()
     return [place.ms_between(a, b) for a, b in zip(marks[WARM:], marks[WARM + 1 :])]
 
@@ -275,7 +275,7 @@ def train(args, place):
         times = step_times(place, marks)
         weights, want = weights_of(model), np.load(args["file"])
         worst = float(np.max(np.abs(weights - want) / (np.abs(want) + 1e-2)))
-        calls = len(exchange.tensors) * 5  # skip 5 steps, which load code and map memory
+        calls = len(exchange.tensors) * 5  # skip 5 steps that load modules and map memory
         return {
             "rank": job.rank,
             "route": job.gpu_route,

@@ -1,6 +1,6 @@
-/* A worker with a tensor in device memory, or in the plain memory of bps-agent-host. It checks
- * exact sums, round after round. When rank 0 finds FILE, it notifies the others, and all end. The
- * last line of output has the number of rounds.
+/* A worker with a tensor in device memory, or in the plain memory of bps-agent-host. The worker
+ * checks the exact sum of every round. When FILE exists, rank 0 notifies the other workers, and all
+ * workers end. The last line of output has the number of rounds.
  *   gpu-rounds FILE */
 #include <inttypes.h>
 #include <stdio.h>

@@ -93,7 +93,7 @@ class Site:
     def start_job(self, name, *command):
         """Start two workers on each training machine.
 
-        Their user is an ordinary one in the group bps.
+        The workers run as an ordinary user in the group bps.
         """
         return [
             m.start(
@@ -126,7 +126,7 @@ class Site:
         """
         calibrated = (
             time.monotonic() + seconds / 4
-        )  # bps-bench chooses its number of rounds first; a fault during this would shorten the run
+        )  # bps-bench first chooses its number of rounds; a fault then would shorten the run
         job = self.start_job(
             name, "bps-bench", "--bytes", "1MiB", "--seconds", str(seconds), "--check"
         )

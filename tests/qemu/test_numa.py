@@ -10,7 +10,11 @@ from test_device import Rig, needs_cuda, staging
     "numa, nodes", [("0,1", "0,1/-"), ("1,1", "1,1/1"), ("1,0", "1,0/-"), ("-1,1", "-,1/-")]
 )
 def test_pages_of_staging_memory_lie_on_the_gpus_nodes(cluster, numa, nodes, n_elems):
-    """The main thread allocates memory for a small tensor, another thread that for a large one."""
+    """Check small tensors and large tensors.
+
+    The main thread allocates memory for small tensors. Another thread allocates memory for large
+    tensors.
+    """
     r = Rig(
         cluster,
         "cuda",

@@ -10,7 +10,8 @@ from cluster import BUILD, DEADLINE_S
 from keeper import KeptDaemon
 
 DTYPES = ["f32", "f16", "i32"]
-# elements: up to 16 KiB are sent in a message; the largest tensor has many partitions
+# Numbers of elements. Tensors of up to 16 KiB are sent inside a message. The largest tensor has
+# many partitions.
 SIZES = [1, 4096, 50_000, 200_000]
 PART_BYTES = 64 << 10
 
@@ -63,7 +64,7 @@ def test_sums_of_all_sizes_and_types_are_exact_and_come_over_the_device(verbs):
     assert all(counted("qp", d) >= 2 and counted("mr", d) >= 2 for d in members), rdma(
         "resource", "show"
     )
-    # Bytes arrived in packets of at most 4 KiB, and each agent has received all sums.
+    # Each agent has received all sums. Each packet has at most 4 KiB.
     total = sum(map(received, members))
     assert total > 2 * 2 * sum(SIZES) * (4 + 2 + 4) and packets() - before >= total // 4096
     for d in members:
@@ -193,7 +194,7 @@ def test_port_in_use_is_reported(verbs):
 
 
 def may_lock(limit_bytes):
-    """Return a prefix for a command that limits the memory it may lock."""
+    """Return a prefix for a command. The prefix limits the memory that the command may lock."""
     return (
         "prlimit",
         f"--memlock={limit_bytes}:{limit_bytes}",

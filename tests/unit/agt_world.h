@@ -2,8 +2,8 @@
 #define BPS_TESTS_AGT_WORLD_H
 /* A test world for one agent's core (bps-agent/core/core.h) with a job. The test submits as the
  * trainers, sends plans as the scheduler, and sends the messages of up to three servers over
- * tests/unit/fake_xport.h. After each step the core's invariants are checked. One thread, and the
- * test sets the time. */
+ * tests/unit/fake_xport.h. After each step the core's invariants are checked. Everything runs in
+ * one thread, and the test sets the time. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -231,7 +231,7 @@ static inline void add_tensor(struct agt_world *w)
 struct agt_shape {
 	uint32_t n_elems, n_parts, flags;
 	unsigned n_workers, n_members, n_tensors;
-	uint8_t dtype; /* 0: f32; else enum dtype + 1 */
+	uint8_t dtype; /* 0: f32; otherwise the value of enum dtype plus 1 */
 	size_t window, job_inflight;
 	bool is_unplanned;
 	/* number of inputs of tensors on devices; 0: the tensors are in host memory */

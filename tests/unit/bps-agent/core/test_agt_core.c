@@ -124,7 +124,7 @@ static void half_precision_of_many_workers_is_rounded_once(void **state)
 {
 	struct agt_world *w = world(.n_elems = 1, .n_workers = 12, .dtype = 1 + DTYPE_F16);
 	const uint16_t one = half_round(1);
-	/* adding one of these to 1 in half precision changes nothing */
+	/* a value that changes nothing when added to 1 in half precision */
 	const uint16_t tiny = half_round(0.0004);
 	struct wire_msg m;
 	uint16_t got;
@@ -200,7 +200,7 @@ static void plan_that_does_not_fit_is_refused(void **state)
 		assert_int_equal(agt_tensor_plan(w->t[0], &bad[k]), BPS_EPROTO);
 	assert_int_equal(agt_tensor_id(w->t[0]), CTL_NO_ID);
 	assert_int_equal(agt_tensor_plan(w->t[0], &good), 0);
-	/* the plan again with other values: only the first plan counts */
+	/* a second plan with other values is ignored */
 	assert_int_equal(agt_tensor_plan(w->t[0], &bad[0]), 0);
 	world_free(w);
 }
@@ -463,7 +463,7 @@ static void random_messages_keep_the_invariants(void **state)
 		n_done += w->n_done;
 		world_free(w);
 	}
-	/* the random messages must let a fair number of rounds complete */
+	/* enough rounds must complete in spite of the random messages */
 	assert_true(n_done > 400);
 }
 

@@ -114,7 +114,7 @@ static void result_does_not_overwrite_what_is_being_staged(void **state)
 
 	(void)state;
 	submit_all(w, 1);
-	say_result(w, 0, 1); /* the others completed the round without this machine */
+	say_result(w, 0, 1); /* the other machines completed the round without this machine */
 	expect_nothing(w, 0);
 	assert_int_equal(w->n_unstaged, 0);
 	stage(w, 0, 1);
@@ -236,7 +236,7 @@ static void restarted_agent_waits_for_sums_that_have_not_landed(void **state)
 	assert_int_equal(agt_tensor_round(w->t[0]), 1);
 	w->n_unstaged = 0;
 	submit_all(w, 2);
-	/* the core hands back only the sum that it has, of partition 1 */
+	/* the core has only the sum of partition 1, and hands back only this sum */
 	assert_int_equal(w->n_unstaged, 1);
 	assert_int_equal(agt_tensor_unstaged(w->t[0], 2), -EINVAL);
 	stage(w, 0, 2);
