@@ -1,6 +1,6 @@
-/* The connections of a job are kept in step (bps-agent/core/lockstep.c). There are 32 partitions of
- * 32 KiB. Server 0 has 24 of them, server 1 has 8. The test grants credit to a connection when the
- * connection shall have room. */
+/* The agent keeps the connections of a job in step (bps-agent/core/lockstep.c). The job has 32
+ * partitions of 32 KiB: 24 on server 0 and 8 on server 1. A connection sends only while the test
+ * grants credit to the connection. */
 #include "tests/unit/agt_world.h"
 
 #define PARTS   8
@@ -73,7 +73,7 @@ static void connection_with_a_large_share_waits_for_a_small_one(void **state)
 	(void)state;
 	submit_tensors(w);
 	assert_int_equal(w->conn[1]->n_sent, 0);
-	/* two partitions make 64 KiB, and a third has started */
+	/* two partitions are 64 KiB, and at 64 KiB a third partition may be sent, too */
 	assert_int_equal(w->conn[0]->n_sent, LEAD);
 	fake_grant(w->conn[1], TO_1);
 	work(w);
@@ -96,8 +96,8 @@ static void connection_may_lead_by_what_its_transport_takes_at_a_time(void **sta
 	world_free(w);
 }
 
-/* The first turn sends one partition. With a larger turn_bytes, the next turn sends three of one
- * connection. */
+/* The first turn sends one partition. The next turn has a larger turn_bytes and sends three
+ * partitions of the same connection. */
 static void several_partitions_of_a_connection_are_sent_in_one_turn(void **state)
 {
 	struct agt_world *w = two_servers(SIZE_MAX, SIZE_MAX);
@@ -129,8 +129,8 @@ static void turn_ends_even_without_a_limit_on_its_bytes(void **state)
 	world_free(w);
 }
 
-/* Two agents with equal shares. No server can take more than one agent sends, so connections are
- * kept in step here, too. */
+/* Two agents send equal shares to two servers. Each server receives only as many bytes as one agent
+ * sends. Unequal shares would not be kept in step then, but equal shares are. */
 static void equal_shares_are_kept_in_step_too(void **state)
 {
 	const unsigned half = TENSORS * PARTS / 2;
@@ -161,7 +161,7 @@ static void urgent_partitions_are_not_held_by_less_urgent_ones(void **state)
 		submit(w, t, 0, 1, 0);
 	work(w);
 	n_before = w->conn[1]->n_sent;
-	/* these are three of the six partitions of the less urgent tensors on server 1 */
+	/* server 1 has received three of its six partitions of the less urgent tensors */
 	assert_int_equal(n_before, LEAD);
 	for (size_t i = 0; i < n_before; i++)
 		assert_int_not_equal(expect_msg(w, 1, WIRE_CONTRIB, 1).tensor, 13);
@@ -176,8 +176,8 @@ static void urgent_partitions_are_not_held_by_less_urgent_ones(void **state)
 	world_free(w);
 }
 
-/* A connection is held because another connection is behind. The held connection may send when the
- * other one only has less urgent partitions left. */
+/* The connection to server 1 is held because the connection to server 0 is behind. The connection
+ * to server 1 may send when the connection to server 0 has only less urgent partitions left. */
 static void urgent_partitions_are_sent_when_the_slower_connection_has_none_left(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);
@@ -210,8 +210,9 @@ static void late_connection_holds_no_other(void **state)
 	world_free(w);
 }
 
-/* A late connection has sent nothing for longer than expected, so no other connection is held for
- * it. When it sends again, others are held again. The rarer it sends, the longer they are held. */
+/* A connection is late when it has sent nothing for longer than expected. A late connection does
+ * not hold other connections until it sends again. The expected time grows with the mean gap
+ * between two sends. */
 static void late_connection_holds_others_again_when_it_sends(void **state)
 {
 	struct agt_world *w = two_servers(0, 0);
@@ -224,8 +225,8 @@ static void late_connection_holds_others_again_when_it_sends(void **state)
 	work(w);
 	assert_int_equal(w->conn[0]->n_sent, 3);
 	assert_int_equal(w->conn[1]->n_sent, LEAD + 1);
-	/* The pause of 40 ms adds an eighth of itself to the mean gap. Two further gaps reduce the
-	 * mean again. */
+	/* The first gap of 40 ms raises the mean gap by 5 ms, an eighth of 40 ms. The next two gaps
+	 * are 0 ms and reduce the mean gap. */
 	tick(w, 21);
 	assert_int_equal(w->conn[1]->n_sent, LEAD + 1);
 	tick(w, 20);
@@ -270,8 +271,8 @@ static void connection_within_a_host_neither_waits_nor_holds_others(void **state
 	world_free(w);
 }
 
-/* Partitions move from one server to the other. In one of the two cases, they leave the connection
- * that is held. */
+/* All partitions move to server `to`. With to = 0, partitions leave server 1, whose connection is
+ * held. */
 static void shares_change_when_partitions_move(void **state)
 {
 	(void)state;
@@ -289,8 +290,8 @@ static void shares_change_when_partitions_move(void **state)
 	}
 }
 
-/* A connection gets its partitions when the others are half done. Its progress then starts at the
- * progress of the others. */
+/* Connection 1 gets the partitions of a further tensor when connection 0 has sent 8 of its 12
+ * partitions. The progress of connection 1 then starts at the progress of connection 0. */
 static void connection_that_starts_later_starts_at_the_others_progress(void **state)
 {
 	struct agt_world *w = two_servers(0, 0);
@@ -315,7 +316,7 @@ static void connection_that_starts_later_starts_at_the_others_progress(void **st
 		tick(w, 1);
 		assert_true(ms < 100);
 	}
-	assert_in_range(ms, 4, 5); /* one for each of server 0's remaining partitions */
+	assert_in_range(ms, 4, 5); /* 1 ms for each of the four partitions left for server 0 */
 	world_free(w);
 }
 
@@ -377,10 +378,11 @@ static void held_connection_does_not_count_as_late(void **state)
 	fake_grant(w->conn[1], LEAD - 1);
 	work(w);
 	tick(w, 19);
-	assert_int_equal(w->conn[1]->n_sent, LEAD); /* at its lead limit, and without credit */
+	/* the connection to server 1 is at its lead limit and has no credit */
+	assert_int_equal(w->conn[1]->n_sent, LEAD);
 	fake_grant(w->conn[0], TO_0 - 1);
 	tick(w, 1);
-	/* the connection to server 0 waits for that to server 1 */
+	/* the connection to server 0 waits for the connection to server 1 */
 	assert_in_range(w->conn[0]->n_sent, LEAD * 3, TO_0 - 2);
 	tick(w, 18);
 	assert_in_range(w->conn[0]->n_sent, LEAD * 3, TO_0 - 2);
@@ -430,7 +432,7 @@ static void equal_shares_are_free_in_some_rounds(void **state)
 	world_free(w);
 }
 
-/* Bytes that were sent in the previous round do not count in the next. */
+/* Bytes that were sent in one round do not count as progress in the next round. */
 static void each_burst_counts_from_zero(void **state)
 {
 	struct agt_world *w = two_servers(SIZE_MAX, SIZE_MAX);

@@ -1,5 +1,5 @@
-/* The agent's core when partitions move to another server: what it sends again and what it donates.
- * After a restart: what it takes over from the previous process. */
+/* The agent's core when partitions move to another server: which messages the core sends again, and
+ * which sums it donates. Also what the core restores from the previous process after a restart. */
 #include "tests/unit/agt_world.h"
 
 /* ---- new placements ---- */
@@ -200,7 +200,7 @@ static void retained_sum_is_donated_on_request(void **state)
 		one_round(w, 0, 1);
 		one_round(w, 0, 2);
 		sum = result_msg(w, 2, 0);
-		if (k & 2) { /* the same requests during the next round */
+		if (k & 2) { /* send the requests during round 3 */
 			submit_all(w, 3);
 			expect_msg(w, 0, WIRE_CONTRIB, 3);
 		}

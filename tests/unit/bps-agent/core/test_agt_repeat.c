@@ -119,7 +119,7 @@ static void reconnections_start_at_once_and_become_rarer(void **state)
 	assert_int_equal(w->n_connects, 2);
 	assert_false(agt_job_network(w->job, text, sizeof(text)));
 	assert_non_null(strstr(text, "server 0 thread 0"));
-	/* a job without partitions at this server does not name the server */
+	/* the text of a job without partitions on this server does not name the server */
 	other = second_job(w);
 	assert_true(agt_job_network(other, text, sizeof(text)));
 	assert_string_equal(text, "");
@@ -138,8 +138,8 @@ static void reconnections_start_at_once_and_become_rarer(void **state)
 	world_free(w);
 }
 
-/* Cell FM-S-reject of the fault matrix: an agent must reach a server within this time after the
- * server can be reached again. */
+/* Cell FM-S-reject of the fault matrix: when a server can be reached again, an agent must connect
+ * to the server within 1 s. */
 static void reconnects_are_never_more_than_a_second_apart(void **state)
 {
 	struct agt_world *w = world(.n_elems = SMALL);

@@ -293,7 +293,7 @@ static void input_that_changes_in_flight_ends_the_job(void **state)
 		crc = expect_msg(w, 0, WIRE_CONTRIB, 1).crc;
 		assert_int_not_equal(crc, was);
 		assert_int_equal(w->n_fails, 0);
-		say_bad_crc(w, was); /* the CRC of an older offer: no effect */
+		say_bad_crc(w, was); /* the CRC of an older offer has no effect */
 		expect_nothing(w, 0);
 		((float *)w->a->in[0])[3] = 8888;
 		say_bad_crc(w, crc);

@@ -77,8 +77,8 @@ static void other_jobs_push_while_one_has_its_most_bytes_in_flight(void **state)
 	world_free(w);
 }
 
-/* Check that a push without an answer no longer counts after a while. w has room for one of its two
- * partitions at a time. Frees w. */
+/* Check that a push no longer counts against the limit after RETRY_MS without an answer. w has two
+ * partitions, and the limit has room for one of them. Frees w. */
 static void check_unanswered_push_leaves_room(struct agt_world *w)
 {
 	submit_all(w, 1);
@@ -131,8 +131,8 @@ static void partition_that_never_fits_is_refused(void **state)
 	world_free(w);
 }
 
-/* Submit tensor `first` and then the other tensor, with these priorities, and check the order of
- * the contributions. want: the tensor of each of the six contributions, plus 10. */
+/* Submit two tensors with these priorities, starting with tensor `first`, and check the order of
+ * the six contributions. want[k]: id of the tensor of contribution k, which is 10 or 11. */
 static void check_order(unsigned first, const uint16_t priority[2], const unsigned want[6])
 {
 	struct agt_world *w =
@@ -172,7 +172,7 @@ static void equal_priorities_are_pushed_in_the_order_of_their_rounds(void **stat
 	check_order(1, (uint16_t[]){1, 1}, (unsigned[]){11, 11, 11, 10, 10, 10});
 }
 
-/* Answer the contribution of partition `part` in this round of the first job. */
+/* Answer the next contribution. It must be for partition `part` of the first job in this round. */
 static void answer_next(struct agt_world *w, uint64_t round, uint32_t part)
 {
 	const struct wire_msg *c;

@@ -1,6 +1,6 @@
-/* The executor's engine on two back-ends: "fake", where work completes in any order and each call
- * can fail, and "host". The test takes the role of the agent: it sums the groups' inputs as if
- * there were several machines, and returns the result. */
+/* The executor's engine on the back-ends "host" and "fake". On "fake", work completes in any order
+ * and each call can fail. The test takes the role of the agent: it sums the inputs of all groups,
+ * multiplies the sum by ten to simulate ten machines, and returns the result. */
 #include "bps-agent/executor/engine.h"
 
 #include <setjmp.h>
@@ -34,7 +34,7 @@ struct engine_rig {
 	int failed;
 	unsigned n_late, late_member;
 	bool lands_at_once;
-	/* partitions whose sums have landed, recorded for tests that need it */
+	/* partitions whose sums were reported to the engine; NULL: not recorded */
 	bool (*landed)[PARTS_MAX];
 	uint64_t now_ns;
 	unsigned seed;
@@ -57,8 +57,8 @@ static int32_t *gpu_values(const struct engine_rig *r, unsigned m, uint32_t t)
 	return (int32_t *)(uintptr_t)(at + t * r->bytes);
 }
 
-/* Act as agent and servers: write the sum of all inputs as if there were ten such machines, and
- * report it. */
+/* Act as the agent and the servers: write ten times the sum of this machine's inputs, as if there
+ * were ten equal machines, and report the sum to the engine. */
 static void land(struct engine_rig *r, uint32_t t, uint32_t part, uint64_t round)
 {
 	uint64_t first = part * r->part_bytes / 4, n = r->part_bytes / 4;
@@ -415,7 +415,7 @@ static void a_partition_is_pushed_while_others_are_copied(void **state)
 	submit(&r, 0, 1, 0);
 	poll_engine(&r);
 	fake_device_step(r.dev, 0); /* run the first copy */
-	fake_device_step(r.dev, 0); /* run the write of its counter */
+	fake_device_step(r.dev, 0); /* run the write of the copy's counter */
 	poll_engine(&r);
 	assert_int_equal(r.n_staged, 1);
 	land(&r, 0, 0, 1);
@@ -457,8 +457,8 @@ static void a_landed_partition_must_have_been_staged(void **state)
 	unmake(&r);
 }
 
-/* Connect the agent's next process, which only has the list of the sums that have arrived. The
- * process runs the last round of each tensor again, and reports again which sums have landed. */
+/* Act as the agent's next process, which only has the rounds of the tensors and the list of sums
+ * that have arrived. The process starts these rounds again and reports these sums again. */
 static void have_successor(
 	struct engine_rig *r, const uint64_t rounds[TENSORS], bool has_landed[TENSORS][PARTS_MAX])
 {
@@ -531,7 +531,7 @@ static void a_restarted_agent_may_request_rounds_that_are_over(void **state)
 		}
 	submit(&r, 0, 3, 0);
 	have_successor(
-		/* for tensor 0, the agent asks for another round than the one that runs */
+		/* for tensor 0, the agent starts round 2 again, although round 3 was submitted */
 		&r, (const uint64_t[]){2, 2, 1}, none);
 	assert_int_equal(r.n_done[0], 3);
 	assert_int_equal(r.n_done[1], 3);

@@ -281,8 +281,8 @@ static void memory_released_while_a_tensor_is_described_is_not_used(void **state
 	for (uint16_t w = 0; w < WORKERS; w++)
 		push(&r, (struct ring_pair_entry){
 				 .type = RING_PAIR_PLACE, .b = w, .x = region[w], .z = w});
-	/* Wait until the executor has read the ring's entries: it reads them before the next
-	 * message of the trainer (see turn). */
+	/* Wait until the executor has read the ring's entries. The executor reads the ring before
+	 * the trainer's next message (see turn() in exec.c). */
 	poll(NULL, 0, 50);
 	m.gpu_release.region = region[1];
 	say(r.trainers[1], &m, NULL, 0);
@@ -356,7 +356,7 @@ static void a_second_start_connects_the_restarted_agent(void **state)
 	assert_int_equal(m.gpu_route.n_inputs, WORKERS);
 	assert_int_equal(m.gpu_route.input_nodes.bytes, WORKERS * sizeof(uint16_t));
 	free(mem);
-	give_arena(&r); /* the whole region exists already */
+	give_arena(&r); /* the executor already has this region */
 	describe(&r, region, 1000);
 	run(&r, 1);
 	describe(&r, region, 1001); /* not the same descriptor as in the first message */
@@ -370,8 +370,8 @@ static void a_second_start_connects_the_restarted_agent(void **state)
 	rig_close(&r);
 }
 
-/* An agent sends a trainer a socket to the executor and then dies. Its next process sends another
- * one. */
+/* An agent sends a trainer a socket to the executor and then dies. The agent's next process sends
+ * another socket. */
 static void a_trainer_takes_one_of_two_sockets(void **state)
 {
 	(void)state;
@@ -398,7 +398,7 @@ static void a_trainer_takes_one_of_two_sockets(void **state)
 			close(way ? a : b);
 		}
 		alloc(&r, 1, 4096);
-		a = introduce(&r, 1); /* a socket that is introduced later */
+		a = introduce(&r, 1); /* the executor closes a further socket */
 		assert_int_equal(recv(a, &c, 1, 0), 0);
 		close(a);
 		rig_close(&r);
@@ -460,7 +460,7 @@ static void a_hello_of_a_closed_connection_starts_nothing(void **state)
 	(void)state;
 	start(&r);
 	say_hello(&r, 1, introduce(&r, 1));
-	/* Worker 0 sends HELLO and closes its socket before the executor reads it. */
+	/* Worker 0 sends HELLO and closes its socket before the executor reads the HELLO. */
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv), 0);
 	say(sv[0], &hello, NULL, 0);
 	close(sv[0]);
@@ -491,7 +491,7 @@ static void noise_of_a_trainer_ends_its_connection_only(void **state)
 		noise[1] = noise[2] = noise[3] = 0;
 		assert_true(send(r.trainers[0], noise, i % 3 ? sizeof(noise) : 8 + i, 0) > 0);
 		assert_int_equal(recv(r.trainers[0], &byte, 1, 0), 0);
-		alloc(&r, 1, 4096); /* the other trainer's connection works */
+		alloc(&r, 1, 4096); /* the connection of trainer 1 still works */
 		rig_close(&r);
 	}
 }

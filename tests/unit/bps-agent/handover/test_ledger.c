@@ -98,7 +98,7 @@ static void any_flipped_byte_of_fixed_content_is_detected(void **state)
 		c ^= 0x10;
 		assert_int_equal(pwrite(ledger_fd(l), &c, 1, (off_t)(HEAD_BYTES + i)), 1);
 		assert_int_equal(reopen(&l, &err), 0);
-		if (i >= 28 && i < 32) /* these bytes are unused */
+		if (i >= 28 && i < 32) /* the record head does not use these bytes */
 			assert_int_equal(ledger_next(l, &at, &r, &err), 1);
 		else
 			assert_int_equal(ledger_next(l, &at, &r, &err), BPS_EPROTO);

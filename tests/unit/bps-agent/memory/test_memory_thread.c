@@ -22,7 +22,8 @@ struct memory_world {
 	struct memory_thread *memory_thread;
 	struct memory_request large, small, many[MANY];
 	_Atomic unsigned n_done;
-	unsigned large_place, small_place; /* 1 for the request that completes first */
+	/* position of each request in the order of completion; 1: the request completed first */
+	unsigned large_place, small_place;
 };
 
 static uint64_t tick(void *ctx, uint64_t now_ns)
@@ -148,7 +149,8 @@ static void stop_cancels_what_waits_and_what_comes_behind_it(void **state)
 
 	(void)state;
 	setup(&w);
-	w.large.bytes = 1024 * MIB; /* takes a second or more, but is stopped after one piece */
+	/* allocation of this memory takes over a second, but is stopped after one piece */
+	w.large.bytes = 1024 * MIB;
 	assert_int_equal(memory_thread_make(w.memory_thread, &w.large), 0);
 	memory_thread_stop(w.memory_thread);
 	await(&w, 1);

@@ -107,7 +107,7 @@ static void use_of_a_job_counts_for_its_user_and_the_machine(void **state)
 		"all users together have 100.0 MiB of 100.0 MiB shared memory on node1; see "
 		"bps-agent's --memory");
 	assert_int_equal(quota_used(w->alice, QUOTA_MEMORY), 60 * MIB);
-	quota_put(second); /* frees the quota, and with it all memory that is charged to it */
+	quota_put(second); /* freeing the account ends its charges */
 	assert_int_equal(quota_used(w->alice, QUOTA_MEMORY), 40 * MIB);
 	take(w, w->bob, QUOTA_MEMORY, 20 * MIB);
 	quota_give(w->bob, QUOTA_MEMORY, 20 * MIB);
@@ -232,7 +232,7 @@ static void requests_that_never_pause_are_refused_in_the_end(void **state)
 	assert_string_equal(w->err.s,
 		"user alice (uid 1000) sends more than 10 requests a second "
 		"on node1, 41 in a row without a pause; see bps-agent's --user-requests");
-	/* another connection of the user has its own count of requests in a row */
+	/* requests of another connection of the user are counted separately */
 	assert_true(quota_request(w->alice, &fresh, now, &w->err) > 0);
 }
 

@@ -293,7 +293,7 @@ static void strange_documents_are_shown_without_harm(void **state)
 			struct bpsctl_page p = render(screens[i], docs[k]);
 
 			assert_lacks(&p, "\033");
-			/* the one-byte form of the same control character */
+			/* U+009B has the same effect as the escape sequence ESC [ */
 			assert_lacks(&p, "\xc2\x9b");
 			assert_lacks(&p, "\xe2\x80\xae");
 			free(p.text);

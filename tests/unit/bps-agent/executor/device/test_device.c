@@ -31,7 +31,7 @@ static void descriptions_whose_bytes_fit_are_taken(void **state)
 	assert_int_equal(device_desc_check(&d, 1, NULL), 0);
 }
 
-/* Expect that a description is refused. The sentence must have the word that names the fault. */
+/* Expect that a description is refused with an error text that contains `word`. */
 static void refused(struct device_desc d, unsigned n_fds, const char *word)
 {
 	struct err_text err = {""};

@@ -1,5 +1,5 @@
-/* The route that a job's members get. The choice depends on the places of their GPUs, which sysfs
- * and the device report. */
+/* The choice of a route for the members of a job. The choice depends on where the members' GPUs
+ * are. Both sysfs and the device report the places of GPUs. */
 #include "bps-agent/executor/plan/choose.h"
 
 #include <errno.h>
@@ -59,8 +59,8 @@ static int choose(const char *machine, const char *want, uint32_t caps, const in
 	return rc;
 }
 
-/* Return the NUMA nodes chosen for a machine's inputs and sums as text, "0,1/-1": inputs on nodes 0
- * and 1, sums on no node. */
+/* Return, as text, the NUMA nodes that are chosen for a machine's inputs and sums. For example,
+ * "0,1/-1" means inputs on nodes 0 and 1, and sums on no node. */
 static const char *nodes_of(
 	const char *machine, const char *want, const int *gpus, unsigned n, bool has_sysfs)
 {
@@ -141,7 +141,7 @@ static void members_keep_their_order(void **state)
 	assert_int_equal(choose("two-switches-both", "auto", DEVICE_CAP_CLIQUE, some, 4), 0);
 	assert_members(4);
 	assert_int_equal(choice.route.n_groups, 2);
-	assert_int_equal(choice.route.groups[0].member[0], 0); /* the members with GPUs 7 and 4 */
+	assert_int_equal(choice.route.groups[0].member[0], 0); /* group 0: GPUs 7 and 4 */
 	assert_int_equal(choice.route.groups[0].member[1], 2);
 	assert_int_equal(choose("two-switches-both", "auto", DEVICE_CAP_CLIQUE, some, 1), 0);
 	assert_string_equal(choice.route.name, "copy");

@@ -1,5 +1,5 @@
-/* The executor reports its GPUs to the agent as lines of text. Lines that it writes are read back;
- * all other lines are refused. */
+/* The executor reports its GPUs to the agent as lines of text. The parser must read the lines that
+ * the executor writes, and refuse invalid lines. */
 #include "bps-agent/executor/plan/report.h"
 
 #include <setjmp.h>

@@ -149,7 +149,7 @@ static void do_step(struct sets *s, const struct plan_step *step, uint64_t all)
 		return;
 	case PLAN_COPY_IN:
 		if (!s->has_summed)
-			do_sum(s); /* the sum of the only source */
+			do_sum(s); /* a plan with one source has no PLAN_SUM step */
 		do_copies(s, step);
 		return;
 	case PLAN_ALL_GATHER:
@@ -246,8 +246,8 @@ static unsigned count(enum plan_op op)
 	return n;
 }
 
-/* Count the units that pass an uplink on the way out in all turns. All turns together move n_turns
- * * n_units units per tensor. */
+/* Return how many units n_turns tensors send to host memory over an uplink. These tensors have
+ * n_turns * n_units units in total. */
 static unsigned out_units(uint32_t uplink)
 {
 	unsigned n = 0;
@@ -288,7 +288,7 @@ static void switches_are_summed_by_the_processor(void **state)
 	assert_int_equal(count(PLAN_REDUCE_SCATTER), 2);
 	assert_int_equal(count(PLAN_ALL_GATHER), 2);
 	assert_int_equal(count(PLAN_SUM), 1);
-	for (unsigned i = 0; i < 2; i++) /* each uplink carries M bytes, as in the paper */
+	for (unsigned i = 0; i < 2; i++) /* each uplink carries all 4 units, as in the paper */
 		assert_int_equal(out_units(topo.gpus[4 * i].uplink), 4);
 }
 

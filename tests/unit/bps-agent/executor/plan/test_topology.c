@@ -141,9 +141,10 @@ static void invalid_devices_are_counted_and_left_out(void **state)
 	assert_int_equal(topo.gpus[1].numa, -1);
 	assert_int_equal(topo.gpus[1].device, 0);
 	assert_int_not_equal(topo.gpus[0].uplink, topo.gpus[1].uplink);
-	/* its folder is a link to another GPU's folder */
+	/* the folder of GPU 2 is a link to another GPU's folder */
 	assert_int_equal(topo.gpus[2].uplink, TOPO_NONE);
-	assert_int_equal(topo.gpus[3].uplink, TOPO_NONE); /* its folder is not below any bridge */
+	/* the folder of GPU 3 is not below any bridge */
+	assert_int_equal(topo.gpus[3].uplink, TOPO_NONE);
 }
 
 static void more_devices_than_fit_are_counted(void **state)
@@ -182,7 +183,7 @@ static void long_lines_control_characters_and_deep_paths_are_refused(void **stat
 	topo_fixture_line(&fixture, line);
 	topo_fixture_read(&fixture, &topo);
 	assert_int_equal(topo.n_gpus, 3);
-	/* two invalid NUMA nodes, and the path of the third device, which is too deep */
+	/* two devices have invalid NUMA nodes, and the path of the third device is too deep */
 	assert_int_equal(topo.n_odd, 3);
 	assert_int_equal(topo.n_uplinks, 0);
 }
