@@ -52,7 +52,7 @@ static int teardown(void **state)
 		snprintf(path, sizeof(path), "%s/%s", f->dir, names[i]);
 		unlink(path);
 	}
-	assert_int_equal(rmdir(f->dir), 0); /* fails if a test leaves files behind */
+	assert_int_equal(rmdir(f->dir), 0); /* rmdir fails if a test leaves files behind */
 	free(f);
 	return 0;
 }

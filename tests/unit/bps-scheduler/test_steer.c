@@ -157,7 +157,7 @@ static void fixture_fini(struct steer_fixture *f)
 	event_base_free(f->base);
 }
 
-/* Send a request under the key of an identity, or without a key if it is NULL. Ends the connection
+/* Send a request under the key of `identity`; NULL: without a key. Ends the connection
  * afterwards. */
 static void ask(struct steer_fixture *f, const char *identity, struct ctl_steer steer)
 {

@@ -21,7 +21,7 @@ struct progress_world {
 	struct sched_core *core;
 	uint64_t now;
 	uint32_t job, agents[AGENTS]; /* the job's id, the agents' ids */
-	/* n_told, n_over: events that report a straggler and its end */
+	/* events about stragglers: n_told counts the beginnings, n_over counts the ends */
 	uint32_t n_members, n_told, n_over;
 };
 
@@ -288,8 +288,8 @@ static void new_straggler_is_named_only_after_seconds(void **state)
 	assert_true(is_straggling(&w));
 	for (n = 0; n < 20 && !w.n_over; n++)
 		second(&w, step += 3, 2, 90, 40000);
-	/* The figures of one of the two servers are a heartbeat old, so it may take a second
-	 * longer. */
+	/* The figures of one of the two servers are a heartbeat old, so the scheduler may need one
+	 * more second. */
 	assert_in_range(n, PROGRESS_SURE, PROGRESS_SURE + 1);
 	assert_false(is_straggling(&w));
 	for (n = 0; n < 20 && !is_straggling(&w); n++)

@@ -254,7 +254,8 @@ static void token_outlives_the_scheduler(void **state)
 	kill_scheduler(&w);
 	agent(&w, 21, "a", 201);
 	agent(&w, 22, "b", 202);
-	join_as(&w, 22, 2000, 1, 20, token); /* completes the job, so the JOB message follows */
+	/* the worker of agent b completes the job, so the JOB message follows */
+	join_as(&w, 22, 2000, 1, 20, token);
 	SAID(&w, "22 JOINED code=0 job=1 rank=1");
 	SAID(&w, "22 JOB job=1 x size=2");
 	join_as(&w, 22, 1000, 1, 21, other_token);
@@ -290,7 +291,7 @@ static void user_with_too_many_jobs_is_refused_and_another_one_is_not(void **sta
 	send_msg(&w, 21, &msg);
 	SAID(&w, "21 JOINED code=0");
 	msg.join.uid = 1000;
-	msg.join.job = "a"; /* another worker of an existing job is not a new job */
+	msg.join.job = "a"; /* a second worker does not count as a new job */
 	msg.join.rank = 1;
 	msg.join.pid = msg.join.seq = 9;
 	clear(&w);
@@ -464,7 +465,7 @@ static void job_ends_well_when_all_have_finished(void **state)
 	running_job(&w);
 	clear(&w);
 	worker(&w, 21, 0, WORKER_FINISHED);
-	worker(&w, 21, 0, WORKER_FINISHED); /* the same message again */
+	worker(&w, 21, 0, WORKER_FINISHED); /* send the message again */
 	NOT_SAID(&w, "JOB_END");
 	worker(&w, 22, 1, WORKER_FINISHED);
 	SAID(&w, "11 JOB_END job=1 code=0 \n");
@@ -483,7 +484,7 @@ static void numbers_of_jobs_are_never_used_twice(void **state)
 	(void)state;
 	world_init(&w);
 	agent(&w, 21, "a", 201);
-	for (uint32_t i = 1; i <= 1100; i++) { /* more jobs than a record reserves numbers for */
+	for (uint32_t i = 1; i <= 1100; i++) { /* use more job numbers than one record reserves */
 		join(&w, 21, 0, 2, 10);
 		assert_int_equal(w.last_job, i);
 		worker(&w, 21, 0, WORKER_LOST);

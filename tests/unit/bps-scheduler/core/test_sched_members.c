@@ -31,7 +31,7 @@ static void member_with_another_provider_is_refused_and_both_are_named(void **st
 	SAID(&w, "21 REFUSE code=22 agent 'a' on h uses provider 'tcp', but server 's1' on s1 uses "
 		 "'sockets': set `provider` to the same value");
 	SAID(&w, "21 DROP");
-	/* A member whose connection is lost still fixes the cluster's provider. */
+	/* A member whose connection is lost still determines the cluster's provider. */
 	close_conn(&w, 11);
 	sched_conn_open(w.core, 22, w.now);
 	send_msg(&w, 22, &msg);
@@ -136,7 +136,7 @@ static void shorter_dead_time_counts_from_now_on(void **state)
 	world_init(&w);
 	server(&w, 11, "s1", 101);
 	cfg = w.cfg;
-	pass(&w, 1000, NULL); /* it is silent, but not long enough to be dead */
+	pass(&w, 1000, NULL); /* the server is silent, but not long enough to be dead */
 	NOT_SAID(&w, "11 DROP");
 	cfg.server_dead_ms = 800;
 	sched_set_times(w.core, &cfg, w.now);
@@ -201,7 +201,7 @@ static void replaced_instance_does_not_take_its_name_back(void **state)
 	world_fini(&w);
 }
 
-/* Instance 102 was killed. Its HELLO arrives after that of the next instance, 103. */
+/* Instance 102 was killed. The HELLO of instance 102 arrives after the HELLO of instance 103. */
 static void late_hello_of_a_dead_instance_does_not_lock_out_the_next(void **state)
 {
 	struct sched_world w;
@@ -284,7 +284,7 @@ static void scheduler_that_receives_nothing_declares_no_member_dead(void **state
 	pass(&w, 10 * w.cfg.agent_dead_ms, NULL);
 	NOT_SAID(&w, "DROP");
 	NOT_SAID(&w, "JOB_END");
-	/* The first member to return is not declared dead earlier than the others would be. */
+	/* When members report again, the time limits of all silent members start again. */
 	pass(&w, w.cfg.server_dead_ms - 200, (const uint32_t[]){12, 21, 0});
 	NOT_SAID(&w, "DROP");
 	pass(&w, w.cfg.agent_dead_ms, (const uint32_t[]){12, 21, 0});
@@ -378,7 +378,7 @@ static void agent_that_no_member_receives_from_is_dead_in_time(void **state)
 	clear(&w);
 	send_msg(&w, 11, &unasked);
 	pass_seen(&w, w.cfg.agent_dead_ms - 400,
-		4500); /* the server last received from the agent when the scheduler did */
+		4500); /* server 1 last received from the agent when the scheduler did */
 	send_msg(&w, 11, &other_instance);
 	NOT_SAID(&w, "JOB_END");
 	pass_seen(&w, 600, 4800);
@@ -395,7 +395,7 @@ static void agent_whose_job_changed_while_it_was_away_is_not_kept(void **state)
 	clear(&w);
 	pass_seen(&w, 2 * w.cfg.agent_dead_ms, 100);
 	NOT_SAID(&w, "JOB_END");
-	server(&w, 13, "s2", 112); /* a new process, so its partitions get a new pgen */
+	server(&w, 13, "s2", 112); /* partitions of a new process get a new pgen */
 	pass_seen(&w, 800, 100);
 	SAID(&w, "21 JOB_END job=1 code=10008 agent 'b'");
 	world_fini(&w);

@@ -120,8 +120,8 @@ static void last_machine_of_a_job_that_may_shrink_ends_it(void **state)
 	world_fini(&w);
 }
 
-/* A tensor fails, so the workers end, one machine after the other. Each end names the failed
- * tensor. */
+/* A tensor fails, so the workers end on one machine after the other. The reasons for each machine's
+ * removal and for the job's end must name the failed tensor. */
 static void failed_tensor_is_named_by_each_machine_that_leaves_and_by_the_end(void **state)
 {
 	static const char cause[] = "; first: tensor 'v' of job 'x': rank 0 (host a) declares ";
@@ -201,7 +201,7 @@ static void barrier_is_passed_when_all_remaining_members_confirm_one_view(void *
 	worker(&w, 23, 2, WORKER_LOST);
 	clear(&w);
 	at_barrier(&w, 21, 0, 1);
-	NOT_SAID(&w, "21 JOB "); /* the other agent has not yet confirmed the view */
+	NOT_SAID(&w, "21 JOB "); /* agent b has not yet confirmed the view */
 	at_barrier(&w, 22, 1, 1);
 	SAID(&w, "21 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) gone barrier=1");
 	NOT_SAID(&w, "PLAN");

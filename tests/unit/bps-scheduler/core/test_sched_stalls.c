@@ -102,7 +102,7 @@ static struct ctl_report_worker hangs(uint32_t ms)
 		.is_attached = 1};
 }
 
-/* Answer the probe, and the question about the tensor that follows the probe. */
+/* Answer the probe with number seq, and the next question, which asks about the tensor. */
 static void answer_both(struct sched_world *w, uint32_t seq, uint32_t ms)
 {
 	struct ctl_report_worker a = waits(ms), b = hangs(ms);
@@ -133,7 +133,7 @@ static void job_without_progress_is_probed_at_half_of_the_limit_and_again(void *
 	uint64_t ms;
 
 	(void)state;
-	a.oldest_tensor = CTL_NO_ID; /* no worker waits: both compute for a long time */
+	a.oldest_tensor = CTL_NO_ID; /* no worker waits: ranks 0 and 1 compute for a long time */
 	running_job(&w);
 	stand(&w, 1500, 1);
 	ms = stand_until_probe(&w, 1, 1);

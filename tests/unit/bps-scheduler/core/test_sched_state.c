@@ -8,7 +8,7 @@ static void restarted_scheduler_knows_its_members_and_jobs(void **state)
 
 	(void)state;
 	running_job(&w);
-	/* a restart of s1 gives the partitions a newer pgen than the tensor's first */
+	/* a restart of s1 gives the partitions a newer pgen than the tensor had at first */
 	server(&w, 31, "s1", 111);
 	view = sched_view(w.core);
 	kill_scheduler(&w);
@@ -293,7 +293,7 @@ static void forming_job_can_be_joined_again_after_a_restart(void **state)
 	agent(&w, 21, "a", 201);
 	NOT_SAID(&w, "JOB");
 	join(&w, 21, 1, 2, 10);
-	/* job id 1 was assigned before, so the new job has another one */
+	/* job id 1 was assigned before, so the new job has another id */
 	SAID(&w, "21 JOINED code=0 job=1025 rank=1");
 	world_fini(&w);
 }
@@ -427,7 +427,7 @@ static void known_member_is_not_refused_while_the_state_cannot_be_written(void *
 	SAID(&w, "31 DROP the state cannot be written");
 	agent(&w, 41, "a", 201);
 	SAID(&w, "41 DROP the state cannot be written");
-	/* a plan would name a place that is not durable */
+	/* PLAN would contain a placement that is not in a durable record */
 	declare(&w, 22, 1, "w", DTYPE_F32, 400000);
 	NOT_SAID(&w, "REFUSE");
 	NOT_SAID(&w, "PLAN");

@@ -60,7 +60,7 @@ static void placed_tensor_that_is_declared_beside_a_new_one_is_planned_too(void 
 	SAID(&w, "22 PLAN job=1 0=w [0:0+");
 	NOT_SAID(&w, "21 PLAN job=1 0=w");
 	clear(&w);
-	/* this completes v; the declaration of w was answered before */
+	/* the declaration by rank 1 completes v; the declaration of w was answered before */
 	declare(&w, 22, 1, "v", DTYPE_F16, 100);
 	NOT_SAID(&w, "0=w");
 	world_fini(&w);
@@ -99,7 +99,7 @@ static void mismatched_declaration_fails_that_tensor_for_all(void **state)
 	clear(&w);
 	declare(&w, 21, 0, "v", DTYPE_F32, 1000);
 	SAID(&w, "21 TENSOR_FAIL v code=10003");
-	/* differs from the tensor that is placed already */
+	/* the declaration differs from tensor w, which is already placed */
 	declare(&w, 21, 0, "w", DTYPE_F16, 400000);
 	SAID(&w, "21 TENSOR_FAIL w code=10003");
 	NOT_SAID(&w, "JOB_END");
@@ -237,7 +237,7 @@ static void long_plans_are_sent_in_frames(void **state)
 		d[i].rank = 1;
 	clear(&w);
 	send_msg(&w, 22, &msg);
-	SAID(&w, "[4096:0+1 s"); /* tensor "w" has id 0, so the others start at 1 */
+	SAID(&w, "[4096:0+1 s"); /* tensor "w" has id 0, so the new ids start at 1 */
 	kill_scheduler(&w);
 	clear(&w);
 	agent(&w, 21, "a", 201);

@@ -31,8 +31,8 @@
 #define WAIT_MS   10000
 #define SETTLE_MS (BALANCE_SETTLE_NS / MS)
 
-/* A scheduler's core and its members. They send heartbeats and apply every view, except while
- * is_deaf is set. */
+/* A scheduler's core and its members. A member sends heartbeats, which confirm every view, except
+ * while the member's is_deaf is set. */
 struct drain_world {
 	struct sched_core *core;
 	struct sched_config cfg;
@@ -40,7 +40,7 @@ struct drain_world {
 	struct {
 		bool is_open, is_deaf;
 		uint64_t view; /* the last view that the member received */
-		uint64_t mbps; /* the speed of its card that it has measured */
+		uint64_t mbps; /* the speed that the member has measured for its card */
 		uint32_t plans, left_code;
 		bool has_left;
 	} conns[CONNS];
@@ -215,8 +215,8 @@ static void declare(struct drain_world *w, uint32_t conn, uint32_t rank, uint64_
 	send_msg(w, conn, &msg);
 }
 
-/* Return the member's measured speed with noise. Phase and period differ between members, but are
- * the same in every run. */
+/* Return the measured speed of member i with added noise. The noise has a different phase and
+ * period for each member, but is the same in every run. */
 static uint64_t noisy(struct drain_world *w, uint32_t i)
 {
 	double wave = ((w->n_beats * 7919u + i * 104729u) % (101 + i)) / (50.0 + i / 2.0) - 1;
@@ -369,7 +369,7 @@ static void server_is_not_drained_when_the_others_lack_memory(void **state)
 	hello(&w, 22, ROLE_AGENT, "b", 202, 0);
 	join(&w, 21, "x", 0, 2);
 	join(&w, 22, "x", 1, 2);
-	declare(&w, 21, 0, 448u << 20); /* sums need twice as much: 896 MiB */
+	declare(&w, 21, 0, 448u << 20); /* sums need twice the tensor's size: 896 MiB */
 	declare(&w, 22, 1, 448u << 20);
 	assert_int_equal(drain(&w, "s1"), -EBUSY);
 	assert_non_null(strstr(w.text, "no memory for the sums of 's1'"));
@@ -392,7 +392,7 @@ static void memory_of_a_suspect_server_is_no_room_for_a_drain(void **state)
 	hello(&w, 22, ROLE_AGENT, "b", 202, 0);
 	join(&w, 21, "x", 0, 2);
 	join(&w, 22, "x", 1, 2);
-	declare(&w, 21, 0, 640u << 20); /* sums need twice as much: 1,280 MiB */
+	declare(&w, 21, 0, 640u << 20); /* sums need twice the tensor's size: 1,280 MiB */
 	declare(&w, 22, 1, 640u << 20);
 	sched_conn_closed(w.core, 3, w.now);
 	w.conns[3].is_open = false;
@@ -403,8 +403,8 @@ static void memory_of_a_suspect_server_is_no_room_for_a_drain(void **state)
 	world_fini(&w);
 }
 
-/* s1 has its own host. s2 and s3 share a host that has only half of the memory that they may
- * take. */
+/* Server s1 has its own host. Servers s2 and s3 share a host. The memory of this host is only half
+ * of the sum of the quotas of s2 and s3. */
 static void servers_of_one_host_share_its_memory(void **state)
 {
 	struct drain_world w;
@@ -423,7 +423,7 @@ static void servers_of_one_host_share_its_memory(void **state)
 	hello(&w, 22, ROLE_AGENT, "b", 202, 0);
 	join(&w, 21, "x", 0, 2);
 	join(&w, 22, "x", 1, 2);
-	declare(&w, 21, 0, 640u << 20); /* sums need twice as much: 1,280 MiB */
+	declare(&w, 21, 0, 640u << 20); /* sums need twice the tensor's size: 1,280 MiB */
 	declare(&w, 22, 1, 640u << 20);
 	assert_int_equal(drain(&w, "s1"), -EBUSY);
 	assert_non_null(strstr(w.text, "no memory for the sums of 's1'"));
@@ -550,7 +550,7 @@ static void nothing_moves_for_a_small_gain(void **state)
 	declare(&w, 22, 1, 20 * N_PARTS * PART);
 	pass(&w, WAIT_MS);
 	plans = w.conns[21].plans;
-	/* with a 13th server each would get only 8 % less, so nothing moves */
+	/* a 13th server would take only 8 % from each other server, so nothing moves */
 	server(&w, 13, "sc", 113);
 	pass(&w, WAIT_MS);
 	assert_int_equal(parts(&w, "sc"), 0);
@@ -661,7 +661,7 @@ static void card_of_a_restarted_server_is_as_fast_as_before_until_it_is_measured
 	server(&w, 4, "s2", 112); /* the new server has no measurement yet */
 	pass(&w, 3 * WAIT_MS);
 	assert_third_is_on_s2(&w);
-	/* for example with a new card, or when other load on the card has ended */
+	/* the speed rises, for example because other load on the card has ended */
 	w.conns[4].mbps = 1000;
 	pass(&w, 2 * WAIT_MS);
 	assert_in_range(parts(&w, "s2"), N_PARTS / 2 - 1, N_PARTS / 2);
@@ -730,7 +730,7 @@ static void speeds_are_used_seldom_however_they_change(void **state)
 
 	(void)state;
 	running_job(&w);
-	for (unsigned i = 0; i < 60; i++) { /* in two minutes the speed changes every 2 s */
+	for (unsigned i = 0; i < 60; i++) { /* for two minutes, the speed changes every 2 s */
 		measure(&w, i % 2 ? 1000 : 100);
 		pass(&w, 2000);
 	}
@@ -844,8 +844,8 @@ static void drained_agent_gets_no_new_job_and_keeps_those_it_has(void **state)
 	world_fini(&w);
 }
 
-/* An agent that restarts stops in the same way. Only the operator's drain shows that the agent does
- * not return. */
+/* An agent that restarts and an agent that ends for good stop in the same way. Only the operator's
+ * drain shows that the agent does not return. */
 static void only_a_drained_agent_that_stops_is_dead_at_once(void **state)
 {
 	(void)state;

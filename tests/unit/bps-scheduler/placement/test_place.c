@@ -184,9 +184,9 @@ static void optimum_of_equal_nics_is_the_published_formula(void **state)
 	}
 }
 
-/* Eight machines with an agent have cards of 100 Gbit/s, and eight servers alone have 25 Gbit/s.
- * The latter help as much as two servers with 100 Gbit/s would. The example is that of the design
- * notes. */
+/* Eight machines have an agent and a card of 100 Gbit/s. Eight machines have a server alone and a
+ * card of 25 Gbit/s. The slow machines help as much as two machines with 100 Gbit/s would. So the
+ * expected time is the time for n = 8 and k = 2 in docs/guides/plan.md. */
 static void slow_cpu_machines_add_their_share_to_the_optimum(void **state)
 {
 	struct cluster c;
@@ -276,7 +276,7 @@ static void part_size_is_aligned_and_bounded(void **state)
 }
 
 /* A training step goes through the tensors of a job in order. In every part of the step, machines
- * without agents must sum neither all partitions nor none. */
+ * without agents must sum some of the partitions, but not all of them. */
 static void every_stretch_of_equal_partitions_is_shared_by_bandwidth(void **state)
 {
 	enum { N = 400, STRETCH = 50 };
@@ -294,8 +294,8 @@ static void every_stretch_of_equal_partitions_is_shared_by_bandwidth(void **stat
 
 		for (size_t i = first; i < first + STRETCH; i++)
 			n_beside += parts[i].server < 4;
-		/* t_opt = 1.2 M / B. Each machine with an agent sums 0.1 M bytes, and each other
-		 * machine 0.3 M. */
+		/* t_opt = 1.2 M / B. Each machine with an agent sums 0.1 M bytes. Each machine
+		 * without an agent sums 0.3 M bytes. */
 		assert_in_range(n_beside, STRETCH * 0.36, STRETCH * 0.44);
 	}
 }

@@ -53,7 +53,7 @@ static void invalid_message_closes_only_its_sender(void **state)
 		struct wire_msg m = contrib_msg(w, 1, 1, 0);
 		bool is_harmless = false;
 
-		if (k == 10 || k == 11) { /* these messages concern a donation, so start one */
+		if (k == 10 || k == 11) { /* the message is a DONATE, so start a donation */
 			say_key(w, 1, WIRE_HAVE, 1);
 			say_contrib(w, 0, 1);
 			say_contrib(w, 2, 1);
@@ -75,11 +75,11 @@ static void invalid_message_closes_only_its_sender(void **state)
 		case 4:
 			m.contrib.workers++;
 			break;
-		case 5: /* small enough to be sent inline, but offered */
+		case 5: /* an offer of bytes that must be sent inline */
 			m.flags = 0;
 			m.segment = 1;
 			break;
-		case 6: /* the seat of another member */
+		case 6: /* the number of another member */
 			m.member = 0;
 			break;
 		case 7:
@@ -158,7 +158,7 @@ static struct srv_world *make_scene(enum srv_scene scene, uint32_t n_elems)
 		}
 		say_contrib(w, 0, 4);
 		break;
-	case SCENE_PARKED: /* its contribution waits for those of members with smaller numbers */
+	case SCENE_PARKED: /* the contribution of member 2 waits for members 0 and 1 */
 		for (unsigned p = 1; p < 4; p++) {
 			m = contrib_msg(w, 0, 4, p);
 			say(w, 0, &m);
@@ -240,8 +240,8 @@ static void every_message_in_every_state_keeps_the_invariants(void **state)
 				}
 }
 
-/* Return the CRC of the previous round that the server expects. A wrong one would end the random
- * exchange at once as DIVERGED. */
+/* Return the CRC of the previous round's sum that the server expects. A wrong CRC would end the
+ * random exchange at once as DIVERGED. */
 static uint32_t expected_echo(struct srv_world *w, uint64_t r, unsigned part)
 {
 	const struct srv_part *p = srv_part_find(srv_job_find(w->core, JOB), 0, part);

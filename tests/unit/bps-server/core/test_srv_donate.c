@@ -9,7 +9,7 @@ static void sum_that_a_member_has_is_donated_to_the_rest(void **state)
 		struct srv_world *w = world(.n_members = 3, .n_elems = k ? LARGE : SMALL);
 		struct wire_msg d;
 
-		/* contributes to round 4, and so states that it has the sum of round 3 */
+		/* member 0 contributes to round 4, and so states that it has the sum of round 3 */
 		say_contrib(w, 0, 4);
 		say_key(w, 1, WIRE_HAVE, 4);
 		expect_msg(w, 1, WIRE_HAVE_OK, 4);
@@ -39,7 +39,7 @@ static void no_donation_is_requested_when_all_have_the_sum(void **state)
 		expect_nothing(w, i);
 	}
 	contribute_all(w, 5);
-	contribute_all(w, 6); /* uses the slot that would have the sum of round 4 */
+	contribute_all(w, 6); /* round 6 uses the slot in which the sum of round 4 would be */
 	expect_sum(w, 0, 5);
 	expect_sum(w, 0, 6);
 	world_free(w);
@@ -53,8 +53,8 @@ static void late_have_discards_the_sum(void **state)
 	(void)state;
 	say_contrib(w, 0, 4);
 	end_read(w, 0, 0, 0);
-	say_contrib(w, 1, 4); /* these bytes are read, but not used */
-	say_contrib(w, 2, 5); /* states that member 2 has the sum of round 4 */
+	say_contrib(w, 1, 4); /* the bytes of member 1 are read, but not used */
+	say_contrib(w, 2, 5); /* member 2 contributes to round 5, so it has the sum of round 4 */
 	assert_int_equal(w->m[1].conn->n_reads, 1);
 	expect_msg(w, 2, WIRE_DONATE_REQ, 4);
 	end_read(w, 1, 0, 0);
@@ -71,7 +71,7 @@ static void late_have_discards_the_sum(void **state)
 static void next_donor_is_asked_when_one_is_lost(void **state)
 {
 	(void)state;
-	/* the donor is lost before it answers, during the read, or by not answering */
+	/* k = 0: the donor is lost before it answers; 1: during the read; 2: it does not answer */
 	for (unsigned k = 0; k < 3; k++) {
 		struct srv_world *w = world(.n_members = 3, .n_elems = LARGE);
 		unsigned first, second;

@@ -7,7 +7,7 @@ static void bring_near(struct srv_world *w, unsigned i)
 	w->m[i].conn->base.is_same_host = true;
 }
 
-/* Send the contribution of a member on this host, which has no CRC. */
+/* Send a contribution without a CRC, as a member on the server's host does. */
 static void say_near(struct srv_world *w, unsigned i, uint64_t r)
 {
 	struct wire_msg m = contrib_msg(w, i, r, 0);
@@ -144,8 +144,8 @@ static void sum_without_crc_gets_one_for_a_member_on_the_network(void **state)
 	connect_member(w, 1);
 	say_contrib(w, 1, 1);
 	expect_sum(w, 1, 1);
-	/* Only one of the two members states a CRC of the previous result, so they are not
-	 * compared. */
+	/* Only one of the two members states a CRC of the previous result, so the server cannot
+	 * compare two CRCs. */
 	say_near(w, 0, 2);
 	m = contrib_msg(w, 1, 2, 0);
 	say(w, 1, &m);

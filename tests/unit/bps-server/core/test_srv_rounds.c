@@ -52,7 +52,7 @@ static void duplicate_before_the_sum_is_ignored_and_after_it_answered_again(void
 	say_contrib(w, 0, 1);
 	expect_nothing(w, 0);
 	say_contrib(w, 1, 1);
-	say_contrib(w, 0, 1); /* repeated while the core sums */
+	say_contrib(w, 0, 1); /* the contribution is repeated while the core sums */
 	work(w);
 	expect_sum(w, 0, 1);
 	expect_nothing(w, 0);
@@ -215,7 +215,7 @@ static void round_ahead_of_the_others_closes_the_peer(void **state)
 
 		for (uint64_t r = 1; r <= cases[k].before; r++)
 			contribute_all(w, r);
-		say_contrib(w, 1, cases[k].before + 1); /* starts the next round */
+		say_contrib(w, 1, cases[k].before + 1); /* member 1 starts the next round */
 		if (cases[k].type == WIRE_CONTRIB)
 			say_contrib(w, 0, cases[k].jump);
 		else
@@ -233,9 +233,9 @@ static void have_for_a_sum_in_progress_closes_the_peer(void **state)
 
 		say_contrib(w, 0, 1);
 		if (k < 2)
-			say_contrib(w, 1, 1); /* brings the partition into the state SUMMING */
+			say_contrib(w, 1, 1); /* the partition enters the state SUMMING */
 		else
-			/* brings the partition into the state DONATING */
+			/* the partition enters the state DONATING */
 			say_key(w, 1, WIRE_HAVE, 1);
 		if (k % 2)
 			say_contrib(w, 0, 2);
@@ -466,7 +466,7 @@ static void sum_does_not_overwrite_results_that_a_late_member_lacks(void **state
 		for (unsigned i = 0; i < 2; i++) {
 			struct wire_msg m = contrib_msg(w, i, r, 0);
 
-			/* no CRC, since that of the sum over all three would differ */
+			/* the sums lack the third member, so the CRC from contrib_msg is wrong */
 			m.contrib.crc_prev = 0;
 			say(w, i, &m);
 		}
@@ -562,7 +562,7 @@ static void no_member_is_more_than_two_rounds_ahead_of_a_late_one(void **state)
 		expect_msg(w, 1, WIRE_RESULT, r);
 	}
 	say_contrib(w, 0, 3);
-	/* not yet, since the third member could no longer get the first sum */
+	/* round 3 must wait, or the third member could no longer get the sum of round 1 */
 	expect_msg(w, 0, WIRE_AGAIN, 3);
 	say_contrib(w, 2, 1);
 	expect_msg(w, 2, WIRE_RESULT, 1);

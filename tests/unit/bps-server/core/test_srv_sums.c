@@ -1,4 +1,4 @@
-/* The bits of the sums of a server's core. */
+/* The exact bits of the sums that a server's core computes. */
 #include "bps-server/core/sums.h"
 #include "tests/unit/half.h"
 #include "tests/unit/srv_world.h"
