@@ -1,7 +1,7 @@
 #ifndef BPS_TESTS_CLIENT_RIG_H
 #define BPS_TESTS_CLIENT_RIG_H
-/* Helpers for unit tests of the client library: they open jobs at tests/unit/fake_agent.h, and
- * remove a launcher's variables from the environment. */
+/* Helpers for unit tests of the client library. They open jobs at the fake agent
+ * (tests/unit/fake_agent.h), and remove a launcher's variables from the environment. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -283,7 +283,7 @@ static void fake_put_integer(uint8_t dtype, char *out, uint64_t e, int64_t v)
 static void fake_sum_integers(struct fake_agent *f, struct fake_tensor *ft, uint32_t idx, char *out)
 {
 	for (uint64_t e = 0; e < ft->n_elems; e++) {
-		uint64_t sum = 0; /* wraps around, as in the servers */
+		uint64_t sum = 0; /* an overflow wraps around, as in the servers */
 		int64_t value, n = (int64_t)f->size;
 
 		for (uint32_t i = 0; i < f->size; i++)

@@ -88,7 +88,7 @@ struct fake_agent {
 struct fake_agent *fake_agent_new(void);
 /* Start the agent. When the call returns, the agent listens at f->path. */
 void fake_agent_start(struct fake_agent *f);
-/* Order cmd. Returns when the agent has done it. */
+/* Send the agent the order `cmd`. Returns when the agent has executed the order. */
 void fake_agent_order(struct fake_agent *f, enum fake_cmd cmd);
 /* Stop and free the agent. Call it only after fake_agent_start. */
 void fake_agent_free(struct fake_agent *f);

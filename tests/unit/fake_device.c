@@ -472,7 +472,7 @@ static bool do_next(struct fake_device *f, struct fake_queue *q)
 
 	if (!j)
 		return false;
-	/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): it does not follow the unlinking */
+	/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the analyzer does not follow the unlinking */
 	if (j->kind == HOST_COLL)
 		return do_collective(f, j);
 	if (j->kind == HOST_COPY)

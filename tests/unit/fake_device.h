@@ -1,8 +1,9 @@
 #ifndef BPS_TESTS_UNIT_FAKE_DEVICE_H
 #define BPS_TESTS_UNIT_FAKE_DEVICE_H
 /* The back-end "fake", for tests of code that drives devices. Nothing runs by itself: queued work
- * waits until the test lets a queue do its next piece, in any order of queues. Each call can be
- * made to fail. One thread. It computes with the functions of back-end "host". */
+ * waits until the test runs the next piece of work of a queue. The test chooses the order of the
+ * queues. Each call can be made to fail. Collectives use the functions of the back-end "host". One
+ * thread. */
 #include "bps-agent/executor/device/device.h"
 
 extern const struct device_ops device_fake;
@@ -21,16 +22,16 @@ enum fake_call {
 
 /* Set how many GPUs the next open finds. */
 void fake_device_set_gpus(int n);
-/* Let calls of that kind return rc: the n-th from now on (1: the next one), and `times` calls in
- * total. */
+/* Let `times` calls of that kind in a row return rc. n: the first of these calls, counted from now
+ * on (1: the next call). */
 void fake_device_inject(
 	struct device *dev, enum fake_call call, unsigned n, unsigned times, int rc);
 /* Return the number of calls of that kind so far. */
 unsigned fake_device_calls(const struct device *dev, enum fake_call call);
 /* Return how many queues are open. */
 unsigned fake_device_queues(const struct device *dev);
-/* Let the i-th open queue do its next piece of work. False: it has no work, or waits for another
- * queue. */
+/* Let the i-th open queue do its next piece of work. Returns false if the queue has no work, or
+ * waits for another queue. */
 bool fake_device_step(struct device *dev, unsigned i);
 /* Let the queues work until none can continue. */
 void fake_device_run(struct device *dev);

@@ -12,7 +12,7 @@
 struct fake_sent {
 	TAILQ_ENTRY(fake_sent) link;
 	struct wire_msg m;
-	/* only the bytes needed, because a benchmark of the core measures this allocation, too */
+	/* the encoded message, without spare room: a benchmark measures this allocation, too */
 	uint64_t bytes[];
 };
 

@@ -58,19 +58,19 @@ void fake_init(struct fake_xport *x, const struct xport_events *ev, void *ctx);
 /* Close open connections and free everything. */
 void fake_fini(struct fake_xport *x);
 
-/* Accept a connection from a peer. Calls the core's up. */
+/* Accept a connection from a peer. Calls the core's callback `up`. */
 struct fake_conn *fake_accept(struct fake_xport *x, uint32_t peer_id, uint64_t instance);
-/* Start a connection to a peer, as the shell does. It is up only after fake_up. */
+/* Start a connection to a peer. The connection is up only after fake_up. */
 struct fake_conn *fake_connect(struct fake_xport *x, uint32_t peer_id, void *user);
 void fake_up(struct fake_conn *c);
-/* Lose the connection: its reads end with -ECANCELED, and then down is called. */
+/* Lose the connection: its reads end with -ECANCELED, and then the callback `down` is called. */
 void fake_down(struct fake_conn *c, const char *why);
 
 /* Deliver a message from the peer to the core. */
 void fake_deliver(struct fake_conn *c, const struct wire_msg *m);
 /* Return the oldest message to the peer, valid until the next fake_take. NULL: none. */
 const struct wire_msg *fake_take(struct fake_conn *c);
-/* Allow n more sends. If a send was refused, writable is called. */
+/* Allow n more sends. If a send was refused before, the callback `writable` is called. */
 void fake_grant(struct fake_conn *c, size_t n);
 /* Allow n more patient offers. */
 void fake_make_room(struct fake_conn *c, size_t n);

@@ -10,8 +10,8 @@ static inline unsigned hex_nibble(char c)
 	return (unsigned)(c <= '9' ? c - '0' : c - 'a' + 10);
 }
 
-/* Parse a text. Return the number of bytes; fails the test when there are more than room. Include
- * this file after cmocka.h. */
+/* Parse a text and return the number of bytes. Fails the test when there are more than `room`
+ * bytes. Include this file after cmocka.h. */
 static inline size_t hex_parse(const char *hex, uint8_t *ret, size_t room)
 {
 	size_t n = 0;

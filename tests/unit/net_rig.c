@@ -342,7 +342,7 @@ struct xport_read read_of(const struct net_node *n, const struct mem *to, const 
 		.own_segment = to->seg,
 		.segment = from->seg,
 		.offset = offset,
-		.is_past_caches = len > 4096, /* test both methods of copying */
+		.is_past_caches = len > 4096, /* long reads are copied past the caches */
 		.len = len};
 }
 

@@ -30,7 +30,7 @@
 
 extern const uint8_t the_key[32];
 extern const char *rig_provider; /* the provider of the group of tests that runs now */
-/* a descriptor of the test whose events also end the sleep of turn; -1: none */
+/* a descriptor of the test whose events also wake turn() from its sleep; -1: none */
 extern int rig_watched_fd;
 
 /* Return whether the rig runs over TCP. Some tests concern TCP itself, or cannot run with another
@@ -106,7 +106,7 @@ void turn(struct net_node **n, unsigned n_nodes, uint64_t until_ns);
 			turn(one_, 1, until_);                                                     \
 		(cond);                                                                            \
 	})
-/* The function of a thread that runs one node until its stop is set. */
+/* The function of a thread that runs one node until the node's field `stop` is set. */
 void *serve(void *node);
 
 uint64_t protocol_errors(const struct net_node *n);

@@ -43,7 +43,7 @@ struct sched_world {
 	int persist_error;
 	uint64_t kept_view; /* largest view in any record */
 	uint32_t last_job;
-	uint32_t flags, max_size; /* for the jobs that members join */
+	uint32_t flags, max_size; /* flags and max_size in each JOIN */
 	bool is_probe_done;
 	uint32_t probe_workers, probe_answers;
 	json_t *status; /* the job's status, with the results of a probe */

@@ -19,8 +19,8 @@ void topo_fixture_make(struct topo_fixture *f, const char *name);
 /* Make an empty folder, to which a test adds lines of its own. */
 void topo_fixture_empty(struct topo_fixture *f);
 void topo_fixture_line(struct topo_fixture *f, const char *line);
-/* Read the folder with topology_read. If the machine has driver's reports, refine the result with
- * them. */
+/* Read the folder with topology_read. If the machine's description has reports of a driver, refine
+ * the result with the reports. */
 void topo_fixture_read(struct topo_fixture *f, struct topology *ret);
 void topo_fixture_remove(struct topo_fixture *f);
 #endif

@@ -377,8 +377,8 @@ static void agent_that_no_member_receives_from_is_dead_in_time(void **state)
 	running_job(&w);
 	clear(&w);
 	send_msg(&w, 11, &unasked);
-	pass_seen(&w, w.cfg.agent_dead_ms - 400,
-		4500); /* server 1 last received from the agent when the scheduler did */
+	/* server 1 and the scheduler last received from the agent at the same time */
+	pass_seen(&w, w.cfg.agent_dead_ms - 400, 4500);
 	send_msg(&w, 11, &other_instance);
 	NOT_SAID(&w, "JOB_END");
 	pass_seen(&w, 600, 4800);

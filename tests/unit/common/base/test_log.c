@@ -21,7 +21,7 @@
 
 static char got[16384];
 
-/* Run fn while stderr goes to fd. Store what it wrote, read from `back`, in got. */
+/* Run fn with stderr redirected to fd. Then read the written text from `back` into `got`. */
 static void with_stderr(int fd, int back, void (*fn)(const void *arg), const void *arg)
 {
 	int saved = dup(STDERR_FILENO);

@@ -20,7 +20,7 @@
 
 /* ---- the driver ---- */
 
-/* The root of a folder like /sys. File names in tests are relative to class/net in it. */
+/* A folder that stands for /sys. Tests name files relative to its subfolder class/net. */
 static char root[PATH_MAX / 2];
 
 static void path_of(const char *at, char ret[PATH_MAX])
@@ -48,7 +48,7 @@ static void make_file(const char *at, const char *text)
 	assert_int_equal(fclose(f), 0);
 }
 
-/* Make the files of a card. lower: the name of the interface that it is built on, or "". */
+/* Make the files of an interface. lower: the name of its lower interface; "": none. */
 static void make_card(const char *name, bool has_device, const char *speed, const char *lower)
 {
 	char at[128];
@@ -118,7 +118,7 @@ static void bond_and_vlan_have_the_speed_of_cards_and_a_bridge_has_none(void **s
 	make_card("vlan0", false, "20000\n", "bond0");
 	make_card("br0", false, "10000\n", "card0");
 	make_dir("br0/lower_tap0");
-	/* is built on itself, so the search must end */
+	/* knot0 is its own lower interface, but the search must end */
 	make_card("knot0", false, "10000\n", "knot0");
 	assert_int_equal(nic_driver_mbps(root, "bond0"), 20000);
 	assert_int_equal(nic_driver_mbps(root, "vlan0"), 20000);
@@ -257,7 +257,8 @@ static void windows_with_pauses_or_reset_counters_are_ignored(void **state)
 
 	(void)state;
 	load(&l, 10, 100, 0);
-	l.now_ns += 10000 * MS; /* after a long time without samples, counters have grown by much */
+	/* after a long time without samples, the counters have grown by a large amount */
+	l.now_ns += 10000 * MS;
 	l.rx += UINT64_C(1) << 40;
 	load(&l, 10, 100, 0);
 	l.rx = 0;

@@ -36,9 +36,9 @@ struct ctlchan_fixture {
 	struct ctllisten *listen;
 	uint16_t port;
 	struct ctlclient *client;
-	uint32_t trust_ms;     /* 0: default */
-	unsigned max_per_host; /* 0: default */
-	bool trusts_all;       /* trusts every peer at its first frame */
+	uint32_t trust_ms;     /* the listener's trust_timeout_ms; 0: default */
+	unsigned max_per_host; /* the listener's max_untrusted_per_host; 0: default */
+	bool trusts_all;       /* the listener trusts each peer that has connected */
 
 	unsigned n_opened, n_closed, n_frames; /* counters of the listener */
 	struct ctlchan *last;
@@ -156,7 +156,7 @@ static void on_deadline(evutil_socket_t fd, short what, void *arg)
 	*(bool *)arg = true;
 }
 
-/* Run the loop until *counter reaches want. Fails the test at the deadline. */
+/* Run the loop until *counter is at least `want`. Fails the test at the deadline. */
 static void run_until(struct ctlchan_fixture *f, const unsigned *counter, unsigned want)
 {
 	struct timeval tv = {.tv_sec = DEADLINE_MS / 1000};
@@ -514,7 +514,7 @@ static void peer_without_key_is_refused_by_a_peer_with_key(void **state)
 	(void)state;
 	start_listen(f, one_key(key_a), 0);
 	start_client(f, NULL, NULL);
-	/* with plain TCP the client counts as up until the peer writes */
+	/* over plain TCP, on_up is called before the peer refuses the client */
 	run_until(f, &f->n_up, 1);
 	assert_int_equal(ctlclient_send(f->client, SAY, "hello", 5), 0);
 	run_until(f, &f->n_down, 1);
@@ -1198,6 +1198,6 @@ int main(void)
 		cmocka_unit_test(name_that_cannot_be_an_identity_is_refused),
 	};
 
-	alarm(60); /* deadline for waits that have no other */
+	alarm(60); /* deadline for waits without a time limit of their own */
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

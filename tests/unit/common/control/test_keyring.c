@@ -179,7 +179,7 @@ static void credential_is_used_when_no_path_is_given(void **state)
 	write_key(p, hex, 65, 0400);
 	assert_int_equal(key_load(&key, NULL, &err), 1);
 	assert_counting_key(&key);
-	write_key(p, hex, 65, 0440); /* a file with an access list shows these mode bits */
+	write_key(p, hex, 65, 0440); /* a file with an access list has the mode bits 0440 */
 	assert_int_equal(key_load(&key, NULL, &err), 1);
 	write_key(p, hex, 65, 0444);
 	assert_int_equal(key_load(&key, NULL, &err), -EPERM);
@@ -287,7 +287,7 @@ static void stored_ring_reads_back_as_it_was(void **state)
 	}
 	assert_int_equal(keyring_revoke(&ring, "server:more"), -ENOSPC);
 	assert_int_equal(keyring_store(&ring, p->path, &err), 0);
-	/* replaces the file with the first key */
+	/* the second call replaces the existing file */
 	assert_int_equal(keyring_store(&ring, p->path, &err), 0);
 	assert_int_equal(stat(p->path, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0600);

@@ -34,7 +34,8 @@ struct httpd_fixture {
 	pthread_t thread;
 	struct httpd *httpd;
 	struct sockaddr_in sin;
-	bool is_well; /* the health that the daemon reports, with this remark */
+	/* is_well: the health that the daemon reports; remark: the text that it adds */
+	bool is_well;
 	const char *remark;
 	enum answer_mode mode;
 	struct httpd_request *held;
@@ -500,6 +501,6 @@ int main(void)
 		cmocka_unit_test(values_are_exact),
 	};
 
-	alarm(60); /* deadline for waits that have no other */
+	alarm(60); /* deadline for waits without a time limit of their own */
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

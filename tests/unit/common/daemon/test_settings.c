@@ -104,7 +104,7 @@ static const char *with_ini(const char *text)
 	return flag;
 }
 
-/* Return what the program prints on stdout with these arguments, in memory to be freed. */
+/* Return the text that the program prints on stdout with these arguments. The caller frees it. */
 static char *stdout_of(const char *const *args, enum settings_verdict want)
 {
 	FILE *tmp = tmpfile();

@@ -44,8 +44,7 @@ static void *portable_check_value(void *ret_crc)
 	return NULL;
 }
 
-/* The first test in the list, because any other call would build the tables before the threads
- * do. */
+/* Run this test first, because other tests would build the tables before the threads do. */
 static void threads_that_meet_at_first_use_agree(void **state)
 {
 	pthread_t threads[4];

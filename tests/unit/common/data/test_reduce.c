@@ -708,7 +708,7 @@ static void *isa_name(void *arg)
 	return (void *)(uintptr_t)reduce_isa();
 }
 
-/* The first test in the list, because any other call would make the choice before the threads
+/* Run this test first, because other tests would choose the instruction set before the threads
  * do. */
 static void threads_that_meet_at_first_use_choose_what_the_environment_says(void **state)
 {

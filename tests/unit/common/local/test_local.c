@@ -524,7 +524,7 @@ static void malformed_frames_are_refused_and_leak_no_descriptor(void **state)
 			send_raw(p.a, bad[i].bytes, bad[i].n_bytes, sent, bad[i].n_fds), 0);
 		assert_int_equal(receive(p.b, &got, &mem, fds, &n_fds, WAIT_MS, &err),
 			bad[i].n_bytes ? BPS_EPROTO : 0);
-		/* The receiver has closed all other descriptors. Only these belong to the test. */
+		/* The test closes the descriptors in fds. The receiver has closed all others. */
 		assert_int_equal(n_fds, bad[i].n_fds);
 		while (n_fds > 0)
 			close(fds[--n_fds]);

@@ -165,7 +165,7 @@ static uint64_t value_of(const struct field *f, const uint8_t *msg)
 {
 	uint64_t v = 0;
 
-	/* Works on little-endian machines only, as does the rest of this test's generator. */
+	/* The copy and the test's generator are correct only on little-endian machines. */
 	memcpy(&v, msg + f->offset, (size_t)1 << f->kind);
 	return v;
 }

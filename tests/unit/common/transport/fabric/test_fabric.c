@@ -137,7 +137,7 @@ static void only_fresh_and_genuine_tickets_are_accepted(void **state)
 	ticket_seal(&t, the_key, b);
 	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
 	assert_int_equal(refused(&r.server), 7);
-	t = a_ticket(14); /* valid, but for a connection that does not exist */
+	t = a_ticket(14); /* a valid ticket, but its connection does not exist */
 	t.channel = CHANNEL_OF_ACCEPTING;
 	ticket_seal(&t, the_key, b);
 	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
@@ -395,8 +395,8 @@ static void reads_beyond_the_window_or_the_segment_are_refused(void **state)
 	to = mem_new(&r.server, 1 << 20, 0);
 	rig_connect(&r);
 	RUN(&r, has_segment(&r.server, from.seg));
-	/* Reads are only queued until the end's own channel is up, up to a small limit. So wait for
-	 * the channel. */
+	/* Until the server's own channel is up, reads are queued, and only READ_WINDOW_QUEUE reads
+	 * are accepted. So wait for the channel. */
 	RUN(&r, ((const struct fabric_conn *)r.server.conn)->is_linked);
 	for (unsigned i = 0; i <= READS_MAX; i++) {
 		reads[i] = read_of(&r.server, &to, &from, i * 60000, 60000);
@@ -485,7 +485,7 @@ static void read_window_follows_the_time_that_reads_take(void **state)
 		fabric_io_read_arrived(&c, 1000, READ_SLOW_NS + 1);
 	assert_in_range(c.read_window.limit, READ_WINDOW_MIN, READ_WINDOW_MIN * 8 / 7 + 1);
 	before = c.read_window.limit;
-	c.n_queued = 0; /* no message waits that needs a larger window */
+	c.n_queued = 0; /* no queued read needs a larger window */
 	fabric_io_read_arrived(&c, 1000, 1);
 	assert_int_equal(c.read_window.limit, before);
 	c.n_queued = 1;

@@ -173,7 +173,7 @@ static void rig_close(struct shm_rig *r)
 {
 	node_close(&r->client);
 	node_close(&r->server);
-	assert_int_equal(rmdir(r->dir), 0); /* fails if files are left in the folder */
+	assert_int_equal(rmdir(r->dir), 0); /* rmdir fails if files are left in the folder */
 }
 
 static int turn(struct shm_node *n)
@@ -330,7 +330,7 @@ static void invalid_content_of_a_ring_is_refused(void **state)
 
 	(void)state;
 	ring_open(&r);
-	put_length(&r, 8, RING_BYTES + 8); /* more than the ring can hold */
+	put_length(&r, 8, RING_BYTES + 8); /* the length exceeds the size of the ring */
 	assert_int_equal(ring_get(&r.rx, e, sizeof(e)), BPS_EPROTO);
 	put_length(&r, 8, 15);
 	assert_int_equal(ring_get(&r.rx, e, sizeof(e)), BPS_EPROTO);
@@ -338,11 +338,11 @@ static void invalid_content_of_a_ring_is_refused(void **state)
 	assert_int_equal(ring_get(&r.rx, e, sizeof(e)), BPS_EPROTO);
 	put_length(&r, 12, 24);
 	assert_int_equal(ring_get(&r.rx, e, sizeof(e)), BPS_EPROTO);
-	put_length(&r, 16, 16); /* more than was written */
+	put_length(&r, 16, 16); /* the length exceeds the bytes that were written */
 	assert_int_equal(ring_get(&r.rx, e, sizeof(e)), BPS_EPROTO);
 	put_length(&r, UINT64_MAX - 7, 64);
 	assert_int_equal(ring_get(&r.rx, e, sizeof(e)), BPS_EPROTO);
-	put_length(&r, 40, 48); /* more than the receiver's buffer holds */
+	put_length(&r, 40, 48); /* the length exceeds the receiver's buffer */
 	assert_int_equal(ring_get(&r.rx, e, sizeof(e)), BPS_EPROTO);
 	put_length(&r, 16, 24);
 	assert_int_equal(ring_get(&r.rx, e, sizeof(e)), 16);
@@ -985,10 +985,10 @@ static void read_fails_when_the_owner_closes_meanwhile(void **state)
 		.segment = r.server.seg,
 		.len = SHM_COPY_SLICE + 8};
 	assert_int_equal(xport_read(&rd), 0);
-	turn(&r.client); /* copies the first part */
+	turn(&r.client); /* the client copies the first part */
 	assert_int_equal(r.client.n_read_done, 0);
 	xport_close(r.server.conn, "test");
-	turn(&r.client); /* copies the last part, without looking at the socket */
+	turn(&r.client); /* the client copies the last part, and does not read the socket */
 	assert_int_equal(r.client.n_read_done, 1);
 	assert_int_equal(r.client.n_read_failed, 1);
 	assert_int_equal(r.client.n_down, 1);

@@ -23,8 +23,8 @@ static uint64_t place(const struct policy_side *s)
 	return (uint64_t)(s->n_offers % s->places) * LEN;
 }
 
-/* Make one offer. If its bytes were not sent with it, or the peer had no room for them, request
- * them in two pieces. */
+/* Make one offer. Request the bytes in two pieces if they were not sent with the offer, or if the
+ * peer had no room for them. Return whether the bytes were sent with the offer. */
 static bool offer(struct policy_side *s, bool has_room)
 {
 	bool is_sent = eager_policy_may_go(&s->u);

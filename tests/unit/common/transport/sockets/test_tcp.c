@@ -403,7 +403,7 @@ static void peer_that_ends_in_the_middle_of_an_answer_is_noticed(void **state)
 		raw_send(&p, LANE_BULK, answer, cut);
 		if (n % 2)
 			RUN_MS(&r, false, 2);
-		/* ends one of two connections; the other one still works */
+		/* close one of the peer's two sockets; the other socket still works */
 		shutdown(p.fds[LANE_BULK], SHUT_WR);
 		RUN(&r, r.server.n_down == n + 1);
 		assert_int_equal(r.server.n_read_failed, n + 1);

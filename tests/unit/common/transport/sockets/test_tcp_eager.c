@@ -1,6 +1,6 @@
 /* Eager bytes, which are sent with their offer and without a request (xport_send_eager), over our
- * own TCP. The first tests use two real ends. The others use a peer of bare sockets, which can
- * break every rule. */
+ * own TCP. Some tests use two real ends. Some tests use a peer of bare sockets, which can break
+ * every rule. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -262,7 +262,7 @@ static void offers_ahead_may_be_read_in_another_order(void **state)
 	(void)state;
 	pair_open(&p, BATCH * (size_t)len);
 	p.r.client.on_message = hear_batch_and_take_backwards;
-	for (unsigned k = 0; k < 40; k++) { /* enough to use every place of all rings */
+	for (unsigned k = 0; k < 40; k++) { /* 40 batches use every place of all rings */
 		memset(p.t->to.p, 0, p.t->to.bytes);
 		for (unsigned i = 0; i < BATCH; i++)
 			assert_int_equal(
@@ -694,8 +694,8 @@ static void take_the_second(struct net_node *n, struct xconn *c, const struct wi
 		n->is_wrong |= take(n, 1) != 0;
 }
 
-/* The owner may have changed the memory between the two offers. The bytes of the first offer must
- * not be taken for the second. */
+/* The owner may have changed the memory between the two offers. A read of the second offer must not
+ * return the bytes of the first offer. */
 static void memory_offered_again_is_read_with_its_new_bytes(void **state)
 {
 	uint8_t b[2 * (ITEM + 2 * HEAD)];

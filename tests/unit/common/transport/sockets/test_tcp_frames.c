@@ -115,8 +115,8 @@ static void request_and_answer(void **state)
 	RUN(&r, r.server.n_read_done == 1);
 	assert_int_equal(r.server.n_read_failed, 0);
 	assert_memory_equal(to.p, "\xa1\xa2\xa3\xa4\xa5", LEN);
-	/* The other direction: the peer reads a segment that does not exist, which returns
-	 * zeros. */
+	/* The other direction: the peer reads an existing segment, and then a segment that does not
+	 * exist. The second read returns zeros. */
 	say(&p, LANE_MESSAGES,
 		"02 00 0100 05000000 2301000000000000  02 00 0200 02000000 0000000000000000");
 	expect(&p, LANE_BULK,

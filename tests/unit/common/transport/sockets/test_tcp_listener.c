@@ -217,7 +217,7 @@ static void refusal_and_close_are_processed_together(void **state)
 		memcpy(word, words[i].word, strlen(words[i].word));
 		if (word[0])
 			assert_int_equal(send(fd, word, sizeof(word), 0), sizeof(word));
-		close(fd); /* closed before the client polls */
+		close(fd); /* the listening side closes before the client polls */
 		assert_true(RUN_ONE(&n, n.n_down == i + 1, DEADLINE_MS));
 		assert_non_null(strstr(n.why, words[i].why));
 	}

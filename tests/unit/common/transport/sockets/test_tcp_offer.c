@@ -106,7 +106,8 @@ static void patient_sender_is_notified_of_room_after_other_sends(void **state)
 	for (unsigned i = 0; i < TCP_EAGER_OUT; i++)
 		assert_int_equal(xport_send_eager(c, &m, false), 0);
 	assert_int_equal(xport_send_eager(c, &m, true), -EAGAIN);
-	assert_int_equal(xport_send_eager(c, &m, false), 0); /* sent without its bytes */
+	/* the offer is sent without its bytes */
+	assert_int_equal(xport_send_eager(c, &m, false), 0);
 	RUN(&r, r.client.n_writable == 1 && r.server.n_messages == TCP_EAGER_OUT + 1);
 	assert_int_equal(xport_send_eager(c, &m, true), 0);
 	net_rig_close(&r);

@@ -264,7 +264,7 @@ static unsigned play_all(struct net_rig *r)
 		play(&ends[1]);
 		if (!n_still && !draw(&ends[0], 50))
 			n_still = draw(&ends[0], 60);
-		if (n_still) /* the other end pauses */
+		if (n_still) /* run one end while its peer pauses */
 			turn(&both[--n_still / 30], 1, clock_now_ns() + MS);
 		else
 			turn(both, 2, clock_now_ns() + MS);
