@@ -143,7 +143,7 @@ int statelog_append(struct statelog *l, const struct state_record *rec)
 	if (r == 0)
 		l->bytes += n;
 	else if (ftruncate(l->fd, (off_t)l->bytes) < 0)
-		log_rated(LOG_WARN, "cannot remove a failed record from '%s': %s", l->path,
+		log_rated(LOG_WARN, "cannot remove an incomplete record from '%s': %s", l->path,
 			strerror(errno));
 	return r;
 }

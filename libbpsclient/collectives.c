@@ -119,8 +119,8 @@ static uint32_t size_of(size_t n_bytes)
 	return piece_bytes[i];
 }
 
-/* Declare the tensors that carry the first n pieces in flight. bytes: size of each tensor. Errors:
- * those of bps_declare; BPS_EBUSY a round of such a tensor is still in flight. */
+/* Declare n tensors, each of which carries one piece at a time. bytes: size of each tensor. Errors:
+ * the errors of bps_declare; BPS_EBUSY: a round of one of these tensors is still in flight. */
 static int declare_lanes(struct bps *b, uint32_t bytes, unsigned n, struct bps_tensor **ret)
 {
 	char names[LANES][64];

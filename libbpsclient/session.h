@@ -124,7 +124,7 @@ int session_await_failure(struct session *s, uint32_t timeout_ms);
  * most once per SESSION_POLL_MS. Returns the failure's code, or 0. */
 #define SESSION_POLL_MS 200
 int session_poll(struct session *s);
-/* If the session has failed, write the sentence of the failure to *ret, set the cause of
- * bps_last_failure, and return the failure's code. Otherwise return 0. */
+/* If the session has failed, write the error text to *ret, set the cause that bps_last_failure
+ * returns, and return the error code. Otherwise return 0. */
 int session_failure(struct session *s, struct err_text *ret);
 #endif

@@ -66,7 +66,7 @@ static void send_text(struct exec *x, uint16_t type, int code, const char *text)
 
 	m.gpu_text = (struct gpu_text){.code = (uint32_t)-code, .text = text};
 	if (x->agent_sock >= 0 && local_send(x->agent_sock, &m, NULL, 0, 0) < 0)
-		log_debug("cannot send this text to the agent: %s", text);
+		log_debug("cannot send a message to the agent: text='%s'", text);
 	for (uint32_t w = 0; type == GPU_FAILED && x->trainers && w < x->n_workers; w++)
 		if (x->trainers[w].sock >= 0 && local_send(x->trainers[w].sock, &m, NULL, 0, 0) < 0)
 			log_debug(

@@ -23,8 +23,9 @@ enum ledger_type {
 	LEDGER_TYPES
 };
 
-/* Fixed parts. A `number` is the N of a descriptor's name at the service manager
- * (handover_write.h). A tensor's index is its position among the records of tensors. */
+/* The fixed part of each kind of record. The field `number` is the number in the name under which
+ * the service manager stores the descriptor (handover_write.h). A tensor's index is its position
+ * among the records of tensors. */
 struct ledger_job {
 	uint64_t number;
 	uint32_t uid, size, flags, has_token, backup, grace_ms, max_size;

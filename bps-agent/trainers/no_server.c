@@ -70,7 +70,7 @@ uint64_t no_server_tick(struct agent *a, uint64_t now_ns)
 			"%.1f s)",
 			err_str(code), (double)a->cfg.limits.stranded_ns / 1e9);
 	else if (!code && a->stranded)
-		log_info("a server is available again: calls wait for their sums");
+		log_info("a server is available again: calls wait for sums instead of failing");
 	a->stranded = is_needed ? code : 0;
 	return is_needed ? now_ns + LOOK_NS : UINT64_MAX;
 }

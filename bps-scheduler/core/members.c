@@ -54,9 +54,9 @@ static void ask_others(struct sched_core *c, struct sched_member *m)
 }
 
 /* Ask the servers about m, or the agents if m is a server. If the question is not due yet, schedule
- * the question. The first question is due one span before silent_at_ns, the time at which the
- * silence of m makes m dead. A span is 1/SIGHT_SHARE of the dead time. The next question is due
- * after another span. */
+ * the question. silent_at_ns: when m is declared dead unless a message of m arrives earlier. The
+ * time between two questions is 1/SIGHT_SHARE of the setting server-dead or agent-dead. The first
+ * question is due that much earlier than silent_at_ns. */
 static void ask_before(struct sched_core *c, struct sched_member *m, uint64_t silent_at_ns)
 {
 	uint64_t span = sched_member_dead_ns(c, m) / SIGHT_SHARE, at = silent_at_ns - span;

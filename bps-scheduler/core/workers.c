@@ -395,8 +395,8 @@ void sched_worker(struct sched_core *c, struct sched_member *m, const struct ctl
 		sched_kick(c, m, "sent an unknown event of a worker");
 	} else if (!w || w->state == WORKER_ABSENT || w->agent != m->id) {
 		log_rated(LOG_WARN,
-			"ignoring an event of agent %s about rank %u of job '%s', which is not on "
-			"its machine",
+			"ignoring an event of agent %s about rank %u of job '%s': the worker is "
+			"not on the agent's machine",
 			m->name, msg->rank, j->name);
 	} else if (j->state == JOB_FORMING) {
 		forming_lost(c, j, msg->rank);

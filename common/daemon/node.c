@@ -112,7 +112,7 @@ static int claim_our_name(
 			program, n->name, pid, (int)getpid());
 	if (rc == 0 && n->claim_fd < 0)
 		log_warn("a process of another user has claimed the name of %s '%s' on this "
-			 "machine; continuing, because that process may not be a daemon",
+			 "machine; continuing, because that process is perhaps not a daemon",
 			program, n->name);
 	if (rc < 0) {
 		log_warn("cannot check whether another %s has the name '%s': %s", program, n->name,

@@ -11,7 +11,7 @@ from lab import wait_until
 
 STAY = 20
 ENDS_S = 40
-GRACE_S = 10  # seconds after its restart in which a scheduler declares no member dead
+GRACE_S = 10  # a restarted scheduler declares no member dead for this number of seconds
 
 
 def lose(c, what):

@@ -28,7 +28,7 @@ enum step {
 	SEGMENT,  /* withdraw a segment, or add one */
 	ANNOUNCE, /* announce eager offers, which READ can read; one in 16 is malformed */
 	EAGER,    /* send the bytes of the next eager offer, damaged as in ANSWER */
-	OFFER,    /* send an offer of our own; an odd amount makes the sender patient */
+	OFFER,    /* send an offer, with is_patient set if the step's amount is odd */
 	TURN,     /* begin the next poll, in which the bytes of an unread offer are dropped */
 	N_STEPS
 };

@@ -1,9 +1,10 @@
 #ifndef BPS_COMMON_TRANSPORT_SOCKETS_TCP_FRAME_H
 #define BPS_COMMON_TRANSPORT_SOCKETS_TCP_FRAME_H
 /* Frame of the TCP transport. A connection has two sockets (common/transport/sockets/tcp_impl.h).
- * LANE_MESSAGES is the socket for messages. On LANE_MESSAGES, a frame precedes each message;
- * nothing follows frames of other types. LANE_BULK is the socket for bytes of segments. On
- * LANE_BULK, a frame (head) precedes the bytes, and another frame (trailer) follows the bytes.
+ * LANE_MESSAGES is the socket for messages. There, a message follows each frame of type
+ * FRAME_MESSAGE. No bytes follow a frame of another type. LANE_BULK is the socket for bytes of
+ * segments. There, a frame (head) precedes the bytes, and another frame (trailer) follows the
+ * bytes.
  * Frames are little-endian, like the whole wire protocol. The lengths of frames and of the data
  * after them are multiples of 8 bytes. */
 #include <stdint.h>

@@ -60,8 +60,8 @@
 
 #define TCP_RX_BYTES ((size_t)64 << 10)
 #define TCP_TX_BYTES ((size_t)256 << 10)
-/* Number of bytes in the send buffer that only requests to read, pings and answers to pings may
- * use. */
+/* Bytes of the send buffer that are reserved for three kinds of frames: requests to read, pings and
+ * answers to pings. */
 #define TCP_TX_RESERVE 2048
 /* Part of TCP_TX_RESERVE that only requests to read may use. Without this part, a peer that sends
  * pings and never receives would cause answers that fill the whole reserve. */
