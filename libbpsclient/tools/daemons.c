@@ -198,8 +198,9 @@ static int start_scheduler(struct bpsrun *r)
 }
 
 /* Write how many bytes a server or an agent may use: the environment variable's value, else an
- * equal share of the machine's memory. The default of a daemon is half of the machine's memory,
- * which would be too much if three daemons run. */
+ * equal share of 15/16 of the machine's memory. The default of a daemon is half of the memory; that
+ * would be too much if three daemons run. The kernel's total may change by some pages while the
+ * daemons start, so the shares do not add up to all of it. */
 static void memory_setting(const struct bpsrun *r, const char *variable, char *ret, size_t room)
 {
 	uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
@@ -209,7 +210,8 @@ static void memory_setting(const struct bpsrun *r, const char *variable, char *r
 	if (wanted)
 		snprintf(ret, room, "%s", wanted);
 	else
-		snprintf(ret, room, "%llu", (unsigned long long)(all / (n < 2 ? 2 : n)));
+		snprintf(ret, room, "%llu",
+			(unsigned long long)((all - all / 16) / (n < 2 ? 2 : n)));
 }
 
 static int start_server(struct bpsrun *r, unsigned i)
