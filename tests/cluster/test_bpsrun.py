@@ -316,8 +316,8 @@ def test_job_without_an_agent_gets_a_clear_error(tmp_path):
     r = bpsrun(tmp_path, "-n", 1, "--", "true")
     assert r.returncode == 0
     assert (
-        r.stderr == "bpsrun: /run/bps/agent.sock: No such file or directory; starting a separate "
-        "cluster for the job\n"
+        r.stderr == "bpsrun: cannot connect to the agent at /run/bps/agent.sock: No such file or "
+        "directory; starting a separate cluster for the job\n"
     )
     assert bpsrun(tmp_path, "-n", 1, "--servers", 1, "--", "true").stderr == ""
 
