@@ -297,8 +297,8 @@ static void close_all(struct chan_list *list)
 	struct ctlchan *c;
 
 	while ((c = TAILQ_FIRST(list))) {
-		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the analyzer does not see that
-		 * chan_reap removes c from the list */
+		/* chan_reap removes c from the list, which the analyzer does not see */
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
 		if (c->state != DEAD)
 			snprintf(c->reason, sizeof(c->reason), "shutting down");
 		chan_reap(c);

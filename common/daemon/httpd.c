@@ -487,8 +487,8 @@ void httpd_free(struct httpd *h)
 	if (!h)
 		return;
 	while ((r = LIST_FIRST(&h->waiting))) {
-		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the analyzer does not see that
-		 * request_free removes r from the list */
+		/* request_free removes r from the list, which the analyzer does not see */
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
 		detach(r);
 		request_free(r);
 	}
