@@ -440,8 +440,12 @@ void session_close(struct session *s)
 		munmap(s->control, s->control_bytes);
 	if (s->event_fd >= 0)
 		close(s->event_fd);
-	if (s->sock >= 0)
+	if (s->sock >= 0) {
+		/* A forked child may have a copy of the socket. Without shutdown, the agent would
+		 * notice the end of this connection only when the child ends. */
+		shutdown(s->sock, SHUT_RDWR);
 		close(s->sock);
+	}
 	timed_lock_fini(&s->lock);
 }
 
