@@ -34,6 +34,7 @@ FRONTENDS = {
         "compat": ONE_AGENT,
         "elastic": ONE_AGENT,
         "errors": ALONE,
+        "forked": ALONE,
         "gpu": ("1x1", "2x1", "3x2"),
         "examples": ALONE,
         "trainers": ("2x1",),
@@ -46,10 +47,17 @@ FRONTENDS = {
         "c10d": ("2x1", "3x2"),
         "distributed": ("2x1",),
         "errors": ALONE,
+        "forked": ALONE,
     },
-    "tensorflow": {"tensorflow": ("2x2",), "keras": ("2x1",), "frameworks": ALONE},
-    "jax": {"arrays": ("2x1",), "jax": ("2x1", "3x2"), "keras": ("2x2",), "frameworks": ALONE},
-    "mxnet": {"arrays": ONE_AGENT, "mxnet": ("2x1", "3x2"), "frameworks": ALONE},
+    "tensorflow": {"tensorflow": ("2x2",), "keras": ("2x1",), "forked": ALONE, "frameworks": ALONE},
+    "jax": {
+        "arrays": ("2x1",),
+        "jax": ("2x1", "3x2"),
+        "keras": ("2x2",),
+        "forked": ALONE,
+        "frameworks": ALONE,
+    },
+    "mxnet": {"arrays": ONE_AGENT, "mxnet": ("2x1", "3x2"), "forked": ALONE, "frameworks": ALONE},
 }
 # Environment variables for the clusters of one part, or of all parts of a list.
 ENVIRONMENTS = {

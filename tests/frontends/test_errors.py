@@ -88,51 +88,6 @@ def test_a_worker_killed_in_backward_is_named_at_all_others_within_3_s(cluster, 
 
 # ---- processes ----
 
-FORKED = """
-import os, sys
-import torch
-import bps.torch as bps
-
-class Data(torch.utils.data.Dataset):
-    def __len__(self):
-        return 24
-
-    def __getitem__(self, i):
-        if i == 0 and torch.utils.data.get_worker_info() is not None:
-            try:
-                bps.allreduce(torch.ones(2))
-            except bps.Error as error:
-                return torch.zeros(4) if "forked" in str(error) else torch.ones(4)
-        return torch.full((4,), float(i))
-
-bps.init()
-child = os.fork()
-if child == 0:
-    sys.exit(0)  # runs the exit handlers that the parent has registered
-assert os.waitpid(child, 0)[1] == 0
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters())
-loader = torch.utils.data.DataLoader(
-    Data(), 6, num_workers=2, persistent_workers=True, multiprocessing_context="fork"
-)
-for epoch in range(2):
-    rows = 0
-    for batch in loader:
-        rows += len(batch)
-        assert (batch[0] == 0).all() or batch[0, 0] > 0
-        optimizer.zero_grad()
-        model(batch).mean().backward()
-        optimizer.step()
-print("trained on", rows)
-"""
-
-
-def test_forked_workers_of_a_data_loader_leave_the_job_alone_and_the_script_ends(cluster):
-    codes, outputs = processes.finish(processes.start(FORKED, 2, cluster, "forked"))
-    assert codes == [0, 0], "\n".join(outputs)
-    assert [o.strip() for o in outputs] == ["trained on 24"] * 2, "\n".join(outputs)
-
 
 def test_an_exception_at_one_worker_ends_the_others(cluster):
     script = """

@@ -136,6 +136,8 @@ class Operation:
             Error: the operation is still in flight (time-out, no server). The caller may call
                 again.
         """
+        if self._slot.owner is self:
+            self._slot.tensor.job.check_process()
         end = None if timeout is None else time.monotonic() + timeout
         if not self._slot.lock.acquire(timeout=-1 if timeout is None else timeout):
             name = self._slot.tensor.name
@@ -236,7 +238,12 @@ class Runtime:
 
         Args:
             is_compared (bool): the workers have already compared the operation.
+
+        Raises:
+            Error: EFORKED in a forked child.
         """
+        # In a forked child no thread would release a lock that a thread of the parent held.
+        self.job.check_process()
         with self.lock:
             n = self._n_agreements
             try:
@@ -518,9 +525,15 @@ def init(**options: Any) -> None:
     Args:
         options: arguments of :func:`bps.open`. Options that are not passed come from the
             environment variables of bpsrun, torchrun, Slurm, Open MPI or BytePS.
+
+    Raises:
+        Error: this worker cannot join; EFORKED if the process that forked this one has joined a
+            job. To join another job in a forked process, call :func:`shutdown` first.
     """
     global _runtime
-    if _runtime is None:
+    if _runtime is not None:
+        _runtime.job.check_process()
+    else:
         _runtime = Runtime(open_job(**options))
         _options.clear()
         _options.update(options)
@@ -602,13 +615,17 @@ def has_failed() -> bool:
 
 
 def leave(is_abort: bool) -> None:
-    """Abort the process's job if is_abort, else close the job."""
+    """Abort the process's job if is_abort, else close the job. A forked child only forgets the job,
+    which its parent has joined."""
     global _runtime
     atexit.unregister(_at_exit)
     if _runtime is not None:
         jobs = [_runtime.job, *reversed(subjobs)]
+        is_forked = _runtime.job.is_forked
         _runtime = None
         subjobs.clear()
+        if is_forked:
+            return
         if is_abort:
             for job in jobs:
                 job.abort()
@@ -636,11 +653,11 @@ def shutdown() -> None:
 
 def is_initialized() -> bool:
     """Return whether the process has joined a job and has not left it."""
-    return _runtime is not None
+    return _runtime is not None and not _runtime.job.is_forked
 
 
-def runtime() -> Runtime:
-    """Return the runtime of the process's job.
+def _known_job() -> Job:
+    """Return the process's job, in a forked child its parent's job.
 
     Raises:
         NotInitialized: :func:`init` has not been called.
@@ -650,24 +667,36 @@ def runtime() -> Runtime:
             "bps is not initialized: call init() first, in a process that bpsrun or torchrun "
             "started"
         )
+    return _runtime.job
+
+
+def runtime() -> Runtime:
+    """Return the runtime of the process's job.
+
+    Raises:
+        NotInitialized: :func:`init` has not been called.
+        Error: EFORKED in a forked child.
+    """
+    _known_job().check_process()
+    assert _runtime is not None
     return _runtime
 
 
 def rank() -> int:
     """Return this worker's number in the job, from 0."""
-    return runtime().job.rank
+    return _known_job().rank
 
 
 def size() -> int:
     """Return the number of workers in the job."""
-    return runtime().job.size
+    return _known_job().size
 
 
 def local_rank() -> int:
     """Return this worker's number among the job's workers on its machine, from 0."""
-    return runtime().job.local_rank
+    return _known_job().local_rank
 
 
 def local_size() -> int:
     """Return the number of the job's workers on this machine."""
-    return runtime().job.local_size
+    return _known_job().local_size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import math
+import os
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -117,8 +118,7 @@ class Tensor:
 
     @property
     def handle(self) -> int:
-        if self.job._handle is None:
-            raise Error(CODES["ECLOSED"], "the job is closed")
+        self.job.handle  # noqa: B018 - raises an error if the job cannot be used
         return self._handle
 
     @property
@@ -306,8 +306,7 @@ class GpuTensor:
 
     @property
     def handle(self) -> ctypes.c_void_p:
-        if self.job._handle is None:
-            raise Error(CODES["ECLOSED"], "the job is closed")
+        self.job.handle  # noqa: B018 - raises an error if the job cannot be used
         return self._handle
 
     @property
@@ -346,20 +345,48 @@ class Job:
 
     def __init__(self, handle: ctypes.c_void_p) -> None:
         self._handle: ctypes.c_void_p | None = handle
+        self._pid = os.getpid()
         self._is_suspended = False
         self._tensors: weakref.WeakSet[Tensor] = weakref.WeakSet()
         self._copied: dict[int, np.ndarray | None] = {}  # arrays dst of push_pull_copy, by handle
 
     @property
-    def handle(self) -> ctypes.c_void_p:
+    def _open_handle(self) -> ctypes.c_void_p:
         if self._handle is None:
             raise Error(CODES["ECLOSED"], "the job is closed")
         return self._handle
 
-    rank = property(lambda self: lib.bps_rank(self.handle))
-    size = property(lambda self: lib.bps_size(self.handle))
-    local_rank = property(lambda self: lib.bps_local_rank(self.handle))
-    local_size = property(lambda self: lib.bps_local_size(self.handle))
+    @property
+    def handle(self) -> ctypes.c_void_p:
+        self.check_process()
+        return self._open_handle
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process was forked from the process that has joined the job."""
+        return os.getpid() != self._pid
+
+    def check_process(self) -> None:
+        """Check that this process has joined the job itself.
+
+        A forked child shares the memory of the tensors with its parent. So this check must come
+        before each write into this memory.
+
+        Raises:
+            Error: EFORKED, because another process has joined the job and has forked this one.
+        """
+        if self.is_forked:
+            raise Error(
+                CODES["EFORKED"],
+                f"this process was forked from process {self._pid}, which has joined the job, and "
+                "has no part in the job itself: call bps in that process",
+            )
+
+    # A forked child may read these numbers, for example to choose its part of the data.
+    rank = property(lambda self: lib.bps_rank(self._open_handle))
+    size = property(lambda self: lib.bps_size(self._open_handle))
+    local_rank = property(lambda self: lib.bps_local_rank(self._open_handle))
+    local_size = property(lambda self: lib.bps_local_size(self._open_handle))
 
     def declare_group(self, decls: Iterable[tuple[str, str, Shape]]) -> list[Tensor]:
         """Declare tensors in one request to the agent.

@@ -61,7 +61,9 @@ class ProcessSet:
 
         Raises:
             ValueError: this worker is not in the set, or add_process_set was not called.
+            Error: EFORKED in a forked child.
         """
+        _core.runtime()
         self.rank()
         if self._runtime is None:
             raise ValueError(f"{self} is not part of the job: call add_process_set first")

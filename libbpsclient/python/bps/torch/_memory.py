@@ -54,7 +54,8 @@ def flatten(tensor: torch.Tensor) -> torch.Tensor:
 
 def input_view(slot: Slot) -> torch.Tensor:
     """Return the input of a slot (a declared tensor) as a flat tensor."""
-    # The property raises an error if the job is closed, because the memory is then unmapped.
+    # The property raises an error if the job is closed, because the memory is then unmapped, and
+    # in a forked child, because the memory is then the parent's.
     assert slot.tensor.handle
     seen = slot.views.get("input")
     if seen is None:

@@ -406,9 +406,10 @@ def join(device: int = -1) -> int:
         >>> newest = bps.torch.join()
         >>> bps.torch.broadcast_parameters(model.state_dict(), root_rank=newest)
     """
+    rt = _core.runtime()
     gc.collect()  # all workers must have the same reducers, so free those of unused models
     reducers = sorted(_reducers, key=lambda r: r.number)
     with futures.ThreadPoolExecutor(max(1, len(reducers))) as threads:
         n_steps = sum(threads.map(Reducer.send_zeros, reducers))
-    given = _core.runtime().allgather_object(n_steps)
+    given = rt.allgather_object(n_steps)
     return max(rank for rank, n in enumerate(given) if n == min(given))
