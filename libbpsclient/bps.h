@@ -224,6 +224,12 @@ BPS_API int bps_poll(struct bps_tensor *t);
  * BPS_ETIMEDOUT, BPS_ENOSERVER and BPS_EISOLATED the round is still in flight: the caller must not
  * write to the tensor's input, and may wait again. */
 BPS_API int bps_wait(struct bps_tensor *t, uint32_t timeout_ms);
+/* Wait as bps_wait does, but also return -EINTR after a signal in this thread, and at least twice a
+ * second. The round is then still in flight, and the caller may wait again. For languages that do
+ * not handle a signal before a C function returns. begun_ns: the caller sets *begun_ns to 0 before
+ * the first call. This call sets it to the time at which the wait began, so that timeout_ms limits
+ * all calls together. Errors: those of bps_wait; -EINTR; -EINVAL t or begun_ns is NULL. */
+BPS_API int bps_wait_intr(struct bps_tensor *t, uint32_t timeout_ms, uint64_t *begun_ns);
 BPS_API int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms);
 /* Wait until the round of one or more of n tensors is complete or has failed, for at most
  * timeout_ms (0: the default). Writes the indices of these tensors to ret_idx, which has room for

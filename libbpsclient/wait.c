@@ -110,12 +110,11 @@ int tensor_wait_round(
 	return 0;
 }
 
-int tensor_wait(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms)
+static int wait_and_settle(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms)
 {
 	struct bps_tensor *wide;
 	int rc;
 
-	FAILPOINT(CLIENT_WAIT);
 	rc = tensor_wait_round(t, t->round, deadline_ns, timeout_ms);
 	if (!rc && (wide = tensor_awaited(t)) != t)
 		rc = tensor_wait_round(wide, wide->round, deadline_ns, timeout_ms);
@@ -123,6 +122,12 @@ int tensor_wait(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms)
 		return rc;
 	FAILPOINT(CLIENT_WAITED);
 	return settle(t);
+}
+
+int tensor_wait(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms)
+{
+	FAILPOINT(CLIENT_WAIT);
+	return wait_and_settle(t, deadline_ns, timeout_ms);
 }
 
 int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms)
@@ -146,6 +151,55 @@ int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout
 int bps_wait(struct bps_tensor *t, uint32_t timeout_ms)
 {
 	return bps_wait_group(&t, 1, timeout_ms);
+}
+
+/* Return whether a wait for the tensor would return at once. */
+static bool has_ended(const struct bps_tensor *t, uint64_t deadline_ns)
+{
+	return tensor_is_done(t) || session_poll(&t->b->session) || trouble_of(t) ||
+	       clock_now_ns() >= deadline_ns;
+}
+
+/* Sleep until the tensor's round has ended. Returns 0, or -EINTR after a signal or one slice. */
+static int sleep_until_ended(struct bps_tensor *t, uint64_t deadline_ns, uint64_t spin_ns)
+{
+	struct local_control *c = t->b->session.control;
+	uint64_t now;
+	uint32_t seen;
+	int rc = 0;
+
+	while (!rc) {
+		seen = atomic_load(&c->done_seq);
+		if (has_ended(t, deadline_ns))
+			return 0;
+		now = clock_now_ns();
+		if (now < deadline_ns)
+			rc = local_done_wait(c, seen, spin_ns,
+				deadline_ns - now < SLICE_NS ? deadline_ns - now : SLICE_NS);
+		spin_ns = 0;
+	}
+	return has_ended(t, deadline_ns) ? 0 : -EINTR;
+}
+
+int bps_wait_intr(struct bps_tensor *t, uint32_t timeout_ms, uint64_t *begun_ns)
+{
+	int rc = tensor_check_group(&t, 1, "wait");
+	uint64_t deadline_ns, spin_ns = 0;
+
+	if (!rc && !begun_ns)
+		rc = last_error_set(-EINVAL, "wait: begun_ns is NULL");
+	if (rc < 0)
+		return rc;
+	if (!*begun_ns) {
+		FAILPOINT(CLIENT_WAIT);
+		*begun_ns = clock_now_ns();
+		spin_ns = (uint64_t)t->b->options.spin_us * 1000;
+	}
+	if (!timeout_ms)
+		timeout_ms = t->b->options.timeout_ms;
+	deadline_ns = *begun_ns + timeout_ms * NS_PER_MS;
+	rc = tensor_is_done(t) ? 0 : sleep_until_ended(t, deadline_ns, spin_ns);
+	return rc ? rc : wait_and_settle(t, deadline_ns, timeout_ms);
 }
 
 /* ---- the first of several ---- */

@@ -227,7 +227,7 @@ int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, ui
 	atomic_fetch_add(&c->trainer_waits, 1);
 	if (atomic_load(&c->done_seq) == seen)
 		rc = futex(&c->done_seq, FUTEX_WAIT, seen, &ts);
-	rc = rc && errno == ETIMEDOUT ? -ETIMEDOUT : 0;
+	rc = rc && (errno == ETIMEDOUT || errno == EINTR) ? -errno : 0;
 	atomic_fetch_sub(&c->trainer_waits, 1);
 	return (int)rc;
 }

@@ -162,8 +162,8 @@ void local_done_most(
 /* Agent: wake the trainer's waiting threads, if there are any. */
 void local_done_wake(struct local_control *c);
 /* Trainer: block until done_seq differs from `seen`, at most for timeout_ns. Polls for spin_ns
- * first. Returns -ETIMEDOUT, or 0. After a return of 0, done_seq may still be unchanged, for
- * example after a signal.
+ * first. Returns -ETIMEDOUT, -EINTR after a signal, or 0. After a return of 0, done_seq may still
+ * be unchanged.
  * Usage: seen = done_seq; if not complete: local_done_wait(c, seen, ...); repeat. */
 int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, uint64_t timeout_ns);
 

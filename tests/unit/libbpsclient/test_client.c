@@ -3,8 +3,11 @@
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <stdio.h>
+#include <time.h>
 
+#include "common/base/clock.h"
 #include "tests/unit/client_rig.h"
 
 /* ---- several workers ---- */
@@ -551,6 +554,50 @@ static void wait_for_some_ends_with_the_first_of_them(void **state)
 	fake_agent_free(f);
 }
 
+static void on_signal(int number)
+{
+	(void)number;
+}
+
+static void interruptible_wait_ends_after_a_signal_and_goes_on(void **state)
+{
+	struct sigaction action = {.sa_handler = on_signal};
+	struct itimerspec soon = {.it_value = {.tv_nsec = 1000000}, .it_interval = {0, 1000000}};
+	struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
+	struct fake_agent *f = fake_agent_new();
+	uint64_t begun_ns = 0, first_ns;
+	struct bps_tensor *t;
+	timer_t timer;
+	struct bps *b;
+
+	(void)state;
+	f->mute_name = "a";
+	fake_agent_start(f);
+	b = open_one(f);
+	t = declare(b, "a", 1);
+	assert_int_equal(bps_push_pull(t, BPS_SUM, 0), 0);
+	assert_int_equal(bps_wait_intr(t, 60000, &begun_ns), -EINTR); /* after half a second */
+	first_ns = begun_ns;
+	assert_true(first_ns && clock_now_ns() - first_ns >= 400 * NS_PER_MS);
+	assert_int_equal(sigaction(SIGUSR1, &action, NULL), 0);
+	assert_int_equal(timer_create(CLOCK_MONOTONIC, &event, &timer), 0);
+	assert_int_equal(timer_settime(timer, 0, &soon, NULL), 0);
+	for (int i = 0; i < 50; i++)
+		assert_int_equal(bps_wait_intr(t, 60000, &begun_ns), -EINTR);
+	timer_delete(timer);
+	assert_true(begun_ns == first_ns);
+	assert_int_equal(bps_wait_intr(t, 1, &begun_ns), BPS_ETIMEDOUT);
+	assert_error_has("tensor 'a'");
+	f->mute_name = NULL;
+	fake_agent_order(f, FAKE_SPEAK);
+	assert_int_equal(bps_wait_intr(t, 60000, &begun_ns), 0);
+	assert_int_equal(bps_wait_intr(t, 60000, &begun_ns), 0);
+	assert_int_equal(bps_wait_intr(t, 0, NULL), -EINVAL);
+	assert_int_equal(bps_wait_intr(NULL, 0, &begun_ns), -EINVAL);
+	assert_int_equal(bps_close(b, 0), 0);
+	fake_agent_free(f);
+}
+
 static void results_lie_at_the_two_addresses_in_turn(void **state)
 {
 	struct fake_agent *f = fake_agent_new();
@@ -583,6 +630,7 @@ static void results_lie_at_the_two_addresses_in_turn(void **state)
 static void job_of_one_worker_needs_no_agent(void **state)
 {
 	char data[8] = "abcdefg", all[8];
+	uint64_t begun_ns = 0;
 	struct bps_tensor *t;
 	struct bps *b;
 
@@ -598,6 +646,7 @@ static void job_of_one_worker_needs_no_agent(void **state)
 		assert_int_equal(bps_wait(t, 0), 0);
 		assert_true(((const float *)bps_output(t))[0] == (float)op + 1);
 	}
+	assert_int_equal(bps_wait_intr(t, 0, &begun_ns), 0);
 	assert_int_equal(bps_contributors(t), 1);
 	assert_int_equal(bps_barrier(b, 0), 0);
 	assert_int_equal(bps_broadcast(b, data, 8, 0, 0), 0);
@@ -626,6 +675,7 @@ int main(void)
 		T(first_declared_goes_first_and_explicit_priorities_are_clamped),
 		T(completed_tensors_are_reported_in_the_order_of_their_completion),
 		T(wait_for_some_ends_with_the_first_of_them),
+		T(interruptible_wait_ends_after_a_signal_and_goes_on),
 		T(results_lie_at_the_two_addresses_in_turn),
 		T(job_of_one_worker_needs_no_agent),
 	};
