@@ -35,6 +35,7 @@ FRONTENDS = {
         "elastic": ONE_AGENT,
         "errors": ALONE,
         "forked": ALONE,
+        "interactive": ALONE,
         "gpu": ("1x1", "2x1", "3x2"),
         "examples": ALONE,
         "trainers": ("2x1",),
@@ -49,15 +50,28 @@ FRONTENDS = {
         "errors": ALONE,
         "forked": ALONE,
     },
-    "tensorflow": {"tensorflow": ("2x2",), "keras": ("2x1",), "forked": ALONE, "frameworks": ALONE},
+    "tensorflow": {
+        "tensorflow": ("2x2",),
+        "keras": ("2x1",),
+        "forked": ALONE,
+        "interactive": ALONE,
+        "frameworks": ALONE,
+    },
     "jax": {
         "arrays": ("2x1",),
         "jax": ("2x1", "3x2"),
         "keras": ("2x2",),
         "forked": ALONE,
+        "interactive": ALONE,
         "frameworks": ALONE,
     },
-    "mxnet": {"arrays": ONE_AGENT, "mxnet": ("2x1", "3x2"), "forked": ALONE, "frameworks": ALONE},
+    "mxnet": {
+        "arrays": ONE_AGENT,
+        "mxnet": ("2x1", "3x2"),
+        "forked": ALONE,
+        "interactive": ALONE,
+        "frameworks": ALONE,
+    },
 }
 # Environment variables for the clusters of one part, or of all parts of a list.
 ENVIRONMENTS = {

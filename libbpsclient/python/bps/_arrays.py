@@ -157,6 +157,7 @@ class Group:
     ) -> None:
         self._kinds = list(kinds)
         self._failure: BaseException | None = None
+        self._is_interrupted = False  # KeyboardInterrupt has ended a wait
         self._lock = threading.Lock()
         self._blocks: list[np.ndarray] = []
         self._buckets: list[_Bucket] = []
@@ -208,6 +209,8 @@ class Group:
 
         Raises:
             Error: the reduction has failed. The group cannot be used any more.
+            KeyboardInterrupt: the wait was interrupted. The group can be used again. The outputs
+                are not defined.
         """
         with self._lock:
             if self._failure is not None:
@@ -218,16 +221,29 @@ class Group:
             if outputs is None:
                 outputs = self._new_outputs()
             try:
+                self._submit(arrays, op, prescale, priority)
+                self._is_interrupted = True  # if the next lines raise a KeyboardInterrupt
                 for bucket in self._buckets:
-                    bucket.fill(arrays, prescale)
-                    bucket.slot.tensor.push_pull(op, priority)
-                for bucket in self._buckets:
-                    bucket.slot.tensor.finish()
+                    bucket.slot.tensor.finish(is_interruptible=True)
                     bucket.collect(outputs, postscale)
+                self._is_interrupted = False
             except BaseException as error:
-                self._failure = error
+                if not (self._is_interrupted and isinstance(error, KeyboardInterrupt)):
+                    self._failure = error
                 raise
             return outputs
+
+    def _submit(
+        self, arrays: Sequence[np.ndarray], op: int, prescale: float, priority: int
+    ) -> None:
+        if self._is_interrupted:
+            # The other workers have the results of this round. They do not make the call again.
+            for bucket in self._buckets:
+                bucket.slot.tensor.finish(is_interruptible=True)
+            self._is_interrupted = False
+        for bucket in self._buckets:
+            bucket.fill(arrays, prescale)
+            bucket.slot.tensor.push_pull(op, priority)
 
     def _new_outputs(self) -> list[np.ndarray]:
         """Return arrays for results in one block of memory. A block of an earlier call is used if
@@ -370,8 +386,13 @@ def _reduce_unnamed(
             step = min(n - at, slot.tensor.n_elems)
             submit(slot, at, at + step)
             at += step
-    for part in parts:
-        part.finish()
+    try:
+        for part in parts:
+            part.finish(is_interruptible=True)
+    except BaseException:  # after KeyboardInterrupt and time-outs the parts are still in flight
+        for part in parts[1:]:
+            part.drop_result()
+        raise
 
 
 def broadcast(rt: Runtime, arrays: Sequence[np.ndarray], root: int) -> list[np.ndarray]:

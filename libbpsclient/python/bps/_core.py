@@ -104,7 +104,12 @@ class Operation:
     ) -> None:
         self._slot, self._collect, self._agreement = slot, collect, agreement
         self._error: Error | None = None
+        self.is_interrupted = False  # KeyboardInterrupt, or another signal, has ended a wait
         slot.owner = self
+
+    def drop_result(self) -> None:
+        """Do not collect the result, because its memory may be freed before the operation ends."""
+        self._collect = lambda: None
 
     def poll(self) -> bool:
         """Return True if :meth:`finish` can return without blocking."""
@@ -125,12 +130,14 @@ class Operation:
         finally:
             self._slot.lock.release()
 
-    def settle(self, timeout: float | None = None) -> None:
+    def settle(self, timeout: float | None = None, is_interruptible: bool = False) -> None:
         """Wait for the operation and free its slot. If the operation has failed, store the error,
         which :meth:`finish` raises.
 
         Args:
             timeout (float, optional): seconds; None: the job's time-out.
+            is_interruptible (bool): let KeyboardInterrupt end the wait. The operation is then still
+                in flight.
 
         Raises:
             Error: the operation is still in flight (time-out, no server). The caller may call
@@ -146,25 +153,29 @@ class Operation:
             if self._slot.owner is self:
                 try:
                     if self._agreement is not None:
-                        self._agreement.finish(timeout)
+                        self._agreement.finish(timeout, is_interruptible)
                     left = None if end is None else max(end - time.monotonic(), 0.001)
-                    self._slot.tensor.finish(left)
+                    self._slot.tensor.finish(left, is_interruptible)
                     self._collect()
                 except Error as error:
                     if error.code in IN_FLIGHT:
                         raise
                     self._error = error
+                except KeyboardInterrupt:
+                    self.is_interrupted = True
+                    raise
                 self._slot.owner = None
         finally:
             self._slot.lock.release()
 
-    def finish(self, timeout: float | None = None) -> None:
-        """Wait for the operation, and raise its error if it has failed.
+    def finish(self, timeout: float | None = None, is_interruptible: bool = False) -> None:
+        """Wait for the operation, and raise its error if it has failed. The arguments are those of
+        :meth:`settle`.
 
         Raises:
             Error: the operation has failed, or is still in flight (see :meth:`settle`).
         """
-        self.settle(timeout)
+        self.settle(timeout, is_interruptible)
         if self._error is not None:
             raise self._error
 
@@ -220,6 +231,8 @@ class Runtime:
                 slot = shapes[dtype, n_elems] = Slot(
                     self.job.declare(f"{self.prefix}u/{name}{suffix}", dtype, n_elems)
                 )
+            if slot.owner is not None and slot.owner.is_interrupted:
+                slot.owner.settle()  # its caller may have lost the handle
             if slot.owner is not None:
                 raise ValueError(
                     f"tensor '{name}' is in flight already: synchronize the first operation, or "

@@ -278,13 +278,27 @@ class Tensor:
 
     def wait(self, timeout: float | None = None) -> np.ndarray | None:
         """Wait for the last submitted round, and return the output. Wait for at most timeout
-        seconds; None: the job's time-out."""
-        self.finish(timeout)
+        seconds; None: the job's time-out. After a KeyboardInterrupt the round is still in flight,
+        and the caller may wait again."""
+        self.finish(timeout, is_interruptible=True)
         return self.output
 
-    def finish(self, timeout: float | None = None) -> None:
-        """Wait as :meth:`wait` does, but return no array. Does not need NumPy."""
-        check(lib.bps_wait(self.handle, milliseconds(timeout)))
+    def finish(self, timeout: float | None = None, is_interruptible: bool = False) -> None:
+        """Wait as :meth:`wait` does, but return no array. Does not need NumPy.
+
+        Args:
+            timeout (float, optional): seconds; None: the job's time-out.
+            is_interruptible (bool): let the handlers of signals run during the wait, which may
+                raise KeyboardInterrupt.
+        """
+        if not is_interruptible:
+            check(lib.bps_wait(self.handle, milliseconds(timeout)))
+            return
+        begun_ns = ctypes.c_uint64()
+        handle, limit, rc = self.handle, milliseconds(timeout), -errno.EINTR
+        while rc == -errno.EINTR:  # Python runs the handlers of signals between two calls
+            rc = lib.bps_wait_intr(handle, limit, ctypes.byref(begun_ns))
+        check(rc)
 
 
 class GpuTensor:

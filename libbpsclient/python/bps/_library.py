@@ -236,6 +236,7 @@ def load() -> ctypes.CDLL:
         ("push_pull_group", int_, [ptr, size_t, int_, i32]),
         ("poll", int_, [ptr]),
         ("wait", int_, [ptr, u32]),
+        ("wait_intr", int_, [ptr, u32, ptr]),
         ("wait_group", int_, [ptr, size_t, u32]),
         ("wait_some", int_, [ptr, size_t, u32, ptr]),
         ("contributors", int_, [ptr]),

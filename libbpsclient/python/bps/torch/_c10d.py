@@ -112,7 +112,7 @@ class _Work(Work):
             while True:
                 left = max(deadline - time.monotonic(), 0.001)
                 try:
-                    operation.finish(min(left, SLICE_S) if is_sliced else left)
+                    operation.finish(min(left, SLICE_S) if is_sliced else left, True)
                     break
                 except Error as error:
                     is_late = time.monotonic() >= deadline

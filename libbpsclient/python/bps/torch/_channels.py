@@ -49,7 +49,7 @@ class HostChannel:
 
     def finish(self) -> None:
         """Wait for the result."""
-        self._slot.tensor.finish()
+        self._slot.tensor.finish(is_interruptible=True)
 
     @property
     def output(self) -> torch.Tensor:

@@ -64,7 +64,7 @@ class Handle:
     def wait(self) -> Any:
         """Wait for the operation and return its output."""
         for part in self._parts:
-            part.finish()
+            part.finish(is_interruptible=True)
         return self._output
 
 
