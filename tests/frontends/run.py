@@ -55,6 +55,7 @@ FRONTENDS = {
         "keras": ("2x1",),
         "forked": ALONE,
         "interactive": ALONE,
+        "lost": ALONE,
         "frameworks": ALONE,
     },
     "jax": {
@@ -63,6 +64,7 @@ FRONTENDS = {
         "keras": ("2x2",),
         "forked": ALONE,
         "interactive": ALONE,
+        "lost": ALONE,
         "frameworks": ALONE,
     },
     "mxnet": {

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bps import _core
-from bps._library import CODES, Error
+from bps._library import CODES, cause_of
 
 # Failures after which the workers open the job again. EJOB_FAILED is not among them, so a job that
 # an operator has ended is not opened again.
@@ -151,12 +151,15 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
                 return func(state, *args, **kwargs)
             except HostsUpdatedInterrupt:
                 pass
-            except Error as error:
+            except Exception as error:
+                failure = cause_of(error)
+                if failure is None:
+                    raise
                 n_failures = 1 if state._n_commits > n_commits else n_failures + 1
                 n_commits = state._n_commits
-                if error.code not in REOPENED or n_failures > FAILURES_MOST:
+                if failure.code not in REOPENED or n_failures > FAILURES_MOST:
                     raise
-                warnings.warn(f"{error}; this worker opens the job again", stacklevel=2)
+                warnings.warn(f"{failure}; this worker opens the job again", stacklevel=2)
                 _core.reopen()
                 state.restore()
             state.on_reset()

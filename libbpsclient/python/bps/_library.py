@@ -290,13 +290,31 @@ def check(rc: int) -> int:
     text = lib.bps_last_error().decode(errors="replace") or lib.bps_strerror(rc).decode()
     raw = FailureStruct()
     lib.bps_last_failure(ctypes.byref(raw))
-    raise (Timeout if rc == CODES["ETIMEDOUT"] else Error)(
+    fields = (
         rc,
         text,
         raw.rank if raw.rank >= 0 else None,
         raw.host.decode(errors="replace") or None,
         raw.tensor.decode(errors="replace") or None,
     )
+    # An error that was not raised has no traceback, which would keep the caller's arrays alive.
+    _newest[:] = [Error(*fields)]
+    raise (Timeout if rc == CODES["ETIMEDOUT"] else Error)(*fields)
+
+
+_newest: list[Error] = []  # a copy of the last error that check() has raised
+
+
+def cause_of(error: BaseException) -> Error | None:
+    """Return the library's error that has caused another exception, or None.
+
+    TensorFlow and JAX replace an exception of Python code that compiled code has called. Their own
+    exceptions have its text, but do not refer to it.
+    """
+    for one in (error, error.__cause__):
+        if isinstance(one, Error):
+            return one
+    return next((one for one in _newest if str(one) in str(error)), None)
 
 
 def milliseconds(seconds: float | None) -> int:

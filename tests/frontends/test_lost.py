@@ -1,0 +1,164 @@
+"""Elastic training of TensorFlow, Keras and JAX goes on when a worker is lost, and the loss falls.
+
+Rank 0 starts a cluster of two agents with a worker on each.
+"""
+
+import ast
+import importlib.util
+import itertools
+import re
+import signal
+
+import processes
+import pytest
+
+# Scripts of the workers. A script trains for 8 steps. It calls step_begins() before each step, and
+# adds the loss of each step to `losses`.
+BEGIN = """
+import os, signal, warnings
+import numpy as np
+warnings.simplefilter("ignore")
+
+losses, begun = [], []
+DIES = os.environ.get("DIES")
+
+def step_begins(n):
+    if n == 3 and DIES == str(bps.rank()):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def data():
+    rng = np.random.RandomState(1)
+    x = rng.randn(32, 4).astype("f4")
+    return x[bps.rank() :: 2], (x @ np.ones((4, 1)))[bps.rank() :: 2].astype("f4")
+"""
+SCRIPTS = {
+    "tensorflow": """
+import tensorflow as tf
+import bps.tensorflow as bps
+bps.init()
+w = tf.Variable(tf.fill([4, 1], float(bps.rank())))
+state = bps.elastic.TensorFlowState([w], step=0)
+
+@tf.function
+def step(x, y):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((x @ w - y) ** 2)
+    tape = bps.DistributedGradientTape(tape)
+    w.assign_sub(0.1 * tape.gradient(loss, [w])[0])
+    return loss
+
+@bps.elastic.run
+def train(state):
+    begun.append(state.step)
+    while state.step < 8:
+        step_begins(state.step)
+        losses.append(float(step(*data())))
+        state.step += 1
+        state.commit()
+""",
+    "keras": """
+import keras
+import bps.keras as bps
+bps.init()
+keras.utils.set_random_seed(bps.rank())
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile(bps.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse", jit_compile=False)
+state = bps.elastic.KerasState(model, epoch=0)
+
+class Steps(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        step_begins(epoch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        losses.append(float(logs["loss"]))
+
+@bps.elastic.run
+def train(state):
+    begun.append(state.epoch)
+    callbacks = [
+        Steps(),
+        bps.elastic.UpdateEpochStateCallback(state),
+        bps.elastic.CommitStateCallback(state, batches_per_commit=100),
+    ]
+    options = {"verbose": 0, "epochs": 8, "initial_epoch": state.epoch, "callbacks": callbacks}
+    model.fit(*data(), 16, **options)
+""",
+    "jax": """
+import jax, jax.numpy as jnp
+import bps.jax as bps
+bps.init()
+state = bps.elastic.State(w=jnp.full((4, 1), float(bps.rank())), step=0)
+
+@jax.jit
+def step(w, x, y):
+    loss, grad = jax.value_and_grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
+    return w - 0.1 * bps.push_pull(grad), loss
+
+@bps.elastic.run
+def train(state):
+    begun.append(state.step)
+    while state.step < 8:
+        step_begins(state.step)
+        state.w, loss = step(state.w, *data())
+        jax.block_until_ready(state.w)
+        losses.append(float(loss))
+        state.step += 1
+        state.commit()
+""",
+}
+END = """
+train(state)
+print("begun", begun, "losses", losses, flush=True)
+"""
+every_framework = pytest.mark.parametrize(
+    "framework", [name for name in SCRIPTS if importlib.util.find_spec(name)]
+)
+
+
+def results(output):
+    found = re.search(r"begun (\[.*?\]) losses (\[.*?\])", output)
+    assert found, output
+    return ast.literal_eval(found[1]), ast.literal_eval(found[2])
+
+
+def check_falls(losses):
+    assert losses[-1] < 0.5 * losses[0], losses
+    assert all(after < before for before, after in itertools.pairwise(losses)), losses
+
+
+@every_framework
+def test_training_goes_on_without_a_lost_worker(framework):
+    script = BEGIN + SCRIPTS[framework] + END
+    with processes.Cluster(agents=2) as cluster:
+        env = {"BPS_ON_AGENT_LOSS": "shrink", "DIES": 1}
+        codes, outputs = processes.finish(processes.start(script, 2, cluster, "less", **env))
+    assert codes == [0, -signal.SIGKILL], "\n".join(outputs)
+    begun, losses = results(outputs[0])
+    assert begun[0] == 0 and len(begun) == 2 and begun[1] in (3, 4), outputs[0]
+    assert len(losses) == 8
+    check_falls(losses)
+
+
+@every_framework
+def test_training_goes_on_with_a_process_in_the_place_of_the_lost_one(framework):
+    script = BEGIN + SCRIPTS[framework] + END
+    with processes.Cluster(agents=2) as cluster:
+
+        def is_forming():
+            jobs = cluster.scheduler.status()["jobs"]
+            return started[0].poll() is not None or any(j["state"] == "forming" for j in jobs)
+
+        started = processes.start(script, 2, cluster, "again", DIES=1)
+        started[1].wait(processes.LIMIT_S)
+        cluster.wait_for("the job forms again", is_forming, processes.LIMIT_S)
+        started += processes.start(script, 2, cluster, "again", ranks=[1])
+        codes, outputs = processes.finish(started)
+    assert codes == [0, -signal.SIGKILL, 0], "\n".join(outputs)
+    for output, first in ((outputs[0], [0, 3]), (outputs[2], [3])):
+        begun, losses = results(output)
+        assert begun == first and len(losses) == 8 - first[0], outputs
+        check_falls(losses)
+
+
+def test_a_framework_was_found():
+    assert any(map(importlib.util.find_spec, SCRIPTS))
