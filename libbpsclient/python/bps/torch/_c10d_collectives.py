@@ -1,0 +1,547 @@
+"""Collectives of the back-end "bps" of ``torch.distributed``.
+
+Every collective is a sum of memory over the workers. In a broadcast, all workers but the root add
+zeros. In an all-gather, each worker adds its bytes at its place, and zeros elsewhere. With each
+collective the workers also compare their calls (``Runtime.agree``), so different calls are an
+error. A collective sends its memory in slots, the reusable tensors of :mod:`bps._core`. A group
+uses its slots in the order of the program.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Work
+
+import bps
+from bps import _core
+from bps._core import Operation, Runtime
+from bps._library import Error
+from bps.torch._c10d_work import GroupWork, ManyWorks
+from bps.torch._memory import NAMES, check_device, flatten, input_view, output_view, wire_dtype
+
+OPS = {
+    dist.ReduceOp.SUM: bps.SUM,
+    dist.ReduceOp.AVG: bps.AVG,
+    dist.ReduceOp.MIN: bps.MIN,
+    dist.ReduceOp.MAX: bps.MAX,
+    dist.ReduceOp.PRODUCT: bps.PROD,
+}
+
+# A flat tensor and its place in the memory of an operation, counted in elements.
+Part = tuple[int, torch.Tensor]
+
+
+def _operation(op: Any) -> int:
+    for theirs, ours in OPS.items():
+        if op == theirs:
+            return ours
+    raise NotImplementedError(
+        f"bps reduces with SUM, AVG, MIN, MAX and PRODUCT, not with {op}: use a gloo group instead"
+    )
+
+
+def _overlap(parts: Sequence[Part], start: int, n: int) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Yield the parts of tensors that belong to [start, start + n) of an operation's memory. Each
+    item is a slice of that memory, relative to start, and a view of the elements."""
+    for at, flat in parts:
+        first, last = max(at, start), min(at + flat.numel(), start + n)
+        if first < last:
+            yield slice(first - start, last - start), flat[first - at : last - at]
+
+
+def _consecutive(tensors: Sequence[torch.Tensor]) -> list[Part]:
+    parts, at = [], 0
+    for flat in tensors:
+        parts.append((at, flat))
+        at += flat.numel()
+    return parts
+
+
+def _length(parts: Sequence[Part]) -> int:
+    return max((at + flat.numel() for at, flat in parts), default=0)
+
+
+def _as_bytes(flat: torch.Tensor) -> torch.Tensor:
+    return flat.view(torch.uint8)
+
+
+class Collectives:
+    """Methods of a process group: operations, start and end.
+
+    ``torch.distributed`` calls these methods, and passes tensors in lists of one tensor.
+
+    Args:
+        runtime (Runtime): runs the group's operations in its job.
+        rank (int): this worker's number in the group.
+        size (int): number of workers in the group.
+        timeout (float): default time-out of an operation, in seconds.
+        title (str): name of the group in messages.
+        leave (callable): leaves the group's job, or aborts the job if the argument is True.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        rank: int,
+        size: int,
+        timeout: float,
+        title: str,
+        leave: Callable[[bool], None],
+    ) -> None:
+        super().__init__(rank, size)
+        self.title = title
+        self._runtime, self._rank, self._size = runtime, rank, size
+        self._timeout, self._leave = timeout, leave
+        self._n_operations = 0
+        self.closing = threading.Event()
+        self._works: queue.SimpleQueue[GroupWork | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        atexit.register(self._at_exit, os.getpid())
+
+    # ---- start and end ----
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """Return "bps"."""
+        return "bps"
+
+    def complete(self, work: GroupWork) -> None:
+        """Make the group's thread complete the future of an operation.
+
+        The group's thread also runs callbacks of futures. If a callback requests the future of
+        another operation, this method runs in that thread, and completes the operation at once.
+        """
+        if threading.current_thread() is self._thread:
+            work._complete()
+            return
+        self._works.put(work)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="bps-c10d", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while (work := self._works.get()) is not None:
+            work._complete()
+
+    def _end(self, has_failed: bool) -> None:
+        if self.closing.is_set():
+            return
+        self.closing.set()
+        atexit.unregister(self._at_exit)
+        if self._thread is not None:
+            self._works.put(None)
+            self._thread.join()
+        self._leave(has_failed)
+
+    def _at_exit(self, pid: int) -> None:
+        if os.getpid() == pid:
+            self._end(_core.has_failed())
+
+    def shutdown(self) -> None:
+        """Wait until all workers of the group have called this method, and leave the group."""
+        self._end(False)
+
+    def abort(self) -> None:
+        """Leave the group without waiting for the other workers."""
+        self._end(True)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the default time-out of operations."""
+        self._timeout = timeout.total_seconds()
+
+    def keep(self, work: GroupWork) -> None:
+        """Do nothing when an operation begins. A subclass overrides this method."""
+
+    def release(self, work: GroupWork) -> None:
+        """Do nothing after a caller has waited for an operation. A subclass overrides this
+        method."""
+
+    # ---- one operation ----
+
+    def _submit(
+        self,
+        what: str,
+        dtype: torch.dtype,
+        op: int,
+        given: Sequence[Part],
+        taken: Sequence[Part],
+        output: Any,
+        n_elems: int,
+        opts: Any,
+        last: Sequence[Callable[[], Any]] = (),
+    ) -> GroupWork:
+        """Sum memory of n_elems elements over the group, and return the operation.
+
+        Args:
+            what (str): name of the operation.
+            dtype (torch.dtype): type of the elements.
+            op (int): number of the reduction.
+            given: parts of the memory that this worker fills. All other parts are zeros.
+            taken: parts of the memory to which the result is copied.
+            output: value of the operation's future.
+            n_elems (int): number of elements of the memory.
+            opts: options of torch.distributed, with time-out and root.
+            last: functions to call when the results are in `taken`.
+        """
+        if self.closing.is_set():
+            raise dist.DistBackendError(f"{what}: group '{self.title}' was shut down")
+        seconds = opts.timeout.total_seconds() if opts is not None else -1
+        self._n_operations += 1
+        work = GroupWork(
+            self,
+            f"{what} (operation {self._n_operations})",
+            output,
+            seconds if seconds > 0 else self._timeout,
+        )
+        rt, start, kind = self._runtime, 0, NAMES[dtype]
+        try:
+            with rt.submission():
+                root = getattr(opts, "rootRank", 0)
+                agreement = rt.agree(what, kind, n_elems, op, root)
+                work._operations.append(agreement)
+                while start < n_elems:
+                    slot = rt.own_slot(kind, op, n_elems) if start == 0 else None
+                    slot = slot or rt.piece(kind, op, n_elems - start)
+                    n = min(n_elems - start, slot.tensor.n_elems)
+                    target = input_view(slot)[:n]
+                    pieces = list(_overlap(given, start, n))
+                    if sum(piece.numel() for _, piece in pieces) < n:
+                        target.zero_()
+                    for where, piece in pieces:
+                        target[where].copy_(piece)
+                    slot.tensor.push_pull(op)
+                    pieces = list(_overlap(taken, start, n))
+
+                    def collect(slot: Any = slot, pieces: Any = pieces) -> None:
+                        if pieces:
+                            result = output_view(slot)
+                        for where, piece in pieces:
+                            piece.copy_(result[where])
+
+                    work._operations.append(Operation(slot, collect, agreement))
+                    start += n
+        except Error as error:
+            raise work._error(error) from error
+        work._last = list(last)
+        return work
+
+    def _flat(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the elements of a tensor as a flat tensor, which the caller must not write to."""
+        check_device(tensor)
+        return flatten(tensor.contiguous())
+
+    def _room(self, tensor: torch.Tensor, last: list[Callable[[], Any]]) -> torch.Tensor:
+        """Return a flat tensor to which the result for a tensor is written. If the tensor is not
+        contiguous, append to `last` a function that copies the result to the tensor."""
+        check_device(tensor)
+        if tensor.is_contiguous():
+            return flatten(tensor)
+        flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
+        last.append(lambda: tensor.detach().copy_(flat.view(tensor.shape)))
+        return flat
+
+    def _reduce(
+        self,
+        what: str,
+        given: Sequence[torch.Tensor],
+        taken: Sequence[Part],
+        output: Any,
+        opts: Any,
+        last: Sequence[Callable[[], Any]] = (),
+    ) -> GroupWork:
+        """Reduce flat tensors over the group. The operation's memory holds the tensors one after
+        the other."""
+        op, dtype = _operation(opts.reduceOp), given[0].dtype
+        if dtype.is_complex:
+            if op not in (bps.SUM, bps.AVG):
+                raise ValueError(f"{what}: complex tensors can only be summed or averaged")
+            given = [torch.view_as_real(flat).view(-1) for flat in given]
+            taken = [(2 * at, torch.view_as_real(flat).view(-1)) for at, flat in taken]
+            dtype = given[0].dtype
+        parts = _consecutive(given)
+        n = _length(parts)
+        return self._submit(what, wire_dtype(dtype), op, parts, taken, output, n, opts, last)
+
+    def _move(
+        self,
+        what: str,
+        given: Sequence[Part],
+        taken: Sequence[Part],
+        output: Any,
+        n_elems: int,
+        item: int,
+        opts: Any,
+        last: Sequence[Callable[[], Any]] = (),
+    ) -> GroupWork:
+        """Copy flat tensors to other workers by means of a sum of bytes. Each worker takes the
+        parts of the sum that it needs. item: size of an element in bytes."""
+        given = [(at * item, _as_bytes(flat)) for at, flat in given]
+        taken = [(at * item, _as_bytes(flat)) for at, flat in taken]
+        return self._submit(
+            what, torch.uint8, bps.SUM, given, taken, output, n_elems * item, opts, last
+        )
+
+    # ---- collectives ----
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+        """Reduce a tensor over the group, in place."""
+        last: list[Callable[[], Any]] = []
+        (tensor,) = tensors
+        flat = self._flat(tensor)
+        return self._reduce(
+            "all_reduce", [flat], [(0, self._room(tensor, last))], tensors, opts, last
+        )
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+        """Reduce several tensors over the group, in place."""
+        return ManyWorks([self.allreduce([tensor], opts) for tensor in tensors])
+
+    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+        """Reduce a tensor over the group; only the root gets the result."""
+        last: list[Callable[[], Any]] = []
+        (tensor,) = tensors
+        taken = [(0, self._room(tensor, last))] if opts.rootRank == self._rank else []
+        return self._reduce("reduce", [self._flat(tensor)], taken, tensors, opts, last)
+
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+        """Overwrite a tensor with the tensor of the root."""
+        last: list[Callable[[], Any]] = []
+        (tensor,) = tensors
+        given, taken = [], []
+        if opts.rootRank == self._rank:
+            given = [(0, self._flat(tensor))]
+        else:
+            taken = [(0, self._room(tensor, last))]
+        n, item = tensor.numel(), tensor.element_size()
+        return self._move("broadcast", given, taken, tensors, n, item, opts, last)
+
+    def _gather_parts(
+        self,
+        what: str,
+        flat: torch.Tensor,
+        outputs: Sequence[torch.Tensor],
+        output: Any,
+        opts: Any,
+        last: list[Callable[[], Any]],
+    ) -> GroupWork:
+        """Gather the flat tensors of all workers into `outputs` at every worker. The lengths of the
+        tensors may differ."""
+        if len(outputs) != self._size or outputs[self._rank].numel() != flat.numel():
+            raise ValueError(
+                f"{what}: the outputs must be {self._size} tensors, and tensor {self._rank} must "
+                f"have {flat.numel()} elements"
+            )
+        if any(out.dtype != flat.dtype for out in outputs):
+            raise ValueError(f"{what}: input and outputs must have the same type")
+        taken = _consecutive(outputs)
+        given = [(taken[self._rank][0], flat)]
+        n, item = _length(taken), flat.element_size()
+        return self._move(what, given, taken, output, n, item, opts, last)
+
+    def allgather(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
+    ) -> Work:
+        """Gather each worker's tensor at all workers; shapes may differ between ranks."""
+        last: list[Callable[[], Any]] = []
+        flats = [self._room(out, last) for out in outputs[0]]
+        return self._gather_parts("all_gather", self._flat(inputs[0]), flats, outputs, opts, last)
+
+    def allgather_coalesced(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
+    ) -> Work:
+        """Gather several tensors; `outputs` has a list for each rank."""
+        columns = [[row[i] for row in outputs] for i in range(len(inputs))]
+        return ManyWorks(
+            [self.allgather([column], [t], opts) for column, t in zip(columns, inputs)]
+        )
+
+    def all_gather_single(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+    ) -> Work:
+        """Concatenate the workers' tensors, which have equal sizes, in `output`."""
+        last: list[Callable[[], Any]] = []
+        flat = self._flat(input)
+        if output.numel() != flat.numel() * self._size:
+            raise ValueError(
+                f"all_gather_single: the output has {output.numel()} elements, not {self._size} x "
+                f"{flat.numel()}"
+            )
+        outputs = self._room(output, last).split(flat.numel()) if flat.numel() else []
+        outputs = outputs or [flat] * self._size
+        return self._gather_parts("all_gather_single", flat, outputs, [output], opts, last)
+
+    def all_gather_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any
+    ) -> Work:
+        """Apply :meth:`all_gather_single` to each pair of output and input."""
+        return ManyWorks([self.all_gather_single(out, t, opts) for out, t in zip(outputs, inputs)])
+
+    def gather(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
+    ) -> Work:
+        """Gather the tensors of all workers at the root."""
+        last: list[Callable[[], Any]] = []
+        flat, taken = self._flat(inputs[0]), []
+        n = flat.numel()
+        if opts.rootRank == self._rank:
+            if len(outputs[0]) != self._size or any(out.numel() != n for out in outputs[0]):
+                raise ValueError(f"gather: the root needs {self._size} outputs of {n} elements")
+            taken = _consecutive([self._room(out, last) for out in outputs[0]])
+        given = [(self._rank * n, flat)]
+        size = self._size * n
+        return self._move("gather", given, taken, outputs, size, flat.element_size(), opts, last)
+
+    def scatter(
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
+    ) -> Work:
+        """Send tensor r of the root's list to rank r."""
+        last: list[Callable[[], Any]] = []
+        (output,) = outputs
+        flat, given = self._room(output, last), []
+        n = flat.numel()
+        if opts.rootRank == self._rank:
+            if len(inputs[0]) != self._size or any(t.numel() != n for t in inputs[0]):
+                raise ValueError(f"scatter: the root needs {self._size} inputs of {n} elements")
+            given = _consecutive([self._flat(t) for t in inputs[0]])
+        taken, size = [(self._rank * n, flat)], self._size * n
+        return self._move("scatter", given, taken, outputs, size, flat.element_size(), opts, last)
+
+    def reduce_scatter(
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
+    ) -> Work:
+        """Reduce each tensor of a list over the group, and give result r to rank r. Sizes may
+        differ."""
+        last: list[Callable[[], Any]] = []
+        flats = [self._flat(t) for t in inputs[0]]
+        if len(flats) != self._size or flats[self._rank].numel() != outputs[0].numel():
+            raise ValueError(
+                f"reduce_scatter needs {self._size} inputs, and input {self._rank} must have as "
+                "many elements as the output"
+            )
+        at = sum(flat.numel() for flat in flats[: self._rank])
+        taken = [(at, self._room(outputs[0], last))]
+        return self._reduce("reduce_scatter", flats, taken, outputs, opts, last)
+
+    def reduce_scatter_single(
+        self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
+    ) -> Work:
+        """Reduce a tensor over the group, and give each worker an equal part of the result."""
+        last: list[Callable[[], Any]] = []
+        flat, n = self._flat(input), output.numel()
+        if flat.numel() != n * self._size:
+            raise ValueError(
+                f"reduce_scatter_single: the input has {flat.numel()} elements, not {self._size} x "
+                f"{n}"
+            )
+        taken = [(self._rank * n, self._room(output, last))]
+        return self._reduce("reduce_scatter_single", [flat], taken, [output], opts, last)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any
+    ) -> Work:
+        """Apply :meth:`reduce_scatter_single` to each pair of output and input."""
+        return ManyWorks(
+            [self.reduce_scatter_single(out, t, opts) for out, t in zip(outputs, inputs)]
+        )
+
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any) -> Work:
+        """Send tensor r of the list to rank r. Internally every worker receives the tensors of all
+        workers."""
+        last: list[Callable[[], Any]] = []
+        given = [self._flat(t) for t in inputs]
+        taken = [self._room(out, last) for out in outputs]
+        return self._exchange(given, taken, outputs, opts, last)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_splits: list[int],
+        input_splits: list[int],
+        opts: Any,
+    ) -> Work:
+        """Send part r of a tensor to rank r. Internally every worker receives the tensors of all
+        workers."""
+        last: list[Callable[[], Any]] = []
+        flats = []
+        pairs = [
+            ("input", self._flat(input), input, input_splits),
+            ("output", self._room(output, last), output, output_splits),
+        ]
+        for name, flat, tensor, splits in pairs:
+            rows = tensor.shape[0] if tensor.dim() else 1
+            if not splits:
+                splits = [rows // self._size] * self._size
+            if len(splits) != self._size or sum(splits) != rows:
+                raise ValueError(
+                    f"all_to_all_single: {rows} rows of the {name} cannot be split as {splits}"
+                )
+            row = flat.numel() // max(rows, 1)
+            flats.append(list(flat.split([n * row for n in splits])))
+        return self._exchange(flats[0], flats[1], [output], opts, last)
+
+    def _exchange(
+        self,
+        given: list[torch.Tensor],
+        taken: list[torch.Tensor],
+        output: Any,
+        opts: Any,
+        last: list[Callable[[], Any]],
+    ) -> GroupWork:
+        """Do an all-to-all of flat tensors: exchange their lengths, then send all bytes to all
+        workers."""
+        n, me = self._size, self._rank
+        if len(given) != n or len(taken) != n:
+            raise ValueError(f"all_to_all needs lists of {n} tensors")
+        mine = torch.tensor([flat.numel() for flat in given])
+        table = torch.empty(n * n, dtype=torch.int64)
+        self._gather_parts("all_to_all", mine, table.split(n), [table], opts, []).wait()
+        ends = table.cumsum(0).tolist()
+        starts = [0, *ends]
+        for r in range(n):
+            if taken[r].numel() != table[r * n + me]:
+                raise ValueError(
+                    f"all_to_all: rank {r} sends {table[r * n + me]} elements, but the output "
+                    f"holds {taken[r].numel()}"
+                )
+        return self._move(
+            "all_to_all",
+            [(starts[me * n + r], given[r]) for r in range(n)],
+            [(starts[r * n + me], taken[r]) for r in range(n)],
+            output,
+            ends[-1],
+            given[0].element_size(),
+            opts,
+            last,
+        )
+
+    def barrier(self, opts: Any) -> Work:
+        """Return an operation that is complete when all workers of the group have called this
+        method."""
+        return self._submit("barrier", torch.uint8, bps.SUM, [], [], [], 0, opts)
+
+    def allreduce_sparse(self, tensors: list[torch.Tensor], opts: Any) -> Work:
+        """Raise an error, because bps reduces dense tensors only.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(
+            "bps reduces only dense tensors: convert the tensor with .to_dense() first"
+        )
+
+    def _no_pairs(self, *args: Any) -> Work:
+        raise NotImplementedError(
+            "bps has no send and recv: create a group for these calls with "
+            "torch.distributed.new_group(backend='gloo')"
+        )
+
+    send = recv = recv_anysource = _no_pairs
