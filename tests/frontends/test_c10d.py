@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+import bps
+
 RANK, SIZE = int(os.environ["BPS_RANK"]), int(os.environ["BPS_SIZE"])
 all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
@@ -57,6 +59,10 @@ def batch():
 
 def mine():
     return slice(RANK * 24 // SIZE, (RANK + 1) * 24 // SIZE)
+
+
+def fields(error):
+    return error.code, error.rank, error.host, error.tensor
 
 
 def same_everywhere(tensor):
@@ -358,10 +364,28 @@ def test_other_roots_types_and_calls_are_an_error_at_all():
             (first if RANK == 0 else others)()
 
 
-def test_a_future_fails_when_workers_disagree():
-    future = dist.all_reduce(torch.ones(30_000 * (RANK + 1)), async_op=True).get_future()
+def test_a_future_fails_when_workers_disagree_and_a_wait_then_raises_the_fields():
+    work = dist.all_reduce(torch.ones(30_000 * (RANK + 1)), async_op=True)
     with pytest.raises(RuntimeError, match="workers disagree"):
-        future.wait()
+        work.get_future().wait()
+    for _ in range(2):
+        with pytest.raises(dist.DistBackendError, match="workers disagree") as caught:
+            work.wait()
+        assert fields(caught.value) == (bps.EMISMATCH, 0, None, None)
+
+
+@pytest.mark.skipif(torch.__version__ >= (2, 14), reason="PyTorch has an exception() of its own")
+def test_a_failed_work_returns_the_exception_with_its_fields():
+    work = dist.all_reduce(torch.ones(3 + RANK), async_op=True)
+    with pytest.raises(dist.DistBackendError):
+        work.wait()
+    assert fields(work.exception()) == (bps.EMISMATCH, 0, None, None)
+
+
+def test_many_operations_that_are_one_raise_the_fields_too():
+    with pytest.raises(dist.DistBackendError, match="workers disagree") as caught:
+        dist.all_reduce_coalesced([torch.ones(3), torch.ones(3 + RANK)])
+    assert fields(caught.value) == (bps.EMISMATCH, 0, None, None)
 
 
 def test_a_wait_that_is_late_is_an_error_and_may_be_repeated():
@@ -386,8 +410,9 @@ def test_an_operation_of_a_group_that_was_left_is_refused():
     if RANK < 2:
         work = group._get_backend(torch.device("cpu"))
         dist.destroy_process_group(group)
-        with pytest.raises(dist.DistBackendError, match="shut down"):
+        with pytest.raises(dist.DistBackendError, match="shut down") as caught:
             work.allreduce([torch.ones(1)], dist.AllreduceOptions())
+        assert fields(caught.value) == (bps.ECLOSED, None, None, None)
 
 
 # From PyTorch 2.5 on, PyTorch imports the back-end by itself.

@@ -86,6 +86,84 @@ def test_a_worker_killed_in_backward_is_named_at_all_others_within_3_s(cluster, 
         assert f"fields True 1 {host}" in output, output
 
 
+# ---- attributes of errors of torch.distributed ----
+
+ATTRIBUTES = """
+import os, signal, sys
+import torch
+import torch.distributed as dist
+import bps
+import bps.torch
+from bps._job import Tensor
+
+way = "{way}"
+dist.init_process_group("bps", init_method="bps://")
+rank = dist.get_rank()
+dist.all_reduce(torch.ones(3))
+
+def show(name, call):
+    try:
+        call()
+    except RuntimeError as error:
+        print(name, type(error).__name__, *(getattr(error, field, "absent") for field in
+              ("code", "rank", "host", "tensor")), str(error).replace(chr(10), " "), flush=True)
+
+if way == "killed" and rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+if way == "submission" and rank == 0:
+    def refuse(*args):
+        Tensor.push_pull = push_pull
+        raise bps.Error(bps.EJOB_FAILED, "refused", 1, "there", "x")
+
+    def agree(*args):
+        push_pull(*args)
+        Tensor.push_pull = refuse
+
+    push_pull, Tensor.push_pull = Tensor.push_pull, agree
+    show("first", lambda: dist.all_reduce(torch.ones(3)))
+n = 3 + rank if way == "mismatch" else 3
+if way != "submission":
+    work = dist.all_reduce(torch.ones(n), async_op=True)
+    show("future", work.get_future().wait)
+    show("work", work.wait)
+show("call", lambda: dist.all_reduce(torch.ones(n)))
+os._exit(0)
+"""
+
+
+def shown(output, name):
+    """Return the type and the attributes that a worker has printed, and the text behind them."""
+    words = re.search(rf"^{name} (.*)", output, re.M)[1].split(" ", 5)
+    return words[:5], words[5]
+
+
+@pytest.mark.parametrize(("way", "code"), [("killed", -10007), ("mismatch", -10003)])
+def test_a_failed_operation_of_torch_distributed_has_the_fields_of_the_error(cluster, way, code):
+    script = ATTRIBUTES.replace("{way}", way)
+    codes, outputs = processes.finish(processes.start(script, 2, cluster, f"fields-{way}"))
+    assert codes == [0, -signal.SIGKILL if way == "killed" else 0], "\n".join(outputs)
+    cause = "1" if way == "killed" else "0"
+    for output in outputs[: 1 if way == "killed" else 2]:
+        for name in ("work", "call"):
+            words, text = shown(output, name)
+            assert words[:3] == ["DistBackendError", str(code), cause], output
+            if way == "killed":
+                assert f"(host {words[3]}," in text, output
+        words, text = shown(output, "future")
+        assert words[0] == "RuntimeError" and f"rank {cause}" in text, output
+
+
+def test_operations_behind_a_failed_submission_repeat_the_fields_of_its_error(cluster):
+    script = ATTRIBUTES.replace("{way}", "submission")
+    codes, outputs = processes.finish(processes.start(script, 2, cluster, "fields-submission"))
+    assert codes == [0, 0], "\n".join(outputs)
+    for name in ("first", "call"):
+        words, text = shown(outputs[0], name)
+        assert words == ["DistBackendError", "-10021", "1", "there", "x"], outputs[0]
+        assert "refused" in text and ("start the job again" in text) == (name == "call"), outputs[0]
+    assert shown(outputs[1], "call")[0][:3] == ["DistBackendError", "-10007", "0"], outputs[1]
+
+
 # ---- processes ----
 
 

@@ -285,13 +285,11 @@ class Runtime:
             Operation: fails with EMISMATCH at all workers when their arguments differ.
 
         Raises:
-            RuntimeError: an earlier operation was compared but not submitted (:meth:`submission`).
+            Error: an earlier operation was compared but not submitted (:meth:`submission`). If an
+                Error was the reason, its code, rank, host and tensor are repeated.
         """
         if self._failure is not None:
-            raise RuntimeError(
-                "an earlier operation without a name failed while it was submitted, so "
-                "this worker is out of step with the others: start the job again"
-            ) from self._failure
+            raise _out_of_step(self._failure) from self._failure
         with self.lock:
             if self._next_epoch > self._epoch:
                 self._epoch, self._history = self._next_epoch, 0
@@ -469,6 +467,17 @@ class Runtime:
         have not joined yet."""
         data = self.allgather_bytes(_pack(obj))
         return [_unpack(one, rank) for rank, one in enumerate(data) if one]
+
+
+def _out_of_step(failure: BaseException) -> Error:
+    """Return the error of operations that follow a failed submission."""
+    text = (
+        f"an earlier operation without a name failed while it was submitted ({failure}), so this "
+        "worker is out of step with the others: start the job again"
+    )
+    if isinstance(failure, Error):
+        return Error(failure.code, text, failure.rank, failure.host, failure.tensor)
+    return Error(CODES["EMISMATCH"], text)
 
 
 def _described(field: str, n: int) -> str:

@@ -24,8 +24,8 @@ from torch._C._distributed_c10d import Work
 import bps
 from bps import _core
 from bps._core import Operation, Runtime
-from bps._library import Error
-from bps.torch._c10d_work import GroupWork, ManyWorks
+from bps._library import CODES, Error
+from bps.torch._c10d_work import GroupWork, ManyWorks, failure
 from bps.torch._memory import NAMES, check_device, flatten, input_view, output_view, wire_dtype
 
 OPS = {
@@ -192,7 +192,7 @@ class Collectives:
             last: functions to call when the results are in `taken`.
         """
         if self.closing.is_set():
-            raise dist.DistBackendError(f"{what}: group '{self.title}' was shut down")
+            raise failure(what, Error(CODES["ECLOSED"], f"group '{self.title}' was shut down"))
         seconds = opts.timeout.total_seconds() if opts is not None else -1
         self._n_operations += 1
         work = GroupWork(
@@ -229,7 +229,7 @@ class Collectives:
                     work._operations.append(Operation(slot, collect, agreement))
                     start += n
         except Error as error:
-            raise work._error(error) from error
+            raise work.failure(error) from error
         work._last = list(last)
         return work
 

@@ -30,6 +30,19 @@ SLICE_S = 1.0
 RETRY_S = 0.1
 
 
+def failure(what: str, error: Error) -> dist.DistBackendError:
+    """Return an exception of ``torch.distributed`` with the text and the fields of a bps.Error.
+
+    Args:
+        what (str): the operation that has failed, and its group.
+        error (Error): the reason.
+    """
+    one = dist.DistBackendError(f"{what}: {error}")
+    for name in ("code", "rank", "host", "tensor"):
+        setattr(one, name, getattr(error, name))
+    return one
+
+
 def _value(future: torch.futures.Future[Any]) -> Any:
     """Return the value of a future. If the value is an exception, raise it.
 
@@ -82,7 +95,7 @@ class GroupWork(Work):
                 except Error as error:
                     is_late = time.monotonic() >= deadline
                     if error.code not in _core.IN_FLIGHT or is_late or self._group.closing.is_set():
-                        raise self._error(error) from error
+                        raise self.failure(error) from error
                     if error.code != CODES["ETIMEDOUT"]:
                         if not has_warned:
                             warnings.warn(f"{self._what} still waits: {error}", stacklevel=2)
@@ -93,12 +106,9 @@ class GroupWork(Work):
                 self._last[0]()
                 self._last.pop(0)
 
-    def _error(self, error: Error) -> dist.DistBackendError:
-        """Return an exception of torch.distributed with the text and the fields of a bps.Error."""
-        failure = dist.DistBackendError(f"{self._what} in group '{self._group.title}': {error}")
-        for name in ("code", "rank", "host", "tensor"):
-            setattr(failure, name, getattr(error, name))
-        return failure
+    def failure(self, error: Error) -> dist.DistBackendError:
+        """Return the exception that callers of this operation get for a bps.Error."""
+        return failure(f"{self._what} in group '{self._group.title}'", error)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the results are written.
@@ -147,7 +157,9 @@ class GroupWork(Work):
     def get_future(self) -> torch.futures.Future[Any]:
         """Return a future of the output tensors.
 
-        If the operation fails, the future raises a RuntimeError with the text of the error.
+        If the operation fails, the future raises a RuntimeError with the text of the error. PyTorch
+        creates this exception, so it has no further attributes. :meth:`wait` then raises the
+        DistBackendError, which has them.
         """
         with self._lock:
             is_first = self._future is None
