@@ -13,7 +13,7 @@ import atexit
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -23,10 +23,11 @@ from torch._C._distributed_c10d import Work
 
 import bps
 from bps import _core
-from bps._core import Operation, Runtime
+from bps._core import Runtime
 from bps._library import CODES, Error
 from bps.torch._c10d_work import GroupWork, ManyWorks, failure
-from bps.torch._memory import NAMES, check_device, flatten, input_view, output_view, wire_dtype
+from bps.torch._memory import NAMES, check_device, flatten, wire_dtype
+from bps.torch._parts import Part, as_bytes, consecutive, length, sum_parts
 
 OPS = {
     dist.ReduceOp.SUM: bps.SUM,
@@ -36,9 +37,6 @@ OPS = {
     dist.ReduceOp.PRODUCT: bps.PROD,
 }
 
-# A flat tensor and its place in the memory of an operation, counted in elements.
-Part = tuple[int, torch.Tensor]
-
 
 def _operation(op: Any) -> int:
     for theirs, ours in OPS.items():
@@ -47,31 +45,6 @@ def _operation(op: Any) -> int:
     raise NotImplementedError(
         f"bps reduces with SUM, AVG, MIN, MAX and PRODUCT, not with {op}: use a gloo group instead"
     )
-
-
-def _overlap(parts: Sequence[Part], start: int, n: int) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Yield the parts of tensors that belong to [start, start + n) of an operation's memory. Each
-    item is a slice of that memory, relative to start, and a view of the elements."""
-    for at, flat in parts:
-        first, last = max(at, start), min(at + flat.numel(), start + n)
-        if first < last:
-            yield slice(first - start, last - start), flat[first - at : last - at]
-
-
-def _consecutive(tensors: Sequence[torch.Tensor]) -> list[Part]:
-    parts, at = [], 0
-    for flat in tensors:
-        parts.append((at, flat))
-        at += flat.numel()
-    return parts
-
-
-def _length(parts: Sequence[Part]) -> int:
-    return max((at + flat.numel() for at, flat in parts), default=0)
-
-
-def _as_bytes(flat: torch.Tensor) -> torch.Tensor:
-    return flat.view(torch.uint8)
 
 
 class Collectives:
@@ -201,33 +174,14 @@ class Collectives:
             output,
             seconds if seconds > 0 else self._timeout,
         )
-        rt, start, kind = self._runtime, 0, NAMES[dtype]
+        rt, root = self._runtime, getattr(opts, "rootRank", 0)
         try:
             with rt.submission():
-                root = getattr(opts, "rootRank", 0)
-                agreement = rt.agree(what, kind, n_elems, op, root)
-                work._operations.append(agreement)
-                while start < n_elems:
-                    slot = rt.own_slot(kind, op, n_elems) if start == 0 else None
-                    slot = slot or rt.piece(kind, op, n_elems - start)
-                    n = min(n_elems - start, slot.tensor.n_elems)
-                    target = input_view(slot)[:n]
-                    pieces = list(_overlap(given, start, n))
-                    if sum(piece.numel() for _, piece in pieces) < n:
-                        target.zero_()
-                    for where, piece in pieces:
-                        target[where].copy_(piece)
-                    slot.tensor.push_pull(op)
-                    pieces = list(_overlap(taken, start, n))
-
-                    def collect(slot: Any = slot, pieces: Any = pieces) -> None:
-                        if pieces:
-                            result = output_view(slot)
-                        for where, piece in pieces:
-                            piece.copy_(result[where])
-
-                    work._operations.append(Operation(slot, collect, agreement))
-                    start += n
+                agreement = rt.agree(what, NAMES[dtype], n_elems, op, root)
+                parts = sum_parts(
+                    rt, dtype, op, given, taken, n_elems, agreement, has_own_slot=True
+                )
+                work._operations = [agreement, *parts]
         except Error as error:
             raise work.failure(error) from error
         work._last = list(last)
@@ -266,8 +220,8 @@ class Collectives:
             given = [torch.view_as_real(flat).view(-1) for flat in given]
             taken = [(2 * at, torch.view_as_real(flat).view(-1)) for at, flat in taken]
             dtype = given[0].dtype
-        parts = _consecutive(given)
-        n = _length(parts)
+        parts = consecutive(given)
+        n = length(parts)
         return self._submit(what, wire_dtype(dtype), op, parts, taken, output, n, opts, last)
 
     def _move(
@@ -283,8 +237,8 @@ class Collectives:
     ) -> GroupWork:
         """Copy flat tensors to other workers by means of a sum of bytes. Each worker takes the
         parts of the sum that it needs. item: size of an element in bytes."""
-        given = [(at * item, _as_bytes(flat)) for at, flat in given]
-        taken = [(at * item, _as_bytes(flat)) for at, flat in taken]
+        given = [(at * item, as_bytes(flat)) for at, flat in given]
+        taken = [(at * item, as_bytes(flat)) for at, flat in taken]
         return self._submit(
             what, torch.uint8, bps.SUM, given, taken, output, n_elems * item, opts, last
         )
@@ -341,9 +295,9 @@ class Collectives:
             )
         if any(out.dtype != flat.dtype for out in outputs):
             raise ValueError(f"{what}: input and outputs must have the same type")
-        taken = _consecutive(outputs)
+        taken = consecutive(outputs)
         given = [(taken[self._rank][0], flat)]
-        n, item = _length(taken), flat.element_size()
+        n, item = length(taken), flat.element_size()
         return self._move(what, given, taken, output, n, item, opts, last)
 
     def allgather(
@@ -394,7 +348,7 @@ class Collectives:
         if opts.rootRank == self._rank:
             if len(outputs[0]) != self._size or any(out.numel() != n for out in outputs[0]):
                 raise ValueError(f"gather: the root needs {self._size} outputs of {n} elements")
-            taken = _consecutive([self._room(out, last) for out in outputs[0]])
+            taken = consecutive([self._room(out, last) for out in outputs[0]])
         given = [(self._rank * n, flat)]
         size = self._size * n
         return self._move("gather", given, taken, outputs, size, flat.element_size(), opts, last)
@@ -410,7 +364,7 @@ class Collectives:
         if opts.rootRank == self._rank:
             if len(inputs[0]) != self._size or any(t.numel() != n for t in inputs[0]):
                 raise ValueError(f"scatter: the root needs {self._size} inputs of {n} elements")
-            given = _consecutive([self._flat(t) for t in inputs[0]])
+            given = consecutive([self._flat(t) for t in inputs[0]])
         taken, size = [(self._rank * n, flat)], self._size * n
         return self._move("scatter", given, taken, outputs, size, flat.element_size(), opts, last)
 

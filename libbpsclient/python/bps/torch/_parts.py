@@ -1,0 +1,125 @@
+"""Sums of memory that consists of parts of tensors.
+
+Collectives that move values are such sums, too: each worker fills its parts of the memory, and adds
+zeros to all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from bps._core import Operation, Runtime, Slot
+from bps._library import CODES, PRIORITY_AUTO, Error
+from bps.torch._memory import NAMES, input_view, output_view
+
+# A flat tensor and its place in the memory of an operation, counted in elements.
+Part = tuple[int, torch.Tensor]
+
+
+def consecutive(tensors: Sequence[torch.Tensor]) -> list[Part]:
+    """Return parts for flat tensors that lie in the memory one after the other."""
+    parts, at = [], 0
+    for flat in tensors:
+        parts.append((at, flat))
+        at += flat.numel()
+    return parts
+
+
+def length(parts: Sequence[Part]) -> int:
+    """Return the number of elements up to the end of the last part."""
+    return max((at + flat.numel() for at, flat in parts), default=0)
+
+
+def as_bytes(flat: torch.Tensor) -> torch.Tensor:
+    """Return a flat tensor as bytes that share its memory."""
+    return flat.view(torch.uint8)
+
+
+def _overlap(parts: Sequence[Part], start: int, n: int) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Yield the parts of tensors that belong to [start, start + n) of an operation's memory. Each
+    item is a slice of that memory, relative to start, and a view of the elements."""
+    for at, flat in parts:
+        first, last = max(at, start), min(at + flat.numel(), start + n)
+        if first < last:
+            yield slice(first - start, last - start), flat[first - at : last - at]
+
+
+def _check_contributors(slot: Slot, needed: Sequence[int]) -> None:
+    """Check that the result in a slot has the values of workers. In a job that may shrink, a sum
+    can be complete without a lost worker, whose values are then missing.
+
+    Raises:
+        Error: a worker's values are missing. All workers raise this error, or none does.
+    """
+    if slot.tensor.contributors == slot.tensor.job.size:
+        return
+    for worker in slot.tensor.contributor_list():
+        if worker.is_missing and worker.rank in needed:
+            text = f"rank {worker.rank} is lost, or has not joined: no worker has its values"
+            raise Error(CODES["EWORKER_LOST"], text, worker.rank, worker.host)
+
+
+def _collector(
+    slot: Slot, pieces: Sequence[tuple[slice, torch.Tensor]], needed: Sequence[int]
+) -> Callable[[], None]:
+    """Return a function that copies the result in a slot to the pieces."""
+
+    def collect() -> None:
+        if needed:
+            _check_contributors(slot, needed)
+        if pieces:
+            result = output_view(slot)
+        for where, piece in pieces:
+            piece.copy_(result[where])
+
+    return collect
+
+
+def sum_parts(
+    rt: Runtime,
+    dtype: torch.dtype,
+    op: int,
+    given: Sequence[Part],
+    taken: Sequence[Part],
+    n_elems: int,
+    agreement: Operation | None,
+    has_own_slot: bool = False,
+    needed: Sequence[int] = (),
+    priority: int = PRIORITY_AUTO,
+) -> list[Operation]:
+    """Submit memory of n_elems elements for reduction. Call this in :meth:`Runtime.submission`.
+
+    Args:
+        rt (Runtime): the workers that take part.
+        dtype (torch.dtype): type of the elements, one of NAMES.
+        op (int): number of the reduction.
+        given: parts of the memory that this worker fills. All other parts are zeros.
+        taken: parts of the memory to which the result is copied.
+        n_elems (int): number of elements of the memory.
+        agreement (Operation, optional): the comparison of the workers' calls.
+        has_own_slot (bool): use a slot of exactly this size if :meth:`Runtime.own_slot` has one.
+        needed: ranks of the workers whose loss is an error. The others add zeros when they are
+            lost.
+        priority (int): memory with a larger priority is sent first.
+
+    Returns:
+        list[Operation]: when all of them are finished, the result is in `taken`.
+    """
+    operations, start, kind = [], 0, NAMES[dtype]
+    while start < n_elems:
+        slot = rt.own_slot(kind, op, n_elems) if has_own_slot and start == 0 else None
+        slot = slot or rt.piece(kind, op, n_elems - start)
+        n = min(n_elems - start, slot.tensor.n_elems)
+        target = input_view(slot)[:n]
+        pieces = list(_overlap(given, start, n))
+        if sum(piece.numel() for _, piece in pieces) < n:
+            target.zero_()
+        for where, piece in pieces:
+            target[where].copy_(piece)
+        slot.tensor.push_pull(op, priority)
+        collect = _collector(slot, list(_overlap(taken, start, n)), needed)
+        operations.append(Operation(slot, collect, agreement))
+        start += n
+    return operations
