@@ -416,6 +416,153 @@ def test_reducescatter_with_compression_keeps_the_type():
     assert out.dtype == torch.float32 and out.tolist() == [total()]
 
 
+# ---- several in flight ----
+
+ASYNCHRONOUS = {
+    "broadcast": lambda x: bps.broadcast_async(x, 0),
+    "broadcast in place": lambda x: bps.broadcast_async_(x, 0),
+    "allgather": bps.allgather_async,
+    "grouped allgather": lambda x: bps.grouped_allgather_async([x, x]),
+    "alltoall": lambda x: bps.alltoall_async(x, [1] * bps.size()),
+    "reducescatter": bps.reducescatter_async,
+    "grouped reducescatter": lambda x: bps.grouped_reducescatter_async([x, x]),
+}
+
+
+@pytest.mark.parametrize("what", ASYNCHRONOUS)
+def test_an_asynchronous_call_returns_before_the_others_have_made_it(what):
+    x = mine((bps.size(), 2))
+    if bps.rank():
+        bps.barrier()  # returns after rank 0 has made the call
+    handle = ASYNCHRONOUS[what](x)
+    if bps.rank() == 0:
+        assert not bps.poll(handle)
+        bps.barrier()
+    first = bps.synchronize(handle)
+    assert bps.poll(handle)
+    assert str(bps.synchronize(handle)) == str(first)
+
+
+@pytest.mark.parametrize("what", ["allgather", "alltoall"])
+def test_a_worker_that_waits_at_once_needs_no_call_of_the_others(what):
+    handle = ASYNCHRONOUS[what](mine((bps.size(), 2)))
+    if bps.rank() == 0:
+        bps.synchronize(handle)
+    bps.barrier()  # the others come here first, and wait for rank 0
+    bps.synchronize(handle)
+
+
+def test_broadcasts_in_flight_of_many_sizes_end_in_any_order():
+    sizes = [1, 0, 70_000, 3, 1 << 20, (3 << 20) + 5, 64, 2]
+    xs = [torch.full((n,), bps.rank() * 10.0 + i) for i, n in enumerate(sizes)]
+    handles = [bps.broadcast_async(x, i % bps.size()) for i, x in enumerate(xs)]
+    kept = [x.clone() for x in xs]
+    for x in xs:
+        x.zero_()  # the values have been copied
+    order = list(range(len(xs)))
+    for i in order if bps.rank() == 0 else reversed(order):
+        out = bps.synchronize(handles[i])
+        assert out is not xs[i] and out.shape == (sizes[i],)
+        assert torch.equal(out, torch.full_like(kept[i], i % bps.size() * 10.0 + i))
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.bool, torch.complex64, torch.bfloat16])
+def test_broadcasts_in_flight_carry_types_that_cannot_be_summed(dtype):
+    xs = [torch.full((4, 2), bps.rank() == i).to(dtype) for i in ranks()]
+    handles = [bps.broadcast_async_(x, i) for i, x in enumerate(xs)]
+    for x, handle in zip(xs, handles):
+        assert bps.synchronize(handle) is x and (x == 1).all()
+
+
+def test_a_broadcast_in_flight_writes_a_strided_tensor():
+    base = torch.zeros(4, 6)
+    x = base[:, ::2]
+    x += bps.rank() + 1
+    handle = bps.broadcast_async_(x, bps.size() - 1)
+    assert bps.synchronize(handle) is x and (x == bps.size()).all()
+    assert (base[:, 1::2] == 0).all()
+
+
+def gathered(i, n):
+    return torch.cat([torch.full((n + r * (i % 3), 2), r + 10.0 * i) for r in ranks()])
+
+
+def test_gathers_in_flight_of_many_sizes_end_in_any_order():
+    sizes = [1, 0, 5000, 3, 0, 300_000, 64, 2, 90_000]
+    xs = [
+        torch.full((n + bps.rank() * (i % 3), 2), bps.rank() + 10.0 * i)
+        for i, n in enumerate(sizes)
+    ]
+    handles = [bps.allgather_async(x) for x in xs]
+    for x in xs:
+        x.zero_()  # the values have been copied
+    order = list(range(len(xs)))
+    for i in order if bps.rank() == 0 else reversed(order):
+        assert torch.equal(bps.synchronize(handles[i]), gathered(i, sizes[i]))
+
+
+def test_gathers_in_flight_do_not_mix_with_other_operations():
+    handles, want = [], []
+    for i in range(40):
+        x = torch.full((1000 * (i % 4) + 1, 2), float(i))
+        handles += [bps.allgather_async(x), bps.allreduce_async(x, op=bps.Sum)]
+        handles += [bps.broadcast_async(x + bps.rank(), i % bps.size())]
+        want += [x.repeat(bps.size(), 1), x * bps.size(), x + i % bps.size()]
+        if i % 10 == 9:
+            assert torch.equal(bps.allgather(x), want[-3])
+    for handle, one in zip(reversed(handles), reversed(want)):
+        assert torch.equal(bps.synchronize(handle), one)
+
+
+def test_a_gather_of_other_shapes_fails_alone_at_all():
+    handles = [
+        bps.allgather_async(mine((2, 3))),
+        bps.allgather_async(torch.ones(2, 3 + bps.rank())),
+        bps.allgather_async(torch.ones(2, 3).to(torch.int32 if bps.rank() else torch.int64)),
+        bps.allgather_async(mine((2, 3))),
+    ]
+    for handle in handles[1:3]:
+        for _ in range(2):
+            with pytest.raises(ValueError, match=r"allgather: rank . has shape \[\?, "):
+                bps.synchronize(handle)
+        assert bps.poll(handle)
+    for handle in (handles[0], handles[3]):
+        assert bps.synchronize(handle)[::2, 0].tolist() == [r + 1 for r in ranks()]
+
+
+@pytest.mark.parametrize("other", ["allgather", "size", "type", "root"])
+def test_a_broadcast_in_flight_that_differs_is_an_error_at_all(other):
+    calls = {
+        "allgather": lambda: bps.allgather_async(torch.ones(3)),
+        "size": lambda: bps.broadcast_async(torch.ones(99_999), 0),
+        "type": lambda: bps.broadcast_async(torch.ones(3, dtype=torch.int16), 0),
+        "root": lambda: bps.broadcast_async(torch.ones(3), 1),
+    }
+    call = calls[other] if bps.rank() else lambda: bps.broadcast_async(torch.ones(3), 0)
+    behind = lambda: bps.allgather_async(torch.ones(2))  # noqa: E731
+    for handle in [call(), behind()]:
+        with pytest.raises(bps.Error, match="workers disagree") as caught:
+            bps.synchronize(handle)
+        assert caught.value.code == EMISMATCH and bps.poll(handle)
+    assert bps.synchronize(behind()).tolist() == [1.0] * 2 * bps.size()
+    assert bps.broadcast(mine((2,)), 0).tolist() == [1, 1]
+
+
+def test_broadcasts_of_16_and_of_32_bits_are_an_error_at_all():
+    with pytest.raises(bps.Error, match="workers disagree"):
+        bps.broadcast(torch.ones(3, dtype=torch.int16 if bps.rank() else torch.int32), 0)
+
+
+def test_gathers_and_broadcasts_of_a_set_are_in_flight(some):
+    if some.included():
+        last = some.ranks[-1]
+        handles = [bps.allgather_async(mine((1,)), process_set=some) for _ in range(3)]
+        handles += [bps.broadcast_async(mine((1,)), last, process_set=some) for _ in range(3)]
+        for i, handle in enumerate(handles):
+            want = [r + 1 for r in some.ranks] if i < 3 else [last + 1]
+            assert bps.synchronize(handle).tolist() == want
+
+
 # ---- compression ----
 
 

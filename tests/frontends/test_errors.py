@@ -86,6 +86,102 @@ def test_a_worker_killed_in_backward_is_named_at_all_others_within_3_s(cluster, 
         assert f"fields True 1 {host}" in output, output
 
 
+IN_FLIGHT = """
+import os, signal, time
+import torch
+import bps as bps_package
+import bps.torch as bps
+
+bps.init()
+rank = bps.rank()
+bps.synchronize(bps.allgather_async(torch.ones(2)))
+if rank == 1:
+    print("killed at", time.monotonic(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+handles = [bps.allgather_async(torch.ones(2)), bps.broadcast_async(torch.ones(2), 1)]
+for handle in handles:
+    try:
+        handle.wait()
+    except bps.Error as error:
+        is_lost = error.code == bps_package.EWORKER_LOST
+        print("noticed at", time.monotonic(), is_lost, error.rank, handle.poll(), flush=True)
+"""
+
+
+def test_gathers_and_broadcasts_in_flight_name_a_killed_worker_within_3_s(cluster):
+    codes, outputs = processes.finish(processes.start(IN_FLIGHT, 3, cluster, "killed-in-flight"))
+    assert codes[1] == -signal.SIGKILL, "\n".join(outputs)
+    killed_s = float(re.search(r"killed at (\S+)", outputs[1])[1])
+    for output in (outputs[0], outputs[2]):
+        noticed = re.findall(r"noticed at (\S+) True 1 True", output)
+        assert len(noticed) == 2 and float(noticed[1]) - killed_s < NOTICE_S, output
+
+
+def test_values_of_a_lost_machine_are_an_error_where_they_are_needed():
+    script = """
+import os
+import torch
+import bps as bps_package
+import bps.torch as bps
+
+bps.init()
+bps.barrier()
+if bps.rank() == 2:
+    os._exit(1)
+x = torch.ones(2)
+calls = [bps.allgather_async, lambda x: bps.broadcast_async(x, 2), bps.allreduce_async]
+calls += [lambda x: bps.broadcast_async(x, 0)]
+for handle in [call(x) for call in calls * 2]:
+    try:
+        print("got", handle.wait().tolist(), flush=True)
+    except bps.Error as error:
+        print("lost", error.code == bps_package.EWORKER_LOST, error.rank, flush=True)
+bps.shutdown()
+"""
+    with processes.Cluster(agents=2) as c:
+        started = processes.start(script, 3, c, "shrunk", BPS_ON_AGENT_LOSS="shrink")
+        codes, outputs = processes.finish(started)
+    assert codes == [0, 0, 1], "\n".join(outputs)
+    for output in outputs[:2]:
+        got = re.findall("^(?:got|lost) .*", output, re.M)
+        assert got == [*["lost True 2"] * 2, *["got [1.0, 1.0]"] * 2] * 2, output
+
+
+def test_the_end_of_a_script_finishes_gathers_in_flight(cluster):
+    script = """
+import torch
+import bps.torch as bps
+
+bps.init()
+handles = [bps.allgather_async(torch.ones(100_000)) for _ in range(20)]
+if bps.rank() == 0:
+    bps.synchronize(handles[3])
+bps.shutdown()
+assert all(len(handle.wait()) == 200_000 for handle in handles)
+print("ended")
+"""
+    codes, outputs = processes.finish(processes.start(script, 2, cluster, "ended-in-flight"))
+    assert codes == [0, 0] and all("ended" in o for o in outputs), "\n".join(outputs)
+
+
+def test_a_script_that_fails_ends_while_gathers_are_in_flight(cluster):
+    script = """
+import torch
+import bps.torch as bps
+
+bps.init()
+bps.synchronize(bps.allgather_async(torch.ones(2)))
+if bps.rank() == 0:
+    handles = [bps.allgather_async(torch.ones(2)) for _ in range(3)]
+    assert not handles[0].poll()
+    raise KeyError("on purpose")
+bps.barrier()
+"""
+    codes, outputs = processes.finish(processes.start(script, 2, cluster, "failed-in-flight"))
+    assert all(codes) and "KeyError: 'on purpose'" in outputs[0], "\n".join(outputs)
+    assert "rank 0" in outputs[1], outputs[1]
+
+
 # ---- attributes of errors of torch.distributed ----
 
 ATTRIBUTES = """

@@ -209,7 +209,8 @@ class Runtime:
         self.reopened: weakref.WeakSet[Any] = weakref.WeakSet()
         self.members: list[int] = []  # ranks that took part in the last State.sync()
         self.n_users = 0  # number of process groups that use the job
-        self._failure: BaseException | None = None  # error that agree() reports, see submission()
+        self.line: Any = None  # gathers in flight, a Line of bps.torch._gather
+        self._failure: BaseException | None = None  # error that check() raises, see submission()
 
     def next_set(self) -> int:
         """Return the next number for a set of gradients or a process set: 0, 1, ..."""
@@ -267,6 +268,16 @@ class Runtime:
                     self._failure = error
                 raise
 
+    def check(self) -> None:
+        """Check that no earlier operation was compared but not submitted (:meth:`submission`).
+
+        Raises:
+            Error: there was one. If an Error was the reason, its code, rank, host and tensor are
+                repeated.
+        """
+        if self._failure is not None:
+            raise _out_of_step(self._failure) from self._failure
+
     def agree(self, kind: str, dtype: str, n_elems: int, op: int = SUM, root: int = 0) -> Operation:
         """Compare this worker's next unnamed operation with those of the other workers.
 
@@ -285,11 +296,9 @@ class Runtime:
             Operation: fails with EMISMATCH at all workers when their arguments differ.
 
         Raises:
-            Error: an earlier operation was compared but not submitted (:meth:`submission`). If an
-                Error was the reason, its code, rank, host and tensor are repeated.
+            Error: see :meth:`check`.
         """
-        if self._failure is not None:
-            raise _out_of_step(self._failure) from self._failure
+        self.check()
         with self.lock:
             if self._next_epoch > self._epoch:
                 self._epoch, self._history = self._next_epoch, 0
@@ -407,6 +416,8 @@ class Runtime:
             for slot in ring:
                 if slot.owner is not None:
                     slot.owner.settle()
+        if self.line is not None:
+            self.line.settle()
 
     def restart(self, is_failed: bool = False) -> None:
         """Forget all slots, as in a new process. This worker then chooses the same slots as workers
@@ -418,6 +429,9 @@ class Runtime:
         if not is_failed:
             self.settle()
         with self.lock:
+            if self.line is not None:
+                self.line.stop(is_failed)
+                self.line = None
             self._agreements = []
             self._named.clear()
             self.groups.clear()

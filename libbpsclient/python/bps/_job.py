@@ -362,6 +362,8 @@ class Job:
         self._pid = os.getpid()
         self._is_suspended = False
         self._tensors: weakref.WeakSet[Tensor] = weakref.WeakSet()
+        # Objects whose stop(is_abort) is called before close() and abort().
+        self.leaving: weakref.WeakSet[Any] = weakref.WeakSet()
         self._copied: dict[int, np.ndarray | None] = {}  # arrays dst of push_pull_copy, by handle
 
     @property
@@ -575,8 +577,13 @@ class Job:
         """Wait until all workers call this method, and leave the job. Even if an error is raised,
         the job is closed in this process."""
         if self._handle is not None:
+            self._stop(is_abort=False)
             handle, self._handle = self._handle, None
             check(lib.bps_close(handle, milliseconds(timeout)))
+
+    def _stop(self, is_abort: bool) -> None:
+        for one in list(self.leaving):
+            one.stop(is_abort)
 
     def suspend(self, timeout: float | None = None) -> None:
         """Wait until all workers have called this method, and leave the job. Declarations remain
@@ -596,6 +603,7 @@ class Job:
         """Leave the job without waiting. The job then fails at the other workers, unless all of
         them have closed it."""
         if self._handle is not None:
+            self._stop(is_abort=True)
             handle, self._handle = self._handle, None
             lib.bps_abort(handle)
 

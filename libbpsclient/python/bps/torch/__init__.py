@@ -47,8 +47,8 @@ from bps._sets import ProcessSet, add_process_set, global_process_set, remove_pr
 from bps.torch import elastic
 from bps.torch._compression import BF16Compressor, Compression, Compressor, FP16Compressor
 from bps.torch._ddp import DistributedDataParallel, HookState, ddp_hook
+from bps.torch._handle import Handle
 from bps.torch._ops import (
-    Handle,
     allgather,
     allgather_async,
     allreduce,

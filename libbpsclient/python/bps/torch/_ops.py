@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,52 +21,48 @@ from bps._ops import (
 )
 from bps._sets import ProcessSet, global_process_set
 from bps.torch._compression import Compression, Compressor
-from bps.torch._memory import CARRIERS, NAMES, check_device, input_view, output_view, wire_dtype
+from bps.torch._gather import Gather
+from bps.torch._handle import Handle, Mapped, Several
+from bps.torch._memory import NAMES, check_device, flatten, input_view, output_view, wire_dtype
+from bps.torch._parts import MOVE, as_bytes, sum_parts
 
 
-class Handle:
-    """An operation in flight. :func:`synchronize` waits for it and returns its output."""
+def _submit(
+    slot: Slot,
+    flat: torch.Tensor,
+    out: torch.Tensor,
+    op: int,
+    pre: float,
+    post: float,
+    prio: int,
+    agreement: Operation | None = None,
+) -> Operation:
+    """Submit the values of `flat` in a slot (a declared tensor). The operation writes the result to
+    `out`."""
+    target = input_view(slot)[: flat.numel()]
+    if pre == 1.0:
+        target.copy_(flat)
+    else:
+        torch.mul(flat.to(target.dtype), pre, out=target)
+    slot.tensor.push_pull(op, prio)
 
-    def __init__(self, output: Any = None) -> None:
-        self._output = output
-        self._parts: list[Operation] = []
+    def collect() -> None:
+        out.copy_(output_view(slot)[: out.numel()])
+        if post != 1.0:
+            out.mul_(post)
 
-    def _add(
-        self,
-        slot: Slot,
-        flat: torch.Tensor,
-        out: torch.Tensor,
-        op: int,
-        pre: float,
-        post: float,
-        prio: int,
-        agreement: Operation | None = None,
-    ) -> None:
-        """Submit the values of `flat` in a slot (a declared tensor). :meth:`wait` writes the result
-        to `out`."""
-        target = input_view(slot)[: flat.numel()]
-        if pre == 1.0:
-            target.copy_(flat)
-        else:
-            torch.mul(flat.to(target.dtype), pre, out=target)
-        slot.tensor.push_pull(op, prio)
+    return Operation(slot, collect, agreement)
 
-        def collect() -> None:
-            out.copy_(output_view(slot)[: out.numel()])
-            if post != 1.0:
-                out.mul_(post)
 
-        self._parts.append(Operation(slot, collect, agreement))
+def _copied(handle: Handle, flat: torch.Tensor, output: torch.Tensor) -> Handle:
+    """Return a handle that copies the result in `flat` to an output that is not contiguous or not
+    in host memory."""
 
-    def poll(self) -> bool:
-        """Return True if :meth:`wait` can return without blocking."""
-        return all(part.poll() for part in self._parts)
+    def copy(_: Any) -> torch.Tensor:
+        with torch.no_grad():
+            return output.copy_(flat.view(output.shape))
 
-    def wait(self) -> Any:
-        """Wait for the operation and return its output."""
-        for part in self._parts:
-            part.finish(is_interruptible=True)
-        return self._output
+    return Mapped(handle, copy)
 
 
 def _reduce(
@@ -87,42 +84,24 @@ def _reduce(
         )
     wire = wire_dtype(tensor.dtype)
     n = tensor.numel()
-    handle = Handle(output)
     is_direct = output.is_contiguous()
     flat = tensor.detach().contiguous().view(-1)
     out = output.detach().view(-1) if is_direct else torch.empty_like(flat)
     with rt.submission():
         if name is not None and n:
             slot = rt.named(name, NAMES[wire], n)
-            handle._add(slot, flat, out, op, pre, post, priority)
+            parts = [_submit(slot, flat, out, op, pre, post, priority)]
         else:
             agreement = rt.agree("all_reduce", NAMES[wire], n, op)
-            handle._parts.append(agreement)
-            at = 0
+            parts, at = [agreement], 0
             while at < n:
                 slot = rt.piece(NAMES[wire], op, n - at)
                 step = min(n - at, slot.tensor.n_elems)
                 part, to = flat[at : at + step], out[at : at + step]
-                handle._add(slot, part, to, op, pre, post, priority, agreement)
+                parts.append(_submit(slot, part, to, op, pre, post, priority, agreement))
                 at += step
-    return handle if is_direct else _Scattered(handle, out, output)
-
-
-class _Scattered(Handle):
-    """An operation whose output is not contiguous: :meth:`wait` copies the result to the output."""
-
-    def __init__(self, inner: Handle, flat: torch.Tensor, output: torch.Tensor) -> None:
-        super().__init__(output)
-        self._inner, self._flat = inner, flat
-
-    def poll(self) -> bool:
-        return self._inner.poll()
-
-    def wait(self) -> torch.Tensor:
-        self._inner.wait()
-        with torch.no_grad():
-            self._output.copy_(self._flat.view(self._output.shape))
-        return self._output
+    handle = Handle(output, parts)
+    return handle if is_direct else _copied(handle, out, output)
 
 
 def allreduce_async_(
@@ -226,20 +205,6 @@ def allreduce_(
     return allreduce_async_(tensor, average, name, **options).wait()
 
 
-class _Group(Handle):
-    """Several operations that are returned as one operation."""
-
-    def __init__(self, handles: list[Handle]) -> None:
-        super().__init__()
-        self._handles = handles
-
-    def poll(self) -> bool:
-        return all(h.poll() for h in self._handles)
-
-    def wait(self) -> list[Any]:
-        return [h.wait() for h in self._handles]
-
-
 def grouped_allreduce_async(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -248,7 +213,7 @@ def grouped_allreduce_async(
 ) -> Handle:
     """Apply :func:`allreduce_async` to each tensor, and return one handle for all tensors."""
     names = group_names(name, len(tensors))
-    return _Group([allreduce_async(t, average, n, **options) for t, n in zip(tensors, names)])
+    return Several([allreduce_async(t, average, n, **options) for t, n in zip(tensors, names)])
 
 
 def grouped_allreduce_async_(
@@ -259,7 +224,7 @@ def grouped_allreduce_async_(
 ) -> Handle:
     """Apply :func:`allreduce_async_` to each tensor, and return one handle for all tensors."""
     names = group_names(name, len(tensors))
-    return _Group([allreduce_async_(t, average, n, **options) for t, n in zip(tensors, names)])
+    return Several([allreduce_async_(t, average, n, **options) for t, n in zip(tensors, names)])
 
 
 def grouped_allreduce(
@@ -340,40 +305,59 @@ def synchronize(handle: Handle) -> Any:
     return handle.wait()
 
 
-def broadcast_(
+def broadcast_async_(
     tensor: torch.Tensor,
     root_rank: int,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> torch.Tensor:
-    """Overwrite a tensor with the tensor of rank ``root_rank``, in place.
+) -> Handle:
+    """Overwrite a tensor with the tensor of rank ``root_rank``, in place. Return at once.
 
     Args:
         tensor (Tensor): the same shape and type at all workers.
         root_rank (int): rank in the job, not in the process set, of the worker whose values all
             workers get.
         process_set (ProcessSet): the workers that take part.
+
+    Returns:
+        Handle: for :func:`synchronize` and :func:`poll`.
     """
     rt = process_set.runtime()
     root = process_set.place(root_rank)
+    if not 0 <= root < rt.job.size:
+        size = rt.job.size
+        raise bps.Error(-errno.EINVAL, f"broadcast: root {root} is not in the job of {size}")
     check_device(tensor)
-    flat = tensor.detach().cpu().contiguous()
-    kind = NAMES.get(CARRIERS.get(tensor.dtype, tensor.dtype), "u8")
+    flat = flatten(tensor.detach().cpu().contiguous())
+    values = [(0, as_bytes(flat))]
+    n_bytes = flat.numel() * flat.element_size()
+    # Other types, such as complex numbers, are compared as bytes.
+    kind = (NAMES[tensor.dtype], flat.numel()) if tensor.dtype in NAMES else ("u8", n_bytes)
+    given, taken = (values, []) if rt.job.rank == root else ([], values)
     with rt.submission():
-        rt.agree("broadcast", kind, flat.numel(), root=root).finish()
-        rt.job.broadcast_memory(flat.data_ptr(), flat.numel() * flat.element_size(), root)
-    if flat.data_ptr() != tensor.data_ptr():
-        with torch.no_grad():
-            tensor.copy_(flat)
-    return tensor
+        agreement = rt.agree("broadcast", *kind, root=root)
+        options = {"needed": [root], **MOVE}
+        parts = sum_parts(rt, torch.uint8, Sum, given, taken, n_bytes, agreement, **options)
+    handle = Handle(tensor, [agreement, *parts])
+    is_direct = given or flat.data_ptr() == tensor.data_ptr()
+    return handle if is_direct else _copied(handle, flat, tensor)
+
+
+def broadcast_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Do the same as :func:`broadcast_async_`, and wait. Return the tensor."""
+    return broadcast_async_(tensor, root_rank, name, process_set).wait()
 
 
 class _Broadcast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, root: int, process_set: ProcessSet) -> torch.Tensor:
         ctx.root, ctx.process_set = root, process_set
-        copy = tensor.detach().clone(memory_format=torch.contiguous_format)
-        return broadcast_(copy, root, process_set=process_set)
+        return broadcast_async(tensor, root, process_set=process_set).wait()
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
@@ -398,61 +382,18 @@ def broadcast_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Same as :func:`broadcast`, but return a handle for :func:`synchronize`. The operation is
-    complete when the function returns."""
-    return Handle(broadcast(tensor, root_rank, name, process_set))
-
-
-def broadcast_async_(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> Handle:
-    """Same as :func:`broadcast_`, but return a handle for :func:`synchronize`. The operation is
-    complete when the function returns."""
-    return Handle(broadcast_(tensor, root_rank, name, process_set))
-
-
-def _gather(
-    tensor: torch.Tensor, process_set: ProcessSet, what: str = "allgather", extra: Any = None
-) -> tuple[torch.Tensor, list[int], list[Any]]:
-    """Return the rows of all workers' tensors in one tensor, the number of rows of each worker, and
-    the object `extra` of each worker."""
-    rt = process_set.runtime()
-    check_device(tensor)
-    if tensor.dim() == 0:
-        raise ValueError(
-            f"{what} needs a tensor of at least one dimension: use tensor.unsqueeze(0)"
-        )
-    shapes = rt.allgather_object((tuple(tensor.shape[1:]), tensor.dtype, tensor.shape[0], extra))
-    for r, (rest, dtype, _, _) in enumerate(shapes):
-        if (rest, dtype) != (tuple(tensor.shape[1:]), tensor.dtype):
-            mine = f"{list(tensor.shape)} of {tensor.dtype}"
-            raise ValueError(
-                f"{what}: rank {r} has shape [?, {', '.join(map(str, rest))}] of {dtype}, "
-                f"this worker has {mine}"
-            )
-    rows, extras = [n for _, _, n, _ in shapes], [extra for _, _, _, extra in shapes]
-    most, size = max(rows), len(rows)
-    row_bytes = tensor[0:0].element_size() * tensor.shape[1:].numel()
-    if most * row_bytes == 0:
-        return tensor.new_empty((sum(rows), *tensor.shape[1:])), rows, extras
-    src = tensor.new_zeros((most, *tensor.shape[1:]), device="cpu")
-    src[: tensor.shape[0]] = tensor.detach()
-    dst = src.new_empty((size * most, *tensor.shape[1:]))
-    with rt.submission(is_compared=True):
-        rt.job.allgather_memory(src.data_ptr(), most * row_bytes, dst.data_ptr())
-    all_rows = torch.cat([dst[r * most : r * most + n] for r, n in enumerate(rows)])
-    return all_rows.to(tensor.device), rows, extras
+    """Do the same as :func:`broadcast_async_`, but write the result to a new tensor."""
+    copy = tensor.detach().clone(memory_format=torch.contiguous_format)
+    return broadcast_async_(copy, root_rank, name, process_set)
 
 
 class _Allgather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, process_set: ProcessSet) -> torch.Tensor:
-        out, rows, _ = _gather(tensor, process_set)
-        me = process_set.rank()
-        ctx.at, ctx.rows, ctx.process_set = sum(rows[:me]), rows[me], process_set
+        gather = Gather(process_set.runtime(), tensor)
+        out, me = gather.wait(), process_set.rank()
+        ctx.at, ctx.rows = sum(gather.rows[:me]), gather.rows[me]
+        ctx.process_set = process_set
         return out
 
     @staticmethod
@@ -479,9 +420,20 @@ def allgather(
 def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Same as :func:`allgather`, but return a handle for :func:`synchronize`. The operation is
-    complete when the function returns."""
-    return Handle(allgather(tensor, name, process_set))
+    """Do the same as :func:`allgather`, but return at once. The result has no gradient.
+
+    The tensor is copied, so it may change afterwards. A worker gets the rows only after all workers
+    have exchanged their number of rows. The first call starts a thread for this purpose.
+
+    Returns:
+        Handle: for :func:`synchronize` and :func:`poll`.
+
+    Example::
+
+        >>> handles = [bps.torch.allgather_async(x) for x in tensors]
+        >>> rows = [bps.torch.synchronize(handle) for handle in handles]
+    """
+    return Gather(process_set.runtime(), tensor, is_async=True)
 
 
 def grouped_allgather(
@@ -498,9 +450,24 @@ def grouped_allgather_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Same as :func:`grouped_allgather`, but return a handle for :func:`synchronize`. The operation
-    is complete when the function returns."""
-    return Handle(grouped_allgather(tensors, name, process_set))
+    """Apply :func:`allgather_async` to each tensor, and return one handle for all tensors."""
+    return Several([allgather_async(t, process_set=process_set) for t in tensors])
+
+
+def _own_rows(gather: Gather, me: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Wait for the gather of an all-to-all. Return the rows for this worker, and how many rows each
+    worker has sent.
+
+    Args:
+        gather (Gather): the rows of all workers, and their numbers of rows for each worker.
+        me (int): rank of this worker.
+    """
+    rows, parts, at = gather.wait(), [], 0
+    for n, table in zip(gather.rows, gather.numbers):
+        first = at + sum(table[:me])
+        parts.append(rows[first : first + table[me]])
+        at += n
+    return torch.cat(parts), torch.tensor([len(part) for part in parts], dtype=torch.int32)
 
 
 class _Alltoall(torch.autograd.Function):
@@ -508,16 +475,11 @@ class _Alltoall(torch.autograd.Function):
     def forward(
         ctx: Any, tensor: torch.Tensor, splits: list[int], process_set: ProcessSet
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        all_, rows, tables = _gather(tensor, process_set, "alltoall", splits)
-        me, parts, at = process_set.rank(), [], 0
-        for n, table in zip(rows, tables):
-            first = at + sum(table[:me])
-            parts.append(all_[first : first + table[me]])
-            at += n
-        ctx.received, ctx.process_set = [len(part) for part in parts], process_set
-        received = torch.tensor(ctx.received, dtype=torch.int32)
+        gather = Gather(process_set.runtime(), tensor, "alltoall", splits)
+        output, received = _own_rows(gather, process_set.rank())
+        ctx.received, ctx.process_set = received.tolist(), process_set
         ctx.mark_non_differentiable(received)
-        return torch.cat(parts), received
+        return output, received
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, None, None]:
@@ -567,9 +529,22 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Same as :func:`alltoall`, but return a handle for :func:`synchronize`. The operation is
-    complete when the function returns."""
-    return Handle(alltoall(tensor, splits, name, process_set))
+    """Do the same as :func:`alltoall`, but return a handle at once, as :func:`allgather_async`
+    does."""
+    table = split_table(tensor.shape[0] if tensor.dim() else 0, splits, process_set.size())
+    gather = Gather(process_set.runtime(), tensor, "alltoall", table, is_async=True)
+    me = process_set.rank()
+
+    def own(_: Any) -> Any:
+        output, received = _own_rows(gather, me)
+        return output if splits is None else (output, received)
+
+    return Mapped(gather, own)
+
+
+def _check_rows(tensor: torch.Tensor) -> None:
+    if tensor.dim() == 0:
+        raise ValueError("reducescatter needs a tensor of at least one dimension")
 
 
 class _Reducescatter(torch.autograd.Function):
@@ -578,8 +553,7 @@ class _Reducescatter(torch.autograd.Function):
         ctx: Any, tensor: torch.Tensor, name: str | None, options: dict[str, Any]
     ) -> torch.Tensor:
         ctx.options = options
-        first, n = share(tensor.shape[0], options["process_set"])
-        return allreduce_async(tensor, name=name, **options).wait()[first : first + n].clone()
+        return reducescatter_async(tensor, name, **options).wait()
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
@@ -589,7 +563,7 @@ class _Reducescatter(torch.autograd.Function):
         factor = ctx.options["prescale_factor"] * ctx.options["postscale_factor"]
         if op == Average:
             factor /= ctx.options["process_set"].size()
-        return _gather(grad, ctx.options["process_set"])[0] * factor, None, None
+        return Gather(ctx.options["process_set"].runtime(), grad).wait() * factor, None, None
 
 
 def reducescatter(
@@ -607,8 +581,7 @@ def reducescatter(
         tensor (Tensor): a tensor of at least one dimension. The rows are split over the workers; if
             that leaves a remainder, the first ranks get one row more.
     """
-    if tensor.dim() == 0:
-        raise ValueError("reducescatter needs a tensor of at least one dimension")
+    _check_rows(tensor)
     options = {
         "op": check_op(None, op),
         "prescale_factor": prescale_factor,
@@ -619,10 +592,22 @@ def reducescatter(
     return compression.decompress(_Reducescatter.apply(small, name, options), context)
 
 
-def reducescatter_async(tensor: torch.Tensor, name: str | None = None, **options: Any) -> Handle:
-    """Same as :func:`reducescatter`, but return a handle for :func:`synchronize`. The operation is
-    complete when the function returns."""
-    return Handle(reducescatter(tensor, name, **options))
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    **options: Any,
+) -> Handle:
+    """Do the same as :func:`reducescatter`, but return a handle at once. The result has no
+    gradient."""
+    _check_rows(tensor)
+    first, n = share(tensor.shape[0], options.get("process_set", global_process_set))
+    small, context = compression.compress(tensor)
+
+    def own(out: torch.Tensor) -> torch.Tensor:
+        return compression.decompress(out[first : first + n].clone(), context)
+
+    return Mapped(allreduce_async(small, name=name, **options), own)
 
 
 def grouped_reducescatter(tensors: Sequence[torch.Tensor], **options: Any) -> list[torch.Tensor]:
@@ -632,9 +617,9 @@ def grouped_reducescatter(tensors: Sequence[torch.Tensor], **options: Any) -> li
 
 
 def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], **options: Any) -> Handle:
-    """Same as :func:`grouped_reducescatter`, but return a handle for :func:`synchronize`. The
-    operation is complete when the function returns."""
-    return Handle(grouped_reducescatter(tensors, **options))
+    """Apply :func:`reducescatter_async` to each tensor, and return one handle for all tensors."""
+    names = group_names(options.pop("name", None), len(tensors))
+    return Several([reducescatter_async(t, n, **options) for t, n in zip(tensors, names)])
 
 
 def gather_sparse(

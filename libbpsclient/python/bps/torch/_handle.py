@@ -1,0 +1,67 @@
+"""Handles of operations in flight, which the asynchronous collectives return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bps._core import Operation
+
+
+class Handle:
+    """An operation in flight. :func:`synchronize` waits for it and returns its output.
+
+    Args:
+        output: the output.
+        parts (sequence of Operation): parts of the operation, which write the output.
+    """
+
+    def __init__(self, output: Any = None, parts: Sequence[Operation] = ()) -> None:
+        self._output, self._parts = output, parts
+
+    def poll(self) -> bool:
+        """Return True if :meth:`wait` can return without blocking."""
+        return all(part.poll() for part in self._parts)
+
+    def wait(self) -> Any:
+        """Wait for the operation and return its output."""
+        for part in self._parts:
+            part.finish(is_interruptible=True)
+        return self._output
+
+
+class Mapped(Handle):
+    """An operation whose output a function computes from the output of another operation.
+
+    Args:
+        inner (Handle): the other operation.
+        function (callable): called once, by the first :meth:`wait`.
+    """
+
+    def __init__(self, inner: Handle, function: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self._inner, self._function = inner, function
+        self._is_done = False
+
+    def poll(self) -> bool:
+        return self._inner.poll()
+
+    def wait(self) -> Any:
+        if not self._is_done:
+            self._output = self._function(self._inner.wait())
+            self._is_done = True
+        return self._output
+
+
+class Several(Handle):
+    """Operations that are returned as one operation. Its output is the list of their outputs."""
+
+    def __init__(self, handles: Sequence[Handle]) -> None:
+        super().__init__()
+        self._handles = handles
+
+    def poll(self) -> bool:
+        return all(h.poll() for h in self._handles)
+
+    def wait(self) -> list[Any]:
+        return [h.wait() for h in self._handles]
