@@ -3,6 +3,7 @@
 Every worker of a job runs these tests in the same order (tests/frontends/run.py).
 """
 
+import inspect
 import math
 
 import pytest
@@ -209,6 +210,30 @@ def test_shapes_in_a_group_that_differ_between_workers_are_an_error_at_all():
     with pytest.raises(bps.Error, match="workers disagree|declares"):
         bps.grouped_allreduce([torch.ones(2), torch.ones(3 + bps.rank())])
     assert (bps.allreduce(torch.ones(2), op=bps.Sum) == bps.size()).all()
+
+
+GROUPED = {
+    "grouped_allreduce": "(tensors, average, name, compression, op",
+    "grouped_allreduce_": "(tensors, average, name, op",
+    "grouped_allreduce_async": "(tensors, average, name, options)",
+    "grouped_allreduce_async_": "(tensors, average, name, op",
+    "grouped_allgather": "(tensors, name, process_set)",
+    "grouped_allgather_async": "(tensors, name, process_set)",
+    "grouped_reducescatter": "(tensors, name, compression, op",
+    "grouped_reducescatter_async": "(tensors, name, compression, options)",
+}
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_a_grouped_call_has_the_arguments_of_the_single_call(name):
+    call, single = getattr(bps, name), name.removeprefix("grouped_")
+    arguments = ", ".join(inspect.signature(call).parameters)
+    assert f"({arguments})".startswith(GROUPED[name])
+    assert call.__name__ == name and f":func:`{single.rstrip('_')}" in call.__doc__
+    with pytest.raises(TypeError, match="colour"):
+        call([mine((bps.size(),))], colour="red")
+    outs = call([mine((bps.size(), 2)), mine((bps.size(),))], name=f"arguments.{name}")
+    assert len(bps.synchronize(outs) if "async" in name else outs) == 2
 
 
 # ---- allgather ----

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -205,50 +206,6 @@ def allreduce_(
     return allreduce_async_(tensor, average, name, **options).wait()
 
 
-def grouped_allreduce_async(
-    tensors: Sequence[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    **options: Any,
-) -> Handle:
-    """Apply :func:`allreduce_async` to each tensor, and return one handle for all tensors."""
-    names = group_names(name, len(tensors))
-    return Several([allreduce_async(t, average, n, **options) for t, n in zip(tensors, names)])
-
-
-def grouped_allreduce_async_(
-    tensors: Sequence[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    **options: Any,
-) -> Handle:
-    """Apply :func:`allreduce_async_` to each tensor, and return one handle for all tensors."""
-    names = group_names(name, len(tensors))
-    return Several([allreduce_async_(t, average, n, **options) for t, n in zip(tensors, names)])
-
-
-def grouped_allreduce(
-    tensors: Sequence[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    compression: type[Compressor] = Compression.none,
-    **options: Any,
-) -> list[torch.Tensor]:
-    """Apply :func:`allreduce` to each tensor."""
-    names = group_names(name, len(tensors))
-    return [allreduce(t, average, n, compression, **options) for t, n in zip(tensors, names)]
-
-
-def grouped_allreduce_(
-    tensors: Sequence[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    **options: Any,
-) -> list[torch.Tensor]:
-    """Apply :func:`allreduce_` to each tensor."""
-    return grouped_allreduce_async_(tensors, average, name, **options).wait()
-
-
 def push_pull_async_inplace(
     tensor: torch.Tensor,
     average: bool = True,
@@ -436,24 +393,6 @@ def allgather_async(
     return Gather(process_set.runtime(), tensor, is_async=True)
 
 
-def grouped_allgather(
-    tensors: Sequence[torch.Tensor],
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> list[torch.Tensor]:
-    """Apply :func:`allgather` to each tensor."""
-    return [allgather(t, process_set=process_set) for t in tensors]
-
-
-def grouped_allgather_async(
-    tensors: Sequence[torch.Tensor],
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> Handle:
-    """Apply :func:`allgather_async` to each tensor, and return one handle for all tensors."""
-    return Several([allgather_async(t, process_set=process_set) for t in tensors])
-
-
 def _own_rows(gather: Gather, me: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Wait for the gather of an all-to-all. Return the rows for this worker, and how many rows each
     worker has sent.
@@ -610,16 +549,53 @@ def reducescatter_async(
     return Mapped(allreduce_async(small, name=name, **options), own)
 
 
-def grouped_reducescatter(tensors: Sequence[torch.Tensor], **options: Any) -> list[torch.Tensor]:
-    """Apply :func:`reducescatter` to each tensor."""
-    names = group_names(options.pop("name", None), len(tensors))
-    return [reducescatter(t, n, **options) for t, n in zip(tensors, names)]
+def _grouped(
+    name: str, call: Callable[..., Any], collect: Callable[[list[Any]], Any]
+) -> Callable[..., Any]:
+    """Return a function that applies a collective to each tensor of a sequence.
+
+    The function has the arguments of the collective, with the sequence in place of the tensor.
+
+    Args:
+        name (str): name of the function.
+        call (callable): the collective.
+        collect (callable): makes the result from the list of the collective's results.
+    """
+    signature = inspect.signature(call)
+
+    def grouped(tensors: Sequence[torch.Tensor], *args: Any, **options: Any) -> Any:
+        bound = signature.bind(tensors, *args, **options)
+        names = group_names(bound.arguments.get("name"), len(tensors))
+        results = []
+        for tensor, one in zip(tensors, names):
+            bound.arguments.update(tensor=tensor, name=one)
+            results.append(call(*bound.args, **bound.kwargs))
+        return collect(results)
+
+    what = "return one handle for all tensors" if collect is Several else "return the results"
+    grouped.__doc__ = f"Apply :func:`{call.__name__}` to each tensor, and {what}."
+    grouped.__name__ = grouped.__qualname__ = name
+    first, *others = signature.parameters.values()
+    first = first.replace(name="tensors", annotation="Sequence[torch.Tensor]")
+    kind = "Handle" if collect is Several else "list[torch.Tensor]"
+    grouped.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[first, *others], return_annotation=kind
+    )
+    return grouped
 
 
-def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], **options: Any) -> Handle:
-    """Apply :func:`reducescatter_async` to each tensor, and return one handle for all tensors."""
-    names = group_names(options.pop("name", None), len(tensors))
-    return Several([reducescatter_async(t, n, **options) for t, n in zip(tensors, names)])
+def _wait(handles: list[Handle]) -> list[torch.Tensor]:
+    return Several(handles).wait()
+
+
+grouped_allreduce = _grouped("grouped_allreduce", allreduce, list)
+grouped_allreduce_ = _grouped("grouped_allreduce_", allreduce_async_, _wait)
+grouped_allreduce_async = _grouped("grouped_allreduce_async", allreduce_async, Several)
+grouped_allreduce_async_ = _grouped("grouped_allreduce_async_", allreduce_async_, Several)
+grouped_allgather = _grouped("grouped_allgather", allgather, list)
+grouped_allgather_async = _grouped("grouped_allgather_async", allgather_async, Several)
+grouped_reducescatter = _grouped("grouped_reducescatter", reducescatter, list)
+grouped_reducescatter_async = _grouped("grouped_reducescatter_async", reducescatter_async, Several)
 
 
 def gather_sparse(
