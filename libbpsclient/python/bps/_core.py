@@ -528,6 +528,9 @@ def _unpack(data: bytes, rank: int) -> Any:
 _runtime: Runtime | None = None
 _options: dict[str, Any] = {}  # arguments of init()
 subjobs: list[Job] = []  # jobs of process sets; they end with the process's job
+# Functions that wait until the threads of a framework have made all calls of bps that the program
+# has asked for. leave() calls them before it closes the job.
+before_leaving: list[Callable[[], object]] = []
 
 
 def host_key() -> str:
@@ -658,6 +661,10 @@ def leave(is_abort: bool) -> None:
     if _runtime is not None:
         jobs = [_runtime.job, *reversed(subjobs)]
         is_forked = _runtime.job.is_forked
+        if not (is_abort or is_forked):
+            for wait in before_leaving:
+                with contextlib.suppress(Exception):  # the results of the calls raise it
+                    wait()
         _runtime = None
         subjobs.clear()
         if is_forked:

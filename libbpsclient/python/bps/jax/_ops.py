@@ -13,13 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bps import _arrays
+from bps import _arrays, _core
 from bps._ops import Average, Sum, check_op, share
 from bps._sets import ProcessSet, global_process_set
 from bps.jax import _ffi
 
 # A tree (pytree) of JAX: arrays, numbers, and lists, tuples and dicts of these.
 Tree = Any
+
+# JAX returns from a call before XLA's threads have run it. Without this wait, a worker that does
+# not use its last result would leave the job while they still call bps.
+_core.before_leaving.append(jax.effects_barrier)
 
 
 class Compressor:
