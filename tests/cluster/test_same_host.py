@@ -231,7 +231,7 @@ def test_server_says_how_many_threads_it_has_chosen_and_why(cluster, meeting, so
     n = c.servers[0].status()["threads"]
     alone = min(8, max(1, len(os.sched_getaffinity(0)) // 2))
     assert n == threads or n == (alone if sock == "no" else max(1, alone // 4))
-    assert f"data threads: {n}, {why}" in c.servers[0].log.read_text()
+    assert f"started {n} data threads: why={why}" in c.servers[0].log.read_text()
     assert [m["threads"] for m in c.scheduler.status()["members"] if m["role"] == "server"] == [n]
     assert c.agents[0].status()["threads"] == 1
 
