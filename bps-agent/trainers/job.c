@@ -577,6 +577,11 @@ void job_finish(struct trainer *t, uint32_t seq)
 	struct job *job = t->job;
 
 	FAILPOINT(AGENT_TRAINER_FINISH);
+	/* A worker may submit a round and finish without waiting for it. The others need its
+	 * contribution. */
+	trainer_empty_ring(t);
+	if (t->state == TRAINER_GONE)
+		return;
 	if (t->state == TRAINER_OVER || t->state == TRAINER_FINISHING) {
 		/* In FINISHING, the trainer repeats FINISH after a time-out or a restart. Only its
 		 * last FINISH gets the answer. */

@@ -164,15 +164,14 @@ void trainer_send_job_failure(
 
 /* ---- ring ---- */
 
-bool trainer_poll_ring(struct trainer *t)
+/* Handle at most `most` submissions. Return whether there was one. */
+static bool take_submissions(struct trainer *t, unsigned most)
 {
 	struct local_sqe e;
 	struct err_text err;
 	bool any = false;
 
-	if (!t->control || FAILPOINT(AGENT_RING_POLL))
-		return false;
-	for (unsigned i = 0; i < RING_BATCH; i++) {
+	for (unsigned i = 0; i < most; i++) {
 		if (!local_sq_pop(t->control, t->sq_entries, &t->sq_head, &e))
 			break;
 		any = true;
@@ -183,6 +182,17 @@ bool trainer_poll_ring(struct trainer *t)
 		t->live->sq_head = t->sq_head;
 	}
 	return any;
+}
+
+bool trainer_poll_ring(struct trainer *t)
+{
+	return t->control && !FAILPOINT(AGENT_RING_POLL) && take_submissions(t, RING_BATCH);
+}
+
+void trainer_empty_ring(struct trainer *t)
+{
+	if (t->control)
+		take_submissions(t, t->sq_entries);
 }
 
 bool trainer_may_sleep(struct trainer *t)

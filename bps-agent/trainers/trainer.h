@@ -29,6 +29,9 @@ void trainer_answered(struct trainer *t);
 /* Handle the submissions in the trainer's ring. Returns whether the ring had submissions.
  * Disconnects the trainer if an entry is invalid. */
 bool trainer_poll_ring(struct trainer *t);
+/* Handle all submissions that the trainer made before this call. Disconnects the trainer if an
+ * entry is invalid. */
+void trainer_empty_ring(struct trainer *t);
 /* Set the flag in the trainer's ring that makes the trainer wake the agent after a submission.
  * Returns false if the ring has entries: then the agent must not sleep. */
 bool trainer_may_sleep(struct trainer *t);

@@ -128,3 +128,11 @@ def test_workers_of_a_machine_share_the_quota_of_the_outputs(cluster):
     # The quota is enough for an input and a control page of each worker, and for two outputs that
     # both workers share.
     c.run("rounds", 2, {"n_elems": 10 << 17, "n_rounds": 2})
+
+
+def test_worker_that_leaves_without_waiting_still_contributes(cluster):
+    c = cluster(agents=2, servers=1)
+    for i in range(5):
+        c.run("leave_in_flight", 2, {"n_tensors": 200}, job=f"job{i}")
+    for agent in c.agents:
+        assert "violated the protocol" not in agent.log.read_text()

@@ -661,6 +661,20 @@ def many_tensors(n):
     return time.monotonic() - start
 
 
+def leave_in_flight(n_tensors):
+    """Submit one round of each tensor. Only rank 0 waits; the others leave the job at once."""
+    with bps.open() as job:
+        tensors = job.declare_group([(f"t{i}", "i64", 4) for i in range(n_tensors)])
+        for i, t in enumerate(tensors):
+            t.input[:] = i + job.rank
+        job.push_pull(tensors)
+        if job.rank == 0:
+            job.wait(tensors)
+            for i, t in enumerate(tensors):
+                assert t.output.tolist() == [2 * i + 1] * 4
+    return n_tensors
+
+
 def slow_while(n_elems, slow_rank, flag, pause):
     """Run rounds without end. While the file `flag` exists, slow_rank pauses longer."""
     with bps.open() as job:
