@@ -72,6 +72,7 @@ FRONTENDS = {
         "mxnet": ("2x1", "3x2"),
         "forked": ALONE,
         "interactive": ALONE,
+        "lost": ALONE,
         "frameworks": ALONE,
     },
 }

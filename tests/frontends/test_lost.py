@@ -1,4 +1,5 @@
-"""Elastic training of TensorFlow, Keras and JAX goes on when a worker is lost, and the loss falls.
+"""Elastic training of TensorFlow, Keras, JAX and MXNet goes on when a worker is lost, and the loss
+falls. Jobs of these frameworks are suspended and resumed.
 
 Rank 0 starts a cluster of two agents with a worker on each.
 """
@@ -105,7 +106,80 @@ def train(state):
         state.step += 1
         state.commit()
 """,
+    "mxnet": """
+import mxnet as mx
+import bps.mxnet as bps
+bps.init()
+net = mx.gluon.nn.Dense(1, in_units=4)
+net.initialize(mx.init.Constant(bps.rank()))
+trainer = bps.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+state = bps.elastic.MXNetState(net.collect_params(), trainer, step=0)
+
+@bps.elastic.run
+def train(state):
+    begun.append(state.step)
+    while state.step < 8:
+        step_begins(state.step)
+        x, y = map(mx.nd.array, data())
+        with mx.autograd.record():
+            loss = ((net(x) - y) ** 2).mean()
+        loss.backward()
+        trainer.step(1)
+        losses.append(loss.asscalar())
+        state.step += 1
+        state.commit()
+""",
 }
+# Scripts that sum the number 1 over the workers, with a call that is compiled where the framework
+# compiles calls.
+SUMS = {
+    "tensorflow": """
+import tensorflow as tf
+import bps.tensorflow as bps
+
+@tf.function
+def summed(x):
+    return bps.allreduce(x, op=bps.Sum, name="one")
+
+def total():
+    return float(summed(tf.constant(1.0)))
+""",
+    "keras": """
+import bps.keras as bps
+
+def total():
+    return float(bps.allreduce(1.0, op=bps.Sum))
+""",
+    "jax": """
+import jax, jax.numpy as jnp
+import bps.jax as bps
+
+@jax.jit
+def summed(x):
+    return bps.allreduce(x, op=bps.Sum)
+
+def total():
+    return float(summed(jnp.float32(1)))
+""",
+    "mxnet": """
+import mxnet as mx
+import bps.mxnet as bps
+
+def total():
+    return bps.allreduce(mx.nd.array([1.0]), op=bps.Sum, name="one").asscalar()
+""",
+}
+SUSPEND = """
+import os
+bps.init()
+rank, size = bps.rank(), bps.size()
+sums = [total()]
+bps.suspend()
+if rank < size - 1:
+    bps.resume(size - 1, global_rank=rank)
+    sums.append(total())
+print("sums", [int(x) for x in sums], "size", bps.size() if rank < size - 1 else 0)
+"""
 END = """
 train(state)
 print("begun", begun, "losses", losses, flush=True)
@@ -158,6 +232,18 @@ def test_training_goes_on_with_a_process_in_the_place_of_the_lost_one(framework)
         begun, losses = results(output)
         assert begun == first and len(losses) == 8 - first[0], outputs
         check_falls(losses)
+
+
+@every_framework
+def test_a_job_is_suspended_and_resumed_with_fewer_workers(framework):
+    n = 3
+    with processes.Cluster(agents=2) as cluster:
+        script = SUMS[framework] + SUSPEND
+        codes, outputs = processes.finish(processes.start(script, n, cluster, "fewer"))
+    assert codes == [0] * n, "\n".join(outputs)
+    for rank, output in enumerate(outputs):
+        wanted = "sums [3, 2] size 2" if rank < n - 1 else "sums [3] size 0"
+        assert wanted in output, output
 
 
 def test_a_framework_was_found():

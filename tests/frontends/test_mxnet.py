@@ -402,6 +402,71 @@ def test_parameters_are_broadcast_also_when_their_shape_comes_later():
         bps.broadcast_parameters([1, 2])
 
 
+# ---- elastic ----
+
+
+def momenta(trainer):
+    """Return the optimizer's state of the trainer's first parameter."""
+    return trainer._updaters[0].states[0].asnumpy().tolist()
+
+
+def trained_state():
+    """Return a state after one step, in which the workers' parameters and momenta differ."""
+    net = gluon.nn.Dense(1, in_units=2, use_bias=False)
+    net.initialize(mx.init.Constant(bps.rank()))
+    options = {"learning_rate": 0.5, "momentum": 0.5}
+    trainer = gluon.Trainer(net.collect_params(), "sgd", options, kvstore=None)
+    step(net, trainer)
+    return net, trainer, bps.elastic.MXNetState(net.collect_params(), trainer, step=bps.rank())
+
+
+def step(net, trainer):
+    with autograd.record():
+        loss = net(full((1, 2), 1.0 + bps.rank())).sum()
+    loss.backward()
+    trainer.step(1)
+
+
+def test_a_state_is_restored_with_the_optimizers_momentum():
+    net, trainer, state = trained_state()
+    weight, momentum = net.weight.data().asnumpy(), momenta(trainer)
+    step(net, trainer)
+    state.step = 9
+    assert not np.array_equal(net.weight.data().asnumpy(), weight) and momenta(trainer) != momentum
+    state.restore()
+    assert np.array_equal(net.weight.data().asnumpy(), weight) and momenta(trainer) == momentum
+    assert state.step == bps.rank()
+    step(net, trainer)  # the trainer goes on with the optimizer that was restored
+    assert momenta(trainer) != momentum
+
+
+def test_a_state_is_sent_with_the_optimizers_momentum():
+    net, trainer, state = trained_state()
+    state.sync()
+    assert same_everywhere(net.weight.data()) and state.step == 0
+    assert net.weight.data().asnumpy().tolist() == [[-0.5, -0.5]]
+    assert bps.allgather_object(momenta(trainer)) == [[[-0.5, -0.5]]] * bps.size()
+
+
+def test_a_state_of_a_trainer_that_has_sent_its_parameters_is_not_sent_again():
+    net = gluon.nn.Dense(1, in_units=2)
+    net.initialize(mx.init.Constant(bps.rank()))
+    trainer = bps.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    if bps.rank() == 0:  # this worker has made a step before the others came
+        trainer.skip_broadcast()
+    state = bps.elastic.MXNetState(net.collect_params(), trainer)
+    state.sync()
+    step(net, trainer)
+    assert same_everywhere(net.weight.data())
+
+
+def test_a_state_needs_parameters_whose_shape_is_known():
+    net = gluon.nn.Dense(1)
+    net.initialize()
+    with pytest.raises(gluon.parameter.DeferredInitializationError):
+        bps.elastic.MXNetState(net.collect_params())
+
+
 # ---- errors ----
 
 

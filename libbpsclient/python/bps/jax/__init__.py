@@ -25,8 +25,10 @@ from bps._core import (
     local_rank,
     local_size,
     rank,
+    resume,
     shutdown,
     size,
+    suspend,
 )
 from bps._library import Error, Timeout
 from bps._ops import (
@@ -85,6 +87,8 @@ __all__ = [
     "rank",
     "reducescatter",
     "remove_process_set",
+    "resume",
     "shutdown",
     "size",
+    "suspend",
 ]

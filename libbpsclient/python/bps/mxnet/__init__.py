@@ -21,8 +21,10 @@ from bps._core import (
     local_rank,
     local_size,
     rank,
+    resume,
     shutdown,
     size,
+    suspend,
 )
 from bps._library import Error, Timeout
 from bps._ops import (
@@ -37,6 +39,7 @@ from bps._ops import (
     broadcast_object,
 )
 from bps._sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from bps.mxnet import elastic
 from bps.mxnet._ops import (
     Compression,
     allgather,
@@ -82,6 +85,7 @@ __all__ = [
     "broadcast_parameters",
     "byteps_declare_tensor",
     "byteps_push_pull",
+    "elastic",
     "global_process_set",
     "grouped_allgather",
     "grouped_allreduce",
@@ -94,6 +98,8 @@ __all__ = [
     "rank",
     "reducescatter",
     "remove_process_set",
+    "resume",
     "shutdown",
     "size",
+    "suspend",
 ]

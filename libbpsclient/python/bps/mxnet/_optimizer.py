@@ -197,6 +197,10 @@ class DistributedTrainer(gluon.Trainer):
         self._name, self._process_set = f"grad.{prefix}" if prefix else "grad", process_set
         self._is_broadcast = False
 
+    def skip_broadcast(self) -> None:
+        """Do not broadcast the parameters at the first step: they are equal at all workers."""
+        self._is_broadcast = True
+
     def _allreduce_grads(self) -> None:
         if not self._is_broadcast:
             known = {p.name: p for p in self._params}

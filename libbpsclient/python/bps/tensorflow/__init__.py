@@ -27,8 +27,10 @@ from bps._core import (
     local_rank,
     local_size,
     rank,
+    resume,
     shutdown,
     size,
+    suspend,
 )
 from bps._library import Error, Timeout
 from bps._ops import (
@@ -115,7 +117,9 @@ __all__ = [
     "rank_op",
     "reducescatter",
     "remove_process_set",
+    "resume",
     "shutdown",
     "size",
+    "suspend",
     "size_op",
 ]
