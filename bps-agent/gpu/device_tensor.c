@@ -295,8 +295,8 @@ static void device_fail_waiting(struct tensor *tensor, int code)
 		unsigned n = gw->n_ahead;
 
 		gw->n_ahead = 0;
-		if (n)
-			tensor_tell_done(tensor, w, gw->ahead[n - 1].round, code, 0);
+		for (unsigned i = 0; i < n; i++)
+			tensor_tell_done(tensor, w, gw->ahead[i].round, code, 0);
 	}
 }
 
