@@ -235,7 +235,7 @@ static void start_when_met(struct exec *x)
 
 /* ---- the agent ---- */
 
-static int map_sealed(int fd, uint64_t bytes, void **ret)
+static int map_memory(int fd, uint64_t bytes, void **ret)
 {
 	struct stat st;
 	void *p;
@@ -269,7 +269,7 @@ static int check_start(
 static int take_rings(struct exec *x, int *fds, struct err_text *err)
 {
 	void *page = NULL;
-	int rc = map_sealed(fds[0], sizeof(*x->page), &page);
+	int rc = map_memory(fds[0], sizeof(*x->page), &page);
 
 	if (rc < 0)
 		return err_set(
@@ -369,7 +369,7 @@ static void on_successor(struct exec *x, const struct gpu_start *m, int *fds, un
 static void on_arena(struct exec *x, const struct gpu_arena *m, int fd)
 {
 	struct exec_arena *a = calloc(1, sizeof(*a));
-	int rc = a ? map_sealed(fd, m->bytes, &a->map) : -ENOMEM;
+	int rc = a ? map_memory(fd, m->bytes, &a->map) : -ENOMEM;
 	struct err_text err;
 
 	err_set(&err, rc, "%llu bytes of staging memory cannot be mapped: %s",
