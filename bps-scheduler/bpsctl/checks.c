@@ -35,16 +35,17 @@ static const char *const level_names[] = {"ok", "warn", "bad"};
 void check_add(json_t *list, enum check_level level, const char *name, const char *action,
 	const char *fmt, ...)
 {
-	char what[512];
+	char what[512], todo[512];
 	va_list ap;
 
 	va_start(ap, fmt);
 	vsnprintf(what, sizeof(what), fmt, ap);
 	va_end(ap);
 	log_blank(what);
-	json_array_append_new(list,
-		json_pack("{s:s, s:s, s:o, s:o}", "name", name, "state", level_names[level], "what",
-			json_string(what), "action", json_string(cell_text(action).s)));
+	snprintf(todo, sizeof(todo), "%s", action);
+	log_blank(todo);
+	json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:s}", "name", name, "state",
+					    level_names[level], "what", what, "action", todo));
 }
 
 /* ---- our daemons on this host ---- */
