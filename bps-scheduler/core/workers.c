@@ -124,12 +124,13 @@ static bool join_sound(const struct join_request *in)
 	else if (!q->size || q->size > CTL_WORKERS_MAX)
 		join_refuse(in, -EINVAL, "job '%s': %u workers requested, 1 to %u are possible",
 			q->job, q->size, CTL_WORKERS_MAX);
-	else if (q->flags & JOB_ELASTIC && (!(q->flags & JOB_SHRINK) || q->max_size < q->size ||
-						   q->max_size > CTL_WORKERS_MAX))
+	else if (q->flags & JOB_ELASTIC && !(q->flags & JOB_SHRINK))
+		join_refuse(in, -EINVAL, "job '%s': an elastic job must be able to shrink", q->job);
+	else if (q->flags & JOB_ELASTIC && (q->max_size < q->size || q->max_size > CTL_WORKERS_MAX))
 		join_refuse(in, -EINVAL,
-			"job '%s': an elastic job of %u to %u workers needs a valid range and must "
-			"be able to shrink",
-			q->job, q->size, q->max_size);
+			"job '%s': an elastic job of %u workers can have a maximum of %u to %u "
+			"workers, not %u",
+			q->job, q->size, q->size, CTL_WORKERS_MAX, q->max_size);
 	else if (q->rank != CTL_NO_ID && q->rank >= most)
 		join_refuse(in, -EINVAL, "job '%s': rank %u is too large for at most %u workers",
 			q->job, q->rank, most);

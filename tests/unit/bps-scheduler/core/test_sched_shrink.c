@@ -247,6 +247,23 @@ static void rank_beyond_an_elastic_jobs_range_is_refused_with_its_maximum(void *
 	world_fini(&w);
 }
 
+static void elastic_job_is_refused_with_the_condition_that_it_breaks(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	elastic_job(&w);
+	w.max_size = 1;
+	join(&w, 23, 0, 2, 12);
+	SAID(&w, "can have a maximum of 2 to 65536 workers, not 1");
+	clear(&w);
+	w.max_size = 3;
+	w.flags &= ~(uint32_t)JOB_SHRINK;
+	join(&w, 23, 0, 2, 13);
+	SAID(&w, "an elastic job must be able to shrink");
+	world_fini(&w);
+}
+
 static void newcomers_are_admitted_at_a_barrier_with_all_state(void **state)
 {
 	struct sched_world w;
@@ -414,6 +431,7 @@ int main(void)
 		cmocka_unit_test(machines_that_left_a_job_are_known_after_a_restart),
 		cmocka_unit_test(barrier_is_passed_when_all_remaining_members_confirm_one_view),
 		cmocka_unit_test(rank_beyond_an_elastic_jobs_range_is_refused_with_its_maximum),
+		cmocka_unit_test(elastic_job_is_refused_with_the_condition_that_it_breaks),
 		cmocka_unit_test(newcomers_are_admitted_at_a_barrier_with_all_state),
 		cmocka_unit_test(rank_and_number_of_a_lost_machine_go_to_a_newcomer),
 		cmocka_unit_test(machines_that_wait_count_for_the_limit_of_machines),
