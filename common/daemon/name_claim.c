@@ -12,6 +12,9 @@
 /* Largest length of a name in characters (name_claim.h). sun_path has 108 bytes, of which the first
  * is zero. */
 #define NAME_BYTES 100
+/* Attempts to claim a name whose holder cannot be identified. If a holder ends between bind(2) and
+ * connect(2), the next attempt succeeds. */
+#define ATTEMPTS 3
 
 static socklen_t address_of(const char *name, struct sockaddr_un *ret)
 {
@@ -40,24 +43,39 @@ static bool ask_holder(const struct sockaddr_un *sun, socklen_t len, struct ucre
 	return is_known;
 }
 
+/* Listen on the address. Return the socket, or -errno. */
+static int claim(const struct sockaddr_un *sun, socklen_t len)
+{
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc;
+
+	if (fd < 0)
+		return -errno;
+	if (bind(fd, (const struct sockaddr *)sun, len) == 0 && listen(fd, BACKLOG) == 0)
+		return fd;
+	rc = -errno;
+	close(fd);
+	return rc;
+}
+
 int name_claim(const char *name, int *ret_fd, pid_t *ret_holder)
 {
 	struct sockaddr_un sun;
 	socklen_t len = address_of(name, &sun);
 	struct ucred holder;
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc;
 
-	if (fd < 0)
-		return -errno;
-	if (bind(fd, (const struct sockaddr *)&sun, len) == 0 && listen(fd, BACKLOG) == 0) {
-		*ret_fd = fd;
-		return 0;
-	}
-	rc = -errno;
-	close(fd);
-	if (rc != -EADDRINUSE)
-		return rc;
-	if (ask_holder(&sun, len, &holder) && (holder.uid == geteuid() || holder.uid == 0)) {
+	for (int i = 0; i < ATTEMPTS; i++) {
+		int fd = claim(&sun, len);
+
+		if (fd < 0 && fd != -EADDRINUSE)
+			return fd;
+		if (fd >= 0) {
+			*ret_fd = fd;
+			return 0;
+		}
+		if (!ask_holder(&sun, len, &holder))
+			continue;
+		if (holder.uid != geteuid() && holder.uid != 0)
+			break;
 		*ret_holder = holder.pid;
 		return -EADDRINUSE;
 	}
