@@ -179,7 +179,10 @@ const char *net_check_ticket(
 const char *net_refuse(struct net *n, const struct ticket *t, const char *why)
 {
 	atomic_fetch_add_explicit(&n->refused, 1, memory_order_relaxed);
-	log_rated(LOG_WARN, "refused a data connection: %s peer=%u instance=%016lx", why,
-		t->peer_id, (unsigned long)t->instance);
+	if (t->instance)
+		log_rated(LOG_WARN, "refused a data connection: %s peer=%u instance=%016lx", why,
+			t->peer_id, (unsigned long)t->instance);
+	else /* a malformed ticket names no peer */
+		log_rated(LOG_WARN, "refused a data connection: %s", why);
 	return why == other_version ? REFUSED_VERSION : REFUSED_TICKET;
 }
