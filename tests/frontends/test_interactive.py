@@ -205,6 +205,8 @@ INTERRUPT = """
 import os, signal, threading, time
 import bps as package
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's "&" ignores the signal
+
 def interrupted(then=lambda: None):
     waits, finish = threading.Event(), package.Tensor.finish
 

@@ -110,7 +110,7 @@ def train(state):
 import mxnet as mx
 import bps.mxnet as bps
 bps.init()
-net = mx.gluon.nn.Dense(1, in_units=4)
+net = mx.gluon.nn.Dense(1, in_units=4, use_bias=False)
 net.initialize(mx.init.Constant(bps.rank()))
 trainer = bps.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
 state = bps.elastic.MXNetState(net.collect_params(), trainer, step=0)
