@@ -125,7 +125,7 @@ struct tensor_place {
 	uint32_t region;
 	uint64_t offset;
 };
-/* Declare tensors, for bps_declare and for the library's own names. place: n places in device
+/* Declare tensors of the user (bps_declare) or of the library itself. place: n places in device
  * memory; NULL: host memory. ret: room for n, written only if all n succeed. Owns: b keeps the
  * tensors until bps_close. Errors: those of bps_declare. Sets bps_last_error. */
 int tensor_declare(struct bps *b, const struct bps_decl *decls, const struct tensor_place *place,

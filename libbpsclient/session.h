@@ -87,8 +87,8 @@ int session_declare(struct session *s, const struct local_decl *decls, const uin
  * closes *ret_sock. Errors, with a sentence in err: BPS_EDEVICE there is no executor,
  * BPS_ETIMEDOUT. */
 int session_device(struct session *s, uint32_t timeout_ms, int *ret_sock, struct err_text *err);
-/* Report that this worker is done, and wait until all workers are done. Errors, with a sentence in
- * err: BPS_ETIMEDOUT, the session's or the job's failure. */
+/* Report that this worker is done, and wait until all workers are done. Errors: BPS_ETIMEDOUT, or
+ * the error with which the session or the job has failed; err gets a sentence. */
 int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err);
 /* Ask the agent why a round of a tensor waits or has failed, and write the agent's sentence to
  * *ret. Takes at most SESSION_WHY_MS. tensor UINT32_MAX: ask about the job. Errors: negative if no

@@ -538,8 +538,8 @@ void agt_job_runs(struct agt_job *job, const struct ctl_run *runs, uint32_t n_ru
 			continue;
 		if (runs[r].first >= t->n_parts || runs[r].n > t->n_parts - runs[r].first) {
 			log_rated(LOG_WARN,
-				"ignoring a placement from the scheduler, because the tensor has "
-				"fewer partitions: job=%u tensor=%u",
+				"ignoring a placement from the scheduler, because it names "
+				"partitions that the tensor does not have: job=%u tensor=%u",
 				job->id, t->id);
 			continue;
 		}

@@ -27,8 +27,8 @@
  * example is two agents with some servers on machines of their own.
  *
  * A connection does not hold other connections
- *   - if it has only less urgent contributions. Only the connection furthest behind is checked: if
- *     its contributions are less urgent, no connection is held;
+ *   - if all its contributions are less urgent than those of the others. Only the connection
+ *     furthest behind is checked: if its contributions are less urgent, no connection is held;
  *   - if it has sent nothing for longer than expected (is_late): it is slow for another reason, and
  *     the other connections can use the time;
  *   - if it uses no network card: its server is on the same host.

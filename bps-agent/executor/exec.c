@@ -418,7 +418,7 @@ static void on_message(struct exec *x, const struct local_msg *m, int *fds, unsi
 		exec_trainer_add(x, m->gpu_trainer.worker, m->gpu_trainer.pid, fds[0]);
 		fds[0] = -1;
 	} else if (m->type == GPU_ARENA && n_fds == 1 && x->state == EXEC_RUNNING) {
-		/* after a restart of the agent, the next process sends existing arenas again */
+		/* after a restart, the agent sends existing arenas again */
 		if (!exec_arena(x, m->gpu_arena.id))
 			on_arena(x, &m->gpu_arena, fds[0]);
 	} else if (m->type == GPU_END) {
@@ -428,7 +428,7 @@ static void on_message(struct exec *x, const struct local_msg *m, int *fds, unsi
 				m->gpu_text.code ? -(int)m->gpu_text.code : BPS_ECLOSED, "%s",
 				*m->gpu_text.text ? m->gpu_text.text : "the job is over");
 	} else if (x->state != EXEC_ENDING) {
-		log_rated(LOG_WARN, "ignoring an unexpected message of the agent: type=%s",
+		log_rated(LOG_WARN, "ignoring an unexpected message from the agent: type=%s",
 			local_type_name(m->type));
 	}
 }

@@ -72,8 +72,7 @@ static void on_frame(
 	if (type == CTL_STEERED)
 		rc = ctl_decode(type, body, n_body, &call->msg, &call->mem, call->err);
 	else
-		err_set(call->err, rc,
-			"the scheduler sent another message than the answer, STEERED");
+		err_set(call->err, rc, "the scheduler's answer is not the message STEERED");
 	over(call, rc);
 }
 

@@ -193,8 +193,8 @@ static int check_reserve(struct sched_core *c, const struct sched_job *j, uint64
 	c->refused[QUOTA_SMALL_RESERVE]++;
 	return err_set(err, BPS_EQUOTA,
 		"its sums take %.1f MiB, but the servers have only %.1f of %.1f MiB left; %u%% of "
-		"all is reserved for users who need at most %.1f MiB; see bps-scheduler's "
-		"--small-user-reserve",
+		"their memory is reserved for users who need at most %.1f MiB; see "
+		"bps-scheduler's --small-user-reserve",
 		(double)more / 0x1p20, used < left ? (double)(left - used) / 0x1p20 : 0,
 		(double)all / 0x1p20, c->cfg.small_reserve, (double)small / 0x1p20);
 }

@@ -128,8 +128,8 @@ static bool join_sound(const struct join_request *in)
 		join_refuse(in, -EINVAL, "job '%s': an elastic job must be able to shrink", q->job);
 	else if (q->flags & JOB_ELASTIC && (q->max_size < q->size || q->max_size > CTL_WORKERS_MAX))
 		join_refuse(in, -EINVAL,
-			"job '%s': an elastic job of %u workers can have a maximum of %u to %u "
-			"workers, not %u",
+			"job '%s' has %u workers: the largest number of workers must be from %u "
+			"to %u, not %u",
 			q->job, q->size, q->size, CTL_WORKERS_MAX, q->max_size);
 	else if (q->rank != CTL_NO_ID && q->rank >= most)
 		join_refuse(in, -EINVAL, "job '%s': rank %u is too large for at most %u workers",

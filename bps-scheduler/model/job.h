@@ -132,7 +132,8 @@ struct sched_job {
 	/* Text that names the first machine that the job lost and the reason. NULL: the job has
 	 * lost no machine. Not durable. */
 	char *first_loss;
-	/* the open transaction has changed the job, which is in the list c->dirty_jobs */
+	/* the open transaction has changed something of the job; so the job is in the list
+	 * c->dirty_jobs */
 	bool is_dirty;
 	/* the open transaction changed the job itself: JOB or JOB_END must be sent */
 	bool is_changed;

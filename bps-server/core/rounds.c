@@ -170,8 +170,8 @@ static bool contrib_borrow(struct srv_core *core, struct seat *seat, const struc
 	return true;
 }
 
-/* Return the slot to which a contribution belongs. Returns NULL if the contribution is a duplicate,
- * because the slot holds a later round. Also returns NULL if the contribution's round is out of
+/* Return the slot to which a contribution belongs. Returns NULL if the slot holds a later round:
+ * the contribution is then a duplicate. Also returns NULL if the contribution's round is out of
  * order; in that case the connection is being closed. */
 static struct slot *contrib_slot(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {

@@ -130,8 +130,8 @@ int node_auth_changed(void *ctx, struct err_text *err);
 void node_close(struct node *n);
 
 /* Take the member id that the scheduler has assigned. Returns 1 the first time, and 0 when the
- * scheduler assigns the same id again. When the scheduler assigns another id, returns BPS_EDUP and
- * ends the process. */
+ * scheduler assigns the same id again. When the scheduler assigns another id, begins to end the
+ * process and returns BPS_EDUP. */
 int node_welcome(struct node *n, uint32_t id);
 /* Implement refused of struct member_ops: end the process. ctx: a struct that begins with a struct
  * node. */

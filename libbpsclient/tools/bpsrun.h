@@ -110,9 +110,9 @@ struct spawn_plan {
 	const char *const *env; /* environment variables to set: name, value, ..., NULL */
 	int out, err;           /* stdout and stderr of the child; -1: those of bpsrun */
 	int keep;               /* another descriptor that the child inherits; -1: none */
-	/* Descriptors that the child gets as from a service manager, with numbers from 3 on
-	 * (sd_listen_fds(3)). The number of the descriptor `keep` is above these numbers. fd_names:
-	 * names of the descriptors, separated by ':'. */
+	/* Descriptors to pass to the child in the way of a service manager (sd_listen_fds(3)):
+	 * their numbers begin at 3. The number of the descriptor `keep` is above these numbers.
+	 * fd_names: names of the descriptors, separated by ':'. */
 	const int *fds;
 	unsigned n_fds;
 	const char *fd_names;

@@ -117,7 +117,7 @@ def test_agent_cut_off_only_from_the_scheduler_keeps_its_job(cluster):
         stop.touch()
         c.finish(started)
         assert "a1: suspect -> down" not in c.scheduler.log.read_text()
-        # An agent is declared dead in time if neither the scheduler nor a server receives from it.
+        # An agent from which neither the scheduler nor a server receives anything is declared dead.
         a.kill(signal.SIGSTOP)
         c.wait_for(
             "agent a1 is declared dead",

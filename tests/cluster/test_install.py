@@ -13,8 +13,8 @@ pytestmark = pytest.mark.xdist_group("install")  # only one `make install` may r
 
 PREFIX = "/opt/bps"
 DAEMONS = ("scheduler", "server", "agent")
-# Largest exposure that systemd-analyze security may report, in tenths: from 0 to 100 for a service
-# without any protection.
+# Largest exposure that systemd-analyze security may report, in tenths. A service without any
+# protection has 100.
 EXPOSURE = {"scheduler": 13, "server": 20, "agent": 23}
 
 

@@ -16,8 +16,8 @@ struct peek {
 	uint64_t round, pgen; /* identify the result to look up */
 };
 
-/* Return whether the partition has accepted the result of that round. False for an unknown
- * partition. */
+/* Return whether the partition that p names has accepted the result of the round that p names.
+ * False for an unknown partition. */
 bool peek_has(const struct agt_core *core, const struct peek *p);
 /* Return whether every partition of a job has a connection to its server. n_tensors: the number of
  * tensors that the job will have. */

@@ -489,7 +489,7 @@ static inline void cut(struct agt_world *w, unsigned s)
 
 /* ---- states of a partition ---- */
 
-/* Make a world of two partitions, with partition 0 in the given state. */
+/* States of partition 0 in which a test can begin. */
 enum agt_scene {
 	SCENE_READY,
 	SCENE_SENT,

@@ -48,7 +48,8 @@ enum strategy {
 	STRATEGY_ROOTS,
 	STRATEGY_CE,
 };
-/* Names of the strategies for a setting, in the order of the enum and NULL-terminated. */
+/* The strategies' names, which are the values of a setting: in the order of the enum, and
+ * NULL-terminated. */
 extern const char *const strategy_words[];
 
 enum plan_op {

@@ -363,7 +363,8 @@ static void only_users_with_little_get_the_reserve(void **state)
 	clear(&w);
 	declare(&w, 21, 0, "x", DTYPE_F32, 1);
 	SAID(&w, "21 TENSOR_FAIL x code=10012 tensor 'x' of job 'x': its sums take 0.0 MiB, but "
-		 "the servers have only 0.0 of 2.0 MiB left; 50% of all is reserved for users who "
+		 "the servers have only 0.0 of 2.0 MiB left; 50% of their memory is reserved for "
+		 "users who "
 		 "need at most 0.1 MiB; see bps-scheduler's --small-user-reserve");
 	for (uint32_t i = 0; i < 2; i++) {
 		msg.join.rank = i;

@@ -255,7 +255,7 @@ static void elastic_job_is_refused_with_the_condition_that_it_breaks(void **stat
 	elastic_job(&w);
 	w.max_size = 1;
 	join(&w, 23, 0, 2, 12);
-	SAID(&w, "can have a maximum of 2 to 65536 workers, not 1");
+	SAID(&w, "has 2 workers: the largest number of workers must be from 2 to 65536, not 1");
 	clear(&w);
 	w.max_size = 3;
 	w.flags &= ~(uint32_t)JOB_SHRINK;
