@@ -156,7 +156,7 @@ static uint64_t core_random(void *ctx)
 	return v;
 }
 
-/* ---- messages of the scheduler ---- */
+/* ---- messages from the scheduler ---- */
 
 /* Handle the scheduler's report of a server. Notify the core if the server's instance or state has
  * changed. */
@@ -229,7 +229,7 @@ static void on_message(struct agent *a, const struct ctl_msg *m)
 		break;
 	default:
 		log_rated(LOG_WARN,
-			"ignoring a message of the scheduler that no agent handles: type=%s",
+			"ignoring a message from the scheduler that no agent handles: type=%s",
 			ctl_type_name(m->type));
 	}
 }

@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_AGENT_H
 #define BPS_AGENT_AGENT_H
 /* Interface of the agent's data thread for the control thread: start the thread, pass it messages
- * of the scheduler, read its figures, and end it. The data thread serves trainers on the UNIX
+ * from the scheduler, read its figures, and end it. The data thread serves trainers on the UNIX
  * socket and runs the core (core/core.h).
  *
  *   model/     the structs that all files of the thread share

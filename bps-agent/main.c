@@ -160,7 +160,7 @@ static void post(struct agent_app *app, enum agent_event event, struct member_ms
 {
 	if (app->agent && agent_post(app->agent, event, m, NULL) == 0)
 		return;
-	log_error("the data thread no longer accepts messages, restarting");
+	log_error("restarting, because the data thread no longer accepts messages");
 	daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 }
 
@@ -299,7 +299,7 @@ static int go_on(struct agent_app *app, struct err_text *err)
 	return rc < 0 ? err_set(err, rc, "cannot continue the jobs of the previous process") : 0;
 }
 
-/* End the process, because the scheduler has not answered LEAVE in time. */
+/* End the process, because the scheduler has not answered LEAVE within LEAVE_US. */
 static void on_stop_timer(evutil_socket_t fd, short what, void *arg)
 {
 	struct agent_app *app = arg;

@@ -17,7 +17,7 @@
 #include "common/control/ctlchan.h"
 #include "common/daemon/daemon.h"
 
-/* largest number of HTTP requests that wait for answers of agents at a time */
+/* largest number of HTTP requests that wait for answers from agents at the same time */
 #define STATUS_WAIT_MAX 64
 
 struct sched_opts {

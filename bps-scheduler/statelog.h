@@ -30,8 +30,8 @@ struct statelog;
 
 /* Open the log in dir. Creates dir and the log if they do not exist. Passes every record to fn, in
  * order. If fn returns an error, the log counts as broken. Errors: -EBUSY another scheduler uses
- * dir; BPS_EVERSION a newer release wrote the log; -EBADMSG the log is broken; -errno. err: a
- * sentence with the next step for the operator. */
+ * dir; BPS_EVERSION the log has a format that this release does not read; -EBADMSG the log is
+ * broken; -errno. err: a sentence with the next step for the operator. */
 int statelog_open(struct statelog **ret, const char *dir,
 	int (*fn)(void *ctx, const struct state_record *rec, struct err_text *err), void *ctx,
 	struct err_text *err);

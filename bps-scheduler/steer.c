@@ -1,6 +1,6 @@
 /* Implements the verbs, which are the commands of operators (steer.h). Contains the table of verbs,
- * the check whether the caller may use them, and one function for each verb. The functions change
- * the core at once and never wait. All functions run on the core's thread. */
+ * the check of whether the caller may use them, and one function for each verb. The functions
+ * change the core at once and never wait. All functions run on the core's thread. */
 #include "bps-scheduler/steer.h"
 
 #include <errno.h>

@@ -128,7 +128,9 @@ static void post_all(struct srv_app *app, enum thread_event event, struct member
 			continue;
 		/* A lost plan would leave agents waiting. Therefore restart: a new process receives
 		 * the complete state. */
-		log_error("a data thread accepts no messages, restarting the server: thread=%u", i);
+		log_error("restarting the server, because a data thread accepts no messages: "
+			  "thread=%u",
+			i);
 		daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 	}
 }
@@ -428,7 +430,7 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	metric_value(out, "bps_server_fenced_total", (double)f.core.fenced_old, "dir", "old", NULL);
 	metric_value(out, "bps_server_fenced_total", (double)f.core.fenced_new, "dir", "new", NULL);
 	counter(out, "bps_server_donations_total", "results donated by agents", f.core.donations);
-	counter(out, "bps_server_late_total", "contributions for which their round did not wait",
+	counter(out, "bps_server_late_total", "contributions for which the round did not wait",
 		f.core.late);
 	counter(out, "bps_server_crc_errors_total", "payloads with a wrong crc", f.core.crc_errors);
 	counter(out, "bps_server_protocol_errors_total", "connections closed for protocol errors",
@@ -488,7 +490,8 @@ static void settings_changed(void *ctx)
 
 	for (unsigned i = 0; i < app->n_started; i++)
 		if (thread_set_peer_window(app->threads[i], app->opts.window_bytes) < 0)
-			log_error("data thread %u did not accept the new peer-window, reload again",
+			log_error("data thread %u did not accept the new peer-window: reload "
+				  "bps-server again",
 				i);
 }
 

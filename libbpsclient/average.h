@@ -27,8 +27,8 @@
 bool average_is_needed(const struct bps_tensor *t, enum bps_op op);
 /* Declare the companion, unless it exists. Convert the tensor's values to the wider type, and write
  * them to the companion's input. Waits for the agent to accept the declaration. Errors: BPS_EBUSY a
- * round is in flight; the failure of the tensor; -EINVAL the name is too long; those of
- * bps_declare. Sets bps_last_error. */
+ * round is in flight; -EINVAL the name is too long; those of bps_declare; the error with which the
+ * tensor has failed. Sets bps_last_error. */
 int average_prepare(struct bps_tensor *t);
 /* Submit the companion, which average_prepare has filled, for the round t->round of its tensor. The
  * ring must have room. The caller holds ring_mutex. */

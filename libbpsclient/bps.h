@@ -68,7 +68,7 @@ enum bps_code {
 	BPS_EQUOTA = -10012,    /* a quota is exhausted; bps_last_error() states the limit */
 	BPS_EPROTO = -10013,    /* the peer violated the protocol */
 	BPS_EVERSION = -10014,  /* library and agent are not compatible */
-	BPS_EAUTH = -10015,     /* worker's token (BPS_JOB_TOKEN) differs from the job's token */
+	BPS_EAUTH = -10015,     /* the worker's token (BPS_JOB_TOKEN) differs from the job's */
 	BPS_ENOTFOUND = -10016,
 	BPS_EDUP = -10017, /* another worker of the job has this rank */
 	BPS_ECLOSED = -10018,
@@ -166,12 +166,13 @@ BPS_API int bps_local_size(const struct bps *b);
  * another type or count), BPS_EQUOTA. */
 BPS_API int bps_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_elems,
 	struct bps_tensor **ret);
-/* Declare n tensors in one request to the agent. Writes n handles to ret. */
+/* A declaration for bps_declare_group. */
 struct bps_decl {
 	const char *name;
 	enum bps_dtype dtype;
 	uint64_t n_elems;
 };
+/* Declare n tensors in one request to the agent. Writes n handles to ret. */
 BPS_API int bps_declare_group(
 	struct bps *b, const struct bps_decl *decls, size_t n, struct bps_tensor **ret);
 
@@ -181,8 +182,8 @@ BPS_API void *bps_input(struct bps_tensor *t);
 /* Return the result of the last completed round; NULL before the first round is complete. */
 BPS_API const void *bps_output(const struct bps_tensor *t);
 /* Get the addresses of the tensor's two result buffers, which are constant until bps_suspend or
- * bps_close. The result of round n (bps_tensor_info) is in ret[n & 1]. So the caller can prepare a
- * reference to the next result before that round is complete. An average of integers is not in
+ * bps_close. The result of round n (bps_tensor_info) is in ret[n & 1]. So the caller knows the
+ * address of the next result before the next round is complete. An average of integers is not in
  * these buffers: only bps_output returns it. Errors: -EINVAL the tensor lies in device memory;
  * BPS_ECLOSED. */
 BPS_API int bps_outputs(const struct bps_tensor *t, const void *ret[2]);
@@ -225,10 +226,11 @@ BPS_API int bps_poll(struct bps_tensor *t);
  * write to the tensor's input, and may wait again. */
 BPS_API int bps_wait(struct bps_tensor *t, uint32_t timeout_ms);
 /* Wait as bps_wait does, but also return -EINTR after a signal in this thread, and at least twice a
- * second. The round is then still in flight, and the caller may wait again. For languages that do
- * not handle a signal before a C function returns. begun_ns: the caller sets *begun_ns to 0 before
- * the first call. This call sets it to the time at which the wait began, so that timeout_ms limits
- * all calls together. Errors: those of bps_wait; -EINTR; -EINVAL t or begun_ns is NULL. */
+ * second. The round is then still in flight, and the caller may wait again. Made for languages that
+ * handle a signal only after a C function has returned. begun_ns: the caller sets *begun_ns to 0
+ * before the first call. The first call sets *begun_ns to the time at which the wait began, so that
+ * timeout_ms limits all calls together. Errors: those of bps_wait; -EINTR; -EINVAL t or begun_ns is
+ * NULL. */
 BPS_API int bps_wait_intr(struct bps_tensor *t, uint32_t timeout_ms, uint64_t *begun_ns);
 BPS_API int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms);
 /* Wait until the round of one or more of n tensors is complete or has failed, for at most
@@ -255,7 +257,8 @@ struct bps_info {
 };
 BPS_API int bps_tensor_info(const struct bps_tensor *t, struct bps_info *ret);
 
-/* The workers of the job by rank, including those that were lost since it began. */
+/* A worker in the lists of bps_workers and bps_contributor_list. The lists have all workers of the
+ * job by rank, including those that were lost since the job began. */
 struct bps_worker {
 	int32_t rank;
 	int32_t is_lost;
@@ -273,19 +276,20 @@ BPS_API int bps_workers(struct bps *b, struct bps_worker *ret, size_t n, uint64_
  * be in flight, and no other thread may use the tensor. */
 BPS_API int bps_contributor_list(struct bps_tensor *t, struct bps_worker *ret, size_t n);
 
-/* Get the network traffic of this machine's agent, summed over all jobs of the agent. The traffic
- * includes neither memory shared with servers of this machine nor the headers of TCP and lower
- * layers. The call also works after the job has failed. Errors: BPS_ENOAGENT, BPS_ETIMEDOUT,
- * BPS_ECLOSED while suspended, -EOPNOTSUPP the agent is of an older release. */
+/* Network traffic of this machine's agent, summed over all jobs of the agent. The traffic includes
+ * neither memory shared with servers of this machine nor the headers of TCP and lower layers. */
 struct bps_traffic {
 	/* Random number of the agent's process. A restarted agent has another number and counts
 	 * from 0 */
 	uint64_t instance;
-	/* Number of bytes sent: messages, and values to sum, which are counted when they are
-	 * offered */
+	/* Number of bytes sent: messages, and values to sum, which are counted when the agent
+	 * offers them to a server */
 	uint64_t sent_bytes;
 	uint64_t received_bytes; /* number of bytes received: messages, and results of sums */
 };
+/* Get the agent's network traffic. The call also works after the job has failed. Errors:
+ * BPS_ENOAGENT, BPS_ETIMEDOUT, BPS_ECLOSED while suspended, -EOPNOTSUPP the agent is of an older
+ * release. */
 BPS_API int bps_traffic(struct bps *b, struct bps_traffic *ret);
 
 /* Collectives on small host data, built on push_pull. All workers must call the same collectives in
@@ -335,14 +339,14 @@ BPS_API int bps_gpu_alloc(struct bps *b, uint64_t n_bytes, void **ret);
  * not before bps_close or bps_gpu_release. Errors: -EOPNOTSUPP CUDA cannot share the memory,
  * because it comes from a pool or is managed. */
 BPS_API int bps_gpu_import(struct bps *b, void *ptr, uint64_t n_bytes);
-/* Release memory of bps_gpu_alloc or bps_gpu_import. Waits until the GPU has done the work that is
- * queued on its streams. Tensors in the memory cannot be submitted any more, and their names stay
- * in use. A round does not count as in flight if its result has reached the stream. Errors:
- * BPS_EBUSY a tensor in the memory is in flight; -EINVAL ptr is no such memory; those of
- * bps_wait. */
+/* Release memory that bps_gpu_alloc has allocated or bps_gpu_import has imported. Waits until the
+ * GPU has done the work that is queued on its streams. Tensors in the memory cannot be submitted
+ * any more, and their names stay in use. A round does not count as in flight if its result has
+ * reached the stream. Errors: BPS_EBUSY a tensor in the memory is in flight; -EINVAL ptr is no such
+ * memory; those of bps_wait. */
 BPS_API int bps_gpu_release(struct bps *b, void *ptr);
 /* Declare a tensor in device memory at ptr, like bps_declare. The tensor's values must lie within
- * one piece of memory of bps_gpu_alloc or bps_gpu_import. */
+ * one piece of memory that bps_gpu_alloc has allocated or bps_gpu_import has imported. */
 BPS_API int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_elems,
 	void *ptr, struct bps_tensor **ret);
 /* Submit a tensor in device memory. Errors: BPS_EBUSY 8 rounds are in flight; -EOPNOTSUPP an

@@ -65,7 +65,7 @@ struct bps_tensor {
 	bool is_released;
 	uint64_t round;
 	void *copy_dst; /* destination of a copy of the result, or NULL */
-	/* For a tensor of a collective: offset in the input from which on all bytes are zero */
+	/* For a tensor of a collective: offset in the input; all bytes from there on are zero */
 	size_t n_filled;
 
 	/* State of the companion and its results; allocated by the first average of integers */
@@ -84,7 +84,7 @@ struct bps {
 	 * that this process is the child. The check of the page costs no system call, and also
 	 * detects clone(). */
 	uint32_t *is_ours;
-	pid_t pid; /* process id, for the check if the kernel cannot zero the page; else 0 */
+	pid_t pid; /* process id, checked if the kernel cannot zero that page; else 0 */
 	bool is_single;
 	struct session session;
 	uint64_t barrier; /* number of the last barrier that this worker has passed */
@@ -163,8 +163,8 @@ struct bps_tensor *tensor_awaited(struct bps_tensor *t);
 /* Return the code with which the tensor has failed, or 0. *ret_failed: t, or the companion if the
  * companion has failed; may be NULL. */
 int tensor_status(const struct bps_tensor *t, const struct bps_tensor **ret_failed);
-/* Set bps_last_error to why the tensor, or its session, has failed. Asks the agent for the reason.
- * Returns code. */
+/* Set bps_last_error to the reason for the failure of the tensor or its session. Asks the agent for
+ * the reason. Returns code. */
 int tensor_explain(const struct bps_tensor *t, int code);
 /* Set bps_last_error to a sentence about the round in flight. Returns BPS_EBUSY. */
 int tensor_explain_busy(const struct bps_tensor *t);

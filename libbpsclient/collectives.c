@@ -281,8 +281,9 @@ int bps_broadcast(struct bps *b, void *data, size_t n_bytes, int root, uint32_t 
 	if (rc < 0)
 		return rc;
 	if (root < 0 || root >= b->size)
-		rc = last_error_set(-EINVAL, "broadcast: root %d is not a rank of job '%s' of %d",
-			root, b->options.job, b->size);
+		rc = last_error_set(-EINVAL,
+			"broadcast: root %d is not a rank of job '%s' of %d workers", root,
+			b->options.job, b->size);
 	else
 		rc = check_memory(data, n_bytes, "broadcast: data");
 	if (!rc)

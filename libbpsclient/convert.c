@@ -17,7 +17,7 @@
 
 /* Number of fraction bits: f64 has 52, f32 has 23, f16 has 10, bf16 has 7. Bias of the exponent:
  * f32 has 127, f16 has 15. */
-#define BF16_DROPPED 45 /* number of bits that bf16 has fewer than f64 in its fraction: 52 - 7 */
+#define BF16_DROPPED 45 /* bits by which the fraction of bf16 is shorter than that of f64: 52 - 7 */
 #define F16_DROPPED  42
 #define BF16_NORMAL  0x1p-126 /* smallest normal number of bf16 */
 #define F16_NORMAL   0x1p-14
@@ -48,9 +48,9 @@ static inline float float_of(uint32_t bits)
 }
 
 /* Round x to a type whose fraction is `dropped` bits shorter than that of f64. normal: the type's
- * smallest normal number. A number below that is a multiple of `least`, the type's smallest number.
- * Adding a number whose last bit is worth `least`, and subtracting it again, rounds to such a
- * multiple. */
+ * smallest normal number. The type's numbers below `normal` are multiples of `least`, the smallest
+ * one above 0. Adding a number whose last bit is worth `least`, and subtracting it again, rounds to
+ * such a multiple. */
 static inline double round_even(double x, unsigned dropped, double normal, double least)
 {
 	double rounder = 0x1.8p52 * least, small = (x + rounder) - rounder, large;
@@ -59,7 +59,7 @@ static inline double round_even(double x, unsigned dropped, double normal, doubl
 	memcpy(&bits, &x, sizeof(bits));
 	bits = (bits + (below >> 1) + (bits >> dropped & 1)) & ~below;
 	memcpy(&large, &bits, sizeof(large));
-	/* Keep a NaN, because rounding may carry out of the fraction and change the NaN */
+	/* Keep a NaN: a carry from its fraction into its exponent could change the NaN */
 	large = x == x ? large : x;
 	small = __builtin_copysign(small, x);
 	return __builtin_fabs(x) < normal ? small : large;

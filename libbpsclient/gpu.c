@@ -101,7 +101,7 @@ int bps_gpu_import(struct bps *b, void *ptr, uint64_t n_bytes)
 	return rc < 0 ? explain(rc, "bps_gpu_import") : 0;
 }
 
-/* Find a tensor in the region with a round in flight. Returns NULL if there is none. The caller
+/* Find a tensor that lies in the region and is in flight. Returns NULL if there is none. The caller
  * holds ring_mutex. */
 static const struct bps_tensor *in_flight_there(struct bps *b, uint32_t region)
 {
@@ -226,7 +226,7 @@ int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint6
 		return rc;
 	if (!gpu_link_find(b->gpu, ptr, n_elems * dtype_bytes(dtype), &place.region, &place.offset))
 		return last_error_set(-EINVAL,
-			"tensor '%s': its %llu bytes at %p are not within one piece of memory of "
+			"tensor '%s': its %llu bytes at %p are not within one piece of memory from "
 			"bps_gpu_alloc or bps_gpu_import",
 			name, (unsigned long long)(n_elems * dtype_bytes(dtype)), ptr);
 	if (place.offset % dtype_bytes(dtype))

@@ -13,8 +13,8 @@
  * watcher then releases every stream that waits for a sum, because no sum will come. The watcher
  * calls neither CUDA nor the caller's code.
  *
- * Locks: `lock` serialises requests and the list of regions. `lock` is taken after the locks in
- * client.h. */
+ * Locks: `lock` serialises requests and protects the list of regions. `lock` is taken after the
+ * locks in client.h. */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -83,8 +83,8 @@ struct client_gpu {
 	int stop_fd;
 	_Atomic int failure; /* code of the first failure, or 0; stored after failure_text */
 	/* The executor has ended without reporting a reason, but the agent may report a reason. Set
-	 * before `failure`. The thread that reads the failure resets this flag, and asks the
-	 * agent. */
+	 * before `failure`. The thread that reads the failure resets this flag, and waits for the
+	 * agent's report. */
 	atomic_bool is_unexplained;
 	struct err_text failure_text;
 };

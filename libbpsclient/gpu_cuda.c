@@ -356,8 +356,8 @@ static int share_mappings(CUdeviceptr addr, uint64_t bytes, struct gpu_memory *r
 		if (n && size != ret->chunk_bytes)
 			rc = err_set(err, -EOPNOTSUPP,
 				"this memory has a mapping of %zu bytes after mappings of %llu "
-				"bytes, but all must have one size: copy the values into memory of "
-				"bps_gpu_alloc",
+				"bytes, but all mappings must have the same size: copy the values "
+				"into memory from bps_gpu_alloc",
 				size, (unsigned long long)ret->chunk_bytes);
 		else if (n == max)
 			rc = err_set(err, -EOPNOTSUPP,
@@ -411,7 +411,7 @@ static int cuda_share(struct client_gpu *g, const void *ptr, uint64_t bytes, str
 	else
 		rc = err_set(err, -EOPNOTSUPP,
 			"CUDA cannot share this memory (it is from a pool, managed, or not on the "
-			"GPU; handle types 0x%llx): copy the values into memory of bps_gpu_alloc",
+			"GPU; handle types 0x%llx): copy the values into memory from bps_gpu_alloc",
 			types);
 	leave(g, old);
 	return rc;

@@ -70,7 +70,7 @@ static int host_share(struct client_gpu *g, const void *ptr, uint64_t bytes, str
 	(void)max;
 	return err_set(err, -EOPNOTSUPP,
 		"this process's plain memory cannot be shared with the executor: copy the values "
-		"into memory of bps_gpu_alloc");
+		"into memory from bps_gpu_alloc");
 }
 
 static int host_write(struct client_gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
@@ -99,7 +99,8 @@ static int host_wait(struct client_gpu *g, void *stream, _Atomic uint64_t *count
 			"pass NULL");
 	while (!gpu_slot_reached(atomic_load_explicit(counter, memory_order_acquire), value)) {
 		if (clock_now_ns() > deadline_ns)
-			return err_set(err, BPS_ETIMEDOUT, "round %llu did not complete in time",
+			return err_set(err, BPS_ETIMEDOUT,
+				"round %llu did not complete before the time-out",
 				(unsigned long long)value);
 		nanosleep(&look, NULL);
 	}

@@ -16,7 +16,7 @@
 #include "common/base/clock.h"
 #include "libbpsclient/gpu.h"
 
-/* longest sleep of the watcher in milliseconds; the end of a connection or stop_fd wakes it
+/* longest sleep of the watcher in milliseconds; a connection that ends, or stop_fd, wakes it
  * earlier */
 #define WATCH_MS 10000
 
@@ -59,8 +59,8 @@ static int receive(
 }
 
 /* Send m and receive the answer to m in *a, which the caller frees. Drops all frames before the
- * answer. The caller holds the lock. Errors: BPS_ETIMEDOUT, BPS_EDEVICE, the connection's failure;
- * with a sentence in err. */
+ * answer. The caller holds the lock. Errors: BPS_ETIMEDOUT, BPS_EDEVICE, or the error with which
+ * the connection has failed; err gets a sentence. */
 static int request(struct client_gpu *g, struct local_msg *m, const int *fds, unsigned n_fds,
 	uint16_t type, uint32_t timeout_ms, struct local_frame *a, struct err_text *err)
 {

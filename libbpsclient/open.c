@@ -124,7 +124,7 @@ static int set_faults(void)
 }
 
 /* Environment variables of BytePS, a similar service, that select a mode which bps does not have. A
- * user who sets one of them expects another result than bps gives, so rank 0 prints a warning. */
+ * user who sets one of them expects that mode, so rank 0 prints a warning. */
 static const struct {
 	const char *name, *advice;
 } ignored[] = {

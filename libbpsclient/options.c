@@ -382,8 +382,8 @@ static int settle_elastic(struct client_options *o)
 		o->max_size = o->size;
 	if (o->max_size < o->size || o->max_size > CTL_WORKERS_MAX)
 		return last_error_set(-EINVAL,
-			"max_size %d (BPS_MAX_SIZE) is not from %d, the size with which the job "
-			"begins, to %d",
+			"max_size %d (BPS_MAX_SIZE) is not in the range from %d (the job's size at "
+			"the start) to %d",
 			o->max_size, o->size, CTL_WORKERS_MAX);
 	o->may_shrink |= o->is_elastic;
 	return 0;
@@ -416,8 +416,8 @@ int client_options_resolve(const struct bps_options *opt, struct client_options 
 	if (rc < 0)
 		return rc;
 	if (opt->elastic > 0)
-		/* Set is_elastic before take_launcher, which accepts a rank above the size only in
-		 * an elastic job. */
+		/* Set is_elastic before take_launcher, which requires a rank below the size unless
+		 * the job is elastic. */
 		o.is_elastic = true;
 	if ((rc = env_bool("BPS_ELASTIC", &o.is_elastic)) < 0 ||
 		(rc = take_launcher(opt->rank >= 0 && opt->size >= 0, &o)) < 0 ||

@@ -263,8 +263,9 @@ static int explain_request(struct session *s, int rc, const char *what, struct e
 		return err_set(err, rc, "%s: %s", what, why.s);
 	}
 	if (rc == -ETIMEDOUT)
-		return err_set(err, BPS_ETIMEDOUT, "%s: the agent at '%s' did not answer in time",
-			what, s->options->socket);
+		return err_set(err, BPS_ETIMEDOUT,
+			"%s: the agent at '%s' did not answer before the time-out", what,
+			s->options->socket);
 	if (rc == -EOPNOTSUPP)
 		return err_set(
 			err, rc, "%s: the agent is of an older release: upgrade bps-agent", what);
@@ -453,7 +454,8 @@ void session_close(struct session *s)
 
 /* Translate the agent's answer for one declared tensor into addresses in this process. bytes: size
  * of each buffer. on_device: the tensor is in device memory and has no buffers in this process.
- * Returns 0, even if the agent has refused the tensor, or the code of the session's failure. */
+ * Returns 0 even if the agent has refused the tensor. Errors: the error with which the session has
+ * failed. */
 static int take_slot(struct session *s, const struct local_slot *m, uint64_t bytes, bool on_device,
 	struct session_slot *ret)
 {
@@ -499,7 +501,7 @@ static int ask(struct session *s, struct local_msg *m, uint16_t answer_type, uin
 	*f = (struct local_frame){.mem = NULL};
 	if (rc < 0)
 		return err_set(err, BPS_ETIMEDOUT,
-			"%s: another thread still waits for an answer of the agent", what);
+			"%s: another thread still waits for an answer from the agent", what);
 	rc = request(s, m, answer_type, deadline_ns, f);
 	if (!rc)
 		return 0;
@@ -529,7 +531,7 @@ int session_declare(struct session *s, const struct local_decl *decls, const uin
 		return rc;
 	if (f.msg.declared.n_slots != n)
 		rc = session_cut(s, BPS_EPROTO,
-			"its answer DECLARED has another number of tensors than the request");
+			"its answer DECLARED does not have as many tensors as the request");
 	for (uint32_t i = 0; !rc && i < n; i++)
 		rc = take_slot(
 			s, &f.msg.declared.slots[i], bytes[i], decls[i].region != 0, &ret[i]);
@@ -598,7 +600,7 @@ static int ask_together(struct session *s, struct local_msg *m, uint16_t answer_
 
 	if (rc < 0)
 		return err_set(err, BPS_ETIMEDOUT,
-			"%s: another thread still waits for an answer of the agent", what);
+			"%s: another thread still waits for an answer from the agent", what);
 	rc = request(s, m, answer_type, deadline_ns, &f);
 	if (rc < 0 && rc != -ETIMEDOUT)
 		rc = explain_request(s, rc, what, err);

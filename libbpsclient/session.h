@@ -10,7 +10,7 @@
  * serialises the use of the socket: the thread that holds the lock sends a request and reads until
  * the answer comes, and handles other messages in between. Completions do not use the socket:
  * threads read them from the control page. After a failure the session stays failed; all threads
- * see it in `failure`.
+ * find the failure's code in `failure`.
  *
  * After a failure is reported, the caller may write to its inputs. But a server on this host sums
  * inputs in place (docs/reference/faults.md, B6), even after the agent has died. So the session
@@ -79,8 +79,8 @@ int session_open(struct session *s, const struct client_options *options, struct
 void session_close(struct session *s);
 
 /* Declare n <= LOCAL_DECLARE_MAX tensors. bytes[i]: bytes of one buffer of the i-th tensor. ret:
- * array of n answers. The answer for a refused tensor has a negative code. Errors, with a sentence
- * in err: the session's failure, BPS_ETIMEDOUT, BPS_EPROTO. */
+ * array of n answers. The answer for a refused tensor has a negative code. Errors: BPS_ETIMEDOUT,
+ * BPS_EPROTO, or the error with which the session has failed; err gets a sentence. */
 int session_declare(struct session *s, const struct local_decl *decls, const uint64_t *bytes,
 	uint32_t n, struct session_slot *ret, struct err_text *err);
 /* Get a connection to the executor, the process that drives the GPUs for this job. Owns: the caller
@@ -95,33 +95,34 @@ int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err)
  * answer came. */
 #define SESSION_WHY_MS 900
 int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_text *ret);
-/* Wait for the other workers at barrier number `number` until deadline_ns, which is timeout_ms
- * after the call's start. ret->n_new: number of workers that joined the job at this barrier.
- * ret->root: the lowest rank that had joined before this barrier. Errors, with a sentence in err:
- * BPS_ETIMEDOUT, the session's or the job's failure. */
+/* Result of session_barrier. n_new: number of workers that joined the job at this barrier. root:
+ * the lowest rank that had joined before this barrier. */
 struct session_passed {
 	uint32_t n_new, root;
 };
+/* Wait for the other workers at barrier number `number` until deadline_ns, which is timeout_ms
+ * after the call's start. Errors: BPS_ETIMEDOUT, or the error with which the session or the job has
+ * failed; err gets a sentence. */
 int session_barrier(struct session *s, uint64_t number, uint64_t deadline_ns, uint32_t timeout_ms,
 	struct session_passed *ret, struct err_text *err);
 /* Request a part of a list of workers. The part begins with entry number `first`. The list has the
  * workers of the job if tensor is UINT32_MAX, else the workers that contributed to the last sum of
- * the tensor. Calls fn with the answer. Errors, with a sentence in err: the session's failure,
- * BPS_ETIMEDOUT. */
+ * the tensor. Calls fn with the answer. Errors: BPS_ETIMEDOUT, or the error with which the session
+ * has failed; err gets a sentence. */
 int session_workers(struct session *s, uint32_t tensor, uint32_t first,
 	void (*fn)(void *ctx, const struct local_people *page), void *ctx, struct err_text *err);
 /* Request the agent's network traffic. Errors: those of session_workers; -EOPNOTSUPP the
  * agent's release does not report traffic. */
 int session_traffic(struct session *s, struct local_traffic *ret, struct err_text *err);
-/* Make the submissions that the caller has pushed visible to the agent. Wake the agent if it
+/* Let the agent see the submissions that the caller has put into the ring. Wake the agent if it
  * sleeps. */
 void session_publish(struct session *s);
 /* Read the agent's messages, for at most timeout_ms, until a message reports why the session has
  * failed. Requests of other threads wait meanwhile. Returns the failure's code, or 0. Thread:
  * any. */
 int session_await_failure(struct session *s, uint32_t timeout_ms);
-/* Read messages that have arrived, or notice the end of the agent. All threads together do this at
- * most once per SESSION_POLL_MS. Returns the failure's code, or 0. */
+/* Read messages that have arrived, or notice that the agent has ended. All threads together do this
+ * at most once per SESSION_POLL_MS. Returns the failure's code, or 0. */
 #define SESSION_POLL_MS 200
 int session_poll(struct session *s);
 /* If the session has failed, write the error text to *ret, set the cause that bps_last_failure

@@ -113,8 +113,8 @@ int bps_resume(struct bps *b, int32_t rank, int32_t size)
 	b->options.size = size;
 	if (b->options.max_size < size || !b->options.is_elastic)
 		b->options.max_size = size;
-	/* The launcher gave local rank and size with the previous rank and size, so they are no
-	 * longer valid: let the agent assign both. */
+	/* The launcher's local rank and local size belong to the previous rank and size. So they
+	 * are not valid any more: let the agent assign new ones. */
 	b->options.local_rank = b->options.local_size = -1;
 	rc = client_join(b);
 	if (rc < 0) {

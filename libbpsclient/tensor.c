@@ -367,7 +367,7 @@ static uint16_t wire_priority(const struct bps_tensor *t, int32_t priority)
 /* Check that all of n >= 1 tensors may be submitted, and that the ring has room for n_entries.
  * Marks each tensor, to find a tensor that is listed twice. The caller holds ring_mutex. *ret_bad:
  * the tensor that may not be submitted; if the session has failed, any tensor of the group. Errors:
- * BPS_EBUSY, -EAGAIN, the failure of the tensor or the session. */
+ * BPS_EBUSY, -EAGAIN, or the error with which the tensor or the session has failed. */
 static int check_group(struct bps *b, struct bps_tensor *const *tensors, size_t n, size_t n_entries,
 	struct bps_tensor **ret_bad)
 {
@@ -620,7 +620,8 @@ int bps_outputs(const struct bps_tensor *t, const void *ret[2])
 		rc = last_error_set(-EINVAL, "outputs: ret is NULL");
 	if (!rc && t->region)
 		rc = last_error_set(-EINVAL,
-			"outputs: tensor '%s' lies in device memory, its sum replaces its values",
+			"outputs: tensor '%s' lies in device memory, so its sum replaces its "
+			"values",
 			t->name);
 	if (rc < 0)
 		return rc;

@@ -18,8 +18,8 @@ BEGIN {
 	sub(/^bps-/, "", role)
 	key = role == "scheduler" ? "cluster" : role
 	printf "# Settings of %s, see %s(8). Those that are commented out have their defaults. `%s\n", program, program, program
-	printf "# --check-config` checks this file, `%s --print-config` shows the values in force.\n", program
-	printf "#\n# The unit passes the key in /etc/bps/%s.key, if there; it needs no setting.\n", key
+	printf "# --check-config` checks this file, and `%s --print-config` shows the values in force.\n", program
+	printf "#\n# If /etc/bps/%s.key exists, the unit passes this key. It needs no setting.\n", key
 }
 # --help shows a setting that is yes or no without a value, so add the value here.
 /^  --[a-z-]+(=|$)/ {

@@ -39,7 +39,7 @@ qemu) want=$qemu ;;
 esac
 
 if ! command -v apt-get >/dev/null 2>&1 || ! command -v dpkg-query >/dev/null 2>&1; then
-	echo "not a Debian system: needed are what Debian calls" "$want" >&2
+	echo "not a Debian system: install the packages that Debian calls" "$want" >&2
 	exit 0
 fi
 

@@ -14,7 +14,7 @@
 # Options of up and rate:
 #   --burst BYTES   token bucket (default: 0.5 ms of RATE, at least 80000, so that no GSO packet of
 #                   64 KiB has to be cut); after an idle time this much passes at full speed, so a
-#                   message below it sees too fast a link; for latency work at 1gbit, --gso 16000
+#                   smaller message sees too fast a link; for latency work at 1gbit, --gso 16000
 #                   --burst 18000 still reaches 98 % of RATE (smaller ones fall behind the timers)
 #   --queue BYTES   queue before each shaper (default: 16 ms of RATE, at least 2000000: deep,
 #                   so that a few senders to one host lose next to nothing); beyond it: drop
@@ -52,7 +52,7 @@ lab_ns() { # print the lab's namespaces that exist now
 check_prefix() {
   [[ ${1-} =~ ^[a-z][a-z0-9]{0,7}$ ]] || die "PREFIX: 1 to 8 of a-z 0-9, a letter first"
 }
-check_uint() { [[ $2 =~ ^[0-9]{1,12}$ ]] || die "$1: a whole number wanted, not '$2'"; }
+check_uint() { [[ $2 =~ ^[0-9]{1,12}$ ]] || die "$1: must be a whole number, not '$2'"; }
 check_range() { check_uint "$1" "$2"; ((10#$2 >= $3 && 10#$2 <= $4)) || die "$1: $3 to $4"; }
 need_lab() { [[ -r $state/$1 ]] || die "no lab '$1' (netlab.sh list shows them)"; }
 get() { sed -n "s/^$2=//p" "$state/$1"; }
@@ -166,7 +166,7 @@ cmd_up() {
   done
   shape_all "$p" "$n" "$rate"
   save "$p" "$n" "$rate"
-  # The bridge forwards only some time after its ports are up. Check it before the lab is used.
+  # The bridge forwards packets only some time after its ports are up. Wait until it does.
   for ((i = 2; i <= n; i++)); do
     reach "$p-1" "$subnet.$i" || die "host 1 does not reach host $i"
   done

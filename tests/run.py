@@ -192,7 +192,7 @@ def run_pytest(build, counts, only, name, beside=False, files=("",), title="", *
         command += ["-m", "not alone" if beside else "alone"]
     start = time.monotonic()
     print(
-        f"     {title}{', what is timed' if name == 'cluster' and not beside else ''}: begins",
+        f"     {title}{', timed tests' if name == 'cluster' and not beside else ''}: begins",
         flush=True,
     )
     status, out = run(

@@ -140,8 +140,8 @@ bench-torch:
 	$(Q)tests/bench/torch_steps.py build/release --out docs/results/performance/torch.md $(BARS)
 .PHONY: huge latency bench-build bench-bars bench-torch
 
-# Run the slow targets that .ci/run leaves out in turn, at sizes that fit two hours on two
-# processors. ONLY=a,b chooses some.
+# Run in turn the slow targets that .ci/run leaves out, at sizes that fit two hours on two
+# processors. ONLY=a,b chooses some of them.
 everything:
 	$(Q)$(PYTHON) tests/everything.py \
 		$(if $(ONLY),--only $(ONLY) --out build/everything/some.md)
@@ -191,8 +191,9 @@ qemu:
 # Static analysis has a build folder of its own, so that only changed files are checked again. gcc's
 # analyser runs while the objects are compiled. A .tidy file records that clang-tidy found its
 # source clean. Unit tests are excluded from gcc's analyser and from cppcheck: cmocka's assertions
-# leave a test by a jump that these do not see. The check of gcc 12 for leaks is off, because it
-# reports memory on a list or in the caller's struct as leaked. LeakSanitizer finds leaks instead.
+# leave a test by a jump that these tools do not see. The check of gcc 12 for leaks is off, because
+# it reports memory on a list or in the caller's struct as leaked. LeakSanitizer finds leaks
+# instead.
 LINT_SRC := $(sort $(ALLSRC))
 LINT_C	:= $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 LINT_SH	:= $(shell git ls-files '*.sh' .ci/run tests/hooks 2>/dev/null)

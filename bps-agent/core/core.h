@@ -96,8 +96,8 @@ struct agt_kept_part {
 	/* crc and number of workers of the last two sums, index round & 1 */
 	uint32_t result_crc[2], workers[2];
 	/* border: the view of the last barrier at which workers joined the job. base: the last
-	 * local round before that barrier, which all members have completed. Round base + 1 has the
-	 * number 1 in messages. border is written after base. */
+	 * local round before that barrier; all members have completed this round. Round base + 1
+	 * has the number 1 in messages. border is written after base. */
 	uint64_t base, border;
 	struct member_set contributors[2];
 };
@@ -112,11 +112,11 @@ struct agt_kept_part {
  * first contribution would be delayed. */
 #define AGT_TURN_BYTES (UINT64_C(512) << 10)
 
-/* Limits for copies that bypass the CPU's caches. A result from a server on this host is copied in
- * this way if the job has AGT_MUCH_BYTES or more of tensors, and the result has AGT_MUCH_PART_BYTES
- * or more. In such a job, the first sums of a step would leave the caches before the end of the
- * step anyway. Jobs with 16 and 64 MiB were measured (docs/explanation/performance.md, point 15),
- * smaller jobs were not. */
+/* Minimum sizes for copies that bypass the CPU's caches. A result from a server on this host is
+ * copied in this way if the job has AGT_MUCH_BYTES or more of tensors, and the result has
+ * AGT_MUCH_PART_BYTES or more. In such a job, the first sums of a step would leave the caches
+ * before the end of the step anyway. Jobs with 16 and 64 MiB were measured
+ * (docs/explanation/performance.md, point 15), smaller jobs were not. */
 #define AGT_MUCH_BYTES      (UINT64_C(16) << 20)
 #define AGT_MUCH_PART_BYTES (UINT32_C(32) << 10)
 
@@ -272,9 +272,7 @@ uint64_t agt_core_heard_ns(struct agt_core *core, uint32_t server, uint64_t inst
 /* Return whether any server is connected. */
 bool agt_core_is_connected(const struct agt_core *core);
 
-/* Reasons why a partition waits for its sum. agt_tensor_stall finds the partition that has waited
- * longest. It returns false if all partitions have their sums, or if the job needs no server. Its
- * run time grows with the number of partitions. */
+/* Reasons why a partition waits for its sum. */
 enum agt_stall_kind {
 	AGT_STALL_NOWHERE, /* the partition has no server */
 	AGT_STALL_LINK,    /* the partition's server is not connected */
@@ -291,6 +289,8 @@ struct agt_stall {
 	/* time for which the partition has waited for the reason in `kind`, in ns; 0: not known */
 	uint64_t ns;
 };
+/* Find the partition that has waited longest for its sum. Returns false if all partitions have
+ * their sums, or if the job needs no server. The run time grows with the number of partitions. */
 bool agt_tensor_stall(const struct agt_tensor *t, struct agt_stall *ret);
 
 /* Do the work of one iteration of the loop: send contributions of turn_bytes (the last contribution

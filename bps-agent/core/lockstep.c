@@ -6,19 +6,19 @@
  * bytes, too (bps-scheduler/placement/place.h). But a card gives each of its connections the same
  * rate, even if one connection has more to send than another. So without control, connections with
  * few bytes finish early. Then all agents wait for the few servers with many bytes, while the cards
- * of the other servers are idle. With 4 agents and 2 separate servers, a round took a third
- * longer.
+ * of the other servers are idle. With 4 agents and 2 separate servers, a round took a third longer
+ * than the optimum.
  *
  * Connections with equal bytes do not stay in step by themselves either. Agent 1 may have sent much
  * to server 1 and little to server 2, and agent 2 the opposite. All cards are busy, but no sum is
  * complete before nearly all bytes are pushed. The results then arrive when no push is left to
- * overlap with them. 8 agents and 8 servers at 100 Mbit/s reached this state and stayed in it, and
- * the throughput fell to 60 %.
+ * overlap with them. 8 agents and 8 servers at 100 Mbit/s reached this state and stayed in it. The
+ * throughput was 60 % of the throughput in step.
  *
- * Therefore a connection is held (sends no new contribution) while its progress is ahead of the
- * connection furthest behind. A connection has a number of bytes to send in a burst of its job. Its
- * progress is the fraction of these bytes that it has sent. A burst lasts as long as the job has
- * something to send. A partition that is added during a burst starts at the progress of the
+ * Therefore a connection is held (sends no new contribution) while it has made more progress than
+ * the connection furthest behind. A connection has a number of bytes to send in a burst of its job.
+ * Its progress is the fraction of these bytes that it has sent. A burst lasts as long as the job
+ * has something to send. A partition that is added during a burst starts at the progress of the
  * connection furthest behind. So all connections finish at the same time, at the rate of the server
  * with the most bytes.
  *

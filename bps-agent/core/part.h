@@ -2,8 +2,8 @@
 #define BPS_AGENT_CORE_PART_H
 /* A partition of a tensor, and its states in a round: see the diagram in core.h.
  *   part.c          states, timers, queues, placement
- *   part_send.c     contributions, HAVE, GOT, donations, sums of jobs of one member
- *   part_receive.c  results, the reads that fetch results, other messages of the server
+ *   part_send.c     contributions, HAVE, GOT, donations, sums in jobs with one member
+ *   part_receive.c  results, the reads that fetch results, other messages from the server
  * A partition belongs to its tensor. Thread: the core's thread. */
 #include <sys/queue.h>
 

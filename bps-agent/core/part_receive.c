@@ -165,9 +165,9 @@ static void on_misfit(struct agt_part *part, const struct wire_msg *m)
 		xport_close(part->link->conn, "the result does not fit its partition");
 	else
 		agt_job_error(part->tensor->job, BPS_EPROTO,
-			"tensor %u partition %u round %llu: server %u offers a sum of %u bytes by "
-			"%u workers, which does not fit the partition; check that all machines run "
-			"the same release",
+			"tensor %u partition %u round %llu: server %u offers a sum of %u bytes "
+			"from %u workers, which does not fit the partition; check that all "
+			"machines run the same release",
 			part->tensor->id, part->index, (unsigned long long)part->round,
 			part->link->server, m->len, m->result.workers);
 }
@@ -316,8 +316,8 @@ void part_receive(struct agt_link *link, const struct wire_msg *m)
 		break;
 	default:
 		log_rated(LOG_WARN,
-			"closing the connection to a server that has sent a message that no agent "
-			"handles: server=%u type=%s",
+			"closing the connection to a server, because it sent a message that no "
+			"agent handles: server=%u type=%s",
 			link->server, wire_type_name(m->type));
 		xport_close(link->conn, "the server sent a message that no agent handles");
 	}

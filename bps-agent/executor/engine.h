@@ -31,8 +31,8 @@
  *     of each member is stored. A failure poisons the counters of all members: the engine makes the
  *     counters so large that no wait blocks. So no trainer's stream waits forever.
  *
- * The engine fails after a device error, or if a member's process ends during a round, or
- * by a call of engine_fail. Then the engine queues no more work, aborts all cliques and ends all
+ * The engine fails after a device error, if a member's process ends during a round, or when
+ * engine_fail is called. Then the engine queues no more work, aborts all cliques and ends all
  * rounds. Thread: the executor's. */
 #include <stdbool.h>
 #include <stdint.h>

@@ -36,9 +36,9 @@
 #define PAUSE_LONG_NS 200000
 /* Alarms (SIGALRM) that end this process if its loop hangs. A running agent kills an executor whose
  * loop has hung for 20 s. If the agent has ended, the process ends itself after ALARMS_MAX alarms
- * without an iteration of the loop, which takes 25 s. While the process is stopped (by a debugger,
- * or in a frozen container), all alarms count as one. The alarm is set again every ALARM_SET_NS and
- * not in each iteration, because setting the alarm is a system call. */
+ * (25 s) without an iteration of the loop. While the process is stopped (by a debugger, or in a
+ * frozen container), all alarms count as one. The alarm is set again every ALARM_SET_NS and not in
+ * each iteration, because setting the alarm is a system call. */
 #define ALARM_S      5
 #define ALARMS_MAX   5
 #define ALARM_SET_NS (1000 * NS_PER_MS)

@@ -17,9 +17,9 @@
  *   exec_trainer.c  trainers' sockets, their memory and counter pages
  *   exec_tensor.c   tensors, which the agent describes in several ring entries
  *
- * All input of trainers is checked. A trainer can harm only its own job, because the process serves
- * no other job. The process has one thread. Exit status: 0: the job is over. 1: the agent has
- * ended. 2: the executor cannot start, and has reported the reason to the agent. 3: the job has
+ * All input from trainers is checked. A trainer can harm only its own job, because the process
+ * serves no other job. The process has one thread. Exit status: 0: the job is over. 1: the agent
+ * has ended. 2: the executor cannot start, and has reported the reason to the agent. 3: the job has
  * failed. */
 #include <stdbool.h>
 #include <stdint.h>

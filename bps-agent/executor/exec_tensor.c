@@ -152,6 +152,6 @@ void exec_entry(struct exec *x, const struct ring_pair_entry *e)
 	}
 	if (rc < 0 && e->type != RING_PAIR_RUN)
 		log_rated(LOG_WARN,
-			"ignoring an invalid ring entry of the agent: type=%u tensor=%u",
+			"ignoring an invalid ring entry from the agent: type=%u tensor=%u",
 			(unsigned)e->type, e->id);
 }

@@ -334,7 +334,7 @@ const struct tensor_kind device_tensor_kind = {.has_streams = true,
 	.poison = device_poison,
 	.free = device_free};
 
-/* ---- messages of the executor ---- */
+/* ---- messages from the executor ---- */
 
 static void on_bad(
 	struct executor_link *g, struct device_tensor *d, const struct ring_pair_entry *e)
@@ -380,7 +380,7 @@ void device_tensor_on_entry(struct executor_link *g, const struct ring_pair_entr
 	}
 	if (rc < 0 && !d->tensor->failed && d->tensor->job->code == 0)
 		executor_fail(g, BPS_EPROTO,
-			"the executor sent report %u of tensor '%s' round %llu, which is "
+			"the executor sent report %u for tensor '%s' round %llu, which is "
 			"invalid in the present state of the tensor",
 			(unsigned)e->type, d->tensor->name, (unsigned long long)e->x);
 }

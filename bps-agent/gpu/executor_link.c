@@ -114,8 +114,8 @@ static void answer_all(struct executor_link *g, int code, const char *text)
 }
 
 /* Set the state OVER, and answer the trainers that wait for the executor. code, text: the reason.
- * Later messages of the executor are ignored, but the agent still waits for the end of its
- * process. */
+ * Later messages from the executor are ignored, but the agent still waits for the end of the
+ * executor's process. */
 static void over(struct executor_link *g, int code, const char *text)
 {
 	g->code = code;
@@ -548,7 +548,7 @@ const struct executor_ops executor_ops = {.tensors = &device_tensor_kind,
 	.end = executor_end,
 	.release = executor_release};
 
-/* ---- messages of the executor ---- */
+/* ---- messages from the executor ---- */
 
 static void on_ready(struct executor_link *g, const struct gpu_text *m)
 {
@@ -578,7 +578,7 @@ static void on_route(struct executor_link *g, const struct gpu_route *m)
 	if (g->state == EXECUTOR_RUNNING) {
 		if (m->n_inputs != g->n_inputs)
 			executor_fail(g, BPS_EPROTO,
-				"the executor uses another route than before the restart");
+				"the executor's route differs from its route before the restart");
 		return;
 	}
 	snprintf(g->route, sizeof(g->route), "%s", m->route);
@@ -623,7 +623,8 @@ void executor_read(struct executor_link *g)
 		if (rc == 1)
 			on_message(g, &f.msg);
 		else if (rc == BPS_EPROTO || rc == -EMFILE)
-			executor_fail(g, rc, "cannot decode a message of the executor: %s", err.s);
+			executor_fail(
+				g, rc, "cannot decode a message from the executor: %s", err.s);
 		else if (rc != -EAGAIN && g->sock_poll.data)
 			/* on_process_end reports why the executor has ended */
 			uv_poll_stop(&g->sock_poll);

@@ -54,7 +54,9 @@ static int send_later(struct agent *a, const char *name, int fd)
 	if (STAILQ_EMPTY(&a->unsent)) {
 		a->unsent_since_ns = clock_now_ns();
 		a->unsent_due_ns = a->unsent_since_ns + RESEND_NS;
-		log_info("the service manager is slow, sending the descriptor %s again", name);
+		log_info("will repeat the request for the descriptor %s, because "
+			 "the service manager is slow",
+			name);
 	}
 	STAILQ_INSERT_TAIL(&a->unsent, l, next);
 	return 0;

@@ -52,10 +52,11 @@ struct arena_owner {
 	void (*drop)(void *ctx, const struct memory *m);
 };
 
-/* The arenas of one job, or of its executor. Zeroing takes long, so memory is made on another
- * thread (memory_thread.h). If the arena `prefer` has no room, arena_alloc returns -EINPROGRESS and
- * sets want_bytes and want_kind. The caller then requests the memory from that thread and adds it
- * with arena_adopt. Then the caller calls arena_alloc again with the new arena as `prefer`. */
+/* The arenas of one job, or of its executor. Zeroing takes a long time, so memory is made on
+ * another thread (memory_thread.h). If the arena `prefer` has no room, arena_alloc returns
+ * -EINPROGRESS and sets want_bytes and want_kind. The caller then requests the memory from that
+ * thread and adds it with arena_adopt. Then the caller calls arena_alloc again with the new arena
+ * as `prefer`. */
 struct arena_set {
 	struct xport *x; /* NULL: the transport has been freed */
 	const struct arena_owner *owner;

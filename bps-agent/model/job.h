@@ -39,7 +39,8 @@ struct job {
 	struct quota_account *quota;
 	uint32_t size, flags, id; /* id: CTL_NO_ID until the scheduler has assigned it */
 	uint16_t backup;          /* number of machines that a round need not wait for */
-	/* time in ms that a round waits for late machines after the last required machine */
+	/* time in ms that a round waits for late machines after all required machines have
+	 * contributed */
 	uint32_t grace_ms;
 	uint32_t max_size; /* largest number of workers of an elastic job */
 	uint64_t barrier;  /* number of the last barrier that the job passed */

@@ -110,8 +110,8 @@ struct trainer {
 /* Functions that trainer.c calls when a trainer has sent something or ends. requests.c implements
  * them. */
 struct trainer_events {
-	/* Handle a message of the trainer. m is valid only during the call. *mem holds the strings
-	 * of m; set *mem to NULL to keep that memory. */
+	/* Handle a message from the trainer. m is valid only during the call. *mem holds the
+	 * strings of m; set *mem to NULL to keep that memory. */
 	void (*message)(struct trainer *t, const struct local_msg *m, void **mem);
 	/* Handle one entry of the trainer's ring. e: a copy of the entry, not checked yet. Errors:
 	 * a negative code, and err gets the text. After an error, the trainer is disconnected,

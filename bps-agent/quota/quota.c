@@ -12,9 +12,9 @@
 #define NS_PER_S UINT64_C(1000000000)
 /* Size of a user's token bucket, in seconds of the user's rate. */
 #define BURST_S 2
-/* A connection is refused when more of its requests in a row had to wait than the user's rate
- * allows in this number of seconds. The largest job sends far fewer requests when it declares its
- * tensors. */
+/* A connection is refused when too many of its requests in a row had to wait. The limit is the
+ * number of requests that the user's rate allows in HOPELESS_S seconds. The largest job sends far
+ * fewer requests than this limit when it declares its tensors. */
 #define HOPELESS_S 4
 /* Largest number of accounts that are kept for users without jobs or connections. */
 #define IDLE_MAX 256

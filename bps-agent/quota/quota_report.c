@@ -39,7 +39,8 @@ void quota_metrics(const struct quota_view *v, struct evbuffer *out)
 	metric_value(out, "bps_agent_quota_refused_total", (double)v->hopeless, "quota",
 		"user-requests", NULL);
 	metric_one(out, "bps_agent_requests_slowed_total", "counter",
-		"requests of trainers delayed by their user's rate limit", (double)v->slowed);
+		"trainers' requests that were delayed by their user's rate limit",
+		(double)v->slowed);
 }
 
 static json_t *row_json(const struct quota_view *v, const struct quota_row *r)

@@ -1,4 +1,4 @@
-/* Accepts trainers at the listening socket, and looks up the names of their users. Messages of
+/* Accepts trainers at the listening socket, and looks up the names of their users. Messages from
  * trainers are read in trainer.c. Thread: the data thread, except look_up, which runs on a thread
  * of libuv's pool. */
 #include "bps-agent/trainers/accept.h"

@@ -169,8 +169,8 @@ void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem)
 	handover_write_socket(t);
 	if (m->hello.abi != LOCAL_ABI)
 		rc = err_set(&err, BPS_EVERSION,
-			"libbpsclient %s uses protocol version %u, this bps-agent %s version %u: "
-			"install both from one release",
+			"libbpsclient %s uses protocol version %u, but this bps-agent %s uses "
+			"version %u: install both from one release",
 			m->hello.version, m->hello.abi, BPS_VERSION, LOCAL_ABI);
 	else
 		rc = make_control(t, m, mem, &err);

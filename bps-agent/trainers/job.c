@@ -327,8 +327,9 @@ int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *
 	if (job->size != h->size || job->flags != h->flags || job->backup != h->backup ||
 		job->grace_ms != h->grace_ms)
 		return err_set(err, BPS_EMISMATCH,
-			"job '%s': pid %d requests %u workers and flags %u, another worker of this "
-			"machine %u workers and flags %u: give all workers the same options",
+			"job '%s': pid %d requests %u workers and flags %u, but another worker of "
+			"this machine requests %u workers and flags %u: give all workers the same "
+			"options",
 			h->job, (int)t->pid, h->size, h->flags, job->size, job->flags);
 	t->job = job;
 	t->asked_rank = t->rank = h->rank;
@@ -577,8 +578,8 @@ void job_finish(struct trainer *t, uint32_t seq)
 	struct job *job = t->job;
 
 	FAILPOINT(AGENT_TRAINER_FINISH);
-	/* A worker may submit a round and finish without waiting for it. The others need its
-	 * contribution. */
+	/* A worker may submit a round and finish without waiting for the round's sum. The other
+	 * workers need this worker's contribution. */
 	trainer_empty_ring(t);
 	if (t->state == TRAINER_GONE)
 		return;

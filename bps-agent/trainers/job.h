@@ -17,14 +17,14 @@ int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member);
 /* Handle the trainer's FINISH. The trainer gets the answer when the job ends. */
 void job_finish(struct trainer *t, uint32_t seq);
 /* Detach a trainer whose state is about to become GONE. If the trainer's job is not over, report
- * the loss to the scheduler. why: the reason of the loss; NULL: this process ends, and the next
+ * the loss to the scheduler. why: the reason for the loss; NULL: this process ends, and the next
  * process serves the trainer and the job. */
 void job_detach(struct trainer *t, const char *why);
 /* Free the job at the end of the process, but keep its records for the next process. */
 void job_leave(struct job *job);
 /* Free the job and its records, if it has no trainers, no core and no open memory requests. */
 void job_free_if_unused(struct job *job);
-/* Handle a message of the scheduler. m is valid only during the call. */
+/* Handle a message from the scheduler. m is valid only during the call. */
 void job_on_joined(struct agent *a, const struct ctl_joined *m);
 void job_on_job(struct agent *a, const struct ctl_job *m);
 void job_on_end(struct agent *a, const struct ctl_job_end *m);

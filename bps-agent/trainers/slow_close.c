@@ -12,7 +12,7 @@
 #include "bps-agent/model/agent.h"
 
 /* Largest number of unread messages that are discarded before closing. The queue of a socket always
- * has fewer messages. */
+ * has fewer than DRAIN_MAX messages. */
 #define DRAIN_MAX 4096
 /* Interval, in ns, between two signals to a thread that closes a socket. A trainer can hardly
  * create lingering sockets faster than one per interval. */

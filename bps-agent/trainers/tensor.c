@@ -144,7 +144,8 @@ static void op_mismatch(struct tensor *tensor, uint32_t w, uint64_t round, uint8
 		(other == w || tensor->workers[other].submitted != round))
 		other++;
 	err_set(&text, 0,
-		"tensor '%s' round %llu: rank %u (pid %d) submits op %s, rank %u (same host) op %s",
+		"tensor '%s' round %llu: rank %u (pid %d) submits op %s, but rank %u (same host) "
+		"submits op %s",
 		tensor->name, (unsigned long long)round, job->ranks[w],
 		job->by_worker[w] ? (int)job->by_worker[w]->pid : 0, op_name(op), job->ranks[other],
 		op_name(tensor->workers[other].op));

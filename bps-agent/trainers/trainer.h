@@ -8,7 +8,8 @@
  * pidfd. */
 #define TRAINER_FDS 3
 
-/* Start polling the socket of a new trainer. Disconnects the trainer if no HELLO comes in time. */
+/* Start polling the socket of a new trainer. Disconnects the trainer if no HELLO arrives within
+ * GREETING_MS. */
 void trainer_watch(struct trainer *t);
 /* Set the trainer's state. The table of allowed changes is in trainer.c. */
 void trainer_set_state(struct trainer *t, enum trainer_state state);

@@ -235,7 +235,7 @@ static void say_stall(const struct agent *a, const struct agt_tensor *t, char *b
 		snprintf(where, sizeof(where), " server %u", s.server);
 	if (s.ns)
 		snprintf(span, sizeof(span), ", for %.1f s", (double)s.ns / 1e9);
-	snprintf(text, sizeof(text), "%u of %u partitions have no sum yet, partition %u %s%s%s",
+	snprintf(text, sizeof(text), "%u of %u partitions have no sum yet; partition %u %s%s%s",
 		s.n_open, s.n_parts, s.part, what[s.kind], where, span);
 	append(buf, room, text);
 }

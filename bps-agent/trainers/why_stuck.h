@@ -8,8 +8,8 @@
  * answer. */
 void why_stuck_ask(struct trainer *t, uint32_t seq, const struct local_why *w);
 void why_stuck_on_text(struct agent *a, const struct ctl_why_text *m);
-/* Answer each WHY that the scheduler has not answered in time. The answer contains only this
- * agent's own findings. Returns the next deadline. */
+/* Answer each WHY that the scheduler has not answered within the time limit. The answer contains
+ * only this agent's own findings. Returns the next deadline. */
 uint64_t why_stuck_tick(struct agent *a, uint64_t now_ns);
 /* Append to buf what delays the partitions of the tensor that have no sum yet. Also append problems
  * of the executor and of the connections to servers. tensor: a tensor id; CTL_NO_ID: the tensor for

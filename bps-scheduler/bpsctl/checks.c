@@ -297,7 +297,7 @@ static void check_key(json_t *list, const struct checked_daemon *r, const char *
 
 /* ---- the scheduler ---- */
 
-/* Add a line about the members that run another release than this bpsctl. */
+/* Add a line about the members whose release differs from this bpsctl's. */
 static void check_versions(json_t *list, json_t *root)
 {
 	char others[256] = "";

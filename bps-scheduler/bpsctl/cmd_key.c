@@ -1,5 +1,5 @@
 /* Commands of bpsctl that create, derive, rotate, retire, revoke and show keys. A command that
- * changes the key file then requests the scheduler to read the file. One thread. */
+ * changes the key file then asks the scheduler to read the file. One thread. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

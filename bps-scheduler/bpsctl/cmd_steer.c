@@ -48,8 +48,8 @@ static bool find_scheduler(const struct bpsctl_opts *o, struct addr *ret_addr)
 	return is_found;
 }
 
-/* Send the request without a test of the port, because the scheduler would count the test as a
- * connection of an unknown peer. */
+/* Send the request without testing the port first, because the scheduler would count the test as a
+ * connection from an unknown peer. */
 int ask_scheduler(const struct bpsctl_opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
 	struct err_text *err)

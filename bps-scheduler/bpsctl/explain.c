@@ -28,7 +28,7 @@ static const struct explanation rows[] = {
 		"the scheduler started with a state log that is older than the state of its "
 		"members: the log was cut, or replaced by an older copy; shown for an hour",
 		"earlier jobs have ended with BPS_EJOB_FAILED, because the lost part of the log "
-		"may have moved their partitions; its mutes and drains are lost, too",
+		"may have moved their partitions; mutes and drains in that part are lost, too",
 		"start the jobs again; check whether the disk of --state-dir loses synced data"},
 	{"NO_SERVER", 0, "partitions wait for a server, and there is none",
 		"rounds of their jobs do not complete; calls that have waited for ten seconds end "
@@ -82,7 +82,7 @@ static const struct explanation rows[] = {
 	{"HOST_MEMORY", 0,
 		"the servers and agents of a host may together take more memory than it has",
 		"the kernel may kill one of these daemons when the memory is used up; the "
-		"scheduler counts each server on that host with a part of its memory limit",
+		"scheduler counts only a part of the memory limit of each server on that host",
 		"lower --sums-memory of the servers or --memory of the agents on that host"},
 	{"NO_ANSWER", 0,
 		"an agent of a running job did not report its workers' rounds within a second",

@@ -142,9 +142,9 @@ static json_t *member_label(json_t *root, json_t *m)
 		     : json_sprintf("%s %s", cell_str(m, "role").s, name);
 }
 
-/* Count the members that the scheduler receives from, and add the names of the other members to
- * missing. Agents that are down for longer than DOWN_AGENT_S are left out, because their machines
- * were probably taken away. silent: names of agents that did not answer a probe. */
+/* Count the members from which the scheduler receives, and add the names of the other members to
+ * missing. Agents that have been down for longer than DOWN_AGENT_S are left out, because their
+ * machines were probably taken away. silent: names of agents that did not answer a probe. */
 static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t *ret_daemons)
 {
 	size_t i, n = 0;

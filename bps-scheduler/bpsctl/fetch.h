@@ -5,8 +5,8 @@
  * All documents have "schema": 1. The comments below list the fields of a document. x[y]: x is a
  * list of y. x{y}: x is an object with the fields y.
  *
- * ret: the document, a new reference. Errors: BPS_ENOSCHED, BPS_ETIMEDOUT and BPS_EPROTO as
- * http_get_all; BPS_ENOTFOUND the daemon answers with an error; -EINVAL the daemon is not a
+ * ret: the document, a new reference. Errors: BPS_ENOSCHED, BPS_ETIMEDOUT and BPS_EPROTO, as in
+ * http_get_all; BPS_ENOTFOUND if the daemon answers with an error; -EINVAL if the daemon is not a
  * scheduler. For each error, err gets a text. */
 #include <stdbool.h>
 
@@ -20,7 +20,7 @@ int fetch_path(const struct addr *addr, const char *path, json_t **ret, struct e
 
 /* Fetch the cluster's document from the scheduler (bps-scheduler/status/status.h). If the daemon is
  * a server or an agent, fetch its own document. bpsctl extends the cluster's document with answers
- * of the running jobs' agents:
+ * from the running jobs' agents:
  *   problems    now has the problems of the jobs too, and the health takes them into account
  *   collected{s jobs asked answered not_asked daemons heard}
  *               s: duration in seconds; jobs, not_asked: number of jobs whose documents were and

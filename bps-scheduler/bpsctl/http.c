@@ -1,6 +1,6 @@
 /* Gets JSON documents from daemons over HTTP, several at once (http.h): connects, sends, receives
- * and parses. Redirects, TLS and connections for several requests are not supported. The functions
- * block for a limited time and limit the size of the answers. One thread. */
+ * and parses. Redirects, TLS and several requests on one connection are not supported. The
+ * functions block for a limited time and limit the size of the answers. One thread. */
 #include "bps-scheduler/bpsctl/http.h"
 
 #include <ctype.h>

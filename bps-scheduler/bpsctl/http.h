@@ -15,8 +15,8 @@
 
 struct http_get {
 	char path[HTTP_PATH_BYTES]; /* path of the request with its query, already escaped */
-	/* The answer. rc: 0, or an error that err explains: BPS_ENOSCHED no daemon answers there,
-	 * BPS_ETIMEDOUT, BPS_EPROTO the answer is not JSON, -E2BIG, -ENOMEM. status: HTTP status.
+	/* The answer. rc: 0, or an error that err explains: BPS_ENOSCHED (no daemon answers there),
+	 * BPS_ETIMEDOUT, BPS_EPROTO (the answer is not JSON), -E2BIG, -ENOMEM. status: HTTP status.
 	 * root: the JSON of the answer, which the caller must release; NULL unless rc is 0. */
 	int rc, status;
 	json_t *root;

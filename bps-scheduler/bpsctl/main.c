@@ -15,8 +15,8 @@
 static const struct setting rows[] = {
 	{"scheduler-http", SET_ADDR, SETTING_AT(struct bpsctl_opts, scheduler_http),
 		.def = "127.0.0.1:7301", .port = 7301,
-		.help = "HTTP address of bps-scheduler, also --host; for `status` the HTTP address "
-			"of any daemon, also --daemon"},
+		.help = "HTTP address of bps-scheduler or, for `status`, of any daemon (aliases: "
+			"--host, --daemon)"},
 	{"agent-http", SET_ADDR, SETTING_AT(struct bpsctl_opts, agent_http),
 		.def = "127.0.0.1:7304", .port = 7304,
 		.help = "HTTP address of this host's bps-agent, for `why-stuck` while the "
@@ -103,7 +103,7 @@ static const struct bpsctl_command commands[] = {
 	{"explain", "[CODE]", NULL, "meaning of a problem or an error, and what to do",
 		.run = cmd_explain},
 	{"drain", "NAME", NULL,
-		"take partitions from a server or new jobs from an agent; --reason, --wait",
+		"move a server's partitions away, or give an agent no new jobs; --reason, --wait",
 		.run = cmd_drain},
 	{"undrain", "NAME", NULL, "use a drained server or agent again", .run = cmd_undrain},
 	{"mute", "CODE", "[DURATION]",

@@ -7,8 +7,8 @@
 
 #include "bps-scheduler/bpsctl/table_cells.h"
 
-/* Time in seconds. The exit code is 1 if a worker is behind and has submitted nothing for a longer
- * time. */
+/* Time in seconds. The exit code is 1 if a worker is behind and has submitted nothing for longer
+ * than this. */
 #define QUIET_LONG_S    5.0
 #define WORKER_ROWS_MAX 32
 

@@ -1,5 +1,5 @@
 /* Fetches an agent's own document, and shows the GPUs of its machine for `bpsctl agent --topology`:
- * the links to the processor that the GPUs share, and the route of their gradients. One thread. */
+ * which GPUs share a link to the processor, and the route of their gradients. One thread. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -29,7 +29,7 @@ int fetch_agent(const char *host, bool has_topology, json_t **ret, struct err_te
 	if (!cell_is(*ret, "role", "agent"))
 		rc = err_set(err, -EINVAL,
 			"the daemon at this address is a bps-%.32s, not an agent (the HTTP port of "
-			"an agent is 7304 or that of its --http)",
+			"an agent is 7304, or the port that its --http sets)",
 			cell_str(*ret, "role").s);
 	else if (has_topology && !json_object_get(*ret, "topology"))
 		rc = err_set(err, BPS_ENOTFOUND,

@@ -3,7 +3,7 @@
 /* The client for bpsctl's commands that change something: sends one request (STEER) to the
  * scheduler's control port. bps-scheduler/steer.h describes how the scheduler handles requests and
  * how to add a verb. The client proves its identity with the master key (on the scheduler's host),
- * with a key that `bpsctl key derive ctl:NAME` printed, or with a certificate of CN ctl:NAME.
+ * with a key that `bpsctl key derive ctl:NAME` printed, or with a certificate whose CN is ctl:NAME.
  * Without any of these the client works on loopback only. The functions block; any thread may call
  * them. */
 #include <jansson.h>

@@ -50,8 +50,8 @@ struct table_cell cell_user(uint64_t uid);
  * `key` in o, if o has such a string. */
 void cell_wrapped(FILE *out, const char *head, const char *s);
 void cell_wrapped_key(FILE *out, const char *head, json_t *o, const char *key);
-/* Print the problems of a document, each with its three lines (what, effect, action). If a code has
- * many problems, print only the first ones. */
+/* Print the problems of a document, each with what is wrong, the effect, the action, and the
+ * command that explains it. If a code has many problems, print only the first ones. */
 void cell_problems(FILE *out, json_t *root);
 /* Count the problems that are not muted. cell_count_code counts all problems with that code, also
  * the muted ones. */

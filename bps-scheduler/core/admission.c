@@ -28,7 +28,7 @@ static int refuse_token(const struct sched_core *c, const struct sched_job *j,
 	const struct ctl_join *q, struct err_text *err)
 {
 	const char *what = !j->has_token ? "was opened without a job token, and this worker has one"
-			   : q->token.bytes ? "has another job token than this worker"
+			   : q->token.bytes ? "has a job token that differs from this worker's"
 					    : "has a job token, and this worker has none";
 	uint32_t rank = 0;
 	const struct sched_worker *w;
@@ -262,7 +262,7 @@ void admission_check_waiting(struct sched_core *c)
 		(j = largest_waiting(c, reserve / ADMISSION_SMALL_USERS))) {
 		c->refused[QUOTA_SMALL_RESERVE]++;
 		sched_job_end(c, j, BPS_EQUOTA, NULL,
-			"job '%s' waited for servers, and its sums take %.1f MiB: the present "
+			"job '%s' waited for servers, and its sums take %.1f MiB, but the present "
 			"servers have %.1f MiB, of which %u%% is reserved for users who need "
 			"little; see bps-scheduler's --small-user-reserve",
 			j->name, (double)job_sums(j) / 0x1p20, (double)all / 0x1p20,

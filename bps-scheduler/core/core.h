@@ -86,7 +86,7 @@ void sched_conn_open(struct sched_core *c, uint32_t conn, uint64_t now_ns);
 /* Note that the peer of an open connection has proven its identity with the cluster's master key.
  * The status then shows a warning, because each member should have a key of its own. */
 void sched_conn_note_master(struct sched_core *c, uint32_t conn);
-/* Handle a decoded message; msg stays the caller's. Messages of connections that the core dropped
+/* Handle a decoded message; msg stays the caller's. Messages from connections that the core dropped
  * are ignored. */
 void sched_message(struct sched_core *c, uint32_t conn, const struct ctl_msg *msg, uint64_t now_ns);
 void sched_conn_closed(struct sched_core *c, uint32_t conn, uint64_t now_ns);

@@ -3,7 +3,7 @@
 #include "bps-scheduler/model/model.h"
 #include "common/base/error.h"
 
-/* Handle the report of agent m that its worker with this rank waits at barrier n. */
+/* Handle the report from agent m that its worker with this rank waits at barrier n. */
 void sched_at_barrier(struct sched_core *c, const struct sched_member *m, struct sched_job *j,
 	uint32_t rank, uint64_t n);
 /* Register a worker that wants to join the running job j. The worker is let in at a barrier,

@@ -23,12 +23,12 @@
 
 /* ---- sight ----
  *
- * Rule C4: an agent that is silent at the scheduler is alive if servers still receive from it. Its
- * jobs need nothing from the scheduler. So before the agent's dead time is over, the scheduler asks
- * the servers when they last received data from this agent process (message SIGHT). The dead time
- * then counts from that moment. The question does not delay the death of an agent from which no
- * server receives. An agent that has not received a change of its jobs is declared dead in any
- * case, because it would delay these jobs. */
+ * Rule C4: an agent from which the scheduler receives nothing is alive if servers still receive
+ * from it. Its jobs need nothing from the scheduler. So before the agent's dead time is over, the
+ * scheduler asks the servers when they last received data from this agent process (message SIGHT).
+ * The dead time then counts from that moment. The question does not delay the death of an agent
+ * from which no server receives. An agent that has not received a change of its jobs is declared
+ * dead in any case, because it would delay these jobs. */
 
 /* The scheduler first asks when 1/SIGHT_SHARE of the dead time is left, and asks again after each
  * 1/SIGHT_SHARE of the dead time. */
@@ -54,7 +54,7 @@ static void ask_others(struct sched_core *c, struct sched_member *m)
 }
 
 /* Ask the servers about m, or the agents if m is a server. If the question is not due yet, schedule
- * the question. silent_at_ns: when m is declared dead unless a message of m arrives earlier. The
+ * the question. silent_at_ns: when m is declared dead unless a message from m arrives earlier. The
  * time between two questions is 1/SIGHT_SHARE of the setting server-dead or agent-dead. The first
  * question is due that much earlier than silent_at_ns. */
 static void ask_before(struct sched_core *c, struct sched_member *m, uint64_t silent_at_ns)
@@ -82,9 +82,8 @@ static void look_for(struct sched_core *c, struct sched_member *m, uint64_t dead
 /* Rule C2: a server that hangs while the scheduler starts is declared dead before the grace period
  * ends. Agents that had a data connection to this server process report when they last received
  * from it. Only recent reports count, because an agent may receive from the server again at any
- * time. at_ns: when the end of the grace makes the server dead. Returns the time at which the
- * reports make the server dead. Returns at_ns if at_ns is earlier or if there are no recent
- * reports. */
+ * time. at_ns: when the server is declared dead without these reports. Returns when it is declared
+ * dead because of the reports, or at_ns if that is earlier or if there are no recent reports. */
 static uint64_t hung_end(struct sched_core *c, struct sched_member *m, uint64_t at_ns)
 {
 	uint64_t dead_ns = sched_member_dead_ns(c, m), span = dead_ns / SIGHT_SHARE;
@@ -231,7 +230,7 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 	log_write(LOG_AS(LOG_ERROR, STATE_CUT),
 		"this scheduler's state ends at view %llx, but %s '%s' on %s has view %llx: the "
 		"state log "
-		"was cut, or replaced by an older copy; its jobs end",
+		"was cut, or replaced by an older copy; the jobs in the log end",
 		(unsigned long long)c->kept_view, sched_role_name(h->role), h->name, h->host,
 		(unsigned long long)h->view);
 	sched_note(c, EVENT_SCHEDULER, "the scheduler's state is older than the state of %s '%s'",
@@ -306,7 +305,7 @@ static bool hello_refused(struct sched_core *c, uint32_t conn, const struct ctl_
 			"(release %s) uses %u: install the same release",
 			h->name, h->host, h->version, h->proto, BPS_VERSION, CTL_PROTO);
 	} else if (!is_hello_sound(h)) {
-		refuse(c, conn, BPS_EPROTO, "HELLO of '%s' on '%s' is invalid", h->name, h->host);
+		refuse(c, conn, BPS_EPROTO, "HELLO from '%s' on '%s' is invalid", h->name, h->host);
 	} else if (c->is_undurable) {
 		turn_away(c, conn, m != NULL);
 	} else if (!is_name_free(m, h)) {
@@ -461,7 +460,7 @@ void sched_member_check(struct sched_core *c, struct sched_member *m)
 	if (at <= c->now_ns && seen_to > c->now_ns && m->state == MEMBER_UP) {
 		sched_conn_drop(c, m->conn->id, "silent, but servers receive from it");
 		sched_member_set_state(c, m, MEMBER_SUSPECT,
-			"silent at the scheduler, but servers receive from it");
+			"the scheduler receives nothing from it, but servers do");
 		m->deadline_ns = c->now_ns;
 	}
 	if (at < seen_to)
@@ -476,7 +475,7 @@ void sched_member_check(struct sched_core *c, struct sched_member *m)
 	else if (m->state == MEMBER_SUSPECT && drain_has_stopped(m))
 		snprintf(why, sizeof(why), "drained, and stopped");
 	else if (m->state != MEMBER_UP && m->seen_ns)
-		snprintf(why, sizeof(why), "silent for %.1f s, and the %s receive nothing",
+		snprintf(why, sizeof(why), "silent for %.1f s, and the %s receive nothing from it",
 			(double)(c->now_ns - m->seen_ns) / 1e9,
 			m->role == ROLE_AGENT ? "servers" : "agents");
 	else if (m->state == MEMBER_SUSPECT)

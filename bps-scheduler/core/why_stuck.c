@@ -279,7 +279,7 @@ static void say_round(const struct sched_core *c, const struct sched_job *j, str
 	if (p->tensor == CTL_NO_ID)
 		add(t, "job '%s' is running, and no missing worker is known", j->name);
 	else
-		add(t, "all workers have submitted round %llu, the sum is in progress",
+		add(t, "all workers have submitted round %llu; the sum is in progress",
 			(unsigned long long)p->round);
 }
 
@@ -381,8 +381,8 @@ static const struct ctl_report_worker *next_wait(
 	return best;
 }
 
-/* Return the earliest round of the tensor that a worker waits for. A worker that waits for a later
- * round already has the result of the earliest round. */
+/* Return the earliest of the tensor's rounds for which a worker waits. A worker that waits for a
+ * later round already has the result of the earliest round. */
 static uint64_t wait_round(const struct sched_probe *p, uint32_t tensor)
 {
 	uint64_t round = UINT64_MAX;
@@ -602,7 +602,7 @@ void sched_report(struct sched_core *c, struct sched_member *m, const struct ctl
 	i = j ? sched_job_member(j, m->id) : CTL_NO_ID;
 	if (i == CTL_NO_ID || i >= p->n_members || p->has_answered[i] ||
 		msg->n_workers > j->members[i].n_ranks) {
-		log_debug("ignored a late or unrequested REPORT of agent %s: seq=%u", m->name,
+		log_debug("ignored a late or unrequested REPORT from agent %s: seq=%u", m->name,
 			msg->seq);
 		return;
 	}

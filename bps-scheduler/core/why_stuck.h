@@ -8,8 +8,8 @@
  * j, or NULL. */
 void why_stuck_conditions(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, char ret[CTL_TEXT_MAX + 1]);
-/* Handle WHY, with which an agent asks why a call waits, or REPORT, the answer of an agent to a
- * probe. msg stays the caller's. */
+/* Handle WHY, with which an agent asks why a call waits, or REPORT, an agent's answer to a probe.
+ * msg stays the caller's. */
 void sched_why(struct sched_core *c, struct sched_member *m, const struct ctl_why *msg);
 void sched_report(struct sched_core *c, struct sched_member *m, const struct ctl_report *msg);
 /* Start a probe of a running job for the core itself; stalls_probed gets the answers. Returns false

@@ -122,8 +122,9 @@ static bool join_sound(const struct join_request *in)
 	if (!q->job[0])
 		join_refuse(in, -EINVAL, "the name of the job is empty");
 	else if (!q->size || q->size > CTL_WORKERS_MAX)
-		join_refuse(in, -EINVAL, "job '%s': %u workers requested, 1 to %u are possible",
-			q->job, q->size, CTL_WORKERS_MAX);
+		join_refuse(in, -EINVAL,
+			"job '%s': %u workers requested, but only 1 to %u are possible", q->job,
+			q->size, CTL_WORKERS_MAX);
 	else if (q->flags & JOB_ELASTIC && !(q->flags & JOB_SHRINK))
 		join_refuse(in, -EINVAL, "job '%s': an elastic job must be able to shrink", q->job);
 	else if (q->flags & JOB_ELASTIC && (q->max_size < q->size || q->max_size > CTL_WORKERS_MAX))
@@ -154,8 +155,8 @@ static bool join_sound(const struct join_request *in)
 	return false;
 }
 
-/* Check that the worker requests the same options as the job has. If not, refuse the worker. The
- * error names a worker that has already joined. */
+/* Check that the worker requests the options that the job has. If not, refuse the worker. The error
+ * names a worker that has already joined. */
 static bool join_agrees(const struct join_request *in, const struct sched_job *j)
 {
 	const struct ctl_join *q = in->msg;
@@ -178,8 +179,8 @@ static bool join_agrees(const struct join_request *in, const struct sched_job *j
 		if (options[i].theirs == options[i].ours)
 			continue;
 		join_refuse(in, BPS_EMISMATCH,
-			"job '%s': rank %u (host %s, pid %u) has %u %s, but this worker (host %s, "
-			"pid %u) has %u",
+			"job '%s': rank %u (host %s, pid %u) requested %u %s, but this worker "
+			"(host %s, pid %u) requests %u",
 			j->name, rank, sched_host_of(in->c, w->agent), w->pid, options[i].theirs,
 			options[i].what, in->m->host, q->pid, options[i].ours);
 		return false;
@@ -393,10 +394,10 @@ void sched_worker(struct sched_core *c, struct sched_member *m, const struct ctl
 		return;
 	w = msg->rank < j->n_room ? &j->workers[msg->rank] : NULL;
 	if (msg->event < WORKER_FINISHED || msg->event > WORKER_AT_BARRIER) {
-		sched_kick(c, m, "sent an unknown event of a worker");
+		sched_kick(c, m, "sent an unknown event about a worker");
 	} else if (!w || w->state == WORKER_ABSENT || w->agent != m->id) {
 		log_rated(LOG_WARN,
-			"ignoring an event of agent %s about rank %u of job '%s': the worker is "
+			"ignoring an event from agent %s about rank %u of job '%s': the worker is "
 			"not on the agent's machine",
 			m->name, msg->rank, j->name);
 	} else if (j->state == JOB_FORMING) {

@@ -2,7 +2,7 @@
 #define BPS_SCHEDULER_CORE_WORKERS_H
 #include "bps-scheduler/model/model.h"
 
-/* Handle JOIN, WORKER or FAIL of member m; msg stays the caller's. An invalid message closes the
+/* Handle JOIN, WORKER or FAIL from member m; msg stays the caller's. An invalid message closes the
  * connection of m. */
 void sched_join(struct sched_core *c, struct sched_member *m, const struct ctl_join *msg);
 void sched_worker(struct sched_core *c, struct sched_member *m, const struct ctl_worker *msg);

@@ -85,7 +85,7 @@ struct sched_job {
 	uint64_t view;   /* view in which the job's members or its barrier last changed */
 	uint64_t formed; /* view in which the job formed */
 	/* When the present state began, on a clock that starts at the boot of the machine. If a job
-	 * ended before the boot, the value would be negative and wraps around. */
+	 * ended before the boot, the value would be negative, so it wraps around. */
 	uint64_t since_ns;
 	struct sched_worker *workers; /* array of n_room workers, indexed by rank */
 	uint32_t n_room, next_free_rank;

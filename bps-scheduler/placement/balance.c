@@ -13,7 +13,8 @@
 #include "common/data/dtype.h"
 #include "common/data/pool.h"
 
-/* Time between two batches, and between two checks whether agents applied the last batch. */
+/* Time between two batches, and between two checks of whether agents have applied the last
+ * batch. */
 #define GAP_NS (100 * NS_PER_MS)
 #define BEATS  3 /* a member counts as silent after this number of beats without a heartbeat */
 /* Part of a server's memory that may be planned for sums. The threads of a server have equal parts
@@ -202,7 +203,7 @@ static void evacuate(struct sched_core *c, struct sched_job *j)
 	batch_moved(c, j, w.n);
 	sched_note(c, EVENT_PARTITIONS,
 		"%u partitions of job '%s' move away from servers that are drained or about to "
-		"end, %u are still there",
+		"end; %u are still there",
 		w.n, j->name, n - w.n);
 	free(w.v);
 }
@@ -282,7 +283,7 @@ static void apply(
 	}
 	batch_moved(c, j, n);
 	sched_note(c, EVENT_PARTITIONS,
-		"%u partitions of job '%s' move to balance its servers, %u more will follow", n,
+		"%u partitions of job '%s' move to balance its servers; %u more will follow", n,
 		j->name, n_moves - n);
 }
 

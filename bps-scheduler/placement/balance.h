@@ -14,16 +14,17 @@
  * - The next batch follows when every agent of the job has applied the view of the last batch and
  *   has sent a heartbeat recently. An agent whose heartbeats do not arrive stops the moves, because
  *   it would not receive the new placement and would delay its job (C4). Only the partitions of a
- *   server that is about to end move without waiting for such an agent. In both cases, all servers
- *   that would take partitions must have sent a heartbeat recently.
+ *   server that is about to end move without waiting for such an agent. With or without this wait,
+ *   all servers that would take partitions must have sent a heartbeat recently.
  * - Each batch is durable before it is sent, like any change of the placement.
  *
- * Moves do not oscillate. A job is balanced only when BALANCE_SETTLE_NS have passed since a server
- * last joined or returned, or after placement began to use other speeds. The fill of a server is
- * its bytes divided by its share (place.h). Moves begin if they lower the fill of the fullest
- * server by BALANCE_GAIN, a fraction. The moves go on until they can lower the fill by no more than
- * BALANCE_REST. Each move lowers the fill of the fuller of the two servers, so the moves end. A
- * partition moves only if its sums fit into the memory of the new server.
+ * Moves do not oscillate. A job is balanced only after a server has joined or returned, or after
+ * placement has begun to use other speeds. In both cases, BALANCE_SETTLE_NS must have passed since
+ * a server last joined or returned. The fill of a server is its bytes divided by its share
+ * (place.h). Moves begin if they lower the fill of the fullest server by BALANCE_GAIN, a fraction.
+ * The moves go on until they can lower the fill by no more than BALANCE_REST. Each move goes
+ * between two servers and lowers the fill of the fuller one, so the moves end. A partition moves
+ * only if its sums fit into the memory of the new server.
  *
  * This file is part of the core: it runs on the core's thread and reads no clock. */
 #include <stdint.h>

@@ -56,7 +56,7 @@ uint64_t drain_parts(const struct sched_core *c, const struct sched_member *m);
 /* Return whether m is a drained agent that has sent LEAVE. Such an agent is dead as soon as its
  * connection closes, without a window to return. */
 bool drain_has_stopped(const struct sched_member *m);
-/* Handle LEAVE, with which a server or agent announces its end. LEAVE of an agent that is not
+/* Handle LEAVE, with which a server or agent announces its end. LEAVE from an agent that is not
  * drained is only answered, because the agent may be restarting. */
 void drain_leave(struct sched_core *c, struct sched_member *m);
 /* Send LEFT to each leaving server that has no partitions any more. Must run after the changes are

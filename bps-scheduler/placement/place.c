@@ -9,8 +9,8 @@
 /* Number of bisection steps. A double has fewer bits, so more steps change nothing. */
 #define BISECTIONS     100
 #define BYTES_PER_MBIT 125000.0
-/* Size in bytes below which smaller partitions do not shorten the end of a round any more. Smaller
- * partitions are made only if a server would otherwise have too few partitions. */
+/* Partition size in bytes. Partitions below this size do not shorten the end of a round any
+ * further, and are made only if a server would otherwise have too few partitions. */
 #define PART_BYTES_QUICK (UINT64_C(128) << 10)
 
 static int by_value(const void *a, const void *b)

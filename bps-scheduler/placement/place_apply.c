@@ -50,7 +50,7 @@ static void note_nic(struct place_machine *machine, const struct sched_member *m
 		machine->nic_mbps = mbps;
 }
 
-/* Each host is a machine of the placement. A host without a usable server gets no partitions. */
+/* Make each host a machine of the placement. A host without a usable server gets no partitions. */
 void placement_fill(const struct sched_core *c, const struct sched_job *j, struct placement *p,
 	struct sched_member ***ret_servers)
 {

@@ -7,8 +7,8 @@
  * The plan repeatedly moves a partition from the server with the largest fill to the server with
  * the smallest fill. It chooses the largest partition that does not make the receiver the fuller of
  * the two. If there is no such partition, it chooses the smallest partition, provided that the
- * receiver stays below the sender's fill before the move. So every move lowers the larger fill of
- * two servers, and no move undoes another. */
+ * receiver's fill stays below the fill that the sender had before the move. So every move lowers
+ * the larger fill of two servers, and no move undoes another. */
 #include <stddef.h>
 #include <stdint.h>
 

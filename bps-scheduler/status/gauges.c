@@ -32,7 +32,8 @@ static void members_metrics(
 		metric_value(out, "bps_drained_members", count_drained(c, roles[r]), "role",
 			r ? "agent" : "server", NULL);
 	metric_one(out, "bps_planned_moves_total", "counter",
-		"partitions moved off drained servers and to new servers", (double)c->n_planned);
+		"partitions moved by plan, for example off drained servers or to new servers",
+		(double)c->n_planned);
 	metric_begin(out, "bps_heartbeat_age_seconds", "gauge",
 		"seconds since the last message of a live member");
 	for (uint32_t i = 1; i <= c->n_members; i++)

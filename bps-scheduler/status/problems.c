@@ -103,8 +103,8 @@ static void cut_problem(
 	struct problem_lines l;
 
 	snprintf(l.what, sizeof(l.what),
-		"agent %s on %s: silent at the scheduler for %.1f s, but servers received data "
-		"from it %.1f s ago",
+		"agent %s on %s: the scheduler has received nothing for %.1f s, but servers "
+		"received data from it %.1f s ago",
 		m->name, m->host, status_span_s(info, m->heard_ns),
 		status_span_s(info, m->seen_ns));
 	snprintf(l.effect, sizeof(l.effect),

@@ -23,9 +23,9 @@
  *                 state: forming, running; pace: as its servers reported it in the last seconds
  * ended[{id name uid state state_s size code text}]    the last 64
  *
- * /status?job=NAME describes one job. The number of a job may stand for its name; #NUMBER is always
- * a number. The job's agents are asked first: they have a second to answer, and another quarter of
- * a second to answer about the tensors that calls wait for:
+ * /status?job=NAME describes one job. The number of a job may stand for its name; #NUMBER always
+ * selects by number. The job's agents are asked first: they have a second to answer, and another
+ * quarter of a second to answer about the tensors that calls wait for:
  * schema role view view_text  job{as above}
  * agents[{name host has_answered text}]                text: state of its network
  * workers[{rank host agent pid attached submitted completed quiet_s behind

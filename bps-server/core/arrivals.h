@@ -61,7 +61,7 @@ struct arrivals_late {
 	uint32_t agent;
 	/* number of rounds in which the member contributed last, in the job's lifetime */
 	uint64_t last;
-	/* number of rounds in the two windows in which the member contributed last */
+	/* number of rounds, in both windows together, in which the member contributed last */
 	uint32_t window_last;
 	/* histogram of the member's lags in the rounds that window_last counts; the field `sum` of
 	 * the histogram is not set */

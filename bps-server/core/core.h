@@ -78,7 +78,7 @@ void srv_core_free(struct srv_core *core);
 /* Events for the thread's xport, whose ctx is the core. */
 extern const struct xport_events srv_core_events;
 
-/* Apply a message of the scheduler: JOB (a job and its members), PLAN (which server sums which
+/* Apply a message from the scheduler: JOB (a job and its members), PLAN (which server sums which
  * partition) or JOB_END. The JOB of a job must be applied before its PLAN. A plan that needs more
  * memory than is left fails the job with BPS_EQUOTA through env->fail. The caller still owns the
  * messages. srv_core_job returns BPS_EPROTO if the job has too many members, or -ENOMEM. After an

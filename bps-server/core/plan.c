@@ -306,7 +306,7 @@ static void plan_failed(struct srv_core *core, struct srv_job *job, int rc)
 			pool_limit(core->sums));
 	else
 		srv_job_fail(core, job, rc,
-			"server %u cannot apply the scheduler's plan of the job: %s",
+			"server %u cannot apply the scheduler's plan for the job: %s",
 			core->cfg.server_id, err_str(rc));
 }
 

@@ -100,9 +100,9 @@ static bool echo_agrees(
 	me = &part->job->members[seat->member];
 	other = &part->job->members[slot->crc_prev_from];
 	srv_job_fail(core, part->job, BPS_EDIVERGED,
-		"tensor %u partition %u: member %u (agent %u, host %s) has another result of round "
-		"%llu than %s%s (crc %08x against %08x): memory is corrupt or the program has a "
-		"bug, so restart the job from a checkpoint",
+		"tensor %u partition %u: member %u (agent %u, host %s) has a result of round "
+		"%llu that differs from %s%s (crc %08x against %08x): memory is corrupt or the "
+		"program has a bug, so restart the job from a checkpoint",
 		part->tensor, part->index, seat->member, me->agent, me->host,
 		(unsigned long long)m->round - 1,
 		me == other ? "what was summed" : "the one on host ",
@@ -128,7 +128,8 @@ static bool op_agrees(struct srv_core *core, struct slot *slot, const struct wir
 	if (slot->op == m->contrib.op)
 		return true;
 	srv_job_fail(core, slot->part->job, BPS_EMISMATCH,
-		"round %llu of tensor %u: member %u (agent %u) submitted operation %s, others %s",
+		"round %llu of tensor %u: member %u (agent %u) submitted operation %s, but others "
+		"submitted %s",
 		(unsigned long long)m->round, m->tensor, m->member,
 		slot->part->job->members[m->member].agent, op_name(m->contrib.op),
 		op_name(slot->op));

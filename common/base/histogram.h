@@ -35,7 +35,7 @@ static inline void histogram_add(struct histogram *h, uint64_t ns)
 void histogram_merge(struct histogram *h, const struct histogram *from);
 uint64_t histogram_count(const struct histogram *h);
 /* Return the q-quantile in nanoseconds: a share q (0 to 1) of all durations is below this value.
- * The durations in each bucket are assumed to be spread evenly. Returns 0 for an empty histogram,
- * and the largest bound of a bucket when the quantile is in the last bucket. */
+ * The durations in each bucket are assumed to be spread evenly. Returns 0 for an empty histogram.
+ * If the quantile is in the last bucket, returns the lower bound of that bucket. */
 uint64_t histogram_quantile(const struct histogram *h, double q);
 #endif

@@ -19,7 +19,7 @@ struct nearest_name {
 /* Make candidate the best name if candidate is nearer to `wrong` than the best name so far. */
 void nearest_name_try(struct nearest_name *best, const char *wrong, const char *candidate);
 /* Write the hint with the best name into buf and return buf. prefix: text before the name, such as
- * "--". The hint is empty when more than a third of the name differs. */
+ * "--". The hint is empty when the edit distance exceeds 1 + a third of the best name's length. */
 const char *nearest_name_hint(
 	const struct nearest_name *best, const char *prefix, char buf[static NEAREST_HINT_BYTES]);
 #endif

@@ -11,16 +11,17 @@
  * The measured rate is a lower bound, which rises at once and falls slowly. The rate is updated
  * only from a plateau: NIC_PLATEAU windows in a row, each NIC_WINDOW_NS long, whose rates agree
  * within the factor NIC_SPREAD. In that case the link was busy, or evenly used, during all these
- * windows. Three cases have no plateau, so none of them can produce a wrong rate. These are a burst
- * that a token bucket lets through, counters that a driver updates seldom, and rounds shorter than
- * a window.
+ * windows. No plateau results from a burst that a token bucket lets through, from counters that a
+ * driver updates seldom, or from rounds shorter than a window. So none of these can produce a wrong
+ * rate.
  *
- * A server that sums a smaller share of a job's bytes does not measure a lower speed. At the start
- * of a round all agents have bytes for every server, so each card runs at full speed first, and is
- * idle later. A mean would include the idle time, but the best plateau does not. When agents keep
- * their connections in step, no card is idle if the shares match the speeds of the cards. When the
- * shares are equal because no speed is known, agents run some rounds out of step for this
- * measurement (bps-agent/core/lockstep.c). Without a plateau the measured rate stays as it was.
+ * A server that sums fewer of a job's bytes than other servers still measures its full speed. At
+ * the start of a round all agents have bytes for every server, so each card first runs at full
+ * speed, and is idle later. A mean would include the idle time, but the best plateau does not. When
+ * agents keep their connections in step, no card is idle if the shares match the speeds of the
+ * cards. When the shares are equal because no speed is known, agents run some rounds out of step
+ * for this measurement (bps-agent/core/lockstep.c). Without a plateau the measured rate stays as it
+ * was.
  *
  * struct nic_meter is pure; struct nic reads files and belongs to one thread. */
 #include <net/if.h>
@@ -62,7 +63,7 @@ uint64_t nic_meter_mbps(const struct nic_meter *m);
 uint64_t nic_driver_mbps(const char *sysfs, const char *name);
 
 struct nic {
-	/* name of the interface; "": no interface has the address, or only the loopback */
+	/* name of the interface; "": no interface except the loopback has the address */
 	char name[IF_NAMESIZE];
 	uint64_t driver_mbps; /* speed that the driver reports; 0: unknown */
 	int rx_fd, tx_fd;     /* open files of the counters; -1: nothing to measure */
@@ -71,7 +72,7 @@ struct nic {
 };
 
 /* Find the name of the interface that has this numeric address (host of struct addr). Returns false
- * when no interface has the address, or only the loopback. */
+ * when no interface except the loopback has the address. */
 bool nic_find(const char *host, char ret_name[IF_NAMESIZE]);
 /* Find the interface that has this numeric address (host of struct addr). Open its counters unless
  * the driver reports the speed. Never fails: without an interface the speed is unknown. */
@@ -88,7 +89,7 @@ static inline bool nic_is_measured(const struct nic *nic)
 /* Read the counters and add a sample. Returns the result of nic_meter_add, or false when there is
  * nothing to measure. */
 bool nic_sample(struct nic *nic, uint64_t now_ns);
-/* Return whether the interface has sent and received enough bytes for a plateau since the last
- * call. */
+/* Return whether the bytes sent and the bytes received since the last call are together enough for
+ * a plateau. */
 bool nic_has_load(struct nic *nic);
 #endif

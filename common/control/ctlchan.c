@@ -166,8 +166,8 @@ static const char *keyless_hint(const struct ctlchan *c)
 	bool is_turned_away = !c->listener && !c->tls && !c->has_heard;
 
 	return is_turned_away
-		       ? " (the peer sent no valid message before; it may require a cluster key, "
-			 "see --key-file)"
+		       ? " (the peer has sent no valid message on this connection; it may require "
+			 "a cluster key, see --key-file)"
 		       : "";
 }
 

@@ -156,7 +156,7 @@ static void client_is_up(struct ctlclient *c)
 	c->ops->up(c->arg, c);
 }
 
-/* Replace chan by the trial, because the peer has accepted the new key. */
+/* Let the trial replace chan, because the peer has accepted the new key. */
 static void replace_chan(struct ctlclient *c)
 {
 	ctlchan_free(c->chan);

@@ -156,8 +156,8 @@ static void peer_set(struct member *m, const struct ctl_peer *p)
 		struct known_peer *v = realloc(m->peers, (i + 1) * sizeof(*v));
 
 		if (!v) {
-			log_error("out of memory: ignoring peer %u until the scheduler sends its "
-				  "address again",
+			log_error("out of memory: ignoring peer %u until the scheduler sends this "
+				  "peer's address again",
 				p->id);
 			return;
 		}
@@ -284,11 +284,11 @@ static void on_welcome(struct member *m, const struct ctl_welcome *w)
 		(m->has_cluster_id &&
 			memcmp(m->cluster_id, w->cluster_id.data, sizeof(m->cluster_id)) != 0)) {
 		log_rated(LOG_WARN,
-			"rejected another scheduler, which belongs to another cluster or has an "
-			"older term (check --scheduler): term=%u known=%u",
+			"rejected another scheduler, because it belongs to another cluster or has "
+			"an outdated term (check --scheduler): term=%u known=%u",
 			w->term, m->term);
-		ctlclient_drop(
-			m->client, "the scheduler belongs to another cluster or has an older term");
+		ctlclient_drop(m->client,
+			"the scheduler belongs to another cluster or has an outdated term");
 		return;
 	}
 	m->id = w->member_id;
@@ -376,8 +376,8 @@ static void dispatch(struct member *m, struct member_msg *in)
 			 * process. BPS_EMISMATCH shows that this scheduler belongs to another
 			 * cluster. */
 			log_rated(LOG_WARN,
-				"rejected another scheduler, which belongs to another cluster, "
-				"retrying (check --scheduler): %s",
+				"rejected another scheduler, because it belongs to another "
+				"cluster; retrying (check --scheduler): %s",
 				msg->refuse.text);
 			ctlclient_drop(m->client, "the scheduler belongs to another cluster");
 			return;
@@ -429,7 +429,7 @@ static void client_frame(
 	m->last_heard_ns = clock_now_ns();
 	if (!in) {
 		/* The scheduler sends its state again on the next connection */
-		ctlclient_drop(c, "out of memory for a message of the scheduler");
+		ctlclient_drop(c, "out of memory for a message from the scheduler");
 		return;
 	}
 	in->refs = 1;

@@ -46,8 +46,8 @@ struct member_config {
 	 * 3000. */
 	uint32_t welcome_ms;
 	/* State from the previous process of this member. With this state, the member rejects a
-	 * scheduler of another cluster or with an older term (rule C8 of docs/reference/faults.md).
-	 * NULL: no state is available. */
+	 * scheduler of another cluster or with an outdated term (rule C8 of
+	 * docs/reference/faults.md). NULL: no state is available. */
 	const struct member_past *past;
 };
 

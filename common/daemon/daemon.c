@@ -162,7 +162,7 @@ static void on_hangup(struct daemon *d)
 		notify_reloading();
 	if (reload(d, &err) < 0)
 		log_write(LOG_AS(LOG_ERROR, RELOAD_REFUSED),
-			"cannot reload, all settings stay as they are: %s", err.s);
+			"cannot reload, keeping all settings as they are: %s", err.s);
 	if (d->is_ready)
 		notify_ready(NULL);
 }

@@ -107,8 +107,8 @@ static int claim_our_name(
 		snprintf(pid, sizeof(pid), "in another container");
 	if (rc == -EADDRINUSE)
 		return err_set(err, rc,
-			"another %s of the name '%s' runs on this machine already (%s, this one is "
-			"pid %d): stop it, or choose another --name",
+			"another %s with the name '%s' already runs on this machine (%s; this one "
+			"is pid %d): stop it, or choose another --name",
 			program, n->name, pid, (int)getpid());
 	if (rc == 0 && n->claim_fd < 0)
 		log_warn("a process of another user has claimed the name of %s '%s' on this "
@@ -368,8 +368,8 @@ void node_close(struct node *n)
 int node_welcome(struct node *n, uint32_t id)
 {
 	if (n->id && n->id != id) {
-		log_error("the scheduler assigned another member id, ending for a restart: id=%u "
-			  "was=%u",
+		log_error("the scheduler assigned another member id, ending this process for a "
+			  "restart: id=%u was=%u",
 			id, n->id);
 		daemon_quit(&n->daemon, EX_TEMPFAIL);
 		return BPS_EDUP;
@@ -433,8 +433,8 @@ static const struct {
 		.action = "the member's watchdog restarts it; without a service manager, restart "
 			  "it by hand"},
 	{.code = "ISOLATED",
-		.what = "for --stranded-after, this agent has received nothing from the scheduler "
-			"or any server",
+		.what = "this agent has received nothing from the scheduler or any server for the "
+			"time --stranded-after",
 		.effect = "waiting calls end with BPS_EISOLATED; their rounds are still in "
 			  "flight, and a call may wait for them again",
 		.action = "check the network of this machine",
@@ -471,7 +471,7 @@ bool node_probe(const struct node *n, enum httpd_probe probe, const struct node_
 	uint64_t stuck = stuck_ns(h->beat_ns);
 
 	if (stuck) {
-		err_set(err, -EIO, "a data thread hangs for %.1f s (MEMBER_STUCK)",
+		err_set(err, -EIO, "a data thread has been hung for %.1f s (MEMBER_STUCK)",
 			(double)stuck / 1e9);
 		return false;
 	}

@@ -49,7 +49,7 @@ extern const char *const node_same_host_words[]; /* the words "auto" and "off" *
 		{"provider", SET_ENUM, SETTING_AT(struct node_opts, provider), .def = "auto",      \
 			.words = net_provider_words,                                               \
 			.help = "transport of data connections, the same on all members; "         \
-				"tcp, verbs: of libfabric; auto: verbs on an active RDMA port, "   \
+				"tcp, verbs: from libfabric; auto: verbs on an active RDMA port, " \
 				"else sockets"},                                                   \
 		{"congestion-control", SET_STRING, SETTING_AT(struct node_opts, congestion),       \
 			.def = "auto", .min = 1, .max = CONGESTION_NAME_MAX,                       \

@@ -17,7 +17,7 @@
 #include "common/daemon/metrics.h"
 
 #define THREAD_NAMES_MAX 64
-#define THREAD_NAME_MAX  16 /* kernel's limit of a thread's name, including the NUL byte */
+#define THREAD_NAME_MAX  16 /* kernel's limit for a thread's name, including the NUL byte */
 
 struct thread_times {
 	char name[THREAD_NAME_MAX];

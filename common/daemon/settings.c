@@ -453,8 +453,8 @@ static void keep_row(struct settings *s, struct settings *fresh, const struct se
 {
 	struct settings_entry *e = settings_entry(s, row), *f = settings_entry(fresh, row);
 
-	log_warn("%s: %s stays in force, %s needs a restart source='%s'", row->name, shown(e->text),
-		shown(f->text), f->source);
+	log_warn("%s: %s stays in force; %s takes effect after a restart: source='%s'", row->name,
+		shown(e->text), shown(f->text), f->source);
 	if (asprintf(&e->waiting, "%s (%s)", shown(f->text), f->source) < 0)
 		e->waiting = NULL;
 }

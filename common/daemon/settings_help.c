@@ -86,7 +86,7 @@ void settings_print_help(const struct settings *s)
 	       "  --print-config  print all settings with their sources and exit\n"
 	       "  --version       print the version and exit\n");
 	if (spec->failpoints)
-		printf("  --failpoints    list the points that --faults can name and exit\n");
+		printf("  --failpoints    list the points that --faults can name, and exit\n");
 	printf("  --help, -h      print this help and exit\n\n"
 	       "Each setting may also come from the environment (BPS_NAME) or the INI file; "
 	       "a flag has priority.\n");

@@ -5,7 +5,7 @@
  * may call the functions.
  *
  * A reduction uses an accumulator. The accumulator has the type f32 for the element types f16 and
- * bf16, else the element type itself. If both types are the same, the accumulator may be the
+ * bf16, else the element type itself. An accumulator of the element type may also be the
  * destination. Integers wrap on overflow. min and max propagate NaN. Results in f16 and bf16 are
  * rounded once, to nearest even, in reduce_finish. The first use chooses the instruction set
  * (AVX-512, AVX2, portable); BPS_SIMD=portable|avx2|avx512 in the environment overrides it.

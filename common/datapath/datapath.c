@@ -273,7 +273,8 @@ int datapath_new(struct net *net, const struct shm_config *same_host, unsigned t
 		return rc;
 	}
 	if (shm_xport_new(same_host, thread, &shm_events, d, &d->shm, &why) < 0) {
-		log_warn("cannot set up shared memory, all data uses the network: thread=%u: %s",
+		log_warn("cannot set up shared memory, using the network for all data: thread=%u: "
+			 "%s",
 			thread, why.s);
 		*ret = d->net;
 		free(d);

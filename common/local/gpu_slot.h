@@ -7,11 +7,11 @@
  *   done    the executor writes r when the sum of round r is in the tensor; the trainer's
  *           stream waits until done >= r
  *
- * Both counters only grow. They are compared by their signed difference, which may wrap around,
- * because the GPU compares in that way. To poison a slot means to add GPU_SLOT_POISON to done,
- * once. Then done is larger than every round, so that all waits end. The executor poisons slots,
- * and the trainer's library also poisons slots when the agent or the executor has ended. So the
- * trainer needs write access to the page. */
+ * Both counters only grow. A counter has reached a round if their difference, taken as a signed
+ * number, is not negative. The GPU compares in the same way. To poison a slot means to add
+ * GPU_SLOT_POISON to done, once. Then done is larger than every round, so that all waits end. The
+ * executor poisons slots, and the trainer's library also poisons slots when the agent or the
+ * executor has ended. So the trainer needs write access to the page. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>

@@ -130,7 +130,7 @@ static inline struct local_sqe *local_sq(struct local_control *c)
 {
 	return (struct local_sqe *)((char *)c + sizeof(*c));
 }
-/* Return the tensors' entries, which follow a ring of sq_entries. */
+/* Return the tensors' entries, which follow a ring of sq_entries entries. */
 struct local_entry *local_entries(struct local_control *c, uint32_t sq_entries);
 
 /* Trainer: return how many submissions fit into the ring now. */
@@ -382,7 +382,7 @@ int local_code(uint32_t wire, int fallback);
 /* Received frame with its descriptors. Free the frame with local_frame_free. */
 struct local_frame {
 	struct local_msg msg;
-	void *mem; /* memory of msg, as from codec_decode */
+	void *mem; /* memory of msg, allocated by codec_decode */
 	int fds[LOCAL_FDS_ROOM];
 	unsigned n_fds;
 };

@@ -20,7 +20,7 @@
 /* Limit for the duration of sched_yield. A longer call shows that another process needs the
  * processor. After a longer call the loop does not spin for a while. */
 #define YIELD_TOO_LONG_NS UINT64_C(100000)
-/* dataloop_rest_ns treats a pause of spinning as recent until RESPITE times the length of the pause
+/* dataloop_rest_ns treats a pause in spinning as recent until RESPITE times the length of the pause
  * has passed, but no longer than 2 * DATALOOP_REST_MAX_NS. The value of RESPITE was found by
  * measurement (docs/explanation/performance.md, point 12). */
 #define RESPITE 8
@@ -38,7 +38,7 @@ struct dataloop {
 	struct xport *x;
 	char name[16];
 	uint64_t spin_ns, idle_since_ns;
-	uint64_t no_spin_until_ns, no_spin_ns; /* end and length of the last pause of spinning */
+	uint64_t no_spin_until_ns, no_spin_ns; /* end and length of the last pause in spinning */
 	bool is_asleep, is_stopping, has_thread, has_x_poll;
 	pthread_t thread;
 	uv_loop_t uv;

@@ -38,7 +38,7 @@ struct dataloop_ops {
 
 #define DATALOOP_REST_MIN_NS UINT64_C(10000000)
 #define DATALOOP_REST_MAX_NS UINT64_C(1000000000)
-/* Return the length of the next pause of spinning in nanoseconds. A pause starts when another
+/* Return the length of the next pause in spinning, in nanoseconds. A pause starts when another
  * process needs the processor. last_ns: length of the last pause; 0: there was no pause yet.
  * quiet_ns: time since that pause ended. If the last pause was recent, the result is twice last_ns,
  * at most DATALOOP_REST_MAX_NS. Else the result is DATALOOP_REST_MIN_NS, because even an idle

@@ -40,7 +40,7 @@ struct ctl_report_worker {
 	uint64_t calls;     /* number of push_pulls submitted so far */
 	uint64_t completed;
 	uint32_t quiet_ms; /* time since the worker's last submission */
-	/* Tensor with the round that is in flight for the longest time; CTL_NO_ID: no round is in
+	/* Tensor whose round has been in flight for the longest time; CTL_NO_ID: no round is in
 	 * flight */
 	uint32_t oldest_tensor;
 	uint64_t oldest_round;

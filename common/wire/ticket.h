@@ -1,9 +1,9 @@
 #ifndef BPS_COMMON_WIRE_TICKET_H
 #define BPS_COMMON_WIRE_TICKET_H
-/* Tickets and proofs of data connections. The scheduler gives a key to two instances only. With a
- * ticket and a proof, the two ends of a connection prove to each other that they have this key. The
- * functions keep no state and make no system call except for random numbers. All transports share
- * them.
+/* Tickets and proofs of data connections. The scheduler gives each key to two instances only. With
+ * a ticket and a proof, the two ends of a connection prove to each other that they have this key.
+ * The functions keep no state and make no system call except for random numbers. All transports
+ * share them.
  *
  * The connecting side first sends a ticket. The accepting side answers with a proof. The proof's
  * MAC includes the ticket's nonce, so that it is valid for this ticket only. */

@@ -3,7 +3,7 @@
  * always hold the same weights.
  *
  * With the same global batch, a run with W workers and a run with one worker give the same weights,
- * except for the rounding of f32. The program prints a bound of this difference as its tolerance.
+ * except for the rounding of f32. The program prints a bound on this difference as its tolerance.
  * The bound follows in three steps. u = 2^-24 is the relative rounding error of f32, and |.| is the
  * 2-norm of a vector.
  *
@@ -16,7 +16,7 @@
  *    roundings of the two runs add a difference of at most 2 u |w|.
  * 3. T steps. The loss is convex, and its gradient has the Lipschitz constant L <= X^2 / 2, because
  *    the Hessian of the softmax has a norm of at most 1/2. With lr <= 2 / L a gradient step does
- *    not increase the distance of two points (Nesterov, Introductory Lectures on Convex
+ *    not increase the distance between two points (Nesterov, Introductory Lectures on Convex
  *    Optimization, theorem 2.1.5). So the errors of the steps only add up, to at most
  *        T u (lr (W + 1) sqrt(2) X + 2 max |w|). */
 #include <errno.h>

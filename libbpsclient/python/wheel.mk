@@ -21,8 +21,8 @@ wheel-file: $(LIBBPS) $(DAEMONS) $(EXECUTORS) $(BPSCTL) $(TOOLBINS)
 wheel-test: wheel
 	$(Q)tests/install-deps.sh wheel
 	$(Q)$(PYTHON) -m pytest -q -p no:cacheprovider tests/frontends/wheel.py
-# Build the wheel again, in another folder and time zone and with another umask. The two files must
-# have the same bytes.
+# Build the wheel again, in another folder and time zone and with another umask. The two wheels
+# must have the same bytes.
 wheel-again: wheel
 	$(Q)again=$$(mktemp -d) && trap 'rm -rf "$$again"' EXIT && \
 		git ls-files -z -co --exclude-standard | tar -c --null -T - | \

@@ -199,8 +199,8 @@ static int start_scheduler(struct bpsrun *r)
 
 /* Write how many bytes a server or an agent may use: the environment variable's value, else an
  * equal share of 15/16 of the machine's memory. The default of a daemon is half of the memory; that
- * would be too much if three daemons run. The kernel's total may change by some pages while the
- * daemons start, so the shares do not add up to all of it. */
+ * would be too much if three daemons run. The shares add up to less than all memory, because the
+ * kernel's total may change by some pages while the daemons start. */
 static void memory_setting(const struct bpsrun *r, const char *variable, char *ret, size_t room)
 {
 	uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);

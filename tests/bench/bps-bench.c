@@ -320,7 +320,7 @@ static int parse_options(int argc, char **argv, struct bench_options *o)
 	if (check_mode(given, o->replay) < 0)
 		return -1;
 	if (given[OPT_ROUNDS - OPT_BYTES] && given[OPT_SECONDS - OPT_BYTES]) {
-		fprintf(stderr, "bps-bench: --rounds and --seconds: one of them says how long\n");
+		fprintf(stderr, "bps-bench: --rounds and --seconds cannot be given together\n");
 		return -1;
 	}
 	if (!o->depth)
@@ -329,8 +329,8 @@ static int parse_options(int argc, char **argv, struct bench_options *o)
 		o->tensors = o->depth;
 	if (o->depth > o->tensors) {
 		fprintf(stderr,
-			"bps-bench: --depth %u needs as many --tensors: one push_pull of a "
-			"tensor is in flight at a time\n",
+			"bps-bench: --depth %u needs as many --tensors: each tensor has at "
+			"most one push_pull in flight\n",
 			o->depth);
 		return -1;
 	}
@@ -351,7 +351,7 @@ static void text_begin(const struct bench *bench, const char *dtype)
 	if (bench->size > 1)
 		printf("%d workers, %s, %s\n", bench->size, dtype, ops[bench->o.op]);
 	else
-		printf("1 worker, %s: nothing is summed, what is measured is copying\n", dtype);
+		printf("1 worker, %s: nothing is summed, so only copying is measured\n", dtype);
 }
 
 static void json_begin(const struct bench *bench, const char *dtype)
@@ -373,7 +373,8 @@ static int run(struct bench *bench)
 
 	if (o->is_checking && !pattern_is_exact(o->dtype, o->op, bench->size)) {
 		fprintf(stderr,
-			"bps-bench: %d workers' results are not exact in this type: no --check\n",
+			"bps-bench: cannot use --check: results of %d workers are inexact in "
+			"this type\n",
 			bench->size);
 		return -1;
 	}

@@ -1,6 +1,6 @@
 // Time of Gloo's all-reduce (f32 sum) over TCP, for comparison with bps-bench:
 //     gloo-bench RANK SIZE STORE-FOLDER ADDRESS ALGORITHM SECONDS BYTES...
-// ADDRESS is this process's own. Rank 0 prints a line of JSON per size. Algorithms: ring, bcube (Gloo's newer interface), halving-doubling, ring-chunked.
+// ADDRESS is that of this process. Rank 0 prints a line of JSON per size. Algorithms: ring, bcube (Gloo's newer interface), halving-doubling, ring-chunked.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -93,7 +93,7 @@ static void measure(Run &run, size_t bytes)
 	std::vector<double> times;
 	uint64_t n = 1, wanted = 0;
 
-	// What repeats an in-place sum grows beyond all bounds, but infinity costs as much as any other number.
+	// Repeated in-place sums overflow to infinity, but adding infinity takes as long as adding any other number.
 	while (!wanted) {
 		times.clear();
 		reduce.rounds(n, times);

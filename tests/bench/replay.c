@@ -103,7 +103,9 @@ static int read_trace(struct bench_replay *r)
 	}
 	fclose(f);
 	if (rc < 0 || !r->n_rows) {
-		fprintf(stderr, "bps-bench: %s:%u: name, elements and macs with tabs wanted\n",
+		fprintf(stderr,
+			"bps-bench: %s:%u: the line needs name, elements and macs "
+			"with tabs between them\n",
 			path, number);
 		return -1;
 	}
@@ -313,7 +315,7 @@ static int count_traffic(struct bench_replay *r, const struct bps_traffic *befor
 		ret->received_bytes =
 			(double)(now.received_bytes - before->received_bytes) / n_steps;
 	}
-	return rc < 0 && rc != -EOPNOTSUPP ? bench_fail(rc, "cannot ask what was sent") : 0;
+	return rc < 0 && rc != -EOPNOTSUPP ? bench_fail(rc, "cannot get the traffic counters") : 0;
 }
 
 static int measure(struct bench_replay *r, struct replay_result *ret)
@@ -331,7 +333,7 @@ static int measure(struct bench_replay *r, struct replay_result *ret)
 		return rc;
 	rc = bps_traffic(r->bench->b, &before);
 	if (rc < 0 && rc != -EOPNOTSUPP)
-		return bench_fail(rc, "cannot ask what was sent");
+		return bench_fail(rc, "cannot get the traffic counters");
 	starts = calloc(ret->steps + WARMUP_STEPS + 1, sizeof(*starts));
 	r->first_waits_s = calloc(ret->steps + WARMUP_STEPS, sizeof(*r->first_waits_s));
 	if (!starts || !r->first_waits_s) {
@@ -393,7 +395,7 @@ static void report(struct bench_replay *r, const struct replay_result *m)
 			printf("\"sent_bytes\": null, \"received_bytes\": null}");
 		return;
 	}
-	printf("%zu tensors in %zu layers, %.1f MB a step and worker, %llu steps\n", r->n_rows,
+	printf("%zu tensors in %zu layers, %.1f MB per step and worker, %llu steps\n", r->n_rows,
 		r->n_layers, (double)r->step_bytes / 1e6, (unsigned long long)m->steps);
 	printf("step %.1f ms (p99 %.1f), compute %.1f ms, communication alone %.1f ms (%.1f "
 	       "MB/s)\n",
@@ -404,13 +406,14 @@ static void report(struct bench_replay *r, const struct replay_result *m)
 		printf("overlap %.1f %%, scaling efficiency %.1f %%, %.1f samples/s\n",
 			overlap * 100, compute_s / m->step_s * 100, samples);
 	if (m->has_traffic)
-		printf("on the wire %.1f MB out and %.1f MB in, a step, of rank 0's machine%s\n",
+		printf("on the wire %.1f MB out and %.1f MB in per step at rank 0's machine%s\n",
 			m->sent_bytes / 1e6, m->received_bytes / 1e6,
 			m->sent_bytes < 0.01 * (double)r->step_bytes
 				? ", which shares memory with its servers or sums alone"
 				: "");
 	else
-		printf("on the wire: not known, its agent is older or was started anew\n");
+		printf("on the wire: unknown, because rank 0's agent is too old or was "
+		       "restarted\n");
 }
 
 int replay_run(struct bench *bench)

@@ -366,7 +366,7 @@ def main() -> int:
     parser.add_argument("build", type=Path)
     parser.add_argument("--only", default="loopback,hooks,start,shaped,overlap", metavar="GROUPS")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=5, help="of each form in a round")
+    parser.add_argument("--steps", type=int, default=5, help="steps of each form in a round")
     parser.add_argument("--out", type=Path, help="file for the table")
     parser.add_argument("--python", help="with PyTorch; default: the tests' environment")
     parser.add_argument("--worker", choices=MEASURES, help=argparse.SUPPRESS)
@@ -400,8 +400,8 @@ def main() -> int:
         "",
         f"    {command}",
         "",
-        f"The load average was {load:.1f} before the first measurement. What is measured runs with",
-        "niceness -20.",
+        f"The load average was {load:.1f} before the first measurement. The measured programs run",
+        "with niceness -20.",
         "",
         "| figure | bar | median (range) | holds |",
         "|---|---|---|---|",

@@ -1,7 +1,7 @@
 """Functions of worker processes with device memory.
 
-On back-end `host` device memory is plain memory, and stream 0 is the only stream. For CUDA, a fake
-driver is loaded first, so that the library finds it.
+With back-end `host`, device memory is plain memory, and stream 0 is the only stream. For CUDA, a
+fake driver is loaded first, so that the library finds it.
 """
 
 import errno
@@ -24,7 +24,7 @@ def until(path, seconds=60):
     """Wait until a file exists."""
     end = time.monotonic() + seconds
     while not os.path.exists(path):
-        assert time.monotonic() < end, f"{path} does not come"
+        assert time.monotonic() < end, f"{path} did not appear within {seconds} s"
         time.sleep(0.01)
 
 
@@ -79,7 +79,7 @@ class Cuda:
 
     def call(self, name, *args):
         rc = getattr(self.lib, name)(*args)
-        assert rc == 0, f"{name} says {rc}"
+        assert rc == 0, f"{name} returned {rc}"
 
     def pinned(self, n_bytes):
         """Return a piece of pinned host memory.
@@ -394,7 +394,7 @@ def device_refused_tensor(go, seen):
                 if bad:
                     bad.push_pull(stream=device.stream)
                     bad.wait(20)
-                    raise AssertionError("it has a sum")
+                    raise AssertionError("the tensor of different sizes has a sum")
             except bps.Error as e:
                 assert e.code == bps.EMISMATCH, e
 

@@ -14,10 +14,10 @@ from devices import PINNED, Cuda, Plain, device_until_failure, open_device, outc
 
 
 def gpu_barrier(d, kind):
-    """Submit at rank 0 while rank 0 is still at a barrier.
+    """Submit at rank 0 after its call of the barrier has timed out.
 
-    Rank 0 is still there because its call of the barrier has timed out. The submission must fail
-    with BPS_EBUSY, and the job must work afterwards.
+    The rank is still at the barrier, so the submission must fail with BPS_EBUSY. The job must work
+    afterwards.
     """
     with bps.open(timeout=20) as job:
         device = open_device(job)

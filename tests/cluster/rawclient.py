@@ -84,7 +84,7 @@ class Raw:
     def expect(self, kind):
         while True:
             m = self.recv()
-            assert m, f"closed instead of type {kind}"
+            assert m, f"the agent closed the connection instead of sending type {kind}"
             if m[0] == kind:
                 return m[2]
 
@@ -176,7 +176,7 @@ class Raw:
     def wait_round(self, tensor, round_):
         end = time.monotonic() + DEADLINE_S
         while self.entry(tensor)[0] < round_:
-            assert time.monotonic() < end, f"round {round_} of tensor {tensor} does not end"
+            assert time.monotonic() < end, f"round {round_} of tensor {tensor} did not end"
             select.select([], [], [], 0.005)
         return self.entry(tensor)[1:]
 

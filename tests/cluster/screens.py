@@ -11,7 +11,7 @@ WAITS = {"what": "one_is_missing", "args": {"missing_rank": 1, "timeout": 20}}
 
 
 def show(c, *args, status=None):
-    """Run a bpsctl command and return its output. All lines must have less than 100 columns."""
+    """Run a bpsctl command and return its output. Every line must be shorter than 100 columns."""
     start = time.monotonic()
     p = c.bpsctl(*args)
     # bpsctl must end within 2 s. A machine under load may need longer.

@@ -14,7 +14,7 @@ from keeper import Job, kept_cluster
 
 
 def wound(jobs, agents, sig, times):
-    """Kill all these agents, which are restarted. Repeat this `times` times.
+    """Kill each agent, and wait until it has been restarted. Do this `times` times.
 
     For each repetition, return (longest pause of the jobs, seconds until agents[0] runs again).
     """
@@ -34,7 +34,7 @@ def check_pauses(pauses):
     The median must be below 1 s. A pause may be longer than 1 s if the agent was restarted slowly.
     Such a pause may last 0.5 s longer than the restart. On a machine under load nothing is checked.
     """
-    print("pauses", [f"{p:.2f} ({b:.2f} of it away)" for p, b in pauses])
+    print("pauses", [f"{p:.2f} ({b:.2f} of it without agent)" for p, b in pauses])
     if os.getloadavg()[0] < 2 * os.cpu_count():
         assert statistics.median(p for p, _ in pauses) < 1.0
         assert all(pause < max(1.0, back + 0.5) for pause, back in pauses)

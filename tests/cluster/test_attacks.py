@@ -122,7 +122,7 @@ def test_five_hundred_silent_strangers_on_each_port_take_no_descriptor_for_long(
                 s = held.enter_context(socket.socket())
                 s.setblocking(False)
                 s.connect_ex((host, int(port)))
-        c.wait_for("the server has met them", has_met_them)
+        c.wait_for("the server has counted silent strangers", has_met_them)
         for d, (
             fds,
             *_,
@@ -130,7 +130,7 @@ def test_five_hundred_silent_strangers_on_each_port_take_no_descriptor_for_long(
             # connection arrives, the daemon closes the oldest connection of the port.
         ) in before:
             c.wait_for(
-                f"{d.name} has its descriptors back",
+                f"{d.name} has closed the strangers' connections",
                 lambda d=d, fds=fds: footprint(d)[0] <= fds + 64 + 64,
             )
         c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 3})

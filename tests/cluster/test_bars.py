@@ -106,7 +106,7 @@ def test_run_draws_each_configurations_share_of_a_tcp_stream(script):
     text = run.drawing(argparse.Namespace(bytes=[4096], loopback=False), rows)
     bars = xml.etree.ElementTree.fromstring(text).findall("{*}rect")
     assert [float(b.get("width")) for b in bars] == [0.8 * 160, 2 * 160], (
-        "of the stream, and no longer than twice of it"
+        "lengths relative to the stream: 0.8, and 3.0 cut off at 2"
     )
     assert "gloo &lt;x&gt;" in text and "300.0 MB/s" in text
 

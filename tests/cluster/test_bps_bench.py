@@ -126,7 +126,7 @@ def test_text_output_is_a_table(bench):
     ] == ["4 KiB", "64 KiB"]
 
 
-@pytest.mark.skipif(IS_ASAN, reason="the sanitizer wants to be the first library")
+@pytest.mark.skipif(IS_ASAN, reason="the sanitizer's library must be loaded first")
 @pytest.mark.parametrize(
     "options",
     [("--bytes", "64KiB", "--rounds", 20), ("--replay", RESNET, "--shrink", 500, "--rounds", 2)],
@@ -141,7 +141,7 @@ def test_wrong_sum_ends_the_benchmark(bench, tmp_path, options):
     codes, out, err = bench.run(*options, "--check", "--json", env=env)
     assert codes == [1, 1] and "wrong result: " in err, err
     assert not json.loads(out)["is_complete"]
-    assert bench.run(*options, "--json", env=env)[0] == [0, 0], "without --check nobody looks"
+    assert bench.run(*options, "--json", env=env)[0] == [0, 0], "without --check no sum is checked"
 
 
 @pytest.mark.parametrize("mode", [(), ("--barrier",), ("--fifo",)])
@@ -219,7 +219,7 @@ def test_trainer_reads_the_traffic_of_its_agent(bench):
     for sent, received in bench.cluster.run(
         "traffic", 2, {"n_elems": n_elems, "n_rounds": n_rounds}, placement=[0, 0]
     ):
-        assert sent < 10000 and received < 10000, "the machine sums alone, and pings"
+        assert sent < 10000 and received < 10000, "a machine that sums alone sends only pings"
 
 
 def test_shared_memory_does_not_count_as_traffic(meeting):
@@ -257,7 +257,7 @@ def test_single_worker_sends_nothing():
         (("--fifo",), "--fifo has no effect without --replay"),
         (("--replay", "x.tsv", "--bytes", "4KiB"), "--bytes has no effect with --replay"),
         (("--replay", "x.tsv", "--depth", "2"), "--depth has no effect with --replay"),
-        (("--rounds", "3", "--seconds", "3"), "--rounds and --seconds: one of them"),
+        (("--rounds", "3", "--seconds", "3"), "--rounds and --seconds cannot be given together"),
         (("more",), "usage: bps-bench"),
     ],
 )
@@ -285,5 +285,5 @@ def test_invalid_trace_is_refused_with_the_line(tmp_path, text):
     )
     assert (
         p.returncode == 1
-        and f"{trace}:{2 if text else 1}: name, elements and macs with tabs wanted" in p.stderr
+        and f"{trace}:{2 if text else 1}: the line needs name, elements and macs" in p.stderr
     ), p

@@ -160,7 +160,7 @@ def refused_start(c, *args):
 
 
 def says(c, d, words):
-    c.wait_for(f"'{words}' is said", lambda: words in d.log.read_text())
+    c.wait_for(f"{d.name} logs '{words}'", lambda: words in d.log.read_text())
 
 
 def members(c):
@@ -331,7 +331,11 @@ def test_reload_of_an_unusable_revocation_list_is_an_error(cluster, site, tmp_pa
         got = answer_to(c, site, "ctl:u", key_reload)
         assert got[10:14] != zero and b"cannot use the authorities" in got, got
     c.scheduler.kill(signal.SIGHUP)
-    says(c, c.scheduler, "cannot reload, all settings stay as they are: cannot use the authorities")
+    says(
+        c,
+        c.scheduler,
+        "cannot reload, keeping all settings as they are: cannot use the authorities",
+    )
     assert "reloaded:" not in c.scheduler.log.read_text()
     ca.write_text(good)
     assert answer_to(c, site, "ctl:u", key_reload)[10:14] == zero

@@ -32,7 +32,7 @@ def check(conf, *args, scheduler=1):
         check=False,
         env={k: v for k, v in os.environ.items() if not k.startswith("BPS_") or k == "BPS_BUILD"},
     )
-    assert time.monotonic() - start < 4, "2 s, and a loaded machine"
+    assert time.monotonic() - start < 4, "bpsctl took 4 s or more; its limit is 2 s"
     d = json.loads(p.stdout)
     assert d["schema"] == 1 and p.returncode == (2 if d["bad"] else 1 if d["warn"] else 0), p
     for c in d["checks"]:
@@ -152,7 +152,7 @@ def test_missing_rdma_that_a_setting_requires_is_bad(host):
     d = check(host.conf)
     assert d["RDMA"][0] == "bad", d
     assert "server listen" not in d and d["server http"][0] == "ok", (
-        "an RDMA port cannot be looked at with TCP's calls"
+        "TCP calls cannot check an RDMA port"
     )
 
 

@@ -185,7 +185,7 @@ def test_an_executor_that_is_killed_fails_its_job_only(rig):
     r = rig()
     job = start_and_wait(r, 4, {})
     (pid,) = r.executors(0)
-    r.c.wait_for("the status has it", lambda: r.c.agents[0].status()["executors"] == 1)
+    r.c.wait_for("the status counts the executor", lambda: r.c.agents[0].status()["executors"] == 1)
     os.kill(pid, signal.SIGKILL)
     results = r.c.finish(job)
     check_ended(results, LOST)
@@ -296,7 +296,7 @@ def test_nothing_leaks_job_after_job(rig):
         assert seen[2] == seen[-1], seen
     gone(r, 0)
     r.c.wait_for(
-        "the agent has closed what the jobs had",
+        "the agent has closed the jobs' descriptors",
         lambda: len(os.listdir(f"/proc/{r.c.agents[0].process.pid}/fd")) <= before,
     )
 

@@ -47,7 +47,7 @@ class Exec:
     def expect(self, kind):
         while True:
             k, b, fds = self.recv()
-            assert k is not None, f"closed instead of {kind}"
+            assert k is not None, f"the executor closed the connection instead of sending {kind}"
             if k == kind:
                 return b, fds
             for fd in fds:

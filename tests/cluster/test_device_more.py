@@ -494,7 +494,7 @@ def test_an_executor_that_hangs_when_its_agent_is_gone_ends_itself(cluster):
     ],
 )
 def test_job_takes_the_route_that_bpsctl_shows(cluster, tmp_path, machine, links, workers, want):
-    """The executor also uses the agent's setting `sysfs`, so it chooses the route that is shown."""
+    """The executor also uses the agent's setting `sysfs`, and so the route that bpsctl shows."""
     make(tmp_path / "m", machine)
     env = {"FAKE_CUDA_LINKS": links, **fakes(machine)}
     r = Rig(

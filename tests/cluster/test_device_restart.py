@@ -216,7 +216,7 @@ def test_memory_of_a_restarted_agent_is_on_the_nodes_reported_before(cluster):
     r.c.wait_for("the restarted agent has staging memory", lambda: len(staging(a)) > 0)
     before = len(staging(a))
     go.touch()
-    r.c.wait_for("more is made", lambda: len(staging(a)) > before)
+    r.c.wait_for("the agent allocates more staging memory", lambda: len(staging(a)) > before)
     pieces = staging(a)
     assert r.c.finish(job) == [2, 2]
     assert "nodes=0/0" in a.log.read_text()

@@ -92,7 +92,7 @@ def test_agent_cut_off_only_from_the_scheduler_keeps_its_job(cluster):
         c.wait_for(
             "the scheduler notices the silent agent",
             lambda: (
-                "silent at the scheduler, but servers receive from it"
+                "the scheduler receives nothing from it, but servers do"
                 in c.scheduler.log.read_text()
             ),
         )
@@ -100,7 +100,7 @@ def test_agent_cut_off_only_from_the_scheduler_keeps_its_job(cluster):
         # 5 s is more than three times as long as the scheduler waits for a silent agent
         until = time.monotonic() + 5
         c.wait_for(
-            "time has passed, and rounds",
+            "5 s and more than 20 rounds have passed",
             lambda: time.monotonic() > until and progress.rounds() > at + 20,
         )
         p = c.bpsctl("status")
@@ -145,13 +145,14 @@ def test_lost_state_of_the_scheduler_ends_jobs_with_that_reason(cluster):
     c.scheduler.start()
     for i, d in enumerate(late):
         c.wait_for(
-            "the one before has come", lambda n=i + 1: len(c.scheduler.status()["members"]) == n
+            "the previous daemon has become a member",
+            lambda n=i + 1: len(c.scheduler.status()["members"]) == n,
         )
         d.kill(signal.SIGCONT)
     r = c.finish(started[:1])[0]
     assert r["code"] == bps.EJOB_FAILED and "lost its state" in r["text"], r
-    # The new scheduler has lost its state, so each member gets another id. Each daemon ends, and
-    # is restarted here.
+    # The new scheduler has lost its state, so each member gets another id, and its daemon ends.
+    # Restart the daemons.
     for d in [*c.servers, *c.agents]:
         d.process.wait(DEADLINE_S)
         d.start()

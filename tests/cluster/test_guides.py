@@ -106,7 +106,7 @@ def test_daemons_of_the_manifests_take_their_settings_and_are_probed_where_they_
         for e in c["env"]:
             if e["name"].startswith("BPS_"):
                 assert f"--{e['name'][4:].lower().replace('_', '-')}" in known, (
-                    f"{name}: {e['name']} is no setting"
+                    f"{name}: {e['name']} is not a setting"
                 )
             env[e["name"]] = e.get("value", "10.0.0.3").replace("$(HOST_IP)", "10.0.0.3")
         r = subprocess.run(

@@ -82,12 +82,15 @@ def test_http_answers_while_a_data_thread_hangs_and_says_so(cluster, role):
     assert get(d, "/livez") == (200, "ok\n")
     with frozen_thread(d, "data0"):
         c.wait_for("the daemon reports the hanging thread", lambda: get(d, "/livez")[0] == 503)
-        assert re.match(r"a data thread hangs for \d+\.\d s", get(d, "/livez")[1])
+        assert re.match(r"a data thread has been hung for \d+\.\d s", get(d, "/livez")[1])
         assert get(d, "/readyz")[0] == get(d, "/healthz")[0] == 503
         assert 'bps_health{code="MEMBER_STUCK"} 1' in get(d, "/metrics")[1]
         status, text = get(d, "/status")
         assert status == 200 and json.loads(text)["role"] == role[:-1]
-        c.wait_for("the scheduler says so", lambda: "MEMBER_STUCK" in c.bpsctl("status").stdout)
+        c.wait_for(
+            "the scheduler reports MEMBER_STUCK",
+            lambda: "MEMBER_STUCK" in c.bpsctl("status").stdout,
+        )
         assert "a thread has made no progress" in show(c, "status", status=1)
     c.wait_for("the daemon reports no hanging thread", lambda: get(d, "/livez")[0] == 200)
     c.wait_for("bpsctl status reports no problem", lambda: c.bpsctl("status").returncode == 0)
@@ -138,7 +141,7 @@ def test_black_hole_is_answered_within_the_bound(word):
             timeout=10,
             check=False,
         )
-        assert time.monotonic() - start < 4, "2 s, and a loaded machine"
+        assert time.monotonic() - start < 4, "bpsctl took 4 s or more; its limit is 2 s"
     text = p.stdout + p.stderr
     assert p.returncode == (2 if word == ("check",) else 3) and "does not answer in time" in re.sub(
         r"\s+", " ", text

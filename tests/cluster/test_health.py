@@ -202,7 +202,7 @@ def server_slow(cluster):
 
 @contextlib.contextmanager
 def master_key(cluster):
-    """Start a server with the master key, which is the problem, and a server with its own key."""
+    """Start a server with its own key, and a server with the master key, which is the problem."""
     with tempfile.TemporaryDirectory() as folder:
         master = new_key(Path(folder) / "cluster.key", "key", "new")
         c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
@@ -277,7 +277,7 @@ def test_each_problem_that_is_explained_has_a_cause_here():
 def test_problem_is_in_status_healthz_metrics_events_and_alerts(cluster, tmp_path, code):
     with CAUSES[code](cluster) as (c, reporter):
         recorded = [(f'bps_health{{code="{code}"}}', "0")] * 4
-        c.wait_for("the status has it", lambda: code in problems(reporter), WITHIN_S)
+        c.wait_for(f"the status shows {code}", lambda: code in problems(reporter), WITHIN_S)
         recorded.append(series(reporter, code))
         assert recorded[-1] == (recorded[0][0], "1")
         problem = problems(reporter)[code]

@@ -152,7 +152,7 @@ def test_blocking_eventfd_does_not_stop_the_agent(cluster):
 
 
 def test_refused_declarations_take_nothing_from_other_users(cluster):
-    """Tensors are declared with the names of refused tensors, in other shapes.
+    """Tensors are declared with the names of refused tensors, but with other shapes.
 
     The servers must get no refused tensor.
     """

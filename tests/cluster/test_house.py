@@ -92,7 +92,7 @@ def test_a_name_that_exists_twice_is_found(tree):
 
 @pytest.fixture
 def prose(tmp_path):
-    """Return a function that checks a file with a given text. It returns exit status and output."""
+    """Return a function that checks a file with a given text and returns (exit status, output)."""
     (tmp_path / "tests").mkdir()
     shutil.copy(ROOT / "tests" / "prose.py", tmp_path / "tests" / "prose.py")
 

@@ -116,12 +116,10 @@ def test_key_of_another_host_is_refused(cluster, master):
         "--key-file",
         key,
     )
-    c.wait_for(
-        "the server is turned away", lambda: "cannot reach the scheduler" in d.log.read_text()
-    )
+    c.wait_for("the server is refused", lambda: "cannot reach the scheduler" in d.log.read_text())
     assert not members(c)
     c.wait_for(
-        "the status shows it",
+        "the status shows the refused key",
         lambda: "as server:s0 in the last minute" in c.bpsctl("status").stdout,
     )
     refused = json.loads(c.scheduler.get("/status"))["refused"]
@@ -144,7 +142,7 @@ def test_member_without_the_key_is_refused(cluster, master, tmp_path, with_key):
         *args,
     )
     c.wait_for(
-        "the server is turned away",
+        "the server is refused",
         lambda: (
             "connection to the scheduler is lost" in d.log.read_text()
             or "cannot reach the scheduler" in d.log.read_text()

@@ -71,7 +71,7 @@ def busy(cluster):
         lambda: all("last_arrival_total{" in s.get("/metrics") for s in c.servers),
     )
     c.wait_for(
-        "sums are, too",
+        "the agents' pulls of sums are counted",
         lambda: all(
             samples(a.get("/metrics"))["bps_agent_pull_seconds_count"][0][1] for a in c.agents
         ),

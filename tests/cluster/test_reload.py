@@ -36,7 +36,8 @@ def test_reload_of_the_scheduler_changes_times_of_running_cluster(cluster):
     path.write_text("server-window = 300ms\nbeat = 200ms\nname = one\n")
     log = reload(c, c.scheduler)
     assert f"<6>server-window: 1min -> 300ms source='{path}:1'" in log, log
-    assert f"<4>beat: 100ms stays in force, 200ms needs a restart source='{path}:2'" in log, log
+    kept = f"<4>beat: 100ms stays in force; 200ms takes effect after a restart: source='{path}:2'"
+    assert kept in log, log
     assert "reloaded: changed=1" in log and "name:" not in log, log
     config = c.scheduler.get("/config").splitlines()
     assert f"server-window = 300ms ; {path}:1" in config
@@ -65,12 +66,12 @@ def test_file_with_an_error_changes_nothing(cluster):
     ):
         path.write_text(text)
         log = reload(c, c.scheduler)
-        assert f"<3>cannot reload, all settings stay as they are: {path}:2: {why}" in log, log
+        assert f"<3>cannot reload, keeping all settings as they are: {path}:2: {why}" in log, log
         assert "<7>" not in log
     path.write_text("log-level = debug\nserver-dead = 200ms\n")
     log = reload(c, c.scheduler)
     assert (
-        "cannot reload, all settings stay as they are: server-dead and agent-dead must be at "
+        "cannot reload, keeping all settings as they are: server-dead and agent-dead must be at "
         "least 3 beats" in log
     ), log
     os.unlink(path)
@@ -140,7 +141,7 @@ def test_window_of_a_running_server_changes(cluster):
     log = reload(c, c.servers[0])
     assert (
         "peer-window: 8MiB -> 1MiB" in log
-        and "spin: 50us stays in force, 10us needs a restart" in log
+        and "spin: 50us stays in force; 10us takes effect after a restart" in log
     ), log
     c.finish(started)
 

@@ -79,7 +79,8 @@ def test_metrics_count_bytes_through_memory_separately(cluster, meeting):
         assert float(values[f"bps_{role}_sent_bytes_total"]) == 0, d.name
     for word in ("agents", "servers"):
         c.wait_for(
-            "bpsctl shows it", lambda w=word: "shares memory within its host" in c.bpsctl(w).stdout
+            f"bpsctl {word} shows shared memory",
+            lambda w=word: "shares memory within its host" in c.bpsctl(w).stdout,
         )
 
 
@@ -95,7 +96,7 @@ def test_setting_off_on_either_side_goes_through_the_network(cluster, meeting, s
     d = c.agents[0] if side == "agent" else c.servers[0]
     assert same_host(d)["state"] == "off"
     word = "agents" if side == "agent" else "servers"
-    c.wait_for("bpsctl shows it", lambda: "same-host=off" in c.bpsctl(word).stdout)
+    c.wait_for(f"bpsctl {word} shows the setting", lambda: "same-host=off" in c.bpsctl(word).stdout)
     for d in [*c.agents, *c.servers]:
         assert sums(d)[0] == 0 and sums(d)[1] > 0, d.name
     assert not list(meeting.iterdir()) or side == "agent"

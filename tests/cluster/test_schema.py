@@ -155,7 +155,7 @@ def test_every_line_of_a_watched_word_is_a_document(cluster, word):
         validate(json.loads(p.stdout.readline()), name_of(word))
     c.scheduler.kill(signal.SIGSTOP)
     if word != "check":
-        for _ in range(20):  # requests in progress may still have results
+        for _ in range(20):  # requests that have begun may still succeed
             assert select.select([p.stdout], [], [], DEADLINE_S)[0]
             d = json.loads(p.stdout.readline())
             if "error" in d:

@@ -506,7 +506,7 @@ def test_missing_libfabric_stops_only_daemons_that_use_it(place, program):
     with place.start(program, "--scheduler", "127.0.0.1:1", preexec_fn=hide) as d:
         said = next((line for line in d.stderr if "cannot reach the scheduler" in line), None)
         d.kill()
-    assert said, "it did not get so far as to ask the scheduler"
+    assert said, f"{program} did not try to reach the scheduler"
 
 
 # ---- two daemons of one name ----
@@ -522,8 +522,8 @@ def test_second_daemon_of_a_name_on_a_host_ends_with_75_and_the_first_goes_on(
     _, text = p.communicate(timeout=DEADLINE_S)
     assert p.returncode == 75, text
     words = (
-        f"another {program} of the name '{which}' runs on this machine already (pid "
-        f"{first.process.pid}, this one is pid {p.pid})"
+        f"another {program} with the name '{which}' already runs on this machine (pid "
+        f"{first.process.pid}; this one is pid {p.pid})"
     )
     assert words in text and "choose another --name" in text, text
     assert "replaced" not in c.scheduler.log.read_text()
@@ -734,7 +734,7 @@ def test_journal_gets_lines_with_fields(place):
     assert start["MESSAGE_ID"] == "b096ad5a5e794e7c8b0c08bdba811ecc", start
     # the warning about the missing --state-dir
     assert lines[1]["PRIORITY"] == "4" and "MESSAGE_ID" not in lines[1], lines
-    assert os.read(r, 4096) == b"", "what the journal has is not said twice"
+    assert os.read(r, 4096) == b"", "a line of the journal is repeated on stderr"
     os.close(r)
 
 

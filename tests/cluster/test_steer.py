@@ -98,9 +98,7 @@ def test_operators_key_is_no_members_key(cluster, master):
         "--key-file",
         key,
     )
-    c.wait_for(
-        "the server is turned away", lambda: "cannot reach the scheduler" in d.log.read_text()
-    )
+    c.wait_for("the server is refused", lambda: "cannot reach the scheduler" in d.log.read_text())
     assert not c.scheduler.status()["members"]
 
 

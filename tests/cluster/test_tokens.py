@@ -74,7 +74,7 @@ def test_wrong_or_absent_token_is_refused_at_once_and_the_right_one_still_joins(
     c = two_agents(cluster)
     first = start(c, 0, ALICE, TOKEN)
     c.wait_for("the first worker has joined", lambda: c.scheduler.status()["jobs"])
-    assert "has another job token" in refused(c, 1, ALICE, OTHER)
+    assert "has a job token that differs from this worker's" in refused(c, 1, ALICE, OTHER)
     assert "has a job token, and this worker has none" in refused(c, 1, ALICE, "")
     assert [r[:2] for r in c.finish(first + start(c, 1, BOB, TOKEN))] == [[0, 2], [1, 2]]
     assert_secret(c)

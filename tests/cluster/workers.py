@@ -583,7 +583,7 @@ class Errors:
             while not t.poll():
                 if job.rank == writer:
                     t.input[:] += 1
-        raise AssertionError("a submitted buffer was changed 200 times and nobody noticed")
+        raise AssertionError("a submitted buffer was changed 200 times without an error")
 
 
 def idle(seconds, ready):
@@ -962,7 +962,7 @@ def suspended_in_vain(late):
         if rank == 0:
             try:
                 job.suspend(0.1)
-                raise AssertionError("it did not wait for the others")
+                raise AssertionError("suspend did not wait for the other ranks")
             except bps.Error as e:
                 assert e.code == bps.ETIMEDOUT, str(e)
             open(late, "w", encoding="ascii").close()
@@ -999,8 +999,8 @@ def root_lost(n_bytes):
 def late_root(backup, late_s):
     """Run a broadcast whose root is late.
 
-    The other ranks wait for the root, although a round would not wait for its gradient. Return the
-    bytes received.
+    The other ranks wait for the root, although a round would not wait for the root's gradient.
+    Return the bytes received.
     """
     with bps.open(backup=backup, backup_grace=0.001) as job:
         # Declare all tensors before the ranks wait for the late root.

@@ -5,7 +5,7 @@
 
 Each trainer is killed with SIGKILL. It is killed at a failpoint of the library
 (BPS_FAULTS=POINT=crash,after=N with a random N), or at a random moment: during HELLO, joining,
-declaring, submitting, waiting or closing. Another trainer of the same job survives, or is killed,
+declaring, submitting, waiting or closing. The job's other trainer either survives or is killed
 too. After every hundred crashes and at the end, the agent's descriptors, mappings of shared memory,
 threads and child processes are counted in /proc. The counts must not be larger than after the first
 jobs. Exit status 1: a count is larger, or a surviving trainer hung.

@@ -123,14 +123,14 @@ class Lab:
             self.cut(host, ("in", "out") if how == "both" else (how,))
 
     def blink(self, host, seconds):
-        """Drop all packets of the host for this number of seconds."""
+        """Drop all packets to and from the host for this number of seconds."""
         until = time.monotonic() + seconds
         self.cut(host)
         wait_until(until)
         self.mend(host)
 
     def half_open(self, host):
-        """Remove the host's TCP sockets. The peers receive no message from the sockets."""
+        """Remove the host's TCP sockets without a message to their peers."""
         until = time.monotonic() + 0.5
         self.cut(host)
         self.kill_connections(host)

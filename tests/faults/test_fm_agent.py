@@ -27,7 +27,7 @@ def lost_agent_is_named(cell, job, at, bound_s, host="agent-host1"):
 def test_restarted_agent_costs_no_round(faulty, cell, by):
     """FM-A-restart: the agent is killed or stopped, and its service manager restarts it.
 
-    The manager keeps the agent's descriptors. The agent's trainers notice a pause and no error.
+    The manager keeps the agent's descriptors. The agent's trainers notice only a pause.
     """
     c = faulty(is_kept=True)
     job = c.steady(2, n_elems=1000).wait_rounds()
@@ -73,7 +73,7 @@ def test_stopped_agent_is_given_up_and_learns_it(faulty, cell):
 
 
 def test_agent_whose_data_thread_hangs_ends_itself(faulty, cell):
-    """FM-A-thread: the data thread hangs, the control thread works.
+    """FM-A-thread: the data thread hangs while the control thread works.
 
     The agent ends itself after 5 s.
     """
@@ -161,7 +161,7 @@ def test_agent_that_reaches_no_peer_fails_its_trainers_calls(faulty, cell, lab):
 
 @pytest.mark.quick
 def test_short_cut_costs_no_round(faulty, cell, lab):
-    """FM-A-blink: all packets of the agent are lost for a second."""
+    """FM-A-blink: all packets to and from the agent are lost for a second."""
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -250,7 +250,7 @@ def test_second_agent_of_a_name_is_refused(faulty, cell):
 
 @pytest.mark.parametrize("how", ["kill9", "stop"])
 def test_job_that_may_shrink_goes_on_without_a_lost_machine(faulty, cell, how):
-    """FM-A-shrink: agent and trainer of a machine are killed or stopped, in a job that may shrink.
+    """FM-A-shrink: a machine's agent and trainer are killed or stopped, in a job that may shrink.
 
     The other machines go on in time.
     """

@@ -205,7 +205,7 @@ def test_server_that_is_cut_off_is_replaced(faulty, cell, lab, how):
 
 
 def test_short_cut_of_a_server_costs_no_round(faulty, cell, lab):
-    """FM-S-blink: all packets of the server are lost for a second."""
+    """FM-S-blink: all packets to and from the server are lost for a second."""
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()

@@ -103,7 +103,7 @@ def test_trainer_that_stands_still_is_named_while_others_wait(faulty, cell):
 def test_trainer_without_memory_is_lost_alone(faulty, cell):
     """FM-T-oom: the kernel kills a trainer.
 
-    The agent survives. The other trainers get the error of a killed trainer.
+    The agent survives. The other trainers get the same error as after kill -9.
     """
     cgroup = memory_cgroup(f"bps-{os.getpid()}", 1 << 30)
     if not cgroup:

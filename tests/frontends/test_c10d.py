@@ -403,7 +403,7 @@ def test_a_wait_that_is_late_is_an_error_and_may_be_repeated():
 
 
 @pytest.mark.skipif(
-    torch.__version__ < (2, 14), reason="destroy_process_group does not call process groups"
+    torch.__version__ < (2, 14), reason="before PyTorch 2.14, the group is not notified"
 )
 def test_an_operation_of_a_group_that_was_left_is_refused():
     group = dist.new_group([0, 1])

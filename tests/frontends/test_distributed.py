@@ -49,7 +49,7 @@ def some():
 
 
 def since(*version):
-    return pytest.mark.skipif(torch.__version__ < version, reason=f"PyTorch {version} has it")
+    return pytest.mark.skipif(torch.__version__ < version, reason=f"needs PyTorch {version}")
 
 
 def mine(shape=(4,), dtype=torch.float32):
@@ -198,7 +198,9 @@ def test_all_reduce_leaves_autograd_alone():
 # ---- work ----
 
 
-@pytest.mark.skipif(torch.__version__ >= (2, 14), reason="is_completed() is always False")
+@pytest.mark.skipif(
+    torch.__version__ >= (2, 14), reason="from PyTorch 2.14 on, is_completed() is always False"
+)
 def test_a_work_reports_its_state():
     work = dist.all_reduce(x := mine(), async_op=True)
     work.wait()

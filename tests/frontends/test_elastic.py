@@ -41,7 +41,7 @@ def train(state):
             optimizer.zero_grad()
             (model(x[:, None] / 24) - 1).pow(2).mean().backward()
             optimizer.step()
-            bps.allreduce(torch.ones(3 + i))  # takes pieces in turn
+            bps.allreduce(torch.ones(3 + i))  # uses the pieces in turn
             sampler.record_batch(i, 2)
             state.n_steps += 1
             if begun and state.n_steps == 2 and rank == 0:

@@ -228,7 +228,7 @@ os._exit(0)
 
 
 def shown(output, name):
-    """Return the type and the attributes that a worker has printed, and the text behind them."""
+    """Return the type and the attributes that a worker has printed, and the text after them."""
     words = re.search(rf"^{name} (.*)", output, re.M)[1].split(" ", 5)
     return words[:5], words[5]
 

@@ -81,7 +81,7 @@ if rank == 0:
         submitted.set()
 
     go, ready = os.pipe(), os.pipe()
-    pid = os.fork()  # the child has the locks and slots of before the call
+    pid = os.fork()  # the child copies the locks and slots as they were before the call
     if pid == 0:
         os.read(go[0], 1)
         text = str(refused(lambda: other(1000.0)))
@@ -206,7 +206,7 @@ assert _arrays.reduce(_core.runtime(), [np.ones(4)], op=bps.SUM)[0].tolist() == 
 
 
 # Rank 1 leaves the job, while its forked child has copies of its descriptors. The child ends when
-# rank 0 has noticed.
+# rank 0 has noticed the loss.
 LEAVE = """
 assert _arrays.reduce(_core.runtime(), [np.ones(4)], op=bps.SUM)[0].tolist() == [2.0] * 4
 if rank == 1:

@@ -129,7 +129,7 @@ def make():
 every_framework = pytest.mark.parametrize(
     "framework", [name for name in FRAMEWORKS if importlib.util.find_spec(name)]
 )
-# Python code that runs cells as a notebook does. An exception ends its cell only.
+# Python code that runs cells as a notebook does. An exception ends only its cell.
 NOTEBOOK = """
 import sys
 sys.ps1 = "In: "
@@ -205,7 +205,7 @@ INTERRUPT = """
 import os, signal, threading, time
 import bps as package
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's "&" ignores the signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores SIGINT
 
 def interrupted(then=lambda: None):
     waits, finish = threading.Event(), package.Tensor.finish
@@ -257,7 +257,7 @@ def test_an_interrupt_in_a_step_leaves_the_job_usable(tmp_path, framework):
     recover = "if bps.rank() == 0: getattr(step, 'recover', print)()"
     cells = [FRAMEWORKS[framework], INTERRUPT, FIRST, CHECK, interrupt, other, recover]
     if (framework, os.environ.get("KERAS_BACKEND")) != ("keras", "jax"):
-        cells += ["weights = step().copy()", CHECK]  # there Keras itself loses the model's values
+        cells += ["weights = step().copy()", CHECK]  # on JAX, Keras loses the model's values
     outputs = run(tmp_path, *cells, FIRST, CHECK, "bps.shutdown()")
     assert re.findall(r"cell .*KeyboardInterrupt", outputs[0]), outputs[0]
     assert outputs[0].count("cell ") == 1, outputs[0]

@@ -2,8 +2,8 @@
  * time. The invariants of the agent's core must hold. Every accepted round must complete exactly
  * once and in order.
  *
- * Input: a list of steps of 16 bytes. The first byte has the kind of the step and the trainer. The
- * following bytes have a place and a value. */
+ * Input: a list of steps, 16 bytes each. The first byte selects the kind of step and the trainer.
+ * The other bytes contain a position and a value. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +55,7 @@ static void on_fail(void *ctx, uint32_t job, int code, const char *text)
 	(void)job;
 	(void)code;
 	(void)text;
-	abort(); /* no message of a trainer may fail the job */
+	abort(); /* no message from a trainer may fail the job */
 }
 
 static uint64_t no_jitter(void *ctx)

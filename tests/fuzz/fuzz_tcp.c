@@ -191,8 +191,8 @@ static void check(const struct tcp_conn *c)
 	must(n == c->n_reads);
 }
 
-/* Return whether bytes have arrived whose offer was processed in the same poll. Such bytes wait
- * until the next poll. */
+/* Return whether bytes of an offer have arrived in the same poll in which the offer was processed.
+ * Such bytes wait until the next poll. */
 static bool is_early(const struct tcp_conn *c)
 {
 	const struct tcp_eager *e = &c->eager[c->eager_first];

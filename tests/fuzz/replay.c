@@ -1,5 +1,5 @@
-/* Runs a fuzz target on files and on all files in folders, so that each build with any compiler
- * replays the corpus. Prints the number of inputs. Fails if there was no input. */
+/* Runs a fuzz target on files and on all files in folders, so that a build with any compiler can
+ * replay the corpus. Prints the number of inputs. Fails if there was no input. */
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>

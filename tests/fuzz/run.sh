@@ -2,8 +2,8 @@
 # Run every fuzz target in DIR for SECONDS, as many at a time as there are processors:
 #   run.sh DIR SECONDS
 # Each target starts with a copy of its corpus in tests/fuzz/corpus. Inputs that reach new code stay
-# in DIR/corpus for the next run. Inputs that fail are stored in DIR/findings. The script fails when
-# a target found a fault, and when there is no target.
+# in DIR/corpus for the next run. Inputs that fail are stored in DIR/findings. The script fails if
+# a target found a fault, or if there is no target.
 set -eu
 dir=${1:?usage: $0 DIR SECONDS}
 seconds=${2:?usage: $0 DIR SECONDS}

@@ -261,7 +261,8 @@ static bool default_stream_freed(struct gpu_side *s, struct rely_page *page)
 {
 	uint64_t begin_ns;
 
-	usleep(10000); /* the stream must still wait; no event can show this, so wait for a while */
+	/* The stream must still wait. No event can show this, so let some time pass. */
+	usleep(10000);
 	if (atomic_load_explicit(&page->done, memory_order_acquire) != 0)
 		return gpu_fail("the stream did not wait");
 	begin_ns = now_ns();
@@ -269,7 +270,7 @@ static bool default_stream_freed(struct gpu_side *s, struct rely_page *page)
 	atomic_store_explicit(&page->ask, 1, memory_order_release);
 	while (atomic_load_explicit(&page->done, memory_order_acquire) == 0)
 		if (now_ns() > s->deadline_ns)
-			return gpu_fail("the default stream stays where it is");
+			return gpu_fail("the default stream makes no progress");
 	gpu_answer(s->item, true, "\"freed_us\":%.1f", (double)(now_ns() - begin_ns) / 1e3);
 	return CU(cuStreamSynchronize, NULL);
 }

@@ -237,7 +237,7 @@ static bool lane_queue(struct b_lane *l, const struct kind *k)
 static bool may_wait(struct gpu_side *s)
 {
 	return side_is_there(s) &&
-	       (now_ns() < s->deadline_ns || gpu_fail("a counter stays where it is"));
+	       (now_ns() < s->deadline_ns || gpu_fail("a counter makes no progress"));
 }
 
 /* Keep k->in_flight copies in flight. Wait until the CPU sees the number of the oldest copy, and
@@ -318,7 +318,8 @@ static bool second_side(struct gpu_side *s)
 		if (word == OVER)
 			return true;
 		if (word < BEGIN || word >= BEGIN + N_KINDS)
-			return gpu_fail("the trainer says %llu", (unsigned long long)word);
+			return gpu_fail(
+				"unknown word %llu from the trainer", (unsigned long long)word);
 		if (!second_work(s, &w, &kinds[word - BEGIN]))
 			return false;
 	}

@@ -1,7 +1,8 @@
 """Run C: PyTorch end to end, over the product's own daemons on loopback.
 
-On one GPU run a scheduler, a server, and two agents with an executor and a trainer each.
-tests/gpu/run starts this file, which prints lines of JSON like the other runs.
+A scheduler, a server and two agents run on one machine. Each agent has an executor and a trainer,
+and all of these use one GPU. tests/gpu/run starts this file, which prints lines of JSON like the
+other runs.
 
     c.py [--host] [ITEM]
 
@@ -27,8 +28,8 @@ TORCH_LIMIT_S = 250
 LOG_BYTES = 3000
 BAR_HOST_US = 20
 BAR_SLOWDOWN = 0.05
-# The largest allowed difference of a weight after 50 steps of SGD with momentum. Sums of f32 in
-# another order add about 1e-6 of a weight in each step.
+# The largest allowed difference of a weight after 50 steps of SGD with momentum. In each step,
+# sums of f32 in a different order change a weight by about 1e-6 of its value.
 BAR_WEIGHTS = 2e-3
 
 

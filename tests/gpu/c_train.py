@@ -48,7 +48,7 @@ class Cuda:
             }
 
         view = torch.as_tensor(Memory(), device="cuda")
-        assert view.data_ptr() == address, "PyTorch has copied memory that it was to look at"
+        assert view.data_ptr() == address, "PyTorch copied the memory instead of using it in place"
         return view
 
     def has_segments(self):
@@ -183,7 +183,7 @@ class Exchange:
 
     def ready(self, i):
         p, view = self.params[i], self.views[i]
-        # the model may have replaced the gradient, so that it is no view any more
+        # the model may have replaced the gradient, so that it is no longer a view
         if p.grad.data_ptr() != view.data_ptr():
             view.copy_(p.grad)
             self.n_moved += 1
@@ -341,7 +341,7 @@ def compute(place, product, until):
 
 
 def for_seconds(seconds, traffic):
-    """Return a function that runs the traffic, and returns true when the seconds are over."""
+    """Return a function that returns true when the traffic is done and the seconds are over."""
     end = time.perf_counter() + seconds
     return lambda: traffic.is_done() and time.perf_counter() > end
 

@@ -89,7 +89,7 @@ static bool wait_queue(struct d_rig *r, struct device_queue *q)
 
 	while ((rc = ops->queue_poll(q)) == DEVICE_AGAIN)
 		if (now_ns() > end_ns)
-			return gpu_fail("a queue does not get idle");
+			return gpu_fail("a queue does not become idle");
 	return rc == 0 || fail_with(rc, r, "a queue failed");
 }
 
@@ -109,7 +109,7 @@ static bool there_and_back(struct d_rig *r)
 	if (rc)
 		return fail_with(rc, r, "cannot copy");
 	return wait_queue(r, r->out) &&
-	       (memcmp(from, to, BYTES) == 0 || gpu_fail("other bytes came back"));
+	       (memcmp(from, to, BYTES) == 0 || gpu_fail("the bytes that came back differ"));
 }
 
 /* ---- one GPU ---- */
@@ -182,7 +182,8 @@ static bool same_process(struct gpu_side *s)
 		return true;
 	rc = ops->clique_open(r.dev, id, 2, gpus, ranks, 2, &c);
 	if (rc != DEVICE_UNSUP)
-		return gpu_fail("it is not refused: %s", device_error_name(rc));
+		return gpu_fail(
+			"two members on one GPU are not refused: %s", device_error_name(rc));
 	gpu_answer(s->item, there_and_back(&r), "\"says\":\"%s\"", json_safe(r.dev->why.s));
 	return true;
 }
@@ -199,7 +200,8 @@ static bool stay_alone(struct device_clique *c)
 		int rc = ops->clique_poll(c);
 
 		if (rc != DEVICE_AGAIN)
-			return gpu_fail("alone in it, it says %s", device_error_name(rc));
+			return gpu_fail(
+				"a clique without its other member says %s", device_error_name(rc));
 		usleep(1000);
 	}
 	return true;
@@ -304,9 +306,10 @@ static bool sums_of_one(struct d_rig *r, struct device_clique *c)
 	if (!rc)
 		rc = ops->copy(r->out, r->host, BYTES, r->mem, 0, bytes);
 	if (rc)
-		return fail_with(rc, r, "a collective of one failed");
+		return fail_with(rc, r, "a collective over one rank failed");
 	return wait_queue(r, r->out) &&
-	       (memcmp(from, to, bytes) == 0 || gpu_fail("a sum of one is not itself"));
+	       (memcmp(from, to, bytes) == 0 ||
+		       gpu_fail("a sum over one rank differs from its input"));
 }
 
 /* Open a clique of one rank. Returns the milliseconds that this took. */
@@ -328,7 +331,7 @@ static bool one_open(struct gpu_side *s, struct d_rig *r, struct device_clique *
 	if (!rc)
 		rc = wait_clique(*ret);
 	*ret_ms = ms_since(begin_ns);
-	return rc == 0 || fail_with(rc, r, "a clique of one does not open");
+	return rc == 0 || fail_with(rc, r, "a clique of one rank does not open");
 }
 
 /* Abort a clique while a collective is queued behind copies that still run. */
@@ -494,7 +497,7 @@ static bool two_left(struct gpu_side *s)
 	bool is_skip;
 
 	if (getenv("BPS_GPU_FAKE")) {
-		gpu_fail("the fake NCCL joins the ranks of one process only");
+		gpu_fail("the fake NCCL joins only ranks of one process");
 		answer_why(s->item, true);
 		return side_send(s, 2, id, sizeof(id), -1);
 	}
@@ -555,7 +558,7 @@ static bool two_gpus(struct gpu_side *s)
 
 	if (n >= 2)
 		return members(s, 1);
-	gpu_fail("there is one GPU");
+	gpu_fail("there is only one GPU");
 	answer_why(s->item, true);
 	return true;
 }

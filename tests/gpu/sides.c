@@ -134,7 +134,7 @@ bool side_await_end(struct gpu_side *s)
 	if (!wait_for(s, POLLIN))
 		return false;
 	return recv(s->sock, &byte, 1, MSG_DONTWAIT | MSG_PEEK) <= 0 ||
-	       gpu_fail("the other process still talks");
+	       gpu_fail("the other process still sends");
 }
 
 bool side_kill(struct gpu_side *s, pid_t pid)
@@ -151,7 +151,7 @@ bool side_kill(struct gpu_side *s, pid_t pid)
 static bool die_with_parent(pid_t parent)
 {
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
-		return gpu_fail("cannot be bound to the parent's life: %s", strerror(errno));
+		return gpu_fail("cannot ask to die with the parent: %s", strerror(errno));
 	return getppid() == parent || gpu_fail("the parent is gone");
 }
 
@@ -234,13 +234,13 @@ static void tell_end(const struct gpu_pair *p, enum end worst, const int status[
 	const int told = W_EXITCODE(TOLD, 0);
 
 	if (worst == END_NEVER)
-		gpu_fail("not ready after %u s, and it does not even die", p->limit_s);
+		gpu_fail("not ready after %u s, and alive after SIGKILL", p->limit_s);
 	else if (worst == END_LATE)
 		gpu_fail("not ready after %u s", p->limit_s);
 	else if (status[0] == told || status[1] == told)
 		return;
 	else
-		gpu_fail("ended with status 0x%x and 0x%x", (unsigned)status[0],
+		gpu_fail("the sides ended with status 0x%x and 0x%x", (unsigned)status[0],
 			(unsigned)status[1]);
 	answer_why(p->item, false);
 }

@@ -41,7 +41,7 @@ bool side_recv(struct gpu_side *s, uint64_t *ret_word, void *data, size_t n, int
 bool side_tell(struct gpu_side *s, uint64_t word);
 bool side_await(struct gpu_side *s, uint64_t word);
 /* Return at once whether the other side still exists. Call it in loops that do not wait for words
- * of the other side. */
+ * from the other side. */
 bool side_is_there(struct gpu_side *s);
 /* Kill the other side and wait until it has ended. pid: as the other side reported it. */
 bool side_kill(struct gpu_side *s, pid_t pid);

@@ -100,7 +100,7 @@ static void check_state(struct agt_checker *c, const struct agt_part *part)
 	case PART_READY:
 		expect(c, !part->is_charged, "READY => not charged");
 		expect(c, !has_timer || part->is_have_unconfirmed,
-			"READY with a timer => unheard HAVE");
+			"READY with a timer => HAVE is unconfirmed");
 		break;
 	case PART_SENT:
 		expect(c, is_up && has_timer, "SENT => connected, timer");
@@ -134,7 +134,7 @@ static void check_round(struct agt_checker *c, const struct agt_part *part)
 			"failed or closing => IDLE, or a stale read");
 		return;
 	}
-	expect(c, part->state == PART_IDLE || is_running, "under way => its tensor is");
+	expect(c, part->state == PART_IDLE || is_running, "not IDLE => its tensor is running");
 	expect(c,
 		part->round == t->round + is_running ||
 			(t->has_landed && part->round == t->round + 1),
@@ -145,13 +145,13 @@ static void check_round(struct agt_checker *c, const struct agt_part *part)
 	expect(c,
 		part->kept->summed <= part->round + (t->is_device && part->state == PART_IDLE) &&
 			part->crc_round <= part->round,
-		"nothing is prepared ahead");
+		"no sum or CRC is of a later round");
 	expect(c, part->kept->landed == part->round - (part->state != PART_IDLE),
-		"what is kept is what has landed");
+		"kept->landed = last round that has landed");
 	if ((part->state == PART_IDLE || part->state == PART_READY) && part->is_have_unconfirmed &&
 		part->link)
 		expect(c, heap_has(&part->timer) || (part->owes & OWE_HAVE),
-			"an unheard HAVE will be said again");
+			"an unconfirmed HAVE will be sent again");
 }
 
 static void check_tensor(struct agt_checker *c, const struct agt_tensor *t)
@@ -176,8 +176,10 @@ static void check_tensor(struct agt_checker *c, const struct agt_tensor *t)
 	for (uint32_t w = 0; w < t->job->n_workers; w++)
 		n_submitted += t->submitted[w] == t->round + 1;
 	if (!t->job->is_closing) {
-		expect(c, n_submitted == t->n_submitted, "n_submitted = workers of round + 1");
-		expect(c, !t->is_running || n_left == t->parts_left, "parts_left = not IDLE");
+		expect(c, n_submitted == t->n_submitted,
+			"n_submitted = workers that submitted round + 1");
+		expect(c, !t->is_running || n_left == t->parts_left,
+			"parts_left = partitions that are not IDLE");
 		expect(c, !t->is_running || (n_left > 0) != t->is_unstaging,
 			"running => something is left, or the sums go to devices");
 	}
@@ -246,15 +248,15 @@ static void check_shares(struct agt_checker *c, const struct agt_link *link)
 		expect(c, s->link == link && n_parts && n_parts == s->n_parts,
 			"a share has partitions, on its link");
 		expect(c, ready_bytes == s->ready_bytes,
-			"a share's bytes are those that are ready");
+			"a share's ready_bytes = ready bytes not sent yet");
 		expect(c, heap_has(&s->lag) == lockstep_counts(s),
-			"who is waited for is in the heap");
+			"others may wait for the share <=> lagging");
 		expect(c, !heap_has(&s->lag) || heap_holds(&s->job->lagging, &s->lag),
 			"lagging => in its job's heap");
 		expect(c, !heap_has(&s->wait) || heap_holds(&s->job->held, &s->wait),
 			"held => in its job's heap");
 		expect(c, !heap_has(&s->wait) || lockstep_is_held(s) || link->is_active,
-			"who is held no more is woken");
+			"no longer held => its link is active");
 		c->n.n_ready -= s->ready.n;
 		c->n.n_shares++;
 		c->n.n_lagging += heap_has(&s->lag);
@@ -279,7 +281,7 @@ static void check_link(struct agt_checker *c, const struct agt_link *link)
 				      heap_holds(&c->core->link_timers, &link->timer)),
 		"timer => DOWN");
 	expect(c, link->state != LINK_DOWN || has_timer || !link->n_parts,
-		"DOWN and needed => will be tried");
+		"DOWN and needed => a connect is scheduled");
 	expect(c,
 		is_up || (TAILQ_EMPTY(&link->gots) && !link->is_active && !link->inflight &&
 				 TAILQ_EMPTY(&link->offered)),
@@ -330,10 +332,12 @@ int agt_core_check(const struct agt_core *core, struct err_text *err)
 		c.n.job_bytes = 0;
 		TAILQ_FOREACH (t, &job->tensors, link)
 			check_tensor(&c, t);
-		expect(&c, c.n.n_fetching == job->n_reads, "n_reads = FETCHING");
-		expect(&c, c.n.n_parked == job->parked.n, "parked = those that say so");
+		expect(&c, c.n.n_fetching == job->n_reads, "n_reads = partitions in FETCHING");
+		expect(&c, c.n.n_parked == job->parked.n,
+			"job->parked = partitions with is_parked");
 		expect(&c, c.n.job_bytes == job->inflight, "a job's inflight = bytes charged");
-		expect(&c, !job->parked.n || job->inflight, "parked => something will come in");
+		expect(&c, !job->parked.n || job->inflight,
+			"parked => bytes of the job are in flight");
 		expect(&c, heap_is_valid(&job->parked), "heap order");
 		expect(&c, heap_is_valid(&job->lagging), "heap order");
 		expect(&c, heap_is_valid(&job->held), "heap order");
@@ -351,11 +355,12 @@ int agt_core_check(const struct agt_core *core, struct err_text *err)
 	expect(&c, heap_is_valid(&core->timers), "heap order");
 	expect(&c, heap_is_valid(&core->link_timers), "heap order");
 	expect(&c, c.n.n_parts == core->n_parts, "n_parts = partitions");
-	expect(&c, c.n.n_local == core->local.n, "local = READY of jobs of one member");
+	expect(&c, c.n.n_local == core->local.n,
+		"core->local = READY partitions of one-member jobs");
 	expect(&c, c.n.n_timers == core->timers.n, "timers = those of partitions");
 	expect(&c,
 		!c.n.n_homes && !c.n.n_offered && !c.n.n_owing && !c.n.n_ready &&
 			!c.n.charged_bytes,
-		"what partitions say = what links have");
+		"fields of partitions = lists of links");
 	return c.rc;
 }

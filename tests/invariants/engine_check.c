@@ -30,11 +30,12 @@ static void check_part(
 	expect(c, heap_has(&p->node) == is_queued, "a partition waits <=> it is in a heap");
 	expect(c, p->state == PART_IDLE || p->state == PART_LANDED || is_open,
 		"a partition is under way => its chunk is open");
-	expect(c, !is_open || p->state != PART_IDLE, "its chunk is open => it is under way");
+	expect(c, !is_open || p->state != PART_IDLE,
+		"a chunk is open => its partitions are under way");
 	expect(c, (p->state != PART_UP && p->state != PART_DOWN) || p->n_tickets,
 		"a partition is being copied => it has a ticket");
 	expect(c, !p->is_charged || is_queued || p->state == PART_UP || p->state == PART_DOWN,
-		"charged => copied, or about to be");
+		"charged => being copied, or about to be");
 	c->n.n_up += p->state == PART_UP_WAIT;
 	c->n.n_down += p->state == PART_DOWN_WAIT;
 	if (p->is_charged && p->state <= PART_UP)
@@ -42,7 +43,8 @@ static void check_part(
 	else if (p->is_charged)
 		c->n.down_bytes += engine_part_bytes(p);
 	c->n.n_tickets += p->n_tickets;
-	expect(c, p->state == PART_IDLE || t->state == TENSOR_RUNNING, "under way => running");
+	expect(c, p->state == PART_IDLE || t->state == TENSOR_RUNNING,
+		"a partition is under way => its tensor is running");
 }
 
 static void check_chunk(
@@ -52,7 +54,8 @@ static void check_chunk(
 
 	for (uint32_t i = 0; i < k->n; i++)
 		n_left += t->parts[k->first + i].state != PART_LANDED;
-	expect(c, k->state != CHUNK_OPEN || n_left == k->n_left, "n_left = those not landed");
+	expect(c, k->state != CHUNK_OPEN || n_left == k->n_left,
+		"n_left = partitions that have not landed");
 	expect(c, k->state != CHUNK_OPEN || n_left, "an open chunk has something left");
 	c->n.n_reduce += k->state == CHUNK_REDUCE_WAIT;
 	c->n.n_gather += k->state == CHUNK_GATHER_WAIT;
@@ -89,10 +92,12 @@ int engine_check(const struct engine *e, struct err_text *err)
 			check_tensor(&c, e->tensors[i]);
 	TAILQ_FOREACH (t, &e->waiting, link)
 		n_waiting++;
-	expect(&c, n_waiting == c.n.n_waiting, "waiting = the list");
-	expect(&c, c.n.n_running == e->n_running, "n_running = those that run");
-	expect(&c, c.n.n_up == e->up.n && c.n.n_down == e->down.n, "heaps of partitions");
-	expect(&c, c.n.n_reduce == e->reduce.n && c.n.n_gather == e->gather.n, "heaps of chunks");
+	expect(&c, n_waiting == c.n.n_waiting, "WAITING <=> on the list");
+	expect(&c, c.n.n_running == e->n_running, "n_running = tensors in RUNNING");
+	expect(&c, c.n.n_up == e->up.n && c.n.n_down == e->down.n,
+		"the heaps have the partitions that wait");
+	expect(&c, c.n.n_reduce == e->reduce.n && c.n.n_gather == e->gather.n,
+		"the heaps have the chunks that wait");
 	expect(&c, c.n.n_collectives == e->n_collectives, "collectives are counted");
 	expect(&c, c.n.n_tickets == e->n_tickets, "tickets are counted");
 	expect(&c, c.n.up_bytes == e->up_bytes && c.n.down_bytes == e->down_bytes,

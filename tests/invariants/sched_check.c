@@ -26,16 +26,18 @@ static int check_member(
 	EXPECT(m->state < MEMBER_STATES, "member %u has no state", id);
 	EXPECT(m->role == ROLE_SERVER || m->role == ROLE_AGENT, "member %u has no role", id);
 	EXPECT(m->host_idx < c->n_hosts && strcmp(c->hosts[m->host_idx], m->host) == 0,
-		"host of member %u", id);
+		"wrong host of member %u", id);
 	EXPECT((m->state == MEMBER_UP) == (m->conn != NULL), "member %u is %s %s connection", id,
 		sched_member_state_name(m->state), m->conn ? "with a" : "without");
-	EXPECT(!m->conn || m->conn->member == m, "connection of member %u", id);
+	EXPECT(!m->conn || m->conn->member == m,
+		"the connection of member %u belongs to another member", id);
 	EXPECT(!m->is_dirty || c->tx_view, "member %u is dirty outside a transaction", id);
 	EXPECT(!m->needs_sync, "member %u still waits for WELCOME", id);
-	EXPECT((m->role == ROLE_SERVER) == (m->threads > 0), "threads of member %u", id);
+	EXPECT((m->role == ROLE_SERVER) == (m->threads > 0), "wrong number of threads of member %u",
+		id);
 	for (uint32_t i = 1; i < id; i++)
 		EXPECT(c->members[i]->role != m->role || strcmp(c->members[i]->name, m->name) != 0,
-			"members %u and %u have one name", i, id);
+			"members %u and %u have the same role and name", i, id);
 	return 0;
 }
 
@@ -45,9 +47,10 @@ static int check_conns(const struct sched_core *c, struct err_text *err)
 
 	for (size_t b = 0; b < CONN_BUCKETS; b++) {
 		for (const struct sched_conn *conn = c->conns[b]; conn; conn = conn->next) {
-			EXPECT(conn->id % CONN_BUCKETS == b, "connection %u", conn->id);
+			EXPECT(conn->id % CONN_BUCKETS == b, "connection %u is in the wrong bucket",
+				conn->id);
 			EXPECT(!conn->member || conn->member->conn == conn,
-				"member of connection %u", conn->id);
+				"the member of connection %u has another connection", conn->id);
 			silent += !conn->member;
 		}
 	}
@@ -65,39 +68,41 @@ static int check_workers(
 
 		if (w->state == WORKER_ABSENT)
 			continue;
-		EXPECT(r < sched_rank_bound(j), "rank %u of job %u", r, j->id);
+		EXPECT(r < sched_rank_bound(j), "rank %u of job %u is out of range", r, j->id);
 		waiting += w->state != WORKER_GONE && w->barrier == j->barrier + 1;
-		EXPECT(!w->is_fresh || j->is_dirty, "rank %u of job %u is not told", r, j->id);
+		EXPECT(!w->is_fresh || j->is_dirty,
+			"rank %u of job %u has joined, but JOINED will not be sent", r, j->id);
 		EXPECT((w->state == WORKER_GONE) == (sched_job_member(j, w->agent) == CTL_NO_ID) &&
 				sched_job_member_ever(j, w->agent) != CTL_NO_ID,
-			"agent of rank %u of job %u", r, j->id);
+			"wrong agent of rank %u of job %u", r, j->id);
 		joined += w->state != WORKER_GONE;
 		gone += w->state == WORKER_GONE;
 		done += w->state == WORKER_DONE;
 	}
 	EXPECT(joined == j->n_joined && gone == j->n_gone && done == j->n_done,
-		"counts of workers of job %u", j->id);
+		"wrong counts of workers of job %u", j->id);
 	EXPECT(j->state == JOB_FORMING ? joined && (joined < j->size || j->max_size) && !gone
 				       : joined + gone == j->size || (j->max_size && joined),
 		"job %u is %s with %u of %u workers", j->id, sched_job_state_name(j->state), joined,
 		j->size);
-	EXPECT(j->state != JOB_RUNNING || done < joined, "job %u is done and runs", j->id);
+	EXPECT(j->state != JOB_RUNNING || done < joined,
+		"job %u runs, but all its workers are done", j->id);
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		const struct sched_member *m = sched_member(c, j->members[i].agent);
 
-		EXPECT(m && m->role == ROLE_AGENT, "member %u of job %u", i, j->id);
+		EXPECT(m && m->role == ROLE_AGENT, "member %u of job %u is not an agent", i, j->id);
 		left += j->members[i].is_gone;
 		EXPECT(j->state == JOB_ENDED || m->state != MEMBER_DOWN || j->members[i].is_gone,
-			"job %u goes on without its dead agent %s", j->id, m->name);
+			"job %u still counts on its dead agent %s", j->id, m->name);
 		EXPECT(j->state == JOB_FORMING || !i || j->members[i].low_rank > low || j->max_size,
-			"order of members of job %u", j->id);
+			"members of job %u are out of order", j->id);
 		low = j->members[i].low_rank;
 		ranks += j->members[i].n_ranks;
 	}
 	EXPECT(j->state != JOB_RUNNING || (waiting == j->n_at_barrier && waiting < joined),
-		"workers of job %u at its barrier", j->id);
-	EXPECT(left == j->n_left, "gone members of job %u", j->id);
-	EXPECT(ranks == joined + gone, "ranks of members of job %u", j->id);
+		"wrong number of workers of job %u at its barrier", j->id);
+	EXPECT(left == j->n_left, "wrong number of gone members of job %u", j->id);
+	EXPECT(ranks == joined + gone, "wrong number of ranks of members of job %u", j->id);
 	return 0;
 }
 
@@ -116,8 +121,8 @@ static int check_parts(const struct sched_core *c, const struct sched_job *j,
 		const struct sched_part *p = &t->parts[i];
 		const struct sched_member *m = sched_member(c, p->server);
 
-		EXPECT(p->pgen && p->pgen <= limit, "pgen of partition %u of '%s' of job %u", i,
-			t->name, j->id);
+		EXPECT(p->pgen && p->pgen <= limit,
+			"invalid pgen of partition %u of '%s' of job %u", i, t->name, j->id);
 		if (p->server == CTL_NO_ID) {
 			++*orphans;
 			continue;
@@ -125,8 +130,8 @@ static int check_parts(const struct sched_core *c, const struct sched_job *j,
 		EXPECT(m && m->role == ROLE_SERVER && sched_is_usable(m),
 			"partition %u of '%s' of job %u is on no live server", i, t->name, j->id);
 		EXPECT(p->instance == m->instance && p->thread < m->threads,
-			"partition %u of '%s' of job %u is with an old instance of %s", i, t->name,
-			j->id, m->name);
+			"partition %u of '%s' of job %u has a wrong instance or thread of %s", i,
+			t->name, j->id, m->name);
 		s->bytes[m->id] += sched_part_bytes(t, i);
 		s->thread[m->id][p->thread] += sched_part_bytes(t, i);
 		s->scaled[m->id] += sched_part_bytes(t, i) * j->n_members;
@@ -137,22 +142,23 @@ static int check_parts(const struct sched_core *c, const struct sched_job *j,
 static int check_tensor(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_tensor *t, struct err_text *err)
 {
-	EXPECT(t->state < TENSOR_STATES, "state of tensor '%s'", t->name);
+	EXPECT(t->state < TENSOR_STATES, "invalid state of tensor '%s'", t->name);
 	EXPECT(sched_tensor_find(j, t->name) == t, "tensor '%s' is not found", t->name);
 	if (t->state != TENSOR_PLACED) {
-		EXPECT(t->id == CTL_NO_ID && !t->parts, "tensor '%s' has a number already",
-			t->name);
-		EXPECT(t->declared, "declarations of tensor '%s'", t->name);
-		EXPECT(t->state != TENSOR_FAILED || t->fail_text, "reason of tensor '%s'", t->name);
+		EXPECT(t->id == CTL_NO_ID && !t->parts,
+			"unplaced tensor '%s' has an id or partitions", t->name);
+		EXPECT(t->declared, "no declarations of tensor '%s'", t->name);
+		EXPECT(t->state != TENSOR_FAILED || t->fail_text,
+			"failed tensor '%s' has no reason", t->name);
 		return 0;
 	}
-	EXPECT(t->id < j->n_placed && j->placed[t->id] == t, "number of tensor '%s'", t->name);
+	EXPECT(t->id < j->n_placed && j->placed[t->id] == t, "wrong id of tensor '%s'", t->name);
 	EXPECT(t->part_elems && t->n_parts == (t->n_elems + t->part_elems - 1) / t->part_elems &&
 			t->n_parts <= PLACE_PARTS_MAX,
-		"partitions of tensor '%s'", t->name);
-	EXPECT((t->parts != NULL) == !job_is_local(j->n_members, j->flags), "places of tensor '%s'",
-		t->name);
-	EXPECT(!t->declared || c->tx_view, "tensor '%s' was not settled", t->name);
+		"wrong partitions of tensor '%s'", t->name);
+	EXPECT((t->parts != NULL) == !job_is_local(j->n_members, j->flags),
+		"wrong places of tensor '%s'", t->name);
+	EXPECT(!t->declared || c->tx_view, "placed tensor '%s' still has declarations", t->name);
 	return 0;
 }
 
@@ -179,12 +185,12 @@ static int check_tensors(const struct sched_core *c, const struct sched_job *j, 
 	if (r < 0)
 		return r;
 	EXPECT(n == j->n_tensors && placed == j->n_placed && orphans == j->n_orphans,
-		"counts of tensors of job %u", j->id);
-	EXPECT(claimed == j->claimed_bytes && sums == j->claimed_sums, "bytes claimed by job %u",
-		j->id);
+		"wrong counts of tensors of job %u", j->id);
+	EXPECT(claimed == j->claimed_bytes && sums == j->claimed_sums,
+		"wrong number of bytes claimed by job %u", j->id);
 	for (uint32_t i = 1; i <= c->n_members; i++) {
-		EXPECT(s->bytes[i] == (i < j->n_loads ? j->loads[i] : 0), "load of %s by job %u",
-			c->members[i]->name, j->id);
+		EXPECT(s->bytes[i] == (i < j->n_loads ? j->loads[i] : 0),
+			"wrong load of %s by job %u", c->members[i]->name, j->id);
 		s->bytes[i] = 0;
 	}
 	return 0;
@@ -196,16 +202,17 @@ static int check_jobs(const struct sched_core *c, struct load_sums *s, struct er
 	int r = 0;
 
 	for (const struct sched_job *j = c->jobs; r == 0 && j; j = j->next, n++) {
-		EXPECT(j->state == JOB_FORMING || j->state == JOB_RUNNING, "state of job %u",
-			j->id);
-		EXPECT(j->id < c->next_job, "number of job %u", j->id);
+		EXPECT(j->state == JOB_FORMING || j->state == JOB_RUNNING,
+			"invalid state of job %u", j->id);
+		EXPECT(j->id < c->next_job, "the id of job %u is not below the next id", j->id);
 		EXPECT(!j->is_dirty || c->tx_view, "job %u is dirty outside a transaction", j->id);
 		EXPECT(j->is_dirty || (!j->fresh && !j->is_changed && !j->has_moved),
-			"job %u has unsent news", j->id);
+			"changes of job %u were not sent", j->id);
 		for (const struct sched_job *k = j->next; k; k = k->next)
 			EXPECT(k->id != j->id &&
 					(k->uid != j->uid || strcmp(k->name, j->name) != 0),
-				"jobs %u and %u are one", j->id, k->id);
+				"jobs %u and %u have the same id, or the same user and name", j->id,
+				k->id);
 		r = check_workers(c, j, err);
 		if (r == 0)
 			r = stalls_check(c, j, err);
@@ -213,11 +220,12 @@ static int check_jobs(const struct sched_core *c, struct load_sums *s, struct er
 			r = check_tensors(c, j, s, err);
 	}
 	for (const struct sched_job *j = c->ended; r == 0 && j; j = j->next, ended++) {
-		EXPECT(j->state == JOB_ENDED && !j->n_tensors, "state of ended job %u", j->id);
+		EXPECT(j->state == JOB_ENDED && !j->n_tensors,
+			"ended job %u has a wrong state, or tensors", j->id);
 		r = check_workers(c, j, err);
 	}
 	if (r == 0)
-		EXPECT(n == c->n_jobs && ended == c->n_ended, "counts of jobs");
+		EXPECT(n == c->n_jobs && ended == c->n_ended, "wrong counts of jobs");
 	return r;
 }
 
@@ -226,10 +234,10 @@ static int check_loads(const struct sched_core *c, const struct load_sums *s, st
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		const struct sched_member *m = c->members[i];
 
-		EXPECT(s->scaled[i] == m->scaled_bytes, "scaled load of %s", m->name);
+		EXPECT(s->scaled[i] == m->scaled_bytes, "wrong scaled load of %s", m->name);
 		for (uint32_t k = 0; k < m->threads; k++)
-			EXPECT(s->thread[i][k] == m->thread_bytes[k], "load of thread %u of %s", k,
-				m->name);
+			EXPECT(s->thread[i][k] == m->thread_bytes[k],
+				"wrong load of thread %u of %s", k, m->name);
 	}
 	return 0;
 }

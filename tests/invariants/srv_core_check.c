@@ -103,7 +103,7 @@ static void check_sets(struct srv_checker *c, const struct slot *slot)
 	expect(c, set_count(&slot->contributed, &slot->part->live, n) == slot->part->n_live,
 		"only members of the pgen contribute");
 	expect(c, set_count(&slot->has, &slot->part->live, n) == slot->part->n_live,
-		"only members of the pgen have it");
+		"only members of the pgen have the sum");
 	for (unsigned i = 0; i < n; i++) {
 		const struct seat *seat = &slot->part->seats[i];
 
@@ -152,7 +152,7 @@ static void check_pass(struct srv_checker *c, const struct slot *slot)
 	expect(c, slot->pass_n <= slot->n_staged && (slot->has_pass || slot->pass_n == 0),
 		"pass_n <= n_staged");
 	expect(c, !part_is_ordered(slot->part) || slot->pass_n <= slot->n_in_order,
-		"deterministic => a pass takes those in order");
+		"deterministic => a pass takes only contributions in order");
 }
 
 static void check_donating(struct srv_checker *c, const struct slot *slot)
@@ -162,11 +162,11 @@ static void check_donating(struct srv_checker *c, const struct slot *slot)
 	expect(c,
 		(slot->n_spoken == n_live || slot->part->job->backup) && slot->n_has > 0 &&
 			(slot->n_has < n_live || slot->part->job->backup),
-		"DONATING => all spoke, some lack it");
+		"DONATING => all members spoke, and some lack the sum");
 	expect(c, slot->donor < n && (!slot->fetch || member_set_has(&slot->has, slot->donor)),
-		"DONATING => the donor has it");
+		"DONATING => the donor has the sum");
 	expect(c, !slot->fetch || (slot->fetch->slot == slot && !slot->wants_fetch),
-		"DONATING => its fetch is its own");
+		"DONATING => its fetch is for this slot");
 }
 
 static void check_slot_state(struct srv_checker *c, const struct slot *slot)
@@ -185,9 +185,9 @@ static void check_slot_state(struct srv_checker *c, const struct slot *slot)
 		expect(c, slot->n_spoken < n || slot->n_has == n, "OPEN => not complete");
 	if (slot->state == SLOT_SUMMING)
 		expect(c, slot->n_contributed + slot->part->job->backup >= n,
-			"SUMMING => all contributed, but for those that may be late");
+			"SUMMING => all contributed except members that may be late");
 	expect(c, !slot->is_cutting || (slot->state == SLOT_OPEN && slot->part->job->backup),
-		"cutting => OPEN, may be late");
+		"cutting => OPEN, and members may be late");
 	if (slot->state == SLOT_SUMMING && !slot->part->job->has_failed)
 		expect(c, slot->is_queued, "SUMMING => queued");
 	if (slot->state == SLOT_DONE)
@@ -211,7 +211,7 @@ static void check_slot_state(struct srv_checker *c, const struct slot *slot)
 static void check_slot(struct srv_checker *c, const struct slot *slot)
 {
 	c->slot = (int)(slot - slot->part->slots);
-	expect(c, slot->state <= SLOT_DONE, "a slot's state is one");
+	expect(c, slot->state <= SLOT_DONE, "a slot's state is valid");
 	check_slot_state(c, slot);
 	check_staged(c, slot);
 	check_sets(c, slot);
@@ -239,16 +239,16 @@ static void check_seat_lists(struct srv_checker *c, const struct seat *seat)
 		"WANT_READ <=> in want or parked");
 	expect(c, !seat->is_parked || !heap_has(&seat->read_node), "parked => not in want");
 	expect(c, !heap_has(&seat->read_node) || heap_holds(&seat->peer->want, &seat->read_node),
-		"in its own connection's want");
+		"read_node => in its own connection's want");
 	expect(c, is_staged == (seat->buf || seat->loan.mem), "STAGED <=> bytes");
-	expect(c, !seat->buf || !seat->loan.mem, "read or borrowed");
+	expect(c, !seat->buf || !seat->loan.mem, "bytes are read or borrowed, not both");
 	expect(c, is_reading == !!seat->fetch, "READING <=> a fetch");
 	if (is_reading)
 		expect(c,
 			seat->fetch->seat == seat && seat->fetch->buf &&
 				seat->fetch->peer == seat->peer &&
 				seat->fetch->round == seat->offer.round,
-			"READING => the fetch is its own");
+			"READING => the fetch is for this seat");
 	expect(c, !seat->owes || seat->peer, "owed => connected");
 	expect(c,
 		!heap_has(&seat->result) ||
@@ -264,7 +264,7 @@ static void check_seat(struct srv_checker *c, const struct seat *seat)
 	const struct slot *slot = part_slot(seat->part, seat->offer.round);
 
 	c->seat = seat->member;
-	expect(c, seat->state <= SEAT_STAGED, "a seat's state is one");
+	expect(c, seat->state <= SEAT_STAGED, "a seat's state is valid");
 	check_seat_lists(c, seat);
 	if (seat->state != SEAT_IDLE)
 		expect(c, slot->round == seat->offer.round, "an offer is of a slot's round");
@@ -331,9 +331,9 @@ static void check_peers(struct srv_checker *c)
 		n_is_ready += peer->is_ready;
 		expect(c, TAILQ_EMPTY(&peer->owing) || peer->is_stuck, "owing => no credit");
 		expect(c, !peer->results.n || peer->is_stuck || peer->is_full,
-			"results are owed => they were refused");
+			"results wait => the peer has no credit or no room");
 		expect(c, !peer->want.n || peer->is_ready || peer->reading_bytes,
-			"who wants to be read will be woken");
+			"reads wait => their peer is ready or reading");
 	}
 	TAILQ_FOREACH (peer, &core->ready, ready)
 		n_ready++;
@@ -352,7 +352,7 @@ static void check_fetches(struct srv_checker *c)
 
 	TAILQ_FOREACH (f, &core->fetches, link) {
 		expect(c, f->buf && f->buf->bytes >= f->rd.len, "a fetch has room");
-		expect(c, !f->seat || !f->slot, "a fetch is for one thing");
+		expect(c, !f->seat || !f->slot, "a fetch is for a seat or a slot, not both");
 		expect(c, !f->seat || f->seat->fetch == f, "a fetch is its seat's");
 		expect(c, !f->slot || f->slot->fetch == f, "a fetch is its slot's");
 		n_attached += f->seat || f->slot;
@@ -361,7 +361,7 @@ static void check_fetches(struct srv_checker *c)
 	}
 	TAILQ_FOREACH (peer, &core->peers, link)
 		peer_bytes += peer->reading_bytes;
-	expect(c, peer_bytes == fetch_bytes, "reading_bytes = those of the fetches");
+	expect(c, peer_bytes == fetch_bytes, "reading_bytes = bytes of the fetches");
 	expect(c, n_attached == c->n.n_fetches, "READING and DONATING <=> fetch");
 }
 
@@ -426,11 +426,11 @@ static void check_progress(struct srv_checker *c)
 	expect(c,
 		!core->is_starved || c->n.has_failed_job || !TAILQ_EMPTY(&core->fetches) ||
 			!TAILQ_EMPTY(&core->work),
-		"starved => something is under way");
+		"starved => a read or a sum is under way");
 	expect(c,
 		TAILQ_EMPTY(&core->parked) || core->is_scattered ||
 			pool_used(core->staging) > pool_limit(core->staging) / 2,
-		"parked => half of the staging is used");
+		"parked => over half of the staging memory is used");
 	expect(c, core->is_starved || TAILQ_EMPTY(&core->ready), "ready => starved");
 }
 
@@ -451,8 +451,9 @@ int srv_core_check(const struct srv_core *core, struct err_text *err)
 	check_retired(&c);
 	check_lists(&c);
 	check_progress(&c);
-	expect(&c, c.n.sums_bytes == pool_used(core->sums), "sums in use = those known");
-	expect(&c, c.n.staging_bytes == pool_used(core->staging), "staging in use = that known");
+	expect(&c, c.n.sums_bytes == pool_used(core->sums), "sums in use = bytes that objects use");
+	expect(&c, c.n.staging_bytes == pool_used(core->staging),
+		"staging in use = bytes that objects use");
 	expect(&c,
 		pool_used(core->sums) <= pool_limit(core->sums) &&
 			pool_used(core->staging) <= pool_limit(core->staging),

@@ -116,7 +116,7 @@ static void wait_ready(int fd)
 
 	do {
 		if (poll(&p, 1, 10000) <= 0)
-			die("the scheduler does not report READY=1 within 10 s");
+			die("the scheduler did not report READY=1 within 10 s");
 		n = recv(fd, text, sizeof(text) - 1, 0);
 		text[n > 0 ? n : 0] = 0;
 	} while (!strstr(text, "READY=1"));
@@ -417,7 +417,7 @@ static void on_readable(struct load_generator *l, struct load_member *m)
 		void *mem = NULL;
 
 		if (ctl_decode(frame.type, frame.body, frame.n_body, &msg, &mem, &err) < 0)
-			die("a message of the scheduler cannot be decoded: %s", err.s);
+			die("a message from the scheduler cannot be decoded: %s", err.s);
 		on_msg(l, m, &msg);
 		free(mem);
 		m->in.at += used;

@@ -68,7 +68,7 @@ class Site:
 
     def wait_healthy(self):
         wait_for(
-            "all is well",
+            "the cluster is healthy and complete",
             lambda: self.bpsctl("status").returncode == 0 and self.members() == (2, 2),
             explain=self.explain,
         )
@@ -232,7 +232,7 @@ def test_job_on_two_machines_reaches_its_accuracy_and_units_say_what_they_do(sit
     status = site.bpsctl("status")
     assert status.returncode == 0 and "HEALTH_OK" in status.stdout, status.stdout
     wait_for(
-        "it says who is there",
+        "the scheduler's status counts all members",
         lambda: (
             'Status: "servers 2 of 2, agents 2 of 2, jobs 0 running'
             in site.scheduler.run("systemctl", "status", "--no-pager", "bps-scheduler").stdout
@@ -251,7 +251,7 @@ def test_job_on_two_machines_reaches_its_accuracy_and_units_say_what_they_do(sit
         ),
     ):
         wait_for(
-            "it says what it did",
+            f"the status of {unit} counts its rounds",
             lambda: re.match(says, m.show(unit, "StatusText")),
             explain=site.explain,
         )
@@ -378,7 +378,7 @@ def test_agents_that_are_killed_hang_and_are_restarted_and_upgraded_fail_no_roun
         pid = m.show("bps-agent", "MainPID")
         m.sh(command)
         wait_for(
-            "another agent is there",
+            "the next process of the agent runs",
             lambda: m.show("bps-agent", "MainPID") not in ("0", pid),
             explain=site.explain,
         )
@@ -403,7 +403,7 @@ def test_agents_that_are_killed_hang_and_are_restarted_and_upgraded_fail_no_roun
         assert "goes on" in m.journal("bps-agent")
         # The state folder keeps only the identity of the cluster (rule K5).
         wait_for(
-            "nothing is kept for long",
+            "systemd keeps no descriptor of a job",
             lambda m=m: int(m.show("bps-agent", "NFileDescriptorStore")) == 1,
             explain=site.explain,
         )
@@ -471,7 +471,7 @@ def test_executors_of_gpus_outlive_an_agent_and_end_when_the_unit_is_stopped(gpu
             pid, made = m.show("bps-agent", "MainPID"), site.rounds("gpus")
             m.sh(command)
             wait_for(
-                "another agent is there",
+                "the next process of the agent runs",
                 lambda m=m, pid=pid: m.show("bps-agent", "MainPID") not in ("0", pid),
                 explain=site.explain,
             )
@@ -485,9 +485,13 @@ def test_executors_of_gpus_outlive_an_agent_and_end_when_the_unit_is_stopped(gpu
     site.agents[0].run("touch", "/tmp/stop")
     assert len(re.findall(r"^\d+ rounds$", finish(job), re.M)) == 4
     for m in site.agents:
-        wait_for("its executor has ended", lambda m=m: not executors(m), explain=site.explain)
         wait_for(
-            "nothing is kept for long",
+            f"the executor on {m.name} has ended",
+            lambda m=m: not executors(m),
+            explain=site.explain,
+        )
+        wait_for(
+            "systemd keeps no descriptor of a job",
             lambda m=m: int(m.show("bps-agent", "NFileDescriptorStore")) == 1,
             explain=site.explain,
         )
@@ -499,7 +503,11 @@ def test_executors_of_gpus_outlive_an_agent_and_end_when_the_unit_is_stopped(gpu
         with pytest.raises(Failed):
             part.finish()
     for m in site.agents:
-        wait_for("its executor has ended", lambda m=m: not executors(m), explain=site.explain)
+        wait_for(
+            f"the executor on {m.name} has ended",
+            lambda m=m: not executors(m),
+            explain=site.explain,
+        )
     site.agents[0].run("systemctl", "start", "bps-agent")
 
 
@@ -534,7 +542,7 @@ def test_wrong_setting_stops_the_unit_without_a_loop_of_restarts(site):
         assert m.run("systemctl", "restart", "bps-server", check=False).returncode != 0
         state = m.show("bps-server", "ActiveState", "Result", "ExecMainStatus", "NRestarts")
         assert state == ["failed", "exit-code", "78", "0"]
-        assert "threads" in m.journal("bps-server"), "the nearest right name is not told"
+        assert "threads" in m.journal("bps-server"), "the log does not suggest the right name"
     site.wait_healthy()
 
 
@@ -542,7 +550,10 @@ def test_daemon_waits_for_an_address_that_appears_late(site):
     m = site.servers[1]
     with setting(m, "listen = 10.78.0.99\n"):
         m.run("systemctl", "restart", "bps-server", check=False)
-        wait_for("it has been tried", lambda: int(m.show("bps-server", "NRestarts")) >= 4)
+        wait_for(
+            "systemd has restarted the server 4 times",
+            lambda: int(m.show("bps-server", "NRestarts")) >= 4,
+        )
         m.run("ip", "addr", "add", "10.78.0.99/24", "dev", "host0")
         m.wait_active("bps-server")
         site.wait_healthy()
@@ -559,7 +570,7 @@ def test_unit_with_the_key_of_another_name_reports_it(site):
     m.run("systemctl", "restart", "bps-server")
     try:
         wait_for(
-            "it says that it waits",
+            "the status of bps-server has the reason of the wait",
             lambda: re.match(
                 "waiting for the scheduler for .*keys do not match",
                 m.show("bps-server", "StatusText"),

@@ -160,7 +160,10 @@ def test_jobs_that_end_leave_nothing_registered(verbs):
     assert all(before)
     for _ in range(2):
         use()
-    c.wait_for("all is given back", lambda: all(n <= m for n, m in zip(held(), before)))
+    c.wait_for(
+        "the daemons hold no more kernel objects than before",
+        lambda: all(n <= m for n, m in zip(held(), before)),
+    )
 
 
 def end_of_another(c, daemon, *args, prefix=()):

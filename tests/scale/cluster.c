@@ -15,7 +15,7 @@
 #define RETRY_NS      (2 * S)
 #define AGAIN_NS      (2 * MS)
 
-/* The number of a scheduler's connection is the agent's index, or o.agents plus the server's
+/* The number of a connection to the scheduler is the agent's index, or o.agents plus the server's
  * index. */
 static struct scale_agent *agent_of(struct scale_world *w, uint32_t conn)
 {

@@ -16,7 +16,7 @@
 #define WORK_LIMIT      100000
 #define CHECK_EVERY     16
 #define JOIN_TIMEOUT_NS (20 * S)
-/* byte that overwrites a trainer's input once its round is done, like the next gradient */
+/* byte that overwrites a trainer's input once the round is done, as the next gradient would */
 #define SCRIBBLE 0xee
 
 /* ---- before and after every event ---- */
@@ -204,8 +204,8 @@ static bool is_at_barrier(const struct sim_agent *a)
 	return a->s->o.barrier_every && a->n_at_barrier == a->s->o.n_tensors;
 }
 
-/* Handle the arrival of a JOB message. When the agent waits at a barrier that has been passed,
- * submit the next rounds. Otherwise report again that the agent waits. */
+/* Handle the arrival of a JOB message at an agent that waits at a barrier. If this barrier has been
+ * passed, submit the next rounds. Otherwise report again that the agent waits. */
 static void look_at_barrier(struct sim_agent *a, uint64_t passed)
 {
 	if (!is_at_barrier(a))

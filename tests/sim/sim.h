@@ -221,7 +221,7 @@ struct sim_end {
 	struct sim_end *peer;
 	bool is_open, is_connecting, is_refused;
 	unsigned in_flight; /* number of messages sent from this end that have not arrived */
-	uint64_t last_at;   /* when the message that was sent last arrives at this end */
+	uint64_t last_at;   /* arrival time of the latest message to this end */
 	uint64_t cut_until; /* messages that would arrive earlier arrive at this time */
 	struct sim_read *reads;
 	unsigned n_reads;
@@ -471,7 +471,7 @@ void agent_submit(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w, 
 struct sim_node *trainers_of(struct sim_agent *a);
 void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
 void agent_join_timer(struct sim_agent *a);
-/* Start the restarts of agents that the options demand. */
+/* Schedule the restarts of agents that the options demand. */
 void restarts_start(struct sim *s);
 /* Return whether every worker has received JOB_END. */
 bool agent_is_over(const struct sim_agent *a);

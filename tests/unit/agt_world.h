@@ -178,7 +178,7 @@ static inline struct agt_stats stats(struct agt_world *w)
 	return s;
 }
 
-/* ---- messages of the scheduler ---- */
+/* ---- messages from the scheduler ---- */
 
 static inline void tell_runs(struct agt_world *w, uint32_t server, uint64_t pgen)
 {
@@ -373,7 +373,7 @@ static inline struct wire_msg expect_msg(
 	const struct wire_msg *m = fake_take(w->conn[s]);
 
 	if (!m)
-		fail_msg("server %u got nothing, not %s", s, wire_type_name(type));
+		fail_msg("server %u got no message, not %s", s, wire_type_name(type));
 	if (m->type != type)
 		fail_msg("server %u got %s, not %s", s, wire_type_name(m->type),
 			wire_type_name(type));

@@ -45,7 +45,7 @@ static struct fake_sent *sent_new(const struct wire_msg *m)
 	must(s != NULL, "out of memory");
 	memcpy(s->bytes, bytes, n);
 	if (wire_decode(s->bytes, n, &s->m, &err) != (int)n) {
-		fprintf(stderr, "fake_xport: message cannot travel: %s\n", err.s);
+		fprintf(stderr, "fake_xport: an encoded message cannot be decoded: %s\n", err.s);
 		abort();
 	}
 	return s;
@@ -101,7 +101,7 @@ static int op_read(struct xport_read *rd)
 		return -ENOTCONN;
 	if (rd->segment >= FAKE_SEGMENTS || !lies_in(&c->peer[rd->segment], rd->offset, rd->len))
 		return BPS_EPROTO;
-	must(rd->own_segment < x->n_own, "read into no segment");
+	must(rd->own_segment < x->n_own, "read into a segment that does not exist");
 	own = &x->own[rd->own_segment];
 	must((unsigned char *)rd->dst >= own->mem &&
 			(unsigned char *)rd->dst + rd->len <= own->mem + own->bytes,

@@ -2,9 +2,9 @@
 #define BPS_TESTS_NET_RIG_H
 /* Two ends of a network transport (common/transport/net.h) in one process, on the loopback and any
  * free port. BPS_TEST_PROVIDER and BPS_TEST_ADDRESS choose another provider or address
- * (tests/qemu). A server and a client count their callbacks. A test runs both ends in one thread.
- * It sleeps when both ends allow it. Some tests use more threads, or forked peers. A forked peer is
- * started before this process opens its end. */
+ * (tests/qemu). A server and a client count their callbacks. A test runs both ends in one thread,
+ * which sleeps when both ends allow it. Some tests use more threads, or forked peers. A forked peer
+ * is started before this process opens its end. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>

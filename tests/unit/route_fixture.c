@@ -86,7 +86,7 @@ int route_make(const char *name, unsigned n_members, const int *switches, struct
 		use_cliques(&s, UP_REDUCE, DOWN_BCAST);
 	} else {
 		return err_set(err, -EINVAL,
-			"'%s' is no route for tensors, use one of: copy, ce, rs_ag, switch_sum, "
+			"'%s' is not a route; use one of: copy, ce, rs_ag, switch_sum, "
 			"roots",
 			name);
 	}

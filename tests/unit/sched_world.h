@@ -1,9 +1,9 @@
 #ifndef BPS_TESTS_SCHED_WORLD_H
 #define BPS_TESTS_SCHED_WORLD_H
 /* A test world for the scheduler's core (bps-scheduler/core/core.h). Connections are numbers.
- * Messages of the core become lines of text, which SAID checks. The core's records are stored, so a
- * test can restart the core from them. After each step the core's invariants are checked. One
- * thread, and the test sets the time. */
+ * Messages from the core become lines of text, which SAID checks. The core's records are stored, so
+ * a test can restart the core from them. After each step the core's invariants are checked.
+ * Everything runs in one thread, and the test sets the time. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -445,9 +445,10 @@ static inline void worker(
 			fail_msg("'%s' was said in:\n%s", (s), (w)->log);                          \
 	} while (0)
 
+/* the connections of all members that running_job makes */
+static const uint32_t everybody[] = {11, 12, 21, 22, 0};
 /* Make servers s1 (connection 11) and s2 (12), agents a (21) and b (22), a job x of two workers,
  * and tensor w. */
-static const uint32_t everybody[] = {11, 12, 21, 22, 0};
 static inline void running_job(struct sched_world *w)
 {
 	world_init(w);

@@ -2,7 +2,8 @@
 #define BPS_TESTS_SRV_WORLD_H
 /* A test world for the core of one data thread of a server (bps-server/core/core.h) with a job. The
  * test sends plans as the scheduler, and the members' messages over tests/unit/fake_xport.h. After
- * each step the core's invariants are checked. One thread, and the test sets the time. */
+ * each step the core's invariants are checked. Everything runs in one thread, and the test sets the
+ * time. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,7 +31,7 @@
 #define MS          UINT64_C(1000000)
 #define GRACE_MS    20
 
-/* The memory of a member that the server reads: contributions of each partition, then results. */
+/* A member, with memory that the server reads: contributions of each partition, then results. */
 struct srv_test_member {
 	struct fake_conn *conn;
 	uint32_t workers;
@@ -90,7 +91,7 @@ static inline struct srv_stats stats(struct srv_world *w)
 	return s;
 }
 
-/* ---- messages of the scheduler ---- */
+/* ---- messages from the scheduler ---- */
 
 static inline void tell_job(struct srv_world *w)
 {
@@ -209,7 +210,7 @@ static inline void world_free(struct srv_world *w)
 	free(w);
 }
 
-/* ---- messages of the members ---- */
+/* ---- messages from the members ---- */
 
 static inline uint32_t bytes_of(const struct srv_world *w)
 {
@@ -377,7 +378,7 @@ static inline void contribute_all(struct srv_world *w, uint64_t r)
 	settle(w);
 }
 
-/* ---- messages of the server ---- */
+/* ---- messages from the server ---- */
 
 static inline struct wire_msg expect_msg(
 	struct srv_world *w, unsigned i, enum wire_type type, uint64_t r)
@@ -385,7 +386,7 @@ static inline struct wire_msg expect_msg(
 	const struct wire_msg *m = fake_take(w->m[i].conn);
 
 	if (!m)
-		fail_msg("member %u got nothing, not %s", i, wire_type_name(type));
+		fail_msg("member %u got no message, not %s", i, wire_type_name(type));
 	if (m->type != type)
 		fail_msg("member %u got %s, not %s", i, wire_type_name(m->type),
 			wire_type_name(type));

@@ -507,7 +507,7 @@ int cuda_group_end(struct device_clique *clique)
 
 	if (!c->group_depth)
 		return cuda_refuse(clique->dev, DEVICE_ARG,
-			"a group of collectives ends that was not started");
+			"a group of collectives cannot end, because none has begun");
 	c->group_depth = 0;
 	return group_launch(c, usable(c));
 }

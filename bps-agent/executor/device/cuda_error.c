@@ -51,7 +51,7 @@ static const struct {
 		"the MPS daemon cannot be reached (CUDA_MPS_PIPE_DIRECTORY?)"},
 	{CUDA_ERROR_MPS_RPC_FAILURE, DEVICE_NODEV, "the MPS server does not respond"},
 	{CUDA_ERROR_MPS_SERVER_NOT_READY, DEVICE_NODEV,
-		"the MPS server recovers or belongs to another user"},
+		"the MPS server is recovering, or belongs to another user"},
 	{CUDA_ERROR_MPS_MAX_CLIENTS_REACHED, DEVICE_NODEV, "MPS has reached its limit of clients"},
 	{CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED, DEVICE_NODEV,
 		"MPS has reached its limit of connections"},

@@ -57,7 +57,7 @@ enum device_error {
 enum device_cap {
 	/* memory that `alloc` has allocated can be shared as file descriptors */
 	DEVICE_CAP_VMM_FD = 1,
-	/* `import` accepts legacy handles, but only of processes with the same user id */
+	/* `import` accepts legacy handles, but only from processes with the same user id */
 	DEVICE_CAP_LEGACY_IPC = 2,
 	DEVICE_CAP_MEMOP64 = 4, /* queues can write counters (`post`) */
 	DEVICE_CAP_CLIQUE = 16, /* the GPU can be a member of a clique */
@@ -172,8 +172,8 @@ struct device_ops {
 	 * also copy from and to the memory. The caller must have checked desc. mem->bytes is
 	 * desc->bytes, and offset 0 is the first usable byte. The caller still owns fds, and may
 	 * close them after the call. Errors: DEVICE_ARG the handle is invalid; DEVICE_UNSUP the
-	 * handle is a legacy handle of another user, of this process, or of a GPU that `gpu` cannot
-	 * reach. */
+	 * handle is a legacy handle that comes from another user or from this process, or that is
+	 * for memory of a GPU that `gpu` cannot reach. */
 	int (*import)(struct device *dev, int gpu, const struct device_desc *desc, const int *fds,
 		int n_fds, struct device_mem **ret_mem);
 	/* Make [host, host + bytes) of this process usable by all GPUs, for staging memory and

@@ -14,7 +14,7 @@
 
 struct host_clique {
 	struct device_clique c;
-	/* Number of references: one of the owner, and one of each collective that has not ended.
+	/* Number of references: one for the owner, one for each collective that has not ended.
 	 * The device's lock protects refs and is_aborted. */
 	unsigned refs;
 	bool is_aborted;

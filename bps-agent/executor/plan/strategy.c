@@ -32,7 +32,7 @@ const char *plan_op_name(enum plan_op op)
 	return "?";
 }
 
-/* Facts about the GPUs of a job to which the rule is applied. */
+/* Facts about a job's GPUs, from which the rule chooses the strategy. */
 struct facts {
 	const struct topology *t;
 	const struct strategy_ask *ask;

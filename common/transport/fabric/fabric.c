@@ -308,8 +308,9 @@ int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn,
 	int rc;
 
 	/* Turn off the cache of memory registrations. With the cache, verbs does not revoke the
-	 * peer's key when a registration is closed. The second variable keeps a library that
-	 * libfabric loads from handling SIGSEGV and SIGABRT of this process. */
+	 * peer's key when a registration is closed. The second variable is for libinfinipath, which
+	 * libfabric loads. With this variable, libinfinipath does not handle SIGSEGV and SIGABRT of
+	 * this process. */
 	setenv("FI_MR_CACHE_MAX_COUNT", "0", 1);
 	setenv("IPATH_NO_BACKTRACE", "1", 1);
 	rc = libfabric_load(err);

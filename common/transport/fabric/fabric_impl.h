@@ -61,8 +61,8 @@
 #define FABRIC_TX_DEPTH (FABRIC_TX_MAX + READS_MAX + 16)
 #define FABRIC_CREDITS  64
 /* Credits of each connection of a data thread, except the first FABRIC_CONNS_RICH connections. A
- * credit is a posted buffer of FABRIC_BUF_BYTES: 1,024 connections have 22,528 buffers, 370 MB
- * instead of 1.1 GB. */
+ * credit is a posted buffer of FABRIC_BUF_BYTES. So 1,024 connections have 22,528 buffers (370 MB).
+ * With FABRIC_CREDITS for every connection, the buffers would take 1.1 GB. */
 #define FABRIC_CREDITS_FEW 8
 #define FABRIC_CONNS_RICH  256
 #define FABRIC_BUF_BYTES   (((size_t)WIRE_SEND_MAX + 63) & ~(size_t)63)

@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_TRANSPORT_FABRIC_LIBFABRIC_H
 #define BPS_COMMON_TRANSPORT_FABRIC_LIBFABRIC_H
-/* libfabric, loaded with dlopen on first use instead of at program start. The libraries that
- * libfabric depends on search for devices of their vendors when they are loaded. At program start,
- * this search would take up to 0.3 s before main() runs. Most clusters use TCP only and do not need
+/* libfabric, loaded with dlopen on first use instead of at program start. libfabric depends on
+ * libraries that search for their vendors' devices when they are loaded. At program start, this
+ * search would take up to 0.3 s before main() runs. Most clusters use TCP only and do not need
  * libfabric. */
 
 #include "common/base/error.h"

@@ -3,13 +3,13 @@
 /* Policy of the sending side of a connection: decide whether the next offer is sent with its bytes,
  * before the peer requests them.
  *
- * A peer that cannot receive the bytes of an offer yet discards them and requests them later, so
- * they are sent twice. When the peer requests bytes that were already sent, the sender therefore
- * sends offers without bytes for a while. At intervals it sends EAGER_POLICY_TRIES offers with
- * bytes, to test whether the peer takes their bytes. The interval doubles when the peer again
- * requests bytes that were sent in a test. Else the interval halves, until all offers are sent with
- * their bytes. Pure: no I/O, clock or threads. The transport and the simulator of bandwidth
- * (tests/scale) share it. */
+ * If a peer cannot yet receive the bytes of an offer, it discards them and requests them later, so
+ * they are sent twice. So when the peer requests bytes that were already sent, the sender sends
+ * offers without bytes for a while. At intervals it sends EAGER_POLICY_TRIES offers with bytes, to
+ * test whether the peer takes their bytes. The interval doubles when the peer again requests bytes
+ * that were sent in a test. Else the interval halves, until all offers are sent with their bytes.
+ * Pure: no I/O, clock or threads. The transport and the simulator of bandwidth (tests/scale) share
+ * it. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -8,7 +8,7 @@
 
 /* Round trip times up to FAST_US are fast. The kernel measures with timestamps of one millisecond,
  * so a value of 1000 us means less than 1000 us. Above LONG_US, the kernel's own windows cause a
- * queue that is too long: five times as long as with our windows at 1 Gbit/s. */
+ * queue that is too long: at 1 Gbit/s, five times as long as with our windows. */
 #define FAST_US 1000
 #define LONG_US 30000
 /* Round trip times above SLOW_US are slow. Measured times are up to 1.6 ms between processes of one
@@ -29,7 +29,7 @@
 #define LONG_TIMES  8u
 #define LIMITED_MAX 10u
 /* When BOUNDED_TIMES samples of recv_window_bounded arrive within BOUNDED_NS, these samples count
- * as quick. Each sample stands for 1 MiB, so this is a rate of at least 200 MB/s. */
+ * as quick. Each sample stands for 1 MiB, so the bytes then arrive at 200 MB/s or more. */
 #define BOUNDED_TIMES 8u
 #define BOUNDED_NS    (BOUNDED_TIMES * QUICK_US * UINT64_C(1000))
 /* Each sample moves the kernel's average by the difference between the sample and the average,

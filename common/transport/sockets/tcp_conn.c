@@ -221,7 +221,7 @@ void tcp_accept(struct tcp_xport *x, const struct tcp_accepted *g)
 	struct tcp_conn *c = is_first ? conn_new(x, CONN_ACCEPTING) : find_first(x, &g->ticket);
 
 	if (!c) {
-		log_rated(LOG_WARN, "refused a data connection of peer=%u: %s", g->ticket.peer_id,
+		log_rated(LOG_WARN, "refused a data connection from peer=%u: %s", g->ticket.peer_id,
 			is_first ? "no room for a connection" : "its first channel is closed");
 		tcp_refuse(g->fd, is_first ? REFUSED_FULL : REFUSED_TICKET);
 		return;

@@ -21,7 +21,7 @@
  * docs/explanation/performance.md, point 10, compares this limit with half of it. */
 #define RECV_SLICE (UINT32_C(512) << 10)
 /* The kernel wakes this thread when all expected bytes, or LOWAT_MAX of them, have arrived. If the
- * window is fixed, a quarter of the window replaces LOWAT_MAX. The number is a compromise: each
+ * window is fixed, a quarter of the window replaces LOWAT_MAX. LOWAT_MAX is a compromise: each
  * wake-up costs time, but while bytes wait in the kernel, this thread could already copy them. */
 #define LOWAT_MAX (128 << 10)
 #define HEAD      sizeof(struct tcp_frame)
@@ -237,7 +237,7 @@ static void open_eager(struct tcp_conn *c)
 		return;
 	}
 	if (e->len != le32toh(c->head.len)) {
-		tcp_protocol_error(c, "eager bytes with another length than announced");
+		tcp_protocol_error(c, "eager bytes whose length differs from the announced length");
 		return;
 	}
 	c->is_held = !e->rd && !e->is_heard;
@@ -472,8 +472,8 @@ static int clamp(int fd, int bytes)
 	return setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &bytes, sizeof(bytes)) ? -errno : 0;
 }
 
-/* Lock the size of the receive buffer, or let the kernel choose it. Kernels before 5.14 have no
- * such option. With such a kernel the size is fixed, because tcp_begin_window has set it.
+/* Lock the size of the receive buffer, or let the kernel choose the size. Kernels before 5.14 have
+ * no option for this. With these kernels the size is fixed, because tcp_begin_window has set it.
  * Errors: -errno. */
 static int lock_room(int fd, bool is_locked)
 {
@@ -565,8 +565,8 @@ static void measure(struct tcp_conn *c, size_t n)
 	recv_rtt_heard(&c->rtt, x->base.now_ns);
 	c->unclamped += n;
 	if (c->unclamped >= MEASURE_BYTES) {
-		/* Set the window again, because the kernel discards it when it learns how much
-		 * memory a TCP segment takes. */
+		/* Set the window again, because the kernel discards this setting when it learns how
+		 * much memory a TCP segment takes. */
 		c->unclamped = 0;
 		if (x->window.bytes)
 			set_window(c->lanes[LANE_BULK].fd, x->window.bytes);

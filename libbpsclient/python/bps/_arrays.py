@@ -448,7 +448,7 @@ def gather(
         if (other, name) != (rest, kind):
             raise ValueError(
                 f"{what}: rank {r} has shape [?, {', '.join(map(str, other))}] and type {name}, "
-                f"this worker has shape {list(array.shape)} and type {kind}"
+                f"but this worker has shape {list(array.shape)} and type {kind}"
             )
     rows, extras = [n for _, _, n, _ in given], [extra for _, _, _, extra in given]
     most, row_bytes = max(rows), array.dtype.itemsize * math.prod(rest)

@@ -272,8 +272,8 @@ class Runtime:
         """Check that no earlier operation was compared but not submitted (:meth:`submission`).
 
         Raises:
-            Error: there was one. If an Error was the reason, its code, rank, host and tensor are
-                repeated.
+            Error: there was such an operation. If it failed with an Error, the code, rank, host and
+                tensor of that Error are repeated.
         """
         if self._failure is not None:
             raise _out_of_step(self._failure) from self._failure
@@ -636,7 +636,7 @@ def reopen() -> None:
 
     Raises:
         RuntimeError: process sets or groups of a framework use the job.
-        Error: the job cannot be joined, or not all workers have joined it in time.
+        Error: the job cannot be joined, or not all workers have joined it before the time-out.
     """
     rt = runtime()
     _check_unshared("reopen")
@@ -663,7 +663,7 @@ def leave(is_abort: bool) -> None:
         is_forked = _runtime.job.is_forked
         if not (is_abort or is_forked):
             for wait in before_leaving:
-                with contextlib.suppress(Exception):  # the results of the calls raise it
+                with contextlib.suppress(Exception):  # the results of the calls raise the error
                     wait()
         _runtime = None
         subjobs.clear()

@@ -184,7 +184,7 @@ class Tensor:
         src = np.asarray(src)
         if not np.can_cast(src.dtype, np.float32) or src.size != self.n_elems:
             raise ValueError(
-                f"{self.name}: the array has {src.size} values of {src.dtype}, fill() needs "
+                f"{self.name}: the array has {src.size} values of {src.dtype}, but fill() needs "
                 f"{self.n_elems} of f32"
             )
         src = np.ascontiguousarray(src, dtype=np.float32)
@@ -257,7 +257,7 @@ class Tensor:
         src = np.ascontiguousarray(src, dtype=kind)
         if src.size != self.n_elems:
             raise ValueError(
-                f"{self.name}: the array has {src.size} values, the tensor has {self.n_elems}"
+                f"{self.name}: the array has {src.size} values, but the tensor has {self.n_elems}"
             )
         if dst is not None and (
             dst.dtype != kind
@@ -288,8 +288,8 @@ class Tensor:
 
         Args:
             timeout (float, optional): seconds; None: the job's time-out.
-            is_interruptible (bool): let the handlers of signals run during the wait, which may
-                raise KeyboardInterrupt.
+            is_interruptible (bool): let signal handlers run during the wait. A handler may raise
+                KeyboardInterrupt.
         """
         if not is_interruptible:
             check(lib.bps_wait(self.handle, milliseconds(timeout)))
@@ -394,8 +394,8 @@ class Job:
         if self.is_forked:
             raise Error(
                 CODES["EFORKED"],
-                f"this process was forked from process {self._pid}, which has joined the job, and "
-                "has no part in the job itself: call bps in that process",
+                f"this process was forked from process {self._pid}, which has joined the job. A "
+                "forked process has no part in the job: call bps in the original process",
             )
 
     # A forked child may read these numbers, for example to choose its part of the data.
@@ -456,7 +456,7 @@ class Job:
             raises its failure, at once.
 
         Raises:
-            Timeout: no tensor was complete in time.
+            Timeout: no tensor was complete before the time-out.
 
         Example:
             >>> left = set(tensors)
@@ -504,11 +504,11 @@ class Job:
         check(lib.bps_gpu_import(self.handle, address, n_bytes))
 
     def gpu_release(self, address: int) -> None:
-        """Release memory of :meth:`gpu_alloc` or :meth:`gpu_import`, see bps_gpu(3)."""
+        """Release memory from :meth:`gpu_alloc` or :meth:`gpu_import`, see bps_gpu(3)."""
         check(lib.bps_gpu_release(self.handle, address))
 
     def gpu_declare(self, name: str, dtype: str, n_elems: int, address: int) -> GpuTensor:
-        """Declare a tensor at this address, in memory of :meth:`gpu_alloc` or
+        """Declare a tensor at this address, in memory from :meth:`gpu_alloc` or
         :meth:`gpu_import`."""
         handle = ctypes.c_void_p()
         check(
@@ -663,7 +663,8 @@ def open(
     lib.bps_options_init(ctypes.byref(opt))
     if opt.abi != ABI:
         text = (
-            f"package bps needs ABI {ABI}, libbpsclient has {opt.abi}: install one release of both"
+            f"package bps needs ABI {ABI}, but libbpsclient has {opt.abi}: install one release of "
+            "both"
         )
         raise Error(CODES["EVERSION"], text)
     opt.job, opt.agent_socket = encode(job), encode(agent_socket)

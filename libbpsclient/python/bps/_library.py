@@ -297,7 +297,7 @@ def check(rc: int) -> int:
         raw.host.decode(errors="replace") or None,
         raw.tensor.decode(errors="replace") or None,
     )
-    # An error that was not raised has no traceback, which would keep the caller's arrays alive.
+    # Store an error that is not raised: a traceback would keep the caller's arrays alive.
     _newest[:] = [Error(*fields)]
     raise (Timeout if rc == CODES["ETIMEDOUT"] else Error)(*fields)
 
@@ -308,8 +308,8 @@ _newest: list[Error] = []  # a copy of the last error that check() has raised
 def cause_of(error: BaseException) -> Error | None:
     """Return the library's error that has caused another exception, or None.
 
-    TensorFlow and JAX replace an exception of Python code that compiled code has called. Their own
-    exceptions have its text, but do not refer to it.
+    TensorFlow and JAX replace an exception from Python code that compiled code has called. The new
+    exception has the text of the original exception, but does not refer to it.
     """
     for one in (error, error.__cause__):
         if isinstance(one, Error):

@@ -41,8 +41,8 @@ def check_gradients(op: int, predivide: float = 1.0) -> None:
 
     Args:
         op (int): must be Average or Sum.
-        predivide (float): divisor before the sum, the user's gradient_predivide_factor. Only
-            Average may have one.
+        predivide (float): divisor before the sum, the user's gradient_predivide_factor. Must be
+            1 unless op is Average.
 
     Raises:
         ValueError: op or predivide is not allowed.

@@ -29,7 +29,7 @@ class ProcessSet:
     def __init__(self, ranks: Iterable[int]) -> None:
         self.ranks = sorted(ranks)
         if not self.ranks or len(set(self.ranks)) < len(self.ranks):
-            raise ValueError(f"a process set needs one or more ranks that differ, not {self.ranks}")
+            raise ValueError(f"a process set needs one or more ranks, each once, not {self.ranks}")
 
     def __repr__(self) -> str:
         return f"ProcessSet({self.ranks})"
@@ -128,7 +128,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     for rank, (ranks, _, _) in enumerate(given):
         if ranks != one.ranks:
             raise ValueError(
-                f"rank {rank} adds a process set of {ranks}, this worker adds one of {one.ranks}"
+                f"rank {rank} adds a process set of {ranks}, but this worker adds {one.ranks}"
             )
     if one.process_set_id is not None:
         raise ValueError(f"{one} has been added already")

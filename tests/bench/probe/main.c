@@ -34,7 +34,7 @@ void *probe_alloc(size_t bytes)
 	void *mem = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
 
 	if (!mem)
-		probe_fail("no %zu bytes of memory", bytes);
+		probe_fail("cannot allocate %zu bytes", bytes);
 	memset(mem, 0, bytes);
 	return mem;
 }
@@ -70,7 +70,7 @@ static size_t number(const char *text, size_t most)
 	unsigned long long v = strtoull(text, &end, 10);
 
 	if (*text < '1' || *text > '9' || *end || v > most)
-		probe_fail("'%s': a number from 1 to %zu wanted", text, most);
+		probe_fail("'%s' is not a number from 1 to %zu", text, most);
 	return (size_t)v;
 }
 

@@ -189,7 +189,7 @@ void plain_add(
 		else if (dtype == DTYPE_BF16)
 			add_bf16(acc, src[k], n_elems, k == 0);
 		else
-			probe_fail("no plain sum of %s", dtype_name(dtype));
+			probe_fail("no plain loop sums %s", dtype_name(dtype));
 	}
 	if (dtype == DTYPE_F16)
 		round_f16(dst, acc, n_elems);
@@ -213,6 +213,6 @@ void plain_sum(void *dst, const void *const *src, unsigned n, size_t n_elems, en
 		sum_bf16(dst, src, n, n_elems);
 		break;
 	default:
-		probe_fail("no plain sum of %s", dtype_name(dtype));
+		probe_fail("no plain loop sums %s", dtype_name(dtype));
 	}
 }

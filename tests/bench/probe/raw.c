@@ -269,7 +269,7 @@ void probe_raw(unsigned n, unsigned k, size_t bytes, size_t part, double seconds
 	raw.shared = mmap(NULL, sizeof(*raw.shared), PROT_READ | PROT_WRITE,
 		MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (raw.shared == MAP_FAILED || !raw.bytes)
-		probe_fail("no memory, or less than a byte for each server");
+		probe_fail("no shared memory, or fewer bytes than servers");
 	r = run(&raw); /* the first run only measures how long a round takes */
 	raw.rounds = 2 + (uint64_t)(seconds / r.elapsed_s * 2);
 	r = run(&raw);

@@ -94,7 +94,7 @@ static void begin(struct probe_sums *s)
 	struct srv_env env = {.ctx = s, .segment = make_segment, .fail = job_failed};
 
 	if (srv_core_new(&cfg, &env, &s->core) < 0)
-		probe_fail("no server core");
+		probe_fail("cannot make a server core");
 	fake_init(&s->x, &srv_core_events, s->core);
 	for (unsigned i = 0; i < s->members; i++)
 		members[i] = (struct ctl_job_member){
@@ -168,8 +168,8 @@ static void compare(struct probe_sums *s, const struct wire_msg *m, const void *
 	if (m->flags & WIRE_INLINE)
 		got = m->payload;
 	if (!got || memcmp(got, (const char *)want + m->part * s->part, m->len) != 0)
-		probe_fail("partition %u of %s: another sum than the plain loop's", m->part,
-			dtype_name(s->dtype));
+		probe_fail("partition %u of %s: the sum differs from that of the plain loop",
+			m->part, dtype_name(s->dtype));
 }
 
 /* Let every member acknowledge every result. */
@@ -269,7 +269,8 @@ void probe_sum(size_t bytes, size_t part, unsigned members, double seconds)
 	struct probe_sums s = {.members = members, .bytes = bytes, .part = part};
 
 	if (members < 2 || bytes % part || part % 64)
-		probe_fail("2 members at least, and whole partitions of 64 bytes at least wanted");
+		probe_fail(
+			"use 2 or more MEMBERS, BYTES in whole PARTs, and PART in multiples of 64");
 	for (unsigned i = 0; i < members; i++)
 		s.src[i] = probe_alloc(bytes);
 	s.dst[0] = probe_alloc(bytes);

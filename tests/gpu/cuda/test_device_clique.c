@@ -26,8 +26,8 @@ static const enum dtype dtypes[] = {
 	DTYPE_I8, DTYPE_U8, DTYPE_I32, DTYPE_I64, DTYPE_F16, DTYPE_F32, DTYPE_F64, DTYPE_BF16};
 #define N_DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
 
-/* A clique of n members on GPUs 0 to n - 1, each with a queue and memory. Ranks are in another
- * order than GPUs. */
+/* A clique of n members on GPUs 0 to n - 1, each with a queue and memory. The order of the
+ * ranks differs from that of the GPUs. */
 struct band {
 	struct device *dev;
 	struct device_clique *clique;

@@ -95,7 +95,7 @@ bool two_receive(int fd, struct two_message *ret)
 
 	memset(ret, 0, sizeof(*ret));
 	if (poll(&p, 1, TWO_TIMEOUT_S * 1000) != 1)
-		give_up("no answer of the other process");
+		give_up("no answer from the other process");
 	if (recvmsg(fd, &msg, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof(*ret))
 		return false;
 	c = CMSG_FIRSTHDR(&msg);
@@ -118,7 +118,7 @@ void two_kill(struct two *t)
 {
 	kill(t->pid, SIGKILL);
 	if (two_end(t) != 128 + SIGKILL)
-		give_up("the other process had ended before");
+		give_up("the other process had already ended");
 }
 
 static size_t copy_environment(char **ret, size_t max, const char *const *more)

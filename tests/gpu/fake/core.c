@@ -420,7 +420,7 @@ FAKE_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev)
 		return r;
 	c = &fake.ctx[fake_dev(dev)];
 	if (!c->refs)
-		fake_misuse("GPU %d is released and not retained", dev);
+		fake_misuse("GPU %d is released, but was not retained", dev);
 	if (c->refs == 1)
 		check_empty(c);
 	c->refs--;
@@ -481,7 +481,7 @@ FAKE_EXPORT CUresult CUDAAPI cuCtxPopCurrent(CUcontext *ret)
 	if (r)
 		return r;
 	if (!stack_depth)
-		fake_misuse("a context is popped that was not pushed");
+		fake_misuse("a context that was not pushed is popped");
 	if (ret)
 		*ret = (CUcontext)(void *)current;
 	current = stack[--stack_depth];

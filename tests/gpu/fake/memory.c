@@ -124,8 +124,8 @@ struct fake_area *fake_area_new(enum area_kind kind, size_t bytes, struct fake_h
 void fake_area_free(struct fake_area *a)
 {
 	if (a->in_use)
-		fake_misuse(
-			"memory at %#llx goes while %u pieces of work use it", a->addr, a->in_use);
+		fake_misuse("memory at %#llx is freed while %u pieces of work use it", a->addr,
+			a->in_use);
 	munmap((void *)(uintptr_t)a->addr, a->bytes);
 	if (a->kind != AREA_PINNED)
 		munmap(a->at, a->bytes);
@@ -411,7 +411,8 @@ FAKE_EXPORT CUresult CUDAAPI cuMemUnmap(CUdeviceptr addr, size_t size)
 		return r;
 	a = reservation(addr, size, __func__);
 	if (a->in_use)
-		fake_misuse("memory at %#llx goes while %u pieces of work use it", addr, a->in_use);
+		fake_misuse("memory at %#llx is unmapped while %u pieces of work use it", addr,
+			a->in_use);
 	for (CUdeviceptr p = addr; p < addr + size;) {
 		struct fake_map *m = fake_find_map(a, p);
 
@@ -505,7 +506,7 @@ FAKE_EXPORT CUresult CUDAAPI cuMemHostUnregister(void *p)
 		return r;
 	a = fake_pinned(p, 1);
 	if (!a || a->at != p)
-		fake_misuse("host memory is unregistered that was not registered");
+		fake_misuse("host memory that was not registered is unregistered");
 	fake_area_free(a);
 	return fake_leave(CUDA_SUCCESS);
 }

@@ -165,7 +165,7 @@ FAKE_EXPORT ncclResult_t ncclCommInitRankConfig(
 	if (!config || config->magic != 0xcafebeef || config->blocking != 0)
 		fakecuda_nccl_misuse("a communicator that is not nonblocking");
 	if (!depth || n_opening == FAKE_GPUS_MAX)
-		fakecuda_nccl_misuse("communicators of several GPUs are opened in one group");
+		fakecuda_nccl_misuse("communicators of several GPUs must be opened in one group");
 	if (n_ranks < 1 || n_ranks > FAKE_GPUS_MAX || rank < 0 || rank >= n_ranks)
 		return ncclInvalidArgument;
 	comm = fake_alloc(sizeof(*comm));
@@ -228,7 +228,7 @@ FAKE_EXPORT ncclResult_t ncclGroupEnd(void)
 	bool is_any;
 
 	if (!depth)
-		fakecuda_nccl_misuse("the end of no group");
+		fakecuda_nccl_misuse("a group that was not started is ended");
 	if (--depth)
 		return r;
 	if (r) {
@@ -424,7 +424,7 @@ FAKE_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
 	pthread_mutex_lock(&all.lock);
 	check_life(comm);
 	if (comm->life != LIVE || comm->polls_left)
-		fakecuda_nccl_misuse("a communicator is finalized that is not ready");
+		fakecuda_nccl_misuse("a communicator that is not ready is finalized");
 	comm->life = FINALIZING;
 	comm->polls_left = POLLS;
 	comm->clique->finalized++;
@@ -441,7 +441,7 @@ FAKE_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 	pthread_mutex_lock(&all.lock);
 	check_life(comm);
 	if (comm->life != FINALIZING || comm->clique->finalized != comm->clique->n_ranks)
-		fakecuda_nccl_misuse("a communicator is destroyed that is not finalized");
+		fakecuda_nccl_misuse("a communicator that is not finalized is destroyed");
 	comm->life = DEAD;
 	pthread_mutex_unlock(&all.lock);
 	fakecuda_nccl_live(-1);
@@ -459,7 +459,7 @@ static void check_place(ncclComm_t comm, const struct nccl_call *k, size_t block
 	if ((k->what.kind == REDUCE_SCATTER && r != s + own) ||
 		(k->what.kind == ALL_GATHER && s != r + own) ||
 		((k->what.kind == REDUCE || k->what.kind == BROADCAST) && s != r))
-		fakecuda_nccl_misuse("buffers overlap that are not in place");
+		fakecuda_nccl_misuse("buffers that are not in place overlap");
 }
 
 static ncclResult_t queue(ncclComm_t comm, struct what what, const void *send, size_t send_blocks,
@@ -469,11 +469,11 @@ static ncclResult_t queue(ncclComm_t comm, struct what what, const void *send, s
 	struct nccl_call *k = fake_alloc(sizeof(*k));
 
 	if (!depth)
-		fakecuda_nccl_misuse("collectives of several GPUs are called in one group");
+		fakecuda_nccl_misuse("collectives of several GPUs must be called in one group");
 	pthread_mutex_lock(&all.lock);
 	check_life(comm);
 	if (comm->life != LIVE || comm->polls_left)
-		fakecuda_nccl_misuse("a communicator is used that is not ready");
+		fakecuda_nccl_misuse("a communicator that is not ready is used");
 	if (!block || what.op > ncclMin || fakecuda_stream_gpu(stream) != comm->gpu)
 		fakecuda_nccl_misuse("no such collective, or a stream of another GPU");
 	*k = (struct nccl_call){.comm = comm, .what = what, .seq = ++comm->seq, .stream = stream};
@@ -540,7 +540,7 @@ FAKE_EXPORT ncclResult_t ncclReduce(const void *send, void *recv, size_t count, 
 		return r;
 	check_life(comm);
 	if (root == comm->rank && !recv)
-		fakecuda_nccl_misuse("the root of a reduction has no place for it");
+		fakecuda_nccl_misuse("the root of a reduction has no receive buffer");
 	return queue(comm, what(REDUCE, count, type, (int)op, root), send, 1, recv, 1, stream);
 }
 

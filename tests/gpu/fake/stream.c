@@ -270,7 +270,7 @@ FAKE_EXPORT CUresult CUDAAPI cuStreamQuery(CUstream stream)
 		return r;
 	s = find(stream);
 	if (s->ctx != fake_current())
-		fake_misuse("stream %u is asked in another context", s->number);
+		fake_misuse("stream %u is queried in another context", s->number);
 	return fake_leave(
 		s->done == s->queued && !s->is_launching ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }

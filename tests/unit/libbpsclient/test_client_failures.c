@@ -179,8 +179,8 @@ static void mismatch_is_the_error_of_the_first_push_pull(void **state)
 	fake_agent_free(f);
 }
 
-/* The wait reports a failed tensor although another tensor is not done. Other workers may not have
- * received the end of the failed tensor and may still sum its bytes (session.h). */
+/* The wait reports a failed tensor although another tensor is not done. Other workers may not know
+ * of the failure yet, so the failed tensor's bytes may still be summed (session.h). */
 static void failed_tensor_is_reported_to_the_wait_for_some(void **state)
 {
 	struct fake_agent *f = fake_agent_new();

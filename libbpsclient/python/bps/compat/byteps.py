@@ -18,7 +18,7 @@ from bps import _core
 from bps.compat import _alias
 
 LACKING = {
-    "byteps_torch_set_num_grads": "remove the call, bps does not need the number of gradients",
+    "byteps_torch_set_num_grads": "remove the call: bps does not need the number of gradients",
     "get_pushpull_speed": "watch the job with bpsctl",
     "MirroredStrategy": "use tf.distribute.MirroredStrategy(cross_device_ops=CrossDeviceOps())",
     "BroadcastGlobalVariablesHook": "use broadcast_variables(model.variables, root_rank)",

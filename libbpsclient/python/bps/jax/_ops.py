@@ -22,7 +22,7 @@ from bps.jax import _ffi
 Tree = Any
 
 # JAX returns from a call before XLA's threads have run it. Without this wait, a worker that does
-# not use its last result would leave the job while they still call bps.
+# not use its last result would leave the job while these threads still call bps.
 _core.before_leaving.append(jax.effects_barrier)
 
 

@@ -54,8 +54,8 @@ def _on_torch(op: int, factors: tuple[float, float], wire: Any, options: Any) ->
         for grad in grads:
             if grad.device.type != "cpu":
                 raise NotImplementedError(
-                    f"a gradient on {grad.device} is not supported, only host memory is: keep the "
-                    "model on the CPU"
+                    f"a gradient must be in host memory, not on {grad.device}: keep the model on "
+                    "the CPU"
                 )
         given = [grad.detach().contiguous() for grad in grads]
         arrays = [grad.numpy() for grad in given]

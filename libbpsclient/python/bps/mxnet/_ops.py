@@ -70,7 +70,7 @@ def view(tensor: mx.nd.NDArray) -> np.ndarray:
         )
     if tensor.context.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
         raise NotImplementedError(
-            f"a tensor on {tensor.context} is not supported, only host memory is: copy it with "
+            f"a tensor must be in host memory, not on {tensor.context}: copy it with "
             ".as_in_context(mx.cpu()) first"
         )
     dtype = np.dtype(tensor.dtype)

@@ -73,7 +73,7 @@ class MXNetState(State):
             rt.broadcast_object(self._trainer_state() if rt.job.rank == root else None, root)
         )
         if isinstance(self._trainer, DistributedTrainer):
-            # Workers that were here before do not broadcast at their next step.
+            # Workers that were in the job before do not broadcast at their next step.
             self._trainer.skip_broadcast()
 
     def _trainer_state(self) -> bytes:

@@ -1,7 +1,7 @@
-"""Operations of the back-end "bps" of ``torch.distributed`` in flight.
+"""Operations in flight of the back-end "bps" for ``torch.distributed``.
 
 The thread that waits for an operation also writes its results. A thread of the group completes
-futures. The first future starts this thread.
+futures. The group's first future starts this thread.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class GroupWork(Work):
             is_sliced (bool): repeat short waits, and stop when the group ends.
 
         Raises:
-            DistBackendError: the operation has failed, or was not complete in time.
+            DistBackendError: the operation has failed, or was not complete at the deadline.
         """
         for operation in self._operations:
             has_warned = False
@@ -117,8 +117,8 @@ class GroupWork(Work):
             timeout (timedelta, optional): limit of the wait; zero or None: the operation's default.
 
         Raises:
-            DistBackendError: the operation has failed, or was not complete in time. After a
-                time-out the caller may wait again.
+            DistBackendError: the operation has failed, or was not complete before the time-out.
+                After a time-out the caller may wait again.
         """
         seconds = timeout.total_seconds() if timeout else 0
         self._finish(time.monotonic() + (seconds if seconds > 0 else self._timeout))

@@ -118,7 +118,7 @@ def _open_gpu(job: Job, device: torch.device) -> bool:
 
 
 class GpuChannel:
-    """Gradients in memory of a GPU that the executor allocates.
+    """Gradients in GPU memory that the executor allocates.
 
     Args:
         job (Job): a job for which :func:`_open_gpu` has returned True.
@@ -203,8 +203,8 @@ def check_gradient(param: torch.Tensor) -> None:
     """
     if param.device.type != "cpu" and param.device.type not in KINDS:
         raise NotImplementedError(
-            f"a parameter on {param.device} is not supported, only host memory and CUDA devices "
-            "are: move the model to one of them"
+            f"a parameter must be in host memory or on a CUDA device, not on {param.device}: move "
+            "the model to one of them"
         )
 
 

@@ -2,9 +2,9 @@
 
 A gather has two sums. In the first one, each worker describes its tensor. The second one moves the
 rows, and its size follows from the descriptions. So the second sum is submitted later, when the
-first one is complete. It must not use the slots of the job's runtime, because their order is that
-of the program. A :class:`Line` has slots of its own, and submits the second sums in the order of
-the first ones.
+first one is complete. The second sum must not use the slots of the job's runtime, because their
+order is that of the program. A :class:`Line` has slots of its own, and submits the second sums in
+the order of the first ones.
 
 The thread that waits for a gather submits the second sum. For an asynchronous gather, a thread of
 the line does so, because a worker may wait long after the others. The first such gather starts this
@@ -64,7 +64,7 @@ class Gather(Handle):
         rt (Runtime): the workers that take part.
         tensor (Tensor): this worker's rows.
         what (str): a key of KINDS.
-        numbers (sequence of int): numbers that all workers get; equally many at each worker.
+        numbers (sequence of int): numbers to send to all workers, equally many at each worker.
         is_async (bool): copy the tensor, and make the line's thread submit the second sum.
 
     Attributes:
@@ -166,8 +166,8 @@ class Gather(Handle):
             rows, checksum, text = DESCRIPTION.unpack_from(one)
             if checksum != mine:
                 raise ValueError(
-                    f"{self._what}: rank {rank} has shape {text.rstrip(bytes(1)).decode()}, this "
-                    f"worker has {self._text}"
+                    f"{self._what}: rank {rank} has shape {text.rstrip(bytes(1)).decode()}, but "
+                    f"this worker has {self._text}"
                 )
             self.rows.append(rows)
             self.numbers.append(self._form.unpack_from(one, DESCRIPTION.size))
@@ -266,7 +266,7 @@ class Line:
             self._thread = None
         with self._lock:
             while self._waiting:
-                text = "the job was left before the gather was complete"
+                text = "this worker left the job before the gather was complete"
                 self._waiting.popleft().fail(Error(CODES["ECLOSED"], text))
 
     def _run(self) -> None:

@@ -54,7 +54,7 @@ class Mapped(Handle):
 
 
 class Several(Handle):
-    """Operations that are returned as one operation. Its output is the list of their outputs."""
+    """Operations that are returned as one operation, whose output is the list of their outputs."""
 
     def __init__(self, handles: Sequence[Handle]) -> None:
         super().__init__()

@@ -83,8 +83,8 @@ def check_device(tensor: torch.Tensor) -> None:
     """
     if tensor.device.type not in ("cpu", "cuda"):
         raise NotImplementedError(
-            f"a tensor on {tensor.device} is not supported, only host memory and CUDA devices are: "
-            "copy it with .cpu() first"
+            f"a tensor must be in host memory or on a CUDA device, not on {tensor.device}: copy it "
+            "with .cpu() first"
         )
     if tensor.layout != torch.strided:
         raise NotImplementedError(

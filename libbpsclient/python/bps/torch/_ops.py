@@ -283,7 +283,9 @@ def broadcast_async_(
     root = process_set.place(root_rank)
     if not 0 <= root < rt.job.size:
         size = rt.job.size
-        raise bps.Error(-errno.EINVAL, f"broadcast: root {root} is not in the job of {size}")
+        raise bps.Error(
+            -errno.EINVAL, f"broadcast: root {root} is not in the job of {size} workers"
+        )
     check_device(tensor)
     flat = flatten(tensor.detach().cpu().contiguous())
     values = [(0, as_bytes(flat))]

@@ -142,8 +142,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         return self._bps_base.state_dict(self)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state of :meth:`state_dict`. A scheduler of the original optimizer uses the loaded
-        parameter groups, too."""
+        """Load a state from :meth:`state_dict`. A scheduler of the original optimizer uses the
+        loaded parameter groups, too."""
         self._bps_base.load_state_dict(self, state_dict)
         shared = {"param_groups": self.param_groups, "state": self.state}
         self._bps_original.__dict__.update(shared)

@@ -53,11 +53,11 @@ def _overlap(parts: Sequence[Part], start: int, n: int) -> Iterator[tuple[slice,
 
 
 def _check_contributors(slot: Slot, needed: Sequence[int]) -> None:
-    """Check that the result in a slot has the values of workers. In a job that may shrink, a sum
-    can be complete without a lost worker, whose values are then missing.
+    """Check that the result in a slot has the values of the needed workers. In a job that may
+    shrink, a sum can be complete without a lost worker, whose values are then missing.
 
     Raises:
-        Error: a worker's values are missing. All workers raise this error, or none does.
+        Error: a needed worker's values are missing. All workers raise this error, or none does.
     """
     if slot.tensor.contributors == slot.tensor.job.size:
         return

@@ -269,7 +269,7 @@ class Reducer:
                 if bucket.is_in_place and _same_memory(grad, place.input):
                     raise RuntimeError(
                         f"the gradient of parameter '{place.name}' shares memory with another "
-                        "gradient, which the exchange would overwrite: assign a clone() of it"
+                        "gradient, which the exchange would overwrite: assign a clone() to .grad"
                     )
                 place.input.copy_(grad.to_dense() if grad.is_sparse else grad)
             if self._prescale != 1.0:

@@ -1,5 +1,5 @@
 /* The agent's core: rounds from the submission to the sum, rounds that end with an error, and
- * random messages of servers. */
+ * random messages from servers. */
 #include "tests/unit/agt_world.h"
 #include "tests/unit/half.h"
 

@@ -177,7 +177,7 @@ static void urgent_partitions_are_not_held_by_less_urgent_ones(void **state)
 }
 
 /* The connection to server 1 is held because the connection to server 0 is behind. The connection
- * to server 1 may send when the connection to server 0 has only less urgent partitions left. */
+ * to server 1 may send its urgent partitions once the connection to server 0 has none left. */
 static void urgent_partitions_are_sent_when_the_slower_connection_has_none_left(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);

@@ -37,7 +37,7 @@ static void push_is_repeated_after_a_pause_when_the_server_is_not_ready(void **s
 	expect_nothing(w, 0);
 	tick(w, 1);
 	expect_msg(w, 0, WIRE_CONTRIB, 1);
-	say_key(w, 0, WIRE_AGAIN, 2); /* an AGAIN of another round has no effect */
+	say_key(w, 0, WIRE_AGAIN, 2); /* an AGAIN for another round has no effect */
 	say_result(w, 0, 1);
 	expect_delivered(w, 1, 1);
 	world_free(w);

@@ -58,7 +58,7 @@ static void manager_stop(struct manager *m)
 	unsetenv("NOTIFY_SOCKET");
 }
 
-/* Fill the service manager's socket, as if it had stopped reading. */
+/* Fill the service manager's socket, as if the service manager had stopped reading. */
 static void stand_still(void)
 {
 	while (notify_status("x") == 0)

@@ -105,8 +105,8 @@ static void beat_agents(struct progress_world *w)
 		sched_message(w->core, 21 + i, &msg, w->now);
 }
 
-/* Let a second pass. The two servers report that agent `last` contributed last in of_100 percent of
- * the rounds, with a delay of lag_us. */
+/* Advance the time by one second. The two servers report that agent `last` contributed last in
+ * of_100 percent of the rounds, with a delay of lag_us. */
 static void second(
 	struct progress_world *w, uint64_t step, unsigned last, uint32_t of_100, uint32_t lag_us)
 {
@@ -165,7 +165,8 @@ static bool is_straggling(struct progress_world *w)
 	return has_problem(w, "STRAGGLER");
 }
 
-/* Let a second pass in which the first server completes this many rounds. Each sum takes sum_us. */
+/* Advance the time by one second. Each server then reports `rounds` completed rounds in total, and
+ * the first server also reports that each sum took sum_us. */
 static void sums(struct progress_world *w, uint64_t rounds, uint32_t sum_us)
 {
 	struct ctl_msg msg = {.type = CTL_BEAT, .beat = {.rounds = rounds, .sum_us = sum_us}};
@@ -219,7 +220,7 @@ static void server_whose_sums_take_long_is_named_until_it_recovers(void **state)
 		sums(&w, ++rounds, 600000);
 	}
 	assert_true(has_problem(&w, "SERVER_SLOW"));
-	/* sums that are only slightly faster do not end the problem */
+	/* sums that are only slightly faster than before do not end the problem */
 	for (unsigned i = 0; i < 10; i++)
 		sums(&w, ++rounds, 450000);
 	assert_true(has_problem(&w, "SERVER_SLOW"));
@@ -244,7 +245,7 @@ static void straggler_is_raised_after_seconds_and_cleared_after_seconds(void **s
 		second(&w, step += 3, 2, 90, 40000);
 	assert_in_range(n, PROGRESS_SURE, 3 * PROGRESS_SURE);
 	assert_int_equal(w.n_told, 1);
-	/* An agent that is late slightly less often remains the straggler. */
+	/* An agent that is late slightly less often than before remains the straggler. */
 	for (unsigned i = 0; i < 10; i++)
 		second(&w, step += 3, 2, 60, 6000);
 	assert_true(is_straggling(&w));

@@ -45,8 +45,8 @@ static void repeated_join_gets_the_same_rank(void **state)
 	world_fini(&w);
 }
 
-/* Ranks that a forming job has assigned are lost with the scheduler. Workers join again, and the
- * first one gets rank 0. */
+/* When the scheduler dies, the ranks that a forming job has assigned are lost. Workers join again,
+ * and the first one gets rank 0. */
 static void assigned_ranks_are_assigned_anew_after_a_restart(void **state)
 {
 	struct sched_world w;
@@ -109,18 +109,18 @@ static void workers_that_disagree_are_both_named(void **state)
 	agent(&w, 22, "b", 202);
 	join(&w, 21, 0, 3, 10);
 	join(&w, 22, 1, 4, 20);
-	SAID(&w, "job 'x': rank 0 (host a, pid 10) has 3 workers, but this worker (host b, pid 20) "
-		 "has 4");
+	SAID(&w, "job 'x': rank 0 (host a, pid 10) requested 3 workers, but this worker (host b, "
+		 "pid 20) requests 4");
 	msg = (struct ctl_msg){.type = CTL_JOIN,
 		.join = {1, 1000, "x", 1, 3, JOB_DETERMINISTIC, 20, 0, .token = no_token}};
 	send_msg(&w, 22, &msg);
-	SAID(&w, "rank 0 (host a, pid 10) has 0 option flags, but this worker (host b, pid 20) has "
-		 "1");
+	SAID(&w, "rank 0 (host a, pid 10) requested 0 option flags, but this worker (host b, pid "
+		 "20) requests 1");
 	msg.join.flags = 0;
 	msg.join.part_bytes = 4096;
 	send_msg(&w, 22, &msg);
-	SAID(&w, "rank 0 (host a, pid 10) has 0 partition bytes, but this worker (host b, pid 20) "
-		 "has 4096");
+	SAID(&w, "rank 0 (host a, pid 10) requested 0 partition bytes, but this worker (host b, "
+		 "pid 20) requests 4096");
 	world_fini(&w);
 }
 
@@ -200,9 +200,10 @@ static void worker_of_the_same_user_without_the_right_token_is_refused(void **st
 	agents_a_and_b(&w);
 	join_as(&w, 21, 1000, 0, 10, token);
 	join_as(&w, 22, 1000, 1, 20, other_token);
-	SAID(&w, "22 JOINED code=10015 job=4294967295 rank=4294967295 job 'x' of uid 1000 has "
-		 "another job token than this worker (BPS_JOB_TOKEN); its rank 0 is pid 10 on host "
-		 "a");
+	SAID(&w,
+		"22 JOINED code=10015 job=4294967295 rank=4294967295 job 'x' of uid 1000 has "
+		"a job token that differs from this worker's (BPS_JOB_TOKEN); its rank 0 is pid 10 "
+		"on host a");
 	join_as(&w, 22, 1000, 1, 20, no_token);
 	SAID(&w, "code=10015");
 	SAID(&w, "has a job token, and this worker has none");

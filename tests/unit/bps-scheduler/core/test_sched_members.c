@@ -326,8 +326,8 @@ static void evicted_instance_that_returns_relearns_what_it_has(void **state)
 	world_fini(&w);
 }
 
-/* Let ms milliseconds pass. Server 1 answers every question about agent 4 ('b'): it received
- * nothing from the agent for quiet_ms. */
+/* Let ms milliseconds pass. Whenever server 1 is asked about agent 4 ('b'), the server answers that
+ * it received nothing from the agent for quiet_ms. */
 static void pass_seen(struct sched_world *w, uint32_t ms, uint32_t quiet_ms)
 {
 	const struct ctl_msg seen = {CTL_SEEN, .sight = {4, 202, quiet_ms}};

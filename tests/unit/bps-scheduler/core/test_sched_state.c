@@ -46,7 +46,8 @@ static void no_member_is_declared_dead_in_the_grace_after_a_restart(void **state
 }
 
 /* Let ms milliseconds pass after a restart. Agents a and b are connected and server s1 (member 1)
- * is not. Agent a answers each question about s1: it received nothing from s1 for quiet_ms. */
+ * is not. Whenever agent a is asked about s1, the agent answers that it received nothing from s1
+ * for quiet_ms. */
 static void pass_without_s1(struct sched_world *w, uint32_t ms, uint32_t quiet_ms)
 {
 	const struct ctl_msg seen = {CTL_SEEN, .sight = {1, 101, quiet_ms}};

@@ -106,8 +106,8 @@ static void mismatched_declaration_fails_that_tensor_for_all(void **state)
 	world_fini(&w);
 }
 
-/* The workers end because of the failed tensor, so the tensor is the cause and not the first
- * worker's end. */
+/* The workers end because of the failed tensor, so the cause is the tensor, not the end of the
+ * first worker. */
 static void job_that_ends_after_a_failed_tensor_names_it(void **state)
 {
 	struct ctl_msg lost = {.type = CTL_WORKER,

@@ -1,4 +1,4 @@
-/* Muted problems: how long they stay muted, also over restarts, and what muting changes. */
+/* Muted problems: how long they stay muted, also across restarts, and what muting changes. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

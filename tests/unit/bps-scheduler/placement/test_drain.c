@@ -44,7 +44,7 @@ struct drain_world {
 		uint32_t plans, left_code;
 		bool has_left;
 	} conns[CONNS];
-	uint64_t set_mbps;       /* the speed of the card that the next HELLO states */
+	uint64_t set_mbps;       /* card speed that the next HELLO states */
 	const char *host;        /* the host in the next HELLO; NULL: the member's name */
 	uint64_t memory_bytes;   /* memory of that host in the next HELLO; 0: unknown */
 	uint32_t noise, n_beats; /* noise: random error of measured speeds, +- percent */
@@ -378,7 +378,7 @@ static void server_is_not_drained_when_the_others_lack_memory(void **state)
 	world_fini(&w);
 }
 
-/* A suspect server may be lost, and its memory with it. So its memory does not count as room for
+/* A suspect server may be lost together with its memory. So this memory does not count as room for
  * the sums of a drained server. */
 static void memory_of_a_suspect_server_is_no_room_for_a_drain(void **state)
 {
@@ -560,7 +560,7 @@ static void nothing_moves_for_a_small_gain(void **state)
 
 /* ---- cards ---- */
 
-/* Let all cards measure a speed of 1000, except for that of s2. */
+/* Let each member measure a speed of 1000 for its card, but server s2 a speed of s2_mbps. */
 static void measure(struct drain_world *w, uint64_t s2_mbps)
 {
 	for (uint32_t i = 0; i < CONNS; i++)

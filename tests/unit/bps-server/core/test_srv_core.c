@@ -12,8 +12,8 @@ static void different_results_of_the_previous_round_are_detected(void **state)
 		struct wire_msg m;
 
 		if (k == 0)
-			/* In the first case the server still has the sum of round 1. In the second
-			 * case it only sees that the members' CRCs differ. */
+			/* k = 0: the server still has the sum of round 1. k = 1: the server only
+			 * sees that the members' CRCs differ. */
 			contribute_all(w, 1);
 		say_contrib(w, 0, 2);
 		assert_int_equal(w->n_fails, 0);
@@ -203,8 +203,8 @@ static struct srv_world *make_scene(enum srv_scene scene, uint32_t n_elems)
 	return w;
 }
 
-/* Send every message of every member in every state. Invariants must hold, and only the sender may
- * be closed. */
+/* Send every message of every member in every state. Invariants must hold, and only the sender's
+ * connection may be closed. */
 static void every_message_in_every_state_keeps_the_invariants(void **state)
 {
 	static const enum wire_type types[] = {WIRE_CONTRIB, WIRE_HAVE, WIRE_DONATE, WIRE_GOT,

@@ -450,8 +450,8 @@ static void press(struct srv_shape s, unsigned seed)
 			}
 	}
 	if (stats(w).rounds < s.n_parts)
-		fail_msg("seed %u: %u of %u rounds, then nothing", seed, (unsigned)stats(w).rounds,
-			s.n_parts);
+		fail_msg("seed %u: %u of %u rounds, then no progress", seed,
+			(unsigned)stats(w).rounds, s.n_parts);
 	world_free(w);
 }
 
@@ -516,7 +516,7 @@ static void scattered_staging_does_not_stop_ordered_sums(void **state)
 			check(w);
 		}
 		if (stats(w).rounds < PARTS_MAX + 4)
-			fail_msg("seed %u: %u rounds, then nothing", seed,
+			fail_msg("seed %u: %u rounds, then no progress", seed,
 				(unsigned)stats(w).rounds);
 		world_free(w);
 	}

@@ -421,7 +421,7 @@ static void say_have_all(struct srv_world *w, uint64_t r)
 	}
 }
 
-/* Expect that member i gets the sum of round r over members 0 and 1 of three. */
+/* Expect that member i gets the sum of the inputs of members 0 and 1 in round r. */
 static void expect_sum_without_third(struct srv_world *w, unsigned i, uint64_t r)
 {
 	struct wire_msg m = expect_msg(w, i, WIRE_RESULT, r);

@@ -215,8 +215,8 @@ static void light_load_is_no_speed(void **state)
 	assert_int_equal(nic_meter_mbps(&l.meter), 0);
 }
 
-/* The second card has half of the load per round. It sends this load at the same speed, in half of
- * the time. */
+/* Per round, the second card has half of the first card's load. Both cards have the same speed, so
+ * the second card needs half of the time. */
 static void less_load_per_round_does_not_look_slower(void **state)
 {
 	struct fake_nic a = {.now_ns = 1}, b = {.now_ns = 1};

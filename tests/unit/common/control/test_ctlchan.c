@@ -1118,7 +1118,7 @@ static void dropped_connection_is_made_again(void **state)
 	fixture_free(f);
 }
 
-/* The scheduler declares a member dead that does not return within this window. */
+/* The scheduler declares a member dead when the member does not return within this window. */
 static void client_reconnects_within_the_window(void **state)
 {
 	const uint32_t window_ms = 1000;

@@ -146,7 +146,7 @@ static void on_refused(void *ctx, int code, const char *text)
 	fail_msg("refused: %s", text);
 }
 
-/* Fill the queue with messages until it overflows, once the connection is up. */
+/* When the connection is up for the first time, queue messages until the queue overflows. */
 static void on_up(void *ctx, uint32_t id)
 {
 	struct ctl_msg m = {.type = CTL_FAIL, .fail = {.text = "x"}};

@@ -419,7 +419,7 @@ static void reread_changes_live_values_and_keeps_the_others(void **state)
 	assert_int_equal(r.opts.threads, 17);
 	assert_int_equal(r.opts.dead_after_us, 2000000);
 	snprintf(text, sizeof(text),
-		"<4>threads: 3 stays in force, 4 needs a restart source='%s:2'\n"
+		"<4>threads: 3 stays in force; 4 takes effect after a restart: source='%s:2'\n"
 		"<6>window: 4MiB -> 16KiB source='%s:4'\n<6>name: old -> new source='%s:3'\n",
 		ini_path, ini_path, ini_path);
 	assert_string_equal(logged, text);
@@ -493,7 +493,8 @@ static void reread_checks_the_new_values_together_with_those_that_stay(void **st
 	(void)state;
 	spec.check = odd_window;
 	load_into(&r, (const char *const[]){config, NULL});
-	/* A window of 4 KiB fits 4 threads, which need a restart, but not the present 8 threads. */
+	/* A window of 4 KiB is large enough for 4 threads, but not for the 8 threads that stay
+	 * until a restart. */
 	with_ini("window = 4KiB\nthreads = 4\n");
 	assert_true(settings_reread(r.s, &fresh, &err) < 0);
 	assert_string_equal(err.s,

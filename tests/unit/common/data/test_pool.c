@@ -1,6 +1,6 @@
 /* The pool of buffers for large messages: segments, runs of pages, limits and reuse. The test
- * predicts each answer with a model, a map of free pages. One thread. The test provides the pool's
- * memory. */
+ * predicts each answer with a model, a map of used pages. The test has one thread and provides the
+ * pool's memory. */
 #include "common/data/pool.h"
 
 #include <errno.h>

@@ -199,7 +199,7 @@ static double unit_roundoff(enum dtype dtype)
  * accumulator is rounded once for each operand after the first, and once in a division. Each time
  * the error is relative to a partial result, which is at most sum |x| (for products: the product).
  * To first order, k operands have the error k u. The bound is doubled to cover higher orders and
- * the rounding of the reference. f16 and bf16 are rounded once more. Inputs are no subnormals,
+ * the rounding of the reference. f16 and bf16 are rounded once more. Inputs are not subnormal,
  * since they are at least 2^-4. But sums may cancel to less than 2^-14, where steps of an f16 are
  * 2^-24. */
 static double bound(enum dtype dtype, enum op op, double magnitude, double want)
@@ -421,7 +421,7 @@ static float f32_bits(uint32_t u)
 	return f;
 }
 
-/* Return op(x, y), computed in all 128 elements of an array, which must give equal results. The
+/* Return op(x, y). It is computed in 100 elements of an array, and all results must be equal. The
  * elements cover full vectors and the padded remainder. */
 static uint32_t fold_two(float x, float y, enum op op)
 {
@@ -507,8 +507,8 @@ static void nans_of(const struct half_bits *h, unsigned n_src, enum op op)
 	}
 }
 
-/* When the operands include a NaN, or infinity minus infinity, a single pass returns the default
- * NaN of the half type. */
+/* When an operand is NaN, or when infinities of opposite signs are added, a single pass returns the
+ * default NaN of the half type. */
 static void nans_of_halves_become_one_in_a_single_pass(void **state)
 {
 	const struct half_bits f16 = {DTYPE_F16, 0xfd23, 0x7c00, 0xfc00, 0x7e00};

@@ -1,5 +1,5 @@
 /* The behaviour that all network transports share, tested with each transport that needs no special
- * hardware: connections, messages, reads, and peers that die or disturb. */
+ * hardware: connections, messages, reads, and peers that die or misbehave. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -431,7 +431,7 @@ static void close_completes_reads_once_and_nothing_writes_later(void **state)
 	mem_free(&to);
 }
 
-/* ---- peers that die, hang or disturb ---- */
+/* ---- peers that die, hang or misbehave ---- */
 
 static pid_t fork_server(uint16_t *ret_port)
 {

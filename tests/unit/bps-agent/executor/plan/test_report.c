@@ -90,7 +90,7 @@ static void invalid_lines_are_not_read_as_gpus(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
 		if (report_parse(lines[i], &r, &has_cliques))
-			fail_msg("it takes '%s'", lines[i]);
+			fail_msg("the parser accepts '%s'", lines[i]);
 }
 
 int main(void)

@@ -219,7 +219,7 @@ static void connections_beyond_the_limit_are_refused(void **state)
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &many), 0);
 	net_rig_open(&r);
 	limit = fabric_of(&r.server)->gates.conns_max;
-	/* The process must have descriptors for both ends of each channel. */
+	/* The test's process needs descriptors for both ends of each channel. */
 	if (many.rlim_max < 2 * N_CHANNELS * limit + 100)
 		goto out;
 	assert_int_equal(net_xport_new(r.client.f, 1, &rig_events, &second, &second.x, &err), 0);

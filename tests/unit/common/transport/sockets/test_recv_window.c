@@ -240,7 +240,8 @@ static void slow_link_is_paced_until_it_is_fast(void **state)
 	assert_int_equal(until_change(&w, FAST, 1000), 32);
 	assert_int_equal(w.bytes, 0);
 	assert_false(w.is_paced);
-	/* Windows of the kernel build queues, so SLOW round trips do not show a slow link. */
+	/* Windows that the kernel chooses build queues, so SLOW round trips do not prove that the
+	 * link is slow. */
 	for (unsigned k = 0; k < 1000; k++)
 		assert_true(stays(&w, SLOW));
 	assert_int_equal(until_change(&w, LONG, 1000), 8);
@@ -266,8 +267,8 @@ static void kernel_that_refuses_is_not_asked_again_soon(void **state)
 
 #define MS UINT64_C(1000000)
 
-/* A source of samples like the kernel: a sample every rtt_us, or half of that, while bytes arrive.
- * Before each window of bytes the connection pauses for pause_us. */
+/* A connection, and the average round trip that the kernel reports for it. stream adds a sample for
+ * each window of bytes, and wait_for_more adds a sample for a pause. */
 struct source {
 	struct recv_rtt rtt;
 	uint64_t now_ns;

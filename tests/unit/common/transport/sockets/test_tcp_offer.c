@@ -1,4 +1,4 @@
-/* Eager offers (xport_send_eager) of the same memory twice, where bytes of the first offer are
+/* Eager offers (xport_send_eager) of the same memory twice, while bytes of the first offer are
  * still being sent. Senders that have to wait for room are tested as well. */
 #include "common/data/crc32c.h"
 #include "tests/unit/tcp_peer.h"

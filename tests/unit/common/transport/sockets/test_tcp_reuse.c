@@ -100,7 +100,7 @@ static void hear_offer(struct end *e, const struct wire_msg *m)
 		say_got(e, w, m);
 		return;
 	}
-	/* The offer that waits may have been withdrawn since. */
+	/* The waiting offer may have been withdrawn in the meantime. */
 	w->m = *m;
 	if (w->is_waiting || what < 3)
 		w->is_waiting = true;
@@ -275,7 +275,7 @@ static unsigned play_all(struct net_rig *r)
 			ended_ns = clock_now_ns();
 		n_ended = ends[0].n_ended + ends[1].n_ended;
 		if (clock_now_ns() - ended_ns > STALL_NS)
-			fail_msg("nothing moves");
+			fail_msg("no offer ends any more");
 	}
 	return n_anew;
 }
