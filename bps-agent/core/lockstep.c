@@ -94,8 +94,8 @@ static struct lockstep_server *home_of(struct agt_job *job, uint32_t server)
 	return &job->homes[job->n_homes++];
 }
 
-/* Return whether connections that are ahead must be held. Holding is useful if one server receives
- * more than one agent sends, or if all servers receive equal amounts. Servers on this host are
+/* Return whether connections that are ahead must be held. Holding is useful if a server receives
+ * more bytes than an agent sends, or if all servers receive equal amounts. Servers on this host are
  * counted, so that all agents get the same result. */
 static bool wants_step(const struct agt_job *job, uint64_t round)
 {

@@ -20,8 +20,8 @@
 
 struct memory_thread;
 
-/* A request for memory. Owns: the struct is the caller's, and the memory thread uses it from
- * memory_thread_make until done. */
+/* A request for memory. The caller owns the struct and keeps it from memory_thread_make until the
+ * call of done, because the memory thread uses it. */
 struct memory_request {
 	TAILQ_ENTRY(memory_request) link;
 	struct memory_thread *memory_thread;

@@ -199,8 +199,8 @@ static void go_above(struct sched_core *c, uint64_t view)
 	if (term < c->term)
 		term = c->term;
 	log_rated(LOG_WARN,
-		"a member has view %llx, but this scheduler's state ends at view %llx: continuing "
-		"after the member's view",
+		"a member has view %llx, but this scheduler's state ends at view %llx: numbering "
+		"the next views from the member's view",
 		(unsigned long long)view, (unsigned long long)c->view);
 	c->term = term + 1;
 	c->tx_view = (uint64_t)c->term << 32 | 1;

@@ -26,8 +26,7 @@
 
 /* Determines when placement updates its speeds from measurements (placement/speed.h). */
 struct sched_nic_speeds {
-	/* latest time at which some member made its first measurement; 0: no member has measured
-	 * yet */
+	/* time of the newest first measurement of a member; 0: no member has measured yet */
 	uint64_t first_ns;
 	uint64_t taken_ns; /* when placement last updated its speeds; 0: never */
 	uint64_t count;    /* number of updates of placement's speeds since the scheduler's start */

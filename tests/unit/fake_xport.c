@@ -21,7 +21,7 @@ struct fake_read {
 	struct xport_read *rd;
 };
 
-/* End the program with a message when a test or the transport's contract is broken. */
+/* End the program with a message when a test fails or breaks the transport's contract. */
 static void must(bool is_true, const char *what)
 {
 	if (is_true)

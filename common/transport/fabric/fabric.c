@@ -433,7 +433,7 @@ void fabric_renew(struct fabric_xport *x)
 	if (!rc)
 		rc = fabric_io_renew(x);
 	if (rc) {
-		log_error("cannot open libfabric's completion queue again, ending this process: %s",
+		log_error("cannot reopen libfabric's completion queue, ending this process: %s",
 			fi_strerror(-rc));
 		abort(); /* after abort(), the service manager restarts this process */
 	}

@@ -253,7 +253,7 @@ def alltoall(
     array = jnp.asarray(array)
     if splits is not None:
         if _is_traced(array):
-            raise NotImplementedError("alltoall: inside jit shapes are fixed: leave splits out")
+            raise NotImplementedError("alltoall: shapes are fixed inside jit, so leave splits out")
         rows, received = _arrays.exchange(process_set, np.asarray(array), splits)
         return jnp.asarray(rows), jnp.asarray(received, jnp.int32)
 

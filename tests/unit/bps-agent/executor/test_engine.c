@@ -370,8 +370,8 @@ static void a_stream_that_is_late_is_named_once(void **state)
 	unmake(&r);
 }
 
-/* Check which of two tensors of 64 MiB is copied next. next: the tensor whose second 32 MiB are
- * staged. */
+/* Check with which of two tensors of 64 MiB the engine continues. next: the expected tensor, whose
+ * second 32 MiB are staged. */
 static void check_next(uint32_t first, uint16_t priority, uint16_t of_other, uint32_t next)
 {
 	struct engine_rig r;

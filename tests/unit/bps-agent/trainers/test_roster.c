@@ -21,7 +21,7 @@ void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsign
 	(void)m;
 	(void)fds;
 	(void)n_fds;
-	fail_msg("a message is sent to a trainer");
+	fail_msg("the agent sent a message to a trainer");
 }
 
 /* Record a JOB message with machines of ranks 0, 1 and 2. The third machine was admitted at a

@@ -162,7 +162,7 @@ static void more_bytes_may_wait_while_round_trips_are_short(void **state)
 		assert_true(recv_window_measured(&w, TARDY));
 		assert_false(w.is_quick);
 	}
-	/* 32 SLOW round trips are short enough for is_quick. After 64 of them, sends are paced
+	/* After 32 round trips of SLOW, is_quick is still set. After 64 of them, sends are paced
 	 * instead. */
 	for (unsigned k = 0; k < 32; k++)
 		recv_window_measured(&w, SLOW);

@@ -994,9 +994,9 @@ static void ask_in_read_done(struct net_node *n, struct xport_read *rd, int stat
 	n->is_wrong |= xport_read(&asked) != 0;
 }
 
-/* When the first read ends, the second read requests its bytes. The peer has already sent an answer
- * to that request, for the memory of the second read. The answer must not complete the second read,
- * although its CRC is correct. */
+/* The second read sends its request when the first read ends. Before that, the peer has sent an
+ * answer that names the memory of the second read. This early answer must not complete the second
+ * read, although its CRC is correct. */
 static void answer_sent_before_its_request_closes_the_connection(void **state)
 {
 	uint8_t b[2 * (ITEM + 2 * HEAD)];
