@@ -25,7 +25,7 @@ static struct scale_options base(void (*set)(struct scale_options *o))
 	o.rate_gbps = 10;
 	o.compute_ms = 0;
 	o.steps = 2;
-	o.sum_gbs = o.crc_gbs = 0;
+	o.sum_gbs = o.crc_gbs = o.agent_cpu = o.server_cpu = 0;
 	set(&o);
 	return o;
 }
@@ -101,6 +101,42 @@ static double thrown_share(const struct scale_options *o)
 	struct scale_result r = measure(o);
 
 	return (double)r.thrown / (double)r.unasked;
+}
+
+/* Return the time of the communication, divided by the CPU time that the agent's data thread needs
+ * for the model's bytes in both directions. */
+static double over_agent_cpu(const struct scale_options *o)
+{
+	struct scale_result r = measure(o);
+
+	return r.comm_s / ((double)(r.agent.tx + r.agent.rx) / 1e9 * o->agent_cpu);
+}
+
+/* Return the same for the data threads of a server. */
+static double over_server_cpu(const struct scale_options *o)
+{
+	struct scale_result r = measure(o);
+
+	return r.comm_s / ((double)(r.server.tx + r.server.rx) / 1e9 * o->server_cpu / o->threads);
+}
+
+/* Return by which factor four data threads in place of one shorten the communication. */
+static double gain_of_agent_threads(const struct scale_options *o)
+{
+	struct scale_options four = *o;
+
+	four.agent_threads = 4;
+	return measure(o).comm_s / measure(&four).comm_s;
+}
+
+/* Return the time of the communication of two machines, divided by the CPU time that an agent needs
+ * for half of the model's bytes in both directions. The other half stays on the agent's machine. A
+ * ring of two machines sends the bytes of the model once. */
+static double over_agent_cpu_of_half(const struct scale_options *o)
+{
+	struct scale_result r = measure(o);
+
+	return r.comm_s / (r.ring_s * o->rate_gbps / 8 * o->agent_cpu);
 }
 
 static double formula_over_bisection(const struct scale_options *o)
@@ -214,6 +250,33 @@ static void fast_network(struct scale_options *o)
 	o->compute_ms = 100;
 }
 
+/* Cards that are much faster than the data threads of agents. */
+static void busy_agents(struct scale_options *o)
+{
+	o->is_colocated = false;
+	o->servers = 4;
+	o->threads = 8;
+	o->rate_gbps = 400;
+	o->agent_cpu = 0.2;
+}
+
+/* Cards that are much faster than the data threads of servers. */
+static void busy_servers(struct scale_options *o)
+{
+	busy_agents(o);
+	o->agent_cpu = 0;
+	o->threads = 1;
+	o->server_cpu = 0.2;
+}
+
+static void two_busy_agents_with_servers(struct scale_options *o)
+{
+	o->agents = 2;
+	o->rate_gbps = 400;
+	o->local_gbps = 0;
+	o->agent_cpu = 0.2;
+}
+
 static const struct scale_check checks[] = {
 	{"formula_and_bisection_agree", half_the_servers, formula_over_bisection, 0.999, 1.001},
 	{"same_run_twice_is_the_same", half_the_servers, runs_differ_by, 0, 0},
@@ -237,6 +300,11 @@ static const struct scale_check checks[] = {
 	{"steps_are_near_the_bound_with_reads_alone", slow_and_asking, over_bound, 1, 1.18},
 	{"priority_shortens_steps_with_reads_alone", slow_and_asking, gain_of_priority, 1.02, 2},
 	{"fast_network_hides_the_communication", fast_network, efficiency, 0.95, 1},
+	{"agent_needs_cpu_time_for_each_byte_both_ways", busy_agents, over_agent_cpu, 1, 1.06},
+	{"server_needs_cpu_time_for_each_byte_both_ways", busy_servers, over_server_cpu, 1, 1.15},
+	{"four_data_threads_of_an_agent_are_faster", busy_agents, gain_of_agent_threads, 3.3, 4},
+	{"bytes_within_a_host_need_no_cpu_time", two_busy_agents_with_servers,
+		over_agent_cpu_of_half, 1, 1.06},
 };
 
 int check_all(void)

@@ -284,6 +284,8 @@ static void agent_new(struct scale_world *w, uint32_t i)
 	a->node.work = agent_work;
 	a->node.tick = agent_tick;
 	a->node.cost = agent_cost;
+	a->node.cpu_ns = w->o.agent_cpu;
+	a->node.speed = w->o.agent_threads;
 	a->node.x = (struct xport){.ops = xport_ops(w), .ev = &agt_core_events, .ctx = core};
 	agt_core_tick(core, 0);
 }
@@ -317,6 +319,7 @@ static void server_new(struct scale_world *w, uint32_t i, struct scale_host *hos
 		n->work = server_work;
 		n->tick = server_tick;
 		n->cost = server_cost;
+		n->cpu_ns = w->o.server_cpu;
 		n->x = (struct xport){.ops = xport_ops(w), .ev = &srv_core_events, .ctx = core};
 		srv_core_tick(core, 0);
 	}

@@ -30,6 +30,7 @@ struct scale_item *item_new(struct scale_world *w, scale_item_fn *fn, struct sca
 	it->eager = NULL;
 	it->offer = NULL;
 	it->is_answer = false;
+	it->wire_bytes = 0;
 	return it;
 }
 

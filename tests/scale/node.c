@@ -6,7 +6,7 @@ static void node_run(struct scale_node *n);
 
 void scale_node_init(struct scale_world *w, struct scale_node *n, struct scale_host *host)
 {
-	*n = (struct scale_node){.w = w, .host = host};
+	*n = (struct scale_node){.w = w, .host = host, .speed = 1};
 	n->inbox_tail = &n->inbox;
 	n->outbox_tail = &n->outbox;
 }
@@ -20,6 +20,8 @@ static void append(struct scale_item ***tail, struct scale_item *it)
 
 void scale_node_send(struct scale_node *n, struct scale_item *it)
 {
+	it->wire_bytes = it->end->node->host == n->host ? 0 : it->left;
+	n->wire_bytes += it->wire_bytes;
 	append(&n->outbox_tail, it);
 }
 
@@ -75,6 +77,7 @@ static bool turn(struct scale_node *n)
 		n->inbox = it->next;
 		if (!n->inbox)
 			n->inbox_tail = &n->inbox;
+		n->wire_bytes += it->wire_bytes;
 		it->fn(n, it);
 		n->has_work = true;
 		return true;
@@ -92,6 +95,15 @@ static void arm(struct scale_node *n, uint64_t at)
 	scale_post(n->w, n->tick_at, on_tick, n, n->tick_at);
 }
 
+/* Return the nanoseconds that the node needs for what it has just done. */
+static double cost_ns(struct scale_node *n)
+{
+	double ns = n->cost(n) + (double)n->wire_bytes * n->cpu_ns;
+
+	n->wire_bytes = 0;
+	return ns / n->speed;
+}
+
 static void node_run(struct scale_node *n)
 {
 	struct scale_world *w = n->w;
@@ -106,7 +118,7 @@ static void node_run(struct scale_node *n)
 
 		next = n->tick(n->core, w->now);
 		more = turn(n);
-		cost = n->cost(n);
+		cost = cost_ns(n);
 		if (cost >= 1) {
 			n->busy_until = w->now + (uint64_t)cost;
 			scale_post(w, n->busy_until, on_free, n, 0);

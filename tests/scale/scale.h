@@ -61,8 +61,13 @@ struct scale_options {
 	bool is_asking;               /* request all bytes, send none eagerly (libfabric) */
 	uint32_t socket_window;       /* limit of a TCP connection's bytes in flight; 0: none */
 	double sum_gbs, crc_gbs;      /* rates of one thread that sums operands or checks CRCs */
-	double compute_ms;            /* time of the forward and backward pass of a step */
-	uint32_t gpus;                /* number of accelerators of each machine */
+	/* CPU seconds that the kernel takes in a data thread for each GB that the thread sends or
+	 * receives over the network */
+	double agent_cpu, server_cpu;
+	/* data threads of an agent; N threads are modelled as one thread that is N times as fast */
+	uint32_t agent_threads;
+	double compute_ms; /* time of the forward and backward pass of a step */
+	uint32_t gpus;     /* number of accelerators of each machine */
 	/* rate at which an accelerator reduces, or copies to another one */
 	double gpu_gbs;
 	uint32_t batch; /* samples per accelerator and step, to compute samples/s */
@@ -182,7 +187,8 @@ struct scale_item {
 	scale_item_fn *fn;
 	struct scale_end *end; /* end of the connection at which the item arrives */
 	bool is_answer;
-	uint32_t left; /* bytes that the card has not sent yet */
+	uint32_t left;       /* bytes that the card has not sent yet */
+	uint32_t wire_bytes; /* bytes on the wire; 0: between processes of one host */
 	uint32_t len;
 	struct scale_pending_read *read;
 	uint64_t asked_ns, a;
@@ -192,7 +198,8 @@ struct scale_item {
 	struct wire_msg m;
 };
 
-/* Return the nanoseconds that the node needs for the item that it has just processed. */
+/* Return the nanoseconds that the node needs for the item that it has just processed, without the
+ * time that the kernel needs for the item's bytes on the wire. */
 typedef double scale_node_cost_fn(struct scale_node *n);
 struct scale_node {
 	struct scale_world *w;
@@ -202,11 +209,14 @@ struct scale_node {
 	bool (*work)(void *core);
 	uint64_t (*tick)(void *core, uint64_t now_ns);
 	scale_node_cost_fn *cost;
+	double cpu_ns; /* time of the kernel for each byte on the wire */
+	double speed;  /* divides all costs */
 	struct scale_item *inbox, **inbox_tail;
 	struct scale_item *outbox, **outbox_tail;
 	bool is_running, has_work;
 	uint64_t busy_until, tick_at;
 	uint64_t read_bytes, charged_a, charged_b;
+	uint64_t wire_bytes; /* bytes sent and received whose cost is not charged yet */
 	uint32_t n_segments;
 };
 void scale_node_init(struct scale_world *w, struct scale_node *n, struct scale_host *host);

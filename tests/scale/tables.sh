@@ -29,6 +29,25 @@ row "25 Gbit/s" --rate 25 $big --step-only
 row "25 Gbit/s, no priority" --rate 25 $big --fifo --step-only
 row "crc at 40 GB/s" --crc-gbs 40 $big
 
+table "Data threads of an agent: BERT-large"
+for threads in 1 2 3 4 8; do
+	row "$threads" --servers 32 $big --agent-threads $threads
+done
+for threads in 1 2 4; do
+	row "$threads, k = 0" --servers 0 $big --agent-threads $threads --step-only
+done
+for threads in 1 2; do
+	row "$threads, 25 Gbit/s" --servers 32 $big --rate 25 --agent-threads $threads --step-only
+done
+fast="--agents 8 --servers 8 --compute-ms 60 --step-only"
+for threads in 1 2 4 8; do
+	row "$threads, 60 ms of computing" $fast $big --agent-threads $threads
+done
+for threads in 1 4 8 16; do
+	row "$threads, 60 ms, 400 Gbit/s" $fast --rate 400 --threads 16 --beside-threads 4 \
+		--steps 2 --agent-threads $threads
+done
+
 table "Communication alone: division of the sums"
 small="--compute-ms 0 --gpus 1 --agents 4 --rate 10 --steps 2"
 row "k = 2" $small --servers 2 $big

@@ -232,8 +232,9 @@ static void options_fit(const struct scale_options *o)
 	if (o->slow_agents > o->agents || o->slow_servers > o->servers)
 		fatal("--slow-agents or --slow-servers exceeds the number of machines");
 	if (!dtype_bytes(o->dtype) || o->rate_gbps <= 0 || o->quantum < 1024 || o->threads < 1 ||
-		(o->read_window && o->read_window < 4096))
-		fatal("--dtype, --rate, --quantum, --threads or --read-window is out of range");
+		o->agent_threads < 1 || (o->read_window && o->read_window < 4096))
+		fatal("--dtype, --rate, --quantum, --threads, --agent-threads or --read-window is "
+		      "out of range");
 }
 
 int scale_measure(const struct scale_options *o, bool is_step_only, struct scale_result *ret)
