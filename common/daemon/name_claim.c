@@ -43,6 +43,14 @@ static bool ask_holder(const struct sockaddr_un *sun, socklen_t len, struct ucre
 	return is_known;
 }
 
+void name_claim_drain(int fd)
+{
+	int asked;
+
+	while (fd >= 0 && (asked = accept4(fd, NULL, NULL, SOCK_CLOEXEC)) >= 0)
+		close(asked);
+}
+
 /* Listen on the address. Return the socket, or -errno. */
 static int claim(const struct sockaddr_un *sun, socklen_t len)
 {

@@ -18,4 +18,8 @@
  * that has the name. *ret_holder is 0 when that process is in another pid namespace.
  * Errors: -EADDRINUSE, -errno. */
 int name_claim(const char *name, int *ret_fd, pid_t *ret_holder);
+/* Close the connections of processes that have asked who has the name. The holder calls this
+ * function from time to time, because the kernel queues only a few connections. When the queue is
+ * full, the next process cannot learn who has the name. fd: the claim's socket; -1: none. */
+void name_claim_drain(int fd);
 #endif

@@ -221,6 +221,7 @@ static int open_nic(struct node *n, const struct node_opts *o, struct err_text *
 
 void node_beat(struct node *n, struct ctl_beat *b)
 {
+	name_claim_drain(n->claim_fd);
 	look_for_load(n);
 	b->nic_source = n->nic_source;
 	b->measured_mbps = nic_meter_mbps(&n->nic.meter);

@@ -104,6 +104,23 @@ static void other_user_cannot_block_a_name(void **state)
 	end(child);
 }
 
+static void holder_is_named_after_many_refused_claims(void **state)
+{
+	pid_t holder;
+	int fd, other;
+
+	(void)state;
+	assert_int_equal(name_claim(own_name("asked"), &fd, &holder), 0);
+	for (int i = 0; i < 100; i++) {
+		holder = 0;
+		assert_int_equal(name_claim(own_name("asked"), &other, &holder), -EADDRINUSE);
+		assert_int_equal(holder, getpid());
+		name_claim_drain(fd);
+	}
+	name_claim_drain(-1);
+	close(fd);
+}
+
 static void long_names_are_cut(void **state)
 {
 	char name[300];
@@ -125,6 +142,7 @@ int main(void)
 		cmocka_unit_test(second_claim_is_refused_and_names_the_holder),
 		cmocka_unit_test(name_is_free_after_the_holder_was_killed),
 		cmocka_unit_test(other_user_cannot_block_a_name),
+		cmocka_unit_test(holder_is_named_after_many_refused_claims),
 		cmocka_unit_test(long_names_are_cut),
 	};
 
