@@ -175,6 +175,12 @@ bps.init()
 rank, size = bps.rank(), bps.size()
 sums = [total()]
 bps.suspend()
+try:
+    total()
+except Exception as error:
+    assert "the job is suspended: call resume() first" in str(error), error
+else:
+    raise AssertionError("a suspended job has a sum")
 if rank < size - 1:
     bps.resume(size - 1, global_rank=rank)
     sums.append(total())
@@ -244,6 +250,36 @@ def test_a_job_is_suspended_and_resumed_with_fewer_workers(framework):
     for rank, output in enumerate(outputs):
         wanted = "sums [3, 2] size 2" if rank < n - 1 else "sums [3] size 0"
         assert wanted in output, output
+
+
+# The first calls have not ended when suspend() is called. The workers divide the arrays of 6 rows.
+JAX_SUSPEND = """
+import jax, jax.numpy as jnp
+import bps.jax as bps
+
+step = jax.jit(lambda x: bps.push_pull(x, op=bps.Sum))
+rows = jax.jit(lambda x: bps.reducescatter(x, op=bps.Sum))
+bps.init()
+rank, size = bps.rank(), bps.size()
+x = jnp.ones(1 << 20)
+for _ in range(20):
+    step(x)
+first = len(rows(jnp.ones(6)))
+step(x)
+bps.suspend()
+if rank < size - 1:
+    bps.resume(size - 1, global_rank=rank)
+    print("rows", first, rows(jnp.ones(6)).tolist())
+"""
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="JAX is not installed")
+def test_jax_ends_its_calls_before_the_job_is_suspended_and_compiles_again():
+    with processes.Cluster(agents=2) as cluster:
+        codes, outputs = processes.finish(processes.start(JAX_SUSPEND, 3, cluster, "late"))
+    assert codes == [0] * 3, "\n".join(outputs)
+    for output in outputs[:2]:
+        assert "rows 2 [2.0, 2.0, 2.0]" in output, output
 
 
 def test_a_framework_was_found():

@@ -125,8 +125,7 @@ class _Bucket:
             span.input = whole[span.start : span.start + span.last - span.first]
 
     def fill(self, arrays: Sequence[np.ndarray], factor: float) -> None:
-        # The property raises an error if the job is closed, because the memory is then unmapped.
-        assert self.slot.tensor.handle
+        self.slot.tensor.job.check_mapped()
         for span in self.spans:
             _copy(span.input, arrays[span.i][span.first : span.last], factor)
 

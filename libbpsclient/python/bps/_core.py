@@ -254,10 +254,10 @@ class Runtime:
             is_compared (bool): the workers have already compared the operation.
 
         Raises:
-            Error: EFORKED in a forked child.
+            Error: EFORKED in a forked child; ECLOSED while the job is suspended.
         """
         # In a forked child no thread would release a lock that a thread of the parent held.
-        self.job.check_process()
+        self.job.check_mapped()
         with self.lock:
             n = self._n_agreements
             try:
@@ -529,8 +529,10 @@ _runtime: Runtime | None = None
 _options: dict[str, Any] = {}  # arguments of init()
 subjobs: list[Job] = []  # jobs of process sets; they end with the process's job
 # Functions that wait until the threads of a framework have made all calls of bps that the program
-# has asked for. leave() calls them before it closes the job.
+# has asked for. leave() and suspend() call them before they leave the job.
 before_leaving: list[Callable[[], object]] = []
+# Functions of frameworks that resume() calls, because the number of workers may have changed.
+after_resuming: list[Callable[[], object]] = []
 
 
 def host_key() -> str:
@@ -606,6 +608,7 @@ def suspend(timeout: float | None = None) -> None:
     """
     rt = runtime()
     _check_unshared("suspend")
+    _end_calls()
     rt.settle()
     rt.job.suspend(timeout)
 
@@ -626,6 +629,8 @@ def resume(num_workers: int, num_servers: int = 0, global_rank: int = -1) -> Non
     rt.restart()
     for one in list(rt.reopened):
         one.reopen()
+    for forget in after_resuming:
+        forget()
 
 
 def reopen() -> None:
@@ -653,6 +658,13 @@ def has_failed() -> bool:
     return getattr(sys, "last_value", None) is not None
 
 
+def _end_calls() -> None:
+    """Wait for calls that a framework's threads run."""
+    for wait in before_leaving:
+        with contextlib.suppress(Exception):  # the results of the calls raise the error
+            wait()
+
+
 def leave(is_abort: bool) -> None:
     """Abort the process's job if is_abort, else close the job. A forked child only forgets the job,
     which its parent has joined."""
@@ -662,9 +674,7 @@ def leave(is_abort: bool) -> None:
         jobs = [_runtime.job, *reversed(subjobs)]
         is_forked = _runtime.job.is_forked
         if not (is_abort or is_forked):
-            for wait in before_leaving:
-                with contextlib.suppress(Exception):  # the results of the calls raise the error
-                    wait()
+            _end_calls()
         _runtime = None
         subjobs.clear()
         if is_forked:

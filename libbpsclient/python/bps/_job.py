@@ -377,6 +377,12 @@ class Job:
         self.check_process()
         return self._open_handle
 
+    def check_mapped(self) -> None:
+        """Raise an error if the inputs and outputs of the job's tensors do not exist: the job is
+        closed or suspended."""
+        if self.handle and self._is_suspended:
+            raise Error(CODES["ECLOSED"], "the job is suspended: call resume() first")
+
     @property
     def is_forked(self) -> bool:
         """Whether this process was forked from the process that has joined the job."""

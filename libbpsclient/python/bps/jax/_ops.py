@@ -24,6 +24,8 @@ Tree = Any
 # JAX returns from a call before XLA's threads have run it. Without this wait, a worker that does
 # not use its last result would leave the job while these threads still call bps.
 _core.before_leaving.append(jax.effects_barrier)
+# Compiled functions have the number of workers in their shapes, so compile them again.
+_core.after_resuming.append(jax.clear_caches)
 
 
 class Compressor:

@@ -495,9 +495,10 @@ def reducescatter(
         def gradient(grad: tf.Tensor) -> tf.Tensor:
             if op not in (Average, Sum):
                 raise NotImplementedError("only Average and Sum have gradients")
-            factor = prescale_factor * postscale_factor
-            factor /= process_set.size() if op == Average else 1
-            return _gather(tf.convert_to_tensor(grad), process_set)[0] * tf.cast(factor, grad.dtype)
+            factor = tf.cast(prescale_factor * postscale_factor, grad.dtype)
+            if op == Average:
+                factor /= tf.cast(size_op(process_set=process_set), grad.dtype)
+            return _gather(tf.convert_to_tensor(grad), process_set)[0] * factor
 
         (output,) = call(part, [value], [value.dtype], [[None, *value.shape[1:]]])
         return output, gradient

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import tensorflow as tf
 
 from bps._ops import Average, check_gradients
 from bps._sets import ProcessSet, global_process_set
-from bps.tensorflow._ops import Compression, Compressor, reduce_tensors, sum_slices
+from bps.tensorflow._ops import Compression, Compressor, reduce_tensors, size_op, sum_slices
 
 
 def reduce_gradients(
@@ -71,7 +72,7 @@ class _DistributedGradientTape(tf.GradientTape):
 
     _bps_base: type[tf.GradientTape]
     _bps_reduce: Callable[[Sequence[Any]], list[Any]]
-    _bps_size: Callable[[], int]
+    _bps_size: Callable[[], tf.Tensor]
     _bps_local: set[int]
     _bps_scales_local: bool
 
@@ -86,10 +87,11 @@ class _DistributedGradientTape(tf.GradientTape):
         shared = [i for i, source in enumerate(flat) if id(source) not in self._bps_local]
         for i, total in zip(shared, self._bps_reduce([grads[i] for i in shared])):
             grads[i] = total
-        if self._bps_scales_local:
-            for i in {*range(len(flat))} - {*shared}:
-                if grads[i] is not None:
-                    grads[i] = grads[i] / self._bps_size()
+        local = [i for i in {*range(len(flat))} - {*shared} if grads[i] is not None]
+        if self._bps_scales_local and local:
+            size = self._bps_size()
+            for i in local:
+                grads[i] = grads[i] / tf.cast(size, grads[i].dtype)
         return tf.nest.pack_sequence_as(sources, grads)
 
 
@@ -140,7 +142,7 @@ def DistributedGradientTape(  # noqa: N802 - the name that users know
     wrapped = object.__new__(type(base.__name__, (base,), methods))
     wrapped.__dict__.update(gradtape.__dict__)
     wrapped._bps_base = base
-    wrapped._bps_size = process_set.size
+    wrapped._bps_size = functools.partial(size_op, process_set=process_set)
     wrapped._bps_reduce = _reducer(
         op, compression, sparse_as_dense, gradient_predivide_factor, process_set
     )
