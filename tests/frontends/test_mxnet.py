@@ -460,6 +460,33 @@ def test_a_state_of_a_trainer_that_has_sent_its_parameters_is_not_sent_again():
     assert same_everywhere(net.weight.data())
 
 
+def test_a_state_has_the_parameters_of_all_its_trainers():
+    nets = [gluon.nn.Dense(1, in_units=2, use_bias=False) for _ in range(2)]
+    trainers = []
+    for net in nets:
+        net.initialize(mx.init.Constant(bps.rank()))
+        trainers.append(bps.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5}))
+    state = bps.elastic.MXNetState(trainer=trainers)
+    state.sync()
+    for net, trainer in zip(nets, trainers):
+        step(net, trainer)
+        assert same_everywhere(net.weight.data()) and net.weight.data()[0, 0].asscalar() < 0
+
+
+def test_a_restored_state_keeps_the_optimizer_object():
+    net = gluon.nn.Dense(1, in_units=2, use_bias=False)
+    net.initialize(mx.init.Zero())
+    optimizer = mx.optimizer.SGD(learning_rate=0.5)
+    trainer = gluon.Trainer(net.collect_params(), optimizer, kvstore=None)
+    state = bps.elastic.MXNetState(trainer=trainer)
+    optimizer.set_learning_rate(0.1)
+    state.restore()
+    assert trainer.learning_rate == 0.5
+    optimizer.set_learning_rate(0.0)
+    step(net, trainer)
+    assert net.weight.data().asnumpy().tolist() == [[0.0, 0.0]]
+
+
 def test_a_state_needs_parameters_whose_shape_is_known():
     net = gluon.nn.Dense(1)
     net.initialize()

@@ -18,9 +18,8 @@ Example::
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Mapping
-from pathlib import Path
+import pickle
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mxnet import gluon
@@ -33,14 +32,15 @@ __all__ = ["HostsUpdatedInterrupt", "MXNetState", "State", "run"]
 
 
 class MXNetState(State):
-    """Parameters, the state of a trainer, and other values that are equal at all workers. Workers
+    """Parameters, the state of trainers, and other values that are equal at all workers. Workers
     that join later receive them.
 
     Args:
-        params (dict, optional): ``net.collect_params()``. The parameters must be initialized, and
-            their shapes must be known: call the network once before.
-        trainer (Trainer, optional): the trainer of these parameters. Its optimizer's state is
-            included.
+        params (dict, optional): ``net.collect_params()``. Parameters of trainers are always
+            included. All parameters must be initialized, and their shapes must be known: call the
+            network once before.
+        trainer (Trainer or sequence of Trainer, optional): all trainers of the script. The state of
+            their optimizers is included.
         values: values that can be copied and pickled. Each becomes an attribute.
 
     Raises:
@@ -50,45 +50,44 @@ class MXNetState(State):
     def __init__(
         self,
         params: Mapping[str, gluon.Parameter] | None = None,
-        trainer: gluon.Trainer | None = None,
+        trainer: gluon.Trainer | Sequence[gluon.Trainer] = (),
         **values: Any,
     ) -> None:
-        self._params, self._trainer = dict(params or {}), trainer
+        self._trainers = [trainer] if isinstance(trainer, gluon.Trainer) else list(trainer)
+        self._params = dict(params or {})
+        for one in self._trainers:
+            self._params.update({param.name: param for param in one._params})
         super().__init__(**values)
 
     def _save_parts(self) -> tuple[dict[str, Any], bytes]:
-        arrays = {name: param.data().copy() for name, param in self._params.items()}
-        return arrays, self._trainer_state()
+        return {name: param.data().copy() for name, param in self._params.items()}, self._optimizers
 
     def _restore_parts(self, saved: tuple[dict[str, Any], bytes]) -> None:
-        arrays, trainer = saved
+        arrays, self._optimizers = saved
         for name, array in arrays.items():
             self._params[name].set_data(array)
-        self._set_trainer_state(trainer)
 
     def _sync_parts(self, root: int) -> None:
         broadcast_parameters(self._params, root)
         rt = _core.runtime()
-        self._set_trainer_state(
-            rt.broadcast_object(self._trainer_state() if rt.job.rank == root else None, root)
-        )
-        if isinstance(self._trainer, DistributedTrainer):
-            # Workers that were in the job before do not broadcast at their next step.
-            self._trainer.skip_broadcast()
+        mine = self._optimizers if rt.job.rank == root else None
+        self._optimizers = rt.broadcast_object(mine, root)
+        for trainer in self._trainers:
+            if isinstance(trainer, DistributedTrainer):
+                # Workers that were here before do not broadcast at their next step.
+                trainer.skip_broadcast()
 
-    def _trainer_state(self) -> bytes:
-        """Return what the trainer's ``save_states()`` writes."""
-        if self._trainer is None:
-            return b""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "states")
-            self._trainer.save_states(str(path))
-            return path.read_bytes()
+    @property
+    def _optimizers(self) -> bytes:
+        """The pickled state of the trainers' optimizers: momenta, number of updates and so on."""
+        states = [
+            (t._updaters[0].get_states(), t._optimizer.__getstate__()) for t in self._trainers
+        ]
+        return pickle.dumps(states)
 
-    def _set_trainer_state(self, state: bytes) -> None:
-        if self._trainer is None:
-            return
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "states")
-            path.write_bytes(state)
-            self._trainer.load_states(str(path))
+    @_optimizers.setter
+    def _optimizers(self, pickled: bytes) -> None:
+        for trainer, (states, attributes) in zip(self._trainers, pickle.loads(pickled)):
+            trainer._updaters[0].set_states(states)
+            # Keep the optimizer object, which the script may use, and its param_dict.
+            trainer._optimizer.__dict__.update(attributes)
