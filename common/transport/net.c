@@ -182,7 +182,7 @@ const char *net_refuse(struct net *n, const struct ticket *t, const char *why)
 	if (t->instance)
 		log_rated(LOG_WARN, "refused a data connection: %s peer=%u instance=%016lx", why,
 			t->peer_id, (unsigned long)t->instance);
-	else /* a malformed ticket names no peer */
+	else /* a ticket that could not be parsed names no peer */
 		log_rated(LOG_WARN, "refused a data connection: %s", why);
 	return why == other_version ? REFUSED_VERSION : REFUSED_TICKET;
 }

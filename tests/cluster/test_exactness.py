@@ -133,6 +133,7 @@ def test_workers_of_a_machine_share_the_quota_of_the_outputs(cluster):
 def test_worker_that_leaves_without_waiting_still_contributes(cluster):
     c = cluster(agents=2, servers=1)
     for i in range(5):
-        c.run("leave_in_flight", 2, {"n_tensors": 200}, job=f"job{i}")
+        # more tensors than the agent takes from the ring at once
+        c.run("leave_in_flight", 2, {"n_tensors": 1000}, job=f"job{i}")
     for agent in c.agents:
         assert "violated the protocol" not in agent.log.read_text()
