@@ -39,7 +39,8 @@ help:
 	@echo 'make bench-bars  every bar of the data path, into docs/results/performance'
 	@echo '                 (root; an hour); BARS="--only a --repeat 3"'
 	@echo 'make bench-torch steps of PyTorch over bps and Gloo (root);'
-	@echo '                 writes docs/results/performance'
+	@echo '                 bench-frontends: steps of Keras, calls of TensorFlow and JAX;'
+	@echo '                 both write docs/results/performance'
 	@echo 'make install     into $$DESTDIR$$PREFIX (/usr/local); make uninstall'
 	@echo 'make wheel       the Python package with library and programs, in build/wheel'
 	@echo 'make wheel-test  install the wheel and run workers with nothing else'
@@ -138,7 +139,15 @@ bench-torch:
 	$(Q)tests/install-deps.sh frontends
 	$(STEP) BUILD=release all
 	$(Q)tests/bench/torch_steps.py build/release --out docs/results/performance/torch.md $(BARS)
-.PHONY: huge latency bench-build bench-bars bench-torch
+# Compare training steps of Keras over bps with TensorFlow's MultiWorkerMirroredStrategy, and
+# measure what a call of TensorFlow and of JAX costs.
+bench-frontends:
+	$(Q)tests/install-deps.sh bench
+	$(Q)tests/install-deps.sh frontends
+	$(STEP) BUILD=release all
+	$(Q)tests/bench/keras_steps.py build/release --out docs/results/performance/keras.md
+	$(Q)tests/bench/frontend_calls.py build/release --out docs/results/performance/calls.md
+.PHONY: huge latency bench-build bench-bars bench-torch bench-frontends
 
 # Run in turn the slow targets that .ci/run leaves out, at sizes that fit two hours on two
 # processors. ONLY=a,b chooses some of them.
