@@ -141,6 +141,11 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         return
 
 
+def heed_interrupts() -> None:
+    """Let SIGINT end programs. A shell's "&" makes them ignore it, but tests send it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def run(target: Target) -> Result:
     """Run one target; return whether it passed, its seconds and its figures."""
     for left in LOGS.glob(f"{target.name}.*"):
@@ -155,6 +160,7 @@ def run(target: Target) -> Result:
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=heed_interrupts,
         )
         try:
             status = process.wait(timeout=60 * target.limit_min)
