@@ -324,6 +324,15 @@ class Reducer:
             bucket.is_handed_over = True
         return list(self._in_flight)
 
+    def _next(self) -> Bucket:
+        """Return the bucket to collect next. While some buckets are in flight, the sums of complete
+        buckets can be copied. If no bucket is complete, the first of all buckets is the most
+        urgent, so it will be complete first."""
+        for bucket in self._in_flight:
+            if bucket.channel.poll():
+                return bucket
+        return min(self._in_flight, key=self._buckets.index)
+
     def finish(self) -> None:
         """Send the remaining buckets, wait for all sums and write them into the gradients.
 
@@ -331,7 +340,7 @@ class Reducer:
         """
         self.send()
         while self._in_flight:
-            self.collect(self._in_flight[0])
+            self.collect(self._next())
         self.sum_sparse()
         self._reset()
 
