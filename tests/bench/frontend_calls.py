@@ -26,7 +26,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch_steps import row
+import page
+from page import row
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = (161, 1000)  # tensors, and elements of f32 of each
@@ -177,32 +178,18 @@ def main() -> int:
     unknown = set(args.only.split(",")) - set(CALLS)
     if unknown:
         parser.error(f"no framework {', '.join(sorted(unknown))}: use some of {', '.join(CALLS)}")
-    head = ("git", "-C", ROOT, "rev-parse", "--short", "HEAD")
-    commit = subprocess.check_output(head, text=True).strip()
-    load = os.getloadavg()[0]
-    lines = [
-        "# Calls of TensorFlow and JAX",
-        "",
-        "This page has what a call of `bps.tensorflow` and of `bps.jax` costs beside the same",
-        "exchange by the core. [measure.md](../../guides/measure.md#tensorflow-keras-and-jax)",
-        "explains the figures.",
-        "",
-        f"Measured at {commit} on {os.cpu_count()} cores by",
-        "",
-        f"    tests/bench/frontend_calls.py {os.path.relpath(args.build)} --only {args.only} "
-        f"--rounds {args.rounds} --calls {args.calls}",
-        "",
-        f"The load average was {load:.1f} before the first measurement.",
-        "",
-        "| figure | bar | median (range) | holds |",
-        "|---|---|---|---|",
-    ]
-    for framework in args.only.split(","):
-        lines += rows(framework, measure(args, framework))
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if args.out:
-        args.out.write_text(text)
+    page.write(
+        "Calls of TensorFlow and JAX",
+        (
+            "This page has what a call of `bps.tensorflow` and of `bps.jax` costs beside the same",
+            "exchange by the core. [measure.md](../../guides/measure.md#tensorflow-keras-and-jax)",
+            "explains the figures.",
+        ),
+        args.build,
+        f"--only {args.only} --rounds {args.rounds} --calls {args.calls}",
+        lambda: [line for name in args.only.split(",") for line in rows(name, measure(args, name))],
+        args.out,
+    )
     return 0
 
 

@@ -28,8 +28,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import page
 from harness import Lab, Processes, Suite
-from torch_steps import row
+from page import row
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -180,32 +181,18 @@ def main() -> int:
         frontends / "environment.py", frontends / "tensorflow.txt", ROOT / "build" / "frontends",
     )  # fmt: skip
     args.python = args.python or subprocess.check_output([sys.executable, *make], text=True).strip()
-    head = ("git", "-C", ROOT, "rev-parse", "--short", "HEAD")
-    commit = subprocess.check_output(head, text=True).strip()
-    load = os.getloadavg()[0]
-    lines = [
-        "# Training steps of Keras",
-        "",
-        "This page has the measured training steps of `bps.keras` beside TensorFlow's",
-        "MultiWorkerMirroredStrategy.",
-        "[measure.md](../../guides/measure.md#tensorflow-keras-and-jax) explains the figures.",
-        "",
-        f"Measured at {commit} on {os.cpu_count()} cores by",
-        "",
-        f"    tests/bench/keras_steps.py {os.path.relpath(args.build)} --rounds {args.rounds} "
-        f"--steps {args.steps}",
-        "",
-        f"The load average was {load:.1f} before the first measurement. The measured programs run",
-        "with niceness -20.",
-        "",
-        "| figure | bar | median (range) | holds |",
-        "|---|---|---|---|",
-        *report(args),
-    ]
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if args.out:
-        args.out.write_text(text)
+    page.write(
+        "Training steps of Keras",
+        (
+            "This page has the measured training steps of `bps.keras` beside TensorFlow's",
+            "MultiWorkerMirroredStrategy. The measured programs run with niceness -20.",
+            "[measure.md](../../guides/measure.md#tensorflow-keras-and-jax) explains the figures.",
+        ),
+        args.build,
+        f"--rounds {args.rounds} --steps {args.steps}",
+        lambda: report(args),
+        args.out,
+    )
     return 0
 
 

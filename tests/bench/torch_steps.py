@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -29,6 +28,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import page
+from page import row
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -290,13 +292,6 @@ def measure(
     return json.loads(out.splitlines()[-1])
 
 
-def row(what: str, bar: str, values: list[float], holds: Callable[[float], bool] | None) -> str:
-    """Return a row of the table: the median, the range, and whether the median meets the bar."""
-    median = statistics.median(values)
-    verdict = "" if holds is None else "yes" if holds(median) else "**no**"
-    return f"| {what} | {bar} | {median:.3g} ({min(values):.3g} .. {max(values):.3g}) | {verdict} |"
-
-
 def rows_of_forms(group: str, rounds: list[dict[str, float]]) -> Iterator[str]:
     """Yield the rows of the groups `loopback` and `shaped`."""
     measured = SHAPED_FORMS if group == "shaped" else FORMS
@@ -383,34 +378,18 @@ def main() -> int:
     frontends = ROOT / "tests" / "frontends"
     make = (frontends / "environment.py", frontends / "torch.txt", ROOT / "build" / "frontends")
     args.python = args.python or subprocess.check_output([sys.executable, *make], text=True).strip()
-    head = ("git", "-C", ROOT, "rev-parse", "--short", "HEAD")
-    commit = subprocess.check_output(head, text=True).strip()
-    command = (
-        f"tests/bench/torch_steps.py {os.path.relpath(args.build)} --only {args.only} "
-        f"--rounds {args.rounds} --steps {args.steps}"
+    page.write(
+        "Training steps of PyTorch",
+        (
+            "This page has the measured training steps of `bps.torch` beside",
+            "DistributedDataParallel over Gloo. The measured programs run with niceness -20.",
+            "[measure.md](../../guides/measure.md#pytorch) explains each figure.",
+        ),
+        args.build,
+        f"--only {args.only} --rounds {args.rounds} --steps {args.steps}",
+        lambda: report(args),
+        args.out,
     )
-    load = os.getloadavg()[0]
-    lines = [
-        "# Training steps of PyTorch",
-        "",
-        "This page has the measured training steps of `bps.torch` beside DistributedDataParallel",
-        "over Gloo. [measure.md](../../guides/measure.md#pytorch) explains each figure.",
-        "",
-        f"Measured at {commit} on {os.cpu_count()} cores by",
-        "",
-        f"    {command}",
-        "",
-        f"The load average was {load:.1f} before the first measurement. The measured programs run",
-        "with niceness -20.",
-        "",
-        "| figure | bar | median (range) | holds |",
-        "|---|---|---|---|",
-        *report(args),
-    ]
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if args.out:
-        args.out.write_text(text)
     return 0
 
 

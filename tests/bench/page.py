@@ -1,0 +1,61 @@
+"""The pages in docs/results/performance that the benchmarks of the front-ends write."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def row(what: str, bar: str, values: list[float], holds: Callable[[float], bool] | None) -> str:
+    """Return a row of the table: the median, the range, and whether the median meets the bar."""
+    median = statistics.median(values)
+    verdict = "" if holds is None else "yes" if holds(median) else "**no**"
+    return f"| {what} | {bar} | {median:.3g} ({min(values):.3g} .. {max(values):.3g}) | {verdict} |"
+
+
+def write(
+    title: str,
+    about: Sequence[str],
+    build: Path,
+    options: str,
+    measure: Callable[[], Sequence[str]],
+    out: Path | None,
+) -> None:
+    """Measure, and print a page with the commit, the command and the table.
+
+    Args:
+        title (str): heading of the page.
+        about (sequence of str): lines of the first paragraph.
+        build (Path): build folder, for the command.
+        options (str): options of the command.
+        measure: returns the rows of the table.
+        out (Path, optional): file for the page, too.
+    """
+    head = ("git", "-C", ROOT, "rev-parse", "--short", "HEAD")
+    commit = subprocess.check_output(head, text=True).strip()
+    load = os.getloadavg()[0]
+    lines = [
+        f"# {title}",
+        "",
+        *about,
+        "",
+        f"Measured at {commit} on {os.cpu_count()} cores by",
+        "",
+        f"    tests/bench/{Path(sys.argv[0]).name} {os.path.relpath(build)} {options}",
+        "",
+        f"The load average was {load:.1f} before the first measurement.",
+        "",
+        "| figure | bar | median (range) | holds |",
+        "|---|---|---|---|",
+        *measure(),
+    ]
+    text = "\n".join(lines) + "\n"
+    print(text)
+    if out:
+        out.write_text(text)
