@@ -120,6 +120,6 @@ __all__ = [
     "resume",
     "shutdown",
     "size",
-    "suspend",
     "size_op",
+    "suspend",
 ]
