@@ -60,33 +60,34 @@ class MXNetState(State):
         super().__init__(**values)
 
     def _save_parts(self) -> tuple[dict[str, Any], bytes]:
-        return {name: param.data().copy() for name, param in self._params.items()}, self._optimizers
+        arrays = {name: param.data().copy() for name, param in self._params.items()}
+        return arrays, self._pickle_optimizers()
 
     def _restore_parts(self, saved: tuple[dict[str, Any], bytes]) -> None:
-        arrays, self._optimizers = saved
+        arrays, optimizers = saved
+        self._set_optimizers(optimizers)
         for name, array in arrays.items():
             self._params[name].set_data(array)
 
     def _sync_parts(self, root: int) -> None:
         broadcast_parameters(self._params, root)
         rt = _core.runtime()
-        mine = self._optimizers if rt.job.rank == root else None
-        self._optimizers = rt.broadcast_object(mine, root)
+        mine = self._pickle_optimizers() if rt.job.rank == root else None
+        self._set_optimizers(rt.broadcast_object(mine, root))
         for trainer in self._trainers:
             if isinstance(trainer, DistributedTrainer):
                 # Workers that were here before do not broadcast at their next step.
                 trainer.skip_broadcast()
 
-    @property
-    def _optimizers(self) -> bytes:
-        """The pickled state of the trainers' optimizers: momenta, number of updates and so on."""
+    def _pickle_optimizers(self) -> bytes:
+        """Return the state of the trainers' optimizers: momenta, number of updates and so on."""
         states = [
             (t._updaters[0].get_states(), t._optimizer.__getstate__()) for t in self._trainers
         ]
         return pickle.dumps(states)
 
-    @_optimizers.setter
-    def _optimizers(self, pickled: bytes) -> None:
+    def _set_optimizers(self, pickled: bytes) -> None:
+        """Set the state that :meth:`_pickle_optimizers` has returned."""
         for trainer, (states, attributes) in zip(self._trainers, pickle.loads(pickled)):
             trainer._updaters[0].set_states(states)
             # Keep the optimizer object, which the script may use, and its param_dict.
