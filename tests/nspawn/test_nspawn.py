@@ -400,7 +400,7 @@ def test_agents_that_are_killed_hang_and_are_restarted_and_upgraded_fail_no_roun
     assert all(part.is_running() for part in job)
     finish(job)
     for m in site.agents:
-        assert "goes on" in m.journal("bps-agent")
+        assert "continuing a job of the previous process" in m.journal("bps-agent")
         # The state folder keeps only the identity of the cluster (rule K5).
         wait_for(
             "systemd keeps no descriptor of a job",
