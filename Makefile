@@ -44,8 +44,8 @@ COMMON	:= $(call tree,common)
 SCHED	:= $(filter-out bps-scheduler/bpsctl/%,$(call tree,bps-scheduler))
 SERVER	:= $(call tree,bps-server)
 AGENT	:= $(filter-out bps-agent/executor/%,$(call tree,bps-agent))
-# The executor is the agent's process that drives GPUs. Only its files cuda* need the CUDA toolkit;
-# the others need libc.
+# The executor is the agent's process that drives GPUs. Only its files cuda* need the CUDA toolkit.
+# Its other files compile without the toolkit.
 DEVICE	:= $(filter-out bps-agent/executor/device/cuda%,$(call tree,bps-agent/executor))
 CTL	:= $(call src,bps-scheduler/bpsctl/*.c)
 CLIENT	:= $(call src,libbpsclient/*.c) common/data/dtype.c common/wire/codec.c \
@@ -166,8 +166,9 @@ $(CONFS): $(B)/conf/%.conf: $(DAEMONS) systemd/conf.awk
 	$(Q)mkdir -p $(@D) && $(B)/bps-$*/bps-$* --help >$@.help
 	$(Q)awk -v program=bps-$* -f systemd/conf.awk $@.help >$@.new && rm $@.help && mv $@.new $@
 
-# Install this BUILD. systemd also finds units in /usr/local/lib/systemd/system, so they go below
-# PREFIX. Nothing is installed in /etc, whose files belong to the administrator and to packages.
+# Install the build that BUILD names. The units are installed below PREFIX, because systemd also
+# finds units in /usr/local/lib/systemd/system. Nothing is installed in /etc, whose files belong to
+# the administrator and to packages.
 SBIN	= $(DESTDIR)$(PREFIX)/sbin
 BIN	= $(DESTDIR)$(PREFIX)/bin
 LIB	= $(DESTDIR)$(LIBDIR)

@@ -170,8 +170,8 @@ static void on_peer(struct agent *a, const struct ctl_peer *p)
 		struct known_server *v = realloc(a->servers, (i + 1) * sizeof(*v));
 
 		if (!v)
-			/* no error: the core retries its connections even without this
-			 * notification */
+			/* The lack of memory does no harm, because the core retries its connections
+			 * even without this notification. */
 			return;
 		a->servers = v;
 		a->n_servers++;

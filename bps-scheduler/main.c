@@ -237,8 +237,8 @@ static struct sched_config core_config(const struct sched_opts *o)
 }
 
 /* Set boot_id and unix_offset_s. If the machine's boot id cannot be read, boot_id is a random
- * number. After a restart of the scheduler the number differs, so the wall clock determines when
- * each mute ends. */
+ * number, which differs after each restart of the scheduler. Each mute in the state log then ends
+ * by the wall clock (mute.h). */
 static void fill_clock(struct sched_config *cfg)
 {
 	FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");

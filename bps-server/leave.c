@@ -15,12 +15,13 @@
 
 #define LOOK_MS  20
 #define LAST_MS  1000 /* longest time in the state EMPTYING, in milliseconds */
-#define STALE_MS 250  /* greatest age of the data threads' figures, in milliseconds */
+#define STALE_MS 250  /* greatest age of the counts that ops->busy returns, in milliseconds */
 /* After this time without a connection to the scheduler, the server stops waiting for the answer to
  * LEAVE. */
 #define AWAY_MS 2000
-/* largest number of LEAVE messages to send. A scheduler of an older release closes the connection
- * instead of answering LEAVE. */
+/* Largest number of LEAVE messages to send. A scheduler of an older release closes the connection
+ * when it receives LEAVE. Without the limit, the server would reconnect and send LEAVE
+ * repeatedly until its time limit. */
 #define ASKS_MAX 3
 
 static const struct state_row states[LEAVE_STATES] = {

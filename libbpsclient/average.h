@@ -9,7 +9,8 @@
  *   tensor       companion
  *   i8, u8 [n]   i32[n]    the server divides, and the floor fits into the tensor's type
  *   i32 [n]      i64[n]    likewise
- *   i64 [n]      i64[2n]   sums of upper halves, and of lower halves with a count of workers
+ *   i64 [n]      i64[2n]   per value, two sums: one of the upper halves, and one of the lower
+ *                          halves, whose upper bits count the workers; the client divides
  *
  * A round is complete when both tensors have completed it. The result is converted to the tensor's
  * type when it is needed: by the wait that delivers a copy, or by bps_output.

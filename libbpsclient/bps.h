@@ -282,8 +282,8 @@ struct bps_traffic {
 	/* Random number of the agent's process. A restarted agent has another number and counts
 	 * from 0 */
 	uint64_t instance;
-	/* Number of bytes sent: messages, and values to sum, which are counted when the agent
-	 * offers them to a server */
+	/* Number of bytes sent: messages, and values to sum. The values are counted when the agent
+	 * offers them to a server. */
 	uint64_t sent_bytes;
 	uint64_t received_bytes; /* number of bytes received: messages, and results of sums */
 };
@@ -314,7 +314,8 @@ BPS_API int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms);
 /* Return 1 if this worker joined while the job was running, and needs the state of the other
  * workers. */
 BPS_API int bps_is_new(const struct bps *b);
-/* Return the lowest rank among the workers that were present before the last new workers joined. */
+/* Return the lowest rank of the remaining workers that were already in the job when its most recent
+ * new workers joined. */
 BPS_API int bps_root(const struct bps *b);
 
 /* Tensors in the memory of a GPU: see bps_gpu(3). A round of such a tensor begins when `stream` has
@@ -363,8 +364,8 @@ BPS_API const char *bps_strerror(int code);
 /* Return the sentence about this thread's last failed call; "" if no call failed. The string is
  * valid until the thread's next call. */
 BPS_API const char *bps_last_error(void);
-/* Fields for programs: the worker, machine and tensor that the sentence of bps_last_error names.
- * The fields describe this thread's last call, if that call failed. */
+/* The worker, machine and tensor that the sentence of bps_last_error names, as fields that a
+ * program can read. The fields describe this thread's last call, if that call failed. */
 struct bps_failure {
 	/* Rank of the worker that caused the failure; -1: no worker caused it, or the worker is not
 	 * known */

@@ -68,7 +68,8 @@ struct bps_tensor {
 	/* For a tensor of a collective: offset in the input; all bytes from there on are zero */
 	size_t n_filled;
 
-	/* State of the companion and its results; allocated by the first average of integers */
+	/* State of the tensor's companion (average.h), and the companion's results. Allocated by
+	 * the first average of integers. */
 	struct average *average;
 	/* For a companion: the tensor whose averages the companion carries; else NULL */
 	struct bps_tensor *owner;
@@ -84,7 +85,7 @@ struct bps {
 	 * that this process is the child. The check of the page costs no system call, and also
 	 * detects clone(). */
 	uint32_t *is_ours;
-	pid_t pid; /* process id, checked if the kernel cannot zero that page; else 0 */
+	pid_t pid; /* id of this process, if the kernel lacks MADV_WIPEONFORK; else 0 */
 	bool is_single;
 	struct session session;
 	uint64_t barrier; /* number of the last barrier that this worker has passed */
@@ -151,8 +152,8 @@ int tensor_may_run_ahead(struct bps_tensor *t, uint64_t max);
 void tensor_push(struct bps_tensor *t, enum bps_op op, int32_t priority);
 /* Free a tensor that is not in flight. The caller has removed it from the table. */
 void tensor_free(struct bps_tensor *t);
-/* Submit all n tensors of one b, or none, for bps_push_pull_group. Errors: those of bps_push_pull.
- * Sets bps_last_error. */
+/* Submit n tensors of one job, for bps_push_pull_group. On an error, no tensor is submitted.
+ * Errors: those of bps_push_pull. Sets bps_last_error. */
 int client_submit(struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority);
 
 /* Return whether the last submitted round is complete, or has failed. */
@@ -160,8 +161,8 @@ bool tensor_is_done(const struct bps_tensor *t);
 /* Return the tensor whose round is not done yet: t, or the companion that carries its average. If
  * no round is in flight, returns t. */
 struct bps_tensor *tensor_awaited(struct bps_tensor *t);
-/* Return the code with which the tensor has failed, or 0. *ret_failed: t, or the companion if the
- * companion has failed; may be NULL. */
+/* Return the code with which the tensor has failed, or 0. On failure, *ret_failed is t, or
+ * the companion if only the companion has failed. ret_failed may be NULL. */
 int tensor_status(const struct bps_tensor *t, const struct bps_tensor **ret_failed);
 /* Set bps_last_error to the reason for the failure of the tensor or its session. Asks the agent for
  * the reason. Returns code. */

@@ -59,7 +59,8 @@ static inline double round_even(double x, unsigned dropped, double normal, doubl
 	memcpy(&bits, &x, sizeof(bits));
 	bits = (bits + (below >> 1) + (bits >> dropped & 1)) & ~below;
 	memcpy(&large, &bits, sizeof(large));
-	/* Keep a NaN: a carry from its fraction into its exponent could change the NaN */
+	/* Return a NaN unchanged. The addition above can carry from the fraction of the NaN into
+	 * its exponent, and the result may not be a NaN. */
 	large = x == x ? large : x;
 	small = __builtin_copysign(small, x);
 	return __builtin_fabs(x) < normal ? small : large;

@@ -262,9 +262,10 @@ static int check(struct bps_tensor *t, const char *what)
 	return rc < 0 ? rc : failure(t->b);
 }
 
-/* Check the operation. An average of integers needs a companion, a wider tensor (average.h), which
- * executors do not have. Without a companion the sum could wrap, and machines that have the tensor
- * in host memory would wait for the companion's rounds. */
+/* Check the operation. An average of integers needs a companion, which is a second, wider tensor
+ * (average.h). Executors have no companions, so reject such an average. Without a companion the sum
+ * could wrap. Also, machines that have the tensor in host memory use a companion, and would wait
+ * for its rounds. */
 static int check_op(const struct bps_tensor *t, enum bps_op op)
 {
 	if ((unsigned)op >= OP_COUNT)

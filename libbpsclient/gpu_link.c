@@ -34,7 +34,9 @@ int gpu_link_failure(struct client_gpu *g, struct err_text *ret)
 	int code = atomic_load_explicit(&g->failure, memory_order_acquire);
 
 	if (code)
-		*ret = g->failure_text; /* failure_text is written once, before the code */
+		/* set_failure writes failure_text once, before it stores the code in g->failure.
+		 * So a reader of the code needs no lock to read the text. */
+		*ret = g->failure_text;
 	return code;
 }
 
@@ -272,8 +274,8 @@ void gpu_link_close(struct client_gpu *g)
 		return;
 	stop_watcher(g);
 	if (g->driver && g->slots) {
-		/* The executor closes its side too, and then releases the memory that it writes
-		 * to. */
+		/* After the shutdown, the executor closes its end of the connection too. The
+		 * executor keeps the trainer's memory as long as queued work may use it. */
 		shutdown(g->sock, SHUT_RDWR);
 		poison(g);
 		g->driver->settle(g);

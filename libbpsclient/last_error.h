@@ -17,7 +17,7 @@ int last_error_set(int code, const char *fmt, ...) __attribute__((format(printf,
 void last_error_clear(void);
 /* Set the worker or machine that caused the failure. Does nothing if the cause is not known. */
 void last_error_cause(const struct ctl_cause *cause);
-/* Set the tensor of the call. Does nothing for the library's own tensors, except that the name of a
- * companion (average.h) sets the user's tensor. */
+/* Set the name of the tensor that the call uses. Replaces the name of a companion (average.h) with
+ * the name of the user's tensor. Does nothing for the library's other internal tensors. */
 void last_error_tensor(const char *name);
 #endif

@@ -14,7 +14,8 @@
  *
  * After a failure is reported, the caller may write to its inputs. But a server on this host sums
  * inputs in place (docs/reference/faults.md, B6), even after the agent has died. So the session
- * first replaces the inputs by private copies. No other process sees later writes to the inputs. */
+ * replaces the inputs by private copies before it reports the failure. Then no other process sees
+ * later writes to the inputs. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>

@@ -123,8 +123,8 @@ int bps_resume(struct bps *b, int32_t rank, int32_t size)
 	}
 	b->is_suspended = false;
 	rc = declare_all(b);
-	/* some tensors have no buffers: stay suspended, so that the caller may call bps_resume
-	 * again */
+	/* After a failure, some tensors may have no buffers. Suspend the job again, so that the
+	 * caller may repeat bps_resume. */
 	if (rc < 0) {
 		if (!b->is_single)
 			session_close(&b->session);

@@ -15,7 +15,8 @@
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 
-/* Longest sleep of a wait before it checks the socket: an agent that dies wakes no waiter. */
+/* Longest time that a wait sleeps before it checks the socket. The wait needs this check, because
+ * an agent that dies does not wake the waiters. */
 #define SLICE_NS (500u * 1000000u)
 
 /* Handle the end of a round. After success, copy the result to copy_dst if the caller wants a copy.
@@ -202,7 +203,7 @@ int bps_wait_intr(struct bps_tensor *t, uint32_t timeout_ms, uint64_t *begun_ns)
 	return rc ? rc : wait_and_settle(t, deadline_ns, timeout_ms);
 }
 
-/* ---- the first of several ---- */
+/* ---- wait for at least one of several tensors ---- */
 
 /* Return the position of the tensor's last completion among all completions of this process. If the
  * companion completed later, return the position of the companion's completion. */

@@ -98,7 +98,8 @@ int bps_traffic(struct bps *b, struct bps_traffic *ret)
 	return 0;
 }
 
-/* Return the tensor whose sum has the values of the last round: t or its companion. */
+/* Return the tensor whose sum has the values of the last round of t: t itself or its companion
+ * (libbpsclient/average.h). */
 static const struct bps_tensor *last_carrier(const struct bps_tensor *t)
 {
 	const struct bps_tensor *wide = average_carrier(t, t->round, NULL);

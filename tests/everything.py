@@ -142,7 +142,11 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def heed_interrupts() -> None:
-    """Let SIGINT end programs. A shell's "&" makes them ignore it, but tests send it."""
+    """Let SIGINT end the programs that this script starts, because tests send SIGINT.
+
+    A shell that starts this script with "&" may make the script ignore SIGINT, and child processes
+    inherit this setting.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

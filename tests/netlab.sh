@@ -12,12 +12,14 @@
 #
 # RATE: as tc writes it, 500mbit, 1gbit, 2.5gbit; "none" (the default) leaves the links unshaped.
 # Options of up and rate:
-#   --burst BYTES   token bucket (default: 0.5 ms of RATE, at least 80000, so that no GSO packet of
-#                   64 KiB has to be cut); after an idle time this much passes at full speed, so a
-#                   smaller message sees too fast a link; for latency work at 1gbit, --gso 16000
-#                   --burst 18000 still reaches 98 % of RATE (smaller ones fall behind the timers)
-#   --queue BYTES   queue before each shaper (default: 16 ms of RATE, at least 2000000: deep,
-#                   so that a few senders to one host lose next to nothing); beyond it: drop
+#   --burst BYTES   size of each shaper's token bucket (default: 0.5 ms of RATE, at least 80000, so
+#                   that no GSO packet of 64 KiB has to be cut). After an idle time, this many
+#                   bytes pass at full speed, so a smaller message sees too fast a link. For
+#                   latency work at 1gbit, use --gso 16000 --burst 18000, which still reaches
+#                   98 % of RATE. With smaller values, the shaper falls behind because of timers.
+#   --queue BYTES   limit of the queue before each shaper (default: 16 ms of RATE, at least
+#                   2000000). The default is large, so that a few senders to one host lose almost
+#                   no packets. The shaper drops packets beyond the limit.
 # Options of up alone:
 #   --mtu N         link MTU (default 1500)
 #   --gso BYTES     largest segmentation-offload packet the hosts may send (default: the system's,

@@ -31,8 +31,8 @@ OPENS = re.compile(
     r"(It|Its|They|Them|Their|Those|These|That|This|Who|Whoever|Whom|Whose|What|Which|Of|As|He|His|"
     r"She|Nobody|Somebody|Everybody|Everyone|Anybody|One|Others|Such|Whatever|Theirs|Both|Neither|"
     r"Else|Or|And|But|So|Than|Then)\b"
-    # A question is not allowed: "Return whether" replaces it. Without a question mark, "Is" or
-    # "Has" is allowed.
+    # A comment must not start with a question: "Return whether" replaces the question. A sentence
+    # without a question mark may start with "Is" or "Has".
     r"|(Is|Are|Has|Have|Does|Can|Was|Were|May|Must|Should) [^.?]*\?"
 )
 

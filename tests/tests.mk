@@ -78,7 +78,8 @@ check-run: all check-build
 	$(Q)$(PYTHON) tests/run.py $(B) $(CHECKFLAGS)
 check-build: $(UNITBINS) $(FUZZBINS) $(SIMBIN) $(SCALEBIN) $(PROBEBIN)
 
-# The tests of data connections with provider tcp, of Debian's libfabric and of a current one.
+# Test data connections with the provider tcp twice: with Debian's libfabric, and with a current
+# libfabric.
 check-providers:
 	$(Q)tests/install-deps.sh providers
 	$(STEP) BUILD=debug all check-build
@@ -91,8 +92,9 @@ check-providers:
 check-asan:
 	$(Q)tests/install-deps.sh test
 	$(STEP) BUILD=asan check-run
-# With ThreadSanitizer, only the tests with real daemons that drive GPUs run. Their workers are
-# Python processes, which load the library and the fake CUDA driver of the debug build.
+# Run the unit tests with ThreadSanitizer. Of the tests with real daemons, run only those that drive
+# GPUs. The workers of these tests are Python processes, which load the library and the fake CUDA
+# driver of the debug build.
 check-tsan:
 	$(Q)tests/install-deps.sh test
 	$(STEP) BUILD=debug all fakes
@@ -111,7 +113,8 @@ fuzz:
 
 .PHONY: help demo test check-build check-asan check-tsan fuzzers fuzz
 
-# The front-ends. Each has its own Python environment below build/frontends, which is made once.
+# Test the front-ends. Each front-end has its own Python environment below build/frontends. The
+# environment is made once.
 test-frontends:
 	$(Q)tests/install-deps.sh frontends
 	$(STEP) BUILD=debug all

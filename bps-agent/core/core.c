@@ -15,8 +15,8 @@
 
 /* Partition size, in bytes, of jobs with one member, which need no server. */
 #define LOCAL_PART_BYTES (256u << 10)
-/* Maximum number of calls of link_pump per call of agt_core_work. The limit matters when the calls
- * send few bytes. */
+/* Maximum number of calls of link_pump per call of agt_core_work. If the calls send few bytes, this
+ * limit ends the loop before the limit turn_bytes does. */
 #define TURN_PUMPS 16
 
 int agt_core_new(const struct agt_config *cfg, const struct agt_env *env, struct xport *x,
@@ -146,8 +146,8 @@ void agt_job_members(struct agt_job *job, const struct ctl_job *msg)
 
 	job->n_members = (uint16_t)msg->n_members;
 	job->size = msg->size;
-	/* The JOB message that agt_job_new received after a restart contained no number of backup
-	 * machines. */
+	/* Set has_backup again here. After a restart, the agent calls agt_job_new with a message
+	 * that it made from the kept state, and this message has no number of backup machines. */
 	job->has_backup = msg->backup > 0;
 	job->may_shrink = msg->flags & JOB_SHRINK;
 	if (msg->border <= job->border)
@@ -331,7 +331,8 @@ static void tensor_start(struct agt_tensor *t)
 	t->begun_seq = t->job->core->n_begun++;
 	t->has_landed = false;
 	t->parts_left = 0;
-	/* partitions whose sum of this round was in its out-slot before a restart need no work */
+	/* A partition needs no work if the sum of this round reached the out-slot before a
+	 * restart. Such a partition already has this round number. */
 	for (uint32_t i = 0; i < t->n_parts; i++)
 		t->parts_left += t->parts[i].round < round;
 	for (uint32_t i = 0; i < t->n_parts; i++)

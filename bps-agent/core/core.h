@@ -103,9 +103,10 @@ struct agt_kept_part {
 };
 
 /* Default of lead_bytes. One server may have a partition of a tensor while another server has none.
- * With a lead of 0, that difference alone makes connections wait (3 % of a round of ResNet-50).
- * With a much larger lead, connections with few bytes finish too early. On a fast link, sending 64
- * KiB takes less time than the system call. */
+ * With a lead of 0, connections wait for each other because of this difference alone. These waits
+ * take 3 % of a round of ResNet-50. With a much larger lead, connections with few bytes finish too
+ * early. A lead of 64 KiB is short: a fast link sends 64 KiB in less time than the system call
+ * takes. */
 #define AGT_LEAD_BYTES (UINT64_C(64) << 10)
 /* Default of turn_bytes. With several contributions per turn, one system call sends all of them,
  * and their bytes are still in the cache from the CRC. If a turn sent everything that is ready, the

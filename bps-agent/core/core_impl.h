@@ -62,11 +62,13 @@ struct agt_job {
 	/* view of the last barrier at which workers joined; a partition with an older pgen waits
 	 * for its new placement */
 	uint64_t border;
-	/* The job continues when a machine is lost. So contributions to servers on this host have a
-	 * crc, too (B6). */
+	/* The job continues when a machine is lost. In such a job, contributions to servers on this
+	 * host have a crc, too. The server reads and checks them, and does not sum them in place
+	 * (rule B6 of docs/reference/faults.md). */
 	bool may_shrink;
-	/* Rounds may complete without some machines. Other members therefore wait for this agent's
-	 * HAVE. */
+	/* The job has backup machines, so a round may complete without this agent. A server accepts
+	 * contributions to round r only when every member has the result of round r - 2 (rule J8).
+	 * Other members may therefore wait for this agent's HAVE. */
 	bool has_backup;
 	bool is_closing;
 	/* number of running reads; when the last read ends, a closing job is freed */
@@ -92,8 +94,8 @@ struct agt_job {
 	/* number of bursts so far; a burst begins when the empty heap `lagging` gets a first
 	 * share */
 	uint64_t burst;
-	/* Urgency that the next contribution of the first share in `lagging` had when held shares
-	 * were last released. */
+	/* Urgency of the next contribution of the share with the least progress, at the latest call
+	 * of release_some (lockstep.c). UINT64_MAX: `lagging` was empty at that call. */
 	uint64_t behind_urgency;
 };
 

@@ -63,8 +63,8 @@ void link_send_got(struct agt_link *link, const struct wire_msg *m);
 /* Add an UP link to core->active, because the link may have something to send. link_pump checks
  * whether there is anything to send. */
 void link_activate(struct agt_link *link);
-/* Start the reads and send the messages that are possible now, with at most one contribution.
- * Returns true if another call may send more. */
+/* Start the reads and send the messages that are possible now. One call sends at most one
+ * contribution. Returns true if another call may send more. */
 bool link_pump(struct agt_link *link);
 /* Return when that instance of the server last sent anything on this link; 0: the link was never
  * connected to that instance. */

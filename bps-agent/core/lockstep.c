@@ -277,8 +277,9 @@ static uint64_t bytes_of(const struct agt_part *part)
 	return part->sent_ns ? 0 : part_bytes(part);
 }
 
-/* Return how many bytes to count as sent when a partition of `bytes` is added to a share. With
- * these bytes, the added partition has the progress of the share furthest behind. */
+/* Return x, the number of bytes to count as sent when a partition of `bytes` is added to a share.
+ * x / (x + bytes) is the progress of the share furthest behind, so the added partition starts at
+ * that progress. x is at most BEHIND_MAX * bytes. */
 static uint64_t sent_before(const struct agt_job *job, uint64_t bytes)
 {
 	double behind =

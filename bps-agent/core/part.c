@@ -66,8 +66,8 @@ void part_stop_timer(struct agt_part *part)
 		heap_remove(&part_core(part)->timers, &part->timer);
 }
 
-/* Start the timer, which is longer for a larger *count. AGAIN and missing answers have separate
- * counts, because AGAIN shows that the server works. */
+/* count: n_agains after an AGAIN, n_tries while an answer is missing. The counts are separate,
+ * because an AGAIN shows that the server works. */
 void part_start_timer(struct agt_part *part, uint64_t span_ns, uint8_t *count)
 {
 	part_stop_timer(part);
@@ -246,8 +246,8 @@ void part_abandon(struct agt_part *part, const char *why)
 void part_move(struct agt_part *part, struct agt_link *link, uint64_t pgen)
 {
 	FAILPOINT(AGENT_PART_MOVE);
-	/* If the partition stays on its server, the next CONTRIB or HAVE implies GOT. If an offer
-	 * has not been read, no message implies GOT. */
+	/* Send GOT if no later message implies it. If the partition stays on its server, the next
+	 * CONTRIB or HAVE implies GOT, except for an offer that the agent has not read. */
 	if (part->link != link || part->state == PART_OFFERED)
 		part_send_got(part);
 	part_stop(part);

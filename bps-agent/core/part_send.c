@@ -66,8 +66,8 @@ void part_prepare_contrib(struct agt_part *part, bool wants_crc)
 	}
 	part->crc = crc;
 	part->crc_round = wants_crc ? part->round : 0;
-	/* release: pairs with the acquire load above in the next process, which then sees the
-	 * sum */
+	/* release: another process of the agent may continue after a restart. Its acquire load
+	 * above pairs with this store, so it sees the sum. */
 	if (wants_sum)
 		atomic_store_explicit(summed, part->round, memory_order_release);
 }
@@ -93,8 +93,8 @@ void part_send_got(struct agt_part *part)
 
 	if (!part->link || part_bytes(part) <= WIRE_INLINE_MAX)
 		return;
-	/* In SENT, the CONTRIB that was sent implies GOT for the previous round. In FETCHING, GOT
-	 * is sent when the read ends. */
+	/* In state SENT, no GOT is needed: a CONTRIB implies GOT for the previous round. In state
+	 * FETCHING, the sum is still being read. GOT is sent when the read ends. */
 	if (part->state == PART_SENT || part->state == PART_FETCHING)
 		return;
 	if (part->state == PART_READY || part->state == PART_WAITING)
@@ -170,9 +170,9 @@ int part_send_contrib(struct agt_part *part)
 	return 0;
 }
 
-/* Return whether the sum of that round is in its out-slot. The two out-slots contain the sums of
- * the last two rounds, until the sum of the next round is read. In jobs with backup machines,
- * members that are behind need the older sum as a donation. */
+/* Return whether the sum of the given round is in its out-slot. The two out-slots contain the sums
+ * of the last two rounds. A read of the next sum overwrites the older sum. Only jobs with backup
+ * machines need the older sum: the agent donates it to members that are behind. */
 static bool has_result(const struct agt_part *part, uint64_t round)
 {
 	uint64_t last = part_last_round(part);

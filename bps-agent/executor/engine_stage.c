@@ -274,7 +274,8 @@ void engine_part_landed(struct engine_part *p)
 
 bool engine_part_has_landed(const struct engine_part *p)
 {
-	/* When a chunk is done, its partitions are IDLE, so look at the chunk, too. */
+	/* At the end of a chunk, its landed partitions change to IDLE. Then only the state of the
+	 * chunk shows that they have landed. */
 	bool is_chunk_done = p->chunk->state == CHUNK_IDLE && p->chunk->n_left == 0;
 
 	return p->chunk->tensor->state == TENSOR_RUNNING &&

@@ -433,8 +433,8 @@ static void on_message(struct exec *x, const struct local_msg *m, int *fds, unsi
 	}
 }
 
-/* End the executor, because no process has the other end of the agent's socket: the agent has
- * ended, and there is no next process. So no further sums can arrive. */
+/* End the executor, because no process holds the other end of the agent's socket any more. The
+ * agent has ended, and no restarted agent has inherited that end. So no further sums can arrive. */
 static void orphaned(struct exec *x)
 {
 	close(x->agent_sock);

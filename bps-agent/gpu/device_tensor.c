@@ -17,8 +17,9 @@
 
 /* ---- declaring ---- */
 
-/* Create the tensor's struct device_tensor. id: the executor's id of the tensor. Smaller ids may be
- * unused: their tensors were refused before a record was written. */
+/* Create the tensor's struct device_tensor. id: the executor's id of the tensor. After a restart,
+ * smaller ids may be unused: the previous process refused their tensors before it wrote ledger
+ * records of them. */
 static int new_on_device(struct executor_link *g, struct tensor *tensor, uint32_t id)
 {
 	struct device_tensor **v, *d;
@@ -84,7 +85,8 @@ static int alloc(struct executor_link *g, uint32_t node, size_t bytes, struct ar
 {
 	int rc;
 
-	/* With want_bytes 0, the DECLARE requests no memory itself, but waits for declare_wake. */
+	/* If alloc returns -EINPROGRESS and want_bytes is 0, make_wanted (trainers/declare.c)
+	 * requests no memory, and the DECLARE waits for declare_wake. */
 	g->job->arenas.want_bytes = 0;
 	if (g->is_making)
 		return -EINPROGRESS;

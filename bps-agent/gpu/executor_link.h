@@ -36,9 +36,10 @@ uint32_t executor_count(const struct agent *a);
 /* Read the executor's socket until it is empty. */
 void executor_read(struct executor_link *g);
 void executor_send(struct executor_link *g, const struct ring_pair_entry *e);
-/* End an executor that has failed or has violated the protocol. Its job fails, too. A job that may
- * shrink continues without this machine. code: the cause, for the log. If code is BPS_EWORKER_LOST,
- * the job ends with that code, else with BPS_EDEVICE. */
+/* End an executor that has failed or has violated the protocol. If its job is running, the job
+ * fails on this machine. code: the cause, for the log. The job fails with BPS_EWORKER_LOST if code
+ * is BPS_EWORKER_LOST, else with BPS_EDEVICE. After BPS_EDEVICE, a job that may shrink continues on
+ * the other machines. */
 void executor_fail(struct executor_link *g, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Send an arena of staging memory to the executor, which maps it. Errors: those of local_send. */

@@ -6,11 +6,11 @@
 
 #include "bps-agent/executor/plan/strategy.h"
 
-/* Create the report. sysfs: path at which sysfs is mounted; reading the devices there takes
- * milliseconds. ask: the request to strategy_plan, with gpus NULL for all GPUs. reports: n
- * descriptions of GPUs by the executor's program. why: the reason why that program finds no GPU, or
- * "". If a step fails, the report contains the error as "error". NULL: out of memory. The caller
- * owns the reference. */
+/* Create the report. sysfs: path at which sysfs is mounted; the function reads the devices there,
+ * which takes milliseconds. ask: request for strategy_plan; n_gpus 0 selects all GPUs. reports: n
+ * descriptions of GPUs, made by the executor's program. why: reason why that program finds no GPU,
+ * or "". If a step fails, the field "error" of the report contains the error text. Returns NULL
+ * when out of memory. The caller owns the reference. */
 json_t *topology_report(const char *sysfs, const struct strategy_ask *ask,
 	const struct topo_report *reports, unsigned n, const char *why);
 #endif

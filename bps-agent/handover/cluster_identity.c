@@ -18,8 +18,8 @@ struct cluster_record {
 	uint32_t member_id, unused;
 };
 struct cluster_live {
-	/* largest view that this agent has received; the upper half of a view is a term, which is
-	 * at most the field `term` */
+	/* Largest view that this agent has received. The upper half of a view is a term of the
+	 * scheduler. The term in `view` is at most the field `term`. */
 	_Atomic uint64_t view;
 	_Atomic uint32_t term, unused;
 };

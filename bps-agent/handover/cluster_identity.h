@@ -1,10 +1,11 @@
 #ifndef BPS_AGENT_HANDOVER_CLUSTER_IDENTITY_H
 #define BPS_AGENT_HANDOVER_CLUSTER_IDENTITY_H
-/* Identity of this agent's cluster, kept for the next process in a ledger of its own. The service
+/* Identity of this agent's cluster. A separate ledger keeps it for the next process. The service
  * manager keeps the ledger's descriptor under the name "cluster"; handover_write.h lists the other
  * names. A process that finds jobs continues them at once under the previous member number, and
  * accepts no scheduler of another cluster (C8). A process that finds no jobs starts as a new
- * member: it has no job that the scheduler of another cluster could end.
+ * member. It need not check the cluster, because it has no job that a scheduler of another cluster
+ * could end.
  *
  * Thread: the control thread. */
 #include <stdbool.h>
@@ -24,8 +25,8 @@ struct cluster_identity {
 	bool is_unsaid;
 };
 
-/* Read the identity that the previous process has left. Takes the descriptor of its ledger out of
- * s. p: zeroed by the caller. */
+/* Read the identity that the previous process has left. Removes the descriptor of the ledger with
+ * that identity from s. p: zeroed by the caller. */
 void cluster_identity_take(struct cluster_identity *p, struct fdstore *s);
 /* Record the identity after a WELCOME from the scheduler, or after a larger view. If recording
  * fails, the next call tries again. If the agent is restarted before a call succeeds, the next

@@ -1,6 +1,6 @@
 /* Writes the agent's records for the next process, and gives their descriptors to the service
- * manager. handover_write.h describes names and order. handover_read.c reads the records. Thread:
- * the data thread. */
+ * manager. handover_write.h describes the names of the descriptors, and the order of the steps.
+ * handover_read.c reads the records. Thread: the data thread. */
 #include "bps-agent/handover/handover_write.h"
 
 #include <errno.h>

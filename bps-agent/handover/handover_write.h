@@ -48,8 +48,9 @@ int handover_write_running(struct job *job, const struct ctl_job *m, uint16_t my
 int handover_write_arena(void *ctx, struct arena *arena);
 /* Record an arena of staging memory for the job's executor. */
 int handover_write_staging(struct job *job, struct arena *arena);
-/* Record the job's executor, or its route. Errors: -errno. */
+/* Record the job's executor, and store its descriptors. Errors: -errno. */
 int handover_write_executor(struct executor_link *g);
+/* Record the executor's route. Errors: -errno. */
 int handover_write_route(const struct executor_link *g);
 /* Remove the descriptors of an executor from the service manager, because the executor has
  * ended. */

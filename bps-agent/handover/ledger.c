@@ -60,7 +60,7 @@ static size_t live_at(size_t n_fixed)
 	return rounded(sizeof(struct ledger_entry) + n_fixed, LEDGER_ALIGN);
 }
 
-/* Extend the file to at least that many bytes. The pages are allocated at once, because a page that
+/* Extend the file to at least the given size. The pages are allocated at once, because a page that
  * cannot be allocated at a later access would raise SIGBUS. */
 static int grow(struct ledger *l, size_t bytes)
 {

@@ -29,7 +29,8 @@ int ledger_new(struct ledger **ret, struct err_text *err);
  * Errors: BPS_EVERSION the ledger has another version, BPS_EPROTO the file is damaged or not a
  * ledger, -errno; err gets the text. */
 int ledger_open(int fd, struct ledger **ret, struct err_text *err);
-/* Unmap and close the ledger. The service manager still has its descriptor. NULL is allowed. */
+/* Unmap the ledger and close this process's descriptor. The service manager keeps its own copy of
+ * the descriptor. NULL is allowed. */
 void ledger_free(struct ledger *l);
 /* Return the ledger's descriptor. The ledger still owns the descriptor. */
 int ledger_fd(const struct ledger *l);

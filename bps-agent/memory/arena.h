@@ -68,8 +68,8 @@ struct arena_set {
 	 * read-only. */
 	bool keeps_outputs_writable;
 	/* Record a new arena for the next process, while the arena's descriptor is still writable.
-	 * May set kept_used of the arena. Errors: a negative code; the arena is then freed. The
-	 * field is NULL if arenas are not recorded. */
+	 * May set kept_used of the arena. Errors: a negative code; the arena is then freed. NULL
+	 * in place of this function: arenas are not recorded. */
 	int (*adopted)(void *owner_ctx, struct arena *a);
 	struct arena *head;
 	uint32_t next_id;

@@ -25,8 +25,9 @@ struct memory_thread;
 struct memory_request {
 	TAILQ_ENTRY(memory_request) link;
 	struct memory_thread *memory_thread;
-	/* number of the last piece that was made for this user; the request with the smallest
-	 * number is next */
+	/* Number of the last piece that the thread has begun for uid. If uid had no other request
+	 * in the queue, the number of the last piece that was begun for any user. The request with
+	 * the smallest number gets the next piece. */
 	uint64_t turn;
 	struct memory memory; /* the result, owned by the caller when rc is 0 */
 	const char *name;

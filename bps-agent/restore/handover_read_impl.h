@@ -1,8 +1,9 @@
 #ifndef BPS_AGENT_RESTORE_HANDOVER_READ_IMPL_H
 #define BPS_AGENT_RESTORE_HANDOVER_READ_IMPL_H
-/* Declarations that handover_read.c, which reads the ledgers, shares with handover_read_gpu.c,
- * which reads the records of device memory. Functions that return int return 0, BPS_EPROTO, -ENOMEM
- * or the error of an executor that has ended. For an error, r->err gets the text. */
+/* Declarations that handover_read.c and handover_read_gpu.c share. handover_read.c reads the
+ * ledgers. handover_read_gpu.c reads the records of device memory. Functions that return int return
+ * 0, BPS_EPROTO, -ENOMEM or the error of an executor that has ended. For an error, r->err gets the
+ * text. */
 #include "bps-agent/handover/ledger.h"
 #include "bps-agent/handover/ledger_records.h"
 #include "bps-agent/model/agent.h"
@@ -39,6 +40,7 @@ int handover_read_route(struct handover_reader *r, const struct ledger_record *r
 int handover_read_inputs(struct handover_reader *r, const struct ledger_record *rec);
 /* Return an error if the job has tensors on GPUs and the job's executor has ended. */
 int handover_check_executor(struct handover_reader *r);
-/* Request the executor again for the job's trainers that wait for an answer to DEVICE. */
+/* Repeat the request for the executor for each trainer of the job that waits for an answer to
+ * DEVICE. */
 void handover_ask_again(struct job *job);
 #endif

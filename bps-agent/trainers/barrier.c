@@ -80,7 +80,8 @@ void barrier_over(struct trainer *t, int code, const char *text, const struct ct
 		answer(t, code < 0 ? code : BPS_ECLOSED, text, cause);
 }
 
-/* Return whether all rounds that the trainer has submitted are over. Then no worker of the job can
+/* Return whether all rounds that the trainer has submitted are over. The trainer then has nothing
+ * in flight (J11 in docs/reference/faults.md). Without backup machines, no worker of the job can
  * have completed a round that this trainer has not submitted. */
 static bool is_quiet(const struct trainer *t)
 {
@@ -130,7 +131,8 @@ void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number)
 		return;
 	}
 	t->live->barrier = number;
-	/* if an earlier call of the trainer has timed out, its last call gets the answer */
+	/* An earlier call of the trainer may have timed out. The agent answers only the latest
+	 * call. */
 	t->live->barrier_seq = seq;
 	if (job->barrier >= number)
 		answer(t, 0, "", NULL);

@@ -59,9 +59,10 @@ static int declare_again(
 		d->name, t->job->name, other, dtype_name(tensor->dtype),
 		(unsigned long long)tensor->n_elems, t->rank, dtype_name(d->dtype),
 		(unsigned long long)d->n_elems);
-	/* Fail the tensor for all workers of the job, unless this worker has declared the tensor
-	 * before. Send both declarations in one message, because the scheduler compares the
-	 * declarations of one message (check_named in bps-scheduler/core/declare.c). */
+	/* If this worker has not declared the tensor before, fail the tensor for all workers of the
+	 * job. Send the declarations of the other worker and of this worker in one message. The
+	 * scheduler compares all declarations of a message before it makes the tensor READY
+	 * (check_named in bps-scheduler/core/declare.c). */
 	if (!tensor->workers[t->worker].is_declared) {
 		if (t->job->n_batch > JOB_BATCH - 2)
 			tensor_flush_declares(t->job);
@@ -138,10 +139,10 @@ static void disagree(struct trainer *t, struct tensor *tensor, const struct err_
 	job_fail(t->agent, t->job->id, BPS_EMISMATCH, text.s, cause);
 }
 
-/* Undo the refused declaration of that worker. Free the tensor, too, unless another worker has
- * declared the tensor or waits for memory of the tensor. The scheduler must never get a shape for
- * which this machine has no memory. The worker may declare the name again with a smaller shape. A
- * tensor that has failed or is in the ledger is not freed. */
+/* Undo the refused declaration of the worker. Also free the tensor, because the scheduler must
+ * never get a shape for which this machine has no memory. The worker may then declare the name
+ * again with a smaller shape. Do not free the tensor if another worker has declared it or waits for
+ * its memory. A tensor that has failed or is in the ledger is not freed either. */
 static void forget_refused(struct tensor *tensor, uint32_t worker)
 {
 	tensor->workers[worker].is_declaring = false;

@@ -25,7 +25,8 @@ static void on_eventfd(uv_poll_t *p, int status, int events)
 	(void)events;
 	(void)status;
 	if (preadv2(t->efd, &iov, 1, -1, RWF_NOWAIT) < 0 && errno != EAGAIN)
-		/* disconnect: the eventfd would stay readable, and the loop would never sleep */
+		/* disconnect, because otherwise the eventfd would stay readable, and the loop would
+		 * never sleep */
 		trainer_drop(t, false, strerror(errno));
 }
 

@@ -66,9 +66,10 @@ static bool is_numbered(const struct job *job)
 	return false;
 }
 
-/* Find the FORMING job that a JOB message describes when no JOIN of that job has been answered. The
- * search may find another job of the same name. Finding the wrong job is harmless, because its
- * workers have no ranks yet. */
+/* Find the FORMING job that a JOB message describes. The search compares names, because it only
+ * considers jobs whose ids this agent has not received (no JOIN of the job has been answered). The
+ * search may return another job of the same name. That is harmless, because the workers of the
+ * returned job have no ranks yet. */
 static struct job *job_unnumbered(struct agent *a, uid_t uid, const char *name)
 {
 	struct job *job;
@@ -358,8 +359,8 @@ void job_on_joined(struct agent *a, const struct ctl_joined *m)
 	TAILQ_FOREACH (t, &a->trainers, link)
 		if (t->join_seq == m->seq)
 			break;
-	/* The worker left before this answer arrived. No earlier message contains the worker's
-	 * rank, so report the loss now. */
+	/* The worker left before this answer arrived. The agent could not report the loss earlier,
+	 * because this answer is the first message with the worker's rank. */
 	if (!t && m->code == 0 && m->job != CTL_NO_ID)
 		send_worker(
 			a, m->job, m->rank, WORKER_LOST, "the worker left before it had joined");

@@ -15,9 +15,9 @@ struct job *job_find(struct agent *a, uint32_t id)
 	return NULL;
 }
 
-/* Find a tensor that has failed because workers disagree about it. Skip the tensors of which this
- * trainer has submitted a round, because a call of the trainer has reported their failure. NULL:
- * there is none. */
+/* Find a tensor that has failed because workers disagree about it. Skip each tensor of which this
+ * trainer has submitted a round, because a call of the trainer has already reported that tensor's
+ * failure. Return NULL if there is no such tensor. */
 static const struct tensor *unheard_mismatch(const struct job *job, const struct trainer *t)
 {
 	const struct tensor *tensor;

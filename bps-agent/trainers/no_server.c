@@ -1,7 +1,7 @@
-/* Notifies trainers whose rounds need a server when no server has been available for a while. The
- * notification is the field `trouble` of their control page, which the library reads while it
- * waits. The rounds stay in flight, and complete when a server is available again. Thread: the data
- * thread. */
+/* Notifies trainers when no server has been available for longer than stranded_ns. Only trainers of
+ * running jobs that need a server are notified. The notification is an error code in the field
+ * `trouble` of the trainer's control page. The library reads this field while a call waits. The
+ * rounds stay in flight, and complete when a server is available again. Thread: the data thread. */
 #include "bps-agent/trainers/no_server.h"
 
 #include "common/base/log.h"

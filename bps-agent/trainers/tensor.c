@@ -390,9 +390,9 @@ void tensor_resume(struct tensor *tensor)
 
 /* ---- submissions ---- */
 
-/* Return whether this submission has already been recorded. Such a submission can come once after a
- * restart. The previous process then ended after it recorded the submission, and before it recorded
- * that the ring entry was taken. */
+/* Return whether this submission has already been recorded. After a restart, one such submission
+ * can arrive. Its cause: the previous process recorded the submission, and ended before it recorded
+ * that it had taken the ring entry. */
 static bool is_repeated(struct trainer *t, const struct tensor_worker *tw, uint64_t round)
 {
 	bool may = t->may_repeat_submission;

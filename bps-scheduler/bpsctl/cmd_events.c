@@ -40,8 +40,8 @@ static int get_events(
 }
 
 /* Get all events with numbers above `since`, as one document. A new term shows that the scheduler
- * has restarted. The scheduler then gives the numbers above `restored` to new events, so get all
- * events above `restored` even if `since` is larger. */
+ * has restarted. A restarted scheduler numbers its new events from `restored` + 1. If `since` is
+ * larger than `restored`, the function therefore gets all events with numbers above `restored`. */
 static int get_all_events(const struct bpsctl_opts *o, uint64_t since, uint64_t term, json_t **ret,
 	struct err_text *err)
 {

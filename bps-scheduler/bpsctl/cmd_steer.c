@@ -79,7 +79,7 @@ static int order(const struct bpsctl_opts *o, const char *verb, const char *targ
 
 /* ---- drain ---- */
 
-/* Get the number of partitions that are still on target. Errors: as steer_call. */
+/* Get the number of partitions that the member `target` still has. Errors: as steer_call. */
 static int parts_left(
 	const struct bpsctl_opts *o, const char *target, uint64_t *ret_n, struct err_text *err)
 {

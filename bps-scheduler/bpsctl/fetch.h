@@ -23,10 +23,14 @@ int fetch_path(const struct addr *addr, const char *path, json_t **ret, struct e
  * from the running jobs' agents:
  *   problems    now has the problems of the jobs too, and the health takes them into account
  *   collected{s jobs asked answered not_asked daemons heard}
- *               s: duration in seconds; jobs, not_asked: number of jobs whose documents were and
- *               were not requested; asked, answered: number of agents of these jobs, and of those
- *               that answered; daemons, heard: number of all daemons of the cluster, and of those
- *               from which the scheduler receives
+ *               s: duration in seconds
+ *               jobs: number of jobs whose documents were requested
+ *               not_asked: number of jobs whose documents were not requested
+ *               asked: number of agents of the jobs whose documents were requested
+ *               answered: number of these agents that answered
+ *               daemons: number of daemons of the cluster. Agents that have been down for long
+ *                   (DOWN_AGENT_S) are not counted.
+ *               heard: number of these daemons from which the scheduler receives
  *   missing[name of member or job]
  *               members and jobs without an answer */
 int fetch_status(const struct addr *addr, json_t **ret, struct err_text *err);

@@ -21,7 +21,8 @@ struct table_cell cell_str(json_t *o, const char *key);
 uint64_t cell_num(json_t *o, const char *key);
 /* Return a number of seconds from the document, at least 0. */
 double cell_sec(json_t *o, const char *key);
-/* Return a number of the document in digits, as text that a column may cut. */
+/* Return a number of the document as decimal text. The caller can cut the text to the width of a
+ * column. */
 struct table_cell cell_digits(json_t *o, const char *key);
 bool cell_is(json_t *o, const char *key, const char *value);
 struct table_cell cell_span(double s);
@@ -31,8 +32,8 @@ struct table_cell cell_size(uint64_t bytes);
 struct table_cell cell_count(uint64_t n);
 /* Format a number per second, in at most 7 columns. */
 struct table_cell cell_rate(double v);
-/* Format the waiting times of a job's pace, median and 99th percentile in ms, as "12/55", in at
- * most 15 columns. */
+/* Format the waiting times in a job's `pace`: the median and the 99th percentile in ms, such as
+ * "12/55". The text has at most 15 columns. */
 struct table_cell cell_wait(json_t *pace);
 /* Format the delay of a job's slowest agent as "+41 ms", in at most 9 columns. */
 struct table_cell cell_lag(json_t *slowest);

@@ -92,8 +92,9 @@ void sched_message(struct sched_core *c, uint32_t conn, const struct ctl_msg *ms
 void sched_conn_closed(struct sched_core *c, uint32_t conn, uint64_t now_ns);
 
 /* Declare a member dead because its key is revoked, even if servers still receive data from it.
- * While the state cannot be written, the member is declared dead later, when its time to return is
- * over. No effect if the member is connected, unknown or already dead. */
+ * If the state cannot be written at this time, the core declares the member dead later: after the
+ * member's time to return is over, and the state can be written. No effect if the member is
+ * connected, unknown or already dead. */
 void sched_expel(struct sched_core *c, enum role role, const char *name, uint64_t now_ns);
 
 /* Call sched_tick at the time that sched_next_deadline returns. That time changes with every event;

@@ -20,12 +20,12 @@
 #include "bps-scheduler/placement/place_apply.h"
 #include "common/base/log.h"
 
-/* Largest length of the direct reason in a short text, in bytes. The rest of the text is for the
- * first cause. */
+/* If a tensor of the job has failed, shrink shortens the direct reason of the loss to this number
+ * of bytes. The rest of the short text then has room for the text of the failed tensor. */
 #define WHY_ITSELF_MAX 64
 
-/* Append the text of the job's first failed tensor, because it explains what happens to the job
- * later. */
+/* Append the text of the job's first failed tensor. The failure of that tensor is the first cause
+ * of the event that `text` reports. */
 static void add_first_failure(const struct sched_job *j, char *text, size_t room)
 {
 	size_t n = strlen(text);

@@ -30,8 +30,8 @@
  * from which no server receives. An agent that has not received a change of its jobs is declared
  * dead in any case, because it would delay these jobs. */
 
-/* The scheduler first asks when 1/SIGHT_SHARE of the dead time is left, and asks again after each
- * 1/SIGHT_SHARE of the dead time. */
+/* The scheduler sends its first question about a silent member when 1/SIGHT_SHARE of the dead time
+ * is left. It repeats the question after each further 1/SIGHT_SHARE of the dead time. */
 #define SIGHT_SHARE 5
 
 static uint64_t sight_end(const struct sched_core *c, const struct sched_member *m)
@@ -54,9 +54,9 @@ static void ask_others(struct sched_core *c, struct sched_member *m)
 }
 
 /* Ask the servers about m, or the agents if m is a server. If the question is not due yet, schedule
- * the question. silent_at_ns: when m is declared dead unless a message from m arrives earlier. The
- * time between two questions is 1/SIGHT_SHARE of the setting server-dead or agent-dead. The first
- * question is due that much earlier than silent_at_ns. */
+ * the question. silent_at_ns: the time at which m is declared dead unless a message from m arrives
+ * earlier. A span is 1/SIGHT_SHARE of the setting server-dead or agent-dead. The first question is
+ * due one span before silent_at_ns. Each further question is due one span after the former. */
 static void ask_before(struct sched_core *c, struct sched_member *m, uint64_t silent_at_ns)
 {
 	uint64_t span = sched_member_dead_ns(c, m) / SIGHT_SHARE, at = silent_at_ns - span;
@@ -82,8 +82,9 @@ static void look_for(struct sched_core *c, struct sched_member *m, uint64_t dead
 /* Rule C2: a server that hangs while the scheduler starts is declared dead before the grace period
  * ends. Agents that had a data connection to this server process report when they last received
  * from it. Only recent reports count, because an agent may receive from the server again at any
- * time. at_ns: when the server is declared dead without these reports. Returns when it is declared
- * dead because of the reports, or at_ns if that is earlier or if there are no recent reports. */
+ * time. at_ns: the time at which the server is declared dead without these reports. Returns the
+ * time at which the server is declared dead because of the reports. Returns at_ns if at_ns is
+ * earlier, or if there are no recent reports. */
 static uint64_t hung_end(struct sched_core *c, struct sched_member *m, uint64_t at_ns)
 {
 	uint64_t dead_ns = sched_member_dead_ns(c, m), span = dead_ns / SIGHT_SHARE;
@@ -207,8 +208,9 @@ static void go_above(struct sched_core *c, uint64_t view)
 }
 
 /* Return whether the member has received views that this scheduler has lost. A view of the present
- * term proves a loss only if the member's process is in the restored state and has not connected
- * since the start. Otherwise the present scheduler may have sent that view. */
+ * term, up to c->view, may also come from the present scheduler process. Such a view proves a loss
+ * only if the restored state contains the member's process. In addition, that process must not have
+ * connected since the scheduler started. */
 static bool is_ahead(
 	const struct sched_core *c, const struct sched_member *m, const struct ctl_hello *h)
 {
@@ -246,10 +248,10 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 }
 
 /* Return whether the new process may have the name that m holds (rule C6). A live process keeps its
- * name, unless the new process is its successor on the same host. The process that m replaced is
- * not a successor. Otherwise two processes of one name would replace each other without end. If m
- * has no connection, even the process that m replaced gets the name: m may be a dead process whose
- * HELLO arrived after the HELLO of its successor. */
+ * name, unless the new process is its successor on the same host. The process that m replaced does
+ * not count as a successor, because two processes of one name would then replace each other without
+ * end. If m has no connection, even the process that m replaced gets the name: m may be a dead
+ * process whose HELLO arrived after the HELLO of its successor. */
 static bool is_name_free(const struct sched_member *m, const struct ctl_hello *h)
 {
 	return !m || m->state == MEMBER_DOWN || m->instance == h->instance ||
@@ -410,7 +412,8 @@ bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl
 	m->seen_ns = m->asked_ns = m->answered_ns = 0;
 	m->heard_ns = c->now_ns;
 	m->needs_sync = m->has_come = true;
-	/* If all members have returned now, the grace period ends for all of them. */
+	/* Check all members at once while the grace period lasts: if this member was the last one
+	 * to return, the grace period ends for all members (is_grace). */
 	sched_arm(c, c->beat_ns && c->now_ns >= c->grace_ns ? c->beat_ns : c->now_ns);
 	return true;
 }

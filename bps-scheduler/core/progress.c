@@ -26,9 +26,10 @@ static void rate_sample(struct sched_traffic *r, const struct ctl_beat *b, uint6
 	r->tx_bytes = b->tx_bytes;
 }
 
-/* Count one more observation. looks: 1 if the observation supports the state, -1 if it contradicts
- * the state, 0 if undecided. Sets *is_raised when the score reaches PROGRESS_SURE, and clears it
- * when the score reaches 0. Returns whether *is_raised has changed. */
+/* Count one more observation of a condition. looks: 1 if the observation supports the condition, -1
+ * if the observation contradicts the condition, 0 if undecided. Sets *is_raised when the score
+ * reaches PROGRESS_SURE, and clears *is_raised when the score reaches 0. Returns whether *is_raised
+ * has changed. */
 static bool hysteresis(unsigned *score, bool *is_raised, int looks)
 {
 	if (looks > 0)
@@ -174,7 +175,8 @@ static void set_rates(struct sched_progress *p, const struct job_totals *t, uint
 	p->bytes_then = t->bytes;
 }
 
-/* Find the agent that is last most often. While an agent counts as a straggler, keep that agent. */
+/* Find the agent that contributed last in the most rounds. While an agent counts as a straggler,
+ * keep that agent. */
 static void set_slowest(struct sched_progress *p, const struct job_totals *t)
 {
 	unsigned worst = CANDIDATES_MAX;

@@ -4,9 +4,9 @@
  * the agent that delays a job. The figures are for users: they are not durable, and no decision
  * depends on them.
  *
- * A straggler is the one agent that is last in most rounds of the last seconds by a relevant time.
- * Its state has hysteresis: one slow step does not set the state, and one quick step does not clear
- * it.
+ * A straggler is the one agent whose contribution arrives last in most rounds of the past few
+ * seconds, with a relevant delay. The state of being a straggler has hysteresis: one slow step does
+ * not set the state, and one quick step does not clear it.
  *
  * A job has a score between 0 and PROGRESS_SURE. Each second the score rises by 1 if the job's
  * slowest agent looks like a straggler, and falls by 1 if that agent does not. The score stays the

@@ -46,7 +46,7 @@ static void moved(const struct sched_core *c, struct sched_stall *s)
 		set_state(s, STALL_MOVING);
 }
 
-/* ---- what the answers mean ---- */
+/* ---- findings from the answers to probes ---- */
 
 struct finding_list {
 	struct sched_finding *f;
@@ -66,9 +66,10 @@ static void silent_agents(const struct sched_core *c, const struct sched_job *j,
 	}
 }
 
-/* Add f, a finding about n_late workers, if other workers have waited for these workers for
- * stall_ms. A shorter wait of at least STRAGGLER_MS is enough if only a few workers are late. If
- * the list has a finding about the same worker, only the finding with the longer wait is kept. */
+/* Add f, a finding about n_late late workers, if other workers have waited for these workers for
+ * stall_ms. A shorter wait of at least STRAGGLER_MS is enough if only a few workers are late. f
+ * names one late worker. If the list already has a finding that names this worker, only the finding
+ * with the longer wait is kept. */
 static void late(const struct sched_core *c, const struct sched_job *j, uint32_t n_late,
 	struct sched_finding f, struct finding_list *l)
 {

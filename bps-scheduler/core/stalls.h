@@ -4,10 +4,12 @@
  * the findings until a round completes. Status, metrics, events and /healthz show these findings.
  * They are not durable, and no decision depends on them.
  *
- * MOVING --no round for stall_ms / 2--> STANDING --fewer probes than allowed--> PROBING
+ * MOVING --no round for stall_ms / 2--> STANDING --a probe is allowed to run--> PROBING
  *   ^                                      ^                                       |
  *   |                                      `---stall_ms / 2--- PROBED <--answers, or timeout
  *   `--a round completes: from every state; findings are dropped
+ *
+ * At most STALLS_PROBES_MAX jobs are in PROBING at a time. The other jobs wait in STANDING.
  *
  * A round completes when the servers' heartbeats count more rounds (ctl_beat_job.rounds). Servers
  * do not report a job whose workers are all on one machine. A server with too many jobs leaves some

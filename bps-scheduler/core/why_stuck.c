@@ -415,7 +415,7 @@ static bool ask_details(struct sched_core *c, struct sched_probe *p)
 		p->n_details_open++;
 		probe_ask(c, j, d);
 	}
-	if (n) { /* answers to the first step that arrive later do not count */
+	if (n) { /* only the details now end the probe, not late answers to the first step */
 		p->n_open = 0;
 		p->deadline_ns = UINT64_MAX;
 	}

@@ -3,8 +3,9 @@
 #include "bps-scheduler/model/job.h"
 #include "bps-scheduler/model/member.h"
 
-/* Note that the current event changes durable state. Opens a transaction if none is open. Returns
- * the transaction's view: the number that the state gets when the transaction is durable. */
+/* Record that the current event changes durable state. Opens a transaction if none is open.
+ * Returns the transaction's view: the number that the state gets when the transaction is
+ * durable. */
 uint64_t sched_change(struct sched_core *c);
 /* Add a changed object to the open transaction. sched_commit writes the object to the state log,
  * then sends it to the servers and agents that need it. */

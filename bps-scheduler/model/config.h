@@ -26,8 +26,9 @@ struct sched_config {
 	uint32_t agent_dead_ms;
 	/* time within which a server may return after its connection closed */
 	uint32_t server_window_ms;
-	/* The status reports a server as slow if it takes longer than this time from a round's last
-	 * contribution to the sum. 0: no server is reported. */
+	/* The status reports a server as slow if the server needs more than this time to complete a
+	 * round's sum. The time starts when the server receives the round's last contribution. 0:
+	 * the status reports no server as slow. */
 	uint32_t server_slow_ms;
 	/* Time within which an agent may return after its connection closed. The default is longer
 	 * than for a server, because the loss of an agent ends jobs. */

@@ -17,7 +17,7 @@ struct sched_progress {
 	bool is_known; /* at least one server has reported the job */
 	uint64_t at_ns, round_then, bytes_then;
 	uint64_t round, bytes;
-	/* rounds of single partitions that are complete, summed over all servers that are up */
+	/* number of completed rounds, summed over all partitions of all servers that are up */
 	uint64_t partition_rounds;
 	double steps_s, bytes_s;
 	/* number of rounds in the last seconds, from which the fields below are computed */

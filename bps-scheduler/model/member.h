@@ -22,15 +22,15 @@ struct sched_traffic {
 /* Report of one server about a job, from its last heartbeat. The report is a copy, because the
  * message is freed after the core has handled it. */
 struct sched_server_report {
-	/* the report, whose pointer `late` is NULL; the list is in the field `late` of this
-	 * struct */
+	/* The report. Its pointer `late` is NULL, because `late` below has the copy of the list. */
 	struct ctl_beat_job job;
 	struct ctl_beat_late late[CTL_BEAT_LATE_MAX];
 };
 
-/* Detects a server whose sums are complete only long after the last contribution. The score rises
- * when a heartbeat reports a long time and falls when a heartbeat reports a short time, as for
- * stragglers (core/progress.h). A heartbeat without new sums counts as a short time. */
+/* Detection of a server that is slow to complete sums. A heartbeat reports the time between the
+ * last contribution and the completion of the sum. The score rises if this time is long and falls
+ * if it is short, as for stragglers (core/progress.h). A heartbeat without new sums lowers the
+ * score. */
 struct sched_sum_delay {
 	unsigned score;
 	bool is_slow;
@@ -133,9 +133,10 @@ void sched_member_describe(struct sched_core *c, struct sched_member *m, const s
 void sched_member_free(struct sched_member *m);
 /* Return the time without a message after which the member is declared dead. */
 uint64_t sched_member_dead_ns(const struct sched_core *c, const struct sched_member *m);
-/* Return the end of a grace period that starts now, for members that could not connect until now.
- * The grace period lasts twice the larger of server_dead_ms and agent_dead_ms. */
+/* Return the end of a grace period that starts now. In this period, members may connect that could
+ * not connect earlier. The period lasts twice the larger of server_dead_ms and agent_dead_ms. */
 uint64_t sched_grace_end_ns(const struct sched_core *c);
-/* Return the time that the member has to return after its connection closed. */
+/* Return the length of the window in which a member must connect again after its connection
+ * closed. */
 uint64_t sched_member_window_ns(const struct sched_core *c, const struct sched_member *m);
 #endif

@@ -26,12 +26,12 @@
 
 /* Determines when placement updates its speeds from measurements (placement/speed.h). */
 struct sched_nic_speeds {
-	/* time of the newest first measurement of a member; 0: no member has measured yet */
+	/* when a member last reported its first measurement; 0: no member has measured yet */
 	uint64_t first_ns;
 	uint64_t taken_ns; /* when placement last updated its speeds; 0: never */
 	uint64_t count;    /* number of updates of placement's speeds since the scheduler's start */
-	/* placement must update its speeds: some measured speed differs by the factor SPEED_STEP
-	 * from its value at the last update */
+	/* Placement must update its speeds. Since the last update, the measured speed of a member
+	 * has changed at least by the factor SPEED_STEP. */
 	bool is_due;
 	uint64_t since_ns; /* when is_due was set */
 };
@@ -60,8 +60,8 @@ struct sched_core {
 	bool is_undurable;
 	/* all connected members are silent, so this host may be cut off (isolation.c) */
 	bool is_isolated;
-	/* When is_isolated was last true; 0: never. The silence of members counts from that time at
-	 * the earliest. */
+	/* When is_isolated was last true; 0: never. The silence of a member is measured from its
+	 * last message or from isolated_ns, whichever is later. */
 	uint64_t isolated_ns;
 	uint32_t next_job, job_id_limit;
 	uint64_t now_ns; /* time of the present event */

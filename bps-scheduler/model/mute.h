@@ -1,8 +1,9 @@
 #ifndef BPS_SCHEDULER_MODEL_MUTE_H
 #define BPS_SCHEDULER_MODEL_MUTE_H
 /* Mutes: an operator hides a known problem for a while. A mute names the problem's code, a reason
- * and an end. Until its end the health in the status and bpsctl's exit status ignore that problem.
- * The metric bps_health and the JSON output still report it.
+ * and an end. Until the mute ends, two outputs ignore the problem: the health in the scheduler's
+ * status, and the exit status of bpsctl. The metric bps_health and the JSON output still report the
+ * problem.
  *
  * Mutes are durable, so that a restart of the scheduler does not alert again. The end is a time on
  * CLOCK_MONOTONIC, which continues when only the process restarts. The state log also stores the

@@ -33,7 +33,8 @@ struct sched_stall {
 	enum stall_state state;
 	uint64_t moved_ns; /* when a round of the job last completed */
 	uint64_t due_ns;   /* time of the next probe; unused in MOVING */
-	/* number of rounds of single partitions that the servers had completed at the last check */
+	/* Number of rounds that the servers had completed at the last check. A round is counted
+	 * once for each partition. */
 	uint64_t rounds;
 	/* number of calls that all workers together had completed at the last probe */
 	uint64_t completed;

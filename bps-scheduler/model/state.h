@@ -96,7 +96,7 @@ struct state_mute {
 	const char *code; /* code of the muted problem */
 	const char *reason;
 	const char *who;
-	/* id of the machine's boot from which end_ns counts, STATE_ID_BYTES long */
+	/* id of the boot of the machine, STATE_ID_BYTES long; end_ns is valid only in this boot */
 	struct blob boot_id;
 	uint64_t end_ns;     /* end of the mute, on CLOCK_MONOTONIC */
 	uint64_t end_unix_s; /* end of the mute on the wall clock, for use after another boot */

@@ -51,9 +51,9 @@ void balance_gathered(struct sched_core *c)
 
 /* ---- memory ---- */
 
-/* Return the memory for the sums of a partition with n_elems elements. The sums need two results,
- * and an accumulator if the accumulator's type differs from the results' type. Servers round the
- * size of each of these buffers up to a power of two. */
+/* Return the memory for the sums of a partition with n_elems elements. A server keeps two result
+ * buffers for the partition. If the accumulator's type and the results' type have different sizes,
+ * the server also keeps an accumulator. It rounds the size of each buffer up to a power of two. */
 static uint64_t elems_need(const struct sched_tensor *t, uint64_t n_elems)
 {
 	uint64_t bytes = dtype_bytes(t->dtype), acc = dtype_acc_bytes(t->dtype);
@@ -215,7 +215,8 @@ struct rebalance {
 	struct sched_member **servers;
 	uint64_t *rooms;
 	struct rebalance_part *parts;
-	/* for each element of parts, with the same index: the partition of the job */
+	/* the job's partitions: refs[p->ref] is the partition of the element p of `parts`, which
+	 * rebalance_plan sorts */
 	struct sched_part_ref *refs;
 	uint32_t n, n_room, refs_room;
 };

@@ -21,10 +21,10 @@
  * Moves do not oscillate. A job is balanced only after a server has joined or returned, or after
  * placement has begun to use other speeds. In both cases, BALANCE_SETTLE_NS must have passed since
  * a server last joined or returned. The fill of a server is its bytes divided by its share
- * (place.h). Moves begin if they lower the fill of the fullest server by BALANCE_GAIN, a fraction.
- * The moves go on until they can lower the fill by no more than BALANCE_REST. Each move goes
- * between two servers and lowers the fill of the fuller one, so the moves end. A partition moves
- * only if its sums fit into the memory of the new server.
+ * (place.h). Moves begin if they lower the fill of the fullest server by at least the fraction
+ * BALANCE_GAIN of that fill. Further batches follow while their moves lower it by at least the
+ * fraction BALANCE_REST. Each move goes between two servers and lowers the fill of the fuller one,
+ * so the moves end. A partition moves only if its sums fit into the memory of the new server.
  *
  * This file is part of the core: it runs on the core's thread and reads no clock. */
 #include <stdint.h>
@@ -53,8 +53,8 @@ void balance_tick(struct sched_core *c);
 /* Return an array, indexed by member id, with the memory that the sums of each server's partitions
  * take. The caller frees it. */
 uint64_t *balance_needs(const struct sched_core *c);
-/* Return the memory that the sums of t will take on servers if t has the largest partitions that
- * the job may get. */
+/* Return the memory that the sums of t will take on all servers together. The result assumes the
+ * largest partition size that t can get. */
 uint64_t balance_tensor_need(const struct sched_job *j, const struct sched_tensor *t);
 /* Return the memory that a server has left for sums. `all`: result of host_memory_of, 0: unknown.
  * `need`: memory that the server's sums already take. If `all` is 0, the result is UINT64_MAX. */

@@ -99,8 +99,8 @@ static int largest_first(const void *a, const void *b)
 	return (x < y) - (x > y);
 }
 
-/* Count how many servers can be lost in the worst case, when the servers with the most memory are
- * lost first. */
+/* Count how many servers the cluster can lose while the remaining servers have enough memory for
+ * all sums. The worst case is assumed: the servers with the most memory are lost first. */
 uint32_t drain_losses(const struct sched_core *c, bool *ret_lacks_memory)
 {
 	uint64_t *needs = balance_needs(c), used = 0, room = 0;

@@ -2,10 +2,11 @@
 #define BPS_SCHEDULER_PLACEMENT_DRAIN_H
 /* Drains members, which then get no new work, and empties servers that are drained or leaving.
  *
- * drained   An operator has drained the member, until an operator undrains it. The state is durable
- *           and belongs to the member's name, so it survives restarts of the member and of the
- *           scheduler. The partitions of a drained server move to other servers (balance.h). The
- *           machine of a drained agent gets no new jobs, but its running jobs continue.
+ * drained   An operator has drained the member. The state lasts until an operator undrains the
+ *           member. The state is durable and belongs to the member's name, so it survives restarts
+ *           of the member and of the scheduler. The partitions of a drained server move to other
+ *           servers (balance.h). The machine of a drained agent gets no new jobs, but its running
+ *           jobs continue.
  * leaving   A server's process has sent LEAVE because it is about to end. Only that process is
  *           leaving. The scheduler answers LEFT when the server has no partitions any more. If its
  *           partitions cannot move, the scheduler answers at once, with the reason.

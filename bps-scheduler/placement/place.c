@@ -208,12 +208,17 @@ double place_optimum_s(const struct placement *p)
 	return least_time_s(p, false, default_mbps(p));
 }
 
-/* Return the partition size for a tensor. With 512 KiB, LPT (place.h) is within a few percent of
- * the optimum while each server has 8 or more partitions of the job. For small models on many
- * servers, the size is halved until each server has 8 partitions. Also, the last sums of a round
- * are fetched after all agents have pushed everything. To keep that time short, a partition larger
- * than PART_BYTES_QUICK is at most a 128th of its server's bytes. With more than 32 MiB per server,
- * a large tensor has partitions of 1 MiB: half the messages at the same balance. */
+/* Return the partition size for a tensor. The default is PLACE_PART_BYTES. With this size, LPT
+ * (place.h) is within a few percent of the optimum if each server has 8 or more partitions of the
+ * job. For small models on many servers, the size is halved until each server has 8 partitions or
+ * the size is PLACE_PART_BYTES_MIN.
+ *
+ * At the end of a round, after all agents have pushed everything, the last sums are still to be
+ * fetched. To keep this end short, a partition larger than PART_BYTES_QUICK is at most a 128th of
+ * its server's bytes.
+ *
+ * With more than 32 MiB per server, a tensor of more than 64 MiB has partitions of 1 MiB. This
+ * halves the number of messages and keeps the same balance. */
 static uint64_t part_bytes_wanted(uint64_t tensor_bytes, uint32_t n_servers, uint64_t job_bytes)
 {
 	uint64_t per_server = job_bytes / (n_servers ? n_servers : 1), bytes = PLACE_PART_BYTES;

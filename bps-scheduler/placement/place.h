@@ -1,9 +1,10 @@
 #ifndef BPS_SCHEDULER_PLACEMENT_PLACE_H
 #define BPS_SCHEDULER_PLACEMENT_PLACE_H
-/* Places partitions on servers, the largest partition first. Each machine has a share of the job. A
- * partition is placed on the machine whose share would be the least filled with the partition. A
- * partition that fits into no share is placed on the machine that would finish first (LPT, longest
- * processing time first). Pure functions over the caller's arrays; no state.
+/* Places partitions on servers, the largest partition first (LPT, longest processing time first).
+ * Each machine has a share of the job's bytes. The code computes for each machine which fraction of
+ * its share is filled after it gets the partition. It places the partition on the machine with the
+ * smallest fraction. If the partition fits into no share, it is placed on the machine that would
+ * finish first. Pure functions over the caller's arrays; no state.
  *
  * For a job with n agents and M bytes, of which one machine sums x bytes, that machine's NIC
  * carries in each direction (OSDI'20 "A Unified Architecture for Accelerating Distributed DNN
@@ -20,8 +21,9 @@
  * to the machines with agents. While the first tensors are sent, half of the network cards are
  * idle.
  *
- * Several servers of one machine share its NIC. The partition is placed on the server with the
- * fewest bytes among them, on its data thread with the fewest bytes. */
+ * Several servers of one machine share its NIC. Among these servers, the partition is placed on the
+ * one with the fewest bytes of the job. Within that server, the partition is placed on the data
+ * thread with the fewest bytes. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

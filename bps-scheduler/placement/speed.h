@@ -14,19 +14,23 @@
  *
  * There is no update within SPEED_SETTLE_NS after a member's first measurement, because other
  * members usually make their first measurements during this time. A member that restarts repeatedly
- * delays an update by at most SPEED_WAIT_NS. Two updates are at least SPEED_GAP_NS apart. While the
- * first update is due, no job is balanced. Otherwise a restart of the scheduler would undo earlier
- * moves. A restarted member measures again from scratch. Until it has measured, its previous speed
- * stays in use.
+ * delays an update by at most SPEED_WAIT_NS. Two updates are at least SPEED_GAP_NS apart. From the
+ * time when the first update is due until it takes place, no job is balanced. Otherwise a restart
+ * of the scheduler would undo earlier moves. A restarted member measures again from scratch. Until
+ * the member has measured, its previous speed stays in use.
  *
- * Updates neither oscillate nor slow a job down, for these reasons. A measured speed is at least
- * the mean rate of the card while the network was busy, and at most what the card can do. Because
- * of the lower bound, the present placement takes no longer at the measured speeds than it really
- * took. The best placement at the measured speeds takes no longer than the present placement.
- * Because of the upper bound, the real cards need no more time for the best placement. A card with
- * less load does not measure a lower speed (nicspeed.h). Partitions of a job move only if that
- * lowers the fill of its fullest server by BALANCE_GAIN. So while no speed changes by SPEED_STEP,
- * there is no update and no partition moves.
+ * An update does not slow a job down. A measured speed is at least the mean rate of the card while
+ * the network was busy, and at most the real speed of the card. Compare the time of a round:
+ *   - with the present placement, computed from the measured speeds: at most the time that rounds
+ *     really took, because the measured speeds are at least the mean rates;
+ *   - with the best placement, computed from the measured speeds: at most the time above;
+ *   - with the best placement, on the real cards: at most the time above, because the real speeds
+ *     are at least the measured speeds.
+ *
+ * Updates do not oscillate. A card with less load does not measure a lower speed (nicspeed.h).
+ * While no speed changes by SPEED_STEP, there is no update, so no partition moves. After an update,
+ * partitions of a job move only if the moves lower the fill of the job's fullest server by
+ * BALANCE_GAIN.
  *
  * This file is part of the core: it runs on the core's thread and reads no clock. */
 #include <stdbool.h>

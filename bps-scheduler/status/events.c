@@ -1,5 +1,5 @@
-/* Implements the ring of events, the file with a copy of the ring, and its JSON form. All functions
- * run on the core's thread. */
+/* Implements the ring of events, the file with a copy of the ring, and the JSON form of the events.
+ * All functions run on the core's thread. */
 #include "bps-scheduler/status/events.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@ struct entry {
 struct event_ring {
 	uint64_t last; /* number of the newest entry; entry n is at n % EVENTS_KEPT */
 	struct entry ring[EVENTS_KEPT];
-	uint64_t start;    /* number of the first event that is known */
+	uint64_t start;    /* events with a lower number are not used */
 	uint64_t restored; /* number of the last event that was read from the file */
 	char *path;        /* path of the file with the copy of the ring; NULL: there is no file */
 	/* file with the copy of the ring, open for appending; NULL: not open, for example after a

@@ -12,7 +12,8 @@
  * removed */
 #define AGENT_DOWN_NS (600 * NS_PER_S)
 #define BEHIND_NS     (3600 * NS_PER_S)
-/* a member is reported as silent after 1/SILENT_SHARE of server-dead or agent-dead */
+/* The scheduler reports a member as silent if it has received nothing from the member for the time
+ * server-dead or agent-dead (settings), divided by SILENT_SHARE. */
 #define SILENT_SHARE 2
 #define STUCK_NS     (5 * NS_PER_S)
 

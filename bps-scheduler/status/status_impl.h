@@ -34,9 +34,10 @@ void status_problem(json_t *list, const char *code, bool is_error, const char *s
 void status_put_view(json_t *o, const struct sched_core *c);
 /* Count members in state s; MEMBER_STATES: in any state. */
 uint32_t status_count_members(const struct sched_core *c, enum role role, enum member_state s);
-/* Count the partitions of all jobs that wait for a server. */
+/* Count the partitions that wait for a server, in all jobs. */
 uint64_t status_orphans(const struct sched_core *c);
-/* Write to ret the first max ranks that have not joined. Returns how many were written. */
+/* Write to ret the lowest ranks that have not joined, at most `max` ranks. Returns the number of
+ * written ranks. */
 uint32_t status_missing_ranks(const struct sched_job *j, uint32_t *ret, uint32_t max);
 /* Return the entry of a job in the status of the cluster, a new reference. */
 json_t *status_job_brief(
@@ -46,8 +47,9 @@ json_t *status_job_brief(
 json_t *status_problems(
 	const struct sched_core *c, const struct status_info *info, bool *ret_is_error);
 
-/* Return the quotas of a job, or of each user with a job: the use and the limit of each quota
- * (user_quotas.c). A limit of 0 means unlimited. The results are new references. */
+/* status_job_quota returns the quotas of a job. status_users returns the quotas of each user that
+ * has a job. Both return the use and the limit of each quota (user_quotas.c). A limit of 0 means
+ * unlimited. The results are new references. */
 json_t *status_job_quota(const struct sched_core *c, const struct sched_job *j);
 json_t *status_users(const struct sched_core *c);
 void status_quota_metrics(const struct sched_core *c, struct evbuffer *out);

@@ -1,7 +1,8 @@
 /* Writes the wait report of a job as JSON: the tensor and round that calls wait for, and the
- * workers or servers that are missing. For a running job, a status probe and its second step report
- * the waiting calls (why_stuck.c). The core itself knows which workers have not joined and which
- * tensors are not declared. All functions run on the core's thread. */
+ * workers or servers that are missing. For a running job, the waiting calls come from a status
+ * probe and the further probes of its second step (why_stuck.c). The core's own state shows which
+ * workers have not joined and which tensors are not declared. All functions run on the core's
+ * thread. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -85,7 +86,7 @@ static json_t *join_wait(
 	return o;
 }
 
-/* ---- tensors that not all have declared ---- */
+/* ---- tensors that not all members of the job have declared ---- */
 
 static json_t *declare_wait(const struct status_info *info, const struct sched_core *c,
 	const struct sched_job *j, const struct sched_tensor *t)

@@ -1,12 +1,13 @@
 /* Completes rounds of jobs with backup machines, which do not wait for all members
  * (docs/reference/faults.md, J6 to J10). All functions run on the data thread that owns the core.
  *
- *   slot OPEN --n - backup contributed, all reported (*), none has the result--> CUTTING
+ *   slot OPEN --(n - backup) members contributed, all reported (*), none has the result--> CUTTING
  *        --grace over, no read runs--> SUMMING
  *
+ * (*) Every member has sent CONTRIB or HAVE under this pgen.
  * CUTTING is OPEN with a deadline. A contribution that arrives before the deadline becomes part of
- * the sum. When all have contributed, the round is complete at once. The server answers a later
- * contribution with the result. (*) All members have sent CONTRIB or HAVE under this pgen.
+ * the sum. When all members have contributed, the round is complete at once. The server answers a
+ * contribution that is too late for the sum with the result.
  *
  * Rounds of tensors that the library uses for collectives always wait for all members. In such a
  * sum, all contributions except one worker's are zero, so the result would be lost without that

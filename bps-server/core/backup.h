@@ -1,7 +1,7 @@
 #ifndef BPS_SERVER_CORE_BACKUP_H
 #define BPS_SERVER_CORE_BACKUP_H
-/* Rounds of jobs with backup machines, which do not wait for all members (rules J6 to J10 of
- * docs/reference/faults.md). */
+/* Rounds of jobs with backup machines. These rounds do not wait for all members (rules J6 to J10
+ * of docs/reference/faults.md). */
 #include "bps-server/core/core_impl.h"
 
 /* Record that the seat's member has reported that it has the results of all rounds up to `round`.
@@ -12,8 +12,8 @@ void backup_note_has(struct srv_core *core, struct seat *seat, uint64_t round);
 bool backup_may_have(const struct seat *seat, uint64_t round);
 /* Return whether the round may begin: all members must have the result of round - 2. */
 bool backup_can_open(const struct srv_part *part, uint64_t round);
-/* Must be called after a slot was opened: records which members already have the result of the
- * slot's round. */
+/* Record which members already have the result of the slot's round. The caller must call this
+ * function after it opened a slot. */
 void backup_slot_opened(struct srv_core *core, struct slot *slot);
 /* Return whether the round is complete and must be summed now. Call this only if the slot is OPEN
  * and no member has the result. If the round must wait for its grace time, a later call of

@@ -174,8 +174,8 @@ void slot_add_has(struct srv_core *core, struct slot *slot, struct seat *seat)
 	slot_check_complete(core, slot);
 }
 
-/* In a sum with a fixed order, count the staged contributions that can be added next. The next
- * member in order must follow the last added or counted member without a gap. */
+/* In a sum with a fixed order, count the staged contributions that can be added next (n_in_order).
+ * The count ends at the first member in order whose contribution is not staged yet. */
 static void count_in_order(struct slot *slot)
 {
 	struct seat *s = TAILQ_FIRST(&slot->staged);

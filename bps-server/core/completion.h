@@ -1,7 +1,7 @@
 #ifndef BPS_SERVER_CORE_COMPLETION_H
 #define BPS_SERVER_CORE_COMPLETION_H
-/* Completes rounds: the contributions are summed or a member donates the result, and then the
- * result is queued for the members. */
+/* Completes rounds. The result of a round is the sum of the contributions, or is read from a member
+ * that has it (a donation). The result is then queued for the members that wait for it. */
 #include "bps-server/core/core_impl.h"
 
 /* Set the slot to EMPTY (S6). A result that may still be read becomes a retired result

@@ -81,8 +81,9 @@ extern const struct xport_events srv_core_events;
 /* Apply a message from the scheduler: JOB (a job and its members), PLAN (which server sums which
  * partition) or JOB_END. The JOB of a job must be applied before its PLAN. A plan that needs more
  * memory than is left fails the job with BPS_EQUOTA through env->fail. The caller still owns the
- * messages. srv_core_job returns BPS_EPROTO if the job has too many members, or -ENOMEM. After an
- * error, a new job does not exist. */
+ * messages. Errors of srv_core_job: BPS_EPROTO the job has too many members, -ENOMEM. If
+ * srv_core_job fails for a job that the core does not have yet, the core does not create the
+ * job. */
 int srv_core_job(struct srv_core *core, const struct ctl_job *job);
 void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan);
 void srv_core_job_end(struct srv_core *core, uint32_t job);

@@ -1,6 +1,6 @@
 #ifndef BPS_SERVER_CORE_CORE_IMPL_H
 #define BPS_SERVER_CORE_CORE_IMPL_H
-/* Objects that all files of the server's core share. Each file has a header of its own:
+/* Objects that all files of the server's core share. Each of these files also has its own header:
  *   core.c        the core as a whole, peers, the transport's events
  *   plan.c        jobs and partitions, as the scheduler announces and places them
  *   rounds.c      the effect of each message on slots and seats
@@ -12,7 +12,7 @@
  *   owed.c        messages that wait to be sent to members
  *   slots.c       slots and seats: their states
  *   job.c         look-ups, failure of a job
- *   arrivals.c    which members are last */
+ *   arrivals.c    statistics of the members that contribute last */
 #include <sys/queue.h>
 
 #include "bps-server/core/core.h"

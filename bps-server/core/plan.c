@@ -47,8 +47,8 @@ void plan_free_job(struct srv_core *core, struct srv_job *job)
 	free(job);
 }
 
-/* Return whether msg describes this job. A job that another scheduler created with the same number
- * was formed in another view. */
+/* Return whether msg describes this job. The job number is not sufficient, because a new scheduler
+ * can reuse the number for a different job. But the two jobs have formed in different views. */
 static bool is_same_job(const struct srv_job *job, const struct ctl_job *msg)
 {
 	return job->view == msg->view ||

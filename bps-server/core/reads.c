@@ -224,10 +224,10 @@ static bool is_waiting_for_staging(const struct srv_core *core)
 	return core->is_starved && (!TAILQ_EMPTY(&core->fetches) || !TAILQ_EMPTY(&core->work));
 }
 
-/* Postpone the peer's most urgent read (is_parked), for which no free piece of staging memory is
- * large enough, so that other reads can start. The memory is fragmented by contributions that wait
- * until the next contribution of their sum has been read and added. The next contribution is no
- * larger than those that wait, so there is a free piece for its read. */
+/* Postpone the peer's most urgent read (is_parked), so that other reads can start. No free piece of
+ * staging memory is large enough for the postponed read. Contributions that wait for the next
+ * contribution of their sum fragment the memory. That next contribution is no larger than the
+ * waiting contributions, so its read finds a free piece. */
 static void set_aside(struct srv_core *core, struct srv_peer *peer)
 {
 	struct heap_node *node = heap_min(&peer->want);

@@ -7,7 +7,7 @@
 void retired_add(struct srv_core *core, struct slot *slot);
 /* Release the retired results that the peer will not read any more, according to its message m. */
 void retired_acknowledged(struct srv_core *core, struct srv_peer *peer, const struct wire_msg *m);
-/* Release the retired results that the peer may have been reading, because its connection is
- * lost. */
+/* Handle the loss of the peer's connection: release the retired results that the peer may have been
+ * reading. */
 void retired_peer_down(struct srv_core *core, const struct srv_peer *peer);
 #endif

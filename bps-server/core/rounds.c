@@ -350,8 +350,8 @@ static void on_got(struct seat *seat, const struct wire_msg *m)
 		slot_unoffer(slot, seat);
 }
 
-/* Answer AGAIN to a message about a partition that this server does not have, or does not have
- * under the message's pgen yet. The scheduler's plan may not have arrived yet. */
+/* Answer AGAIN to a message about a partition that this server does not have, or that it has only
+ * with an older pgen. The reason may be that the scheduler's plan has not arrived yet. */
 static void reply_again(struct srv_peer *peer, const struct wire_msg *m)
 {
 	struct wire_msg r = wire_answer(m, WIRE_AGAIN);

@@ -45,8 +45,8 @@ static const struct {
 #undef X
 };
 
-/* Global variables, because any code can contain a failpoint, even code without an object that
- * could contain the faults. */
+/* The state of the failpoints is global, because any code can contain a failpoint. Some of this
+ * code has no object that could hold the state. */
 _Atomic unsigned char failpoint_armed[FAILPOINT_COUNT];
 static struct {
 	pthread_mutex_t lock;

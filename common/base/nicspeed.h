@@ -11,9 +11,10 @@
  * The measured rate is a lower bound, which rises at once and falls slowly. The rate is updated
  * only from a plateau: NIC_PLATEAU windows in a row, each NIC_WINDOW_NS long, whose rates agree
  * within the factor NIC_SPREAD. In that case the link was busy, or evenly used, during all these
- * windows. No plateau results from a burst that a token bucket lets through, from counters that a
- * driver updates seldom, or from rounds shorter than a window. So none of these can produce a wrong
- * rate.
+ * windows. None of the following forms a plateau, so none of them can produce a wrong rate:
+ *   - a burst that a token bucket lets through;
+ *   - counters that a driver updates seldom;
+ *   - rounds shorter than a window.
  *
  * A server that sums fewer of a job's bytes than other servers still measures its full speed. At
  * the start of a round all agents have bytes for every server, so each card first runs at full
@@ -89,7 +90,7 @@ static inline bool nic_is_measured(const struct nic *nic)
 /* Read the counters and add a sample. Returns the result of nic_meter_add, or false when there is
  * nothing to measure. */
 bool nic_sample(struct nic *nic, uint64_t now_ns);
-/* Return whether the bytes sent and the bytes received since the last call are together enough for
- * a plateau. */
+/* Return whether enough bytes for a plateau were sent and received since the last call. The limit
+ * applies to the sum of both directions. */
 bool nic_has_load(struct nic *nic);
 #endif

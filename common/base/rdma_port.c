@@ -26,7 +26,8 @@ static bool has_roce_address(const char *port, const char *interface)
 		return false;
 	while (!is_there && (e = readdir(dir))) {
 		snprintf(path, sizeof(path), "%.3000s/gid_attrs/ndevs/%.64s", port, e->d_name);
-		/* The kernel returns an error when an unused entry of the port's table is read */
+		/* The kernel reports an error for a read of an unused entry. The loop skips such an
+		 * entry. */
 		is_there = e->d_name[0] != '.' && first_line_read(path, name, sizeof(name)) &&
 			   strcmp(name, interface) == 0;
 	}

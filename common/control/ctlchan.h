@@ -123,8 +123,8 @@ const char *ctlchan_master(const struct ctlchan *c);
 /* Return whether the peer has proven its identity with the master key itself. */
 bool ctlchan_uses_master(const struct ctlchan *c);
 /* Return whether the peer may perform the operations that are reserved for the holder of the master
- * key. Returns true if the peer used the master key, or if no master key exists (no keys, or
- * certificates). */
+ * key. Returns true if the peer used the master key. Also returns true if there is no master key,
+ * because the connection uses certificates or no TLS. */
 bool ctlchan_has_master(const struct ctlchan *c);
 /* Return whether the connection is being closed because the listener no longer accepts the peer's
  * key or certificate (ctllisten_set_auth). */

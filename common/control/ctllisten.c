@@ -24,7 +24,8 @@
 /* Pause after a failed accept. The most likely cause is that the process has no free
  * descriptors. */
 #define ACCEPT_PAUSE_MS 100
-/* Age that a stranger must have before it is closed at the total limit */
+/* When the number of strangers of all hosts has reached its limit (max_untrusted), the listener
+ * closes the oldest stranger only if this stranger has at least this age. */
 #define PLACE_MS       200
 #define LISTEN_BACKLOG 512
 
@@ -72,10 +73,12 @@ void listen_log_refusal(struct ctllisten *l, const struct ctlchan *c)
 	l->n_unlogged = 0;
 }
 
-/* Close the oldest stranger when there are too many. The oldest stranger is hardly ever a valid
- * peer, because a valid peer is a stranger for some milliseconds only. At the total limit,
- * wait_for_room has paused accepting until the oldest stranger is PLACE_MS old. So members that all
- * reconnect at once do not displace each other. */
+/* Close the oldest stranger of the host of sa if the host's strangers have reached their limit.
+ * Close the oldest of all strangers if all strangers have reached their limit. The oldest stranger
+ * is hardly ever a valid peer, because a valid peer is a stranger for some milliseconds only. If
+ * the limit for all strangers was reached before, wait_for_room paused the listener until the
+ * oldest stranger was PLACE_MS old. So members that all reconnect at once do not displace each
+ * other. */
 static void make_room(struct ctllisten *l, const struct sockaddr *sa)
 {
 	struct ctlchan *c, *oldest_of_host = NULL, *victim = NULL;

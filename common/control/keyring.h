@@ -34,10 +34,10 @@ struct keyring {
 
 /* Read a key file. Refuses a file that is not a regular file, or that belongs to a user other than
  * root and this process's user. Also refuses a symbolic link, and a file that the group or others
- * can access. path: the file; "" or NULL: `cluster.key` in systemd's $CREDENTIALS_DIRECTORY. The
- * group may access that file. The word "none" in that file (from SetCredential= of the units) means
- * that there is no key. Returns 1 when a key was read, or 0 when no key is configured; then
- * *ret_ring is unchanged.
+ * can access. path: the file; "" or NULL: the credential file `cluster.key` in systemd's
+ * $CREDENTIALS_DIRECTORY. Two rules apply to the credential file only. The group may access it. Its
+ * content may be the word "none" (from SetCredential= of the units), which means that there is no
+ * key. Returns 1 when a key was read, or 0 when no key is configured; then *ret_ring is unchanged.
  * Errors: -errno, -EPERM or -EINVAL; err gets a text that advises what to do. */
 int keyring_load(struct keyring *ret_ring, const char *path, struct err_text *err);
 

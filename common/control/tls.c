@@ -50,7 +50,7 @@ static int match_key(const struct cluster_key *master, const char *identity, con
 	return rc;
 }
 
-/* Find the key of a peer in the listener's ring, and fill in print and master of ret_peer. */
+/* Find the key of a peer in the listener's keyring, and fill in print and master of ret_peer. */
 static int find_key(const struct tls *t, const char *identity, const char *print,
 	struct cluster_key *ret_key, struct tls_peer *ret_peer)
 {

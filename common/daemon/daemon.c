@@ -22,9 +22,10 @@
 #include "common/base/log.h"
 #include "common/daemon/notify.h"
 
-/* Time that daemon_end waits, in milliseconds. In the systemd units, PAUSE_MS times
- * StartLimitBurst= is more than StartLimitIntervalSec=, so that starts never reach the limit.
- * PAUSE_MS is less than the shortest WatchdogSec= of the units. */
+/* Time that daemon_end waits, in milliseconds. systemd gives up on a unit that starts more than
+ * StartLimitBurst= times within StartLimitIntervalSec=. With this wait, StartLimitBurst= starts
+ * take longer than StartLimitIntervalSec=, so systemd never gives up. PAUSE_MS is less than the
+ * shortest WatchdogSec= of the units. */
 #define PAUSE_MS 1500
 
 const char *const daemon_log_levels[] = {"error", "warn", "info", "debug", "trace", NULL};

@@ -25,7 +25,8 @@
 #include "common/daemon/settings.h"
 #include "common/loop/loop.h"
 
-/* Settings of all daemons, the first member of each program's struct of options. */
+/* Settings that all daemons have. Each program's struct of options has this struct as its first
+ * member. */
 struct daemon_opts {
 	struct auth_opts auth;
 	struct addr http;

@@ -1,5 +1,5 @@
-/* Actions at the start of a program, some of them before main. The actions are not in daemon.c, so
- * that only programs that call daemon_begin link this file. */
+/* Actions at the start of a program, some of them before main. This file is separate from daemon.c.
+ * So only programs that call daemon_begin link the actions. */
 #include <signal.h>
 #include <stdint.h>
 #include <sys/syscall.h>

@@ -6,11 +6,11 @@
  * manager that stores descriptors, fdstore_put does nothing, and fdstore_inherit returns an empty
  * list.
  *
- * The manager keeps a descriptor that was sent before the process ended, even when the manager
- * reads the message after the end. The manager sends no answer. So if the manager has no room for a
- * descriptor, only the next process can detect that the descriptor is missing. The manager does not
- * poll the descriptors (FDPOLL=0). So if the peer of a stored socket closes the connection, only
- * the next process can detect the end.
+ * The manager keeps a descriptor that was sent before the process ended, even if the manager reads
+ * the message after the process has ended. The manager sends no answer. So if the manager has no
+ * room for a descriptor, only the next process can detect that the descriptor is missing. The
+ * manager does not poll the descriptors (FDPOLL=0). So if the peer of a stored socket closes the
+ * connection, only the next process can detect this.
  *
  * Thread: main for fdstore_inherit, fdstore_take and fdstore_fini; any for the other functions. */
 #include <stddef.h>

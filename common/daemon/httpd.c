@@ -53,7 +53,8 @@ LIST_HEAD(request_list, httpd_request);
  * a connection ends, and the descriptor may then belong to another socket. The cookie shows whether
  * the descriptor still belongs to the same socket. */
 struct http_connection {
-	/* Bufferevent of the connection, referenced until fd is set; then NULL */
+	/* Bufferevent of the connection. learn_descriptor sets fd, drops the reference to bev, and
+	 * sets bev to NULL. */
 	struct bufferevent *bev;
 	struct event *learn;
 	evutil_socket_t fd;
@@ -135,9 +136,9 @@ static struct bufferevent *on_connection(struct event_base *base, void *arg)
 	return bev;
 }
 
-/* Stop the listener after a failed accept. `arg` belongs to evhttp and does not lead to the server,
- * so this function cannot start a timer. The timer `resume`, which always runs, starts the listener
- * again. */
+/* Stop the listener after a failed accept. `arg` belongs to evhttp, and this function cannot get
+ * the struct httpd from it. So the function starts no timer. The timer `resume` always runs and
+ * starts the listener again. */
 static void on_accept_error(struct evconnlistener *listener, void *arg)
 {
 	(void)arg;
@@ -318,7 +319,8 @@ bool httpd_query(const struct httpd_request *r, const char *name, char *buf, siz
 /* --- routes ----------------------------------------------------------------------------------- */
 
 /* Return whether the Host of the request names this daemon. Also return true for a request without
- * a Host. Such a request cannot be an attack, because browsers always send a Host. */
+ * a Host: it cannot be an attack by DNS rebinding (http_host.h), because browsers always send a
+ * Host. */
 static bool is_for_us(const struct httpd *h, struct evhttp_request *req)
 {
 	const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(req);
@@ -487,7 +489,7 @@ void httpd_free(struct httpd *h)
 	if (!h)
 		return;
 	while ((r = LIST_FIRST(&h->waiting))) {
-		/* request_free removes r from the list, which the analyzer does not see */
+		/* the analyzer does not see that request_free removes r from the list */
 		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
 		detach(r);
 		request_free(r);

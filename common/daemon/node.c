@@ -1,6 +1,6 @@
 /* The common parts of bps-server and bps-agent: open the daemon, the membership and the data plane;
- * measure the network card; watch the data threads; report health. The data threads belong to the
- * program. Thread: the control loop's, which is the main thread. */
+ * measure the network card; watch the data threads; report health. bps-server and bps-agent
+ * themselves create the data threads. Thread: the control loop's, which is the main thread. */
 #include "common/daemon/node.h"
 
 #include <errno.h>
@@ -71,9 +71,9 @@ static int check_listen(const struct node *n, const struct node_opts *o, struct 
 	return check_address(o->listen.host, err);
 }
 
-/* Refuse an address of the scheduler that can never work, instead of trying to connect without end.
- * Accept a name that cannot be resolved now, because the name may later resolve to a loopback
- * address. */
+/* Without a cluster key, only a loopback address of the scheduler can work. Refuse another address
+ * at once, instead of trying to connect without end. Accept a name that cannot be resolved now,
+ * because the name may later resolve to a loopback address. */
 static int check_scheduler(const struct node *n, const struct node_opts *o, struct err_text *err)
 {
 	struct sockaddr_storage sa;

@@ -2,8 +2,8 @@
 #define BPS_COMMON_DAEMON_NODE_H
 /* The common parts of bps-server and bps-agent. A node combines a daemon (common/daemon/daemon.h),
  * a membership in the cluster (common/control/member.h), the network transport
- * (common/transport/net.h), and the settings of these parts. The data threads belong to the
- * program.
+ * (common/transport/net.h), and the settings of these parts. The programs create their data threads
+ * themselves.
  *
  * Thread: the control loop's, which is the main thread. */
 #include <jansson.h>

@@ -99,8 +99,8 @@ struct settings_spec {
 	 * 0: the program does not have this flag */
 	unsigned failpoints;
 	/* Check whether the values are consistent with each other. Each single value has already
-	 * been checked. values: the struct with the values of the rows. NULL: all combinations of
-	 * values are allowed. */
+	 * been checked. values: the struct with the values of the rows. If check is NULL, all
+	 * combinations of values are allowed. */
 	int (*check)(const void *values, struct err_text *err);
 };
 

@@ -2,7 +2,7 @@
 #define BPS_COMMON_DAEMON_SETTINGS_IMPL_H
 /* Internal declarations of common/daemon/settings.h, shared by its files.
  *
- *   settings.c       sources and their order, reread
+ *   settings.c       sources and their order, and reading the sources again
  *   settings_type.c  types: text to value and back
  *   settings_file.c  INI files
  *   settings_help.c  names, and the output to stdout */
@@ -28,8 +28,8 @@ struct settings_entry {
 struct settings {
 	const struct settings_spec *spec;
 	void *values; /* the program's struct with the values of the settings */
-	/* Values as they were read from the sources. In contrast to `values`, the program does not
-	 * change these values */
+	/* Values as they were read from the sources. The program may change `values`, but it does
+	 * not change `loaded` */
 	void *loaded;
 	/* Set by settings_reread: the values that settings_adopt will put in force */
 	void *effective;

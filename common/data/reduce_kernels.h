@@ -85,8 +85,8 @@ INLINE v_u32 select_u32(v_i32 mask, v_u32 yes, v_u32 no)
 /* u16_load reads 16-bit numbers and extends each number with zeros to 32 bits. u16_store truncates
  * 32-bit numbers to 16 bits and writes the results. f16_load reads f16 and converts to f32.
  * f16_store converts f32 to f16 and writes the results. Only these four functions, f32_any_nan and
- * f64_any_nan differ between the instruction sets: F16C and a branch on a vector have no portable
- * form, and gcc 12 widens vectors inefficiently. */
+ * f64_any_nan have a version for each instruction set. The f16 conversions of F16C and a branch on
+ * a vector have no portable form. gcc 12 widens 16-bit vectors inefficiently. */
 #if REDUCE_VEC_BYTES == 64
 INLINE v_u32 u16_load(const void *p)
 {
@@ -391,11 +391,11 @@ INLINE void put(enum dtype dtype, unsigned char *to, size_t at, vec v, uint32_t 
 		memcpy(to + at, &v, sizeof(v));
 }
 
-/* Fold all sources into acc. The first operand is src[0] if is_first, else acc. In each step, load
- * four registers of the first operand, fold the next n_more sources into the registers in order,
- * and store the registers with `put`. With one register instead of four, the loop over the sources
- * would take most of the time. acc may be src[0], because each step loads before storing. The
- * compiler can unroll the loop over the sources if n_more is a constant. */
+/* Fold all sources into acc. The first operand is src[0] if is_first, else acc. Each step loads
+ * four registers of the first operand, folds n_more other sources into the registers in order, and
+ * stores the registers with `put`. With one register per step instead of four, the overhead of the
+ * loop over the sources would take most of the time. acc may be src[0], because each step loads
+ * before it stores. The compiler can unroll the loop over the sources if n_more is a constant. */
 INLINE void fold_n(enum dtype dtype, enum op op, unsigned char *acc, const void *const *src,
 	size_t acc_bytes, bool is_first, unsigned n_more, uint32_t divisor)
 {

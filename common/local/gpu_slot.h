@@ -52,8 +52,8 @@ static inline void gpu_slot_poison(struct gpu_slot *s)
 		;
 }
 
-/* Mark the round as done, unless the slot is poisoned. Release: the sum must be written before the
- * field `done`. Partner: the wait of the trainer's stream. */
+/* Mark the round as done, unless the slot is poisoned. Release: pairs with the wait of the
+ * trainer's stream on the field `done`. The sum must be written before `done`. */
 static inline void gpu_slot_finish(struct gpu_slot *s, uint64_t round)
 {
 	uint64_t done = atomic_load_explicit(&s->done, memory_order_relaxed);

@@ -399,7 +399,8 @@ void local_frame_free(struct local_frame *f);
  * lost. */
 int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct err_text *err);
 /* Decode the next frame, as local_recv with timeout_ms 0 does, but leave the frame in the socket.
- * Descriptors are not received. To remove the frame, receive one byte with recv(2). */
+ * Descriptors are not received. To remove the frame, receive one byte with recv(2): the socket
+ * (SOCK_SEQPACKET) then discards the rest of the frame. */
 int local_peek(int sock, struct local_msg *ret, void **ret_mem, struct err_text *err);
 /* Decode the bytes of a frame. local_recv and the fuzz target call this function. */
 int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **ret_mem,

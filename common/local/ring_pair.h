@@ -90,7 +90,8 @@ enum ring_pair_to_executor {
 enum ring_pair_buffer { RING_PAIR_IN, RING_PAIR_OUT };
 /* Entries from the executor. */
 enum ring_pair_to_agent {
-	/* The in-buffers contain the contribution of a partition. x: round; y: partition */
+	/* The tensor's in-buffers contain this machine's contribution to a partition. x: round; y:
+	 * partition */
 	RING_PAIR_STAGED = 64,
 	RING_PAIR_DONE, /* the sum of a round is in the tensors of all trainers. x: round */
 	RING_PAIR_BAD,  /* the tensor is invalid. b: worker; x: error code (positive) */

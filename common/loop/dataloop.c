@@ -170,9 +170,9 @@ uint64_t dataloop_rest_ns(uint64_t last_ns, uint64_t quiet_ns)
 }
 
 /* Spin instead of sleeping, because a sleep costs a wake-up. Yield, so that the processes that send
- * the next message can run. If the yield takes long, another process needs the processor. Then stop
- * spinning for a while: the kernel prefers a thread that has just woken up to a thread that has
- * yielded. */
+ * the next message can run. If the yield takes long, another process needs the processor. Then
+ * sleep instead of spinning for a while, because the kernel runs a thread that has just woken up
+ * before a thread that has yielded. */
 static void spin(struct dataloop *l, uint64_t now_ns)
 {
 	uint64_t after;

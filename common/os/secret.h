@@ -18,8 +18,8 @@
 int secret_read(const char *path, const char *what, bool is_credential, void *ret_buf, size_t room,
 	struct err_text *err);
 
-/* Check whether secret_read would accept the file. A file below $CREDENTIALS_DIRECTORY is a
- * credential.
+/* Check whether secret_read would accept the file. The function applies the rules of is_credential
+ * to a file below $CREDENTIALS_DIRECTORY.
  * Errors: those of secret_read. */
 int secret_check(const char *path, const char *what, struct err_text *err);
 

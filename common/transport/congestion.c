@@ -93,7 +93,8 @@ int congestion_find(const char *wanted, char *ret, struct err_text *err)
 		fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
 	if (fd < 0)
 		return err_set(err, -errno, "cannot open a TCP socket: %s", strerror(errno));
-	/* If the kernel reports no default, no default needs a replacement */
+	/* If the kernel does not report its default, use an empty name. congestion_choose then
+	 * keeps the kernel's default, unless the settings name another congestion control. */
 	if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, system, &len))
 		*system = '\0';
 	name = congestion_choose(wanted, system, may_use, &fd, err);

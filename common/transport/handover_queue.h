@@ -10,8 +10,9 @@
 
 struct handover_queue {
 	pthread_mutex_t lock;
-	/* Number of items. The data thread may read n without the lock. After an outdated 0, the
-	 * thread still finds wake_fd readable, and takes the item in its next poll */
+	/* Number of items. The data thread may read n without the lock, so the thread may read 0
+	 * although an item was just pushed. Then the push makes wake_fd readable, and the thread
+	 * takes the item in its next poll. */
 	atomic_uint n;
 	unsigned head, max;
 	size_t item_bytes;

@@ -167,10 +167,10 @@ const char *net_check_ticket(
 		return "the peer is unknown, or a newer process has replaced it";
 	if (ticket_verify(buf, ret_key))
 		return "wrong key";
-	/* Do not check the ticket of a second channel for a replay. The count of this ticket may be
-	 * older than the window of struct replay, because many other connects may have begun since
-	 * the first channel. The data thread accepts this ticket only once, for the connection that
-	 * waits for its second channel (peer_conn_is_second). */
+	/* Do not check the ticket of a second channel for a replay. Many other connections may have
+	 * begun since the first channel. Then the count of this ticket may be older than the window
+	 * of struct replay, although the ticket is new. The data thread accepts this ticket only
+	 * once, for the connection that waits for its second channel (peer_conn_is_second). */
 	if (ret->channel == CHANNEL_OF_CONNECTING && replay_check(&n->replay, ret))
 		return "replayed ticket";
 	return FAILPOINT(NET_ACCEPT) ? "ordered by a failpoint" : NULL;

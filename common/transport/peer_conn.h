@@ -64,7 +64,7 @@ struct peer_xport {
 /* Fill in the fields of x, which must be zeroed. */
 void peer_xport_init(struct peer_xport *x, const struct xport_ops *ops,
 	const struct xport_events *ev, void *ctx, unsigned thread, struct peer_times times);
-/* Make the data thread poll x at at_ns at the latest. */
+/* Make the data thread poll x no later than at the time at_ns. */
 void peer_deadline(struct peer_xport *x, uint64_t at_ns);
 /* Implement fd, next_deadline and heard_ns of struct xport_ops. */
 int peer_fd(struct xport *x);
@@ -91,10 +91,10 @@ void peer_conn_doom(struct peer_conn *c, const char *fmt, ...)
 /* Log that the peer broke the protocol, and mark the connection as failed. */
 void peer_conn_broke_protocol(struct peer_conn *c, const char *what);
 /* Mark the connection as failed if its handshake exceeds the deadline or its peer is dead. Returns
- * whether the caller has to send a ping. A ping is due once after ping_ms without a byte from the
- * peer. A peer is dead when no byte arrived for dead_ms, and for dead_ms - ping_ms after the ping.
- * The time since the ping counts, because this process itself may have been stopped before the
- * ping. */
+ * whether the caller has to send a ping. If ping_ms pass without a byte from the peer, one ping is
+ * due. The peer is dead if two periods have both passed without a byte from it: dead_ms, and
+ * dead_ms - ping_ms since the ping. The second period is needed because this process may have been
+ * stopped before the ping. After such a stop, the peer still gets time to answer. */
 bool peer_conn_tick(struct peer_conn *c);
 
 static inline uint64_t peer_conn_nonce(const struct peer_conn *c, enum channel channel)

@@ -22,7 +22,7 @@
  *   - after down no callback has that connection as an argument;
  *   - peers only read the memory of a segment, and never write it;
  *   - once close has returned, or down has run, this side may overwrite the memory that it had
- *     offered. The peer discards each read of that memory that is still incomplete then. */
+ *     offered. The peer discards its incomplete reads of that memory. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -45,8 +45,8 @@ struct xport_read {
 	/* Copy without filling the CPU caches, because dst is not used soon
 	 * (common/data/copy_nontemporal.h) */
 	bool is_past_caches;
-	/* Set by the transport before read_done with status 0: crc is that of the bytes in dst,
-	 * computed while they arrived */
+	/* A transport that computes the CRC of the bytes in dst while they arrive sets has_crc and
+	 * crc before read_done. The CRC is valid only if the status of read_done is 0. */
 	bool has_crc;
 	uint32_t crc;
 	uint64_t offset;

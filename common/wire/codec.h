@@ -36,7 +36,7 @@ struct field {
 	/* Offset of the value in the struct; for a list: offset of the pointer to the items */
 	uint32_t offset;
 	uint32_t count_offset; /* offset of a list's uint32_t count */
-	/* Largest number of bytes of a string or blob, or of items of a list */
+	/* for a string or blob: maximum size in bytes; for a list: maximum number of items */
 	uint32_t max;
 	const struct layout *sub; /* layout of a list's items */
 };

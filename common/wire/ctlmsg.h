@@ -14,9 +14,10 @@
  *   DECLARE (agent)              PLAN (tensors, partitions' servers) | TENSOR_FAIL
  *   WORKER (agent)               JOB_END
  *   FAIL (any)                   JOB_END
- *   LEAVE                        LEFT     the partitions of the server have moved
+ *   LEAVE                        LEFT     to a server: its partitions have moved, or never will
  *   WHY (agent)                  WHY_TEXT
- *   REPORT (agent)               PROBE
+ *   REPORT (agent)               PROBE    REPORT answers PROBE
+ *   SEEN                         SIGHT    SEEN answers SIGHT
  *
  *   operator -> scheduler        scheduler -> operator
  *   STEER                        STEERED, then the connection is closed */

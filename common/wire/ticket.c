@@ -1,6 +1,6 @@
 /* Tickets and proofs of data connections: seal, parse, verify, and detect replays. The transports
- * send them; keys come from the scheduler. The functions keep no state of their own. Only one
- * thread may use a struct replay. */
+ * send the tickets and proofs. The scheduler gives out the keys. The functions keep no state of
+ * their own. Only one thread may use a struct replay. */
 #include "common/wire/ticket.h"
 
 #include <endian.h>

@@ -55,8 +55,8 @@ struct proof {
 };
 
 /* Numbers of the tickets received from one sender, as a sliding window: bit i of `window` stands
- * for number last - i. The window needs bounded memory and no clock. One instance may have several
- * senders, which have different tags. */
+ * for number last - i. The window needs bounded memory and does not depend on the time. Senders of
+ * the same instance and peer_id differ in the tag that is part of their nonces. */
 struct replay_peer {
 	uint64_t instance, window, used_at;
 	uint32_t peer_id, last;

@@ -124,10 +124,10 @@ size_t wire_size(const struct wire_msg *m);
  * wire_size(m). */
 size_t wire_encode(const struct wire_msg *m, void *buf);
 
-/* Decode the message at the start of buf (8-byte aligned). Returns its length (> 0), after which
- * the next message starts, or BPS_EPROTO, and err gets the text. Checks every length, flag,
- * reserved field and type; the core checks the meaning of numbers (job, round, ...). ret->payload
- * points into buf. Writes ret only on success. */
+/* Decode the message at the start of buf (8-byte aligned). Returns the length of the message (> 0).
+ * The next message starts after that length. Errors: BPS_EPROTO; err gets the text. Checks every
+ * length, flag, reserved field and type; the core checks the meaning of numbers (job, round, ...).
+ * ret->payload points into buf. Writes ret only on success. */
 int wire_decode(const void *buf, size_t n_bytes, struct wire_msg *ret, struct err_text *err);
 
 /* Make a message of the type, without tail or payload. Its job, tensor, part, pgen, round and

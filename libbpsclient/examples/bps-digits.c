@@ -89,8 +89,9 @@ static int parse_line(char *line, struct sample *s)
 	return 0;
 }
 
-/* Open the file of samples. path NULL: try the source tree, with the working directory at its top;
- * then the source tree and the installed file, relative to the program. */
+/* Open the file of samples. If path is NULL, try three places. The first place is in the source
+ * tree, if the working directory is the top of the tree. The other places are relative to the
+ * program: the file in the source tree, and the installed file. */
 static FILE *open_data(const char *path)
 {
 	static const char *const places[] = {"libbpsclient/examples/digits.csv",

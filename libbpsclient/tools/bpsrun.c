@@ -1,6 +1,6 @@
 /* bpsrun: start the workers of a job on this machine, and wait until they end. If no agent runs,
- * bpsrun starts private daemons for the job. One process with one loop: poll(2) over signals, and
- * the pidfds and output of the children.
+ * bpsrun starts private daemons for the job. bpsrun is one process with one loop, which calls
+ * poll(2) to wait for signals, for the end of children (pidfds), and for their output.
  *
  *   START ── READY (daemons are ready) ── RUN (trainers) ── STOP (TERM, later KILL) ── exit
  *
@@ -42,10 +42,10 @@ static void show_status(struct bpsrun *r)
 	child_stop_all(&c, 1, 0);
 }
 
-/* Set the job's token, without which no process can join the job. If the environment has a token,
- * use this token. Otherwise make a random token if the job runs on one node. A job on several nodes
- * gets no token, because bpsrun on the other nodes would not know a random token. Errors: -EINVAL,
- * -EIO. */
+/* Set the job's token. If a job has a token, no process can join the job without this token. If the
+ * environment has a token, use this token. Otherwise a job on one node gets a random token, and a
+ * job on several nodes gets none: bpsrun on the other nodes would not have the random token.
+ * Errors: -EINVAL, -EIO. */
 static int make_token(struct bpsrun *r)
 {
 	const char *given = getenv("BPS_JOB_TOKEN");

@@ -102,8 +102,8 @@ void output_tail(const struct bpsrun_child *c, int least);
 /* ---- child.c ---- */
 /* a string as an argument for exec, which does not write to it */
 #define ARG(s) ((char *)(uintptr_t)(s))
-/* A child may inherit descriptors besides stdin, stdout, stderr and sp->fds. The numbers of these
- * descriptors are below the sum of CHILD_FDS and sp->n_fds. */
+/* Besides stdin, stdout, stderr and sp->fds, a child may inherit other descriptors. The number of
+ * each such other descriptor is below CHILD_FDS + sp->n_fds. */
 #define CHILD_FDS 32
 struct spawn_plan {
 	char *const *argv;

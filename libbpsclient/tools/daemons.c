@@ -93,8 +93,9 @@ static void daemons_notify(
 	snprintf(ret, room, "%s/%s.notify", r->dir, c->name);
 }
 
-/* Create the pipe on which a daemon reports that it is ready. Its write end gets a number above
- * those of the n_fds descriptors that the daemon inherits. Errors: -errno. */
+/* Create the pipe on which a daemon reports that it is ready. The daemon inherits n_fds
+ * descriptors. The pipe's write end gets a number above the numbers of these descriptors. Errors:
+ * -errno. */
 static int ready_pipe(unsigned n_fds, int ret[2])
 {
 	int fd;

@@ -156,8 +156,8 @@ static bool has_trainers(const struct bpsrun *r)
 }
 
 /* Return whether an option or the environment lets the job continue when a machine is lost.
- * Trainers may also let the job continue in their own code. bpsrun does not see this choice, so the
- * first failure then stops all trainers of this node. */
+ * A trainer's own code may also make this choice. bpsrun does not see the choice of the code, so
+ * the first failure then stops all trainers of this node. */
 static bool may_shrink(const struct bpsrun *r)
 {
 	const char *env = getenv("BPS_ON_AGENT_LOSS"), *elastic = getenv("BPS_ELASTIC");

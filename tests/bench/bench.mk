@@ -1,4 +1,4 @@
-# bps-probe measures the parts of a push_pull (tests/bench/probe), for the bars of tests/bench/bars.
+# bps-probe (tests/bench/probe) measures the parts of a push_pull. tests/bench/bars runs bps-probe.
 PROBE	:= $(call src,tests/bench/probe/*.c)
 PROBEBIN := $(B)/tests/bps-probe
 # The plain loop, with which sums are compared, may use all instructions of this machine.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure what a call of bps.tensorflow and of bps.jax costs beside the same exchange by the core.
+"""Compare the cost of a call of bps.tensorflow or bps.jax with the same exchange by the core.
 
     tests/bench/frontend_calls.py BUILD-FOLDER [--only FRAMEWORKS] [--rounds R] [--calls C]
         [--out FILE]
@@ -30,10 +30,10 @@ import page
 from page import row
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = (161, 1000)  # tensors, and elements of f32 of each
+SMALL = (161, 1000)  # number of tensors, and number of f32 elements in each tensor
 LARGE = (1, 25_000_000)
-# For each framework: largest microseconds per small tensor, largest milliseconds that it adds to
-# the core's exchange of the large tensor.
+# For each framework: the largest number of microseconds per small tensor, and the largest number of
+# milliseconds that the framework adds to the core's exchange of the large tensor.
 BARS = {"tensorflow": (50, 10), "jax": (25, 10)}
 
 

@@ -140,10 +140,10 @@ def busy_s():
 class Processes:
     """Programs on hosts: programs that measure and end, and daemons.
 
-    priority: "rt" runs all these programs, including daemons, before other programs. "nice" gives
-    them nearly all processor time under the normal scheduler. None changes nothing. With more busy
-    threads than processors, "rt" distorts the result: threads that spin, such as Gloo's, keep other
-    threads from running.
+    priority: "rt" gives all these programs, including daemons, a real-time priority, which is
+    above that of other programs. "nice" gives them nearly all processor time under the normal
+    scheduler. None changes nothing. With more busy threads than processors, "rt" distorts the
+    result: threads that spin, such as Gloo's, keep other threads from running.
     """
 
     PRIORITIES = {"rt": ["chrt", "-f", "10"], "nice": ["nice", "-n", "-20"], None: []}

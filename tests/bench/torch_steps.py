@@ -158,9 +158,9 @@ def steps_of_forms(args: argparse.Namespace, counts: list[int], group: Any) -> I
 
 
 def steps_of_overlap(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[Any]:
-    """For each round, yield the duration of a step whose layers sleep, in seconds.
+    """For each round, yield the median duration in seconds of a step of each form.
 
-    The step is measured with and without cross_barrier.
+    The layers of the models sleep to simulate computation. The form "cross" uses cross_barrier.
     """
     import bps.torch
 

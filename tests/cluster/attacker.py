@@ -24,7 +24,8 @@ HELD_MAX = 500
 def no_matter(do):
     """Run an action and ignore its errors.
 
-    An error is normal: the agent may drop the attacker, or read holes in the attacker's memory.
+    Errors are normal. The agent may close the attacker's connection. The attacker may also read
+    zeros from pages that it has punched out of the shared memory.
     """
     try:
         return do()

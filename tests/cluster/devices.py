@@ -269,7 +269,7 @@ def device_until_failure(n_elems, die_rank=None, after=3, started=None, absent_r
             t.wait_stream(device.stream)
             got = device.read(
                 address, n_elems, np.int64
-            )  # the stream reads after the wait, so a wait without end would block this call
+            )  # the stream reads after its wait, so this call would block if the wait never ended
             t.wait()
             assert np.all(got == r * job.size)
             if started and r == after:
@@ -449,8 +449,9 @@ def device_late(late_rank):
 def device_late_open(late_rank, go, told):
     """Let rank late_rank call bps_gpu_open only after the other rank's call has failed.
 
-    The first call of the other rank times out. With CUDA the first call fails at once, because the
-    process has no context yet. The other rank calls bps_gpu_open again, and then rounds work.
+    With back-end `host`, the other rank's first call times out. With CUDA this call fails at once,
+    because the other rank's process has no context yet. The other rank then calls bps_gpu_open
+    again, and rounds work.
     """
     with bps.open(open_timeout=3) as job:
         said = None
@@ -470,7 +471,7 @@ def device_late_open(late_rank, go, told):
 
 
 def device_given_up(go):
-    """Call bps_gpu_open only at rank 0 until it times out. Let rank 2 reach a barrier late."""
+    """Call bps_gpu_open only at rank 0, so that it times out. Let rank 2 reach a barrier late."""
     with bps.open(open_timeout=2) as job:
         said = outcome(job.gpu_open) if job.rank == 0 else None
         at = None

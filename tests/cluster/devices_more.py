@@ -125,7 +125,10 @@ def gpu_no_context_then_again(d):
 
 
 def cu_prop(ordinal):
-    """Return a CUmemAllocationProp for pinned memory with a file descriptor on this device."""
+    """Return a CUmemAllocationProp for pinned memory on the device `ordinal`.
+
+    The memory can be exported as a file descriptor.
+    """
 
     class Prop(ctypes.Structure):
         _fields_ = [

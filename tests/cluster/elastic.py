@@ -6,7 +6,8 @@ WINDOW = ["--agent-window", "500ms", "--agent-dead", "1500ms"]
 def agreed(results):
     """Check that all workers received the same sums in every round.
 
-    Returns for each round the masks of the ranks whose contributions are in the sums.
+    Return, for each round, the sorted list of the different masks of its sums. Bit i of a mask is
+    set if the sum has the contribution of rank i.
     """
     for r in results[1:]:
         assert r["rounds"] == results[0]["rounds"]

@@ -16,8 +16,8 @@ def frontend_collectives():
     rt = _core.runtime()
     rank, size = rt.job.rank, rt.job.size
     total = 0.0
-    # In the second step the unnamed array gets a slot of its own size. The third step reuses this
-    # slot.
+    # Step 0 sends the unnamed array in pieces. Step 1 sends the array in a new slot of the array's
+    # size, and step 2 reuses this slot.
     for step in range(3):
         for name in (None, "named"):
             x = np.full(40_000, rank + step, "f4")

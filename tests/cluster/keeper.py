@@ -16,7 +16,9 @@ import time
 
 from cluster import DEADLINE_S, Daemon
 
-FIRST_FD = 500  # lowest number of the manager's copies, above all descriptors of the daemon
+# The manager's copies of descriptors have numbers from FIRST_FD on. The descriptors of the daemon
+# have lower numbers.
+FIRST_FD = 500
 RESTART_S = 0.1  # default of systemd's setting RestartSec=
 
 

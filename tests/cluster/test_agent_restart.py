@@ -296,7 +296,7 @@ def test_agent_that_restarts_without_scheduler_goes_on_without_servers(cluster):
 
 
 def test_restarted_agent_takes_no_other_scheduler(cluster):
-    """An agent that restarts while it has jobs still accepts only their scheduler (rule C8)."""
+    """A restarted agent that has jobs accepts only the scheduler of these jobs (rule C8)."""
     other = kept_cluster(cluster, agents=0, servers=1)
     c = kept_cluster(cluster)
     scheduler_stays(c)
@@ -343,7 +343,7 @@ def test_manager_that_stops_reading_gets_kept_descriptors_later(cluster):
     for job in jobs:
         job.goes_on(10)
     assert "accepted all waiting descriptors" not in a.log.read_text()
-    jobs[1].finish()  # the manager has not read the agent's newer messages
+    jobs[1].finish()  # the job ends while the manager reads no messages
     a.stand_still(False)
     c.wait_for(
         "the manager keeps all descriptors",

@@ -112,7 +112,7 @@ def test_five_hundred_silent_strangers_on_each_port_take_no_descriptor_for_long(
     def has_met_them():
         try:
             return "bps_server_silent_strangers_total 0\n" not in c.servers[0].get("/metrics")
-        except OSError:  # the daemon closed this request for a newer connection
+        except OSError:  # the server closed this connection to make room for a newer one
             return False
 
     with contextlib.ExitStack() as held:

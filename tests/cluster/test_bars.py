@@ -63,8 +63,9 @@ def test_limit_of_processors_is_cores_over_the_costs_of_a_push_pull(bars_module)
         "sum 8": {"results": [{"dtype": "f16", "ours_gbs": 1}, {"dtype": "f32", "ours_gbs": 10}]},
     }
     most, parts = bars_module.limit(turn, 2, 8)
-    # 2 agents exchange 4 GB over sockets. CRCs are computed for 7 GB: 2 GB at each end of the push,
-    # 1 GB for the sum, and 2 GB at arrival.
+    # For 1 GB per worker, 2 agents exchange 4 GB over sockets. CRCs are computed for 7 GB. The
+    # agents compute them for 2 GB of contributions and 2 GB of received sums. The servers compute
+    # them for 2 GB of received contributions and 1 GB of sums.
     assert most == pytest.approx(2 / (4 * 0.3 + 0.1 + 7 * 0.05))
     assert parts["crc s/GB"] == pytest.approx(0.35)
 

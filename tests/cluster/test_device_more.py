@@ -494,7 +494,7 @@ def test_an_executor_that_hangs_when_its_agent_is_gone_ends_itself(cluster):
     ],
 )
 def test_job_takes_the_route_that_bpsctl_shows(cluster, tmp_path, machine, links, workers, want):
-    """The executor also uses the agent's setting `sysfs`, and so the route that bpsctl shows."""
+    """The executor uses the agent's setting `sysfs`, so jobs take the route that bpsctl shows."""
     make(tmp_path / "m", machine)
     env = {"FAKE_CUDA_LINKS": links, **fakes(machine)}
     r = Rig(
@@ -649,8 +649,8 @@ def test_every_failure_in_an_executor_ends_with_a_sentence(cluster, fault):
 def check_went_on(r, started, n_rounds):
     """Check a job on three machines with two workers each. Machine 1 has lost its GPUs.
 
-    The workers of machine 1 must get an error. The other workers must do n_rounds rounds, the last
-    of them without machine 1. Return the results of all workers.
+    The workers of machine 1 must get an error. The other workers must do n_rounds rounds.
+    In their last round, machine 1 must not take part. Return the results of all workers.
     """
     results = r.c.finish(started)
     for rank, x in enumerate(results):

@@ -68,7 +68,7 @@ class Relay:
                 b.sendall(data)
         except OSError:
             pass
-        self.is_open.wait()  # pass on the end of the connection only while the relay is open
+        self.is_open.wait()  # a blocked relay does not close connections either
         for s in (a, b):
             s.close()
 
@@ -117,7 +117,8 @@ def test_agent_cut_off_only_from_the_scheduler_keeps_its_job(cluster):
         stop.touch()
         c.finish(started)
         assert "a1: suspect -> down" not in c.scheduler.log.read_text()
-        # An agent from which neither the scheduler nor a server receives anything is declared dead.
+        # The scheduler declares an agent dead if neither the scheduler nor a server receives
+        # anything from the agent.
         a.kill(signal.SIGSTOP)
         c.wait_for(
             "agent a1 is declared dead",
@@ -151,8 +152,8 @@ def test_lost_state_of_the_scheduler_ends_jobs_with_that_reason(cluster):
         d.kill(signal.SIGCONT)
     r = c.finish(started[:1])[0]
     assert r["code"] == bps.EJOB_FAILED and "lost its state" in r["text"], r
-    # The new scheduler has lost its state, so each member gets another id, and its daemon ends.
-    # Restart the daemons.
+    # The new scheduler has no state, so it assigns another id to each server and agent. A daemon
+    # that gets another id ends. Restart these daemons.
     for d in [*c.servers, *c.agents]:
         d.process.wait(DEADLINE_S)
         d.start()

@@ -24,14 +24,14 @@ from test_hangs import frozen_thread
 
 SHIPPED = ROOT / "systemd" / "prometheus"
 PROMTOOL = shutil.which("promtool")
-# Longest time from the cause to the report: 10 s, or more if BPS_TEST_DEADLINE_S is set or with a
-# sanitizer.
+# Longest time from the cause to the report: by default 10 s, and 20 s with a sanitizer.
+# BPS_TEST_DEADLINE_S sets DEADLINE_S to another value.
 WITHIN_S = DEADLINE_S / 3
 CRITICAL = {"STATE_NOT_DURABLE", "NO_SERVER"}
 OF_MEMBERS = {
     "SCHEDULER_UNREACHABLE",
     "ISOLATED",
-}  # problems that only a daemon itself reports, because it has no scheduler
+}  # problems that a server or an agent itself reports, because it is not connected to a scheduler
 
 
 def healthz(daemon):
@@ -202,7 +202,8 @@ def server_slow(cluster):
 
 @contextlib.contextmanager
 def master_key(cluster):
-    """Start a server with its own key, and a server with the master key, which is the problem."""
+    """Start a server with its own key, and a second server with the master key. The second server
+    causes MASTER_KEY."""
     with tempfile.TemporaryDirectory() as folder:
         master = new_key(Path(folder) / "cluster.key", "key", "new")
         c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])

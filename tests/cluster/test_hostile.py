@@ -104,7 +104,8 @@ def test_many_descriptors_that_block_when_closed_keep_nothing_open(cluster, when
     still_serves(c)
     c.wait_for("the agent has no trainers", lambda: c.agents[0].status()["trainers"] == 0)
     before = footprint(c.agents[0])
-    # Use more sockets than the agent has threads that close sockets.
+    # The agent closes sockets on a pool of threads. The number of these sockets exceeds the number
+    # of threads in the pool.
     pairs = [lingering_socket() for _ in range(8)]
     t = Raw(c.agents[0])
     c.agents[0].kill(signal.SIGSTOP)

@@ -217,7 +217,7 @@ def test_tensors_are_limited_and_another_user_goes_on(cluster, setting, jobs):
     code, text, _ = trainers[0].declare(("more", F32, 4))[0]
     assert code == -bps.EQUOTA and "has 16 of 16 tensors" in text and setting in text, text
     c.wait_for("the agent counts the refusal", lambda: refused(c, setting[2:]) == 1)
-    # The worker declares a tensor of the job with another size.
+    # The worker declares the job's tensor t0 again, with a different size.
     assert trainers[0].declare(("t0", F32, 5))[0][0] == -bps.EMISMATCH
     goes_on(c, BOB)
     for t in trainers:

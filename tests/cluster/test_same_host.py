@@ -256,7 +256,7 @@ def test_strangers_at_the_socket_get_nothing_and_delay_no_job(cluster, meeting):
     metrics = c.servers[0].get("/metrics")
     assert int(re.search(r"^bps_same_host_refused_total (\d+)", metrics, re.M)[1]) >= 4
     until = time.monotonic() + 10
-    for s in held:  # the server must also close silent connections
+    for s in held:  # the server must also close the connections that sent nothing
         s.settimeout(max(0.1, until - time.monotonic()))
         while s.recv(100):
             pass

@@ -156,7 +156,7 @@ def test_muted_problem_leaves_health_and_exit_code_and_comes_back(cluster):
     assert p.returncode == 1 and "! SERVER_DOWN" in p.stdout, p.stdout
     assert (
         sum("mute SERVER_DOWN" in text for kind, text in c.events() if kind == "steer") == 2
-    )  # lines of both scheduler processes
+    )  # one line from each of the two scheduler processes
 
 
 def test_what_cannot_be_muted_is_refused(cluster):

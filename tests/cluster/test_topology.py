@@ -108,7 +108,7 @@ def test_the_executor_tells_what_only_the_driver_knows(cluster, tmp_path):
     c = cluster(agents=0, servers=1)
     make(
         tmp_path / "m", "two-switches-both"
-    )  # four GPUs of this machine have the addresses of the fake driver's GPUs
+    )  # four of the GPUs in "two-switches-both" have the fake driver's PCI addresses
     c.env.update(LD_LIBRARY_PATH=str(FAKE), FAKE_CUDA_GPUS="4", FAKE_CUDA_LINKS="nvlink")
     c.add_agent(0, "--sysfs", tmp_path / "m")
     c.wait_for("the executor has answered", lambda: "from executor" in ask(c, 0).stdout)

@@ -80,7 +80,8 @@ def test_server_with_a_slow_card_gets_less_once_its_speed_is_measured(cluster):
     later = c.steady(n_elems=500000).wait_rounds(1)
     later.stop()
     job.wait_rounds(3).stop()
-    assert 0.25 <= share_of_slow(c) < 0.4 or not share_of_slow(c)  # 0 when all jobs have ended
+    # The share is 0 when all jobs have ended.
+    assert 0.25 <= share_of_slow(c) < 0.4 or not share_of_slow(c)
 
 
 @pytest.mark.alone

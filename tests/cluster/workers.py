@@ -77,9 +77,11 @@ def rounds(
 def averages(n_elems, n_rounds=None, stop=None, progress=None, victim=None, at=None, **options):
     """Run rounds of integers over their full range: two averages, then a sum, repeatedly.
 
-    The job ends after n_rounds, or in the round in which a rank finds the file `stop`. If options
-    are given, the contribution of one worker may be missing in an element. In round `at` rank
-    `victim` kills itself. Return digests of the outputs.
+    The job ends after n_rounds, or in the round in which a rank finds the file `stop`. In round
+    `at` rank `victim` kills itself. Return digests of the outputs.
+
+    options: options of bps.open with which a round may complete without one worker. If options
+    are given, each element of an output may lack the contribution of one worker.
     """
     digests, job, r, over = [], bps.open(**options), 0, False
     tensors = job.declare_group([(d, d, n_elems) for d in ref.INT])
@@ -814,7 +816,7 @@ def growing(
     digest, and for each step the ranks whose contributions are in its sum.
     """
     job, first, seen = None, 0, {}
-    # the step's number, whether the job is over, the weights
+    # state[0]: the step's number; state[1]: 1 if the job is over, else 0; the rest: the weights
     state = np.zeros(n_elems + 2, np.int64)
     try:
         job = bps.open(**options)
@@ -1053,7 +1055,8 @@ def orphan(n_elems, lost, victim, n_rounds, has_gpu=False):
     """Run rounds. In round n_rounds the test kills the agent or the executor of the victim.
 
     After the error the victim writes to its input, which is allowed. Then the other ranks submit
-    round n_rounds. Return the code of the error, or 0 and whether the sum was right.
+    round n_rounds. Return [code of the error, None] if an error occurred. Otherwise return
+    [0, whether the last sum was right].
     """
     job = bps.open()
     if has_gpu:

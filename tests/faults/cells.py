@@ -2,8 +2,8 @@
 
 A cell is a test whose docstring starts with "FM-<process>-<fault>: <sentence>". It checks the
 outcome (exact sums, or one clear error that names the culprit), and that a time is within its
-bound. Each measurement is a line on stdout. Each pass of a cell is a line of JSON in the file that
-BPS_MATRIX_RECORDS names.
+bound. Each measurement is a line on stdout. A pass is one run of a cell. Each pass adds a line of
+JSON to the file that BPS_MATRIX_RECORDS names.
 
 The bounds are those of docs/reference/detection.md, for a machine with a processor to spare.
 BPS_BOUND_SLACK multiplies them: 3 in make test, where only the outcome counts, and 1 in make
@@ -36,7 +36,7 @@ PATIENCE = (
 LATE_S, HOPS = (
     0.05,
     5,
-)  # LATE_S: delay of a disturbed cell. HOPS: number of such delays that one time may include.
+)  # LATE_S: longer delays disturb a cell. HOPS: number of delays that a measured time may include.
 SLACK = float(os.environ.get("BPS_BOUND_SLACK", "3"))
 
 

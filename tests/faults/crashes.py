@@ -31,7 +31,7 @@ sys.path[:0] = [
 ]
 
 AT_ONCE = 4
-POINTS = {  # failpoints, each with the largest number of passes before the crash
+POINTS = {  # failpoint: how often a trainer may pass the failpoint before it crashes there
     "client.connect": 0,
     "client.hello.sent": 0,
     "client.joined": 0,

@@ -349,18 +349,22 @@ class LabCluster(Cluster):
         )
 
     def steady(self, workers=2, placement=None, **args):
-        """Start a job, at low priority, that runs until it is stopped."""
+        """Start a job that runs until it is stopped.
+
+        By default, the job pauses 10 ms after each round.
+        """
         self.jobs.append(Steady(self, workers, placement, {"pause": 0.01, **args}))
         return self.jobs[-1]
 
     def said(self, has_failed):
-        """Return the logs and screens to keep if the cell fails."""
+        """Return the cluster's logs, and the output of bpsctl if the cell has failed."""
         return Said(self, has_failed)
 
     def close(self):
         for (
             d
-            # a failed cell may leave a daemon stopped or hung, so kill it if it has failpoints
+            # After a failed cell, a daemon may be stopped or hung. So kill each daemon that still
+            # runs and whose failpoints were set.
         ) in self.daemons:
             if d.process.poll() is None and d.conf.read_text():
                 d.process.kill()

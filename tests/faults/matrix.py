@@ -225,7 +225,10 @@ def failure(cell, why, log):
 
 
 def in_batches(cells, known, repeat, batch_s):
-    """Return batches of cells, one repetition after the other. The longest cells come first."""
+    """Return batches of cells. The batches of one repetition precede those of the next one.
+
+    Within a repetition, the longest cells come first.
+    """
     batches = []
     missing = {c["test"]: max(0, repeat - known[c["cell"]].n_done()) for c in cells}
     for i in range(max(missing.values(), default=0)):

@@ -3,12 +3,12 @@
 
     tests/faults/noticed.py BUILD --kills 300
 
-The program sends kill -9 300 times: a third each to servers, agents and trainers. It compares the
-p99 of the times until the crash is noticed with 100 ms. A server's crash is noticed when the
-scheduler and both agents have logged that their connections to the server are down. An agent's
-crash is noticed when the scheduler has logged that its connection to the agent is down. A trainer's
-crash is noticed when a call of another trainer of the job has ended with an error that names the
-killed trainer. Exit status 1: the p99 is longer than 100 ms.
+The program sends kill -9 300 times: a third each to servers, agents and trainers. For each kill it
+measures the time until the crash is noticed. The p99 of these times must not exceed 100 ms. A
+server's crash is noticed when the scheduler and both agents have logged that their connections to
+the server are down. An agent's crash is noticed when the scheduler has logged that its connection
+to the agent is down. A trainer's crash is noticed when a call of another trainer of the job has
+ended with an error that names the killed trainer. Exit status 1: the p99 is longer than 100 ms.
 """
 
 import argparse
@@ -34,7 +34,7 @@ LINE = re.compile(r"^<\d>(\S+Z) (.*)$", re.M)
 
 
 def logged(daemon, pattern, skip):
-    """Return the time of the first line after `skip` bytes of the log that matches, or None."""
+    """Return the time of the first matching line after byte `skip` of the log, or None."""
     for when, text in LINE.findall(daemon.log.read_text()[skip:]):
         if re.search(pattern, text):
             return datetime.datetime.fromisoformat(when.replace("Z", "+00:00")).timestamp()
@@ -66,7 +66,7 @@ class Kills:
         d.process.wait()
         d.start_again()
         self.c.wait_for("all members are up", self.is_whole)
-        return max(seconds, 0.0)  # the log has whole milliseconds, so this may be negative
+        return max(seconds, 0.0)  # log times are whole ms, so seconds may be below 0
 
     def server(self):
         if self.job is None or self.job.has_failed():

@@ -46,7 +46,8 @@ def test_agent_that_does_not_come_back_is_named(faulty, cell):
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
     c.agents[1].kill()
-    (own,) = job.errors([1])  # the trainer gets no signal: its mapped memory still exists
+    # The trainer ends with an error, not with a signal, because its mapped memory still exists.
+    (own,) = job.errors([1])
     assert own["code"] in (bps.ENOAGENT, bps.EAGENT_LOST), own
     cell.within("error at its own trainer", own["failed_at"] - at, 1)
     lost_agent_is_named(cell, job, at, WINDOW_S + 0.5)
@@ -144,8 +145,8 @@ def test_agent_that_is_cut_off_is_given_up(faulty, cell, lab, how):
 def test_agent_that_reaches_no_peer_fails_its_trainers_calls(faulty, cell, lab):
     """FM-A-isolated: the agent reaches no peer, but is not yet declared dead.
 
-    After 10 s, calls of the agent's trainers fail with this reason. The job goes on when the agent
-    is connected again.
+    After 10 s, calls of the agent's trainer fail, and the error states that the agent receives
+    nothing. Then the network is repaired, and the job's other trainer must get an error too.
     """
     c = faulty(lab=lab, scheduler_args=["--agent-dead", "60s"])
     job = c.steady(2, timeout=60).wait_rounds()
@@ -270,7 +271,7 @@ def test_job_that_may_shrink_goes_on_without_a_lost_machine(faulty, cell, how):
     assert [r["code"] for r in results] == [0, 0], results
     bound = (
         WINDOW_S + 0.5 if how == "kill9" else MUST_SEE_S
-    )  # an agent that was killed may return within its window
+    )  # the scheduler waits --agent-window for the return of a killed agent
     cell.within(
         "stall", max(r["longest"] for r in results if r["longest_at"] + r["longest"] > at), bound
     )

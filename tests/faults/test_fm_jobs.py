@@ -99,7 +99,7 @@ def test_newcomer_that_is_lost_delays_no_other(faulty, cell, when):
     if when == "waiting":
         c.wait_for("the newcomer's place is free", lambda: job_of(c).get("newcomers") == 0)
         cell.within("its place is free", time.monotonic() - at, 1)
-    n = let_in()  # the job may have admitted the newcomer just before
+    n = let_in()  # the job may have admitted the newcomer just before the newcomer was killed
     if n:
         c.wait_for(
             "the job goes on without agent a2",

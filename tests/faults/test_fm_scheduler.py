@@ -70,7 +70,8 @@ def test_scheduler_that_hangs_is_not_noticed(faulty, cell, how):
 def test_scheduler_without_memory_is_not_noticed(faulty, cell):
     """FM-H-oom: the kernel kills the scheduler, which exceeds its memory limit.
 
-    The limit is 2 MiB above the scheduler's use before tensors are declared.
+    The scheduler enters a memory group with a limit of 2 MiB. Memory that it allocated before is
+    not counted. The tensors that are declared afterwards exceed the limit.
     """
     cgroup = memory_cgroup(f"bps-{os.getpid()}", 1 << 30)
     if not cgroup:
@@ -134,8 +135,8 @@ def test_scheduler_that_is_cut_off_is_not_noticed(faulty, cell, lab, how):
 def test_connections_of_the_scheduler_that_are_reset_are_opened_again(faulty, cell, lab):
     """FM-H-rst: every control connection is reset, repeatedly. No member is declared dead.
 
-    Each reset happens when all members have been connected for over a second. So the members
-    reconnect at once.
+    Each reset happens when all members have been connected for over a second (STABLE_MS in
+    common/control/ctlclient.c). After such a connection a member reconnects without a pause.
     """
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()

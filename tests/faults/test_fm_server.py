@@ -19,7 +19,10 @@ STAY = 20
 
 @pytest.mark.quick
 def test_killed_server_is_replaced(faulty, cell):
-    """FM-S-kill9: the server is killed and not restarted. Its partitions move after its window."""
+    """FM-S-kill9: the server is killed and not restarted.
+
+    The scheduler moves the server's partitions after --server-window.
+    """
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()

@@ -38,7 +38,7 @@ def notice(c, cell, daemon, lab, how):
 def test_server_is_declared_dead_within_short_limits(faulty, cell, lab, how):
     """FM-S-tuned: the server hangs, its link is down, or packets are lost.
 
-    The server's partitions move within the time of the settings, and no round is lost.
+    The server is declared dead within NOTICED_S. Its partitions move, and no round is lost.
     """
     c = faulty(lab=lab, scheduler_args=QUICK)
     job = c.steady(2).wait_rounds()
@@ -50,7 +50,7 @@ def test_server_is_declared_dead_within_short_limits(faulty, cell, lab, how):
 def test_agent_is_declared_dead_within_short_limits(faulty, cell, lab, how):
     """FM-A-tuned: the agent hangs, its link is down, or packets are lost.
 
-    The agent is declared dead within the time of the settings. Other jobs go on.
+    The agent is declared dead within NOTICED_S. Other jobs go on.
     """
     c = faulty(lab=lab, scheduler_args=QUICK)
     job = c.steady(1, placement=[0]).wait_rounds()

@@ -15,7 +15,11 @@ GRACE_S = 10  # a restarted scheduler declares no member dead for this number of
 
 
 def lose(c, what):
-    """Kill a daemon. Return a function that starts the daemon again, or that does nothing."""
+    """Kill a daemon. Return a function that starts the daemon again.
+
+    The function does nothing for an agent, which the service manager restarts, and for a daemon
+    that must stay away.
+    """
     kind, _, more = what.partition("-")
     d = {
         "agent": c.agents[1],

@@ -3,10 +3,11 @@
 
     tests/frontends/environment.py LIST FOLDER
 
-LIST is a file of pinned requirements. The environment is a folder below FOLDER whose name is a hash
-of the list, so it is made only once. PyTorch's index only has builds for CUDA, which depend on
-gigabytes of CUDA packages. These packages are left out. One small library takes their place: all
-functions that PyTorch's libraries need report that there is no device.
+LIST is a file of pinned requirements. The environment is a folder below FOLDER. The folder's name
+is a hash of the list, of this script and of Python's version. So the environment is made again only
+when one of them changes. PyTorch's index only has builds for CUDA, which depend on gigabytes of
+CUDA packages. These packages are left out. One small library takes their place: all functions that
+PyTorch's libraries need report that there is no device.
 """
 
 import collections

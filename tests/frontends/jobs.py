@@ -1,4 +1,4 @@
-"""Small jobs that a test starts on the agent of its own job."""
+"""Start small jobs for a test that itself runs as a job. The small jobs use the same agent."""
 
 import itertools
 import os

@@ -76,7 +76,8 @@ FRONTENDS = {
         "frameworks": ALONE,
     },
 }
-# Environment variables for the clusters of one part, or of all parts of a list.
+# Additional environment variables of the test runs. A key is the name of a part, or of a list of
+# requirements. The variables of a list apply to all of its parts.
 ENVIRONMENTS = {
     "gpu": {"BPS_GPU": "host"},
     "tensorflow": {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"},

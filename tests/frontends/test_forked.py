@@ -1,4 +1,4 @@
-"""Forked processes, such as the workers of data loaders: they leave the parent's job alone.
+"""Forked processes, such as the workers of data loaders, do not affect the parent's job.
 
 Each test starts a job of two workers.
 """
@@ -25,8 +25,8 @@ def run(script, folder, n=2):
 
 
 # Python code for workers. in_child() runs a function in a forked child, and returns the function's
-# result as a string. meet() waits until both workers have called it with the same name, without the
-# help of the job.
+# result as a string. meet() waits until both workers have called meet() with the same name. It
+# synchronizes the workers through a named pipe instead of the job.
 HELPERS = """
 import os, sys, threading
 import numpy as np

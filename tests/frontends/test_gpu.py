@@ -1,7 +1,7 @@
 """Gradients in device memory. The executor uses host memory in place of GPU memory (BPS_GPU=host).
 
-Only the address space differs from a GPU. The executor allocates the buckets, results replace the
-values in place, and PyTorch's tensors are on device cpu.
+The only difference from a GPU is the address space of the memory. The executor allocates the
+buckets, results replace the values in place, and PyTorch's tensors are on device cpu.
 """
 
 import os
@@ -18,7 +18,7 @@ IS_ALONE = os.environ.get("BPS_SIZE") == "1"
 
 
 class PlainMemory:
-    """The executor's memory: plain host memory in place of GPU memory."""
+    """Access to the executor's memory, which is plain host memory in place of GPU memory."""
 
     @staticmethod
     def open(job: Job, device: torch.device) -> None:

@@ -130,8 +130,8 @@ def train(state):
         state.commit()
 """,
 }
-# Scripts that sum the number 1 over the workers, with a call that is compiled where the framework
-# compiles calls.
+# Beginnings of scripts: total() sums the number 1 over the workers. For frameworks that compile
+# functions (tf.function, jax.jit), total() calls a compiled function.
 SUMS = {
     "tensorflow": """
 import tensorflow as tf
@@ -252,7 +252,8 @@ def test_a_job_is_suspended_and_resumed_with_fewer_workers(framework):
         assert wanted in output, output
 
 
-# The first calls have not ended when suspend() is called. The workers divide the arrays of 6 rows.
+# When a worker calls suspend(), its earlier calls of step() have not ended. reducescatter divides
+# the 6 rows of the sum among the workers.
 JAX_SUSPEND = """
 import jax, jax.numpy as jnp
 import bps.jax as bps

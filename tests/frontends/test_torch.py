@@ -1048,7 +1048,7 @@ def test_gradients_can_be_clipped_with_cross_barrier():
 
 
 def test_a_parameter_that_no_forward_waits_for_is_an_error():
-    # the program never calls forward of this module itself
+    # The program uses the parameters directly, and never calls forward of this module.
     model = torch.nn.ModuleList([torch.nn.Linear(2, 2)])
     optimizer = bps.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), cross_barrier=True

@@ -24,7 +24,7 @@ with bps.open() as job:
     job.barrier()
     print("worker", job.rank, "of", job.size, "of release", bps.version())
 """
-# import torch must not import bps.torch.
+# Check that the statement "import torch" does not import bps.torch.
 BACK_END = """
 import os, sys, torch
 assert not [name for name in sys.modules if name.startswith("bps.torch")]
@@ -35,7 +35,8 @@ torch.distributed.all_reduce(x)
 print("sum", x.item(), flush=True)
 torch.distributed.destroy_process_group()
 """
-# PyTorch from 2.5 to 2.13 calls the package's entry point at the end of its import.
+# PyTorch 2.5 to 2.13 calls the entry point of the package bps at the end of "import torch".
+# The script repeats that call under the version number 2.13.0.
 AUTOLOAD = """
 import torch
 torch.__version__ = torch.torch_version.TorchVersion("2.13.0")

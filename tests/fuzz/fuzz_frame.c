@@ -1,5 +1,5 @@
-/* Frames of the control channel. However a stream of bytes is split into pieces, the frames must be
- * the same. */
+/* Frames of the control channel. The frames in a stream of bytes must not depend on how the stream
+ * is split into pieces. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

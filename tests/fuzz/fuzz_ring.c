@@ -55,7 +55,7 @@ static void on_fail(void *ctx, uint32_t job, int code, const char *text)
 	(void)job;
 	(void)code;
 	(void)text;
-	abort(); /* no message from a trainer may fail the job */
+	abort(); /* a message from a trainer must not make the job fail */
 }
 
 static uint64_t no_jitter(void *ctx)

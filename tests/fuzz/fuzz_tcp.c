@@ -229,7 +229,7 @@ static void say(struct fuzzed *f, enum tcp_lane_kind lane, const void *data, siz
 		if (n <= 0)
 			return;
 		hear(f, lane);
-		hear(f, LANE_BULK); /* the bulk lane may have waited for a message */
+		hear(f, LANE_BULK); /* bulk bytes may have waited for the message just sent */
 		data = (const uint8_t *)data + n;
 		n_bytes -= (size_t)n;
 	}
@@ -327,7 +327,8 @@ static void announce(struct fuzzed *f, uint8_t n)
 	say(f, LANE_MESSAGES, &h, sizeof(h));
 }
 
-/* Send the announced bytes that come next, or bytes that were not announced. */
+/* Send the bytes of the next announced offer. If no offer is announced, send bytes that were not
+ * announced. */
 static void eager(struct fuzzed *f, uint8_t n)
 {
 	const struct tcp_conn *c = f->c;

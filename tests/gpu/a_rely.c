@@ -70,8 +70,8 @@ static struct told ask(CUdeviceptr addr)
  * all. */
 enum way { BY_FD, BY_LEGACY, NOT_SHARED };
 
-/* Return whether the answers have the values that the product requires to share memory in this way.
- * See bps-agent/executor/device/cuda_share.c and libbpsclient/gpu_cuda.c. */
+/* Return whether the driver's answers have the values that the product requires to share memory in
+ * this way. See bps-agent/executor/device/cuda_share.c and libbpsclient/gpu_cuda.c. */
 static bool is_expected(const struct told *t, CUdeviceptr at, enum way way)
 {
 	bool has_fd = t->value[HANDLE_TYPES] & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -85,7 +85,8 @@ static bool is_expected(const struct told *t, CUdeviceptr at, enum way way)
 	       (!has_fd && t->value[IS_LEGACY] && t->rc[BUFFER_ID] == CUDA_SUCCESS);
 }
 
-/* Make the calls that the product makes after these answers. Return whether they succeed. */
+/* Make the driver calls that the product makes before it shares the memory in this way. Return
+ * whether the calls succeed. */
 static bool can_follow(CUdeviceptr at, enum way way)
 {
 	CUmemGenericAllocationHandle handle;
@@ -266,7 +267,8 @@ static bool default_stream_freed(struct gpu_side *s, struct rely_page *page)
 	if (atomic_load_explicit(&page->done, memory_order_acquire) != 0)
 		return gpu_fail("the stream did not wait");
 	begin_ns = now_ns();
-	/* Pairs with the stream's wait. The load below pairs with the stream's write. */
+	/* The store pairs with the stream's wait for `ask`. The load below pairs with the stream's
+	 * write to `done`. */
 	atomic_store_explicit(&page->ask, 1, memory_order_release);
 	while (atomic_load_explicit(&page->done, memory_order_acquire) == 0)
 		if (now_ns() > s->deadline_ns)

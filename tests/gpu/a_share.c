@@ -110,7 +110,7 @@ static bool context_right(struct gpu_side *s)
 	       side_await(s, 3);
 }
 
-/* ---- memory by descriptor, made by the left side ---- */
+/* ---- memory that the left side creates and shares by descriptor ---- */
 
 #define SHARED_BYTES (64 * MIB)
 

@@ -75,7 +75,7 @@ static bool counters_take(struct gpu_side *s, struct counters *c)
 static bool say(struct counters *c, enum way way, uint64_t v)
 {
 	if (way == HOST_STORE) {
-		/* Pairs with the wait in the right side's stream. */
+		/* The store pairs with cuStreamWaitValue64 in the right side's stream. */
 		atomic_store_explicit(&c->page->ask, v, memory_order_release);
 		return true;
 	}
@@ -92,7 +92,7 @@ static bool say(struct counters *c, enum way way, uint64_t v)
 
 static bool has_answered(struct counters *c, uint64_t v)
 {
-	/* Pairs with the stream's write. */
+	/* The load pairs with cuStreamWriteValue64 in the right side's stream. */
 	return atomic_load_explicit(&c->page->done, memory_order_acquire) >= v;
 }
 

@@ -1,5 +1,5 @@
-/* Run B, which decides whether an executor in a second process is acceptable. A trainer's process
- * keeps the GPU busy with matrix products. A second process copies memory, or launches small or
+/* Run B: a test of whether an executor in a second process is acceptable. A trainer's process keeps
+ * the GPU busy with matrix products. A second process copies memory, or launches small or
  * large kernels. The run measures how much the trainer slows down, and how long the second process
  * waits for each piece of work. Each kind of work is also measured while the trainer is idle. See
  * docs/guides/gpu-tests.md. */
@@ -30,7 +30,7 @@
 #define SECONDS_MAX  20.0
 #define BAR_SLOWDOWN 0.05
 #define BAR_COPY     0.9
-#define ALL_KINDS    "beside" /* the item that includes all kinds of work */
+#define ALL_KINDS    "beside" /* the program's argument that selects all kinds of work */
 
 /* Words that the two sides send to each other. BEGIN plus the index of a kind of work starts that
  * kind. */
@@ -162,7 +162,8 @@ struct kind {
 	bool is_out, is_in;
 	unsigned in_flight;
 	bool has_bars;
-	/* share of the measuring time; smaller for kinds that have no limit or many samples */
+	/* Share of the measuring time. The share is smaller for the tiny copies and post_only,
+	 * which have no bars and yield many samples. */
 	double share;
 };
 
@@ -218,7 +219,8 @@ static bool copy_once(struct second *w, const struct kind *k, double *ret_us)
 	return true;
 }
 
-/* Queue a copy, if this kind of work has one, and then the write of its number. */
+/* Queue a copy, unless this kind of work has no copies. Then queue a write of the copy's number to
+ * the lane's counter. */
 static bool lane_queue(struct b_lane *l, const struct kind *k)
 {
 	size_t slot = l->tail % PARTS;
@@ -388,8 +390,8 @@ static double seconds_of_stretch(void)
 	return v > 0 && v <= SECONDS_MAX ? v : SECONDS;
 }
 
-/* Return whether this kind of work was chosen, by its name, by a prefix of its name, or by the item
- * for all kinds. */
+/* Return whether the program's argument selects this kind of work. The argument is the kind's name,
+ * a prefix of the name, or ALL_KINDS. */
 static bool is_wanted(const struct gpu_side *s, const struct kind *k)
 {
 	return strcmp(s->item, ALL_KINDS) == 0 || strncmp(k->name, s->item, strlen(s->item)) == 0;

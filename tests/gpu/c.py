@@ -1,8 +1,8 @@
 """Run C: PyTorch end to end, over the product's own daemons on loopback.
 
 A scheduler, a server and two agents run on one machine. Each agent has an executor and a trainer,
-and all of these use one GPU. tests/gpu/run starts this file, which prints lines of JSON like the
-other runs.
+and all of these use one GPU. tests/gpu/run starts this file. This file prints lines of JSON, as the
+programs of the runs A, B and D do.
 
     c.py [--host] [ITEM]
 
@@ -28,8 +28,9 @@ TORCH_LIMIT_S = 250
 LOG_BYTES = 3000
 BAR_HOST_US = 20
 BAR_SLOWDOWN = 0.05
-# The largest allowed difference of a weight after 50 steps of SGD with momentum. In each step,
-# sums of f32 in a different order change a weight by about 1e-6 of its value.
+# The largest allowed relative difference between a trained weight and its value in the reference,
+# after 50 steps of SGD with momentum. In each step, sums of f32 in a different order change a
+# weight by about 1e-6 of its value.
 BAR_WEIGHTS = 2e-3
 
 
@@ -360,7 +361,7 @@ def run(is_host, only):
                 )
             )
         todo.append(("speed", measure_speed, cluster, args, is_host))
-        if only:  # items about weights need the reference to compare with
+        if only:  # the items weights_* read the file that "reference" writes
             todo = [
                 t
                 for t in todo

@@ -52,7 +52,7 @@ class Cuda:
         return view
 
     def has_segments(self):
-        """Return whether the allocator has expandable segments. A segment has several mappings."""
+        """Return whether the allocator has expandable segments, each with several mappings."""
         return any(s.get("is_expandable") for s in torch.cuda.memory_snapshot())
 
     def mark(self):

@@ -1,6 +1,6 @@
 # The CUDA back-end, and fake libraries that replace the driver and NCCL in its tests. Included by
-# the Makefile. CUDA=no leaves out everything in this file. So does a missing toolkit, and `all`
-# then prints a notice.
+# the Makefile. If CUDA=no is set or the toolkit is missing, nothing in this file is built, and
+# `all` prints a notice.
 CUDA_HOME ?= /usr/local/cuda
 NCCL_H	:= $(firstword $(wildcard $(addsuffix /nccl.h,$(CUDA_HOME)/include /usr/include \
 	   /usr/local/include)))

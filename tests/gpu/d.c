@@ -1,8 +1,8 @@
-/* Run D: the product's own CUDA back-end on one GPU. One GPU needs no NCCL, so NCCL must not even
- * be loaded. NCCL refuses two ranks on one GPU. NCCL 2.30 allows two ranks if configured, and then
- * the run checks their collectives. A clique of one rank needs no second GPU, and uses all NCCL
- * calls of the product. If the second member of a clique never joins, the first member must be able
- * to abort the clique in bounded time. */
+/* Run D: the product's own CUDA back-end, mainly on one GPU. Copies on one GPU must not load NCCL.
+ * A clique of one rank needs no second GPU, and uses all NCCL calls of the product that one GPU
+ * allows. By default NCCL refuses two ranks on one GPU. NCCL 2.30 allows two ranks if it is so
+ * configured. The run then checks collectives over the two ranks. If the second member of a clique
+ * never joins, the first member must be able to abort the clique in bounded time. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -444,8 +444,8 @@ static bool collectives(struct d_rig *r, struct device_clique *c, int first, int
 	return true;
 }
 
-/* Report in one word to the other side how joining ended. Then leave the clique, and check that the
- * GPU still works. */
+/* Leave the clique, and check that the GPU still works. Then print the item's answer. The field
+ * `outcome` of the answer has one word for the result of joining the clique. */
 static bool tell_outcome(struct gpu_side *s, struct d_rig *r, struct device_clique *c, int rc,
 	bool may_hang, uint64_t begin_ns)
 {

@@ -64,8 +64,9 @@
 	X(cuModuleGetFunction)                                                                     \
 	X(cuLaunchKernel)
 
-/* The driver's functions. The fields are named by cuda.h's macros, such as cuMemAlloc_v2. Therefore
- * cu.cuMemAlloc works in source code. */
+/* Table of the driver's functions. cuda.h defines macros such as cuMemAlloc, which expands to
+ * cuMemAlloc_v2. The field therefore has the name cuMemAlloc_v2, and source code can write
+ * cu.cuMemAlloc. */
 struct gpu_calls {
 #define X(call) __typeof__(call) *call;
 	GPU_CALLS(X)

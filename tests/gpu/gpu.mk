@@ -1,5 +1,5 @@
-# Programs that need a GPU, and a bundle of them for a machine that has one. Included by the
-# Makefile. They are built on request only, where the CUDA toolkit is installed.
+# Test programs that need a GPU. The Makefile includes this file. The programs are built on request
+# only, where the CUDA toolkit is installed. tests/gpu/pack bundles them for a machine with a GPU.
 # docs/guides/gpu-tests.md explains each run.
 NVCC	?= $(wildcard $(CUDA_HOME)/bin/nvcc)
 GPU_COMMON := tests/gpu/gpu.c tests/gpu/sides.c
@@ -12,13 +12,13 @@ $(B)/tests/gpu/a: $(call objs,$(GPU_A) $(GPU_COMMON))
 $(B)/tests/gpu/b: $(call objs,$(GPU_B) $(GPU_COMMON))
 $(B)/tests/gpu/a $(B)/tests/gpu/b:
 	$(call link,-ldl)
-# Run D has the product's back-end, and is linked like the product.
+# Run D contains the agent's own CUDA back-end, and links the libraries of bps-agent-cuda.
 $(B)/tests/gpu/d: $(call objs,tests/gpu/d.c $(GPU_COMMON) $(CUDASRC)) $(LIBCORES) $(LIBCOMMON)
 	$(call link,-L$(CUDA_STUB) -lcuda -ldl $(LIBS))
 
-# The kernels as PTX, which every driver compiles for its GPU. nvcc writes a PTX version that older
-# drivers refuse, so it is replaced by an older version. The kernels use no new features. Without
-# nvcc, run B reports that it has no kernels.
+# The kernels as PTX, which every driver compiles for its GPU. nvcc writes a PTX version number that
+# older drivers reject, so sed replaces this number by a lower one. This is safe, because the
+# kernels use no new features. Without nvcc, run B reports that it has no kernels.
 ifneq ($(NVCC),)
 GPU_PTX	:= $(B)/tests/gpu/kernels.ptx
 $(GPU_PTX): tests/gpu/kernels.cu

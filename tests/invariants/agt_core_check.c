@@ -139,9 +139,9 @@ static void check_round(struct agt_checker *c, const struct agt_part *part)
 		part->round == t->round + is_running ||
 			(t->has_landed && part->round == t->round + 1),
 		"a partition is in its tensor's round");
-	/* Exception (K6): the agent's previous process may already have summed the round that runs
-	 * again after the restart. In the new process, the partition is still IDLE in the round
-	 * before that round. */
+	/* Exception: an IDLE partition of a device tensor may have a sum of round part->round + 1.
+	 * After a restart of the agent, that round runs again (K6). The agent's previous process
+	 * may already have summed the round, although the partition in the new process is IDLE. */
 	expect(c,
 		part->kept->summed <= part->round + (t->is_device && part->state == PART_IDLE) &&
 			part->crc_round <= part->round,

@@ -42,8 +42,8 @@
 #define SERVER_DEAD "3s"
 #define DEAD_S      3.0 /* SERVER_DEAD in seconds */
 #define LATE_S      1.0
-/* Longest silence of the scheduler that passes the test, in seconds. After a longer silence an
- * agent would declare the scheduler lost. The limit is long, because this one process is slower
+/* Longest silence of the scheduler, in seconds, with which the test passes. After a longer silence
+ * an agent would declare the scheduler lost. The limit is long, because this one process is slower
  * than 1,000 agents. */
 #define QUIET_S      5.0
 #define TENSOR_ELEMS 65536u

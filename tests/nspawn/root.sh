@@ -10,7 +10,8 @@ debs=$1 cache=$2
 
 packages=systemd,systemd-sysv,dbus,procps,iproute2,libnss-systemd
 for deb in "$debs"/*.deb; do
-	# List dependencies: the first of alternatives, without versions, without our own packages.
+	# Add the names of the dependencies, without versions. Of alternatives, add the first.
+	# Leave out our own packages and Python.
 	while read -r name; do
 		case $name in bps* | libbps* | python3* | "") ;; *) packages+=,$name ;; esac
 	done < <(dpkg-deb -f "$deb" Depends | tr ',' '\n' |

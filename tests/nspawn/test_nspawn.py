@@ -126,7 +126,7 @@ class Site:
         """
         calibrated = (
             time.monotonic() + seconds / 4
-        )  # bps-bench first chooses its number of rounds; a fault then would shorten the run
+        )  # bps-bench first chooses its number of rounds; a fault in this phase shortens the run
         job = self.start_job(
             name, "bps-bench", "--bytes", "1MiB", "--seconds", str(seconds), "--check"
         )
@@ -401,7 +401,7 @@ def test_agents_that_are_killed_hang_and_are_restarted_and_upgraded_fail_no_roun
     finish(job)
     for m in site.agents:
         assert "continuing a job of the previous process" in m.journal("bps-agent")
-        # The state folder keeps only the identity of the cluster (rule K5).
+        # The only descriptor that systemd still keeps is the record of the cluster's identity (K5).
         wait_for(
             "systemd keeps no descriptor of a job",
             lambda m=m: int(m.show("bps-agent", "NFileDescriptorStore")) == 1,
@@ -433,7 +433,7 @@ def gpu_site(site, tmp_path):
             f"base64 -d >{WORKER} && chmod 755 {WORKER}",
             text=base64.b64encode(program.read_bytes()).decode(),
         )
-        # the package that brings the drop-in has this file
+        # the drop-in's ExecPaths= needs this program, which the package bps-agent-cuda installs
         m.run("touch", "/usr/sbin/bps-agent-cuda")
         m.run("systemctl", "daemon-reload")
         m.run("systemctl", "restart", "bps-agent")

@@ -1,10 +1,10 @@
 #!/bin/bash
-# Run real daemons over libfabric's provider verbs. They run on an emulated machine with two NUMA
-# nodes and a kernel that has a software RDMA device:
+# Run real daemons over libfabric's verbs provider. The daemons run on an emulated machine (the
+# guest) with two NUMA nodes and a kernel that has a software RDMA device:
 #   tests/qemu/run.sh BUILD CACHE [word in the names of tests]
 # CACHE: folder for the guest's kernel. The guest sees this machine's files read-only, so it runs
-# the same programs and libraries. It writes only to its own memory. Nothing is built or installed
-# in it. Neither root nor /dev/kvm is needed.
+# the same programs and libraries. The guest writes only to its own memory. Nothing is built or
+# installed in the guest. Neither root nor /dev/kvm is needed.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(realpath "${1:?usage: $0 BUILD CACHE [WORD]}")

@@ -107,7 +107,7 @@ double bound_ring_step_s(const struct scale_options *o, const struct scale_trace
 
 	if (t->n_layers > sizeof(ready) / sizeof(ready[0]))
 		return 0;
-	for (int k = 0; k < 4; k++) { /* simulate steps until the duration of a step is stable */
+	for (int k = 0; k < 4; k++) { /* by the 4th step, the duration of a step is stable */
 		n_buckets = 0;
 		full = 0;
 		for (uint32_t i = t->n_layers; i-- > 0;) {

@@ -112,7 +112,8 @@ static double over_agent_cpu(const struct scale_options *o)
 	return r.comm_s / ((double)(r.agent.tx + r.agent.rx) / 1e9 * o->agent_cpu);
 }
 
-/* Return the same for the data threads of a server. */
+/* Return the time of the communication, divided by the CPU time that each data thread of a server
+ * needs for the server's bytes in both directions. */
 static double over_server_cpu(const struct scale_options *o)
 {
 	struct scale_result r = measure(o);
@@ -120,7 +121,8 @@ static double over_server_cpu(const struct scale_options *o)
 	return r.comm_s / ((double)(r.server.tx + r.server.rx) / 1e9 * o->server_cpu / o->threads);
 }
 
-/* Return by which factor four data threads in place of one shorten the communication. */
+/* Return the time of the communication with one data thread per agent, divided by the time with
+ * four data threads per agent. */
 static double gain_of_agent_threads(const struct scale_options *o)
 {
 	struct scale_options four = *o;
@@ -130,8 +132,9 @@ static double gain_of_agent_threads(const struct scale_options *o)
 }
 
 /* Return the time of the communication of two machines, divided by the CPU time that an agent needs
- * for half of the model's bytes in both directions. The other half stays on the agent's machine. A
- * ring of two machines sends the bytes of the model once. */
+ * for half of the model's bytes in both directions. The other half stays on the agent's machine.
+ * Half of the bytes in both directions are as many bytes as the model has. In a ring of two
+ * machines, each machine sends the same number of bytes in ring_s. */
 static double over_agent_cpu_of_half(const struct scale_options *o)
 {
 	struct scale_result r = measure(o);
@@ -196,7 +199,8 @@ static void large_and_small_while_training(struct scale_options *o)
 	o->gpus = 1;
 }
 
-/* Two machines: their own cards are the limit, even with more servers. */
+/* Train on two machines. The cards of these machines limit the speed, even if there are more
+ * servers. */
 static void two_machines(struct scale_options *o)
 {
 	large_and_small_shares(o);
@@ -250,7 +254,7 @@ static void fast_network(struct scale_options *o)
 	o->compute_ms = 100;
 }
 
-/* Cards that are much faster than the data threads of agents. */
+/* Use network cards that are much faster than the data threads of agents. */
 static void busy_agents(struct scale_options *o)
 {
 	o->is_colocated = false;
@@ -260,7 +264,7 @@ static void busy_agents(struct scale_options *o)
 	o->agent_cpu = 0.2;
 }
 
-/* Cards that are much faster than the data threads of servers. */
+/* Use network cards that are much faster than the data threads of servers. */
 static void busy_servers(struct scale_options *o)
 {
 	busy_agents(o);

@@ -55,12 +55,15 @@ struct scale_options {
 	uint32_t header_bytes; /* bytes on the wire for the header of each message */
 	/* bytes that a card sends before it turns to its next connection */
 	uint32_t quantum;
-	uint32_t part_bytes;          /* 0: the scheduler chooses the size */
-	uint64_t window, peer_window; /* window of agents (0: no window), window of servers */
-	uint32_t read_window;         /* window of reads; 0: the transport chooses it */
-	bool is_asking;               /* request all bytes, send none eagerly (libfabric) */
-	uint32_t socket_window;       /* limit of a TCP connection's bytes in flight; 0: none */
-	double sum_gbs, crc_gbs;      /* rates of one thread that sums operands or checks CRCs */
+	uint32_t part_bytes; /* 0: the scheduler chooses the size */
+	/* limits of bytes in flight: of an agent's contributions (0: no limit), and of a server's
+	 * reads from one agent */
+	uint64_t window, peer_window;
+	/* limit of a connection's bytes that are requested and not yet received; 0: adaptive */
+	uint32_t read_window;
+	bool is_asking;          /* request all bytes, send none eagerly (libfabric) */
+	uint32_t socket_window;  /* limit of a TCP connection's bytes in flight; 0: none */
+	double sum_gbs, crc_gbs; /* rates of one thread that sums operands or checks CRCs */
 	/* CPU seconds that the kernel takes in a data thread for each GB that the thread sends or
 	 * receives over the network */
 	double agent_cpu, server_cpu;
@@ -222,7 +225,8 @@ struct scale_node {
 void scale_node_init(struct scale_world *w, struct scale_node *n, struct scale_host *host);
 /* Give an item to the node. The node processes the item when it is free. */
 void scale_node_post(struct scale_node *n, struct scale_item *it);
-/* Let the node continue after a call of its core that none of the node's items caused. */
+/* Let the node do the work of its core. After each item, the node does this work without a kick.
+ * After any other call of the core, the caller must kick the node. */
 void scale_node_kick(struct scale_node *n);
 /* Send an item when the node has finished its current one. */
 void scale_node_send(struct scale_node *n, struct scale_item *it);
@@ -271,7 +275,8 @@ struct scale_end {
 	struct scale_end *peer, *next_all;
 	struct scale_lane say, answer;
 	bool is_open, is_refused;
-	/* set while the node waits until few enough bytes are queued to send eager bytes */
+	/* set while the node waits to send eager bytes, because too many eager offers or bytes are
+	 * queued */
 	bool wants_eager;
 	struct eager_policy unasked;
 	uint32_t in_flight; /* messages that the peer has not received yet */

@@ -9,8 +9,8 @@ $(SCALEBIN): $(SCALE_OBJS) $(LIBCORES) $(LIBCOMMON)
 sim-scale-run: $(SCALEBIN)
 	tests/scale/tables.sh $(SCALEBIN)
 
-# A mutant is the program with one patched source file. It is linked before the archives, so that it
-# replaces their object.
+# A mutant is the program with one patched source file. The linker reads the patched file before the
+# archives, and so does not take the original object from its archive.
 SCALE_MUTANTS := $(patsubst tests/scale/mutants/%.patch,%,$(wildcard tests/scale/mutants/*.patch))
 scale_mutant_src = $(shell sed -n 's,^--- a/,,p' tests/scale/mutants/$(1).patch)
 define scale_mutant

@@ -1,7 +1,7 @@
-/* The trainer of a machine. Its accelerators compute in step. The forward pass of a layer starts
- * when the previous step's sums of the layer's tensors are on all accelerators. After the backward
- * pass of a layer, the accelerators of the machine reduce its gradients, and then the trainer
- * submits them. Layers are reduced one after the other. */
+/* The trainer of a machine. Its accelerators compute in lockstep. The forward pass of a layer waits
+ * until the sums of the layer's tensors from the previous training step are on all accelerators.
+ * After the backward pass of a layer, the accelerators of the machine reduce the layer's gradients.
+ * Then the trainer submits these gradients. Layers are reduced one after the other. */
 #include "tests/scale/scale.h"
 
 #include "common/data/dtype.h"
@@ -26,8 +26,8 @@ static void item_submit(struct scale_node *n, struct scale_item *it)
 {
 	struct scale_tensor *t = it->p;
 	const struct scale_options *o = &n->w->o;
-	/* Backward submits tensors in the reverse order of their declaration, so t->idx is the
-	 * priority that keeps the order of submission. */
+	/* The backward pass submits tensors in the reverse order of their declaration. So with
+	 * t->idx as the priority, the tensors are sent in the order of submission. */
 	uint16_t priority = (uint16_t)(o->is_fifo ? t->idx : PRIORITY_FIRST - t->idx);
 
 	if (agt_submit(t->t, 0, it->a, OP_AVG, priority) < 0)

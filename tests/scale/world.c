@@ -1,4 +1,5 @@
-/* Events in virtual time, and one run from its set-up to its figures. */
+/* The queue of events in virtual time, and scale_measure, which sets up simulations, runs them and
+ * returns the results. */
 #include "tests/scale/scale.h"
 
 #include <math.h>

@@ -21,8 +21,8 @@ static bool is_calm(const struct sim *s)
 
 /* ---- operators ---- */
 
-/* e->a: the server. e->b: number of operators' orders about the server at the time of the drain. A
- * later order cancels the check. */
+/* Check that a drained server has no partitions. e->a: index of the server. e->b: value of n_orders
+ * after the drain. If a later order has changed n_orders, skip the check. */
 static void on_should_be_empty(struct sim *s, struct sim_event *e)
 {
 	const struct sim_server *srv = &s->servers[e->a];
@@ -103,9 +103,9 @@ void server_say_leave(struct sim_server *srv)
 		sim_member_send(&srv->m, &msg);
 }
 
-/* Check that a server that received LEFT has no partitions. Runs in each thread between the plans
- * that arrived before LEFT and the plans that arrive after LEFT. Later plans may add partitions
- * again when no other server is left. */
+/* Check that a server that received LEFT has no partitions. The check runs in each thread of the
+ * server, after the thread has handled all plans that arrived before LEFT. Plans that arrive after
+ * LEFT may add partitions again when no other server is left. */
 static void on_left_thread(struct sim *s, struct sim_event *e)
 {
 	const struct sim_thread *t = e->p;
@@ -168,8 +168,8 @@ static void on_drain_event(struct sim *s, struct sim_event *e)
 	sim_post(s, NULL, 1 + rnd_below(s, 2 * s->o.drain_gap_ns), on_drain_event);
 }
 
-/* Start the operators' orders. Servers that are drained when the faults end stay drained. Jobs
- * must end nevertheless. */
+/* Schedule the first drain, undrain or stop of a server. Servers that are drained when the faults
+ * end stay drained. Jobs must end nevertheless. */
 void drains_start(struct sim *s)
 {
 	sim_post(s, NULL, rnd_below(s, 2 * s->o.drain_gap_ns), on_drain_event);
@@ -181,9 +181,9 @@ void drains_draw(struct sim *s)
 
 	o->drain_gap_ns = (20 * MS) << rnd_below(s, 7);
 	o->has_old_plans = o->ctl_again_permille > 0;
-	/* A server that ends does not wait for silent agents. In histories whose only fault is
-	 * silent agents, jobs must survive. The end of a server would end the jobs, so no server
-	 * ends in these histories. */
+	/* With has_deaf, the only fault is that agents are cut off from the scheduler. Such a fault
+	 * must not end a job. But a server that ends does not wait for these agents, and would end
+	 * their jobs. So no server ends in these histories. */
 	if (o->has_deaf)
 		return;
 	o->is_forming_calm = rnd_chance(s, 800);

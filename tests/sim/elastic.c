@@ -68,8 +68,8 @@ void elastic_draw(struct sim *s)
 {
 	struct sim_options *o = &s->o;
 
-	/* The last digit of the seed selects the kind of job. Seeds with other last digits, which
-	 * were recorded earlier, keep their histories. */
+	/* The last digit of the seed selects the kind of job. For all digits other than these
+	 * three, draw nothing here, so that the histories of older seeds do not change. */
 	if (o->n_agents < 2)
 		return;
 	if (s->seed % 10 == 5)
@@ -89,10 +89,10 @@ static unsigned agent_of(const struct sim *s, uint32_t member_id)
 	return i;
 }
 
-/* Return whether an agent never learned that it was in the job. Its trainers joined again before
- * they received the end of their first job, or they replaced trainers that stopped waiting. The
- * scheduler admits such an agent to the job. The agent leaves when the end of the first job
- * arrives, and has no sum of the job. */
+/* Return whether an agent of the job has never received a JOB message. This happens if its trainers
+ * join again before they receive the end of their first job. It also happens if its trainers
+ * replace trainers that have stopped waiting. The scheduler admits such an agent to the job. The
+ * agent leaves when the end of the first job arrives, and has no sum of the job. */
 static bool does_not_know(const struct sim *s, uint32_t agent)
 {
 	for (unsigned i = 0; i < s->o.n_agents; i++)
@@ -133,7 +133,7 @@ void elastic_job(struct sim *s, const struct ctl_job *job)
 bool elastic_may_end(const struct sim *s, uint32_t code)
 {
 	if (!s->o.is_shrink)
-		return true; /* an elastic job that may not shrink may end with any code */
+		return true; /* without JOB_SHRINK, a job may end with any code */
 	return code == 0 ||
 	       ((code == (uint32_t)-BPS_EAGENT_LOST || code == (uint32_t)-BPS_EDEVICE) &&
 		       move_machines_left(s->sched.core, s->oracle.job) <= 1);
@@ -159,7 +159,7 @@ void elastic_result(
 	}
 }
 
-/* Return which of the members `all` already took part in the round. */
+/* Return the members in the mask `all` that had joined the job before the round. */
 static uint32_t members_then(const struct sim *s, unsigned round, uint32_t all)
 {
 	for (unsigned i = 0; i < s->oracle.n_members; i++) {
@@ -198,8 +198,8 @@ static void compare(struct sim *s, unsigned a, unsigned b, uint32_t all)
 	}
 }
 
-/* Return the members that are in the job at its end, a bit each. *ret_agents: a bit for each
- * agent. */
+/* Return a bit mask of the members that are still in the job at its end. *ret_agents: a bit mask of
+ * the agents of these members. */
 static uint32_t survivors(const struct sim *s, uint32_t *ret_agents)
 {
 	uint32_t all = 0;

@@ -1,16 +1,17 @@
-/* Draw from the seed the shape of the job, the behaviour of the network, and which faults happen,
- * and inject the faults. This is swarm testing: each seed omits most kinds of faults. Swarm
- * testing reaches states that a mix of all faults hides. */
+/* Draws the job's shape, the network's behaviour and the faults from the seed, and injects the
+ * faults. This is swarm testing: each seed omits most kinds of faults. Swarm testing reaches states
+ * that a mix of all faults hides. */
 #include "tests/sim/eager.h"
 #include "tests/sim/move.h"
 #include "tests/sim/sim.h"
 
 #include <string.h>
 
-/* Time after the last fault in which all jobs must end (I9). */
+/* All jobs must end within this time after the end of the faults (invariant I9). */
 #define SETTLE_NS (60 * S)
-/* The total time of faults between agents and scheduler that a job must survive. It is below the
- * time that the scheduler waits for an agent (5 s). */
+/* In histories whose jobs must succeed, the faults that separate agents from the scheduler last at
+ * most this long in total. This is less than the time that the scheduler waits for an agent
+ * (5 s). */
 #define AGENT_FAULT_NS (2500 * MS)
 
 const char *const fault_names[F_COUNT] = {"connection loss", "server killed", "server gone",

@@ -1,10 +1,14 @@
-/* More than one job. Guests are agents of one worker each. Two guests form a job, on the same
- * scheduler and servers as the main job. Their machines do not fail, so their jobs must succeed
- * with exact sums, whatever happens to the main job. In some histories one guest misbehaves
- * (byzantine.c). Then only its own job may end in any way. In other histories the guests of the
- * second job have no processes of their own: they share the processes of the first job's guests. A
- * core then has two jobs, with one window and the same connections. In that case a struct guest is
- * one job's part of an agent, and guest.agent is the guest whose process this guest shares. */
+/* Simulates jobs beside the main job. Guests are agents of one worker each. Two guests form a job,
+ * on the same scheduler and servers as the main job. The machines of the guests do not fail, so the
+ * jobs of the guests must succeed with exact sums, whatever happens to the main job.
+ *
+ * In some histories one guest misbehaves (byzantine.c). Then the job of this guest may end in any
+ * way. The guest must not affect any other job.
+ *
+ * In other histories the guests of the second job have no processes of their own: they share the
+ * processes of the first job's guests. A core then has two jobs, with one window and the same
+ * connections. In that case a struct guest is one job's part of an agent, and guest.agent is the
+ * guest whose process this guest shares. */
 #include "tests/sim/move.h"
 #include "tests/invariants/invariants.h"
 #include "tests/sim/peek.h"
@@ -21,7 +25,8 @@
 #define AGAIN_NS    (10 * MS)
 #define WORK_LIMIT  100000
 #define CHECK_EVERY 16
-/* salt of a hash that replaces a random draw, so that the other draws stay the same */
+/* Salt of the hash of the seed that chooses has_tenants. The choice takes no random draw, so the
+ * other draws for a seed stay the same. */
 #define TENANTS 0x7e4a47
 /* Number of tensors that each worker of a greedy job declares, and the time between two of them. */
 #define N_GREEDY     64
@@ -454,7 +459,7 @@ void guest_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 	case CTL_PEERS:
 		peers(a, &msg->peers);
 		break;
-	case CTL_PROBE: /* send no answer: the scheduler's question then ends by its time limit */
+	case CTL_PROBE: /* send no report: the scheduler's probe then ends at its deadline */
 	case CTL_SIGHT:
 		break;
 	default:
@@ -556,7 +561,7 @@ static void on_kill(struct sim *s, struct sim_event *e)
 	do {
 		rc = sched_job_kill(s->sched.core, id, "it has a liar", s->now);
 		trace(s, "operator: job kill #%u: %s", id, rc ? err_str(rc) : "done");
-		/* take a further job that the misbehaving agent opened */
+		/* continue with another job that the misbehaving agent opened */
 		id = move_job_of(s->sched.core, LIAR_UID);
 	} while (id && (rc == 0 || rc == BPS_ENOTFOUND) && ++n < 64);
 	sched_settle(s);
@@ -573,8 +578,8 @@ void guests_draw(struct sim *s)
 			.rounds = (unsigned)rnd_between(s, 4, ROUNDS_MAX)};
 	if (o->has_greedy)
 		o->n_guests = GUESTS_MAX;
-	/* No fault may reduce the memory of the servers, since the history tests how it is
-	 * exhausted. */
+	/* Draw no faults. A fault could reduce the memory of the servers. The history tests how the
+	 * greedy job exhausts this memory. */
 	if (o->has_greedy) {
 		o->faults = 0;
 		o->is_forming_calm = true;
@@ -605,8 +610,9 @@ void guests_start(struct sim *s)
 		sim_post(s, NULL, KILL_NS, on_kill)->a = 0;
 }
 
-/* Return whether a guest's job has ended as required. A misbehaving agent may have sent LEAVE for
- * its own worker while the job formed. Such a guest receives no JOB_END. */
+/* Return whether a guest's job has ended as required. A misbehaving agent may have reported its
+ * own worker as finished or lost (message WORKER) while the job formed. Such a guest receives no
+ * JOB_END. */
 static bool has_its_end(const struct guest *g)
 {
 	return g->has_job_msg ? g->has_ended && g->is_released : g->has_ended || g->is_liar;

@@ -5,9 +5,9 @@
         [--report FILE]
 
 Each block of 100,000 histories is a line in the file of records (--records), which outlives the
-run. When a run was stopped, or ended after --minutes, the next run continues with the missing
-blocks. The next run may use a later commit, or another machine with other seeds. The report is made
-from all records. Exit status 1: a history was wrong; 3: blocks are still missing.
+run. If a run is stopped, or ends after --minutes, the next run executes only the missing blocks.
+The runs that add to one file of records may differ in their commit, machine and seeds. The report
+is made from all records. Exit status 1: a history was wrong; 3: blocks are still missing.
 """
 
 import argparse

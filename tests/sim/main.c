@@ -205,7 +205,8 @@ static uint64_t run_all(struct sim *s, const struct sim_args *a, struct sim_tota
 	return fleet_run(a->n_jobs, a->first, a->last, a->keeps_going, run_block, &crew, tot);
 }
 
-/* Run the mutant with that name: a program in the same folder as this one. */
+/* Replace this program by the named mutant: a program in the subfolder mutants/ of this program's
+ * folder. */
 static void run_mutant(char **argv, const char *name)
 {
 	char path[4096];

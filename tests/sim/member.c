@@ -1,5 +1,5 @@
-/* The common part of servers and agents towards the scheduler: connecting, HELLO, heartbeats,
- * views. */
+/* How a simulated server or agent communicates with the scheduler: connecting, HELLO, heartbeats,
+ * views. This part is the same for servers and agents. */
 #include "tests/sim/sim.h"
 
 #include <stdio.h>
@@ -27,9 +27,10 @@ static void connect_later(struct sim_member *m)
 	sim_post(m->s, m->node, delay, on_connect)->p = m;
 }
 
-/* Return whether the history measures the speeds of network cards. One seed of four does, and the
- * other seeds configure the speeds. Measured speeds change all the time by a factor of up to 8. The
- * choice makes no random draw, so that the faults of recorded seeds stay the same. */
+/* Return whether the members of this history measure the speeds of their network cards. This is so
+ * for one seed of four. For the other seeds, the speeds are configured. Measured speeds change
+ * every 4 s, by a factor of up to 8. The function makes no random draw, so that the faults of
+ * recorded seeds stay the same. */
 static bool is_measured(const struct sim *s)
 {
 	return mix(s->seed) % 4 == 0;
@@ -179,9 +180,10 @@ void member_message(struct sim_member *m, const struct ctl_msg *msg)
 		oracle_plan(m->s, &msg->plan);
 	} else if (msg->type == CTL_REFUSE) {
 		/* The scheduler will close the connection. As in the real cluster, the daemon ends
-		 * and its service manager starts it again. An agent is only restarted in histories
-		 * where its memory survives its process. The reason for REFUSE may be a HELLO of
-		 * the member's previous process that arrived after the HELLO of this process. */
+		 * and its service manager starts it again. An agent is restarted only in histories
+		 * where the agent's memory survives its process. The scheduler may refuse a member
+		 * because two HELLOs arrived in the wrong order: first the HELLO of this process,
+		 * then the HELLO of the member's previous process. */
 		if (m->role == ROLE_SERVER)
 			server_restart(m->s, m->idx, REFUSED_NS);
 		else if (m->s->o.has_restarts && m->idx < AGENTS_MAX)

@@ -382,7 +382,8 @@ void oracle_job(struct sim *s, const struct ctl_job *job)
 	}
 }
 
-/* Check that every plan gives a partition the same server, instance and thread under a pgen. */
+/* Check that all plans with the same pgen assign a partition to the same server, instance and
+ * thread. */
 static void home_seen(struct sim *s, uint32_t job, const struct ctl_run *run, uint32_t part)
 {
 	struct oracle *o = &s->oracle;

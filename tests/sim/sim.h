@@ -126,7 +126,7 @@ uint64_t mix(uint64_t x);
 enum fault {
 	F_CONN_LOSS, /* a data connection breaks */
 	F_SRV_KILL,  /* a server dies and restarts without its memory */
-	F_SRV_GONE,  /* a server dies and does not restart, unless it is the last one */
+	F_SRV_GONE,  /* a server dies and does not restart; the fault spares the last server */
 	F_SRV_PAUSE, /* a server is stopped for a while (SIGSTOP) */
 	F_AGT_PAUSE,
 	F_AGT_LOSS, /* an agent's machine is lost; the job may fail */
@@ -134,7 +134,7 @@ enum fault {
 	F_AGT_LONG,
 	F_SCHED_KILL,
 	F_SCHED_PAUSE,
-	F_SCHED_AT_SEND, /* the scheduler is killed after it wrote a record and before it sends */
+	F_SCHED_AT_SEND, /* the scheduler is killed at one of its next writes and sends */
 	F_PERSIST,       /* writes of the scheduler's state fail with EIO for a while */
 	F_CTL_LOSS,      /* a control connection breaks */
 	F_CTL_CUT,       /* one direction of a control connection is cut for a while */
@@ -209,7 +209,9 @@ struct sim_port { /* one xport of an agent or of a server's thread */
 		size_t bytes;
 	} segs[SEGS_MAX];
 	unsigned n_segs;
-	/* for an agent: the member whose id and instance servers expect from it */
+	/* The member of the agent or guest that owns the port. Each connection of the port carries
+	 * the member's id and instance. A server accepts the connection only if the scheduler has
+	 * reported this instance. */
 	const struct sim_member *m;
 	bool is_liar; /* byzantine.c may change the messages that this port sends */
 };
@@ -261,7 +263,7 @@ uint64_t read_delay(struct sim *s);
 /* Kill the process of this port. The process's ends of connections are closed, and the peers notice
  * the broken connections later. is_silent: the peers notice only by a time-out. */
 void sim_net_kill(struct sim *s, struct sim_port *port, bool is_silent);
-/* Close all ends of this port, as their owner would. */
+/* Close this port's end of each of its connections, as the process that owns the port would. */
 void sim_net_close_all(struct sim *s, struct sim_port *port);
 
 /* ---- control plane ---- */
@@ -287,7 +289,8 @@ struct sim_member {
 	unsigned n_tries;
 	uint64_t instance, view, seq, echo, heard_ns;
 	uint32_t id, term;
-	/* messages reach the member only after cut_to, and leave it only after cut_from */
+	/* times at which a cut ends: messages to the member arrive at cut_to or later, and messages
+	 * from the member arrive at cut_from or later */
 	uint64_t cut_to, cut_from;
 	uint8_t cluster_id[16];
 	bool has_cluster_id;
@@ -369,7 +372,8 @@ bool server_has_job(const struct sim_server *srv);
 void server_say_leave(struct sim_server *srv);
 void server_left(struct sim_server *srv, const struct ctl_left *msg);
 uint64_t server_start_delay(struct sim *s, unsigned idx);
-/* hung.c: a server hangs while the scheduler restarts, or is cut off from the scheduler. */
+/* State of hung.c. While the scheduler restarts, a server hangs or loses only its connection to the
+ * scheduler (is_cut). */
 struct sim_hung {
 	unsigned server;
 	bool is_cut;
@@ -471,7 +475,7 @@ void agent_submit(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w, 
 struct sim_node *trainers_of(struct sim_agent *a);
 void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
 void agent_join_timer(struct sim_agent *a);
-/* Schedule the restarts of agents that the options demand. */
+/* Schedule the agent restarts that the options of the history demand. */
 void restarts_start(struct sim *s);
 /* Return whether every worker has received JOB_END. */
 bool agent_is_over(const struct sim_agent *a);
@@ -492,8 +496,9 @@ void device_done(struct sim_tensor_state *ts, uint64_t round);
 /* Set up a tensor with its plan after a restart. Returns the round that the agent has to run again
  * although its end was reported to the trainers (K6), or 0. */
 uint64_t device_restart(struct sim_tensor_state *ts);
-/* Lose the executor or its GPUs. The agent fails the job and notifies the scheduler. Without a job,
- * do nothing. Call it only for jobs that may shrink, since other jobs would end. */
+/* Simulate the loss of the agent's executor or GPUs. The agent fails its job and notifies the
+ * scheduler. If the agent has no job, the function does nothing. Call the function only if the job
+ * may shrink, because any other job would end. */
 void device_lose(struct sim_agent *a);
 /* Notify the scheduler of the lost GPUs again, after a reconnection. */
 void device_tell_lost(struct sim_agent *a);
@@ -510,8 +515,9 @@ struct guest_tensor {
 	uint64_t round; /* the last round that is done */
 	uint8_t *in, *out[2];
 };
-/* Rule C10: percent of the servers' memory that is reserved for users with little use. An eighth of
- * the reserved memory is enough for the jobs of the other users. */
+/* Percent of the servers' memory that is reserved for users who need little (rule C10). Such a user
+ * can declare up to an eighth of the reserve. The simulated jobs of users other than the greedy one
+ * fit into that eighth. */
 #define GREEDY_RESERVE 60
 /* First number in the names of the extra tensors that a greedy job declares. */
 #define GREEDY_FIRST 100
@@ -552,7 +558,7 @@ void guests_close(struct sim *s);
 void guests_end(struct sim *s);
 /* Describe the guests that have not ended, for an error text. */
 size_t guests_describe(const struct sim *s, char *ret, size_t room);
-/* Return whether the job is that of a misbehaving agent, which may fail. */
+/* Return whether the job belongs to the misbehaving agent. Such a job may fail. */
 bool guests_may_fail(const struct sim *s, uint32_t job);
 void liar_start(struct guest *g);
 /* Change a message m that the misbehaving agent's core sends. */

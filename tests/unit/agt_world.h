@@ -510,7 +510,8 @@ static inline struct agt_world *make_scene(enum agt_scene scene)
 	submit_all(w, 1);
 	if (scene == SCENE_WAITING)
 		say_key(w, 0, WIRE_AGAIN, 1);
-	if (scene == SCENE_OFFERED) /* the other partition is read first, so this result waits */
+	/* The result of partition 1 uses the only read, so the result of partition 0 waits. */
+	if (scene == SCENE_OFFERED)
 		say(w, 0, &m);
 	if (scene >= SCENE_OFFERED)
 		say_result(w, 0, 1);

@@ -58,10 +58,10 @@ struct fake_agent {
 	bool keeps_quiet;     /* does not answer the question WHY */
 	bool spoils_control;  /* writes a wrong magic number into the control page */
 	bool is_unsealed;     /* makes a control page that is not sealed against shrinking */
-	bool misplaces_slots; /* names slots outside of the arena */
+	bool misplaces_slots; /* reports slots outside of the arena */
 	bool refuses_finish;
 	bool is_old; /* behaves like an agent that does not support LOCAL_ASK_TRAFFIC */
-	/* sends everything twice, like the next process of an agent that died */
+	/* sends most messages twice, like an agent that was restarted after a crash */
 	bool repeats;
 	unsigned n_deaths;        /* number of connections that the agent ends at HELLO */
 	const char *refused_name; /* refuses the tensor of this name with EQUOTA */

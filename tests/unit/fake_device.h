@@ -22,8 +22,8 @@ enum fake_call {
 
 /* Set how many GPUs the next open finds. */
 void fake_device_set_gpus(int n);
-/* Let `times` calls of that kind in a row return rc. n: the first of these calls, counted from now
- * on (1: the next call). */
+/* Make `times` consecutive calls of the kind `call` return rc. n: number of the first of these
+ * calls. The next call of this kind is number 1. */
 void fake_device_inject(
 	struct device *dev, enum fake_call call, unsigned n, unsigned times, int rc);
 /* Return the number of calls of that kind so far. */

@@ -12,7 +12,8 @@
 struct fake_sent {
 	TAILQ_ENTRY(fake_sent) link;
 	struct wire_msg m;
-	/* the encoded message, without spare room: a benchmark measures this allocation, too */
+	/* The encoded message. It has no spare room, because the time that bench/probe/sum.c
+	 * measures includes the allocation of this struct. */
 	uint64_t bytes[];
 };
 

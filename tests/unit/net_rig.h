@@ -1,10 +1,10 @@
 #ifndef BPS_TESTS_NET_RIG_H
 #define BPS_TESTS_NET_RIG_H
-/* Two ends of a network transport (common/transport/net.h) in one process, on the loopback and any
- * free port. BPS_TEST_PROVIDER and BPS_TEST_ADDRESS choose another provider or address
- * (tests/qemu). A server and a client count their callbacks. A test runs both ends in one thread,
- * which sleeps when both ends allow it. Some tests use more threads, or forked peers. A forked peer
- * is started before this process opens its end. */
+/* A rig for tests of a network transport (common/transport/net.h): both ends, the server and the
+ * client, in one process. The ends use the loopback address and any free port. BPS_TEST_PROVIDER
+ * and BPS_TEST_ADDRESS choose another provider or address (tests/qemu). Each end counts its
+ * callbacks. A test runs both ends in one thread, which sleeps when both ends allow it. Some tests
+ * use more threads, or forked peers. A forked peer is started before this process opens its end. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -25,12 +25,13 @@
 #define CLIENT_ID       3
 #define CLIENT_INSTANCE 0xc1c1c101u
 #define MS              UINT64_C(1000000)
-#define DEADLINE_MS     (rig_is_tcp() ? 5000 : 60000) /* an emulated machine is slow */
+#define DEADLINE_MS     (rig_is_tcp() ? 5000 : 60000) /* the machine of tests/qemu is slow */
 #define READ_MAX        (8u << 20)
 
 extern const uint8_t the_key[32];
 extern const char *rig_provider; /* the provider of the group of tests that runs now */
-/* a descriptor of the test whose events also wake turn() from its sleep; -1: none */
+/* Descriptor that a test sets. turn() also returns from its sleep when this descriptor becomes
+ * readable. -1: none. */
 extern int rig_watched_fd;
 
 /* Return whether the rig runs over TCP. Some tests concern TCP itself, or cannot run with another

@@ -1,9 +1,9 @@
 #ifndef BPS_TESTS_SRV_WORLD_H
 #define BPS_TESTS_SRV_WORLD_H
 /* A test world for the core of one data thread of a server (bps-server/core/core.h) with a job. The
- * test sends plans as the scheduler, and the members' messages over tests/unit/fake_xport.h. After
- * each step the core's invariants are checked. Everything runs in one thread, and the test sets the
- * time. */
+ * test acts as the scheduler, which sends plans, and as the members, which send messages over
+ * tests/unit/fake_xport.h. After each step the core's invariants are checked. Everything runs in
+ * one thread, and the test sets the time. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +31,8 @@
 #define MS          UINT64_C(1000000)
 #define GRACE_MS    20
 
-/* A member, with memory that the server reads: contributions of each partition, then results. */
+/* A member and its two segments, which the server reads. contrib: the member's contributions, one
+ * array per partition; result: a sum that the member donates. */
 struct srv_test_member {
 	struct fake_conn *conn;
 	uint32_t workers;

@@ -76,7 +76,7 @@ static inline bool is_at_end(int fd)
 	return is_end;
 }
 
-/* Seal the ticket for one channel of the connection with number count. */
+/* Seal the ticket for one channel of a connection. `count` is the number of that connection. */
 static inline void seal_channel(uint64_t count, enum channel channel, uint8_t ret[TICKET_BYTES])
 {
 	struct ticket t = a_ticket(count);
@@ -130,7 +130,7 @@ static inline struct raw_conn raw_up(struct net_rig *r)
 	raw_join(&p, count, LANE_BULK);
 	raw_send(&p, LANE_MESSAGES, ping, put_kind(ping, WIRE_PING));
 	RUN(r, r->server.n_up == n_up + 1);
-	/* The server's answer is its first frame. */
+	/* Receive the server's first frame, which answers the PING. */
 	raw_recv(&p, LANE_MESSAGES, ping, sizeof(struct tcp_frame) + WIRE_HDR_BYTES);
 	return p;
 }

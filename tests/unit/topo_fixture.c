@@ -1,5 +1,5 @@
-/* Makes machines of tests/topologies as folders in the form of sysfs. It reads a description, makes
- * folders, links and files, and removes them afterwards. */
+/* Imitates the sysfs of a machine that tests/topologies describes. This code reads the description,
+ * makes the folders, links and files in a temporary folder, and removes them afterwards. */
 #include "tests/unit/topo_fixture.h"
 
 #include <ftw.h>

@@ -8,7 +8,8 @@
 #include <string.h>
 
 /* Oldest driver that can be used, CUDA 12.0. Older drivers need a module parameter for 64-bit
- * memory operations, and have no attributes of mappings. */
+ * memory operations. They also lack the pointer attributes that describe a mapping
+ * (CU_POINTER_ATTRIBUTE_MAPPING_SIZE). */
 #define DRIVER_MIN 12000
 
 /* Initialise the driver and count the GPUs. Creates no context. Errors: DEVICE_NODEV, with the text

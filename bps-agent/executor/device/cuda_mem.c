@@ -93,8 +93,8 @@ static int create(struct cuda_mem *m, uint64_t bytes)
 		"cannot allocate device memory");
 }
 
-/* Zero the memory, because it may have belonged to another process. The wait for the default
- * stream, which no other work uses, takes no longer than the allocation. */
+/* Zero the memory, because it may have belonged to another process. No other work uses the default
+ * stream. So the wait for this stream takes no longer than the allocation of the memory. */
 static int zero(struct cuda_mem *m)
 {
 	struct device *dev = m->base.dev;

@@ -18,9 +18,9 @@ struct choice {
 	/* Number of a NUMA node plus 1, for each piece of host memory between GPUs and network; 0:
 	 * any node. The input of a group is on the node of the group's GPUs, or on sum_node if
 	 * these GPUs are on several nodes. The memory at sum_node receives the sums from the
-	 * network, and all GPUs read the sums. sum_node is the node of all the job's GPUs. If the
-	 * GPUs are on several nodes, sum_node is the node of the fastest network cards that are up.
-	 * If these cards are on several nodes, too, sum_node is 0. */
+	 * network, and all GPUs read the sums. If all the job's GPUs are on one node, sum_node is
+	 * that node. Otherwise sum_node is the node of the fastest network cards that are up. If
+	 * these cards are on several nodes, too, sum_node is 0. */
 	uint16_t input_nodes[DEVICE_GPUS_MAX]; /* indexed by group of the route */
 	uint16_t sum_node;
 };

@@ -40,8 +40,9 @@ struct facts {
 	bool has_tree;  /* at least one GPU is below a root port */
 	bool is_linked; /* NVLink joins all GPUs */
 	bool can_reach; /* every GPU can copy to every other GPU, or this is not known yet */
-	/* number of uplinks with GPUs and a network card, and of uplinks with GPUs but without a
-	 * card (Sn and Sg in the paper) */
+	/* n_with_card: number of uplinks with GPUs and a network card. n_without_card: number of
+	 * uplinks with GPUs but without a card. The OSDI'20 paper (strategy.h) calls these numbers
+	 * Sn and Sg. */
 	unsigned n_with_card, n_without_card;
 };
 

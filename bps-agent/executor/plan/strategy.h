@@ -30,8 +30,9 @@
  *                                             can copy to each other; copy if they cannot
  *
  * A plan divides a tensor into n_units equal units, and its steps name ranges of units. Staging
- * memory holds n_sources copies of the tensor (sources), which the processor sums. The roots share
- * the work: a step of turn k is used only for every n_turns-th tensor.
+ * memory holds n_sources copies of the tensor (sources), which the processor sums. The roots take
+ * turns: successive chunks of a tensor use successive turns, and a chunk uses only the steps of its
+ * turn.
  *
  * The functions do no I/O and have no state. Thread: any. */
 #include <stdbool.h>
@@ -48,8 +49,8 @@ enum strategy {
 	STRATEGY_ROOTS,
 	STRATEGY_CE,
 };
-/* The strategies' names, which are the values of a setting: in the order of the enum, and
- * NULL-terminated. */
+/* The names of the strategies, in the order of the enum and NULL-terminated. The names are the
+ * values of the setting gpu-strategy. */
 extern const char *const strategy_words[];
 
 enum plan_op {
@@ -68,8 +69,8 @@ enum plan_op {
 /* Return the name of an operation, such as "reduce-scatter". */
 const char *plan_op_name(enum plan_op op);
 
-/* A step of a plan. All steps of one op can run in parallel. A step starts when all earlier steps
- * of the list that use the same units have ended. */
+/* A step of a plan. All steps of one op can run in parallel. A step waits for the earlier steps of
+ * the list that have another op and use the same units. */
 struct plan_step {
 	enum plan_op op;
 	/* gpu: index in the array `gpus` of the plan. source: number of the copy of the tensor in

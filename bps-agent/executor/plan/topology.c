@@ -1,5 +1,6 @@
-/* Reads from sysfs where GPUs and network cards are, and adds the facts of the executor's report.
- * strategy.c chooses a strategy by the resulting topology. Has no state. Thread: any. */
+/* Reads the positions of GPUs and network cards on the PCI buses from sysfs. Adds the facts that
+ * the executor reports. strategy.c chooses a strategy by the resulting topology. Has no state.
+ * Thread: any. */
 #include "bps-agent/executor/plan/topology.h"
 
 #include <dirent.h>

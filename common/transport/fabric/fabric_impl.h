@@ -12,8 +12,8 @@
  * Ownership: endpoints, completion queue, buffers and connections belong to the data thread. The
  * connection-management thread only reads the event queues, one per data thread, and passes the
  * events to the data threads (handover_queue.h). The connection-management thread never touches a
- * connection. A client without a ticket that sends half a handshake can block only this thread,
- * never data.
+ * connection. A client without a ticket that sends half a handshake can block only this thread. It
+ * can never block the data threads.
  *
  * The states are those of peer_conn.h. A DOOMED connection is closed in the next poll.
  * fabric_conn_down sets the state GONE, runs the down callback, and sets the state FREE before it
@@ -69,17 +69,17 @@
 #define FABRIC_ORPHAN_NS   UINT64_C(5000000000)
 #define FABRIC_CQ_DEPTH    16384
 #define FABRIC_CM_QUEUE    512
-/* Memory in bytes that this process must be allowed to lock. Every job needs at least this
- * memory */
+/* Number of bytes that a process must be allowed to lock with provider verbs. Every job needs at
+ * least this much locked memory. */
 #define FABRIC_LOCKED_MIN     (UINT64_C(128) << 20)
 #define FABRIC_WIRE_COOKIE_AT 8 /* byte offset of the cookie in the header (protocol-data.md) */
 
 enum fabric_op_kind { OP_RECV, OP_SEND, OP_READ };
 
-/* An operation posted to libfabric. conn is NULL for receives, and for orphans: operations of a
- * closed connection, whose completions may still be in the completion queue. An orphan is reused
- * after its completion, or after FABRIC_ORPHAN_NS. By then its completion has been read, because
- * fi_close queues all completions before it returns. */
+/* An operation posted to libfabric. conn is NULL for receives and for orphans. An orphan is an
+ * operation of a closed connection, whose completion may still be in the completion queue. The
+ * data thread reuses an orphan after it reads the completion, or after FABRIC_ORPHAN_NS. By then
+ * the thread has read the completion, because fi_close queues all completions before it returns. */
 struct fabric_op {
 	struct fi_context2 ctx; /* first member: op_context of a completion points to it */
 	enum fabric_op_kind kind;
@@ -141,7 +141,7 @@ struct fabric_peer_seg {
 struct fabric_conn {
 	struct peer_conn base; /* first member, so a pointer to it can be cast to this struct */
 	bool has_want, has_pong, is_busy, is_stuck;
-	/* The channel on which this side posts messages and reads is open */
+	/* True when the channel is open on which this side posts its messages and its reads */
 	bool is_linked;
 	/* Receives posted for this connection, which are the credits of the peer */
 	uint32_t granted;
@@ -152,7 +152,7 @@ struct fabric_conn {
 	struct fabric_buf *open;
 	uint64_t rx_cookie, tx_cookie, last_cookie;
 	struct fid_ep *eps[N_CHANNELS];
-	struct fid_ep *ep; /* endpoint on which this side posts messages and reads */
+	struct fid_ep *ep; /* endpoint on which this side posts its messages and its reads */
 	struct fabric_op_list ops;
 	TAILQ_ENTRY(fabric_conn) link; /* link in the list x->busy or x->stuck */
 
@@ -215,7 +215,8 @@ struct fabric {
 	struct fid_fabric *fabric;
 	struct fid_eq *eq; /* event queue of the listener */
 	struct fid_pep *pep;
-	/* The connection-management thread holds base.lock while it reads event queues. */
+	/* The connection-management thread holds base.lock while it reads `eq` and the event queues
+	 * of the data threads. */
 	uint64_t swept_ns; /* used only by the connection-management thread */
 	pthread_t thread;
 	int epoll_fd, stop_fd;

@@ -266,8 +266,8 @@ static void service(struct fabric_conn *c)
 	}
 }
 
-/* Serve every connection that has something to send. The loop ends, because a connection is put
- * back on the list only when the connection has room to send. */
+/* Serve every connection that has something to send. service() may put a connection back on the
+ * list, for example when libfabric cannot take another read yet. So n limits the loop. */
 static void service_busy(struct fabric_xport *x)
 {
 	struct fabric_conn *c;
@@ -314,8 +314,9 @@ static void run_cm_events(struct fabric_xport *x, unsigned n)
 int fabric_poll(struct xport *xp, uint64_t now_ns)
 {
 	struct fabric_xport *x = (struct fabric_xport *)xp;
-	/* Read the number of events before the completions. So messages that a peer sent before the
-	 * close are handled before the event of the close. */
+	/* Count the pending events before the completions are read. A peer may send messages and
+	 * then close the connection. This order handles the messages before the event that reports
+	 * the close. */
 	unsigned n_events = cm_pending(x);
 	bool has_more = true;
 	int n = 0;

@@ -1,6 +1,6 @@
 /* Load libfabric at run time. Define the functions that libfabric's headers declare, so that they
- * forward their calls to the loaded library. This file is not part of a transport. Thread: one at a
- * time, at program start. */
+ * forward their calls to the loaded library. This file is not part of a transport. Thread:
+ * see libfabric.h. */
 #include "common/transport/fabric/libfabric.h"
 
 #include <dlfcn.h>

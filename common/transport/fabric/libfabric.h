@@ -8,10 +8,9 @@
 #include "common/base/error.h"
 
 /* Load the library. Call this before any of its functions (fi_getinfo, fi_strerror, ...). A second
- * call returns at once; the library is never unloaded. Returns 0; or a negative errno when
- * libfabric is not installed or has a version that fabric_gates_check rejects, and err gets the
- * text.
- * Thread: one at a time, and no other thread may change the environment meanwhile, because
+ * call returns at once; the library is never unloaded. Returns 0 or a negative errno. Errors:
+ * libfabric is not installed, or fabric_gates_check rejects its version; err gets the text.
+ * Thread: one at a time. During the call no other thread may change the environment, because
  * libfabric reads some variables. */
 int libfabric_load(struct err_text *err);
 #endif

@@ -1,5 +1,6 @@
-/* Shared-memory transport: the object of a data thread and its poll loop. Connections, messages and
- * segments are in shm_conn.c, shm_io.c and shm_seg.c. Thread: the data thread. */
+/* Shared-memory transport. Each data thread has one struct shm_xport. This file creates and frees
+ * that object, polls it, and listens for connections. Connections, messages and segments are in
+ * shm_conn.c, shm_io.c and shm_seg.c. Thread: the data thread. */
 #include "common/transport/shm/shm.h"
 
 #include <errno.h>

@@ -14,10 +14,10 @@
  *   agent -> server   ticket over that nonce (common/wire/ticket.h), and a nonce of its own
  *   server -> agent   proof over the agent's nonce, and the memfd of the rings
  *
- * The socket stays open, and carries the memfds of segments and wake-ups for a side that sleeps. A
- * socket that the other side has closed shows that the peer has died or ended. (An eventfd is not
- * used for wake-ups, because the peer could clear its O_NONBLOCK flag.) While both sides are awake,
- * the only system call is a check of the sockets each millisecond.
+ * The socket stays open. It carries the memfds of segments, and a wake-up when the receiver sleeps.
+ * A socket that the other side has closed shows that the peer has died or ended. (An eventfd is not
+ * used for wake-ups, because the peer could clear the eventfd's O_NONBLOCK flag.) While both sides
+ * are awake, the only system call is a check of the sockets each millisecond.
  *
  * Memory: memfds are sealed against shrinking and growing, so that a peer's memory never
  * disappears. The side that maps a memfd checks the seals. A side that closes a connection sets its

@@ -7,9 +7,9 @@
  *   shm_io.c    messages, reads, loans
  *   shm_seg.c   own segments, mappings of peers' segments
  *
- * The states are those of peer_conn.h. The connecting side goes UP when it receives the welcome,
- * the accepting side when it receives a valid ticket. A DOOMED connection is closed in the same
- * poll, and its memory is freed in the next poll.
+ * The states are those of peer_conn.h. The connecting side goes UP when it receives the welcome.
+ * The accepting side goes UP when it receives a valid ticket. A DOOMED connection is closed in the
+ * same poll, and its memory is freed in the next poll.
  *
  * All this code and its objects belong to the data thread. */
 #include <sys/queue.h>
@@ -57,7 +57,8 @@ struct shm_challenge {
 	uint64_t nonce;
 };
 struct shm_hello {
-	/* Ticket with the nonce of the challenge and the channel TICKET_SAME_HOST */
+	/* Sealed ticket. Its nonce is the nonce of the challenge, and its channel is
+	 * TICKET_SAME_HOST. */
 	uint8_t ticket[TICKET_BYTES];
 	uint64_t nonce;
 };
@@ -92,7 +93,7 @@ struct shm_conn {
 	struct peer_conn base; /* first member, so a pointer to it can be cast to this struct */
 	enum shm_side side;
 	int sock;
-	uid_t uid;             /* user of the peer, for the log and the limit on strangers */
+	uid_t uid;             /* user of the peer, for the log and for SHM_PER_USER */
 	struct shm_page *page; /* mapping of SHM_AREA_BYTES, which exists while the state is UP */
 	struct ring_end tx, rx;
 	bool is_challenged, has_want, has_pong, is_sock_full;

@@ -164,10 +164,10 @@ static bool is_intact(const struct shm_conn *c, const struct shm_map *map)
 {
 	enum shm_side peer = c->side == SHM_AGENT ? SHM_SERVER : SHM_AGENT;
 
-	/* Use a read-modify-write operation, like the exchange in the peer's shm_down. So one of
-	 * the two operations comes first. If this operation is first, the copy happened before any
-	 * later write of the peer (release to acquire). If the peer's operation is first, this
-	 * operation returns 1. */
+	/* Read is_over with a read-modify-write operation. The peer's shm_down also uses one, an
+	 * exchange. So one of the two operations comes first. If the operation here comes first,
+	 * the copy happens before every write that the peer makes after its exchange (release to
+	 * acquire). If the peer's exchange comes first, the operation here returns 1. */
 	return !map->is_withdrawn &&
 	       !atomic_fetch_or_explicit(&c->page->is_over[peer], 0, memory_order_acq_rel);
 }

@@ -21,7 +21,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Size of a ring in bytes: enough for about 3000 messages that each offer bytes */
+/* Size of a ring in bytes. The ring has room for about 3000 offers. An offer is a message that
+ * names bytes for the peer to read, and does not contain these bytes. */
 #define RING_BYTES     (UINT32_C(256) << 10)
 #define RING_LEN_BYTES 8
 

@@ -3,20 +3,21 @@
 /* Policy of the sending side of a connection: decide whether the next offer is sent with its bytes,
  * before the peer requests them.
  *
- * If a peer cannot yet receive the bytes of an offer, it discards them and requests them later, so
- * they are sent twice. So when the peer requests bytes that were already sent, the sender sends
- * offers without bytes for a while. At intervals it sends EAGER_POLICY_TRIES offers with bytes, to
- * test whether the peer takes their bytes. The interval doubles when the peer again requests bytes
- * that were sent in a test. Else the interval halves, until all offers are sent with their bytes.
- * Pure: no I/O, clock or threads. The transport and the simulator of bandwidth (tests/scale) share
- * it. */
+ * If a peer cannot yet receive the bytes of an offer, the peer discards them and requests them
+ * later. The bytes are then sent twice. To avoid this, the sender sends offers without bytes for a
+ * while after the peer has requested bytes that were already sent. At intervals the sender sends
+ * EAGER_POLICY_TRIES offers with bytes, to test whether the peer takes the bytes. If the peer
+ * requests bytes that were sent in a test, the interval doubles. Else the interval halves, until
+ * all offers are sent with their bytes. Pure: no I/O, clock or threads. The transport and the
+ * simulator of bandwidth (tests/scale) share this policy. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Number of recent offers with bytes that the sender remembers. With 128 KiB each, these offers
- * have as many bytes as a server by default reads from one agent at a time (8 MiB). A request for
- * the bytes of an older offer does not count as a request for bytes that were already sent. */
+/* Number of recent offers with bytes that the sender remembers. If each offer has 128 KiB, the
+ * offers have 8 MiB together. By default a server reads this amount from one agent at a time. A
+ * request for the bytes of an older offer does not count as a request for bytes that were already
+ * sent. */
 #define EAGER_POLICY_NOTED    64
 #define EAGER_POLICY_REST_MIN 8
 #define EAGER_POLICY_REST_MAX 512
@@ -30,8 +31,8 @@ struct eager_policy_offer {
 struct eager_policy {
 	struct eager_policy_offer noted[EAGER_POLICY_NOTED];
 	unsigned next;
-	/* Interval: number of offers without bytes before the next EAGER_POLICY_TRIES
-	 * offers with bytes; 0: all offers are sent with bytes */
+	/* Interval between tests: number of offers without bytes that precede the
+	 * EAGER_POLICY_TRIES offers with bytes of a test. 0: all offers are sent with bytes. */
 	uint32_t rest;
 	uint32_t rest_left, tries_left;
 	/* The peer has requested bytes that were already sent, since the last test began */

@@ -32,8 +32,8 @@
  * as quick. Each sample stands for 1 MiB, so the bytes then arrive at 200 MB/s or more. */
 #define BOUNDED_TIMES 8u
 #define BOUNDED_NS    (BOUNDED_TIMES * QUICK_US * UINT64_C(1000))
-/* Each sample moves the kernel's average by the difference between the sample and the average,
- * divided by this number. */
+/* The kernel averages the round trip times of a connection. Each sample changes the average by
+ * (sample - average) / PAUSE_SHARE. */
 #define PAUSE_SHARE 8
 
 /* Window by number of connections. All windows together have up to 3.5 MiB, or more if
@@ -68,7 +68,7 @@ bool recv_window_shared(struct recv_window *w, unsigned n_conns)
 	w->share = steps[i].bytes;
 	if (!w->bytes || w->bytes == w->share)
 		return false;
-	/* Keep the counts of samples, because peers that disconnected often connect again soon. */
+	/* Keep the counts of samples, because disconnected peers usually connect again soon. */
 	w->bytes = w->share;
 	return true;
 }
@@ -153,8 +153,8 @@ void recv_rtt_heard(struct recv_rtt *r, uint64_t now_ns)
 	uint64_t gap_us = r->heard_ns ? (now_ns - r->heard_ns) / 1000 : 0;
 
 	r->heard_ns = now_ns;
-	/* A peer that has bytes to send is never silent for longer than the average. So a shorter
-	 * gap is not a pause. */
+	/* A peer that has bytes to send is never silent for longer than the average round trip
+	 * time. So a shorter gap is not a pause. */
 	if (gap_us <= r->us || gap_us <= FAST_US)
 		return;
 	gap_us = r->pause_us + gap_us / PAUSE_SHARE;
@@ -167,8 +167,9 @@ bool recv_rtt_measured(struct recv_rtt *r, uint32_t us, uint64_t now_ns)
 	uint64_t half_ns = (us > FAST_US ? us : FAST_US) * UINT64_C(500);
 
 	r->us = us;
-	/* If half of the average were pauses, the kernel would have taken a sample at least every
-	 * half_ns. Each sample reduces pause_us, the part that may be pauses, by an eighth. */
+	/* pause_us is the part of the average that may be due to pauses. If this part were half of
+	 * the average, the kernel would have taken a sample at least every half_ns. Each sample
+	 * reduces pause_us by an eighth. */
 	for (; r->pause_us && now_ns - r->decayed_ns >= half_ns; r->decayed_ns += half_ns)
 		r->pause_us -= (r->pause_us + PAUSE_SHARE - 1) / PAUSE_SHARE;
 	if (!r->pause_us)

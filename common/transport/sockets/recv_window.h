@@ -3,17 +3,19 @@
 /* The receive window of the sockets on which a data thread receives bytes of tensors: one value for
  * all these sockets.
  *
- * The bytes of all peers wait in one queue before our link. A peer's share of the link is its
- * window divided by the sum of all windows. So all windows are equal, and only as large as needed
- * to keep the link busy. The more connections there are, the smaller the windows. Their size
- * changes in few steps. So two hosts whose numbers of connections differ by one usually have
- * windows of the same size. In an earlier version each host chose its windows by the length of its
- * own queue. Then a sender saw unequal windows, and its connections with small windows fell behind.
- * When the link has been fast for a while, the kernel chooses each window, until the queue gets
- * long.
+ * The bytes that all peers send to this host wait in one queue in front of this host's link. A
+ * peer's share of the link is its window divided by the sum of all windows. Therefore all windows
+ * are equal, and only as large as needed to keep the link busy. The more connections there are, the
+ * smaller the windows. The size of the windows changes in few steps. Therefore two hosts whose
+ * numbers of connections differ by one usually have windows of the same size. In an earlier version
+ * each host chose its windows by the length of its own queue. Then a sender saw unequal windows,
+ * and its connections with small windows fell behind. When the link has been fast for a while, the
+ * kernel chooses each window, until the queue gets long.
  *
  * On a slow link this side's sends are paced as well, because bursts make the queue alternate
- * between long and empty. On a fast link the timers of pacing cost more than they save. Pure. */
+ * between long and empty. On a fast link the timers of pacing cost more than they save.
+ *
+ * The functions do no I/O and read no clock. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -29,8 +31,8 @@ struct recv_window {
 	int bytes; /* size of the window: limit of the bytes in flight; 0: the kernel chooses */
 	/* Window for the current number of connections, in bytes; used unless the kernel chooses */
 	int share;
-	/* Pace sends: pacing is set on new sockets, and on the sockets that were open when is_paced
-	 * became true */
+	/* Whether sends are paced. When is_paced becomes true, pacing is turned on for all open
+	 * sockets. While is_paced is true, pacing is also turned on for new sockets. */
 	bool is_paced;
 	bool is_quick; /* round trips are short, so queued bytes are sent soon */
 	unsigned n_fast, n_quick, n_tardy, n_slow, n_long, n_limited, n_bounded;

@@ -369,7 +369,7 @@ void tcp_down(struct tcp_conn *c, const char *why)
 	struct tcp_xport *x = tcp_of(c);
 
 	if (c->base.state == CONN_GONE)
-		return; /* a callback of an earlier tcp_down closes the connection again */
+		return; /* an earlier tcp_down ran a callback, and the callback closes c again */
 	if (c->is_busy)
 		TAILQ_REMOVE(&x->busy, c, link);
 	c->is_busy = false;

@@ -88,7 +88,7 @@ struct tcp_answer {
 	uint64_t offset;
 	uint64_t count; /* if is_eager: number of eager offers before this offer */
 };
-/* Offer of the peer whose bytes are sent without a request. */
+/* An offer that the peer announced. The peer sends the offer's bytes without a request. */
 struct tcp_eager {
 	uint16_t segment;
 	bool is_heard; /* the message with the offer was received */

@@ -87,8 +87,8 @@ static unsigned n_arriving(struct tcp_conn *c)
 	return in->is_open && in->is_eager && c->n_eager && eager_at(c, 0)->count == in->offset;
 }
 
-/* Find the recorded offer that r reads. Returns NULL when r must request the bytes, because they
- * are not sent eagerly or are already being discarded. */
+/* Find the recorded offer whose bytes the read r can take. Returns NULL when the peer does not send
+ * the bytes of r eagerly, or when they are already being discarded. Then r must be requested. */
 static struct tcp_eager *eager_of(struct tcp_conn *c, const struct xport_read *r)
 {
 	for (unsigned i = n_arriving(c); i < c->n_eager; i++) {

@@ -240,8 +240,9 @@ static int listen_on(struct tcp_net *net)
 	rc = set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 	if (!rc)
 		rc = set_int(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, DEFER_ACCEPT_S);
-	/* Set the congestion control here, because accepted sockets inherit it. On an accepted
-	 * socket the change would come too late, because BBR has already turned on pacing there. */
+	/* Set the congestion control on the listening socket, because accepted sockets inherit it.
+	 * If the system's default is BBR, a change on an accepted socket is too late: BBR has
+	 * already turned on pacing for that socket. */
 	congestion_set(fd, net->congestion);
 	if (!rc && bind(fd, (struct sockaddr *)&net->bind_addr, net->bind_len))
 		rc = -errno;

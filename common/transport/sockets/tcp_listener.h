@@ -51,8 +51,8 @@ struct tcp_net {
 int tcp_listener_open(struct tcp_net *net, struct err_text *err);
 /* Stop the thread and close the sockets. Call this also when tcp_listener_open has failed. */
 void tcp_listener_close(struct tcp_net *net);
-/* Send the reason for refusing the connection, a word of at most 8 letters (REFUSED_...), which the
- * peer logs. Closes fd. */
+/* Send the peer the reason for refusing the connection. The peer logs the reason. Closes fd. word:
+ * the reason, one of REFUSED_..., with at most REFUSED_BYTES letters. */
 void tcp_refuse(int fd, const char *word);
 /* Set the options that every data socket needs.
  * Errors: -errno. */

@@ -2,7 +2,7 @@
 
     KERAS_BACKEND=jax bpsrun -n 4 -- python digits.py
 
-The lines of a single-process script that change are marked with "bps".
+Lines that differ from a single-process script are marked with "bps".
 """
 
 import argparse

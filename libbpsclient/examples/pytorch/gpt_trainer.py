@@ -18,8 +18,8 @@ import gpt
 
 
 class Pieces(Dataset):
-    """The text as samples for Hugging Face's language models. Labels equal the inputs, because the
-    models shift the labels themselves."""
+    """The text as samples for Hugging Face's language models. Labels equal the inputs, because each
+    model shifts its labels internally."""
 
     def __init__(self, text: gpt.Text) -> None:
         self.text = text

@@ -156,7 +156,7 @@ class Group:
     ) -> None:
         self._kinds = list(kinds)
         self._failure: BaseException | None = None
-        self._is_interrupted = False  # KeyboardInterrupt has ended a wait
+        self._is_interrupted = False  # True after a KeyboardInterrupt has ended a wait
         self._lock = threading.Lock()
         self._blocks: list[np.ndarray] = []
         self._buckets: list[_Bucket] = []
@@ -221,7 +221,8 @@ class Group:
                 outputs = self._new_outputs()
             try:
                 self._submit(arrays, op, prescale, priority)
-                self._is_interrupted = True  # if the next lines raise a KeyboardInterrupt
+                # Set the flag first, because each of the next lines may raise a KeyboardInterrupt.
+                self._is_interrupted = True
                 for bucket in self._buckets:
                     bucket.slot.tensor.finish(is_interruptible=True)
                     bucket.collect(outputs, postscale)
@@ -236,7 +237,8 @@ class Group:
         self, arrays: Sequence[np.ndarray], op: int, prescale: float, priority: int
     ) -> None:
         if self._is_interrupted:
-            # The other workers have the results of this round. They do not make the call again.
+            # The other workers complete the interrupted round and do not repeat it. So finish this
+            # round here before the next round begins.
             for bucket in self._buckets:
                 bucket.slot.tensor.finish(is_interruptible=True)
             self._is_interrupted = False

@@ -233,7 +233,7 @@ class Runtime:
                     self.job.declare(f"{self.prefix}u/{name}{suffix}", dtype, n_elems)
                 )
             if slot.owner is not None and slot.owner.is_interrupted:
-                slot.owner.settle()  # its caller may have lost the handle
+                slot.owner.settle()  # the operation's caller may have lost the handle
             if slot.owner is not None:
                 raise ValueError(
                     f"tensor '{name}' is in flight already: synchronize the first operation, or "
@@ -256,7 +256,8 @@ class Runtime:
         Raises:
             Error: EFORKED in a forked child; ECLOSED while the job is suspended.
         """
-        # In a forked child no thread would release a lock that a thread of the parent held.
+        # Check before taking the lock: if a thread of the parent held the lock at the fork, no
+        # thread of a forked child releases it.
         self.job.check_mapped()
         with self.lock:
             n = self._n_agreements
@@ -269,11 +270,12 @@ class Runtime:
                 raise
 
     def check(self) -> None:
-        """Check that no earlier operation was compared but not submitted (:meth:`submission`).
+        """Check that each operation that the workers have compared was also submitted
+        (:meth:`submission`).
 
         Raises:
-            Error: there was such an operation. If it failed with an Error, the code, rank, host and
-                tensor of that Error are repeated.
+            Error: an operation was compared but its submission failed. If the cause was an Error,
+                the new Error has the same code, rank, host and tensor.
         """
         if self._failure is not None:
             raise _out_of_step(self._failure) from self._failure
@@ -661,7 +663,7 @@ def has_failed() -> bool:
 def _end_calls() -> None:
     """Wait for calls that a framework's threads run."""
     for wait in before_leaving:
-        with contextlib.suppress(Exception):  # the results of the calls raise the error
+        with contextlib.suppress(Exception):  # the result of a failed call raises the error
             wait()
 
 
@@ -710,7 +712,7 @@ def is_initialized() -> bool:
 
 
 def _known_job() -> Job:
-    """Return the process's job, in a forked child its parent's job.
+    """Return the process's job. In a forked child, return the job of its parent.
 
     Raises:
         NotInitialized: :func:`init` has not been called.

@@ -244,8 +244,8 @@ class Tensor:
     def push_pull_copy(
         self, src: Any, dst: np.ndarray | None = None, op: int = SUM, priority: int = PRIORITY_AUTO
     ) -> None:
-        """Submit the array src, which is copied at once. The call of :meth:`wait` or
-        :meth:`poll` that finds the round complete writes the result to dst."""
+        """Copy the array src, and submit the copy. When a later :meth:`wait` or :meth:`poll` finds
+        that the round is complete, that method writes the result to dst."""
         import numpy as np
 
         kind = np.dtype(DTYPES[self.dtype][1])
@@ -364,7 +364,7 @@ class Job:
         self._tensors: weakref.WeakSet[Tensor] = weakref.WeakSet()
         # Objects whose stop(is_abort) is called before close() and abort().
         self.leaving: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._copied: dict[int, np.ndarray | None] = {}  # arrays dst of push_pull_copy, by handle
+        self._copied: dict[int, np.ndarray | None] = {}  # dst of push_pull_copy, by tensor handle
 
     @property
     def _open_handle(self) -> ctypes.c_void_p:
@@ -378,8 +378,8 @@ class Job:
         return self._open_handle
 
     def check_mapped(self) -> None:
-        """Raise an error if the inputs and outputs of the job's tensors do not exist: the job is
-        closed or suspended."""
+        """Raise an error if the job is closed or suspended. In these states, the inputs and outputs
+        of the job's tensors do not exist."""
         if self.handle and self._is_suspended:
             raise Error(CODES["ECLOSED"], "the job is suspended: call resume() first")
 
@@ -506,7 +506,8 @@ class Job:
         return address.value or 0
 
     def gpu_import(self, address: int, n_bytes: int) -> None:
-        """Allow tensors in device memory that this process has allocated itself."""
+        """Import device memory that this process has allocated itself. Tensors can then be declared
+        in this memory."""
         check(lib.bps_gpu_import(self.handle, address, n_bytes))
 
     def gpu_release(self, address: int) -> None:
@@ -546,13 +547,15 @@ class Job:
 
     @property
     def root(self) -> int:
-        """The lowest rank among the workers that were in the job before the last ones joined."""
+        """The lowest rank of the remaining workers that were already in the job when its most
+        recent new workers joined."""
         return lib.bps_root(self.handle)
 
     def broadcast(
         self, array: np.ndarray, root: int = 0, timeout: float | None = None
     ) -> np.ndarray:
-        """Overwrite a contiguous array with the array of rank ``root``, and return it."""
+        """Overwrite a contiguous array with the array of rank ``root``. Return the overwritten
+        array."""
         if not array.flags.c_contiguous or not array.flags.writeable:
             raise ValueError("broadcast: the array must be contiguous and writable")
         self.broadcast_memory(array.ctypes.data, array.nbytes, root, timeout)

@@ -297,7 +297,8 @@ def check(rc: int) -> int:
         raw.host.decode(errors="replace") or None,
         raw.tensor.decode(errors="replace") or None,
     )
-    # Store an error that is not raised: a traceback would keep the caller's arrays alive.
+    # Store a copy of the error, and raise another object. A raised error gets a traceback, which
+    # would keep the caller's arrays alive.
     _newest[:] = [Error(*fields)]
     raise (Timeout if rc == CODES["ETIMEDOUT"] else Error)(*fields)
 

@@ -1,6 +1,7 @@
-/* Plain loops to compare the sums with. f16 and bf16 have f32 accumulators. The compiler vectorises
- * f32 and f64 by itself. gcc 12 does not vectorise f16, so the conversions of f16 use intrinsics.
- * The file is compiled for the machine on which it is built. */
+/* Plain loops that sum arrays. sum.c compares the speed of these loops with the speed of the
+ * server's sums. f16 and bf16 have f32 accumulators. The compiler vectorises f32 and f64 without
+ * help. gcc 12 does not vectorise f16, so the conversions of f16 use intrinsics. The file is
+ * compiled for the machine on which it is built. */
 #include "tests/bench/probe/probe.h"
 
 #include <stdbool.h>

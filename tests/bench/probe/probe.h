@@ -9,7 +9,7 @@
  *   plain.c  a plain loop over the same operands, to compare with
  *   main.c   "part": the partition size that the scheduler chooses for a tensor of f32
  *
- * One thread. The measurements raw and cores also start processes. */
+ * The program has one thread. The commands "raw" and "cores" (in cpu.c) also start processes. */
 #include <stddef.h>
 #include <stdint.h>
 

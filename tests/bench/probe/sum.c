@@ -153,7 +153,8 @@ static void fill(struct probe_sums *s)
 				((double *)s->src[k])[i] = (double)v;
 			else if (s->dtype == DTYPE_BF16)
 				((uint16_t *)s->src[k])[i] = (uint16_t)(bits >> 16);
-			/* there are no subnormal numbers, so only the exponent's bias differs */
+			/* f16. No input is subnormal. So after the shift, only the bias of the
+			 * exponent differs between f32 and f16. */
 			else
 				((uint16_t *)s->src[k])[i] =
 					(uint16_t)(bits ? (bits >> 13) - (112u << 10) : 0);

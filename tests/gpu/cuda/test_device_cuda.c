@@ -297,7 +297,8 @@ static void errors_have_their_meaning_and_their_number(void **state)
 	cuda_rig_close(&r);
 }
 
-/* Check that all functions except those that free return LOST and do not call the driver. */
+/* Check that every function that does not free a resource returns LOST without a call of the
+ * driver. */
 static void assert_all_lost(struct cuda_rig *r)
 {
 	struct device_queue *q;

@@ -102,8 +102,9 @@ FAKE_EXPORT CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_ct
 		device_end(src, bytes, context_dev(src_ctx)), bytes);
 }
 
-/* Wait for the default stream, because blocking copies run after its work. These copies accept any
- * host memory. */
+/* Wait until the work that is queued on the default stream has ended, because a blocking copy runs
+ * after that work. Return the host address of the device address addr. The host side of a blocking
+ * copy may be any memory, so the callers do not check it. */
 static char *after_default(CUdeviceptr addr, size_t bytes)
 {
 	CUstream s = fake_stream(NULL);

@@ -34,7 +34,8 @@ static struct {
 
 #define STACK_MAX 16
 static _Thread_local struct fake_ctx *current;
-/* contexts that the thread has pushed below its current context */
+/* The thread's stack of contexts, without the current context. A push puts the previous current
+ * context here, and a pop makes it current again. */
 static _Thread_local struct fake_ctx *stack[STACK_MAX];
 static _Thread_local int stack_depth;
 

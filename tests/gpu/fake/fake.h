@@ -122,7 +122,7 @@ struct fake {
 	unsigned live_communicators;
 	uint64_t last_id;
 	int sticky;
-	/* number of times that the faults were replaced; a change ends the calls that hang */
+	/* number of replacements of the faults; the fault FAKE_HANG ends when epoch changes */
 	unsigned epoch;
 	int trace_fd; /* 0: none */
 	unsigned delay_us;

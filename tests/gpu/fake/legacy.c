@@ -17,8 +17,8 @@ struct ipc {
 _Static_assert(sizeof(struct ipc) <= sizeof(CUipcMemHandle), "ipc");
 #define MAGIC "fakeipc"
 
-/* Allocate memory. As in the driver, blocks have 2 MiB. In the fake, each allocation has a block of
- * its own. */
+/* Allocate memory. The size is rounded up to whole blocks of 2 MiB, the block size of the driver.
+ * The fake never places two allocations in one block. */
 FAKE_EXPORT CUresult CUDAAPI cuMemAlloc(CUdeviceptr *ret, size_t bytes)
 {
 	CUresult r = fake_enter(__func__, "%zu", bytes);

@@ -41,8 +41,8 @@ static void soil(int fd, size_t bytes)
 		fake_misuse("cannot write to memory");
 }
 
-/* Make a memfd. Its name contains the GPU's number in the machine, so that any process can read it
- * from the descriptor. */
+/* Make a memfd. The name of the memfd contains the GPU's number in the machine. So any process that
+ * gets the descriptor can read the number from the name. */
 int fake_memfd(size_t bytes, int dev)
 {
 	char name[32];
@@ -453,7 +453,8 @@ FAKE_EXPORT CUresult CUDAAPI cuMemSetAccess(
 	return fake_leave(CUDA_SUCCESS);
 }
 
-/* Return a descriptor like that of a dma-buf. Callers only use its number. */
+/* Return a duplicate of the descriptor of the memory, in place of the descriptor of a dma-buf.
+ * Callers use only the number of the descriptor. */
 FAKE_EXPORT CUresult CUDAAPI cuMemGetHandleForAddressRange(void *ret, CUdeviceptr addr, size_t size,
 	CUmemRangeHandleType type, unsigned long long flags)
 {

@@ -206,7 +206,8 @@ static void open_all(void)
 	n_opening = 0;
 }
 
-/* Launch the calls of a group. Their work is queued only when all communicators are connected. */
+/* Launch the calls of a group. start_launched() queues the work of a call to the stream later, once
+ * all ranks of the call's communicator have joined. */
 static void launch_all(void)
 {
 	struct nccl_call *call;
@@ -293,7 +294,8 @@ static struct meeting *meeting_of(struct clique *c, const struct nccl_call *call
 	return m;
 }
 
-/* Wait like a kernel that polls: for the other ranks, for an abort, or for the end of all work. */
+/* Wait until the collective is done, the communicator is aborted, or a sticky error has occurred.
+ * A kernel of NCCL that polls for the other ranks waits in the same way. */
 static void wait_done(struct meeting *m)
 {
 	while (!m->is_done && !m->clique->is_aborted && !fakecuda_sticky()) {

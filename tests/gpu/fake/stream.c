@@ -67,7 +67,8 @@ static void delay(unsigned *seed)
 	pthread_mutex_lock(&fake.lock);
 }
 
-/* Copy bytes without the lock. The areas stay alive meanwhile. */
+/* Run the work without the lock. Meanwhile fake_area_free rejects the work's areas, because their
+ * in_use counts are not zero. */
 static void run_unlocked(const struct fake_work *w)
 {
 	pthread_mutex_unlock(&fake.lock);

@@ -1,5 +1,6 @@
-/* Averages of integers in the client library, with a fake agent. Their sums may exceed the type.
- * One thread makes all calls, except that another thread opens the second worker of a job. */
+/* Averages of integers in the client library, with a fake agent. The sum of the integers may exceed
+ * the range of their type. One thread makes all calls, except that another thread opens the second
+ * worker of a job. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -120,7 +121,8 @@ static void sums_and_averages_of_one_tensor_may_follow_each_other(void **state)
 		round_of_both(t, ops[r]);
 		if (last) /* the previous result stays readable until the next submission */
 			assert_int_equal(*last, want);
-		/* The fake agent computes sums, even for an average. */
+		/* The fake agent computes the mean for BPS_AVG. For each other operation, BPS_MAX
+		 * included, the fake agent computes the sum. */
 		want = (uint8_t)(is_average ? 200 + r : 2 * r);
 		last = bps_output(t[0]);
 		assert_int_equal(*last, want);

@@ -90,8 +90,8 @@ static void *wait_main(void *arg)
 	return (void *)(intptr_t)bps_wait(arg, 0);
 }
 
-/* Let a thread wait for a tensor of a silent agent. Give the agent the order, and check that the
- * wait ends with code. */
+/* Start a thread that waits for a tensor of a silent agent. Give the fake agent the order cmd, and
+ * check that the wait ends with code. */
 static void expect_wait_ends(enum fake_cmd cmd, int code)
 {
 	struct fake_agent *f = fake_agent_new();

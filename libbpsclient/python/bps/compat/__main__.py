@@ -1,4 +1,4 @@
-"""Run a script with the modules of Horovod and BytePS replaced.
+"""Run a script of Horovod or BytePS. Modules of bps replace the modules of these two packages.
 
 Usage: ``python -m bps.compat train.py [arguments]`` or ``python -m bps.compat -m module
 [arguments]``.

@@ -47,7 +47,7 @@ class _Alias(MetaPathFinder, Loader):
         """Return None, so that Python creates an empty module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Put the contents into the module."""
+        """Fill the new, empty module with the names that bps provides for it."""
         name = module.__name__
         vars(module).update(self._modules[name]())
 
@@ -61,7 +61,9 @@ class _Alias(MetaPathFinder, Loader):
 
 
 def install(package: str, modules: Mapping[str, Names], lacking: Mapping[str, str]) -> None:
-    """Make imports of a package find these modules. Further calls for the package do nothing.
+    """Install an import hook that replaces a package with the given modules.
+
+    Further calls for the same package do nothing.
 
     Raises:
         ImportError: the script has already imported the real package.

@@ -141,7 +141,8 @@ class _Call:
     Code that another process has compiled and cached thus cannot call a wrong function.
 
     Args:
-        function (callable): its arguments are the arguments and the results, as flat arrays.
+        function (callable): takes two sequences of flat arrays: the arguments of the call, and
+            the arrays into which the function writes the results.
         leaves: shapes and types of the arguments.
         results: shapes and types of the results.
     """
@@ -260,11 +261,11 @@ def call(
     """Call a function whenever the compiled code runs, in the order of the program.
 
     Args:
-        function (callable): its arguments are the leaves and the results, as flat arrays. It writes
-            the results. If leaves and results have the same shapes and types, they may share
-            memory.
-        leaves: arguments of the function.
-        results: shapes and types of its results.
+        function (callable): takes two sequences of flat arrays: the leaves, and the arrays into
+            which the function writes the results. If leaves and results have the same shapes and
+            types, the arrays may share memory.
+        leaves: input arrays.
+        results: shapes and types of the results.
     """
     if _primitive is not None and jax.default_backend() == "cpu":
         shapes = tuple(_core.ShapedArray(r.shape, r.dtype) for r in results)

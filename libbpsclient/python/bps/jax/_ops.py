@@ -174,8 +174,8 @@ def broadcast(tree: Tree, root_rank: int = 0, process_set: ProcessSet = global_p
 
     Args:
         tree: arrays of the same shapes and types at all workers.
-        root_rank (int): rank in the job, not in the process set, of the worker whose values all
-            workers get.
+        root_rank (int): rank of the worker whose values all workers get. This is the rank in the
+            job, not in the process set.
         process_set (ProcessSet): the workers that take part.
     """
     leaves, structure = jax.tree.flatten(tree)

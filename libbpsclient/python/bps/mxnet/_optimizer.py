@@ -211,7 +211,10 @@ class DistributedTrainer(gluon.Trainer):
 
 
 def _broadcast_when_made(param: Any, root_rank: int, process_set: ProcessSet) -> None:
-    """Broadcast a parameter whose shape is not known yet as soon as MXNet initializes it."""
+    """Broadcast a parameter at the time when MXNet initializes it.
+
+    The shape of the parameter is not known before.
+    """
     make = param._init_impl
 
     @functools.wraps(make)

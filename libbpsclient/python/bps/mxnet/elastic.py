@@ -76,7 +76,8 @@ class MXNetState(State):
         self._set_optimizers(rt.broadcast_object(mine, root))
         for trainer in self._trainers:
             if isinstance(trainer, DistributedTrainer):
-                # Workers that were here before do not broadcast at their next step.
+                # The workers that were in the job before do not broadcast at their next step, so
+                # a new worker must not broadcast either.
                 trainer.skip_broadcast()
 
     def _pickle_optimizers(self) -> bytes:
@@ -90,5 +91,6 @@ class MXNetState(State):
         """Set the state that :meth:`_pickle_optimizers` has returned."""
         for trainer, (states, attributes) in zip(self._trainers, pickle.loads(pickled)):
             trainer._updaters[0].set_states(states)
-            # Keep the optimizer object, which the script may use, and its param_dict.
+            # Update the optimizer object in place: the script may use the object, and the object
+            # must keep its param_dict.
             trainer._optimizer.__dict__.update(attributes)

@@ -19,7 +19,8 @@ from bps._sets import ProcessSet, global_process_set
 
 try:
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
-except ImportError:  # the name is private; without the name, XLA itself reports an error
+except ImportError:
+    # The function is private in TensorFlow and may be missing. Then XLA itself reports an error.
     GraphOrParentsInXlaContext = None
 
 # Argument of an operation: a tensor, or a variable of TensorFlow or Keras.
@@ -75,8 +76,8 @@ def call(
     types: Sequence[tf.DType],
     shapes: Sequence[Any],
 ) -> list[tf.Tensor]:
-    """Call a function on the tensors' values as arrays. In eager mode call it now; in a graph call
-    it each time that the graph runs.
+    """Call a function on the tensors' values as arrays. In eager mode, the function is called now.
+    In a graph, the function is called each time that the graph runs.
 
     Args:
         function (callable): its arguments are arrays, one for each tensor. It returns arrays.

@@ -94,8 +94,8 @@ def _export(store: Any, rank: int, size: int) -> None:
     """Set the environment variables of torchrun, which libraries such as Accelerate and Lightning
     read.
 
-    The variables are set only in workers that bpsrun has started. If such a worker opens a job
-    again, the variables of bpsrun take precedence, so the variables of torchrun do no harm.
+    Only workers that bpsrun has started set these variables. If such a worker opens a job again,
+    bps uses the variables of bpsrun, because they take precedence over the variables of torchrun.
     """
     if "BPS_RANK" not in os.environ:
         return

@@ -48,7 +48,7 @@ def _operation(op: Any) -> int:
 
 
 class Collectives:
-    """Methods of a process group: operations, start and end.
+    """Provide the methods of a process group: the operations, and the start and end of the group.
 
     ``torch.distributed`` calls these methods, and passes tensors in lists of one tensor.
 

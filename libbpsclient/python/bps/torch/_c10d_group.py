@@ -1,5 +1,7 @@
-"""The two classes of process groups of the back-end "bps", one for each form of back-end that
-releases of PyTorch expect."""
+"""Process group of the back-end "bps".
+
+The class has two variants, because PyTorch before 2.14 expects another form of back-end.
+"""
 
 from __future__ import annotations
 

@@ -103,10 +103,11 @@ class DistributedDataParallel(torch.nn.Module):
 class HookState:
     """State of :func:`ddp_hook`: the memory for DDP's buckets of gradients.
 
-    After the first step, DDP assigns gradients to other buckets. A bucket's n-th shape is the
-    tensor ``ddp/NUMBER.BUCKET#n`` at each worker. If the shapes of the workers differ, the mismatch
-    of this tensor is an error at all workers. The last bucket has one more element, so that
-    different numbers of buckets are a mismatch, too.
+    After the first step, DDP assigns gradients to other buckets. Each new shape of a bucket needs a
+    new tensor. The tensor for the n-th shape is named ``ddp/NUMBER.BUCKET#n`` at each worker, where
+    NUMBER is the number of this HookState. If two workers declare this tensor with different
+    shapes, all workers get an error. The tensor of the last bucket has one more element than the
+    bucket. So workers with different numbers of buckets also get this error.
 
     Args:
         wire (torch.dtype, optional): type in which gradients are sent; None: their own type.

@@ -111,7 +111,7 @@ class Gather(Handle):
 
     @property
     def is_sent(self) -> bool:
-        """Whether no second sum remains to be submitted."""
+        """Whether the second sum was submitted or has failed."""
         return self._is_sent.is_set()
 
     def poll(self) -> bool:
@@ -188,11 +188,13 @@ class Gather(Handle):
 
 
 class Line:
-    """The gathers of a runtime whose second sums are not submitted yet, in the order of the
-    program.
+    """Queue of a runtime's gathers, in the order in which the program started them.
+
+    A gather stays in the queue until its second sum is submitted. The line has slots of its own in
+    the runtime's job.
 
     Args:
-        rt (Runtime): the workers that take part. The line has slots of its own in the same job.
+        rt (Runtime): the runtime of the workers that take part.
     """
 
     def __init__(self, rt: Runtime) -> None:
@@ -258,7 +260,7 @@ class Line:
                 is not submitted then fail.
         """
         if not is_abort:
-            with contextlib.suppress(Error):  # each gather raises its own error
+            with contextlib.suppress(Error):  # Gather.wait raises the gather's error
                 self.settle()
         self._is_ending.set()
         if self._thread is not None:

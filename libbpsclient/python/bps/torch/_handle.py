@@ -31,7 +31,7 @@ class Handle:
 
 
 class Mapped(Handle):
-    """An operation whose output a function computes from the output of another operation.
+    """An operation that applies a function to the output of another operation.
 
     Args:
         inner (Handle): the other operation.

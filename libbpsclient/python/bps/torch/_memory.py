@@ -54,8 +54,9 @@ def flatten(tensor: torch.Tensor) -> torch.Tensor:
 
 def input_view(slot: Slot) -> torch.Tensor:
     """Return the input of a slot (a declared tensor) as a flat tensor."""
-    # The property raises an error if the job is closed, because the memory is then unmapped, and
-    # in a forked child, because the memory is then the parent's.
+    # Read the property `handle`, because the cached view must not be used after the job is closed
+    # (the memory is unmapped) or in a forked child (the memory is the parent's). In both cases the
+    # property raises an error.
     assert slot.tensor.handle
     seen = slot.views.get("input")
     if seen is None:

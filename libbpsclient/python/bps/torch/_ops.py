@@ -181,8 +181,8 @@ def allreduce(
 ) -> torch.Tensor:
     """Reduce a tensor over all workers and return the result; differentiable.
 
-    The arguments are those of :func:`allreduce_async_` and `compression`, which chooses the type in
-    which the tensor is sent.
+    The function takes the arguments of :func:`allreduce_async_`, except `priority`. The additional
+    argument `compression` chooses the type in which the tensor is sent.
 
     Example::
 
@@ -202,7 +202,7 @@ def allreduce(
 def allreduce_(
     tensor: torch.Tensor, average: bool | None = None, name: str | None = None, **options: Any
 ) -> torch.Tensor:
-    """Do the same as :func:`allreduce`, but write the result to the given tensor."""
+    """Do the same as :func:`allreduce_async_`, and wait. Return the tensor."""
     return allreduce_async_(tensor, average, name, **options).wait()
 
 
@@ -659,7 +659,8 @@ def sparse_allreduce_async(
         process_set (ProcessSet): the workers that take part.
 
     Returns:
-        Handle: for :func:`synchronize`. The operation is complete when the function returns.
+        Handle: for :func:`synchronize`. Its operation is already complete, because this function
+            waits for the result.
     """
     if op not in (Average, Sum):
         raise ValueError("op must be Average or Sum for sparse tensors")

@@ -63,7 +63,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     """Container of the methods that :func:`DistributedOptimizer` adds to an optimizer's class."""
 
     _bps_base: type[torch.optim.Optimizer]
-    _bps_original: torch.optim.Optimizer  # the wrapped optimizer, to which a scheduler may refer
+    # The wrapped optimizer. A learning-rate scheduler may refer to it.
+    _bps_original: torch.optim.Optimizer
     _bps_reducer: Reducer
     _bps_is_synchronized: bool
     _bps_skips: bool
@@ -107,8 +108,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             closure (callable, optional): computes the loss and its gradients. The gradients are
                 reduced after each call of the closure.
         """
-        # To check that step() was called, a scheduler of the original optimizer reads _opt_called
-        # from PyTorch 2.4 on, and _step_count in older releases.
+        # A learning-rate scheduler of the original optimizer checks that step() was called. It
+        # reads _opt_called from PyTorch 2.4 on, and _step_count in older releases.
         self._bps_original._opt_called = True
         self._bps_original._step_count = getattr(self._bps_original, "_step_count", 0) + 1
         if self._bps_skips:
@@ -142,8 +143,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         return self._bps_base.state_dict(self)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state from :meth:`state_dict`. A scheduler of the original optimizer uses the
-        loaded parameter groups, too."""
+        """Load a state from :meth:`state_dict`. A learning-rate scheduler of the original optimizer
+        then uses the loaded parameter groups, too."""
         self._bps_base.load_state_dict(self, state_dict)
         shared = {"param_groups": self.param_groups, "state": self.state}
         self._bps_original.__dict__.update(shared)

@@ -1,7 +1,7 @@
-"""Sums of memory that consists of parts of tensors.
+"""Reductions, over all workers, of memory that is made up of parts of tensors.
 
-Collectives that move values are such sums, too: each worker fills its parts of the memory, and adds
-zeros to all others.
+Collectives that move values are implemented as sums of such memory. Each worker fills its own parts
+of the memory with values, and all other parts with zeros.
 """
 
 from __future__ import annotations
@@ -105,13 +105,14 @@ def sum_parts(
         given: parts of the memory that this worker fills. All other parts are zeros.
         taken: parts of the memory to which the result is copied.
         n_elems (int): number of elements of the memory.
-        agreement (Operation, optional): the comparison of the workers' calls.
+        agreement (Operation, optional): the operation of :meth:`Runtime.agree`. If it fails, the
+            returned operations fail, too.
         has_own_slot (bool): use a slot of exactly this size if :meth:`Runtime.own_slot` has one.
-        needed: ranks of the workers whose loss is an error. The others add zeros when they are
-            lost.
+        needed: ranks of the workers whose values the result must contain. If another worker is
+            lost, its values may be missing from the sum.
         priority (int): memory with a larger priority is sent first.
-        piece_elems (int, optional): largest number of elements of a piece; None: that of the
-            largest pieces.
+        piece_elems (int, optional): largest number of elements to request for one piece from
+            :meth:`Runtime.piece`; None: no limit except the largest of bps._core.PIECES.
 
     Returns:
         list[Operation]: when all of them are finished, the result is in `taken`.

@@ -179,8 +179,8 @@ class Reducer:
 
     @property
     def sparse(self) -> set[int] | None:
-        """Indices of the parameters with sparse gradients, which are gathered; None before the
-        first step."""
+        """Indices of the parameters whose gradients are sparse. The reducer gathers these gradients
+        instead of summing them in buckets. None: the gradients are not assigned to buckets yet."""
         sparse = {id(place) for place in self._sparse}
         known = {i for i, place in enumerate(self._places) if id(place) in sparse}
         return known if self._is_cut else None
@@ -325,9 +325,9 @@ class Reducer:
         return list(self._in_flight)
 
     def _next(self) -> Bucket:
-        """Return the bucket to collect next. While some buckets are in flight, the sums of complete
-        buckets can be copied. If no bucket is complete, the first of all buckets is the most
-        urgent, so it will be complete first."""
+        """Return the bucket to collect next. Prefer a complete bucket, so that the caller copies
+        its sums while other buckets are in flight. If no bucket is complete, return the bucket that
+        was declared first. Its priority is the largest, so it usually completes first."""
         for bucket in self._in_flight:
             if bucket.channel.poll():
                 return bucket

@@ -88,8 +88,8 @@ class ElasticSampler(torch.utils.data.Sampler):
             generator = torch.Generator().manual_seed(self.seed + self.epoch)
             left = [left[i] for i in torch.randperm(len(left), generator=generator)]
         self.num_samples = math.ceil(len(left) / len(there))
-        # If the number of workers does not divide the number of samples, use the first samples
-        # twice, so that all workers have the same number of samples.
+        # If the number of workers does not divide the number of remaining samples, repeat the
+        # list from its start, so that all workers have the same number of samples.
         total = self.num_samples * len(there)
         left = (left * math.ceil(total / len(left)))[:total] if left else []
         self.indices = left[there.index(_core.rank()) :: len(there)]

@@ -59,8 +59,8 @@ static void connection_does_not_run_ahead_of_one_without_room(void **state)
 		fake_grant(w->conn[0], 1);
 		work(w);
 		assert_int_equal(w->conn[0]->n_sent, n);
-		/* When three partitions of server 0 have been sent, one of server 1's may
-		 * follow. */
+		/* Three partitions sent to server 0 allow one more partition to be sent to
+		 * server 1. */
 		assert_int_equal(w->conn[1]->n_sent, LEAD + n / 3 > TO_1 ? TO_1 : LEAD + n / 3);
 	}
 	world_free(w);
@@ -82,8 +82,8 @@ static void connection_with_a_large_share_waits_for_a_small_one(void **state)
 	world_free(w);
 }
 
-/* The transport takes four partitions at a time, so a connection may lead by four more
- * partitions. */
+/* The transport takes four partitions at a time. So a connection may lead by four partitions,
+ * instead of by 64 KiB. */
 static void connection_may_lead_by_what_its_transport_takes_at_a_time(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);
@@ -130,7 +130,8 @@ static void turn_ends_even_without_a_limit_on_its_bytes(void **state)
 }
 
 /* Two agents send equal shares to two servers. Each server receives only as many bytes as one agent
- * sends. Unequal shares would not be kept in step then, but equal shares are. */
+ * sends. With this amount, connections with unequal shares would not be kept in step. Connections
+ * with equal shares are kept in step. */
 static void equal_shares_are_kept_in_step_too(void **state)
 {
 	const unsigned half = TENSORS * PARTS / 2;
@@ -210,9 +211,9 @@ static void late_connection_holds_no_other(void **state)
 	world_free(w);
 }
 
-/* A connection is late when it has sent nothing for longer than expected. A late connection does
- * not hold other connections until it sends again. The expected time grows with the mean gap
- * between two sends. */
+/* A connection is late when it has sent nothing for longer than expected. The expected time grows
+ * with the mean gap between two sends. Other connections do not wait for a late connection. They
+ * wait for it again after it has sent again. */
 static void late_connection_holds_others_again_when_it_sends(void **state)
 {
 	struct agt_world *w = two_servers(0, 0);

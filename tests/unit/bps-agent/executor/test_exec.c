@@ -370,8 +370,8 @@ static void a_second_start_connects_the_restarted_agent(void **state)
 	rig_close(&r);
 }
 
-/* An agent sends a trainer a socket to the executor and then dies. The agent's next process sends
- * another socket. */
+/* An agent sends a socket to a trainer and then dies. The agent's next process sends the trainer
+ * another socket. Both sockets are connected to the executor. */
 static void a_trainer_takes_one_of_two_sockets(void **state)
 {
 	(void)state;

@@ -531,7 +531,7 @@ static void lost_worker_ends_the_job_and_is_named(void **state)
 		"21 JOB_END job=1 code=10007 rank 1 (host b, pid 20) of job 'x' was lost: killed by"
 		" signal 9\nCAUSE rank=1 host=b\n");
 	clear(&w);
-	kill_scheduler(&w); /* the cause is in the durable state */
+	kill_scheduler(&w); /* the restarted scheduler must still have the cause */
 	agent(&w, 31, "a", 201);
 	SAID(&w, "31 JOB_END job=1 code=10007");
 	SAID(&w, "killed by signal 9\nCAUSE rank=1 host=b\n");

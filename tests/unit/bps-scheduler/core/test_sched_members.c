@@ -377,7 +377,7 @@ static void agent_that_no_member_receives_from_is_dead_in_time(void **state)
 	running_job(&w);
 	clear(&w);
 	send_msg(&w, 11, &unasked);
-	/* server 1 and the scheduler received their last messages from the agent together */
+	/* server 1 and the scheduler received the agent's last messages at the same time */
 	pass_seen(&w, w.cfg.agent_dead_ms - 400, 4500);
 	send_msg(&w, 11, &other_instance);
 	NOT_SAID(&w, "JOB_END");

@@ -102,7 +102,8 @@ static struct ctl_report_worker hangs(uint32_t ms)
 		.is_attached = 1};
 }
 
-/* Answer the probe with number seq, and the next question, which asks about the tensor. */
+/* Answer the probe with number seq. Then answer the probe of its second step, with number seq + 1,
+ * which asks about the tensor for which rank 0 waits. */
 static void answer_both(struct sched_world *w, uint32_t seq, uint32_t ms)
 {
 	struct ctl_report_worker a = waits(ms), b = hangs(ms);

@@ -162,7 +162,7 @@ static void silent_server_dies_in_time_once_all_members_are_back(void **state)
 	server(&w, 12, "s2", 102);
 	agent(&w, 21, "a", 201);
 	pass(&w, w.cfg.server_dead_ms + 500, (const uint32_t[]){11, 21, 0});
-	NOT_SAID(&w, "down"); /* not dead yet, because agent b has not reconnected */
+	NOT_SAID(&w, "down"); /* server s2 is not dead yet: agent b has not reconnected */
 	agent(&w, 22, "b", 202);
 	pass(&w, 20, (const uint32_t[]){11, 21, 22, 0});
 	SAID(&w, "12 DROP silent");
@@ -380,7 +380,8 @@ static void nothing_is_sent_that_is_not_durable(void **state)
 	agent(&w, 23, "c", 203);
 	SAID(&w, "23 REFUSE code=10020");
 	close_conn(&w, 11);
-	/* server s2 is silent, too, but no loss can be recorded */
+	/* Server s2 is silent, too. The scheduler declares no server lost, because it cannot make
+	 * a record of the loss durable. */
 	pass(&w, 8000, (const uint32_t[]){21, 22, 0});
 	NOT_SAID(&w, "PLAN");
 	NOT_SAID(&w, "down");
@@ -423,7 +424,7 @@ static void known_member_is_not_refused_while_the_state_cannot_be_written(void *
 	running_job(&w);
 	w.persist_error = -EIO;
 	clear(&w);
-	/* a restarted server would change the view, which cannot be written */
+	/* A restarted server would change the view. The scheduler cannot write the new view. */
 	server(&w, 31, "s1", 111);
 	SAID(&w, "31 DROP the state cannot be written");
 	agent(&w, 41, "a", 201);

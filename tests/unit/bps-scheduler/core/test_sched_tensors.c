@@ -106,8 +106,8 @@ static void mismatched_declaration_fails_that_tensor_for_all(void **state)
 	world_fini(&w);
 }
 
-/* The workers end because of the failed tensor, so the cause is the tensor, not the end of the
- * first worker. */
+/* The workers end because a tensor has failed. The text for the end of the job must therefore name
+ * the failed tensor as the first cause, not only the worker that was lost first. */
 static void job_that_ends_after_a_failed_tensor_names_it(void **state)
 {
 	struct ctl_msg lost = {.type = CTL_WORKER,

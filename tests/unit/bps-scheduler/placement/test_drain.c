@@ -333,7 +333,8 @@ static void next_batch_waits_until_every_agent_has_the_last_one(void **state)
 	drain(&w, "s1");
 	w.conns[22].is_deaf = true;
 	pass(&w, 3000);
-	n = parts(&w, "s1"); /* only the first batch has moved: a deaf agent has not confirmed it */
+	/* only the first batch has moved, because the deaf agent has not confirmed that batch */
+	n = parts(&w, "s1");
 	assert_true(n >= N_PARTS / 2 - BALANCE_BATCH_MIN && n <= N_PARTS / 2);
 	w.conns[22].is_deaf = false;
 	pass(&w, WAIT_MS);
@@ -560,7 +561,7 @@ static void nothing_moves_for_a_small_gain(void **state)
 
 /* ---- cards ---- */
 
-/* Let each member measure a speed of 1000 for its card, but server s2 a speed of s2_mbps. */
+/* Let server s2 measure the speed s2_mbps for its card, and each other member the speed 1000. */
 static void measure(struct drain_world *w, uint64_t s2_mbps)
 {
 	for (uint32_t i = 0; i < CONNS; i++)
@@ -756,7 +757,7 @@ static void leaving_server_receives_left_when_it_is_empty(void **state)
 	assert_int_equal(w.conns[1].left_code, 0);
 	sched_conn_closed(w.core, 1, w.now);
 	w.conns[1].is_open = w.conns[22].is_deaf = false;
-	/* a server that starts under the name again is an ordinary server */
+	/* a new server with the name of the server that left is an ordinary server */
 	server(&w, 3, "s1", 111);
 	pass(&w, WAIT_MS);
 	assert_int_equal(parts(&w, "s1"), N_PARTS / 2);

@@ -1,8 +1,8 @@
-/* A server's core with every message in every state, and the faults that end a job or close a
- * connection. */
+/* Tests that send every message to a server's core in every state, and tests of the faults that end
+ * a job or close a connection. */
 #include "tests/unit/srv_world.h"
 
-/* ---- faults that end a job, and faults that close a peer ---- */
+/* ---- faults that end a job, and faults that close a peer's connection ---- */
 
 static void different_results_of_the_previous_round_are_detected(void **state)
 {
@@ -79,7 +79,7 @@ static void invalid_message_closes_only_its_sender(void **state)
 			m.flags = 0;
 			m.segment = 1;
 			break;
-		case 6: /* the number of another member */
+		case 6: /* member 1 sends the number of member 0 */
 			m.member = 0;
 			break;
 		case 7:
@@ -240,8 +240,8 @@ static void every_message_in_every_state_keeps_the_invariants(void **state)
 				}
 }
 
-/* Return the CRC of the previous round's sum that the server expects. A wrong CRC would end the
- * random exchange at once as DIVERGED. */
+/* Return the CRC that the server expects for the sum of the previous round. A wrong CRC would end
+ * the random exchange at once as DIVERGED. */
 static uint32_t expected_echo(struct srv_world *w, uint64_t r, unsigned part)
 {
 	const struct srv_part *p = srv_part_find(srv_job_find(w->core, JOB), 0, part);

@@ -39,7 +39,7 @@ static void no_donation_is_requested_when_all_have_the_sum(void **state)
 		expect_nothing(w, i);
 	}
 	contribute_all(w, 5);
-	contribute_all(w, 6); /* round 6 uses the slot in which the sum of round 4 would be */
+	contribute_all(w, 6); /* round 6 uses the same slot as round 4 */
 	expect_sum(w, 0, 5);
 	expect_sum(w, 0, 6);
 	world_free(w);

@@ -469,8 +469,8 @@ static void little_staging_is_enough_in_any_order(void **state)
 }
 
 /* Early contributions of small partitions are scattered over the staging memory. A large
- * contribution then finds no contiguous room. Behind the large contribution in the queue are the
- * contributions that complete the sums of the small partitions. The server must not deadlock. */
+ * contribution then finds no contiguous room. The contributions that complete the sums of the small
+ * partitions are queued behind the large contribution. The server must not deadlock. */
 static void scattered_staging_does_not_stop_ordered_sums(void **state)
 {
 	(void)state;

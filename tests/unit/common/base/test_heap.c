@@ -39,7 +39,7 @@ static void larger_priority_goes_first_and_equal_ones_in_order(void **state)
 	assert_true(heap_key(UINT16_MAX, UINT64_MAX) < heap_key(UINT16_MAX - 1, 0));
 	assert_true(heap_key(1, 7) < heap_key(0, 0));
 	assert_true(heap_key(3, 7) < heap_key(3, 8));
-	/* only the lower 48 bits of the order count */
+	/* heap_key uses only the lower 48 bits of seq */
 	assert_int_equal(heap_key(UINT16_MAX, UINT64_C(1) << 48), 0);
 	assert_true(heap_key_part(3, 7, UINT16_MAX) < heap_key_part(3, 8, 0));
 	assert_true(heap_key_part(3, 7, 1) < heap_key_part(3, 7, 2));
@@ -66,8 +66,8 @@ static void reserve_keeps_what_is_there_and_never_shrinks(void **state)
 	assert_int_equal(h.cap, 0);
 }
 
-/* Check the heap against a model. The model knows which nodes are in the heap, and finds the least
- * key by a scan. */
+/* Check that the heap holds exactly the nodes that is_in marks. Find the least key of these nodes
+ * with a scan, and check that the heap returns the same key. */
 static void check(const struct heap *h, const struct heap_node *n, const bool *is_in)
 {
 	const struct heap_node *min = NULL;

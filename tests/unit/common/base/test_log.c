@@ -1,5 +1,5 @@
-/* The log: an event makes one line, whatever names it contains. Also the prefix of a line, and the
- * fields for the journal. */
+/* The log: an event makes one line, even if a name in the event contains control characters. Other
+ * tests check the prefix of a line, and the fields for the journal. */
 #include "common/base/log.h"
 
 #include <setjmp.h>

@@ -60,7 +60,8 @@ static void threads_that_meet_at_first_use_agree(void **state)
 	}
 }
 
-/* RFC 3720, appendix B.4, and the check value of the CRC catalogues. */
+/* The published values come from RFC 3720, appendix B.4. CHECK_VALUE comes from the CRC
+ * catalogues. */
 static void published_values_come_out(void **state)
 {
 	static const unsigned char read10[48] = {[0] = 0x01,

@@ -124,7 +124,7 @@ static int64_t wrap(uint64_t x, enum dtype dtype)
 	}
 }
 
-/* Fill a buffer. Integers get any bits. Floats get a magnitude from 2^-4 to 4, so that nothing
+/* Fill a buffer. Integers get random bits. Floats get a magnitude from 2^-4 to 4, so that nothing
  * overflows. */
 static void fill(unsigned char *p, size_t n_elems, enum dtype dtype)
 {
@@ -348,8 +348,8 @@ static void nothing_beyond_the_last_element_is_written(void **state)
 	}
 }
 
-/* Store an element with any bits. A third of the elements are values that kernels often get
- * wrong. */
+/* Store an element with random bits. For a third of the elements of a float type, store instead a
+ * value that kernels often get wrong. */
 static void special(unsigned char *p, enum dtype dtype)
 {
 	/* The values for f64. Tables of the narrower types have the corresponding bits. */
@@ -635,7 +635,8 @@ static void rounding_is_to_the_nearest_half_and_ties_go_to_even(void **state)
 			uint16_t next = (uint16_t)(h + 1);
 			double low = float_at((unsigned char *)&h, 0, halves[t]), high;
 
-			/* Above the largest number, use the value that would follow it. */
+			/* The largest number has no upper neighbour. Use the value that its
+			 * upper neighbour would have with a wider exponent. */
 			if (next == n)
 				high = ldexp(1, halves[t] == DTYPE_F16 ? 16 : 128);
 			else

@@ -1,5 +1,5 @@
-/* The queue of a loop, the pause between two polls of a loop that spins, and messages to the
- * service manager. */
+/* The queue of a loop, the length of a data loop's pauses in spinning, and messages to the service
+ * manager. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -173,12 +173,12 @@ static void pause_of_a_spinning_loop_doubles_only_under_load(void **state)
 
 	(void)state;
 	assert_true(rest == min);
-	/* On an idle machine the loop is needed five times a second: the pause stays at its
-	 * minimum. */
+	/* On an idle machine another process needs the processor 200 ms after each pause ends.
+	 * The pause stays at its minimum. */
 	for (unsigned i = 0; i < 50; i++)
 		assert_true((rest = dataloop_rest_ns(rest, 200 * ms)) == min);
-	/* On a busy machine the loop is needed soon: the pause doubles each time up to its
-	 * maximum. */
+	/* On a busy machine another process needs the processor 1 ms after each pause ends.
+	 * The pause doubles each time, up to its maximum. */
 	for (uint64_t want = 2 * min; want < max; want *= 2)
 		assert_true((rest = dataloop_rest_ns(rest, ms)) == want);
 	for (unsigned i = 0; i < 5; i++)

@@ -160,8 +160,8 @@ static void crowd_of_connections_that_begin_at_once_all_come_up(void **state)
 
 static void strangers_that_hang_up_leave_no_descriptor(void **state)
 {
-	/* Peers send nothing, part of a handshake's head, a head that announces more than follows,
-	 * or random bytes. */
+	/* Each peer sends one of these: nothing, part of a handshake's head, a head that announces
+	 * bytes that do not follow, or invalid bytes. */
 	static const uint8_t half[32] = {2, 1, 0, 200}, noise[64] = {0xff, 0xff};
 	static const struct {
 		const void *data;

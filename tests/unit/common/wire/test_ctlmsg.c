@@ -126,8 +126,9 @@ static const struct golden {
 };
 #define N_GOLDEN (sizeof(goldens) / sizeof(goldens[0]))
 
-/* Decode a copy that is exactly as large as its content and is freed afterwards. A sanitizer then
- * detects each access beyond the copy, and each pointer into it. */
+/* Decode a copy of the n bytes, and free the copy. The copy is exactly as large as its content, so
+ * a sanitizer detects each access beyond its end. A sanitizer also detects each use of a decoded
+ * pointer that wrongly points into the freed copy. */
 static int decode(unsigned type, const void *bytes, size_t n, struct ctl_msg *ret, void **ret_mem,
 	struct err_text *err)
 {
@@ -142,7 +143,7 @@ static int decode(unsigned type, const void *bytes, size_t n, struct ctl_msg *re
 	return rc;
 }
 
-/* Return the struct of a message. For each type it starts where the union starts. */
+/* Return the member of the union that the type of m selects. All members have the same address. */
 static void *body(struct ctl_msg *m)
 {
 	return &m->hello;
@@ -502,8 +503,8 @@ static void names_and_keys_longer_than_their_limit_are_not_sent(void **state)
 	assert_int_equal(codec_size(ctl_layout(CTL_PEERS), &ps), 0);
 }
 
-/* The limit on memory that stops peers without a key must not stop the largest messages of a job of
- * 65,536 workers. */
+/* The memory limit of one decoded message is a protection against peers without a key. The limit
+ * must still allow the largest messages of a job of 65,536 workers. */
 static void the_largest_report_and_job_fit_in_the_memory_limit(void **state)
 {
 	struct ctl_report_worker *workers = calloc(CTL_WORKERS_MAX, sizeof(*workers));

@@ -246,8 +246,8 @@ static unsigned count(enum plan_op op)
 	return n;
 }
 
-/* Return how many units n_turns tensors send to host memory over an uplink. These tensors have
- * n_turns * n_units units in total. */
+/* Return the number of units of n_turns tensors that are copied to host memory over an uplink. The
+ * tensors have n_turns * n_units units in total. */
 static unsigned out_units(uint32_t uplink)
 {
 	unsigned n = 0;
@@ -288,7 +288,8 @@ static void switches_are_summed_by_the_processor(void **state)
 	assert_int_equal(count(PLAN_REDUCE_SCATTER), 2);
 	assert_int_equal(count(PLAN_ALL_GATHER), 2);
 	assert_int_equal(count(PLAN_SUM), 1);
-	for (unsigned i = 0; i < 2; i++) /* each uplink carries all 4 units, as in the paper */
+	/* each uplink carries all 4 units, as in the OSDI'20 paper */
+	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(out_units(topo.gpus[4 * i].uplink), 4);
 }
 
@@ -307,7 +308,7 @@ static void roots_leave_the_uplink_of_the_card_free(void **state)
 static void roots_take_turns(void **state)
 {
 	(void)state;
-	/* no uplink is free of network cards, so there is a root behind each uplink */
+	/* each uplink has a network card, so there is a root behind each uplink */
 	make("two-switches-both");
 	must(STRATEGY_ROOTS, true);
 	assert_true(plan.is_forced);

@@ -76,7 +76,8 @@ static int raw_connect(struct net_node *from, uint16_t port, const void *param, 
 	uint32_t event;
 	int rc = 0;
 
-	/* Provider verbs resolves the route when the endpoint is made, so set the address first. */
+	/* libfabric's provider "verbs" resolves the route in fi_endpoint. So set the destination
+	 * address before that call. */
 	free(info->dest_addr);
 	info->dest_addr = memcpy(malloc(sizeof(sa)), &sa, sizeof(sa));
 	info->dest_addrlen = sizeof(sa);
@@ -168,8 +169,8 @@ static void no_byte_of_a_ticket_may_be_wrong_or_missing(void **state)
 		b[i] ^= 0x10;
 		assert_int_equal(raw_connect(&r.client, port, b, i), ECONNREFUSED);
 	}
-	/* Tickets of the same agent, but for another server, or for the server's next process on
-	 * this host. */
+	/* The server refuses two other tickets of the same agent: one is for another server (other
+	 * key), and one is for the next process of this server on this host (other instance). */
 	memcpy(other, the_key, sizeof(other));
 	other[0] ^= 1;
 	ticket_seal(&t, other, b);
@@ -260,7 +261,8 @@ static void silent_strangers_are_not_even_accepted(void **state)
 	before = count_fds();
 	for (unsigned i = 0; i < 20; i++)
 		fds[i] = stranger(net_port(r.server.f), NULL, 0);
-	/* A later connect has been processed, so the earlier ones have been as well. */
+	/* When rig_connect returns, the server has processed a later connection request. So the
+	 * server has also processed the 20 earlier requests. */
 	rig_connect(&r);
 	assert_in_range(count_fds(), before + 20, before + 20 + 2 * N_CHANNELS);
 	for (unsigned i = 0; i < 20; i++)

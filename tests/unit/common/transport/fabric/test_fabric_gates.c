@@ -1,4 +1,5 @@
-/* The properties of libfabric versions that fabric_gates.h lists. libfabric itself is not used. */
+/* Tests of fabric_gates.h, which lists properties of libfabric's versions. libfabric itself is not
+ * used. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

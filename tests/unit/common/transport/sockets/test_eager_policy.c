@@ -126,8 +126,8 @@ static void request_for_bytes_that_were_not_sent_has_no_effect(void **state)
 	eager_policy_asked(&s.u, 3, LEN);
 	eager_policy_asked(&s.u, 3, UINT64_MAX);
 	assert_true(eager_policy_may_go(&s.u));
-	/* The bytes of this offer were held back. The request for them does not concern the earlier
-	 * offer of the same place, whose bytes were sent. */
+	/* Two offers use the same place in memory. The bytes of the first offer were sent with the
+	 * offer, the bytes of the second offer were not. The request is for the second offer. */
 	eager_policy_held_back(&s.u, 3, 0);
 	eager_policy_asked(&s.u, 3, 0);
 	assert_true(eager_policy_may_go(&s.u));

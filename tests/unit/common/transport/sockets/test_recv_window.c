@@ -92,7 +92,7 @@ static void share_counts_once_the_kernel_does_not_choose(void **state)
 }
 
 /* A connection that is opened and lost again and again, since its peer is gone, must not restart
- * the count. */
+ * the count of fast samples. */
 static void reconnections_do_not_restart_the_count(void **state)
 {
 	struct recv_window w;
@@ -120,8 +120,8 @@ static void one_short_sample_restarts_the_count_of_long_ones(void **state)
 	}
 }
 
-/* After a series of short samples the kernel chooses the window. When round trips become long, the
- * window is fixed again. After that, the next series must be twice as long. */
+/* After a series of fast samples the kernel chooses the window. When round trips become long, the
+ * window is fixed again. Each time, the required number of fast samples doubles, up to 32 << 10. */
 static void kernel_chooses_on_a_fast_link_until_its_queue_is_long(void **state)
 {
 	struct recv_window w;
@@ -207,7 +207,8 @@ static void pauses_do_not_hide_that_round_trips_are_short(void **state)
 	assert_true(recv_window_bounded(&w, TARDY - 200, now_ns += 2100000));
 	assert_true(w.is_quick);
 	assert_int_equal(w.bytes, RECV_WINDOW_MAX);
-	/* Short samples do not reset the count of long ones when recv_window_bounded adds them. */
+	/* Nine fast samples of recv_window_bounded reset the count of tardy samples. So four more
+	 * tardy samples are needed to clear is_quick. */
 	for (unsigned k = 0; k < 3; k++)
 		assert_false(recv_window_measured(&w, TARDY));
 	for (unsigned k = 0; k < 9; k++)
@@ -240,8 +241,8 @@ static void slow_link_is_paced_until_it_is_fast(void **state)
 	assert_int_equal(until_change(&w, FAST, 1000), 32);
 	assert_int_equal(w.bytes, 0);
 	assert_false(w.is_paced);
-	/* Windows that the kernel chooses build queues, so SLOW round trips do not prove that the
-	 * link is slow. */
+	/* While the kernel chooses the window, queues build up. So SLOW round trips do not prove
+	 * that the link is slow. */
 	for (unsigned k = 0; k < 1000; k++)
 		assert_true(stays(&w, SLOW));
 	assert_int_equal(until_change(&w, LONG, 1000), 8);
@@ -267,8 +268,8 @@ static void kernel_that_refuses_is_not_asked_again_soon(void **state)
 
 #define MS UINT64_C(1000000)
 
-/* A connection, and the average round trip that the kernel reports for it. stream adds a sample for
- * each window of bytes, and wait_for_more adds a sample for a pause. */
+/* A connection, and the average round trip that the kernel reports for it. The function stream()
+ * adds a sample for each window of bytes, and wait_for_more() adds a sample for a pause. */
 struct source {
 	struct recv_rtt rtt;
 	uint64_t now_ns;
@@ -287,8 +288,8 @@ static void wait_for_more(struct source *s, uint64_t pause_us)
 	sample(s, (double)pause_us);
 }
 
-/* Feed n windows of bytes, each of which takes `us`. Return the longest average that was
- * accepted. */
+/* Simulate the arrival of n_windows windows of bytes, each of which takes `us` microseconds. Return
+ * the longest average round trip that recv_rtt_measured accepted, or 0 if it accepted none. */
 static uint32_t stream(struct source *s, uint32_t us, unsigned n_windows)
 {
 	uint32_t longest = 0;
@@ -349,7 +350,7 @@ static void long_queue_is_seen_in_spite_of_pauses(void **state)
 	(void)state;
 	for (unsigned step = 0; step < 10; step++) {
 		wait_for_more(&s, 1000000);
-		seen = stream(&s, LONG, 40); /* as many windows as fill half a second */
+		seen = stream(&s, LONG, 40); /* 40 windows take 1.68 s */
 		assert_true(seen >= LONG);
 	}
 }

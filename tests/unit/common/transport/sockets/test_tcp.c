@@ -166,7 +166,8 @@ static void fill_with_pongs(struct net_rig *r, const struct raw_conn *p)
 		raw_send(p, LANE_MESSAGES, ping, n_ping);
 		RUN(r, c->tx_tail - c->tx_head != used);
 	}
-	/* Request one more read. Only the reserve TCP_READS_RESERVE has room for it. */
+	/* Send four more pings. Their pongs find no room, because the room that is left is reserved
+	 * for requests to read (TCP_READS_RESERVE). */
 	for (unsigned i = 0; i < 4; i++) {
 		uint64_t n_heard =
 			atomic_load(&((struct tcp_xport *)r->server.x)->shared.count.messages_in);
@@ -206,8 +207,8 @@ static void peer_that_pings_and_does_not_read_leaves_room_for_requests(void **st
 			break;
 		n_begun++;
 	}
-	/* Answers arrive before their requests have left, so that the server makes further
-	 * requests. */
+	/* The peer sends answers although the requests have not left yet. Each answer ends a read,
+	 * and the server then tries to start another read. */
 	for (unsigned i = 0; c->n_pieces; i++) {
 		assert_true(i < 4 * TCP_PIECES);
 		raw_send(&p, LANE_BULK, answer, n_answer);
@@ -517,8 +518,8 @@ static void note_refusal(struct net_node *n, struct xport_read *rd, int status)
 	n->is_wrong |= status != (n->n_read_done == 1 ? BPS_ENOTFOUND : 0);
 }
 
-/* The segment is withdrawn while some answers wait and one is half sent. Its memory may be freed at
- * once. */
+/* The segment is withdrawn while some answers wait and one answer is half sent. The owner may free
+ * the segment's memory at once. */
 static void withdrawn_segment_is_not_read_any_more(void **state)
 {
 	struct mem gone, stays, to;

@@ -13,7 +13,8 @@
 #define ITEM  1000
 #define BATCH 8
 
-/* The end that receives offers: the received offers, and its reads of them. Rounds count from 1. */
+/* State of an end that receives offers: the offers that it has received, and its reads of the
+ * offered bytes. Rounds count from 1. */
 static struct taker {
 	struct mem to;
 	struct wire_msg heard[MANY];
@@ -46,7 +47,8 @@ static int send_offer(
 	return xport_send_eager(n->conn, &o, false);
 }
 
-/* Read the bytes of the i-th offer to the same offset of `to`. */
+/* Read the bytes of the i-th offer into `to`, at the offset that the bytes have in the offered
+ * memory. */
 static int take(struct net_node *n, unsigned i)
 {
 	struct taker *t = taker_of(n);
@@ -349,8 +351,8 @@ static void impatient_sender_offers_without_bytes_when_there_is_no_room(void **s
 		assert_int_equal(p.r.client.read_status, 0);
 		check_bytes(p.t, i, &p.from);
 	}
-	/* There is room again. But the receiver requested bytes of earlier offers, so the policy
-	 * does not send the next offers eagerly at once. */
+	/* There is room again. But the receiver has requested bytes of earlier offers. So the
+	 * policy first sends EAGER_POLICY_REST_MIN offers without bytes. */
 	for (unsigned i = 0; i <= EAGER_POLICY_REST_MIN; i++) {
 		assert_int_equal(tcp_conn_of(&p.r.server)->eager_sent, TCP_EAGER_OUT);
 		assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, len), 0);
@@ -525,7 +527,8 @@ static void check_item(const struct lone *l, unsigned i)
 	assert_int_equal(xport_read_crc(&l->t->reads[i]), crc32c(0, pattern() + i * ITEM, ITEM));
 }
 
-/* All items are sent in one batch, so that the receiver can plan far ahead. */
+/* The peer sends all items in one batch, so one receive call of the server can take several
+ * items. */
 static void answers_and_eager_bytes_come_in_any_order(void **state)
 {
 	(void)state;
@@ -587,7 +590,8 @@ static void bytes_wait_for_their_announcement_and_its_message(void **state)
 			say_eager(&l.p, i);
 		RUN(&l.r, c->is_held);
 		assert_false(RUN_MS(&l.r, c->in.is_open, 5));
-		/* A message of another type does not make the bytes usable. */
+		/* The bytes wait for an announcement. A message of another type does not release
+		 * them. */
 		raw_send(&l.p, LANE_MESSAGES, ping, put_kind(ping, WIRE_PING));
 		RUN(&l.r, !c->is_held || c->has_pong || c->tx_tail == 0);
 		assert_false(RUN_MS(&l.r, c->in.is_open, 5));
@@ -678,7 +682,7 @@ static void bytes_of_offers_beyond_the_limit_are_requested(void **state)
 	check_item(&l, TCP_EAGER_IN - 1);
 	check_item(&l, TCP_EAGER_IN);
 	check_item(&l, 149);
-	/* Later offers are recorded again, since there is room. */
+	/* The transport now has room, so it records the next offer. */
 	l.r.server.on_message = hear_and_take;
 	announce(&l.p, 150);
 	say_eager(&l.p, 150);
@@ -922,8 +926,9 @@ static void malformed_announcement_closes_its_connection(void **state)
 	net_rig_close(&r);
 }
 
-/* Check that a frame closes the connection. Two offers were announced before, and the bytes of the
- * first have arrived. */
+/* Send the bytes of two announced offers, and check that the server closes the connection. head and
+ * trailer replace the frames before and after the bytes of the second offer; NULL: the frame is
+ * correct. is_read: the server reads the offers. */
 static void expect_refusal(
 	const struct tcp_frame *head, const struct tcp_frame *trailer, bool is_read)
 {
@@ -1202,7 +1207,8 @@ static void hundreds_of_offers_pass_each_other_in_small_sockets(void **state)
 {
 	(void)state;
 	for (uint32_t seed = 1; seed <= 5; seed++) {
-		/* With small windows the kernel sends large pieces only when a timer runs out. */
+		/* The first two seeds use small sockets and small offers. With small windows, the
+		 * kernel sends large pieces only when a timer runs out. */
 		bool is_small = seed <= 2;
 		struct net_rig r;
 

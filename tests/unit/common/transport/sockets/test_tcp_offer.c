@@ -1,5 +1,5 @@
-/* Eager offers (xport_send_eager) of the same memory twice, while bytes of the first offer are
- * still being sent. Senders that have to wait for room are tested as well. */
+/* Test eager offers (xport_send_eager). A sender offers the same memory twice, while bytes of the
+ * first offer are still being sent. Another test makes a sender wait for room. */
 #include "common/data/crc32c.h"
 #include "tests/unit/tcp_peer.h"
 

@@ -1,8 +1,9 @@
-/* Reuse of offered memory over our own TCP. The owner writes to memory as soon as its offer has
- * ended and offers it again: eagerly or not, twice, or with another length. Meanwhile segments are
- * withdrawn, connections are replaced, windows change and one end pauses. Each successful read must
- * have the bytes of its own offer, and reads must keep completing. Like agents and servers, the
- * receiver of an offer reads it at once, later or never, and then sends GOT. */
+/* Reuse of offered memory over our own TCP. As soon as an offer has ended, the owner overwrites the
+ * memory. Later the owner offers the memory again: eagerly or not, sometimes twice, sometimes with
+ * another length. Meanwhile segments are withdrawn, connections are replaced, windows change and
+ * one end pauses. Each successful read must have the bytes of its own offer, and reads must keep
+ * completing. Like agents and servers, the receiver of an offer reads it at once, later or never,
+ * and then sends GOT. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,7 +101,7 @@ static void hear_offer(struct end *e, const struct wire_msg *m)
 		say_got(e, w, m);
 		return;
 	}
-	/* The waiting offer may have been withdrawn in the meantime. */
+	/* Replace an older offer that waits to be read: the other end may have withdrawn it. */
 	w->m = *m;
 	if (w->is_waiting || what < 3)
 		w->is_waiting = true;
@@ -126,7 +127,7 @@ static void on_read_done(struct net_node *n, struct xport_read *rd, int status)
 		say_got(e, w, &w->m);
 }
 
-/* ---- the end that offers ---- */
+/* ---- the end that sends offers ---- */
 
 static void on_message(struct net_node *n, struct xconn *c, const struct wire_msg *m)
 {
@@ -142,7 +143,7 @@ static void on_message(struct net_node *n, struct xconn *c, const struct wire_ms
 		return;
 	p->is_offered = false;
 	e->n_ended++;
-	memset(bytes_of(e, m->part), 0xee, PLACE); /* overwrite bytes that may be leaving now */
+	memset(bytes_of(e, m->part), 0xee, PLACE); /* this end may still be sending these bytes */
 }
 
 static void on_writable(struct net_node *n, struct xconn *c)
