@@ -89,8 +89,8 @@ static int check_root(const struct collective *c, struct bps_tensor *t, int root
 	if (n < 0 || is_behind)
 		return n < 0 ? n : 0;
 	return last_error_set(BPS_EWORKER_LOST,
-		"broadcast: rank %d of job '%s' is lost, or has not joined: no worker has its "
-		"bytes",
+		"broadcast: rank %d of job '%s' is lost, or has not joined, so no worker has "
+		"the bytes to broadcast",
 		root, c->b->options.job);
 }
 

@@ -82,7 +82,7 @@ def c_comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def hash_comments(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each run of whole-line # comments."""
+    """Yield the first line number and the text of each run of whole-line # comments."""
     run: list[str] = []
     for n, line in enumerate([*text.split("\n"), ""], 1):
         stripped = line.strip()

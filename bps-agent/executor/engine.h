@@ -47,10 +47,10 @@ struct engine_env {
 	void *ctx;
 	/* Called when the machine's contribution to that partition is in host memory. */
 	void (*staged)(void *ctx, uint32_t tensor, uint32_t part, uint64_t round);
-	/* Called when the sum of that round is in the tensor of each member, and the `done`
+	/* Called when the sum of `round` is in the tensor of each member, and the `done`
 	 * counters of all members are stored. */
 	void (*done)(void *ctx, uint32_t tensor, uint64_t round);
-	/* Called when the tensor's round has waited for 1 s and that member's stream has not
+	/* Called when the tensor's round has waited for 1 s because the stream of `member` has not
 	 * reached the round. Called again when the round waits for another member. */
 	void (*late)(void *ctx, uint32_t tensor, unsigned member);
 	/* Called at most once, when the engine has stopped after a failure. */

@@ -291,7 +291,7 @@ static void refuse_provider(struct sched_core *c, uint32_t conn, const struct ct
 {
 	refuse(c, conn, -EINVAL,
 		"%s '%s' on %s uses provider '%s', but %s '%s' on %s uses '%s': set `provider` to "
-		"the same value on all servers and agents, and restart those with another value",
+		"the same value on all servers and agents, and restart those that you change",
 		sched_role_name(h->role), h->name, h->host, h->provider,
 		sched_role_name(other->role), other->name, other->host, other->provider);
 }

@@ -189,8 +189,8 @@ struct srv_job_member {
 struct srv_job {
 	TAILQ_ENTRY(srv_job) link;
 	uint32_t id, flags;
-	/* View in which the job formed. A different job with the same number formed in another
-	 * view. */
+	/* View in which the job formed. Two jobs with the same number have formed in different
+	 * views. */
 	uint64_t formed;
 	uint64_t view; /* view in which the list of members last changed */
 	uint16_t n_members, n_live;

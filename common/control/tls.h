@@ -70,8 +70,8 @@ int tls_new_client(struct tls **ret_tls, const struct tls_conf *conf, unsigned w
 /* Return whether t uses certificates, not keys. */
 bool tls_uses_cert(const struct tls *t);
 
-/* Return whether both clients use the same identity and the same key. Returns false for
- * certificates. */
+/* Return whether both clients use the same identity and the same key. Returns false if a client
+ * uses a certificate. */
 bool tls_is_same(const struct tls *a, const struct tls *b);
 
 /* Make an SSL object for one connection. The caller frees the object with SSL_free, and needs a

@@ -90,7 +90,7 @@ struct daemon {
 	struct settings *settings; /* set by daemon_on_reload */
 	const struct daemon_reload_ops *reload_ops;
 	void *reload_ctx;
-	void (*stop)(void *ctx); /* set by daemon_on_stop; NULL after the function was called */
+	void (*stop)(void *ctx); /* set by daemon_on_stop; set to NULL after the call of stop() */
 	void *stop_ctx;
 	const struct httpd_ops *http_ops;
 	void *http_arg;

@@ -53,7 +53,7 @@ enum {
 	/* Executor: reports that it has started (code 0), or that it ends because of the error in
 	 * code and text */
 	GPU_READY,
-	GPU_TRAINER, /* Agent: announces a trainer, and carries the socket to the trainer */
+	GPU_TRAINER, /* agent: announces a trainer, and passes the socket connected to it */
 	GPU_ROUTE,   /* executor: reports the route that it uses */
 	GPU_ARENA,   /* agent: adds staging memory, and carries the memfd of that memory */
 	GPU_END,     /* agent: the job has ended */

@@ -16,7 +16,7 @@ extern const char *const topo_fixture_names[];
 
 /* Make the folder of a machine. Fails the test when that is not possible. */
 void topo_fixture_make(struct topo_fixture *f, const char *name);
-/* Make an empty folder, to which a test adds lines of its own. */
+/* Make a machine without devices. The test describes devices by calls of topo_fixture_line. */
 void topo_fixture_empty(struct topo_fixture *f);
 void topo_fixture_line(struct topo_fixture *f, const char *line);
 /* Read the folder with topology_read. If the machine's description has reports of a driver, refine

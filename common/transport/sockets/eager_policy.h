@@ -31,8 +31,8 @@ struct eager_policy_offer {
 struct eager_policy {
 	struct eager_policy_offer noted[EAGER_POLICY_NOTED];
 	unsigned next;
-	/* Interval between tests: number of offers without bytes that precede the
-	 * EAGER_POLICY_TRIES offers with bytes of a test. 0: all offers are sent with bytes. */
+	/* Number of offers that are sent without bytes between two tests. In a test,
+	 * EAGER_POLICY_TRIES offers are sent with bytes. 0: all offers are sent with bytes. */
 	uint32_t rest;
 	uint32_t rest_left, tries_left;
 	/* The peer has requested bytes that were already sent, since the last test began */

@@ -64,8 +64,8 @@ def _init(comm: Any = None, process_sets: Sequence[Any] | None = None) -> None:
     """
     if comm is not None:
         raise NotImplementedError(
-            "init(comm=...) has no counterpart in bps: give another job name (BPS_JOB) to the "
-            "workers of each communicator"
+            "init(comm=...) has no counterpart in bps: give the workers of each "
+            "communicator their own job name (BPS_JOB)"
         )
     _core.init()
     _places[:] = _core.runtime().allgather_object((_core.local_rank(), _core.local_size()))

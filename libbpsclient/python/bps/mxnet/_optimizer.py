@@ -1,4 +1,4 @@
-"""Optimizers and trainers that average gradients over all workers, and the broadcast of
+"""Optimizers and trainers that average gradients over all workers, and functions that broadcast
 parameters."""
 
 from __future__ import annotations

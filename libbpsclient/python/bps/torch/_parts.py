@@ -63,7 +63,7 @@ def _check_contributors(slot: Slot, needed: Sequence[int]) -> None:
         return
     for worker in slot.tensor.contributor_list():
         if worker.is_missing and worker.rank in needed:
-            text = f"rank {worker.rank} is lost, or has not joined: no worker has its values"
+            text = f"rank {worker.rank} is lost, or has not joined, so no worker has its values"
             raise Error(CODES["EWORKER_LOST"], text, worker.rank, worker.host)
 
 

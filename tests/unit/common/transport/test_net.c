@@ -257,9 +257,9 @@ static void freeing_a_data_thread_takes_its_connections_down(void **state)
 	assert_int_equal(r.server.n_down, 1);
 	assert_true(RUN_ONE(&r.client, r.client.n_down == 1, DEADLINE_MS));
 	r.server.x = NULL;
-	/* No listener has this thread number now. libfabric may report the end of the first
-	 * connection for the next connection, because their addresses are equal (conn_cm_event). In
-	 * that case dial again. */
+	/* No listener has this thread number now. The addresses of the connections are equal, so
+	 * libfabric may report the end of the first connection as the end of the next one
+	 * (conn_cm_event). In that case dial again. */
 	for (unsigned n = 2; n == 2 || (n == 3 && !refused(&r.server)); n++) {
 		assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 		assert_true(RUN_ONE(&r.client, r.client.n_down == n, DEADLINE_MS));
