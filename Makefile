@@ -5,8 +5,8 @@ PREFIX	?= /usr/local
 LIBDIR	?= $(PREFIX)/lib
 UNITDIR	?= $(PREFIX)/lib/systemd/system
 DESTDIR	?=
-# Folders in which programs look for the library: that of the program, as in the build tree, and
-# ../lib, as in an installed tree.
+# Programs look for the library in two folders: the program's own folder, for the build tree, and
+# ../lib, for an installed tree.
 RPATH	?= -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib'
 VERSION	:= 0.1.0
 

@@ -331,7 +331,7 @@ struct waits_question {
 	json_t *jobs;
 };
 
-/* Pass the description to the caller of agent_ask_waits. Runs on the control loop. */
+/* Pass the answer of waits_report to the caller of agent_ask_waits. Runs on the control loop. */
 static void pass_waits(void *arg)
 {
 	struct waits_question *q = arg;

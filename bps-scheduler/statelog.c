@@ -325,7 +325,7 @@ static int load_records(const struct log_reader *ld)
 			return broken(ld, at, "length");
 		log_write(LOG_AS(LOG_WARN, STATE_CUT),
 			"'%s' ends in an incomplete record, whose changes no member has received: "
-			"removing its %llu bytes",
+			"removing the %llu bytes of this record",
 			ld->l->path, (unsigned long long)(ld->size - at));
 		if (ftruncate(ld->l->fd, (off_t)at) < 0)
 			return err_set(ld->err, -errno,

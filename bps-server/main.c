@@ -345,7 +345,7 @@ static void job_sample(
 }
 
 /* Write metrics of the ARRIVALS_JOBS_MAX oldest jobs. For each job, list only the ARRIVALS_LATE_MAX
- * agents that are most often last. These limits keep the number of labels small. */
+ * agents that most often contribute last. These limits keep the number of labels small. */
 static void job_metrics(struct srv_app *app, struct evbuffer *out)
 {
 	const struct arrivals_figures *f = &app->arrivals;

@@ -25,8 +25,8 @@ struct average {
 	struct bps_tensor *wide; /* the companion; owned by the job's table of tensors */
 	/* Results of the last even and the last odd round, in the tensor's type */
 	void *out[2];
-	/* For the tensor's last even and last odd round: number of the companion's round whose
-	 * result gives the average. 0: the tensor's round is not an average of integers. */
+	/* Rounds of the companion. Its round wide_round[i] carries the average for the last round r
+	 * of the tensor with r & 1 == i. 0: the round r is not an average of integers. */
 	uint64_t wide_round[2];
 	uint64_t converted[2]; /* round of the companion whose result is in out[]; 0: none */
 };

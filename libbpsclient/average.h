@@ -9,8 +9,8 @@
  *   tensor       companion
  *   i8, u8 [n]   i32[n]    the server divides, and the floor fits into the tensor's type
  *   i32 [n]      i64[n]    likewise
- *   i64 [n]      i64[2n]   per value, two sums: one of the upper halves, and one of the lower
- *                          halves, whose upper bits count the workers; the client divides
+ *   i64 [n]      i64[2n]   two sums per value: the upper halves and the lower halves. The upper
+ *                          bits of the second sum count the workers. The client divides.
  *
  * A round is complete when both tensors have completed it. The result is converted to the tensor's
  * type when it is needed: by the wait that delivers a copy, or by bps_output.

@@ -225,12 +225,12 @@ BPS_API int bps_poll(struct bps_tensor *t);
  * BPS_ETIMEDOUT, BPS_ENOSERVER and BPS_EISOLATED the round is still in flight: the caller must not
  * write to the tensor's input, and may wait again. */
 BPS_API int bps_wait(struct bps_tensor *t, uint32_t timeout_ms);
-/* Wait as bps_wait does, but also return -EINTR after a signal in this thread, and at least twice a
- * second. The round is then still in flight, and the caller may wait again. Made for languages that
- * handle a signal only after a C function has returned. begun_ns: the caller sets *begun_ns to 0
- * before the first call. The first call sets *begun_ns to the time at which the wait began, so that
- * timeout_ms limits all calls together. Errors: those of bps_wait; -EINTR; -EINVAL t or begun_ns is
- * NULL. */
+/* Wait as bps_wait does, but return -EINTR after a signal in this thread or after half a second.
+ * After -EINTR the round is still in flight, and the caller may wait again. The function is for
+ * languages that handle a signal only after a C function has returned. begun_ns: the caller sets
+ * *begun_ns to 0 before the first call. The first call sets *begun_ns to the time at which the wait
+ * began, so that timeout_ms limits all calls together. Errors: those of bps_wait; -EINTR; -EINVAL t
+ * or begun_ns is NULL. */
 BPS_API int bps_wait_intr(struct bps_tensor *t, uint32_t timeout_ms, uint64_t *begun_ns);
 BPS_API int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms);
 /* Wait until the round of one or more of n tensors is complete or has failed, for at most
@@ -314,8 +314,8 @@ BPS_API int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms);
 /* Return 1 if this worker joined while the job was running, and needs the state of the other
  * workers. */
 BPS_API int bps_is_new(const struct bps *b);
-/* Return the lowest rank of the remaining workers that were already in the job when its most recent
- * new workers joined. */
+/* Return the lowest rank among the old workers: those that joined before the last barrier with new
+ * workers and are still in the job. */
 BPS_API int bps_root(const struct bps *b);
 
 /* Tensors in the memory of a GPU: see bps_gpu(3). A round of such a tensor begins when `stream` has

@@ -65,7 +65,7 @@ struct bps_tensor {
 	bool is_released;
 	uint64_t round;
 	void *copy_dst; /* destination of a copy of the result, or NULL */
-	/* For a tensor of a collective: offset in the input; all bytes from there on are zero */
+	/* Only for a tensor of a collective: all bytes of the input from this offset on are zero */
 	size_t n_filled;
 
 	/* State of the tensor's companion (average.h), and the companion's results. Allocated by
@@ -144,8 +144,8 @@ int tensor_check_group(struct bps_tensor *const *tensors, size_t n, const char *
  * bps_last_error. */
 int tensor_may_fill(struct bps_tensor *t);
 /* Check that a tensor in device memory may be submitted: fewer than max rounds are in flight. The
- * caller holds ring_mutex. Errors: BPS_EBUSY, -EAGAIN the ring is full, or the tensor's failure.
- * Sets bps_last_error. */
+ * caller holds ring_mutex. Errors: BPS_EBUSY, -EAGAIN (the ring is full), or the tensor's
+ * failure. Sets bps_last_error. */
 int tensor_may_run_ahead(struct bps_tensor *t, uint64_t max);
 /* Start the tensor's next round: put it into the ring of submissions, which must have room. The
  * caller holds ring_mutex. */

@@ -1,8 +1,8 @@
 /* Copies between the caller's f32 and a tensor's floats, multiplied by a factor: bps_fill_f32 and
  * bps_read_f32. The product of two f32 is exact in f64, and is rounded once: to the nearest number,
  * ties to even. The loops have no branches, and all values in one loop have the same width, so that
- * the compiler vectorizes them (the Makefile compiles this file with -O3). Thread: the caller's,
- * any. */
+ * the compiler vectorizes them (the Makefile compiles this file with -O3). Any thread may call
+ * the functions. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -60,7 +60,7 @@ static inline double round_even(double x, unsigned dropped, double normal, doubl
 	bits = (bits + (below >> 1) + (bits >> dropped & 1)) & ~below;
 	memcpy(&large, &bits, sizeof(large));
 	/* Return a NaN unchanged. The addition above can carry from the fraction of the NaN into
-	 * its exponent, and the result may not be a NaN. */
+	 * its exponent, and can thus make another value than a NaN. */
 	large = x == x ? large : x;
 	small = __builtin_copysign(small, x);
 	return __builtin_fabs(x) < normal ? small : large;

@@ -112,8 +112,8 @@ static const struct bps_tensor *in_flight_there(struct bps *b, uint32_t region)
 	return NULL;
 }
 
-/* Forbid (is_released) or allow submissions of the tensors in the region. Errors: BPS_EBUSY such a
- * tensor is in flight. */
+/* Forbid (is_released) or allow submissions of the tensors in the region. Errors: BPS_EBUSY if
+ * is_released is set and such a tensor is in flight. */
 static int withdraw(struct bps *b, uint32_t region, bool is_released)
 {
 	const struct bps_tensor *busy;
@@ -193,7 +193,7 @@ int bps_gpu_release(struct bps *b, void *ptr)
 	deadline_ns = clock_deadline(timeout_ms);
 	if (!gpu_link_find(b->gpu, ptr, 1, &region, &offset) || offset)
 		return last_error_set(-EINVAL,
-			"bps_gpu_release: %p was not returned by bps_gpu_alloc or passed to "
+			"bps_gpu_release: %p is not the start of memory from bps_gpu_alloc or "
 			"bps_gpu_import",
 			ptr);
 	rc = gpu_await_agent(b, region, deadline_ns, timeout_ms);
@@ -265,7 +265,7 @@ static int check(struct bps_tensor *t, const char *what)
 /* Check the operation. An average of integers needs a companion, which is a second, wider tensor
  * (average.h). Executors have no companions, so reject such an average. Without a companion the sum
  * could wrap. Also, machines that have the tensor in host memory use a companion, and would wait
- * for its rounds. */
+ * for rounds of the companion, which this machine would never submit. */
 static int check_op(const struct bps_tensor *t, enum bps_op op)
 {
 	if ((unsigned)op >= OP_COUNT)

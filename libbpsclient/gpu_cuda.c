@@ -1,7 +1,7 @@
 /* Tensors in CUDA memory, with the CUDA driver that the training process itself has loaded. The
- * library does not link CUDA. This file looks up the entry points in the loaded libcuda.so.1, by
- * the versioned names that programs bind to. Without cuda.h at build time, cuda_uuid returns an
- * error, and no other function is called. Thread: any. */
+ * library does not link CUDA. This file looks up the entry points in the loaded libcuda.so.1 by
+ * their versioned names, such as cuMemHostRegister_v2. Without cuda.h at build time, cuda_uuid
+ * returns an error, and no other function is called. Thread: any. */
 #include <errno.h>
 
 #include "libbpsclient/gpu.h"
@@ -355,9 +355,9 @@ static int share_mappings(CUdeviceptr addr, uint64_t bytes, struct gpu_memory *r
 			break;
 		if (n && size != ret->chunk_bytes)
 			rc = err_set(err, -EOPNOTSUPP,
-				"this memory has a mapping of %zu bytes after mappings of %llu "
-				"bytes, but all mappings must have the same size: copy the values "
-				"into memory from bps_gpu_alloc",
+				"this memory has a mapping of %zu bytes and others of %llu bytes, "
+				"but all its mappings must have the same size: allocate memory "
+				"with bps_gpu_alloc, and copy the values into it",
 				size, (unsigned long long)ret->chunk_bytes);
 		else if (n == max)
 			rc = err_set(err, -EOPNOTSUPP,

@@ -40,8 +40,8 @@ int gpu_link_failure(struct client_gpu *g, struct err_text *ret)
 	return code;
 }
 
-/* Receive one frame. If the frame is GPU_FAILED, the executor's report of a failure, record the
- * failure. Returns 1, or an error with a sentence in err. */
+/* Receive one frame. If its message is GPU_FAILED, record the failure that the executor reports.
+ * Returns 1, or an error with a sentence in err. */
 static int receive(
 	struct client_gpu *g, struct local_frame *a, uint32_t timeout_ms, struct err_text *err)
 {

@@ -362,14 +362,14 @@ static void take_given(const struct bps_options *opt, struct client_options *o)
 static int check_place(const struct client_options *o)
 {
 	if (o->size < 1 || o->size > CTL_WORKERS_MAX)
-		return last_error_set(
-			-EINVAL, "size %d is not from 1 to %d", o->size, CTL_WORKERS_MAX);
+		return last_error_set(-EINVAL, "size %d is not in the range from 1 to %d", o->size,
+			CTL_WORKERS_MAX);
 	if (o->rank >= o->max_size)
 		return last_error_set(
 			-EINVAL, "rank %d is not below the size %d", o->rank, o->max_size);
 	if (o->local_size > o->size)
-		return last_error_set(
-			-EINVAL, "local size %d is above the size %d", o->local_size, o->size);
+		return last_error_set(-EINVAL, "local size %d is above the job's size %d",
+			o->local_size, o->size);
 	if (o->local_size >= 0 && o->local_rank >= o->local_size)
 		return last_error_set(-EINVAL, "local rank %d is not below the local size %d",
 			o->local_rank, o->local_size);

@@ -62,7 +62,8 @@ int session_failure(struct session *s, struct err_text *ret)
 	int code = atomic_load_explicit(&s->failure, memory_order_acquire);
 
 	if (code)
-		*ret = s->failure_text; /* session_fail wrote the text before the code */
+		/* the text is complete, because session_fail writes it before the code */
+		*ret = s->failure_text;
 	if (code)
 		last_error_cause(&(struct ctl_cause){s->cause_rank, s->cause_host});
 	return code;

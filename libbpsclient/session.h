@@ -84,8 +84,8 @@ void session_close(struct session *s);
  * BPS_EPROTO, or the error with which the session has failed; err gets a sentence. */
 int session_declare(struct session *s, const struct local_decl *decls, const uint64_t *bytes,
 	uint32_t n, struct session_slot *ret, struct err_text *err);
-/* Get a connection to the executor, the process that drives the GPUs for this job. Owns: the caller
- * closes *ret_sock. Errors, with a sentence in err: BPS_EDEVICE there is no executor,
+/* Get a connection to the executor, the process that drives the GPUs for this job. The caller must
+ * close *ret_sock. Errors, with a sentence in err: BPS_EDEVICE if there is no executor;
  * BPS_ETIMEDOUT. */
 int session_device(struct session *s, uint32_t timeout_ms, int *ret_sock, struct err_text *err);
 /* Report that this worker is done, and wait until all workers are done. Errors: BPS_ETIMEDOUT, or
@@ -112,8 +112,8 @@ int session_barrier(struct session *s, uint64_t number, uint64_t deadline_ns, ui
  * has failed; err gets a sentence. */
 int session_workers(struct session *s, uint32_t tensor, uint32_t first,
 	void (*fn)(void *ctx, const struct local_people *page), void *ctx, struct err_text *err);
-/* Request the agent's network traffic. Errors: those of session_workers; -EOPNOTSUPP the
- * agent's release does not report traffic. */
+/* Request the agent's network traffic. Errors: those of session_workers; -EOPNOTSUPP if
+ * the agent's release does not report traffic. */
 int session_traffic(struct session *s, struct local_traffic *ret, struct err_text *err);
 /* Let the agent see the submissions that the caller has put into the ring. Wake the agent if it
  * sleeps. */

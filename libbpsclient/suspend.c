@@ -1,5 +1,5 @@
-/* Suspending and resuming a job. For all other workers a suspended job has ended. Rounds in flight
- * are abandoned, as in bps_close: after all workers have called bps_suspend, no worker waits for
+/* Suspend and resume a job. To the other workers, bps_suspend ends the job as bps_close does.
+ * Rounds in flight are abandoned: after all workers have called bps_suspend, no worker waits for
  * these rounds. This process keeps the declarations: names, types, counts, and the callers'
  * handles. Resuming joins a new job of the same name and declares all tensors again. Thread: the
  * caller's.

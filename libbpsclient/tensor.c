@@ -128,13 +128,14 @@ static int check_agrees(
 			"rank %d declares tensor '%s' again, but in other memory: use another name",
 			t->b->rank, d->name);
 	return last_error_set(BPS_EMISMATCH,
-		"rank %d declares tensor '%s' as %s[%llu], but has declared it as %s[%llu]",
+		"rank %d declares tensor '%s' as %s[%llu], but declared it before as %s[%llu]: "
+		"use another name",
 		t->b->rank, d->name, dtype_name(d->dtype), (unsigned long long)d->n_elems,
 		dtype_name(t->dtype), (unsigned long long)t->n_elems);
 }
 
 /* Find each declared tensor in the table, or add the tensor to the table. Added tensors are listed
- * in pending. For a tensor that was found, type, count and place must agree with the new
+ * in pending. If the table has the tensor, its type, count and place must agree with the new
  * declaration. place: NULL for host memory. Errors: -ENOMEM, BPS_EMISMATCH. Sets bps_last_error. */
 static int collect_new(struct bps *b, const struct bps_decl *decls,
 	const struct tensor_place *place, size_t n, struct bps_tensor **ret,
@@ -453,7 +454,8 @@ int tensor_may_run_ahead(struct bps_tensor *t, uint64_t max)
 		return explain_refusal(t, BPS_EBUSY);
 	if (!rc && t->round - done_round(t) >= max)
 		return last_error_set(BPS_EBUSY,
-			"tensor '%s': rounds up to %llu are in flight: wait for one of them first",
+			"tensor '%s': too many rounds are in flight (the last is %llu): wait for "
+			"one of them first",
 			t->name, (unsigned long long)t->round);
 	if (!rc && !local_sq_room(t->b->session.control))
 		rc = -EAGAIN;
@@ -488,8 +490,8 @@ static int check_tensors(struct bps_tensor *const *tensors, size_t n, enum bps_o
 	return 0;
 }
 
-/* Prepare the companions of those tensors that need one for this operation, and add the number of
- * companions to *n_averages. */
+/* Prepare the companion (average.h) of each tensor for which this operation needs a companion. Add
+ * the number of companions to *n_averages. */
 static int prepare_averages(
 	struct bps_tensor *const *tensors, size_t n, enum bps_op op, size_t *n_averages)
 {
@@ -620,8 +622,8 @@ int bps_outputs(const struct bps_tensor *t, const void *ret[2])
 		rc = last_error_set(-EINVAL, "outputs: ret is NULL");
 	if (!rc && t->region)
 		rc = last_error_set(-EINVAL,
-			"outputs: tensor '%s' lies in device memory, so its sum replaces its "
-			"values",
+			"outputs: tensor '%s' lies in device memory and has no output buffers: "
+			"read its sum from the memory of its values",
 			t->name);
 	if (rc < 0)
 		return rc;

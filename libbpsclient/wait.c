@@ -206,7 +206,8 @@ int bps_wait_intr(struct bps_tensor *t, uint32_t timeout_ms, uint64_t *begun_ns)
 /* ---- wait for at least one of several tensors ---- */
 
 /* Return the position of the tensor's last completion among all completions of this process. If the
- * companion completed later, return the position of the companion's completion. */
+ * tensor's companion (average.h) completed later, return the position of the companion's
+ * completion. */
 static uint64_t order_of(const struct bps_tensor *t)
 {
 	const struct bps_tensor *wide = average_carrier(t, t->round, NULL);

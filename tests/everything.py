@@ -3,9 +3,9 @@
 
     tests/everything.py [--only TARGET[,TARGET...]] [--again] [--out docs/results/everything.md]
 
-.ci/run makes `test`, `lint`, `wheel-test` and two lists of front-ends for each commit. All other
-targets that check something are here. At the sizes chosen here, they take less than two hours in
-all on two processors.
+.ci/run makes `test`, `lint` and `wheel-test` for each commit, and tests the front-ends for PyTorch
+and JAX. All other targets that check something are here. At the sizes chosen here, they take less
+than two hours in all on two processors.
 
 Each target runs in a process group of its own with a time limit. Its output goes to
 build/everything/TARGET.log. The table has the commit, and for each target its result, its time and
@@ -14,7 +14,8 @@ output has no figure has failed, since it printed no result.
 
 When a run is interrupted, the next run continues at the target where it stopped. A target that
 passed at the same size on the same code is not repeated, unless --again is given. Changes of docs/
-and of this script leave the code the same. The exit status is 1 when a chosen target did not pass.
+and of this script do not count as changes of the code. The exit status is 1 when a chosen target
+did not pass.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "everything"
-RESULTS = "results.json"  # file in LOGS: the code, and (passed, seconds, figures) of each command
-NOT_CODE = ("docs", "tests/everything.py")  # changes here leave the results valid
+RESULTS = "results.json"  # file in LOGS: the hash of the code, and each command's Result
+NOT_CODE = ("docs", "tests/everything.py")  # paths whose changes do not make results invalid
 Result = tuple[bool, float, list[str]]  # whether the target passed, its seconds, its figures
 COUNTS = r"\d+ passed, \d+ failed.*"
 

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Put a current libfabric into a folder: tests/libfabric.sh FOLDER
-# Debian 12 has 1.17, and its provider tcp differs much from that of later versions. The wheel of
-# MPICH contains a build of libfabric that needs nothing but glibc. It is downloaded with pip and
-# unpacked, not installed. LD_LIBRARY_PATH=FOLDER selects it.
+# Debian 12 has libfabric 1.17, whose provider tcp differs much from the provider of later versions.
+# The wheel of MPICH contains a build of libfabric that needs nothing but glibc. This script
+# downloads the wheel with pip and unpacks the build, but does not install the wheel. With
+# LD_LIBRARY_PATH=FOLDER, programs load this build.
 set -eu
 
 wheel=mpich==5.0.2 # has libfabric 2.5.1

@@ -143,7 +143,7 @@ bench-torch:
 	$(STEP) BUILD=release all
 	$(Q)tests/bench/torch_steps.py build/release --out docs/results/performance/torch.md $(BARS)
 # Compare training steps of Keras over bps with TensorFlow's MultiWorkerMirroredStrategy, and
-# measure what a call of TensorFlow and of JAX costs.
+# measure what a call of bps.tensorflow and of bps.jax costs.
 bench-frontends:
 	$(Q)tests/install-deps.sh bench
 	$(Q)tests/install-deps.sh frontends

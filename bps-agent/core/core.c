@@ -152,8 +152,8 @@ void agt_job_members(struct agt_job *job, const struct ctl_job *msg)
 	job->may_shrink = msg->flags & JOB_SHRINK;
 	if (msg->border <= job->border)
 		return;
-	/* Rounds that are submitted from now on belong to the new members. Remove the partitions
-	 * from their servers until the placement for the new members arrives. */
+	/* Rounds that are submitted from now on belong to the new members. The partitions have no
+	 * server from here on, until the placement for the new members arrives. */
 	job->border = msg->border;
 	TAILQ_FOREACH (t, &job->tensors, link)
 		for (uint32_t i = 0; i < t->n_parts; i++)
@@ -524,7 +524,7 @@ static void run_apply(struct agt_tensor *t, const struct ctl_run *run)
 		}
 	}
 	for (uint32_t i = run->first; i < run->first + run->n; i++)
-		/* rule A5: a placement with an older pgen is ignored */
+		/* rule A5: only a placement with a larger pgen is applied */
 		if (run->pgen > t->parts[i].pgen)
 			part_move(&t->parts[i], link, run->pgen);
 }

@@ -50,9 +50,9 @@
  *                                                        and offers it again
  *   r       the sum of r  HAVE(r), donates it            no peer may receive another sum of r (I2)
  *
- * K1  landed = r is stored after the sum of r was read and checked, and after its crc, workers and
- *     contributors. Before that, no message may imply the sum. HAVE(r), CONTRIB(r + 1) and the end
- *     of the round at the trainers would imply it.
+ * K1  landed = r is stored last: after the sum of r was read and checked, and after its crc,
+ *     workers and contributors were stored. Before that, no message may imply that the sum is here.
+ *     HAVE(r), CONTRIB(r + 1) and the end of the round at the trainers would imply this.
  * K2  The slot r & 1 of the outputs, crc, workers and contributors is written for r only when
  *     landed is r - 1. The other slot must stay unchanged: a donation of r - 1 needs it, and so
  *     does CONTRIB(r), which carries the crc of r - 1.
@@ -102,15 +102,15 @@ struct agt_kept_part {
 	struct member_set contributors[2];
 };
 
-/* Default of lead_bytes. One server may have a partition of a tensor while another server has none.
- * With a lead of 0, connections wait for each other because of this difference alone. These waits
- * take 3 % of a round of ResNet-50. With a much larger lead, connections with few bytes finish too
- * early. A lead of 64 KiB is short: a fast link sends 64 KiB in less time than the system call
- * takes. */
+/* Default of lead_bytes. One server may have a partition of a tensor while another server has none,
+ * so connections progress unevenly. With a lead of 0, connections wait for each other because of
+ * this unevenness alone. These waits take 3 % of a round of ResNet-50. With a much larger lead,
+ * connections with few bytes finish too early. 64 KiB is a short lead: a fast link sends 64 KiB in
+ * less time than the system call takes. */
 #define AGT_LEAD_BYTES (UINT64_C(64) << 10)
 /* Default of turn_bytes. With several contributions per turn, one system call sends all of them,
  * and their bytes are still in the cache from the CRC. If a turn sent everything that is ready, the
- * first contribution would be delayed. */
+ * system call would come later, so the first contribution would be delayed. */
 #define AGT_TURN_BYTES (UINT64_C(512) << 10)
 
 /* Minimum sizes for copies that bypass the CPU's caches. A result from a server on this host is
@@ -199,7 +199,8 @@ int agt_job_new(
  * pgens. */
 void agt_job_members(struct agt_job *job, const struct ctl_job *msg);
 /* Free a job and its tensors. Rounds in flight are not reported. Running reads still write to the
- * job's memory, so release(release_ctx) is called when no read runs any more, possibly at once. */
+ * job's memory, so release(release_ctx) is called when no read runs any more. If no read runs now,
+ * release is called before agt_job_free returns. */
 void agt_job_free(struct agt_job *job, void (*release)(void *ctx), void *release_ctx);
 /* End every round in flight and every later round with the error `code`. */
 void agt_job_fail(struct agt_job *job, int code);

@@ -5,7 +5,7 @@
  * their own.
  *   core.c             jobs, tensors, plans; functions of core.h
  *   partition_stall.c  finds what a round waits for
- * Their invariants are in tests/invariants/agt_core_check.c. */
+ * The invariants of the core are in tests/invariants/agt_core_check.c. */
 #include <sys/queue.h>
 
 #include "bps-agent/core/core.h"

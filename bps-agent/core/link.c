@@ -245,8 +245,9 @@ static void pump_offered(struct agt_link *link)
 			return;
 }
 
-/* Return the link's most urgent partition that can be sent; NULL: no partition can be sent. Each
- * share that must wait is added to job->held. The release of a share activates its link. */
+/* Return the link's most urgent partition that can be sent; NULL: no partition can be sent.
+ * A share is one job's part of the link (lockstep.h). The function adds each share that must wait
+ * to job->held. The release of the share activates its link. */
 static struct agt_part *next_part(struct agt_link *link)
 {
 	struct agt_part *best = NULL;

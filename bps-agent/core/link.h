@@ -66,8 +66,8 @@ void link_activate(struct agt_link *link);
 /* Start the reads and send the messages that are possible now. One call sends at most one
  * contribution. Returns true if another call may send more. */
 bool link_pump(struct agt_link *link);
-/* Return when that instance of the server last sent anything on this link; 0: the link was never
- * connected to that instance. */
+/* Return the time at which the given instance of the server last sent anything on this link;
+ * 0: the link was never connected to that instance. */
 uint64_t link_heard_ns(struct agt_link *link, uint64_t instance);
 /* Free a link that has no connection, no partitions and no GOTs. */
 void link_free(struct agt_link *link);

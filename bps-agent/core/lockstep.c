@@ -245,7 +245,8 @@ static void release_some(struct agt_job *job)
 	while ((held = heap_min(&job->held)) && held->key <= reached)
 		release(of_wait(held));
 	if (job->behind_urgency <= before)
-		/* the urgency usually has not changed: it changes only a few times in a round */
+		/* The share furthest behind has not become less urgent. This is the usual case,
+		 * because the urgency changes only a few times in a round. */
 		return;
 	while ((s = more_urgent(job, job->behind_urgency)))
 		release(s);

@@ -20,8 +20,8 @@ struct lockstep_share {
 	struct heap ready; /* READY partitions, except those in job->parked */
 	/* entry in job->lagging while lockstep_counts(share) is true; key: progress of the share */
 	struct heap_node lag;
-	/* Entry in job->held while the share is held. key: the progress that the share furthest
-	 * behind must reach before this share is released. */
+	/* Entry in job->held while the share is held. key: a progress. The held share is released,
+	 * at the latest, when the share with the least progress reaches the key. */
 	struct heap_node wait;
 	size_t n_parts;
 	/* number of the last burst of the job in which the share had something to send */
@@ -58,8 +58,8 @@ void lockstep_hold(struct lockstep_share *s);
 /* Return whether the share is kept in step: other shares wait for it, and it waits for other
  * shares. */
 bool lockstep_counts(const struct lockstep_share *s);
-/* Mark shares that have sent nothing for too long as late, so that other shares do not wait for
- * them. Returns when the next share becomes late, UINT64_MAX: never. */
+/* Mark a share as late if it has sent nothing for too long. Other shares do not wait for a late
+ * share. Returns the time at which the next share becomes late; UINT64_MAX: never. */
 uint64_t lockstep_tick(struct agt_job *job);
 
 #endif

@@ -66,8 +66,9 @@ void part_stop_timer(struct agt_part *part)
 		heap_remove(&part_core(part)->timers, &part->timer);
 }
 
-/* count: n_agains after an AGAIN, n_tries while an answer is missing. The counts are separate,
- * because an AGAIN shows that the server works. */
+/* count: the counter that doubles the timer's span. It is n_agains after an AGAIN, and n_tries
+ * while an answer is missing. The counters are separate, because an AGAIN shows that the server
+ * works. */
 void part_start_timer(struct agt_part *part, uint64_t span_ns, uint8_t *count)
 {
 	part_stop_timer(part);

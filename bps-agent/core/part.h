@@ -133,14 +133,15 @@ void part_report_sum(struct agt_part *part);
 /* Set the state READY and queue the partition. */
 void part_make_ready(struct agt_part *part, const char *why);
 void part_dequeue(struct agt_part *part);
-/* Start the partition's timer. The timer expires after span_ns << *count. Then increment *count, up
- * to a limit. */
+/* Start the partition's timer, which expires after span_ns << *count. Before it returns, the
+ * function increments *count, up to a limit. */
 void part_start_timer(struct agt_part *part, uint64_t span_ns, uint8_t *count);
 void part_await_answer(struct agt_part *part);
 void part_stop_timer(struct agt_part *part);
 /* Stop counting the partition's bytes as bytes in flight. */
 void part_uncharge(struct agt_part *part);
-/* Return whether HAVE of the last round has not been confirmed and may be sent now. */
+/* Return whether the server has not confirmed HAVE of the last complete round, and the partition
+ * may send that HAVE now. */
 bool part_is_have_due(const struct agt_part *part);
 /* Queue HAVE if it is due. CONTRIB(r) implies HAVE(r - 1), but CONTRIB(r) may have to wait for the
  * window. Meanwhile other members may need HAVE. */

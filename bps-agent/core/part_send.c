@@ -66,8 +66,8 @@ void part_prepare_contrib(struct agt_part *part, bool wants_crc)
 	}
 	part->crc = crc;
 	part->crc_round = wants_crc ? part->round : 0;
-	/* release: another process of the agent may continue after a restart. Its acquire load
-	 * above pairs with this store, so it sees the sum. */
+	/* release: after a restart of the agent, a new process may continue. The new process's
+	 * acquire load above pairs with this store, so the new process sees the sum. */
 	if (wants_sum)
 		atomic_store_explicit(summed, part->round, memory_order_release);
 }

@@ -323,7 +323,7 @@ void engine_chunk_ticket_done(struct engine_chunk *c)
 	if (--c->n_tickets > 0)
 		return;
 	if (c->state != CHUNK_REDUCING && c->state != CHUNK_GATHERING)
-		/* more work of the chunk must be queued first, or the chunk's round is over */
+		/* the chunk's work is not completely queued yet, or the chunk's round is over */
 		return;
 	e->n_collectives--;
 	if (c->tensor->state != TENSOR_RUNNING)

@@ -170,8 +170,9 @@ static int make_engine(struct exec *x, struct err_text *err)
 		rc = open_engine(x, err);
 	if (rc != DEVICE_UNSUP || !is_free || !route_has_cliques(&x->choice.route))
 		return rc;
-	log_warn("the GPUs cannot exchange data, so the processor sums: job=%s why=%s", x->job,
-		err->s);
+	log_warn(
+		"the GPUs cannot exchange data, so the processor sums their tensors: job=%s why=%s",
+		x->job, err->s);
 	rc = choose(x, "ce", err);
 	if (rc < 0)
 		rc = choose(x, "copy", err);

@@ -102,7 +102,8 @@ int exec_main(const struct device_ops *ops, int agent_sock);
 void exec_fail(struct exec *x, int code, const char *text);
 /* Handle all messages in the agent's socket. Messages may add arenas. */
 void exec_read_agent(struct exec *x);
-/* Return the memory of the arena with that id, pinned for the GPUs, or NULL. */
+/* Return the memory of the arena with this id, or NULL if there is no such arena. The memory is
+ * pinned for the GPUs. */
 struct device_mem *exec_arena(const struct exec *x, uint32_t id);
 
 /* exec_trainer.c */
@@ -130,6 +131,6 @@ void exec_entry(struct exec *x, const struct ring_pair_entry *e);
 /* Discard the tensor that is being described, because the agent process that described it has
  * ended. */
 void exec_entries_end(struct exec *x);
-/* Remove mem, which is about to be freed, from the tensor that is being described. */
+/* Remove mem from the tensor that the agent is describing, because mem will be freed. */
 void exec_entry_forget(struct exec *x, const struct device_mem *mem);
 #endif

@@ -18,8 +18,8 @@
 /* ---- declaring ---- */
 
 /* Create the tensor's struct device_tensor. id: the executor's id of the tensor. After a restart,
- * smaller ids may be unused: the previous process refused their tensors before it wrote ledger
- * records of them. */
+ * smaller ids may be unused: the previous process refused the tensors with these ids before it
+ * wrote ledger records of them. */
 static int new_on_device(struct executor_link *g, struct tensor *tensor, uint32_t id)
 {
 	struct device_tensor **v, *d;

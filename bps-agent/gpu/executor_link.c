@@ -192,7 +192,7 @@ static void executor_release(struct executor_link *g)
 {
 	if (!g)
 		return;
-	g->arenas.x = g->job->arenas.x; /* arenas.x is NULL when the agent ends */
+	g->arenas.x = g->job->arenas.x; /* NULL: the agent is ending, and the transport is freed */
 	arena_set_fini(&g->arenas);
 	g->job = NULL;
 	free_if_unused(g);
@@ -239,7 +239,7 @@ static void on_process_end(uv_poll_t *p, int status, int events)
 	(void)events;
 	if (!g->is_adopted && waitpid(g->pid, &wstatus, WNOHANG) != g->pid)
 		return;
-	executor_read(g); /* the last messages of the executor state why it has ended */
+	executor_read(g); /* the reason for the end is in the last messages from the executor */
 	if (g->is_adopted)
 		err_set(&text, 0, "the executor of the job's GPUs has ended");
 	else
@@ -420,10 +420,10 @@ static struct executor_link *make(struct job *job)
 	return g;
 }
 
-/* Start the job's executor. Errors: -ENOMEM, BPS_EQUOTA; the job then has no executor. After
- * BPS_EQUOTA, a trainer may request the executor again when another job of the user has ended.
- * After any other failure, the function returns 0, and job->executor is OVER, with the failure in
- * code and text. Such a failure is final. */
+/* Start the job's executor. Errors: -ENOMEM, BPS_EQUOTA. After an error, the job has no executor.
+ * After BPS_EQUOTA, a trainer may request the executor again when another job of the user has
+ * ended. If the start fails for another reason, the function returns 0. Then job->executor is in
+ * state OVER, its fields code and text describe the failure, and the failure is final. */
 static int executor_new(struct job *job, struct err_text *err)
 {
 	struct executor_link *g = make(job);

@@ -28,9 +28,9 @@ struct cluster_identity {
 /* Read the identity that the previous process has left. Removes the descriptor of the ledger with
  * that identity from s. p: zeroed by the caller. */
 void cluster_identity_take(struct cluster_identity *p, struct fdstore *s);
-/* Record the identity after a WELCOME from the scheduler, or after a larger view. If recording
- * fails, the next call tries again. If the agent is restarted before a call succeeds, the next
- * process finds no identity and waits for the scheduler. */
+/* Record the identity. Call this after a WELCOME from the scheduler, and when the view may have
+ * grown. If recording fails, the next call tries again. If the agent is restarted before a call
+ * succeeds, the next process finds no identity and waits for the scheduler. */
 void cluster_identity_note(struct cluster_identity *p, const struct member_past *now);
 /* Forget the identity, because it is not valid any more. */
 void cluster_identity_forget(struct cluster_identity *p);

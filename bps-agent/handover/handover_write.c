@@ -1,6 +1,6 @@
-/* Writes the agent's records for the next process, and gives their descriptors to the service
- * manager. handover_write.h describes the names of the descriptors, and the order of the steps.
- * handover_read.c reads the records. Thread: the data thread. */
+/* Writes the agent's records for the next process, and gives the descriptors that belong to the
+ * records to the service manager. handover_write.h describes the names of the descriptors, and the
+ * order of the steps. handover_read.c reads the records. Thread: the data thread. */
 #include "bps-agent/handover/handover_write.h"
 
 #include <errno.h>
@@ -66,7 +66,7 @@ static void warn_lost(const char *name, int rc)
 {
 	log_rated(LOG_WARN,
 		"the service manager has not stored the descriptor %s, so a restart of this agent "
-		"loses the trainer or job of the descriptor: %s",
+		"loses the trainer or job that the descriptor belongs to: %s",
 		name, strerror(-rc));
 }
 
@@ -144,8 +144,9 @@ uint64_t handover_write_tick(struct agent *a, uint64_t now_ns)
 	}
 	if (now_ns - a->unsent_since_ns > UNSENT_WARN_NS)
 		log_rated(LOG_WARN,
-			"the service manager has accepted no descriptors for %.0f s, so a restart "
-			"of this agent would lose the descriptors that wait: first=%s",
+			"the service manager has accepted no descriptors for %.0f s: a restart of "
+			"this agent now would lose the trainers and jobs whose descriptors are not "
+			"accepted yet: first=%s",
 			(double)(now_ns - a->unsent_since_ns) / 1e9, l->name);
 	return a->unsent_due_ns = now_ns + RESEND_NS;
 }
@@ -454,7 +455,8 @@ struct agt_kept_part *handover_write_parts(
 	void *live;
 
 	(void)ctx;
-	if (tensor->parts) /* after a restart, the plan must be the same as before the restart */
+	/* The state already exists after a restart. It is valid only for the same plan */
+	if (tensor->parts)
 		return tensor->kept_id == id && tensor->part_elems == part_elems &&
 				       tensor->n_parts == n_parts
 			       ? tensor->parts

@@ -30,10 +30,10 @@
 #include "bps-agent/model/agent.h"
 #include "common/daemon/fdstore.h"
 
-/* Store the socket of a trainer that has sent HELLO. Without HELLO, storing is not necessary,
- * because the trainer can connect again. The descriptors are stored only once, even across
- * restarts: a manager can store two descriptors under one name, and the next process would treat
- * the second one as another trainer. */
+/* Store the socket and the pidfd of a trainer that has sent HELLO. Before HELLO, storing is not
+ * necessary, because the trainer can connect again. Each descriptor is stored only once, even
+ * across restarts. A service manager can store two descriptors under one name, and the next process
+ * would treat the second descriptor as another trainer. */
 void handover_write_socket(struct trainer *t);
 /* Record a new job. Errors: -errno, and err gets the text. */
 int handover_write_job(struct job *job, struct err_text *err);

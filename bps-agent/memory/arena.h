@@ -94,7 +94,8 @@ void arena_set_fini(struct arena_set *set);
  * the account. */
 int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, struct arena **ret,
 	struct err_text *err);
-/* Return to the account the bytes that arena_alloc has charged for an arena that was not made. */
+/* Undo the charge of arena_alloc for an arena that was not made: return the bytes to the
+ * account. */
 void arena_forgo(struct arena_set *set, enum arena_kind kind, size_t bytes);
 /* Restore an arena after a restart. node: 1 + number of the NUMA node; 0: any node. Owns: takes fd,
  * unless the call fails. kept_used: the copy of `used` in the ledger, which this call reads and

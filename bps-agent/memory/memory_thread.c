@@ -73,7 +73,8 @@ static struct memory_request *take_request(struct memory_thread *m)
 }
 
 /* Queue a request. If the user already has requests in the queue, the new request gets the same
- * number in the field `turn`. Otherwise the request is served after the users that wait already. */
+ * value of `turn` as these requests. Otherwise its `turn` is the number of the newest piece, so
+ * the users that already wait are served first. */
 static void add_request(struct memory_thread *m, struct memory_request *request)
 {
 	struct memory_request *r;

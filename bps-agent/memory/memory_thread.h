@@ -25,9 +25,10 @@ struct memory_thread;
 struct memory_request {
 	TAILQ_ENTRY(memory_request) link;
 	struct memory_thread *memory_thread;
-	/* Number of the last piece that the thread has begun for uid. If uid had no other request
-	 * in the queue, the number of the last piece that was begun for any user. The request with
-	 * the smallest number gets the next piece. */
+	/* The thread numbers the pieces that it begins. turn is the number of the last piece that
+	 * was begun for uid. If uid has no other request in the queue when this request arrives,
+	 * turn is the number of the last piece for any user. The request with the smallest turn
+	 * gets the next piece. */
 	uint64_t turn;
 	struct memory memory; /* the result, owned by the caller when rc is 0 */
 	const char *name;
@@ -49,8 +50,8 @@ void memory_thread_stop(struct memory_thread *m);
 /* Free m. Call this function after done has run for every request. NULL is allowed. */
 void memory_thread_free(struct memory_thread *m);
 /* Start a request. The caller sets the fields name, bytes, more_seals, node, uid, done and user of
- * the request. Errors: -ECANCELED the thread has been stopped and the loop's queue is full; done is
- * not called. */
+ * the request. Errors: -ECANCELED: the thread has been stopped, and the loop's queue is full; done
+ * is not called. */
 int memory_thread_make(struct memory_thread *m, struct memory_request *request);
 /* Unmap and close the memory later, on the thread. Owns: takes the memory. If m is NULL or stopped,
  * the caller's thread frees the memory at once. */

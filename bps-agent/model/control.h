@@ -19,7 +19,8 @@ struct agent_limits {
 	/* largest number of tensors of a trainer; a change applies only to trainers that connect
 	 * later */
 	uint32_t max_tensors;
-	/* see struct agt_config; the field `quotas` has the limit of a job's bytes in flight */
+	/* Value for window_bytes of struct agt_config. The other limit of bytes in flight,
+	 * job_inflight_bytes, is in `quotas` instead. */
 	size_t window_bytes;
 	uint64_t stranded_ns; /* trainers get an error after this time without a server; 0: never */
 };
@@ -44,7 +45,7 @@ struct agent_config {
 	const struct shm_config *same_host;
 	struct agent_limits limits;
 	const char *host;       /* name of this machine, for messages */
-	struct agt_config core; /* settings of the core; window_bytes is set from `limits` */
+	struct agt_config core; /* window_bytes and job_inflight_bytes are set from `limits` */
 	const char *scheduler;  /* the scheduler's address, for messages */
 	/* Set if the service manager keeps descriptors for the next process. Trainers then stay
 	 * connected when this process ends. */

@@ -66,8 +66,8 @@ struct job {
 	 * requests output memory. */
 	bool makes_output;
 	TAILQ_HEAD(, pending_declare) waiting;
-	/* code: error code of the job's failure, 0: the job has not failed. text, cause_rank,
-	 * cause_host: text and cause (struct ctl_cause) of the failure. */
+	/* The job's failure. code: the error code; 0: the job has not failed. text: the error
+	 * text. cause_rank and cause_host: the cause, as in struct ctl_cause. */
 	int code;
 	char text[CTL_TEXT_MAX + 1];
 	uint32_t cause_rank;

@@ -55,7 +55,7 @@ struct tensor_kind {
 	/* Add the tensor to the core, after all local workers have declared it. Errors: -ENOMEM. */
 	int (*to_core)(struct tensor *tensor);
 	/* Submit a round to the core, or queue the round while an earlier round is in progress.
-	 * Errors: BPS_EBUSY too many rounds are queued. */
+	 * Errors: BPS_EBUSY: too many rounds are queued. */
 	int (*submit)(struct tensor *tensor, uint32_t worker, const struct pending_submission *p);
 	/* Pass to the core the waiting submissions that the core can accept now. */
 	void (*submit_waiting)(struct tensor *tensor);

@@ -102,7 +102,8 @@ struct trainer {
 	 * trainer. */
 	uint32_t why_seq, why_local_seq;
 	uint64_t why_due_ns; /* time limit for the scheduler's answer to that WHY */
-	/* this agent's own findings, which are added to the scheduler's answer */
+	/* Findings of this agent about the trainer's last WHY. The agent appends this text to
+	 * the scheduler's answer. */
 	char why_text[CTL_TEXT_MAX + 1];
 	uint64_t calls, completed, quiet_since_ns;
 };

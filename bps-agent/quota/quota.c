@@ -345,8 +345,8 @@ static int hopeless(struct quota_account *user, const struct quota_pace *pace, s
 	user->quota->hopeless++;
 	put_user(user, whose, sizeof(whose));
 	return err_set(err, BPS_EQUOTA,
-		"%s sends more than %u requests a second on %s, %u in a row without a pause; see "
-		"bps-agent's --user-requests",
+		"%s sends more than %u requests a second on %s: %u requests in a row exceeded "
+		"this limit; send fewer, or raise bps-agent's --user-requests",
 		whose, user->quota->limits.requests_per_s, user->quota->host, pace->n_slowed);
 }
 

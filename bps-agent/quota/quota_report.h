@@ -1,6 +1,7 @@
 #ifndef BPS_AGENT_QUOTA_QUOTA_REPORT_H
 #define BPS_AGENT_QUOTA_QUOTA_REPORT_H
-/* Reports quotas and their use in metrics and JSON. Has no state. Thread: any. */
+/* Reports the quotas, and how much of each is used, as metrics and JSON. Has no state.
+ * Thread: any. */
 #include <jansson.h>
 
 #include "bps-agent/quota/quota.h"

@@ -1,5 +1,5 @@
-/* Reads the records about device memory after a restart: the executor, which still runs, and its
- * tensors. Thread: runs before the data thread starts. */
+/* After a restart of the agent, reads the ledger's records about the executor and its tensors in
+ * device memory. The executor still runs. Thread: runs before the data thread starts. */
 #include <string.h>
 
 #include "bps-agent/gpu/executor_link.h"

@@ -40,7 +40,6 @@ int handover_read_route(struct handover_reader *r, const struct ledger_record *r
 int handover_read_inputs(struct handover_reader *r, const struct ledger_record *rec);
 /* Return an error if the job has tensors on GPUs and the job's executor has ended. */
 int handover_check_executor(struct handover_reader *r);
-/* Repeat the request for the executor for each trainer of the job that waits for an answer to
- * DEVICE. */
+/* For each trainer of the job that waits for an answer to DEVICE, request the executor again. */
 void handover_ask_again(struct job *job);
 #endif

@@ -19,7 +19,7 @@
 static int refuse_decl(
 	int rc, const struct local_decl *d, const struct err_text *why, struct err_text *err)
 {
-	return rc < 0 ? err_set(err, rc, "tensor '%s' x %llu: %s", d->name,
+	return rc < 0 ? err_set(err, rc, "tensor '%s' of %llu elements: %s", d->name,
 				(unsigned long long)d->n_elems, why->s)
 		      : rc;
 }
@@ -54,13 +54,13 @@ static int declare_again(
 		if (tensor->workers[w].is_declared)
 			other = t->job->ranks[w];
 	err_set(err, BPS_EMISMATCH,
-		"tensor '%s' of job '%s': rank %u declares %s x %llu, rank %u (same host) %s x "
-		"%llu",
+		"tensor '%s' of job '%s': rank %u declares %s x %llu, rank %u (same host) "
+		"declares %s x %llu",
 		d->name, t->job->name, other, dtype_name(tensor->dtype),
 		(unsigned long long)tensor->n_elems, t->rank, dtype_name(d->dtype),
 		(unsigned long long)d->n_elems);
 	/* If this worker has not declared the tensor before, fail the tensor for all workers of the
-	 * job. Send the declarations of the other worker and of this worker in one message. The
+	 * job. Send the declarations of rank `other` and of this rank in one message. The
 	 * scheduler compares all declarations of a message before it makes the tensor READY
 	 * (check_named in bps-scheduler/core/declare.c). */
 	if (!tensor->workers[t->worker].is_declared) {

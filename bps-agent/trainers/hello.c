@@ -159,8 +159,8 @@ void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem)
 
 	FAILPOINT(AGENT_TRAINER_HELLO);
 	if (t->may_repeat_message && t->live)
-		/* Ignore a HELLO that was answered already, by the previous process or when this
-		 * process restored the trainer. */
+		/* Ignore a HELLO that the previous process answered, or that this process answered
+		 * when it restored the trainer. */
 		return;
 	if (t->state != TRAINER_GREETING) {
 		trainer_drop(t, true, "the trainer sent HELLO twice");

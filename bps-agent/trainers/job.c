@@ -579,8 +579,8 @@ void job_finish(struct trainer *t, uint32_t seq)
 	struct job *job = t->job;
 
 	FAILPOINT(AGENT_TRAINER_FINISH);
-	/* A worker may submit a round and finish without waiting for the round's sum. The other
-	 * workers need this worker's contribution. */
+	/* Handle the submissions that are still in the ring. A worker may submit a round and finish
+	 * without waiting for the round's sum, but the other workers need this worker's bytes. */
 	trainer_empty_ring(t);
 	if (t->state == TRAINER_GONE)
 		return;

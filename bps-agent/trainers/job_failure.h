@@ -15,8 +15,8 @@ void job_core_fail(void *ctx, uint32_t job, int code, const char *text);
 /* Store the cause of the job's failure in job. cause NULL: not known. */
 void job_set_cause(struct job *job, const struct ctl_cause *cause);
 /* Return the code with which the trainer's job has ended. *ret: the text. *ret_cause: the cause.
- * The host name in *ret_cause belongs to the job or to a tensor of the job. Another worker may have
- * left because of a mismatch between declarations. Then the text names both the mismatch and the
- * lost worker, and *ret_cause is the cause of the mismatch. */
+ * The host pointer in *ret_cause points into the job or into one of the job's tensors. Another
+ * worker may have left because of a mismatch between declarations. Then the text names both the
+ * mismatch and the lost worker, and *ret_cause is the cause of the mismatch. */
 int job_why_over(const struct trainer *t, struct err_text *ret, struct ctl_cause *ret_cause);
 #endif

@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_TRAINERS_SLOW_CLOSE_H
 #define BPS_AGENT_TRAINERS_SLOW_CLOSE_H
-/* Closes sockets of trainers on another thread, because closing them may take long. Thread: the
- * data thread. */
+/* Closes sockets of trainers on the threads of libuv's pool, because a close may take long.
+ * Thread: the data thread calls slow_close. */
 struct agent;
 
 /* Close a trainer's socket on another thread. The close also closes the unread descriptors that the

@@ -78,8 +78,8 @@ void tensor_flush_declares(struct job *job)
 
 	if (job->n_batch)
 		member_send(job->agent->member,
-			/* Without a connection to the scheduler, the message is lost.
-			 * tensor_declare_unplanned then sends it again. */
+			/* Without a connection to the scheduler, the message is lost. After the
+			 * reconnect, tensor_declare_unplanned sends it again. */
 			&m);
 	job->n_batch = 0;
 }
@@ -429,8 +429,10 @@ int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct er
 		return 0;
 	if (tw->pending.is_set || e->round != tw->submitted + 1)
 		return err_set(err, BPS_EPROTO,
-			"tensor '%s': round %llu was submitted after round %llu", tensor->name,
-			(unsigned long long)e->round, (unsigned long long)tw->submitted);
+			"tensor '%s': unexpected submission of round %llu: the last submitted "
+			"round is %llu",
+			tensor->name, (unsigned long long)e->round,
+			(unsigned long long)tw->submitted);
 	note_submission(tw, e);
 	tw->since_ns = t->quiet_since_ns = clock_now_ns();
 	t->calls++;
@@ -488,8 +490,8 @@ static void refuse_parts(struct tensor *tensor, const struct ctl_tensor *plan)
 	struct err_text text;
 
 	err_set(&text, BPS_EQUOTA,
-		"tensor '%s' of job '%s' has partitions of %llu bytes, and a job may have %llu "
-		"bytes in flight on %s; raise bps-agent's --job-inflight, or request smaller "
+		"tensor '%s' of job '%s' has partitions of %llu bytes, but a job may have only "
+		"%llu bytes in flight on %s; raise bps-agent's --job-inflight, or request smaller "
 		"partitions",
 		tensor->name, tensor->job->name,
 		(unsigned long long)plan->part_elems * dtype_bytes(tensor->dtype),

@@ -353,7 +353,8 @@ static void describe_worker(const struct job *job, uint32_t w, const struct ctl_
 	}
 }
 
-/* Return since when a worker has waited for the tensor's sum; UINT64_MAX: no worker waits. */
+/* Return the time at which the longest waiting worker began to wait for the tensor's sum;
+ * UINT64_MAX: no worker waits. */
 static uint64_t waited_since_ns(const struct tensor *tensor)
 {
 	uint64_t done = tensor->core ? agt_tensor_round(tensor->core) : 0, since_ns = UINT64_MAX;

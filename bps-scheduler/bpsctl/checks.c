@@ -25,8 +25,8 @@
 /* Time limits of single steps. Their sum is less than the two seconds that a command of bpsctl may
  * take. */
 #define CHILDREN_MS 600
-/* limit in milliseconds for each of three daemons to answer, and for each of two connections to
- * control ports */
+/* Limit in milliseconds for each answer of a daemon, and for each connection to a control port.
+ * There are at most three answers and two connections. */
 #define DAEMON_MS    150
 #define SCHEDULER_MS 350
 
@@ -378,7 +378,7 @@ static void check_scheduler(
 	json_decref(g.root);
 }
 
-/* Check that the scheduler's control port, as a daemon's settings name it, accepts connections. */
+/* Check that the control port in a daemon's setting `scheduler` accepts connections. */
 static void check_control(json_t *list, const struct checked_daemon *r)
 {
 	char text[ADDR_TEXT_BYTES], name[48];

@@ -39,9 +39,10 @@ static int get_events(
 	return 0;
 }
 
-/* Get all events with numbers above `since`, as one document. A new term shows that the scheduler
- * has restarted. A restarted scheduler numbers its new events from `restored` + 1. If `since` is
- * larger than `restored`, the function therefore gets all events with numbers above `restored`. */
+/* Get all events with numbers above `since`, as one document. term: the term in the previous
+ * document; 0: there is no previous document. If the term has changed, the scheduler has restarted
+ * and numbers its new events from `restored` + 1. Then the function begins after the smaller of
+ * `since` and `restored`. */
 static int get_all_events(const struct bpsctl_opts *o, uint64_t since, uint64_t term, json_t **ret,
 	struct err_text *err)
 {

@@ -25,7 +25,8 @@
  * AGENT_DOWN has the same limit. */
 #define DOWN_AGENT_S 600
 
-/* Get the document from the answer to a GET. Errors: as fetch.h. */
+/* Get the document from the answer to a GET. Errors: the codes of http_get_all, and BPS_ENOTFOUND
+ * if the HTTP status is not 200. */
 static int take(struct http_get *g, json_t **ret, struct err_text *err)
 {
 	const char *text = json_string_value(json_object_get(g->root, "error"));
@@ -71,7 +72,7 @@ static int scheduler_only(json_t *root, struct err_text *err)
 
 struct job_details {
 	struct http_get gets[JOBS_MAX];
-	/* jobs[i]: the entry of the cluster's document for the job that gets[i] requests */
+	/* jobs[i]: a job's entry in the cluster's document. gets[i] requests this job's details. */
 	json_t *jobs[JOBS_MAX];
 	size_t n, not_asked;
 };
@@ -200,7 +201,8 @@ static void add_figures(json_t *job, json_t *detail)
 	json_object_set_new(job, "longest_s", json_real(longest_s));
 }
 
-/* Add "missing" and "collected" to a document, and figures to its jobs. */
+/* Add "missing" and "collected" to the cluster's document. Call add_figures for each job whose
+ * details were requested. */
 static void put_collected(json_t *root, const struct job_details *d, uint64_t start_ms)
 {
 	json_t *missing = json_array(), *silent;

@@ -13,8 +13,8 @@
 #define BOUND_S 2
 #define LATE    "no daemon answered within 2 s"
 
-/* With --json, a command prints one document. An error is printed as a document only if none was
- * printed before. */
+/* With --json, a command prints one document. An error is printed as a document only if the command
+ * has not printed a document before. */
 static struct {
 	bool is_json, has_document;
 } answer;

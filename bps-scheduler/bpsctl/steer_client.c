@@ -55,8 +55,8 @@ static void on_opened(void *arg, struct ctlchan *chan)
 	free(buf);
 	if (rc < 0)
 		over(call, err_set(call->err, rc,
-				   "cannot send the request to the scheduler: %s (a name has at "
-				   "most %d characters, a text %d)",
+				   "cannot send the request to the scheduler: %s (allowed: at "
+				   "most %d characters in a user or host name, %d in an argument)",
 				   err_str(rc), CTL_NAME_MAX, CTL_STEER_VALUE_MAX));
 }
 

@@ -37,8 +37,9 @@ static int refuse_token(const struct sched_core *c, const struct sched_job *j,
 		rank++;
 	w = rank < j->n_room ? &j->workers[rank] : NULL;
 	return err_set(err, BPS_EAUTH,
-		"job '%s' of uid %u %s (BPS_JOB_TOKEN); its rank %u is pid %u on host %s", j->name,
-		j->uid, what, rank, w ? w->pid : 0, w ? sched_host_of(c, w->agent) : "?");
+		"job '%s' of uid %u %s (BPS_JOB_TOKEN must be the same for all workers); the job's "
+		"rank %u is pid %u on host %s",
+		j->name, j->uid, what, rank, w ? w->pid : 0, w ? sched_host_of(c, w->agent) : "?");
 }
 
 int admission_find_job(const struct sched_core *c, const struct ctl_join *q, struct sched_job **ret,

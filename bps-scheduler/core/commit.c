@@ -138,7 +138,7 @@ static void set_undurable(struct sched_core *c, int r)
 	if (!c->is_undurable) {
 		log_write(LOG_AS(LOG_ERROR, STATE_LOST),
 			"cannot write the state: %s; rejecting new jobs and members until a write "
-			"succeeds view=%llx",
+			"succeeds: view=%llx",
 			err_str(r), (unsigned long long)c->view);
 		sched_note(
 			c, EVENT_SCHEDULER, "the scheduler cannot write its state: %s", err_str(r));

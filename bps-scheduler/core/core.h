@@ -173,8 +173,8 @@ struct sched_probe {
 	 * each for one tensor. */
 	/* for a probe of the second step: the status probe that started the second step */
 	struct sched_probe *parent;
-	/* finished probes of the second step; only in these probes, w.submitted of the workers is
-	 * valid */
+	/* Finished probes of the second step. The first step asks about no tensor, so only the
+	 * workers in these probes have a valid w.submitted. */
 	struct sched_probe *details;
 	uint32_t n_details_open;
 	struct sched_probe *next;

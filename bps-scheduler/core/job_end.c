@@ -24,8 +24,8 @@
  * of bytes. The rest of the short text then has room for the text of the failed tensor. */
 #define WHY_ITSELF_MAX 64
 
-/* Append the text of the job's first failed tensor. The failure of that tensor is the first cause
- * of the event that `text` reports. */
+/* Append the error text of the job's first failed tensor to `text`, which reports an event. That
+ * failure is the first cause of the event. */
 static void add_first_failure(const struct sched_job *j, char *text, size_t room)
 {
 	size_t n = strlen(text);

@@ -80,9 +80,9 @@ static void look_for(struct sched_core *c, struct sched_member *m, uint64_t dead
 }
 
 /* Rule C2: a server that hangs while the scheduler starts is declared dead before the grace period
- * ends. Agents that had a data connection to this server process report when they last received
- * from it. Only recent reports count, because an agent may receive from the server again at any
- * time. at_ns: the time at which the server is declared dead without these reports. Returns the
+ * ends. Each agent that had a data connection to m's process reports when it last received from
+ * that process. Only recent reports count, because an agent may receive from the server again at
+ * any time. at_ns: the time at which the server is declared dead without these reports. Returns the
  * time at which the server is declared dead because of the reports. Returns at_ns if at_ns is
  * earlier, or if there are no recent reports. */
 static uint64_t hung_end(struct sched_core *c, struct sched_member *m, uint64_t at_ns)
@@ -232,7 +232,7 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 	log_write(LOG_AS(LOG_ERROR, STATE_CUT),
 		"this scheduler's state ends at view %llx, but %s '%s' on %s has view %llx: the "
 		"state log "
-		"was cut, or replaced by an older copy; the jobs in the log end",
+		"was cut, or replaced by an older copy; the jobs in this log end, start them again",
 		(unsigned long long)c->kept_view, sched_role_name(h->role), h->name, h->host,
 		(unsigned long long)h->view);
 	sched_note(c, EVENT_SCHEDULER, "the scheduler's state is older than the state of %s '%s'",
@@ -322,7 +322,7 @@ static bool hello_refused(struct sched_core *c, uint32_t conn, const struct ctl_
 	} else if (!adopt_cluster(c, h)) {
 		refuse(c, conn, BPS_EMISMATCH,
 			"%s '%s' on %s belongs to another cluster: point it to its own scheduler, "
-			"or restart it",
+			"or restart it to join this cluster",
 			sched_role_name(h->role), h->name, h->host);
 	} else if ((other = other_provider(c, h, m))) {
 		refuse_provider(c, conn, h, other);
@@ -412,8 +412,8 @@ bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl
 	m->seen_ns = m->asked_ns = m->answered_ns = 0;
 	m->heard_ns = c->now_ns;
 	m->needs_sync = m->has_come = true;
-	/* Check all members at once while the grace period lasts: if this member was the last one
-	 * to return, the grace period ends for all members (is_grace). */
+	/* While the grace period lasts, check all members without delay. When the last missing
+	 * member has returned, the grace period ends for all members; see is_grace. */
 	sched_arm(c, c->beat_ns && c->now_ns >= c->grace_ns ? c->beat_ns : c->now_ns);
 	return true;
 }

@@ -6,8 +6,8 @@
  * return after an earlier connection. Returns false if the member was refused. Otherwise the caller
  * commits, and then sends WELCOME, or calls sched_hello_undo if the commit failed. */
 bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl_hello *h);
-/* Undo sched_hello, because the state cannot be written. The member must not receive a state that
- * is not durable. */
+/* Undo sched_hello after its commit failed. The member must not receive a state that is not
+ * durable. */
 void sched_hello_undo(struct sched_core *c, struct sched_conn *conn);
 /* Do the work of sched_expel (core.h), without the commit. */
 void sched_member_expel(struct sched_core *c, enum role role, const char *name);

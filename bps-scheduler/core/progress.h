@@ -9,8 +9,9 @@
  * not set the state, and one quick step does not clear it.
  *
  * A job has a score between 0 and PROGRESS_SURE. Each second the score rises by 1 if the job's
- * slowest agent looks like a straggler, and falls by 1 if that agent does not. The score stays the
- * same if the figures allow no judgement. The agent becomes a straggler when the score reaches
+ * slowest agent looks like a straggler, and falls by 1 if that agent does not, or if there were
+ * fewer than PROGRESS_ROUNDS_MIN rounds. The score stays the same if a figure is only slightly
+ * below its limit (PROGRESS_CLEAR_FACTOR). The agent becomes a straggler when the score reaches
  * PROGRESS_SURE, and stops being one when the score reaches 0.
  *
  * All functions run on the core's thread. */
@@ -26,7 +27,8 @@ struct sched_member;
 #define PROGRESS_ROUNDS_MIN 8
 #define PROGRESS_LAG_MIN_US 5000 /* a delay below this limit counts as noise */
 #define PROGRESS_STEP_SHARE 0.02 /* a delay below this fraction of a step's time is not reported */
-/* a value below this factor times its limit lowers the score */
+/* Fraction of a limit. A figure below this fraction of its limit lowers the score. A figure between
+ * this fraction and the limit does not change the score. */
 #define PROGRESS_CLEAR_FACTOR 0.8
 #define PROGRESS_EVERY_NS     UINT64_C(1000000000)
 #define PROGRESS_RATE_NS      UINT64_C(2000000000) /* minimum time over which rates are computed */

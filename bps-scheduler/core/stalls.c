@@ -125,11 +125,11 @@ static void late_for_tensor(const struct sched_core *c, const struct sched_job *
 	late(c, j, n_late, f, l);
 }
 
-/* Find late workers of a job on one machine. Such a job needs no servers, so its tensors have no
- * numbers that a probe could name. A worker is late if it has no call in flight and has made fewer
- * calls than another worker. At least one worker must have a call in flight. The time of the last
- * completed call is known only from probes. This time is too coarse to find stragglers, so only
- * stalled workers are reported. */
+/* Find late workers of a job that runs on only one machine. Such a job needs no servers, so its
+ * tensors have no numbers that a probe could name. A worker is late if it has no call in flight and
+ * has made fewer calls than another worker. At least one worker must have a call in flight. The
+ * time of the last completed call is known only from probes. This time is too coarse to find
+ * stragglers, so only stalled workers are reported. */
 static void late_on_one_machine(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, struct finding_list *l)
 {

@@ -393,7 +393,7 @@ static uint64_t wait_round(const struct sched_probe *p, uint32_t tensor)
 	return round;
 }
 
-/* Start the second step of a status probe: ask about the tensors that calls have waited for
+/* Start the second step of a status probe: ask about the tensors whose waiting calls have waited
  * longest. Returns whether there are answers to wait for. */
 static bool ask_details(struct sched_core *c, struct sched_probe *p)
 {
@@ -415,7 +415,9 @@ static bool ask_details(struct sched_core *c, struct sched_probe *p)
 		p->n_details_open++;
 		probe_ask(c, j, d);
 	}
-	if (n) { /* only the details now end the probe, not late answers to the first step */
+	if (n) {
+		/* From now on, p ends when its detail probes end. Late answers to the first step
+		 * do not end p. */
 		p->n_open = 0;
 		p->deadline_ns = UINT64_MAX;
 	}
@@ -539,7 +541,8 @@ void sched_why(struct sched_core *c, struct sched_member *m, const struct ctl_wh
 		answer(c, m->id, msg->seq, "too many requests at once, retry");
 		return;
 	}
-	/* the time limit is short, because the waiting call returns only after the answer */
+	/* The time limit is short, because the trainer's call returns only after the answer to
+	 * WHY. */
 	p = probe_new(c, j, msg->tensor, c->cfg.probe_ms / 2);
 	p->round = msg->round;
 	p->asker = m->id;

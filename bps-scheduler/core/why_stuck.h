@@ -3,9 +3,9 @@
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/model/model.h"
 
-/* Describe in sentences the causes of delay of j that are not its workers: its agents, the servers,
- * or a scheduler that cannot write its state. ret is "" if there is no such cause. p: a finished
- * probe of j, or NULL. */
+/* Describe, in sentences, what delays job j apart from its workers: its agents, the servers, or a
+ * scheduler that cannot write its state. ret is "" if there is no such cause. p: a finished probe
+ * of j, or NULL. */
 void why_stuck_conditions(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, char ret[CTL_TEXT_MAX + 1]);
 /* Handle WHY, with which an agent asks why a call waits, or REPORT, an agent's answer to a probe.

@@ -20,7 +20,7 @@ struct sched_progress {
 	/* number of completed rounds, summed over all partitions of all servers that are up */
 	uint64_t partition_rounds;
 	double steps_s, bytes_s;
-	/* number of rounds in the last seconds, from which the fields below are computed */
+	/* number of rounds in the past few seconds; the fields below are computed from them */
 	uint32_t rounds;
 	/* time from the first to the last contribution of a round */
 	uint32_t wait_p50_us, wait_p99_us;

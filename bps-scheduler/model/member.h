@@ -120,8 +120,9 @@ static inline bool sched_is_open(const struct sched_member *m)
 }
 const char *sched_role_name(enum role role);
 const char *sched_member_state_name(enum member_state s);
-/* Set a member's state; no other code writes the state. why: reason of the change, for the log;
- * NULL: the state comes from a record, may be any state, and is not logged. */
+/* Set a member's state; no other code writes the state. why: reason of the change, for the log. The
+ * change must be a permitted one. why is NULL if the state comes from a record: then every change
+ * is permitted, and the change is not logged. */
 void sched_member_set_state(
 	struct sched_core *c, struct sched_member *m, enum member_state to, const char *why);
 /* Add a member with a new id. The member gets a copy of the string `name`. */

@@ -30,8 +30,8 @@ struct sched_nic_speeds {
 	uint64_t first_ns;
 	uint64_t taken_ns; /* when placement last updated its speeds; 0: never */
 	uint64_t count;    /* number of updates of placement's speeds since the scheduler's start */
-	/* Placement must update its speeds. Since the last update, the measured speed of a member
-	 * has changed at least by the factor SPEED_STEP. */
+	/* An update of placement's speeds is due: since the last update, the measured speed of a
+	 * member has changed at least by the factor SPEED_STEP. */
 	bool is_due;
 	uint64_t since_ns; /* when is_due was set */
 };
@@ -71,7 +71,7 @@ struct sched_core {
 	uint64_t stalls_ns;   /* when to check next whether jobs make progress (core/stalls.h) */
 	uint64_t balance_ns;  /* when to check next for planned moves; 0: no check is due */
 	uint64_t gathered_ns; /* when a server last joined or returned */
-	uint64_t n_planned;   /* number of partitions in planned moves since the start */
+	uint64_t n_planned;   /* number of partitions moved by plan since the start */
 	uint64_t changes;     /* number of transactions made durable since the start */
 	struct sched_conn *conns[CONN_BUCKETS];
 	uint32_t n_silent;             /* number of connections that have not sent HELLO */

@@ -27,7 +27,7 @@ bool sched_send_evicted(
  * in. */
 void sched_send_joined(
 	struct sched_core *c, const struct sched_member *m, const struct sched_job *j);
-/* Answer a message about a job that does not run: send JOB_END. The message reports how the job
+/* Answer a message about a job that does not run: send JOB_END. JOB_END reports how the job
  * ended, or that there is no such job. */
 void sched_send_unknown_job(struct sched_core *c, const struct sched_member *m, uint32_t id);
 /* Send TENSOR_FAIL: the tensor is refused, with this error. cause: the worker or host that is the

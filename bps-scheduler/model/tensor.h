@@ -81,9 +81,9 @@ bool sched_part_next(const struct sched_job *j, uint32_t server, struct sched_pa
 uint64_t sched_part_bytes(const struct sched_tensor *t, uint32_t i);
 /* Find the first run at or after partition *at of t. A run is a sequence of partitions with the
  * same place. Sets *at to the partition after the run. Returns false at the end. pgen and server
- * select the partitions that a run may contain. pgen: the view that placed the partition; 0: any
- * view. server: the partition's server, or the server that lost the partition in view pgen;
- * SERVER_ANY: all partitions. */
+ * select the partitions that a run may contain. pgen: only partitions placed in view pgen; 0: any
+ * view. server: only partitions that this server has, or that it lost in view pgen; SERVER_ANY: all
+ * partitions. */
 bool sched_run_next(const struct sched_tensor *t, uint32_t *at, uint64_t pgen, uint32_t server,
 	struct ctl_run *ret);
 #endif

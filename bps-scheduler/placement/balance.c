@@ -215,8 +215,8 @@ struct rebalance {
 	struct sched_member **servers;
 	uint64_t *rooms;
 	struct rebalance_part *parts;
-	/* the job's partitions: refs[p->ref] is the partition of the element p of `parts`, which
-	 * rebalance_plan sorts */
+	/* The job's partitions. refs[p->ref] is the partition that element p of `parts` describes.
+	 * The two arrays differ in order, because rebalance_plan sorts `parts` */
 	struct sched_part_ref *refs;
 	uint32_t n, n_room, refs_room;
 };

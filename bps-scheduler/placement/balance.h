@@ -13,9 +13,9 @@
  * - A batch is 1/BALANCE_BATCHES of the partitions that will move, but at least BALANCE_BATCH_MIN.
  * - The next batch follows when every agent of the job has applied the view of the last batch and
  *   has sent a heartbeat recently. An agent whose heartbeats do not arrive stops the moves, because
- *   it would not receive the new placement and would delay its job (C4). Only the partitions of a
- *   server that is about to end move without waiting for such an agent. With or without this wait,
- *   all servers that would take partitions must have sent a heartbeat recently.
+ *   it would not receive the new placement and would delay its job (C4). The only exception: while
+ *   a leaving server has partitions of the job, the job's batches do not wait for agents. In both
+ *   cases, all servers that would take partitions must have sent a heartbeat recently.
  * - Each batch is durable before it is sent, like any change of the placement.
  *
  * Moves do not oscillate. A job is balanced only after a server has joined or returned, or after

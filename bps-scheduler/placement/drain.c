@@ -225,7 +225,7 @@ int drain_describe(
 		(unsigned long long)n, others_open(c, m));
 }
 
-/* ---- servers that are about to end ---- */
+/* ---- members that are about to end ---- */
 
 bool drain_has_stopped(const struct sched_member *m)
 {

@@ -26,19 +26,19 @@ struct sched_member;
 struct state_member;
 
 /* Find a member. target: "NAME" of a server or agent. If a server and an agent have the same name,
- * target must be "server:NAME" or "agent:NAME". Errors: BPS_ENOTFOUND; -EINVAL the name is
+ * target must be "server:NAME" or "agent:NAME". Errors: BPS_ENOTFOUND; -EINVAL: the name is
  * ambiguous. On errors, err contains a sentence. */
 int drain_find(
 	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err);
 
 /* Drain the target. If the target is already drained, replace the reason; an empty reason keeps the
  * previous reason. The caller must then call sched_commit. *ret: the member. Errors: as drain_find;
- * -EBUSY the target is the last server that accepts partitions, or the other servers have no memory
+ * -EBUSY: the target is the last server that accepts partitions, or the other servers lack memory
  * for its sums. */
 int drain_set(struct sched_core *c, const char *target, const char *reason, const char *who,
 	struct sched_member **ret, struct err_text *err);
-/* Undrain the target. The caller must then call sched_commit. Errors: as drain_find; -EALREADY the
- * target is not drained. */
+/* Undrain the target. The caller must then call sched_commit. Errors: as drain_find; -EALREADY:
+ * the target is not drained. */
 int drain_clear(
 	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err);
 /* Write a sentence about the effect of draining or undraining m. Returns 0. */

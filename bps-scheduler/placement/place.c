@@ -213,12 +213,12 @@ double place_optimum_s(const struct placement *p)
  * job. For small models on many servers, the size is halved until each server has 8 partitions or
  * the size is PLACE_PART_BYTES_MIN.
  *
- * At the end of a round, after all agents have pushed everything, the last sums are still to be
- * fetched. To keep this end short, a partition larger than PART_BYTES_QUICK is at most a 128th of
- * its server's bytes.
+ * At the end of a round, all agents have pushed their values but must still fetch the last sums. To
+ * keep this end short, a partition larger than PART_BYTES_QUICK is at most a 128th of the bytes
+ * that a server sums for the job on average.
  *
- * With more than 32 MiB per server, a tensor of more than 64 MiB has partitions of 1 MiB. This
- * halves the number of messages and keeps the same balance. */
+ * With more than 32 MiB per server, a tensor of more than 64 MiB has partitions of 1 MiB, whatever
+ * the rules above give. This halves the number of messages and keeps the same balance. */
 static uint64_t part_bytes_wanted(uint64_t tensor_bytes, uint32_t n_servers, uint64_t job_bytes)
 {
 	uint64_t per_server = job_bytes / (n_servers ? n_servers : 1), bytes = PLACE_PART_BYTES;

@@ -6,15 +6,16 @@
  * smallest fraction. If the partition fits into no share, it is placed on the machine that would
  * finish first. Pure functions over the caller's arrays; no state.
  *
- * For a job with n agents and M bytes, of which one machine sums x bytes, that machine's NIC
- * carries in each direction (OSDI'20 "A Unified Architecture for Accelerating Distributed DNN
- * Training", equations 3 and 4):
+ * A job has n agents and M bytes. If a machine sums x of these bytes, its network card (NIC)
+ * carries this number of bytes in each direction:
  *   machine with an agent of the job:  M + (n-2) x
- *   machine without:                   n x
- * The time of a machine is that number of bytes divided by its bandwidth, plus the time for other
- * jobs' partitions there. The shares are chosen so that all machines end at the same time. Hashing
- * reaches that paper's optimum only on average. With a few hundred partitions, a round takes 1.1 to
- * 3 times the optimum with hashing, and a few percent more than the optimum with LPT.
+ *   machine without such an agent:     n x
+ * These are equations 3 and 4 of OSDI'20 "A Unified Architecture for Accelerating Distributed DNN
+ * Training". The time of a machine is the number of bytes divided by the machine's bandwidth, plus
+ * the time for other jobs' partitions there. The shares are chosen so that all machines end at the
+ * same time. Hashing reaches the optimum of that paper only on average. With a few hundred
+ * partitions, a round takes 1.1 to 3 times the optimum with hashing, and a few percent more than
+ * the optimum with LPT.
  *
  * The shares are needed because all machines must be busy during the whole round. LPT alone gives
  * the first tensors to the machines without agents, which start with no load, and the last tensors

@@ -9,7 +9,8 @@
 #include "bps-scheduler/placement/place.h"
 
 /* Smallest share of a server, as a fraction of an equal share. A server whose share is 0 may still
- * have a partition that fitted into no share. Without this minimum, its fill would be infinite. */
+ * have a partition, because a partition that fits into no share is placed as well (place.h).
+ * Without this minimum, the fill of such a server would be infinite. */
 #define SHARE_MIN 0.05
 /* Smallest gain of a move, as a fraction of the fill of the fullest server. */
 #define STEP_MIN 0.005

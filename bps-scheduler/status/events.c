@@ -24,7 +24,7 @@ struct entry {
 struct event_ring {
 	uint64_t last; /* number of the newest entry; entry n is at n % EVENTS_KEPT */
 	struct entry ring[EVENTS_KEPT];
-	uint64_t start;    /* events with a lower number are not used */
+	uint64_t start;    /* events with a lower number are forgotten */
 	uint64_t restored; /* number of the last event that was read from the file */
 	char *path;        /* path of the file with the copy of the ring; NULL: there is no file */
 	/* file with the copy of the ring, open for appending; NULL: not open, for example after a

@@ -28,19 +28,19 @@ void events_open(struct event_ring *ev, const char *dir);
 /* Add an event. unix_s: its time, in seconds of the wall clock. If the ring is full, the oldest
  * event is dropped. */
 void events_add(struct event_ring *ev, const struct sched_event *e, double unix_s);
-/* Return the events with a number above since, at most the oldest EVENTS_ANSWER_MAX of them. The
- * result is a new reference:
+/* Return the events whose numbers are larger than `since`. If there are more than EVENTS_ANSWER_MAX
+ * such events, return only the oldest EVENTS_ANSWER_MAX. The result is a new reference:
  * schema role("scheduler") term first last next
  *     first, last: numbers of the oldest and newest event that is kept (last 0: there is none);
- *     next: the value of since for a request of the events that follow
+ *     next: the value of `since` for a request of the events that follow
  * restored  number of the last event of the previous processes, 0: none is known
- * lost      number of events above since that are not kept any more
+ * lost      number of events after `since` that are not kept any more
  * now       present time on the clock of the events; web.c adds it
  * events[{seq time kind view text}]
  *     time: unix seconds; kind: scheduler, view, member, job, partitions, steer, health
- * The value of since may come from an answer of a previous scheduler process, whose term differs.
- * In that case, numbers up to restored still name the same events, but larger numbers may name
- * others. */
+ * The value of `since` may come from an answer of a previous scheduler process, whose term differs.
+ * In that case, numbers up to `restored` still name the same events, but larger numbers may name
+ * other events. */
 json_t *events_json(const struct event_ring *ev, uint32_t term, uint64_t since);
 void events_free(struct event_ring *ev);
 #endif

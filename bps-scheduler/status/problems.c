@@ -12,8 +12,9 @@
  * removed */
 #define AGENT_DOWN_NS (600 * NS_PER_S)
 #define BEHIND_NS     (3600 * NS_PER_S)
-/* The scheduler reports a member as silent if it has received nothing from the member for the time
- * server-dead or agent-dead (settings), divided by SILENT_SHARE. */
+/* The scheduler declares a member dead when it has received nothing from the member for a set time
+ * (settings server-dead and agent-dead). It reports the member as silent after 1/SILENT_SHARE of
+ * that time. */
 #define SILENT_SHARE 2
 #define STUCK_NS     (5 * NS_PER_S)
 

@@ -1,8 +1,8 @@
 /* Writes the wait report of a job as JSON: the tensor and round that calls wait for, and the
- * workers or servers that are missing. For a running job, the waiting calls come from a status
- * probe and the further probes of its second step (why_stuck.c). The core's own state shows which
- * workers have not joined and which tensors are not declared. All functions run on the core's
- * thread. */
+ * workers or servers that are missing. For a running job, a status probe collects the waiting
+ * calls. The status probe then starts further probes, each for one tensor (why_stuck.c). The core's
+ * own state shows which workers have not joined and which tensors are not declared. All functions
+ * run on the core's thread. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -70,8 +70,8 @@ void arrivals_roll(struct arrivals *a, uint64_t now_ns)
 }
 
 /* Return whether a contributed last in more rounds than b. Compares the numbers of rounds in the
- * two windows. If these numbers are equal, compares the numbers for the whole lifetime of the
- * job. */
+ * present and the previous window. If these numbers are equal, compares the numbers for the whole
+ * lifetime of the job. */
 static bool is_worse(const struct arrivals_late *a, const struct arrivals_late *b)
 {
 	if (a->window_last != b->window_last)

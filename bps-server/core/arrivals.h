@@ -83,8 +83,8 @@ struct arrivals_figures {
 	struct arrivals_job jobs[ARRIVALS_JOBS_MAX];
 };
 
-/* Record that a member's offer for the round has arrived. n_members: number of members of the
- * job. */
+/* Record that a member's offer for the round has arrived. n_members: number of members that have
+ * not left the job. */
 static inline void arrivals_offer(
 	struct arrivals_round *r, uint16_t member, unsigned n_members, uint64_t now_ns)
 {
@@ -103,8 +103,8 @@ struct arrivals *arrivals_new(unsigned n_members, uint64_t now_ns);
 /* Record that the round is complete. bytes: size of all its contributions. */
 void arrivals_complete(
 	struct arrivals *a, const struct arrivals_round *r, uint64_t round, uint64_t bytes);
-/* Record that a round with backup machines ended without this member. is_first: this member is the
- * first one of the round for which arrivals_late is called. */
+/* Record that a round with backup machines ended without this member. is_first: this is the first
+ * call of arrivals_late for the round. */
 void arrivals_late(struct arrivals *a, const struct arrivals_round *r, uint16_t member,
 	bool is_first, uint64_t now_ns);
 /* Start a new window if the present window is full. The cost is O(members), so do not call this

@@ -1,4 +1,4 @@
-/* Completes rounds of jobs with backup machines, which do not wait for all members
+/* Completes rounds of jobs with backup machines. These rounds do not wait for all members
  * (docs/reference/faults.md, J6 to J10). All functions run on the data thread that owns the core.
  *
  *   slot OPEN --(n - backup) members contributed, all reported (*), none has the result--> CUTTING

@@ -72,7 +72,8 @@ struct seat {
 	/* Link in the list core->parked. Used when WANT_READ and is_parked: the read waits for
 	 * staging memory. */
 	TAILQ_ENTRY(seat) parked;
-	/* link in the list slot->staged, which has the order of addition; used when STAGED */
+	/* Link in the list slot->staged; used when STAGED. The list has the order in which the
+	 * contributions are added to the sum. */
 	TAILQ_ENTRY(seat) staged;
 	TAILQ_ENTRY(seat) owing; /* link in the list peer->owing; used when owes is not 0 */
 	/* node in the heap peer->results; used while an offer of a result waits to be sent */

@@ -225,9 +225,10 @@ static bool is_waiting_for_staging(const struct srv_core *core)
 }
 
 /* Postpone the peer's most urgent read (is_parked), so that other reads can start. No free piece of
- * staging memory is large enough for the postponed read. Contributions that wait for the next
- * contribution of their sum fragment the memory. That next contribution is no larger than the
- * waiting contributions, so its read finds a free piece. */
+ * staging memory is large enough for the postponed read. The staging memory is fragmented by
+ * contributions that cannot be added yet, because the next contribution of the sum has not arrived.
+ * The next contribution is no larger than the waiting contributions, so its read finds a free
+ * piece. */
 static void set_aside(struct srv_core *core, struct srv_peer *peer)
 {
 	struct heap_node *node = heap_min(&peer->want);

@@ -1,5 +1,5 @@
-/* Keeps results of an older placement that may still be read (B3). The buffer is kept until each
- * member that was offered the result has acknowledged it or lost its connection. */
+/* Keeps results of an older placement that may still be read (B3). The buffer of a result is kept
+ * until each member that was offered the result has acknowledged it or lost its connection. */
 #include "bps-server/core/retired.h"
 
 #include <stdlib.h>
@@ -30,8 +30,8 @@ void retired_add(struct srv_core *core, struct slot *slot)
 
 	if (!l) {
 		/* Without this record the buffer can never be reused safely, so leak the buffer. */
-		log_error("out of memory for the record of a result, so %u bytes of memory for "
-			  "sums stay unused",
+		log_error("out of memory: cannot record a result that may still be read, so %u "
+			  "bytes of memory for sums are lost until this server restarts",
 			part->bytes);
 		slot->result = NULL;
 		return;
@@ -57,7 +57,7 @@ void retired_add(struct srv_core *core, struct slot *slot)
 	retired_release(core, l, NULL);
 }
 
-/* Return whether the message implies that its sender will not read that result, or has finished
+/* Return whether the message implies that its sender will not read the result l, or has finished
  * reading it. */
 static bool is_acknowledged_by(const struct wire_msg *m, const struct retired_result *l)
 {

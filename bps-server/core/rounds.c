@@ -158,8 +158,8 @@ static void contrib_inline(
 
 /* Use a contribution from this host in place, without a copy. The contribution's bytes do not
  * change before the member gets this round's result (B6). Returns false if the contribution must be
- * read and checked. In a job that may shrink, every contribution must be read, because a round may
- * end without a member that still waits for the result. */
+ * read and checked. In a job that may shrink, every contribution must be read: a removed member may
+ * still accept a result after the remaining members have overwritten their inputs. */
 static bool contrib_borrow(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
 	struct xconn *c = seat->peer->conn;

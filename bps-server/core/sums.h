@@ -7,7 +7,7 @@
 void sums_queue(struct srv_core *core, struct slot *slot);
 /* Discard the slot's staged contributions and the sum so far. */
 void sums_discard(struct srv_core *core, struct slot *slot);
-/* Return whether a pass over the slot would free staging memory. */
+/* Return whether the slot has staged contributions that can be added now to free staging memory. */
 bool sums_can_fold(const struct slot *slot);
 /* Queue all slots whose staged contributions can be added, to free staging memory. */
 void sums_relieve(struct srv_core *core);

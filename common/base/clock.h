@@ -1,9 +1,9 @@
 #ifndef BPS_COMMON_BASE_CLOCK_H
 #define BPS_COMMON_BASE_CLOCK_H
 /* The clock of all programs: CLOCK_MONOTONIC, in nanoseconds. The cores (pure state machines) do
- * not read the clock; their callers pass the time. The wall clock serves for display, and
- * otherwise only for the end of a mute after a reboot (bps-scheduler/model/mute.h). Any thread may
- * call the functions. */
+ * not read the clock; their callers pass the time. Programs use the wall clock for display. The
+ * scheduler also uses the wall clock to find the end of a mute after a reboot
+ * (bps-scheduler/model/mute.h). Any thread may call the functions. */
 #include <stdint.h>
 #include <time.h>
 

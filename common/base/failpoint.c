@@ -71,7 +71,8 @@ static int find_point(const char *name, struct err_text *err)
 		nearest_name_hint(&best, "", hint));
 }
 
-/* Return the negative error code with this name, of errno or of error.h; 0 when there is none. */
+/* Return the negative code of the error with this name, which errno or error.h defines. Return 0
+ * if neither defines the name. */
 static int find_code(const char *name)
 {
 	for (int e = 1; e <= ERRNO_MAX; e++) {

@@ -82,7 +82,8 @@ void nic_open(struct nic *nic, const char *sysfs, const char *host);
 void nic_open_name(struct nic *nic, const char *sysfs, const char *name);
 /* Close the counters. A zeroed struct that was never opened is allowed. */
 void nic_close(struct nic *nic);
-/* Return whether the speed is measured, because the driver does not report it. */
+/* Return whether the speed is measured. nic_open opens the counters only if the driver reports no
+ * speed. */
 static inline bool nic_is_measured(const struct nic *nic)
 {
 	return nic->name[0] && nic->rx_fd >= 0;

@@ -75,8 +75,8 @@ struct ctlchan *chan_new(struct event_base *base, const struct sockaddr *sa, soc
 int chan_start(struct ctlchan *c, int fd);
 /* Mark the connection as open, so that frames may be sent, and call the owner's opened(). */
 void chan_opened(struct ctlchan *c);
-/* End the connection now, with the reason. closed() runs and c is freed in the next iteration of
- * the event loop, because the caller may be inside a callback of this connection. */
+/* End the connection now, with the reason. The next iteration of the event loop runs closed() and
+ * frees c, because the caller may be inside a callback of this connection. */
 void chan_fail(struct ctlchan *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Call closed() if the owner must be notified of the end, and free the connection. */
 void chan_reap(struct ctlchan *c);
@@ -85,8 +85,8 @@ int chan_refuse_without_key(
 	const struct sockaddr *sa, const char *verb, const char *option, struct err_text *err);
 
 /* Functions of ctllisten.c. */
-/* Move a connection to one of its listener's lists. list: NULL: only remove the connection from its
- * list. Does nothing for a connection made by ctlchan_connect. */
+/* Move a connection to one of its listener's lists. If list is NULL, only remove the connection
+ * from its present list. Does nothing for a connection made by ctlchan_connect. */
 void listen_move(struct ctlchan *c, struct chan_list *list);
 /* Record the failed handshake of a peer that claimed this identity ("": none). */
 void listen_note_refusal(struct ctllisten *l, const char *identity);

@@ -96,8 +96,9 @@ static int parse(struct keyring *ret, char *buf, size_t n, const char *path, str
 		return 1;
 	if (bad > 1)
 		return err_set(err, -EINVAL,
-			"line %u of key file '%s' is invalid: allowed are 'previous' with 64 hex "
-			"digits, once, and 'revoked' with ROLE:NAME#FINGERPRINT",
+			"line %u of key file '%s' is invalid: after the first line, the file may "
+			"have one line 'previous KEY' (64 hex digits), and lines 'revoked "
+			"ROLE:NAME#FINGERPRINT'",
 			bad, path);
 	return err_set(err, -EINVAL,
 		"key file '%s' holds neither 32 bytes nor 64 hex digits (make one with `openssl "

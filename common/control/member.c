@@ -24,7 +24,7 @@
 
 struct known_peer {
 	struct member_peer pub;
-	/* the scheduler has sent the peer in a PEERS message since the last WELCOME */
+	/* a PEERS message since the last WELCOME has contained this peer */
 	bool is_told;
 };
 

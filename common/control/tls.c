@@ -199,8 +199,8 @@ static SSL_CTX *new_ctx(struct tls *t)
 	return ctx;
 }
 
-/* Replace the SSL context of t by a new context for conf. who: the identity that a certificate must
- * have.
+/* Replace the SSL context of t by a new context for conf. who: the identity that the certificate in
+ * conf must have.
  * Errors: a negative code; err gets the text. The old context stays. */
 static int set_ctx(
 	struct tls *t, const struct tls_conf *conf, const char *who, struct err_text *err)
@@ -282,8 +282,8 @@ int tls_new_client(struct tls **ret_tls, const struct tls_conf *conf, unsigned w
 	if (n >= (int)sizeof(t->wire_identity) ||
 		split_identity((const unsigned char *)t->wire_identity, (size_t)n, dummy, print)) {
 		rc = err_set(err, -EINVAL,
-			"'%s' is not a valid identity (allowed: letters, digits and .-_:, at most "
-			"%d characters)",
+			"'%s' is not a valid identity (at most %d characters; allowed are letters, "
+			"digits and the characters . - _ :)",
 			identity, KEYRING_ID_BYTES - KEY_PRINT_BYTES - 1);
 		tls_free(t);
 		return rc;

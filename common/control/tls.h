@@ -55,8 +55,8 @@ int tls_new_listener(struct tls **ret_tls, const struct tls_conf *conf, struct e
 /* Replace the credentials of a listener, for future connections.
  * Errors: the errors of tls_new_listener; the old credentials stay. */
 int tls_renew(struct tls *t, const struct tls_conf *conf, struct err_text *err);
-/* Return whether the listener would accept this peer with its present credentials: the peer's key
- * or certificate is still valid and not revoked. */
+/* Return whether the present credentials of listener t still accept this peer: the peer's key or
+ * certificate is still valid and not revoked. */
 bool tls_accepts(const struct tls *t, const struct tls_peer *peer, const SSL *ssl);
 
 /* Make the TLS context of a client. `which`: index of the key in conf; 0 with certificates.

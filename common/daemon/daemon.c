@@ -23,9 +23,9 @@
 #include "common/daemon/notify.h"
 
 /* Time that daemon_end waits, in milliseconds. systemd gives up on a unit that starts more than
- * StartLimitBurst= times within StartLimitIntervalSec=. With this wait, StartLimitBurst= starts
- * take longer than StartLimitIntervalSec=, so systemd never gives up. PAUSE_MS is less than the
- * shortest WatchdogSec= of the units. */
+ * StartLimitBurst= times within StartLimitIntervalSec=. With this wait, that many starts take
+ * longer than StartLimitIntervalSec=, so systemd never gives up. PAUSE_MS is less than the shortest
+ * WatchdogSec= of the units. */
 #define PAUSE_MS 1500
 
 const char *const daemon_log_levels[] = {"error", "warn", "info", "debug", "trace", NULL};
@@ -279,8 +279,9 @@ static void on_watchdog(evutil_socket_t fd, short what, void *arg)
 		notify_watchdog();
 	else
 		log_rated(LOG_AS(LOG_ERROR, STUCK),
-			"not reporting to the service manager's watchdog, which will restart this "
-			"process: %s",
+			"this process does not report to the service manager's watchdog, so the "
+			"service "
+			"manager will restart it: %s",
 			err.s);
 }
 
@@ -423,8 +424,8 @@ int daemon_end(int exit_status)
 
 	if (exit_status != EX_TEMPFAIL || !notify_is_heard())
 		return exit_status;
-	log_info("waiting %d ms before the exit, so that the service manager continues to restart "
-		 "this program",
+	log_info("waiting %d ms before the exit, because the service manager gives up on a "
+		 "program that restarts too often",
 		PAUSE_MS);
 	our_signals(&set);
 	sigdelset(&set, SIGHUP);

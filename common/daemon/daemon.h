@@ -113,7 +113,8 @@ void daemon_on_reload(
 /* Make the first SIGTERM or SIGINT call fn instead of ending daemon_run. fn must clean up and call
  * daemon_quit within a limited time. A second signal ends daemon_run at once. */
 void daemon_on_stop(struct daemon *d, void (*fn)(void *ctx), void *ctx);
-/* Read only the credentials again, as SIGHUP does. Returns 1 when they have changed, else 0.
+/* Read the credentials again and apply them, as SIGHUP does, but do not reload the other settings.
+ * Returns 1 when the credentials have changed, else 0.
  * Errors: a negative code; err gets the text, and the old credentials stay. */
 int daemon_reload_auth(struct daemon *d, struct err_text *err);
 /* Start the HTTP server. Also send WATCHDOG=1 to the service manager while ops->probe returns true

@@ -12,8 +12,8 @@
 /* Largest length of a name in characters (name_claim.h). sun_path has 108 bytes, of which the first
  * is zero. */
 #define NAME_BYTES 100
-/* Attempts to claim a name whose holder cannot be identified. If a holder ends between bind(2) and
- * connect(2), the next attempt succeeds. */
+/* Largest number of attempts to claim a name whose holder cannot be identified. If a holder ends
+ * between bind(2) and connect(2), the next attempt succeeds. */
 #define ATTEMPTS 3
 
 static socklen_t address_of(const char *name, struct sockaddr_un *ret)

@@ -111,8 +111,10 @@ static int claim_our_name(
 			"is pid %d): stop it, or choose another --name",
 			program, n->name, pid, (int)getpid());
 	if (rc == 0 && n->claim_fd < 0)
-		log_warn("a process of another user has claimed the name of %s '%s' on this "
-			 "machine; continuing, because that process is perhaps not a daemon",
+		log_warn(
+			"a process of another user has claimed the name of %s '%s' on this "
+			"machine; starting anyway, because that process may not be a daemon: if it "
+			"is one, stop one of the two, or choose another --name",
 			program, n->name);
 	if (rc < 0) {
 		log_warn("cannot check whether another %s has the name '%s': %s", program, n->name,
@@ -137,8 +139,9 @@ static void listen_same_host(struct node *n, unsigned n_threads)
 		n->same_host.listen_fds[i] = shm_listen(&n->same_host, i, &unused);
 }
 
-/* Set up shared memory with daemons of this host. A server checks that it can make sockets. An
- * agent looks for the server's socket at each connect. */
+/* Set up the connections over shared memory with daemons of this host. A server listens on Unix
+ * sockets in same_host_dir, and first checks that it can make them there. An agent looks for the
+ * server's socket at each connect. */
 static void open_same_host(
 	struct node *n, bool is_server, unsigned n_threads, const struct node_opts *o)
 {
@@ -369,8 +372,8 @@ void node_close(struct node *n)
 int node_welcome(struct node *n, uint32_t id)
 {
 	if (n->id && n->id != id) {
-		log_error("the scheduler assigned another member id, ending this process for a "
-			  "restart: id=%u was=%u",
+		log_error("the scheduler assigned another member id, so this process ends and "
+			  "must be restarted: id=%u was=%u",
 			id, n->id);
 		daemon_quit(&n->daemon, EX_TEMPFAIL);
 		return BPS_EDUP;

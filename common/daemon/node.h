@@ -81,8 +81,8 @@ extern const char *const node_same_host_words[]; /* the words "auto" and "off" *
 				"never"                                                            \
 	}
 
-/* Time without an answer after which a server or an agent sends a message of the data plane
- * again. */
+/* Time after which an agent or a server repeats a data-plane message that has had no answer. An
+ * agent doubles this time after each try, up to a limit. */
 #define NODE_RETRY_NS UINT64_C(2000000000)
 
 struct node {
@@ -93,7 +93,8 @@ struct node {
 	unsigned n_listen_fds; /* number of same_host.listen_fds */
 	enum same_host_state same_host_state;
 	struct shm_counters same_host_counters;
-	/* Set by node_open. The transport's connection-management thread reads this pointer */
+	/* Set by node_open. The pointer is atomic, because the transport's connection-management
+	 * thread reads it */
 	struct member *_Atomic member;
 	/* Socket that claims the name on this machine (name_claim.h); -1: none */
 	int claim_fd;

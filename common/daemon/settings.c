@@ -395,7 +395,8 @@ static int reread(struct settings *s, struct settings *fresh, struct err_text *e
 	make_effective(s, fresh);
 	rc = s->spec->check ? s->spec->check(fresh->effective, &why) : 0;
 	if (rc)
-		err_set(err, rc, "%s (together with the values that need a restart to change)",
+		err_set(err, rc,
+			"%s (settings that need a restart to change keep their present values)",
 			why.s);
 	return rc;
 }

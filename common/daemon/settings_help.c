@@ -1,5 +1,5 @@
-/* Names of settings, and the output of --help and --print-config. The functions do not read the
- * sources of settings.
+/* Names of settings, and the output of --help and --print-config. settings.c reads the settings
+ * from their sources.
  * Thread: main. */
 #include "common/daemon/settings_impl.h"
 

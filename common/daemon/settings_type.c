@@ -199,7 +199,8 @@ static bool is_same_addr(const void *a, const void *b)
 
 struct setting_type_row {
 	size_t bytes;
-	const char *form; /* text after the flag's name in the help; NULL: the row's words */
+	/* Text after the flag's name in the help; NULL: the allowed words of the setting */
+	const char *form;
 	int (*parse)(const struct setting *row, void *at, char *text, struct err_text *err);
 	/* Compares two values; NULL: the bytes are compared */
 	bool (*is_same)(const void *a, const void *b);

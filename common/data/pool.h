@@ -1,8 +1,9 @@
 #ifndef BPS_COMMON_DATA_POOL_H
 #define BPS_COMMON_DATA_POOL_H
-/* Buffers in memory that peers may read: a buddy allocator over segments (Knowlton 1965), so that
- * memory that was used for partitions of one size can be used for another size. Segments are kept
- * until pool_free, so in a steady state no memory is allocated. Only one thread may use a pool. */
+/* Buffers in memory that peers may read. The pool is a buddy allocator over segments (Knowlton
+ * 1965), so the memory of partitions of one size can later hold partitions of another size.
+ * Segments are kept until pool_free, so in a steady state no memory is allocated. Only one thread
+ * may use a pool. */
 #include <sys/queue.h>
 #include <stdbool.h>
 #include <stddef.h>

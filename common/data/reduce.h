@@ -40,9 +40,9 @@ void reduce_fold(void *acc, const void *const *src, unsigned n_src, size_t n_ele
 void reduce_finish(
 	void *dst, const void *acc, size_t n_elems, enum dtype dtype, enum op op, uint32_t divisor);
 
-/* Compute dst from src[0] ... src[n_src - 1] in one call. The result has the same bits as
- * reduce_fold with is_first followed by reduce_finish. The caller needs no accumulator. dst:
- * n_elems elements of dtype; must not overlap a source. */
+/* Compute dst from src[0] ... src[n_src - 1] in one call. The result has the same bits as the
+ * result of a call of reduce_fold with is_first = true and then a call of reduce_finish. The caller
+ * needs no accumulator. dst: n_elems elements of dtype; must not overlap a source. */
 void reduce_all(void *dst, const void *const *src, unsigned n_src, size_t n_elems, enum dtype dtype,
 	enum op op, uint32_t divisor);
 

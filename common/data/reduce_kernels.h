@@ -84,9 +84,11 @@ INLINE v_u32 select_u32(v_i32 mask, v_u32 yes, v_u32 no)
 
 /* u16_load reads 16-bit numbers and extends each number with zeros to 32 bits. u16_store truncates
  * 32-bit numbers to 16 bits and writes the results. f16_load reads f16 and converts to f32.
- * f16_store converts f32 to f16 and writes the results. Only these four functions, f32_any_nan and
- * f64_any_nan have a version for each instruction set. The f16 conversions of F16C and a branch on
- * a vector have no portable form. gcc 12 widens 16-bit vectors inefficiently. */
+ * f16_store converts f32 to f16 and writes the results.
+ *
+ * Only these four functions, f32_any_nan and f64_any_nan have a version for each instruction set.
+ * Portable code cannot use the f16 instructions of F16C, and cannot branch on a vector. It can
+ * widen 16-bit vectors, but gcc 12 compiles this inefficiently. */
 #if REDUCE_VEC_BYTES == 64
 INLINE v_u32 u16_load(const void *p)
 {
@@ -379,9 +381,9 @@ INLINE void finish_vec(
 		memcpy(dst, &v, sizeof(v));
 }
 
-/* Store the accumulator register v, in which `settle` has replaced all NaNs. divisor: 0: store v
- * unchanged; else divide v by divisor, round the quotient to dtype, and store the result. The
- * caller passes the divisor 0 as a constant. */
+/* Store the accumulator register v, in which `settle` has replaced all NaNs. If divisor is 0, store
+ * v unchanged. Otherwise, divide v by divisor, round the quotient to dtype, and store the result.
+ * The caller passes the divisor 0 as a constant, so that the compiler removes the branch. */
 INLINE void put(enum dtype dtype, unsigned char *to, size_t at, vec v, uint32_t divisor)
 {
 	if (divisor)

@@ -226,8 +226,8 @@ static void path_free(struct xport *x)
 
 	xport_free(d->shm);
 	d->shm = NULL;
-	/* xport_free(d->net) ends the reads of d->net. read_done of a job's last read calls
-	 * path_seg_del, which must not use the freed d->shm */
+	/* xport_free(d->net) ends the reads of d->net. When a job's last read ends, its callback
+	 * read_done calls path_seg_del, which must not use the freed d->shm. */
 	xport_free(d->net);
 	if (d->epoll_fd >= 0)
 		close(d->epoll_fd);
@@ -273,8 +273,8 @@ int datapath_new(struct net *net, const struct shm_config *same_host, unsigned t
 		return rc;
 	}
 	if (shm_xport_new(same_host, thread, &shm_events, d, &d->shm, &why) < 0) {
-		log_warn("cannot set up shared memory, using the network for all data: thread=%u: "
-			 "%s",
+		log_warn("cannot set up shared memory, so this thread uses the network for all "
+			 "data: thread=%u: %s",
 			thread, why.s);
 		*ret = d->net;
 		free(d);

@@ -167,9 +167,10 @@ void local_done_wake(struct local_control *c);
  * Usage: seen = done_seq; if not complete: local_done_wait(c, seen, ...); repeat. */
 int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, uint64_t timeout_ns);
 
-/* Messages. Trainer to agent: HELLO DECLARE FINISH WHY ASK BARRIER. Agent to trainer: WELCOME JOB
- * DECLARED ARENA TEXT FINISHED PEOPLE. A frame is u16 type, u16 0, u32 seq, then the struct,
- * encoded by common/wire/codec.h. An answer has the seq of its request. seq may be 0. */
+/* Messages. Trainer to agent: HELLO DECLARE WHY FINISH ASK DEVICE BARRIER ASK_TRAFFIC. Agent to
+ * trainer: WELCOME JOB DECLARED ARENA TEXT FINISHED PEOPLE DEVICE_AT PASSED TRAFFIC. A frame is
+ * u16 type, u16 0, u32 seq, then the struct, encoded by common/wire/codec.h. An answer has the seq
+ * of its request. seq may be 0. */
 enum local_type {
 	LOCAL_HELLO = 1,
 	/* Answers HELLO. Carries the descriptors of the control memfd and the eventfd, or the code
@@ -230,7 +231,8 @@ struct local_job {
 	/* 1: this worker was let in while the job ran. The other workers receive the number of
 	 * newcomers in PASSED */
 	uint8_t is_new;
-	/* lowest rank of the workers that were not let in at the last barrier with newcomers */
+	/* Lowest rank of the job's present workers that did not join at the last barrier with
+	 * newcomers. CTL_NO_ID: there is no such worker */
 	uint32_t root;
 	/* Cause of the failure that `code` reports. The field has this meaning in all messages */
 	struct ctl_cause cause;

@@ -20,9 +20,9 @@
 /* Limit for the duration of sched_yield. A longer call shows that another process needs the
  * processor. After a longer call the loop does not spin for a while. */
 #define YIELD_TOO_LONG_NS UINT64_C(100000)
-/* dataloop_rest_ns treats a pause in spinning as recent until RESPITE times the length of the pause
- * has passed, but no longer than 2 * DATALOOP_REST_MAX_NS. The value of RESPITE was found by
- * measurement (docs/explanation/performance.md, point 12). */
+/* After the end of a pause in spinning, dataloop_rest_ns treats the pause as recent for RESPITE
+ * times its length. This time is limited to 2 * DATALOOP_REST_MAX_NS. The value of RESPITE was
+ * found by measurement (docs/explanation/performance.md, point 12). */
 #define RESPITE 8
 /* Maximum number of calls of `turn` between two polls of the descriptors. */
 #define TURNS 8

@@ -17,7 +17,7 @@ union fd_passing_room {
 void fd_passing_attach(
 	struct msghdr *m, union fd_passing_room *room, const int *fds, unsigned n_fds);
 /* Copy the descriptors that were received with m to ret_fds, an array of `max` elements. The
- * control buffer of m must be too small for more than `max` descriptors. Returns the number of
+ * control buffer of m must have room for at most `max` descriptors. Returns the number of
  * descriptors.
  * Owns: the caller owns the descriptors. */
 unsigned fd_passing_detach(struct msghdr *m, int *ret_fds, unsigned max);

@@ -31,8 +31,8 @@ struct net_config {
 	uint32_t my_id;       /* member id */
 	uint64_t my_instance;
 	uint32_t n_threads; /* number of data threads; each has one xport */
-	/* Only for libfabric: number of receives granted to the peer per connection. 0: 64; a value
-	 * below 4 is raised to 4 */
+	/* Only for libfabric: number of receives granted to the peer per connection. 0 means 64.
+	 * Values 1 to 3 are raised to 4 */
 	uint32_t credits;
 	uint32_t connect_timeout_ms; /* time limit for connect and handshake; 0: 3000 ms */
 	uint32_t ping_ms;            /* silence after which a ping is sent; 0: never */

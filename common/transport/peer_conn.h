@@ -91,10 +91,11 @@ void peer_conn_doom(struct peer_conn *c, const char *fmt, ...)
 /* Log that the peer broke the protocol, and mark the connection as failed. */
 void peer_conn_broke_protocol(struct peer_conn *c, const char *what);
 /* Mark the connection as failed if its handshake exceeds the deadline or its peer is dead. Returns
- * whether the caller has to send a ping. If ping_ms pass without a byte from the peer, one ping is
- * due. The peer is dead if two periods have both passed without a byte from it: dead_ms, and
- * dead_ms - ping_ms since the ping. The second period is needed because this process may have been
- * stopped before the ping. After such a stop, the peer still gets time to answer. */
+ * whether the caller has to send a ping: one ping is due when ping_ms have passed without a byte
+ * from the peer. The peer is dead if both of these periods have passed without a byte from it:
+ * - dead_ms since the last byte;
+ * - dead_ms - ping_ms since the ping. This process may have been stopped before the ping, and the
+ *   peer then still gets this time to answer. */
 bool peer_conn_tick(struct peer_conn *c);
 
 static inline uint64_t peer_conn_nonce(const struct peer_conn *c, enum channel channel)

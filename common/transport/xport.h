@@ -92,10 +92,10 @@ struct xport_ops {
 	/* Send a message that offers bytes, and send the bytes as well, without waiting for a
 	 * request. When the receiver gets the offer, it must start a read of exactly these bytes.
 	 * Otherwise the receiver discards the bytes when they arrive. When this side has no room to
-	 * queue the bytes, it sends the offer without bytes. is_patient: return -EAGAIN instead of
-	 * sending the offer without bytes or queueing it behind many other offers. A receiver that
-	 * discarded bytes gets offers without bytes for a while. NULL: the transport has only
-	 * `send`.
+	 * queue the bytes, it sends the offer without bytes. With is_patient, the function returns
+	 * -EAGAIN instead; it also does so when many bytes of other offers are queued. A receiver
+	 * that discarded bytes gets offers without bytes for a while. send_eager is NULL if the
+	 * transport has only `send`.
 	 * Owns: the offered memory must not change until the offer ends, as for an offer that the
 	 * peer reads.
 	 * Errors: -EAGAIN: there is no credit or no room in the send buffer, or is_patient is set
@@ -120,12 +120,12 @@ struct xport_ops {
 	/* Remove a segment. No read of this side may have its dst in the segment any more. */
 	void (*seg_del)(struct xport *x, uint16_t segment);
 	/* Declare that the segment is the whole of this sealed memfd, which peers on the same host
-	 * may map. Call this function before the first offer of bytes in the segment. NULL: the
-	 * transport cannot map memory of a peer. The caller still owns fd.
+	 * may map. Call this function before the first offer of bytes in the segment. The
+	 * caller still owns fd. seg_share is NULL if the transport cannot map memory of a peer.
 	 * Errors: a negative code, such as -EMFILE. */
 	int (*seg_share)(struct xport *x, uint16_t segment, int fd);
 	/* Borrow the memory that the peer offers, so that this side can read it without a copy. The
-	 * connection must have is_same_host. NULL: the transport cannot borrow memory.
+	 * connection must have is_same_host. borrow is NULL if the transport cannot borrow memory.
 	 * Errors: -ENOTCONN and BPS_EPROTO, for the same reasons as in `read`. */
 	int (*borrow)(struct xconn *c, uint16_t segment, uint64_t offset, uint32_t len,
 		struct xport_loan *ret);

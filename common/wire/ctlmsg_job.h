@@ -78,8 +78,8 @@ struct ctl_job_member {
 	const char *why; /* reason why the member was lost; empty if it was not lost */
 	uint64_t since;  /* view in which the agent became a member of this job */
 };
-/* A job is complete: all its workers have joined. The scheduler sends JOB again, with a larger
- * view, when the job's members change. */
+/* The scheduler reports that a job is complete: all its workers have joined. When the job's members
+ * change, the scheduler sends JOB again, with a larger view. */
 struct ctl_job {
 	uint64_t view;
 	uint32_t job;

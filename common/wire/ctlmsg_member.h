@@ -61,8 +61,8 @@ struct ctl_refuse {
 struct ctl_beat_late {
 	uint32_t agent;  /* agent id */
 	uint32_t rounds; /* number of rounds in which this agent was the last */
-	/* Median time from the contribution of half of the agents to the contribution of this
-	 * agent */
+	/* Median of this agent's lag in such rounds. The lag is the time from when half of the
+	 * agents have contributed until this agent contributes */
 	uint32_t lag_us;
 };
 struct ctl_beat_job {

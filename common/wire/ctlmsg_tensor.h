@@ -27,8 +27,9 @@ struct ctl_tensor {
 	uint64_t n_elems;
 	uint32_t part_elems; /* number of elements in every partition except the last */
 };
-/* A run: the partitions `first` to `first + n - 1` of a tensor. Since view pgen, these partitions
- * are on the same thread of the same server. */
+/* A run: the partitions `first` to `first + n - 1` of a tensor. These partitions are all on one
+ * thread of one server. pgen: the view in which they got this placement and their present
+ * members. */
 struct ctl_run {
 	uint32_t tensor;
 	uint32_t first;

@@ -54,9 +54,9 @@ struct proof {
 	uint64_t cookie;
 };
 
-/* Numbers of the tickets received from one sender, as a sliding window: bit i of `window` stands
- * for number last - i. The window needs bounded memory and does not depend on the time. Senders of
- * the same instance and peer_id differ in the tag that is part of their nonces. */
+/* Sliding window of the ticket numbers received from one sender: bit i of `window` stands for
+ * number last - i. The window needs bounded memory and does not depend on the time. A sender is
+ * identified by its instance, its peer_id and its tag. The tag is part of the sender's nonces. */
 struct replay_peer {
 	uint64_t instance, window, used_at;
 	uint32_t peer_id, last;

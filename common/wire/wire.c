@@ -289,7 +289,7 @@ static int hdr_check(
 			"%s has a payload of %u bytes, which is not allowed", rule->name, len);
 	if (w[7] > UINT64_MAX - len)
 		return err_set(err, BPS_EPROTO,
-			"%s has an offset and length beyond the last address", rule->name);
+			"%s has a payload that ends beyond the last address", rule->name);
 	return 0;
 }
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Make a page for each further name in the NAME section of an installed page of section 3, so that
-# `man` finds each call:
+# Make `man` find each call that shares an installed page of section 3 with other calls. For each
+# name in a page's NAME section that has no page, write a page that includes the shared page:
 #   links.sh MAN_DIR
 set -eu
 cd "${1:?usage: $0 MAN_DIR}/man3"

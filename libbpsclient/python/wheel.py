@@ -3,10 +3,10 @@
 
     wheel.py VERSION FOLDER --license NAME=FILE... LIBRARY PROGRAM...
 
-The Python modules and the library become the package ``bps``. pip puts the programs into the
-``bin`` folder of the environment, where bpsrun finds the daemons in its own folder. The platform
-tag has the newest version of glibc that one of the files needs. If a file needs a library that is
-not part of glibc, the program fails. The same inputs give the same bytes.
+The Python modules and the library become the package ``bps``. pip puts all programs into
+the ``bin`` folder of the environment, because bpsrun looks for the daemons in its own folder. The
+platform tag has the newest version of glibc that one of the files needs. If a file needs a library
+other than those of glibc and DRIVER, this script fails. The same inputs give the same bytes.
 """
 
 import argparse

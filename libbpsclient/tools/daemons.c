@@ -53,8 +53,8 @@ static bool parse_ports(const char *text, unsigned *ret_port, unsigned *ret_http
 }
 
 /* Wait until a daemon is ready: it writes its ports to its ready descriptor, and then closes the
- * descriptor. Errors: -ETIMEDOUT, -ECHILD the daemon has ended, -EINTR bpsrun has received a
- * signal. */
+ * descriptor. Errors: -ETIMEDOUT; -ECHILD: the daemon ended or wrote no valid ports; -EINTR: bpsrun
+ * has received a signal. */
 static int await_ready(
 	struct bpsrun *r, struct bpsrun_child *c, unsigned *ret_port, unsigned *ret_http)
 {
@@ -362,7 +362,7 @@ const char *daemons_choose(const struct bpsrun_options *o)
 	if (env && *env)
 		return env;
 	rc = try_connect(LOCAL_SOCKET);
-	if (rc < 0) /* print the reason, because a user may expect the job to use this agent */
+	if (rc < 0) /* print the reason: the user may expect the job to use this host's agent */
 		output_say("cannot connect to the agent at %s: %s%s; starting a separate cluster "
 			   "for the job",
 			LOCAL_SOCKET, strerror(-rc),

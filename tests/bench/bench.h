@@ -45,7 +45,8 @@ int replay_run(struct bench *bench);
 
 /* ---- bps-bench.c ---- */
 double bench_now_s(void);
-/* Print "bps-bench: what: (the library's last error)" to stderr and return code. */
+/* Print "bps-bench: what: (the library's last error)" to stderr, and return the argument
+ * `code`. */
 int bench_fail(int code, const char *what);
 /* Sort v, which has n >= 1 values, and return the quantile q. For example, q = 0.5 gives the
  * median. */

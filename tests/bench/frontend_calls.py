@@ -8,9 +8,9 @@ One worker runs compiled functions of a framework and calls of bps.Tensor in tur
     small   161 tensors of 4 KB in one call, as many as ResNet-50 has gradients
     large   one tensor of 100 MB
 A function computes the tensors and exchanges them. The time of the same function without exchange
-is subtracted. The core copies from and to arrays, too (bps_push_pull_copy). A figure is the median
-of the rounds, and a round has the median of its calls. If the environments of the front-ends' tests
-do not exist, the program makes them.
+is subtracted. The core copies from and to arrays, too (bps_push_pull_copy). The value of a round
+is the median of its calls, and a figure is the median of the rounds' values. If the environments of
+the front-ends' tests do not exist, the program makes them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from page import row
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = (161, 1000)  # number of tensors, and number of f32 elements in each tensor
 LARGE = (1, 25_000_000)
-# For each framework: the largest number of microseconds per small tensor, and the largest number of
-# milliseconds that the framework adds to the core's exchange of the large tensor.
+# Limits of each framework: microseconds per small tensor, and the milliseconds that the framework
+# may add to the core's exchange of the large tensor.
 BARS = {"tensorflow": (50, 10), "jax": (25, 10)}
 
 

@@ -1,7 +1,8 @@
 """Helpers of the programs in this folder.
 
 The helpers make hosts with shaped network cards, run programs that measure, start our daemons on
-these hosts, and run the competitors. The caller decides the order. No state is kept between runs.
+these hosts, and run the competitors. The calling program decides the order of the runs. The
+helpers keep no state between runs.
 """
 
 import argparse

@@ -114,7 +114,7 @@ def free_ports(n: int) -> list[int]:
 
 
 def run_form(form: str, args: argparse.Namespace, suite: Suite, job: str) -> float:
-    """Run the workers of one form. Return the milliseconds of a step."""
+    """Run the workers of one form of training (FORMS). Return the median milliseconds of a step."""
     command = [
         args.python, Path(__file__).resolve(), args.build, "--worker", form, "--steps", args.steps,
     ]  # fmt: skip

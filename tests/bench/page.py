@@ -35,7 +35,7 @@ def write(
         build (Path): build folder, for the command.
         options (str): options of the command.
         measure: returns the rows of the table.
-        out (Path, optional): file for the page, too.
+        out (Path, optional): file to which the page is also written.
     """
     head = ("git", "-C", ROOT, "rev-parse", "--short", "HEAD")
     commit = subprocess.check_output(head, text=True).strip()

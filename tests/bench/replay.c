@@ -53,9 +53,9 @@ struct bench_replay {
 	size_t n_rows, n_layers;
 	uint64_t step, step_bytes;
 	double clock_s; /* time at which the simulated accelerator is free */
-	/* The first layer is special: its gradients come last, and its sums are needed first. Time
-	 * at which the layer was submitted (0: the sums have arrived), and time that the layer's
-	 * sums took in each step. */
+	/* The first layer is special: its gradients come last, and its sums are needed first.
+	 * first_submitted_s: when the layer was submitted; 0: its sums have arrived.
+	 * first_waits_s: for each step, the time from the submission to the sums. */
 	double first_submitted_s, *first_waits_s;
 	size_t n_first_waits;
 };

@@ -225,7 +225,7 @@ def gpu_segments(chunks, lead=0, tail=0):
 
 
 def gpu_types(route=None):
-    """Run every element type and operation, with a single element and just above powers of two.
+    """Test all types and operations with 1 element, and with sizes just above powers of two.
 
     The values are small integers, which all types represent exactly.
     """
@@ -310,7 +310,8 @@ def unpack(values, dtype):
 def gpu_until(d, n_elems, n_tensors=2, contributors=None):
     """Run rounds and check exact sums, until the ranks agree that the file `stop` exists.
 
-    Only streams wait for the sums. Returns the number of rounds.
+    Read each sum after the stream has waited for it, before the host waits for it. Return the
+    number of rounds.
     """
     with bps.open(timeout=60) as job:
         device = open_device(job)
@@ -417,7 +418,10 @@ def gpu_open(d=None):
 
 
 def gpu_fork_and_die(n_elems, pid_file):
-    """Run device_until_failure. A forked child keeps the descriptors of the victim open."""
+    """Kill rank 1, whose forked child keeps the descriptors of rank 1 open.
+
+    The other ranks run device_until_failure.
+    """
     if int(os.environ["BPS_RANK"]) == 1:
         job = bps.open(timeout=60)
         device = open_device(job)
@@ -478,7 +482,7 @@ def gpu_members(
     by_stream=True,
     **options,
 ):
-    """Run rounds of a job whose members may change, like workers.elastic.
+    """Run rounds of a job whose members may change. The host counterpart is workers.elastic.
 
     Returns for each round the ranks whose contributions are in the sum in GPU memory.
     """

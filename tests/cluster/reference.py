@@ -4,10 +4,11 @@ Integers must be exact: sums and products wrap around, and averages are the floo
 Floats are compared with a sum of doubles. u is the unit roundoff of the type.
 
 sum, avg: there are two stages, the agent and the server. Each stage adds in an accumulator with
-unit roundoff ua. For f16 and bf16 the accumulator is f32, otherwise it has the type itself. Then
-the stage rounds once to the type. W is the number of terms. In any order, additions have an error
-of at most (W - 1) ua sum|x|. Each of the two roundings adds at most u times its operand, whose
-absolute value is at most sum|x| (1 + u). avg divides once more in the accumulator. So
+unit roundoff ua. For f16 and bf16 the accumulator is f32; for other types, the accumulator has
+the operands' type. Then the stage rounds once to the operands' type. W is the number of terms. In
+any order, additions have an error of at most (W - 1) ua sum|x|. Each of the two roundings adds at
+most u times its operand, whose absolute value is at most sum|x| (1 + u). avg divides once more in
+the accumulator. So
     |error| <= ((W + 1) ua + 2 u (1 + u)) sum|x|   (/ W for avg),
 plus half the smallest subnormal number per rounding.
 prod: there are W - 1 products. Each of at most W agents rounds once, and the server rounds once.

@@ -292,7 +292,7 @@ def test_agent_that_restarts_without_scheduler_goes_on_without_servers(cluster):
     both.goes_on()
     both.finish()
     here.finish()
-    c.agents[0].die()  # restart once more, without kept state of a job
+    c.agents[0].die()  # kill the agent once more, now that it has no jobs
 
 
 def test_restarted_agent_takes_no_other_scheduler(cluster):

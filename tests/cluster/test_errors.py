@@ -112,7 +112,10 @@ def test_server_that_comes_late_is_used(cluster):
 
 
 def test_waiting_ends_without_servers_and_may_be_repeated(cluster):
-    """After the error the round stays in flight. When the server runs again, the sum is exact."""
+    """A wait for a round ends with an error when no server is alive, but the round stays in flight.
+
+    When the server runs again, a second wait gets the exact sum.
+    """
     c = cluster(agents=2, servers=1, agent_args=["--stranded-after", "4s"])
     c.servers[0].args[c.servers[0].args.index("--listen") + 1] = f"127.0.0.100:{c.servers[0].port}"
     go, told = c.dir / "go", c.dir / "told"

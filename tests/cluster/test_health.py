@@ -232,7 +232,7 @@ def isolated(cluster):
     ready = c.dir / "ready"
     c.start_job(
         "idle", 2, {"seconds": 300, "ready": str(ready)}
-    )  # no worker waits in a call, because an error of such a call would end the job
+    )  # idle workers make no calls; a call would fail, and the failure would end the job
     c.wait_for("the job runs", ready.exists)
     c.scheduler.kill()
     c.servers[0].kill()

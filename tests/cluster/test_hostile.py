@@ -133,7 +133,8 @@ def test_blocking_eventfd_does_not_stop_the_agent(cluster):
     assert slow.job()[0] == t.job()[0] == 0
     os.set_blocking(t.efd, True)
     # Stop the agent until the declaration and the wake-up have both arrived. While the agent
-    # handles the declaration, the test reads the eventfd, so that a read by the agent would block.
+    # handles the declaration, the test empties the eventfd. If the agent then read the eventfd,
+    # the read would block.
     c.agents[0].kill(signal.SIGSTOP)
     slow.ask_declare(("big", F32, 16 << 20))
     t.wake()
@@ -474,7 +475,7 @@ def footprint(daemon):
         maps = sum("memfd:" in line for line in f)
     fds = (
         len(os.listdir(f"/proc/{pid}/fd")) - 2 * daemon.status()["connections"]
-    )  # provider sockets uses two descriptors for each connection
+    )  # the provider "sockets" uses two descriptors for each connection
     return fds, maps, len(os.listdir(f"/proc/{pid}/task"))
 
 

@@ -30,7 +30,7 @@ def members(c):
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:7300", "0.0.0.0:7300", "127.0.0.1:7400"])
 def test_orders_of_bpsctl_do_not_count_as_failed_connections(master, listen):
-    """bpsctl without the flag --scheduler connects to a local scheduler.
+    """Without --scheduler, bpsctl finds the local scheduler and causes no failed connections.
 
     The test runs in a network namespace, where the default port is free.
     """

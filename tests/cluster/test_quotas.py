@@ -127,7 +127,7 @@ def test_memory_of_one_user_is_limited_and_another_user_goes_on(cluster):
     code, text, _ = two.declare(("x", F32, 1 << 20))[0]
     assert code == -bps.EQUOTA, text
     assert (
-        text.startswith(f"tensor 'x' x 1048576: user {NAME} (uid {ALICE}) has 2")
+        text.startswith(f"tensor 'x' of 1048576 elements: user {NAME} (uid {ALICE}) has 2")
         and "of 32.0 MiB" in text
     ), text
     assert "--user-memory" in text
@@ -335,7 +335,7 @@ def test_trainer_that_never_stops_asking_is_cut_off_with_the_reason(cluster):
             seen = t.sock.recv(65536)
         except BlockingIOError:
             pass
-    assert b"in a row without a pause" in seen
+    assert b"requests in a row exceeded this limit" in seen
     goes_on(c, BOB)
     c.wait_for("the agent counts the refused request", lambda: refused(c, "user-requests") == 1)
 

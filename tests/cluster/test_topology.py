@@ -12,7 +12,7 @@ LINES = {p.stem: p.read_text().splitlines() for p in (ROOT / "tests" / "topologi
 
 
 def make(root, name):
-    """Make the sysfs files of a machine below root. Return the route that it should have."""
+    """Make the sysfs files of a machine below root. Return the strategy to expect."""
     links = root / "bus" / "pci" / "devices"
     links.mkdir(parents=True)
     expect = None

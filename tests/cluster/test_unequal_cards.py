@@ -76,7 +76,7 @@ def test_server_with_a_slow_card_gets_less_once_its_speed_is_measured(cluster):
         nic = json.loads(s.get("/status"))["nic"]
         assert nic["name"] == "eth0" and nic["told_mbps"] == 0 and nic["measured_mbps"] > 0, nic
     assert " meas." in c.bpsctl("servers").stdout
-    # A new job is placed according to the measured speeds from its start.
+    # The scheduler uses the measured speeds for the first placement of a new job.
     later = c.steady(n_elems=500000).wait_rounds(1)
     later.stop()
     job.wait_rounds(3).stop()

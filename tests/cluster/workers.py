@@ -678,7 +678,10 @@ def leave_in_flight(n_tensors):
 
 
 def slow_while(n_elems, slow_rank, flag, pause):
-    """Run rounds without end. While the file `flag` exists, slow_rank pauses longer."""
+    """Run rounds without end, with a pause before each round.
+
+    While the file `flag` exists, rank slow_rank pauses ten times as long as the other ranks.
+    """
     with bps.open() as job:
         t = job.declare("w", "f32", n_elems)
         while True:
@@ -999,10 +1002,10 @@ def root_lost(n_bytes):
 
 
 def late_root(backup, late_s):
-    """Run a broadcast whose root is late.
+    """Run a broadcast whose root is late, in a job with backup machines.
 
-    The other ranks wait for the root, although a round would not wait for the root's gradient.
-    Return the bytes received.
+    The other ranks must wait for the root. A sum in this job would not wait for a late rank.
+    Return the distinct byte values received.
     """
     with bps.open(backup=backup, backup_grace=0.001) as job:
         # Declare all tensors before the ranks wait for the late root.

@@ -34,9 +34,9 @@ PATIENCE = (
     r"not come back"
 )
 LATE_S, HOPS = (
-    0.05,
-    5,
-)  # LATE_S: longer delays disturb a cell. HOPS: number of delays that a measured time may include.
+    0.05,  # LATE_S: a longer delay of the witness can disturb a cell
+    5,  # HOPS: a disturbed time exceeds its bound by at most this number of such delays
+)
 SLACK = float(os.environ.get("BPS_BOUND_SLACK", "3"))
 
 

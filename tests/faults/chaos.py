@@ -40,8 +40,8 @@ sys.path[:0] = [
 ]
 
 CALL_TIMEOUT_S = 30
-# Open time-out of trainers. A trainer may be killed before it has joined, and the other trainers of
-# its job wait for the restart.
+# Option open_timeout of the trainers. If a trainer is killed before it has joined, the other
+# trainers of its job wait until it has restarted.
 OPEN_TIMEOUT_S = 25
 NOT_DURABLE = -10020  # error code of a new job while the scheduler cannot write its state
 QUIET_S = (0.5, 4.0)  # seconds between two faults: least and most
@@ -331,8 +331,8 @@ class Chaos:
         return ask
 
     def growth(self):
-        """Return how much each daemon's last process has grown. The first minute after its start
-        does not count."""
+        """Return what held_by measured for each daemon's last process. "first" is the first sample
+        after the process's first minute, or the first of all samples if the process is younger."""
         rows = {}
         for name, seen in self.samples.items():
             last = [s for s in seen if s[1] == seen[-1][1]]

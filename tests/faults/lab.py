@@ -357,7 +357,7 @@ class LabCluster(Cluster):
         return self.jobs[-1]
 
     def said(self, has_failed):
-        """Return the cluster's logs, and the output of bpsctl if the cell has failed."""
+        """Return the cluster's logs. If the cell (cells.py) has failed, add bpsctl's output."""
         return Said(self, has_failed)
 
     def close(self):
@@ -557,7 +557,8 @@ def _cgroup(path, limit, limit_bytes):
     try:
         yield put, squeeze
     finally:
-        atexit.register(_remove, path)  # runs after the group's processes have ended
+        # Remove the cgroup at exit, when its processes have ended. Before, rmdir would fail.
+        atexit.register(_remove, path)
 
 
 def _remove(path):

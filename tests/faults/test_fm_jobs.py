@@ -33,7 +33,8 @@ def test_late_machine_is_left_out_of_a_round_and_named(faulty, cell, what):
     """FM-E-backup: with backup=1 a round goes on without a late member, after the grace time.
 
     The late member contributes only after the other members have the sum. The round's info names
-    the late member, which gets the same sum, even if a daemon is restarted meanwhile.
+    the late member. The late member gets the same sum. Both hold even if a daemon is restarted
+    before the late member contributes.
     """
     c = faulty(agents=3, is_kept=True)
     until = c.dir / "until"

@@ -70,8 +70,9 @@ def test_scheduler_that_hangs_is_not_noticed(faulty, cell, how):
 def test_scheduler_without_memory_is_not_noticed(faulty, cell):
     """FM-H-oom: the kernel kills the scheduler, which exceeds its memory limit.
 
-    The scheduler enters a memory group with a limit of 2 MiB. Memory that it allocated before is
-    not counted. The tensors that are declared afterwards exceed the limit.
+    The scheduler enters a memory cgroup. The test then reduces the cgroup's limit to 2 MiB. Memory
+    that the scheduler allocated before it entered the cgroup is not counted. The tensors that are
+    declared afterwards exceed the limit.
     """
     cgroup = memory_cgroup(f"bps-{os.getpid()}", 1 << 30)
     if not cgroup:
@@ -356,7 +357,7 @@ def test_full_disk_stops_no_running_job(faulty, cell):
     alone = {"BPS_FORCE_DISTRIBUTED": "1"}
     large = c.start_job(
         "many", 1, {"n_tensors": 2000, "chunk": 500}, env=alone
-    )  # the job's records do not fit into the last free page
+    )  # its records do not fit into the free bytes of the state log's last page
     c.wait_for(
         "the scheduler reports the full disk",
         lambda: "cannot write the state: No space left" in c.scheduler.log.read_text(),

@@ -6,8 +6,8 @@
 LIST is a file of pinned requirements. The environment is a folder below FOLDER. The folder's name
 is a hash of the list, of this script and of Python's version. So the environment is made again only
 when one of them changes. PyTorch's index only has builds for CUDA, which depend on gigabytes of
-CUDA packages. These packages are left out. One small library takes their place: all functions that
-PyTorch's libraries need report that there is no device.
+CUDA packages. These packages are left out. One small library takes their place. It defines all
+CUDA functions that PyTorch's libraries need. Each function reports that there is no device.
 """
 
 import collections
@@ -42,7 +42,7 @@ def stub_function(name: str) -> str:
 
 def make_stub(site: Path) -> None:
     """Install one small library under the names of all CUDA libraries that PyTorch loads."""
-    folder = site / "torch" / "lib"  # all of PyTorch's libraries search here
+    folder = site / "torch" / "lib"  # where PyTorch's libraries look for other libraries
     sonames, nodes = set(), collections.defaultdict(set)
     for library in (site / "torch" / "lib").glob("*.so*"):
         sonames |= set(SONAME.findall(output("readelf", "-d", library)))

@@ -19,11 +19,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 LIMIT_S = 900
-# Clusters, as WORKERSxAGENTS, for each part of each list of requirements. With 3x2, two workers are
-# on the first agent and one worker is on the second agent.
+# Clusters, each written as WORKERSxAGENTS. FRONTENDS has the clusters of each part of each list of
+# requirements; a part is a file test_PART.py. With 3x2, two workers are on the first agent and one
+# worker is on the second agent.
 CLUSTERS = ("2x1", "3x1", "2x2", "3x2")
 ONE_AGENT = ("2x1", "3x1")
-# A cluster for parts in which rank 0 starts all further jobs.
+# A cluster with one worker, for parts whose tests start jobs of their own.
 ALONE = ("1x1",)
 FRONTENDS = {
     "torch": {
@@ -142,7 +143,8 @@ def check_form(python: str) -> int:
 
 
 def environment(name: str) -> str | None:
-    """Make the environment of a list. Return the path of its Python, or None after a failure."""
+    """Make the Python environment for a list of requirements. Return the path of the environment's
+    interpreter, or None after a failure."""
     made = subprocess.run(
         [sys.executable, HERE / "environment.py", HERE / f"{name}.txt", ROOT / "build/frontends"],
         stdout=subprocess.PIPE,

@@ -435,9 +435,10 @@ except Exception as error:
 
 
 def spawn(script, port):
-    """Run a script as a job of two processes.
+    """Run a script as a job of two processes, and return the output of each process.
 
-    Rank 0 starts them, with the variables that torchrun sets.
+    The processes have the variables that torchrun sets. Only rank 0 of the tests calls this
+    function.
     """
     children = []
     for r in range(2):

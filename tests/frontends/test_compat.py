@@ -1,6 +1,6 @@
 """bps.compat runs scripts for Horovod and BytePS without changes.
 
-Rank 0 runs each script as a job of its own.
+Rank 0 starts a separate job for each script.
 """
 
 import os

@@ -228,7 +228,10 @@ os._exit(0)
 
 
 def shown(output, name):
-    """Return the type and the attributes that a worker has printed, and the text after them."""
+    """Find the error that a worker printed under `name`.
+
+    Return a list of its type and four attributes, and the text of the error.
+    """
     words = re.search(rf"^{name} (.*)", output, re.M)[1].split(" ", 5)
     return words[:5], words[5]
 

@@ -1,7 +1,8 @@
-"""Gradients in device memory. The executor uses host memory in place of GPU memory (BPS_GPU=host).
+"""Tests of gradients in device memory.
 
-The only difference from a GPU is the address space of the memory. The executor allocates the
-buckets, results replace the values in place, and PyTorch's tensors are on device cpu.
+The executor uses host memory in place of GPU memory (BPS_GPU=host), so PyTorch's tensors are on
+device cpu. Everything else is as on a GPU: the executor allocates the buckets, and results replace
+the values in place.
 """
 
 import os

@@ -11,9 +11,9 @@ import jobs
 import processes
 import pytest
 
-# For each framework a cell that imports it. The cell defines total(), which sums a number over all
-# workers, and make(), which returns a function for a step of training. The function returns the
-# weights.
+# Maps each framework to a cell that imports the framework. The cell defines total(), which sums a
+# number over all workers, and make(), which returns a function for a step of training. The function
+# returns the weights.
 FRAMEWORKS = {
     "torch": """
 import torch
@@ -199,8 +199,8 @@ def test_an_exception_of_a_cell_does_not_end_the_job(tmp_path, framework):
     assert all(re.findall(r"cell \d+: (\w+)", o) == ["ZeroDivisionError"] for o in outputs), outputs
 
 
-# interrupted() waits in another thread until the main thread waits for a result. Then it sends
-# SIGINT and calls then(). meet() waits until both workers have called it.
+# interrupted() starts a thread. When the main thread waits for a result, the new thread sends
+# SIGINT to the process and calls then(). meet() waits until both workers have called it.
 INTERRUPT = """
 import os, signal, threading, time
 import bps as package
@@ -251,7 +251,8 @@ def test_an_interrupt_ends_a_wait_and_leaves_the_job_usable(tmp_path, framework,
 
 @every_framework
 def test_an_interrupt_in_a_step_leaves_the_job_usable(tmp_path, framework):
-    # In compiled code the interrupt takes effect after the step. So rank 1 makes the step, too.
+    # In compiled code, the interrupt takes effect only after the step, which needs both workers. So
+    # rank 1 runs the step, too.
     interrupt = "if bps.rank() == 0: interrupted(lambda: meet('interrupted')); step()"
     other = "if bps.rank() == 1: meet('interrupted'); step()"
     recover = "if bps.rank() == 0: getattr(step, 'recover', print)()"

@@ -1,5 +1,5 @@
-"""Elastic training of TensorFlow, Keras, JAX and MXNet goes on when a worker is lost, and the loss
-falls. Jobs of these frameworks are suspended and resumed.
+"""Elastic training with TensorFlow, Keras, JAX and MXNet goes on after the loss of a worker. The
+training loss still decreases at each step. Jobs of these frameworks are suspended and resumed.
 
 Rank 0 starts a cluster of two agents with a worker on each.
 """

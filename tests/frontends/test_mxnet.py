@@ -411,7 +411,8 @@ def momenta(trainer):
 
 
 def trained_state():
-    """Return a state after one step, in which the workers' parameters and momenta differ."""
+    """Train one step. Return the net, the trainer and their state. The parameters and momenta
+    differ between the workers."""
     net = gluon.nn.Dense(1, in_units=2, use_bias=False)
     net.initialize(mx.init.Constant(bps.rank()))
     options = {"learning_rate": 0.5, "momentum": 0.5}
@@ -452,7 +453,8 @@ def test_a_state_of_a_trainer_that_has_sent_its_parameters_is_not_sent_again():
     net = gluon.nn.Dense(1, in_units=2)
     net.initialize(mx.init.Constant(bps.rank()))
     trainer = bps.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    if bps.rank() == 0:  # this worker has made a step before the others came
+    # Simulate that rank 0 made its first step, which broadcasts, before the other workers joined.
+    if bps.rank() == 0:
         trainer.skip_broadcast()
     state = bps.elastic.MXNetState(net.collect_params(), trainer)
     state.sync()

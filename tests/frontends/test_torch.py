@@ -936,7 +936,7 @@ def test_process_sets_that_do_not_fit_are_refused():
         bps.add_process_set([0] if bps.rank() == 0 else [1])
     with pytest.raises(ValueError, match="outside of the job"):
         bps.add_process_set([0, bps.size()])
-    with pytest.raises(ValueError, match="each once"):
+    with pytest.raises(ValueError, match="no rank twice"):
         bps.ProcessSet([1, 1])
     some = bps.add_process_set([0])
     with pytest.raises(ValueError, match="added already"):

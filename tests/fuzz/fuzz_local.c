@@ -1,5 +1,5 @@
-/* Frames of the trainers' socket. A decoded frame is sent through a socket, and must then decode to
- * the same bytes. */
+/* Frames of the trainers' socket. The fuzzer decodes the input and sends the message as a frame.
+ * Then it decodes this frame and sends the message again. Both frames must have the same bytes. */
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>

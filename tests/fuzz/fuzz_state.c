@@ -1,5 +1,6 @@
-/* Records of the scheduler's state log. Records are either refused, or a core starts from them. The
- * records that this core writes must be restorable. */
+/* Records of the scheduler's state log. The core of a scheduler rejects a record, or restores its
+ * state from the record. After a restore, the core writes a snapshot. A new core must be able to
+ * restore its state from that snapshot. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

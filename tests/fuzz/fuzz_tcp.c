@@ -21,8 +21,8 @@ enum step {
 	READ, /* start a read, which requests its bytes or takes eager bytes */
 	PING, /* let the peer send a correct frame, so that the offers before it are processed */
 	ASK,  /* let the peer request bytes of memory that may or may not exist */
-	/* answer the first piece that we requested; the high bits of the amount damage a byte of
-	 * the answer's head or trailer */
+	/* let the peer answer the first piece that the connection has requested; the high bits of
+	 * the amount damage a byte of the answer's head or trailer */
 	ANSWER,
 	SEND,     /* send the queued data, and receive the data at the peer */
 	SEGMENT,  /* withdraw a segment, or add one */

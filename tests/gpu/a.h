@@ -1,6 +1,6 @@
 #ifndef BPS_TESTS_GPU_A_H
 #define BPS_TESTS_GPU_A_H
-/* The items of run A. Each uses two processes. */
+/* The test items of `tests/gpu/run A`. Each item uses two processes. */
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/sides.h"
 

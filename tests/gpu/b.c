@@ -23,7 +23,7 @@
 #define PART_BYTES  (4 * MIB) /* size of the executor's partitions */
 #define PARTS       8         /* partitions in flight */
 #define PAGE_BYTES  4096
-/* turns of a wait loop between two checks of other conditions, about a millisecond */
+/* A wait loop calls may_wait once in LOOK iterations, which is about once a millisecond. */
 #define LOOK         (1 << 20)
 #define SAMPLES_MAX  (1 << 22)
 #define SECONDS      8.0
@@ -105,7 +105,8 @@ static bool trainer_launch(struct b_trainer *t, unsigned slot)
 	       CU(cuEventRecord, t->events[slot], t->stream);
 }
 
-/* Run products for this number of seconds. Record the time between the ends of two products. */
+/* Run products for this number of seconds. Record the time from the end of each product to the end
+ * of the next one. */
 static bool trainer_work(struct b_trainer *t, double seconds)
 {
 	uint64_t begin_ns, last_ns, now;
@@ -163,7 +164,7 @@ struct kind {
 	unsigned in_flight;
 	bool has_bars;
 	/* Share of the measuring time. The share is smaller for the tiny copies and post_only,
-	 * which have no bars and yield many samples. */
+	 * because these kinds have no limits to meet and yield many samples. */
 	double share;
 };
 

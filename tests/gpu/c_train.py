@@ -228,7 +228,9 @@ def percentile(values, p):
 
 
 def step_times(place, marks):
-    """Return the milliseconds of each step. Skip WARM steps that load modules and map memory."""
+    """Return the milliseconds of each step after the first WARM steps.
+
+    The first steps are slower, because they load modules and map memory."""
     place.synchronize()
     return [place.ms_between(a, b) for a, b in zip(marks[WARM:], marks[WARM + 1 :])]
 

@@ -17,7 +17,7 @@ CUDATEST	:= $(call src,tests/gpu/cuda/test_*.c)
 CUDAHELP	:= $(addprefix tests/gpu/cuda/,rig.c share_ptr.c two.c)
 CUDAALL	:= $(FAKECUDA) $(FAKENCCL) $(CUDASRC) $(CUDATEST) $(CUDAHELP) tests/gpu/cuda/probe.c
 FAKELIBS := $(B)/fake/libcuda.so.1 $(B)/fake/libnccl.so.2
-# The fake libraries, where the toolkit to build them is installed.
+# Build the fake libraries if CUDA is "yes", the default where the toolkit with NCCL is installed.
 fakes: $(if $(filter yes,$(CUDA)),$(FAKELIBS))
 .PHONY: fakes
 CUDATESTS	:= $(patsubst tests/gpu/cuda/%.c,$(B)/tests/%,$(CUDATEST))
@@ -46,7 +46,7 @@ $(CUDATESTS): $(B)/tests/%: $(B)/tests/gpu/cuda/%.o $(call objs,$(CUDAHELP) $(CU
 		-Wl,-rpath,'$$ORIGIN/../fake' -o $@ $(filter %.o,$^) $(LIBCORES) $(LIBCOMMON) \
 		$(B)/fake/libcuda.so.1 $(NCCLLIB) -lcmocka -Wl,--as-needed $(LIBS) -ldl
 $(B)/tests/test_fake_cuda: NCCLLIB := $(B)/fake/libnccl.so.2
-# Linked like bps-agent-cuda, so that it uses the driver of the machine.
+# gpu-probe is linked like bps-agent-cuda, so that gpu-probe uses the driver of the machine.
 $(B)/tests/gpu-probe: $(call objs,tests/gpu/cuda/probe.c $(CUDASRC)) $(LIBCORES) $(LIBCOMMON)
 	$(call link,-L$(CUDA_STUB) -lcuda -Wl$(,)--as-needed $(LIBS) -ldl)
 	$(Q)mkdir -p $(B)/stub && ln -sf $(abspath $(CUDA_STUB))/libcuda.so $(B)/stub/libcuda.so.1

@@ -1,7 +1,7 @@
 #ifndef BPS_TESTS_GPU_GPU_H
 #define BPS_TESTS_GPU_GPU_H
-/* Helpers of the programs in tests/gpu. The CUDA driver is loaded at run time, so that a program
- * can report that there is none. Answers are lines of JSON. There is also a clock.
+/* Helpers of the programs in tests/gpu: calls of the CUDA driver, a clock, and answers as lines of
+ * JSON. The driver is loaded at run time, so that a program can report a missing driver.
  *
  * Only one thread of a process uses these helpers at a time. gpu_load fills the table cu, which is
  * only read afterwards. */
@@ -87,7 +87,7 @@ static inline bool gpu_ok(CUresult rc, const char *call)
 }
 /* Return the text that describes the last failure in this process. */
 const char *gpu_why(void);
-int gpu_last(void); /* CUresult of that failure, or the code of gpu_fail_as */
+int gpu_last(void); /* CUresult of the last failure, or the code of gpu_fail_as */
 /* Set the text and the negative code of a failure, for gpu_why and gpu_last. gpu_fail sets the code
  * to -1. */
 void gpu_say_why(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -100,7 +100,8 @@ static inline bool gpu_false(void)
 
 /* Load the driver and initialise it. A process that forks must call this only after the fork. */
 bool gpu_load(void);
-/* Load the driver, and make the first GPU's primary context current. Waits in this context spin. */
+/* Load the driver, and make the first GPU's primary context current. A thread that waits for the
+ * GPU in this context spins. */
 bool gpu_context(CUdevice *ret);
 bool gpu_stream(CUstream *ret);
 int gpu_attr(CUdevice dev, CUdevice_attribute attr);

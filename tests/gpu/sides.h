@@ -14,7 +14,7 @@
 
 struct gpu_side {
 	int sock;
-	const char *item; /* the item's name, for its answers */
+	const char *item; /* name of the item of the run, printed in answers (gpu_answer) */
 	uint64_t deadline_ns;
 };
 typedef bool (*side_fn)(struct gpu_side *s);

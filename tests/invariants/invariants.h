@@ -2,8 +2,10 @@
 #define BPS_TESTS_INVARIANTS_INVARIANTS_H
 /* Functions that check all invariants of a core: objects are reachable, counters and lists agree,
  * states fit together. The simulator and the unit tests call these functions after events. The
- * daemons do not contain the functions. The functions allocate and change nothing. Call them
- * between events on the core's thread. The cost of a call is proportional to the number of objects.
+ * daemons do not contain the functions. The functions do not change the core. sched_check
+ * allocates memory and frees this memory before it returns. The other functions allocate no memory.
+ * Call the functions between events on the core's thread. The cost of a call is proportional to the
+ * number of objects.
  *
  * Each function returns 0, or a negative number. With a negative number, err names the broken
  * invariant. */

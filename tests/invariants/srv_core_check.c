@@ -138,8 +138,8 @@ static void check_sum(struct srv_checker *c, const struct slot *slot)
 			"contributors are in C");
 	else
 		expect(c, set_equal(&slot->contributors, &slot->contributed), "contributors = C");
-	/* When the members change, the job's list has the new numbers of workers at once. The
-	 * contributors keep the old numbers until the partition gets its new pgen. */
+	/* When the members change, job->members has each member's new number of workers at once.
+	 * slot->workers is a sum of the old numbers until the partition gets its new pgen. */
 	if (slot->part->pgen >= slot->part->job->view)
 		expect(c, workers == slot->workers, "workers = those of the contributors");
 }

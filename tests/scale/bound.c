@@ -17,10 +17,10 @@ static double server_rate(const struct scale_options *o, uint32_t i)
 	return GBIT * (i < o->slow_servers ? o->slow_gbps : o->rate_gbps);
 }
 
-/* Return the most bytes of sums that all machines can exchange within t seconds. Let M be the bytes
- * of the model, n the number of agents and x the bytes that a machine's server sums. The card of a
- * machine with an agent carries M + (n-2) x. The card of a machine with only a server carries n
- * x. */
+/* Return how many bytes of the model all servers together can sum within t seconds. The network
+ * cards set the limit. M is the size of the model in bytes, n the number of agents, and x the
+ * number of bytes that one server sums. The card of a machine with an agent and a server carries
+ * M + (n-2)x bytes. The card of a machine with only a server carries n*x bytes. */
 static double capacity(const struct scale_options *o, double bytes, double t)
 {
 	double n = o->agents, sum = 0;
@@ -79,8 +79,8 @@ double bound_step_s(const struct scale_options *o, const struct scale_trace *t)
 {
 	double compute = o->compute_ms / 1e3, per_byte = bound_push_pull_s(o, t->bytes) / t->bytes;
 	double worst = fmax(compute, bound_push_pull_s(o, t->bytes));
-	/* done: share of the forward time before the layer. bytes: bytes of all layers up to this
-	 * one. */
+	/* done: share of the computing time that the layers before layer i take. bytes: bytes of
+	 * layers 0 to i. */
 	double done = 0, bytes = 0;
 
 	for (uint32_t i = 0; i < t->n_layers; i++) {

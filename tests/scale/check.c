@@ -55,8 +55,8 @@ static double over_ring(const struct scale_options *o)
 	return r.comm_s / r.ring_s;
 }
 
-/* Return the bytes of the busiest card among the machines that have only a server, divided by the
- * fair share of such a card. */
+/* Return the bytes that the busiest card of a machine with only a server receives, divided by the
+ * bytes that a card can receive in optimum_s. */
 static double server_share(const struct scale_options *o)
 {
 	struct scale_result r = measure(o);
@@ -131,10 +131,10 @@ static double gain_of_agent_threads(const struct scale_options *o)
 	return measure(o).comm_s / measure(&four).comm_s;
 }
 
-/* Return the time of the communication of two machines, divided by the CPU time that an agent needs
- * for half of the model's bytes in both directions. The other half stays on the agent's machine.
- * Half of the bytes in both directions are as many bytes as the model has. In a ring of two
- * machines, each machine sends the same number of bytes in ring_s. */
+/* Return the time of the communication, divided by the CPU time that one of two agents needs for
+ * its bytes on the network. Half of the model's bytes stay on the agent's machine. The agent sends
+ * and receives the other half over the network, which makes as many bytes as the model has. In a
+ * ring of two machines, each machine sends this number of bytes in ring_s. */
 static double over_agent_cpu_of_half(const struct scale_options *o)
 {
 	struct scale_result r = measure(o);

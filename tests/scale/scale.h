@@ -234,7 +234,7 @@ void scale_node_send(struct scale_node *n, struct scale_item *it);
 /* ---- network ---- */
 
 struct scale_pending_read {
-	/* next read in end->queue, which has the reads with pieces that are not requested yet */
+	/* next read in end->queue, the list of reads that have pieces not yet requested */
 	struct scale_pending_read *next;
 	struct scale_pending_read *next_read, **prev_read;
 	struct xport_read *r;

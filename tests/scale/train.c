@@ -11,8 +11,8 @@
 
 static void go(struct scale_agent *a);
 
-/* Return the time of a ring inside the machine. With n accelerators, each of them sends n - 1 of n
- * parts. */
+/* Return the time that the machine's accelerators need to reduce or copy `bytes` in a ring. Each of
+ * n accelerators sends n - 1 of the n parts of the data. */
 static uint64_t machine_ns(const struct scale_options *o, uint64_t bytes)
 {
 	if (o->gpus < 2 || o->gpu_gbs <= 0)
@@ -26,8 +26,9 @@ static void item_submit(struct scale_node *n, struct scale_item *it)
 {
 	struct scale_tensor *t = it->p;
 	const struct scale_options *o = &n->w->o;
-	/* The backward pass submits tensors in the reverse order of their declaration. So with
-	 * t->idx as the priority, the tensors are sent in the order of submission. */
+	/* The backward pass submits tensors in the reverse order of their declaration, and the
+	 * agent sends high priorities first. So with t->idx as the priority, the tensors are sent
+	 * in the order of submission. */
 	uint16_t priority = (uint16_t)(o->is_fifo ? t->idx : PRIORITY_FIRST - t->idx);
 
 	if (agt_submit(t->t, 0, it->a, OP_AVG, priority) < 0)

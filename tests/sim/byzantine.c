@@ -27,7 +27,8 @@ static uint32_t any_job(struct sim *s)
 	}
 }
 
-/* Return the pgen of some partition, a pgen of recent views or, rarely, an invented one. */
+/* Return a random pgen: that of a partition, a number near the durable view or, rarely, any
+ * number. */
 static uint64_t any_pgen(struct sim *s)
 {
 	uint64_t pgen = rnd(s);

@@ -130,8 +130,9 @@ void server_left(struct sim_server *srv, const struct ctl_left *msg)
 	srv->has_left = true;
 	if (srv->leave_ns > s->now + LAST_NS)
 		srv->leave_ns = s->now + LAST_NS;
-	/* A duplicate of an old plan would add the partitions again. Skip the check in histories
-	 * that duplicate plans. Real connections never duplicate plans. */
+	/* Check in each thread that the server has no partitions. Skip this check in histories that
+	 * duplicate plans: a duplicate of an old plan would add the partitions again. Real
+	 * connections never duplicate plans. */
 	for (unsigned k = 0; k < s->o.n_threads && !s->o.has_old_plans; k++) {
 		struct sim_thread *t = &srv->threads[k];
 

@@ -22,7 +22,8 @@ struct sim_eager {
 	bool is_here;  /* the bytes have arrived and wait for the message with their offer */
 	bool is_heard; /* the message with the offer has arrived */
 	bool is_old;   /* a later message that offers the same memory has arrived */
-	bool is_open;  /* the destination is decided: the read rd; NULL: the bytes are dropped */
+	bool is_open;  /* the destination of the bytes is decided: rd, or none */
+	/* read that takes the bytes; NULL: no read has been chosen, or the bytes are dropped */
 	struct sim_read *rd;
 	uint8_t *bytes;
 };

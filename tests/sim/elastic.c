@@ -68,8 +68,8 @@ void elastic_draw(struct sim *s)
 {
 	struct sim_options *o = &s->o;
 
-	/* The last digit of the seed selects the kind of job. For all digits other than these
-	 * three, draw nothing here, so that the histories of older seeds do not change. */
+	/* The last digit of the seed selects the kind of job. For digits other than 5, 8 and 9,
+	 * draw nothing here, so that the histories of older seeds do not change. */
 	if (o->n_agents < 2)
 		return;
 	if (s->seed % 10 == 5)
@@ -89,10 +89,10 @@ static unsigned agent_of(const struct sim *s, uint32_t member_id)
 	return i;
 }
 
-/* Return whether an agent of the job has never received a JOB message. This happens if its trainers
- * join again before they receive the end of their first job. It also happens if its trainers
- * replace trainers that have stopped waiting. The scheduler admits such an agent to the job. The
- * agent leaves when the end of the first job arrives, and has no sum of the job. */
+/* Return whether an agent that the scheduler has admitted to the job has not started the job. The
+ * scheduler admits such an agent in two cases. Its trainers join again before they receive the end
+ * of their first job. Or its trainers replace trainers that have stopped waiting. The agent leaves
+ * when the end of the first job arrives, and has no sum of the job. */
 static bool does_not_know(const struct sim *s, uint32_t agent)
 {
 	for (unsigned i = 0; i < s->o.n_agents; i++)

@@ -101,7 +101,7 @@ static void draw_long_reads(struct sim *s)
 }
 
 /* Let only the connections between agents and scheduler fail, for much longer than the scheduler
- * waits. No job may end because of this (C4). */
+ * waits for an agent. No job may end because of these faults (C4). */
 static void draw_deaf(struct sim_options *o)
 {
 	o->has_deaf = true;

@@ -25,8 +25,8 @@
 #define AGAIN_NS    (10 * MS)
 #define WORK_LIMIT  100000
 #define CHECK_EVERY 16
-/* Salt of the hash of the seed that chooses has_tenants. The choice takes no random draw, so the
- * other draws for a seed stay the same. */
+/* Salt for a hash of the seed. The hash decides has_tenants without a random draw, so the other
+ * draws for a seed stay the same. */
 #define TENANTS 0x7e4a47
 /* Number of tensors that each worker of a greedy job declares, and the time between two of them. */
 #define N_GREEDY     64
@@ -610,9 +610,9 @@ void guests_start(struct sim *s)
 		sim_post(s, NULL, KILL_NS, on_kill)->a = 0;
 }
 
-/* Return whether a guest's job has ended as required. A misbehaving agent may have reported its
- * own worker as finished or lost (message WORKER) while the job formed. Such a guest receives no
- * JOB_END. */
+/* Return whether a guest's job has ended as required. A guest with a misbehaving agent need not
+ * receive JOB_END if it has received no JOB message. Its agent may have reported the worker as
+ * finished or lost (message WORKER) while the job formed. */
 static bool has_its_end(const struct guest *g)
 {
 	return g->has_job_msg ? g->has_ended && g->is_released : g->has_ended || g->is_liar;

@@ -1,9 +1,9 @@
 #ifndef BPS_TESTS_SIM_MOVE_H
 #define BPS_TESTS_SIM_MOVE_H
 /* A fault that the simulation injects: some partitions of the running job get a new pgen, although
- * no event requires this. The server of such a partition may change or stay the same. The file also
- * looks up state in the scheduler's core. These functions need a separate file because names of the
- * core clash with those of sim.h. */
+ * no event requires this. The server of such a partition may change or stay the same. Further
+ * functions look up state in the scheduler's core. These functions need a separate file because
+ * names of the core clash with those of sim.h. */
 #include <stdint.h>
 
 struct sched_core;

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Check that the simulator catches every mutant. Run each mutant over the number of seeds that its
-# patch names, as many mutants at a time as there are processors, and print a table. $MOST, if set,
-# limits the number of seeds of each mutant. usage: mutants.sh DIR, the folder of the mutants'
-# programs. Their patches are in the folder of this script.
+# Check that the simulator catches every mutant, and print a table. Each mutant's patch names the
+# number of seeds to run. $MOST, if set, limits this number. The script runs as many mutants at a
+# time as there are processors. usage: mutants.sh DIR. DIR is the folder of the mutants' programs.
+# The mutants' patches are in the folder `mutants` beside this script.
 set -u
 dir=$1
 here=$(cd "$(dirname "$0")" && pwd)

@@ -95,7 +95,8 @@ static void post_down(struct sim *s, struct sim_end *end, uint64_t delay_ns)
 
 	if (!end->port || (!end->is_open && !end->is_connecting))
 		return;
-	/* the end notices the break after the messages that were sent earlier have arrived */
+	/* Messages sent before the break arrive first. Only then does the end notice the
+	 * break. */
 	if (!end->pipe->has_lost && at < end->last_at)
 		at = end->last_at;
 	sim_post(s, end->port->node, at - s->now, on_down)->p = end;
@@ -370,11 +371,12 @@ static void on_read_done(struct sim *s, struct sim_event *e)
 	end->port->leave(end->port->owner);
 }
 
-/* Check the bytes of a read. Bytes of a sum that were offered must not change while the reader is
- * connected (B3), unless the reader has declined them. Eager bytes arrive before the read starts,
- * so for them the rule applies from the offer on. Eager bytes may also arrive after the server has
- * closed the connection and reused the memory. The bytes of a contribution may change when its
- * round has ended elsewhere (B2). The CRC of the contribution must then detect the change. */
+/* Check the bytes that an agent has read. The server must not change the offered bytes of a sum
+ * while the reader is connected (B3), unless the reader has declined them. Eager bytes arrive
+ * before the read starts, so for them the rule applies from the offer on. Eager bytes may also
+ * arrive after the server has closed the connection and reused the memory. Then only the received
+ * bytes are checked. A server's reads are not checked. The bytes of a contribution may change when
+ * its round has ended elsewhere (B2), and the CRC of the contribution must detect the change. */
 static void check_torn(struct sim *s, const struct sim_read *rd)
 {
 	const struct sim_end *far = rd->end->peer;
@@ -483,8 +485,8 @@ static int net_read(struct xport_read *r)
 	return 0;
 }
 
-/* End a loan. Memory is only freed at the end of the history, so a loan needs no owner. When the
- * bytes on loan change, the oracle sees wrong sums. */
+/* End a loan. The simulator frees lent memory only at the end of the history, so a loan needs no
+ * owner. If lent bytes change during the loan, the oracle detects wrong sums. */
 static void loan_end(void *impl)
 {
 	--*(uint64_t *)impl;
@@ -568,7 +570,7 @@ static void on_accept(struct sim *s, struct sim_event *e)
 		.peer_id = m->id,
 		.peer_instance = p->agent_instance,
 		.is_same_host = p->is_near};
-	/* The agent must learn that it is connected before the server's first messages arrive. */
+	/* on_agent_up must run before the server's first messages arrive at the agent. */
 	p->agent.last_at = s->now + sim_net_delay(s);
 	sim_post(s, p->agent.port->node, p->agent.last_at - s->now, on_agent_up)->p = &p->agent;
 	p->server.port->enter(p->server.port->owner);
@@ -642,8 +644,8 @@ static void net_seg_del(struct xport *x, uint16_t segment)
 	((struct sim_port *)x)->segs[segment].bytes = 0;
 }
 
-/* Return when this end last received from its peer. Pings are not simulated, so return the present
- * time for a live peer. */
+/* Return the time at which this end last received anything from its peer. Pings are not simulated,
+ * so the time is the present time for a live peer, else 0. */
 static uint64_t net_heard_ns(const struct xconn *c)
 {
 	const struct sim_end *end = (const struct sim_end *)c;

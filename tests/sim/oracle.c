@@ -443,8 +443,8 @@ void oracle_sched_sends(struct sim *s, const struct sim_member *to, const struct
 		view = msg->plan.view;
 	else if (msg->type == CTL_BEAT)
 		view = msg->beat.view;
-	/* Ignore the misbehaving agent here. The agent is a guest, and may receive JOB_END for a
-	 * job that it asked about. */
+	/* Check JOB_END only at agents of the main job. A misbehaving guest (byzantine.c) may
+	 * receive JOB_END for the main job, because it sends messages about any job. */
 	else if (msg->type == CTL_JOB_END && to->idx < AGENTS_MAX)
 		job_ends(s, &msg->job_end);
 	if (view > s->sched.durable_view)

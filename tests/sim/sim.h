@@ -8,7 +8,7 @@
  *
  *   world.c   events, virtual time, the course of one history, what must hold at its end
  *   faults.c  options that are drawn from the seed, and the faults of the history
- *   move.c    one of the faults, inside the scheduler's core
+ *   move.c    the fault F_MOVE: moves partitions in the scheduler's core
  *   peek.c    look-ups in the agent's core (also peek_sched.c, peek_srv.c)
  *   net.c     the data plane: struct xport_ops over a network of connections
  *   eager.c   eager bytes, which are sent with an offer and without a request
@@ -357,7 +357,7 @@ struct sim_server {
 	struct {
 		uint32_t job, code;
 	} fail;            /* a failed job, reported to the scheduler until the job ends */
-	unsigned n_orders; /* number of operators' orders about this server */
+	unsigned n_orders; /* number of operators' orders to drain or undrain this server */
 	uint64_t leave_ns; /* latest time at which the process ends; 0: the process does not end */
 	bool has_left;
 };
@@ -397,7 +397,8 @@ struct sim_worker {
 };
 struct sim_executor {   /* the executor's state of one tensor */
 	uint64_t round; /* the round in progress, or the last round that is done */
-	/* is_mute: set by a restart until the agent's next process has run the round again */
+	/* is_mute: the executor reports no steps. A restart of the agent sets is_mute. The flag is
+	 * cleared when the agent's next process has run the executor's round again. */
 	bool is_done, is_mute;
 	uint32_t n_parts, part_bytes, n_landed;
 	uint8_t part[PARTS_MAX];
@@ -528,7 +529,7 @@ struct guest_job {
 	bool has_liar;
 };
 struct guest {
-	/* the guest whose process this guest shares; in most histories the guest itself */
+	/* the guest that owns the agent process of this guest; in most histories this guest */
 	struct guest *agent;
 	struct sim_node node;
 	struct sim *s;
@@ -594,8 +595,8 @@ struct oracle {
 	unsigned n_donations;
 	bool has_end;
 	uint32_t end_code;
-	/* For jobs whose members change: the members that were removed (a bit for each), and the
-	 * results of each agent. */
+	/* The fields from `gone` to `taken` are for jobs whose members change. gone: a bit for each
+	 * removed member. taken: the results of each agent. */
 	uint32_t gone;
 	uint32_t agents[AGENTS_MAX]; /* agent id of each member */
 	uint64_t barrier;            /* number of the last barrier that was passed */
@@ -630,7 +631,8 @@ void elastic_job(struct sim *s, const struct ctl_job *job);
 bool elastic_waits(const struct sim *s, uint64_t round);
 /* Return whether the rules allow the job to end with that code. */
 bool elastic_may_end(const struct sim *s, uint32_t code);
-/* Check a delivered round: each partition must be the sum over the contributors that it names. */
+/* Check a delivered round: each partition must be the sum of the inputs of the contributors that
+ * the agent's core has recorded for the partition. */
 void elastic_result(
 	struct sim *s, struct sim_agent *a, unsigned t, uint64_t round, const void *bytes);
 /* Check that the agents that were in the job at its end have the same results. */

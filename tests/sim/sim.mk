@@ -1,5 +1,5 @@
-# The simulator. The cores are compiled again with limits so small that short histories reach every
-# edge.
+# The simulator. The cores are compiled again with very small limits, so that short histories reach
+# all edge cases.
 SIM_DEFS := -DWIRE_INLINE_MAX=256 -DPOOL_MIN_BYTES=512 -DSRV_SLICE_BYTES=512 -DSRV_BLOCK_ELEMS=48
 SIM_CORES := $(call tree,bps-scheduler/model bps-scheduler/core bps-scheduler/placement \
 	bps-server/core bps-agent/core)

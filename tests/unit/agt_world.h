@@ -55,8 +55,8 @@ struct agt_world {
 	int connect_rc, done_status, fail_code;
 	char fail_text[512];
 	bool submits_again;
-	/* For tensors on devices: rounds whose inputs the core requested, and sums that it handed
-	 * back. */
+	/* For tensors on devices. staged_round: last round for which the core requested the inputs.
+	 * n_unstaged: number of sums that the core has handed back. */
 	bool is_device;
 	uint32_t n_in;
 	uint64_t staged_round;
@@ -238,7 +238,7 @@ struct agt_shape {
 	uint32_t n_in;
 };
 
-/* Make a core with its job: the first one, or the next one after a restart. */
+/* Make a core and its job, at the start of the test or after a restart of the agent. */
 static inline void core_make(struct agt_world *w)
 {
 	struct agt_env env = {.ctx = w,
@@ -510,7 +510,8 @@ static inline struct agt_world *make_scene(enum agt_scene scene)
 	submit_all(w, 1);
 	if (scene == SCENE_WAITING)
 		say_key(w, 0, WIRE_AGAIN, 1);
-	/* The result of partition 1 uses the only read, so the result of partition 0 waits. */
+	/* The connection accepts only one read. Partition 1's result uses that read, so partition
+	 * 0's result waits. */
 	if (scene == SCENE_OFFERED)
 		say(w, 0, &m);
 	if (scene >= SCENE_OFFERED)

@@ -1,5 +1,6 @@
-/* The synchronous transport of fake_xport.h: queues of encoded messages, reads that the test ends,
- * and checks that the core keeps to the contract in common/transport/xport.h. One thread. */
+/* The synchronous transport of fake_xport.h. Queues encoded messages, holds reads until the test
+ * ends them, and checks that the core obeys the contract in common/transport/xport.h. One
+ * thread. */
 #include "tests/unit/fake_xport.h"
 
 #include <errno.h>
@@ -12,8 +13,8 @@
 struct fake_sent {
 	TAILQ_ENTRY(fake_sent) link;
 	struct wire_msg m;
-	/* The encoded message. It has no spare room, because the time that bench/probe/sum.c
-	 * measures includes the allocation of this struct. */
+	/* The encoded message. The array has no spare room, because tests/bench/probe/sum.c
+	 * measures a time that includes the allocation of this struct. */
 	uint64_t bytes[];
 };
 

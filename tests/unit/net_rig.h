@@ -85,8 +85,8 @@ void net_rig_close(struct net_rig *r);
 int dial(struct net_node *n, uint16_t port, const uint8_t *key);
 void rig_connect(struct net_rig *r);
 
-/* Run each node once. When no node is ready and all nodes allow it, sleep until until_ns at
- * most. */
+/* Run each node once. If no node has made progress and each node may sleep, wait for an event until
+ * until_ns at most. */
 void turn(struct net_node **n, unsigned n_nodes, uint64_t until_ns);
 /* Run both ends until cond is true. The value is false when cond is not true after ms
  * milliseconds. */

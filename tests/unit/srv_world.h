@@ -20,8 +20,8 @@
 #include "tests/unit/fake_xport.h"
 
 #define MEMBERS_MAX 12
-#define SMALL       4u    /* elements that fit into a message */
-#define LARGE       8192u /* elements that are offered: 32 KiB of f32 */
+#define SMALL       4u    /* elements: few enough to be sent inside a message */
+#define LARGE       8192u /* elements: too many to be sent inside a message; 32 KiB of f32 */
 #define BYTES_MAX   (32u << 10)
 #define PARTS_MAX   20
 #define SEGMENT     (128u << 10)
@@ -363,7 +363,7 @@ static inline bool is_reading(const struct srv_world *w)
 	return false;
 }
 
-/* Let all reads end and the core work until no work is left. */
+/* Complete the reads and run the core, in turn, until no reads and no work are left. */
 static inline void settle(struct srv_world *w)
 {
 	do {

@@ -1,7 +1,7 @@
 #ifndef BPS_TESTS_TCP_PEER_H
 #define BPS_TESTS_TCP_PEER_H
-/* A peer of our own TCP (common/transport/sockets/tcp.h) made of bare sockets, so that a test can
- * send any bytes. A struct net_rig has the other end. */
+/* A peer of the transport over TCP sockets (common/transport/sockets/tcp.h). The peer is made of
+ * bare sockets, so that a test can send any bytes. A struct net_rig has the other end. */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>

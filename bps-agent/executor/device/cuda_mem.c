@@ -94,7 +94,8 @@ static int create(struct cuda_mem *m, uint64_t bytes)
 }
 
 /* Zero the memory, because it may have belonged to another process. No other work uses the default
- * stream. So the wait for this stream takes no longer than the allocation of the memory. */
+ * stream, so cuStreamSynchronize waits only for this memset. The wait takes no longer than the
+ * allocation of the memory. */
 static int zero(struct cuda_mem *m)
 {
 	struct device *dev = m->base.dev;

@@ -47,7 +47,7 @@ int cuda_share(struct device_mem *mem, struct device_desc *ret_desc, int *fds, i
 		return cuda_refuse(dev, DEVICE_UNSUP,
 			"only memory that this process has allocated can be shared");
 	if (max < 1)
-		return cuda_refuse(dev, DEVICE_ARG, "no room for the file descriptor of memory");
+		return cuda_refuse(dev, DEVICE_ARG, "no room to return the memory's descriptor");
 	rc = cuda_enter(dev, mem->gpu);
 	if (rc)
 		return rc;

@@ -25,8 +25,8 @@ int device_desc_check(const struct device_desc *d, unsigned n_fds, struct err_te
 			DEVICE_DESC_VERSION);
 	if (d->n_fds != n_fds)
 		return err_set(err, DEVICE_ARG,
-			"%u file descriptors arrived with a description of device memory that "
-			"names %u",
+			"received %u file descriptors, but the description of device memory "
+			"requires %u",
 			n_fds, d->n_fds);
 	switch (d->kind) {
 	case DEVICE_DESC_FD:
@@ -38,7 +38,7 @@ int device_desc_check(const struct device_desc *d, unsigned n_fds, struct err_te
 	case DEVICE_DESC_IPC:
 		if (n_fds)
 			return err_set(err, DEVICE_ARG,
-				"file descriptors arrived with a legacy handle, which has none");
+				"a legacy handle has no file descriptors, but some arrived");
 		handles = 1;
 		break;
 	default:

@@ -107,7 +107,7 @@ struct device_desc {
 	uint16_t kind; /* enum device_desc_kind */
 	uint32_t n_fds;
 	uint8_t uuid[DEVICE_UUID_BYTES]; /* GPU that holds the memory */
-	uint64_t bytes;                  /* number of usable bytes from the field `offset` on */
+	uint64_t bytes;                  /* number of usable bytes; the first is at `offset` */
 	/* bytes of memory per descriptor; for DEVICE_DESC_IPC: bytes of the whole allocation */
 	uint64_t chunk_bytes;
 	uint64_t offset; /* offset of the first usable byte in the mapped memory */

@@ -164,7 +164,7 @@ static int host_share(struct device_mem *mem, struct device_desc *ret, int *fds,
 			"only memory that this process has allocated can be shared");
 	if (max < 1)
 		return err_set(
-			&mem->dev->why, DEVICE_ARG, "no room for the file descriptor of memory");
+			&mem->dev->why, DEVICE_ARG, "no room to return the memory's descriptor");
 	fds[0] = fcntl(m->fd, F_DUPFD_CLOEXEC, 0);
 	if (fds[0] < 0)
 		return fail(

@@ -68,6 +68,6 @@ bool route_has_cliques(const struct route *s);
  * also has the remainder. */
 void route_piece(
 	uint64_t chunk_bytes, unsigned n, unsigned i, uint64_t *ret_first, uint64_t *ret_bytes);
-/* Return the size in bytes of the equal blocks of route_piece, which is a multiple of 256. */
+/* Return the size of the equal blocks of route_piece, a multiple of 256 bytes. */
 uint64_t route_block(uint64_t chunk_bytes, unsigned n);
 #endif

@@ -394,8 +394,8 @@ static int check_wanted(
 			name);
 	if (s == STRATEGY_CE && !f->can_reach)
 		return err_set(err, -EOPNOTSUPP,
-			"the GPUs cannot copy to each other, as gpu-strategy ce requires: use "
-			"copy");
+			"the GPUs cannot copy to each other, but gpu-strategy ce needs such "
+			"copies: use copy");
 	return 0;
 }
 

@@ -89,7 +89,7 @@ static bool is_host_bridge(const char *s)
 
 /* ---- attributes ---- */
 
-/* Read a small file that has one line of printable characters. Errors: -errno; -EBADMSG the file
+/* Read a small file that has one line of printable characters. Errors: -errno; -EBADMSG: the file
  * has other content. */
 static int read_line(int dir, const char *path, char ret[ATTR_BYTES])
 {

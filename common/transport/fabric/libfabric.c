@@ -14,8 +14,9 @@
 
 #define LIBRARY "libfabric.so.1"
 
-/* The functions of libfabric that this program calls. libfabric's other functions are inline
- * functions in its headers, which call through tables in its objects. */
+/* The functions of libfabric that are looked up by name. Other functions of libfabric need no
+ * look-up: libfabric's headers define them inline, and they call function pointers in libfabric's
+ * objects. */
 static struct {
 	void *handle;
 	uint32_t (*version)(void);

@@ -69,7 +69,8 @@ struct shm_config {
  * the socket and sets the element to -1. shm_unlisten closes the sockets that were not taken.
  * Errors: -errno; err gets the text. */
 int shm_listen(const struct shm_config *cfg, unsigned thread, struct err_text *err);
-/* Close and unlink the listening sockets of the first n threads that no xport has taken. */
+/* Close and unlink the listening sockets of data threads 0 to n - 1. Sockets that an xport has
+ * taken stay open. */
 void shm_unlisten(const struct shm_config *cfg, unsigned n);
 
 /* Make the xport of data thread `thread`; cfg is copied. Thread: any, before the data thread starts

@@ -407,8 +407,8 @@ static void drain_notes(struct shm_conn *c)
 
 void shm_conn_socket(struct shm_conn *c, uint32_t events)
 {
-	/* Check first whether the peer has closed the socket. Reading would not find the end of the
-	 * stream behind messages with memfds, because these messages may never be read. */
+	/* Check for a closed socket by the epoll events, not only by recv. A message with a memfd
+	 * may stay in the socket without end. recv would then never reach the end of the stream. */
 	if (c->base.state == CONN_UP && events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR))
 		peer_conn_doom(&c->base, "closed by the peer");
 	else if (c->base.state == CONN_UP)

@@ -251,8 +251,8 @@ void shm_maps_drop(struct shm_conn *c)
 		withdraw(c, (uint16_t)i);
 }
 
-/* Receive the memfd for the segment of message m from the socket, and skip wake-ups before it.
- * Returns -1 when the memfd is missing. */
+/* Receive the memfd for the segment of message m from the socket. Discard wake-ups that arrive
+ * before the memfd. Returns -1 when the memfd is missing. */
 static int recv_memfd(struct shm_conn *c, const struct wire_msg *m)
 {
 	struct shm_note note;

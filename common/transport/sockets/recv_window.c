@@ -36,11 +36,12 @@
  * (sample - average) / PAUSE_SHARE. */
 #define PAUSE_SHARE 8
 
-/* Window by number of connections. All windows together have up to 3.5 MiB, or more if
- * RECV_WINDOW_MIN times the number of connections is more. A sender's kernel fills a window with
- * segments of 64 KiB (TSO), and waits until there is room for a whole segment. A window of 384 KiB
- * holds five segments and the bytes that wait to be read. A window of 224 KiB holds three segments,
- * a window of 96 KiB one segment. 192 KiB would sometimes hold three segments and sometimes two. */
+/* Window by number of connections. The windows of up to 32 connections add up to 3.5 MiB at most.
+ * With more connections, each window is RECV_WINDOW_MIN, and the windows may add up to more. A
+ * sender's kernel fills a window with segments of 64 KiB (TSO), and waits until there is room for a
+ * whole segment. A window of 384 KiB holds five segments and the bytes that wait to be read. A
+ * window of 224 KiB holds three segments, a window of 96 KiB one segment. 192 KiB would sometimes
+ * hold three segments and sometimes two. */
 static const struct {
 	unsigned n_conns;
 	int bytes;
@@ -167,9 +168,9 @@ bool recv_rtt_measured(struct recv_rtt *r, uint32_t us, uint64_t now_ns)
 	uint64_t half_ns = (us > FAST_US ? us : FAST_US) * UINT64_C(500);
 
 	r->us = us;
-	/* pause_us is the part of the average that may be due to pauses. If this part were half of
-	 * the average, the kernel would have taken a sample at least every half_ns. Each sample
-	 * reduces pause_us by an eighth. */
+	/* Estimate how many samples the kernel has taken since decayed_ns. Each sample reduces
+	 * pause_us by an eighth. If pauses cause half of the average, the kernel takes a sample at
+	 * least every half_ns. */
 	for (; r->pause_us && now_ns - r->decayed_ns >= half_ns; r->decayed_ns += half_ns)
 		r->pause_us -= (r->pause_us + PAUSE_SHARE - 1) / PAUSE_SHARE;
 	if (!r->pause_us)

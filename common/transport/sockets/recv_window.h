@@ -29,7 +29,8 @@
 
 struct recv_window {
 	int bytes; /* size of the window: limit of the bytes in flight; 0: the kernel chooses */
-	/* Window for the current number of connections, in bytes; used unless the kernel chooses */
+	/* Size of the window that fits the current number of connections, in bytes. This size is
+	 * used unless the kernel chooses the size. */
 	int share;
 	/* Whether sends are paced. When is_paced becomes true, pacing is turned on for all open
 	 * sockets. While is_paced is true, pacing is also turned on for new sockets. */
@@ -56,9 +57,9 @@ struct recv_rtt {
 void recv_window_init(struct recv_window *w);
 /* Set the number of connections. Returns whether w->bytes has changed. */
 bool recv_window_shared(struct recv_window *w, unsigned n_conns);
-/* Add a sample of one connection that recv_rtt_measured accepted. rtt_us: the kernel's average time
- * in which the bytes of one window arrive, in microseconds. Returns whether w->bytes, w->is_paced
- * or w->is_quick has changed. */
+/* Add a sample that recv_rtt_measured accepted. The sample measures one connection. rtt_us: the
+ * kernel's average time in which the bytes of one window arrive, in microseconds. Returns whether
+ * w->bytes, w->is_paced or w->is_quick has changed. */
 bool recv_window_measured(struct recv_window *w, uint32_t rtt_us);
 /* Add a sample that recv_rtt_measured rejected because much of it may be pauses. most_us: the
  * sample, an upper bound of the true time, in microseconds. On a busy machine all samples are of

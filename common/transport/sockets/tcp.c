@@ -25,8 +25,9 @@ static void note_event(struct tcp_xport *x, const struct epoll_event *ev)
 	struct tcp_conn *c = x->conns[ev->data.u64 >> 8];
 	struct tcp_lane *l;
 
-	/* c is NULL if the connection went down after this event. No new connection takes the slot
-	 * before note_events has recorded all events */
+	/* c is NULL if the connection went down after this event. The event cannot belong to a
+	 * later connection in the slot: note_events records all events before it accepts new
+	 * connections */
 	if (!c)
 		return;
 	l = &c->lanes[ev->data.u64 & 0xff];
@@ -75,8 +76,8 @@ static void receive(struct tcp_conn *c)
 		tcp_take_messages(c);
 	if (c->is_held && c->lanes[LANE_BULK].is_ended && !c->lanes[LANE_MESSAGES].can_recv &&
 		c->base.state == CONN_UP)
-		/* The peer has closed the connection, so the message that offers the waiting bytes
-		 * can no longer arrive */
+		/* Eager bytes wait on LANE_BULK for the message that offers them. The peer has
+		 * closed the connection, so this message can no longer arrive */
 		tcp_lost(c, 0);
 	if (c->lanes[LANE_BULK].can_recv && !c->is_held && c->base.state == CONN_UP)
 		tcp_take_bulk(c);

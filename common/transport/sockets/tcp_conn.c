@@ -163,7 +163,8 @@ int tcp_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thre
 	c = conn_new(x, CONN_CONNECTING);
 	if (!c) {
 		log_rated(LOG_WARN,
-			"data thread %u has no room for a connection to %s: it has %u connections",
+			"data thread %u cannot connect to %s: this host is out of memory, or the "
+			"thread has the largest number of connections: it has %u",
 			x->base.thread, addr, x->base.n_conns);
 		return -EMFILE;
 	}
@@ -369,7 +370,7 @@ void tcp_down(struct tcp_conn *c, const char *why)
 	struct tcp_xport *x = tcp_of(c);
 
 	if (c->base.state == CONN_GONE)
-		return; /* an earlier tcp_down ran a callback, and the callback closes c again */
+		return; /* a callback of an earlier tcp_down for c closes c again */
 	if (c->is_busy)
 		TAILQ_REMOVE(&x->busy, c, link);
 	c->is_busy = false;

@@ -251,7 +251,8 @@ void tcp_lost(struct tcp_conn *c, int err);
 /* Take the connection down at once: close the sockets, then run read_done of all its reads, then
  * the down callback. */
 void tcp_down(struct tcp_conn *c, const char *why);
-/* Send the due pings. Mark connections as failed whose handshake or answer to a ping is overdue. */
+/* Send the due pings. Mark a connection as failed if its handshake or its answer to a ping is
+ * overdue. */
 void tcp_tick(struct tcp_xport *x);
 /* Free the memory of connections that went down since the last poll. */
 void tcp_free_gone(struct tcp_xport *x);
@@ -263,7 +264,7 @@ int tcp_send_eager(struct xconn *c, const struct wire_msg *m, bool is_patient);
 /* Append a message to the send buffer. reserve: bytes of the buffer that must stay free. Returns 0,
  * or -EAGAIN. */
 int tcp_put(struct tcp_conn *c, const struct wire_msg *m, size_t reserve);
-/* Append a request to read to the send buffer. Returns 0, or -EAGAIN. */
+/* Append a read request (FRAME_READ) to the send buffer. Returns 0, or -EAGAIN. */
 int tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t len);
 /* Send the frames in the send buffer, until the socket is full. */
 void tcp_flush(struct tcp_conn *c);

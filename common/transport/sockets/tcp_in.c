@@ -18,7 +18,7 @@
 
 /* Largest number of bytes that one call receives. The limit gives other connections their turn.
  * Received bytes are also still in the cache when their crc is computed.
- * docs/explanation/performance.md, point 10, compares this limit with half of it. */
+ * docs/explanation/performance.md, point 10, compares limits of 512 KiB and 256 KiB. */
 #define RECV_SLICE (UINT32_C(512) << 10)
 /* The kernel wakes this thread when all expected bytes, or LOWAT_MAX of them, have arrived. If the
  * window is fixed, a quarter of the window replaces LOWAT_MAX. LOWAT_MAX is a compromise: each
@@ -179,7 +179,8 @@ void tcp_announced(struct tcp_conn *c, const struct tcp_frame *f)
 		*eager_at(c, c->n_eager++) = e;
 }
 
-/* Call this before the owner receives the message, because the owner may start the read at once. */
+/* Call this function before the owner receives message m. The owner may at once start a read that
+ * takes the announced bytes. */
 void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m)
 {
 	for (unsigned i = 0; i < c->n_eager; i++) {

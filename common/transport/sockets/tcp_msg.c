@@ -50,9 +50,9 @@ int tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t
 		.len = htole32(len),
 		.offset = htole64(offset)};
 
-	/* TCP_READS_RESERVE keeps room for these requests. So the buffer is full only if the peer
-	 * breaks the protocol: the peer answers requests that this side has queued but not sent
-	 * yet. */
+	/* TCP_READS_RESERVE keeps room for all requests that this side may have unanswered. So the
+	 * buffer is full only if the peer breaks the protocol. Such a peer has answered requests
+	 * that are still in the buffer, so this side queues further requests. */
 	if (!has_room(c, sizeof(f)))
 		return -EAGAIN;
 	memcpy(c->tx + c->tx_tail, &f, sizeof(f));

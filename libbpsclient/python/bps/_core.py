@@ -204,7 +204,7 @@ class Runtime:
         self._n_agreements = 0
         self._epoch, self._next_epoch, self._history = 0, 0, 0
         self._sets = 0
-        self.groups: dict[str, dict[Any, Any]] = {}  # Groups of bps._arrays by name
+        self.groups: dict[str, dict[Any, Any]] = {}  # bps._arrays.Group objects by name and key
         # Objects whose reopen() is called after resume() or reopen() of the job.
         self.reopened: weakref.WeakSet[Any] = weakref.WeakSet()
         self.members: list[int] = []  # ranks that took part in the last State.sync()
@@ -384,8 +384,9 @@ class Runtime:
         The result depends only on the calls so far, which are the same at all workers.
 
         Returns:
-            Slot: or None if this size is used for the first time, is small, or would exceed
-                OWN_SLOTS_BYTES. The caller then uses pieces.
+            Slot: the slot. None if this size is used for the first time, if it is below
+                OWN_SLOT_BYTES, or if all own slots together would exceed OWN_SLOTS_BYTES. The
+                caller then uses pieces.
         """
         n_bytes = n_elems * int(DTYPES[dtype][1][1:])
         key = (dtype, op, n_elems)

@@ -362,7 +362,7 @@ class Job:
         self._pid = os.getpid()
         self._is_suspended = False
         self._tensors: weakref.WeakSet[Tensor] = weakref.WeakSet()
-        # Objects whose stop(is_abort) is called before close() and abort().
+        # close() and abort() call stop(is_abort) of these objects before they leave the job.
         self.leaving: weakref.WeakSet[Any] = weakref.WeakSet()
         self._copied: dict[int, np.ndarray | None] = {}  # dst of push_pull_copy, by tensor handle
 
@@ -547,8 +547,8 @@ class Job:
 
     @property
     def root(self) -> int:
-        """The lowest rank of the remaining workers that were already in the job when its most
-        recent new workers joined."""
+        """The lowest rank among the old workers: those that joined before the last barrier with
+        new workers and are still in the job."""
         return lib.bps_root(self.handle)
 
     def broadcast(

@@ -1,6 +1,6 @@
-"""Process sets: some of the job's workers, which run collectives of their own.
+"""Process sets: groups of the job's workers that run collectives of their own.
 
-A set of all workers shares the process's job. Any other set is a job of its own.
+A set of all workers uses the process's job. Any other set is a job of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class ProcessSet:
     def __init__(self, ranks: Iterable[int]) -> None:
         self.ranks = sorted(ranks)
         if not self.ranks or len(set(self.ranks)) < len(self.ranks):
-            raise ValueError(f"a process set needs one or more ranks, each once, not {self.ranks}")
+            raise ValueError(
+                f"a process set needs at least one rank and no rank twice, not {self.ranks}"
+            )
 
     def __repr__(self) -> str:
         return f"ProcessSet({self.ranks})"

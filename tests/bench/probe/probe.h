@@ -33,7 +33,7 @@ void probe_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2), noret
  * pieces of `part` bytes behind a header. Buffers are as large as those of our own programs. */
 void probe_raw(unsigned n, unsigned k, size_t bytes, size_t part, double seconds);
 void probe_crc(size_t bytes, size_t part, double seconds);
-/* Measure the CPU seconds per second that n processes get together, when each process only reads
+/* Measure the total number of CPU seconds per second that n processes get. Each process only reads
  * the clock in a loop. */
 void probe_cores(unsigned n, double seconds);
 void probe_sum(size_t bytes, size_t part, unsigned members, double seconds);

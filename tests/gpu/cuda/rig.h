@@ -1,7 +1,7 @@
 #ifndef BPS_TESTS_GPU_CUDA_RIG_H
 #define BPS_TESTS_GPU_CUDA_RIG_H
-/* The start of most tests of the CUDA back-end: a device with a queue and memory on GPU 0, and
- * pinned host memory. All waits have a deadline, at which the test fails. */
+/* The common set-up of most tests of the CUDA back-end: a device with a queue and memory on GPU 0,
+ * and pinned host memory. All waits have a deadline, at which the test fails. */
 #include <stdint.h>
 
 #include "bps-agent/executor/device/cuda.h"

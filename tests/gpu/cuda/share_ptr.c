@@ -70,7 +70,7 @@ static int share_legacy(
 	return 0;
 }
 
-/* Add a descriptor of the mapping that a->map names. One step of the walk over mappings. */
+/* Return a new file descriptor for the memory of the mapping that starts at a->map, or an error. */
 static int share_mapping(struct device *dev, const struct about *a)
 {
 	CUmemGenericAllocationHandle handle = 0;

@@ -321,8 +321,8 @@ static void assert_all_lost(struct cuda_rig *r)
 	assert_int_equal(ops->clique_open(r->dev, id, 2, gpus, gpus, 2, &c), DEVICE_LOST);
 }
 
-/* Run the test in another process, since the lost state belongs to the process, as with a real
- * GPU. */
+/* Run lose_main in another process. The fault makes the device lost for the whole process, as with
+ * a real GPU. */
 static void lose(const char *fault)
 {
 	struct two lost = two_start(fault);

@@ -138,8 +138,8 @@ static int importer(int gpu)
 	return 0;
 }
 
-/* Share memory at addr with a child, by n_fds descriptors or a handle. The parent fills the
- * memory. */
+/* Fill the memory at addr, and share it with a child that has the given role. m describes the
+ * memory, with m->n_fds descriptors or, if n_fds is 0, with a handle. */
 static void share_with_importer(const char *role, struct two_message *m, uint64_t addr)
 {
 	struct two child = two_start(role);

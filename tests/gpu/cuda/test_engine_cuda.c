@@ -28,8 +28,8 @@
 
 static const struct device_ops *const ops = &device_cuda;
 
-/* A machine's engine. The test acts as the agent: it adds the groups' sums, as if there were ten
- * such machines. */
+/* The engine of one machine. The test acts as the machine's agent. The test adds the groups' sums
+ * and multiplies the total by ten, as if ten such machines took part. */
 struct stage {
 	struct device *dev;
 	struct engine *e;

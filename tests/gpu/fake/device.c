@@ -48,8 +48,8 @@ FAKE_EXPORT CUresult CUDAAPI cuDeviceGetUuid(CUuuid *ret, CUdevice dev)
 	return fake_leave(CUDA_SUCCESS);
 }
 
-/* Store word i of the list in an environment variable in ret. Return false if the list has no
- * word i. */
+/* The environment variable holds a list of words, separated by commas. Store word i in ret. Return
+ * false if the variable is not set or the list has no word i. */
 static bool listed(const char *variable, int i, char *ret, size_t room)
 {
 	const char *s = getenv(variable);

@@ -122,7 +122,8 @@ struct fake {
 	unsigned live_communicators;
 	uint64_t last_id;
 	int sticky;
-	/* number of replacements of the faults; the fault FAKE_HANG ends when epoch changes */
+	/* epoch counts how often the faults were replaced. Calls and work that hang because of
+	 * FAKE_HANG continue when epoch changes. */
 	unsigned epoch;
 	int trace_fd; /* 0: none */
 	unsigned delay_us;
@@ -154,9 +155,9 @@ bool fake_is_sticky(int code);
 struct fake_ctx *fake_current(void);
 int fake_dev(CUdevice dev);
 
-/* Functions of memory.c; call them with the lock held. Return the area of [addr, addr + bytes),
- * which GPU dev is about to use. It is a misuse if the range is not mapped, or if dev has no
- * access. */
+/* The functions from here to fake_memfd_dev are in memory.c. Call them with the lock held. */
+/* Return the area that contains [addr, addr + bytes), a range that GPU dev is about to use. It is a
+ * misuse if the range is not mapped, or if dev has no access. */
 struct fake_area *fake_device(CUdeviceptr addr, size_t bytes, int dev);
 /* Return the area that contains addr, or NULL. */
 struct fake_area *fake_find(CUdeviceptr addr);

@@ -1,5 +1,5 @@
-/* cuMemAlloc of the fake driver, its handles for other processes, and the attributes of
- * addresses. */
+/* Functions of the fake driver that allocate memory with cuMemAlloc, share such memory with other
+ * processes by IPC handles, and return the attributes of addresses. */
 #include "tests/gpu/fake/fake.h"
 
 #include <fcntl.h>

@@ -340,8 +340,8 @@ static void check_life(ncclComm_t comm)
 		fakecuda_nccl_misuse("a communicator is used after its end");
 }
 
-/* Queue launched calls to their streams, at the poll that reports the launch. Call with the lock
- * held. */
+/* Queue the work of the launched calls to their streams. Runs in the call of
+ * ncclCommGetAsyncError that reports success for the launch. Call with the lock held. */
 static void start_launched(ncclComm_t comm)
 {
 	struct nccl_call *call;

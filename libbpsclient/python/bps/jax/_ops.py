@@ -67,10 +67,11 @@ def call(
     compiled code runs.
 
     Args:
-        function (callable): its arguments are a list of NumPy arrays, one for each leaf, and a list
-            of flat arrays for its results, or None. The function returns the results.
-        leaves: arguments of the function.
-        results: shapes and types of its results.
+        function (callable): function of two arguments that returns the results. The first argument
+            is a list of NumPy arrays, one for each leaf. The second argument is a list of flat
+            arrays into which the function may write the results; outside of jit it is None.
+        leaves: arrays for the first argument of the function.
+        results: shapes and types of the results of the function.
     """
     if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         return [jnp.asarray(r) for r in function([np.asarray(leaf) for leaf in leaves], None)]

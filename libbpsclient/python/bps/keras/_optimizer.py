@@ -177,7 +177,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     if backward_passes_per_step > 1:
         if optimizer.built:
             raise ValueError(
-                "backward_passes_per_step: the optimizer has been used already: pass a new one"
+                "backward_passes_per_step > 1 needs a new optimizer, but this one has been used"
             )
         optimizer.gradient_accumulation_steps = backward_passes_per_step
         if not average_aggregated_gradients:

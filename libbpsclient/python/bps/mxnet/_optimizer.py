@@ -95,7 +95,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         reduce_gradients(grads, name, self._op, self._factor, self._wire, self._process_set)
 
     def _each(self, update: Any, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Update all weights. Each call passes as many weights as the wrapped optimizer accepts."""
+        """Update all weights. Each call of `update` gets as many weights as the wrapped optimizer
+        accepts."""
         if not isinstance(index, (list, tuple)):
             update(index, weight, grad, state)
             return

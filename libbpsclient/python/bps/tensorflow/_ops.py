@@ -210,8 +210,8 @@ def allreduce(
     """Reduce a tensor over all workers and return the result; differentiable.
 
     Args:
-        tensor (Tensor or IndexedSlices): a tensor of any shape, which is the same at all workers.
-            The rows of IndexedSlices are gathered.
+        tensor (Tensor or IndexedSlices): a tensor of any shape. The shape is the same at all
+            workers. The rows of IndexedSlices are gathered.
         average (bool, optional): older form of `op`: True is Average, False is Sum.
         device_dense, device_sparse (str): ignored; kept for scripts of BytePS and Horovod.
         compression (Compressor): type in which the tensors are sent.

@@ -1,4 +1,4 @@
-"""Training that continues while machines leave and join the job, with the names that Horovod uses.
+"""Training that continues while machines leave and join the job. The names are those of Horovod.
 
 See :mod:`bps.torch.elastic` for how to start the workers.
 

@@ -131,11 +131,12 @@ class Collectives:
         self._timeout = timeout.total_seconds()
 
     def keep(self, work: GroupWork) -> None:
-        """Do nothing when an operation begins. A subclass overrides this method."""
+        """Do nothing. A new operation calls this method. A subclass overrides this method to keep
+        a reference to the operation."""
 
     def release(self, work: GroupWork) -> None:
-        """Do nothing after a caller has waited for an operation. A subclass overrides this
-        method."""
+        """Do nothing. An operation calls this method after a wait for its results. A subclass
+        overrides this method to drop its reference to the operation."""
 
     # ---- one operation ----
 

@@ -39,8 +39,8 @@ else:  # older PyTorch has no base class for back-ends in Python: derive from th
             self._kept: dict[int, GroupWork] = {}
 
         def keep(self, work: GroupWork) -> None:
-            """Keep the Python object of an operation alive, because callers in C++ hold no
-            reference to it before PyTorch 2.7. Drop the oldest operation if there are more than
+            """Keep the Python object of an operation alive. Before PyTorch 2.7, callers in C++
+            hold no reference to this object. Drop the oldest operation if there are more than
             KEPT_WORKS, which happens when callers never wait."""
             self._kept[id(work)] = work
             if len(self._kept) > KEPT_WORKS:

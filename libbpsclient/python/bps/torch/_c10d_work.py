@@ -158,8 +158,8 @@ class GroupWork(Work):
         """Return a future of the output tensors.
 
         If the operation fails, the future raises a RuntimeError with the text of the error. PyTorch
-        creates this exception, so it has no further attributes. :meth:`wait` then raises the
-        DistBackendError, which has them.
+        creates this exception, so it lacks the attributes code, rank, host and tensor. :meth:`wait`
+        then raises a DistBackendError, which has these attributes.
         """
         with self._lock:
             is_first = self._future is None

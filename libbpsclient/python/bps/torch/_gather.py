@@ -2,9 +2,9 @@
 
 A gather has two sums. In the first one, each worker describes its tensor. The second one moves the
 rows, and its size follows from the descriptions. So the second sum is submitted later, when the
-first one is complete. The second sum must not use the slots of the job's runtime, because their
-order is that of the program. A :class:`Line` has slots of its own, and submits the second sums in
-the order of the first ones.
+first one is complete. The second sum must not use the slots of the job's runtime, because workers
+take those slots in the order of the program's calls. A :class:`Line` has slots of its own, and
+submits the second sums in the order of the first ones.
 
 The thread that waits for a gather submits the second sum. For an asynchronous gather, a thread of
 the line does so, because a worker may wait long after the others. The first such gather starts this
@@ -53,7 +53,7 @@ def _sum_bytes(
     n_bytes: int,
     agreement: Operation | None,
 ) -> list[Operation]:
-    """Submit a sum of bytes that needs all workers, see :func:`sum_parts`."""
+    """Submit bytes for a sum that must contain all workers' values, see :func:`sum_parts`."""
     options = {"needed": range(rt.job.size), **MOVE}
     return sum_parts(rt, torch.uint8, SUM, given, taken, n_bytes, agreement, **options)
 
@@ -228,7 +228,7 @@ class Line:
                 self._thread.start()
 
     def advance(self, timeout: float | None = None) -> None:
-        """Wait until the first gather of the line is described, and submit its second sum.
+        """Wait for the first sum of the line's first gather, then submit this gather's second sum.
 
         Args:
             timeout (float, optional): seconds; None: the job's time-out.

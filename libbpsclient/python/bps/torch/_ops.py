@@ -290,7 +290,8 @@ def broadcast_async_(
     flat = flatten(tensor.detach().cpu().contiguous())
     values = [(0, as_bytes(flat))]
     n_bytes = flat.numel() * flat.element_size()
-    # Other types, such as complex numbers, are compared as bytes.
+    # rt.agree() compares the type and the number of elements between the workers. A type that is
+    # not in NAMES, such as complex numbers, is passed as bytes.
     kind = (NAMES[tensor.dtype], flat.numel()) if tensor.dtype in NAMES else ("u8", n_bytes)
     given, taken = (values, []) if rt.job.rank == root else ([], values)
     with rt.submission():
@@ -400,7 +401,8 @@ def _own_rows(gather: Gather, me: int) -> tuple[torch.Tensor, torch.Tensor]:
     worker has sent.
 
     Args:
-        gather (Gather): the rows of all workers, and their numbers of rows for each worker.
+        gather (Gather): the rows of all workers. Its `numbers` state, for each sender, how many of
+            its rows each worker receives.
         me (int): rank of this worker.
     """
     rows, parts, at = gather.wait(), [], 0

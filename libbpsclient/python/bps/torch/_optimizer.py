@@ -221,7 +221,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     if isinstance(getattr(optimizer, "_bps_reducer", None), Reducer):
         raise ValueError("the optimizer is a DistributedOptimizer already")
     if compression.compress.__func__ is not Compressor.compress.__func__:
-        raise ValueError("compression overrides compress(): set its attribute wire instead")
+        raise ValueError("compression must not override compress(): set its attribute wire instead")
     named = _name_parameters(optimizer, named_parameters)
     base = type(optimizer)
     hidden = ("__dict__", "__weakref__", "__doc__")

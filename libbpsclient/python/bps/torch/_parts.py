@@ -1,4 +1,4 @@
-"""Reductions, over all workers, of memory that is made up of parts of tensors.
+"""Reduce memory that consists of parts of tensors, over all workers.
 
 Collectives that move values are implemented as sums of such memory. Each worker fills its own parts
 of the memory with values, and all other parts with zeros.

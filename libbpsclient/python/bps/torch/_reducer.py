@@ -250,8 +250,8 @@ class Reducer:
                 self._fill(place)
         elif place.n_passes > self.passes:
             raise AssertionError(
-                f"parameter '{place.name}' got a gradient more than "
-                f"backward_passes_per_step={self.passes} times "
+                f"parameter '{place.name}' got more gradients than "
+                f"backward_passes_per_step={self.passes} allows "
                 "before step() or synchronize(): increase backward_passes_per_step to "
                 "accumulate gradients"
             )

@@ -73,7 +73,7 @@ static void connection_with_a_large_share_waits_for_a_small_one(void **state)
 	(void)state;
 	submit_tensors(w);
 	assert_int_equal(w->conn[1]->n_sent, 0);
-	/* two partitions are 64 KiB, and at 64 KiB a third partition may be sent, too */
+	/* A lead of two partitions is 64 KiB. At this lead a third partition may still be sent. */
 	assert_int_equal(w->conn[0]->n_sent, LEAD);
 	fake_grant(w->conn[1], TO_1);
 	work(w);
@@ -272,8 +272,8 @@ static void connection_within_a_host_neither_waits_nor_holds_others(void **state
 	world_free(w);
 }
 
-/* All partitions move to server `to`. With to = 0, partitions leave server 1, whose connection is
- * held. */
+/* All partitions move to server `to`. Before the move, connection 1 waits for connection 0, which
+ * has no credit. */
 static void shares_change_when_partitions_move(void **state)
 {
 	(void)state;

@@ -112,7 +112,8 @@ static void next_contribution_does_not_wait_for_an_unacknowledged_have(void **st
 	expect_msg(w, 1, WIRE_HAVE, 1);
 	submit_all(w, 2);
 	expect_msg(w, 1, WIRE_CONTRIB, 2);
-	/* the contribution already stated that the agent has the sum of round 1 */
+	/* The contribution also reports that the agent has the sum of round 1. So the agent does
+	 * not send HAVE again. */
 	say_result(w, 1, 2);
 	expect_delivered(w, 2, 2);
 	tick(w, 100 * RETRY_MS);

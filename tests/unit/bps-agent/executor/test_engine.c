@@ -370,8 +370,8 @@ static void a_stream_that_is_late_is_named_once(void **state)
 	unmake(&r);
 }
 
-/* Check with which of two tensors of 64 MiB the engine continues. next: the expected tensor, whose
- * second 32 MiB are staged. */
+/* Submit two tensors of 64 MiB. Check which tensor the engine stages after the first 32 MiB of the
+ * first tensor. of_other: priority of the second tensor. next: the tensor that must follow. */
 static void check_next(uint32_t first, uint16_t priority, uint16_t of_other, uint32_t next)
 {
 	struct engine_rig r;
@@ -415,7 +415,7 @@ static void a_partition_is_pushed_while_others_are_copied(void **state)
 	submit(&r, 0, 1, 0);
 	poll_engine(&r);
 	fake_device_step(r.dev, 0); /* run the first copy */
-	fake_device_step(r.dev, 0); /* run the write of the copy's counter */
+	fake_device_step(r.dev, 0); /* write the counter that reports the copy */
 	poll_engine(&r);
 	assert_int_equal(r.n_staged, 1);
 	land(&r, 0, 0, 1);

@@ -230,8 +230,8 @@ static void requests_that_never_pause_are_refused_in_the_end(void **state)
 	}
 	assert_int_equal(quota_request(w->alice, &pace, now, &w->err), BPS_EQUOTA);
 	assert_string_equal(w->err.s,
-		"user alice (uid 1000) sends more than 10 requests a second "
-		"on node1, 41 in a row without a pause; see bps-agent's --user-requests");
+		"user alice (uid 1000) sends more than 10 requests a second on node1: 41 requests "
+		"in a row exceeded this limit; send fewer, or raise bps-agent's --user-requests");
 	/* requests of another connection of the user are counted separately */
 	assert_true(quota_request(w->alice, &fresh, now, &w->err) > 0);
 }

@@ -139,7 +139,8 @@ static void chaos_pass(struct chaos *h)
 	uint32_t i = draw(h, MEMBERS), conn = h->conn[i];
 	uint64_t ms = draw(h, 4) ? 200 : 4000;
 
-	/* this member is silent, and so are all members after it in the list */
+	/* The list of connections ends at its first 0. So this member and all members after it in
+	 * the list are silent. */
 	if (draw(h, 4) == 0)
 		h->conn[i] = 0;
 	pass(&h->w, ms, h->conn);

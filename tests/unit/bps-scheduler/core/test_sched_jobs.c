@@ -200,10 +200,10 @@ static void worker_of_the_same_user_without_the_right_token_is_refused(void **st
 	agents_a_and_b(&w);
 	join_as(&w, 21, 1000, 0, 10, token);
 	join_as(&w, 22, 1000, 1, 20, other_token);
-	SAID(&w,
-		"22 JOINED code=10015 job=4294967295 rank=4294967295 job 'x' of uid 1000 has "
-		"a job token that differs from this worker's (BPS_JOB_TOKEN); its rank 0 is pid 10 "
-		"on host a");
+	SAID(&w, "22 JOINED code=10015 job=4294967295 rank=4294967295 job 'x' of uid 1000 has "
+		 "a job token that differs from this worker's (BPS_JOB_TOKEN must be the same for "
+		 "all "
+		 "workers); the job's rank 0 is pid 10 on host a");
 	join_as(&w, 22, 1000, 1, 20, no_token);
 	SAID(&w, "code=10015");
 	SAID(&w, "has a job token, and this worker has none");

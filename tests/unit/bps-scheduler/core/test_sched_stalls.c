@@ -20,7 +20,7 @@ static void rounds(struct sched_world *w, uint64_t n)
 	send_msg(w, 11, &msg);
 }
 
-/* Let ms milliseconds pass without another completed round. */
+/* Let ms milliseconds pass, in which the number of completed rounds stays at n. */
 static void stand(struct sched_world *w, uint64_t ms, uint64_t n)
 {
 	for (uint64_t at = 0; at < ms; at += 100) {
@@ -102,8 +102,8 @@ static struct ctl_report_worker hangs(uint32_t ms)
 		.is_attached = 1};
 }
 
-/* Answer the probe with number seq. Then answer the probe of its second step, with number seq + 1,
- * which asks about the tensor for which rank 0 waits. */
+/* Answer the two steps of a probe for both ranks. The steps have the numbers seq and seq + 1. The
+ * second step asks about the tensor for which rank 0 waits. */
 static void answer_both(struct sched_world *w, uint32_t seq, uint32_t ms)
 {
 	struct ctl_report_worker a = waits(ms), b = hangs(ms);

@@ -429,7 +429,7 @@ static void known_member_is_not_refused_while_the_state_cannot_be_written(void *
 	SAID(&w, "31 DROP the state cannot be written");
 	agent(&w, 41, "a", 201);
 	SAID(&w, "41 DROP the state cannot be written");
-	/* PLAN would contain a placement that is not in a durable record */
+	/* The scheduler sends no PLAN, because it cannot make a record of the placement durable */
 	declare(&w, 22, 1, "w", DTYPE_F32, 400000);
 	NOT_SAID(&w, "REFUSE");
 	NOT_SAID(&w, "PLAN");

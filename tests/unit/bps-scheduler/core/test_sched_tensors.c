@@ -43,7 +43,8 @@ static void tensors_of_one_message_share_a_plan_and_a_view(void **state)
 	world_fini(&w);
 }
 
-/* A machine that was admitted late learns only from its DECLARE where the existing tensors are. */
+/* The answer to DECLARE is the only source from which a machine that was admitted late receives the
+ * places of the existing tensors. */
 static void placed_tensor_that_is_declared_beside_a_new_one_is_planned_too(void **state)
 {
 	struct sched_world w;
@@ -60,7 +61,8 @@ static void placed_tensor_that_is_declared_beside_a_new_one_is_planned_too(void 
 	SAID(&w, "22 PLAN job=1 0=w [0:0+");
 	NOT_SAID(&w, "21 PLAN job=1 0=w");
 	clear(&w);
-	/* the declaration by rank 1 completes v; the declaration of w was answered before */
+	/* Agent 22 declares v again. The previous answer already had the plan of w, so this answer
+	 * must not repeat it. */
 	declare(&w, 22, 1, "v", DTYPE_F16, 100);
 	NOT_SAID(&w, "0=w");
 	world_fini(&w);

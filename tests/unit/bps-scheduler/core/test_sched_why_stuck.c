@@ -1,4 +1,4 @@
-/* The answers of the scheduler's core to why-stuck, and the events that it keeps. */
+/* Tests of the scheduler core's answers to why-stuck requests, and of the events that it keeps. */
 #include "tests/unit/sched_world.h"
 
 #include <unistd.h>
@@ -264,7 +264,7 @@ static void probe_for_the_status_outlives_its_job(void **state)
 	assert_int_equal(sched_probe_start(w.core, 1, 77, w.now), 0);
 	report(&w, 21, 1, &a, 1, "");
 	pass(&w, w.cfg.probe_ms + 10, everybody);
-	report(&w, 22, 1, &a, 1, ""); /* the answer comes late: the second question has timed out */
+	report(&w, 22, 1, &a, 1, ""); /* a late answer: the probe's first step has timed out */
 	worker(&w, 21, 0, WORKER_LOST);
 	pass(&w, w.cfg.probe_ms / 4 + 10, everybody);
 	assert_true(w.is_probe_done);
@@ -336,7 +336,8 @@ static void events_tell_of_members_jobs_partitions_and_views(void **state)
 	world_fini(&w);
 }
 
-/* The file has a line that a crash cut off, and then more events than are kept. */
+/* The test opens the file again twice: first after a crash has cut off its last line, then after
+ * more events were added than are kept. */
 static void events_are_read_again_from_a_bounded_file(void **state)
 {
 	char dir[] = "/tmp/bps_events_XXXXXX", path[64];

@@ -217,7 +217,7 @@ static void muted_problem_leaves_the_health_but_not_the_list(void **state)
 	(void)state;
 	world_init(&w);
 	w.persist_error = -EIO;
-	/* the state cannot be written now, which is a problem, too */
+	/* the scheduler cannot save its state, so it reports the problem STATE_NOT_DURABLE */
 	sched_mute(w.core, "STRAGGLER", H_MS, "", "me", w.now);
 	info.now_ns = w.now;
 	root = status_cluster(w.core, &info);

@@ -31,8 +31,8 @@
 #define WAIT_MS   10000
 #define SETTLE_MS (BALANCE_SETTLE_NS / MS)
 
-/* A scheduler's core and its members. A member sends heartbeats, which confirm every view, except
- * while the member's is_deaf is set. */
+/* A scheduler's core and its members. An open member sends heartbeats that confirm the last view
+ * that it received. While is_deaf is set, the member sends no heartbeats. */
 struct drain_world {
 	struct sched_core *core;
 	struct sched_config cfg;
@@ -798,7 +798,8 @@ static void drained_server_is_better_than_none(void **state)
 	world_fini(&w);
 }
 
-/* The server has received LEFT but has not ended yet. With no other server, it gets partitions. */
+/* A server that has received LEFT, but has not ended yet, gets partitions if there is no other
+ * server. */
 static void server_that_has_left_is_better_than_none(void **state)
 {
 	struct drain_world w;
@@ -845,8 +846,8 @@ static void drained_agent_gets_no_new_job_and_keeps_those_it_has(void **state)
 	world_fini(&w);
 }
 
-/* An agent that restarts and an agent that ends for good stop in the same way. Only the operator's
- * drain shows that the agent does not return. */
+/* An agent that will restart and an agent that will not restart send the same message when they
+ * stop. Only the operator's drain shows that the agent will not restart. */
 static void only_a_drained_agent_that_stops_is_dead_at_once(void **state)
 {
 	(void)state;

@@ -288,7 +288,7 @@ static void partition_moves_away_and_back(void **state)
 	say_contrib(w, 0, 1);
 	tell_plan(w, 1, SERVER + 1, 6);
 	assert_int_equal(stats(w).parts, 0);
-	end_read(w, 0, 0, 0); /* a read of the old pgen ends: only its memory is freed */
+	end_read(w, 0, 0, 0); /* a read of the old pgen ends: this only frees the read's memory */
 	assert_int_equal(stats(w).staging_used, 0);
 	say_contrib(w, 0, 1);
 	expect_msg(w, 0, WIRE_AGAIN, 1);

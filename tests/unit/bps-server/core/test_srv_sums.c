@@ -114,7 +114,7 @@ static void half_precision_is_rounded_once(void **state)
 {
 	struct srv_world *w = world(.n_members = MEMBERS_MAX, .n_elems = 1, .dtype = 1 + DTYPE_F16);
 	const uint16_t one = half_round(1);
-	/* adding one of these to 1 in half precision changes nothing */
+	/* in half precision, the sum of 1 and this value is 1 */
 	const uint16_t tiny = half_round(0.0004);
 	struct wire_msg r;
 	uint16_t got;

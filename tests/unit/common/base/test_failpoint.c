@@ -102,7 +102,7 @@ static void wrong_faults_are_refused_with_what_is_meant(void **state)
 		assert_non_null(strstr(err.s, wrong[i].says));
 		assert_int_equal(failpoint_check(wrong[i].faults, &err), -EINVAL);
 	}
-	/* The rejected list has changed nothing. */
+	/* The rejected fault lists have not removed the fault that was set before. */
 	assert_int_equal(FAILPOINT(SCHED_LOG_WRITE), -EIO);
 }
 

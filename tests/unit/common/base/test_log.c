@@ -80,7 +80,7 @@ static void valid_utf8_stays_readable_and_other_bytes_are_escaped(void **state)
 		{"\xc0\x8a", "\\xc0\\x8a"},                   /* overlong encoding of a newline */
 		{"\xe0\x80\x8a", "\\xe0\\x80\\x8a"},          /* a longer overlong encoding */
 		{"\xed\xa0\x80", "\\xed\\xa0\\x80"},          /* one half of a surrogate pair */
-		{"\xf5\x80\x80\x80", "\\xf5\\x80\\x80\\x80"}, /* beyond the last character */
+		{"\xf5\x80\x80\x80", "\\xf5\\x80\\x80\\x80"}, /* beyond U+10FFFF */
 		{"\xc2\x85", "\\xc2\\x85"},                   /* a control character, "next line" */
 		{"\xe2\x80\xa8", "\\xe2\\x80\\xa8"},          /* the line separator */
 		{"a\xe2\x80\xae"

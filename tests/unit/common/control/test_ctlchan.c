@@ -45,7 +45,7 @@ struct ctlchan_fixture {
 	char identity[TLS_IDENTITY_BYTES];
 	char closed_reason[ERR_TEXT_BYTES];
 	size_t last_body;
-	uint64_t sum; /* sum of the bytes of bodies */
+	uint64_t sum; /* sum of the values of all bytes in received bodies */
 
 	unsigned n_up, n_down, n_failed, n_client_frames; /* counters of the client */
 	size_t client_body;

@@ -214,7 +214,7 @@ static void credential_of_root_is_read_by_the_service(void **state)
 	if (geteuid() != 0)
 		skip();
 	write_key(
-		/* as systemd makes it: owned by root, with an access list for the service's user */
+		/* systemd makes such a file: root owns it, and an access list names the user */
 		p, hex, 65, 0440);
 	assert_int_equal(chown(p->path, 0, 65534), 0);
 	assert_int_equal(chmod(p->dir, 0755), 0);

@@ -335,7 +335,8 @@ static const char *request_of(const struct httpd_fixture *f, const char *path, c
 	return talk(f, text);
 }
 
-/* A browser sends such a request when a malicious page's host name resolves to this address. */
+/* A browser sends a request with another host name when the host name of a malicious page resolves
+ * to the daemon's address. */
 static void requests_to_other_hosts_are_refused(void **state)
 {
 	static const char *const others[] = {"evil.example", "evil.example:7301",

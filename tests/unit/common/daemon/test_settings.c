@@ -497,8 +497,8 @@ static void reread_checks_the_new_values_together_with_those_that_stay(void **st
 	 * until a restart. */
 	with_ini("window = 4KiB\nthreads = 4\n");
 	assert_true(settings_reread(r.s, &fresh, &err) < 0);
-	assert_string_equal(err.s,
-		"window is below 8 KiB (together with the values that need a restart to change)");
+	assert_string_equal(err.s, "window is below 8 KiB (settings that need a restart to change "
+				   "keep their present values)");
 	settings_free(r.s);
 	spec.check = NULL;
 }

@@ -97,7 +97,8 @@ static void nothing_appended_changes_nothing(void **state)
 	assert_int_equal(crc32c_portable(CHECK_VALUE, "", 0), CHECK_VALUE);
 }
 
-/* Lengths around 768 and 12,288, at which three interleaved streams of 256 or 4,096 bytes start. */
+/* The lengths include those at which crc32c changes its method. From 768 bytes, it computes three
+ * interleaved streams of 256 bytes each. From 12,288 bytes, the streams have 4,096 bytes each. */
 static void both_implementations_agree_with_a_bit_loop_at_every_length(void **state)
 {
 	static const size_t longer[] = {

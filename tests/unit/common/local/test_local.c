@@ -432,7 +432,7 @@ static void largest_declare_and_largest_refusal_fit_into_a_frame(void **state)
 	name[255] = text[511] = 0;
 	for (unsigned i = 0; i < LOCAL_DECLARE_MAX; i++) {
 		decls[i] = (struct local_decl){.name = name, .dtype = 7, .n_elems = i + 1};
-		/* a host name of CTL_NAME_MAX bytes, the longest */
+		/* The host name in .cause has CTL_NAME_MAX bytes, the longest that is allowed. */
 		slots[i] = (struct local_slot){.code = 1,
 			.text = text,
 			.out_offset = {i, i + 64},

@@ -1,5 +1,5 @@
-/* The queue of a loop, the length of a data loop's pauses in spinning, and messages to the service
- * manager. */
+/* Tests of a loop's queue, of the time for which a data loop stops spinning, and of messages to the
+ * service manager. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

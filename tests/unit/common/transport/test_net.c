@@ -110,7 +110,7 @@ static void each_connect_count_passes_once_within_the_window(void **state)
 	t.instance++;
 	assert_int_equal(replay_check(p, &t), 0);
 	t = a_ticket(500);
-	t.nonce |= 0x70000; /* a ticket of another thread of that instance */
+	t.nonce |= 0x70000; /* a ticket of the same instance from another thread */
 	assert_int_equal(replay_check(p, &t), 0);
 	assert_int_equal(replay_check(p, &t), BPS_EAUTH);
 	free(p);
@@ -609,7 +609,8 @@ static void strangers_on_the_port_do_not_disturb_a_stream(void **state)
 			slowest_ns = took_ns > slowest_ns ? took_ns : slowest_ns;
 		}
 	}
-	/* If handshakes blocked the thread, each would take 20 ms. */
+	/* If handshakes blocked the data thread, each half-finished handshake would block this
+	 * thread for 20 ms. */
 	assert_in_range(slowest_ns, 0, 500 * MS);
 	assert_false(r.client.is_wrong || r.server.is_wrong);
 	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
@@ -620,7 +621,7 @@ static void strangers_on_the_port_do_not_disturb_a_stream(void **state)
 	net_rig_close(&r);
 }
 
-/* Send messages until no more leave. */
+/* Send messages until the connection accepts no more messages for a while. */
 static void fill_up(struct net_node *n, struct xconn *c)
 {
 	unsigned writable;

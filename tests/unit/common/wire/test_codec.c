@@ -48,7 +48,7 @@ static const struct field all_fields[] = {
 };
 static const struct layout all_layout = LAYOUT_(all, all_fields);
 
-/* An older version of struct all, with fewer fields. */
+/* An older version of `struct all`, with fewer fields. */
 struct old {
 	uint8_t a;
 	uint16_t b;

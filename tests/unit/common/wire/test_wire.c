@@ -403,7 +403,7 @@ static void bad_values_are_refused_with_a_sentence(void **state)
 		{WIRE_SEG_ADD, 0, 52, 2, WIRE_NO_SEGMENT, "SEG_ADD names no segment"},
 		{WIRE_SEG_DEL, 0, 52, 2, WIRE_NO_SEGMENT, "SEG_DEL names no segment"},
 		{WIRE_RESULT, 0, 56, 8, UINT64_MAX,
-			"RESULT has an offset and length beyond the last address"},
+			"RESULT has a payload that ends beyond the last address"},
 		{WIRE_CONTRIB, 0, 76, 4, 1, "CONTRIB has a reserved field that is not 0"},
 		{WIRE_RESULT, 0, 70, 2, 1, "RESULT has a reserved field that is not 0"},
 		{WIRE_RESULT, 0, 68, 2, 0, "RESULT has 0 members, which is not allowed"},

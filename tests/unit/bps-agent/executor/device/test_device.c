@@ -49,7 +49,7 @@ static void every_field_of_a_description_is_checked(void **state)
 	d = fine, d.version++, refused(d, 3, "version 2");
 	d = fine, d.kind = 0, refused(d, 3, "unknown kind 0");
 	d = fine, d.kind = 9, refused(d, 3, "unknown kind 9");
-	d = fine, refused(d, 2, "2 file descriptors arrived");
+	d = fine, refused(d, 2, "received 2 file descriptors");
 	d = fine, d.n_fds = 0, refused(d, 0, "by 0 file descriptors");
 	d = fine, d.n_fds = DEVICE_FDS_MAX + 1,
 	refused(d, DEVICE_FDS_MAX + 1, "254 file descriptors");

@@ -148,8 +148,9 @@ static void do_step(struct sets *s, const struct plan_step *step, uint64_t all)
 		do_sum(s);
 		return;
 	case PLAN_COPY_IN:
+		/* A plan with one source has no PLAN_SUM step, so compute the sum here. */
 		if (!s->has_summed)
-			do_sum(s); /* a plan with one source has no PLAN_SUM step */
+			do_sum(s);
 		do_copies(s, step);
 		return;
 	case PLAN_ALL_GATHER:
@@ -359,8 +360,8 @@ static void impossible_strategy_is_refused_with_an_alternative(void **state)
 	(void)state;
 	make("two-switches-both");
 	assert_int_equal(ask(STRATEGY_CE, true, &err), -EOPNOTSUPP);
-	assert_string_equal(err.s, "the GPUs cannot copy to each other, as gpu-strategy ce "
-				   "requires: use copy");
+	assert_string_equal(err.s, "the GPUs cannot copy to each other, but gpu-strategy ce needs "
+				   "such copies: use copy");
 	assert_int_equal(ask(STRATEGY_RS_AG, false, &err), -EOPNOTSUPP);
 	assert_string_equal(err.s, "NCCL cannot be used here, but gpu-strategy rs_ag needs NCCL: "
 				   "use ce or copy");

@@ -127,7 +127,8 @@ static void only_fresh_and_genuine_tickets_are_accepted(void **state)
 	b[4]++; /* another version */
 	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
 	b[4]--;
-	if (rig_is_tcp()) /* longer than a ticket, but it starts with a valid one */
+	/* b is longer than a ticket, but b starts with a valid ticket */
+	if (rig_is_tcp())
 		assert_int_equal(raw_connect(&r.client, port, b, sizeof(b)), 0);
 	t = a_ticket(11);
 	t.thread = 5;

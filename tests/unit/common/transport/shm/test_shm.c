@@ -1,6 +1,6 @@
 /* The transport through shared memory: ring, handshake, messages, reads and the end of
- * connections. Both ends run in one thread and process with separate mappings. Peers that must
- * die are forked. */
+ * connections. Both ends run in one process with separate mappings. They share one thread, except
+ * in two tests that run the server in its own thread. Peers that must die are forked. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -719,7 +719,8 @@ static void send_back(struct shm_node *n, struct xconn *c, const struct wire_msg
 {
 	struct wire_msg back = contrib(m->round + 1, 100000, NULL);
 
-	/* The client sends the last message. */
+	/* The server, whose peer is the client, replies to every message. So the server sends the
+	 * last message. */
 	if (n->n_messages < PINGS || n->peer_id == CLIENT_ID)
 		n->is_wrong |= xport_send(c, &back) != 0;
 }

@@ -190,7 +190,7 @@ static void pauses_do_not_hide_that_round_trips_are_short(void **state)
 	/* The rate is four times as high, but every seventh sample follows a pause. */
 	for (unsigned k = 0; k < 1000; k++)
 		assert_false(recv_window_bounded(&w, FAST, now_ns += k % 7 ? 2100000 : 40000000));
-	/* Only short samples in a row count. */
+	/* Short samples count only if no longer sample comes between them. */
 	for (unsigned k = 0; k < 1000; k++)
 		assert_false(recv_window_bounded(&w, k % 7 ? FAST : TARDY, now_ns += 2100000));
 	for (unsigned run = 0; run < 8; run++) {

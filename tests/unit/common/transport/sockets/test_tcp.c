@@ -225,7 +225,8 @@ static void peer_that_pings_and_does_not_read_leaves_room_for_requests(void **st
 	mem_free(&to);
 }
 
-/* Read frames until a message of that type arrives. Return whether it did. */
+/* Receive what is available, then parse frames up to the first message of that type. Return whether
+ * there was such a message. */
 static bool has_message(struct raw_conn *p, uint8_t *buf, size_t *used, enum wire_type type)
 {
 	ssize_t n = recv(p->fds[LANE_MESSAGES], buf + *used, TCP_RX_BYTES - *used, MSG_DONTWAIT);

@@ -305,8 +305,8 @@ static void check_patience(bool is_slow, uint32_t ahead)
 		assert_in_range(tcp_conn_of(&p.r.server)->eager_bytes, ahead, ahead + len - 1);
 		assert_true(n_sent < MANY - 10);
 		n_first = p.r.server.n_writable;
-		/* Impatient offers do not wait for the patient offer, and do not cause its
-		 * on_writable. */
+		/* Offers without is_patient do not wait for the refused offer. They do not
+		 * trigger on_writable, which reports room for the refused offer. */
 		for (unsigned i = 0; i <= TCP_EAGER_OUT; i++)
 			assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, 1), 0);
 		assert_int_equal(xport_send_eager(p.r.server.conn, &m, true), -EAGAIN);

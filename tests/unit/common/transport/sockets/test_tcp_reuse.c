@@ -143,7 +143,8 @@ static void on_message(struct net_node *n, struct xconn *c, const struct wire_ms
 		return;
 	p->is_offered = false;
 	e->n_ended++;
-	memset(bytes_of(e, m->part), 0xee, PLACE); /* this end may still be sending these bytes */
+	/* Overwrite the memory at once, although this end may still be sending its bytes. */
+	memset(bytes_of(e, m->part), 0xee, PLACE);
 }
 
 static void on_writable(struct net_node *n, struct xconn *c)
