@@ -52,7 +52,7 @@ class Target:
         limit_min: minutes after which the target is stopped and counts as failed.
         figures: a regular expression; each match in the output is a figure.
         args: variables for ``make``.
-        most: largest number of figures in the table. The last figures are kept.
+        most: the table has at most this many figures of the target, the last ones.
     """
 
     name: str

@@ -30,8 +30,9 @@ void check_add(json_t *list, enum check_level level, const char *name, const cha
 /* Append the checks of the machine (check_host.c). */
 void check_host(json_t *list, const struct host_needs *needs);
 /* Run all checks and return the result as a document, a new reference; NULL: out of memory.
- * config_dir: folder of the daemons' settings.
- *  schema host checks[{name state("ok"|"warn"|"bad") what action}] ok warn bad */
+ * config_dir: folder of the daemons' settings. Fields of the document:
+ *  schema host checks[{name state("ok"|"warn"|"bad") what action}]
+ *  ok warn bad: number of checks in this state */
 json_t *checks_json(const char *config_dir, const struct addr *scheduler_http);
 /* Print the checks. Returns 0: no findings, 1: warnings, 2: something is bad. */
 int screen_check(FILE *out, json_t *root);

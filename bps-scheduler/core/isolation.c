@@ -48,8 +48,8 @@ void isolation_tick(struct sched_core *c)
 			 "declared dead until one reports again: members=%u",
 			n);
 	if (!is_isolated && c->is_isolated)
-		log_info("a member reports again: the time after which a silent member is declared "
-			 "dead begins again for all members");
+		log_info(
+			"a member reports again: restarting the time limits of all silent members");
 	if (is_isolated != c->is_isolated)
 		sched_note(c, EVENT_SCHEDULER, "%s",
 			is_isolated ? "all members are silent" : "members report again");

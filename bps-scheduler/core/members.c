@@ -250,8 +250,8 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 /* Return whether the new process may have the name that m holds (rule C6). A live process keeps its
  * name, unless the new process is its successor on the same host. The process that m replaced does
  * not count as a successor, because two processes of one name would then replace each other without
- * end. If m has no connection, even the process that m replaced gets the name: m may be a dead
- * process whose HELLO arrived after the HELLO of its successor. */
+ * end. If m has no connection, even the process that m replaced gets the name. That process may
+ * be the successor of m: the HELLO of m may have arrived late, when m was dead. */
 static bool is_name_free(const struct sched_member *m, const struct ctl_hello *h)
 {
 	return !m || m->state == MEMBER_DOWN || m->instance == h->instance ||

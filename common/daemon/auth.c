@@ -62,8 +62,8 @@ static int load_cert(struct tls_conf *ret, const struct auth_opts *o, struct err
 
 	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
 		if (!*files[i].value)
-			return err_set(
-				err, -EINVAL, "auth = cert needs %s to name a file", files[i].name);
+			return err_set(err, -EINVAL, "with auth = cert, %s must name a file",
+				files[i].name);
 	*ret = (struct tls_conf){.cert = o->cert, .key = o->key, .ca = o->ca};
 	rc = secret_check(o->key, "private key", err);
 	if (rc == 0)

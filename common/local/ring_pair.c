@@ -82,9 +82,9 @@ bool ring_pair_flush(struct ring_pair *p)
 	if (!p->is_dirty)
 		return p->n_late;
 	p->is_dirty = false;
-	/* The reader stores sleeps, then loads tail (ring_pair_sleep). This side adds 0 to tail,
-	 * then loads sleeps. All four accesses are seq_cst, so at least one side reads the other
-	 * side's store. */
+	/* The reader sets the flag `sleeps`, then loads `tail` (ring_pair_sleep). This side adds 0
+	 * to `tail`, then loads `sleeps`. All four accesses are seq_cst, so at least
+	 * one side reads the other side's store. */
 	atomic_fetch_add(&r->tail, 0);
 	if (atomic_load(&r->sleeps))
 		/* Ignore the result: write fails only when a wake-up is already pending */

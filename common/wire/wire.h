@@ -93,8 +93,8 @@ struct wire_msg {
 			uint32_t crc_prev;
 			uint8_t codec; /* 0: none */
 			uint8_t op;
-			/* Group of workers whose gradients are summed; 0, the only valid value: the
-			 * whole job */
+			/* Group of workers whose gradients are summed. Must be 0, which means the
+			 * whole job. */
 			uint16_t group;
 			/* Number of workers whose gradients are in this contribution */
 			uint32_t workers;

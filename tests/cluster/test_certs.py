@@ -279,7 +279,7 @@ def test_missing_and_open_files_are_refused_by_name(certified, site):
     assert f"private key '{key}' is open to group or others" in refused_start(c, *args)
     key.unlink()
     assert f"cannot open private key '{key}'" in refused_start(c, *args)
-    assert "auth = cert needs tls-ca" in refused_start(c, *args[:-2])
+    assert "with auth = cert, tls-ca must name a file" in refused_start(c, *args[:-2])
     args = site.sign("server:s0")
     (site.dir / "server-s0.crt").write_text("nothing\n")
     assert "cannot use the certificate" in refused_start(c, *args)

@@ -532,7 +532,7 @@ def cpu_cgroup(name, share):
 @contextlib.contextmanager
 def _cpu_cgroup(path, limits):
     def put(pid):
-        # the cgroup does not limit processes of other scheduling classes
+        # the cgroup limits only processes of the class SCHED_OTHER
         os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
         for task in Path(f"/proc/{pid}/task").iterdir():
             os.sched_setscheduler(int(task.name), os.SCHED_OTHER, os.sched_param(0))

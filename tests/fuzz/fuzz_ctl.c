@@ -1,5 +1,6 @@
-/* Control messages. Input: a u16 with the type, then the body of a frame. A decoded message must be
- * encodable, and the encoded bytes must decode to a message with the same encoding. */
+/* Control messages. Input: a u16 with the type, then the body of a frame. If the body decodes
+ * to a message, the program encodes the message, decodes these bytes and encodes the result. Both
+ * encodings must be equal. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

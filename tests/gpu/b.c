@@ -156,8 +156,8 @@ struct second {
 /* A kind of work of the second process. */
 struct kind {
 	const char *name;
-	/* Do the work once and return its duration. If several pieces of work are in flight, wait
-	 * for the oldest one. */
+	/* Do the work once. *ret_us: its duration. If several pieces of work may be in flight,
+	 * start one, wait for the oldest one, and set *ret_us to its duration. */
 	bool (*once)(struct second *w, const struct kind *k, double *ret_us);
 	size_t bytes; /* bytes in each direction; a kernel reads and writes this much GPU memory */
 	bool is_out, is_in;

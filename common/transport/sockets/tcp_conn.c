@@ -164,7 +164,7 @@ int tcp_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thre
 	if (!c) {
 		log_rated(LOG_WARN,
 			"data thread %u cannot connect to %s: this host is out of memory, or the "
-			"thread has the largest number of connections: it has %u",
+			"thread has reached its limit of connections: it has %u",
 			x->base.thread, addr, x->base.n_conns);
 		return -EMFILE;
 	}

@@ -41,8 +41,8 @@ int tcp_tune(const struct tcp_net *net, int fd)
 	 * the process started */
 	if (not_set)
 		log_rated(LOG_WARN,
-			"cannot set congestion control '%s', so a data connection uses the "
-			"system's default: %s",
+			"cannot set congestion control '%s': %s; the data connection uses the "
+			"system's default",
 			net->congestion, strerror(-not_set));
 	/* Pings detect a dead peer long before this timeout. The timeout only ends the kernel's
 	 * attempts to deliver bytes to a dead peer. */
