@@ -185,7 +185,7 @@ static bool adopt_cluster(struct sched_core *c, const struct ctl_hello *h)
 		return false;
 	memcpy(c->cluster_id, h->cluster_id.data, STATE_ID_BYTES);
 	log_rated(LOG_WARN,
-		"this scheduler has no state: taking over the cluster id of %s '%s' on %s",
+		"this scheduler has no state: taking over the id of the cluster from %s '%s' on %s",
 		sched_role_name(h->role), h->name, h->host);
 	sched_change(c);
 	return true;

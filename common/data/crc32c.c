@@ -57,7 +57,7 @@ uint32_t crc32c_portable(uint32_t crc, const void *data, size_t n_bytes)
 #define SHORT_LANE 256
 
 /* Factors that shift a crc by one and by two lanes: x^(8n - 33) mod P with reflected bits, where n
- * is the number of bytes of the lanes. A shift by n bytes multiplies by x^(8n). The exponent is
+ * is the number of bytes of one or of two lanes. A shift by n bytes multiplies by x^(8n). The exponent is
  * 33 less than 8n for two reasons. The carry-less product of reflected 32-bit numbers has an
  * additional factor x. The crc instruction multiplies the product by x^32 (V. Gopal et al.: Fast
  * CRC computation for iSCSI polynomial using CRC32 instruction, Intel 323405, 2011). */

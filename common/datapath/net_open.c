@@ -47,7 +47,7 @@ int net_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, str
 	 * a moment. */
 	if (!is_auto || rc >= 0 || rc == -EADDRINUSE || strcmp(provider, "sockets") == 0)
 		return rc;
-	log_warn("using the provider sockets, because the RDMA port of address %s cannot be used: "
+	log_warn("using provider 'sockets', because the RDMA port of address %s cannot be used: "
 		 "%s",
 		cfg->bind_addr, err->s);
 	return open_as("sockets", cfg, key_fn, key_ctx, ret, err);

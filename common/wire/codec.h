@@ -90,7 +90,7 @@ size_t codec_size(const struct layout *l, const void *msg);
  * string is written as an empty one. Returns 0 and writes nothing when codec_size is 0. */
 size_t codec_encode(const struct layout *l, const void *msg, void *buf);
 
-/* Decode exactly n_bytes into *ret_msg, which has l->bytes. Strings, blobs and lists are copied
+/* Decode buf, which has n_bytes bytes, into *ret_msg, whose size is l->bytes. Strings, blobs and lists are copied
  * into one block *ret_mem of at most mem_limit bytes; nothing in *ret_msg points into buf. *ret_mem
  * is NULL when no block was needed. Writes *ret_msg and *ret_mem only on success.
  * Owns: the caller frees *ret_mem with free().

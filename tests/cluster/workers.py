@@ -77,8 +77,8 @@ def rounds(
 def averages(n_elems, n_rounds=None, stop=None, progress=None, victim=None, at=None, **options):
     """Run rounds of integers over their full range: two averages, then a sum, repeatedly.
 
-    The job ends after n_rounds, or in the round in which a rank finds the file `stop`. In round
-    `at` rank `victim` kills itself. Return digests of the outputs.
+    The job ends after n_rounds, or in the round in which a rank finds the file `stop`. Rank `victim`
+    kills itself in round `at`. Return digests of the outputs.
 
     options: options of bps.open with which a round may complete without one worker. If options
     are given, each element of an output may lack the contribution of one worker.

@@ -10,7 +10,7 @@ from cluster import BUILD
 STAY = 5
 # time limit of bps_close when no scheduler can confirm that all workers have finished
 PATIENCE = {"BPS_TIMEOUT": "20s"}
-ENDS_S = 60  # seconds in which a second job must end, with or without an error
+ENDS_S = 60  # limit in seconds: a second job must end in this time, with or without an error
 UNMET = ("daemon.stop",)  # no job passes these failpoints
 FATAL = {"agent.contrib.echo": "drop"}  # this action correctly ends the job: see FM-E-diverged
 

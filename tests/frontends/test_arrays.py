@@ -1,4 +1,4 @@
-"""Collectives on NumPy arrays, which several front-ends share. Every worker runs these tests."""
+"""Collectives on NumPy arrays. Several front-ends use them. Every worker runs these tests."""
 
 import numpy as np
 import pytest

@@ -28,7 +28,7 @@ struct agt_checker {
 	struct agt_tally n;
 };
 
-/* Report the first invariant that does not hold. Later calls do nothing. */
+/* Report the first invariant that does not hold. Calls after the first report do nothing. */
 static void expect(struct agt_checker *c, bool is_true, const char *what)
 {
 	char where[128] = "";

@@ -387,7 +387,7 @@ static int open_cq(struct fabric_xport *x)
 		return -errno;
 	rx.size = FABRIC_CQ_DEPTH;
 	rc = fi_srx_context(x->domain, &rx, &x->srx, NULL);
-	if (rc) /* the device allows fewer receives; all current adapters allow at least 4096 */
+	if (rc) /* the device allows fewer receives than requested; all current adapters allow 4096 */
 		rc = (rx.size = 4096, fi_srx_context(x->domain, &rx, &x->srx, NULL));
 	if (rc)
 		return rc;

@@ -274,7 +274,7 @@ void tcp_take_messages(struct tcp_conn *c);
 
 /* Functions of tcp_in.c. */
 int tcp_read(struct xport_read *r);
-/* Request bytes of the queued reads, as many as fit into the read window. */
+/* Send requests for the bytes of the queued reads, as many as fit into the read window. */
 void tcp_issue_reads(struct tcp_conn *c);
 /* Receive the bytes that have arrived, requested or eager. can_recv stays true when there may be
  * more bytes. */
@@ -287,7 +287,7 @@ void tcp_cancel_reads(struct tcp_conn *c);
 int tcp_begin_window(const struct tcp_xport *x, int fd);
 /* Set the receive window of all LANE_BULK sockets to x->window. */
 void tcp_set_windows(struct tcp_xport *x);
-/* Record the announcement f of eager bytes. */
+/* Record that frame f announces eager bytes. */
 void tcp_announced(struct tcp_conn *c, const struct tcp_frame *f);
 /* Record that message m was received. From now on, reads may take the eager bytes that were
  * announced before m. */

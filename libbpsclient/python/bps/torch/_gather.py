@@ -239,7 +239,7 @@ class Line:
         try:
             first = self._waiting[0]
         except IndexError:
-            return  # another thread has submitted all second sums
+            return  # another thread has submitted the second sums of all gathers
         first.describe(timeout)
         with self._lock:
             if self._waiting and self._waiting[0] is first:

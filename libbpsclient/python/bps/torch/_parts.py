@@ -1,4 +1,4 @@
-"""Sum memory that consists of parts of tensors over all workers.
+"""Sums, over all workers, of memory that consists of parts of tensors.
 
 Collectives that move values are implemented as sums of such memory. Each worker fills its own parts
 of the memory with values, and all other parts with zeros.

@@ -30,7 +30,7 @@
 
 enum { SAY = 7, ECHO_BACK = 8, SAY_AND_CLOSE = 9, NOT_TRUSTED = 10 };
 
-/* A listener and a client. The listener trusts a peer when it sends any frame but NOT_TRUSTED. */
+/* A listener and a client. The listener trusts a peer that sends any frame other than NOT_TRUSTED. */
 struct ctlchan_fixture {
 	struct event_base *base;
 	struct ctllisten *listen;
