@@ -104,7 +104,7 @@ $(B)/commit: FORCE
 .PHONY: FORCE
 
 # Sums must have the same bits with every instruction set, so the compiler may not use fused
-# multiply-add. With -O3 the compiler unrolls loops, which makes them a tenth faster.
+# multiply-add. With -O3 the compiler unrolls loops, which makes the sums a tenth faster.
 $(B)/common/data/reduce.o: ISA := -O3 -ffp-contract=off
 # The compiler vectorizes `x < y ? a : b` on floats only if comparisons cannot trap.
 $(B)/libbpsclient/convert.o: ISA := -O3 -ffp-contract=off -fno-trapping-math
@@ -148,8 +148,8 @@ $(EXAMPLEBINS): $(B)/%: $(B)/libbpsclient/examples/%.o $(LIBBPS)
 	$(call link,$(RPATH) -lm -lpthread)
 $(BENCHBIN): $(call objs,$(BENCH)) $(LIBBPS)
 	$(call link,$(RPATH) -lm -lpthread)
-# Sources of unit tests lie in folders named after the tested modules. All their programs are built
-# into one folder.
+# Sources of unit tests lie in folders named after the tested modules. The programs of all unit
+# tests are built into one folder.
 $(foreach t,$(UNIT),$(eval $(B)/tests/$(basename $(notdir $(t))): $(t:%.c=$(B)/%.o)))
 $(UNITBINS): $(LIBCORES) $(LIBCOMMON) $(call objs,$(CLIENT))
 	$(call say,LD,$@)

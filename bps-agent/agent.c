@@ -300,7 +300,8 @@ void agent_figures(struct agent *a, struct agent_figures *ret)
 	*ret = (struct agent_figures){0};
 	if (!a)
 		return;
-	/* Do not wait for the lock: a data thread that hangs must not block the control thread. */
+	/* Do not wait for the lock, because a data thread that hangs must not block the control
+	 * thread. */
 	if (pthread_mutex_trylock(&a->lock) == 0) {
 		a->seen_figures = a->figures;
 		pthread_mutex_unlock(&a->lock);

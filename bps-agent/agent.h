@@ -1,16 +1,16 @@
 #ifndef BPS_AGENT_AGENT_H
 #define BPS_AGENT_AGENT_H
-/* Interface of the agent's data thread for the control thread: start the thread, pass it messages
- * from the scheduler, read its figures, and end it. The data thread serves trainers on the UNIX
- * socket and runs the core (core/core.h).
+/* Interface of the agent's data thread for the control thread. The control thread starts and ends
+ * the data thread, passes messages from the scheduler to it, and reads its figures. The data thread
+ * serves trainers on the UNIX socket and runs the core (core/core.h).
  *
  *   model/     the structs that all files of the thread share
  *   trainers/  messages of trainers, and their jobs    gpu/       executors, and tensors on GPUs
  *   memory/    shared memory                           quota/     limits of users and jobs
  *   handover/  records for the next process            restore/   reads these records
  *
- * A trainer can harm only its own job: the agent copies all data of a trainer once, and checks the
- * copy. Invalid input closes the trainer's connection. */
+ * A trainer can harm only its own job, because the agent copies all data of a trainer once and
+ * checks the copy. If the input is invalid, the agent closes the trainer's connection. */
 #include <jansson.h>
 
 #include "bps-agent/model/control.h"
@@ -23,8 +23,8 @@ struct loop;
  * Errors: a negative code, and err gets the text. */
 int agent_new(struct net *net, struct member *member, const struct agent_config *cfg,
 	struct agent **ret, struct err_text *err);
-/* Close the connections of all trainers, or leave them open for the next process (can_hand_over).
- * Then join the thread and free a. NULL is allowed. */
+/* Close the connections of all trainers. If can_hand_over is set, leave the connections open for
+ * the next process instead. Then join the thread and free `a`. NULL is allowed. */
 void agent_free(struct agent *a);
 /* Events that the control thread posts. MESSAGE: the scheduler has sent a message. RESYNC_BEGIN and
  * RESYNC_END: before and after the scheduler sends its complete state on a new connection.
@@ -40,16 +40,17 @@ enum agent_event {
 };
 /* Queue an event for the data thread. m: set for AGENT_MESSAGE, else NULL; agent_post takes its own
  * reference to m. limits: set for AGENT_LIMITS, else NULL; copied. Errors: -EAGAIN the queue is
- * full, -ENOMEM; the event is lost. */
+ * full, -ENOMEM. After an error the event is lost. */
 int agent_post(struct agent *a, enum agent_event event, struct member_msg *m,
 	const struct agent_limits *limits);
 /* Write the data thread's latest figures to *ret, or zeros if a is NULL. Thread: the control
  * thread. */
 void agent_figures(struct agent *a, struct agent_figures *ret);
 /* Request a description of what this machine's workers wait for (trainers/waits_report.h). The data
- * thread creates the description. Then done runs on the control loop, and takes over the reference
- * to jobs. If the data loop or the control loop ends first, done does not run. If the data thread
- * hangs, done runs late. Thread: the control thread. Errors: -EAGAIN the queue is full, -ENOMEM. */
+ * thread creates the description. Then the control loop calls `done`, which takes over the
+ * reference to `jobs`. If the data loop or the control loop ends first, `done` is not called. If
+ * the data thread hangs, the call is late. Thread: the control thread. Errors: -EAGAIN the queue is
+ * full, -ENOMEM. */
 int agent_ask_waits(
 	struct agent *a, struct loop *control, void (*done)(void *arg, json_t *jobs), void *arg);
 /* Write to *ret which resources each user and job uses. Thread: the control thread. */

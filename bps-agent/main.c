@@ -164,8 +164,9 @@ static void post(struct agent_app *app, enum agent_event event, struct member_ms
 	daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 }
 
-/* Convert options to limits. A limit of memory or descriptors that is 0 becomes its default. A
- * window of 0 becomes SIZE_MAX, which means no limit. Any other limit of 0 means no limit. */
+/* Convert options to limits. If an option for memory or for descriptors is 0, the limit gets its
+ * default. A window of 0 becomes SIZE_MAX, which means no limit. Any other option that is 0 means
+ * no limit. */
 static struct agent_limits limits_of(const struct agent_opts *o)
 {
 	uint64_t all = o->max_bytes ? o->max_bytes : node_half_memory_bytes();
@@ -551,8 +552,9 @@ static const struct daemon_reload_ops reload_ops = {
 
 /* ---- start ---- */
 
-/* Remove the socket file from the path if no process serves it any more, so that bind can succeed.
- * Errors: a negative code if the path is in use or is no socket; err gets the text. */
+/* Remove the socket file at the path if no process serves the socket any more, so that bind can
+ * succeed. Errors: a negative code if the path is in use, or if the path names a file that is not
+ * a socket. On an error, writes the text to *err. */
 static int clear_path(const struct sockaddr_un *sun, struct err_text *err)
 {
 	struct ucred cred = {0};

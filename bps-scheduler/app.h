@@ -39,16 +39,17 @@ struct sched_app {
 	struct statelog *log; /* state log on disk; NULL: the state is only in memory */
 	struct event_ring *events;
 	struct steer steer;
-	/* number of connections that the last change of keys has closed */
+	/* number of connections that the most recent change of keys has closed */
 	unsigned n_closed;
-	/* timer: fires at the core's next deadline; look: fires every LOOK_S seconds, to check the
-	 * cluster's health */
+	/* The event `timer` fires at the core's next deadline. The event `look` fires every LOOK_S
+	 * seconds, to check the cluster's health. */
 	struct event *timer, *look;
 	struct health_watch *health;
 	/* indexed by the connection's number in the core; NULL: the number is free */
 	struct sched_app_conn **conns;
 	uint32_t n_conns;
-	struct { /* HTTP requests that wait for a probe; the probe's token is the index */
+	/* HTTP requests that wait for a probe; the token of a probe is the index of its request */
+	struct {
 		struct httpd_request *req;
 		uint32_t job;
 	} waiting[STATUS_WAIT_MAX];
@@ -64,10 +65,10 @@ extern const struct ctlchan_ops conns_ops; /* callbacks for app.listen; arg: str
 /* Implement the callbacks send and drop of struct sched_env. */
 void conns_send(void *app, uint32_t id, const struct ctl_msg *msg);
 void conns_drop(void *app, uint32_t id, const char *why);
-/* Return the channel of the connection with this number in the core. The channel stays owned by
- * conns.c. */
+/* Return the channel of the connection that has the number `id` in the core. The channel stays
+ * owned by conns.c. */
 struct ctlchan *conns_chan(void *app, uint32_t id);
-/* Declare each member with a revoked key dead, even if the member is not connected. Without this
+/* Declare dead each member whose key is revoked, even if the member is not connected. Without this
  * call, a revoked agent would count as alive while servers still receive data from it. */
 void conns_expel_revoked(struct sched_app *app);
 

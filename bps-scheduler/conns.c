@@ -18,7 +18,7 @@
 struct sched_app_conn {
 	struct ctlchan *chan;
 	uint32_t id;
-	bool is_dropped; /* the core has dropped the connection and ignores later events of it */
+	bool is_dropped; /* the core has dropped the connection and ignores its events */
 	bool is_member;  /* the core has accepted the peer's HELLO */
 };
 
@@ -36,8 +36,8 @@ void conns_send(void *ctx, uint32_t id, const struct ctl_msg *msg)
 		codec_encode(layout, &msg->hello, buf);
 		rc = ctlchan_send(app->conns[id]->chan, msg->type, buf, n);
 	}
-	/* If a message cannot be sent, close the connection: the member gets the whole state when
-	 * it connects again. */
+	/* If a message cannot be sent, close the connection. The member then connects again and
+	 * gets the whole state. */
 	if (rc < 0 && rc != BPS_ECLOSED) {
 		log_rated(LOG_WARN, "cannot send %s to %s: %s", ctl_type_name(msg->type),
 			ctlchan_peer(app->conns[id]->chan), err_str(rc));
@@ -103,8 +103,8 @@ static void chan_opened(void *arg, struct ctlchan *chan)
 	app_after_event(app);
 }
 
-/* Declare a member dead. identity: role and name, such as "server:node3"; the identity of an
- * operator has no effect. */
+/* Declare the member with this identity dead. An identity consists of a role and a name, such as
+ * "server:node3". An operator's identity has no effect, because no operator is a member. */
 static void expel(struct sched_app *app, const char *identity)
 {
 	static const struct {
@@ -170,7 +170,7 @@ static bool is_who_it_says(const struct ctlchan *chan, const struct ctl_hello *h
 	return false;
 }
 
-/* Return whether a failpoint makes the scheduler lose the message. */
+/* Return whether a failpoint makes the scheduler drop a received message of this type. */
 static bool fails(uint16_t type)
 {
 	switch (type) {

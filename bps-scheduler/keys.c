@@ -49,8 +49,8 @@ static const char *member_word(
 	return !m->conn ? "away" : s->auth->cert ? "certificate" : *print ? "dropped" : "none";
 }
 
-/* Append to list the members that are not down. is_current: only members that use the current key;
- * otherwise only members that do not use the current key. */
+/* Append members that are not down to the array `list`. If is_current is true, append only members
+ * that use the current key. If is_current is false, append only members that do not use it. */
 static void list_members(
 	const struct steer *s, const struct prints *p, bool is_current, json_t *list)
 {

@@ -17,8 +17,8 @@
 #include "common/base/log.h"
 
 #define LOOK_S 1 /* seconds between two checks of the cluster's health */
-/* smallest value of server-dead and agent-dead, in heartbeat intervals; one or two late heartbeats
- * must not make a member dead */
+/* Smallest value of server-dead and agent-dead, in heartbeat intervals. One or two late heartbeats
+ * must not make a member dead. */
 #define DEAD_BEATS 3
 
 static const struct setting rows[] = {
@@ -238,8 +238,8 @@ static struct sched_config core_config(const struct sched_opts *o)
 }
 
 /* Set boot_id and unix_offset_s. If the machine's boot id cannot be read, boot_id is a random
- * number, which differs after each restart of the scheduler. Each mute in the state log then ends
- * by the wall clock (mute.h). */
+ * number, which differs after each restart of the scheduler. In this case each mute in the
+ * state log ends by the wall clock (mute.h). */
 static void fill_clock(struct sched_config *cfg)
 {
 	FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
@@ -379,7 +379,8 @@ static int start(struct sched_app *app, struct err_text *err)
 
 static void stop(struct sched_app *app)
 {
-	/* Send and write nothing: the members keep running and connect to the next scheduler. */
+	/* Send and write nothing, so that the members keep running. They connect to the next
+	 * scheduler process. */
 	ctllisten_free(app->listen);
 	if (app->timer)
 		event_free(app->timer);

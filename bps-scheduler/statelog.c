@@ -172,7 +172,8 @@ static int write_snapshot(
 	return r;
 }
 
-/* Replace the log by a new file that has this record, or no record if rec is NULL. */
+/* Replace the log by a new file. The new file contains the record `rec`. If `rec` is NULL, the new
+ * file contains no record. */
 static int replace(struct statelog *l, const struct state_record *rec)
 {
 	uint64_t bytes;
@@ -358,8 +359,8 @@ static int load(const struct log_reader *ld)
 {
 	int r;
 
-	/* An empty file has just been created. A file that is shorter than the head is damaged,
-	 * because replace() gives a log its name only after the head was synced. */
+	/* An empty file is a new log without a head. A file that is not empty and is shorter than
+	 * the head is damaged, because replace() syncs the head before it gives a log its name. */
 	if (ld->size == 0) {
 		r = replace(ld->l, NULL);
 		return r < 0 ? cannot(ld->err, r, "write", ld->l->path) : 0;

@@ -28,10 +28,11 @@
 
 struct statelog;
 
-/* Open the log in dir. Creates dir and the log if they do not exist. Passes every record to fn, in
- * order. If fn returns an error, the log counts as broken. Errors: -EBUSY another scheduler uses
- * dir; BPS_EVERSION the log has a format that this release does not read; -EBADMSG the log is
- * broken; -errno. err: a sentence with the next step for the operator. */
+/* Open the log in the folder `dir`. Creates the folder and the log if they do not exist. Passes
+ * every record to the function `fn`, in order. If `fn` returns an error, the log counts as broken.
+ * err: a sentence with the next step for the operator.
+ * Errors: -EBUSY: another scheduler uses the folder; BPS_EVERSION: the log has a format that this
+ * release does not read; -EBADMSG: the log is broken; -errno. */
 int statelog_open(struct statelog **ret, const char *dir,
 	int (*fn)(void *ctx, const struct state_record *rec, struct err_text *err), void *ctx,
 	struct err_text *err);
@@ -44,8 +45,8 @@ int statelog_append(struct statelog *l, const struct state_record *rec);
  * more than twice as large as after the last compaction. */
 bool statelog_is_long(const struct statelog *l);
 
-/* Replace all records by rec, which must contain the whole state. After an error the log has either
- * its earlier records or only rec. Errors: -errno, -E2BIG. */
+/* Replace all records by the record `rec`, which must contain the whole state. After an error the
+ * log has either its earlier records or only `rec`. Errors: -errno, -E2BIG. */
 int statelog_compact(struct statelog *l, const struct state_record *rec);
 
 /* Return the size of the file in bytes. */

@@ -159,7 +159,8 @@ static int drain_status(struct steer *s, const struct steer_call *call, struct s
 static const struct verb {
 	const char *name;
 	bool wants_target;
-	bool changes; /* the verb changes something, so each call is recorded as an event */
+	/* the verb changes the scheduler's state, so each call is recorded as an event */
+	bool changes;
 	const char *args[4];
 	verb_fn *run;
 } verbs[] = {

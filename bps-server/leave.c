@@ -1,6 +1,6 @@
-/* Stops a server without delaying jobs: the scheduler moves the server's partitions to other
- * servers first. A diagram of the states is in leave.h. Calls ops->over, which ends the process.
- * All functions run on the control loop's thread. */
+/* Stops a server without delaying jobs. The scheduler first moves the server's partitions to other
+ * servers. Then this file calls ops->over, which ends the process. A diagram of the states is in
+ * leave.h. All functions run on the control loop's thread. */
 #include "bps-server/leave.h"
 
 #include <assert.h>

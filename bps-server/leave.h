@@ -1,8 +1,8 @@
 #ifndef BPS_SERVER_LEAVE_H
 #define BPS_SERVER_LEAVE_H
-/* A server that is stopped moves its partitions to other servers first, so that no round waits for
- * the server. The server sends LEAVE to the scheduler, continues to sum, and ends when it has no
- * partitions left.
+/* Before a server stops on request, its partitions move to other servers, so that no round waits
+ * for the server. The server sends LEAVE to the scheduler, continues to sum, and ends when it has
+ * no partitions left.
  *
  *   IDLE --stop--> ASKED --LEFT--> EMPTYING --no partitions, no reads--> the end
  *                    `--refused, no scheduler, or too late----------------^
@@ -26,7 +26,7 @@ enum leave_state { LEAVE_IDLE, LEAVE_ASKED, LEAVE_EMPTYING, LEAVE_STATES };
 
 struct leave_ops {
 	/* Return the number of partitions on this server plus the number of results that may still
-	 * be read. The sum may be a fraction of a second old. */
+	 * be read. The total may be a fraction of a second old. */
 	uint64_t (*busy)(void *ctx);
 	/* End the process now. Called at most once. */
 	void (*over)(void *ctx);

@@ -183,8 +183,8 @@ static void member_told(void *ctx)
 struct srv_figures {
 	struct srv_stats core;
 	struct net_stats net;
-	/* time at which the data thread that is furthest behind last ran; 0: no data thread has run
-	 * yet */
+	/* Each data thread stores the time of the last iteration of its loop. oldest_beat is the
+	 * oldest of these times; 0: no data thread runs yet. */
 	uint64_t oldest_beat;
 };
 

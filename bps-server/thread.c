@@ -32,9 +32,9 @@ struct data_thread {
 	struct srv_core *core;
 	struct segment *segments;
 	uint64_t stats_at_ns;
-	/* Protects stats and arrivals. Both threads lock this mutex only with trylock: the data
-	 * thread must not wait, and the control thread must answer HTTP even when a data thread
-	 * hangs. */
+	/* Protects stats and arrivals. The data thread and the control thread lock this mutex only
+	 * with trylock. The data thread must not wait, and the control thread must answer HTTP even
+	 * when a data thread hangs. */
 	pthread_mutex_t lock;
 	/* seen_stats and seen_arrivals: the control thread's latest copies of stats and arrivals */
 	struct srv_stats stats, seen_stats;

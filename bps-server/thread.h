@@ -30,8 +30,9 @@ int thread_new(struct net *net, const struct thread_config *cfg, struct data_thr
 void thread_free(struct data_thread *t);
 /* Events for a data thread. Only thread_set_peer_window posts PEER_WINDOW. */
 enum thread_event { THREAD_MESSAGE, THREAD_RESYNC_BEGIN, THREAD_RESYNC_END, THREAD_PEER_WINDOW };
-/* Post an event to the data thread. m: the message of THREAD_MESSAGE, otherwise NULL; the call
- * takes its own reference. Errors: -EAGAIN, -ENOMEM: the event is lost. */
+/* Post an event to the data thread. m: the message of the event THREAD_MESSAGE, NULL for other
+ * events. The function takes its own reference to m. On the errors -EAGAIN and -ENOMEM, the event
+ * is lost. */
 int thread_post(struct data_thread *t, enum thread_event event, struct member_msg *m);
 /* Change srv_config.peer_window_bytes. Errors: -EAGAIN, -ENOMEM: the old value stays. */
 int thread_set_peer_window(struct data_thread *t, size_t bytes);

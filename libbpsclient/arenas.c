@@ -1,6 +1,6 @@
-/* The agent's shared memory, as this process has mapped it (arenas.h): map, add, find, freeze,
- * unmap. This file handles neither tensors nor rounds. Thread: the one that holds the session's
- * lock. */
+/* Maps the agent's arenas into this process, and finds, freezes and unmaps mapped arenas
+ * (arenas.h). This file handles neither tensors nor rounds. Thread: the thread that holds the
+ * session's lock. */
 #include "libbpsclient/arenas.h"
 
 #include <errno.h>

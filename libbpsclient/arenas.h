@@ -5,7 +5,7 @@
  *
  *   arenas_add ── arenas_place ── arenas_freeze (inputs become private copies) ── arenas_fini
  *
- * A zeroed struct mapped_arenas is empty. Thread: the one that holds the session's lock. */
+ * A zeroed struct mapped_arenas is empty. The caller must hold the session's lock. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -19,7 +19,7 @@ struct mapped_arena {
 	char *base;
 	uint64_t bytes;
 	int fd;   /* descriptor of a writable arena, kept for arenas_freeze; else -1 */
-	int code; /* error with which the mapping failed; valid if base is NULL */
+	int code; /* error with which the mapping failed; valid if `base` is NULL */
 };
 struct mapped_arenas {
 	struct mapped_arena *all;
@@ -28,22 +28,23 @@ struct mapped_arenas {
 };
 
 /* Map shared memory that the agent created, read-only or writable. The memory must be sealed
- * against shrinking: otherwise the agent could shrink it, and an access here would raise SIGBUS.
- * Owns: the caller keeps fd. Errors: BPS_EPROTO the memory is not sealed, or is smaller than bytes;
- * -errno. */
+ * against shrinking. Otherwise the agent could shrink it, and an access here would raise SIGBUS.
+ * Owns: the caller keeps fd. Errors: BPS_EPROTO when the memory is not sealed, or when it has less
+ * than `bytes` bytes; -errno. */
 int arenas_map(int fd, uint64_t bytes, bool is_writable, void **ret);
-/* Map the arena that message m announces. *fd: the descriptor of the arena; -1: the message had
- * none; -EMFILE: the descriptor was lost, because this process has too many descriptors open. An
- * arena that is mapped already is not changed. If descriptors or memory run out, the function
- * returns 0 and records the reason (arenas_why_lost); tensors in this arena cannot be used then.
- * Owns: sets *fd to -1 if the function keeps the descriptor; otherwise the caller keeps the
- * descriptor. Errors: BPS_EPROTO the announcement is invalid. */
+/* Map the arena that message m announces. *fd is the descriptor of the arena, or -1 if the message
+ * had none. It is -EMFILE if the descriptor was lost, because this process has too many descriptors
+ * open. An arena that is mapped already is not changed. If descriptors or memory run out, the
+ * function returns 0 and records the reason (arenas_why_lost). Tensors in this arena cannot be used
+ * then. Owns: sets *fd to -1 if the function keeps the descriptor; otherwise the caller keeps the
+ * descriptor. Errors: BPS_EPROTO when the announcement is invalid. */
 int arenas_add(struct mapped_arenas *as, const struct local_arena *m, int *fd);
-/* Return why arena `id` could not be mapped: -errno; 0 if it was mapped or never announced. */
+/* Return why arena `id` could not be mapped, as -errno. Returns 0 if it was mapped or
+ * never announced. */
 int arenas_why_lost(const struct mapped_arenas *as, uint32_t id);
-/* Return the address at `offset` in arena `id`. NULL: the arena is unknown or not mapped, or
- * is_writable does not match its kind (inputs or sums). NULL also if the arena cannot hold `bytes`
- * bytes at that offset, or if the offset is not aligned. */
+/* Return the address at `offset` in arena `id`. Returns NULL if the arena is unknown or not mapped,
+ * or if its kind (inputs or sums) differs from is_writable. Also returns NULL if the arena cannot
+ * hold `bytes` bytes at `offset`, or if `offset` is not aligned. */
 void *arenas_place(const struct mapped_arenas *as, uint32_t id, bool is_writable, uint64_t offset,
 	uint64_t bytes);
 /* Replace the mapped inputs by private copies. Other processes then no longer see what this process

@@ -1,6 +1,6 @@
-/* Averages of integers through companions, which are tensors of a wider type (average.h):
- * declaration, and conversion of inputs and results. Submission and waits are in tensor.c and
- * wait.c. Thread: the one that operates on the tensor. */
+/* Computes averages of integers by means of companions, which are tensors of a wider type
+ * (average.h). This file declares companions, and converts inputs and results. tensor.c submits
+ * the companions, and wait.c waits for them. Thread: the one that operates on the tensor. */
 #include "libbpsclient/average.h"
 
 #include <errno.h>
@@ -25,10 +25,11 @@ struct average {
 	struct bps_tensor *wide; /* the companion; owned by the job's table of tensors */
 	/* Results of the last even and the last odd round, in the tensor's type */
 	void *out[2];
-	/* Rounds of the companion. Its round wide_round[i] carries the average for the last round r
-	 * of the tensor with r & 1 == i. 0: the round r is not an average of integers. */
+	/* Round numbers of the companion: [0] for the tensor's last even round, [1] for the
+	 * tensor's last odd round. The companion's round carries the average for the tensor's
+	 * round. 0: the tensor's round is not an average of integers. */
 	uint64_t wide_round[2];
-	uint64_t converted[2]; /* round of the companion whose result is in out[]; 0: none */
+	uint64_t converted[2]; /* [i]: companion's round whose average is in out[i]; 0: none */
 };
 
 /* ---- conversion ---- */

@@ -1,21 +1,22 @@
 #ifndef BPSCLIENT_AVERAGE_H
 #define BPSCLIENT_AVERAGE_H
-/* Averages of integers. Their sum may not fit into the tensor's type. So an integer tensor that is
- * averaged has a companion: a second tensor, of a wider type and under a reserved name, that
- * carries the values of the averaged rounds. The tensor itself is submitted too. So its rounds stay
- * numbered, and the service compares the types and operations of all workers, as in any other
- * round.
+/* Averages of integers. The sum of the workers' integers may not fit into the tensor's type. So an
+ * integer tensor that is averaged has a companion: an additional tensor of a wider type, with a
+ * reserved name. The companion carries the values of the averaged rounds. The client submits the
+ * tensor itself too. So the tensor's rounds stay numbered, and the service compares the types and
+ * operations of all workers, as in rounds without an average.
  *
  *   tensor       companion
- *   i8, u8 [n]   i32[n]    the server divides, and the floor fits into the tensor's type
- *   i32 [n]      i64[n]    likewise
- *   i64 [n]      i64[2n]   two sums per value: the upper halves and the lower halves. The upper
- *                          bits of the second sum count the workers. The client divides.
+ *   i8, u8 [n]   i32[n]    The server divides, and the quotient fits into the tensor's type.
+ *   i32 [n]      i64[n]    The server divides, as for i8.
+ *   i64 [n]      i64[2n]   Each value has two sums: of the upper halves, and of the lower halves.
+ *                          The upper bits of the sum of the lower halves count the workers. The
+ *                          client divides.
  *
- * A round is complete when both tensors have completed it. The result is converted to the tensor's
- * type when it is needed: by the wait that delivers a copy, or by bps_output.
+ * A round is complete when the tensor and its companion have completed the round. The client
+ * converts the result to the tensor's type only when a wait delivers a copy, or in bps_output.
  *
- * Thread: the one that operates on the tensor. */
+ * Only the thread that operates on the tensor calls these functions. */
 #include <stdbool.h>
 
 #include "libbpsclient/client.h"
@@ -31,15 +32,15 @@ bool average_is_needed(const struct bps_tensor *t, enum bps_op op);
  * round is in flight; -EINVAL the name is too long; those of bps_declare; the error with which the
  * tensor has failed. Sets bps_last_error. */
 int average_prepare(struct bps_tensor *t);
-/* Submit the companion, which average_prepare has filled, for the round t->round of its tensor. The
- * ring must have room. The caller holds ring_mutex. */
+/* Submit the companion of t for the round t->round. average_prepare must have filled the companion.
+ * The ring must have room. The caller holds ring_mutex. */
 void average_push(struct bps_tensor *t, int32_t priority);
 /* Record that the round t->round is no average of integers, so it uses no companion. */
 void average_skip(struct bps_tensor *t);
 
-/* Return the companion if the given round of t is an average of integers, else NULL. round: the
- * last submitted round of t, or the round before it. *ret_round: the companion's round; may be
- * NULL. */
+/* Return the companion of t if `round` is an average of integers, else NULL. `round` must be the
+ * last submitted round of t, or the round before it. *ret_round gets the companion's round for
+ * `round`. ret_round may be NULL. */
 struct bps_tensor *average_carrier(const struct bps_tensor *t, uint64_t round, uint64_t *ret_round);
 /* Convert the average of a complete round to the tensor's type. average_output returns memory of
  * the tensor. The memory is valid until a call converts the average of the round `round + 2`.
@@ -47,7 +48,7 @@ struct bps_tensor *average_carrier(const struct bps_tensor *t, uint64_t round, u
 const void *average_output(const struct bps_tensor *t, uint64_t round);
 void average_copy(const struct bps_tensor *t, uint64_t round, void *dst);
 
-/* Forget all rounds, because the tensor has left its job. t may have no companion. */
+/* Forget all rounds, because the tensor has left its job. Does nothing if t has no companion. */
 void average_reset(struct bps_tensor *t);
 void average_free(struct bps_tensor *t);
 #endif

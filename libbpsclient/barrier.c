@@ -1,7 +1,7 @@
 /* Barriers of all workers of a job, bps_checkpoint_barrier(3). While the worker is at a barrier, it
  * cannot submit anything (submissions check is_at_barrier under ring_mutex). After a time-out of
- * the call the worker stays at the barrier: the agent still has the request, and the other workers
- * may pass the barrier. So the worker must call again, from any thread. Thread: any. */
+ * the call the worker stays at the barrier, because the agent still has the request, and the other
+ * workers may pass the barrier. So the worker must call again, from any thread. Thread: any. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 #include "libbpsclient/gpu.h"
@@ -16,8 +16,8 @@ int client_check_idle(struct bps *b)
 	pthread_mutex_lock(&b->declare_mutex);
 	for (unsigned i = 0; !found && i < CLIENT_BUCKETS; i++)
 		for (const struct bps_tensor *t = b->buckets[i]; t && !found; t = t->next)
-			/* A companion is not checked itself: tensor_is_done checks the companion of
-			 * each tensor. */
+			/* Skip companions (they have an owner), because tensor_is_done(t) also
+			 * checks the companion of t. */
 			if (t->entry && !t->owner && !tensor_is_done(t))
 				found = t;
 	pthread_mutex_unlock(&b->declare_mutex);
@@ -56,8 +56,8 @@ int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms)
 	rc = session_barrier(
 		&b->session, b->barrier + 1, deadline_ns, timeout_ms, &passed, last_error_text());
 	if (rc < 0)
-		/* after a time-out the worker is still at the barrier; after any other error the
-		 * job is over */
+		/* Do not call set_at_barrier(b, false) here. After a time-out the worker is still
+		 * at the barrier. After any other error the job is over. */
 		return rc;
 	b->barrier++;
 	b->is_new = false;

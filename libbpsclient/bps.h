@@ -10,9 +10,9 @@
  * with the same bytes at every worker. Each push_pull of a tensor is one round of that tensor.
  *
  * Buffers: the caller may write to bps_input() while no push_pull of that tensor is in flight.
- * bps_output() of a completed round is read-only. Its bytes change only when the caller submits the
- * second round after the completed round. One push_pull per tensor may be in flight; a second
- * push_pull returns BPS_EBUSY.
+ * bps_output() of a completed round is read-only. The result of round n changes only when the
+ * caller submits round n + 2. One push_pull per tensor may be in flight; a second push_pull returns
+ * BPS_EBUSY.
  *
  * Threads: any thread may call any function. Two threads must not operate on the same tensor at
  * once. After fork() the child's calls fail with BPS_EFORKED; the parent is not disturbed.
@@ -47,8 +47,8 @@ enum bps_dtype {
 };
 
 /* Reductions. Sums and products of integers wrap. AVG divides the sum by the number of workers. For
- * integers, AVG returns the floor of the exact mean, and does not wrap; bps_push_pull(3) states its
- * cost. MIN and MAX propagate NaN. f16 and bf16 are accumulated in f32. */
+ * integers, AVG returns the floor of the exact mean, and does not wrap; bps_push_pull(3) states the
+ * cost of this average. MIN and MAX propagate NaN. f16 and bf16 are accumulated in f32. */
 enum bps_op { BPS_SUM = 0, BPS_PROD = 1, BPS_MAX = 2, BPS_MIN = 3, BPS_AVG = 4 };
 
 enum bps_code {
@@ -83,46 +83,52 @@ enum bps_code {
 
 /* Options of bps_open. First call bps_options_init, then set the options that must differ from the
  * environment. An option that keeps its initial value (-1, 0 or NULL) is taken from the
- * environment. Where a comment names several variables, the first variable that is set is used.
- * bpsclient(3) has the table. */
+ * environment. Where a comment names several environment variables, the first variable that is set
+ * is used. bpsclient(3) lists all variables. */
 struct bps_options {
 	uint32_t abi; /* BPS_ABI, set by bps_options_init */
-	/* Name of the job; NULL: BPS_JOB, TORCHELASTIC_RUN_ID, SLURM_JOB_ID, ... */
+	/* Name of the job. NULL: the value from the environment (BPS_JOB, TORCHELASTIC_RUN_ID,
+	 * SLURM_JOB_ID, ...). */
 	const char *job;
-	/* Path of the agent's socket; NULL: BPS_AGENT_SOCKET, else /run/bps/agent.sock */
+	/* Path of the agent's socket. NULL: the value of BPS_AGENT_SOCKET; if it is not set,
+	 * /run/bps/agent.sock. */
 	const char *agent_socket;
-	/* Rank of the worker. -1: environment (BPS_RANK, RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK,
-	 * ...), else the agent assigns a rank */
+	/* Rank of the worker. -1: the value from the environment (BPS_RANK, RANK, SLURM_PROCID,
+	 * OMPI_COMM_WORLD_RANK, ...); if there is none, the agent assigns a rank. */
 	int32_t rank;
-	/* Number of workers; -1: environment (BPS_SIZE, WORLD_SIZE, ...), else 1 */
+	/* Number of workers. -1: the value from the environment (BPS_SIZE, WORLD_SIZE, ...); if
+	 * there is none, 1. */
 	int32_t size;
-	int32_t local_rank; /* -1: environment */
-	int32_t local_size; /* -1: environment */
+	int32_t local_rank; /* -1: the value from the environment */
+	int32_t local_size; /* -1: the value from the environment */
 	/* Time-out in milliseconds for calls whose argument timeout_ms is 0. If this option is 0:
-	 * BPS_TIMEOUT, else 600,000 */
+	 * the value of BPS_TIMEOUT; if it is not set, 600,000. */
 	uint32_t timeout_ms;
-	/* Time in milliseconds that bps_open waits for all workers. 0: BPS_OPEN_TIMEOUT, else
-	 * timeout_ms */
+	/* Time in milliseconds that bps_open waits for all workers. 0: the value of
+	 * BPS_OPEN_TIMEOUT; if it is not set, the option timeout_ms. */
 	uint32_t open_timeout_ms;
-	/* 1: equal inputs give bit-identical results in every run. -1: BPS_DETERMINISTIC, else 0 */
+	/* 1: equal inputs give bit-identical results in every run. -1: the value of
+	 * BPS_DETERMINISTIC; if it is not set, 0. */
 	int32_t deterministic;
-	/* Requested partition size in bytes. 0: BPS_PARTITION_BYTES, else the scheduler chooses. */
+	/* Requested partition size in bytes. 0: the value of BPS_PARTITION_BYTES; if it is not set,
+	 * the scheduler chooses the size. */
 	uint32_t part_bytes;
-	/* Reaction to the loss of a machine, or of one of its workers: the job ends, or
-	 * continues without that machine (enum bps_loss). -1: BPS_ON_AGENT_LOSS ("abort" or
-	 * "shrink"), else abort. */
+	/* Reaction to the loss of a machine, or of one of the machine's workers (enum bps_loss):
+	 * the job ends, or continues without that machine. -1: the value of BPS_ON_AGENT_LOSS
+	 * ("abort" or "shrink"); if it is not set, the job ends. */
 	int32_t on_agent_loss;
-	/* backup: number of machines that a round need not wait for if they are late. -1:
-	 * BPS_BACKUP, else 0. backup_grace_ms: time in milliseconds that a round still waits for
-	 * late machines after all required machines have contributed. 0: BPS_BACKUP_GRACE, else
-	 * 20. */
+	/* Number of machines that a round need not wait for if they are late. -1: the value of
+	 * BPS_BACKUP; if it is not set, 0. */
 	int32_t backup;
+	/* Time in milliseconds that a round still waits for late machines after all required
+	 * machines have contributed. 0: the value of BPS_BACKUP_GRACE; if it is not set, 20. */
 	uint32_t backup_grace_ms;
-	/* elastic: 1: more machines may join while the job runs. The option `size` is then the
-	 * number of workers at the start, and max_size is the largest number of workers. Such a job
-	 * can also shrink. elastic -1: BPS_ELASTIC, else 0. max_size -1: BPS_MAX_SIZE, else
-	 * size. */
+	/* 1: more machines may join while the job runs, and the job can also shrink. The option
+	 * `size` is then the number of workers at the start. -1: the value of BPS_ELASTIC; if it is
+	 * not set, 0. */
 	int32_t elastic;
+	/* Largest number of workers of an elastic job. -1: the value of BPS_MAX_SIZE; if it is not
+	 * set, `size`. */
 	int32_t max_size;
 };
 enum bps_loss { BPS_LOSS_ABORT = 0, BPS_LOSS_SHRINK = 1 };
@@ -148,8 +154,8 @@ BPS_API void bps_abort(struct bps *b);
  * the worker's rank in the new job; -1: the agent assigns a rank. size: number of workers of the
  * new job. Handles of tensors stay valid, but their buffers get other addresses and their rounds
  * count from 1. Between the two calls, servers may be added or removed. A worker that leaves the
- * job for good calls bps_close; a new worker calls bps_open. Rounds in flight are abandoned.
- * Errors: those of bps_open; BPS_ETIMEDOUT not all workers have left, call bps_suspend again. */
+ * job for good calls bps_close; a new worker calls bps_open. bps_suspend abandons rounds in flight.
+ * Errors: those of bps_open; BPS_ETIMEDOUT if not all workers have left: call bps_suspend again. */
 BPS_API int bps_suspend(struct bps *b, uint32_t timeout_ms);
 BPS_API int bps_resume(struct bps *b, int32_t rank, int32_t size);
 
@@ -181,20 +187,20 @@ BPS_API int bps_declare_group(
 BPS_API void *bps_input(struct bps_tensor *t);
 /* Return the result of the last completed round; NULL before the first round is complete. */
 BPS_API const void *bps_output(const struct bps_tensor *t);
-/* Get the addresses of the tensor's two result buffers, which are constant until bps_suspend or
- * bps_close. The result of round n (bps_tensor_info) is in ret[n & 1]. So the caller knows the
- * address of the next result before the next round is complete. An average of integers is not in
- * these buffers: only bps_output returns it. Errors: -EINVAL the tensor lies in device memory;
- * BPS_ECLOSED. */
+/* Get the addresses of the tensor's two result buffers. The addresses are constant until
+ * bps_suspend or bps_close. The result of round n (bps_tensor_info) is in ret[n & 1]. So the
+ * address of the next result is available before the next round is complete. An average of integers
+ * is not in these buffers: only bps_output returns it. Errors: -EINVAL if the tensor lies in device
+ * memory; BPS_ECLOSED. */
 BPS_API int bps_outputs(const struct bps_tensor *t, const void *ret[2]);
 /* Multiply the bps_count(t) values of src by scale, and write the products to the input of a tensor
  * of floats. Each exact product is rounded once, to the nearest value, ties to even. Errors:
- * BPS_EBUSY a round is in flight; -EINVAL the tensor has integers or lies in device memory; the
- * error with which the job has failed. */
+ * BPS_EBUSY if a round is in flight; -EINVAL if the tensor has integers or lies in device memory;
+ * the error with which the job has failed. */
 BPS_API int bps_fill_f32(struct bps_tensor *t, const float *src, float scale);
 /* Multiply the output of a tensor of floats by scale, and write the products to dst. Each product
- * of an f64 tensor is rounded twice: to f64, then to f32. Errors: -EINVAL the tensor has integers
- * or lies in device memory, or no round is complete. */
+ * of an f64 tensor is rounded twice: to f64, then to f32. Errors: -EINVAL if the tensor has
+ * integers or lies in device memory, or if no round is complete. */
 BPS_API int bps_read_f32(const struct bps_tensor *t, float *dst, float scale);
 BPS_API uint64_t bps_count(const struct bps_tensor *t);
 BPS_API enum bps_dtype bps_dtype(const struct bps_tensor *t);
@@ -203,8 +209,8 @@ BPS_API const char *bps_name(const struct bps_tensor *t);
 /* Start a round: submit the values of bps_input(t) for reduction over all workers. Returns at once.
  * priority: tensors with a larger priority are sent first; among tensors of equal priority, the
  * earlier submission is sent first. With BPS_PRIORITY_AUTO, the default, the tensor that was
- * declared first is sent first. Errors: BPS_EBUSY a round is in flight; BPS_ECLOSED; the error with
- * which the job has failed. */
+ * declared first is sent first. Errors: BPS_EBUSY if a round is in flight; BPS_ECLOSED; the error
+ * with which the job has failed. */
 #define BPS_PRIORITY_AUTO INT32_MIN
 BPS_API int bps_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority);
 /* Start a round like bps_push_pull, but with buffers of the caller. The call copies src to the
@@ -229,8 +235,8 @@ BPS_API int bps_wait(struct bps_tensor *t, uint32_t timeout_ms);
  * After -EINTR the round is still in flight, and the caller may wait again. The function is for
  * languages that handle a signal only after a C function has returned. begun_ns: the caller sets
  * *begun_ns to 0 before the first call. The first call sets *begun_ns to the time at which the wait
- * began, so that timeout_ms limits all calls together. Errors: those of bps_wait; -EINTR; -EINVAL t
- * or begun_ns is NULL. */
+ * began, so that timeout_ms limits all calls together. Errors: those of bps_wait; -EINTR; -EINVAL
+ * if t or begun_ns is NULL. */
 BPS_API int bps_wait_intr(struct bps_tensor *t, uint32_t timeout_ms, uint64_t *begun_ns);
 BPS_API int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms);
 /* Wait until the round of one or more of n tensors is complete or has failed, for at most
@@ -238,13 +244,13 @@ BPS_API int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t
  * n, in the order of their completion on this machine. Returns the number of these indices. A
  * tensor without a round in flight is listed too. Call bps_poll for each listed tensor: bps_poll
  * returns whether the round failed, and copies the result to the dst of bps_push_pull_copy. Entries
- * that are NULL are skipped; if all are NULL, returns 0. Errors: those of bps_wait; then no tensor
- * is complete. */
+ * that are NULL are skipped; if all are NULL, returns 0. Errors: those of bps_wait. After an error,
+ * ret_idx has no valid entries. */
 BPS_API int bps_wait_some(
 	struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms, size_t *ret_idx);
 /* Return the number of workers whose values are in the last completed round. Partitions of a tensor
  * are summed separately. If the partitions have different numbers of workers, returns the smallest
- * number. Errors: -EINVAL t is NULL. */
+ * number. Errors: -EINVAL if t is NULL. */
 BPS_API int bps_contributors(const struct bps_tensor *t);
 /* Details of the last completed round. If a machine was lost during the round, partitions may
  * differ in their number of contributors. An average divides each partition by the number of
@@ -288,8 +294,8 @@ struct bps_traffic {
 	uint64_t received_bytes; /* number of bytes received: messages, and results of sums */
 };
 /* Get the agent's network traffic. The call also works after the job has failed. Errors:
- * BPS_ENOAGENT, BPS_ETIMEDOUT, BPS_ECLOSED while suspended, -EOPNOTSUPP the agent is of an older
- * release. */
+ * BPS_ENOAGENT, BPS_ETIMEDOUT, BPS_ECLOSED while the handle is suspended, -EOPNOTSUPP if the agent
+ * is of an older release. */
 BPS_API int bps_traffic(struct bps *b, struct bps_traffic *ret);
 
 /* Collectives on small host data, built on push_pull. All workers must call the same collectives in
@@ -304,18 +310,18 @@ BPS_API int bps_broadcast(struct bps *b, void *data, size_t n_bytes, int root, u
 BPS_API int bps_allgather(
 	struct bps *b, const void *src, size_t n_bytes, void *dst, uint32_t timeout_ms);
 
-/* Wait until every worker has called this function, with no round in flight. Then all workers have
- * the same state, so a checkpoint is valid only after this call. The barrier admits workers that
- * wait to join an elastic job. Returns the number of admitted workers, which is the same at all
- * workers. All workers, including the new ones, then make the same calls to pass on the state
- * (bps_broadcast from bps_root). After BPS_ETIMEDOUT, call this function again. Errors: BPS_EBUSY a
- * round is in flight; those of bps_wait. */
+/* Wait until every worker has called this function. The caller must have no round in flight. After
+ * the call, all workers have the same state, so a checkpoint is valid only then. The barrier admits
+ * workers that wait to join an elastic job. Returns the number of admitted workers, which is the
+ * same at all workers. All workers, including the new ones, then make the same calls to pass on the
+ * state (bps_broadcast from bps_root). After BPS_ETIMEDOUT, call this function again. Errors:
+ * BPS_EBUSY if a round is in flight; those of bps_wait. */
 BPS_API int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms);
 /* Return 1 if this worker joined while the job was running, and needs the state of the other
  * workers. */
 BPS_API int bps_is_new(const struct bps *b);
-/* Return the lowest rank among the old workers: those that joined before the last barrier with new
- * workers and are still in the job. */
+/* Return the lowest rank among the old workers. An old worker is still in the job, and it joined
+ * before the last barrier that admitted new workers. */
 BPS_API int bps_root(const struct bps *b);
 
 /* Tensors in the memory of a GPU: see bps_gpu(3). A round of such a tensor begins when `stream` has
@@ -328,35 +334,35 @@ BPS_API int bps_root(const struct bps *b);
  *
  * bps_gpu_open: either all workers of a machine call bps_gpu_open, or no worker calls it. The call
  * connects to the executor, the agent's process that drives the GPUs for this job. uuid: the 16
- * bytes that identify the GPU; NULL: the calling thread's current device. Errors: BPS_EDEVICE this
- * process or the agent has no CUDA, or CUDA failed; BPS_EQUOTA the user's other jobs use all
- * executors that the user may have; BPS_ETIMEDOUT not all workers of this machine have called
- * bps_gpu_open. The call may be repeated after an error. */
+ * bytes that identify the GPU; NULL: the calling thread's current device. Errors: BPS_EDEVICE if
+ * this process or the agent has no CUDA, or if CUDA failed; BPS_EQUOTA if the user's other jobs use
+ * all executors that the user may have; BPS_ETIMEDOUT if not all workers of this machine have
+ * called bps_gpu_open. The call may be repeated after an error. */
 BPS_API int bps_gpu_open(struct bps *b, const unsigned char *uuid);
 /* Allocate memory of this worker's GPU through the job's executor: n_bytes, zeroed, valid until
  * bps_close or bps_gpu_release. Errors: BPS_EDEVICE, -ENOMEM. */
 BPS_API int bps_gpu_alloc(struct bps *b, uint64_t n_bytes, void **ret);
 /* Allow tensors in device memory that the caller has allocated. The caller frees that memory, but
- * not before bps_close or bps_gpu_release. Errors: -EOPNOTSUPP CUDA cannot share the memory,
- * because it comes from a pool or is managed. */
+ * not before bps_close or bps_gpu_release. Errors: -EOPNOTSUPP if CUDA cannot share the memory,
+ * because the memory comes from a pool or is managed. */
 BPS_API int bps_gpu_import(struct bps *b, void *ptr, uint64_t n_bytes);
 /* Release memory that bps_gpu_alloc has allocated or bps_gpu_import has imported. Waits until the
- * GPU has done the work that is queued on its streams. Tensors in the memory cannot be submitted
- * any more, and their names stay in use. A round does not count as in flight if its result has
- * reached the stream. Errors: BPS_EBUSY a tensor in the memory is in flight; -EINVAL ptr is no such
- * memory; those of bps_wait. */
+ * GPU has done all work that is queued on the GPU's streams. Tensors in the memory cannot be
+ * submitted any more, and their names stay in use. A round does not count as in flight if its
+ * result has reached the stream. Errors: BPS_EBUSY if a tensor in the memory is in flight; -EINVAL
+ * if ptr was not returned by bps_gpu_alloc or passed to bps_gpu_import; those of bps_wait. */
 BPS_API int bps_gpu_release(struct bps *b, void *ptr);
 /* Declare a tensor in device memory at ptr, like bps_declare. The tensor's values must lie within
  * one piece of memory that bps_gpu_alloc has allocated or bps_gpu_import has imported. */
 BPS_API int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_elems,
 	void *ptr, struct bps_tensor **ret);
-/* Submit a tensor in device memory. Errors: BPS_EBUSY 8 rounds are in flight; -EOPNOTSUPP an
+/* Submit a tensor in device memory. Errors: BPS_EBUSY if 8 rounds are in flight; -EOPNOTSUPP for an
  * average of integers; BPS_EDEVICE; the error with which the job has failed. */
 BPS_API int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, void *stream);
 /* Make the stream wait: work queued after this call runs when the last submitted round is complete
  * or has failed. The next call on the tensor reports such a failure. */
 BPS_API int bps_gpu_wait_stream(struct bps_tensor *t, void *stream);
-/* Return the route by which this machine's GPUs are summed ("copy", "ce", "rs_ag", ...); "" without
+/* Return the route by which this machine's GPUs sum ("copy", "ce", "rs_ag", ...); "" without
  * GPUs. */
 BPS_API const char *bps_gpu_route(const struct bps *b);
 
@@ -370,7 +376,8 @@ struct bps_failure {
 	/* Rank of the worker that caused the failure; -1: no worker caused it, or the worker is not
 	 * known */
 	int32_t rank;
-	/* Machine of that worker, or the machine that failed; "": the machine is not known */
+	/* Machine of the worker that caused the failure, or the machine that failed; "": the
+	 * machine is not known */
 	char host[64];
 	char tensor[256]; /* tensor of the failed call; "": the call has no tensor */
 };

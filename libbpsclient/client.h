@@ -33,7 +33,8 @@
 #define CLIENT_WORKERS_MAX 65536
 /* Users must not give tensors a name that begins with CLIENT_RESERVED. Tensors of collectives have
  * names that begin with CLIENT_NAME_PREFIX: their rounds wait for all machines, even in a job that
- * does not wait for late machines (BPS_BACKUP). Companions (average.h) have another prefix. */
+ * does not wait for late machines (BPS_BACKUP). The names of companions begin with
+ * AVERAGE_PREFIX (average.h). */
 #define CLIENT_RESERVED    "__bps"
 #define CLIENT_NAME_PREFIX CTL_OWN_TENSORS
 
@@ -91,8 +92,8 @@ struct bps {
 	uint64_t barrier; /* number of the last barrier that this worker has passed */
 	bool is_new;
 	bool is_suspended;
-	/* Submissions are refused until this worker has passed the barrier; guarded by
-	 * ring_mutex */
+	/* True from the time when the worker enters a barrier until it has passed the barrier. The
+	 * submissions of the worker are then refused. Guarded by ring_mutex. */
 	bool is_at_barrier;
 	int32_t root;
 
@@ -126,9 +127,10 @@ struct tensor_place {
 	uint32_t region;
 	uint64_t offset;
 };
-/* Declare tensors of the user (bps_declare) or of the library itself. place: n places in device
- * memory; NULL: host memory. ret: room for n, written only if all n succeed. Owns: b keeps the
- * tensors until bps_close. Errors: those of bps_declare. Sets bps_last_error. */
+/* Declare tensors of the user (bps_declare) or of the library itself. place: array of n places in
+ * device memory, or NULL for tensors in host memory. ret: array for n pointers, written only if all
+ * n declarations succeed. Owns: b keeps the tensors until bps_close. Errors: those of bps_declare.
+ * Sets bps_last_error. */
 int tensor_declare(struct bps *b, const struct bps_decl *decls, const struct tensor_place *place,
 	size_t n, struct bps_tensor **ret);
 /* Check the name, type and count of a user's declaration. Errors: -EINVAL. Sets bps_last_error. */
@@ -143,12 +145,12 @@ int tensor_check_group(struct bps_tensor *const *tensors, size_t n, const char *
  * notified of the failure (session.h). Errors: BPS_EBUSY, or the tensor's failure. Sets
  * bps_last_error. */
 int tensor_may_fill(struct bps_tensor *t);
-/* Check that a tensor in device memory may be submitted: fewer than max rounds are in flight. The
- * caller holds ring_mutex. Errors: BPS_EBUSY, -EAGAIN (the ring is full), or the tensor's
- * failure. Sets bps_last_error. */
+/* Check that a tensor in device memory may be submitted: fewer than `max` of its rounds are in
+ * flight. The caller holds ring_mutex. Errors: BPS_EBUSY, -EAGAIN (the ring is full), or the
+ * tensor's failure. Sets bps_last_error. */
 int tensor_may_run_ahead(struct bps_tensor *t, uint64_t max);
-/* Start the tensor's next round: put it into the ring of submissions, which must have room. The
- * caller holds ring_mutex. */
+/* Start the tensor's next round: write a submission to the ring of submissions, which must have
+ * room. The caller holds ring_mutex. */
 void tensor_push(struct bps_tensor *t, enum bps_op op, int32_t priority);
 /* Free a tensor that is not in flight. The caller has removed it from the table. */
 void tensor_free(struct bps_tensor *t);
@@ -165,20 +167,21 @@ struct bps_tensor *tensor_awaited(struct bps_tensor *t);
  * the companion if only the companion has failed. ret_failed may be NULL. */
 int tensor_status(const struct bps_tensor *t, const struct bps_tensor **ret_failed);
 /* Set bps_last_error to the reason for the failure of the tensor or its session. Asks the agent for
- * the reason. Returns code. */
+ * the reason. Returns `code`. */
 int tensor_explain(const struct bps_tensor *t, int code);
 /* Set bps_last_error to a sentence about the round in flight. Returns BPS_EBUSY. */
 int tensor_explain_busy(const struct bps_tensor *t);
 
-/* Return whether the given submitted round is complete or has failed. Ignores a companion. Thread:
- * any. */
+/* Return whether the given submitted round of t is complete or has failed. Does not check the
+ * tensor's companion. Any thread may call this. */
 bool tensor_has(const struct bps_tensor *t, uint64_t round);
 /* Wait for the last submitted round and deliver its result, for bps_wait. The wait ends at
  * deadline_ns, which is timeout_ms after the call's start. Errors: those of bps_wait. Sets
  * bps_last_error. */
 int tensor_wait(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms);
-/* Wait like tensor_wait for a submitted round, but do not deliver the result of the round. Returns
- * 0 also if the round has failed. Thread: any, even while another thread submits. */
+/* Wait until the submitted round `round` has ended. In contrast to tensor_wait, do not deliver the
+ * result. Returns 0 also if the round has failed. Any thread may call this, even while another
+ * thread submits. */
 int tensor_wait_round(
 	struct bps_tensor *t, uint64_t round, uint64_t deadline_ns, uint32_t timeout_ms);
 /* Set bps_last_error to a sentence about a time-out. The sentence includes the agent's report of

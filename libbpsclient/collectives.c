@@ -94,8 +94,8 @@ static int check_root(const struct collective *c, struct bps_tensor *t, int root
 		root, c->b->options.job);
 }
 
-/* Data of a whole collective. The result has n_bytes and is stored in dst. This worker contributes
- * n_src bytes of src, which begin at offset `at` of the data. */
+/* Data of a whole collective. The result consists of n_bytes bytes and is stored in dst. This
+ * worker contributes n_src bytes from src. These bytes begin at offset `at` of the data. */
 struct whole {
 	const char *src;
 	char *dst;
@@ -109,7 +109,8 @@ struct piece {
 	size_t first, n;
 };
 
-/* Return the smallest size of a piece that holds n_bytes; the largest size if none does. */
+/* Return the smallest piece size that is at least n_bytes. If all sizes are smaller than n_bytes,
+ * return the largest size. */
 static uint32_t size_of(size_t n_bytes)
 {
 	size_t i = 0;
@@ -260,8 +261,8 @@ int bps_barrier(struct bps *b, uint32_t timeout_ms)
 	return end(&c, rc);
 }
 
-/* Check the memory of the caller. has_data: the pointer to the memory is not NULL, which is
- * required unless n_bytes is 0. what: name of the call and of its argument, for the error text.
+/* Check the memory of the caller. has_data: the pointer to the memory is not NULL. The pointer may
+ * be NULL only if n_bytes is 0. what: names of the call and of its argument, for the error text.
  * Errors: -EINVAL. Sets bps_last_error. */
 static int check_memory(bool has_data, size_t n_bytes, const char *what)
 {

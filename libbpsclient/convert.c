@@ -60,7 +60,7 @@ static inline double round_even(double x, unsigned dropped, double normal, doubl
 	bits = (bits + (below >> 1) + (bits >> dropped & 1)) & ~below;
 	memcpy(&large, &bits, sizeof(large));
 	/* Return a NaN unchanged. The addition above can carry from the fraction of the NaN into
-	 * its exponent, and can thus make another value than a NaN. */
+	 * the exponent, so that the result is not a NaN. */
 	large = x == x ? large : x;
 	small = __builtin_copysign(small, x);
 	return __builtin_fabs(x) < normal ? small : large;

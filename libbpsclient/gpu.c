@@ -1,6 +1,6 @@
 /* The bps_gpu_... calls (bps_gpu(3)): open the GPU, manage memory, declare and submit tensors, and
  * let streams wait. gpu_link.c has the connection to the executor, the process that drives the
- * GPUs; gpu_cuda.c has the calls to CUDA. Thread: the caller's, any. */
+ * GPUs; gpu_cuda.c has the calls to CUDA. Thread: any. */
 #include "libbpsclient/gpu.h"
 
 #include <errno.h>
@@ -13,9 +13,9 @@
 
 /* Number of rounds of one tensor that may be in flight. bps-agent has the same limit. */
 #define AHEAD_MAX 8
-/* Milliseconds that a call waits for the agent to report why an executor has ended without a
- * message. The agent detects the cause at the same time as the executor; on a loaded machine, the
- * report takes some tens of milliseconds. */
+/* Time limit in milliseconds. If an executor has ended without a message, a call waits this long
+ * for the agent to report the cause. The agent and the executor detect the cause at the same time.
+ * On a loaded machine, the agent's report takes some tens of milliseconds. */
 #define EXPLAIN_MS 500
 
 static int need(struct bps *b, const char *what)
@@ -43,7 +43,7 @@ static int explain(int rc, const char *what)
 	return last_error_set(rc, "%s: %s", what, why.s);
 }
 
-/* After a time-out, append to bps_last_error which workers the agent waits for. */
+/* After a time-out, extend the text of bps_last_error by the workers for which the agent waits. */
 static void add_why(struct bps *b)
 {
 	struct err_text late = *last_error_text(), why = {""};
@@ -112,8 +112,9 @@ static const struct bps_tensor *in_flight_there(struct bps *b, uint32_t region)
 	return NULL;
 }
 
-/* Forbid (is_released) or allow submissions of the tensors in the region. Errors: BPS_EBUSY if
- * is_released is set and such a tensor is in flight. */
+/* If `is_released` is true, forbid submissions of the tensors in the region. Otherwise allow the
+ * submissions again. Errors: BPS_EBUSY if submissions would be forbidden while a tensor in the
+ * region is in flight. */
 static int withdraw(struct bps *b, uint32_t region, bool is_released)
 {
 	const struct bps_tensor *busy;

@@ -1,8 +1,8 @@
 #ifndef BPSCLIENT_GPU_H
 #define BPSCLIENT_GPU_H
-/* Internals of the library: tensors in the memory of GPUs. The trainer (this process) shares that
- * memory with the executor, the process that drives the job's GPUs on this machine. Trainer and
- * executor also share a page of counters, with which they order their work
+/* Internals of the library: tensors in the memory of GPUs. The trainer (this process) shares the
+ * memory of its tensors with the executor, the process that drives the job's GPUs on this machine.
+ * The trainer and the executor also share a page of counters, with which they order their work
  * (common/local/gpu_slot.h). The trainer submits a tensor in device memory to the agent like any
  * other tensor, but the executor moves the tensor's values.
  *
@@ -30,8 +30,8 @@ struct client_gpu;
  * that it looks up once. */
 struct client_gpu_driver {
 	const char *name; /* name of the executor's back-end that uses the same kind of memory */
-	/* Return the GPU that the calling thread uses. Errors: BPS_EDEVICE this process has no
-	 * CUDA, with a sentence in err. */
+	/* Return the GPU that the calling thread uses. Errors: BPS_EDEVICE if CUDA is not
+	 * available in this process; err then explains the error. */
 	int (*uuid)(struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err);
 	/* Make the counter page accessible to the GPU. `unpin` reverses `pin`. */
 	int (*pin)(struct client_gpu *g, struct err_text *err);
@@ -46,8 +46,8 @@ struct client_gpu_driver {
 	 * the caller owns. */
 	int (*share)(struct client_gpu *g, const void *ptr, uint64_t bytes, struct gpu_memory *ret,
 		char *handle, int *fds, unsigned max, struct err_text *err);
-	/* Queue an operation on the stream, behind all earlier work. write: set the counter to
-	 * value. wait: let later work wait until the counter is >= value. */
+	/* Append an operation to the work of the stream. write: set the counter to value. wait: let
+	 * later work wait until the counter is >= value. */
 	int (*write)(struct client_gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
 		struct err_text *err);
 	int (*wait)(struct client_gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
@@ -82,9 +82,9 @@ struct client_gpu {
 	bool has_watcher;
 	int stop_fd;
 	_Atomic int failure; /* code of the first failure, or 0; stored after failure_text */
-	/* The executor has ended without reporting a reason, but the agent may report a reason. Set
-	 * before `failure`. The thread that reads the failure resets this flag, and waits for the
-	 * agent's report. */
+	/* The executor has ended without reporting a reason, but the agent may report a reason.
+	 * This flag is set before `failure`. The thread that reads the failure resets this flag,
+	 * and waits for the agent's report. */
 	atomic_bool is_unexplained;
 	struct err_text failure_text;
 };
@@ -95,14 +95,15 @@ extern const struct client_gpu_driver client_gpu_driver_host, client_gpu_driver_
 /* Wait until the agent has reported all rounds whose sums have already reached the streams. Without
  * this wait, a program that has only waited for its stream would find rounds in flight. The wait
  * ends at deadline_ns, which is timeout_ms after the call's start. region: number of the region
- * whose tensors count; 0: all tensors count. Errors: those of bps_wait. Sets bps_last_error.
- * Thread: any. */
+ * whose tensors the call waits for; 0: the call waits for the tensors of all regions. Errors: those
+ * of bps_wait. Sets bps_last_error. Thread: any. */
 int gpu_await_agent(struct bps *b, uint32_t region, uint64_t deadline_ns, uint32_t timeout_ms);
 
 /* gpu_link.c */
 /* Connect to the executor: send HELLO on sock, wait for the answer until deadline_ns (timeout_ms
  * after the call's start), map the counter page, and start the watcher. Owns: the function takes
- * sock, also when it fails. After an error everything is freed, and err has a sentence. */
+ * over sock, even when it fails. On an error, the function frees everything, and err explains the
+ * error. */
 int gpu_link_open(int sock, int agent_sock, const uint8_t *uuid, uint64_t deadline_ns,
 	uint32_t timeout_ms, struct client_gpu **ret, struct err_text *err);
 /* Close the connection, and release the streams that wait for a sum. Waits until the GPU has done
@@ -112,7 +113,7 @@ void gpu_link_close(struct client_gpu *g);
  * into this process. gpu_link_import makes the executor map the caller's memory. gpu_link_release
  * releases allocated memory, or ends the import. Owns: the caller may use *ret until
  * gpu_link_release. The caller keeps imported memory, and must not free it before gpu_link_release.
- * Errors: those of bps_gpu(3), with a sentence in err. Thread: any. */
+ * Errors: those of bps_gpu(3); err then explains the error. Thread: any. */
 int gpu_link_alloc(struct client_gpu *g, uint64_t bytes, uint32_t timeout_ms, void **ret,
 	struct err_text *err);
 int gpu_link_import(

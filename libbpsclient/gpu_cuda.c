@@ -53,7 +53,8 @@ struct cuda_entries {
 #undef X
 };
 
-/* Written once, under load_mutex, and constant afterwards. */
+/* The two variables below are written under load_mutex. They are constant after a load has
+ * succeeded. */
 static struct cuda_entries cu;
 static bool is_loaded;
 /* serialises load() */

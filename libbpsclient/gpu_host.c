@@ -1,5 +1,5 @@
-/* Tensors in plain memory that stands for device memory (bps-agent --gpu host), for machines
- * without GPUs. There are no streams: a write is done at once, and a wait blocks the caller.
+/* Keeps tensors in plain memory instead of device memory on machines without GPUs (bps-agent
+ * --gpu host). There are no streams. A write is done at once, and a wait blocks the caller.
  * Thread: the caller's. */
 #include <errno.h>
 #include <sys/mman.h>
@@ -9,8 +9,8 @@
 #include "common/base/clock.h"
 #include "libbpsclient/gpu.h"
 
-/* nanoseconds between two checks of a counter: a waiter polls, because the executor does not wake
- * it */
+/* Nanoseconds between two checks of a counter. A waiter polls the counter, because the executor
+ * does not wake waiters. */
 #define LOOK_NS 50000
 
 static int host_uuid(struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)

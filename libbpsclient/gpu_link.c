@@ -1,6 +1,7 @@
 /* The trainer's connection to the executor, the process that drives the job's GPUs: requests,
  * regions of memory, and the watcher thread, which releases streams after a failure. Submissions
- * and waits are in gpu.c. Threads: any, under `lock`; and the watcher. */
+ * and waits are in gpu.c. Threads: any thread may call the functions, which take `lock` where
+ * needed. The watcher thread takes `lock` too. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -16,8 +17,8 @@
 #include "common/base/clock.h"
 #include "libbpsclient/gpu.h"
 
-/* longest sleep of the watcher in milliseconds; a connection that ends, or stop_fd, wakes it
- * earlier */
+/* Longest sleep of the watcher in milliseconds. The end of a connection, or a write to `stop_fd`,
+ * wakes the watcher earlier. */
 #define WATCH_MS 10000
 
 /* Record a failure, unless one is recorded already. The caller holds the lock. */

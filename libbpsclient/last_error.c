@@ -75,7 +75,7 @@ int last_error_set(int code, const char *fmt, ...)
 	return code;
 }
 
-/* Remove the prefix of companions' names (average.h) from the text: the user knows only the
+/* Remove the prefix of companions' names (average.h) from the text, because the user knows only the
  * tensor's name. */
 static void name_tensors(char *text)
 {
@@ -91,8 +91,8 @@ const char *bps_last_error(void)
 
 	name_tensors(text);
 
-	/* Replace control characters: the text has names that users have chosen, and a terminal
-	 * would interpret them. */
+	/* Replace control characters, because the text contains names that users have chosen, and a
+	 * terminal would interpret the control characters. */
 	for (char *c = text; *c; c++)
 		if ((unsigned char)*c < ' ' || *c == '\177')
 			*c = '?';

@@ -98,8 +98,8 @@ static void client_free(struct bps *b)
 	free(b);
 }
 
-/* Set the failpoints (places where tests inject faults), once per process: a second job must not
- * restart their counters. */
+/* Set the failpoints (places where tests inject faults), once per process, because a second job
+ * must not restart the failpoints' counters. */
 static void take_faults(void)
 {
 	struct err_text err;
@@ -107,8 +107,8 @@ static void take_faults(void)
 	failpoint_set(secure_getenv("BPS_FAULTS"), &err); /* set_faults has checked the text */
 }
 
-/* Set the failpoints that the environment variable BPS_FAULTS names. Errors: -EINVAL BPS_FAULTS is
- * invalid. Sets bps_last_error. */
+/* Set the failpoints that the environment variable BPS_FAULTS names. Errors: -EINVAL if BPS_FAULTS
+ * is invalid. Sets bps_last_error. */
 static int set_faults(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -202,8 +202,8 @@ int bps_close(struct bps *b, uint32_t timeout_ms)
 		if (!rc)
 			rc = session_finish(&b->session,
 				timeout_ms ? timeout_ms : b->options.timeout_ms, last_error_text());
-		/* close the link before the session: the link's watcher thread polls the session's
-		 * socket */
+		/* close the link before the session, because the link's watcher thread polls the
+		 * session's socket */
 		gpu_link_close(b->gpu);
 		b->gpu = NULL;
 		session_close(&b->session);

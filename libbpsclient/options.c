@@ -121,18 +121,16 @@ static int env_loss(bool *ret)
 
 /* ---- launchers ---- */
 
-/* Names of the environment variables of a launcher. job: the first of these variables that is set
- * has the job's name. job_step: a variable whose value is appended to the job's name after a dot.
- * is_per_machine: rank and size count machines, and each machine has local_size workers. In this
- * case the variable global_rank, if it is set, has the worker's rank. is_rank_optional: if the rank
- * is not set, the agent assigns a rank. */
+/* Names of the environment variables of a launcher. */
 struct launcher {
 	const char *rank, *size, *local_rank, *local_size;
-	const char *job[2];
-	const char *job_step;
+	const char *job[2];   /* the first of these variables that is set holds the job's name */
+	const char *job_step; /* the value is appended to the job's name after a dot */
+	/* If is_per_machine is true and this variable is set, it holds the worker's rank. */
 	const char *global_rank;
+	/* The variables `rank` and `size` count machines. Each machine has `local_size` workers. */
 	bool is_per_machine;
-	bool is_rank_optional;
+	bool is_rank_optional; /* if the variable `rank` is not set, the agent assigns a rank */
 };
 
 /* Launchers in order of precedence. The launcher that started the trainer itself comes first:
@@ -221,9 +219,9 @@ static int take_place(const struct launcher *l, struct client_options *o)
 	return 0;
 }
 
-/* Take the job's name from the launcher. Unless is_placed, also take rank, size, local rank and
- * local size. is_placed: the caller has given rank and size, so the launcher's local rank and local
- * size would not match. */
+/* Take the job's name from the launcher. If is_placed is false, also take rank, size, local rank
+ * and local size. If is_placed is true, the caller has given rank and size, and the launcher's
+ * local rank and local size would not match them. */
 static int take_launcher(bool is_placed, struct client_options *o)
 {
 	const struct launcher *l = find_launcher();

@@ -4,7 +4,7 @@
  * any. */
 struct err_text;
 
-/* Write to err what failed, why, and which limit the user must raise. code: -EMFILE or -ENOMEM; the
- * text for any other code names no limit. Returns code. */
+/* Write an error text to err: the failed operation `what`, the reason, and the limit that the user
+ * must raise. The text names a limit only if `code` is -EMFILE or -ENOMEM. Returns `code`. */
 int process_limit_explain(int code, const char *what, struct err_text *err);
 #endif

@@ -131,10 +131,10 @@ static int handle_unasked(struct session *s, struct local_frame *f)
 		return rc < 0 ? session_cut(
 					s, rc, "it announced shared memory that cannot be mapped")
 			      : 0;
-	case LOCAL_WELCOME: /* the agent refused this worker before reading HELLO */
+	case LOCAL_WELCOME: /* if code != 0, the agent refused this worker before reading HELLO */
 		if (!f->msg.welcome.code && !s->control)
 			return session_cut(s, BPS_EPROTO, "it sent WELCOME before HELLO");
-		if (!f->msg.welcome.code) { /* a second WELCOME, from a restarted agent */
+		if (!f->msg.welcome.code) { /* a restarted agent sends WELCOME again */
 			s->n_types = f->msg.welcome.n_types;
 			return 0;
 		}
@@ -490,9 +490,9 @@ static int take_slot(struct session *s, const struct local_slot *m, uint64_t byt
 	return 0;
 }
 
-/* Take the lock, send m and receive its answer. If ask() returns 0, the caller holds the lock,
- * reads the answer and calls answered(), which releases the lock. what: beginning of the error
- * sentence, such as "cannot declare tensors". Errors: those of request(). */
+/* Take the lock, send m and receive the answer to m. If ask() returns 0, the caller holds the lock.
+ * The caller must then read the answer and call answered(), which releases the lock. what:
+ * beginning of the error sentence, such as "cannot declare tensors". Errors: those of request(). */
 static int ask(struct session *s, struct local_msg *m, uint16_t answer_type, uint32_t timeout_ms,
 	const char *what, struct local_frame *f, struct err_text *err)
 {
@@ -588,9 +588,9 @@ static int job_refusal(const struct session *s, uint32_t wire_code, const char *
 	return err_set(err, rc, "job '%s': %s", s->options->job, *text ? text : err_str(rc));
 }
 
-/* Send m. The agent answers when all workers of the job have sent this message. The arguments what
- * and deed are parts of the error sentences. what: the failed action, such as "cannot finish".
- * deed: the action that some workers have not done, such as "finished". */
+/* Send m. The agent answers when all workers of the job have sent this message. The error sentences
+ * contain `what` and `deed`. what: the failed action, such as "cannot finish". deed: the action
+ * that some workers have not done, such as "finished". */
 static int ask_together(struct session *s, struct local_msg *m, uint16_t answer_type,
 	uint64_t deadline_ns, uint32_t timeout_ms, const char *what, const char *deed,
 	struct session_passed *ret, struct err_text *err)

@@ -45,23 +45,24 @@ struct session {
 	uint32_t seq;
 	struct mapped_arenas arenas;
 	bool is_cut; /* the socket is broken and must not be used any more */
-	/* descriptors of the last frame were lost: this process can open no more files
-	 * (local_recv) */
+	/* true if local_recv lost descriptors of the frame that arrived last, because this process
+	 * has reached its limit of descriptors */
 	bool has_lost_fds;
 	uint16_t n_types; /* the agent accepts the message types below this number */
 	struct err_text failure_text;
 	uint32_t cause_rank; /* rank and machine that caused the failure (struct ctl_cause) */
 	char cause_host[CTL_NAME_MAX + 1];
 
-	/* 0, or the code with which the session failed; session_fail stores it after
-	 * failure_text */
+	/* 0, or the code with which the session failed. session_fail stores the code after
+	 * failure_text, so a thread that reads the code may also read the text */
 	_Atomic int failure;
 	_Atomic uint64_t poll_due_ns; /* next time at which session_poll reads the socket */
 };
 
-/* Answer for one declared tensor: the tensor's buffers, or a refusal. code: 0, or negative if the
- * agent has refused the declaration. After a refusal, text is the reason. cause_rank and cause_host
- * are the worker and the machine that caused the refusal (struct ctl_cause). */
+/* Answer for one declared tensor. The answer has the tensor's buffers, or is a refusal. The field
+ * `code` is 0, or negative if the agent has refused the declaration. A refusal has the reason in
+ * `text`, and the worker and the machine that caused it in `cause_rank` and `cause_host` (struct
+ * ctl_cause). */
 struct session_slot {
 	int code;
 	struct err_text text;
@@ -72,16 +73,17 @@ struct session_slot {
 	const void *out[2];
 };
 
-/* Connect, attach, and wait until all workers have joined, at most options->open_timeout_ms.
- * Errors: BPS_ENOAGENT, BPS_ETIMEDOUT, BPS_EPROTO, BPS_EVERSION, or the code of the agent's
- * refusal. Writes the error sentence to err. */
+/* Connect, attach, and wait until all workers have joined. The whole call takes at most
+ * options->open_timeout_ms. Errors: BPS_ENOAGENT, BPS_ETIMEDOUT, BPS_EPROTO, BPS_EVERSION, or the
+ * code of the agent's refusal. Writes the error sentence to err. */
 int session_open(struct session *s, const struct client_options *options, struct err_text *err);
 /* Close the connection and unmap all memory. */
 void session_close(struct session *s);
 
-/* Declare n <= LOCAL_DECLARE_MAX tensors. bytes[i]: bytes of one buffer of the i-th tensor. ret:
- * array of n answers. The answer for a refused tensor has a negative code. Errors: BPS_ETIMEDOUT,
- * BPS_EPROTO, or the error with which the session has failed; err gets a sentence. */
+/* Declare n <= LOCAL_DECLARE_MAX tensors. bytes[i] is the size of one buffer of tensor number i, in
+ * bytes. `ret` is an array of n answers. The answer for a refused tensor has a negative code.
+ * Errors: BPS_ETIMEDOUT, BPS_EPROTO, or the error with which the session has failed; err gets a
+ * sentence. */
 int session_declare(struct session *s, const struct local_decl *decls, const uint64_t *bytes,
 	uint32_t n, struct session_slot *ret, struct err_text *err);
 /* Get a connection to the executor, the process that drives the GPUs for this job. The caller must
@@ -92,8 +94,8 @@ int session_device(struct session *s, uint32_t timeout_ms, int *ret_sock, struct
  * the error with which the session or the job has failed; err gets a sentence. */
 int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err);
 /* Ask the agent why a round of a tensor waits or has failed, and write the agent's sentence to
- * *ret. Takes at most SESSION_WHY_MS. tensor UINT32_MAX: ask about the job. Errors: negative if no
- * answer came. */
+ * *ret. Takes at most SESSION_WHY_MS. If `tensor` is UINT32_MAX, ask about the job. Returns a
+ * negative error code if no answer came. */
 #define SESSION_WHY_MS 900
 int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_text *ret);
 /* Result of session_barrier. n_new: number of workers that joined the job at this barrier. root:
@@ -106,10 +108,10 @@ struct session_passed {
  * failed; err gets a sentence. */
 int session_barrier(struct session *s, uint64_t number, uint64_t deadline_ns, uint32_t timeout_ms,
 	struct session_passed *ret, struct err_text *err);
-/* Request a part of a list of workers. The part begins with entry number `first`. The list has the
- * workers of the job if tensor is UINT32_MAX, else the workers that contributed to the last sum of
- * the tensor. Calls fn with the answer. Errors: BPS_ETIMEDOUT, or the error with which the session
- * has failed; err gets a sentence. */
+/* Request a part of the list of the job's workers. The part begins with entry number `first`.
+ * `tensor` is UINT32_MAX or the index of a tensor. In the list for a tensor, the field is_missing
+ * marks the workers that are missing in the tensor's last sum. Calls fn with the answer. Errors:
+ * BPS_ETIMEDOUT, or the error with which the session has failed; err gets a sentence. */
 int session_workers(struct session *s, uint32_t tensor, uint32_t first,
 	void (*fn)(void *ctx, const struct local_people *page), void *ctx, struct err_text *err);
 /* Request the agent's network traffic. Errors: those of session_workers; -EOPNOTSUPP if
@@ -122,8 +124,9 @@ void session_publish(struct session *s);
  * failed. Requests of other threads wait meanwhile. Returns the failure's code, or 0. Thread:
  * any. */
 int session_await_failure(struct session *s, uint32_t timeout_ms);
-/* Read messages that have arrived, or notice that the agent has ended. All threads together do this
- * at most once per SESSION_POLL_MS. Returns the failure's code, or 0. */
+/* Read the messages that have arrived, and detect that the agent has ended. Most calls only return:
+ * the calls of all threads together read the socket at most once per SESSION_POLL_MS. Returns the
+ * code of the session's failure, or 0. */
 #define SESSION_POLL_MS 200
 int session_poll(struct session *s);
 /* If the session has failed, write the error text to *ret, set the cause that bps_last_failure

@@ -1,14 +1,14 @@
-/* Suspend and resume a job. To the other workers, bps_suspend ends the job as bps_close does.
- * Rounds in flight are abandoned: after all workers have called bps_suspend, no worker waits for
- * these rounds. This process keeps the declarations: names, types, counts, and the callers'
- * handles. Resuming joins a new job of the same name and declares all tensors again. Thread: the
- * caller's.
+/* Suspend and resume a job. For the other workers, bps_suspend ends the job in the same way as
+ * bps_close. Rounds in flight are abandoned, because no worker waits for them after all workers
+ * have called bps_suspend. This process keeps the declarations: names, types, counts, and the
+ * callers' handles. bps_resume joins a new job of the same name and declares all tensors again.
+ * Thread: the caller's.
  *
  *   OPEN --bps_suspend: all workers have left--> SUSPENDED --bps_resume--> OPEN
  *
- * While the job is SUSPENDED a tensor has no buffers. The tensor's entry, normally in memory
- * shared with the agent, is then in private memory. No round of the tensor is then complete or in
- * flight. */
+ * While the job is SUSPENDED, a tensor has no buffers, and no round of the tensor is complete or in
+ * flight. The tensor's entry, normally in memory shared with the agent, is in private memory
+ * during this time. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -60,7 +60,7 @@ int bps_suspend(struct bps *b, uint32_t timeout_ms)
 			rc = session_finish(&b->session,
 				timeout_ms ? timeout_ms : b->options.timeout_ms, last_error_text());
 		if (rc == BPS_ETIMEDOUT)
-			/* not all workers have left: the caller may call bps_suspend again */
+			/* not all workers have left, so the caller may call bps_suspend again */
 			return rc;
 		session_close(&b->session);
 	}

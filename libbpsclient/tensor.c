@@ -134,9 +134,10 @@ static int check_agrees(
 		dtype_name(t->dtype), (unsigned long long)t->n_elems);
 }
 
-/* Find each declared tensor in the table, or add the tensor to the table. Added tensors are listed
- * in pending. If the table has the tensor, its type, count and place must agree with the new
- * declaration. place: NULL for host memory. Errors: -ENOMEM, BPS_EMISMATCH. Sets bps_last_error. */
+/* Find each declared tensor in the table of tensors, or add the tensor to the table. The list
+ * `pending` receives the added tensors. If a tensor is already in the table, its type, count and
+ * place must agree with the new declaration. place: NULL for host memory. Errors: -ENOMEM,
+ * BPS_EMISMATCH. Sets bps_last_error. */
 static int collect_new(struct bps *b, const struct bps_decl *decls,
 	const struct tensor_place *place, size_t n, struct bps_tensor **ret,
 	struct bps_tensor **pending, size_t *n_pending)
@@ -186,8 +187,8 @@ static int adopt_slot(struct bps_tensor *t, const struct session_slot *slot)
 }
 
 /* Declare n tensors in one request to the agent, and store their buffers. Stops at the first tensor
- * that the agent refuses, and returns the code. That tensor and the tensors after it get no entry,
- * so tensor_declare removes them. */
+ * that the agent refuses, and returns the error code of the refusal. The refused tensor and the
+ * tensors after it get no entry, so tensor_declare removes them. */
 static int declare_chunk(struct bps *b, struct bps_tensor **tensors, uint32_t n)
 {
 	struct local_decl decls[LOCAL_DECLARE_MAX];
@@ -319,8 +320,8 @@ bool tensor_is_done(const struct bps_tensor *t)
 	uint64_t wide_round;
 	const struct bps_tensor *wide = average_carrier(t, t->round, &wide_round);
 
-	/* If the tensor itself has failed, the companion's round may never complete: do not wait
-	 * for it. */
+	/* If the tensor itself has failed, the companion's round may never complete. So do not wait
+	 * for that round. */
 	return tensor_has(t, t->round) &&
 	       (!wide || tensor_has(wide, wide_round) || entry_status(t));
 }
@@ -606,7 +607,7 @@ const void *bps_output(const struct bps_tensor *t)
 
 	if (t->region)
 		return NULL;
-	/* if the last round has failed, return the result of the round before */
+	/* if the last round has failed, return the result of the previous round */
 	if (done && done == t->round && tensor_status(t, NULL))
 		done--;
 	if (!done)

@@ -1,6 +1,6 @@
 /* Waiting for rounds: bps_poll, bps_wait, bps_wait_some, and the error sentences about late or
  * failed rounds. Completion is read from shared memory. A wait also reads the socket at intervals,
- * to notice that the job has failed or the agent has ended. Thread: the caller's, any. */
+ * to notice that the job has failed or the agent has ended. Any thread may call the functions. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -60,7 +60,8 @@ int tensor_explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t 
 }
 
 /* Set bps_last_error to the reason why no server sums the round at present. The round stays in
- * flight, and a later wait may get the round's result. Returns code. */
+ * flight, and a later wait may get the round's result. Returns the argument
+ * `code`. */
 static int explain_trouble(const struct bps_tensor *t, uint64_t round, int code)
 {
 	struct err_text why = {""};
@@ -161,7 +162,8 @@ static bool has_ended(const struct bps_tensor *t, uint64_t deadline_ns)
 	       clock_now_ns() >= deadline_ns;
 }
 
-/* Sleep until the tensor's round has ended. Returns 0, or -EINTR after a signal or one slice. */
+/* Sleep until has_ended() is true, and return 0. If a signal or the time SLICE_NS ends the sleep
+ * earlier, return -EINTR. */
 static int sleep_until_ended(struct bps_tensor *t, uint64_t deadline_ns, uint64_t spin_ns)
 {
 	struct local_control *c = t->b->session.control;
@@ -229,8 +231,8 @@ static int by_order(const void *a, const void *b, void *ctx)
 	return (x > y) - (x < y);
 }
 
-/* Write the indices of the tensors that are done, in the order of completion, and return their
- * number. *ret_pending: a tensor that is not done, or NULL. */
+/* Write the indices of the tensors that are done, in the order of completion, and return the number
+ * of these indices. Set *ret_pending to a tensor that is not done, or to NULL if there is none. */
 static size_t list_done(struct bps_tensor *const *tensors, size_t n, size_t *ret_idx,
 	struct bps_tensor **ret_pending)
 {

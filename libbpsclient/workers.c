@@ -1,5 +1,6 @@
-/* Information that the agent reports: the workers of the job in several pages, bps_workers(3), and
- * the agent's network traffic, bps_traffic(3). Nothing is stored. Thread: any. */
+/* Functions that fetch information from the agent. bps_workers(3) fetches the list of the job's
+ * workers, in several pages. bps_traffic(3) fetches the agent's network traffic. The library stores
+ * none of this information. Thread: any. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -98,8 +99,8 @@ int bps_traffic(struct bps *b, struct bps_traffic *ret)
 	return 0;
 }
 
-/* Return the tensor whose sum has the values of the last round of t: t itself or its companion
- * (libbpsclient/average.h). */
+/* Return the tensor whose sum has the values of t's last round. The result is t itself, or t's
+ * companion (libbpsclient/average.h). */
 static const struct bps_tensor *last_carrier(const struct bps_tensor *t)
 {
 	const struct bps_tensor *wide = average_carrier(t, t->round, NULL);

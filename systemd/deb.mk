@@ -5,8 +5,8 @@
 DEB	:= build/deb
 DEB_SRC	:= $(DEB)/bps-$(VERSION)
 DEB_TAR	:= $(DEB)/bps_$(VERSION).orig.tar.xz
-# Suppress two findings of lintian: these packages are not uploaded to Debian, so they close no bug
-# there, and the project has no home page yet.
+# Suppress two findings of lintian. These packages close no bug of Debian, because they are not
+# uploaded to Debian. The project has no home page yet.
 DEB_UNTAGGED := --suppress-tags initial-upload-closes-no-bugs,no-homepage-field
 # Build the package bps-agent-cuda only if the CUDA toolkit is installed.
 DEB_CUDA := $(if $(filter yes,$(CUDA)),-Ppkg.bps.cuda)
@@ -31,8 +31,8 @@ deb:
 		$(DEB)/*.changes
 	@ls $(DEB)/*.deb
 
-# Build the packages again, in another folder and time zone and with another umask. The packages
-# must have the same bytes.
+# Build the packages a second time, in another folder and time zone and with another umask. Both
+# builds must produce packages with the same bytes.
 deb-again: deb
 	$(Q)again=$$(mktemp -d) && trap 'rm -rf "$$again"' EXIT && \
 		dpkg-source --require-strong-checksums -x $(DEB)/*.dsc $$again/bps >/dev/null && \

@@ -37,7 +37,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "everything"
-RESULTS = "results.json"  # file in LOGS: the hash of the code, and each command's Result
+RESULTS = "results.json"  # file in LOGS with the code's hash and each command's Result
 NOT_CODE = ("docs", "tests/everything.py")  # paths whose changes do not make results invalid
 Result = tuple[bool, float, list[str]]  # whether the target passed, its seconds, its figures
 COUNTS = r"\d+ passed, \d+ failed.*"
@@ -52,7 +52,7 @@ class Target:
         limit_min: minutes after which the target is stopped and counts as failed.
         figures: a regular expression; each match in the output is a figure.
         args: variables for ``make``.
-        most: the table has at most this many figures of the target, the last ones.
+        most: the largest number of figures in the table; if there are more, the last are used.
     """
 
     name: str
@@ -130,7 +130,7 @@ def revision() -> tuple[str, str]:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End the process group: first with SIGTERM, then with SIGKILL."""
+    """End the group of a process, first with SIGTERM, then with SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -188,7 +188,7 @@ def run(target: Target) -> Result:
 
 
 def known(code: str) -> dict[str, Result]:
-    """Return the results of earlier runs on the same code."""
+    """Return the results of earlier runs on the code whose hash is ``code``."""
     try:
         record = json.loads((LOGS / RESULTS).read_text())
     except FileNotFoundError:

@@ -2,7 +2,7 @@
  * analyser checks one source at a time and does not see functions in other sources. Each macro
  * below replaces a function that writes an error text. The macro states that the function returns
  * its argument `code`. */
-#include "libbpsclient/bps.h" /* before error.h, which compares its codes with those of bps.h */
+#include "libbpsclient/bps.h" /* must precede error.h, which compares its codes with bps.h */
 
 #include "common/base/error.h"
 #include "libbpsclient/last_error.h"

@@ -3,9 +3,9 @@
 
     tests/prose.py [--count] [FILE...]
 
-Each finding is printed as FILE:LINE: what is wrong. The exit status is 1 if there are findings.
---count prints the number of findings of each kind instead. Without files, all files that git tracks
-are checked. The rules are in docs/CONTRIBUTING.md, "Prose".
+Each finding is printed as "FILE:LINE: text". The exit status is 1 if there are findings. With
+--count, only the number of findings of each kind is printed. Without files, all files that git
+tracks are checked. The rules are in docs/CONTRIBUTING.md, "Prose".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = 100
 LONG_FILE = 100
 SOURCES = {".c", ".h", ".py", ".sh", ".md", ".mk"}
-OWN_NAMES = {"Makefile", "run"}  # names of files without a suffix that are sources
+OWN_NAMES = {"Makefile", "run"}  # names of source files that have no suffix
 
 # A comment must start with a verb or with the noun that it defines. A pronoun at the start would
 # refer to nothing. This pattern matches the first words that are not allowed.
@@ -70,7 +70,10 @@ Finding = tuple[int, str, str]
 
 
 def c_comments(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each comment of a C source. Ignore comment signs inside of strings."""
+    """Yield the line number and the text of each comment of a C source.
+
+    Comment signs inside strings are ignored.
+    """
     token = re.compile(
         r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|/\*(.*?)\*/|//([^\n]*)', re.DOTALL
     )
@@ -94,7 +97,7 @@ def hash_comments(text: str) -> Iterator[tuple[int, str]]:
 
 
 def docstrings(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each docstring of a Python source."""
+    """Yield the line number and the text of each docstring of a Python source."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             doc = ast.get_docstring(node, clean=False)
@@ -103,7 +106,7 @@ def docstrings(text: str) -> Iterator[tuple[int, str]]:
 
 
 def comments_of(path: Path, text: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each comment, docstring or line of prose."""
+    """Yield the line number and the text of each comment, docstring or line of prose."""
     if path.suffix in {".c", ".h"}:
         yield from c_comments(text)
     elif path.suffix == ".md":
@@ -125,7 +128,7 @@ def comment_findings(path: Path, text: str) -> Iterator[Finding]:
 
 
 def line_findings(path: Path, text: str) -> Iterator[Finding]:
-    """Yield lines that are too long. Tables, URLs and code blocks of documents have no limit."""
+    """Yield lines that are too long. Lines with URLs and tables in documents have no limit."""
     for n, line in enumerate(text.split("\n"), 1):
         if len(line.expandtabs(8)) <= COLUMNS or "://" in line:
             continue

@@ -6,9 +6,9 @@
 
 Unit tests are cmocka programs, whose results are counted from their output in TAP format. Fuzz
 targets replay their corpus, and the simulator runs a quick set of histories. pytest runs the
-cluster tests and the quick cells of the fault matrix. The cluster tests of PROVIDER_SHORT run once
-more with provider tcp, if libfabric is installed. Each program has a time limit. The last line is
-"N passed, N failed, N skipped". The exit status is 1 when a test failed or no test ran.
+cluster tests and the quick cells of the fault matrix. The cluster tests listed in PROVIDER_SHORT
+run again with provider tcp, if libfabric is installed. Each program has a time limit. The last
+line is "N passed, N failed, N skipped". The exit status is 1 when a test failed or no test ran.
 
 --provider runs only the tests that send bytes over data connections. The connections use the given
 provider. --libfabric names the folder of the library.
@@ -26,8 +26,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 300
-# Test files in tests/cluster that can run with another provider, by parts of their names.
-# PROVIDER_FILES: all such files. PROVIDER_SHORT: files that also run with provider tcp in each run.
+# Parts of the names of test files in tests/cluster. PROVIDER_FILES: files that can run with another
+# provider than the default. PROVIDER_SHORT: files that also run with provider tcp in each run.
 PROVIDER_FILES = (
     *("exactness", "averages", "flow", "combined", "agent_restart", "elastic", "drain"),
     *("faults", "errors", "hangs", "steady", "attacks", "hostile"),
@@ -168,9 +168,10 @@ def test_files(name, words=("",)):
 def run_pytest(build, counts, only, name, beside=False, files=("",), title="", **more):
     """Run the tests in tests/NAME, which start real daemons.
 
-    beside: run the tests that are not marked `alone`, several at a time; otherwise run the marked
-    tests, one at a time. files: run only the files whose names contain one of these words. title:
-    the name of this part, if not NAME.
+    If `beside` is true, several tests run at a time. With the name "cluster", the tests marked
+    `alone` are left out. If `beside` is false, the tests run one at a time. With the name
+    "cluster", only the tests marked `alone` run. files: run only the files whose names contain one
+    of these words. title: the name of this part, if not NAME.
     """
     title = title or name
     if only and only not in title:
@@ -178,7 +179,7 @@ def run_pytest(build, counts, only, name, beside=False, files=("",), title="", *
     env = environment(
         BPS_BUILD=str(build), PYTHONDONTWRITEBYTECODE="1", PYTHONUNBUFFERED="1", **more
     )
-    if build.name == "asan":  # Python loads the sanitized library; do not report Python's own leaks
+    if build.name == "asan":  # do not report leaks of Python itself, which runs under ASan
         asan = subprocess.run(
             ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
         )

@@ -61,8 +61,8 @@ demo:
 	$(STEP) BUILD=release all
 	$(Q)tests/demo.sh build/release
 
-# The programs that these targets need can only be built with some packages installed. So each
-# target X first installs them, and then makes the target X-run.
+# Each target X of this list needs programs that can be built only if some packages are installed.
+# So the target X first installs the packages, and then makes the target X-run.
 READY	:= check sim sim-long sim-10m sim-check sim-mutants sim-scale sim-scale-mutants sched-load \
 	   gpu-tests
 $(READY):
@@ -92,9 +92,9 @@ check-providers:
 check-asan:
 	$(Q)tests/install-deps.sh test
 	$(STEP) BUILD=asan check-run
-# Run the unit tests with ThreadSanitizer. Of the tests with real daemons, run only those that drive
-# GPUs. The workers of these tests are Python processes, which load the library and the fake CUDA
-# driver of the debug build.
+# Run the unit tests with ThreadSanitizer, and those tests with real daemons that drive GPUs. The
+# other tests with real daemons are left out. The workers of the tests that drive GPUs are Python
+# processes, which load the library and the fake CUDA driver of the debug build.
 check-tsan:
 	$(Q)tests/install-deps.sh test
 	$(STEP) BUILD=debug all fakes
@@ -121,7 +121,7 @@ test-frontends:
 	$(Q)python3 tests/frontends/run.py build/debug $(LISTS:%=--list %)
 .PHONY: test-frontends
 
-# Tests that are too large or too slow for every run.
+# Tests and measurements that are too large or too slow to be a part of `make test`.
 huge:
 	$(Q)tests/install-deps.sh test
 	$(STEP) BUILD=release all
@@ -152,15 +152,15 @@ bench-frontends:
 	$(Q)tests/bench/frontend_calls.py build/release --out docs/results/performance/calls.md
 .PHONY: huge latency bench-build bench-bars bench-torch bench-frontends
 
-# Run in turn the slow targets that .ci/run leaves out, at sizes that fit two hours on two
-# processors. ONLY=a,b chooses some of them.
+# Run, one after the other, the slow targets that .ci/run leaves out. The sizes are chosen so that
+# the whole run takes less than two hours on two processors. ONLY=a,b runs only targets a and b.
 everything:
 	$(Q)$(PYTHON) tests/everything.py \
 		$(if $(ONLY),--only $(ONLY) --out build/everything/some.md)
 .PHONY: everything
 
-# matrix injects every kind of fault into real processes of every kind. It needs root, for network
-# namespaces.
+# Target `matrix` injects every kind of fault into real processes of every kind. The target needs
+# root, because it makes network namespaces.
 REPEAT	?= 20
 SHARD	?= 1/1
 MINUTES	?= 55
@@ -172,8 +172,8 @@ matrix:
 	$(Q)$(PYTHON) tests/faults/matrix.py build/release --repeat $(REPEAT) --shard $(SHARD) \
 		--minutes $(MINUTES) --at-once $(AT_ONCE) --table $(MATRIX_TABLE) \
 		$(if $(MATRIX_RECORDS),--records $(MATRIX_RECORDS))
-# chaos runs three jobs under random faults for SECONDS. crashes kills trainers. noticed measures
-# how soon a crash is detected.
+# Target `chaos` runs three jobs under random faults for $(SECONDS) seconds. Target `crashes` kills
+# trainers. Target `noticed` measures how soon a crash is detected.
 SECONDS ?= 1800
 SEED	?= 1
 CRASHES	?= 1000
@@ -202,9 +202,9 @@ qemu:
 
 # Static analysis has a build folder of its own, so that only changed files are checked again. gcc's
 # analyser runs while the objects are compiled. A .tidy file records that clang-tidy found its
-# source clean. Unit tests are excluded from gcc's analyser and from cppcheck: cmocka's assertions
-# leave a test by a jump that these tools do not see. The check of gcc 12 for leaks is off, because
-# it reports memory on a list or in the caller's struct as leaked. LeakSanitizer finds leaks
+# source clean. Unit tests are excluded from gcc's analyser and from cppcheck, because cmocka's
+# assertions leave a test by a jump that these tools do not see. The leak check of gcc 12 is off,
+# because it reports memory on a list or in the caller's struct as leaked. LeakSanitizer finds leaks
 # instead.
 LINT_SRC := $(sort $(ALLSRC))
 LINT_C	:= $(shell git ls-files '*.c' '*.h' 2>/dev/null)
@@ -243,8 +243,8 @@ lint-shell:
 	$(Q)shellcheck $(LINT_SH)
 lint-man:
 	$(Q)mandoc -T lint -W warning $(LINT_MAN)
-# The worst exposure that systemd-analyze security may report for each unit, in tenths (100: no
-# protection).
+# Limit of each unit's exposure, in tenths. If systemd-analyze security reports a higher exposure,
+# the check fails. The value 100 means no protection.
 EXPOSURES = $(addprefix systemd/bps-,scheduler:13 server:20 agent:23) $(B)/bps-agent:23
 lint-units:
 	$(Q)out=$$(systemd-analyze verify $(LINT_UNITS) 2>&1 | \

@@ -1,6 +1,6 @@
-/* Jobs, tensors and plans of the agent's core: functions that add and submit tensors and place
- * their partitions, and the work of each iteration of the loop. Single partitions are in part.c,
- * connections in link.c. Thread: the thread of the xport. */
+/* Jobs, tensors and plans of the agent's core. The functions add tensors, submit tensors, place
+ * partitions, and do the work of each iteration of the loop. part.c handles single partitions, and
+ * link.c handles connections. Thread: the thread of the xport. */
 #include "bps-agent/core/core_impl.h"
 
 #include <assert.h>
@@ -13,7 +13,7 @@
 #include "bps-agent/core/lockstep.h"
 #include "common/base/log.h"
 
-/* Partition size, in bytes, of jobs with one member, which need no server. */
+/* Partition size in bytes for jobs that have only one member. Such jobs need no server. */
 #define LOCAL_PART_BYTES (256u << 10)
 /* Maximum number of calls of link_pump per call of agt_core_work. If the calls send few bytes, this
  * limit ends the loop before the limit turn_bytes does. */
@@ -448,8 +448,8 @@ static int last_complete(
 	return most - least > 1 || most == UINT64_MAX ? BPS_EPROTO : 0;
 }
 
-/* Create the tensor's partitions. Their rounds are those of the kept state. Errors: -ENOMEM,
- * BPS_EPROTO. */
+/* Create the tensor's partitions, and read the round of each partition from the kept state. Errors:
+ * -ENOMEM, BPS_EPROTO. */
 static int parts_make(struct agt_tensor *t, uint32_t id, uint32_t part_elems, uint32_t n_parts)
 {
 	struct agt_kept_part *kept = n_parts ? keep(t, id, part_elems, n_parts) : NULL;

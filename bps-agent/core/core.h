@@ -96,8 +96,8 @@ struct agt_kept_part {
 	/* crc and number of workers of the last two sums, index round & 1 */
 	uint32_t result_crc[2], workers[2];
 	/* border: the view of the last barrier at which workers joined the job. base: the last
-	 * local round before that barrier; all members have completed this round. Round base + 1
-	 * has the number 1 in messages. border is written after base. */
+	 * local round before that barrier. All members have completed round `base`. Messages give
+	 * round `base` + 1 the number 1. The core writes base first, then border. */
 	uint64_t base, border;
 	struct member_set contributors[2];
 };
@@ -106,18 +106,19 @@ struct agt_kept_part {
  * so connections progress unevenly. With a lead of 0, connections wait for each other because of
  * this unevenness alone. These waits take 3 % of a round of ResNet-50. With a much larger lead,
  * connections with few bytes finish too early. 64 KiB is a short lead: a fast link sends 64 KiB in
- * less time than the system call takes. */
+ * less time than one system call takes. */
 #define AGT_LEAD_BYTES (UINT64_C(64) << 10)
-/* Default of turn_bytes. With several contributions per turn, one system call sends all of them,
- * and their bytes are still in the cache from the CRC. If a turn sent everything that is ready, the
- * system call would come later, so the first contribution would be delayed. */
+/* Default of turn_bytes. With several contributions per turn, one system call sends all of them.
+ * Their bytes are then still in the cache, because their CRCs were computed just before. If a turn
+ * sent everything that is ready, the system call would come later and delay the first
+ * contribution. */
 #define AGT_TURN_BYTES (UINT64_C(512) << 10)
 
-/* Minimum sizes for copies that bypass the CPU's caches. A result from a server on this host is
- * copied in this way if the job has AGT_MUCH_BYTES or more of tensors, and the result has
- * AGT_MUCH_PART_BYTES or more. In such a job, the first sums of a step would leave the caches
- * before the end of the step anyway. Jobs with 16 and 64 MiB were measured
- * (docs/explanation/performance.md, point 15), smaller jobs were not. */
+/* Minimum sizes for copies that bypass the CPU's caches. The core copies a result from a server on
+ * this host in this way under two conditions. The job's tensors have at least AGT_MUCH_BYTES in
+ * total, and the result has at least AGT_MUCH_PART_BYTES. In a job of this size, the first sums of
+ * a step would leave the caches before the end of the step anyway. Jobs with tensors of 16 and
+ * 64 MiB were measured, but no smaller jobs (docs/explanation/performance.md, point 15). */
 #define AGT_MUCH_BYTES      (UINT64_C(16) << 20)
 #define AGT_MUCH_PART_BYTES (UINT32_C(32) << 10)
 
@@ -130,8 +131,9 @@ struct agt_config {
 	uint64_t retry_ns;
 	/* delay between the answer AGAIN and the next attempt to send the message */
 	uint64_t again_ns;
-	/* How many bytes a connection may be ahead of the connection furthest behind (lockstep.c).
-	 * A larger ahead_bytes of struct xport replaces this value. */
+	/* Number of bytes by which a connection may be ahead of the connection with the least
+	 * progress (lockstep.c). If ahead_bytes of struct xport is larger, it replaces
+	 * lead_bytes. */
 	uint64_t lead_bytes;
 	/* bytes of contributions that one call of agt_core_work sends; 0: one contribution */
 	uint64_t turn_bytes;
@@ -140,18 +142,18 @@ struct agt_config {
 struct agt_env {
 	void *ctx;
 	/* Start to connect to a data thread of a server. The callback looks up the address, and
-	 * sets xconn->user to `link`. Errors: -ENOTCONN the server is not known yet; call
-	 * agt_core_server_changed when the server becomes known. */
+	 * sets xconn->user to `link`. Errors: -ENOTCONN: the server is not known yet. When the
+	 * server becomes known, call agt_core_server_changed. */
 	int (*connect)(
 		void *ctx, uint32_t server, uint16_t thread, void *link, struct xconn **ret_conn);
 	/* Report that a round is complete (status 0) or has failed (a negative code). workers:
 	 * number of workers whose values are in the result. */
 	void (*done)(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
-	/* Copy the bytes of a device tensor to the inputs, because its next round has started. Then
-	 * call agt_part_staged for each partition. After a restart, the round in flight is started
-	 * again, even if the devices already have all its sums. Then unstage is called for each
-	 * partition that has landed. stage and unstage may be NULL when there are no device
-	 * tensors. */
+	/* Copy the bytes of a device tensor to the inputs, because its next round has started.
+	 * After the copy, the executor calls agt_part_staged for each partition. After a restart,
+	 * the core starts the round in flight again, even if the devices already have all its sums.
+	 * The core then calls `unstage` for each partition whose sum has landed. The callbacks
+	 * `stage` and `unstage` may be NULL when there are no device tensors. */
 	void (*stage)(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority);
 	/* Copy the sum of a device tensor's partition from the round's output to the devices. */
 	void (*unstage)(void *ctx, void *tensor_user, uint32_t part, uint64_t round);
@@ -185,7 +187,7 @@ int agt_core_new(const struct agt_config *cfg, const struct agt_env *env, struct
 	struct agt_core **ret);
 /* Free the core. All connections must have been closed. NULL is allowed. */
 void agt_core_free(struct agt_core *core);
-/* Set the xport of a core that was made without one. */
+/* Set the xport of a core that was made with x = NULL. */
 void agt_core_set_xport(struct agt_core *core, struct xport *x);
 
 /* callbacks for the xport; their ctx is the core */
@@ -195,8 +197,8 @@ extern const struct xport_events agt_core_events;
  * is local worker i. Errors: -ENOMEM. */
 int agt_job_new(
 	struct agt_core *core, const struct ctl_job *msg, uint16_t my_member, struct agt_job **ret);
-/* Update the job's members from msg, which has a larger view. agt_job_runs then sets the new
- * pgens. */
+/* Update the job's members from msg. The view in msg must be larger than the job's view. The caller
+ * then calls agt_job_runs, which sets the new pgens. */
 void agt_job_members(struct agt_job *job, const struct ctl_job *msg);
 /* Free a job and its tensors. Rounds in flight are not reported. Running reads still write to the
  * job's memory, so release(release_ctx) is called when no read runs any more. If no read runs now,
@@ -220,31 +222,32 @@ int agt_tensor_new_device(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
 	const struct agt_mem *in, uint32_t n_in, const struct agt_mem *staging,
 	const struct agt_mem out[2], void *user, struct agt_tensor **ret);
 /* Report that the executor has copied the partition's bytes of the round to the inputs. Errors:
- * -EINVAL the core does not wait for these bytes. */
+ * -EINVAL: the core does not wait for these bytes. */
 int agt_part_staged(struct agt_tensor *t, uint32_t part, uint64_t round);
-/* Report that all sums of the round are on the devices, which ends the round. Errors: -EINVAL some
- * sums of that round are not in their out-slots yet. */
+/* Report that all sums of the round are on the devices. This ends the round. Errors: -EINVAL: some
+ * sums of the round are not in their out-slots yet. */
 int agt_tensor_unstaged(struct agt_tensor *t, uint64_t round);
 /* Return the size of the tensor's partitions in bytes; the last partition may be smaller. 0: the
  * tensor has no plan yet. */
 uint64_t agt_tensor_part_bytes(const struct agt_tensor *t);
-/* Apply the scheduler's plan of the tensor: its id and the size of its partitions. A second plan is
- * ignored. If env->keep returns memory from before a restart, the tensor resumes after its last
- * complete round. All workers have submitted that round, and may submit the next round. Some
- * partitions may already have their sums of the next round. Errors: BPS_EPROTO the plan does not
- * fit the tensor or contradicts the kept state; BPS_EQUOTA one partition is larger than the limit
- * of a job's bytes in flight; -ENOMEM. */
+/* Apply the scheduler's plan of the tensor: its id and the size of its partitions. If the tensor
+ * already has a plan, the new plan is ignored. If env->keep returns memory from before a restart,
+ * the tensor resumes after its last complete round. All workers have submitted that round, and may
+ * submit the next round. Some partitions may already have their sums of the next round.
+ * Errors: BPS_EPROTO: the plan does not fit the tensor or contradicts the kept state. BPS_EQUOTA:
+ * one partition is larger than the limit of a job's bytes in flight. -ENOMEM. */
 int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan);
-/* Fail this tensor, but not its job: its rounds end with the error `code`. */
+/* Fail the tensor t, but not its job. The tensor's rounds end with the error `code`. */
 void agt_tensor_fail(struct agt_tensor *t, int code);
-/* Place partitions on servers, as the scheduler's plan states. Each element of runs names a range
- * of partitions and their server. */
+/* Place partitions on servers, as the scheduler's plan states. Each element of the array `runs`
+ * names a range of partitions and their server. */
 void agt_job_runs(struct agt_job *job, const struct ctl_run *runs, uint32_t n_runs);
 
-/* Submit the next round of t for local worker `worker`. Errors: BPS_EBUSY round is not the worker's
- * next round, BPS_EMISMATCH op differs from that of the other local workers. If the job or tensor
- * fails, env->done reports the failure for each round. If a worker submits a round after env->done
- * has reported the round's failure, agt_submit returns the code of the failure. */
+/* Submit the next round of tensor t for local worker `worker`. Errors: BPS_EBUSY: `round` is not
+ * the worker's next round, or the tensor's previous round is not complete. BPS_EMISMATCH: `op`
+ * differs from the operation that other local workers submitted for this round. If the job or
+ * tensor fails, env->done reports the failure for each round. If a worker submits a round after
+ * env->done has reported the round's failure, agt_submit returns the code of the failure. */
 int agt_submit(
 	struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op, uint16_t priority);
 
@@ -268,8 +271,8 @@ void agt_core_server_changed(struct agt_core *core, uint32_t server);
  * their number, even if the result is true. */
 bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_bytes);
 
-/* Return when that instance of a server last sent anything on a data connection. Closed connections
- * count, too. 0: no connection to that instance has existed. */
+/* Return when the given instance of a server last sent anything on a data connection, including
+ * connections that are now closed. 0: no connection to the instance has existed. */
 uint64_t agt_core_heard_ns(struct agt_core *core, uint32_t server, uint64_t instance);
 /* Return whether any server is connected. */
 bool agt_core_is_connected(const struct agt_core *core);
@@ -295,9 +298,9 @@ struct agt_stall {
  * their sums, or if the job needs no server. The run time grows with the number of partitions. */
 bool agt_tensor_stall(const struct agt_tensor *t, struct agt_stall *ret);
 
-/* Do the work of one iteration of the loop: send contributions of turn_bytes (the last contribution
- * may exceed this limit), and sum one partition of a job with one member. Return whether there is
- * more to do. */
+/* Do the work of one iteration of the loop: send contributions until their bytes reach the limit
+ * turn_bytes, and sum one partition of a job that has only one member. Return whether more work is
+ * waiting. */
 bool agt_core_work(struct agt_core *core);
 /* Set the core's time and handle the timers that are due. Returns the next deadline, in ns. The
  * caller must call agt_core_tick before each batch of events. */

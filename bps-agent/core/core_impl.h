@@ -22,13 +22,13 @@ struct agt_tensor {
 	void *user;
 	uint8_t dtype, op;
 	bool is_planned;
-	bool is_running; /* round + 1 is in progress */
+	bool is_running; /* `round` + 1 is in progress */
 	/* the tensor is on devices: the executor copies its bytes to the inputs and from the
 	 * outputs */
 	bool is_device;
 	bool is_unstaging; /* all sums are in host memory, but not all are on the devices */
-	/* before a restart, some partitions received their sums of round + 1, and round + 1 has not
-	 * started again */
+	/* some partitions received their sums of `round` + 1 before the agent restarted, and the
+	 * restarted agent has not yet started that round again */
 	bool has_landed;
 	/* error code with which the tensor's rounds end; 0: the tensor has not failed */
 	int failed;
@@ -37,9 +37,9 @@ struct agt_tensor {
 	uint64_t n_elems;
 	uint32_t part_elems, n_parts, parts_left;
 	uint64_t round; /* the last complete round */
-	/* position of round + 1 in the order in which the rounds of all jobs started */
+	/* position of `round` + 1 in the order in which the rounds of all jobs started */
 	uint64_t begun_seq;
-	uint32_t n_submitted; /* number of local workers that have submitted round + 1 */
+	uint32_t n_submitted; /* number of local workers that have submitted `round` + 1 */
 	struct agt_mem staging, out[2];
 	struct agt_part *parts;
 	/* memory for the partitions' state, used when env.keep is NULL */
@@ -63,15 +63,15 @@ struct agt_job {
 	 * for its new placement */
 	uint64_t border;
 	/* The job continues when a machine is lost. In such a job, contributions to servers on this
-	 * host have a crc, too. The server reads and checks them, and does not sum them in place
-	 * (rule B6 of docs/reference/faults.md). */
+	 * host also have a crc. The server reads and checks these contributions, and does not sum
+	 * them in place (rule B6 of docs/reference/faults.md). */
 	bool may_shrink;
 	/* The job has backup machines, so a round may complete without this agent. A server accepts
 	 * contributions to round r only when every member has the result of round r - 2 (rule J8).
 	 * Other members may therefore wait for this agent's HAVE. */
 	bool has_backup;
 	bool is_closing;
-	/* number of running reads; when the last read ends, a closing job is freed */
+	/* number of running reads; a closing job is freed when this number falls to 0 */
 	uint32_t n_reads;
 	void (*release)(void *ctx);
 	void *release_ctx;
@@ -117,12 +117,13 @@ struct agt_core {
 
 #define AGT_BLOCK_ELEMS 8192
 
-/* Find the job with that id. Returns NULL if no job has the id, or the job is closing. */
+/* Find the job whose id is `id`. Returns NULL if there is no such job, or if it is closing. */
 struct agt_job *agt_job_find(struct agt_core *core, uint32_t id);
-/* Count one more complete partition of the round in progress; the last partition ends the round. */
+/* Count one more complete partition of the round in progress. The round ends when all its
+ * partitions are complete. */
 void agt_tensor_part_done(struct agt_tensor *t);
-/* Fail the job because this agent has found an error. The job's rounds end with code, and env->fail
- * reports the text. */
+/* Fail the job because this agent has found an error. The job's rounds end with the error
+ * `code`, and env->fail reports the text. */
 void agt_job_error(struct agt_job *job, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Free the job if it is closing and none of its reads runs. */

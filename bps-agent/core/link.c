@@ -188,8 +188,8 @@ void link_send_got(struct agt_link *link, const struct wire_msg *m)
 		return;
 	g = malloc(sizeof(*g));
 	if (!g)
-		/* out of memory: without GOT, the server keeps the result until the connection
-		 * ends */
+		/* Out of memory. GOT is not sent, so the server keeps the result until the
+		 * connection ends. */
 		return;
 	g->m = got;
 	TAILQ_INSERT_TAIL(&link->gots, g, link);
@@ -246,8 +246,8 @@ static void pump_offered(struct agt_link *link)
 }
 
 /* Return the link's most urgent partition that can be sent; NULL: no partition can be sent.
- * A share is one job's part of the link (lockstep.h). The function adds each share that must wait
- * to job->held. The release of the share activates its link. */
+ * A share is one job's part of the link (lockstep.h). If a share must wait, the function puts the
+ * share on hold (lockstep_hold). When the share may send again, its link is activated. */
 static struct agt_part *next_part(struct agt_link *link)
 {
 	struct agt_part *best = NULL;

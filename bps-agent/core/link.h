@@ -46,8 +46,8 @@ struct agt_link {
 	TAILQ_HEAD(, agt_owed_got) gots;
 };
 
-/* Return the link to that server thread, and create the link if there is none. NULL: out of
- * memory. */
+/* Return the link to the data thread `thread` of the server `server`. Create the link if there is
+ * none. Return NULL when out of memory. */
 struct agt_link *link_get(struct agt_core *core, uint32_t server, uint16_t thread);
 /* Attach a partition that has no link. Connects if necessary. Errors: -ENOMEM. */
 int link_attach(struct agt_link *link, struct agt_part *part);
@@ -66,8 +66,8 @@ void link_activate(struct agt_link *link);
 /* Start the reads and send the messages that are possible now. One call sends at most one
  * contribution. Returns true if another call may send more. */
 bool link_pump(struct agt_link *link);
-/* Return the time at which the given instance of the server last sent anything on this link;
- * 0: the link was never connected to that instance. */
+/* Return the time at which the instance `instance` of the server last sent anything on this link.
+ * Return 0 if the last connection of the link was not to this instance. */
 uint64_t link_heard_ns(struct agt_link *link, uint64_t instance);
 /* Free a link that has no connection, no partitions and no GOTs. */
 void link_free(struct agt_link *link);

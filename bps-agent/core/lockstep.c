@@ -3,17 +3,17 @@
  *
  * Servers sum different amounts of data. A server that shares its machine with an agent gets fewer
  * bytes to sum than a server with a network card of its own. A server with a slow card gets fewer
- * bytes, too (bps-scheduler/placement/place.h). But a card gives each of its connections the same
- * rate, even if one connection has more to send than another. So without control, connections with
- * few bytes finish early. Then all agents wait for the few servers with many bytes, while the cards
- * of the other servers are idle. With 4 agents and 2 separate servers, a round took a third longer
+ * bytes, too (bps-scheduler/placement/place.h). But a card gives all its connections the same rate,
+ * even if the connections have different amounts to send. So without control, connections with few
+ * bytes finish early. Then all agents wait for the few servers with many bytes, while the cards of
+ * the other servers are idle. With 4 agents and 2 separate servers, a round took a third longer
  * than the optimum.
  *
- * Connections with equal bytes do not stay in step by themselves either. Agent 1 may have sent much
- * to server 1 and little to server 2, and agent 2 the opposite. All cards are busy, but no sum is
- * complete before nearly all bytes are pushed. The results then arrive when no push is left to
- * overlap with them. 8 agents and 8 servers at 100 Mbit/s reached this state and stayed in it. The
- * throughput was 60 % of the throughput in step.
+ * Connections with equal amounts to send do not stay in step by themselves either. Agent 1 may have
+ * sent much to server 1 and little to server 2, and agent 2 the opposite. All cards are busy, but
+ * no sum is complete before nearly all bytes are pushed. The results then arrive when no push is
+ * left to overlap with them. 8 agents and 8 servers at 100 Mbit/s reached this state and stayed in
+ * it. The throughput was 60 % of the throughput in step.
  *
  * Therefore a connection is held (sends no new contribution) while it has made more progress than
  * the connection furthest behind. A connection has a number of bytes to send in a burst of its job.
@@ -27,15 +27,17 @@
  * example is two agents with some servers on machines of their own.
  *
  * A connection does not hold other connections
- *   - if all its contributions are less urgent than those of the others. Only the connection
- *     furthest behind is checked: if its contributions are less urgent, no connection is held;
- *   - if it has sent nothing for longer than expected (is_late): it is slow for another reason, and
- *     the other connections can use the time;
- *   - if it uses no network card: its server is on the same host.
- * If the second or third reason applies to a connection, that connection is not held either. If the
- * most urgent contribution of a connection was sent before, the connection may always send this
- * contribution again. If a transport accepts offers without their bytes, all offers are sent in one
- * iteration of the loop. Then holding has no effect. */
+ *   - if all its contributions are less urgent than the most urgent contribution of the connection
+ *     that is ahead. Only the connection furthest behind is checked. If its contributions are less
+ *     urgent, no connection holds the one that is ahead;
+ *   - if it has sent nothing for longer than expected (is_late). It is then slow for a reason other
+ *     than its number of bytes, and the other connections can use the time;
+ *   - if it uses no network card, because its server is on the same host.
+ * If the second or third reason applies to a connection, that connection is not held either.
+ *
+ * If a connection's most urgent contribution has been sent before, the connection may always send
+ * this contribution again. If a transport accepts offers without their bytes, all offers are sent
+ * in one iteration of the loop. With such a transport, holding has no effect. */
 #include "bps-agent/core/lockstep.h"
 
 #include <assert.h>
@@ -59,9 +61,9 @@
  * amount by an eighth. */
 #define FULLER 1.02
 #define ALIKE  1.15
-/* If all servers sum equal amounts, the connections are not kept in step in one of LOOSE_EVERY
- * rounds. In that round each card carries as much as it can, which distinguishes fast cards from
- * slow cards (common/base/nicspeed.h). */
+/* If all servers sum equal amounts, one of every LOOSE_EVERY rounds runs without keeping the
+ * connections in step. In such a round each card carries as much as it can. This distinguishes fast
+ * cards from slow cards (common/base/nicspeed.h). */
 #define LOOSE_EVERY 32
 #define LOOSE_AT    2
 /* Limit for sent_before, as a multiple of the bytes of the partition that is added. */
@@ -177,8 +179,8 @@ static uint64_t urgency(const struct lockstep_share *s)
 	return heap_key_urgency(first->key);
 }
 
-/* Return the progress that the share would have if it had sent sent_bytes. The share must have
- * something to send. */
+/* Return the progress that the share would have if it had sent `sent_bytes` bytes in the burst. The
+ * share must have something to send. */
 static uint64_t progress(const struct lockstep_share *s, uint64_t sent_bytes)
 {
 	uint64_t all = s->sent_bytes + s->ready_bytes;
@@ -233,8 +235,8 @@ static struct lockstep_share *more_urgent(const struct agt_job *job, uint64_t th
 	return NULL;
 }
 
-/* Release the held shares that may send now. The share furthest behind may have progressed or
- * become less urgent. A different share may be the share furthest behind now. */
+/* Release the held shares that may send now. Held shares may send again when the share furthest
+ * behind has progressed, has become less urgent, or is now a different share. */
 static void release_some(struct agt_job *job)
 {
 	struct heap_node *behind = heap_min(&job->lagging), *held;
@@ -278,9 +280,9 @@ static uint64_t bytes_of(const struct agt_part *part)
 	return part->sent_ns ? 0 : part_bytes(part);
 }
 
-/* Return x, the number of bytes to count as sent when a partition of `bytes` is added to a share.
- * x / (x + bytes) is the progress of the share furthest behind, so the added partition starts at
- * that progress. x is at most BEHIND_MAX * bytes. */
+/* Return x, the number of bytes to count as already sent when a partition of size `bytes` is added
+ * to a share. The result x is such that x / (x + bytes) is the progress of the share furthest
+ * behind. So the added partition starts at that progress. x is at most BEHIND_MAX * bytes. */
 static uint64_t sent_before(const struct agt_job *job, uint64_t bytes)
 {
 	double behind =

@@ -20,8 +20,9 @@ struct lockstep_share {
 	struct heap ready; /* READY partitions, except those in job->parked */
 	/* entry in job->lagging while lockstep_counts(share) is true; key: progress of the share */
 	struct heap_node lag;
-	/* Entry in job->held while the share is held. key: a progress. The held share is released,
-	 * at the latest, when the share with the least progress reaches the key. */
+	/* Entry in job->held while the share is held. The entry's key is a value of progress. The
+	 * share is released at the latest when the share with the least progress reaches this
+	 * value. */
 	struct heap_node wait;
 	size_t n_parts;
 	/* number of the last burst of the job in which the share had something to send */
@@ -46,20 +47,21 @@ void lockstep_add_part(struct lockstep_share *s, const struct agt_part *part);
 void lockstep_drop_part(struct lockstep_share *s, const struct agt_part *part);
 /* Update the share after the state of its link or its ready heap has changed. */
 void lockstep_changed(struct lockstep_share *s);
-/* Record that a partition can be sent (push), cannot be sent any more (remove), or has been sent
- * (sent). */
+/* Record a change of a partition. lockstep_push: the partition can be sent. lockstep_remove: the
+ * partition cannot be sent any more. lockstep_sent: the partition has been sent. */
 void lockstep_push(struct agt_part *part);
 void lockstep_remove(struct agt_part *part);
 void lockstep_sent(struct agt_part *part);
 /* Return whether the share must wait because another share is too far behind. */
 bool lockstep_is_held(const struct lockstep_share *s);
-/* Add the share to job->held. Its link is activated when the share may send again. */
+/* Add the share to job->held. The share's link is activated when the share may send again. */
 void lockstep_hold(struct lockstep_share *s);
 /* Return whether the share is kept in step: other shares wait for it, and it waits for other
  * shares. */
 bool lockstep_counts(const struct lockstep_share *s);
-/* Mark a share as late if it has sent nothing for too long. Other shares do not wait for a late
- * share. Returns the time at which the next share becomes late; UINT64_MAX: never. */
+/* If a share of the job has sent nothing for too long, mark the share as late. Shares do not wait
+ * for a late share. Returns the time at which the next share becomes late, or UINT64_MAX if none
+ * will. */
 uint64_t lockstep_tick(struct agt_job *job);
 
 #endif

@@ -19,10 +19,10 @@ enum agt_part_state {
 	 * core->local, or waits for its placement or for its bytes from the devices. */
 	PART_READY,
 	PART_SENT, /* the contribution was sent, and the timer for the answer runs */
-	/* the server answered AGAIN: the contribution is sent again when the timer expires */
+	/* The server answered AGAIN. The contribution is sent again when the timer expires. */
 	PART_WAITING,
-	/* the server has offered the sum: the partition is in link->offered until the read
-	 * starts */
+	/* The server has offered the sum. The partition is in link->offered until the read of the
+	 * sum starts. */
 	PART_OFFERED,
 	PART_FETCHING, /* the sum is being read */
 };
@@ -36,15 +36,15 @@ struct agt_part {
 	/* connection to the partition's server thread; NULL: the partition has no server, or the
 	 * job has one member */
 	struct agt_link *link;
-	/* the share of the tensor's job on that link, see lockstep.h */
+	/* the share of the tensor's job on `link`, see lockstep.h */
 	struct lockstep_share *share;
 	uint64_t pgen;
-	/* in the state IDLE the last complete round, else the round in progress */
+	/* in the state IDLE: the last complete round; in other states: the round in progress */
 	uint64_t round;
-	uint64_t crc_round;    /* round of the contribution that crc belongs to */
+	uint64_t crc_round;    /* round of the contribution whose checksum is `crc` */
 	struct heap_node node; /* node in a heap of partitions to send, used in the state READY */
-	/* Timer in core->timers. It runs in the states SENT and WAITING, and in IDLE and READY
-	 * while the server has not confirmed a HAVE. */
+	/* Timer in core->timers. The timer runs in the states SENT and WAITING. In the states IDLE
+	 * and READY, the timer runs after HAVE was sent, until the server confirms HAVE. */
 	struct heap_node timer;
 	TAILQ_ENTRY(agt_part) offered; /* entry in link->offered, used in the state OFFERED */
 	TAILQ_ENTRY(agt_part) owing;   /* entry in link->owing while owes is not 0 */
@@ -62,19 +62,19 @@ struct agt_part {
 	bool is_stale;
 	/* the server has not acknowledged HAVE since the last change of pgen */
 	bool is_have_unconfirmed;
-	/* the contribution is sent again because no answer came: its bytes do not count against the
-	 * window */
+	/* The contribution is sent again because no answer came. In that case the contribution's
+	 * bytes do not count against the window. */
 	bool is_overdue;
 	uint8_t n_tries, n_agains; /* number of sends without an answer; number of AGAIN answers */
 	uint8_t n_bad_crc, n_misfits;
 	uint32_t crc; /* crc of the contribution */
-	/* sent_ns: when this round's first CONTRIB was sent; 0: not sent yet. offered_ns: when the
-	 * server offered this round's sum. */
+	/* sent_ns: time at which this round's first CONTRIB was sent; 0: not sent yet. offered_ns:
+	 * time at which the server offered this round's sum. */
 	uint64_t sent_ns, offered_ns;
 	uint64_t donate_round;
-	/* offer: the RESULT that offers the sum. read: the read of the sum's bytes. Used in OFFERED
-	 * and FETCHING. */
+	/* read of the sum's bytes; used in the states OFFERED and FETCHING */
 	struct xport_read read;
+	/* RESULT message that offers the sum; used in the states OFFERED and FETCHING */
 	struct wire_msg offer;
 	struct agt_kept_part *kept;
 };
@@ -106,8 +106,8 @@ void part_abandon(struct agt_part *part, const char *why);
 /* Remove the partition from every queue and stop its timer. A running read continues, and its
  * result is discarded. */
 void part_stop(struct agt_part *part);
-/* Place the partition on link under pgen, and queue its messages to the server. link NULL: the
- * partition has no server yet. */
+/* Place the partition on the server of `link` with the given pgen, and queue the partition's
+ * messages to the server. link NULL: the partition has no server yet. */
 void part_move(struct agt_part *part, struct agt_link *link, uint64_t pgen);
 /* Queue the partition's messages to the server again (A3), because the connection was lost or is
  * new. */
@@ -124,8 +124,8 @@ bool part_fits_job(const struct agt_part *part);
 /* Move the partition from share->ready to job->parked, until the job has fewer bytes in flight. */
 void part_park(struct agt_part *part);
 
-/* Store the partition's round as landed (K1): its sum is complete in its out-slot. Before the call,
- * the sum, crc, workers and contributors must have been stored. */
+/* Store that the partition's round has landed (K1), that is, the sum is complete in its out-slot.
+ * Before the call, the sum, crc, workers and contributors must have been stored. */
 void part_store_landed(struct agt_part *part);
 /* Report to the partition's tensor that the sum is in the output. For a device tensor, report the
  * sum to the executor, too. */
@@ -162,8 +162,8 @@ void part_prepare_contrib(struct agt_part *part, bool wants_crc);
 void part_sum_local(struct agt_part *part);
 
 /* ---- part_receive.c ---- */
-/* Handle a message that arrived on link. A message for a previous placement or round is counted as
- * stale. A message of a type that no agent handles closes the connection. */
+/* Handle a message that arrived on `link`. A message for a previous placement or round is counted
+ * as stale. A message of a type that no agent handles closes the connection. */
 void part_receive(struct agt_link *link, const struct wire_msg *m);
 /* Handle the end of the read of the partition's sum. status: see xport_events.read_done. */
 void part_read_done(struct agt_part *part, int status);

@@ -27,8 +27,8 @@ static void complete_round(struct agt_part *part, const struct wire_msg *m)
 	kept->workers[i] = m->result.workers;
 	kept->contributors[i] = m->result.contributors;
 	part_store_landed(part);
-	/* In jobs with backup machines, members that are ahead may wait for this partition's
-	 * HAVE. */
+	/* In a job with backup machines, members that have started a later round may wait for this
+	 * partition's HAVE. */
 	part->is_have_unconfirmed = part->tensor->job->has_backup;
 	part_core(part)->stats.pulled_bytes += m->len;
 	part_uncharge(part);
@@ -151,9 +151,10 @@ static void note_offered(struct agt_part *part)
 		histogram_add(&core->stats.push, core->now_ns - part->sent_ns);
 }
 
-/* Handle a result whose length or numbers do not fit the partition. After the first such result,
- * reconnect: a new connection may help. After the second, fail the job: a wrong donated sum stays
- * wrong, and closing the connection disturbs other jobs. */
+/* Handle a result whose length or numbers do not fit the partition. After the partition's first
+ * misfit, close the connection, because a new connection may help. After later misfits, fail the
+ * job instead: a donated sum that is wrong stays wrong on a new connection. Also, closing the
+ * connection disturbs other jobs. */
 static void on_misfit(struct agt_part *part, const struct wire_msg *m)
 {
 	log_rated(LOG_WARN,
@@ -261,7 +262,8 @@ static void on_again(struct agt_part *part, const struct wire_msg *m)
 	}
 	part->n_tries = 0;
 	if (part->tensor->job->has_backup)
-		/* do not lengthen the delay: the server may accept the contribution at any time */
+		/* Keep the delay short, because the server may accept the contribution at any
+		 * time. */
 		part->n_agains = 0;
 	part_start_timer(part, part_core(part)->cfg.again_ns, &part->n_agains);
 }

@@ -1,7 +1,7 @@
 /* Messages that a partition sends: its contribution (the sum of this machine's workers, with a
- * crc), HAVE, GOT and donations. Partitions of jobs with one member send no messages: their sum is
- * written to the output. link.c decides when each message is sent, by credit and window. Thread:
- * the core's thread. */
+ * crc), HAVE, GOT and donations. If a job has only one member, its partitions send no messages. The
+ * sum of such a partition is written directly to the output. link.c decides when each message is
+ * sent; this depends on the link's credit and window. Thread: the core's thread. */
 #include "bps-agent/core/part.h"
 
 #include "bps-agent/core/core_impl.h"
@@ -66,8 +66,9 @@ void part_prepare_contrib(struct agt_part *part, bool wants_crc)
 	}
 	part->crc = crc;
 	part->crc_round = wants_crc ? part->round : 0;
-	/* release: after a restart of the agent, a new process may continue. The new process's
-	 * acquire load above pairs with this store, so the new process sees the sum. */
+	/* Memory order release: after a restart, the agent's new process may continue this round.
+	 * Its acquire load at the start of this function pairs with this store, so that the new
+	 * process sees the sum. */
 	if (wants_sum)
 		atomic_store_explicit(summed, part->round, memory_order_release);
 }

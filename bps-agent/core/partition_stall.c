@@ -3,8 +3,8 @@
 #include "bps-agent/core/core_impl.h"
 #include "bps-agent/core/link.h"
 
-/* Count the partition if it has no sum yet. Describe the partition in ret if it has waited longer
- * than the partition described there before. */
+/* Count the partition if it has no sum yet. If it has waited longer than the partition that *ret
+ * describes, describe this partition in *ret instead. */
 static void look_at(const struct agt_part *part, struct agt_stall *ret)
 {
 	const struct agt_core *core = part->tensor->job->core;

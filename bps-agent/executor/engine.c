@@ -1,5 +1,5 @@
 /* The executor's engine: its start and end, its tensors, functions that handle the agent's
- * requests, and failures. engine_stage.c moves partitions through their stages, engine_lane.c
+ * requests, and failures. engine_stage.c moves partitions through their stages. engine_lane.c
  * detects the end of queued work. No function blocks. Thread: the executor's. */
 #include "bps-agent/executor/engine.h"
 
@@ -515,8 +515,8 @@ int engine_missing(const struct engine *e, uint32_t id)
 	return -1;
 }
 
-/* Report that the round waits for that member's stream. Does nothing before the round has waited
- * for LATE_NS, or if the same member was reported already. */
+/* Report that t's round waits for the stream of the given member. Does nothing before the round has
+ * waited for LATE_NS, or if the previous report for this round named the same member. */
 static void report_late(struct engine_tensor *t, int member)
 {
 	struct engine *e = t->e;

@@ -45,7 +45,7 @@ struct engine;
 
 struct engine_env {
 	void *ctx;
-	/* Called when the machine's contribution to that partition is in host memory. */
+	/* Called when the machine's contribution to partition `part` is in host memory. */
 	void (*staged)(void *ctx, uint32_t tensor, uint32_t part, uint64_t round);
 	/* Called when the sum of `round` is in the tensor of each member, and the `done`
 	 * counters of all members are stored. */
@@ -68,10 +68,11 @@ struct engine_config {
 	struct route route;
 	/* array of route.n_members elements, which engine_new copies */
 	const struct engine_member_desc *members;
-	/* limit of the bytes in queued copies, for each direction; 0: default. A single partition
-	 * may exceed the limit. */
+	/* Limit of the bytes in queued copies, for each direction. 0 selects the default. A single
+	 * partition may exceed the limit. */
 	uint64_t window_bytes;
-	/* the engine fails if work is queued and no work ends for this time; 0: default */
+	/* If work is queued and no work ends for this time, the engine fails. 0 selects the
+	 * default. */
 	uint64_t stall_ns;
 };
 
@@ -93,7 +94,7 @@ struct engine_tensor_desc {
 	enum dtype dtype;
 	uint64_t n_elems;
 	uint64_t part_bytes; /* size of a partition, a multiple of the element's size */
-	/* array with one place per member; the arrays `places` and `in` are copied */
+	/* array with one place per member; engine_add copies `places` and `in` */
 	const struct engine_place *places;
 	/* array of the inputs in pinned host memory, one per group of the route */
 	const struct engine_range *in;
@@ -101,8 +102,8 @@ struct engine_tensor_desc {
 };
 #define ENGINE_TENSORS_MAX (1u << 24)
 
-/* Create the engine, and open queues and cliques on the GPUs. Errors: those of the device, -ENOMEM;
- * err gets the text. */
+/* Create the engine, and open queues and cliques on the GPUs. Errors: -ENOMEM, or an error of the
+ * device; err gets the text. */
 int engine_new(struct device *dev, const struct engine_config *cfg, const struct engine_env *env,
 	struct engine **ret, struct err_text *err);
 /* Free the engine. Before this call, all queued work must have ended (engine_is_quiet), unless the
@@ -112,12 +113,12 @@ void engine_free(struct engine *e);
 /* Add a tensor. Errors: -EINVAL the description is invalid or the id is in use, -ENOMEM; err gets
  * the text. */
 int engine_add(struct engine *e, const struct engine_tensor_desc *t, struct err_text *err);
-/* Check whether the tensor with that id exists and equals the description. Errors: -ENOENT there is
- * no such tensor, -EINVAL the tensor differs. */
+/* Check whether the tensor with the description's id exists and equals the description. Errors:
+ * -ENOENT there is no tensor with this id, -EINVAL the tensor differs. */
 int engine_find(const struct engine *e, const struct engine_tensor_desc *t);
-/* Start the tensor's next round. After engine_mute, the round may already be running or done. In
- * that case, report the round's staged partitions, or the end of the round, again. Errors: -EINVAL
- * there is no such tensor, or `round` is not its next round. */
+/* Start the tensor's next round. After engine_mute, the round may already be running or done. Then
+ * the engine only repeats its reports: the round's staged partitions, or the end of the round.
+ * Errors: -EINVAL the tensor does not exist, or `round` is not the tensor's next round. */
 int engine_run(struct engine *e, uint32_t tensor, uint64_t round, enum op op, uint16_t priority);
 /* Record that the sum of a staged partition is in out[round & 1]. A repeated call has no effect.
  * Errors: -EINVAL the partition is not staged. */
@@ -132,21 +133,21 @@ void engine_cancel(struct engine *e, uint32_t tensor);
 int engine_forget(struct engine *e, const struct device_mem *mem);
 /* Record the end of a member's process. If a round is under way, the engine fails. */
 void engine_member_gone(struct engine *e, unsigned member);
-/* Stop the engine with that code and text. Only the first call has an effect. */
+/* Stop the engine, and record the error `code` and the text. Only the first call has an effect. */
 void engine_fail(struct engine *e, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
 /* Handle work that has ended, and queue work that can start. Returns whether any work has ended or
  * was started. */
 bool engine_poll(struct engine *e, uint64_t now_ns);
-/* Return whether work is queued or a round waits for a counter. If so, engine_poll must be called
- * again soon. */
+/* Return whether work is queued or a round waits for a counter. While this is true, the caller must
+ * call engine_poll again soon. */
 bool engine_is_busy(const struct engine *e);
 /* Return whether no work is queued on any GPU. */
 bool engine_is_quiet(const struct engine *e);
 /* Return the number of inputs in host memory that a tensor needs. */
 unsigned engine_inputs(const struct engine *e);
-/* Return the first member whose stream has not reached the tensor's round; -1: the round waits for
- * no stream. */
+/* Return the first member whose stream has not reached the tensor's round. Returns -1 if the round
+ * waits for no stream. */
 int engine_missing(const struct engine *e, uint32_t tensor);
 #endif

@@ -73,10 +73,10 @@ struct engine_tensor {
 	bool is_mute;
 	bool is_done;    /* the round `round` is done */
 	uint64_t round;  /* the round under way, or the last round that was done */
-	uint64_t run_ns; /* when engine_poll first found the round WAITING; 0: not polled yet */
+	uint64_t run_ns; /* time at which engine_poll first found the round WAITING; 0: not yet */
 	/* position of the round in the order in which the rounds of all tensors started */
 	uint64_t run_seq;
-	/* index of the last member that env->late reported for this round; -1: none */
+	/* index of the member that env->late reported most recently in this round; -1: none */
 	int reported_late;
 	uint64_t bytes, part_bytes;
 	uint32_t n_parts, n_chunks, chunks_left;
@@ -103,7 +103,7 @@ struct engine {
 	uint64_t window_bytes, stall_ns, now_ns, moved_ns;
 	int failed;
 	struct engine_member *members;
-	/* one clique per group of the route; NULL: the group has one member, or needs no clique */
+	/* one clique per group of the route; NULL if the group has one member or needs no clique */
 	struct device_clique *cliques[DEVICE_GPUS_MAX];
 	char *counter_page;
 	uint64_t counter_bytes;

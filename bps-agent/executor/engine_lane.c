@@ -78,8 +78,8 @@ bool lane_poll(struct engine_lane *l)
 	if (l->posted != l->seq && !l->e->failed)
 		post(l);
 	counter = (_Atomic uint64_t *)(void *)(l->e->counter_page + l->counter);
-	/* Acquire: pairs with the GPU's write of the counter, which follows the writes of earlier
-	 * copies. */
+	/* The acquire load pairs with the GPU's write of the counter. The GPU writes the counter
+	 * after its earlier copies, so the data of these copies is visible. */
 	seen = atomic_load_explicit(counter, memory_order_acquire);
 	while (l->head != l->tail && l->tickets[l->head % LANE_TICKETS].seq <= seen) {
 		retire(l);

@@ -36,7 +36,8 @@ enum engine_lane_kind { LANE_UP, LANE_DOWN, LANE_COLL, LANES };
 int lane_open(struct engine *e, unsigned member, enum engine_lane_kind kind);
 void lane_close(struct engine_lane *l);
 bool lane_has_room(const struct engine_lane *l);
-/* Add a ticket for the work that was just queued for part or chunk. */
+/* Add a ticket for the work that was just queued for the partition `part` or the chunk `chunk`. One
+ * of the two pointers is NULL. */
 void lane_ticket(struct engine_lane *l, struct engine_part *part, struct engine_chunk *chunk);
 /* Remove the tickets whose work has ended, and report each to its partition or chunk. Returns
  * whether any ticket was removed. */

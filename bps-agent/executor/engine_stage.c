@@ -1,5 +1,6 @@
-/* Moves chunks and partitions through their stages: see the diagram in engine.h. Queues work on
- * lanes, and never waits for the end of work. Thread: the executor's. */
+/* Moves chunks and partitions through their stages, which the diagram in engine.h shows. The
+ * functions add work to the queues of lanes, and never wait for the end of work. Thread: the
+ * executor's. */
 #include "bps-agent/executor/engine_stage.h"
 
 #include <assert.h>
@@ -74,9 +75,9 @@ static uint64_t chunk_bytes(const struct engine_chunk *c)
 	return left < n ? left : n;
 }
 
-/* Return the key in the engine's heaps, where the smallest key is first. The order is by priority,
- * then by the order in which rounds began. The agent sends contributions in the same order
- * (bps-agent/core/part.c). */
+/* Return the key, in the engine's heaps, of the partition or chunk that begins at partition `index`
+ * of the tensor. The smallest key is first. The order is by priority, then by the order in which
+ * rounds began. The agent sends contributions in the same order (bps-agent/core/part.c). */
 static uint64_t key_of(const struct engine_tensor *t, uint32_t index)
 {
 	return heap_key_part(t->priority, t->run_seq, index);
@@ -162,7 +163,8 @@ static void uncharge(struct engine_part *p)
 		e->down_bytes -= engine_part_bytes(p);
 }
 
-/* Queue member i's copy of its range of the partition. Returns 0, DEVICE_AGAIN, or an error. */
+/* Add a copy to the queue of member i. The copy covers the range of the partition that belongs to
+ * member i. Returns 0, DEVICE_AGAIN, or an error. */
 static int copy_share(struct engine_part *p, unsigned i, bool is_up)
 {
 	struct engine_tensor *t = p->chunk->tensor;
@@ -188,7 +190,8 @@ static int copy_share(struct engine_part *p, unsigned i, bool is_up)
 	return rc;
 }
 
-/* Queue the partition's copies, from member p->next on. Returns whether all are queued. */
+/* Add the partition's copies to the queues, starting with the copy of member p->next. Returns
+ * whether all copies are queued. */
 static bool part_issue(struct engine_part *p, bool is_up)
 {
 	struct engine *e = p->chunk->tensor->e;
@@ -334,8 +337,8 @@ void engine_chunk_ticket_done(struct engine_chunk *c)
 		chunk_done(c);
 }
 
-/* Queue the collective of one group. Without a root, each member has an equal block of the chunk,
- * and the last member also has the remainder. */
+/* Add the collective of one group to the queues of the group's members. If the route has no root,
+ * each member has an equal block of the chunk, and the last member also has the remainder. */
 static int collective(struct engine_chunk *c, unsigned g, bool is_up)
 {
 	const struct engine_tensor *t = c->tensor;
@@ -372,7 +375,8 @@ static int collective(struct engine_chunk *c, unsigned g, bool is_up)
 	return rc < 0 ? rc : end;
 }
 
-/* Queue the collectives of all groups. Returns 0 when all are queued, DEVICE_AGAIN, or an error. */
+/* Add the collectives of all groups to the queues. Returns 0 when all collectives are queued,
+ * DEVICE_AGAIN, or an error. */
 static int issue_collectives(struct engine_chunk *c, bool is_up)
 {
 	struct engine *e = c->tensor->e;
@@ -396,8 +400,9 @@ static int issue_collectives(struct engine_chunk *c, bool is_up)
 	return 0;
 }
 
-/* Queue the copies between GPUs. Each member has received one piece of the chunk from host memory,
- * and copies this piece to all other members. c->next is the index of the next pair of members. */
+/* Add the copies between GPUs to the queues. Each member has received one piece of the chunk from
+ * host memory, and copies this piece to all other members. c->next is the index of the next pair of
+ * members. */
 static int issue_peer_copies(struct engine_chunk *c)
 {
 	const struct engine_tensor *t = c->tensor;
@@ -448,9 +453,9 @@ static bool issue_chunks(struct engine *e, bool is_up)
 		any = true;
 		engine_chunk_set_state(c, is_up ? CHUNK_REDUCING : CHUNK_GATHERING);
 		e->n_collectives++;
-		/* Add an extra ticket and end it at once. The chunk may have no other tickets, or
-		 * all of them may have ended already. If so, the end of the extra ticket moves the
-		 * chunk to its next state. */
+		/* Add an extra ticket and end it at once. If the chunk has no other tickets, or if
+		 * all other tickets have ended already, the end of the extra ticket moves the chunk
+		 * to its next state. */
 		c->n_tickets++;
 		engine_chunk_ticket_done(c);
 	}
@@ -461,8 +466,8 @@ bool engine_issue(struct engine *e)
 {
 	bool any = false;
 
-	/* Queue gathering first: the end of gathering ends a round, and trainers wait for the end
-	 * of rounds. */
+	/* Add the work of gathering to the queues first, because the end of gathering ends a round,
+	 * and trainers wait for the end of rounds. */
 	any |= issue_chunks(e, false);
 	any |= issue_parts(e, false);
 	any |= issue_chunks(e, true);
@@ -510,8 +515,8 @@ void engine_tensor_stop(struct engine_tensor *t)
 		if (heap_has(&c->node))
 			heap_remove(
 				c->state == CHUNK_REDUCE_WAIT ? &e->reduce : &e->gather, &c->node);
-		/* A chunk whose collective runs keeps its state until the collective's tickets have
-		 * ended. */
+		/* While the collective of a chunk runs, the chunk keeps its state until all tickets
+		 * of the collective have ended. */
 		if (c->state != CHUNK_REDUCING && c->state != CHUNK_GATHERING)
 			engine_chunk_set_state(c, CHUNK_IDLE);
 	}

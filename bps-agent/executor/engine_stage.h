@@ -4,7 +4,7 @@
  * Thread: the executor's. */
 #include "bps-agent/executor/engine_impl.h"
 
-/* Start the chunks of a tensor, because the streams of all members have reached the round. */
+/* Start the chunks of a tensor. Called when the streams of all members have reached the round. */
 void engine_tensor_begin(struct engine_tensor *t);
 /* Remove the tensor from all heaps. Work that is queued on GPUs continues until it ends. */
 void engine_tensor_stop(struct engine_tensor *t);

@@ -434,8 +434,9 @@ static void on_message(struct exec *x, const struct local_msg *m, int *fds, unsi
 	}
 }
 
-/* End the executor, because no process holds the other end of the agent's socket any more. The
- * agent has ended, and no restarted agent has inherited that end. So no further sums can arrive. */
+/* Stop the executor, because no process holds the agent's side of the socket any more. The agent
+ * has ended, and no restarted agent has inherited the agent's descriptor of the socket. So no
+ * further sums can arrive. */
 static void orphaned(struct exec *x)
 {
 	close(x->agent_sock);

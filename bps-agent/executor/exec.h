@@ -41,9 +41,9 @@ struct exec_region {
 };
 
 struct exec_trainer {
-	int sock; /* socket of the trainer; -1: the trainer is not connected */
-	/* a second socket in the state MEETING, which the trainer may use instead of sock (see
-	 * exec_trainer_add); -1: there is none */
+	int sock; /* socket of the trainer, or -1 if the trainer is not connected */
+	/* a second socket, or -1. In the state MEETING, the trainer may use this socket instead of
+	 * `sock` (see exec_trainer_add). */
 	int second;
 	uint32_t pid;
 	bool has_hello;
@@ -107,16 +107,17 @@ void exec_read_agent(struct exec *x);
 struct device_mem *exec_arena(const struct exec *x, uint32_t id);
 
 /* exec_trainer.c */
-/* Handle the agent's TRAINER message: sock is connected to that worker's process. Owns: the
- * function takes sock. */
+/* Handle the agent's TRAINER message. The message brings `sock`, which is connected to the process
+ * of this worker. Owns: the function takes sock. */
 void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock);
 /* Read a message from sock, which is one of the worker's sockets, or handle the end of that
  * socket. */
 void exec_trainer_read(struct exec *x, uint32_t worker, int sock);
-/* In MEETING: return whether the trainer has sent HELLO and is still connected. */
+/* Return whether the trainer has sent HELLO and is still connected. Call this function only in the
+ * state MEETING. */
 bool exec_trainer_waits(struct exec *x, uint32_t worker);
-/* Close the second sockets, after all trainers have sent HELLO. Afterwards a trainer cannot change
- * its socket or repeat its HELLO. */
+/* Close each trainer's second socket, if there is one. The executor calls this function when all
+ * trainers have sent HELLO. After the call a trainer cannot change its socket or repeat HELLO. */
 void exec_trainers_met(struct exec *x);
 /* Answer HELLO of all trainers with WELCOME, which names the route. */
 void exec_welcome(struct exec *x);

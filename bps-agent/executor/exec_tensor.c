@@ -1,5 +1,6 @@
-/* Tensors of the executor: collects the ring entries with which the agent describes a tensor, and
- * adds the complete tensor to the engine, which copies the data. Thread: the executor's. */
+/* Implements the executor's tensors. Collects the ring entries with which the agent describes a
+ * tensor. Adds the tensor to the engine when its description is complete. The engine copies the
+ * data. Thread: the executor's. */
 #include <errno.h>
 #include <string.h>
 

@@ -25,8 +25,8 @@ static void close_second(struct exec_trainer *t)
 	t->second = -1;
 }
 
-/* In MEETING: undo the HELLO of a trainer whose bps_gpu_open has timed out. The trainer may call
- * bps_gpu_open again and send another HELLO. */
+/* In state MEETING, undo the HELLO of a trainer whose bps_gpu_open has timed out. The trainer may
+ * call bps_gpu_open again and send another HELLO. */
 static void forget_hello(struct exec_trainer *t)
 {
 	if (t->slots)

@@ -32,7 +32,8 @@ static int probe(void)
 	return 0;
 }
 
-/* Print a line for each GPU (report.h), which the agent reads. Returns the exit status. */
+/* Print a line for each GPU, in the format of report.h. The agent reads these lines. Returns the
+ * exit status. */
 static int tell_gpus(void)
 {
 	struct topo_report reports[TOPO_GPUS_MAX];

@@ -1,5 +1,6 @@
-/* Tensors in the memory of GPUs: their staging memory, and the messages about their rounds from and
- * to the executor. The executor copies the data. Thread: the data thread. */
+/* Implements tensors in the memory of GPUs. Requests the tensors' staging memory, and exchanges
+ * messages about the tensors' rounds with the executor. The executor copies the data. Thread: the
+ * data thread. */
 #include "bps-agent/gpu/device_tensor.h"
 
 #include <errno.h>
@@ -17,9 +18,9 @@
 
 /* ---- declaring ---- */
 
-/* Create the tensor's struct device_tensor. id: the executor's id of the tensor. After a restart,
- * smaller ids may be unused: the previous process refused the tensors with these ids before it
- * wrote ledger records of them. */
+/* Create the tensor's struct device_tensor. `id` is the executor's id of the tensor. After a
+ * restart of the agent, smaller ids may be unused, because the previous process refused the tensors
+ * with these ids before it wrote ledger records of them. */
 static int new_on_device(struct executor_link *g, struct tensor *tensor, uint32_t id)
 {
 	struct device_tensor **v, *d;
@@ -77,9 +78,9 @@ static void made(struct memory_request *m)
 	}
 }
 
-/* Allocate staging memory. node: number of the NUMA node plus 1; 0: any node. Errors: those of
- * arena_alloc. -EINPROGRESS: the memory thread makes an arena for this executor, and declare_wake
- * is called when the arena is ready. */
+/* Allocate staging memory. `node` is the number of the NUMA node plus 1, or 0 for any node. Errors:
+ * those of arena_alloc. After -EINPROGRESS, the memory thread makes an arena for this executor, and
+ * declare_wake is called when the arena is ready. */
 static int alloc(struct executor_link *g, uint32_t node, size_t bytes, struct arena **ret_arena,
 	struct agt_mem *ret, struct err_text *err)
 {
@@ -146,7 +147,8 @@ static int device_declare(struct trainer *t, struct tensor *tensor, const struct
 	int rc = 0;
 
 	if (g && g->state == EXECUTOR_MEETING)
-		/* the trainer may have received the route before this agent: read the route now */
+		/* The trainer may already have received a route that this agent has not read yet,
+		 * so read the route now. */
 		executor_read(g);
 	if (!g || g->state != EXECUTOR_RUNNING)
 		return err_set(err, BPS_EDEVICE, "%s",
@@ -284,7 +286,8 @@ static void device_round_over(struct tensor *tensor, int status)
 
 	if (status < 0 && d->is_told)
 		say(d, (struct ring_pair_entry){.type = RING_PAIR_CANCEL});
-	/* Submit the next round later, not in this callback of the core. */
+	/* Do not submit the next round inside this callback of the core. pump_again submits the
+	 * round later. */
 	if (!d->is_again)
 		TAILQ_INSERT_TAIL(&d->executor->again, d, again);
 	d->is_again = true;
@@ -365,7 +368,7 @@ void device_tensor_on_entry(struct executor_link *g, const struct ring_pair_entr
 	switch (e->type) {
 	case RING_PAIR_STAGED:
 		d->tensor->awaited_stream = 0;
-		/* Ignore an error: the round may have failed meanwhile. */
+		/* Ignore an error, because the round may have failed meanwhile. */
 		agt_part_staged(core, (uint32_t)e->y, e->x);
 		break;
 	case RING_PAIR_DONE:

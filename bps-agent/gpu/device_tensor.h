@@ -9,7 +9,7 @@
 extern const struct tensor_kind device_tensor_kind;
 
 /* Create the struct device_tensor of a tensor after a restart. id: the executor's id of the tensor.
- * Errors: -ENOMEM, BPS_EPROTO the ids do not increase. */
+ * Errors: -ENOMEM; BPS_EPROTO if `id` is not greater than the earlier ids, or is too large. */
 int device_tensor_restore(struct executor_link *g, struct tensor *tensor, uint32_t id);
 /* Callbacks of the core: env->stage and env->unstage. */
 void device_tensor_stage(

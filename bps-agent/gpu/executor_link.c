@@ -192,7 +192,8 @@ static void executor_release(struct executor_link *g)
 {
 	if (!g)
 		return;
-	g->arenas.x = g->job->arenas.x; /* NULL: the agent is ending, and the transport is freed */
+	/* NULL if the agent is ending, because the transport is freed then */
+	g->arenas.x = g->job->arenas.x;
 	arena_set_fini(&g->arenas);
 	g->job = NULL;
 	free_if_unused(g);

@@ -15,15 +15,15 @@ struct ledger_route;
 
 extern const struct executor_ops executor_ops;
 
-/* Continue with the executor that the previous process started. sock -1: the executor has ended, so
- * the new executor_link is OVER. Owns: the function takes the descriptors. Errors: a negative code,
- * and err gets the text. */
+/* Continue with the executor that the previous agent process started. If sock is -1, the executor
+ * has ended, and the state of the new executor_link is OVER. Owns: the function takes over the
+ * descriptors. Errors: a negative code; err then explains the error. */
 int executor_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text *err);
-/* Restore the executor's route, and set the state RUNNING. Errors: BPS_EPROTO the record is
+/* Restore the executor's route, and set the state RUNNING. Errors: BPS_EPROTO if the record is
  * invalid. */
 int executor_restore_route(struct executor_link *g, const struct ledger_route *k);
-/* Close the agent's handles of all executors when the agent ends. Executors whose descriptors are
- * stored for the next process keep running. The agent ends all other executors. */
+/* Close the agent's handles of all executors when the agent ends. An executor keeps running if its
+ * descriptors are stored for the next agent process. The agent ends all other executors. */
 void executor_stop_all(struct agent *a);
 /* Handle the entries in the rings of all executors, and send the entries that wait for space.
  * Returns whether there was any work. The data thread calls this function in each iteration of its

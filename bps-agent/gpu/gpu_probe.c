@@ -22,7 +22,8 @@
 /* maximum number of checks whether the killed child has ended; there is one check per
  * millisecond */
 #define END_TRIES 200
-/* time limit of the probe, in seconds: the driver takes seconds to start if no process uses it */
+/* Time limit of the probe, in seconds. The limit is long because the driver takes several seconds
+ * to start if no process uses the driver. */
 #define LIMIT_S 20
 
 struct gpu_probe {
@@ -54,7 +55,8 @@ static void end_child(struct gpu_probe *p)
 {
 	if (!p->pid)
 		return;
-	/* safe even if the child has ended: its pid is not reused before waitpid */
+	/* The kill is safe even if the child has ended, because the kernel does not reuse the pid
+	 * before waitpid. */
 	kill(p->pid, SIGKILL);
 	for (unsigned i = 0; i < END_TRIES && waitpid(p->pid, NULL, WNOHANG) == 0; i++)
 		poll(NULL, 0, 1);

@@ -1,5 +1,6 @@
-/* Describes the machine's GPUs, its network cards and the plan for the gradients as JSON, for the
- * status. strategy.c makes the plan. Thread: any. */
+/* Makes a part of the agent's status, in JSON. This part describes the machine's GPUs, the
+ * machine's network cards and the plan for the gradients. strategy.c makes the plan.
+ * Thread: any. */
 #include "bps-agent/gpu/topology_report.h"
 
 #include <stdio.h>

@@ -1,11 +1,11 @@
 #ifndef BPS_AGENT_HANDOVER_CLUSTER_IDENTITY_H
 #define BPS_AGENT_HANDOVER_CLUSTER_IDENTITY_H
-/* Identity of this agent's cluster. A separate ledger keeps it for the next process. The service
- * manager keeps the ledger's descriptor under the name "cluster"; handover_write.h lists the other
- * names. A process that finds jobs continues them at once under the previous member number, and
- * accepts no scheduler of another cluster (C8). A process that finds no jobs starts as a new
- * member. It need not check the cluster, because it has no job that a scheduler of another cluster
- * could end.
+/* Identity of this agent's cluster. A separate ledger keeps the identity for the agent's next
+ * process. The service manager keeps the ledger's descriptor under the name "cluster".
+ * handover_write.h lists the names of the other descriptors. A process that finds jobs continues
+ * them at once under the previous member number, and accepts no scheduler of another cluster (C8).
+ * A process that finds no jobs starts as a new member. Such a process need not check the cluster,
+ * because it has no job that a scheduler of another cluster could end.
  *
  * Thread: the control thread. */
 #include <stdbool.h>
@@ -17,7 +17,8 @@ struct ledger;
 struct cluster_live;
 
 struct cluster_identity {
-	/* identity that the previous process has left; member_id 0: none */
+	/* Identity that the agent's previous process has stored. If there is none, member_id is
+	 * 0. */
 	struct member_past known;
 	struct ledger *ledger;
 	struct cluster_live *live;
@@ -25,8 +26,8 @@ struct cluster_identity {
 	bool is_unsaid;
 };
 
-/* Read the identity that the previous process has left. Removes the descriptor of the ledger with
- * that identity from s. p: zeroed by the caller. */
+/* Read the identity that the agent's previous process has stored. Removes the descriptor of the
+ * ledger with this identity from s. p: zeroed by the caller. */
 void cluster_identity_take(struct cluster_identity *p, struct fdstore *s);
 /* Record the identity. Call this after a WELCOME from the scheduler, and when the view may have
  * grown. If recording fails, the next call tries again. If the agent is restarted before a call

@@ -70,8 +70,8 @@ static void warn_lost(const char *name, int rc)
 		name, strerror(-rc));
 }
 
-/* Store a descriptor with the service manager, or queue it. A failure is logged: the agent
- * continues, but a restart loses the descriptor. */
+/* Store a descriptor with the service manager, or queue it. A failure is logged. The agent
+ * then continues, but a restart of the agent loses the descriptor. */
 static void put(struct agent *a, const char *name, int fd)
 {
 	int rc;
@@ -85,7 +85,7 @@ static void put(struct agent *a, const char *name, int fd)
 		warn_lost(name, rc);
 }
 
-/* Remove the queue's entries with that name. Returns whether any entry was removed. */
+/* Remove the queue's entries with the name `name`. Returns whether any entry was removed. */
 static bool drop_unsent(struct agent *a, const char *name)
 {
 	struct unsent_fd *l, *next;
@@ -102,9 +102,9 @@ static bool drop_unsent(struct agent *a, const char *name)
 	return had_some;
 }
 
-/* Remove the descriptors of that name from the queue and from the manager. is_of_many: several
- * descriptors have the name (the arenas of a job). In that case, the manager may have some of the
- * descriptors while others are in the queue. */
+/* Remove the descriptors with the name `name` from the queue and from the manager. is_of_many:
+ * several descriptors have the name (the arenas of a job). In that case, some of the descriptors
+ * may be with the manager while the others are in the queue. */
 static void take_back(struct agent *a, const char *name, bool is_of_many)
 {
 	if (drop_unsent(a, name) && !is_of_many)
@@ -113,8 +113,8 @@ static void take_back(struct agent *a, const char *name, bool is_of_many)
 		send_later(a, name, -1);
 }
 
-/* Remove the first entry from the queue. rc 0: the manager has accepted the entry; negative: the
- * entry is lost. */
+/* Remove the first entry l from the queue. If rc is 0, the manager has accepted the entry. If rc is
+ * negative, the entry is lost. */
 static void settle(struct agent *a, struct unsent_fd *l, int rc)
 {
 	if (rc < 0)
@@ -455,7 +455,8 @@ struct agt_kept_part *handover_write_parts(
 	void *live;
 
 	(void)ctx;
-	/* The state already exists after a restart. It is valid only for the same plan */
+	/* After a restart the state may already exist. The state is valid only if the plan has not
+	 * changed. */
 	if (tensor->parts)
 		return tensor->kept_id == id && tensor->part_elems == part_elems &&
 				       tensor->n_parts == n_parts

@@ -32,8 +32,8 @@
 
 /* Store the socket and the pidfd of a trainer that has sent HELLO. Before HELLO, storing is not
  * necessary, because the trainer can connect again. Each descriptor is stored only once, even
- * across restarts. A service manager can store two descriptors under one name, and the next process
- * would treat the second descriptor as another trainer. */
+ * across restarts. If a descriptor were stored twice, the service manager would hold both copies
+ * under one name, and the next process would treat the second copy as another trainer. */
 void handover_write_socket(struct trainer *t);
 /* Record a new job. Errors: -errno, and err gets the text. */
 int handover_write_job(struct job *job, struct err_text *err);
@@ -41,7 +41,7 @@ int handover_write_job(struct job *job, struct err_text *err);
  * page. Errors: -errno, and err gets the text. */
 int handover_write_trainer(
 	struct trainer *t, uint32_t hello_seq, int control_fd, struct err_text *err);
-/* Record that the job runs, with its workers on this machine. Errors: -errno. */
+/* Record that the job runs. The record lists the job's workers on this machine. Errors: -errno. */
 int handover_write_running(struct job *job, const struct ctl_job *m, uint16_t my_member);
 /* The callback `adopted` of struct arena_set: record an arena of the job. ctx is the job. Errors:
  * -errno. */
@@ -59,8 +59,8 @@ void handover_forget_executor(struct executor_link *g);
  * tensor's outputs and of the tensor's staging memory. Existing records are not written again.
  * Errors: -errno. */
 int handover_write_declared(struct tensor *tensor, uint32_t worker);
-/* The core's callback env->keep: return the memory for the state of a tensor's partitions. NULL:
- * out of memory, or the state from before the restart belongs to a different plan. */
+/* The core's callback env->keep. Returns the memory for the state of a tensor's partitions. Returns
+ * NULL when out of memory, or if the state from before the restart belongs to a different plan. */
 struct agt_kept_part *handover_write_parts(
 	void *ctx, void *tensor_user, uint32_t id, uint32_t part_elems, uint32_t n_parts);
 void handover_write_refused(const struct tensor *tensor);
@@ -70,8 +70,8 @@ void handover_write_refused(const struct tensor *tensor);
 void handover_forget_trainer(const struct trainer *t);
 void handover_forget_job(const struct job *job);
 
-/* Try again to store the descriptors that the service manager has not accepted. Returns the time of
- * the next call; UINT64_MAX: none is necessary. */
+/* Try again to store the descriptors that the service manager has not accepted. Returns the time at
+ * which the caller must call again, or UINT64_MAX if no descriptors are left. */
 uint64_t handover_write_tick(struct agent *a, uint64_t now_ns);
 /* At the end of the process, try a last time to store the unsent descriptors. */
 void handover_write_end(struct agent *a);

@@ -1,6 +1,6 @@
-/* A ledger: records in a memfd that the service manager keeps, so that they survive a restart.
- * ledger.h describes the format. Does not interpret records. Thread: any, but only one at a
- * time. */
+/* A ledger: records in a memfd. The service manager keeps the memfd, so the records survive a
+ * restart of the agent. ledger.h describes the format. The ledger does not interpret the records.
+ * Any thread may call these functions, but only one thread at a time. */
 #include "bps-agent/handover/ledger.h"
 
 #include <errno.h>
@@ -191,7 +191,7 @@ int ledger_add(struct ledger *l, uint32_t type, const void *fixed, size_t n_fixe
 		.bytes = bytes, .type = type, .n_fixed = (uint32_t)n_fixed, .n_live = n_live};
 	if (n_fixed)
 		memcpy(r->fixed, fixed, n_fixed);
-	/* clear the live part: a previous process may have ended while it wrote a record here */
+	/* Clear the live part. A previous process may have ended while it wrote a record here. */
 	memset((unsigned char *)r + live, 0, n_live);
 	r->crc = crc_of(r);
 	/* Release: pairs with the acquire load in ledger_next, so that the next process sees the

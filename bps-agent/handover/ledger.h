@@ -26,8 +26,8 @@ struct ledger;
 /* Create a ledger. Errors: -errno, and err gets the text. */
 int ledger_new(struct ledger **ret, struct err_text *err);
 /* Open the ledger of a previous process. Owns: the function takes fd, even if the call fails.
- * Errors: BPS_EVERSION the ledger has another version, BPS_EPROTO the file is damaged or not a
- * ledger, -errno; err gets the text. */
+ * Errors: BPS_EVERSION: the ledger's version is not LEDGER_VERSION. BPS_EPROTO: the file is damaged
+ * or not a ledger. -errno. For each error, err gets the text. */
 int ledger_open(int fd, struct ledger **ret, struct err_text *err);
 /* Unmap the ledger and close this process's descriptor. The service manager keeps its own copy of
  * the descriptor. NULL is allowed. */
@@ -35,9 +35,9 @@ void ledger_free(struct ledger *l);
 /* Return the ledger's descriptor. The ledger still owns the descriptor. */
 int ledger_fd(const struct ledger *l);
 
-/* Append a record. *ret_live: the record's live part, n_live zeroed and aligned bytes, valid until
- * ledger_free. ret_live may be NULL when n_live is 0. Errors: -errno, such as -ENOMEM; then nothing
- * was appended. */
+/* Append a record. *ret_live gets the address of the record's live part: n_live bytes, zeroed and
+ * aligned. The address is valid until ledger_free. ret_live may be NULL when n_live is 0. Errors:
+ * -errno, such as -ENOMEM. After an error, nothing was appended. */
 int ledger_add(struct ledger *l, uint32_t type, const void *fixed, size_t n_fixed, size_t n_live,
 	void **ret_live);
 
@@ -49,8 +49,9 @@ struct ledger_record {
 	void *live;
 	size_t n_live;
 };
-/* Read the record at *at into *ret, and advance *at. Start with *at = 0. Returns 1, or 0 after the
- * last record. Errors: BPS_EPROTO the ledger is damaged; err gets the text. */
+/* Read the record at offset *at into *ret, and advance *at to the next record. Start with *at = 0.
+ * Returns 1, or 0 after the last record. Errors: BPS_EPROTO: the ledger is damaged; err gets the
+ * text. */
 int ledger_next(
 	const struct ledger *l, size_t *at, struct ledger_record *ret, struct err_text *err);
 #endif

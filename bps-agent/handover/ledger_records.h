@@ -47,8 +47,8 @@ struct ledger_rank {
 struct ledger_arena {
 	uint64_t bytes, inode;
 	uint32_t id;
-	/* is_gpu: the arena is staging memory of the executor; such arenas have their own sequence
-	 * of ids */
+	/* is_gpu: 1 if the arena is staging memory of the executor. The ids of such arenas form a
+	 * separate sequence. */
 	uint8_t kind, is_gpu;
 	uint16_t node;
 };

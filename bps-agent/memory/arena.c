@@ -1,6 +1,7 @@
 /* Arenas: memory that the agent shares with trainers and offers to servers. Allocates space in
  * arenas, makes and seals memfds, restores arenas after a restart. memory_thread.c calls the
- * memory_* functions step by step. Thread: the data thread; memory_*: any. */
+ * memory_* functions step by step. Any thread may call the memory_* functions. The other functions
+ * run on the data thread. */
 #include "bps-agent/memory/arena.h"
 
 #include <errno.h>
@@ -76,8 +77,8 @@ int memory_step(struct memory *m, struct err_text *err)
 	if (rc)
 		return err_set(err, -rc, "cannot allocate %zu bytes of shared memory: %s", m->bytes,
 			strerror(rc));
-	/* ignore a failure: before Linux 5.14 the call is not supported, and each page costs a page
-	 * fault later */
+	/* Ignore a failure. Linux before 5.14 does not support the call. Then the first access to
+	 * each page causes a page fault later. */
 	madvise((char *)m->mem + m->n_made, n, MADV_POPULATE_WRITE);
 	m->n_made += n;
 	if (m->n_made < m->bytes)
@@ -181,7 +182,8 @@ static int offer(struct xport *x, struct arena *a)
 	return rc;
 }
 
-/* Replace or close the arena's writable descriptor, so that a->fd is as struct arena describes. */
+/* Replace or close the arena's writable descriptor if a->fd is not yet as struct arena
+ * describes. */
 static int give_fd(const struct arena_set *set, struct arena *a, struct err_text *err)
 {
 	if (a->kind == ARENA_OUTPUT && set->keeps_outputs_writable)
@@ -193,8 +195,9 @@ static int give_fd(const struct arena_set *set, struct arena *a, struct err_text
 	return 0;
 }
 
-/* Offer the arena to servers and add it to the set. is_new: also record the arena for the next
- * process. Errors: a negative code, and err gets the text; the arena is not offered then. */
+/* Offer the arena to servers and add it to the set. If is_new is true, also record the arena for
+ * the next process. On an error, return a negative code and write the text into err. Then the arena
+ * is not offered. */
 static int enlist(struct arena_set *set, struct arena *a, bool is_new, struct err_text *err)
 {
 	int rc = offer(set->x, a);
@@ -285,8 +288,8 @@ int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, s
 	return rc;
 }
 
-/* Return the offset of the next `need` free bytes in arena a; SIZE_MAX: a is NULL or has no
- * room. */
+/* Return the offset of the next `need` free bytes in the arena `a`. If `a` is NULL or has no room,
+ * return SIZE_MAX. */
 static size_t next_start(const struct arena *a, size_t need)
 {
 	size_t start;

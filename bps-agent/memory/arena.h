@@ -44,8 +44,8 @@ struct memory {
 
 /* Functions of the quota account that is charged for arenas. */
 struct arena_owner {
-	/* Charge the account with that many bytes and open descriptors. Errors: a negative code if
-	 * a limit would be exceeded; err gets the text. */
+	/* Charge the account with `bytes` bytes and n_fds open descriptors. Errors: a negative code
+	 * if a limit would be exceeded; err gets the text. */
 	int (*admit)(void *ctx, size_t bytes, unsigned n_fds, struct err_text *err);
 	void (*release)(void *ctx, size_t bytes, unsigned n_fds);
 	size_t (*room)(void *ctx); /* returns how many bytes admit would still accept */
@@ -82,7 +82,7 @@ struct arena_set {
  * and the caller must call arena_adopt or arena_forgo. */
 int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefer, size_t n_bytes,
 	struct arena **ret_arena, struct agt_mem *ret, struct err_text *err);
-/* Return the least size of a new arena that can hold n_bytes; 0: arena a has room for n_bytes. */
+/* Return the least size of a new arena that can hold n_bytes; 0: arena `a` has room for n_bytes. */
 size_t arena_growth(const struct arena *a, size_t n_bytes);
 /* Return how many bytes of an arena an allocation of n_bytes takes, with alignment. */
 size_t arena_round(size_t n_bytes);
@@ -99,33 +99,35 @@ int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, s
 void arena_forgo(struct arena_set *set, enum arena_kind kind, size_t bytes);
 /* Restore an arena after a restart. node: 1 + number of the NUMA node; 0: any node. Owns: takes fd,
  * unless the call fails. kept_used: the copy of `used` in the ledger, which this call reads and
- * later allocations update. Errors: -errno; BPS_EPROTO the file has a wrong size, or lacks the
+ * later allocations update. Errors: -errno; BPS_EPROTO if the file has a wrong size or lacks the
  * seals; err gets the text. */
 int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, uint32_t node, int fd,
 	size_t bytes, uint64_t *kept_used, struct err_text *err);
-/* Return the arena with that id, or NULL. */
+/* Return the arena whose number is `id`, or NULL. */
 struct arena *arena_find(const struct arena_set *set, uint32_t id);
-/* Return the newest arena that was made for that node, or NULL. node: 1 + number of the NUMA node;
+/* Return the newest arena that was made for `node`, or NULL. node: 1 + number of the NUMA node;
  * 0: any node. */
 struct arena *arena_newest(const struct arena_set *set, uint32_t node);
-/* Return which seals an arena of that kind gets, in addition to the seals against shrinking and
+/* Return which seals an arena of kind `kind` gets, in addition to the seals against shrinking and
  * growing, which all arenas have. */
 int arena_seals(const struct arena_set *set, enum arena_kind kind);
 
-/* Create a memfd of that size and map it, without allocating pages. Errors: -errno, and err gets
- * the text; nothing is left to free. */
+/* Create a memfd of `bytes` bytes and map it, without allocating pages. Errors: -errno, and err
+ * gets the text; nothing is left to free. */
 int memory_begin(
 	struct memory *m, const char *name, size_t bytes, int more_seals, struct err_text *err);
 /* Allocate the next 16 MiB of pages, so that no later access can fail for lack of a page. One call
- * takes 3 ms or more. The last call seals the size. Returns 1 if there are more pages to allocate,
- * otherwise 0. Errors: -errno, and err gets the text; the caller must then call memory_drop. */
+ * takes 3 ms or more. The last call adds the memfd's seals. Returns 1 if there are more pages to
+ * allocate, otherwise 0. Errors: -errno, and err gets the text; the caller must then call
+ * memory_drop. */
 int memory_step(struct memory *m, struct err_text *err);
 /* Place the pages on a NUMA node, if the node has room. node: 1 + number of the NUMA node; 0: any
  * node. Call this function before the first memory_step. */
 void memory_prefer(struct memory *m, uint32_t node);
 /* Unmap and close the memory. */
 void memory_drop(struct memory *m);
-/* Call memory_begin, and memory_step until all is done. Errors: -errno, and err gets the text. */
+/* Call memory_begin, then call memory_step until it has allocated all pages. Errors: -errno, and
+ * err gets the text. */
 int memory_make(
 	struct memory *m, const char *name, size_t bytes, int more_seals, struct err_text *err);
 #endif

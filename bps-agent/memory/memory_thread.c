@@ -52,9 +52,10 @@ static void finish(struct memory_request *m, int rc)
 		sched_yield(); /* retry, because the loop's queue is full */
 }
 
-/* Take the next request from the queue. NULL: there is no request. The next user is the user whose
- * last piece of memory was made earliest. Take the first request of this user. In all requests of
- * this user, set the field `turn` to the number of the new piece. */
+/* Take the next request from the queue. Returns NULL if there is no request. The users take turns:
+ * the next user is the one who has waited longest for a new piece of memory. Take the first request
+ * of this user. In all requests of this user, set the field `turn` to the number of the new
+ * piece. */
 static struct memory_request *take_request(struct memory_thread *m)
 {
 	struct memory_request *next = TAILQ_FIRST(&m->requests), *r;
@@ -86,8 +87,8 @@ static void add_request(struct memory_thread *m, struct memory_request *request)
 	TAILQ_INSERT_TAIL(&m->requests, request, link);
 }
 
-/* Make one piece of the request. Returns true if more pieces must be made. Otherwise the request is
- * over, and finish has been called. */
+/* Make one piece of the request. Returns true if more pieces must be made. Otherwise calls the
+ * function `finish` for the request and returns false. */
 static bool advance(struct memory_request *r)
 {
 	int rc = 0;

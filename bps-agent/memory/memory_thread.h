@@ -1,9 +1,10 @@
 #ifndef BPS_AGENT_MEMORY_MEMORY_THREAD_H
 #define BPS_AGENT_MEMORY_MEMORY_THREAD_H
-/* Makes and frees shared memory on a thread of its own, of low priority. The kernel takes 0.3 to
- * 0.9 s to zero a gigabyte (1.6 ms for 2 MiB), which would block the data thread. The thread makes
- * memory in pieces of 16 MiB, and serves another request after each piece. So a small request does
- * not wait for earlier large ones. The next piece is for the user that has waited longest.
+/* Makes and frees shared memory on a separate thread of low priority. The kernel takes 0.3 to 0.9 s
+ * to zero a gigabyte (1.6 ms for 2 MiB), which would block the data thread. The memory thread makes
+ * memory in pieces of 16 MiB. After each piece, the thread turns to the user that has waited
+ * longest, and to this user's next request. So a small request does not wait for earlier large
+ * requests.
  *
  *   memory_thread_make --> waiting --piece by piece--> made, failed or cancelled --> done() on loop
  *
@@ -21,14 +22,14 @@
 struct memory_thread;
 
 /* A request for memory. The caller owns the struct and keeps it from memory_thread_make until the
- * call of done, because the memory thread uses it. */
+ * call of `done`, because the memory thread uses the struct. */
 struct memory_request {
 	TAILQ_ENTRY(memory_request) link;
 	struct memory_thread *memory_thread;
-	/* The thread numbers the pieces that it begins. turn is the number of the last piece that
-	 * was begun for uid. If uid has no other request in the queue when this request arrives,
-	 * turn is the number of the last piece for any user. The request with the smallest turn
-	 * gets the next piece. */
+	/* The thread numbers the pieces that it begins. `turn` is the number of the last piece that
+	 * was begun for the user `uid`. If this user has no other request in the queue when this
+	 * request arrives, `turn` is the number of the last piece for any user. The request with
+	 * the smallest `turn` gets the next piece. */
 	uint64_t turn;
 	struct memory memory; /* the result, owned by the caller when rc is 0 */
 	const char *name;
@@ -42,16 +43,17 @@ struct memory_request {
 	void *user;
 };
 
-/* Start the thread. loop: the loop on which done runs; it outlives the thread. Errors: -errno, and
- * err gets the text. */
+/* Start the thread. loop: the loop that calls request->done; the loop must outlive the thread.
+ * Errors: -errno, and `err` receives the text. */
 int memory_thread_new(struct dataloop *loop, struct memory_thread **ret, struct err_text *err);
-/* End the thread. Requests that wait or come later are cancelled: done is called for each. */
+/* End the thread. Waiting requests and later requests are cancelled. The loop calls request->done
+ * for each cancelled request. */
 void memory_thread_stop(struct memory_thread *m);
-/* Free m. Call this function after done has run for every request. NULL is allowed. */
+/* Free m. Call this function after request->done has run for every request. NULL is allowed. */
 void memory_thread_free(struct memory_thread *m);
 /* Start a request. The caller sets the fields name, bytes, more_seals, node, uid, done and user of
- * the request. Errors: -ECANCELED: the thread has been stopped, and the loop's queue is full; done
- * is not called. */
+ * the request. Returns -ECANCELED, and never calls request->done, if the thread has been stopped
+ * and the loop's queue is full. */
 int memory_thread_make(struct memory_thread *m, struct memory_request *request);
 /* Unmap and close the memory later, on the thread. Owns: takes the memory. If m is NULL or stopped,
  * the caller's thread frees the memory at once. */

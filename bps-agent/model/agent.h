@@ -45,24 +45,25 @@ struct agent {
 	/* descriptors that the service manager has not accepted yet */
 	STAILQ_HEAD(, unsent_fd) unsent;
 	uint64_t unsent_since_ns, unsent_due_ns;
-	/* deadline of the oldest WHY message that the scheduler has not answered; 0: no WHY is
-	 * unanswered */
+	/* deadline of the oldest WHY message that the scheduler has not answered, or 0 if all WHY
+	 * messages are answered */
 	uint64_t why_due_ns;
 	bool has_dirty;
 	struct known_server *servers; /* the last known state of each server, to detect changes */
 	uint32_t n_servers;
 	uint64_t stats_at_ns;
-	/* heard_ns: when the scheduler or any server last sent something. server_ns: when a server
-	 * last had the state PEER_UP. */
+	/* `heard_ns` is the time at which the scheduler or any server last sent something.
+	 * `server_ns` is the time at which a server last had the state PEER_UP. */
 	uint64_t heard_ns, server_ns;
-	/* error code that trainers get while no server can sum; 0: a server can sum */
+	/* error code that trainers get while no server can sum; 0 while a server can sum */
 	int stranded;
 	struct quota *quota;
 	struct memory_thread *memory_thread;
-	pthread_mutex_t lock; /* protects figures and quota_view, which the control thread reads */
-	/* seen_figures: the control thread's own copy of figures */
+	/* protects `figures` and `quota_view`, which the control thread reads */
+	pthread_mutex_t lock;
+	/* `seen_figures` is the control thread's own copy of `figures` */
 	struct agent_figures figures, seen_figures;
-	/* seen_quotas: the control thread's own copy of quota_view */
+	/* `seen_quotas` is the control thread's own copy of `quota_view` */
 	struct quota_view quota_view, seen_quotas;
 };
 #endif

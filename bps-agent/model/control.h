@@ -17,17 +17,18 @@ struct shm_config;
 struct agent_limits {
 	struct quota_limits quotas;
 	/* largest number of tensors of a trainer; a change applies only to trainers that connect
-	 * later */
+	 * after the change */
 	uint32_t max_tensors;
 	/* Value for window_bytes of struct agt_config. The other limit of bytes in flight,
 	 * job_inflight_bytes, is in `quotas` instead. */
 	size_t window_bytes;
-	uint64_t stranded_ns; /* trainers get an error after this time without a server; 0: never */
+	/* trainers get an error after this time without a server, or never if the time is 0 */
+	uint64_t stranded_ns;
 };
 
 /* Settings of the executor for GPUs. */
 struct gpu_config {
-	const char *backend; /* "cuda" or "host"; "": no GPUs are used */
+	const char *backend; /* "cuda" or "host", or "" if no GPUs are used */
 	const char *program; /* path of the executor's program */
 	const char *route;   /* "auto", or the name of a route */
 	const char *sysfs;
@@ -61,12 +62,13 @@ struct agent_figures {
 	struct agt_stats core;
 	uint32_t trainers, jobs, executors;
 	uint64_t shared_bytes, beat_ns, executor_failures;
-	/* error code that trainers get while no server can sum; 0: a server can sum */
+	/* error code that trainers get while no server can sum, or 0 if a server can sum */
 	int stranded;
 };
 
-/* Return the number of bytes sent over the network since the start: messages and contributions. A
- * repeated offer of a contribution is not counted again. core, net: recent figures. */
+/* Return the number of bytes of messages and contributions sent over the network since the start. A
+ * repeated offer of a contribution is not counted again. `core` and `net` hold current figures of
+ * the core and of the network transport. */
 static inline uint64_t agent_sent_bytes(const struct agt_stats *core, const struct net_stats *net)
 {
 	return net->tx_bytes + core->offered_bytes;

@@ -68,9 +68,9 @@ struct executor_link {
 struct device_worker {
 	uint32_t region;
 	uint64_t offset;
-	/* Rounds that the worker has submitted and the core has not accepted yet. The array has two
-	 * entries more than DEVICE_AHEAD for the rounds after a restart: one for the round in
-	 * progress, one for a round that was already complete. */
+	/* Rounds that the worker has submitted and the core has not accepted yet. After a restart,
+	 * the array needs two more entries than DEVICE_AHEAD. One is for the round in progress. The
+	 * other is for a round that was already complete. */
 	struct pending_submission ahead[DEVICE_AHEAD + 2];
 	unsigned n_ahead;
 };

@@ -47,7 +47,7 @@ struct job {
 	bool is_local;     /* all workers are on this machine, so no server takes part */
 	/* number of tensor ids that this agent has assigned; used if is_local */
 	uint32_t n_tensors;
-	uint32_t n_workers;    /* local workers; set from RUNNING on */
+	uint32_t n_workers;    /* number of local workers; set from RUNNING on */
 	uint64_t view;         /* view in which the job got its present members */
 	struct roster *roster; /* the job's workers and machines, set from RUNNING on */
 	uint32_t *ranks;
@@ -66,17 +66,16 @@ struct job {
 	 * requests output memory. */
 	bool makes_output;
 	TAILQ_HEAD(, pending_declare) waiting;
-	/* The job's failure. code: the error code; 0: the job has not failed. text: the error
-	 * text. cause_rank and cause_host: the cause, as in struct ctl_cause. */
-	int code;
-	char text[CTL_TEXT_MAX + 1];
+	int code;                    /* error code of the failure; 0: no failure */
+	char text[CTL_TEXT_MAX + 1]; /* error text of the failure */
+	/* cause of the job's failure, as in struct ctl_cause */
 	uint32_t cause_rank;
 	char cause_host[CTL_NAME_MAX + 1];
 	TAILQ_HEAD(, trainer) trainers;
 	TAILQ_HEAD(, tensor) tensors;
 	void *by_name; /* tsearch(3) tree of tensors */
 	struct arena_set arenas;
-	struct arena *output, *staging;   /* newest arena of outputs, and of staging memory */
+	struct arena *output, *staging;   /* newest arena for outputs; newest for staging */
 	struct ctl_decl batch[JOB_BATCH]; /* declarations that wait to be sent to the scheduler */
 	uint32_t n_batch;
 };

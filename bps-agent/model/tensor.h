@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_MODEL_TENSOR_H
 #define BPS_AGENT_MODEL_TENSOR_H
 /* A tensor of a job on this machine. When all local workers have declared the tensor, the core runs
- * its rounds. Thread: the data thread. */
+ * the tensor's rounds. Thread: the data thread. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -46,10 +46,10 @@ struct tensor_kind {
 	/* The workers' GPU streams wait for rounds of tensors of this kind. A failure must release
 	 * these streams. */
 	bool has_streams;
-	/* Declare the tensor for a worker: make the memory that the tensor still lacks. Errors: a
-	 * negative code, and err gets the text. -EINPROGRESS: the memory is being made, and
-	 * declare_wake is called later. BPS_EMISMATCH: another worker has declared the tensor in a
-	 * different kind of memory. */
+	/* Declare the tensor for a worker, and make the memory that the tensor still lacks. Errors:
+	 * a negative code, and err gets the text. -EINPROGRESS: the memory is being made, and
+	 * declare_wake is called when the memory is ready. BPS_EMISMATCH: an earlier worker has
+	 * declared the tensor in a different kind of memory than this worker. */
 	int (*declare)(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
 		size_t bytes, struct err_text *err);
 	/* Add the tensor to the core, after all local workers have declared it. Errors: -ENOMEM. */
@@ -57,7 +57,7 @@ struct tensor_kind {
 	/* Submit a round to the core, or queue the round while an earlier round is in progress.
 	 * Errors: BPS_EBUSY: too many rounds are queued. */
 	int (*submit)(struct tensor *tensor, uint32_t worker, const struct pending_submission *p);
-	/* Pass to the core the waiting submissions that the core can accept now. */
+	/* Pass waiting submissions to the core, as far as the core can accept them now. */
 	void (*submit_waiting)(struct tensor *tensor);
 	/* After a restart, submit again the worker's rounds that follow the round `complete`. */
 	void (*resubmit)(struct tensor *tensor, uint32_t worker, uint64_t complete);
@@ -83,22 +83,23 @@ struct tensor {
 	/* the worker that declared the tensor first; its declaration may still wait for memory */
 	uint32_t first_worker;
 	uint32_t n_declared;
-	/* index of the tensor in the ledger; CTL_NO_ID: the ledger does not contain it */
+	/* index of the tensor in the ledger, or CTL_NO_ID if the ledger does not contain it */
 	uint32_t idx;
 	struct ledger_tensor_live *live;
-	/* state of the partitions that survives a restart; NULL until the tensor has been
-	 * planned */
+	/* state of each partition, in memory that survives a restart; NULL until the tensor has
+	 * been planned */
 	struct agt_kept_part *parts;
 	uint32_t kept_id, part_elems, n_parts; /* valid only if `parts` is not NULL */
-	/* failed: error code of the tensor's failure, 0: not failed. fail_text, cause_host,
-	 * cause_rank: text and cause (struct ctl_cause) of the failure. */
+	/* failed: error code of the tensor's failure, or 0 if the tensor has not failed. fail_text:
+	 * text of the failure. cause_host, cause_rank: its cause (struct ctl_cause). */
 	int failed;
 	char *fail_text, *cause_host;
 	uint32_t cause_rank;
 	struct agt_tensor *core; /* set when all local workers have declared the tensor */
 	struct arena *out_arena, *staging_arena;
 	struct device_tensor *device; /* set for a tensor in device memory, else NULL */
-	/* 1 + index of the worker whose stream the round in progress waits for; 0: no stream */
+	/* 1 + index of the worker whose stream the round in progress waits for, or 0 if the round
+	 * waits for no stream */
 	uint32_t awaited_stream;
 	struct agt_mem out[2], staging;
 	struct tensor_worker workers[]; /* job->n_workers elements, one for each local worker */

@@ -36,7 +36,7 @@ struct trainer {
 	TAILQ_ENTRY(trainer) link;
 	TAILQ_ENTRY(trainer) of_job; /* entry in the list job->trainers, until the state is GONE */
 	struct agent *agent;
-	uint64_t number; /* unique on this machine, also across restarts */
+	uint64_t number; /* unique on this machine, also across restarts of the agent */
 	bool has_kept_socket;
 	struct ledger_trainer_live *live; /* set from HELLO on */
 	struct job *job;                  /* set from HELLO on */
@@ -47,7 +47,7 @@ struct trainer {
 	int pidfd;
 	unsigned n_handles; /* libuv handles that are not closed yet */
 	uv_poll_t sock_poll, efd_poll, pid_poll;
-	uv_timer_t greeting; /* runs in GREETING: limits the time until HELLO */
+	uv_timer_t greeting; /* runs in state GREETING; limits the time until HELLO arrives */
 	/* Timer that runs while the user exceeds the request rate. When it expires, the socket is
 	 * read again. */
 	uv_timer_t slowed;
@@ -71,7 +71,8 @@ struct trainer {
 	 * RUNNING */
 	uint32_t rank, worker;
 	uint32_t join_seq, part_bytes, machine_size;
-	/* used in JOINING: the job runs already, and the trainer joins at a later barrier */
+	/* Used in state JOINING. Set if the job already runs, so the trainer can join only at a
+	 * barrier. */
 	bool is_waiting;
 	struct local_control *control;
 	size_t control_bytes;
@@ -85,21 +86,22 @@ struct trainer {
 	bool is_dirty;
 	struct tensor **tensors; /* indexed by the trainer's own tensor index */
 	uint32_t n_tensors;
-	/* input: the newest arena of inputs. told_input: the newest arena of inputs whose
+	/* `input` is the newest arena of inputs. `told_input` is the newest arena of inputs whose
 	 * descriptor was sent to the trainer. */
 	struct arena *input, *told_input;
 	struct pending_declare *declaring; /* the DECLARE in progress, or NULL */
 	bool is_held;                      /* no message of the trainer is read at present */
-	/* the trainer stays connected when this process ends, and the next process serves it */
+	/* the trainer stays connected when this agent process ends, and the agent's next process
+	 * serves the trainer */
 	bool is_left;
 	/* the trainer waits for the answer to its request for the executor */
 	bool wants_device;
 	/* Set when the trainer requests the executor from this process. Cleared when the trainer
 	 * sends WHY about this request. */
 	bool has_asked_device;
-	/* The trainer's WHY that has no answer yet. why_seq: number of this WHY in messages to the
-	 * scheduler; 0: there is no such WHY. why_local_seq: number of this WHY in messages of the
-	 * trainer. */
+	/* The trainer's WHY that has no answer yet. why_seq is the number of this WHY in messages
+	 * to the scheduler, or 0 if no WHY waits for an answer. why_local_seq is the number of this
+	 * WHY in messages of the trainer. */
 	uint32_t why_seq, why_local_seq;
 	uint64_t why_due_ns; /* time limit for the scheduler's answer to that WHY */
 	/* Findings of this agent about the trainer's last WHY. The agent appends this text to
@@ -114,12 +116,12 @@ struct trainer_events {
 	/* Handle a message from the trainer. m is valid only during the call. *mem holds the
 	 * strings of m; set *mem to NULL to keep that memory. */
 	void (*message)(struct trainer *t, const struct local_msg *m, void **mem);
-	/* Handle one entry of the trainer's ring. e: a copy of the entry, not checked yet. Errors:
-	 * a negative code, and err gets the text. After an error, the trainer is disconnected,
-	 * because it has violated the protocol. */
+	/* Handle one entry of the trainer's ring. `e` is a copy of the entry that has not been
+	 * checked yet. Errors: a negative code, and err gets the text. After an error, the trainer
+	 * is disconnected, because the trainer has violated the protocol. */
 	int (*submission)(struct trainer *t, const struct local_sqe *e, struct err_text *err);
-	/* Called before the trainer's state becomes GONE. why: the reason; NULL: the next process
-	 * of the agent serves the trainer. */
+	/* Called before the trainer's state becomes GONE. `why` is the reason, or NULL if the
+	 * agent's next process will serve the trainer. */
 	void (*going)(struct trainer *t, const char *why);
 	/* Called before the trainer's memory is freed. */
 	void (*freed)(struct trainer *t);

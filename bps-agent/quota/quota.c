@@ -10,7 +10,8 @@
 #include <sys/queue.h>
 
 #define NS_PER_S UINT64_C(1000000000)
-/* Size of a user's token bucket, in seconds of the user's rate. */
+/* Size of a user's token bucket. The bucket holds the requests that the user's rate allows in
+ * BURST_S seconds. */
 #define BURST_S 2
 /* A connection is refused when too many of its requests in a row had to wait. The limit is the
  * number of requests that the user's rate allows in HOPELESS_S seconds. The largest job sends far
@@ -46,7 +47,8 @@ struct quota_account {
 	uint32_t n_refs;
 	bool is_named;
 	uint64_t used[QUOTA_KINDS], refused, slowed;
-	/* Time at which all requests received so far are served, at the user's limited rate. */
+	/* Time by which all requests received so far would be served if the user's requests were
+	 * served at the limited rate. */
 	uint64_t served_ns;
 };
 

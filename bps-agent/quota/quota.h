@@ -66,11 +66,11 @@ void quota_set_name(struct quota_account *user, const char *name);
  * the caller must then look up the name. Later calls return true. */
 bool quota_is_named(struct quota_account *user);
 
-/* Add n to the account and all accounts above it. Errors: BPS_EQUOTA a limit would be exceeded; err
- * gets a text with the limit, the use and the setting. */
+/* Add n to the account and all accounts above it. Errors: BPS_EQUOTA when a limit would be
+ * exceeded. `err` then gets a text with the limit, the amount in use and the setting's name. */
 int quota_take(struct quota_account *a, enum quota_kind kind, uint64_t n, struct err_text *err);
-/* Like quota_take, but for n of `kind` and for n_fds descriptors. If one of these two amounts would
- * exceed a limit, neither amount is added. */
+/* Like quota_take, but add two amounts: n for the given kind, and n_fds for QUOTA_DESCRIPTORS. If
+ * one of these two amounts would exceed a limit, add neither. */
 int quota_take_fds(struct quota_account *a, enum quota_kind kind, uint64_t n, unsigned n_fds,
 	struct err_text *err);
 /* Subtract n from the account and all accounts above it. */
@@ -90,8 +90,8 @@ struct quota_pace {
 };
 /* Count a request. Returns 0 if the caller may serve the request now. Returns a positive number if
  * the caller must wait that many ns and then serve the request, without another call. Errors:
- * BPS_EQUOTA the connection has exceeded the rate for too long without a pause; err gets the
- * text. */
+ * BPS_EQUOTA if the connection has exceeded the rate for too long without a pause. `err` then gets
+ * the text. */
 int64_t quota_request(
 	struct quota_account *user, struct quota_pace *pace, uint64_t now_ns, struct err_text *err);
 

@@ -1,7 +1,8 @@
-/* Restores the state that the previous process has left: descriptors, and ledgers that describe
- * them (handover_write.h). Only agents write ledgers, but their content is checked nevertheless. A
- * contradiction ends the job; its trainers and the scheduler get the reason. Thread: runs before
- * the data thread starts. */
+/* Restores the state that the previous process has left. The state consists of descriptors, and of
+ * ledgers that describe the descriptors (handover_write.h). Only agents write ledgers, but the
+ * content of the ledgers is checked nevertheless. If a job's ledger contains a contradiction, the
+ * job cannot continue, and the job's trainers receive the reason. Thread: runs before the data
+ * thread starts. */
 #include "bps-agent/restore/handover_read.h"
 
 #include <errno.h>
@@ -64,8 +65,8 @@ static void forget(char kind, uint64_t number, const char *parts)
 	}
 }
 
-/* Create a trainer for a socket of the previous process. NULL: out of memory, or the peer's user is
- * not known; sock and pidfd have been closed. */
+/* Create a trainer for a socket of the previous process. If memory is exhausted, or if the peer's
+ * user cannot be determined, close sock and pidfd, and return NULL. */
 static struct trainer *trainer_again(struct agent *a, int sock, int pidfd, uint64_t number)
 {
 	struct trainer *t = calloc(1, sizeof(*t));
@@ -171,8 +172,8 @@ static int on_trainer(struct handover_reader *r, const struct ledger_record *rec
 		if (*fd >= 0)
 			close(*fd);
 	if (!t)
-		/* descriptors are missing, because the trainer has left; its rank in the job stays
-		 * empty */
+		/* Descriptors are missing because the trainer has left, or trainer_again has
+		 * failed. The trainer's rank in the job stays empty. */
 		forget('t', k->number, "spec");
 	return rc;
 }

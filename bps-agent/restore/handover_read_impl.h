@@ -27,8 +27,9 @@ int handover_contradicts(struct handover_reader *r, const char *what);
 /* Take a descriptor out of the store. The caller then owns the descriptor. -1: the store has no
  * such descriptor. */
 int handover_take_fd(struct fdstore *s, char kind, uint64_t number, char what);
-/* Find n_bytes at `offset` in the arena with that id. Returns false if the arena does not exist,
- * has another kind or is too small. */
+/* Find n_bytes at `offset` in the arena with the number `id`. Returns false if no arena of this
+ * kind has the number, if the arena is too small, or if `offset` is not a multiple of
+ * LOCAL_ALIGN. */
 bool handover_place(const struct arena_set *set, uint32_t id, enum arena_kind kind, uint64_t offset,
 	uint64_t n_bytes, struct arena **ret_arena, struct agt_mem *ret);
 uint64_t handover_tensor_bytes(const struct tensor *tensor);
@@ -40,6 +41,6 @@ int handover_read_route(struct handover_reader *r, const struct ledger_record *r
 int handover_read_inputs(struct handover_reader *r, const struct ledger_record *rec);
 /* Return an error if the job has tensors on GPUs and the job's executor has ended. */
 int handover_check_executor(struct handover_reader *r);
-/* For each trainer of the job that waits for an answer to DEVICE, request the executor again. */
+/* Request the executor again for each of the job's trainers that waits for an answer to DEVICE. */
 void handover_ask_again(struct job *job);
 #endif

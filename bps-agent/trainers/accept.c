@@ -30,9 +30,9 @@ static void refuse(struct agent *a, int sock, const char *text)
 	slow_close(a, sock);
 }
 
-/* Refuse a client when the process has no free descriptor: close the spare descriptor, which makes
- * room to accept the client. Otherwise the client would stay in the queue, and the listening socket
- * would stay readable. */
+/* Refuse a client when the process has no free descriptor. Closing the spare descriptor makes room
+ * to accept and refuse the client. Otherwise the client would stay in the queue, and the
+ * listening socket would stay readable. */
 static void turn_away(struct agent *a)
 {
 	int sock;

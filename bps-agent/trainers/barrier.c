@@ -1,7 +1,8 @@
 /* Serves trainers that wait at a barrier of their job (bps_checkpoint_barrier). The scheduler
  * counts the workers that wait. A barrier is passed when a JOB message reports the barrier, with
- * the newcomers that were let in. The agent reports its waiting workers again after each WELCOME,
- * and after each JOB that does not report the barrier. So a lost report delays no worker for long.
+ * the newcomers that were let in. The agent reports its waiting workers to the scheduler again
+ * after each WELCOME, and after each JOB message that does not report the barrier. So a lost report
+ * delays no worker for long.
  * Thread: the data thread. */
 #include "bps-agent/trainers/barrier.h"
 
@@ -36,9 +37,9 @@ static void answer(struct trainer *t, int code, const char *text, const struct c
 	t->live->barrier_seq = 0;
 }
 
-/* Return whether the trainer has received the answer to its BARRIER, although the previous process
- * did not record the answer. Call this function when the trainer has sent a message or submission:
- * a trainer that waits at a barrier sends nothing. */
+/* Return whether the trainer has received the answer to its BARRIER, although the agent's previous
+ * process did not record that answer. Call this function when the trainer has sent a message or a
+ * submission. A trainer that waits at a barrier sends neither. */
 static bool has_passed(struct trainer *t)
 {
 	bool may = t->may_have_passed;

@@ -275,7 +275,7 @@ static void made(struct memory_request *m);
 static void wait_for_outputs(struct pending_declare *x)
 {
 	x->is_waiting = true;
-	/* send the batch now: its names may be freed while the DECLARE waits */
+	/* Send the batch now, because its names may be freed while the DECLARE waits. */
 	tensor_flush_declares(x->job);
 	TAILQ_INSERT_TAIL(&x->job->waiting, x, link);
 	trainer_hold(x->trainer, true);
@@ -317,7 +317,7 @@ static int make_wanted(struct pending_declare *x, struct err_text *err)
 	x->job->n_making++;
 	if (x->kind == ARENA_OUTPUT)
 		x->job->makes_output = true;
-	/* send the batch now: its names may be freed while the DECLARE waits */
+	/* Send the batch now, because its names may be freed while the DECLARE waits. */
 	tensor_flush_declares(x->job);
 	trainer_ref(x->trainer);
 	trainer_hold(x->trainer, true);

@@ -6,11 +6,11 @@
 
 /* Serve the trainer's DECLARE. The answer states for each tensor where its slots are in shared
  * memory, or why the tensor was refused. If memory must be made first, the answer is sent later.
- * Until then, no other message of the trainer is read. Owns: takes *mem, which holds the names in
- * d. */
+ * Until then, no other message of the trainer is read. Owns: takes *mem, which holds the names
+ * in the message `d`. */
 void declare_begin(struct trainer *t, uint32_t seq, const struct local_declare *d, void **mem);
-/* Continue the job's DECLAREs that wait for memory, because the memory has been made or could not
- * be made. */
+/* Continue the job's DECLAREs that wait for memory. The caller calls declare_wake when the memory
+ * has been made, or when making it has failed. */
 void declare_wake(struct job *job);
 /* Cancel the waiting DECLARE of a trainer whose state is about to become GONE. Memory that is being
  * made for that trainer still arrives later. */

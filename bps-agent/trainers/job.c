@@ -38,8 +38,9 @@ static void job_set_state(struct job *job, enum job_state state, const char *why
 		job->running_since_ns = clock_now_ns();
 }
 
-/* Find the FORMING job of that name that the trainer may join. proof: proof of the trainer's job
- * token; NULL: the trainer has no token. With a token, job and trainer may have different uids. */
+/* Find the FORMING job with this name that a trainer may join. `proof` is the proof of the
+ * trainer's job token, or NULL if the trainer has no token. With a token, the job and the trainer
+ * may have different uids. */
 static struct job *job_forming(struct agent *a, uid_t uid, const char *name, const uint8_t *proof)
 {
 	struct job *job;
@@ -275,8 +276,8 @@ struct job *job_new(struct agent *a, struct quota_account *user, uid_t uid, cons
 	return job;
 }
 
-/* Create the job that the trainer's HELLO describes, and its records. Errors: -ENOMEM, -errno; err
- * gets the text. */
+/* Create the job that the trainer's HELLO describes, and write the job's handover records.
+ * Errors: -ENOMEM, -errno; err gets the text. */
 static int job_begin(struct trainer *t, const struct local_hello *h, const uint8_t *proof,
 	struct job **ret, struct err_text *err)
 {
@@ -475,8 +476,8 @@ int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member)
 			continue;
 		t->rank = job->ranks[w];
 		t->has_rank = true;
-		/* Repeat the message, because the trainer may not have received it from the
-		 * previous process. */
+		/* Send JOB again, because the trainer may not have received the JOB message of the
+		 * agent's previous process. */
 		welcome_worker(job, w);
 		trainer_hold(t, true);
 		if (t->live->is_finishing)

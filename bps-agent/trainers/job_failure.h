@@ -1,6 +1,6 @@
 #ifndef BPS_AGENT_TRAINERS_JOB_FAILURE_H
 #define BPS_AGENT_TRAINERS_JOB_FAILURE_H
-/* Reports a job's failure to the scheduler and to its trainers. Thread: the data thread. */
+/* Reports a job's failure to the scheduler and to the job's trainers. Thread: the data thread. */
 #include "bps-agent/model/agent.h"
 
 /* Return the job to which the scheduler has assigned this id, if the job has not ended. NULL: there
@@ -12,11 +12,12 @@ void job_fail(
 	struct agent *a, uint32_t job, int code, const char *text, const struct ctl_cause *cause);
 /* The core's callback env->fail: fail a job without a known cause. ctx is the agent. */
 void job_core_fail(void *ctx, uint32_t job, int code, const char *text);
-/* Store the cause of the job's failure in job. cause NULL: not known. */
+/* Store the cause of the job's failure in `job`. cause: NULL if the cause is not known. */
 void job_set_cause(struct job *job, const struct ctl_cause *cause);
 /* Return the code with which the trainer's job has ended. *ret: the text. *ret_cause: the cause.
- * The host pointer in *ret_cause points into the job or into one of the job's tensors. Another
- * worker may have left because of a mismatch between declarations. Then the text names both the
- * mismatch and the lost worker, and *ret_cause is the cause of the mismatch. */
+ * The host pointer in *ret_cause points into the job or into one of the job's tensors. If the job
+ * has lost a worker, a mismatch between declarations may have made the worker leave. Then the
+ * function returns BPS_EMISMATCH, the text names both the mismatch and the lost worker, and
+ * *ret_cause is the cause of the mismatch. */
 int job_why_over(const struct trainer *t, struct err_text *ret, struct ctl_cause *ret_cause);
 #endif

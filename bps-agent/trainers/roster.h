@@ -4,15 +4,15 @@
  * thread. */
 #include "bps-agent/model/agent.h"
 
-/* Replace the job's list by the workers and machines of m. Errors: -ENOMEM; the job keeps its
- * list. */
+/* Replace the job's list by the workers and machines of the message m. Errors: -ENOMEM; the job
+ * keeps its list. */
 int roster_update(struct job *job, const struct ctl_job *m);
 /* Report the effect of a barrier. *ret_n_new: number of ranks that were let in at the barrier.
- * *ret_root: lowest rank that was in the job before the barrier and is still in it; CTL_NO_ID:
- * there is none. */
+ * *ret_root: lowest rank that was in the job before the barrier and is still in the job, or
+ * CTL_NO_ID if no such rank exists. */
 void roster_newcomers(
 	const struct job *job, uint64_t barrier, uint32_t *ret_n_new, uint32_t *ret_root);
-/* Return whether that rank was let in at the last barrier at which workers joined. */
+/* Return whether the rank was let in at the last barrier at which workers joined. */
 bool roster_is_new(const struct job *job, uint32_t rank);
 /* Answer a trainer's ASK, its request for the members of its job. */
 void roster_ask(struct trainer *t, uint32_t seq, const struct local_ask *q);

@@ -5,7 +5,7 @@
 struct agent;
 
 /* Close a trainer's socket on another thread. The close also closes the unread descriptors that the
- * trainer has sent over the socket. Closing such a descriptor may block: it may be a TCP socket
- * with SO_LINGER, or a file on a slow file system. */
+ * trainer has sent over the socket. Closing such a descriptor may block, for example when
+ * the descriptor is a TCP socket with SO_LINGER or a file on a slow file system. */
 void slow_close(struct agent *a, int sock);
 #endif

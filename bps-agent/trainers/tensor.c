@@ -338,7 +338,8 @@ void tensor_complete(struct tensor *tensor)
 
 /* ---- after a restart ---- */
 
-/* Apply the tensor's plan from before the restart, if there was one. */
+/* If the tensor had a plan before the restart, apply that plan again. A tensor that had no plan
+ * gets one here only if all workers of its job are on this machine. */
 static int plan_again(struct tensor *tensor)
 {
 	struct ctl_tensor plan = {.tensor = tensor->kept_id,
@@ -391,8 +392,8 @@ void tensor_resume(struct tensor *tensor)
 /* ---- submissions ---- */
 
 /* Return whether this submission has already been recorded. After a restart, one such submission
- * can arrive. Its cause: the previous process recorded the submission, and ended before it recorded
- * that it had taken the ring entry. */
+ * can arrive. In that case the previous process recorded the submission, but ended before it could
+ * record that the submission's ring entry was taken. */
 static bool is_repeated(struct trainer *t, const struct tensor_worker *tw, uint64_t round)
 {
 	bool may = t->may_repeat_submission;
@@ -407,7 +408,8 @@ static void note_submission(struct tensor_worker *tw, const struct local_sqe *e)
 	tw->op = e->op;
 	*ledger_submission_at(tw->live, e->round) =
 		(struct ledger_submission){.priority = e->priority, .op = e->op};
-	/* Release: pairs with the acquire load of the next process in handover_read.c. */
+	/* The release store pairs with the acquire load in handover_read.c, which the next process
+	 * executes. */
 	atomic_store_explicit(&tw->live->submitted, e->round, memory_order_release);
 }
 
@@ -437,8 +439,8 @@ int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct er
 	tw->since_ns = t->quiet_since_ns = clock_now_ns();
 	t->calls++;
 	if (job->state == JOB_ENDED || tensor->failed) {
-		/* Report the tensor's own failure rather than the job's end, because that failure
-		 * is more precise. */
+		/* Report the tensor's own failure rather than the job's end, because the tensor's
+		 * failure describes the cause more precisely. */
 		tensor_tell_done(tensor, t->worker, e->round,
 			tensor->failed  ? tensor->failed
 			: job->code < 0 ? job->code

@@ -10,7 +10,7 @@ extern const struct tensor_kind host_tensor_kind;
  * it. */
 struct tensor *tensor_find(struct job *job, const char *name);
 /* Create a tensor. worker: the first worker that declares the tensor. The job owns the tensor.
- * NULL: out of memory. */
+ * Returns NULL when out of memory. */
 struct tensor *tensor_new(struct job *job, uint32_t worker, const struct local_decl *d);
 /* Free a tensor whose declaration was refused, so that its name can be declared again. Arena space
  * of the tensor is freed only with the job. */
@@ -22,16 +22,16 @@ void tensor_complete(struct tensor *tensor);
 /* Resume a tensor from its records after a restart. Send its trainers the completions that they may
  * have missed. */
 void tensor_resume(struct tensor *tensor);
-/* Fail the tensor: all its rounds end with the error `code`. cause: the worker whose declaration or
- * submission contradicts those of other workers; NULL: not known. */
+/* Make all rounds of the tensor end with the error `code`. `cause` is the worker whose declaration
+ * or submission contradicts those of other workers, or NULL if the worker is not known. */
 void tensor_refuse(
 	struct tensor *tensor, int code, const char *text, const struct ctl_cause *cause);
-/* Handle one entry of the trainer's ring. e: a copy of the entry, not checked yet. Errors:
- * BPS_EPROTO the trainer has violated the protocol; err gets the text. */
+/* Handle one entry of the trainer's ring. e: a copy of the entry, not checked yet.
+ * Returns BPS_EPROTO, with a text in err, if the trainer has violated the protocol. */
 int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct err_text *err);
-/* Submit a worker's next round to the core. Errors: BPS_EBUSY the core cannot accept the round now.
- * For any other failure, 0 is returned, and the trainer receives the failure as the end of the
- * round. */
+/* Submit a worker's next round to the core. Returns BPS_EBUSY if the core cannot accept the round
+ * now. For any other failure, the function returns 0, and the trainer receives the failure as the
+ * end of the round. */
 int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submission *p);
 /* Report to a worker that a round is over, if its trainer is still connected. After a failure, also
  * release the worker's GPU stream, which waits for the round. */

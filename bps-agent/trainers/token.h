@@ -14,7 +14,7 @@
 #include "common/wire/codec.h"
 #include "common/wire/ctlmsg.h"
 
-/* Compute the proof of a token. Errors: -EINVAL the token is not CTL_TOKEN_BYTES long, -ENOMEM,
- * -EIO OpenSSL has failed. */
+/* Compute the proof of a token. Errors: -EINVAL (the token is not CTL_TOKEN_BYTES long), -ENOMEM,
+ * -EIO (OpenSSL has failed). */
 int token_proof(const struct blob *token, const char *job, uint8_t ret[static CTL_TOKEN_BYTES]);
 #endif

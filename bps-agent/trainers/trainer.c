@@ -91,7 +91,8 @@ static void close_handle(uv_handle_t *h)
 		uv_close(h, on_closed);
 }
 
-/* Remove the trainer from the agent's list. Its memory is freed when its handles are closed. */
+/* Remove the trainer from the agent's list. The trainer's memory is freed when all handles of the
+ * trainer are closed. */
 static void unlist(struct trainer *t)
 {
 	trainer_set_state(t, TRAINER_GONE);
@@ -254,8 +255,8 @@ static bool was_answered(const struct trainer *t, const struct local_msg *m)
 
 static void on_socket(uv_poll_t *p, int status, int events);
 
-/* Poll the socket for the end of the connection. Also poll it for messages, unless messages must
- * wait. */
+/* Poll the socket for the end of the connection. Unless messages must wait, also poll the socket
+ * for messages. */
 static void listen_to(struct trainer *t)
 {
 	bool is_deaf = t->is_slowed || t->is_held;
@@ -279,8 +280,9 @@ static void on_slowed(uv_timer_t *timer)
 	listen_to(t);
 }
 
-/* Return whether the user's request rate allows reading the next message now. Otherwise the message
- * stays in the socket and is read later, or the trainer is disconnected. */
+/* Return whether the user's request rate allows reading the next message now. If the rate requires
+ * a wait, the message stays in the socket and is read after the wait. If the connection has
+ * exceeded the rate for too long, the trainer is disconnected. */
 static bool has_turn(struct trainer *t)
 {
 	struct err_text err;

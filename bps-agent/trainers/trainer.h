@@ -33,8 +33,8 @@ bool trainer_poll_ring(struct trainer *t);
 /* Handle all submissions that the trainer made before this call. Disconnects the trainer if an
  * entry is invalid. */
 void trainer_empty_ring(struct trainer *t);
-/* Set the flag in the trainer's ring that makes the trainer wake the agent after a submission.
- * Returns false if the ring has entries: then the agent must not sleep. */
+/* Set a flag in the trainer's ring. While the flag is set, the trainer wakes the agent after a
+ * submission. Returns false if the agent must not sleep, because the ring has entries. */
 bool trainer_may_sleep(struct trainer *t);
 /* Clear the flag that trainer_may_sleep has set. While the agent is awake, submissions need no
  * system call. */

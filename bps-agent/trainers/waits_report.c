@@ -69,7 +69,7 @@ static void put_late(json_t *missing, const struct agent *a, const struct job *j
 	json_array_append_new(missing, o);
 }
 
-/* Describe the wait for the tensor's next round; NULL: no worker waits for it. */
+/* Describe the wait for the tensor's next round. Returns NULL if no worker waits for this round. */
 static json_t *round_wait(const struct agent *a, const struct tensor *tensor, uint64_t now_ns)
 {
 	uint64_t done = tensor->core ? agt_tensor_round(tensor->core) : 0, since_ns = now_ns;

@@ -13,7 +13,7 @@ struct agent;
  *     join       the job has not formed
  *     submit     the workers of this machine listed in `missing` have not submitted the round
  *     elsewhere  all workers of this machine have submitted the round
- * A job has at most WAITS_MAX waits. NULL: out of memory. */
+ * A job has at most WAITS_MAX waits. Returns NULL when out of memory. */
 json_t *waits_report(const struct agent *a);
 #define WAITS_MAX 64
 #endif

@@ -15,11 +15,11 @@
 /* Time limit for the scheduler's answer to WHY. The scheduler collects reports of all agents of the
  * job for half a second. The trainer waits a little longer than this limit (SESSION_WHY_MS). */
 #define WHY_NS UINT64_C(700000000)
-/* If a request names no tensor, a tensor is described only if workers have waited for it longer
- * than OLD_NS. */
+/* If a request names no tensor, the answer describes a tensor only if workers have waited for that
+ * tensor longer than OLD_NS. */
 #define OLD_NS UINT64_C(1000000000)
-/* A worker that other workers wait for is logged as stalled after this time without a
- * submission. */
+/* If other workers wait for a worker that has submitted nothing for this time, log the worker as
+ * stalled. */
 #define STALLED_MS 10000
 /* An executor is described as hung after this time without progress. The agent reads the executor's
  * beat every second. */
@@ -88,8 +88,8 @@ static unsigned local_culprits(const struct tensor *tensor, uint64_t round, char
 	return n;
 }
 
-/* Append a clause to the text in buf, after "; ". Cuts off the part of the clause that does not
- * fit. */
+/* Append a clause to the text in buf. Separate the text and the clause by "; ". Cut off the part of
+ * the clause that does not fit. */
 static void append(char *buf, size_t room, const char *clause)
 {
 	size_t used = strlen(buf);
@@ -99,9 +99,10 @@ static void append(char *buf, size_t room, const char *clause)
 			(int)(room - used - 3), clause);
 }
 
-/* Return GPU_OPEN_WAITS if the worker waits in bps_gpu_open, GPU_OPEN_MISSING if other workers wait
- * in that call for this worker. *ret_ms: how long the wait has lasted. Returns GPU_OPEN_NONE after
- * a restart of the agent, because no record states which workers have requested the executor. */
+/* Return GPU_OPEN_WAITS if `worker` waits in bps_gpu_open. Return GPU_OPEN_MISSING if other workers
+ * wait in bps_gpu_open for `worker`. *ret_ms: how long the wait has lasted. Returns GPU_OPEN_NONE
+ * after a restart of the agent, because no record states which workers have requested the executor.
+ */
 static enum ctl_gpu_open executor_opening(const struct job *job, uint32_t worker, uint32_t *ret_ms)
 {
 	const struct trainer *t = job->by_worker[worker];
@@ -117,8 +118,8 @@ static enum ctl_gpu_open executor_opening(const struct job *job, uint32_t worker
 	return t->has_asked_device ? GPU_OPEN_WAITS : GPU_OPEN_MISSING;
 }
 
-/* Return for how many ns the executor has made no progress; 0: the executor makes progress, or
- * there is no executor. */
+/* Return for how many ns the executor has made no progress. 0: this time is less than STANDS_NS, or
+ * no executor runs. */
 static uint64_t executor_stands_ns(const struct executor_link *g, uint64_t now_ns)
 {
 	if (!g || g->state == EXECUTOR_OVER || now_ns - g->beat_at_ns < STANDS_NS)

@@ -36,7 +36,7 @@ struct bpsctl_opts {
 /* ---- output.c ---- */
 /* Set whether --json was given. If so, each command prints one JSON document. */
 void print_as_json(bool is_json);
-/* Print an error on stderr, and with --json also as a document on stdout. Returns status. */
+/* Print an error on stderr, and with --json also as a document on stdout. Returns `status`. */
 int print_error(const char *text, int status);
 /* With --json, print the error as a document. The caller has already printed the text on stderr. */
 void print_error_json(const char *text);
@@ -47,8 +47,8 @@ int print_failure(int rc, const struct err_text *err);
  * (screen.h). Returns the exit code. */
 int print_document(
 	const struct bpsctl_opts *o, json_t *root, int (*screen)(FILE *out, json_t *root));
-/* Print a short answer: doc if --json is given, otherwise text and a line end. Frees doc. Returns
- * 0. */
+/* Print a short answer. With --json, print the document `doc`. Otherwise, print `text` and a line
+ * end. Frees `doc`. Returns 0. */
 int print_answer(const struct bpsctl_opts *o, const char *text, json_t *doc);
 /* Print a JSON object on one line of stdout. */
 void print_json_line(json_t *o);

@@ -1,6 +1,6 @@
 /* Checks this host's daemons for `bpsctl check`: programs, settings, keys, ports, and the
- * scheduler's answers. This file changes nothing; check_host.c checks the machine. The functions
- * block for a limited time. One thread. */
+ * scheduler's answers. check_host.c checks the machine. The functions of this file change nothing,
+ * and block for a limited time. One thread. */
 #include "bps-scheduler/bpsctl/checks.h"
 
 #include <errno.h>
@@ -25,8 +25,9 @@
 /* Time limits of single steps. Their sum is less than the two seconds that a command of bpsctl may
  * take. */
 #define CHILDREN_MS 600
-/* Limit in milliseconds for each answer of a daemon, and for each connection to a control port.
- * There are at most three answers and two connections. */
+/* DAEMON_MS: limit for each answer of a daemon's HTTP port and for each connection to a control
+ * port, in milliseconds. There are at most three answers and two connections. SCHEDULER_MS: limit
+ * for the scheduler's answer with the status of the cluster. */
 #define DAEMON_MS    150
 #define SCHEDULER_MS 350
 
@@ -54,9 +55,9 @@ struct checked_daemon {
 	/* name: name of the settings file without ".conf"; key_file: name of the key file. Both
 	 * files are in the settings folder, from which the systemd units load them. */
 	const char *name, *key_file;
-	/* default ports of the settings listen and http; 0: the setting is not checked */
+	/* default ports of the settings `listen` and `http`; 0: the setting is not checked */
 	uint16_t port, http_port;
-	/* the daemon has a settings file, which means that this host should run it */
+	/* whether the daemon has a settings file; if so, this host should run the daemon */
 	bool has_file;
 	char program[512], file[512],
 		conf[SUBPROCESS_TEXT_BYTES]; /* conf: output of the daemon's --print-config */
@@ -64,7 +65,8 @@ struct checked_daemon {
 	int pid;
 };
 
-/* Find the daemon's program, next to bpsctl in the build tree or in the installation. */
+/* Find the daemon's program, starting from the folder of bpsctl. Search the places of a build tree
+ * first, then those of an installation. */
 static bool find_program(struct checked_daemon *r)
 {
 	struct stat st;
@@ -332,10 +334,10 @@ static bool is_loopback(const struct addr *a)
 	return addr_number(a, &sa, &len) == 0 && sockaddr_is_loopback((struct sockaddr *)&sa);
 }
 
-/* Return whether the scheduler runs on another host: the settings of a daemon name a remote
- * scheduler, and this host should not run a scheduler. Then the scheduler's HTTP port cannot be
- * checked, because it listens on loopback of the other host. The control port was checked
- * already. */
+/* Return whether the scheduler runs on another host. This is so if the settings of a daemon name a
+ * remote scheduler, and this host should not run a scheduler. The scheduler's HTTP port listens on
+ * the loopback address of that host, so this host cannot check the port. This host has already
+ * checked the scheduler's control port. */
 static bool is_elsewhere(const struct checked_daemon *roles, size_t n, const struct addr *http)
 {
 	char text[ADDR_TEXT_BYTES];

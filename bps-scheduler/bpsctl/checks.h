@@ -1,10 +1,11 @@
 #ifndef BPS_SCHEDULER_BPSCTL_CHECKS_H
 #define BPS_SCHEDULER_BPSCTL_CHECKS_H
-/* The command `bpsctl check`: checks whether this host is ready for the daemons that will run on
- * it. The result is a list of lines, each ok, warn or bad, with the action to take. checks.c checks
- * the daemons of bps and the scheduler, check_host.c the machine. The checks change nothing. Before
- * checks_json returns, it ends the programs that it has started and closes the sockets that it has
- * opened. The functions block, but for a limited time. */
+/* Implements the command `bpsctl check`, which checks whether this host is ready for the daemons
+ * that will run on it. The result is a list of lines. Each line has a state (ok, warn or bad) and
+ * the action to take. checks.c checks the daemons of bps and the scheduler. check_host.c checks the
+ * machine. The checks change nothing. Before checks_json returns, it ends the programs that it has
+ * started and closes the sockets that it has opened. The functions block, but for a limited
+ * time. */
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -14,7 +15,7 @@
 
 enum check_level { CHECK_OK, CHECK_WARN, CHECK_BAD };
 
-/* Needs of the daemons that will run on this host. */
+/* Features that the daemons on this host will need. */
 struct host_needs {
 	bool has_verbs;     /* a daemon's settings select RDMA */
 	bool has_libfabric; /* a daemon's settings select a provider of libfabric */
@@ -27,13 +28,14 @@ struct host_needs {
 void check_add(json_t *list, enum check_level level, const char *name, const char *action,
 	const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 
-/* Append the checks of the machine (check_host.c). */
+/* Check the machine, and append the results to list (check_host.c). */
 void check_host(json_t *list, const struct host_needs *needs);
-/* Run all checks and return the result as a document, a new reference; NULL: out of memory.
- * config_dir: folder of the daemons' settings. Fields of the document:
+/* Run all checks. Returns a new reference to a document with the results, or NULL when out of
+ * memory. config_dir: folder of the daemons' settings. Fields of the document:
  *  schema host checks[{name state("ok"|"warn"|"bad") what action}]
  *  ok warn bad: number of checks in this state */
 json_t *checks_json(const char *config_dir, const struct addr *scheduler_http);
-/* Print the checks. Returns 0: no findings, 1: warnings, 2: something is bad. */
+/* Print the results of the checks. Returns 2 if a result is bad, 1 if a result is a warning, else
+ * 0. */
 int screen_check(FILE *out, json_t *root);
 #endif

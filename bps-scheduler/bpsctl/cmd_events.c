@@ -40,9 +40,9 @@ static int get_events(
 }
 
 /* Get all events with numbers above `since`, as one document. term: the term in the previous
- * document; 0: there is no previous document. If the term has changed, the scheduler has restarted
- * and numbers its new events from `restored` + 1. Then the function begins after the smaller of
- * `since` and `restored`. */
+ * document; 0: there is no previous document. A changed term means that the scheduler has
+ * restarted. The restarted scheduler numbers its new events from `restored` + 1; `restored` is a
+ * field of the document. After a restart, begin after the smaller of `since` and `restored`. */
 static int get_all_events(const struct bpsctl_opts *o, uint64_t since, uint64_t term, json_t **ret,
 	struct err_text *err)
 {
@@ -124,8 +124,8 @@ static void drop_older(json_t *root, double span_s)
 		json_object_set_new(root, "lost", json_integer(0));
 }
 
-/* Find the event number after which --follow begins: from --since, or a few events before the
- * newest. */
+/* Find the event number after which --follow begins, or a time span in seconds. Both come from
+ * --since. Without --since, begin EVENTS_BEFORE events before the newest. */
 static int follow_start(
 	const struct bpsctl_opts *o, uint64_t *ret_since, double *ret_span_s, struct err_text *err)
 {

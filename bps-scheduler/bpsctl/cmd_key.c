@@ -39,8 +39,8 @@ int cmd_key_new(const struct bpsctl_opts *o, const char *arg)
 	return 0;
 }
 
-/* Derive the key of an identity. Returns -EKEYREVOKED if the scheduler would refuse the key,
- * because it is revoked. */
+/* Derive the key of an identity. Returns -EKEYREVOKED if the key is revoked, because the scheduler
+ * would refuse the key. */
 static int derive(struct cluster_key *ret_key, const struct keyring *ring, const char *identity)
 {
 	char print[KEY_PRINT_BYTES], wire[KEYRING_ID_BYTES];
@@ -98,8 +98,8 @@ int cmd_key_derive(const struct bpsctl_opts *o, const char *arg)
 
 /* ---- commands that change the key file ---- */
 
-/* Return whether the scheduler uses the keys of ring. root: the scheduler's answer to `key
- * reload`. */
+/* Return whether the scheduler uses the keys of the keyring `ring`. root: the scheduler's answer to
+ * `key reload`. */
 static bool has_taken(json_t *root, const struct keyring *ring)
 {
 	json_t *first = json_array_get(json_object_get(root, "keys"), 0);

@@ -12,7 +12,7 @@
  * ignored. Returns a document, a new reference; NULL: the code is unknown. Fields of the
  * document:
  *   schema code what effect action [number]
- * If code is "", the document has the explanations of all codes:
+ * If `code` is "", the document has the explanations of all codes:
  *   schema codes[each as above] */
 json_t *explain_json(const char *code);
 /* Write a hint that names the known code most similar to the unknown `code`. See

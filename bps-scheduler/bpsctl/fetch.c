@@ -21,8 +21,8 @@
 #define STUCK_MS 1500
 #define AGENT_MS 350
 #define JOBS_MAX 32 /* largest number of jobs whose details are requested at once */
-/* Time in seconds. An agent that has been down for longer is not listed as missing. The scheduler's
- * AGENT_DOWN has the same limit. */
+/* An agent that has been down for longer than this time in seconds is not listed as missing. The
+ * scheduler's AGENT_DOWN has the same limit. */
 #define DOWN_AGENT_S 600
 
 /* Get the document from the answer to a GET. Errors: the codes of http_get_all, and BPS_ENOTFOUND
@@ -143,9 +143,11 @@ static json_t *member_label(json_t *root, json_t *m)
 		     : json_sprintf("%s %s", cell_str(m, "role").s, name);
 }
 
-/* Count the members from which the scheduler receives, and add the names of the other members to
- * missing. Agents that have been down for longer than DOWN_AGENT_S are left out, because their
- * machines were probably taken away. silent: names of agents that did not answer a probe. */
+/* Return the number of members from which the scheduler receives. Add the names of the other
+ * members to the array `missing`. The array `silent` has the names of agents that did not answer a
+ * probe. These agents count as other members, but `missing` has their names already. Agents that
+ * have been down for longer than DOWN_AGENT_S are left out, because their machines were probably
+ * taken away. *ret_daemons: number of members without the agents that are left out. */
 static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t *ret_daemons)
 {
 	size_t i, n = 0;
@@ -239,7 +241,7 @@ static void put_collected(json_t *root, const struct job_details *d, uint64_t st
 			(json_int_t)heard));
 }
 
-/* Get the document of the cluster, and those of its jobs. */
+/* Get the cluster's document and the documents of its jobs. */
 static int get_all(const struct addr *addr, bool has_forming, uint32_t timeout_ms, json_t **ret,
 	struct job_details **ret_d, struct err_text *err)
 {
@@ -355,7 +357,7 @@ static int job_within(const struct addr *addr, const char *name, uint32_t timeou
 	rc = fetch_within(addr, path, timeout_ms, &root, err);
 	if (rc < 0)
 		return rc;
-	/* a daemon that is not the scheduler ignores the query */
+	/* a daemon that is not the scheduler ignores "?job=NAME" in the path */
 	if (!json_object_get(root, "job")) {
 		rc = scheduler_only(root, err);
 		json_decref(root);

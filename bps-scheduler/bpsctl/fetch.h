@@ -18,10 +18,10 @@
 /* Fetch one document unchanged. */
 int fetch_path(const struct addr *addr, const char *path, json_t **ret, struct err_text *err);
 
-/* Fetch the cluster's document from the scheduler (bps-scheduler/status/status.h). If the daemon is
- * a server or an agent, fetch its own document. bpsctl extends the cluster's document with answers
- * from the running jobs' agents:
- *   problems    now has the problems of the jobs too, and the health takes them into account
+/* Fetch the cluster's document from the scheduler (bps-scheduler/status/status.h). If the daemon at
+ * addr is a server or an agent, fetch the daemon's own document. bpsctl extends the cluster's
+ * document with answers from the running jobs' agents:
+ *   problems    includes the problems of the jobs; the health takes them into account
  *   collected{s jobs asked answered not_asked daemons heard}
  *               s: duration in seconds
  *               jobs: number of jobs whose documents were requested
@@ -35,8 +35,8 @@ int fetch_path(const struct addr *addr, const char *path, json_t **ret, struct e
  *               members and jobs without an answer */
 int fetch_status(const struct addr *addr, json_t **ret, struct err_text *err);
 
-/* Fetch the members of one role. Fields: schema role view_text members[as in the cluster's
- * document]. */
+/* Fetch the members whose role is `role`. Fields: schema role view_text members[fields as in the
+ * cluster's document]. */
 int fetch_members(const struct addr *addr, const char *role, json_t **ret, struct err_text *err);
 
 /* Fetch the jobs. Fields: schema role view_text jobs[as in the cluster's document, and rounds,

@@ -1,6 +1,6 @@
-/* Gets JSON documents from daemons over HTTP, several at once (http.h): connects, sends, receives
- * and parses. Redirects, TLS and several requests on one connection are not supported. The
- * functions block for a limited time and limit the size of the answers. One thread. */
+/* Gets JSON documents from several daemons at once over HTTP (http.h). Redirects, TLS and several
+ * requests on one connection are not supported. The functions block for a limited time and limit
+ * the size of the answers. They all run on one thread. */
 #include "bps-scheduler/bpsctl/http.h"
 
 #include <ctype.h>
@@ -62,8 +62,8 @@ static void ask(struct http_exchange *x)
 	char text[HTTP_PATH_BYTES + 256];
 	int error = 0;
 	socklen_t len = sizeof(error);
-	/* The request has no Host header, because the daemon would compare it with its own names
-	 * (common/daemon/http_host.h). */
+	/* The request has no Host header, because the daemon would compare the header with the
+	 * daemon's own names (common/daemon/http_host.h). */
 	int n = snprintf(text, sizeof(text), "GET %s HTTP/1.0\r\n\r\n", x->get->path);
 
 	getsockopt(x->fd, SOL_SOCKET, SO_ERROR, &error, &len);

@@ -15,11 +15,11 @@
 
 struct http_get {
 	char path[HTTP_PATH_BYTES]; /* path of the request with its query, already escaped */
-	/* The answer. rc: 0, or an error that err explains: BPS_ENOSCHED (no daemon answers there),
-	 * BPS_ETIMEDOUT, BPS_EPROTO (the answer is not JSON), -E2BIG, -ENOMEM. status: HTTP status.
-	 * root: the JSON of the answer, which the caller must release; NULL unless rc is 0. */
+	/* rc: 0, BPS_ENOSCHED (no daemon answers at the address), BPS_ETIMEDOUT, BPS_EPROTO (the
+	 * answer is not JSON), -E2BIG or -ENOMEM. If rc is not 0, `err` explains the error.
+	 * status: HTTP status of the answer. */
 	int rc, status;
-	json_t *root;
+	json_t *root; /* JSON of the answer, which the caller releases; NULL if rc is not 0 */
 	struct err_text err;
 };
 
@@ -28,7 +28,7 @@ struct http_get {
 void http_get_all(const struct addr *addr, struct http_get *gets, size_t n, uint32_t timeout_ms);
 
 /* Check that a process accepts connections at the address. Returns 0, BPS_ENOSCHED or
- * BPS_ETIMEDOUT; in case of an error err gets a sentence. */
+ * BPS_ETIMEDOUT. On an error, writes a sentence to *err. */
 int http_can_connect(const struct addr *addr, uint32_t timeout_ms, struct err_text *err);
 
 /* Escape a string for a query ("a b" -> "a%20b") into buf. Returns false if the result does not

@@ -21,7 +21,7 @@ void live_screen_show(struct live_screen *w, const char *text);
 bool live_screen_wait(struct live_screen *w, uint32_t ms);
 void live_screen_end(struct live_screen *w);
 
-/* Write text and control characters so that text replaces the previous frame on a terminal with
+/* Write `text` with control characters, so that it replaces the previous frame on a terminal with
  * n_rows rows. If not all lines fit, the last row shows how many are missing. */
 void live_screen_frame(FILE *out, const char *text, unsigned n_rows, bool is_first);
 #endif

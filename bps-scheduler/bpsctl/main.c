@@ -165,7 +165,8 @@ static int cmd_help(const struct bpsctl_opts *o, const char *arg)
 	return 0;
 }
 
-/* Return the number of args that are words of this command's name; 0: args name another command. */
+/* Return how many of the first n arguments form this command's name (1 or 2). Return 0 if the
+ * arguments name another command. */
 static size_t matches(const struct bpsctl_command *c, char *const *args, size_t n)
 {
 	const char *space = strchr(c->words, ' ');
@@ -215,7 +216,8 @@ static int unknown(char *const *args, size_t n)
 	return EX_USAGE;
 }
 
-/* Return the command that matches the most words of args: "job kill" before "job". */
+/* Return the command whose name matches the most words of the arguments. For example, "job kill"
+ * comes before "job". Store the number of matched words in *ret_words. */
 static const struct bpsctl_command *find_command(char *const *args, size_t n, size_t *ret_words)
 {
 	const struct bpsctl_command *found = NULL;
@@ -287,8 +289,8 @@ static bool is_negative(const char *s)
 	return s[0] == '-' && s[1] && !s[1 + strspn(s + 1, "0123456789")];
 }
 
-/* Return argv with short flags replaced by their full names. mem gets the new strings; the caller
- * frees them. NULL: out of memory. */
+/* Return argv with short flags replaced by their full names. The array `mem` receives the
+ * new strings, which the caller frees. Returns NULL when out of memory. */
 static char **expand(int argc, char **argv, char **mem)
 {
 	char **args = calloc((size_t)argc + 1, sizeof(*args));

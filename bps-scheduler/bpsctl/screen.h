@@ -1,14 +1,15 @@
 #ifndef BPS_SCHEDULER_BPSCTL_SCREEN_H
 #define BPS_SCHEDULER_BPSCTL_SCREEN_H
 /* Prints bpsctl's documents (fetch.h) as plain text of less than 100 columns. The text has names
- * instead of numbers, and no colours. A value that is missing or invalid in the document is shown
- * as "-". If the document has "verbose", numbers are shown too. Each function returns the exit
- * code: 0 OK, 1 WARN, 2 ERR. */
+ * instead of ids, and no colours. A value that is missing or invalid in the document is shown as
+ * "-". If "verbose" is true in the document, the text also has the ids. Each function returns the
+ * exit code: 0 OK, 1 WARN, 2 ERR. */
 #include <stdio.h>
 
 #include <jansson.h>
 
-/* Time in seconds. A call that has waited for longer is reported. Shorter waits are normal. */
+/* Time in seconds. A call that has waited for at least this time is reported, because shorter waits
+ * are normal. */
 #define SCREEN_STUCK_S     0.5
 #define SCREEN_MISSING_MAX 16
 

@@ -7,7 +7,7 @@
 #include "bps-scheduler/bpsctl/table_cells.h"
 
 #define JOBS_MAX 24 /* largest number of rows for jobs; further jobs are only counted */
-/* show all servers if there are at most this number, else only those with a problem */
+/* If the cluster has more servers than this number, show only the servers with a problem. */
 #define SERVERS_MAX   8
 #define OUTLIERS_MAX  16
 #define REFUSED_MAX   4

@@ -48,7 +48,7 @@ void screen_missing(FILE *out, json_t *root)
 
 /* ---- members ---- */
 
-/* Return the speed of the member's network card in Gbit/s, with its source. */
+/* Return the speed of the member's network card in Gbit/s, and how this speed was found. */
 static struct table_cell nic_cell(json_t *m)
 {
 	double gbps = (double)cell_num(m, "nic_mbps") / 1e3;

@@ -202,7 +202,8 @@ static void list_groups(json_t *strategy, char *ret, size_t room)
 	}
 }
 
-/* Show the steps in which the strategy sums gradients, in order, each kind of step on one line. */
+/* Show, in their order, the steps by which the strategy sums gradients. Consecutive steps of the
+ * same kind share one line. */
 static void steps(FILE *out, json_t *strategy)
 {
 	uint64_t units = cell_num(strategy, "units"), sources = cell_num(strategy, "sources");

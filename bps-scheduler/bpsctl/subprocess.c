@@ -1,5 +1,5 @@
-/* Runs programs and collects their output (subprocess.h), several at once. The caller interprets
- * the output. The functions block for a limited time. One thread. */
+/* Runs several programs at once and collects their output (subprocess.h). The caller interprets the
+ * output. The functions block for a limited time. One thread. */
 #include "bps-scheduler/bpsctl/subprocess.h"
 
 #include <errno.h>

@@ -10,9 +10,9 @@
 struct subprocess {
 	/* argv[0] is the path of the program; NULL follows the last argument */
 	const char *argv[8];
-	/* The result. status: the status from waitpid(2); -ETIMEDOUT if the program was killed
-	 * because the time was over; another -errno if the program could not be started. text: the
-	 * program's stdout and stderr, as much as fits. */
+	/* The result. `status` is the status from waitpid(2). It is -ETIMEDOUT if the program was
+	 * killed because the time was over, and a different -errno if the program could not be
+	 * started. `text` holds the program's stdout and stderr, as much as fits. */
 	int status;
 	char text[SUBPROCESS_TEXT_BYTES];
 };

@@ -172,7 +172,7 @@ struct table_cell cell_user(uint64_t uid)
 
 /* ---- problems ---- */
 
-/* Print s after head. Wrapped lines are indented below s. */
+/* Print the text s after the text `head`. Wrapped lines are indented below s. */
 void cell_wrapped(FILE *out, const char *head, const char *s)
 {
 	size_t indent = strlen(head), room = SCREEN_COLUMNS - indent;

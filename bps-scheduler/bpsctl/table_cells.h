@@ -1,7 +1,8 @@
 #ifndef BPS_SCHEDULER_BPSCTL_TABLE_CELLS_H
 #define BPS_SCHEDULER_BPSCTL_TABLE_CELLS_H
-/* Pieces of bpsctl's screens: values of a JSON document as text that is safe for a terminal, and
- * lines that wrap. A value that is missing or has the wrong type is shown as "-" or 0. */
+/* Functions for bpsctl's screens. They convert values of a JSON document to text that is safe for a
+ * terminal, and wrap long lines. A value that is missing or has the wrong type is shown as "-" or
+ * 0. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -40,24 +41,26 @@ struct table_cell cell_lag(json_t *slowest);
 /* Return the state of a member. A member that is up may also be "drained", "draining" (the member
  * still has partitions) or "leaving". */
 struct table_cell cell_state(json_t *m);
-/* Return the time since the last message of a member that is up, otherwise the time since it went
- * down. */
+/* If the member is up, return the time since the member's last message. If the member is not up,
+ * return the time since the last change of the member's state. */
 struct table_cell cell_last_heard(json_t *m);
-/* Return the name of a user of this machine, or the user's number if this machine has no name for
- * it. */
+/* Return the name that this machine has for the user uid, or the number uid if there is no name. */
 struct table_cell cell_user(uint64_t uid);
 
-/* Print s after head. Wrapped lines are indented below s. cell_wrapped_key prints the string of
- * `key` in o, if o has such a string. */
+/* Print the string s after the string `head`. If s is too long for one line, its further lines are
+ * indented below its start. cell_wrapped_key prints the value of `key` in o, if the value is a
+ * string and not empty. */
 void cell_wrapped(FILE *out, const char *head, const char *s);
 void cell_wrapped_key(FILE *out, const char *head, json_t *o, const char *key);
-/* Print the problems of a document, each with what is wrong, the effect, the action, and the
- * command that explains it. If a code has many problems, print only the first ones. */
+/* Print the problems of a document. Print for each problem what is wrong, the effect, the action,
+ * and the command that explains the problem. If a code has many problems, print only the first
+ * ones. */
 void cell_problems(FILE *out, json_t *root);
-/* Count the problems that are not muted. cell_count_code counts all problems with that code, also
- * the muted ones. */
+/* Count the problems that are not muted. cell_count_code counts all problems that have the given
+ * code, also the muted ones. */
 size_t cell_count_problems(json_t *root);
 size_t cell_count_code(json_t *root, const char *code);
-/* Format a worker as "rank 3 (host node7, pid 4711)"; without host and pid if they are unknown. */
+/* Format a worker as "rank 3 (host node7, pid 4711)". If the worker's host is unknown, the text is
+ * "rank 3". */
 struct table_cell cell_worker(json_t *w);
 #endif

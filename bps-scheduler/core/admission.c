@@ -223,8 +223,8 @@ int admission_check_tensor(struct sched_core *c, const struct sched_job *j,
 	return check_reserve(c, j, all, balance_tensor_need(j, t), err);
 }
 
-/* Return whether a job has waited for servers: it has partitions without a server, or tensors that
- * were accepted unchecked because the cluster had no server. */
+/* Return whether a job has waited for servers. Such a job has partitions without a server, or
+ * tensors that were accepted unchecked because the cluster had no server. */
 static bool is_waiting(const struct sched_job *j)
 {
 	return j->n_orphans || j->is_unchecked;

@@ -32,9 +32,10 @@ static void tell_members(struct sched_core *c, enum role changed)
 	free(list);
 }
 
-/* Return whether the changes of the job must be sent to m. Changes are sent to every server and to
- * all agents of the job, also to agents that have left the job. A member that is about to get the
- * whole state (needs_sync) does not get the changes. */
+/* Return whether the changes of the job must be sent to member `m` now, when members of role `role`
+ * get them. Changes are sent to every server and to all agents of the job, also to agents that have
+ * left the job. A member that is about to get the whole state (needs_sync) does not get the
+ * changes. */
 static bool is_audience(const struct sched_job *j, const struct sched_member *m, enum role role)
 {
 	return m->role == role && m->conn && !m->needs_sync &&
@@ -43,8 +44,8 @@ static bool is_audience(const struct sched_job *j, const struct sched_member *m,
 
 static void job_tell(struct sched_core *c, struct sched_job *j)
 {
-	/* Send to servers first, so that a server has received the place of a partition before a
-	 * contribution to the partition arrives. */
+	/* Send the changes to the servers first. A server must receive the place of a partition
+	 * before a contribution to the partition arrives. */
 	static const enum role order[] = {ROLE_SERVER, ROLE_AGENT};
 
 	for (size_t r = 0; r < sizeof(order) / sizeof(order[0]); r++) {

@@ -16,12 +16,13 @@
  *   job      FORMING --all ranks joined--> RUNNING --all finished, or a loss, or FAIL--> ENDED
  *   tensor   COLLECTING --all agents declared--> READY --placed, durable--> PLACED;  or FAILED
  *
- * Transactions. An event changes the objects in memory. At its end, all changed objects get one new
- * view (a version number of the state) and are written to the state log as one record. Only then
- * are the changes sent to the members. While the record cannot be written, only BEAT and refusals
- * are sent. Members and jobs see no view change, and no member is declared dead. New members and
- * workers are refused with BPS_ENOTDURABLE. If a known member returns, its connection is closed, so
- * that it tries again. The write is retried on every beat.
+ * Transactions. An event changes the objects in memory. At the end of the event, all changed
+ * objects get one new view (a version number of the state). The core writes them to the state log
+ * as one record, and only then sends the changes to the members. While the record cannot be
+ * written, the core sends only BEAT and refusals. Members and jobs see no view change, and no
+ * member is declared dead. New members and workers are refused with BPS_ENOTDURABLE. If a known
+ * member returns, the core closes its connection, so that the member tries again. The core retries
+ * the write on every beat.
  *
  * After HELLO, the scheduler sends these messages to the member, in this order:
  * - WELCOME.
@@ -67,8 +68,8 @@ void sched_free(struct sched_core *c);
 int sched_restore(struct sched_core *c, const struct state_record *rec, struct err_text *err);
 
 /* Begin a new term, which is larger than all previous terms and durable when this function returns.
- * Members of the restored state have twice the dead time to return. Errors: those of env.persist;
- * then the core has not started. */
+ * Members of the restored state have twice the dead time to return. Errors: the errors of
+ * env.persist. After an error the core has not started. */
 int sched_start(struct sched_core *c, uint64_t now_ns);
 
 /* Apply the times in cfg: the silence after which members are dead, the windows, and the delays
@@ -80,65 +81,70 @@ void sched_set_times(struct sched_core *c, const struct sched_config *cfg, uint6
 /* Change the quotas to those of cfg. Jobs and tensors that already exceed them stay. */
 void sched_set_quotas(struct sched_core *c, const struct sched_config *cfg);
 
-/* Report a new connection. The caller chooses its number, conn, which no other open connection may
- * have. */
+/* Report a new connection. The caller chooses the connection's number `conn`. No other open
+ * connection may have this number. */
 void sched_conn_open(struct sched_core *c, uint32_t conn, uint64_t now_ns);
 /* Note that the peer of an open connection has proven its identity with the cluster's master key.
  * The status then shows a warning, because each member should have a key of its own. */
 void sched_conn_note_master(struct sched_core *c, uint32_t conn);
-/* Handle a decoded message; msg stays the caller's. Messages from connections that the core dropped
- * are ignored. */
+/* Handle a decoded message. The caller still owns msg after the call. Messages from connections
+ * that the core has dropped are ignored. */
 void sched_message(struct sched_core *c, uint32_t conn, const struct ctl_msg *msg, uint64_t now_ns);
 void sched_conn_closed(struct sched_core *c, uint32_t conn, uint64_t now_ns);
 
 /* Declare a member dead because its key is revoked, even if servers still receive data from it.
- * If the state cannot be written at this time, the core declares the member dead later: after the
- * member's time to return is over, and the state can be written. No effect if the member is
- * connected, unknown or already dead. */
+ * If the state cannot be written at this time, the core declares the member dead later. It does so
+ * when the member's time to return is over and the state can be written. The call has no effect if
+ * the member is connected, unknown or already dead. */
 void sched_expel(struct sched_core *c, enum role role, const char *name, uint64_t now_ns);
 
-/* Call sched_tick at the time that sched_next_deadline returns. That time changes with every event;
- * UINT64_MAX: no deadline. If a tick comes more than 100 ms late, this process was delayed, so the
- * deadlines of all members move by the delay. */
+/* Call sched_tick at the time that sched_next_deadline returns. Every event may change that time.
+ * UINT64_MAX means that there is no deadline. If sched_tick is called more than 100 ms late, this
+ * process was delayed. The function then moves the deadlines of all members by the delay. */
 uint64_t sched_next_deadline(const struct sched_core *c);
 void sched_tick(struct sched_core *c, uint64_t now_ns);
 
 /* Return the term, which is the number of this start of the scheduler. Before sched_start, this is
  * the term of the previous start. */
 uint32_t sched_term(const struct sched_core *c);
-/* Return the last durable view. */
+/* Return the newest view that is durable. */
 uint64_t sched_view(const struct sched_core *c);
 /* Return false while the state cannot be written to the disk. During that time members and jobs do
  * not change. */
 bool sched_is_durable(const struct sched_core *c);
 
-/* Pass the whole state to fn as one record, valid during fn. Returns the result of fn. */
+/* Pass the whole state to fn as one record, which is valid only while fn runs. Returns the result
+ * of fn. */
 int sched_snapshot(const struct sched_core *c, int (*fn)(void *ctx, const struct state_record *rec),
 	void *ctx);
 
 /* Start a probe for the status. First ask all agents of a running job for their workers' progress.
  * Then ask about the tensors for which calls have waited longest. Only agents that have answered
- * the first question get the second question. env.probe_done is called once with the same token, at
- * most 1.25 times probe_ms later. Errors: BPS_ENOTFOUND no such job is running, BPS_EBUSY too many
- * probes. */
+ * the first question get the second question. The core calls env.probe_done once with this token,
+ * at most 1.25 times probe_ms later. Errors:
+ *   BPS_ENOTFOUND: no job with this id is running
+ *   BPS_EBUSY:     too many probes are under way */
 int sched_probe_start(struct sched_core *c, uint32_t job, uint64_t token, uint64_t now_ns);
 
-/* End a job that forms or runs, with BPS_EJOB_FAILED and this text for its workers. Errors:
- * BPS_ENOTFOUND; BPS_ENOTDURABLE the state cannot be written, and the job is unchanged; an error of
- * env.persist: the job ends when the state can be written again. */
+/* End a job that forms or runs. Its workers get BPS_EJOB_FAILED and this text. Errors:
+ *   BPS_ENOTFOUND:           there is no job with this id
+ *   BPS_ENOTDURABLE:         the state cannot be written, and the job is unchanged
+ *   an error of env.persist: the job ends when the state can be written again */
 int sched_job_kill(struct sched_core *c, uint32_t job, const char *text, uint64_t now_ns);
 
 /* Mute a problem's code, or remove the mute (mute.h). The change is durable when the function
- * returns 0. Errors: as mute_set and mute_clear; BPS_ENOTDURABLE or an error of env.persist: the
- * change is in effect, and is written when the state can be written again. */
+ * returns 0. Errors: the errors of mute_set or mute_clear; BPS_ENOTDURABLE; the errors of
+ * env.persist. After BPS_ENOTDURABLE or an error of env.persist, the change is in effect, and the
+ * core writes it when the state can be written again. */
 int sched_mute(struct sched_core *c, const char *code, uint64_t span_ms, const char *reason,
 	const char *who, uint64_t now_ns);
 int sched_unmute(struct sched_core *c, const char *code, uint64_t now_ns);
 
 /* Drain a member, or undrain it (drain.h). The change is durable when the function returns 0.
- * ret_text: the consequences, or the reason of the error. Errors: as drain_set and drain_clear;
- * BPS_ENOTDURABLE or an error of env.persist: the change is in effect, and is written when the
- * state can be written again. */
+ * ret_text gets the consequences, or the reason of the error. Errors: the errors of drain_set or
+ * drain_clear; BPS_ENOTDURABLE; the errors of env.persist. After BPS_ENOTDURABLE or an error of
+ * env.persist, the change is in effect, and the core writes it when the state can be written
+ * again. */
 int sched_drain(struct sched_core *c, const char *target, const char *reason, const char *who,
 	uint64_t now_ns, struct err_text *ret_text);
 int sched_undrain(
@@ -153,8 +159,8 @@ struct sched_probe {
 	uint32_t job;
 	uint32_t tensor;
 	uint64_t round;
-	/* agent whose WHY message started the probe; 0: sched_probe_start or the core started the
-	 * probe */
+	/* agent whose WHY message started the probe; 0 if sched_probe_start or the core itself
+	 * started it */
 	uint32_t asker;
 	/* the core started the probe itself, because the job makes no progress (stalls.h) */
 	bool is_own;
@@ -171,10 +177,10 @@ struct sched_probe {
 	uint32_t n_workers;
 	/* Fields for the second step of a status probe. The second step consists of further probes,
 	 * each for one tensor. */
-	/* for a probe of the second step: the status probe that started the second step */
+	/* if this is a probe of the second step, the status probe that started it; else NULL */
 	struct sched_probe *parent;
-	/* Finished probes of the second step. The first step asks about no tensor, so only the
-	 * workers in these probes have a valid w.submitted. */
+	/* Finished probes of the second step. The first step asks about no tensor, so the field
+	 * w.submitted of its workers is not valid. It is valid for the workers of these probes. */
 	struct sched_probe *details;
 	uint32_t n_details_open;
 	struct sched_probe *next;

@@ -15,7 +15,7 @@ struct declare_request {
 	struct sched_core *c;
 	struct sched_member *m;
 	struct sched_job *j;
-	uint32_t member; /* number of the agent m as a member of the job */
+	uint32_t member; /* number of agent `m` as a member of the job */
 };
 
 static void mismatch_text(const struct declare_request *in, const struct sched_tensor *t,
@@ -38,7 +38,7 @@ static void tensor_mismatch(
 	char text[CTL_TEXT_MAX + 1];
 
 	mismatch_text(in, t, d, text, sizeof(text));
-	/* the other members have already agreed on another shape */
+	/* all members have already agreed on a shape, so refuse only the new declaration */
 	if (t->state != TENSOR_COLLECTING) {
 		sched_send_tensor_fail(in->c, in->m, in->j, t->name, BPS_EMISMATCH, text, &cause);
 		return;

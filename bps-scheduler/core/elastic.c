@@ -80,7 +80,8 @@ static void rank_forget(struct sched_job *j, uint32_t rank)
 	*w = (struct sched_worker){.state = WORKER_ABSENT};
 }
 
-/* Make an agent that has left the job a member again, and remove its previous workers. */
+/* Make an agent a member of the job again. The agent had left the job. Remove the agent's previous
+ * workers. */
 static void member_revive(struct sched_job *j, struct sched_job_member *jm)
 {
 	for (uint32_t r = 0; r < j->n_room; r++)
@@ -142,7 +143,8 @@ static bool has_number(
 	return false;
 }
 
-/* Enlarge the bitmaps of declarations for the new members. was: number of members before. */
+/* Enlarge the bitmaps of declarations for the new members. `was` is the previous number of
+ * members. */
 static void widen_declared(struct sched_job *j, uint32_t was)
 {
 	uint32_t n = (j->n_members + 63) / 64, n_was = (was + 63) / 64;
@@ -159,9 +161,9 @@ static void widen_declared(struct sched_job *j, uint32_t was)
 	}
 }
 
-/* Let in the newcomers of each machine whose workers all wait. At a barrier, no worker of the job
- * has anything in flight, so no worker needs an earlier result. Therefore rounds count from 1 again
- * for all members. */
+/* Let in the newcomers of each machine on which all workers already wait for the job. At a barrier,
+ * no worker of the job has a round in flight, so no worker needs the result of an earlier round.
+ * Therefore all members, old and new, count the rounds from 1 again. */
 static void let_all_in(struct sched_core *c, struct sched_job *j)
 {
 	uint32_t was = j->n_members, kept = 0, n = j->n_newcomers, let = 0;

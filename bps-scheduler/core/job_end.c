@@ -5,12 +5,13 @@
  *                        ^                (if the job may shrink)           |
  *                        `------ its workers join again, at a barrier ------'
  *
- * A machine leaves as a whole, because the contributions of its workers are summed into one. The
- * machine keeps its member number in the job. One transaction removes the machine and gives every
- * partition a new pgen (the view of its placement), so that no round can complete with the old
- * members. Then the rule for a replaced server applies (S4). The remaining members report which
- * results they have. If one of these members has the result of a round, it sends that result to the
- * server, and all other members get the same result. All functions run on the core's thread. */
+ * A machine leaves as a whole, because the contributions of its workers are summed into one
+ * contribution. The machine keeps its member number in the job. One transaction removes the machine
+ * and gives every partition a new pgen (the view of its placement), so that no round can complete
+ * with the old members. Then the rule for a replaced server applies (S4). The remaining members
+ * report which results they have. If one of these members has the result of a round, it sends that
+ * result to the server, and all other members get the same result. All functions run on the core's
+ * thread. */
 #include "bps-scheduler/core/job_end.h"
 
 #include <stdarg.h>
@@ -20,8 +21,9 @@
 #include "bps-scheduler/placement/place_apply.h"
 #include "common/base/log.h"
 
-/* If a tensor of the job has failed, shrink shortens the direct reason of the loss to this number
- * of bytes. The rest of the short text then has room for the text of the failed tensor. */
+/* Largest number of bytes of the direct reason in the short text of a loss, if a tensor of the job
+ * has failed. The function shrink shortens the reason. The rest of the short text then has room for
+ * the text of the failed tensor. */
 #define WHY_ITSELF_MAX 64
 
 /* Append the error text of the job's first failed tensor to `text`, which reports an event. That

@@ -9,13 +9,13 @@ void sched_job_end(struct sched_core *c, struct sched_job *j, int code,
 	const struct ctl_cause *cause, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 /* End j if all its remaining workers have finished. */
 void sched_job_check_done(struct sched_core *c, struct sched_job *j);
-/* End a job that runs or forms, with BPS_EJOB_FAILED and this text for its workers. */
+/* End a running or forming job. Its workers receive BPS_EJOB_FAILED and `text`. */
 void sched_job_abort(struct sched_core *c, struct sched_job *j, const char *text);
-/* Handle the final loss of member i of a running job. The job ends with code, or continues without
- * the member if the job may shrink. rank: the lost worker; CTL_NO_ID: the whole machine is lost.
- * fmt: the reason. The text for the end of the job or for the lost member also names the first
- * cause. The first cause is the first failed tensor, or otherwise the first machine that the job
- * has lost. */
+/* Handle the final loss of member i of a running job. If the job may shrink, the job continues
+ * without the member. Otherwise the job ends with the code `code`. rank: the lost worker;
+ * CTL_NO_ID: the whole machine is lost. fmt: the reason. The text for the end of the job or for the
+ * lost member also names the job's first failed tensor. If the job ends and no tensor has failed,
+ * the text names the first machine that the job has lost. */
 void sched_machine_lost(struct sched_core *c, struct sched_job *j, uint32_t i, uint32_t rank,
 	int code, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 #endif

@@ -26,9 +26,9 @@
  * Rule C4: an agent from which the scheduler receives nothing is alive if servers still receive
  * from it. Its jobs need nothing from the scheduler. So before the agent's dead time is over, the
  * scheduler asks the servers when they last received data from this agent process (message SIGHT).
- * The dead time then counts from that moment. The question does not delay the death of an agent
- * from which no server receives. An agent that has not received a change of its jobs is declared
- * dead in any case, because it would delay these jobs. */
+ * The dead time then counts from the latest of the times that the servers report. The question does
+ * not delay the death of an agent from which no server receives. An agent that has not received a
+ * change of its jobs is declared dead in any case, because it would delay these jobs. */
 
 /* The scheduler sends its first question about a silent member when 1/SIGHT_SHARE of the dead time
  * is left. It repeats the question after each further 1/SIGHT_SHARE of the dead time. */
@@ -55,8 +55,9 @@ static void ask_others(struct sched_core *c, struct sched_member *m)
 
 /* Ask the servers about m, or the agents if m is a server. If the question is not due yet, schedule
  * the question. silent_at_ns: the time at which m is declared dead unless a message from m arrives
- * earlier. A span is 1/SIGHT_SHARE of the setting server-dead or agent-dead. The first question is
- * due one span before silent_at_ns. Each further question is due one span after the former. */
+ * earlier. A span is 1/SIGHT_SHARE of m's dead time (setting server-dead or agent-dead). The first
+ * question is due one span before silent_at_ns. Each further question is due one span after the
+ * previous question. */
 static void ask_before(struct sched_core *c, struct sched_member *m, uint64_t silent_at_ns)
 {
 	uint64_t span = sched_member_dead_ns(c, m) / SIGHT_SHARE, at = silent_at_ns - span;
@@ -140,9 +141,9 @@ void sched_member_expel(struct sched_core *c, enum role role, const char *name)
 
 	if (!m || m->conn || m->state == MEMBER_DOWN)
 		return;
-	/* While the state cannot be written, no member is declared dead. In that case, set
-	 * is_behind, so that this member is declared dead later, even if servers still receive from
-	 * it. */
+	/* The scheduler declares no member dead while its state cannot be written. It sets
+	 * is_behind instead, so that it declares this member dead later, even if servers still
+	 * receive from the member. */
 	if (c->is_undurable)
 		m->is_behind = true;
 	else
@@ -209,8 +210,8 @@ static void go_above(struct sched_core *c, uint64_t view)
 
 /* Return whether the member has received views that this scheduler has lost. A view of the present
  * term, up to c->view, may also come from the present scheduler process. Such a view proves a loss
- * only if the restored state contains the member's process. In addition, that process must not have
- * connected since the scheduler started. */
+ * only under two conditions: the restored state contains the member's process, and the member has
+ * not connected since the scheduler started. */
 static bool is_ahead(
 	const struct sched_core *c, const struct sched_member *m, const struct ctl_hello *h)
 {
@@ -247,11 +248,11 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 	}
 }
 
-/* Return whether the new process may have the name that m holds (rule C6). A live process keeps its
- * name, unless the new process is its successor on the same host. The process that m replaced does
- * not count as a successor, because two processes of one name would then replace each other without
- * end. If m has no connection, even the process that m replaced gets the name. That process may
- * be the successor of m: the HELLO of m may have arrived late, when m was dead. */
+/* Return whether the process that sent `h` may have the name that m holds (rule C6). m keeps the
+ * name while it is alive, unless a new process on the same host replaces m. The process that m has
+ * replaced must not take the name back, because two processes of one name would then replace each
+ * other without end. If m has no connection, the replaced process may take the name back. In this
+ * case m may be a dead process, and its HELLO may have arrived late and replaced a live process. */
 static bool is_name_free(const struct sched_member *m, const struct ctl_hello *h)
 {
 	return !m || m->state == MEMBER_DOWN || m->instance == h->instance ||
@@ -336,8 +337,8 @@ static void member_back(struct sched_core *c, struct sched_member *m, const stru
 {
 	bool is_new = m->instance != h->instance, was_usable = sched_is_usable(m);
 
-	/* unusual, because the connection of a dead process normally closes before its successor
-	 * connects */
+	/* Log this case. It is unusual, because the connection of a dead process normally closes
+	 * before the process that replaces it connects. */
 	if (m->conn && is_new)
 		log_limited(LOG_AS(LOG_WARN, MEMBER),
 			"a new process of %s %s replaces a process that is still connected: "
@@ -430,9 +431,9 @@ void sched_hello_undo(struct sched_core *c, struct sched_conn *conn)
 	turn_away(c, conn->id, conn->is_known);
 }
 
-/* Return whether the grace period of the start still lasts (rule C2). The grace period is meant for
- * members that are not connected. Once all members are connected, a silent member is dead after the
- * usual time. */
+/* Return whether the grace period after the scheduler's start still lasts (rule C2). The grace
+ * period is meant for members that have not connected yet. Once all members are connected, a silent
+ * member is declared dead after its usual dead time. */
 static bool is_grace(const struct sched_core *c)
 {
 	if (c->now_ns >= c->grace_ns)

@@ -210,8 +210,8 @@ static double straggler_share(uint32_t n_agents)
 	return n_agents ? 0.5 + 0.5 / n_agents : 1;
 }
 
-/* Judge the slowest agent of a job. Returns 1 if it looks like a straggler, -1 if it does not, 0 if
- * the figures do not decide. */
+/* Judge the slowest agent of a job. Returns 1 if the agent looks like a straggler, -1 if the agent
+ * does not, 0 if the figures do not decide. */
 static int judge(const struct sched_progress *p, uint32_t n_agents)
 {
 	double share = p->rounds ? (double)p->slowest_rounds / p->rounds : 0;

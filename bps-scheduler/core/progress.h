@@ -5,14 +5,15 @@
  * depends on them.
  *
  * A straggler is the one agent whose contribution arrives last in most rounds of the past few
- * seconds, with a relevant delay. The state of being a straggler has hysteresis: one slow step does
- * not set the state, and one quick step does not clear it.
+ * seconds. The agent's delay must be at least PROGRESS_LAG_MIN_US, and at least the fraction
+ * PROGRESS_STEP_SHARE of a step's time. The state of being a straggler has hysteresis: one slow
+ * step does not set the state, and one quick step does not clear it.
  *
- * A job has a score between 0 and PROGRESS_SURE. Each second the score rises by 1 if the job's
- * slowest agent looks like a straggler, and falls by 1 if that agent does not, or if there were
- * fewer than PROGRESS_ROUNDS_MIN rounds. The score stays the same if a figure is only slightly
- * below its limit (PROGRESS_CLEAR_FACTOR). The agent becomes a straggler when the score reaches
- * PROGRESS_SURE, and stops being one when the score reaches 0.
+ * A job has a score between 0 and PROGRESS_SURE, which is updated each second. The score rises by 1
+ * if the job's slowest agent looks like a straggler. The score falls by 1 if that agent does not
+ * look like one, or if there were fewer than PROGRESS_ROUNDS_MIN rounds. The score stays the same
+ * if a figure is only slightly below its limit (PROGRESS_CLEAR_FACTOR). The agent becomes a
+ * straggler when the score reaches PROGRESS_SURE, and stops being one when the score reaches 0.
  *
  * All functions run on the core's thread. */
 #include <stdint.h>
@@ -23,7 +24,7 @@ struct sched_core;
 struct sched_member;
 
 #define PROGRESS_SURE 3
-/* with fewer rounds in the last seconds, no agent counts as a straggler */
+/* If a job had fewer rounds than this in the past few seconds, no agent looks like a straggler. */
 #define PROGRESS_ROUNDS_MIN 8
 #define PROGRESS_LAG_MIN_US 5000 /* a delay below this limit counts as noise */
 #define PROGRESS_STEP_SHARE 0.02 /* a delay below this fraction of a step's time is not reported */

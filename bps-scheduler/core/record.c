@@ -1,6 +1,6 @@
-/* Converts between the core's objects and durable records. A record has the changes of a
- * transaction, or the whole state (a snapshot). At the start, records are converted back to
- * objects. All functions run on the core's thread. */
+/* Converts between the core's objects and durable records. A record contains the changes of a
+ * transaction, or the whole state (a snapshot). When the scheduler starts, records are converted
+ * back to objects. All functions run on the core's thread. */
 #include "bps-scheduler/core/record.h"
 
 #include <errno.h>
@@ -261,8 +261,8 @@ static int restore_member(struct sched_core *c, const struct state_member *s, st
 			"member %u '%s' is invalid or contradicts earlier records", s->id, s->name);
 	if (!m)
 		m = sched_member_add(c, s->id, s->role, s->name);
-	/* A server may restart with another number of threads while it has partitions. Adjust its
-	 * partitions and the loads of its threads. */
+	/* A server that has partitions may have restarted with a different number of threads.
+	 * Assign its partitions to threads that exist, and compute the loads of the threads. */
 	if (m->thread_bytes && m->threads != s->threads)
 		place_server_rethread(c, m, s->threads);
 	m->instance = s->instance;
@@ -327,8 +327,8 @@ static struct sched_job *job_of_record(struct sched_core *c, const struct state_
 	return j;
 }
 
-/* Update a running job from a later record. Such a record is written when its machines have
- * changed, or when it has passed a barrier. */
+/* Update a running job from a second or later record of this job. These records are written when
+ * the job's machines have changed, or when the job has passed a barrier. */
 static int restore_members(
 	struct sched_core *c, struct sched_job *j, const struct state_job *s, struct err_text *err)
 {

@@ -96,8 +96,8 @@ static void set_worker(struct sched_finding *f, const struct sched_probe_worker 
 	f->pid = w->w.pid;
 }
 
-/* Find the workers that have not submitted a tensor for which other workers wait. detail: the
- * finished probe about that tensor. */
+/* Find the workers that have not submitted a tensor for which other workers wait. `detail` is the
+ * finished probe about this tensor, and `p` is the probe that shows which workers wait. */
 static void late_for_tensor(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, const struct sched_probe *detail, struct finding_list *l)
 {
@@ -233,8 +233,8 @@ static bool has_connected_agent(const struct sched_core *c, const struct sched_j
 	return false;
 }
 
-/* Return the job that has waited longest for its probe; NULL: no job waits. A job is skipped while
- * none of its agents is connected. */
+/* Return the job that has waited longest for its probe, or NULL if no job waits. A job is skipped
+ * while none of its agents is connected. */
 static struct sched_job *next_to_probe(const struct sched_core *c)
 {
 	struct sched_job *best = NULL;

@@ -233,7 +233,9 @@ static void say_networks(const struct sched_core *c, const struct sched_job *j,
 	}
 }
 
-/* Describe the workers for which other workers wait at a barrier, or in bps_close. */
+/* Describe the workers for which other workers wait. If a worker waits at a barrier, these are the
+ * workers that have not reached it. Otherwise these are the workers that have not called
+ * bps_close. */
 static void say_unfinished(
 	const struct sched_core *c, const struct sched_job *j, struct why_text *t)
 {
@@ -416,8 +418,8 @@ static bool ask_details(struct sched_core *c, struct sched_probe *p)
 		probe_ask(c, j, d);
 	}
 	if (n) {
-		/* From now on, p ends when its detail probes end. Late answers to the first step
-		 * do not end p. */
+		/* From now on, the probe p ends when its probes of the second step end. Late
+		 * answers to the first step do not end the probe p. */
 		p->n_open = 0;
 		p->deadline_ns = UINT64_MAX;
 	}
@@ -435,8 +437,8 @@ static void probe_unlink(struct sched_core *c, struct sched_probe *p)
 	c->n_probes--;
 }
 
-/* Report an event when a call has ended because a worker did not submit its tensor in time. Each
- * round is reported once. */
+/* Report an event when a call has ended because a worker did not submit the call's tensor in time.
+ * The event names the worker. Each round is reported once. */
 static void note_stalled(struct sched_core *c, struct sched_job *j, const struct sched_probe *p)
 {
 	const struct sched_tensor *tensor = p->tensor < j->n_placed ? j->placed[p->tensor] : NULL;

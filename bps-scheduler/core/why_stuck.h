@@ -3,19 +3,19 @@
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/model/model.h"
 
-/* Describe, in sentences, what delays job j apart from its workers: its agents, the servers, or a
- * scheduler that cannot write its state. ret is "" if there is no such cause. p: a finished probe
- * of j, or NULL. */
+/* Describe, in sentences, the causes that delay job j and that are not its workers. The cause can
+ * be an agent of j, the servers, or a scheduler that cannot write its state. Without such a cause,
+ * ret is "". p: a finished probe of j, or NULL. */
 void why_stuck_conditions(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, char ret[CTL_TEXT_MAX + 1]);
-/* Handle WHY, with which an agent asks why a call waits, or REPORT, an agent's answer to a probe.
- * msg stays the caller's. */
+/* Handle a message from an agent. WHY asks for the reason that a call waits. REPORT answers a
+ * probe. The caller keeps msg. */
 void sched_why(struct sched_core *c, struct sched_member *m, const struct ctl_why *msg);
 void sched_report(struct sched_core *c, struct sched_member *m, const struct ctl_report *msg);
-/* Start a probe of a running job for the core itself; stalls_probed gets the answers. Returns false
- * if there are too many probes. */
+/* Start a probe of a running job. No agent has requested this probe, and its answers are passed to
+ * stalls_probed. Returns false if there are too many probes. */
 bool sched_probe_own(struct sched_core *c, struct sched_job *j);
-/* End the probes whose time is over, with the answers that have arrived. */
+/* End the probes whose time is over, and use the answers that have arrived. */
 void sched_probe_tick(struct sched_core *c);
 void sched_probe_free_all(struct sched_core *c);
 #endif

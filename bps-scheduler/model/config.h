@@ -13,7 +13,7 @@
 #define SCHED_TENSORS_MAX      100000 /* largest number of tensors per job */
 #define SCHED_TENSOR_BYTES_MAX (UINT64_C(1) << 40)
 #define SCHED_PROBES_MAX       1024
-/* largest number of probes for status requests that run at a time */
+/* largest number of probes that run at the same time for status requests */
 #define SCHED_STATUS_PROBES 64
 /* largest number of tensors about which one status probe asks in detail */
 #define SCHED_DETAILS_MAX 8

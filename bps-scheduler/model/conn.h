@@ -23,8 +23,9 @@ struct sched_conn **sched_conn_at(struct sched_core *c, uint32_t id);
 void sched_conn_forget(struct sched_core *c, uint32_t id);
 /* Close the connection and free its record. */
 void sched_conn_drop(struct sched_core *c, uint32_t id, const char *why);
-/* Handle the loss of m's connection. m must be UP and becomes SUSPECT: it is declared dead unless
- * it connects again within its window (server_window_ms or agent_window_ms). */
+/* Handle the loss of the connection of member m. m must be UP and becomes SUSPECT. If m does not
+ * connect again within its window (server_window_ms or agent_window_ms), m is declared dead. The
+ * window never ends before the scheduler's grace period (c->grace_ns). */
 void sched_member_suspect(struct sched_core *c, struct sched_member *m, const char *why);
 /* Close the connection of a member that violated the protocol, and log why. The member may connect
  * again. */

@@ -19,6 +19,6 @@ struct host_memory {
 /* Return an array with the memory of each host, indexed by host_idx of struct sched_member. The
  * caller frees it. */
 struct host_memory *host_memory_new(const struct sched_core *c);
-/* Return the memory that a server can use for sums; 0: unknown. */
+/* Return the memory that a server can use for sums, in bytes. The result 0 means unknown. */
 uint64_t host_memory_of(const struct host_memory *hosts, const struct sched_member *m);
 #endif

@@ -24,9 +24,9 @@ struct sched_progress {
 	uint32_t rounds;
 	/* time from the first to the last contribution of a round */
 	uint32_t wait_p50_us, wait_p99_us;
-	/* slowest: id of the agent that most often contributed last (0: none); slowest_rounds:
-	 * number of rounds in which this agent was last; slowest_lag_us: mean delay of the agent in
-	 * these rounds */
+	/* `slowest` is the id of the agent that most often contributed last, or 0 if there is none.
+	 * slowest_rounds is the number of rounds in which this agent was last. slowest_lag_us is
+	 * the mean delay of the agent in these rounds. */
 	uint32_t slowest, slowest_rounds, slowest_lag_us;
 	unsigned score;
 	bool is_straggling; /* the slowest agent is a straggler */
@@ -73,8 +73,9 @@ struct sched_job {
 	 * workers is fixed */
 	uint32_t max_size;
 	uint64_t barrier; /* number of the last barrier that all workers have passed */
-	/* border_barrier: number of the last barrier at which workers were let in; border: the view
-	 * of that barrier, in which rounds began to count from 1 again */
+	/* border_barrier is the number of the last barrier at which workers were let in. `border`
+	 * is the view that began at that barrier. In this view, rounds began to count from 1
+	 * again. */
 	uint64_t border, border_barrier;
 	uint32_t n_at_barrier; /* number of workers that already wait at the next barrier */
 	struct sched_newcomer *newcomers;
@@ -105,10 +106,9 @@ struct sched_job {
 	struct sched_tensor *fresh, **fresh_tail;
 	uint64_t bytes;         /* size of all PLACED tensors together, in bytes */
 	uint64_t claimed_bytes; /* size of all declared tensors except FAILED ones, in bytes */
-	/* memory that the sums of all declared tensors except FAILED ones need on servers, in
-	 * bytes */
+	/* bytes of server memory for the sums of all declared tensors except FAILED ones */
 	uint64_t claimed_sums;
-	/* some tensors were accepted unchecked, while the servers' memory was unknown */
+	/* some tensors were accepted unchecked, because the servers' memory was unknown */
 	bool is_unchecked;
 	/* array of n_loads sizes, indexed by server id: bytes of the job's partitions on that
 	 * server */
@@ -120,8 +120,9 @@ struct sched_job {
 	uint32_t stalled_tensor; /* tensor of the last event about a stalled worker */
 	/* round of the last event about a stalled worker; 0: no such event has occurred */
 	uint64_t stalled_round;
-	/* Why the job ended: error code, text, and host and rank of the cause. cause_host: NULL if
-	 * the cause is not known. cause_rank: CTL_NO_ID if the cause is a whole machine. */
+	/* Why the job ended: the error code, a text, and the host and the rank of the cause.
+	 * cause_host is NULL if the cause is not known. cause_rank is CTL_NO_ID if the cause is a
+	 * whole machine. */
 	uint32_t code;
 	char *end_text, *cause_host;
 	uint32_t cause_rank;
@@ -132,18 +133,18 @@ struct sched_job {
 	/* Text that names the first machine that the job lost and the reason. NULL: the job has
 	 * lost no machine. Not durable. */
 	char *first_loss;
-	/* the open transaction has changed something of the job; so the job is in the list
+	/* the open transaction has changed some part of the job, and the job is in the list
 	 * c->dirty_jobs */
 	bool is_dirty;
-	/* the open transaction changed the job itself: JOB or JOB_END must be sent */
+	/* the open transaction changed the job itself, so JOB or JOB_END must be sent */
 	bool is_changed;
 	/* the open transaction moved partitions of tensors that were placed before */
 	bool has_moved;
 	bool owes_plans; /* at least one member of the job has is_owed_plan set */
 	/* The fields below describe planned moves of partitions between live servers
 	 * (balance.h). */
-	/* the next check computes whether moves would balance the job, because servers joined or
-	 * speeds changed */
+	/* Set when servers join or their speeds change. The next check then computes whether moves
+	 * would balance the job. */
 	bool wants_balance;
 	/* number of partitions per batch of moves; 0: no moves are under way */
 	uint32_t batch;
@@ -157,8 +158,8 @@ static inline uint32_t sched_rank_bound(const struct sched_job *j)
 	return j->max_size > j->size ? j->max_size : j->size;
 }
 const char *sched_job_state_name(enum job_state s);
-/* Set a job's state; no other code writes the state. why: reason of the change, for the log; NULL:
- * the state comes from a record, and the change is not logged. */
+/* Set a job's state. No other code writes the state. `why` is the reason of the change, for the
+ * log. Pass NULL if the state comes from a record. Then the change is not logged. */
 void sched_job_set_state(
 	struct sched_core *c, struct sched_job *j, enum job_state to, const char *why);
 /* Create a job that is on no list yet. The job gets a copy of the string `name`. */
@@ -170,8 +171,8 @@ void sched_job_link(struct sched_core *c, struct sched_job *j);
 void sched_job_unlink(struct sched_core *c, struct sched_job *j);
 /* Free all ended jobs except the last ENDED_MAX. */
 void sched_ended_trim(struct sched_core *c);
-/* Return the entry of that rank; the table grows if necessary. The pointer is valid until the next
- * call. */
+/* Return the entry of worker `rank`. The table grows if necessary. The pointer is valid until the
+ * next call. */
 struct sched_worker *sched_worker_at(struct sched_job *j, uint32_t rank);
 /* Add an agent to the job's members. The agent must not be a member yet. The pointer is valid until
  * the next call. */
@@ -185,7 +186,7 @@ void sched_job_member_drop(struct sched_core *c, struct sched_job *j, uint32_t i
 /* Update scaled_bytes of the servers that have partitions of j. Call this function after the number
  * of j's members has changed from `was` to j->n_members. */
 void sched_job_rescale(struct sched_core *c, const struct sched_job *j, uint32_t was);
-/* Remove the newcomers of that agent. CTL_NO_ID: remove the newcomers of all agents, and notify the
- * agents that the job has ended. */
+/* Remove the newcomers of one agent. If `agent` is CTL_NO_ID, remove the newcomers of all agents,
+ * and notify these agents that the job has ended. */
 void sched_newcomers_drop(struct sched_core *c, struct sched_job *j, uint32_t agent);
 #endif

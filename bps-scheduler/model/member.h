@@ -12,7 +12,7 @@
 struct sched_core;
 struct sched_conn;
 
-/* Bytes that a member had received and sent in total at time at_ns, and the rates since the
+/* Bytes that a member had received and sent in total at the time `at_ns`, and the rates since the
  * previous sample. */
 struct sched_traffic {
 	uint64_t at_ns, rx_bytes, tx_bytes;
@@ -36,12 +36,13 @@ struct sched_sum_delay {
 	bool is_slow;
 };
 
-/* The measured speed of a member's network card (placement/speed.h). Zeroed: not measured. */
+/* The measured speed of a member's network card (placement/speed.h). All fields are 0 if the speed
+ * has not been measured. */
 struct sched_nic_speed {
 	uint64_t span_ns; /* start of the present measuring span (SPEED_SPAN_NS) */
 	/* highest measured speeds in Mbit/s, in the present span and in the previous span */
 	uint64_t best, past;
-	/* speed that was measured when placement last updated its speeds; 0: not measured */
+	/* the measured speed when placement last updated `used_mbps`; 0: not measured */
 	uint64_t then_mbps;
 	uint64_t used_mbps; /* speed that placement uses, in Mbit/s */
 };
@@ -82,7 +83,8 @@ struct sched_member {
 	bool is_drained;
 	/* the process has announced that it is about to end; set for servers and drained agents */
 	bool is_leaving;
-	/* set for a leaving server when LEFT was sent, because it has no partitions any more */
+	/* Set for a leaving server that has no partitions any more, when the scheduler has sent
+	 * LEFT. */
 	bool has_left;
 	char *drain_reason, *drain_who; /* reason and operator of the drain; set when is_drained */
 	/* Set for an agent that has not received a change of its jobs, or whose key is revoked.
@@ -120,9 +122,9 @@ static inline bool sched_is_open(const struct sched_member *m)
 }
 const char *sched_role_name(enum role role);
 const char *sched_member_state_name(enum member_state s);
-/* Set a member's state; no other code writes the state. why: reason of the change, for the log. The
- * change must be a permitted one. why is NULL if the state comes from a record: then every change
- * is permitted, and the change is not logged. */
+/* Set a member's state; no other code writes the state. `why` is the reason of the change, for the
+ * log. The change must be a permitted one. If the state comes from a record, `why` is NULL. In that
+ * case every change is permitted, and the change is not logged. */
 void sched_member_set_state(
 	struct sched_core *c, struct sched_member *m, enum member_state to, const char *why);
 /* Add a member with a new id. The member gets a copy of the string `name`. */
@@ -132,7 +134,7 @@ struct sched_member *sched_member_add(
 void sched_member_describe(struct sched_core *c, struct sched_member *m, const struct ctl_hello *h);
 /* Free a member; m may be NULL. */
 void sched_member_free(struct sched_member *m);
-/* Return the time without a message after which the member is declared dead. */
+/* Return how long a member may send no message before the scheduler declares the member dead. */
 uint64_t sched_member_dead_ns(const struct sched_core *c, const struct sched_member *m);
 /* Return the end of a grace period that starts now. In this period, members may connect that could
  * not connect earlier. The period lasts twice the larger of server_dead_ms and agent_dead_ms. */

@@ -26,7 +26,8 @@
 
 /* Determines when placement updates its speeds from measurements (placement/speed.h). */
 struct sched_nic_speeds {
-	/* when a member last reported its first measurement; 0: no member has measured yet */
+	/* Set to the present time whenever a member without measurements reports a measurement. 0
+	 * if no member has reported a measurement yet. */
 	uint64_t first_ns;
 	uint64_t taken_ns; /* when placement last updated its speeds; 0: never */
 	uint64_t count;    /* number of updates of placement's speeds since the scheduler's start */
@@ -53,8 +54,8 @@ struct sched_core {
 	uint32_t term;
 	uint64_t view;      /* newest view that is durable */
 	uint64_t kept_view; /* view of the state that was restored at the scheduler's start */
-	/* when a HELLO first reported a view that this scheduler has lost, so the restored state is
-	 * outdated; 0: never */
+	/* Time of the first HELLO that reported a view that this scheduler has lost. Such a HELLO
+	 * shows that the restored state is outdated. 0: no HELLO reported a lost view. */
 	uint64_t behind_ns;
 	uint64_t tx_view; /* view of the open transaction; 0: none is open */
 	bool is_undurable;
@@ -71,8 +72,8 @@ struct sched_core {
 	uint64_t stalls_ns;   /* when to check next whether jobs make progress (core/stalls.h) */
 	uint64_t balance_ns;  /* when to check next for planned moves; 0: no check is due */
 	uint64_t gathered_ns; /* when a server last joined or returned */
-	uint64_t n_planned;   /* number of partitions moved by plan since the start */
-	uint64_t changes;     /* number of transactions made durable since the start */
+	uint64_t n_planned;   /* number of partitions moved by plan since the scheduler's start */
+	uint64_t changes;     /* number of transactions made durable since the scheduler's start */
 	struct sched_conn *conns[CONN_BUCKETS];
 	uint32_t n_silent;             /* number of connections that have not sent HELLO */
 	struct sched_member **members; /* all members, indexed by member id; [0] is unused */
@@ -82,7 +83,7 @@ struct sched_core {
 	struct sched_job *jobs;  /* list of the forming and running jobs, newest first */
 	struct sched_job *ended; /* list of the ended jobs, newest first */
 	uint32_t n_jobs, n_ended;
-	/* number of requests that each quota has refused since the start */
+	/* number of requests that each quota has refused since the scheduler's start */
 	uint64_t refused[SCHED_QUOTAS];
 	struct sched_mute mutes[MUTES_MAX];
 	uint32_t n_mutes;

@@ -19,7 +19,7 @@ static void drop_ended(struct sched_core *c)
 	c->n_mutes = n;
 }
 
-/* Return the index of the code's mute in c->mutes; n_mutes: the code is not muted. */
+/* Return the index of the code's mute in c->mutes. Return c->n_mutes if the code is not muted. */
 static uint32_t find(const struct sched_core *c, const char *code)
 {
 	uint32_t i = 0;

@@ -31,10 +31,10 @@ struct sched_mute {
 };
 
 /* Hide problems with this code for span_ms from now on. If the code is already muted, replace the
- * end, the reason and `who` of its mute. Errors: BPS_EQUOTA there are MUTES_MAX mutes. */
+ * end, the reason and `who` of its mute. Errors: BPS_EQUOTA if there are MUTES_MAX mutes. */
 int mute_set(struct sched_core *c, const char *code, uint64_t span_ms, const char *reason,
 	const char *who);
-/* Remove a mute. Errors: BPS_ENOTFOUND the code is not muted. */
+/* Remove a mute. Errors: BPS_ENOTFOUND if the code is not muted. */
 int mute_clear(struct sched_core *c, const char *code);
 /* Find a mute. NULL: the code is not muted. */
 const struct sched_mute *mute_find(const struct sched_core *c, const char *code, uint64_t now_ns);
@@ -42,7 +42,7 @@ const struct sched_mute *mute_find(const struct sched_core *c, const char *code,
 /* Write the descriptions of all mutes, for a state record, to ret. ret is an array of MUTES_MAX
  * entries. The strings belong to the core. Returns the number of mutes. */
 uint32_t mute_record(const struct sched_core *c, struct state_mute *ret);
-/* Replace all mutes by those of a state record. Errors: -EINVAL the record has more than MUTES_MAX
- * mutes. */
+/* Replace all mutes by those of a state record. Errors: -EINVAL if the record has more than
+ * MUTES_MAX mutes. */
 int mute_restore(struct sched_core *c, const struct state_mute *list, uint32_t n);
 #endif

@@ -4,8 +4,8 @@
 #include "bps-scheduler/model/member.h"
 #include "bps-scheduler/model/tensor.h"
 
-/* Send msg to a member. Does nothing if the member is not connected: when it connects again, it
- * gets the whole state (sched_send_sync). */
+/* Send msg to a member. Does nothing if the member is not connected, because a member gets the
+ * whole state when it connects again (sched_send_sync). */
 void sched_send(struct sched_core *c, const struct sched_member *m, const struct ctl_msg *msg);
 /* Send JOB, the description of j, to m. sched_send_job_end sends JOB_END. */
 void sched_send_job(struct sched_core *c, const struct sched_member *m, const struct sched_job *j);
@@ -23,15 +23,17 @@ void sched_send_tensor(struct sched_core *c, const struct sched_member *m,
  * durable. Returns false if m was not removed. */
 bool sched_send_evicted(
 	struct sched_core *c, const struct sched_member *m, const struct sched_job *j);
-/* Send JOINED, which contains the worker's rank, for each worker of m that this transaction lets
- * in. */
+/* Send JOINED, which contains the worker's rank, for each worker of m that this transaction
+ * admits. */
 void sched_send_joined(
 	struct sched_core *c, const struct sched_member *m, const struct sched_job *j);
-/* Answer a message about a job that does not run: send JOB_END. JOB_END reports how the job
- * ended, or that there is no such job. */
+/* Send JOB_END as the answer to a message about a job that does not run. JOB_END reports how the
+ * job ended, or that there is no such job. Send nothing if the end of the job is not durable
+ * yet. */
 void sched_send_unknown_job(struct sched_core *c, const struct sched_member *m, uint32_t id);
-/* Send TENSOR_FAIL: the tensor is refused, with this error. cause: the worker or host that is the
- * cause; cause->host is NULL if there is none. */
+/* Send TENSOR_FAIL, which reports that the tensor `name` is refused with the error `code` and
+ * `text`. `cause` names the worker or host that caused the error. If there is none, cause->host is
+ * NULL. */
 void sched_send_tensor_fail(struct sched_core *c, const struct sched_member *m, struct sched_job *j,
 	const char *name, int code, const char *text, const struct ctl_cause *cause);
 void sched_send_left(

@@ -16,13 +16,14 @@ enum sched_finding_kind {
 };
 struct sched_finding {
 	enum sched_finding_kind kind;
-	/* agent id; in a finding about workers, the id of the first late worker's agent */
+	/* Id of the agent. A finding about workers has the agent of the first late worker. */
 	uint32_t agent;
 	/* For a finding about workers: rank and pid of the first late worker, and the number of
 	 * other late workers. */
 	uint32_t rank, pid, n_more;
 	uint32_t n_waiting;
-	/* tensor id; CTL_NO_ID: unknown, because the job has no partitions on servers */
+	/* Id of the tensor. CTL_NO_ID means that the tensor is unknown, because the job has no
+	 * partitions on servers. */
 	uint32_t tensor;
 	uint64_t round; /* round for which the late workers have not submitted the tensor */
 	uint64_t since_ns;

@@ -62,13 +62,14 @@ struct state_job {
 	const char *text;
 	struct state_job_member *members; /* array of the job's members, indexed by member number */
 	uint32_t n_members;
-	struct blob token; /* proof of the job token (core/admission.c); empty: the job has none */
+	struct blob token; /* proof of the job token (core/admission.c), or empty without one */
 	uint64_t formed;   /* view in which the job formed */
 	uint16_t backup;
 	uint32_t grace_ms;
 	uint32_t max_size;
 	uint64_t barrier, border, border_barrier;
-	/* time of the job's end; 0: the job has not ended, or an older release wrote the record */
+	/* time of the job's end, or 0 if the job has not ended or an older release wrote the
+	 * record */
 	uint64_t ended_unix_s;
 	struct ctl_cause cause; /* worker or host that caused the end of the job */
 };
@@ -118,7 +119,7 @@ struct state_record {
 	uint32_t n_tensors;
 	struct state_run *runs;
 	uint32_t n_runs;
-	/* 1: the field `mutes` lists all mutes; 0: the record does not change the mutes */
+	/* 1 if the field `mutes` lists all mutes, or 0 if the record does not change the mutes */
 	uint8_t has_mutes;
 	struct state_mute *mutes;
 	uint32_t n_mutes;

@@ -228,9 +228,9 @@ void sched_job_drop_tensors(struct sched_core *c, struct sched_job *j)
 	j->has_moved = false;
 }
 
-/* Return whether a message to the server must contain the place of p. pgen, server: as in
- * sched_run_next. A server that lost p in view pgen must also get the new place. Otherwise that
- * server would not free the memory of the sums. */
+/* Return whether a message to the server must contain the place of partition p. The parameters
+ * `pgen` and `server` mean the same as those of sched_run_next. A server that lost p in view `pgen`
+ * must also get the new place. Otherwise that server would not free the memory of the sums. */
 static bool concerns(const struct sched_part *p, uint64_t pgen, uint32_t server)
 {
 	return (!pgen || p->pgen == pgen) &&

@@ -10,14 +10,14 @@ struct sched_core;
 struct sched_job;
 struct sched_member;
 
-/* selects all partitions, with or without a server; no member has the id 0 */
+/* used as a server id, selects all partitions, with or without a server; no member has the id 0 */
 #define SERVER_ANY 0
 
 struct sched_part {
 	uint64_t pgen, instance;
 	uint32_t server; /* id of the server that sums the partition; CTL_NO_ID: no server */
-	/* server that had the partition before this pgen and must be notified; 0: there is no such
-	 * server */
+	/* id of the server that had the partition before this pgen and must be notified; 0: there
+	 * is no such server */
 	uint32_t former;
 	uint16_t thread;
 };
@@ -31,8 +31,8 @@ struct sched_tensor {
 	uint32_t part_elems, n_parts;
 	/* array of n_parts partitions; NULL if the job runs on one machine and needs no servers */
 	struct sched_part *parts;
-	/* cause_host, cause_rank: host and rank of the worker whose declaration differs; cause_host
-	 * is NULL if all declarations are equal */
+	/* cause_host, cause_rank: host and rank of the worker whose declaration differs from the
+	 * earlier declarations of the tensor. cause_host is NULL if all declarations are equal. */
 	char *name, *fail_text, *cause_host;
 	int fail_code;
 	uint32_t cause_rank;
@@ -50,20 +50,21 @@ struct sched_tensor {
  * NULL: the state comes from a record, and the change is not logged. */
 void sched_tensor_set_state(
 	struct sched_job *j, struct sched_tensor *t, enum tensor_state to, const char *why);
-/* Add t to the job, which then owns it. The job must have no tensor of that name. */
+/* Add t to the job, which then owns t. The job must not already have a tensor with the name of
+ * t. */
 void sched_tensor_add(struct sched_job *j, struct sched_tensor *t);
-/* Find a tensor by name. Returns NULL if no tensor of that name is declared. */
+/* Find a tensor by name. Returns NULL if no tensor with this name is declared. */
 struct sched_tensor *sched_tensor_find(const struct sched_job *j, const char *name);
 bool sched_tensor_has_declared(const struct sched_tensor *t, uint32_t member);
 /* Make t READY if all members have declared it. t must be COLLECTING. */
 void sched_tensor_check_declared(struct sched_core *c, struct sched_job *j, struct sched_tensor *t);
-/* Handle a member that has left j: the tensors that all other members have declared become
- * READY. */
+/* Remove the declarations of a member that has left job j. The tensors that all remaining members
+ * have declared become READY. */
 void sched_job_undeclare(struct sched_core *c, struct sched_job *j, uint32_t member);
 /* Give t its id and create its partitions, which have no server yet. The shape and part_elems of t
  * must be set. t becomes PLACED. */
 void sched_tensor_publish(struct sched_job *j, struct sched_tensor *t);
-/* Free all tensors of j and remove their load from servers. */
+/* Free all tensors of job j. Subtract the load of these tensors from their servers. */
 void sched_job_drop_tensors(struct sched_core *c, struct sched_job *j);
 /* Set the server, thread and pgen of partition i of t, and update the loads of servers and threads.
  * No other code writes these fields. server: NULL if the partition has no server. */
@@ -75,15 +76,18 @@ struct sched_part_ref {
 	struct sched_tensor *t;
 	uint32_t i;
 };
-/* Advance to the job's next partition on that server. SERVER_ANY selects all partitions. CTL_NO_ID
- * selects the partitions without a server. Returns false at the end. */
+/* Advance `ref` to the job's next partition on the server with the id `server`. The id SERVER_ANY
+ * selects all partitions, CTL_NO_ID the partitions without a server. Returns false if there is no
+ * further partition. */
 bool sched_part_next(const struct sched_job *j, uint32_t server, struct sched_part_ref *ref);
 uint64_t sched_part_bytes(const struct sched_tensor *t, uint32_t i);
-/* Find the first run at or after partition *at of t. A run is a sequence of partitions with the
- * same place. Sets *at to the partition after the run. Returns false at the end. pgen and server
- * select the partitions that a run may contain. pgen: only partitions placed in view pgen; 0: any
- * view. server: only partitions that this server has, or that it lost in view pgen; SERVER_ANY: all
- * partitions. */
+/* Find the first run at or after partition *at of t. A run is a sequence of partitions that have
+ * the same server, server instance, thread and pgen. Sets *at to the partition after the run.
+ * Returns false if there is no further run. The parameters `pgen` and `server` select the
+ * partitions that a run may contain.
+ * pgen: only partitions placed in view `pgen`; 0: partitions placed in any view.
+ * server: only partitions that this server has, or that this server lost in view `pgen`;
+ * SERVER_ANY: all partitions. */
 bool sched_run_next(const struct sched_tensor *t, uint32_t *at, uint64_t pgen, uint32_t server,
 	struct ctl_run *ret);
 #endif

@@ -13,7 +13,7 @@
 #include "common/data/dtype.h"
 #include "common/data/pool.h"
 
-/* Time between two batches, and between two checks of whether agents have applied the last
+/* Time between two batches. Also the time between two checks of whether the agents have applied a
  * batch. */
 #define GAP_NS (100 * NS_PER_MS)
 #define BEATS  3 /* a member counts as silent after this number of beats without a heartbeat */
@@ -226,8 +226,8 @@ static void rebalance_init(struct sched_core *c, struct sched_job *j, struct reb
 	struct sched_part_ref p = {NULL, 0};
 	uint64_t *needs = balance_needs(c);
 	struct host_memory *hosts = host_memory_new(c);
-	/* for each member id: 1 + the index of the server in e->servers; 0: e->servers does not
-	 * have the server */
+	/* for each member id: 1 + the member's index in e->servers; 0: the member is not in
+	 * e->servers */
 	uint32_t *index = sched_alloc(c->n_members + 1, sizeof(*index));
 
 	*e = (struct rebalance){.n = 0};

@@ -2,29 +2,31 @@
 #define BPS_SCHEDULER_PLACEMENT_BALANCE_H
 /* Makes planned moves: partitions move although their server is alive. They move away from servers
  * that are drained or leaving. They move to servers that joined or returned while a job runs, or
- * whose network cards turned out to be faster than others' (speed.h).
+ * whose network cards turned out to be faster than those of other servers (speed.h).
  *
  * A move gives the partition another server and a new pgen (the view of its placement). By rule S4
- * the move takes effect between two rounds for all members. If a member already has the result of
- * the present round, the new server gets the result from that member. Otherwise the round is summed
- * again from scratch. No round fails. Contributions in flight for a moving partition are sent
- * again, so only a few partitions move at a time:
+ * (docs/reference/faults.md) the move takes effect between two rounds for all members. If a member
+ * already has the result of the present round, the new server gets the result from that member.
+ * Otherwise the round is summed again from scratch. No round fails. Contributions in flight for a
+ * moving partition are sent again, so only a few partitions move at a time:
  *
  * - A batch is 1/BALANCE_BATCHES of the partitions that will move, but at least BALANCE_BATCH_MIN.
- * - The next batch follows when every agent of the job has applied the view of the last batch and
- *   has sent a heartbeat recently. An agent whose heartbeats do not arrive stops the moves, because
- *   it would not receive the new placement and would delay its job (C4). The only exception: while
- *   a leaving server has partitions of the job, the job's batches do not wait for agents. In both
- *   cases, all servers that would take partitions must have sent a heartbeat recently.
+ * - The next batch follows when every agent of the job has applied the view of the previous batch
+ *   and has sent a heartbeat recently. An agent whose heartbeats do not arrive stops the moves,
+ *   because it would not receive the new placement and would delay its job (rule C4). There is one
+ *   exception: while a server that is about to end has partitions of the job, the job's batches do
+ *   not wait for agents. With or without this exception, all servers that would take partitions
+ *   must have sent a heartbeat recently.
  * - Each batch is durable before it is sent, like any change of the placement.
  *
  * Moves do not oscillate. A job is balanced only after a server has joined or returned, or after
- * placement has begun to use other speeds. In both cases, BALANCE_SETTLE_NS must have passed since
- * a server last joined or returned. The fill of a server is its bytes divided by its share
- * (place.h). Moves begin if they lower the fill of the fullest server by at least the fraction
- * BALANCE_GAIN of that fill. Further batches follow while their moves lower it by at least the
- * fraction BALANCE_REST. Each move goes between two servers and lowers the fill of the fuller one,
- * so the moves end. A partition moves only if its sums fit into the memory of the new server.
+ * placement has begun to use new speeds of the servers. In both cases, BALANCE_SETTLE_NS must have
+ * passed since a server last joined or returned. The fill of a server is its bytes divided by its
+ * share (place.h). Moves begin if they lower the fill of the fullest server by at least the
+ * fraction BALANCE_GAIN of that fill. Further batches follow while their moves lower this fill by
+ * at least the fraction BALANCE_REST. Each move goes between two servers and lowers the fill of the
+ * fuller server, so the moves end. A partition moves only if its sums fit into the memory of the
+ * new server.
  *
  * This file is part of the core: it runs on the core's thread and reads no clock. */
 #include <stdint.h>
@@ -47,7 +49,8 @@ void balance_all(struct sched_core *c);
 /* Handle a server that has joined or returned and accepts partitions: after BALANCE_SETTLE_NS,
  * check which partitions move to the server. */
 void balance_gathered(struct sched_core *c);
-/* Move the batches of partitions that are due. The caller must then call sched_commit. */
+/* If a check is due, move the next batch of partitions in each running job that needs moves. The
+ * caller must then call sched_commit. */
 void balance_tick(struct sched_core *c);
 
 /* Return an array, indexed by member id, with the memory that the sums of each server's partitions

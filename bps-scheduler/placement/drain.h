@@ -26,15 +26,15 @@ struct sched_member;
 struct state_member;
 
 /* Find a member. target: "NAME" of a server or agent. If a server and an agent have the same name,
- * target must be "server:NAME" or "agent:NAME". Errors: BPS_ENOTFOUND; -EINVAL: the name is
- * ambiguous. On errors, err contains a sentence. */
+ * target must be "server:NAME" or "agent:NAME". Errors: BPS_ENOTFOUND if no member has
+ * this name; -EINVAL if the name is ambiguous. On errors, err contains a sentence. */
 int drain_find(
 	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err);
 
-/* Drain the target. If the target is already drained, replace the reason; an empty reason keeps the
- * previous reason. The caller must then call sched_commit. *ret: the member. Errors: as drain_find;
- * -EBUSY: the target is the last server that accepts partitions, or the other servers lack memory
- * for its sums. */
+/* Drain the target. If the target is already drained, replace its reason, unless the new reason is
+ * empty. The caller must then call sched_commit. *ret: the drained member. Errors: the errors of
+ * drain_find; -EBUSY if the target is the last server that accepts partitions, or if the other
+ * servers lack memory for the target's sums. */
 int drain_set(struct sched_core *c, const char *target, const char *reason, const char *who,
 	struct sched_member **ret, struct err_text *err);
 /* Undrain the target. The caller must then call sched_commit. Errors: as drain_find; -EALREADY:
@@ -55,7 +55,7 @@ uint32_t drain_losses(const struct sched_core *c, bool *ret_lacks_memory);
 uint64_t drain_parts(const struct sched_core *c, const struct sched_member *m);
 
 /* Return whether m is a drained agent that has sent LEAVE. Such an agent is dead as soon as its
- * connection closes, without a window to return. */
+ * connection closes. The agent gets no time to return. */
 bool drain_has_stopped(const struct sched_member *m);
 /* Handle LEAVE, with which a server or agent announces its end. LEAVE from an agent that is not
  * drained is only answered, because the agent may be restarting. */

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Number of bisection steps. A double has fewer bits, so more steps change nothing. */
+/* Number of bisection steps. A double has only 64 bits, so more steps change nothing. */
 #define BISECTIONS     100
 #define BYTES_PER_MBIT 125000.0
 /* Partition size in bytes. Partitions below this size do not shorten the end of a round any
@@ -57,8 +57,8 @@ static double machine_time_s(const struct placement *p, const struct place_machi
 	return (moved + (double)m->other_bytes) / machine_rate(m, mbps_default);
 }
 
-/* Return how many bytes of the job machine m can sum within t seconds. In that time its network
- * card also moves `other` bytes of other jobs. */
+/* Return how many of the job's bytes the machine m can sum within t seconds. In these t seconds,
+ * m's network card also moves `other` bytes of other jobs. */
 static double machine_room(const struct placement *p, const struct place_machine *m, double t,
 	uint64_t other, uint64_t mbps_default)
 {
@@ -119,8 +119,8 @@ void place_shares(struct placement *p)
 			p, &p->machines[i], t, p->machines[i].other_bytes, mbps_default);
 }
 
-/* Return the server whose machine has the least filled share after it gets the partition. -1: the
- * partition fits into no share. */
+/* Choose a server for a partition of `bytes` bytes. Return the server whose machine has the least
+ * filled share when the partition is added. Return -1 if the partition fits into no share. */
 static int64_t least_filled(const struct placement *p, uint64_t bytes)
 {
 	int64_t best = -1;
@@ -214,8 +214,8 @@ double place_optimum_s(const struct placement *p)
  * the size is PLACE_PART_BYTES_MIN.
  *
  * At the end of a round, all agents have pushed their values but must still fetch the last sums. To
- * keep this end short, a partition larger than PART_BYTES_QUICK is at most a 128th of the bytes
- * that a server sums for the job on average.
+ * keep this end short, a size above PART_BYTES_QUICK is halved until it is at most 1/128 of the
+ * bytes that a server sums for the job on average, or until it is PART_BYTES_QUICK.
  *
  * With more than 32 MiB per server, a tensor of more than 64 MiB has partitions of 1 MiB, whatever
  * the rules above give. This halves the number of messages and keeps the same balance. */

@@ -1,10 +1,11 @@
 #ifndef BPS_SCHEDULER_PLACEMENT_PLACE_H
 #define BPS_SCHEDULER_PLACEMENT_PLACE_H
 /* Places partitions on servers, the largest partition first (LPT, longest processing time first).
- * Each machine has a share of the job's bytes. The code computes for each machine which fraction of
- * its share is filled after it gets the partition. It places the partition on the machine with the
- * smallest fraction. If the partition fits into no share, it is placed on the machine that would
- * finish first. Pure functions over the caller's arrays; no state.
+ * Each machine has a share of the job's bytes. For each machine, the code computes the fraction of
+ * the machine's share that would be filled if the machine got the partition. The code places the
+ * partition on the machine with the smallest fraction. If the partition fits into no share, the
+ * code places the partition on the machine that would finish first. The functions keep no state and
+ * change only the caller's arrays.
  *
  * A job has n agents and M bytes. If a machine sums x of these bytes, its network card (NIC)
  * carries this number of bytes in each direction:
@@ -69,7 +70,8 @@ struct place_part {
 	uint16_t thread; /* result: the partition's data thread on that server */
 };
 
-/* Place parts and add them to the loads of p. parts must be in descending order of bytes. */
+/* Place the partitions in the array `parts`, and add their bytes to the loads of p. The array must
+ * be in descending order of bytes. */
 void place_parts(struct placement *p, struct place_part *parts, size_t n_parts);
 
 uint16_t place_idlest_thread(const uint64_t *thread_bytes, uint16_t n_threads);
@@ -90,10 +92,11 @@ double place_time_s(const struct placement *p);
  * B_i and C_j are the bandwidths of the machines. The loads in p have no effect. */
 double place_optimum_s(const struct placement *p);
 
-/* Return the number of elements of each partition of a tensor; the last one may be shorter.
- * job_bytes: bytes of all tensors of the job so far, including this tensor and those declared with
- * it. want_bytes: partition size that the job requests; 0: the job requests no size. The result is
- * a multiple of PLACE_ALIGN_ELEMS. The tensor has at most PLACE_PARTS_MAX partitions. */
+/* Return the number of elements of each partition of a tensor. The last partition may be shorter.
+ * job_bytes is the size of all tensors of the job so far, including this tensor and the tensors
+ * declared in the same batch. want_bytes is the partition size that the job requests, or 0 if the
+ * job requests no size. The result is a multiple of PLACE_ALIGN_ELEMS. The tensor has at most
+ * PLACE_PARTS_MAX partitions. */
 uint32_t place_part_elems(uint64_t n_elems, uint32_t elem_bytes, uint32_t n_servers,
 	uint64_t job_bytes, uint32_t want_bytes);
 #endif

@@ -50,7 +50,8 @@ static void note_nic(struct place_machine *machine, const struct sched_member *m
 		machine->nic_mbps = mbps;
 }
 
-/* Make each host a machine of the placement. A host without a usable server gets no partitions. */
+/* Fill the placement. Each host becomes one machine of the placement. A host without a usable
+ * server gets no partitions. */
 void placement_fill(const struct sched_core *c, const struct sched_job *j, struct placement *p,
 	struct sched_member ***ret_servers)
 {
@@ -154,8 +155,8 @@ void place_fresh(struct sched_core *c)
 			place_fresh_of(c, j);
 }
 
-/* Report an event about n partitions that were placed again. from: the server that had these
- * partitions; NULL if they had no server. */
+/* Report an event about n partitions that were placed again. `from` is the server that had these
+ * partitions, or NULL if the partitions had no server. */
 static void note_moved(struct sched_core *c, const struct sched_job *j, uint32_t n,
 	const struct sched_member *from)
 {

@@ -22,14 +22,14 @@ void place_apply(struct sched_core *c, struct sched_job *j, struct place_wants *
 void place_fresh(struct sched_core *c);
 /* Place the partitions that have no server, once a server is available again. */
 void place_waiting(struct sched_core *c);
-/* Handle a dead server: its partitions move to other servers, or wait for a server. */
+/* Handle a dead server. Its partitions move to other servers, or wait for a server. */
 void place_server_gone(struct sched_core *c, struct sched_member *m);
-/* Handle a restarted server: it keeps its partitions under a new pgen. */
+/* Handle a restarted server. The server keeps its partitions, which get a new pgen. */
 void place_server_restarted(struct sched_core *c, struct sched_member *m, uint16_t threads);
-/* Handle a changed number of data threads of a server: its partitions keep their pgens, but move to
- * threads that exist. */
+/* Handle a change of the number of a server's data threads. The server's partitions keep their
+ * pgens, but move to threads that exist. */
 void place_server_rethread(struct sched_core *c, struct sched_member *m, uint16_t threads);
-/* Handle a change of j's members: every partition stays on its server, under a new pgen. */
+/* Handle a change of j's members. Every partition stays on its server, but gets a new pgen. */
 void place_refence(struct sched_core *c, struct sched_job *j);
 /* Return the number of servers that accept partitions. Normally these are the servers that are
  * neither down, drained nor leaving. If no such server exists, all servers that are not down accept

@@ -79,8 +79,8 @@ static void extremes(struct rebalance_server *sides, uint32_t n, struct rebalanc
 	*ret_free = empty;
 }
 
-/* Choose a partition of `from` to move to `to`, where `room` bytes of memory are left. NULL: no
- * move lowers the fill of `from` enough. */
+/* Choose a partition to move from server `from` to server `to`, which has `room` bytes of free
+ * memory. Returns NULL if no move lowers the fill of `from` enough. */
 static struct rebalance_part *pick(struct rebalance_part *parts, struct rebalance_server *from,
 	const struct rebalance_server *to, uint64_t room)
 {

@@ -1,14 +1,14 @@
 #ifndef BPS_SCHEDULER_PLACEMENT_REBALANCE_PLAN_H
 #define BPS_SCHEDULER_PLACEMENT_REBALANCE_PLAN_H
 /* Plans which partitions must move so that each server has its share of the job. (place.h places
- * partitions that have no server yet.) Pure functions over the caller's arrays; no state.
+ * partitions that have no server yet.) The functions are pure: they use only the caller's arrays.
  *
  * Each server has a share of the job (place_shares). Its fill is its bytes divided by its share.
  * The plan repeatedly moves a partition from the server with the largest fill to the server with
- * the smallest fill. It chooses the largest partition that does not make the receiver the fuller of
- * the two. If there is no such partition, it chooses the smallest partition, provided that the
- * receiver's fill stays below the fill that the sender had before the move. So every move lowers
- * the larger fill of two servers, and no move undoes another. */
+ * the smallest fill. It chooses the largest partition that leaves the receiver's fill no larger
+ * than the sender's fill. If there is no such partition, the plan chooses the smallest partition of
+ * the sender. This move must leave the receiver's fill below the fill that the sender had before
+ * the move. So every move lowers the larger fill of two servers, and no move undoes another. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,8 +33,9 @@ struct rebalance_gain {
 };
 
 /* Plan all moves and write them to parts. p: machines and servers with their present loads; this
- * function sets their shares. rooms: bytes left in each server's memory, from which the plan
- * subtracts what it uses. parts: sorted in place. */
+ * function sets their shares. rooms: number of free bytes in each server's memory. The plan
+ * subtracts the bytes that the moved partitions need. parts: the function sorts this array in
+ * place. */
 struct rebalance_gain rebalance_plan(
 	struct placement *p, uint64_t *rooms, struct rebalance_part *parts, size_t n_parts);
 #endif

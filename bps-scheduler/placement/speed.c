@@ -1,6 +1,6 @@
-/* Stores the measured network speeds and decides when they replace the speeds that placement uses
- * (speed.h). Members measure (common/base/nicspeed.h); balance.c moves partitions. All functions
- * run on the core's thread. */
+/* Stores the measured network speeds and decides when the measured speeds replace the speeds that
+ * placement uses (speed.h). The members measure the speeds (common/base/nicspeed.h). balance.c
+ * moves the partitions. All functions run on the core's thread. */
 #include "bps-scheduler/placement/speed.h"
 
 #include <stdlib.h>

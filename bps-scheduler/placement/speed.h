@@ -1,31 +1,35 @@
 #ifndef BPS_SCHEDULER_PLACEMENT_SPEED_H
 #define BPS_SCHEDULER_PLACEMENT_SPEED_H
-/* Determines the speed that placement uses for each member's network card. Placement uses the first
- * known one of three values: the configured speed, the speed that the driver reports, and the speed
- * that the member measures (common/base/nicspeed.h). HELLO contains the first two values, and
- * heartbeats contain the third. If none is known, place.h uses the median of the other cards.
+/* Determines the speed that placement uses for each member's network card. There are three values:
+ * the configured speed, the speed that the driver reports, and the speed that the member measures
+ * (common/base/nicspeed.h). Placement uses the first value in this order that is known. HELLO
+ * contains the first two values, and heartbeats contain the third. If no value is known, place.h
+ * uses the median of the other cards.
  *
  * Measured speeds are lower bounds with some noise. So placement does not follow each measurement,
- * but updates all speeds at once. An update is due when one measured speed differs by the factor
- * SPEED_STEP from its value at the last update. A measured speed is the highest measurement of the
- * last SPEED_SPAN_NS to 2 * SPEED_SPAN_NS. An update treats two speeds as equal if they differ by
- * less than the factor SPEED_EQUAL, so that equal cards have equal shares. After an update all jobs
- * are checked for planned moves (balance.h).
+ * but updates all speeds at once. An update becomes due when the measured speed of a member differs
+ * by the factor SPEED_STEP from its value at the previous update. A measured speed is the highest
+ * measurement of the last SPEED_SPAN_NS to 2 * SPEED_SPAN_NS. An update treats two speeds as equal
+ * if they differ by less than the factor SPEED_EQUAL, so that equal cards have equal shares. After
+ * an update all jobs are checked for planned moves (balance.h).
  *
  * There is no update within SPEED_SETTLE_NS after a member's first measurement, because other
  * members usually make their first measurements during this time. A member that restarts repeatedly
- * delays an update by at most SPEED_WAIT_NS. Two updates are at least SPEED_GAP_NS apart. From the
- * time when the first update is due until it takes place, no job is balanced. Otherwise a restart
+ * delays an update by at most SPEED_WAIT_NS. Two updates are at least SPEED_GAP_NS apart. After the
+ * first update becomes due, no job is balanced until this update takes place. Otherwise a restart
  * of the scheduler would undo earlier moves. A restarted member measures again from scratch. Until
  * the member has measured, its previous speed stays in use.
  *
  * An update does not slow a job down. A measured speed is at least the mean rate of the card while
- * the network was busy, and at most the real speed of the card. Compare the time of a round:
- *   - with the present placement, computed from the measured speeds: at most the time that rounds
- *     really took, because the measured speeds are at least the mean rates;
- *   - with the best placement, computed from the measured speeds: at most the time above;
- *   - with the best placement, on the real cards: at most the time above, because the real speeds
- *     are at least the measured speeds.
+ * the network was busy, and at most the real speed of the card. Let T be the time that a round
+ * really takes with the present placement.
+ *   1. Compute the time of a round with the present placement from the measured speeds. The result
+ *      is at most T, because the measured speeds are at least the mean rates.
+ *   2. Compute the time with the best placement, again from the measured speeds. The result is at
+ *      most the result of step 1.
+ *   3. On the real cards, a round with the best placement takes at most the result of step 2,
+ *      because the real speeds are at least the measured speeds.
+ * So a round with the best placement takes at most T.
  *
  * Updates do not oscillate. A card with less load does not measure a lower speed (nicspeed.h).
  * While no speed changes by SPEED_STEP, there is no update, so no partition moves. After an update,
@@ -47,13 +51,13 @@ struct ctl_beat;
 #define SPEED_WAIT_NS   UINT64_C(10000000000)
 #define SPEED_GAP_NS    UINT64_C(10000000000)
 
-/* Note the speed that a member's heartbeat reports. */
+/* Record the speed that a member's heartbeat reports. */
 void speed_beat(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b);
-/* Forget the measurements of m, because its process is a new one. is_moved: the new process runs on
- * another machine, so forget the speed in use too. */
+/* Forget the measurements of member m, because m has a new process. is_moved: the new process runs
+ * on another machine than the former process, so forget the speed in use too. */
 void speed_reset(struct sched_member *m, bool is_moved);
-/* Update the speeds in use if an update is due. Returns true if an update took place; then the
- * caller must call balance_all. */
+/* Update the speeds in use if an update is due. Returns true if an update took place. In this
+ * case the caller must call balance_all. */
 bool speed_tick(struct sched_core *c);
 /* Return the time until which no job is balanced, because the first measurements are still
  * arriving. 0: there is no need to wait. */

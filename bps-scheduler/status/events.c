@@ -86,7 +86,8 @@ static bool print_entry(const struct event_ring *ev, uint64_t seq, FILE *f)
 		       kinds[e->kind], text) > 0;
 }
 
-/* Write the file again from the ring, and keep it open. */
+/* Write a new file that has the events of the ring, and replace the old file by it. The new file
+ * stays open. */
 static int rewrite(struct event_ring *ev)
 {
 	char fresh[4096];
@@ -112,8 +113,8 @@ static int rewrite(struct event_ring *ev)
 	return 0;
 }
 
-/* Write the newest event to the file. If an earlier write failed, for example because the disk was
- * full, write the whole file again. */
+/* Write the newest event to the file. Write the whole file again if an earlier write failed, for
+ * example because the disk was full, or if the file has LINES_MAX lines. */
 static void keep_last(struct event_ring *ev)
 {
 	int rc = 0;
@@ -141,8 +142,8 @@ static int find_kind(const char *name)
 	return -1;
 }
 
-/* Add the event in a line of the file to the ring. Returns false if the line is incomplete or is
- * not an event. */
+/* Parse a line of the file, and add the line's event to the ring. Returns false if the line is
+ * incomplete or is not an event. */
 static bool take_line(struct event_ring *ev, char *line)
 {
 	char kind[16];

@@ -1,13 +1,13 @@
 #ifndef BPS_SCHEDULER_STATUS_EVENTS_H
 #define BPS_SCHEDULER_STATUS_EVENTS_H
-/* Keeps the last events of the core (struct sched_event) for users: in a ring in memory, and in a
- * file that the next process reads. Each event has the wall clock's time and a number. The numbers
- * count from 1. All functions run on the core's thread.
+/* Keeps the most recent events of the core (struct sched_event) for users. The events are kept in a
+ * ring in memory, and in a file that the next scheduler process reads. Each event has the wall
+ * clock's time and a number. The numbers count from 1. All functions run on the core's thread.
  *
- * The file has a line per event: number, time, view, kind and text, separated by blanks. The file
- * is not synced. Errors are logged and otherwise ignored, because no other part depends on the
- * events. When the file has twice as many lines as the ring has entries, the file is written again
- * from the ring. */
+ * Each line of the file holds the number, time, view, kind and text of one event, separated by
+ * blanks. The file is not synced. Errors are logged and otherwise ignored, because no other part
+ * depends on the events. When the file has twice as many lines as the ring has entries, the file is
+ * written again from the ring. */
 #include <stdint.h>
 
 #include <jansson.h>
@@ -19,11 +19,11 @@
 
 struct event_ring;
 
-/* Create an empty ring. NULL: out of memory. */
+/* Create an empty ring. Return NULL if memory is exhausted. */
 struct event_ring *events_new(void);
 /* Read the events of the previous process from the file `events` in dir, and write new events to
- * that file from now on. No other process may use dir. ev must be empty. Errors are logged; then
- * the events are kept in memory only. */
+ * that file from now on. No other process may use dir. ev must be empty. If the file cannot be
+ * written, the error is logged and the events are kept in memory only. */
 void events_open(struct event_ring *ev, const char *dir);
 /* Add an event. unix_s: its time, in seconds of the wall clock. If the ring is full, the oldest
  * event is dropped. */

@@ -11,7 +11,7 @@
 struct health_watch;
 typedef void (*health_event_fn)(void *ctx, const struct sched_event *e);
 
-/* Create a watch. fn receives the events, with ctx. NULL: out of memory. */
+/* Create a watch, which calls fn(ctx, event) for each event. Return NULL if memory is exhausted. */
 struct health_watch *health_watch_new(health_event_fn fn, void *ctx);
 /* Compare the problems with those of the last call, and report the differences. */
 void health_watch_look(

@@ -1,5 +1,6 @@
-/* Writes the status of a single job for /status: its agents, its workers, and what its calls wait
- * for. core/why_stuck.c sends the probes. All functions run on the core's thread. */
+/* Writes the status of a single job for /status: its agents, its workers, and what the workers'
+ * calls wait for. bps-scheduler/core/why_stuck.c sends the probes that find out what the calls wait
+ * for. All functions run on the core's thread. */
 #include <stdlib.h>
 #include <string.h>
 

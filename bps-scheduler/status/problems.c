@@ -12,9 +12,9 @@
  * removed */
 #define AGENT_DOWN_NS (600 * NS_PER_S)
 #define BEHIND_NS     (3600 * NS_PER_S)
-/* The scheduler declares a member dead when it has received nothing from the member for a set time
- * (settings server-dead and agent-dead). It reports the member as silent after 1/SILENT_SHARE of
- * that time. */
+/* The scheduler declares a member dead when the scheduler has received nothing from the member for
+ * a configured time (settings server-dead and agent-dead). The status reports the member as silent
+ * after 1/SILENT_SHARE of the configured time. */
 #define SILENT_SHARE 2
 #define STUCK_NS     (5 * NS_PER_S)
 
@@ -97,8 +97,8 @@ static void down_problem(const struct sched_core *c, const struct status_info *i
 	member_problem(p, m, is_server ? "SERVER_DOWN" : "AGENT_DOWN", is_error, &l);
 }
 
-/* Add a problem for an agent from which the scheduler receives nothing, while servers still receive
- * from it. */
+/* Add a problem for an agent whose messages do not reach the scheduler, although servers still
+ * receive data from the agent. */
 static void cut_problem(
 	const struct status_info *info, const struct sched_member *m, struct problem_list *p)
 {

@@ -101,8 +101,8 @@ static uint64_t placed_bytes(const struct sched_member *m)
 	return n;
 }
 
-/* Return whether the member has sent no message for QUIET_BEATS beats and at least 1 s. Such a
- * member may be hanging. */
+/* Return whether the member has sent no message for QUIET_BEATS heartbeat intervals and for at
+ * least 1 s. Such a member may be hanging. */
 static bool is_quiet(
 	const struct sched_core *c, const struct status_info *info, const struct sched_member *m)
 {

@@ -20,12 +20,12 @@
  *     waiting_partitions missing_ranks[at most 8] agents_up
  *     pace{round steps_s push_bytes_s rounds wait_p50_s wait_p99_s
  *         slowest{agent host share lag_s is_straggler}|null}|null}]
- *                 state: forming, running; pace: as its servers reported it in the last seconds
- * ended[{id name uid state state_s size code text}]    the last 64
+ *                 state: forming, running; pace: from the last reports of the job's servers
+ * ended[{id name uid state state_s size code text}]    the last 64 jobs that ended
  *
  * /status?job=NAME describes one job. The number of a job may stand for its name; #NUMBER always
- * selects by number. The job's agents are asked first: they have a second to answer, and another
- * quarter of a second to answer about the tensors that calls wait for:
+ * selects by number. The scheduler first asks the job's agents, which have one second to answer.
+ * They then have a further quarter of a second to report the tensors that calls wait for. Fields:
  * schema role view view_text  job{as above}
  * agents[{name host has_answered text}]                text: state of its network
  * workers[{rank host agent pid attached submitted completed quiet_s behind
@@ -35,7 +35,7 @@
  *     waiting[{rank host agent pid}] n_waiting                    at most 16, and the total
  *     missing[{rank host agent pid attached submitted quiet_s}] n_missing   join: rank alone
  *     servers[{name host state quiet_s}] n_servers}]   sum: servers that have the tensor
- * condition                               of servers, agents and the scheduler; "" if none
+ * condition                     text about servers, agents and the scheduler; "" if none
  * problems[as above]                      STRAGGLER, TRAINER_STALLED, NO_ANSWER
  *
  * /status?events=SEQ returns events (events.h). */
@@ -90,8 +90,8 @@ json_t *status_cluster(const struct sched_core *c, const struct status_info *inf
  * job before an ended job. Returns the job's number; 0: no such job. */
 uint32_t status_find_job(const struct sched_core *c, const char *name);
 
-/* Return the status of a job as JSON, a new reference. p: the finished probe of its agents; NULL if
- * the job does not run. Returns NULL if the job does not exist any more, or if memory is short. */
+/* Return the status of a job as JSON, a new reference. p: the finished probe of the job's agents;
+ * NULL if the job does not run. Returns NULL if the job no longer exists, or when out of memory. */
 json_t *status_job(const struct sched_core *c, const struct status_info *info, uint32_t job,
 	const struct sched_probe *p);
 

@@ -14,7 +14,7 @@
 #define STATUS_SCHEMA      1
 #define STATUS_MISSING_MAX 8 /* largest number of missing ranks that are listed */
 
-/* Add one value to o. The value is left out if there is no memory. */
+/* Add one value to the JSON object o. The value is left out if there is no memory. */
 void status_put_str(json_t *o, const char *key, const char *s);
 void status_put_num(json_t *o, const char *key, uint64_t v);
 void status_put_sec(json_t *o, const char *key, double v);
@@ -30,9 +30,10 @@ struct problem_lines {
 void status_problem(json_t *list, const char *code, bool is_error, const char *subject,
 	const struct problem_lines *l);
 
-/* Add the core's view to o, as a number and as text. */
+/* Add the core's view to the JSON object o, as a number and as text. */
 void status_put_view(json_t *o, const struct sched_core *c);
-/* Count members in state s; MEMBER_STATES: in any state. */
+/* Count the members of a role that are in state s. If s is MEMBER_STATES, count the members in all
+ * states. */
 uint32_t status_count_members(const struct sched_core *c, enum role role, enum member_state s);
 /* Count the partitions that wait for a server, in all jobs. */
 uint64_t status_orphans(const struct sched_core *c);
@@ -66,7 +67,8 @@ void status_mark_muted(const struct sched_core *c, const struct status_info *inf
  * probe of j, or NULL. */
 json_t *wait_report_json(const struct status_info *info, const struct sched_core *c,
 	const struct sched_job *j, const struct sched_probe *p);
-/* Append the problems of j that a probe has found (core/stalls.h; findings.c). */
+/* Append the problems of job j that a probe has found (see core/stalls.h). The function is in
+ * findings.c. */
 void status_findings(const struct sched_core *c, const struct status_info *info,
 	const struct sched_job *j, const struct sched_finding *f, uint32_t n, json_t *list);
 #endif

@@ -149,7 +149,7 @@ static json_t *gpu_wait(const struct sched_core *c, const struct sched_probe *p,
 
 static void gpu_waits(const struct sched_core *c, const struct sched_probe *p, json_t *list)
 {
-	/* for each agent id: the agent is in list already */
+	/* is_seen[id]: the agent with this id has an entry in `list` already */
 	bool *is_seen = sched_alloc(c->n_members + 1, sizeof(*is_seen));
 
 	for (uint32_t i = 0; i < p->n_workers; i++) {

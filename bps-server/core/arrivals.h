@@ -6,8 +6,8 @@
  * begins when half of the members have offered. So if two of sixteen machines are slow, each shows
  * its whole lag in the rounds in which it is last.
  *
- * A round is not measured if a member sent two offers (after a lost connection) or already had the
- * sum. Such a fault distorts the times of the round.
+ * A round is not measured if a member sent two offers (after a lost connection), or if a member
+ * already had the round's sum. In both cases the times of the round are distorted.
  *
  * Figures for operators cover the present window of five seconds and the previous window. When the
  * present window is full, a new window begins and the previous window is dropped. Counters for
@@ -27,8 +27,8 @@
  * that are most often last */
 #define ARRIVALS_LATE_MAX CTL_BEAT_LATE_MAX
 
-/* Offers for the round in a slot: arrival times, and number n of the offers so far. half_ns: when
- * half of the members had offered. All fields are zero before the first offer. */
+/* Arrival times of the offers for the round in a slot. The field `n` counts the offers. half_ns:
+ * time at which half of the members had offered. All fields are zero before the first offer. */
 struct arrivals_round {
 	uint64_t first_ns, half_ns, last_ns;
 	uint16_t n, last_member;
@@ -61,7 +61,7 @@ struct arrivals_late {
 	uint32_t agent;
 	/* number of rounds in which the member contributed last, in the job's lifetime */
 	uint64_t last;
-	/* number of rounds, in both windows together, in which the member contributed last */
+	/* number of rounds in which the member contributed last, summed over the two windows */
 	uint32_t window_last;
 	/* histogram of the member's lags in the rounds that window_last counts; the field `sum` of
 	 * the histogram is not set */
@@ -114,9 +114,9 @@ void arrivals_roll(struct arrivals *a, uint64_t now_ns);
 void arrivals_report(const struct arrivals *a, struct arrivals_job *ret);
 /* Add the figures of a thread to the sum over all threads. */
 void arrivals_merge(struct arrivals_figures *to, const struct arrivals_figures *from);
-/* Convert the figures for the heartbeat. ret has room for ARRIVALS_JOBS_MAX jobs. late has room for
- * ARRIVALS_JOBS_MAX * ARRIVALS_LATE_MAX entries. The field `late` of each job points into the array
- * late. Returns the number of jobs. */
+/* Convert the figures for the heartbeat. The array `ret` has room for ARRIVALS_JOBS_MAX jobs. The
+ * array `late` has room for ARRIVALS_JOBS_MAX * ARRIVALS_LATE_MAX entries. The field `late` of each
+ * job in `ret` points into this array. Returns the number of jobs. */
 uint32_t arrivals_fill_beat(
 	const struct arrivals_figures *f, struct ctl_beat_job *ret, struct ctl_beat_late *late);
 #endif

@@ -5,12 +5,12 @@
 #include "bps-server/core/core_impl.h"
 
 /* Record that the seat's member has reported that it has the results of all rounds up to `round`.
- * 0: the member has no result. May complete rounds. */
+ * `round` is 0 if the member has no result. This call may complete rounds. */
 void backup_note_has(struct srv_core *core, struct seat *seat, uint64_t round);
-/* Return whether it is possible that the member has the result of that round. False while this
- * server is still summing that round or an earlier round. */
+/* Return whether the member may already have the result of round `round`. Return false while this
+ * server is still summing round `round` or an earlier round. */
 bool backup_may_have(const struct seat *seat, uint64_t round);
-/* Return whether the round may begin: all members must have the result of round - 2. */
+/* Return whether round `round` may begin: all members must have the result of `round` - 2. */
 bool backup_can_open(const struct srv_part *part, uint64_t round);
 /* Record which members already have the result of the slot's round. The caller must call this
  * function after it opened a slot. */

@@ -229,9 +229,9 @@ void seat_staged(struct srv_core *core, struct seat *seat)
 		slot->is_holding = true;
 		TAILQ_INSERT_TAIL(&core->holding, slot, holding);
 	}
-	/* Queue a summing pass (sums.c) before the round is complete if many contributions are
-	 * staged, or if a read waits for staging memory (is_starved). The pass frees staging
-	 * memory. */
+	/* If many contributions are staged, or if a read waits for staging memory (is_starved),
+	 * queue a summing pass (sums.c) without waiting for the end of the round. The pass frees
+	 * staging memory. */
 	if ((slot->n_staged > 2 * REDUCE_MAX_SRC || core->is_starved) && sums_can_fold(slot))
 		sums_queue(core, slot);
 	slot_check_complete(core, slot);

@@ -94,7 +94,8 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 	FAILPOINT(SERVER_PEER_UP);
 	c->user = peer;
 	if (!peer)
-		/* the messages of this connection are dropped; the agent times out and retries */
+		/* The server drops the messages of a connection that has no struct srv_peer. The
+		 * agent then times out and retries. */
 		return;
 	peer->conn = c;
 	TAILQ_INIT(&peer->owing);
@@ -152,8 +153,8 @@ uint64_t srv_core_tick(struct srv_core *core, uint64_t now_ns)
 	uint64_t cut_ns;
 
 	core->now_ns = now_ns;
-	/* The list is ordered by deadline, because each slot gets the same time span and moves to
-	 * the tail. */
+	/* The list is ordered by deadline, because slot_ask_donor sets each deadline to the same
+	 * time from now and moves the slot to the tail. */
 	while ((slot = TAILQ_FIRST(&core->donating)) && slot->donor_deadline_ns <= now_ns)
 		slot_ask_donor(core, slot);
 	cut_ns = backup_tick(core);

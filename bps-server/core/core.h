@@ -72,7 +72,7 @@ struct srv_stats {
 
 /* Create a core. cfg and env are copied. Errors: -ENOMEM. */
 int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct srv_core **ret);
-/* Free the core. Close all its connections first. NULL is allowed. */
+/* Free the core. The caller must close all connections of the core first. core: may be NULL. */
 void srv_core_free(struct srv_core *core);
 
 /* Events for the thread's xport, whose ctx is the core. */
@@ -81,7 +81,7 @@ extern const struct xport_events srv_core_events;
 /* Apply a message from the scheduler: JOB (a job and its members), PLAN (which server sums which
  * partition) or JOB_END. The JOB of a job must be applied before its PLAN. A plan that needs more
  * memory than is left fails the job with BPS_EQUOTA through env->fail. The caller still owns the
- * messages. Errors of srv_core_job: BPS_EPROTO the job has too many members, -ENOMEM. If
+ * messages. srv_core_job returns BPS_EPROTO if the job has too many members, or -ENOMEM. If
  * srv_core_job fails for a job that the core does not have yet, the core does not create the
  * job. */
 int srv_core_job(struct srv_core *core, const struct ctl_job *job);
@@ -91,8 +91,8 @@ void srv_core_job_end(struct srv_core *core, uint32_t job);
  * Returns 0 if that process has no connection. */
 uint64_t srv_core_heard_ns(const struct srv_core *core, uint32_t agent, uint64_t instance);
 
-/* Close the connection to an agent that the scheduler reports as gone: the agent is dead, or its
- * key is revoked. */
+/* Close the connection to an agent that the scheduler reports as gone. An agent is gone if it is
+ * dead or if its key is revoked. */
 void srv_core_agent_gone(struct srv_core *core, uint32_t agent);
 
 /* Begin or end a resynchronization. After a reconnect the scheduler sends its complete state again.

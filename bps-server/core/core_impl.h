@@ -42,9 +42,9 @@ struct fetch {
 
 enum seat_state { SEAT_IDLE, SEAT_WANT_READ, SEAT_READING, SEAT_STAGED };
 
-/* Messages that wait to be sent to a member until there is credit (permission to send). A result
- * that is offered for reading, because it is too large for a message, waits in peer->results
- * instead. */
+/* Kinds of messages that the server must still send to a member. A message waits until the
+ * connection has credit (permission to send). A result that is too large for a message is offered
+ * for reading, and the offer waits in peer->results instead. */
 enum owe { OWE_RESULT = 1, OWE_HAVE_OK = 2, OWE_DONATE_REQ = 4, OWE_BAD_CRC = 8, OWE_AGAIN = 16 };
 
 /* Place from which a contribution or donation can be read. */
@@ -69,8 +69,8 @@ struct seat {
 	struct offer offer;
 	/* node in the heap peer->want; used when WANT_READ and not is_parked */
 	struct heap_node read_node;
-	/* Link in the list core->parked. Used when WANT_READ and is_parked: the read waits for
-	 * staging memory. */
+	/* Link in the list core->parked. Used when WANT_READ and is_parked. The seat's read then
+	 * waits for staging memory. */
 	TAILQ_ENTRY(seat) parked;
 	/* Link in the list slot->staged; used when STAGED. The list has the order in which the
 	 * contributions are added to the sum. */
@@ -86,9 +86,10 @@ struct seat {
 	/* bitmap with one bit per slot: the slot's result was offered to the member, and the member
 	 * may still read the result */
 	uint8_t offered;
-	/* Used only in jobs with backup machines. has_spoken: the member has sent HAVE or CONTRIB
-	 * under this pgen. has_round: newest round whose result the member has. */
+	/* The member has sent HAVE or CONTRIB under this pgen. Used only in jobs with backup
+	 * machines. */
 	bool has_spoken;
+	/* newest round whose result the member has; used only in jobs with backup machines */
 	uint64_t has_round;
 	bool is_parked;
 	enum seat_state state;
@@ -113,8 +114,8 @@ struct slot {
 	unsigned n_offered;
 	unsigned n_staged;
 	struct seat_list staged;
-	/* Memory of the sum, n_elems elements of dtype. The sum is also accumulated in this memory,
-	 * unless part->acc holds an accumulator of a wider type. */
+	/* Memory for the sum: space for the part's n_elems elements of type dtype. The sum is also
+	 * accumulated in this memory, unless part->acc holds an accumulator of a wider type. */
 	struct buf *result;
 	unsigned n_folded; /* number of contributions that were added to the sum so far */
 	/* number of staged contributions that can be added next; only used in sums with a fixed
@@ -124,15 +125,16 @@ struct slot {
 	unsigned pass_n; /* number of staged contributions that the current pass adds */
 	bool has_pass, is_last_pass;
 	uint32_t crc, workers;
-	/* false: crc is not computed, because no member on another host has needed the crc yet */
+	/* false: `crc` is not computed yet. Only members on hosts other than the server's need
+	 * `crc`. */
 	bool has_crc;
 	uint32_t crc_prev;      /* crc of the result of round - 1, as a member reported it */
 	uint16_t crc_prev_from; /* number of the member that reported crc_prev */
 	struct member_set contributors;
 	struct arrivals_round arrivals;
 	uint64_t complete_ns; /* time when SUMMING began */
-	/* The next five fields are used in the state DONATING: the result is requested from the
-	 * member `donor`, which already has the result. */
+	/* The next five fields are used in the state DONATING. In this state, the core requests the
+	 * result from the member `donor`, which already has the result. */
 	uint16_t donor;
 	struct offer donation;
 	struct fetch *fetch;
@@ -140,11 +142,12 @@ struct slot {
 	uint64_t donor_deadline_ns;
 	TAILQ_ENTRY(slot) work;    /* link in the list core->work; used when is_queued */
 	TAILQ_ENTRY(slot) waiting; /* link in the list core->donating; used when DONATING */
-	/* Link in the list core->holding. Used when is_holding: the slot is OPEN and has staged
-	 * contributions. */
+	/* Link in the list core->holding. Used when `is_holding` is true, which means that the slot
+	 * is OPEN and has staged contributions. */
 	TAILQ_ENTRY(slot) holding;
-	/* Link in the list core->cutting. Used when is_cutting: the slot is OPEN, and its round
-	 * ends at cut_ns without the members that have not contributed. */
+	/* Link in the list core->cutting. Used when `is_cutting` is true, which means that the slot
+	 * is OPEN, and that its round ends at cut_ns without the members that have not
+	 * contributed. */
 	TAILQ_ENTRY(slot) cutting;
 	uint64_t cut_ns;
 };
@@ -219,7 +222,8 @@ struct srv_peer { /* a connection of an agent; stored in xconn->user */
 	/* number of results queued so far; results of the same priority are sent in this order */
 	uint64_t result_seq;
 	struct heap want; /* seats in the state WANT_READ, except those with is_parked */
-	/* link in the list core->ready; used when is_ready: the peer has reads to start */
+	/* Link in the list core->ready. Used when `is_ready` is true, which means that the peer has
+	 * reads to start. */
 	TAILQ_ENTRY(srv_peer) ready;
 	bool is_ready;
 	size_t reading_bytes;
@@ -231,8 +235,8 @@ struct srv_peer { /* a connection of an agent; stored in xconn->user */
 	bool is_full;
 };
 
-/* A result that was offered under an older pgen (placement). Its buffer is kept until no peer can
- * be reading it (B3). */
+/* A result that was offered under an older pgen. The server keeps the result's buffer as long as a
+ * peer may read from the buffer (rule B3 of docs/reference/faults.md). */
 struct retired_result {
 	TAILQ_ENTRY(retired_result) link;
 	struct buf *buf;

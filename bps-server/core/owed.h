@@ -3,11 +3,12 @@
 /* Messages that wait to be sent to members. */
 #include "bps-server/core/core_impl.h"
 
-/* Queue a message for the seat's member. The message is sent at once, or when there is credit
- * (permission to send). No effect if the member is not connected. */
+/* Queue a message for the seat's member. The message is sent at once if the connection has credit
+ * (permission to send). Without credit, the message waits until there is credit. Has no effect if
+ * the member is not connected. */
 void seat_owe(struct seat *seat, enum owe what, uint64_t round);
 /* Drop all messages that wait for the member. */
 void seat_drop_owed(struct seat *seat);
-/* Send the messages that wait for the peer, as many as its credit allows. */
+/* Send to the peer as many of its waiting messages as the peer's credit allows. */
 void peer_send_owed(struct srv_peer *peer);
 #endif

@@ -75,8 +75,8 @@ static void job_take_members(struct srv_job *job, const struct ctl_job *msg)
 	job->arrivals->n_live = job->n_live;
 }
 
-/* Enlarge the job's lists for more members. Each partition gets seats for the new members with its
- * next pgen. */
+/* Enlarge the job's lists for more members. A partition gets seats for the new members when it gets
+ * its next pgen. */
 static int job_widen(struct srv_core *core, struct srv_job *job, uint32_t n_members)
 {
 	struct arrivals *a = arrivals_new(n_members, core->now_ns);
@@ -115,8 +115,8 @@ int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
 				job->fail_text ? job->fail_text : err_str(job->fail_code));
 		return 0;
 	}
-	/* Another job has the same number now: a scheduler that lost its state counts jobs from 1
-	 * again. The old job is over. */
+	/* A scheduler that has lost its state counts jobs from 1 again. If this server has a job
+	 * with the number of the new job, the old job is over. */
 	if (job)
 		plan_free_job(core, job);
 	job = calloc(1, sizeof(*job));
@@ -257,8 +257,8 @@ static int part_add(
 	return 0;
 }
 
-/* Restart a partition from scratch under a larger pgen (S6): its slots and seats are cleared, and
- * messages of the old pgen are ignored from now on. */
+/* Restart a partition from scratch under a larger pgen (rule S6 of docs/reference/faults.md). Clear
+ * its slots and seats. The server ignores messages of the old pgen from now on. */
 static void part_fence(struct srv_core *core, struct srv_part *part, uint64_t pgen)
 {
 	log_debug(

@@ -129,7 +129,7 @@ void fetch_detach(struct fetch *f)
 	f->slot = NULL;
 }
 
-/* Start reading an offer of len bytes into buf, which the fetch then owns. */
+/* Start the read of an offer's `len` bytes into `buf`. The new fetch then owns `buf`. */
 static int fetch_start(struct srv_core *core, struct srv_peer *peer, const struct offer *offer,
 	uint32_t len, struct buf *buf, struct fetch **ret)
 {
@@ -282,7 +282,8 @@ static void seat_read_done(struct srv_core *core, struct fetch *f, int status)
 		seat->bad_crc = f->crc;
 		seat_owe(seat, OWE_BAD_CRC, f->round);
 	} else if (seat->peer && seat->peer != f->peer) {
-		/* the contribution was offered again on a newer connection */
+		/* the connection of the read was lost, and the member has offered the contribution
+		 * again on a newer connection */
 		reads_want(core, seat);
 	}
 }

@@ -1,6 +1,7 @@
 #ifndef BPS_SERVER_CORE_READS_H
 #define BPS_SERVER_CORE_READS_H
-/* Reading contributions and donations from agents, and the staging memory for them (B1, B5). */
+/* Reads contributions and donations from agents. Allocates the staging memory for their data
+ * (B1, B5). */
 #include "bps-server/core/core_impl.h"
 
 /* Queue a read of the contribution that seat->offer describes. The seat must be IDLE and
@@ -16,10 +17,10 @@ void reads_pump(struct srv_core *core);
 void reads_done(void *ctx, struct xport_read *rd, int status);
 /* Mark a running read as not needed: its data is discarded when the read ends. */
 void fetch_detach(struct fetch *f);
-/* Get staging memory for a member's contribution; staging_put frees it. Returns NULL if no memory
- * is free now, but memory will be freed. *ret_is_early is set if NULL has another reason: staging
- * memory is short, the sum has a fixed order, and other contributions must be added before this
- * contribution. */
+/* Get staging memory for a member's contribution. staging_put frees the memory. Returns NULL if
+ * there is no memory for the contribution now. If *ret_is_early is false, no staging memory is
+ * free, but memory will be freed. If *ret_is_early is true, staging memory is short, and the sum
+ * has a fixed order in which other contributions must be added before this contribution. */
 struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t member,
 	size_t bytes, bool *ret_is_early);
 void staging_put(struct srv_core *core, struct buf *buf);

@@ -16,9 +16,10 @@
 #include "common/base/log.h"
 #include "common/data/crc32c.h"
 
-/* Relation of a round to its slot (S3). HERE: the slot holds this round, or can be used for this
- * round now. OVER: the slot holds a later round. AHEAD: the round is further ahead than a correct
- * peer can be. */
+/* Relation of a round to its slot (S3):
+ *   HERE   the slot holds this round, or can be used for this round now
+ *   OVER   the slot holds a later round
+ *   AHEAD  the round is further ahead than a correct peer can be */
 enum place { PLACE_HERE, PLACE_OVER, PLACE_AHEAD };
 
 static enum place slot_place(struct srv_part *part, uint64_t r)
@@ -34,8 +35,9 @@ static enum place slot_place(struct srv_part *part, uint64_t r)
 	return slot->round == r - 2 && is_over ? PLACE_HERE : PLACE_AHEAD;
 }
 
-/* Return whether it is possible that the member has the result of round r. False while the server
- * is still computing that result, unless the member has already reported that it has the result. */
+/* Return whether it is possible that the member has the result of round r. It is not possible while
+ * the server is still computing the result. But if the member has already reported that it has the
+ * result, the function returns true. */
 static bool can_have(struct srv_part *part, const struct seat *seat, uint64_t r)
 {
 	const struct slot *slot = part_slot(part, r);
@@ -82,7 +84,7 @@ static bool echo_agrees(
 	uint32_t echo = m->contrib.crc_prev, want = echo;
 	const struct srv_job_member *me, *other;
 
-	/* echo is 0 if the member got the result over the same-host path, without a crc */
+	/* The crc is 0 if the member got the result over the same-host path, which sends no crc. */
 	if (m->round == 1 || !echo)
 		return true;
 	if (prev->state == SLOT_DONE && prev->round == m->round - 1)
@@ -171,9 +173,9 @@ static bool contrib_borrow(struct srv_core *core, struct seat *seat, const struc
 	return true;
 }
 
-/* Return the slot to which a contribution belongs. Returns NULL if the slot holds a later round:
- * the contribution is then a duplicate. Also returns NULL if the contribution's round is out of
- * order; in that case the connection is being closed. */
+/* Return the slot to which a contribution belongs. If the slot holds a later round, the
+ * contribution is a duplicate, and the function returns NULL. If the contribution's round is out of
+ * order, the function closes the connection and returns NULL. */
 static struct slot *contrib_slot(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
 	struct srv_part *part = seat->part;
@@ -250,8 +252,8 @@ static void on_contrib(struct srv_core *core, struct seat *seat, const struct wi
 	/* the server sends the result to this member with the priority of the contribution */
 	seat->offer.priority = m->priority;
 	if (slot->n_has || slot->state != SLOT_OPEN) {
-		/* The result exists, or a member will donate it: the bytes of the contribution are
-		 * not needed. */
+		/* The bytes of the contribution are not needed, because the result exists or a
+		 * member will donate it. */
 		slot_add_contributed(slot, seat->member);
 		if (slot->state == SLOT_DONE)
 			seat_owe(seat, OWE_RESULT, m->round);
@@ -262,7 +264,8 @@ static void on_contrib(struct srv_core *core, struct seat *seat, const struct wi
 	if (seat->state != SEAT_IDLE)
 		core->stats.duplicates++;
 	if (seat->state == SEAT_WANT_READ)
-		reads_forget(core, seat); /* the newer offer may be in another segment */
+		/* the queued offer may be in another segment than this offer */
+		reads_forget(core, seat);
 	if (seat->offer.round != m->round)
 		arrivals_offer(&slot->arrivals, seat->member, part->n_live, core->now_ns);
 	seat->offer = (struct offer){.round = m->round,
@@ -350,8 +353,8 @@ static void on_got(struct seat *seat, const struct wire_msg *m)
 		slot_unoffer(slot, seat);
 }
 
-/* Answer AGAIN to a message about a partition that this server does not have, or that it has only
- * with an older pgen. The reason may be that the scheduler's plan has not arrived yet. */
+/* Answer AGAIN to a message whose partition this server does not have, or whose pgen is newer than
+ * the server's. The reason may be that the scheduler's plan has not arrived yet. */
 static void reply_again(struct srv_peer *peer, const struct wire_msg *m)
 {
 	struct wire_msg r = wire_answer(m, WIRE_AGAIN);

@@ -85,8 +85,8 @@ uint16_t part_nth_member(const struct srv_part *part, unsigned nth)
 
 void *slot_result(struct srv_core *core, struct slot *slot)
 {
-	/* a slot without memory gave its memory to a retired result, which members may still
-	 * read */
+	/* A slot without memory has given its memory to a retired result. Members may still read
+	 * the retired result. */
 	if (!slot->result)
 		slot->result = pool_get(core->sums, slot->part->bytes);
 	if (!slot->result)

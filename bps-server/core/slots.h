@@ -3,7 +3,7 @@
 /* Slots and seats: see the diagrams in core.h. The tables of states are in slots.c. */
 #include "bps-server/core/core_impl.h"
 
-/* Return the slot of a round (S3); the slot may hold another round. */
+/* Return the slot that a round uses (S3). The slot may still hold a different round. */
 struct slot *part_slot(struct srv_part *part, uint64_t round);
 /* Set the state of a slot or a seat. No other function writes the state. The tables of allowed
  * changes are in slots.c. */
@@ -14,8 +14,8 @@ void seat_set_state(struct seat *seat, enum seat_state state);
 void slot_add_contributed(struct slot *slot, unsigned member);
 /* Record that the member will not read the slot's result any more. */
 void slot_unoffer(struct slot *slot, struct seat *seat);
-/* Return the memory of the slot's result. Returns NULL if no memory is left; then the job has
- * failed. */
+/* Return the memory of the slot's result. Returns NULL if no memory is left. In that case the job
+ * has failed. */
 void *slot_result(struct srv_core *core, struct slot *slot);
 /* Return the nth member of the partition, counted from 0 in the order of member numbers. Members
  * that are gone are not counted. Returns n_seats if there is no such member. */

@@ -3,7 +3,7 @@
 /* The summing of contributions, which srv_core_work performs in slices. */
 #include "bps-server/core/core_impl.h"
 
-/* Queue the slot: srv_core_work then adds the slot's staged contributions to the slot's sum. */
+/* Queue the slot, so that srv_core_work adds the slot's staged contributions to the slot's sum. */
 void sums_queue(struct srv_core *core, struct slot *slot);
 /* Discard the slot's staged contributions and the sum so far. */
 void sums_discard(struct srv_core *core, struct slot *slot);

@@ -34,7 +34,8 @@ static bool host_is_sane(const char *host)
 	return strcmp(host, "*") == 0 || (*host && strspn(host, allowed) == strlen(host));
 }
 
-/* Split text into host and port. *ret_port points into text; NULL: text has no port. */
+/* Split the string `text` into host and port. *ret_port points to the port in `text`, or is NULL if
+ * `text` has no port. */
 static int split(const char *text, char host[ADDR_HOST_BYTES], const char **ret_port)
 {
 	const char *end, *port = NULL, *from = text;
@@ -141,8 +142,8 @@ int addr_lookup(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t
 	return 0;
 }
 
-/* Write the address as 16 bytes, an IPv4 address as v4-mapped IPv6. Returns false for another
- * family. */
+/* Write the address as 16 bytes. An IPv4 address is written as a v4-mapped IPv6 address. Returns
+ * false if the address is neither IPv4 nor IPv6. */
 static bool as_v6(const struct sockaddr *sa, uint8_t ret_ip[16])
 {
 	static const uint8_t mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};

@@ -18,7 +18,8 @@ struct addr {
 	uint16_t port;
 };
 
-/* Parse text. If text has no port, use default_port. If default_port is 0, text must have a port.
+/* Parse the address in `text`. If `text` has no port, the port is default_port. If default_port is
+ * 0, `text` must have a port.
  * An IPv6 address needs brackets only if a port follows.
  * Errors: -EINVAL; err gets the text. */
 int addr_parse(
@@ -45,7 +46,7 @@ const char *addr_bind_hint(int rc);
 bool sockaddr_is_any(const struct sockaddr *sa);
 /* Return whether sa is in 127/8, is ::1, or is a v4-mapped address in 127/8. */
 bool sockaddr_is_loopback(const struct sockaddr *sa);
-/* Return whether a and b have the same host; ports are ignored. An IPv4 address equals its
+/* Return whether `a` and `b` have the same host. Ports are ignored. An IPv4 address equals its
  * v4-mapped IPv6 form. */
 bool sockaddr_same_host(const struct sockaddr *a, const struct sockaddr *b);
 /* Return the port in host byte order; 0 for a family other than IPv4 and IPv6. */

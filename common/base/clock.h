@@ -22,7 +22,7 @@ static inline uint64_t clock_now_ms(void)
 	return clock_now_ns() / NS_PER_MS;
 }
 
-/* Return the time timeout_ms from now. */
+/* Return the time that the clock will show `timeout_ms` milliseconds from now. */
 static inline uint64_t clock_deadline(uint32_t timeout_ms)
 {
 	return clock_now_ns() + timeout_ms * NS_PER_MS;

@@ -1,7 +1,8 @@
 #ifndef BPS_COMMON_BASE_DURATION_H
 #define BPS_COMMON_BASE_DURATION_H
-/* Durations as text: "500ms", "90s", "30min" or "30m", "4h", "2d". Settings have a stricter form
- * with ranges (common/daemon/settings.h). Any thread may call the functions. */
+/* Durations as text: "500ms", "90s", "30min" or "30m", "4h", "2d". This parser is not for
+ * settings, which have a stricter syntax and ranges (common/daemon/settings.h). Any thread may call
+ * the function. */
 #include <stdint.h>
 
 #define NS_PER_MS UINT64_C(1000000)

@@ -56,15 +56,17 @@ struct err_text {
 	char s[ERR_TEXT_BYTES];
 };
 
-/* Return the text of an error code, the project's own or -errno; never NULL. The string is valid
- * until the same thread calls err_str again. */
+/* Return the text of an error code, which is -errno or one of the project's own codes. The result
+ * is never NULL. It is valid until the same thread calls err_str again. */
 const char *err_str(int code);
 
-/* Return the name of one of the project's codes, such as "BPS_EBUSY"; NULL for any other number. */
+/* Return the name of one of the project's codes, such as "BPS_EBUSY". For any other number, return
+ * NULL. */
 const char *err_name(int code);
 
-/* Write a sentence into err, which may be NULL, and return code. So a function can end with `return
- * err_set(err, -ENOENT, "cannot open '%s'", path);`. A long sentence is cut. */
+/* Write a sentence into `err`, and return the value of `code`. err may be NULL. A function can
+ * therefore end with `return err_set(err, -ENOENT, "cannot open '%s'", path);`. A sentence that
+ * does not fit is cut. */
 int err_set(struct err_text *err, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 #endif

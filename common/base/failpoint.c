@@ -71,8 +71,8 @@ static int find_point(const char *name, struct err_text *err)
 		nearest_name_hint(&best, "", hint));
 }
 
-/* Return the negative code of the error with this name, which errno or error.h defines. Return 0
- * if neither defines the name. */
+/* Look up the error `name` among the names of errno and of error.h. Returns its negative code, or 0
+ * if neither has the name. */
 static int find_code(const char *name)
 {
 	for (int e = 1; e <= ERRNO_MAX; e++) {

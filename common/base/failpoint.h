@@ -51,9 +51,10 @@ enum failpoint {
 extern _Atomic unsigned char failpoint_armed[FAILPOINT_COUNT];
 
 #define FAILPOINT_DROPPED 1
-/* Run the action of a point that has a fault. The action may take long or end the process. Returns
- * 0: continue; FAILPOINT_DROPPED: skip the step; negative: fail with this code. A point returns
- * FAILPOINT_DROPPED or a negative code only if its row in failpoints.def allows that. */
+/* Run the action of a point that has a fault. The action may take long or end the process.
+ * Returns 0 if the caller must continue, FAILPOINT_DROPPED if the caller must skip the step, or a
+ * negative code with which the caller must fail. A point returns FAILPOINT_DROPPED or a negative
+ * code only if the point's row in failpoints.def allows this action. */
 int failpoint_pass(enum failpoint point);
 #define FAILPOINT(id)                                                                              \
 	(__builtin_expect(                                                                         \
@@ -61,12 +62,14 @@ int failpoint_pass(enum failpoint point);
 			? failpoint_pass(FP_##id)                                                  \
 			: 0)
 
-/* Replace all faults by the faults that text lists. NULL or "" removes all faults. Threads that
- * hang or sleep at a point continue. Returns the number of points that have a fault.
- * Errors: -EINVAL; err gets the text, and the previous faults stay. */
+/* Replace all faults by the faults that the string `text` lists. NULL or "" removes all faults.
+ * Threads that hang or sleep at a point continue. Returns the number of points that have a fault.
+ * Errors: -EINVAL; err gets the message, and the previous faults stay. */
 int failpoint_set(const char *text, struct err_text *err);
-/* Check text as failpoint_set does, but do not change the faults. Returns 0 or the same errors. */
+/* Check the string `text` as failpoint_set does, but do not change the faults. Returns 0 if the
+ * string is valid. Errors: those of failpoint_set. */
 int failpoint_check(const char *text, struct err_text *err);
-/* Print the points of these owners, one per line. owners: bits of enum failpoint_owner. */
+/* Print the points whose owner is in the bit set `owners` (enum failpoint_owner), one point per
+ * line. */
 void failpoint_print(FILE *out, unsigned owners);
 #endif

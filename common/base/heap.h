@@ -2,8 +2,8 @@
 #define BPS_COMMON_BASE_HEAP_H
 /* Intrusive binary min-heap: the priority queues of the data path. A node is embedded in the object
  * that it orders. The node stores its own position, so that a node in the middle can be removed.
- * The key of a node must not change while the node is in a heap. heap_push never allocates: call
- * heap_reserve when objects are made. Only one thread may use a heap. */
+ * The key of a node must not change while the node is in a heap. heap_push never allocates
+ * memory, so call heap_reserve whenever you create an object. Only one thread may use a heap. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -37,7 +37,7 @@ static inline uint64_t heap_key_urgency(uint64_t key)
 {
 	return key >> HEAP_KEY_SEQ_BITS;
 }
-/* Reserve room for cap nodes in total.
+/* Reserve room for `cap` nodes in total.
  * Errors: -ENOMEM. */
 int heap_reserve(struct heap *h, size_t cap);
 void heap_fini(struct heap *h);

@@ -33,9 +33,9 @@ void key_hex(const struct cluster_key *key, char ret_hex[static KEY_HEX_BYTES]);
  * Errors: -EINVAL. */
 int key_parse_hex(struct cluster_key *ret_key, const char *text);
 
-/* Derive *ret_key from key with HKDF-SHA256 (RFC 5869), without salt. The info of HKDF is label, a
- * zero byte, and context. label: string literal for the purpose. context: identity for which the
- * key is made ("server:node7"), may be "".
+/* Derive *ret_key from key with HKDF-SHA256 (RFC 5869), without salt. HKDF's input `info` consists
+ * of `label`, a zero byte, and `context`. label: string literal that names the purpose of the key.
+ * context: identity for which the key is made ("server:node7"), or "".
  * Errors: -ENOMEM; -EIO: OpenSSL failed. */
 int key_derive(struct cluster_key *ret_key, const struct cluster_key *key, const char *label,
 	const char *context);

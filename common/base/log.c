@@ -1,6 +1,6 @@
-/* The log: format a line for its destination (terminal, file, pipe or journal), escape it, limit
- * the rate of a call site. log_journal.c has the journal's protocol. Thread-safe: one write per
- * line. */
+/* The log: format a line for its destination (terminal, file, pipe or journal), escape the line,
+ * and limit the rate of a call site. log_journal.c implements the journal's protocol. The functions
+ * are thread-safe: each line is written with one system call. */
 #include "common/base/log.h"
 
 #include <errno.h>
@@ -142,7 +142,7 @@ static unsigned priority_of(unsigned level)
 	return level > LOG_DEBUG ? LOG_DEBUG : level;
 }
 
-/* Write the part of the line before the text. */
+/* Write the start of a line, which precedes the message text. */
 static size_t put_head(char *buf, size_t room, unsigned level, const struct stat *st)
 {
 	static const char *const words[] = {[LOG_ERROR] = "error",
@@ -163,10 +163,11 @@ static size_t put_head(char *buf, size_t room, unsigned level, const struct stat
 	return n + (size_t)snprintf(buf + n, room - n, "Z ");
 }
 
-/* Return whether the process may end right after this line: the line is an error without an id.
- * Such a line is written to stderr, not sent to the journal as a datagram. The journal looks up the
- * unit of a datagram's sender only when it reads the datagram. If the sender has ended by then, the
- * journal finds no unit. For stderr the journal has the unit from the start. */
+/* Return whether the process may end right after this line. That is possible if the line is an
+ * error without an id. Such a line is written to stderr, not sent to the journal as a datagram. The
+ * journal looks up the unit of a datagram's sender only when the journal reads the datagram. If the
+ * sender has ended by then, the journal finds no unit. For stderr, the journal has the unit from
+ * the start. */
 static bool is_last_word(unsigned level, enum log_id id)
 {
 	return level == LOG_ERROR && id == LOG_ID_NONE;

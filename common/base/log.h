@@ -1,7 +1,8 @@
 #ifndef BPS_COMMON_BASE_LOG_H
 #define BPS_COMMON_BASE_LOG_H
-/* The log: one line per event on stderr, lower case, no full stop, `key=value` for the fields that
- * an operator searches for. Thread-safe: one write per line. Characters that cannot be printed, or
+/* Writes the log to stderr, one line per event. A line is in lower case without a full stop. Fields
+ * that an operator searches for have the form `key=value`. The functions are thread-safe, because
+ * each line is a single write. Characters that cannot be printed, or
  * that could make one line look like two lines, are escaped. So the name of a peer or user cannot
  * forge a line. The format of a line depends on what stderr is:
  *
@@ -9,9 +10,9 @@
  *   file                      <4>2026-11-20T09:10:11.123Z text
  *   pipe, socket              <4>text                 (sd-daemon(3); the reader adds the time)
  *   journal (JOURNAL_STREAM)  the journal's native protocol: field BPS_JOB=... for job=..., and
- *                             MESSAGE_ID= if the line has a LOG_ID. When the journal cannot be
- *                             reached, a line has the form for a pipe. An error without a LOG_ID
- *                             always has that form.
+ *                             MESSAGE_ID= if the line has a LOG_ID. A line has the form for a
+ *                             pipe if the journal cannot be reached, or if the line is an error
+ *                             without a LOG_ID.
  *
  * Levels: error: the program cannot continue as requested. warn: something unexpected has happened;
  * the line also names the program's reaction. info: starts, stops and state changes. debug: events
@@ -60,7 +61,7 @@ enum log_id {
 
 /* Set the least urgent level that is written. log_level_parse converts a name ("error" ...
  * "trace").
- * Errors: -EINVAL: there is no such name. */
+ * Errors: -EINVAL if no level has this name. */
 void log_set_level(enum log_level level);
 int log_level_parse(const char *name, enum log_level *ret_level);
 

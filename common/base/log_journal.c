@@ -70,7 +70,8 @@ static void add(struct fields *f, const char *name, const char *value, size_t n_
 	f->buf[f->n++] = '\n';
 }
 
-/* Add the field BPS_JOB=7 for the word "job=7". Other words are ignored. */
+/* Add a field for a word of the form key=value, for example BPS_JOB=7 for "job=7". Ignore a word
+ * of any other form. */
 static void add_word(struct fields *f, const char *word, size_t n)
 {
 	const char *eq = memchr(word, '=', n);

@@ -16,7 +16,7 @@ struct nearest_name {
 	{                                                                                          \
 		NULL, NEAREST_NAME_BYTES                                                           \
 	}
-/* Make candidate the best name if candidate is nearer to `wrong` than the best name so far. */
+/* Replace the best name by `candidate` if `candidate` is nearer to the unknown name `wrong`. */
 void nearest_name_try(struct nearest_name *best, const char *wrong, const char *candidate);
 /* Write the hint with the best name into buf and return buf. prefix: text before the name, such as
  * "--". The hint is empty when the edit distance exceeds 1 + a third of the best name's length. */

@@ -58,9 +58,9 @@ bool nic_meter_add(struct nic_meter *m, uint64_t now_ns, uint64_t rx_bytes, uint
 /* Return the measured rate in Mbit/s; 0: unknown. */
 uint64_t nic_meter_mbps(const struct nic_meter *m);
 
-/* Return the speed in Mbit/s that the driver reports; 0: unknown. The interface must have a device,
- * or consist of interfaces that have devices (bond, VLAN). Drivers of other interfaces report
- * made-up figures. */
+/* Return the speed in Mbit/s that the driver reports, or 0 if the speed is unknown. Only interfaces
+ * with a device, and interfaces built only on such interfaces (bond, VLAN), have a known speed. The
+ * drivers of other interfaces report made-up figures. */
 uint64_t nic_driver_mbps(const char *sysfs, const char *name);
 
 struct nic {
@@ -72,11 +72,11 @@ struct nic {
 	uint64_t looked_bytes; /* sum of the two byte counters at the last call of nic_has_load */
 };
 
-/* Find the name of the interface that has this numeric address (host of struct addr). Returns false
+/* Find the name of the interface whose numeric address is `host` (as in struct addr). Returns false
  * when no interface except the loopback has the address. */
 bool nic_find(const char *host, char ret_name[IF_NAMESIZE]);
-/* Find the interface that has this numeric address (host of struct addr). Open its counters unless
- * the driver reports the speed. Never fails: without an interface the speed is unknown. */
+/* Find the interface whose numeric address is `host` (as in struct addr). Open its counters unless
+ * the driver reports the speed. Never fails: if there is no interface, the speed is unknown. */
 void nic_open(struct nic *nic, const char *sysfs, const char *host);
 /* Open an interface by its name. Open its counters unless the driver reports the speed. */
 void nic_open_name(struct nic *nic, const char *sysfs, const char *name);

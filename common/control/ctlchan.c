@@ -158,9 +158,9 @@ static int next_frame(
 	return bytes ? ctlframe_parse(bytes, *ret_bytes, max, ret_frame, ret_bytes) : -ENOMEM;
 }
 
-/* Return a hint for the user if this process has no key and the listener may have one. Such a
- * listener treats the first frame as an invalid TLS handshake and closes the connection without an
- * answer. Returns "" if the hint does not apply. */
+/* Return a hint for the user if this process has no key and the listener may have one. A listener
+ * with a key treats the first frame of a process without a key as an invalid TLS handshake. The
+ * listener then closes the connection without an answer. Returns "" if the hint does not apply. */
 static const char *keyless_hint(const struct ctlchan *c)
 {
 	bool is_turned_away = !c->listener && !c->tls && !c->has_heard;
@@ -357,8 +357,8 @@ static void on_connected(evutil_socket_t fd, short what, void *arg)
 		chan_opened(c);
 }
 
-/* Start to connect. If connect(2) fails at once, the callback closed() reports the error, as for a
- * later error. */
+/* Start to connect. The callback closed() reports every error of connect(2), even if connect(2)
+ * fails at once. */
 static int dial(struct ctlchan *c, const struct sockaddr *sa, socklen_t sa_len)
 {
 	int fd = socket(sa->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

@@ -13,12 +13,12 @@
  * has not accepted yet (ctlchan_set_trusted). A connection must become TRUSTED within
  * trust_timeout_ms. The number of untrusted connections is limited, in total and per host. Beyond a
  * limit the oldest untrusted connection is closed, so that silent connections cannot block other
- * peers. At the total limit, a connection is closed only when it is 200 ms old. Until then new
- * connections wait in the kernel's accept queue. So a thousand members that reconnect at once can
- * all connect, one after the other. The bytes of a stranger are limited as well. The limit is 4 KiB
- * until the stranger's handshake is complete (16 KiB with certificates). After the handshake, the
- * limit is 4 KiB of frames until the stranger is trusted. A listener logs at most one refusal per
- * minute.
+ * peers. But at the total limit, the oldest connection is closed only when its age is at least
+ * 200 ms. Until then new connections wait in the kernel's accept queue. So a thousand members that
+ * reconnect at once can all connect, one after the other. The bytes of a stranger are limited as
+ * well. The limit is 4 KiB until the stranger's handshake is complete (16 KiB with certificates).
+ * After the handshake, the limit is 4 KiB of frames until the stranger is trusted. A listener logs
+ * at most one refusal per minute.
  *
  * Thread: the event loop's, for all functions. The first listener or connection makes the process
  * ignore SIGPIPE. */
@@ -54,8 +54,8 @@ struct ctllisten_conf {
 	struct addr addr;                /* listening address; port 0: any free port */
 	struct tls_conf auth;            /* credentials; empty: addr must be a loopback address */
 	uint32_t trust_timeout_ms;       /* time limit of an untrusted connection; 0: 5000 ms */
-	unsigned max_untrusted;          /* maximum of untrusted connections; 0: 64 */
-	unsigned max_untrusted_per_host; /* maximum of untrusted connections per host; 0: 16 */
+	unsigned max_untrusted;          /* maximum number of untrusted connections; 0: 64 */
+	unsigned max_untrusted_per_host; /* their maximum number per host; 0: 16 */
 };
 
 #define CTLLISTEN_REFUSALS_KEPT  64
@@ -91,29 +91,31 @@ int ctllisten_set_auth(struct ctllisten *l, const struct tls_conf *auth, struct 
 /* Return the bound port, also when port 0 was requested. */
 uint16_t ctllisten_port(const struct ctllisten *l);
 void ctllisten_stats(const struct ctllisten *l, struct ctllisten_stats *ret_stats);
-/* Copy the handshakes that failed in the last span_ms to ret, newest first. Handshakes in which the
- * peer claimed no identity are left out. The listener remembers at most CTLLISTEN_REFUSALS_KEPT
- * failures. Returns the number of copied failures. */
+/* Write to `ret` the handshakes that failed during the last span_ms, newest first. Handshakes in
+ * which the peer claimed no identity are left out. The listener keeps at most
+ * CTLLISTEN_REFUSALS_KEPT failures. Returns the number of failures that were written. */
 unsigned ctllisten_refusals(const struct ctllisten *l, uint32_t span_ms,
 	struct ctllisten_refusal ret[static CTLLISTEN_REFUSALS_KEPT]);
 
-/* Stop listening and close all connections. closed() runs for each connection for which opened()
- * was called, before the function returns. Do not call this function from inside a callback. */
+/* Stop listening and close all connections. If opened() was called for a connection, closed() is
+ * called for it before ctllisten_free returns. Do not call this function from inside a callback. */
 void ctllisten_free(struct ctllisten *l);
 
 /* --- connection ------------------------------------------------------------------------------- */
 
 /* Start to connect. opened() or closed() runs later, never inside this call. The connection is
- * TRUSTED when it opens. tls: credentials; the connection takes a reference. NULL: there is no key,
- * and sa must be a loopback address. timeout_ms: limit for connect and handshake together.
+ * TRUSTED when it opens. `tls` has the credentials; the connection takes a reference. If there is
+ * no key, `tls` is NULL and `sa` must be a loopback address. timeout_ms is the time limit for
+ * connect and handshake together.
  * Errors: -EPERM: there is no key and sa is not a loopback address; -errno. err gets the text, and
  * no callback runs. */
 int ctlchan_connect(struct ctlchan **ret_chan, struct event_base *base, const struct sockaddr *sa,
 	socklen_t sa_len, struct tls *tls, uint32_t timeout_ms, const struct ctlchan_ops *ops,
 	void *arg, struct err_text *err);
 
-/* Return the "role:name" that the peer has proven. ctlchan_identity, ctlchan_print and
- * ctlchan_master return "" at the connecting end and without a key. */
+/* Return the identity "role:name" that the peer has proven. ctlchan_identity, ctlchan_print and
+ * ctlchan_master return "" at the end that connected. They also return "" if the connection uses
+ * no credentials. */
 const char *ctlchan_identity(const struct ctlchan *c);
 /* Return the fingerprint of the peer's key or certificate. */
 const char *ctlchan_print(const struct ctlchan *c);
@@ -129,7 +131,7 @@ bool ctlchan_has_master(const struct ctlchan *c);
 /* Return whether the connection is being closed because the listener no longer accepts the peer's
  * key or certificate (ctllisten_set_auth). */
 bool ctlchan_is_expelled(const struct ctlchan *c);
-/* Return the peer's address: "10.0.0.1:4711". */
+/* Return the peer's address and port, for example "10.0.0.1:4711". */
 const char *ctlchan_peer(const struct ctlchan *c);
 
 /* Set or return a pointer for the owner of the connection. */

@@ -15,7 +15,7 @@ TAILQ_HEAD(chan_list, ctlchan);
 
 struct ctlchan {
 	TAILQ_ENTRY(ctlchan) link; /* link in the list that `list` points to */
-	struct chan_list *list;    /* list of the listener; NULL: no list */
+	struct chan_list *list;    /* the listener's list that holds this connection, or NULL */
 	struct ctllisten *listener;
 	struct event_base *base;
 	struct bufferevent *bev;
@@ -65,8 +65,7 @@ static inline void chan_arm(struct event *timer, uint32_t ms)
 }
 
 /* Functions of ctlchan.c. */
-/* Make a connection in this state. The connection is in no list. Returns NULL when out of
- * memory. */
+/* Make a connection that is in the given state and in no list. Returns NULL when out of memory. */
 struct ctlchan *chan_new(struct event_base *base, const struct sockaddr *sa, socklen_t sa_len,
 	enum chan_state state, const struct ctlchan_ops *ops, void *arg);
 /* Start to receive frames on a connected socket, with TLS if there is a key. Takes ownership of fd,
@@ -80,7 +79,9 @@ void chan_opened(struct ctlchan *c);
 void chan_fail(struct ctlchan *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Call closed() if the owner must be notified of the end, and free the connection. */
 void chan_reap(struct ctlchan *c);
-/* Return 0 if sa is a loopback address. Else return -EPERM; err gets the text. */
+/* Check an address that is used without a cluster key. Returns 0 if sa is a loopback address. Else
+ * returns -EPERM, and err gets the text. verb and option are parts of this text: what is refused,
+ * and what the user can set. */
 int chan_refuse_without_key(
 	const struct sockaddr *sa, const char *verb, const char *option, struct err_text *err);
 
@@ -88,7 +89,8 @@ int chan_refuse_without_key(
 /* Move a connection to one of its listener's lists. If list is NULL, only remove the connection
  * from its present list. Does nothing for a connection made by ctlchan_connect. */
 void listen_move(struct ctlchan *c, struct chan_list *list);
-/* Record the failed handshake of a peer that claimed this identity ("": none). */
+/* Record the failed handshake of a peer that claimed this identity. Does nothing if the identity
+ * is empty. */
 void listen_note_refusal(struct ctllisten *l, const char *identity);
 /* Log that a stranger was refused, at most one line per minute. */
 void listen_log_refusal(struct ctllisten *l, const struct ctlchan *c);

@@ -1,6 +1,6 @@
 /* Keep one control connection open: connect, reconnect after a pause, resolve the name before each
- * attempt, and replace the key of a connection. ctlchan.c has the frames and the handshake. All
- * functions run on the event loop's thread. */
+ * attempt, and replace the key of a connection. ctlchan.c implements the frames and the handshake.
+ * All functions run on the event loop's thread. */
 #include "common/control/ctlclient.h"
 
 #include <errno.h>
@@ -46,12 +46,13 @@ struct ctlclient {
 	struct tls *tls[N_TLS];
 	unsigned n_tls;
 	struct tls *used; /* context that chan uses; chan has a reference to the context */
-	/* In CLIENT_UP: second connection, which uses tls[0] and may replace chan */
+	/* Second connection of the state CLIENT_UP. It uses tls[0]. When the timer `settle` fires,
+	 * the trial replaces chan. */
 	struct ctlchan *trial;
 	struct sockaddr_storage sa; /* peer address of chan */
 	socklen_t sa_len;
 	struct event *retry;
-	struct event *settle;    /* fires when the trial has been open for SETTLE_MS */
+	struct event *settle;    /* timer after which the trial replaces chan, see chan_settle */
 	struct resolve *resolve; /* name lookup of the state CLIENT_RESOLVING */
 	struct ctlchan *chan;    /* connection of the states CLIENT_DIALING and CLIENT_UP */
 	enum client_state state;
@@ -86,8 +87,8 @@ static void client_set_state(struct ctlclient *c, enum client_state state)
 			states[c->state].name, states[state].name);
 }
 
-/* Return the longest allowed pause between attempts. The limit is shorter in the first window_ms
- * after an accepted connection was lost. */
+/* Return the longest allowed pause between attempts. In the first window_ms after an accepted
+ * connection was lost, the limit may be shorter than BACKOFF_MAX_MS. */
 static uint32_t longest_ms(const struct ctlclient *c)
 {
 	uint32_t share = c->window_ms / WINDOW_SHARE;

@@ -3,12 +3,12 @@
 /* The connecting end of the control channel, which reconnects by itself. After a connection is
  * lost, the client makes three attempts to reconnect: at once, after about 100 ms, and after about
  * 300 ms. If the lost connection was open for less than a second, the client omits the immediate
- * attempt. Before each later attempt the client pauses for a random time of up to 1.5 s. So a
- * thousand agents do not reconnect at the same time. The peer may have sent a window: the time in
- * which the peer expects a reconnect (ctlclient_accepted). Within the window a pause is at most a
- * quarter of the window, so that the client makes several attempts. Each attempt uses the next
- * address of the configuration. If this address is a name, each attempt uses the next result of the
- * name lookup. Attempts continue until the owner frees the client. With two keys (during a
+ * attempt. Before each further attempt, the client pauses for a random time of up to 1.5 s. So a
+ * thousand agents do not reconnect at the same time. The peer may have sent a window, which is the
+ * time in which the peer expects a reconnect (ctlclient_accepted). Within the window a pause is at
+ * most a quarter of the window, so that the client makes several attempts. Each attempt uses the
+ * next address of the configuration. If this address is a name, each attempt uses the next result
+ * of the name lookup. Attempts continue until the owner frees the client. With two keys (during a
  * rotation) the attempts alternate between the keys, beginning with the current key.
  *
  *   WAITING ──> RESOLVING ──> DIALING ──> UP ──> WAITING        (each failure leads to WAITING)
@@ -30,7 +30,7 @@ struct ctlclient;
 struct ctlclient_ops {
 	/* The connection is open; send the first message. */
 	void (*up)(void *arg, struct ctlclient *c);
-	/* Called for each frame. body is valid until the callback returns. */
+	/* Called for each frame. The buffer `body` is valid until the callback returns. */
 	void (*frame)(
 		void *arg, struct ctlclient *c, uint16_t type, const uint8_t *body, size_t n_body);
 	/* Called when an open connection was lost (was_up is true) or an attempt has failed (was_up
@@ -71,8 +71,8 @@ void ctlclient_accepted(struct ctlclient *c, uint32_t window_ms);
 /* Send a frame as ctlchan_send does. Returns BPS_ECLOSED while the client is not up. */
 int ctlclient_send(struct ctlclient *c, uint16_t type, const void *body, size_t n_body);
 
-/* Close the connection, for example when heartbeats are missing. down() runs later, and attempts to
- * reconnect start. */
+/* Close the connection, for example when heartbeats are missing. The client later calls down() and
+ * starts to reconnect. */
 void ctlclient_drop(struct ctlclient *c, const char *reason);
 
 /* Close the connection and free the client; down() does not run, and queued frames are discarded.

@@ -73,12 +73,14 @@ void listen_log_refusal(struct ctllisten *l, const struct ctlchan *c)
 	l->n_unlogged = 0;
 }
 
-/* Close the oldest stranger of the host of sa if the host's strangers have reached their limit.
- * Close the oldest of all strangers if all strangers have reached their limit. The oldest stranger
- * is hardly ever a valid peer, because a valid peer is a stranger for some milliseconds only. When
- * all strangers reach their limit, wait_for_room pauses the listener. The pause ends when there is
- * room again or the oldest stranger is PLACE_MS old. Therefore members that all reconnect at once
- * do not displace each other. */
+/* Close one stranger if there are too many. If the strangers from the host at address `sa` have
+ * reached the limit per host, close the oldest of these. Otherwise, if all strangers have reached
+ * the total limit, close the oldest of all. The oldest stranger is hardly ever a valid peer,
+ * because a valid peer is a stranger for some milliseconds only.
+ *
+ * When the strangers reach the total limit, wait_for_room pauses the listener. The pause ends when
+ * there is room again or the oldest stranger is PLACE_MS old. Therefore members that all reconnect
+ * at once do not displace each other. */
 static void make_room(struct ctllisten *l, const struct sockaddr *sa)
 {
 	struct ctlchan *c, *oldest_of_host = NULL, *victim = NULL;

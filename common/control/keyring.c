@@ -63,8 +63,8 @@ static int parse_revoked_line(struct keyring *r, const char *line)
 	return 0;
 }
 
-/* Parse the lines of text, which is modified. Returns the number of the first invalid line; 0: all
- * lines are valid. */
+/* Parse a key file's `text`. The function overwrites the line ends. Returns the number of the first
+ * invalid line, or 0 if all lines are valid. */
 static unsigned parse_text(struct keyring *r, char *text)
 {
 	unsigned n = 0;

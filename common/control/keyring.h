@@ -41,8 +41,8 @@ struct keyring {
  * Errors: -errno, -EPERM or -EINVAL; err gets a text that advises what to do. */
 int keyring_load(struct keyring *ret_ring, const char *path, struct err_text *err);
 
-/* Parse the content of a key file. text: n bytes, with room for one more byte; the function
- * modifies text. path: name of the file for the text in err. Returns 1.
+/* Parse the content of a key file. text: the content of n bytes, with room for one more byte; the
+ * function modifies `text`. path: name of the file for the error text. Returns 1.
  * Errors: -EINVAL; err gets the text. */
 int keyring_parse(
 	struct keyring *ret_ring, char *text, size_t n, const char *path, struct err_text *err);
@@ -63,20 +63,20 @@ int keyring_rotate(struct keyring *ring, const struct cluster_key *fresh);
 /* Remove the previous key.
  * Errors: -ENOENT: there is no previous key. Also the errors of keyring_rotate. */
 int keyring_retire(struct keyring *ring);
-/* Revoke the keys that were derived for identity ("server:node3") from any key of the ring.
+/* Revoke the keys that were derived for `identity` ("server:node3") from any key of the ring.
  * Errors: -EINVAL: invalid identity; -ENOSPC: KEYRING_REVOKED keys are already revoked; -EEXIST:
  * the keys of this identity are already revoked; also the errors of keyring_rotate. */
 int keyring_revoke(struct keyring *ring, const char *identity);
 
-/* Return whether all host keys of identity are revoked. For each master key of the ring, `identity`
- * has one host key. */
+/* Return whether all host keys of `identity` are revoked. For each master key of the ring,
+ * `identity` has one host key. */
 bool keyring_is_out(const struct keyring *ring, const char *identity);
-/* Return whether the key with this identity and fingerprint is revoked. wire:
- * "server:node3#1a2b3c4d". */
+/* Return whether a host key is revoked. wire: the identity and fingerprint of the host key, for
+ * example "server:node3#1a2b3c4d". */
 bool keyring_is_revoked(const struct keyring *ring, const char *wire);
 bool keyring_equal(const struct keyring *a, const struct keyring *b);
 
-/* Return whether text is a valid "role:name". Letters, digits and the characters ".-_:" are
+/* Return whether `text` is a valid "role:name". Letters, digits and the characters ".-_:" are
  * allowed. These characters are safe in logs and labels. */
 bool keyring_is_identity(const char *text);
 

@@ -18,8 +18,8 @@
 #include "common/control/ctlclient.h"
 #include "common/loop/loop.h"
 
-/* Time for the answer to HELLO. The time is long enough for a scheduler whose state log is on a
- * slow disk. */
+/* Milliseconds to wait for the answer to HELLO. A scheduler whose state log is on a slow disk can
+ * answer in this time. */
 #define WELCOME_MS 3000
 
 struct known_peer {
@@ -373,8 +373,8 @@ static void dispatch(struct member *m, struct member_msg *in)
 	case CTL_REFUSE:
 		if (m->has_cluster_id && msg->refuse.code == (uint32_t)-BPS_EMISMATCH) {
 			/* Rule C8: only the scheduler of the member's own cluster may end this
-			 * process. BPS_EMISMATCH shows that this scheduler belongs to another
-			 * cluster. */
+			 * process. BPS_EMISMATCH shows that the scheduler which sent REFUSE
+			 * belongs to another cluster. */
 			log_rated(LOG_WARN,
 				"rejected another scheduler, because it belongs to another "
 				"cluster; retrying (check --scheduler): %s",

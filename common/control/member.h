@@ -33,7 +33,7 @@ struct member_config {
 	/* Name of this machine; servers and agents with the same host share a machine */
 	const char *host;
 	struct addr scheduler;
-	struct tls_conf auth;  /* credentials; empty: only a scheduler on loopback is allowed */
+	struct tls_conf auth;  /* credentials; if empty, only a loopback scheduler is allowed */
 	const char *data_addr; /* numeric address of the data plane's listener; "" for an agent */
 	uint16_t data_port;
 	uint16_t threads;
@@ -42,8 +42,8 @@ struct member_config {
 	uint64_t instance;
 	uint64_t nic_mbps;
 	uint64_t quota_bytes, memory_bytes;
-	/* Time in milliseconds for the scheduler to answer HELLO, before the member reconnects; 0:
-	 * 3000. */
+	/* Time in milliseconds for the scheduler to answer HELLO. After this time without an
+	 * answer, the member reconnects. If the field is 0, the time is 3000 ms. */
 	uint32_t welcome_ms;
 	/* State from the previous process of this member. With this state, the member rejects a
 	 * scheduler of another cluster or with an outdated term (rule C8 of
@@ -70,8 +70,9 @@ struct member_ops {
 	 * since up() do not exist any more. */
 	void (*told)(void *ctx);
 	void (*down)(void *ctx, const char *why);
-	/* Called for each message except WELCOME, REFUSE and BEAT. When the message is PEERS, the
-	 * table of peers is already updated. To use m after the call, take a reference. */
+	/* Called for each message except WELCOME, REFUSE and BEAT. If the message is PEERS, the
+	 * member has already updated its table of peers. To use the message after this function
+	 * returns, take a reference to it. */
 	void (*message)(void *ctx, struct member_msg *m);
 	/* Fill in the counters of the next BEAT. */
 	void (*beat)(void *ctx, struct ctl_beat *ret);
@@ -79,8 +80,8 @@ struct member_ops {
 	void (*refused)(void *ctx, int code, const char *text);
 };
 
-/* Make a member, which starts to connect and sends HELLO by itself. cfg is copied; loop and ops
- * must outlive the member.
+/* Make a member, which starts to connect and sends HELLO by itself. `cfg` is copied. `loop` and
+ * `ops` must outlive the member.
  * Errors: a negative code; err gets the text. */
 int member_new(struct member **ret, struct loop *loop, const struct member_config *cfg,
 	const struct member_ops *ops, void *ctx, struct err_text *err);
@@ -98,23 +99,24 @@ int member_send(struct member *m, const struct ctl_msg *msg);
 
 /* Return whether the scheduler has accepted this member on the current connection. Thread: any. */
 bool member_is_up(const struct member *m);
-/* Return the largest view that was received, the scheduler's term, and how often a new process has
- * connected under this member's name. Before the first WELCOME, view and term have the values in
- * member_config.past, or 0, and the number of restarts is 0. Thread: any. */
+/* The next three functions return the largest view that was received, the scheduler's term, and how
+ * often a new process has connected under this member's name. Before the first WELCOME, view and
+ * term have the values in member_config.past, or 0 if member_config.past is NULL. The number of
+ * restarts is 0 before the first WELCOME. Thread: any. */
 uint64_t member_view(const struct member *m);
 uint32_t member_term(const struct member *m);
 uint32_t member_restarts(const struct member *m);
 /* Copy the state that the next process needs in its member_config.past. Returns false if neither
  * this process nor a previous process has received a WELCOME. Thread: the loop's. */
 bool member_now(const struct member *m, struct member_past *ret);
-/* Return the milliseconds since the control connection was lost; 0: the connection is up. Thread:
- * any. */
+/* Return the milliseconds since the control connection was lost, or 0 if the connection is up.
+ * Thread: any. */
 uint64_t member_down_ms(const struct member *m);
 /* Return the milliseconds since the last message from the scheduler, or since the member was made.
  * Thread: any. */
 uint64_t member_quiet_ms(const struct member *m);
-/* Return the reason why the last connection or attempt ended; "": no connection or attempt has
- * ended yet. The string is valid until the next attempt ends. Thread: the loop's. */
+/* Return the reason why the last connection or attempt to connect ended, or "" if none has ended
+ * yet. The string is valid until the next connection or attempt ends. Thread: the loop's. */
 const char *member_down_why(const struct member *m);
 
 struct member_peer {
@@ -128,7 +130,7 @@ struct member_peer {
 /* Look up a peer in the table. Thread: any.
  * Errors: BPS_ENOTFOUND. */
 int member_peer(struct member *m, uint32_t id, struct member_peer *ret);
-/* Look up a peer's key. Implements net_key_fn (common/transport/net.h). ctx: pointer to the owner's
- * `struct member *_Atomic`, which may still be NULL. */
+/* Look up a peer's key. Implements net_key_fn (common/transport/net.h). ctx: address of a variable
+ * of type `struct member *_Atomic`. The variable may still be NULL. */
 int member_peer_key(void *ctx, uint32_t id, uint64_t instance, void *ret_key);
 #endif

@@ -18,11 +18,11 @@ struct resolve {
 	struct addr addr;
 	resolve_done_fn *done;
 	void *arg;
-	struct event *ready; /* fires when fd is readable, after the thread has written answer */
+	struct event *ready; /* fires when fd is readable; the thread has then written the answer */
 	int fd;
 	bool has_thread;
 	pthread_t thread;
-	struct resolve_answer answer; /* result, written by the thread before the write to fd */
+	struct resolve_answer answer; /* the thread writes the answer before it writes to fd */
 };
 
 static void *lookup(void *arg)

@@ -29,11 +29,11 @@ struct resolve_answer {
 typedef void resolve_done_fn(void *arg, const struct resolve_answer *answer);
 
 /* Start a lookup.
- * Errors: -ENOMEM, -errno. After an error, done does not run. */
+ * Errors: -ENOMEM, -errno. After an error, the callback `done` does not run. */
 int resolve_start(struct resolve **ret_resolve, struct event_base *base, const struct addr *addr,
 	resolve_done_fn *done, void *arg);
 
 /* End and free a lookup; its callback does not run. May block for a few seconds, until the lookup
- * has ended. Do not call this function from inside done. NULL is allowed. */
+ * has ended. Do not call this function from inside `done`. NULL is allowed. */
 void resolve_cancel(struct resolve *r);
 #endif

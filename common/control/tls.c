@@ -50,7 +50,8 @@ static int match_key(const struct cluster_key *master, const char *identity, con
 	return rc;
 }
 
-/* Find the key of a peer in the listener's keyring, and fill in print and master of ret_peer. */
+/* Find the key of a peer in the listener's keyring. Set the fields `print` and `master` of
+ * ret_peer. */
 static int find_key(const struct tls *t, const char *identity, const char *print,
 	struct cluster_key *ret_key, struct tls_peer *ret_peer)
 {
@@ -191,7 +192,7 @@ static SSL_CTX *new_ctx(struct tls *t)
 	SSL_CTX_set_options(
 		ctx, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF | SSL_OP_NO_RENEGOTIATION);
 	SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
-	/* Free a connection's buffers while it is idle. */
+	/* Free a connection's buffers while the connection is idle. */
 	SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
 	SSL_CTX_set_app_data(ctx, t);
 	if (t->is_listener)
@@ -201,7 +202,7 @@ static SSL_CTX *new_ctx(struct tls *t)
 
 /* Replace the SSL context of t by a new context for conf. who: the identity that the certificate in
  * conf must have.
- * Errors: a negative code; err gets the text. The old context stays. */
+ * Errors: a negative code. `err` then gets the text, and t keeps its present context. */
 static int set_ctx(
 	struct tls *t, const struct tls_conf *conf, const char *who, struct err_text *err)
 {

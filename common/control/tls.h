@@ -59,10 +59,10 @@ int tls_renew(struct tls *t, const struct tls_conf *conf, struct err_text *err);
  * certificate is still valid and not revoked. */
 bool tls_accepts(const struct tls *t, const struct tls_peer *peer, const SSL *ssl);
 
-/* Make the TLS context of a client. `which`: index of the key in conf; 0 with certificates.
- * `identity`: "role:name" of this client; NULL: any identity. The client's certificate must have
- * this identity; a role alone ("ctl:") matches every name.
- * Errors: the errors of tls_new_listener; -EINVAL: the identity is invalid, or differs from the
+/* Make the TLS context of a client. `which` is the index of the key in conf. With certificates,
+ * pass 0. `identity` is this client's "role:name". The client's certificate must have this
+ * identity. A role alone ("ctl:") matches every name, and NULL matches any identity.
+ * Errors: those of tls_new_listener. Also -EINVAL if the identity is invalid, or differs from the
  * identity in the certificate. */
 int tls_new_client(struct tls **ret_tls, const struct tls_conf *conf, unsigned which,
 	const char *identity, struct err_text *err);
@@ -75,16 +75,17 @@ bool tls_uses_cert(const struct tls *t);
 bool tls_is_same(const struct tls *a, const struct tls *b);
 
 /* Make an SSL object for one connection. The caller frees the object with SSL_free, and needs a
- * reference to t until then. ret_peer: for a listener, a struct that the handshake fills in and
- * that must outlive the object; for a client, NULL. Returns NULL when out of memory. */
+ * reference to t until then. A listener's caller passes a ret_peer, which the handshake fills in,
+ * and which must outlive the SSL object. A client's caller passes NULL. Returns NULL when out of
+ * memory. */
 SSL *tls_session(struct tls *t, struct tls_peer *ret_peer);
 
-/* Return the reason why a peer with a complete handshake has not proven its identity; NULL: the
- * peer has proven its identity. */
+/* Return the reason why a peer with a complete handshake has not proven its identity. Return NULL
+ * if the peer has proven its identity. */
 const char *tls_unproven(const SSL *ssl);
 
-/* Return a sentence that explains a failed handshake. ssl_error: error code of OpenSSL; 0: the peer
- * closed the connection. */
+/* Return a sentence that explains a failed handshake. ssl_error: error code of OpenSSL, or 0 if
+ * the peer closed the connection. */
 const char *tls_failure(const SSL *ssl, unsigned long ssl_error);
 
 /* Take or release a reference. Each connection has its own reference, so the owner may call

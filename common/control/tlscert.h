@@ -12,9 +12,10 @@
 #include "common/base/error.h"
 #include "common/control/tls.h"
 
-/* Load certificate, key and authorities into ctx. who: identity that this side's own certificate
- * must have, "role:name" or a role alone ("ctl:"); NULL: any identity.
- * Errors: -EINVAL or -EPERM; err gets a text that names the file. */
+/* Load this side's certificate, its key and the authorities into ctx. who: identity that the
+ * certificate must have, as "role:name" or as a role alone ("ctl:"). If `who` is NULL, the
+ * certificate may have any identity. Errors: -EINVAL or -EPERM; err gets a text that names the
+ * file. */
 int tlscert_set_up(
 	SSL_CTX *ctx, const struct tls_conf *conf, const char *who, struct err_text *err);
 

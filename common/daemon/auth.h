@@ -18,7 +18,8 @@ struct auth_opts {
 	const char *cert, *key, *ca; /* paths of PEM files */
 };
 
-/* Rows of a settings table. S: the program's struct of options; m: the struct auth_opts in S. */
+/* Rows of a settings table. S is the program's struct of options. m is the member of S that has
+ * the type struct auth_opts. */
 #define AUTH_SETTINGS(S, m, key_file_help)                                                         \
 	{"auth", SET_ENUM, SETTING_AT(S, m.kind), .def = "psk", .words = auth_words,               \
 		.help = "how daemons authenticate: psk (cluster key) or cert (certificates)"},     \

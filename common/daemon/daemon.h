@@ -32,7 +32,7 @@ struct daemon_opts {
 	struct addr http;
 	const char *http_names; /* argument of httpd_set_names */
 	unsigned log_level;     /* index into daemon_log_levels */
-	int64_t ready_fd;       /* descriptor for the PORT= and HTTP= lines; -1: none */
+	int64_t ready_fd;       /* descriptor for the PORT= and HTTP= lines, or -1 */
 	const char *faults;     /* argument of failpoint_set */
 };
 extern const char *const daemon_log_levels[];
@@ -80,7 +80,7 @@ struct daemon {
 	struct daemon_opts opts;
 	struct loop *loop; /* the control loop, on the main thread */
 	struct httpd *http;
-	struct tls_conf auth; /* credentials; empty: only loopback addresses */
+	struct tls_conf auth; /* credentials; without them only loopback addresses work */
 	int signal_fd;
 	struct event *signals, *watchdog, *teller;
 	bool is_ready; /* true after READY=1 was sent to the service manager */
@@ -103,7 +103,7 @@ struct daemon {
  * SIGTERM, SIGINT and SIGHUP blocked from its start, before the constructor of any library. */
 void daemon_begin(void);
 /* Initialize d, which must be zeroed.
- * Errors: a negative code; err gets the text. There is nothing to undo. */
+ * Errors: a negative code; err gets the text. After an error the caller has nothing to undo. */
 int daemon_init(struct daemon *d, const char *program, const struct daemon_opts *opts,
 	struct err_text *err);
 /* Make SIGHUP reload the settings s. The struct that settings_load filled must begin with a struct
@@ -126,8 +126,8 @@ int daemon_tell(struct daemon *d, daemon_line_fn line, void *ctx, struct err_tex
 /* Send the line of daemon_tell now, if it has changed. */
 void daemon_tell_now(struct daemon *d);
 /* Log that the program is ready to serve, and write its ports to the descriptor of --ready-fd.
- * port: the program's main port; 0: the program has no main port. status: text for the end of the
- * log line. */
+ * port: the program's main port, or 0 if the program has none.
+ * status: text for the end of the log line. */
 void daemon_ready(struct daemon *d, uint16_t port, const char *status);
 /* Return the exit status for a start that failed with rc. EX_TEMPFAIL (75): a later start may
  * succeed without a change of the configuration. Examples are an address that is in use or does not

@@ -1,5 +1,5 @@
-/* Actions at the start of a program, some of them before main. This file is separate from daemon.c.
- * So only programs that call daemon_begin link the actions. */
+/* Actions at the start of a program. Some of them run before main. This file is separate from
+ * daemon.c, so that the actions are linked only into programs that call daemon_begin. */
 #include <signal.h>
 #include <stdint.h>
 #include <sys/syscall.h>
@@ -10,10 +10,10 @@
 #define BIT(sig) (UINT64_C(1) << ((sig)-1))
 
 /* libfabric loads libinfinipath. The constructor of libinfinipath makes SIGTERM and SIGINT call
- * exit(1), and runs for another tenth of a second. A stop during that time would look like a
- * failure. So block the signals in .preinit_array, because only functions there run before the
- * constructors of libraries. Nothing is initialized at that time, not even a sanitizer. So use the
- * system call directly. */
+ * exit(1). Then the constructor runs for a tenth of a second. A stop signal during that time would
+ * look like a failure. So block the signals in .preinit_array, because only functions there run
+ * before the constructors of libraries. Nothing is initialized at that time, not even a sanitizer.
+ * So use the system call directly. */
 __attribute__((no_sanitize("address", "thread", "undefined"))) static void block_signals(void)
 {
 	static const uint64_t mask = BIT(SIGTERM) | BIT(SIGINT) | BIT(SIGHUP);

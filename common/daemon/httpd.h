@@ -49,9 +49,9 @@ struct httpd_ops {
 	void (*status)(void *arg, struct httpd_request *req);
 };
 
-/* Start a server on addr. status_timeout_ms: time for the answer of ops->status; 0: 1500 ms, which
- * is less than the 2 s that bpsctl waits. ops must outlive the server.
- * Errors: -errno; err gets the text. */
+/* Start a server on addr. status_timeout_ms: time for the answer of ops->status. The value 0 stands
+ * for 1500 ms, which is less than the 2 s that bpsctl waits. ops must outlive the server.
+ * Returns 0, or -errno with a text in err. */
 int httpd_new(struct httpd **ret_httpd, struct event_base *base, const struct addr *addr,
 	uint32_t status_timeout_ms, const struct httpd_ops *ops, void *arg, struct err_text *err);
 

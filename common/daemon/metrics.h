@@ -20,11 +20,12 @@ void metrics_process(struct evbuffer *out, double started_unix);
  * "histogram". */
 void metric_begin(struct evbuffer *out, const char *name, const char *type, const char *help);
 
-/* Write a sample. The arguments after value are pairs of label name and label value, then NULL. */
+/* Write a sample. The arguments after `value` are pairs of label name and label value, then
+ * NULL. */
 void metric_value(struct evbuffer *out, const char *name, double value, ...)
 	__attribute__((sentinel));
 
-/* Write the samples of a histogram in seconds. Call metric_begin before. The arguments after h are
+/* Write the samples of a histogram in seconds. Call metric_begin first. The arguments after `h` are
  * pairs of label name and label value, then NULL, as in metric_value. */
 struct histogram;
 void metric_histogram(struct evbuffer *out, const char *name, const struct histogram *h, ...)

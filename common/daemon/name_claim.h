@@ -12,11 +12,13 @@
 
 #include "common/base/error.h"
 
-/* Claim a name. name: any text, cut at 100 characters. Returns 0 after a successful claim; close
- * *ret_fd to release the name. Also returns 0 when a process of another user has the name; then
- * *ret_fd is -1, and nothing is claimed. After -EADDRINUSE *ret_holder is the pid of the process
- * that has the name. *ret_holder is 0 when that process is in another pid namespace.
- * Errors: -EADDRINUSE, -errno. */
+/* Claim a name. name: any text, cut at 100 characters. Returns 0 after a successful claim. To
+ * release the name, close *ret_fd.
+ *
+ * Returns 0 with *ret_fd = -1, and claims nothing, if the claim of another process does not count
+ * or the holder cannot be identified. Returns -EADDRINUSE if the claim of another process counts.
+ * Then *ret_holder is the pid of that process, or 0 if the process is in another pid namespace.
+ * Other errors: -errno. */
 int name_claim(const char *name, int *ret_fd, pid_t *ret_holder);
 /* Close the connections of processes that have asked who has the name. The holder calls this
  * function from time to time, because the kernel queues only a few connections. When the queue is

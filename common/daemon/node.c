@@ -71,9 +71,9 @@ static int check_listen(const struct node *n, const struct node_opts *o, struct 
 	return check_address(o->listen.host, err);
 }
 
-/* Without a cluster key, only a loopback address of the scheduler can work. Refuse another address
- * at once, instead of trying to connect without end. Accept a name that cannot be resolved now,
- * because the name may later resolve to a loopback address. */
+/* Without a cluster key, only a loopback address of the scheduler can work. Refuse any other
+ * address at once, instead of trying to connect without end. Accept a name that cannot be resolved
+ * now, because the name may later resolve to a loopback address. */
 static int check_scheduler(const struct node *n, const struct node_opts *o, struct err_text *err)
 {
 	struct sockaddr_storage sa;
@@ -190,8 +190,8 @@ static void on_sample(evutil_socket_t fd, short what, void *arg)
 		event_del(n->sample);
 }
 
-/* Start to measure the card when there is load. The check for load runs with each heartbeat,
- * because a separate timer would wake an idle daemon. */
+/* Start to measure the network card when the card has load. This function runs with each
+ * heartbeat, because a separate timer would wake an idle daemon. */
 static void look_for_load(struct node *n)
 {
 	const struct timeval tv = {.tv_usec = NIC_WINDOW_NS / 1000};
@@ -262,9 +262,9 @@ static int open_member(struct node *n, enum role role, const struct node_opts *o
 }
 
 /* End the process when a data thread hangs. Peers wait for the thread's partitions until the
- * process ends and is restarted. A service manager's watchdog may act sooner. n_hung counts the
- * successive checks that found a hung thread. The function does not measure a time, because time
- * also passes while the whole process is stopped. */
+ * process ends and is restarted. A service manager's watchdog may end the process sooner than this
+ * function. n_hung counts the successive checks that found a hung thread. The function counts
+ * checks instead of measuring a time, because time also passes while the process is stopped. */
 static void on_look(evutil_socket_t fd, short what, void *arg)
 {
 	struct node *n = arg;

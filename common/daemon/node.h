@@ -117,14 +117,14 @@ struct node {
 };
 
 /* Open all parts of the node except the data threads. The program starts the data threads when
- * node_welcome has taken the member id. n: zeroed, except past. role: a node with ROLE_SERVER
- * listens for agents. quota_bytes: memory for sums, reported to the scheduler. Call node_close also
- * after an error.
+ * node_welcome has taken the member id. n: zeroed, except n->past. role: a node with
+ * ROLE_SERVER listens for agents. quota_bytes: memory for sums, reported to the scheduler. Call
+ * node_close also after an error.
  * Errors: a negative code; err gets the text. */
 int node_open(struct node *n, const char *program, enum role role, const struct node_opts *opts,
 	unsigned n_threads, uint64_t quota_bytes, const struct member_ops *ops,
 	const struct httpd_ops *http_ops, void *ctx, struct err_text *err);
-/* Implement auth_changed of struct daemon_reload_ops. ctx: a struct that begins with a struct
+/* Implement `auth_changed` of struct daemon_reload_ops. ctx: a struct that begins with a struct
  * node. */
 int node_auth_changed(void *ctx, struct err_text *err);
 /* Close n. The program's data threads must already have ended. */
@@ -134,8 +134,8 @@ void node_close(struct node *n);
  * scheduler assigns the same id again. When the scheduler assigns another id, begins to end the
  * process and returns BPS_EDUP. */
 int node_welcome(struct node *n, uint32_t id);
-/* Implement refused of struct member_ops: end the process. ctx: a struct that begins with a struct
- * node. */
+/* Implement `refused` of struct member_ops: end the process. ctx: a struct that begins with a
+ * struct node. */
 void node_refused(void *ctx, int code, const char *text);
 
 /* Return the configuration with which data threads share memory within this host; NULL: no memory

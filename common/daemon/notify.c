@@ -59,7 +59,7 @@ static int send_to(const struct sockaddr_un *sun, socklen_t len, const char *lin
 	return rc;
 }
 
-/* Return the path of the manager's socket; NULL: there is no service manager. */
+/* Return the path of the manager's socket, or NULL if there is no service manager. */
 static const char *socket_path(void)
 {
 	const char *path = getenv("NOTIFY_SOCKET");

@@ -19,8 +19,8 @@ int notify_send(const char *lines, int fd);
 #define NOTIFY_FDS_MAX 64
 int notify_send_fds(const char *lines, const int *fds, unsigned n_fds);
 
-/* Send READY=1 with a status sentence. status: NULL (after notify_reloading): the previous sentence
- * stays. */
+/* Send READY=1 with the status sentence `status`. If `status` is NULL, the service manager keeps
+ * the previous sentence. Callers pass NULL after notify_reloading. */
 int notify_ready(const char *status);
 /* Send RELOADING=1 with the present time, as systemd's Type=notify-reload requires. Call
  * notify_ready when the reload is done. */

@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_DAEMON_PROCESS_METRICS_H
 #define BPS_COMMON_DAEMON_PROCESS_METRICS_H
-/* CPU time and memory of this process, and the run time and run-queue time of its threads, from
- * /proc/self. The functions keep no state and may be called on any thread. */
+/* Metrics from /proc/self: CPU time and memory of this process, and run time and run-queue time of
+ * its threads. The functions keep no state and may be called on any thread. */
 struct evbuffer;
 
 /* Write process_cpu_seconds_total and process_resident_memory_bytes. Prometheus's own libraries use

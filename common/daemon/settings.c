@@ -92,9 +92,9 @@ static int take_environment(struct settings *s, struct err_text *err)
 	return rc;
 }
 
-/* Log a warning for a variable whose name is probably misspelt: at most one letter in four differs
- * from the name of a setting. Any other unknown name may belong to another program of the suite,
- * because all programs use the prefix BPS_. */
+/* Log a warning for a variable whose name is probably misspelt, because at most one letter in four
+ * differs from the name of a setting. Any other unknown name may belong to another program of the
+ * suite, because all programs use the prefix BPS_. */
 static void warn_of_slip(const struct settings *s, const char *name, size_t n_name)
 {
 	struct nearest_name best = NEAREST_NONE;
@@ -479,7 +479,7 @@ unsigned settings_adopt(struct settings *s, struct settings *fresh)
 			keep_row(s, fresh, row);
 		}
 	}
-	if (n_changed) { /* do not free `fresh`, because `fresh` now owns the replaced strings */
+	if (n_changed) { /* `fresh` now owns the replaced strings; settings_free(s) frees both */
 		fresh->older = s->older;
 		s->older = fresh;
 	} else {

@@ -6,11 +6,11 @@
  * A value comes from the first of these sources that sets it: the flag (`--name value` or
  * `--name=value`), the environment (BPS_NAME, upper case, '-' becomes '_'), the INI files, the
  * default. If a flag is repeated, the last value counts. An INI file has lines `name = value` ('_'
- * may replace '-'). After FILE, the files in FILE.d/ whose names end in .conf are read in the order
- * of their names; the last value counts. A file may have a section with the program's name
- * ([server] or [bps-server]), which has no effect. All values are checked, including values that
- * another source overrides. The error text for a bad value or an unknown name has the source, the
- * allowed values, and the nearest valid name.
+ * may replace '-'). After an INI file FILE, the files in FILE.d/ whose names end in .conf are read
+ * in the order of their names; the last value counts. A file may have a section with the program's
+ * name ([server] or [bps-server]), which has no effect. All values are checked, including values
+ * that another source overrides. The error text for a bad value or an unknown name contains the
+ * source, the allowed values, and the nearest valid name.
  *
  * Five flags are built in: --help, --version, --check-config, --print-config and --config FILE.
  * Without --config, BPS_CONFIG names the file. Without BPS_CONFIG, the table names the file, which
@@ -51,8 +51,9 @@ enum setting_type {
 	SET_DURATION,
 	SET_STRING, /* const char *, owned by struct settings; "" when unset */
 	SET_FAULTS, /* same as SET_STRING: text for failpoint_set (common/base/failpoint.h) */
-	SET_ENUM,   /* unsigned: index into words */
-	/* Struct addr; host is "" when unset, which is allowed only if "" is the default */
+	SET_ENUM,   /* unsigned: index into setting.words */
+	/* struct addr. The setting may be empty only if "" is the default. If the setting is empty,
+	 * the field `host` is "" */
 	SET_ADDR,
 };
 
@@ -122,15 +123,17 @@ enum settings_verdict settings_load(struct settings **ret_settings,
 	const struct settings_spec *spec, int argc, char *const *argv, void *values,
 	struct err_text *err);
 
-/* Read the files again and check all values. Also check that the new values are consistent with the
- * values in force that need a restart to change. *ret_fresh has the new values. Pass *ret_fresh to
- * settings_adopt, which takes ownership, or free it with settings_free.
+/* Read the files again and check all values. Some values in force can change only at a restart.
+ * Also check that the new values are consistent with these values. *ret_fresh contains the new
+ * values. Pass *ret_fresh to settings_adopt, which takes ownership, or free *ret_fresh with
+ * settings_free.
  * Errors: a negative code; err gets the text that settings_load would return, and the old values
  * stay. */
 int settings_reread(struct settings *s, struct settings **ret_fresh, struct err_text *err);
 
-/* Return the struct that was passed to settings_load. For settings from settings_reread: a struct
- * with the values that settings_adopt will put in force, valid until settings_adopt is called. */
+/* Return the struct that was passed to settings_load. If s comes from settings_reread, return a
+ * struct with the values that settings_adopt will put in force. That struct is valid until
+ * settings_adopt is called. */
 const void *settings_values(const struct settings *s);
 
 /* Copy the new values of rows with is_live to the struct that was passed to settings_load. Logs

@@ -1,9 +1,9 @@
 #ifndef BPS_COMMON_DAEMON_SETTINGS_IMPL_H
 #define BPS_COMMON_DAEMON_SETTINGS_IMPL_H
-/* Internal declarations of common/daemon/settings.h, shared by its files.
+/* Internal declarations for the files that implement common/daemon/settings.h:
  *
  *   settings.c       sources and their order, and reading the sources again
- *   settings_type.c  types: text to value and back
+ *   settings_type.c  conversion of text to a value of a type, and back
  *   settings_file.c  INI files
  *   settings_help.c  names, and the output to stdout */
 #include <stdio.h>
@@ -21,7 +21,7 @@ struct settings_entry {
 	/* Value that a restart will put in force, with its source; NULL: the present value stays */
 	char *waiting;
 	const char *flag; /* value of the flag, in argv; NULL: no flag */
-	unsigned file;    /* number of the last file that set the value, from 1 */
+	unsigned file;    /* number of the last file that set the value; the first file is 1 */
 	int line;         /* number of the line that set the value */
 };
 
@@ -34,7 +34,8 @@ struct settings {
 	/* Set by settings_reread: the values that settings_adopt will put in force */
 	void *effective;
 	struct settings_entry *entries; /* one entry per row of the settings table */
-	/* Settings from earlier rereads, which own strings to which the program may still point */
+	/* List of the settings from earlier rereads. They are kept because the program may still
+	 * point to their strings. */
 	struct settings *older;
 	int argc;
 	char *const *argv;
@@ -54,9 +55,9 @@ int settings_take(struct settings *s, const struct setting *row, const char *tex
 struct settings_entry *settings_entry(const struct settings *s, const struct setting *row);
 
 /* ---- settings_type.c ---- */
-/* Parse text and write the value to `at`. For a setting of a string type, `at` gets the pointer
- * `text`, not a copy of the string.
- * Errors: -EINVAL, -ERANGE; err gets the text. */
+/* Parse the string `text` and write the value to `at`. For a setting of a string type, write the
+ * pointer `text`, not a copy of the string.
+ * Errors: -EINVAL, -ERANGE. On an error, write the error text to err. */
 int setting_parse(const struct setting *row, void *at, char *text, struct err_text *err);
 /* Return whether the values at a and b are equal. */
 bool setting_is_same(const struct setting *row, const void *a, const void *b);
@@ -72,8 +73,9 @@ bool setting_range(const struct setting *row, char *buf, size_t n_buf);
 /* Read the INI file FILE and the .conf files in FILE.d. FILE is the value of --config or of
  * BPS_CONFIG, or the default. */
 int settings_take_files(struct settings *s, struct err_text *err);
-/* Read an open INI file into s->loaded; the file stays open. path: name of the file for messages.
- * Errors: -EIO, -EINVAL, and the errors of settings_take; err gets a text that names path. */
+/* Read an open INI file into s->loaded. The file stays open. path: name of the file, for error
+ * texts. Errors: -EIO, -EINVAL, and the errors of settings_take. The text in err contains the
+ * name. */
 int settings_take_stream(struct settings *s, FILE *file, const char *path, struct err_text *err);
 
 /* ---- settings_help.c ---- */

@@ -19,7 +19,7 @@ static void stream_line(char *dst, const char *src)
 
 void copy_nontemporal(void *dst, const void *src, size_t n_bytes)
 {
-	size_t head = -(uintptr_t)dst % LINE_BYTES; /* bytes before the first whole line of dst */
+	size_t head = -(uintptr_t)dst % LINE_BYTES; /* bytes before dst's first cache line */
 	const char *from = src;
 	char *to = dst;
 

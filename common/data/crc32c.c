@@ -57,10 +57,10 @@ uint32_t crc32c_portable(uint32_t crc, const void *data, size_t n_bytes)
 #define SHORT_LANE 256
 
 /* Factors that shift a crc by one and by two lanes: x^(8n - 33) mod P with reflected bits, where n
- * is the number of bytes of one or of two lanes. A shift by n bytes multiplies by x^(8n). The exponent is
- * 33 less than 8n for two reasons. The carry-less product of reflected 32-bit numbers has an
- * additional factor x. The crc instruction multiplies the product by x^32 (V. Gopal et al.: Fast
- * CRC computation for iSCSI polynomial using CRC32 instruction, Intel 323405, 2011). */
+ * is the number of bytes of one or of two lanes. A shift by n bytes multiplies by x^(8n). The
+ * exponent is 33 less than 8n for two reasons. The carry-less product of reflected 32-bit numbers
+ * has an additional factor x. The crc instruction multiplies the product by x^32 (V. Gopal et al.:
+ * Fast CRC computation for iSCSI polynomial using CRC32 instruction, Intel 323405, 2011). */
 static const uint32_t long_shift[2] = {0x82f89c77, 0x54a86326};
 static const uint32_t short_shift[2] = {0xb9e02b86, 0xdd7e3b0c};
 
@@ -100,8 +100,8 @@ TARGET static inline uint64_t three_lanes(
 }
 
 #define TARGET_WIDE __attribute__((target("avx512f,vpclmulqdq,sse4.2,pclmul")))
-/* Smallest number of bytes for which crc32c calls crc32c_wide. For fewer bytes crc32c_sse42 is as
- * fast. */
+/* Smallest number of bytes for which crc32c calls crc32c_wide. For fewer bytes, crc32c_sse42 is as
+ * fast as crc32c_wide. */
 #define WIDE_MIN 1024
 
 /* Factors that move a 128-bit value by d bits, where d is the number in the name. The low half of

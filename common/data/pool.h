@@ -1,9 +1,9 @@
 #ifndef BPS_COMMON_DATA_POOL_H
 #define BPS_COMMON_DATA_POOL_H
-/* Buffers in memory that peers may read. The pool is a buddy allocator over segments (Knowlton
- * 1965), so the memory of partitions of one size can later hold partitions of another size.
- * Segments are kept until pool_free, so in a steady state no memory is allocated. Only one thread
- * may use a pool. */
+/* Buffers in memory that peers may read. The pool is a buddy allocator (Knowlton 1965) and divides
+ * segments into buffers. So the memory of partitions of one size can hold partitions of another
+ * size afterwards. Segments are kept until pool_free, so in a steady state no memory is allocated.
+ * Only one thread may use a pool. */
 #include <sys/queue.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,21 +40,23 @@ static inline uint64_t pool_rounded(uint64_t bytes)
 	return n;
 }
 
-/* Make a pool. segment_bytes: size of each segment, and so the largest request; a power of two >=
- * POOL_MIN_BYTES. limit_bytes: maximum of the total size of all segments. Returns NULL when out of
- * memory. */
+/* Make a pool. segment_bytes: size of each segment, and thus also the largest size that pool_get
+ * accepts. The size must be a power of two >= POOL_MIN_BYTES. limit_bytes: maximum of the total
+ * size of all segments. Returns NULL when out of memory. */
 struct pool *pool_new(
 	size_t segment_bytes, size_t limit_bytes, pool_segment_fn segment_fn, void *ctx);
 /* Free the pool. The memory of the segments belongs to the owner of segment_fn and is not freed.
  * NULL is allowed. */
 void pool_free(struct pool *p);
-/* Return a buffer of at least `bytes` bytes. Returns NULL when `bytes` is larger than a segment, or
- * when a new segment is necessary but would exceed the limit or cannot be made. */
+/* Return a buffer of at least `bytes` bytes. Returns NULL in these cases:
+ * - `bytes` is larger than a segment.
+ * - No buffer is free, and a new segment would exceed the limit of the pool.
+ * - No buffer is free, and a new segment cannot be made. */
 struct buf *pool_get(struct pool *p, size_t bytes);
 /* Return a buffer to the pool. NULL is allowed. */
 void pool_put(struct pool *p, struct buf *b);
-/* pool_used returns the total size of all buffers in use, pool_high the maximum of pool_used since
- * pool_new, and pool_limit the limit_bytes of pool_new. */
+/* pool_used returns the total size of all buffers in use. pool_high returns the largest value that
+ * pool_used has had since pool_new. pool_limit returns the limit_bytes that pool_new received. */
 size_t pool_used(const struct pool *p);
 size_t pool_high(const struct pool *p);
 size_t pool_limit(const struct pool *p);

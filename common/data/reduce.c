@@ -196,8 +196,8 @@ void reduce_finish(
 	}
 }
 
-/* Reduce the elements after the last whole group with fn. Copy these elements to padded buffers,
- * because fn works on whole groups. */
+/* Call fn to reduce the elements after the last whole group. First copy these elements to padded
+ * buffers, because fn works on whole groups. */
 static void whole_rest(reduce_whole_fn *fn, unsigned char *dst, const void *const *src,
 	unsigned n_src, size_t begin, size_t n_elems, enum dtype dtype, uint32_t divisor)
 {

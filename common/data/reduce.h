@@ -24,19 +24,20 @@
 /* Largest number of sources (n_src) of one call of reduce_fold or reduce_all. */
 #define REDUCE_MAX_SRC 8
 
-/* Compute acc = fold of op over acc (unless is_first), src[0], src[1], ... src[n_src - 1], in that
- * order. acc: n_elems accumulator elements. src: n_src (1..REDUCE_MAX_SRC) arrays of n_elems
- * elements of dtype, any alignment. acc may be src[0] itself when dtype is also the type of the
- * accumulator. The caller has checked that dtype is in enum dtype and op < OP_COUNT. For op avg,
- * reduce_fold computes the sum, and reduce_finish divides the sum. */
+/* Apply `op` to acc, src[0], src[1], ... src[n_src - 1], in this order, and store the result in
+ * acc. If is_first, leave out the old content of acc. acc: n_elems accumulator elements. src: n_src
+ * (1..REDUCE_MAX_SRC) arrays of n_elems elements of dtype, any alignment. acc may be src[0] itself
+ * when dtype is also the type of the accumulator. The caller has checked that dtype is in enum
+ * dtype and op < OP_COUNT. For op avg, reduce_fold computes the sum, and reduce_finish divides the
+ * sum. */
 void reduce_fold(void *acc, const void *const *src, unsigned n_src, size_t n_elems,
 	enum dtype dtype, enum op op, bool is_first);
 
-/* Compute dst = acc rounded to dtype; with op avg, acc is first divided by divisor (integers round
- * to the floor). dst may be acc when dtype is also the type of the accumulator. If dst is acc,
- * reduce_finish does nothing for sum, prod, min and max. divisor must be at least 1. For f16, bf16
- * and f32, divisor is converted to f32; the conversion is exact up to 2^24. The result of a NaN is
- * a quiet NaN. */
+/* Round acc to dtype, and store the result in dst. For op avg, first divide acc by `divisor`, and
+ * round quotients of integers to the floor. dst may be acc when dtype is also the type of the
+ * accumulator. If dst is acc, reduce_finish does nothing for sum, prod, min and max. `divisor` must
+ * be at least 1. For f16, bf16 and f32, `divisor` is converted to f32, which is exact up to 2^24.
+ * The result of a NaN is a quiet NaN. */
 void reduce_finish(
 	void *dst, const void *acc, size_t n_elems, enum dtype dtype, enum op op, uint32_t divisor);
 

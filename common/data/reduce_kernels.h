@@ -161,9 +161,9 @@ INLINE void u16_store(void *p, v_u32 v)
 }
 
 /* Convert f16 to f32 exactly. For a normal number only the bias of the exponent changes. A
- * subnormal number is normalised by a subtraction: its bits become the fraction of a number between
- * 2^-14 and 2^-13, and then 2^-14 is subtracted. No f32 subnormal is used, because these are slow
- * or flushed to zero. */
+ * subnormal number is normalised by a subtraction. Its bits become the fraction of a number between
+ * 2^-14 and 2^-13, and then 2^-14 is subtracted. The function uses no f32 subnormals, because they
+ * are slow or flushed to zero. */
 INLINE v_f32 f16_load(const void *p)
 {
 	const int32_t rebias = (127 - 15) << 23, least = (127 - 14) << 23;
@@ -176,10 +176,11 @@ INLINE v_f32 f16_load(const void *p)
 	return (v_f32)(f | (h & 0x8000) << 16);
 }
 
-/* Convert f32 to f16, round to nearest even, and store the result. The bits of a normal number are
- * rounded as an integer: change the bias of the exponent, add 0xfff, or 0x1000 if bit 13 is 1, and
- * remove the 13 low bits. A carry increases the exponent, up to infinity. A subnormal result is
- * rounded by adding 0.5f, whose last bit has the weight of the last bit of an f16 subnormal. */
+/* Convert f32 to f16, round to nearest even, and store the result. For a normal result, use integer
+ * operations on the bits of the number. First change the bias of the exponent. Then add 0xfff if
+ * bit 13 is 0, or 0x1000 if bit 13 is 1. Then remove the 13 low bits. A carry increases the
+ * exponent, up to infinity. To round a subnormal result, add 0.5f. The last bit of 0.5f has the
+ * same weight as the last bit of an f16 subnormal. */
 INLINE void f16_store(void *p, v_f32 v)
 {
 	const uint32_t rebias = (uint32_t)(15 - 127) << 23;
@@ -229,8 +230,8 @@ DEFINE_INT_OPS(v_i8, v_u8)
 DEFINE_INT_OPS(v_i32, v_u32)
 DEFINE_INT_OPS(v_i64, v_u64)
 
-/* Operations on floats. min returns a when a < b or when a is a NaN, else b. max returns a when
- * a > b or when a is a NaN, else b. Equal operands have different bits only when the operands are
+/* Operations on floats. min returns `a` if a < b or `a` is a NaN, else `b`. max returns `a` if
+ * a > b or `a` is a NaN, else `b`. Equal operands have different bits only when the operands are
  * zeros of different sign. For such zeros, min ORs the bits, which gives -0.0, and max ANDs the
  * bits, which gives +0.0. */
 #define DEFINE_FLOAT_OPS(type, itype)                                                              \

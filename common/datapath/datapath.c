@@ -1,4 +1,4 @@
-/* A transport that combines shared memory and the network. A connect uses shared memory if
+/* A transport that combines shared memory and the network. path_connect uses shared memory if
  * possible, else the network. Later calls go directly to the transport of the connection. Thread:
  * the data thread that owns the transport. */
 #include "common/datapath/datapath.h"
@@ -84,8 +84,8 @@ static struct attempt *attempt_of(struct datapath *d, const struct xconn *c)
 	return NULL;
 }
 
-/* Start to connect through shared memory. Returns 0, or -EAGAIN: try again later. After any other
- * error, use the network. */
+/* Start to connect through shared memory. Returns 0 or an error. After -EAGAIN, try again later.
+ * After any other error, use the network. */
 static int connect_shm(struct datapath *d, const char *addr, uint16_t port, uint16_t thread,
 	uint32_t peer_id, uint64_t instance, const void *key, void *user, struct xconn **ret)
 {
@@ -116,7 +116,8 @@ static int path_connect(struct xport *x, const char *addr, uint16_t port, uint16
 	return d->net->ops->connect(d->net, addr, port, thread, peer_id, instance, key, user, ret);
 }
 
-/* Pass the events of the shared-memory transport to the core, and note whether connects succeed. */
+/* Pass the events of the shared-memory transport to the core, and record whether connection
+ * attempts succeed. */
 static void shm_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
 {
 	struct datapath *d = ctx;
@@ -226,8 +227,8 @@ static void path_free(struct xport *x)
 
 	xport_free(d->shm);
 	d->shm = NULL;
-	/* xport_free(d->net) ends the reads of d->net. When a job's last read ends, its callback
-	 * read_done calls path_seg_del, which must not use the freed d->shm. */
+	/* xport_free(d->net) ends the reads of d->net. When a job's last read ends, the read's
+	 * callback read_done calls path_seg_del, which must not use the freed d->shm. */
 	xport_free(d->net);
 	if (d->epoll_fd >= 0)
 		close(d->epoll_fd);

@@ -20,11 +20,11 @@
 #define GPU_SLOT_POISON (UINT64_C(1) << 62)
 
 struct gpu_slot {
-	/* Written by the GPU after the gradient was written. Partner of this write: the executor's
-	 * acquire load */
+	/* The GPU writes this counter after the gradient was written. The executor's acquire load
+	 * pairs with this write. */
 	_Atomic uint64_t ready;
-	/* Stored by the executor with release. Partner of this store: the GPU's wait, or the
-	 * trainer's acquire load */
+	/* The executor stores this counter with release. The GPU's wait or the trainer's acquire
+	 * load pairs with this store. */
 	_Atomic uint64_t done;
 	uint64_t reserved[6];
 };

@@ -92,8 +92,8 @@ uint32_t local_sq_room(const struct local_control *c)
 {
 	/* Relaxed, because only the trainer, which calls this function, writes the tail */
 	uint32_t tail = atomic_load_explicit(&c->sq_tail, memory_order_relaxed);
-	/* Acquire: partner is the store in local_sq_pop. The agent copies an entry before it frees
-	 * the entry's place in the ring. */
+	/* The acquire load pairs with the store in local_sq_pop. The agent copies an entry before
+	 * it frees the entry's place in the ring. */
 	uint32_t used = tail - atomic_load_explicit(&c->sq_head, memory_order_acquire);
 
 	return used < c->sq_entries ? c->sq_entries - used : 0;
@@ -106,8 +106,8 @@ int local_sq_push(struct local_control *c, const struct local_sqe *e)
 	if (!local_sq_room(c))
 		return -EAGAIN;
 	local_sq(c)[tail & (c->sq_entries - 1)] = *e;
-	/* Release: partner is the load in local_sq_pop. The entry must be written before the
-	 * tail. */
+	/* The release store pairs with the load in local_sq_pop. The entry must be written before
+	 * the tail. */
 	atomic_store_explicit(&c->sq_tail, tail + 1, memory_order_release);
 	return 0;
 }
@@ -137,8 +137,8 @@ bool local_sq_pop(
 		return false;
 	*ret = local_sq(c)[*head & (sq_entries - 1)];
 	*head += 1;
-	/* Release: partner is the load in local_sq_room. After this store the trainer may overwrite
-	 * the entry. */
+	/* The release store pairs with the load in local_sq_room. After this store the trainer may
+	 * overwrite the entry. */
 	atomic_store_explicit(&c->sq_head, *head, memory_order_release);
 	return true;
 }
@@ -183,8 +183,8 @@ void local_done(struct local_control *c, uint32_t sq_entries, uint32_t tensor, u
 	atomic_store_explicit(&e->done_order,
 		atomic_fetch_add_explicit(&c->n_done, 1, memory_order_relaxed) + 1,
 		memory_order_relaxed);
-	/* Release: partner is the trainer's acquire load of done_round. A trainer that reads this
-	 * round also reads the values that were stored above, and the sum. */
+	/* The release store pairs with the trainer's acquire load of done_round. A trainer that
+	 * reads this round also reads the values that were stored above, and the sum. */
 	atomic_store_explicit(&e->done_round, round, memory_order_release);
 }
 
@@ -193,8 +193,8 @@ void local_done_most(
 {
 	struct local_entry *e = &local_entries(c, sq_entries)[tensor];
 
-	/* Relaxed, because the caller calls local_done next, whose release store also orders this
-	 * store. */
+	/* Relaxed, because the caller calls local_done next. The release store in local_done also
+	 * orders this store. */
 	atomic_store_explicit(&e->workers_most, workers, memory_order_relaxed);
 }
 
@@ -379,7 +379,7 @@ bool local_is_sealed(int fd)
 {
 	int seals = fcntl(fd, F_GET_SEALS);
 
-	return seals >= 0 && seals & F_SEAL_SHRINK; /* seals is -1 if the file cannot have seals */
+	return seals >= 0 && seals & F_SEAL_SHRINK; /* seals: -1 if the file cannot have seals */
 }
 
 static const struct local_row *row_of(unsigned type)

@@ -14,10 +14,10 @@
  *             out-slots per tensor, slot = round & 1
  *
  * The ring has one producer (the trainer, under a mutex of its library) and one consumer (the
- * agent). A submission is {tensor index, op, priority, round}. Rounds of a tensor count from 1, and
- * a trainer has at most one round in flight per tensor. So a second ring for completions is not
- * needed: round r is complete when done_round of the tensor's entry is >= r. A restarted agent
- * reads sq_head, done_round and the ring, and continues.
+ * agent). A submission is {tensor index, op, priority, round}. The rounds of a tensor are numbered
+ * from 1, and a trainer has at most one round in flight per tensor. Round r is complete when
+ * done_round of the tensor's entry is >= r, so completions need no ring. A restarted agent reads
+ * sq_head, done_round and the ring, and continues.
  *
  * Wake-up of the agent: the trainer stores sq_tail (seq_cst) and, if agent_sleeps is set, writes
  * the eventfd. The agent sets agent_sleeps (seq_cst), checks sq_tail once more, and blocks. Wake-up
@@ -69,8 +69,8 @@ struct local_sqe {
 };
 
 struct local_entry { /* entry of a tensor, 64 bytes */
-	/* Largest completed round. Stored by the agent with release. Partner of this store: the
-	 * trainer's acquire load */
+	/* Largest completed round. The agent stores this field with release, and the trainer loads
+	 * it with acquire */
 	_Atomic uint64_t done_round;
 	/* Status of round done_round: 0 or a negative error code. After a failure the status stays
 	 * negative */
@@ -97,9 +97,9 @@ struct local_control {
 	_Alignas(64) _Atomic uint32_t sq_tail; /* next free entry; written by the trainer */
 	_Alignas(64) _Atomic uint32_t sq_head; /* oldest entry; written by the agent */
 	_Atomic uint32_t agent_sleeps;
-	/* Error code, written by the agent: the reason why rounds that need a server cannot
-	 * complete now. 0: no reason is known. The trainer reads the code while it waits. No memory
-	 * order relative to other fields is needed. */
+	/* Error code with which the agent reports why rounds that need a server cannot complete
+	 * now, or 0 if no reason is known. The trainer reads the code while the trainer waits. No
+	 * memory order relative to other fields is needed. */
 	_Atomic int32_t trouble;
 	/* Futex word of the trainer. The agent adds 1 for each batch of completions */
 	_Alignas(64) _Atomic uint32_t done_seq;
@@ -152,8 +152,8 @@ bool local_sq_pop(
 bool local_sq_sleep(struct local_control *c, uint32_t sq_entries, uint32_t head);
 /* Agent: clear the agent's sleep flag. */
 void local_sq_awake(struct local_control *c);
-/* Agent: mark a round of a tensor as complete. tensor: index of the tensor's entry, checked by the
- * caller. Call local_done_wake once after a batch. */
+/* Agent: mark a round of a tensor as complete. The caller has checked `tensor`, the index of the
+ * tensor's entry. After a batch of these calls, call local_done_wake once. */
 void local_done(struct local_control *c, uint32_t sq_entries, uint32_t tensor, uint64_t round,
 	int status, uint32_t workers);
 /* Agent: set workers_most of a tensor's entry. Call this function before local_done. */
@@ -170,7 +170,7 @@ int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, ui
 /* Messages. Trainer to agent: HELLO DECLARE WHY FINISH ASK DEVICE BARRIER ASK_TRAFFIC. Agent to
  * trainer: WELCOME JOB DECLARED ARENA TEXT FINISHED PEOPLE DEVICE_AT PASSED TRAFFIC. A frame is
  * u16 type, u16 0, u32 seq, then the struct, encoded by common/wire/codec.h. An answer has the seq
- * of its request. seq may be 0. */
+ * of its request. A seq may be 0. */
 enum local_type {
 	LOCAL_HELLO = 1,
 	/* Answers HELLO. Carries the descriptors of the control memfd and the eventfd, or the code
@@ -185,7 +185,7 @@ enum local_type {
 	LOCAL_WHY,      /* requests the reason why a round or the job waits or has failed */
 	LOCAL_TEXT,     /* answers WHY */
 	LOCAL_FINISH,
-	LOCAL_FINISHED, /* answers FINISH: all workers have finished, or the job has failed */
+	LOCAL_FINISHED, /* answers FINISH when all workers have finished or the job has failed */
 	/* Requests the list of the job's workers, or of the workers in the last sum of a tensor */
 	LOCAL_ASK,
 	LOCAL_PEOPLE, /* answers ASK */
@@ -193,7 +193,7 @@ enum local_type {
 	/* Answers DEVICE. Carries a socket to the executor, or the code and text of an error */
 	LOCAL_DEVICE_AT,
 	LOCAL_BARRIER,     /* this worker has no round in flight and waits for all other workers */
-	LOCAL_PASSED,      /* answers BARRIER: all workers have sent BARRIER, or the job failed */
+	LOCAL_PASSED,      /* answers BARRIER when all workers have sent it or the job has failed */
 	LOCAL_ASK_TRAFFIC, /* requests the numbers of bytes that the agent has sent and received */
 	LOCAL_TRAFFIC,     /* answers ASK_TRAFFIC */
 	LOCAL_TYPE_END
@@ -203,11 +203,11 @@ struct local_hello {
 	uint16_t abi;
 	const char *version;
 	const char *job;
-	uint32_t rank; /* rank of the worker; UINT32_MAX: the scheduler assigns a rank */
+	uint32_t rank; /* rank of the worker, or UINT32_MAX if the scheduler must assign a rank */
 	uint32_t size;
 	uint32_t flags; /* enum job_flags */
 	uint32_t part_bytes;
-	struct blob token; /* the job's token, CTL_TOKEN_BYTES long; empty: no token */
+	struct blob token; /* the job's token, CTL_TOKEN_BYTES long, or empty if there is none */
 	/* backup, grace_ms and max_size have the meaning that they have in struct ctl_join */
 	uint16_t backup;
 	uint32_t grace_ms;
@@ -217,7 +217,7 @@ struct local_hello {
 struct local_welcome {
 	uint32_t code; /* 0 or the positive value of an error code */
 	const char *text;
-	uint16_t n_types; /* the agent's LOCAL_TYPE_END: the agent supports all smaller types */
+	uint16_t n_types; /* the agent's LOCAL_TYPE_END; the agent supports all smaller types */
 };
 struct local_job {
 	uint32_t code;
@@ -228,11 +228,11 @@ struct local_job {
 	uint32_t local_rank;
 	uint32_t local_size;
 	uint64_t barrier; /* number of the last barrier that the job has passed */
-	/* 1: this worker was let in while the job ran. The other workers receive the number of
+	/* 1 if this worker was let in while the job ran. The other workers receive the number of
 	 * newcomers in PASSED */
 	uint8_t is_new;
 	/* Lowest rank of the job's present workers that did not join at the last barrier with
-	 * newcomers. CTL_NO_ID: there is no such worker */
+	 * newcomers, or CTL_NO_ID if there is no such worker */
 	uint32_t root;
 	/* Cause of the failure that `code` reports. The field has this meaning in all messages */
 	struct ctl_cause cause;
@@ -241,7 +241,7 @@ struct local_decl {
 	const char *name;
 	uint8_t dtype;
 	uint64_t n_elems;
-	/* Number of the executor's region that contains the tensor; 0: the tensor is in host
+	/* Number of the executor's region that contains the tensor, or 0 if the tensor is in host
 	 * memory */
 	uint32_t region;
 	uint64_t region_offset;
@@ -270,11 +270,11 @@ struct local_arena {
 	uint64_t bytes;
 };
 struct local_why {
-	uint32_t tensor; /* index of the tensor's entry; UINT32_MAX: the whole job */
+	uint32_t tensor; /* index of the tensor's entry, or UINT32_MAX for the whole job */
 	uint64_t round;
 };
 struct local_text {
-	uint32_t code; /* error code of the failure; 0: the round or job has not failed but waits */
+	uint32_t code; /* error code of the failure, or 0 if the round or job still waits */
 	const char *text;
 	struct ctl_cause cause;
 };
@@ -291,8 +291,8 @@ struct local_finished {
  * into a frame */
 #define LOCAL_PEOPLE_MAX 200
 struct local_ask {
-	/* Index of a tensor's entry: requests the workers in the last sum of that tensor.
-	 * UINT32_MAX: requests the workers of the job */
+	/* Index of a tensor's entry. The answer lists all workers of the job, and states which of
+	 * them are missing in the tensor's last sum. UINT32_MAX: the answer is about no tensor. */
 	uint32_t tensor;
 	uint32_t first; /* index of the first worker in the answer */
 };
@@ -301,11 +301,11 @@ struct local_person {
 	uint32_t rank;
 	uint8_t is_lost;
 	uint8_t is_new; /* 1: the worker was let in at the last barrier with newcomers */
-	/* In an answer about a tensor, 1: in at least one partition, the last sum does not contain
-	 * the worker's gradient */
+	/* Used only in an answer about a tensor. The value is 1 if in at least one partition the
+	 * last sum of the tensor does not contain the worker's gradient */
 	uint8_t is_missing;
 	const char *host;
-	const char *why; /* reason why the worker was lost; "": the worker was not lost */
+	const char *why; /* reason why the worker was lost, or "" if it was not lost */
 };
 struct local_people {
 	/* view of the job in which this list is valid; grows with each change of the workers */
@@ -373,13 +373,14 @@ struct local_msg {
  * valid. */
 bool local_is_sealed(int fd);
 const char *local_type_name(unsigned type);
-/* Encode and send one frame with n_fds (<= LOCAL_FDS_MAX) descriptors. Blocks at most timeout_ms;
- * 0: does not block.
- * Errors: -EAGAIN or -ETIMEDOUT; -EMSGSIZE; another -errno of sendmsg(2), such as -EPIPE. */
+/* Encode and send one frame with n_fds (<= LOCAL_FDS_MAX) descriptors. Blocks at most timeout_ms.
+ * If timeout_ms is 0, the function does not block.
+ * Errors: -EAGAIN or -ETIMEDOUT at the time limit; -EMSGSIZE for a frame that is too large; any
+ * error of sendmsg(2), such as -EPIPE. */
 int local_send(
 	int sock, const struct local_msg *m, const int *fds, unsigned n_fds, uint32_t timeout_ms);
-/* Convert the positive error code in a message to the negative code. Returns fallback when the code
- * is invalid. */
+/* Convert the positive error code in a message to the negative code. Returns `fallback` when the
+ * code is invalid. */
 int local_code(uint32_t wire, int fallback);
 /* Received frame with its descriptors. Free the frame with local_frame_free. */
 struct local_frame {
@@ -389,20 +390,20 @@ struct local_frame {
 	unsigned n_fds;
 };
 /* Free the memory of a frame, close its descriptors, and make the frame empty. To keep a descriptor
- * open, set its element of fds to -1 before. */
+ * open, set its element of the array `fds` to -1 before this call. */
 void local_frame_free(struct local_frame *f);
-/* Receive one frame with its descriptors, which are close-on-exec. Waits at most timeout_ms; 0:
- * does not wait. The caller must free *ret also after an error. The sender of a descriptor can make
- * the close of that descriptor block, so the caller may free *ret on another thread. Returns 1, or
- * 0 when the peer has closed the socket.
- * Errors: -EAGAIN or -ETIMEDOUT, -ECONNRESET, -ENOMEM; BPS_EPROTO: the frame is truncated or
- * malformed, or has more than LOCAL_FDS_MAX descriptors; -EMFILE: this process has reached its
- * limit of descriptors. After -EMFILE the message is decoded, but some of its descriptors are
- * lost. */
+/* Receive one frame with its descriptors, which are close-on-exec. Waits at most timeout_ms. If
+ * timeout_ms is 0, the function does not wait. The caller must free *ret also after an error. The
+ * caller may free *ret on a different thread, because the sender of a descriptor can make the close
+ * of that descriptor block. Returns 1, or 0 when the peer has closed the socket.
+ * Errors: -EAGAIN or -ETIMEDOUT when no frame arrives in time; -ECONNRESET; -ENOMEM. BPS_EPROTO
+ * when the frame is truncated or malformed, or has more than LOCAL_FDS_MAX descriptors. -EMFILE
+ * when this process has reached its limit of descriptors. After -EMFILE the message is decoded, but
+ * some of its descriptors are lost. */
 int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct err_text *err);
 /* Decode the next frame, as local_recv with timeout_ms 0 does, but leave the frame in the socket.
- * Descriptors are not received. To remove the frame, receive one byte with recv(2): the socket
- * (SOCK_SEQPACKET) then discards the rest of the frame. */
+ * Descriptors are not received. To remove the frame, receive one byte with recv(2). The socket
+ * has the type SOCK_SEQPACKET and then discards the rest of the frame. */
 int local_peek(int sock, struct local_msg *ret, void **ret_mem, struct err_text *err);
 /* Decode the bytes of a frame. local_recv and the fuzz target call this function. */
 int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **ret_mem,

@@ -25,8 +25,8 @@
 #define GPU_WORD_MAX     31 /* largest length of the name of a back-end or route */
 #define GPU_PATH_MAX     255
 #define GPU_NODES_BYTES  (LOCAL_GPUS_MAX * sizeof(uint16_t))
-/* Number of the only descriptor that an executor has at its start besides stdin, stdout and stderr:
- * the socket to the agent */
+/* Number of the descriptor of the executor's socket to the agent. When the executor starts, its
+ * only other descriptors are stdin, stdout and stderr */
 #define GPU_PIPE_FD 3
 
 /* Types of messages. The numbers do not overlap the numbers of enum local_type. Each comment begins
@@ -50,8 +50,8 @@ enum {
 	/* Agent: starts the work of the executor. Carries the memfd of the rings (ring_pair.h), the
 	 * eventfd of the executor and the eventfd of the agent */
 	GPU_START,
-	/* Executor: reports that it has started (code 0), or that it ends because of the error in
-	 * code and text */
+	/* Executor: reports that it has started (code 0), or that it ends because of an error. The
+	 * fields `code` and `text` describe the error */
 	GPU_READY,
 	GPU_TRAINER, /* agent: announces a trainer, and passes the socket connected to it */
 	GPU_ROUTE,   /* executor: reports the route that it uses */
@@ -79,8 +79,9 @@ struct gpu_alloc {
 };
 /* Version of struct gpu_memory, as in the executor's struct device_desc. */
 #define GPU_MEMORY_VERSION 1
-/* Values of gpu_memory.kind. FD: device memory, in descriptors of the message. IPC: device memory,
- * identified by gpu_memory.handle. HOST: memory of the back-end "host", in one memfd */
+/* Values of gpu_memory.kind. FD means device memory whose descriptors are sent with the message.
+ * IPC means device memory that gpu_memory.handle identifies. HOST means memory of the back-end
+ * "host", in one memfd */
 enum { GPU_MEMORY_FD = 1, GPU_MEMORY_IPC, GPU_MEMORY_HOST };
 struct gpu_memory {
 	uint16_t version, kind;
@@ -92,8 +93,8 @@ struct gpu_region {
 	uint32_t code;
 	const char *text;
 	uint32_t region; /* number of the region, from 1 */
-	/* Memory of the region: one entry in the answer to ALLOC, whose descriptors are sent with
-	 * this message. No entry in the answer to IMPORT */
+	/* Memory of the region. The answer to ALLOC has one entry, and carries the descriptors of
+	 * that memory. The answer to IMPORT has no entry */
 	struct gpu_memory *memory;
 	uint32_t n_memory;
 };
@@ -101,7 +102,7 @@ struct gpu_import {
 	struct gpu_memory *memory; /* array of one entry */
 	uint32_t n_memory;
 };
-/* Content of RELEASE and RELEASED. Only RELEASED has a result in code and text */
+/* Content of RELEASE and RELEASED. Only RELEASED has a result, in the fields `code` and `text` */
 struct gpu_release {
 	uint32_t code;
 	const char *text;

@@ -24,7 +24,7 @@ void ring_pair_fini(struct ring_pair *p)
 static bool put(struct ring_pair *p, const struct ring_pair_entry *e)
 {
 	struct ring_pair_ring *r = &p->page->rings[p->out];
-	/* Acquire: partner is the store in ring_pair_pop. The reader copies an entry before it
+	/* Acquire: pairs with the store in ring_pair_pop. The reader copies an entry before it
 	 * frees the entry's place in the ring. */
 	uint32_t used = p->tail - atomic_load_explicit(&r->head, memory_order_acquire);
 
@@ -32,7 +32,7 @@ static bool put(struct ring_pair *p, const struct ring_pair_entry *e)
 	if (used >= RING_PAIR_ENTRIES)
 		return false;
 	r->entries[p->tail++ & MASK] = *e;
-	/* Release: partner is the load in ring_pair_pop. The entry must be written before the
+	/* Release: pairs with the load in ring_pair_pop. The entry must be written before the
 	 * tail. */
 	atomic_store_explicit(&r->tail, p->tail, memory_order_release);
 	return true;

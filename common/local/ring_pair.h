@@ -5,9 +5,9 @@
  * its reader. While both processes are awake, no system call is needed. When a ring is full,
  * entries wait in the memory of their sender, so a full ring does not make a push fail.
  *
- * The sender fills the entry, stores tail (seq_cst) and, if sleeps is set, writes the eventfd of
- * the reader. The reader sets sleeps (seq_cst), checks tail once more, and blocks. Submissions to
- * the agent use the same order (local.h).
+ * The sender fills the entry and stores `tail` (seq_cst). Then, if the flag `sleeps` is set, the
+ * sender writes the eventfd of the reader. The reader sets `sleeps` (seq_cst), checks `tail` once
+ * more, and blocks. Submissions to the agent use the same order (local.h).
  *
  * Neither side trusts the page. Each side has its own copy of its positions, and copies an entry
  * once before it uses the copy. Each side uses one thread. */
@@ -30,7 +30,7 @@ _Static_assert(sizeof(struct ring_pair_entry) == 32, "part of the protocol");
 
 struct ring_pair_ring {
 	_Alignas(64) _Atomic uint32_t tail; /* written by the sender */
-	_Alignas(64) _Atomic uint32_t head; /* head and sleeps are written by the reader */
+	_Alignas(64) _Atomic uint32_t head; /* `head` and `sleeps` are written by the reader */
 	_Atomic uint32_t sleeps;
 	_Alignas(64) struct ring_pair_entry entries[RING_PAIR_ENTRIES];
 };
@@ -70,11 +70,11 @@ bool ring_pair_sleep(struct ring_pair *p);
 /* Clear this side's sleep flag. */
 void ring_pair_awake(struct ring_pair *p);
 
-/* Entries from the agent. The field id is the tensor's index, except where noted. */
+/* Entries from the agent. The field `id` of each entry is the tensor's index. */
 enum ring_pair_to_executor {
 	RING_PAIR_TENSOR =
-		/* New tensor. a: dtype; x: elements; y: bytes of a partition. BUFFER and PLACE
-		 * entries follow */
+		/* A new tensor. a: dtype; x: number of elements; y: size of a partition in bytes.
+		 * BUFFER and PLACE entries of the tensor follow */
 	1,
 	/* Host buffer of the tensor. a: enum ring_pair_buffer; b: index of the buffer; x: arena; y:
 	 * offset */

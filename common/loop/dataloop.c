@@ -1,5 +1,5 @@
 /* A data thread: call `tick` and `work` of the core, poll the transport, run posted functions, then
- * spin or sleep. Only the core knows messages and rounds. All functions run on the data thread
+ * spin or sleep. Only the core handles messages and rounds. All functions run on the data thread
  * unless the header says otherwise. */
 #include "common/loop/dataloop.h"
 
@@ -20,9 +20,9 @@
 /* Limit for the duration of sched_yield. A longer call shows that another process needs the
  * processor. After a longer call the loop does not spin for a while. */
 #define YIELD_TOO_LONG_NS UINT64_C(100000)
-/* After the end of a pause in spinning, dataloop_rest_ns treats the pause as recent for RESPITE
- * times its length. This time is limited to 2 * DATALOOP_REST_MAX_NS. The value of RESPITE was
- * found by measurement (docs/explanation/performance.md, point 12). */
+/* A pause in spinning that lasted N ns counts as recent until RESPITE * N ns after its end, but for
+ * at most 2 * DATALOOP_REST_MAX_NS (dataloop_rest_ns). The value of RESPITE was found by
+ * measurement (docs/explanation/performance.md, point 12). */
 #define RESPITE 8
 /* Maximum number of calls of `turn` between two polls of the descriptors. */
 #define TURNS 8
@@ -143,7 +143,7 @@ static bool turn(struct dataloop *l, uint64_t *ret_now, uint64_t *ret_deadline)
 
 	do {
 		*ret_deadline = l->ops->tick(l->ctx, now);
-		/* Call `work` before `poll`, because `poll` sends the messages of `work` */
+		/* Call `work` first, because `poll` sends the messages that `work` queues */
 		more = l->ops->work(l->ctx);
 		more |= l->x && l->x->ops->poll(l->x, now) > 0;
 		any |= more;
@@ -204,7 +204,7 @@ static void on_prepare(uv_prepare_t *p)
 
 	for (unsigned i = 0; i < TURNS; i++) {
 		if (turn(l, &now, &deadline))
-			break; /* work is left: poll the descriptors, then continue */
+			break; /* work is left, but the descriptors must be polled first */
 		if (can_spin(l, now)) {
 			spin(l, now);
 			continue;
@@ -216,7 +216,7 @@ static void on_prepare(uv_prepare_t *p)
 		}
 	}
 	if (l->x)
-		l->x->ops->may_sleep(l->x); /* called to send the queued messages */
+		l->x->ops->may_sleep(l->x); /* called because it sends the queued messages */
 	uv_idle_start(&l->idle, on_idle);
 }
 

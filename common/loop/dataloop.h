@@ -60,8 +60,8 @@ uv_loop_t *dataloop_uv(struct dataloop *l);
  * Errors: -errno; err gets the text. */
 int dataloop_start(struct dataloop *l, struct err_text *err);
 
-/* Run fn(arg) on the data thread, in the order of the posts. Thread: any.
- * Errors: -EAGAIN: the queue is full. */
+/* Run fn(arg) on the data thread, in the order of the posts. Returns -EAGAIN if the queue is full.
+ * Thread: any. */
 int dataloop_post(struct dataloop *l, void (*fn)(void *arg), void *arg);
 
 /* Run all posted functions, end the thread and join it. Before this call the owner must have posted

@@ -24,9 +24,10 @@ struct event_base *loop_base(const struct loop *l);
 /* Run the loop in this thread until loop_quit is called. */
 void loop_run(struct loop *l);
 
-/* Run fn(arg) on the loop's thread, in the order of the posts. Thread: any.
- * Errors: -EAGAIN: the queue is full; BPS_ECLOSED: loop_quit was called. After an error fn does not
- * run. */
+/* Run fn(arg) on the loop's thread. Functions run in the order in which they were posted. Thread:
+ * any. After an error fn does not run. Errors:
+ *   -EAGAIN:     the queue is full
+ *   BPS_ECLOSED: loop_quit was called */
 int loop_post(struct loop *l, loop_fn *fn, void *arg);
 
 /* Make loop_run return after all functions that were posted before loop_quit have run. Thread:

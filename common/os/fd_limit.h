@@ -3,9 +3,9 @@
 /* Limit of open descriptors of this process. Any thread may call the functions. */
 #include <stdint.h>
 
-/* Raise the soft limit to the hard limit, at most to 1,048,576. Call it once at program start.
- * Systems keep the soft limit low for programs that use select(2); the daemons do not use select.
- * Returns the soft limit now in force. */
+/* Raise the soft limit to the hard limit, at most to 1,048,576. Call this function once at program
+ * start. Systems set a low soft limit for programs that use select(2), but the daemons do not use
+ * select. Returns the soft limit now in force. */
 uint64_t fd_limit_raise(void);
 /* Return the soft limit now in force. */
 uint64_t fd_limit(void);

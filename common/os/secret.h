@@ -7,13 +7,14 @@
 
 #include "common/base/error.h"
 
-/* Read the whole file. Refuses a file that is not a regular file, or that belongs to a user other
- * than root and this process's user. Also refuses a symbolic link, and a file that the group or
- * others can access.
- * what: name of the file's kind in error texts, such as "key file". is_credential: the service
- * manager made the file for this process. Then group permission is allowed, because the service
- * manager may grant access by an access list (ACL), which stat shows as group permission. Returns
- * the number of bytes read. The result is `room` if the file is larger than the buffer.
+/* Read the whole file into ret_buf. Refuse a file that is not a regular file, or that belongs to a
+ * user other than root and this process's user. Also refuse a symbolic link, and a file that the
+ * group or others can access.
+ * `what` is the name of the file's kind in error texts, such as "key file". Set is_credential if
+ * the service manager made the file for this process. The group may access such a file, because
+ * the service manager may grant access by an access list (ACL). stat shows the ACL as group
+ * permission.
+ * Returns the number of bytes read, which is `room` if the file is larger than the buffer.
  * Errors: -errno, -EPERM or -EINVAL; err gets a text that advises what to do. */
 int secret_read(const char *path, const char *what, bool is_credential, void *ret_buf, size_t room,
 	struct err_text *err);

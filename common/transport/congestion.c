@@ -15,7 +15,7 @@
 
 #define AUTO   "auto"
 #define SYSTEM "system"
-#define BBR    "bbr" /* prefix of the name bbr, and of bbr2 and bbr3 in patched kernels */
+#define BBR    "bbr" /* prefix of bbr, and of bbr2 and bbr3, which patched kernels have */
 
 static const char *const instead[] = {"cubic", "reno"};
 

@@ -24,9 +24,9 @@
 const char *congestion_choose(const char *wanted, const char *system,
 	int (*may_use)(void *ctx, const char *name), void *ctx, struct err_text *err);
 
-/* Choose the congestion control for data sockets: call congestion_choose with the kernel's default
- * in the caller's network namespace, and log the choice. ret: room for CONGESTION_NAME_MAX + 1
- * bytes; receives the name or "".
+/* Choose the congestion control for data sockets, and log the choice. Calls congestion_choose with
+ * the kernel's default in the caller's network namespace. Writes the name or "" to `ret`, which
+ * must have room for CONGESTION_NAME_MAX + 1 bytes.
  * Errors: -EINVAL, or the -errno of socket(). */
 int congestion_find(const char *wanted, char *ret, struct err_text *err);
 /* Set the congestion control of a socket. name: as congestion_find returned it; "" changes nothing.

@@ -10,9 +10,9 @@
 
 struct handover_queue {
 	pthread_mutex_t lock;
-	/* Number of items. The data thread may read n without the lock, so the thread may read 0
-	 * although an item was just pushed. Then the push makes wake_fd readable, and the thread
-	 * takes the item in its next poll. */
+	/* Number of items. The data thread is allowed to read this field without the lock. The
+	 * thread may then read 0 although an item was just pushed. In this case the push makes
+	 * wake_fd readable, and the thread takes the item in its next poll. */
 	atomic_uint n;
 	unsigned head, max;
 	size_t item_bytes;

@@ -56,7 +56,7 @@ struct net_stats {
 	uint32_t connections;
 };
 
-/* Stop the listener and free n. All its xports must be freed before. NULL is allowed. */
+/* Stop the listener of n, and free n. All xports of n must have been freed. NULL is allowed. */
 void net_close(struct net *n);
 /* Return the provider in use: "sockets", "tcp" or "verbs". The string is valid as long as n
  * exists. */

@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_TRANSPORT_NET_SHARED_H
 #define BPS_COMMON_TRANSPORT_NET_SHARED_H
-/* Code that the implementations of common/transport/net.h share. struct net is the object of the
- * process. For each data thread, struct net_thread has counters and a queue. */
+/* Code that the implementations of common/transport/net.h share. A process has one struct net. Each
+ * data thread has one struct net_thread, with counters and a queue. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -40,18 +40,18 @@ struct net_ops {
 /* First member of every implementation's object. */
 struct net {
 	const struct net_ops *ops;
-	/* Copy of the caller's configuration. Its strings are copies as well, except the field
-	 * congestion, which is NULL */
+	/* Copy of the caller's configuration. The strings in it are copies as well, except the
+	 * field `congestion`, which is NULL */
 	struct net_config cfg;
 	net_key_fn key_fn;
 	void *key_ctx;
 	uint16_t port;
 	_Atomic uint32_t my_id, nonces;
-	/* Random number in all nonces of this process, so that these nonces differ from all nonces
-	 * before a restart of the process */
+	/* Random number that all nonces of this process contain. With this number, they differ from
+	 * all nonces before a restart of the process */
 	uint16_t tag;
 
-	pthread_mutex_t lock; /* guards threads and past */
+	pthread_mutex_t lock; /* guards `threads` and `past` */
 	LIST_HEAD(net_thread_list, net_thread) threads;
 	struct net_stats past; /* sums of the counters of freed data threads */
 	_Atomic uint64_t refused, silent;
@@ -69,13 +69,13 @@ static inline struct peer_times net_times(const struct net *n)
 	return (struct peer_times){n->cfg.connect_timeout_ms, n->cfg.ping_ms, n->cfg.dead_ms};
 }
 
-/* Return the data thread with that number, or NULL. The caller holds net->lock. */
+/* Return the data thread with the number `thread`, or NULL. The caller holds net->lock. */
 struct net_thread *net_find_thread(const struct net *n, unsigned thread);
 /* Remove t from the list and add its counters to net->past. The caller holds net->lock. */
 void net_remove_thread(struct net *n, struct net_thread *t);
 
-/* Return the nonce of a new connection in this slot. Also reserve the nonce of its second channel,
- * which has the next count. */
+/* Return the nonce of a new connection in this slot. Also reserve the nonce of the connection's
+ * second channel. The count in that nonce is larger by one. */
 uint64_t net_new_nonce(struct net *n, unsigned slot);
 /* Make the ticket that c sends for a channel. */
 void net_seal_ticket(const struct net *n, const struct peer_conn *c, enum channel channel,

@@ -38,8 +38,8 @@ struct peer_conn {
 	uint64_t rx_ns;         /* when the last message or byte was received */
 	uint64_t ping_ns;       /* when the last ping was sent */
 	uint64_t connect_by_ns; /* deadline of the handshake */
-	/* Nonce of the ticket of the first channel. The count in the nonce of the second channel is
-	 * larger by one */
+	/* Nonce in the ticket of the first channel. The nonce of the second channel is the same,
+	 * except that the count in the nonce is larger by one */
 	uint64_t nonce;
 	uint16_t peer_thread;
 	uint8_t key[TICKET_KEY_BYTES]; /* shared key, erased after the proofs are checked */
@@ -75,7 +75,7 @@ int peer_reap(struct peer_xport *x);
 
 /* Change the state to `to`, which the present state must allow, and log why. */
 void peer_conn_set_state(struct peer_conn *c, enum conn_state to, const char *why);
-/* Record the peer that c connects to. key: TICKET_KEY_BYTES bytes. */
+/* Record the peer that c connects to. `key` has TICKET_KEY_BYTES bytes. */
 void peer_conn_set_peer(struct peer_conn *c, uint16_t thread, uint32_t peer_id,
 	uint64_t peer_instance, const void *key, void *user);
 /* Start a handshake: change from FREE to `state`, which is CONNECTING or ACCEPTING. */
@@ -91,18 +91,19 @@ void peer_conn_doom(struct peer_conn *c, const char *fmt, ...)
 /* Log that the peer broke the protocol, and mark the connection as failed. */
 void peer_conn_broke_protocol(struct peer_conn *c, const char *what);
 /* Mark the connection as failed if its handshake exceeds the deadline or its peer is dead. Returns
- * whether the caller has to send a ping: one ping is due when ping_ms have passed without a byte
- * from the peer. The peer is dead if both of these periods have passed without a byte from it:
+ * whether the caller has to send a ping. One ping is due when the peer has sent no byte for
+ * ping_ms. The peer is dead if it has sent no byte during both of these periods:
  * - dead_ms since the last byte;
- * - dead_ms - ping_ms since the ping. This process may have been stopped before the ping, and the
- *   peer then still gets this time to answer. */
+ * - dead_ms - ping_ms since the ping. This period leaves the peer time to answer, even if this
+ *   process was stopped before it sent the ping. */
 bool peer_conn_tick(struct peer_conn *c);
 
 static inline uint64_t peer_conn_nonce(const struct peer_conn *c, enum channel channel)
 {
 	return ticket_channel_nonce(c->nonce, channel);
 }
-/* Return whether t is the ticket for the second channel of c, from the same peer. */
+/* Return whether ticket t comes from the peer of connection c and is for the second channel of
+ * c. */
 bool peer_conn_is_second(const struct peer_conn *c, const struct ticket *t);
 /* Check the proof that the peer sent on a channel. Returns 0, BPS_EAUTH, BPS_EPROTO or
  * BPS_EVERSION. */

@@ -19,9 +19,9 @@
  *     down or is closed, read_done runs before the down callback. After read_done nothing writes
  *     to dst;
  *   - messages of one connection arrive in the order they were sent, or the connection goes down;
- *   - after down no callback has that connection as an argument;
+ *   - after the callback `down` of a connection, no callback has that connection as an argument;
  *   - peers only read the memory of a segment, and never write it;
- *   - once close has returned, or down has run, this side may overwrite the memory that it had
+ *   - once `close` has returned, or `down` has run, this side may overwrite the memory that it had
  *     offered. The peer discards its incomplete reads of that memory. */
 #include <stdbool.h>
 #include <stddef.h>
@@ -91,13 +91,15 @@ struct xport_ops {
 	int (*send)(struct xconn *c, const struct wire_msg *m);
 	/* Send a message that offers bytes, and send the bytes as well, without waiting for a
 	 * request. When the receiver gets the offer, it must start a read of exactly these bytes.
-	 * Otherwise the receiver discards the bytes when they arrive. When this side has no room to
-	 * queue the bytes, it sends the offer without bytes. With is_patient, the function returns
-	 * -EAGAIN instead; it also does so when many bytes of other offers are queued. A receiver
-	 * that discarded bytes gets offers without bytes for a while. send_eager is NULL if the
-	 * transport has only `send`.
-	 * Owns: the offered memory must not change until the offer ends, as for an offer that the
-	 * peer reads.
+	 * Otherwise the receiver discards the bytes when they arrive. For a while after that, this
+	 * side sends offers without bytes to the receiver.
+	 * is_patient decides what happens when this side has no room to queue the bytes. If
+	 * is_patient is false, this side sends the offer without bytes. If is_patient is true, the
+	 * function returns -EAGAIN. With is_patient, it also returns -EAGAIN when the bytes queued
+	 * for earlier offers have reached the limit ahead_bytes of struct xport.
+	 * send_eager is NULL if the transport has only `send`.
+	 * Owns: the offered memory must not change until the offer ends. This is the same rule as
+	 * for an offer that is sent with `send`.
 	 * Errors: -EAGAIN: there is no credit or no room in the send buffer, or is_patient is set
 	 * and too many bytes wait; the callback `writable` reports when to send again.
 	 * -ENOTCONN. */
@@ -113,19 +115,20 @@ struct xport_ops {
 	/* Add a segment: memory that peers may read, and that this side's reads may write. The
 	 * memory must neither move nor shrink until seg_del. */
 	int (*seg_add)(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
-	/* Return the time at which this side last received anything from the peer: now_ns of the
-	 * poll that received it. The time is at most some seconds ago, because a silent connection
-	 * goes down. */
+	/* Return the time at which this side last received anything from the peer. The time is the
+	 * parameter now_ns of the call of `poll` that received the data. The time is at most some
+	 * seconds ago, because a silent connection goes down. */
 	uint64_t (*heard_ns)(const struct xconn *c);
-	/* Remove a segment. No read of this side may have its dst in the segment any more. */
+	/* Remove a segment. No read of this side may still have its `dst` in the segment. */
 	void (*seg_del)(struct xport *x, uint16_t segment);
-	/* Declare that the segment is the whole of this sealed memfd, which peers on the same host
-	 * may map. Call this function before the first offer of bytes in the segment. The
-	 * caller still owns fd. seg_share is NULL if the transport cannot map memory of a peer.
+	/* Declare that the segment is the whole of the sealed memfd `fd`, which peers on the same
+	 * host may map. Call this function before the first offer of bytes in the segment. The
+	 * caller still owns `fd`. seg_share is NULL if the transport cannot map memory of a peer.
 	 * Errors: a negative code, such as -EMFILE. */
 	int (*seg_share)(struct xport *x, uint16_t segment, int fd);
 	/* Borrow the memory that the peer offers, so that this side can read it without a copy. The
-	 * connection must have is_same_host. borrow is NULL if the transport cannot borrow memory.
+	 * connection's is_same_host must be set. `borrow` is NULL if the transport cannot borrow
+	 * memory.
 	 * Errors: -ENOTCONN and BPS_EPROTO, for the same reasons as in `read`. */
 	int (*borrow)(struct xconn *c, uint16_t segment, uint64_t offset, uint32_t len,
 		struct xport_loan *ret);
@@ -135,14 +138,14 @@ struct xport_ops {
 	/* Send and receive, and run callbacks. Returns 0 when there was nothing to do, else a
 	 * positive number. */
 	int (*poll)(struct xport *x, uint64_t now_ns);
-	/* Send the queued messages. Returns true when the thread may block on fd until
-	 * next_deadline; false: poll again. */
+	/* Send the queued messages. Returns true if the thread may block on the descriptor `fd`
+	 * until next_deadline. Returns false if the thread must call `poll` again. */
 	int (*may_sleep)(struct xport *x);
-	/* Return a descriptor that is readable when poll has something to do */
+	/* Return a descriptor that is readable when `poll` has something to do. */
 	int (*fd)(struct xport *x);
 	uint64_t (*next_deadline)(struct xport *x);
-	/* Close all connections and free x. Call it on the data thread, or after that thread has
-	 * ended. */
+	/* Close all connections and free x. Call this function on the data thread, or after that
+	 * thread has ended. */
 	void (*free)(struct xport *x);
 };
 

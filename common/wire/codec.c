@@ -233,10 +233,10 @@ size_t codec_encode(const struct layout *l, const void *msg, void *buf)
 	return n_bytes;
 }
 
-/* The decoder reads the bytes twice with the same code. The first pass, with mem and every output
- * NULL, checks everything and counts the memory that is needed. The second pass has a block of that
- * size as mem and fills it. The second pass checks everything again. So it cannot write outside the
- * block, even if the bytes have changed between the passes. */
+/* The decoder reads the bytes twice with the same code. In the first pass, the field `mem` and all
+ * outputs are NULL. The first pass checks everything and counts the memory that is needed. In the
+ * second pass, `mem` is a block of that size, which the pass fills. The second pass repeats all
+ * checks, so the pass cannot write outside the block, even if the bytes have changed meanwhile. */
 struct reader {
 	const uint8_t *p;
 	const uint8_t *end; /* end of the struct being read */
@@ -260,7 +260,7 @@ static int read_int(struct reader *r, enum field_kind kind, uint64_t *ret_v)
 	return 0;
 }
 
-/* Take n bytes of the block, aligned to `align`. In the first pass *ret_at is NULL. */
+/* Take `n` bytes of the block, aligned to `align`. In the first pass, *ret_at is NULL. */
 static int mem_take(struct reader *r, size_t n, size_t align, uint8_t **ret_at)
 {
 	size_t at = r->mem_used + (align - r->mem_used % align) % align;

@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_WIRE_CTLFRAME_H
 #define BPS_COMMON_WIRE_CTLFRAME_H
 /* Parse and write frames of the control channel. The functions are pure. The control channel and
- * the fuzzer share them. A frame is u32 length, u16 type, body; little-endian. The length is
- * the number of bytes of type and body together. */
+ * the fuzzer share them. A frame starts with a u32 length and a u16 type, both little-endian. The
+ * body follows. The length counts the bytes of the type and of the body. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,8 +20,9 @@ struct ctlframe {
 
 /* Parse the frame at the start of buf. The type and the body together may have at most max_bytes.
  * Returns 1: the frame is complete, and takes *ret_bytes of buf. Returns 0: the frame is
- * incomplete; before the next call, buf must have *ret_bytes, which is the size of the head or of
- * the whole frame. Returns BPS_EPROTO: the length is invalid, and nothing is written. */
+ * incomplete. Before the next call, the caller must read until buf holds *ret_bytes. *ret_bytes is
+ * then the size of the head or of the whole frame. Returns BPS_EPROTO: the length is invalid, and
+ * nothing is written. */
 int ctlframe_parse(const uint8_t *buf, size_t n_bytes, size_t max_bytes, struct ctlframe *ret_frame,
 	size_t *ret_bytes);
 

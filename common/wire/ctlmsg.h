@@ -47,7 +47,8 @@
 /* Largest number of items in a list of one DECLARE, PLAN or PEERS */
 #define CTL_LIST_MAX    4096
 #define CTL_TENSORS_MAX (1u << 20) /* tensor ids of a job are below this number */
-/* Largest number of arguments of one STEER, which must fit into CTLFRAME_UNTRUSTED_BYTES */
+/* Largest number of arguments of one STEER message, and largest length of an argument's value. A
+ * STEER message must fit into CTLFRAME_UNTRUSTED_BYTES. */
 #define CTL_STEER_ARGS_MAX  8
 #define CTL_STEER_VALUE_MAX 255
 #define CTL_JSON_MAX        (512u << 10)
@@ -114,12 +115,13 @@ struct ctl_msg {
 	};
 };
 
-/* Return the layout of a type's struct and its name ("HELLO"); NULL for an unknown type. */
+/* ctl_layout returns the layout of the struct of a message type. ctl_type_name returns the name of
+ * the type, such as "HELLO". Both return NULL for an unknown type. */
 const struct layout *ctl_layout(unsigned type);
 const char *ctl_type_name(unsigned type);
 
 /* Decode the body of a frame into *ret. *ret_mem is as for codec_decode: the caller frees it.
- * Errors: those of codec_decode; BPS_EPROTO also for an unknown type. */
+ * Errors: those of codec_decode. An unknown type also gives BPS_EPROTO. */
 int ctl_decode(unsigned type, const void *buf, size_t n_bytes, struct ctl_msg *ret, void **ret_mem,
 	struct err_text *err);
 #endif

@@ -8,10 +8,10 @@
 #include "common/wire/codec.h"
 
 struct ctl_cause {
-	/* Rank of the worker. CTL_NO_ID: the cause is the whole machine. The rank is not used when
-	 * the field `host` is empty */
+	/* Rank of the worker, or CTL_NO_ID if the cause is the whole machine. The rank is not used
+	 * when the field `host` is empty */
 	uint32_t rank;
-	const char *host; /* name of the worker's machine; "" or NULL: the cause is not known */
+	const char *host; /* name of the worker's machine; "" or NULL if the cause is not known */
 };
 
 /* Return whether the message names a cause. Messages of older releases name no cause. */

@@ -34,8 +34,8 @@ struct ctl_join {
 	uint32_t pid;
 	/* Requested partition size in bytes, the same for all workers. 0: the scheduler chooses */
 	uint32_t part_bytes;
-	/* Proof that the trainer has the job's token, CTL_TOKEN_BYTES long; empty: the job has no
-	 * token */
+	/* Proof that the trainer has the job's token. The proof is CTL_TOKEN_BYTES long. If the job
+	 * has no token, this field is empty. */
 	struct blob token;
 	/* backup: number of machines that a round need not wait for. grace_ms: how long a round
 	 * still waits for these machines after all other machines have contributed. All workers
@@ -53,8 +53,8 @@ struct ctl_join {
 struct ctl_unjoin {
 	uint32_t seq;
 };
-/* Answer to JOIN. If job is CTL_NO_ID, the worker waits until the job admits it at the job's next
- * barrier. Then another JOINED follows. */
+/* Answer to JOIN. If the field `job` is CTL_NO_ID, the worker waits until the job's next barrier,
+ * where the job admits the worker. Then the scheduler sends a second JOINED. */
 struct ctl_joined {
 	uint32_t seq;
 	uint32_t code; /* 0, or an error code as a positive number */
@@ -71,7 +71,7 @@ struct ctl_rank {
 struct ctl_job_member {
 	uint32_t agent; /* agent id */
 	const char *host;
-	/* Ranks of the member's workers; for a lost member the ranks that it had */
+	/* Ranks of the member's workers. If the member is lost: the ranks before the loss. */
 	struct ctl_rank *ranks;
 	uint32_t n_ranks;
 	uint8_t is_gone;

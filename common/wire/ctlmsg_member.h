@@ -39,7 +39,7 @@ struct ctl_welcome {
 	uint64_t view;
 	uint32_t member_id; /* id of the member, the same after each restart */
 	uint32_t beat_ms;   /* interval at which the member sends a BEAT */
-	/* Time without a message after which the member treats the scheduler as lost */
+	/* If no message arrives for this time, the member treats the scheduler as lost */
 	uint32_t dead_ms;
 	/* Number of times that a member of this name has connected with a new instance */
 	uint32_t restarts;
@@ -61,8 +61,8 @@ struct ctl_refuse {
 struct ctl_beat_late {
 	uint32_t agent;  /* agent id */
 	uint32_t rounds; /* number of rounds in which this agent was the last */
-	/* Median of this agent's lag in such rounds. The lag is the time from when half of the
-	 * agents have contributed until this agent contributes */
+	/* Median of this agent's lag in the rounds in which it was the last. The lag begins when
+	 * half of the agents have contributed, and ends when this agent contributes */
 	uint32_t lag_us;
 };
 struct ctl_beat_job {
@@ -90,7 +90,7 @@ enum nic_source { NIC_UNTOLD, NIC_SET, NIC_DRIVER };
 
 struct ctl_beat {
 	uint64_t seq;
-	uint64_t echo; /* last seq that the sender of this BEAT has received */
+	uint64_t echo; /* `seq` of the last BEAT that the sender of this BEAT has received */
 	uint64_t view; /* view that the sender has applied */
 	/* Counters since the start of the member. The scheduler shows them in the status and uses
 	 * them to detect a hung process. */
@@ -119,8 +119,8 @@ struct ctl_beat {
 	uint64_t measured_mbps;
 };
 
-/* State of a server or agent, as the scheduler sends it to the members that exchange data with it.
- * GONE: the receiver must remove the peer. */
+/* State of a server or agent. The scheduler sends this state to the member's peers, which are the
+ * members that exchange data with the member. GONE: the receiver must remove the peer. */
 enum peer_state { PEER_UP = 1, PEER_DOWN = 2, PEER_GONE = 3 };
 struct ctl_peer {
 	uint32_t id;
@@ -135,8 +135,8 @@ struct ctl_peer {
 };
 struct ctl_peers {
 	uint64_t view;
-	/* An agent receives a list of the servers, a server a list of the agents. After the first
-	 * message, the list contains only members that have changed. */
+	/* An agent receives a list of the servers. A server receives a list of the agents. After
+	 * the first message, the list contains only members that have changed. */
 	struct ctl_peer *peers;
 	uint32_t n_peers;
 };
@@ -155,8 +155,8 @@ struct ctl_sight {
 /* LEAVE of a server: the server is about to end, and asks the scheduler to move its partitions to
  * other servers first. LEAVE of an agent: the agent stops, and its next process continues to serve
  * the trainers. LEFT is the answer to LEAVE. An agent receives code 0 at once. For a server, code 0
- * means that its partitions have moved. Another code means that the partitions will not move, and
- * the server may end now. */
+ * means that the server's partitions have moved. A non-zero code means that the partitions will not
+ * move, and that the server may end now. */
 struct ctl_leave {
 	/* Time after which the server ends, even without LEFT. 0: the sender is an agent */
 	uint32_t bound_ms;

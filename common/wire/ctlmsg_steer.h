@@ -6,7 +6,7 @@
 
 #include "common/wire/codec.h"
 
-/* An agent asks why a round of a tensor does not complete. If tensor is CTL_NO_ID, the agent asks
+/* An agent asks why a round of a tensor does not complete. If `tensor` is CTL_NO_ID, the agent asks
  * why the job does not form. The scheduler sends PROBE to all agents of the job, waits at most a
  * second for their REPORTs, then answers with WHY_TEXT. */
 struct ctl_why {
@@ -66,7 +66,7 @@ struct ctl_steer_arg {
 };
 struct ctl_steer {
 	const char *verb;   /* the command, such as "job kill" */
-	const char *target; /* object of the command, "" for none */
+	const char *target; /* what the command applies to; "" for none */
 	struct ctl_steer_arg *args;
 	uint32_t n_args;
 	/* User who sent the command, as the user's host reports it. The scheduler records these

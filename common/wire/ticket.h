@@ -3,15 +3,15 @@
 /* Tickets and proofs of data connections. The scheduler gives each key to two instances only. With
  * a ticket and a proof, the two ends of a connection prove to each other that they have this key.
  * The functions keep no state and make no system call except for random numbers. All transports
- * share them.
+ * use these functions.
  *
  * The connecting side first sends a ticket. The accepting side answers with a proof. The proof's
- * MAC includes the ticket's nonce, so that it is valid for this ticket only. */
+ * MAC includes the ticket's nonce, so that the proof is valid for this ticket only. */
 #include <stddef.h>
 #include <stdint.h>
 
-/* Size of a ticket: 32 bytes of fields and 16 bytes of MAC. A connect request of verbs carries at
- * most 55 bytes of data. */
+/* Size of a ticket: 32 bytes of fields and 16 bytes of MAC. A connect request of the provider verbs
+ * carries at most 55 bytes of data. */
 #define TICKET_BYTES     48
 #define PROOF_BYTES      40
 #define TICKET_KEY_BYTES 32
@@ -42,8 +42,8 @@ struct ticket {
 	uint16_t credits; /* first credits that the connecting side grants to the accepting side */
 	uint16_t channel;
 	uint64_t instance;
-	/* Three numbers: the sender's count of its tickets << 32 | the sender's random tag << 16 |
-	 * slot of the connection in the sender's table */
+	/* Three numbers, from the highest bits: the ticket's number at the sender (32 bits), the
+	 * sender's random tag (16 bits), the connection's slot in the sender's table (16 bits) */
 	uint64_t nonce;
 };
 struct proof {
@@ -55,8 +55,9 @@ struct proof {
 };
 
 /* Sliding window of the ticket numbers received from one sender: bit i of `window` stands for
- * number last - i. The window needs bounded memory and does not depend on the time. A sender is
- * identified by its instance, its peer_id and its tag. The tag is part of the sender's nonces. */
+ * the ticket number `last` - i. The window needs bounded memory and does not depend on the time. A
+ * sender is identified by its instance, its peer_id and its tag. The tag is part of the sender's
+ * nonces. */
 struct replay_peer {
 	uint64_t instance, window, used_at;
 	uint32_t peer_id, last;
@@ -67,20 +68,20 @@ struct replay {
 	struct replay_peer peers[REPLAY_SETS][REPLAY_WAYS];
 };
 
-/* Write the ticket and its HMAC under the key, which has TICKET_KEY_BYTES. */
+/* Write the ticket and its HMAC. The key of the HMAC is TICKET_KEY_BYTES long. */
 void ticket_seal(const struct ticket *t, const void *key, uint8_t ret[TICKET_BYTES]);
 /* Read the fields of a ticket without checking its HMAC. Returns 0, BPS_EVERSION, or BPS_EPROTO
  * when the length, the magic or a field is invalid. */
 int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret);
 /* Check the HMAC of a ticket. Returns 0 or BPS_EAUTH. */
 int ticket_verify(const void *buf, const void *key);
-/* Return the sentence that explains a refusal; NULL: the word is unknown. word: REFUSED_..., of
- * which n_bytes were received. */
+/* Return the sentence that explains a refusal, or NULL if the word is unknown. `word` is one of
+ * REFUSED_..., of which n_bytes were received. */
 const char *ticket_refusal(const void *word, size_t n_bytes);
 /* Record the nonce of a verified ticket. Returns 0, or BPS_EAUTH when the nonce was received
  * before, or is so old that it lies before the window. */
 int replay_check(struct replay *r, const struct ticket *t);
-/* Write the proof for the ticket with this nonce, with its HMAC under the key. */
+/* Write the proof for the ticket with this nonce. The last field is the HMAC of the proof. */
 void proof_seal(const struct proof *p, uint64_t nonce, const void *key, uint8_t ret[PROOF_BYTES]);
 /* Check a proof for the ticket with this nonce, and read its fields. Returns 0, BPS_EAUTH or
  * BPS_EPROTO. */

@@ -33,8 +33,8 @@
 enum wire_type {
 	WIRE_CONTRIB = 1, /* agent: contribution to round r, inline or offered */
 	WIRE_RESULT,      /* server: the sum of round r */
-	/* Agent: its last result is that of round r, and it has sent no contribution to a later
-	 * round */
+	/* Agent: the newest result that the agent has is the one of round r. The agent has sent no
+	 * contribution to a round after r. */
 	WIRE_HAVE,
 	WIRE_HAVE_OK, /* server: received HAVE(r) */
 	/* Server: asks the agent to offer result r, because other agents need the result */
@@ -45,7 +45,8 @@ enum wire_type {
 	/* Server: does not know the partition or the pgen yet; the agent must send its CONTRIB or
 	 * HAVE again soon */
 	WIRE_AGAIN,
-	/* Server: the bytes that it has read do not match the crc in the CONTRIB or DONATE */
+	/* Server: the bytes that the server has read do not match the crc in the CONTRIB or
+	 * DONATE */
 	WIRE_BAD_CRC,
 	WIRE_CREDIT, /* agent or server: grants credits for more messages */
 	/* Agent or server: checks that the peer responds; the peer answers with PONG */
@@ -88,8 +89,8 @@ struct wire_msg {
 	uint64_t offset;  /* offset of the offered bytes in the segment */
 	union {
 		struct { /* CONTRIB */
-			/* Crc of the previous round's result, as the agent delivered it; 0 when
-			 * round is 1 */
+			/* Crc of the result that the agent delivered for the previous round;
+			 * 0 in round 1 */
 			uint32_t crc_prev;
 			uint8_t codec; /* 0: none */
 			uint8_t op;
@@ -130,8 +131,8 @@ size_t wire_encode(const struct wire_msg *m, void *buf);
  * ret->payload points into buf. Writes ret only on success. */
 int wire_decode(const void *buf, size_t n_bytes, struct wire_msg *ret, struct err_text *err);
 
-/* Make a message of the type, without tail or payload. Its job, tensor, part, pgen, round and
- * member are those of m. */
+/* Return a message of the type `type`, without tail or payload. The job, tensor, part, pgen, round
+ * and member are copied from `m`. */
 struct wire_msg wire_answer(const struct wire_msg *m, enum wire_type type);
 
 /* Return the name of a type, such as "CONTRIB"; "?" for an unknown type. */

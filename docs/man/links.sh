@@ -1,6 +1,6 @@
 #!/bin/sh
-# Make `man` find each call that shares an installed page of section 3 with other calls. For each
-# name in a page's NAME section that has no page, write a page that includes the shared page:
+# Make `man` find each call that shares an installed page of section 3 with other calls. If a call
+# in a page's NAME section has no page of its own, write one that includes the shared page:
 #   links.sh MAN_DIR
 set -eu
 cd "${1:?usage: $0 MAN_DIR}/man3"

@@ -222,7 +222,7 @@ static double update(float *w, const float *sum, unsigned n, double rate)
 }
 
 /* Do one step on a global batch of n samples. This worker computes the gradients of its share of
- * them. Adds the batch's loss to *loss. */
+ * the samples. Adds the batch's loss to *loss. */
 static int step(struct digits_trainer *t, const unsigned *batch, unsigned n, double *loss)
 {
 	struct bps_tensor *tensors[] = {t->t_weight, t->t_bias, t->t_loss};

@@ -6,7 +6,7 @@
 WHEEL	:= build/wheel
 WHEEL_LIBS := -Wl,-Bstatic -luv_a -levent_openssl -levent -ljansson -linih -lnuma -lssl -lcrypto \
 	-Wl,-Bdynamic -ldl -lm -lpthread
-# Debian packages of these libraries. The wheel contains their licences.
+# Debian packages of the libraries above. The wheel contains the licences of these packages.
 WHEEL_LICENSES := libuv1-dev libevent-dev libjansson-dev libinih-dev libnuma-dev libssl-dev
 
 wheel:

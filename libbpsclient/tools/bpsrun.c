@@ -44,8 +44,8 @@ static void show_status(struct bpsrun *r)
 
 /* Set the job's token. If a job has a token, no process can join the job without this token. If the
  * environment has a token, use this token. Otherwise a job on one node gets a random token, and a
- * job on several nodes gets none: bpsrun on the other nodes would not have the random token.
- * Errors: -EINVAL, -EIO. */
+ * job on several nodes gets no token, because bpsrun on the other nodes would not have the random
+ * token. Errors: -EINVAL, -EIO. */
 static int make_token(struct bpsrun *r)
 {
 	const char *given = getenv("BPS_JOB_TOKEN");

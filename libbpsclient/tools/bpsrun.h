@@ -30,7 +30,7 @@ struct bpsrun_options {
 	unsigned nnodes, node_rank;
 	bool has_servers, has_agents;
 	bool wants_status, has_no_prefix;
-	const char *on_agent_loss; /* "abort" or "shrink"; NULL: use the environment */
+	const char *on_agent_loss; /* "abort" or "shrink"; NULL: environment variables decide */
 	const char *job, *agent;
 	uint32_t timeout_ms; /* limit on the whole run; 0: none */
 	char **command;
@@ -55,7 +55,8 @@ struct bpsrun_child {
 	char log[PATH_MAX];
 	/* pipe from which bpsrun reads the ports of a daemon that is ready; -1: closed */
 	int ready_fd;
-	/* agent only: the server that stores the agent's descriptors for its next process */
+	/* agent only: the server that stores this agent's descriptors for the agent's next
+	 * process */
 	struct fdstore_server *fdstore;
 	unsigned n_lives;
 	struct output_stream out, err;
@@ -67,14 +68,14 @@ struct bpsrun {
 	char exe_dir[PATH_MAX];
 	char scheduler[32], scheduler_http[32]; /* HOST:PORT */
 	char job[CTL_JOB_NAME_MAX + 1];
-	char token[2 * CTL_TOKEN_BYTES + 1]; /* hex; "": bpsrun sets no token */
+	char token[2 * CTL_TOKEN_BYTES + 1]; /* job token in hex; "": bpsrun sets no token */
 	int signal_fd;
 	struct bpsrun_child *daemons, *trainers;
 	unsigned n_daemons;
 	int result;      /* exit code of bpsrun; 0: no failure so far */
 	bool may_shrink; /* the job continues when trainers fail */
 	unsigned n_well; /* number of trainers that exited with code 0 */
-	int failed;      /* last exit code of a failed trainer, in a job that continues */
+	int failed;      /* exit code of the trainer that failed last, if the job continues */
 	bool is_stopping;
 	uint64_t kill_ms;    /* when to send KILL to processes that have not ended; 0: never */
 	uint64_t timeout_at; /* when the run's time limit ends; 0: never */
@@ -100,7 +101,7 @@ void output_close(const struct bpsrun_child *c, struct output_stream *s);
 void output_tail(const struct bpsrun_child *c, int least);
 
 /* ---- child.c ---- */
-/* a string as an argument for exec, which does not write to it */
+/* Cast a constant string to the type of exec's arguments. exec does not write to the string. */
 #define ARG(s) ((char *)(uintptr_t)(s))
 /* Besides stdin, stdout, stderr and sp->fds, a child may inherit other descriptors. The number of
  * each such other descriptor is below CHILD_FDS + sp->n_fds. */
@@ -109,10 +110,11 @@ struct spawn_plan {
 	char *const *argv;
 	const char *const *env; /* environment variables to set: name, value, ..., NULL */
 	int out, err;           /* stdout and stderr of the child; -1: those of bpsrun */
-	int keep;               /* another descriptor that the child inherits; -1: none */
-	/* Descriptors to pass to the child in the way of a service manager (sd_listen_fds(3)):
-	 * their numbers begin at 3. The number of the descriptor `keep` is above these numbers.
-	 * fd_names: names of the descriptors, separated by ':'. */
+	int keep;               /* one more descriptor that the child inherits; -1: none */
+	/* Descriptors that the child receives in the same way as from a service manager
+	 * (sd_listen_fds(3)). In the child, the numbers of these descriptors begin at 3. The number
+	 * of the descriptor `keep` is above these numbers. fd_names: names of the descriptors,
+	 * separated by ':'. */
 	const int *fds;
 	unsigned n_fds;
 	const char *fd_names;
@@ -135,8 +137,8 @@ int child_left_ms(uint64_t deadline_ms);
 /* ---- daemons.c ---- */
 /* Return the socket of the agent to use. NULL: start private daemons. */
 const char *daemons_choose(const struct bpsrun_options *o);
-/* Start the private daemons, and wait until they are ready, at most READY_MS each. Errors:
- * negative. The caller must call daemons_stop even after an error. */
+/* Start the private daemons, and wait until they are ready. The function waits at most READY_MS for
+ * each daemon. Errors: a negative value. The caller must call daemons_stop even after an error. */
 int daemons_start(struct bpsrun *r);
 /* Stop serving the agents' requests to store descriptors, and close the stored descriptors. Called
  * after the last trainer has ended. */
@@ -160,7 +162,7 @@ void daemons_socket(const struct bpsrun *r, unsigned i, char *ret, size_t room);
 int fdstore_server_open(const char *path, struct fdstore_server **ret);
 /* Close the server and all stored descriptors. k may be NULL. */
 void fdstore_server_close(struct fdstore_server *k);
-/* Return the server's socket, for poll(2); -1 if k is NULL. */
+/* Return the server's socket, for use with poll(2). Returns -1 if k is NULL. */
 int fdstore_server_socket(const struct fdstore_server *k);
 /* Handle the messages that have arrived. Does not wait. */
 void fdstore_server_receive(struct fdstore_server *k);

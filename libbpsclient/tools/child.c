@@ -1,5 +1,5 @@
-/* Starts, signals and reaps the processes that bpsrun needs. The callers choose the processes. One
- * thread. */
+/* Starts, signals and reaps the processes that bpsrun needs. The callers choose the processes. All
+ * functions run in one thread. */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <errno.h>
@@ -90,8 +90,8 @@ int child_spawn(struct bpsrun_child *c, const struct spawn_plan *sp)
 	}
 	if (!c->pid)
 		run_child(sp, parent);
-	/* Parent and child both set the group: the parent may send a signal before the child has
-	 * run. */
+	/* Parent and child both set the child's process group, because the parent may send
+	 * a signal to the group before the child has run. */
 	setpgid(c->pid, c->pid);
 	c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
 	if (c->pidfd < 0) {

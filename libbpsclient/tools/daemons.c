@@ -198,10 +198,11 @@ static int start_scheduler(struct bpsrun *r)
 	return 0;
 }
 
-/* Write how many bytes a server or an agent may use: the environment variable's value, else an
- * equal share of 15/16 of the machine's memory. The default of a daemon is half of the memory; that
- * would be too much if three daemons run. The shares add up to less than all memory, because the
- * kernel's total may change by some pages while the daemons start. */
+/* Write how many bytes each server or agent may use. This is the value of the environment variable,
+ * if it is set. Otherwise each server and each agent gets an equal share of 15/16 of the machine's
+ * memory. The default of a single daemon is half of the memory, which would be too much for three
+ * daemons. 1/16 is left over, because the kernel's figure for all memory may change by some pages
+ * while the daemons start. */
 static void memory_setting(const struct bpsrun *r, const char *variable, char *ret, size_t room)
 {
 	uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
@@ -338,7 +339,7 @@ void daemons_stop(struct bpsrun *r)
 		nftw(r->dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Return 0 if a process accepts connections at that socket; else -errno. */
+/* Return 0 if a process accepts connections at the socket with this path; otherwise -errno. */
 static int try_connect(const char *path)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -362,7 +363,8 @@ const char *daemons_choose(const struct bpsrun_options *o)
 	if (env && *env)
 		return env;
 	rc = try_connect(LOCAL_SOCKET);
-	if (rc < 0) /* print the reason: the user may expect the job to use this host's agent */
+	/* Print the error, because the user may expect that the job uses this host's agent. */
+	if (rc < 0)
 		output_say("cannot connect to the agent at %s: %s%s; starting a separate cluster "
 			   "for the job",
 			LOCAL_SOCKET, strerror(-rc),

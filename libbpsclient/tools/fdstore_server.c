@@ -63,7 +63,8 @@ int fdstore_server_socket(const struct fdstore_server *k)
 	return k ? k->sock : -1;
 }
 
-/* Store fd under this name. If there is no room, close fd. Owns: takes fd. */
+/* Store the descriptor `fd` under the name `name`. If there is no room, close the descriptor.
+ * Owns: takes the descriptor. */
 static void keep(struct fdstore_server *k, const char *name, int fd)
 {
 	if (k->n == k->room && k->n < KEPT_MAX) {
@@ -96,8 +97,8 @@ static void forget(struct fdstore_server *k, const char *name)
 	k->n = n;
 }
 
-/* Copy the value of the line that begins with key, such as FDNAME=, to ret. Returns false if there
- * is no such line, or its value is no valid name. */
+/* Find the line that begins with `key`, such as "FDNAME=", and copy the rest of the line to ret.
+ * Returns false if no line begins with `key`, or if the rest of the line is not a valid name. */
 static bool value_of(const char *lines, const char *key, char ret[NAME_BYTES])
 {
 	size_t n = strlen(key), len;

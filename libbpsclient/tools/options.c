@@ -73,7 +73,8 @@ static const struct option long_options[] = {
 	{NULL, 0, NULL, 0},
 };
 
-/* Store one option. Returns 0; 1 if nothing is to be run (--help, --version); -EINVAL. */
+/* Store the option c. Return 0 on success. Return 1 for --help and --version, after which nothing
+ * is run. Return -EINVAL if the option is not valid. */
 static int parse_option(int c, struct bpsrun_options *o)
 {
 	switch (c) {

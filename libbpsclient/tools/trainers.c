@@ -1,5 +1,5 @@
 /* Starts the workers, and runs the loop over all children until the workers have ended. child.c
- * creates and reaps the processes. One thread. */
+ * creates and reaps the processes. bpsrun has only one thread. */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <errno.h>
@@ -156,8 +156,8 @@ static bool has_trainers(const struct bpsrun *r)
 }
 
 /* Return whether an option or the environment lets the job continue when a machine is lost.
- * A trainer's own code may also make this choice. bpsrun does not see the choice of the code, so
- * the first failure then stops all trainers of this node. */
+ * A trainer's own code may also let the job continue, but bpsrun does not see this. So if only the
+ * code makes this choice, the first failure stops all trainers of this node. */
 static bool may_shrink(const struct bpsrun *r)
 {
 	const char *env = getenv("BPS_ON_AGENT_LOSS"), *elastic = getenv("BPS_ELASTIC");

@@ -2,7 +2,8 @@
 #define BPS_BENCH_H
 /* bps-bench measures push_pull in a trainer. It either sweeps over sizes (sweep.c), or replays a
  * model's gradients with simulated computing (replay.c). All ranks run the same rounds. Rank 0
- * makes the decisions that depend on time, broadcasts them, and prints the report. One thread. */
+ * makes the decisions that depend on time, broadcasts them, and prints the report. The
+ * program itself creates no threads. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,8 +17,8 @@ struct bench_options {
 	unsigned n_bytes;
 	enum bps_dtype dtype;
 	enum bps_op op;
-	unsigned tensors, depth; /* depth: push_pulls in flight at a time, at most `tensors` */
-	unsigned rounds;         /* rounds per tensor; 0: as many as fit into `seconds` */
+	unsigned tensors, depth; /* `depth`: push_pulls in flight, <= `tensors` */
+	unsigned rounds;         /* rounds per tensor, or 0 for as many as fit into `seconds` */
 	double seconds;
 	bool is_checking, is_json;
 	const char *replay;
@@ -32,7 +33,7 @@ struct bench {
 	int rank, size;
 	/* bytes of this worker's tensors that were summed, including the warm-up */
 	uint64_t bytes_moved;
-	/* whether to print a progress line: at rank 0 when stderr is a terminal */
+	/* whether to print a progress line; true at rank 0 when stderr is a terminal */
 	bool has_progress;
 	double told_s; /* time of the last progress line */
 	unsigned n_results;
@@ -48,7 +49,7 @@ double bench_now_s(void);
 /* Print "bps-bench: what: (the library's last error)" to stderr, and return the argument
  * `code`. */
 int bench_fail(int code, const char *what);
-/* Sort v, which has n >= 1 values, and return the quantile q. For example, q = 0.5 gives the
+/* Sort the n >= 1 values of v, and return the quantile q. For example, q = 0.5 gives the
  * median. */
 double bench_quantile(double *v, size_t n, double q);
 /* Store the maximum of `mine` over all ranks in *ret. All ranks have to call this
@@ -56,9 +57,10 @@ double bench_quantile(double *v, size_t n, double q);
 int bench_max(struct bench *bench, double mine, double *ret);
 /* Set *value to rank 0's value. All ranks have to call this function. */
 int bench_agree(struct bench *bench, uint64_t *value);
-/* Update rank 0's progress line, at most a few times a second. what = NULL: clear the line. */
+/* Update rank 0's progress line, at most a few times a second. If `what` is NULL, clear
+ * the line. */
 void bench_progress(struct bench *bench, const char *what, double done, double all);
-/* Write a size such as "1 MiB" or "1000 B" into ret, which has 32 bytes. */
+/* Write a size such as "1 MiB" or "1000 B" into the 32 bytes at ret. */
 const char *bench_size(uint64_t bytes, char *ret);
 /* Open the next object of the list "results" in the JSON report. */
 void bench_json_result(struct bench *bench);

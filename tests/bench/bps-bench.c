@@ -1,5 +1,5 @@
-/* bps-bench: its options, its job, and what the sweep and the replay have in common. See
- * bps-bench(1). */
+/* The main program of bps-bench: reads the options, runs the job, and has the functions that both
+ * the sweep and the replay use. See bps-bench(1). */
 #include "tests/bench/bench.h"
 
 #include <getopt.h>

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Compare the cost of a call of bps.tensorflow or bps.jax with the same exchange by the core.
+"""Measure the time of exchanges with bps.tensorflow and bps.jax, and compare it with the core.
 
     tests/bench/frontend_calls.py BUILD-FOLDER [--only FRAMEWORKS] [--rounds R] [--calls C]
         [--out FILE]
 
-One worker runs compiled functions of a framework and calls of bps.Tensor in turn, in every round:
+One worker calls compiled functions of a framework. In every round the worker exchanges:
     small   161 tensors of 4 KB in one call, as many as ResNet-50 has gradients
     large   one tensor of 100 MB
-A function computes the tensors and exchanges them. The time of the same function without exchange
-is subtracted. The core copies from and to arrays, too (bps_push_pull_copy). The value of a round
-is the median of its calls, and a figure is the median of the rounds' values. If the environments of
-the front-ends' tests do not exist, the program makes them.
+A compiled function computes the tensors and exchanges them. The program subtracts the time of a
+function that only computes the tensors. In the same rounds, the worker exchanges the large tensor
+with the core alone, which copies it from and to an array (bps_push_pull_copy). The value of a round
+is the median of its calls. A figure is the median of the values of all rounds. If the environments
+of the front-ends' tests do not exist, the program makes them.
 """
 
 from __future__ import annotations

@@ -141,10 +141,11 @@ def busy_s():
 class Processes:
     """Programs on hosts: programs that measure and end, and daemons.
 
-    priority: "rt" gives all these programs, including daemons, a real-time priority, which is
-    above that of other programs. "nice" gives them nearly all processor time under the normal
-    scheduler. None changes nothing. With more busy threads than processors, "rt" distorts the
-    result: threads that spin, such as Gloo's, keep other threads from running.
+    The parameter `priority` sets the priority of all these programs, including daemons. "rt" is a
+    real-time priority, above the priority of all programs without one. "nice" gives the programs
+    nearly all processor time under the normal scheduler. With the value None, the priority does not
+    change. If more threads are busy than there are processors, "rt" distorts the result, because
+    threads that spin, such as Gloo's, keep other threads from running.
     """
 
     PRIORITIES = {"rt": ["chrt", "-f", "10"], "nice": ["nice", "-n", "-20"], None: []}
@@ -525,7 +526,7 @@ def mpi(build, processes, host, n, how, bytes_, seconds):
 
 
 def tcp_receive(address, seconds):
-    """Receive a stream on this host, and print its rate between two points in time."""
+    """Receive a stream for some seconds. Print the rate over the last two thirds of the time."""
     with socket.create_server((address, 0)) as s:
         print(s.getsockname()[1], flush=True)
         s.settimeout(30)

@@ -9,9 +9,9 @@ round, each form of training runs once, in processes of its own:
     mirrored   MultiWorkerMirroredStrategy, with its ring over gRPC on the loopback
     optimizer  bps.keras.DistributedOptimizer, 2 agents, 1 server
     alone      one worker, which exchanges nothing
-A figure is the median duration of a step. A ratio is the median of the rounds' ratios. If the
-environment of the front-ends' tests (tests/frontends/tensorflow.txt) does not exist, the program
-makes it.
+A figure is the median duration of a step. The ratio of optimizer to mirrored is the median of the
+ratios of all rounds. If the environment of the front-ends' tests (tests/frontends/tensorflow.txt)
+does not exist, the program makes it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from page import row
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-WARM_UP = 3  # steps that are not measured: TensorFlow compiles, and bps declares tensors
+WARM_UP = 3  # steps that are not measured, in which TensorFlow compiles and bps declares tensors
 N_WORKERS = 2
 BATCH = 8  # samples of a worker in a step
 FORMS = ("mirrored", "optimizer", "alone")

@@ -1,4 +1,4 @@
-"""The pages in docs/results/performance that the benchmarks of the front-ends write."""
+"""Write the pages of the front-end benchmarks in docs/results/performance."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ size_t dtype_size(enum bps_dtype dtype)
 	return 8;
 }
 
-/* Return a limit: the type represents all integers from 0 to the limit exactly. */
+/* Return a number n such that the type represents all integers from 0 to n exactly. */
 static uint64_t exact_max(enum bps_dtype dtype)
 {
 	switch (dtype) {

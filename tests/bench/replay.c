@@ -4,22 +4,23 @@
  * computing.
  *
  * The accelerator is simulated by a clock, which holds the time at which the accelerator is free.
- * Work for it is only queued, as with CUDA. In the forward pass, a layer starts when the previous
- * layer has ended and the layer's sums have arrived. The backward pass waits for nothing, so it is
- * queued as a whole. The trainer is notified when a layer's gradients are ready. Submitting them
- * does not delay the accelerator.
+ * The trainer only queues work for the accelerator, as with CUDA. In the forward pass, a layer
+ * starts when the layer before it has ended and its own sums have arrived. The backward pass waits
+ * for no sums, so the trainer queues the whole pass. The trainer is notified when a layer's
+ * gradients are ready. Submitting the gradients does not delay the accelerator.
  *
  *   step:  for each layer, first to last: wait for its sums of the previous step; start forward
  *          for each layer, last to first: start backward; sleep until it ends; submit its tensors
  *
  * Forward takes a third of --compute and backward two thirds. Each layer's share of both times is
  * proportional to the layer's macs. With --barrier, a step ends when all sums have arrived. Without
- * --barrier, the trainer waits for a sum where it is used, like the cross-barrier option of the
- * front-ends.
+ * --barrier, the trainer waits for a sum only before the next forward pass uses the sum, like the
+ * cross-barrier option of the front-ends.
  *
  *   step time   median time from the first forward of a step to the first forward of the next
- *   efficiency  compute time / step time: the share of the speed without communication
- *   overlap     time when computing and communication both run / the shorter of their two times
+ *   efficiency  compute time / step time: the speed relative to a run without communication
+ *   overlap     time when computing and communication run at once, divided by the time of the
+ *               shorter one
  *   first layer median time from the submission of the layer's gradients to the layer's sums
  *   on the wire bytes that the agent of rank 0's machine sent and received per step, for all jobs,
  *               from bps_traffic(3) */
@@ -54,7 +55,7 @@ struct bench_replay {
 	uint64_t step, step_bytes;
 	double clock_s; /* time at which the simulated accelerator is free */
 	/* The first layer is special: its gradients come last, and its sums are needed first.
-	 * first_submitted_s: when the layer was submitted; 0: its sums have arrived.
+	 * first_submitted_s: time when the layer was submitted, or 0 once its sums have arrived.
 	 * first_waits_s: for each step, the time from the submission to the sums. */
 	double first_submitted_s, *first_waits_s;
 	size_t n_first_waits;

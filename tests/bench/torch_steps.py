@@ -189,7 +189,7 @@ def steps_of_overlap(args: argparse.Namespace, counts: list[int], group: Any) ->
 def hooks(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[Any]:
     """For each round, yield the CPU time in microseconds that the hook of one parameter takes.
 
-    Parameters have one element.
+    Each parameter of the model has one element.
     """
     tiny = [1] * len(counts)
     bare, hooked = (make_step(f, make_model(tiny), group) for f in ("none", "optimizer"))

@@ -55,7 +55,7 @@ def median_in(rounds, start, end):
 
 
 class Slower:
-    """How much longer the honest job's rounds take under attack: as a factor, and in seconds.
+    """The slowdown of the honest job's rounds under attack, as a factor and in seconds.
 
     A pair of windows is a time without attack and a time under attack. Each pair gives the medians
     of its two windows. The factor and the seconds are the medians over all pairs.
@@ -106,9 +106,11 @@ class Honest:
 
 
 def measure(c, honest, attacker):
-    """Measure pairs of windows, without and under attack. Return the slowdown of the honest job.
+    """Measure pairs of windows and return the slowdown of the honest job.
 
-    Measure again, up to PAIRS_MAX pairs, while the slowdown is above the limits.
+    Each pair has one window without attack and one window under attack.
+
+    Measure more pairs, up to PAIRS_MAX, while the slowdown is above the limits.
     """
     windows, slower = [], None
     while len(windows) < PAIRS_MAX:
@@ -127,9 +129,9 @@ def measure(c, honest, attacker):
 
 
 def footprint(daemon):
-    """Return the numbers of the daemon's descriptors, shared memory files and threads.
+    """Return how many descriptors, shared memory files and threads the daemon has.
 
-    Descriptors of data connections do not count. Over TCP each connection has two descriptors.
+    Descriptors of data connections are not counted. A TCP data connection uses two descriptors.
     """
     pid = daemon.process.pid
     maps = sum("memfd:" in line for line in Path(f"/proc/{pid}/maps").read_text().splitlines())

@@ -62,10 +62,10 @@ class Local:
             self.held.pop(0).close()
 
     def socket(self):
-        """Attack the agent's socket. Each call uses another kind of attack.
+        """Attack the agent's socket in one of five ways. The calls use the ways in turn.
 
-        Send garbage, incomplete frames, hundreds of descriptors, requests without reading the
-        replies, or nothing.
+        Send garbage, an incomplete frame, hundreds of descriptors, or nothing, or send requests
+        without reading the replies.
         """
         t = self.connect()
         what = self.n = self.n + 1

@@ -25,8 +25,8 @@ BUILD = Path(os.environ.get("BPS_BUILD", ROOT / "build" / "debug")).resolve()
 IS_ASAN, IS_TSAN = BUILD.name == "asan", BUILD.name == "tsan"
 # Python is not built for ThreadSanitizer, so workers load the library of the debug build instead.
 WORKER_BUILD = BUILD.parent / "debug" if IS_TSAN else BUILD
-# Provider of all servers and agents, unless a test sets another provider. Empty: the default
-# provider.
+# The provider of all servers and agents, unless a test sets one. If the string is empty, the
+# servers and agents use their default provider.
 PROVIDER = os.environ.get("BPS_TEST_PROVIDER", "")
 DEADLINE_S = int(os.environ.get("BPS_TEST_DEADLINE_S", 60 if IS_ASAN or IS_TSAN else 30))
 
@@ -75,7 +75,8 @@ class Daemon:
 
     def spawn(self):
         r, low = os.pipe()
-        # Use a high number, because the shell moves listen_fds to the numbers from 3 on.
+        # Give this descriptor a high number, because the shell moves listen_fds to the numbers
+        # from 3 on.
         w = fcntl.fcntl(low, fcntl.F_DUPFD, 400)
         os.close(low)
         command = [
@@ -119,7 +120,7 @@ class Daemon:
         return dict(self.cluster.env)
 
     def pin(self):
-        """Let the next process of this daemon use the same ports."""
+        """Make the daemon's next process listen on the ports of the present process."""
         self.http_at = f"127.0.0.1:{self.http}"
         at = self.args.index("--listen") + 1
         self.args[at] = f"{self.args[at].rsplit(':', 1)[0]}:{self.port}"
@@ -128,7 +129,7 @@ class Daemon:
         self.port, self.http = read_ready(self.spawn(), self.process, self.name, self.log)
 
     def kill(self, sig=signal.SIGKILL):
-        """Send a signal. If the signal ends or stops the process, wait for its end or its stop."""
+        """Send a signal. If the signal ends or stops the process, wait until that has happened."""
         self.process.send_signal(sig)
         if sig in (signal.SIGKILL, signal.SIGTERM):
             self.process.wait(DEADLINE_S)
@@ -209,7 +210,7 @@ class Worker:
 
 
 class Progress:
-    """The number of rounds that a job has done. Rank 0 of the job writes it to a file."""
+    """The number of rounds that a job has done. Rank 0 of the job writes the number to a file."""
 
     def __init__(self, cluster, name="progress"):
         self.c, self.path = cluster, cluster.dir / name
@@ -231,7 +232,8 @@ class Progress:
 
 
 class Cluster:
-    """A scheduler, servers and agents. Each agent and server has its own address in data_net."""
+    """A scheduler, servers and agents. Each agent and each server has its own address in the
+    network `data_net`."""
 
     daemon_type = Daemon
     data_net = "127.0.0"
@@ -339,15 +341,16 @@ class Cluster:
         return d
 
     def open_to_all(self):
-        """Let every user of this machine connect to the agents and write results."""
+        """Let every user of this machine connect to the agents and write result files."""
         self.dir.chmod(0o777)
         for a in self.agents:
             a.socket.chmod(0o666)
 
     def start_job(self, function, workers, args=None, job=None, env=None, placement=None, uid=None):
-        """Start a job of `workers` processes of user uid.
+        """Start a job of `workers` processes, which run as the user with the id `uid`.
 
-        placement: the agent of each rank; by default the ranks are spread evenly over the agents.
+        placement: the index of each rank's agent; by default the ranks are spread evenly over the
+        agents.
         """
         self.n_jobs += 1
         job = job or f"job{self.n_jobs}"

@@ -449,9 +449,9 @@ def device_late(late_rank):
 def device_late_open(late_rank, go, told):
     """Let rank late_rank call bps_gpu_open only after the other rank's call has failed.
 
-    With back-end `host`, the other rank's first call times out. With CUDA this call fails at once,
-    because the other rank's process has no context yet. The other rank then calls bps_gpu_open
-    again, and rounds work.
+    With back-end `host`, the other rank's first call times out. With CUDA that first call fails at
+    once, because the calling process has no CUDA context yet. The other rank then calls
+    bps_gpu_open again, and rounds work.
     """
     with bps.open(open_timeout=3) as job:
         said = None

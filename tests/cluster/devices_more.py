@@ -64,7 +64,8 @@ def gpu_release(d):
 def gpu_unlike(d, first):
     """Declare a tensor in device memory in one worker and in host memory in the other.
 
-    Both workers must get an error. first: the kind that is declared first.
+    Both workers must get an error. first: "gpu" or "host", the memory of the tensor that is
+    declared first.
     """
     job = bps.open(timeout=20)
     device = open_device(job)
@@ -150,7 +151,7 @@ class Access(ctypes.Structure):
 def segments(device, ordinal, chunks):
     """Make an expandable segment from consecutive chunks, as PyTorch does.
 
-    Return its address and size.
+    Return the address and the size of the segment.
 
     chunks: the size of each chunk, in units of 2 MiB.
     """
@@ -310,8 +311,8 @@ def unpack(values, dtype):
 def gpu_until(d, n_elems, n_tensors=2, contributors=None):
     """Run rounds and check exact sums, until the ranks agree that the file `stop` exists.
 
-    Read each sum after the stream has waited for it, before the host waits for it. Return the
-    number of rounds.
+    The test reads each sum as soon as the stream has waited for the sum. The host waits for the
+    sum only after this read. Return the number of rounds.
     """
     with bps.open(timeout=60) as job:
         device = open_device(job)
@@ -402,9 +403,9 @@ def gpu_fallback(n_elems):
 
 
 def gpu_open(d=None):
-    """Return the result of bps_gpu_open and its duration.
+    """Call bps_gpu_open. Return the result and the duration of the call.
 
-    Check the sum of a host tensor afterwards.
+    After the call, check the sum of a tensor in host memory.
     """
     with bps.open(timeout=60) as job:
         start = time.monotonic()
@@ -519,9 +520,10 @@ def gpu_members(
 
 
 def gpu_grow(n_elems, go, progress=None, every=2, **options):
-    """Run rounds. After every `every` rounds there is a barrier at which new workers can join.
+    """Run rounds. New workers can join at a barrier, which follows each block of `every` rounds.
 
-    The job ends with the round after the file `go` appears.
+    At the start of each round, rank 0 checks whether the file `go` exists. The job ends with the
+    round in which rank 0 finds the file.
     """
     job = bps.open(elastic=1, **options)
     device = open_device(job)
@@ -727,7 +729,7 @@ def gpu_ask_twice(d):
 def gpu_release_beside(n_steps):
     """Release memory that has no tensors, while another thread trains and waits for its stream.
 
-    Return the duration of the longest call of bps_gpu_release in seconds.
+    Return the duration, in seconds, of the longest call of bps_gpu_release.
     """
     with bps.open(timeout=20) as job:
         device = open_device(job)

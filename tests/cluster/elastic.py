@@ -6,8 +6,8 @@ WINDOW = ["--agent-window", "500ms", "--agent-dead", "1500ms"]
 def agreed(results):
     """Check that all workers received the same sums in every round.
 
-    Return, for each round, the sorted list of the different masks of its sums. Bit i of a mask is
-    set if the sum has the contribution of rank i.
+    Each sum has a mask of the workers in it: bit i is set if the sum has the contribution of
+    rank i. Return, for each round, the sorted list of the different masks of the round's sums.
     """
     for r in results[1:]:
         assert r["rounds"] == results[0]["rounds"]

@@ -1,7 +1,8 @@
-"""Sum one tensor of more than 2^32 elements: `make huge`.
+"""Sum one tensor of more than 2^32 elements. `make huge` runs these tests.
 
-The test is not part of `make test`, because it needs 20 GiB of memory. One worker runs with
-BPS_FORCE_DISTRIBUTED. Its input, its two outputs and the server's sum have 4 GiB each.
+The tests are not part of `make test`, because they need 20 GiB of memory. The first test runs one
+worker with BPS_FORCE_DISTRIBUTED. The worker's input and two outputs and the server's sum take
+4 GiB each.
 """
 
 

@@ -72,7 +72,8 @@ class KeptDaemon(Daemon):
             os.close(fd)
 
     def stand_still(self, is_still):
-        """Stop reading messages, as systemd does while it reloads, or continue to read them."""
+        """Stop reading messages if `is_still` is true, as systemd does while it reloads. Continue
+        to read messages if `is_still` is false."""
         self.is_still = is_still
         if not is_still:
             os.eventfd_write(self.wake, 1)

@@ -1,4 +1,4 @@
-"""Keys, made with bpsctl as an operator makes them."""
+"""Make keys with bpsctl, as an operator does."""
 
 import os
 import subprocess

@@ -39,8 +39,8 @@ class Raw:
     def __init__(self, agent, uid=0):
         """Connect to the agent.
 
-        uid: user id with which to connect; None: the user id of this process. For another user,
-        call open_to_all first.
+        uid: user id with which to connect; None: the user id of this process. If uid is not the
+        user id of this process, call Cluster.open_to_all first.
         """
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.sock.settimeout(DEADLINE_S)

@@ -41,7 +41,7 @@ def check_pauses(pauses):
 
 
 def two_jobs(c):
-    """Start two jobs one after the other, so that the first has the smaller ids."""
+    """Start two jobs one after the other, so that the first job has the smaller id."""
     jobs = []
     for workers in (4, 2):
         jobs.append(Job(c, workers))
@@ -154,7 +154,7 @@ def test_barriers_are_passed_once_when_agents_restart(cluster):
 
 
 def test_restarts_while_a_machine_joins_cost_no_worker(cluster):
-    """Kill all agents in turn before, during and after the admission of a newcomer."""
+    """Kill each agent while a newcomer joins, and the newcomer's agent also after the admission."""
     c = kept_cluster(cluster, agents=3)
     go = c.dir / "go"
     args = {
@@ -275,9 +275,10 @@ def test_drained_agent_that_is_stopped_is_not_waited_for(cluster):
 
 
 def test_agent_that_restarts_without_scheduler_goes_on_without_servers(cluster):
-    """A job without servers goes on while the scheduler is down.
+    """Kill an agent while the scheduler is down.
 
-    A job with servers goes on when the scheduler has notified the servers of the agent's restart.
+    The agent's job without servers continues at once. The job with servers continues after the
+    scheduler has started again and has notified the servers of the agent's restart.
     """
     c = kept_cluster(cluster)
     scheduler_stays(c)

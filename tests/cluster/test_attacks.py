@@ -10,7 +10,8 @@ from attack import ALICE, BOB, Attacker, Honest, footprint, log_lines, measure
 
 pytestmark = pytest.mark.alone
 
-# Largest number of log lines. Thousands of attacks of one kind cause a few hundred lines a minute.
+# Limit of the log lines of all daemons together. Thousands of attacks of one kind cause a few
+# hundred lines a minute.
 LOG_LINES_MAX = 3000
 
 

@@ -1,4 +1,4 @@
-"""bpsctl check: it checks the settings, keys, ports, limits and devices of this host."""
+"""Test `bpsctl check`, which checks the settings, keys, ports, limits and devices of a host."""
 
 import json
 import os
@@ -175,8 +175,8 @@ def test_scheduler_on_another_host_is_not_asked_over_http(tmp_path):
     own = re.search(r" inet ([0-9.]+)/", p.stdout)
     if not own:
         pytest.skip("this machine has no address but loopback")
-    # An open port that does not speak the protocol. To bpsctl check, the port looks like that of a
-    # scheduler on another host.
+    # Open a port on which no process answers the protocol. `bpsctl check` cannot distinguish this
+    # port from the port of a scheduler on another host.
     with socket.create_server((own[1], 0)) as s:
         put(tmp_path, "agent.conf", f"scheduler = {own[1]}:{s.getsockname()[1]}\n")
         d = check(tmp_path, scheduler=free_port())

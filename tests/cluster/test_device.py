@@ -34,7 +34,7 @@ KINDS = [
 
 
 class Rig:
-    """A cluster whose agents drive GPUs of one back-end (kind)."""
+    """A cluster whose agents drive GPUs. `kind` is the back-end of the GPUs, for example "cuda"."""
 
     def __init__(
         self, cluster, kind, agents=2, servers=2, gpus=4, args=(), agent_env=None, delay_us=None
@@ -65,7 +65,7 @@ class Rig:
         return self.c.start_job(function, workers, args, env=self.env, **kw)
 
     def executors(self, agent=0):
-        """Return the process ids of an agent's children, without zombies."""
+        """Return the process ids of an agent's children."""
         pid = self.c.agents[agent].process.pid
         children = []
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -124,8 +124,8 @@ def staging(agent):
 def check_ended(results, codes, bound_s=10):
     """Check the results of workers whose job has ended.
 
-    Each worker must get one of these codes, with a text, within bound_s. A further submission must
-    fail.
+    Each worker must get one of the error codes in `codes`, with a text, within `bound_s` seconds. A
+    further submission must fail.
     """
     for code, text, took, again in results:
         assert code in codes, text
@@ -199,10 +199,10 @@ def test_an_executor_that_is_killed_fails_its_job_only(rig):
 
 
 def test_input_that_is_written_after_an_executors_loss_is_in_no_sum(cluster):
-    """The scheduler is stopped, so other members are notified late that the job has ended.
+    """Bytes that a worker writes after the loss of its executor must not be summed.
 
-    A server on the same host reads the input in place. It must not sum bytes that are written after
-    the executor was lost.
+    The server on the victim's host reads the victim's input in place. The test stops the scheduler,
+    so the other members are notified late that the job has ended.
     """
     with tempfile.TemporaryDirectory(prefix="bps-") as d:
         at = ["--same-host-dir", d]

@@ -80,7 +80,7 @@ def lives(pid):
 
 
 def away(r, what):
-    """Kill an agent, call `what` before it is restarted, and wait until its new process runs.
+    """Kill an agent, call `what` before the agent restarts, and wait for the agent's new process.
 
     Return the process id of the executor, which is not a child of the agent's new process.
     """

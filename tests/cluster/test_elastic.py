@@ -95,7 +95,8 @@ def test_workers_that_disagree_about_losses_are_refused(cluster):
     odd = c.start_job("error", 2, {"what": "nothing", "open": shrink}, job=name, placement=[0, 1])
     odd[0].process.kill()
     texts = [r["text"] for r in c.finish([first[0], odd[1]])]
-    # the worker that joined second is refused
+    # The option flags of the two workers differ. The scheduler refuses the worker that joined
+    # after the other.
     assert any("option flags" in text for text in texts), texts
 
 

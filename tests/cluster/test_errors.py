@@ -50,7 +50,7 @@ def test_worker_that_does_not_declare_is_named(cluster):
 @pytest.mark.parametrize("faults", [[], ["--faults", "agent.memory.make=sleep:300ms"]])
 @pytest.mark.parametrize("placement", [[0, 1], [0, 0]])
 def test_mismatch_names_both_workers_and_both_declarations(cluster, placement, faults):
-    """Each worker gets the error, even if it waits for memory when the other worker leaves."""
+    """Each worker gets EMISMATCH, even a worker that waits for memory when the other one leaves."""
     c = cluster(agents=2, servers=1, agent_args=faults)
     results = c.run("error", 2, {"what": "mismatch", "args": {"odd_rank": 1}}, placement=placement)
     assert all(r["code"] == bps.EMISMATCH for r in results), results

@@ -1,4 +1,4 @@
-"""Every dtype, operation and size on clusters of many shapes.
+"""Test every dtype, operation and size on clusters of many shapes.
 
 Integer results must be exact. Floats must be within a derived bound. All workers must have the same
 bytes.

@@ -1,4 +1,4 @@
-"""Faults of daemons and of their network during jobs lead to exact sums or to one clear error."""
+"""Tests that a job with faulty daemons or a faulty network has exact sums or one clear error."""
 
 import os
 import shutil
@@ -152,8 +152,8 @@ def test_lost_state_of_the_scheduler_ends_jobs_with_that_reason(cluster):
         d.kill(signal.SIGCONT)
     r = c.finish(started[:1])[0]
     assert r["code"] == bps.EJOB_FAILED and "lost its state" in r["text"], r
-    # The new scheduler has no state, so it assigns another id to each server and agent. A daemon
-    # that gets another id ends. Restart these daemons.
+    # The new scheduler has no state, so it assigns a new id to each server and agent. A daemon
+    # that receives a new id exits. Restart these daemons.
     for d in [*c.servers, *c.agents]:
         d.process.wait(DEADLINE_S)
         d.start()

@@ -1,4 +1,4 @@
-"""Bytes of one tensor in flight never block other tensors."""
+"""While the bytes of one tensor are in flight, they never block other tensors."""
 
 
 def test_workers_that_submit_in_opposite_orders_do_not_wait_for_each_other(cluster):

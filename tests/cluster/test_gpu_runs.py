@@ -1,4 +1,4 @@
-"""The programs of tests/gpu, which test real GPUs, work correctly with fake CUDA libraries."""
+"""Run the programs of tests/gpu, which test real GPUs, with fake CUDA libraries."""
 
 import importlib.util
 import json

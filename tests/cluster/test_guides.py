@@ -97,7 +97,7 @@ def test_daemons_of_the_manifests_take_their_settings_and_are_probed_where_they_
             continue
         assert pod["enableServiceLinks"] is False, (
             name
-        )  # otherwise Kubernetes adds variables that look like our settings
+        )  # with service links, Kubernetes adds variables that look like our settings
         binary = str(program / program.name)
         known = subprocess.run(
             [binary, "--help"], capture_output=True, text=True, timeout=10, check=True

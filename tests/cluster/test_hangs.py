@@ -187,7 +187,8 @@ def test_slow_machine_is_named_with_its_lag_until_it_is_quick_again(cluster, tmp
 
 
 def test_server_that_hangs_while_the_scheduler_restarts_is_replaced_long_before_the_grace(cluster):
-    # After a restart, the scheduler waits twice the --agent-dead time for its members: 120 s.
+    # After a restart, the scheduler waits for its members for twice the time of --agent-dead. Here
+    # this is 120 s.
     c = cluster(agents=2, servers=2, scheduler_args=["--agent-dead", "60s"])
     _, rounds = c.start_running(
         "rounds", 2, {"n_elems": 300000, "n_rounds": 1000000, "pause": 0.01}

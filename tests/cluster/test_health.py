@@ -203,7 +203,7 @@ def server_slow(cluster):
 @contextlib.contextmanager
 def master_key(cluster):
     """Start a server with its own key, and a second server with the master key. The second server
-    causes MASTER_KEY."""
+    causes the health problem MASTER_KEY."""
     with tempfile.TemporaryDirectory() as folder:
         master = new_key(Path(folder) / "cluster.key", "key", "new")
         c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])

@@ -154,7 +154,7 @@ def test_blocking_eventfd_does_not_stop_the_agent(cluster):
 
 
 def test_refused_declarations_take_nothing_from_other_users(cluster):
-    """Tensors are declared with the names of refused tensors, but with other shapes.
+    """Two trainers declare tensors that the agent refuses, and then the same names with new shapes.
 
     The servers must get no refused tensor.
     """
@@ -296,7 +296,7 @@ def test_large_memory_that_is_being_made_does_not_stop_other_jobs(cluster):
     assert large.job()[0] == small.job()[0] == 0
     large.ask_declare(
         ("w", F32, 64 << 20), ("x", F32, 1 << 20), ("nothing", F32, 0)
-    )  # the tensors need at least 768 MiB, so the agent takes some time
+    )  # the tensors need at least 768 MiB, so the agent needs some time to make the memory
     assert rounds_while(small, lambda: select.select([large.sock], [], [], 0)[0]) > 5
     slots = large.declared()
     assert [s[0] for s in slots] == [0, 0, 22]
@@ -332,7 +332,7 @@ def test_workers_of_one_job_declare_large_tensors_at_the_same_time(cluster):
     c = cluster(agents=1, servers=1)
     trainers = [Raw(c.agents[0]) for _ in range(3)]
     for r, t in enumerate(trainers):
-        # flag DISTRIBUTED: the agent also needs room for the sum of the machine
+        # With the flag DISTRIBUTED, the agent also needs memory for the sum of the machine.
         t.say_hello("j", r, 3, flags=2)
         assert t.welcome()[0] == 0
     for t in trainers:
@@ -492,7 +492,7 @@ STEPS = [
 
 
 def crash(agent, n, step, peer):
-    """Start one or two trainers and bring them to this step. Return them for the caller to kill."""
+    """Start one or two trainers that stop at `step`. Return them; the caller closes them."""
     size = 1 if step in ("in a round", "finishing") else 2
     t = Raw(agent)
     trainers = [t]
@@ -679,7 +679,7 @@ def test_agent_without_descriptors_refuses_and_does_not_spin(cluster):
     for t in [Raw(a) for _ in range(2)]:
         assert t.is_dropped()
     before = cpu_seconds(pid)
-    c.run("collectives", 1)  # let time pass with a job of one worker, which needs no agent
+    c.run("collectives", 1)  # takes some time, and does not use the agent
     assert cpu_seconds(pid) - before < 0.1
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
     still_serves(c)

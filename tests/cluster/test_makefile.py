@@ -29,7 +29,7 @@ LISTED = listed()
 
 @pytest.fixture(scope="module")
 def rules():
-    """Return {target: (prerequisites, first line of the recipe)}, as make reads the Makefile."""
+    """Let make parse the Makefile. Return {target: (prerequisites, first line of the recipe)}."""
     database = make("-pnq", "help")
     found = re.findall(r"(?m)^([a-z0-9-]+):(.*)\n(?:#.*\n)*\t(.*)$", database)
     return {target: (needs.split(), line) for target, needs, line in found}

@@ -111,7 +111,7 @@ def settings_of(program):
 
 
 def entries_of(role):
-    """Return {setting: first line of its entry} of bps.conf(5) for this daemon."""
+    """Map each setting of the daemon `role` to the first line of its entry in bps.conf(5)."""
     text = source("bps.conf.5")
     found = {}
     for title in re.findall(r"^\.Sh (SETTINGS OF .*)$", text, re.M):

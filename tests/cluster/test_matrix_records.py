@@ -1,4 +1,7 @@
-"""Records of the fault matrix: which passes count, which cells run again, and the table."""
+"""Tests of the records of the fault matrix.
+
+The tests check which runs of a cell are valid, which cells run again, and what the table contains.
+"""
 
 import argparse
 import json

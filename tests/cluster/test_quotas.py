@@ -1,4 +1,4 @@
-"""Quotas of users and jobs on an agent: a user at a limit gets an error, other users are served."""
+"""Quotas of users and jobs on an agent. A user at a limit gets an error. Other users are served."""
 
 import pwd
 import select
@@ -166,7 +166,7 @@ def test_memory_of_one_job_is_limited_and_its_users_other_job_goes_on(cluster):
     )
     goes_on(c, ALICE)
     goes_on(c, BOB)
-    t.submit(0)  # tensors that exist still work
+    t.submit(0)  # the existing tensors still work
     assert t.wait_round(0, 1) == (0, 1)
 
 

@@ -16,7 +16,7 @@ def conf(c, name, text):
 
 
 def reload(c, d):
-    """Send SIGHUP. Return the log lines of the reload."""
+    """Send SIGHUP to the daemon d of the cluster c. Return the log lines of the reload."""
     at = len(d.log.read_text())
     d.process.send_signal(signal.SIGHUP)
     c.wait_for(
@@ -127,7 +127,7 @@ def test_larger_limit_of_tensors_holds_for_trainers_that_connect_later(cluster):
     reload(c, c.agents[0])
     started = c.start_job("rounds", 2, {"n_elems": 100, "n_rounds": 2, "n_tensors": 21})
     assert all(w.process.wait(60) != 0 for w in started)
-    # The second worker may get another error, because the first worker has left.
+    # After the first worker has left with this error, the second may get a different error.
     said = [w.text() for w in started]
     assert any("has declared 20 of 20 tensors" in text for text in said), said
 

@@ -24,7 +24,8 @@ def same_host(d):
 
 
 def sums(d):
-    """Return the bytes that a daemon received through shared memory and over the network."""
+    """Return how many bytes a daemon received through shared memory, and how many over the
+    network."""
     s = d.status()
     return s["same_host"]["received_bytes"], s["received_bytes"]
 
@@ -117,7 +118,7 @@ def test_agent_that_is_refused_says_so_and_goes_through_the_network(cluster, mee
     c = cluster(agents=2, servers=1, agent_args=at(fake), server_args=at(real))
     names = [p.name for p in real.iterdir()]
     assert len(names) == 2
-    for name in names:  # leave socket files as a dead server does
+    for name in names:  # leave socket files behind, as a dead server does
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
             s.bind(str(fake / name))
             s.listen()

@@ -1,7 +1,7 @@
 """Failed starts: the error on stderr, and the exit status for the service manager.
 
-Exit status 64: the command line is wrong. 78: an operator must change something first. 75: a later
-start may succeed.
+Exit status 64: the command line is wrong. 78: no start can succeed until an operator changes
+something. 75: a later start may succeed.
 """
 
 import ctypes
@@ -422,7 +422,7 @@ def test_state_folder_of_another_scheduler_ends_with_75(cluster, place):
 def own_mounts(mount_all):
     """Return a function for preexec_fn that enters a mount namespace and calls mount_all(mount).
 
-    When that fails, the child ends with CANNOT_MOUNT.
+    If the child cannot enter the namespace or mount_all fails, the child exits with CANNOT_MOUNT.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18
@@ -439,7 +439,7 @@ def own_mounts(mount_all):
 
 
 def full_tmpfs(path, bytes_):
-    """Return a function for preexec_fn that mounts a small file system at path and fills it."""
+    """Return a function for preexec_fn that makes `path` a full file system of `bytes_` bytes."""
 
     def mount_all(mount):
         if not mount(b"tmpfs", path, b"tmpfs", 0, f"size={bytes_}".encode()):
@@ -639,7 +639,7 @@ def test_names_of_strangers_cannot_add_lines_to_the_log(cluster):
 @pytest.mark.parametrize("code, status", [(10014, 78), (10017, 75), (10012, 75)])
 @pytest.mark.parametrize("program", ["bps-server", "bps-agent"])
 def test_refused_member_ends_with_the_reason_of_the_scheduler(place, program, code, status):
-    """Code 10014 means another protocol version. A later start would fail in the same way."""
+    """Code 10014: protocol versions of member and scheduler differ. A new start would fail too."""
     listener_, port = listener()
     listener_.settimeout(DEADLINE_S)
     p = place.start(program, "--scheduler", f"127.0.0.1:{port}")

@@ -79,7 +79,7 @@ def test_data_threads_allocate_map_and_fault_on_nothing_in_a_round(counted, meet
     args = {"n_elems": n_elems, "stop": str(stop), "seconds": 60}
     started, progress = c.start_running(
         "rounds_until", 2, args, after=100
-    )  # allocations of the first rounds, which fill pools, do not count
+    )  # do not count allocations of the first rounds, because these rounds fill the pools
     counts = [Counts(d, files[d.name]) for d in [*c.agents, *c.servers]]
     assert all(x.read()["allocations"] > 0 for x in counts), "the counters do not count"
     # The first use of each buffer is a page fault, so the first windows may have page faults. Each

@@ -75,10 +75,10 @@ def rounds(
 
 
 def averages(n_elems, n_rounds=None, stop=None, progress=None, victim=None, at=None, **options):
-    """Run rounds of integers over their full range: two averages, then a sum, repeatedly.
+    """Check rounds of integers from the full range of each type. Every third round is a sum.
 
-    The job ends after n_rounds, or in the round in which a rank finds the file `stop`. Rank `victim`
-    kills itself in round `at`. Return digests of the outputs.
+    The other rounds are averages. The job ends after n_rounds, or in the round in which a rank
+    finds the file `stop`. Rank `victim` kills itself in round `at`. Return digests of the outputs.
 
     options: options of bps.open with which a round may complete without one worker. If options
     are given, each element of an output may lack the contribution of one worker.
@@ -293,11 +293,13 @@ def steady(
 ):
     """Run rounds and check every sum until the file `stop` appears, or until the job fails.
 
-    All ranks end in the same round. Return how the job ended, when (CLOCK_MONOTONIC), and the
-    duration of the longest round. Each rank writes the number of its last round to progress-RANK.
-    faults: {rank: BPS_FAULTS}. Rank slow_rank pauses ten times longer. Rank hungry_rank allocates
-    memory without limit when the file stop.eat exists. From some round on, sums may lack the
-    contribution of lost_rank.
+    All ranks end in the same round. Return the number of rounds, the longest round, and the error
+    and its time if the job failed. Times are from CLOCK_MONOTONIC. After each round, each rank
+    writes the number of the round to the file `progress`-RANK.
+
+    faults: for each rank, the value of BPS_FAULTS. Rank slow_rank pauses ten times as long as the
+    other ranks. Rank hungry_rank allocates memory as long as the file `stop`.eat exists. The sums
+    may lack the contribution of lost_rank.
     """
     rank = os.environ["BPS_RANK"]
     if faults and rank in faults:
@@ -447,7 +449,7 @@ def opposite_orders(n_elems, n_tensors):
             start = time.monotonic()
             job.push_pull(halves[job.rank % 2])
             job.barrier()
-            if r > 0:  # in round 0 servers first get the tensors, which takes longer
+            if r > 0:  # round 0 is slow: servers do not have the tensors yet
                 longest = max(longest, time.monotonic() - start)
             job.push_pull(halves[1 - job.rank % 2])
             for i, t in enumerate(tensors):
@@ -715,9 +717,9 @@ def elastic(
 ):
     """Run rounds of a job whose members may change.
 
-    In round `at` rank `victim` kills itself after its submission. Return for each round a digest of
-    its sums, masks of the ranks whose contributions are in its partitions, and the time from
-    submission to sum. If partitions have different ranks, there are several masks.
+    In round `at`, rank `victim` submits its tensors and kills itself. The result has for each round
+    a digest of the sums, a list of rank masks, and the time from submission to sum. A mask shows
+    the ranks that contributed to a partition. Equal masks appear once in the list.
     """
     seen, times, job = [], [], bps.open(**options)
     try:
@@ -761,13 +763,13 @@ def elastic(
 def kept_rounds(
     sizes, stop, trace, n_rounds=None, deterministic=None, declare_each=0, barrier_each=0
 ):
-    """Run rounds of integer and float tensors of these sizes.
+    """Run rounds of one integer tensor and one float tensor for each of `sizes`.
 
-    The rounds end when the file `stop` appears, or after n_rounds. Integer sums are checked, and
-    inputs must not change. If declare_each is given, tensors are declared in every
-    declare_each-th round. If barrier_each is given, all ranks meet at a barrier after every
-    barrier_each-th round. Rank 0 writes start and end of each round to `trace`. Returns the number
-    of rounds and a digest of all float sums.
+    The rounds end after n_rounds. If n_rounds is None, they end when the file `stop` appears. The
+    function checks the integer sums, and that no input changes. If declare_each is given, the job
+    declares new tensors in every declare_each-th round. If barrier_each is given, all ranks meet at
+    a barrier after every barrier_each-th round. Rank 0 writes the start and end of each round to
+    the file `trace`. Return the number of rounds and a digest of all float sums.
     """
     n, over, sums = 0, False, hashlib.sha256()
     rng = np.random.default_rng(7 + int(os.environ["BPS_RANK"]))
@@ -889,9 +891,10 @@ def barrier_late(late_rank, timeout):
 
 
 def at_barrier(n_elems, late_rank, go):
-    """Run rounds of exact sums with a barrier. Rank late_rank reaches it when the file `go` exists.
+    """Run rounds of exact sums, with a barrier before one round.
 
-    Return the time at which the barrier was passed and the duration of the longest round after it.
+    Rank late_rank enters the barrier only when the file `go` exists. Return the time at which the
+    barrier ended, and the duration of the longest round after the barrier.
     """
     longest = passed_at = 0.0
     with bps.open() as job:
@@ -915,11 +918,11 @@ def at_barrier(n_elems, late_rank, go):
 
 
 def resized(sizes, n_elems, ready=None, wait=None, first_phase=0):
-    """Suspend a job and resume it with another number of workers: phase i has sizes[i] workers.
+    """Run a job in phases. Suspend the job after each phase and resume it in the next phase.
 
-    A worker whose rank is not below the next size leaves. A worker with first_phase > 0 opens the
-    job in that phase. Between phases rank 0 writes the file `ready`.PHASE, and all workers wait for
-    the file `wait`.PHASE.
+    Phase i has sizes[i] workers. A worker leaves before a phase that has no place for its rank. A
+    worker with first_phase > 0 opens the job in that phase. Between phases, rank 0 writes the file
+    `ready`.PHASE, and all workers wait for the file `wait`.PHASE.
     """
     seen, job, tensors = [], None, None
     for phase, size in list(enumerate(sizes))[first_phase:]:
@@ -1018,10 +1021,10 @@ def late_root(backup, late_s):
 
 
 def exact_rounds(sizes, stop, trace, dtypes, deterministic=None):
-    """Run rounds of whole numbers in these types until the file `stop` appears.
+    """Run rounds of whole numbers, in each of `dtypes`, until the file `stop` appears.
 
-    Every sum is checked. Rank 0 writes start and end of each round to `trace`. Return the number of
-    rounds.
+    Every sum is checked. Rank 0 writes the start and end of each round to the file `trace`. Return
+    the number of rounds.
     """
     n, over = 0, False
     with (
@@ -1055,11 +1058,11 @@ def exact_rounds(sizes, stop, trace, dtypes, deterministic=None):
 
 
 def orphan(n_elems, lost, victim, n_rounds, has_gpu=False):
-    """Run rounds. In round n_rounds the test kills the agent or the executor of the victim.
+    """Run rounds. In round n_rounds, the test kills the agent or the executor of rank `victim`.
 
-    After the error the victim writes to its input, which is allowed. Then the other ranks submit
-    round n_rounds. Return [code of the error, None] if an error occurred. Otherwise return
-    [0, whether the last sum was right].
+    The victim then gets an error and writes to its input, which is allowed. Only after that, the
+    other ranks submit round n_rounds. Return [code of the error, None] if an error occurred.
+    Otherwise return [0, whether the sum of round n_rounds was right].
     """
     job = bps.open()
     if has_gpu:

@@ -34,8 +34,8 @@ PATIENCE = (
     r"not come back"
 )
 LATE_S, HOPS = (
-    0.05,  # LATE_S: a longer delay of the witness can disturb a cell
-    5,  # HOPS: a disturbed time exceeds its bound by at most this number of such delays
+    0.05,  # LATE_S: a delay of the witness that is longer than this can disturb a cell
+    5,  # HOPS: a disturbed time exceeds its bound by at most HOPS times the witness's delay
 )
 SLACK = float(os.environ.get("BPS_BOUND_SLACK", "3"))
 
@@ -58,9 +58,10 @@ def cpu_s():
 
 
 class Witness:
-    """Measures the longest time that a process of this priority waits for a processor or the disk.
+    """Measures the longest time that this process waits for a processor or for the disk.
 
-    The disk matters because the scheduler syncs its state to disk for each view.
+    The wait is a sample for all processes of the same priority as this process. The disk matters
+    because the scheduler syncs its state to disk for each view.
     """
 
     def __init__(self):
@@ -123,7 +124,8 @@ class Cell:
         )
 
     def ended(self, outcome, why):
-        """Record the worst outcome of set-up, call and teardown, and the first reason for it."""
+        """Record the worst outcome of set-up, call and teardown. Also record the first reason for
+        that outcome."""
         late_s, is_patience = self.witness.late_s, re.search(PATIENCE, why[:300])
         if outcome == "failed" and self.outcome != "failed":
             self.outcome, self.why = outcome, why[:WHY_MAX]

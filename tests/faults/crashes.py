@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Kill trainers at random points: the agent must keep none of their resources.
+"""Kill trainers at random points and check that the agent keeps none of their resources.
 
     tests/faults/crashes.py BUILD --crashes 1000 [--seed N]
 
-Each trainer is killed with SIGKILL. It is killed at a failpoint of the library
-(BPS_FAULTS=POINT=crash,after=N with a random N), or at a random moment: during HELLO, joining,
-declaring, submitting, waiting or closing. The job's other trainer either survives or is killed
-too. After every hundred crashes and at the end, the agent's descriptors, mappings of shared memory,
-threads and child processes are counted in /proc. The counts must not be larger than after the first
-jobs. Exit status 1: a count is larger, or a surviving trainer hung.
+Each job has two trainers. One trainer is killed with SIGKILL, either at a failpoint of the library
+or at a random moment. A failpoint is set with BPS_FAULTS=POINT=crash,after=N with a random N. The
+trainer may be in HELLO, joining, declaring, submitting, waiting or closing. The other trainer
+survives or is killed too. After every hundred crashes and at the end, the agent's descriptors,
+mappings of shared memory, threads and child processes are counted in /proc. The counts must not be
+larger than after the first jobs. The exit status is 1 if a count is larger, or if a trainer hung or
+ended with an error.
 """
 
 import argparse
@@ -31,7 +32,7 @@ sys.path[:0] = [
 ]
 
 AT_ONCE = 4
-POINTS = {  # failpoint: how often a trainer may pass the failpoint before it crashes there
+POINTS = {  # maximum number of passes before the trainer crashes, per failpoint
     "client.connect": 0,
     "client.hello.sent": 0,
     "client.joined": 0,
@@ -120,7 +121,7 @@ class Crashes:
 
     def live(self):
         """Start a job of two trainers. Return the trainers, and where or when to kill the second
-        one."""
+        trainer."""
         self.n_lives += 1
         agent = self.c.agents[0]
         args = {
@@ -188,9 +189,9 @@ class Crashes:
         return before
 
     def counted(self, pid, before):
-        """Wait at most ten seconds until the agent has no more resources than before.
+        """Wait until no count of the agent's resources exceeds `before`, at most ten seconds.
 
-        Return the agent's resources at that time.
+        Return the counts at that time.
         """
         end = time.monotonic() + 10
         while True:

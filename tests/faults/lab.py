@@ -101,9 +101,10 @@ class Lab:
         assert p.returncode == 0, p.stderr
 
     def cut(self, host, ways=("in", "out"), other=None):
-        """Drop the packets to the host if ways has `in`, and from the host if ways has `out`.
+        """Drop packets of the host in the directions `ways`.
 
-        other: another host; drop only packets that the two hosts exchange.
+        "in" drops packets to the host, and "out" drops packets from the host. If `other` names a
+        second host, drop only packets between the two hosts.
         """
         match = {
             w: f"ip {'saddr' if w == 'in' else 'daddr'} {self.addr(other)} " if other else ""
@@ -148,7 +149,7 @@ class Lab:
         sh("ip", "-n", f"{self.prefix}-sw", "link", "set", f"p{host}", "up" if is_up else "down")
 
     def rate(self, host, rate):
-        """Limit the host's network card in each direction.
+        """Limit the rate of the host's network card in each direction.
 
         rate: a rate as tc writes it, or None for no limit.
         """
@@ -468,7 +469,10 @@ class Steady:
         return results
 
     def stall(self, since=0.0, deadline_s=2 * DEADLINE_S):
-        """Stop the job. Return the seconds of its longest round after `since` (CLOCK_MONOTONIC)."""
+        """Stop the job. Return the duration of the job's longest round, in seconds.
+
+        since: a time of CLOCK_MONOTONIC. Rounds that ended earlier do not count.
+        """
         results = self.stop(deadline_s)
         return max(
             (r["longest"] for r in results if r["longest_at"] + r["longest"] >= since), default=0.0

@@ -16,7 +16,8 @@ a shard each, and their records can be combined in one file.
 The table is made from all records. A failed cell counts as failed until --mended records the
 reason. Then the cell runs again, and the table has the failure, its commit and the reason. A pass
 that the machine delayed does not count, and is repeated (cells.py). Logs of a failed cell are in
-the folder of the records. Exit status 1: a cell has failed, 3: passes are still missing.
+the folder of the records. The exit status is 1 if a cell has failed, and 3 if some of
+the requested passes have not been run.
 """
 
 import argparse
@@ -36,7 +37,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 BATCH_S = 60  # seconds that a pytest process should take for a batch of cells
 GUESS_S = 6  # assumed seconds of a cell that has never run
-LIMIT_S = 300  # seconds for one cell; waits within a cell are shorter
+LIMIT_S = 300  # time limit of a cell in seconds; waits within a cell have shorter limits
 
 
 def commit():
@@ -141,7 +142,8 @@ class Run:
     def batch(self, cells):
         """Run a batch of cells in one pytest process.
 
-        Each cell that has ended has a record. If a cell has none, the process ended in that cell.
+        Each cell that ends writes a record. If cells have no record, the process ended during the
+        first of these cells. That cell counts as failed.
         """
         name = self.folder / f"batch-{os.getpid()}-{threading.get_ident()}"
         log, records = name.with_suffix(".log"), name.with_suffix(".jsonl")
@@ -225,9 +227,10 @@ def failure(cell, why, log):
 
 
 def in_batches(cells, known, repeat, batch_s):
-    """Return batches of cells. The batches of one repetition precede those of the next one.
+    """Return batches of cells.
 
-    Within a repetition, the longest cells come first.
+    All batches of one repetition precede the batches of the next repetition. Within a repetition,
+    the longest cells come first.
     """
     batches = []
     missing = {c["test"]: max(0, repeat - known[c["cell"]].n_done()) for c in cells}
@@ -349,7 +352,7 @@ def say_mended(args):
 
 
 def run(args):
-    """Run the cells. Return whether passes are still missing."""
+    """Run the cells. Return whether some of the requested passes have not been run."""
     args.records.parent.mkdir(parents=True, exist_ok=True)
     r = Run(args, args.records.parent)
     cells = r.cells()

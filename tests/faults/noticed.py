@@ -5,7 +5,7 @@
 
 The program sends kill -9 300 times: a third each to servers, agents and trainers. For each kill it
 measures the time until the crash is noticed. The p99 of these times must not exceed 100 ms. A
-server's crash is noticed when the scheduler and both agents have logged that their connections to
+server's crash is noticed when the scheduler and all agents have logged that their connections to
 the server are down. An agent's crash is noticed when the scheduler has logged that its connection
 to the agent is down. A trainer's crash is noticed when a call of another trainer of the job has
 ended with an error that names the killed trainer. Exit status 1: the p99 is longer than 100 ms.
@@ -66,7 +66,7 @@ class Kills:
         d.process.wait()
         d.start_again()
         self.c.wait_for("all members are up", self.is_whole)
-        return max(seconds, 0.0)  # log times are whole ms, so seconds may be below 0
+        return max(seconds, 0.0)  # log times are whole ms, so `seconds` may be negative
 
     def server(self):
         if self.job is None or self.job.has_failed():

@@ -92,7 +92,7 @@ def test_agent_whose_data_thread_hangs_ends_itself(faulty, cell):
 def test_agent_without_memory_is_lost_as_if_killed(faulty, cell):
     """FM-A-oom: the kernel kills the agent, which uses too much memory.
 
-    The other workers get the same error as after a crash.
+    The worker on the other agent gets the same error as after a crash of this agent.
     """
     cgroup = memory_cgroup(f"bps-{os.getpid()}", 1 << 30)
     if not cgroup:
@@ -224,7 +224,10 @@ def test_clock_of_an_agent_does_not_matter(faulty, cell, seconds, tmp_path):
 
 
 def test_agent_of_another_version_gets_both_versions(faulty, cell):
-    """FM-A-version: an agent of another version is refused. The error has both versions."""
+    """FM-A-version: the scheduler refuses an agent whose protocol version is not its own.
+
+    The error names the versions of the agent and the scheduler.
+    """
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()

@@ -16,7 +16,7 @@ def job_of(c):
 
 
 def hurt(c, what, kept=0):
-    """Kill and restart a daemon. No round of a job may fail because of it.
+    """Kill and restart a daemon. The restart must not make any round of a job fail.
 
     An agent is restarted with its kept descriptors. The scheduler and servers restart at once.
     """
@@ -30,11 +30,11 @@ def hurt(c, what, kept=0):
 
 @pytest.mark.parametrize("what", ["nothing", "server", "agent", "scheduler"])
 def test_late_machine_is_left_out_of_a_round_and_named(faulty, cell, what):
-    """FM-E-backup: with backup=1 a round goes on without a late member, after the grace time.
+    """FM-E-backup: with backup=1, a round goes on after the grace time without a late member.
 
     The late member contributes only after the other members have the sum. The round's info names
-    the late member. The late member gets the same sum. Both hold even if a daemon is restarted
-    before the late member contributes.
+    the late member, and the late member gets the same sum as the others. This holds even if a
+    daemon is restarted before the late member contributes.
     """
     c = faulty(agents=3, is_kept=True)
     until = c.dir / "until"
@@ -78,7 +78,9 @@ def all_have_the_same(c, workers):
 
 @pytest.mark.parametrize("when", ["waiting", "let-in", "let-in-machine"])
 def test_newcomer_that_is_lost_delays_no_other(faulty, cell, when):
-    """FM-E-join: the newcomer, or its machine, dies while it waits or when it is admitted.
+    """FM-E-join: the newcomer dies while it waits, or when the job admits it.
+
+    In one case the agent of the newcomer's machine dies as well.
 
     The newcomer's place is free at once. The other workers go on, and another worker joins.
     """
@@ -164,7 +166,7 @@ def test_barrier_outlives_what_is_lost_while_some_wait_at_it(faulty, cell, what)
 def test_job_is_resumed_with_other_servers_after_a_loss(faulty, cell, what):
     """FM-E-resume: while a job is suspended, daemons join, are killed or drained, and restart.
 
-    The job is resumed with another number of workers. All sums are exact.
+    The job is resumed with a different number of workers. All sums are exact.
     """
     c = faulty(agents=3, is_kept=True)
     ready, wait = c.dir / "ready", c.dir / "wait"

@@ -1,4 +1,4 @@
-"""Every failpoint of every daemon with every action, while a job runs and another one starts."""
+"""Test each failpoint of each daemon with each action, while a job runs and another job starts."""
 
 import subprocess
 import time
@@ -11,12 +11,12 @@ STAY = 5
 # time limit of bps_close when no scheduler can confirm that all workers have finished
 PATIENCE = {"BPS_TIMEOUT": "20s"}
 ENDS_S = 60  # limit in seconds: a second job must end in this time, with or without an error
-UNMET = ("daemon.stop",)  # no job passes these failpoints
+UNMET = ("daemon.stop",)  # no job reaches these failpoints while it runs
 FATAL = {"agent.contrib.echo": "drop"}  # this action correctly ends the job: see FM-E-diverged
 
 
 def points():
-    """Yield (role, failpoint, its actions) of all daemons."""
+    """Yield the parameters (role, failpoint, actions) for each failpoint of each daemon."""
     for role in ("server", "agent", "scheduler"):
         program = BUILD / f"bps-{role}" / f"bps-{role}"
         if not program.exists():
@@ -56,7 +56,8 @@ def revive(d, role):
 def test_fault_at_any_point_costs_the_running_job_no_round(faulty, cell, role, point, actions):
     """FM-P: a crash, sleep, error or drop happens at this failpoint of one daemon.
 
-    A running job goes on with exact sums. A job that starts meanwhile works, or ends with an error.
+    A running job continues with exact sums. A job that is started during the fault either works or
+    ends with an error.
     """
     c = faulty(is_kept=True)
     job = c.steady(2, n_tensors=3).wait_rounds()
@@ -64,7 +65,7 @@ def test_fault_at_any_point_costs_the_running_job_no_round(faulty, cell, role, p
     at = time.monotonic()
     for action in actions:
         if action == "hang":
-            continue  # FM-S-thread, FM-A-thread and FM-H-stop test hanging threads
+            continue  # threads that hang are covered by FM-S-thread, FM-A-thread, FM-H-stop
         arm(d, point, action)
         second = c.start_job(
             "error", 2, {"what": "nothing", "open": {"open_timeout": 10}}, env=PATIENCE

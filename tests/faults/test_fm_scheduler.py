@@ -14,7 +14,7 @@ from cluster import BUILD
 from lab import clock_env, memory_cgroup, wait_until
 
 STAY = 20
-UNNOTICED_S = 0.5  # a round that takes longer counts as delayed
+UNNOTICED_S = 0.5  # a round that takes longer than this, in seconds, counts as delayed
 
 
 def all_are_back(c):
@@ -279,7 +279,8 @@ def test_state_of_a_newer_release_is_refused(faulty, cell):
 def test_second_scheduler_gets_no_members(faulty, cell):
     """FM-H-duplicate: a second scheduler with the same state does not start.
 
-    A second scheduler with another state starts, but members refuse it.
+    A second scheduler starts if its state differs from the state of the first scheduler. But
+    members refuse the second scheduler.
     """
     other = faulty(agents=0, servers=1)
     c = faulty()
@@ -357,7 +358,7 @@ def test_full_disk_stops_no_running_job(faulty, cell):
     alone = {"BPS_FORCE_DISTRIBUTED": "1"}
     large = c.start_job(
         "many", 1, {"n_tensors": 2000, "chunk": 500}, env=alone
-    )  # its records do not fit into the free bytes of the state log's last page
+    )  # the job's records are larger than the free bytes of the state log's last page
     c.wait_for(
         "the scheduler reports the full disk",
         lambda: "cannot write the state: No space left" in c.scheduler.log.read_text(),

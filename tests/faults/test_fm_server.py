@@ -70,7 +70,7 @@ def test_drained_server_costs_no_round(faulty, cell):
 def test_stopped_server_is_replaced_and_fenced(faulty, cell):
     """FM-S-stop: the server is stopped, and its partitions move within 3 s.
 
-    When it continues, its messages belong to an old placement and have no effect.
+    When the server continues, its messages belong to an old placement and have no effect.
     """
     c = faulty()
     job = c.steady(2).wait_rounds()
@@ -93,7 +93,7 @@ def test_stopped_server_is_replaced_and_fenced(faulty, cell):
 def test_server_that_stops_for_a_moment_costs_no_round(faulty, cell):
     """FM-S-pause: the server is stopped for a second, less than --server-dead.
 
-    Its partitions do not move.
+    The server's partitions do not move.
     """
     c = faulty()
     job = c.steady(2).wait_rounds()
@@ -119,7 +119,7 @@ def test_server_whose_data_thread_hangs_ends_itself(faulty, cell):
 
 
 def test_server_without_memory_is_replaced_as_if_killed(faulty, cell):
-    """FM-S-oom: the kernel kills the server during rounds, because it uses too much memory."""
+    """FM-S-oom: the server uses too much memory, so the kernel kills the server during rounds."""
     cgroup = memory_cgroup(f"bps-{os.getpid()}", 1 << 30)
     if not cgroup:
         pytest.skip("no memory cgroup here")
@@ -139,7 +139,7 @@ def test_server_without_memory_is_replaced_as_if_killed(faulty, cell):
 
 
 def test_slow_server_is_waited_for(faulty, cell):
-    """FM-S-slow: each sum takes the server 10 ms longer. Sums are exact. No partition moves."""
+    """FM-S-slow: the server sleeps 10 ms before each sum. Sums are exact. No partition moves."""
     c = faulty()
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
@@ -300,9 +300,9 @@ def test_server_and_agent_that_are_cut_from_each_other_are_named(faulty, cell, l
 
 @pytest.mark.quick
 def test_second_server_of_a_name_is_refused(faulty, cell):
-    """FM-S-duplicate: a second server with the same name, on another host, is refused.
+    """FM-S-duplicate: a second server is refused if it has the name of a live server.
 
-    The error names the first server.
+    The second server is on another host. The error names the host of the first server.
     """
     c = faulty()
     job = c.steady(2).wait_rounds()

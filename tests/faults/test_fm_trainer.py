@@ -30,7 +30,7 @@ def memory_of(agent):
 def test_killed_trainer_is_named_at_the_others(faulty, cell):
     """FM-T-kill9: a trainer is killed. Calls of the other trainers of its job fail.
 
-    The error has the rank and pid of the killed trainer. Other jobs go on.
+    The text of the error contains the rank and the pid of the killed trainer. Other jobs go on.
     """
     c = faulty()
     job, beside = c.steady(3, placement=[0, 1, 1]).wait_rounds(), c.steady(2).wait_rounds()
@@ -48,7 +48,7 @@ def test_killed_trainer_is_named_at_the_others(faulty, cell):
 def test_trainer_that_does_not_submit_is_named_within_the_time_out(faulty, cell, how):
     """FM-T-stop: a trainer is stopped or hangs. A worker that waits for the trainer times out.
 
-    The error has the trainer's rank, host and pid.
+    The text of the error contains the trainer's rank, host and pid.
     """
     c = faulty()
     beside = c.steady(2)
@@ -164,7 +164,7 @@ def test_clock_of_a_trainer_does_not_matter(faulty, cell, seconds):
 
 @pytest.mark.quick
 def test_library_of_another_version_gets_both_versions(faulty, cell):
-    """FM-T-version: a library of another version is refused. The error has both versions."""
+    """FM-T-version: a library of another version is refused. The error states both versions."""
     c = faulty(agents=1)
     at = time.monotonic()
     t = Raw(c.agents[0])
@@ -260,7 +260,7 @@ def test_silent_connections_to_the_socket_block_no_job(faulty, cell):
 def test_trainer_whose_machine_is_cut_off_gets_the_reason(faulty, cell, lab):
     """FM-T-isolated: the trainer's machine reaches neither the scheduler nor servers.
 
-    The trainer's call times out, and the error has this reason.
+    The trainer's call times out, and the text of the error gives this reason.
     """
     c = faulty(lab=lab)
     job = c.steady(2, timeout=4).wait_rounds()

@@ -33,8 +33,9 @@ def output(*command: object) -> str:
 
 
 def stub_function(name: str) -> str:
-    """Return C source of a function that fails. Functions for error texts return a text, because
-    PyTorch reads it."""
+    """Return the C source of a stub for the CUDA function with this name. The stub returns an error
+    code. If the function's task is to return an error text, the stub returns a text, because
+    PyTorch reads the text."""
     if re.search("Error(String|Name)$", name):
         return f'const char *{name}(void) {{ return "no device"; }}\n'
     return f"int {name}(void) {{ return 100; }}\n"

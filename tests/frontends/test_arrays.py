@@ -1,4 +1,7 @@
-"""Collectives on NumPy arrays. Several front-ends use them. Every worker runs these tests."""
+"""Test the collectives on NumPy arrays, which several front-ends use.
+
+Every worker runs these tests.
+"""
 
 import numpy as np
 import pytest

@@ -473,7 +473,7 @@ def test_a_worker_that_waits_at_once_needs_no_call_of_the_others(what):
     handle = ASYNCHRONOUS[what](mine((bps.size(), 2)))
     if bps.rank() == 0:
         bps.synchronize(handle)
-    bps.barrier()  # the others come here first, and wait for rank 0
+    bps.barrier()  # the other ranks reach this line first, and wait for rank 0
     bps.synchronize(handle)
 
 

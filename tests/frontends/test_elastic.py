@@ -1,4 +1,4 @@
-"""bps.torch.elastic. Rank 0 starts clusters, and runs jobs whose machines leave and join."""
+"""Test bps.torch.elastic. Rank 0 starts clusters, and runs jobs whose machines leave and join."""
 
 import os
 import subprocess

@@ -230,7 +230,7 @@ os._exit(0)
 def shown(output, name):
     """Find the error that a worker printed under `name`.
 
-    Return a list of its type and four attributes, and the text of the error.
+    Return two values: a list of the error's type and four attributes, and the error's text.
     """
     words = re.search(rf"^{name} (.*)", output, re.M)[1].split(" ", 5)
     return words[:5], words[5]

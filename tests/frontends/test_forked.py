@@ -62,7 +62,8 @@ _core.init()
 rank, size = _core.rank(), _core.size()
 """
 
-# Rank 0 has values in flight while its child makes a call. Rank 1 submits its values afterwards.
+# Rank 0 has values in flight while its child makes a call. Rank 1 submits its own values after the
+# child's call.
 IN_FLIGHT = """
 def reduce(value):
     return _arrays.reduce(_core.runtime(), [np.full(SIZE, value)], name=NAME, op=bps.SUM)[0]
@@ -205,8 +206,8 @@ assert _arrays.reduce(_core.runtime(), [np.ones(4)], op=bps.SUM)[0].tolist() == 
     run(HELPERS + script, tmp_path)
 
 
-# Rank 1 leaves the job, while its forked child has copies of its descriptors. The child ends when
-# rank 0 has noticed the loss.
+# Rank 1 forks a child and leaves the job. The child still has copies of rank 1's descriptors, and
+# ends when rank 0 has noticed the loss of rank 1.
 LEAVE = """
 assert _arrays.reduce(_core.runtime(), [np.ones(4)], op=bps.SUM)[0].tolist() == [2.0] * 4
 if rank == 1:
@@ -242,8 +243,8 @@ def test_a_worker_that_leaves_is_named_within_3_seconds_while_its_child_lives(tm
 
 # ---- data loaders ----
 
-# Each script trains with a loader that forks processes, and prints the trained weights. One of the
-# processes makes a call, which must be refused.
+# Each script trains with a loader that forks processes, and prints the trained weights. A forked
+# process calls a function of bps, and bps must refuse the call.
 ROWS = """
 import os
 import numpy as np

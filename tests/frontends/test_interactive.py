@@ -1,6 +1,6 @@
 """Interactive use, such as in notebooks: cells that run one after the other in one process.
 
-Each test starts a job of its own. Its workers run the same cells.
+Each test starts a job of its own. All workers of the job run the same cells.
 """
 
 import importlib.util
@@ -12,8 +12,8 @@ import processes
 import pytest
 
 # Maps each framework to a cell that imports the framework. The cell defines total(), which sums a
-# number over all workers, and make(), which returns a function for a step of training. The function
-# returns the weights.
+# number over all workers. It also defines make(), which returns a function that trains for one step
+# and returns the weights.
 FRAMEWORKS = {
     "torch": """
 import torch
@@ -154,7 +154,7 @@ def notebook(*cells):
 
 
 def run(folder, *cells, n=2):
-    """Run cells as a job of n workers, all of which must end well. Return the outputs."""
+    """Run the cells as a job of n workers, check that no worker failed, and return the outputs."""
     codes, outputs = jobs.start(notebook(*cells), folder, n)
     assert not any(codes) and all("the end" in output for output in outputs), "\n".join(outputs)
     return outputs
@@ -200,7 +200,7 @@ def test_an_exception_of_a_cell_does_not_end_the_job(tmp_path, framework):
 
 
 # interrupted() starts a thread. When the main thread waits for a result, the new thread sends
-# SIGINT to the process and calls then(). meet() waits until both workers have called it.
+# SIGINT to the process and calls then(). meet() returns when both workers have called meet().
 INTERRUPT = """
 import os, signal, threading, time
 import bps as package

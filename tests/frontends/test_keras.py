@@ -1,4 +1,4 @@
-"""bps.keras on the back-end of Keras that $KERAS_BACKEND names.
+"""Tests of bps.keras on the Keras back-end that $KERAS_BACKEND names.
 
 Every worker of a job runs these tests in the same order (tests/frontends/run.py).
 """
@@ -249,7 +249,7 @@ def test_gradients_that_overflow_at_one_worker_are_skipped_by_all():
 def test_mixed_precision_agrees_on_overflows_through_the_broadcast_callback():
     model = network(seed=bps.rank())
     model.compile(bps.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
-    # With mixed precision, compile() wraps the optimizer in the same way.
+    # Wrap the optimizer in the way in which compile() wraps it with mixed precision.
     model.optimizer = keras.optimizers.LossScaleOptimizer(model.optimizer)
     x, y = batch()
     if bps.rank() == 1:

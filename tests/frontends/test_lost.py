@@ -130,8 +130,9 @@ def train(state):
         state.commit()
 """,
 }
-# Beginnings of scripts: total() sums the number 1 over the workers. For frameworks that compile
-# functions (tf.function, jax.jit), total() calls a compiled function.
+# The first part of a script for each framework. It defines total(), which sums the number 1 over
+# the workers. For frameworks that compile functions (tf.function, jax.jit), total() calls a
+# compiled function.
 SUMS = {
     "tensorflow": """
 import tensorflow as tf

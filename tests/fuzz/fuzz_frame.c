@@ -9,8 +9,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
-/* Feed one byte after the other. The frame at the start of data must be complete after its last
- * byte, and not earlier. */
+/* Parse the first n bytes of `data`, for each n up to the length of the first frame. The parser
+ * must report a complete frame only when it gets all n_frame bytes. */
 static void check_pieces(const uint8_t *data, const struct ctlframe *whole, size_t n_frame)
 {
 	struct ctlframe frame;

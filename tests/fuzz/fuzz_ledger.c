@@ -1,5 +1,6 @@
-/* Memory that an agent gets after a restart (bps-agent/handover/ledger.h). Whatever the memory
- * contains, no record may extend beyond the end of the memory. */
+/* Fuzz the reader of a ledger (bps-agent/handover/ledger.h). The input is the memory that an agent
+ * gets after a restart. Whatever the memory contains, no record may extend beyond the end of the
+ * memory. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
-/* Read every byte of the record, so that a sanitizer detects bytes outside of the memory. */
+/* Read every byte of the record, so that a sanitizer detects a record that extends beyond the end
+ * of the ledger's memory. */
 static void look_at(const struct ledger_record *r)
 {
 	volatile unsigned char sum = 0;

@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
-/* Return the character that a metric shows for a byte of the value. */
+/* Return the character that the metrics text shows for the byte c of a label value. */
 static char shown(char c)
 {
 	return (c >= ' ' && c < 0x7f) || c == '\n' ? c : '?';

@@ -1,5 +1,5 @@
-/* Settings files. A file is either accepted with every value in its range, or refused with a
- * sentence. */
+/* Fuzz the parser of settings files. The parser must either accept a file, with every value in its
+ * range, or refuse the file with an error message. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-/* A connection over TCP (common/transport/sockets/tcp.h) with a peer that has passed the ticket
- * check and may send anything. Input: a list of steps. A step has two bytes (kind, amount) and the
- * data that belongs to it. Some steps send raw bytes. Others send what a correct peer would send,
- * to reach later states. Rings and buffers must keep their bounds, and every read must end exactly
- * once. */
+/* Fuzzes a connection over TCP (common/transport/sockets/tcp.h). The peer has passed the ticket
+ * check and may send anything. The input is a list of steps. A step consists of two bytes (kind and
+ * amount) and the step's data. Some steps send raw bytes. To reach later states, the other steps
+ * send what a correct peer would send. Rings and buffers must keep their bounds, and every read
+ * must end exactly once. */
 #include <endian.h>
 #include <errno.h>
 #include <stdint.h>
@@ -28,7 +28,7 @@ enum step {
 	SEGMENT,  /* withdraw a segment, or add one */
 	ANNOUNCE, /* announce eager offers, which READ can read; one in 16 is malformed */
 	EAGER,    /* send the bytes of the next eager offer, damaged as in ANSWER */
-	OFFER,    /* send an offer, with is_patient set if the step's amount is odd */
+	OFFER,    /* send an offer, and set its `is_patient` if the step's amount is odd */
 	TURN,     /* begin the next poll, in which the bytes of an unread offer are dropped */
 	N_STEPS
 };
@@ -201,7 +201,7 @@ static bool is_early(const struct tcp_conn *c)
 	       e->is_heard && e->turn == ((struct tcp_xport *)c->base.pub.x)->turn;
 }
 
-/* Receive on a lane, in the same way as serve in common/transport/sockets/tcp.c. */
+/* Receive on a lane, in the same way as the function `serve` in common/transport/sockets/tcp.c. */
 static void hear(struct fuzzed *f, enum tcp_lane_kind lane)
 {
 	struct tcp_lane *l = &f->c->lanes[lane];
@@ -382,7 +382,7 @@ static void segment(struct fuzzed *f, uint8_t n)
 		f->x->segs[0] = (struct tcp_seg){f->offered, OFFERED};
 }
 
-/* Run one step. Returns the number of input bytes that the step used after kind and amount. */
+/* Run one step with the amount n. Returns the number of bytes of `data` that the step used. */
 static size_t step(struct fuzzed *f, enum step what, uint8_t n, const uint8_t *data, size_t left)
 {
 	struct tcp_frame ask = {

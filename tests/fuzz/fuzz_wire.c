@@ -13,7 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 {
 	static uint64_t again[WIRE_SEND_MAX / 8];
 	/* Copy the input, because decoding needs 8-byte alignment. The copy is exactly as large as
-	 * its content, so that a sanitizer detects each access beyond it. */
+	 * its content, so that a sanitizer detects each access beyond the copy. */
 	uint8_t *buf = malloc(n_bytes ? n_bytes : 1);
 	struct err_text err;
 	struct wire_msg m;

@@ -71,7 +71,7 @@ static struct told ask(CUdeviceptr addr)
 enum way { BY_FD, BY_LEGACY, NOT_SHARED };
 
 /* Return whether the driver's answers have the values that the product requires to share memory in
- * this way. See bps-agent/executor/device/cuda_share.c and libbpsclient/gpu_cuda.c. */
+ * the way `way`. See bps-agent/executor/device/cuda_share.c and libbpsclient/gpu_cuda.c. */
 static bool is_expected(const struct told *t, CUdeviceptr at, enum way way)
 {
 	bool has_fd = t->value[HANDLE_TYPES] & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -85,8 +85,8 @@ static bool is_expected(const struct told *t, CUdeviceptr at, enum way way)
 	       (!has_fd && t->value[IS_LEGACY] && t->rc[BUFFER_ID] == CUDA_SUCCESS);
 }
 
-/* Make the driver calls that the product makes before it shares the memory in this way. Return
- * whether the calls succeed. */
+/* Make the driver calls that the product makes before it shares the memory at address `at` in the
+ * way `way`. Return whether the calls succeed. */
 static bool can_follow(CUdeviceptr at, enum way way)
 {
 	CUmemGenericAllocationHandle handle;
@@ -244,8 +244,8 @@ struct queuer {
 	bool is_ok;
 };
 
-/* Queue a wait and a write on the default stream. The first thread joins this thread before it
- * continues. */
+/* Queue a wait and a write on the default stream. This function runs on a second thread, which the
+ * first thread joins. */
 static void *queue_on_default(void *arg)
 {
 	struct queuer *q = arg;
@@ -262,7 +262,8 @@ static bool default_stream_freed(struct gpu_side *s, struct rely_page *page)
 {
 	uint64_t begin_ns;
 
-	/* The stream must still wait. No event can show this, so let some time pass. */
+	/* The stream must still be waiting here. No event can show that a stream waits, so let some
+	 * time pass. */
 	usleep(10000);
 	if (atomic_load_explicit(&page->done, memory_order_acquire) != 0)
 		return gpu_fail("the stream did not wait");

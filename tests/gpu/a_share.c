@@ -1,6 +1,6 @@
-/* Run A, first part: what the GPU and its driver can do, what a context costs, and memory that
- * processes share. The processes may have different users, and the creator of the memory may
- * die. */
+/* First part of run A (a.h). Tests what the GPU and its driver can do, what a context costs, and
+ * how processes share memory. The processes may have different users, and the creator of the
+ * memory may die. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -224,7 +224,8 @@ static bool legacy_right(struct gpu_side *s)
 
 #define SURVIVE_NS UINT64_C(1000000000)
 
-/* Copy for span_ns, then store the number of copies. */
+/* Repeat the copy from the device to the host for span_ns nanoseconds. Count the copies in
+ * *ret_n. */
 static bool copy_for(CUdeviceptr at, size_t bytes, uint64_t span_ns, unsigned *ret_n)
 {
 	uint64_t end_ns = now_ns() + span_ns;
@@ -256,7 +257,7 @@ static bool kill_during_copies(struct gpu_side *s, const struct gpu_vmm *m, pid_
 	return side_kill(s, pid) && CU(cuStreamSynchronize, stream);
 }
 
-/* The creator of the memory dies. Its memory must remain usable. */
+/* The creator of the memory dies. The importer must still be able to use the memory. */
 static bool maker_dies_left(struct gpu_side *s)
 {
 	unsigned n = 0;

@@ -1,6 +1,7 @@
-/* Run A, last part: measurements. The first part measures how fast counters notify a process. The
- * second part measures how fast the importer of device memory copies it to host memory and back. A
- * plain pinned copy in the same run is the comparison. */
+/* Last part of run A: two groups of measurements. The first group measures how fast counters notify
+ * a process. In the second group, one process imports device memory, and measures how fast copies
+ * between this memory and host memory are. Plain pinned copies in the same run are the
+ * comparison. */
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -75,7 +76,7 @@ static bool counters_take(struct gpu_side *s, struct counters *c)
 static bool say(struct counters *c, enum way way, uint64_t v)
 {
 	if (way == HOST_STORE) {
-		/* The store pairs with cuStreamWaitValue64 in the right side's stream. */
+		/* The atomic store pairs with cuStreamWaitValue64 in the right side's stream. */
 		atomic_store_explicit(&c->page->ask, v, memory_order_release);
 		return true;
 	}
@@ -92,12 +93,12 @@ static bool say(struct counters *c, enum way way, uint64_t v)
 
 static bool has_answered(struct counters *c, uint64_t v)
 {
-	/* The load pairs with cuStreamWriteValue64 in the right side's stream. */
+	/* The atomic load pairs with cuStreamWriteValue64 in the right side's stream. */
 	return atomic_load_explicit(&c->page->done, memory_order_acquire) >= v;
 }
 
-/* Wait until the other side's stream has written v. must_live: fail at once if the other process
- * dies. */
+/* Wait until the other side's stream has written the value v. If `must_live`, fail at once when the
+ * other process dies. */
 static bool hear(struct gpu_side *s, struct counters *c, uint64_t v, bool must_live)
 {
 	uint64_t n = 0;
@@ -253,8 +254,8 @@ static bool lane_queue(const struct speed_lane *l, size_t bytes, size_t at)
 			 : CU(cuMemcpyHtoDAsync, l->device + at, l->host + at, bytes, l->stream);
 }
 
-/* Return the GB/s of n lanes together, with copies of this size. Small copies are queued several at
- * a time. */
+/* Measure the total speed of n lanes, in GB/s, with copies of `bytes` bytes. If the copies are
+ * small, each lane queues several of them before the function waits. */
 static bool lanes_time(const struct speed_lane *lanes, unsigned n, size_t bytes, double *ret)
 {
 	size_t total = bytes > BURST_BYTES ? bytes : BURST_BYTES;
@@ -271,8 +272,8 @@ static bool lanes_time(const struct speed_lane *lanes, unsigned n, size_t bytes,
 	return true;
 }
 
-/* Measure all variants in turn, repeatedly, and return the median of each. first: the first of n
- * lanes. */
+/* Measure all variants in turn, repeatedly, and store the median of each in `ret`. The lanes are
+ * `first` to `first` + n - 1 of each variant. */
 static bool medians(
 	const struct lanes *l, unsigned first, unsigned n, size_t bytes, double ret[N_MIXES])
 {
@@ -288,8 +289,8 @@ static bool medians(
 	return true;
 }
 
-/* Compare the bandwidth of shared memory with plain memory. Two further variants share only the
- * device memory or only the host memory, and show which kind of memory is slow. */
+/* Compare the bandwidth of shared memory with that of plain memory. Two further variants share only
+ * the device memory or only the host memory. They show which kind of shared memory is slow. */
 static bool compare(struct gpu_side *s, const char *what, const struct lanes *l, unsigned first,
 	unsigned n, size_t bytes)
 {

@@ -16,7 +16,7 @@
 #define MIB ((size_t)1 << 20)
 /* a product of this size takes about a millisecond, like kernels of a training step */
 #define MATRIX      2048
-#define DEPTH       8 /* products that are queued ahead */
+#define DEPTH       8 /* matrix products in the stream's queue at a time */
 #define COPY_BYTES  (64 * MIB)
 #define BIG_BYTES   (1024 * MIB)
 #define SMALL_BYTES 4096
@@ -131,15 +131,16 @@ static bool trainer_work(struct b_trainer *t, double seconds)
 
 /* ---- the second process ---- */
 
-/* A lane copies like the executor. After each copy, the stream writes the copy's number into
- * registered memory, which the CPU polls. */
+/* A lane copies in the same way as the executor. After each copy, the stream writes the copy's
+ * number into registered memory, which the CPU polls. */
 struct b_lane {
 	CUstream stream;
 	_Atomic uint64_t *counter;
 	CUdeviceptr counter_at;
 	struct gpu_vmm device;
 	char *host;
-	uint64_t begin_ns[PARTS], head, tail; /* copies head to tail - 1 are in flight */
+	/* The copies with the numbers `head` to `tail` - 1 are in flight */
+	uint64_t begin_ns[PARTS], head, tail;
 };
 
 struct second {
@@ -156,15 +157,16 @@ struct second {
 /* A kind of work of the second process. */
 struct kind {
 	const char *name;
-	/* Do the work once. *ret_us: its duration. If several pieces of work may be in flight,
-	 * start one, wait for the oldest one, and set *ret_us to its duration. */
+	/* Do one piece of work, and store the duration of the piece in *ret_us. If several pieces
+	 * may be in flight, start pieces, wait for the oldest one, and store the duration of the
+	 * oldest one. */
 	bool (*once)(struct second *w, const struct kind *k, double *ret_us);
 	size_t bytes; /* bytes in each direction; a kernel reads and writes this much GPU memory */
 	bool is_out, is_in;
 	unsigned in_flight;
 	bool has_bars;
-	/* Share of the measuring time. The share is smaller for the tiny copies and post_only,
-	 * because these kinds have no limits to meet and yield many samples. */
+	/* Share of the measuring time. The share is smaller for the kinds of tiny copies and the
+	 * kind "post_only", because these kinds have no limits to meet and yield many samples. */
 	double share;
 };
 
@@ -253,7 +255,7 @@ static bool lane_once(struct second *w, const struct kind *k, double *ret_us)
 	while (l->tail - l->head < k->in_flight)
 		if (!lane_queue(l, k))
 			return false;
-	/* Pairs with the stream's write of the number. */
+	/* The acquire load pairs with the stream's write of the copy's number. */
 	while (atomic_load_explicit(l->counter, memory_order_acquire) <= l->head)
 		if (++n % LOOK == 0 && !may_wait(w->side))
 			return false;
@@ -295,7 +297,7 @@ static bool second_work(struct gpu_side *s, struct second *w, const struct kind 
 	double us;
 
 	w->times.n = 0;
-	if (!k->once(w, k, &us)) /* not measured: the first kernel loads its module */
+	if (!k->once(w, k, &us)) /* not measured, because the first kernel loads its module */
 		return false;
 	begin_ns = now_ns();
 	do {

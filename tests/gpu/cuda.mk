@@ -26,8 +26,8 @@ ifeq ($(CUDA),yes)
 ALLSRC	+= $(CUDAALL)
 $(call objs,$(CUDAALL)): ISA += $(CUDA_CFLAGS)
 
-# The library uses the driver that its process has loaded already. It only needs types of the
-# toolkit.
+# libbpsclient uses the CUDA driver that its process has loaded already. To compile libbpsclient,
+# only the types of the toolkit are needed.
 $(B)/libbpsclient/gpu_cuda.o: ISA += $(CUDA_CFLAGS)
 
 # The fake libraries have the file names by which programs find the driver and NCCL.

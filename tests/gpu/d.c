@@ -288,7 +288,7 @@ static int all_of_one(struct device_clique *c, const struct device_piece p[2])
 	return rc ? rc : group_of_one(c, p);
 }
 
-/* Sum over one rank, in place: no byte may change. */
+/* Check that collectives in place over one rank change no byte. */
 static bool sums_of_one(struct d_rig *r, struct device_clique *c)
 {
 	const uint64_t bytes = 2 * COUNT * sizeof(float);
@@ -393,7 +393,7 @@ static bool is_about(float is, double should)
 
 #define AREA(i) ((uint64_t)(i) * (BYTES / 2)) /* offset of local member i's area in host memory */
 
-/* Copy 2 * COUNT elements of each local member to its GPU, or back. */
+/* Copy 2 * COUNT elements of each local member to its GPU if is_in, else from its GPU. */
 static int move(struct d_rig *r, const struct device_piece *pieces, int n_local, bool is_in)
 {
 	const uint64_t bytes = 2 * COUNT * sizeof(float);
@@ -406,7 +406,7 @@ static int move(struct d_rig *r, const struct device_piece *pieces, int n_local,
 }
 
 /* Check collectives in place over two ranks, whose values are 1 and 2. The sum of each block must
- * be 3 on both ranks. first: the rank of the first of n_local members in this process. */
+ * be 3 on both ranks. first: rank of member 0 of this process. n_local: number of its members. */
 static bool collectives(struct d_rig *r, struct device_clique *c, int first, int n_local)
 {
 	const struct device_piece pieces[] = {

@@ -87,7 +87,7 @@ static inline bool gpu_ok(CUresult rc, const char *call)
 }
 /* Return the text that describes the last failure in this process. */
 const char *gpu_why(void);
-int gpu_last(void); /* CUresult of the last failure, or the code of gpu_fail_as */
+int gpu_last(void); /* CUresult of the last failure, or the code that gpu_fail_as set */
 /* Set the text and the negative code of a failure, for gpu_why and gpu_last. gpu_fail sets the code
  * to -1. */
 void gpu_say_why(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -100,8 +100,8 @@ static inline bool gpu_false(void)
 
 /* Load the driver and initialise it. A process that forks must call this only after the fork. */
 bool gpu_load(void);
-/* Load the driver, and make the first GPU's primary context current. A thread that waits for the
- * GPU in this context spins. */
+/* Load the driver, and make the first GPU's primary context current. In this context, a thread
+ * that waits for the GPU spins. */
 bool gpu_context(CUdevice *ret);
 bool gpu_stream(CUstream *ret);
 int gpu_attr(CUdevice dev, CUdevice_attribute attr);
@@ -109,7 +109,7 @@ int gpu_attr(CUdevice dev, CUdevice_attribute attr);
 bool gpu_kernel(const char *name, CUfunction *ret);
 
 /* ---- memory ---- */
-/* A range of GPU memory that another process can get by a descriptor. */
+/* A range of GPU memory that another process can import through a file descriptor. */
 struct gpu_vmm {
 	CUdeviceptr at;
 	size_t bytes;
@@ -131,8 +131,8 @@ void *gpu_memfd(size_t bytes, int *ret_fd);
 void *gpu_map(int fd, size_t bytes);
 /* Register host memory with the GPU; ret_at may be NULL. */
 bool gpu_pin(void *host, size_t bytes, CUdeviceptr *ret_at);
-/* Write or check a pattern that depends on the seed. The bytes pass through pinned memory of the
- * same size. */
+/* Write or check `bytes` bytes of a pattern that depends on the seed. The bytes pass through a
+ * pinned buffer, which these functions allocate and free. */
 bool gpu_fill(CUdeviceptr at, size_t bytes, uint32_t seed);
 bool gpu_check(CUdeviceptr at, size_t bytes, uint32_t seed);
 
@@ -151,7 +151,7 @@ void gpu_answer(const char *item, bool is_ok, const char *fmt, ...)
 /* Report that an item could not run, with the text of gpu_why as the reason. is_skip: report the
  * item as skipped instead of failed, because the machine lacks hardware or software. */
 void answer_why(const char *item, bool is_skip);
-/* Return s with escapes, so that it can be put between quotes in JSON. The result is valid until
- * the next call in this process. */
+/* Escape s for use between quotes in JSON. The result is valid until the next call in this
+ * process. */
 const char *json_safe(const char *s);
 #endif

@@ -26,7 +26,7 @@ struct message {
 
 enum end { END_OK, END_LATE, END_NEVER };
 
-#define TOLD       1    /* exit status of a side that has reported the reason itself */
+#define TOLD       1    /* exit status of a side that failed and has reported why */
 #define LEFT_ALONE 2    /* exit status of a side whose other side has ended */
 #define SIDE_GONE  (-2) /* result of gpu_last when the other side has ended */
 
@@ -193,8 +193,9 @@ static bool ends_until(pid_t pid, uint64_t deadline_ns, int *ret_status)
 	return true;
 }
 
-/* Wait for a child until the deadline, then kill it. If the kernel holds the child inside a driver
- * call, the child does not die, and the parent stops waiting. */
+/* Wait for a child until the deadline. Kill the child if it has not ended by then. If the
+ * kernel holds the child inside a driver call, the child does not die, and the parent stops
+ * waiting. */
 static enum end reap(pid_t pid, uint64_t deadline_ns, int *ret_status)
 {
 	*ret_status = 0;

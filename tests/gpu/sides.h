@@ -29,8 +29,8 @@ struct gpu_pair {
 	bool is_stranger;     /* the side `right` has another user id (only root can start it) */
 };
 
-/* Run both sides until they end. False: a side failed or exceeded its time, and the reason was
- * reported. */
+/* Run both sides until they end. Return false if a side failed or exceeded its time. In that case,
+ * the reason has been reported. */
 bool pair_run(const struct gpu_pair *p);
 
 /* ---- between the sides; each call waits until the deadline at most, and reports a failure ---- */

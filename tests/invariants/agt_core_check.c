@@ -215,8 +215,8 @@ static void check_homes(struct agt_checker *c, const struct agt_link *link)
 	c->n.charged_bytes -= inflight;
 }
 
-/* Return whether a share of the link should be sending: it has ready partitions, and does not wait
- * in the job's list of held shares. */
+/* Return whether any share of the link should be sending. A share should be sending if it has ready
+ * partitions and does not wait in the job's heap of held shares. */
 static bool can_send(const struct agt_link *link)
 {
 	const struct lockstep_share *s;

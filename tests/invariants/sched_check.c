@@ -107,7 +107,7 @@ static int check_workers(
 }
 
 struct load_sums {
-	uint64_t *bytes;   /* bytes of this job, by server id */
+	uint64_t *bytes;   /* bytes of the checked job, by server id */
 	uint64_t **thread; /* bytes of all jobs, by server id and thread */
 	uint64_t *scaled;
 };

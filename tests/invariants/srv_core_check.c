@@ -138,8 +138,9 @@ static void check_sum(struct srv_checker *c, const struct slot *slot)
 			"contributors are in C");
 	else
 		expect(c, set_equal(&slot->contributors, &slot->contributed), "contributors = C");
-	/* When the members change, job->members has each member's new number of workers at once.
-	 * slot->workers is a sum of the old numbers until the partition gets its new pgen. */
+	/* When the members change, job->members immediately has each member's new number of
+	 * workers. slot->workers is a sum of the old numbers until the partition gets its new
+	 * pgen. */
 	if (slot->part->pgen >= slot->part->job->view)
 		expect(c, workers == slot->workers, "workers = those of the contributors");
 }
@@ -418,7 +419,8 @@ static void check_lists(struct srv_checker *c)
 	expect(c, c->n.n_parts == core->stats.parts, "stats.parts = partitions");
 }
 
-/* Check that every wait for memory can end. A failed job keeps its memory until its end. */
+/* Check that every wait for memory can end. While there is a failed job, a wait may last longer,
+ * because a failed job keeps its memory until the job ends. */
 static void check_progress(struct srv_checker *c)
 {
 	const struct srv_core *core = c->core;

@@ -43,8 +43,8 @@
 #define DEAD_S      3.0 /* SERVER_DEAD in seconds */
 #define LATE_S      1.0
 /* Longest silence of the scheduler, in seconds, with which the test passes. After a longer silence
- * an agent would declare the scheduler lost. The limit is long, because this one process is slower
- * than 1,000 agents. */
+ * an agent would declare the scheduler lost. The limit is long, because this one process handles
+ * the messages of 1,000 agents, more slowly than real agents would. */
 #define QUIET_S      5.0
 #define TENSOR_ELEMS 65536u
 #define DECLARE_MAX  1000 /* tensors in one message */

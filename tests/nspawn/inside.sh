@@ -1,6 +1,6 @@
 #!/bin/sh
-# Started by run.sh as the first process in new namespaces. It sets up a network with a bridge, and
-# writes nothing into the host's folders.
+# run.sh starts this script as the first process in new namespaces. The script sets up a network
+# with a bridge, and writes nothing into the host's folders.
 set -eu
 mount -t tmpfs tmpfs /run/systemd/nspawn
 ip link set lo up

@@ -1,8 +1,8 @@
 """Machines with their own systemd, in containers on one bridge.
 
-A machine is a systemd-nspawn container. Its file system is an overlay of a common root: what it
-writes stays in memory and vanishes with the machine. Tests control it from outside by entering its
-namespaces. Every wait has a deadline.
+A machine is a systemd-nspawn container. Its file system is an overlay of a common root. What the
+machine writes stays in memory and vanishes when the machine ends. Tests control the machine from
+outside by entering its namespaces. Every wait has a deadline.
 """
 
 import os

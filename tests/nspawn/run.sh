@@ -3,8 +3,8 @@
 #   tests/nspawn/run.sh DEBS CACHE [argument of pytest...]
 # DEBS: folder with the packages. CACHE: folder for the machines' root file system, which mmdebstrap
 # makes from this machine's apt sources. Needs root. Machines, bridge, mounts and temporary files
-# are in namespaces of this run, and vanish with its last process. The machines' control groups are
-# removed at the end.
+# are in namespaces of this run. They vanish when the last process of this run ends. The script
+# removes the machines' control groups at its end.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 debs=$(realpath "${1:?usage: $0 DEBS CACHE [argument of pytest...]}")
@@ -33,8 +33,8 @@ mkdir -p "${groups[@]}" /run/systemd/nspawn
 
 root=$("$here/root.sh" "$debs" "$cache")
 export BPS_NSPAWN_ROOT=$root BPS_NSPAWN_DEBS=$debs BPS_NSPAWN_GROUPS="${groups[*]}"
-# Each process dies with its parent. When the first process of a namespace ends, all others in it
-# end.
+# Each process dies with its parent. When the first process of a namespace ends, all other processes
+# of the namespace end.
 setpriv --pdeathsig KILL timeout --foreground --signal=INT --kill-after=30 \
 	"${BPS_NSPAWN_LIMIT:-900}" setpriv --pdeathsig KILL \
 	unshare --pid --fork --kill-child --mount-proc --net --mount --propagation private \

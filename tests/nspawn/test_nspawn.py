@@ -122,11 +122,11 @@ class Site:
     def start_load(self, name, seconds=12):
         """Start a job that checks every sum.
 
-        When this returns, the job runs rounds, and continues for some seconds.
+        When this method returns, the job is running rounds. The job continues for some seconds.
         """
         calibrated = (
             time.monotonic() + seconds / 4
-        )  # bps-bench first chooses its number of rounds; a fault in this phase shortens the run
+        )  # Until then, bps-bench chooses its number of rounds. A fault would shorten the run.
         job = self.start_job(
             name, "bps-bench", "--bytes", "1MiB", "--seconds", str(seconds), "--check"
         )
@@ -371,9 +371,9 @@ def test_agents_that_are_killed_hang_and_are_restarted_and_upgraded_fail_no_roun
         )
 
     def back(m, command):
-        """Run a command that ends the agent, and wait for the agent's next process.
+        """Run a command that ends the agent.
 
-        systemd's limits on the rate of restarts are reset.
+        Wait until the agent's next process is active and the job has completed more rounds.
         """
         pid = m.show("bps-agent", "MainPID")
         m.sh(command)

@@ -1,8 +1,9 @@
 #!/bin/bash
 # Make the guest's kernel and its first file system, unless they exist, and print their folder:
 #   initrd.sh CACHE
-# The kernel is Debian's, taken from its package, which is not installed. The first file system has
-# the modules that the guest needs, in the order of loading. Remove CACHE to get a newer kernel.
+# The script downloads Debian's package of the kernel and extracts it without installing it. The
+# first file system contains the modules that the guest needs, and a list of them in the order of
+# loading. Remove CACHE to get a newer kernel.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=$1
@@ -22,7 +23,8 @@ mkdir "$work/made" "$work/deb"
 dpkg -x "$work"/*.deb "$work/deb"
 depmod -b "$work/deb" "$version"
 mkdir -p "$work/initrd"/{bin,dev,mods,proc,root,sys}
-# modprobe does not show soft dependencies, so load these first
+# modprobe shows only hard dependencies. So this list also names the modules that are soft
+# dependencies, before the modules that need them.
 for m in crc32_generic crc32c_generic virtio_pci virtio_pci_legacy_dev 9p 9pnet_virtio dummy \
 	rdma_rxe ib_uverbs rdma_ucm; do
 	modprobe -d "$work/deb" -S "$version" --show-depends "$m"

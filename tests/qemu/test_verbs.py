@@ -119,7 +119,7 @@ def test_job_goes_on_with_exact_sums_when_servers_are_killed_and_started_again(v
         job.go_on()
         start_again(server)
         before = received(server)
-        other.kill()  # all of its partitions move to the server that was restarted
+        other.kill()  # all partitions of `other` move to the server that was restarted
         job.go_on()
         assert received(server) > before
         start_again(other)
@@ -167,7 +167,8 @@ def test_jobs_that_end_leave_nothing_registered(verbs):
 
 
 def end_of_another(c, daemon, *args, prefix=()):
-    """Start another daemon, which must fail. Return its exit status and its log."""
+    """Start a second process of the same program as `daemon`. This process must end by itself.
+    Return the exit status and the log of this process."""
     command = [
         *prefix,
         str(BUILD / daemon.program / daemon.program),

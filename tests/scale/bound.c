@@ -18,9 +18,9 @@ static double server_rate(const struct scale_options *o, uint32_t i)
 }
 
 /* Return how many bytes of the model all servers together can sum within t seconds. The network
- * cards set the limit. M is the size of the model in bytes, n the number of agents, and x the
- * number of bytes that one server sums. The card of a machine with an agent and a server carries
- * M + (n-2)x bytes. The card of a machine with only a server carries n*x bytes. */
+ * cards set the limit. M is the size of the model (parameter `bytes`), n the number of agents, and
+ * x the number of bytes that one server sums. The card of a machine with an agent and a server
+ * carries M + (n-2)x bytes. The card of a machine with only a server carries n*x bytes. */
 static double capacity(const struct scale_options *o, double bytes, double t)
 {
 	double n = o->agents, sum = 0;
@@ -93,8 +93,8 @@ double bound_step_s(const struct scale_options *o, const struct scale_trace *t)
 	return worst;
 }
 
-/* Return the time of a ring all-reduce over the accelerators inside one machine. Every scheme
- * starts with this step. */
+/* Return the time in which a ring over the accelerators inside one machine reduces `bytes` bytes.
+ * Every way of summing over machines starts with this step. */
 static double machine_ns(const struct scale_options *o, double bytes)
 {
 	return o->gpus > 1 && o->gpu_gbs > 0 ? bytes / o->gpu_gbs * (o->gpus - 1) / o->gpus : 0;

@@ -42,8 +42,8 @@ static uint64_t latency_ns(const struct scale_world *w)
 	return (uint64_t)(w->o.latency_us * 1e3);
 }
 
-/* A quantum arrives at the card of its receiver. a: twice the number of its bytes, plus 1 for the
- * last quantum of an item. */
+/* A quantum arrives at the card of its receiver. a: twice the quantum's number of bytes, plus 1 if
+ * the quantum is the last one of an item. */
 static void on_quantum(struct scale_world *w, void *p, uint64_t a)
 {
 	struct scale_item *it = p;

@@ -133,8 +133,8 @@ static double gain_of_agent_threads(const struct scale_options *o)
 
 /* Return the time of the communication, divided by the CPU time that one of two agents needs for
  * its bytes on the network. Half of the model's bytes stay on the agent's machine. The agent sends
- * and receives the other half over the network, which makes as many bytes as the model has. In a
- * ring of two machines, each machine sends this number of bytes in ring_s. */
+ * and receives the other half. These bytes in both directions add up to the size of the model. In a
+ * ring of two machines, each machine sends the same number of bytes in the time ring_s. */
 static double over_agent_cpu_of_half(const struct scale_options *o)
 {
 	struct scale_result r = measure(o);
@@ -199,8 +199,8 @@ static void large_and_small_while_training(struct scale_options *o)
 	o->gpus = 1;
 }
 
-/* Train on two machines. The cards of these machines limit the speed, even if there are more
- * servers. */
+/* Train on two machines. The network cards of these machines limit the speed. More servers would
+ * not change this limit. */
 static void two_machines(struct scale_options *o)
 {
 	large_and_small_shares(o);

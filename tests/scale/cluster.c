@@ -79,7 +79,9 @@ static void env_done(void *ctx, void *user, uint64_t round, int status, uint32_t
 static uint64_t env_random(void *ctx)
 {
 	(void)ctx;
-	return 4; /* any number: only reconnections use it, and no simulated connection is lost */
+	/* The number does not matter. Only reconnections use it, and no simulated connection is
+	 * lost. */
+	return 4;
 }
 
 static double per_byte_ns(double gbs)

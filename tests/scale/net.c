@@ -144,8 +144,9 @@ static bool is_same_memory(
 	return e->segment == segment && e->offset == offset && e->bytes->len == len;
 }
 
-/* Record the arrival of an offer, before the node processes it, since the node may read the offer
- * at once. Earlier eager bytes of the same memory are out of date from now on. */
+/* Record the arrival of an offer. Call offer_heard before the node processes the offer, because the
+ * node may read the offer at once. Eager bytes of earlier offers of the same memory are out of date
+ * from now on. */
 static void offer_heard(struct scale_end *e, const struct scale_item *it)
 {
 	for (struct scale_eager *i = e->eager; i && i->is_heard; i = i->next)
@@ -447,14 +448,14 @@ static void net_close(struct xconn *c, const char *why)
 	fatal("peer %u is closed: %s", c->peer_id, why);
 }
 
-/* Return the time of the last message from the peer. Simulated peers never fail, so return the
- * present time. */
+/* Implement the operation heard_ns, which returns the time of the last message from the peer.
+ * Simulated peers never fail, so return the present time. */
 static uint64_t net_heard_ns(const struct xconn *c)
 {
 	return ((const struct scale_end *)c)->node->w->now;
 }
 
-/* Transport operations like those of our own TCP, with eager bytes. */
+/* Operations of a transport that sends eager bytes, like the daemons' TCP transport. */
 const struct xport_ops scale_eager_ops = {
 	.send = net_send,
 	.send_eager = net_send_eager,
@@ -463,7 +464,7 @@ const struct xport_ops scale_eager_ops = {
 	.heard_ns = net_heard_ns,
 };
 
-/* Transport operations like those over libfabric, where all bytes are requested. */
+/* Operations of a transport whose receiver requests all bytes, like the libfabric transport. */
 const struct xport_ops scale_asking_ops = {
 	.send = net_send,
 	.read = net_read,

@@ -37,17 +37,18 @@
 
 /* ---- options ---- */
 
-/* Rates are of payload in Gbit/s or GB/s (1e9 bytes); 0 stands for infinitely fast. */
+/* Each rate counts payload, in Gbit/s or GB/s (1e9 bytes). A rate of 0 stands for infinitely
+ * fast. */
 struct scale_options {
 	const char *trace;
 	const char *label;        /* first column of a row of output; NULL: the model's name */
-	uint32_t agents, servers; /* machines that train; machines that have only a server */
+	uint32_t agents, servers; /* machines that train, and machines that have only a server */
 	bool is_colocated;        /* each agent's machine also runs a server */
 	uint32_t threads;         /* data threads of a server */
-	/* like threads, but for a server on an agent's machine; 0: the same number as threads */
+	/* data threads of a server on an agent's machine; 0: the same number as `threads` */
 	uint32_t beside_threads;
 	double rate_gbps; /* rate of a card, in each direction */
-	/* number of agents and number of servers whose cards have slow_gbps instead */
+	/* numbers of agents and of servers whose cards have the rate slow_gbps, not rate_gbps */
 	uint32_t slow_agents, slow_servers;
 	double slow_gbps;
 	double local_gbps;     /* rate between processes of one host */
@@ -56,8 +57,8 @@ struct scale_options {
 	/* bytes that a card sends before it turns to its next connection */
 	uint32_t quantum;
 	uint32_t part_bytes; /* 0: the scheduler chooses the size */
-	/* limits of bytes in flight: of an agent's contributions (0: no limit), and of a server's
-	 * reads from one agent */
+	/* window: limit of an agent's contributions in flight, in bytes; 0: no limit.
+	 * peer_window: limit of a server's reads in flight from one agent, in bytes. */
 	uint64_t window, peer_window;
 	/* limit of a connection's bytes that are requested and not yet received; 0: adaptive */
 	uint32_t read_window;
@@ -71,12 +72,12 @@ struct scale_options {
 	uint32_t agent_threads;
 	double compute_ms; /* time of the forward and backward pass of a step */
 	uint32_t gpus;     /* number of accelerators of each machine */
-	/* rate at which an accelerator reduces, or copies to another one */
+	/* rate at which an accelerator reduces data, or copies data to another accelerator */
 	double gpu_gbs;
 	uint32_t batch; /* samples per accelerator and step, to compute samples/s */
 	uint8_t dtype;
 	bool is_fifo;          /* send tensors in the order of submission, without priorities */
-	uint32_t steps;        /* number of measured steps, after STEP_WARMUP other steps */
+	uint32_t steps;        /* number of measured steps, after STEP_WARMUP unmeasured steps */
 	uint64_t bucket_bytes; /* bucket size of the all-reduce with which the step is compared */
 };
 void scale_options_default(struct scale_options *o);
@@ -93,7 +94,7 @@ struct scale_tensor_def {
 struct scale_layer {
 	uint32_t first, n;
 	double share;      /* share of the step's computing time */
-	double forward_ns; /* backward takes twice this time */
+	double forward_ns; /* time of the forward pass; the backward pass takes twice as long */
 	double bytes;
 };
 struct scale_trace {
@@ -122,9 +123,9 @@ struct scale_result {
 	double ring_s;      /* comm_s of a ring all-reduce */
 	double ring_step_s; /* step_s of a ring all-reduce over buckets */
 	double efficiency, overlap, ring_efficiency;
-	/* cards of machines that train; cards of machines with only a server */
+	/* agent: cards of machines that train. server: cards of machines with only a server. */
 	struct scale_card_bytes agent, server;
-	/* bytes that were sent eagerly; the part of them that was discarded */
+	/* unasked: bytes that were sent eagerly. thrown: the part of them that was discarded. */
 	uint64_t unasked, thrown;
 	uint64_t n_parts, events;
 	double wall_s;
@@ -191,12 +192,12 @@ struct scale_item {
 	struct scale_end *end; /* end of the connection at which the item arrives */
 	bool is_answer;
 	uint32_t left;       /* bytes that the card has not sent yet */
-	uint32_t wire_bytes; /* bytes on the wire; 0: between processes of one host */
+	uint32_t wire_bytes; /* bytes on the wire; 0 if both processes are on one host */
 	uint32_t len;
 	struct scale_pending_read *read;
 	uint64_t asked_ns, a;
-	struct scale_item *eager;  /* for an offer: its eager bytes */
-	struct scale_eager *offer; /* for eager bytes: their offer */
+	struct scale_item *eager;  /* if the item is an offer: the offer's eager bytes */
+	struct scale_eager *offer; /* if the item is eager bytes: the offer of these bytes */
 	void *p;
 	struct wire_msg m;
 };
@@ -225,10 +226,10 @@ struct scale_node {
 void scale_node_init(struct scale_world *w, struct scale_node *n, struct scale_host *host);
 /* Give an item to the node. The node processes the item when it is free. */
 void scale_node_post(struct scale_node *n, struct scale_item *it);
-/* Let the node do the work of its core. After each item, the node does this work without a kick.
- * After any other call of the core, the caller must kick the node. */
+/* Let the node do the work of its core. The node also does this work by itself after each item.
+ * Code that calls the core outside of an item's callback must call this function afterwards. */
 void scale_node_kick(struct scale_node *n);
-/* Send an item when the node has finished its current one. */
+/* Send an item as soon as the node has finished the item that it is processing. */
 void scale_node_send(struct scale_node *n, struct scale_item *it);
 
 /* ---- network ---- */
@@ -247,8 +248,8 @@ struct scale_eager {
 	uint16_t segment;
 	bool is_heard; /* the message with the offer has arrived */
 	bool is_old;   /* a later offer of the same memory has arrived */
-	bool is_begun; /* its bytes are arriving */
-	bool is_here;  /* all of its bytes have arrived and wait for the offer */
+	bool is_begun; /* the first eager bytes have arrived */
+	bool is_here;  /* all eager bytes have arrived before the message with the offer */
 	bool is_thrown;
 	uint64_t offset;
 	struct scale_pending_read *read; /* the read that takes the bytes; NULL: none */
@@ -262,7 +263,7 @@ struct scale_lane {
 	struct scale_item *outside; /* the first item that is not yet completely in the kernel */
 	/* bytes of the items before `outside` that the card has not sent yet */
 	uint32_t inside_bytes;
-	/* on_way: bytes in flight, at most `window` bytes. window 0: no limit. */
+	/* on_way: bytes in flight. window: limit of on_way; 0: no limit. */
 	uint32_t window, on_way;
 	/* number and bytes of eager offers that are not yet completely in the kernel */
 	uint32_t n_eager, eager_bytes;
@@ -293,12 +294,14 @@ struct xconn *scale_net_connect(struct scale_node *agent, struct scale_node *ser
 	uint32_t agent_id, uint32_t server_id, void *user);
 /* Close all connections, end their reads, and notify their nodes. */
 void scale_net_end(struct scale_world *w);
-/* Send more of the items that wait at this end. Call it when the kernel may have room again. */
+/* Send more of the items that wait at the end `from`. Call this function when the kernel may have
+ * room again. */
 void scale_net_room(struct scale_world *w, struct scale_end *from);
 /* Record that the first eager bytes of an offer arrive. Discard the bytes if the offer was
  * processed before and no read takes them. */
 void scale_net_begun(struct scale_eager *e);
-/* Send an item from its node to the connection's end it->end (card.c). */
+/* Send an item from the node `from` to the end it->end of a connection. The function is in
+ * card.c. */
 void card_transmit(struct scale_node *from, struct scale_item *it);
 
 /* ---- cluster and trainers ---- */

@@ -1,5 +1,5 @@
-# The simulator of bandwidth links the daemons' own objects. tests/scale/stub.c replaces CRC and
-# sums.
+# The bandwidth simulator contains the daemons' own objects. tests/scale/stub.c replaces the
+# functions for CRC and sums.
 SCALEBIN := $(B)/tests/sim-scale
 SCALE_OBJS := $(call objs,$(SCALE))
 $(SCALEBIN): $(SCALE_OBJS) $(LIBCORES) $(LIBCOMMON)

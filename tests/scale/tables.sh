@@ -14,7 +14,8 @@ table() {
 	"$sim" --head
 }
 
-# Servers on agents' machines carry less than others and get a quarter of the threads.
+# A server on an agent's machine carries less load than a server on a machine of its own. So it has
+# 2 threads instead of 8.
 big="--threads 8 --beside-threads 2 --steps 2"
 
 table "BERT-large, 32 machines of 8 accelerators, 100 Gbit/s"

@@ -11,8 +11,8 @@
 
 static void go(struct scale_agent *a);
 
-/* Return the time that the machine's accelerators need to reduce or copy `bytes` in a ring. Each of
- * n accelerators sends n - 1 of the n parts of the data. */
+/* Return the time that the machine's accelerators need to reduce or copy `bytes` bytes in a ring.
+ * Each of n accelerators sends n - 1 of the n parts of the data. */
 static uint64_t machine_ns(const struct scale_options *o, uint64_t bytes)
 {
 	if (o->gpus < 2 || o->gpu_gbs <= 0)

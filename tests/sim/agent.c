@@ -92,7 +92,8 @@ void agent_leave(void *owner)
 
 /* ---- trainers ---- */
 
-struct sim_submit { /* stored in the bytes of an event */
+/* a submission that an event stores in its field `bytes` */
+struct sim_submit {
 	struct sim_tensor_state *ts;
 	unsigned worker;
 };
@@ -155,8 +156,8 @@ static void on_submit(struct sim *s, struct sim_event *e)
 		a->workers[sub.worker].rank, (unsigned long long)round, sub.ts->idx);
 	sub.ts->ring[sub.worker] = round;
 	if (!a->job)
-		/* while the agent restarts, do nothing: its next process takes the round from the
-		 * ring */
+		/* The agent is restarting, so do nothing. The agent's next process will take the
+		 * round from the ring. */
 		return;
 	agent_enter(a);
 	agent_take_ring(a, sub.ts, sub.worker);
@@ -631,7 +632,7 @@ static void repeat(struct sim_agent *a)
 }
 
 /* Answer the scheduler's PROBE about stuck rounds. The first worker reports one submitted round
- * less than the other workers, so that the scheduler asks again about tensor 0. */
+ * fewer than the other workers, so that the scheduler asks again about tensor 0. */
 static void report(struct sim_agent *a, const struct ctl_probe *p)
 {
 	const struct sim_tensor_state *ts = &a->tensors[0];

@@ -27,8 +27,8 @@ static uint32_t any_job(struct sim *s)
 	}
 }
 
-/* Return a random pgen: that of a partition, a number near the durable view or, rarely, any
- * number. */
+/* Return a random pgen. It is near the pgen of a recent partition, or near the durable view, or,
+ * rarely, any number. */
 static uint64_t any_pgen(struct sim *s)
 {
 	uint64_t pgen = rnd(s);
@@ -56,7 +56,7 @@ static uint16_t any_member(struct sim *s)
 	return (uint16_t)(rnd_chance(s, 50) ? rnd(s) : rnd_below(s, AGENTS_MAX));
 }
 
-/* Change one field of a message, chosen at random. */
+/* Change a random field of a message. */
 static void twist(struct sim *s, struct wire_msg *m)
 {
 	switch (rnd_below(s, 12)) {

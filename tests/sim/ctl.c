@@ -428,7 +428,7 @@ void sched_node_start(struct sim *s)
 			return;
 	rc = sched_start(sc->core, s->now);
 	trace(s, "sched: started, term %u", sched_term(sc->core));
-	if (rc < 0) { /* when the core fails to start: the service manager restarts the scheduler */
+	if (rc < 0) { /* the core did not start, so the service manager restarts the scheduler */
 		sc->node.is_up = false;
 		sched_free(sc->core);
 		sc->core = NULL;

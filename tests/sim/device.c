@@ -78,8 +78,9 @@ static void on_say_staged(struct sim *s, struct sim_event *e)
 	if (is_over(step.ts))
 		return;
 	agent_enter(a);
-	/* The agent may refuse a report after a restart: the executor repeats reports, and the
-	 * agent may already have found the sum in the memory that survived the restart. */
+	/* After a restart of the agent, the executor repeats its reports. The agent may refuse a
+	 * repeated report, because the agent may already have found the sum in the memory that
+	 * survived the restart. */
 	if (agt_part_staged(step.ts->t, step.part, e->a) < 0 &&
 		atomic_load(&step.ts->kept[step.part].landed) < e->a)
 		violation(s, "%s tensor %u: partition %u of round %llu has no waiting trainer",

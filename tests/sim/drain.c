@@ -1,6 +1,6 @@
-/* Operators drain and undrain servers, and some servers start late. Some server processes receive a
- * stop signal: they send LEAVE, end, and start again. All this happens in histories with and
- * without other faults. */
+/* Simulates operators that drain and undrain servers, and servers that start late. Some server
+ * processes receive a stop signal. These processes send LEAVE, end, and start again. All this
+ * happens in histories with and without other faults. */
 #include "bps-scheduler/placement/drain.h"
 #include "tests/sim/move.h"
 #include "tests/sim/sim.h"
@@ -131,7 +131,7 @@ void server_left(struct sim_server *srv, const struct ctl_left *msg)
 	if (srv->leave_ns > s->now + LAST_NS)
 		srv->leave_ns = s->now + LAST_NS;
 	/* Check in each thread that the server has no partitions. Skip this check in histories that
-	 * duplicate plans: a duplicate of an old plan would add the partitions again. Real
+	 * duplicate plans, because a duplicate of an old plan would add the partitions again. Real
 	 * connections never duplicate plans. */
 	for (unsigned k = 0; k < s->o.n_threads && !s->o.has_old_plans; k++) {
 		struct sim_thread *t = &srv->threads[k];
@@ -182,9 +182,9 @@ void drains_draw(struct sim *s)
 
 	o->drain_gap_ns = (20 * MS) << rnd_below(s, 7);
 	o->has_old_plans = o->ctl_again_permille > 0;
-	/* With has_deaf, the only fault is that agents are cut off from the scheduler. Such a fault
-	 * must not end a job. But a server that ends does not wait for these agents, and would end
-	 * their jobs. So no server ends in these histories. */
+	/* If `has_deaf` is set, the only fault is that agents are cut off from the scheduler. This
+	 * fault must not end a job. But a server that stops does not wait for the agents that are
+	 * cut off, and would end their jobs. So no server stops if `has_deaf` is set. */
 	if (o->has_deaf)
 		return;
 	o->is_forming_calm = rnd_chance(s, 800);

@@ -1,5 +1,5 @@
-/* Eager bytes (eager.h): they leave the sender's memory in pieces at random moments, and reads at
- * the receiver take them. */
+/* Simulates eager bytes (eager.h). The bytes leave the sender's memory in pieces at random moments.
+ * Reads at the receiver take the bytes. */
 #include "tests/sim/eager.h"
 
 #include <string.h>
@@ -22,7 +22,7 @@ struct sim_eager {
 	bool is_here;  /* the bytes have arrived and wait for the message with their offer */
 	bool is_heard; /* the message with the offer has arrived */
 	bool is_old;   /* a later message that offers the same memory has arrived */
-	bool is_open;  /* the destination of the bytes is decided: rd, or none */
+	bool is_open;  /* it is decided whether a read takes the bytes; the field rd is final */
 	/* read that takes the bytes; NULL: no read has been chosen, or the bytes are dropped */
 	struct sim_read *rd;
 	uint8_t *bytes;
@@ -165,8 +165,8 @@ void eager_heard(struct sim_end *to, const struct wire_msg *m, uint64_t number)
 		if (e->number != number || e->is_heard)
 			continue;
 		e->is_heard = true;
-		/* Decide in a later event whether a read takes the bytes, since the receiver need
-		 * not read as soon as the offer arrives. */
+		/* Decide in a later event whether a read takes the bytes. The receiver may start
+		 * the read some time after the offer has arrived. */
 		if (e->is_here)
 			sim_post(s, to->port->node, rnd_below(s, s->o.delay_ns), on_open)->p = e;
 	}

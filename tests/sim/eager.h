@@ -3,8 +3,8 @@
 /* Eager bytes: bytes sent with an offer and without a request (xport_send_eager). They leave the
  * sender's memory piece by piece, whether or not a read takes them. They arrive at a random moment
  * and wait until their offer arrives. If the receiver then reads the offer, the read takes the
- * bytes. Otherwise they are discarded. Bytes of different offers may overtake each other. Our own
- * sockets keep their order, but the transport interface does not guarantee an order. */
+ * bytes. Otherwise the bytes are discarded. Bytes of different offers may overtake each other. Our
+ * own sockets keep the order of offers, but the transport interface does not guarantee an order. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -18,16 +18,17 @@ struct sim;
 /* Draw from the seed how many eager offers one end of a connection may have in progress. 0: the
  * transport has no eager bytes. */
 void eager_draw(struct sim *s);
-/* Return whether this end may send one more offer with eager bytes now. */
+/* Return whether the end `from` may send one more offer with eager bytes now. A patient sender may
+ * have fewer offers in progress than an impatient one. */
 bool eager_takes(const struct sim_end *from, bool is_patient);
 /* Send the bytes that message m offers. number: the message's number on this connection. */
 void eager_send(struct sim_end *from, const struct wire_msg *m, uint64_t number);
-/* Record that message m has arrived at this end. Its eager bytes may arrive from now on. Bytes of
- * earlier offers of the same memory are out of date. */
+/* Record that message m has arrived at the end `to`. The eager bytes of m may arrive from now on.
+ * Bytes of earlier offers of the same memory are out of date. */
 void eager_heard(struct sim_end *to, const struct wire_msg *m, uint64_t number);
-/* Let the read rd take its bytes from an eager offer. Return false if there is no such offer and rd
- * has to request the bytes. */
+/* Let the read rd take its bytes from an eager offer. If no eager offer has these bytes, return
+ * false. The read then has to request the bytes. */
 bool eager_takes_read(struct sim_read *rd);
-/* The read that took these bytes is over. Discard the bytes that still arrive. */
+/* The read that took the bytes of offer e is over. Discard the bytes of e that still arrive. */
 void eager_forget(struct sim_eager *e);
 #endif

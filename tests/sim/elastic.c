@@ -1,8 +1,8 @@
-/* Jobs whose members change. In other histories all partitions of a round are compared with one
- * sum. Here partitions of one round may have different contributors, so each partition is compared
- * with the sum over the contributors that its result names. A machine that was removed may hold a
- * result that no other machine has. So results are only compared among the machines that were in
- * the job at its end. */
+/* Jobs whose members change. In histories with fixed members, all partitions of a round are
+ * compared with one sum. In the histories of this file, partitions of one round may have
+ * different contributors. So each partition is compared with the sum over the contributors that its
+ * result names. A machine that was removed may hold a result that no other machine has. So results
+ * are only compared among the machines that were in the job at its end. */
 #include "tests/sim/move.h"
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
@@ -89,10 +89,11 @@ static unsigned agent_of(const struct sim *s, uint32_t member_id)
 	return i;
 }
 
-/* Return whether an agent that the scheduler has admitted to the job has not started the job. The
- * scheduler admits such an agent in two cases. Its trainers join again before they receive the end
- * of their first job. Or its trainers replace trainers that have stopped waiting. The agent leaves
- * when the end of the first job arrives, and has no sum of the job. */
+/* Return true if the agent has not started the job, although the scheduler has admitted the agent.
+ * This occurs in two cases:
+ *   - The agent's trainers join again before they receive the end of their first job.
+ *   - The agent's trainers replace trainers that have stopped waiting.
+ * The agent leaves when the end of the first job arrives, and has no sum of the job. */
 static bool does_not_know(const struct sim *s, uint32_t agent)
 {
 	for (unsigned i = 0; i < s->o.n_agents; i++)

@@ -1,5 +1,5 @@
-/* Run many seeds in several forked processes, each with one thread. Their counters are in shared
- * memory. */
+/* Run many seeds in several forked processes, each with one thread. The counters of these processes
+ * are in shared memory. */
 #include "tests/sim/fleet.h"
 
 #include <stdatomic.h>
@@ -24,8 +24,8 @@ struct sim_board {
 	struct sim_share shares[];
 };
 
-/* Add the counters of another process. If its slowest history is slower than to->slowest_ns, copy
- * that history's time and seed. */
+/* Add the counters of a process, `from`, to the totals `to`. If the slowest history in `from` is
+ * slower than to->slowest_ns, copy the time and the seed of this history to `to`. */
 static void add(struct sim_totals *to, const struct sim_totals *from)
 {
 	uint64_t *t = (uint64_t *)to;

@@ -6,9 +6,9 @@
  * way. The guest must not affect any other job.
  *
  * In other histories the guests of the second job have no processes of their own: they share the
- * processes of the first job's guests. A core then has two jobs, with one window and the same
- * connections. In that case a struct guest is one job's part of an agent, and guest.agent is the
- * guest whose process this guest shares. */
+ * processes of the first job's guests. Then the core of a process has two jobs, which share one
+ * window and the connections. A struct guest stands for one of these jobs in the process, and
+ * guest.agent is the guest that owns the process. */
 #include "tests/sim/move.h"
 #include "tests/invariants/invariants.h"
 #include "tests/sim/peek.h"
@@ -25,8 +25,8 @@
 #define AGAIN_NS    (10 * MS)
 #define WORK_LIMIT  100000
 #define CHECK_EVERY 16
-/* Salt for a hash of the seed. The hash decides has_tenants without a random draw, so the other
- * draws for a seed stay the same. */
+/* Salt for a hash of the seed. The hash decides has_tenants without a random number, so
+ * the sequence of random numbers of a seed stays the same. */
 #define TENANTS 0x7e4a47
 /* Number of tensors that each worker of a greedy job declares, and the time between two of them. */
 #define N_GREEDY     64
@@ -259,7 +259,8 @@ static void declare(struct guest *g)
 		sim_member_send(&g->agent->m, &msg);
 }
 
-/* C10: both workers of the greedy job declare tensors without end, until the servers are full. */
+/* C10: each worker of the greedy job declares N_GREEDY tensors, one per event, to fill the memory
+ * of the servers. A worker stops earlier if its job ends. */
 static void on_greed(struct sim *s, struct sim_event *e)
 {
 	uint64_t k = e->a, n_elems = 1 + mix(s->seed ^ k << 8) % (SUMS_BYTES / 16);
@@ -410,8 +411,8 @@ static void welcome(struct guest *a)
 static void joined(struct guest *g, const struct ctl_joined *msg)
 {
 	if (msg->seq != join_seq(g))
-		/* The message answers another guest in this process, or concerns another job of the
-		 * misbehaving agent. */
+		/* The message answers the other guest in this process, or it answers a JOIN of the
+		 * misbehaving agent for a different job. */
 		return;
 	if (msg->code && msg->code != (uint32_t)-BPS_ENOTDURABLE && !job_of(g)->has_liar)
 		violation(g->s, "%s is not admitted: %s", g->node.name, msg->text);
@@ -459,7 +460,7 @@ void guest_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 	case CTL_PEERS:
 		peers(a, &msg->peers);
 		break;
-	case CTL_PROBE: /* send no report: the scheduler's probe then ends at its deadline */
+	case CTL_PROBE: /* send no report, so that the probe ends at its deadline */
 	case CTL_SIGHT:
 		break;
 	default:
@@ -543,7 +544,7 @@ static void guest_start(struct sim *s, struct sim_event *e)
 		sim_post(s, &g->agent->node, g->agent == g ? 500 * MS : 0, on_join_timer)->p = g;
 		return;
 	}
-	/* the guest shares the process of another agent, which has not started yet: try again */
+	/* The guest that owns the process of this guest has not started yet. Try again later. */
 	sim_post(s, NULL, 10 * MS, guest_start)->a = e->a;
 }
 
@@ -578,8 +579,8 @@ void guests_draw(struct sim *s)
 			.rounds = (unsigned)rnd_between(s, 4, ROUNDS_MAX)};
 	if (o->has_greedy)
 		o->n_guests = GUESTS_MAX;
-	/* Draw no faults. A fault could reduce the memory of the servers. The history tests how the
-	 * greedy job exhausts this memory. */
+	/* A history with a greedy job has no faults. It tests what happens when this job exhausts
+	 * the memory of the servers, and a fault could reduce this memory. */
 	if (o->has_greedy) {
 		o->faults = 0;
 		o->is_forming_calm = true;

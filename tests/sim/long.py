@@ -7,7 +7,8 @@
 Each block of 100,000 histories is a line in the file of records (--records), which outlives the
 run. If a run is stopped, or ends after --minutes, the next run executes only the missing blocks.
 The runs that add to one file of records may differ in their commit, machine and seeds. The report
-is made from all records. Exit status 1: a history was wrong; 3: blocks are still missing.
+is made from all records. The exit status is 1 if a history was wrong. If no history was wrong, but
+blocks are still missing, the status is 3.
 """
 
 import argparse
@@ -46,9 +47,9 @@ def read(records):
 
 
 def run(args, first, last, of_commit):
-    """Run a block and return its record.
+    """Run a block of seeds and return its record.
 
-    The key "bad" has the violations. A program that dies counts as a violation.
+    The key "bad" holds the list of violations. A crash of the program counts as a violation.
     """
     command = [
         str(args.sim),

@@ -38,7 +38,7 @@ struct sim_args {
 	bool is_traced, has_report, has_json, keeps_going;
 };
 
-/* The seed that is running, for the signal handlers, which print it. */
+/* Seed of the history that is running. The signal handler prints it. */
 static volatile uint64_t running_seed;
 
 static void on_signal(int sig)
@@ -205,8 +205,8 @@ static uint64_t run_all(struct sim *s, const struct sim_args *a, struct sim_tota
 	return fleet_run(a->n_jobs, a->first, a->last, a->keeps_going, run_block, &crew, tot);
 }
 
-/* Replace this program by the named mutant: a program in the subfolder mutants/ of this program's
- * folder. */
+/* Execute the mutant with this name in place of the current program. Mutants are programs in
+ * mutants/, a subfolder of the folder of this program. */
 static void run_mutant(char **argv, const char *name)
 {
 	char path[4096];

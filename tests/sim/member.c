@@ -27,10 +27,10 @@ static void connect_later(struct sim_member *m)
 	sim_post(m->s, m->node, delay, on_connect)->p = m;
 }
 
-/* Return whether the members of this history measure the speeds of their network cards. This is so
- * for one seed of four. For the other seeds, the speeds are configured. Measured speeds change
- * every 4 s, by a factor of up to 8. The function makes no random draw, so that the faults of
- * recorded seeds stay the same. */
+/* Return whether the members of this history measure the speeds of their network cards. For one
+ * seed of four, the speeds are measured. For the other seeds, the speeds are configured. Measured
+ * speeds change every 4 s, by a factor of up to 8. The function makes no random draw, so that the
+ * faults of recorded seeds stay the same. */
 static bool is_measured(const struct sim *s)
 {
 	return mix(s->seed) % 4 == 0;
@@ -94,8 +94,8 @@ void sim_member_send(struct sim_member *m, const struct ctl_msg *msg)
 		ctl_send_up(m->conn, msg);
 }
 
-/* Return the memory that a server reports for sums. Return 0 (unknown) in all histories that do not
- * test this limit. */
+/* Return how many bytes of memory for sums a server reports. Returns 0 (unknown) in all histories
+ * that do not test the limit on this memory. */
 static uint64_t sums_bytes(const struct sim_member *m)
 {
 	if (!m->s->o.has_greedy || m->role != ROLE_SERVER)
@@ -137,7 +137,7 @@ void member_conn_down(struct sim_member *m, const char *why)
 	connect_later(m);
 }
 
-/* I6: a member never receives a smaller view than the one that it has. */
+/* Rule I6: a member never receives a view number that is smaller than its present view number. */
 static void view_seen(struct sim_member *m, uint64_t view, const char *what)
 {
 	if (view < m->view)

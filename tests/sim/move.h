@@ -1,15 +1,16 @@
 #ifndef BPS_TESTS_SIM_MOVE_H
 #define BPS_TESTS_SIM_MOVE_H
 /* A fault that the simulation injects: some partitions of the running job get a new pgen, although
- * no event requires this. The server of such a partition may change or stay the same. Further
- * functions look up state in the scheduler's core. These functions need a separate file because
- * names of the core clash with those of sim.h. */
+ * no event requires this. The server of such a partition may change or stay the same. The other
+ * functions look up state in the scheduler's core. All these functions are in a separate file,
+ * because names in the core's headers clash with names in sim.h. */
 #include <stdint.h>
 
 struct sched_core;
 
-/* Give a new pgen to about half of the partitions. The core makes the move durable and sends it at
- * its next event. draw(ctx, n): returns a random number from 0 to n - 1. */
+/* Give a new pgen to about half of the partitions. When the core handles its next event, the core
+ * stores these changes durably and sends them. draw(ctx, n) returns a random number from 0 to
+ * n - 1. */
 void move_parts(struct sched_core *c, uint64_t (*draw)(void *ctx, uint64_t n), void *ctx);
 
 /* Return the number of partitions on the server with the given name. */

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Check that the simulator catches every mutant, and print a table. Each mutant's patch names the
-# number of seeds to run. $MOST, if set, limits this number. The script runs as many mutants at a
-# time as there are processors. usage: mutants.sh DIR. DIR is the folder of the mutants' programs.
-# The mutants' patches are in the folder `mutants` beside this script.
+# usage: mutants.sh DIR. DIR is the folder of the mutants' programs.
+# Check that the simulator catches every mutant, and print a table. Each mutant's patch contains the
+# number of seeds to run. If $MOST is set, the script runs at most $MOST seeds. The script runs as
+# many mutants at the same time as there are processors. The mutants' patches are in the folder
+# `mutants` beside this script.
 set -u
 dir=$1
 here=$(cd "$(dirname "$0")" && pwd)

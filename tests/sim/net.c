@@ -64,7 +64,8 @@ static void read_end(struct sim_read *rd, int status)
 	end->port->x.ev->read_done(end->port->x.ctx, rd->r, status);
 }
 
-/* End only the local side of a connection: first end its reads, then report it as down. */
+/* End only the local side of a connection. First end the reads of this side, then report the
+ * connection as down. */
 static void end_down(struct sim_end *end, const char *why)
 {
 	if (!end->is_open && !end->is_connecting)

@@ -36,8 +36,8 @@ static uint32_t int_at(uint64_t seed, uint8_t op, uint32_t i)
 	return op == OP_SUM ? v : (uint32_t)((int32_t)v >> 8);
 }
 
-/* Return element i of an f32 tensor. Magnitudes differ so much that another order of additions
- * changes the bits of the sum. */
+/* Return element i of an f32 tensor. The magnitudes of the elements differ so much that the bits of
+ * the sum depend on the order of the additions. */
 static float float_at(uint64_t seed, uint32_t i)
 {
 	uint32_t v = (uint32_t)seed + i * ((uint32_t)(seed >> 32) | 1);
@@ -357,15 +357,16 @@ void oracle_job(struct sim *s, const struct ctl_job *job)
 		return; /* the job of a guest or of a misbehaving agent: not checked here */
 	if (o->job && o->job != job->job && s->o.is_elastic)
 		/* In an elastic history, agents that join after the end of the first job form
-		 * another job. */
+		 * a new job. */
 		return;
 	if (o->job && o->job != job->job) {
 		if (has_results(o)) {
 			violation(s, "the job formed twice");
 			return;
 		}
-		/* The job ended before any of its workers learned that the job had formed, since
-		 * all their agents died repeatedly. The workers join again and form another job. */
+		/* The agents of the job's workers died repeatedly. The job ended before any worker
+		 * was informed that the job had formed. The workers join again and form a new
+		 * job. */
 		*o = (struct oracle){0};
 	}
 	if (elastic_is(s))

@@ -1,9 +1,9 @@
 #ifndef BPS_TESTS_SIM_PEEK_H
 #define BPS_TESTS_SIM_PEEK_H
 /* Look-ups in the agent's core: which result a partition has accepted and under which pgen, and
- * whether all connections are up. A check needs the pgen to detect a sum that was computed twice,
- * since equal bits do not reveal it. The functions need a separate file because names of the core
- * clash with those of sim.h. */
+ * whether all connections are up. A check needs the pgen to detect that a sum was computed twice,
+ * because both computations may give the same bits. The functions need a separate file because
+ * names of the core clash with those of sim.h. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -16,20 +16,22 @@ struct peek {
 	uint64_t round, pgen; /* identify the result to look up */
 };
 
-/* Return whether the partition that p names has accepted the result of the round that p names.
- * False for an unknown partition. */
+/* Return whether the partition given in `p` has accepted the result of the round given in `p`.
+ * Return false if the partition is unknown. */
 bool peek_has(const struct agt_core *core, const struct peek *p);
 /* Return whether every partition of a job has a connection to its server. n_tensors: the number of
  * tensors that the job will have. */
 bool peek_is_settled(const struct agt_job *job, unsigned n_tensors);
-/* Return what the last result of a partition of t stated: the index of its first element, the
- * number of elements, and a bit for each contributor. False: there is no such partition. */
+/* Return the contents of the last result of a partition of `t`. ret_first: index of the partition's
+ * first element. ret_n: number of the partition's elements. ret_members: one bit per contributor.
+ * Returns false if `t` has no partition `part`. */
 struct agt_tensor;
 bool peek_contributors(const struct agt_tensor *t, uint32_t part, uint32_t *ret_first,
 	uint32_t *ret_n, uint32_t *ret_members);
 /* Return which partition, round and pgen a read of an agent fetches. */
 struct peek peek_read(const struct xport_read *r);
-/* Return whether the scheduler has no tensor with the given name in the job, or has refused it. */
+/* Return whether a job has no tensor with the given name at the scheduler, or the scheduler has
+ * refused that tensor. */
 struct sched_core;
 bool peek_is_refused(const struct sched_core *core, uint32_t job, const char *name);
 /* Return whether the scheduler has declared the server with the given name dead. */

@@ -55,7 +55,7 @@
 #define LIAR_UID        2000 /* user of the additional jobs that the misbehaving agent opens */
 #define GUEST_TENSORS   2
 #define GUEST_ELEMS_MAX 400
-#define SUMS_BYTES      (256u << 10) /* memory for sums of each thread of a server */
+#define SUMS_BYTES      (256u << 10) /* memory that each thread of a server has for sums */
 #define CONNS_MAX       4096         /* limit of control connections in one history */
 #define SEGS_MAX        256
 #define HOMES_MAX       512
@@ -130,7 +130,8 @@ enum fault {
 	F_SRV_PAUSE, /* a server is stopped for a while (SIGSTOP) */
 	F_AGT_PAUSE,
 	F_AGT_LOSS, /* an agent's machine is lost; the job may fail */
-	/* An agent is stopped or cut off for longer than the scheduler waits; the job may fail. */
+	/* An agent is stopped or cut off for longer than the scheduler waits for it. The job may
+	 * fail. */
 	F_AGT_LONG,
 	F_SCHED_KILL,
 	F_SCHED_PAUSE,
@@ -151,12 +152,12 @@ struct sim_options {
 	bool is_deterministic, has_ranks, is_work_slow, is_nic_alone, may_fail, is_forming_calm,
 		is_priority_mixed, has_deaf, has_restarts, is_shrink, has_drains, has_stops,
 		has_liar, is_late, has_old_plans, has_tenants, has_hung, has_greedy;
-	unsigned backup; /* machines that a round need not wait for */
+	unsigned backup; /* number of machines that a round need not wait for */
 	uint32_t grace_ms;
 	uint32_t slow_permille; /* how many of 1000 submissions are delayed */
 	bool has_near;          /* some agents and servers share a host */
 	bool is_elastic;
-	/* workers that wait for admission leave, and new workers replace them */
+	/* workers may leave while they wait for admission; new workers then replace them */
 	bool has_unjoins;
 	unsigned n_first;       /* agents at the start; the other agents start later */
 	unsigned barrier_every; /* rounds between barriers; 0: no barriers */
@@ -174,7 +175,7 @@ struct sim_options {
 	uint64_t turn_bytes;
 	uint32_t ahead_bytes; /* the ahead_bytes that the transport reports for each connection */
 	size_t staging_bytes, peer_window_bytes, window_bytes, job_inflight_bytes;
-	uint32_t faults; /* one bit per enum fault */
+	uint32_t faults; /* one bit for each value of enum fault */
 	uint64_t faults_ns, fault_gap_ns, restart_gap_ns, drain_gap_ns, lie_gap_ns;
 };
 
@@ -224,7 +225,7 @@ struct sim_end {
 	bool is_open, is_connecting, is_refused;
 	unsigned in_flight; /* number of messages sent from this end that have not arrived */
 	uint64_t last_at;   /* arrival time of the latest message to this end */
-	uint64_t cut_until; /* messages that would arrive earlier arrive at this time */
+	uint64_t cut_until; /* a message that would arrive before this time is delayed until then */
 	struct sim_read *reads;
 	unsigned n_reads;
 	uint64_t n_sent;         /* number of messages sent */
@@ -237,7 +238,9 @@ struct sim_pipe {
 	struct sim_end agent, server;
 	/* has_lost: the connection broke, and messages in flight are lost */
 	bool is_broken, has_lost;
-	bool is_near; /* within one host: offers are borrowed in place (loans) and have no CRC */
+	/* The two ends are on one host. Offers are then borrowed in place (loans), and have no
+	 * CRC. */
+	bool is_near;
 	unsigned server_idx, thread;
 	uint64_t instance, agent_instance;
 };
@@ -245,7 +248,8 @@ struct sim_pipe {
 void port_init(struct sim *s, struct sim_port *p, struct sim_node *node,
 	const struct xport_events *ev, void *core, void *owner, void (*enter)(void *),
 	void (*leave)(void *));
-/* Add a segment of n bytes to the port, filled with a pattern. */
+/* Add a segment to the port. The segment consists of n_bytes bytes that are filled with a
+ * pattern. */
 int port_segment(struct sim_port *p, size_t n_bytes, void **ret_mem, uint16_t *ret_segment);
 /* Add existing memory as a segment again, after a restart. */
 int port_segment_again(struct sim_port *p, void *mem, size_t n_bytes, uint16_t *ret_segment);
@@ -368,7 +372,7 @@ void server_kill(struct sim *s, unsigned idx, bool is_silent);
  * control message arrives. */
 void server_restart(struct sim *s, unsigned idx, uint64_t span_ns);
 bool server_has_job(const struct sim_server *srv);
-/* Send LEAVE, since the server's process is about to end (drain.c). */
+/* Send LEAVE, because the server's process is about to end (drain.c). */
 void server_say_leave(struct sim_server *srv);
 void server_left(struct sim_server *srv, const struct ctl_left *msg);
 uint64_t server_start_delay(struct sim *s, unsigned idx);
@@ -414,7 +418,7 @@ struct sim_tensor_state {
 	uint8_t *dev[WORKERS_MAX]; /* memory into which trainers write: device memory, or `in` */
 	/* A round that runs again although its end was reported before the restart; 0: none. */
 	uint64_t again;
-	uint32_t crc[2]; /* CRC of the result in each of `out` */
+	uint32_t crc[2]; /* CRCs of the results in out[0] and out[1] */
 	/* State that survives the agent's process: memory shared with trainers, the trainers'
 	 * rings, the last round taken from each worker's ring, and the plan. */
 	uint8_t *mem;
@@ -469,7 +473,7 @@ void agent_restart(struct sim *s, unsigned idx, uint64_t span_ns);
 void agent_core_make(struct sim_agent *a);
 void agent_tensor_attach(struct sim_agent *a, unsigned t);
 void agent_take_ring(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w);
-/* Submit a round of that worker to the core. */
+/* Submit a round of worker w to the core. */
 void agent_submit(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w, uint64_t round);
 /* Return the node of the trainers' own events. In histories without restarts, return the node of
  * the agent. */
@@ -529,7 +533,8 @@ struct guest_job {
 	bool has_liar;
 };
 struct guest {
-	/* the guest that owns the agent process of this guest; in most histories this guest */
+	/* The guest that owns the agent process of this guest. In most histories each guest owns
+	 * its own agent process. */
 	struct guest *agent;
 	struct sim_node node;
 	struct sim *s;
@@ -611,7 +616,7 @@ uint32_t tensor_bytes(const struct sim *s, unsigned t);
 void oracle_fill(struct sim *s, unsigned t, uint32_t rank, uint64_t round, void *dst);
 void oracle_job(struct sim *s, const struct ctl_job *job);
 void oracle_plan(struct sim *s, const struct ctl_plan *plan);
-/* Check a delivered result: its sum is right, and all agents have the same one. */
+/* Check that the sum of a delivered result is right, and that all agents have the same result. */
 void oracle_result(struct sim *s, struct sim_agent *a, unsigned t, uint64_t round,
 	const void *bytes, uint32_t workers);
 /* Record that an agent accepted a result, or that a server accepted a donation. While a result
@@ -629,7 +634,7 @@ void elastic_draw(struct sim *s);
 void elastic_job(struct sim *s, const struct ctl_job *job);
 /* Return whether an agent that has done all tensors of the round must wait at a barrier. */
 bool elastic_waits(const struct sim *s, uint64_t round);
-/* Return whether the rules allow the job to end with that code. */
+/* Return whether the rules allow the job to end with the status `code`. */
 bool elastic_may_end(const struct sim *s, uint32_t code);
 /* Check a delivered round: each partition must be the sum of the inputs of the contributors that
  * the agent's core has recorded for the partition. */
@@ -637,8 +642,8 @@ void elastic_result(
 	struct sim *s, struct sim_agent *a, unsigned t, uint64_t round, const void *bytes);
 /* Check that the agents that were in the job at its end have the same results. */
 void elastic_end(struct sim *s);
-/* Return whether v is the reduction of elements [first, first + n) over the members in the set
- * (oracle.c). */
+/* Return whether the elements [first, first + n) of v are the reduction over the members whose bits
+ * are set in `members` (oracle.c). */
 bool oracle_is_sum(const struct sim *s, unsigned t, uint64_t round, uint32_t first, uint32_t n,
 	uint32_t members, const void *v);
 
@@ -697,8 +702,9 @@ struct sim {
 
 void options_draw(struct sim *s);
 void faults_start(struct sim *s);
-/* Return for how long a fault separates an agent from the scheduler: at most most_ns. In histories
- * whose jobs must succeed, all these faults together last at most AGENT_FAULT_NS. */
+/* Draw the time for which a fault separates an agent from the scheduler. The time is at most
+ * most_ns. In histories whose jobs must succeed, all these faults together last at most
+ * AGENT_FAULT_NS. */
 uint64_t agent_span(struct sim *s, uint64_t most_ns);
 /* Record that the job has formed. In most histories the faults start at that time. */
 void faults_job_formed(struct sim *s);

@@ -17,7 +17,7 @@ $(B)/sim-obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(call say,CC,$@)
 	$(Q)$(CC) $(CFLAGS_ALL) $(SIM_DEFS) $(ISA) -MMD -MP -c -o $@ $<
-# Optimised, because the oracle computes expected sums very often.
+# Compile these files with -O3, because the oracle computes expected sums very often.
 $(B)/sim-obj/tests/sim/oracle.o: ISA := -O3 -ffp-contract=off
 $(B)/sim-obj/common/data/reduce.o: ISA := -O3 -ffp-contract=off
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)

@@ -55,8 +55,8 @@ struct agt_world {
 	int connect_rc, done_status, fail_code;
 	char fail_text[512];
 	bool submits_again;
-	/* For tensors on devices. staged_round: last round for which the core requested the inputs.
-	 * n_unstaged: number of sums that the core has handed back. */
+	/* Fields for tensors on devices. staged_round: last round whose inputs the core requested
+	 * with do_stage. n_unstaged: number of sums that the core delivered with do_unstage. */
 	bool is_device;
 	uint32_t n_in;
 	uint64_t staged_round;
@@ -336,7 +336,7 @@ static inline float input(unsigned worker, uint64_t r, size_t e)
 	return (float)((worker + 1) * 100 + r * 10 + e % 7);
 }
 
-/* Add another job with one worker on each of three machines. The caller ends it. */
+/* Add a second job with one worker on each of three machines. The caller must end this job. */
 static inline struct agt_job *second_job(struct agt_world *w)
 {
 	struct ctl_rank ranks[1] = {{0}};

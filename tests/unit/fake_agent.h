@@ -69,7 +69,7 @@ struct fake_agent {
 	const char *mismatch_name;
 	const char *_Atomic mute_name; /* completes no round of the tensor of this name */
 	const char *why;
-	/* cause of a failed round, which the agent states in its answer to WHY */
+	/* cause that the agent states in its answer to WHY, for a failed round */
 	struct ctl_cause cause;
 
 	char dir[64], path[96];

@@ -1,5 +1,6 @@
 /* The back-end "fake" of fake_device.h. Its queues are in host memory and run one piece of work at
- * a time when the test lets them. Faults can be injected. One thread. */
+ * a time when the test lets them. Faults can be injected. Only one thread may call the
+ * functions. */
 #include "tests/unit/fake_device.h"
 
 #include <stdlib.h>
@@ -430,7 +431,7 @@ static void note(struct fake_device *f, char letter)
 		f->history[f->n_history++] = letter;
 }
 
-/* Return whether the queues of all other members have reached the same collective. */
+/* Return whether the queues of all members of the collective `coll` have reached it. */
 static bool have_all_come(const struct fake_device *f, const struct host_coll *coll)
 {
 	const struct fake_queue *q;

@@ -2,8 +2,8 @@
 #define BPS_TESTS_UNIT_FAKE_DEVICE_H
 /* The back-end "fake", for tests of code that drives devices. Nothing runs by itself: queued work
  * waits until the test runs the next piece of work of a queue. The test chooses the order of the
- * queues. Each call can be made to fail. Collectives use the functions of the back-end "host". One
- * thread. */
+ * queues. Each call can be made to fail. Collectives use the functions of the back-end "host". Only
+ * one thread may use the back-end. */
 #include "bps-agent/executor/device/device.h"
 
 extern const struct device_ops device_fake;
@@ -22,11 +22,11 @@ enum fake_call {
 
 /* Set how many GPUs the next open finds. */
 void fake_device_set_gpus(int n);
-/* Make `times` consecutive calls of the kind `call` return rc. n: number of the first of these
- * calls. The next call of this kind is number 1. */
+/* Make `times` consecutive calls of the kind `call` return rc. The first of them is the n-th call
+ * of this kind from now on, counted from 1. */
 void fake_device_inject(
 	struct device *dev, enum fake_call call, unsigned n, unsigned times, int rc);
-/* Return the number of calls of that kind so far. */
+/* Return the number of calls of the kind `call` so far. */
 unsigned fake_device_calls(const struct device *dev, enum fake_call call);
 /* Return how many queues are open. */
 unsigned fake_device_queues(const struct device *dev);

@@ -3,16 +3,16 @@
 /* A transport for unit tests of the cores (common/transport/xport.h). It is synchronous, and
  * nothing happens by itself. Messages that the core sends are kept until the test takes them. Reads
  * wait until the test ends them. In both directions messages are encoded and decoded by wire_encode
- * and wire_decode. A field that has no encoding is therefore lost here as well.
+ * and wire_decode. A field that has no encoding is therefore lost, as it is in a real transport.
  *
  *   core --send--> conn's queue --fake_take--> test --fake_deliver--> core
  *   core --read--> conn's list --fake_end_read--> read_done
  *
- * For a peer on the same host, set conn's base.is_same_host. Its segments can then be borrowed
- * (loans).
+ * For a peer on the core's host, set base.is_same_host of the connection. The core can then borrow
+ * segments of the peer (loans).
  *
  * A closed connection stays in memory until fake_fini, so that a test can see that it is closed.
- * One thread. */
+ * Only one thread may call these functions. */
 #include <stdbool.h>
 #include <sys/queue.h>
 
@@ -77,7 +77,7 @@ void fake_make_room(struct fake_conn *c, size_t n);
 
 /* Return the i-th oldest read that has not ended, or NULL. */
 const struct xport_read *fake_read_at(const struct fake_conn *c, unsigned i);
-/* End the i-th read. If status is 0, its bytes are first copied from the peer's memory. */
+/* End the i-th read. If status is 0, first copy the read's bytes from the peer's memory. */
 void fake_end_read(struct fake_conn *c, unsigned i, int status);
 
 /* Return the bytes at an offset of one of the core's own segments, or NULL if the range is outside

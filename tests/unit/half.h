@@ -1,8 +1,8 @@
 #ifndef BPS_TESTS_HALF_H
 #define BPS_TESTS_HALF_H
 /* Half-precision numbers (IEEE binary16) computed with doubles. Tests use them as a reference,
- * because some compilers lack a half-precision type. Only for finite numbers within the range of
- * binary16. */
+ * because some compilers lack a half-precision type. The functions accept only finite numbers
+ * within the range of binary16. */
 #include <math.h>
 #include <stdint.h>
 
@@ -14,7 +14,8 @@ static inline double half_value(uint16_t h)
 	return h >> 15 ? -v : v;
 }
 
-/* Round to the nearest number; a tie goes to the even one (the rounding mode of rint). */
+/* Round to the nearest number. If two numbers are equally near, choose the even one, as rint
+ * does. */
 static inline uint16_t half_round(double v)
 {
 	uint16_t sign = signbit(v) ? 0x8000 : 0;

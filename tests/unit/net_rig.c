@@ -128,7 +128,7 @@ static int node_sleep_ms(struct net_node *n, uint64_t now_ns, uint64_t until_ns)
 	return at <= now_ns ? 0 : (int)((at - now_ns) / MS + 1);
 }
 
-/* Run each node once. Sleep when no node is ready and all nodes allow it. */
+/* Run each node once. Sleep if no node did any work and all nodes may sleep. */
 void turn(struct net_node **n, unsigned n_nodes, uint64_t until_ns)
 {
 	struct pollfd p[4];

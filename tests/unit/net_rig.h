@@ -3,8 +3,9 @@
 /* A rig for tests of a network transport (common/transport/net.h): both ends, the server and the
  * client, in one process. The ends use the loopback address and any free port. BPS_TEST_PROVIDER
  * and BPS_TEST_ADDRESS choose another provider or address (tests/qemu). Each end counts its
- * callbacks. A test runs both ends in one thread, which sleeps when both ends allow it. Some tests
- * use more threads, or forked peers. A forked peer is started before this process opens its end. */
+ * callbacks. A test runs both ends in one thread, which sleeps only when both ends may sleep. Some
+ * tests use more threads, or forked peers. A forked peer is started before this process opens its
+ * end. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -37,7 +38,7 @@ extern int rig_watched_fd;
 /* Return whether the rig runs over TCP. Some tests concern TCP itself, or cannot run with another
  * provider. */
 bool rig_is_tcp(void);
-/* Use this provider unless the environment names one. */
+/* Set the provider of the tests to `provider`, unless BPS_TEST_PROVIDER names another provider. */
 void rig_use(const char *provider);
 const char *rig_address(void);
 
@@ -70,8 +71,9 @@ extern const struct xport_events rig_events;
 
 int rig_key_of(void *ctx, uint32_t peer_id, uint64_t peer_instance, void *ret_key);
 struct net_config config_of(bool is_server);
-/* net_node_begin: reset a node that has no net. net_node_attach: make the transport of a node whose
- * net is open. net_node_open: do both, with a new net. */
+/* net_node_begin resets a node that has no open `struct net`. net_node_attach makes the transport
+ * (xport) of a node whose `struct net` is open. net_node_open resets the node, opens a `struct net`
+ * and makes the transport. */
 void net_node_begin(struct net_node *n);
 void net_node_attach(struct net_node *n);
 void net_node_open(struct net_node *n, const struct net_config *cfg);
@@ -85,11 +87,11 @@ void net_rig_close(struct net_rig *r);
 int dial(struct net_node *n, uint16_t port, const uint8_t *key);
 void rig_connect(struct net_rig *r);
 
-/* Run each node once. If no node has made progress and each node may sleep, wait for an event until
- * until_ns at most. */
+/* Run each node once. If no node has made progress and each node may sleep, wait for an event. The
+ * wait ends at the time `until_ns` at the latest. */
 void turn(struct net_node **n, unsigned n_nodes, uint64_t until_ns);
-/* Run both ends until cond is true. The value is false when cond is not true after ms
- * milliseconds. */
+/* Run both ends until the condition `cond` is true, for `ms` milliseconds at most. The value of the
+ * macro is whether `cond` is true at the end. */
 #define RUN_MS(r, cond, ms)                                                                        \
 	({                                                                                         \
 		struct net_node *all_[] = {&(r)->server, &(r)->client, (r)->third};                \
@@ -118,12 +120,14 @@ int send_round(struct xconn *c, uint64_t round);
 void fill(uint8_t *p, size_t n, uint32_t seed);
 struct ticket a_ticket(uint64_t count);
 unsigned count_fds(void);
-/* Return a socket that is connected to the port and has sent data, without any handshake. */
+/* Connect a socket to the port, send the n_bytes at `data` without any handshake, and return the
+ * socket. */
 int stranger(uint16_t port, const void *data, size_t n_bytes);
 
 /* An on_message that returns each message to its sender. */
 void echo(struct net_node *n, struct xconn *c, const struct wire_msg *m);
-/* An on_message that checks the CRC. The rounds of the messages count from 1. */
+/* An on_message that checks the CRC and the round of each message. Message n must be of round n,
+ * counted from 1. */
 void check_crc(struct net_node *n, struct xconn *c, const struct wire_msg *m);
 
 struct mem {
@@ -131,13 +135,16 @@ struct mem {
 	size_t bytes;
 	uint16_t seg;
 };
-/* Make memory that the node offers, and fill it from the seed. Seed 0 fills it with zeros. */
+/* Allocate memory and add it to the node's transport as a segment, which the peer may read. Fill
+ * the memory with bytes that depend on `seed`. Seed 0 leaves the memory zero. */
 struct mem mem_new(struct net_node *n, size_t bytes, uint32_t seed);
 void mem_free(struct mem *m);
-/* Describe a read from `from` into the same range of `to`. */
+/* Describe a read of `len` bytes from memory `from`, at offset `offset`. The bytes go to the same
+ * offset in memory `to`. */
 struct xport_read read_of(const struct net_node *n, const struct mem *to, const struct mem *from,
 	uint64_t offset, uint32_t len);
-/* Start a read as soon as the peer has announced its segment to the transport. */
+/* Wait until the peer has announced the segment of the read `rd` to the transport, then start the
+ * read. */
 void begin_read(struct net_rig *r, struct xport_read *rd);
 void read_both_ways(struct net_rig *r);
 #endif

@@ -447,8 +447,8 @@ static inline void worker(
 
 /* the connections of all members that running_job makes */
 static const uint32_t everybody[] = {11, 12, 21, 22, 0};
-/* Make servers s1 (connection 11) and s2 (12), agents a (21) and b (22), a job x of two workers,
- * and tensor w. */
+/* Make servers "s1" (connection 11) and "s2" (12), agents "a" (21) and "b" (22), a job of two
+ * workers, and the job's tensor "w". */
 static inline void running_job(struct sched_world *w)
 {
 	world_init(w);

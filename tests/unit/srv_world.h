@@ -20,8 +20,8 @@
 #include "tests/unit/fake_xport.h"
 
 #define MEMBERS_MAX 12
-#define SMALL       4u    /* elements: few enough to be sent inside a message */
-#define LARGE       8192u /* elements: too many to be sent inside a message; 32 KiB of f32 */
+#define SMALL       4u    /* number of elements that fits into a message */
+#define LARGE       8192u /* number of elements too large for a message; 32 KiB of f32 */
 #define BYTES_MAX   (32u << 10)
 #define PARTS_MAX   20
 #define SEGMENT     (128u << 10)
@@ -31,8 +31,8 @@
 #define MS          UINT64_C(1000000)
 #define GRACE_MS    20
 
-/* A member and its two segments, which the server reads. contrib: the member's contributions, one
- * array per partition; result: a sum that the member donates. */
+/* A member and its two segments, which the server reads. `contrib` holds the member's
+ * contributions, one array per partition. `result` holds a sum that the member donates. */
 struct srv_test_member {
 	struct fake_conn *conn;
 	uint32_t workers;
@@ -264,7 +264,7 @@ static inline struct wire_msg payload_msg(struct srv_world *w, unsigned i, enum 
 	return m;
 }
 
-/* Return the CRC of the sum of round r over all members, for inputs made by fill. */
+/* Return the CRC of the sum of round r over all members. The inputs come from input(). */
 static inline uint32_t sum_crc(struct srv_world *w, uint64_t r)
 {
 	float v[LARGE];

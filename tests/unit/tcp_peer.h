@@ -43,8 +43,8 @@ static inline void raw_send(
 	assert_int_equal(send(p->fds[lane], data, n_bytes, MSG_NOSIGNAL), n_bytes);
 }
 
-/* Write an item of LANE_BULK: a head, the bytes, and a trailer that repeats the head. Returns its
- * size. */
+/* Write an item of LANE_BULK. An item consists of a head, the bytes, and a trailer that repeats the
+ * head. Returns the size of the item. */
 static inline size_t put_item(
 	uint8_t *to, enum tcp_frame_type type, uint64_t offset, const void *bytes, uint32_t len)
 {

@@ -1,6 +1,6 @@
 #ifndef BPS_TESTS_UNIT_TOPO_FIXTURE_H
 #define BPS_TESTS_UNIT_TOPO_FIXTURE_H
-/* A machine of tests/topologies, as a folder in the form of sysfs. */
+/* A folder in the form of sysfs that describes a machine of tests/topologies. */
 #include "bps-agent/executor/plan/strategy.h"
 #include "bps-agent/executor/plan/topology.h"
 

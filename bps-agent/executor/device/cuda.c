@@ -163,8 +163,8 @@ bool cuda_reaches(struct cuda_device *d, int a, int b)
 	return cuDeviceCanAccessPeer(&can, d->gpu[a].dev, d->gpu[b].dev) == CUDA_SUCCESS && can;
 }
 
-/* Return how GPU a reaches GPU b. A link with native atomics is NVLink, because PCIe has no native
- * atomics. */
+/* Return how GPU `a` reaches GPU `b`. A link with native atomics is NVLink, because PCIe has no
+ * native atomics. */
 static int cuda_peer(struct device *dev, int a, int b)
 {
 	struct cuda_device *d = cuda_device(dev);

@@ -543,8 +543,9 @@ static void finalize(struct cuda_clique *c)
 }
 
 /* Leave the clique: finalize and destroy the communicators. Finalizing waits until the other
- * members have read their data, which is quick if all members leave. The wait has a time limit,
- * because another member may never leave. Returns false if the clique must be aborted. */
+ * members have read the data sent to them. This wait is short if all members leave. The wait has a
+ * time limit, because another member may never leave. Returns false if the clique must be
+ * aborted. */
 static bool leave(struct cuda_clique *c)
 {
 	const struct timespec nap = {.tv_nsec = 200000};

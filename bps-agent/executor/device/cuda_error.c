@@ -5,8 +5,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* Results of the driver, each with the device error for it and a hint for the operator. Code 35
- * belongs to the CUDA runtime, which reports the code for a driver that is too old. A code that is
+/* Result codes of the driver, each with its device error and a hint for the operator. Code 35
+ * belongs to the CUDA runtime, which reports this code when the driver is too old. A code that is
  * not in the table becomes DEVICE_LOST, because the state of the process is unknown. */
 static const struct {
 	int code, error;

@@ -31,10 +31,10 @@ struct cuda_mem {
 	/* bit i: GPU i has access to the memory; for pinned memory: pin_addr[i] is set */
 	uint64_t reach;
 	CUdeviceptr addr; /* device address of the first byte; not used for pinned memory */
-	/* first address of the reserved range, or of the opened legacy handle */
+	/* first address of the reserved range, or of the memory opened by a legacy IPC handle */
 	CUdeviceptr map;
-	uint64_t map_bytes; /* number of reserved bytes, starting at map */
-	/* number of mapped bytes, starting at map */
+	uint64_t map_bytes; /* number of reserved bytes from address `map` on */
+	/* number of mapped bytes from address `map` on */
 	uint64_t mapped_bytes;
 	/* handle of memory that cuda_alloc has allocated; 0: none */
 	CUmemGenericAllocationHandle handle;
@@ -65,8 +65,8 @@ static inline struct cuda_device *cuda_device(struct device *dev)
  * after a sticky error. */
 int cuda_error(CUresult r, struct err_text *why, const char *what);
 int cuda_fail(struct device *dev, CUresult r, const char *what);
-/* Report a failure that this back-end has detected: set dev->why, and return code. cuda_refuse is a
- * macro, because static analysis of a single file must know the returned value. */
+/* Report a failure that this back-end has detected. Set dev->why, and return the argument `code`.
+ * cuda_refuse is a macro, because static analysis of a single file must know the returned value. */
 #define cuda_refuse(dev, code, ...) (cuda_say(dev, __VA_ARGS__), (code))
 void cuda_say(struct device *dev, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

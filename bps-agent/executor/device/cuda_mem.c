@@ -155,8 +155,9 @@ int cuda_alloc(struct device *dev, int gpu, uint64_t bytes, const int *also, int
 	return 0;
 }
 
-/* Pin the memory in the context of gpu, if the memory is not pinned yet. The flag PORTABLE pins the
- * memory for the contexts of all GPUs, including contexts that are created later. */
+/* Pin the memory in the context of GPU number `gpu`, if the memory is not pinned yet. The flag
+ * PORTABLE pins the memory for the contexts of all GPUs, even for contexts that are created
+ * afterwards. */
 static int pin(struct cuda_mem *m, int gpu)
 {
 	struct device *dev = m->base.dev;
@@ -174,7 +175,8 @@ static int pin(struct cuda_mem *m, int gpu)
 }
 
 /* Pin memory in the first existing context. Creates no context, because a new context could be on a
- * GPU that the job does not use. If no context exists, pinned_addr pins the memory later. */
+ * GPU that the job does not use. If no context exists, this function does not pin the memory. The
+ * first call of pinned_addr then pins it. */
 int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem **ret_mem)
 {
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -203,8 +205,9 @@ int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem *
 	return 0;
 }
 
-/* Return the address of pinned memory for a GPU; 0: the driver reports an error. The address may
- * differ between contexts, so the driver is asked once per context. */
+/* Return the address of pinned memory for a GPU. Pins the memory first if it is not pinned. Returns
+ * 0 if the driver reports an error. The address may differ between contexts, so the function
+ * queries the driver once per context. */
 static uint64_t pinned_addr(struct cuda_mem *m, int gpu)
 {
 	if (m->reach >> gpu & 1)
@@ -246,8 +249,8 @@ uint64_t cuda_addr(struct device_mem *mem, int gpu)
 	return m->reach >> gpu & 1 || reach_now(m, gpu) ? m->addr : 0;
 }
 
-/* Free the memory: the mapping first, then the reserved addresses, then the handle. After a sticky
- * error no call of the driver works, and the end of the process frees the memory. */
+/* Unpin or close the memory, or free it in this order: mapping, reserved addresses, handle. After
+ * a sticky error no call of the driver works. The end of the process then frees the memory. */
 void cuda_drop(struct device_mem *mem)
 {
 	struct cuda_mem *m = (struct cuda_mem *)mem;

@@ -15,8 +15,8 @@ static int enter(struct cuda_queue *q)
 	return rc ? rc : cuda_clique_launched(q);
 }
 
-/* Convert a priority of device.h to a priority of the driver, where smaller numbers are more
- * urgent. */
+/* Convert a priority of device.h to a priority of the driver. In the driver, a smaller number is
+ * more urgent. */
 static int driver_priority(int priority)
 {
 	int least = 0, greatest = 0;
@@ -70,8 +70,8 @@ int cuda_queue_poll(struct device_queue *queue)
 	return rc ? rc : cuda_fail(queue->dev, cuStreamQuery(q->stream), "work on a GPU failed");
 }
 
-/* Return whether the memory cannot be used in this GPU's context. True for memory of a legacy
- * handle that another GPU has imported: only that GPU's context can use the memory. */
+/* Return true if this GPU's context cannot use the memory. Memory of a legacy handle can be used
+ * only in the context of the GPU that has imported the handle. */
 static bool is_foreign(const struct device_mem *mem, int gpu)
 {
 	return ((const struct cuda_mem *)mem)->kind == CUDA_MEM_IPC && mem->gpu != gpu;
@@ -124,7 +124,7 @@ int cuda_copy(struct device_queue *queue, struct device_mem *dst, uint64_t dst_o
 }
 
 /* Queue the write of a counter. With the default flags, the driver puts a system-wide memory fence
- * before the write, so that the host sees earlier copies. */
+ * before the write. A host that sees the new value also sees the copies queued before the write. */
 int cuda_post(struct device_queue *queue, struct device_mem *page, uint64_t offset, uint64_t value)
 {
 	struct cuda_queue *q = (struct cuda_queue *)queue;

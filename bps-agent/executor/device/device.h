@@ -50,7 +50,8 @@ enum device_error {
 	DEVICE_NOMEM = -ENOMEM,
 	/* the caller's arguments are invalid; the call has no effect */
 	DEVICE_ARG = -EINVAL,
-	DEVICE_PEER = -ECONNABORTED,    /* a member of the clique failed: abort the clique */
+	/* a member of the clique failed; the caller must abort the clique */
+	DEVICE_PEER = -ECONNABORTED,
 	DEVICE_LOST = -ENOTRECOVERABLE, /* no call on the device works any more in this process */
 };
 
@@ -61,13 +62,13 @@ enum device_cap {
 	DEVICE_CAP_LEGACY_IPC = 2,
 	DEVICE_CAP_MEMOP64 = 4, /* queues can write counters (`post`) */
 	DEVICE_CAP_CLIQUE = 16, /* the GPU can be a member of a clique */
-	/* the device's memory is plain host memory: a process that maps it needs no driver */
+	/* the device's memory is plain host memory, so a process can map it without a driver */
 	DEVICE_CAP_PLAIN = 32,
 };
 
 /* Ways in which a GPU accesses the memory of another GPU. */
 enum device_link {
-	DEVICE_LINK_NONE = 0, /* no direct access: copies go through host memory */
+	DEVICE_LINK_NONE = 0, /* no direct access, so copies go through host memory */
 	DEVICE_LINK_PCI = 1,
 	DEVICE_LINK_NVLINK = 2,
 };
@@ -99,9 +100,9 @@ enum device_desc_kind {
 };
 #define DEVICE_DESC_VERSION 1
 
-/* Description of memory for another process of this machine, which also gets the file descriptors.
- * The layout is fixed, in host byte order. Call device_desc_check before using a received
- * description. */
+/* Description of memory for another process of this machine. That process also gets the file
+ * descriptors. The layout is fixed, in host byte order. Call device_desc_check before using a
+ * received description. */
 struct device_desc {
 	uint16_t version;
 	uint16_t kind; /* enum device_desc_kind */
@@ -140,8 +141,8 @@ struct device_ops {
 	const char *name; /* name of the back-end, for example "host" or "cuda" */
 
 	/* Return how many GPUs this process could use. Creates no context, and needs no open
-	 * device. `why` may be NULL. Errors: DEVICE_NODEV. `why` then contains the cause, for
-	 * example no driver, a driver that is too old, or no GPU. Thread: any. */
+	 * device. `why` may be NULL. Errors: DEVICE_NODEV, with the cause in `why`, for example
+	 * no driver, a driver that is too old, or no GPU. Thread: any. */
 	int (*probe)(struct err_text *why);
 
 	/* Open the machine's GPUs for a job. job: the job's name, for logs and debuggers. Creates
@@ -151,28 +152,28 @@ struct device_ops {
 	int (*open)(const char *job, struct device **ret_dev, struct err_text *why);
 	void (*close)(struct device *dev);
 
-	/* Describe up to max GPUs. Returns the number of all GPUs, from 1 to DEVICE_GPUS_MAX. */
+	/* Describe up to `max` GPUs. Returns the number of all GPUs, from 1 to DEVICE_GPUS_MAX. */
 	int (*gpus)(struct device *dev, struct device_gpu *ret_gpus, int max);
-	/* Return how GPU a reads the memory of GPU b: enum device_link, or an error. */
+	/* Return how GPU `a` reads the memory of GPU `b`, as an enum device_link, or an error. */
 	int (*peer)(struct device *dev, int a, int b);
 
 	/* Allocate zeroed memory on a GPU. The memory can be shared with other processes. This GPU
 	 * and the GPUs also[0..n_also) can use the memory. `bytes` is rounded up (to 2 MiB on
 	 * today's GPUs), and mem->bytes contains the rounded value. Errors: DEVICE_NOMEM;
-	 * DEVICE_UNSUP the GPU cannot share its memory, or a GPU of `also` cannot reach the
+	 * DEVICE_UNSUP if the GPU cannot share its memory, or if a GPU of `also` cannot reach the
 	 * memory. */
 	int (*alloc)(struct device *dev, int gpu, uint64_t bytes, const int *also, int n_also,
 		struct device_mem **ret_mem);
-	/* Describe memory that `alloc` has allocated, for other processes. fds: array of max
-	 * elements, which gets the descriptors. Returns the number of descriptors. The caller owns
-	 * the descriptors, which also keep the memory allocated. Errors: DEVICE_ARG more than max
-	 * descriptors are needed, DEVICE_UNSUP the memory is imported or pinned. */
+	/* Describe memory that `alloc` has allocated, for other processes. The function stores the
+	 * descriptors in fds, an array of `max` elements, and returns their number. The caller owns
+	 * the descriptors, which also keep the memory allocated. Errors: DEVICE_ARG if more than
+	 * `max` descriptors are needed, DEVICE_UNSUP if the memory is imported or pinned. */
 	int (*share)(struct device_mem *mem, struct device_desc *ret_desc, int *fds, int max);
 	/* Map memory that another process shared, for use by `gpu`. GPUs that can reach `gpu` may
 	 * also copy from and to the memory. The caller must have checked desc. mem->bytes is
 	 * desc->bytes, and offset 0 is the first usable byte. The caller still owns fds, and may
-	 * close them after the call. Errors: DEVICE_ARG the handle is invalid; DEVICE_UNSUP the
-	 * handle is a legacy handle that comes from another user or from this process, or that is
+	 * close them after the call. Errors: DEVICE_ARG if the handle is invalid; DEVICE_UNSUP if
+	 * the handle is a legacy handle from another user or from this process, or a legacy handle
 	 * for memory of a GPU that `gpu` cannot reach. */
 	int (*import)(struct device *dev, int gpu, const struct device_desc *desc, const int *fds,
 		int n_fds, struct device_mem **ret_mem);
@@ -181,9 +182,9 @@ struct device_ops {
 	 * the page size. The caller still owns the mapping, which must exist until `drop` is
 	 * called. */
 	int (*pin)(struct device *dev, void *host, uint64_t bytes, struct device_mem **ret_mem);
-	/* Return the address at which `gpu` can use the memory; 0: the GPU cannot use it. If `gpu`
-	 * is DEVICE_HOST, return the address in this process. Only pinned memory and memory of the
-	 * back-end "host" have an address in this process. */
+	/* Return the address at which `gpu` can use the memory, or 0 if the GPU cannot use the
+	 * memory. If `gpu` is DEVICE_HOST, return the address in this process. Only pinned memory
+	 * and memory of the back-end "host" have an address in this process. */
 	uint64_t (*addr)(struct device_mem *mem, int gpu);
 	/* Unmap and free the memory. Queued work must not use the memory any more. NULL is
 	 * allowed. */
@@ -201,8 +202,8 @@ struct device_ops {
 	int (*queue_poll)(struct device_queue *q);
 
 	/* Queue a copy of `bytes` bytes (more than 0) between two pieces of memory. At most one of
-	 * the two pieces is pinned. Errors: DEVICE_ARG a range is out of bounds, DEVICE_UNSUP the
-	 * queue's GPU cannot reach one of the two pieces. */
+	 * the two pieces is pinned. Errors: DEVICE_ARG if a range is out of bounds, DEVICE_UNSUP
+	 * if the queue's GPU cannot reach one of the two pieces. */
 	int (*copy)(struct device_queue *q, struct device_mem *dst, uint64_t dst_offset,
 		struct device_mem *src, uint64_t src_offset, uint64_t bytes);
 	/* Queue a write of `value` to a 64-bit counter in the pinned memory `page`. The write
@@ -216,24 +217,25 @@ struct device_ops {
 	int (*clique_id)(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES]);
 	/* Start to join n_local members into a clique of n_ranks ranks (at least 2). Local member i
 	 * has GPU gpu[i] and rank rank[i]. Returns at once. The clique can be used when clique_poll
-	 * returns 0, after all processes have joined. Errors: DEVICE_UNSUP NCCL is missing or too
-	 * old, or two members are on one GPU. */
+	 * returns 0, after all processes have joined. Errors: DEVICE_UNSUP if NCCL is missing or
+	 * too old, or if two members are on one GPU. */
 	int (*clique_open)(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int n_ranks,
 		const int *gpu, const int *rank, int n_local, struct device_clique **ret_clique);
 	/* Return 0 if the clique is READY, DEVICE_AGAIN if the clique is opening or launching,
 	 * DEVICE_PEER if a member has failed. After DEVICE_PEER, the clique must be aborted. */
 	int (*clique_poll)(struct device_clique *c);
-	/* The next functions queue a collective on the pieces' queues. All members must call them
-	 * in the same order, each when clique_poll returns 0. Launching may take a while. Until the
-	 * collective is launched, clique_poll and all calls for these queues, queue_poll included,
-	 * return DEVICE_AGAIN. op is sum, prod, max or min; OP_AVG is not supported.
+	/* The next functions queue a collective on the pieces' queues. All members must call
+	 * these functions in the same order. A member may call one only when clique_poll returns 0.
+	 * Launching may take a while. Until the collective is launched, clique_poll and all calls
+	 * for these queues, queue_poll included, return DEVICE_AGAIN. `op` is sum, prod, max or
+	 * min; OP_AVG is not supported.
 	 *
 	 * All collectives work in place. A piece of reduce_scatter and all_gather has n_ranks
 	 * blocks of count_per_rank elements. After reduce_scatter, block r of rank r's piece has
 	 * the sum, and the other blocks of that piece are undefined. all_gather copies block r of
 	 * rank r to all ranks. Blocks should be a multiple of 256 bytes. After reduce, the root's
 	 * piece has the result, and the other pieces are unchanged. broadcast copies the root's
-	 * piece to all ranks. root is a rank. */
+	 * piece to all ranks. The argument `root` is the root's rank. */
 	int (*reduce_scatter)(struct device_clique *c, const struct device_piece *pieces,
 		uint64_t count_per_rank, enum dtype dtype, enum op op);
 	int (*all_gather)(struct device_clique *c, const struct device_piece *pieces,
@@ -250,9 +252,10 @@ struct device_ops {
 	 * time, even if a member never joins. The queues become idle. Afterwards only clique_close
 	 * may be called. */
 	void (*clique_abort)(struct device_clique *c);
-	/* Leave and free the clique. No work may be queued. Waits up to 2 s for the other members
-	 * to leave, too, then aborts the clique. A clique that is not READY is aborted at once.
-	 * NULL is allowed. */
+	/* Leave and free the clique. When this function is called, no work of the clique may be
+	 * queued. The function waits up to 2 s until all members have left. If some members have
+	 * not left by then, the function aborts the clique. A clique that is not READY is aborted
+	 * at once. NULL is allowed. */
 	void (*clique_close)(struct device_clique *c);
 };
 
@@ -266,7 +269,7 @@ struct device_mem {
 	struct device *dev;
 	uint64_t bytes; /* usable bytes */
 	/* GPU on which `alloc` has allocated the memory, or for which `import` has mapped the
-	 * memory; DEVICE_HOST: the memory is pinned host memory */
+	 * memory. DEVICE_HOST for pinned host memory. */
 	int gpu;
 };
 static inline bool device_mem_holds(const struct device_mem *m, uint64_t offset, uint64_t bytes)
@@ -282,8 +285,9 @@ struct device_clique {
 	int n_ranks, n_local;
 };
 
-/* Return the index of the GPU with that uuid, or DEVICE_NODEV. */
+/* Return the index of the GPU with this uuid, or DEVICE_NODEV if there is none. */
 int device_find(struct device *dev, const uint8_t uuid[DEVICE_UUID_BYTES]);
-/* Return the error's name for logs: "AGAIN", "LOST", ...; "?" for another number. */
+/* Return the error's name for logs, for example "AGAIN" or "LOST". Returns "?" if `code` is not in
+ * enum device_error. */
 const char *device_error_name(int code);
 #endif

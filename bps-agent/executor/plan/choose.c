@@ -145,7 +145,7 @@ struct work {
 	unsigned gpus[TOPO_GPUS_MAX];
 };
 
-/* Read the machine from sysfs and the device into w->topology. */
+/* Store the topology of the machine in w->topology. The sources are sysfs and the device. */
 static int read_machine(struct work *w, const char *sysfs, struct device *dev, struct err_text *err)
 {
 	int rc = choose_reports(dev, w->reports, err);
@@ -194,7 +194,7 @@ static void common_add(struct common_node *c, int32_t numa)
 	c->numa = numa;
 }
 
-/* Return the common node + 1; 0: there is none. */
+/* Return 1 + the number of the common node, or 0 if there is no common node. */
 static uint16_t common_get(const struct common_node *c)
 {
 	return c->is_any && !c->is_apart && c->numa >= 0 ? (uint16_t)(c->numa + 1) : 0;

@@ -22,16 +22,16 @@
 #include "bps-agent/executor/device/device.h"
 
 #define ROUTE_NAME_BYTES 16
-/* Size of a chunk: total bytes of the partitions that one collective sums. A smaller collective is
- * inefficient, because each launch must wait for a time slice of the GPU: the trainer uses the GPU,
- * too. */
+/* Size of a chunk: total bytes of the partitions that one collective sums. Smaller chunks need more
+ * launches of collectives. The trainer uses the GPU, too, so each launch must wait for a time slice
+ * of the GPU. */
 #define ROUTE_CHUNK_BYTES (UINT64_C(64) << 20)
 
 enum route_up {
 	UP_COPY,    /* each group has one member, which copies its tensor */
 	UP_SCATTER, /* reduce_scatter in the group, then each member copies its piece */
-	/* reduce to one member, the root, which then copies; the root changes from chunk to
-	 * chunk */
+	/* reduce to one member, the root, then the root copies the sum; successive chunks have
+	 * different roots if the route has several */
 	UP_REDUCE,
 };
 enum route_down {

@@ -64,9 +64,9 @@ static bool shares_uplink(const struct topo_gpu *a, const struct topo_gpu *b)
 
 /* ---- groups ---- */
 
-/* Give the same label to GPUs that are connected by NVLinks, directly or over other GPUs.
- * by_uplink: GPUs that share an uplink are connected, too. The label is the least index among the
- * connected GPUs. Returns the number of different labels. */
+/* Give the same label to GPUs that are connected by NVLinks, directly or through other GPUs. If
+ * by_uplink is true, GPUs that share an uplink also count as connected. The label is the least
+ * index among the connected GPUs. Returns the number of different labels. */
 static unsigned label(const struct topology *t, const struct transfer_plan *p, bool by_uplink,
 	uint8_t ret[TOPO_GPUS_MAX])
 {
@@ -164,7 +164,7 @@ static void add_sum(struct transfer_plan *p)
 				    .n = p->n_units});
 }
 
-/* Add a step with the collective op for each group that has several GPUs. */
+/* For each group that has several GPUs, add a step that runs the collective operation `op`. */
 static void add_collectives(struct transfer_plan *p, enum plan_op op)
 {
 	for (unsigned g = 0; g < p->n_groups; g++)
@@ -175,7 +175,7 @@ static void add_collectives(struct transfer_plan *p, enum plan_op op)
 					    .n = p->n_units});
 }
 
-/* Add a step for each GPU, which copies the GPU's share of the tensor. The GPUs of a group have
+/* For each GPU, add a step that copies the GPU's share of the tensor. The GPUs of a group have
  * equal shares. */
 static void add_shares(struct transfer_plan *p, const struct topology *t, enum plan_op op)
 {
@@ -193,7 +193,8 @@ static void add_shares(struct transfer_plan *p, const struct topology *t, enum p
 	}
 }
 
-/* Add a step for each GPU, which copies the whole tensor. Each GPU has a source of its own. */
+/* For each GPU, add a step that copies the whole tensor. Each GPU has its own source, which is a
+ * copy of the tensor in memory. */
 static void add_wholes(struct transfer_plan *p, const struct topology *t, enum plan_op op)
 {
 	for (unsigned i = 0; i < p->n_gpus; i++)

@@ -22,12 +22,12 @@
  *   one GPU, or parts of GPUs (MIG)        -> copy
  *   no PCI tree and no NVLink              -> copy
  *   NVLink joins all GPUs                  -> roots, if only some switches with GPUs have a
- *                                             card; the roots are below those without a card
+ *                                             card; the roots are below the other switches
  *                                          -> rs_ag otherwise
  *   NVLink does not join all GPUs          -> rs_ag if there is one group, switch_sum if there are
  *                                             several (GPUs of a group share an uplink or NVLinks)
- *   NCCL is missing, so no collectives     -> ce where a rule above needs collectives and the GPUs
- *                                             can copy to each other; copy if they cannot
+ *   NCCL is missing, so no collectives     -> where a rule above needs collectives: ce if the GPUs
+ *                                             can copy to each other, else copy
  *
  * A plan divides a tensor into n_units equal units, and its steps name ranges of units. Staging
  * memory holds n_sources copies of the tensor (sources), which the processor sums. The roots take
@@ -54,7 +54,7 @@ enum strategy {
 extern const char *const strategy_words[];
 
 enum plan_op {
-	/* reduce-scatter in the group, in place: then the group's i-th member has the i-th share */
+	/* reduce-scatter in the group, in place; the i-th member gets the sum of the i-th share */
 	PLAN_REDUCE_SCATTER,
 	PLAN_REDUCE, /* reduce in the group, to the member `gpu` */
 	/* the GPU `gpu` copies the step's units to a source on the NUMA node `numa` */
@@ -106,15 +106,16 @@ struct transfer_plan {
 
 struct strategy_ask {
 	enum strategy want;   /* requested strategy: STRATEGY_AUTO, or the value of a setting */
-	bool has_collectives; /* NCCL is available, or this is not known yet */
+	bool has_collectives; /* false only if NCCL is known to be unavailable */
 	/* indexes of the job's GPUs in the topology, in the order of the local ranks; the caller
 	 * owns the array */
 	const unsigned *gpus;
-	unsigned n_gpus; /* number of elements of gpus; 0: all GPUs of the topology */
+	unsigned n_gpus; /* number of elements of `gpus`; 0: all GPUs of the topology */
 };
 
 /* Make the plan. Errors: -EINVAL a GPU does not exist or is named twice; -ENODEV there is no GPU;
- * -EOPNOTSUPP the wanted strategy is not possible on these GPUs. err gets the text. */
+ * -EOPNOTSUPP the wanted strategy is not possible on these GPUs. `err` receives the error
+ * text. */
 int strategy_plan(const struct topology *t, const struct strategy_ask *ask,
 	struct transfer_plan *ret, struct err_text *err);
 #endif

@@ -149,7 +149,7 @@ static long long attr(struct topology *t, int devices, const char *device, const
 /* ---- where a device is ---- */
 
 struct topo_place {
-	uint64_t port; /* address of the root port; TOPO_NO_PCI: there is none */
+	uint64_t port; /* address of the root port, or TOPO_NO_PCI if there is none */
 	bool has_switch;
 	char bridge[TOPO_PCI_BYTES];
 };
@@ -230,7 +230,8 @@ static void add_gpu(struct topology *t, int devices, const char *name, uint64_t 
 	t->n_gpus++;
 }
 
-/* List the names in a subfolder of a device's folder, such as "net". Returns their number. */
+/* List the file names in the subfolder `what` of a device's folder, such as "net". Returns the
+ * number of names. */
 static unsigned list_names(
 	int devices, const char *device, const char *what, char ret[NAMES_MAX][TOPO_NAME_BYTES])
 {
@@ -417,8 +418,8 @@ int topology_read(const char *root, struct topology *ret, struct err_text *err)
 	return 0;
 }
 
-/* Return whether reports[self] describes a part of a GPU (MIG). True if the report states so, or if
- * another report has the same PCI address. */
+/* Return whether reports[self] describes a part of a GPU (MIG). Returns true if reports[self] is
+ * marked as a part, or if another element of reports has the same PCI address. */
 static bool is_part(const struct topo_report *reports, unsigned n, unsigned self)
 {
 	for (unsigned i = 0; i < n; i++)

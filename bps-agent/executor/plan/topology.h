@@ -12,8 +12,8 @@
  * devices below a root port share its bandwidth. A device directly on a host bridge has no uplink.
  * Many virtual machines show no tree of buses, so their devices have no uplink.
  *
- * topology_read reads sysfs, which needs no driver. topology_refine adds what only the CUDA driver
- * knows: UUIDs, NVLink and MIG instances, as reported by the executor.
+ * topology_read reads sysfs, which needs no driver. topology_refine adds UUIDs, NVLinks and MIG
+ * instances. Only the CUDA driver can provide them, and the executor reports them.
  *
  * Reads files below a given root, and has no state. All input is checked and bounded. Invalid input
  * is left out and counted. Thread: any. */
@@ -79,7 +79,7 @@ struct topology {
 	struct topo_uplink uplinks[TOPO_PORTS_MAX];
 };
 
-/* A GPU as the CUDA driver sees it, reported by the executor's program. */
+/* Properties of a GPU. The executor's program reads them from the CUDA driver and reports them. */
 struct topo_report {
 	char pci[TOPO_PCI_BYTES]; /* PCI address, zero-terminated */
 	uint8_t uuid[16];
@@ -97,16 +97,17 @@ struct topo_report {
  * the text. */
 int topology_read(const char *root, struct topology *ret, struct err_text *err);
 
-/* Replace t's GPUs by those of the executor's reports, in the order of the reports. A GPU's uplink
- * and node are taken from the GPU of t with the same address. A report with an invalid address
- * becomes a GPU without an uplink. Errors: -E2BIG, -ENOMEM; err gets the text, and t is
- * unchanged. */
+/* Replace the GPUs of `t` by the GPUs of the executor's reports, in the order of the reports. The
+ * uplink of a new GPU is the uplink of the old GPU with the same address. The NUMA node is that of
+ * the report. If the report has no valid node, the node of the old GPU is kept. A report with an
+ * invalid address becomes a GPU without an uplink. Errors: -E2BIG, -ENOMEM; err gets the text, and
+ * `t` is unchanged. */
 int topology_refine(
 	struct topology *t, const struct topo_report *reports, unsigned n, struct err_text *err);
 
-/* Parse "0000:15:01.0", in lower or upper case; the domain has 4 to 8 digits. Returns false if the
- * text is invalid. */
+/* Parse a PCI address such as "0000:15:01.0". Upper and lower case are allowed. The domain, which
+ * is the first field, has 4 to 8 digits. Returns false if the text is invalid. */
 bool topo_pci_parse(const char *s, uint64_t *ret);
-/* Write the address in lower case; "-" for TOPO_NO_PCI. */
+/* Write the address `pci` as text, in lower case. TOPO_NO_PCI is written as "-". */
 void topo_pci_text(uint64_t pci, char ret[TOPO_PCI_BYTES]);
 #endif

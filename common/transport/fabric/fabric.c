@@ -110,8 +110,8 @@ static int get_info(struct fabric *f, int mr_mode, struct err_text *err)
 	if (!hints)
 		return err_set(err, -ENOMEM, "out of memory");
 	rc = ask(f, hints, port);
-	/* Provider verbs tries to bind the port, and returns FI_ENODATA when the port is in use. If
-	 * verbs succeeds without the port, the port was the cause. */
+	/* The provider verbs tries to bind the port, and returns FI_ENODATA when the port is in
+	 * use. If the same request succeeds without a port, the port was the cause. */
 	if (rc == -FI_ENODATA && port)
 		is_taken = ask(f, hints, 0) == 0;
 	fi_freeinfo(hints);
@@ -279,8 +279,8 @@ static void close_all(struct net *n)
 static int xport_new(struct net *n, unsigned thread, const struct xport_events *ev, void *ctx,
 	struct xport **ret, struct err_text *err);
 
-/* Choose the congestion control, if this version of libfabric can set it. wanted: NULL means
- * "auto". */
+/* Choose the congestion control, if this version of libfabric can set it. If `wanted` is NULL, the
+ * choice is "auto". */
 static int choose_congestion(struct fabric *f, const char *wanted, struct err_text *err)
 {
 	bool is_auto = !wanted || strcmp(wanted, "auto") == 0 || strcmp(wanted, "system") == 0;
@@ -307,10 +307,10 @@ int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn,
 	struct fabric *f;
 	int rc;
 
-	/* Turn off the cache of memory registrations. With the cache, verbs does not revoke the
-	 * peer's key when a registration is closed. The second variable is for libinfinipath, which
-	 * libfabric loads. With this variable, libinfinipath does not handle SIGSEGV and SIGABRT of
-	 * this process. */
+	/* Turn off the cache of memory registrations. With the cache, the provider verbs does not
+	 * revoke the peer's key when a registration is closed. The second variable is for
+	 * libinfinipath, which libfabric loads. With this variable, libinfinipath does not handle
+	 * SIGSEGV and SIGABRT of this process. */
 	setenv("FI_MR_CACHE_MAX_COUNT", "0", 1);
 	setenv("IPATH_NO_BACKTRACE", "1", 1);
 	rc = libfabric_load(err);
@@ -387,12 +387,15 @@ static int open_cq(struct fabric_xport *x)
 		return -errno;
 	rx.size = FABRIC_CQ_DEPTH;
 	rc = fi_srx_context(x->domain, &rx, &x->srx, NULL);
-	if (rc) /* the device allows fewer receives than requested; all current adapters allow 4096 */
+	/* The device may allow fewer than FABRIC_CQ_DEPTH receives. Retry with 4096, which all
+	 * current adapters allow. */
+	if (rc)
 		rc = (rx.size = 4096, fi_srx_context(x->domain, &rx, &x->srx, NULL));
 	if (rc)
 		return rc;
-	/* Provider tcp needs the completion queue bound to the receive context. With verbs this
-	 * call may fail, because verbs uses the queue of each endpoint. */
+	/* The provider tcp needs the completion queue bound to the receive context. With the
+	 * provider verbs, this call may fail, because that provider uses the queue of each
+	 * endpoint. */
 	rc = fi_ep_bind(x->srx, &x->cq->fid, FI_RECV);
 	return rc && x->is_verbs ? 0 : rc;
 }

@@ -101,8 +101,8 @@ static void tune(const struct fabric *f, struct fid_ep *ep)
 			f->congestion, strerror(-rc));
 }
 
-/* Open the endpoint of a channel, ready to receive. After a failure c->eps[channel] may be set;
- * close_channels closes it. */
+/* Open the endpoint of a channel, ready to receive. After a failure, c->eps[channel] may hold an
+ * endpoint, which close_channels closes. */
 static int open_ep(struct fabric_conn *c, enum channel channel, struct fi_info *info)
 {
 	struct fabric_xport *x = fabric_xport_of(c);

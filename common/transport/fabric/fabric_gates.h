@@ -2,7 +2,7 @@
 #define BPS_COMMON_TRANSPORT_FABRIC_FABRIC_GATES_H
 /* Properties of the versions of libfabric: which versions are accepted, and what this transport can
  * do with each version. Versions are the numbers that fi_version returns. The numbers do not
- * distinguish revisions, such as 1.17.0 and 1.17.1. Pure. */
+ * distinguish revisions, such as 1.17.0 and 1.17.1. The functions are pure. */
 #include <stdbool.h>
 #include <stdint.h>
 

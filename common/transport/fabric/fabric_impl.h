@@ -12,24 +12,24 @@
  * Ownership: endpoints, completion queue, buffers and connections belong to the data thread. The
  * connection-management thread only reads the event queues, one per data thread, and passes the
  * events to the data threads (handover_queue.h). The connection-management thread never touches a
- * connection. A client without a ticket that sends half a handshake can block only this thread. It
- * can never block the data threads.
+ * connection. If a client without a ticket sends half a handshake, the client can block only this
+ * thread, never the data threads.
  *
  * The states are those of peer_conn.h. A DOOMED connection is closed in the next poll.
  * fabric_conn_down sets the state GONE, runs the down callback, and sets the state FREE before it
  * returns.
  *
  * The connecting side opens the second channel after it has received the proof on the first
- * channel. The count in the second ticket's nonce is larger by one. The accepting side finds the
- * connection by this count.
+ * channel. Each channel has its own ticket. The count in the nonce of the second ticket is the
+ * count of the first ticket plus one. The accepting side finds the connection by this nonce.
  *
  * The accepting side sends nothing before the connecting side's first message. So no message can
  * overtake the proof that the connecting side still has to check.
  *
  * Each message has a cookie, which the receiver chose for this connection. The low 16 bits of the
  * cookie are the slot in the receiver's table of connections. Other peers cannot guess the
- * remaining 48 bits. The cookie is needed because receives are shared by all connections (shared
- * receive context): nothing else identifies the connection of a message. */
+ * remaining 48 bits. The cookie is needed because all connections share the posted receives (shared
+ * receive context). Only the cookie shows to which connection a received message belongs. */
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -141,7 +141,8 @@ struct fabric_peer_seg {
 struct fabric_conn {
 	struct peer_conn base; /* first member, so a pointer to it can be cast to this struct */
 	bool has_want, has_pong, is_busy, is_stuck;
-	/* True when the channel is open on which this side posts its messages and its reads */
+	/* True when this side's sending channel is open. On this channel, this side posts its
+	 * messages and its reads. */
 	bool is_linked;
 	/* Receives posted for this connection, which are the credits of the peer */
 	uint32_t granted;
@@ -227,8 +228,8 @@ static inline struct fabric_xport *fabric_xport_of(const struct fabric_conn *c)
 	return (struct fabric_xport *)c->base.pub.x;
 }
 
-/* Open as fabric_open does, with the memory-registration mode mr_mode. FI_MR_BASIC makes provider
- * tcp use addresses and keys, as verbs does. */
+/* Open the transport as fabric_open does, but with the memory-registration mode `mr_mode`. With the
+ * mode FI_MR_BASIC, provider tcp uses addresses and keys, as verbs does. */
 int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn, void *key_ctx,
 	struct net **ret, struct err_text *err);
 
@@ -248,7 +249,8 @@ void fabric_sweep_silent(struct fabric *f);
  * The bytes of these operations go to the wrong place (is_spoiled_by_cut_reads in fabric_gates.h).
  * So nothing more is posted until the next poll calls fabric_renew. fabric_renew closes all
  * connections of this data thread and replaces the completion queue, which owns the pool. Peers
- * reconnect within milliseconds. With other versions of libfabric the call does nothing. */
+ * reconnect within milliseconds. With versions of libfabric that do not have this error,
+ * fabric_spoil does nothing. */
 void fabric_spoil(struct fabric_xport *x);
 void fabric_renew(struct fabric_xport *x);
 
@@ -284,7 +286,8 @@ void fabric_seg_note(struct fabric_conn *c, const struct wire_msg *m);
 const struct fabric_peer_seg *fabric_seg_find(const struct fabric_conn *c, uint16_t segment);
 
 /* Functions of fabric_explain.c. */
-/* Write to err a sentence that explains the error rc of fi_getinfo for cfg. Returns rc. */
+/* fi_getinfo has returned the error `rc` for the configuration cfg. Write a sentence to err that
+ * explains this error. Returns `rc`. */
 int fabric_explain(const struct net_config *cfg, int rc, struct err_text *err);
 /* Return how many bytes of memory this process may lock. UINT64_MAX: there is no limit. Provider
  * verbs locks all memory that is registered. */
@@ -299,14 +302,15 @@ int fabric_io_read(struct xport_read *r);
 int fabric_io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve);
 /* Put the connection on x->busy, the list of connections to serve before the thread sleeps. */
 void fabric_io_touch(struct fabric_conn *c);
-/* Turn all operations of c into orphans (struct fabric_op), and discard its open send buffer. Call
- * this function after the endpoints of c are closed. */
+/* Turn all operations of c into orphans (struct fabric_op), and discard the open send buffer of c.
+ * Call this function after the endpoints of c are closed. */
 void fabric_io_abandon(struct fabric_conn *c);
 /* Reuse the orphans that are older than FABRIC_ORPHAN_NS. */
 void fabric_io_reclaim(struct fabric_xport *x);
 /* Post receives until n_posted receives are posted in total. */
 int fabric_io_grow_rx(struct fabric_xport *x, uint32_t n_posted);
-/* Reclaim all orphans of the closed completion queue, and post the receives to the new one. */
+/* Reclaim all orphans (struct fabric_op) of the closed completion queue. Then post all receive
+ * buffers again, for the new completion queue. */
 int fabric_io_renew(struct fabric_xport *x);
 void fabric_io_free(struct fabric_xport *x);
 /* Post the open send buffer.

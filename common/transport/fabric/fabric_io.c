@@ -1,5 +1,6 @@
-/* Messages and reads of the libfabric transport: buffer pools, sends under credit, reads in pieces.
- * Completions are handled in fabric_poll.c. Thread: the data thread. */
+/* Sends messages and posts reads for the libfabric transport. Manages the pools of buffers, limits
+ * the sends by the peer's credits, and splits reads into pieces. fabric_poll.c handles completions.
+ * Thread: the data thread. */
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <errno.h>
@@ -148,7 +149,8 @@ int fabric_io_post_rx(struct fabric_xport *x, struct fabric_buf *b)
 	return (int)fi_recv(x->srx, b->data, FABRIC_BUF_BYTES, b->desc, 0, &b->op.ctx);
 }
 
-/* Receives stay posted when a connection ends, and the next connection uses them. */
+/* The posted receives belong to no single connection. When a connection ends, the receives stay
+ * posted, and the next connection uses them. */
 int fabric_io_grow_rx(struct fabric_xport *x, uint32_t n_posted)
 {
 	struct fabric_slab *s;
@@ -264,7 +266,7 @@ int fabric_io_send(struct xconn *xc, const struct wire_msg *m)
 	FAILPOINT(NET_SEND);
 	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
-	/* Announce new segments first, because the message may name a new segment */
+	/* Announce new segments first, because the message m may name a new segment */
 	if (c->n_dirty)
 		rc = fabric_seg_announce(c);
 	if (!rc)

@@ -1,6 +1,6 @@
 /* The connection-management thread of the libfabric transport: read the event queues, check
- * tickets, refuse clients without a valid ticket, pass events to the data threads. The thread never
- * touches a connection. */
+ * tickets, refuse clients without a valid ticket, pass events to the data threads. The thread
+ * never accesses a struct fabric_conn. */
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <errno.h>

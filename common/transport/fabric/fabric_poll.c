@@ -267,7 +267,8 @@ static void service(struct fabric_conn *c)
 }
 
 /* Serve every connection that has something to send. service() may put a connection back on the
- * list, for example when libfabric cannot take another read yet. So n limits the loop. */
+ * list, for example when libfabric cannot take another read yet. So the counter n limits the number
+ * of iterations. */
 static void service_busy(struct fabric_xport *x)
 {
 	struct fabric_conn *c;

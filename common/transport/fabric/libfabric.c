@@ -1,6 +1,6 @@
-/* Load libfabric at run time. Define the functions that libfabric's headers declare, so that they
- * forward their calls to the loaded library. This file is not part of a transport. Thread:
- * see libfabric.h. */
+/* Load libfabric at run time. This file also defines the functions that libfabric's headers
+ * declare. Each definition calls the function of the loaded library. This file is not part of a
+ * transport. Thread: see libfabric.h. */
 #include "common/transport/fabric/libfabric.h"
 
 #include <dlfcn.h>
@@ -15,8 +15,8 @@
 #define LIBRARY "libfabric.so.1"
 
 /* The functions of libfabric that are looked up by name. Other functions of libfabric need no
- * look-up: libfabric's headers define them inline, and they call function pointers in libfabric's
- * objects. */
+ * look-up, because libfabric's headers define these functions inline. The inline functions call
+ * function pointers in libfabric's objects. */
 static struct {
 	void *handle;
 	uint32_t (*version)(void);

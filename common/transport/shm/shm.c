@@ -42,13 +42,14 @@ static void look_at_sockets(struct shm_xport *x)
 	for (int i = 0; i < n; i++) {
 		if (ev[i].data.u32 == LISTENER)
 			has_guests = true;
-		/* The slot may belong to a newer connection by now. The event does no harm there,
-		 * because the socket of the newer connection has no data */
+		/* The connection of the event may have ended, and a new connection may have its
+		 * slot. The event does no harm there, because the new socket has no data. */
 		else if (x->conns[ev[i].data.u32])
 			shm_conn_socket(x->conns[ev[i].data.u32], ev[i].events);
 	}
 	peer_reap(&x->base);
-	/* Accept last, because the connections that have just ended make room for new ones */
+	/* Accept new connections only now, because the connections that ended above have made room
+	 * for them. */
 	if (has_guests)
 		shm_accept(x);
 }

@@ -2,8 +2,9 @@
 #define BPS_COMMON_TRANSPORT_SHM_SHM_H
 /* Shared-memory back-end of common/transport/xport.h, for an agent and a server on the same host.
  * The two processes map each other's segments, and messages go through two rings
- * (common/transport/shm/shm_ring.h). A read is one memcpy. An offer can also be borrowed
- * (xport_ops.borrow); then nothing is copied. No network is involved, so there is no crc.
+ * (common/transport/shm/shm_ring.h). A read is one memcpy. Instead of a read, the reader can borrow
+ * the offered memory (xport_ops.borrow, a loan). With a loan nothing is copied. No network is
+ * involved, so there is no crc.
  *
  * Rendezvous: each data thread of a server listens on a UNIX socket in a directory that agent and
  * server have in their settings. The name of the socket consists of the server's instance and the
@@ -14,17 +15,18 @@
  *   agent -> server   ticket over that nonce (common/wire/ticket.h), and a nonce of its own
  *   server -> agent   proof over the agent's nonce, and the memfd of the rings
  *
- * The socket stays open. It carries the memfds of segments, and a wake-up when the receiver sleeps.
- * A socket that the other side has closed shows that the peer has died or ended. (An eventfd is not
- * used for wake-ups, because the peer could clear the eventfd's O_NONBLOCK flag.) While both sides
- * are awake, the only system call is a check of the sockets each millisecond.
+ * The socket stays open. The sockets carry the memfds of segments. When the receiver sleeps, the
+ * sender wakes it through the socket. If the peer's side of the socket is closed, the peer has died
+ * or ended. (An eventfd is not used for wake-ups, because the peer could clear the eventfd's
+ * O_NONBLOCK flag.) While both sides are awake, the only system call is a check of the sockets each
+ * millisecond.
  *
  * Memory: memfds are sealed against shrinking and growing, so that a peer's memory never
- * disappears. The side that maps a memfd checks the seals. A side that closes a connection sets its
- * word is_over in the page of the rings before it changes memory that it had offered. A read is
- * valid only if the peer's is_over is still zero after the last byte was copied. A killed process
- * does not set is_over, but it changes no memory either. Loans may last longer than the connection:
- * see docs/reference/faults.md.
+ * disappears. The side that maps a memfd checks the seals. Each side has a word `is_over` in the
+ * page of the rings. A side that closes a connection sets its `is_over` before it changes memory
+ * that it had offered. A read is valid only if the peer's `is_over` is still zero after the last
+ * byte was copied. A killed process does not set `is_over`, but it changes no memory either. A loan
+ * may last longer than the connection (docs/reference/faults.md).
  *
  * A peer with a valid ticket cannot crash this process. */
 #include <stdatomic.h>
@@ -50,14 +52,14 @@ struct shm_counters {
 struct shm_config {
 	const char *dir; /* directory of servers' sockets; at most SHM_DIR_MAX bytes */
 	bool is_listener;
-	/* Listener: sockets from shm_listen, indexed by data thread; NULL: each data thread makes
-	 * its own socket */
+	/* Used only if is_listener is true: array of the sockets from shm_listen, indexed by data
+	 * thread; NULL: each data thread makes its own socket */
 	int *listen_fds;
 	uint32_t my_id;
 	uint64_t my_instance;
 	uint32_t connect_timeout_ms; /* time limit of the handshake */
 	uint32_t ping_ms, dead_ms;   /* as in struct net_config */
-	/* Listener: returns keys for tickets; called on the data thread */
+	/* Used only if is_listener is true: returns keys for tickets; called on the data thread */
 	net_key_fn key_fn;
 	void *key_ctx;
 	struct shm_counters *counters; /* shared counters, which must outlive the xports */
@@ -87,7 +89,8 @@ int shm_sweep(const char *dir);
  * call. Only xport_ops.connect finds out whether the server accepts a connection. */
 bool shm_is_here(const struct shm_config *cfg, uint64_t peer_instance, uint16_t thread);
 
-/* Add a segment under the number that another transport of this thread has assigned. mem and bytes
- * are as for xport_ops.seg_add. Peers can map the segment after xport_ops.seg_share. */
+/* Add a segment with a number that was assigned by another (not shm) transport of this thread. The
+ * parameters `mem` and `bytes` are as for xport_ops.seg_add. Peers can map the segment after
+ * xport_ops.seg_share. */
 void shm_seg_set(struct xport *x, uint16_t segment, void *mem, size_t bytes);
 #endif

@@ -143,8 +143,9 @@ int shm_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thre
 	return 0;
 }
 
-/* Return whether the number of connections without a ticket is within its limits, in total and for
- * this user. The limit per user keeps one user from blocking all other users. */
+/* Check the number of connections without a ticket against two limits: one for all users, and one
+ * for the user `uid`. Returns whether neither is exceeded. The limit per user keeps one user from
+ * blocking all other users. */
 static bool may_come(const struct shm_xport *x, uid_t uid)
 {
 	unsigned n = 0, of_user = 0;
@@ -211,9 +212,9 @@ static void come_up(struct shm_conn *c, void *area)
 		x->base.pub.ctx, &c->base.pub, c->base.pub.peer_id, c->base.pub.peer_instance);
 }
 
-/* Receive one message of the handshake, with at most one descriptor (ret_fd; -1: none). Returns the
- * length of the message, 0 when none has arrived yet, or BPS_EPROTO after marking the connection as
- * failed. */
+/* Receive one message of the handshake and at most one descriptor. *ret_fd gets the descriptor, or
+ * -1 if the message has none. Returns the length of the message, or 0 if no message has arrived
+ * yet. On failure, marks the connection as failed and returns BPS_EPROTO. */
 static ssize_t handshake_recv(struct shm_conn *c, void *buf, size_t room, int *ret_fd)
 {
 	ssize_t n = shm_recv_fd(c->sock, buf, room, ret_fd);
@@ -386,7 +387,7 @@ static void accepting_socket(struct shm_conn *c)
 }
 
 /* Receive the wake-ups in the socket. A message with a memfd stays in the socket until a SEG_ADD
- * message in the ring names its segment (recv_memfd). */
+ * message in the ring names the memfd's segment. recv_memfd then receives the memfd. */
 static void drain_notes(struct shm_conn *c)
 {
 	struct shm_note note;

@@ -1,6 +1,7 @@
 #ifndef BPS_COMMON_TRANSPORT_SHM_SHM_IMPL_H
 #define BPS_COMMON_TRANSPORT_SHM_SHM_IMPL_H
-/* Internal declarations of common/transport/shm/shm.h, shared by its files and its unit test only.
+/* Internal declarations of the transport over shared memory (common/transport/shm/shm.h). Only the
+ * transport's source files, its unit test and its fuzzer include this header.
  *
  *   shm.c       the data thread's object, the poll loop
  *   shm_conn.c  connections: handshake, up, down, pings
@@ -110,7 +111,7 @@ struct shm_conn {
 struct shm_seg {
 	void *mem;
 	size_t bytes;
-	int fd; /* memfd of the segment; -1: the segment is not shared */
+	int fd; /* memfd of the segment, or -1 if the segment is not shared */
 };
 
 struct shm_xport {
@@ -172,11 +173,13 @@ void shm_wake(struct shm_conn *c);
  * Owns: the caller keeps fd.
  * Errors: -errno. */
 int shm_send_fd(int sock, const void *buf, size_t n, int fd);
-/* Receive a message and the descriptor sent with it, which the caller then owns. ret_fd is -1 when
- * the message has no descriptor. A message can have two descriptors, because CMSG_SPACE rounds up
- * on 64-bit machines. In this case the function closes both descriptors, and ret_fd is -1. Returns
- * the length of the message; 0 also when the peer has closed the socket.
- * Errors: -EAGAIN, -errno; -EMSGSIZE: the message is longer than room. */
+/* Receive a message of at most `room` bytes and the descriptor sent with the message. *ret_fd gets
+ * the descriptor, which the caller then owns, or -1 if the message has no descriptor. A message can
+ * have two descriptors, because CMSG_SPACE rounds up on 64-bit machines. In this case the function
+ * closes both descriptors and sets *ret_fd to -1. Returns the length of the message. Returns 0 also
+ * if the peer has closed the socket.
+ * Errors: -EAGAIN, -errno; -EMSGSIZE: the message is longer than `room`, or has more descriptors
+ * than the kernel could pass. */
 ssize_t shm_recv_fd(int sock, void *buf, size_t room, int *ret_fd);
 int shm_seg_share(struct xport *x, uint16_t segment, int fd);
 int shm_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
@@ -189,8 +192,8 @@ void shm_mark_all(struct shm_conn *c);
 int shm_announce(struct shm_conn *c);
 /* Handle a SEG_ADD or SEG_DEL message of the peer. */
 void shm_note_seg(struct shm_conn *c, const struct wire_msg *m);
-/* Find the mapping that contains len bytes at offset of the peer's segment, and take a reference to
- * the mapping.
+/* Find the mapping that contains `len` bytes of the peer's segment, starting at `offset`. Take a
+ * reference to the mapping.
  * Errors: BPS_EPROTO: the segment is unknown, or the bytes are outside of the segment. */
 int shm_map_get(
 	struct shm_conn *c, uint16_t segment, uint64_t offset, uint32_t len, struct shm_map **ret);

@@ -88,8 +88,8 @@ bool ring_want_room(struct ring_end *r)
 	/* If this side is about to sleep, it has set `sleeps` before `wants`. So a peer that sees
 	 * `wants` also sees `sleeps` */
 	atomic_store(&r->s->wants, 1);
-	/* Return true for an invalid index as well, because the next ring_put reports the invalid
-	 * index */
+	/* If the consumer's index is invalid, return true. The next ring_put then reports the
+	 * error. */
 	return !see_head(r) || has_room(r, RING_BYTES / 2);
 }
 

@@ -1,21 +1,22 @@
 #ifndef BPS_COMMON_TRANSPORT_SHM_SHM_RING_H
 #define BPS_COMMON_TRANSPORT_SHM_SHM_RING_H
 /* Ring in shared memory for one direction of a connection: one producer and one consumer in
- * different processes, which do not trust each other. An entry is a length (u64, a multiple of 8),
- * then that many bytes. An entry may wrap around the end of the ring.
+ * different processes, which do not trust each other. An entry is a length n (u64, a multiple of
+ * 8), then n bytes. An entry may wrap around the end of the ring.
  *
  * All values on which this process bases decisions are in its own memory (struct ring_end), where
  * the peer cannot change them. This side writes its own index to shared memory, but never reads it
- * there. This side reads the other side's index once and checks the value. It copies an entry once
- * and examines only the copy. So a hostile peer can only make ring_get return BPS_EPROTO, make
- * ring_put return -EAGAIN, or send invalid messages.
+ * there. This side reads the other side's index once and checks the value. This side copies an
+ * entry once and examines only the copy. So a hostile peer can only make ring_get or ring_put
+ * return BPS_EPROTO, make ring_put return -EAGAIN, or send invalid messages.
  *
  * Sleeping: a consumer sets `sleeps`, checks the ring again, and blocks. A producer publishes an
  * entry, then checks `sleeps` and wakes the consumer. A producer without room sets `wants` and
- * checks for room again. The consumer takes entries, then checks `wants` and wakes the producer. In
- * both cases each side stores its own word and then loads the word of the other side, all
+ * checks for room again. The consumer takes entries, then checks `wants` and wakes the producer.
+ * For each of the two flags, one side stores the flag and then loads the index of the other side.
+ * The other side stores its index and then loads the flag. All these stores and loads are
  * sequentially consistent. So at least one side sees the store of the other side (Dekker's
- * algorithm). Pure: no system call. */
+ * algorithm). No function makes a system call. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,13 +29,15 @@
 
 /* The part of a ring in shared memory, initially all zero. Each writer has its own cache line. */
 struct ring_shared {
-	/* Number of bytes put into the ring since the start; written by the producer */
+	/* number of bytes that the producer has put into the ring so far */
 	_Alignas(64) _Atomic uint64_t tail;
-	/* 1: the producer waits for room; cleared by the consumer */
+	/* The producer sets this flag to 1 when it waits for room. The consumer clears the flag. */
 	_Atomic uint32_t wants;
-	/* Number of bytes taken from the ring since the start; written by the consumer */
+	/* number of bytes that the consumer has taken from the ring so far */
 	_Alignas(64) _Atomic uint64_t head;
-	_Atomic uint32_t sleeps; /* 1: the consumer sleeps; cleared by the producer */
+	/* The consumer sets this flag to 1 when it will sleep. The producer or the consumer clears
+	 * the flag. */
+	_Atomic uint32_t sleeps;
 };
 
 /* State of one end of a ring, in this process's own memory. */
@@ -45,8 +48,8 @@ struct ring_end {
 	uint64_t theirs;
 };
 
-/* Initialize one end of an empty ring. bytes: RING_BYTES of shared memory. s and bytes must stay
- * mapped as long as r is used. */
+/* Initialize one end of an empty ring. `bytes` points to RING_BYTES of shared memory. The memory at
+ * `s` and `bytes` must stay mapped as long as `r` is used. */
 void ring_init(struct ring_end *r, struct ring_shared *s, void *bytes);
 
 /* Producer: append an entry of n bytes (a multiple of 8, at most RING_BYTES / 2).
@@ -55,11 +58,12 @@ int ring_put(struct ring_end *r, const void *entry, size_t n);
 /* Producer: return whether an entry of n bytes fits into the ring now. Returns false also when the
  * consumer's index is invalid. */
 bool ring_has_room(struct ring_end *r, size_t n);
-/* Producer: return whether the consumer sleeps. If the consumer sleeps, clear the flag `sleeps`;
- * the caller must then wake the consumer. */
+/* Producer: return whether the consumer sleeps. If the consumer sleeps, this call clears the flag
+ * `sleeps`, and the caller must then wake the consumer. */
 bool ring_must_wake(struct ring_end *r);
-/* Producer without room: ask the consumer for a wake-up. Returns true when there is room now; else
- * the consumer will wake this side. */
+/* Producer: request a wake-up from the consumer when the ring has room. Returns true if half of the
+ * ring is free now, or if the consumer's index is invalid. If this function returns false, the
+ * consumer will wake the producer. */
 bool ring_want_room(struct ring_end *r);
 
 /* Consumer: copy the next entry into `entry`, which has `room` bytes. Returns the entry's length,

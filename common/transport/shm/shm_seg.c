@@ -68,8 +68,8 @@ ssize_t shm_recv_fd(int sock, void *buf, size_t room, int *ret_fd)
 	if (n < 0)
 		return -errno;
 	is_cut = m.msg_flags & (MSG_TRUNC | MSG_CTRUNC);
-	/* Take descriptors also when n is 0, because a message without bytes may carry
-	 * descriptors */
+	/* Take descriptors even when no bytes were received, because a message without bytes may
+	 * carry descriptors. */
 	n_fds = fd_passing_detach(&m, fds, 2);
 	if (n_fds == 1 && !is_cut)
 		*ret_fd = fds[0];
@@ -194,8 +194,10 @@ static int announce_one(struct shm_conn *c, uint16_t id)
 		.type = s->fd >= 0 ? WIRE_SEG_ADD : WIRE_SEG_DEL, .segment = id, .seg.bytes = 0};
 	int rc = 0;
 
+	/* Check the ring's room before send_memfd. If shm_put failed after send_memfd, a retry
+	 * would send the memfd again. */
 	if (!ring_has_room(&c->tx, SHM_NOTE_ROOM))
-		return -EAGAIN; /* check for room first, because the memfd must be sent only once */
+		return -EAGAIN;
 	if (s->fd >= 0) {
 		m.seg.bytes = s->bytes;
 		rc = send_memfd(c, id);

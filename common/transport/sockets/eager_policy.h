@@ -1,15 +1,16 @@
 #ifndef BPS_COMMON_TRANSPORT_SOCKETS_EAGER_POLICY_H
 #define BPS_COMMON_TRANSPORT_SOCKETS_EAGER_POLICY_H
-/* Policy of the sending side of a connection: decide whether the next offer is sent with its bytes,
- * before the peer requests them.
+/* Policy of the sending side of a connection. The policy decides whether the next offer is sent
+ * together with its bytes, before the peer requests these bytes.
  *
- * If a peer cannot yet receive the bytes of an offer, the peer discards them and requests them
- * later. The bytes are then sent twice. To avoid this, the sender sends offers without bytes for a
- * while after the peer has requested bytes that were already sent. At intervals the sender sends
- * EAGER_POLICY_TRIES offers with bytes, to test whether the peer takes the bytes. If the peer
- * requests bytes that were sent in a test, the interval doubles. Else the interval halves, until
- * all offers are sent with their bytes. Pure: no I/O, clock or threads. The transport and the
- * simulator of bandwidth (tests/scale) share this policy. */
+ * If a peer cannot yet receive the bytes of an offer, the peer discards the bytes and requests the
+ * same bytes later. The bytes are then sent twice. To avoid this, the sender sends offers without
+ * bytes for a while after the peer has requested bytes that were already sent. At intervals the
+ * sender sends EAGER_POLICY_TRIES offers with bytes, to test whether the peer takes the bytes. If
+ * the peer requests bytes that were sent in a test, the interval doubles. Otherwise the interval
+ * halves, until all offers are sent with their bytes. The functions are pure: they do no I/O, and
+ * use no clock and no threads. The transport and the simulator of bandwidth (tests/scale) share
+ * this policy. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -45,7 +46,8 @@ static inline bool eager_policy_may_go(const struct eager_policy *u)
 	return !u->rest_left;
 }
 
-/* Find the remembered offer that contains this byte. Returns NULL when there is none. */
+/* Find the remembered offer that contains the byte at `offset` of `segment`. Returns NULL when
+ * there is no such offer. */
 static inline struct eager_policy_offer *eager_policy_find(
 	struct eager_policy *u, uint16_t segment, uint64_t offset)
 {

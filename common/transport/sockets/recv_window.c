@@ -7,8 +7,9 @@
 #include <stddef.h>
 
 /* Round trip times up to FAST_US are fast. The kernel measures with timestamps of one millisecond,
- * so a value of 1000 us means less than 1000 us. Above LONG_US, the kernel's own windows cause a
- * queue that is too long: at 1 Gbit/s, five times as long as with our windows. */
+ * so a value of 1000 us means less than 1000 us. Round trip times above LONG_US show that the
+ * windows that the kernel chose make the queue too long. At 1 Gbit/s, the queue is then five times
+ * as long as with our windows. */
 #define FAST_US 1000
 #define LONG_US 30000
 /* Round trip times above SLOW_US are slow. Measured times are up to 1.6 ms between processes of one
@@ -17,8 +18,8 @@
 /* Round trip times up to QUICK_US are quick. Measured times are up to 4 ms with a dozen processes
  * on two processors, and 20 ms with two peers at 300 Mbit/s. A slow link also gives quick samples
  * in two cases: the link is not yet full, or its connections send at different times. So
- * QUICK_TIMES quick samples in a row are needed. 8 samples were too few for 8 + 8 hosts at 100
- * Mbit/s. */
+ * QUICK_TIMES quick samples in a row are needed. In a test with 8 agent hosts and 8 server hosts at
+ * 100 Mbit/s, 8 samples in a row were too few. */
 #define QUICK_US    5000
 #define QUICK_TIMES 32u
 #define TARDY_TIMES 4u
@@ -52,7 +53,8 @@ void recv_window_init(struct recv_window *w)
 	*w = (struct recv_window){.bytes = RECV_WINDOW_MAX, .share = RECV_WINDOW_MAX};
 }
 
-/* Set the window, in bytes; 0: the kernel chooses. Returns true, because the window has changed. */
+/* Set the size of the window. If `bytes` is 0, the kernel chooses the size. Returns true, because
+ * the window has changed. */
 static bool set(struct recv_window *w, int bytes)
 {
 	w->n_fast = w->n_slow = w->n_long = 0;
@@ -169,8 +171,9 @@ bool recv_rtt_measured(struct recv_rtt *r, uint32_t us, uint64_t now_ns)
 
 	r->us = us;
 	/* Estimate how many samples the kernel has taken since decayed_ns. Each sample reduces
-	 * pause_us by an eighth. If pauses cause half of the average, the kernel takes a sample at
-	 * least every half_ns. */
+	 * pause_us by an eighth. The estimate is one sample per half_ns, which is half of the
+	 * average. If pauses cause half of the average, the kernel takes samples at least as
+	 * often. */
 	for (; r->pause_us && now_ns - r->decayed_ns >= half_ns; r->decayed_ns += half_ns)
 		r->pause_us -= (r->pause_us + PAUSE_SHARE - 1) / PAUSE_SHARE;
 	if (!r->pause_us)

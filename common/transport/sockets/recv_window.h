@@ -22,7 +22,7 @@
 /* The values below were measured with 2 to 8 connections at 100 Mbit/s to 1 Gbit/s
  * (docs/explanation/performance.md, points 1 and 7). Values for more connections are derived, not
  * measured. */
-/* Value for SO_RCVBUF; the kernel doubles it for its own needs */
+/* Value for SO_RCVBUF, which the kernel doubles for the kernel's own needs */
 #define RECV_ROOM       (208 << 10)
 #define RECV_WINDOW_MAX (384 << 10) /* bytes in flight that the kernel allows with RECV_ROOM */
 #define RECV_WINDOW_MIN (48 << 10)
@@ -42,7 +42,7 @@ struct recv_window {
 
 /* State for judging the kernel's average round trip time of one connection. The kernel takes one
  * sample per window, with a weight of an eighth. So a pause of the sender adds an eighth of the
- * pause to the average, and later samples reduce that part again. */
+ * pause to the average. Later samples reduce this error. */
 struct recv_rtt {
 	/* heard_ns: time when the last bytes arrived. decayed_ns: time up to which pause_us was
 	 * reduced */
@@ -62,11 +62,11 @@ bool recv_window_shared(struct recv_window *w, unsigned n_conns);
  * w->bytes, w->is_paced or w->is_quick has changed. */
 bool recv_window_measured(struct recv_window *w, uint32_t rtt_us);
 /* Add a sample that recv_rtt_measured rejected because much of it may be pauses. most_us: the
- * sample, an upper bound of the true time, in microseconds. On a busy machine all samples are of
- * this kind. Such a sample cannot show that a link is slow. A series of short samples sets
- * w->is_quick if their bytes arrived faster than a slow link could carry them. One sample is taken
- * for each MiB that all connections together have received. Returns whether w->is_quick has
- * changed. */
+ * sample, an upper bound of the true time, in microseconds. On a busy machine recv_rtt_measured
+ * rejects all samples. A rejected sample cannot show that a link is slow. A series of short
+ * rejected samples sets w->is_quick if the bytes of the series arrived faster than a slow link
+ * could carry them. The caller takes one sample for each MiB that all connections together have
+ * received. Returns whether w->is_quick has changed. */
 bool recv_window_bounded(struct recv_window *w, uint32_t most_us, uint64_t now_ns);
 /* Record that the kernel cannot choose the window itself (Linux before 5.14), so that the window
  * stays fixed. */
@@ -74,8 +74,8 @@ void recv_window_refused(struct recv_window *w);
 
 /* Record that bytes have arrived at now_ns. */
 void recv_rtt_heard(struct recv_rtt *r, uint64_t now_ns);
-/* Add a measurement of the kernel; us: tcpi_rcv_rtt, in microseconds. Returns false when more than
- * half of the measured time may be pauses of the sender. Then the measurement does not show the
- * round trip time. */
+/* Add a measurement of the kernel. us: the kernel's tcpi_rcv_rtt, in microseconds. Returns false if
+ * more than half of the measured time may be pauses of the sender. In that case the measurement
+ * does not show the round trip time. */
 bool recv_rtt_measured(struct recv_rtt *r, uint32_t us, uint64_t now_ns);
 #endif

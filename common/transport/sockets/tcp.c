@@ -1,6 +1,6 @@
-/* TCP transport: the process-wide object, the object of a data thread, its poll loop, segments.
- * Connections and their sockets are in tcp_conn.c, tcp_msg.c, tcp_in.c and tcp_out.c. Thread: the
- * data thread. The connection thread runs tcp_listener.c. */
+/* TCP transport: the object of the process, the object of a data thread, the poll loop of a data
+ * thread, and the segments. Connections and their sockets are in tcp_conn.c, tcp_msg.c, tcp_in.c
+ * and tcp_out.c. Thread: the data thread. The connection thread runs tcp_listener.c. */
 #include "common/transport/sockets/tcp_impl.h"
 
 #include <errno.h>
@@ -26,8 +26,8 @@ static void note_event(struct tcp_xport *x, const struct epoll_event *ev)
 	struct tcp_lane *l;
 
 	/* c is NULL if the connection went down after this event. The event cannot belong to a
-	 * later connection in the slot: note_events records all events before it accepts new
-	 * connections */
+	 * later connection in the slot, because note_events records all events before it accepts
+	 * new connections. */
 	if (!c)
 		return;
 	l = &c->lanes[ev->data.u64 & 0xff];
@@ -147,8 +147,8 @@ static int serve(struct tcp_xport *x)
 	return n;
 }
 
-/* Receive from every connection before tcp_tick looks for silent peers. If this process was stopped
- * for a while, bytes of its peers may wait unread in the sockets. */
+/* Receive from every connection before tcp_tick looks for silent peers. After this process was
+ * stopped for a while, unread bytes from a peer may wait in a socket, so the peer is not silent. */
 static void hear_all(struct tcp_xport *x)
 {
 	for (unsigned i = 0; i < N_LANES * TCP_CONNS_MAX / EVENTS_MAX; i++)

@@ -3,11 +3,11 @@
 /* Transport over TCP sockets (common/transport/net.h, common/transport/xport.h).
  * docs/reference/protocol-data.md describes the bytes on the sockets.
  *
- * libfabric's provider tcp costs more than the sockets that it uses. The provider wakes itself up
+ * libfabric's provider "tcp" costs more than the sockets that it uses. The provider wakes itself up
  * for each completion, and calls epoll once more for each poll. With libfabric 1.17, all
- * connections of a thread must also be opened again when a connection ends during a read.
- * docs/explanation/design/transports.md has the figures. So provider auto chooses our own sockets
- * where there is no RDMA.
+ * connections of a thread must also be opened again when one of them ends during a read.
+ * docs/explanation/design/transports.md has the figures. For these reasons, provider "auto" chooses
+ * our own sockets where there is no RDMA.
  *
  * A server has one connection thread, which accepts connections and checks tickets, so that a peer
  * without a valid ticket never delays data. When the ticket is valid, the connection thread passes

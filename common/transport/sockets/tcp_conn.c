@@ -203,8 +203,8 @@ static void accept_lane(struct tcp_conn *c, enum tcp_lane_kind lane, const struc
 		peer_conn_doom(&c->base, "cannot accept the connection: %s", strerror(-rc));
 }
 
-/* Find the connection for which the ticket t opens the second socket. Returns NULL when there is
- * none. */
+/* Find the connection that has only its first socket and whose second socket is announced by the
+ * ticket t. Returns NULL if there is no such connection. */
 static struct tcp_conn *find_first(struct tcp_xport *x, const struct ticket *t)
 {
 	for (unsigned i = 0; i < TCP_CONNS_MAX; i++) {
@@ -329,8 +329,8 @@ void tcp_handshake(struct tcp_conn *c, enum tcp_lane_kind lane)
 		on_connected(c, lane);
 	if (l->hs != HS_PROOF || !l->can_recv || c->base.state != CONN_CONNECTING)
 		return;
-	/* Read until EAGAIN: the reason for a refusal and the end of the stream may arrive with one
-	 * event. */
+	/* Read until EAGAIN, because the reason for a refusal and the end of the stream may arrive
+	 * with one event. */
 	while (l->n_hs < sizeof(l->hs_buf)) {
 		n = recv(l->fd, l->hs_buf + l->n_hs, sizeof(l->hs_buf) - l->n_hs, MSG_DONTWAIT);
 		if (n < 0 && errno == EINTR)
@@ -375,7 +375,8 @@ void tcp_down(struct tcp_conn *c, const char *why)
 		TAILQ_REMOVE(&x->busy, c, link);
 	c->is_busy = false;
 	peer_conn_set_state(&c->base, CONN_GONE, why);
-	/* conn_put closes the sockets, so that nothing more is received into dst of a read */
+	/* conn_put closes the sockets, so that no more bytes are received into the destination of a
+	 * read */
 	conn_put(c);
 	tcp_cancel_reads(c);
 	if (c->base.is_told)

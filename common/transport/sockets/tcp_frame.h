@@ -13,15 +13,18 @@
 
 enum tcp_frame_type {
 	FRAME_MESSAGE = 1, /* LANE_MESSAGES: one wire message of len bytes follows */
-	/* LANE_MESSAGES: request to read; the receiver answers with len bytes of its segment, from
-	 * `offset` */
+	/* On LANE_MESSAGES: request to read. The receiver answers with len bytes of its segment.
+	 * The first of these bytes is at `offset` */
 	FRAME_READ,
-	/* LANE_BULK: trailer after bytes; repeats len and offset of the head before the bytes */
+	/* On LANE_BULK: trailer after the bytes. Its fields len and offset repeat those of the head
+	 * before the bytes */
 	FRAME_BYTES,
-	FRAME_ANSWER, /* LANE_BULK: head of an answer; repeats len and offset of the request */
-	/* LANE_MESSAGES: announces that the bytes of the next message's offer are sent without a
-	 * request (eager bytes). LANE_BULK: head of eager bytes; `offset` is the number of eager
-	 * offers before this offer */
+	/* On LANE_BULK: head of an answer. Its fields len and offset repeat those of the request */
+	FRAME_ANSWER,
+	/* On LANE_MESSAGES: announces an eager offer. The next message is the offer. The sender
+	 * sends the offered bytes without a request (eager bytes).
+	 * On LANE_BULK: head of the eager bytes of one offer. `offset` is the number of eager
+	 * offers that the sender made before that offer. */
 	FRAME_EAGER,
 };
 struct tcp_frame {

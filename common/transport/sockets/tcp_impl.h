@@ -24,8 +24,8 @@
  *     the offer without a request. They are sent in the order of their announcements. When the
  *     bytes and the message have arrived and no read takes the offer, the bytes are discarded. So
  *     eager bytes never delay other bytes, and the receiver can still request them. Eager bytes are
- *     discarded also when their offer ended before they arrived and the same memory is offered
- *     again.
+ *     discarded also when their offer ended before the bytes arrived and the same memory is
+ *     offered again.
  *
  * All descriptors are watched edge-triggered; each is added to epoll once. can_recv and can_send
  * record what a socket may still receive or send. Every connection that has something to send or to
@@ -80,8 +80,8 @@ struct tcp_piece {
 /* Part of a segment that the peer requested, or that is sent eagerly. */
 struct tcp_answer {
 	uint16_t segment;
-	/* The segment does not contain these bytes, or was removed: send zeros instead of the
-	 * remaining bytes */
+	/* The segment does not contain these bytes, or the segment was removed. Zeros are sent
+	 * instead of the remaining bytes */
 	bool is_refused;
 	bool is_eager;
 	uint32_t len;
@@ -136,9 +136,9 @@ struct tcp_lane {
 	int fd; /* descriptor of the socket; -1: there is no socket yet */
 	enum tcp_handshake_step hs;
 	bool can_recv, can_send;
-	bool is_ended; /* the peer has closed the socket: receive until recv returns 0 */
+	bool is_ended; /* the peer has closed the socket, so receive until recv returns 0 */
 	int lowat;     /* current SO_RCVLOWAT */
-	unsigned n_hs; /* number of bytes of the proof received */
+	unsigned n_hs; /* number of received bytes of the proof */
 	uint8_t hs_buf[PROOF_BYTES];
 };
 
@@ -175,7 +175,7 @@ struct tcp_conn {
 	 * element is being sent. n_asked: number of elements that the peer has requested. */
 	struct tcp_answer answers[TCP_ANSWERS];
 	unsigned answer_first, n_answers, n_asked;
-	/* Number of bytes of the first answer that were sent, including head and trailer */
+	/* Number of bytes sent of the first answer in the queue, including head and trailer */
 	uint32_t answer_sent;
 	uint32_t eager_bytes; /* sum of the lengths of the eager answers in the queue */
 	uint64_t eager_sent;  /* number of eager offers announced to the peer */
@@ -222,10 +222,10 @@ static inline struct tcp_xport *tcp_of(const struct tcp_conn *c)
 	return (struct tcp_xport *)c->base.pub.x;
 }
 
-/* Values of x->base.pub.ahead_bytes. The kernel also buffers up to this number of unsent bytes,
- * which keep the link busy until this thread wakes up. More urgent bytes that are offered meanwhile
- * must wait until the unsent bytes are sent. A connection may also get ahead of another connection
- * by this number of bytes. TCP_AHEAD is used when round trips are quick (recv_window.h), because
+/* Values of x->base.pub.ahead_bytes. The kernel buffers up to this number of unsent bytes, which
+ * keep the link busy until this thread wakes up. More urgent bytes that are offered meanwhile must
+ * wait until the unsent bytes are sent. A connection may also get ahead of another connection by
+ * this number of bytes. TCP_AHEAD is used when round trips are quick (recv_window.h), because
  * the wait is short then. With TCP_AHEAD, one call sends the bytes of several offers. */
 #define TCP_AHEAD_SLOW (64 << 10)
 #define TCP_AHEAD      (512 << 10)
@@ -237,8 +237,8 @@ int tcp_connect(struct xport *x, const char *addr, uint16_t port, uint16_t threa
 void tcp_accept(struct tcp_xport *x, const struct tcp_accepted *guest);
 /* Do the next step of the handshake on a lane, if its socket is ready. */
 void tcp_handshake(struct tcp_conn *c, enum tcp_lane_kind lane);
-/* Finish the handshake of the accepting side: the first message of the connecting side has
- * arrived. */
+/* Finish the handshake of the accepting side. Call this when the first message of the connecting
+ * side has arrived. */
 void tcp_come_up(struct tcp_conn *c);
 /* Put the connection on x->busy, the list of connections to serve before the thread sleeps. */
 void tcp_touch(struct tcp_conn *c);
@@ -274,7 +274,7 @@ void tcp_take_messages(struct tcp_conn *c);
 
 /* Functions of tcp_in.c. */
 int tcp_read(struct xport_read *r);
-/* Send requests for the bytes of the queued reads, as many as fit into the read window. */
+/* Send requests for the bytes of the queued reads, until the read window has no room. */
 void tcp_issue_reads(struct tcp_conn *c);
 /* Receive the bytes that have arrived, requested or eager. can_recv stays true when there may be
  * more bytes. */
@@ -294,10 +294,10 @@ void tcp_announced(struct tcp_conn *c, const struct tcp_frame *f);
 void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m);
 
 /* Functions of tcp_out.c. */
-/* Queue the answer to the peer's request f to read. */
+/* Queue the answer to the peer's read request, which is frame f (FRAME_READ). */
 void tcp_asked(struct tcp_conn *c, const struct tcp_frame *f);
 /* Return whether the send queue has room for the bytes of one more offer. If is_patient, the queue
- * must also have fewer than ahead_bytes bytes. */
+ * must also have fewer than ahead_bytes eager bytes. */
 bool tcp_takes_eager(const struct tcp_conn *c, bool is_patient);
 /* Queue the bytes that m offers. The caller has just queued their announcement. */
 void tcp_push_eager(struct tcp_conn *c, const struct wire_msg *m);

@@ -87,8 +87,9 @@ static unsigned n_arriving(struct tcp_conn *c)
 	return in->is_open && in->is_eager && c->n_eager && eager_at(c, 0)->count == in->offset;
 }
 
-/* Find the recorded offer whose bytes the read r can take. Returns NULL when the peer does not send
- * the bytes of r eagerly, or when they are already being discarded. Then r must be requested. */
+/* Find the recorded offer whose bytes the read r can take. Returns NULL if the peer does not send
+ * the bytes of r eagerly, or if this side already discards the bytes. If the result is NULL, this
+ * side must request the bytes. */
 static struct tcp_eager *eager_of(struct tcp_conn *c, const struct xport_read *r)
 {
 	for (unsigned i = n_arriving(c); i < c->n_eager; i++) {
@@ -179,8 +180,8 @@ void tcp_announced(struct tcp_conn *c, const struct tcp_frame *f)
 		*eager_at(c, c->n_eager++) = e;
 }
 
-/* Call this function before the owner receives message m. The owner may at once start a read that
- * takes the announced bytes. */
+/* Allow reads to take the bytes of the offers that arrived before message m. Call this function
+ * before the owner receives m, because the owner may at once start a read that takes such bytes. */
 void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m)
 {
 	for (unsigned i = 0; i < c->n_eager; i++) {

@@ -41,7 +41,7 @@ struct tcp_net {
 	struct net base; /* first member, so a pointer to it can be cast to this struct */
 	struct sockaddr_storage bind_addr;
 	socklen_t bind_len;
-	/* Congestion control of data sockets; empty: keep the system's default */
+	/* Congestion control of data sockets. An empty string keeps the system's default. */
 	char congestion[CONGESTION_NAME_MAX + 1];
 	struct tcp_listener listener;
 };

@@ -1,6 +1,6 @@
-/* Frames of a connection's LANE_MESSAGES: queue and send messages and requests to read; receive and
- * dispatch the frames of the peer. Bytes go over LANE_BULK (tcp_in.c, tcp_out.c). Thread: the data
- * thread. */
+/* Handles the frames on LANE_MESSAGES of a connection. Queues and sends messages and read requests.
+ * Receives and dispatches the frames of the peer. The bytes of tensors go over LANE_BULK (tcp_in.c,
+ * tcp_out.c). Thread: the data thread. */
 #include "common/transport/sockets/tcp_impl.h"
 
 #include <assert.h>
@@ -51,8 +51,8 @@ int tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t
 		.offset = htole64(offset)};
 
 	/* TCP_READS_RESERVE keeps room for all requests that this side may have unanswered. So the
-	 * buffer is full only if the peer breaks the protocol. Such a peer has answered requests
-	 * that are still in the buffer, so this side queues further requests. */
+	 * buffer is full only if the peer breaks the protocol: it answers requests that this side
+	 * has queued but not sent yet. Then this side queues more requests than it should. */
 	if (!has_room(c, sizeof(f)))
 		return -EAGAIN;
 	memcpy(c->tx + c->tx_tail, &f, sizeof(f));
@@ -72,13 +72,13 @@ int tcp_send(struct xconn *xc, const struct wire_msg *m)
 	rc = tcp_put(c, m, TCP_TX_RESERVE);
 	if (rc == -EAGAIN)
 		c->has_want = true;
-	/* The offer is sent without its bytes, so the peer will request them */
+	/* The message offers bytes without sending them, so the peer will request them. */
 	else if (m->len && !(m->flags & WIRE_INLINE))
 		eager_policy_forget(&c->policy, m->segment, m->offset);
 	return rc;
 }
 
-/* Send an offer without its bytes. */
+/* Send only the message that offers bytes, not the bytes. */
 static int send_alone(struct tcp_conn *c, const struct wire_msg *m)
 {
 	int rc = tcp_send(&c->base.pub, m);
@@ -165,8 +165,8 @@ static void message(struct tcp_conn *c, const struct wire_msg *m)
 	}
 }
 
-/* Handle the frame at the start of `data`. Returns its length; 0: the frame is incomplete, or the
- * connection has failed. */
+/* Handle the frame at the start of `data`. Returns the length of the frame, or 0 if the frame
+ * is incomplete or the connection has failed. */
 static size_t take_frame(struct tcp_conn *c, const uint8_t *data, size_t n_bytes)
 {
 	struct err_text err;

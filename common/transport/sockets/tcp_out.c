@@ -129,7 +129,7 @@ static size_t answer_bytes(const struct tcp_answer *a)
 	return HEAD + a->len + HEAD;
 }
 
-/* Finish the first answer, which was sent completely. */
+/* Remove the first answer from the queue. The caller has sent this answer completely. */
 static void answer_end(struct tcp_conn *c)
 {
 	const struct tcp_answer *a = answer_at(c, 0);

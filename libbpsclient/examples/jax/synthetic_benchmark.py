@@ -1,4 +1,4 @@
-"""Measure the training throughput of ResNet-50 on random images, inside one jitted step.
+"""Measure the throughput of ResNet-50 training on random images. One jitted call is one step.
 
     bpsrun -n 2 -- python synthetic_benchmark.py --batch-size 8
 

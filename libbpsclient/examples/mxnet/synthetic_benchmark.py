@@ -2,7 +2,7 @@
 
     bpsrun -n 2 -- python synthetic_benchmark.py --batch-size 8
 
-The last line has the images per second of all workers together.
+The last line of the output shows the images per second of all workers together.
 """
 
 import argparse

@@ -21,7 +21,8 @@ def main() -> None:
     parser.add_argument("--hook", action="store_true", help="use a Gloo group and the hook of bps")
     args = parser.parse_args()
 
-    # bps:// takes rank and size from bpsrun, torchrun, Slurm or Open MPI.
+    # The URL bps:// takes the process's rank and the number of processes from the launcher, which
+    # is bpsrun, torchrun, Slurm or Open MPI.
     dist.init_process_group("gloo" if args.hook else "bps", init_method="bps://")
     rank, size = dist.get_rank(), dist.get_world_size()
     model = DistributedDataParallel(gpt.build(args))

@@ -2,8 +2,8 @@
 
     bpsrun -n 2 -- python synthetic_benchmark.py --batch-size 8
 
-The default is ResNet-50 with images of 224x224 pixels. The last line has the images per second of
-all workers together.
+The default is ResNet-50 with images of 224x224 pixels. The last line of the output is
+the number of images per second of all workers together.
 """
 
 import argparse

@@ -30,7 +30,7 @@ def main() -> None:
     table = np.loadtxt(DIGITS, delimiter=",")
     images, labels = (table[:, :64] / 16).astype("f4"), table[:, 64].astype("i4")
     n = len(table) - TEST_SAMPLES
-    # bps: each worker takes every bps.size()-th sample, and all workers take the same number
+    # bps: each worker takes every bps.size()-th sample; all take the same number of batches
     samples = tf.data.Dataset.from_tensor_slices((images[:n], labels[:n])).shuffle(n, seed=1)
     batches = samples.shard(bps.size(), bps.rank()).batch(args.batch_size)
     batches = batches.take(n // bps.size() // args.batch_size)

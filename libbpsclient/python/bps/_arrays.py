@@ -94,7 +94,7 @@ def _copy(target: np.ndarray, source: np.ndarray, factor: float) -> None:
     if factor == 1.0:
         np.copyto(target, source, casting="unsafe")
     else:
-        # Multiply in f32 or f64: f16 may be unable to hold the factor.
+        # Multiply in f32 or f64, because f16 may be unable to hold the factor.
         kind = np.float64 if target.dtype == np.float64 else np.float32
         np.copyto(target, source.astype(kind) * kind(factor), casting="unsafe")
 
@@ -247,8 +247,8 @@ class Group:
             bucket.slot.tensor.push_pull(op, priority)
 
     def _new_outputs(self) -> list[np.ndarray]:
-        """Return arrays for results in one block of memory. A block of an earlier call is used if
-        no array refers to it any more."""
+        """Return arrays for the results. All these arrays lie in one block of memory. If no array
+        refers any more to the block of an earlier call, that block is used again."""
         sizes = [-(-n * dtype.itemsize // ALIGN_BYTES) * ALIGN_BYTES for dtype, n in self._kinds]
         # An unused block has three references: the list, the loop variable and the argument of
         # getrefcount. Each array in the block adds one reference.
@@ -341,7 +341,7 @@ def reduce(
 
 
 def _views(slot: Slot, dtype: np.dtype) -> tuple[np.ndarray, dict[int, np.ndarray]]:
-    """Return the slot's input as an array, and the dict of the slot's output arrays by address."""
+    """Return the slot's input array, and a dict from addresses to the slot's output arrays."""
     # The property raises an error if the job is closed, because the memory is then unmapped.
     assert slot.tensor.handle
     seen = slot.views.get(dtype)

@@ -4,14 +4,14 @@ All workers must use the same tensor of the job for the same operation. So the n
 tensors follow from the order of the calls, which all workers share, never from the order of
 completion.
 
-Named operations: the first shape that a worker uses under one name is the tensor ``u/NAME``, the
-n-th shape is ``u/NAME#n``. So two workers with different shapes declare the same tensor, and the
-mismatch is an error at all workers.
+A named operation NAME uses the tensor ``u/NAME`` for the first shape that a worker passes, and
+``u/NAME#n`` for the n-th shape. So workers that pass different shapes declare the same tensor, and
+the mismatch is an error at all workers.
 
-Unnamed operations: their values are sent in reusable tensors, which are called slots. If workers
+The values of unnamed operations are sent in reusable tensors, which are called slots. If workers
 made different calls, their values would be mixed in the slots. So each worker also writes its call
-into a small tensor. The MAX of this tensor over the workers shows whether the calls differ. A
-difference is an error at all workers.
+into a small tensor. The MAX reduction of this tensor over the workers shows whether the calls
+differ. A difference is an error at all workers.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from bps._job import Job, Tensor
 from bps._job import open as open_job
 from bps._library import CODES, DTYPES, MAX, SUM, Error, Timeout
 
-# Unnamed tensors are sent in pieces. PIECES: sizes of the pieces in bytes. PIECES_IN_FLIGHT: number
-# of pieces of each size that may be in flight.
+# Unnamed tensors are sent in pieces. PIECES lists the sizes of the pieces in bytes. At most
+# PIECES_IN_FLIGHT pieces of each size may be in flight.
 PIECES = tuple(1 << n for n in range(8, 23))
 PIECES_IN_FLIGHT = 4
 # From the second use of a size on, an unnamed tensor of at least OWN_SLOT_BYTES gets a slot of its
-# own size. All these slots together have at most OWN_SLOTS_BYTES.
+# own size. The sizes of all these slots add up to at most OWN_SLOTS_BYTES.
 OWN_SLOT_BYTES, OWN_SLOTS_BYTES = 64 << 10, 1 << 30
 PRIORITY_MOST = 2**31 - 1
-# KINDS: unnamed operations, which the workers compare before the values are reduced.
-# AGREEMENTS_IN_FLIGHT: number of comparisons that may be in flight.
+# KINDS lists the unnamed operations, which the workers compare before the values are reduced. At
+# most AGREEMENTS_IN_FLIGHT comparisons may be in flight.
 KINDS = (
     "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_single", "gather", "scatter",
     "reduce_scatter", "reduce_scatter_single", "all_to_all", "barrier", "broadcast_object",
@@ -53,10 +53,11 @@ KINDS = (
 )  # fmt: skip
 AGREEMENTS_IN_FLIGHT = 32
 OPS = ("sum", "prod", "max", "min", "avg")  # names of the operations, indexed by number
-# Names of the compared numbers. If several differ, the first one in this order is reported.
+# Names of the numbers that the workers compare. If several numbers differ, the error reports the
+# first one in this order.
 FIELDS = ("epoch", "history", "kind", "dtype", "n_elems", "op", "root")
-# A compared number n is sent as n * RANKS + rank, so that the MAX also names a worker. Ranks are
-# below RANKS.
+# A worker sends each compared number n as n * RANKS + rank. So the result of the MAX reduction also
+# contains the rank of a worker that sent the largest n. Ranks are below RANKS.
 RANKS = 1 << 16
 # After these errors the operation is still in flight, and the caller may wait again.
 IN_FLIGHT = {CODES[name] for name in ("ETIMEDOUT", "ENOSERVER", "EISOLATED")}
@@ -141,7 +142,7 @@ class Operation:
 
         Raises:
             Error: the operation is still in flight (time-out, no server). The caller may call
-                again.
+                settle() again.
         """
         if self._slot.owner is self:
             self._slot.tensor.job.check_process()
@@ -246,8 +247,8 @@ class Runtime:
         """Hold the lock while an unnamed operation is compared and submitted.
 
         If an error occurs after the comparison and before the submission, the other workers still
-        wait for this worker's values. The other workers would then take the values of this
-        worker's next operation. So after such an error, :meth:`agree` rejects all further
+        wait for this worker's values. They would mistake the values of this worker's next
+        operation for the missing values. So after such an error, :meth:`agree` rejects all further
         operations.
 
         Args:
@@ -256,8 +257,8 @@ class Runtime:
         Raises:
             Error: EFORKED in a forked child; ECLOSED while the job is suspended.
         """
-        # Check before taking the lock: if a thread of the parent held the lock at the fork, no
-        # thread of a forked child releases it.
+        # Check before taking the lock. If a thread of the parent held the lock at the fork, no
+        # thread of the forked child would release the lock.
         self.job.check_mapped()
         with self.lock:
             n = self._n_agreements
@@ -358,8 +359,9 @@ class Runtime:
         return f"{self.prefix}{epoch}{kind}/{dtype}.{OPS[op]}.{size}.{i}"
 
     def piece(self, dtype: str, op: int, n_elems: int) -> Slot:
-        """Return the next slot for a piece of n_elems elements or fewer. If an operation still uses
-        the slot, finish that operation first."""
+        """Return the next slot of the smallest size in PIECES that holds n_elems elements. If no
+        size is large enough, use the largest one. If an operation still uses the slot, finish that
+        operation first."""
         item = int(DTYPES[dtype][1][1:])
         with self.lock:
             size = next((p for p in PIECES if p >= n_elems * item), PIECES[-1])
@@ -454,7 +456,7 @@ class Runtime:
             return raw.raw[: n.value]
 
     def allgather_bytes(self, data: bytes) -> list[bytes]:
-        """Return every worker's bytes, ordered by rank; their lengths may differ."""
+        """Return every worker's bytes, ordered by rank. The lengths may differ between workers."""
         size = self.job.size
         with self.submission():
             self.agree("all_gather_object", "u8", 0).finish()
@@ -531,8 +533,9 @@ def _unpack(data: bytes, rank: int) -> Any:
 _runtime: Runtime | None = None
 _options: dict[str, Any] = {}  # arguments of init()
 subjobs: list[Job] = []  # jobs of process sets; they end with the process's job
-# Functions that wait until the threads of a framework have made all calls of bps that the program
-# has asked for. leave() and suspend() call them before they leave the job.
+# Functions that wait for a framework's threads. Each function returns when these threads have made
+# all calls to bps that the program has asked for. Before leaving the job, leave() and suspend()
+# call all these functions.
 before_leaving: list[Callable[[], object]] = []
 # Functions of frameworks that resume() calls, because the number of workers may have changed.
 after_resuming: list[Callable[[], object]] = []
@@ -571,8 +574,9 @@ def init(**options: Any) -> None:
             environment variables of bpsrun, torchrun, Slurm, Open MPI or BytePS.
 
     Raises:
-        Error: this worker cannot join; EFORKED if the process that forked this one has joined a
-            job. To join another job in a forked process, call :func:`shutdown` first.
+        Error: this worker cannot join. The code is EFORKED if this is a forked process whose
+            parent has joined a job. To join a job, such a process must first call
+            :func:`shutdown`.
     """
     global _runtime
     if _runtime is not None:
@@ -664,7 +668,8 @@ def has_failed() -> bool:
 def _end_calls() -> None:
     """Wait for calls that a framework's threads run."""
     for wait in before_leaving:
-        with contextlib.suppress(Exception):  # the result of a failed call raises the error
+        # A failed call raises its error when the program uses the result.
+        with contextlib.suppress(Exception):
             wait()
 
 
@@ -695,7 +700,7 @@ def _at_exit(pid: int) -> None:
     """Close the job at the end of the process. If an exception ends the process, abort the job, so
     that it fails at all workers. A forked child does nothing, because it is not in the job.
 
-    After sys.exit(1) the job is closed, not aborted: sys.exit sets no sys.last_value.
+    After sys.exit(1) the job is closed, not aborted, because sys.exit does not set sys.last_value.
     """
     if os.getpid() == pid:
         leave(has_failed())

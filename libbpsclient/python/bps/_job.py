@@ -56,7 +56,7 @@ def _uuid(gpu: Any) -> bytes | None:
         elif isinstance(value, (bytes, bytearray, memoryview, list)):
             raw = bytes(value)
     except (TypeError, ValueError):
-        pass  # raw stays empty, and the check below raises an error
+        pass  # `raw` stays empty, and the check below raises an error
     if len(raw) != 16:
         raise Error(
             -errno.EINVAL,
@@ -88,8 +88,8 @@ def _workers(call: Callable[[Any, int], int]) -> list[Worker]:
 class Tensor:
     """A declared tensor in memory that is shared with the agent.
 
-    A tensor keeps its :class:`Job` object alive, but not the job itself: after the job is closed,
-    the memory must not be used.
+    A tensor keeps its :class:`Job` object alive, but not the job itself. After the job is closed,
+    the program must not use the memory of the tensor.
 
     Attributes:
         job (Job): the job in which it was declared.
@@ -157,7 +157,7 @@ class Tensor:
 
         The result of round ``n`` (:attr:`info`) is in ``outputs[n & 1]``. So a program can make
         both arrays once, and use them in all rounds. These buffers do not hold averages of
-        integers: use :attr:`output`.
+        integers. For such averages, use :attr:`output`.
         """
         addresses = (ctypes.c_void_p * 2)()
         check(lib.bps_outputs(self.handle, addresses))
@@ -236,8 +236,8 @@ class Tensor:
                 that was declared first is sent first.
 
         Raises:
-            Error: EBUSY while a push_pull of this tensor is in flight; the error with which the job
-                has failed.
+            Error: EBUSY while a push_pull of this tensor is in flight. If the job has failed, the
+                error with which the job failed.
         """
         check(lib.bps_push_pull(self.handle, op, priority))
 
@@ -277,9 +277,11 @@ class Tensor:
         return check(lib.bps_poll(self.handle)) == 1
 
     def wait(self, timeout: float | None = None) -> np.ndarray | None:
-        """Wait for the last submitted round, and return the output. Wait for at most timeout
-        seconds; None: the job's time-out. After a KeyboardInterrupt the round is still in flight,
-        and the caller may wait again."""
+        """Wait for the last submitted round, and return the output.
+
+        Wait for at most ``timeout`` seconds. If ``timeout`` is None, use the job's time-out. After
+        a KeyboardInterrupt the round is still in flight, and the caller may wait again.
+        """
         self.finish(timeout, is_interruptible=True)
         return self.output
 
@@ -417,12 +419,12 @@ class Job:
             decls: (name, dtype, shape) of each tensor; the shape of a vector may be a number.
 
         Returns:
-            The tensors in the order of decls. A name that was declared before gives the same
-            tensor.
+            The tensors in the order of ``decls``. If a name was declared before, its entry stands
+            for the existing tensor.
 
         Raises:
-            Error: EMISMATCH if this worker has declared a name with another type or size; EQUOTA if
-                the tensors would exceed a quota.
+            Error: the code is EMISMATCH if this worker has already declared one of the names with a
+                different type or size. The code is EQUOTA if the tensors would exceed a quota.
         """
         known = [(n, d, tuple(s) if isinstance(s, Iterable) else (int(s),)) for n, d, s in decls]
         raw = (DeclStruct * len(known))(
@@ -481,7 +483,7 @@ class Job:
         return _workers(lambda raw, n: lib.bps_workers(self.handle, raw, n, None))
 
     def traffic(self) -> Traffic:
-        """Return the bytes that this machine's agent has sent and received for all of its jobs, see
+        """Return how many bytes this machine's agent has sent and received for all of its jobs, see
         bps_traffic(3)."""
         raw = TrafficStruct()
         check(lib.bps_traffic(self.handle, ctypes.byref(raw)))
@@ -492,8 +494,8 @@ class Job:
         method.
 
         Args:
-            uuid: UUID of the GPU, as 16 bytes or "GPU-8a2f..."; None: this thread's current
-                device.
+            uuid: UUID of the GPU, as 16 bytes or "GPU-8a2f...". None selects the current device
+                of the calling thread.
         """
         check(lib.bps_gpu_open(self.handle, _uuid(uuid)))
 
@@ -541,14 +543,17 @@ class Job:
 
     @property
     def is_new(self) -> bool:
-        """Whether this worker has joined a running job, so that it needs the state of the other
-        workers."""
+        """Whether this worker joined while the job was running. Such a worker needs the state of
+        the other workers."""
         return bool(lib.bps_is_new(self.handle))
 
     @property
     def root(self) -> int:
-        """The lowest rank among the old workers: those that joined before the last barrier with
-        new workers and are still in the job."""
+        """The lowest rank among the old workers.
+
+        An old worker is still in the job, and it joined before the last barrier that admitted new
+        workers.
+        """
         return lib.bps_root(self.handle)
 
     def broadcast(
@@ -564,7 +569,7 @@ class Job:
     def broadcast_memory(
         self, address: int, n_bytes: int, root: int = 0, timeout: float | None = None
     ) -> None:
-        """Overwrite n_bytes at the address with the bytes of rank ``root``."""
+        """Overwrite ``n_bytes`` bytes at ``address`` with the bytes of rank ``root``."""
         check(lib.bps_broadcast(self.handle, address, n_bytes, root, milliseconds(timeout)))
 
     def allgather(self, array: Any, timeout: float | None = None) -> np.ndarray:
@@ -579,12 +584,13 @@ class Job:
     def allgather_memory(
         self, src: int, n_bytes: int, dst: int, timeout: float | None = None
     ) -> None:
-        """Copy the n_bytes at address src of every worker to address dst, ordered by rank."""
+        """Copy ``n_bytes`` bytes at address ``src`` from every worker to address ``dst``. The bytes
+        of the workers follow each other in the order of the ranks."""
         check(lib.bps_allgather(self.handle, src, n_bytes, dst, milliseconds(timeout)))
 
     def close(self, timeout: float | None = None) -> None:
-        """Wait until all workers call this method, and leave the job. Even if an error is raised,
-        the job is closed in this process."""
+        """Wait until all workers have called this method. Then leave the job. Even if an error is
+        raised, the job is closed in this process."""
         if self._handle is not None:
             self._stop(is_abort=False)
             handle, self._handle = self._handle, None
@@ -595,7 +601,7 @@ class Job:
             one.stop(is_abort)
 
     def suspend(self, timeout: float | None = None) -> None:
-        """Wait until all workers have called this method, and leave the job. Declarations remain
+        """Wait until all workers have called this method. Then leave the job. Declarations remain
         valid. Inputs and outputs do not exist until :meth:`resume`."""
         check(lib.bps_suspend(self.handle, milliseconds(timeout)))
         self._is_suspended = True
@@ -652,7 +658,8 @@ def open(
         job: the job's name.
         agent_socket: path of the agent's socket.
         rank, size: this worker's number, and the number of workers in the job.
-        local_rank, local_size: the same among the job's workers on this machine.
+        local_rank, local_size: this worker's number on this machine, and the number of the job's
+            workers on this machine.
         timeout: limit of every wait for which the caller passes no limit.
         open_timeout: limit of the wait for all workers to join.
         deterministic: whether equal inputs give equal bits in every run.

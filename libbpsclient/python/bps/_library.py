@@ -13,8 +13,8 @@ SUM, PROD, MAX, MIN, AVG = range(5)
 PRIORITY_AUTO = -(2**31)
 ABI = 2  # version of the structures below, equal to BPS_ABI in bps.h
 
-# Name of an element type: (its number, its NumPy type). NumPy has no bf16, so each bf16 value is
-# accessed as a uint16.
+# Maps the name of an element type to the number that the library uses and to a NumPy type. NumPy
+# has no bf16, so each bf16 value is accessed as a uint16.
 DTYPES: dict[str, tuple[int, str]] = {
     "i8": (0, "i1"),
     "u8": (1, "u1"),
@@ -165,9 +165,10 @@ class InfoStruct(ctypes.Structure):
 
 
 class Info(NamedTuple):
-    """The number of the last completed round, and how many workers contributed to it. A tensor is
-    summed in partitions, whose numbers of workers can differ: ``contributors`` is the smallest of
-    these numbers, ``contributors_most`` the largest."""
+    """The number of a tensor's last completed round, and how many workers contributed to the round.
+    A tensor is summed in partitions. The number of workers that contributed can differ between the
+    partitions. ``contributors`` is the smallest of these numbers, ``contributors_most`` is the
+    largest."""
 
     round: int
     contributors: int
@@ -283,8 +284,8 @@ lib = _Library()
 
 
 def check(rc: int) -> int:
-    """Return rc, the result of a call. If it is negative, raise the error with the library's
-    text."""
+    """Return the result ``rc`` of a call of the library. If ``rc`` is negative, raise an error
+    that has the library's text."""
     if rc >= 0:
         return rc
     text = lib.bps_last_error().decode(errors="replace") or lib.bps_strerror(rc).decode()
@@ -319,7 +320,8 @@ def cause_of(error: BaseException) -> Error | None:
 
 
 def milliseconds(seconds: float | None) -> int:
-    """Return seconds as milliseconds, at least 1. None gives 0, for the library's default."""
+    """Return seconds as milliseconds, at least 1. For None return 0, which selects the library's
+    default."""
     return 0 if seconds is None else int(min(max(seconds * 1000, 1), 0xFFFFFFFF))
 
 

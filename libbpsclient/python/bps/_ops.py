@@ -54,7 +54,7 @@ def check_gradients(op: int, predivide: float = 1.0) -> None:
 
 
 def group_names(name: str | None, n: int) -> list[str | None]:
-    """Return names for the n tensors of a group; None for each if the group has no name."""
+    """Return names for the n tensors of a group. If the group has no name, all n are None."""
     return [None if name is None else f"{name}_{i + 1}of{n}" for i in range(n)]
 
 

@@ -6,7 +6,7 @@
  *   raw.c    bytes over TCP sockets and nothing else: epoll, sendmsg, recv
  *   cpu.c    crc32c of the bytes of a partition; the share of the processors that processes get
  *   sum.c    the sums of the server's core
- *   plain.c  a plain loop over the same operands, to compare with
+ *   plain.c  plain loops, for comparison with the sums of the server's core
  *   main.c   "part": the partition size that the scheduler chooses for a tensor of f32
  *
  * The program has one thread. The commands "raw" and "cores" (in cpu.c) also start processes. */
@@ -29,8 +29,9 @@ void probe_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2), noret
 
 /* Measure TCP with n agents and k servers. Each agent and each server is a process, and each
  * pair of an agent and a server has a connection. Each agent streams its tensor, divided among the
- * servers. Each server streams a sum to every agent. Both directions run at the same time, in
- * pieces of `part` bytes behind a header. Buffers are as large as those of our own programs. */
+ * servers. Each server streams a sum to every agent. Both directions run at the same time. A stream
+ * consists of pieces of `part` bytes, and a header precedes each piece. The buffers in
+ * memory are as large as those of the agent and the server. */
 void probe_raw(unsigned n, unsigned k, size_t bytes, size_t part, double seconds);
 void probe_crc(size_t bytes, size_t part, double seconds);
 /* Measure the total number of CPU seconds per second that n processes get. Each process only reads
@@ -38,10 +39,15 @@ void probe_crc(size_t bytes, size_t part, double seconds);
 void probe_cores(unsigned n, double seconds);
 void probe_sum(size_t bytes, size_t part, unsigned members, double seconds);
 
-/* The loops that a programmer would write first. Operands have type dtype; f16 and bf16 have f32
- * accumulators. plain_add adds one array after the other to an accumulator in memory, and then
- * rounds into dst. acc: n_elems floats, for f16 and bf16 only. plain_sum reads all n arrays in a
- * single pass over memory. */
+/* plain_add and plain_sum are the loops that a programmer would write first. The operands have the
+ * type `dtype`. Sums of f16 and bf16 use f32 accumulators.
+ *
+ * plain_add adds the arrays, one after another, to an accumulator in memory. The accumulator is dst
+ * itself for f32 and f64. For f16 and bf16 the accumulator is `acc`, which has n_elems floats, and
+ * plain_add rounds it into dst at the end.
+ *
+ * plain_sum reads all n arrays in one pass over memory, except for f32 and f64 with n > 4. In this
+ * case it reads four arrays in one pass, and each of the other arrays in a pass of its own. */
 void plain_add(
 	void *dst, void *acc, const void *const *src, unsigned n, size_t n_elems, enum dtype dtype);
 void plain_sum(void *dst, const void *const *src, unsigned n, size_t n_elems, enum dtype dtype);

@@ -1,6 +1,6 @@
-/* The cost of TCP itself on this machine. The parent makes all sockets before it starts the
- * processes. Each process waits at a barrier in shared memory, streams, and stores its CPU seconds
- * in the shared memory. */
+/* Measures the cost of TCP itself on this machine. The parent makes all sockets before it starts
+ * the processes. Each process waits at a barrier in shared memory, exchanges the payload, and
+ * stores its CPU seconds in the shared memory. */
 #include "tests/bench/probe/probe.h"
 
 #include <arpa/inet.h>
@@ -30,10 +30,11 @@ struct shared {
 
 struct probe_raw {
 	unsigned n, k;
-	size_t bytes, part; /* bytes: number of bytes of a tensor that one server sums */
+	size_t bytes, part; /* bytes: size of each server's share of a tensor */
 	uint64_t rounds;
 	struct shared *shared;
-	/* connection of each agent and server: the agent's socket and the server's socket */
+	/* fds[i][j]: the two ends of the connection between agent i and server j. [0] is the
+	 * agent's socket, and [1] is the server's socket. */
 	int fds[PROBE_MEMBERS_MAX][PROBE_MEMBERS_MAX][2];
 };
 
@@ -42,7 +43,8 @@ struct probe_raw {
 struct way {
 	unsigned char *mem;
 	unsigned char header[HEADER];
-	/* position in this round's payload; position in the header of the current part */
+	/* at: position in this round's payload. header_at: position in the header of the current
+	 * part. */
 	size_t at, header_at;
 	uint64_t rounds; /* rounds that are left */
 };

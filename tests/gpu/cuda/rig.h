@@ -32,6 +32,6 @@ void cuda_rig_drain(struct device_queue *q);
 uint64_t cuda_rig_deadline_ns(void);
 
 uint64_t cuda_rig_counter(const unsigned char *at);
-/* Wait until the counter at this address is at least value. */
+/* Wait until the counter at the address `at` is at least `value`. */
 void cuda_rig_await(const unsigned char *at, uint64_t value);
 #endif

@@ -70,7 +70,8 @@ static int share_legacy(
 	return 0;
 }
 
-/* Return a new file descriptor for the memory of the mapping that starts at a->map, or an error. */
+/* Return a new file descriptor for the memory of the mapping that starts at a->map. On failure,
+ * return a negative error code. */
 static int share_mapping(struct device *dev, const struct about *a)
 {
 	CUmemGenericAllocationHandle handle = 0;
@@ -89,8 +90,8 @@ static int share_mapping(struct device *dev, const struct about *a)
 	return fd;
 }
 
-/* Describe a range by a descriptor of each of its mappings. An allocator with growing segments maps
- * handles of one size side by side. */
+/* Describe a memory range by one file descriptor for each of its mappings. All mappings must have
+ * the same size. An allocator whose segments grow creates such adjacent mappings of one size. */
 static int share_mappings(struct device *dev, int gpu, CUdeviceptr addr, uint64_t bytes,
 	struct device_desc *ret_desc, int *fds, int max)
 {

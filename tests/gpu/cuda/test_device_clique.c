@@ -18,7 +18,7 @@
 #include "tests/gpu/fake/control.h"
 #include "tests/unit/half.h"
 
-#define COUNT 256u /* elements of each rank's block */
+#define COUNT 256u /* number of elements in each rank's block */
 #define RANKS 8
 
 static const struct device_ops *const ops = &device_cuda;
@@ -193,8 +193,8 @@ static int all_sum(int n, int rank, unsigned i)
 	return sum(n, i) + 0 * rank;
 }
 
-/* Values before an all-gather: the owner of a block has the sum of the block, and the other members
- * have another value. */
+/* Values before an all-gather: the owner of a block has the sum of the block. All other members
+ * have the value 77 in this block. */
 static int own_block(int n, int rank, unsigned i)
 {
 	return (int)(i / COUNT) == rank ? sum(n, i) : 77;

@@ -1,5 +1,6 @@
-/* Device memory that two processes share, over the fake driver. The tests check exact bytes in both
- * directions, kill processes, and send malicious messages. The other process is a child. */
+/* Tests of device memory that two processes share, with the fake driver. The tests check exact
+ * bytes in both directions, kill processes, and send malicious messages. The second process is a
+ * child of the test. */
 #include <cuda.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +32,8 @@ static void fill_host(unsigned char *p, unsigned bytes, unsigned salt)
 		p[i] = byte(i, salt);
 }
 
-/* Return the index of the first byte that differs, or `bytes` when all are equal. */
+/* Return the index of the first byte that differs from the pattern of `salt`, or `bytes` if all
+ * bytes match. */
 static unsigned host_differs(const unsigned char *p, unsigned bytes, unsigned salt)
 {
 	unsigned i = 0;
@@ -85,7 +87,8 @@ static uint64_t hear(int fd)
 	return m.word;
 }
 
-/* Copy the bytes to another GPU through that GPU's queue, clear them, and copy them back. */
+/* Copy the bytes of `mem` to the given GPU, overwrite `mem` with zeros, and copy the bytes back.
+ * All copies use a queue of the given GPU. */
 static void copy_over(struct device *dev, int gpu, struct device_mem *mem)
 {
 	struct device_mem *far, *zeros;
@@ -103,8 +106,8 @@ static void copy_over(struct device *dev, int gpu, struct device_mem *mem)
 	ops->drop(zeros);
 }
 
-/* Runs in the child: import memory for GPU `gpu`, check its bytes after a copy by the GPU, and
- * write other bytes. */
+/* The child runs this function. It imports the memory for GPU `gpu`, checks a copy of the memory's
+ * bytes that the GPU makes, and then overwrites the bytes. */
 static int importer(int gpu)
 {
 	unsigned char *host = cuda_rig_host_memory(RIG_BYTES);
@@ -197,7 +200,8 @@ static void memory_of_cumemalloc_travels_as_a_legacy_handle(void **state)
 	cuda_rig_close(&r);
 }
 
-/* Runs in the child: the memory must be refused, and no descriptor may stay open. */
+/* The child runs this function. The import of the memory must fail, and no descriptor may stay
+ * open. */
 static int refuser(void)
 {
 	struct device_mem *mem;
@@ -233,7 +237,8 @@ static void a_legacy_handle_of_less_than_it_says_is_refused(void **state)
 	cuda_rig_close(&r);
 }
 
-/* Make a segment like that of a growing allocator: handles of one size, mapped side by side. */
+/* Make a segment as a growing allocator does. The segment consists of n handles of the same size,
+ * which are mapped at consecutive addresses. */
 static CUdeviceptr grow_segment(int n, CUmemAllocationHandleType type)
 {
 	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -322,7 +327,7 @@ static void invalid_message_is_refused_and_leaves_nothing(void **state)
 	assert_int_equal(ops->import(r.dev, 0, &d, m.fds, 1, &mem), DEVICE_ARG);
 	d = m.desc, d.chunk_bytes -= 1, d.bytes = 1; /* a chunk of a size that no GPU can map */
 	assert_int_equal(ops->import(r.dev, 0, &d, m.fds, 1, &mem), DEVICE_ARG);
-	/* A chunk larger than the address space of a GPU. */
+	/* The chunk is larger than the address space of a GPU. */
 	d = m.desc, d.chunk_bytes = UINT64_C(1) << 60, d.bytes = 1;
 	assert_int_equal(ops->import(r.dev, 0, &d, m.fds, 1, &mem), DEVICE_NOMEM);
 	d = m.desc, d.kind = DEVICE_DESC_HOST;
@@ -337,7 +342,8 @@ static void invalid_message_is_refused_and_leaves_nothing(void **state)
 	assert_int_equal(two_count_fds(), fds);
 }
 
-/* Runs in the child: fill memory, share it, and wait to be killed. */
+/* The child runs this function. It fills device memory, shares this memory, and waits until the
+ * parent kills the child. */
 static int exporter(void)
 {
 	struct two_message m = {.n_fds = 1};

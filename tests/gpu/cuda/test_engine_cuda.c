@@ -28,8 +28,8 @@
 
 static const struct device_ops *const ops = &device_cuda;
 
-/* The engine of one machine. The test acts as the machine's agent. The test adds the groups' sums
- * and multiplies the total by ten, as if ten such machines took part. */
+/* The engine of one machine. The test acts as the machine's agent. The test adds the sums of all
+ * groups of GPUs. It multiplies the total by ten, as if ten equal machines took part. */
 struct stage {
 	struct device *dev;
 	struct engine *e;

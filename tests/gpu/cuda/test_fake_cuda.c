@@ -395,7 +395,7 @@ static int misuse(const char *name)
 
 /* ---- access by the host, which a GPU does not allow ---- */
 
-/* Runs in a child: the host reads GPU memory, which must fail. */
+/* Read GPU memory from the host. The read must kill this process, which is a child of the test. */
 static int look(void)
 {
 	use(0);

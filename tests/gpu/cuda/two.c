@@ -43,7 +43,8 @@ struct two two_start(const char *role)
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
 		give_up("socketpair");
-	/* dup2 to the same number would keep close-on-exec, so use another number */
+	/* If the descriptor already is TWO_FD, dup2 in spawn() would keep its close-on-exec flag.
+	 * Duplicate the descriptor to a different number first. */
 	if (pair[1] == TWO_FD) {
 		pair[1] = dup(TWO_FD);
 		close(TWO_FD);

@@ -24,7 +24,7 @@ struct two {
 	int fd;
 };
 
-/* Start this program again with role as its argument. */
+/* Start this program again as a child, with the argument `role`. */
 struct two two_start(const char *role);
 /* Send or receive a message, in either process. Returns false when the other process has ended. Any
  * other failure ends this process. */

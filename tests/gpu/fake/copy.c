@@ -1,9 +1,10 @@
-/* Copies and fills of the fake driver. They are queued work, which streams run. */
+/* Copies and fills of the fake driver. Blocking copies run in their own call. The other copies, and
+ * all fills, are queued on a stream, which runs them later. */
 #include "tests/gpu/fake/fake.h"
 
 #include <string.h>
 
-/* An end of a copy: device memory at an address, or pinned host memory. */
+/* The source or the destination of a copy: device memory at an address, or pinned host memory. */
 struct copy_end {
 	struct fake_area *area;
 	char *at;

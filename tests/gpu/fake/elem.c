@@ -1,5 +1,5 @@
-/* Elements of NCCL's types for the fake: conversion to and from doubles or 64-bit integers, and
- * reductions over them. Pure functions. */
+/* Pure functions of the fake NCCL for elements of NCCL's types. They convert elements to and from
+ * doubles or 64-bit integers, and reduce elements. */
 #include "tests/gpu/fake/elem.h"
 
 #include <stdint.h>

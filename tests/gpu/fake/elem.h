@@ -4,7 +4,7 @@
 #include <nccl.h>
 #include <stddef.h>
 
-/* Return the bytes of an element, or 0 if the fake does not support the type. */
+/* Return the size of an element in bytes, or 0 if the fake does not support the type. */
 size_t elem_bytes(ncclDataType_t type);
 /* Compute dst[i] = src[0][i] op src[1][i] op ... for n elements. */
 void elem_reduce(

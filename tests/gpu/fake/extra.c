@@ -1,5 +1,5 @@
-/* Driver functions that only the programs of tests/gpu call. They let these programs run on the
- * fake driver. Kernels compute nothing and only take time. Memory has no limit. */
+/* Driver functions that only the programs of tests/gpu call. With these functions, the programs
+ * can run on the fake driver. Kernels compute nothing and only take time. Memory has no limit. */
 #include "tests/gpu/fake/fake.h"
 
 #include <sys/mman.h>

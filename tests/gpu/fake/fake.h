@@ -1,12 +1,17 @@
 #ifndef BPS_TESTS_GPU_FAKE_FAKE_H
 #define BPS_TESTS_GPU_FAKE_FAKE_H
-/* A libcuda.so.1 without GPUs, to test programs that call the driver. Its calls have real effects:
- * device memory is a memfd whose descriptor another process can map. A stream is a thread that runs
- * its work in order, and waits for values when a wait is queued. The fake is stricter than a GPU. A
- * misuse ends the process with one line on stderr that starts with "fake cuda:". Misuses are, for
- * example, an address that is not mapped or not accessible to the GPU, a stream of another context,
- * memory that is freed while work uses it, and a second free. Errors that a correct program may
- * meet at run time are returned as codes, as the driver does.
+/* A libcuda.so.1 that needs no GPU, to test programs that call the driver. The calls of this fake
+ * have real effects. Device memory is a memfd, and a process that receives its descriptor can map
+ * it. A stream is a thread that runs the queued work in order. When a queued wait is next, the
+ * thread waits for the value.
+ *
+ * The fake is stricter than a GPU. A misuse ends the process with one line on stderr that starts
+ * with "fake cuda:". Examples of misuses:
+ * - use of an address that is not mapped, or that the GPU has no access to
+ * - use of a stream in a context that did not create the stream
+ * - a free of memory that queued work uses
+ * - a second free of the same memory.
+ * Errors that a correct program may meet at run time are returned as codes, as the driver does.
  *
  * Device addresses are reserved, but the host cannot access them, as with a GPU. The bytes are at
  * other addresses (fake_area.at).
@@ -40,8 +45,10 @@ struct fake_handle {
 	int fd;
 	size_t bytes;
 	int dev;
-	unsigned refs; /* references that the program holds; each mapping adds one more reference */
-	unsigned user_refs;
+	/* Number of references to the handle: user_refs, one for each mapping, and one for an area
+	 * of kind AREA_ALLOC or AREA_IPC. */
+	unsigned refs;
+	unsigned user_refs; /* number of references that the program holds */
 	bool is_exportable;
 };
 
@@ -51,7 +58,7 @@ struct fake_map { /* a handle that is mapped into reserved addresses */
 	LIST_ENTRY(fake_map) entry;
 	size_t offset, bytes;
 	struct fake_handle *handle;
-	uint64_t access; /* a bit for each GPU that may access the mapping */
+	uint64_t access; /* bit i: GPU number i of this program may access the mapping */
 	uint64_t buffer_id;
 };
 
@@ -122,8 +129,8 @@ struct fake {
 	unsigned live_communicators;
 	uint64_t last_id;
 	int sticky;
-	/* epoch counts how often the faults were replaced. Calls and work that hang because of
-	 * FAKE_HANG continue when epoch changes. */
+	/* Number of times that the set of injected faults was replaced. Calls and work that hang
+	 * because of FAKE_HANG continue when this number changes. */
 	unsigned epoch;
 	int trace_fd; /* 0: none */
 	unsigned delay_us;
@@ -132,7 +139,7 @@ extern struct fake fake;
 
 /* Report a misuse on stderr and abort (core.c). */
 void fake_misuse(const char *fmt, ...) __attribute__((noreturn, format(printf, 1, 2)));
-/* Return zeroed memory. Ends the process when there is none. */
+/* Return zeroed memory. Ends the process if no memory is available. */
 static inline void *fake_alloc(size_t bytes)
 {
 	void *p = calloc(1, bytes);
@@ -142,12 +149,14 @@ static inline void *fake_alloc(size_t bytes)
 	return p;
 }
 /* Begin a call of the driver: take the lock, count and trace the call, and check for an injected
- * fault. Returns 0 with the lock held, or the code that the call must return, without the lock. */
+ * fault. Returns 0 if the call can continue, and then holds the lock. Otherwise releases the lock,
+ * and returns the error code that the call must return. */
 CUresult fake_enter(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* End a call of the driver: release the lock and return r. */
 CUresult fake_leave(CUresult r);
 void fake_trace(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* Return the code of an injected fault for the next call of name, or 0. Call with the lock held. */
+/* Return the code of the fault that is injected into the next call of the function `name`.
+ * Returns 0 if there is none. Call with the lock held. */
 int fake_fault(const char *name);
 bool fake_is_sticky(int code);
 /* Return the current context. It is a misuse to have no current context. Call these two functions
@@ -162,15 +171,18 @@ struct fake_area *fake_device(CUdeviceptr addr, size_t bytes, int dev);
 /* Return the area that contains addr, or NULL. */
 struct fake_area *fake_find(CUdeviceptr addr);
 struct fake_map *fake_find_map(struct fake_area *a, CUdeviceptr addr);
-/* Return the area of pinned memory at host address p, or NULL if it is not pinned. */
+/* Return the area of pinned memory that contains the range of `bytes` bytes at host address `p`.
+ * Returns NULL if the range is not pinned. */
 struct fake_area *fake_pinned(const void *p, size_t bytes);
 struct fake_area *fake_area_new(enum area_kind kind, size_t bytes, struct fake_handle *h);
 void fake_area_free(struct fake_area *a);
 struct fake_handle *fake_handle_new(int fd, size_t bytes, int dev);
 void fake_handle_unref(struct fake_handle *h);
-/* fake_memfd: make a memfd, whose name contains the memory's GPU. fake_memfd_dev: read the GPU from
- * a descriptor, or return -1 if the descriptor is no memfd of the fake. */
+/* Make a memfd of `bytes` bytes for the memory of GPU dev. The name of the memfd contains the
+ * number of the GPU in the machine. */
 int fake_memfd(size_t bytes, int dev);
+/* Return the GPU that the memfd `fd` belongs to. Returns -1 if `fd` is no memfd of fake_memfd, or
+ * if the GPU is not visible. *ret_bytes: size of the memfd. */
 int fake_memfd_dev(int fd, size_t *ret_bytes);
 
 /* Functions of stream.c; call them with the lock held. */
@@ -178,9 +190,11 @@ struct fake_work *fake_work_new(enum work_kind kind);
 void fake_queue(CUstream stream, struct fake_work *w);
 CUstream fake_stream(CUstream stream);
 
-/* Functions for the fake NCCL. fakecuda_stream_call: queue a function on a stream and keep up to
- * two areas alive. fakecuda_stream_bytes: return where the bytes of a device address are.
- * fakecuda_stream_launching: forbid other work on a stream during a launch. */
+/* The functions from here on are for the fake NCCL.
+ * - fakecuda_stream_call queues a call of `fn` on a stream. The queued call keeps up to two areas
+ *   alive.
+ * - fakecuda_stream_bytes returns the host address of the bytes at a device address.
+ * - fakecuda_stream_launching starts or ends a time in which only NCCL may use a stream. */
 FAKE_EXPORT void fakecuda_stream_call(CUstream stream, void (*fn)(void *), void *arg,
 	const CUdeviceptr addr[2], const size_t bytes[2]);
 FAKE_EXPORT char *fakecuda_stream_bytes(CUstream stream, CUdeviceptr addr, size_t bytes);

@@ -8,7 +8,8 @@
 #include <unistd.h>
 
 /* The content of the 64 bytes of a handle. The importer opens the exporter's descriptor through
- * /proc. Like the driver, the kernel allows this only for the same user. */
+ * /proc. The kernel allows this only if both processes belong to one user. The driver has the same
+ * restriction for its handles. */
 struct ipc {
 	char magic[8];
 	int pid, fd;

@@ -1,9 +1,11 @@
 /* A libnccl.so.2 for communicators within one process, on top of the fake driver. A collective is
  * work in the streams of its ranks. The work of a rank waits for the work of the other ranks, and
  * then computes the real result. All communicators are nonblocking. Some misuses make the real NCCL
- * hang or damage data. The fake ends the process with an error line after these misuses: a
- * communicator or stream is used before it is ready, ranks call different functions, a communicator
- * is used after its end or destroyed without being finalized.
+ * hang or damage data. The fake ends the process with an error line after such a misuse. Examples:
+ *   - A communicator is used before it is ready, or after its end.
+ *   - A stream is used while NCCL launches work on it.
+ *   - Ranks call different functions.
+ *   - A communicator is destroyed without being finalized.
  *
  * There is one lock. It is never held while a thread takes the driver's lock. Streams run their
  * work without holding the driver's lock. */
@@ -206,8 +208,8 @@ static void open_all(void)
 	n_opening = 0;
 }
 
-/* Launch the calls of a group. start_launched() queues the work of a call to the stream later, once
- * all ranks of the call's communicator have joined. */
+/* Launch the calls of a group. Only start_launched() puts the work of a call into the stream's
+ * queue, when all ranks of the call's communicator have joined. */
 static void launch_all(void)
 {
 	struct nccl_call *call;
@@ -309,7 +311,7 @@ static void wait_done(struct meeting *m)
 	}
 }
 
-/* The work of one rank's call. Runs in the stream's thread. */
+/* Do the work of one rank's call. This function runs in the stream's thread. */
 static void collective(void *arg)
 {
 	struct nccl_call *call = arg;
@@ -340,8 +342,8 @@ static void check_life(ncclComm_t comm)
 		fakecuda_nccl_misuse("a communicator is used after its end");
 }
 
-/* Queue the work of the launched calls to their streams. Runs in the call of
- * ncclCommGetAsyncError that reports success for the launch. Call with the lock held. */
+/* Put the work of the launched calls into the queues of their streams. ncclCommGetAsyncError calls
+ * this function just before it reports success for the launch. The caller holds the lock. */
 static void start_launched(ncclComm_t comm)
 {
 	struct nccl_call *call;
@@ -398,8 +400,8 @@ static void drop_launches(ncclComm_t comm)
 	}
 }
 
-/* Abort a communicator. The communicator stays on its clique's list, since running work still reads
- * it. */
+/* Abort a communicator. Running work still reads the communicator, so it stays on its clique's
+ * list. */
 FAKE_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
 	ncclResult_t r = enter(__func__);

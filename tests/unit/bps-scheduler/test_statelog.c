@@ -280,8 +280,8 @@ static void long_log_asks_for_compaction(void **state)
 	free(runs);
 }
 
-/* A limit on the size of files stands for a full disk. The log keeps its content and works again
- * later. */
+/* A limit on the size of files simulates a full disk. A failed write leaves the log's content as it
+ * was. Once the limit is lifted, the log works again. */
 static void failed_write_leaves_the_log_as_it_was(void **state)
 {
 	struct statelog_fixture *f = *state;

@@ -157,8 +157,8 @@ static void fixture_fini(struct steer_fixture *f)
 	event_base_free(f->base);
 }
 
-/* Send a request under the key of `identity`; NULL: without a key. Ends the connection
- * afterwards. */
+/* Send a request under the key of `identity`. If `identity` is NULL, send it without a key. Return
+ * when the connection has ended. */
 static void ask(struct steer_fixture *f, const char *identity, struct ctl_steer steer)
 {
 	struct addr addr = {"127.0.0.1", ctllisten_port(f->listen)};

@@ -1,5 +1,5 @@
-/* Invalid arguments of the client library: each returns an error that names the argument, and
- * changes nothing. No agent runs. */
+/* Tests of calls of the client library with invalid arguments. Each call must return an error that
+ * names the argument, and must change nothing. No agent runs. */
 #include <errno.h>
 #include <limits.h>
 #include <unistd.h>

@@ -44,7 +44,7 @@ static uint16_t bf16_round(double v)
 	uint16_t h = (uint16_t)(bits_of_float((float)fabs(v)) >> 16);
 	double below, above;
 
-	/* start one lower, since the conversion to f32 may have rounded up */
+	/* Start with the next smaller number, because the conversion to f32 may have rounded up. */
 	h = h ? (uint16_t)(h - 1) : h;
 	while (bf16_number((uint16_t)(h + 1)) <= fabs(v))
 		h++;
@@ -55,7 +55,8 @@ static uint16_t bf16_round(double v)
 	return (uint16_t)(h | (signbit(v) ? 0x8000 : 0));
 }
 
-/* Fill v with numbers of all sizes: numbers around ties of f16 and bf16, and random ones. */
+/* Fill v with numbers of all sizes: random numbers, and numbers at or near the middle between two
+ * numbers of f16 or bf16. */
 static void make_values(float *v, int least_exponent, int most_exponent)
 {
 	uint32_t seed = 1;
@@ -66,9 +67,9 @@ static void make_values(float *v, int least_exponent, int most_exponent)
 
 		seed = seed * 1664525 + 1013904223;
 		fraction = seed >> 9;
-		if (i % 3 == 1) /* a tie of bf16, or a number next to a tie */
+		if (i % 3 == 1) /* halfway between two numbers of bf16, or next to such a number */
 			fraction = (fraction & 0x7f0000) + 0x8000 + (fraction & 2) - 1;
-		if (i % 3 == 2) /* a tie of f16 */
+		if (i % 3 == 2) /* halfway between two numbers of f16 */
 			fraction = (fraction & 0x7fe000) + 0x1000;
 		v[i] = (float)ldexp(1 + (double)fraction * 0x1p-23, exponent);
 		v[i] = seed & 256 ? -v[i] : v[i];

@@ -90,8 +90,8 @@ static void *wait_main(void *arg)
 	return (void *)(intptr_t)bps_wait(arg, 0);
 }
 
-/* Start a thread that waits for a tensor of a silent agent. Give the fake agent the order cmd, and
- * check that the wait ends with code. */
+/* Start a thread that waits for a tensor of a silent agent. Give the fake agent the order `cmd`.
+ * Check that the wait ends with the error `code`. */
 static void expect_wait_ends(enum fake_cmd cmd, int code)
 {
 	struct fake_agent *f = fake_agent_new();
@@ -179,8 +179,8 @@ static void mismatch_is_the_error_of_the_first_push_pull(void **state)
 	fake_agent_free(f);
 }
 
-/* The wait reports a failed tensor although another tensor is not done. Other workers may not know
- * of the failure yet, so the failed tensor's bytes may still be summed (session.h). */
+/* The wait reports a failed tensor although another tensor is not done. Other workers may not have
+ * received the failure yet, so the failed tensor's bytes may still be summed (session.h). */
 static void failed_tensor_is_reported_to_the_wait_for_some(void **state)
 {
 	struct fake_agent *f = fake_agent_new();

@@ -66,7 +66,7 @@ static void repeated_messages_of_a_restarted_agent_change_nothing(void **state)
 	assert_int_equal(bps_traffic(b, &traffic), 0);
 	assert_true(traffic.instance == 7 && traffic.sent_bytes == 1);
 	assert_int_equal(traffic.received_bytes, 2);
-	/* succeeds although the agent sent its previous answer twice */
+	/* the barrier succeeds, although the agent sent its previous answer twice */
 	assert_int_equal(bps_barrier(b, WAIT_MS), 0);
 	assert_int_equal(bps_close(b, WAIT_MS), 0);
 	fake_agent_free(f);

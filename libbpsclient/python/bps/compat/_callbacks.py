@@ -1,5 +1,5 @@
 """Callbacks of Keras with the arguments of BytePS's callbacks. In these callbacks the initial
-learning rate is optional. By default it is the optimizer's learning rate."""
+learning rate is optional. The default is the optimizer's learning rate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LearningRateScheduleCallback(callbacks.LearningRateScheduleCallback):
     """Multiplies the initial learning rate by a factor during some epochs.
 
     Args:
-        multiplier (float or callable): the factor, or a function that returns it for an epoch.
+        multiplier (float or callable): the factor, or a function that maps an epoch to its factor.
         initial_lr (float, optional): the learning rate that is multiplied; None: the optimizer's
             learning rate.
         options: further arguments of :class:`bps.keras.callbacks.LearningRateScheduleCallback`.

@@ -1,4 +1,4 @@
-"""Replace the modules of BytePS. Import this module before them.
+"""Provide bps under the names of the modules of BytePS. Import this module before them.
 
 Example::
 
@@ -42,8 +42,8 @@ def _cross_barrier(
     backward_passes_per_step: int = 1,
     num_steps: int = 10**6,
 ) -> Any:
-    """Wrap an optimizer with ``cross_barrier``: the next forward pass waits for the gradients layer
-    by layer, see :func:`bps.torch.DistributedOptimizer`.
+    """Wrap an optimizer, and set the option ``cross_barrier``. With this option, the next forward
+    pass waits for the gradients layer by layer. See :func:`bps.torch.DistributedOptimizer`.
 
     Args:
         model (Module): the trained model; its ``state_dict()`` will wait for all updates.

@@ -1,4 +1,4 @@
-"""Replace the modules of Horovod. Import this module before them.
+"""Provide bps under the names of the modules of Horovod. Import this module before them.
 
 Example::
 
@@ -33,7 +33,8 @@ _places: list[tuple[int, int]] = []  # local rank and local size of each worker,
 
 
 def _column() -> list[int]:
-    """Return the ranks of the workers that have this worker's local rank, one per machine."""
+    """Return the ranks of the workers with the same local rank as this worker, at most one per
+    machine."""
     local = _core.local_rank()
     return [rank for rank, (place, _) in enumerate(_places) if place == local]
 
@@ -59,7 +60,7 @@ def _init(comm: Any = None, process_sets: Sequence[Any] | None = None) -> None:
     """Join the job.
 
     Args:
-        comm: a list of ranks or an MPI communicator, which bps does not support; must be None.
+        comm: must be None. bps supports neither a list of ranks nor an MPI communicator.
         process_sets (sequence, optional): process sets to create.
     """
     if comm is not None:
@@ -79,7 +80,7 @@ def _no(*_: Any) -> bool:
 
 
 def _yes() -> bool:
-    """Return True, as Horovod does when Gloo is built in: scripts then do not require MPI."""
+    """Return True, as Horovod with Gloo does, so that scripts do not require MPI."""
     return True
 
 

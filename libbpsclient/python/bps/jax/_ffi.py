@@ -3,10 +3,11 @@
 XLA's foreign-function interface (FFI) calls a C function with the addresses of arguments and
 results. Here ctypes makes this C function from a Python function, so nothing is compiled or linked.
 The Python function reads arguments and writes results in XLA's memory.
-``jax.experimental.io_callback`` would copy arguments and results, and takes longer for each array.
+``jax.experimental.io_callback`` would copy the arguments and the results, which takes longer for
+each array.
 
-The structures are those of ``xla/ffi/api/c_api.h``, version 0.3. XLA accepts functions for a
-version of this interface for at least 12 months.
+The structures are those of ``xla/ffi/api/c_api.h``, version 0.3. XLA supports each version of this
+interface for at least 12 months.
 
 To run such calls in the order of the program, JAX needs an "effect" that orders them. This effect
 has no public name. In a release of JAX where the private name is missing, :func:`call` uses
@@ -138,7 +139,8 @@ class _Frame(ctypes.Structure):
 
 class _Call:
     """A function that compiled code calls. The code refers to the function by a random number.
-    Code that another process has compiled and cached thus cannot call a wrong function.
+    JAX may load code from a cache that another process has filled. The random number ensures that
+    such code does not call a wrong function of this process.
 
     Args:
         function (callable): takes two sequences of flat arrays: the arguments of the call, and
@@ -217,7 +219,8 @@ def _handle(pointer: Any) -> int | None:
 def _lower(ctx: Any, *operands: Any, one: _Call, results: Any) -> Any:
     """Add the call to a module that JAX compiles. XLA runs such calls in the order
     in which they were added."""
-    # Allow XLA to use the memory of the arguments for the results, if their shapes agree.
+    # If the results have the same shapes and types as the arguments, XLA may write the results
+    # into the memory of the arguments.
     is_alike = results == tuple(ctx.avals_in)
     aliases = {i + 1: i + 1 for i in range(len(operands))} if is_alike else None
     token = ctx.tokens_in.get(_EFFECT)
@@ -258,7 +261,8 @@ def call(
     leaves: Sequence[jax.Array],
     results: Sequence[jax.ShapeDtypeStruct],
 ) -> list[jax.Array]:
-    """Call a function whenever the compiled code runs, in the order of the program.
+    """Make the compiled code call a Python function whenever the code runs. The calls run in the
+    order of the program.
 
     Args:
         function (callable): takes two sequences of flat arrays: the leaves, and the arrays into

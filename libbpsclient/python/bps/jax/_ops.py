@@ -1,7 +1,7 @@
 """Collective operations on trees of JAX arrays, inside and outside of ``jax.jit``.
 
-All leaves (arrays) of a tree are reduced in one call, also inside jit, see :mod:`bps.jax._ffi`. JAX
-keeps the calls in the order of the program, which is the same at all workers.
+All leaves (arrays) of a tree are reduced in one call, also inside jit (see :mod:`bps.jax._ffi`).
+JAX keeps the calls in the order of the program. The program is the same at all workers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Tree = Any
 # JAX returns from a call before XLA's threads have run it. Without this wait, a worker that does
 # not use its last result would leave the job while these threads still call bps.
 _core.before_leaving.append(jax.effects_barrier)
-# Compiled functions have the number of workers in their shapes, so compile them again.
+# The shapes in compiled functions depend on the number of workers, which may have changed. So JAX
+# must compile the functions again.
 _core.after_resuming.append(jax.clear_caches)
 
 
@@ -63,13 +64,16 @@ def call(
     leaves: Sequence[jax.Array],
     results: Sequence[jax.ShapeDtypeStruct],
 ) -> list[jax.Array]:
-    """Call a function on arrays. Outside of jit call it now; inside jit call it each time that the
-    compiled code runs.
+    """Call a function on arrays.
+
+    Outside of jit, call the function now. Inside jit, call the function each time that the compiled
+    code runs.
 
     Args:
         function (callable): function of two arguments that returns the results. The first argument
             is a list of NumPy arrays, one for each leaf. The second argument is a list of flat
-            arrays into which the function may write the results; outside of jit it is None.
+            arrays into which the function may write the results. Outside of jit, the second
+            argument is None.
         leaves: arrays for the first argument of the function.
         results: shapes and types of the results of the function.
     """
@@ -225,8 +229,8 @@ def reducescatter(
     """Reduce an array over all workers and return this worker's rows of the result.
 
     Args:
-        array: an array of at least one dimension. The rows are split over the workers; if that
-            leaves a remainder, the first ranks get one row more.
+        array: an array of at least one dimension. The rows are split over the workers. If the
+            number of workers does not divide the number of rows, the first ranks get one more row.
     """
     array = jnp.asarray(array)
     if array.ndim == 0:

@@ -17,7 +17,8 @@ class Compressor:
     """Sends gradients in their own type. The base class of all compressors.
 
     Attributes:
-        wire (str, optional): type in which floating-point tensors are sent; None: their own type.
+        wire (str, optional): type in which floating-point tensors are sent. If None, each tensor
+            is sent in its own type.
     """
 
     wire: str | None = None
@@ -87,7 +88,7 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> np.ndarray:
-    """Return the value of rank ``root_rank`` at every worker, as a NumPy array."""
+    """Return rank ``root_rank``'s value as a NumPy array. Every worker gets this value."""
     root = process_set.place(root_rank)
     return _arrays.broadcast(process_set.runtime(), [_array(value)], root)[0]
 
@@ -125,7 +126,7 @@ def broadcast_variables(
         root_rank (int): worker whose values all workers get.
         process_set (ProcessSet): the workers that take part.
     """
-    # Leave out the states of random generators: workers must draw different numbers.
+    # Leave out the states of random generators, because workers must draw different numbers.
     kept = [v for v in variables if "seed_generator_state" not in v.path.rsplit("/", 1)[-1]]
     root = process_set.place(root_rank)
     values = _arrays.broadcast(process_set.runtime(), [_array(v) for v in kept], root)

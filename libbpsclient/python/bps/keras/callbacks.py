@@ -83,8 +83,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
-    """Averages the metrics of an epoch over all workers. In the list of callbacks, it must come
-    before callbacks that read metrics.
+    """Averages the metrics of an epoch over all workers. In the list of callbacks, this callback
+    must come before callbacks that read metrics.
 
     Args:
         device (str): ignored; kept for scripts of BytePS and Horovod.
@@ -146,13 +146,13 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             self.model.optimizer.learning_rate = self.initial_lr * self.multiplier(epoch)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Set the rate at the beginning of an epoch, if ``staircase``."""
+        """Set the rate at the beginning of an epoch, if ``staircase`` is true."""
         self._epoch = epoch
         if self.staircase:
             self._set(epoch)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Set the rate at the beginning of a batch, unless ``staircase``."""
+        """Set the rate at the beginning of a batch, if ``staircase`` is false."""
         if not self.staircase:
             steps = self.steps_per_epoch or (self.params or {}).get("steps")
             if not steps:
@@ -166,7 +166,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the learning rate from initial_lr / size to initial_lr during the first epochs.
+    """Raises the learning rate to ``initial_lr`` during the first epochs. The rate at the start is
+    ``initial_lr`` divided by the number of workers.
 
     Args:
         initial_lr (float): the rate at the end of the warm-up.

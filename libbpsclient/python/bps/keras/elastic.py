@@ -1,4 +1,6 @@
-"""Training that continues while machines leave and join the job, with the names that Horovod uses.
+"""Training that continues while machines leave and join the job.
+
+The classes and functions have the same names as in Horovod.
 
 See :mod:`bps.torch.elastic` for how to start the workers.
 

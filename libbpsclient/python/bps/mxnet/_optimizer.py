@@ -46,8 +46,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
     Args:
         optimizer (Optimizer): an optimizer of MXNet.
-        gradient_predivide_factor (float): divisor of gradients before the sum. The sum is then
-            divided by size / factor. Only with Average.
+        gradient_predivide_factor (float): divisor f of the gradients before the sum. The sum over
+            n workers is then divided by n / f. Only with Average.
         num_groups (int): ignored; kept for scripts of Horovod. Buckets have a fixed size in bytes.
         process_set (ProcessSet): the workers over which gradients are averaged.
         op (int): Average or Sum.
@@ -111,7 +111,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self._each(self._optimizer.update, index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Do :meth:`update` for weights that have a copy in f32."""
+        """Update weights that have a copy in f32, as :meth:`update` does."""
         self._reduce(index, grad)
         self._each(self._optimizer.update_multi_precision, index, weight, grad, state)
 
@@ -155,8 +155,8 @@ class DistributedTrainer(gluon.Trainer):
         compression_params (dict, optional): BytePS's way to choose a compression:
             ``{"fp16": True}``.
         compression (Compressor): type in which the tensors are sent.
-        gradient_predivide_factor (float): divisor of gradients before the sum. The sum is then
-            divided by size / factor.
+        gradient_predivide_factor (float): divisor f of the gradients before the sum. The sum over
+            n workers is then divided by n / f.
         prefix (str, optional): part of the names of the tensors.
         num_groups (int): ignored; kept for scripts of Horovod. Buckets have a fixed size in bytes.
         process_set (ProcessSet): the workers over which gradients are averaged.
@@ -199,7 +199,8 @@ class DistributedTrainer(gluon.Trainer):
         self._is_broadcast = False
 
     def skip_broadcast(self) -> None:
-        """Do not broadcast the parameters at the first step: they are equal at all workers."""
+        """Do not broadcast the parameters at the first step, because all workers have the same
+        values."""
         self._is_broadcast = True
 
     def _allreduce_grads(self) -> None:

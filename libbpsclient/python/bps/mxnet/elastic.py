@@ -37,8 +37,8 @@ class MXNetState(State):
 
     Args:
         params (dict, optional): ``net.collect_params()``. Parameters of trainers are always
-            included. All parameters must be initialized, and their shapes must be known: call the
-            network once before.
+            included. All parameters must be initialized, and their shapes must be known. To achieve
+            this, call the network once before you create the state.
         trainer (Trainer or sequence of Trainer, optional): all trainers of the script. The state of
             their optimizers is included.
         values: values that can be copied and pickled. Each becomes an attribute.
@@ -76,8 +76,8 @@ class MXNetState(State):
         self._set_optimizers(rt.broadcast_object(mine, root))
         for trainer in self._trainers:
             if isinstance(trainer, DistributedTrainer):
-                # The workers that were in the job before do not broadcast at their next step, so
-                # a new worker must not broadcast either.
+                # The workers that were in the job before this call do not broadcast at their
+                # next step, so a new worker must not broadcast either.
                 trainer.skip_broadcast()
 
     def _pickle_optimizers(self) -> bytes:
@@ -91,6 +91,6 @@ class MXNetState(State):
         """Set the state that :meth:`_pickle_optimizers` has returned."""
         for trainer, (states, attributes) in zip(self._trainers, pickle.loads(pickled)):
             trainer._updaters[0].set_states(states)
-            # Update the optimizer object in place: the script may use the object, and the object
-            # must keep its param_dict.
+            # Update the optimizer object in place, because the script may use the object, and
+            # the object must keep its param_dict.
             trainer._optimizer.__dict__.update(attributes)

@@ -20,7 +20,8 @@ from bps._sets import ProcessSet, global_process_set
 try:
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 except ImportError:
-    # The function is private in TensorFlow and may be missing. Then XLA itself reports an error.
+    # The function is private in TensorFlow and may be missing. Without the function, the error
+    # comes from XLA itself when it compiles an operation.
     GraphOrParentsInXlaContext = None
 
 # Argument of an operation: a tensor, or a variable of TensorFlow or Keras.

@@ -118,7 +118,7 @@ def DistributedGradientTape(  # noqa: N802 - the name that users know
             gathering their rows.
         op (int): Average or Sum.
         gradient_predivide_factor (float): divisor of gradients before the sum. The sum is then
-            divided by size / factor. Only with Average.
+            divided by (number of workers / factor). Only with Average.
         num_groups (int), groups: ignored; kept for scripts of Horovod. Buckets have a fixed size in
             bytes.
         process_set (ProcessSet): the workers over which gradients are averaged.
@@ -194,7 +194,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
             are sent. Only for Keras.
         op (int): Average or Sum.
         gradient_predivide_factor (float): divisor of gradients before the sum. The sum is then
-            divided by size / factor. Only with Average.
+            divided by (number of workers / factor). Only with Average.
         average_aggregated_gradients (bool): divide accumulated gradients by
             backward_passes_per_step.
         num_groups (int), groups: ignored; kept for scripts of Horovod. Buckets have a fixed size in

@@ -58,8 +58,8 @@ class TensorFlowKerasState(TensorFlowState):
 
     Args:
         model (Model): a model that is built.
-        optimizer (Optimizer, optional): optimizer of the model; None: the optimizer that was passed
-            to ``compile()``.
+        optimizer (Optimizer, optional): optimizer of the model. None means the optimizer that was
+            passed to ``compile()``.
         values: values that can be copied and pickled. Each becomes an attribute.
     """
 

@@ -4,7 +4,7 @@ Every collective is a sum of memory over the workers. In a broadcast, all worker
 zeros. In an all-gather, each worker adds its bytes at its place, and zeros elsewhere. With each
 collective the workers also compare their calls (``Runtime.agree``), so different calls are an
 error. A collective sends its memory in slots, the reusable tensors of :mod:`bps._core`. A group
-uses its slots in the order of the program.
+uses its slots in the order in which the program calls the collectives.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ class Collectives:
         """Make the group's thread complete the future of an operation.
 
         The group's thread also runs callbacks of futures. If a callback requests the future of
-        another operation, this method runs in that thread, and completes the operation at once.
+        a second operation, this method runs in the group's thread. It then completes the second
+        operation at once.
         """
         if threading.current_thread() is self._thread:
             work._complete()
@@ -135,8 +136,9 @@ class Collectives:
         a reference to the operation."""
 
     def release(self, work: GroupWork) -> None:
-        """Do nothing. An operation calls this method after a wait for its results. A subclass
-        overrides this method to drop its reference to the operation."""
+        """Do nothing. An operation calls this method after a wait for the operation's results. A
+        new ManyWorks calls this method for the operations that it combines. A subclass overrides
+        this method to drop the reference that :meth:`keep` took."""
 
     # ---- one operation ----
 
@@ -194,8 +196,8 @@ class Collectives:
         return flatten(tensor.contiguous())
 
     def _room(self, tensor: torch.Tensor, last: list[Callable[[], Any]]) -> torch.Tensor:
-        """Return a flat tensor to which the result for a tensor is written. If the tensor is not
-        contiguous, append to `last` a function that copies the result to the tensor."""
+        """Return a flat tensor that receives the result for `tensor`. If `tensor` is not
+        contiguous, append to `last` a function that copies the result to `tensor`."""
         check_device(tensor)
         if tensor.is_contiguous():
             return flatten(tensor)
@@ -321,7 +323,7 @@ class Collectives:
     def all_gather_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
     ) -> Work:
-        """Concatenate the workers' tensors, which have equal sizes, in `output`."""
+        """Write the workers' tensors to `output`, one after the other. All have the same size."""
         last: list[Callable[[], Any]] = []
         flat = self._flat(input)
         if output.numel() != flat.numel() * self._size:

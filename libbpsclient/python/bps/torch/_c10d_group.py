@@ -1,6 +1,7 @@
 """Process group of the back-end "bps".
 
-The class has two variants, because PyTorch before 2.14 expects another form of back-end.
+The class has two variants. PyTorch 2.14 and later has a base class for back-ends in Python. For an
+older PyTorch, the class derives from the process group.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if torch.__version__ >= (2, 14):
 else:  # older PyTorch has no base class for back-ends in Python: derive from the process group
 
     class Group(Collectives, dist.ProcessGroup):  # type: ignore[no-redef]
-        """A process group of bps. Older releases of PyTorch call some operations by other names."""
+        """A process group of bps, with the names that older releases of PyTorch use for calls."""
 
         _allgather_base = Collectives.all_gather_single
         _reduce_scatter_base = Collectives.reduce_scatter_single

@@ -46,8 +46,8 @@ def failure(what: str, error: Error) -> dist.DistBackendError:
 def _value(future: torch.futures.Future[Any]) -> Any:
     """Return the value of a future. If the value is an exception, raise it.
 
-    ``GroupWork`` stores errors as values, because callers in C++ do not see an error of
-    set_exception().
+    ``GroupWork`` stores errors as values, because callers in C++ do not see an error
+    that set_exception() has stored.
     """
     value = future.value()
     if isinstance(value, Exception):
@@ -114,7 +114,8 @@ class GroupWork(Work):
         """Wait until the results are written.
 
         Args:
-            timeout (timedelta, optional): limit of the wait; zero or None: the operation's default.
+            timeout (timedelta, optional): limit of the wait. Zero or None means the operation's
+                own time-out.
 
         Raises:
             DistBackendError: the operation has failed, or was not complete before the time-out.

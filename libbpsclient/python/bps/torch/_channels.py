@@ -99,7 +99,7 @@ def _open_gpu(job: Job, device: torch.device) -> bool:
     has no executor because it has one worker.
 
     Raises:
-        NotImplementedError: the job uses another GPU already.
+        NotImplementedError: the job already uses a GPU other than `device`.
     """
     if job not in _gpus:
         try:
@@ -166,7 +166,7 @@ class GpuChannel:
 
 
 class LonelyChannel:
-    """Gradients on a GPU in a job of one worker, where the values themselves are the result.
+    """Channel of gradients on a GPU in a job of one worker. The worker's own values are the result.
 
     Args:
         dtype, n_elems, device: see :class:`GpuChannel`.
@@ -213,8 +213,8 @@ def open_channels(rt: Runtime, decls: Sequence[Declaration]) -> list[Channel]:
 
     Args:
         rt (Runtime): the workers that take part.
-        decls: for each bucket a name, the type in which it is sent, the number of elements, and the
-            device.
+        decls: for each bucket, its name, the type in which its values are sent, its number of
+            elements, and its device.
     """
     with rt.lock:
         on_host = [(name, NAMES[dtype], n) for name, dtype, n, d in decls if d.type not in KINDS]

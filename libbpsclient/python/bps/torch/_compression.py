@@ -11,8 +11,8 @@ class Compressor:
     """Sends tensors in their own type. The base class of all compressors.
 
     Attributes:
-        wire (torch.dtype, optional): type in which floating-point tensors are sent; None: their own
-            type.
+        wire (torch.dtype, optional): type in which floating-point tensors are sent. If None, each
+            tensor is sent in its own type.
     """
 
     wire: torch.dtype | None = None
@@ -44,7 +44,7 @@ class BF16Compressor(Compressor):
 
 
 class Compression:
-    """Compressors, for the argument ``compression`` of other functions."""
+    """Compressors, as values for the argument ``compression`` of functions in this package."""
 
     none = Compressor
     fp16 = FP16Compressor

@@ -14,9 +14,9 @@ from bps.torch._reducer import Bucket, Reducer
 class CrossBarrier:
     """Updates the parameters of a module just before the module's forward uses them.
 
-    When a bucket of gradients is complete, only its parameters are updated, with the settings that
-    the parameter groups had at ``step()``. This is correct for every optimizer that updates each
-    parameter independently of the others.
+    When a bucket of gradients is complete, only the parameters of the bucket are updated. The
+    update uses the settings that the parameter groups had at ``step()``. The result is correct for
+    every optimizer that updates each parameter independently of the other parameters.
 
     Args:
         optimizer (Optimizer): a ``DistributedOptimizer``.

@@ -71,7 +71,8 @@ class DistributedDataParallel(torch.nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module with these arguments."""
         if not self._reducer.is_paused:
-            self.synchronize()  # buckets are in flight if the last backward pass raised an error
+            # buckets are still in flight if the previous backward pass raised an error
+            self.synchronize()
         if self.broadcast_buffers and self.module.training and not self._reducer.is_paused:
             broadcast_parameters(list(self.module.buffers()), 0)
         return self.module(*args, **kwargs)
@@ -116,7 +117,7 @@ class HookState:
     def __init__(self, wire: torch.dtype | None = None) -> None:
         self.wire = wire
         self.number = _core.runtime().next_set()
-        self.channels: dict[int, tuple[Shape, Channel]] = {}  # by the bucket's number
+        self.channels: dict[int, tuple[Shape, Channel]] = {}  # key: bucket's number
         self.n_shapes: collections.Counter[int] = collections.Counter()
         self.pending: list[tuple[Channel, int, torch.dtype, Averages]] = []
         _core.runtime().reopened.add(self)
@@ -168,7 +169,7 @@ class HookState:
 def ddp_hook(
     state: HookState | None, bucket: torch.distributed.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    """Average DDP's buckets over all workers, as its communication hook.
+    """Average a bucket over all workers. DDP calls this function as its communication hook.
 
     Args:
         state (HookState): a ``HookState()``. Each DDP module needs its own state.
@@ -190,8 +191,8 @@ def ddp_hook(
             "bps.torch.ddp_hook)"
         )
     channel, buffer = state.channel(bucket), bucket.buffer()
-    if bucket.index() == 0:  # DDP passes its buckets in order, so a backward pass has begun
-        state.finish()  # buckets are in flight if the last backward pass raised an error
+    if bucket.index() == 0:  # the first bucket of a backward pass: DDP passes buckets in order
+        state.finish()  # buckets are still in flight if the previous pass raised an error
         _at_end_of_backward(state.finish)  # runs before DDP's own callback, which uses the results
     if not channel.poll():
         raise RuntimeError(

@@ -1,14 +1,14 @@
 """Gathers in flight: each worker sends rows, and each worker receives the rows of all workers.
 
-A gather has two sums. In the first one, each worker describes its tensor. The second one moves the
-rows, and its size follows from the descriptions. So the second sum is submitted later, when the
-first one is complete. The second sum must not use the slots of the job's runtime, because workers
-take those slots in the order of the program's calls. A :class:`Line` has slots of its own, and
-submits the second sums in the order of the first ones.
+A gather has two sums. In the first sum, each worker describes its tensor. The second sum moves the
+rows, and its size follows from the descriptions. So the second sum is submitted only when the first
+sum is complete. The second sum must not use the slots of the job's runtime, because workers take
+those slots in the order of the program's calls. A :class:`Line` has slots of its own. It submits
+the second sums in the order in which the first sums were submitted.
 
-The thread that waits for a gather submits the second sum. For an asynchronous gather, a thread of
-the line does so, because a worker may wait long after the others. The first such gather starts this
-thread.
+The thread that waits for a gather submits the gather's second sum. The second sum of an
+asynchronous gather is submitted by the line's thread instead, because a worker may wait for the
+gather long after the other workers. The first asynchronous gather starts the line's thread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bps.torch._parts import MOVE, Part, as_bytes, sum_parts
 # Description of a tensor: number of rows, checksum of the text that follows, and this text, which
 # has the type and the shape of a row.
 DESCRIPTION = struct.Struct("<qI116s")
-KINDS = {"allgather": "all_gather", "alltoall": "all_to_all"}  # names in Runtime.agree()
+KINDS = {"allgather": "all_gather", "alltoall": "all_to_all"}  # kinds for Runtime.agree()
 # SLICE_S: longest single wait of the line's thread. Between two waits, the thread checks whether
 # the line has ended. RETRY_S: pause before the next attempt while no server can be reached.
 SLICE_S = 1.0
@@ -65,7 +65,8 @@ class Gather(Handle):
         rt (Runtime): the workers that take part.
         tensor (Tensor): this worker's rows.
         what (str): a key of KINDS.
-        numbers (sequence of int): numbers to send to all workers, equally many at each worker.
+        numbers (sequence of int): numbers to send to all workers. Each worker passes the same
+            count of numbers.
         is_async (bool): copy the tensor, and make the line's thread submit the second sum.
 
     Attributes:
@@ -137,7 +138,7 @@ class Gather(Handle):
             part.settle(timeout)
 
     def send(self, rt: Runtime) -> None:
-        """Submit the second sum in the slots of a line's runtime, after :meth:`describe`."""
+        """Submit the second sum in slots of the runtime rt. Call :meth:`describe` first."""
         try:
             for part in self._first:
                 part.finish()
@@ -208,7 +209,7 @@ class Line:
 
     @staticmethod
     def of(rt: Runtime) -> Line:
-        """Return the line of a runtime."""
+        """Return the runtime's `Line`. The first call creates it."""
         if rt.line is None:
             rt.line = Line(rt)
         return rt.line
@@ -256,8 +257,8 @@ class Line:
         """End the thread, because the process leaves the job.
 
         Args:
-            is_abort (bool): do not finish the gathers of the line first. Gathers whose second sum
-                is not submitted then fail.
+            is_abort (bool): end the thread without finishing the gathers of the line. A gather
+                fails if its second sum is not submitted by then.
         """
         if not is_abort:
             with contextlib.suppress(Error):  # Gather.wait raises the gather's error

@@ -54,7 +54,7 @@ class Mapped(Handle):
 
 
 class Several(Handle):
-    """Operations that are returned as one operation, whose output is the list of their outputs."""
+    """Several operations that are returned as one. The output is the list of the outputs."""
 
     def __init__(self, handles: Sequence[Handle]) -> None:
         super().__init__()

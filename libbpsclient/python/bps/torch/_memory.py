@@ -25,10 +25,10 @@ TYPES = {name: dtype for dtype, name in NAMES.items()}
 
 
 def wire_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the type in which a tensor of this type is sent.
+    """Return the type in which a tensor of type `dtype` is sent.
 
     Raises:
-        TypeError: tensors of this type cannot be reduced.
+        TypeError: tensors of type `dtype` cannot be reduced.
     """
     wire = CARRIERS.get(dtype, dtype)
     if wire not in NAMES:
@@ -44,7 +44,7 @@ def view(address: int, dtype: torch.dtype, n_elems: int) -> torch.Tensor:
 
 
 def flatten(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the elements of a contiguous tensor as a vector that shares its memory.
+    """Return the elements of a contiguous tensor as a vector that shares the tensor's memory.
 
     The stride of the vector is 1. With view(-1) the stride would be 0 for an expanded tensor of one
     element, and a vector with stride 0 cannot be viewed as bytes.

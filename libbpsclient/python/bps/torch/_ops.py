@@ -76,7 +76,7 @@ def _reduce(
     priority: int,
     process_set: ProcessSet,
 ) -> Handle:
-    """Submit a tensor for reduction. The result is written to `output`, which may be the tensor."""
+    """Submit `tensor` for reduction. The result is written to `output`, which may be `tensor`."""
     rt = process_set.runtime()
     check_device(tensor)
     if (pre, post) != (1.0, 1.0) and not tensor.dtype.is_floating_point:
@@ -179,7 +179,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Reduce a tensor over all workers and return the result; differentiable.
+    """Reduce a tensor over all workers and return the result. The function is differentiable.
 
     The function takes the arguments of :func:`allreduce_async_`, except `priority`. The additional
     argument `compression` chooses the type in which the tensor is sent.
@@ -213,8 +213,8 @@ def push_pull_async_inplace(
     version: int = 0,
     priority: int = 0,
 ) -> Handle:
-    """Do :func:`allreduce_async_` with BytePS's arguments. `version` is ignored: bps counts the
-    operations itself."""
+    """Call :func:`allreduce_async_` with the arguments of BytePS. `version` is ignored, because
+    bps counts the operations itself."""
     return allreduce_async_(tensor, average, name, priority=priority)
 
 
@@ -225,7 +225,7 @@ def push_pull_async(
     version: int = 0,
     priority: int = 0,
 ) -> Handle:
-    """Do :func:`allreduce_async` with BytePS's arguments."""
+    """Call :func:`allreduce_async` with the arguments of BytePS."""
     return allreduce_async(tensor, average, name, priority=priority)
 
 
@@ -236,7 +236,7 @@ def push_pull_inplace(
     version: int = 0,
     priority: int = 0,
 ) -> torch.Tensor:
-    """Do :func:`allreduce_` with BytePS's arguments."""
+    """Call :func:`allreduce_` with the arguments of BytePS."""
     return push_pull_async_inplace(tensor, average, name, version, priority).wait()
 
 
@@ -248,7 +248,7 @@ def push_pull(
     priority: int = 0,
     compression: type[Compressor] = Compression.none,
 ) -> torch.Tensor:
-    """Do :func:`allreduce` with BytePS's arguments; differentiable."""
+    """Call :func:`allreduce` with the arguments of BytePS. The function is differentiable."""
     return allreduce(tensor, average, name, compression)
 
 
@@ -272,8 +272,8 @@ def broadcast_async_(
 
     Args:
         tensor (Tensor): the same shape and type at all workers.
-        root_rank (int): rank in the job, not in the process set, of the worker whose values all
-            workers get.
+        root_rank (int): rank of the worker whose values all workers get. This is the rank in the
+            job, not in the process set.
         process_set (ProcessSet): the workers that take part.
 
     Returns:
@@ -331,8 +331,8 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Return the tensor of rank ``root_rank`` at every worker; differentiable. The gradient at
-    the root is the average over the workers."""
+    """Return the tensor of rank ``root_rank`` at every worker. The function is differentiable: the
+    gradient at the root is the average of the gradients over the workers."""
     return _Broadcast.apply(tensor, root_rank, process_set)
 
 
@@ -365,9 +365,9 @@ class _Allgather(torch.autograd.Function):
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """Concatenate all workers' tensors along the first dimension, ordered by rank; differentiable.
+    """Concatenate all workers' tensors along the first dimension, ordered by rank.
 
-    The gradient is the average over the workers.
+    The function is differentiable. The gradient is the average over the workers.
 
     Args:
         tensor (Tensor): a tensor whose first dimension may differ between workers. All other
@@ -382,8 +382,9 @@ def allgather_async(
 ) -> Handle:
     """Do the same as :func:`allgather`, but return at once. The result has no gradient.
 
-    The tensor is copied, so it may change afterwards. A worker gets the rows only after all workers
-    have exchanged their number of rows. The first call starts a thread for this purpose.
+    The tensor is copied, so it may change afterwards. The workers first exchange their numbers of
+    rows. Then a thread of each worker starts the exchange of the rows. The first call starts this
+    thread.
 
     Returns:
         Handle: for :func:`synchronize` and :func:`poll`.
@@ -401,8 +402,8 @@ def _own_rows(gather: Gather, me: int) -> tuple[torch.Tensor, torch.Tensor]:
     worker has sent.
 
     Args:
-        gather (Gather): the rows of all workers. Its `numbers` state, for each sender, how many of
-            its rows each worker receives.
+        gather (Gather): the rows of all workers. `gather.numbers` has a tuple for each sender,
+            with the number of rows that the sender sends to each worker.
         me (int): rank of this worker.
     """
     rows, parts, at = gather.wait(), [], 0
@@ -436,7 +437,7 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Send rows of a tensor to each worker, and return the rows that all workers have sent to this
-    worker; differentiable.
+    worker. The function is differentiable.
 
     Internally each worker receives all rows of all workers, so use this function only for small
     tensors.
@@ -444,16 +445,16 @@ def alltoall(
     Args:
         tensor (Tensor): a tensor of at least one dimension. All dimensions except the first are the
             same at all workers.
-        splits (Tensor or list of int, optional): number of rows for each worker, by rank; None:
-            equal numbers.
+        splits (Tensor or list of int, optional): number of rows for each worker, by rank. With
+            None, all workers get the same number of rows.
         process_set (ProcessSet): the workers that take part.
 
     Returns:
-        Tensor: the rows received, ordered by the rank of the sender. With `splits`, a pair: these
-            rows, and the number of rows from each worker.
+        Tensor: the rows received, ordered by the rank of the sender. With `splits`, the result is
+            a pair of these rows and a tensor with the number of rows from each worker.
 
     Raises:
-        ValueError: the rows cannot be split in this way.
+        ValueError: the rows cannot be split as `splits` requires, or not equally without `splits`.
 
     Example::
 
@@ -518,11 +519,13 @@ def reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Reduce a tensor over all workers and return this worker's rows of the result; differentiable.
+    """Reduce a tensor over all workers and return this worker's rows of the result. The function
+    is differentiable.
 
     Args:
-        tensor (Tensor): a tensor of at least one dimension. The rows are split over the workers; if
-            that leaves a remainder, the first ranks get one row more.
+        tensor (Tensor): a tensor of at least one dimension. The rows are split over the workers. If
+            the number of rows is not a multiple of the number of workers, the first ranks get one
+            row more.
     """
     _check_rows(tensor)
     options = {
@@ -617,7 +620,8 @@ def gather_sparse(
             A dense tensor adds all its rows.
         op (int): Average or Sum.
         factor (float): factor for the results.
-        wire (torch.dtype, optional): type in which values are sent; None: their own type.
+        wire (torch.dtype, optional): type in which values are sent. With None, values are sent in
+            their own type.
     """
     mine = []
     for tensor in tensors:

@@ -85,8 +85,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """In this context, let :meth:`step` use the gradients without another reduction. Call
-        :meth:`synchronize` first."""
+        """Return a context in which :meth:`step` does not reduce the gradients again. Call
+        :meth:`synchronize` before the context."""
         self._bps_skips = True
         try:
             yield

@@ -1,7 +1,7 @@
-"""Sums, over all workers, of memory that consists of parts of tensors.
+"""Sum memory over all workers. The memory consists of parts of tensors.
 
-Collectives that move values are implemented as sums of such memory. Each worker fills its own parts
-of the memory with values, and all other parts with zeros.
+Collectives that move values are such sums. Each worker fills its own parts of the memory with
+values, and all other parts with zeros.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from bps._core import PRIORITY_MOST, Operation, Runtime, Slot
 from bps._library import CODES, PRIORITY_AUTO, Error
 from bps.torch._memory import NAMES, input_view, output_view
 
-# Options of sum_parts() for bytes that callers wait for, with the priority of bps_broadcast(3). In
-# pieces of 1 MiB a broadcast of 64 MiB took 32 to 34 ms, in pieces of 4 MiB 38 ms (debug build, two
-# workers, two agents, loopback).
+# Options of sum_parts() for collectives whose callers wait for the result. The priority is that of
+# bps_broadcast(3). A broadcast of 64 MiB took 32 to 34 ms in pieces of 1 MiB, and 38 ms in pieces
+# of 4 MiB (debug build, two workers, two agents, loopback).
 MOVE: dict[str, Any] = {"priority": PRIORITY_MOST, "piece_elems": 1 << 20}
 
 # A flat tensor and its place in the memory of an operation, counted in elements.
@@ -44,8 +44,8 @@ def as_bytes(flat: torch.Tensor) -> torch.Tensor:
 
 
 def _overlap(parts: Sequence[Part], start: int, n: int) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Yield the parts of tensors that belong to [start, start + n) of an operation's memory. Each
-    item is a slice of that memory, relative to start, and a view of the elements."""
+    """Find the tensor elements that belong to [start, start + n) of an operation's memory. Yield a
+    pair for each tensor: the slice relative to `start`, and a view of the tensor's elements."""
     for at, flat in parts:
         first, last = max(at, start), min(at + flat.numel(), start + n)
         if first < last:
@@ -115,7 +115,7 @@ def sum_parts(
             :meth:`Runtime.piece`; None: no limit except the largest of bps._core.PIECES.
 
     Returns:
-        list[Operation]: when all of them are finished, the result is in `taken`.
+        list[Operation]: the operations. When all operations are finished, the result is in `taken`.
     """
     operations, start, kind = [], 0, NAMES[dtype]
     while start < n_elems:

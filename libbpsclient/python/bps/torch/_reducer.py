@@ -3,7 +3,7 @@
 When autograd has computed a gradient, a hook copies it into its bucket, and a full bucket is sent.
 A bucket is the input of one bps tensor. The result of the tensor is copied once, into a permanent
 buffer. Each parameter's ``.grad`` is a view of this buffer, so autograd can free its own memory for
-the gradient at once. No thread is started: the caller of :meth:`Reducer.finish` waits for the sums.
+the gradient at once. No thread is started. The caller of :meth:`Reducer.finish` waits for the sums.
 
 Gradients are assigned to buckets at the end of the first step. First the workers agree on which
 parameters have sparse gradients. Sparse gradients are gathered instead of summed.

@@ -1,4 +1,4 @@
-"""Training that continues while machines leave and join the job, with the names that Horovod uses.
+"""Training that continues while machines leave and join the job. The names are those of Horovod.
 
 Start the workers with ``BPS_ELASTIC=1`` and ``BPS_MAX_SIZE``, see bps_checkpoint_barrier(3). When
 machines only leave, ``bpsrun --on-agent-loss shrink`` is enough.
@@ -51,8 +51,8 @@ class ElasticSampler(torch.utils.data.Sampler):
 
     Args:
         dataset (Dataset): a data set that has a length.
-        shuffle (bool): use another order in each epoch.
-        seed (int): seed of that order, the same at all workers.
+        shuffle (bool): shuffle the samples in each epoch, each time in a different order.
+        seed (int): seed of the shuffles; must be equal at all workers.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
@@ -70,8 +70,8 @@ class ElasticSampler(torch.utils.data.Sampler):
         """Mark a batch of this worker as processed.
 
         Args:
-            batch_idx (int): number of the batch since the iteration over the sampler began.
-            batch_size (int): number of samples of a batch.
+            batch_idx (int): index of the batch in this iteration over the sampler, from 0.
+            batch_size (int): number of samples in each batch.
         """
         first = batch_idx * batch_size
         self.record_indices(self.indices[first : first + batch_size])
@@ -129,7 +129,8 @@ class TorchState(State):
     def __init__(self, model: Any = None, optimizer: Any = None, **objects: Any) -> None:
         given = {"model": model, "optimizer": optimizer, **objects}
         parts = (torch.nn.Module, torch.optim.Optimizer, ElasticSampler)
-        # Optimizers come first: their state_dict() waits until all parameters are updated.
+        # Put optimizers first, because an optimizer's state_dict() waits until all parameters are
+        # updated.
         order = sorted(given, key=lambda name: not isinstance(given[name], torch.optim.Optimizer))
         self._parts = {name: given[name] for name in order if isinstance(given[name], parts)}
         for name, part in self._parts.items():

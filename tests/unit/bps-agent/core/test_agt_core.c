@@ -279,8 +279,9 @@ static void failed_job_ends_every_waiting_round_once(void **state)
 		if (w->n_done != n)
 			fail_msg("%s: %u done", names[k], w->n_done);
 		assert_int_equal(w->done_status, n ? BPS_EAGENT_LOST : 0);
-		/* When a worker submits a round that has already ended, its call returns the error.
-		 * The first submission of a later round ends that round at once. */
+		/* If a call submits a round that has already ended, the call returns the job's
+		 * error. The first call that submits a new round returns 0, and the new round ends
+		 * at once. */
 		if (k == 1)
 			assert_int_equal(agt_submit(w->t[0], 1, 1, OP_SUM, 0), BPS_EAGENT_LOST);
 		assert_int_equal(agt_submit(w->t[0], 0, n + 1, OP_SUM, 0), 0);

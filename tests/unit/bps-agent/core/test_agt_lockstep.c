@@ -59,8 +59,8 @@ static void connection_does_not_run_ahead_of_one_without_room(void **state)
 		fake_grant(w->conn[0], 1);
 		work(w);
 		assert_int_equal(w->conn[0]->n_sent, n);
-		/* Three partitions sent to server 0 allow one more partition to be sent to
-		 * server 1. */
+		/* For every three partitions that server 0 gets, server 1 may get one more
+		 * partition. */
 		assert_int_equal(w->conn[1]->n_sent, LEAD + n / 3 > TO_1 ? TO_1 : LEAD + n / 3);
 	}
 	world_free(w);
@@ -212,8 +212,8 @@ static void late_connection_holds_no_other(void **state)
 }
 
 /* A connection is late when it has sent nothing for longer than expected. The expected time grows
- * with the mean gap between two sends. Other connections do not wait for a late connection. They
- * wait for it again after it has sent again. */
+ * with the mean gap between two sends. Other connections do not wait for a late connection. When
+ * the late connection sends again, the other connections wait for it again. */
 static void late_connection_holds_others_again_when_it_sends(void **state)
 {
 	struct agt_world *w = two_servers(0, 0);
@@ -317,7 +317,7 @@ static void connection_that_starts_later_starts_at_the_others_progress(void **st
 		tick(w, 1);
 		assert_true(ms < 100);
 	}
-	assert_in_range(ms, 4, 5); /* 1 ms for each of the four partitions left for server 0 */
+	assert_in_range(ms, 4, 5); /* server 0 gets its last four partitions, one per ms */
 	world_free(w);
 }
 

@@ -1,5 +1,6 @@
-/* The agent's core when partitions move to another server: which messages the core sends again, and
- * which sums it donates. Also what the core restores from the previous process after a restart. */
+/* Tests of the agent's core. When partitions move to another server, the tests check which messages
+ * the core sends again and which sums the core donates. After a restart of the agent, they check
+ * what the core restores from the previous process. */
 #include "tests/unit/agt_world.h"
 
 /* ---- new placements ---- */

@@ -1,4 +1,4 @@
-/* Messages that the agent's core sends again: when a server does not answer, is not ready or was
+/* The agent's core sends messages again when a server does not answer, is not ready, or was
  * disconnected. */
 #include "tests/unit/agt_world.h"
 
@@ -16,7 +16,7 @@ static void unanswered_push_is_repeated_with_the_same_bytes(void **state)
 	again = expect_msg(w, 0, WIRE_CONTRIB, 1);
 	assert_int_equal(again.crc, first.crc);
 	assert_int_equal(again.offset, first.offset);
-	tick(w, 2 * RETRY_MS - 1); /* the second interval is twice as long */
+	tick(w, 2 * RETRY_MS - 1); /* the second interval is twice as long as the first */
 	expect_nothing(w, 0);
 	tick(w, 1);
 	expect_msg(w, 0, WIRE_CONTRIB, 1);

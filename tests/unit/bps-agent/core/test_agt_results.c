@@ -82,7 +82,7 @@ static void local_sum_is_computed_once_even_when_the_network_takes_over(void **s
 	staged = (const float *)w->a->staging;
 	assert_float_equal(staged[0], input(0, 1, 0) + input(1, 1, 0), 0);
 	/* The server may still read the local sum. If the agent computed the sum a second time from
-	 * the changed inputs, the server would read other bytes. */
+	 * the changed inputs, the server would read bytes that differ from the first sum. */
 	memset(w->a->in[0], 0, m.len);
 	cut(w, 0);
 	fake_up(w->conn[0]);
@@ -293,7 +293,7 @@ static void input_that_changes_in_flight_ends_the_job(void **state)
 		crc = expect_msg(w, 0, WIRE_CONTRIB, 1).crc;
 		assert_int_not_equal(crc, was);
 		assert_int_equal(w->n_fails, 0);
-		say_bad_crc(w, was); /* the CRC of an older offer has no effect */
+		say_bad_crc(w, was); /* no effect: this is the CRC of the first offer */
 		expect_nothing(w, 0);
 		((float *)w->a->in[0])[3] = 8888;
 		say_bad_crc(w, crc);

@@ -1,5 +1,5 @@
-/* The pushes of the agent's core: which partitions it pushes, in which order, and how many at a
- * time. */
+/* Tests of the pushes of the agent's core. The tests check which partitions the core pushes, in
+ * which order, and how many at a time. */
 #include "tests/unit/agt_world.h"
 
 static void pushes_stay_within_the_window(void **state)
@@ -77,8 +77,8 @@ static void other_jobs_push_while_one_has_its_most_bytes_in_flight(void **state)
 	world_free(w);
 }
 
-/* Check that a push no longer counts against the limit after RETRY_MS without an answer. w has two
- * partitions, and the limit has room for one of them. Frees w. */
+/* Check that a push stops counting against the limit if no answer arrives within RETRY_MS. w has
+ * two partitions, and the limit has room for one of them. Frees w. */
 static void check_unanswered_push_leaves_room(struct agt_world *w)
 {
 	submit_all(w, 1);
@@ -172,7 +172,8 @@ static void equal_priorities_are_pushed_in_the_order_of_their_rounds(void **stat
 	check_order(1, (uint16_t[]){1, 1}, (unsigned[]){11, 11, 11, 10, 10, 10});
 }
 
-/* Answer the next contribution. It must be for partition `part` of the first job in this round. */
+/* Answer the next contribution. Expect that the contribution is for partition `part` of job JOB, in
+ * round `round`. */
 static void answer_next(struct agt_world *w, uint64_t round, uint32_t part)
 {
 	const struct wire_msg *c;

@@ -370,8 +370,9 @@ static void a_stream_that_is_late_is_named_once(void **state)
 	unmake(&r);
 }
 
-/* Submit two tensors of 64 MiB. Check which tensor the engine stages after the first 32 MiB of the
- * first tensor. of_other: priority of the second tensor. next: the tensor that must follow. */
+/* Submit tensor `first` and then the other tensor, of 64 MiB each. Check that the engine stages
+ * tensor `next` after 32 MiB of tensor `first`. priority: priority of tensor `first`. of_other:
+ * priority of the other tensor. */
 static void check_next(uint32_t first, uint16_t priority, uint16_t of_other, uint32_t next)
 {
 	struct engine_rig r;
@@ -457,8 +458,9 @@ static void a_landed_partition_must_have_been_staged(void **state)
 	unmake(&r);
 }
 
-/* Act as the agent's next process, which only has the rounds of the tensors and the list of sums
- * that have arrived. The process starts these rounds again and reports these sums again. */
+/* Act as the process that follows the agent's process. The new process has only `rounds`, the round
+ * of each tensor, and has_landed, the partitions whose sums have arrived. It starts these rounds
+ * again and reports these sums again. */
 static void have_successor(
 	struct engine_rig *r, const uint64_t rounds[TENSORS], bool has_landed[TENSORS][PARTS_MAX])
 {

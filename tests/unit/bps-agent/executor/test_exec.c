@@ -361,7 +361,7 @@ static void a_second_start_connects_the_restarted_agent(void **state)
 	run(&r, 1);
 	describe(&r, region, 1001); /* not the same descriptor as in the first message */
 	assert_int_equal(answer(&r).type, RING_PAIR_BAD);
-	run(&r, 1); /* the same bad descriptor does not become valid */
+	run(&r, 1); /* the descriptor that was rejected once stays invalid */
 	assert_int_equal(answer(&r).type, RING_PAIR_BAD);
 	say_start(&r, "another");
 	m = expect(r.agent, GPU_FAILED, &mem);
@@ -398,7 +398,7 @@ static void a_trainer_takes_one_of_two_sockets(void **state)
 			close(way ? a : b);
 		}
 		alloc(&r, 1, 4096);
-		a = introduce(&r, 1); /* the executor closes a further socket */
+		a = introduce(&r, 1); /* the executor closes this third socket */
 		assert_int_equal(recv(a, &c, 1, 0), 0);
 		close(a);
 		rig_close(&r);

@@ -1,5 +1,5 @@
-/* The identity of the cluster that an agent belongs to. The agent gives it to its service manager,
- * which returns it to the agent's next process. */
+/* The identity of the cluster that an agent belongs to. The agent stores the identity in its
+ * service manager, which returns the identity to the agent's next process. */
 #include "bps-agent/handover/cluster_identity.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* A ledger is memory that outlives a process. The next process finds all records again, and rejects
- * damaged ones. */
+/* A ledger is memory that outlives a process. The next process reads all records again, and rejects
+ * damaged records. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* The agent's shared memory. Its transport is a stub that does nothing. */
+/* The agent's shared memory, tested with a stub of the transport that does nothing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

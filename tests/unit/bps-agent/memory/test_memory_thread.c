@@ -149,7 +149,8 @@ static void stop_cancels_what_waits_and_what_comes_behind_it(void **state)
 
 	(void)state;
 	setup(&w);
-	/* allocation of this memory takes over a second, but is stopped after one piece */
+	/* Allocating all of this memory would need more than a second. The stop ends the allocation
+	 * after one piece. */
 	w.large.bytes = 1024 * MIB;
 	assert_int_equal(memory_thread_make(w.memory_thread, &w.large), 0);
 	memory_thread_stop(w.memory_thread);

@@ -1,5 +1,6 @@
-/* The screens of bpsctl: JSON documents of daemons are shown as text. Their values may be missing,
- * long or malicious. Also tests "explain" and "watch". No daemon runs. */
+/* Tests the screens of bpsctl, which show JSON documents of daemons as text. Values in these
+ * documents may be missing, long or malicious. Also tests the commands "explain" and "watch". No
+ * daemon runs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

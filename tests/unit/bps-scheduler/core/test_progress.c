@@ -105,8 +105,8 @@ static void beat_agents(struct progress_world *w)
 		sched_message(w->core, 21 + i, &msg, w->now);
 }
 
-/* Advance the time by one second. The two servers report that agent `last` contributed last in
- * of_100 percent of the rounds, with a delay of lag_us. */
+/* Advance the time by one second. Both servers report that the agent with the index `last` was the
+ * last contributor in `of_100` percent of the rounds, with a delay of `lag_us`. */
 static void second(
 	struct progress_world *w, uint64_t step, unsigned last, uint32_t of_100, uint32_t lag_us)
 {
@@ -166,7 +166,7 @@ static bool is_straggling(struct progress_world *w)
 }
 
 /* Advance the time by one second. Each server then reports `rounds` completed rounds in total, and
- * the first server also reports that each sum took sum_us. */
+ * the first server also reports that each sum took `sum_us` microseconds. */
 static void sums(struct progress_world *w, uint64_t rounds, uint32_t sum_us)
 {
 	struct ctl_msg msg = {.type = CTL_BEAT, .beat = {.rounds = rounds, .sum_us = sum_us}};
@@ -289,8 +289,8 @@ static void new_straggler_is_named_only_after_seconds(void **state)
 	assert_true(is_straggling(&w));
 	for (n = 0; n < 20 && !w.n_over; n++)
 		second(&w, step += 3, 2, 90, 40000);
-	/* The figures of one of the two servers are a heartbeat old, so the scheduler may need one
-	 * more second. */
+	/* The first server's heartbeat triggers the update. At that time the second server's
+	 * figures are one heartbeat old, so the scheduler may need one more second. */
 	assert_in_range(n, PROGRESS_SURE, PROGRESS_SURE + 1);
 	assert_false(is_straggling(&w));
 	for (n = 0; n < 20 && !is_straggling(&w); n++)

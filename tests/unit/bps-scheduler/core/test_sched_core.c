@@ -3,7 +3,8 @@
 
 /* ---- every event in every state ---- */
 
-/* Apply every event that concerns a member in every state of the member. No invariant may break. */
+/* For each state of a member, apply every event that concerns the member. No invariant may
+ * break. */
 static void every_member_state_takes_every_event(void **state)
 {
 	(void)state;

@@ -1,4 +1,5 @@
-/* Members in the scheduler's core: how they connect, are recognised, and are declared dead. */
+/* Tests of the members in the scheduler's core: how members connect, are recognised, and are
+ * declared dead. */
 #include "tests/unit/sched_world.h"
 
 static void hello_is_answered_with_welcome_and_the_other_members(void **state)
@@ -36,8 +37,8 @@ static void member_with_another_provider_is_refused_and_both_are_named(void **st
 	sched_conn_open(w.core, 22, w.now);
 	send_msg(&w, 22, &msg);
 	SAID(&w, "22 REFUSE code=22");
-	/* When the only member has died, a member with another provider is accepted. From then on
-	 * the cluster has that provider. */
+	/* After server 's1', the only member, has died, the agent with the provider 'tcp' is
+	 * accepted. From then on the cluster's provider is 'tcp'. */
 	pass(&w, 60000, NULL);
 	clear(&w);
 	sched_conn_open(w.core, 23, w.now);
@@ -284,7 +285,7 @@ static void scheduler_that_receives_nothing_declares_no_member_dead(void **state
 	pass(&w, 10 * w.cfg.agent_dead_ms, NULL);
 	NOT_SAID(&w, "DROP");
 	NOT_SAID(&w, "JOB_END");
-	/* When members report again, the time limits of all silent members start again. */
+	/* When some members send again, the time limits of all silent members restart. */
 	pass(&w, w.cfg.server_dead_ms - 200, (const uint32_t[]){12, 21, 0});
 	NOT_SAID(&w, "DROP");
 	pass(&w, w.cfg.agent_dead_ms, (const uint32_t[]){12, 21, 0});
@@ -318,7 +319,7 @@ static void evicted_instance_that_returns_relearns_what_it_has(void **state)
 	running_job(&w);
 	pass(&w, 4000, (const uint32_t[]){12, 21, 22, 0});
 	clear(&w);
-	server(&w, 31, "s1", 101); /* the process that was stopped continues */
+	server(&w, 31, "s1", 101); /* the stopped process of s1 continues */
 	SAID(&w, "31 WELCOME id=1");
 	SAID(&w, "31 JOB job=1");
 	NOT_SAID(&w, "31 PLAN");
@@ -326,8 +327,8 @@ static void evicted_instance_that_returns_relearns_what_it_has(void **state)
 	world_fini(&w);
 }
 
-/* Let ms milliseconds pass. Whenever server 1 is asked about agent 4 ('b'), the server answers that
- * it received nothing from the agent for quiet_ms. */
+/* Let `ms` milliseconds pass. Whenever the scheduler asks server 1 about agent 4 ('b'), the server
+ * answers that it received nothing from the agent for quiet_ms. */
 static void pass_seen(struct sched_world *w, uint32_t ms, uint32_t quiet_ms)
 {
 	const struct ctl_msg seen = {CTL_SEEN, .sight = {4, 202, quiet_ms}};
@@ -395,7 +396,7 @@ static void agent_whose_job_changed_while_it_was_away_is_not_kept(void **state)
 	clear(&w);
 	pass_seen(&w, 2 * w.cfg.agent_dead_ms, 100);
 	NOT_SAID(&w, "JOB_END");
-	server(&w, 13, "s2", 112); /* partitions of a new process get a new pgen */
+	server(&w, 13, "s2", 112); /* partitions of a new server process get a new pgen */
 	pass_seen(&w, 800, 100);
 	SAID(&w, "21 JOB_END job=1 code=10008 agent 'b'");
 	world_fini(&w);

@@ -1,4 +1,5 @@
-/* Jobs in which no round completes: when the scheduler probes them, and what it then reports. */
+/* Tests of jobs in which no round completes. The tests check when the scheduler probes such jobs,
+ * and what the scheduler then reports. */
 #include "tests/unit/sched_world.h"
 
 #include "bps-scheduler/core/stalls.h"
@@ -20,7 +21,8 @@ static void rounds(struct sched_world *w, uint64_t n)
 	send_msg(w, 11, &msg);
 }
 
-/* Let ms milliseconds pass, in which the number of completed rounds stays at n. */
+/* Advance the simulated time by `ms` milliseconds. During this time the number of completed rounds
+ * stays n. */
 static void stand(struct sched_world *w, uint64_t ms, uint64_t n)
 {
 	for (uint64_t at = 0; at < ms; at += 100) {
@@ -30,7 +32,8 @@ static void stand(struct sched_world *w, uint64_t ms, uint64_t n)
 	rounds(w, n);
 }
 
-/* Return the number of ms until the probe with this number is sent. Fails after 8 s. */
+/* Run the simulation until the probe with number `seq` is sent. Returns how many ms this took.
+ * Fails after 8 s. */
 static uint64_t stand_until_probe(struct sched_world *w, uint32_t seq, uint64_t n)
 {
 	uint64_t start = w->now;
@@ -53,7 +56,8 @@ static uint32_t count(const struct sched_world *w, const char *text)
 	return n;
 }
 
-/* Return the number of problems in the cluster's status with that code and subject. */
+/* Return how many problems in the cluster's status have the given code and a subject that contains
+ * `what`. */
 static uint32_t count_problems(const struct sched_world *w, const char *code, const char *what)
 {
 	json_t *root = status_cluster(w->core, &(struct status_info){.now_ns = w->now}), *p;
@@ -76,8 +80,8 @@ static void health_is(const struct sched_world *w, bool is_well, const char *tex
 	assert_string_equal(err.s, text);
 }
 
-/* Return the report of rank 0, which waits for round 3 of tensor 0. Rank 1 has only submitted round
- * 2. */
+/* Return a report of rank 0. Rank 0 waits for round 3 of tensor 0, because rank 1 has submitted no
+ * round after round 2. */
 static struct ctl_report_worker waits(uint32_t ms)
 {
 	return (struct ctl_report_worker){.rank = 0,
@@ -134,7 +138,7 @@ static void job_without_progress_is_probed_at_half_of_the_limit_and_again(void *
 	uint64_t ms;
 
 	(void)state;
-	a.oldest_tensor = CTL_NO_ID; /* no worker waits: ranks 0 and 1 compute for a long time */
+	a.oldest_tensor = CTL_NO_ID; /* no worker waits: both ranks compute for a long time */
 	running_job(&w);
 	stand(&w, 1500, 1);
 	ms = stand_until_probe(&w, 1, 1);

@@ -8,7 +8,7 @@ static void restarted_scheduler_knows_its_members_and_jobs(void **state)
 
 	(void)state;
 	running_job(&w);
-	/* a restart of s1 gives the partitions a newer pgen than the tensor had at first */
+	/* s1 restarts, which gives the tensor's partitions a newer pgen */
 	server(&w, 31, "s1", 111);
 	view = sched_view(w.core);
 	kill_scheduler(&w);
@@ -45,9 +45,9 @@ static void no_member_is_declared_dead_in_the_grace_after_a_restart(void **state
 	world_fini(&w);
 }
 
-/* Let ms milliseconds pass after a restart. Agents a and b are connected and server s1 (member 1)
- * is not. Whenever agent a is asked about s1, the agent answers that it received nothing from s1
- * for quiet_ms. */
+/* After a restart, let a time of `ms` milliseconds pass. Agents a and b are connected, but server
+ * s1 (member 1) is not. Whenever the scheduler asks agent a about s1, agent a answers that it has
+ * received nothing from s1 for `quiet_ms` milliseconds. */
 static void pass_without_s1(struct sched_world *w, uint32_t ms, uint32_t quiet_ms)
 {
 	const struct ctl_msg seen = {CTL_SEEN, .sight = {1, 101, quiet_ms}};
@@ -162,7 +162,7 @@ static void silent_server_dies_in_time_once_all_members_are_back(void **state)
 	server(&w, 12, "s2", 102);
 	agent(&w, 21, "a", 201);
 	pass(&w, w.cfg.server_dead_ms + 500, (const uint32_t[]){11, 21, 0});
-	NOT_SAID(&w, "down"); /* server s2 is not dead yet: agent b has not reconnected */
+	NOT_SAID(&w, "down"); /* server s2 is not dead yet, because agent b has not reconnected */
 	agent(&w, 22, "b", 202);
 	pass(&w, 20, (const uint32_t[]){11, 21, 22, 0});
 	SAID(&w, "12 DROP silent");
@@ -216,7 +216,7 @@ static void log_without_its_last_record_ends_the_jobs_that_it_has(void **state)
 	lose_records(&w, n, before);
 	kill_scheduler(&w);
 	clear(&w);
-	/* agent b was not connected during the move, so it has seen no newer view */
+	/* agent b was not connected during the move, so agent b has not seen the lost view */
 	agent(&w, 22, "b", 202);
 	NOT_SAID(&w, "JOB_END");
 	assert_false(has_problem(&w, "STATE_BEHIND"));
@@ -229,7 +229,7 @@ static void log_without_its_last_record_ends_the_jobs_that_it_has(void **state)
 	join(&w, 21, 0, 2, 30);
 	join(&w, 22, 1, 2, 31);
 	hello_seen(&w, 11, ROLE_SERVER, "s1", 111, view);
-	/* the job was formed in this term, so none of its records are lost */
+	/* the job was formed in this term, so none of the job's records are lost */
 	SAID(&w, "11 JOB job=1025");
 	NOT_SAID(&w, "JOB_END job=1025");
 	world_fini(&w);

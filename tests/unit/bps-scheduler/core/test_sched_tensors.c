@@ -43,8 +43,8 @@ static void tensors_of_one_message_share_a_plan_and_a_view(void **state)
 	world_fini(&w);
 }
 
-/* The answer to DECLARE is the only source from which a machine that was admitted late receives the
- * places of the existing tensors. */
+/* A machine that is admitted late receives the places of the existing tensors only in the answer to
+ * its DECLARE. */
 static void placed_tensor_that_is_declared_beside_a_new_one_is_planned_too(void **state)
 {
 	struct sched_world w;

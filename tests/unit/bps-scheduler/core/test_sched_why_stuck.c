@@ -264,7 +264,7 @@ static void probe_for_the_status_outlives_its_job(void **state)
 	assert_int_equal(sched_probe_start(w.core, 1, 77, w.now), 0);
 	report(&w, 21, 1, &a, 1, "");
 	pass(&w, w.cfg.probe_ms + 10, everybody);
-	report(&w, 22, 1, &a, 1, ""); /* a late answer: the probe's first step has timed out */
+	report(&w, 22, 1, &a, 1, ""); /* too late for the probe's first step */
 	worker(&w, 21, 0, WORKER_LOST);
 	pass(&w, w.cfg.probe_ms / 4 + 10, everybody);
 	assert_true(w.is_probe_done);
@@ -336,8 +336,8 @@ static void events_tell_of_members_jobs_partitions_and_views(void **state)
 	world_fini(&w);
 }
 
-/* The test opens the file again twice: first after a crash has cut off its last line, then after
- * more events were added than are kept. */
+/* The test reopens the file twice. The first time, a crash has cut off the file's last line. The
+ * second time, the ring has received more than EVENTS_KEPT events. */
 static void events_are_read_again_from_a_bounded_file(void **state)
 {
 	char dir[] = "/tmp/bps_events_XXXXXX", path[64];

@@ -46,7 +46,7 @@ struct drain_world {
 	} conns[CONNS];
 	uint64_t set_mbps;       /* card speed that the next HELLO states */
 	const char *host;        /* the host in the next HELLO; NULL: the member's name */
-	uint64_t memory_bytes;   /* memory of that host in the next HELLO; 0: unknown */
+	uint64_t memory_bytes;   /* memory of `host` in the next HELLO; 0: unknown */
 	uint32_t noise, n_beats; /* noise: random error of measured speeds, +- percent */
 	uint32_t joined_code, job;
 	char text[CTL_TEXT_MAX + 1];
@@ -551,7 +551,7 @@ static void nothing_moves_for_a_small_gain(void **state)
 	declare(&w, 22, 1, 20 * N_PARTS * PART);
 	pass(&w, WAIT_MS);
 	plans = w.conns[21].plans;
-	/* a 13th server would take only 8 % from each other server, so nothing moves */
+	/* a 13th server would take only 8 % from each of the 12 servers, so nothing moves */
 	server(&w, 13, "sc", 113);
 	pass(&w, WAIT_MS);
 	assert_int_equal(parts(&w, "sc"), 0);
@@ -561,15 +561,15 @@ static void nothing_moves_for_a_small_gain(void **state)
 
 /* ---- cards ---- */
 
-/* Let server s2 measure the speed s2_mbps for its card, and each other member the speed 1000. */
+/* Set the measured card speeds: s2_mbps for server s2, and 1000 for all other members. */
 static void measure(struct drain_world *w, uint64_t s2_mbps)
 {
 	for (uint32_t i = 0; i < CONNS; i++)
 		w->conns[i].mbps = i == 2 ? s2_mbps : 1000;
 }
 
-/* Check that s2 has a third of the partitions: its card is half as fast as the other server's.
- * Servers without agents share partitions in proportion to the speed. */
+/* Check that s2 has a third of the partitions, because its card is half as fast as the card of s1.
+ * Servers on hosts without agents get partitions in proportion to the speed of their cards. */
 static void assert_third_is_on_s2(struct drain_world *w)
 {
 	uint64_t n = parts(w, "s2");

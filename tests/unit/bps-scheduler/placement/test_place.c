@@ -1,5 +1,5 @@
-/* Placement of partitions on servers, compared with the optimal time. Tensors are those of real
- * models (tests/traces), on machines of different speeds. No daemon runs. */
+/* Tests the placement of partitions on servers against the optimal time. The tensors come from
+ * traces of real models (tests/traces). The machines have different speeds. No daemon runs. */
 #include <errno.h>
 #include <math.h>
 #include <setjmp.h>

@@ -44,8 +44,8 @@ static void quantiles_lie_in_the_bucket_of_the_value(void **state)
 		histogram_quantile(&h, 0.9), HISTOGRAM_FIRST_NS << (HISTOGRAM_BUCKETS - 2));
 }
 
-/* Run a round of n members. Member `last` arrives late_ms after the others, which arrive 1 ms
- * apart. */
+/* Run a round of n members. The members other than `last` arrive 1 ms apart. Member `last` arrives
+ * late_ms after all of them. */
 static void one_round(struct arrivals *a, uint64_t round, uint64_t now_ns, uint16_t n,
 	uint16_t last, uint64_t late_ms)
 {
@@ -84,8 +84,8 @@ static void last_one_is_named_with_its_lag_behind_half_of_all(void **state)
 	assert_int_equal(j.late[0].agent, 102);
 	assert_int_equal(j.late[0].window_last, 9);
 	assert_int_equal(j.late[1].agent, 100);
-	/* Half of the members had arrived after 2 ms. The last arrived at 43 ms, so it was 41 ms
-	 * late. */
+	/* At 2 ms, half of the members had arrived. The last member arrived at 43 ms, so it was
+	 * 41 ms late. */
 	assert_in_range(histogram_quantile(&j.late[0].lag, 0.5), 25 * MS, 52 * MS);
 	assert_int_equal(histogram_count(&j.wait), 10);
 	free(a);

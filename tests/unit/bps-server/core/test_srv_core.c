@@ -79,7 +79,7 @@ static void invalid_message_closes_only_its_sender(void **state)
 			m.flags = 0;
 			m.segment = 1;
 			break;
-		case 6: /* member 1 sends the number of member 0 */
+		case 6: /* the message of member 1 contains the number of member 0 */
 			m.member = 0;
 			break;
 		case 7:
@@ -240,8 +240,8 @@ static void every_message_in_every_state_keeps_the_invariants(void **state)
 				}
 }
 
-/* Return the CRC that the server expects for the sum of the previous round. A wrong CRC would end
- * the random exchange at once as DIVERGED. */
+/* Return the CRC that the server expects for the sum of the previous round. A wrong CRC would
+ * make the server fail the job as DIVERGED, so the random exchange would end at once. */
 static uint32_t expected_echo(struct srv_world *w, uint64_t r, unsigned part)
 {
 	const struct srv_part *p = srv_part_find(srv_job_find(w->core, JOB), 0, part);

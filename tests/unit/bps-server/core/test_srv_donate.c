@@ -71,7 +71,8 @@ static void late_have_discards_the_sum(void **state)
 static void next_donor_is_asked_when_one_is_lost(void **state)
 {
 	(void)state;
-	/* k = 0: the donor is lost before it answers; 1: during the read; 2: it does not answer */
+	/* k = 0: the donor is lost before it answers; k = 1: the donor is lost during the read of
+	 * its sum; k = 2: the donor does not answer */
 	for (unsigned k = 0; k < 3; k++) {
 		struct srv_world *w = world(.n_members = 3, .n_elems = LARGE);
 		unsigned first, second;

@@ -1,5 +1,5 @@
-/* Members on the server's host. Their contributions are summed in place, without a copy
- * ("loans"). */
+/* Tests of members on the server's host. The server reads the contributions of these members in
+ * place, without a copy. Such a read is called a loan. */
 #include "tests/unit/srv_world.h"
 
 static void bring_near(struct srv_world *w, unsigned i)

@@ -1,5 +1,5 @@
-/* Reads of a server's core: which reads it starts, when, and how long it keeps the sums that it
- * offers. */
+/* Tests of the reads in a server's core: which reads the core starts, when they start, and how
+ * long the core keeps the sums that it offers. */
 #include "tests/unit/srv_world.h"
 
 /* ---- B1: reads ---- */
@@ -148,7 +148,7 @@ static void offered_sum_stays_unchanged_over_a_new_pgen(void **state)
 	offer = expect_sum(w, 0, 1);
 	tell_plan(w, 1, SERVER, 6);
 	assert_int_equal(stats(w).retired, 1);
-	for (unsigned i = 0; i < 2; i++) { /* the same round again, but with other bytes */
+	for (unsigned i = 0; i < 2; i++) { /* round 1 again, with different bytes */
 		struct wire_msg m;
 
 		memset(w->m[i].contrib[0], 0x40, BYTES_MAX);
@@ -319,8 +319,8 @@ static void answers_wait_for_credit(void **state)
 	world_free(w);
 }
 
-/* Make a world in which the results of partitions 0, 1 and 2 wait. They were summed in this order
- * and have priorities 1, 3 and 2. */
+/* Make a world in which the results of partitions 0, 1 and 2 wait. The partitions were summed in
+ * this order. Their priorities are 1, 3 and 2. */
 static struct srv_world *three_results_wait(void)
 {
 	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE, .n_parts = 4);
@@ -387,8 +387,8 @@ static void results_of_all_partitions_may_wait(void **state)
 	world_free(w);
 }
 
-/* A repeated contribution does not make the server offer its result again. After a reconnection the
- * member asks for the result. */
+/* A repeated contribution does not make the server offer a waiting result twice. After a
+ * reconnection, the server offers the result only when the member contributes again. */
 static void results_that_wait_are_offered_once(void **state)
 {
 	struct srv_world *w = three_results_wait();
@@ -414,7 +414,7 @@ static void results_that_wait_are_offered_once(void **state)
 /* ---- staging ---- */
 
 /* Members offer all partitions in random order, and reads end in random order. A member that
- * receives AGAIN repeats the same offer. Without AGAIN it repeats nothing. All rounds must
+ * receives AGAIN repeats the offer. Without AGAIN, a member repeats no offer. All rounds must
  * complete. */
 static void press(struct srv_shape s, unsigned seed)
 {

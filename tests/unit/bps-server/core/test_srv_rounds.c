@@ -1,5 +1,5 @@
-/* Rounds in a server's core, from the first contribution to the sum, and which members a round
- * waits for. */
+/* Tests of rounds in a server's core, from the first contribution to the sum. The tests also check
+ * which members a round waits for. */
 #include "tests/unit/srv_world.h"
 
 /* ---- rounds ---- */
@@ -170,7 +170,7 @@ static void sum_reuses_the_memory_of_a_result_that_all_members_have(void **state
 	world_free(w);
 }
 
-/* There are more members than the core can add in one pass. */
+/* There are more members than contributions that the core can add in one pass. */
 static void sum_of_many_passes_stays_where_it_began(void **state)
 {
 	struct srv_world *w = world(.n_members = MEMBERS_MAX, .n_elems = LARGE);
@@ -288,7 +288,7 @@ static void partition_moves_away_and_back(void **state)
 	say_contrib(w, 0, 1);
 	tell_plan(w, 1, SERVER + 1, 6);
 	assert_int_equal(stats(w).parts, 0);
-	end_read(w, 0, 0, 0); /* a read of the old pgen ends: this only frees the read's memory */
+	end_read(w, 0, 0, 0); /* the end of a read of the old pgen only frees the read's memory */
 	assert_int_equal(stats(w).staging_used, 0);
 	say_contrib(w, 0, 1);
 	expect_msg(w, 0, WIRE_AGAIN, 1);
@@ -412,7 +412,8 @@ static void job_end_waits_for_running_reads_only_with_their_memory(void **state)
 
 /* ---- rounds that do not wait for all members ---- */
 
-/* Let all members send HAVE for the result of round r. r = 0: the members have no result. */
+/* Let all members send HAVE for the result of round r. If r is 0, the messages report that the
+ * members have no result. */
 static void say_have_all(struct srv_world *w, uint64_t r)
 {
 	for (unsigned i = 0; i < w->n_members; i++) {
@@ -466,7 +467,8 @@ static void sum_does_not_overwrite_results_that_a_late_member_lacks(void **state
 		for (unsigned i = 0; i < 2; i++) {
 			struct wire_msg m = contrib_msg(w, i, r, 0);
 
-			/* the sums lack the third member, so the CRC from contrib_msg is wrong */
+			/* The sums do not contain the input of the third member. So the CRC that
+			 * contrib_msg has computed is wrong. */
 			m.contrib.crc_prev = 0;
 			say(w, i, &m);
 		}
@@ -532,7 +534,8 @@ static void round_waits_for_members_silent_under_this_pgen(void **state)
 	say_contrib(w, 1, 1);
 	tick(w, 10 * GRACE_MS);
 	settle(w);
-	expect_nothing(w, 0); /* wait for the third member: it may already have the sum */
+	/* the round waits for the third member, because this member may already have the sum */
+	expect_nothing(w, 0);
 	say_key(w, 2, WIRE_HAVE, 0);
 	expect_msg(w, 2, WIRE_HAVE_OK, 0);
 	tick(w, GRACE_MS);
@@ -562,7 +565,7 @@ static void no_member_is_more_than_two_rounds_ahead_of_a_late_one(void **state)
 		expect_msg(w, 1, WIRE_RESULT, r);
 	}
 	say_contrib(w, 0, 3);
-	/* round 3 must wait, or the third member could no longer get the sum of round 1 */
+	/* round 3 must wait, because otherwise the third member could not get the sum of round 1 */
 	expect_msg(w, 0, WIRE_AGAIN, 3);
 	say_contrib(w, 2, 1);
 	expect_msg(w, 2, WIRE_RESULT, 1);

@@ -25,8 +25,8 @@ static void average_divides_by_workers(void **state)
 	world_free(w);
 }
 
-/* Fill inputs with very different magnitudes, so that another order of additions gives other
- * bits. */
+/* Fill the inputs with values of very different magnitudes, so that the bits of the sum depend on
+ * the order of the additions. */
 static void fill_wild(struct srv_world *w, unsigned seed)
 {
 	srand(seed);
@@ -127,7 +127,9 @@ static void half_precision_is_rounded_once(void **state)
 		m = payload_msg(w, i, WIRE_CONTRIB, 1, 1, 0);
 		m.contrib.workers = w->m[i].workers;
 		say(w, i, &m);
-		sums_relieve(w->core); /* many passes, which all must add to one f32 accumulator */
+		/* Queue a summing pass, so that the sum needs many passes. All passes must add
+		 * to one f32 accumulator. */
+		sums_relieve(w->core);
 		work(w);
 	}
 	r = expect_msg(w, 0, WIRE_RESULT, 1);

@@ -67,8 +67,8 @@ static void chance_is_the_same_from_the_same_seed(void **state)
 	(void)state;
 	assert_true(a == pattern("seed=1 server.result.before-send=drop,prob=0.5"));
 	assert_true(a != b);
-	/* The number is binomial with n = 64 and p = 1/2. One seed in a million gives a number
-	 * outside of 12..52. */
+	/* The number of set bits has a binomial distribution with 64 trials and probability 1/2.
+	 * One seed in a million gives a number outside of 12..52. */
 	assert_in_range(n, 12, 52);
 }
 

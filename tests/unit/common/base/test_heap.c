@@ -1,5 +1,5 @@
-/* The heap of timers and priorities. Order, equal keys and removal are compared with a scan of all
- * nodes. */
+/* Tests of the heap that orders timers and priorities. The tests check the order, equal keys and
+ * removal. They compare the heap's results with a scan of all nodes. */
 #include "common/base/heap.h"
 
 #include <setjmp.h>

@@ -48,7 +48,7 @@ static void make_file(const char *at, const char *text)
 	assert_int_equal(fclose(f), 0);
 }
 
-/* Make the files of an interface. lower: the name of its lower interface; "": none. */
+/* Make the files of an interface. lower: name of the lower interface, or "" if there is none. */
 static void make_card(const char *name, bool has_device, const char *speed, const char *lower)
 {
 	char at[128];

@@ -1,4 +1,5 @@
-/* The RDMA ports of network interfaces, read from folders like those of /sys. */
+/* Tests of the look-up of a network interface's RDMA port. The tests use folders like those of
+ * /sys. */
 #include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -30,7 +30,8 @@
 
 enum { SAY = 7, ECHO_BACK = 8, SAY_AND_CLOSE = 9, NOT_TRUSTED = 10 };
 
-/* A listener and a client. The listener trusts a peer that sends any frame other than NOT_TRUSTED. */
+/* A listener and a client. When a peer sends a frame of a type other than NOT_TRUSTED, the listener
+ * trusts the peer. */
 struct ctlchan_fixture {
 	struct event_base *base;
 	struct ctllisten *listen;
@@ -218,8 +219,8 @@ static struct ctllisten_stats stats(const struct ctlchan_fixture *f)
 	return s;
 }
 
-/* Open a plain TCP connection without a key. It is blocking and has a receive deadline. */
-/* from: the peer's address is 127.0.0.(1 + from). */
+/* Open a plain TCP connection without a key, from the address 127.0.0.(1 + `from`). The connection
+ * is blocking and has a receive deadline. */
 static int stranger_from(const struct ctlchan_fixture *f, unsigned from)
 {
 	struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr = {htonl(0x7f000000 + from)}};
@@ -418,7 +419,7 @@ static void client_changes_to_the_new_key_without_a_gap(void **state)
 	assert_int_equal(key_fingerprint(&key_b, print), 0);
 	assert_string_equal(ctlchan_master(f->last), print);
 	echo(f, 1);
-	/* the key is the same, so the connection stays */
+	/* the client already uses this key, so the connection stays */
 	assert_int_equal(client_set_key(f, key_b), 0);
 	echo(f, 1);
 	assert_int_equal(f->n_up, 2);
@@ -601,7 +602,7 @@ static void listener_with_a_certificate_instead_of_the_key_is_refused(void **sta
 	run_until(f, &f->n_failed, 1);
 	assert_int_equal(f->n_up, 0);
 	assert_non_null(strstr(f->down_reason, "did not use the cluster key"));
-	/* the TLS handshake itself succeeded: only the proof of the key was missing */
+	/* The TLS handshake succeeded. Only the proof of the key was missing. */
 	run_until(f, &im.n_handshakes, 1);
 	ctlclient_free(f->client);
 	f->client = NULL;
@@ -1118,7 +1119,7 @@ static void dropped_connection_is_made_again(void **state)
 	fixture_free(f);
 }
 
-/* The scheduler declares a member dead when the member does not return within this window. */
+/* The client reconnects within window_ms. Otherwise the scheduler would declare the member dead. */
 static void client_reconnects_within_the_window(void **state)
 {
 	const uint32_t window_ms = 1000;

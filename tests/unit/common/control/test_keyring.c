@@ -214,7 +214,8 @@ static void credential_of_root_is_read_by_the_service(void **state)
 	if (geteuid() != 0)
 		skip();
 	write_key(
-		/* systemd makes such a file: root owns it, and an access list names the user */
+		/* Like a credential of systemd, the file belongs to root. Here the group gives the
+		 * service access, while systemd uses an access list. */
 		p, hex, 65, 0440);
 	assert_int_equal(chown(p->path, 0, 65534), 0);
 	assert_int_equal(chmod(p->dir, 0755), 0);

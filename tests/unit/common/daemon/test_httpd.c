@@ -34,9 +34,8 @@ struct httpd_fixture {
 	pthread_t thread;
 	struct httpd *httpd;
 	struct sockaddr_in sin;
-	/* is_well: the health that the daemon reports; remark: the text that it adds */
-	bool is_well;
-	const char *remark;
+	bool is_well;       /* the health that the daemon reports */
+	const char *remark; /* text that the daemon adds to its health report */
 	enum answer_mode mode;
 	struct httpd_request *held;
 	struct event *later;
@@ -166,7 +165,7 @@ static int open_connection(const struct httpd_fixture *f)
 	return fd;
 }
 
-/* Send text and return all bytes that the server sends until the connection ends. */
+/* Send `text` and return all bytes that the server sends until the connection ends. */
 static const char *talk(const struct httpd_fixture *f, const char *text)
 {
 	static char reply[8192];
@@ -174,7 +173,7 @@ static const char *talk(const struct httpd_fixture *f, const char *text)
 	ssize_t got;
 	int fd = open_connection(f);
 
-	/* The server may close the connection before it has read everything. */
+	/* The server may close the connection before reading all of `text`. */
 	(void)!send(fd, text, strlen(text), MSG_NOSIGNAL);
 	while ((got = recv(fd, reply + n, sizeof(reply) - 1 - n, 0)) > 0)
 		n += (size_t)got;
@@ -335,8 +334,8 @@ static const char *request_of(const struct httpd_fixture *f, const char *path, c
 	return talk(f, text);
 }
 
-/* A browser sends a request with another host name when the host name of a malicious page resolves
- * to the daemon's address. */
+/* If the host name of a malicious page resolves to the daemon's address, a browser sends requests
+ * for this host name to the daemon. */
 static void requests_to_other_hosts_are_refused(void **state)
 {
 	static const char *const others[] = {"evil.example", "evil.example:7301",

@@ -1,4 +1,4 @@
-/* Text from untrusted sources as JSON strings. */
+/* Tests of the conversion of text from untrusted sources to JSON strings. */
 #include "common/daemon/jsontext.h"
 
 #include <setjmp.h>

@@ -43,7 +43,7 @@ static void second_claim_is_refused_and_names_the_holder(void **state)
 	close(fd);
 }
 
-/* Start a process that claims the name as that user and then waits. Returns its pid. */
+/* Start a process of user `uid` that claims `name` and then waits. Returns the pid. */
 static pid_t holder_of(const char *name, uid_t uid)
 {
 	int pipe_fds[2], fd = -1;

@@ -371,8 +371,8 @@ static void values_that_do_not_fit_together_are_refused(void **state)
 
 static char logged[4096];
 
-/* Run settings_adopt. Store the log lines that it writes, without their time stamps, in
- * `logged`. */
+/* Run settings_adopt. Store in `logged` the log lines that settings_adopt writes, without their
+ * time stamps. */
 static unsigned adopt(struct settings *s, struct settings *fresh)
 {
 	int saved = dup(STDERR_FILENO), fds[2];
@@ -426,7 +426,7 @@ static void reread_changes_live_values_and_keeps_the_others(void **state)
 	assert_string_equal(settings_source(r.s, "dead-after"), "flag --dead-after");
 
 	/* A changed setting that needs a restart is reported at each reload until the file has the
-	 * old value. */
+	 * old value again. */
 	assert_int_equal(settings_reread(r.s, &fresh, &err), 0);
 	assert_int_equal(adopt(r.s, fresh), 0);
 	assert_non_null(strstr(logged, "threads: 3 stays in force"));

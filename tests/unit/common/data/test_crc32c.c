@@ -1,6 +1,6 @@
-/* crc32c is compared with published values and with a bit-by-bit loop. Its two implementations are
- * compared with each other at each length and alignment at which one of them switches to another
- * method. */
+/* Compares crc32c with published values and with a bit-by-bit loop. The two implementations of
+ * crc32c are compared with each other at each length and alignment at which one implementation
+ * changes its method. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -97,8 +97,9 @@ static void nothing_appended_changes_nothing(void **state)
 	assert_int_equal(crc32c_portable(CHECK_VALUE, "", 0), CHECK_VALUE);
 }
 
-/* The lengths include those at which crc32c changes its method. From 768 bytes, it computes three
- * interleaved streams of 256 bytes each. From 12,288 bytes, the streams have 4,096 bytes each. */
+/* The lengths include those at which crc32c changes its method. For 768 bytes or more, crc32c_sse42
+ * computes three interleaved streams of 256 bytes each. For 12,288 bytes or more, each stream has
+ * 4,096 bytes. */
 static void both_implementations_agree_with_a_bit_loop_at_every_length(void **state)
 {
 	static const size_t longer[] = {
@@ -126,8 +127,8 @@ static void both_implementations_agree_with_a_bit_loop_at_every_length(void **st
 	free(buf);
 }
 
-/* The wide implementation is used from 1,024 bytes on. It leaves the bytes beyond a multiple of 64
- * to the other implementation. */
+/* For 1,024 bytes or more, crc32c calls crc32c_wide for a multiple of 64 bytes. crc32c_sse42 then
+ * continues the crc over the remaining bytes. */
 static void wide_implementation_agrees_around_its_shortest_lengths(void **state)
 {
 	unsigned char buf[1344 + 64];

@@ -214,8 +214,8 @@ static void pool_agrees_with_a_map_of_pages(void **state)
 		srand(limit);
 		for (unsigned k = 0; k < 20000; k++) {
 			unsigned n_pages = 1u << (unsigned)rand() % 4;
-			/* In every other phase, most operations are requests. In the phases
-			 * between, most are releases. */
+			/* Two kinds of phase alternate. In one kind, most operations are requests.
+			 * In the other kind, most operations are releases. */
 			bool is_get = n == 0 || rand() % 5 < (k / 64 % 2 ? 2 : 3);
 
 			if (is_get) {

@@ -13,7 +13,8 @@
 
 #include "common/data/reduce.h"
 
-/* sanitized code is twenty times slower, and larger sizes would not test more of it */
+/* The thread sanitizer makes the code twenty times slower. Larger arrays would not test more parts
+ * of the code. */
 #ifdef __SANITIZE_THREAD__
 #define MAX_ELEMS ((1u << 16) + 3)
 #else
@@ -195,13 +196,13 @@ static double unit_roundoff(enum dtype dtype)
 	}
 }
 
-/* Return the largest allowed difference from the exact result. The accumulator has roundoff u. The
- * accumulator is rounded once for each operand after the first, and once in a division. Each time
- * the error is relative to a partial result, which is at most sum |x| (for products: the product).
- * To first order, k operands have the error k u. The bound is doubled to cover higher orders and
- * the rounding of the reference. f16 and bf16 are rounded once more. Inputs are not subnormal,
- * since they are at least 2^-4. But sums may cancel to less than 2^-14, where steps of an f16 are
- * 2^-24. */
+/* Return the largest allowed difference from the exact result. Let u be the unit roundoff of the
+ * accumulator. The accumulator is rounded once for each operand after the first, and once in a
+ * division. Each rounding error is relative to a partial result. For sums, a partial result is at
+ * most sum |x|. For products, it is the product. To first order, the relative error for k operands
+ * is k * u. The bound is doubled to cover higher orders and the rounding of the reference. f16 and
+ * bf16 are rounded once more. Inputs are not subnormal, since they are at least 2^-4. But sums may
+ * cancel to less than 2^-14, where steps of an f16 are 2^-24. */
 static double bound(enum dtype dtype, enum op op, double magnitude, double want)
 {
 	double acc = unit_roundoff(dtype == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32);
@@ -421,8 +422,8 @@ static float f32_bits(uint32_t u)
 	return f;
 }
 
-/* Return op(x, y). It is computed in 100 elements of an array, and all results must be equal. The
- * elements cover full vectors and the padded remainder. */
+/* Return op(x, y). The function computes this value in 100 elements of an array and checks that all
+ * results are equal. The elements cover full vectors and the padded remainder. */
 static uint32_t fold_two(float x, float y, enum op op)
 {
 	float a[128], c[128], acc[128];
@@ -618,8 +619,8 @@ static void every_half_survives_the_way_to_f32_and_back(void **state)
 }
 
 /* Round each midpoint between neighbouring halves, and the f32 values just above and below it. The
- * midpoint goes to the even neighbour, the others to the nearer neighbour. The bits of neighbours
- * differ by one. */
+ * midpoint is rounded to the even neighbour. The other two values are rounded to the nearer
+ * neighbour. The bits of neighbours differ by one. */
 static void rounding_is_to_the_nearest_half_and_ties_go_to_even(void **state)
 {
 	static float wide[3 * 32768];

@@ -162,14 +162,14 @@ static void wait_for_a_completion_ends_at_its_time_out(void **state)
 	free(c);
 }
 
-/* The two ends run in threads. Each sleeps when it has nothing to do. If a wake-up is lost, a wait
- * reaches its deadline. */
+/* The agent and the trainer run in different threads. Each of them sleeps when it has nothing to
+ * do. If a wake-up is lost, a wait reaches its deadline. */
 #define PUMP_TENSORS 32
 
 struct pump {
 	struct local_control *c;
 	int event_fd;
-	uint64_t rounds; /* completed rounds of each tensor */
+	uint64_t rounds; /* number of rounds that each tensor runs */
 	int failed;
 };
 
@@ -432,7 +432,7 @@ static void largest_declare_and_largest_refusal_fit_into_a_frame(void **state)
 	name[255] = text[511] = 0;
 	for (unsigned i = 0; i < LOCAL_DECLARE_MAX; i++) {
 		decls[i] = (struct local_decl){.name = name, .dtype = 7, .n_elems = i + 1};
-		/* The host name in .cause has CTL_NAME_MAX bytes, the longest that is allowed. */
+		/* The host name in .cause has CTL_NAME_MAX bytes, the maximum length. */
 		slots[i] = (struct local_slot){.code = 1,
 			.text = text,
 			.out_offset = {i, i + 64},
@@ -502,7 +502,7 @@ static void malformed_frames_are_refused_and_leak_no_descriptor(void **state)
 		{{1}, 1, 0},                            /* the head of the frame is incomplete */
 		{{99, 0, 0, 0, 0, 0, 0, 0}, 8, 2},      /* unknown type */
 		{{0, 0, 0, 0, 0, 0, 0, 0}, 8, 0},       /* type 0 */
-		{{9, 0, 1, 0, 0, 0, 0, 0}, 8, 1},       /* flags, which no type has */
+		{{9, 0, 1, 0, 0, 0, 0, 0}, 8, 1},       /* flags, which no type may have */
 		{{9, 0, 0, 0, 0, 0, 0, 0}, 8, 1},       /* the struct is missing */
 		{{9, 0, 0, 0, 0, 0, 0, 0, 9}, 12, 4},   /* the struct is longer than the frame */
 		{{9, 0, 0, 0, 0, 0, 0, 0, 0}, 12, 251}, /* valid, with too many descriptors */

@@ -173,11 +173,11 @@ static void pause_of_a_spinning_loop_doubles_only_under_load(void **state)
 
 	(void)state;
 	assert_true(rest == min);
-	/* On an idle machine another process needs the processor 200 ms after each pause ends.
+	/* On an idle machine, each pause is followed by 200 ms without a slow sched_yield.
 	 * The pause stays at its minimum. */
 	for (unsigned i = 0; i < 50; i++)
 		assert_true((rest = dataloop_rest_ns(rest, 200 * ms)) == min);
-	/* On a busy machine another process needs the processor 1 ms after each pause ends.
+	/* On a busy machine, a slow sched_yield comes 1 ms after the end of each pause.
 	 * The pause doubles each time, up to its maximum. */
 	for (uint64_t want = 2 * min; want < max; want *= 2)
 		assert_true((rest = dataloop_rest_ns(rest, ms)) == want);
@@ -199,7 +199,7 @@ static void free_of_a_loop_that_never_ran_is_fine(void **state)
 	loop_free(NULL);
 }
 
-/* Open the socket of a service manager. path is written as in $NOTIFY_SOCKET. */
+/* Open the socket of a service manager. The argument `path` has the format of $NOTIFY_SOCKET. */
 static int manager(const char *path)
 {
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};

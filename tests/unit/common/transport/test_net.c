@@ -231,7 +231,8 @@ static void connection_may_be_closed_from_its_own_callback(void **state)
 	r.client.next_round = net_port(r.server.f);
 	for (unsigned i = 1; i <= 10; i++) {
 		assert_int_equal(send_round(r.server.conn, i), 0);
-		/* flush, so that several messages of one connection are received together */
+		/* Flush the queued messages. The client then receives several messages of one
+		 * connection together. */
 		if (i > 5)
 			r.server.x->ops->may_sleep(r.server.x);
 	}
@@ -404,7 +405,7 @@ static void close_completes_reads_once_and_nothing_writes_later(void **state)
 			break;
 	}
 	assert_int_equal(n, strcmp(rig_provider, "sockets") == 0 ? READS_MAX : READ_WINDOW_QUEUE);
-	/* Bytes of the first read arrive, but it is not complete. */
+	/* Bytes of the first read arrive, but the first read is not complete. */
 	RUN(&r, to.p[100] == from.p[100] && to.p[101] == from.p[101]);
 	assert_int_equal(r.server.n_read_done, 0);
 	xport_close(r.server.conn, "test");
@@ -479,7 +480,7 @@ static void killed_peer_is_noticed_within_100_ms(void **state)
 	struct net_node n;
 
 	(void)state;
-	if (!rig_is_tcp()) /* a forked process cannot use objects of verbs that its parent opened */
+	if (!rig_is_tcp()) /* a forked child cannot use its parent's objects of libibverbs */
 		skip();
 	pid = fork_server(&port);
 	net_node_open(&n, &cfg);
@@ -501,7 +502,7 @@ static void stopped_peer_is_noticed_by_its_silence(void **state)
 	struct net_node n;
 
 	(void)state;
-	if (!rig_is_tcp()) /* a forked process cannot use objects of verbs that its parent opened */
+	if (!rig_is_tcp()) /* a forked child cannot use its parent's objects of libibverbs */
 		skip();
 	pid = fork_server(&port);
 	cfg.ping_ms = 50;

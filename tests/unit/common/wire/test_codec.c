@@ -102,8 +102,8 @@ static const uint8_t golden[] = {
 #define AT_LEAVES 32
 #define AT_LEAF   36
 
-/* Decode a copy that is exactly as large as its content, so that a sanitizer detects each access
- * beyond it. */
+/* Decode a copy of the bytes. The copy is exactly as large as its content, so that a sanitizer
+ * detects each access beyond the end of the copy. */
 static int decode(const struct layout *l, const void *bytes, size_t n, size_t mem_limit,
 	void *ret_msg, void **ret_mem, struct err_text *err)
 {
@@ -124,7 +124,7 @@ static void patch_u32(uint8_t *at, uint32_t v)
 		at[i] = (uint8_t)(v >> 8 * i);
 }
 
-/* Decode the golden bytes with the u32 at `at` replaced by v. */
+/* Replace the u32 at the offset `at` of the golden bytes by v, and decode the changed bytes. */
 static int decode_patched(size_t at, uint32_t v, struct err_text *err)
 {
 	uint8_t bytes[sizeof(golden)];
@@ -347,8 +347,8 @@ static void outputs_stay_untouched_when_decoding_fails(void **state)
 	assert_ptr_equal(mem, &m);
 }
 
-/* Memory is needed for "abc" and its NUL, the blob's two bytes, padding to 8 bytes, two leaves,
- * "hi" and its NUL. */
+/* The golden message needs memory for five things: "abc" with its NUL, two bytes of the blob,
+ * padding up to 8 bytes, two leaves, and "hi" with its NUL. */
 static void memory_is_exact_and_limited(void **state)
 {
 	const size_t need = 8 + 2 * sizeof(struct leaf) + 3;
@@ -451,7 +451,8 @@ static void message_at_a_maximum_is_encoded(void **state)
 	free(mem);
 }
 
-/* Write a chain of n lists of one item each. The innermost item is empty. Returns the bytes. */
+/* Write a chain of n nested lists of one item each. The innermost item is empty. Returns the number
+ * of bytes written. */
 static size_t chain_bytes(uint8_t *buf, unsigned n)
 {
 	size_t at = 0;

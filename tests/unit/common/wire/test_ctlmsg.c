@@ -233,7 +233,7 @@ static uint64_t gen_next(struct gen *g)
 	return g->state;
 }
 
-/* Return a count: small in most cases, sometimes the limit. */
+/* Return a random count. Most counts are at most `small`; one in 16 is `max`, the limit. */
 static uint32_t gen_count(struct gen *g, uint32_t max, uint32_t small)
 {
 	uint64_t r = gen_next(g);

@@ -281,8 +281,8 @@ static void corruption_of_any_byte_is_refused_or_seen_in_the_message(void **stat
 	assert_int_not_equal(n_refused, 0);
 }
 
-/* For each field of the header: its offset, its width, and the types that use it. The fields type,
- * version, cookie and credits are left out. */
+/* For each field of the header: its offset, its width, and the message types that use the field.
+ * The table omits the fields `type`, `version`, `cookie` and `credits`. */
 #define T(type) (1u << WIRE_##type)
 #define T_OFFER (T(CONTRIB) | T(RESULT) | T(DONATE))
 #define T_PARTITION                                                                                \
@@ -350,8 +350,9 @@ static void encode_leaves_unused_fields_zero(void **state)
 	assert_int_equal(back.len, 0);
 }
 
-/* Encode the golden message of that type and flags, and store n little-endian bytes of v at `at`.
- * Returns the result of decoding it. */
+/* Encode the golden message that has this type and these flags. Overwrite n bytes at the offset
+ * `at` with the lowest n bytes of v, in little-endian order. Returns the result of decoding the
+ * changed message. */
 static int decode_patched(
 	unsigned type, unsigned flags, size_t at, size_t n, uint64_t v, struct err_text *err)
 {

@@ -159,7 +159,7 @@ static void memory_lies_where_gpus_and_cards_are(void **state)
 	assert_string_equal(nodes_of("two-switches-both", "copy", mixed, 4, true), "1,0,1,0/-1");
 	assert_string_equal(nodes_of("two-switches-both", "auto", shared, 3, true), "0,1,0/-1");
 	assert_string_equal(nodes_of("two-switches-nvlink", "rs_ag", all, 8, true), "-1/-1");
-	/* Bytes for the network lie in memory of the NUMA node of the only network card. */
+	/* The memory for network transfers is on the NUMA node of the only network card. */
 	assert_string_equal(nodes_of("two-switches-roots", "auto", all, 8, true), "1/1");
 	assert_string_equal(nodes_of("two-switches-roots", "auto", all, 8, false), "-1/-1");
 	assert_string_equal(nodes_of("card-down", "rs_ag", all, 8, true), "1/1");

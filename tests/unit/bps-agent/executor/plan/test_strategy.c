@@ -1,5 +1,6 @@
-/* The strategy that is chosen for each machine, and its plan. To check that a plan sums correctly,
- * the test runs it on sets of contributors instead of numbers. */
+/* Tests which strategy is chosen for each machine, and which plan follows from the strategy. To
+ * check that a plan sums correctly, the test runs the plan on sets of contributors instead of
+ * numbers. */
 #include "bps-agent/executor/plan/strategy.h"
 
 #include <errno.h>
@@ -109,7 +110,7 @@ static void do_sum(struct sets *s)
 	s->has_summed = true;
 }
 
-/* Copy from GPU to GPU: any GPU that has the complete sum can be the source. */
+/* Copy the sum of each unit to the given GPU. The source is any GPU that has the complete sum. */
 static void do_peer_copy(struct sets *s, unsigned gpu, uint64_t all)
 {
 	for (unsigned i = 0; i < plan.n_gpus; i++)
@@ -247,8 +248,8 @@ static unsigned count(enum plan_op op)
 	return n;
 }
 
-/* Return the number of units of n_turns tensors that are copied to host memory over an uplink. The
- * tensors have n_turns * n_units units in total. */
+/* Return how many units the plan copies to host memory over the given uplink. The plan is for
+ * n_turns tensors, which together have n_turns * n_units units. */
 static unsigned out_units(uint32_t uplink)
 {
 	unsigned n = 0;

@@ -1,4 +1,5 @@
-/* Where devices are on a machine's PCI buses, as read from folders in the form of sysfs. */
+/* Tests of the topology: the positions of devices on a machine's PCI buses. The topology is read
+ * from folders that have the layout of sysfs. */
 #include "bps-agent/executor/plan/topology.h"
 
 #include <errno.h>

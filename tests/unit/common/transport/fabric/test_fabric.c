@@ -139,7 +139,7 @@ static void only_fresh_and_genuine_tickets_are_accepted(void **state)
 	ticket_seal(&t, the_key, b);
 	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
 	assert_int_equal(refused(&r.server), 7);
-	t = a_ticket(14); /* a valid ticket, but its connection does not exist */
+	t = a_ticket(14); /* a valid ticket of a connection that does not exist */
 	t.channel = CHANNEL_OF_ACCEPTING;
 	ticket_seal(&t, the_key, b);
 	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
@@ -170,8 +170,8 @@ static void no_byte_of_a_ticket_may_be_wrong_or_missing(void **state)
 		b[i] ^= 0x10;
 		assert_int_equal(raw_connect(&r.client, port, b, i), ECONNREFUSED);
 	}
-	/* The server refuses two other tickets of the same agent: one is for another server (other
-	 * key), and one is for the next process of this server on this host (other instance). */
+	/* The server refuses two more tickets of this agent. The first is sealed with the key of
+	 * another server. The second has the instance of a later process of this server. */
 	memcpy(other, the_key, sizeof(other));
 	other[0] ^= 1;
 	ticket_seal(&t, other, b);

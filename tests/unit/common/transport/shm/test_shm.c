@@ -181,7 +181,7 @@ static int turn(struct shm_node *n)
 	return n->x ? n->x->ops->poll(n->x, clock_now_ns()) : 0;
 }
 
-/* Drive both ends until *count reaches want. Sleep when both ends allow it. */
+/* Drive both ends until *count is at least `want`. Sleep when both ends allow it. */
 static void drive(struct shm_rig *r, const unsigned *count, unsigned want)
 {
 	uint64_t end = clock_now_ns() + DEADLINE_MS * MS;
@@ -434,7 +434,7 @@ static struct sockaddr_un server_addr(const struct shm_rig *r)
 	return sun;
 }
 
-/* Remove the socket of a fake server and the folder. */
+/* Remove the socket of the fake server, and then the folder r->dir. */
 static void remove_fake(const struct shm_rig *r)
 {
 	struct sockaddr_un sun = server_addr(r);
@@ -508,7 +508,8 @@ static void ticket_of_another_challenge_is_refused(void **state)
 		r.server.x->ops->may_sleep(r.server.x);
 		turn(&r.server);
 		assert_int_equal(recv(fd, &ch, sizeof(ch), 0), sizeof(ch));
-		/* i = 0: an old nonce; 1: a ticket for a network connection; 2: a changed byte. */
+		/* Send an invalid ticket. Ticket 0 has an old nonce, ticket 1 is for a network
+		 * connection, and ticket 2 has a changed byte. */
 		t.nonce = i == 0 ? ch.nonce - 1 : ch.nonce;
 		t.channel = i == 1 ? CHANNEL_OF_CONNECTING : TICKET_SAME_HOST;
 		ticket_seal(&t, the_key, hello.ticket);
@@ -664,7 +665,7 @@ static void silent_listener_times_out(void **state)
 	remove_fake(&r);
 }
 
-/* Run until each end has mapped the other's segment. */
+/* Run until each end has mapped the segment of the other end. */
 static void know_segments(struct shm_rig *r)
 {
 	uint64_t end = clock_now_ns() + DEADLINE_MS * MS;
@@ -936,7 +937,8 @@ static void loan_is_the_peers_memory_and_outlives_the_connection(void **state)
 	assert_int_equal(shm_borrow(r.server.conn, the_offer.segment, the_offer.offset,
 				 the_offer.len, &loan),
 		0);
-	/* the loan is the peer's memory itself, so this change is visible in it */
+	/* the loan is the peer's memory itself, so a change of the peer's memory is visible in the
+	 * loan */
 	memset(r.client.mem + 4096, 0x5a, 100000);
 	assert_int_equal(memcmp(loan.mem, r.client.mem + 4096, 100000), 0);
 	node_close(&r.client);
@@ -967,8 +969,8 @@ static void withdrawn_segment_can_not_be_read(void **state)
 	rig_close(&r);
 }
 
-/* The owner may reuse offered memory once it has closed the connection. A read that completes later
- * must fail. */
+/* The owner of offered memory may reuse the memory once the owner has closed the connection. A read
+ * that completes after the close must fail. */
 static void read_fails_when_the_owner_closes_meanwhile(void **state)
 {
 	struct xport_read rd;

@@ -43,8 +43,8 @@ static bool offer(struct policy_side *s, bool has_room)
 	return is_sent;
 }
 
-/* Make offers until an offer's bytes are sent with it. Return how many offers were sent without
- * bytes. */
+/* Make offers until one offer is sent together with its bytes. Return how many offers were sent
+ * without bytes before. */
 static unsigned rest(struct policy_side *s, bool has_room)
 {
 	unsigned n = 0;

@@ -162,8 +162,8 @@ static void more_bytes_may_wait_while_round_trips_are_short(void **state)
 		assert_true(recv_window_measured(&w, TARDY));
 		assert_false(w.is_quick);
 	}
-	/* After 32 round trips of SLOW, is_quick is still set. After 64 of them, sends are paced
-	 * instead. */
+	/* After 32 round trips of SLOW, is_quick is still set. After 64 round trips of SLOW,
+	 * is_quick is cleared and sends are paced. */
 	for (unsigned k = 0; k < 32; k++)
 		recv_window_measured(&w, SLOW);
 	assert_true(w.is_quick);
@@ -190,7 +190,7 @@ static void pauses_do_not_hide_that_round_trips_are_short(void **state)
 	/* The rate is four times as high, but every seventh sample follows a pause. */
 	for (unsigned k = 0; k < 1000; k++)
 		assert_false(recv_window_bounded(&w, FAST, now_ns += k % 7 ? 2100000 : 40000000));
-	/* Short samples count only if no longer sample comes between them. */
+	/* A TARDY sample between FAST samples starts the count of FAST samples again. */
 	for (unsigned k = 0; k < 1000; k++)
 		assert_false(recv_window_bounded(&w, k % 7 ? FAST : TARDY, now_ns += 2100000));
 	for (unsigned run = 0; run < 8; run++) {

@@ -178,8 +178,8 @@ static void fill_with_pongs(struct net_rig *r, const struct raw_conn *p)
 	}
 }
 
-/* Pongs use all of the ordinary room in the queue. The server's read requests must wait, and must
- * not be written beyond the end of the queue. */
+/* Pongs fill the queue except for the room that is reserved for requests to read. The server's
+ * requests to read must wait, and must not be written beyond the end of the queue. */
 static void peer_that_pings_and_does_not_read_leaves_room_for_requests(void **state)
 {
 	uint8_t answer[1 + 2 * sizeof(struct tcp_frame)];
@@ -225,8 +225,8 @@ static void peer_that_pings_and_does_not_read_leaves_room_for_requests(void **st
 	mem_free(&to);
 }
 
-/* Receive what is available, then parse frames up to the first message of that type. Return whether
- * there was such a message. */
+/* Receive what is available, then parse frames up to the first message of the type `type`. Return
+ * whether a message of this type was found. */
 static bool has_message(struct raw_conn *p, uint8_t *buf, size_t *used, enum wire_type type)
 {
 	ssize_t n = recv(p->fds[LANE_MESSAGES], buf + *used, TCP_RX_BYTES - *used, MSG_DONTWAIT);
@@ -282,8 +282,8 @@ static void ping_that_found_no_room_is_sent_when_there_is(void **state)
 	free(buf);
 }
 
-/* A callback may give the thread more work. The transport must not allow sleep then, since sleep
- * would delay the work. */
+/* A callback may give the thread more work. The transport must not let the thread sleep after the
+ * callback, because the sleep would delay this work. */
 static void thread_does_not_sleep_after_a_callback(void **state)
 {
 	const struct linger at_once = {.l_onoff = 1};
@@ -560,8 +560,8 @@ static void close_in_read_done(struct net_node *n, struct xport_read *rd, int st
 	n->is_wrong |= xport_read(rd) != -ENOTCONN;
 }
 
-/* Several reads have completed in one batch. The connection is closed in the callback of the
- * first. */
+/* Several reads have completed in one batch. The callback of the first read closes the
+ * connection. */
 static void connection_may_be_closed_from_the_end_of_a_read(void **state)
 {
 	struct xport_read reads[8];

@@ -487,7 +487,7 @@ static void announce(const struct raw_conn *p, unsigned i)
 	say_offer(p, i);
 }
 
-/* Write the bytes of the i-th offer as the item with number count. */
+/* Write the bytes of the i-th offer as an item with the number `count`. */
 static size_t put_eager(uint8_t *to, uint64_t count, unsigned i)
 {
 	return put_item(to, FRAME_EAGER, count, pattern() + i * ITEM, ITEM);
@@ -813,8 +813,8 @@ static void close_in_message(struct net_node *n, struct xconn *c, const struct w
 	xport_close(c, "from its callback");
 }
 
-/* The connection is closed in the callback of a read, after everything has arrived. The numbers of
- * its descriptors may be in use again. */
+/* The callback of a read closes the connection after everything has arrived. From then on, new
+ * files may use the connection's descriptor numbers. */
 static void connection_may_be_closed_from_the_end_of_a_read(void **state)
 {
 	uint8_t b[5 * (ITEM + 2 * HEAD)];
@@ -926,9 +926,9 @@ static void malformed_announcement_closes_its_connection(void **state)
 	net_rig_close(&r);
 }
 
-/* Send the bytes of two announced offers, and check that the server closes the connection. head and
- * trailer replace the frames before and after the bytes of the second offer; NULL: the frame is
- * correct. is_read: the server reads the offers. */
+/* Send the bytes of two announced offers, and check that the server closes the connection. `head`
+ * replaces the frame before the bytes of the second offer, and `trailer` the frame after them. If
+ * `head` or `trailer` is NULL, its frame is correct. is_read: the server reads the offers. */
 static void expect_refusal(
 	const struct tcp_frame *head, const struct tcp_frame *trailer, bool is_read)
 {
@@ -958,7 +958,7 @@ static void expect_refusal(
 static void other_bytes_than_were_announced_close_the_connection(void **state)
 {
 	static const struct tcp_frame heads[] = {
-		{.type = FRAME_EAGER, .len = ITEM, .offset = 0}, /* the same number a second time */
+		{.type = FRAME_EAGER, .len = ITEM, .offset = 0}, /* the first item's number */
 		{.type = FRAME_EAGER, .len = ITEM, .offset = 2},
 		{.type = FRAME_EAGER, .len = ITEM, .offset = UINT64_MAX},
 		{.type = FRAME_EAGER, .len = ITEM - 1, .offset = 1},
@@ -1191,8 +1191,8 @@ static void play_open(struct net_node *n, uint32_t seed, bool is_small)
 	n->on_writable = play_writable;
 }
 
-/* Let both ends play until they are done. Return false at the time limit. An idle end may act in
- * its next turn, so waits are short. */
+/* Let both ends play until they are done. Return false at the time limit. The ends act at random,
+ * so an end that was idle may act in its next turn. Therefore the waits are short. */
 static bool play_all(struct net_rig *r)
 {
 	uint64_t until_ns = clock_now_ns() + 30000 * MS;
@@ -1207,8 +1207,9 @@ static void hundreds_of_offers_pass_each_other_in_small_sockets(void **state)
 {
 	(void)state;
 	for (uint32_t seed = 1; seed <= 5; seed++) {
-		/* The first two seeds use small sockets and small offers. With small windows, the
-		 * kernel sends large pieces only when a timer runs out. */
+		/* The first two seeds use sockets with small buffers. Their offers are small too,
+		 * because a kernel with small buffers sends large pieces only when a timer runs
+		 * out. */
 		bool is_small = seed <= 2;
 		struct net_rig r;
 

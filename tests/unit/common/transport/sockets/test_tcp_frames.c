@@ -1,8 +1,8 @@
-/* The exact bytes of our own TCP on the wire. Releases that work together must agree on them. A
- * release with other bytes must use another version of tickets (common/wire/ticket.c). test_wire.c
- * tests the messages inside the frames. */
+/* Tests of the exact bytes that our own TCP transport sends. Releases that work together must agree
+ * on these bytes. A release that changes the bytes must also change the version of tickets
+ * (common/wire/ticket.c). test_wire.c tests the messages inside the frames. */
 #include "tests/unit/tcp_peer.h"
-/* needs the assertions of cmocka.h */
+/* hex.h uses the assertions of cmocka.h, so include hex.h after tcp_peer.h */
 #include "tests/unit/hex.h"
 
 #define LEN 5
@@ -115,8 +115,8 @@ static void request_and_answer(void **state)
 	RUN(&r, r.server.n_read_done == 1);
 	assert_int_equal(r.server.n_read_failed, 0);
 	assert_memory_equal(to.p, "\xa1\xa2\xa3\xa4\xa5", LEN);
-	/* The other direction: the peer reads an existing segment, and then a segment that does not
-	 * exist. The second read returns zeros. */
+	/* Until here, the peer has answered a read. Now the peer reads an existing segment, and
+	 * then a segment that does not exist. The second answer contains zeros. */
 	say(&p, LANE_MESSAGES,
 		"02 00 0100 05000000 2301000000000000  02 00 0200 02000000 0000000000000000");
 	expect(&p, LANE_BULK,

@@ -166,7 +166,8 @@ static int listen_raw(uint16_t *ret_port)
 	return fd;
 }
 
-/* Accept a connection and read its ticket. Returns its descriptor. */
+/* Accept a connection and read the connection's ticket. Returns the descriptor of the
+ * connection. */
 static int take_ticket(int listen_fd, struct net_node *client, struct ticket *ret)
 {
 	struct pollfd p = {.fd = listen_fd, .events = POLLIN};

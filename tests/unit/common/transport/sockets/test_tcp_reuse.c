@@ -1,9 +1,9 @@
 /* Reuse of offered memory over our own TCP. As soon as an offer has ended, the owner overwrites the
  * memory. Later the owner offers the memory again: eagerly or not, sometimes twice, sometimes with
  * another length. Meanwhile segments are withdrawn, connections are replaced, windows change and
- * one end pauses. Each successful read must have the bytes of its own offer, and reads must keep
- * completing. Like agents and servers, the receiver of an offer reads it at once, later or never,
- * and then sends GOT. */
+ * one end pauses. Each successful read must return the bytes of the offer that it reads, and reads
+ * must keep completing. The receiver reads an offer's bytes at once, later or never, as agents and
+ * servers do. In each case the receiver then sends GOT. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ struct reuse_place {
 	bool is_offered;
 	uint32_t at, len;
 };
-/* The latest offer that was received for one of the other end's pieces of memory. */
+/* The latest offer that this end has received for one place of the other end's memory. */
 struct wanted {
 	struct wire_msg m;
 	struct xport_read rd;
@@ -101,7 +101,8 @@ static void hear_offer(struct end *e, const struct wire_msg *m)
 		say_got(e, w, m);
 		return;
 	}
-	/* Replace an older offer that waits to be read: the other end may have withdrawn it. */
+	/* Replace an older offer that still waits for its read, because the other end may have
+	 * withdrawn the older offer. */
 	w->m = *m;
 	if (w->is_waiting || what < 3)
 		w->is_waiting = true;
@@ -143,7 +144,8 @@ static void on_message(struct net_node *n, struct xconn *c, const struct wire_ms
 		return;
 	p->is_offered = false;
 	e->n_ended++;
-	/* Overwrite the memory at once, although this end may still be sending its bytes. */
+	/* Overwrite the memory at once, although this end may still be sending the
+	 * old bytes. */
 	memset(bytes_of(e, m->part), 0xee, PLACE);
 }
 
