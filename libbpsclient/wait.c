@@ -167,19 +167,19 @@ static bool has_ended(const struct bps_tensor *t, uint64_t deadline_ns)
 static int sleep_until_ended(struct bps_tensor *t, uint64_t deadline_ns, uint64_t spin_ns)
 {
 	struct local_control *c = t->b->session.control;
-	uint64_t now;
+	uint64_t now = clock_now_ns(), end_ns = now + SLICE_NS;
 	uint32_t seen;
 	int rc = 0;
 
-	while (!rc) {
+	if (end_ns > deadline_ns)
+		end_ns = deadline_ns;
+	while (!rc && now < end_ns) {
 		seen = atomic_load(&c->done_seq);
 		if (has_ended(t, deadline_ns))
 			return 0;
-		now = clock_now_ns();
-		if (now < deadline_ns)
-			rc = local_done_wait(c, seen, spin_ns,
-				deadline_ns - now < SLICE_NS ? deadline_ns - now : SLICE_NS);
+		rc = local_done_wait(c, seen, spin_ns, end_ns - now);
 		spin_ns = 0;
+		now = clock_now_ns();
 	}
 	return has_ended(t, deadline_ns) ? 0 : -EINTR;
 }

@@ -598,6 +598,43 @@ static void interruptible_wait_ends_after_a_signal_and_goes_on(void **state)
 	fake_agent_free(f);
 }
 
+static void *complete_rounds(void *arg)
+{
+	struct bps_tensor *t = arg;
+	struct timespec pause = {0, 50000000};
+
+	for (int i = 0; i < 40; i++) {
+		if (bps_push_pull(t, BPS_SUM, 0) || bps_wait(t, 0))
+			return t;
+		nanosleep(&pause, NULL);
+	}
+	return NULL;
+}
+
+static void interruptible_wait_returns_while_other_rounds_complete(void **state)
+{
+	struct fake_agent *f = fake_agent_new();
+	uint64_t begun_ns = 0;
+	struct bps_tensor *t;
+	pthread_t thread;
+	void *failed;
+	struct bps *b;
+
+	(void)state;
+	f->mute_name = "a";
+	fake_agent_start(f);
+	b = open_one(f);
+	t = declare(b, "a", 1);
+	assert_int_equal(bps_push_pull(t, BPS_SUM, 0), 0);
+	assert_int_equal(pthread_create(&thread, NULL, complete_rounds, declare(b, "b", 1)), 0);
+	assert_int_equal(bps_wait_intr(t, 60000, &begun_ns), -EINTR);
+	assert_true(clock_now_ns() - begun_ns < 1500 * NS_PER_MS); /* the other rounds take 2 s */
+	pthread_join(thread, &failed);
+	assert_null(failed);
+	bps_abort(b);
+	fake_agent_free(f);
+}
+
 static void results_lie_at_the_two_addresses_in_turn(void **state)
 {
 	struct fake_agent *f = fake_agent_new();
@@ -676,6 +713,7 @@ int main(void)
 		T(completed_tensors_are_reported_in_the_order_of_their_completion),
 		T(wait_for_some_ends_with_the_first_of_them),
 		T(interruptible_wait_ends_after_a_signal_and_goes_on),
+		T(interruptible_wait_returns_while_other_rounds_complete),
 		T(results_lie_at_the_two_addresses_in_turn),
 		T(job_of_one_worker_needs_no_agent),
 	};
