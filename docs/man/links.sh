@@ -5,7 +5,7 @@
 set -eu
 cd "${1:?usage: $0 MAN_DIR}/man3"
 for page in bps*.3; do
-	sed -n '/^\.Sh NAME/,/^\.Nd/s/^\.Nm \([a-z_]*\).*/\1/p' "$page" | while read -r name; do
+	sed -n '/^\.Sh NAME/,/^\.Nd/s/^\.Nm \([a-z0-9_]*\).*/\1/p' "$page" | while read -r name; do
 		[ -e "$name.3" ] || echo ".so man3/$page" >"$name.3"
 	done
 done
