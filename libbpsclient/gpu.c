@@ -232,8 +232,9 @@ int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint6
 			name, (unsigned long long)(n_elems * dtype_bytes(dtype)), ptr);
 	if (place.offset % dtype_bytes(dtype))
 		return last_error_set(-EINVAL,
-			"tensor '%s': %p is not a multiple of its element size, %zu bytes", name,
-			ptr, dtype_bytes(dtype));
+			"tensor '%s': its address %p is not a multiple of the element size, %zu "
+			"bytes",
+			name, ptr, dtype_bytes(dtype));
 	return tensor_declare(b, &d, &place, 1, ret);
 }
 

@@ -180,8 +180,8 @@ static uint64_t user_sums(const struct sched_core *c, uint32_t uid)
 }
 
 /* Check the reserve of memory (rule I12). Only users whose sums need little memory may use the
- * reserve. So the declarations of these users do not fail because another user declares large
- * tensors. */
+ * reserve. So large tensors of another user cannot make the declarations of these users
+ * fail. */
 static int check_reserve(struct sched_core *c, const struct sched_job *j, uint64_t all,
 	uint64_t more, struct err_text *err)
 {

@@ -233,7 +233,8 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 	log_write(LOG_AS(LOG_ERROR, STATE_CUT),
 		"this scheduler's state ends at view %llx, but %s '%s' on %s has view %llx: the "
 		"state log "
-		"was cut, or replaced by an older copy; the jobs in this log end, start them again",
+		"was cut, or replaced by an older copy; the jobs in this log are ended; start them "
+		"again",
 		(unsigned long long)c->kept_view, sched_role_name(h->role), h->name, h->host,
 		(unsigned long long)h->view);
 	sched_note(c, EVENT_SCHEDULER, "the scheduler's state is older than the state of %s '%s'",

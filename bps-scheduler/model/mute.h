@@ -30,8 +30,9 @@ struct sched_mute {
 	uint64_t end_ns; /* end of the mute, on the core's clock */
 };
 
-/* Hide problems with this code for span_ms from now on. If the code is already muted, replace the
- * end, the reason and `who` of its mute. Errors: BPS_EQUOTA if there are MUTES_MAX mutes. */
+/* Hide the problems that have the code `code` for span_ms from now on. If the code is already
+ * muted, replace the end, the reason and `who` of its mute. Errors: BPS_EQUOTA if there are
+ * MUTES_MAX mutes. */
 int mute_set(struct sched_core *c, const char *code, uint64_t span_ms, const char *reason,
 	const char *who);
 /* Remove a mute. Errors: BPS_ENOTFOUND if the code is not muted. */

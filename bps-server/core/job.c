@@ -1,4 +1,4 @@
-/* Look-ups of jobs and partitions by the numbers in messages, and the failure of a job. */
+/* Finds jobs and partitions by the numbers in messages, and records the failure of a job. */
 #include "bps-server/core/job.h"
 
 #include <stdarg.h>

@@ -74,8 +74,8 @@ struct ctlchan *chan_new(struct event_base *base, const struct sockaddr *sa, soc
 int chan_start(struct ctlchan *c, int fd);
 /* Mark the connection as open, so that frames may be sent, and call the owner's opened(). */
 void chan_opened(struct ctlchan *c);
-/* End the connection now, with the reason. The next iteration of the event loop runs closed() and
- * frees c, because the caller may be inside a callback of this connection. */
+/* End the connection now, with the reason. The caller may be inside a callback of this connection.
+ * So only the next iteration of the event loop runs closed() and frees c. */
 void chan_fail(struct ctlchan *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Call closed() if the owner must be notified of the end, and free the connection. */
 void chan_reap(struct ctlchan *c);

@@ -102,8 +102,8 @@ static void learn_descriptor(evutil_socket_t fd, short what, void *arg)
 	s->bev = NULL;
 }
 
-/* Close a connection if it is still open. evhttp then reads the end of the stream and frees the
- * connection. */
+/* Shut down a connection's socket if it is still open. evhttp then reads the end of the stream and
+ * frees the connection. */
 static void seen_close(struct http_connection *s)
 {
 	uint64_t cookie;

@@ -136,8 +136,8 @@ void peer_conn_doom(struct peer_conn *c, const char *fmt, ...)
 void peer_conn_broke_protocol(struct peer_conn *c, const char *what)
 {
 	log_rated(LOG_AS(LOG_WARN, PEER_BROKEN),
-		"peer %u broke the protocol, closing its %sconnection: %s", c->pub.peer_id,
-		c->pub.is_same_host ? "same-host " : "", what);
+		"peer %u broke the protocol, so this side closes the %sconnection: %s",
+		c->pub.peer_id, c->pub.is_same_host ? "same-host " : "", what);
 	peer_conn_doom(c, "protocol: %s", what);
 }
 

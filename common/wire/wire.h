@@ -39,7 +39,7 @@ enum wire_type {
 	WIRE_HAVE_OK, /* server: received HAVE(r) */
 	/* Server: asks the agent to offer result r, because other agents need the result */
 	WIRE_DONATE_REQ,
-	WIRE_DONATE, /* agent: result r, inline or offered */
+	WIRE_DONATE, /* sent by an agent: the result of round r, inline or offered */
 	/* Agent: no longer needs this RESULT; the server may reuse the memory of the result */
 	WIRE_GOT,
 	/* Server: does not know the partition or the pgen yet; the agent must send its CONTRIB or

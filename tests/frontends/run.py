@@ -20,8 +20,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 LIMIT_S = 900
 # Clusters, each written as WORKERSxAGENTS. With 3x2, two workers are on the first agent and one
-# worker is on the second agent. A part of the tests is a file test_PART.py. FRONTENDS names, for
-# each list of requirements, the parts and the clusters on which each part runs.
+# worker is on the second agent. The tests are divided into parts. Each part is one file,
+# test_PART.py. FRONTENDS names, for each list of requirements, the parts and their clusters.
 CLUSTERS = ("2x1", "3x1", "2x2", "3x2")
 ONE_AGENT = ("2x1", "3x1")
 # A cluster with one worker, for parts whose tests start jobs of their own.

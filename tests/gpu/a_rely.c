@@ -13,7 +13,7 @@
 #define BYTES      (4 * MIB)
 #define INSIDE     4096 /* offset in a mapping at which a tensor starts */
 
-/* ---- the driver's attributes of addresses ---- */
+/* ---- attributes of an address, as the driver reports them ---- */
 
 enum ask {
 	TYPE,

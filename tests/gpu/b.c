@@ -32,8 +32,8 @@
 #define BAR_COPY     0.9
 #define ALL_KINDS    "beside" /* the program's argument that selects all kinds of work */
 
-/* Words that the two sides send to each other. BEGIN plus the index of a kind of work starts that
- * kind. */
+/* Words that the two sides send to each other. To start a kind of work, a side sends BEGIN plus the
+ * index of that kind. */
 enum word { BEGIN = 100, STOP = 1, FIGURES = 2, READY = 3, OVER = 4 };
 
 /* Durations of one measurement, in microseconds. */

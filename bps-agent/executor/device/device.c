@@ -49,8 +49,9 @@ int device_desc_check(const struct device_desc *d, unsigned n_fds, struct err_te
 		__builtin_mul_overflow(handles, d->chunk_bytes, &mapped) || d->offset > mapped ||
 		d->bytes > mapped - d->offset)
 		return err_set(err, DEVICE_ARG,
-			"device memory of %llu bytes at offset %llu exceeds %u handles of %llu "
-			"bytes",
+			"device memory of %llu bytes at offset %llu does not fit into %u handles "
+			"of %llu "
+			"bytes each",
 			(unsigned long long)d->bytes, (unsigned long long)d->offset,
 			(unsigned)handles, (unsigned long long)d->chunk_bytes);
 	return 0;

@@ -248,7 +248,7 @@ class Line:
                 self._waiting.popleft()
 
     def settle(self) -> None:
-        """Finish all gathers of the line."""
+        """Finish all gathers in the queue."""
         while self._waiting:
             self.advance()
         self._runtime.settle()
