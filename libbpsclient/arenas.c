@@ -1,6 +1,6 @@
-/* Maps the agent's arenas into this process, and finds, freezes and unmaps mapped arenas
- * (arenas.h). This file handles neither tensors nor rounds. Thread: the thread that holds the
- * session's lock. */
+/* Maps the agent's arenas into this process, maps sums again copy-on-write, and finds, freezes and
+ * unmaps mapped arenas (arenas.h). This file handles neither tensors nor rounds. Thread: the thread
+ * that holds the session's lock. */
 #include "libbpsclient/arenas.h"
 
 #include <errno.h>
@@ -67,9 +67,9 @@ int arenas_add(struct mapped_arenas *as, const struct local_arena *m, int *fd)
 		.is_writable = m->is_writable,
 		.base = base,
 		.bytes = m->bytes,
-		.fd = m->is_writable && !rc ? *fd : -1,
+		.fd = rc ? -1 : *fd,
 		.code = rc};
-	if (m->is_writable && !rc)
+	if (!rc)
 		*fd = -1;
 	return 0;
 }
@@ -94,12 +94,29 @@ void *arenas_place(const struct mapped_arenas *as, uint32_t id, bool is_writable
 	return a->base + offset;
 }
 
+int arenas_copy_on_write(
+	const struct mapped_arenas *as, const void *address, uint64_t bytes, void **ret)
+{
+	const char *first = address;
+
+	for (uint32_t i = 0; i < as->n; i++) {
+		const struct mapped_arena *a = &as->all[i];
+
+		if (a->is_writable || !a->base || first < a->base || first >= a->base + a->bytes)
+			continue;
+		*ret = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, a->fd,
+			(off_t)(first - a->base));
+		return *ret == MAP_FAILED ? -errno : 0;
+	}
+	return -EINVAL;
+}
+
 void arenas_freeze(struct mapped_arenas *as)
 {
 	for (uint32_t i = 0; i < as->n; i++) {
 		struct mapped_arena *a = &as->all[i];
 
-		if (a->fd < 0)
+		if (!a->is_writable || a->fd < 0)
 			continue;
 		(void)mmap(a->base, a->bytes, PROT_READ | PROT_WRITE,
 			MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, a->fd, 0);

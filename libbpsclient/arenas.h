@@ -18,7 +18,8 @@ struct mapped_arena {
 	bool is_writable;
 	char *base;
 	uint64_t bytes;
-	int fd;   /* descriptor of a writable arena, kept for arenas_freeze; else -1 */
+	/* Descriptor, kept to map the arena again. -1 if the arena is not mapped, or is frozen. */
+	int fd;
 	int code; /* error with which the mapping failed; valid if `base` is NULL */
 };
 struct mapped_arenas {
@@ -47,6 +48,12 @@ int arenas_why_lost(const struct mapped_arenas *as, uint32_t id);
  * hold `bytes` bytes at `offset`, or if `offset` is not aligned. */
 void *arenas_place(const struct mapped_arenas *as, uint32_t id, bool is_writable, uint64_t offset,
 	uint64_t bytes);
+/* Map `bytes` bytes of sums again, copy-on-write, at an address that the kernel chooses. address: a
+ * page boundary in a mapped arena of sums, which has `bytes` bytes from there on. Owns: the caller
+ * unmaps *ret, which stays valid after arenas_fini. Errors: -EINVAL no arena of sums has this
+ * address; -ENOMEM. */
+int arenas_copy_on_write(
+	const struct mapped_arenas *as, const void *address, uint64_t bytes, void **ret);
 /* Replace the mapped inputs by private copies. Other processes then no longer see what this process
  * writes to the inputs. If address space runs out, the inputs stay shared. */
 void arenas_freeze(struct mapped_arenas *as);

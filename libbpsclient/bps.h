@@ -193,6 +193,28 @@ BPS_API const void *bps_output(const struct bps_tensor *t);
  * is not in these buffers: only bps_output returns it. Errors: -EINVAL if the tensor lies in device
  * memory; BPS_ECLOSED. */
 BPS_API int bps_outputs(const struct bps_tensor *t, const void *ret[2]);
+/* The two result buffers of a tensor, mapped again copy-on-write. The caller may write to them, and
+ * no other process sees the writes. The memory stays mapped after bps_suspend and bps_close. After
+ * these calls, only bps_results_unmap may be called.
+ *
+ * bps_results_map makes the mapping. Owns: the caller calls bps_results_unmap. Errors: -EOPNOTSUPP
+ * if the job has one worker or the tensor lies in device memory; -ENOMEM; BPS_ECLOSED.
+ *
+ * bps_results_last sets *ret to the result of the last completed round. The result is valid until
+ * the second push_pull after that round. First the function discards the caller's writes to the
+ * buffer of this result. Returns 1 if there were such writes, else 0. Errors: -EINVAL if no round
+ * is complete, or if the result is an average of integers; BPS_ECLOSED. */
+struct bps_results;
+BPS_API int bps_results_map(const struct bps_tensor *t, struct bps_results **ret);
+BPS_API int bps_results_last(struct bps_results *r, void **ret);
+BPS_API void bps_results_unmap(struct bps_results *r);
+/* Copy n_bytes bytes to the tensor's input or from its output. The bytes begin at byte `at` of the
+ * input or output. If the tensor is large, the copies bypass the CPU caches, because another
+ * process reads the input next. Errors: -EINVAL if the bytes do not lie in the tensor, if the
+ * tensor lies in device memory, or if no round is complete (bps_read); BPS_EBUSY if a round is in
+ * flight (bps_write); the error with which the job has failed (bps_write). */
+BPS_API int bps_write(struct bps_tensor *t, uint64_t at, const void *src, uint64_t n_bytes);
+BPS_API int bps_read(const struct bps_tensor *t, uint64_t at, void *dst, uint64_t n_bytes);
 /* Multiply the bps_count(t) values of src by scale, and write the products to the input of a tensor
  * of floats. Each exact product is rounded once, to the nearest value, ties to even. Errors:
  * BPS_EBUSY if a round is in flight; -EINVAL if the tensor has integers or lies in device memory;

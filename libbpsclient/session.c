@@ -564,6 +564,19 @@ int session_device(struct session *s, uint32_t timeout_ms, int *ret_sock, struct
 	return rc;
 }
 
+int session_copy_on_write(struct session *s, const void *address, uint64_t n_bytes, void **ret,
+	struct err_text *err)
+{
+	int rc;
+
+	timed_lock_take(&s->lock, UINT64_MAX);
+	rc = arenas_copy_on_write(&s->arenas, address, n_bytes, ret);
+	timed_lock_give(&s->lock);
+	if (rc < 0)
+		return process_limit_explain(rc, "the results cannot be mapped again", err);
+	return 0;
+}
+
 int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_text *ret)
 {
 	struct local_msg m = {.type = LOCAL_WHY, .why = {.tensor = tensor, .round = round}};

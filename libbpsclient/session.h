@@ -86,6 +86,11 @@ void session_close(struct session *s);
  * sentence. */
 int session_declare(struct session *s, const struct local_decl *decls, const uint64_t *bytes,
 	uint32_t n, struct session_slot *ret, struct err_text *err);
+/* Map sums again, copy-on-write: the n_bytes bytes from `address` on, which is a page boundary.
+ * Owns: the caller unmaps *ret, which stays valid after session_close. Errors, with a sentence in
+ * err: -ENOMEM. */
+int session_copy_on_write(struct session *s, const void *address, uint64_t n_bytes, void **ret,
+	struct err_text *err);
 /* Get a connection to the executor, the process that drives the GPUs for this job. The caller must
  * close *ret_sock. Errors, with a sentence in err: BPS_EDEVICE if there is no executor;
  * BPS_ETIMEDOUT. */

@@ -11,6 +11,7 @@
 #include "common/base/failpoint.h"
 #include "common/data/dtype.h"
 #include "libbpsclient/average.h"
+#include "libbpsclient/copy.h"
 #include "libbpsclient/last_error.h"
 
 _Static_assert(BPS_I8 == (int)DTYPE_I8 && BPS_U8 == (int)DTYPE_U8 && BPS_I32 == (int)DTYPE_I32 &&
@@ -570,7 +571,7 @@ int bps_push_pull_copy(
 	rc = tensor_may_fill(t);
 	if (rc < 0)
 		return rc;
-	memcpy(t->in, src, t->bytes);
+	copy_values(t, t->in, src, t->bytes);
 	rc = client_submit(&t, 1, op, priority);
 	if (!rc)
 		t->copy_dst = dst;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "libbpsclient/average.h"
+#include "libbpsclient/copy.h"
 #include "libbpsclient/last_error.h"
 
 #include "common/base/clock.h"
@@ -31,7 +32,7 @@ static int settle(struct bps_tensor *t)
 	if (t->copy_dst && average_carrier(t, t->round, NULL))
 		average_copy(t, t->round, t->copy_dst);
 	else if (t->copy_dst)
-		memcpy(t->copy_dst, t->out[t->round & 1], t->bytes);
+		copy_values(t, t->copy_dst, t->out[t->round & 1], t->bytes);
 	t->copy_dst = NULL;
 	return 0;
 }

@@ -166,6 +166,24 @@ class Tensor:
             view.flags.writeable = False
         return views
 
+    def map_results(self) -> Results:
+        """Map the two result buffers again, copy-on-write, so that the caller may write to them.
+
+        Raises:
+            Error: -EOPNOTSUPP in a job of one worker, whose results are not shared with an agent.
+        """
+        handle = ctypes.c_void_p()
+        check(lib.bps_results_map(self.handle, ctypes.byref(handle)))
+        return Results(self, handle)
+
+    def write_memory(self, at: int, address: int, n_bytes: int) -> None:
+        """Copy ``n_bytes`` bytes from an address to the input, from its byte ``at`` on."""
+        check(lib.bps_write(self.handle, at, address, n_bytes))
+
+    def read_memory(self, at: int, address: int, n_bytes: int) -> None:
+        """Copy ``n_bytes`` bytes of the output, from its byte ``at`` on, to an address."""
+        check(lib.bps_read(self.handle, at, address, n_bytes))
+
     def fill(self, src: Any, scale: float = 1.0) -> None:
         """Multiply values by a factor, and write the products to the input. The tensor must have a
         floating-point type; bf16 is allowed.
@@ -303,6 +321,38 @@ class Tensor:
         check(rc)
 
 
+class Mapping:
+    """Memory of :class:`Results`, which is unmapped when this object is freed."""
+
+    def __init__(self, handle: ctypes.c_void_p) -> None:
+        self.handle = handle
+        # Keep the memory at exit, because functions that run later may read it.
+        weakref.finalize(self, lib.bps_results_unmap, handle).atexit = False
+
+
+class Results:
+    """The two result buffers of a tensor, mapped copy-on-write: no other process sees the caller's
+    writes. :meth:`Tensor.map_results` returns this object.
+
+    Attributes:
+        mapping (Mapping): keeps the memory mapped, also after the job is closed.
+    """
+
+    def __init__(self, tensor: Tensor, handle: ctypes.c_void_p) -> None:
+        self._tensor, self.mapping = tensor, Mapping(handle)
+
+    def last(self) -> tuple[int, bool]:
+        """Get the result of the last completed round. Earlier writes to its buffer are discarded.
+
+        Returns:
+            tuple: address of the result, and whether there were writes.
+        """
+        self._tensor.handle  # noqa: B018 - raises an error if the job cannot be used
+        address = ctypes.c_void_p()
+        rc = check(lib.bps_results_last(self.mapping.handle, ctypes.byref(address)))
+        return address.value or 0, rc == 1
+
+
 class GpuTensor:
     """A tensor in device memory at ``address``. The result of a push_pull replaces the
     tensor's values. Methods take the address of a CUDA stream as a number. 0 is the default
@@ -382,6 +432,9 @@ class Job:
     def check_mapped(self) -> None:
         """Raise an error if the job is closed or suspended. In these states, the inputs and outputs
         of the job's tensors do not exist."""
+        # Test for the usual case first, because front-ends call this method for each gradient.
+        if os.getpid() == self._pid and self._handle is not None and not self._is_suspended:
+            return
         if self.handle and self._is_suspended:
             raise Error(CODES["ECLOSED"], "the job is suspended: call resume() first")
 

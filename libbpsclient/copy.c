@@ -1,0 +1,75 @@
+/* Copies between the caller's memory and a tensor's buffers. Thread: the caller's, any. */
+#include "libbpsclient/copy.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "libbpsclient/bps.h"
+#include "libbpsclient/client.h"
+#include "libbpsclient/last_error.h"
+
+#include "common/data/copy_nontemporal.h"
+
+/* Tensors of this size or more are copied past the CPU caches. When two processes copied at the
+ * same time, a copy of 96 MiB took 14 ms instead of 22 ms (2 cores of an AMD EPYC). */
+#define LARGE_BYTES ((size_t)1 << 20)
+
+void copy_values(const struct bps_tensor *t, void *dst, const void *src, size_t n_bytes)
+{
+	if (t->bytes >= LARGE_BYTES)
+		copy_nontemporal(dst, src, n_bytes);
+	else
+		memcpy(dst, src, n_bytes);
+}
+
+/* Check the arguments of a copy. ptr: the caller's memory. what: name of the public function. */
+static int check(const struct bps_tensor *t, const char *what, uint64_t at, const void *ptr,
+	uint64_t n_bytes)
+{
+	int rc;
+
+	if (!t || (!ptr && n_bytes))
+		return last_error_set(
+			-EINVAL, "%s: %s is NULL", what, t ? "the caller's memory" : "the tensor");
+	rc = client_check(t->b);
+	if (rc < 0)
+		return rc;
+	if (t->region)
+		return last_error_set(
+			-EINVAL, "%s: tensor '%s' lies in device memory", what, t->name);
+	if (at > t->bytes || n_bytes > t->bytes - at)
+		return last_error_set(-EINVAL,
+			"%s: bytes %llu to %llu do not lie in tensor '%s', which has %zu bytes",
+			what, (unsigned long long)at, (unsigned long long)(at + n_bytes), t->name,
+			t->bytes);
+	return 0;
+}
+
+int bps_write(struct bps_tensor *t, uint64_t at, const void *src, uint64_t n_bytes)
+{
+	int rc = check(t, "write", at, src, n_bytes);
+
+	if (!rc)
+		rc = tensor_may_fill(t);
+	if (!rc && n_bytes)
+		copy_values(t, (char *)t->in + at, src, n_bytes);
+	return rc;
+}
+
+int bps_read(const struct bps_tensor *t, uint64_t at, void *dst, uint64_t n_bytes)
+{
+	int rc = check(t, "read", at, dst, n_bytes);
+	const char *out;
+
+	if (rc < 0)
+		return rc;
+	out = bps_output(t);
+	if (!out)
+		return last_error_set(-EINVAL,
+			"read: no round of tensor '%s' is complete: call bps_push_pull and "
+			"bps_wait first",
+			t->name);
+	if (n_bytes)
+		copy_values(t, dst, out + at, n_bytes);
+	return 0;
+}
