@@ -182,6 +182,31 @@ bps.barrier()
     assert "rank 0" in outputs[1], outputs[1]
 
 
+def test_gradients_stay_readable_after_shutdown(cluster):
+    script = """
+import gc
+import torch
+import bps.torch as bps
+
+bps.init()
+model = torch.nn.Linear(300, 200)
+optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0))
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.full((1, 300), float(step))).sum().backward()
+    optimizer.step()
+bps.shutdown()
+del optimizer
+gc.collect()
+print("sum", model.weight.grad.sum().item())
+model.weight.grad.zero_()
+print("zeroed", model.weight.grad.sum().item())
+"""
+    codes, outputs = processes.finish(processes.start(script, 2, cluster, "read-after-shutdown"))
+    assert codes == [0, 0], "\n".join(outputs)
+    assert all("sum 120000.0" in o and "zeroed 0.0" in o for o in outputs), "\n".join(outputs)
+
+
 # ---- attributes of errors of torch.distributed ----
 
 ATTRIBUTES = """

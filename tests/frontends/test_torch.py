@@ -438,6 +438,59 @@ def test_a_worker_without_gradients_takes_part_behind_a_clipped_step():
     assert all(torch.allclose(p.grad, w) for p, w in zip(model.parameters(), want))
 
 
+WRITES = {
+    "none": lambda grad: None,
+    "mul_": lambda grad: grad.mul_(10),
+    "data": lambda grad: grad.data.fill_(7),
+    "numpy": lambda grad: grad.numpy().__setitem__(..., 3),
+    "one element": lambda grad: grad.view(-1)[-1:].zero_(),
+}
+
+
+@pytest.mark.parametrize("way", WRITES)
+def test_writes_to_gradients_last_until_the_next_step_and_are_private(way):
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(300, 200), torch.nn.Linear(200, 2)]  # large and small gradients
+    model = torch.nn.Sequential(*layers)
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.0), model.named_parameters(), op=bps.Sum
+    )
+    kept = []
+    for step in range(8):
+        optimizer.zero_grad(set_to_none=step % 4 != 3)
+        inputs = torch.full((1, 300), float(step + bps.rank()))
+        model(inputs).sum().backward()
+        optimizer.step()
+        weights = layers[1].weight.detach().sum(0)
+        factor = sum(step + rank for rank in ranks())
+        for row, weight in zip(layers[0].weight.grad, weights):
+            assert torch.allclose(row, weight * factor, rtol=1e-3, atol=1e-3)
+        assert torch.allclose(layers[1].bias.grad, torch.full((2,), float(bps.size())))
+        bps.barrier()
+        if bps.rank() == 0 and step % 3 != 1:
+            for p in model.parameters():
+                WRITES[way](p.grad)
+        bps.barrier()
+        if bps.rank() == 1:  # has the memory in common with rank 0 if they use one agent
+            assert torch.allclose(layers[1].bias.grad, torch.full((2,), float(bps.size())))
+        kept.append([p.grad for p in model.parameters()])
+    assert all(grad.isfinite().all() for grads in kept for grad in grads)
+
+
+def test_gradients_with_a_graph_are_averaged():
+    model = network()
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+    )
+    for _ in range(3):
+        optimizer.zero_grad()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch warns of a cycle of references
+            model(batch()[0][mine()]).pow(2).mean().backward(create_graph=True)
+        optimizer.step()
+    assert all(not p.grad.requires_grad and same_everywhere(p) for p in model.parameters())
+
+
 def test_predivided_gradients_are_the_same_average():
     model, other = network(), network()
     train(

@@ -5,6 +5,9 @@ waits for the result, and ``output`` is the result. A channel uses host memory o
 memory is shared with the agent. GPU memory is shared with the executor, the agent's process that
 drives the GPUs. In GPU memory, CUDA streams order the exchange, so the host does not wait, and the
 result replaces the values (``is_in_place``). In a job of one worker, GPU memory is not shared.
+
+The result in host memory can be used in two ways. ``read`` copies it. After ``map``, ``last``
+returns it in memory that is mapped copy-on-write, so its values are used without a copy.
 """
 
 from __future__ import annotations
@@ -19,7 +22,15 @@ import torch
 from bps._core import Runtime, Slot
 from bps._job import GpuTensor, Job
 from bps._library import CODES, Error
-from bps.torch._memory import NAMES, input_view, output_view
+from bps.torch._memory import (
+    NAMES,
+    TYPES,
+    input_view,
+    output_view,
+    read_output,
+    view,
+    write_input,
+)
 
 
 class HostChannel:
@@ -34,10 +45,8 @@ class HostChannel:
     def __init__(self, slot: Slot) -> None:
         self._slot = slot
         self.input = input_view(slot)
-
-    def check(self) -> None:
-        """Raise an error if the job is closed, because the channel's memory is then unmapped."""
-        self._slot.tensor.handle  # noqa: B018 - the property raises the error
+        # Raises an error if the job is closed, because the channel's memory is then unmapped.
+        self.check = slot.tensor.job.check_mapped
 
     def push(self, op: int) -> None:
         """Submit the input."""
@@ -55,6 +64,41 @@ class HostChannel:
     def output(self) -> torch.Tensor:
         """The result of the last exchange, read-only."""
         return output_view(self._slot)
+
+    def write(self, target: torch.Tensor, values: torch.Tensor) -> None:
+        """Copy values to `target`, a view of the input."""
+        write_input(self._slot, target, values)
+
+    def read(self, values: torch.Tensor) -> None:
+        """Copy the beginning of the result of the last exchange to values."""
+        read_output(self._slot, self.output[: values.numel()], values)
+
+    def map(self) -> bool:
+        """Map the results copy-on-write, so that :meth:`last` can be called. Return False in a job
+        of one worker, whose results cannot be mapped."""
+        try:
+            self._results = self._slot.tensor.map_results()
+        except Error as error:
+            if error.code != -errno.EOPNOTSUPP:
+                raise
+            return False
+        return True
+
+    def last(self) -> tuple[torch.Tensor, bool]:
+        """Get the result of the last exchange in memory that the caller may write to. The memory
+        keeps the result until the second exchange after it.
+
+        Returns:
+            tuple: the result, and whether the caller has written to this memory since its previous
+                result. Such writes cost more than a copy of the result.
+        """
+        address, was_written = self._results.last()
+        seen = self._slot.views.get(("mapped", address))
+        if seen is None:
+            t = self._slot.tensor
+            seen = view(address, TYPES[t.dtype], t.n_elems, self._results.mapping)
+            self._slot.views["mapped", address] = seen
+        return seen, was_written
 
 
 class Cuda:
@@ -137,10 +181,8 @@ class GpuChannel:
         self._device, self._kind = device, KINDS[device.type]
         self._tensor: GpuTensor = job.gpu_declare(name, NAMES[dtype], n_elems, address)
         self.input = self.output = self._kind.view(address, dtype, n_elems, device)
-
-    def check(self) -> None:
-        """Raise an error if the job is closed, because the channel's memory is then unmapped."""
-        self._tensor.handle  # noqa: B018 - the property raises the error
+        # Raises an error if the job is closed, because the channel's memory is then unmapped.
+        self.check = job.check_mapped
 
     def push(self, op: int) -> None:
         """Submit the values as soon as the current stream has completed the work queued so far."""
@@ -150,7 +192,7 @@ class GpuChannel:
         except Error as error:
             if error.code != CODES["EBUSY"]:
                 raise
-            self._tensor.wait()  # eight exchanges, the largest number, are in flight
+            self._tensor.wait()  # eight exchanges are in flight, which is the limit
             self._tensor.push_pull(op, stream=stream)
 
     def poll(self) -> bool:
@@ -163,6 +205,14 @@ class GpuChannel:
         failed."""
         self._tensor.wait_stream(self._kind.stream(self._device))
         self._tensor.poll()
+
+    def write(self, target: torch.Tensor, values: torch.Tensor) -> None:
+        """Copy values to `target`, a view of the input."""
+        target.copy_(values)
+
+    def read(self, values: torch.Tensor) -> None:
+        """Copy the beginning of the result to values."""
+        values.copy_(self.output[: values.numel()])
 
 
 class LonelyChannel:
@@ -189,6 +239,14 @@ class LonelyChannel:
 
     def finish(self) -> None:
         """Do nothing: the result is complete."""
+
+    def write(self, target: torch.Tensor, values: torch.Tensor) -> None:
+        """Copy values to `target`, a view of the input."""
+        target.copy_(values)
+
+    def read(self, values: torch.Tensor) -> None:
+        """Copy the beginning of the result to values."""
+        values.copy_(self.output[: values.numel()])
 
 
 Channel = HostChannel | GpuChannel | LonelyChannel

@@ -68,7 +68,6 @@ class CrossBarrier:
         self._reducer.collect(bucket)
         params = [place.param for place in bucket.places]
         for place in bucket.places:
-            place.param.grad = place.result
             del self._waiting[id(place.param)]
         self._update(params)
         for param in params:

@@ -12,7 +12,7 @@ import bps
 from bps import _core
 from bps.torch._channels import Channel, check_gradient, open_channels
 from bps.torch._compression import Compression, Compressor
-from bps.torch._memory import wire_dtype
+from bps.torch._memory import has_storage_of, wire_dtype
 from bps.torch._optimizer import broadcast_parameters
 from bps.torch._reducer import BUCKET_BYTES, Reducer
 
@@ -119,7 +119,7 @@ class HookState:
         self.number = _core.runtime().next_set()
         self.channels: dict[int, tuple[Shape, Channel]] = {}  # key: bucket's number
         self.n_shapes: collections.Counter[int] = collections.Counter()
-        self.pending: list[tuple[Channel, int, torch.dtype, Averages]] = []
+        self.pending: list[tuple[Channel, torch.Tensor, bool, Averages]] = []
         _core.runtime().reopened.add(self)
 
     def reopen(self) -> None:
@@ -153,15 +153,30 @@ class HookState:
         """
         pending, self.pending = self.pending, []
         failure: Exception | None = None
-        for channel, n_elems, dtype, future in pending:
+        for channel, buffer, has_views, future in pending:
             try:
                 if failure is None:
                     channel.finish()
-                    future.set_result(channel.output[:n_elems].to(dtype))
+                    future.set_result(_average(channel, buffer, has_views))
                     continue
             except Exception as error:  # DDP waits for the future and raises the error
                 failure = error
             future.set_exception(failure)
+
+
+def _average(channel: Channel, buffer: torch.Tensor, has_views: bool) -> torch.Tensor:
+    """Return the average of a bucket. DDP copies it to the gradients, unless it lies in their
+    memory already.
+
+    Args:
+        channel (Channel): has the average.
+        buffer (Tensor): memory of the bucket.
+        has_views (bool): the gradients are views of this memory (gradient_as_bucket_view).
+    """
+    if has_views and buffer.device.type == "cpu":
+        channel.read(buffer)
+        return buffer
+    return channel.output[: buffer.numel()].to(buffer.dtype)
 
 
 # DDP checks the types in the hook's annotations. So this file has no `from __future__ import
@@ -198,9 +213,11 @@ def ddp_hook(
         raise RuntimeError(
             f"bucket {bucket.index()} is still in flight after a time-out: the job cannot continue"
         )
-    channel.input[: buffer.numel()].copy_(buffer)
+    channel.write(channel.input[: buffer.numel()], buffer)
     channel.push(bps.AVG)
     devices = [] if buffer.device.type == "cpu" else [buffer.device]
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
-    state.pending.append((channel, buffer.numel(), buffer.dtype, future))
+    grad = bucket.parameters()[0].grad
+    has_views = grad is not None and has_storage_of(grad, buffer)
+    state.pending.append((channel, buffer, has_views, future))
     return future

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import torch
 
@@ -22,6 +23,9 @@ NAMES = {
 }
 CARRIERS = {torch.bool: torch.uint8, torch.int16: torch.int32}
 TYPES = {name: dtype for dtype, name in NAMES.items()}
+# Size from which the library copies values faster than PyTorch, because the copies bypass the CPU
+# caches.
+COPIED_BYTES = 64 << 10
 
 
 def wire_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -37,10 +41,17 @@ def wire_dtype(dtype: torch.dtype) -> torch.dtype:
     return wire
 
 
-def view(address: int, dtype: torch.dtype, n_elems: int) -> torch.Tensor:
-    """Return a flat tensor of the memory at an address. The memory must outlive the tensor."""
+def view(address: int, dtype: torch.dtype, n_elems: int, owner: Any = None) -> torch.Tensor:
+    """Return a flat tensor of the memory at an address. The memory must outlive the tensor. The
+    tensor's storage keeps the object `owner` alive."""
     raw = (ctypes.c_char * (n_elems * dtype.itemsize)).from_address(address)
+    raw.owner = owner
     return torch.frombuffer(raw, dtype=dtype)
+
+
+def has_storage_of(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether two tensors are views of one storage. Returns False if `a` is sparse."""
+    return not a.is_sparse and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
 def flatten(tensor: torch.Tensor) -> torch.Tensor:
@@ -74,6 +85,33 @@ def output_view(slot: Slot) -> torch.Tensor:
     if seen is None:
         seen = slot.views[address] = view(address, TYPES[t.dtype], t.n_elems)
     return seen
+
+
+def _is_copied(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether values are copied between a and b, of equal shape, by the library. This needs
+    equal types and layouts, and pays off only for large tensors."""
+    n_bytes = a.numel() * a.element_size()
+    return n_bytes >= COPIED_BYTES and a.dtype == b.dtype and a.stride() == b.stride()
+
+
+def write_input(slot: Slot, target: torch.Tensor, values: torch.Tensor) -> None:
+    """Copy values to `target`, a view of :func:`input_view` without gaps."""
+    if values.device.type == "cpu" and _is_copied(target, values):
+        at = target.data_ptr() - input_view(slot).data_ptr()
+        n_bytes = target.numel() * target.element_size()
+        slot.tensor.write_memory(at, values.data_ptr(), n_bytes)
+    else:
+        target.copy_(values)
+
+
+def read_output(slot: Slot, source: torch.Tensor, values: torch.Tensor) -> None:
+    """Copy `source`, a view of :func:`output_view` without gaps, to values."""
+    if values.device.type == "cpu" and _is_copied(source, values):
+        at = source.data_ptr() - output_view(slot).data_ptr()
+        n_bytes = source.numel() * source.element_size()
+        slot.tensor.read_memory(at, values.data_ptr(), n_bytes)
+    else:
+        values.copy_(source)
 
 
 def check_device(tensor: torch.Tensor) -> None:

@@ -24,8 +24,17 @@ from bps._sets import ProcessSet, global_process_set
 from bps.torch._compression import Compression, Compressor
 from bps.torch._gather import Gather
 from bps.torch._handle import Handle, Mapped, Several
-from bps.torch._memory import NAMES, check_device, flatten, input_view, output_view, wire_dtype
-from bps.torch._parts import MOVE, as_bytes, sum_parts
+from bps.torch._memory import (
+    NAMES,
+    check_device,
+    flatten,
+    input_view,
+    output_view,
+    read_output,
+    wire_dtype,
+    write_input,
+)
+from bps.torch._parts import MOVE, as_bytes, consecutive, length, sum_parts
 
 
 def _submit(
@@ -42,13 +51,13 @@ def _submit(
     `out`."""
     target = input_view(slot)[: flat.numel()]
     if pre == 1.0:
-        target.copy_(flat)
+        write_input(slot, target, flat)
     else:
         torch.mul(flat.to(target.dtype), pre, out=target)
     slot.tensor.push_pull(op, prio)
 
     def collect() -> None:
-        out.copy_(output_view(slot)[: out.numel()])
+        read_output(slot, output_view(slot)[: out.numel()], out)
         if post != 1.0:
             out.mul_(post)
 
@@ -262,6 +271,60 @@ def synchronize(handle: Handle) -> Any:
     return handle.wait()
 
 
+def _broadcast(
+    flats: Sequence[torch.Tensor],
+    kind: tuple[str, int] | None,
+    root_rank: int,
+    process_set: ProcessSet,
+) -> tuple[list[Operation], bool]:
+    """Submit flat tensors, which are overwritten with those of rank ``root_rank``.
+
+    Args:
+        kind (tuple, optional): element type and number of elements, which the workers compare;
+            None: they compare the number of bytes.
+
+    Returns:
+        tuple: the operations, and whether this worker is the root.
+    """
+    rt = process_set.runtime()
+    root = process_set.place(root_rank)
+    if not 0 <= root < rt.job.size:
+        size = rt.job.size
+        raise bps.Error(
+            -errno.EINVAL, f"broadcast: root {root} is not in the job of {size} workers"
+        )
+    values = consecutive([as_bytes(flat) for flat in flats])
+    n_bytes = length(values)
+    is_root = rt.job.rank == root
+    given, taken = (values, []) if is_root else ([], values)
+    with rt.submission():
+        agreement = rt.agree("broadcast", *(kind or ("u8", n_bytes)), root=root)
+        options = {"needed": [root], **MOVE}
+        parts = sum_parts(rt, torch.uint8, Sum, given, taken, n_bytes, agreement, **options)
+    return [agreement, *parts], is_root
+
+
+def broadcast_all_(
+    tensors: Sequence[torch.Tensor], root_rank: int, process_set: ProcessSet
+) -> None:
+    """Overwrite tensors with the tensors of rank ``root_rank``, in place, in one operation.
+
+    Args:
+        tensors: tensors with the same shapes and types at all workers.
+        root_rank (int): rank in the job, not in the process set.
+        process_set (ProcessSet): the workers that take part.
+    """
+    for tensor in tensors:
+        check_device(tensor)
+    flats = [flatten(tensor.detach().cpu().contiguous()) for tensor in tensors]
+    operations, is_root = _broadcast(flats, None, root_rank, process_set)
+    Handle(None, operations).wait()
+    with torch.no_grad():
+        for tensor, flat in zip(tensors, flats):
+            if not is_root and flat.data_ptr() != tensor.data_ptr():
+                tensor.copy_(flat.view(tensor.shape))
+
+
 def broadcast_async_(
     tensor: torch.Tensor,
     root_rank: int,
@@ -279,27 +342,14 @@ def broadcast_async_(
     Returns:
         Handle: for :func:`synchronize` and :func:`poll`.
     """
-    rt = process_set.runtime()
-    root = process_set.place(root_rank)
-    if not 0 <= root < rt.job.size:
-        size = rt.job.size
-        raise bps.Error(
-            -errno.EINVAL, f"broadcast: root {root} is not in the job of {size} workers"
-        )
     check_device(tensor)
     flat = flatten(tensor.detach().cpu().contiguous())
-    values = [(0, as_bytes(flat))]
-    n_bytes = flat.numel() * flat.element_size()
     # rt.agree() compares the type and the number of elements between the workers. A type that is
     # not in NAMES, such as complex numbers, is passed as bytes.
-    kind = (NAMES[tensor.dtype], flat.numel()) if tensor.dtype in NAMES else ("u8", n_bytes)
-    given, taken = (values, []) if rt.job.rank == root else ([], values)
-    with rt.submission():
-        agreement = rt.agree("broadcast", *kind, root=root)
-        options = {"needed": [root], **MOVE}
-        parts = sum_parts(rt, torch.uint8, Sum, given, taken, n_bytes, agreement, **options)
-    handle = Handle(tensor, [agreement, *parts])
-    is_direct = given or flat.data_ptr() == tensor.data_ptr()
+    kind = (NAMES[tensor.dtype], flat.numel()) if tensor.dtype in NAMES else None
+    operations, is_root = _broadcast([flat], kind, root_rank, process_set)
+    handle = Handle(tensor, operations)
+    is_direct = is_root or flat.data_ptr() == tensor.data_ptr()
     return handle if is_direct else _copied(handle, flat, tensor)
 
 

@@ -17,7 +17,6 @@ from bps._sets import ProcessSet, global_process_set
 from bps.torch import _ops
 from bps.torch._compression import Compression, Compressor
 from bps.torch._cross_barrier import CrossBarrier
-from bps.torch._memory import flatten
 from bps.torch._reducer import BUCKET_BYTES, Reducer
 
 
@@ -280,18 +279,9 @@ def broadcast_parameters(
         prefix (str): ignored; kept for scripts of BytePS.
         process_set (ProcessSet): the workers that take part.
     """
-    with torch.no_grad():
-        tensors = [p for _, p in _tensors(params) if p.numel()]
-        if not tensors:
-            return
-        flat = torch.cat([flatten(p.cpu().contiguous()).view(torch.uint8) for p in tensors])
-        _ops.broadcast_(flat, root_rank, process_set=process_set)
-        at = 0
-        for p in tensors:
-            n = p.numel() * p.element_size()
-            # Copy the bytes, because the view as another type needs an aligned address.
-            p.copy_(flat[at : at + n].clone().view(p.dtype).view(p.shape))
-            at += n
+    tensors = [p for _, p in _tensors(params) if p.numel()]
+    if tensors:
+        _ops.broadcast_all_(tensors, root_rank, process_set)
 
 
 def broadcast_optimizer_state(

@@ -1,9 +1,12 @@
 """Reduction of gradients in buckets, which are groups of gradients that are sent together.
 
 When autograd has computed a gradient, a hook copies it into its bucket, and a full bucket is sent.
-A bucket is the input of one bps tensor. The result of the tensor is copied once, into a permanent
-buffer. Each parameter's ``.grad`` is a view of this buffer, so autograd can free its own memory for
-the gradient at once. No thread is started. The caller of :meth:`Reducer.finish` waits for the sums.
+A bucket is the input of one bps tensor. When the sums are complete, each parameter's ``.grad``
+becomes a view of the tensor's result, which is mapped copy-on-write. So the sums are not copied. A
+script may write to ``.grad``, for example to clip gradients. The kernel then copies the written
+pages, which is slower than a copy of the whole bucket. So after the first write to a bucket's
+gradients, the reducer copies the bucket's results to a permanent buffer. No thread is started. The
+caller of :meth:`Reducer.finish` waits for the sums.
 
 Gradients are assigned to buckets at the end of the first step. First the workers agree on which
 parameters have sparse gradients. Sparse gradients are gathered instead of summed.
@@ -15,6 +18,7 @@ a worker that has called :func:`join` sends 0. If the sum is 0, all workers have
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent import futures
@@ -26,7 +30,13 @@ from bps import _core
 from bps._core import Slot
 from bps._sets import ProcessSet, global_process_set
 from bps.torch._channels import Channel, check_gradient, open_channels
-from bps.torch._memory import input_view, output_view, wire_dtype
+from bps.torch._memory import (
+    COPIED_BYTES,
+    has_storage_of,
+    input_view,
+    output_view,
+    wire_dtype,
+)
 from bps.torch._ops import gather_sparse
 
 BUCKET_BYTES = 16 << 20
@@ -35,19 +45,23 @@ BUCKET_BYTES = 16 << 20
 class Place:
     """The place of one parameter's gradient in a bucket."""
 
-    __slots__ = ("bucket", "input", "is_filled", "n_passes", "name", "param", "result")
+    __slots__ = ("bucket", "input", "is_filled", "is_large", "n_passes", "name", "param")
 
     def __init__(self, name: str, param: torch.Tensor) -> None:
         self.name, self.param = name, param
         self.bucket: Bucket | None = None  # None: not assigned yet, or the gradient is sparse
         self.n_passes = 0  # number of backward passes since the last finish()
         self.is_filled = False  # the gradient has been copied into the bucket
+        self.is_large = param.numel() * param.element_size() >= COPIED_BYTES
 
 
 class Bucket:
     """Gradients of one type that are sent together, in one bps tensor."""
 
-    __slots__ = ("channel", "is_handed_over", "is_in_place", "n_ready", "places", "result")
+    __slots__ = (
+        "_copy", "_inputs", "_is_mapped", "_small", "_views", "channel", "is_handed_over",
+        "is_in_place", "n_ready", "places",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.places: list[Place] = []
@@ -58,20 +72,79 @@ class Bucket:
         """Return the number of elements of all gradients in the bucket."""
         return sum(p.param.numel() for p in self.places)
 
-    def attach(self, channel: Channel) -> None:
-        """Use this channel's memory for the bucket. Assign a part of the memory to each
-        gradient."""
-        self.channel, flat, n = channel, channel.input, self.n_elems()
-        param = self.places[0].param
-        self.is_in_place = channel.is_in_place and flat.dtype == param.dtype
-        self.result = flat[:n] if self.is_in_place else param.new_zeros(n)
-        at = 0
-        for place in self.places:
-            n = place.param.numel()
-            place.bucket = self
-            place.input = _shaped(flat[at : at + n], place.param)
-            place.result = _shaped(self.result[at : at + n], place.param)
-            at += n
+    def attach(self, channel: Channel, is_scaled: bool) -> None:
+        """Use this channel's memory for the bucket. Assign a part of the memory to each gradient.
+
+        Args:
+            channel (Channel): memory of at least :meth:`n_elems` elements.
+            is_scaled (bool): the results are multiplied by a factor, so they must be copied.
+        """
+        self.channel = channel
+        is_same = channel.input.dtype == self.places[0].param.dtype
+        self.is_in_place = channel.is_in_place and is_same
+        can_map = not channel.is_in_place and is_same and not is_scaled
+        self._is_mapped = can_map and channel.map()
+        self._copy: torch.Tensor | None = None
+        self._views: dict[int, list[torch.Tensor]] = {}  # gradients, by address of the results
+        # Small gradients that are not copied yet, and their parts of the input. One call copies all
+        # of them, because a call for each would take longer than the copies.
+        self._small: list[torch.Tensor] = []
+        self._inputs: list[torch.Tensor] = []
+        for place, part in zip(self.places, self._parts(channel.input)):
+            place.bucket, place.input = self, part
+
+    def _parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """Return each gradient's part of flat memory, in the parameter's shape."""
+        params = [place.param for place in self.places]
+        ends = itertools.accumulate(param.numel() for param in params)
+        return [_shaped(flat[end - p.numel() : end], p) for p, end in zip(params, ends)]
+
+    def fill(self, place: Place, grad: torch.Tensor) -> None:
+        """Copy a gradient to its place, or let :meth:`pack` copy it."""
+        if grad.requires_grad:  # backward(create_graph=True)
+            grad = grad.detach()
+        if grad.is_sparse:
+            place.input.copy_(grad.to_dense())
+        elif place.is_large:
+            self.channel.write(place.input, grad)
+        else:
+            self._small.append(grad)
+            self._inputs.append(place.input)
+
+    def pack(self, factor: float) -> None:
+        """Copy the remaining gradients, and multiply all gradients by a factor."""
+        if self._small:
+            torch._foreach_copy_(self._inputs, self._small)
+            self._small.clear()
+            self._inputs.clear()
+        if factor != 1.0:
+            self.channel.input[: self.n_elems()].mul_(factor)
+
+    def deliver(self, factor: float) -> None:
+        """Let the parameters' ``.grad`` be the complete results, multiplied by a factor."""
+        flat = self._result()
+        if factor != 1.0:
+            flat.mul_(factor)
+        grads = self._views.get(flat.data_ptr())
+        if grads is None:
+            grads = self._views[flat.data_ptr()] = self._parts(flat)
+        for place, grad in zip(self.places, grads):
+            place.param.grad = grad
+
+    def _result(self) -> torch.Tensor:
+        """Return the results, in memory that may be written to."""
+        if self.is_in_place:
+            return self.channel.input
+        if self._is_mapped:
+            flat, was_written = self.channel.last()
+            if not was_written:
+                return flat
+            self._is_mapped = False
+            self._views.clear()
+        if self._copy is None:
+            self._copy = self.places[0].param.new_empty(self.n_elems())
+        self.channel.read(self._copy)
+        return self._copy
 
 
 def _shaped(flat: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
@@ -80,11 +153,6 @@ def _shaped(flat: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
     if param.is_contiguous() or not torch.ops.aten.is_non_overlapping_and_dense(param):
         return flat.view(param.shape)
     return flat.as_strided(param.shape, param.stride())
-
-
-def _same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether two tensors are views of one storage."""
-    return not a.is_sparse and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
 _reducers: weakref.WeakSet[Reducer] = weakref.WeakSet()  # all reducers whose hooks are registered
@@ -218,7 +286,7 @@ class Reducer:
             name = f"{self._runtime.prefix}grad/{self.number}.{i}"
             decls.append((name, wire, bucket.n_elems() + (i == 0), param.device))
         for bucket, channel in zip(self._buckets, open_channels(self._runtime, decls)):
-            bucket.attach(channel)
+            bucket.attach(channel, self._postscale != 1.0)
         self._is_cut = True
 
     def _hook(self, i: int) -> Callable[[torch.Tensor], None]:
@@ -264,20 +332,18 @@ class Reducer:
         bucket.channel.check()
         if grad is None:
             place.input.zero_()
-        else:
-            if not bucket.is_in_place or grad.data_ptr() != place.input.data_ptr():
-                if bucket.is_in_place and _same_memory(grad, place.input):
-                    raise RuntimeError(
-                        f"the gradient of parameter '{place.name}' shares memory with another "
-                        "gradient, which the exchange would overwrite: assign a clone() to .grad"
-                    )
-                place.input.copy_(grad.to_dense() if grad.is_sparse else grad)
-            if self._prescale != 1.0:
-                place.input.mul_(self._prescale)
-        param.grad = place.result
+        elif not bucket.is_in_place or grad.data_ptr() != place.input.data_ptr():
+            if bucket.is_in_place and has_storage_of(grad, place.input):
+                raise RuntimeError(
+                    f"the gradient of parameter '{place.name}' shares memory with another "
+                    "gradient, which the exchange would overwrite: assign a clone() to .grad"
+                )
+            bucket.fill(place, grad)
+        param.grad = None  # free autograd's memory
         place.is_filled = True
         bucket.n_ready += 1
         if bucket.n_ready == len(bucket.places):
+            bucket.pack(self._prescale)
             self._push(bucket, 1)
 
     def _push(self, bucket: Bucket, is_training: int) -> None:
@@ -307,14 +373,11 @@ class Reducer:
         return [place.param for place in self._sparse]
 
     def collect(self, bucket: Bucket) -> None:
-        """Wait for a bucket and write its sums into the gradients' memory."""
+        """Wait for a bucket, and let ``.grad`` of its parameters be the sums."""
         bucket.channel.finish()
         self._in_flight.remove(bucket)
         bucket.is_handed_over = False
-        if not bucket.is_in_place:
-            bucket.result.copy_(bucket.channel.output[: bucket.result.numel()])
-        if self._postscale != 1.0:
-            bucket.result.mul_(self._postscale)
+        bucket.deliver(self._postscale)
 
     def hand_over(self) -> list[Bucket]:
         """Begin the next step. The caller must collect the returned buckets, which are still in
