@@ -162,7 +162,8 @@ def test_error_of_a_waiting_stream_names_the_dead_worker(rig, workers, agents):
     go = r.c.dir / "go"
     job = r.start("device_stream_alone", workers, {"go": str(go)})
     job[1].process.wait(60)
-    gone(r, 0)
+    for agent in range(agents):
+        gone(r, agent)
     go.touch()
     for code, text in r.c.finish([w for w in job if w.rank != 1]):
         assert code in (bps.EWORKER_LOST, bps.EJOB_FAILED) and (
