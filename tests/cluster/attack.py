@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ALICE, BOB = 1, 2
 WINDOW_S, EDGE_S = 0.3, 0.03
-PAIRS, PAIRS_MAX = 12, 60
+PAIRS, PAIRS_MAX, ATTACKS_MIN = 12, 60, 40
 # Limits on the slowdown. Attacks slow the honest job a little even when the daemons serve it well,
 # because memory is zeroed and interrupts are processed on the same two processors. A round of 300
 # to 400 us takes 25 to 35 us longer. On a machine with other load, it takes 50 to 100 us longer
@@ -36,14 +36,21 @@ class Attacker:
             env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1"),
         )
 
-    def say(self, word):
-        self.process.stdin.write(word.encode() + b"\n")
+    def go(self):
+        """Start the attacks, or continue them."""
+        self.process.stdin.write(b"go\n")
         self.process.stdin.flush()
 
+    def stop(self):
+        """Interrupt the attacks. Return the number of all attacks so far."""
+        self.process.stdin.write(b"stop\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
     def end(self):
-        """Stop the attacker and return the number of its attacks."""
+        """End the attacker. Return the number of all its attacks."""
         self.process.stdin.close()
-        n = int(self.process.stdout.read())
+        n = int(self.process.stdout.readline())
         self.process.stdout.close()
         assert self.process.wait(60) == 0
         return n
@@ -110,20 +117,21 @@ def measure(c, honest, attacker):
 
     Each pair has one window without attack and one window under attack.
 
-    Measure more pairs, up to PAIRS_MAX, while the slowdown is above the limits.
+    Measure more pairs, up to PAIRS_MAX, while the slowdown is above the limits, or while there were
+    fewer than ATTACKS_MIN attacks.
     """
-    windows, slower = [], None
+    windows, slower, n_attacks = [], None, 0
     while len(windows) < PAIRS_MAX:
         start = time.monotonic()
         time.sleep(WINDOW_S)  # a window without attack
         middle = time.monotonic()
-        attacker.say("go")
+        attacker.go()
         time.sleep(WINDOW_S)
-        attacker.say("stop")
+        n_attacks = attacker.stop()
         windows.append(((start, middle), (middle, time.monotonic())))
         if len(windows) % PAIRS == 0:
             slower = Slower(honest.rounds(), windows)
-            if not slower.is_much():
+            if not slower.is_much() and n_attacks >= ATTACKS_MIN:
                 break
     return slower
 

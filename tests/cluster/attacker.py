@@ -177,11 +177,12 @@ def main():
         if select.select([0], [], [], wait)[0]:
             word = (os.read(0, 64).decode().split() or [""])[-1]
             due = time.monotonic()
+            if word != "go":
+                print(n, flush=True)
         elif word == "go":
             no_matter(act)
             n += 1
             due = max(due + 1 / rate, time.monotonic() - 0.1)
-    print(n)
 
 
 main()
