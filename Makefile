@@ -48,8 +48,8 @@ AGENT	:= $(filter-out bps-agent/executor/%,$(call tree,bps-agent))
 # Its other files compile without the toolkit.
 DEVICE	:= $(filter-out bps-agent/executor/device/cuda%,$(call tree,bps-agent/executor))
 CTL	:= $(call src,bps-scheduler/bpsctl/*.c)
-CLIENT	:= $(call src,libbpsclient/*.c) common/data/dtype.c common/data/copy_nontemporal.c \
-	   common/wire/codec.c \
+CLIENT	:= $(call src,libbpsclient/*.c libbpsclient/base/*.c) common/wire/codec.c \
+	   common/data/dtype.c common/data/copy_nontemporal.c \
 	   common/local/local.c common/local/local_gpu.c common/os/fd_passing.c \
 	   $(addprefix common/base/,duration.c error.c failpoint.c nearest_name.c)
 TOOLS	:= $(call src,libbpsclient/tools/*.c)

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "libbpsclient/last_error.h"
-#include "libbpsclient/process_limit.h"
+#include "libbpsclient/base/process_limit.h"
 
 #include "common/base/failpoint.h"
 

@@ -20,7 +20,7 @@
 #include "common/base/failpoint.h"
 #include "common/wire/ctlmsg.h"
 #include "libbpsclient/last_error.h"
-#include "libbpsclient/process_limit.h"
+#include "libbpsclient/base/process_limit.h"
 
 #define ATTACH_TRIES 3 /* limit on the connections that end before WELCOME */
 

@@ -22,9 +22,9 @@
 
 #include "common/local/local.h"
 #include "common/wire/ctlmsg.h"
-#include "libbpsclient/arenas.h"
+#include "libbpsclient/base/arenas.h"
 #include "libbpsclient/options.h"
-#include "libbpsclient/timed_lock.h"
+#include "libbpsclient/base/timed_lock.h"
 
 struct session {
 	const struct client_options *options; /* owned by the caller; must outlive the session */
@@ -89,8 +89,8 @@ int session_declare(struct session *s, const struct local_decl *decls, const uin
 /* Map sums again, copy-on-write: the n_bytes bytes from `address` on, which is a page boundary.
  * Owns: the caller unmaps *ret, which stays valid after session_close. Errors, with a sentence in
  * err: -ENOMEM. */
-int session_copy_on_write(struct session *s, const void *address, uint64_t n_bytes, void **ret,
-	struct err_text *err);
+int session_copy_on_write(
+	struct session *s, const void *address, uint64_t n_bytes, void **ret, struct err_text *err);
 /* Get a connection to the executor, the process that drives the GPUs for this job. The caller must
  * close *ret_sock. Errors, with a sentence in err: BPS_EDEVICE if there is no executor;
  * BPS_ETIMEDOUT. */

@@ -1,4 +1,4 @@
-#include "libbpsclient/timed_lock.h"
+#include "libbpsclient/base/timed_lock.h"
 
 #include <errno.h>
 #include <time.h>

@@ -1,7 +1,7 @@
 /* Maps the agent's arenas into this process, maps sums again copy-on-write, and finds, freezes and
  * unmaps mapped arenas (arenas.h). This file handles neither tensors nor rounds. Thread: the thread
  * that holds the session's lock. */
-#include "libbpsclient/arenas.h"
+#include "libbpsclient/base/arenas.h"
 
 #include <errno.h>
 #include <stdlib.h>

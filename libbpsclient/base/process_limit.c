@@ -1,4 +1,4 @@
-#include "libbpsclient/process_limit.h"
+#include "libbpsclient/base/process_limit.h"
 
 #include <errno.h>
 #include <sys/resource.h>
