@@ -564,8 +564,8 @@ int session_device(struct session *s, uint32_t timeout_ms, int *ret_sock, struct
 	return rc;
 }
 
-int session_copy_on_write(struct session *s, const void *address, uint64_t n_bytes, void **ret,
-	struct err_text *err)
+int session_copy_on_write(
+	struct session *s, const void *address, uint64_t n_bytes, void **ret, struct err_text *err)
 {
 	int rc;
 
