@@ -87,31 +87,33 @@ def output_view(slot: Slot) -> torch.Tensor:
     return seen
 
 
-def _is_copied(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether values are copied between a and b, of equal shape, by the library. This needs
-    equal types and layouts, and pays off only for large tensors."""
-    n_bytes = a.numel() * a.element_size()
-    return n_bytes >= COPIED_BYTES and a.dtype == b.dtype and a.stride() == b.stride()
+def _range(part: torch.Tensor, flat: torch.Tensor, values: torch.Tensor) -> tuple[int, int] | None:
+    """Return the offset and the size in bytes of `part` in `flat`, if the library can copy between
+    `part` and `values` and is faster than PyTorch. Otherwise, return None. `part` is a view of
+    `flat` without gaps, and has the shape of `values`."""
+    n_bytes = part.numel() * part.element_size()
+    is_alike = part.dtype == values.dtype and part.stride() == values.stride()
+    if n_bytes < COPIED_BYTES or not is_alike or values.device.type != "cpu":
+        return None
+    return part.data_ptr() - flat.data_ptr(), n_bytes
 
 
-def write_input(slot: Slot, target: torch.Tensor, values: torch.Tensor) -> None:
-    """Copy values to `target`, a view of :func:`input_view` without gaps."""
-    if values.device.type == "cpu" and _is_copied(target, values):
-        at = target.data_ptr() - input_view(slot).data_ptr()
-        n_bytes = target.numel() * target.element_size()
-        slot.tensor.write_memory(at, values.data_ptr(), n_bytes)
+def write_input(slot: Slot, part: torch.Tensor, values: torch.Tensor) -> None:
+    """Copy values to `part`, a view of :func:`input_view` without gaps."""
+    where = _range(part, input_view(slot), values)
+    if where is None:
+        part.copy_(values)
     else:
-        target.copy_(values)
+        slot.tensor.write_memory(where[0], values.data_ptr(), where[1])
 
 
-def read_output(slot: Slot, source: torch.Tensor, values: torch.Tensor) -> None:
-    """Copy `source`, a view of :func:`output_view` without gaps, to values."""
-    if values.device.type == "cpu" and _is_copied(source, values):
-        at = source.data_ptr() - output_view(slot).data_ptr()
-        n_bytes = source.numel() * source.element_size()
-        slot.tensor.read_memory(at, values.data_ptr(), n_bytes)
+def read_output(slot: Slot, part: torch.Tensor, values: torch.Tensor) -> None:
+    """Copy `part`, a view of :func:`output_view` without gaps, to values."""
+    where = _range(part, output_view(slot), values)
+    if where is None:
+        values.copy_(part)
     else:
-        values.copy_(source)
+        slot.tensor.read_memory(where[0], values.data_ptr(), where[1])
 
 
 def check_device(tensor: torch.Tensor) -> None:
