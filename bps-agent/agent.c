@@ -170,8 +170,8 @@ static void on_peer(struct agent *a, const struct ctl_peer *p)
 		struct known_server *v = realloc(a->servers, (i + 1) * sizeof(*v));
 
 		if (!v)
-			/* The lack of memory does no harm, because the core retries its connections
-			 * even without this notification. */
+			/* Out of memory: do not notify the core. The core retries its connections
+			 * even without a notification. */
 			return;
 		a->servers = v;
 		a->n_servers++;
@@ -182,8 +182,8 @@ static void on_peer(struct agent *a, const struct ctl_peer *p)
 	agt_core_server_changed(a->core, p->id);
 }
 
-/* Handle SIGHT. The scheduler asks when this agent last received something from a server, because
- * the scheduler itself receives nothing from that server (rule C2). */
+/* Handle SIGHT. The scheduler asks how long ago this agent last received something from a server,
+ * because the scheduler itself receives nothing from that server (rule C2). */
 static void on_sight(struct agent *a, const struct ctl_sight *asked)
 {
 	uint64_t heard_ns = agt_core_heard_ns(a->core, asked->member, asked->instance);
@@ -229,7 +229,7 @@ static void on_message(struct agent *a, const struct ctl_msg *m)
 		break;
 	default:
 		log_rated(LOG_WARN,
-			"ignoring a message from the scheduler that no agent handles: type=%s",
+			"ignoring a message of an unhandled type from the scheduler: type=%s",
 			ctl_type_name(m->type));
 	}
 }
@@ -454,9 +454,10 @@ void agent_free(struct agent *a)
 
 	if (!a)
 		return;
-	/* Stop the memory thread before the trainers are closed. The thread then posts the memory
-	 * that is ready, and cancels the other requests. Trainers of cancelled requests get no
-	 * answer from this process. They are disconnected, or the next process answers them. */
+	/* Stop the memory thread before the trainers are closed. Before the thread ends, it posts
+	 * all finished requests for memory, and cancels the unfinished requests. A trainer whose
+	 * request is cancelled gets no answer from this process. Such a trainer is disconnected, or
+	 * the next process answers the request. */
 	memory_thread_stop(a->memory_thread);
 	if (a->loop) {
 		while (dataloop_post(a->loop, drop_all, a) == -EAGAIN)

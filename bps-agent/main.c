@@ -212,8 +212,8 @@ static struct gpu_config gpu_of(struct agent_opts *o)
 		.sysfs = o->sysfs};
 }
 
-/* Start a process that looks for GPUs. Only the status shows the result: the executor of a job
- * finds its GPUs itself. */
+/* Start a process that looks for GPUs. Only http_status uses the result, because each executor
+ * finds the GPUs itself. */
 static void ask_for_gpus(struct agent_app *app)
 {
 	struct gpu_config cfg = gpu_of(&app->opts);
@@ -622,7 +622,8 @@ static bool take_kept_socket(struct agent_app *app)
 	return true;
 }
 
-/* Take the listening socket that systemd's socket activation has passed, under any name. */
+/* Take the listening socket that systemd's socket activation has passed. The socket may have any
+ * name except LISTEN_NAME, which is the name of the stored socket (take_kept_socket). */
 static bool take_activation(struct agent_app *app)
 {
 	for (size_t i = 0; i < app->inherited.n && app->listen_fd < 0; i++) {

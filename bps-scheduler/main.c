@@ -17,8 +17,8 @@
 #include "common/base/log.h"
 
 #define LOOK_S 1 /* seconds between two checks of the cluster's health */
-/* Smallest value of server-dead and agent-dead, in heartbeat intervals. One or two late heartbeats
- * must not make a member dead. */
+/* Smallest allowed value of each of the settings server-dead and agent-dead, in heartbeat
+ * intervals. One or two late heartbeats must not make a member dead. */
 #define DEAD_BEATS 3
 
 static const struct setting rows[] = {
@@ -155,7 +155,7 @@ static int compact(void *ctx, const struct state_record *rec)
 	return rc;
 }
 
-/* Handle passed deadlines here instead of waiting for the timer. libevent runs an expired timer
+/* Handle expired deadlines here instead of waiting for the timer. libevent runs an expired timer
  * only after all messages that have arrived, and each message sets the timer again. So under a
  * steady stream of messages the timer would never run. */
 void app_after_event(struct sched_app *app)

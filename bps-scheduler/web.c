@@ -28,8 +28,8 @@ void web_info(struct sched_app *app, struct status_info *ret)
 	}
 }
 
-/* Return the address that members and bpsctl connect to. If the scheduler listens on "*", return
- * loopback, because bpsctl uses the address on this host. */
+/* Return the address on which the scheduler accepts members and bpsctl. If the scheduler listens on
+ * "*", return loopback, because bpsctl reads this value to find the scheduler of its own host. */
 static json_t *listen_json(const struct sched_app *app)
 {
 	struct addr a = app->opts.listen;

@@ -20,8 +20,8 @@
  * LEAVE. */
 #define AWAY_MS 2000
 /* Largest number of LEAVE messages to send. A scheduler of an older release closes the connection
- * when it receives LEAVE. Without the limit, the server would reconnect and send LEAVE
- * repeatedly until its time limit. */
+ * when it receives LEAVE. Without this maximum, the server would reconnect and send LEAVE
+ * repeatedly until bound_ms has passed. */
 #define ASKS_MAX 3
 
 static const struct state_row states[LEAVE_STATES] = {

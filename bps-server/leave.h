@@ -8,8 +8,8 @@
  *                    `--refused, no scheduler, or too late----------------^
  *
  * EMPTYING: the scheduler has moved all partitions. Agents may still read their last results from
- * this server, for at most a second. If leaving fails, the process ends as after a crash: the
- * scheduler moves the partitions when the connection closes.
+ * this server, for at most a second. If leaving fails, the process ends anyway. When the connection
+ * closes, the scheduler moves the partitions, as after a crash.
  *
  * All functions run on the control loop's thread. */
 #include <stdbool.h>

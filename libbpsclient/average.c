@@ -12,8 +12,8 @@
 #include "libbpsclient/last_error.h"
 
 /* An i64 is summed as an upper and a lower half. A lower half has 32 bits, so the sum of the lower
- * halves of at most 2^16 workers has 48 bits. The 16 bits above the sum count the workers; a count
- * of 2^16 wraps to 0. */
+ * halves of at most 2^16 workers has 48 bits. The 16 bits above this sum hold the number of
+ * workers. In these bits, 2^16 wraps to 0. */
 #define HALF_BITS  32
 #define COUNT_BITS 48
 #define COUNT_ONE  (UINT64_C(1) << COUNT_BITS)
@@ -25,11 +25,11 @@ struct average {
 	struct bps_tensor *wide; /* the companion; owned by the job's table of tensors */
 	/* Results of the last even and the last odd round, in the tensor's type */
 	void *out[2];
-	/* Round numbers of the companion: [0] for the tensor's last even round, [1] for the
-	 * tensor's last odd round. The companion's round carries the average for the tensor's
-	 * round. 0: the tensor's round is not an average of integers. */
+	/* wide_round[r & 1], for the tensor's last two rounds r: number of the companion's round
+	 * that carries the average for round r. The number is 0 if round r does not average
+	 * integers. */
 	uint64_t wide_round[2];
-	uint64_t converted[2]; /* [i]: companion's round whose average is in out[i]; 0: none */
+	uint64_t converted[2]; /* [i]: companion's round whose average is in out[i]; 0: no round */
 };
 
 /* ---- conversion ---- */
@@ -63,8 +63,9 @@ static void widen(void *to, const void *from, enum bps_dtype dtype, uint64_t n)
 	for (uint64_t i = 0; i < n; i++)                                                           \
 		((type *)to)[i] = (type)((const wide *)from)[i];
 
-/* Divide upper * 2^32 + lower by the count of workers, rounded down. The remainder of the upper
- * halves is below the count, so no intermediate value needs more than 49 bits. */
+/* Divide upper * 2^32 + lower by the number of workers, rounded down. The upper bits of `lower`
+ * hold this number and are not part of the sum. The remainder of upper / count is below count, so
+ * the dividend of the second division needs at most 49 bits. */
 static int64_t join_i64(int64_t upper, uint64_t lower)
 {
 	int64_t count = (int64_t)(lower >> COUNT_BITS), quotient, rest;

@@ -101,8 +101,9 @@ struct bps_options {
 	int32_t size;
 	int32_t local_rank; /* -1: the value from the environment */
 	int32_t local_size; /* -1: the value from the environment */
-	/* Time-out in milliseconds for calls whose argument timeout_ms is 0. If this option is 0:
-	 * the value of BPS_TIMEOUT; if it is not set, 600,000. */
+	/* Default time-out in milliseconds, for calls whose argument timeout_ms is 0. If this
+	 * option is 0, the default is the value of BPS_TIMEOUT. If BPS_TIMEOUT is not set, the
+	 * default is 600,000. */
 	uint32_t timeout_ms;
 	/* Time in milliseconds that bps_open waits for all workers. 0: the value of
 	 * BPS_OPEN_TIMEOUT; if it is not set, the option timeout_ms. */
@@ -193,26 +194,29 @@ BPS_API const void *bps_output(const struct bps_tensor *t);
  * is not in these buffers: only bps_output returns it. Errors: -EINVAL if the tensor lies in device
  * memory; BPS_ECLOSED. */
 BPS_API int bps_outputs(const struct bps_tensor *t, const void *ret[2]);
-/* The two result buffers of a tensor, mapped again copy-on-write. The caller may write to them, and
- * no other process sees the writes. The memory stays mapped after bps_suspend and bps_close. After
- * these calls, only bps_results_unmap may be called.
+/* bps_results: a second, copy-on-write mapping of a tensor's two result buffers. The caller may
+ * write to this mapping, and no other process sees the writes. The mapping stays valid after
+ * bps_suspend and bps_close. After either call, the caller may pass the bps_results only to
+ * bps_results_unmap.
  *
  * bps_results_map makes the mapping. Owns: the caller calls bps_results_unmap. Errors: -EOPNOTSUPP
  * if the job has one worker or the tensor lies in device memory; -ENOMEM; BPS_ECLOSED.
  *
  * bps_results_last sets *ret to the result of the last completed round. The result is valid until
- * the second push_pull after that round. First the function discards the caller's writes to the
- * buffer of this result. Returns 1 if there were such writes, else 0. Errors: -EINVAL if no round
- * is complete, or if the result is an average of integers; BPS_ECLOSED. */
+ * the second push_pull after that round. If the caller has written to the buffer of this result,
+ * bps_results_last first discards those writes. Returns 1 if it has found such writes, else 0.
+ * Errors: -EINVAL if no round is complete, or if the result is an average of integers;
+ * BPS_ECLOSED. */
 struct bps_results;
 BPS_API int bps_results_map(const struct bps_tensor *t, struct bps_results **ret);
 BPS_API int bps_results_last(struct bps_results *r, void **ret);
 BPS_API void bps_results_unmap(struct bps_results *r);
-/* Copy n_bytes bytes to the tensor's input or from its output. The bytes begin at byte `at` of the
- * input or output. If the tensor is large, the copies bypass the CPU caches, because another
- * process reads the input next. Errors: -EINVAL if the bytes do not lie in the tensor, if the
- * tensor lies in device memory, or if no round is complete (bps_read); BPS_EBUSY if a round is in
- * flight (bps_write); the error with which the job has failed (bps_write). */
+/* bps_write copies n_bytes bytes to the tensor's input. bps_read copies n_bytes bytes from the
+ * tensor's output. The bytes begin at byte `at` of the input or output. If the tensor is large,
+ * both calls bypass the CPU caches. bps_write does so because another process reads the input next.
+ * Errors of both calls: -EINVAL if the bytes do not lie in the tensor, or if the tensor lies in
+ * device memory. Errors of bps_write: BPS_EBUSY if a round is in flight; the error with which the
+ * job has failed. Errors of bps_read: -EINVAL if no round is complete. */
 BPS_API int bps_write(struct bps_tensor *t, uint64_t at, const void *src, uint64_t n_bytes);
 BPS_API int bps_read(const struct bps_tensor *t, uint64_t at, void *dst, uint64_t n_bytes);
 /* Multiply the bps_count(t) values of src by scale, and write the products to the input of a tensor
@@ -291,8 +295,8 @@ struct bps_worker {
 	int32_t rank;
 	int32_t is_lost;
 	int32_t is_new; /* the worker joined at the last barrier, while the job was running */
-	/* set by bps_contributor_list: one or more partitions of the last round lack this worker's
-	 * values */
+	/* set by bps_contributor_list. 1: one or more partitions of the last round lack this
+	 * worker's values */
 	int32_t is_missing;
 	char host[64];
 	char why[128]; /* reason why the worker was lost; "" if it was not lost */
@@ -300,15 +304,16 @@ struct bps_worker {
 /* Write up to n workers to ret, and return the number of workers in the list. *ret_view grows with
  * every change of the list; ret_view may be NULL. Errors: those of bps_wait. */
 BPS_API int bps_workers(struct bps *b, struct bps_worker *ret, size_t n, uint64_t *ret_view);
-/* Do the same as bps_workers, and set is_missing for the tensor's last round. The tensor must not
- * be in flight, and no other thread may use the tensor. */
+/* List the job's workers as bps_workers does. In addition, set the field is_missing of each worker:
+ * 1 if one or more partitions of the tensor's last round lack the worker's values, else 0. The
+ * tensor must not be in flight, and no other thread may use the tensor. */
 BPS_API int bps_contributor_list(struct bps_tensor *t, struct bps_worker *ret, size_t n);
 
 /* Network traffic of this machine's agent, summed over all jobs of the agent. The traffic includes
  * neither memory shared with servers of this machine nor the headers of TCP and lower layers. */
 struct bps_traffic {
-	/* Random number of the agent's process. A restarted agent has another number and counts
-	 * from 0 */
+	/* Random id of the agent's process. After a restart, the agent has another id, and its
+	 * counters of bytes start from 0 */
 	uint64_t instance;
 	/* Number of bytes sent: messages, and values to sum. The values are counted when the agent
 	 * offers them to a server. */
@@ -332,12 +337,13 @@ BPS_API int bps_broadcast(struct bps *b, void *data, size_t n_bytes, int root, u
 BPS_API int bps_allgather(
 	struct bps *b, const void *src, size_t n_bytes, void *dst, uint32_t timeout_ms);
 
-/* Wait until every worker has called this function. The caller must have no round in flight. After
- * the call, all workers have the same state, so a checkpoint is valid only then. The barrier admits
- * workers that wait to join an elastic job. Returns the number of admitted workers, which is the
- * same at all workers. All workers, including the new ones, then make the same calls to pass on the
- * state (bps_broadcast from bps_root). After BPS_ETIMEDOUT, call this function again. Errors:
- * BPS_EBUSY if a round is in flight; those of bps_wait. */
+/* Wait until every worker has called this function. The caller must have no round in flight. When
+ * the call returns, all workers have the same state. At other times their states may differ, so a
+ * checkpoint is valid only if it is taken right after this call. The barrier admits workers that
+ * wait to join an elastic job. Returns the number of admitted workers, which is the same at all
+ * workers. All workers, including the new ones, then make the same calls to pass on the state
+ * (bps_broadcast from bps_root). After BPS_ETIMEDOUT, call this function again. Errors: BPS_EBUSY
+ * if a round is in flight; those of bps_wait. */
 BPS_API int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms);
 /* Return 1 if this worker joined while the job was running, and needs the state of the other
  * workers. */
@@ -348,11 +354,11 @@ BPS_API int bps_root(const struct bps *b);
 
 /* Tensors in the memory of a GPU: see bps_gpu(3). A round of such a tensor begins when `stream` has
  * done all work that was queued before bps_gpu_push_pull. The result replaces the tensor's values.
- * Work that is queued after bps_gpu_wait_stream reads the result. With CUDA, bps_gpu_push_pull and
- * bps_gpu_wait_stream return without waiting for the GPU. Up to 8 rounds of a tensor may be in
- * flight; bps_wait and bps_poll refer to the last round. stream: a CUstream or cudaStream_t; NULL
- * is the default stream. The library uses the CUDA library that the process has loaded, and does
- * not link a CUDA library.
+ * To read the result, queue the reading work after bps_gpu_wait_stream, on the same stream. With
+ * CUDA, bps_gpu_push_pull and bps_gpu_wait_stream return without waiting for the GPU. Up to 8
+ * rounds of a tensor may be in flight; bps_wait and bps_poll refer to the last round. stream: a
+ * CUstream or cudaStream_t; NULL is the default stream. The library uses the CUDA library that the
+ * process has loaded, and does not link a CUDA library.
  *
  * bps_gpu_open: either all workers of a machine call bps_gpu_open, or no worker calls it. The call
  * connects to the executor, the agent's process that drives the GPUs for this job. uuid: the 16
@@ -372,7 +378,8 @@ BPS_API int bps_gpu_import(struct bps *b, void *ptr, uint64_t n_bytes);
  * GPU has done all work that is queued on the GPU's streams. Tensors in the memory cannot be
  * submitted any more, and their names stay in use. A round does not count as in flight if its
  * result has reached the stream. Errors: BPS_EBUSY if a tensor in the memory is in flight; -EINVAL
- * if ptr was not returned by bps_gpu_alloc or passed to bps_gpu_import; those of bps_wait. */
+ * if ptr is not the start of memory that bps_gpu_alloc has allocated or bps_gpu_import has
+ * imported; those of bps_wait. */
 BPS_API int bps_gpu_release(struct bps *b, void *ptr);
 /* Declare a tensor in device memory at ptr, like bps_declare. The tensor's values must lie within
  * one piece of memory that bps_gpu_alloc has allocated or bps_gpu_import has imported. */

@@ -2,9 +2,10 @@
 #define BPSCLIENT_CLIENT_H
 /* Internals of the library: the handle of one worker in a job, and its tensors.
  *
- *   open.c     joins and leaves            tensor.c   declares and submits, wait.c waits
- *   barrier.c  barriers of all workers     workers.c  lists the workers
- *   average.c  averages of integers        suspend.c  leaves, and joins again
+ *   open.c     joins and leaves the job       suspend.c  leaves the job, and joins again
+ *   tensor.c   declares and submits tensors   wait.c     waits for rounds
+ *   barrier.c  waits for all workers          workers.c  lists the workers
+ *   average.c  averages integers
  *
  * Locks, in the order of taking: declare_mutex (the table of tensors), ring_mutex (submissions;
  * held briefly), the session's lock. collect_mutex allows one collective at a time.
@@ -92,8 +93,9 @@ struct bps {
 	uint64_t barrier; /* number of the last barrier that this worker has passed */
 	bool is_new;
 	bool is_suspended;
-	/* True from the time when the worker enters a barrier until it has passed the barrier. The
-	 * submissions of the worker are then refused. Guarded by ring_mutex. */
+	/* True from the time when the worker enters a barrier until it has passed the barrier.
+	 * While this field is true, the library rejects the worker's submissions. Guarded by
+	 * ring_mutex. */
 	bool is_at_barrier;
 	int32_t root;
 
@@ -109,8 +111,9 @@ struct bps {
 	pthread_mutex_t collect_mutex;
 };
 
-/* Check the handle at the start of every call. Returns 0, -EINVAL for NULL, BPS_EFORKED, or
- * BPS_ECLOSED if the job is suspended. client_check_own accepts a suspended job. */
+/* Check the handle at the start of every call. Returns 0 or an error: -EINVAL if b is NULL;
+ * BPS_EFORKED if this process is a forked child; BPS_ECLOSED if the job is suspended.
+ * client_check_own accepts a suspended job. */
 int client_check(const struct bps *b);
 int client_check_own(const struct bps *b);
 /* Join the job of b->options, and set rank, size and the other fields that depend on the job. No
@@ -137,8 +140,9 @@ int tensor_declare(struct bps *b, const struct bps_decl *decls, const struct ten
 int tensor_check_decl(const struct bps_decl *d);
 /* Check that ret is not NULL. Errors: -EINVAL. Sets bps_last_error. */
 int tensor_check_ret(struct bps_tensor *const *ret);
-/* Check that n >= 1 tensors exist and belong to one open job. what: name of the public function,
- * for the error text. Errors: -EINVAL and those of client_check. Sets bps_last_error. */
+/* Check that no tensor of a group is NULL, that all belong to one job, and that the job is open. n:
+ * number of tensors, at least 1. what: name of the public function, for the error text. Errors:
+ * -EINVAL and those of client_check. Sets bps_last_error. */
 int tensor_check_group(struct bps_tensor *const *tensors, size_t n, const char *what);
 /* Check that the caller may write to the tensor's input. While a round is in flight, the agent
  * reads the input. Servers may read the input even after the round has failed, until they are
@@ -163,8 +167,9 @@ bool tensor_is_done(const struct bps_tensor *t);
 /* Return the tensor whose round is not done yet: t, or the companion that carries its average. If
  * no round is in flight, returns t. */
 struct bps_tensor *tensor_awaited(struct bps_tensor *t);
-/* Return the code with which the tensor has failed, or 0. On failure, *ret_failed is t, or
- * the companion if only the companion has failed. ret_failed may be NULL. */
+/* Return the code with which the tensor or its companion has failed; 0 if neither has failed. If
+ * the code is not 0, *ret_failed is t, or the companion if only the companion has failed.
+ * ret_failed may be NULL. */
 int tensor_status(const struct bps_tensor *t, const struct bps_tensor **ret_failed);
 /* Set bps_last_error to the reason for the failure of the tensor or its session. Asks the agent for
  * the reason. Returns `code`. */
@@ -188,8 +193,9 @@ int tensor_wait_round(
  * what the round waits for. Returns BPS_ETIMEDOUT. */
 int tensor_explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t timeout_ms);
 
-/* Give t the buffers of a job of one worker, in private memory. Errors: -ENOMEM. */
+/* Give t its buffers, in private memory, because the job has only one worker. Errors: -ENOMEM. */
 int single_worker_declare(struct bps_tensor *t);
-/* Complete the round of a job of one worker: copy the input to the result. */
+/* Complete the submitted round of t in a job that has only one worker: copy the input to the
+ * result. */
 void single_worker_submit(struct bps_tensor *t);
 #endif

@@ -62,9 +62,10 @@ static int await(const struct collective *c, struct bps_tensor *t)
 	return tensor_wait(t, c->deadline_ns, c->timeout_ms);
 }
 
-/* Check that the sum has the root's bytes. In a job that may shrink, a sum can be complete without
- * a lost machine, whose bytes are then zeros. All workers get the same list of contributors, so
- * this check fails at all workers or at none. Errors: BPS_EWORKER_LOST. */
+/* Check that the sum has the root's bytes. In a job that may shrink, a sum can be complete although
+ * a lost machine has contributed nothing. The sum then has zeros in place of that machine's bytes.
+ * All workers get the same list of contributors, so this check fails at all workers or at none.
+ * Errors: BPS_EWORKER_LOST. */
 static int check_root(const struct collective *c, struct bps_tensor *t, int root)
 {
 	size_t size = (size_t)c->b->size;
@@ -177,9 +178,9 @@ static int finish(struct collective *c, const struct whole *w, const struct piec
 	return rc;
 }
 
-/* Wait for the pieces in flight after the root was lost. All workers end the collective at the same
- * piece, with the same pieces in flight. So after this wait, the next collective begins with the
- * same round of each tensor at all workers. */
+/* Wait for the pieces that are still in flight. The caller has found that the root is lost. All
+ * workers end the collective at the same piece, with the same pieces in flight. So after this wait,
+ * the next collective begins with the same round of each tensor at all workers. */
 static void drain_lanes(struct collective *c, const struct piece *pieces, size_t n_done, size_t n)
 {
 	struct err_text why = *last_error_text();

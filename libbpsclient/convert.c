@@ -1,8 +1,8 @@
-/* Copies between the caller's f32 and a tensor's floats, multiplied by a factor: bps_fill_f32 and
- * bps_read_f32. The product of two f32 is exact in f64, and is rounded once: to the nearest number,
- * ties to even. The loops have no branches, and all values in one loop have the same width, so that
- * the compiler vectorizes them (the Makefile compiles this file with -O3). Any thread may call
- * the functions. */
+/* bps_fill_f32 and bps_read_f32 copy values between an f32 array of the caller and a tensor of
+ * floats, and multiply each value by a factor. The product of two f32 is exact in f64, and is
+ * rounded once: to the nearest number, ties to even. The loops have no branches, and all values in
+ * one loop have the same width, so that the compiler vectorizes them (the Makefile compiles this
+ * file with -O3). Any thread may call the functions. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -29,7 +29,7 @@
 #define F16_REBIAS   0x38000000u /* difference of the biases: (127 - 15) << 23 */
 #define F16_END      0x47800000u /* 2^16 in f32 */
 #define F16_MIN      0x38800000u /* F16_NORMAL in f32 */
-#define HALF         0x3f000000u /* 0.5 in f32; its last bit is worth F16_LEAST */
+#define HALF         0x3f000000u /* 0.5 in f32; its last bit has the value F16_LEAST */
 
 static inline uint32_t bits_of(float x)
 {
@@ -48,9 +48,9 @@ static inline float float_of(uint32_t bits)
 }
 
 /* Round x to a type whose fraction is `dropped` bits shorter than that of f64. normal: the type's
- * smallest normal number. The type's numbers below `normal` are multiples of `least`, the smallest
- * one above 0. Adding a number whose last bit is worth `least`, and subtracting it again, rounds to
- * such a multiple. */
+ * smallest normal number. least: the type's smallest number above 0. The type's numbers below
+ * `normal` are the multiples of `least`. To round x to such a multiple, the function adds `rounder`
+ * to x and then subtracts `rounder` again. The last bit of `rounder` has the value `least`. */
 static inline double round_even(double x, unsigned dropped, double normal, double least)
 {
 	double rounder = 0x1.8p52 * least, small = (x + rounder) - rounder, large;

@@ -27,7 +27,7 @@ static int need(struct bps *b, const char *what)
 	if (b->is_single)
 		return last_error_set(-EOPNOTSUPP,
 			"%s: a job of one worker has no agent (set BPS_FORCE_DISTRIBUTED to use "
-			"one)",
+			"an agent)",
 			what);
 	if (!b->gpu)
 		return last_error_set(-EINVAL,
@@ -43,7 +43,7 @@ static int explain(int rc, const char *what)
 	return last_error_set(rc, "%s: %s", what, why.s);
 }
 
-/* After a time-out, extend the text of bps_last_error by the workers for which the agent waits. */
+/* After a time-out, append to the text of bps_last_error the workers for which the agent waits. */
 static void add_why(struct bps *b)
 {
 	struct err_text late = *last_error_text(), why = {""};
@@ -265,9 +265,9 @@ static int check(struct bps_tensor *t, const char *what)
 }
 
 /* Check the operation. An average of integers needs a companion, which is a second, wider tensor
- * (average.h). Executors have no companions, so reject such an average. Without a companion the sum
- * could wrap. Also, machines that have the tensor in host memory use a companion, and would wait
- * for rounds of the companion, which this machine would never submit. */
+ * (average.h). Executors have no companions, so this function rejects such an average. Without a
+ * companion the sum could wrap. Also, machines that have the tensor in host memory use a companion,
+ * and would wait for rounds of the companion that this machine would never submit. */
 static int check_op(const struct bps_tensor *t, enum bps_op op)
 {
 	if ((unsigned)op >= OP_COUNT)

@@ -29,7 +29,7 @@ struct client_gpu;
  * whole process has one object of each kind. The object has no state except the library functions
  * that it looks up once. */
 struct client_gpu_driver {
-	const char *name; /* name of the executor's back-end that uses the same kind of memory */
+	const char *name; /* name of the executor's back-end for this kind of memory */
 	/* Return the GPU that the calling thread uses. Errors: BPS_EDEVICE if CUDA is not
 	 * available in this process; err then explains the error. */
 	int (*uuid)(struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err);
@@ -94,9 +94,9 @@ extern const struct client_gpu_driver client_gpu_driver_host, client_gpu_driver_
 /* gpu.c */
 /* Wait until the agent has reported all rounds whose sums have already reached the streams. Without
  * this wait, a program that has only waited for its stream would find rounds in flight. The wait
- * ends at deadline_ns, which is timeout_ms after the call's start. region: number of the region
- * whose tensors the call waits for; 0: the call waits for the tensors of all regions. Errors: those
- * of bps_wait. Sets bps_last_error. Thread: any. */
+ * ends at deadline_ns, which is timeout_ms after the call's start. region: id of the region whose
+ * tensors the call waits for; 0: the call waits for the tensors of all regions. Errors: those of
+ * bps_wait. Sets bps_last_error. Thread: any. */
 int gpu_await_agent(struct bps *b, uint32_t region, uint64_t deadline_ns, uint32_t timeout_ms);
 
 /* gpu_link.c */
@@ -107,7 +107,8 @@ int gpu_await_agent(struct bps *b, uint32_t region, uint64_t deadline_ns, uint32
 int gpu_link_open(int sock, int agent_sock, const uint8_t *uuid, uint64_t deadline_ns,
 	uint32_t timeout_ms, struct client_gpu **ret, struct err_text *err);
 /* Close the connection, and release the streams that wait for a sum. Waits until the GPU has done
- * the work of its streams, then frees memory and counters. g may be NULL. */
+ * all work that is queued on streams. Then frees the memory of gpu_link_alloc and the counters. g
+ * may be NULL. */
 void gpu_link_close(struct client_gpu *g);
 /* Manage memory on the GPU. gpu_link_alloc makes the executor allocate memory, and maps the memory
  * into this process. gpu_link_import makes the executor map the caller's memory. gpu_link_release

@@ -332,8 +332,8 @@ static int find_mapping(
 			"cannot find a mapping's size", err);
 	if (rc == 0 && (*ret_base > at || at - *ret_base >= *ret_size))
 		rc = err_set(err, BPS_EDEVICE,
-			"the CUDA driver reports for address 0x%llx a mapping of %zu bytes at "
-			"0x%llx, which does not contain the address",
+			"the mapping that the CUDA driver reports for address 0x%llx does not "
+			"contain this address: the mapping has %zu bytes at 0x%llx",
 			(unsigned long long)at, *ret_size, (unsigned long long)*ret_base);
 	return rc;
 }

@@ -1,7 +1,7 @@
-/* The trainer's connection to the executor, the process that drives the job's GPUs: requests,
- * regions of memory, and the watcher thread, which releases streams after a failure. Submissions
- * and waits are in gpu.c. Threads: any thread may call the functions, which take `lock` where
- * needed. The watcher thread takes `lock` too. */
+/* The trainer's connection to the executor, which is the process that drives the job's GPUs. This
+ * file has the requests, the regions of memory and the watcher thread. The watcher thread releases
+ * streams after a failure. Submissions and waits are in gpu.c. Threads: any thread may call the
+ * functions, which take `lock` where needed. The watcher thread takes `lock` too. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -35,8 +35,8 @@ int gpu_link_failure(struct client_gpu *g, struct err_text *ret)
 	int code = atomic_load_explicit(&g->failure, memory_order_acquire);
 
 	if (code)
-		/* set_failure writes failure_text once, before it stores the code in g->failure.
-		 * So a reader of the code needs no lock to read the text. */
+		/* set_failure writes failure_text once, before it stores the code in g->failure. So
+		 * a thread that has read the code needs no lock to read failure_text. */
 		*ret = g->failure_text;
 	return code;
 }
@@ -215,7 +215,8 @@ static int say_hello(struct client_gpu *g, const uint8_t *uuid, uint64_t deadlin
 	rc = request(g, &m, NULL, 0, GPU_WELCOME, clock_left_ms(deadline_ns), &a, err);
 	if (rc == BPS_ETIMEDOUT)
 		return err_set(err, rc,
-			"this machine's GPUs were not ready for all its workers within %u ms",
+			"the GPUs of this machine were not ready for all workers of this machine "
+			"within %u ms",
 			timeout_ms);
 	if (rc < 0)
 		return rc;
@@ -424,7 +425,8 @@ int gpu_link_release(struct client_gpu *g, void *ptr, uint32_t timeout_ms, struc
 		at = &(*at)->next;
 	rc = *at ? release(g, at, timeout_ms, err)
 		 : err_set(err, -EINVAL,
-			   "%p was not returned by bps_gpu_alloc or passed to bps_gpu_import", ptr);
+			   "%p was neither returned by bps_gpu_alloc nor passed to bps_gpu_import",
+			   ptr);
 	pthread_mutex_unlock(&g->lock);
 	return rc;
 }

@@ -126,9 +126,11 @@ struct launcher {
 	const char *rank, *size, *local_rank, *local_size;
 	const char *job[2];   /* the first of these variables that is set holds the job's name */
 	const char *job_step; /* the value is appended to the job's name after a dot */
-	/* If is_per_machine is true and this variable is set, it holds the worker's rank. */
+	/* Name of a variable that holds the worker's rank. Used only if is_per_machine is true. If
+	 * that variable is not set, scale_machines computes the rank. */
 	const char *global_rank;
-	/* The variables `rank` and `size` count machines. Each machine has `local_size` workers. */
+	/* True: the variable `rank` holds the index of the machine, and `size` the number of
+	 * machines. Each machine has `local_size` workers. */
 	bool is_per_machine;
 	bool is_rank_optional; /* if the variable `rank` is not set, the agent assigns a rank */
 };

@@ -1,8 +1,8 @@
 #ifndef BPSCLIENT_OPTIONS_H
 #define BPSCLIENT_OPTIONS_H
-/* A worker's options: the members of struct bps_options. A member that the caller does not set
- * comes from the environment, else from a default. Rank, size, local rank, local size and job come
- * from the variables of one launcher: the first one that sets both a rank and a size. Variables of
+/* A worker's options: the fields of struct bps_options. A field that the caller does not set comes
+ * from the environment, else from a default. Rank, size, local rank, local size and job come from
+ * the variables of one launcher: the first one that sets both a rank and a size. Variables of
  * different launchers are never mixed, because that could give wrong ranks without an error, e.g.
  * with mpirun inside a Slurm allocation. */
 #include <stdbool.h>
@@ -37,6 +37,7 @@ struct client_options {
 };
 
 /* Resolve the options of bps_open. If opt is NULL, all options come from the environment. Errors:
- * -EINVAL. bps_last_error then names the variable or the member. */
+ * -EINVAL. bps_last_error then names the environment variable, or the field of struct
+ * bps_options. */
 int client_options_resolve(const struct bps_options *opt, struct client_options *ret);
 #endif

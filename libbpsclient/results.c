@@ -63,8 +63,8 @@ static int has_copies(const struct buffer *buf)
 
 	if (fd < 0)
 		return -errno;
-	/* Make the first page exist. Some sandboxes have a page map that does not
-	 * show existing pages. Such a map cannot be used. */
+	/* Make the first page exist, to test below whether the page map shows it. The page maps of
+	 * some sandboxes do not show existing pages, and cannot be used. */
 	(void)*(volatile const char *)buf->base;
 	for (bool is_first = true; !rc && n_left; is_first = false) {
 		size_t n = n_left < ENTRIES_MAX ? n_left : ENTRIES_MAX;

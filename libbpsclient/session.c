@@ -1,6 +1,7 @@
-/* A worker's connection to its agent (session.h): connect, requests and answers, failure, and the
- * wake-up of the agent. Submissions and completions go through shared memory instead (tensor.c,
- * wait.c). Thread: any; the session's lock protects the socket. */
+/* A worker's connection to its agent (session.h). This file opens the connection, sends requests,
+ * receives the answers, records the session's failure, and wakes the agent. Submissions and
+ * completions go through shared memory instead (tensor.c, wait.c). Thread: any; the session's lock
+ * protects the socket. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/session.h"
 
@@ -133,7 +134,8 @@ static int handle_unasked(struct session *s, struct local_frame *f)
 			      : 0;
 	case LOCAL_WELCOME: /* if code != 0, the agent refused this worker before reading HELLO */
 		if (!f->msg.welcome.code && !s->control)
-			return session_cut(s, BPS_EPROTO, "it sent WELCOME before HELLO");
+			return session_cut(
+				s, BPS_EPROTO, "it sent WELCOME before it received HELLO");
 		if (!f->msg.welcome.code) { /* a restarted agent sends WELCOME again */
 			s->n_types = f->msg.welcome.n_types;
 			return 0;
@@ -532,7 +534,7 @@ int session_declare(struct session *s, const struct local_decl *decls, const uin
 		return rc;
 	if (f.msg.declared.n_slots != n)
 		rc = session_cut(s, BPS_EPROTO,
-			"its answer DECLARED does not have as many tensors as the request");
+			"its answer DECLARED has more or fewer tensors than the request");
 	for (uint32_t i = 0; !rc && i < n; i++)
 		rc = take_slot(
 			s, &f.msg.declared.slots[i], bytes[i], decls[i].region != 0, &ret[i]);

@@ -35,7 +35,7 @@ struct session {
 	uint32_t tensor_entries;
 	uint32_t rank, size, local_rank, local_size; /* from the agent's message JOB */
 	bool is_complete;                            /* JOB was received: all workers have joined */
-	uint64_t barrier; /* number of the job's last barrier when JOB was sent */
+	uint64_t barrier; /* number of the last barrier that the job passed before JOB was sent */
 	bool is_new;      /* this worker joined at barrier number `barrier` */
 	uint32_t root;    /* the lowest rank that had joined before barrier number `barrier` */
 
@@ -59,10 +59,11 @@ struct session {
 	_Atomic uint64_t poll_due_ns; /* next time at which session_poll reads the socket */
 };
 
-/* Answer for one declared tensor. The answer has the tensor's buffers, or is a refusal. The field
- * `code` is 0, or negative if the agent has refused the declaration. A refusal has the reason in
- * `text`, and the worker and the machine that caused it in `cause_rank` and `cause_host` (struct
- * ctl_cause). */
+/* Answer for one declared tensor. If `code` is 0, the answer has the tensor's index, and the
+ * tensor's buffers unless the tensor is in device memory. If `code` is negative, `text` is the
+ * reason: the agent has refused the declaration, or this process cannot map the buffers. For a
+ * refusal, `cause_rank` and `cause_host` are the worker and the machine that caused the refusal
+ * (struct ctl_cause). */
 struct session_slot {
 	int code;
 	struct err_text text;
@@ -80,15 +81,16 @@ int session_open(struct session *s, const struct client_options *options, struct
 /* Close the connection and unmap all memory. */
 void session_close(struct session *s);
 
-/* Declare n <= LOCAL_DECLARE_MAX tensors. bytes[i] is the size of one buffer of tensor number i, in
- * bytes. `ret` is an array of n answers. The answer for a refused tensor has a negative code.
+/* Declare n <= LOCAL_DECLARE_MAX tensors. bytes[i] is the size of one buffer of the tensor
+ * decls[i], in bytes. `ret` is an array of n answers. The answer for a refused tensor has a
+ * negative code.
  * Errors: BPS_ETIMEDOUT, BPS_EPROTO, or the error with which the session has failed; err gets a
  * sentence. */
 int session_declare(struct session *s, const struct local_decl *decls, const uint64_t *bytes,
 	uint32_t n, struct session_slot *ret, struct err_text *err);
-/* Map sums again, copy-on-write: the n_bytes bytes from `address` on, which is a page boundary.
- * Owns: the caller unmaps *ret, which stays valid after session_close. Errors, with a sentence in
- * err: -ENOMEM. */
+/* Map n_bytes bytes of sums again, copy-on-write. The bytes begin at `address`, which must be a
+ * page boundary. Owns: the caller unmaps *ret, which stays valid after session_close. Errors, with
+ * a sentence in err: -EINVAL no arena of sums has this address; -ENOMEM. */
 int session_copy_on_write(
 	struct session *s, const void *address, uint64_t n_bytes, void **ret, struct err_text *err);
 /* Get a connection to the executor, the process that drives the GPUs for this job. The caller must
@@ -113,14 +115,14 @@ struct session_passed {
  * failed; err gets a sentence. */
 int session_barrier(struct session *s, uint64_t number, uint64_t deadline_ns, uint32_t timeout_ms,
 	struct session_passed *ret, struct err_text *err);
-/* Request a part of the list of the job's workers. The part begins with entry number `first`.
+/* Request a part of the list of the job's workers. The part begins with the entry at index `first`.
  * `tensor` is UINT32_MAX or the index of a tensor. In the list for a tensor, the field is_missing
  * marks the workers that are missing in the tensor's last sum. Calls fn with the answer. Errors:
  * BPS_ETIMEDOUT, or the error with which the session has failed; err gets a sentence. */
 int session_workers(struct session *s, uint32_t tensor, uint32_t first,
 	void (*fn)(void *ctx, const struct local_people *page), void *ctx, struct err_text *err);
-/* Request the agent's network traffic. Errors: those of session_workers; -EOPNOTSUPP if
- * the agent's release does not report traffic. */
+/* Request the counters of the agent's network traffic, and write them to *ret. Errors: those of
+ * session_workers; -EOPNOTSUPP if the agent's release does not report traffic. */
 int session_traffic(struct session *s, struct local_traffic *ret, struct err_text *err);
 /* Let the agent see the submissions that the caller has put into the ring. Wake the agent if it
  * sleeps. */

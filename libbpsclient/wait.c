@@ -79,7 +79,7 @@ static int explain_trouble(const struct bps_tensor *t, uint64_t round, int code)
  * flight during such a fault. */
 static int trouble_of(const struct bps_tensor *t)
 {
-	/* Relaxed: no other data depends on the code. */
+	/* Relaxed: no other data depends on this error code. */
 	int code = atomic_load_explicit(&t->b->session.control->trouble, memory_order_relaxed);
 
 	return code == BPS_ENOSERVER || code == BPS_EISOLATED ? code : 0;
@@ -208,9 +208,9 @@ int bps_wait_intr(struct bps_tensor *t, uint32_t timeout_ms, uint64_t *begun_ns)
 
 /* ---- wait for at least one of several tensors ---- */
 
-/* Return the position of the tensor's last completion among all completions of this process. If the
- * tensor's companion (average.h) completed later, return the position of the companion's
- * completion. */
+/* Consider the order in which the rounds of this process completed. Return the position of the
+ * tensor's latest completion in this order. If the tensor's companion (average.h) completed later,
+ * return the position of the companion's completion. */
 static uint64_t order_of(const struct bps_tensor *t)
 {
 	const struct bps_tensor *wide = average_carrier(t, t->round, NULL);

@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "everything"
 RESULTS = "results.json"  # file in LOGS with the code's hash and each command's Result
 NOT_CODE = ("docs", "tests/everything.py")  # paths whose changes do not make results invalid
-Result = tuple[bool, float, list[str]]  # whether the target passed, its seconds, its figures
+Result = tuple[bool, float, list[str]]  # whether the target passed; its duration in s; its figures
 COUNTS = r"\d+ passed, \d+ failed.*"
 
 
@@ -152,7 +152,7 @@ def heed_interrupts() -> None:
 
 
 def run(target: Target) -> Result:
-    """Run one target; return whether it passed, its seconds and its figures."""
+    """Run one target and return its Result."""
     for left in LOGS.glob(f"{target.name}.*"):
         left.unlink()  # files of an earlier run would count as results of this run
     log = LOGS / f"{target.name}.log"

@@ -25,7 +25,7 @@
 #   --gso BYTES     largest segmentation-offload packet the hosts may send (default: the system's,
 #                   64 KiB); smaller: finer shaping, more CPU time
 #   --cc NAME       TCP congestion control inside the hosts (default: the system's). The kernel
-#                   accepts reno, the system's default, and the names in
+#                   accepts the name reno, the name of the system's default, and the names in
 #                   net.ipv4.tcp_allowed_congestion_control of the first namespace
 #   --subnet A.B.C  hosts get A.B.C.I/24 (default 10.77.0)
 #

@@ -26,7 +26,7 @@ SOURCES = {".c", ".h", ".py", ".sh", ".md", ".mk"}
 OWN_NAMES = {"Makefile", "run"}  # names of source files that have no suffix
 
 # A comment must start with a verb or with the noun that it defines. A pronoun at the start would
-# refer to nothing. This pattern matches the first words that are not allowed.
+# refer to nothing. This pattern matches the starts that are not allowed.
 OPENS = re.compile(
     r"(It|Its|They|Them|Their|Those|These|That|This|Who|Whoever|Whom|Whose|What|Which|Of|As|He|His|"
     r"She|Nobody|Somebody|Everybody|Everyone|Anybody|One|Others|Such|Whatever|Theirs|Both|Neither|"
@@ -128,7 +128,7 @@ def comment_findings(path: Path, text: str) -> Iterator[Finding]:
 
 
 def line_findings(path: Path, text: str) -> Iterator[Finding]:
-    """Yield lines that are too long. Lines with URLs and tables in documents have no limit."""
+    """Yield lines that are too long. Skip lines with a URL, and table rows in documents."""
     for n, line in enumerate(text.split("\n"), 1):
         if len(line.expandtabs(8)) <= COLUMNS or "://" in line:
             continue

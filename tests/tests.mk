@@ -1,4 +1,5 @@
-# Targets that install missing packages, test, lint and demonstrate. Included by the Makefile.
+# Targets for tests, linters, measurements and the demonstration. Most of the targets first install
+# missing packages. Included by the Makefile.
 PYTHON	?= $(firstword $(foreach p,python3 /usr/bin/python3,$(shell $(p) -c \
 	   'import numpy, pytest, xdist' 2>/dev/null && command -v $(p))) python3)
 CHECKFLAGS ?=
@@ -92,9 +93,10 @@ check-providers:
 check-asan:
 	$(Q)tests/install-deps.sh test
 	$(STEP) BUILD=asan check-run
-# Run the unit tests with ThreadSanitizer, and those tests with real daemons that drive GPUs. The
-# other tests with real daemons are left out. The workers of the tests that drive GPUs are Python
-# processes, which load the library and the fake CUDA driver of the debug build.
+# Run two groups of tests with ThreadSanitizer: the unit tests, and the tests in which real daemons
+# drive GPUs (tests/cluster/test_device*.py). The other tests with real daemons are left out. The
+# workers of the second group are Python processes. These processes load the library and the fake
+# CUDA driver of the debug build.
 check-tsan:
 	$(Q)tests/install-deps.sh test
 	$(STEP) BUILD=debug all fakes
@@ -136,14 +138,16 @@ bench-bars:
 	$(Q)tests/install-deps.sh bench
 	$(STEP) BUILD=release bench-build
 	$(Q)tests/bench/bars build/release --out docs/results/performance $(BARS)
-# Compare training steps of PyTorch over bps with DistributedDataParallel over Gloo.
+# Compare two kinds of training steps of PyTorch: steps over bps, and steps of
+# DistributedDataParallel over Gloo.
 bench-torch:
 	$(Q)tests/install-deps.sh bench
 	$(Q)tests/install-deps.sh frontends
 	$(STEP) BUILD=release all
 	$(Q)tests/bench/torch_steps.py build/release --out docs/results/performance/torch.md $(BARS)
-# Compare training steps of Keras over bps with TensorFlow's MultiWorkerMirroredStrategy, and
-# measure what a call of bps.tensorflow and of bps.jax costs.
+# Compare two kinds of training steps of Keras: steps over bps, and steps of TensorFlow's
+# MultiWorkerMirroredStrategy. Also measure what a call of bps.tensorflow and a call of bps.jax
+# cost.
 bench-frontends:
 	$(Q)tests/install-deps.sh bench
 	$(Q)tests/install-deps.sh frontends

@@ -432,7 +432,7 @@ static struct agt_kept_part *keep(
 }
 
 /* Find the tensor's last complete round in the state that the previous process kept (K3, K6). *ret
- * is 0 if there is none. Errors: BPS_EPROTO the kept state contradicts itself. */
+ * is 0 if no round is complete. Errors: BPS_EPROTO: the kept state contradicts itself. */
 static int last_complete(
 	const struct agt_kept_part *kept, uint32_t n_parts, bool is_device, uint64_t *ret)
 {

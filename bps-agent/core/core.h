@@ -34,10 +34,10 @@
  * several in-slots also has a staging buffer for their sum. The contribution stays unchanged until
  * the round is done (A1). Result r stays in its out-slot until result r + 2 replaces it (A2).
  *
- * This core uses the round numbers of the trainers. The job's last border is a barrier at which
- * workers joined. In messages, the first round after that border has the number 1, because the new
- * workers have done no rounds before. All members cross the border between the same two rounds.
- * Each partition crosses the border with its new pgen.
+ * The core uses the round numbers of the trainers. A border is a barrier at which workers joined
+ * the job. In messages, rounds are counted from the latest border: the first round after this
+ * border has the number 1, because the new workers have done no rounds before. All members cross
+ * the border between the same two rounds. Each partition crosses the border with its new pgen.
  *
  * Restart. A process may end at any instruction. The next process has the same memory (buffers and
  * struct agt_kept_part), and submits again what each worker had submitted. The table shows how a
@@ -62,10 +62,10 @@
  * K4  Placement (pgen) does not survive a restart: the scheduler sends it again. A server accepts
  *     the messages of a partition under the pgen that the server has. A new instance has new
  *     connections, so messages to the previous process do not reach the next process (A4).
- * K6  If all partitions of a device tensor have landed in the same round, the sums may not be on
- *     the devices yet. The next process starts that round again. The round is complete when
- *     agt_tensor_unstaged is called, even if the previous process received that call, too. Starting
- *     and completing that round again needs no messages to servers. */
+ * K6  Even if all partitions of a device tensor have landed in the same round, it is possible that
+ *     some sums are not on the devices. The next process starts that round again. The round is
+ *     complete when agt_tensor_unstaged is called, even if the previous process received that call,
+ *     too. Starting and completing that round again needs no messages to servers. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -93,7 +93,7 @@ struct agt_kept_part {
 	_Atomic uint64_t landed; /* last round whose sum is complete in its out-slot */
 	/* last round whose local sum is in the staging memory, see rule B6 */
 	_Atomic uint64_t summed;
-	/* crc and number of workers of the last two sums, index round & 1 */
+	/* crc and number of workers, for each of the last two sums; the index is round & 1 */
 	uint32_t result_crc[2], workers[2];
 	/* border: the view of the last barrier at which workers joined the job. base: the last
 	 * local round before that barrier. All members have completed round `base`. Messages give
@@ -114,20 +114,21 @@ struct agt_kept_part {
  * contribution. */
 #define AGT_TURN_BYTES (UINT64_C(512) << 10)
 
-/* Minimum sizes for copies that bypass the CPU's caches. The core copies a result from a server on
- * this host in this way under two conditions. The job's tensors have at least AGT_MUCH_BYTES in
- * total, and the result has at least AGT_MUCH_PART_BYTES. In a job of this size, the first sums of
- * a step would leave the caches before the end of the step anyway. Jobs with tensors of 16 and
- * 64 MiB were measured, but no smaller jobs (docs/explanation/performance.md, point 15). */
+/* Minimum sizes for copies that bypass the CPU's caches. A copy of a result from a server on this
+ * host bypasses the caches if the tensor is in host memory and two more conditions hold. The job's
+ * tensors have at least AGT_MUCH_BYTES in total, and the result has at least AGT_MUCH_PART_BYTES.
+ * In a job of this size, the first sums of a step would leave the caches before the end of the step
+ * anyway. Jobs with 16 MiB of tensors and jobs with 64 MiB of tensors were measured. Smaller jobs
+ * were not measured (docs/explanation/performance.md, point 15). */
 #define AGT_MUCH_BYTES      (UINT64_C(16) << 20)
 #define AGT_MUCH_PART_BYTES (UINT32_C(32) << 10)
 
 struct agt_config {
 	/* limit of contributions in flight to one server thread, in bytes; SIZE_MAX: no limit */
 	size_t window_bytes;
-	/* limit of one job's contributions in flight, in bytes; 0: no limit */
+	/* limit of each job's contributions in flight, in bytes; 0: no limit */
 	uint64_t job_inflight_bytes;
-	/* time without an answer after which a message is sent again */
+	/* a message is sent again if no answer arrives within this time */
 	uint64_t retry_ns;
 	/* delay between the answer AGAIN and the next attempt to send the message */
 	uint64_t again_ns;
@@ -151,9 +152,10 @@ struct agt_env {
 	void (*done)(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
 	/* Copy the bytes of a device tensor to the inputs, because its next round has started.
 	 * After the copy, the executor calls agt_part_staged for each partition. After a restart,
-	 * the core starts the round in flight again, even if the devices already have all its sums.
-	 * The core then calls `unstage` for each partition whose sum has landed. The callbacks
-	 * `stage` and `unstage` may be NULL when there are no device tensors. */
+	 * the core again starts the round that was in flight, even if the devices already have all
+	 * sums of this round. The core then calls `unstage` for each partition whose sum has
+	 * landed. The callbacks `stage` and `unstage` may be NULL when there are no device
+	 * tensors. */
 	void (*stage)(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority);
 	/* Copy the sum of a device tensor's partition from the round's output to the devices. */
 	void (*unstage)(void *ctx, void *tensor_user, uint32_t part, uint64_t round);
@@ -176,8 +178,9 @@ struct agt_stats {
 	/* bytes of contributions offered to servers on other hosts; a repeated offer does not
 	 * count */
 	uint64_t offered_bytes;
-	/* Times of a partition. push: from sending the contribution to the offer of its sum; other
-	 * members may delay that offer. pull: from the offer until the sum has been read. */
+	/* Times of a partition. push: starts when the contribution is sent, and ends when the sum
+	 * is offered; other members may delay that offer. pull: starts when the sum is offered, and
+	 * ends when the sum has been read. */
 	struct histogram push, pull;
 };
 
@@ -193,8 +196,8 @@ void agt_core_set_xport(struct agt_core *core, struct xport *x);
 /* callbacks for the xport; their ctx is the core */
 extern const struct xport_events agt_core_events;
 
-/* Add a job that has formed. my_member: this agent's index in msg->members; ranks[i] of that member
- * is local worker i. Errors: -ENOMEM. */
+/* Add a job that has formed. my_member: this agent's index in msg->members. The local worker with
+ * index i has the rank msg->members[my_member].ranks[i].rank. Errors: -ENOMEM. */
 int agt_job_new(
 	struct agt_core *core, const struct ctl_job *msg, uint16_t my_member, struct agt_job **ret);
 /* Update the job's members from msg. The view in msg must be larger than the job's view. The caller
@@ -245,9 +248,10 @@ void agt_job_runs(struct agt_job *job, const struct ctl_run *runs, uint32_t n_ru
 
 /* Submit the next round of tensor t for local worker `worker`. Errors: BPS_EBUSY: `round` is not
  * the worker's next round, or the tensor's previous round is not complete. BPS_EMISMATCH: `op`
- * differs from the operation that other local workers submitted for this round. If the job or
- * tensor fails, env->done reports the failure for each round. If a worker submits a round after
- * env->done has reported the round's failure, agt_submit returns the code of the failure. */
+ * differs from the operation that other local workers submitted for this round. After a failure of
+ * the job or tensor, env->done reports the failure once for each round that at least one local
+ * worker submits. If another worker submits such a round after the report, agt_submit returns the
+ * code of the failure. */
 int agt_submit(
 	struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op, uint16_t priority);
 
@@ -271,8 +275,9 @@ void agt_core_server_changed(struct agt_core *core, uint32_t server);
  * their number, even if the result is true. */
 bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_bytes);
 
-/* Return when the given instance of a server last sent anything on a data connection, including
- * connections that are now closed. 0: no connection to the instance has existed. */
+/* Return the time at which the given instance of a server last sent anything on a data connection.
+ * A link is considered only if its latest connection, open or closed, was to this instance. Return
+ * 0 if there is no such link. */
 uint64_t agt_core_heard_ns(struct agt_core *core, uint32_t server, uint64_t instance);
 /* Return whether any server is connected. */
 bool agt_core_is_connected(const struct agt_core *core);
@@ -291,7 +296,7 @@ struct agt_stall {
 	enum agt_stall_kind kind;
 	uint32_t part, n_parts, n_open; /* n_open: number of partitions that have no sum yet */
 	uint32_t server;                /* server of the partition; 0: none */
-	/* time for which the partition has waited for the reason in `kind`, in ns; 0: not known */
+	/* duration of the wait that `kind` describes, in ns; 0: not known */
 	uint64_t ns;
 };
 /* Find the partition that has waited longest for its sum. Returns false if all partitions have
@@ -308,8 +313,8 @@ uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns);
 
 /* Change the window (see struct agt_config). Contributions in flight are not affected. */
 void agt_core_set_window(struct agt_core *core, size_t window_bytes);
-/* Change the limit of one job's contributions in flight; 0: no limit. If the new limit allows,
- * partitions in job->parked return to the queues of their links. */
+/* Change the limit of each job's contributions in flight, in bytes; 0: no limit. Partitions in
+ * job->parked return to the queues of their links if they fit into the new limit. */
 void agt_core_set_job_inflight(struct agt_core *core, uint64_t bytes);
 /* Return the bytes of the job's contributions whose sums have not arrived. */
 uint64_t agt_job_inflight(const struct agt_job *job);

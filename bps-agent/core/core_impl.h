@@ -37,7 +37,7 @@ struct agt_tensor {
 	uint64_t n_elems;
 	uint32_t part_elems, n_parts, parts_left;
 	uint64_t round; /* the last complete round */
-	/* position of `round` + 1 in the order in which the rounds of all jobs started */
+	/* position of the round in progress in the order in which the rounds of all jobs started */
 	uint64_t begun_seq;
 	uint32_t n_submitted; /* number of local workers that have submitted `round` + 1 */
 	struct agt_mem staging, out[2];
@@ -94,8 +94,9 @@ struct agt_job {
 	/* number of bursts so far; a burst begins when the empty heap `lagging` gets a first
 	 * share */
 	uint64_t burst;
-	/* Urgency of the next contribution of the share with the least progress, at the latest call
-	 * of release_some (lockstep.c). UINT64_MAX: `lagging` was empty at that call. */
+	/* Stored by the most recent call of release_some (lockstep.c): the urgency of the next
+	 * contribution of the share that had the least progress. UINT64_MAX: `lagging` was empty at
+	 * that call. */
 	uint64_t behind_urgency;
 };
 

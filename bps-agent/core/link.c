@@ -1,8 +1,10 @@
 /* Connections to servers' data threads: the partitions that wait to be sent on each connection, the
  * window of bytes in flight, and reconnecting after a loss. The first attempt to reconnect follows
- * at once, the next attempt after 100 ms, the third after 300 ms. Later attempts follow after a
- * random time of 0.4 to 1 s. The interval stays short because the scheduler soon moves the
- * partitions of a lost server to other servers. Thread: the core's thread. */
+ * the loss at once. If the first attempt fails, the second follows 100 ms after the failure. If the
+ * second attempt fails, the third follows 300 ms after the failure. Each later attempt follows a
+ * random time of 0.4 to 1 s after the previous failure. These delays are short because the
+ * scheduler soon moves the partitions of a lost server to other servers. Thread: the core's
+ * thread. */
 #include "bps-agent/core/link.h"
 
 #include <assert.h>
@@ -183,7 +185,7 @@ void link_send_got(struct agt_link *link, const struct wire_msg *m)
 	struct agt_owed_got *g;
 
 	if (link->state != LINK_UP)
-		return; /* the offer ended with the connection, so no GOT is needed */
+		return; /* the loss of the connection has ended the offer, so no GOT is needed */
 	if (TAILQ_EMPTY(&link->gots) && xport_send(link->conn, &got) != -EAGAIN)
 		return;
 	g = malloc(sizeof(*g));

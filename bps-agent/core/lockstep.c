@@ -26,13 +26,13 @@
  * as one agent sends. Then the agents' own cards are the limit, and no connection is held. An
  * example is two agents with some servers on machines of their own.
  *
- * A connection does not hold other connections
- *   - if all its contributions are less urgent than the most urgent contribution of the connection
- *     that is ahead. Only the connection furthest behind is checked. If its contributions are less
- *     urgent, no connection holds the one that is ahead;
- *   - if it has sent nothing for longer than expected (is_late). It is then slow for a reason other
+ * A connection B, which is behind, does not hold a connection A, which is ahead,
+ *   - if all contributions of B are less urgent than the most urgent contribution of A. Only the
+ *     connection furthest behind is compared with A in this way. If the connection furthest behind
+ *     does not hold A, no other connection holds A;
+ *   - if B has sent nothing for longer than expected (is_late). B is then slow for a reason other
  *     than its number of bytes, and the other connections can use the time;
- *   - if it uses no network card, because its server is on the same host.
+ *   - if B uses no network card, because its server is on the same host.
  * If the second or third reason applies to a connection, that connection is not held either.
  *
  * If a connection's most urgent contribution has been sent before, the connection may always send
@@ -66,7 +66,7 @@
  * cards from slow cards (common/base/nicspeed.h). */
 #define LOOSE_EVERY 32
 #define LOOSE_AT    2
-/* Limit for sent_before, as a multiple of the bytes of the partition that is added. */
+/* Limit for the result of the function sent_before, as a multiple of its parameter `bytes`. */
 #define BEHIND_MAX 64
 
 /* ---- bytes per server ---- */
@@ -189,7 +189,8 @@ static uint64_t progress(const struct lockstep_share *s, uint64_t sent_bytes)
 		   : PROGRESS_ONE;
 }
 
-/* Return the progress that the share furthest behind must have reached before share s may send. */
+/* Return a limit of progress: share s may send when the share furthest behind has reached this
+ * limit. */
 static uint64_t wanted_progress(const struct lockstep_share *s)
 {
 	uint64_t lead = s->job->core->cfg.lead_bytes, ahead = s->link->conn->x->ahead_bytes;
@@ -236,7 +237,7 @@ static struct lockstep_share *more_urgent(const struct agt_job *job, uint64_t th
 }
 
 /* Release the held shares that may send now. Held shares may send again when the share furthest
- * behind has progressed, has become less urgent, or is now a different share. */
+ * behind has progressed or become less urgent, or when another share is furthest behind now. */
 static void release_some(struct agt_job *job)
 {
 	struct heap_node *behind = heap_min(&job->lagging), *held;

@@ -5,7 +5,7 @@
  * thread. */
 #include "bps-agent/core/link.h"
 
-/* Size of a job's partitions on one server. */
+/* A server, and the total bytes of a job's partitions on that server. */
 struct lockstep_server {
 	uint32_t server;
 	uint64_t bytes;
@@ -25,7 +25,7 @@ struct lockstep_share {
 	 * value. */
 	struct heap_node wait;
 	size_t n_parts;
-	/* number of the last burst of the job in which the share had something to send */
+	/* value of job->burst when a partition was last added to `ready` */
 	uint64_t burst;
 	/* sent_bytes: bytes sent in the burst. ready_bytes: bytes of the partitions in `ready`. */
 	uint64_t sent_bytes, ready_bytes;

@@ -47,7 +47,7 @@ struct agt_part {
 	 * and READY, the timer runs after HAVE was sent, until the server confirms HAVE. */
 	struct heap_node timer;
 	TAILQ_ENTRY(agt_part) offered; /* entry in link->offered, used in the state OFFERED */
-	TAILQ_ENTRY(agt_part) owing;   /* entry in link->owing while owes is not 0 */
+	TAILQ_ENTRY(agt_part) owing;   /* entry in link->owing, used if `owes` is not 0 */
 	TAILQ_ENTRY(agt_part) home;    /* entry in link->parts while the partition has a link */
 	/* messages that wait to be sent: bits of enum part_owe */
 	uint8_t owes;
@@ -121,7 +121,8 @@ static inline struct agt_part *part_of(struct heap_node *node)
 }
 /* Return whether the partition can be sent within its job's limit of bytes in flight. */
 bool part_fits_job(const struct agt_part *part);
-/* Move the partition from share->ready to job->parked, until the job has fewer bytes in flight. */
+/* Move the partition from share->ready to job->parked. The partition waits there until the job has
+ * fewer bytes in flight. */
 void part_park(struct agt_part *part);
 
 /* Store that the partition's round has landed (K1), that is, the sum is complete in its out-slot.
@@ -140,8 +141,8 @@ void part_await_answer(struct agt_part *part);
 void part_stop_timer(struct agt_part *part);
 /* Stop counting the partition's bytes as bytes in flight. */
 void part_uncharge(struct agt_part *part);
-/* Return whether the server has not confirmed HAVE of the last complete round, and the partition
- * may send that HAVE now. */
+/* Return whether HAVE of the last complete round is due. HAVE is due if is_have_unconfirmed is set
+ * and the state is IDLE or READY. */
 bool part_is_have_due(const struct agt_part *part);
 /* Queue HAVE if it is due. CONTRIB(r) implies HAVE(r - 1), but CONTRIB(r) may have to wait for the
  * window. Meanwhile other members may need HAVE. */

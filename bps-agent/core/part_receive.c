@@ -145,16 +145,16 @@ static void note_offered(struct agt_part *part)
 	struct agt_core *core = part_core(part);
 
 	part->offered_ns = core->now_ns;
-	/* If sent_ns is 0, this process has not sent the contribution, so there is no time to
-	 * measure. */
+	/* If sent_ns is 0, this process has not sent the contribution, so the push time is
+	 * unknown. */
 	if (part->sent_ns)
 		histogram_add(&core->stats.push, core->now_ns - part->sent_ns);
 }
 
-/* Handle a result whose length or numbers do not fit the partition. After the partition's first
- * misfit, close the connection, because a new connection may help. After later misfits, fail the
- * job instead: a donated sum that is wrong stays wrong on a new connection. Also, closing the
- * connection disturbs other jobs. */
+/* Handle a result whose length, number of members or number of workers does not fit the partition.
+ * After the partition's first misfit in a round, close the connection, because a new connection may
+ * help. After later misfits, fail the job instead: a donated sum that is wrong stays wrong on a new
+ * connection. Also, closing the connection disturbs other jobs. */
 static void on_misfit(struct agt_part *part, const struct wire_msg *m)
 {
 	log_rated(LOG_WARN,

@@ -3,8 +3,8 @@
 #include "bps-agent/core/core_impl.h"
 #include "bps-agent/core/link.h"
 
-/* Count the partition if it has no sum yet. If it has waited longer than the partition that *ret
- * describes, describe this partition in *ret instead. */
+/* If `part` has no sum yet, count `part` in ret->n_open. If `part` is the first partition without a
+ * sum, or has waited longer than the partition in *ret, describe `part` in *ret. */
 static void look_at(const struct agt_part *part, struct agt_stall *ret)
 {
 	const struct agt_core *core = part->tensor->job->core;

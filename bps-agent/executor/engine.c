@@ -506,8 +506,8 @@ int engine_missing(const struct engine *e, uint32_t id)
 	if (!t || t->state != TENSOR_WAITING)
 		return -1;
 	for (unsigned i = 0; i < e->route.n_members; i++)
-		/* Acquire: pairs with the write of `ready` by the trainer's stream, which follows
-		 * the write of the gradient. */
+		/* Acquire: pairs with the write of `ready` by the trainer's stream. The stream
+		 * writes the gradient before `ready`. */
 		if (!gpu_slot_reached(
 			    atomic_load_explicit(&slot_of(t, i)->ready, memory_order_acquire),
 			    t->round))

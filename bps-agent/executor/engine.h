@@ -2,9 +2,9 @@
 #define BPS_AGENT_EXECUTOR_ENGINE_H
 /* The executor's engine: copies every partition from the GPUs of a machine to host memory, and the
  * partition's sum back to the GPUs. The engine is a state machine without clock, threads or
- * sockets. The input is the agent's messages and the time. The output is calls of a device
- * (device.h) and of struct engine_env. The engine does not use the network. The route, which is
- * chosen elsewhere (route.h), defines how the GPUs sum.
+ * sockets. The input is the agent's messages and the time. The output is calls to the functions of
+ * struct device_ops (device.h) and struct engine_env. The engine does not use the network. The
+ * route, which is chosen elsewhere (route.h), defines how the GPUs sum.
  *
  * A member is a local worker with its GPU. A tensor is summed in rounds, which the agent starts.
  * The work of a round begins when the GPU streams of all members have reached the round. The
@@ -110,26 +110,26 @@ int engine_new(struct device *dev, const struct engine_config *cfg, const struct
  * process is about to exit. NULL is allowed. */
 void engine_free(struct engine *e);
 
-/* Add a tensor. Errors: -EINVAL the description is invalid or the id is in use, -ENOMEM; err gets
+/* Add a tensor. Errors: -EINVAL: the description is invalid or the id is in use; -ENOMEM. err gets
  * the text. */
 int engine_add(struct engine *e, const struct engine_tensor_desc *t, struct err_text *err);
 /* Check whether the tensor with the description's id exists and equals the description. Errors:
- * -ENOENT there is no tensor with this id, -EINVAL the tensor differs. */
+ * -ENOENT: there is no tensor with this id; -EINVAL: the tensor differs. */
 int engine_find(const struct engine *e, const struct engine_tensor_desc *t);
 /* Start the tensor's next round. After engine_mute, the round may already be running or done. Then
  * the engine only repeats its reports: the round's staged partitions, or the end of the round.
- * Errors: -EINVAL the tensor does not exist, or `round` is not the tensor's next round. */
+ * Errors: -EINVAL: the tensor does not exist, or `round` is not the tensor's next round. */
 int engine_run(struct engine *e, uint32_t tensor, uint64_t round, enum op op, uint16_t priority);
 /* Record that the sum of a staged partition is in out[round & 1]. A repeated call has no effect.
- * Errors: -EINVAL the partition is not staged. */
+ * Errors: -EINVAL: the partition is not staged. */
 int engine_landed(struct engine *e, uint32_t tensor, uint32_t part, uint64_t round);
 /* Mute all tensors, because the agent was restarted. The engine reports no event of a tensor until
  * engine_run is called again for that tensor. */
 void engine_mute(struct engine *e);
 /* Cancel a tensor that has failed: end its round, and release the streams that wait for it. */
 void engine_cancel(struct engine *e, uint32_t tensor);
-/* Cancel all tensors in memory that is about to be unmapped. Errors: -EBUSY one of these tensors
- * has a round under way or work queued; then nothing is changed. */
+/* Cancel all tensors in memory that is about to be unmapped. Errors: -EBUSY: one of these tensors
+ * has a round under way or queued work. After this error, no tensor has been cancelled. */
 int engine_forget(struct engine *e, const struct device_mem *mem);
 /* Record the end of a member's process. If a round is under way, the engine fails. */
 void engine_member_gone(struct engine *e, unsigned member);

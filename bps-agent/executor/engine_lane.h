@@ -23,11 +23,11 @@ struct engine_lane {
 	struct engine *e;
 	struct device_queue *q;
 	uint64_t counter; /* offset of the lane's counter in e->counters */
-	/* seq: number of the last ticket. posted: number that the last queued write to the counter
-	 * will store. */
+	/* seq: `seq` of the last ticket. posted: value that the counter will have after all queued
+	 * writes. */
 	uint64_t seq, posted;
-	/* Number of tickets removed (head) and added (tail) so far. The ticket with number i is in
-	 * tickets[i % LANE_TICKETS]. */
+	/* Number of tickets removed (head) and added (tail) so far. The next ticket to add goes to
+	 * tickets[tail % LANE_TICKETS]. The oldest ticket is in tickets[head % LANE_TICKETS]. */
 	uint32_t head, tail;
 	struct engine_ticket tickets[LANE_TICKETS];
 };

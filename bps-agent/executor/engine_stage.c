@@ -75,9 +75,10 @@ static uint64_t chunk_bytes(const struct engine_chunk *c)
 	return left < n ? left : n;
 }
 
-/* Return the key, in the engine's heaps, of the partition or chunk that begins at partition `index`
- * of the tensor. The smallest key is first. The order is by priority, then by the order in which
- * rounds began. The agent sends contributions in the same order (bps-agent/core/part.c). */
+/* Return the key of a partition or chunk in the engine's heaps. index: index of the partition, or
+ * of the chunk's first partition. The smallest key is first. The order is by priority, then by the
+ * order in which rounds began. The agent sends contributions in the same order
+ * (bps-agent/core/part.c). */
 static uint64_t key_of(const struct engine_tensor *t, uint32_t index)
 {
 	return heap_key_part(t->priority, t->run_seq, index);
@@ -94,7 +95,7 @@ static const struct engine_member *member(const struct engine *e, unsigned i)
 	return &e->members[i];
 }
 
-/* Return the position of the chunk's root in its group. The position is the same in all groups. */
+/* Return the chunk's root, as a position in the group. A route with roots has only one group. */
 static unsigned root_of(const struct engine_chunk *c)
 {
 	const struct route *r = &c->tensor->e->route;
@@ -163,8 +164,8 @@ static void uncharge(struct engine_part *p)
 		e->down_bytes -= engine_part_bytes(p);
 }
 
-/* Add a copy to the queue of member i. The copy covers the range of the partition that belongs to
- * member i. Returns 0, DEVICE_AGAIN, or an error. */
+/* Add a copy to the queue of member i. The copy covers the range that part_share returns for member
+ * i. If that range is empty, no copy is added. Returns 0, DEVICE_AGAIN, or an error. */
 static int copy_share(struct engine_part *p, unsigned i, bool is_up)
 {
 	struct engine_tensor *t = p->chunk->tensor;
@@ -277,8 +278,8 @@ void engine_part_landed(struct engine_part *p)
 
 bool engine_part_has_landed(const struct engine_part *p)
 {
-	/* At the end of a chunk, its landed partitions change to IDLE. Then only the state of the
-	 * chunk shows that they have landed. */
+	/* When all stages of a chunk are done, its landed partitions change to IDLE. Then only the
+	 * state of the chunk shows that these partitions have landed. */
 	bool is_chunk_done = p->chunk->state == CHUNK_IDLE && p->chunk->n_left == 0;
 
 	return p->chunk->tensor->state == TENSOR_RUNNING &&
@@ -348,7 +349,8 @@ static int collective(struct engine_chunk *c, unsigned g, bool is_up)
 	struct device_piece pieces[DEVICE_GPUS_MAX], tails[DEVICE_GPUS_MAX];
 	uint64_t elem = dtype_bytes(t->dtype), all = chunk_bytes(c) / elem, count, tail;
 	bool has_root = e->route.up == UP_REDUCE;
-	/* the GPUs only sum, because the servers divide an average by the number of workers */
+	/* For OP_AVG, the GPUs only sum. A server divides the sum by the number of workers. In a
+	 * job with one member, the agent does so. */
 	enum op op = t->op == OP_AVG ? OP_SUM : t->op;
 	int root = has_root ? (int)root_of(c) : group->n - 1, rc, end;
 
@@ -375,8 +377,8 @@ static int collective(struct engine_chunk *c, unsigned g, bool is_up)
 	return rc < 0 ? rc : end;
 }
 
-/* Add the collectives of all groups to the queues. Returns 0 when all collectives are queued,
- * DEVICE_AGAIN, or an error. */
+/* Add the collectives of all groups to the queues. Returns 0 if all collectives are queued, else
+ * DEVICE_AGAIN or an error. */
 static int issue_collectives(struct engine_chunk *c, bool is_up)
 {
 	struct engine *e = c->tensor->e;
@@ -515,8 +517,8 @@ void engine_tensor_stop(struct engine_tensor *t)
 		if (heap_has(&c->node))
 			heap_remove(
 				c->state == CHUNK_REDUCE_WAIT ? &e->reduce : &e->gather, &c->node);
-		/* While the collective of a chunk runs, the chunk keeps its state until all tickets
-		 * of the collective have ended. */
+		/* If collectives or copies of the chunk run on GPUs, keep the state. It changes to
+		 * IDLE when the last ticket of the chunk has ended. */
 		if (c->state != CHUNK_REDUCING && c->state != CHUNK_GATHERING)
 			engine_chunk_set_state(c, CHUNK_IDLE);
 	}

@@ -419,7 +419,7 @@ static void on_message(struct exec *x, const struct local_msg *m, int *fds, unsi
 		exec_trainer_add(x, m->gpu_trainer.worker, m->gpu_trainer.pid, fds[0]);
 		fds[0] = -1;
 	} else if (m->type == GPU_ARENA && n_fds == 1 && x->state == EXEC_RUNNING) {
-		/* after a restart, the agent sends existing arenas again */
+		/* an agent that was restarted sends the existing arenas again */
 		if (!exec_arena(x, m->gpu_arena.id))
 			on_arena(x, &m->gpu_arena, fds[0]);
 	} else if (m->type == GPU_END) {

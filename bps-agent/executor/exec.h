@@ -17,10 +17,10 @@
  *   exec_trainer.c  trainers' sockets, their memory and counter pages
  *   exec_tensor.c   tensors, which the agent describes in several ring entries
  *
- * All input from trainers is checked. A trainer can harm only its own job, because the process
- * serves no other job. The process has one thread. Exit status: 0: the job is over. 1: the agent
- * has ended. 2: the executor cannot start, and has reported the reason to the agent. 3: the job has
- * failed. */
+ * All input from trainers is checked. A trainer can harm only its own job, because each executor
+ * serves only one job. The executor has one thread. Exit status of the executor: 0: the job is
+ * over. 1: the agent has ended. 2: the executor cannot start, and has reported the reason to the
+ * agent. 3: the job has failed. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -110,8 +110,8 @@ struct device_mem *exec_arena(const struct exec *x, uint32_t id);
 /* Handle the agent's TRAINER message. The message brings `sock`, which is connected to the process
  * of this worker. Owns: the function takes sock. */
 void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock);
-/* Read a message from sock, which is one of the worker's sockets, or handle the end of that
- * socket. */
+/* Read a message from sock, which is one of the worker's sockets. If the trainer has closed this
+ * socket, close the executor's side as well. */
 void exec_trainer_read(struct exec *x, uint32_t worker, int sock);
 /* Return whether the trainer has sent HELLO and is still connected. Call this function only in the
  * state MEETING. */

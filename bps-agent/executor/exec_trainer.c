@@ -82,7 +82,8 @@ static void keep_socket(struct exec_trainer *t, int sock)
 	close_second(t);
 }
 
-/* Handle the end of one of the trainer's two sockets: keep the other socket. */
+/* Close `sock`, one of the trainer's two sockets, because `sock` cannot be used any more. Keep the
+ * other socket. */
 static void lose_socket(struct exec_trainer *t, int sock)
 {
 	keep_socket(t, sock == t->sock ? t->second : t->sock);
@@ -118,10 +119,12 @@ void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock)
 {
 	struct exec_trainer *t = worker < x->n_workers ? &x->trainers[worker] : NULL;
 
-	/* A trainer can have two sockets, for one of two reasons. First, a restarted agent sends
-	 * the trainer a second socket if the previous process has not recorded the first one. The
-	 * trainer uses the socket that it receives first. Second, the trainer may have closed its
-	 * earlier socket, and the executor has not detected the end of the socket yet. */
+	/* A trainer can have two sockets, for one of two reasons.
+	 * (a) The agent was restarted, and the old agent process did not record that it had sent
+	 * the trainer a socket. The new agent process then sends another socket. The trainer uses
+	 * the socket that arrives first.
+	 * (b) The trainer has closed its old socket and requested a new one, but the executor has
+	 * not detected yet that the old socket is closed. */
 	if (t && t->second >= 0 && is_hung_up(t->second))
 		lose_socket(t, t->second);
 	if (t && t->second >= 0 && is_hung_up(t->sock))

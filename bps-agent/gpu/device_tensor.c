@@ -46,7 +46,8 @@ static int new_on_device(struct executor_link *g, struct tensor *tensor, uint32_
 int device_tensor_restore(struct executor_link *g, struct tensor *tensor, uint32_t id)
 {
 	if (id < g->n_tensors || id >= LOCAL_TENSORS_MAX)
-		/* the records are invalid, because ids are assigned in increasing order */
+		/* The records are invalid, because valid ids increase from record to record and are
+		 * less than LOCAL_TENSORS_MAX. */
 		return BPS_EPROTO;
 	return new_on_device(g, tensor, id);
 }

@@ -1,6 +1,6 @@
-/* The agent's end of the connection to a job's executor: starts the executor's process, exchanges
- * messages with it, watches it and handles its end. Tensors are in device_tensor.c. Thread: the
- * data thread. */
+/* Implements the agent's side of the connection to a job's executor: starts the executor's process,
+ * exchanges messages with this process, checks its progress, and reacts when the process has ended.
+ * Tensors are in device_tensor.c. Thread: the data thread. */
 #include "bps-agent/gpu/executor_link.h"
 
 #include <errno.h>
@@ -29,9 +29,9 @@
  * iteration of the loop handles. */
 #define KILL_MS 5000
 #define BATCH   1024
-/* WATCH_MS: interval of checks that the executor makes progress. The executor's loop runs at least
- * once a second, but pinning much memory can delay the loop. HANG_NS: an executor without progress
- * for this time is killed. */
+/* WATCH_MS: interval at which the agent checks whether the executor makes progress. The executor's
+ * loop runs at least once a second, but pinning much memory can delay the loop. HANG_NS: if the
+ * executor makes no progress for this time, the agent kills the executor. */
 #define WATCH_MS 1000
 #define HANG_NS  UINT64_C(20000000000)
 
@@ -192,7 +192,8 @@ static void executor_release(struct executor_link *g)
 {
 	if (!g)
 		return;
-	/* NULL if the agent is ending, because the transport is freed then */
+	/* If the agent is ending, the transport has been freed already, and job->arenas.x is
+	 * NULL. */
 	g->arenas.x = g->job->arenas.x;
 	arena_set_fini(&g->arenas);
 	g->job = NULL;
@@ -478,7 +479,7 @@ int executor_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err
 		return 0;
 	}
 	if (rc == BPS_EDEVICE)
-		err_set(err, rc, "the executor of its GPUs has ended");
+		err_set(err, rc, "the executor of the job's GPUs has ended");
 	uncount(g);
 	over(g, rc, err->s);
 	return rc == BPS_EDEVICE ? 0 : rc;

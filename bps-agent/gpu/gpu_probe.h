@@ -1,8 +1,9 @@
 #ifndef BPS_AGENT_GPU_GPU_PROBE_H
 #define BPS_AGENT_GPU_GPU_PROBE_H
 /* Finds the machine's GPUs once, when the agent starts. The agent itself never loads CUDA.
- * Its control loop reads the output of a child process (`bps-agent-cuda --gpus`). Only the status
- * shows the result, because the executor of a job finds its GPUs itself.
+ * Its control loop reads the output of a child process (`bps-agent-cuda --gpus`). The result is
+ * used only in the agent's answers to status requests. The executor of a job does not use the
+ * result, because each executor finds the GPUs itself.
  *
  *   ASKING --the child's output ends--> KNOWN, or NONE with the reason
  *   ASKING --20 s--> NONE

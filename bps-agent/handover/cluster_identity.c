@@ -69,8 +69,8 @@ void cluster_identity_take(struct cluster_identity *p, struct fdstore *s)
 	if (fd < 0)
 		return;
 	if (read_back(p, fd, &err) < 0)
-		log_warn("cannot restore the cluster's identity from the previous process, so "
-			 "the agent waits for the scheduler: %s",
+		log_warn("cannot restore the cluster's identity from the previous process: %s: "
+			 "the agent waits for the scheduler",
 			err.s);
 	if (!p->live || !has_jobs(s))
 		cluster_identity_forget(p);
@@ -111,8 +111,8 @@ void cluster_identity_note(struct cluster_identity *p, const struct member_past 
 
 	if (rc < 0) {
 		log_rated(rc == -EAGAIN ? LOG_INFO : LOG_WARN,
-			"the service manager has not stored the cluster's identity, so after a "
-			"restart this agent must wait for the scheduler: %s",
+			"the service manager has not stored the cluster's identity: %s: a "
+			"restarted agent must wait for the scheduler",
 			err_str(rc));
 		cluster_identity_fini(p);
 	}

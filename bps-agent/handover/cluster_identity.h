@@ -26,8 +26,8 @@ struct cluster_identity {
 	bool is_unsaid;
 };
 
-/* Read the identity that the agent's previous process has stored. Removes the descriptor of the
- * ledger with this identity from s. p: zeroed by the caller. */
+/* Read the identity that the agent's previous process has stored. Removes from s the descriptor of
+ * the ledger that holds this identity. p: zeroed by the caller. */
 void cluster_identity_take(struct cluster_identity *p, struct fdstore *s);
 /* Record the identity. Call this after a WELCOME from the scheduler, and when the view may have
  * grown. If recording fails, the next call tries again. If the agent is restarted before a call

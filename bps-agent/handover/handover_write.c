@@ -1,6 +1,6 @@
-/* Writes the agent's records for the next process, and gives the descriptors that belong to the
- * records to the service manager. handover_write.h describes the names of the descriptors, and the
- * order of the steps. handover_read.c reads the records. Thread: the data thread. */
+/* Writes the agent's records for the next process. Gives the service manager the descriptors that
+ * belong to the records. handover_write.h describes the names of the descriptors, and the order of
+ * the steps. handover_read.c reads the records. Thread: the data thread. */
 #include "bps-agent/handover/handover_write.h"
 
 #include <errno.h>

@@ -8,9 +8,9 @@
  *
  *   head: magic, version, used      record: bytes, type, n_fixed, n_live, crc | fixed | live
  *
- * When a record is complete, `used` is increased by the record's size. No other program has the
- * descriptor. The data is checked nevertheless when it is read: ledger.c checks sizes and crc, and
- * the callers check the fields.
+ * When a record is complete, `used` is increased by the record's size. Besides the agent, only the
+ * service manager has the descriptor. The data is checked nevertheless when it is read: ledger.c
+ * checks sizes and crc, and the callers check the fields.
  *
  * Thread: any, but only one at a time. */
 #include <stddef.h>

@@ -48,7 +48,7 @@ struct arena_owner {
 	 * if a limit would be exceeded; err gets the text. */
 	int (*admit)(void *ctx, size_t bytes, unsigned n_fds, struct err_text *err);
 	void (*release)(void *ctx, size_t bytes, unsigned n_fds);
-	size_t (*room)(void *ctx); /* returns how many bytes admit would still accept */
+	size_t (*room)(void *ctx); /* returns how many bytes `admit` would still accept */
 	void (*drop)(void *ctx, const struct memory *m);
 };
 
@@ -84,7 +84,8 @@ int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefe
 	struct arena **ret_arena, struct agt_mem *ret, struct err_text *err);
 /* Return the least size of a new arena that can hold n_bytes; 0: arena `a` has room for n_bytes. */
 size_t arena_growth(const struct arena *a, size_t n_bytes);
-/* Return how many bytes of an arena an allocation of n_bytes takes, with alignment. */
+/* Return the number of bytes that an allocation of n_bytes takes in an arena: n_bytes, rounded up
+ * to the alignment. */
 size_t arena_round(size_t n_bytes);
 /* Withdraw all arenas from servers, and unmap them. All reads into the arenas must have ended. */
 void arena_set_fini(struct arena_set *set);
@@ -98,12 +99,12 @@ int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, s
  * account. */
 void arena_forgo(struct arena_set *set, enum arena_kind kind, size_t bytes);
 /* Restore an arena after a restart. node: 1 + number of the NUMA node; 0: any node. Owns: takes fd,
- * unless the call fails. kept_used: the copy of `used` in the ledger, which this call reads and
- * later allocations update. Errors: -errno; BPS_EPROTO if the file has a wrong size or lacks the
- * seals; err gets the text. */
+ * unless the call fails. kept_used: the ledger's copy of `used`. This call reads the copy, and each
+ * later allocation updates the copy. Errors: -errno; BPS_EPROTO if the file has a wrong size or
+ * lacks the seals; err gets the text. */
 int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, uint32_t node, int fd,
 	size_t bytes, uint64_t *kept_used, struct err_text *err);
-/* Return the arena whose number is `id`, or NULL. */
+/* Return the arena with this id, or NULL. */
 struct arena *arena_find(const struct arena_set *set, uint32_t id);
 /* Return the newest arena that was made for `node`, or NULL. node: 1 + number of the NUMA node;
  * 0: any node. */

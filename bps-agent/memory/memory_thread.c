@@ -34,7 +34,7 @@ struct memory_thread {
 	pthread_cond_t wake;
 	TAILQ_HEAD(, memory_request) requests;
 	TAILQ_HEAD(, memory_discard) drops;
-	uint64_t turn; /* number of the piece that was made last */
+	uint64_t turn; /* sequence number of the piece that was begun last */
 	bool is_stopped;
 };
 
@@ -54,8 +54,8 @@ static void finish(struct memory_request *m, int rc)
 
 /* Take the next request from the queue. Returns NULL if there is no request. The users take turns:
  * the next user is the one who has waited longest for a new piece of memory. Take the first request
- * of this user. In all requests of this user, set the field `turn` to the number of the new
- * piece. */
+ * of this user. In all requests of this user, set the field `turn` to the sequence number of the
+ * new piece. */
 static struct memory_request *take_request(struct memory_thread *m)
 {
 	struct memory_request *next = TAILQ_FIRST(&m->requests), *r;
@@ -74,8 +74,8 @@ static struct memory_request *take_request(struct memory_thread *m)
 }
 
 /* Queue a request. If the user already has requests in the queue, the new request gets the same
- * value of `turn` as these requests. Otherwise its `turn` is the number of the newest piece, so
- * the users that already wait are served first. */
+ * value of `turn` as these requests. Otherwise its `turn` is the sequence number of the newest
+ * piece. No queued request has a larger `turn`, so the users that already wait are served first. */
 static void add_request(struct memory_thread *m, struct memory_request *request)
 {
 	struct memory_request *r;

@@ -26,10 +26,11 @@ struct memory_thread;
 struct memory_request {
 	TAILQ_ENTRY(memory_request) link;
 	struct memory_thread *memory_thread;
-	/* The thread numbers the pieces that it begins. `turn` is the number of the last piece that
-	 * was begun for the user `uid`. If this user has no other request in the queue when this
-	 * request arrives, `turn` is the number of the last piece for any user. The request with
-	 * the smallest `turn` gets the next piece. */
+	/* The thread numbers the pieces in the order in which it begins them. `turn` is the
+	 * sequence number of the last piece that was begun for the user `uid`. A request may arrive
+	 * when its user has no other request in the queue. Then its `turn` starts as the sequence
+	 * number of the last piece that was begun for any user. The request with the smallest
+	 * `turn` gets the next piece. */
 	uint64_t turn;
 	struct memory memory; /* the result, owned by the caller when rc is 0 */
 	const char *name;

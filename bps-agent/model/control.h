@@ -45,9 +45,9 @@ struct agent_config {
 	 * after agent_free. NULL: no memory is shared with servers. */
 	const struct shm_config *same_host;
 	struct agent_limits limits;
-	const char *host;       /* name of this machine, for messages */
+	const char *host;       /* name of this machine */
 	struct agt_config core; /* window_bytes and job_inflight_bytes are set from `limits` */
-	const char *scheduler;  /* the scheduler's address, for messages */
+	const char *scheduler;  /* the scheduler's address as text, for answers to trainers */
 	/* Set if the service manager keeps descriptors for the next process. Trainers then stay
 	 * connected when this process ends. */
 	bool can_hand_over;

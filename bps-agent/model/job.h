@@ -47,9 +47,9 @@ struct job {
 	bool is_local;     /* all workers are on this machine, so no server takes part */
 	/* number of tensor ids that this agent has assigned; used if is_local */
 	uint32_t n_tensors;
-	uint32_t n_workers;    /* number of local workers; set from RUNNING on */
+	uint32_t n_workers;    /* number of local workers; set when the job starts to run */
 	uint64_t view;         /* view in which the job got its present members */
-	struct roster *roster; /* the job's workers and machines, set from RUNNING on */
+	struct roster *roster; /* the job's workers and machines; NULL until JOB arrives */
 	uint32_t *ranks;
 	struct trainer **by_worker; /* indexed by local worker; NULL: the worker has left */
 	struct agt_job *core;
@@ -62,8 +62,8 @@ struct job {
 	bool is_resumed;
 	bool is_busy;      /* the core may still write to the job's memory */
 	uint32_t n_making; /* number of open requests to the memory thread */
-	/* The memory thread is making output memory. Until this memory is ready, no other worker
-	 * requests output memory. */
+	/* The memory thread is making output memory for one worker's DECLARE. Until this memory is
+	 * ready, DECLAREs of other workers that need output memory wait. */
 	bool makes_output;
 	TAILQ_HEAD(, pending_declare) waiting;
 	int code;                    /* error code of the failure; 0: no failure */

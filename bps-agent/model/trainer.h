@@ -99,11 +99,11 @@ struct trainer {
 	/* Set when the trainer requests the executor from this process. Cleared when the trainer
 	 * sends WHY about this request. */
 	bool has_asked_device;
-	/* The trainer's WHY that has no answer yet. why_seq is the number of this WHY in messages
-	 * to the scheduler, or 0 if no WHY waits for an answer. why_local_seq is the number of this
-	 * WHY in messages of the trainer. */
+	/* The trainer's WHY that has no answer yet. why_seq is the sequence number of this WHY in
+	 * messages to the scheduler, or 0 if no WHY waits for an answer. why_local_seq is the
+	 * sequence number of this WHY in messages of the trainer. */
 	uint32_t why_seq, why_local_seq;
-	uint64_t why_due_ns; /* time limit for the scheduler's answer to that WHY */
+	uint64_t why_due_ns; /* the agent waits until this time for the answer to why_seq */
 	/* Findings of this agent about the trainer's last WHY. The agent appends this text to
 	 * the scheduler's answer. */
 	char why_text[CTL_TEXT_MAX + 1];

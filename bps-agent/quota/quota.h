@@ -48,22 +48,23 @@ struct quota *quota_new(const struct quota_limits *limits, const char *host);
 /* Free the set. All references must have been dropped (quota_put). NULL is allowed. */
 void quota_free(struct quota *q);
 
-/* Change the limits. An account that already uses more than a new limit keeps this amount. */
+/* Change the limits. If an account already uses more than a new limit, the account keeps the amount
+ * that it uses. */
 void quota_set_limits(struct quota *q, const struct quota_limits *limits);
 
 /* Return the account of a user, which all callers share. Some unused accounts are kept with their
  * bucket and name. NULL: out of memory. Owns: the caller gets a reference, until quota_put. */
 struct quota_account *quota_user(struct quota *q, uid_t uid);
-/* Create an account of a job that belongs to that user. NULL: out of memory. Owns: the caller gets
- * the only reference, until quota_put. */
+/* Create an account of a job. user: account of the job's owner. NULL: out of memory. Owns: the
+ * caller gets the only reference, until quota_put. */
 struct quota_account *quota_job(struct quota_account *user, const char *name);
 /* Drop a reference. Dropping the last reference subtracts the account's amounts from the accounts
  * above it. NULL is allowed. */
 void quota_put(struct quota_account *a);
 /* Set the user's name; "": the user has none. */
 void quota_set_name(struct quota_account *user, const char *name);
-/* Return whether the user's name is set or is being looked up. The first call returns false, and
- * the caller must then look up the name. Later calls return true. */
+/* Return true if the user's name has been set, or if a look-up of the name has been started. If
+ * this call returns false, the caller must look up the name. Later calls return true. */
 bool quota_is_named(struct quota_account *user);
 
 /* Add n to the account and all accounts above it. Errors: BPS_EQUOTA when a limit would be

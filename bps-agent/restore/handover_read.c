@@ -172,8 +172,8 @@ static int on_trainer(struct handover_reader *r, const struct ledger_record *rec
 		if (*fd >= 0)
 			close(*fd);
 	if (!t)
-		/* Descriptors are missing because the trainer has left, or trainer_again has
-		 * failed. The trainer's rank in the job stays empty. */
+		/* Either descriptors are missing, because the trainer has left; or trainer_again
+		 * has failed. In both cases, the trainer's rank in the job stays empty. */
 		forget('t', k->number, "spec");
 	return rc;
 }
@@ -203,7 +203,8 @@ static int on_arena(struct handover_reader *r, const struct ledger_record *rec)
 		if (k->is_gpu && job->executor->state != EXECUTOR_OVER)
 			rc = executor_tell_arena(job->executor, k->id, k->bytes, f->fd);
 		if (rc < 0)
-			return err_set(&r->err, BPS_EDEVICE, "the executor of its GPUs has ended");
+			return err_set(
+				&r->err, BPS_EDEVICE, "the executor of the job's GPUs has ended");
 		rc = arena_restore(set, (enum arena_kind)k->kind, k->id, k->node, f->fd, k->bytes,
 			rec->live, &r->err);
 		if (rc < 0)

@@ -105,7 +105,7 @@ static bool is_next(struct trainer *t, uint64_t number)
 	uint64_t passed = t->job->barrier;
 
 	if (has_passed(t) && passed < t->live->barrier)
-		/* the JOB message that reports this barrier has not arrived yet */
+		/* the JOB message about this barrier has not arrived yet */
 		passed = t->live->barrier;
 	return number <= passed + 1;
 }

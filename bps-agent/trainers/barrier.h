@@ -11,10 +11,10 @@ bool barrier_is_over(struct trainer *t);
 /* Handle a JOB message that has changed the job. Answer the trainers whose barrier the message
  * reports as passed. Report the other waiting trainers to the scheduler again. */
 void barrier_look(struct job *job);
-/* Report again to the scheduler that a trainer waits at a barrier, because a new scheduler process
- * may not have this report. Does nothing if the trainer waits at no barrier. */
+/* If the trainer waits at a barrier, report this to the scheduler again. Otherwise do nothing. The
+ * report is necessary because a new scheduler process may not have the earlier report. */
 void barrier_again(struct trainer *t);
-/* Answer a trainer that waits at a barrier, because the trainer's job is over. Does nothing if the
- * trainer waits at no barrier. */
+/* Call this function when the trainer's job is over. If the trainer waits at a barrier, answer the
+ * trainer with an error. Otherwise do nothing. */
 void barrier_over(struct trainer *t, int code, const char *text, const struct ctl_cause *cause);
 #endif

@@ -60,9 +60,11 @@ static int declare_again(
 		(unsigned long long)tensor->n_elems, t->rank, dtype_name(d->dtype),
 		(unsigned long long)d->n_elems);
 	/* If this worker has not declared the tensor before, fail the tensor for all workers of the
-	 * job. Send the declarations of rank `other` and of this rank in one message. The
-	 * scheduler compares all declarations of a message before it makes the tensor READY
-	 * (check_named in bps-scheduler/core/declare.c). */
+	 * job. On this machine, tensor_refuse fails the tensor. The scheduler fails it on the other
+	 * machines, because it receives the unlike declarations of rank `other` and of this rank.
+	 * Send both declarations in one message. The scheduler compares all declarations of a
+	 * message before it makes the tensor READY (check_named in
+	 * bps-scheduler/core/declare.c). */
 	if (!tensor->workers[t->worker].is_declared) {
 		if (t->job->n_batch > JOB_BATCH - 2)
 			tensor_flush_declares(t->job);
@@ -88,8 +90,8 @@ static int tensor_for(
 		return rc;
 	if (t->n_tensors >= t->max_tensors)
 		return err_set(err, BPS_EQUOTA,
-			"tensor '%s': this worker has declared %u of %u tensors on %s; see "
-			"bps-agent's --max-tensors",
+			"tensor '%s': this worker has declared %u tensors, and the limit is %u per "
+			"worker on host %s; see bps-agent's --max-tensors",
 			d->name, t->n_tensors, t->max_tensors, t->agent->cfg.host);
 	if (!tensor) {
 		rc = quota_take(job->quota, QUOTA_TENSORS, 1, &why);

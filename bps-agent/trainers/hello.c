@@ -95,8 +95,8 @@ static void control_made(struct memory_request *m)
 		quota_give(t->user, QUOTA_MEMORY, m->bytes);
 		if (m->rc == 0)
 			memory_thread_drop(t->agent->memory_thread, &m->memory);
-		/* After a cancellation send no answer, because this agent process ends. The next
-		 * agent process serves the trainer. */
+		/* After a cancellation, do not send an answer, because this agent process is about
+		 * to end. The next agent process serves the trainer. */
 		else if (m->rc != -ECANCELED)
 			refuse_hello(t, g->m.seq, m->rc, m->err.s);
 	} else {

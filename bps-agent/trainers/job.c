@@ -390,10 +390,10 @@ static struct trainer *job_trainer(const struct job *job, uint32_t rank)
 	return NULL;
 }
 
-/* Return whether each rank of this machine has its trainer. A rank without a trainer has left.
- * Report such a rank to the scheduler, which then ends the job. But a rank may also be missing
- * because a JOIN of the job has not been answered yet. In that case report no loss: another JOB
- * message follows. */
+/* Return whether each rank of this machine has its trainer. If a JOIN of the job has not been
+ * answered yet, a missing rank may still get its trainer. In this case do not report the rank as
+ * lost, because another JOB message follows. Otherwise the trainer of a missing rank has left. In
+ * this case report the rank to the scheduler, which then ends the job. */
 static bool has_all_ranks(struct job *job, const struct ctl_job *m, const struct ctl_job_member *me)
 {
 	const struct trainer *t;

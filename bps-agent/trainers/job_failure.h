@@ -10,14 +10,14 @@ struct job *job_find(struct agent *a, uint32_t id);
  * the worker and host that caused the failure; NULL: not known. */
 void job_fail(
 	struct agent *a, uint32_t job, int code, const char *text, const struct ctl_cause *cause);
-/* The core's callback env->fail: fail a job without a known cause. ctx is the agent. */
+/* The core's callback env->fail: call job_fail with NULL as the cause. ctx is the agent. */
 void job_core_fail(void *ctx, uint32_t job, int code, const char *text);
 /* Store the cause of the job's failure in `job`. cause: NULL if the cause is not known. */
 void job_set_cause(struct job *job, const struct ctl_cause *cause);
 /* Return the code with which the trainer's job has ended. *ret: the text. *ret_cause: the cause.
  * The host pointer in *ret_cause points into the job or into one of the job's tensors. If the job
- * has lost a worker, a mismatch between declarations may have made the worker leave. Then the
- * function returns BPS_EMISMATCH, the text names both the mismatch and the lost worker, and
- * *ret_cause is the cause of the mismatch. */
+ * has lost a worker, and a tensor has failed because declarations do not match, the mismatch may be
+ * why the worker left. In this case the function returns BPS_EMISMATCH. The text then names both
+ * the mismatch and the lost worker, and *ret_cause is the cause of the mismatch. */
 int job_why_over(const struct trainer *t, struct err_text *ret, struct ctl_cause *ret_cause);
 #endif

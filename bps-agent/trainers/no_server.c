@@ -66,8 +66,8 @@ uint64_t no_server_tick(struct agent *a, uint64_t now_ns)
 	}
 	if (code && code != a->stranded && is_needed)
 		log_write(LOG_AS(LOG_WARN, STRANDED),
-			"waiting calls end with: %s (for more than %.1f s already)", err_str(code),
-			(double)a->cfg.limits.stranded_ns / 1e9);
+			"the waiting calls fail now: %s (this state has lasted more than %.1f s)",
+			err_str(code), (double)a->cfg.limits.stranded_ns / 1e9);
 	else if (!code && a->stranded)
 		log_info("a server is available again: waiting calls no longer fail");
 	a->stranded = is_needed ? code : 0;

@@ -1,6 +1,7 @@
-/* Tensors of a job on this machine: submissions by trainers, messages from and to the scheduler
- * about tensors, and the memory of tensors in host memory. Declarations are in declare.c. When all
- * local workers have declared a tensor, the core runs its rounds. Thread: the data thread. */
+/* Handles the tensors of a job on this machine: submissions by trainers, messages from and to the
+ * scheduler about tensors, and the memory of those tensors that are in host memory. declare.c
+ * handles declarations. When all local workers have declared a tensor, the core runs the tensor's
+ * rounds. Thread: the data thread. */
 #include "bps-agent/trainers/tensor.h"
 
 #include <errno.h>
@@ -284,8 +285,8 @@ static void host_resubmit(struct tensor *tensor, uint32_t w, uint64_t complete)
 		agt_tensor_contributors(tensor->core, &members, &least, &most);
 		local_done_most(t->control, t->sq_entries, tw->index, most);
 		trainer_done(t, tw->index, complete, 0, least);
-		/* trainer_done counts only the round `complete`, so add the rounds before that
-		 * round */
+		/* trainer_done has counted only the last complete round, so add the rounds before
+		 * it */
 		t->completed += complete - 1;
 	}
 	if (tw->submitted > complete)

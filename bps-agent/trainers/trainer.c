@@ -280,9 +280,10 @@ static void on_slowed(uv_timer_t *timer)
 	listen_to(t);
 }
 
-/* Return whether the user's request rate allows reading the next message now. If the rate requires
- * a wait, the message stays in the socket and is read after the wait. If the connection has
- * exceeded the rate for too long, the trainer is disconnected. */
+/* Return whether the limit on the user's request rate allows the agent to read the next message
+ * now. If the limit requires a wait, the message stays in the socket, and the agent reads the
+ * message after the wait. If the connection has exceeded the limit for too long, disconnect the
+ * trainer. */
 static bool has_turn(struct trainer *t)
 {
 	struct err_text err;

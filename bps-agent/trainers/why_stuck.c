@@ -1,6 +1,7 @@
 /* Describes what a call waits for. A trainer requests the description when its call has timed out
- * or failed. The scheduler requests it for a trainer of another machine, or for bpsctl. The
- * functions read jobs and rounds, but do not change them. Thread: the data thread. */
+ * or failed. The scheduler requests the description on behalf of a trainer on another machine, on
+ * behalf of bpsctl, or if a job makes no progress. The functions read jobs and rounds, but do not
+ * change them. Thread: the data thread. */
 #include "bps-agent/trainers/why_stuck.h"
 
 #include <stdio.h>
@@ -127,8 +128,8 @@ static uint64_t executor_stands_ns(const struct executor_link *g, uint64_t now_n
 	return now_ns - g->beat_at_ns;
 }
 
-/* Append to buf which workers have not called bps_gpu_open while other workers of this machine wait
- * in that call. */
+/* If some workers of this machine wait in bps_gpu_open, append to buf a list of the workers that
+ * have not called bps_gpu_open. */
 static void say_gpu_open(const struct job *job, char *buf, size_t room)
 {
 	char text[128];
@@ -394,8 +395,8 @@ static void say_tensor(const struct agent *a, const struct job *job, uint32_t as
 		say_stall(a, oldest->core, buf, room);
 }
 
-/* Log the local workers that have submitted nothing for STALLED_MS, while a call waits for the
- * tensor that the probe names. */
+/* If the probe names a tensor, a call waits for that tensor. In this case log each local worker
+ * that waits for no tensor and has submitted no round of any tensor for STALLED_MS. */
 static void log_stalled(const struct job *job, const struct ctl_probe *p,
 	const struct ctl_report_worker *r, uint32_t n)
 {

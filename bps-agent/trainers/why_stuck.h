@@ -11,9 +11,10 @@ void why_stuck_on_text(struct agent *a, const struct ctl_why_text *m);
 /* Answer each WHY that the scheduler has not answered within the time limit. The answer contains
  * only this agent's own findings. Returns the next deadline. */
 uint64_t why_stuck_tick(struct agent *a, uint64_t now_ns);
-/* Append to buf what a tensor waits for: the causes that delay those of its partitions that have no
- * sum yet. Also append problems of the executor and of the connections to servers. tensor: the
- * tensor's id. CTL_NO_ID selects the tensor for which workers have waited longest. */
+/* Append to buf what a tensor waits for. The text states how many of the tensor's partitions have
+ * no sum yet, and what delays the one that has waited longest. Also append problems of the executor
+ * and of the connections to servers. tensor: the tensor's id. CTL_NO_ID selects the tensor for
+ * which workers have waited longest. */
 void why_stuck_describe(const struct agent *a, const struct job *job, uint32_t tensor,
 	uint64_t now_ns, char *buf, size_t room);
 /* Answer the scheduler's PROBE with a REPORT of what this agent's workers wait for. */

@@ -43,8 +43,8 @@ static void check_libraries(json_t *list)
 		jansson_version_str());
 }
 
-/* Read a soft limit of a process by its name in /proc/PID/limits. Returns false if it cannot be
- * read. */
+/* Read the soft limit `name` of the process `pid` from /proc/PID/limits. Returns false if the limit
+ * cannot be read. */
 static bool limit_of(int pid, const char *name, uint64_t *ret)
 {
 	char path[64], line[256];

@@ -334,10 +334,10 @@ static bool is_loopback(const struct addr *a)
 	return addr_number(a, &sa, &len) == 0 && sockaddr_is_loopback((struct sockaddr *)&sa);
 }
 
-/* Return whether the scheduler runs on another host. This is so if the settings of a daemon name a
- * remote scheduler, and this host should not run a scheduler. The scheduler's HTTP port listens on
- * the loopback address of that host, so this host cannot check the port. This host has already
- * checked the scheduler's control port. */
+/* Return whether the scheduler runs on another host. The function returns true if the settings of a
+ * daemon name a remote scheduler, and no scheduler is set up or runs on this host. The scheduler's
+ * HTTP port listens on the loopback address of that other host, so this host cannot check the port.
+ * This host has already checked the scheduler's control port. */
 static bool is_elsewhere(const struct checked_daemon *roles, size_t n, const struct addr *http)
 {
 	char text[ADDR_TEXT_BYTES];
@@ -441,8 +441,8 @@ static void check_role(
 	if (r->pid)
 		needs->pid = r->pid;
 	if (!r->has_file)
-		/* this host should not run the daemon, or the daemon was started with other
-		 * settings */
+		/* without a settings file, the daemon is not meant to run on this host, or it was
+		 * started with other settings */
 		return;
 	check_key(list, r, config_dir);
 	conf_get(r, "provider", provider, sizeof(provider));

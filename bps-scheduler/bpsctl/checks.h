@@ -2,10 +2,9 @@
 #define BPS_SCHEDULER_BPSCTL_CHECKS_H
 /* Implements the command `bpsctl check`, which checks whether this host is ready for the daemons
  * that will run on it. The result is a list of lines. Each line has a state (ok, warn or bad) and
- * the action to take. checks.c checks the daemons of bps and the scheduler. check_host.c checks the
- * machine. The checks change nothing. Before checks_json returns, it ends the programs that it has
- * started and closes the sockets that it has opened. The functions block, but for a limited
- * time. */
+ * the action to take. checks.c checks this host's daemons and the scheduler. check_host.c checks
+ * the machine. The checks change nothing. Before checks_json returns, it ends the programs that it
+ * has started and closes the sockets that it has opened. The functions block for a limited time. */
 #include <stdbool.h>
 #include <stdio.h>
 

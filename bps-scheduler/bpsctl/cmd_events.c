@@ -124,8 +124,9 @@ static void drop_older(json_t *root, double span_s)
 		json_object_set_new(root, "lost", json_integer(0));
 }
 
-/* Find the event number after which --follow begins, or a time span in seconds. Both come from
- * --since. Without --since, begin EVENTS_BEFORE events before the newest. */
+/* Find where --follow begins. *ret_since: the number of the event after which --follow begins, or
+ * 0. *ret_span_s: the time span before now, in seconds, or 0. If --since is set, it gives one of
+ * the two values. Without --since, begin EVENTS_BEFORE events before the newest. */
 static int follow_start(
 	const struct bpsctl_opts *o, uint64_t *ret_since, double *ret_span_s, struct err_text *err)
 {

@@ -72,7 +72,8 @@ static int scheduler_only(json_t *root, struct err_text *err)
 
 struct job_details {
 	struct http_get gets[JOBS_MAX];
-	/* jobs[i]: a job's entry in the cluster's document. gets[i] requests this job's details. */
+	/* jobs[i]: a job's entry in the cluster's document. gets[i]: the request for the details of
+	 * this job. */
 	json_t *jobs[JOBS_MAX];
 	size_t n, not_asked;
 };
@@ -143,11 +144,12 @@ static json_t *member_label(json_t *root, json_t *m)
 		     : json_sprintf("%s %s", cell_str(m, "role").s, name);
 }
 
-/* Return the number of members from which the scheduler receives. Add the names of the other
- * members to the array `missing`. The array `silent` has the names of agents that did not answer a
- * probe. These agents count as other members, but `missing` has their names already. Agents that
- * have been down for longer than DOWN_AGENT_S are left out, because their machines were probably
- * taken away. *ret_daemons: number of members without the agents that are left out. */
+/* Return the number of members from which the scheduler receives. The array `silent` has the names
+ * of agents that did not answer a probe. Do not count these agents. Add to the array `missing` the
+ * name of each member that is not counted, except the agents in `silent`, because `missing` already
+ * contains them. Leave out agents that have been down for longer than DOWN_AGENT_S, because their
+ * machines were probably taken away. *ret_daemons: number of members, not counting the agents that
+ * are left out. */
 static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t *ret_daemons)
 {
 	size_t i, n = 0;

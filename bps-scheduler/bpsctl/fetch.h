@@ -19,14 +19,16 @@
 int fetch_path(const struct addr *addr, const char *path, json_t **ret, struct err_text *err);
 
 /* Fetch the cluster's document from the scheduler (bps-scheduler/status/status.h). If the daemon at
- * addr is a server or an agent, fetch the daemon's own document. bpsctl extends the cluster's
- * document with answers from the running jobs' agents:
- *   problems    includes the problems of the jobs; the health takes them into account
+ * addr is a server or an agent, fetch the daemon's own document. The problems in the cluster's
+ * document include those of the jobs, and the health takes them into account. bpsctl extends the
+ * cluster's document with answers from the running jobs' agents:
+ *   jobs[rounds calls_waiting longest_s]
+ *               additional fields of a job
  *   collected{s jobs asked answered not_asked daemons heard}
  *               s: duration in seconds
  *               jobs: number of jobs whose documents were requested
  *               not_asked: number of jobs whose documents were not requested
- *               asked: number of agents of the jobs whose documents were requested
+ *               asked: number of agents that the requested documents list
  *               answered: number of these agents that answered
  *               daemons: number of daemons of the cluster. Agents that have been down for long
  *                   (DOWN_AGENT_S) are not counted.

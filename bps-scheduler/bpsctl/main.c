@@ -77,7 +77,7 @@ struct bpsctl_command {
 	const char *help;
 	/* function of the command; NULL: the command prints the document of the field `view` */
 	int (*run)(const struct bpsctl_opts *o, const char *arg);
-	/* document that the command shows; set if run is NULL */
+	/* the document that the command shows; set if the field `run` is NULL */
 	const struct document_view *view;
 };
 
@@ -195,7 +195,8 @@ static void complain_of(const char *word)
 static int unknown(char *const *args, size_t n)
 {
 	size_t first = n ? strlen(args[0]) : 0;
-	/* only the first word matches a command: "key" alone, or "key" and an unknown word */
+	/* true if args[0] is the first word of a command of two words, but the second word is
+	 * missing or unknown: "key" alone, or "key" and an unknown word */
 	bool is_half = false;
 
 	for (size_t i = 0; first && i < N_COMMANDS; i++) {

@@ -17,13 +17,13 @@ struct table_cell {
 
 /* Copy text for a terminal: control characters become '?', NULL becomes "-". */
 struct table_cell cell_text(const char *s);
-/* Return a string of the document, made safe as in cell_text. */
+/* Return the string in the field `key` of o, made safe as in cell_text. */
 struct table_cell cell_str(json_t *o, const char *key);
 uint64_t cell_num(json_t *o, const char *key);
-/* Return a number of seconds from the document, at least 0. */
+/* Return the number of seconds in the field `key` of o, at least 0. */
 double cell_sec(json_t *o, const char *key);
-/* Return a number of the document as decimal text. The caller can cut the text to the width of a
- * column. */
+/* Return the number in the field `key` of o as decimal text. The caller can cut the text to the
+ * width of a column. */
 struct table_cell cell_digits(json_t *o, const char *key);
 bool cell_is(json_t *o, const char *key, const char *value);
 struct table_cell cell_span(double s);
@@ -52,9 +52,9 @@ struct table_cell cell_user(uint64_t uid);
  * string and not empty. */
 void cell_wrapped(FILE *out, const char *head, const char *s);
 void cell_wrapped_key(FILE *out, const char *head, json_t *o, const char *key);
-/* Print the problems of a document. Print for each problem what is wrong, the effect, the action,
- * and the command that explains the problem. If a code has many problems, print only the first
- * ones. */
+/* Print the problems of a document that are not muted. For each problem, print what is wrong, the
+ * effect, the action, and the command that explains the problem. If many problems have the same
+ * code, print only the first of them, and the number of the others. */
 void cell_problems(FILE *out, json_t *root);
 /* Count the problems that are not muted. cell_count_code counts all problems that have the given
  * code, also the muted ones. */

@@ -83,8 +83,9 @@ int admission_check_job(struct sched_core *c, uint32_t uid, struct err_text *err
 		return 0;
 	c->refused[QUOTA_USER_JOBS]++;
 	return err_set(err, BPS_EQUOTA,
-		"the user with uid %u has %u of %u jobs; see bps-scheduler's --user-jobs", uid, n,
-		c->cfg.user_jobs);
+		"the user with uid %u has %u jobs, and the limit is %u; see bps-scheduler's "
+		"--user-jobs",
+		uid, n, c->cfg.user_jobs);
 }
 
 /* ---- memory of servers ---- */
@@ -130,8 +131,8 @@ static int refuse_memory(const char *whose, uint64_t used, uint64_t more, uint64
 	uint32_t percent, const char *setting, struct err_text *err)
 {
 	return err_set(err, BPS_EQUOTA,
-		"it takes %.1f MiB of the servers' memory; %s already takes %.1f MiB and may take "
-		"%.1f MiB (%u%% of all); see bps-scheduler's --%s",
+		"the tensor takes %.1f MiB of the servers' memory; %s already takes %.1f MiB, and "
+		"the limit is %.1f MiB (%u%% of the servers' memory); see bps-scheduler's --%s",
 		(double)more / 0x1p20, whose, (double)used / 0x1p20,
 		(double)admission_share(all, percent) / 0x1p20, percent, setting);
 }
@@ -193,9 +194,9 @@ static int check_reserve(struct sched_core *c, const struct sched_job *j, uint64
 		return 0;
 	c->refused[QUOTA_SMALL_RESERVE]++;
 	return err_set(err, BPS_EQUOTA,
-		"its sums take %.1f MiB, but the servers have only %.1f of %.1f MiB left; %u%% of "
-		"their memory is reserved for users who need at most %.1f MiB; see "
-		"bps-scheduler's --small-user-reserve",
+		"the tensor's sums take %.1f MiB, but only %.1f of the servers' %.1f MiB are free "
+		"for this user; %u%% of the servers' memory is reserved for users whose sums take "
+		"at most %.1f MiB; see bps-scheduler's --small-user-reserve",
 		(double)more / 0x1p20, used < left ? (double)(left - used) / 0x1p20 : 0,
 		(double)all / 0x1p20, c->cfg.small_reserve, (double)small / 0x1p20);
 }
@@ -223,15 +224,15 @@ int admission_check_tensor(struct sched_core *c, const struct sched_job *j,
 	return check_reserve(c, j, all, balance_tensor_need(j, t), err);
 }
 
-/* Return whether a job has waited for servers. Such a job has partitions without a server, or
- * tensors that were accepted unchecked because the cluster had no server. */
+/* Return whether a job waits for servers: it has partitions without a server, or tensors that were
+ * accepted unchecked because the cluster had no server. */
 static bool is_waiting(const struct sched_job *j)
 {
 	return j->n_orphans || j->is_unchecked;
 }
 
-/* Return the largest running job that has waited for servers and whose user needs more than `small`
- * bytes for sums. NULL: there is no such job. */
+/* Return the running job that waits for servers and whose sums need the most memory. Only jobs of
+ * users who need more than `small` bytes for sums are considered. NULL: there is no such job. */
 static struct sched_job *largest_waiting(const struct sched_core *c, uint64_t small)
 {
 	struct sched_job *largest = NULL;

@@ -32,10 +32,10 @@ static void tell_members(struct sched_core *c, enum role changed)
 	free(list);
 }
 
-/* Return whether the changes of the job must be sent to member `m` now, when members of role `role`
- * get them. Changes are sent to every server and to all agents of the job, also to agents that have
- * left the job. A member that is about to get the whole state (needs_sync) does not get the
- * changes. */
+/* Return whether to send the changes of the job to member `m`. role: the role of the members to
+ * which the caller sends the changes now. Changes are sent to every server and to all agents of the
+ * job, also to agents that have left the job. A member that is about to get the whole state
+ * (needs_sync) does not get the changes. */
 static bool is_audience(const struct sched_job *j, const struct sched_member *m, enum role role)
 {
 	return m->role == role && m->conn && !m->needs_sync &&

@@ -1,11 +1,11 @@
 #ifndef BPS_SCHEDULER_CORE_CORE_H
 #define BPS_SCHEDULER_CORE_CORE_H
 /* The scheduler's core makes all decisions: which members (servers and agents) are alive, which
- * workers form a job, when all agents have declared a tensor, and which server sums which
- * partition. It is a state machine without I/O, clock or threads. The caller passes in the events
- * of connections and the time. Messages and durable records go out through struct sched_env. The
- * daemon, the unit tests and the simulator run this same code. A core must always be used by the
- * same thread. A core is cheap to create and to free.
+ * workers form a job, whether all agents have declared a tensor, and which server sums which
+ * partition. The core is a state machine without I/O, clock or threads. The caller passes in the
+ * events of connections and the time. Messages and durable records go out through struct sched_env.
+ * The daemon, the unit tests and the simulator run this same code. A core must always be used by
+ * the same thread. A core is cheap to create and to free.
  *
  *   member   EXPECTED -----------grace over------------.       (EXPECTED: from the state log)
  *                |        ,---------silence------------.|
@@ -68,14 +68,15 @@ void sched_free(struct sched_core *c);
 int sched_restore(struct sched_core *c, const struct state_record *rec, struct err_text *err);
 
 /* Begin a new term, which is larger than all previous terms and durable when this function returns.
- * Members of the restored state have twice the dead time to return. Errors: the errors of
- * env.persist. After an error the core has not started. */
+ * Each member of the restored state must connect within twice the larger of server_dead_ms and
+ * agent_dead_ms. Otherwise the core declares the member dead. Errors: the errors of env.persist.
+ * After an error the core has not started. */
 int sched_start(struct sched_core *c, uint64_t now_ns);
 
 /* Apply the times in cfg: the silence after which members are dead, the windows, and the delays
  * after which the status reports slow or stalled jobs and servers. A change does not move the end
- * of a window that has begun. The beat interval does not change, so the caller must keep the dead
- * times well above the beat interval. */
+ * of a window that has begun. The beat interval does not change, so the caller must keep
+ * server_dead_ms and agent_dead_ms well above the beat interval. */
 void sched_set_times(struct sched_core *c, const struct sched_config *cfg, uint64_t now_ns);
 
 /* Change the quotas to those of cfg. Jobs and tensors that already exceed them stay. */
@@ -120,8 +121,8 @@ int sched_snapshot(const struct sched_core *c, int (*fn)(void *ctx, const struct
 
 /* Start a probe for the status. First ask all agents of a running job for their workers' progress.
  * Then ask about the tensors for which calls have waited longest. Only agents that have answered
- * the first question get the second question. The core calls env.probe_done once with this token,
- * at most 1.25 times probe_ms later. Errors:
+ * the first question get the second question. The core calls env.probe_done exactly once with this
+ * token, within 1.25 * probe_ms after this function. Errors:
  *   BPS_ENOTFOUND: no job with this id is running
  *   BPS_EBUSY:     too many probes are under way */
 int sched_probe_start(struct sched_core *c, uint32_t job, uint64_t token, uint64_t now_ns);

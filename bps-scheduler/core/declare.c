@@ -89,9 +89,10 @@ static int check_shape(const struct ctl_decl *d, struct err_text *err)
 	size_t bytes = dtype_bytes(d->dtype);
 
 	if (!bytes || !d->n_elems)
-		return err_set(err, -EINVAL, "its type is unknown, or it has no elements");
+		return err_set(err, -EINVAL,
+			"the tensor's type is unknown, or the tensor has no elements");
 	if (d->n_elems > SCHED_TENSOR_BYTES_MAX / bytes)
-		return err_set(err, BPS_EQUOTA, "it is larger than 1 TiB, which is the limit");
+		return err_set(err, BPS_EQUOTA, "the tensor is larger than the limit of 1 TiB");
 	return 0;
 }
 

@@ -116,8 +116,8 @@ static void let_in(struct sched_core *c, struct sched_job *j, const struct sched
 		rank, j->name, j->id, sched_host_of(c, n->agent), n->pid);
 }
 
-/* Return whether all workers of the newcomer's machine wait and the agent of the machine is
- * connected. */
+/* Return whether all workers of the newcomer's machine wait to be let in, and the machine's agent
+ * is connected. */
 static bool is_ready(
 	const struct sched_core *c, const struct sched_job *j, const struct sched_newcomer *n)
 {
@@ -128,8 +128,9 @@ static bool is_ready(
 	return beside >= n->local_size && sched_member(c, n->agent)->conn;
 }
 
-/* Return whether the newcomer's machine can become a member; otherwise refuse the newcomer.
- * Machines that were let in just before may have used the last member number. */
+/* Return whether the newcomer's machine has a member number or can get one. If no number is free,
+ * refuse the newcomer. Machines that were let in just before may have taken the last free
+ * number. */
 static bool has_number(
 	struct sched_core *c, const struct sched_job *j, const struct sched_newcomer *n)
 {
@@ -161,9 +162,9 @@ static void widen_declared(struct sched_job *j, uint32_t was)
 	}
 }
 
-/* Let in the newcomers of each machine on which all workers already wait for the job. At a barrier,
- * no worker of the job has a round in flight, so no worker needs the result of an earlier round.
- * Therefore all members, old and new, count the rounds from 1 again. */
+/* If all workers of a newcomer's machine wait to be let in (is_ready), let in the newcomers of that
+ * machine. At a barrier, no worker of the job has a round in flight, so no worker needs the result
+ * of an earlier round. Therefore all members, old and new, count the rounds from 1 again. */
 static void let_all_in(struct sched_core *c, struct sched_job *j)
 {
 	uint32_t was = j->n_members, kept = 0, n = j->n_newcomers, let = 0;

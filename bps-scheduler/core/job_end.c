@@ -21,9 +21,8 @@
 #include "bps-scheduler/placement/place_apply.h"
 #include "common/base/log.h"
 
-/* Largest number of bytes of the direct reason in the short text of a loss, if a tensor of the job
- * has failed. The function shrink shortens the reason. The rest of the short text then has room for
- * the text of the failed tensor. */
+/* If a tensor of the job has failed, shrink cuts the direct reason of the loss to this number of
+ * bytes. The rest of the loss's short text then has room for the text of the failed tensor. */
 #define WHY_ITSELF_MAX 64
 
 /* Append the error text of the job's first failed tensor to `text`, which reports an event. That
@@ -119,8 +118,9 @@ static void note_first_loss(struct sched_job *j, const char *agent, const char *
 	j->first_loss = sched_dup(text);
 }
 
-/* Continue the job without member i. The argument `itself` is the direct reason of the loss. The
- * state log, the log, the event and JOB all name the machine that left and the reason. */
+/* Continue the job without member i. The argument `itself` is the direct reason why the member was
+ * lost. The state log, the program's log, the event and the message JOB all name the machine that
+ * left and this reason. */
 static void shrink(struct sched_core *c, struct sched_job *j, uint32_t i, const char *itself)
 {
 	struct sched_job_member *m = &j->members[i];

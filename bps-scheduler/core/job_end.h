@@ -13,9 +13,10 @@ void sched_job_check_done(struct sched_core *c, struct sched_job *j);
 void sched_job_abort(struct sched_core *c, struct sched_job *j, const char *text);
 /* Handle the final loss of member i of a running job. If the job may shrink, the job continues
  * without the member. Otherwise the job ends with the code `code`. rank: the lost worker;
- * CTL_NO_ID: the whole machine is lost. fmt: the reason. The text for the end of the job or for the
- * lost member also names the job's first failed tensor. If the job ends and no tensor has failed,
- * the text names the first machine that the job has lost. */
+ * CTL_NO_ID: the whole machine is lost. fmt: the direct reason. The text of the loss, or of the end
+ * of the job, begins with this reason. If a tensor of the job has failed, the text also names the
+ * first such tensor. If no tensor has failed and the job ends, the text also names the first
+ * machine that the job has lost. */
 void sched_machine_lost(struct sched_core *c, struct sched_job *j, uint32_t i, uint32_t rank,
 	int code, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 #endif

@@ -41,7 +41,8 @@ static uint64_t sight_end(const struct sched_core *c, const struct sched_member 
 	return m->seen_ns + sched_member_dead_ns(c, m);
 }
 
-/* Ask the connected servers, or agents if m is a server, when they last received from m. */
+/* Ask the connected members of the other role when they last received from m. If m is an agent,
+ * these are the servers. If m is a server, these are the agents. */
 static void ask_others(struct sched_core *c, struct sched_member *m)
 {
 	struct ctl_msg msg = {
@@ -53,11 +54,11 @@ static void ask_others(struct sched_core *c, struct sched_member *m)
 	m->asked_ns = c->now_ns;
 }
 
-/* Ask the servers about m, or the agents if m is a server. If the question is not due yet, schedule
- * the question. silent_at_ns: the time at which m is declared dead unless a message from m arrives
- * earlier. A span is 1/SIGHT_SHARE of m's dead time (setting server-dead or agent-dead). The first
- * question is due one span before silent_at_ns. Each further question is due one span after the
- * previous question. */
+/* If m is an agent, ask the servers about m. If m is a server, ask the agents. If the question is
+ * not due yet, schedule the question. silent_at_ns: the time at which m is declared dead unless a
+ * message from m arrives earlier. A span is 1/SIGHT_SHARE of m's dead time (setting server-dead or
+ * agent-dead). The first question is due one span before silent_at_ns. Each further question is due
+ * one span after the previous question. */
 static void ask_before(struct sched_core *c, struct sched_member *m, uint64_t silent_at_ns)
 {
 	uint64_t span = sched_member_dead_ns(c, m) / SIGHT_SHARE, at = silent_at_ns - span;
@@ -81,11 +82,11 @@ static void look_for(struct sched_core *c, struct sched_member *m, uint64_t dead
 }
 
 /* Rule C2: a server that hangs while the scheduler starts is declared dead before the grace period
- * ends. Each agent that had a data connection to m's process reports when it last received from
- * that process. Only recent reports count, because an agent may receive from the server again at
- * any time. at_ns: the time at which the server is declared dead without these reports. Returns the
- * time at which the server is declared dead because of the reports. Returns at_ns if at_ns is
- * earlier, or if there are no recent reports. */
+ * ends. Each agent that had a data connection to m's process reports how long ago the agent last
+ * received from that process. Only recent reports count, because an agent may receive from the
+ * server again at any time. at_ns: the time at which the server is declared dead without these
+ * reports. Returns the time at which the server is declared dead because of the reports. Returns
+ * at_ns if at_ns is earlier, or if there are no recent reports. */
 static uint64_t hung_end(struct sched_core *c, struct sched_member *m, uint64_t at_ns)
 {
 	uint64_t dead_ns = sched_member_dead_ns(c, m), span = dead_ns / SIGHT_SHARE;
@@ -141,9 +142,9 @@ void sched_member_expel(struct sched_core *c, enum role role, const char *name)
 
 	if (!m || m->conn || m->state == MEMBER_DOWN)
 		return;
-	/* The scheduler declares no member dead while its state cannot be written. It sets
-	 * is_behind instead, so that it declares this member dead later, even if servers still
-	 * receive from the member. */
+	/* While the scheduler cannot write its state, it declares no member dead. Instead it sets
+	 * is_behind, so that it declares this member dead later, even if servers still receive from
+	 * the member. */
 	if (c->is_undurable)
 		m->is_behind = true;
 	else
@@ -208,10 +209,10 @@ static void go_above(struct sched_core *c, uint64_t view)
 	c->tx_view = (uint64_t)c->term << 32 | 1;
 }
 
-/* Return whether the member has received views that this scheduler has lost. A view of the present
- * term, up to c->view, may also come from the present scheduler process. Such a view proves a loss
- * only under two conditions: the restored state contains the member's process, and the member has
- * not connected since the scheduler started. */
+/* Return whether the member has received views that this scheduler has lost. If h->view belongs to
+ * the present term and is at most c->view, it may come from the present scheduler process. Such a
+ * view proves a loss only under two conditions: the restored state contains the member's process,
+ * and the member has not connected since the scheduler started. */
 static bool is_ahead(
 	const struct sched_core *c, const struct sched_member *m, const struct ctl_hello *h)
 {
@@ -249,11 +250,12 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 	}
 }
 
-/* Return whether the process that sent `h` may have the name that m holds (rule C6). m keeps the
- * name while it is alive, unless a new process on the same host replaces m. The process that m has
- * replaced must not take the name back, because two processes of one name would then replace each
- * other without end. If m has no connection, the replaced process may take the name back. In this
- * case m may be a dead process, and its HELLO may have arrived late and replaced a live process. */
+/* Return whether the process that sent `h` may have the name that m holds (rule C6). While m is
+ * alive, it keeps the name, unless a new process on the same host replaces m. The process that m
+ * has replaced does not count as new, because two processes of one name would then replace each
+ * other without end. Exception: if m has no connection, the replaced process may take the name
+ * back. In this case m may be a dead process whose HELLO arrived late, and the replaced process may
+ * still be alive. */
 static bool is_name_free(const struct sched_member *m, const struct ctl_hello *h)
 {
 	return !m || m->state == MEMBER_DOWN || m->instance == h->instance ||
@@ -346,8 +348,8 @@ static void member_back(struct sched_core *c, struct sched_member *m, const stru
 			"host=%s pid=%u old_pid=%u",
 			sched_role_name(m->role), m->name, h->host, h->pid, m->pid);
 	/* Remove the agent's workers that wait to be let into a job. After WELCOME, the agent sends
-	 * JOIN again for each worker that still waits. A worker that left may still be in the list,
-	 * because its UNJOIN was lost. */
+	 * JOIN again for each worker that still waits. If an UNJOIN was lost, its worker is still
+	 * registered as waiting, although the worker has left. */
 	for (struct sched_job *j = c->jobs; j; j = j->next)
 		sched_newcomers_drop(c, j, m->id);
 	if (m->conn)

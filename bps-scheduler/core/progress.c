@@ -101,14 +101,14 @@ static void take_reports(struct sched_member *m, const struct ctl_beat *b)
 struct job_totals {
 	bool is_known;
 	uint64_t round, bytes, rounds, partition_rounds;
-	/* sum over all reports: the report's median, multiplied by the report's number of rounds */
+	/* each report adds its median, multiplied by its number of rounds */
 	double wait_p50;
 	uint32_t wait_p99_us;
 	struct {
 		uint32_t agent;
 		uint64_t rounds;
-		/* sum over all reports: the agent's median lag, multiplied by the number of rounds
-		 * in which the agent was last */
+		/* each report adds the agent's median lag, multiplied by the number of rounds in
+		 * which the agent was last */
 		double lag;
 	} late[CANDIDATES_MAX];
 	unsigned n_late;
@@ -202,8 +202,8 @@ static void set_slowest(struct sched_progress *p, const struct job_totals *t)
 	p->slowest_lag_us = (uint32_t)(t->late[worst].lag / (double)t->late[worst].rounds);
 }
 
-/* Return the share of rounds in which the slowest of n agents must be last to count as a
- * straggler. */
+/* Return the straggler limit of a job with n_agents agents. The slowest agent looks like a
+ * straggler only if it contributes last in at least this share of the rounds. */
 static double straggler_share(uint32_t n_agents)
 {
 	/* If all agents are equally fast, each is last in 1/n of the rounds. */

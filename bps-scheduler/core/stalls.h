@@ -22,15 +22,16 @@
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/model/model.h"
 
-#define STALLS_PROBES_MAX 16 /* largest number of probes at a time that stalls_tick starts */
+#define STALLS_PROBES_MAX 16 /* largest number of running probes that stalls_tick has started */
 
 const char *sched_stall_state_name(enum stall_state s);
 /* Check all jobs at regular times, and start probes of the jobs without progress. */
 void stalls_tick(struct sched_core *c);
 /* Handle the end of p, a probe of j that stalls_tick started. */
 void stalls_probed(struct sched_core *c, struct sched_job *j, const struct sched_probe *p);
-/* Derive findings from the answers to probe p, a finished probe of the whole job (without a
- * tensor). Store at most SCHED_FINDINGS_MAX findings in ret, and return the number of findings. */
+/* Derive findings from the answers to probe p. The probe must be finished, and must ask about the
+ * whole job, not about one tensor. Store at most SCHED_FINDINGS_MAX findings in ret, and return the
+ * number of findings. */
 uint32_t stalls_find(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, struct sched_finding *ret);
 /* Check the consistency of j's state. Returns 0, or -EINVAL; err then names the violated rule. */

@@ -119,8 +119,8 @@ static void say_servers(const struct sched_core *c, const struct sched_job *j, s
 	}
 }
 
-/* Describe tensors that only some agents have declared. A worker that waits for such a declaration
- * has no round yet, so probes of rounds do not find the reason. */
+/* Describe tensors that only some agents have declared. A worker that waits for the declarations of
+ * the other agents has no round yet. So probes of rounds do not find out why this worker waits. */
 static void say_undeclared(
 	const struct sched_core *c, const struct sched_job *j, struct why_text *t)
 {
@@ -418,8 +418,8 @@ static bool ask_details(struct sched_core *c, struct sched_probe *p)
 		probe_ask(c, j, d);
 	}
 	if (n) {
-		/* From now on, the probe p ends when its probes of the second step end. Late
-		 * answers to the first step do not end the probe p. */
+		/* The probe p now waits for the second step's probes, which end p. Late answers to
+		 * the first step do not end p. */
 		p->n_open = 0;
 		p->deadline_ns = UINT64_MAX;
 	}

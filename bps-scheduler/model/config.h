@@ -91,7 +91,8 @@ struct sched_env {
 	 * conn, so do not report later events of conn to the core. */
 	void (*drop)(void *ctx, uint32_t conn, const char *why);
 	/* Write the record to the disk before returning. Returns 0 or an error. After an error the
-	 * core calls persist again later, with these changes and all newer ones. */
+	 * core calls persist again later. The later record contains the changes of this record and
+	 * all newer changes. */
 	int (*persist)(void *ctx, const struct state_record *rec);
 	void (*random)(void *ctx, void *ret, size_t n_bytes);
 	/* Derive the key with which the agent process proves its identity to the server process.

@@ -24,8 +24,9 @@ void sched_conn_forget(struct sched_core *c, uint32_t id);
 /* Close the connection and free its record. */
 void sched_conn_drop(struct sched_core *c, uint32_t id, const char *why);
 /* Handle the loss of the connection of member m. m must be UP and becomes SUSPECT. If m does not
- * connect again within its window (server_window_ms or agent_window_ms), m is declared dead. The
- * window never ends before the scheduler's grace period (c->grace_ns). */
+ * connect again within its window (server_window_ms or agent_window_ms), m is declared dead. If the
+ * window would end before the end of the scheduler's grace period (c->grace_ns), the window is
+ * extended to the end of the grace period. */
 void sched_member_suspect(struct sched_core *c, struct sched_member *m, const char *why);
 /* Close the connection of a member that violated the protocol, and log why. The member may connect
  * again. */

@@ -1,6 +1,6 @@
-/* Provides memory, events for users and the next deadline to the core. If memory runs out, the
- * process ends. No data is lost, because all essential state is durable and the data path does not
- * need the scheduler. All tables are bounded. */
+/* Allocates memory for the core, reports the core's events to users, and schedules the core's next
+ * deadline. If memory runs out, the process ends. No data is lost, because all essential state is
+ * durable and the data path does not need the scheduler. All tables are bounded. */
 #include "bps-scheduler/model/env.h"
 
 #include <stdarg.h>

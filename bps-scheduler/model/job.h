@@ -66,7 +66,8 @@ struct sched_job {
 	enum job_state state;
 	char *name;
 	uint32_t size, flags, part_bytes;
-	/* number of backup machines: a round need not wait for that many machines */
+	/* number of backup machines: a round may complete without the contributions of up to this
+	 * number of machines */
 	uint16_t backup;
 	uint32_t grace_ms;
 	/* largest number of workers of an elastic job; 0: the job is not elastic, so its number of
@@ -171,11 +172,11 @@ void sched_job_link(struct sched_core *c, struct sched_job *j);
 void sched_job_unlink(struct sched_core *c, struct sched_job *j);
 /* Free all ended jobs except the last ENDED_MAX. */
 void sched_ended_trim(struct sched_core *c);
-/* Return the entry of worker `rank`. The table grows if necessary. The pointer is valid until the
- * next call. */
+/* Return the entry of worker `rank`. The table grows if necessary. The returned pointer is valid
+ * until the next call of sched_worker_at for this job. */
 struct sched_worker *sched_worker_at(struct sched_job *j, uint32_t rank);
-/* Add an agent to the job's members. The agent must not be a member yet. The pointer is valid until
- * the next call. */
+/* Add an agent to the job's members. The agent must not be a member yet. The returned pointer is
+ * valid until the job gets another member. */
 struct sched_job_member *sched_job_member_add(struct sched_job *j, uint32_t agent);
 /* Assign the rank, which must be free, to a worker of the agent. seq: number of the worker's JOIN
  * message. */
@@ -186,7 +187,7 @@ void sched_job_member_drop(struct sched_core *c, struct sched_job *j, uint32_t i
 /* Update scaled_bytes of the servers that have partitions of j. Call this function after the number
  * of j's members has changed from `was` to j->n_members. */
 void sched_job_rescale(struct sched_core *c, const struct sched_job *j, uint32_t was);
-/* Remove the newcomers of one agent. If `agent` is CTL_NO_ID, remove the newcomers of all agents,
- * and notify these agents that the job has ended. */
+/* Remove the job's newcomers of one agent, without notifying that agent. If `agent` is CTL_NO_ID,
+ * remove the newcomers of all agents, and notify these agents that the job has ended. */
 void sched_newcomers_drop(struct sched_core *c, struct sched_job *j, uint32_t agent);
 #endif

@@ -66,7 +66,8 @@ struct sched_member {
 	uint32_t pid;
 	uint16_t port, threads;
 	uint64_t nic_mbps, quota_bytes, memory_bytes, instance;
-	/* instance of the live process that this process replaced; 0: it replaced none */
+	/* If the present process replaced a process that had not been declared dead, this field is
+	 * the instance of the replaced process. Otherwise the field is 0. */
 	uint64_t former_instance;
 	struct sched_conn *conn;
 	uint64_t heard_ns; /* when the member's last message arrived */
@@ -136,8 +137,9 @@ void sched_member_describe(struct sched_core *c, struct sched_member *m, const s
 void sched_member_free(struct sched_member *m);
 /* Return how long a member may send no message before the scheduler declares the member dead. */
 uint64_t sched_member_dead_ns(const struct sched_core *c, const struct sched_member *m);
-/* Return the end of a grace period that starts now. In this period, members may connect that could
- * not connect earlier. The period lasts twice the larger of server_dead_ms and agent_dead_ms. */
+/* Return the end of a grace period that starts now. In the grace period, members that could not
+ * connect earlier have time to connect. The period lasts twice the larger of server_dead_ms and
+ * agent_dead_ms. */
 uint64_t sched_grace_end_ns(const struct sched_core *c);
 /* Return the length of the window in which a member must connect again after its connection
  * closed. */

@@ -24,12 +24,12 @@
 #define ENDED_MAX    64
 #define STATE_BIT(s) (1u << (s)) /* the bit of state s in a bitmap of states */
 
-/* Determines when placement updates its speeds from measurements (placement/speed.h). */
+/* Determines when measurements update the speeds that placement uses (placement/speed.h). */
 struct sched_nic_speeds {
-	/* Set to the present time whenever a member without measurements reports a measurement. 0
-	 * if no member has reported a measurement yet. */
+	/* The first measurement of each member process sets this field to the present time. 0: no
+	 * member has reported a measurement yet. */
 	uint64_t first_ns;
-	uint64_t taken_ns; /* when placement last updated its speeds; 0: never */
+	uint64_t taken_ns; /* time of the last update of placement's speeds; 0: none yet */
 	uint64_t count;    /* number of updates of placement's speeds since the scheduler's start */
 	/* An update of placement's speeds is due: since the last update, the measured speed of a
 	 * member has changed at least by the factor SPEED_STEP. */

@@ -123,9 +123,9 @@ static void plan_add_run(struct plan_message *p, const struct ctl_run *run)
 	plan->runs[plan->n_runs++] = *run;
 }
 
-/* Add the tensor and those of its runs that concern the receiver. sched_run_next defines a run and
- * the parameter `pgen`. If no run concerns the receiver, the tensor is added only if the receiver
- * is an agent and `pgen` is 0. */
+/* Add the tensor and those of its runs that concern the receiver. The comment on sched_run_next
+ * explains what a run is and what `pgen` means. If no run concerns the receiver, the tensor is
+ * added only if the receiver is an agent and `pgen` is 0. */
 static void plan_add(struct plan_message *p, const struct sched_tensor *t, uint64_t pgen)
 {
 	uint32_t server = p->m->role == ROLE_SERVER ? p->m->id : SERVER_ANY, at = 0;

@@ -2,8 +2,8 @@
 #define BPS_SCHEDULER_MODEL_STATE_H
 /* Defines the records of the state log, which contain the scheduler's durable state. There is one
  * kind of record: the objects that one transaction (one view) changed. Applying the records in
- * order gives the state. A snapshot is one record that holds the whole state. An object in a record
- * replaces earlier records about the same object.
+ * order gives the state. A snapshot is one record that holds the whole state. If several records
+ * contain the same object, the object in the newest of these records is valid.
  *
  * Some state is not durable, because the members report it again: connections, jobs that have not
  * formed, declarations that not all agents have made, and which workers have finished. */

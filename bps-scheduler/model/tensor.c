@@ -1,6 +1,6 @@
-/* Implements the tensors of a job as a data structure: states, the table by name, numbers,
- * partitions and the loads that partitions put on servers. core/declare.c handles DECLARE. All
- * functions run on the core's thread. */
+/* Implements the tensors of a job as a data structure: the states, ids and partitions of tensors,
+ * the table that finds a tensor by its name, and the loads that partitions put on servers.
+ * core/declare.c handles DECLARE. All functions run on the core's thread. */
 #include "bps-scheduler/model/tensor.h"
 
 #include <assert.h>

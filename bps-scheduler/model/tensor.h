@@ -81,10 +81,10 @@ struct sched_part_ref {
  * further partition. */
 bool sched_part_next(const struct sched_job *j, uint32_t server, struct sched_part_ref *ref);
 uint64_t sched_part_bytes(const struct sched_tensor *t, uint32_t i);
-/* Find the first run at or after partition *at of t. A run is a sequence of partitions that have
- * the same server, server instance, thread and pgen. Sets *at to the partition after the run.
- * Returns false if there is no further run. The parameters `pgen` and `server` select the
- * partitions that a run may contain.
+/* Find the first run of t that begins at the partition with the index `*at` or a larger index. A
+ * run is a sequence of partitions that have the same server, server instance, thread and pgen. Sets
+ * `*at` to the index after the last partition of the run. Returns false if there is no further run.
+ * The parameters `pgen` and `server` select the partitions that a run may contain.
  * pgen: only partitions placed in view `pgen`; 0: partitions placed in any view.
  * server: only partitions that this server has, or that this server lost in view `pgen`;
  * SERVER_ANY: all partitions. */

@@ -16,7 +16,7 @@
 /* Time between two batches. Also the time between two checks of whether the agents have applied a
  * batch. */
 #define GAP_NS (100 * NS_PER_MS)
-#define BEATS  3 /* a member counts as silent after this number of beats without a heartbeat */
+#define BEATS  3 /* number of heartbeat intervals after which a member without messages is silent */
 /* Part of a server's memory that may be planned for sums. The threads of a server have equal parts
  * of its memory but slightly different loads, so a thread may be full before the others. */
 #define MEMORY_SHARE 0.8
@@ -125,8 +125,8 @@ static bool is_heard(const struct sched_core *c, const struct sched_member *m)
 	       c->now_ns <= m->heard_ns + BEATS * c->cfg.beat_ms * NS_PER_MS;
 }
 
-/* Return whether every agent of the job has sent a heartbeat recently and has applied the view of
- * the job's last moves. */
+/* Return whether every agent of the job has sent a heartbeat recently and has applied the view in
+ * which partitions of the job last moved. */
 static bool agents_follow(const struct sched_core *c, const struct sched_job *j)
 {
 	for (uint32_t i = 0; i < j->n_members; i++) {
@@ -138,8 +138,9 @@ static bool agents_follow(const struct sched_core *c, const struct sched_job *j)
 	return true;
 }
 
-/* Return whether all servers that would get partitions have sent a heartbeat recently. Otherwise
- * moves wait until the silent server reports again or is declared dead. */
+/* Return whether all servers that would get partitions have sent a heartbeat recently. If one of
+ * these servers is silent, no partition moves until that server sends a heartbeat or is declared
+ * dead. */
 static bool servers_live(const struct sched_core *c)
 {
 	for (uint32_t i = 1; i <= c->n_members; i++)
@@ -159,8 +160,8 @@ static void batch_moved(struct sched_core *c, struct sched_job *j, uint32_t n)
 	again(c, c->now_ns + GAP_NS);
 }
 
-/* Return how many of n partitions move at once. The number stays the same until all partitions have
- * moved. */
+/* Return how many of n partitions move in one batch. The number stays the same until all partitions
+ * have moved. */
 static uint32_t batch_of(struct sched_job *j, uint32_t n)
 {
 	if (!j->batch)

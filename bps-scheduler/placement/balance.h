@@ -14,7 +14,7 @@
  * - The next batch follows when every agent of the job has applied the view of the previous batch
  *   and has sent a heartbeat recently. An agent whose heartbeats do not arrive stops the moves,
  *   because it would not receive the new placement and would delay its job (rule C4). There is one
- *   exception: while a server that is about to end has partitions of the job, the job's batches do
+ *   exception: if partitions of the job are on a server that is about to end, the job's batches do
  *   not wait for agents. With or without this exception, all servers that would take partitions
  *   must have sent a heartbeat recently.
  * - Each batch is durable before it is sent, like any change of the placement.

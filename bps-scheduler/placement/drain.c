@@ -194,8 +194,8 @@ int drain_clear(
 		return rc;
 	m = *ret;
 	if (!m->is_drained)
-		return err_set(
-			err, -EALREADY, "%s %s is not drained", sched_role_name(m->role), m->name);
+		return err_set(err, -EALREADY, "cannot undrain %s %s: no drain is in force",
+			sched_role_name(m->role), m->name);
 	m->is_drained = false;
 	set_words(m, "", "");
 	if (m->role == ROLE_SERVER)
@@ -221,8 +221,8 @@ int drain_describe(
 	if (!n)
 		return err_set(ret_text, 0, "server %s is drained, and has no partitions", m->name);
 	return err_set(ret_text, 0,
-		"server %s is drained: its %llu partitions move to %u other servers", m->name,
-		(unsigned long long)n, others_open(c, m));
+		"server %s is being drained: its %llu partitions are moving to %u other servers",
+		m->name, (unsigned long long)n, others_open(c, m));
 }
 
 /* ---- members that are about to end ---- */

@@ -7,9 +7,10 @@
  *           of the member and of the scheduler. The partitions of a drained server move to other
  *           servers (balance.h). The machine of a drained agent gets no new jobs, but its running
  *           jobs continue.
- * leaving   A server's process has sent LEAVE because it is about to end. Only that process is
- *           leaving. The scheduler answers LEFT when the server has no partitions any more. If its
- *           partitions cannot move, the scheduler answers at once, with the reason.
+ * leaving   A server's process has sent LEAVE because it is about to end. The state belongs to that
+ *           process, so a later process with the same name is not leaving. The scheduler answers
+ *           LEFT when the server has no partitions any more. If its partitions cannot move, the
+ *           scheduler answers at once, with the reason.
  *
  * The last server that accepts partitions can be neither drained nor leaving, because no other
  * server could take its partitions. If all other servers are lost later, a drained server takes

@@ -119,8 +119,9 @@ void place_shares(struct placement *p)
 			p, &p->machines[i], t, p->machines[i].other_bytes, mbps_default);
 }
 
-/* Choose a server for a partition of `bytes` bytes. Return the server whose machine has the least
- * filled share when the partition is added. Return -1 if the partition fits into no share. */
+/* Choose a server for a partition of `bytes` bytes. For each machine, compute the fraction of the
+ * machine's share that would be filled if the machine got the partition. Return a server of the
+ * machine with the smallest fraction. Return -1 if the partition fits into no share. */
 static int64_t least_filled(const struct placement *p, uint64_t bytes)
 {
 	int64_t best = -1;
@@ -217,8 +218,9 @@ double place_optimum_s(const struct placement *p)
  * keep this end short, a size above PART_BYTES_QUICK is halved until it is at most 1/128 of the
  * bytes that a server sums for the job on average, or until it is PART_BYTES_QUICK.
  *
- * With more than 32 MiB per server, a tensor of more than 64 MiB has partitions of 1 MiB, whatever
- * the rules above give. This halves the number of messages and keeps the same balance. */
+ * The rules above have an exception. If the job has more than 32 MiB of tensors per server, a
+ * tensor of more than 64 MiB has partitions of 1 MiB. Compared with partitions of PLACE_PART_BYTES,
+ * this size halves the number of messages and keeps the same balance. */
 static uint64_t part_bytes_wanted(uint64_t tensor_bytes, uint32_t n_servers, uint64_t job_bytes)
 {
 	uint64_t per_server = job_bytes / (n_servers ? n_servers : 1), bytes = PLACE_PART_BYTES;

@@ -14,9 +14,9 @@
  * These are equations 3 and 4 of OSDI'20 "A Unified Architecture for Accelerating Distributed DNN
  * Training". The time of a machine is the number of bytes divided by the machine's bandwidth, plus
  * the time for other jobs' partitions there. The shares are chosen so that all machines end at the
- * same time. Hashing reaches the optimum of that paper only on average. With a few hundred
- * partitions, a round takes 1.1 to 3 times the optimum with hashing, and a few percent more than
- * the optimum with LPT.
+ * same time. Hashing reaches the optimum of that paper only on average. If a job has a few hundred
+ * partitions and hashing places them, a round takes 1.1 to 3 times the optimal time. If LPT places
+ * them, a round takes only a few percent more than the optimal time.
  *
  * The shares are needed because all machines must be busy during the whole round. LPT alone gives
  * the first tensors to the machines without agents, which start with no load, and the last tensors

@@ -1,6 +1,6 @@
 /* Plans the moves that balance a job's partitions (rebalance_plan.h). Each move takes a partition
- * from the fullest server to the emptiest server. balance.c decides when to move and moves the
- * partitions. The functions keep no state and may be called on any thread. */
+ * from the fullest server to the emptiest server. balance.c decides when partitions are moved, and
+ * moves them. The functions keep no state and may be called on any thread. */
 #include "bps-scheduler/placement/rebalance_plan.h"
 
 #include <math.h>
@@ -8,9 +8,10 @@
 
 #include "bps-scheduler/placement/place.h"
 
-/* Smallest share of a server, as a fraction of an equal share. A server whose share is 0 may still
- * have a partition, because a partition that fits into no share is placed as well (place.h).
- * Without this minimum, the fill of such a server would be infinite. */
+/* Smallest share that the plan assumes for a server, as a fraction of an equal share. place_shares
+ * may give a server the share 0. Such a server may still have a partition, because a partition that
+ * fits into no share is placed as well (place.h). Without this minimum, the fill of such a server
+ * would be infinite. */
 #define SHARE_MIN 0.05
 /* Smallest gain of a move, as a fraction of the fill of the fullest server. */
 #define STEP_MIN 0.005
@@ -41,8 +42,9 @@ static double fill(const struct rebalance_server *s)
 	return (double)s->bytes / s->share;
 }
 
-/* Set the shares of the servers. The servers of a machine have equal parts of its share. The shares
- * of all servers add up to total. */
+/* Set the shares of the servers. place_shares computes the share of each machine. The servers of
+ * one machine get equal parts of the machine's share, but at least the minimum SHARE_MIN. Then all
+ * shares are scaled so that they add up to `total`. */
 static void set_shares(struct placement *p, struct rebalance_server *sides, uint64_t total)
 {
 	uint32_t *n = calloc(p->n_machines + 1, sizeof(*n));

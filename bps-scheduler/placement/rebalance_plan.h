@@ -4,11 +4,12 @@
  * partitions that have no server yet.) The functions are pure: they use only the caller's arrays.
  *
  * Each server has a share of the job (place_shares). Its fill is its bytes divided by its share.
- * The plan repeatedly moves a partition from the server with the largest fill to the server with
- * the smallest fill. It chooses the largest partition that leaves the receiver's fill no larger
- * than the sender's fill. If there is no such partition, the plan chooses the smallest partition of
- * the sender. This move must leave the receiver's fill below the fill that the sender had before
- * the move. So every move lowers the larger fill of two servers, and no move undoes another. */
+ * The plan repeatedly moves a partition from the server with the largest fill (the sender) to the
+ * server with the smallest fill (the receiver). The plan chooses the largest partition that meets
+ * this condition: after the move, the receiver's fill is at most the sender's fill. If there is no
+ * such partition, the plan chooses the sender's smallest partition. In that case, the receiver's
+ * fill after the move must be below the sender's fill before the move. So every move lowers the
+ * larger fill of two servers, and no move undoes another. */
 #include <stddef.h>
 #include <stdint.h>
 

@@ -9,9 +9,10 @@
  * Measured speeds are lower bounds with some noise. So placement does not follow each measurement,
  * but updates all speeds at once. An update becomes due when the measured speed of a member differs
  * by the factor SPEED_STEP from its value at the previous update. A measured speed is the highest
- * measurement of the last SPEED_SPAN_NS to 2 * SPEED_SPAN_NS. An update treats two speeds as equal
- * if they differ by less than the factor SPEED_EQUAL, so that equal cards have equal shares. After
- * an update all jobs are checked for planned moves (balance.h).
+ * measurement in a window that ends now. The length of the window varies between SPEED_SPAN_NS and
+ * 2 * SPEED_SPAN_NS. An update treats two speeds as equal if they differ by less than the factor
+ * SPEED_EQUAL, so that equal cards have equal shares. After an update all jobs are checked for
+ * planned moves (balance.h).
  *
  * There is no update within SPEED_SETTLE_NS after a member's first measurement, because other
  * members usually make their first measurements during this time. A member that restarts repeatedly
@@ -59,8 +60,8 @@ void speed_reset(struct sched_member *m, bool is_moved);
 /* Update the speeds in use if an update is due. Returns true if an update took place. In this
  * case the caller must call balance_all. */
 bool speed_tick(struct sched_core *c);
-/* Return the time until which no job is balanced, because the first measurements are still
- * arriving. 0: there is no need to wait. */
+/* Return the time from which the scheduler may balance jobs. Before this time, the first
+ * measurements are still arriving. 0: there is no need to wait. */
 uint64_t speed_settles_ns(const struct sched_core *c);
 /* Return the speed that placement uses for m, in Mbit/s; 0: not known. */
 uint64_t speed_mbps(const struct sched_member *m);

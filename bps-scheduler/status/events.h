@@ -31,8 +31,8 @@ void events_add(struct event_ring *ev, const struct sched_event *e, double unix_
 /* Return the events whose numbers are larger than `since`. If there are more than EVENTS_ANSWER_MAX
  * such events, return only the oldest EVENTS_ANSWER_MAX. The result is a new reference:
  * schema role("scheduler") term first last next
- *     first, last: numbers of the oldest and newest event that is kept (last 0: there is none);
- *     next: the value of `since` for a request of the events that follow
+ *     first, last: numbers of the oldest and the newest kept event; if no event is kept, `last`
+ *     is 0; next: the value of `since` for a request of the events that follow
  * restored  number of the last event of the previous processes, 0: none is known
  * lost      number of events after `since` that are not kept any more
  * now       present time on the clock of the events; web.c adds it

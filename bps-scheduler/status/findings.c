@@ -3,8 +3,8 @@
 
 #include "bps-scheduler/status/status_impl.h"
 
-/* Return whether `list` already has a problem with this code and subject. Several jobs of an agent
- * may have the same finding. */
+/* Return whether `list` already contains a problem whose code is `code` and whose subject is
+ * `subject`. Several jobs of an agent may have the same finding. */
 static bool has_problem_of(json_t *list, const char *code, const char *subject)
 {
 	json_t *p;

@@ -47,8 +47,8 @@ static bool is_in(json_t *list, json_t *problem)
 	return false;
 }
 
-/* Report each problem that is in `list` but not in `others` as an event. is_over: the event reports
- * the end of the problem. */
+/* Report an event for each problem that is in `list` but not in `others`. If `is_over` is true, the
+ * event reports that the problem is over. Otherwise the event reports a new problem. */
 static void note_new(const struct health_watch *w, const struct sched_core *c, json_t *list,
 	json_t *others, bool is_over)
 {

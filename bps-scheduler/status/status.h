@@ -32,8 +32,8 @@
  *     oldest{tensor round s}}]           sorted by completed calls; behind: number of calls
  * missing[name of an agent that did not answer]
  * waits[{why("join"|"gpu_open"|"declare"|"submit"|"sum"|"unknown") tensor(name, null: none) round s
- *     waiting[{rank host agent pid}] n_waiting                    at most 16, and the total
- *     missing[{rank host agent pid attached submitted quiet_s}] n_missing   join: rank alone
+ *     waiting[{rank host agent pid}] n_waiting        at most 16 workers; n_waiting counts all
+ *     missing[{rank host agent pid attached submitted quiet_s}] n_missing   join: only rank
  *     servers[{name host state quiet_s}] n_servers}]   sum: servers that have the tensor
  * condition                     text about servers, agents and the scheduler; "" if none
  * problems[as above]                      STRAGGLER, TRAINER_STALLED, NO_ANSWER

@@ -40,7 +40,7 @@ uint64_t status_orphans(const struct sched_core *c);
 /* Write to ret the lowest ranks that have not joined, at most `max` ranks. Returns the number of
  * written ranks. */
 uint32_t status_missing_ranks(const struct sched_job *j, uint32_t *ret, uint32_t max);
-/* Return the entry of a job in the status of the cluster, a new reference. */
+/* Return a job's entry for the status of the cluster, as a new reference. */
 json_t *status_job_brief(
 	const struct sched_core *c, const struct status_info *info, const struct sched_job *j);
 /* Return all problems of the cluster, muted ones too, as a new reference. *ret_is_error: at least
@@ -63,7 +63,7 @@ void status_job_metrics(
 void status_mark_muted(const struct sched_core *c, const struct status_info *info, json_t *list,
 	bool *ret_is_error, bool *ret_is_any);
 
-/* Return what the calls of j wait for (wait_report.c), as JSON, a new reference. p: the finished
+/* Return what the calls of j wait for (wait_report.c), as a new reference to JSON. p: the finished
  * probe of j, or NULL. */
 json_t *wait_report_json(const struct status_info *info, const struct sched_core *c,
 	const struct sched_job *j, const struct sched_probe *p);

@@ -1,4 +1,4 @@
-/* Writes the wait report of a job as JSON: the tensor and round that calls wait for, and the
+/* Writes the wait report of a job as JSON: the tensor and the round for which calls wait, and the
  * workers or servers that are missing. For a running job, a status probe collects the waiting
  * calls. The status probe then starts further probes, each for one tensor (why_stuck.c). The core's
  * own state shows which workers have not joined and which tensors are not declared. All functions
@@ -125,8 +125,8 @@ static void declare_waits(const struct status_info *info, const struct sched_cor
 
 /* ---- bps_gpu_open ---- */
 
-/* Describe the wait in bps_gpu_open on one machine. first: index in p->workers of the machine's
- * first worker that waits in bps_gpu_open or is missing. */
+/* Describe the wait in bps_gpu_open on one machine. Among the machine's workers that wait in
+ * bps_gpu_open or are missing, `first` is the lowest index in p->workers. */
 static json_t *gpu_wait(const struct sched_core *c, const struct sched_probe *p, uint32_t first)
 {
 	struct wait_list waiting = people_new(), missing = people_new();

@@ -36,12 +36,12 @@ struct arrivals_round {
 
 struct arrivals_member {
 	uint32_t agent; /* agent id */
-	uint64_t last;  /* number of rounds in which the member contributed last */
-	/* number of rounds in which the member contributed last, in the present window [0] and in
-	 * the previous window [1] */
+	uint64_t last;  /* number of rounds in which the member was the last to contribute */
+	/* number of rounds in which the member was the last to contribute; [0]: in the present
+	 * window; [1]: in the previous window */
 	uint32_t window_last[2];
-	/* histogram, per window, of the member's lags in the rounds in which the member contributed
-	 * last */
+	/* histograms of the member's lags in the rounds in which the member was the last to
+	 * contribute; [0]: in the present window; [1]: in the previous window */
 	uint32_t window_lag[2][HISTOGRAM_BUCKETS];
 };
 
@@ -59,9 +59,9 @@ struct arrivals {
 
 struct arrivals_late {
 	uint32_t agent;
-	/* number of rounds in which the member contributed last, in the job's lifetime */
+	/* number of rounds in the job's lifetime in which the member was the last to contribute */
 	uint64_t last;
-	/* number of rounds in which the member contributed last, summed over the two windows */
+	/* number of rounds in the two windows in which the member was the last to contribute */
 	uint32_t window_last;
 	/* histogram of the member's lags in the rounds that window_last counts; the field `sum` of
 	 * the histogram is not set */
@@ -73,8 +73,8 @@ struct arrivals_job {
 	uint64_t rounds, bytes, round;
 	struct histogram wait, window_wait;
 	unsigned n_late;
-	/* the n_late members that most often contribute last; the first entry is the member that
-	 * contributed last in the most rounds */
+	/* the n_late members that were most often the last to contribute; the first entry is the
+	 * member with the most such rounds */
 	struct arrivals_late late[ARRIVALS_LATE_MAX];
 };
 /* Figures of one data thread, or of all data threads together. */
@@ -116,7 +116,7 @@ void arrivals_report(const struct arrivals *a, struct arrivals_job *ret);
 void arrivals_merge(struct arrivals_figures *to, const struct arrivals_figures *from);
 /* Convert the figures for the heartbeat. The array `ret` has room for ARRIVALS_JOBS_MAX jobs. The
  * array `late` has room for ARRIVALS_JOBS_MAX * ARRIVALS_LATE_MAX entries. The field `late` of each
- * job in `ret` points into this array. Returns the number of jobs. */
+ * job in `ret` points into the array `late`. Returns the number of jobs. */
 uint32_t arrivals_fill_beat(
 	const struct arrivals_figures *f, struct ctl_beat_job *ret, struct ctl_beat_late *late);
 #endif

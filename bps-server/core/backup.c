@@ -23,7 +23,8 @@
 #include "bps-server/core/completion.h"
 #include "common/base/log.h"
 
-/* Time until the next check if contributions are still being read at the deadline. */
+/* If contributions are still being read at a round's deadline, the core checks the round again
+ * after this time. */
 #define LOOK_AGAIN_NS UINT64_C(10000000)
 
 void backup_note_has(struct srv_core *core, struct seat *seat, uint64_t round)

@@ -153,8 +153,8 @@ uint64_t srv_core_tick(struct srv_core *core, uint64_t now_ns)
 	uint64_t cut_ns;
 
 	core->now_ns = now_ns;
-	/* The list is ordered by deadline, because slot_ask_donor sets each deadline to the same
-	 * time from now and moves the slot to the tail. */
+	/* The list is ordered by deadline, because slot_ask_donor always adds the same interval to
+	 * the present time and moves the slot to the tail. */
 	while ((slot = TAILQ_FIRST(&core->donating)) && slot->donor_deadline_ns <= now_ns)
 		slot_ask_donor(core, slot);
 	cut_ns = backup_tick(core);

@@ -14,7 +14,9 @@
  *
  *   slot:  EMPTY --CONTRIB/HAVE--> OPEN --all contributed--> SUMMING --> DONE --> (round + 2) OPEN
  *                                   |                                     ^
- *                                   `--all sent, one HAS---> DONATING----'    a new pgen: all EMPTY
+ *                                   `--(*)-----------------> DONATING----'    a new pgen: all EMPTY
+ *
+ *   (*) Every member has sent CONTRIB or HAVE. Some members, but not all, have the result.
  *
  *   seat:  IDLE --offer--> WANT_READ --staging and window free--> READING --crc right--> STAGED
  *          STAGED --added--> IDLE      (a small contribution arrives inline and is STAGED at once)
@@ -40,7 +42,7 @@ struct srv_config {
 	size_t staging_bytes; /* memory for contributions until they are added to a sum */
 	/* size of one allocation; sums and staging memory consist of such allocations */
 	size_t segment_bytes;
-	/* limit of the bytes that are being read from one agent at a time */
+	/* limit for the total size of the running reads from one agent */
 	size_t peer_window_bytes;
 	/* If a member that was asked for a result (a donor) has not answered for this time, request
 	 * the result again, from the next donor. */
@@ -75,7 +77,7 @@ int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct
 /* Free the core. The caller must close all connections of the core first. core: may be NULL. */
 void srv_core_free(struct srv_core *core);
 
-/* Events for the thread's xport, whose ctx is the core. */
+/* Event callbacks for the thread's xport. The core must be the `ctx` of the xport. */
 extern const struct xport_events srv_core_events;
 
 /* Apply a message from the scheduler: JOB (a job and its members), PLAN (which server sums which
@@ -96,8 +98,8 @@ uint64_t srv_core_heard_ns(const struct srv_core *core, uint32_t agent, uint64_t
 void srv_core_agent_gone(struct srv_core *core, uint32_t agent);
 
 /* Begin or end a resynchronization. After a reconnect the scheduler sends its complete state again.
- * The jobs and plans that arrive between begin and end are valid. All other jobs and partitions are
- * freed at the end, because they have ended or moved away. */
+ * The messages JOB and PLAN between begin and end name the jobs and partitions that remain. At the
+ * end the core frees all other jobs and partitions, because they have ended or moved away. */
 void srv_core_resync_begin(struct srv_core *core);
 void srv_core_resync_end(struct srv_core *core);
 
@@ -111,8 +113,8 @@ bool srv_core_work(struct srv_core *core);
  * of events. Returns the next deadline; UINT64_MAX: there is none. */
 uint64_t srv_core_tick(struct srv_core *core, uint64_t now_ns);
 
-/* Change the limit of bytes that are read from one agent at a time. Running reads are not
- * affected. */
+/* Change the limit for the total size of the running reads from one agent. Reads that are already
+ * running are not affected. */
 void srv_core_set_peer_window(struct srv_core *core, size_t bytes);
 
 /* Return the current counters. Only the core's own thread may call this function. */

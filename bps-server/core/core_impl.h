@@ -60,20 +60,20 @@ struct seat {
 	/* connection on which the member's last message arrived; NULL: there is none, or the
 	 * connection is closed */
 	struct srv_peer *peer;
-	struct fetch *fetch; /* running read of the contribution; set when READING */
-	/* copy of the contribution in staging memory; may be set when STAGED */
+	struct fetch *fetch; /* running read of the contribution; set in the state READING */
+	/* copy of the contribution in staging memory; may be set in the state STAGED */
 	struct buf *buf;
-	/* access to the contribution in the agent's memory; used when STAGED and not copied to
-	 * buf */
+	/* access to the contribution in the agent's memory; used in the state STAGED if the
+	 * contribution is not copied to buf */
 	struct xport_loan loan;
 	struct offer offer;
-	/* node in the heap peer->want; used when WANT_READ and not is_parked */
+	/* node in the heap peer->want; used in the state WANT_READ if is_parked is false */
 	struct heap_node read_node;
-	/* Link in the list core->parked. Used when WANT_READ and is_parked. The seat's read then
-	 * waits for staging memory. */
+	/* Link in the list core->parked. Used in the state WANT_READ if is_parked is true. The
+	 * seat's read then waits for staging memory. */
 	TAILQ_ENTRY(seat) parked;
-	/* Link in the list slot->staged; used when STAGED. The list has the order in which the
-	 * contributions are added to the sum. */
+	/* Link in the list slot->staged. Used in the state STAGED. The list has the order in which
+	 * the contributions are added to the sum. */
 	TAILQ_ENTRY(seat) staged;
 	TAILQ_ENTRY(seat) owing; /* link in the list peer->owing; used when owes is not 0 */
 	/* node in the heap peer->results; used while an offer of a result waits to be sent */
@@ -140,8 +140,8 @@ struct slot {
 	struct fetch *fetch;
 	bool wants_fetch;
 	uint64_t donor_deadline_ns;
-	TAILQ_ENTRY(slot) work;    /* link in the list core->work; used when is_queued */
-	TAILQ_ENTRY(slot) waiting; /* link in the list core->donating; used when DONATING */
+	TAILQ_ENTRY(slot) work;    /* link in the list core->work; used if is_queued is true */
+	TAILQ_ENTRY(slot) waiting; /* link in the list core->donating; used in the state DONATING */
 	/* Link in the list core->holding. Used when `is_holding` is true, which means that the slot
 	 * is OPEN and has staged contributions. */
 	TAILQ_ENTRY(slot) holding;
@@ -219,7 +219,8 @@ struct srv_peer { /* a connection of an agent; stored in xconn->user */
 	struct seat_list owing;
 	/* seats whose result must be offered to the agent, the most urgent first */
 	struct heap results;
-	/* number of results queued so far; results of the same priority are sent in this order */
+	/* number of results queued so far; results of the same priority are sent in the order in
+	 * which they were queued */
 	uint64_t result_seq;
 	struct heap want; /* seats in the state WANT_READ, except those with is_parked */
 	/* Link in the list core->ready. Used when `is_ready` is true, which means that the peer has
@@ -272,8 +273,8 @@ struct srv_core {
 };
 
 #ifndef SRV_BLOCK_ELEMS /* the simulator defines a smaller block */
-/* Number of elements that are summed at a time. The operands of such a block fit in the first
- * levels of the CPU's cache. */
+/* Number of elements in a block. Contributions are summed block by block, and the operands of a
+ * block fit in the first levels of the CPU's cache. */
 #define SRV_BLOCK_ELEMS 8192
 #endif
 #endif

@@ -5,6 +5,7 @@
 
 /* Free the job and all its partitions. */
 void plan_free_job(struct srv_core *core, struct srv_job *job);
-/* Allocate the memory of the peer's queues for all partitions on this thread. Errors: -ENOMEM. */
+/* Allocate the memory of the peer's queues. Each queue gets room for all partitions of the core.
+ * Errors: -ENOMEM. */
 int plan_reserve_peer(const struct srv_core *core, struct srv_peer *peer);
 #endif

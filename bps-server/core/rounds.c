@@ -46,8 +46,8 @@ static bool can_have(struct srv_part *part, const struct seat *seat, uint64_t r)
 	       member_set_has(&slot->has, seat->member);
 }
 
-/* Return the slot of round r, for which slot_place must return PLACE_HERE. If the slot does not
- * hold this round yet, open the slot for it. */
+/* Return the slot of round r. Call this function only if slot_place returns PLACE_HERE for round r.
+ * If the slot does not hold this round yet, open the slot for it. */
 static struct slot *slot_for(struct srv_core *core, struct srv_part *part, uint64_t r)
 {
 	struct slot *slot = part_slot(part, r);
@@ -198,7 +198,7 @@ static struct slot *contrib_slot(struct srv_core *core, struct seat *seat, const
 }
 
 /* Do the same as contrib_slot, for a job with backup machines. If the member is too far ahead of
- * another member, queue the answer AGAIN and return NULL. */
+ * another member, queue a message of type AGAIN for the member, and return NULL. */
 static struct slot *contrib_slot_backup(
 	struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {

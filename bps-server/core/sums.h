@@ -7,8 +7,9 @@
 void sums_queue(struct srv_core *core, struct slot *slot);
 /* Discard the slot's staged contributions and the sum so far. */
 void sums_discard(struct srv_core *core, struct slot *slot);
-/* Return whether the slot has staged contributions that can be added now to free staging memory. */
+/* Return whether the slot has staged contributions that can be added to its sum now. */
 bool sums_can_fold(const struct slot *slot);
-/* Queue all slots whose staged contributions can be added, to free staging memory. */
+/* Free staging memory: queue every slot for which sums_can_fold returns true, so that the slot's
+ * staged contributions are added. */
 void sums_relieve(struct srv_core *core);
 #endif

@@ -64,9 +64,9 @@ const char *err_str(int code);
  * NULL. */
 const char *err_name(int code);
 
-/* Write a sentence into `err`, and return the value of `code`. err may be NULL. A function can
- * therefore end with `return err_set(err, -ENOENT, "cannot open '%s'", path);`. A sentence that
- * does not fit is cut. */
+/* Write a sentence into `err`, and return the value of `code`. Because of this return value, a
+ * function can end with `return err_set(err, -ENOENT, "cannot open '%s'", path);`. A sentence that
+ * does not fit is cut. err may be NULL. */
 int err_set(struct err_text *err, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 #endif

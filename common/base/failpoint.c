@@ -117,7 +117,8 @@ static int read_action(struct arm *a, const char *name, const char *arg, struct 
 	if (a->action == ACT_SLEEP && !(a->sleep_ms = duration_ms(arg, SLEEP_MAX_MS)))
 		return err_set(err, -EINVAL, "'%s' is not a time such as 200ms or 5s", arg);
 	if (a->action == ACT_ERROR && !(a->code = find_code(arg)))
-		return err_set(err, -EINVAL, "'%s' is not an error such as EIO or BPS_EPROTO", arg);
+		return err_set(err, -EINVAL,
+			"'%s' is not the name of an error (examples: EIO, BPS_EPROTO)", arg);
 	return 0;
 }
 

@@ -18,11 +18,11 @@
  *
  * A server that sums fewer of a job's bytes than other servers still measures its full speed. At
  * the start of a round all agents have bytes for every server, so each card first runs at full
- * speed, and is idle later. A mean would include the idle time, but the best plateau does not. When
- * agents keep their connections in step, no card is idle if the shares match the speeds of the
- * cards. When the shares are equal because no speed is known, agents run some rounds out of step
- * for this measurement (bps-agent/core/lockstep.c). Without a plateau the measured rate stays as it
- * was.
+ * speed, and is idle later. A mean would include the idle time, but the best plateau does not.
+ * Agents can keep their connections in step. Then no card is idle if each server's part of the
+ * bytes matches the speed of its card. But while no speed is known, all servers sum equal parts,
+ * and fast cards are idle at times. Therefore agents run some rounds out of step for this
+ * measurement (bps-agent/core/lockstep.c). Without a plateau the measured rate stays as it was.
  *
  * struct nic_meter is pure; struct nic reads files and belongs to one thread. */
 #include <net/if.h>
@@ -91,7 +91,7 @@ static inline bool nic_is_measured(const struct nic *nic)
 /* Read the counters and add a sample. Returns the result of nic_meter_add, or false when there is
  * nothing to measure. */
 bool nic_sample(struct nic *nic, uint64_t now_ns);
-/* Return whether enough bytes for a plateau were sent and received since the last call. The limit
- * applies to the sum of both directions. */
+/* Return whether the bytes since the last call, sent and received together, are enough for a
+ * plateau. */
 bool nic_has_load(struct nic *nic);
 #endif

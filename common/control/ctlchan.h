@@ -54,8 +54,8 @@ struct ctllisten_conf {
 	struct addr addr;                /* listening address; port 0: any free port */
 	struct tls_conf auth;            /* credentials; empty: addr must be a loopback address */
 	uint32_t trust_timeout_ms;       /* time limit of an untrusted connection; 0: 5000 ms */
-	unsigned max_untrusted;          /* maximum number of untrusted connections; 0: 64 */
-	unsigned max_untrusted_per_host; /* their maximum number per host; 0: 16 */
+	unsigned max_untrusted;          /* limit of untrusted connections in total; 0: 64 */
+	unsigned max_untrusted_per_host; /* limit of untrusted connections per host; 0: 16 */
 };
 
 #define CTLLISTEN_REFUSALS_KEPT  64
@@ -113,9 +113,9 @@ int ctlchan_connect(struct ctlchan **ret_chan, struct event_base *base, const st
 	socklen_t sa_len, struct tls *tls, uint32_t timeout_ms, const struct ctlchan_ops *ops,
 	void *arg, struct err_text *err);
 
-/* Return the identity "role:name" that the peer has proven. ctlchan_identity, ctlchan_print and
- * ctlchan_master return "" at the end that connected. They also return "" if the connection uses
- * no credentials. */
+/* Return the identity "role:name" that the peer has proven. On the connecting side,
+ * ctlchan_identity, ctlchan_print and ctlchan_master return "". These functions also return "" if
+ * the connection uses no credentials. */
 const char *ctlchan_identity(const struct ctlchan *c);
 /* Return the fingerprint of the peer's key or certificate. */
 const char *ctlchan_print(const struct ctlchan *c);
@@ -125,8 +125,8 @@ const char *ctlchan_master(const struct ctlchan *c);
 /* Return whether the peer has proven its identity with the master key itself. */
 bool ctlchan_uses_master(const struct ctlchan *c);
 /* Return whether the peer may perform the operations that are reserved for the holder of the master
- * key. Returns true if the peer used the master key. Also returns true if there is no master key,
- * because the connection uses certificates or no TLS. */
+ * key. Returns true if the peer used the master key. Also returns true if the connection uses
+ * certificates or no TLS, because there is no master key in these cases. */
 bool ctlchan_has_master(const struct ctlchan *c);
 /* Return whether the connection is being closed because the listener no longer accepts the peer's
  * key or certificate (ctllisten_set_auth). */

@@ -46,15 +46,15 @@ struct ctlclient {
 	struct tls *tls[N_TLS];
 	unsigned n_tls;
 	struct tls *used; /* context that chan uses; chan has a reference to the context */
-	/* Second connection of the state CLIENT_UP. It uses tls[0]. When the timer `settle` fires,
-	 * the trial replaces chan. */
+	/* Second connection, used only in the state CLIENT_UP. It uses tls[0]. When the timer
+	 * `settle` fires, the second connection replaces `chan`. */
 	struct ctlchan *trial;
 	struct sockaddr_storage sa; /* peer address of chan */
 	socklen_t sa_len;
 	struct event *retry;
-	struct event *settle;    /* timer after which the trial replaces chan, see chan_settle */
-	struct resolve *resolve; /* name lookup of the state CLIENT_RESOLVING */
-	struct ctlchan *chan;    /* connection of the states CLIENT_DIALING and CLIENT_UP */
+	struct event *settle;    /* timer after which `trial` replaces `chan`, see chan_settle */
+	struct resolve *resolve; /* running name lookup; used in the state CLIENT_RESOLVING */
+	struct ctlchan *chan;    /* connection; used in the states CLIENT_DIALING and CLIENT_UP */
 	enum client_state state;
 	uint64_t up_since_ms;
 	bool is_accepted; /* ctlclient_accepted was called for chan */
@@ -64,7 +64,7 @@ struct ctlclient {
 	uint64_t lost_ms;
 	unsigned n_failed; /* number of attempts since the last connection that lasted STABLE_MS */
 	size_t next_addr;
-	size_t next_number; /* index into the addresses to which the name resolves */
+	size_t next_number; /* number of successful lookups; selects a result of the next lookup */
 };
 
 #define TO(s) (1u << (s))
@@ -222,8 +222,8 @@ static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
 	if (chan == c->trial) {
 		c->trial = NULL; /* ctlchan frees chan after this callback */
 		drop_trial(c);
-		log_warn("the scheduler does not accept the new key yet, keeping the connection "
-			 "with the previous key: why=%s",
+		log_warn("keeping the connection with the previous key, because the scheduler "
+			 "does not accept the new key yet: why=%s",
 			reason);
 		return;
 	}

@@ -1,15 +1,16 @@
 #ifndef BPS_COMMON_CONTROL_CTLCLIENT_H
 #define BPS_COMMON_CONTROL_CTLCLIENT_H
 /* The connecting end of the control channel, which reconnects by itself. After a connection is
- * lost, the client makes three attempts to reconnect: at once, after about 100 ms, and after about
- * 300 ms. If the lost connection was open for less than a second, the client omits the immediate
- * attempt. Before each further attempt, the client pauses for a random time of up to 1.5 s. So a
- * thousand agents do not reconnect at the same time. The peer may have sent a window, which is the
- * time in which the peer expects a reconnect (ctlclient_accepted). Within the window a pause is at
- * most a quarter of the window, so that the client makes several attempts. Each attempt uses the
- * next address of the configuration. If this address is a name, each attempt uses the next result
- * of the name lookup. Attempts continue until the owner frees the client. With two keys (during a
- * rotation) the attempts alternate between the keys, beginning with the current key.
+ * lost, the client makes three attempts to reconnect. The pauses before these attempts are 0, about
+ * 100 ms and about 200 ms. If the lost connection was open for less than a second, the client omits
+ * the immediate attempt. Before each further attempt, the client pauses for a random time of up to
+ * 1.5 s. So a thousand agents do not reconnect at the same time. The peer may have sent a window,
+ * which is the time in which the peer expects a reconnect (ctlclient_accepted). Within the window a
+ * pause is at most a quarter of the window, so that the client makes several attempts. Each attempt
+ * uses the next address of the configuration. If this address is a name with several results, a
+ * counter of the lookups selects the result. Attempts continue until the owner frees the client.
+ * With two keys (during a rotation) the attempts alternate between the keys, beginning with the
+ * current key.
  *
  *   WAITING ──> RESOLVING ──> DIALING ──> UP ──> WAITING        (each failure leads to WAITING)
  *                                <────────┘ a second connection replaces the first, because the

@@ -1,6 +1,6 @@
-/* The listener of the control channel: accept connections, limit the number of strangers, limit the
- * time until a stranger must be trusted, and close the oldest stranger to make room for a newer
- * stranger. ctlchan.h explains the limits.
+/* The listener of the control channel: accept connections, limit the number of strangers, close
+ * strangers that do not become trusted in time, and close the oldest stranger to make room for a
+ * newer stranger. ctlchan.h explains the limits.
  * Thread: the event loop's. */
 #include "common/control/ctlchan_impl.h"
 
@@ -21,11 +21,11 @@
 #define MAX_UNTRUSTED          64
 #define MAX_UNTRUSTED_PER_HOST 16
 #define REFUSAL_LOG_MS         60000
-/* Pause after a failed accept. The most likely cause is that the process has no free
- * descriptors. */
+/* Length of the pause after a failed accept. The most likely cause of the failure is that the
+ * process has no free descriptors. */
 #define ACCEPT_PAUSE_MS 100
 /* When the number of strangers of all hosts has reached its limit (max_untrusted), the listener
- * closes the oldest stranger only if this stranger has at least this age. */
+ * closes the oldest stranger only if this stranger is at least PLACE_MS old. */
 #define PLACE_MS       200
 #define LISTEN_BACKLOG 512
 
@@ -302,7 +302,7 @@ static void close_all(struct chan_list *list)
 	struct ctlchan *c;
 
 	while ((c = TAILQ_FIRST(list))) {
-		/* chan_reap removes c from the list, which the analyzer does not see */
+		/* the analyzer does not see that chan_reap removes c from the list */
 		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
 		if (c->state != DEAD)
 			snprintf(c->reason, sizeof(c->reason), "shutting down");

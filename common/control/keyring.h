@@ -63,9 +63,11 @@ int keyring_rotate(struct keyring *ring, const struct cluster_key *fresh);
 /* Remove the previous key.
  * Errors: -ENOENT: there is no previous key. Also the errors of keyring_rotate. */
 int keyring_retire(struct keyring *ring);
-/* Revoke the keys that were derived for `identity` ("server:node3") from any key of the ring.
- * Errors: -EINVAL: invalid identity; -ENOSPC: KEYRING_REVOKED keys are already revoked; -EEXIST:
- * the keys of this identity are already revoked; also the errors of keyring_rotate. */
+/* Revoke the host keys of `identity` ("server:node3"). For each master key of the ring, `identity`
+ * has one host key.
+ * Errors: -EINVAL: invalid identity; -ENOSPC: the ring would have more than KEYRING_REVOKED revoked
+ * keys; -EEXIST: the keys of this identity are already revoked; also the errors of
+ * keyring_rotate. */
 int keyring_revoke(struct keyring *ring, const char *identity);
 
 /* Return whether all host keys of `identity` are revoked. For each master key of the ring,

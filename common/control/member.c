@@ -284,8 +284,8 @@ static void on_welcome(struct member *m, const struct ctl_welcome *w)
 		(m->has_cluster_id &&
 			memcmp(m->cluster_id, w->cluster_id.data, sizeof(m->cluster_id)) != 0)) {
 		log_rated(LOG_WARN,
-			"rejected another scheduler, because it belongs to another cluster or has "
-			"an outdated term (check --scheduler): term=%u known=%u",
+			"rejected a scheduler, because it belongs to another cluster or has an "
+			"outdated term (check --scheduler): term=%u known=%u",
 			w->term, m->term);
 		ctlclient_drop(m->client,
 			"the scheduler belongs to another cluster or has an outdated term");
@@ -376,8 +376,8 @@ static void dispatch(struct member *m, struct member_msg *in)
 			 * process. BPS_EMISMATCH shows that the scheduler which sent REFUSE
 			 * belongs to another cluster. */
 			log_rated(LOG_WARN,
-				"rejected another scheduler, because it belongs to another "
-				"cluster; retrying (check --scheduler): %s",
+				"rejected a scheduler, because it belongs to another cluster; "
+				"retrying (check --scheduler): %s",
 				msg->refuse.text);
 			ctlclient_drop(m->client, "the scheduler belongs to another cluster");
 			return;

@@ -106,8 +106,9 @@ bool member_is_up(const struct member *m);
 uint64_t member_view(const struct member *m);
 uint32_t member_term(const struct member *m);
 uint32_t member_restarts(const struct member *m);
-/* Copy the state that the next process needs in its member_config.past. Returns false if neither
- * this process nor a previous process has received a WELCOME. Thread: the loop's. */
+/* Copy to *ret the state that this process passes to the next process, where it becomes
+ * member_config.past. Returns false if neither this process nor a previous process has received a
+ * WELCOME. Thread: the loop's. */
 bool member_now(const struct member *m, struct member_past *ret);
 /* Return the milliseconds since the control connection was lost, or 0 if the connection is up.
  * Thread: any. */

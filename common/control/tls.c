@@ -156,10 +156,10 @@ static uint32_t stranger_limit(const struct tls *t)
 	return t->conf.cert ? 4 * TLS_STRANGER_BYTES : TLS_STRANGER_BYTES;
 }
 
-/* Callback of a listener. OpenSSL calls the function when the header of a record was received,
- * before the body is read. OpenSSL itself would accept a ClientHello of 128 KiB. When a peer
- * announces more bytes than the limit, replace the socket by an empty source, which ends the
- * handshake. */
+/* Callback of a listener. OpenSSL calls the function when it has received the header of a record,
+ * before it reads the body. OpenSSL itself would accept a ClientHello of 128 KiB. If the peer's
+ * records announce more bytes in total than stranger_limit returns, replace the socket by an empty
+ * source. The empty source ends the handshake. */
 static void on_record(
 	int is_ours, int version, int type, const void *head, size_t n, SSL *ssl, void *arg)
 {

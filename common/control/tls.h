@@ -7,8 +7,8 @@
  *
  * With keys, a client sends its identity and the fingerprint of its key: "server:node7#1a2b3c4d".
  * The listener has one or two master keys (current and previous, for rotation). The listener
- * accepts a client that has a master key, or the host key derived for the client's identity, unless
- * that key is revoked (common/control/keyring.h).
+ * accepts a client that has a master key, or the host key derived for the client's identity. The
+ * listener rejects a revoked host key (common/control/keyring.h).
  *
  * The headers of a peer's TLS records announce how many bytes follow. Until the handshake is
  * complete, a peer may announce at most TLS_STRANGER_BYTES with keys, and four times as many with

@@ -23,9 +23,9 @@
 #include "common/daemon/notify.h"
 
 /* Time that daemon_end waits, in milliseconds. systemd gives up on a unit that starts more than
- * StartLimitBurst= times within StartLimitIntervalSec=. With this wait, StartLimitBurst= starts
- * take longer than StartLimitIntervalSec=, so systemd never gives up. PAUSE_MS is less than the
- * shortest WatchdogSec= of the units. */
+ * StartLimitBurst= times within StartLimitIntervalSec=. Starts that end with this wait are too rare
+ * to exceed this limit, so systemd never gives up. PAUSE_MS is less than the shortest WatchdogSec=
+ * of the units. */
 #define PAUSE_MS 1500
 
 const char *const daemon_log_levels[] = {"error", "warn", "info", "debug", "trace", NULL};

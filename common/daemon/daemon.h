@@ -106,8 +106,8 @@ void daemon_begin(void);
  * Errors: a negative code; err gets the text. After an error the caller has nothing to undo. */
 int daemon_init(struct daemon *d, const char *program, const struct daemon_opts *opts,
 	struct err_text *err);
-/* Make SIGHUP reload the settings s. The struct that settings_load filled must begin with a struct
- * daemon_opts. s must outlive d. */
+/* Make SIGHUP reload the settings s. settings_load has made s and filled the program's struct of
+ * options. That struct of options must begin with a struct daemon_opts. s must outlive d. */
 void daemon_on_reload(
 	struct daemon *d, struct settings *s, const struct daemon_reload_ops *ops, void *ctx);
 /* Make the first SIGTERM or SIGINT call fn instead of ending daemon_run. fn must clean up and call

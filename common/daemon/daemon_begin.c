@@ -10,10 +10,10 @@
 #define BIT(sig) (UINT64_C(1) << ((sig)-1))
 
 /* libfabric loads libinfinipath. The constructor of libinfinipath makes SIGTERM and SIGINT call
- * exit(1). Then the constructor runs for a tenth of a second. A stop signal during that time would
- * look like a failure. So block the signals in .preinit_array, because only functions there run
- * before the constructors of libraries. Nothing is initialized at that time, not even a sanitizer.
- * So use the system call directly. */
+ * exit(1). Then the constructor runs for a tenth of a second. A stop signal during this tenth of a
+ * second would look like a failure. So block the signals in .preinit_array, because only functions
+ * there run before the constructors of libraries. When the functions in .preinit_array run, nothing
+ * is initialized yet, not even a sanitizer. So use the system call directly. */
 __attribute__((no_sanitize("address", "thread", "undefined"))) static void block_signals(void)
 {
 	static const uint64_t mask = BIT(SIGTERM) | BIT(SIGINT) | BIT(SIGHUP);

@@ -49,9 +49,9 @@ struct httpd_request {
 
 LIST_HEAD(request_list, httpd_request);
 
-/* Connection, identified by its descriptor and the socket's SO_COOKIE. evhttp does not report when
- * a connection ends, and the descriptor may then belong to another socket. The cookie shows whether
- * the descriptor still belongs to the same socket. */
+/* Connection, identified by its descriptor and the socket's SO_COOKIE. evhttp does not report the
+ * end of a connection. After the end of a connection, another socket may get the same descriptor.
+ * The cookie shows whether the descriptor still belongs to the same socket. */
 struct http_connection {
 	/* Bufferevent of the connection. learn_descriptor sets fd, drops the reference to bev, and
 	 * sets bev to NULL. */

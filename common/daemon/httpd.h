@@ -70,8 +70,10 @@ uint16_t httpd_port(const struct httpd *h);
  * Owns: takes the reference to root. */
 void httpd_answer(struct httpd_request *req, int code, json_t *root);
 
-/* Copy a query parameter of a status request to buf ("verbose" in /status?verbose=1). Returns false
- * when the parameter is missing or too long, or when the client has closed the connection. */
+/* Copy the value of the query parameter `name` of a status request to buf. In /status?verbose=1,
+ * the parameter "verbose" has the value "1". Returns false if the parameter is missing or its value
+ * does not fit into buf. Also returns false if the client has closed the connection or has received
+ * a 503. */
 bool httpd_query(const struct httpd_request *req, const char *name, char *buf, size_t n_buf);
 
 /* Close all connections and free the server. Status requests without an answer are freed as well,

@@ -15,10 +15,10 @@
 /* Claim a name. name: any text, cut at 100 characters. Returns 0 after a successful claim. To
  * release the name, close *ret_fd.
  *
- * Returns 0 with *ret_fd = -1, and claims nothing, if the claim of another process does not count
- * or the holder cannot be identified. Returns -EADDRINUSE if the claim of another process counts.
- * Then *ret_holder is the pid of that process, or 0 if the process is in another pid namespace.
- * Other errors: -errno. */
+ * If another process has claimed the name, the result depends on that claim. If the claim counts
+ * (see above), returns -EADDRINUSE. Then *ret_holder is the pid of the process, or 0 if the process
+ * is in another pid namespace. If the claim does not count, or its process cannot be identified,
+ * claims nothing, sets *ret_fd to -1 and returns 0. Other errors: -errno. */
 int name_claim(const char *name, int *ret_fd, pid_t *ret_holder);
 /* Close the connections of processes that have asked who has the name. The holder calls this
  * function from time to time, because the kernel queues only a few connections. When the queue is

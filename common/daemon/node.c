@@ -113,8 +113,8 @@ static int claim_our_name(
 	if (rc == 0 && n->claim_fd < 0)
 		log_warn(
 			"a process of another user has claimed the name of %s '%s' on this "
-			"machine; starting anyway, because that process may not be a daemon: if it "
-			"is one, stop one of the two, or choose another --name",
+			"machine; starting anyway, because that process is perhaps not a daemon: "
+			"if it is a daemon, stop that daemon or this one, or choose another --name",
 			program, n->name);
 	if (rc < 0) {
 		log_warn("cannot check whether another %s has the name '%s': %s", program, n->name,

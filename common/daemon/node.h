@@ -17,7 +17,8 @@
 #include "common/datapath/net_open.h"
 #include "common/transport/congestion.h"
 
-/* Settings of bps-server and bps-agent, the first member of each program's struct of options. */
+/* Settings that bps-server and bps-agent have in common. Each program's struct of options begins
+ * with this struct. */
 struct node_opts {
 	struct daemon_opts daemon;
 	struct addr listen, scheduler;

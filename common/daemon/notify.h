@@ -7,7 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Return whether $NOTIFY_SOCKET is set, so that messages reach a service manager. */
+/* Return whether $NOTIFY_SOCKET is set. If $NOTIFY_SOCKET is not set, no service manager receives
+ * the messages. */
 bool notify_is_heard(void);
 
 /* Send lines such as "READY=1\nSTATUS=...". fd: descriptor to send with the lines, for FDSTORE=1;

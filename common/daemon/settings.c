@@ -92,9 +92,10 @@ static int take_environment(struct settings *s, struct err_text *err)
 	return rc;
 }
 
-/* Log a warning for a variable whose name is probably misspelt, because at most one letter in four
- * differs from the name of a setting. Any other unknown name may belong to another program of the
- * suite, because all programs use the prefix BPS_. */
+/* Log a warning for a variable whose name is close to the name of a setting, and so is probably
+ * misspelt. Close means that at most a quarter of the letters of the setting's name differ. Any
+ * other unknown name may belong to another program of the suite, because all programs use the
+ * prefix BPS_. */
 static void warn_of_slip(const struct settings *s, const char *name, size_t n_name)
 {
 	struct nearest_name best = NEAREST_NONE;
@@ -396,7 +397,7 @@ static int reread(struct settings *s, struct settings *fresh, struct err_text *e
 	rc = s->spec->check ? s->spec->check(fresh->effective, &why) : 0;
 	if (rc)
 		err_set(err, rc,
-			"%s (settings that need a restart to change keep their present values)",
+			"%s (settings that change only at a restart keep their present values)",
 			why.s);
 	return rc;
 }
@@ -454,8 +455,9 @@ static void keep_row(struct settings *s, struct settings *fresh, const struct se
 {
 	struct settings_entry *e = settings_entry(s, row), *f = settings_entry(fresh, row);
 
-	log_warn("%s: %s stays in force; %s takes effect after a restart: source='%s'", row->name,
-		shown(e->text), shown(f->text), f->source);
+	log_warn("%s: the old value %s stays in force; the new value %s takes effect after a "
+		 "restart: source='%s'",
+		row->name, shown(e->text), shown(f->text), f->source);
 	if (asprintf(&e->waiting, "%s (%s)", shown(f->text), f->source) < 0)
 		e->waiting = NULL;
 }
@@ -479,7 +481,7 @@ unsigned settings_adopt(struct settings *s, struct settings *fresh)
 			keep_row(s, fresh, row);
 		}
 	}
-	if (n_changed) { /* `fresh` now owns the replaced strings; settings_free(s) frees both */
+	if (n_changed) { /* `fresh` owns the replaced strings; settings_free(s) frees `fresh` too */
 		fresh->older = s->older;
 		s->older = fresh;
 	} else {

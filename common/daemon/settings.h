@@ -44,13 +44,14 @@
 enum setting_type {
 	SET_BOOL, /* bool: yes|no|true|false|on|off|1|0; a flag without a value means yes */
 	SET_INT,  /* int64_t */
-	/* uint64_t bytes: a number with B, KiB, MiB, GiB or TiB. A number without a unit means
-	 * bytes */
+	/* uint64_t bytes: a number with the unit B, KiB, MiB, GiB or TiB. A number without a unit
+	 * means bytes */
 	SET_SIZE,
-	/* uint64_t microseconds: a number with us, ms, s, min or h. Only 0 needs no unit */
+	/* uint64_t microseconds: a number with the unit us, ms, s, min or h. Only the number 0
+	 * needs no unit */
 	SET_DURATION,
 	SET_STRING, /* const char *, owned by struct settings; "" when unset */
-	SET_FAULTS, /* same as SET_STRING: text for failpoint_set (common/base/failpoint.h) */
+	SET_FAULTS, /* like SET_STRING, in the syntax of failpoint_set (common/base/failpoint.h) */
 	SET_ENUM,   /* unsigned: index into setting.words */
 	/* struct addr. The setting may be empty only if "" is the default. If the setting is empty,
 	 * the field `host` is "" */
@@ -69,8 +70,8 @@ struct setting {
 	enum setting_type type;
 	size_t offset, bytes; /* place and size of the value in the program's struct (SETTING_AT) */
 	const char *def;      /* default, as text */
-	/* Limits of the number, the bytes, the microseconds or the string's length. If min == max,
-	 * only the type limits the value */
+	/* Smallest and largest allowed number, size in bytes, duration in microseconds, or length
+	 * of a string. If min == max, only the type limits the value */
 	int64_t min, max;
 	const char *const *words; /* SET_ENUM: the allowed words, NULL-terminated */
 	/* SET_ADDR: default port for an address without a port; 0: the address must have a port */
@@ -106,7 +107,7 @@ struct settings_spec {
 };
 
 enum settings_verdict {
-	SETTINGS_RUN,    /* all values are set */
+	SETTINGS_RUN,    /* all values are valid; run the program */
 	SETTINGS_DONE,   /* a flag such as --help has done its work; exit with 0 */
 	SETTINGS_USAGE,  /* the command line is invalid; exit with 64 (EX_USAGE) */
 	SETTINGS_CONFIG, /* a file or the environment is invalid; exit with 78 (EX_CONFIG) */

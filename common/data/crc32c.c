@@ -115,7 +115,8 @@ static const uint64_t move_384[2] = {0x1c291d04, 0x1d82c63da};
 static const uint64_t move_256[2] = {0x1384aa63a, 0xba4fc28e};
 static const uint64_t move_128[2] = {0xf20c0dfe, 0x14cd00bd6};
 
-/* Move each of the four 128-bit parts of v with the factors `by`, and add `onto` (XOR). */
+/* Move each of the four 128-bit parts of v: multiply the low half of the part with `by[0]`, and the
+ * high half with `by[1]`. Then XOR the two products and the corresponding part of `onto`. */
 TARGET_WIDE static inline __m512i move_wide(__m512i v, const uint64_t by[2], __m512i onto)
 {
 	__m512i k = _mm512_broadcast_i32x4(_mm_set_epi64x((int64_t)by[1], (int64_t)by[0]));

@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Return the CRC of some earlier bytes and the n_bytes bytes at `data` after them. crc: CRC of the
- * earlier bytes, or 0 if there are no earlier bytes. */
+/* Return the CRC of a sequence: first some earlier bytes, then the n_bytes bytes at `data`. crc:
+ * CRC of the earlier bytes, or 0 if there are no earlier bytes. */
 uint32_t crc32c(uint32_t crc, const void *data, size_t n_bytes);
 
 /* Return the same result as crc32c, but use tables only. crc32c calls crc32c_portable on a CPU

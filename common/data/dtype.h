@@ -24,8 +24,8 @@ size_t dtype_bytes(unsigned dtype);
 /* Return the size of one element of the accumulator in bytes: 4 for f16 and bf16, else the result
  * of dtype_bytes. */
 size_t dtype_acc_bytes(unsigned dtype);
-/* Return the name of a type or an operation, such as "f32" or "sum". The name of an unknown number
- * is "?". */
+/* Return the name of a type or an operation, such as "f32" or "sum", or "?" for an unknown dtype or
+ * op. */
 const char *dtype_name(unsigned dtype);
 const char *op_name(unsigned op);
 #endif

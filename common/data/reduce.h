@@ -5,16 +5,17 @@
  * may call the functions.
  *
  * A reduction uses an accumulator. The accumulator has the type f32 for the element types f16 and
- * bf16, else the element type itself. An accumulator of the element type may also be the
- * destination. Integers wrap on overflow. min and max propagate NaN. Results in f16 and bf16 are
- * rounded once, to nearest even, in reduce_finish. The first use chooses the instruction set
- * (AVX-512, AVX2, portable); BPS_SIMD=portable|avx2|avx512 in the environment overrides it.
+ * bf16, else the element type itself. If the accumulator has the element type, one buffer can be
+ * both the accumulator and the destination. Integers wrap on overflow. min and max propagate NaN.
+ * Results in f16 and bf16 are rounded once, to nearest even, in reduce_finish. The first use
+ * chooses the instruction set (AVX-512, AVX2, portable). The environment variable
+ * BPS_SIMD=portable|avx2|avx512 overrides this choice.
  *
  * All instruction sets produce the same bits. The order of additions per element is the same, and
  * FMA contraction is off. Every NaN that a fold writes is the quiet positive NaN without payload.
  * Otherwise the compiler's choice of the operands' order would decide which of two NaNs an addition
- * returns. For min and max -0.0 is less than +0.0, so that their result does not depend on the
- * order of the operands. */
+ * returns. For min and max, -0.0 is less than +0.0, so the result of min and max does not depend on
+ * the order of the operands. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdbool.h>

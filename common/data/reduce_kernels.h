@@ -65,8 +65,8 @@ typedef int64_t v_i64 VECTOR(REDUCE_VEC_BYTES);
 typedef float v_f32 VECTOR(REDUCE_VEC_BYTES);
 typedef double v_f64 VECTOR(REDUCE_VEC_BYTES);
 
-/* Register with elements of any type. A function with a vec parameter also has the parameter dtype,
- * which gives the type of the elements. */
+/* Vector register, whose elements may have any type. A function with a vec parameter also has the
+ * parameter dtype, which gives the type of the elements. */
 typedef v_u8 vec;
 
 INLINE vec vec_load(const void *p)

@@ -29,7 +29,7 @@ struct attempt {
 };
 
 struct datapath {
-	struct xport pub; /* must be first, because of() casts &pub to struct datapath * */
+	struct xport pub; /* must be first: the function of() casts &pub to struct datapath * */
 	struct xport *net, *shm;
 	struct shm_config cfg;
 	int epoll_fd;
@@ -226,9 +226,10 @@ static void path_free(struct xport *x)
 	struct datapath *d = of(x);
 
 	xport_free(d->shm);
-	d->shm = NULL;
 	/* xport_free(d->net) ends the reads of d->net. When a job's last read ends, the read's
-	 * callback read_done calls path_seg_del, which must not use the freed d->shm. */
+	 * callback read_done calls path_seg_del. So set d->shm to NULL first: path_seg_del then
+	 * does not use the freed transport. */
+	d->shm = NULL;
 	xport_free(d->net);
 	if (d->epoll_fd >= 0)
 		close(d->epoll_fd);

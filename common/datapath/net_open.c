@@ -39,7 +39,7 @@ int net_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, str
 
 	if (is_auto) {
 		provider = net_provider_auto(NIC_SYSFS, cfg->bind_addr);
-		log_info("provider auto chooses %s: address=%s has_active_rdma_port=%s", provider,
+		log_info("provider 'auto' means '%s': address=%s has_active_rdma_port=%s", provider,
 			cfg->bind_addr, strcmp(provider, "verbs") == 0 ? "yes" : "no");
 	}
 	rc = open_as(provider, cfg, key_fn, key_ctx, ret, err);

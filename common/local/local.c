@@ -1,6 +1,7 @@
-/* The shared page, ring and socket messages between a trainer and its agent, for both sides: layout
- * checks, push and pop, completions, encoding of frames. The callers decide what to submit and when
- * a round is complete. The comments in local.h name the side that may call a function. */
+/* Communication between a trainer and its agent, for both sides: layout checks of the control page,
+ * push and pop on the ring, completions, and encoding of the frames on the socket. The callers
+ * decide what to submit and when a round is complete. The comments in local.h name the side that
+ * may call a function. */
 #include "common/local/local.h"
 
 #include <errno.h>

@@ -6,8 +6,8 @@
  *
  * The agent creates all shared memory (memfds that are sealed against shrinking and growing) and
  * passes the descriptors over the socket:
- *   control   one page per trainer, written by the trainer and by the agent: ring of submissions,
- *             one entry per tensor
+ *   control   one page per trainer, written by the trainer and by the agent: a ring of submissions,
+ *             and an array with one entry per tensor
  *   input     arenas of a trainer, written by the trainer, read by the agent: one in-slot per
  *             tensor
  *   output    arenas of a job, written by the agent, mapped read-only by the trainers: two
@@ -27,8 +27,8 @@
  * read.
  *
  * The agent does not trust memory that a trainer can write. The agent has its own copies of
- * positions, rounds and sizes, and copies each submission once before it checks the copy. So a
- * trainer that writes invalid values harms only its own job. */
+ * positions, rounds and sizes. The agent copies each submission exactly once, and then checks and
+ * uses only the copy. So a trainer that writes invalid values harms only its own job. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -48,9 +48,9 @@ struct msghdr;
 #define LOCAL_MAGIC        0x31737062u /* the letters "bps1" */
 #define LOCAL_SOCKET       "/run/bps/agent.sock"
 #define LOCAL_FRAME_MAX    65536 /* largest size of one socket message in bytes */
-/* Largest number of tensors per DECLARE. With this limit, a DECLARE with the longest names fits
- * into a frame. A DECLARED that refuses all tensors with the longest texts fits into a frame as
- * well. */
+/* Largest number of tensors per DECLARE message. With this limit, a DECLARE message with the
+ * longest names fits into a frame. The answer, a DECLARED message, also fits into a frame, even if
+ * the answer refuses every tensor and each refusal has the longest text. */
 #define LOCAL_DECLARE_MAX 100
 /* Largest number of descriptors in a frame. Memory of a GPU may need many descriptors, one for each
  * of its handles */
@@ -94,8 +94,10 @@ struct local_control {
 	uint32_t sq_entries; /* number of ring entries, a power of two */
 	uint32_t tensor_entries;
 	uint64_t sq_offset, entries_offset, bytes;
-	_Alignas(64) _Atomic uint32_t sq_tail; /* next free entry; written by the trainer */
-	_Alignas(64) _Atomic uint32_t sq_head; /* oldest entry; written by the agent */
+	/* Position of the next free ring entry. The trainer writes sq_tail */
+	_Alignas(64) _Atomic uint32_t sq_tail;
+	/* Position of the oldest ring entry. The agent writes sq_head */
+	_Alignas(64) _Atomic uint32_t sq_head;
 	_Atomic uint32_t agent_sleeps;
 	/* Error code with which the agent reports why rounds that need a server cannot complete
 	 * now, or 0 if no reason is known. The trainer reads the code while the trainer waits. No
@@ -186,11 +188,13 @@ enum local_type {
 	LOCAL_TEXT,     /* answers WHY */
 	LOCAL_FINISH,
 	LOCAL_FINISHED, /* answers FINISH when all workers have finished or the job has failed */
-	/* Requests the list of the job's workers, or of the workers in the last sum of a tensor */
+	/* Requests the list of the job's workers. For a tensor, the list also states which workers
+	 * are missing in the tensor's last sum */
 	LOCAL_ASK,
 	LOCAL_PEOPLE, /* answers ASK */
 	LOCAL_DEVICE, /* requests a connection to the executor of this job's GPUs */
-	/* Answers DEVICE. Carries a socket to the executor, or the code and text of an error */
+	/* Answers DEVICE. Carries a socket that is connected to the executor, or the code and text
+	 * of an error */
 	LOCAL_DEVICE_AT,
 	LOCAL_BARRIER,     /* this worker has no round in flight and waits for all other workers */
 	LOCAL_PASSED,      /* answers BARRIER when all workers have sent it or the job has failed */
@@ -217,7 +221,8 @@ struct local_hello {
 struct local_welcome {
 	uint32_t code; /* 0 or the positive value of an error code */
 	const char *text;
-	uint16_t n_types; /* the agent's LOCAL_TYPE_END; the agent supports all smaller types */
+	/* LOCAL_TYPE_END of the agent. The agent supports all message types with smaller values */
+	uint16_t n_types;
 };
 struct local_job {
 	uint32_t code;
@@ -228,11 +233,12 @@ struct local_job {
 	uint32_t local_rank;
 	uint32_t local_size;
 	uint64_t barrier; /* number of the last barrier that the job has passed */
-	/* 1 if this worker was let in while the job ran. The other workers receive the number of
-	 * newcomers in PASSED */
+	/* 1 if this worker was let in while the job ran, at the last barrier at which workers
+	 * joined. For the other workers, the field n_new of PASSED is the number of newcomers */
 	uint8_t is_new;
-	/* Lowest rank of the job's present workers that did not join at the last barrier with
-	 * newcomers, or CTL_NO_ID if there is no such worker */
+	/* Consider the last barrier at which workers joined. This field is the lowest rank of the
+	 * job's present workers that did not join at that barrier, or CTL_NO_ID if there is no such
+	 * worker */
 	uint32_t root;
 	/* Cause of the failure that `code` reports. The field has this meaning in all messages */
 	struct ctl_cause cause;
@@ -291,16 +297,19 @@ struct local_finished {
  * into a frame */
 #define LOCAL_PEOPLE_MAX 200
 struct local_ask {
-	/* Index of a tensor's entry. The answer lists all workers of the job, and states which of
-	 * them are missing in the tensor's last sum. UINT32_MAX: the answer is about no tensor. */
+	/* Index of a tensor's entry in the control page, or UINT32_MAX for no tensor. The answer
+	 * lists workers of the job. For a tensor, the answer also states which of these workers are
+	 * missing in the tensor's last sum. */
 	uint32_t tensor;
-	uint32_t first; /* index of the first worker in the answer */
+	/* The answer starts with the worker that has this index among the job's workers, sorted by
+	 * rank */
+	uint32_t first;
 };
 /* Worker of the job, or a worker that the job has lost. */
 struct local_person {
 	uint32_t rank;
 	uint8_t is_lost;
-	uint8_t is_new; /* 1: the worker was let in at the last barrier with newcomers */
+	uint8_t is_new; /* 1: the worker joined at the latest barrier at which workers joined */
 	/* Used only in an answer about a tensor. The value is 1 if in at least one partition the
 	 * last sum of the tensor does not contain the worker's gradient */
 	uint8_t is_missing;
@@ -316,7 +325,7 @@ struct local_people {
 };
 
 struct local_traffic {     /* network traffic of the agent, for all its jobs */
-	uint64_t instance; /* instance of the agent; a new instance counts from 0 again */
+	uint64_t instance; /* instance id of the agent; a new instance starts its counters at 0 */
 	uint64_t sent_bytes, received_bytes;
 };
 

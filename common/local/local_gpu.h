@@ -43,7 +43,7 @@ enum {
 	/* Trainer: requests that the executor use memory of the trainer. Carries the handles of
 	 * that memory. The answer is REGION */
 	GPU_IMPORT,
-	GPU_REGION,  /* executor: answers ALLOC (with handles) or IMPORT */
+	GPU_REGION,  /* executor: answers ALLOC and IMPORT; the answer to ALLOC carries handles */
 	GPU_RELEASE, /* trainer: releases a region that it no longer uses; the answer is RELEASED */
 	GPU_RELEASED,
 	GPU_FAILED, /* executor, to the agent and all trainers: the job cannot continue */
@@ -77,7 +77,8 @@ struct gpu_welcome {
 struct gpu_alloc {
 	uint64_t bytes;
 };
-/* Version of struct gpu_memory, as in the executor's struct device_desc. */
+/* Version of struct gpu_memory, equal to DEVICE_DESC_VERSION, the version of the executor's struct
+ * device_desc. */
 #define GPU_MEMORY_VERSION 1
 /* Values of gpu_memory.kind. FD means device memory whose descriptors are sent with the message.
  * IPC means device memory that gpu_memory.handle identifies. HOST means memory of the back-end
@@ -126,10 +127,10 @@ struct gpu_trainer {
 struct gpu_route {
 	const char *route;
 	uint32_t n_inputs;
-	/* NUMA node that should have the host memory for sums: number of the node + 1; 0: any
+	/* NUMA node that should have the host memory for sums: 1 + the id of the node; 0: any
 	 * node. */
 	uint32_t sum_node;
-	/* Array of u16, one for each input: number of the input's NUMA node + 1; 0: any node */
+	/* Array of u16, one for each input: 1 + the id of the input's NUMA node; 0: any node */
 	struct blob input_nodes;
 };
 struct gpu_arena {

@@ -20,9 +20,9 @@
 /* Limit for the duration of sched_yield. A longer call shows that another process needs the
  * processor. After a longer call the loop does not spin for a while. */
 #define YIELD_TOO_LONG_NS UINT64_C(100000)
-/* A pause in spinning that lasted N ns counts as recent until RESPITE * N ns after its end, but for
- * at most 2 * DATALOOP_REST_MAX_NS (dataloop_rest_ns). The value of RESPITE was found by
- * measurement (docs/explanation/performance.md, point 12). */
+/* After a pause in spinning has ended, the pause counts as recent for RESPITE times its length. The
+ * maximum of this time is 2 * DATALOOP_REST_MAX_NS (dataloop_rest_ns). The value of RESPITE was
+ * found by measurement (docs/explanation/performance.md, point 12). */
 #define RESPITE 8
 /* Maximum number of calls of `turn` between two polls of the descriptors. */
 #define TURNS 8
@@ -38,7 +38,8 @@ struct dataloop {
 	struct xport *x;
 	char name[16];
 	uint64_t spin_ns, idle_since_ns;
-	uint64_t no_spin_until_ns, no_spin_ns; /* end and length of the last pause in spinning */
+	/* End and length of the latest pause in spinning. During a pause the loop does not spin */
+	uint64_t no_spin_until_ns, no_spin_ns;
 	bool is_asleep, is_stopping, has_thread, has_x_poll;
 	pthread_t thread;
 	uv_loop_t uv;
@@ -171,8 +172,8 @@ uint64_t dataloop_rest_ns(uint64_t last_ns, uint64_t quiet_ns)
 
 /* Spin instead of sleeping, because a sleep costs a wake-up. Yield, so that the processes that send
  * the next message can run. If the yield takes long, another process needs the processor. Then
- * sleep instead of spinning for a while, because the kernel runs a thread that has just woken up
- * before a thread that has yielded. */
+ * pause the spinning for a while and sleep instead, because the kernel prefers a thread that has
+ * just woken up to a thread that has yielded. */
 static void spin(struct dataloop *l, uint64_t now_ns)
 {
 	uint64_t after;
@@ -216,7 +217,7 @@ static void on_prepare(uv_prepare_t *p)
 		}
 	}
 	if (l->x)
-		l->x->ops->may_sleep(l->x); /* called because it sends the queued messages */
+		l->x->ops->may_sleep(l->x); /* called only to send the queued messages */
 	uv_idle_start(&l->idle, on_idle);
 }
 

@@ -28,8 +28,8 @@ struct dataloop_ops {
 	/* Do a small part of the work, and return after much less than a millisecond. Returns true
 	 * when work is left. */
 	bool (*work)(void *ctx);
-	/* Called before the loop blocks. Returns false when there is new work, so that the loop
-	 * must not block. NULL: the owner never has new work. */
+	/* Called before the loop blocks. Returns false if there is new work. The loop then does not
+	 * block. NULL: the owner never has new work. */
 	bool (*may_sleep)(void *ctx);
 	/* Called when the loop wakes up after may_sleep returned true. NULL: the loop calls
 	 * nothing. */

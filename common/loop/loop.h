@@ -24,8 +24,8 @@ struct event_base *loop_base(const struct loop *l);
 /* Run the loop in this thread until loop_quit is called. */
 void loop_run(struct loop *l);
 
-/* Run fn(arg) on the loop's thread. Functions run in the order in which they were posted. Thread:
- * any. After an error fn does not run. Errors:
+/* Run fn(arg) on the loop's thread. Functions run in the order in which they were posted. If
+ * loop_post returns an error, fn does not run. Thread: any. Errors:
  *   -EAGAIN:     the queue is full
  *   BPS_ECLOSED: loop_quit was called */
 int loop_post(struct loop *l, loop_fn *fn, void *arg);

@@ -17,8 +17,8 @@ union fd_passing_room {
 void fd_passing_attach(
 	struct msghdr *m, union fd_passing_room *room, const int *fds, unsigned n_fds);
 /* Copy the descriptors that were received with m to ret_fds, an array of `max` elements. The
- * control buffer of m must have room for at most `max` descriptors. Returns the number of
- * descriptors.
+ * control buffer of m must not have room for more than `max` descriptors, because only `max`
+ * descriptors are copied. Returns the number of copied descriptors.
  * Owns: the caller owns the descriptors. */
 unsigned fd_passing_detach(struct msghdr *m, int *ret_fds, unsigned max);
 #endif

@@ -9,9 +9,9 @@
  * would raise SIGBUS. */
 #define MEMFD_FIXED_SIZE (F_SEAL_SHRINK | F_SEAL_GROW)
 
-/* Make a memfd of `bytes` bytes, not executable and close-on-exec. Its pages are allocated when
- * they are first used. seals: F_SEAL_* to set now. More seals can be added later unless `seals`
- * contains F_SEAL_SEAL.
+/* Make a memfd of `bytes` bytes. The memfd is close-on-exec and, on Linux 6.3 and later, not
+ * executable. Its pages are allocated when they are first used. seals: F_SEAL_* to set now. More
+ * seals can be added later unless `seals` contains F_SEAL_SEAL.
  * Owns: *ret_fd belongs to the caller.
  * Errors: -errno. */
 int memfd_new(const char *name, uint64_t bytes, int seals, int *ret_fd);

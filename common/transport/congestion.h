@@ -14,19 +14,22 @@
  * the NUL byte */
 #define CONGESTION_NAME_MAX 15
 
-/* Choose the congestion control to set on each data socket. system: the kernel's default.
- * If `wanted` is "auto", set nothing, unless the default is a version of BBR. In that case choose
- * the first of cubic and reno that this process may use. If `wanted` is "system", set nothing. Any
- * other text in `wanted` is the name to choose, which the kernel must know.
+/* Choose the congestion control to set on each data socket.
+ * system: name of the kernel's default.
+ * wanted: "system", "auto" or a name:
+ * - "system": keep the kernel's default;
+ * - "auto": keep the kernel's default, unless the default is a version of BBR. Instead of BBR,
+ *   choose the first of cubic and reno that this process may use. If there is none, keep BBR;
+ * - a name, which the kernel must know: choose this name.
  * may_use(ctx, name): returns 0 when this process may use the name, else -errno.
- * Returns a name, or "" to set nothing. Returns NULL, with err set, when the kernel does not know
- * or does not allow the wanted name. Pure. */
+ * Returns the chosen name, or "" to keep the kernel's default. Returns NULL, with err set, when the
+ * kernel does not know or does not allow the wanted name. Pure. */
 const char *congestion_choose(const char *wanted, const char *system,
 	int (*may_use)(void *ctx, const char *name), void *ctx, struct err_text *err);
 
-/* Choose the congestion control for data sockets, and log the choice. Calls congestion_choose with
- * the kernel's default in the caller's network namespace. Writes the name or "" to `ret`, which
- * must have room for CONGESTION_NAME_MAX + 1 bytes.
+/* Choose the congestion control for data sockets with congestion_choose, and log the choice. The
+ * kernel's default is the default of the caller's network namespace. Writes the name or "" to
+ * `ret`, which must have room for CONGESTION_NAME_MAX + 1 bytes.
  * Errors: -EINVAL, or the -errno of socket(). */
 int congestion_find(const char *wanted, char *ret, struct err_text *err);
 /* Set the congestion control of a socket. name: as congestion_find returned it; "" changes nothing.

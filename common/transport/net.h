@@ -5,12 +5,12 @@
  * There are two implementations: common/transport/sockets/tcp.h uses our own sockets, and
  * common/transport/fabric/fabric.h uses libfabric (its providers tcp and verbs).
  *
- * The connecting side first sends a ticket: 48 bytes with thread, peer id, instance and nonce, and
- * their HMAC under a key. The scheduler gives the key only to the two instances of the connection.
- * The listener checks the ticket before it receives anything else, and answers with a proof. A
- * ticket has no expiry time. A ticket is valid while the key function returns a key for its sender.
- * Each ticket is valid only once: its nonce contains a count of the sender's connects, and the
- * listener records the last counts. */
+ * The connecting side first sends a ticket. The 48 bytes of the ticket contain thread, peer id,
+ * instance and nonce, and an HMAC of these fields under a key. The scheduler gives the key only to
+ * the two instances of the connection. The listener checks the ticket before it receives anything
+ * else, and answers with a proof. A ticket has no expiry time. A ticket is valid while the key
+ * function returns a key for its sender. Each ticket is valid only once: its nonce contains a count
+ * of the sender's connects, and the listener records the last counts. */
 #include <stdint.h>
 
 #include "common/base/error.h"
@@ -31,17 +31,19 @@ struct net_config {
 	uint32_t my_id;       /* member id */
 	uint64_t my_instance;
 	uint32_t n_threads; /* number of data threads; each has one xport */
-	/* Only for libfabric: number of receives granted to the peer per connection. 0 means 64.
-	 * Values 1 to 3 are raised to 4 */
+	/* Only for libfabric: number of receive buffers granted to the peer per connection. 0 means
+	 * 64. Values 1 to 3 are raised to 4 */
 	uint32_t credits;
 	uint32_t connect_timeout_ms; /* time limit for connect and handshake; 0: 3000 ms */
 	uint32_t ping_ms;            /* silence after which a ping is sent; 0: never */
 	uint32_t dead_ms;            /* silence that closes a connection; at least 2 * ping_ms */
 };
 
-/* Look up the key shared with the peer of this id and instance. Runs on the connection thread, or
- * on a data thread for shared memory. So the implementation must lock its data. The implementation
- * must not call the transport. Returns 0 and writes 32 bytes, or BPS_ENOTFOUND. */
+/* Look up the key shared with the peer of this id and instance. The transport over shared memory
+ * calls this function on its data threads. The other transports call this function on the
+ * connection thread. So the implementation must lock its data. The implementation must not call the
+ * transport. If there is a key, the function writes the 32 bytes of the key to ret_key, and returns
+ * 0. Otherwise the function returns BPS_ENOTFOUND. */
 typedef int (*net_key_fn)(void *ctx, uint32_t peer_id, uint64_t peer_instance, void *ret_key);
 
 struct net_stats {

@@ -92,7 +92,7 @@ void peer_conn_doom(struct peer_conn *c, const char *fmt, ...)
 void peer_conn_broke_protocol(struct peer_conn *c, const char *what);
 /* Mark the connection as failed if its handshake exceeds the deadline or its peer is dead. Returns
  * whether the caller has to send a ping. One ping is due when the peer has sent no byte for
- * ping_ms. The peer is dead if it has sent no byte during both of these periods:
+ * ping_ms. The peer is dead if each of these periods has passed without a byte from the peer:
  * - dead_ms since the last byte;
  * - dead_ms - ping_ms since the ping. This period leaves the peer time to answer, even if this
  *   process was stopped before it sent the ping. */

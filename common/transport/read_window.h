@@ -5,7 +5,7 @@
  * the answer to a new request waits behind all these bytes. So the limit depends on the time from
  * request to arrival. The limit shrinks when this time is long, and grows when this time is short.
  * The smallest limit is the number of bytes that 1 Gbit/s carries in a millisecond. A read is split
- * into pieces of half the limit. Reads that do not fit into the limit yet are queued. A transport
+ * into pieces of half the limit. Reads that do not yet fit into the limit are queued. A transport
  * without eager bytes queues only READ_WINDOW_QUEUE reads, which suffice to keep the window full.
  * Pure: no I/O, clock or threads. The transports and the simulator of bandwidth (tests/scale) share
  * this code. */
@@ -39,8 +39,8 @@ static inline bool read_window_takes(const struct read_window *w, uint32_t len)
 	return !w->bytes || w->bytes + len <= w->limit;
 }
 
-/* Account for a piece that arrived took_ns after its request, and adapt the limit. has_more: other
- * reads wait for room in the window. */
+/* Account for a received piece of a read, and adapt the limit. len: bytes of the piece. took_ns:
+ * time from the request to the arrival. has_more: other reads wait for room in the window. */
 static inline void read_window_arrived(
 	struct read_window *w, uint32_t len, uint64_t took_ns, bool has_more)
 {

@@ -45,8 +45,9 @@ struct xport_read {
 	/* Copy without filling the CPU caches, because dst is not used soon
 	 * (common/data/copy_nontemporal.h) */
 	bool is_past_caches;
-	/* A transport that computes the CRC of the bytes in dst while they arrive sets has_crc and
-	 * crc before read_done. The CRC is valid only if the status of read_done is 0. */
+	/* Some transports compute the CRC of the bytes in dst while the bytes arrive. Such a
+	 * transport sets has_crc and crc before read_done. The CRC is valid only if the status of
+	 * read_done is 0. */
 	bool has_crc;
 	uint32_t crc;
 	uint64_t offset;
@@ -112,14 +113,15 @@ struct xport_ops {
 	/* Close a connection. First the reads of the connection end with -ECANCELED, then the
 	 * callback `down` runs, then the function returns. */
 	void (*close)(struct xconn *c, const char *why);
-	/* Add a segment: memory that peers may read, and that this side's reads may write. The
-	 * memory must neither move nor shrink until seg_del. */
+	/* Add a segment: memory that peers may read, and in which this side may store the bytes of
+	 * its reads. The memory must neither move nor shrink until seg_del. */
 	int (*seg_add)(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
 	/* Return the time at which this side last received anything from the peer. The time is the
 	 * parameter now_ns of the call of `poll` that received the data. The time is at most some
 	 * seconds ago, because a silent connection goes down. */
 	uint64_t (*heard_ns)(const struct xconn *c);
-	/* Remove a segment. No read of this side may still have its `dst` in the segment. */
+	/* Remove a segment. Before the call, all reads that this side started with `dst` in the
+	 * segment must have ended. */
 	void (*seg_del)(struct xport *x, uint16_t segment);
 	/* Declare that the segment is the whole of the sealed memfd `fd`, which peers on the same
 	 * host may map. Call this function before the first offer of bytes in the segment. The

@@ -20,9 +20,9 @@ struct ctlframe {
 
 /* Parse the frame at the start of buf. The type and the body together may have at most max_bytes.
  * Returns 1: the frame is complete, and takes *ret_bytes of buf. Returns 0: the frame is
- * incomplete. Before the next call, the caller must read until buf holds *ret_bytes. *ret_bytes is
- * then the size of the head or of the whole frame. Returns BPS_EPROTO: the length is invalid, and
- * nothing is written. */
+ * incomplete. *ret_bytes is set to the size of the head, or of the whole frame if the head is
+ * complete. Before the next call, the caller must read until buf holds *ret_bytes. Returns
+ * BPS_EPROTO: the length is invalid, and nothing is written. */
 int ctlframe_parse(const uint8_t *buf, size_t n_bytes, size_t max_bytes, struct ctlframe *ret_frame,
 	size_t *ret_bytes);
 

@@ -8,13 +8,13 @@
  *   member -> scheduler          scheduler -> member
  *   HELLO                        WELCOME | REFUSE
  *   BEAT                         BEAT
- *                                PEERS    to an agent the servers, to a server the agents
+ *                                PEERS    the servers (to an agent) or the agents (to a server)
  *   JOIN (agent)                 JOINED, then JOB when the job is complete
  *   UNJOIN (agent)
  *   DECLARE (agent)              PLAN (tensors, partitions' servers) | TENSOR_FAIL
  *   WORKER (agent)               JOB_END
  *   FAIL (any)                   JOB_END
- *   LEAVE                        LEFT     to a server: its partitions have moved, or never will
+ *   LEAVE                        LEFT     to a server: its partitions have moved, or will not move
  *   WHY (agent)                  WHY_TEXT
  *   REPORT (agent)               PROBE    REPORT answers PROBE
  *   SEEN                         SIGHT    SEEN answers SIGHT
@@ -40,8 +40,8 @@
 #define CTL_WHY_GONE_MAX 127
 #define CTL_KEY_BYTES    32
 #define CTL_TOKEN_BYTES  32
-/* Value of an id or a rank that does not exist. A worker that requests this rank gets a rank from
- * the scheduler. */
+/* Means "no id" or "no rank". If a worker requests this rank, the scheduler assigns a rank to the
+ * worker. */
 #define CTL_NO_ID       UINT32_MAX
 #define CTL_WORKERS_MAX 65536 /* largest number of workers of a job */
 /* Largest number of items in a list of one DECLARE, PLAN or PEERS */

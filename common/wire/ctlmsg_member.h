@@ -60,14 +60,14 @@ struct ctl_refuse {
 /* Agent whose contribution arrived last in some rounds of the past few seconds. */
 struct ctl_beat_late {
 	uint32_t agent;  /* agent id */
-	uint32_t rounds; /* number of rounds in which this agent was the last */
-	/* Median of this agent's lag in the rounds in which it was the last. The lag begins when
-	 * half of the agents have contributed, and ends when this agent contributes */
+	uint32_t rounds; /* number of rounds in which this agent contributed last */
+	/* Median of this agent's lag in the rounds in which this agent contributed last. The lag
+	 * begins when half of the agents have contributed, and ends when this agent contributes */
 	uint32_t lag_us;
 };
 struct ctl_beat_job {
 	uint32_t job;
-	uint64_t round;  /* number of the largest completed round, which is the step of the job */
+	uint64_t round;  /* largest number of a completed round; the number is the job's step */
 	uint64_t rounds; /* number of completed rounds, summed over all partitions */
 	uint64_t bytes;  /* number of bytes of all contributions to completed rounds */
 	/* Measurements of the rounds of the past few seconds. window_rounds: number of measured
@@ -94,7 +94,7 @@ struct ctl_beat {
 	uint64_t view; /* view that the sender has applied */
 	/* Counters since the start of the member. The scheduler shows them in the status and uses
 	 * them to detect a hung process. */
-	uint64_t progress; /* grows while every event loop of the process runs */
+	uint64_t progress; /* grows only while no data thread of the process hangs */
 	uint64_t rounds;   /* number of completed rounds, summed over all partitions */
 	uint64_t rx_bytes;
 	uint64_t tx_bytes;
@@ -119,8 +119,8 @@ struct ctl_beat {
 	uint64_t measured_mbps;
 };
 
-/* State of a server or agent. The scheduler sends this state to the member's peers, which are the
- * members that exchange data with the member. GONE: the receiver must remove the peer. */
+/* State of a server or agent. The scheduler sends the states of servers to agents, and the states
+ * of agents to servers. GONE: the receiver must remove this server or agent from its peers. */
 enum peer_state { PEER_UP = 1, PEER_DOWN = 2, PEER_GONE = 3 };
 struct ctl_peer {
 	uint32_t id;

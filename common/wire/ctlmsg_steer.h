@@ -36,7 +36,7 @@ enum ctl_gpu_open {
 struct ctl_report_worker {
 	uint32_t rank;
 	uint32_t pid;
-	uint64_t submitted; /* last round of the PROBE's tensor that the worker submitted */
+	uint64_t submitted; /* the worker's last submitted round of the PROBE's tensor */
 	uint64_t calls;     /* number of push_pulls submitted so far */
 	uint64_t completed;
 	uint32_t quiet_ms; /* time since the worker's last submission */
@@ -69,8 +69,8 @@ struct ctl_steer {
 	const char *target; /* what the command applies to; "" for none */
 	struct ctl_steer_arg *args;
 	uint32_t n_args;
-	/* User who sent the command, as the user's host reports it. The scheduler records these
-	 * fields, but never uses them for a decision. */
+	/* uid, user, host: the user who sent the command and the user's host, as that host reports
+	 * them. The scheduler records these three fields, but never uses them for a decision. */
 	uint32_t uid;
 	const char *user;
 	const char *host;

@@ -7,7 +7,7 @@
 #include "common/wire/ctlmsg_cause.h"
 
 struct ctl_decl {
-	uint32_t rank; /* worker of this agent that declared the tensor first */
+	uint32_t rank; /* rank of one of this agent's workers that have declared the tensor */
 	const char *name;
 	uint8_t dtype;
 	uint64_t n_elems;
@@ -40,9 +40,9 @@ struct ctl_run {
 	uint16_t thread;
 	uint64_t pgen;
 };
-/* New tensors, and the placement of partitions. A run replaces an older run of the same partitions
- * if the new run's pgen is larger. An agent receives all runs. A server receives the runs of the
- * partitions that it has or had. */
+/* New tensors, and the placement of partitions as a list of runs. The receiver applies a run to a
+ * partition only if the run's pgen is larger than the pgen that the receiver has for the partition.
+ * An agent receives all runs. A server receives the runs of the partitions that it has or had. */
 struct ctl_plan {
 	uint64_t view;
 	uint32_t job;

@@ -10,8 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Size of a ticket: 32 bytes of fields and 16 bytes of MAC. A connect request of the provider verbs
- * carries at most 55 bytes of data. */
+/* Size of a ticket: 32 bytes of fields and 16 bytes of MAC. With the provider `verbs`, a connect
+ * request carries at most 55 bytes of data. */
 #define TICKET_BYTES     48
 #define PROOF_BYTES      40
 #define TICKET_KEY_BYTES 32
@@ -31,7 +31,8 @@
 #define REPLAY_WAYS        8
 #define REPLAY_WINDOW_BITS 64
 
-/* Channels of a connection: two over the network, and one (TICKET_SAME_HOST) over shared memory. */
+/* Channels of a connection. A connection over the network has two channels. A connection over
+ * shared memory has only one channel, TICKET_SAME_HOST. */
 enum channel { CHANNEL_OF_CONNECTING, CHANNEL_OF_ACCEPTING, N_CHANNELS };
 #define TICKET_SAME_HOST N_CHANNELS
 
@@ -42,8 +43,9 @@ struct ticket {
 	uint16_t credits; /* first credits that the connecting side grants to the accepting side */
 	uint16_t channel;
 	uint64_t instance;
-	/* Three numbers, from the highest bits: the ticket's number at the sender (32 bits), the
-	 * sender's random tag (16 bits), the connection's slot in the sender's table (16 bits) */
+	/* Three fields, from the highest to the lowest bits: the serial number that the sender gave
+	 * the ticket (32 bits), the sender's random tag (16 bits), the connection's slot in the
+	 * sender's table (16 bits) */
 	uint64_t nonce;
 };
 struct proof {
@@ -54,10 +56,10 @@ struct proof {
 	uint64_t cookie;
 };
 
-/* Sliding window of the ticket numbers received from one sender: bit i of `window` stands for
- * the ticket number `last` - i. The window needs bounded memory and does not depend on the time. A
- * sender is identified by its instance, its peer_id and its tag. The tag is part of the sender's
- * nonces. */
+/* Sliding window of the tickets' serial numbers received from one sender: bit i of `window` stands
+ * for the serial number `last` - i. The window needs bounded memory and does not depend on the
+ * time. A sender is identified by its instance, its peer_id and its tag. The tag is part of the
+ * sender's nonces. */
 struct replay_peer {
 	uint64_t instance, window, used_at;
 	uint32_t peer_id, last;
@@ -75,8 +77,8 @@ void ticket_seal(const struct ticket *t, const void *key, uint8_t ret[TICKET_BYT
 int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret);
 /* Check the HMAC of a ticket. Returns 0 or BPS_EAUTH. */
 int ticket_verify(const void *buf, const void *key);
-/* Return the sentence that explains a refusal, or NULL if the word is unknown. `word` is one of
- * REFUSED_..., of which n_bytes were received. */
+/* Return the sentence that explains a refusal. `word`: the n_bytes that were received from the
+ * peer. Returns NULL if these bytes match no word REFUSED_... above. */
 const char *ticket_refusal(const void *word, size_t n_bytes);
 /* Record the nonce of a verified ticket. Returns 0, or BPS_EAUTH when the nonce was received
  * before, or is so old that it lies before the window. */

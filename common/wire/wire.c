@@ -259,8 +259,8 @@ static int refuse_unused(
 		name = #field;
 	WIRE_FIELDS(X, , )
 #undef X
-	return err_set(
-		err, BPS_EPROTO, "%s has %s set, which this type does not use", rule->name, name);
+	return err_set(err, BPS_EPROTO, "%s has %s set, which this message type does not use",
+		rule->name, name);
 }
 
 /* Check the header first, because the lengths in the header are needed to read the rest of the
@@ -281,12 +281,12 @@ static int hdr_check(
 		return err_set(
 			err, BPS_EPROTO, "%s has round 0, but rounds count from 1", rule->name);
 	if (segment == WIRE_NO_SEGMENT)
-		return err_set(err, BPS_EPROTO, "%s names no segment", rule->name);
+		return err_set(err, BPS_EPROTO, "%s does not name a segment", rule->name);
 	if (!rule->has_payload)
 		return 0;
 	if (len == 0 || (is_inline && len > WIRE_INLINE_MAX))
-		return err_set(err, BPS_EPROTO,
-			"%s has a payload of %u bytes, which is not allowed", rule->name, len);
+		return err_set(err, BPS_EPROTO, "%s has a payload of invalid length: %u bytes",
+			rule->name, len);
 	if (w[7] > UINT64_MAX - len)
 		return err_set(err, BPS_EPROTO,
 			"%s has a payload that ends beyond the last address", rule->name);
@@ -390,7 +390,7 @@ static int members_read(
 	n = (uint16_t)(load64(tail) >> 32);
 	if (n == 0 || n > WIRE_MEMBERS_MAX)
 		return err_set(
-			err, BPS_EPROTO, "%s has %u members, which is not allowed", rule->name, n);
+			err, BPS_EPROTO, "%s has an invalid number of members: %u", rule->name, n);
 	return (int)n;
 }
 

@@ -52,7 +52,7 @@ enum wire_type {
 	/* Agent or server: checks that the peer responds; the peer answers with PONG */
 	WIRE_PING,
 	WIRE_PONG,
-	WIRE_SEG_ADD, /* agent or server: adds a segment, which later offers may name */
+	WIRE_SEG_ADD, /* agent or server: adds a segment, to which later offers may refer */
 	WIRE_SEG_DEL, /* agent or server: removes a segment */
 	WIRE_TYPE_END
 };

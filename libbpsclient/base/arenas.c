@@ -1,6 +1,6 @@
-/* Maps the agent's arenas into this process, maps sums again copy-on-write, and finds, freezes and
- * unmaps mapped arenas (arenas.h). This file handles neither tensors nor rounds. Thread: the thread
- * that holds the session's lock. */
+/* Maps the agent's arenas into this process. Makes second, copy-on-write mappings of sums. Finds,
+ * freezes and unmaps mapped arenas (arenas.h). This file handles neither tensors nor rounds.
+ * Thread: the thread that holds the session's lock. */
 #include "libbpsclient/base/arenas.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 #ifndef BPSCLIENT_ARENAS_H
 #define BPSCLIENT_ARENAS_H
-/* Arenas: memory that the agent has created and this process has mapped. Each arena has a number.
- * It holds either inputs (writable) or sums (read-only) of tensors.
+/* Arenas: memory that the agent has created and this process has mapped. Each arena has an id. An
+ * arena holds either inputs (writable) or sums (read-only) of tensors.
  *
  *   arenas_add ── arenas_place ── arenas_freeze (inputs become private copies) ── arenas_fini
  *
@@ -43,15 +43,17 @@ int arenas_add(struct mapped_arenas *as, const struct local_arena *m, int *fd);
 /* Return why arena `id` could not be mapped, as -errno. Returns 0 if it was mapped or
  * never announced. */
 int arenas_why_lost(const struct mapped_arenas *as, uint32_t id);
-/* Return the address at `offset` in arena `id`. Returns NULL if the arena is unknown or not mapped,
- * or if its kind (inputs or sums) differs from is_writable. Also returns NULL if the arena cannot
- * hold `bytes` bytes at `offset`, or if `offset` is not aligned. */
+/* Return the address at `offset` in arena `id`. is_writable: true if the caller needs an arena of
+ * inputs, false if it needs an arena of sums. Returns NULL if the arena is unknown, is not mapped,
+ * or is of the other kind. Also returns NULL if the arena cannot hold `bytes` bytes at `offset`, or
+ * if `offset` is not a multiple of LOCAL_ALIGN. */
 void *arenas_place(const struct mapped_arenas *as, uint32_t id, bool is_writable, uint64_t offset,
 	uint64_t bytes);
-/* Map `bytes` bytes of sums again, copy-on-write, at an address that the kernel chooses. address: a
- * page boundary in a mapped arena of sums, which has `bytes` bytes from there on. Owns: the caller
- * unmaps *ret, which stays valid after arenas_fini. Errors: -EINVAL no arena of sums has this
- * address; -ENOMEM. */
+/* Map `bytes` bytes of sums a second time, copy-on-write. *ret: start of the second mapping, which
+ * the kernel chooses. address: start of the sums, a page boundary in a mapped arena of sums. The
+ * arena must have at least `bytes` bytes from `address` on. Owns: the caller unmaps *ret, which
+ * stays valid after arenas_fini. Errors: -EINVAL if no mapped arena of sums contains `address`;
+ * -ENOMEM. */
 int arenas_copy_on_write(
 	const struct mapped_arenas *as, const void *address, uint64_t bytes, void **ret);
 /* Replace the mapped inputs by private copies. Other processes then no longer see what this process

@@ -13,7 +13,7 @@ struct timed_lock {
 	bool is_taken;
 };
 
-/* Initialize the lock; no thread holds it. */
+/* Initialize a lock in zeroed memory. No thread holds the new lock. */
 void timed_lock_init(struct timed_lock *t);
 void timed_lock_fini(struct timed_lock *t);
 /* Take the lock, waiting until deadline_ns at most (0: do not wait). Errors: -ETIMEDOUT. */

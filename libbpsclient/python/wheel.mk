@@ -1,8 +1,9 @@
 # The Python wheel. Included by the Makefile.
 #
 # The programs in the wheel are linked statically with their libraries, except those of glibc. So a
-# machine needs only Python, and its own libraries cannot be used by mistake. Shared libraries in
-# the wheel would need patched search paths, and would not be found if the environment were moved.
+# machine needs only Python, and the programs cannot use the machine's versions of these libraries
+# by mistake. Shared libraries in the wheel would need patched search paths, and would not be found
+# if the environment were moved.
 WHEEL	:= build/wheel
 WHEEL_LIBS := -Wl,-Bstatic -luv_a -levent_openssl -levent -ljansson -linih -lnuma -lssl -lcrypto \
 	-Wl,-Bdynamic -ldl -lm -lpthread

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Write the wheel of the package beside this file, and print its path.
+"""Write the wheel of the package ``bps`` into FOLDER, and print the wheel's path.
 
     wheel.py VERSION FOLDER --license NAME=FILE... LIBRARY PROGRAM...
 
-The Python modules and the library become the package ``bps``. pip puts all programs into
-the ``bin`` folder of the environment, because bpsrun looks for the daemons in its own folder. The
-platform tag has the newest version of glibc that one of the files needs. If a file needs a library
-other than those of glibc and DRIVER, this script fails. The same inputs give the same bytes.
+The package consists of LIBRARY and the Python modules in the folder ``bps`` beside this file. pip
+puts all programs into the ``bin`` folder of the environment, because bpsrun looks for the daemons
+in its own folder. The platform tag has the newest version of glibc that one of the files needs. If
+a file needs a library other than those of glibc and DRIVER, this script fails. The same inputs give
+the same bytes.
 """
 
 import argparse
@@ -49,7 +50,9 @@ def platform_tag(paths: Iterable[Path]) -> str:
         libraries, versions = needs(path)
         foreign = {name for name in libraries - GLIBC - DRIVER if not LOADER.fullmatch(name)}
         if foreign:
-            raise ValueError(f"{path} needs {', '.join(sorted(foreign))}: link it statically")
+            raise ValueError(
+                f"{path} needs {', '.join(sorted(foreign))}: link these libraries statically"
+            )
         oldest = max(oldest, *versions)
     return f"manylinux_{oldest[0]}_{oldest[1]}_{os.uname().machine}"
 

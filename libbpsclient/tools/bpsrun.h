@@ -75,7 +75,7 @@ struct bpsrun {
 	int result;      /* exit code of bpsrun; 0: no failure so far */
 	bool may_shrink; /* the job continues when trainers fail */
 	unsigned n_well; /* number of trainers that exited with code 0 */
-	int failed;      /* exit code of the trainer that failed last, if the job continues */
+	int failed;      /* if may_shrink: exit code of the trainer that failed last; 0: none */
 	bool is_stopping;
 	uint64_t kill_ms;    /* when to send KILL to processes that have not ended; 0: never */
 	uint64_t timeout_at; /* when the run's time limit ends; 0: never */
@@ -103,8 +103,8 @@ void output_tail(const struct bpsrun_child *c, int least);
 /* ---- child.c ---- */
 /* Cast a constant string to the type of exec's arguments. exec does not write to the string. */
 #define ARG(s) ((char *)(uintptr_t)(s))
-/* Besides stdin, stdout, stderr and sp->fds, a child may inherit other descriptors. The number of
- * each such other descriptor is below CHILD_FDS + sp->n_fds. */
+/* Besides stdin, stdout, stderr and sp->fds, a child may inherit other descriptors. The values of
+ * these other descriptors are below CHILD_FDS + sp->n_fds. */
 #define CHILD_FDS 32
 struct spawn_plan {
 	char *const *argv;
@@ -112,9 +112,9 @@ struct spawn_plan {
 	int out, err;           /* stdout and stderr of the child; -1: those of bpsrun */
 	int keep;               /* one more descriptor that the child inherits; -1: none */
 	/* Descriptors that the child receives in the same way as from a service manager
-	 * (sd_listen_fds(3)). In the child, the numbers of these descriptors begin at 3. The number
-	 * of the descriptor `keep` is above these numbers. fd_names: names of the descriptors,
-	 * separated by ':'. */
+	 * (sd_listen_fds(3)). In the child, these descriptors have the values 3, 4, and so on.
+	 * The descriptor `keep` has a larger value. fd_names: names of the descriptors, separated
+	 * by ':'. */
 	const int *fds;
 	unsigned n_fds;
 	const char *fd_names;

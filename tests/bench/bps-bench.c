@@ -221,7 +221,7 @@ enum {
 	OPT_VERSION
 };
 
-/* The options, in the order of their numbers. */
+/* The options, in the order of their OPT_ constants. */
 static const struct option longopts[] = {{"bytes", 1, NULL, OPT_BYTES},
 	{"dtype", 1, NULL, OPT_DTYPE}, {"op", 1, NULL, OPT_OP}, {"tensors", 1, NULL, OPT_TENSORS},
 	{"depth", 1, NULL, OPT_DEPTH}, {"rounds", 1, NULL, OPT_ROUNDS},

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure the time of exchanges with bps.tensorflow and bps.jax, and compare it with the core.
+"""Measure exchanges by bps.tensorflow and bps.jax, and compare their time with that of the core.
 
     tests/bench/frontend_calls.py BUILD-FOLDER [--only FRAMEWORKS] [--rounds R] [--calls C]
         [--out FILE]
@@ -8,10 +8,11 @@ One worker calls compiled functions of a framework. In every round the worker ex
     small   161 tensors of 4 KB in one call, as many as ResNet-50 has gradients
     large   one tensor of 100 MB
 A compiled function computes the tensors and exchanges them. The program subtracts the time of a
-function that only computes the tensors. In the same rounds, the worker exchanges the large tensor
-with the core alone, which copies it from and to an array (bps_push_pull_copy). The value of a round
-is the median of its calls. A figure is the median of the values of all rounds. If the environments
-of the front-ends' tests do not exist, the program makes them.
+function that only computes the tensors. In the same rounds, the worker also exchanges the large
+tensor without a framework. For this exchange, the worker calls bps_push_pull_copy of the core. This
+call copies the tensor from and to an array. The value of a round is the median of its calls. A
+figure is the median of the values of all rounds. If the environments of the front-ends' tests do
+not exist, the program makes them.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ BARS = {"tensorflow": (50, 10), "jax": (25, 10)}
 
 
 def tensorflow_call(shape: tuple[int, int], exchanges: bool) -> Callable[[], None]:
-    """Return a ``tf.function`` that computes tensors and, if `exchanges`, sums them over the
-    workers."""
+    """Return a ``tf.function`` that computes tensors. If `exchanges` is true, the function also
+    sums the tensors over the workers."""
     import tensorflow as tf
 
     import bps.tensorflow as bps
@@ -62,8 +63,8 @@ def tensorflow_call(shape: tuple[int, int], exchanges: bool) -> Callable[[], Non
 
 
 def jax_call(shape: tuple[int, int], exchanges: bool) -> Callable[[], None]:
-    """Return a jitted function that computes arrays and, if `exchanges`, sums them over the
-    workers."""
+    """Return a jitted function that computes arrays. If `exchanges` is true, the function also
+    sums the arrays over the workers."""
     import jax
     import jax.numpy as jnp
 

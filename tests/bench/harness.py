@@ -51,8 +51,8 @@ class Host:
 
 
 class Lab:
-    """Hosts 0 to count - 1 with network cards of the given rate. If rate is None, the hosts are
-    loopback addresses."""
+    """Hosts with the indexes from 0 to `count` - 1, and with network cards of the given rate. If
+    `rate` is None, the hosts are loopback addresses."""
 
     def __init__(self, count, rate=None, queue=None, cc=None, prefix=None):
         self.prefix, self.rate, self.queue, self.cc = None, rate, queue, cc
@@ -139,13 +139,13 @@ def busy_s():
 
 
 class Processes:
-    """Programs on hosts: programs that measure and end, and daemons.
+    """Programs on hosts: daemons, and programs that end after a measurement.
 
     The parameter `priority` sets the priority of all these programs, including daemons. "rt" is a
-    real-time priority, above the priority of all programs without one. "nice" gives the programs
-    nearly all processor time under the normal scheduler. With the value None, the priority does not
-    change. If more threads are busy than there are processors, "rt" distorts the result, because
-    threads that spin, such as Gloo's, keep other threads from running.
+    real-time priority, above the priority of all programs without a real-time priority. "nice"
+    gives the programs nearly all processor time under the normal scheduler. With the value None,
+    the priority does not change. If more threads are busy than there are processors, "rt" distorts
+    the result, because threads that spin, such as Gloo's, keep other threads from running.
     """
 
     PRIORITIES = {"rt": ["chrt", "-f", "10"], "nice": ["nice", "-n", "-20"], None: []}
@@ -201,11 +201,11 @@ class Processes:
 class Suite:
     """Our daemons, which are idle while competitors are measured.
 
-    Host 0 of the lab has the scheduler. The next hosts have the agents, and the hosts after them
-    have the servers. beside: number of servers on agents' hosts. Server i is on the host of agent i
-    modulo the number of agents. alone: number of servers on separate hosts. provider: transport of
-    data connections. meet: if "all", all loopback addresses count as one host, so that the
-    same-host path is used. Otherwise each address counts as a host. Shaped hosts are always
+    Host 0 of the lab has the scheduler. The next hosts have the agents. The first `beside` servers
+    are on agents' hosts: server i is on the host of agent i modulo the number of agents. Each of
+    the other `alone` servers has a separate host, after the agents' hosts. provider: transport of
+    data connections. meet: if "all", all loopback addresses count as one host, so that the daemons
+    use the same-host path. Otherwise each address counts as a host. Shaped hosts are always
     separate.
     """
 

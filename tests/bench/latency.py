@@ -4,11 +4,11 @@
     tests/bench/latency.py BUILD-FOLDER [--bytes 4096] [--seconds 1] [--repeat 5]
         [--min-ratio R]
 
-For bps, bpsrun starts 2 workers on 2 agents with different addresses and 1 server. Gloo runs in 2
-processes, with each of its algorithms. Each repetition gives a median and a p99. The program prints
-the median of each figure over all repetitions. The ratio is the best median of Gloo divided by the
-median of bps. With --min-ratio, the exit status is 1 when the ratio is below R. The program needs
-libgloo-dev and g++.
+For bps, bpsrun starts 1 server, 2 agents with different addresses, and 1 worker at each agent. Gloo
+runs in 2 processes, with each of its algorithms. Each repetition gives a median and a p99. The
+program prints the median of each figure over all repetitions. The ratio is the best median of Gloo
+divided by the median of bps. With --min-ratio, the exit status is 1 when the ratio is below R. The
+program needs libgloo-dev and g++.
 """
 
 import argparse

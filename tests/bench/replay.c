@@ -17,13 +17,13 @@
  * --barrier, the trainer waits for a sum only before the next forward pass uses the sum, like the
  * cross-barrier option of the front-ends.
  *
- *   step time   median time from the first forward of a step to the first forward of the next
- *   efficiency  compute time / step time: the speed relative to a run without communication
- *   overlap     time when computing and communication run at once, divided by the time of the
- *               shorter one
- *   first layer median time from the submission of the layer's gradients to the layer's sums
- *   on the wire bytes that the agent of rank 0's machine sent and received per step, for all jobs,
- *               from bps_traffic(3) */
+ *   step time    median time from the first forward of a step to the first forward of the next
+ *   efficiency   compute time / step time: the speed relative to a run without communication
+ *   overlap      time when computing and communication run at once, divided by the shorter of the
+ *                compute time and the communication time
+ *   first layer  median time from the submission of the layer's gradients to the layer's sums
+ *   on the wire  bytes that the agent of rank 0's machine sent and received per step, for all jobs,
+ *                from bps_traffic(3) */
 #include "tests/bench/bench.h"
 
 #include <errno.h>
@@ -265,8 +265,8 @@ static int step(struct bench_replay *r, double *ret_start_s)
 	return rc == 0 && r->bench->o.has_barrier ? finish_all(r) : rc;
 }
 
-/* Measure the communication of a step without computing: the median time from the first submission
- * to the last sum. Call this when all memory has been touched. */
+/* Measure steps that communicate but compute nothing. *ret_s receives the median time from the
+ * first submission to the last sum. Call this function after all memory has been touched. */
 static int communicate(struct bench_replay *r, double *ret_s)
 {
 	double times[COMM_STEPS], start;
@@ -301,9 +301,9 @@ struct replay_result {
 	double sent_bytes, received_bytes; /* bytes of this worker's machine, per step */
 };
 
-/* Compute the mean traffic of a step from the traffic since `before`. The traffic is unknown if the
- * agent is too old, or has restarted since `before`. Call this function when no bytes of this
- * machine are in flight. */
+/* Compute the mean traffic of a step. `before` has the counters from before the n_steps steps. The
+ * traffic is unknown if the agent is too old, or has restarted since then. Call this function when
+ * no bytes of this machine are in flight. */
 static int count_traffic(struct bench_replay *r, const struct bps_traffic *before, double n_steps,
 	struct replay_result *ret)
 {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compare steps of PyTorch training over bps with DistributedDataParallel (DDP) over Gloo.
+"""Compare PyTorch's training steps over bps with those of DistributedDataParallel (DDP) over Gloo.
 
     tests/bench/torch_steps.py BUILD-FOLDER [--only GROUPS] [--rounds R] [--steps S] [--out FILE]
 
@@ -38,7 +38,8 @@ RATE = "1gbit"
 PAYLOAD_MB_S = 125 * 1448 / 1514  # payload rate at RATE, for MTU 1500 and TCP timestamps
 COMPUTE_S = 0.6  # seconds that all layers together sleep in the group `overlap`
 FORMS = ("ddp", "ddp-views", "hook", "hook-views", "backend", "backend-views", "optimizer")
-# Forms of the group `shaped`. With all forms, four workers would need more than 24 GiB.
+# Forms that the group `shaped` measures. With all of FORMS, four workers would need more than
+# 24 GiB.
 SHAPED_FORMS = ("ddp", "ddp-views", "hook-views", "backend-views", "optimizer")
 BARS = {
     "loopback": {"optimizer": 0.6, "hook": 0.75, "backend": 0.8},
@@ -204,7 +205,8 @@ def hooks(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[A
 
 
 def start(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[Any]:
-    """For each round, yield how long a broadcast and the declaration of all tensors take."""
+    """For each round, yield two times: of a broadcast of all parameters, and of the declaration of
+    all gradients."""
     import bps.torch
 
     for _ in range(args.rounds):

@@ -19,8 +19,8 @@ WINDOW_S, EDGE_S = 0.3, 0.03
 PAIRS, PAIRS_MAX, ATTACKS_MIN = 12, 60, 40
 # Limits on the slowdown. Attacks slow the honest job a little even when the daemons serve it well,
 # because memory is zeroed and interrupts are processed on the same two processors. A round of 300
-# to 400 us takes 25 to 35 us longer. On a machine with other load, it takes 50 to 100 us longer
-# (1.07 to 1.19 times as long).
+# to 400 us takes 25 to 35 us longer. On a machine with other load, a round takes 50 to 100 us
+# longer, which is 1.07 to 1.19 times as long.
 SLOWER_MAX, ADDED_MAX_S = 1.25, 130e-6
 
 

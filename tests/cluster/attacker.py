@@ -128,7 +128,7 @@ class Local:
 
 
 class Stranger:
-    """Attacks by a peer on the network without a key. ports: address:port, ..."""
+    """Attacks by a network peer that has no key. ports: the daemons' ports as address:port."""
 
     def __init__(self, *ports):
         self.ports = [(p.rsplit(":", 1)[0], int(p.rsplit(":", 1)[1])) for p in ports]

@@ -58,7 +58,7 @@ def read_ready(fd, process, name, log):
 
 
 class Daemon:
-    prefix = ()  # command that starts the daemon, for example in another namespace
+    prefix = ()  # words before the daemon's command, for example to enter another namespace
 
     def __init__(self, cluster, program, name, args, is_awaited=True):
         self.name = name
@@ -249,8 +249,8 @@ class Cluster:
     ):
         self.tmp = tempfile.TemporaryDirectory(prefix="bps-test-")
         self.dir = Path(self.tmp.name)
-        # The environment of this process may have options of sanitizers. Remove these options, so
-        # that daemons of a build with a sanitizer check for leaks.
+        # The environment of this process may have options of sanitizers. Remove these options.
+        # Then daemons that are built with a sanitizer also search for leaks.
         drop = ("BPS_", "DMLC_", "BYTEPS_", "LD_PRELOAD", "ASAN_OPTIONS")
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
         # Let malloc fill memory with this byte, so that code that reads an unset field fails in
@@ -417,7 +417,7 @@ class Cluster:
             env=dict(self.env, **env),
             check=False,
         )
-        # bpsctl must end within 2 s. A machine under load may need longer.
+        # bpsctl must end within 2 s. Allow 4 s, because bpsctl is slower on a machine under load.
         assert time.monotonic() - begun < 4, f"{args} took too long"
         return p
 

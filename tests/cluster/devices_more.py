@@ -64,8 +64,8 @@ def gpu_release(d):
 def gpu_unlike(d, first):
     """Declare a tensor in device memory in one worker and in host memory in the other.
 
-    Both workers must get an error. first: "gpu" or "host", the memory of the tensor that is
-    declared first.
+    Both workers must get an error. first: "gpu" or "host", the memory in which rank 0 declares the
+    tensor. Rank 1 declares the tensor after rank 0, in the other memory.
     """
     job = bps.open(timeout=20)
     device = open_device(job)
@@ -311,8 +311,8 @@ def unpack(values, dtype):
 def gpu_until(d, n_elems, n_tensors=2, contributors=None):
     """Run rounds and check exact sums, until the ranks agree that the file `stop` exists.
 
-    The test reads each sum as soon as the stream has waited for the sum. The host waits for the
-    sum only after this read. Return the number of rounds.
+    For each sum, first queue a wait of the stream (wait_stream), and then read the sum. The host
+    waits for the sum (`wait`) only after this read. Return the number of rounds.
     """
     with bps.open(timeout=60) as job:
         device = open_device(job)

@@ -12,7 +12,8 @@ the accumulator. So
     |error| <= ((W + 1) ua + 2 u (1 + u)) sum|x|   (/ W for avg),
 plus half the smallest subnormal number per rounding.
 prod: there are W - 1 products. Each of at most W agents rounds once, and the server rounds once.
-The factors of all these roundings multiply:
+Each product changes the result by an error factor of at most 1 + ua, and each rounding by an error
+factor of at most 1 + u. The product of all these error factors bounds the error:
     |error| <= ((1 + ua)^W (1 + u)^(W + 1) - 1) |x|.
 max, min: exact. The relative error of the double reference itself is below 2^-50.
 """

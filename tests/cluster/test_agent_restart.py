@@ -154,7 +154,10 @@ def test_barriers_are_passed_once_when_agents_restart(cluster):
 
 
 def test_restarts_while_a_machine_joins_cost_no_worker(cluster):
-    """Kill each agent while a newcomer joins, and the newcomer's agent also after the admission."""
+    """Kill each agent while a newcomer joins.
+
+    Kill the newcomer's agent again after the newcomer has been admitted.
+    """
     c = kept_cluster(cluster, agents=3)
     go = c.dir / "go"
     args = {
@@ -309,10 +312,10 @@ def test_restarted_agent_takes_no_other_scheduler(cluster):
     c.scheduler.kill()
     other.scheduler.start()
     c.agents[0].die()
-    lives = c.agents[0].log.read_text().count("rejected another scheduler")
+    lives = c.agents[0].log.read_text().count("rejected a scheduler")
     c.wait_for(
         "the agent rejects the other scheduler",
-        lambda: c.agents[0].log.read_text().count("rejected another scheduler") > lives,
+        lambda: c.agents[0].log.read_text().count("rejected a scheduler") > lives,
     )
     other.scheduler.kill()
     c.scheduler.start()

@@ -202,7 +202,7 @@ def test_signal_reaches_the_workers_and_is_the_result(tmp_path):
         ],
         preexec_fn=lambda: signal.signal(
             signal.SIGINT, signal.SIG_DFL
-        ),  # a shell cannot trap a signal that was ignored when it started
+        ),  # a shell cannot trap a signal that was ignored when the shell started
         env=environment(tmp_path),
         stdout=subprocess.PIPE,
         text=True,

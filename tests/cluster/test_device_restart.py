@@ -144,11 +144,11 @@ def test_executor_descriptor_that_the_manager_lost_ends_its_job_with_an_error(ke
     )
     results = r.c.finish(job)
     check_ended(results, LOST, bound_s=20)
-    assert any("the executor of its GPUs has ended" in text for _, text, _, _ in results), results
+    assert any("executor of the job's GPUs has ended" in text for _, text, _, _ in results), results
 
 
 def test_an_agent_that_dies_while_executors_start_costs_a_pause(kept, tmp_path):
-    """The agent dies repeatedly, at first before the executor has read any message."""
+    """The agent dies repeatedly. The first death comes before the executor has read any message."""
     slow = tmp_path / "slow"
     slow.write_text(f'#!/bin/sh\nsleep 1\nexec {BUILD}/bps-agent/bps-agent-host "$@"\n')
     slow.chmod(0o755)

@@ -28,7 +28,7 @@ def test_server_is_drained_and_undrained_under_load(cluster):
     started, progress, stop = start_rounds(c, 3)
     assert all(c.member(f"s{i}")["partitions"] for i in range(3))
     p = c.steer("drain", "s1", "--reason", "new disk")
-    assert p.returncode == 0 and "move to 2 other servers" in p.stdout, p
+    assert p.returncode == 0 and "moving to 2 other servers" in p.stdout, p
     c.wait_for("s1 is empty", lambda: not c.member("s1")["partitions"])
     progress.goes_on()
     text = c.bpsctl("servers").stdout
@@ -51,7 +51,7 @@ def test_server_is_drained_and_undrained_under_load(cluster):
     )
     progress.goes_on()
     told = c.events()
-    assert any(k == "steer" and "drain s1: server s1 is drained" in t for k, t in told), told
+    assert any(k == "steer" and "drain s1: server s1 is being drained" in t for k, t in told), told
     assert any(k == "partitions" and "move away" in t for k, t in told), told
     finish(c, started, stop)
 

@@ -1,4 +1,5 @@
-"""Errors name a missing process or a wrong call, within the time limit of the call."""
+"""A call that fails returns within its time limit. The error names the missing process or the
+mistake in the call."""
 
 import errno
 import re
@@ -50,7 +51,7 @@ def test_worker_that_does_not_declare_is_named(cluster):
 @pytest.mark.parametrize("faults", [[], ["--faults", "agent.memory.make=sleep:300ms"]])
 @pytest.mark.parametrize("placement", [[0, 1], [0, 0]])
 def test_mismatch_names_both_workers_and_both_declarations(cluster, placement, faults):
-    """Each worker gets EMISMATCH, even a worker that waits for memory when the other one leaves."""
+    """Each worker gets EMISMATCH, even if one still waits for memory when the other leaves."""
     c = cluster(agents=2, servers=1, agent_args=faults)
     results = c.run("error", 2, {"what": "mismatch", "args": {"odd_rank": 1}}, placement=placement)
     assert all(r["code"] == bps.EMISMATCH for r in results), results
@@ -132,7 +133,7 @@ def test_waiting_ends_without_servers_and_may_be_repeated(cluster):
         "both workers have got an error",
         lambda: all((c.dir / f"told-{r}").exists() for r in (0, 1)),
     )
-    assert "waiting calls end with: no server" in c.agents[0].log.read_text()
+    assert "the waiting calls fail now: no server" in c.agents[0].log.read_text()
     c.servers[0].start()
     for text in c.finish(started):
         assert "round 2: no server can be reached" in text and "no server is alive" in text, text

@@ -1,4 +1,4 @@
-"""The core of the Python front-ends with NumPy arrays and without a framework.
+"""The core of the Python front-ends, tested with NumPy arrays and without a framework.
 
 The tests cover names, large arrays in pieces, the comparison of calls between workers, and objects.
 """

@@ -466,7 +466,7 @@ def test_thousands_of_tensors_declared_at_once_all_get_their_place(cluster):
 
 
 def footprint(daemon):
-    """Return the numbers of an agent's descriptors, mapped files and threads.
+    """Return how many descriptors, mapped files and threads an agent has.
 
     Descriptors of connections to servers do not count.
     """

@@ -1,4 +1,4 @@
-"""Each target that `make help` lists installs the packages that it needs before it builds."""
+"""Each target in the list of `make help` first installs the packages that it needs, then builds."""
 
 import re
 import subprocess

@@ -251,7 +251,7 @@ def test_jobs_of_one_user_are_limited_in_the_cluster_and_another_user_goes_on(cl
     code, text, *_ = Raw(c.agents[1], ALICE).open("third", 0, 2).job()
     assert (
         code == -bps.EQUOTA
-        and f"the user with uid {ALICE} has 2 of 2 jobs" in text
+        and f"the user with uid {ALICE} has 2 jobs, and the limit is 2" in text
         and "--user-jobs" in text
     ), text
     [user] = c.scheduler.status()["users"]
@@ -281,7 +281,7 @@ def test_memory_of_servers_is_shared_out_and_another_user_goes_on(cluster, setti
         "tensor 'too-much'" in text
         and whose in text
         and f"--{setting}" in text
-        and "already takes 4.0 MiB and may take 5.1 MiB" in text
+        and "already takes 4.0 MiB, and the limit is 5.1 MiB" in text
     ), text
     c.run(
         "rounds",
@@ -307,7 +307,7 @@ def test_user_with_too_many_requests_is_slowed_and_another_user_is_not(cluster):
     goes_on(c, BOB)
     for i in range(10):
         assert u.declare((f"t{i}", F32, 4))[0][0] == 0
-    assert time.monotonic() - start < 2  # ALICE waits (80 - 40) / 20 s, and BOB does not wait
+    assert time.monotonic() - start < 2  # ALICE waits (80 - 40) / 20 = 2 s; BOB does not wait
     for _ in range(80):
         assert t.declared()[0][0] == 0
     assert time.monotonic() - start > 1.5

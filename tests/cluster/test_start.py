@@ -439,7 +439,10 @@ def own_mounts(mount_all):
 
 
 def full_tmpfs(path, bytes_):
-    """Return a function for preexec_fn that makes `path` a full file system of `bytes_` bytes."""
+    """Return a function to pass as preexec_fn.
+
+    The function mounts a file system of `bytes_` bytes at `path`, and fills all its space.
+    """
 
     def mount_all(mount):
         if not mount(b"tmpfs", path, b"tmpfs", 0, f"size={bytes_}".encode()):
@@ -579,7 +582,8 @@ def signals_of(pid, field):
 def test_stop_in_the_first_moments_is_a_clean_end(place, program, sig):
     p = place.start(program)
     bit = 1 << (sig - 1)
-    # Wait until the program handles the signal. Before that, the signal would kill the process.
+    # Wait until the program has blocked the signal or installed a handler for it. Before that, the
+    # signal would kill the process.
     while (
         not (signals_of(p.pid, "SigBlk") | signals_of(p.pid, "SigCgt")) & bit and p.poll() is None
     ):

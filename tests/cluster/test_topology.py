@@ -12,7 +12,7 @@ LINES = {p.stem: p.read_text().splitlines() for p in (ROOT / "tests" / "topologi
 
 
 def make(root, name):
-    """Make the sysfs files of a machine below root. Return the strategy to expect."""
+    """Make the sysfs files of machine `name` in the folder `root`. Return the expected strategy."""
     links = root / "bus" / "pci" / "devices"
     links.mkdir(parents=True)
     expect = None

@@ -293,9 +293,10 @@ def steady(
 ):
     """Run rounds and check every sum until the file `stop` appears, or until the job fails.
 
-    All ranks end in the same round. Return the number of rounds, the longest round, and the error
-    and its time if the job failed. Times are from CLOCK_MONOTONIC. After each round, each rank
-    writes the number of the round to the file `progress`-RANK.
+    All ranks end in the same round. Return the number of rounds, and the duration and the start of
+    the longest round. If the job failed, also return the error and its time. Times are from
+    CLOCK_MONOTONIC. After each round, each rank writes the index of the round to the file
+    `progress`-RANK. Indexes start at 1.
 
     faults: for each rank, the value of BPS_FAULTS. Rank slow_rank pauses ten times as long as the
     other ranks. Rank hungry_rank allocates memory as long as the file `stop`.eat exists. The sums
@@ -651,7 +652,10 @@ def hold(n, what):
 
 
 def many_tensors(n):
-    """Declare n small tensors, submit them and wait for them, with one call for each action."""
+    """Declare n small tensors in one call. Run rounds of all these tensors.
+
+    In each round, submit all tensors in one call, and wait for all tensors in one call.
+    """
     start = time.monotonic()
     with bps.open() as job:
         tensors = job.declare_group([(f"t{i}", "i32", 5) for i in range(n)])
@@ -817,8 +821,8 @@ def growing(
     """Run steps of a job that new workers may join.
 
     Each sum is added to weights, which newcomers receive by a broadcast. The job runs at least
-    n_rounds. If `go` is given, the job also runs until this file exists. Returns the weights'
-    digest, and for each step the ranks whose contributions are in its sum.
+    n_rounds rounds. If the path `go` is given, the job does not end before the file `go` exists.
+    Return the weights' digest, and for each step the ranks whose contributions are in its sum.
     """
     job, first, seen = None, 0, {}
     # state[0]: the step's number; state[1]: 1 if the job is over, else 0; the rest: the weights
@@ -865,8 +869,8 @@ def growing(
 def barrier_late(late_rank, timeout):
     """Let one rank reach a barrier late.
 
-    The other ranks time out with an error that names this rank. They pass the barrier when the rank
-    reaches it.
+    In the other ranks, the first wait at the barrier times out with an error that names the late
+    rank. Their second wait ends when the late rank reaches the barrier.
     """
     with bps.open() as job:
         t = job.declare("w", "i64", 10)
@@ -921,8 +925,8 @@ def resized(sizes, n_elems, ready=None, wait=None, first_phase=0):
     """Run a job in phases. Suspend the job after each phase and resume it in the next phase.
 
     Phase i has sizes[i] workers. A worker leaves before a phase that has no place for its rank. A
-    worker with first_phase > 0 opens the job in that phase. Between phases, rank 0 writes the file
-    `ready`.PHASE, and all workers wait for the file `wait`.PHASE.
+    worker with first_phase > 0 opens the job in phase first_phase. Between phases, rank 0 writes
+    the file `ready`.PHASE, and all workers wait for the file `wait`.PHASE.
     """
     seen, job, tensors = [], None, None
     for phase, size in list(enumerate(sizes))[first_phase:]:
@@ -961,9 +965,10 @@ def resized(sizes, n_elems, ready=None, wait=None, first_phase=0):
 
 
 def suspended_in_vain(late):
-    """Call suspend at rank 0 alone until it times out. Then suspend and resume at all ranks.
+    """Let suspend time out at rank 0 alone. Then suspend and resume the job at all ranks.
 
-    Rank 1 calls suspend only when the file `late` exists. Return a sum of the resumed job.
+    Rank 0 makes the file `late` after the timeout. Rank 1 calls suspend only when this file exists.
+    Return a sum of the resumed job.
     """
     with bps.open() as job:
         t, rank, size = job.declare("a", "i64", 7), job.rank, job.size
@@ -1021,7 +1026,7 @@ def late_root(backup, late_s):
 
 
 def exact_rounds(sizes, stop, trace, dtypes, deterministic=None):
-    """Run rounds of whole numbers, in each of `dtypes`, until the file `stop` appears.
+    """Run rounds with tensors of whole numbers, in each of `dtypes`, until the file `stop` appears.
 
     Every sum is checked. Rank 0 writes the start and end of each round to the file `trace`. Return
     the number of rounds.
@@ -1058,11 +1063,13 @@ def exact_rounds(sizes, stop, trace, dtypes, deterministic=None):
 
 
 def orphan(n_elems, lost, victim, n_rounds, has_gpu=False):
-    """Run rounds. In round n_rounds, the test kills the agent or the executor of rank `victim`.
+    """Run n_rounds rounds. In the last round, at first only rank `victim` submits its tensor.
 
-    The victim then gets an error and writes to its input, which is allowed. Only after that, the
-    other ranks submit round n_rounds. Return [code of the error, None] if an error occurred.
-    Otherwise return [0, whether the sum of round n_rounds was right].
+    Then the test kills the agent or the executor of the victim, and the victim gets an error. After
+    an error, a worker may write to its input, and the victim does so. Then the victim makes the
+    file `lost`. Only when this file exists, the other ranks submit the last round. If an error
+    occurred, return [code of the error, None]. Otherwise return [0, whether the sum of the last
+    round was right].
     """
     job = bps.open()
     if has_gpu:

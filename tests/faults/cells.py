@@ -10,10 +10,10 @@ BPS_BOUND_SLACK multiplies them: 3 in make test, where only the outcome counts, 
 matrix. The witness of a cell is a pair of threads. One thread sleeps, and records how late it wakes
 up. The other thread records how long the disk takes to sync a byte.
 
-A machine under load can delay a cell. In make matrix, such a pass counts as disturbed, and the cell
-runs again. There are two cases. In the first case, the witness was delayed by more than LATE_S, and
-a time exceeds its bound by at most HOPS times this delay. In the second case, a time limit of the
-cell or of a watchdog ended, and the witness was delayed by more than STILL_S.
+Load on the machine can delay a pass. In make matrix, a delayed pass counts as disturbed, and the
+cell runs again. There are two cases. In the first case, the witness was delayed by more than
+LATE_S, and a time exceeds its bound by at most HOPS times this delay. In the second case, a time
+limit of the cell or of a watchdog expired, and the witness was delayed by more than STILL_S.
 """
 
 import json

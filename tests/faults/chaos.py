@@ -8,9 +8,11 @@ The jobs have different options (deterministic, small partitions, several worker
 job that a fault may end, because its trainer is lost, is restarted. Any other end is a failure. The
 seed determines the faults and the times between them. The timing of a fault relative to the jobs'
 messages depends on the machine.
-The workers check every sum. The report has faults by kind, rounds, wrong sums, calls that exceeded
-their time-out, the longest stall, and each daemon's memory, descriptors and threads at its start
-and end. Exit status 1: something was wrong.
+The workers check every sum. The report counts the faults of each kind, the rounds, the wrong sums,
+and the calls that exceeded their time-out. The report also has the longest stall. For the last
+process of each daemon, the report has the memory and the counts of descriptors and threads: after
+the first minute of the process, at the end, and at most. The exit status is 1 if the report lists a
+problem.
 """
 
 import argparse
@@ -59,8 +61,9 @@ JOBS = [
         "args": {"n_elems": 20000, "options": {"part_bytes": 16384}},
     },
 ]
-# Failpoints for each kind of daemon. Only failpoints of a trainer may end a job. A lost machine
-# ends jobs, so faults of an agent are shorter than the time after which the agent is declared dead.
+# Failpoints for each kind of daemon. These failpoints must not end a job: only the loss of a
+# trainer is allowed to end one. If an agent is declared dead, its jobs end. So each fault of an
+# agent is shorter than the time after which the scheduler declares the agent dead.
 FAILPOINTS = {
     "server": [
         "server.result.before-send=drop,prob=0.05",
@@ -100,7 +103,7 @@ def kinds_of(pid):
 
 
 def held_by(pid):
-    """Return a process's resident memory in MiB, and its numbers of descriptors and threads."""
+    """Return a process's resident memory in MiB, and its counts of descriptors and threads."""
     text = Path(f"/proc/{pid}/status").read_text()
     rss = int(re.search(r"^VmRSS:\s+(\d+)", text, re.M)[1]) / 1024
     return round(rss, 1), len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task"))
@@ -114,7 +117,7 @@ class Chaos:
         self.problems, self.rounds, self.longest = [], 0, 0.0
         self.jobs = {j["name"]: None for j in JOBS}
         self.failed_at = {}  # {job: when one of its workers ended}
-        self.events = []  # actions and their times, printed with a problem
+        self.events = []  # actions and their times; a problem's text has the last 30
         self.may_end = set()  # jobs that may end because of a fault
         # {daemon: [(seconds since the start, its pid, (MiB, descriptors, threads))]}
         self.samples = {}

@@ -53,7 +53,7 @@ def wait_until(at):
 
 
 def held_by(pid):
-    """Return the numbers of descriptors, memory files, their mappings, threads and children."""
+    """Count a process's descriptors, memfds, mappings of memfds, threads and children."""
     proc = Path(f"/proc/{pid}")
     fds = []
     for fd in os.listdir(proc / "fd"):
@@ -120,8 +120,12 @@ class Crashes:
         self.n_lives = self.n_crashes = 0
 
     def live(self):
-        """Start a job of two trainers. Return the trainers, and where or when to kill the second
-        trainer."""
+        """Start a job of two trainers. Return the arguments for die(): pair, point and at.
+
+        If the second trainer is to crash at a failpoint, `point` is that failpoint, and `at` is
+        None. Otherwise `point` is "any moment", and `at` is the time at which to kill the second
+        trainer.
+        """
         self.n_lives += 1
         agent = self.c.agents[0]
         args = {

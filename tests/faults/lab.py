@@ -226,7 +226,7 @@ class FaultyDaemon(Daemon):
     def faults(self, text, is_confirmed=True):
         """Replace the daemon's failpoints.
 
-        Unless is_confirmed is false, wait until the daemon has read the new failpoints.
+        If is_confirmed is true, wait until the daemon has read the new failpoints.
         """
         n = self.log.read_text().count("reloaded:")
         self.conf.write_text(f"faults = {text}\n")
@@ -364,8 +364,8 @@ class LabCluster(Cluster):
     def close(self):
         for (
             d
-            # After a failed cell, a daemon may be stopped or hung. So kill each daemon that still
-            # runs and whose failpoints were set.
+            # After a failed cell, a daemon may be paused (SIGSTOP) or hung. So kill each daemon
+            # that has not exited and whose failpoints were set.
         ) in self.daemons:
             if d.process.poll() is None and d.conf.read_text():
                 d.process.kill()
@@ -424,7 +424,7 @@ def bpsctl_says(cluster, word):
 
 
 class Steady:
-    """A job of the function workers.steady, and its results."""
+    """A job whose workers run the function workers.steady, and the results of these workers."""
 
     def __init__(self, cluster, workers, placement, args):
         self.c = cluster
@@ -536,7 +536,7 @@ def cpu_cgroup(name, share):
 @contextlib.contextmanager
 def _cpu_cgroup(path, limits):
     def put(pid):
-        # the cgroup limits only processes of the class SCHED_OTHER
+        # the limit of the cgroup applies only to processes of the class SCHED_OTHER
         os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
         for task in Path(f"/proc/{pid}/task").iterdir():
             os.sched_setscheduler(int(task.name), os.SCHED_OTHER, os.sched_param(0))

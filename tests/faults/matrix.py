@@ -7,17 +7,18 @@ Write a table of the worst times and their bounds.
         [--only WORD] [--table FILE]
     tests/faults/matrix.py BUILD --mended CELL --why "what it was"
 
-Cells mostly wait, so several run at a time. Each cell has its own daemons. If its fault concerns
-the network, it also has its own lab. Cells marked `alone` run alone. Every pass is a line in the
-file of records (--records). If a run is stopped or ends after --minutes, the next run continues
-with the same file, possibly on another commit. A shard is every n-th cell. Several machines can run
-a shard each, and their records can be combined in one file.
+Cells mostly wait, so several run at a time. Each cell has its own daemons. Cells with a fault of
+the network use the lab of their pytest process. Cells marked `alone` run alone. A pass is one run
+of a cell, whether it succeeds or fails. Each pass adds a line to the file of records (--records).
+If this script is stopped or ends after --minutes, its next start continues with the same file,
+possibly on another commit. A shard is every n-th cell. Several machines can run a shard each, and
+their records can be combined in one file.
 
 The table is made from all records. A failed cell counts as failed until --mended records the
 reason. Then the cell runs again, and the table has the failure, its commit and the reason. A pass
 that the machine delayed does not count, and is repeated (cells.py). Logs of a failed cell are in
-the folder of the records. The exit status is 1 if a cell has failed, and 3 if some of
-the requested passes have not been run.
+the folder of the records. The exit status is 1 if a cell has failed, and 3 if some of the requested
+passes have not been run.
 """
 
 import argparse

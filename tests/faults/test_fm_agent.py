@@ -155,7 +155,7 @@ def test_agent_that_reaches_no_peer_fails_its_trainers_calls(faulty, cell, lab):
     (r,) = job.errors([1])
     assert r["code"] == bps.EISOLATED and "nothing from the scheduler or any server" in r["text"], r
     cell.within("error at its trainer", r["failed_at"] - at, STRANDED_S + 3.5)
-    assert "waiting calls end with: this machine receives nothing" in c.agents[1].log.read_text()
+    assert "calls fail now: this machine receives nothing" in c.agents[1].log.read_text()
     lab.mend(c.agents[1].host)
     job.errors([0])
 
@@ -194,9 +194,10 @@ def test_half_open_connections_are_noticed(faulty, cell, lab):
 
 
 def test_agent_cut_off_only_from_the_scheduler_stays(faulty, cell, lab):
-    """FM-A-scheduler: the agent is cut off only from the scheduler, for twice --agent-dead.
+    """FM-A-scheduler: the agent is cut off only from the scheduler.
 
-    Its job goes on, because servers still receive from it.
+    The cut lasts more than twice the time of --agent-dead. The agent's job goes on, because servers
+    still receive from the agent.
     """
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
@@ -224,7 +225,7 @@ def test_clock_of_an_agent_does_not_matter(faulty, cell, seconds, tmp_path):
 
 
 def test_agent_of_another_version_gets_both_versions(faulty, cell):
-    """FM-A-version: the scheduler refuses an agent whose protocol version is not its own.
+    """FM-A-version: the scheduler refuses an agent that uses another protocol version.
 
     The error names the versions of the agent and the scheduler.
     """

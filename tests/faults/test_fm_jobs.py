@@ -30,7 +30,7 @@ def hurt(c, what, kept=0):
 
 @pytest.mark.parametrize("what", ["nothing", "server", "agent", "scheduler"])
 def test_late_machine_is_left_out_of_a_round_and_named(faulty, cell, what):
-    """FM-E-backup: with backup=1, a round goes on after the grace time without a late member.
+    """FM-E-backup: with backup=1, a round goes on without a late member after the grace time.
 
     The late member contributes only after the other members have the sum. The round's info names
     the late member, and the late member gets the same sum as the others. This holds even if a
@@ -78,11 +78,10 @@ def all_have_the_same(c, workers):
 
 @pytest.mark.parametrize("when", ["waiting", "let-in", "let-in-machine"])
 def test_newcomer_that_is_lost_delays_no_other(faulty, cell, when):
-    """FM-E-join: the newcomer dies while it waits, or when the job admits it.
+    """FM-E-join: the newcomer dies while it waits, or right after the job has admitted it.
 
-    In one case the agent of the newcomer's machine dies as well.
-
-    The newcomer's place is free at once. The other workers go on, and another worker joins.
+    In one case the agent of the newcomer's machine dies as well. The newcomer's place is free at
+    once. The other workers go on, and another worker joins.
     """
     c = faulty(agents=3, scheduler_args=WINDOW)
     started, progress, args = growing(c, every=60 if when == "waiting" else 2)
@@ -121,7 +120,7 @@ def test_newcomer_that_is_lost_delays_no_other(faulty, cell, when):
 
 
 def test_member_that_is_lost_while_another_joins_is_left_behind(faulty, cell):
-    """FM-E-join-loss: a member dies when a newcomer is admitted. All other members go on."""
+    """FM-E-join-loss: a member dies while a newcomer joins. All other members go on."""
     c = faulty(agents=3)
     started, progress, args = growing(c)
     new = c.add_worker(2, "growing", args, 2, 2, "grow")
@@ -164,9 +163,11 @@ def test_barrier_outlives_what_is_lost_while_some_wait_at_it(faulty, cell, what)
 
 @pytest.mark.parametrize("what", ["nothing", "server", "scheduler", "agent", "drain"])
 def test_job_is_resumed_with_other_servers_after_a_loss(faulty, cell, what):
-    """FM-E-resume: while a job is suspended, daemons join, are killed or drained, and restart.
+    """FM-E-resume: while a job is suspended, some of the daemons change.
 
-    The job is resumed with a different number of workers. All sums are exact.
+    During the first suspension, a server joins. In every case except "nothing", another server is
+    also drained, or one daemon is killed and restarted. During the second suspension, a server is
+    killed. Each time, the job is resumed with a different number of workers. All sums are exact.
     """
     c = faulty(agents=3, is_kept=True)
     ready, wait = c.dir / "ready", c.dir / "wait"

@@ -11,8 +11,8 @@ STAY = 5
 # time limit of bps_close when no scheduler can confirm that all workers have finished
 PATIENCE = {"BPS_TIMEOUT": "20s"}
 ENDS_S = 60  # limit in seconds: a second job must end in this time, with or without an error
-UNMET = ("daemon.stop",)  # no job reaches these failpoints while it runs
-FATAL = {"agent.contrib.echo": "drop"}  # this action correctly ends the job: see FM-E-diverged
+UNMET = ("daemon.stop",)  # while a job runs, no daemon reaches these failpoints
+FATAL = {"agent.contrib.echo": "drop"}  # the job must end after this action: see FM-E-diverged
 
 
 def points():
@@ -81,8 +81,8 @@ def test_fault_at_any_point_costs_the_running_job_no_round(faulty, cell, role, p
             assert w.process.returncode == 0, w.text()
         revive(d, role)
         job.wait_rounds(STAY)
-        # Handling the end of the second job may lead the daemon to the failpoint. The daemon may
-        # then have crashed after the first revive().
+        # The daemon may reach the failpoint only while it handles the end of the second job. So the
+        # daemon may crash after the first revive(), and a second revive() is necessary.
         revive(d, role)
     cell.within("stall", job.stall(at), 5)
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})

@@ -12,11 +12,11 @@ import bps
 from lab import clock_env, memory_cgroup, wait_until
 from rawclient import F32, HELLO, RING, SQ_TAIL, Raw, frame
 
-STAY = 20  # rounds that other jobs must complete
+STAY = 20  # number of rounds that each job without the fault must still complete
 
 
 def memory_of(agent):
-    """Return the agent's numbers of descriptors, mapped memory files, threads and trainers."""
+    """Return the agent's counts of descriptors, mappings of memory files, and threads."""
     with open(f"/proc/{agent.pid}/maps", encoding="utf-8") as f:
         maps = sum("memfd:" in line for line in f)
     return (

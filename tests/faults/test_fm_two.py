@@ -11,7 +11,9 @@ from lab import wait_until
 
 STAY = 20
 ENDS_S = 40
-GRACE_S = 10  # a restarted scheduler declares no member dead for this number of seconds
+# Grace period of a restarted scheduler, in seconds (8.8 s, rounded up). During this period, the
+# scheduler waits for members that have not reconnected.
+GRACE_S = 10
 
 
 def lose(c, what):

@@ -96,9 +96,9 @@ FORM = (
 def run_tests(
     build: Path, python: str, name: str, part: str, cluster: str, words: list[str]
 ) -> tuple[int, int, int]:
-    """Run a part on a cluster. Return how many tests passed, failed and were skipped at rank 0.
+    """Run a part on a cluster. Return three counts: passed, failed and skipped tests.
 
-    A failure at any rank counts as a failure.
+    The counts are those of rank 0. If any rank fails, the count of failed tests is at least 1.
     """
     n, agents = cluster.split("x")
     foreign = ("BPS_", "BYTEPS_", "DMLC_", "PYTEST_")

@@ -1,4 +1,4 @@
-"""Test the collectives on NumPy arrays, which several front-ends use.
+"""Test the collectives on NumPy arrays. Several front-ends use these collectives.
 
 Every worker runs these tests.
 """

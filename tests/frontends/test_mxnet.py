@@ -453,7 +453,8 @@ def test_a_state_of_a_trainer_that_has_sent_its_parameters_is_not_sent_again():
     net = gluon.nn.Dense(1, in_units=2)
     net.initialize(mx.init.Constant(bps.rank()))
     trainer = bps.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    # Simulate that rank 0 made its first step, which broadcasts, before the other workers joined.
+    # Simulate that rank 0 made its first step before the other workers joined. The first step of a
+    # trainer broadcasts the parameters.
     if bps.rank() == 0:
         trainer.skip_broadcast()
     state = bps.elastic.MXNetState(net.collect_params(), trainer)

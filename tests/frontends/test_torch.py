@@ -471,7 +471,7 @@ def test_writes_to_gradients_last_until_the_next_step_and_are_private(way):
             for p in model.parameters():
                 WRITES[way](p.grad)
         bps.barrier()
-        if bps.rank() == 1:  # has the memory in common with rank 0 if they use one agent
+        if bps.rank() == 1:  # rank 1 shares memory with rank 0 if both use the same agent
             assert torch.allclose(layers[1].bias.grad, torch.full((2,), float(bps.size())))
         kept.append([p.grad for p in model.parameters()])
     assert all(grad.isfinite().all() for grads in kept for grad in grads)
@@ -750,8 +750,9 @@ def test_ddp_hook_of_buckets_that_differ_is_an_error_at_all_workers():
         "gloo", init_method=f"file://{store}", rank=bps.rank(), world_size=bps.size()
     )
     try:
-        # With find_unused_parameters, DDP keeps the first buckets, whose sizes differ between the
-        # workers. Otherwise DDP would use rank 0's buckets at all workers after the first step.
+        # With find_unused_parameters, DDP keeps the buckets that it made at the start, whose sizes
+        # differ between the workers. Otherwise DDP would use rank 0's buckets at all workers after
+        # the first step.
         model = torch.nn.parallel.DistributedDataParallel(
             torch.nn.Sequential(*[torch.nn.Linear(400, 400) for _ in range(4)]),
             bucket_cap_mb=0.5 if bps.rank() == 0 else 25,
@@ -1101,7 +1102,7 @@ def test_gradients_can_be_clipped_with_cross_barrier():
 
 
 def test_a_parameter_that_no_forward_waits_for_is_an_error():
-    # The program uses the parameters directly, and never calls forward of this module.
+    # The program uses the parameters directly, and never calls this module's method forward().
     model = torch.nn.ModuleList([torch.nn.Linear(2, 2)])
     optimizer = bps.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), cross_barrier=True

@@ -21,8 +21,8 @@ enum step {
 	READ, /* start a read, which requests its bytes or takes eager bytes */
 	PING, /* let the peer send a correct frame, so that the offers before it are processed */
 	ASK,  /* let the peer request bytes of memory that may or may not exist */
-	/* let the peer answer the first piece that the connection has requested; the high bits of
-	 * the amount damage a byte of the answer's head or trailer */
+	/* let the peer answer the first piece that the connection has requested; if any of the bits
+	 * 4 to 6 of `amount` is set, damage a byte of the answer's head or trailer */
 	ANSWER,
 	SEND,     /* send the queued data, and receive the data at the peer */
 	SEGMENT,  /* withdraw a segment, or add one */
@@ -273,8 +273,8 @@ static void ping(struct fuzzed *f)
 	say(f, LANE_MESSAGES, b, sizeof(b));
 }
 
-/* Send an item with the head h, or the rest of an item that was started. n selects the byte to
- * damage. */
+/* Send an item with the head h, or the rest of an item that was started. The step's amount n
+ * selects the byte to damage. */
 static void say_item(struct fuzzed *f, struct tcp_frame h, uint8_t n)
 {
 	static const uint8_t payload[WANTED];

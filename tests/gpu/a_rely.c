@@ -1,5 +1,6 @@
-/* Run A, second part: undocumented behaviour of the driver on which the product relies. The tests
- * cover the attributes of addresses, adjacent mappings, and counters on the default stream. */
+/* Second part of run A (a.h). The product relies on undocumented behaviour of the driver. The tests
+ * check this behaviour: the attributes of addresses, adjacent mappings, and counters on the default
+ * stream. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -70,8 +71,9 @@ static struct told ask(CUdeviceptr addr)
  * all. */
 enum way { BY_FD, BY_LEGACY, NOT_SHARED };
 
-/* Return whether the driver's answers have the values that the product requires to share memory in
- * the way `way`. See bps-agent/executor/device/cuda_share.c and libbpsclient/gpu_cuda.c. */
+/* Return whether the driver's answers have the required values. Without these values, the product
+ * could not share the memory by the method `way`. See bps-agent/executor/device/cuda_share.c and
+ * libbpsclient/gpu_cuda.c. */
 static bool is_expected(const struct told *t, CUdeviceptr at, enum way way)
 {
 	bool has_fd = t->value[HANDLE_TYPES] & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -85,8 +87,8 @@ static bool is_expected(const struct told *t, CUdeviceptr at, enum way way)
 	       (!has_fd && t->value[IS_LEGACY] && t->rc[BUFFER_ID] == CUDA_SUCCESS);
 }
 
-/* Make the driver calls that the product makes before it shares the memory at address `at` in the
- * way `way`. Return whether the calls succeed. */
+/* Make the driver calls that the product makes before it shares memory by the method `way`. The
+ * memory is at the address `at`. Return whether the calls succeed. */
 static bool can_follow(CUdeviceptr at, enum way way)
 {
 	CUmemGenericAllocationHandle handle;

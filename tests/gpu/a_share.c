@@ -1,6 +1,6 @@
 /* First part of run A (a.h). Tests what the GPU and its driver can do, what a context costs, and
- * how processes share memory. The processes may have different users, and the creator of the
- * memory may die. */
+ * how processes share memory. Some tests use processes of different users, or kill the creator or
+ * the importer of the memory. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -82,7 +82,7 @@ static bool nothing(struct gpu_side *s)
 	return true;
 }
 
-/* ---- memory of the GPU that a context uses, measured by another process ---- */
+/* ---- GPU memory that a context uses, measured by another process ---- */
 
 static bool context_left(struct gpu_side *s)
 {

@@ -20,12 +20,12 @@
 #define ROUNDS 2000
 #define WARM   50
 
-/* Ways to write the word for which the right side's stream waits. The host or a stream writes the
- * word, which is in host memory or in device memory. */
+/* Ways to write the word for which the stream of the side `right` waits. The host or a stream
+ * writes the word, which is in host memory or in device memory. */
 enum way { HOST_STORE, STREAM_TO_HOST, STREAM_TO_DEVICE };
 
-/* The page that both sides map. It has the left side's word and the right side's answer, on
- * separate cache lines. */
+/* The page that both sides map. It has the word of the side `left` and the answer of the side
+ * `right`, on separate cache lines. */
 struct speed_page {
 	_Alignas(64) _Atomic uint64_t ask;
 	_Alignas(64) _Atomic uint64_t done;
@@ -76,7 +76,7 @@ static bool counters_take(struct gpu_side *s, struct counters *c)
 static bool say(struct counters *c, enum way way, uint64_t v)
 {
 	if (way == HOST_STORE) {
-		/* The atomic store pairs with cuStreamWaitValue64 in the right side's stream. */
+		/* The atomic store pairs with the cuStreamWaitValue64 of the side `right`. */
 		atomic_store_explicit(&c->page->ask, v, memory_order_release);
 		return true;
 	}
@@ -87,18 +87,18 @@ static bool say(struct counters *c, enum way way, uint64_t v)
 }
 
 #define LOOK_CLOCK 4096 /* turns of the wait loop between two checks of the clock */
-/* turns of the wait loop between two checks of the socket: about a millisecond, too rare to affect
- * the measurement */
+/* turns of the wait loop between two checks of the socket; these turns take about a millisecond, so
+ * the checks are too rare to affect the measurement */
 #define LOOK_SOCKET (1 << 20)
 
 static bool has_answered(struct counters *c, uint64_t v)
 {
-	/* The atomic load pairs with cuStreamWriteValue64 in the right side's stream. */
+	/* The atomic load pairs with the cuStreamWriteValue64 of the side `right`. */
 	return atomic_load_explicit(&c->page->done, memory_order_acquire) >= v;
 }
 
-/* Wait until the other side's stream has written the value v. If `must_live`, fail at once when the
- * other process dies. */
+/* Wait until the stream of the side `right` has written the value v. Fail at the deadline. If
+ * `must_live` is true, also fail when the other process has ended. */
 static bool hear(struct gpu_side *s, struct counters *c, uint64_t v, bool must_live)
 {
 	uint64_t n = 0;
@@ -142,8 +142,8 @@ static bool latency_left(struct gpu_side *s, enum way way)
 	return side_await(s, 4);
 }
 
-/* In each round, queue a wait for the left side's word and then the write of the answer. A few
- * rounds are queued ahead. */
+/* In each round, queue a wait for the word of the side `left`, and then the write of the answer. A
+ * few rounds are queued ahead. */
 static bool latency_right(struct gpu_side *s, enum way way)
 {
 	struct counters c;
@@ -195,8 +195,8 @@ static bool to_device_right(struct gpu_side *s)
 	return latency_right(s, STREAM_TO_DEVICE);
 }
 
-/* The left process is killed while the right side's stream waits for the left side's word. The
- * right side's host then stores a large value, which must release the stream. */
+/* The side `left` is killed while the stream of the side `right` waits for the word of `left`. The
+ * CPU code of `right` then stores a large value, which must release the stream. */
 static bool poison_left(struct gpu_side *s)
 {
 	struct counters c;

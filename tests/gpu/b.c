@@ -1,7 +1,7 @@
-/* Run B: a test of whether an executor in a second process is acceptable. A trainer's process keeps
- * the GPU busy with matrix products. A second process copies memory, or launches small or
- * large kernels. The run measures how much the trainer slows down, and how long the second process
- * waits for each piece of work. Each kind of work is also measured while the trainer is idle. See
+/* The run B tests whether an executor in a second process is acceptable. A trainer's process keeps
+ * the GPU busy with matrix products. A second process copies memory, or launches small or large
+ * kernels. The run measures how much the trainer slows down, and how long the second process waits
+ * for each piece of work. Each kind of work is also measured while the trainer is idle. See
  * docs/guides/gpu-tests.md. */
 #include <poll.h>
 #include <stdatomic.h>
@@ -105,8 +105,8 @@ static bool trainer_launch(struct b_trainer *t, unsigned slot)
 	       CU(cuEventRecord, t->events[slot], t->stream);
 }
 
-/* Run products for this number of seconds. Record the time from the end of each product to the end
- * of the next one. */
+/* Compute matrix products for `seconds` seconds. Record the time from the end of each product to
+ * the end of the next one. */
 static bool trainer_work(struct b_trainer *t, double seconds)
 {
 	uint64_t begin_ns, last_ns, now;
@@ -131,15 +131,15 @@ static bool trainer_work(struct b_trainer *t, double seconds)
 
 /* ---- the second process ---- */
 
-/* A lane copies in the same way as the executor. After each copy, the stream writes the copy's
- * number into registered memory, which the CPU polls. */
+/* A lane copies in the same way as the executor. After each copy, the stream writes the count of
+ * copies so far to the lane's counter in registered memory. The CPU polls the counter. */
 struct b_lane {
 	CUstream stream;
 	_Atomic uint64_t *counter;
 	CUdeviceptr counter_at;
 	struct gpu_vmm device;
 	char *host;
-	/* The copies with the numbers `head` to `tail` - 1 are in flight */
+	/* the copies with the indexes `head` to `tail` - 1 are in flight */
 	uint64_t begin_ns[PARTS], head, tail;
 };
 
@@ -222,8 +222,8 @@ static bool copy_once(struct second *w, const struct kind *k, double *ret_us)
 	return true;
 }
 
-/* Queue a copy, unless this kind of work has no copies. Then queue a write of the copy's number to
- * the lane's counter. */
+/* If this kind of work has copies, queue a copy. In any case, queue a write of the increased `tail`
+ * to the lane's counter. */
 static bool lane_queue(struct b_lane *l, const struct kind *k)
 {
 	size_t slot = l->tail % PARTS;
@@ -245,8 +245,8 @@ static bool may_wait(struct gpu_side *s)
 	       (now_ns() < s->deadline_ns || gpu_fail("a counter makes no progress"));
 }
 
-/* Keep k->in_flight copies in flight. Wait until the CPU sees the number of the oldest copy, and
- * return the duration of this copy. */
+/* Keep k->in_flight copies in flight. Wait until the lane's counter exceeds `head`, which means
+ * that the oldest copy has ended. Store the duration of this copy in *ret_us. */
 static bool lane_once(struct second *w, const struct kind *k, double *ret_us)
 {
 	struct b_lane *l = k->is_in ? &w->lane_in : &w->lane_out;
@@ -255,7 +255,7 @@ static bool lane_once(struct second *w, const struct kind *k, double *ret_us)
 	while (l->tail - l->head < k->in_flight)
 		if (!lane_queue(l, k))
 			return false;
-	/* The acquire load pairs with the stream's write of the copy's number. */
+	/* The acquire load pairs with the stream's write to the counter. */
 	while (atomic_load_explicit(l->counter, memory_order_acquire) <= l->head)
 		if (++n % LOOK == 0 && !may_wait(w->side))
 			return false;

@@ -326,7 +326,7 @@ class Traffic:
 
 
 def compute(place, product, until):
-    """Run products until `until` returns true. Return products per second.
+    """Compute matrix products until `until` returns true. Return the number of products per second.
 
     Two batches of products are queued ahead.
     """
@@ -349,7 +349,7 @@ def for_seconds(seconds, traffic):
 
 
 def rounds_of(job, args, round_s):
-    """Return the number of rounds that take about ten seconds, from 2 to args["rounds"].
+    """Return how many rounds take about ten seconds: at least 2 and at most args["rounds"].
 
     Rank 0 computes the number, and all workers get it.
     """

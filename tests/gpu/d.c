@@ -207,7 +207,7 @@ static bool stay_alone(struct device_clique *c)
 	return true;
 }
 
-/* Join a clique whose other member never comes, wait, and abort it. */
+/* Join a clique whose other member never comes, wait, and abort the clique. */
 static bool give_up(struct d_rig *r, const uint8_t id[DEVICE_ID_BYTES], struct waits *ret)
 {
 	const int gpu = 0, rank = 0;
@@ -227,9 +227,9 @@ static bool give_up(struct d_rig *r, const uint8_t id[DEVICE_ID_BYTES], struct w
 	return true;
 }
 
-/* Open and abort a clique whose other member never joins. Opening must not block, and the abort
- * must end soon. The first attempt has no time limit, because it loads modules, maybe from a slow
- * disk. */
+/* Open and abort a clique whose other member never joins. Do this twice. Opening must not block,
+ * and the abort must end soon. These limits apply only to the second time, because the first time
+ * loads modules, maybe from a slow disk. */
 static bool nobody_comes(struct gpu_side *s)
 {
 	uint8_t id[DEVICE_ID_BYTES];
@@ -312,7 +312,7 @@ static bool sums_of_one(struct d_rig *r, struct device_clique *c)
 		       gpu_fail("a sum over one rank differs from its input"));
 }
 
-/* Open a clique of one rank. Returns the milliseconds that this took. */
+/* Open a clique of one rank. *ret_ms: the milliseconds that the opening took. */
 static bool one_open(struct gpu_side *s, struct d_rig *r, struct device_clique **ret,
 	bool *ret_skip, double *ret_ms)
 {
@@ -519,7 +519,7 @@ static bool two_right(struct gpu_side *s)
 	return word == 2 || two_ranks(s, 1, id, &r);
 }
 
-/* Make a clique of two members of this process on the given GPUs. */
+/* Make a clique of two members in this process: one on GPU 0, the other on GPU `second_gpu`. */
 static bool members(struct gpu_side *s, int second_gpu)
 {
 	const int gpus[] = {0, second_gpu}, ranks[] = {0, 1};

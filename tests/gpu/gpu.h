@@ -3,8 +3,8 @@
 /* Helpers of the programs in tests/gpu: calls of the CUDA driver, a clock, and answers as lines of
  * JSON. The driver is loaded at run time, so that a program can report a missing driver.
  *
- * Only one thread of a process uses these helpers at a time. gpu_load fills the table cu, which is
- * only read afterwards. */
+ * Only one thread of a process uses these helpers at a time. gpu_load fills the table cu. All other
+ * code only reads the table. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -101,7 +101,7 @@ static inline bool gpu_false(void)
 /* Load the driver and initialise it. A process that forks must call this only after the fork. */
 bool gpu_load(void);
 /* Load the driver, and make the first GPU's primary context current. In this context, a thread
- * that waits for the GPU spins. */
+ * polls in a busy loop while it waits for the GPU. */
 bool gpu_context(CUdevice *ret);
 bool gpu_stream(CUstream *ret);
 int gpu_attr(CUdevice dev, CUdevice_attribute attr);

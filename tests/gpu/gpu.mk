@@ -12,7 +12,8 @@ $(B)/tests/gpu/a: $(call objs,$(GPU_A) $(GPU_COMMON))
 $(B)/tests/gpu/b: $(call objs,$(GPU_B) $(GPU_COMMON))
 $(B)/tests/gpu/a $(B)/tests/gpu/b:
 	$(call link,-ldl)
-# Run D contains the agent's own CUDA back-end, and links the libraries of bps-agent-cuda.
+# The program of run D contains the agent's own CUDA back-end, and links the libraries of
+# bps-agent-cuda.
 $(B)/tests/gpu/d: $(call objs,tests/gpu/d.c $(GPU_COMMON) $(CUDASRC)) $(LIBCORES) $(LIBCOMMON)
 	$(call link,-L$(CUDA_STUB) -lcuda -ldl $(LIBS))
 

@@ -27,7 +27,7 @@ struct message {
 enum end { END_OK, END_LATE, END_NEVER };
 
 #define TOLD       1    /* exit status of a side that failed and has reported why */
-#define LEFT_ALONE 2    /* exit status of a side whose other side has ended */
+#define LEFT_ALONE 2    /* exit status of a side that ends because the other side has ended */
 #define SIDE_GONE  (-2) /* result of gpu_last when the other side has ended */
 
 static bool fail_gone(void)

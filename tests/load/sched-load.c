@@ -43,8 +43,9 @@
 #define DEAD_S      3.0 /* SERVER_DEAD in seconds */
 #define LATE_S      1.0
 /* Longest silence of the scheduler, in seconds, with which the test passes. After a longer silence
- * an agent would declare the scheduler lost. The limit is long, because this one process handles
- * the messages of 1,000 agents, more slowly than real agents would. */
+ * an agent would declare the scheduler lost. The limit is long, because this program simulates all
+ * members (1,000 by default) in one process. Therefore it handles messages more slowly than real
+ * members would. */
 #define QUIET_S      5.0
 #define TENSOR_ELEMS 65536u
 #define DECLARE_MAX  1000 /* tensors in one message */

@@ -126,7 +126,7 @@ class Site:
         """
         calibrated = (
             time.monotonic() + seconds / 4
-        )  # Until then, bps-bench chooses its number of rounds. A fault would shorten the run.
+        )  # Before this time, bps-bench chooses its round count. A fault would shorten the run.
         job = self.start_job(
             name, "bps-bench", "--bytes", "1MiB", "--seconds", str(seconds), "--check"
         )
@@ -197,7 +197,7 @@ def test_fresh_installation_is_a_cluster_and_purge_leaves_nothing(solo):
     wait_for(
         "the cluster is well", lambda: solo.run("bpsctl", "status", check=False).returncode == 0
     )
-    for test in ("loopback-job", "private-job"):  # tests that the packages bring for autopkgtest
+    for test in ("loopback-job", "private-job"):  # the autopkgtest tests of the packages
         assert "test accuracy" in solo.sh(f"/packages/bps-*/debian/tests/{test}", timeout=120)
     pids = [solo.show(d, "MainPID") for d in DAEMONS]
     solo.run(

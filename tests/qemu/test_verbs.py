@@ -219,5 +219,5 @@ def test_auto_chooses_verbs_where_the_address_is_on_an_active_port(verbs):
     here = c.add_server(0, "--provider", "auto")
     assert here.status()["provider"] == "verbs", here.log.read_text()
     status, text = end_of_another(c, here, "--listen", "127.0.0.1:0")
-    assert status == 75 and "provider auto chooses sockets: address=127.0.0.1" in text, text
+    assert status == 75 and "provider 'auto' means 'sockets': address=127.0.0.1" in text, text
     assert "server 's0' on server-host0 uses 'verbs': set `provider` to the same value" in text

@@ -55,8 +55,8 @@ static double over_ring(const struct scale_options *o)
 	return r.comm_s / r.ring_s;
 }
 
-/* Return the bytes that the busiest card of a machine with only a server receives, divided by the
- * bytes that a card can receive in optimum_s. */
+/* Compare the cards of the machines that run only a server. Return the bytes that the busiest of
+ * these cards receives, divided by the bytes that a card can receive in optimum_s. */
 static double server_share(const struct scale_options *o)
 {
 	struct scale_result r = measure(o);
@@ -104,7 +104,7 @@ static double thrown_share(const struct scale_options *o)
 }
 
 /* Return the time of the communication, divided by the CPU time that the agent's data thread needs
- * for the model's bytes in both directions. */
+ * to send and to receive the model's bytes. */
 static double over_agent_cpu(const struct scale_options *o)
 {
 	struct scale_result r = measure(o);
@@ -112,8 +112,9 @@ static double over_agent_cpu(const struct scale_options *o)
 	return r.comm_s / ((double)(r.agent.tx + r.agent.rx) / 1e9 * o->agent_cpu);
 }
 
-/* Return the time of the communication, divided by the CPU time that each data thread of a server
- * needs for the server's bytes in both directions. */
+/* Return the time of the communication, divided by the CPU time of one data thread of a server. The
+ * data threads of a server share equally the CPU time for all bytes that the server sends and
+ * receives. */
 static double over_server_cpu(const struct scale_options *o)
 {
 	struct scale_result r = measure(o);
@@ -133,8 +134,9 @@ static double gain_of_agent_threads(const struct scale_options *o)
 
 /* Return the time of the communication, divided by the CPU time that one of two agents needs for
  * its bytes on the network. Half of the model's bytes stay on the agent's machine. The agent sends
- * and receives the other half. These bytes in both directions add up to the size of the model. In a
- * ring of two machines, each machine sends the same number of bytes in the time ring_s. */
+ * and receives the other half. Together, the sent and the received bytes are as many as the model's
+ * bytes. In a ring of two machines, each machine also sends as many bytes as the model has, within
+ * the time ring_s. */
 static double over_agent_cpu_of_half(const struct scale_options *o)
 {
 	struct scale_result r = measure(o);

@@ -1,8 +1,8 @@
-/* Connections. A connection carries messages, limited by credit, and the bytes that the messages
- * offer. A receiver may request the bytes in pieces. Eager bytes follow their offer without a
- * request. If the receiver has started to read the offer when the bytes begin to arrive, the read
- * takes the bytes. Otherwise the bytes are discarded. See docs/reference/protocol-data.md, "Over
- * TCP". */
+/* Connections. A connection carries messages, and the bytes that the messages offer. Credits limit
+ * the messages in flight. A receiver may request the bytes in pieces. Eager bytes follow their
+ * offer without a request. If the receiver has started to read the offer when the bytes begin to
+ * arrive, the read takes the bytes. Otherwise the bytes are discarded. See
+ * docs/reference/protocol-data.md, "Over TCP". */
 #include "tests/scale/scale.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
  * one thread on virtual time. The daemons' own objects make the decisions: agent core, server core,
  * scheduler core with its placement, read window. This folder has the shells around them, a network
  * of network cards, and trainers that follow a trace. CRC and sums are not computed (stub.c), so
- * tensors need no memory. There are no faults: tests/sim has them.
+ * tensors need no memory. This simulator injects no faults, unlike the simulator in tests/sim.
  * docs/explanation/bandwidth-simulator.md describes the model and its limits.
  *
  *   main.c     options and output
@@ -103,10 +103,10 @@ struct scale_trace {
 	uint32_t n_tensors, n_layers;
 	double bytes;
 };
-/* Read a trace and make its layers, as bps-bench --replay does. A row with a value for macs
- * (computing cost) starts a layer. The following rows without such a value belong to the same
- * layer. Rows before the first row with a value form a layer without computing. Errors: -1, and a
- * line on stderr. */
+/* Read a trace and make its layers, as bps-bench --replay does. A row whose value of macs
+ * (computing cost) is not 0 starts a layer. The following rows, in which macs is 0, belong to the
+ * same layer. If macs is 0 in the first rows, these rows together are a layer without computing.
+ * Errors: -1, and a line on stderr. */
 int trace_read(struct scale_trace *t, const struct scale_options *o);
 void trace_free(struct scale_trace *t);
 
@@ -150,9 +150,10 @@ double bound_formula_s(const struct scale_options *o, double bytes);
 /* Return the seconds of a ring all-reduce. The slowest card limits the rate of the ring, and each
  * step of the ring adds a latency. */
 double bound_ring_s(const struct scale_options *o, double bytes);
-/* Return a step time that no schedule can beat: the maximum, over all layers i, of the sum of three
- * times. They are the backward pass down to layer i, the transfer of the gradients of layers 0 to
- * i, and the forward pass from layer i on. */
+/* Return a step time that no schedule can beat: the maximum, over all layers i, of the sum of
+ *   - the duration of the backward pass down to layer i,
+ *   - the duration of the transfer of the gradients of layers 0 to i, and
+ *   - the duration of the forward pass from layer i on. */
 double bound_step_s(const struct scale_options *o, const struct scale_trace *t);
 /* Return the step time of an all-reduce of buckets. Buckets are reduced one after the other, in the
  * order in which they fill. The forward pass of a layer waits only for that layer's bucket. */
@@ -224,7 +225,7 @@ struct scale_node {
 	uint32_t n_segments;
 };
 void scale_node_init(struct scale_world *w, struct scale_node *n, struct scale_host *host);
-/* Give an item to the node. The node processes the item when it is free. */
+/* Give an item to the node. When the node is free, the node processes the item. */
 void scale_node_post(struct scale_node *n, struct scale_item *it);
 /* Let the node do the work of its core. The node also does this work by itself after each item.
  * Code that calls the core outside of an item's callback must call this function afterwards. */
@@ -294,14 +295,13 @@ struct xconn *scale_net_connect(struct scale_node *agent, struct scale_node *ser
 	uint32_t agent_id, uint32_t server_id, void *user);
 /* Close all connections, end their reads, and notify their nodes. */
 void scale_net_end(struct scale_world *w);
-/* Send more of the items that wait at the end `from`. Call this function when the kernel may have
- * room again. */
+/* Notify the node of the connection end `from`, if the node waits to send eager bytes and may now
+ * send them. Call this function when the kernel may have room again. */
 void scale_net_room(struct scale_world *w, struct scale_end *from);
 /* Record that the first eager bytes of an offer arrive. Discard the bytes if the offer was
  * processed before and no read takes them. */
 void scale_net_begun(struct scale_eager *e);
-/* Send an item from the node `from` to the end it->end of a connection. The function is in
- * card.c. */
+/* Send an item from the node `from` to the connection end it->end. The function is in card.c. */
 void card_transmit(struct scale_node *from, struct scale_item *it);
 
 /* ---- cluster and trainers ---- */

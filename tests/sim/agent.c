@@ -522,8 +522,8 @@ static void joined(struct sim_agent *a, const struct ctl_joined *msg)
 		return;
 	}
 	if (!msg->code && a->s->o.is_elastic && a->s->oracle.job && msg->job != a->s->oracle.job) {
-		/* The elastic job formed before this agent joined, so the agent's workers are in
-		 * another job. */
+		/* The elastic job had formed before this agent joined, so the agent's workers are
+		 * in another job. */
 		a->has_ended = true;
 		say_lost(a, msg->job, msg->rank);
 		return;

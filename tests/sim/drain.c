@@ -104,8 +104,8 @@ void server_say_leave(struct sim_server *srv)
 }
 
 /* Check that a server that received LEFT has no partitions. The check runs in each thread of the
- * server, after the thread has handled all plans that arrived before LEFT. Plans that arrive after
- * LEFT may add partitions again when no other server is left. */
+ * server, after the thread has handled all plans that arrived before LEFT. If no other server
+ * remains, plans that arrive after LEFT may add partitions again. */
 static void on_left_thread(struct sim *s, struct sim_event *e)
 {
 	const struct sim_thread *t = e->p;

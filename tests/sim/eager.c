@@ -1,5 +1,5 @@
 /* Simulates eager bytes (eager.h). The bytes leave the sender's memory in pieces at random moments.
- * Reads at the receiver take the bytes. */
+ * The receiver's read operations take the bytes. */
 #include "tests/sim/eager.h"
 
 #include <string.h>
@@ -23,7 +23,7 @@ struct sim_eager {
 	bool is_heard; /* the message with the offer has arrived */
 	bool is_old;   /* a later message that offers the same memory has arrived */
 	bool is_open;  /* it is decided whether a read takes the bytes; the field rd is final */
-	/* read that takes the bytes; NULL: no read has been chosen, or the bytes are dropped */
+	/* the read that takes the bytes; NULL: no read has been chosen, or the bytes are dropped */
 	struct sim_read *rd;
 	uint8_t *bytes;
 };
@@ -37,7 +37,7 @@ bool eager_takes(const struct sim_end *from, bool is_patient)
 {
 	struct sim *s = from->port->s;
 
-	/* An impatient sender may have twice as many offers in progress as a patient one. */
+	/* The limit of offers in progress is twice as high for an impatient sender. */
 	return !from->pipe->is_near && from->n_eager < s->o.eager_max * (is_patient ? 1 : 2) &&
 	       !rnd_chance(s, s->o.eagain_permille);
 }

@@ -93,7 +93,8 @@ static unsigned agent_of(const struct sim *s, uint32_t member_id)
  * This occurs in two cases:
  *   - The agent's trainers join again before they receive the end of their first job.
  *   - The agent's trainers replace trainers that have stopped waiting.
- * The agent leaves when the end of the first job arrives, and has no sum of the job. */
+ * When the end of the first job arrives, the agent leaves the job that the agent has not started.
+ * The agent has no sum of that job. */
 static bool does_not_know(const struct sim *s, uint32_t agent)
 {
 	for (unsigned i = 0; i < s->o.n_agents; i++)
@@ -116,9 +117,9 @@ void elastic_job(struct sim *s, const struct ctl_job *job)
 	o->n_members = job->n_members;
 	for (unsigned i = 0; i < job->n_members; i++) {
 		o->agents[i] = job->members[i].agent;
-		/* Keep the first ranks of each machine. When a machine is removed, other
-		 * machines may get its ranks. The removed machine uses the ranks until it is
-		 * notified. */
+		/* Record the ranks of each machine once, and never replace them. If a machine is
+		 * removed, other machines may get its ranks. The removed machine uses the ranks
+		 * until it is notified. */
 		for (unsigned k = 0; !o->n_ranks[i] && k < job->members[i].n_ranks; k++)
 			o->ranks[i][k] = job->members[i].ranks[k].rank;
 		if (!o->n_ranks[i])

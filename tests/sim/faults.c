@@ -111,7 +111,8 @@ static void draw_deaf(struct sim_options *o)
 	o->faults_ns = 40 * S;
 }
 
-/* Let processes of agents die and start again, together with any other fault. */
+/* Let processes of agents die and start again. Faults of all other kinds may occur in the same
+ * history. */
 static void draw_restarts(struct sim *s)
 {
 	struct sim_options *o = &s->o;

@@ -1,8 +1,8 @@
 #ifndef BPS_TESTS_SIM_FLEET_H
 #define BPS_TESTS_SIM_FLEET_H
 /* Run a range of seeds in several processes. Process k of n runs the blocks k, k + n, k + 2n, ...
- * The counters of all processes are added in shared memory. Each history runs within one
- * process. */
+ * Each history runs within one process. Each process has its own counters in shared memory. After
+ * all processes have ended, fleet_run adds their counters to *ret_tot. */
 #include <stdbool.h>
 #include <stdint.h>
 

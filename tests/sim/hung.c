@@ -81,8 +81,10 @@ static void on_look(struct sim *s, struct sim_event *e)
 			h->server, (double)(s->now - h->started_ns) / 1e9);
 }
 
-/* Return whether every agent has a connection for each partition of the job, and the server number
- * `server` has some of the partitions. */
+/* Return whether all conditions for the fault hold:
+ *   - The scheduler is up, and all agents and the server with index `server` are connected to it.
+ *   - Every agent has a connection for each partition of the job.
+ *   - This server has at least one partition. */
 static bool is_ready(const struct sim *s, unsigned server)
 {
 	char name[16];

@@ -7,8 +7,8 @@
  *
  * In other histories the guests of the second job have no processes of their own: they share the
  * processes of the first job's guests. Then the core of a process has two jobs, which share one
- * window and the connections. A struct guest stands for one of these jobs in the process, and
- * guest.agent is the guest that owns the process. */
+ * window and the connections. Each process has two struct guests, one for each job. In both,
+ * guest.agent points to the guest of the first job, which owns the process. */
 #include "tests/sim/move.h"
 #include "tests/invariants/invariants.h"
 #include "tests/sim/peek.h"
@@ -117,8 +117,8 @@ static uint32_t value(const struct guest *g, unsigned t, uint32_t rank, uint64_t
 	return (uint32_t)seed + i * ((uint32_t)(seed >> 32) | 1);
 }
 
-/* Return the next guest after g that shares the process of agent a, or NULL. The first guest of the
- * process is a itself. */
+/* Return the guest that follows g in the process of guest `a`, or NULL if g is the last one. Guest
+ * `a` owns the process, and is its first guest. */
 static struct guest *next_in(struct guest *a, const struct guest *g)
 {
 	struct sim *s = a->s;
@@ -411,8 +411,8 @@ static void welcome(struct guest *a)
 static void joined(struct guest *g, const struct ctl_joined *msg)
 {
 	if (msg->seq != join_seq(g))
-		/* The message answers the other guest in this process, or it answers a JOIN of the
-		 * misbehaving agent for a different job. */
+		/* The message answers a JOIN of the other guest in this process, or a JOIN that the
+		 * misbehaving agent sent for a different job. */
 		return;
 	if (msg->code && msg->code != (uint32_t)-BPS_ENOTDURABLE && !job_of(g)->has_liar)
 		violation(g->s, "%s is not admitted: %s", g->node.name, msg->text);
@@ -544,7 +544,8 @@ static void guest_start(struct sim *s, struct sim_event *e)
 		sim_post(s, &g->agent->node, g->agent == g ? 500 * MS : 0, on_join_timer)->p = g;
 		return;
 	}
-	/* The guest that owns the process of this guest has not started yet. Try again later. */
+	/* The guest runs in the process of another guest, which has not started yet. Try again
+	 * later. */
 	sim_post(s, NULL, 10 * MS, guest_start)->a = e->a;
 }
 
@@ -579,8 +580,8 @@ void guests_draw(struct sim *s)
 			.rounds = (unsigned)rnd_between(s, 4, ROUNDS_MAX)};
 	if (o->has_greedy)
 		o->n_guests = GUESTS_MAX;
-	/* A history with a greedy job has no faults. It tests what happens when this job exhausts
-	 * the memory of the servers, and a fault could reduce this memory. */
+	/* A history with a greedy job tests what happens when this job exhausts the memory of the
+	 * servers. Such a history has no faults, because a fault could reduce this memory. */
 	if (o->has_greedy) {
 		o->faults = 0;
 		o->is_forming_calm = true;
@@ -611,9 +612,9 @@ void guests_start(struct sim *s)
 		sim_post(s, NULL, KILL_NS, on_kill)->a = 0;
 }
 
-/* Return whether a guest's job has ended as required. A guest with a misbehaving agent need not
- * receive JOB_END if it has received no JOB message. Its agent may have reported the worker as
- * finished or lost (message WORKER) while the job formed. */
+/* Return whether a guest's job has ended as required. If a guest's agent misbehaves, and the guest
+ * has received no JOB message, the guest need not receive JOB_END. The reason is that the agent may
+ * have reported the guest's worker as finished or lost (message WORKER) while the job formed. */
 static bool has_its_end(const struct guest *g)
 {
 	return g->has_job_msg ? g->has_ended && g->is_released : g->has_ended || g->is_liar;

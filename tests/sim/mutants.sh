@@ -1,9 +1,9 @@
 #!/bin/sh
 # usage: mutants.sh DIR. DIR is the folder of the mutants' programs.
 # Check that the simulator catches every mutant, and print a table. Each mutant's patch contains the
-# number of seeds to run. If $MOST is set, the script runs at most $MOST seeds. The script runs as
-# many mutants at the same time as there are processors. The mutants' patches are in the folder
-# `mutants` beside this script.
+# number of seeds to run. If $MOST is set, the script runs at most $MOST seeds for each mutant. The
+# script runs as many mutants at the same time as there are processors. The mutants' patches are in
+# the folder `mutants` beside this script.
 set -u
 dir=$1
 here=$(cd "$(dirname "$0")" && pwd)

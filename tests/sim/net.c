@@ -96,15 +96,15 @@ static void post_down(struct sim *s, struct sim_end *end, uint64_t delay_ns)
 
 	if (!end->port || (!end->is_open && !end->is_connecting))
 		return;
-	/* Messages sent before the break arrive first. Only then does the end notice the
-	 * break. */
+	/* If the messages in flight are not lost, they arrive before this end of the connection
+	 * notices the break. */
 	if (!end->pipe->has_lost && at < end->last_at)
 		at = end->last_at;
 	sim_post(s, end->port->node, at - s->now, on_down)->p = end;
 }
 
-/* Return how long an end takes to notice a broken connection. In most cases the time is short.
- * Sometimes the end notices nothing until the pings fail. */
+/* Return how long one end of a broken connection takes to notice the break. In most cases the time
+ * is short. Sometimes the end notices nothing until the pings fail. */
 static uint64_t notice_delay(struct sim *s)
 {
 	return rnd_chance(s, 200) ? rnd_below(s, 2 * S) : rnd_below(s, 5 * MS);
@@ -375,9 +375,10 @@ static void on_read_done(struct sim *s, struct sim_event *e)
 /* Check the bytes that an agent has read. The server must not change the offered bytes of a sum
  * while the reader is connected (B3), unless the reader has declined them. Eager bytes arrive
  * before the read starts, so for them the rule applies from the offer on. Eager bytes may also
- * arrive after the server has closed the connection and reused the memory. Then only the received
- * bytes are checked. A server's reads are not checked. The bytes of a contribution may change when
- * its round has ended elsewhere (B2), and the CRC of the contribution must detect the change. */
+ * arrive after the server has closed the connection and reused the memory. So if the server's end
+ * is closed, check only the received bytes, and not the server's memory. A server's reads are not
+ * checked. The bytes of a contribution may change when its round has ended elsewhere (B2), and the
+ * CRC of the contribution must detect the change. */
 static void check_torn(struct sim *s, const struct sim_read *rd)
 {
 	const struct sim_end *far = rd->end->peer;

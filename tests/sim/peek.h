@@ -13,7 +13,7 @@ struct xport_read;
 
 struct peek {
 	uint32_t job, tensor, part;
-	uint64_t round, pgen; /* identify the result to look up */
+	uint64_t round, pgen; /* round and pgen of the result */
 };
 
 /* Return whether the partition given in `p` has accepted the result of the round given in `p`.
@@ -22,16 +22,16 @@ bool peek_has(const struct agt_core *core, const struct peek *p);
 /* Return whether every partition of a job has a connection to its server. n_tensors: the number of
  * tensors that the job will have. */
 bool peek_is_settled(const struct agt_job *job, unsigned n_tensors);
-/* Return the contents of the last result of a partition of `t`. ret_first: index of the partition's
- * first element. ret_n: number of the partition's elements. ret_members: one bit per contributor.
- * Returns false if `t` has no partition `part`. */
+/* Look up which members contributed to the last result of partition `part` of `t`. ret_first: index
+ * of the partition's first element. ret_n: number of the partition's elements. ret_members: one bit
+ * per contributor. Returns true, or false if `t` has no partition `part`. */
 struct agt_tensor;
 bool peek_contributors(const struct agt_tensor *t, uint32_t part, uint32_t *ret_first,
 	uint32_t *ret_n, uint32_t *ret_members);
 /* Return which partition, round and pgen a read of an agent fetches. */
 struct peek peek_read(const struct xport_read *r);
-/* Return whether a job has no tensor with the given name at the scheduler, or the scheduler has
- * refused that tensor. */
+/* Return false if the scheduler has a tensor with the given name in the job, and has not refused
+ * this tensor. Return true in all other cases. */
 struct sched_core;
 bool peek_is_refused(const struct sched_core *core, uint32_t job, const char *name);
 /* Return whether the scheduler has declared the server with the given name dead. */

@@ -85,7 +85,7 @@ struct sim_event {
 	sim_event_fn *fn;
 	void *p;
 	uint64_t a, b;
-	uint8_t *big; /* n bytes that do not fit into `bytes`; malloc'd */
+	uint8_t *big; /* all n bytes if they do not fit into `bytes`, else NULL; malloc'd */
 	union {
 		struct sim_event *next; /* next event in the list of free events */
 		_Alignas(8) uint8_t bytes[EVENT_BYTES];
@@ -210,9 +210,9 @@ struct sim_port { /* one xport of an agent or of a server's thread */
 		size_t bytes;
 	} segs[SEGS_MAX];
 	unsigned n_segs;
-	/* The member of the agent or guest that owns the port. Each connection of the port carries
-	 * the member's id and instance. A server accepts the connection only if the scheduler has
-	 * reported this instance. */
+	/* The agent or guest that owns the port, as a member of the cluster. Each connection of
+	 * the port carries the member's id and instance. A server accepts the connection only if
+	 * the scheduler has reported this instance. */
 	const struct sim_member *m;
 	bool is_liar; /* byzantine.c may change the messages that this port sends */
 };
@@ -276,10 +276,11 @@ struct sim_member;
 struct sim_ctlconn {
 	uint32_t id;
 	struct sim_member *m;
-	/* is_open_m: open for the member. is_open_s: open for the scheduler. */
+	/* is_open_m: the member's end is open. is_open_s: the scheduler's end is open. */
 	bool is_open_m, is_open_s;
 	bool is_broken;
-	/* arrival times of the latest message at the member and at the scheduler */
+	/* last_m: arrival time of the latest message to the member. last_s: arrival time of the
+	 * latest message to the scheduler. */
 	uint64_t last_m, last_s;
 };
 
@@ -347,7 +348,7 @@ struct sim_thread {
 	struct srv_core *core;
 	uint64_t tick_at;
 	bool is_work_posted;
-	/* when the latest message from the control thread arrives at this thread */
+	/* arrival time of the latest message from the control thread to this thread */
 	uint64_t last_ctl;
 };
 struct sim_server {
@@ -362,7 +363,7 @@ struct sim_server {
 		uint32_t job, code;
 	} fail;            /* a failed job, reported to the scheduler until the job ends */
 	unsigned n_orders; /* number of operators' orders to drain or undrain this server */
-	uint64_t leave_ns; /* latest time at which the process ends; 0: the process does not end */
+	uint64_t leave_ns; /* time by which the process must end; 0: the process need not end */
 	bool has_left;
 };
 void server_start(struct sim *s, unsigned idx);
@@ -402,7 +403,7 @@ struct sim_worker {
 struct sim_executor {   /* the executor's state of one tensor */
 	uint64_t round; /* the round in progress, or the last round that is done */
 	/* is_mute: the executor reports no steps. A restart of the agent sets is_mute. The flag is
-	 * cleared when the agent's next process has run the executor's round again. */
+	 * cleared when the restarted agent runs `round` again or runs the round after it. */
 	bool is_done, is_mute;
 	uint32_t n_parts, part_bytes, n_landed;
 	uint8_t part[PARTS_MAX];
@@ -449,7 +450,7 @@ struct sim_agent {
 	bool has_dropped_trainers;
 	uint32_t job_id, named_job;
 	uint64_t job_view;
-	/* number of the last passed barrier that was reported to this agent */
+	/* index of the newest barrier whose passing was reported to this agent */
 	uint64_t barrier;
 	uint64_t skipped;      /* number of rounds that the job did before this agent joined */
 	unsigned n_at_barrier; /* number of tensors that have reached the barrier */
@@ -502,8 +503,8 @@ void device_done(struct sim_tensor_state *ts, uint64_t round);
  * although its end was reported to the trainers (K6), or 0. */
 uint64_t device_restart(struct sim_tensor_state *ts);
 /* Simulate the loss of the agent's executor or GPUs. The agent fails its job and notifies the
- * scheduler. If the agent has no job, the function does nothing. Call the function only if the job
- * may shrink, because any other job would end. */
+ * scheduler. If the agent has no job, the function does nothing. Call the function only if
+ * `is_shrink` is set, because a job that is not allowed to shrink would end. */
 void device_lose(struct sim_agent *a);
 /* Notify the scheduler of the lost GPUs again, after a reconnection. */
 void device_tell_lost(struct sim_agent *a);
@@ -521,8 +522,8 @@ struct guest_tensor {
 	uint8_t *in, *out[2];
 };
 /* Percent of the servers' memory that is reserved for users who need little (rule C10). Such a user
- * can declare up to an eighth of the reserve. The simulated jobs of users other than the greedy one
- * fit into that eighth. */
+ * can declare up to an eighth of the reserve. For each user except the greedy one, the user's
+ * simulated jobs fit into an eighth of the reserve. */
 #define GREEDY_RESERVE 60
 /* First number in the names of the extra tensors that a greedy job declares. */
 #define GREEDY_FIRST 100
@@ -591,7 +592,8 @@ struct oracle {
 		bool is_known;
 		uint32_t crc;
 	} results[TENSORS_MAX][ROUNDS_MAX + 1];
-	/* The pgen under which a result was computed, by tensor, partition and round. */
+	/* made[tensor][partition][round]: pgen under which the result was computed; 0: no agent has
+	 * accepted a result yet */
 	uint64_t made[TENSORS_MAX][PARTS_MAX][ROUNDS_MAX + 1];
 	struct donation {
 		uint64_t pgen;
@@ -604,7 +606,7 @@ struct oracle {
 	 * removed member. taken: the results of each agent. */
 	uint32_t gone;
 	uint32_t agents[AGENTS_MAX]; /* agent id of each member */
-	uint64_t barrier;            /* number of the last barrier that was passed */
+	uint64_t barrier;            /* index of the newest barrier that was passed */
 	uint64_t view;
 	struct taken {
 		bool is_known;
@@ -693,8 +695,8 @@ struct sim {
 	uint64_t agent_fault_ns;
 	struct sim_hung hung;
 	unsigned n_faults;
-	/* Number of damaged payloads so far. A payload counts twice if reports of damage may be
-	 * duplicated. */
+	/* Number of damaged payloads so far. If the history duplicates messages, each damaged
+	 * payload counts twice. */
 	unsigned n_corrupted;
 	uint64_t n_loans; /* loans that servers hold now */
 	struct sim_totals *tot;

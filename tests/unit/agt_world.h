@@ -234,7 +234,7 @@ struct agt_shape {
 	uint8_t dtype; /* 0: f32; otherwise the value of enum dtype plus 1 */
 	size_t window, job_inflight;
 	bool is_unplanned;
-	/* number of inputs of tensors on devices; 0: the tensors are in host memory */
+	/* number of inputs of each device tensor; 0: the tensors are in host memory */
 	uint32_t n_in;
 };
 

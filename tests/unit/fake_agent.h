@@ -64,10 +64,10 @@ struct fake_agent {
 	/* sends most messages twice, like an agent that was restarted after a crash */
 	bool repeats;
 	unsigned n_deaths;        /* number of connections that the agent ends at HELLO */
-	const char *refused_name; /* refuses the tensor of this name with EQUOTA */
-	/* ends the first round of the tensor of this name with EMISMATCH */
+	const char *refused_name; /* name of a tensor that the agent refuses with EQUOTA */
+	/* name of a tensor whose rounds the agent ends with EMISMATCH */
 	const char *mismatch_name;
-	const char *_Atomic mute_name; /* completes no round of the tensor of this name */
+	const char *_Atomic mute_name; /* name of a tensor whose rounds the agent holds back */
 	const char *why;
 	/* cause that the agent states in its answer to WHY, for a failed round */
 	struct ctl_cause cause;

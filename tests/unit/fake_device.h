@@ -22,8 +22,8 @@ enum fake_call {
 
 /* Set how many GPUs the next open finds. */
 void fake_device_set_gpus(int n);
-/* Make `times` consecutive calls of the kind `call` return rc. The first of them is the n-th call
- * of this kind from now on, counted from 1. */
+/* Inject the result rc into consecutive calls of the kind `call`. `times` is the number of these
+ * calls. The first of these calls is the n-th call of this kind from now on, counted from 1. */
 void fake_device_inject(
 	struct device *dev, enum fake_call call, unsigned n, unsigned times, int rc);
 /* Return the number of calls of the kind `call` so far. */

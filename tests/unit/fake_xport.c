@@ -1,6 +1,6 @@
-/* The synchronous transport of fake_xport.h. Queues encoded messages, holds reads until the test
- * ends them, and checks that the core obeys the contract in common/transport/xport.h. One
- * thread. */
+/* The synchronous transport of fake_xport.h. The transport queues encoded messages, holds reads
+ * until the test ends them, and checks that the core obeys the contract in
+ * common/transport/xport.h. Only one thread may call these functions. */
 #include "tests/unit/fake_xport.h"
 
 #include <errno.h>

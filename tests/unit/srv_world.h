@@ -20,8 +20,8 @@
 #include "tests/unit/fake_xport.h"
 
 #define MEMBERS_MAX 12
-#define SMALL       4u    /* number of elements that fits into a message */
-#define LARGE       8192u /* number of elements too large for a message; 32 KiB of f32 */
+#define SMALL       4u    /* number of elements: few enough for one message */
+#define LARGE       8192u /* number of elements: too many for one message; 32 KiB of f32 */
 #define BYTES_MAX   (32u << 10)
 #define PARTS_MAX   20
 #define SEGMENT     (128u << 10)

@@ -76,7 +76,8 @@ static inline bool is_at_end(int fd)
 	return is_end;
 }
 
-/* Seal the ticket for one channel of a connection. `count` is the number of that connection. */
+/* Seal the ticket for one channel of a connection. `count` is the serial number of the connection's
+ * first ticket. */
 static inline void seal_channel(uint64_t count, enum channel channel, uint8_t ret[TICKET_BYTES])
 {
 	struct ticket t = a_ticket(count);

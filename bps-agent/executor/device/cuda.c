@@ -1,5 +1,5 @@
-/* The CUDA back-end: opening the driver, the list of GPUs and their contexts. Memory, queues and
- * cliques are in the other files cuda_*.c. Thread: the executor's. */
+/* Base of the CUDA back-end: initialises the driver, describes the GPUs, and creates their
+ * contexts. Memory, queues and cliques are in the other files cuda_*.c. Thread: the executor's. */
 #include "bps-agent/executor/device/cuda_impl.h"
 
 #include <ctype.h>

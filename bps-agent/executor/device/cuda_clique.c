@@ -1,7 +1,7 @@
 /* Cliques of the CUDA back-end. A clique has one nonblocking NCCL communicator per local GPU.
  * Thread: the executor's, which uses all communicators.
  *
- *   OPENING --all ready--> READY --group launched later--> LAUNCHING --all ready--> READY
+ *   OPENING --all ready--> READY --launch not complete--> LAUNCHING --all ready--> READY
  *      any of them --a communicator's error--> FAILED;   any --abort--> ABORTED
  *
  * The communicators are nonblocking, because a blocking communicator cannot be aborted while it

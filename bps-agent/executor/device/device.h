@@ -5,9 +5,9 @@
  * memory. Cliques are groups of GPUs that do collectives (NCCL communicators). This interface has
  * no tensors, rounds or network, and no types of CUDA or NCCL.
  *
- * The implementation is a table (struct device_ops). host* emulates GPUs with plain memory and
- * threads, for development and tests. cuda* uses the CUDA driver and NCCL. The tests of the engine
- * have a third implementation, which runs in virtual time.
+ * The implementation is a table (struct device_ops). The files host* emulate GPUs with plain memory
+ * and threads, for development and tests. The files cuda* use the CUDA driver and NCCL. The tests
+ * of the engine have a third implementation, which runs in virtual time.
  *
  *   memory   alloc / import / pin --> in use --> drop      drop only when no queue uses it any more
  *   queue    queue_open --> copy, post, collectives --> queue_close
@@ -100,9 +100,9 @@ enum device_desc_kind {
 };
 #define DEVICE_DESC_VERSION 1
 
-/* Description of memory for another process of this machine. That process also gets the file
- * descriptors. The layout is fixed, in host byte order. Call device_desc_check before using a
- * received description. */
+/* Description of memory that a process shares with another process of this machine. The other
+ * process also gets the file descriptors. The layout is fixed, in host byte order. Call
+ * device_desc_check before using a received description. */
 struct device_desc {
 	uint16_t version;
 	uint16_t kind; /* enum device_desc_kind */
@@ -118,9 +118,10 @@ struct device_desc {
 	uint8_t blob[64]; /* IPC handle */
 };
 
-/* Check a description that another process has sent with n_fds descriptors: version, kind, sizes
- * without overflow, and usable bytes within the mapped memory. Errors: DEVICE_ARG with the text in
- * err. Thread: any. */
+/* Check a description that another process has sent together with n_fds descriptors. The function
+ * checks the version, the kind and the number of descriptors. The function also checks that the
+ * sizes do not overflow, and that the usable bytes are within the mapped memory. Errors:
+ * DEVICE_ARG, with the text in err. Thread: any. */
 int device_desc_check(const struct device_desc *d, unsigned n_fds, struct err_text *err);
 
 struct device;
@@ -157,11 +158,11 @@ struct device_ops {
 	/* Return how GPU `a` reads the memory of GPU `b`, as an enum device_link, or an error. */
 	int (*peer)(struct device *dev, int a, int b);
 
-	/* Allocate zeroed memory on a GPU. The memory can be shared with other processes. This GPU
-	 * and the GPUs also[0..n_also) can use the memory. `bytes` is rounded up (to 2 MiB on
-	 * today's GPUs), and mem->bytes contains the rounded value. Errors: DEVICE_NOMEM;
-	 * DEVICE_UNSUP if the GPU cannot share its memory, or if a GPU of `also` cannot reach the
-	 * memory. */
+	/* Allocate zeroed memory on the GPU `gpu`. The memory can be shared with other processes.
+	 * The GPU `gpu` and the n_also GPUs in the array `also` can use the memory. `bytes` is
+	 * rounded up (to 2 MiB on today's GPUs), and mem->bytes contains the rounded value. Errors:
+	 * DEVICE_NOMEM; DEVICE_UNSUP if the GPU `gpu` cannot share its memory, or if a GPU in
+	 * `also` cannot reach the memory. */
 	int (*alloc)(struct device *dev, int gpu, uint64_t bytes, const int *also, int n_also,
 		struct device_mem **ret_mem);
 	/* Describe memory that `alloc` has allocated, for other processes. The function stores the

@@ -3,14 +3,14 @@
 /* Declarations that the files of the back-end "host" share: memory and the table of functions are
  * in host.c, queues in host_queue.c, collectives in host_clique.c.
  *
- * A queue is a thread with a ring of jobs. In a collective, the threads of several queues wait for
- * each other on the device's condition variable. */
+ * A queue is a thread with a ring buffer of pieces of work (struct host_job). In a collective, the
+ * threads of several queues wait for each other on the device's condition variable. */
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "bps-agent/executor/device/device.h"
 
-#define HOST_JOBS 1024 /* limit of jobs per queue; a full queue returns DEVICE_AGAIN */
+#define HOST_JOBS 1024 /* limit of pieces of work per queue; a full queue returns DEVICE_AGAIN */
 
 struct host_device {
 	struct device d;

@@ -117,8 +117,8 @@ static int copy_for_shared(enum strategy want, unsigned n, struct choice *ret, s
 {
 	if (want != STRATEGY_AUTO && want != STRATEGY_COPY)
 		return err_set(err, -EOPNOTSUPP,
-			"gpu-strategy %s is not possible when workers share a GPU: use copy or "
-			"auto",
+			"gpu-strategy '%s' is not possible when workers share a GPU: set "
+			"gpu-strategy to 'copy' or 'auto'",
 			strategy_words[want]);
 	snprintf(ret->why, sizeof(ret->why), "workers share a GPU, so the processor sums");
 	ret->route = (struct route){
@@ -253,7 +253,7 @@ int choose_route(const char *sysfs, struct device *dev, const int *gpus, unsigne
 		return rc;
 	if (n_members < 1 || n_members > DEVICE_GPUS_MAX)
 		return err_set(err, -EINVAL,
-			"%u workers use GPUs of this machine, but at most %d are possible",
+			"%u workers use GPUs of this machine, but the limit is %d workers",
 			n_members, DEVICE_GPUS_MAX);
 	memset(ret, 0, sizeof(*ret));
 	w = calloc(1, sizeof(*w));

@@ -12,7 +12,7 @@
  *   rs_ag        1 group of n     reduce-scatter, copy     copy a piece each, all-gather
  *   switch_sum   one per switch   reduce-scatter, copy     copy a piece each, all-gather in group
  *   roots        1 group of n     reduce to a root, copy   copy to the root, broadcast
- *   ce           n groups of 1    copy                     copy a piece each, copies between GPUs
+ *   ce           n groups of 1    copy                     copy a piece each, copy to other GPUs
  *
  * The strategies switch_sum and roots come from the OSDI'20 paper (strategy.h), section 4.2. The
  * functions have no state. Thread: any. */

@@ -30,9 +30,9 @@
  *                                             can copy to each other, else copy
  *
  * A plan divides a tensor into n_units equal units, and its steps name ranges of units. Staging
- * memory holds n_sources copies of the tensor (sources), which the processor sums. The roots take
- * turns: successive chunks of a tensor use successive turns, and a chunk uses only the steps of its
- * turn.
+ * memory holds n_sources copies of the tensor (sources), which the processor sums. Each step
+ * belongs to a turn. A plan has one turn per root, or one turn if there are no roots. Successive
+ * chunks of a tensor use successive turns. A chunk uses only the steps of its own turn.
  *
  * The functions do no I/O and have no state. Thread: any. */
 #include <stdbool.h>

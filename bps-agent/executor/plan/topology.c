@@ -132,8 +132,9 @@ static int read_number(int dir, const char *path, long long least, long long mos
 	return 0;
 }
 
-/* Return the number that a device's file `name` contains. Returns `otherwise` if there is no such
- * file or the number is invalid. An invalid number is counted in t->n_odd. */
+/* Return the number in a file of a device. device: name of the device's folder. name: path of the
+ * file in this folder. Returns `otherwise` if the file cannot be read or the number is invalid.
+ * Counts an invalid number in t->n_odd. */
 static long long attr(struct topology *t, int devices, const char *device, const char *name,
 	long long least, long long most, long long otherwise)
 {
@@ -230,8 +231,8 @@ static void add_gpu(struct topology *t, int devices, const char *name, uint64_t 
 	t->n_gpus++;
 }
 
-/* List the file names in the subfolder `what` of a device's folder, such as "net". Returns the
- * number of names. */
+/* List the file names in a subfolder of a device's folder. what: name of the subfolder, for example
+ * "net". Returns the number of names. */
 static unsigned list_names(
 	int devices, const char *device, const char *what, char ret[NAMES_MAX][TOPO_NAME_BYTES])
 {
@@ -364,7 +365,8 @@ static void count_uplinks(struct topology *t)
 			t->uplinks[t->nics[i].uplink].n_nics++;
 }
 
-/* Sort the uplinks by address, and update the index of the uplink in each GPU and card. */
+/* Sort the uplinks by address. Then correct the field `uplink` of each GPU and card, which is the
+ * index of an uplink. */
 static void sort_uplinks(struct topology *t)
 {
 	uint32_t place[TOPO_PORTS_MAX] = {0};

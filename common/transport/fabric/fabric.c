@@ -110,7 +110,7 @@ static int get_info(struct fabric *f, int mr_mode, struct err_text *err)
 	if (!hints)
 		return err_set(err, -ENOMEM, "out of memory");
 	rc = ask(f, hints, port);
-	/* The provider verbs tries to bind the port, and returns FI_ENODATA when the port is in
+	/* The provider `verbs` tries to bind the port, and returns FI_ENODATA when the port is in
 	 * use. If the same request succeeds without a port, the port was the cause. */
 	if (rc == -FI_ENODATA && port)
 		is_taken = ask(f, hints, 0) == 0;
@@ -158,9 +158,10 @@ static bool is_listener_on(int fd, const struct sockaddr_storage *addr, socklen_
 
 /* Protect the listening socket of libfabric's provider tcp. libfabric does not give access to this
  * socket, and reads the handshake of each client with a blocking receive. So find the socket among
- * this process's descriptors, and set options that accepted sockets inherit. With these options, a
- * connection that sends no byte is not accepted for LISTEN_DEFER_S. An incomplete handshake ends
- * after LISTEN_RECV_US, and the kernel detects dead peers. */
+ * this process's descriptors, and set options that accepted sockets inherit. With these options,
+ * the kernel passes a connection to the provider only after the first byte has arrived or
+ * LISTEN_DEFER_S seconds have passed. The receive of an incomplete handshake ends after
+ * LISTEN_RECV_US microseconds. The kernel detects dead peers. */
 static void harden_listener(const struct sockaddr_storage *addr, size_t addr_len)
 {
 	DIR *d = opendir("/proc/self/fd");
@@ -289,9 +290,9 @@ static int choose_congestion(struct fabric *f, const char *wanted, struct err_te
 		return congestion_find(wanted ? wanted : "auto", f->congestion, err);
 	if (!is_auto && !is_verbs(f))
 		return err_set(err, -EINVAL,
-			"congestion-control '%s' needs libfabric 2.2 or newer with provider tcp, "
-			"and this is %u.%u: set congestion-control to auto, or use provider "
-			"sockets",
+			"with provider tcp, congestion-control '%s' needs libfabric 2.2 or newer, "
+			"and the loaded libfabric is %u.%u: set congestion-control to auto, or use "
+			"provider sockets",
 			wanted, FI_MAJOR(fi_version()), FI_MINOR(fi_version()));
 	return 0;
 }
@@ -307,7 +308,7 @@ int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn,
 	struct fabric *f;
 	int rc;
 
-	/* Turn off the cache of memory registrations. With the cache, the provider verbs does not
+	/* Turn off the cache of memory registrations. With the cache, the provider `verbs` does not
 	 * revoke the peer's key when a registration is closed. The second variable is for
 	 * libinfinipath, which libfabric loads. With this variable, libinfinipath does not handle
 	 * SIGSEGV and SIGABRT of this process. */
@@ -393,8 +394,8 @@ static int open_cq(struct fabric_xport *x)
 		rc = (rx.size = 4096, fi_srx_context(x->domain, &rx, &x->srx, NULL));
 	if (rc)
 		return rc;
-	/* The provider tcp needs the completion queue bound to the receive context. With the
-	 * provider verbs, this call may fail, because that provider uses the queue of each
+	/* With the provider `tcp`, the completion queue must be bound to the receive context. With
+	 * the provider `verbs`, this call may fail, because that provider uses the queue of each
 	 * endpoint. */
 	rc = fi_ep_bind(x->srx, &x->cq->fid, FI_RECV);
 	return rc && x->is_verbs ? 0 : rc;

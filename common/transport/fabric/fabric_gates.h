@@ -12,17 +12,17 @@
 
 /* Properties of one provider in one version of libfabric. */
 struct fabric_gates {
-	/* Provider tcp of 1.17.0 and 1.17.1 frees the entry of an arriving read twice when the
-	 * endpoint of the read closes or fails. libfabric's commit a74ea0fcd fixes this error in
-	 * 1.18.0. See fabric_spoil. */
+	/* If the endpoint of an arriving read closes or fails, provider `tcp` of libfabric 1.17.0
+	 * and 1.17.1 frees the entry of the read two times. libfabric's commit a74ea0fcd fixes this
+	 * error in 1.18.0. See fabric_spoil. */
 	bool is_spoiled_by_cut_reads;
-	/* Provider tcp has FI_GET_FD, with which fi_control returns the socket of an endpoint.
-	 * libfabric has FI_GET_FD since commit 54253b517 (2.2). */
+	/* Provider `tcp` has FI_GET_FD, with which fi_control returns the socket of an endpoint.
+	 * libfabric has had FI_GET_FD since commit 54253b517 (libfabric 2.2). */
 	bool has_get_fd;
-	/* Largest number of connections of a data thread. Provider tcp of 1.17 visits every
-	 * endpoint in each poll. From 1.19 on, the cost of a poll does not depend on the number of
-	 * endpoints. For verbs, the network adapter limits the number of connections, because each
-	 * connection needs two of the adapter's queue pairs. */
+	/* Largest number of connections of a data thread. In libfabric 1.17, provider `tcp` visits
+	 * every endpoint in each poll. From libfabric 1.19 on, the cost of a poll does not depend
+	 * on the number of endpoints. With provider `verbs`, the network adapter limits the number
+	 * of connections, because each connection needs two of the adapter's queue pairs. */
 	uint32_t conns_max;
 };
 

@@ -28,8 +28,9 @@
  *
  * Each message has a cookie, which the receiver chose for this connection. The low 16 bits of the
  * cookie are the slot in the receiver's table of connections. Other peers cannot guess the
- * remaining 48 bits. The cookie is needed because all connections share the posted receives (shared
- * receive context). Only the cookie shows to which connection a received message belongs. */
+ * remaining 48 bits. The cookie is needed because all connections share the posted receive buffers
+ * (shared receive context). Only the cookie shows to which connection a received message
+ * belongs. */
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -56,30 +57,33 @@
 #define FABRIC_SEGS_MAX  4096
 #define FABRIC_SEG_CHUNK 64 /* number of entries added when a table of peer segments grows */
 #define FABRIC_TX_MAX    64 /* largest number of sends in flight per connection */
-/* Size of an endpoint's send queue that is requested from the provider. The queue is never full,
- * because it has room for all sends and reads that a connection may post. */
+/* Size that is requested from the provider for the send queue of an endpoint. The queue is never
+ * full, because it has room for all sends and reads that a connection may post. */
 #define FABRIC_TX_DEPTH (FABRIC_TX_MAX + READS_MAX + 16)
 #define FABRIC_CREDITS  64
-/* Credits of each connection of a data thread, except the first FABRIC_CONNS_RICH connections. A
- * credit is a posted buffer of FABRIC_BUF_BYTES. So 1,024 connections have 22,528 buffers (370 MB).
- * With FABRIC_CREDITS for every connection, the buffers would take 1.1 GB. */
+/* Credits of each connection of a data thread beyond the first FABRIC_CONNS_RICH connections, which
+ * have FABRIC_CREDITS each. A credit is a posted buffer of FABRIC_BUF_BYTES. In total, 1,024
+ * connections have 22,528 buffers (370 MB). If every connection had FABRIC_CREDITS, the buffers
+ * would take 1.1 GB. */
 #define FABRIC_CREDITS_FEW 8
 #define FABRIC_CONNS_RICH  256
 #define FABRIC_BUF_BYTES   (((size_t)WIRE_SEND_MAX + 63) & ~(size_t)63)
 #define FABRIC_ORPHAN_NS   UINT64_C(5000000000)
 #define FABRIC_CQ_DEPTH    16384
 #define FABRIC_CM_QUEUE    512
-/* Number of bytes that a process must be allowed to lock with provider verbs. Every job needs at
- * least this much locked memory. */
+/* Number of bytes that a process must be allowed to lock if it uses the provider `verbs`. Every job
+ * needs at least this much locked memory. */
 #define FABRIC_LOCKED_MIN     (UINT64_C(128) << 20)
 #define FABRIC_WIRE_COOKIE_AT 8 /* byte offset of the cookie in the header (protocol-data.md) */
 
 enum fabric_op_kind { OP_RECV, OP_SEND, OP_READ };
 
-/* An operation posted to libfabric. conn is NULL for receives and for orphans. An orphan is an
- * operation of a closed connection, whose completion may still be in the completion queue. The
- * data thread reuses an orphan after it reads the completion, or after FABRIC_ORPHAN_NS. By then
- * the thread has read the completion, because fi_close queues all completions before it returns. */
+/* An operation posted to libfabric. conn is NULL for receive operations and for orphans. An orphan
+ * is an operation that was posted on a connection that is now closed. The completion of an orphan
+ * may still be in the completion queue. The data thread reuses an orphan after it has read the
+ * completion, or when FABRIC_ORPHAN_NS nanoseconds have passed since the close. After this time the
+ * data thread has read every completion of the connection, because fi_close queues all completions
+ * before it returns. */
 struct fabric_op {
 	struct fi_context2 ctx; /* first member: op_context of a completion points to it */
 	enum fabric_op_kind kind;
@@ -135,21 +139,23 @@ struct fabric_peer_seg {
 };
 
 /* Connection with two endpoints (enum channel), one for each side. Each side posts its messages and
- * reads on its own endpoint. The bytes that answer a read arrive on the endpoint on which the read
- * was posted. So a message or a read request never waits behind bytes that the same side sends to
- * answer the peer's reads. */
+ * its reads on its own endpoint. The bytes that answer a read arrive on the endpoint on which the
+ * read was posted. So a message or a read request never waits behind bytes that the same side sends
+ * to answer the peer's reads. */
 struct fabric_conn {
 	struct peer_conn base; /* first member, so a pointer to it can be cast to this struct */
 	bool has_want, has_pong, is_busy, is_stuck;
 	/* True when this side's sending channel is open. On this channel, this side posts its
 	 * messages and its reads. */
 	bool is_linked;
-	/* Receives posted for this connection, which are the credits of the peer */
+	/* Number of receive buffers that are posted for this connection. Each buffer is a credit of
+	 * the peer */
 	uint32_t granted;
-	uint32_t credits; /* number of sends for which the peer still has posted receives */
+	uint32_t credits; /* number of further sends that the peer's grants allow */
 	uint32_t tx_inflight;
-	uint32_t owed;     /* receives that were posted again and are not granted to the peer yet */
-	uint32_t rx_allow; /* receives granted to the peer and not yet used by the peer */
+	/* Number of receive buffers that were posted again and are not granted to the peer yet */
+	uint32_t owed;
+	uint32_t rx_allow; /* number of granted receive buffers that the peer has not used yet */
 	struct fabric_buf *open;
 	uint64_t rx_cookie, tx_cookie, last_cookie;
 	struct fid_ep *eps[N_CHANNELS];
@@ -229,7 +235,7 @@ static inline struct fabric_xport *fabric_xport_of(const struct fabric_conn *c)
 }
 
 /* Open the transport as fabric_open does, but with the memory-registration mode `mr_mode`. With the
- * mode FI_MR_BASIC, provider tcp uses addresses and keys, as verbs does. */
+ * mode FI_MR_BASIC, provider `tcp` uses addresses and keys, as provider `verbs` does. */
 int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn, void *key_ctx,
 	struct net **ret, struct err_text *err);
 
@@ -254,8 +260,8 @@ void fabric_sweep_silent(struct fabric *f);
 void fabric_spoil(struct fabric_xport *x);
 void fabric_renew(struct fabric_xport *x);
 
-/* Register memory. Some providers choose the key. Otherwise the key is random, so that other peers
- * cannot guess the key. */
+/* Register memory. Some providers choose the key. Otherwise the key is random, so that a peer to
+ * which this process has not sent the key cannot guess the key. */
 int fabric_mr_reg(
 	struct fabric_xport *x, void *mem, size_t bytes, uint64_t access, struct fid_mr **ret);
 
@@ -289,8 +295,8 @@ const struct fabric_peer_seg *fabric_seg_find(const struct fabric_conn *c, uint1
 /* fi_getinfo has returned the error `rc` for the configuration cfg. Write a sentence to err that
  * explains this error. Returns `rc`. */
 int fabric_explain(const struct net_config *cfg, int rc, struct err_text *err);
-/* Return how many bytes of memory this process may lock. UINT64_MAX: there is no limit. Provider
- * verbs locks all memory that is registered. */
+/* Return how many bytes of memory this process may lock. UINT64_MAX: there is no limit. The
+ * provider `verbs` locks all memory that is registered. */
 uint64_t fabric_lockable_bytes(void);
 
 /* Functions of fabric_io.c. */
@@ -307,7 +313,7 @@ void fabric_io_touch(struct fabric_conn *c);
 void fabric_io_abandon(struct fabric_conn *c);
 /* Reuse the orphans that are older than FABRIC_ORPHAN_NS. */
 void fabric_io_reclaim(struct fabric_xport *x);
-/* Post receives until n_posted receives are posted in total. */
+/* Post receive buffers until n_posted receive buffers are posted in total. */
 int fabric_io_grow_rx(struct fabric_xport *x, uint32_t n_posted);
 /* Reclaim all orphans (struct fabric_op) of the closed completion queue. Then post all receive
  * buffers again, for the new completion queue. */

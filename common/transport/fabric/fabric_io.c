@@ -149,8 +149,8 @@ int fabric_io_post_rx(struct fabric_xport *x, struct fabric_buf *b)
 	return (int)fi_recv(x->srx, b->data, FABRIC_BUF_BYTES, b->desc, 0, &b->op.ctx);
 }
 
-/* The posted receives belong to no single connection. When a connection ends, the receives stay
- * posted, and the next connection uses them. */
+/* The posted receive buffers belong to no single connection. When a connection ends, the buffers
+ * stay posted, and the next connection uses them. */
 int fabric_io_grow_rx(struct fabric_xport *x, uint32_t n_posted)
 {
 	struct fabric_slab *s;

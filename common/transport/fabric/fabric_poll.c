@@ -315,9 +315,9 @@ static void run_cm_events(struct fabric_xport *x, unsigned n)
 int fabric_poll(struct xport *xp, uint64_t now_ns)
 {
 	struct fabric_xport *x = (struct fabric_xport *)xp;
-	/* Count the pending events before the completions are read. A peer may send messages and
-	 * then close the connection. This order handles the messages before the event that reports
-	 * the close. */
+	/* Count the pending events, then read the completions, then handle only the counted events.
+	 * A peer may send messages and then close the connection. In this order, the messages are
+	 * handled before the event that reports the close. */
 	unsigned n_events = cm_pending(x);
 	bool has_more = true;
 	int n = 0;

@@ -72,5 +72,5 @@ void fabric_sweep_silent(struct fabric *f)
 	if (!n)
 		return;
 	atomic_fetch_add_explicit(&f->base.silent, n, memory_order_relaxed);
-	log_rated(LOG_WARN, "closed connections that sent nothing on the data port: count=%u", n);
+	log_rated(LOG_WARN, "closed data connections, because they sent nothing: count=%u", n);
 }

@@ -42,8 +42,9 @@ static void look_at_sockets(struct shm_xport *x)
 	for (int i = 0; i < n; i++) {
 		if (ev[i].data.u32 == LISTENER)
 			has_guests = true;
-		/* The connection of the event may have ended, and a new connection may have its
-		 * slot. The event does no harm there, because the new socket has no data. */
+		/* The connection of the event may have ended, and a new connection may now use the
+		 * slot of the ended connection. The event does no harm to the new connection,
+		 * because the new socket has no data. */
 		else if (x->conns[ev[i].data.u32])
 			shm_conn_socket(x->conns[ev[i].data.u32], ev[i].events);
 	}

@@ -8,8 +8,8 @@
  *
  * Rendezvous: each data thread of a server listens on a UNIX socket in a directory that agent and
  * server have in their settings. The name of the socket consists of the server's instance and the
- * thread. An agent that finds the socket is on the same host, whatever its network namespace and
- * host name are. Handshake, on SOCK_SEQPACKET:
+ * thread. If an agent finds the socket, the agent is on the server's host, whatever the agent's
+ * network namespace and host name are. Handshake, on SOCK_SEQPACKET:
  *
  *   server -> agent   challenge: a nonce
  *   agent -> server   ticket over that nonce (common/wire/ticket.h), and a nonce of its own

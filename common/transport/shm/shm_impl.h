@@ -24,8 +24,8 @@
 #include "common/wire/ticket.h"
 
 #define SHM_PATH_BYTES 108 /* size of the path in the address of a UNIX socket */
-#define SHM_STRANGERS  16  /* largest number of connections without a valid ticket */
-#define SHM_PER_USER   8   /* largest number of connections of one user without a valid ticket */
+#define SHM_STRANGERS  16  /* largest number of accepted connections with no valid ticket yet */
+#define SHM_PER_USER   8   /* the same limit for the connections of one user */
 #define SHM_LOOK_NS    UINT64_C(1000000)
 #define SHM_MAGIC      UINT32_C(0x48535042) /* the letters "BPSH" */
 #define SHM_VERSION    1
@@ -44,8 +44,8 @@ enum shm_side { SHM_AGENT, SHM_SERVER }; /* sides of a connection; each side wri
 /* First page of the memfd of the rings; the bytes of both rings follow. */
 struct shm_page {
 	struct ring_shared dir[2]; /* index: enum shm_side of the producer */
-	/* Index: enum shm_side. A value other than 0 means that the side has closed the connection,
-	 * and may change the memory that it offered */
+	/* Index: enum shm_side. A value other than 0 means that this side has closed the
+	 * connection. After the close, this side may change the memory that it had offered */
 	_Alignas(64) _Atomic uint32_t is_over[2];
 };
 _Static_assert(sizeof(struct shm_page) <= SHM_PAGE, "the rings' page");

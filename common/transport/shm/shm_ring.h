@@ -61,9 +61,9 @@ bool ring_has_room(struct ring_end *r, size_t n);
 /* Producer: return whether the consumer sleeps. If the consumer sleeps, this call clears the flag
  * `sleeps`, and the caller must then wake the consumer. */
 bool ring_must_wake(struct ring_end *r);
-/* Producer: request a wake-up from the consumer when the ring has room. Returns true if half of the
- * ring is free now, or if the consumer's index is invalid. If this function returns false, the
- * consumer will wake the producer. */
+/* Producer: ask the consumer to wake the producer as soon as the ring has room. Returns true if
+ * half of the ring is free now, or if the consumer's index is invalid. If this function returns
+ * false, the consumer will wake the producer. */
 bool ring_want_room(struct ring_end *r);
 
 /* Consumer: copy the next entry into `entry`, which has `room` bytes. Returns the entry's length,

@@ -15,10 +15,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Number of recent offers with bytes that the sender remembers. If each offer has 128 KiB, the
- * offers have 8 MiB together. By default a server reads this amount from one agent at a time. A
- * request for the bytes of an older offer does not count as a request for bytes that were already
- * sent. */
+/* Number of offers that the sender remembers. The sender remembers the most recent offers that were
+ * sent together with their bytes. If each of these offers has 128 KiB, the offers have 8 MiB
+ * together. By default a server reads this amount from one agent at a time. A request for the bytes
+ * of an older offer does not count as a request for bytes that were already sent. */
 #define EAGER_POLICY_NOTED    64
 #define EAGER_POLICY_REST_MIN 8
 #define EAGER_POLICY_REST_MAX 512
@@ -32,11 +32,12 @@ struct eager_policy_offer {
 struct eager_policy {
 	struct eager_policy_offer noted[EAGER_POLICY_NOTED];
 	unsigned next;
-	/* Number of offers that are sent without bytes between two tests. In a test,
-	 * EAGER_POLICY_TRIES offers are sent with bytes. 0: all offers are sent with bytes. */
+	/* Number of offers between two tests. These offers are sent without their bytes. In a test,
+	 * EAGER_POLICY_TRIES offers are sent with their bytes. 0: all offers are sent with their
+	 * bytes. */
 	uint32_t rest;
 	uint32_t rest_left, tries_left;
-	/* The peer has requested bytes that were already sent, since the last test began */
+	/* Since the last test began, the peer has requested bytes that had already been sent */
 	bool is_refused;
 };
 

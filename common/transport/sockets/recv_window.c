@@ -1,25 +1,26 @@
-/* Choose the receive window of a data thread's sockets from the number of connections and their
- * round trips. The caller passes measured times as numbers; tcp_in.c sets the options of the
- * sockets. The functions do no I/O. Thread: the data thread. */
+/* Choose the receive window of a data thread's sockets. The choice depends on the number of
+ * connections of the thread, and on the round trip times of these connections. The caller passes
+ * measured times as arguments; tcp_in.c sets the options of the sockets. The functions do no I/O.
+ * Thread: the data thread. */
 #include "common/transport/sockets/recv_window.h"
 
 #include <limits.h>
 #include <stddef.h>
 
-/* Round trip times up to FAST_US are fast. The kernel measures with timestamps of one millisecond,
- * so a value of 1000 us means less than 1000 us. Round trip times above LONG_US show that the
- * windows that the kernel chose make the queue too long. At 1 Gbit/s, the queue is then five times
- * as long as with our windows. */
+/* Round trip times up to FAST_US are fast. The kernel measures with timestamps in whole
+ * milliseconds, and reports a time below 1000 us as 1000 us. Round trip times above LONG_US show
+ * that the windows that the kernel chose make the queue too long. At 1 Gbit/s, the queue is then
+ * five times as long as with our windows. */
 #define FAST_US 1000
 #define LONG_US 30000
-/* Round trip times above SLOW_US are slow. Measured times are up to 1.6 ms between processes of one
- * busy machine, and 2 to 5 ms with four peers at 1 Gbit/s. */
+/* Round trip times above SLOW_US are slow. Between processes of one busy machine, the measured
+ * times are up to 1.6 ms. With four peers at 1 Gbit/s, the measured times are 2 to 5 ms. */
 #define SLOW_US 2000
-/* Round trip times up to QUICK_US are quick. Measured times are up to 4 ms with a dozen processes
- * on two processors, and 20 ms with two peers at 300 Mbit/s. A slow link also gives quick samples
- * in two cases: the link is not yet full, or its connections send at different times. So
- * QUICK_TIMES quick samples in a row are needed. In a test with 8 agent hosts and 8 server hosts at
- * 100 Mbit/s, 8 samples in a row were too few. */
+/* Round trip times up to QUICK_US are quick. With a dozen processes on two processors, the measured
+ * times are up to 4 ms. With two peers at 300 Mbit/s, the measured times are 20 ms. Even a slow
+ * link gives quick samples in two cases: the link is not yet full, or its connections send at
+ * different times. So QUICK_TIMES quick samples in a row are needed. In a test with 8 agent hosts
+ * and 8 server hosts at 100 Mbit/s, 8 samples in a row were too few. */
 #define QUICK_US    5000
 #define QUICK_TIMES 32u
 #define TARDY_TIMES 4u
@@ -172,8 +173,8 @@ bool recv_rtt_measured(struct recv_rtt *r, uint32_t us, uint64_t now_ns)
 	r->us = us;
 	/* Estimate how many samples the kernel has taken since decayed_ns. Each sample reduces
 	 * pause_us by an eighth. The estimate is one sample per half_ns, which is half of the
-	 * average. If pauses cause half of the average, the kernel takes samples at least as
-	 * often. */
+	 * kernel's average. If pauses cause at least half of the average, the true round trip time
+	 * is at most half_ns. In that case the kernel takes at least one sample per half_ns. */
 	for (; r->pause_us && now_ns - r->decayed_ns >= half_ns; r->decayed_ns += half_ns)
 		r->pause_us -= (r->pause_us + PAUSE_SHARE - 1) / PAUSE_SHARE;
 	if (!r->pause_us)

@@ -29,8 +29,8 @@
 
 struct recv_window {
 	int bytes; /* size of the window: limit of the bytes in flight; 0: the kernel chooses */
-	/* Size of the window that fits the current number of connections, in bytes. This size is
-	 * used unless the kernel chooses the size. */
+	/* Window size in bytes, chosen for the current number of connections. This size is used
+	 * unless the kernel chooses the window size. */
 	int share;
 	/* Whether sends are paced. When is_paced becomes true, pacing is turned on for all open
 	 * sockets. While is_paced is true, pacing is also turned on for new sockets. */
@@ -44,13 +44,13 @@ struct recv_window {
  * sample per window, with a weight of an eighth. So a pause of the sender adds an eighth of the
  * pause to the average. Later samples reduce this error. */
 struct recv_rtt {
-	/* heard_ns: time when the last bytes arrived. decayed_ns: time up to which pause_us was
-	 * reduced */
+	/* heard_ns: time when the last bytes arrived. decayed_ns: point in time until which the
+	 * reductions of pause_us have been applied */
 	uint64_t heard_ns, decayed_ns;
 	/* The kernel's last average of the time in which the bytes of one window arrive, in
 	 * microseconds */
 	uint32_t us;
-	/* Part of that average that may be due to pauses of the sender, in microseconds */
+	/* Part of the average `us` that may be due to pauses of the sender, in microseconds */
 	uint32_t pause_us;
 };
 
@@ -58,24 +58,25 @@ void recv_window_init(struct recv_window *w);
 /* Set the number of connections. Returns whether w->bytes has changed. */
 bool recv_window_shared(struct recv_window *w, unsigned n_conns);
 /* Add a sample that recv_rtt_measured accepted. The sample measures one connection. rtt_us: the
- * kernel's average time in which the bytes of one window arrive, in microseconds. Returns whether
- * w->bytes, w->is_paced or w->is_quick has changed. */
+ * average time that the bytes of one window take to arrive, as measured by the kernel, in
+ * microseconds. Returns whether w->bytes, w->is_paced or w->is_quick has changed. */
 bool recv_window_measured(struct recv_window *w, uint32_t rtt_us);
-/* Add a sample that recv_rtt_measured rejected because much of it may be pauses. most_us: the
- * sample, an upper bound of the true time, in microseconds. On a busy machine recv_rtt_measured
- * rejects all samples. A rejected sample cannot show that a link is slow. A series of short
- * rejected samples sets w->is_quick if the bytes of the series arrived faster than a slow link
- * could carry them. The caller takes one sample for each MiB that all connections together have
+/* Add a sample that recv_rtt_measured rejected, because pauses of the sender may be a large part of
+ * the measured time. most_us: the measured time in microseconds, an upper bound of the true time.
+ * On a busy machine recv_rtt_measured rejects all samples. A rejected sample cannot show that a
+ * link is slow. A series of rejected samples with short times counts as quick samples if the bytes
+ * of the series arrived faster than a slow link could carry them. Enough quick samples in a row set
+ * w->is_quick. The caller takes one sample for each MiB that all connections together have
  * received. Returns whether w->is_quick has changed. */
 bool recv_window_bounded(struct recv_window *w, uint32_t most_us, uint64_t now_ns);
-/* Record that the kernel cannot choose the window itself (Linux before 5.14), so that the window
- * stays fixed. */
+/* Record that the kernel is unable to choose the window (Linux before 5.14). After that, the window
+ * stays fixed for a long time. */
 void recv_window_refused(struct recv_window *w);
 
 /* Record that bytes have arrived at now_ns. */
 void recv_rtt_heard(struct recv_rtt *r, uint64_t now_ns);
-/* Add a measurement of the kernel. us: the kernel's tcpi_rcv_rtt, in microseconds. Returns false if
- * more than half of the measured time may be pauses of the sender. In that case the measurement
- * does not show the round trip time. */
+/* Add a time that the kernel has measured. us: the kernel's tcpi_rcv_rtt, in microseconds. Returns
+ * false if more than half of the measured time may be pauses of the sender. In that case the
+ * measured time does not show the round trip time. */
 bool recv_rtt_measured(struct recv_rtt *r, uint32_t us, uint64_t now_ns);
 #endif

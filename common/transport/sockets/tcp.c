@@ -329,8 +329,8 @@ static int parse_bind_addr(struct tcp_net *net, struct err_text *err)
 
 	strncpy(a.host, net->base.cfg.bind_addr, sizeof(a.host) - 1);
 	if (addr_number(&a, &net->bind_addr, &net->bind_len))
-		return err_set(
-			err, -EINVAL, "'%s' is not a numeric address of this machine", a.host);
+		return err_set(err, -EINVAL,
+			"'%s' is not numeric; use a numeric address of this machine", a.host);
 	return 0;
 }
 

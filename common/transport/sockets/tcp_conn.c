@@ -223,7 +223,8 @@ void tcp_accept(struct tcp_xport *x, const struct tcp_accepted *g)
 
 	if (!c) {
 		log_rated(LOG_WARN, "refused a data connection from peer=%u: %s", g->ticket.peer_id,
-			is_first ? "no room for a connection" : "its first channel is closed");
+			is_first ? "no room for a connection"
+				 : "the first channel of this connection is closed");
 		tcp_refuse(g->fd, is_first ? REFUSED_FULL : REFUSED_TICKET);
 		return;
 	}
@@ -370,7 +371,7 @@ void tcp_down(struct tcp_conn *c, const char *why)
 	struct tcp_xport *x = tcp_of(c);
 
 	if (c->base.state == CONN_GONE)
-		return; /* a callback of an earlier tcp_down for c closes c again */
+		return; /* tcp_down for c is running already, and one of its callbacks closes c */
 	if (c->is_busy)
 		TAILQ_REMOVE(&x->busy, c, link);
 	c->is_busy = false;

@@ -5,7 +5,7 @@
  *
  *   tcp.c       process-wide object, data-thread object, the poll loop
  *   tcp_conn.c  connections: connect, accept, up, down, pings
- *   tcp_msg.c   the socket for messages and requests to read
+ *   tcp_msg.c   the socket for messages and read requests
  *   tcp_in.c    the socket for bytes: receiving
  *   tcp_out.c   the socket for bytes: sending
  *
@@ -13,19 +13,19 @@
  * memory is freed in the next poll.
  *
  * A connection has two sockets, which this code calls its lanes. LANE_MESSAGES carries messages and
- * requests to read. LANE_BULK carries the bytes of segments. So a small message waits neither
- * behind megabytes of segment bytes nor for their retransmission. On LANE_BULK bytes lie between a
- * head, which identifies them, and a trailer, which reports whether they are valid. There are two
- * kinds of bytes:
+ * read requests. LANE_BULK carries the bytes of segments. So a small message waits neither behind
+ * megabytes of segment bytes nor for their retransmission. On LANE_BULK, a head before the bytes
+ * identifies them. A trailer after the bytes reports whether they are valid. There are two kinds of
+ * bytes:
  *
  *   - answers to requests, in the order of the requests;
  *   - eager bytes, which are sent with an offer, without a request (xport_send_eager). A frame on
- *     LANE_MESSAGES announces them before the message with the offer, so that the receiver can read
- *     the offer without a request. They are sent in the order of their announcements. When the
- *     bytes and the message have arrived and no read takes the offer, the bytes are discarded. So
- *     eager bytes never delay other bytes, and the receiver can still request them. Eager bytes are
- *     discarded also when their offer ended before the bytes arrived and the same memory is
- *     offered again.
+ *     LANE_MESSAGES announces the eager bytes before the message with the offer. So the receiver
+ *     can read the offered bytes without a request. Eager bytes are sent in the order of their
+ *     announcements. If the bytes and the message have arrived and no read takes the offer, the
+ *     receiver discards the bytes. So eager bytes never delay other bytes. The receiver can still
+ *     request the discarded bytes. Eager bytes are also discarded if their offer ended before the
+ *     bytes arrived and the same memory is offered again.
  *
  * All descriptors are watched edge-triggered; each is added to epoll once. can_recv and can_send
  * record what a socket may still receive or send. Every connection that has something to send or to
@@ -48,7 +48,7 @@
 #include "common/transport/sockets/tcp_listener.h"
 
 #define TCP_SEGS_MAX 4096
-/* Largest number of requests to read that each side may have unanswered. */
+/* Largest number of read requests of each side that the other side has not answered yet. */
 #define TCP_PIECES READS_MAX
 /* TCP_EAGER_OUT: largest number of offers whose eager bytes wait to be sent; further offers are
  * sent without bytes.
@@ -60,11 +60,11 @@
 
 #define TCP_RX_BYTES ((size_t)64 << 10)
 #define TCP_TX_BYTES ((size_t)256 << 10)
-/* Bytes of the send buffer that are reserved for three kinds of frames: requests to read, pings and
+/* Bytes of the send buffer that are reserved for three kinds of frames: read requests, pings and
  * answers to pings. */
 #define TCP_TX_RESERVE 2048
-/* Part of TCP_TX_RESERVE that only requests to read may use. Without this part, a peer that sends
- * pings and never receives would cause answers that fill the whole reserve. */
+/* Part of TCP_TX_RESERVE that is kept for read requests. Without this part, a peer that sends pings
+ * and never receives would cause answers that fill the whole reserve. */
 #define TCP_READS_RESERVE (TCP_PIECES * sizeof(struct tcp_frame))
 _Static_assert(TCP_RX_BYTES >= 2 * TCP_FRAME_MAX, "a frame fits, wherever it begins");
 
@@ -119,13 +119,13 @@ struct tcp_read {
 	uint32_t issued, done;
 	uint32_t crc; /* crc of the bytes received */
 	int status;
-	/* Link in the list c->queue, until all bytes of the read are requested */
+	/* Entry in the list c->queue. The read is in this list until all its bytes are requested */
 	TAILQ_ENTRY(tcp_read) link;
 };
 TAILQ_HEAD(tcp_read_list, tcp_read);
 
 struct tcp_seg {
-	const uint8_t *mem; /* start of the segment; NULL: no segment has this number */
+	const uint8_t *mem; /* start of the segment; NULL: this element of x->segs is unused */
 	size_t bytes;
 };
 
@@ -146,7 +146,7 @@ struct tcp_conn {
 	struct peer_conn base; /* first member, so a pointer to it can be cast to this struct */
 	bool is_busy, has_want, has_ping, has_pong;
 	struct tcp_lane lanes[N_LANES];
-	TAILQ_ENTRY(tcp_conn) link; /* link in the list x->busy */
+	TAILQ_ENTRY(tcp_conn) link; /* entry in the list x->busy */
 	TAILQ_ENTRY(tcp_conn) gone;
 
 	/* Fields of LANE_MESSAGES. */
@@ -166,8 +166,8 @@ struct tcp_conn {
 	struct tcp_arrival in;
 	/* The head that is being received, or the head of the bytes in `in` */
 	struct tcp_frame head;
-	/* Eager bytes wait in the socket for the message with their offer, so receive nothing on
-	 * LANE_BULK until a message has arrived */
+	/* true: the socket holds eager bytes, but the message with their offer has not arrived.
+	 * Receive nothing on LANE_BULK until the next message has arrived */
 	bool is_held;
 	struct recv_rtt rtt;
 	size_t unclamped; /* number of bytes received since this socket's window was set */
@@ -222,10 +222,10 @@ static inline struct tcp_xport *tcp_of(const struct tcp_conn *c)
 	return (struct tcp_xport *)c->base.pub.x;
 }
 
-/* Values of x->base.pub.ahead_bytes. The kernel buffers up to this number of unsent bytes, which
- * keep the link busy until this thread wakes up. More urgent bytes that are offered meanwhile must
- * wait until the unsent bytes are sent. A connection may also get ahead of another connection by
- * this number of bytes. TCP_AHEAD is used when round trips are quick (recv_window.h), because
+/* Values of x->base.pub.ahead_bytes. The kernel may hold up to this number of unsent bytes. These
+ * bytes keep the link busy until this thread wakes up. More urgent bytes that are offered meanwhile
+ * must wait until the unsent bytes are sent. A connection may also get ahead of another connection
+ * by this number of bytes. TCP_AHEAD is used when round trips are quick (recv_window.h), because
  * the wait is short then. With TCP_AHEAD, one call sends the bytes of several offers. */
 #define TCP_AHEAD_SLOW (64 << 10)
 #define TCP_AHEAD      (512 << 10)
@@ -268,16 +268,16 @@ int tcp_put(struct tcp_conn *c, const struct wire_msg *m, size_t reserve);
 int tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t len);
 /* Send the frames in the send buffer, until the socket is full. */
 void tcp_flush(struct tcp_conn *c);
-/* Receive and handle the frames that have arrived. can_recv stays true when there may be more
- * frames. */
+/* Receive and handle frames that have arrived. After the call, can_recv is true if more frames may
+ * have arrived. */
 void tcp_take_messages(struct tcp_conn *c);
 
 /* Functions of tcp_in.c. */
 int tcp_read(struct xport_read *r);
 /* Send requests for the bytes of the queued reads, until the read window has no room. */
 void tcp_issue_reads(struct tcp_conn *c);
-/* Receive the bytes that have arrived, requested or eager. can_recv stays true when there may be
- * more bytes. */
+/* Receive bytes that have arrived, requested or eager. After the call, can_recv is true if more
+ * bytes may have arrived. */
 void tcp_take_bulk(struct tcp_conn *c);
 /* End all reads with -ECANCELED. */
 void tcp_cancel_reads(struct tcp_conn *c);
@@ -301,8 +301,8 @@ void tcp_asked(struct tcp_conn *c, const struct tcp_frame *f);
 bool tcp_takes_eager(const struct tcp_conn *c, bool is_patient);
 /* Queue the bytes that m offers. The caller has just queued their announcement. */
 void tcp_push_eager(struct tcp_conn *c, const struct wire_msg *m);
-/* Send queued bytes until the socket is full. can_send stays true when the socket may take more
- * bytes. */
+/* Send queued bytes with one call of sendmsg. After the call, can_send is true if the socket may
+ * take more bytes. */
 void tcp_send_bulk(struct tcp_conn *c);
 /* Stop sending bytes of a segment that is being removed, and send zeros instead. */
 void tcp_refuse_segment(struct tcp_conn *c, uint16_t segment);

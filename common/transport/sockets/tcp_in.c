@@ -16,8 +16,8 @@
 
 #include "common/base/failpoint.h"
 
-/* Largest number of bytes that one call receives. The limit gives other connections their turn.
- * Received bytes are also still in the cache when their crc is computed.
+/* Largest number of bytes that one call receives. The limit has two purposes: other connections get
+ * their turn, and received bytes are still in the cache when their crc is computed.
  * docs/explanation/performance.md, point 10, compares limits of 512 KiB and 256 KiB. */
 #define RECV_SLICE (UINT32_C(512) << 10)
 /* The kernel wakes this thread when all expected bytes, or LOWAT_MAX of them, have arrived. If the
@@ -123,8 +123,8 @@ int tcp_read(struct xport_read *r)
 		return -EINVAL;
 	e = eager_of(c, r);
 	/* Accept up to READS_MAX reads, even if they wait for room in the read window. After
-	 * -EAGAIN the caller would stop reading. Eager bytes that arrive meanwhile would then be
-	 * discarded, and the caller would have to request them. */
+	 * -EAGAIN, the caller starts no further read until an earlier read ends. Eager bytes that
+	 * arrive meanwhile would be discarded, and the caller would have to request them. */
 	if (c->n_reads == READS_MAX)
 		return -EAGAIN;
 	rd = &c->reads[__builtin_ctz(~c->reads_used)];
@@ -395,8 +395,9 @@ static void make_plan(struct tcp_conn *c, struct tcp_recv_plan *p)
 	}
 }
 
-/* Record `len` received bytes at mem as part of the current head, data or trailer. Returns how many
- * bytes belong to this part. Returns 0 if mem is not the destination of the bytes. */
+/* Record `len` received bytes at mem as bytes of the current section: head, data or trailer.
+ * Returns how many of the bytes belong to this section. Returns 0 if mem is not the destination of
+ * the bytes. */
 static size_t take_part(struct tcp_conn *c, const uint8_t *mem, size_t len)
 {
 	struct tcp_arrival *in = &c->in;
@@ -494,7 +495,8 @@ static int lock_room(int fd, bool is_locked)
  * Errors: -errno. */
 static int set_sending(const struct tcp_xport *x, int fd)
 {
-	/* Pacing rate in bytes per second. Set no limit, so that the congestion control decides */
+	/* Largest pacing rate in bytes per second. No link reaches this value, so the congestion
+	 * control alone decides */
 	uint64_t most = UINT64_MAX - 1;
 	int ahead = (int)x->base.pub.ahead_bytes;
 
@@ -546,8 +548,8 @@ void tcp_set_windows(struct tcp_xport *x)
 		recv_window_refused(&x->window);
 }
 
-/* Adapt x->window to rtt_us, the kernel's average time in which the bytes of one window arrive.
- * Returns whether x->window has changed. */
+/* Adapt x->window to rtt_us, the average time that the bytes of one window take to arrive. The
+ * kernel has measured this time. Returns whether x->window has changed. */
 static bool judge(struct tcp_conn *c, uint32_t rtt_us)
 {
 	struct tcp_xport *x = tcp_of(c);

@@ -99,7 +99,7 @@ static void close_silent(struct tcp_net *net, struct tcp_pending *s)
 	close(s->fd);
 	free_pending(s);
 	atomic_fetch_add_explicit(&net->base.silent, 1, memory_order_relaxed);
-	log_rated(LOG_WARN, "closed connections that sent no ticket on the data port: count=%lu",
+	log_rated(LOG_WARN, "closed data connections, because they sent no ticket: count=%lu",
 		(unsigned long)atomic_load_explicit(&net->base.silent, memory_order_relaxed));
 }
 

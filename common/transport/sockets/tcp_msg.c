@@ -50,9 +50,10 @@ int tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t
 		.len = htole32(len),
 		.offset = htole64(offset)};
 
-	/* TCP_READS_RESERVE keeps room for all requests that this side may have unanswered. So the
-	 * buffer is full only if the peer breaks the protocol: it answers requests that this side
-	 * has queued but not sent yet. Then this side queues more requests than it should. */
+	/* TCP_READS_RESERVE keeps room for TCP_PIECES requests, the largest number of unanswered
+	 * requests of this side. So the buffer is full only if the peer breaks the protocol: the
+	 * peer answers requests that this side has queued but not sent yet. After such answers this
+	 * side queues too many requests. */
 	if (!has_room(c, sizeof(f)))
 		return -EAGAIN;
 	memcpy(c->tx + c->tx_tail, &f, sizeof(f));

@@ -29,7 +29,7 @@ def main() -> None:
     table = np.loadtxt(DIGITS, delimiter=",")
     images, labels = (table[:, :64] / 16).astype("f4"), table[:, 64].astype("i4")
     n = len(table) - TEST_SAMPLES
-    # bps: each worker takes every bps.size()-th sample, and all workers take the same number
+    # bps: each worker takes every bps.size()-th sample; all workers take equally many samples
     mine = slice(bps.rank(), n // bps.size() * bps.size(), bps.size())
 
     dense = keras.layers.Dense
@@ -49,7 +49,7 @@ def main() -> None:
         epochs=args.epochs,
         verbose=2 if bps.rank() == 0 else 0,
         callbacks=[
-            bps.callbacks.BroadcastGlobalVariablesCallback(0),  # bps: same start values
+            bps.callbacks.BroadcastGlobalVariablesCallback(0),  # bps: start from rank 0's values
             bps.callbacks.MetricAverageCallback(),  # bps: average over workers
             bps.callbacks.LearningRateWarmupCallback(rate, warmup_epochs=2),
         ],

@@ -28,7 +28,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return activations of the same shape."""
+        """Return the output of the block, which has the shape of ``x``."""
         batch, length, width = x.shape
         qkv = self.qkv(self.norm1(x)).view(batch, length, 3, self.n_heads, -1)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)

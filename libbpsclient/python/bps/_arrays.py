@@ -269,9 +269,9 @@ def group(
 ) -> Group:
     """Return the group of this name, types and sizes. Create the group at the first call.
 
-    The first list of types and sizes under one name is declared as ``NAME``, the n-th list as
-    ``NAME#n``. So two workers with different lists declare the same name, and the mismatch is an
-    error at all workers.
+    Each worker counts the different lists of types and sizes that it uses under one name. The first
+    list is declared as ``NAME``, the n-th list as ``NAME#n``. So if the n-th lists of two workers
+    differ, both workers declare the same name, and the mismatch is an error at all workers.
     """
     key = (tuple(kinds), compress)
     with rt.lock:

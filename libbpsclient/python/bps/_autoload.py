@@ -5,8 +5,9 @@ imported."""
 def load() -> None:
     """Register the back-end "bps" with ``torch.distributed``.
 
-    PyTorch 2.14 and later find the back-end by another entry point, when a script names it. With
-    these versions this function does nothing, so that the import of PyTorch takes no extra time.
+    If a script names the back-end, PyTorch 2.14 and later find the back-end by another entry point,
+    ``torch.distributed.backends``. With these versions this function does nothing, so that the
+    import of PyTorch takes no extra time.
     """
     import torch
 

@@ -5,8 +5,8 @@ tensors follow from the order of the calls, which all workers share, never from 
 completion.
 
 A named operation NAME uses the tensor ``u/NAME`` for the first shape that a worker passes, and
-``u/NAME#n`` for the n-th shape. So workers that pass different shapes declare the same tensor, and
-the mismatch is an error at all workers.
+``u/NAME#n`` for the n-th shape. Each worker counts its own shapes. So if the n-th shapes of two
+workers differ, both workers declare the same tensor, and the mismatch is an error at all workers.
 
 The values of unnamed operations are sent in reusable tensors, which are called slots. If workers
 made different calls, their values would be mixed in the slots. So each worker also writes its call
@@ -40,19 +40,21 @@ from bps._library import CODES, DTYPES, MAX, SUM, Error, Timeout
 # PIECES_IN_FLIGHT pieces of each size may be in flight.
 PIECES = tuple(1 << n for n in range(8, 23))
 PIECES_IN_FLIGHT = 4
-# From the second use of a size on, an unnamed tensor of at least OWN_SLOT_BYTES gets a slot of its
-# own size. The sizes of all these slots add up to at most OWN_SLOTS_BYTES.
+# At the first use of its size, an unnamed tensor is sent in pieces. At later uses, a tensor of at
+# least OWN_SLOT_BYTES bytes gets a slot of exactly its size. The sizes of all these slots add up to
+# at most OWN_SLOTS_BYTES bytes.
 OWN_SLOT_BYTES, OWN_SLOTS_BYTES = 64 << 10, 1 << 30
 PRIORITY_MOST = 2**31 - 1
-# KINDS lists the unnamed operations, which the workers compare before the values are reduced. At
-# most AGREEMENTS_IN_FLIGHT comparisons may be in flight.
+# KINDS lists the unnamed operations. Before a worker submits the values of such an operation, it
+# submits a comparison of its operation with those of the other workers (Runtime.agree). At most
+# AGREEMENTS_IN_FLIGHT comparisons may be in flight.
 KINDS = (
     "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_single", "gather", "scatter",
     "reduce_scatter", "reduce_scatter_single", "all_to_all", "barrier", "broadcast_object",
     "all_gather_object",
 )  # fmt: skip
 AGREEMENTS_IN_FLIGHT = 32
-OPS = ("sum", "prod", "max", "min", "avg")  # names of the operations, indexed by number
+OPS = ("sum", "prod", "max", "min", "avg")  # names of the reductions, indexed by SUM, PROD, ...
 # Names of the numbers that the workers compare. If several numbers differ, the error reports the
 # first one in this order.
 FIELDS = ("epoch", "history", "kind", "dtype", "n_elems", "op", "root")
@@ -61,7 +63,8 @@ FIELDS = ("epoch", "history", "kind", "dtype", "n_elems", "op", "root")
 RANKS = 1 << 16
 # After these errors the operation is still in flight, and the caller may wait again.
 IN_FLIGHT = {CODES[name] for name in ("ETIMEDOUT", "ENOSERVER", "EISOLATED")}
-# Errors that an operation raises at all workers. The workers still make the same calls afterwards.
+# Errors that an operation raises at all workers. After such an error, each worker still makes the
+# same calls as the other workers.
 ALIKE = {CODES["EMISMATCH"], CODES["EWORKER_LOST"], -errno.EINVAL}
 
 
@@ -206,11 +209,12 @@ class Runtime:
         self._epoch, self._next_epoch, self._history = 0, 0, 0
         self._sets = 0
         self.groups: dict[str, dict[Any, Any]] = {}  # bps._arrays.Group objects by name and key
-        # Objects whose reopen() is called after resume() or reopen() of the job.
+        # Objects with a method reopen(). The functions resume() and reopen() of this module call
+        # that method after they have joined the job again.
         self.reopened: weakref.WeakSet[Any] = weakref.WeakSet()
         self.members: list[int] = []  # ranks that took part in the last State.sync()
         self.n_users = 0  # number of process groups that use the job
-        self.line: Any = None  # gathers in flight, a Line of bps.torch._gather
+        self.line: Any = None  # queue of gathers: a bps.torch._gather.Line; None: no gather yet
         self._failure: BaseException | None = None  # error that check() raises, see submission()
 
     def next_set(self) -> int:
@@ -285,18 +289,18 @@ class Runtime:
         """Compare this worker's next unnamed operation with those of the other workers.
 
         After a difference, all workers use new slots for unnamed operations, because the workers
-        have used the old slots for different operations. The names of the new slots begin with the
-        number of the epoch, which grows with each difference.
+        have used the old slots for different operations. The names of the new slots contain the
+        epoch, a number that grows with each difference.
 
         Args:
             kind (str): one of KINDS.
             dtype (str): element type of the memory that is reduced.
             n_elems (int): number of elements of that memory.
-            op (int): number of the reduction.
+            op (int): the reduction: SUM, PROD, MAX, MIN or AVG.
             root (int): rank of the root, for operations that have one.
 
         Returns:
-            Operation: fails with EMISMATCH at all workers when their arguments differ.
+            Operation: fails with EMISMATCH at all workers if the arguments of the workers differ.
 
         Raises:
             Error: see :meth:`check`.
@@ -553,8 +557,9 @@ def host_key() -> str:
 
 
 def job_name(part: str = "") -> str:
-    """Return a name for a new job. The name consists of the launcher's name of the job, the given
-    part and random digits."""
+    """Return a name for a new job. The new name consists of the job name that the launcher has set,
+    ``part`` and random digits. If the launcher has set no job name, the new name begins with
+    "torch"."""
     names = ("BPS_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
     base = next((os.environ[name] for name in names if os.environ.get(name)), "torch")
     return f"{base}.{part}"[:150].rstrip(".") + f".{secrets.token_hex(4)}"
@@ -609,9 +614,9 @@ def suspend(timeout: float | None = None) -> None:
         timeout (float, optional): seconds; None: the job's time-out.
 
     Raises:
-        RuntimeError: process sets or groups of a framework use the job.
-        Error: the time-out has passed before all results were complete and all workers had called
-            this function.
+        RuntimeError: process sets, or process groups of a framework, use the job.
+        Error: when the time-out passed, a result was not complete, or a worker had not called this
+            function.
     """
     rt = runtime()
     _check_unshared("suspend")
@@ -647,8 +652,8 @@ def reopen() -> None:
     :func:`init`.
 
     Raises:
-        RuntimeError: process sets or groups of a framework use the job.
-        Error: the job cannot be joined, or not all workers have joined it before the time-out.
+        RuntimeError: process sets, or process groups of a framework, use the job.
+        Error: the job cannot be joined, or a worker has not joined it before the time-out.
     """
     rt = runtime()
     _check_unshared("reopen")

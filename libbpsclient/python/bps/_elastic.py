@@ -1,7 +1,8 @@
 """Training that continues when machines leave or join the job, or after the job has failed.
 
 This module depends on no framework. The front-end for a framework derives a class from
-:class:`State`, which defines how models and optimizers are saved, restored and broadcast.
+:class:`State`. The derived class defines how models and optimizers are saved, restored and
+broadcast.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Let machines join as :meth:`commit` does, without saving the state."""
+        """Let machines join, without saving the state. :meth:`commit` does both."""
         rt = _core.runtime()
         rt.settle()
         n_joined = rt.job.checkpoint_barrier()

@@ -177,11 +177,13 @@ class Tensor:
         return Results(self, handle)
 
     def write_memory(self, at: int, address: int, n_bytes: int) -> None:
-        """Copy ``n_bytes`` bytes from an address to the input, from its byte ``at`` on."""
+        """Copy ``n_bytes`` bytes from the memory at ``address`` to the input. In the input, the
+        copied bytes begin at the byte offset ``at``."""
         check(lib.bps_write(self.handle, at, address, n_bytes))
 
     def read_memory(self, at: int, address: int, n_bytes: int) -> None:
-        """Copy ``n_bytes`` bytes of the output, from its byte ``at`` on, to an address."""
+        """Copy ``n_bytes`` bytes of the output to the memory at ``address``. In the output, the
+        copied bytes begin at the byte offset ``at``."""
         check(lib.bps_read(self.handle, at, address, n_bytes))
 
     def fill(self, src: Any, scale: float = 1.0) -> None:
@@ -322,7 +324,7 @@ class Tensor:
 
 
 class Mapping:
-    """Memory of :class:`Results`, which is unmapped when this object is freed."""
+    """Mapped memory of a :class:`Results`. When the Mapping is freed, the memory is unmapped."""
 
     def __init__(self, handle: ctypes.c_void_p) -> None:
         self.handle = handle
@@ -342,10 +344,11 @@ class Results:
         self._tensor, self.mapping = tensor, Mapping(handle)
 
     def last(self) -> tuple[int, bool]:
-        """Get the result of the last completed round. Earlier writes to its buffer are discarded.
+        """Get the result of the last completed round. First discard what the caller has written to
+        the buffer of this result.
 
         Returns:
-            tuple: address of the result, and whether there were writes.
+            tuple: address of the result, and whether there were such writes.
         """
         self._tensor.handle  # noqa: B018 - raises an error if the job cannot be used
         address = ctypes.c_void_p()
@@ -414,7 +417,7 @@ class Job:
         self._pid = os.getpid()
         self._is_suspended = False
         self._tensors: weakref.WeakSet[Tensor] = weakref.WeakSet()
-        # close() and abort() call stop(is_abort) of these objects before they leave the job.
+        # Before leaving the job, close() and abort() call stop(is_abort) of these objects.
         self.leaving: weakref.WeakSet[Any] = weakref.WeakSet()
         self._copied: dict[int, np.ndarray | None] = {}  # dst of push_pull_copy, by tensor handle
 
@@ -444,13 +447,13 @@ class Job:
         return os.getpid() != self._pid
 
     def check_process(self) -> None:
-        """Check that this process has joined the job itself.
+        """Check that this process is not a forked child of the process that has joined the job.
 
         A forked child shares the memory of the tensors with its parent. So this check must come
         before each write into this memory.
 
         Raises:
-            Error: EFORKED, because another process has joined the job and has forked this one.
+            Error: EFORKED if this process is such a child.
         """
         if self.is_forked:
             raise Error(
@@ -469,11 +472,11 @@ class Job:
         """Declare tensors in one request to the agent.
 
         Args:
-            decls: (name, dtype, shape) of each tensor; the shape of a vector may be a number.
+            decls: (name, dtype, shape) of each tensor; the shape of a vector may be an int.
 
         Returns:
-            The tensors in the order of ``decls``. If a name was declared before, its entry stands
-            for the existing tensor.
+            The tensors in the order of ``decls``. If a name was declared before, the
+            :class:`Tensor` returned for this name refers to the existing tensor.
 
         Raises:
             Error: the code is EMISMATCH if this worker has already declared one of the names with a

@@ -315,8 +315,8 @@ _newest: list[Error] = []  # a copy of the last error that check() has raised
 def cause_of(error: BaseException) -> Error | None:
     """Return the library's error that has caused another exception, or None.
 
-    TensorFlow and JAX replace an exception from Python code that compiled code has called. The new
-    exception has the text of the original exception, but does not refer to it.
+    If compiled code calls Python code that raises an exception, TensorFlow and JAX replace this
+    exception. The new exception has the text of the original exception, but does not refer to it.
     """
     for one in (error, error.__cause__):
         if isinstance(one, Error):

@@ -20,7 +20,7 @@ def check_op(average: bool | None, op: int | None) -> int:
         op (int, optional): Average (default), Sum, Min, Max or Product.
 
     Raises:
-        ValueError: `average` and `op` are both given, or `op` is no operation.
+        ValueError: `average` and `op` are both given, or the value of `op` is not an operation.
         NotImplementedError: for Adasum.
     """
     if average is not None and op is not None:
@@ -41,11 +41,11 @@ def check_gradients(op: int, predivide: float = 1.0) -> None:
 
     Args:
         op (int): must be Average or Sum.
-        predivide (float): divisor before the sum, the user's gradient_predivide_factor. Must be
-            1 unless op is Average.
+        predivide (float): the user's gradient_predivide_factor, by which each gradient is divided
+            before the sum. If `op` is Sum, the factor must be 1.
 
     Raises:
-        ValueError: op or predivide is not allowed.
+        ValueError: `op` or `predivide` is not allowed.
     """
     if op not in (Average, Sum):
         raise ValueError("op must be Average or Sum for gradients")

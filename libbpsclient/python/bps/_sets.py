@@ -20,7 +20,7 @@ class ProcessSet:
 
     Attributes:
         ranks (list[int]): these ranks in ascending order.
-        process_set_id (int, optional): number of the set; None before :func:`add_process_set`.
+        process_set_id (int, optional): id of the set; None before :func:`add_process_set`.
     """
 
     process_set_id: int | None = None
@@ -30,7 +30,7 @@ class ProcessSet:
         self.ranks = sorted(ranks)
         if not self.ranks or len(set(self.ranks)) < len(self.ranks):
             raise ValueError(
-                f"a process set needs at least one rank and no rank twice, not {self.ranks}"
+                f"{self.ranks} is not a process set: pass at least one rank, and pass no rank twice"
             )
 
     def __repr__(self) -> str:

@@ -4,7 +4,7 @@
  * the parts, tests/bench/bars computes the best speed that a push_pull can have.
  *
  *   raw.c    bytes over TCP sockets and nothing else: epoll, sendmsg, recv
- *   cpu.c    crc32c of the bytes of a partition; the share of the processors that processes get
+ *   cpu.c    crc32c of the bytes of a partition; how much processor time n processes get in total
  *   sum.c    the sums of the server's core
  *   plain.c  plain loops, for comparison with the sums of the server's core
  *   main.c   "part": the partition size that the scheduler chooses for a tensor of f32

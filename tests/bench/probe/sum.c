@@ -1,8 +1,9 @@
 /* The speed of the sums of a server's core. All members are on the server's host, so that
  * contributions are summed in place. Nothing is read from sockets, no CRC is computed, and all
  * contributions are present before the sums start. The measured time is that of srv_core_work,
- * which also sends the results. The program alternates between the core and plain loops over
- * operands with the same layout. The results of the core and of the loops must be equal. */
+ * which also sends the results. The program runs the core and plain loops in turn. The core and the
+ * loops add operands with the same layout. The results of the core and of the loops must be
+ * equal. */
 #include "tests/bench/probe/probe.h"
 
 #include <stdio.h>

@@ -8,7 +8,7 @@
 
 #define RIG_PAGE  4096u
 #define RIG_MIB   (1u << 20)
-#define RIG_BYTES (4u * RIG_MIB) /* bytes of the GPU memory and of the pinned memory */
+#define RIG_BYTES (4u * RIG_MIB) /* size of the GPU memory, and also of the pinned memory */
 
 struct cuda_rig {
 	struct device *dev;

@@ -90,8 +90,8 @@ static int share_mapping(struct device *dev, const struct about *a)
 	return fd;
 }
 
-/* Describe a memory range by one file descriptor for each of its mappings. All mappings must have
- * the same size. An allocator whose segments grow creates such adjacent mappings of one size. */
+/* Describe a memory range by one file descriptor for each mapping in the range. The mappings must
+ * be adjacent and of the same size. An allocator whose segments grow creates such mappings. */
 static int share_mappings(struct device *dev, int gpu, CUdeviceptr addr, uint64_t bytes,
 	struct device_desc *ret_desc, int *fds, int max)
 {

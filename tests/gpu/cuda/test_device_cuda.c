@@ -230,8 +230,8 @@ static void scenario(const struct device_ops *o, unsigned char *host)
 	o->close(dev);
 }
 
-/* Driver functions that may fail, because they make an object, queue work or query the device.
- * Functions that free or wait fail only when the device is lost. */
+/* Driver functions that may fail, because they make an object, queue work or query the device. A
+ * function that frees a resource or waits for work fails only if the device is lost. */
 static const char *const may_fail[] = {"cuInit", "cuDriverGetVersion", "cuDeviceGetCount",
 	"cuDeviceGet", "cuDeviceGetUuid", "cuDeviceTotalMem", "cuDeviceGetName",
 	"cuDevicePrimaryCtxRetain", "cuMemGetAllocationGranularity", "cuMemCreate",

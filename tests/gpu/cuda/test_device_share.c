@@ -106,8 +106,8 @@ static void copy_over(struct device *dev, int gpu, struct device_mem *mem)
 	ops->drop(zeros);
 }
 
-/* The child runs this function. It imports the memory for GPU `gpu`, checks a copy of the memory's
- * bytes that the GPU makes, and then overwrites the bytes. */
+/* The child process runs this function. The function imports the memory for GPU `gpu`, and lets the
+ * GPU copy the memory's bytes. It checks the copy, and then overwrites the bytes in the memory. */
 static int importer(int gpu)
 {
 	unsigned char *host = cuda_rig_host_memory(RIG_BYTES);

@@ -2,8 +2,8 @@
 #define BPS_TESTS_GPU_FAKE_FAKE_H
 /* A libcuda.so.1 that needs no GPU, to test programs that call the driver. The calls of this fake
  * have real effects. Device memory is a memfd, and a process that receives its descriptor can map
- * it. A stream is a thread that runs the queued work in order. When a queued wait is next, the
- * thread waits for the value.
+ * it. A stream is a thread that runs the queued work in order. If the next work is a wait, the
+ * thread waits until the word in memory reaches the given value.
  *
  * The fake is stricter than a GPU. A misuse ends the process with one line on stderr that starts
  * with "fake cuda:". Examples of misuses:
@@ -45,8 +45,8 @@ struct fake_handle {
 	int fd;
 	size_t bytes;
 	int dev;
-	/* Number of references to the handle: user_refs, one for each mapping, and one for an area
-	 * of kind AREA_ALLOC or AREA_IPC. */
+	/* Number of references to the handle: the sum of user_refs, the number of mappings, and 1
+	 * if an area of kind AREA_ALLOC or AREA_IPC has the handle. */
 	unsigned refs;
 	unsigned user_refs; /* number of references that the program holds */
 	bool is_exportable;
@@ -74,7 +74,7 @@ struct fake_area {
 	struct fake_ctx *ctx;       /* the context that made the area; NULL for AREA_RESERVED */
 	uint64_t buffer_id;
 	unsigned in_use; /* number of queued pieces of work that use the area */
-	unsigned opens;  /* for AREA_IPC: how often the handle is open */
+	unsigned opens;  /* not used */
 };
 
 struct fake_marker { /* a point in a stream's work */

@@ -453,8 +453,7 @@ FAKE_EXPORT CUresult CUDAAPI cuMemSetAccess(
 	return fake_leave(CUDA_SUCCESS);
 }
 
-/* Return a duplicate of the descriptor of the memory, in place of the descriptor of a dma-buf.
- * Callers use only the number of the descriptor. */
+/* Return a duplicate of the memory's own descriptor, because the fake cannot make a dma-buf. */
 FAKE_EXPORT CUresult CUDAAPI cuMemGetHandleForAddressRange(void *ret, CUdeviceptr addr, size_t size,
 	CUmemRangeHandleType type, unsigned long long flags)
 {

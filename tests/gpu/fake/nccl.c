@@ -208,8 +208,8 @@ static void open_all(void)
 	n_opening = 0;
 }
 
-/* Launch the calls of a group. Only start_launched() puts the work of a call into the stream's
- * queue, when all ranks of the call's communicator have joined. */
+/* Launch the calls of a group. This does not put the work of the calls into the queues of their
+ * streams. A later ncclCommGetAsyncError does that (start_launched). */
 static void launch_all(void)
 {
 	struct nccl_call *call;
@@ -400,8 +400,8 @@ static void drop_launches(ncclComm_t comm)
 	}
 }
 
-/* Abort a communicator. Running work still reads the communicator, so it stays on its clique's
- * list. */
+/* Abort a communicator. The communicator stays in the array `rank` of its clique, because running
+ * work still reads the communicator. */
 FAKE_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
 	ncclResult_t r = enter(__func__);

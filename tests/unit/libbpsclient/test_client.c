@@ -487,7 +487,7 @@ static void first_declared_goes_first_and_explicit_priorities_are_clamped(void *
 	fake_agent_free(f);
 }
 
-/* ---- waits for the first of several operations ---- */
+/* ---- waiting for the first of several operations ---- */
 
 static void completed_tensors_are_reported_in_the_order_of_their_completion(void **state)
 {

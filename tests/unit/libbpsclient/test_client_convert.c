@@ -67,9 +67,9 @@ static void make_values(float *v, int least_exponent, int most_exponent)
 
 		seed = seed * 1664525 + 1013904223;
 		fraction = seed >> 9;
-		if (i % 3 == 1) /* halfway between two numbers of bf16, or next to such a number */
+		if (i % 3 == 1) /* just above or below the middle between two numbers of bf16 */
 			fraction = (fraction & 0x7f0000) + 0x8000 + (fraction & 2) - 1;
-		if (i % 3 == 2) /* halfway between two numbers of f16 */
+		if (i % 3 == 2) /* the middle between two numbers of f16 */
 			fraction = (fraction & 0x7fe000) + 0x1000;
 		v[i] = (float)ldexp(1 + (double)fraction * 0x1p-23, exponent);
 		v[i] = seed & 256 ? -v[i] : v[i];

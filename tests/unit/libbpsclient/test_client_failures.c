@@ -90,8 +90,8 @@ static void *wait_main(void *arg)
 	return (void *)(intptr_t)bps_wait(arg, 0);
 }
 
-/* Start a thread that waits for a tensor of a silent agent. Give the fake agent the order `cmd`.
- * Check that the wait ends with the error `code`. */
+/* Start a thread that waits for a tensor, while the fake agent completes no round. Send the fake
+ * agent the order `cmd`. Check that the wait ends with the error `code`. */
 static void expect_wait_ends(enum fake_cmd cmd, int code)
 {
 	struct fake_agent *f = fake_agent_new();

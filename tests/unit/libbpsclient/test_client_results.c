@@ -5,7 +5,7 @@
 
 #include "tests/unit/client_rig.h"
 
-#define MANY ((size_t)3 << 18) /* floats of a tensor with several pages of results */
+#define MANY ((size_t)3 << 18) /* number of floats in a tensor whose result has several pages */
 
 static void round_of(struct bps_tensor *t, float first, float last)
 {
@@ -47,7 +47,7 @@ static void written_results(size_t n)
 	round_of(t, 3, 4);
 	even = take(r, 3, 4, n, 0);
 	assert_ptr_not_equal(odd, even);
-	assert_true(odd[0] == 1 && odd[n - 1] == 2); /* kept until the second round after it */
+	assert_true(odd[0] == 1 && odd[n - 1] == 2); /* round 3 will overwrite this result */
 	even[n - 1] = 50;
 	assert_true(((const float *)bps_output(t))[n - 1] == 4); /* the write is private */
 	round_of(t, 5, 6);
@@ -57,7 +57,7 @@ static void written_results(size_t n)
 	assert_ptr_equal(take(r, 7, 8, n, 1), even);
 	assert_ptr_equal(take(r, 7, 8, n, 0), even);
 	even[0] = 60;
-	take(r, 7, 8, n, 1); /* also without another round */
+	take(r, 7, 8, n, 1); /* the write is discarded even if no new round follows it */
 	even[n - 1] = 70;
 	assert_int_equal(bps_close(b, 0), 0);
 	assert_true(even[0] == 7 && even[n - 1] == 70 && odd[0] == 5);

@@ -40,7 +40,7 @@ def _column() -> list[int]:
 
 
 def _cross_rank() -> int:
-    """Return the number of this machine among the machines that have a worker with this worker's
+    """Return the index of this machine among the machines that have a worker with this worker's
     local rank."""
     return _column().index(_core.rank())
 
@@ -65,8 +65,8 @@ def _init(comm: Any = None, process_sets: Sequence[Any] | None = None) -> None:
     """
     if comm is not None:
         raise NotImplementedError(
-            "init(comm=...) has no counterpart in bps: give the workers of each "
-            "communicator their own job name (BPS_JOB)"
+            "init(comm=...) has no counterpart in bps: give each communicator its own job "
+            "name, and set BPS_JOB to this name at all its workers"
         )
     _core.init()
     _places[:] = _core.runtime().allgather_object((_core.local_rank(), _core.local_size()))

@@ -3,8 +3,7 @@
 XLA's foreign-function interface (FFI) calls a C function with the addresses of arguments and
 results. Here ctypes makes this C function from a Python function, so nothing is compiled or linked.
 The Python function reads arguments and writes results in XLA's memory.
-``jax.experimental.io_callback`` would copy the arguments and the results, which takes longer for
-each array.
+``jax.experimental.io_callback`` would be slower, because it copies each argument and each result.
 
 The structures are those of ``xla/ffi/api/c_api.h``, version 0.3. XLA supports each version of this
 interface for at least 12 months.
@@ -41,7 +40,7 @@ except (ImportError, AttributeError):
     _EFFECT = None
 
 API_VERSION = (0, 3)
-METADATA, EXECUTE = 1, 3  # XLA's numbers of an extension type and of a stage
+METADATA, EXECUTE = 1, 3  # XLA's codes of the extension "metadata" and of the stage "execute"
 INTERNAL = 13  # XLA's code of an internal error
 TARGET = "bps_call"
 _p, _size, _i64 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64

@@ -52,7 +52,7 @@ class BF16Compressor(Compressor):
 
 
 class Compression:
-    """Compressors, for the argument ``compression`` of other functions."""
+    """Compressors, as values for the argument ``compression`` of functions in this package."""
 
     none = Compressor
     fp16 = FP16Compressor
@@ -179,8 +179,8 @@ def broadcast(tree: Tree, root_rank: int = 0, process_set: ProcessSet = global_p
 
     Args:
         tree: arrays of the same shapes and types at all workers.
-        root_rank (int): rank of the worker whose values all workers get. This is the rank in the
-            job, not in the process set.
+        root_rank (int): rank of the worker that provides the values. This is the rank in the job,
+            not in the process set.
         process_set (ProcessSet): the workers that take part.
     """
     leaves, structure = jax.tree.flatten(tree)
@@ -213,7 +213,8 @@ def allgather(array: Any, process_set: ProcessSet = global_process_set) -> jax.A
         all_, rows, _ = _arrays.gather(process_set.runtime(), given[0])
         if is_fixed and len(set(rows)) > 1:
             raise ValueError(
-                f"allgather: the workers have {rows} rows, but inside jit all need the same number"
+                f"allgather: the workers have {rows} rows, but inside jit all workers must have "
+                "the same number of rows"
             )
         return [all_]
 
@@ -260,7 +261,7 @@ def alltoall(
     array = jnp.asarray(array)
     if splits is not None:
         if _is_traced(array):
-            raise NotImplementedError("alltoall: shapes are fixed inside jit, so leave splits out")
+            raise NotImplementedError("alltoall: shapes are fixed inside jit, so omit 'splits'")
         rows, received = _arrays.exchange(process_set, np.asarray(array), splits)
         return jnp.asarray(rows), jnp.asarray(received, jnp.int32)
 

@@ -37,7 +37,7 @@ class BF16Compressor(Compressor):
 
 
 class Compression:
-    """Compressors, for the argument ``compression`` of other functions."""
+    """Compressors, as values for the argument ``compression`` of functions in this package."""
 
     none = Compressor
     fp16 = FP16Compressor
@@ -123,7 +123,7 @@ def broadcast_variables(
 
     Args:
         variables: variables of a model or an optimizer, in the same order at all workers.
-        root_rank (int): worker whose values all workers get.
+        root_rank (int): rank of the worker that provides the values.
         process_set (ProcessSet): the workers that take part.
     """
     # Leave out the states of random generators, because workers must draw different numbers.

@@ -206,7 +206,8 @@ def load_model(
     Args:
         filepath (str): a file of ``model.save``. The saved optimizer may be a DistributedOptimizer.
         custom_optimizers (list of type, optional): optimizer classes that the file may name.
-        custom_objects (dict, optional): other classes that the file may name, by name.
+        custom_objects (dict, optional): further classes that the file may name; the keys are the
+            names.
         compression (Compressor): type in which the tensors are sent.
     """
     known = {one.__name__: one for one in custom_optimizers or ()} | dict(custom_objects or {})

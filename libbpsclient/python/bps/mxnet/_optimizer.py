@@ -111,7 +111,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self._each(self._optimizer.update, index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Update weights that have a copy in f32, as :meth:`update` does."""
+        """Do the same as :meth:`update`, for weights that have a copy in f32."""
         self._reduce(index, grad)
         self._each(self._optimizer.update_multi_precision, index, weight, grad, state)
 
@@ -239,7 +239,7 @@ def broadcast_parameters(
     Args:
         params (dict): ``net.collect_params()`` or ``module.get_params()[0]``. A parameter whose
             shape is not known yet is broadcast when MXNet initializes it.
-        root_rank (int): worker whose values all workers get.
+        root_rank (int): rank of the worker that provides the values.
         prefix (str, optional): ignored; kept for scripts of Horovod.
         process_set (ProcessSet): the workers that take part.
 

@@ -20,8 +20,8 @@ from bps._sets import ProcessSet, global_process_set
 try:
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 except ImportError:
-    # The function is private in TensorFlow and may be missing. Without the function, the error
-    # comes from XLA itself when it compiles an operation.
+    # The function is private in TensorFlow and may be missing. Without the function, call() does
+    # not detect that XLA compiles the code. Then XLA itself reports an error.
     GraphOrParentsInXlaContext = None
 
 # Argument of an operation: a tensor, or a variable of TensorFlow or Keras.
@@ -64,7 +64,7 @@ class BF16Compressor(Compressor):
 
 
 class Compression:
-    """Compressors, for the argument ``compression`` of other functions."""
+    """Compressors, as values for the argument ``compression`` of functions in this package."""
 
     none = Compressor
     fp16 = FP16Compressor
@@ -286,13 +286,13 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """Return the tensor of rank ``root_rank`` at every worker; differentiable. The gradient at
-    the root is the average over the workers.
+    """Return the tensor of the worker ``root_rank``, at every worker; differentiable. At the worker
+    ``root_rank``, the gradient is the average over the workers.
 
     Args:
         tensor (Tensor): the same shape and type at all workers.
-        root_rank (int): rank in the job, not in the process set, of the worker whose values all
-            workers get.
+        root_rank (int): rank of the worker that provides the tensor. This is the rank in the job,
+            not in the process set.
         process_set (ProcessSet): the workers that take part.
     """
 
@@ -317,7 +317,7 @@ def broadcast_(
 
     Args:
         variables: variables of TensorFlow or Keras.
-        root_rank (int): worker whose values all workers get.
+        root_rank (int): rank of the worker that provides the values.
         process_set (ProcessSet): the workers that take part.
     """
     variables = list(variables)

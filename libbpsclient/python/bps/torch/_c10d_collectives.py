@@ -154,12 +154,12 @@ class Collectives:
         opts: Any,
         last: Sequence[Callable[[], Any]] = (),
     ) -> GroupWork:
-        """Sum memory of n_elems elements over the group, and return the operation.
+        """Submit memory of `n_elems` elements for reduction over the group. Return the operation.
 
         Args:
             what (str): name of the operation.
             dtype (torch.dtype): type of the elements.
-            op (int): number of the reduction.
+            op (int): the reduction, for example bps.SUM.
             given: parts of the memory that this worker fills. All other parts are zeros.
             taken: parts of the memory to which the result is copied.
             output: value of the operation's future.

@@ -1,7 +1,7 @@
 """Process group of the back-end "bps".
 
-The class has two variants. PyTorch 2.14 and later has a base class for back-ends in Python. For an
-older PyTorch, the class derives from the process group.
+The class `Group` has two variants. With PyTorch 2.14 and later, `Group` derives from PyTorch's base
+class for back-ends in Python. With an older PyTorch, `Group` derives from PyTorch's ProcessGroup.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if torch.__version__ >= (2, 14):
     class Group(Collectives, torch._C._distributed_c10d.Backend):
         """A back-end of PyTorch. A process group of PyTorch calls the methods of this class."""
 
-else:  # older PyTorch has no base class for back-ends in Python: derive from the process group
+else:  # older PyTorch has no base class for back-ends in Python: derive from ProcessGroup
 
     class Group(Collectives, dist.ProcessGroup):  # type: ignore[no-redef]
         """A process group of bps, with the names that older releases of PyTorch use for calls."""

@@ -159,8 +159,8 @@ class GroupWork(Work):
         """Return a future of the output tensors.
 
         If the operation fails, the future raises a RuntimeError with the text of the error. PyTorch
-        creates this exception, so it lacks the attributes code, rank, host and tensor. :meth:`wait`
-        then raises a DistBackendError, which has these attributes.
+        creates this exception, so the exception lacks the attributes code, rank, host and tensor.
+        By contrast, :meth:`GroupWork.wait` raises a DistBackendError, which has these attributes.
         """
         with self._lock:
             is_first = self._future is None

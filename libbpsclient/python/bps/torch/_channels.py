@@ -70,7 +70,7 @@ class HostChannel:
         write_input(self._slot, target, values)
 
     def read(self, values: torch.Tensor) -> None:
-        """Copy the beginning of the result of the last exchange to values."""
+        """Copy the beginning of the result of the last exchange to `values`."""
         read_output(self._slot, self.output[: values.numel()], values)
 
     def map(self) -> bool:
@@ -85,12 +85,12 @@ class HostChannel:
         return True
 
     def last(self) -> tuple[torch.Tensor, bool]:
-        """Get the result of the last exchange in memory that the caller may write to. The memory
-        keeps the result until the second exchange after it.
+        """Get the result of the last exchange. The caller may write to the memory of the result.
+        The result stays valid until the second :meth:`push` after this exchange.
 
         Returns:
-            tuple: the result, and whether the caller has written to this memory since its previous
-                result. Such writes cost more than a copy of the result.
+            tuple: the result, and whether the caller has written to this memory after an earlier
+                call returned the same memory. Such writes cost more than a copy of the result.
         """
         address, was_written = self._results.last()
         seen = self._slot.views.get(("mapped", address))
@@ -139,8 +139,8 @@ _gpus: weakref.WeakKeyDictionary[Job, torch.device | None] = weakref.WeakKeyDict
 
 
 def _open_gpu(job: Job, device: torch.device) -> bool:
-    """Connect a job to the executor, unless the job is already connected. Return False if the job
-    has no executor because it has one worker.
+    """Connect a job to the executor, unless the job is already connected. A job of one worker has
+    no executor: return False for such a job, else True.
 
     Raises:
         NotImplementedError: the job already uses a GPU other than `device`.
@@ -196,8 +196,8 @@ class GpuChannel:
             self._tensor.push_pull(op, stream=stream)
 
     def poll(self) -> bool:
-        """Return True, because streams order the exchanges. So a new exchange may be submitted at
-        any time."""
+        """Return True: a new exchange may be submitted at any time, because streams keep the
+        exchanges in order."""
         return True
 
     def finish(self) -> None:
@@ -211,7 +211,7 @@ class GpuChannel:
         target.copy_(values)
 
     def read(self, values: torch.Tensor) -> None:
-        """Copy the beginning of the result to values."""
+        """Copy the beginning of the result to `values`."""
         values.copy_(self.output[: values.numel()])
 
 
@@ -245,7 +245,7 @@ class LonelyChannel:
         target.copy_(values)
 
     def read(self, values: torch.Tensor) -> None:
-        """Copy the beginning of the result to values."""
+        """Copy the beginning of the result to `values`."""
         values.copy_(self.output[: values.numel()])
 
 

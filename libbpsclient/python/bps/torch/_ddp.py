@@ -105,10 +105,12 @@ class HookState:
     """State of :func:`ddp_hook`: the memory for DDP's buckets of gradients.
 
     After the first step, DDP assigns gradients to other buckets. Each new shape of a bucket needs a
-    new tensor. The tensor for the n-th shape is named ``ddp/NUMBER.BUCKET#n`` at each worker, where
-    NUMBER is the number of this HookState. If two workers declare this tensor with different
-    shapes, all workers get an error. The tensor of the last bucket has one more element than the
-    bucket. So workers with different numbers of buckets also get this error.
+    new tensor. The tensor for the n-th shape of a bucket is named ``ddp/STATE.BUCKET#n`` at each
+    worker. STATE is the id of this HookState, and BUCKET is the index of the bucket. If two workers
+    declare this tensor with different shapes, all workers get an error.
+
+    The tensor of the last bucket has one extra element. So the error also occurs if the workers
+    have different numbers of buckets, because they then disagree about which bucket is last.
 
     Args:
         wire (torch.dtype, optional): type in which gradients are sent; None: their own type.
@@ -117,7 +119,7 @@ class HookState:
     def __init__(self, wire: torch.dtype | None = None) -> None:
         self.wire = wire
         self.number = _core.runtime().next_set()
-        self.channels: dict[int, tuple[Shape, Channel]] = {}  # key: bucket's number
+        self.channels: dict[int, tuple[Shape, Channel]] = {}  # key: index of the bucket
         self.n_shapes: collections.Counter[int] = collections.Counter()
         self.pending: list[tuple[Channel, torch.Tensor, bool, Averages]] = []
         _core.runtime().reopened.add(self)
@@ -206,7 +208,7 @@ def ddp_hook(
             "bps.torch.ddp_hook)"
         )
     channel, buffer = state.channel(bucket), bucket.buffer()
-    if bucket.index() == 0:  # the first bucket of a backward pass: DDP passes buckets in order
+    if bucket.index() == 0:  # DDP calls the hook for bucket 0 first in each backward pass
         state.finish()  # buckets are still in flight if the previous pass raised an error
         _at_end_of_backward(state.finish)  # runs before DDP's own callback, which uses the results
     if not channel.poll():

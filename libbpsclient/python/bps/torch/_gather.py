@@ -6,9 +6,10 @@ sum is complete. The second sum must not use the slots of the job's runtime, bec
 those slots in the order of the program's calls. A :class:`Line` has slots of its own. It submits
 the second sums in the order in which the first sums were submitted.
 
-The thread that waits for a gather submits the gather's second sum. The second sum of an
-asynchronous gather is submitted by the line's thread instead, because a worker may wait for the
-gather long after the other workers. The first asynchronous gather starts the line's thread.
+The thread that waits for a gather submits the gather's second sum. A worker may wait for an
+asynchronous gather long after the other workers. So the thread of the :class:`Line` submits the
+second sum of an asynchronous gather, unless a waiting thread has submitted it before. The first
+asynchronous gather starts the thread of the :class:`Line`.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from bps.torch._parts import MOVE, Part, as_bytes, sum_parts
 # has the type and the shape of a row.
 DESCRIPTION = struct.Struct("<qI116s")
 KINDS = {"allgather": "all_gather", "alltoall": "all_to_all"}  # kinds for Runtime.agree()
-# SLICE_S: longest single wait of the line's thread. Between two waits, the thread checks whether
-# the line has ended. RETRY_S: pause before the next attempt while no server can be reached.
+# SLICE_S: longest single wait of the thread of a `Line`. Between two waits, the thread checks
+# whether stop() was called. RETRY_S: pause before the next attempt while no server can be reached.
 SLICE_S = 1.0
 RETRY_S = 0.1
 
@@ -67,7 +68,8 @@ class Gather(Handle):
         what (str): a key of KINDS.
         numbers (sequence of int): numbers to send to all workers. Each worker passes the same
             count of numbers.
-        is_async (bool): copy the tensor, and make the line's thread submit the second sum.
+        is_async (bool): True: copy the tensor, and let the thread of the :class:`Line` submit the
+            second of the gather's two sums.
 
     Attributes:
         rows (list[int]): number of rows of each worker, after :meth:`wait`.
@@ -132,7 +134,7 @@ class Gather(Handle):
         """Wait for the first sum.
 
         Raises:
-            Error: the sum is still in flight.
+            Error: the wait has ended before the first sum was complete (time-out, no server).
         """
         for part in self._first:
             part.settle(timeout)
@@ -191,7 +193,7 @@ class Gather(Handle):
 class Line:
     """Queue of a runtime's gathers, in the order in which the program started them.
 
-    A gather stays in the queue until its second sum is submitted. The line has slots of its own in
+    A gather stays in the queue until its second sum is submitted. The queue has slots of its own in
     the runtime's job.
 
     Args:
@@ -219,7 +221,7 @@ class Line:
 
         Args:
             gather (Gather): the gather.
-            has_thread (bool): make the line's thread submit the second sum.
+            has_thread (bool): True: let the thread of this queue submit the second sum.
         """
         self._waiting.append(gather)
         if has_thread:
@@ -229,13 +231,15 @@ class Line:
                 self._thread.start()
 
     def advance(self, timeout: float | None = None) -> None:
-        """Wait for the first sum of the line's first gather, then submit this gather's second sum.
+        """Wait for the first sum of the gather at the head of the queue. Then submit the second sum
+        of the same gather.
 
         Args:
             timeout (float, optional): seconds; None: the job's time-out.
 
         Raises:
-            Error: the first sum is still in flight. The caller may call again.
+            Error: the wait has ended before the first sum was complete (time-out, no server). The
+                caller may call again.
         """
         try:
             first = self._waiting[0]
@@ -257,8 +261,8 @@ class Line:
         """End the thread, because the process leaves the job.
 
         Args:
-            is_abort (bool): end the thread without finishing the gathers of the line. A gather
-                fails if its second sum is not submitted by then.
+            is_abort (bool): True: end the thread without finishing the gathers in the queue. If
+                the second sum of a gather is not submitted by then, the gather fails.
         """
         if not is_abort:
             with contextlib.suppress(Error):  # Gather.wait raises the gather's error

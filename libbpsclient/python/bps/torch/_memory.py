@@ -88,9 +88,9 @@ def output_view(slot: Slot) -> torch.Tensor:
 
 
 def _range(part: torch.Tensor, flat: torch.Tensor, values: torch.Tensor) -> tuple[int, int] | None:
-    """Return the offset and the size in bytes of `part` in `flat`, if the library can copy between
-    `part` and `values` and is faster than PyTorch. Otherwise, return None. `part` is a view of
-    `flat` without gaps, and has the shape of `values`."""
+    """Return the offset of `part` in `flat` and the size of `part`, both in bytes. Return None if
+    the library cannot copy between `part` and `values`, or is not faster than PyTorch. `part` is a
+    view of `flat`, has no gaps between its elements, and has the shape of `values`."""
     n_bytes = part.numel() * part.element_size()
     is_alike = part.dtype == values.dtype and part.stride() == values.stride()
     if n_bytes < COPIED_BYTES or not is_alike or values.device.type != "cpu":
@@ -99,7 +99,8 @@ def _range(part: torch.Tensor, flat: torch.Tensor, values: torch.Tensor) -> tupl
 
 
 def write_input(slot: Slot, part: torch.Tensor, values: torch.Tensor) -> None:
-    """Copy values to `part`, a view of :func:`input_view` without gaps."""
+    """Copy `values` to `part`. `part` is a view of the tensor that :func:`input_view` returns, and
+    has no gaps between its elements."""
     where = _range(part, input_view(slot), values)
     if where is None:
         part.copy_(values)
@@ -108,7 +109,8 @@ def write_input(slot: Slot, part: torch.Tensor, values: torch.Tensor) -> None:
 
 
 def read_output(slot: Slot, part: torch.Tensor, values: torch.Tensor) -> None:
-    """Copy `part`, a view of :func:`output_view` without gaps, to values."""
+    """Copy `part` to `values`. `part` is a view of the tensor that :func:`output_view` returns, and
+    has no gaps between its elements."""
     where = _range(part, output_view(slot), values)
     if where is None:
         values.copy_(part)

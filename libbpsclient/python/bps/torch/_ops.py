@@ -222,8 +222,8 @@ def push_pull_async_inplace(
     version: int = 0,
     priority: int = 0,
 ) -> Handle:
-    """Call :func:`allreduce_async_` with the arguments of BytePS. `version` is ignored, because
-    bps counts the operations itself."""
+    """Do the same as :func:`allreduce_async_`, but with the parameters of the function in BytePS
+    that has this name. `version` is ignored, because bps counts the operations itself."""
     return allreduce_async_(tensor, average, name, priority=priority)
 
 
@@ -234,7 +234,8 @@ def push_pull_async(
     version: int = 0,
     priority: int = 0,
 ) -> Handle:
-    """Call :func:`allreduce_async` with the arguments of BytePS."""
+    """Do the same as :func:`allreduce_async`, but with the parameters of the function in BytePS
+    that has this name."""
     return allreduce_async(tensor, average, name, priority=priority)
 
 
@@ -245,7 +246,8 @@ def push_pull_inplace(
     version: int = 0,
     priority: int = 0,
 ) -> torch.Tensor:
-    """Call :func:`allreduce_` with the arguments of BytePS."""
+    """Do the same as :func:`allreduce_`, but with the parameters of the function in BytePS
+    that has this name."""
     return push_pull_async_inplace(tensor, average, name, version, priority).wait()
 
 
@@ -257,7 +259,8 @@ def push_pull(
     priority: int = 0,
     compression: type[Compressor] = Compression.none,
 ) -> torch.Tensor:
-    """Call :func:`allreduce` with the arguments of BytePS. The function is differentiable."""
+    """Do the same as :func:`allreduce`, but with the parameters of the function in BytePS that has
+    this name. The function is differentiable."""
     return allreduce(tensor, average, name, compression)
 
 
@@ -277,7 +280,8 @@ def _broadcast(
     root_rank: int,
     process_set: ProcessSet,
 ) -> tuple[list[Operation], bool]:
-    """Submit flat tensors, which are overwritten with those of rank ``root_rank``.
+    """Submit flat tensors. The tensors of the worker with rank ``root_rank`` overwrite those of the
+    other workers.
 
     Args:
         kind (tuple, optional): element type and number of elements, which the workers compare;
@@ -307,11 +311,13 @@ def _broadcast(
 def broadcast_all_(
     tensors: Sequence[torch.Tensor], root_rank: int, process_set: ProcessSet
 ) -> None:
-    """Overwrite tensors with the tensors of rank ``root_rank``, in place, in one operation.
+    """Overwrite tensors, in place, with the tensors of the worker with rank ``root_rank``. Use one
+    operation for all tensors.
 
     Args:
         tensors: tensors with the same shapes and types at all workers.
-        root_rank (int): rank in the job, not in the process set.
+        root_rank (int): rank of the worker whose values all workers get. This is the rank in the
+            job, not in the process set.
         process_set (ProcessSet): the workers that take part.
     """
     for tensor in tensors:
@@ -331,7 +337,8 @@ def broadcast_async_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Overwrite a tensor with the tensor of rank ``root_rank``, in place. Return at once.
+    """Overwrite a tensor, in place, with the tensor of the worker with rank ``root_rank``. Return
+    at once.
 
     Args:
         tensor (Tensor): the same shape and type at all workers.
@@ -381,8 +388,8 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Return the tensor of rank ``root_rank`` at every worker. The function is differentiable: the
-    gradient at the root is the average of the gradients over the workers."""
+    """Return, at every worker, the tensor of the worker with rank ``root_rank``. The function is
+    differentiable: the gradient at the root is the average of the gradients over the workers."""
     return _Broadcast.apply(tensor, root_rank, process_set)
 
 
@@ -448,8 +455,8 @@ def allgather_async(
 
 
 def _own_rows(gather: Gather, me: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Wait for the gather of an all-to-all. Return the rows for this worker, and how many rows each
-    worker has sent.
+    """Wait for the gather of an all-to-all. Return the rows for this worker, and how many of these
+    rows came from each worker.
 
     Args:
         gather (Gather): the rows of all workers. `gather.numbers` has a tuple for each sender,
@@ -504,7 +511,8 @@ def alltoall(
             a pair of these rows and a tensor with the number of rows from each worker.
 
     Raises:
-        ValueError: the rows cannot be split as `splits` requires, or not equally without `splits`.
+        ValueError: the rows cannot be split as `splits` requires, or `splits` is None and the rows
+            cannot be split equally.
 
     Example::
 

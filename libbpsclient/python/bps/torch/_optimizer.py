@@ -1,5 +1,5 @@
-"""An optimizer that averages gradients over all workers before each step, and the broadcast of
-parameters and of the optimizer's state."""
+"""An optimizer that averages gradients over all workers before each step, and functions that
+broadcast parameters and the optimizer's state."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """Wait until the gradients are reduced. To step without another reduction, call
         :meth:`step` inside :meth:`skip_synchronize`.
 
-        With ``cross_barrier=True``, a call after ``step()`` waits until all parameters are updated.
+        With ``cross_barrier=True``, a call of this method after ``step()`` waits until all
+        parameters are updated.
         """
         if self._bps_cross is not None:
             self._bps_cross.flush()
@@ -178,8 +179,8 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
 
     Args:
         optimizer (Optimizer): an optimizer of PyTorch.
-        named_parameters (iterable, optional): ``model.named_parameters()``, for messages. The order
-            must be the same at all workers.
+        named_parameters (iterable, optional): ``model.named_parameters()``. Error texts contain the
+            names. The order of the parameters must be the same at all workers.
         compression (Compressor): type in which the tensors are sent.
         backward_passes_per_step (int): number of backward passes whose gradients are added up
             before they are sent.
@@ -220,7 +221,9 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     if isinstance(getattr(optimizer, "_bps_reducer", None), Reducer):
         raise ValueError("the optimizer is a DistributedOptimizer already")
     if compression.compress.__func__ is not Compressor.compress.__func__:
-        raise ValueError("compression must not override compress(): set its attribute wire instead")
+        raise ValueError(
+            "compression must not override compress(): set the class attribute 'wire' instead"
+        )
     named = _name_parameters(optimizer, named_parameters)
     base = type(optimizer)
     hidden = ("__dict__", "__weakref__", "__doc__")
@@ -228,7 +231,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     methods |= {"__module__": base.__module__, "__qualname__": base.__qualname__, "_bps_base": base}
     wrapped = object.__new__(type(base.__name__, (base,), methods))
     wrapped.__dict__.update(optimizer.__dict__)
-    wrapped.__dict__.pop("step", None)  # remove the wrapper of a learning-rate scheduler
+    wrapped.__dict__.pop("step", None)  # remove a learning-rate scheduler's wrapper of step()
     wrapped._bps_original = optimizer
     wrapped._bps_skips = wrapped._bps_is_synchronized = False
     wrapped._bps_reducer = Reducer(
@@ -271,7 +274,7 @@ def broadcast_parameters(
     prefix: str = "Parameter.",
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Overwrite tensors with the values of rank ``root_rank``, in place.
+    """Overwrite tensors, in place, with the values of the worker with rank ``root_rank``.
 
     Args:
         params: ``model.state_dict()``, ``model.named_parameters()``, or a list of tensors.

@@ -44,8 +44,9 @@ def as_bytes(flat: torch.Tensor) -> torch.Tensor:
 
 
 def _overlap(parts: Sequence[Part], start: int, n: int) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Find the tensor elements that belong to [start, start + n) of an operation's memory. Yield a
-    pair for each tensor: the slice relative to `start`, and a view of the tensor's elements."""
+    """Find the tensor elements that belong to [start, start + n) of an operation's memory. For each
+    tensor with such elements, yield a slice and a view of these elements. The slice has the
+    positions of the elements in the memory, counted from `start`."""
     for at, flat in parts:
         first, last = max(at, start), min(at + flat.numel(), start + n)
         if first < last:
@@ -70,7 +71,7 @@ def _check_contributors(slot: Slot, needed: Sequence[int]) -> None:
 def _collector(
     slot: Slot, pieces: Sequence[tuple[slice, torch.Tensor]], needed: Sequence[int]
 ) -> Callable[[], None]:
-    """Return a function that copies the result in a slot to the pieces."""
+    """Return a function that copies the result of a slot to the tensors in `pieces`."""
 
     def collect() -> None:
         if needed:
@@ -101,7 +102,7 @@ def sum_parts(
     Args:
         rt (Runtime): the workers that take part.
         dtype (torch.dtype): type of the elements, one of NAMES.
-        op (int): number of the reduction.
+        op (int): the reduction, for example bps.SUM.
         given: parts of the memory that this worker fills. All other parts are zeros.
         taken: parts of the memory to which the result is copied.
         n_elems (int): number of elements of the memory.

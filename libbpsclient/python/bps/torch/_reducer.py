@@ -101,7 +101,7 @@ class Bucket:
 
     def fill(self, place: Place, grad: torch.Tensor) -> None:
         """Copy a gradient to its place, or let :meth:`pack` copy it."""
-        if grad.requires_grad:  # backward(create_graph=True)
+        if grad.requires_grad:  # true after backward(create_graph=True)
             grad = grad.detach()
         if grad.is_sparse:
             place.input.copy_(grad.to_dense())
@@ -231,8 +231,8 @@ class Reducer:
     def _agree(self) -> None:
         """Agree with the other workers on which gradients are sparse, and assign the dense
         gradients to buckets."""
-        # Each reducer has its own tensor for the agreement. So the order in which several reducers
-        # agree may differ between workers.
+        # Each reducer has its own tensor for the agreement. So different workers may run the
+        # agreements of their reducers in different orders.
         rt, n = self._runtime, len(self._places)
         name = f"{rt.prefix}grad/{self.number}.sparse"
         with rt.lock:
@@ -263,8 +263,9 @@ class Reducer:
             self._cut(sparse)
 
     def _cut(self, sparse: set[int]) -> None:
-        """Assign gradients to buckets and declare their tensors. The buckets depend only on device,
-        type, order and size of the gradients, so they are the same at all workers."""
+        """Assign the dense gradients to buckets, and declare a tensor for each bucket. The buckets
+        depend only on device, type, order and size of these gradients, so all workers have the same
+        buckets."""
         last: dict[tuple[torch.device, torch.dtype], tuple[Bucket, int]] = {}
         for i, place in enumerate(self._places):
             if i in sparse:
@@ -305,8 +306,8 @@ class Reducer:
     def _on_gradient(self, place: Place) -> None:
         if place.bucket is not None and place.bucket.is_handed_over:
             raise RuntimeError(
-                f"parameter '{place.name}' was used before its update, because no module's forward "
-                "pass uses it: use cross_barrier=False for this model"
+                f"parameter '{place.name}' was used before its update, because the program used it "
+                "without calling its module: use cross_barrier=False for this model"
             )
         place.n_passes += 1
         if not self.begun:
@@ -336,7 +337,8 @@ class Reducer:
             if bucket.is_in_place and has_storage_of(grad, place.input):
                 raise RuntimeError(
                     f"the gradient of parameter '{place.name}' shares memory with another "
-                    "gradient, which the exchange would overwrite: assign a clone() to .grad"
+                    "gradient, and its exchange would overwrite that other gradient: assign a "
+                    "clone() to .grad"
                 )
             bucket.fill(place, grad)
         param.grad = None  # free autograd's memory

@@ -22,11 +22,11 @@ Example::
 
     train(state)
 
-The loss of a machine raises no error: from then on the sums lack the machine's values. An
-interrupted epoch continues with the remaining samples, which are divided among the remaining
-workers. In a job that may not shrink, a loss ends the job, and :func:`run` opens the job again. In
-such a job, start a new process for each lost worker. Process sets and ``torch.distributed`` groups
-cannot be used in an elastic script.
+If the job is allowed to shrink, the loss of a machine raises no error: from then on, the sums lack
+the machine's values. An interrupted epoch continues with the remaining samples, which are divided
+among the remaining workers. If the job is not allowed to shrink, the loss ends the job, and
+:func:`run` opens the job again. In this case, start a new process for each lost worker. Process
+sets and ``torch.distributed`` groups cannot be used in an elastic script.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch, in which no sample has been processed."""
+        """Begin an epoch, and mark all samples as not processed."""
         self.epoch, self.processed_indices = epoch, set()
         self.reset()
 

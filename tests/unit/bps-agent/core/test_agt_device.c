@@ -1,5 +1,5 @@
-/* Tensors on devices in the agent's core. The core requests that inputs are copied to host memory
- * (staging), and hands sums back. */
+/* Tests how the agent's core handles tensors in device memory. The core requests that inputs are
+ * copied to host memory (staging), and that sums are copied back to the devices. */
 #include "tests/unit/agt_world.h"
 
 static void stage(struct agt_world *w, uint32_t part, uint64_t r)

@@ -7,8 +7,9 @@
 #define TENSORS 4
 #define TO_0    24
 #define TO_1    8
-/* A connection may lead by 64 KiB, a quarter of server 1's share. It sends its next partition while
- * it leads by 64 KiB or less, so three partitions may be sent in advance. */
+/* A connection may lead by 64 KiB, a quarter of server 1's share. If a connection leads by at most
+ * 64 KiB (two partitions), it sends one more partition. So three partitions may be sent in
+ * advance. */
 #define LEAD       3
 #define PART_BYTES (LARGE * sizeof(float))
 
@@ -59,8 +60,8 @@ static void connection_does_not_run_ahead_of_one_without_room(void **state)
 		fake_grant(w->conn[0], 1);
 		work(w);
 		assert_int_equal(w->conn[0]->n_sent, n);
-		/* For every three partitions that server 0 gets, server 1 may get one more
-		 * partition. */
+		/* For every three partitions that are sent to server 0, one further partition may
+		 * be sent to server 1. */
 		assert_int_equal(w->conn[1]->n_sent, LEAD + n / 3 > TO_1 ? TO_1 : LEAD + n / 3);
 	}
 	world_free(w);

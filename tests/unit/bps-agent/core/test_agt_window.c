@@ -132,7 +132,7 @@ static void partition_that_never_fits_is_refused(void **state)
 }
 
 /* Submit two tensors with these priorities, starting with tensor `first`, and check the order of
- * the six contributions. want[k]: id of the tensor of contribution k, which is 10 or 11. */
+ * the six contributions. want[k]: tensor id (10 or 11) of contribution k. */
 static void check_order(unsigned first, const uint16_t priority[2], const unsigned want[6])
 {
 	struct agt_world *w =

@@ -361,7 +361,7 @@ static void a_second_start_connects_the_restarted_agent(void **state)
 	run(&r, 1);
 	describe(&r, region, 1001); /* not the same descriptor as in the first message */
 	assert_int_equal(answer(&r).type, RING_PAIR_BAD);
-	run(&r, 1); /* the descriptor that was rejected once stays invalid */
+	run(&r, 1); /* a descriptor stays invalid after it has been rejected */
 	assert_int_equal(answer(&r).type, RING_PAIR_BAD);
 	say_start(&r, "another");
 	m = expect(r.agent, GPU_FAILED, &mem);

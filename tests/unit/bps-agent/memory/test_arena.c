@@ -1,4 +1,4 @@
-/* The agent's shared memory, tested with a stub of the transport that does nothing. */
+/* Tests the agent's shared memory. A fake transport (fake_xport.h) replaces the real transport. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

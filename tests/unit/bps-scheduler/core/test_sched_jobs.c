@@ -1,4 +1,4 @@
-/* Jobs in the scheduler's core, from the first worker that joins to their end. */
+/* Tests jobs in the scheduler's core, from the join of the first worker to the end of the job. */
 #include "tests/unit/sched_world.h"
 
 static void job_forms_when_all_ranks_are_there(void **state)
@@ -285,8 +285,7 @@ static void user_with_too_many_jobs_is_refused_and_another_one_is_not(void **sta
 			SAID(&w, "21 JOINED code=0");
 	}
 	SAID(&w, "code=10012 job=4294967295 rank=4294967295 job 'd': the user with uid 1000 has 3 "
-		 "of "
-		 "3 jobs; see bps-scheduler's --user-jobs");
+		 "jobs, and the limit is 3; see bps-scheduler's --user-jobs");
 	msg.join.uid = 1001;
 	clear(&w);
 	send_msg(&w, 21, &msg);
@@ -301,7 +300,8 @@ static void user_with_too_many_jobs_is_refused_and_another_one_is_not(void **sta
 	world_fini(&w);
 }
 
-/* Make a world with two servers of 1 MiB and a job of two workers, one on each agent. */
+/* Make a world with two servers of 1 MiB each, two agents, and a job with one worker on each
+ * agent. */
 static void world_with_memory(struct sched_world *w, uint32_t job_share, uint32_t user_share)
 {
 	struct ctl_msg msg;
@@ -331,10 +331,9 @@ static void tensor_beyond_the_jobs_share_of_the_servers_is_refused_everywhere(vo
 	declare(&w, 21, 0, "w", DTYPE_F32, 150000);
 	clear(&w);
 	declare(&w, 21, 0, "x", DTYPE_F32, 150000);
-	SAID(&w, "21 TENSOR_FAIL x code=10012 tensor 'x' of job 'x': it takes 0.6 MiB of the "
-		 "servers' memory; the job already takes 0.6 MiB and may take 1.0 MiB (50% of "
-		 "all); see "
-		 "bps-scheduler's --job-share");
+	SAID(&w, "21 TENSOR_FAIL x code=10012 tensor 'x' of job 'x': the tensor takes 0.6 MiB of "
+		 "the servers' memory; the job already takes 0.6 MiB, and the limit is 1.0 MiB "
+		 "(50% of the servers' memory); see bps-scheduler's --job-share");
 	declare(&w, 21, 0, "y", DTYPE_F32, 100000);
 	declare(&w, 22, 1, "w", DTYPE_F32, 150000);
 	declare(&w, 22, 1, "y", DTYPE_F32, 100000);
@@ -358,15 +357,15 @@ static void only_users_with_little_get_the_reserve(void **state)
 	world_with_memory(&w, 0, 0);
 	w.cfg.small_reserve = 50;
 	sched_set_quotas(w.core, &w.cfg);
-	/* two sums of 512 KiB each fill the unreserved memory */
+	/* the tensor's two sums of 512 KiB together fill the unreserved memory */
 	declare(&w, 21, 0, "w", DTYPE_F32, 131072);
 	declare(&w, 22, 1, "w", DTYPE_F32, 131072);
 	clear(&w);
 	declare(&w, 21, 0, "x", DTYPE_F32, 1);
-	SAID(&w, "21 TENSOR_FAIL x code=10012 tensor 'x' of job 'x': its sums take 0.0 MiB, but "
-		 "the servers have only 0.0 of 2.0 MiB left; 50% of their memory is reserved for "
-		 "users who "
-		 "need at most 0.1 MiB; see bps-scheduler's --small-user-reserve");
+	SAID(&w, "21 TENSOR_FAIL x code=10012 tensor 'x' of job 'x': the tensor's sums take 0.0 "
+		 "MiB, but only 0.0 of the servers' 2.0 MiB are free for this user; 50% of the "
+		 "servers' memory is reserved for users whose sums take at most 0.1 MiB; see "
+		 "bps-scheduler's --small-user-reserve");
 	for (uint32_t i = 0; i < 2; i++) {
 		msg.join.rank = i;
 		msg.join.pid = msg.join.seq = 40 + i;
@@ -424,8 +423,8 @@ static void tensors_of_all_jobs_of_a_user_count_for_its_share(void **state)
 	}
 	clear(&w);
 	declare(&w, 21, 0, "v", DTYPE_F32, 150000);
-	SAID(&w, "code=10012 tensor 'v' of job 'second': it takes 0.6 MiB of the servers' memory; "
-		 "the user with uid 1000 already takes 0.6 MiB and may take 1.0 MiB");
+	SAID(&w, "code=10012 tensor 'v' of job 'second': the tensor takes 0.6 MiB of the servers' "
+		 "memory; the user with uid 1000 already takes 0.6 MiB, and the limit is 1.0 MiB");
 	msg.join.uid = 1001; /* the job of another user */
 	for (uint32_t i = 0; i < 2; i++) {
 		msg.join.rank = i;

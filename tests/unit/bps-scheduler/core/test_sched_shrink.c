@@ -120,8 +120,8 @@ static void last_machine_of_a_job_that_may_shrink_ends_it(void **state)
 	world_fini(&w);
 }
 
-/* A tensor fails, so the workers end on one machine after another. The reasons for each machine's
- * removal and for the job's end must name the failed tensor. */
+/* A tensor fails, so the workers end, machine by machine. The reasons for each machine's removal
+ * and for the job's end must name the failed tensor. */
 static void failed_tensor_is_named_by_each_machine_that_leaves_and_by_the_end(void **state)
 {
 	static const char cause[] = "; first: tensor 'v' of job 'x': rank 0 (host a) declares ";

@@ -129,7 +129,8 @@ static void job_that_ends_after_a_failed_tensor_names_it(void **state)
 	world_fini(&w);
 }
 
-/* The two workers of machine a disagree. The worker of machine b agrees with one of them. */
+/* The agent of machine b declares two shapes, because its workers disagree. The worker of machine a
+ * declares one of these shapes. */
 static void workers_of_one_machine_that_disagree_fail_it_for_all(void **state)
 {
 	struct ctl_decl d[2] = {{1, "v", DTYPE_F32, 1000}, {1, "v", DTYPE_F32, 500}};
@@ -166,8 +167,9 @@ static void impossible_declarations_are_refused(void **state)
 	world_fini(&w);
 }
 
-/* An agent refused the tensor in one shape and declares the name in another. If the name were
- * placed, servers would have a tensor for which the agent has no memory. */
+/* A message declares a name in two shapes, and the scheduler refuses the first shape. If the
+ * scheduler placed the second shape, servers would have a tensor for which the agent has no memory
+ * (C9). */
 static void name_of_a_refused_declaration_is_not_placed_in_another_shape(void **state)
 {
 	struct ctl_decl d[2] = {{0, "v", DTYPE_F64, UINT64_C(1) << 38}, {0, "v", DTYPE_U8, 1000}};
@@ -178,8 +180,8 @@ static void name_of_a_refused_declaration_is_not_placed_in_another_shape(void **
 	running_job(&w);
 	clear(&w);
 	send_msg(&w, 21, &msg);
-	SAID(&w, "21 TENSOR_FAIL v code=10012 tensor 'v' of job 'x': it is larger than 1 TiB, "
-		 "which is the limit");
+	SAID(&w, "21 TENSOR_FAIL v code=10012 tensor 'v' of job 'x': the tensor is larger than "
+		 "the limit of 1 TiB");
 	clear(&w);
 	declare(&w, 22, 1, "v", DTYPE_U8, 1000);
 	SAID(&w, "22 TENSOR_FAIL v code=10012");

@@ -1,5 +1,6 @@
-/* Tests the placement of partitions on servers against the optimal time. The tensors come from
- * traces of real models (tests/traces). The machines have different speeds. No daemon runs. */
+/* Tests the placement of partitions on servers. Compares the time that a round takes with the
+ * optimal time. The tensors come from traces of real models (tests/traces). The machines have
+ * different speeds. No daemon runs. */
 #include <errno.h>
 #include <math.h>
 #include <setjmp.h>
@@ -54,7 +55,7 @@ struct cluster {
 	uint64_t threads[NODES_MAX][2];
 };
 
-/* Make n machines with an agent and a server, and k machines with a server alone. */
+/* Make n machines with an agent and a server, and k machines with only a server. */
 static void cluster_init(struct cluster *c, uint32_t n, uint32_t k, uint64_t job_bytes)
 {
 	*c = (struct cluster){.p = {n, job_bytes, c->machines, n + k, c->servers, n + k}};
@@ -74,8 +75,8 @@ static int larger_first(const void *a, const void *b)
 	return (x < y) - (x > y);
 }
 
-/* Place a trace's tensors in one batch. Returns the time of the placement divided by the
- * optimum. */
+/* Place a trace's tensors in one batch. Returns the time that a round takes with this placement,
+ * divided by the optimal time. */
 static double place_trace(struct cluster *c, const struct place_trace *t)
 {
 	struct place_part *parts = NULL;
@@ -184,9 +185,9 @@ static void optimum_of_equal_nics_is_the_published_formula(void **state)
 	}
 }
 
-/* Eight machines have an agent and a card of 100 Gbit/s. Eight machines have a server alone and a
- * card of 25 Gbit/s. The slow machines help as much as two machines with 100 Gbit/s would. So the
- * expected time is the time for n = 8 and k = 2 in docs/guides/plan.md. */
+/* Eight machines have an agent, a server and a card of 100 Gbit/s. Eight other machines have only a
+ * server and a card of 25 Gbit/s. These eight slow machines help as much as two machines with 100
+ * Gbit/s would. So the expected time is the time for n = 8 and k = 2 in docs/guides/plan.md. */
 static void slow_cpu_machines_add_their_share_to_the_optimum(void **state)
 {
 	struct cluster c;

@@ -387,8 +387,9 @@ static void results_of_all_partitions_may_wait(void **state)
 	world_free(w);
 }
 
-/* A repeated contribution does not make the server offer a waiting result twice. After a
- * reconnection, the server offers the result only when the member contributes again. */
+/* If a member repeats its contribution while the connection lasts, the server still offers a
+ * waiting result only once. After a reconnection, the server offers the result only after the
+ * member has repeated its contribution. */
 static void results_that_wait_are_offered_once(void **state)
 {
 	struct srv_world *w = three_results_wait();

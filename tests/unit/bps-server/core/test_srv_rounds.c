@@ -170,7 +170,7 @@ static void sum_reuses_the_memory_of_a_result_that_all_members_have(void **state
 	world_free(w);
 }
 
-/* There are more members than contributions that the core can add in one pass. */
+/* In one pass, the core can add at most REDUCE_MAX_SRC contributions. The job has more members. */
 static void sum_of_many_passes_stays_where_it_began(void **state)
 {
 	struct srv_world *w = world(.n_members = MEMBERS_MAX, .n_elems = LARGE);

@@ -127,8 +127,8 @@ static void half_precision_is_rounded_once(void **state)
 		m = payload_msg(w, i, WIRE_CONTRIB, 1, 1, 0);
 		m.contrib.workers = w->m[i].workers;
 		say(w, i, &m);
-		/* Queue a summing pass, so that the sum needs many passes. All passes must add
-		 * to one f32 accumulator. */
+		/* Make the core add each contribution in a pass of its own. All passes must add to
+		 * one f32 accumulator. */
 		sums_relieve(w->core);
 		work(w);
 	}

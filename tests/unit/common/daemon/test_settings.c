@@ -419,7 +419,8 @@ static void reread_changes_live_values_and_keeps_the_others(void **state)
 	assert_int_equal(r.opts.threads, 17);
 	assert_int_equal(r.opts.dead_after_us, 2000000);
 	snprintf(text, sizeof(text),
-		"<4>threads: 3 stays in force; 4 takes effect after a restart: source='%s:2'\n"
+		"<4>threads: the old value 3 stays in force; the new value 4 takes effect after a "
+		"restart: source='%s:2'\n"
 		"<6>window: 4MiB -> 16KiB source='%s:4'\n<6>name: old -> new source='%s:3'\n",
 		ini_path, ini_path, ini_path);
 	assert_string_equal(logged, text);
@@ -429,7 +430,7 @@ static void reread_changes_live_values_and_keeps_the_others(void **state)
 	 * old value again. */
 	assert_int_equal(settings_reread(r.s, &fresh, &err), 0);
 	assert_int_equal(adopt(r.s, fresh), 0);
-	assert_non_null(strstr(logged, "threads: 3 stays in force"));
+	assert_non_null(strstr(logged, "threads: the old value 3 stays in force"));
 	with_ini("threads = 3\nname = new\nwindow = 16384B\n");
 	assert_int_equal(settings_reread(r.s, &fresh, &err), 0);
 	assert_int_equal(adopt(r.s, fresh), 0);
@@ -497,7 +498,7 @@ static void reread_checks_the_new_values_together_with_those_that_stay(void **st
 	 * until a restart. */
 	with_ini("window = 4KiB\nthreads = 4\n");
 	assert_true(settings_reread(r.s, &fresh, &err) < 0);
-	assert_string_equal(err.s, "window is below 8 KiB (settings that need a restart to change "
+	assert_string_equal(err.s, "window is below 8 KiB (settings that change only at a restart "
 				   "keep their present values)");
 	settings_free(r.s);
 	spec.check = NULL;

@@ -229,7 +229,7 @@ static void pool_agrees_with_a_map_of_pages(void **state)
 				if (!b)
 					continue;
 				model_set(&m, b, true);
-				/* the buffer must be exclusive, which AddressSanitizer checks */
+				/* AddressSanitizer checks that the segment holds the buffer */
 				memset(b->mem, (int)n, b->bytes);
 				used += b->bytes;
 				bufs[n++] = b;

@@ -196,13 +196,15 @@ static double unit_roundoff(enum dtype dtype)
 	}
 }
 
-/* Return the largest allowed difference from the exact result. Let u be the unit roundoff of the
- * accumulator. The accumulator is rounded once for each operand after the first, and once in a
- * division. Each rounding error is relative to a partial result. For sums, a partial result is at
- * most sum |x|. For products, it is the product. To first order, the relative error for k operands
- * is k * u. The bound is doubled to cover higher orders and the rounding of the reference. f16 and
- * bf16 are rounded once more. Inputs are not subnormal, since they are at least 2^-4. But sums may
- * cancel to less than 2^-14, where steps of an f16 are 2^-24. */
+/* Return the largest allowed difference from the exact result `want`. Let u be the unit roundoff of
+ * the accumulator. The accumulator is rounded once for each operand after the first, and once in a
+ * division. Each rounding error is relative to a partial result. For sums, `magnitude` is sum |x|,
+ * the upper limit of each partial result. For averages, sum |x| is divided by DIVISOR. For
+ * products, `magnitude` is the magnitude of the exact product, because each later factor scales the
+ * error and the result alike. To first order, the error for k operands is k * u * magnitude. The
+ * bound is doubled to cover higher orders and the rounding of the reference. Results of the types
+ * f16 and bf16 are rounded once more. Inputs are not subnormal, because they are at least 2^-4. But
+ * sums may cancel to less than 2^-14, where neighbouring f16 numbers differ by 2^-24. */
 static double bound(enum dtype dtype, enum op op, double magnitude, double want)
 {
 	double acc = unit_roundoff(dtype == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32);
@@ -618,9 +620,9 @@ static void every_half_survives_the_way_to_f32_and_back(void **state)
 	}
 }
 
-/* Round each midpoint between neighbouring halves, and the f32 values just above and below it. The
- * midpoint is rounded to the even neighbour. The other two values are rounded to the nearer
- * neighbour. The bits of neighbours differ by one. */
+/* Round each midpoint between neighbouring f16 or bf16 numbers, and the f32 values just above and
+ * below the midpoint. The midpoint must be rounded to the even neighbour. The other two values must
+ * be rounded to the nearer neighbour. Read as integers, the bits of two neighbours differ by 1. */
 static void rounding_is_to_the_nearest_half_and_ties_go_to_even(void **state)
 {
 	static float wide[3 * 32768];

@@ -505,7 +505,7 @@ static void malformed_frames_are_refused_and_leak_no_descriptor(void **state)
 		{{9, 0, 1, 0, 0, 0, 0, 0}, 8, 1},       /* flags, which no type may have */
 		{{9, 0, 0, 0, 0, 0, 0, 0}, 8, 1},       /* the struct is missing */
 		{{9, 0, 0, 0, 0, 0, 0, 0, 9}, 12, 4},   /* the struct is longer than the frame */
-		{{9, 0, 0, 0, 0, 0, 0, 0, 0}, 12, 251}, /* valid, with too many descriptors */
+		{{9, 0, 0, 0, 0, 0, 0, 0, 0}, 12, 251}, /* valid bytes, one descriptor too many */
 		{{9, 0, 0, 0, 0, 0, 0, 0, 0}, 12, 253}, /* far too many descriptors */
 	};
 	struct local_pair p = pair_new();

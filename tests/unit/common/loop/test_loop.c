@@ -1,5 +1,5 @@
-/* Tests of a loop's queue, of the time for which a data loop stops spinning, and of messages to the
- * service manager. */
+/* Tests of a loop's queue, of the length of the pauses in a data loop's spinning, and of messages
+ * to the service manager. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -177,8 +177,8 @@ static void pause_of_a_spinning_loop_doubles_only_under_load(void **state)
 	 * The pause stays at its minimum. */
 	for (unsigned i = 0; i < 50; i++)
 		assert_true((rest = dataloop_rest_ns(rest, 200 * ms)) == min);
-	/* On a busy machine, a slow sched_yield comes 1 ms after the end of each pause.
-	 * The pause doubles each time, up to its maximum. */
+	/* On a busy machine, each pause is followed by only 1 ms without a slow sched_yield. The
+	 * pause doubles each time, up to its maximum. */
 	for (uint64_t want = 2 * min; want < max; want *= 2)
 		assert_true((rest = dataloop_rest_ns(rest, ms)) == want);
 	for (unsigned i = 0; i < 5; i++)

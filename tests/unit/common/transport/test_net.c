@@ -142,8 +142,10 @@ static void connect_to_a_silent_listener_times_out(void **state)
 	net_node_close(&n);
 }
 
-/* Ticket numbers count per process, and each connection needs two. When many connections start at
- * once, the two numbers of a connection are far apart. */
+/* Each process numbers its tickets serially, and each connection needs two tickets. When many
+ * connections start at once, the server may receive many tickets between the two tickets of one
+ * connection. The serial number of the second ticket may then lie before the window of struct
+ * replay. The server must still accept this ticket (net_check_ticket). */
 static void crowd_of_connections_that_begin_at_once_all_come_up(void **state)
 {
 	struct net_rig r = {.third = NULL};
@@ -258,9 +260,10 @@ static void freeing_a_data_thread_takes_its_connections_down(void **state)
 	assert_int_equal(r.server.n_down, 1);
 	assert_true(RUN_ONE(&r.client, r.client.n_down == 1, DEADLINE_MS));
 	r.server.x = NULL;
-	/* No listener has this thread number now. The addresses of the connections are equal, so
-	 * libfabric may report the end of the first connection as the end of the next one
-	 * (conn_cm_event). In that case dial again. */
+	/* The server no longer has the data thread that the ticket names, so the server must refuse
+	 * the next connection. The new endpoint may have the memory address of the closed endpoint.
+	 * Then the event that reports the end of the first connection may end the next connection
+	 * (fabric_conn_cm_event). In that case dial again. */
 	for (unsigned n = 2; n == 2 || (n == 3 && !refused(&r.server)); n++) {
 		assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 		assert_true(RUN_ONE(&r.client, r.client.n_down == n, DEADLINE_MS));
@@ -610,8 +613,8 @@ static void strangers_on_the_port_do_not_disturb_a_stream(void **state)
 			slowest_ns = took_ns > slowest_ns ? took_ns : slowest_ns;
 		}
 	}
-	/* If handshakes blocked the data thread, each half-finished handshake would block this
-	 * thread for 20 ms. */
+	/* If the data thread received the handshakes, each incomplete handshake would block the
+	 * data thread for 20 ms. */
 	assert_in_range(slowest_ns, 0, 500 * MS);
 	assert_false(r.client.is_wrong || r.server.is_wrong);
 	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);

@@ -479,8 +479,8 @@ static void four_nested_lists_are_carried_and_five_refused(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 4; i++)
 		t[i] = (struct tree){&t[i + 1], 1};
-	/* The encoder writes the empty list of the innermost item. chain_bytes leaves this list
-	 * out, like a missing field. */
+	/* The encoder writes the empty list of the innermost item in 4 bytes. chain_bytes omits
+	 * this list, so this field is missing in the bytes of chain_bytes. */
 	assert_int_equal(codec_encode(&tree_layout, t, buf), chain_bytes(bytes, 4) + 4);
 	t[4] = (struct tree){&t[5], 1};
 	assert_int_equal(codec_size(&tree_layout, t), 0);

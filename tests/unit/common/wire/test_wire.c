@@ -13,7 +13,7 @@
 
 #define ROOM 512
 
-/* Fields that all golden messages about a partition share. */
+/* Fields that are the same in all golden messages about a partition. */
 #define KEY                                                                                        \
 	.cookie = 0x0102030405060708, .pgen = 0x1112131415161718, .round = 0x2122232425262728,     \
 	.job = 0x31323334, .tensor = 0x35363738, .part = 0x41424344, .member = 0x4546
@@ -320,7 +320,7 @@ static void a_field_that_a_type_does_not_use_is_refused_by_name(void **state)
 			struct wire_msg m;
 			struct err_text err, want;
 
-			err_set(&want, 0, "%s has %s set, which this type does not use",
+			err_set(&want, 0, "%s has %s set, which this message type does not use",
 				wire_type_name(g->type), uses[u].name);
 			for (size_t b = 0; b < uses[u].n_bytes && !is_used; b++) {
 				size_t n = golden_encode(i, buf);
@@ -378,37 +378,38 @@ static void bad_values_are_refused_with_a_sentence(void **state)
 		{WIRE_HAVE, 0, 0, 1, 255, "unknown message type 255"},
 		{WIRE_HAVE, 0, 1, 1, 0, "message has version 0, but only version 1 is supported"},
 		{WIRE_HAVE, 0, 1, 1, 2, "message has version 2, but only version 1 is supported"},
-		{WIRE_HAVE, 0, 2, 2, 1, "HAVE has inline set, which this type does not use"},
-		{WIRE_CONTRIB, 0, 2, 2, 2, "CONTRIB has flags set, which this type does not use"},
+		{WIRE_HAVE, 0, 2, 2, 1,
+			"HAVE has inline set, which this message type does not use"},
+		{WIRE_CONTRIB, 0, 2, 2, 2,
+			"CONTRIB has flags set, which this message type does not use"},
 		{WIRE_CONTRIB, 0, 2, 2, 0x8000,
-			"CONTRIB has flags set, which this type does not use"},
+			"CONTRIB has flags set, which this message type does not use"},
 		{WIRE_CONTRIB, 0, 24, 8, 0, "CONTRIB has round 0, but rounds count from 1"},
 		{WIRE_RESULT, 0, 24, 8, 0, "RESULT has round 0, but rounds count from 1"},
 		{WIRE_DONATE_REQ, 0, 24, 8, 0, "DONATE_REQ has round 0, but rounds count from 1"},
 		{WIRE_DONATE, 0, 24, 8, 0, "DONATE has round 0, but rounds count from 1"},
 		{WIRE_GOT, 0, 24, 8, 0, "GOT has round 0, but rounds count from 1"},
 		{WIRE_BAD_CRC, 0, 24, 8, 0, "BAD_CRC has round 0, but rounds count from 1"},
-		{WIRE_CONTRIB, 0, 48, 4, 0,
-			"CONTRIB has a payload of 0 bytes, which is not allowed"},
-		{WIRE_RESULT, 0, 48, 4, 0, "RESULT has a payload of 0 bytes, which is not allowed"},
+		{WIRE_CONTRIB, 0, 48, 4, 0, "CONTRIB has a payload of invalid length: 0 bytes"},
+		{WIRE_RESULT, 0, 48, 4, 0, "RESULT has a payload of invalid length: 0 bytes"},
 		{WIRE_DONATE, WIRE_INLINE, 48, 4, 0,
-			"DONATE has a payload of 0 bytes, which is not allowed"},
+			"DONATE has a payload of invalid length: 0 bytes"},
 		{WIRE_CONTRIB, WIRE_INLINE, 48, 4, WIRE_INLINE_MAX + 1,
-			"CONTRIB has a payload of 16385 bytes, which is not allowed"},
+			"CONTRIB has a payload of invalid length: 16385 bytes"},
 		{WIRE_CONTRIB, WIRE_INLINE, 48, 4, UINT32_MAX,
-			"CONTRIB has a payload of 4294967295 bytes, which is not allowed"},
+			"CONTRIB has a payload of invalid length: 4294967295 bytes"},
 		{WIRE_CONTRIB, WIRE_INLINE, 48, 4, 9,
 			"CONTRIB needs 96 bytes, only 88 were received"},
-		{WIRE_CONTRIB, 0, 52, 2, WIRE_NO_SEGMENT, "CONTRIB names no segment"},
-		{WIRE_DONATE, 0, 52, 2, WIRE_NO_SEGMENT, "DONATE names no segment"},
-		{WIRE_SEG_ADD, 0, 52, 2, WIRE_NO_SEGMENT, "SEG_ADD names no segment"},
-		{WIRE_SEG_DEL, 0, 52, 2, WIRE_NO_SEGMENT, "SEG_DEL names no segment"},
+		{WIRE_CONTRIB, 0, 52, 2, WIRE_NO_SEGMENT, "CONTRIB does not name a segment"},
+		{WIRE_DONATE, 0, 52, 2, WIRE_NO_SEGMENT, "DONATE does not name a segment"},
+		{WIRE_SEG_ADD, 0, 52, 2, WIRE_NO_SEGMENT, "SEG_ADD does not name a segment"},
+		{WIRE_SEG_DEL, 0, 52, 2, WIRE_NO_SEGMENT, "SEG_DEL does not name a segment"},
 		{WIRE_RESULT, 0, 56, 8, UINT64_MAX,
 			"RESULT has a payload that ends beyond the last address"},
 		{WIRE_CONTRIB, 0, 76, 4, 1, "CONTRIB has a reserved field that is not 0"},
 		{WIRE_RESULT, 0, 70, 2, 1, "RESULT has a reserved field that is not 0"},
-		{WIRE_RESULT, 0, 68, 2, 0, "RESULT has 0 members, which is not allowed"},
-		{WIRE_DONATE, 0, 68, 2, 1025, "DONATE has 1025 members, which is not allowed"},
+		{WIRE_RESULT, 0, 68, 2, 0, "RESULT has an invalid number of members: 0"},
+		{WIRE_DONATE, 0, 68, 2, 1025, "DONATE has an invalid number of members: 1025"},
 		{WIRE_RESULT, 0, 68, 2, 66, "RESULT has a contributor beyond its 66 members"},
 		{WIRE_RESULT, 0, 68, 2, 129, "RESULT needs 96 bytes, only 88 were received"},
 		{WIRE_CONTRIB, WIRE_INLINE, 85, 1, 1, "CONTRIB has padding that is not zero"},

@@ -1,5 +1,5 @@
-/* The choice of a route for the members of a job. The choice depends on where the members' GPUs
- * are. Both sysfs and the device report the places of GPUs. */
+/* Tests the choice of a route for the members of a job. The choice depends on the places of the
+ * members' GPUs. The places are read from sysfs and from the device. */
 #include "bps-agent/executor/plan/choose.h"
 
 #include <errno.h>

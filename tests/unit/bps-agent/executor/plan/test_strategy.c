@@ -1,6 +1,6 @@
 /* Tests which strategy is chosen for each machine, and which plan follows from the strategy. To
- * check that a plan sums correctly, the test runs the plan on sets of contributors instead of
- * numbers. */
+ * check that a plan sums correctly, the test runs the plan on sets of contributors. Each set stands
+ * for a number that a real run would sum. */
 #include "bps-agent/executor/plan/strategy.h"
 
 #include <errno.h>

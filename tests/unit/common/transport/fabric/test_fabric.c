@@ -488,7 +488,7 @@ static void read_window_follows_the_time_that_reads_take(void **state)
 		fabric_io_read_arrived(&c, 1000, READ_SLOW_NS + 1);
 	assert_in_range(c.read_window.limit, READ_WINDOW_MIN, READ_WINDOW_MIN * 8 / 7 + 1);
 	before = c.read_window.limit;
-	c.n_queued = 0; /* no queued read needs a larger window */
+	c.n_queued = 0; /* no read is queued, so no larger window is needed */
 	fabric_io_read_arrived(&c, 1000, 1);
 	assert_int_equal(c.read_window.limit, before);
 	c.n_queued = 1;

@@ -292,7 +292,7 @@ static void producer_without_room_is_woken_when_there_is_some(void **state)
 	while (ring_get(&r.rx, e, sizeof(e)) > 0)
 		;
 	assert_true(ring_took(&r.rx));
-	assert_false(ring_took(&r.rx)); /* the ring reports the need for a wake-up only once */
+	assert_false(ring_took(&r.rx)); /* only the first call requests a wake-up */
 	assert_true(ring_want_room(&r.tx));
 	assert_int_equal(ring_put(&r.tx, e, sizeof(e)), 0);
 	free(r.bytes);
@@ -308,7 +308,7 @@ static void consumer_sleeps_only_when_nothing_has_come_in(void **state)
 	assert_true(ring_may_sleep(&r.rx));
 	assert_int_equal(ring_put(&r.tx, &e, 8), 0);
 	assert_true(ring_must_wake(&r.tx));
-	assert_false(ring_must_wake(&r.tx)); /* the wake-up is needed only once */
+	assert_false(ring_must_wake(&r.tx)); /* only the first call requests a wake-up */
 	assert_false(ring_may_sleep(&r.rx));
 	ring_awake(&r.rx);
 	assert_int_equal(ring_put(&r.tx, &e, 8), 0);

@@ -11,8 +11,8 @@
 
 #define LEN 1000
 
-/* A sender's policy and counters. Successive offers use `places` different places in memory in
- * turn. */
+/* A sender's policy and counters. `places` is the number of places in memory that successive offers
+ * use in turn. */
 struct policy_side {
 	struct eager_policy u;
 	unsigned n_offers, n_sent, places;
@@ -43,8 +43,8 @@ static bool offer(struct policy_side *s, bool has_room)
 	return is_sent;
 }
 
-/* Make offers until one offer is sent together with its bytes. Return how many offers were sent
- * without bytes before. */
+/* Make offers until one offer is sent together with its bytes. Return the number of the earlier
+ * offers, which were sent without bytes. */
 static unsigned rest(struct policy_side *s, bool has_room)
 {
 	unsigned n = 0;
@@ -115,7 +115,8 @@ static void room_is_found_again(void **state)
 		assert_true(offer(&s, true));
 }
 
-/* A request shows that bytes were wasted only if these bytes had been sent with the offer. */
+/* If the requested bytes were not sent with their offer, no bytes were wasted. Such a request must
+ * not change the policy. */
 static void request_for_bytes_that_were_not_sent_has_no_effect(void **state)
 {
 	struct policy_side s = {.places = 1};

@@ -15,8 +15,8 @@
 #define MIDDLE 23000
 #define LONG   42000
 
-/* Add up to `most` samples of rtt_us, until the window changes. Return the number of added samples,
- * or 0 when the window did not change. */
+/* Add samples of rtt_us until the window changes, but no more than `most` samples. Return the
+ * number of added samples, or 0 if the window did not change. */
 static unsigned until_change(struct recv_window *w, uint32_t rtt_us, unsigned most)
 {
 	int before = w->bytes;
@@ -91,8 +91,8 @@ static void share_counts_once_the_kernel_does_not_choose(void **state)
 	assert_int_equal(w.bytes, RECV_WINDOW_MAX);
 }
 
-/* A connection that is opened and lost again and again, since its peer is gone, must not restart
- * the count of fast samples. */
+/* If a peer is gone, a connection to this peer is opened and lost repeatedly. These changes must
+ * not restart the count of fast samples. */
 static void reconnections_do_not_restart_the_count(void **state)
 {
 	struct recv_window w;
@@ -120,8 +120,9 @@ static void one_short_sample_restarts_the_count_of_long_ones(void **state)
 	}
 }
 
-/* After a series of fast samples the kernel chooses the window. When round trips become long, the
- * window is fixed again. Each time, the required number of fast samples doubles, up to 32 << 10. */
+/* After a series of fast samples, the kernel chooses the window. When round trips become long, the
+ * window gets the size RECV_WINDOW_MAX again. Each return to this size doubles the number of fast
+ * samples that are required next, up to 32 << 10. */
 static void kernel_chooses_on_a_fast_link_until_its_queue_is_long(void **state)
 {
 	struct recv_window w;
@@ -184,7 +185,8 @@ static void pauses_do_not_hide_that_round_trips_are_short(void **state)
 
 	(void)state;
 	recv_window_init(&w);
-	/* At this rate of 1 Gbit/s, round trips may be short only because the link is not full. */
+	/* The rate is 1 Gbit/s. Even on a slow link, round trips are short while the link is not
+	 * full. So short round trips at this rate do not show that the link is fast. */
 	for (unsigned k = 0; k < 1000; k++)
 		assert_false(recv_window_bounded(&w, FAST, now_ns += 8400000));
 	/* The rate is four times as high, but every seventh sample follows a pause. */

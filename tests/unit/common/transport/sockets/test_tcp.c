@@ -167,7 +167,7 @@ static void fill_with_pongs(struct net_rig *r, const struct raw_conn *p)
 		RUN(r, c->tx_tail - c->tx_head != used);
 	}
 	/* Send four more pings. Their pongs find no room, because the room that is left is reserved
-	 * for requests to read (TCP_READS_RESERVE). */
+	 * for read requests (TCP_READS_RESERVE). */
 	for (unsigned i = 0; i < 4; i++) {
 		uint64_t n_heard =
 			atomic_load(&((struct tcp_xport *)r->server.x)->shared.count.messages_in);
@@ -178,8 +178,9 @@ static void fill_with_pongs(struct net_rig *r, const struct raw_conn *p)
 	}
 }
 
-/* Pongs fill the queue except for the room that is reserved for requests to read. The server's
- * requests to read must wait, and must not be written beyond the end of the queue. */
+/* Pongs fill the queue except for the room that is reserved for read requests. When the server's
+ * read requests have filled this room, further read requests must wait. The server must not write
+ * these requests beyond the end of the queue. */
 static void peer_that_pings_and_does_not_read_leaves_room_for_requests(void **state)
 {
 	uint8_t answer[1 + 2 * sizeof(struct tcp_frame)];

@@ -206,7 +206,8 @@ static void bytes_of_an_unread_offer_are_discarded(void **state)
 	RUN(&p.r, p.r.client.n_read_done == 1);
 	check_bytes(p.t, 1, &p.from);
 	assert_false(p.t->is_asked);
-	/* The discarded bytes can be read, too. */
+	/* The first offer, whose bytes were discarded, can still be read. The client requests these
+	 * bytes. */
 	assert_int_equal(take(&p.r.client, 0), 0);
 	assert_true(p.t->is_asked);
 	RUN(&p.r, p.r.client.n_read_done == 2);
@@ -305,8 +306,9 @@ static void check_patience(bool is_slow, uint32_t ahead)
 		assert_in_range(tcp_conn_of(&p.r.server)->eager_bytes, ahead, ahead + len - 1);
 		assert_true(n_sent < MANY - 10);
 		n_first = p.r.server.n_writable;
-		/* Offers without is_patient do not wait for the refused offer. They do not
-		 * trigger on_writable, which reports room for the refused offer. */
+		/* The last offer, with `is_patient` true, was refused. The next offers, with
+		 * `is_patient` false, are accepted at once. The accepted offers do not trigger
+		 * on_writable, which reports room for the refused offer. */
 		for (unsigned i = 0; i <= TCP_EAGER_OUT; i++)
 			assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, 1), 0);
 		assert_int_equal(xport_send_eager(p.r.server.conn, &m, true), -EAGAIN);
@@ -487,7 +489,7 @@ static void announce(const struct raw_conn *p, unsigned i)
 	say_offer(p, i);
 }
 
-/* Write the bytes of the i-th offer as an item with the number `count`. */
+/* Write the bytes of the i-th offer as an eager item. `count` is the item's index, from 0 on. */
 static size_t put_eager(uint8_t *to, uint64_t count, unsigned i)
 {
 	return put_item(to, FRAME_EAGER, count, pattern() + i * ITEM, ITEM);
@@ -648,7 +650,8 @@ static void hear_and_take_some(struct net_node *n, struct xconn *c, const struct
 		n->is_wrong |= take(n, i) != 0;
 }
 
-/* The bytes of offers beyond the limit are discarded. The receiver can still request them. */
+/* The server records at most TCP_EAGER_IN offers, and discards the bytes of further offers. The
+ * server can still request the discarded bytes. */
 static void bytes_of_offers_beyond_the_limit_are_requested(void **state)
 {
 	static const unsigned asked[] = {TCP_EAGER_IN, 149};
@@ -927,8 +930,9 @@ static void malformed_announcement_closes_its_connection(void **state)
 }
 
 /* Send the bytes of two announced offers, and check that the server closes the connection. `head`
- * replaces the frame before the bytes of the second offer, and `trailer` the frame after them. If
- * `head` or `trailer` is NULL, its frame is correct. is_read: the server reads the offers. */
+ * replaces the frame before the bytes of the second offer, and `trailer` replaces the frame after
+ * these bytes. If `head` or `trailer` is NULL, the correct frame is sent in its place. is_read:
+ * whether the server reads the offers. */
 static void expect_refusal(
 	const struct tcp_frame *head, const struct tcp_frame *trailer, bool is_read)
 {
@@ -958,7 +962,7 @@ static void expect_refusal(
 static void other_bytes_than_were_announced_close_the_connection(void **state)
 {
 	static const struct tcp_frame heads[] = {
-		{.type = FRAME_EAGER, .len = ITEM, .offset = 0}, /* the first item's number */
+		{.type = FRAME_EAGER, .len = ITEM, .offset = 0}, /* the first item's index */
 		{.type = FRAME_EAGER, .len = ITEM, .offset = 2},
 		{.type = FRAME_EAGER, .len = ITEM, .offset = UINT64_MAX},
 		{.type = FRAME_EAGER, .len = ITEM - 1, .offset = 1},

@@ -115,8 +115,9 @@ static void request_and_answer(void **state)
 	RUN(&r, r.server.n_read_done == 1);
 	assert_int_equal(r.server.n_read_failed, 0);
 	assert_memory_equal(to.p, "\xa1\xa2\xa3\xa4\xa5", LEN);
-	/* Until here, the peer has answered a read. Now the peer reads an existing segment, and
-	 * then a segment that does not exist. The second answer contains zeros. */
+	/* Above, the peer answered a read of the server. Now the peer requests bytes of an existing
+	 * segment, and then bytes of a segment that does not exist. The server answers the second
+	 * request with zeros. */
 	say(&p, LANE_MESSAGES,
 		"02 00 0100 05000000 2301000000000000  02 00 0200 02000000 0000000000000000");
 	expect(&p, LANE_BULK,

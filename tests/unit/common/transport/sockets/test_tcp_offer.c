@@ -1,5 +1,6 @@
-/* Test eager offers (xport_send_eager). A sender offers the same memory twice, while bytes of the
- * first offer are still being sent. Another test makes a sender wait for room. */
+/* Test eager offers (xport_send_eager). In two tests, a sender offers memory, and offers the same
+ * memory again before the bytes of the first offer have arrived. Another test makes a sender wait
+ * for room. */
 #include "common/data/crc32c.h"
 #include "tests/unit/tcp_peer.h"
 
@@ -35,8 +36,8 @@ static void send_bytes(
 	raw_send(p, LANE_BULK, bytes, sizeof(bytes));
 }
 
-/* Offer the same memory twice. The first offer is not read, and its bytes arrive when the second
- * one is read. */
+/* Offer the same memory twice. The first offer is not read. The bytes of the first offer arrive
+ * after the read of the second offer has begun. */
 static void offer_twice(bool is_eager)
 {
 	uint8_t want[LEN];

@@ -2,8 +2,8 @@
  * memory. Later the owner offers the memory again: eagerly or not, sometimes twice, sometimes with
  * another length. Meanwhile segments are withdrawn, connections are replaced, windows change and
  * one end pauses. Each successful read must return the bytes of the offer that it reads, and reads
- * must keep completing. The receiver reads an offer's bytes at once, later or never, as agents and
- * servers do. In each case the receiver then sends GOT. */
+ * must keep completing. The receiver reads an offer's bytes at once, later or not at all, as agents
+ * and servers do. The receiver sends GOT after the read, or in place of the read. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
