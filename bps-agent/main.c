@@ -1,8 +1,8 @@
 /* bps-agent: the daemon of a machine that trains. Trainers submit tensors to the agent. The agent
- * sums them together with the servers, and returns the sums. The main thread runs the control loop
- * (scheduler, HTTP, signals). The data thread serves trainers and exchanges data with servers
- * (agent.h). A third thread manages the transport's connections, and a fourth thread creates shared
- * memory (memory_thread.h). */
+ * and the servers sum the tensors, and the agent returns the sums to the trainers. The main thread
+ * runs the control loop (scheduler, HTTP, signals). The data thread serves trainers and exchanges
+ * data with servers (agent.h). A third thread manages the transport's connections, and a fourth
+ * thread creates shared memory (memory_thread.h). */
 #include <errno.h>
 #include <event2/buffer.h>
 #include <event2/event.h>
@@ -148,8 +148,8 @@ struct agent_app {
 	struct event *stop;
 	int listen_fd;
 	bool owns_socket_file;
-	/* Set when the service manager keeps descriptors for the next process, and the setting
-	 * keep-trainers is on. */
+	/* true if the setting keep-trainers is on and a service manager keeps descriptors for the
+	 * next process */
 	bool can_hand_over;
 	char scheduler[ADDR_TEXT_BYTES];
 };

@@ -87,9 +87,8 @@ static int check_times(const void *values, struct err_text *err)
 	if (least >= DEAD_BEATS * o->beat_us)
 		return 0;
 	return err_set(err, -EINVAL,
-		"server-dead and agent-dead must be at least %d beats (%llu ms): raise them, or "
-		"set a "
-		"shorter beat",
+		"server-dead and agent-dead must be at least %d beats (%llu ms): raise them, "
+		"or set a shorter beat",
 		DEAD_BEATS, (unsigned long long)(DEAD_BEATS * o->beat_us / 1000));
 }
 

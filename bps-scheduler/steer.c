@@ -31,8 +31,8 @@ static const char *arg_of(const struct steer_call *call, const char *name)
 
 /* ---- verbs ---- */
 
-/* Find the forming or running job with this name or number. Returns an error if several users have
- * a job of this name. */
+/* Find the forming or running job whose name or id is `name`. Returns an error if several users
+ * have a job of this name. */
 static int find_job(
 	const struct sched_core *c, const char *name, uint32_t *ret_job, struct err_text *err)
 {
@@ -97,7 +97,7 @@ static int mute(struct steer *s, const struct steer_call *call, struct steer_rep
 		for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
 			nearest_name_try(&best, call->target, codes[i]);
 		return err_set(&reply->text, BPS_ENOTFOUND,
-			"no problem has the code '%s'%s; `bpsctl explain` lists all codes",
+			"there is no problem code '%s'%s; `bpsctl explain` lists all codes",
 			call->target, nearest_name_hint(&best, "", hint));
 	}
 	if (!ms)

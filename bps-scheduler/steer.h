@@ -14,8 +14,8 @@
  *   - add a row to the table: the verb's name, whether the verb needs a target, its arguments, and
  *     whether it changes anything. Each call of a verb that changes something is recorded as an
  *     event, even if the call fails;
- *   - add a row to docs/reference/protocol.md, a command of bpsctl that calls steer_call, a section
- *     to bpsctl(8), and a test.
+ *   - add to bpsctl a command that calls steer_call, and add a test;
+ *   - add a row to docs/reference/protocol.md, and add a section to bpsctl(8).
  *
  * All functions run on the control loop's thread. */
 #include <stdbool.h>
@@ -34,7 +34,7 @@ struct steer {
 	void *ctx;
 	struct sched_core *core;
 	struct event_ring *events;
-	/* Return the channel of the connection that has this number in the core. */
+	/* Return the channel of the connection that has the id `conn` in the core. */
 	struct ctlchan *(*chan)(void *ctx, uint32_t conn);
 	const struct tls_conf *auth; /* keys or certificates that the control port uses */
 	/* Read the key file again. Returns 1 if the file has changed, 0 if not, or a negative error

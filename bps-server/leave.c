@@ -43,7 +43,7 @@ static void over(struct leave *l, const char *why)
 		return;
 	l->is_over = true;
 	event_del(l->timer);
-	log_info("ending the server: %s: partitions=%llu after=%.3fs", why,
+	log_info("ending the server: %s: partitions_and_results=%llu stopping_time=%.3fs", why,
 		(unsigned long long)l->ops->busy(l->ctx),
 		(double)(clock_now_ns() - l->begun_ns) / 1e9);
 	l->ops->over(l->ctx);

@@ -8,8 +8,10 @@
  *                    `--refused, no scheduler, or too late----------------^
  *
  * EMPTYING: the scheduler has moved all partitions. Agents may still read their last results from
- * this server, for at most a second. If leaving fails, the process ends anyway. When the connection
- * closes, the scheduler moves the partitions, as after a crash.
+ * this server, for at most a second.
+ *
+ * If leaving fails, the process ends anyway. In that case, the scheduler moves the partitions when
+ * the server's connection closes, as after a crash.
  *
  * All functions run on the control loop's thread. */
 #include <stdbool.h>
@@ -39,8 +41,8 @@ struct leave {
 	struct member *member;
 	struct event *timer;
 	uint64_t bound_ms, deadline_ns, begun_ns;
-	/* used in EMPTYING: time after which the result of ops->busy includes the effect of the
-	 * last plan */
+	/* used in EMPTYING: point in time from which on the result of ops->busy includes the effect
+	 * of the most recent plan */
 	uint64_t trusted_ns;
 	unsigned n_asked;
 	bool is_over;

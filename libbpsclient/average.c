@@ -63,9 +63,10 @@ static void widen(void *to, const void *from, enum bps_dtype dtype, uint64_t n)
 	for (uint64_t i = 0; i < n; i++)                                                           \
 		((type *)to)[i] = (type)((const wide *)from)[i];
 
-/* Divide upper * 2^32 + lower by the number of workers, rounded down. The upper bits of `lower`
- * hold this number and are not part of the sum. The remainder of upper / count is below count, so
- * the dividend of the second division needs at most 49 bits. */
+/* Divide a sum by the number of workers, and round the quotient down. The sum is upper * 2^32 + the
+ * lower COUNT_BITS bits of `lower`. The other bits of `lower` hold the number of workers. The
+ * remainder of upper / count is below count, so the dividend of the second division needs at most
+ * 49 bits. */
 static int64_t join_i64(int64_t upper, uint64_t lower)
 {
 	int64_t count = (int64_t)(lower >> COUNT_BITS), quotient, rest;

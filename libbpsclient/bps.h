@@ -265,10 +265,10 @@ BPS_API int bps_wait(struct bps_tensor *t, uint32_t timeout_ms);
  * if t or begun_ns is NULL. */
 BPS_API int bps_wait_intr(struct bps_tensor *t, uint32_t timeout_ms, uint64_t *begun_ns);
 BPS_API int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms);
-/* Wait until the round of one or more of n tensors is complete or has failed, for at most
- * timeout_ms (0: the default). Writes the indices of these tensors to ret_idx, which has room for
- * n, in the order of their completion on this machine. Returns the number of these indices. A
- * tensor without a round in flight is listed too. Call bps_poll for each listed tensor: bps_poll
+/* Wait until at least one of n tensors is done: its round is complete or has failed, or the tensor
+ * has no round in flight. The wait lasts at most timeout_ms (0: the default). Writes the indices of
+ * the tensors that are done to ret_idx, which has room for n, in the order of their completion on
+ * this machine. Returns the number of these indices. Call bps_poll for each listed tensor: bps_poll
  * returns whether the round failed, and copies the result to the dst of bps_push_pull_copy. Entries
  * that are NULL are skipped; if all are NULL, returns 0. Errors: those of bps_wait. After an error,
  * ret_idx has no valid entries. */
@@ -294,23 +294,25 @@ BPS_API int bps_tensor_info(const struct bps_tensor *t, struct bps_info *ret);
 struct bps_worker {
 	int32_t rank;
 	int32_t is_lost;
-	int32_t is_new; /* the worker joined at the last barrier, while the job was running */
+	int32_t is_new; /* the worker joined at the last barrier that admitted new workers */
 	/* set by bps_contributor_list. 1: one or more partitions of the last round lack this
 	 * worker's values */
 	int32_t is_missing;
 	char host[64];
 	char why[128]; /* reason why the worker was lost; "" if it was not lost */
 };
-/* Write up to n workers to ret, and return the number of workers in the list. *ret_view grows with
- * every change of the list; ret_view may be NULL. Errors: those of bps_wait. */
+/* Write up to n entries of the job's list of workers to ret. Returns the number of workers in the
+ * whole list, which may be larger than n. *ret_view grows with every change of the list; ret_view
+ * may be NULL. Errors: those of bps_wait. */
 BPS_API int bps_workers(struct bps *b, struct bps_worker *ret, size_t n, uint64_t *ret_view);
 /* List the job's workers as bps_workers does. In addition, set the field is_missing of each worker:
  * 1 if one or more partitions of the tensor's last round lack the worker's values, else 0. The
  * tensor must not be in flight, and no other thread may use the tensor. */
 BPS_API int bps_contributor_list(struct bps_tensor *t, struct bps_worker *ret, size_t n);
 
-/* Network traffic of this machine's agent, summed over all jobs of the agent. The traffic includes
- * neither memory shared with servers of this machine nor the headers of TCP and lower layers. */
+/* Network traffic of this machine's agent, summed over all jobs of the agent. Two kinds of bytes
+ * are not counted: those that pass through memory shared with servers of this machine, and the
+ * headers of TCP and lower layers. */
 struct bps_traffic {
 	/* Random id of the agent's process. After a restart, the agent has another id, and its
 	 * counters of bytes start from 0 */
@@ -348,8 +350,8 @@ BPS_API int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms);
 /* Return 1 if this worker joined while the job was running, and needs the state of the other
  * workers. */
 BPS_API int bps_is_new(const struct bps *b);
-/* Return the lowest rank among the old workers. An old worker is still in the job, and it joined
- * before the last barrier that admitted new workers. */
+/* Return the lowest rank among the old workers. Old workers are those that are still in the job,
+ * and that joined before the last barrier that admitted new workers. */
 BPS_API int bps_root(const struct bps *b);
 
 /* Tensors in the memory of a GPU: see bps_gpu(3). A round of such a tensor begins when `stream` has

@@ -96,7 +96,7 @@ static int check_root(const struct collective *c, struct bps_tensor *t, int root
 }
 
 /* Data of a whole collective. The result consists of n_bytes bytes and is stored in dst. This
- * worker contributes n_src bytes from src. These bytes begin at offset `at` of the data. */
+ * worker contributes n_src bytes from src. These bytes begin at offset `at` of the result. */
 struct whole {
 	const char *src;
 	char *dst;
@@ -104,7 +104,7 @@ struct whole {
 	int root; /* the only worker that contributes data; -1: all workers do */
 };
 
-/* A piece in flight: the bytes [first, first + n) of the data. */
+/* A piece in flight: the bytes [first, first + n) of the result. */
 struct piece {
 	struct bps_tensor *t;
 	size_t first, n;

@@ -1,6 +1,6 @@
 #ifndef BPSCLIENT_COPY_H
 #define BPSCLIENT_COPY_H
-/* Copies between the caller's memory and a tensor's buffers. */
+/* Copies bytes between the caller's memory and a tensor's buffers. */
 #include <stddef.h>
 
 struct bps_tensor;

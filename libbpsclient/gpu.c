@@ -35,7 +35,7 @@ static int need(struct bps *b, const char *what)
 	return 0;
 }
 
-/* Put the name of the operation that failed in front of bps_last_error. Returns rc. */
+/* Prepend the name of the failed operation, `what`, to the text of bps_last_error. Returns `rc`. */
 static int explain(int rc, const char *what)
 {
 	struct err_text why = *last_error_text();

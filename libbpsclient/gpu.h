@@ -25,8 +25,8 @@
 
 struct client_gpu;
 
-/* Functions for a kind of device memory and streams: CUDA, or plain memory as a replacement. The
- * whole process has one object of each kind. The object has no state except the library functions
+/* The driver for one kind of device memory and streams: CUDA, or plain memory as a replacement. The
+ * whole process has one driver for each kind. The driver has no state except the library functions
  * that it looks up once. */
 struct client_gpu_driver {
 	const char *name; /* name of the executor's back-end for this kind of memory */

@@ -95,7 +95,8 @@ static void poison(struct client_gpu *g)
 		gpu_slot_poison(&g->slots[i]);
 }
 
-/* Read the executor's remaining messages, which may report why it ended, and record the failure. */
+/* Read the executor's remaining messages, and record the failure. One of the messages may report
+ * why the executor ended. */
 static void read_last_words(struct client_gpu *g)
 {
 	struct err_text err;

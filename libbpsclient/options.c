@@ -135,8 +135,8 @@ struct launcher {
 	bool is_rank_optional; /* if the variable `rank` is not set, the agent assigns a rank */
 };
 
-/* Launchers in order of precedence. The launcher that started the trainer itself comes first:
- * mpirun and torchrun take precedence over the Slurm job in which they run. */
+/* Launchers in order of precedence. A launcher that starts the trainers directly comes before the
+ * launcher in which it runs: mpirun and torchrun take precedence over the Slurm job around them. */
 static const struct launcher launchers[] = {
 	{.rank = "BPS_RANK",
 		.size = "BPS_SIZE",

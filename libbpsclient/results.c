@@ -1,8 +1,8 @@
-/* Maps a tensor's two result buffers again, copy-on-write, so that the caller may write to results.
- * At the first write to a page, the kernel copies the page. The copy does not show later changes of
- * the agent's memory. So this file discards the copies before the caller reads the next result in
- * the same buffer. The kernel's page map of this process shows which pages were copied. Thread: one
- * thread at a time for each tensor. */
+/* Maps a tensor's two result buffers a second time, copy-on-write, so that the caller may write to
+ * results. At the first write to a page, the kernel copies the page. The copy does not show later
+ * changes of the agent's memory. So bps_results_last discards the copies before the caller reads
+ * the next result in the same buffer. The kernel's page map of this process shows which pages were
+ * copied. Thread: one thread at a time for each tensor. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -15,8 +15,9 @@
 
 #include "libbpsclient/last_error.h"
 
-/* Bits of an entry in /proc/PID/pagemap. A copied page is present or swapped out, and is not a page
- * of the file. */
+/* Bits of a page's entry in /proc/PID/pagemap. If the kernel has copied the page, the entry has a
+ * bit of PAGEMAP_EXISTS and lacks PAGEMAP_FILE. The entry of a mapped file's page has
+ * PAGEMAP_FILE. */
 #define PAGEMAP_EXISTS (UINT64_C(3) << 62) /* present, or swapped out */
 #define PAGEMAP_FILE   (UINT64_C(1) << 61)
 #define ENTRIES_MAX    1024 /* number of entries that are read at a time */

@@ -130,12 +130,12 @@ static int handle_unasked(struct session *s, struct local_frame *f)
 	case LOCAL_ARENA:
 		rc = add_arena(s, f);
 		return rc < 0 ? session_cut(
-					s, rc, "it announced shared memory that cannot be mapped")
+					s, rc, "an announced shared memory file cannot be mapped")
 			      : 0;
 	case LOCAL_WELCOME: /* if code != 0, the agent refused this worker before reading HELLO */
 		if (!f->msg.welcome.code && !s->control)
 			return session_cut(
-				s, BPS_EPROTO, "it sent WELCOME before it received HELLO");
+				s, BPS_EPROTO, "WELCOME arrived before this worker sent HELLO");
 		if (!f->msg.welcome.code) { /* a restarted agent sends WELCOME again */
 			s->n_types = f->msg.welcome.n_types;
 			return 0;
@@ -168,7 +168,7 @@ static int receive(struct session *s, struct local_frame *f, uint32_t timeout_ms
 	if (rc == 1 || rc == -EAGAIN || rc == -ETIMEDOUT || rc == -ENOMEM)
 		return rc;
 	if (rc == 0)
-		return session_cut(s, BPS_ENOAGENT, "it closed the connection");
+		return session_cut(s, BPS_ENOAGENT, "the connection ended");
 	if (rc == BPS_EPROTO)
 		return session_cut(s, rc, err.s);
 	return session_cut(s, BPS_ENOAGENT, err.s);
@@ -235,9 +235,9 @@ static int await_answer(
 	}
 }
 
-/* Send m and receive its answer in f, which the caller frees. Errors: -EOPNOTSUPP the agent does
- * not support this type of message; -ETIMEDOUT; the session's failure. The caller holds the
- * lock. */
+/* Send m and receive its answer in f, which the caller frees. Errors: -EOPNOTSUPP if the agent does
+ * not support this type of message; -ETIMEDOUT; or the error with which the session has failed. The
+ * caller holds the lock. */
 static int request(struct session *s, struct local_msg *m, uint16_t answer_type,
 	uint64_t deadline_ns, struct local_frame *f)
 {
@@ -488,7 +488,7 @@ static int take_slot(struct session *s, const struct local_slot *m, uint64_t byt
 	}
 	if (!ret->in || !ret->out[0] || !ret->out[1] || m->tensor >= s->tensor_entries)
 		return session_cut(
-			s, BPS_EPROTO, "it placed a tensor outside of the shared memory");
+			s, BPS_EPROTO, "a declared tensor lies outside of the shared memory");
 	return 0;
 }
 
@@ -534,7 +534,7 @@ int session_declare(struct session *s, const struct local_decl *decls, const uin
 		return rc;
 	if (f.msg.declared.n_slots != n)
 		rc = session_cut(s, BPS_EPROTO,
-			"its answer DECLARED has more or fewer tensors than the request");
+			"the answer DECLARED has more or fewer tensors than the request");
 	for (uint32_t i = 0; !rc && i < n; i++)
 		rc = take_slot(
 			s, &f.msg.declared.slots[i], bytes[i], decls[i].region != 0, &ret[i]);
@@ -575,7 +575,7 @@ int session_copy_on_write(
 	rc = arenas_copy_on_write(&s->arenas, address, n_bytes, ret);
 	timed_lock_give(&s->lock);
 	if (rc < 0)
-		return process_limit_explain(rc, "the results cannot be mapped again", err);
+		return process_limit_explain(rc, "the results cannot be mapped copy-on-write", err);
 	return 0;
 }
 

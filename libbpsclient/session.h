@@ -131,9 +131,9 @@ void session_publish(struct session *s);
  * failed. Requests of other threads wait meanwhile. Returns the failure's code, or 0. Thread:
  * any. */
 int session_await_failure(struct session *s, uint32_t timeout_ms);
-/* Read the messages that have arrived, and detect that the agent has ended. Most calls only return:
- * the calls of all threads together read the socket at most once per SESSION_POLL_MS. Returns the
- * code of the session's failure, or 0. */
+/* Read the messages that have arrived, and detect that the agent has ended. Most calls return
+ * without a read, because all threads together read the socket at most once per SESSION_POLL_MS.
+ * Returns the code of the session's failure, or 0. */
 #define SESSION_POLL_MS 200
 int session_poll(struct session *s);
 /* If the session has failed, write the error text to *ret, set the cause that bps_last_failure

@@ -1,6 +1,6 @@
-/* Tensors of a worker: the table by name, declaration, submission and attributes. Waits are in
- * wait.c, messages in session.c. Thread: any; but two threads must not operate on one tensor at
- * once. */
+/* Tensors of a worker: the table that finds a tensor by its name, and the declaration, submission
+ * and attributes of tensors. Waits are in wait.c, messages in session.c. Thread: any; but two
+ * threads must not operate on one tensor at once. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -136,9 +136,9 @@ static int check_agrees(
 }
 
 /* Find each declared tensor in the table of tensors, or add the tensor to the table. The list
- * `pending` receives the added tensors. If a tensor is already in the table, its type, count and
- * place must agree with the new declaration. place: NULL for host memory. Errors: -ENOMEM,
- * BPS_EMISMATCH. Sets bps_last_error. */
+ * `pending` receives the added tensors. If a tensor is already in the table, its type, number of
+ * elements and memory must agree with the new declaration. place: the device memory of the tensors,
+ * or NULL for host memory. Errors: -ENOMEM, BPS_EMISMATCH. Sets bps_last_error. */
 static int collect_new(struct bps *b, const struct bps_decl *decls,
 	const struct tensor_place *place, size_t n, struct bps_tensor **ret,
 	struct bps_tensor **pending, size_t *n_pending)
@@ -367,10 +367,11 @@ static uint16_t wire_priority(const struct bps_tensor *t, int32_t priority)
 	return p < 0 ? 0 : p > PRIORITY_MAX ? PRIORITY_MAX : (uint16_t)p;
 }
 
-/* Check that all of n >= 1 tensors may be submitted, and that the ring has room for n_entries.
- * Marks each tensor, to find a tensor that is listed twice. The caller holds ring_mutex. *ret_bad:
- * the tensor that may not be submitted; if the session has failed, any tensor of the group. Errors:
- * BPS_EBUSY, -EAGAIN, or the error with which the tensor or the session has failed. */
+/* Check that all tensors of a group may be submitted, and that the ring has room for `n_entries`
+ * entries. n: number of tensors, at least 1. Marks each tensor, to find a tensor that is listed
+ * twice. The caller holds ring_mutex. *ret_bad: the tensor that may not be submitted. If no single
+ * tensor is the cause, *ret_bad is the last tensor. Errors: BPS_EBUSY, -EAGAIN, or the error with
+ * which the tensor or the session has failed. */
 static int check_group(struct bps *b, struct bps_tensor *const *tensors, size_t n, size_t n_entries,
 	struct bps_tensor **ret_bad)
 {
@@ -456,8 +457,8 @@ int tensor_may_run_ahead(struct bps_tensor *t, uint64_t max)
 		return explain_refusal(t, BPS_EBUSY);
 	if (!rc && t->round - done_round(t) >= max)
 		return last_error_set(BPS_EBUSY,
-			"tensor '%s': too many rounds are in flight (the last is %llu): wait for "
-			"one of them first",
+			"tensor '%s': too many rounds are in flight (the latest is round %llu): "
+			"wait for one of them first",
 			t->name, (unsigned long long)t->round);
 	if (!rc && !local_sq_room(t->b->session.control))
 		rc = -EAGAIN;

@@ -52,7 +52,7 @@ class Target:
         limit_min: minutes after which the target is stopped and counts as failed.
         figures: a regular expression; each match in the output is a figure.
         args: variables for ``make``.
-        most: the largest number of figures in the table; if there are more, the last are used.
+        most: maximum count of figures; if the output has more, the table has only the last ones.
     """
 
     name: str

@@ -124,7 +124,7 @@ def run_unit(build, counts, only):
         skipped = len(re.findall(r"^ok \d+.*# SKIP", out, re.M))
         failed = len(re.findall(r"^not ok \d+", out, re.M))
         if status != 0 and not failed or not passed + skipped + failed:
-            failed += 1  # crash, report of a sanitizer or time-out outside of a test
+            failed += 1  # outside of a test: a crash, a time-out or a report of a sanitizer
         counts.add(passed, failed, skipped)
         report(
             program.name, time.monotonic() - start, not failed, f"{passed} passed, {failed} failed"
@@ -168,9 +168,9 @@ def test_files(name, words=("",)):
 def run_pytest(build, counts, only, name, beside=False, files=("",), title="", **more):
     """Run the tests in tests/NAME, which start real daemons.
 
-    If `beside` is true, several tests run at a time. With the name "cluster", the tests marked
-    `alone` are left out. If `beside` is false, the tests run one at a time. With the name
-    "cluster", only the tests marked `alone` run. files: run only the files whose names contain one
+    If `beside` is true, several tests run at a time, and the tests of tests/cluster that are marked
+    `alone` do not run. If `beside` is false, the tests run one at a time, and of the tests of
+    tests/cluster only those marked `alone` run. files: run only the files whose names contain one
     of these words. title: the name of this part, if not NAME.
     """
     title = title or name

@@ -196,7 +196,7 @@ noticed:
 	$(Q)$(PYTHON) tests/faults/noticed.py build/release --kills $(KILLS)
 .PHONY: matrix chaos crashes noticed
 
-# Test libfabric's provider verbs on the kernel of an emulated machine.
+# Test libfabric's provider `verbs` on the kernel of an emulated machine.
 QEMU_ONLY ?=
 qemu:
 	$(Q)tests/install-deps.sh qemu

@@ -40,7 +40,8 @@
  * the border between the same two rounds. Each partition crosses the border with its new pgen.
  *
  * Restart. A process may end at any instruction. The next process has the same memory (buffers and
- * struct agt_kept_part), and submits again what each worker had submitted. The table shows how a
+ * struct agt_kept_part), and submits again what each worker had submitted. In this memory, `landed`
+ * is the last round whose sum is complete in the partition's out-slot. The table shows how a
  * partition continues if its round r was in flight:
  *
  *   landed  out[r & 1]    messages                       why no other state is needed
@@ -48,24 +49,26 @@
  *                                                        landed, so the same bytes are sent again;
  *                                                        the server keeps r until CONTRIB(r + 1),
  *                                                        and offers it again
- *   r       the sum of r  HAVE(r), donates it            no peer may receive another sum of r (I2)
+ *   r       the sum of r  HAVE(r), DONATE(r) on request  no peer may receive another sum of r (I2)
  *
- * K1  landed = r is stored last: after the sum of r was read and checked, and after its crc,
+ * K1  `landed` is set to r last: after the sum of r was read and checked, and after its crc,
  *     workers and contributors were stored. Before that, no message may imply that the sum is here.
  *     HAVE(r), CONTRIB(r + 1) and the end of the round at the trainers would imply this.
  * K2  The slot r & 1 of the outputs, crc, workers and contributors is written for r only when
- *     landed is r - 1. The other slot must stay unchanged: a donation of r - 1 needs it, and so
+ *     `landed` is r - 1. The other slot must stay unchanged: a donation of r - 1 needs it, and so
  *     does CONTRIB(r), which carries the crc of r - 1.
- * K3  Let c be the tensor's last complete round: the smallest value of landed among its partitions.
- *     For each partition, landed is c or c + 1. The value c + 1 is possible only if all workers
- *     have submitted round c + 1.
+ * K3  Let c be the tensor's last complete round: the smallest value of `landed` among its
+ *     partitions. For each partition, `landed` is c or c + 1. The value c + 1 is possible only if
+ *     all workers have submitted round c + 1.
  * K4  Placement (pgen) does not survive a restart: the scheduler sends it again. A server accepts
- *     the messages of a partition under the pgen that the server has. A new instance has new
- *     connections, so messages to the previous process do not reach the next process (A4).
+ *     the messages of a partition under the pgen that the server has. The agent's next process
+ *     opens new connections. Messages to the previous process do not arrive on the new connections
+ *     (A4).
  * K6  Even if all partitions of a device tensor have landed in the same round, it is possible that
- *     some sums are not on the devices. The next process starts that round again. The round is
- *     complete when agt_tensor_unstaged is called, even if the previous process received that call,
- *     too. Starting and completing that round again needs no messages to servers. */
+ *     some sums are not on the devices. So the next process starts that round again. The round is
+ *     complete when agt_tensor_unstaged is called in the next process. A call in the previous
+ *     process does not count. Starting and completing that round again needs no messages to
+ *     servers. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -80,8 +83,8 @@ struct agt_core;
 struct agt_job;
 struct agt_tensor;
 
-/* A piece of memory that servers may read. segment: number of the registered memory that contains
- * mem. offset: position of mem in that memory, in bytes. */
+/* A piece of memory that servers may read. segment: id of the transport's segment that contains
+ * mem. offset: position of mem in that segment, in bytes. */
 struct agt_mem {
 	void *mem;
 	uint64_t offset;
@@ -235,8 +238,9 @@ int agt_tensor_unstaged(struct agt_tensor *t, uint64_t round);
 uint64_t agt_tensor_part_bytes(const struct agt_tensor *t);
 /* Apply the scheduler's plan of the tensor: its id and the size of its partitions. If the tensor
  * already has a plan, the new plan is ignored. If env->keep returns memory from before a restart,
- * the tensor resumes after its last complete round. All workers have submitted that round, and may
- * submit the next round. Some partitions may already have their sums of the next round.
+ * the tensor resumes after its last complete round. The core then counts that round as submitted by
+ * all workers, and accepts submissions of the next round. Some partitions may already have their
+ * sums of the next round.
  * Errors: BPS_EPROTO: the plan does not fit the tensor or contradicts the kept state. BPS_EQUOTA:
  * one partition is larger than the limit of a job's bytes in flight. -ENOMEM. */
 int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan);

@@ -37,7 +37,8 @@ struct agt_tensor {
 	uint64_t n_elems;
 	uint32_t part_elems, n_parts, parts_left;
 	uint64_t round; /* the last complete round */
-	/* position of the round in progress in the order in which the rounds of all jobs started */
+	/* Sequence number of the round in progress. The core numbers the rounds of all tensors in
+	 * the order in which they start. */
 	uint64_t begun_seq;
 	uint32_t n_submitted; /* number of local workers that have submitted `round` + 1 */
 	struct agt_mem staging, out[2];
@@ -59,8 +60,8 @@ struct agt_job {
 	uint64_t tensor_bytes;
 	int failed;
 	bool is_local; /* the job has one member, so no server takes part */
-	/* view of the last barrier at which workers joined; a partition with an older pgen waits
-	 * for its new placement */
+	/* view of the latest barrier at which workers joined; a partition whose pgen is less than
+	 * this view waits for its new placement */
 	uint64_t border;
 	/* The job continues when a machine is lost. In such a job, contributions to servers on this
 	 * host also have a crc. The server reads and checks these contributions, and does not sum

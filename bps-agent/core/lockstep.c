@@ -26,14 +26,13 @@
  * as one agent sends. Then the agents' own cards are the limit, and no connection is held. An
  * example is two agents with some servers on machines of their own.
  *
- * A connection B, which is behind, does not hold a connection A, which is ahead,
- *   - if all contributions of B are less urgent than the most urgent contribution of A. Only the
- *     connection furthest behind is compared with A in this way. If the connection furthest behind
- *     does not hold A, no other connection holds A;
- *   - if B has sent nothing for longer than expected (is_late). B is then slow for a reason other
- *     than its number of bytes, and the other connections can use the time;
- *   - if B uses no network card, because its server is on the same host.
- * If the second or third reason applies to a connection, that connection is not held either.
+ * A connection B, which is behind, does not hold a connection A, which is ahead, in three cases:
+ *   1. All contributions of B are less urgent than the most urgent contribution of A.
+ *   2. B is late: B has sent nothing for longer than expected (is_late). The number of B's bytes is
+ *      not the cause of the delay, and the other connections can use the time.
+ *   3. B uses no network card, because its server is on the same host.
+ * A connection in case 2 or 3 is not held either. Of the other connections, only the connection
+ * furthest behind is compared with A. If case 1 applies to that connection, no connection holds A.
  *
  * If a connection's most urgent contribution has been sent before, the connection may always send
  * this contribution again. If a transport accepts offers without their bytes, all offers are sent
@@ -189,8 +188,7 @@ static uint64_t progress(const struct lockstep_share *s, uint64_t sent_bytes)
 		   : PROGRESS_ONE;
 }
 
-/* Return a limit of progress: share s may send when the share furthest behind has reached this
- * limit. */
+/* Return the progress that the share furthest behind must have reached before share s may send. */
 static uint64_t wanted_progress(const struct lockstep_share *s)
 {
 	uint64_t lead = s->job->core->cfg.lead_bytes, ahead = s->link->conn->x->ahead_bytes;
@@ -322,8 +320,8 @@ static void take_out(struct agt_part *part)
 	lockstep_changed(s);
 }
 
-/* Remove the partition together with its fraction of the sent bytes, so that the progress does not
- * change. */
+/* Remove the partition. Reduce sent_bytes in the same proportion as ready_bytes, so that the
+ * share's progress does not change. */
 void lockstep_remove(struct agt_part *part)
 {
 	struct lockstep_share *s = part->share;

@@ -247,9 +247,9 @@ void part_abandon(struct agt_part *part, const char *why)
 void part_move(struct agt_part *part, struct agt_link *link, uint64_t pgen)
 {
 	FAILPOINT(AGENT_PART_MOVE);
-	/* Send GOT if no later message implies GOT. If the partition stays on its server, the next
-	 * CONTRIB or HAVE implies GOT. But neither message implies GOT for an offer that the agent
-	 * has not read. */
+	/* Send GOT if no later message will imply it. If the partition stays on its server, the
+	 * next CONTRIB or HAVE will imply GOT for the results that the agent has read. Neither
+	 * message implies GOT for a result that was only offered (state OFFERED). */
 	if (part->link != link || part->state == PART_OFFERED)
 		part_send_got(part);
 	part_stop(part);

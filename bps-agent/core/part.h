@@ -14,7 +14,7 @@ struct agt_link;
 struct lockstep_share;
 
 enum agt_part_state {
-	PART_IDLE, /* the last round is complete, or no round has started */
+	PART_IDLE, /* no round of the partition is in progress */
 	/* The contribution must be sent. The partition is in share->ready, job->parked or
 	 * core->local, or waits for its placement or for its bytes from the devices. */
 	PART_READY,
@@ -36,7 +36,7 @@ struct agt_part {
 	/* connection to the partition's server thread; NULL: the partition has no server, or the
 	 * job has one member */
 	struct agt_link *link;
-	/* the share of the tensor's job on `link`, see lockstep.h */
+	/* the job's share of `link`, see lockstep.h */
 	struct lockstep_share *share;
 	uint64_t pgen;
 	/* in the state IDLE: the last complete round; in other states: the round in progress */
@@ -156,8 +156,8 @@ void part_send_got(struct agt_part *part);
 int part_send_contrib(struct agt_part *part);
 int part_send_owed(struct agt_part *part, enum part_owe what);
 /* Compute the local sum, and the crc if wants_crc. The function works block by block, so that each
- * block is still in the cache for the crc. The sum is computed once per round, even after a
- * restart, because a server on this host may be reading the sum (B6). */
+ * block is still in the cache for the crc. The sum is computed only once per round. After a
+ * restart, it is not computed again, because a server on this host may be reading it (B6). */
 void part_prepare_contrib(struct agt_part *part, bool wants_crc);
 /* Sum the partition into the output. Used for jobs with one member. */
 void part_sum_local(struct agt_part *part);

@@ -172,8 +172,9 @@ int part_send_contrib(struct agt_part *part)
 }
 
 /* Return whether the sum of the given round is in its out-slot. The two out-slots contain the sums
- * of the last two rounds. A read of the next sum overwrites the older sum. Only jobs with backup
- * machines need the older sum: the agent donates it to members that are behind. */
+ * of the last two rounds. When the agent reads the next sum from the server, the next sum
+ * overwrites the older of these two sums. Only jobs with backup machines need the older sum: the
+ * agent donates it to members that are behind. */
 static bool has_result(const struct agt_part *part, uint64_t round)
 {
 	uint64_t last = part_last_round(part);

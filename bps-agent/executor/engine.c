@@ -515,8 +515,9 @@ int engine_missing(const struct engine *e, uint32_t id)
 	return -1;
 }
 
-/* Report that t's round waits for the stream of the given member. Does nothing before the round has
- * waited for LATE_NS, or if the previous report for this round named the same member. */
+/* Report that t's round waits for the stream of the given member. Does nothing until the round has
+ * waited for at least LATE_NS nanoseconds, or if the previous report for this round named the same
+ * member. */
 static void report_late(struct engine_tensor *t, int member)
 {
 	struct engine *e = t->e;

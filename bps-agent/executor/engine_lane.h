@@ -23,8 +23,8 @@ struct engine_lane {
 	struct engine *e;
 	struct device_queue *q;
 	uint64_t counter; /* offset of the lane's counter in e->counters */
-	/* seq: `seq` of the last ticket. posted: value that the counter will have after all queued
-	 * writes. */
+	/* seq: value of `seq` in the ticket that was added last. posted: value that the counter
+	 * will have after all queued writes. */
 	uint64_t seq, posted;
 	/* Number of tickets removed (head) and added (tail) so far. The next ticket to add goes to
 	 * tickets[tail % LANE_TICKETS]. The oldest ticket is in tickets[head % LANE_TICKETS]. */

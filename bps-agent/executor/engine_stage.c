@@ -103,7 +103,8 @@ static unsigned root_of(const struct engine_chunk *c)
 	return r->roots[(c->tensor->id + c->first / c->n) % r->n_roots];
 }
 
-/* Return the range of the chunk that member i copies to the host (is_up), or from the host. */
+/* Return the byte range that member i copies to the host (is_up true) or from the host (is_up
+ * false). The range is part of the chunk. */
 static struct range share_of(const struct engine_chunk *c, unsigned i, bool is_up)
 {
 	const struct engine *e = c->tensor->e;
@@ -123,8 +124,8 @@ static struct range share_of(const struct engine_chunk *c, unsigned i, bool is_u
 	return s;
 }
 
-/* Return the overlap of share_of's range with the partition. If there is no overlap, the field
- * `bytes` is 0. */
+/* Return the intersection of two ranges: the range that share_of returns, and the partition. If the
+ * intersection is empty, the field `bytes` is 0. */
 static struct range part_share(const struct engine_part *p, unsigned i, bool is_up)
 {
 	struct range s = share_of(p->chunk, i, is_up);

@@ -255,7 +255,8 @@ static int check_start(
 {
 	if (n_fds != 3 || !m->n_workers || m->n_workers > DEVICE_GPUS_MAX || !m->n_slots)
 		return err_set(err, BPS_EPROTO,
-			"the agent's START message for %u workers with %u descriptors is invalid",
+			"the agent's START message is invalid: it names %u workers and carries %u "
+			"descriptors",
 			m->n_workers, n_fds);
 	if (m->abi != LOCAL_ABI)
 		return err_set(err, BPS_EVERSION,

@@ -1,9 +1,9 @@
 #ifndef BPS_AGENT_EXECUTOR_EXEC_H
 #define BPS_AGENT_EXECUTOR_EXEC_H
-/* The executor: a child process of the agent that drives the GPUs of one job on this machine.
- * Trainers share their tensors in GPU memory with the executor. The executor can also allocate that
- * memory for them. The executor copies partitions between the GPUs and the agent's staging memory
- * in the host (engine.h). Only the agent uses the network.
+/* The executor: a process that drives the GPUs of one job on this machine. The agent starts the
+ * executor as a child process. Trainers share their tensors in GPU memory with the executor. The
+ * executor can also allocate that memory for them. The executor copies partitions between the GPUs
+ * and the agent's staging memory in the host (engine.h). Only the agent uses the network.
  *
  *   exec: STARTING --START--> MEETING --all trainers have sent HELLO--> RUNNING
  *         any state --END, error, EOF of the agent's socket--> ENDING

@@ -442,7 +442,8 @@ static void on_message(struct exec *x, uint32_t worker, int sock, const struct l
 {
 	bool is_running = x->state == EXEC_RUNNING;
 
-	/* the trainer uses this socket, so close its other socket */
+	/* the trainer uses the socket on which this message arrived, so keep this socket and close
+	 * the trainer's other socket, if there is one */
 	keep_socket(&x->trainers[worker], sock);
 	if (m->type == GPU_HELLO && x->state == EXEC_MEETING)
 		on_hello(x, worker, m);

@@ -424,8 +424,9 @@ static struct executor_link *make(struct job *job)
 
 /* Start the job's executor. Errors: -ENOMEM, BPS_EQUOTA. After an error, the job has no executor.
  * After BPS_EQUOTA, a trainer may request the executor again when another job of the user has
- * ended. If the start fails for another reason, the function returns 0. Then job->executor is in
- * state OVER, its fields code and text describe the failure, and the failure is final. */
+ * ended. If the agent drives no GPUs, or if the executor's process cannot be started, the function
+ * returns 0. Then job->executor is in state OVER, its fields `code` and `text` describe the
+ * failure, and the failure is final. */
 static int executor_new(struct job *job, struct err_text *err)
 {
 	struct executor_link *g = make(job);

@@ -22,11 +22,13 @@
 
 /* ---- a slow service manager ---- */
 
-/* A request that the service manager has not accepted yet: to store a descriptor or to forget a
- * name. Requests are sent in the order of the list. */
+/* A request that the service manager has not accepted yet: to store a descriptor, or to remove all
+ * descriptors with a name. Requests are sent in the order of the list. */
 struct unsent_fd {
 	STAILQ_ENTRY(unsent_fd) next;
-	int fd; /* duplicate of the descriptor to store; -1: the manager is to forget the name */
+	/* duplicate of the descriptor to store; -1: the manager is to remove all descriptors with
+	 * this name */
+	int fd;
 	char name[FDSTORE_NAME_BYTES];
 };
 
@@ -54,7 +56,7 @@ static int send_later(struct agent *a, const char *name, int fd)
 	if (STAILQ_EMPTY(&a->unsent)) {
 		a->unsent_since_ns = clock_now_ns();
 		a->unsent_due_ns = a->unsent_since_ns + RESEND_NS;
-		log_info("will repeat the request for the descriptor %s, because "
+		log_info("will repeat the request to store or remove the descriptor %s, because "
 			 "the service manager is slow",
 			name);
 	}
@@ -144,9 +146,9 @@ uint64_t handover_write_tick(struct agent *a, uint64_t now_ns)
 	}
 	if (now_ns - a->unsent_since_ns > UNSENT_WARN_NS)
 		log_rated(LOG_WARN,
-			"the service manager has accepted no descriptors for %.0f s: a restart of "
-			"this agent now would lose the trainers and jobs whose descriptors are not "
-			"accepted yet: first=%s",
+			"descriptors have waited for the service manager for %.0f s: a restart of "
+			"this agent now would lose the trainers and jobs that these descriptors "
+			"belong to: first_descriptor=%s",
 			(double)(now_ns - a->unsent_since_ns) / 1e9, l->name);
 	return a->unsent_due_ns = now_ns + RESEND_NS;
 }

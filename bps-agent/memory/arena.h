@@ -78,8 +78,8 @@ struct arena_set {
 /* Allocate zero-filled memory for n_bytes, aligned to 64 bytes, or to a page if n_bytes is at least
  * a page. prefer: the newest arena of this kind, or NULL. The memory is taken from `prefer` if this
  * arena has room. *ret_arena: the arena, *ret: the memory. Errors: the errors of admit, and err
- * gets the text. -EINPROGRESS: `prefer` has no room. The account has been charged for a new arena,
- * and the caller must call arena_adopt or arena_forgo. */
+ * gets the text. -EINPROGRESS: `prefer` is NULL or has no room. In this case, the account has been
+ * charged for a new arena, and the caller must call arena_adopt or arena_forgo. */
 int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefer, size_t n_bytes,
 	struct arena **ret_arena, struct agt_mem *ret, struct err_text *err);
 /* Return the least size of a new arena that can hold n_bytes; 0: arena `a` has room for n_bytes. */

@@ -74,8 +74,9 @@ static struct memory_request *take_request(struct memory_thread *m)
 }
 
 /* Queue a request. If the user already has requests in the queue, the new request gets the same
- * value of `turn` as these requests. Otherwise its `turn` is the sequence number of the newest
- * piece. No queued request has a larger `turn`, so the users that already wait are served first. */
+ * value of `turn` as these requests. Otherwise its `turn` is m->turn, the sequence number of the
+ * piece that was begun last. No queued request has a `turn` larger than m->turn, so the users that
+ * already wait are served first. */
 static void add_request(struct memory_thread *m, struct memory_request *request)
 {
 	struct memory_request *r;

@@ -19,8 +19,8 @@ struct agent_limits {
 	/* largest number of tensors of a trainer; a change applies only to trainers that connect
 	 * after the change */
 	uint32_t max_tensors;
-	/* Value for window_bytes of struct agt_config. The other limit of bytes in flight,
-	 * job_inflight_bytes, is in `quotas` instead. */
+	/* Limit of bytes in flight to one server thread: the value for window_bytes of struct
+	 * agt_config. The limit for each job, job_inflight_bytes, is in `quotas`. */
 	size_t window_bytes;
 	/* trainers get an error after this time without a server, or never if the time is 0 */
 	uint64_t stranded_ns;

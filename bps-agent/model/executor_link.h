@@ -88,7 +88,7 @@ struct device_tensor {
 
 /* Functions of gpu/executor_link.c that the files in trainers/ call. */
 struct executor_ops {
-	const struct tensor_kind *tensors; /* the kind of tensors in device memory */
+	const struct tensor_kind *tensors; /* tensor kind for device memory */
 	/* Request the executor of the trainer's job. The trainer gets the answer when the executor
 	 * runs, or an error if there is no executor. */
 	void (*ask)(struct trainer *t, uint32_t seq);

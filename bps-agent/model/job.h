@@ -62,8 +62,9 @@ struct job {
 	bool is_resumed;
 	bool is_busy;      /* the core may still write to the job's memory */
 	uint32_t n_making; /* number of open requests to the memory thread */
-	/* The memory thread is making output memory for one worker's DECLARE. Until this memory is
-	 * ready, DECLAREs of other workers that need output memory wait. */
+	/* The memory thread is making output memory for one worker's DECLARE. If the DECLARE of
+	 * another worker also needs output memory, that DECLARE waits until this memory is
+	 * ready. */
 	bool makes_output;
 	TAILQ_HEAD(, pending_declare) waiting;
 	int code;                    /* error code of the failure; 0: no failure */

@@ -96,8 +96,8 @@ struct trainer {
 	bool is_left;
 	/* the trainer waits for the answer to its request for the executor */
 	bool wants_device;
-	/* Set when the trainer requests the executor from this process. Cleared when the trainer
-	 * sends WHY about this request. */
+	/* Set when this process handles the trainer's request for the executor. Cleared when the
+	 * trainer sends WHY about that request. */
 	bool has_asked_device;
 	/* The trainer's WHY that has no answer yet. why_seq is the sequence number of this WHY in
 	 * messages to the scheduler, or 0 if no WHY waits for an answer. why_local_seq is the

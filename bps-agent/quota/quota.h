@@ -24,7 +24,7 @@ enum quota_kind {
 	QUOTA_MEMORY,   /* bytes of memory shared with trainers, or used for sums */
 	/* tensors declared on this machine; a tensor of several workers counts once */
 	QUOTA_TENSORS,
-	QUOTA_DESCRIPTORS, /* descriptors that the agent has open for trainers and their memory */
+	QUOTA_DESCRIPTORS, /* open descriptors for trainers and for the trainers' memory */
 	/* bytes of contributions whose sums have not arrived; beyond the limit, contributions
 	 * wait */
 	QUOTA_INFLIGHT,
@@ -42,8 +42,8 @@ struct quota_limits {
 struct quota;
 struct quota_account;
 
-/* Create the set of accounts. host: name of this machine, for error texts; copied. NULL: out of
- * memory. */
+/* Create the set of accounts. host: name of this machine, for error texts; copied. Returns NULL
+ * when out of memory. */
 struct quota *quota_new(const struct quota_limits *limits, const char *host);
 /* Free the set. All references must have been dropped (quota_put). NULL is allowed. */
 void quota_free(struct quota *q);
@@ -52,11 +52,12 @@ void quota_free(struct quota *q);
  * that it uses. */
 void quota_set_limits(struct quota *q, const struct quota_limits *limits);
 
-/* Return the account of a user, which all callers share. Some unused accounts are kept with their
- * bucket and name. NULL: out of memory. Owns: the caller gets a reference, until quota_put. */
+/* Return the account of a user, which all callers share. Returns NULL when out of memory. The
+ * caller gets a reference, and drops it with quota_put. Some unused accounts are kept with their
+ * bucket and name. */
 struct quota_account *quota_user(struct quota *q, uid_t uid);
-/* Create an account of a job. user: account of the job's owner. NULL: out of memory. Owns: the
- * caller gets the only reference, until quota_put. */
+/* Create an account of a job. user: account of the job's owner. Returns NULL when out of memory.
+ * The caller gets the only reference, and drops it with quota_put. */
 struct quota_account *quota_job(struct quota_account *user, const char *name);
 /* Drop a reference. Dropping the last reference subtracts the account's amounts from the accounts
  * above it. NULL is allowed. */

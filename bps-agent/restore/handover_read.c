@@ -172,8 +172,8 @@ static int on_trainer(struct handover_reader *r, const struct ledger_record *rec
 		if (*fd >= 0)
 			close(*fd);
 	if (!t)
-		/* Either descriptors are missing, because the trainer has left; or trainer_again
-		 * has failed. In both cases, the trainer's rank in the job stays empty. */
+		/* If descriptors are missing, the trainer has left. Otherwise trainer_again has
+		 * failed. In both cases, the trainer's rank in the job stays empty. */
 		forget('t', k->number, "spec");
 	return rc;
 }

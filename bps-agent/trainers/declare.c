@@ -1,6 +1,7 @@
 /* Serves DECLARE: creates the tensors that a trainer declares, and allocates memory for them.
  * Another thread makes the memory (memory_thread.h). Meanwhile no message of the trainer is read.
- * When the memory is ready, the DECLARE continues with the same tensor. Thread: the data thread. */
+ * When the memory is ready, the DECLARE continues with the tensor that needs this memory. Thread:
+ * the data thread. */
 #include "bps-agent/trainers/declare.h"
 
 #include <errno.h>
@@ -60,10 +61,10 @@ static int declare_again(
 		(unsigned long long)tensor->n_elems, t->rank, dtype_name(d->dtype),
 		(unsigned long long)d->n_elems);
 	/* If this worker has not declared the tensor before, fail the tensor for all workers of the
-	 * job. On this machine, tensor_refuse fails the tensor. The scheduler fails it on the other
-	 * machines, because it receives the unlike declarations of rank `other` and of this rank.
-	 * Send both declarations in one message. The scheduler compares all declarations of a
-	 * message before it makes the tensor READY (check_named in
+	 * job. On this machine, tensor_refuse fails the tensor. On the other machines, the
+	 * scheduler fails the tensor, because the declarations of rank `other` and of this rank
+	 * differ. Send both declarations in one message. The scheduler compares all declarations of
+	 * a message before it makes the tensor READY (check_named in
 	 * bps-scheduler/core/declare.c). */
 	if (!tensor->workers[t->worker].is_declared) {
 		if (t->job->n_batch > JOB_BATCH - 2)
@@ -170,8 +171,9 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	if (!elem || !d->n_elems || !*d->name ||
 		__builtin_mul_overflow((size_t)d->n_elems, elem, &bytes) || bytes > SIZE_MAX / 4)
 		return err_set(err, -EINVAL,
-			"tensor '%s' cannot have the type %s and %llu elements", d->name,
-			dtype_name(d->dtype), (unsigned long long)d->n_elems);
+			"cannot declare tensor '%s': its name is empty, its type (%s) is unknown, "
+			"or its number of elements (%llu) is 0 or too large",
+			d->name, dtype_name(d->dtype), (unsigned long long)d->n_elems);
 	rc = tensor_for(t, d, &tensor, err);
 	if (rc == BPS_EMISMATCH)
 		slot->cause = (struct ctl_cause){t->rank, t->agent->cfg.host};

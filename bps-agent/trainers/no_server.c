@@ -1,5 +1,5 @@
-/* Notifies trainers when no server has been available for longer than stranded_ns. Only trainers of
- * running jobs that need a server are notified. The notification is an error code in the field
+/* Notifies trainers when no server has been available for longer than stranded_ns. A trainer is
+ * notified only if its job runs and needs a server. The notification is an error code in the field
  * `trouble` of the trainer's control page. The library reads this field while a call waits. The
  * rounds stay in flight, and complete when a server is available again. Thread: the data thread. */
 #include "bps-agent/trainers/no_server.h"
@@ -69,7 +69,7 @@ uint64_t no_server_tick(struct agent *a, uint64_t now_ns)
 			"the waiting calls fail now: %s (this state has lasted more than %.1f s)",
 			err_str(code), (double)a->cfg.limits.stranded_ns / 1e9);
 	else if (!code && a->stranded)
-		log_info("a server is available again: waiting calls no longer fail");
+		log_info("a server is available again: calls wait for their sums again");
 	a->stranded = is_needed ? code : 0;
 	return is_needed ? now_ns + LOOK_NS : UINT64_MAX;
 }

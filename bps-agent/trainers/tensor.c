@@ -176,8 +176,8 @@ int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submi
 /* ---- in host memory ---- */
 
 /* Check that the quota has room for the tensor's outputs and for the first worker's input. Without
- * this check, the outputs could be allocated and then not be used, because memory of a refused
- * declaration is freed only with the job. Errors: BPS_EQUOTA; err gets the text. */
+ * this check, the outputs could be allocated although the input is then refused. Memory of a
+ * refused declaration stays allocated until the job ends. Errors: BPS_EQUOTA; err gets the text. */
 static int check_room(const struct trainer *t, size_t each, size_t bytes, struct err_text *err)
 {
 	struct job *job = t->job;
@@ -375,7 +375,7 @@ void tensor_resume(struct tensor *tensor)
 	if (tensor->core)
 		complete = agt_tensor_round(tensor->core);
 	if (tensor->failed && tensor->kind->has_streams)
-		/* the executor may not have received the previous process's CANCEL */
+		/* the executor may not have received CANCEL from the agent's previous process */
 		tensor->kind->cancel(tensor);
 	for (uint32_t w = 0; w < tensor->job->n_workers; w++) {
 		struct tensor_worker *tw = &tensor->workers[w];

@@ -48,7 +48,7 @@ void trainer_flush(struct agent *a);
 /* Disconnect the trainer, because it has left or has violated the protocol. why: the reason.
  * is_fault: the trainer has violated the protocol, so the reason is logged as a warning. */
 void trainer_drop(struct trainer *t, bool is_fault, const char *why);
-/* Free the trainer's memory, but leave its connection open for the next process. The trainer and
- * the scheduler receive no message about this change. */
+/* Free the trainer's memory, but leave the trainer's connection open for the agent's next process.
+ * Send no message to the trainer or the scheduler. */
 void trainer_leave(struct trainer *t);
 #endif

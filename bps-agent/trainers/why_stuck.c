@@ -395,8 +395,8 @@ static void say_tensor(const struct agent *a, const struct job *job, uint32_t as
 		say_stall(a, oldest->core, buf, room);
 }
 
-/* If the probe names a tensor, a call waits for that tensor. In this case log each local worker
- * that waits for no tensor and has submitted no round of any tensor for STALLED_MS. */
+/* A probe names a tensor only if a call waits for that tensor. For such a probe, log each local
+ * worker that waits for no tensor and has submitted no round of any tensor for STALLED_MS. */
 static void log_stalled(const struct job *job, const struct ctl_probe *p,
 	const struct ctl_report_worker *r, uint32_t n)
 {
@@ -405,7 +405,7 @@ static void log_stalled(const struct job *job, const struct ctl_probe *p,
 			r[i].quiet_ms >= STALLED_MS)
 			log_rated(LOG_AS(LOG_WARN, TRAINER_STALLED),
 				"a trainer makes no progress while others wait for it: job=%s "
-				"rank=%u pid=%u tensor=%u submitted=%llu quiet=%.1fs",
+				"rank=%u pid=%u tensor=%u submitted_round=%llu quiet=%.1fs",
 				job->name, r[i].rank, r[i].pid, p->tensor,
 				(unsigned long long)r[i].submitted, r[i].quiet_ms / 1e3);
 }

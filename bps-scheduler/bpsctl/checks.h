@@ -31,8 +31,8 @@ void check_add(json_t *list, enum check_level level, const char *name, const cha
 void check_host(json_t *list, const struct host_needs *needs);
 /* Run all checks. Returns a new reference to a document with the results, or NULL when out of
  * memory. config_dir: folder of the daemons' settings. Fields of the document:
- *  schema host checks[{name state("ok"|"warn"|"bad") what action}]
- *  ok warn bad: number of checks in this state */
+ *  schema host version commit checks[{name state("ok"|"warn"|"bad") what action}]
+ *  ok, warn, bad: three fields, each with the number of checks in the state of that name */
 json_t *checks_json(const char *config_dir, const struct addr *scheduler_http);
 /* Print the results of the checks. Returns 2 if a result is bad, 1 if a result is a warning, else
  * 0. */

@@ -172,7 +172,7 @@ int cmd_explain(const struct bpsctl_opts *o, const char *arg)
 	struct err_text text;
 
 	if (!root) {
-		err_set(&text, 0, "no such code: %.64s%s; `bpsctl explain` lists them", arg,
+		err_set(&text, 0, "no such code: %.64s%s; `bpsctl explain` lists the codes", arg,
 			explain_nearest(arg, hint));
 		return print_error(text.s, EX_USAGE);
 	}

@@ -13,7 +13,7 @@
 
 struct explanation {
 	const char *code;
-	int number; /* number of an error; 0: the code belongs to a problem */
+	int number; /* error number; 0: the row explains a problem, not an error */
 	const char *what, *effect, *action;
 };
 

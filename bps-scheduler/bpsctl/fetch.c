@@ -144,12 +144,12 @@ static json_t *member_label(json_t *root, json_t *m)
 		     : json_sprintf("%s %s", cell_str(m, "role").s, name);
 }
 
-/* Return the number of members from which the scheduler receives. The array `silent` has the names
- * of agents that did not answer a probe. Do not count these agents. Add to the array `missing` the
- * name of each member that is not counted, except the agents in `silent`, because `missing` already
- * contains them. Leave out agents that have been down for longer than DOWN_AGENT_S, because their
- * machines were probably taken away. *ret_daemons: number of members, not counting the agents that
- * are left out. */
+/* Return the number of members from which the scheduler receives messages. The array `silent` has
+ * the names of agents that did not answer a probe. These agents are not counted. Append to the
+ * array `missing` the names of the other members that are not counted. The agents in `silent` are
+ * in `missing` already. Skip agents that have been down for longer than DOWN_AGENT_S, because their
+ * machines were probably taken away. A skipped agent is neither counted nor appended to `missing`.
+ * *ret_daemons: number of all members except the skipped agents. */
 static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t *ret_daemons)
 {
 	size_t i, n = 0;

@@ -25,14 +25,15 @@ int fetch_path(const struct addr *addr, const char *path, json_t **ret, struct e
  *   jobs[rounds calls_waiting longest_s]
  *               additional fields of a job
  *   collected{s jobs asked answered not_asked daemons heard}
- *               s: duration in seconds
+ *               s: duration of the requests in seconds
  *               jobs: number of jobs whose documents were requested
  *               not_asked: number of jobs whose documents were not requested
- *               asked: number of agents that the requested documents list
+ *               asked: number of agents that are listed in the requested documents
  *               answered: number of these agents that answered
  *               daemons: number of daemons of the cluster. Agents that have been down for long
  *                   (DOWN_AGENT_S) are not counted.
- *               heard: number of these daemons from which the scheduler receives
+ *               heard: number of these daemons from which the scheduler receives messages. The
+ *                   scheduler itself is counted, too.
  *   missing[name of member or job]
  *               members and jobs without an answer */
 int fetch_status(const struct addr *addr, json_t **ret, struct err_text *err);
@@ -41,15 +42,16 @@ int fetch_status(const struct addr *addr, json_t **ret, struct err_text *err);
  * cluster's document]. */
 int fetch_members(const struct addr *addr, const char *role, json_t **ret, struct err_text *err);
 
-/* Fetch the jobs. Fields: schema role view_text jobs[as in the cluster's document, and rounds,
- * calls_waiting, longest_s] collected missing. rounds: number of push_pulls that the most advanced
+/* Fetch the jobs. Fields: schema role view_text jobs collected missing. The last three are the
+ * fields of fetch_status. `rounds` of a job: number of push_pulls that the job's most advanced
  * worker has completed. */
 int fetch_jobs(const struct addr *addr, json_t **ret, struct err_text *err);
 
-/* Fetch the wait reports. Fields: schema role jobs[documents of jobs] missing. name: NULL or "" for
- * all forming and running jobs. When the scheduler does not answer, the agent describes what the
- * workers of its machine wait for. Then the fields are: role("agent") name host scheduler_error
- * jobs[as in bps-agent/trainers/waits_report.h]. */
+/* Fetch the wait reports of the job `name`, or of all forming and running jobs if `name` is NULL or
+ * "". Fields: schema role view_text jobs[documents of jobs] missing; for all jobs also collected.
+ * If the scheduler does not answer, the agent of this host describes what the workers of its
+ * machine wait for. Then the fields are: role("agent") name host scheduler_error jobs[as in
+ * bps-agent/trainers/waits_report.h]. */
 int fetch_stuck(const struct addr *scheduler, const struct addr *agent, const char *name,
 	json_t **ret, struct err_text *err);
 

@@ -1,5 +1,5 @@
-/* Prints one screen after another to a terminal or a pipe (live_screen.h). Between two screens,
- * handles signals. This file formats no documents. One thread. */
+/* Prints one screen after another to a terminal or a pipe (live_screen.h). Handles signals between
+ * two screens. This file formats no documents. One thread. */
 #include "bps-scheduler/bpsctl/live_screen.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 #ifndef BPS_SCHEDULER_BPSCTL_LIVE_SCREEN_H
 #define BPS_SCHEDULER_BPSCTL_LIVE_SCREEN_H
-/* Prints screens repeatedly until SIGINT or SIGTERM. On a terminal, a single write draws each
- * screen over the previous one. A pipe or file gets the screens one after another. */
+/* Prints screens repeatedly until SIGINT or SIGTERM. On a terminal, each screen is drawn over the
+ * previous one, with one write per screen. A pipe or file gets the screens one after another. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>

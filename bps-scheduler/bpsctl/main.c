@@ -1,7 +1,6 @@
 /* bpsctl: queries the daemons over HTTP and prints their answers. Commands that change something
- * are sent to the scheduler's control port. Each answer takes less than two seconds, even if a
- * daemon does not answer. Exit codes: 0 OK, 1 WARN, 2 ERR, 3 no daemon answers, 64 usage. One
- * thread. */
+ * are sent to the scheduler's control port. Each query ends within two seconds, even if a daemon
+ * does not answer. Exit codes: 0 OK, 1 WARN, 2 ERR, 3 no daemon answers, 64 usage. One thread. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -217,8 +216,9 @@ static int unknown(char *const *args, size_t n)
 	return EX_USAGE;
 }
 
-/* Return the command whose name matches the most words of the arguments. For example, "job kill"
- * comes before "job". Store the number of matched words in *ret_words. */
+/* Return the command whose name matches the most words of the arguments. For example, for the
+ * arguments "job kill NAME", return the command "job kill", not "job". Store the number of matched
+ * words in *ret_words. */
 static const struct bpsctl_command *find_command(char *const *args, size_t n, size_t *ret_words)
 {
 	const struct bpsctl_command *found = NULL;

@@ -35,8 +35,8 @@ static int job_code(json_t *root)
 	return 0;
 }
 
-/* Show the progress of the job in steps and bytes per second. The job's servers report these
- * figures. */
+/* Show the progress of the job, such as its steps per second and its bytes per second. The job's
+ * servers report these figures. */
 static void job_pace(FILE *out, json_t *pace)
 {
 	json_t *slowest = json_object_get(pace, "slowest");

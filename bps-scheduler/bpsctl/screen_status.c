@@ -7,7 +7,8 @@
 #include "bps-scheduler/bpsctl/table_cells.h"
 
 #define JOBS_MAX 24 /* largest number of rows for jobs; further jobs are only counted */
-/* If the cluster has more servers than this number, show only the servers with a problem. */
+/* If the cluster has more servers than this number, show only the servers that have a problem or
+ * are drained. */
 #define SERVERS_MAX   8
 #define OUTLIERS_MAX  16
 #define REFUSED_MAX   4
@@ -283,7 +284,8 @@ static void server_rows(FILE *out, json_t *root, bool *has_gap)
 		fprintf(out, "(%zu more: bpsctl servers)\n", n - shown);
 }
 
-/* Show only the agents with a problem. The rows of the jobs count the other agents. */
+/* Show at most OUTLIERS_MAX agents, and only agents that have a problem or are drained. For the
+ * other agents, show only their number. The row of each job shows how many of its agents are up. */
 static void agent_rows(FILE *out, json_t *root, bool *has_gap)
 {
 	size_t i, n = 0, shown = 0;

@@ -188,7 +188,8 @@ static int put_args(struct steer_request *call, const struct steer_arg *args, si
 	return 0;
 }
 
-/* Send the request with key number `which` of auth. If auth is NULL, send it without a key. */
+/* Send the request with one key of `auth`. `which`: index of that key. If `auth` is NULL, send the
+ * request without a key. */
 static int ask(struct steer_request *call, const struct tls_conf *auth, unsigned which)
 {
 	const char *as = *call->conf->as ? call->conf->as : call->user;

@@ -172,7 +172,8 @@ struct table_cell cell_user(uint64_t uid)
 
 /* ---- problems ---- */
 
-/* Print the text s after the text `head`. Wrapped lines are indented below s. */
+/* Print the string s after the string `head`. If s is too long for one line, each further line
+ * begins in the column in which s begins. */
 void cell_wrapped(FILE *out, const char *head, const char *s)
 {
 	size_t indent = strlen(head), room = SCREEN_COLUMNS - indent;

@@ -20,7 +20,7 @@ struct table_cell cell_text(const char *s);
 /* Return the string in the field `key` of o, made safe as in cell_text. */
 struct table_cell cell_str(json_t *o, const char *key);
 uint64_t cell_num(json_t *o, const char *key);
-/* Return the number of seconds in the field `key` of o, at least 0. */
+/* Return the number of seconds in the field `key` of o. If the number is negative, return 0. */
 double cell_sec(json_t *o, const char *key);
 /* Return the number in the field `key` of o as decimal text. The caller can cut the text to the
  * width of a column. */
@@ -31,7 +31,7 @@ struct table_cell cell_size(uint64_t bytes);
 /* Format a number, such as "18,412". Numbers from ten million on get a unit, such as "12.3 M". The
  * text has at most 7 columns for numbers up to 1e15. */
 struct table_cell cell_count(uint64_t n);
-/* Format a number per second, in at most 7 columns. */
+/* Format a number that may have a fraction, such as a rate, in at most 7 columns. */
 struct table_cell cell_rate(double v);
 /* Format the waiting times in a job's `pace`: the median and the 99th percentile in ms, such as
  * "12/55". The text has at most 15 columns. */
@@ -47,9 +47,9 @@ struct table_cell cell_last_heard(json_t *m);
 /* Return the name that this machine has for the user uid, or the number uid if there is no name. */
 struct table_cell cell_user(uint64_t uid);
 
-/* Print the string s after the string `head`. If s is too long for one line, its further lines are
- * indented below its start. cell_wrapped_key prints the value of `key` in o, if the value is a
- * string and not empty. */
+/* Print the string s after the string `head`. If s is too long for one line, each further line
+ * begins in the column in which s begins. cell_wrapped_key prints the value of `key` in o, if the
+ * value is a string and not empty. */
 void cell_wrapped(FILE *out, const char *head, const char *s);
 void cell_wrapped_key(FILE *out, const char *head, json_t *o, const char *key);
 /* Print the problems of a document that are not muted. For each problem, print what is wrong, the

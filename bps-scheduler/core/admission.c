@@ -1,5 +1,5 @@
-/* Decides which workers may join a job, how many jobs a user may have, and how much memory of the
- * servers a user or job may use. All functions run on the core's thread.
+/* Decides which workers may join a job, how many jobs a user may have, and how much of the
+ * servers' memory a user or a job may use. All functions run on the core's thread.
  *
  * A job is identified by its user and name, or by its name and token if its first worker had a
  * token. In the second case, workers of other users may join if they have the token, because one
@@ -181,8 +181,8 @@ static uint64_t user_sums(const struct sched_core *c, uint32_t uid)
 }
 
 /* Check the reserve of memory (rule I12). Only users whose sums need little memory may use the
- * reserve. So large tensors of another user cannot make the declarations of these users
- * fail. */
+ * reserve. Therefore the large tensors of one user cannot make the declarations of users with small
+ * sums fail. */
 static int check_reserve(struct sched_core *c, const struct sched_job *j, uint64_t all,
 	uint64_t more, struct err_text *err)
 {

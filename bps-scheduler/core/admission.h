@@ -18,11 +18,11 @@ int admission_check_tensor(struct sched_core *c, const struct sched_job *j,
 /* Count the memory of t as used by the job. admission_unclaim subtracts this memory. */
 void admission_claim(struct sched_core *c, struct sched_job *j, const struct sched_tensor *t);
 void admission_unclaim(struct sched_job *j, const struct sched_tensor *t);
-/* Check the tensors that were accepted while the cluster had no server. At that time the memory was
- * unknown, so no tensor was refused. Once there are servers, end waiting jobs until the sums of all
- * jobs fit into the memory outside the reserve. The job with the largest sums ends first. The
- * function ends no jobs of users who need little memory. Call this function before the partitions
- * are placed. */
+/* Check the tensors that were accepted while the cluster had no server. At that time the servers'
+ * memory was unknown, so no tensor was refused. Once there are servers, end jobs that wait for
+ * servers, the job with the largest sums first. Stop when the sums of all remaining jobs fit into
+ * the memory outside the reserve. Do not end jobs of users who need little memory. Call this
+ * function before the partitions are placed. */
 void admission_check_waiting(struct sched_core *c);
 /* Return the memory, in bytes, that the sums of all jobs' declared tensors need. */
 uint64_t admission_all_sums(const struct sched_core *c);

@@ -10,8 +10,8 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 
-/* Send PEERS to the agents if `changed` is ROLE_SERVER, otherwise to the servers. PEERS lists the
- * members of role `changed` that this transaction has changed. */
+/* Send PEERS, a list of the members with the role `changed` that this transaction has changed. If
+ * `changed` is ROLE_SERVER, send PEERS to the agents, otherwise to the servers. */
 static void tell_members(struct sched_core *c, enum role changed)
 {
 	const struct sched_member **list = NULL;

@@ -36,8 +36,9 @@
  *
  * After each WELCOME, a member repeats these messages, because the scheduler may have restarted:
  * - JOIN for every attached worker for which no JOB has arrived. The message is the same as the
- *   first JOIN, without the rank that was assigned, because a restarted scheduler may assign
- *   another rank. So the scheduler sends JOB only after the new JOINED.
+ *   first JOIN. If a rank has been assigned since then, the message does not contain this rank,
+ *   because a restarted scheduler may assign another rank. The agent needs the rank to handle JOB.
+ *   Therefore the scheduler sends JOB after the new JOINED, even if it has sent JOB before.
  * - DECLARE for every tensor without an answer.
  * - WORKER FINISHED and WORKER LOST for jobs that have not ended.
  * All of these messages are idempotent. JOB_END answers a message about an unknown job.
@@ -55,8 +56,8 @@
 struct sched_core;
 
 /* Set the defaults. Heartbeats are sent every 500 ms. A server is dead after 3 s of silence, and
- * has 1 s to return after its connection closed. For an agent, both times are 5 s. Agents must
- * answer a probe within 1 s. */
+ * has 1 s to return after its connection closed. An agent is dead after 5 s of silence, and has 5 s
+ * to return after its connection closed. Agents must answer a probe within 1 s. */
 void sched_config_default(struct sched_config *cfg);
 
 /* Create a core without state. cfg and env are copied. */
@@ -64,7 +65,7 @@ struct sched_core *sched_new(const struct sched_config *cfg, const struct sched_
 void sched_free(struct sched_core *c);
 
 /* Apply a record of a previous process. May be called any number of times before sched_start.
- * Errors: -EINVAL the record contradicts itself or earlier records; err names the object. */
+ * Errors: -EINVAL if the record contradicts itself or earlier records; err names the object. */
 int sched_restore(struct sched_core *c, const struct state_record *rec, struct err_text *err);
 
 /* Begin a new term, which is larger than all previous terms and durable when this function returns.
@@ -74,8 +75,8 @@ int sched_restore(struct sched_core *c, const struct state_record *rec, struct e
 int sched_start(struct sched_core *c, uint64_t now_ns);
 
 /* Apply the times in cfg: the silence after which members are dead, the windows, and the delays
- * after which the status reports slow or stalled jobs and servers. A change does not move the end
- * of a window that has begun. The beat interval does not change, so the caller must keep
+ * after which jobs and servers appear in the status as slow or stalled. A change does not move the
+ * end of a window that has begun. The beat interval does not change, so the caller must keep
  * server_dead_ms and agent_dead_ms well above the beat interval. */
 void sched_set_times(struct sched_core *c, const struct sched_config *cfg, uint64_t now_ns);
 
@@ -180,8 +181,9 @@ struct sched_probe {
 	 * each for one tensor. */
 	/* if this is a probe of the second step, the status probe that started it; else NULL */
 	struct sched_probe *parent;
-	/* Finished probes of the second step. The first step asks about no tensor, so the field
-	 * w.submitted of its workers is not valid. It is valid for the workers of these probes. */
+	/* Finished probes of the second step. In the workers of these probes, the field w.submitted
+	 * is valid. In the workers of a probe of the first step, this field is not valid, because
+	 * the first step asks about no tensor. */
 	struct sched_probe *details;
 	uint32_t n_details_open;
 	struct sched_probe *next;

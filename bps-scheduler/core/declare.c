@@ -15,7 +15,7 @@ struct declare_request {
 	struct sched_core *c;
 	struct sched_member *m;
 	struct sched_job *j;
-	uint32_t member; /* number of agent `m` as a member of the job */
+	uint32_t member; /* member number of agent `m` in the job */
 };
 
 static void mismatch_text(const struct declare_request *in, const struct sched_tensor *t,
@@ -107,7 +107,8 @@ static bool has_room(const struct declare_request *in, const struct ctl_decl *d)
 		return true;
 	in->c->refused[QUOTA_JOB_TENSORS]++;
 	err_set(&err, BPS_EQUOTA,
-		"tensor '%s': job '%s' has %u of %u tensors; see bps-scheduler's --job-tensors",
+		"tensor '%s': job '%s' has %u tensors, and the limit is %u; see bps-scheduler's "
+		"--job-tensors",
 		d->name, in->j->name, in->j->n_tensors, max);
 	sched_send_tensor_fail(
 		in->c, in->m, in->j, d->name, BPS_EQUOTA, err.s, &(struct ctl_cause){0, NULL});

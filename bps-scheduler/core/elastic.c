@@ -144,8 +144,8 @@ static bool has_number(
 	return false;
 }
 
-/* Enlarge the bitmaps of declarations for the new members. `was` is the previous number of
- * members. */
+/* Enlarge the bitmaps that record which members have declared a tensor. The job's new members get
+ * bits in these bitmaps. `was`: previous number of members. */
 static void widen_declared(struct sched_job *j, uint32_t was)
 {
 	uint32_t n = (j->n_members + 63) / 64, n_was = (was + 63) / 64;

@@ -21,8 +21,8 @@
 #include "bps-scheduler/placement/place_apply.h"
 #include "common/base/log.h"
 
-/* If a tensor of the job has failed, shrink cuts the direct reason of the loss to this number of
- * bytes. The rest of the loss's short text then has room for the text of the failed tensor. */
+/* If a tensor of the job has failed, the function shrink cuts the direct reason of the loss to this
+ * number of bytes. The short text of the loss then has room for the failed tensor's text. */
 #define WHY_ITSELF_MAX 64
 
 /* Append the error text of the job's first failed tensor to `text`, which reports an event. That
@@ -140,7 +140,8 @@ static void shrink(struct sched_core *c, struct sched_job *j, uint32_t i, const 
 	barrier_again(j);
 	place_refence(c, j);
 	log_limited(LOG_AS(LOG_WARN, JOB),
-		"job goes on without agent %s: %s job='%s' id=%u host=%s ranks=%u machines=%u/%u",
+		"job goes on without agent %s: %s job='%s' id=%u host=%s lost_ranks=%u "
+		"remaining_machines=%u/%u",
 		agent->name, text, j->name, j->id, agent->host, m->n_ranks,
 		j->n_members - j->n_left, j->n_members);
 	sched_note(c, EVENT_JOB, "job '%s' goes on without agent %s (host %s): %s", j->name,

@@ -73,7 +73,8 @@ static void ask_before(struct sched_core *c, struct sched_member *m, uint64_t si
 	sched_arm(c, c->now_ns + span);
 }
 
-/* Schedule the next check of m. If m is an agent, ask the servers about m before dead_at_ns. */
+/* Schedule the next check of m for dead_at_ns, the time at which m is declared dead. If m is an
+ * agent, also ask the servers about m, or schedule this question if it is not due yet. */
 static void look_for(struct sched_core *c, struct sched_member *m, uint64_t dead_at_ns)
 {
 	sched_arm(c, dead_at_ns);
@@ -84,9 +85,9 @@ static void look_for(struct sched_core *c, struct sched_member *m, uint64_t dead
 /* Rule C2: a server that hangs while the scheduler starts is declared dead before the grace period
  * ends. Each agent that had a data connection to m's process reports how long ago the agent last
  * received from that process. Only recent reports count, because an agent may receive from the
- * server again at any time. at_ns: the time at which the server is declared dead without these
- * reports. Returns the time at which the server is declared dead because of the reports. Returns
- * at_ns if at_ns is earlier, or if there are no recent reports. */
+ * server again at any time. at_ns: the time at which m is declared dead if there are no recent
+ * reports. If recent reports lead to an earlier time, the function returns this earlier time.
+ * Otherwise the function returns at_ns. */
 static uint64_t hung_end(struct sched_core *c, struct sched_member *m, uint64_t at_ns)
 {
 	uint64_t dead_ns = sched_member_dead_ns(c, m), span = dead_ns / SIGHT_SHARE;
@@ -234,8 +235,8 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 	log_write(LOG_AS(LOG_ERROR, STATE_CUT),
 		"this scheduler's state ends at view %llx, but %s '%s' on %s has view %llx: the "
 		"state log "
-		"was cut, or replaced by an older copy; the jobs in this log are ended; start them "
-		"again",
+		"was cut, or replaced by an older copy; the scheduler now ends the jobs in this "
+		"log: start them again",
 		(unsigned long long)c->kept_view, sched_role_name(h->role), h->name, h->host,
 		(unsigned long long)h->view);
 	sched_note(c, EVENT_SCHEDULER, "the scheduler's state is older than the state of %s '%s'",
@@ -252,10 +253,10 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 
 /* Return whether the process that sent `h` may have the name that m holds (rule C6). While m is
  * alive, it keeps the name, unless a new process on the same host replaces m. The process that m
- * has replaced does not count as new, because two processes of one name would then replace each
- * other without end. Exception: if m has no connection, the replaced process may take the name
- * back. In this case m may be a dead process whose HELLO arrived late, and the replaced process may
- * still be alive. */
+ * has replaced does not count as new. Otherwise two processes of one name would replace each other
+ * without end. Exception: if m has no connection, the replaced process may take the name back. In
+ * this case m may be a dead process whose HELLO arrived late, and the replaced process may still be
+ * alive. */
 static bool is_name_free(const struct sched_member *m, const struct ctl_hello *h)
 {
 	return !m || m->state == MEMBER_DOWN || m->instance == h->instance ||
@@ -340,8 +341,8 @@ static void member_back(struct sched_core *c, struct sched_member *m, const stru
 {
 	bool is_new = m->instance != h->instance, was_usable = sched_is_usable(m);
 
-	/* Log this case. It is unusual, because the connection of a dead process normally closes
-	 * before the process that replaces it connects. */
+	/* Log this case, because it is unusual. Normally the connection of the dead process closes
+	 * first, and the new process connects later. */
 	if (m->conn && is_new)
 		log_limited(LOG_AS(LOG_WARN, MEMBER),
 			"a new process of %s %s replaces a process that is still connected: "

@@ -11,8 +11,8 @@ bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl
 void sched_hello_undo(struct sched_core *c, struct sched_conn *conn);
 /* Do the work of sched_expel (core.h), without the commit. */
 void sched_member_expel(struct sched_core *c, enum role role, const char *name);
-/* Handle SEEN, the answer to SIGHT. The scheduler sends SIGHT about a member that is silent. SEEN
- * contains the time since its sender, the member `by`, last received data from that silent
+/* Handle SEEN, the answer to SIGHT. The scheduler sends SIGHT about a member that is silent. The
+ * member `by` has sent SEEN. SEEN contains the time since `by` last received data from the silent
  * member. */
 void sched_seen(struct sched_core *c, const struct sched_member *by, const struct ctl_sight *s);
 /* Declare the member dead if it has been silent or disconnected for too long; otherwise schedule

@@ -175,8 +175,8 @@ static void set_rates(struct sched_progress *p, const struct job_totals *t, uint
 	p->bytes_then = t->bytes;
 }
 
-/* Find the agent that contributed last in the most rounds. While an agent counts as a straggler,
- * keep that agent. */
+/* Set the slowest agent: the agent that was the last to contribute in the most rounds. While the
+ * present slowest agent counts as a straggler, do not choose another agent. */
 static void set_slowest(struct sched_progress *p, const struct job_totals *t)
 {
 	unsigned worst = CANDIDATES_MAX;

@@ -411,7 +411,7 @@ static int restore_run(struct sched_core *c, const struct state_run *s, struct e
 		(s->server != CTL_NO_ID && (!m || m->role != ROLE_SERVER)) ||
 		(m && (s->thread >= m->threads || s->instance != m->instance)))
 		return err_set(err, -EINVAL,
-			"the run of partitions that begins with partition %u of tensor %u of job "
+			"the range of partitions that begins with partition %u of tensor %u of job "
 			"%u contradicts earlier records",
 			s->first, s->tensor, s->job);
 	for (uint32_t i = s->first; i < s->first + s->n; i++) {

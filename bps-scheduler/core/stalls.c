@@ -1,6 +1,6 @@
-/* Decides when the scheduler itself probes a job's agents, and derives findings from the answers.
- * why_stuck.c runs the probes. status/findings.c turns findings into text. All functions run on the
- * core's thread. */
+/* Decides when the scheduler probes a job's agents without a request, and derives findings from the
+ * answers. why_stuck.c runs the probes. status/findings.c turns findings into text. All functions
+ * run on the core's thread. */
 #include "bps-scheduler/core/stalls.h"
 
 #include <assert.h>
@@ -126,8 +126,8 @@ static void late_for_tensor(const struct sched_core *c, const struct sched_job *
 }
 
 /* Find late workers of a job that runs on only one machine. stalls_find uses this function if probe
- * p has no probes of the second step, so that no probe shows which workers have not submitted a
- * tensor. A worker is late if it has no call in flight and has made fewer calls than another
+ * p has no probes of the second step. In this case, no probe shows which workers have not submitted
+ * a tensor. A worker is late if it has no call in flight and has made fewer calls than another
  * worker. If no worker has a call in flight, no worker is late. The time of the last completed call
  * is known only from probes, and is too coarse to find stragglers. So each finding about late
  * workers is a FINDING_STALLED, never a FINDING_STRAGGLER. */
@@ -293,7 +293,8 @@ int stalls_check(const struct sched_core *c, const struct sched_job *j, struct e
 	for (const struct sched_probe *p = c->probes; p; p = p->next)
 		n += p->seq == s->probe_seq && p->job == j->id && p->is_own && !p->parent;
 	if (s->state == STALL_PROBING && j->state == JOB_RUNNING && n != 1)
-		return err_set(err, -EINVAL, "job %u is in state probing, but has no probe", j->id);
+		return err_set(
+			err, -EINVAL, "job %u is in the state 'probing', but has no probe", j->id);
 	if (count_probing(c) > STALLS_PROBES_MAX)
 		return err_set(err, -EINVAL, "too many jobs are probed");
 	return 0;

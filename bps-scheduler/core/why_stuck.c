@@ -14,7 +14,7 @@
 
 #define NAMES_MAX        8
 #define PROBES_PER_AGENT 16
-/* a worker that was quiet for less than this time did not cause the call to end */
+/* when a call ends, a worker that was quiet for less than this time is not reported as stalled */
 #define STALLED_MS     1000
 #define DOWN_RECENT_NS (60 * NS_PER_S)
 

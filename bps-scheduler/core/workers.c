@@ -89,7 +89,7 @@ static void join_refuse(const struct join_request *in, int code, const char *fmt
 }
 
 /* Return whether w is the worker of this JOIN. One process may join twice, as two workers. Only the
- * numbers of their JOINs differ. */
+ * sequence numbers (`seq`) of the two JOIN messages differ. */
 static bool is_same_worker(const struct join_request *in, const struct sched_worker *w)
 {
 	return w->state != WORKER_ABSENT && w->agent == in->m->id && w->pid == in->msg->pid &&

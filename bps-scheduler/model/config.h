@@ -46,8 +46,8 @@ struct sched_config {
 	/* largest part of the servers' memory that a job or a user may use, in percent; 0: no
 	 * limit */
 	uint32_t job_share, user_share;
-	/* Percent of the servers' memory that is reserved for users whose tensors need little
-	 * memory (rule I12 of docs/reference/faults.md). */
+	/* Size of the reserve for users whose tensors need little memory, in percent of the
+	 * servers' memory (rule I12 of docs/reference/faults.md). */
 	uint32_t small_reserve;
 	/* boot_id and unix_offset_s relate the core's clock to the wall clock, because times in the
 	 * state log must stay valid after a reboot (mute.h). */
@@ -60,8 +60,8 @@ struct sched_config {
 
 struct sched_probe; /* defined in core.h */
 
-/* An event for users, shown by bpsctl events. The core reports a change as soon as it is decided,
- * which may be before the change is on disk. The core never acts on an event. */
+/* An event for users, which the command `bpsctl events` shows. The core reports a change as soon as
+ * it is decided, which may be before the change is on disk. The core never acts on an event. */
 enum sched_event_kind {
 	EVENT_SCHEDULER,
 	EVENT_VIEW,

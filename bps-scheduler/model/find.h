@@ -14,7 +14,8 @@ struct sched_job *sched_job_any(const struct sched_core *c, uint32_t id);
 /* Return the member number of an agent in the job. CTL_NO_ID: the agent is not a member of the job,
  * or has left it. */
 uint32_t sched_job_member(const struct sched_job *j, uint32_t agent);
-/* Return the same number as sched_job_member, but also for an agent that has left the job. */
+/* Return the agent's member number as sched_job_member does, but also if the agent has left the
+ * job. */
 uint32_t sched_job_member_ever(const struct sched_job *j, uint32_t agent);
 /* Return the name of the agent's host, or "?" if there is no such agent. */
 const char *sched_host_of(const struct sched_core *c, uint32_t agent);

@@ -3,8 +3,9 @@
 /* The memory of the hosts, and how much of it each daemon can really use. Each daemon has its own
  * memory limit, but the daemons of one host share the memory of that host. If their limits add up
  * to more than the host has, each limit counts only in part: all limits are scaled down by the same
- * factor. All decisions about free memory on servers use the scaled limits: drains, moves, quotas,
- * and the number of servers that the cluster can lose. All functions run on the core's thread. */
+ * factor. All decisions about free memory on servers use the scaled limits. These are the decisions
+ * about drains, moves, quotas, and the number of servers that the cluster can lose. All functions
+ * run on the core's thread. */
 #include <stdint.h>
 
 struct sched_core;

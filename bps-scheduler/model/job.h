@@ -131,8 +131,8 @@ struct sched_job {
 	 * ends when its tensor is refused, so this text explains why workers are lost. Not
 	 * durable. */
 	char *first_failure;
-	/* Text that names the first machine that the job lost and the reason. NULL: the job has
-	 * lost no machine. Not durable. */
+	/* Text that names the first machine that the job lost, and that states the reason for the
+	 * loss. NULL: the job has lost no machine. Not durable. */
 	char *first_loss;
 	/* the open transaction has changed some part of the job, and the job is in the list
 	 * c->dirty_jobs */

@@ -22,7 +22,7 @@ struct sched_traffic {
 /* Report of one server about a job, from its last heartbeat. The report is a copy, because the
  * message is freed after the core has handled it. */
 struct sched_server_report {
-	/* The report. Its pointer `late` is NULL, because `late` below has the copy of the list. */
+	/* The report. Its pointer `late` is NULL, because the array `late` below replaces it. */
 	struct ctl_beat_job job;
 	struct ctl_beat_late late[CTL_BEAT_LATE_MAX];
 };

@@ -61,8 +61,8 @@ struct sched_core {
 	bool is_undurable;
 	/* all connected members are silent, so this host may be cut off (isolation.c) */
 	bool is_isolated;
-	/* When is_isolated was last true; 0: never. The silence of a member is measured from its
-	 * last message or from isolated_ns, whichever is later. */
+	/* Time at which is_isolated was last true; 0: is_isolated was never true. The silence of a
+	 * member is measured from its last message or from isolated_ns, whichever is later. */
 	uint64_t isolated_ns;
 	uint32_t next_job, job_id_limit;
 	uint64_t now_ns; /* time of the present event */

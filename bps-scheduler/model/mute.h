@@ -30,7 +30,7 @@ struct sched_mute {
 	uint64_t end_ns; /* end of the mute, on the core's clock */
 };
 
-/* Hide the problems that have the code `code` for span_ms from now on. If the code is already
+/* For the next span_ms milliseconds, hide the problems whose code is `code`. If the code is already
  * muted, replace the end, the reason and `who` of its mute. Errors: BPS_EQUOTA if there are
  * MUTES_MAX mutes. */
 int mute_set(struct sched_core *c, const char *code, uint64_t span_ms, const char *reason,

@@ -62,7 +62,7 @@ struct state_job {
 	const char *text;
 	struct state_job_member *members; /* array of the job's members, indexed by member number */
 	uint32_t n_members;
-	struct blob token; /* proof of the job token (core/admission.c), or empty without one */
+	struct blob token; /* proof of the job token (core/admission.c); empty: no token */
 	uint64_t formed;   /* view in which the job formed */
 	uint16_t backup;
 	uint32_t grace_ms;
@@ -99,8 +99,10 @@ struct state_mute {
 	const char *who;
 	/* id of the boot of the machine, STATE_ID_BYTES long; end_ns is valid only in this boot */
 	struct blob boot_id;
-	uint64_t end_ns;     /* end of the mute, on CLOCK_MONOTONIC */
-	uint64_t end_unix_s; /* end of the mute on the wall clock, for use after another boot */
+	uint64_t end_ns; /* end of the mute, on CLOCK_MONOTONIC */
+	/* wall-clock time at which the mute ends; used if the machine has been booted again since
+	 * the record was written, or if the record comes from another machine */
+	uint64_t end_unix_s;
 };
 
 struct state_record {

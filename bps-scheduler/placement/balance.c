@@ -53,7 +53,8 @@ void balance_gathered(struct sched_core *c)
 
 /* Return the memory for the sums of a partition with n_elems elements. A server keeps two result
  * buffers for the partition. If the accumulator's type and the results' type have different sizes,
- * the server also keeps an accumulator. It rounds the size of each buffer up to a power of two. */
+ * the server also keeps an accumulator. The server rounds the size of each of these two or three
+ * buffers up to a power of two. */
 static uint64_t elems_need(const struct sched_tensor *t, uint64_t n_elems)
 {
 	uint64_t bytes = dtype_bytes(t->dtype), acc = dtype_acc_bytes(t->dtype);

@@ -138,8 +138,8 @@ static int may_drain(const struct sched_core *c, const struct sched_member *m, s
 			m->name);
 	if (!has_room_elsewhere(c, m))
 		return err_set(err, -EBUSY,
-			"the other servers have no memory for the sums of '%s': add a server, or "
-			"raise their sums-memory",
+			"the other servers have no memory for the sums of server '%s': add a "
+			"server, or raise the sums-memory of the other servers",
 			m->name);
 	return 0;
 }

@@ -215,8 +215,8 @@ double place_optimum_s(const struct placement *p)
  * the size is PLACE_PART_BYTES_MIN.
  *
  * At the end of a round, all agents have pushed their values but must still fetch the last sums. To
- * keep this end short, a size above PART_BYTES_QUICK is halved until it is at most 1/128 of the
- * bytes that a server sums for the job on average, or until it is PART_BYTES_QUICK.
+ * keep this end short, a size above PART_BYTES_QUICK is halved further. The halving stops when the
+ * size is at most 1/128 of the job's bytes per server, or when the size is PART_BYTES_QUICK.
  *
  * The rules above have an exception. If the job has more than 32 MiB of tensors per server, a
  * tensor of more than 64 MiB has partitions of 1 MiB. Compared with partitions of PLACE_PART_BYTES,

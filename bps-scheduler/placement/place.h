@@ -70,8 +70,8 @@ struct place_part {
 	uint16_t thread; /* result: the partition's data thread on that server */
 };
 
-/* Place the partitions in the array `parts`, and add their bytes to the loads of p. The array must
- * be in descending order of bytes. */
+/* For each partition in the array `parts`, choose a server and a data thread, and add the
+ * partition's bytes to the loads in p. The array must be in descending order of bytes. */
 void place_parts(struct placement *p, struct place_part *parts, size_t n_parts);
 
 uint16_t place_idlest_thread(const uint64_t *thread_bytes, uint16_t n_threads);
@@ -85,11 +85,11 @@ void place_shares(struct placement *p);
 double place_time_s(const struct placement *p);
 
 /* Return the smallest time in seconds that any division of the job's bytes on these machines can
- * reach if no other job runs. Bisection finds the smallest t for which the sum of all x_i and y_j
- * is at least M, with
- *   x_i = max(0, (t B_i - M) / (n-2)) on machines with an agent,
- *   y_j = t C_j / n on machines without an agent.
- * B_i and C_j are the bandwidths of the machines. The loads in p have no effect. */
+ * reach if no other job runs. The loads in p have no effect. The job has n agents and M bytes. B_i
+ * and C_j are the bandwidths of the machines. Bisection finds the smallest t for which the sum of
+ * all x_i and y_j is at least M, with
+ *   x_i = max(0, (t B_i - M) / (n-2)) on machines with an agent (if n is more than 2),
+ *   y_j = t C_j / n on machines without an agent. */
 double place_optimum_s(const struct placement *p);
 
 /* Return the number of elements of each partition of a tensor. The last partition may be shorter.

@@ -17,10 +17,10 @@ void place_want_add(struct place_wants *w, struct sched_tensor *t, uint32_t i);
 /* Assign servers to the partitions in w, under a new pgen. The partitions belong to j. Each
  * partition has no server, or must leave its server. Sorts w. */
 void place_apply(struct sched_core *c, struct sched_job *j, struct place_wants *w);
-/* Give ids to the tensors that all agents have declared since the last transaction, and place their
- * partitions. */
+/* Give ids to the tensors that became READY in the open transaction, and place their partitions. A
+ * tensor becomes READY when all agents of the job have declared it. */
 void place_fresh(struct sched_core *c);
-/* Place the partitions that have no server, once a server is available again. */
+/* If a server accepts partitions, place the partitions that have no server. */
 void place_waiting(struct sched_core *c);
 /* Handle a dead server. Its partitions move to other servers, or wait for a server. */
 void place_server_gone(struct sched_core *c, struct sched_member *m);
@@ -35,9 +35,9 @@ void place_refence(struct sched_core *c, struct sched_job *j);
  * neither down, drained nor leaving. If no such server exists, all servers that are not down accept
  * partitions, and *ret_any is true. */
 uint32_t place_taking_servers(const struct sched_core *c, bool *ret_any);
-/* Describe in *ret the machines and the servers on which partitions of j may be placed.
- * *ret_servers: the members, in the order of ret->servers. The caller frees *ret and *ret_servers
- * with placement_free. */
+/* Describe in *ret all machines, and those servers that may get partitions of j. *ret_servers: the
+ * members, in the order of ret->servers. The caller frees *ret and *ret_servers with
+ * placement_free. */
 void placement_fill(const struct sched_core *c, const struct sched_job *j, struct placement *ret,
 	struct sched_member ***ret_servers);
 void placement_free(struct placement *p, struct sched_member **servers);

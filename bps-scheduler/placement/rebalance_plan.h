@@ -33,10 +33,10 @@ struct rebalance_gain {
 	uint32_t n_moves;
 };
 
-/* Plan all moves and write them to parts. p: machines and servers with their present loads; this
- * function sets their shares. rooms: number of free bytes in each server's memory. The plan
- * subtracts the bytes that the moved partitions need. parts: the function sorts this array in
- * place. */
+/* Plan all moves, and write the results to the array `parts`. p: machines and servers with their
+ * present loads; this function sets their shares. rooms: number of free bytes in each server's
+ * memory. The plan subtracts the bytes that the moved partitions need. parts: the function sorts
+ * this array in place. */
 struct rebalance_gain rebalance_plan(
 	struct placement *p, uint64_t *rooms, struct rebalance_part *parts, size_t n_parts);
 #endif

@@ -4,7 +4,7 @@
 #include "bps-scheduler/status/status_impl.h"
 
 /* Return whether `list` already contains a problem whose code is `code` and whose subject is
- * `subject`. Several jobs of an agent may have the same finding. */
+ * `subject`. If an agent has several jobs, their findings may lead to the same problem. */
 static bool has_problem_of(json_t *list, const char *code, const char *subject)
 {
 	json_t *p;

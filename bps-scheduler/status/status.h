@@ -23,17 +23,20 @@
  *                 state: forming, running; pace: from the last reports of the job's servers
  * ended[{id name uid state state_s size code text}]    the last 64 jobs that ended
  *
- * /status?job=NAME describes one job. The number of a job may stand for its name; #NUMBER always
- * selects by number. The scheduler first asks the job's agents, which have one second to answer.
- * They then have a further quarter of a second to report the tensors that calls wait for. Fields:
+ * /status?job=NAME describes one job. The id of a job may stand for its name; #ID always selects by
+ * id. The scheduler first asks the job's agents, which have one second to answer. The agents then
+ * have a further quarter of a second to report the tensors that calls wait for. Fields:
  * schema role view view_text  job{as above}
  * agents[{name host has_answered text}]                text: state of its network
  * workers[{rank host agent pid attached submitted completed quiet_s behind
- *     oldest{tensor round s}}]           sorted by completed calls; behind: number of calls
+ *     oldest{tensor round s}}]           sorted by submitted calls, fewest first
+ *                 behind: how many calls fewer the worker has submitted than the first worker
  * missing[name of an agent that did not answer]
  * waits[{why("join"|"gpu_open"|"declare"|"submit"|"sum"|"unknown") tensor(name, null: none) round s
  *     waiting[{rank host agent pid}] n_waiting        at most 16 workers; n_waiting counts all
- *     missing[{rank host agent pid attached submitted quiet_s}] n_missing   join: only rank
+ *     missing[{rank host agent pid attached submitted quiet_s}] n_missing
+ *                 if why is "join", missing has only rank; attached, submitted and quiet_s are
+ *                 present only if why is "submit"
  *     servers[{name host state quiet_s}] n_servers}]   sum: servers that have the tensor
  * condition                     text about servers, agents and the scheduler; "" if none
  * problems[as above]                      STRAGGLER, TRAINER_STALLED, NO_ANSWER
@@ -85,9 +88,9 @@ bool status_health(
 /* Return the status of the cluster as JSON, a new reference. NULL: out of memory. */
 json_t *status_cluster(const struct sched_core *c, const struct status_info *info);
 
-/* Find a job by its name or by its number in digits. If name begins with '#', find the job only by
- * number. If several jobs have the name, a running job comes before a forming job, and a forming
- * job before an ended job. Returns the job's number; 0: no such job. */
+/* Find a job by its name or by its id in digits. If `name` begins with '#', find the job only by
+ * its id. If several jobs have the name, a running job comes before a forming job, and a forming
+ * job before an ended job. Returns the job's id; 0: no such job. */
 uint32_t status_find_job(const struct sched_core *c, const char *name);
 
 /* Return the status of a job as JSON, a new reference. p: the finished probe of the job's agents;

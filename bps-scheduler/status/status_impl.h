@@ -58,8 +58,8 @@ void status_quota_metrics(const struct sched_core *c, struct evbuffer *out);
 void status_job_metrics(
 	const struct sched_core *c, const struct status_info *info, struct evbuffer *out);
 
-/* Set "muted" to true or false in each problem of list. *ret_is_any: at least one problem is not
- * muted. *ret_is_error: at least one problem that is not muted is an error. */
+/* Set "muted" to true or false in each problem of the array `list`. *ret_is_any: at least one
+ * problem is not muted. *ret_is_error: at least one problem that is not muted is an error. */
 void status_mark_muted(const struct sched_core *c, const struct status_info *info, json_t *list,
 	bool *ret_is_error, bool *ret_is_any);
 

@@ -61,7 +61,7 @@ struct arrivals_late {
 	uint32_t agent;
 	/* number of rounds in the job's lifetime in which the member was the last to contribute */
 	uint64_t last;
-	/* number of rounds in the two windows in which the member was the last to contribute */
+	/* over both windows: number of rounds in which the member was the last to contribute */
 	uint32_t window_last;
 	/* histogram of the member's lags in the rounds that window_last counts; the field `sum` of
 	 * the histogram is not set */

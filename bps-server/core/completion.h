@@ -13,8 +13,8 @@ void seat_clear(struct srv_core *core, struct seat *seat);
 /* Count the contribution of the seat's member. The contribution must be valid, and seat->buf or
  * seat->loan must refer to it. The call may complete the round. */
 void seat_staged(struct srv_core *core, struct seat *seat);
-/* Record that the seat's member has the result of the slot's round (set H). A repeated call has no
- * effect. The call may complete the round. */
+/* Record that the seat's member has the result of the slot's round: add the member to the set H of
+ * docs/reference/faults.md. A repeated call has no effect. The call may complete the round. */
 void slot_add_has(struct srv_core *core, struct slot *slot, struct seat *seat);
 /* Complete the round if enough members have sent CONTRIB or HAVE (S4). If no member has the result,
  * the contributions are summed. Otherwise the result is requested from a member that has it. */

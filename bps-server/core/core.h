@@ -98,8 +98,9 @@ uint64_t srv_core_heard_ns(const struct srv_core *core, uint32_t agent, uint64_t
 void srv_core_agent_gone(struct srv_core *core, uint32_t agent);
 
 /* Begin or end a resynchronization. After a reconnect the scheduler sends its complete state again.
- * The messages JOB and PLAN between begin and end name the jobs and partitions that remain. At the
- * end the core frees all other jobs and partitions, because they have ended or moved away. */
+ * The messages JOB and PLAN that arrive between the two calls name the jobs and partitions that
+ * remain. At the end the core frees all other jobs and partitions, because they have ended or moved
+ * away. */
 void srv_core_resync_begin(struct srv_core *core);
 void srv_core_resync_end(struct srv_core *core);
 

@@ -18,10 +18,11 @@ void reads_done(void *ctx, struct xport_read *rd, int status);
 /* Mark a running read as not needed: its data is discarded when the read ends. */
 void fetch_detach(struct fetch *f);
 /* Get staging memory for a member's contribution. staging_put frees the memory. Returns NULL if
- * there is no memory for the contribution now. In that case *ret_is_early has the reason. false: no
- * free piece of staging memory is large enough, until a read or a sum frees memory. true: the sum
- * has a fixed order, and the remaining staging memory is reserved for contributions that must be
- * added before this contribution. */
+ * there is no memory for the contribution now. In that case *ret_is_early gives the reason.
+ * If *ret_is_early is false, no free piece of staging memory is large enough. A read or a sum must
+ * free memory first.
+ * If *ret_is_early is true, the sum has a fixed order, and the remaining staging memory is reserved
+ * for contributions that must be added before this contribution. */
 struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t member,
 	size_t bytes, bool *ret_is_early);
 void staging_put(struct srv_core *core, struct buf *buf);

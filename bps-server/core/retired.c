@@ -1,5 +1,6 @@
-/* Keeps results of an older placement that may still be read (B3). The buffer of a result is kept
- * until each member that was offered the result has acknowledged it or lost its connection. */
+/* Keeps the results of an older placement while members may still read these results (B3). The
+ * buffer of a result is kept until each member that was offered the result has acknowledged it or
+ * lost its connection. */
 #include "bps-server/core/retired.h"
 
 #include <stdlib.h>

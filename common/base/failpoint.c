@@ -110,9 +110,9 @@ static int read_action(struct arm *a, const char *name, const char *arg, struct 
 			nearest_name_hint(&best, "", hint));
 	if ((a->action == ACT_SLEEP || a->action == ACT_ERROR) != (arg != NULL))
 		return err_set(err, -EINVAL, "%s",
-			arg ? "only sleep and error have an argument after ':', as in sleep:200ms "
-			      "and error:EIO"
-			    : "the actions sleep and error need an argument after ':', as in "
+			arg ? "only the actions 'sleep' and 'error' have an argument after ':', as "
+			      "in sleep:200ms and error:EIO"
+			    : "the actions 'sleep' and 'error' need an argument after ':', as in "
 			      "sleep:200ms and error:EIO");
 	if (a->action == ACT_SLEEP && !(a->sleep_ms = duration_ms(arg, SLEEP_MAX_MS)))
 		return err_set(err, -EINVAL, "'%s' is not a time such as 200ms or 5s", arg);

@@ -163,11 +163,11 @@ static size_t put_head(char *buf, size_t room, unsigned level, const struct stat
 	return n + (size_t)snprintf(buf + n, room - n, "Z ");
 }
 
-/* Return whether the process may end right after this line. That is possible if the line is an
- * error without an id. Such a line is written to stderr, not sent to the journal as a datagram. The
- * journal looks up the unit of a datagram's sender only when the journal reads the datagram. If the
- * sender has ended by then, the journal finds no unit. For stderr, the journal has the unit from
- * the start. */
+/* Return whether this log line is possibly the last line before the process ends. That is possible
+ * for an error without an id. Such a line is written to stderr, not sent to the journal as a
+ * datagram. The journal looks up the unit of a datagram's sender only when the journal reads the
+ * datagram. If the sender has ended by then, the journal finds no unit. For stderr, the journal has
+ * the unit from the start. */
 static bool is_last_word(unsigned level, enum log_id id)
 {
 	return level == LOG_ERROR && id == LOG_ID_NONE;

@@ -51,9 +51,9 @@ struct nic_meter {
 	double rate; /* the measured rate, in bytes/s; 0: unknown */
 };
 
-/* Add a sample: the interface's counters at now_ns. Returns whether there was load since the last
- * sample. When the sample comes much later than one window after the last sample, the measurement
- * starts from scratch, and the function returns false. */
+/* Add a sample: the interface's counters at now_ns. Returns whether there was load since the
+ * previous sample. If the time since the previous sample is much longer than one window, the
+ * measurement starts from scratch, and the function returns false. */
 bool nic_meter_add(struct nic_meter *m, uint64_t now_ns, uint64_t rx_bytes, uint64_t tx_bytes);
 /* Return the measured rate in Mbit/s; 0: unknown. */
 uint64_t nic_meter_mbps(const struct nic_meter *m);

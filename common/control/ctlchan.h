@@ -7,7 +7,8 @@
  *
  *   DIALING ──> HANDSHAKE ──> UNTRUSTED ──> TRUSTED ──> FLUSHING ──> DEAD      (each may go DEAD)
  *   connector   TLS only      listener      1 MiB       ctlchan_     closed() runs in the loop's
- *   only                      only, 4 KiB   frames      close        next iteration, then freed
+ *   only                      only, 4 KiB   frames      close        next iteration, then the
+ *                                                                    connection is freed
  *
  * The listener limits strangers: peers that have not proven their identity yet, or that the owner
  * has not accepted yet (ctlchan_set_trusted). A connection must become TRUSTED within
@@ -20,7 +21,7 @@
  * After the handshake, the limit is 4 KiB of frames until the stranger is trusted. A listener logs
  * at most one refusal per minute.
  *
- * Thread: the event loop's, for all functions. The first listener or connection makes the process
+ * Thread: the event loop's, for all functions. ctllisten_new and ctlchan_connect make the process
  * ignore SIGPIPE. */
 #include <stddef.h>
 #include <stdint.h>
@@ -134,7 +135,7 @@ bool ctlchan_is_expelled(const struct ctlchan *c);
 /* Return the peer's address and port, for example "10.0.0.1:4711". */
 const char *ctlchan_peer(const struct ctlchan *c);
 
-/* Set or return a pointer for the owner of the connection. */
+/* Set or return the pointer that the connection's owner stores in the connection. */
 void ctlchan_set_data(struct ctlchan *c, void *data);
 void *ctlchan_data(const struct ctlchan *c);
 
@@ -144,7 +145,7 @@ void ctlchan_set_trusted(struct ctlchan *c);
 /* Queue one frame; the bytes are copied.
  * Errors: BPS_ECLOSED: the connection is not open; -EMSGSIZE: the frame is larger than
  * CTLFRAME_MAX_BYTES; -ENOBUFS: the peer does not receive, and CTLCHAN_MAX_OUT_BYTES are queued;
- * -ENOMEM. After the last two errors the connection is being closed. */
+ * -ENOMEM. After -ENOBUFS and -ENOMEM, the connection is being closed. */
 int ctlchan_send(struct ctlchan *c, uint16_t type, const void *body, size_t n_body);
 #define CTLCHAN_MAX_OUT_BYTES ((size_t)64 << 20)
 

@@ -77,11 +77,11 @@ void chan_opened(struct ctlchan *c);
 /* End the connection now, with the reason. The caller may be inside a callback of this connection.
  * So only the next iteration of the event loop runs closed() and frees c. */
 void chan_fail(struct ctlchan *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Call closed() if the owner must be notified of the end, and free the connection. */
+/* Free the connection. If the owner must be notified of the end, call closed() first. */
 void chan_reap(struct ctlchan *c);
 /* Check an address that is used without a cluster key. Returns 0 if sa is a loopback address. Else
- * returns -EPERM, and err gets the text. verb and option are parts of this text: what is refused,
- * and what the user can set. */
+ * returns -EPERM, and err gets a text that contains `verb` and `option`. `verb`: the action that is
+ * refused, such as "listen on". `option`: advice for the user, such as "set a key file". */
 int chan_refuse_without_key(
 	const struct sockaddr *sa, const char *verb, const char *option, struct err_text *err);
 

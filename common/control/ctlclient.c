@@ -62,7 +62,9 @@ struct ctlclient {
 	/* Time at which the last accepted connection was lost; 0: no accepted connection was lost
 	 * yet */
 	uint64_t lost_ms;
-	unsigned n_failed; /* number of attempts since the last connection that lasted STABLE_MS */
+	/* Number of attempts since the end of the most recent connection that was open for at least
+	 * STABLE_MS */
+	unsigned n_failed;
 	size_t next_addr;
 	size_t next_number; /* number of successful lookups; selects a result of the next lookup */
 };

@@ -67,7 +67,8 @@ void listen_log_refusal(struct ctllisten *l, const struct ctlchan *c)
 		return;
 	}
 	log_write(LOG_AS(LOG_WARN, STRANGER),
-		"control channel: refused a connection: %s peer=%s identity=%s unlogged_before=%u",
+		"control channel: refused a connection: %s peer=%s identity=%s "
+		"earlier_unlogged_refusals=%u",
 		c->reason, c->peer, c->who.identity, l->n_unlogged);
 	l->next_log_ms = now + REFUSAL_LOG_MS;
 	l->n_unlogged = 0;

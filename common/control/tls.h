@@ -2,8 +2,8 @@
 #define BPS_COMMON_CONTROL_TLS_H
 /* TLS 1.3 with TLS_AES_128_GCM_SHA256 only, without session tickets and cache. Peers authenticate
  * with certificates (common/control/tlscert.h), or with an external pre-shared key (RFC 8446
- * section 2.2). The key exchange is X25519, so a recorded session stays secret when the key leaks
- * later.
+ * section 2.2). The key exchange is X25519. So a recorded session stays secret even if the
+ * pre-shared key or the private key of a certificate leaks later.
  *
  * With keys, a client sends its identity and the fingerprint of its key: "server:node7#1a2b3c4d".
  * The listener has one or two master keys (current and previous, for rotation). The listener
@@ -11,8 +11,9 @@
  * listener rejects a revoked host key (common/control/keyring.h).
  *
  * The headers of a peer's TLS records announce how many bytes follow. Until the handshake is
- * complete, a peer may announce at most TLS_STRANGER_BYTES with keys, and four times as many with
- * certificates. Beyond the limit nothing more is read.
+ * complete, the listener limits the total of the bytes that a peer announces. The limit is
+ * TLS_STRANGER_BYTES if the listener uses keys, and four times as much if it uses certificates.
+ * Beyond the limit the listener reads nothing more.
  *
  * Thread: the event loop's. */
 #include <openssl/ssl.h>
@@ -75,9 +76,9 @@ bool tls_uses_cert(const struct tls *t);
 bool tls_is_same(const struct tls *a, const struct tls *b);
 
 /* Make an SSL object for one connection. The caller frees the object with SSL_free, and needs a
- * reference to t until then. A listener's caller passes a ret_peer, which the handshake fills in,
- * and which must outlive the SSL object. A client's caller passes NULL. Returns NULL when out of
- * memory. */
+ * reference to t until then. For a connection of a listener, pass a ret_peer. The handshake fills
+ * in *ret_peer, which must outlive the SSL object. For a connection of a client, pass NULL. Returns
+ * NULL when out of memory. */
 SSL *tls_session(struct tls *t, struct tls_peer *ret_peer);
 
 /* Return the reason why a peer with a complete handshake has not proven its identity. Return NULL

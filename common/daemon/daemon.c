@@ -23,9 +23,9 @@
 #include "common/daemon/notify.h"
 
 /* Time that daemon_end waits, in milliseconds. systemd gives up on a unit that starts more than
- * StartLimitBurst= times within StartLimitIntervalSec=. Starts that end with this wait are too rare
- * to exceed this limit, so systemd never gives up. PAUSE_MS is less than the shortest WatchdogSec=
- * of the units. */
+ * StartLimitBurst= times within StartLimitIntervalSec=. If each start ends with this wait, fewer
+ * than StartLimitBurst= starts fit into StartLimitIntervalSec=. So systemd never gives up. PAUSE_MS
+ * is less than the shortest WatchdogSec= of the units. */
 #define PAUSE_MS 1500
 
 const char *const daemon_log_levels[] = {"error", "warn", "info", "debug", "trace", NULL};
@@ -145,7 +145,7 @@ static int reload(struct daemon *d, struct err_text *err)
 	d->opts.faults = opts->faults;
 	if (n && d->reload_ops->changed)
 		d->reload_ops->changed(d->reload_ctx);
-	log_write(LOG_AS(LOG_INFO, RELOADED), "reloaded: changed=%u key=%s", n,
+	log_write(LOG_AS(LOG_INFO, RELOADED), "reloaded: settings_changed=%u key=%s", n,
 		changed ? "changed" : "unchanged");
 	return 0;
 }

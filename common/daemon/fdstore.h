@@ -30,8 +30,8 @@ struct fdstore {
 	size_t n;
 };
 
-/* Read LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, and write the descriptors that they name to *ret.
- * Make these descriptors close-on-exec.
+/* Read LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES, and store in *ret the descriptors that these
+ * variables describe. Make these descriptors close-on-exec.
  * Errors: -ENOMEM, -errno; err gets the text, and *ret is empty. */
 int fdstore_inherit(struct fdstore *ret, struct err_text *err);
 /* Close the descriptors that were not taken, and free the list. NULL is allowed. */

@@ -137,8 +137,8 @@ static struct bufferevent *on_connection(struct event_base *base, void *arg)
 }
 
 /* Stop the listener after a failed accept. `arg` belongs to evhttp, and this function cannot get
- * the struct httpd from it. So the function starts no timer. The timer `resume` always runs and
- * starts the listener again. */
+ * the struct httpd from it. So the function cannot start a timer of that struct. Instead, the
+ * periodic timer `resume` starts the listener again. */
 static void on_accept_error(struct evconnlistener *listener, void *arg)
 {
 	(void)arg;

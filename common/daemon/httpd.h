@@ -14,7 +14,7 @@
  * the limit of connections, a new connection replaces the oldest connection. So silent connections
  * cannot exclude a monitoring system.
  *
- * Thread: the event loop's. The first server makes the process ignore SIGPIPE. */
+ * Thread: the event loop's. httpd_new makes the process ignore SIGPIPE. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -31,13 +31,13 @@ struct httpd_request;
 #define HTTPD_MAX_CONNECTIONS 64
 
 enum httpd_probe {
-	HTTPD_HEALTH, /* /healthz: no problem is present */
-	HTTPD_LIVE,   /* /livez: all loops of the process make progress, so no restart is needed */
-	HTTPD_READY,  /* /readyz: the daemon can do its work */
+	HTTPD_HEALTH, /* /healthz: whether the daemon has no problem */
+	HTTPD_LIVE,   /* /livez: whether all loops make progress; if not, a restart is needed */
+	HTTPD_READY,  /* /readyz: whether the daemon can do its work */
 };
 
-/* Functions that write the pages. A function may be NULL. The server then answers requests for its
- * page with 404. */
+/* Functions that write the pages. If a function is NULL, the server answers requests for the pages
+ * of that function with 404. */
 struct httpd_ops {
 	void (*metrics)(void *arg, struct evbuffer *out);
 	/* Return whether the probe succeeds. If the probe fails, err gets the reason. If the probe
@@ -70,10 +70,10 @@ uint16_t httpd_port(const struct httpd *h);
  * Owns: takes the reference to root. */
 void httpd_answer(struct httpd_request *req, int code, json_t *root);
 
-/* Copy the value of the query parameter `name` of a status request to buf. In /status?verbose=1,
- * the parameter "verbose" has the value "1". Returns false if the parameter is missing or its value
- * does not fit into buf. Also returns false if the client has closed the connection or has received
- * a 503. */
+/* Copy the value of a query parameter of a status request to buf. name: the name of the parameter.
+ * For example, in /status?verbose=1 the parameter "verbose" has the value "1". Returns false if the
+ * parameter is missing or its value does not fit into buf. Also returns false if the client has
+ * closed the connection or has received a 503. */
 bool httpd_query(const struct httpd_request *req, const char *name, char *buf, size_t n_buf);
 
 /* Close all connections and free the server. Status requests without an answer are freed as well,

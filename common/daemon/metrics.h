@@ -5,8 +5,9 @@
  *   metric_begin(out, "bps_members", "gauge", "members by role and state");
  *   metric_value(out, "bps_members", 3, "role", "agent", "state", "up", NULL);
  *
- * Names of metrics begin with bps_, have base units, and end in _total for counters. Label values
- * may come from any source: quotes, backslashes and line ends are escaped. Other control bytes and
+ * Names of metrics begin with bps_, and names of counters end in _total. If a metric has a unit,
+ * the name contains the unit. The unit is a base unit, such as seconds or bytes. Label values may
+ * come from any source: quotes, backslashes and line ends are escaped. Other control bytes and
  * bytes beyond ASCII become '?', because one invalid byte would make Prometheus reject the whole
  * page. The functions keep no state. Call them on the thread that owns the buffer `out`. */
 struct evbuffer;
@@ -25,8 +26,9 @@ void metric_begin(struct evbuffer *out, const char *name, const char *type, cons
 void metric_value(struct evbuffer *out, const char *name, double value, ...)
 	__attribute__((sentinel));
 
-/* Write the samples of a histogram in seconds. Call metric_begin first. The arguments after `h` are
- * pairs of label name and label value, then NULL, as in metric_value. */
+/* Write the samples of a histogram of durations. The durations are written in seconds. Call
+ * metric_begin first. The arguments after `h` are pairs of label name and label value, then NULL,
+ * as in metric_value. */
 struct histogram;
 void metric_histogram(struct evbuffer *out, const char *name, const struct histogram *h, ...)
 	__attribute__((sentinel));

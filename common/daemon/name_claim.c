@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #define BACKLOG 16
-/* Largest length of a name in characters (name_claim.h). sun_path has 108 bytes, of which the first
- * is zero. */
+/* Largest length of a name in bytes (name_claim.h). The name must fit into sun_path, which has 108
+ * bytes, of which the first is zero. */
 #define NAME_BYTES 100
 /* Largest number of attempts to claim a name whose holder cannot be identified. If a holder ends
  * between bind(2) and connect(2), the next attempt succeeds. */

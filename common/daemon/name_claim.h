@@ -6,19 +6,21 @@
  * the socket when the process ends, and reports which process has the socket. Each network
  * namespace has its own claims.
  *
- * Any local user can make such a socket. So a claim counts only if its process belongs to this
- * process's user or to root. Any thread may call the functions. */
+ * Any local user can make such a socket. So a claim counts only if the process that has the socket
+ * runs as root, or as the same user as the process that calls name_claim. Any thread may call the
+ * functions. */
 #include <sys/types.h>
 
 #include "common/base/error.h"
 
-/* Claim a name. name: any text, cut at 100 characters. Returns 0 after a successful claim. To
- * release the name, close *ret_fd.
+/* Claim a name. name: any text, cut at 100 bytes. Returns 0 after a successful claim. To release
+ * the name, close *ret_fd.
  *
  * If another process has claimed the name, the result depends on that claim. If the claim counts
- * (see above), returns -EADDRINUSE. Then *ret_holder is the pid of the process, or 0 if the process
- * is in another pid namespace. If the claim does not count, or its process cannot be identified,
- * claims nothing, sets *ret_fd to -1 and returns 0. Other errors: -errno. */
+ * (see above), the function returns -EADDRINUSE. Then *ret_holder is the pid of that process, or 0
+ * if that process is in another pid namespace. If the claim does not count, or that process cannot
+ * be identified, the function claims nothing, sets *ret_fd to -1 and returns 0. Other errors:
+ * -errno. */
 int name_claim(const char *name, int *ret_fd, pid_t *ret_holder);
 /* Close the connections of processes that have asked who has the name. The holder calls this
  * function from time to time, because the kernel queues only a few connections. When the queue is

@@ -104,8 +104,8 @@ struct node {
 	uint32_t n_looks_dead, n_hung;
 	uint64_t nic_mbps;  /* speed from the setting or the driver; 0: unknown */
 	uint8_t nic_source; /* source of nic_mbps, enum nic_source */
-	/* Interface with the address for data connections. Zeroed when the setting nic-speed is not
-	 * 0 */
+	/* Network interface that has the address for data connections. If the setting nic-speed is
+	 * not 0, this struct stays zeroed */
 	struct nic nic;
 	struct event *sample; /* timer that samples the interface's counters while there is load */
 	uint32_t n_idle_samples;

@@ -41,6 +41,7 @@
 #include "common/base/addr.h"
 #include "common/base/error.h"
 
+/* Type of a setting. Each comment begins with the C type of the value. */
 enum setting_type {
 	SET_BOOL, /* bool: yes|no|true|false|on|off|1|0; a flag without a value means yes */
 	SET_INT,  /* int64_t */
@@ -52,7 +53,7 @@ enum setting_type {
 	SET_DURATION,
 	SET_STRING, /* const char *, owned by struct settings; "" when unset */
 	SET_FAULTS, /* like SET_STRING, in the syntax of failpoint_set (common/base/failpoint.h) */
-	SET_ENUM,   /* unsigned: index into setting.words */
+	SET_ENUM,   /* `unsigned`: index of the word in setting.words */
 	/* struct addr. The setting may be empty only if "" is the default. If the setting is empty,
 	 * the field `host` is "" */
 	SET_ADDR,
@@ -124,12 +125,11 @@ enum settings_verdict settings_load(struct settings **ret_settings,
 	const struct settings_spec *spec, int argc, char *const *argv, void *values,
 	struct err_text *err);
 
-/* Read the files again and check all values. Some values in force can change only at a restart.
- * Also check that the new values are consistent with these values. *ret_fresh contains the new
- * values. Pass *ret_fresh to settings_adopt, which takes ownership, or free *ret_fresh with
- * settings_free.
- * Errors: a negative code; err gets the text that settings_load would return, and the old values
- * stay. */
+/* Read the files again and check all values. Also check that the values after the reload would be
+ * consistent: the new values of rows with is_live, and the present values of all other rows.
+ * *ret_fresh contains the new values. Pass *ret_fresh to settings_adopt, which takes ownership, or
+ * free *ret_fresh with settings_free.
+ * Errors: a negative code; err gets the text, as from settings_load, and the old values stay. */
 int settings_reread(struct settings *s, struct settings **ret_fresh, struct err_text *err);
 
 /* Return the struct that was passed to settings_load. If s comes from settings_reread, return a

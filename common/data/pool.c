@@ -9,8 +9,8 @@
 
 struct pool_segment {
 	struct pool_segment *next;
-	/* Elements, one for each POOL_MIN_BYTES of the segment. The first element of a block
-	 * describes the whole block */
+	/* Array with one entry for each POOL_MIN_BYTES of the segment. The entry at the start of a
+	 * block describes the whole block */
 	struct buf blocks[];
 };
 

@@ -3,12 +3,14 @@
 /* The inner loops of reduce.c, private to reduce.c: one table of functions per instruction set.
  *
  * The first part declares the tables. The second part has the code of all kernels. The source file
- * of each instruction set compiles the second part once. Before it includes this header, it defines
+ * of each instruction set compiles the second part once. Before the source file includes this
+ * header, it defines
  *   REDUCE_TABLE     name of the table to define
  *   REDUCE_NAME      name of the instruction set
  *   REDUCE_VEC_BYTES width of a register: 16 (any CPU), 32 (AVX2, F16C) or 64 (AVX-512)
- * The CPU may not have the instruction set of a source file. So each source file must define only
- * its table and static functions. reduce.c calls these functions only after it has checked the CPU.
+ * Some CPUs lack the instruction set for which a source file is compiled. So each source file must
+ * define only its table and static functions. reduce.c calls these functions only after it has
+ * checked the CPU.
  *
  * The kernels use the vector types of gcc and clang instead of intrinsics. So all instruction sets
  * share one source, except for a few helper functions. A kernel works on whole groups of elements.
@@ -86,9 +88,10 @@ INLINE v_u32 select_u32(v_i32 mask, v_u32 yes, v_u32 no)
  * 32-bit numbers to 16 bits and writes the results. f16_load reads f16 and converts to f32.
  * f16_store converts f32 to f16 and writes the results.
  *
- * Only these four functions, f32_any_nan and f64_any_nan have a version for each instruction set.
- * Portable code cannot use the f16 instructions of F16C, and cannot branch on a vector. It can
- * widen 16-bit vectors, but gcc 12 compiles this inefficiently. */
+ * Only six functions have a version for each instruction set: these four functions, and also
+ * f32_any_nan and f64_any_nan. Portable code cannot use the f16 instructions of F16C, and cannot
+ * branch on a vector. Portable code can widen 16-bit vectors, but gcc 12 compiles this
+ * inefficiently. */
 #if REDUCE_VEC_BYTES == 64
 INLINE v_u32 u16_load(const void *p)
 {

@@ -29,7 +29,7 @@ struct attempt {
 };
 
 struct datapath {
-	struct xport pub; /* must be first: the function of() casts &pub to struct datapath * */
+	struct xport pub; /* must be first, because the code casts &pub to struct datapath * */
 	struct xport *net, *shm;
 	struct shm_config cfg;
 	int epoll_fd;
@@ -43,8 +43,8 @@ static struct datapath *of(struct xport *x)
 	return (struct datapath *)x;
 }
 
-/* Return the record of the failures with one thread of a server, or NULL when no failure is
- * recorded. */
+/* Return the record of the failures to connect to the given server thread through shared memory, or
+ * NULL when no failure is recorded. */
 static struct trouble *trouble_with(struct datapath *d, uint64_t instance, uint16_t thread)
 {
 	for (unsigned i = 0; i < TROUBLES_MAX; i++)

@@ -8,10 +8,13 @@
  *           stream waits until done >= r
  *
  * Both counters only grow. A counter has reached a round if their difference, taken as a signed
- * number, is not negative. The GPU compares in the same way. To poison a slot means to add
- * GPU_SLOT_POISON to done, once. Then done is larger than every round, so that all waits end. The
- * executor poisons slots, and the trainer's library also poisons slots when the agent or the
- * executor has ended. So the trainer needs write access to the page. */
+ * number, is not negative. The GPU compares in the same way.
+ *
+ * To poison a slot means to add GPU_SLOT_POISON to done, once. Then done is larger than every
+ * round, so that all waits end. The executor poisons a tensor's slot when no further round of the
+ * tensor can be completed. When the agent or the executor has ended, or the trainer closes its
+ * connection to the executor, the trainer's library poisons all slots. So the trainer needs write
+ * access to the page. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>

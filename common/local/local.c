@@ -444,7 +444,7 @@ int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **
 }
 
 /* Wait until sock is ready for `events`, or until the deadline. Returns 0, -ETIMEDOUT or another
- * -errno. When deadline_ns is 0, returns -EAGAIN at once. */
+ * -errno. If deadline_ns is 0, returns -EAGAIN at once, without a check of the socket. */
 static int wait_ready(int sock, short events, uint64_t deadline_ns)
 {
 	struct pollfd pfd = {.fd = sock, .events = events};

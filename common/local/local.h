@@ -149,8 +149,8 @@ bool local_sq_publish(struct local_control *c);
  * In these two cases local_sq_sleep returns true, so that the agent may block. */
 bool local_sq_pop(
 	struct local_control *c, uint32_t sq_entries, uint32_t *head, struct local_sqe *ret);
-/* Agent: set the agent's sleep flag before the agent blocks, and return true. Returns false, with
- * the flag cleared, when the ring has an entry. */
+/* Agent: set the agent's sleep flag before the agent blocks. If the ring has an entry, clears the
+ * flag again and returns false. Otherwise returns true. */
 bool local_sq_sleep(struct local_control *c, uint32_t sq_entries, uint32_t head);
 /* Agent: clear the agent's sleep flag. */
 void local_sq_awake(struct local_control *c);
@@ -175,31 +175,31 @@ int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, ui
  * of its request. A seq may be 0. */
 enum local_type {
 	LOCAL_HELLO = 1,
-	/* Answers HELLO. Carries the descriptors of the control memfd and the eventfd, or the code
-	 * and text of an error. After an error the agent closes the socket */
+	/* Answer to HELLO. The message carries the descriptors of the control memfd and the
+	 * eventfd, or the code and text of an error. After an error the agent closes the socket */
 	LOCAL_WELCOME,
 	/* Reports, without a request, that all workers of the job have joined (code 0), or that the
 	 * job has failed. Only the first failure counts */
 	LOCAL_JOB,
 	LOCAL_DECLARE,
-	LOCAL_DECLARED, /* answers DECLARE; sent after the ARENA messages of the new arenas */
+	LOCAL_DECLARED, /* answer to DECLARE; sent after the ARENA messages of the new arenas */
 	LOCAL_ARENA,    /* carries the descriptor of an arena's memfd */
 	LOCAL_WHY,      /* requests the reason why a round or the job waits or has failed */
-	LOCAL_TEXT,     /* answers WHY */
+	LOCAL_TEXT,     /* answer to WHY */
 	LOCAL_FINISH,
-	LOCAL_FINISHED, /* answers FINISH when all workers have finished or the job has failed */
+	LOCAL_FINISHED, /* answer to FINISH when all workers have finished or the job has failed */
 	/* Requests the list of the job's workers. For a tensor, the list also states which workers
 	 * are missing in the tensor's last sum */
 	LOCAL_ASK,
-	LOCAL_PEOPLE, /* answers ASK */
+	LOCAL_PEOPLE, /* answer to ASK */
 	LOCAL_DEVICE, /* requests a connection to the executor of this job's GPUs */
-	/* Answers DEVICE. Carries a socket that is connected to the executor, or the code and text
-	 * of an error */
+	/* Answer to DEVICE. The message carries a socket that is connected to the executor, or the
+	 * code and text of an error */
 	LOCAL_DEVICE_AT,
 	LOCAL_BARRIER,     /* this worker has no round in flight and waits for all other workers */
-	LOCAL_PASSED,      /* answers BARRIER when all workers have sent it or the job has failed */
+	LOCAL_PASSED,      /* answer to BARRIER when all workers sent it or the job has failed */
 	LOCAL_ASK_TRAFFIC, /* requests the numbers of bytes that the agent has sent and received */
-	LOCAL_TRAFFIC,     /* answers ASK_TRAFFIC */
+	LOCAL_TRAFFIC,     /* answer to ASK_TRAFFIC */
 	LOCAL_TYPE_END
 };
 
@@ -233,12 +233,12 @@ struct local_job {
 	uint32_t local_rank;
 	uint32_t local_size;
 	uint64_t barrier; /* number of the last barrier that the job has passed */
-	/* 1 if this worker was let in while the job ran, at the last barrier at which workers
-	 * joined. For the other workers, the field n_new of PASSED is the number of newcomers */
+	/* 1 if this worker is a newcomer: the worker joined the running job at the most recent
+	 * barrier at which workers joined. Workers that are not newcomers get the number of
+	 * newcomers in the field n_new of PASSED */
 	uint8_t is_new;
-	/* Consider the last barrier at which workers joined. This field is the lowest rank of the
-	 * job's present workers that did not join at that barrier, or CTL_NO_ID if there is no such
-	 * worker */
+	/* Lowest rank of the job's present workers that are not newcomers, or CTL_NO_ID if there is
+	 * no such worker */
 	uint32_t root;
 	/* Cause of the failure that `code` reports. The field has this meaning in all messages */
 	struct ctl_cause cause;
@@ -309,7 +309,7 @@ struct local_ask {
 struct local_person {
 	uint32_t rank;
 	uint8_t is_lost;
-	uint8_t is_new; /* 1: the worker joined at the latest barrier at which workers joined */
+	uint8_t is_new; /* 1: the worker is a newcomer, see is_new of struct local_job */
 	/* Used only in an answer about a tensor. The value is 1 if in at least one partition the
 	 * last sum of the tensor does not contain the worker's gradient */
 	uint8_t is_missing;

@@ -30,33 +30,33 @@
 #define GPU_PIPE_FD 3
 
 /* Types of messages. The numbers do not overlap the numbers of enum local_type. Each comment begins
- * with the sender */
+ * with the sender and the receiver */
 enum {
 	GPU_TYPE_FIRST = 32,
-	GPU_HELLO = GPU_TYPE_FIRST, /* trainer: attaches to the executor */
-	/* Executor: answers HELLO. Carries the memfd of the counter page, or the code and text of
-	 * an error */
+	GPU_HELLO = GPU_TYPE_FIRST, /* trainer to executor: request to attach the trainer */
+	/* Executor to trainer: answer to HELLO. The message carries the memfd of the counter page,
+	 * or the code and text of an error */
 	GPU_WELCOME,
-	/* Trainer: requests that the executor allocate memory on the trainer's GPU. The answer is
+	/* Trainer to executor: request to allocate memory on the trainer's GPU. The answer is
 	 * REGION with handles */
 	GPU_ALLOC,
-	/* Trainer: requests that the executor use memory of the trainer. Carries the handles of
-	 * that memory. The answer is REGION */
+	/* Trainer to executor: request to use memory of the trainer. The message carries the
+	 * handles of that memory. The answer is REGION */
 	GPU_IMPORT,
-	GPU_REGION,  /* executor: answers ALLOC and IMPORT; the answer to ALLOC carries handles */
-	GPU_RELEASE, /* trainer: releases a region that it no longer uses; the answer is RELEASED */
+	GPU_REGION,  /* executor to trainer: answer to ALLOC (with handles) or to IMPORT */
+	GPU_RELEASE, /* trainer to executor: release of an unused region; the answer is RELEASED */
 	GPU_RELEASED,
-	GPU_FAILED, /* executor, to the agent and all trainers: the job cannot continue */
-	/* Agent: starts the work of the executor. Carries the memfd of the rings (ring_pair.h), the
-	 * eventfd of the executor and the eventfd of the agent */
+	GPU_FAILED, /* executor to agent and all trainers: the job cannot continue */
+	/* Agent to executor: request to start work. The message carries the memfd of the rings
+	 * (ring_pair.h), the eventfd of the executor and the eventfd of the agent */
 	GPU_START,
-	/* Executor: reports that it has started (code 0), or that it ends because of an error. The
-	 * fields `code` and `text` describe the error */
+	/* Executor to agent: report that the executor has started (code 0), or that it ends because
+	 * of an error. The fields `code` and `text` describe the error */
 	GPU_READY,
-	GPU_TRAINER, /* agent: announces a trainer, and passes the socket connected to it */
-	GPU_ROUTE,   /* executor: reports the route that it uses */
-	GPU_ARENA,   /* agent: adds staging memory, and carries the memfd of that memory */
-	GPU_END,     /* agent: the job has ended */
+	GPU_TRAINER, /* agent to executor: a new trainer, with the socket connected to it */
+	GPU_ROUTE,   /* executor to agent: the route that the executor uses */
+	GPU_ARENA,   /* agent to executor: more staging memory, with the memfd of that memory */
+	GPU_END,     /* agent to executor: the job has ended */
 	GPU_TYPE_END
 };
 

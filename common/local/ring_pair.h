@@ -9,8 +9,9 @@
  * sender writes the eventfd of the reader. The reader sets `sleeps` (seq_cst), checks `tail` once
  * more, and blocks. Submissions to the agent use the same order (local.h).
  *
- * Neither side trusts the page. Each side has its own copy of its positions. Each side copies an
- * entry out of the page exactly once, and then uses only that copy. Each side uses one thread. */
+ * Neither side trusts the contents of the shared memory. Each side has its own copy of its
+ * positions. Each side copies an entry out of the shared memory exactly once, and then uses only
+ * that copy. Each side uses one thread. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>

@@ -4,8 +4,8 @@
 #include <stdint.h>
 
 /* Raise the soft limit to the hard limit, at most to 1,048,576. Call this function once at program
- * start. Systems set a low soft limit for programs that use select(2), but the daemons do not use
- * select. Returns the soft limit now in force. */
+ * start. The default soft limit is low, because select(2) cannot handle large descriptors. The
+ * daemons do not use select. Returns the soft limit now in force. */
 uint64_t fd_limit_raise(void);
 /* Return the soft limit now in force. */
 uint64_t fd_limit(void);

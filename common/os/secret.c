@@ -37,7 +37,7 @@ static int open_secret(const char *path, const char *what, bool is_credential, s
 	int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC), rc;
 
 	if (fd < 0 && errno == ELOOP)
-		return err_set(err, -ELOOP, "%s '%s' is a symbolic link (name the file itself)",
+		return err_set(err, -ELOOP, "%s '%s' is a symbolic link: give the target's path",
 			what, path);
 	if (fd < 0)
 		return err_set(err, -errno, "cannot open %s '%s': %s", what, path, strerror(errno));

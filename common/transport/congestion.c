@@ -40,12 +40,12 @@ const char *congestion_choose(const char *wanted, const char *system,
 	if (rc == -EPERM)
 		err_set(err, -EINVAL,
 			"this user may not use congestion-control '%s': add it to sysctl "
-			"net.ipv4.tcp_allowed_congestion_control, or choose auto",
+			"net.ipv4.tcp_allowed_congestion_control, or choose 'auto'",
 			wanted);
 	else
 		err_set(err, -EINVAL,
-			"this kernel has no congestion-control '%s': choose auto, system, or a "
-			"name in sysctl net.ipv4.tcp_available_congestion_control",
+			"this kernel has no congestion-control '%s': choose 'auto', 'system', or a "
+			"name listed in sysctl net.ipv4.tcp_available_congestion_control",
 			wanted);
 	return NULL;
 }

@@ -168,9 +168,9 @@ const char *net_check_ticket(
 	if (ticket_verify(buf, ret_key))
 		return "wrong key";
 	/* Do not check the ticket of a second channel for a replay. Many other connections may have
-	 * begun since the first channel. Then the count of this ticket may be older than the window
-	 * of struct replay, although the ticket is new. The data thread accepts this ticket only
-	 * once, for the connection that waits for its second channel (peer_conn_is_second). */
+	 * begun since the first channel. Then the serial number of this ticket may lie before the
+	 * window of struct replay, although the ticket is new. The data thread accepts this ticket
+	 * only once, for the connection that waits for its second channel (peer_conn_is_second). */
 	if (ret->channel == CHANNEL_OF_CONNECTING && replay_check(&n->replay, ret))
 		return "replayed ticket";
 	return FAILPOINT(NET_ACCEPT) ? "ordered by a failpoint" : NULL;

@@ -7,10 +7,10 @@
  *
  * The connecting side first sends a ticket. The 48 bytes of the ticket contain thread, peer id,
  * instance and nonce, and an HMAC of these fields under a key. The scheduler gives the key only to
- * the two instances of the connection. The listener checks the ticket before it receives anything
- * else, and answers with a proof. A ticket has no expiry time. A ticket is valid while the key
- * function returns a key for its sender. Each ticket is valid only once: its nonce contains a count
- * of the sender's connects, and the listener records the last counts. */
+ * the two processes that the connection joins. The listener checks the ticket before it receives
+ * anything else, and answers with a proof. A ticket has no expiry time. A ticket is valid while the
+ * key function returns a key for its sender. Each ticket is valid only once: its nonce contains a
+ * serial number, and the listener records the latest serial numbers of each sender. */
 #include <stdint.h>
 
 #include "common/base/error.h"

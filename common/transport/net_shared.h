@@ -75,12 +75,12 @@ struct net_thread *net_find_thread(const struct net *n, unsigned thread);
 void net_remove_thread(struct net *n, struct net_thread *t);
 
 /* Return the nonce of a new connection in this slot. Also reserve the nonce of the connection's
- * second channel. The count in that nonce is larger by one. */
+ * second channel. The serial number in that nonce is larger by one. */
 uint64_t net_new_nonce(struct net *n, unsigned slot);
 /* Make the ticket that c sends for a channel. */
 void net_seal_ticket(const struct net *n, const struct peer_conn *c, enum channel channel,
 	uint16_t credits, uint8_t ret[TICKET_BYTES]);
-/* Make the proof of this process for the sender of ticket t. */
+/* Make the proof with which this process answers the sender of ticket t. */
 void net_seal_proof(const struct net *n, const struct ticket *t, const void *key, uint16_t credits,
 	uint64_t cookie, uint8_t ret[PROOF_BYTES]);
 /* Check a ticket, on the connection thread. If the ticket is valid, writes its fields to *ret and

@@ -39,7 +39,7 @@ struct peer_conn {
 	uint64_t ping_ns;       /* when the last ping was sent */
 	uint64_t connect_by_ns; /* deadline of the handshake */
 	/* Nonce in the ticket of the first channel. The nonce of the second channel is the same,
-	 * except that the count in the nonce is larger by one */
+	 * except that the serial number in the nonce is larger by one */
 	uint64_t nonce;
 	uint16_t peer_thread;
 	uint8_t key[TICKET_KEY_BYTES]; /* shared key, erased after the proofs are checked */
@@ -73,7 +73,8 @@ uint64_t peer_heard_ns(const struct xconn *c);
 /* Close the DOOMED connections. Returns how many connections were closed. */
 int peer_reap(struct peer_xport *x);
 
-/* Change the state to `to`, which the present state must allow, and log why. */
+/* Change the connection's state, and log the reason `why`. to: the new state; the present state
+ * must allow this change. */
 void peer_conn_set_state(struct peer_conn *c, enum conn_state to, const char *why);
 /* Record the peer that c connects to. `key` has TICKET_KEY_BYTES bytes. */
 void peer_conn_set_peer(struct peer_conn *c, uint16_t thread, uint32_t peer_id,

@@ -43,8 +43,8 @@ struct ctl_join {
 	uint16_t backup;
 	uint32_t grace_ms;
 	/* Fields for an elastic job only. max_size: largest number of workers that the job may
-	 * have, the same for all workers. The field `size` is the number of workers at the job's
-	 * start. local_size: number of workers that join on this machine. */
+	 * have. All workers must send the same max_size. The field `size` is the number of workers
+	 * at the job's start. local_size: number of workers that join on this machine. */
 	uint32_t max_size;
 	uint32_t local_size;
 };

@@ -43,8 +43,8 @@ struct ctl_welcome {
 	uint32_t dead_ms;
 	/* Number of times that a member of this name has connected with a new instance */
 	uint32_t restarts;
-	/* Time that a member has to reconnect after it loses its connection. After this time the
-	 * scheduler treats the member as dead */
+	/* Time within which a member must reconnect after it loses its connection. After this time
+	 * the scheduler treats the member as dead */
 	uint32_t window_ms;
 	/* 1: the member has proven its identity with the master key of the cluster */
 	uint8_t has_master;
@@ -57,17 +57,17 @@ struct ctl_refuse {
 
 #define CTL_BEAT_JOBS_MAX 16
 #define CTL_BEAT_LATE_MAX 8
-/* Agent whose contribution arrived last in some rounds of the past few seconds. */
+/* Agent that was the last to contribute in some rounds of the past few seconds. */
 struct ctl_beat_late {
 	uint32_t agent;  /* agent id */
-	uint32_t rounds; /* number of rounds in which this agent contributed last */
-	/* Median of this agent's lag in the rounds in which this agent contributed last. The lag
-	 * begins when half of the agents have contributed, and ends when this agent contributes */
+	uint32_t rounds; /* number of rounds in which this agent was the last to contribute */
+	/* Median of this agent's lag in the rounds that `rounds` counts. The lag begins when half
+	 * of the agents have contributed, and ends when this agent contributes */
 	uint32_t lag_us;
 };
 struct ctl_beat_job {
 	uint32_t job;
-	uint64_t round;  /* largest number of a completed round; the number is the job's step */
+	uint64_t round;  /* number of the newest completed round, which is the job's step */
 	uint64_t rounds; /* number of completed rounds, summed over all partitions */
 	uint64_t bytes;  /* number of bytes of all contributions to completed rounds */
 	/* Measurements of the rounds of the past few seconds. window_rounds: number of measured
@@ -108,8 +108,8 @@ struct ctl_beat {
 	 * has only the oldest jobs */
 	struct ctl_beat_job *jobs;
 	uint32_t n_jobs;
-	/* Fields about memory shared with daemons of the same host. The counters above do not
-	 * include this traffic. */
+	/* Fields about memory shared with daemons of the same host. The fields rx_bytes, tx_bytes
+	 * and connections do not include connections through this memory or their bytes. */
 	uint8_t same_host; /* enum same_host_state */
 	uint32_t same_host_connections;
 	uint64_t same_host_bytes; /* number of bytes read from the memory of peers on this host */

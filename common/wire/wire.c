@@ -310,8 +310,8 @@ static int tail_check(
 			break;
 		if (load64(tail + 8 * set_words(n_members)) & set_stray_mask(n_members))
 			return err_set(err, BPS_EPROTO,
-				"%s has a contributor beyond its %u members", rule->name,
-				n_members);
+				"%s has a contributor that is not one of its %u members",
+				rule->name, n_members);
 		return 0;
 	case TAIL_SEG:
 		base = load64(tail);

@@ -28,10 +28,10 @@ struct mapped_arenas {
 	bool has_lost_some; /* an arena is missing from `all`, because memory ran out */
 };
 
-/* Map shared memory that the agent created, read-only or writable. The memory must be sealed
- * against shrinking. Otherwise the agent could shrink it, and an access here would raise SIGBUS.
- * Owns: the caller keeps fd. Errors: BPS_EPROTO when the memory is not sealed, or when it has less
- * than `bytes` bytes; -errno. */
+/* Map shared memory that the agent created. is_writable: map the memory writable, else read-only.
+ * The memory must be sealed against shrinking. Otherwise the agent could shrink it, and an access
+ * here would raise SIGBUS. Owns: the caller keeps fd. Errors: BPS_EPROTO when the memory is not
+ * sealed, or when it has less than `bytes` bytes; -errno. */
 int arenas_map(int fd, uint64_t bytes, bool is_writable, void **ret);
 /* Map the arena that message m announces. *fd is the descriptor of the arena, or -1 if the message
  * had none. It is -EMFILE if the descriptor was lost, because this process has too many descriptors

@@ -5,9 +5,9 @@
 
 The package consists of LIBRARY and the Python modules in the folder ``bps`` beside this file. pip
 puts all programs into the ``bin`` folder of the environment, because bpsrun looks for the daemons
-in its own folder. The platform tag has the newest version of glibc that one of the files needs. If
-a file needs a library other than those of glibc and DRIVER, this script fails. The same inputs give
-the same bytes.
+in its own folder. The platform tag has a version of glibc: the newest of the versions that the
+files need, and at least 2.17. If a file needs a library other than those of glibc and DRIVER, this
+script fails. The same inputs give the same bytes.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-/* Prints the output of the children line by line, each line with the child's rank in front, and
- * bpsrun's own messages. One thread. */
+/* Prints the output of the children line by line, with the child's rank in front of each line. Also
+ * prints bpsrun's own messages. One thread. */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <errno.h>

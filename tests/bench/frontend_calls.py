@@ -119,7 +119,7 @@ def worker(args: argparse.Namespace) -> None:
         calls[f"compute {name}"] = CALLS[args.worker](shape, False)
     calls["core large"] = core_call(LARGE[1])
     for call in calls.values():
-        seconds(call, 3)  # the first calls compile and declare tensors
+        seconds(call, 3)  # the first calls compile the function and declare tensors
     for _ in range(args.rounds):
         rounds.append({name: seconds(call, args.calls) for name, call in calls.items()})
     print(json.dumps(rounds))

@@ -201,12 +201,12 @@ class Processes:
 class Suite:
     """Our daemons, which are idle while competitors are measured.
 
-    Host 0 of the lab has the scheduler. The next hosts have the agents. The first `beside` servers
-    are on agents' hosts: server i is on the host of agent i modulo the number of agents. Each of
-    the other `alone` servers has a separate host, after the agents' hosts. provider: transport of
-    data connections. meet: if "all", all loopback addresses count as one host, so that the daemons
-    use the same-host path. Otherwise each address counts as a host. Shaped hosts are always
-    separate.
+    Host 0 of the lab has the scheduler. The next hosts have the agents. beside: number of servers
+    on agents' hosts. Server i of these servers is on the host of agent i modulo the number of
+    agents. alone: number of further servers. Each of them has its own host, after the agents'
+    hosts. provider: transport of data connections. meet: if "all", all loopback addresses count as
+    one host, so that the daemons use the same-host path. Otherwise each address counts as a host.
+    Shaped hosts are always separate.
     """
 
     def __init__(
@@ -368,7 +368,8 @@ class Suite:
     def trainers(self, options):
         """Run a bps-bench at each agent.
 
-        Return rank 0's report, with the CPU seconds and the agents' counters added.
+        Return a dict of the figures that rank 0 reports, the CPU seconds per GB of all processes,
+        and two counters of the agents.
         """
         self.n_jobs += 1
         n, started = len(self.agent_hosts), []

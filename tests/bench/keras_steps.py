@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compare steps of Keras training over bps with TensorFlow's MultiWorkerMirroredStrategy.
+"""Compare Keras's training steps over bps with those over TensorFlow's MultiWorkerMirroredStrategy.
 
     tests/bench/keras_steps.py BUILD-FOLDER [--rounds R] [--steps S] [--out FILE]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compare the latency of a small push_pull with Gloo's all-reduce on loopback, in alternation.
+"""Measure a small push_pull and Gloo's all-reduce in turn on loopback, and compare the latencies.
 
     tests/bench/latency.py BUILD-FOLDER [--bytes 4096] [--seconds 1] [--repeat 5]
         [--min-ratio R]

@@ -90,7 +90,7 @@ bool pattern_is_exact(enum bps_dtype dtype, enum bps_op op, int size)
 }
 
 /* Return the bits of v in a 16-bit float type with `fraction_bits` fraction bits. v must be a
- * multiple of one half that the type can represent. */
+ * multiple of 0.5, and the type must be able to represent v exactly. */
 static uint16_t half_bits(double v, unsigned fraction_bits, unsigned bias)
 {
 	uint32_t twice = (uint32_t)(2 * v);

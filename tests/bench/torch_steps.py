@@ -36,7 +36,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RATE = "1gbit"
 PAYLOAD_MB_S = 125 * 1448 / 1514  # payload rate at RATE, for MTU 1500 and TCP timestamps
-COMPUTE_S = 0.6  # seconds that all layers together sleep in the group `overlap`
+COMPUTE_S = 0.6  # group `overlap`: total seconds for which the layers sleep in a step
 FORMS = ("ddp", "ddp-views", "hook", "hook-views", "backend", "backend-views", "optimizer")
 # Forms that the group `shaped` measures. With all of FORMS, four workers would need more than
 # 24 GiB.
@@ -93,7 +93,8 @@ def make_model(counts: list[int], forward_s: float = 0.0, backward_s: float = 0.
 
 
 def make_step(form: str, model: Any, group: Any, **options: Any) -> Callable[[], None]:
-    """Return a function that runs a step of a form in FORMS. The form 'none' exchanges nothing."""
+    """Return a function that runs a training step. `form` is one of FORMS, or 'none'. With 'none',
+    the step exchanges nothing."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -205,8 +206,8 @@ def hooks(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[A
 
 
 def start(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[Any]:
-    """For each round, yield two times: of a broadcast of all parameters, and of the declaration of
-    all gradients."""
+    """For each round, yield two durations in seconds: that of a broadcast of all parameters, and
+    that of the declaration of all gradients."""
     import bps.torch
 
     for _ in range(args.rounds):

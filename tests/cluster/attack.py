@@ -20,7 +20,7 @@ PAIRS, PAIRS_MAX, ATTACKS_MIN = 12, 60, 40
 # Limits on the slowdown. Attacks slow the honest job a little even when the daemons serve it well,
 # because memory is zeroed and interrupts are processed on the same two processors. A round of 300
 # to 400 us takes 25 to 35 us longer. On a machine with other load, a round takes 50 to 100 us
-# longer, which is 1.07 to 1.19 times as long.
+# longer, and 1.07 to 1.19 times as long as without an attack.
 SLOWER_MAX, ADDED_MAX_S = 1.25, 130e-6
 
 
@@ -64,8 +64,9 @@ def median_in(rounds, start, end):
 class Slower:
     """The slowdown of the honest job's rounds under attack, as a factor and in seconds.
 
-    A pair of windows is a time without attack and a time under attack. Each pair gives the medians
-    of its two windows. The factor and the seconds are the medians over all pairs.
+    A pair of windows is a time without attack and a time under attack. For each pair, take the
+    median duration of the rounds in each window, and the quotient and difference of the two
+    medians. `factor` is the median of all quotients. `added_s` is the median of all differences.
     """
 
     def __init__(self, rounds, windows):

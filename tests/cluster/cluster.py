@@ -461,7 +461,7 @@ class Cluster:
             text = d.log.read_text()
             if status not in (0, -signal.SIGKILL):
                 problems.append(f"{d.name} ended with {status}:\n{text[-6000:]}")
-            # Search the log for reports of sanitizers, from the daemon's processes and their
+            # Search the log for reports of sanitizers about the daemon's processes and their
             # children. Ignore reports of leaks, because an executor whose GPU has failed does not
             # free its memory.
             elif found := re.search(

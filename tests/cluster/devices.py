@@ -200,7 +200,7 @@ def device_rounds(sizes, n_rounds, kinds=(("i64", "sum"),), route=None, imported
 
 
 def device_ahead(n_elems, n_rounds):
-    """Submit without waiting for the sums, as training does.
+    """Submit rounds like a training program, which does not wait for the sums.
 
     Wait only when 8 rounds are in flight.
     """
@@ -269,7 +269,7 @@ def device_until_failure(n_elems, die_rank=None, after=3, started=None, absent_r
             t.wait_stream(device.stream)
             got = device.read(
                 address, n_elems, np.int64
-            )  # the stream reads after its wait, so this call would block if the wait never ended
+            )  # this call would block if the stream's wait for the sum never ended
             t.wait()
             assert np.all(got == r * job.size)
             if started and r == after:
@@ -277,7 +277,7 @@ def device_until_failure(n_elems, die_rank=None, after=3, started=None, absent_r
                     pass
     except bps.Error as e:
         took = time.monotonic() - start
-        device.read(address, n_elems, np.int64)  # returns only if the stream still runs
+        device.read(address, n_elems, np.int64)  # would block if the stream still waited
         try:
             t.push_pull(stream=device.stream)
             again = 0

@@ -387,9 +387,10 @@ def gpu_shared_gpu(gpus, n_rounds=3):
 
 
 def gpu_fallback(n_elems):
-    """Try to declare a tensor in device memory that exceeds the quota.
+    """Try to declare a tensor in device memory. The tensor exceeds the quota.
 
-    Then sum a small tensor in device memory, and declare the refused tensor in host memory.
+    Then sum a small tensor in device memory. Also declare a small tensor in host memory, with
+    the name of the refused tensor.
     """
     with bps.open(timeout=20) as job:
         device = open_device(job)
@@ -445,7 +446,10 @@ def gpu_fork_and_die(n_elems, pid_file):
 
 
 def gpu_nonblocking(n):
-    """Return how long submit and wait calls take while the GPU executes no work."""
+    """Submit tensors, and let the stream wait for the sums, while the GPU executes no work.
+
+    Return [longest duration of a submission and its wait, error code of one more submission].
+    """
     with bps.open(timeout=60) as job:
         device = open_device(job)
         address = job.gpu_alloc(4096 * n)
@@ -483,9 +487,10 @@ def gpu_members(
     by_stream=True,
     **options,
 ):
-    """Run rounds of a job whose members may change. The host counterpart is workers.elastic.
+    """Run rounds of a job whose members may change, as workers.elastic does with host memory.
 
-    Returns for each round the ranks whose contributions are in the sum in GPU memory.
+    The result has a list of masks for each round. A mask shows the ranks that contributed to
+    elements of the sum in GPU memory. Equal masks appear once in the list.
     """
     from workers import members_behind
 
@@ -520,10 +525,11 @@ def gpu_members(
 
 
 def gpu_grow(n_elems, go, progress=None, every=2, **options):
-    """Run rounds. New workers can join at a barrier, which follows each block of `every` rounds.
+    """Run rounds, with a barrier after each block of rounds.
 
-    At the start of each round, rank 0 checks whether the file `go` exists. The job ends with the
-    round in which rank 0 finds the file.
+    `every` is the number of rounds in a block. New workers can join at a barrier. At the start of
+    each round, rank 0 checks whether the file `go` exists. The job ends with the round in which
+    rank 0 finds the file.
     """
     job = bps.open(elastic=1, **options)
     device = open_device(job)

@@ -11,7 +11,7 @@ from bps import _arrays, _core, _ops
 
 
 def frontend_collectives():
-    """Sum named and unnamed arrays, small and large, and exchange objects."""
+    """Sum arrays with and without a name. Then exchange objects, and gather arrays."""
     _core.init()
     rt = _core.runtime()
     rank, size = rt.job.rank, rt.job.size
@@ -66,9 +66,9 @@ def frontend_differences():
 
 
 def frontend_late(ready):
-    """Let rank 0 reduce more arrays than may be in flight, and let rank 1 start later.
+    """Let rank 0 reduce more arrays than may be in flight. Rank 1 starts only after that.
 
-    Then both ranks reduce arrays. Return {number of the call: sum} for all calls that did not raise
+    Then both ranks reduce arrays. Return {index of the call: sum} for all calls that did not raise
     an error.
     """
     _core.init(timeout=1)

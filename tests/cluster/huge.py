@@ -1,8 +1,8 @@
 """Sum one tensor of more than 2^32 elements. `make huge` runs these tests.
 
 The tests are not part of `make test`, because they need 20 GiB of memory. The first test runs one
-worker with BPS_FORCE_DISTRIBUTED. The worker's input and two outputs and the server's sum take
-4 GiB each.
+worker with BPS_FORCE_DISTRIBUTED. Four buffers take 4 GiB each: the worker's input, its two
+outputs, and the server's sum.
 """
 
 

@@ -20,9 +20,9 @@ def new_key(path, *words):
 
 
 def derived(master, who):
-    """Derive the key of an identity.
+    """Derive the key of an identity. Write this key to a file in the folder of the master key.
 
-    Write it into the folder of the master key and return its path.
+    Return the path of the file.
     """
     return new_key(
         master.with_name(who.replace(":", "-")), "--key-file", str(master), "key", "derive", who

@@ -5,16 +5,17 @@ Floats are compared with a sum of doubles. u is the unit roundoff of the type.
 
 sum, avg: there are two stages, the agent and the server. Each stage adds in an accumulator with
 unit roundoff ua. For f16 and bf16 the accumulator is f32; for other types, the accumulator has
-the operands' type. Then the stage rounds once to the operands' type. W is the number of terms. In
-any order, additions have an error of at most (W - 1) ua sum|x|. Each of the two roundings adds at
-most u times its operand, whose absolute value is at most sum|x| (1 + u). avg divides once more in
-the accumulator. So
+the operands' type. Then the stage rounds once to the operands' type. The terms x are the workers'
+values, and W is their count. In any order, additions have an error of at most (W - 1) ua sum|x|.
+Each of the two roundings adds at most u times its operand, whose absolute value is at most
+sum|x| (1 + u). For avg, there is also a division in the accumulator. So
     |error| <= ((W + 1) ua + 2 u (1 + u)) sum|x|   (/ W for avg),
 plus half the smallest subnormal number per rounding.
 prod: there are W - 1 products. Each of at most W agents rounds once, and the server rounds once.
 Each product changes the result by an error factor of at most 1 + ua, and each rounding by an error
 factor of at most 1 + u. The product of all these error factors bounds the error:
-    |error| <= ((1 + ua)^W (1 + u)^(W + 1) - 1) |x|.
+    |error| <= ((1 + ua)^W (1 + u)^(W + 1) - 1) |p|,
+where p is the exact product.
 max, min: exact. The relative error of the double reference itself is below 2^-50.
 """
 

@@ -202,8 +202,8 @@ def test_an_executor_that_is_killed_fails_its_job_only(rig):
 def test_input_that_is_written_after_an_executors_loss_is_in_no_sum(cluster):
     """Bytes that a worker writes after the loss of its executor must not be summed.
 
-    The server on the victim's host reads the victim's input in place. The test stops the scheduler,
-    so the other members are notified late that the job has ended.
+    The server on this worker's host reads the worker's input in place. The test stops the
+    scheduler, so the other members are notified late that the job has ended.
     """
     with tempfile.TemporaryDirectory(prefix="bps-") as d:
         at = ["--same-host-dir", d]

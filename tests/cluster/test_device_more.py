@@ -415,9 +415,9 @@ def test_nothing_leaks_over_jobs_that_die(rig):
 
 @pytest.mark.parametrize("kind", ["host", pytest.param("cuda", marks=needs_cuda)])
 def test_agents_that_die_and_processes_that_stop_at_random_cost_pauses(cluster, kind):
-    """Kill agents, which restart, and stop processes for a while.
+    """Kill agents, which restart, and stop executors and workers for a while.
 
-    Sums must be exact, and rounds may only pause.
+    Sums must be exact. Rounds may take longer, but no round may fail.
     """
     rng = random.Random(6)
     r = Rig(

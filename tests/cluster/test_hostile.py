@@ -82,8 +82,8 @@ def test_descriptors_that_block_when_closed_do_not_stop_the_agent(cluster, when)
     c = cluster(agents=1, servers=0)
     s, peer = lingering_socket()
     t = Raw(c.agents[0])
-    # Stop the agent until this process has closed the socket. Then only the agent has the socket
-    # open, so that close(2) blocks in the agent.
+    # While the agent is stopped, this process sends the socket and closes its own descriptor. The
+    # agent then has the last descriptor of the socket, so that close(2) blocks in the agent.
     c.agents[0].kill(signal.SIGSTOP)
     if when == "in a frame that is not read":
         t.sock.send(b"\xff" * 16)
@@ -198,7 +198,7 @@ def test_refused_declarations_take_nothing_from_other_users(cluster):
 
 
 def test_declarations_that_fill_the_servers_leave_room_for_others(cluster):
-    """Two trainers declare tensors that exceed the memory of the server.
+    """Two trainers declare tensors that together exceed the memory of the server.
 
     Each declaration is valid: the agent has memory for it, and the user's quota allows it.
     """

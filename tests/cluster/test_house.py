@@ -25,7 +25,7 @@ def tree(tmp_path):
 
 
 def check(tree, name):
-    """Run a check in the folder of `tree`. Return its exit status and its output."""
+    """Run a check in the folder `tree`. Return the check's exit status and output."""
     done = subprocess.run(
         [sys.executable, f"tests/{name}"], cwd=tree, capture_output=True, text=True, timeout=60
     )
@@ -92,7 +92,10 @@ def test_a_name_that_exists_twice_is_found(tree):
 
 @pytest.fixture
 def prose(tmp_path):
-    """Return a function that checks a file with a given text and returns (exit status, output)."""
+    """Return a function that writes a text to a file, and checks this file with prose.py.
+
+    The function returns the (exit status, output) of prose.py.
+    """
     (tmp_path / "tests").mkdir()
     shutil.copy(ROOT / "tests" / "prose.py", tmp_path / "tests" / "prose.py")
 

@@ -1,5 +1,7 @@
-"""Each mutant's patch applies to the code, and each run of the tests includes the mutant's first
-seed."""
+"""Check that the patch of each mutant applies to the code.
+
+Also check that every run of the tests includes the first seed of each mutant.
+"""
 
 import re
 import subprocess

@@ -41,7 +41,7 @@ def test_reload_of_the_scheduler_changes_times_of_running_cluster(cluster):
         f"restart: source='{path}:2'"
     )
     assert kept in log, log
-    assert "reloaded: changed=1" in log and "name:" not in log, log
+    assert "reloaded: settings_changed=1" in log and "name:" not in log, log
     config = c.scheduler.get("/config").splitlines()
     assert f"server-window = 300ms ; {path}:1" in config
     assert f"beat = 100ms ; {path}:2; after a restart: 200ms ({path}:2)" in config
@@ -89,7 +89,7 @@ def test_environment_and_flags_of_the_start_stay_in_force(cluster):
     c.env["BPS_AGENT_WINDOW"] = "9s"
     c.scheduler.start()
     path.write_text("agent-window = 8s\nserver-window = 3s\n")
-    assert "reloaded: changed=0" in reload(c, c.scheduler)
+    assert "reloaded: settings_changed=0" in reload(c, c.scheduler)
 
 
 def test_drop_in_takes_effect_at_a_reload(cluster):

@@ -46,9 +46,9 @@ def give_new_key(c, who):
 
 
 def long_job(c, seconds=30):
-    """Run a job that checks every sum until its stop file appears.
+    """Start a job that checks every sum until its stop file appears or `seconds` seconds are over.
 
-    Return the workers, the Progress and the stop file.
+    Return the workers, the Progress and the path of the stop file.
     """
     stop = c.dir / "stop"
     args = {"n_elems": 50000, "stop": str(stop), "seconds": seconds}

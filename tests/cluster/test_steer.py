@@ -162,7 +162,7 @@ def test_muted_problem_leaves_health_and_exit_code_and_comes_back(cluster):
 def test_what_cannot_be_muted_is_refused(cluster):
     c = cluster(agents=0, servers=0)
     for args, text in (
-        (("mute", "NONSENSE"), "no problem has the code 'NONSENSE'"),
+        (("mute", "NONSENSE"), "there is no problem code 'NONSENSE'"),
         (("mute", "STRAGGLER", "tomorrow"), "'tomorrow' is not a duration"),
         (("mute", "STRAGGLER", "0s"), "'0s' is not a duration"),
         (("unmute", "STRAGGLER"), "'STRAGGLER' is not muted"),

@@ -170,9 +170,9 @@ def average_of_two_types():
 
 
 def first_of_several(done, n=8):
-    """Submit the last tensor at rank 1 only when rank 0 has the sums of all other tensors.
+    """Sum n tensors. Rank 1 delays the last one until rank 0 has the sums of all other tensors.
 
-    Return the order in which rank 0 got the sums.
+    Return the names of the tensors, in the order in which this rank got the sums.
     """
     with bps.open() as job:
         tensors = job.declare_group([(f"t{i}", "i64", 1000 * (n - i)) for i in range(n)])
@@ -965,10 +965,10 @@ def resized(sizes, n_elems, ready=None, wait=None, first_phase=0):
 
 
 def suspended_in_vain(late):
-    """Let suspend time out at rank 0 alone. Then suspend and resume the job at all ranks.
+    """Let a first call of suspend() time out at rank 0, because rank 1 does not call suspend() yet.
 
-    Rank 0 makes the file `late` after the timeout. Rank 1 calls suspend only when this file exists.
-    Return a sum of the resumed job.
+    After the timeout, rank 0 makes the file `late`. Rank 1 waits for this file. Then all ranks
+    suspend and resume the job. Return a sum of the resumed job.
     """
     with bps.open() as job:
         t, rank, size = job.declare("a", "i64", 7), job.rank, job.size

@@ -12,8 +12,8 @@ up. The other thread records how long the disk takes to sync a byte.
 
 Load on the machine can delay a pass. In make matrix, a delayed pass counts as disturbed, and the
 cell runs again. There are two cases. In the first case, the witness was delayed by more than
-LATE_S, and a time exceeds its bound by at most HOPS times this delay. In the second case, a time
-limit of the cell or of a watchdog expired, and the witness was delayed by more than STILL_S.
+LATE_S, and a measured time exceeds its bound by at most HOPS x this delay. In the second case, a
+time limit of the cell or of a watchdog expired, and the witness was delayed by more than STILL_S.
 """
 
 import json
@@ -35,7 +35,7 @@ PATIENCE = (
 )
 LATE_S, HOPS = (
     0.05,  # LATE_S: a delay of the witness that is longer than this can disturb a cell
-    5,  # HOPS: a disturbed time exceeds its bound by at most HOPS times the witness's delay
+    5,  # HOPS: in a disturbed cell, a time exceeds its bound by at most HOPS x the witness's delay
 )
 SLACK = float(os.environ.get("BPS_BOUND_SLACK", "3"))
 

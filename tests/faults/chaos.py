@@ -10,9 +10,9 @@ seed determines the faults and the times between them. The timing of a fault rel
 messages depends on the machine.
 The workers check every sum. The report counts the faults of each kind, the rounds, the wrong sums,
 and the calls that exceeded their time-out. The report also has the longest stall. For the last
-process of each daemon, the report has the memory and the counts of descriptors and threads: after
-the first minute of the process, at the end, and at most. The exit status is 1 if the report lists a
-problem.
+process of each daemon, the report has the memory, the count of descriptors and the count of
+threads. Each of these figures has three values: the value after the first minute of the process,
+the value at the end, and the maximum. The exit status is 1 if the report lists a problem.
 """
 
 import argparse

@@ -120,7 +120,7 @@ class Crashes:
         self.n_lives = self.n_crashes = 0
 
     def live(self):
-        """Start a job of two trainers. Return the arguments for die(): pair, point and at.
+        """Start a job of two trainers. Return the arguments `pair`, `point` and `at` of die().
 
         If the second trainer is to crash at a failpoint, `point` is that failpoint, and `at` is
         None. Otherwise `point` is "any moment", and `at` is the time at which to kill the second
@@ -193,9 +193,9 @@ class Crashes:
         return before
 
     def counted(self, pid, before):
-        """Wait until no count of the agent's resources exceeds `before`, at most ten seconds.
+        """Wait until no count of the agent's resources exceeds the same count in `before`.
 
-        Return the counts at that time.
+        Wait at most ten seconds. Return the counts at the end of the wait.
         """
         end = time.monotonic() + 10
         while True:

@@ -15,10 +15,11 @@ possibly on another commit. A shard is every n-th cell. Several machines can run
 their records can be combined in one file.
 
 The table is made from all records. A failed cell counts as failed until --mended records the
-reason. Then the cell runs again, and the table has the failure, its commit and the reason. A pass
-that the machine delayed does not count, and is repeated (cells.py). Logs of a failed cell are in
-the folder of the records. The exit status is 1 if a cell has failed, and 3 if some of the requested
-passes have not been run.
+reason of the failure. Then the cell's earlier passes no longer count, and the next start of this
+script runs the cell again. The table lists the cell with the commit of the failure and the reason.
+A pass that the machine delayed does not count, and is repeated (cells.py). Logs of a failed cell
+are in the folder of the records. The exit status is 1 if a cell has failed, and 3 if some of the
+requested passes have not been run.
 """
 
 import argparse
@@ -249,7 +250,10 @@ def in_batches(cells, known, repeat, batch_s):
 
 
 def letters(cells):
-    """Return {commit: letter for the table}, in the order of each commit's first pass."""
+    """Return {commit: letter for the table} and {commit: time of the first run of a cell}.
+
+    The letters are in the order of these times.
+    """
     first = {}
     for p in cells.values():
         for r in p.records:

@@ -3,12 +3,13 @@
 
     tests/faults/noticed.py BUILD --kills 300
 
-The program sends kill -9 300 times: a third each to servers, agents and trainers. For each kill it
-measures the time until the crash is noticed. The p99 of these times must not exceed 100 ms. A
-server's crash is noticed when the scheduler and all agents have logged that their connections to
-the server are down. An agent's crash is noticed when the scheduler has logged that its connection
-to the agent is down. A trainer's crash is noticed when a call of another trainer of the job has
-ended with an error that names the killed trainer. Exit status 1: the p99 is longer than 100 ms.
+--kills is the count of processes that the program kills with SIGKILL. A third of them are servers,
+a third are agents, and a third are trainers. For each kill, the program measures the time until the
+crash is noticed. The p99 of these times must not exceed 100 ms. A server's crash is noticed when
+the scheduler and all agents have logged that their connections to the server are down. An agent's
+crash is noticed when the scheduler has logged that its connection to the agent is down. A trainer's
+crash is noticed when a call of another trainer of the job has ended with an error that names the
+killed trainer. Exit status 1: the p99 is longer than 100 ms.
 """
 
 import argparse

@@ -125,8 +125,8 @@ def test_slow_agent_is_waited_for(faulty, cell):
 def test_agent_that_is_cut_off_is_given_up(faulty, cell, lab, how):
     """FM-A-cut: the agent's link is down, or its packets are lost.
 
-    Trainers of other agents fail in 5 s. Trainers of this agent fail when the agent is connected
-    again.
+    The job's trainer on another agent fails within 5 s. The job's trainer on this agent fails when
+    the agent is connected again.
     """
     c = faulty(lab=lab)
     job, beside = c.steady(2).wait_rounds(), c.steady(1, placement=[0])
@@ -275,7 +275,7 @@ def test_job_that_may_shrink_goes_on_without_a_lost_machine(faulty, cell, how):
     assert [r["code"] for r in results] == [0, 0], results
     bound = (
         WINDOW_S + 0.5 if how == "kill9" else MUST_SEE_S
-    )  # the scheduler waits --agent-window for the return of a killed agent
+    )  # --agent-window: how long the scheduler waits for the return of a killed agent
     cell.within(
         "stall", max(r["longest"] for r in results if r["longest_at"] + r["longest"] > at), bound
     )

@@ -45,7 +45,10 @@ def arm(d, point, action):
 
 
 def revive(d, role):
-    """Restart the daemon without faults. Agents are restarted by their service manager."""
+    """Remove the faults of a daemon that runs. Restart a server or a scheduler that has ended.
+
+    If an agent has ended, its service manager restarts it.
+    """
     if role != "agent" and d.process.poll() is not None:
         d.start_again()
     elif d.process.poll() is None:
@@ -81,8 +84,8 @@ def test_fault_at_any_point_costs_the_running_job_no_round(faulty, cell, role, p
             assert w.process.returncode == 0, w.text()
         revive(d, role)
         job.wait_rounds(STAY)
-        # The daemon may reach the failpoint only while it handles the end of the second job. So the
-        # daemon may crash after the first revive(), and a second revive() is necessary.
+        # The daemon does not reach some failpoints until it handles the end of the second job. So
+        # the daemon may crash after the first revive(), and a second revive() is necessary.
         revive(d, role)
     cell.within("stall", job.stall(at), 5)
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})

@@ -140,7 +140,8 @@ def test_connections_of_the_scheduler_that_are_reset_are_opened_again(faulty, ce
     """FM-H-rst: every control connection is reset, repeatedly. No member is declared dead.
 
     Each reset happens when all members have been connected for over a second (STABLE_MS in
-    common/control/ctlclient.c). After such a connection a member reconnects without a pause.
+    common/control/ctlclient.c). After a connection of this duration, a member reconnects without a
+    pause.
     """
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()

@@ -19,7 +19,7 @@ STAY = 20
 
 @pytest.mark.quick
 def test_killed_server_is_replaced(faulty, cell):
-    """FM-S-kill9: the server is killed and not restarted.
+    """FM-S-kill9: server s0 is killed and not restarted.
 
     The scheduler moves the server's partitions after --server-window.
     """
@@ -35,7 +35,7 @@ def test_killed_server_is_replaced(faulty, cell):
 @pytest.mark.parametrize("by", ["kill9", "term"])
 @pytest.mark.parametrize("servers", [1, 2])
 def test_restarted_server_costs_no_round(faulty, cell, by, servers):
-    """FM-S-restart: the server is killed or stopped, and restarted at once.
+    """FM-S-restart: server s0 is killed, or ended with SIGTERM, and restarted immediately.
 
     The cluster has one or two servers.
     """

@@ -11,8 +11,9 @@ from lab import wait_until
 
 STAY = 20
 ENDS_S = 40
-# Grace period of a restarted scheduler, in seconds (8.8 s, rounded up). During this period, the
-# scheduler waits for members that have not reconnected.
+# Upper bound of the grace period of a restarted scheduler, in seconds. The period lasts 8.8 s,
+# which is twice the default of --agent-dead. During this period, the scheduler waits for members
+# that have not reconnected.
 GRACE_S = 10
 
 

@@ -458,7 +458,7 @@ ASYNCHRONOUS = {
 def test_an_asynchronous_call_returns_before_the_others_have_made_it(what):
     x = mine((bps.size(), 2))
     if bps.rank():
-        bps.barrier()  # returns after rank 0 has made the call
+        bps.barrier()  # returns after rank 0 has made the asynchronous call
     handle = ASYNCHRONOUS[what](x)
     if bps.rank() == 0:
         assert not bps.poll(handle)

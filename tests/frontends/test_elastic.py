@@ -245,7 +245,7 @@ if not is_new:
     try:
         bps.suspend()
     except RuntimeError as error:
-        assert "remove and destroy them" in str(error), error
+        assert "remove the sets and destroy the groups" in str(error), error
     else:
         raise AssertionError("process sets do not outlive a job")
     for one in sets:

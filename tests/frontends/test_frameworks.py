@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "libbpsclient" / "examples"
 TUTORIAL = ROOT / "docs" / "tutorial"
-# Arguments of the benchmark for a small network.
+# Arguments with which each framework's benchmark uses a small neural network and small images.
 SMALL = {
     "tensorflow": ("--model", "MobileNet", "--image-size", 32),
     "keras": ("--model", "MobileNet", "--image-size", 32),

@@ -249,7 +249,7 @@ def test_gradients_that_overflow_at_one_worker_are_skipped_by_all():
 def test_mixed_precision_agrees_on_overflows_through_the_broadcast_callback():
     model = network(seed=bps.rank())
     model.compile(bps.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
-    # Wrap the optimizer in the way in which compile() wraps it with mixed precision.
+    # Wrap the optimizer, as compile() does if the model uses mixed precision.
     model.optimizer = keras.optimizers.LossScaleOptimizer(model.optimizer)
     x, y = batch()
     if bps.rank() == 1:

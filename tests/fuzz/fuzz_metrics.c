@@ -1,5 +1,6 @@
 /* Metrics. Whatever value a label has, each sample must stay one line of the Prometheus text
- * format, from which the value can be read back. */
+ * format. The label's value must be readable from this line, except that '?' replaces characters
+ * that cannot be printed. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

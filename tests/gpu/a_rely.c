@@ -87,8 +87,8 @@ static bool is_expected(const struct told *t, CUdeviceptr at, enum way way)
 	       (!has_fd && t->value[IS_LEGACY] && t->rc[BUFFER_ID] == CUDA_SUCCESS);
 }
 
-/* Make the driver calls that the product makes before it shares memory by the method `way`. The
- * memory is at the address `at`. Return whether the calls succeed. */
+/* Make the driver calls that libbpsclient makes before it shares memory by the method `way`. The
+ * memory starts at the address `at`. Return whether the calls succeed and find this memory. */
 static bool can_follow(CUdeviceptr at, enum way way)
 {
 	CUmemGenericAllocationHandle handle;

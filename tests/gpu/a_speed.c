@@ -20,8 +20,8 @@
 #define ROUNDS 2000
 #define WARM   50
 
-/* Ways to write the word for which the stream of the side `right` waits. The host or a stream
- * writes the word, which is in host memory or in device memory. */
+/* Ways in which the side `left` writes a word. The host or a stream writes the word, to host memory
+ * or to device memory. A stream of the side `right` waits for the word. */
 enum way { HOST_STORE, STREAM_TO_HOST, STREAM_TO_DEVICE };
 
 /* The page that both sides map. It has the word of the side `left` and the answer of the side
@@ -344,8 +344,8 @@ static bool bandwidth_take(struct gpu_side *s, struct gpu_vmm *ret, char **ret_h
 	return true;
 }
 
-/* Open two lanes of each variant: the first copies from the GPU, and the second copies to the GPU.
- * The two lanes use different halves of the shared memory. */
+/* Open two lanes of each variant: lane 0 copies from the GPU, and lane 1 copies to the GPU. The two
+ * lanes use different halves of the shared memory. */
 static bool lanes_open(struct lanes *l, const struct gpu_vmm *m, char *host)
 {
 	for (unsigned i = 0; i < 2; i++) {

@@ -165,8 +165,9 @@ struct kind {
 	bool is_out, is_in;
 	unsigned in_flight;
 	bool has_bars;
-	/* Share of the measuring time. The share is smaller for the kinds of tiny copies and the
-	 * kind "post_only", because these kinds have no limits to meet and yield many samples. */
+	/* Factor of the measuring time of this kind. The kinds that make tiny copies and the kind
+	 * "post_only" have a smaller factor, because they have no limits to meet and yield many
+	 * samples. */
 	double share;
 };
 

@@ -1,8 +1,8 @@
 """Run C: PyTorch end to end, over the product's own daemons on loopback.
 
-A scheduler, a server and two agents run on one machine. Each agent has an executor and a trainer,
-and all of these use one GPU. tests/gpu/run starts this file. This file prints lines of JSON, as the
-programs of the runs A, B and D do.
+A scheduler, a server and two agents run on one machine. Each agent has an executor and a trainer.
+Both executors and both trainers use the same GPU. tests/gpu/run starts this file. This file prints
+lines of JSON, as the programs of the runs A, B and D do.
 
     c.py [--host] [ITEM]
 

@@ -151,7 +151,8 @@ static double ms_since(uint64_t begin_ns)
 	return (double)(now_ns() - begin_ns) / 1e6;
 }
 
-/* Make the id of a clique. If there is no NCCL, the item is skipped. */
+/* Make the id of a clique. If there is no NCCL, report this test item as skipped, and set
+ * *ret_skip. */
 static bool make_id(
 	struct gpu_side *s, struct d_rig *r, uint8_t id[DEVICE_ID_BYTES], bool *ret_skip)
 {
@@ -227,9 +228,9 @@ static bool give_up(struct d_rig *r, const uint8_t id[DEVICE_ID_BYTES], struct w
 	return true;
 }
 
-/* Open and abort a clique whose other member never joins. Do this twice. Opening must not block,
- * and the abort must end soon. These limits apply only to the second time, because the first time
- * loads modules, maybe from a slow disk. */
+/* Open and abort a clique whose other member never joins. Do this twice. The second opening must
+ * not block, and the second abort must end soon. The first opening and abort have no time limits,
+ * because they load modules, maybe from a slow disk. */
 static bool nobody_comes(struct gpu_side *s)
 {
 	uint8_t id[DEVICE_ID_BYTES];
@@ -406,7 +407,8 @@ static int move(struct d_rig *r, const struct device_piece *pieces, int n_local,
 }
 
 /* Check collectives in place over two ranks, whose values are 1 and 2. The sum of each block must
- * be 3 on both ranks. first: rank of member 0 of this process. n_local: number of its members. */
+ * be 3 on both ranks. first: rank of member 0 of this process. n_local: count of members in this
+ * process. */
 static bool collectives(struct d_rig *r, struct device_clique *c, int first, int n_local)
 {
 	const struct device_piece pieces[] = {

@@ -19,7 +19,7 @@ $(B)/tests/gpu/d: $(call objs,tests/gpu/d.c $(GPU_COMMON) $(CUDASRC)) $(LIBCORES
 
 # The kernels as PTX, which every driver compiles for its GPU. nvcc writes a PTX version number that
 # older drivers reject, so sed replaces this number by a lower one. This is safe, because the
-# kernels use no new features. Without nvcc, run B reports that it has no kernels.
+# kernels use no new features. If nvcc is missing, the test run B reports that it has no kernels.
 ifneq ($(NVCC),)
 GPU_PTX	:= $(B)/tests/gpu/kernels.ptx
 $(GPU_PTX): tests/gpu/kernels.cu

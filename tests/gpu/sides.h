@@ -1,8 +1,8 @@
 #ifndef BPS_TESTS_GPU_SIDES_H
 #define BPS_TESTS_GPU_SIDES_H
-/* A test with two processes, called sides. Each side is a child that loads the driver itself. A
- * socket between them carries words and descriptors. The parent never uses the driver, because a
- * process that has used it must not fork.
+/* A test with two processes, called sides. Each side is a child process, which loads the driver on
+ * its own. A socket between the two sides carries words and descriptors. The parent never uses the
+ * driver, because a process that has used the driver must not fork.
  *
  * A side that fails reports the reason (gpu_fail) and returns false. The other side then finds that
  * its peer has ended. At the time limit both sides are killed. The parent does not wait long for a

@@ -139,9 +139,10 @@ static void check_round(struct agt_checker *c, const struct agt_part *part)
 		part->round == t->round + is_running ||
 			(t->has_landed && part->round == t->round + 1),
 		"a partition is in its tensor's round");
-	/* Exception: an IDLE partition of a device tensor may have a sum of round part->round + 1.
-	 * After a restart of the agent, that round runs again (K6). The agent's previous process
-	 * may already have summed the round, although the partition in the new process is IDLE. */
+	/* Exception: an IDLE partition of a device tensor may already have the sum of the next
+	 * round (part->round + 1). After a restart of the agent, that round runs again (K6). The
+	 * agent's previous process may already have summed the round, although the partition in the
+	 * new process is IDLE. */
 	expect(c,
 		part->kept->summed <= part->round + (t->is_device && part->state == PART_IDLE) &&
 			part->crc_round <= part->round,

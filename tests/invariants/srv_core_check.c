@@ -25,7 +25,7 @@ struct srv_checker {
 	struct srv_tally n;
 };
 
-/* Report the first invariant that does not hold. Later calls do nothing. */
+/* Report the first invariant that does not hold. Calls after the first report do nothing. */
 static void expect(struct srv_checker *c, bool is_true, const char *what)
 {
 	char where[128] = "";

@@ -126,7 +126,7 @@ class Site:
         """
         calibrated = (
             time.monotonic() + seconds / 4
-        )  # Before this time, bps-bench chooses its round count. A fault would shorten the run.
+        )  # Until this time, bps-bench chooses its round count, and a fault would shorten the run.
         job = self.start_job(
             name, "bps-bench", "--bytes", "1MiB", "--seconds", str(seconds), "--check"
         )

@@ -167,8 +167,8 @@ def test_jobs_that_end_leave_nothing_registered(verbs):
 
 
 def end_of_another(c, daemon, *args, prefix=()):
-    """Start a second process of the same program as `daemon`. This process must end by itself.
-    Return the exit status and the log of this process."""
+    """Start a second process that runs the program of `daemon`. The second process must end by
+    itself. Return the exit status and the log of the second process."""
     command = [
         *prefix,
         str(BUILD / daemon.program / daemon.program),

@@ -68,7 +68,7 @@ static uint32_t next_bytes(const struct scale_world *w, const struct scale_lane 
 	return l->out->left < w->o.quantum ? l->out->left : w->o.quantum;
 }
 
-/* Queue the lane at its card when the lane has bytes to send and its window allows it. */
+/* If the lane has bytes to send and its window permits sending, queue the lane at its card. */
 static void take_turn(struct scale_world *w, struct scale_lane *l)
 {
 	l->has_turn =

@@ -135,8 +135,8 @@ static double gain_of_agent_threads(const struct scale_options *o)
 /* Return the time of the communication, divided by the CPU time that one of two agents needs for
  * its bytes on the network. Half of the model's bytes stay on the agent's machine. The agent sends
  * and receives the other half. Together, the sent and the received bytes are as many as the model's
- * bytes. In a ring of two machines, each machine also sends as many bytes as the model has, within
- * the time ring_s. */
+ * bytes. The function computes this number of bytes from the time ring_s. In this time, each
+ * machine of a ring of two machines sends as many bytes as the model has. */
 static double over_agent_cpu_of_half(const struct scale_options *o)
 {
 	struct scale_result r = measure(o);

@@ -1,8 +1,8 @@
 /* Connections. A connection carries messages, and the bytes that the messages offer. Credits limit
  * the messages in flight. A receiver may request the bytes in pieces. Eager bytes follow their
- * offer without a request. If the receiver has started to read the offer when the bytes begin to
- * arrive, the read takes the bytes. Otherwise the bytes are discarded. See
- * docs/reference/protocol-data.md, "Over TCP". */
+ * offer without a request. If the receiver has already started a read of the offered bytes when the
+ * eager bytes begin to arrive, this read takes the bytes. Otherwise the eager bytes are discarded.
+ * See docs/reference/protocol-data.md, "Over TCP". */
 #include "tests/scale/scale.h"
 
 #include <errno.h>

@@ -262,7 +262,7 @@ struct scale_lane {
 	struct scale_host *host;
 	struct scale_item *out, **out_tail;
 	struct scale_item *outside; /* the first item that is not yet completely in the kernel */
-	/* bytes of the items before `outside` that the card has not sent yet */
+	/* number of bytes that the card has not sent yet, of all items in front of `outside` */
 	uint32_t inside_bytes;
 	/* on_way: bytes in flight. window: limit of on_way; 0: no limit. */
 	uint32_t window, on_way;
@@ -290,16 +290,16 @@ struct scale_end {
 extern const struct xport_ops scale_eager_ops, scale_asking_ops;
 struct scale_item *item_new(struct scale_world *w, scale_item_fn *fn, struct scale_end *end);
 void item_free(struct scale_world *w, struct scale_item *it);
-/* Connect an agent's node to a server's thread, and notify the nodes of both ends. */
+/* Connect an agent's node to a server's thread, and notify the nodes at both ends. */
 struct xconn *scale_net_connect(struct scale_node *agent, struct scale_node *server,
 	uint32_t agent_id, uint32_t server_id, void *user);
 /* Close all connections, end their reads, and notify their nodes. */
 void scale_net_end(struct scale_world *w);
-/* Notify the node of the connection end `from`, if the node waits to send eager bytes and may now
- * send them. Call this function when the kernel may have room again. */
+/* If the node at the connection end `from` waits to send eager bytes and may now send them, notify
+ * the node. Call this function when the kernel may have room again. */
 void scale_net_room(struct scale_world *w, struct scale_end *from);
-/* Record that the first eager bytes of an offer arrive. Discard the bytes if the offer was
- * processed before and no read takes them. */
+/* Record that eager bytes of an offer have begun to arrive. If the node has already processed the
+ * offer and has started no read that takes these bytes, discard the bytes. */
 void scale_net_begun(struct scale_eager *e);
 /* Send an item from the node `from` to the connection end it->end. The function is in card.c. */
 void card_transmit(struct scale_node *from, struct scale_item *it);

@@ -1,6 +1,6 @@
-/* Empty functions in place of checksums and sums. Options of the simulator set how long checksums
- * and sums take, and their results are never used. The linker prefers these functions to the
- * functions of the archives. */
+/* Empty functions in place of checksums and sums. The simulator never uses the results of checksums
+ * and sums. Options of the simulator set how long checksums and sums take. The linker prefers these
+ * functions to the functions of the archives. */
 #include <string.h>
 
 #include "common/data/crc32c.h"

@@ -9,9 +9,9 @@
 
 #define LEAVE_BOUND_NS (20 * S)
 #define LAST_NS        (1 * S)
-/* Time in which a drained server must become empty when nothing else fails. The server has few
- * partitions, so they move in one batch. A second batch would wait for a heartbeat of every
- * agent. */
+/* Time within which a drained server must become empty. The limit applies only to histories for
+ * which is_calm returns true. The server has few partitions, so they move in one batch. A second
+ * batch would wait for a heartbeat of every agent. */
 #define EMPTY_NS (3 * S)
 
 static bool is_calm(const struct sim *s)
@@ -169,8 +169,8 @@ static void on_drain_event(struct sim *s, struct sim_event *e)
 	sim_post(s, NULL, 1 + rnd_below(s, 2 * s->o.drain_gap_ns), on_drain_event);
 }
 
-/* Schedule the first drain, undrain or stop of a server. Servers that are drained when the faults
- * end stay drained. Jobs must end nevertheless. */
+/* Schedule the first drain, undrain or stop of a server. A server that is in the drained state at
+ * the end of the faults remains drained. Jobs must end nevertheless. */
 void drains_start(struct sim *s)
 {
 	sim_post(s, NULL, rnd_below(s, 2 * s->o.drain_gap_ns), on_drain_event);

@@ -69,7 +69,7 @@ void elastic_draw(struct sim *s)
 	struct sim_options *o = &s->o;
 
 	/* The last digit of the seed selects the kind of job. For digits other than 5, 8 and 9,
-	 * draw nothing here, so that the histories of older seeds do not change. */
+	 * draw nothing here, so that the histories of recorded seeds do not change. */
 	if (o->n_agents < 2)
 		return;
 	if (s->seed % 10 == 5)
@@ -91,10 +91,10 @@ static unsigned agent_of(const struct sim *s, uint32_t member_id)
 
 /* Return true if the agent has not started the job, although the scheduler has admitted the agent.
  * This occurs in two cases:
- *   - The agent's trainers join again before they receive the end of their first job.
+ *   - The agent's trainers join again before they receive the end of the history's first job.
  *   - The agent's trainers replace trainers that have stopped waiting.
- * When the end of the first job arrives, the agent leaves the job that the agent has not started.
- * The agent has no sum of that job. */
+ * When the end of the history's first job arrives, the agent leaves the job that the agent has not
+ * started. The agent has no sum of that job. */
 static bool does_not_know(const struct sim *s, uint32_t agent)
 {
 	for (unsigned i = 0; i < s->o.n_agents; i++)

@@ -80,13 +80,13 @@ static void draw_net(struct sim *s)
 	o->peer_window_bytes = (size_t)512 << rnd_below(s, 5);
 	o->window_bytes = (size_t)512 << rnd_below(s, 6);
 	eager_draw(s);
-	/* Compute the limit from the seed without a random draw, so that the histories of older
+	/* Compute the limit from the seed without a random draw, so that the histories of recorded
 	 * seeds stay the same. */
 	o->job_inflight_bytes = s->seed % 4 ? 0 : (size_t)1024 << (s->seed / 4 % 3);
 }
 
-/* Let reads last longer than the placement under which they start. A server that reuses memory too
- * early then changes the memory while a peer still reads it (B3). */
+/* Let reads last longer than the placement under which they start. If a server reuses memory too
+ * early in such a history, the server changes memory that a peer still reads (B3). */
 static void draw_long_reads(struct sim *s)
 {
 	struct sim_options *o = &s->o;
@@ -150,8 +150,8 @@ void options_draw(struct sim *s)
 		draw_long_reads(s);
 	if (s->seed % 32 == 0)
 		draw_deaf(o);
-	/* Compute these values from the seed without a random draw, so that the histories of older
-	 * seeds stay the same. */
+	/* Compute these values from the seed without a random draw, so that the histories of
+	 * recorded seeds stay the same. */
 	o->lead_bytes = mix(s->seed ^ 0x1ead) % 3 ? mix(s->seed ^ 0x1eada) % 2048 : SIZE_MAX;
 	o->turn_bytes = mix(s->seed ^ 0x70b1) % 2 ? mix(s->seed ^ 0x70b2) % 8192 : 0;
 	o->ahead_bytes = mix(s->seed ^ 0xa4ead) % 2 ? (uint32_t)(mix(s->seed ^ 0xa4eae) % 4096) : 0;

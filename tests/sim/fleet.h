@@ -9,8 +9,8 @@
 struct sim_totals;
 
 /* Run the seeds from `first` to `last` in the calling process. Add the counters to *tot, and return
- * the number of seeds with a violation. If the caller of fleet_run did not set `keeps_going`, the
- * function stops after the first seed with a violation. */
+ * the number of seeds with a violation. If the caller of fleet_run did not set `keeps_going`, stop
+ * after the first seed with a violation. */
 typedef uint64_t fleet_run_fn(void *ctx, uint64_t first, uint64_t last, struct sim_totals *tot);
 
 /* Return the number of violations of all processes. A process that dies counts as one violation,

@@ -1,8 +1,8 @@
 /* Rule C2, in histories without other faults. The scheduler restarts. Meanwhile a server either
  * hangs (case 1), or loses only its connection to the scheduler (case 2). All agents have
  * connections to that server, and reconnect to the scheduler. The scheduler must then declare the
- * server of case 1 dead long before the end of its grace period. It must never declare the server
- * of case 2 dead. */
+ * server of case 1 dead long before the end of the scheduler's grace period. It must never declare
+ * the server of case 2 dead. */
 #include "tests/sim/move.h"
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"

@@ -28,7 +28,8 @@
 /* Salt for a hash of the seed. The hash decides has_tenants without a random number, so
  * the sequence of random numbers of a seed stays the same. */
 #define TENANTS 0x7e4a47
-/* Number of tensors that each worker of a greedy job declares, and the time between two of them. */
+/* Number of tensors that each worker of a greedy job declares, and the time between two successive
+ * declarations. */
 #define N_GREEDY     64
 #define GREED_GAP_NS (5 * MS)
 #define LATE_NS      (1500 * MS) /* how much later the other jobs start than the greedy job */
@@ -411,8 +412,8 @@ static void welcome(struct guest *a)
 static void joined(struct guest *g, const struct ctl_joined *msg)
 {
 	if (msg->seq != join_seq(g))
-		/* The message answers a JOIN of the other guest in this process, or a JOIN that the
-		 * misbehaving agent sent for a different job. */
+		/* The message answers a JOIN of another guest in the process of g, or a JOIN that
+		 * the misbehaving agent sent for a different job. */
 		return;
 	if (msg->code && msg->code != (uint32_t)-BPS_ENOTDURABLE && !job_of(g)->has_liar)
 		violation(g->s, "%s is not admitted: %s", g->node.name, msg->text);

@@ -230,7 +230,7 @@ static void on_message(struct sim *s, struct sim_event *e)
 }
 
 /* Change bytes that no checksum of the transport covers. The number of changes is limited, because
- * a job ends when a daemon receives the same partition damaged repeatedly. In histories with
+ * a job ends if a daemon repeatedly receives damaged bytes of the same partition. In histories with
  * duplicated messages, reports of damage are duplicated, too, so a change counts twice. */
 static void corrupt(struct sim *s, const struct sim_pipe *p, void *payload, size_t n_bytes)
 {

@@ -1,5 +1,5 @@
 /* Checks by an observer outside of the cores: sums are exact, all members receive the same bytes,
- * and a partition is on only one server thread under a pgen. */
+ * and under each pgen, a partition is on only one server thread. */
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
 
@@ -20,7 +20,7 @@ static uint64_t seed_of(const struct sim *s, unsigned t, uint32_t rank, uint64_t
 	return mix(s->seed << 24 ^ round << 16 ^ (uint64_t)t << 8 ^ rank);
 }
 
-/* Store the seed of each rank's values for the tensor and the round in ret. */
+/* Store in ret[r] the seed of rank r's values for the tensor and the round. */
 static void seeds_of(const struct sim *s, unsigned t, uint64_t round, uint64_t ret[RANKS_MAX])
 {
 	for (uint32_t r = 0; r < RANKS_MAX; r++)
@@ -356,8 +356,8 @@ void oracle_job(struct sim *s, const struct ctl_job *job)
 	if (strcmp(job->name, "j") != 0 || job->uid != 1000)
 		return; /* the job of a guest or of a misbehaving agent: not checked here */
 	if (o->job && o->job != job->job && s->o.is_elastic)
-		/* In an elastic history, agents that join after the end of the first job form
-		 * a new job. */
+		/* In an elastic history, agents may join after the end of the first job. These
+		 * agents form a new job. */
 		return;
 	if (o->job && o->job != job->job) {
 		if (has_results(o)) {

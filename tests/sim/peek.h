@@ -28,13 +28,13 @@ bool peek_is_settled(const struct agt_job *job, unsigned n_tensors);
 struct agt_tensor;
 bool peek_contributors(const struct agt_tensor *t, uint32_t part, uint32_t *ret_first,
 	uint32_t *ret_n, uint32_t *ret_members);
-/* Return which partition, round and pgen a read of an agent fetches. */
+/* Return the partition, the round and the pgen of the result that the agent's read r fetches. */
 struct peek peek_read(const struct xport_read *r);
 /* Return false if the scheduler has a tensor with the given name in the job, and has not refused
  * this tensor. Return true in all other cases. */
 struct sched_core;
 bool peek_is_refused(const struct sched_core *core, uint32_t job, const char *name);
-/* Return whether the scheduler has declared the server with the given name dead. */
+/* Return whether the scheduler has declared a server dead. `server` is the name of the server. */
 bool peek_is_down(const struct sched_core *core, const char *server);
 /* Return the number of jobs of a server's thread. */
 struct srv_core;

@@ -126,7 +126,7 @@ uint64_t mix(uint64_t x);
 enum fault {
 	F_CONN_LOSS, /* a data connection breaks */
 	F_SRV_KILL,  /* a server dies and restarts without its memory */
-	F_SRV_GONE,  /* a server dies and does not restart; the fault spares the last server */
+	F_SRV_GONE,  /* a server dies and does not restart; never the only server that is left */
 	F_SRV_PAUSE, /* a server is stopped for a while (SIGSTOP) */
 	F_AGT_PAUSE,
 	F_AGT_LOSS, /* an agent's machine is lost; the job may fail */
@@ -361,7 +361,7 @@ struct sim_server {
 	uint64_t agents_known[AGENTS_MAX + GUESTS_MAX];
 	struct {
 		uint32_t job, code;
-	} fail;            /* a failed job, reported to the scheduler until the job ends */
+	} fail;            /* not used */
 	unsigned n_orders; /* number of operators' orders to drain or undrain this server */
 	uint64_t leave_ns; /* time by which the process must end; 0: the process need not end */
 	bool has_left;
@@ -416,8 +416,10 @@ struct sim_tensor_state {
 	uint64_t round; /* the last round whose end was reported to the trainers */
 	int failed;
 	uint8_t *in[WORKERS_MAX], *out[2];
-	uint8_t *dev[WORKERS_MAX]; /* memory into which trainers write: device memory, or `in` */
-	/* A round that runs again although its end was reported before the restart; 0: none. */
+	/* Memory into which trainers write: device memory. Without devices, dev[w] is in[w]. */
+	uint8_t *dev[WORKERS_MAX];
+	/* A round that runs again although the end of the round was reported before the restart.
+	 * 0: none. */
 	uint64_t again;
 	uint32_t crc[2]; /* CRCs of the results in out[0] and out[1] */
 	/* State that survives the agent's process: memory shared with trainers, the trainers'
@@ -499,8 +501,9 @@ void device_stage(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint
 void device_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t round);
 /* Check, when a round is done, that all of its sums are on the devices. */
 void device_done(struct sim_tensor_state *ts, uint64_t round);
-/* Set up a tensor with its plan after a restart. Returns the round that the agent has to run again
- * although its end was reported to the trainers (K6), or 0. */
+/* Update the state of the tensor's executor after a restart of the agent. Return the round that the
+ * agent has to run again although the end of this round was reported to the trainers (K6). If there
+ * is no such round, return 0. */
 uint64_t device_restart(struct sim_tensor_state *ts);
 /* Simulate the loss of the agent's executor or GPUs. The agent fails its job and notifies the
  * scheduler. If the agent has no job, the function does nothing. Call the function only if
@@ -534,8 +537,8 @@ struct guest_job {
 	bool has_liar;
 };
 struct guest {
-	/* The guest that owns the agent process of this guest. In most histories each guest owns
-	 * its own agent process. */
+	/* The guest that owns the agent process in which this guest runs. In most histories, each
+	 * guest has an agent process of its own, and `agent` points to the guest itself. */
 	struct guest *agent;
 	struct sim_node node;
 	struct sim *s;

@@ -34,8 +34,8 @@ sim-run: $(SIMBIN)
 	$(SIMBIN) --seeds $(SIM_SEEDS) --report
 sim-long-run: $(SIMBIN)
 	$(SIMBIN) --seeds 1..1000000 --report
-# Uses one process per processor, or SIM_JOBS. The target continues a run that was stopped or that
-# reached SIM_MINUTES.
+# Uses SIM_JOBS processes. The default is one process per processor. The target continues a run that
+# was stopped or that reached SIM_MINUTES.
 sim-10m-run: $(SIMBIN)
 	$(PYTHON) tests/sim/long.py $(SIMBIN) --seeds $(SIM_10M_SEEDS) --jobs $(SIM_JOBS) \
 		$(if $(SIM_MINUTES),--minutes $(SIM_MINUTES)) --report docs/results/simulator.md

@@ -53,7 +53,7 @@ struct fake_trainer {
 struct fake_agent {
 	/* Behaviour of the agent. Set these fields before fake_agent_start. */
 	uint32_t refuse_code; /* code in WELCOME */
-	bool holds_job;       /* never reports that the job is complete */
+	bool holds_job;       /* never reports that all workers have joined the job */
 	bool is_mute;         /* completes no round until FAKE_SPEAK */
 	bool keeps_quiet;     /* does not answer the question WHY */
 	bool spoils_control;  /* writes a wrong magic number into the control page */

@@ -396,8 +396,8 @@ static int fake_group(struct device_clique *c)
 	return 0;
 }
 
-/* Abort a clique: collectives that wait end at once. Other queued work ends later, when the test
- * lets it run. */
+/* Abort a clique: waiting collectives end at once. Other queued work ends later, when the test lets
+ * this work run. */
 static void fake_clique_abort(struct device_clique *c)
 {
 	struct fake_device *f = of(c->dev);

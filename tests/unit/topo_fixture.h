@@ -1,6 +1,6 @@
 #ifndef BPS_TESTS_UNIT_TOPO_FIXTURE_H
 #define BPS_TESTS_UNIT_TOPO_FIXTURE_H
-/* A folder in the form of sysfs that describes a machine of tests/topologies. */
+/* A folder that describes a machine of tests/topologies. The folder has the layout of sysfs. */
 #include "bps-agent/executor/plan/strategy.h"
 #include "bps-agent/executor/plan/topology.h"
 
@@ -19,8 +19,8 @@ void topo_fixture_make(struct topo_fixture *f, const char *name);
 /* Make a machine without devices. The test describes devices by calls of topo_fixture_line. */
 void topo_fixture_empty(struct topo_fixture *f);
 void topo_fixture_line(struct topo_fixture *f, const char *line);
-/* Read the folder with topology_read. If the machine's description has reports of a driver, refine
- * the result with the reports. */
+/* Read the folder with topology_read. If the machine's description has `report` lines, refine the
+ * result with these reports (topology_refine). */
 void topo_fixture_read(struct topo_fixture *f, struct topology *ret);
 void topo_fixture_remove(struct topo_fixture *f);
 #endif

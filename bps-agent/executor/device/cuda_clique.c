@@ -360,8 +360,8 @@ static int group_start(struct cuda_clique *c)
 	return nccl_fail(c, c->nccl->GroupStart(), "cannot begin a collective");
 }
 
-/* Start a collective. The queues of its pieces accept no other work until the collective has been
- * launched. */
+/* Begin a collective. Until its launch is complete, the queues of its pieces accept only
+ * collectives of this clique. */
 static int start(struct cuda_clique *c, const struct nccl_part *parts)
 {
 	int rc = 0;

@@ -28,7 +28,8 @@ enum cuda_mem_kind { CUDA_MEM_ALLOC, CUDA_MEM_FDS, CUDA_MEM_IPC, CUDA_MEM_PIN };
 struct cuda_mem {
 	struct device_mem base;
 	enum cuda_mem_kind kind;
-	/* bit i: GPU i has access to the memory; for pinned memory: pin_addr[i] is set */
+	/* bit i: GPU i has access to the memory; for pinned memory, bit i instead means that
+	 * pin_addr[i] is set */
 	uint64_t reach;
 	CUdeviceptr addr; /* device address of the first byte; not used for pinned memory */
 	/* first address of the reserved range, or of the memory opened by a legacy IPC handle */
@@ -39,7 +40,9 @@ struct cuda_mem {
 	/* handle of memory that cuda_alloc has allocated; 0: none */
 	CUmemGenericAllocationHandle handle;
 	uint64_t buffer_id;
-	char *host;     /* host memory that is pinned now or at the first use */
+	/* Host memory to pin. If a GPU has a context, cuda_pin pins the memory. Otherwise the first
+	 * call of pinned_addr pins it. */
+	char *host;
 	bool is_pinned; /* the memory is pinned in the context of pin_gpu */
 	int pin_gpu;
 	CUdeviceptr pin_addr[DEVICE_GPUS_MAX];
@@ -85,7 +88,8 @@ uint64_t cuda_addr(struct device_mem *mem, int gpu);
 void cuda_drop(struct device_mem *mem);
 struct cuda_mem *cuda_mem_new(struct device *dev, int gpu, enum cuda_mem_kind kind);
 /* Reserve device addresses for n handles of `chunk` bytes each, map the handles, and give access to
- * the GPUs in m->reach. After a failure, cuda_drop undoes the completed steps. */
+ * the GPUs in m->reach. After a failure, the caller must call cuda_drop, which undoes the completed
+ * steps. */
 int cuda_map(struct cuda_mem *m, const CUmemGenericAllocationHandle *handles, unsigned n,
 	uint64_t chunk);
 

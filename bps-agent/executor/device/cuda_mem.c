@@ -187,8 +187,8 @@ int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem *
 	if (d->is_lost)
 		return DEVICE_LOST;
 	if (!host || !bytes || (uintptr_t)host % page || bytes % page)
-		return cuda_refuse(
-			dev, DEVICE_ARG, "host memory to pin does not consist of whole pages");
+		return cuda_refuse(dev, DEVICE_ARG,
+			"the host memory to be pinned does not consist of whole pages");
 	m = cuda_mem_new(dev, DEVICE_HOST, CUDA_MEM_PIN);
 	if (!m)
 		return DEVICE_NOMEM;

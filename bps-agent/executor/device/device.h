@@ -76,7 +76,8 @@ enum device_link {
 #define DEVICE_UUID_BYTES 16
 #define DEVICE_ID_BYTES   128 /* size of a clique's id in bytes */
 #define DEVICE_GPUS_MAX   64
-/* Maximum number of descriptors of one description. One SCM_RIGHTS message cannot carry more. */
+/* Maximum number of file descriptors with which one piece of memory is shared. One SCM_RIGHTS
+ * message cannot carry more. */
 #define DEVICE_FDS_MAX 253
 #define DEVICE_HOST    (-1) /* value of `gpu` for pinned host memory */
 
@@ -134,7 +135,7 @@ struct device_clique;
 struct device_piece {
 	struct device_mem *mem; /* memory on the member's GPU */
 	uint64_t offset;        /* offset in mem, in bytes */
-	/* queue of the member's GPU on which the collective is queued */
+	/* the collective is added to this queue, which belongs to the member's GPU */
 	struct device_queue *queue;
 };
 
@@ -165,10 +166,11 @@ struct device_ops {
 	 * `also` cannot reach the memory. */
 	int (*alloc)(struct device *dev, int gpu, uint64_t bytes, const int *also, int n_also,
 		struct device_mem **ret_mem);
-	/* Describe memory that `alloc` has allocated, for other processes. The function stores the
-	 * descriptors in fds, an array of `max` elements, and returns their number. The caller owns
-	 * the descriptors, which also keep the memory allocated. Errors: DEVICE_ARG if more than
-	 * `max` descriptors are needed, DEVICE_UNSUP if the memory is imported or pinned. */
+	/* Describe memory that `alloc` has allocated, so that other processes can import it. The
+	 * function stores the file descriptors in fds, an array of `max` elements, and returns
+	 * their number. The caller owns the file descriptors, which also keep the memory allocated.
+	 * Errors: DEVICE_ARG if more than `max` file descriptors are needed, DEVICE_UNSUP if the
+	 * memory is imported or pinned. */
 	int (*share)(struct device_mem *mem, struct device_desc *ret_desc, int *fds, int max);
 	/* Map memory that another process shared, for use by `gpu`. GPUs that can reach `gpu` may
 	 * also copy from and to the memory. The caller must have checked desc. mem->bytes is
@@ -225,11 +227,11 @@ struct device_ops {
 	/* Return 0 if the clique is READY, DEVICE_AGAIN if the clique is opening or launching,
 	 * DEVICE_PEER if a member has failed. After DEVICE_PEER, the clique must be aborted. */
 	int (*clique_poll)(struct device_clique *c);
-	/* The next functions queue a collective on the pieces' queues. All members must call
-	 * these functions in the same order. A member may call one only when clique_poll returns 0.
-	 * Launching may take a while. Until the collective is launched, clique_poll and all calls
-	 * for these queues, queue_poll included, return DEVICE_AGAIN. `op` is sum, prod, max or
-	 * min; OP_AVG is not supported.
+	/* The next functions queue a collective on the pieces' queues. All members must call these
+	 * functions in the same order. A member may call one of these functions only when
+	 * clique_poll returns 0. Launching may take a while. Until the collective is launched,
+	 * clique_poll and all calls for these queues, queue_poll included, return DEVICE_AGAIN.
+	 * `op` is sum, prod, max or min; OP_AVG is not supported.
 	 *
 	 * All collectives work in place. A piece of reduce_scatter and all_gather has n_ranks
 	 * blocks of count_per_rank elements. After reduce_scatter, block r of rank r's piece has

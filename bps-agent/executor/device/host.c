@@ -215,7 +215,7 @@ static int host_pin(struct device *dev, void *host, uint64_t bytes, struct devic
 
 	if ((uintptr_t)host % 4096 || bytes % 4096)
 		return err_set(&dev->why, DEVICE_ARG,
-			"host memory to pin does not consist of whole pages");
+			"the host memory to be pinned does not consist of whole pages");
 	rc = mem_new(dev, DEVICE_HOST, bytes, &m);
 	if (rc < 0)
 		return rc;

@@ -1,6 +1,6 @@
 #ifndef BPS_AGENT_EXECUTOR_DEVICE_HOST_IMPL_H
 #define BPS_AGENT_EXECUTOR_DEVICE_HOST_IMPL_H
-/* Declarations that the files of the back-end "host" share: memory and the table of functions are
+/* Declarations that the files of the back-end "host" share. Memory and the table of functions are
  * in host.c, queues in host_queue.c, collectives in host_clique.c.
  *
  * A queue is a thread with a ring buffer of pieces of work (struct host_job). In a collective, the
@@ -65,7 +65,7 @@ int host_queue_poll(struct device_queue *q);
 int host_copy(struct device_queue *q, struct device_mem *dst, uint64_t dst_offset,
 	struct device_mem *src, uint64_t src_offset, uint64_t bytes);
 int host_post(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
-/* Append one job. Errors: DEVICE_AGAIN. */
+/* Append one piece of work. Errors: DEVICE_AGAIN. */
 int host_queue_push(struct device_queue *q, const struct host_job *job);
 bool host_queue_has_room(struct device_queue *q);
 

@@ -1,6 +1,6 @@
 /* Queues of the back-end "host": each queue has a thread that does copies, posts and collectives
- * (host_coll_run) in order. Thread: the executor's thread pushes jobs; the queue's own thread
- * performs them. */
+ * (host_coll_run) in order. Thread: the executor's thread adds pieces of work (struct host_job) to
+ * a queue; the queue's own thread does the work. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,7 +98,7 @@ int host_queue_open(struct device *dev, int gpu, int priority, struct device_que
 	return 0;
 }
 
-/* Free the queue, after all queued jobs have run. */
+/* Free the queue, after all queued work has been done. */
 void host_queue_close(struct device_queue *queue)
 {
 	struct host_queue *q = (struct host_queue *)queue;

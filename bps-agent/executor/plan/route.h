@@ -30,8 +30,9 @@
 enum route_up {
 	UP_COPY,    /* each group has one member, which copies its tensor */
 	UP_SCATTER, /* reduce_scatter in the group, then each member copies its piece */
-	/* reduce to one member, the root, then the root copies the sum; successive chunks have
-	 * different roots if the route has several */
+	/* Reduce in the group to one member, the chunk's root. The root then copies the sum to the
+	 * host. If the route has several roots, successive chunks of a tensor have different
+	 * roots. */
 	UP_REDUCE,
 };
 enum route_down {
@@ -68,6 +69,7 @@ bool route_has_cliques(const struct route *s);
  * also has the remainder. */
 void route_piece(
 	uint64_t chunk_bytes, unsigned n, unsigned i, uint64_t *ret_first, uint64_t *ret_bytes);
-/* Return the size of the equal blocks of route_piece, a multiple of 256 bytes. */
+/* Return the size of one of the equal blocks into which route_piece divides the chunk. The size is
+ * a multiple of 256 bytes. */
 uint64_t route_block(uint64_t chunk_bytes, unsigned n);
 #endif

@@ -193,8 +193,8 @@ static void add_shares(struct transfer_plan *p, const struct topology *t, enum p
 	}
 }
 
-/* For each GPU, add a step that copies the whole tensor. Each GPU has its own source, which is a
- * copy of the tensor in memory. */
+/* For each GPU, add a step that copies the whole tensor. Each GPU has its own source in staging
+ * memory. */
 static void add_wholes(struct transfer_plan *p, const struct topology *t, enum plan_op op)
 {
 	for (unsigned i = 0; i < p->n_gpus; i++)
@@ -390,13 +390,13 @@ static int check_wanted(
 		return 0;
 	if (f->has_mig)
 		return err_set(err, -EOPNOTSUPP,
-			"gpu-strategy %s is not possible with parts of a GPU (MIG): use copy or "
-			"auto",
+			"gpu-strategy '%s' is not possible with parts of a GPU (MIG): set "
+			"gpu-strategy to 'copy' or 'auto'",
 			name);
 	if (s == STRATEGY_CE && !f->can_reach)
 		return err_set(err, -EOPNOTSUPP,
-			"the GPUs cannot copy to each other, but gpu-strategy ce needs such "
-			"copies: use copy");
+			"gpu-strategy 'ce' is not possible, because the GPUs cannot copy to each "
+			"other: set gpu-strategy to 'copy'");
 	return 0;
 }
 
@@ -444,8 +444,8 @@ static int choose(struct transfer_plan *p, const struct facts *f, struct err_tex
 			return rc;
 		if (needs_collectives(want, p->n_gpus, n_groups) && !f->ask->has_collectives)
 			return err_set(err, -EOPNOTSUPP,
-				"NCCL cannot be used here, but gpu-strategy %s needs NCCL: use ce "
-				"or copy",
+				"gpu-strategy '%s' needs NCCL, but NCCL cannot be used here: set "
+				"gpu-strategy to 'ce' or 'copy'",
 				strategy_words[want]);
 		if (want != s)
 			set_reason(

@@ -30,9 +30,10 @@
  *                                             can copy to each other, else copy
  *
  * A plan divides a tensor into n_units equal units, and its steps name ranges of units. Staging
- * memory holds n_sources copies of the tensor (sources), which the processor sums. Each step
- * belongs to a turn. A plan has one turn per root, or one turn if there are no roots. Successive
- * chunks of a tensor use successive turns. A chunk uses only the steps of its own turn.
+ * memory has n_sources areas of the tensor's size, the sources. Each source receives the tensor of
+ * one GPU, or the sum over a group of GPUs. If there are several sources, the processor sums them.
+ * Each step belongs to a turn. A plan has one turn per root, or one turn if there are no roots.
+ * Successive chunks of a tensor use successive turns. A chunk uses only the steps of its own turn.
  *
  * The functions do no I/O and have no state. Thread: any. */
 #include <stdbool.h>
@@ -73,8 +74,8 @@ const char *plan_op_name(enum plan_op op);
  * the list that have another op and use the same units. */
 struct plan_step {
 	enum plan_op op;
-	/* gpu: index in the array `gpus` of the plan. source: number of the copy of the tensor in
-	 * staging memory. */
+	/* gpu: index in the array `gpus` of the plan. source: index of the source in staging
+	 * memory. */
 	uint8_t group, gpu, turn, source;
 	/* NUMA node of the staging memory of a copy; -1: any node */
 	int32_t numa;

@@ -155,9 +155,9 @@ struct topo_place {
 	char bridge[TOPO_PCI_BYTES];
 };
 
-/* Parse the path of a device, such as "../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0"; the
- * part before the host bridge may differ. Returns false if the path has another form. Overwrites
- * path. */
+/* Parse the path of a device, such as "../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0". The
+ * part before the host bridge (pci0000:15) is ignored. Returns false if the rest of the path has
+ * another form. Overwrites path. */
 static bool topo_place_parse(char *path, uint64_t device, struct topo_place *ret)
 {
 	uint64_t above[DEPTH_MAX] = {0};

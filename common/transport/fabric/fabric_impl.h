@@ -61,10 +61,10 @@
  * full, because it has room for all sends and reads that a connection may post. */
 #define FABRIC_TX_DEPTH (FABRIC_TX_MAX + READS_MAX + 16)
 #define FABRIC_CREDITS  64
-/* Credits of each connection of a data thread beyond the first FABRIC_CONNS_RICH connections, which
- * have FABRIC_CREDITS each. A credit is a posted buffer of FABRIC_BUF_BYTES. In total, 1,024
- * connections have 22,528 buffers (370 MB). If every connection had FABRIC_CREDITS, the buffers
- * would take 1.1 GB. */
+/* The first FABRIC_CONNS_RICH connections of a data thread have FABRIC_CREDITS credits each. Each
+ * further connection has FABRIC_CREDITS_FEW credits. A credit is a posted buffer of
+ * FABRIC_BUF_BYTES. In total, 1,024 connections have 22,528 buffers (370 MB). If every connection
+ * had FABRIC_CREDITS credits, the buffers would take 1.1 GB. */
 #define FABRIC_CREDITS_FEW 8
 #define FABRIC_CONNS_RICH  256
 #define FABRIC_BUF_BYTES   (((size_t)WIRE_SEND_MAX + 63) & ~(size_t)63)
@@ -123,7 +123,7 @@ struct fabric_rop_slab {
 struct fabric_read {
 	struct xport_read *r;
 	uint32_t issued, done;
-	/* Link in c->queue until all bytes of the read are requested */
+	/* Entry in the list c->queue. The read is in this list until all its bytes are requested */
 	TAILQ_ENTRY(fabric_read) link;
 };
 TAILQ_HEAD(fabric_read_list, fabric_read);
@@ -138,10 +138,10 @@ struct fabric_peer_seg {
 	uint64_t base, key, bytes;
 };
 
-/* Connection with two endpoints (enum channel), one for each side. Each side posts its messages and
- * its reads on its own endpoint. The bytes that answer a read arrive on the endpoint on which the
- * read was posted. So a message or a read request never waits behind bytes that the same side sends
- * to answer the peer's reads. */
+/* Connection with one channel for each side (enum channel), and with one endpoint for each channel.
+ * Each side posts its messages and its reads on its own channel. The bytes that answer a read
+ * arrive on the channel on which the read was posted. So a side answers the peer's reads on the
+ * peer's channel. The side's own messages and read requests never wait behind these bytes. */
 struct fabric_conn {
 	struct peer_conn base; /* first member, so a pointer to it can be cast to this struct */
 	bool has_want, has_pong, is_busy, is_stuck;

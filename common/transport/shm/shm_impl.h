@@ -25,7 +25,7 @@
 
 #define SHM_PATH_BYTES 108 /* size of the path in the address of a UNIX socket */
 #define SHM_STRANGERS  16  /* largest number of accepted connections with no valid ticket yet */
-#define SHM_PER_USER   8   /* the same limit for the connections of one user */
+#define SHM_PER_USER   8   /* largest number of such connections of one user */
 #define SHM_LOOK_NS    UINT64_C(1000000)
 #define SHM_MAGIC      UINT32_C(0x48535042) /* the letters "BPSH" */
 #define SHM_VERSION    1
@@ -44,8 +44,8 @@ enum shm_side { SHM_AGENT, SHM_SERVER }; /* sides of a connection; each side wri
 /* First page of the memfd of the rings; the bytes of both rings follow. */
 struct shm_page {
 	struct ring_shared dir[2]; /* index: enum shm_side of the producer */
-	/* Index: enum shm_side. A value other than 0 means that this side has closed the
-	 * connection. After the close, this side may change the memory that it had offered */
+	/* [i]: not 0 if side i (enum shm_side) has closed the connection. After the close, side i
+	 * may change the memory that it had offered */
 	_Alignas(64) _Atomic uint32_t is_over[2];
 };
 _Static_assert(sizeof(struct shm_page) <= SHM_PAGE, "the rings' page");
@@ -201,7 +201,7 @@ int shm_map_get(
 void shm_map_put(void *map);
 void shm_maps_drop(struct shm_conn *c);
 /* Map a memfd that a peer sent. flags: flags of mmap(2) in addition to MAP_SHARED.
- * Owns: closes fd, also after an error. Returns NULL when the memfd is not sealed or is too small,
- * or when mmap fails. */
+ * Owns: the function closes fd, also after an error. Returns NULL when the memfd is not sealed or
+ * is too small, or when mmap fails. */
 void *shm_map_fd(int fd, size_t bytes, int prot, int flags);
 #endif

@@ -27,7 +27,8 @@
 #define RING_BYTES     (UINT32_C(256) << 10)
 #define RING_LEN_BYTES 8
 
-/* The part of a ring in shared memory, initially all zero. Each writer has its own cache line. */
+/* Counters and flags of a ring, in shared memory. They are all zero at first. Each writer has its
+ * own cache line. */
 struct ring_shared {
 	/* number of bytes that the producer has put into the ring so far */
 	_Alignas(64) _Atomic uint64_t tail;

@@ -17,8 +17,8 @@
 
 /* Number of offers that the sender remembers. The sender remembers the most recent offers that were
  * sent together with their bytes. If each of these offers has 128 KiB, the offers have 8 MiB
- * together. By default a server reads this amount from one agent at a time. A request for the bytes
- * of an older offer does not count as a request for bytes that were already sent. */
+ * together. By default a server reads this amount from one agent at a time. If the peer requests
+ * the bytes of an older offer, the policy does not notice that the bytes were already sent. */
 #define EAGER_POLICY_NOTED    64
 #define EAGER_POLICY_REST_MIN 8
 #define EAGER_POLICY_REST_MAX 512

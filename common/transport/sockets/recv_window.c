@@ -19,8 +19,8 @@
 /* Round trip times up to QUICK_US are quick. With a dozen processes on two processors, the measured
  * times are up to 4 ms. With two peers at 300 Mbit/s, the measured times are 20 ms. Even a slow
  * link gives quick samples in two cases: the link is not yet full, or its connections send at
- * different times. So QUICK_TIMES quick samples in a row are needed. In a test with 8 agent hosts
- * and 8 server hosts at 100 Mbit/s, 8 samples in a row were too few. */
+ * different times. So a link counts as quick only after QUICK_TIMES quick samples in a row. In a
+ * test with 8 agent hosts and 8 server hosts at 100 Mbit/s, a limit of 8 samples was too low. */
 #define QUICK_US    5000
 #define QUICK_TIMES 32u
 #define TARDY_TIMES 4u
@@ -171,10 +171,11 @@ bool recv_rtt_measured(struct recv_rtt *r, uint32_t us, uint64_t now_ns)
 	uint64_t half_ns = (us > FAST_US ? us : FAST_US) * UINT64_C(500);
 
 	r->us = us;
-	/* Estimate how many samples the kernel has taken since decayed_ns. Each sample reduces
-	 * pause_us by an eighth. The estimate is one sample per half_ns, which is half of the
-	 * kernel's average. If pauses cause at least half of the average, the true round trip time
-	 * is at most half_ns. In that case the kernel takes at least one sample per half_ns. */
+	/* Estimate how many round trip times the kernel has sampled since decayed_ns. Each sample
+	 * reduces pause_us by an eighth. The kernel reports the average of its samples. half_ns is
+	 * half of this average, but at least half of FAST_US. The estimate is one sample per
+	 * half_ns. If pauses cause at least half of the average, the true round trip time is at
+	 * most half_ns. In that case the kernel takes at least one sample per half_ns. */
 	for (; r->pause_us && now_ns - r->decayed_ns >= half_ns; r->decayed_ns += half_ns)
 		r->pause_us -= (r->pause_us + PAUSE_SHARE - 1) / PAUSE_SHARE;
 	if (!r->pause_us)

@@ -61,13 +61,13 @@ bool recv_window_shared(struct recv_window *w, unsigned n_conns);
  * average time that the bytes of one window take to arrive, as measured by the kernel, in
  * microseconds. Returns whether w->bytes, w->is_paced or w->is_quick has changed. */
 bool recv_window_measured(struct recv_window *w, uint32_t rtt_us);
-/* Add a sample that recv_rtt_measured rejected, because pauses of the sender may be a large part of
- * the measured time. most_us: the measured time in microseconds, an upper bound of the true time.
- * On a busy machine recv_rtt_measured rejects all samples. A rejected sample cannot show that a
- * link is slow. A series of rejected samples with short times counts as quick samples if the bytes
- * of the series arrived faster than a slow link could carry them. Enough quick samples in a row set
- * w->is_quick. The caller takes one sample for each MiB that all connections together have
- * received. Returns whether w->is_quick has changed. */
+/* Add a sample that recv_rtt_measured rejected. That function rejects a sample if more than half of
+ * the measured time may be pauses of the sender. most_us: the measured time in microseconds, an
+ * upper bound of the true time. On a busy machine recv_rtt_measured rejects all samples. A rejected
+ * sample cannot show that a link is slow. A series of rejected samples with short times counts as
+ * quick samples if the bytes of the series arrived faster than a slow link could carry them. Enough
+ * quick samples in a row set w->is_quick. The caller takes one sample for each MiB that all
+ * connections together have received. Returns whether w->is_quick has changed. */
 bool recv_window_bounded(struct recv_window *w, uint32_t most_us, uint64_t now_ns);
 /* Record that the kernel is unable to choose the window (Linux before 5.14). After that, the window
  * stays fixed for a long time. */

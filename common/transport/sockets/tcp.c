@@ -148,7 +148,7 @@ static int serve(struct tcp_xport *x)
 }
 
 /* Receive from every connection before tcp_tick looks for silent peers. After this process was
- * stopped for a while, unread bytes from a peer may wait in a socket, so the peer is not silent. */
+ * stopped for a while, a socket may hold unread bytes. The peer that sent them is not silent. */
 static void hear_all(struct tcp_xport *x)
 {
 	for (unsigned i = 0; i < N_LANES * TCP_CONNS_MAX / EVENTS_MAX; i++)

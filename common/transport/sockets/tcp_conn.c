@@ -35,7 +35,7 @@ static void set_count(struct tcp_xport *x, uint32_t n)
 		tcp_set_windows(x);
 }
 
-/* Make a connection. Returns NULL when no slot or no memory is left. */
+/* Allocate the struct of a connection in a free slot. Returns NULL if slots or memory run out. */
 static struct tcp_conn *conn_new(struct tcp_xport *x, enum conn_state state)
 {
 	struct tcp_conn *c = NULL;

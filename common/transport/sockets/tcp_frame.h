@@ -29,8 +29,8 @@ enum tcp_frame_type {
 };
 struct tcp_frame {
 	uint8_t type;
-	/* In FRAME_BYTES: 1 if zeros were sent, because the segment does not contain the bytes or
-	 * was removed; else 0. In other frames: 0 */
+	/* In FRAME_BYTES: 1 if zeros were sent instead of requested or offered bytes, because the
+	 * segment does not contain these bytes or was removed; else 0. In other frames: 0 */
 	uint8_t status;
 	uint16_t segment;
 	uint32_t len;

@@ -71,7 +71,7 @@ _Static_assert(TCP_RX_BYTES >= 2 * TCP_FRAME_MAX, "a frame fits, wherever it beg
 enum tcp_lane_kind { LANE_MESSAGES, LANE_BULK, N_LANES };
 _Static_assert((int)N_LANES == (int)N_CHANNELS, "a socket per channel of the tickets");
 
-/* Part of a read that one FRAME_READ has requested. */
+/* Part of a read. Each part is requested by its own FRAME_READ. */
 struct tcp_piece {
 	struct tcp_read *rd;
 	uint32_t at, len; /* offset and length of the piece in the read */
@@ -175,7 +175,7 @@ struct tcp_conn {
 	 * element is being sent. n_asked: number of elements that the peer has requested. */
 	struct tcp_answer answers[TCP_ANSWERS];
 	unsigned answer_first, n_answers, n_asked;
-	/* Number of bytes sent of the first answer in the queue, including head and trailer */
+	/* How many bytes of the queue's first answer were sent, including its head and trailer */
 	uint32_t answer_sent;
 	uint32_t eager_bytes; /* sum of the lengths of the eager answers in the queue */
 	uint64_t eager_sent;  /* number of eager offers announced to the peer */

@@ -122,9 +122,10 @@ int tcp_read(struct xport_read *r)
 		r->len > own->bytes - at)
 		return -EINVAL;
 	e = eager_of(c, r);
-	/* Accept up to READS_MAX reads, even if they wait for room in the read window. After
-	 * -EAGAIN, the caller starts no further read until an earlier read ends. Eager bytes that
-	 * arrive meanwhile would be discarded, and the caller would have to request them. */
+	/* Accept up to READS_MAX reads, even if they wait for room in the read window. If this
+	 * function returned -EAGAIN for such a read, the caller would start no further read until
+	 * an earlier read ends. This side would discard the eager bytes that arrive until then, and
+	 * would have to request them. */
 	if (c->n_reads == READS_MAX)
 		return -EAGAIN;
 	rd = &c->reads[__builtin_ctz(~c->reads_used)];
@@ -358,8 +359,8 @@ static bool add_item(struct tcp_recv_plan *p, uint8_t *dst, size_t len, size_t g
 	return true;
 }
 
-/* Return the i-th recorded offer if a read takes its bytes and no answer can arrive before these
- * bytes. Else return NULL. */
+/* Return the i-th recorded offer under two conditions: a read takes the offer's bytes, and only the
+ * bytes of earlier recorded offers can arrive before them. Else return NULL. */
 static const struct tcp_eager *next_eager(struct tcp_conn *c, unsigned i)
 {
 	const struct tcp_eager *e = eager_at(c, i);
@@ -396,8 +397,8 @@ static void make_plan(struct tcp_conn *c, struct tcp_recv_plan *p)
 }
 
 /* Record `len` received bytes at mem as bytes of the current section: head, data or trailer.
- * Returns how many of the bytes belong to this section. Returns 0 if mem is not the destination of
- * the bytes. */
+ * Returns how many of the bytes belong to this section. Returns 0 if a read takes the bytes, but
+ * mem is not the address at which the read expects them. */
 static size_t take_part(struct tcp_conn *c, const uint8_t *mem, size_t len)
 {
 	struct tcp_arrival *in = &c->in;

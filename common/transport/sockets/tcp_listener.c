@@ -1,6 +1,6 @@
 /* The connection thread of the TCP transport. The thread listens, accepts connections, and reads
- * and checks their tickets. It refuses connections without a valid ticket, and passes the other
- * sockets to the data threads. It receives no data. */
+ * and checks their tickets. The thread refuses connections without a valid ticket, and passes the
+ * sockets of the other connections to the data threads. It receives nothing but tickets. */
 #include "common/transport/sockets/tcp_impl.h"
 
 #include <errno.h>

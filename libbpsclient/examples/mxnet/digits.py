@@ -35,8 +35,8 @@ def main() -> None:
     net.add(gluon.nn.Dense(64, "relu"), gluon.nn.Dense(10))
     net.initialize(mx.init.Xavier())
     net.hybridize()
-    bps.broadcast_parameters(net.collect_params())  # bps: same start values
-    # bps: all workers together have a larger batch, so the step is larger too.
+    bps.broadcast_parameters(net.collect_params())  # bps: start from rank 0's values
+    # bps: all workers together have a larger batch, so the learning rate is larger too.
     # Gradients are averages over the workers.
     options = {"learning_rate": args.learning_rate * bps.size(), "momentum": 0.9}
     trainer = bps.DistributedTrainer(net.collect_params(), "sgd", options)

@@ -270,8 +270,8 @@ def group(
     """Return the group of this name, types and sizes. Create the group at the first call.
 
     Each worker counts the different lists of types and sizes that it uses under one name. The first
-    list is declared as ``NAME``, the n-th list as ``NAME#n``. So if the n-th lists of two workers
-    differ, both workers declare the same name, and the mismatch is an error at all workers.
+    list is declared as ``NAME``, the n-th list as ``NAME#n``. So all workers declare their n-th
+    lists under the same name. If these lists differ, the mismatch is an error at all workers.
     """
     key = (tuple(kinds), compress)
     with rt.lock:

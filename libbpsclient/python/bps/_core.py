@@ -5,8 +5,8 @@ tensors follow from the order of the calls, which all workers share, never from 
 completion.
 
 A named operation NAME uses the tensor ``u/NAME`` for the first shape that a worker passes, and
-``u/NAME#n`` for the n-th shape. Each worker counts its own shapes. So if the n-th shapes of two
-workers differ, both workers declare the same tensor, and the mismatch is an error at all workers.
+``u/NAME#n`` for the n-th shape. Each worker counts its own shapes. So all workers use the same
+tensor for their n-th shapes. If these shapes differ, the mismatch is an error at all workers.
 
 The values of unnamed operations are sent in reusable tensors, which are called slots. If workers
 made different calls, their values would be mixed in the slots. So each worker also writes its call
@@ -40,9 +40,9 @@ from bps._library import CODES, DTYPES, MAX, SUM, Error, Timeout
 # PIECES_IN_FLIGHT pieces of each size may be in flight.
 PIECES = tuple(1 << n for n in range(8, 23))
 PIECES_IN_FLIGHT = 4
-# At the first use of its size, an unnamed tensor is sent in pieces. At later uses, a tensor of at
-# least OWN_SLOT_BYTES bytes gets a slot of exactly its size. The sizes of all these slots add up to
-# at most OWN_SLOTS_BYTES bytes.
+# The first unnamed tensor of each size is sent in pieces. Later unnamed tensors of the same size
+# can get slots of exactly this size, if they have at least OWN_SLOT_BYTES bytes. The sizes of all
+# these slots add up to at most OWN_SLOTS_BYTES bytes.
 OWN_SLOT_BYTES, OWN_SLOTS_BYTES = 64 << 10, 1 << 30
 PRIORITY_MOST = 2**31 - 1
 # KINDS lists the unnamed operations. Before a worker submits the values of such an operation, it
@@ -93,8 +93,8 @@ class Slot:
 
 
 class Operation:
-    """An operation in flight, which uses a slot. The first caller that needs the result, or needs
-    the slot for the next operation, waits for the operation and frees the slot.
+    """An operation in flight, which uses a slot. The first caller that needs this operation's
+    result, or the slot for another operation, waits for this operation and frees the slot.
 
     Args:
         slot (Slot): holds the tensor that has been submitted.
@@ -197,8 +197,9 @@ class Runtime:
         self.job, self.prefix = job, prefix
         self.lock = threading.RLock()  # held while a thread declares or submits tensors
         self._named: dict[str, dict[tuple[str, int], Slot]] = collections.defaultdict(dict)
-        # Slots for unnamed operations, by type, operation and size. Two workers whose operations
-        # differ must not submit the same slot, because that would fail the job.
+        # Slots for unnamed operations, by element type, reduction (SUM, PROD, ...) and size. Two
+        # workers whose operations differ in one of these must not submit the same slot, because
+        # that would fail the job.
         self._rings: dict[Key, list[Slot]] = {}
         self._turns: collections.Counter[Key] = collections.Counter()
         self._own: dict[Key, list[Slot]] = {}
@@ -390,9 +391,9 @@ class Runtime:
         The result depends only on the calls so far, which are the same at all workers.
 
         Returns:
-            Slot: the slot. None if this size is used for the first time, if it is below
-                OWN_SLOT_BYTES, or if all own slots together would exceed OWN_SLOTS_BYTES. The
-                caller then uses pieces.
+            Slot: the slot. None if this size is used for the first time, if this size is below
+                OWN_SLOT_BYTES, or if all slots that this method has created, together with the
+                new slots, would exceed OWN_SLOTS_BYTES. After None, the caller uses pieces.
         """
         n_bytes = n_elems * int(DTYPES[dtype][1][1:])
         key = (dtype, op, n_elems)
@@ -450,7 +451,8 @@ class Runtime:
             self._failure = None
 
     def broadcast_bytes(self, data: bytes | None, root: int) -> bytes:
-        """Return the bytes of rank ``root`` at every worker."""
+        """Send the bytes of rank ``root`` to all workers. Every worker's call returns these
+        bytes."""
         with self.submission():
             self.agree("broadcast_object", "u8", 0, root=root).finish()
             n = ctypes.c_uint64(len(data) if data is not None else 0)
@@ -476,7 +478,8 @@ class Runtime:
         return [bytes(raw[r * most : r * most + all_[r]]) for r in range(size)]
 
     def broadcast_object(self, obj: Any, root: int) -> Any:
-        """Return the object of rank ``root`` at every worker. The object is sent pickled."""
+        """Send the object of rank ``root`` to all workers, pickled. Every worker's call returns
+        this object."""
         is_root = self.job.rank == root
         data = self.broadcast_bytes(_pack(obj) if is_root else None, root)
         return obj if is_root and data[:1] == _GOOD else _unpack(data, root)
@@ -541,7 +544,8 @@ subjobs: list[Job] = []  # jobs of process sets; they end with the process's job
 # all calls to bps that the program has asked for. Before leaving the job, leave() and suspend()
 # call all these functions.
 before_leaving: list[Callable[[], object]] = []
-# Functions of frameworks that resume() calls, because the number of workers may have changed.
+# Functions that frameworks have added here. resume() calls all these functions, because the number
+# of workers may have changed.
 after_resuming: list[Callable[[], object]] = []
 
 
@@ -557,8 +561,8 @@ def host_key() -> str:
 
 
 def job_name(part: str = "") -> str:
-    """Return a name for a new job. The new name consists of the job name that the launcher has set,
-    ``part`` and random digits. If the launcher has set no job name, the new name begins with
+    """Return a name for a new job. The new name consists of these parts: the launcher's job name,
+    ``part``, and random digits. If the launcher has set no job name, the new name begins with
     "torch"."""
     names = ("BPS_JOB", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
     base = next((os.environ[name] for name in names if os.environ.get(name)), "torch")
@@ -601,8 +605,8 @@ def _check_unshared(what: str) -> None:
     """
     if subjobs or runtime().n_users:
         raise RuntimeError(
-            f"{what}: process sets or process groups still use the job: remove and destroy them "
-            "first"
+            f"{what}: process sets or process groups still use the job: remove the sets and "
+            "destroy the groups first"
         )
 
 
@@ -615,8 +619,8 @@ def suspend(timeout: float | None = None) -> None:
 
     Raises:
         RuntimeError: process sets, or process groups of a framework, use the job.
-        Error: when the time-out passed, a result was not complete, or a worker had not called this
-            function.
+        Error: a result was not complete before the time-out, or a worker had not called this
+            function before the time-out.
     """
     rt = runtime()
     _check_unshared("suspend")
@@ -628,7 +632,8 @@ def suspend(timeout: float | None = None) -> None:
 def resume(num_workers: int, num_servers: int = 0, global_rank: int = -1) -> None:
     """Join the job again after :func:`suspend`, with another number of workers.
 
-    All workers that continue call this function. Workers that are new to the job call :func:`init`.
+    Each worker that continues must call this function. Each worker that is new to the job calls
+    :func:`init`.
 
     Args:
         num_workers (int): number of workers of the job from now on.
@@ -648,7 +653,7 @@ def resume(num_workers: int, num_servers: int = 0, global_rank: int = -1) -> Non
 def reopen() -> None:
     """Join the job again after it has failed, with this worker's rank and the same options.
 
-    All workers that continue call this function. A process that replaces a lost worker calls
+    Each worker that continues must call this function. A process that replaces a lost worker calls
     :func:`init`.
 
     Raises:

@@ -126,7 +126,8 @@ class State:
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Call a function again when machines have left or joined at a commit, or the job has failed.
+    """Call a function again in two cases: the job has failed, or a commit has found that machines
+    have left or joined the job.
 
     After a failure each remaining worker joins a job of the same name again, with its rank, and
     restores the state of the last commit. The job continues when all workers are present. So start

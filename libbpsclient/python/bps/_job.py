@@ -142,8 +142,8 @@ class Tensor:
 
     @property
     def output(self) -> np.ndarray | None:
-        """The result of the last completed round, read-only; None before the first round. Valid
-        until the second push_pull after that round."""
+        """The result of the last completed round, read-only; None if no round is complete. The
+        array is valid until the second push_pull after the round that the array belongs to."""
         address = self.output_address
         if not address:
             return None
@@ -155,9 +155,9 @@ class Tensor:
     def outputs(self) -> tuple[np.ndarray, np.ndarray]:
         """The two result buffers, read-only, valid until the job is suspended or closed.
 
-        The result of round ``n`` (:attr:`info`) is in ``outputs[n & 1]``. So a program can make
-        both arrays once, and use them in all rounds. These buffers do not hold averages of
-        integers. For such averages, use :attr:`output`.
+        The result of round ``n`` is in ``outputs[n & 1]``; ``info.round`` is the last completed
+        round. So a program can read this property once, and use both arrays in all rounds. These
+        buffers do not hold averages of integers. For such averages, use :attr:`output`.
         """
         addresses = (ctypes.c_void_p * 2)()
         check(lib.bps_outputs(self.handle, addresses))
@@ -318,7 +318,7 @@ class Tensor:
             return
         begun_ns = ctypes.c_uint64()
         handle, limit, rc = self.handle, milliseconds(timeout), -errno.EINTR
-        while rc == -errno.EINTR:  # Python runs the handlers of signals between two calls
+        while rc == -errno.EINTR:  # Python runs signal handlers before each repeated call
             rc = lib.bps_wait_intr(handle, limit, ctypes.byref(begun_ns))
         check(rc)
 
@@ -384,8 +384,8 @@ class GpuTensor:
         return lib.bps_contributors(self.handle)
 
     def push_pull(self, op: int = SUM, priority: int = PRIORITY_AUTO, stream: int = 0) -> None:
-        """Submit the values for reduction as soon as the stream has completed the work queued so
-        far. Return at once.
+        """Submit for reduction the values that the tensor will have when the stream has completed
+        all earlier work. Return at once, without waiting for this work.
 
         Raises:
             Error: -EOPNOTSUPP for AVG of integers; EBUSY while 8 rounds are in flight.

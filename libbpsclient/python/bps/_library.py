@@ -93,7 +93,7 @@ class Timeout(Error):
 
 
 def dtype_number(name: str) -> int:
-    """Return the number of an element type.
+    """Return the number by which the library identifies an element type.
 
     Raises:
         Error: the type is unknown.

@@ -288,7 +288,8 @@ static void destruction_without_finalization(void)
 	ncclCommDestroy(comm[0]);
 }
 
-/* Start a broadcast on both ranks. The caller makes the two calls differ. */
+/* Start a broadcast on both ranks, with count0 elements on rank 0 and count1 elements on rank 1. If
+ * the counts differ, the ranks misuse NCCL. */
 static void broadcast(ncclComm_t comm[2], size_t count0, size_t count1)
 {
 	ncclResult_t state;

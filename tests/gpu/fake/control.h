@@ -1,8 +1,8 @@
 #ifndef BPS_TESTS_GPU_FAKE_CONTROL_H
 #define BPS_TESTS_GPU_FAKE_CONTROL_H
-/* How a test controls the fake libcuda.so.1 (tests/gpu/fake/fake.h). A program that is linked with
- * the fake calls these functions. In all programs, the fake reads these environment variables
- * (defaults are in parentheses):
+/* How a test controls the fake libcuda.so.1 (tests/gpu/fake/fake.h). The functions in this file
+ * are for programs that are linked with the fake. In all programs, the fake reads these environment
+ * variables (defaults are in parentheses):
  *
  *   FAKE_CUDA_GPUS=n       number of GPUs of this machine (1)
  *   FAKE_CUDA_VISIBLE=...  like CUDA_VISIBLE_DEVICES, but only numbers

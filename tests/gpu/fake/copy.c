@@ -1,5 +1,5 @@
-/* Copies and fills of the fake driver. Blocking copies run in their own call. The other copies, and
- * all fills, are queued on a stream, which runs them later. */
+/* Copies and fills of the fake driver. A blocking copy runs inside the call that requests the copy.
+ * The other copies, and all fills, are queued on a stream, which runs them later. */
 #include "tests/gpu/fake/fake.h"
 
 #include <string.h>

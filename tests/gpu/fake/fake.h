@@ -17,7 +17,8 @@
  * other addresses (fake_area.at).
  *
  * One lock protects all tables. Streams copy bytes and wait for other ranks without the lock.
- * Meanwhile counts of queued work keep the areas alive. */
+ * During this time, the areas that the work uses cannot be freed, because their counts `in_use` are
+ * not zero. */
 #include <cuda.h>
 #include <pthread.h>
 #include <stdbool.h>

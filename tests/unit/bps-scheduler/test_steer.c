@@ -210,7 +210,7 @@ static void operators_key_steers(void **state)
 	ASK(&f, "ctl:alice", .verb = "key status");
 	assert_int_equal(f.code, 0);
 	assert_int_equal(json_array_size(json_object_get(f.json, "keys")), 1);
-	assert_int_equal(n_events(&f), 0); /* a request that only reads leaves no event */
+	assert_int_equal(n_events(&f), 0); /* a read-only request adds no event */
 	fixture_fini(&f);
 }
 

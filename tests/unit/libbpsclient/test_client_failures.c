@@ -131,7 +131,7 @@ static void death_of_the_agent_ends_a_wait_within_a_second(void **state)
 {
 	(void)state;
 	expect_wait_ends(FAKE_DIE, BPS_ENOAGENT);
-	assert_error_has("is gone: it closed the connection");
+	assert_error_has("is gone: the connection ended");
 }
 
 static void malformed_frame_from_the_agent_ends_a_wait(void **state)

@@ -1,4 +1,5 @@
-"""Importable modules that have the names of another package, such as horovod.torch."""
+"""Modules that can be imported under the names of another package's modules, such as
+horovod.torch."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ class _Alias(MetaPathFinder, Loader):
         def lack(attribute: str) -> Any:
             remedy = self._lacking.get(attribute)
             if remedy is None:
-                raise AttributeError(f"module '{name}' of bps.compat has no name '{attribute}'")
+                raise AttributeError(
+                    f"module '{name}' of bps.compat has no attribute '{attribute}'"
+                )
             raise NotImplementedError(f"bps has no {name}.{attribute}: {remedy}")
 
         vars(module)["__getattr__"] = lack
@@ -85,5 +88,5 @@ def names_of(module: str) -> dict[str, Any]:
 
 
 def version() -> dict[str, Any]:
-    """Return the contents of a replaced package's top module."""
+    """Return the contents of the module with which bps replaces a package's top module."""
     return {"__version__": bps.version()}

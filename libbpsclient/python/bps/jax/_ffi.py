@@ -216,8 +216,8 @@ def _handle(pointer: Any) -> int | None:
 
 
 def _lower(ctx: Any, *operands: Any, one: _Call, results: Any) -> Any:
-    """Add the call to a module that JAX compiles. XLA runs such calls in the order
-    in which they were added."""
+    """Add a call of the function `one` to a module that JAX compiles. XLA runs such calls in the
+    order in which they were added."""
     # If the results have the same shapes and types as the arguments, XLA may write the results
     # into the memory of the arguments.
     is_alike = results == tuple(ctx.avals_in)
@@ -236,8 +236,8 @@ def _lower(ctx: Any, *operands: Any, one: _Call, results: Any) -> Any:
 
 
 def _register() -> Any:
-    """Return a primitive of JAX that compiles to the call. Return None if this version of JAX lacks
-    a private name that the primitive needs."""
+    """Return a primitive of JAX that compiles to a call of :func:`_handle`. Return None if this
+    version of JAX lacks a private name that the primitive needs."""
     if _EFFECT is None:
         return None
     try:

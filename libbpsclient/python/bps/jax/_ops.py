@@ -21,8 +21,9 @@ from bps.jax import _ffi
 # A tree (pytree) of JAX: arrays, numbers, and lists, tuples and dicts of these.
 Tree = Any
 
-# JAX returns from a call before XLA's threads have run it. Without this wait, a worker that does
-# not use its last result would leave the job while these threads still call bps.
+# JAX returns from a call before XLA's threads have run the call. effects_barrier waits for these
+# threads. Without this wait, a worker that does not use its last result would leave the job while
+# the threads still call bps.
 _core.before_leaving.append(jax.effects_barrier)
 # The shapes in compiled functions depend on the number of workers, which may have changed. So JAX
 # must compile the functions again.
@@ -213,8 +214,8 @@ def allgather(array: Any, process_set: ProcessSet = global_process_set) -> jax.A
         all_, rows, _ = _arrays.gather(process_set.runtime(), given[0])
         if is_fixed and len(set(rows)) > 1:
             raise ValueError(
-                f"allgather: the workers have {rows} rows, but inside jit all workers must have "
-                "the same number of rows"
+                f"allgather: the numbers of rows differ between the workers ({rows}), but inside "
+                "jit all workers must have the same number of rows"
             )
         return [all_]
 

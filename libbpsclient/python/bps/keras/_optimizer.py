@@ -134,8 +134,8 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
             instead of gathering their rows.
         backward_passes_per_step (int): sets the optimizer's ``gradient_accumulation_steps``.
         op (int): Average or Sum.
-        gradient_predivide_factor (float): divisor of gradients before the sum. The sum is then
-            divided by size / factor. Only with Average.
+        gradient_predivide_factor (float): divisor f of the gradients before the sum. The sum over
+            n workers is then divided by n / f. Only with Average.
         average_aggregated_gradients (bool): divide accumulated gradients by
             backward_passes_per_step.
         num_groups (int), groups: ignored; kept for scripts of Horovod. Buckets have a fixed size in
@@ -143,8 +143,8 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         process_set (ProcessSet): the workers over which gradients are averaged.
 
     Returns:
-        Optimizer: an optimizer whose class is a subclass of the given optimizer's class, with the
-            same name.
+        Optimizer: an optimizer of a new class. The new class is a subclass of the given optimizer's
+            class, and both classes have the same name.
 
     Raises:
         ValueError: op, the factor or the state of the optimizer is not allowed.

@@ -39,7 +39,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     callback also switches off XLA, which cannot compile calls of bps.
 
     Args:
-        root_rank (int): worker whose values all workers get.
+        root_rank (int): rank of the worker whose values are broadcast.
         device (str): ignored; kept for scripts of BytePS and Horovod.
         process_set (ProcessSet): the workers that take part.
     """
@@ -113,7 +113,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         multiplier (float or callable): the factor, or a function that returns it for an epoch.
         start_epoch (int): first epoch in which the factor applies.
         end_epoch (int, optional): first epoch in which the factor does not apply any more; None:
-            the factor applies to the end.
+            the factor applies until the training ends.
         staircase (bool): True: set the rate at the beginning of each epoch. False: set the rate at
             each batch, and pass fractions of epochs to the function.
         momentum_correction (bool): ignored; Keras 3 compiles the momentum into the step.

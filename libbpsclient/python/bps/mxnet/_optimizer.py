@@ -120,11 +120,11 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self._optimizer.set_learning_rate(lr)
 
     def set_lr_mult(self, args_lr_mult: dict[Any, float]) -> None:
-        """Set the wrapped optimizer's factors for the learning rate, by parameter."""
+        """Set the wrapped optimizer's learning-rate factors of individual model parameters."""
         self._optimizer.set_lr_mult(args_lr_mult)
 
     def set_wd_mult(self, args_wd_mult: dict[Any, float]) -> None:
-        """Set the wrapped optimizer's factors for the weight decay, by parameter."""
+        """Set the wrapped optimizer's weight-decay factors of individual model parameters."""
         self._optimizer.set_wd_mult(args_wd_mult)
 
 
@@ -151,7 +151,7 @@ class DistributedTrainer(gluon.Trainer):
         params (ParameterDict): ``net.collect_params()``.
         optimizer (str or Optimizer): name of an optimizer of MXNet, or an optimizer.
         optimizer_params (dict, optional): arguments of an optimizer that is given by its name.
-        root_rank (int): worker whose parameters all workers get at the first step.
+        root_rank (int): rank of the worker whose parameters are broadcast at the first step.
         compression_params (dict, optional): BytePS's way to choose a compression:
             ``{"fp16": True}``.
         compression (Compressor): type in which the tensors are sent.

@@ -77,7 +77,7 @@ class _DistributedGradientTape(tf.GradientTape):
     _bps_scales_local: bool
 
     def register_local_source(self, source: Any) -> None:
-        """Do not reduce the gradient of this variable over the workers."""
+        """Exclude the gradient of the variable `source` from the reduction over the workers."""
         self._bps_local.add(id(source))
 
     def gradient(self, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
@@ -117,8 +117,8 @@ def DistributedGradientTape(  # noqa: N802 - the name that users know
         sparse_as_dense (bool): convert IndexedSlices to dense tensors and sum them, instead of
             gathering their rows.
         op (int): Average or Sum.
-        gradient_predivide_factor (float): divisor of gradients before the sum. The sum is then
-            divided by (number of workers / factor). Only with Average.
+        gradient_predivide_factor (float): divisor f of the gradients before the sum. The sum over
+            n workers is then divided by n / f. Only with Average.
         num_groups (int), groups: ignored; kept for scripts of Horovod. Buckets have a fixed size in
             bytes.
         process_set (ProcessSet): the workers over which gradients are averaged.
@@ -193,8 +193,8 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         backward_passes_per_step (int): number of calls whose gradients are added up before they
             are sent. Only for Keras.
         op (int): Average or Sum.
-        gradient_predivide_factor (float): divisor of gradients before the sum. The sum is then
-            divided by (number of workers / factor). Only with Average.
+        gradient_predivide_factor (float): divisor f of the gradients before the sum. The sum over
+            n workers is then divided by n / f. Only with Average.
         average_aggregated_gradients (bool): divide accumulated gradients by
             backward_passes_per_step.
         num_groups (int), groups: ignored; kept for scripts of Horovod. Buckets have a fixed size in
@@ -202,8 +202,8 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         process_set (ProcessSet): the workers over which gradients are averaged.
 
     Returns:
-        Optimizer: an optimizer whose class is a subclass of the given optimizer's class, with the
-            same name.
+        Optimizer: an optimizer of a new class. The new class is a subclass of the given optimizer's
+            class, and both classes have the same name.
     """
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         import bps.keras

@@ -35,7 +35,7 @@ def _meet(store: Any, rank: int, size: int, part: str) -> tuple[str, int, int]:
     return name, hosts[:rank].count(hosts[rank]), hosts.count(hosts[rank])
 
 
-_world: Job | None = None  # the one job of the groups that contain all workers
+_world: Job | None = None  # the job shared by the groups that each contain all workers
 _world_users = 0
 _world_is_ours = False  # True: a group has opened the job; False: init() has opened it
 

@@ -1,7 +1,7 @@
 """Operations in flight of the back-end "bps" for ``torch.distributed``.
 
-The thread that waits for an operation also writes its results. A thread of the group completes
-futures. The group's first future starts this thread.
+The thread that waits for an operation also writes the operation's results. Each group has a
+separate thread that completes futures. The group's first future starts this separate thread.
 """
 
 from __future__ import annotations

@@ -89,8 +89,9 @@ class HostChannel:
         The result stays valid until the second :meth:`push` after this exchange.
 
         Returns:
-            tuple: the result, and whether the caller has written to this memory after an earlier
-                call returned the same memory. Such writes cost more than a copy of the result.
+            tuple: the result, and a flag. The flag is true if an earlier call of this method
+                returned the same memory and the caller then wrote to the memory. Writing to the
+                memory costs more than copying the result.
         """
         address, was_written = self._results.last()
         seen = self._slot.views.get(("mapped", address))
@@ -185,7 +186,8 @@ class GpuChannel:
         self.check = job.check_mapped
 
     def push(self, op: int) -> None:
-        """Submit the values as soon as the current stream has completed the work queued so far."""
+        """Submit the values that the channel will have when the current stream has completed all
+        earlier work."""
         stream = self._kind.stream(self._device)
         try:
             self._tensor.push_pull(op, stream=stream)

@@ -6,10 +6,10 @@ sum is complete. The second sum must not use the slots of the job's runtime, bec
 those slots in the order of the program's calls. A :class:`Line` has slots of its own. It submits
 the second sums in the order in which the first sums were submitted.
 
-The thread that waits for a gather submits the gather's second sum. A worker may wait for an
-asynchronous gather long after the other workers. So the thread of the :class:`Line` submits the
-second sum of an asynchronous gather, unless a waiting thread has submitted it before. The first
-asynchronous gather starts the thread of the :class:`Line`.
+The thread that waits for a gather submits the gather's second sum. A worker may begin to wait for
+an asynchronous gather long after the other workers have begun. So the thread of the :class:`Line`
+submits the second sum of an asynchronous gather, unless a waiting thread has submitted it before.
+The first asynchronous gather starts the thread of the :class:`Line`.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Gather(Handle):
 
     @property
     def is_sent(self) -> bool:
-        """Whether the second sum was submitted or has failed."""
+        """True if the second sum has been submitted, and also if it has failed."""
         return self._is_sent.is_set()
 
     def poll(self) -> bool:

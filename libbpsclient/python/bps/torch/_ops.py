@@ -222,8 +222,8 @@ def push_pull_async_inplace(
     version: int = 0,
     priority: int = 0,
 ) -> Handle:
-    """Do the same as :func:`allreduce_async_`, but with the parameters of the function in BytePS
-    that has this name. `version` is ignored, because bps counts the operations itself."""
+    """Do the same as :func:`allreduce_async_`, but with the parameters of BytePS's function
+    ``push_pull_async_inplace``. `version` is ignored, because bps counts the operations itself."""
     return allreduce_async_(tensor, average, name, priority=priority)
 
 
@@ -234,8 +234,8 @@ def push_pull_async(
     version: int = 0,
     priority: int = 0,
 ) -> Handle:
-    """Do the same as :func:`allreduce_async`, but with the parameters of the function in BytePS
-    that has this name."""
+    """Do the same as :func:`allreduce_async`, but with the parameters of BytePS's function
+    ``push_pull_async``."""
     return allreduce_async(tensor, average, name, priority=priority)
 
 
@@ -246,8 +246,8 @@ def push_pull_inplace(
     version: int = 0,
     priority: int = 0,
 ) -> torch.Tensor:
-    """Do the same as :func:`allreduce_`, but with the parameters of the function in BytePS
-    that has this name."""
+    """Do the same as :func:`allreduce_`, but with the parameters of BytePS's function
+    ``push_pull_inplace``."""
     return push_pull_async_inplace(tensor, average, name, version, priority).wait()
 
 
@@ -259,8 +259,8 @@ def push_pull(
     priority: int = 0,
     compression: type[Compressor] = Compression.none,
 ) -> torch.Tensor:
-    """Do the same as :func:`allreduce`, but with the parameters of the function in BytePS that has
-    this name. The function is differentiable."""
+    """Do the same as :func:`allreduce`, but with the parameters of BytePS's function ``push_pull``.
+    The function is differentiable."""
     return allreduce(tensor, average, name, compression)
 
 
@@ -508,7 +508,7 @@ def alltoall(
 
     Returns:
         Tensor: the rows received, ordered by the rank of the sender. With `splits`, the result is
-            a pair of these rows and a tensor with the number of rows from each worker.
+            a tuple: first these rows, then a tensor with the number of rows from each worker.
 
     Raises:
         ValueError: the rows cannot be split as `splits` requires, or `splits` is None and the rows
@@ -619,12 +619,14 @@ def _grouped(
 ) -> Callable[..., Any]:
     """Return a function that applies a collective to each tensor of a sequence.
 
-    The function has the arguments of the collective, with the sequence in place of the tensor.
+    The returned function has the arguments of the collective, with the sequence in place of the
+    tensor.
 
     Args:
-        name (str): name of the function.
+        name (str): name of the returned function.
         call (callable): the collective.
-        collect (callable): makes the result from the list of the collective's results.
+        collect (callable): makes the returned function's result from the list of the collective's
+            results, one for each tensor.
     """
     signature = inspect.signature(call)
 

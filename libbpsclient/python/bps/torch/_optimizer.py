@@ -108,8 +108,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             closure (callable, optional): computes the loss and its gradients. The gradients are
                 reduced after each call of the closure.
         """
-        # A learning-rate scheduler of the original optimizer checks that step() was called. It
-        # reads _opt_called from PyTorch 2.4 on, and _step_count in older releases.
+        # A learning-rate scheduler of the original optimizer checks that step() was called.
+        # Since PyTorch 2.4 the scheduler reads _opt_called, and in older releases _step_count.
         self._bps_original._opt_called = True
         self._bps_original._step_count = getattr(self._bps_original, "_step_count", 0) + 1
         if self._bps_skips:
@@ -222,7 +222,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         raise ValueError("the optimizer is a DistributedOptimizer already")
     if compression.compress.__func__ is not Compressor.compress.__func__:
         raise ValueError(
-            "compression must not override compress(): set the class attribute 'wire' instead"
+            "the compression class must not override compress(): set its attribute 'wire' instead"
         )
     named = _name_parameters(optimizer, named_parameters)
     base = type(optimizer)

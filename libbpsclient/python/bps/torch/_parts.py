@@ -1,7 +1,7 @@
 """Sum memory over all workers. The memory consists of parts of tensors.
 
-Collectives that move values are such sums. Each worker fills its own parts of the memory with
-values, and all other parts with zeros.
+Collectives that only move values also use such a sum. Each worker fills its own parts of the memory
+with values, and all other parts with zeros. So the sum consists of the workers' values.
 """
 
 from __future__ import annotations

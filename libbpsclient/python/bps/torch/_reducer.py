@@ -50,8 +50,8 @@ class Place:
     def __init__(self, name: str, param: torch.Tensor) -> None:
         self.name, self.param = name, param
         self.bucket: Bucket | None = None  # None: not assigned yet, or the gradient is sparse
-        self.n_passes = 0  # number of backward passes since the last finish()
-        self.is_filled = False  # the gradient has been copied into the bucket
+        self.n_passes = 0  # number of backward passes in this step
+        self.is_filled = False  # whether the gradient has been copied into the bucket
         self.is_large = param.numel() * param.element_size() >= COPIED_BYTES
 
 
@@ -85,7 +85,8 @@ class Bucket:
         can_map = not channel.is_in_place and is_same and not is_scaled
         self._is_mapped = can_map and channel.map()
         self._copy: torch.Tensor | None = None
-        self._views: dict[int, list[torch.Tensor]] = {}  # gradients, by address of the results
+        # key: address of the results; value: the gradients, which are views of these results
+        self._views: dict[int, list[torch.Tensor]] = {}
         # Small gradients that are not copied yet, and their parts of the input. One call copies all
         # of them, because a call for each would take longer than the copies.
         self._small: list[torch.Tensor] = []
@@ -192,8 +193,8 @@ class Reducer:
         self._buckets: list[Bucket] = []
         self._sparse: list[Place] = []
         self._in_flight: list[Bucket] = []
-        self.begun = False  # autograd has computed a gradient since the last finish()
-        self.is_paused = False  # gradients are added up and not sent (no_sync)
+        self.begun = False  # whether autograd has computed a gradient of this step
+        self.is_paused = False  # whether gradients are added up and not sent (no_sync)
         self.on_begin: Callable[[], None] | None = None  # called at the first gradient of a step
         self.on_reopen: Callable[[], None] | None = None  # called by reopen()
         self.on_join: Callable[[], None] | None = None  # called by send_zeros()
@@ -326,8 +327,8 @@ class Reducer:
             )
 
     def _fill(self, place: Place) -> None:
-        """Copy a gradient into its bucket, or zeros if the parameter has no gradient. Send the
-        bucket if it is full."""
+        """Copy a parameter's gradient into its bucket. If the parameter has no gradient, copy zeros
+        instead. If the bucket is then full, send the bucket."""
         param, bucket = place.param, place.bucket
         grad = param.grad
         bucket.channel.check()
@@ -468,7 +469,8 @@ def join(device: int = -1) -> int:
         device (int): ignored; kept for scripts of Horovod.
 
     Returns:
-        int: rank of a worker that called ``join`` last. The model of that worker is the newest.
+        int: rank of the worker that called ``join`` last. The model of that worker is the newest.
+            If several workers were last, the largest of their ranks.
 
     Raises:
         NotImplementedError: an optimizer gathers sparse gradients.

@@ -179,7 +179,8 @@ static void urgent_partitions_are_not_held_by_less_urgent_ones(void **state)
 }
 
 /* The connection to server 1 is held because the connection to server 0 is behind. The connection
- * to server 1 may send its urgent partitions once the connection to server 0 has none left. */
+ * to server 1 may send its urgent partitions once the connection to server 0 has no urgent
+ * partitions left. */
 static void urgent_partitions_are_sent_when_the_slower_connection_has_none_left(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);
@@ -453,7 +454,8 @@ static void each_burst_counts_from_zero(void **state)
 	world_free(w);
 }
 
-/* Two jobs share the same connections. The connections of each job are kept in step separately. */
+/* Two jobs share the same connections. The agent keeps the connections in step for each job
+ * separately, so no job waits for the other job. */
 static void jobs_do_not_wait_for_each_other(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);

@@ -57,8 +57,8 @@ static int32_t *gpu_values(const struct engine_rig *r, unsigned m, uint32_t t)
 	return (int32_t *)(uintptr_t)(at + t * r->bytes);
 }
 
-/* Act as the agent and the servers: write ten times the sum of this machine's inputs, as if there
- * were ten equal machines, and report the sum to the engine. */
+/* Act as the agent and the servers. Multiply the sum of this machine's inputs by ten, as if there
+ * were ten equal machines. Write the product to the output, and report it to the engine. */
 static void land(struct engine_rig *r, uint32_t t, uint32_t part, uint64_t round)
 {
 	uint64_t first = part * r->part_bytes / 4, n = r->part_bytes / 4;
@@ -458,9 +458,9 @@ static void a_landed_partition_must_have_been_staged(void **state)
 	unmake(&r);
 }
 
-/* Act as the process that follows the agent's process. The new process has only `rounds`, the round
- * of each tensor, and has_landed, the partitions whose sums have arrived. It starts these rounds
- * again and reports these sums again. */
+/* Act as the process that follows the agent's process. The new process has only `rounds` (the round
+ * of each tensor) and has_landed (the partitions whose sums have arrived). The new process starts
+ * these rounds again and reports these sums again. */
 static void have_successor(
 	struct engine_rig *r, const uint64_t rounds[TENSORS], bool has_landed[TENSORS][PARTS_MAX])
 {

@@ -96,8 +96,8 @@ static void read_all(struct manager *m)
 	assert_int_equal(errno, EAGAIN);
 }
 
-/* Return what the agent's next process gets: all kept descriptors, and the ledger of a job if there
- * is one. */
+/* Return what the agent's next process gets: all kept descriptors. If has_job is true, the next
+ * process also gets the ledger of a job. */
 static struct fdstore successor(const struct manager *m, bool has_job)
 {
 	struct fdstore s = {.fds = calloc(m->n + 1, sizeof(*s.fds)), .n = m->n + has_job};

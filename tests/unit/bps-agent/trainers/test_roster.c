@@ -58,8 +58,8 @@ static void newcomer_that_is_lost_again_was_let_in_all_the_same(void **state)
 	roster_newcomers(&job, BARRIER, &n_new, &root);
 	assert_int_equal(n_new, 1);
 	assert_int_equal(root, 0);
-	/* If an agent was disconnected for a moment, a single message reports that the new machine
-	 * was admitted and that this machine was lost (J13). */
+	/* If an agent was disconnected for a moment, a single message can report two events to the
+	 * agent: the new machine was admitted, and the new machine was lost (J13). */
 	note(&job, BORDER + 1, 2);
 	roster_newcomers(&job, BARRIER, &n_new, &root);
 	assert_int_equal(n_new, 1);

@@ -165,8 +165,8 @@ static bool is_straggling(struct progress_world *w)
 	return has_problem(w, "STRAGGLER");
 }
 
-/* Advance the time by one second. Each server then reports `rounds` completed rounds in total, and
- * the first server also reports that each sum took `sum_us` microseconds. */
+/* Advance the time by one second. Each server then reports that it has completed `rounds` rounds
+ * since its start. The first server also reports that each sum took `sum_us` microseconds. */
 static void sums(struct progress_world *w, uint64_t rounds, uint32_t sum_us)
 {
 	struct ctl_msg msg = {.type = CTL_BEAT, .beat = {.rounds = rounds, .sum_us = sum_us}};

@@ -140,8 +140,8 @@ static void chaos_pass(struct chaos *h)
 	uint32_t i = draw(h, MEMBERS), conn = h->conn[i];
 	uint64_t ms = draw(h, 4) ? 200 : 4000;
 
-	/* The list of connections ends at its first 0. So this member and all members after it in
-	 * the list are silent. */
+	/* The list of connections ends at its first 0. A 0 in place of this member's connection
+	 * silences this member and all members after it in the list. */
 	if (draw(h, 4) == 0)
 		h->conn[i] = 0;
 	pass(&h->w, ms, h->conn);

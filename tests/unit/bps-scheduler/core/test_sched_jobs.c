@@ -357,7 +357,7 @@ static void only_users_with_little_get_the_reserve(void **state)
 	world_with_memory(&w, 0, 0);
 	w.cfg.small_reserve = 50;
 	sched_set_quotas(w.core, &w.cfg);
-	/* the tensor's two sums of 512 KiB together fill the unreserved memory */
+	/* the tensor's two sums, 512 KiB each, fill the unreserved 1 MiB */
 	declare(&w, 21, 0, "w", DTYPE_F32, 131072);
 	declare(&w, 22, 1, "w", DTYPE_F32, 131072);
 	clear(&w);

@@ -1,4 +1,5 @@
-/* Jobs in the scheduler's core that continue without a lost machine, or that admit new machines. */
+/* Tests of the scheduler's core: jobs that lose a machine and continue, and jobs that admit new
+ * machines. */
 #include "tests/unit/sched_world.h"
 
 /* Make a running job of three workers on three agents (21, 22, 23). The job may shrink. */

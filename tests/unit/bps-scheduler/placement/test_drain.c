@@ -373,7 +373,7 @@ static void server_is_not_drained_when_the_others_lack_memory(void **state)
 	declare(&w, 21, 0, 448u << 20); /* sums need twice the tensor's size: 896 MiB */
 	declare(&w, 22, 1, 448u << 20);
 	assert_int_equal(drain(&w, "s1"), -EBUSY);
-	assert_non_null(strstr(w.text, "no memory for the sums of 's1'"));
+	assert_non_null(strstr(w.text, "no memory for the sums of server 's1'"));
 	hello(&w, 3, ROLE_SERVER, "s3", 103, GIB);
 	assert_int_equal(drain(&w, "s1"), 0);
 	world_fini(&w);
@@ -398,7 +398,7 @@ static void memory_of_a_suspect_server_is_no_room_for_a_drain(void **state)
 	sched_conn_closed(w.core, 3, w.now);
 	w.conns[3].is_open = false;
 	assert_int_equal(drain(&w, "s1"), -EBUSY);
-	assert_non_null(strstr(w.text, "no memory for the sums of 's1'"));
+	assert_non_null(strstr(w.text, "no memory for the sums of server 's1'"));
 	hello(&w, 4, ROLE_SERVER, "s3", 103, GIB);
 	assert_int_equal(drain(&w, "s1"), 0);
 	world_fini(&w);
@@ -427,7 +427,7 @@ static void servers_of_one_host_share_its_memory(void **state)
 	declare(&w, 21, 0, 640u << 20); /* sums need twice the tensor's size: 1,280 MiB */
 	declare(&w, 22, 1, 640u << 20);
 	assert_int_equal(drain(&w, "s1"), -EBUSY);
-	assert_non_null(strstr(w.text, "no memory for the sums of 's1'"));
+	assert_non_null(strstr(w.text, "no memory for the sums of server 's1'"));
 	assert_int_equal(drain_losses(w.core, &lacks_memory), 0);
 	assert_true(lacks_memory);
 	hello(&w, 4, ROLE_SERVER, "s4", 104, GIB);

@@ -295,9 +295,9 @@ static void every_stretch_of_equal_partitions_is_shared_by_bandwidth(void **stat
 
 		for (size_t i = first; i < first + STRETCH; i++)
 			n_beside += parts[i].server < 4;
-		/* The optimal time is 1.2 M / B, for M bytes of gradients and the bandwidth B of a
-		 * machine (docs/guides/plan.md). Each machine with an agent sums 0.1 M bytes. Each
-		 * machine without an agent sums 0.3 M bytes. */
+		/* Let M be the number of bytes of gradients, and B the bandwidth of a machine
+		 * (docs/guides/plan.md). The optimal time is 1.2 * M / B. Each machine with an
+		 * agent sums 0.1 * M bytes. Each machine without an agent sums 0.3 * M bytes. */
 		assert_in_range(n_beside, STRETCH * 0.36, STRETCH * 0.44);
 	}
 }

@@ -12,8 +12,8 @@ static void different_results_of_the_previous_round_are_detected(void **state)
 		struct wire_msg m;
 
 		if (k == 0)
-			/* k = 0: the server still has the sum of round 1. k = 1: the server only
-			 * sees that the members' CRCs differ. */
+			/* k = 0: the server still has the sum of round 1. k = 1: the server does
+			 * not have this sum, and can only compare the members' CRCs. */
 			contribute_all(w, 1);
 		say_contrib(w, 0, 2);
 		assert_int_equal(w->n_fails, 0);
@@ -79,7 +79,7 @@ static void invalid_message_closes_only_its_sender(void **state)
 			m.flags = 0;
 			m.segment = 1;
 			break;
-		case 6: /* the message of member 1 contains the number of member 0 */
+		case 6: /* the message of member 1 names member 0 as its sender */
 			m.member = 0;
 			break;
 		case 7:

@@ -52,7 +52,7 @@ static void duplicate_before_the_sum_is_ignored_and_after_it_answered_again(void
 	say_contrib(w, 0, 1);
 	expect_nothing(w, 0);
 	say_contrib(w, 1, 1);
-	say_contrib(w, 0, 1); /* the contribution is repeated while the core sums */
+	say_contrib(w, 0, 1); /* the contribution is repeated before the sum is complete */
 	work(w);
 	expect_sum(w, 0, 1);
 	expect_nothing(w, 0);
@@ -192,7 +192,7 @@ static void sum_is_made_while_the_memory_of_a_result_is_retired(void **state)
 	(void)state;
 	for (uint64_t r = 1; r <= 6; r++) {
 		if (r == 3)
-			/* a new pgen, while the result of round 2 may still be read */
+			/* a new pgen, while the members can still read the result of round 2 */
 			tell_plan(w, 1, SERVER, 6);
 		contribute_all(w, r);
 		for (unsigned i = 0; i < 2; i++)

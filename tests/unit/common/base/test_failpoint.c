@@ -86,7 +86,7 @@ static void wrong_faults_are_refused_with_what_is_meant(void **state)
 		{"server.sum.start", "does not have the form POINT=ACTION"},
 		{"server.sum.start=sleep", "sleep:200ms"},
 		{"server.sum.start=sleep:5", "is not a time"},
-		{"server.sum.start=hang:5s", "only sleep and error have an argument"},
+		{"server.sum.start=hang:5s", "only the actions 'sleep' and 'error' have"},
 		{"server.job.new=error:EFOO", "is not the name of an error"},
 		{"server.sum.start=crash,count=0", "allowed: after=N"},
 		{"server.sum.start=crash,prob=1.5", "allowed: after=N"},

@@ -167,7 +167,8 @@ struct fake_nic {
 	uint64_t now_ns, rx, tx;
 };
 
-/* Let n measuring windows pass with this load in each direction. */
+/* Simulate n measurement windows. In each window, the card receives at the rate rx_mbps and sends
+ * at the rate tx_mbps. */
 static void load(struct fake_nic *l, unsigned n, uint64_t rx_mbps, uint64_t tx_mbps)
 {
 	for (unsigned i = 0; i < n; i++) {

@@ -622,7 +622,7 @@ static void every_half_survives_the_way_to_f32_and_back(void **state)
 
 /* Round each midpoint between neighbouring f16 or bf16 numbers, and the f32 values just above and
  * below the midpoint. The midpoint must be rounded to the even neighbour. The other two values must
- * be rounded to the nearer neighbour. Read as integers, the bits of two neighbours differ by 1. */
+ * be rounded to the nearer neighbour. As integers, the bits of two neighbours differ by 1. */
 static void rounding_is_to_the_nearest_half_and_ties_go_to_even(void **state)
 {
 	static float wide[3 * 32768];

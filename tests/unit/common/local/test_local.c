@@ -1,5 +1,5 @@
-/* The interface between trainer and agent: checks of the control page, the ring with its wake-ups,
- * and the frames on the socket. */
+/* Tests of the interface between trainer and agent: the control page and its checks, the ring and
+ * its wake-ups, and the frames on the socket. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

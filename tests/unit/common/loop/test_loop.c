@@ -173,12 +173,12 @@ static void pause_of_a_spinning_loop_doubles_only_under_load(void **state)
 
 	(void)state;
 	assert_true(rest == min);
-	/* On an idle machine, each pause is followed by 200 ms without a slow sched_yield.
+	/* On an idle machine, 200 ms pass between the end of a pause and the next slow sched_yield.
 	 * The pause stays at its minimum. */
 	for (unsigned i = 0; i < 50; i++)
 		assert_true((rest = dataloop_rest_ns(rest, 200 * ms)) == min);
-	/* On a busy machine, each pause is followed by only 1 ms without a slow sched_yield. The
-	 * pause doubles each time, up to its maximum. */
+	/* On a busy machine, only 1 ms passes between the end of a pause and the next slow
+	 * sched_yield. The pause doubles each time, up to its maximum. */
 	for (uint64_t want = 2 * min; want < max; want *= 2)
 		assert_true((rest = dataloop_rest_ns(rest, ms)) == want);
 	for (unsigned i = 0; i < 5; i++)

@@ -1,5 +1,5 @@
-/* The behaviour that all network transports share, tested with each transport that needs no special
- * hardware: connections, messages, reads, and peers that die or misbehave. */
+/* Tests of the behaviour that all network transports share: connections, messages, reads, and peers
+ * that die or misbehave. The tests run with each transport that needs no special hardware. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -183,8 +183,8 @@ static void strangers_that_hang_up_leave_no_descriptor(void **state)
 		fds[i] = stranger(net_port(r.server.f), kinds[i % 4].data, kinds[i % 4].n_bytes);
 	for (unsigned i = 0; i < 40; i++)
 		close(fds[i]);
-	/* The client's connection is queued after the connections above, so the listener has
-	 * accepted all of them. */
+	/* The client's connection is queued after the connections above. So when the client's
+	 * connection is up, the listener has accepted all connections above. */
 	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 	RUN(&r, r.client.n_up == 2 && r.server.n_up == 2);
 	RUN(&r, count_fds() <= before + 2 * N_CHANNELS);
@@ -261,9 +261,10 @@ static void freeing_a_data_thread_takes_its_connections_down(void **state)
 	assert_true(RUN_ONE(&r.client, r.client.n_down == 1, DEADLINE_MS));
 	r.server.x = NULL;
 	/* The server no longer has the data thread that the ticket names, so the server must refuse
-	 * the next connection. The new endpoint may have the memory address of the closed endpoint.
-	 * Then the event that reports the end of the first connection may end the next connection
-	 * (fabric_conn_cm_event). In that case dial again. */
+	 * the next connection. With libfabric, the next connection's endpoint at the client may get
+	 * the memory address of the first connection's endpoint. Then the event that reports the
+	 * end of the first connection may end the next connection (fabric_conn_cm_event). If the
+	 * next connection ended without a refusal, dial again. */
 	for (unsigned n = 2; n == 2 || (n == 3 && !refused(&r.server)); n++) {
 		assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 		assert_true(RUN_ONE(&r.client, r.client.n_down == n, DEADLINE_MS));
@@ -524,8 +525,8 @@ static void stopped_peer_is_noticed_by_its_silence(void **state)
 	net_node_close(&n);
 }
 
-/* Run both ends until the client has received from the server. The client's clock shows
- * client_ns. */
+/* Run both ends until the client has received bytes from the server. Meanwhile the client's clock
+ * shows client_ns. */
 static void hear_at(struct net_rig *r, uint64_t client_ns)
 {
 	uint64_t until_ns = clock_now_ns() + DEADLINE_MS * MS;
@@ -552,8 +553,8 @@ static void stop_of_the_own_process_does_not_end_the_connection(void **state)
 	net_rig_close(&r);
 }
 
-/* Simulate a stop of the test's own process. The peer has answered a ping before, and the answer
- * waits in the socket. */
+/* Simulate a stop of the test's own process. Before the stop, the client sends a ping. During the
+ * stop, the peer's answer arrives and waits in the socket. */
 static void answer_that_arrived_during_a_stop_counts(void **state)
 {
 	struct net_rig r;

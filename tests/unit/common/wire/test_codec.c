@@ -174,8 +174,8 @@ static void decode_gives_back_what_was_encoded(void **state)
 	free(mem);
 }
 
-/* Shorten the struct to each length. At the border of a field, the remaining fields are missing.
- * Elsewhere a field is cut. */
+/* Shorten the struct to each length. If the struct ends at the border of a field, the later fields
+ * are missing. If the struct ends inside a field, this field is cut. */
 static void missing_trailing_fields_are_zero_and_cut_fields_are_refused(void **state)
 {
 	static const size_t borders[] = {4, 5, 7, 11, AT_S, AT_X, AT_LEAVES, 58, 62};
@@ -347,8 +347,8 @@ static void outputs_stay_untouched_when_decoding_fails(void **state)
 	assert_ptr_equal(mem, &m);
 }
 
-/* The golden message needs memory for five things: "abc" with its NUL, two bytes of the blob,
- * padding up to 8 bytes, two leaves, and "hi" with its NUL. */
+/* The golden message needs memory for five things: "abc" with its NUL, two bytes of the blob, two
+ * bytes of padding, two leaves, and "hi" with its NUL. */
 static void memory_is_exact_and_limited(void **state)
 {
 	const size_t need = 8 + 2 * sizeof(struct leaf) + 3;
@@ -451,8 +451,9 @@ static void message_at_a_maximum_is_encoded(void **state)
 	free(mem);
 }
 
-/* Write a chain of n nested lists of one item each. The innermost item is empty. Returns the number
- * of bytes written. */
+/* Write a chain of n nested lists of one item each. The item of a list is a struct that contains
+ * the next list. Only the item of the innermost list is a struct of 0 bytes. Returns the number of
+ * bytes written. */
 static size_t chain_bytes(uint8_t *buf, unsigned n)
 {
 	size_t at = 0;
@@ -480,7 +481,7 @@ static void four_nested_lists_are_carried_and_five_refused(void **state)
 	for (unsigned i = 0; i < 4; i++)
 		t[i] = (struct tree){&t[i + 1], 1};
 	/* The encoder writes the empty list of the innermost item in 4 bytes. chain_bytes omits
-	 * this list, so this field is missing in the bytes of chain_bytes. */
+	 * this list, so the encoder writes 4 bytes more than chain_bytes. */
 	assert_int_equal(codec_encode(&tree_layout, t, buf), chain_bytes(bytes, 4) + 4);
 	t[4] = (struct tree){&t[5], 1};
 	assert_int_equal(codec_size(&tree_layout, t), 0);

@@ -1,6 +1,6 @@
 /* Tests which strategy is chosen for each machine, and which plan follows from the strategy. To
- * check that a plan sums correctly, the test runs the plan on sets of contributors. Each set stands
- * for a number that a real run would sum. */
+ * check that a plan sums correctly, the test runs the plan on sets of contributors. Where a real
+ * run adds numbers, the test joins sets. */
 #include "bps-agent/executor/plan/strategy.h"
 
 #include <errno.h>
@@ -45,8 +45,9 @@ static void must(enum strategy want, bool has_collectives)
 
 /* ---- running a plan ---- */
 
-/* The contributors of each unit on each GPU: one bit for each of at most 63 GPUs. The highest bit
- * marks an error, such as a contribution that was added twice. */
+/* The set of GPUs that have contributed to each unit: on each GPU (`gpu`), in each source
+ * (`source`) and in the sum (`sum`). One bit stands for each contributing GPU, of at most 63. The
+ * highest bit marks an error, such as a contribution that was added twice. */
 struct sets {
 	uint64_t gpu[TOPO_GPUS_MAX][PLAN_UNITS_MAX], source[TOPO_GPUS_MAX][PLAN_UNITS_MAX];
 	uint64_t sum[PLAN_UNITS_MAX];
@@ -361,11 +362,11 @@ static void impossible_strategy_is_refused_with_an_alternative(void **state)
 	(void)state;
 	make("two-switches-both");
 	assert_int_equal(ask(STRATEGY_CE, true, &err), -EOPNOTSUPP);
-	assert_string_equal(err.s, "the GPUs cannot copy to each other, but gpu-strategy ce needs "
-				   "such copies: use copy");
+	assert_string_equal(err.s, "gpu-strategy 'ce' is not possible, because the GPUs cannot "
+				   "copy to each other: set gpu-strategy to 'copy'");
 	assert_int_equal(ask(STRATEGY_RS_AG, false, &err), -EOPNOTSUPP);
-	assert_string_equal(err.s, "NCCL cannot be used here, but gpu-strategy rs_ag needs NCCL: "
-				   "use ce or copy");
+	assert_string_equal(err.s, "gpu-strategy 'rs_ag' needs NCCL, but NCCL cannot be used "
+				   "here: set gpu-strategy to 'ce' or 'copy'");
 	make("mig");
 	assert_int_equal(ask(STRATEGY_RS_AG, true, &err), -EOPNOTSUPP);
 }

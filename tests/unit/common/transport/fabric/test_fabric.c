@@ -235,7 +235,7 @@ static void connections_beyond_the_limit_are_refused(void **state)
 	assert_int_equal(dial(&second, net_port(r.server.f), the_key), 0);
 	RUN(&r, second.n_down == 1);
 	assert_non_null(strstr(second.why, "no room"));
-	/* The connections that exist still work. */
+	/* The existing connections still work. */
 	r.server.on_message = echo;
 	for (unsigned i = 0; i < limit; i++)
 		assert_int_equal(

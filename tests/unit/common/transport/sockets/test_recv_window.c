@@ -122,7 +122,7 @@ static void one_short_sample_restarts_the_count_of_long_ones(void **state)
 
 /* After a series of fast samples, the kernel chooses the window. When round trips become long, the
  * window gets the size RECV_WINDOW_MAX again. Each return to this size doubles the number of fast
- * samples that are required next, up to 32 << 10. */
+ * samples after which the kernel chooses the window again, up to 32 << 10. */
 static void kernel_chooses_on_a_fast_link_until_its_queue_is_long(void **state)
 {
 	struct recv_window w;
@@ -189,7 +189,7 @@ static void pauses_do_not_hide_that_round_trips_are_short(void **state)
 	 * full. So short round trips at this rate do not show that the link is fast. */
 	for (unsigned k = 0; k < 1000; k++)
 		assert_false(recv_window_bounded(&w, FAST, now_ns += 8400000));
-	/* The rate is four times as high, but every seventh sample follows a pause. */
+	/* Between pauses the rate is 4 Gbit/s, but every seventh sample follows a pause. */
 	for (unsigned k = 0; k < 1000; k++)
 		assert_false(recv_window_bounded(&w, FAST, now_ns += k % 7 ? 2100000 : 40000000));
 	/* A TARDY sample between FAST samples starts the count of FAST samples again. */
@@ -290,8 +290,9 @@ static void wait_for_more(struct source *s, uint64_t pause_us)
 	sample(s, (double)pause_us);
 }
 
-/* Simulate the arrival of n_windows windows of bytes, each of which takes `us` microseconds. Return
- * the longest average round trip that recv_rtt_measured accepted, or 0 if it accepted none. */
+/* Simulate the arrival of n_windows windows of bytes. Each window takes `us` microseconds to
+ * arrive. Return the longest average round trip that recv_rtt_measured accepted, or 0 if it
+ * accepted none. */
 static uint32_t stream(struct source *s, uint32_t us, unsigned n_windows)
 {
 	uint32_t longest = 0;

@@ -1,6 +1,6 @@
-/* Eager bytes, which are sent with their offer and without a request (xport_send_eager), over our
- * own TCP. Some tests use two real ends. Some tests use a peer of bare sockets, which can break
- * every rule. */
+/* Eager bytes with the transport over TCP sockets. Eager bytes are sent with their offer and
+ * without a request (xport_send_eager). Some tests use two real ends. Some tests use a peer of bare
+ * sockets, which can break every rule. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -489,7 +489,8 @@ static void announce(const struct raw_conn *p, unsigned i)
 	say_offer(p, i);
 }
 
-/* Write the bytes of the i-th offer as an eager item. `count` is the item's index, from 0 on. */
+/* Write the bytes of the i-th offer as an eager item. The head of the item states that `count`
+ * eager offers were made before this offer. */
 static size_t put_eager(uint8_t *to, uint64_t count, unsigned i)
 {
 	return put_item(to, FRAME_EAGER, count, pattern() + i * ITEM, ITEM);
@@ -962,7 +963,8 @@ static void expect_refusal(
 static void other_bytes_than_were_announced_close_the_connection(void **state)
 {
 	static const struct tcp_frame heads[] = {
-		{.type = FRAME_EAGER, .len = ITEM, .offset = 0}, /* the first item's index */
+		/* `offset` is correct for the first item, but this head precedes the second item */
+		{.type = FRAME_EAGER, .len = ITEM, .offset = 0},
 		{.type = FRAME_EAGER, .len = ITEM, .offset = 2},
 		{.type = FRAME_EAGER, .len = ITEM, .offset = UINT64_MAX},
 		{.type = FRAME_EAGER, .len = ITEM - 1, .offset = 1},
@@ -1195,8 +1197,9 @@ static void play_open(struct net_node *n, uint32_t seed, bool is_small)
 	n->on_writable = play_writable;
 }
 
-/* Let both ends play until they are done. Return false at the time limit. The ends act at random,
- * so an end that was idle may act in its next turn. Therefore the waits are short. */
+/* Let both ends play until they are done. Return false at the time limit. Each end acts at random,
+ * so an end that did nothing in one turn may act in the next turn. Therefore each turn waits for
+ * events for at most 1 ms. */
 static bool play_all(struct net_rig *r)
 {
 	uint64_t until_ns = clock_now_ns() + 30000 * MS;

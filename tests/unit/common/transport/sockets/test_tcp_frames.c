@@ -1,8 +1,8 @@
-/* Tests of the exact bytes that our own TCP transport sends. Releases that work together must agree
- * on these bytes. A release that changes the bytes must also change the version of tickets
- * (common/wire/ticket.c). test_wire.c tests the messages inside the frames. */
+/* Tests of the exact bytes that the transport over TCP sockets sends. Releases that work together
+ * must agree on these bytes. A release that changes the bytes must also change the version of
+ * tickets (common/wire/ticket.c). test_wire.c tests the messages inside the frames. */
 #include "tests/unit/tcp_peer.h"
-/* hex.h uses the assertions of cmocka.h, so include hex.h after tcp_peer.h */
+/* hex.h uses assertions of cmocka.h, which tcp_peer.h includes. So tcp_peer.h must come first. */
 #include "tests/unit/hex.h"
 
 #define LEN 5
@@ -115,9 +115,9 @@ static void request_and_answer(void **state)
 	RUN(&r, r.server.n_read_done == 1);
 	assert_int_equal(r.server.n_read_failed, 0);
 	assert_memory_equal(to.p, "\xa1\xa2\xa3\xa4\xa5", LEN);
-	/* Above, the peer answered a read of the server. Now the peer requests bytes of an existing
-	 * segment, and then bytes of a segment that does not exist. The server answers the second
-	 * request with zeros. */
+	/* Above, the peer answered a read that the server had requested. Now the peer requests
+	 * bytes of an existing segment, and then bytes of a segment that does not exist. The server
+	 * answers the second request with zeros. */
 	say(&p, LANE_MESSAGES,
 		"02 00 0100 05000000 2301000000000000  02 00 0200 02000000 0000000000000000");
 	expect(&p, LANE_BULK,

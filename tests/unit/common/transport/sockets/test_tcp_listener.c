@@ -1,5 +1,5 @@
-/* The start of connections over our own TCP: the handshake byte by byte, peers that are rejected,
- * limits on the number of connections, and options of the sockets. */
+/* The start of connections of the transport over TCP sockets: the handshake byte by byte, peers
+ * that are rejected, limits on the number of connections, and options of the sockets. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
