@@ -104,9 +104,9 @@ TARGET static inline uint64_t three_lanes(
  * fast as crc32c_wide. */
 #define WIDE_MIN 1024
 
-/* Factors that move a 128-bit value by d bits, where d is the number in the name. The low half of
- * the value has the factor x^(d + 32) mod P, the high half x^(d - 32) mod P. The bits of the
- * factors are reflected, and each factor is multiplied by x. */
+/* Factors that move a 128-bit value by d bits, where d is the number in the name. A move multiplies
+ * the low half of the value by x^(d + 32) mod P, and the high half by x^(d - 32) mod P. The
+ * constants are these two factors times x, with reflected bits. */
 static const uint64_t move_2048[2] = {0xdcb17aa4, 0xb9e02b86};
 static const uint64_t move_1536[2] = {0xa87ab8a8, 0xab7aff2a};
 static const uint64_t move_1024[2] = {0x6992cea2, 0x0d3b6092};

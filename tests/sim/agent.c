@@ -1,5 +1,5 @@
-/* The agent's shell and its trainers, which join, declare, submit round after round, check every
- * result, and finish. */
+/* Simulates the agent's code outside of its core, and the agent's trainers. The trainers join,
+ * declare tensors, submit round after round, check every result, and finish. */
 #include "tests/sim/peek.h"
 #include "tests/invariants/invariants.h"
 #include "tests/sim/sim.h"

@@ -12,10 +12,10 @@
  *   peek.c    look-ups in the agent's core (also peek_sched.c, peek_srv.c)
  *   net.c     the data plane: struct xport_ops over a network of connections
  *   eager.c   eager bytes, which are sent with an offer and without a request
- *   ctl.c     the control plane's connections, and the scheduler's shell
+ *   ctl.c     the control plane's connections, and the scheduler's code outside of its core
  *   member.c  what servers and agents have in common: HELLO, heartbeats, reconnecting
- *   server.c  the server's shell
- *   agent.c   the agent's shell and its trainers
+ *   server.c  the server's code outside of its core
+ *   agent.c   the agent's code outside of its core, and the agent's trainers
  *   jobs.c    more jobs, with simpler agents ("guests")
  *   byzantine.c  a guest that misbehaves ("liar")
  *   drain.c   servers that are drained, end after LEAVE, or start late
@@ -359,9 +359,6 @@ struct sim_server {
 	bool is_gone, has_cores;
 	/* instances that the scheduler has reported for the agents; 0: none yet */
 	uint64_t agents_known[AGENTS_MAX + GUESTS_MAX];
-	struct {
-		uint32_t job, code;
-	} fail;            /* not used */
 	unsigned n_orders; /* number of operators' orders to drain or undrain this server */
 	uint64_t leave_ns; /* time by which the process must end; 0: the process need not end */
 	bool has_left;

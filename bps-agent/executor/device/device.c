@@ -38,7 +38,8 @@ int device_desc_check(const struct device_desc *d, unsigned n_fds, struct err_te
 	case DEVICE_DESC_IPC:
 		if (n_fds)
 			return err_set(err, DEVICE_ARG,
-				"a legacy handle has no file descriptors, but some arrived");
+				"file descriptors arrived with a legacy handle, which must have "
+				"none");
 		handles = 1;
 		break;
 	default:

@@ -180,7 +180,7 @@ TAILQ_HEAD(fabric_conn_list, fabric_conn);
 enum fabric_cm_kind { CM_REQUEST, CM_CONNECTED, CM_DOWN };
 struct fabric_cm_event {
 	enum fabric_cm_kind kind;
-	int err;              /* CM_DOWN: the error; 0: the peer has closed the connection */
+	int err;              /* used by CM_DOWN; 0: the peer has closed the connection */
 	struct fid *fid;      /* the endpoint; only compared, because it may be closed already */
 	struct fi_info *info; /* CM_REQUEST: connection request, which the data thread frees */
 	struct ticket ticket;

@@ -75,7 +75,6 @@ struct fake_area {
 	struct fake_ctx *ctx;       /* the context that made the area; NULL for AREA_RESERVED */
 	uint64_t buffer_id;
 	unsigned in_use; /* number of queued pieces of work that use the area */
-	unsigned opens;  /* not used */
 };
 
 struct fake_marker { /* a point in a stream's work */
