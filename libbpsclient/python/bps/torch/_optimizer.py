@@ -243,6 +243,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         wire=compression.wire,
         sparse_as_dense=sparse_as_dense,
         bucket_bytes=bucket_bytes,
+        is_forward_order=cross_barrier,
         process_set=process_set,
     )
     wrapped._bps_cross = (

@@ -171,6 +171,9 @@ class Reducer:
         sparse_as_dense (bool): convert sparse gradients to dense gradients and sum them, instead of
             gathering their rows.
         bucket_bytes (int): size of a bucket.
+        is_forward_order (bool): send the gradients of the first layers first, because the next
+            forward pass waits for each bucket separately. If False, send gradients in the order in
+            which the backward pass computes them.
         process_set (ProcessSet): the workers that take part.
     """
 
@@ -184,10 +187,12 @@ class Reducer:
         wire: torch.dtype | None = None,
         sparse_as_dense: bool = False,
         bucket_bytes: int = BUCKET_BYTES,
+        is_forward_order: bool = False,
         process_set: ProcessSet = global_process_set,
     ) -> None:
         self._op, self.passes, self._prescale, self._postscale = op, passes, prescale, postscale
         self._wire, self._bucket_bytes = wire, bucket_bytes
+        self._is_forward_order = is_forward_order
         self._runtime = process_set.runtime()
         self.number = self._runtime.next_set()
         self._buckets: list[Bucket] = []
@@ -280,7 +285,9 @@ class Reducer:
                 self._buckets.append(bucket)
             bucket.places.append(place)
             last[kind] = (bucket, used + n_bytes)
-        decls = []
+        if not self._is_forward_order:
+            self._buckets.reverse()
+        decls = []  # a tensor that is declared earlier has a larger priority
         for i, bucket in enumerate(self._buckets):
             param = bucket.places[0].param
             is_cast = self._wire is not None and param.dtype.is_floating_point
