@@ -41,8 +41,8 @@ struct ctlclient {
 	void *arg;
 	struct ctlclient_conf conf;
 	char identity[TLS_IDENTITY_BYTES];
-	/* TLS contexts, one per key. The context of the newest key is first. Successive attempts
-	 * alternate between the contexts. The array is empty when there is no key. */
+	/* TLS contexts, one per key. The context of the newest key is first. The array is empty
+	 * when there is no key. */
 	struct tls *tls[N_TLS];
 	unsigned n_tls;
 	struct tls *used; /* context that chan uses; chan has a reference to the context */
@@ -66,7 +66,6 @@ struct ctlclient {
 	 * STABLE_MS */
 	unsigned n_failed;
 	size_t next_addr;
-	size_t next_number; /* number of successful lookups; selects a result of the next lookup */
 };
 
 #define TO(s) (1u << (s))
@@ -246,25 +245,33 @@ static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
 
 static const struct ctlchan_ops chan_ops = {on_opened, on_frame, on_closed};
 
-static struct tls *next_tls(const struct ctlclient *c)
+/* Choose the result of the address's lookup and the key for this attempt. Each attempt uses the
+ * next address of the configuration. After n_addrs attempts the next result is used, and after
+ * all results the next key. So the client tries each key at each result of each address.
+ * n_results: at least 1; n_failed is at least 1 while an attempt runs. */
+static void select_result_and_key(
+	const struct ctlclient *c, size_t n_results, size_t *ret_result, struct tls **ret_tls)
 {
-	return c->n_tls ? c->tls[(c->n_failed - 1) % c->n_tls] : NULL;
+	size_t n_rounds = (c->n_failed - 1) / c->conf.n_addrs; /* attempts at this address so far */
+
+	*ret_result = n_rounds % n_results;
+	*ret_tls = c->n_tls ? c->tls[n_rounds / n_results % c->n_tls] : NULL;
 }
 
 static void on_resolved(void *arg, const struct resolve_answer *answer)
 {
 	struct ctlclient *c = arg;
-	size_t i = answer->n_addrs ? c->next_number++ % answer->n_addrs : 0;
 	struct err_text err;
+	size_t i;
 
 	c->resolve = NULL;
 	if (answer->rc) {
 		attempt_failed(c, answer->err.s);
 		return;
 	}
+	select_result_and_key(c, answer->n_addrs, &i, &c->used);
 	c->sa = answer->addrs[i];
 	c->sa_len = answer->lens[i];
-	c->used = next_tls(c);
 	if (ctlchan_connect(&c->chan, c->base, (const struct sockaddr *)&c->sa, c->sa_len, c->used,
 		    c->conf.attempt_timeout_ms, &chan_ops, c, &err))
 		attempt_failed(c, err.s);

@@ -7,10 +7,10 @@
  * 1.5 s. So a thousand agents do not reconnect at the same time. The peer may have sent a window,
  * which is the time in which the peer expects a reconnect (ctlclient_accepted). Within the window a
  * pause is at most a quarter of the window, so that the client makes several attempts. Each attempt
- * uses the next address of the configuration. If this address is a name with several results, a
- * counter of the lookups selects the result. Attempts continue until the owner frees the client.
- * With two keys (during a rotation) the attempts alternate between the keys, beginning with the
- * current key.
+ * uses the next address of the configuration. If an address is a name with several results, the
+ * client tries them one after the other. With two keys (during a rotation) it then tries all
+ * addresses and results with the other key. It begins with the current key. Attempts continue until
+ * the owner frees the client.
  *
  *   WAITING ──> RESOLVING ──> DIALING ──> UP ──> WAITING        (each failure leads to WAITING)
  *                                <────────┘ a second connection replaces the first, because the
@@ -60,8 +60,8 @@ int ctlclient_new(struct ctlclient **ret_client, struct event_base *base,
 /* Change the key. While a connection is up, the client opens a second connection with the new key.
  * If the peer accepts the new key, the second connection replaces the first: down() and up() run,
  * one after the other. If the peer refuses the new key, the first connection stays, and later
- * attempts alternate between the new and the old key. auth: copied; must be empty if and only if
- * the client was made without credentials.
+ * attempts use the new and the old key. auth: copied; must be empty if and only if the client was
+ * made without credentials.
  * Errors: -EINVAL, -EIO; err gets the text, and the client keeps its key. */
 int ctlclient_set_auth(struct ctlclient *c, const struct tls_conf *auth, struct err_text *err);
 

@@ -1091,6 +1091,32 @@ static void client_tries_its_addresses_in_turn(void **state)
 	fixture_free(f);
 }
 
+static void client_tries_each_key_at_each_address(void **state)
+{
+	struct keyring both = {.key = {key_a, key_b}, .n_keys = 2};
+
+	(void)state;
+	for (size_t at = 0; at < 2; at++) {
+		struct ctlchan_fixture *f = fixture_new();
+		struct ctlclient_conf conf = {
+			.addrs = {{.host = "127.0.0.1", .port = 1},
+				{.host = "127.0.0.1", .port = 1}},
+			.n_addrs = 2,
+			.identity = "server:x",
+			.auth.keys = both,
+		};
+		struct err_text err;
+
+		start_listen(f, one_key(key_b), 0);
+		conf.addrs[at].port = f->port;
+		assert_int_equal(
+			ctlclient_new(&f->client, f->base, &conf, &client_ops, f, &err), 0);
+		run_until(f, &f->n_up, 1);
+		assert_int_equal(f->n_failed, 2 + at);
+		fixture_free(f);
+	}
+}
+
 static void unknown_name_is_a_failed_attempt_with_the_name(void **state)
 {
 	struct ctlchan_fixture *f = fixture_new();
@@ -1193,6 +1219,7 @@ int main(void)
 		cmocka_unit_test(too_large_a_send_is_refused_without_harm),
 		cmocka_unit_test(client_comes_back_after_a_listener_restart),
 		cmocka_unit_test(client_tries_its_addresses_in_turn),
+		cmocka_unit_test(client_tries_each_key_at_each_address),
 		cmocka_unit_test(unknown_name_is_a_failed_attempt_with_the_name),
 		cmocka_unit_test(dropped_connection_is_made_again),
 		cmocka_unit_test(client_reconnects_within_the_window),
