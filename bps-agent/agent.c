@@ -158,8 +158,8 @@ static uint64_t core_random(void *ctx)
 
 /* ---- messages from the scheduler ---- */
 
-/* Handle the scheduler's report of a server. Notify the core if the server's instance or state has
- * changed. */
+/* Handle the scheduler's report about a server. Notify the core if the server's instance or state
+ * has changed. */
 static void on_peer(struct agent *a, const struct ctl_peer *p)
 {
 	uint32_t i = 0;

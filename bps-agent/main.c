@@ -564,7 +564,7 @@ static int clear_path(const struct sockaddr_un *sun, struct err_text *err)
 	int fd;
 
 	if (lstat(sun->sun_path, &st) < 0)
-		return 0; /* there is no file, or bind will report the error */
+		return 0; /* there is no file, or bind will fail too and report the reason */
 	if (!S_ISSOCK(st.st_mode))
 		return err_set(err, -EEXIST,
 			"'%s' exists and is not a socket: remove it, or choose another --socket",

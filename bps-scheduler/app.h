@@ -62,7 +62,7 @@ void app_after_event(struct sched_app *app);
 
 /* ---- conns.c ---- */
 extern const struct ctlchan_ops conns_ops; /* callbacks for app.listen; arg: struct sched_app */
-/* Implement the callbacks send and drop of struct sched_env. */
+/* Implement the callbacks `send` and `drop` of struct sched_env. */
 void conns_send(void *app, uint32_t id, const struct ctl_msg *msg);
 void conns_drop(void *app, uint32_t id, const char *why);
 /* Return the channel of the connection that has the number `id` in the core. The channel stays

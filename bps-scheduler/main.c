@@ -87,8 +87,8 @@ static int check_times(const void *values, struct err_text *err)
 	if (least >= DEAD_BEATS * o->beat_us)
 		return 0;
 	return err_set(err, -EINVAL,
-		"server-dead and agent-dead must be at least %d beats (%llu ms): raise them, "
-		"or set a shorter beat",
+		"server-dead and agent-dead must be at least %d times beat (%llu ms): raise "
+		"them, or set a shorter beat",
 		DEAD_BEATS, (unsigned long long)(DEAD_BEATS * o->beat_us / 1000));
 }
 
@@ -237,8 +237,8 @@ static struct sched_config core_config(const struct sched_opts *o)
 }
 
 /* Set boot_id and unix_offset_s. If the machine's boot id cannot be read, boot_id is a random
- * number, which differs after each restart of the scheduler. In this case each mute in the
- * state log ends by the wall clock (mute.h). */
+ * number, which differs after each restart of the scheduler. In this case the end of each mute in
+ * the state log is a time on the wall clock (mute.h). */
 static void fill_clock(struct sched_config *cfg)
 {
 	FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");

@@ -228,8 +228,8 @@ static int broken(const struct log_reader *ld, uint64_t at, const char *what)
 {
 	return err_set(ld->err, -EBADMSG,
 		"'%s' is broken at byte %llu of %llu (%s): the disk lost written data. Move the "
-		"file away: running jobs then end, and the members register again. Restoring an "
-		"older copy of the file ends the jobs, too",
+		"file away: running jobs then end, and the members register again. An older copy "
+		"of the file cannot save the jobs",
 		ld->l->path, (unsigned long long)at, (unsigned long long)ld->size, what);
 }
 

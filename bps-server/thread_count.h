@@ -14,7 +14,7 @@
 unsigned count_threads(unsigned n_cpus, bool is_beside_agent);
 /* Return the number of processors that this process may run on. */
 unsigned count_cpus(void);
-/* Return whether a socket exists at this path. The socket means that this host has an agent. The
- * agent may not run yet, because with systemd the socket exists before any daemon starts. */
+/* Return whether a socket exists at this path. The socket means that this host has an agent.
+ * Possibly the agent does not run yet: with systemd the socket exists before any daemon starts. */
 bool count_sees_agent(const char *socket_path);
 #endif

@@ -25,9 +25,8 @@ struct average {
 	struct bps_tensor *wide; /* the companion; owned by the job's table of tensors */
 	/* Results of the last even and the last odd round, in the tensor's type */
 	void *out[2];
-	/* wide_round[r & 1], for the tensor's last two rounds r: number of the companion's round
-	 * that carries the average for round r. The number is 0 if round r does not average
-	 * integers. */
+	/* [r & 1], for each of the tensor's last two rounds r: the companion's round that carries
+	 * the average for round r; 0: round r does not average integers */
 	uint64_t wide_round[2];
 	uint64_t converted[2]; /* [i]: companion's round whose average is in out[i]; 0: no round */
 };
@@ -63,10 +62,10 @@ static void widen(void *to, const void *from, enum bps_dtype dtype, uint64_t n)
 	for (uint64_t i = 0; i < n; i++)                                                           \
 		((type *)to)[i] = (type)((const wide *)from)[i];
 
-/* Divide a sum by the number of workers, and round the quotient down. The sum is upper * 2^32 + the
- * lower COUNT_BITS bits of `lower`. The other bits of `lower` hold the number of workers. The
- * remainder of upper / count is below count, so the dividend of the second division needs at most
- * 49 bits. */
+/* Divide a sum by the number of workers, and round the quotient down. The sum is `upper` * 2^32 +
+ * x, where x is the value of the COUNT_BITS least significant bits of `lower`. The other bits of
+ * `lower` hold the number of workers. The remainder of `upper` / `count` is below `count`, so the
+ * dividend of the second division needs at most 49 bits. */
 static int64_t join_i64(int64_t upper, uint64_t lower)
 {
 	int64_t count = (int64_t)(lower >> COUNT_BITS), quotient, rest;
@@ -120,7 +119,8 @@ static int declare_wide(const struct bps_tensor *t, struct bps_tensor **ret)
 
 	if (n >= (int)sizeof(name))
 		return last_error_set(-EINVAL,
-			"tensor '%s': averages of integers need a name of at most %zu bytes",
+			"tensor '%s': the name is too long to average integers: use at most %zu "
+			"bytes",
 			t->name, sizeof(name) - sizeof(AVERAGE_PREFIX));
 	return tensor_declare(t->b, &d, NULL, 1, ret);
 }

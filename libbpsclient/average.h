@@ -28,9 +28,9 @@
 /* Return whether the operation `op` on tensor t needs a companion: an average of integers does. */
 bool average_is_needed(const struct bps_tensor *t, enum bps_op op);
 /* Declare the companion, unless it exists. Convert the tensor's values to the wider type, and write
- * them to the companion's input. Waits for the agent to accept the declaration. Errors: BPS_EBUSY a
- * round is in flight; -EINVAL the name is too long; those of bps_declare; the error with which the
- * tensor has failed. Sets bps_last_error. */
+ * them to the companion's input. Waits for the agent to accept the declaration. Errors: BPS_EBUSY
+ * if a round is in flight; -EINVAL if the name is too long; those of bps_declare; the error with
+ * which the tensor has failed. Sets bps_last_error. */
 int average_prepare(struct bps_tensor *t);
 /* Submit the companion of t for the round t->round. average_prepare must have filled the companion.
  * The ring must have room. The caller holds ring_mutex. */

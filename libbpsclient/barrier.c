@@ -1,7 +1,7 @@
 /* Barriers of all workers of a job, bps_checkpoint_barrier(3). While the worker is at a barrier, it
  * cannot submit anything (submissions check is_at_barrier under ring_mutex). If the call times out,
- * the worker stays at the barrier, because the agent keeps the request. The other workers can pass
- * the barrier in the meantime. So the worker must call again, from any thread. Thread: any. */
+ * the worker stays at the barrier, because the agent keeps the request. So the worker must call
+ * again, from any thread. The other workers can pass the barrier in the meantime. Thread: any. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 #include "libbpsclient/gpu.h"

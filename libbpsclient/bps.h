@@ -116,7 +116,7 @@ struct bps_options {
 	uint32_t part_bytes;
 	/* Reaction to the loss of a machine, or of one of the machine's workers (enum bps_loss):
 	 * the job ends, or continues without that machine. -1: the value of BPS_ON_AGENT_LOSS
-	 * ("abort" or "shrink"); if it is not set, the job ends. */
+	 * ("abort" or "shrink"); if it is not set, "abort". */
 	int32_t on_agent_loss;
 	/* Number of machines that a round need not wait for if they are late. -1: the value of
 	 * BPS_BACKUP; if it is not set, 0. */
@@ -146,8 +146,8 @@ BPS_API int bps_open(const struct bps_options *opt, struct bps **ret);
  * lost. timeout_ms: longest wait; 0: the default. Frees everything, also when the call returns an
  * error. b may be NULL. Errors: those of bps_wait. */
 BPS_API int bps_close(struct bps *b, uint32_t timeout_ms);
-/* Leave the job without waiting. The job then fails at the other workers, unless all workers have
- * called bps_close. */
+/* Leave the job without waiting. The job then fails at the other workers, or continues without this
+ * machine (on_agent_loss). The job does neither if this worker has left it by bps_suspend. */
 BPS_API void bps_abort(struct bps *b);
 
 /* Suspend and resume. bps_suspend leaves the job as bps_close does, but keeps the handle and the
@@ -240,9 +240,9 @@ BPS_API const char *bps_name(const struct bps_tensor *t);
 #define BPS_PRIORITY_AUTO INT32_MIN
 BPS_API int bps_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority);
 /* Start a round like bps_push_pull, but with buffers of the caller. The call copies src to the
- * tensor's input before it returns. The bps_wait or bps_poll that finds the round complete copies
- * the result to dst. dst may be equal to src. If dst is NULL, the result is not copied. src must
- * not be NULL. */
+ * tensor's input before it returns. When bps_wait or bps_poll finds that the round is complete,
+ * that call copies the result to dst. dst may be equal to src. If dst is NULL, the result is not
+ * copied. src must not be NULL. */
 BPS_API int bps_push_pull_copy(
 	struct bps_tensor *t, const void *src, void *dst, enum bps_op op, int32_t priority);
 /* Submit n tensors and wake the agent once. After an error, none of them was submitted. */
@@ -266,12 +266,12 @@ BPS_API int bps_wait(struct bps_tensor *t, uint32_t timeout_ms);
 BPS_API int bps_wait_intr(struct bps_tensor *t, uint32_t timeout_ms, uint64_t *begun_ns);
 BPS_API int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms);
 /* Wait until at least one of n tensors is done: its round is complete or has failed, or the tensor
- * has no round in flight. The wait lasts at most timeout_ms (0: the default). Writes the indices of
- * the tensors that are done to ret_idx, which has room for n, in the order of their completion on
- * this machine. Returns the number of these indices. Call bps_poll for each listed tensor: bps_poll
- * returns whether the round failed, and copies the result to the dst of bps_push_pull_copy. Entries
- * that are NULL are skipped; if all are NULL, returns 0. Errors: those of bps_wait. After an error,
- * ret_idx has no valid entries. */
+ * has no round in flight. The wait lasts at most timeout_ms (0: the default). ret_idx, which has
+ * room for n indices, gets the index of each tensor that is done. The indices are in the order in
+ * which the tensors completed on this machine. Returns the number of these indices. Call bps_poll
+ * for each listed tensor: bps_poll returns whether the round failed, and copies the result to the
+ * dst of bps_push_pull_copy. Entries that are NULL are skipped; if all are NULL, returns 0. Errors:
+ * those of bps_wait. After an error, ret_idx has no valid entries. */
 BPS_API int bps_wait_some(
 	struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms, size_t *ret_idx);
 /* Return the number of workers whose values are in the last completed round. Partitions of a tensor
@@ -358,9 +358,9 @@ BPS_API int bps_root(const struct bps *b);
  * done all work that was queued before bps_gpu_push_pull. The result replaces the tensor's values.
  * To read the result, queue the reading work after bps_gpu_wait_stream, on the same stream. With
  * CUDA, bps_gpu_push_pull and bps_gpu_wait_stream return without waiting for the GPU. Up to 8
- * rounds of a tensor may be in flight; bps_wait and bps_poll refer to the last round. stream: a
- * CUstream or cudaStream_t; NULL is the default stream. The library uses the CUDA library that the
- * process has loaded, and does not link a CUDA library.
+ * rounds of a tensor may be in flight; bps_wait and bps_poll refer to the last submitted round.
+ * stream: a CUstream or cudaStream_t; NULL is the default stream. The library uses the CUDA library
+ * that the process has loaded, and does not link a CUDA library.
  *
  * bps_gpu_open: either all workers of a machine call bps_gpu_open, or no worker calls it. The call
  * connects to the executor, the agent's process that drives the GPUs for this job. uuid: the 16
@@ -390,8 +390,8 @@ BPS_API int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtyp
 /* Submit a tensor in device memory. Errors: BPS_EBUSY if 8 rounds are in flight; -EOPNOTSUPP for an
  * average of integers; BPS_EDEVICE; the error with which the job has failed. */
 BPS_API int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, void *stream);
-/* Make the stream wait: work queued after this call runs when the last submitted round is complete
- * or has failed. The next call on the tensor reports such a failure. */
+/* Make the stream wait: work that is queued after this call begins only when the last submitted
+ * round is complete or has failed. The next call on the tensor reports such a failure. */
 BPS_API int bps_gpu_wait_stream(struct bps_tensor *t, void *stream);
 /* Return the route by which this machine's GPUs sum ("copy", "ce", "rs_ag", ...); "" without
  * GPUs. */

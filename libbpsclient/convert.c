@@ -1,7 +1,7 @@
 /* bps_fill_f32 and bps_read_f32 copy values between an f32 array of the caller and a tensor of
  * floats, and multiply each value by a factor. The product of two f32 is exact in f64, and is
- * rounded once: to the nearest number, ties to even. The loops have no branches, and all values in
- * one loop have the same width, so that the compiler vectorizes them (the Makefile compiles this
+ * rounded once: to the nearest number, ties to even. The loops have no branches, and no loop
+ * converts between 16 and 64 bits. So the compiler vectorizes the loops (the Makefile compiles this
  * file with -O3). Any thread may call the functions. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
@@ -60,7 +60,7 @@ static inline double round_even(double x, unsigned dropped, double normal, doubl
 	bits = (bits + (below >> 1) + (bits >> dropped & 1)) & ~below;
 	memcpy(&large, &bits, sizeof(large));
 	/* Return a NaN unchanged. The addition above can carry from the fraction of the NaN into
-	 * the exponent, so that the result is not a NaN. */
+	 * the exponent. `large` is then not a NaN. */
 	large = x == x ? large : x;
 	small = __builtin_copysign(small, x);
 	return __builtin_fabs(x) < normal ? small : large;
@@ -177,8 +177,8 @@ static int check_floats(const struct bps_tensor *t, const void *memory, const ch
 		t->dtype == BPS_F64)
 		return 0;
 	return last_error_set(-EINVAL,
-		"%s: tensor '%s' has elements of type %s, not floats: use bps_input and bps_output",
-		what, t->name, dtype_name(t->dtype));
+		"%s: tensor '%s' has the integer type %s: use bps_input and bps_output", what,
+		t->name, dtype_name(t->dtype));
 }
 
 int bps_fill_f32(struct bps_tensor *t, const float *src, float scale)

@@ -247,8 +247,8 @@ static int failure(struct bps *b)
 
 	if (!rc)
 		rc = gpu_link_failure(b->gpu, &err);
-	/* If the job has failed, the executor ends, and the agent reports the failure at the same
-	 * time. Wait for that report once. */
+	/* If the job has failed, the executor ends, but the agent's report of the failure may
+	 * arrive later. So the first caller that finds the failure waits for the report. */
 	if (rc && atomic_exchange_explicit(&b->gpu->is_unexplained, false, memory_order_relaxed) &&
 		session_await_failure(&b->session, EXPLAIN_MS))
 		rc = session_failure(&b->session, &err);

@@ -42,8 +42,8 @@ struct client_gpu_driver {
 		void **ret_ptr, void **ret_handle, struct err_text *err);
 	void (*unmap)(struct client_gpu *g, void *ptr, uint64_t bytes, void *handle);
 	/* Describe the trainer's own memory, so that the executor can map it. handle: a buffer of
-	 * 64 bytes, to which ret->handle may point. Returns the number of descriptors in fds, which
-	 * the caller owns. */
+	 * 64 bytes, to which ret->handle may point. Writes descriptors to fds, and returns their
+	 * count. Owns: the caller closes the descriptors. */
 	int (*share)(struct client_gpu *g, const void *ptr, uint64_t bytes, struct gpu_memory *ret,
 		char *handle, int *fds, unsigned max, struct err_text *err);
 	/* Append an operation to the work of the stream. write: set the counter to value. wait: let
@@ -73,7 +73,7 @@ struct client_gpu {
 	struct gpu_slot *slots;
 	uint64_t page_bytes;
 	uint32_t n_slots;
-	uint64_t page_addr; /* address of the counter page on the GPU */
+	uint64_t page_addr; /* address at which the GPU accesses the counter page */
 	void *ctx;          /* CUDA context of the thread that called bps_gpu_open */
 	pthread_mutex_t lock;
 	uint32_t seq;
@@ -112,7 +112,7 @@ int gpu_link_open(int sock, int agent_sock, const uint8_t *uuid, uint64_t deadli
 void gpu_link_close(struct client_gpu *g);
 /* Manage memory on the GPU. gpu_link_alloc makes the executor allocate memory, and maps the memory
  * into this process. gpu_link_import makes the executor map the caller's memory. gpu_link_release
- * releases allocated memory, or ends the import. Owns: the caller may use *ret until
+ * releases allocated memory, or ends the import. Owns: g owns *ret, which the caller may use until
  * gpu_link_release. The caller keeps imported memory, and must not free it before gpu_link_release.
  * Errors: those of bps_gpu(3); err then explains the error. Thread: any. */
 int gpu_link_alloc(struct client_gpu *g, uint64_t bytes, uint32_t timeout_ms, void **ret,

@@ -403,17 +403,17 @@ static int cuda_share(struct client_gpu *g, const void *ptr, uint64_t bytes, str
 		.uuid = {g->uuid, GPU_UUID_BYTES},
 		.bytes = bytes,
 		.buffer_id = buffer_id};
-	/* The order of these tests matters: a driver may report that it can export memory from
-	 * cuMemAlloc as descriptors, although cuMemAlloc gives no handle to export. */
+	/* The order of these tests matters. For memory from cuMemAlloc, a driver may report that it
+	 * can export descriptors, although such memory has no handle, which the export needs. */
 	if (is_legacy)
 		rc = share_legacy(addr, bytes, ret, handle, err);
 	else if (types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		rc = share_mappings(addr, bytes, ret, fds, max, err);
 	else
 		rc = err_set(err, -EOPNOTSUPP,
-			"CUDA cannot share this memory (it may be managed, outside the GPU, or "
-			"from a pool; handle types 0x%llx): copy the values into memory from "
-			"bps_gpu_alloc",
+			"CUDA cannot share this memory (perhaps the memory is managed, is not on "
+			"the GPU, or comes from a pool; handle types 0x%llx): copy the values into "
+			"memory from bps_gpu_alloc",
 			types);
 	leave(g, old);
 	return rc;

@@ -7,18 +7,19 @@
 #include "common/base/error.h"
 #include "common/wire/ctlmsg_cause.h"
 
-/* Return the memory of the calling thread's sentence, for functions that fill a struct err_text. */
+/* Return the memory of the calling thread's error sentence, for functions that fill a struct
+ * err_text. */
 struct err_text *last_error_text(void);
 
-/* Format the text of the calling thread's sentence. Returns `code`. */
+/* Set the calling thread's error sentence to the formatted text. Returns `code`. */
 int last_error_set(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Clear the fields of bps_last_failure. */
 void last_error_clear(void);
-/* Set the worker or machine that caused the failure. Does nothing if the cause is not known. */
+/* Record the worker or machine that caused the failure. Does nothing if the cause is not known. */
 void last_error_cause(const struct ctl_cause *cause);
-/* Set the name of the tensor that the user's API call uses. Replaces the name of a companion
- * (average.h) with the name of the user's tensor. Does nothing for the library's other internal
+/* Record the name of the tensor that the user's API call uses. If `name` is the name of a companion
+ * (average.h), record the name of the user's tensor. Does nothing for the library's other internal
  * tensors. */
 void last_error_tensor(const char *name);
 #endif

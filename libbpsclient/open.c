@@ -123,8 +123,8 @@ static int set_faults(void)
 	return 0;
 }
 
-/* Environment variables of BytePS, a similar service, that select a mode which bps does not have. A
- * user who sets one of them expects that mode, so rank 0 prints a warning. */
+/* Environment variables of BytePS, a similar service. Each variable selects a mode that bps does
+ * not have. A user who sets one of them expects that mode, so rank 0 prints a warning. */
 static const struct {
 	const char *name, *advice;
 } ignored[] = {

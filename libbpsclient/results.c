@@ -131,7 +131,7 @@ int bps_results_last(struct bps_results *r, void **ret)
 		return last_error_set(-EINVAL,
 			"results_last: the shared memory has no result of tensor '%s': %s",
 			r->t->name,
-			out ? "the library computes averages of integers in other memory"
+			out ? "an average of integers is not stored there: call bps_output"
 			    : "call bps_push_pull and bps_wait first");
 	buf = &r->buffers[out == r->t->out[1]];
 	rc = has_copies(buf);

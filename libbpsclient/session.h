@@ -89,8 +89,8 @@ void session_close(struct session *s);
 int session_declare(struct session *s, const struct local_decl *decls, const uint64_t *bytes,
 	uint32_t n, struct session_slot *ret, struct err_text *err);
 /* Map n_bytes bytes of sums again, copy-on-write. The bytes begin at `address`, which must be a
- * page boundary. Owns: the caller unmaps *ret, which stays valid after session_close. Errors, with
- * a sentence in err: -EINVAL no arena of sums has this address; -ENOMEM. */
+ * page boundary. Owns: the caller unmaps *ret. The mapping stays valid after session_close.
+ * Errors, with a sentence in err: -EINVAL if no arena of sums has this address; -ENOMEM. */
 int session_copy_on_write(
 	struct session *s, const void *address, uint64_t n_bytes, void **ret, struct err_text *err);
 /* Get a connection to the executor, the process that drives the GPUs for this job. The caller must

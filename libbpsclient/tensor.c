@@ -471,8 +471,9 @@ int tensor_check_group(struct bps_tensor *const *tensors, size_t n, const char *
 		return last_error_set(-EINVAL, "%s: the array of tensors is NULL", what);
 	for (size_t i = 0; i < n; i++)
 		if (!tensors[i] || tensors[i]->b != tensors[0]->b)
-			return last_error_set(
-				-EINVAL, "%s: tensor %zu is NULL or of another job", what, i);
+			return last_error_set(-EINVAL,
+				"%s: the tensor at index %zu is NULL or belongs to another job",
+				what, i);
 	return client_check(tensors[0]->b);
 }
 
@@ -626,7 +627,7 @@ int bps_outputs(const struct bps_tensor *t, const void *ret[2])
 	if (!rc && t->region)
 		rc = last_error_set(-EINVAL,
 			"outputs: tensor '%s' lies in device memory and has no output buffers: "
-			"read its sum from the memory of its values",
+			"read the sum from the tensor's device memory",
 			t->name);
 	if (rc < 0)
 		return rc;

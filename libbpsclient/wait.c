@@ -298,8 +298,8 @@ int bps_wait_some(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_
 			n > INT_MAX ? "too many tensors" : "an array is NULL");
 	for (size_t i = 0; i < n; i++) {
 		if (b && tensors[i] && tensors[i]->b != b)
-			return last_error_set(
-				-EINVAL, "wait_some: tensor %zu is of another job", i);
+			return last_error_set(-EINVAL,
+				"wait_some: the tensor at index %zu belongs to another job", i);
 		if (tensors[i])
 			b = tensors[i]->b;
 	}

@@ -168,7 +168,8 @@ cmd_up() {
   done
   shape_all "$p" "$n" "$rate"
   save "$p" "$n" "$rate"
-  # The bridge forwards packets only some time after its ports are up. Wait until it does.
+  # After its ports are up, the bridge needs some time before it forwards packets. Wait until host 1
+  # reaches all other hosts.
   for ((i = 2; i <= n; i++)); do
     reach "$p-1" "$subnet.$i" || die "host 1 does not reach host $i"
   done

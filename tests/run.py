@@ -27,7 +27,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 300
 # Parts of the names of test files in tests/cluster. PROVIDER_FILES: files that can run with another
-# provider than the default. PROVIDER_SHORT: files that also run with provider tcp in each run.
+# provider than the default. PROVIDER_SHORT: files that run again with provider tcp, if libfabric is
+# installed.
 PROVIDER_FILES = (
     *("exactness", "averages", "flow", "combined", "agent_restart", "elastic", "drain"),
     *("faults", "errors", "hangs", "steady", "attacks", "hostile"),

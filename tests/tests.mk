@@ -79,8 +79,8 @@ check-run: all check-build
 	$(Q)$(PYTHON) tests/run.py $(B) $(CHECKFLAGS)
 check-build: $(UNITBINS) $(FUZZBINS) $(SIMBIN) $(SCALEBIN) $(PROBEBIN)
 
-# Test data connections with the provider tcp twice: with Debian's libfabric, and with a current
-# libfabric.
+# Run the tests of data connections with the provider tcp twice: with Debian's libfabric, and with a
+# current libfabric.
 check-providers:
 	$(Q)tests/install-deps.sh providers
 	$(STEP) BUILD=debug all check-build
@@ -205,11 +205,10 @@ qemu:
 .PHONY: qemu
 
 # Static analysis has a build folder of its own, so that only changed files are checked again. gcc's
-# analyser runs while the objects are compiled. A .tidy file records that clang-tidy found its
-# source clean. Unit tests are excluded from gcc's analyser and from cppcheck, because cmocka's
-# assertions leave a test by a jump that these tools do not see. The leak check of gcc 12 is off,
-# because it reports memory on a list or in the caller's struct as leaked. LeakSanitizer finds leaks
-# instead.
+# analyser runs while the objects are compiled. A file X.tidy records that clang-tidy found X.c
+# clean. Unit tests are excluded from gcc's analyser and from cppcheck, because cmocka's assertions
+# leave a test by a jump that these tools do not see. The leak check of gcc 12 is off, because it
+# reports memory on a list or in the caller's struct as leaked. LeakSanitizer finds leaks instead.
 LINT_SRC := $(sort $(ALLSRC))
 LINT_C	:= $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 LINT_SH	:= $(shell git ls-files '*.sh' .ci/run tests/hooks 2>/dev/null)

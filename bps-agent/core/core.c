@@ -147,7 +147,8 @@ void agt_job_members(struct agt_job *job, const struct ctl_job *msg)
 	job->n_members = (uint16_t)msg->n_members;
 	job->size = msg->size;
 	/* Set has_backup again here. After a restart, the agent calls agt_job_new with a message
-	 * that it made from the kept state, and this message has no number of backup machines. */
+	 * that it made from the kept state. This message does not contain the number of backup
+	 * machines. */
 	job->has_backup = msg->backup > 0;
 	job->may_shrink = msg->flags & JOB_SHRINK;
 	if (msg->border <= job->border)

@@ -147,7 +147,7 @@ struct agt_env {
 	void *ctx;
 	/* Start to connect to a data thread of a server. The callback looks up the address, and
 	 * sets xconn->user to `link`. Errors: -ENOTCONN: the server is not known yet. When the
-	 * server becomes known, call agt_core_server_changed. */
+	 * server becomes known, the owner of the core must call agt_core_server_changed. */
 	int (*connect)(
 		void *ctx, uint32_t server, uint16_t thread, void *link, struct xconn **ret_conn);
 	/* Report that a round is complete (status 0) or has failed (a negative code). workers:
@@ -254,8 +254,8 @@ void agt_job_runs(struct agt_job *job, const struct ctl_run *runs, uint32_t n_ru
  * the worker's next round, or the tensor's previous round is not complete. BPS_EMISMATCH: `op`
  * differs from the operation that other local workers submitted for this round. After a failure of
  * the job or tensor, env->done reports the failure once for each round that at least one local
- * worker submits. If another worker submits such a round after the report, agt_submit returns the
- * code of the failure. */
+ * worker submits. If another local worker submits the same round after this report, agt_submit
+ * returns the code of the failure. */
 int agt_submit(
 	struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op, uint16_t priority);
 

@@ -40,7 +40,7 @@ struct agt_tensor {
 	/* Sequence number of the round in progress. The core numbers the rounds of all tensors in
 	 * the order in which they start. */
 	uint64_t begun_seq;
-	uint32_t n_submitted; /* number of local workers that have submitted `round` + 1 */
+	uint32_t n_submitted; /* number of local workers that submitted the round after `round` */
 	struct agt_mem staging, out[2];
 	struct agt_part *parts;
 	/* memory for the partitions' state, used when env.keep is NULL */
@@ -63,8 +63,8 @@ struct agt_job {
 	/* view of the latest barrier at which workers joined; a partition whose pgen is less than
 	 * this view waits for its new placement */
 	uint64_t border;
-	/* The job continues when a machine is lost. In such a job, contributions to servers on this
-	 * host also have a crc. The server reads and checks these contributions, and does not sum
+	/* The job continues when a machine is lost. In such a job, even contributions to servers on
+	 * this host have a crc. The server reads and checks these contributions, and does not sum
 	 * them in place (rule B6 of docs/reference/faults.md). */
 	bool may_shrink;
 	/* The job has backup machines, so a round may complete without this agent. A server accepts

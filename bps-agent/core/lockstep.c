@@ -31,8 +31,9 @@
  *   2. B is late: B has sent nothing for longer than expected (is_late). The number of B's bytes is
  *      not the cause of the delay, and the other connections can use the time.
  *   3. B uses no network card, because its server is on the same host.
- * A connection in case 2 or 3 is not held either. Of the other connections, only the connection
- * furthest behind is compared with A. If case 1 applies to that connection, no connection holds A.
+ * A connection in case 2 or 3 is not held either. Of the connections in neither of these two cases,
+ * only the connection furthest behind is compared with A. If case 1 applies to that connection, no
+ * connection holds A.
  *
  * If a connection's most urgent contribution has been sent before, the connection may always send
  * this contribution again. If a transport accepts offers without their bytes, all offers are sent

@@ -1,6 +1,6 @@
-/* States, timers, queues and placement of one partition: see the diagram in core.h. No function
- * blocks: a partition that waits for a server's answer has a state and a timer. Messages are in
- * part_send.c and part_receive.c. Thread: the core's thread. */
+/* States, timers, queues and placement of one partition: see the diagram in core.h. The functions
+ * do not block: a partition that waits for a server's answer has a state and a timer. Messages are
+ * in part_send.c and part_receive.c. Thread: the core's thread. */
 #include "bps-agent/core/part.h"
 
 #include <assert.h>
@@ -66,9 +66,8 @@ void part_stop_timer(struct agt_part *part)
 		heap_remove(&part_core(part)->timers, &part->timer);
 }
 
-/* count: the counter that doubles the timer's span. It is n_agains after an AGAIN, and n_tries
- * while an answer is missing. The counters are separate, because an AGAIN shows that the server
- * works. */
+/* count: how many times span_ns is doubled. Callers pass n_agains after an AGAIN, and n_tries while
+ * an answer is missing. The counters are separate, because an AGAIN shows that the server works. */
 void part_start_timer(struct agt_part *part, uint64_t span_ns, uint8_t *count)
 {
 	part_stop_timer(part);

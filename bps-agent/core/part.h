@@ -62,8 +62,8 @@ struct agt_part {
 	bool is_stale;
 	/* the server has not acknowledged HAVE since the last change of pgen */
 	bool is_have_unconfirmed;
-	/* The contribution is sent again because no answer came. In that case the contribution's
-	 * bytes do not count against the window. */
+	/* the contribution is sent again because no answer came, and the contribution's bytes do
+	 * not count against the window */
 	bool is_overdue;
 	uint8_t n_tries, n_agains; /* number of sends without an answer; number of AGAIN answers */
 	uint8_t n_bad_crc, n_misfits;

@@ -226,7 +226,7 @@ static void on_bad_crc(struct agt_part *part, const struct wire_msg *m)
 		m->crc != part->crc)
 		return; /* the report is about an older contribution */
 	part_core(part)->stats.crc_errors++;
-	/* Compute the local sum again. The server has discarded the first sum, so no peer is
+	/* Compute the local sum again. The server has discarded the contribution, so no peer is
 	 * reading the memory of the local sum. */
 	atomic_store(&part->kept->summed, 0);
 	part_prepare_contrib(part, true);

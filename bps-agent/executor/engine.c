@@ -515,8 +515,8 @@ int engine_missing(const struct engine *e, uint32_t id)
 	return -1;
 }
 
-/* Report that t's round waits for the stream of the given member. Does nothing until the round has
- * waited for at least LATE_NS nanoseconds, or if the previous report for this round named the same
+/* Report that t's round waits for the stream of the given member. Does nothing if the round has
+ * waited for less than LATE_NS nanoseconds, or if the previous report for this round named the same
  * member. */
 static void report_late(struct engine_tensor *t, int member)
 {
@@ -560,8 +560,8 @@ static bool poll_lanes(struct engine *e)
 	return any;
 }
 
-/* Return whether the engine waits for the GPUs: either for queued work, or for a clique to become
- * ready for a waiting collective. */
+/* Return whether the engine waits for the GPUs: either queued work has not ended, or a collective
+ * waits until its clique is ready. */
 static bool is_owed(const struct engine *e)
 {
 	return e->n_tickets || e->reduce.n || e->gather.n;

@@ -19,9 +19,9 @@
  *                                  engine_landed
  *
  * Rules and their reasons:
- *   - The engine polls the ready counters, and does not let a GPU queue wait for them. A collective
- *     that is queued early would spin on the GPUs until the slowest rank arrives, and priorities
- *     would have no effect.
+ *   - The engine polls the counters `ready`, and does not let a GPU queue wait for these counters.
+ *     A collective that is queued early would spin on the GPUs until the slowest rank arrives, and
+ *     priorities would have no effect.
  *   - A stage begins only after the host has detected the end of the previous stage. So a copy from
  *     host memory is queued only after the sum to be copied has arrived. Otherwise two machines
  *     that queue copies in different orders could deadlock.
@@ -145,7 +145,7 @@ bool engine_poll(struct engine *e, uint64_t now_ns);
 bool engine_is_busy(const struct engine *e);
 /* Return whether no work is queued on any GPU. */
 bool engine_is_quiet(const struct engine *e);
-/* Return the number of inputs in host memory that a tensor needs. */
+/* Return how many inputs in host memory each tensor needs. */
 unsigned engine_inputs(const struct engine *e);
 /* Return the first member whose stream has not reached the tensor's round. Returns -1 if the round
  * waits for no stream. */

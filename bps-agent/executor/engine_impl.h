@@ -39,10 +39,10 @@ struct engine_chunk {
 	enum engine_chunk_state state;
 	uint32_t first, n; /* index of the chunk's first partition, and number of its partitions */
 	uint32_t n_left;   /* number of the chunk's partitions that have not reached LANDED */
-	/* number of open tickets of the chunk's collective, or of its copies between GPUs */
+	/* number of open tickets of the chunk's collective or of the chunk's copies between GPUs */
 	uint32_t n_tickets;
-	/* used in REDUCE_WAIT and GATHER_WAIT: number of the group, or of the pair of members,
-	 * whose work is queued next */
+	/* used in REDUCE_WAIT and GATHER_WAIT: index of the group, or of the pair of members, whose
+	 * work is queued next */
 	uint32_t next;
 };
 
@@ -120,7 +120,7 @@ struct engine {
 	uint32_t n_tickets;
 };
 
-/* Stop the engine after a call of the device has failed. The device's error text states the
+/* Stop the engine after a device function has returned an error. The device's error text states the
  * reason. */
 void engine_device_error(struct engine *e, int rc, const char *what);
 /* End the tensor's round. Called when all chunks of the tensor are done. */

@@ -44,7 +44,7 @@ static void engine_part_set_state(struct engine_part *p, enum engine_part_state 
 static void engine_chunk_set_state(struct engine_chunk *c, enum engine_chunk_state state)
 {
 	assert(state == CHUNK_IDLE || (chunk_states[c->state].next >> state & 1));
-	log_trace("chunk changes from %s to %s: tensor=%u first=%u round=%llu",
+	log_trace("chunk changes from %s to %s: tensor=%u first_part=%u round=%llu",
 		chunk_states[c->state].name, chunk_states[state].name, c->tensor->id, c->first,
 		(unsigned long long)c->tensor->round);
 	c->state = state;

@@ -46,7 +46,7 @@ static int new_on_device(struct executor_link *g, struct tensor *tensor, uint32_
 int device_tensor_restore(struct executor_link *g, struct tensor *tensor, uint32_t id)
 {
 	if (id < g->n_tensors || id >= LOCAL_TENSORS_MAX)
-		/* The records are invalid, because valid ids increase from record to record and are
+		/* The records are invalid: ids must increase from record to record, and must be
 		 * less than LOCAL_TENSORS_MAX. */
 		return BPS_EPROTO;
 	return new_on_device(g, tensor, id);

@@ -386,8 +386,8 @@ int executor_tell_arena(struct executor_link *g, uint32_t id, uint64_t bytes, in
 	return local_send(g->sock, &m, &fd, 1, 0);
 }
 
-/* The callback `adopted` of the arena set: record a new arena of staging memory, and send it to the
- * executor. */
+/* The callback `adopted` of struct arena_set, for staging memory. Records a new arena, and sends it
+ * to the executor. */
 static int executor_arena_adopted(void *ctx, struct arena *a)
 {
 	struct job *job = ctx;

@@ -59,7 +59,7 @@ struct ledger_tensor { /* the record continues with the tensor's name and a zero
 	uint8_t dtype, is_gpu, unused[6];
 };
 struct ledger_declared {
-	/* for a tensor in device memory: offset in the region whose id is in in_arena */
+	/* for a tensor in device memory: offset in the region with the id `in_arena` */
 	uint64_t in_offset;
 	uint32_t tensor, worker, index, in_arena;
 };

@@ -67,9 +67,10 @@ struct arena_set {
 	 * not possible. Instead trainers get a read-only descriptor of a file whose mode is
 	 * read-only. */
 	bool keeps_outputs_writable;
-	/* Record a new arena for the next process, while the arena's descriptor is still writable.
-	 * May set kept_used of the arena. Errors: a negative code; the arena is then freed. NULL
-	 * in place of this function: arenas are not recorded. */
+	/* Record a new arena, so that the agent's next process can restore the arena. Called while
+	 * the arena's descriptor is still writable. May set kept_used of the arena. Errors: a
+	 * negative code; the arena is then freed. NULL in place of this function: arenas are not
+	 * recorded. */
 	int (*adopted)(void *owner_ctx, struct arena *a);
 	struct arena *head;
 	uint32_t next_id;

@@ -1,6 +1,6 @@
 /* The thread that makes and frees shared memory, piece by piece. memory_thread.h describes requests
- * and their order. Arenas are in arena.c. Threads: the data thread runs deliver, add_request and
- * the functions of the header. The memory thread runs all other functions, unless stated
+ * and their order. Arenas are in arena.c. Threads: the data thread runs `deliver`, `add_request`
+ * and the functions of the header. The memory thread runs all other functions, unless stated
  * otherwise. */
 #include "bps-agent/memory/memory_thread.h"
 

@@ -21,16 +21,15 @@
 
 struct memory_thread;
 
-/* A request for memory. The caller owns the struct and keeps it from memory_thread_make until the
- * call of `done`, because the memory thread uses the struct. */
+/* A request for memory. The caller owns the struct, and must not free it between the calls of
+ * memory_thread_make and `done`, because the memory thread uses the struct. */
 struct memory_request {
 	TAILQ_ENTRY(memory_request) link;
 	struct memory_thread *memory_thread;
 	/* The thread numbers the pieces in the order in which it begins them. `turn` is the
-	 * sequence number of the last piece that was begun for the user `uid`. A request may arrive
-	 * when its user has no other request in the queue. Then its `turn` starts as the sequence
-	 * number of the last piece that was begun for any user. The request with the smallest
-	 * `turn` gets the next piece. */
+	 * sequence number of the last piece that was begun for the user `uid`. If the queue has no
+	 * other request of the user, `turn` starts as the sequence number of the last piece that
+	 * was begun for any user. The request with the smallest `turn` gets the next piece. */
 	uint64_t turn;
 	struct memory memory; /* the result, owned by the caller when rc is 0 */
 	const char *name;
@@ -56,7 +55,7 @@ void memory_thread_free(struct memory_thread *m);
  * the request. Returns -ECANCELED, and never calls request->done, if the thread has been stopped
  * and the loop's queue is full. */
 int memory_thread_make(struct memory_thread *m, struct memory_request *request);
-/* Unmap and close the memory later, on the thread. Owns: takes the memory. If m is NULL or stopped,
- * the caller's thread frees the memory at once. */
+/* Unmap and close the memory later, on the thread. If m is NULL or stopped, the caller's thread
+ * frees the memory at once. Owns: the function takes the memory. */
 void memory_thread_drop(struct memory_thread *m, const struct memory *memory);
 #endif

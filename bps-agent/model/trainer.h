@@ -94,10 +94,10 @@ struct trainer {
 	/* the trainer stays connected when this agent process ends, and the agent's next process
 	 * serves the trainer */
 	bool is_left;
-	/* the trainer waits for the answer to its request for the executor */
+	/* the trainer waits for the answer to its request for a connection to the executor */
 	bool wants_device;
-	/* Set when this process handles the trainer's request for the executor. Cleared when the
-	 * trainer sends WHY about that request. */
+	/* Set when this process handles the trainer's request for a connection to the executor.
+	 * Cleared when the trainer sends WHY about that request. */
 	bool has_asked_device;
 	/* The trainer's WHY that has no answer yet. why_seq is the sequence number of this WHY in
 	 * messages to the scheduler, or 0 if no WHY waits for an answer. why_local_seq is the

@@ -47,8 +47,8 @@ struct quota_account {
 	uint32_t n_refs;
 	bool is_named;
 	uint64_t used[QUOTA_KINDS], refused, slowed;
-	/* Time by which all requests received so far would be served if the user's requests were
-	 * served at the limited rate. */
+	/* time by which all requests received from this user so far would be served at the rate
+	 * requests_per_s */
 	uint64_t served_ns;
 };
 

@@ -1,9 +1,9 @@
 #ifndef BPS_AGENT_QUOTA_QUOTA_H
 #define BPS_AGENT_QUOTA_QUOTA_H
-/* Counts and limits the use of this agent's resources in accounts: one per job, one per user that
- * owns jobs, and one for the machine. An amount counts in its account and in all accounts above
- * that account. A request that would exceed the limit of one of these accounts is refused, and the
- * caller gets an error text. Other users are not affected.
+/* Counts and limits the use of this agent's resources. There is one account per job, one per user
+ * that owns jobs, and one for the machine. An amount counts in its account and in all accounts
+ * above that account. A request that would exceed the limit of one of these accounts is refused,
+ * and the caller gets an error text. Other users are not affected.
  *
  *   machine <── user (uid) <── job        QUOTA_TRAINERS, QUOTA_MEMORY, QUOTA_TENSORS, ...
  *

@@ -1,5 +1,6 @@
 /* After a restart of the agent, reads the ledger's records about the executor and its tensors in
- * device memory. The executor still runs. Thread: runs before the data thread starts. */
+ * device memory. The executor still runs. Thread: the control thread, before the data thread
+ * starts. */
 #include <string.h>
 
 #include "bps-agent/gpu/executor_link.h"

@@ -92,7 +92,7 @@ static int tensor_for(
 	if (t->n_tensors >= t->max_tensors)
 		return err_set(err, BPS_EQUOTA,
 			"tensor '%s': this worker has declared %u tensors, and the limit is %u per "
-			"worker on host %s; see bps-agent's --max-tensors",
+			"worker; see --max-tensors of bps-agent on host %s",
 			d->name, t->n_tensors, t->max_tensors, t->agent->cfg.host);
 	if (!tensor) {
 		rc = quota_take(job->quota, QUOTA_TENSORS, 1, &why);

@@ -66,10 +66,10 @@ uint64_t no_server_tick(struct agent *a, uint64_t now_ns)
 	}
 	if (code && code != a->stranded && is_needed)
 		log_write(LOG_AS(LOG_WARN, STRANDED),
-			"the waiting calls fail now: %s (this state has lasted more than %.1f s)",
+			"the waiting calls fail now: %s (this fault has lasted more than %.1f s)",
 			err_str(code), (double)a->cfg.limits.stranded_ns / 1e9);
 	else if (!code && a->stranded)
-		log_info("a server is available again: calls wait for their sums again");
+		log_info("a server is available again: waiting calls no longer fail");
 	a->stranded = is_needed ? code : 0;
 	return is_needed ? now_ns + LOOK_NS : UINT64_MAX;
 }

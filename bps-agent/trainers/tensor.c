@@ -175,7 +175,7 @@ int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submi
 
 /* ---- in host memory ---- */
 
-/* Check that the quota has room for the tensor's outputs and for the first worker's input. Without
+/* Check that the quota has room for the tensor's outputs and for the input of worker `t`. Without
  * this check, the outputs could be allocated although the input is then refused. Memory of a
  * refused declaration stays allocated until the job ends. Errors: BPS_EQUOTA; err gets the text. */
 static int check_room(const struct trainer *t, size_t each, size_t bytes, struct err_text *err)
@@ -189,8 +189,8 @@ static int check_room(const struct trainer *t, size_t each, size_t bytes, struct
 	return rc;
 }
 
-/* Allocate the memory that the tensor still lacks. The first worker's declaration needs the
- * outputs, and each worker's declaration needs that worker's input. The last worker's declaration
+/* Allocate the memory that the tensor still lacks. The first declaration of the tensor needs the
+ * outputs, and each declaration needs the input of its worker. The declaration that comes last
  * needs staging memory for the sum of the inputs. Memory that the tensor had before a restart is
  * used again. While an output arena is being made for the job, no other worker requests an output
  * arena, because the new arena may be large enough for all workers. Errors: the errors of

@@ -15,9 +15,9 @@ struct tensor *tensor_new(struct job *job, uint32_t worker, const struct local_d
 /* Free a tensor whose declaration was refused, so that its name can be declared again. Arena space
  * of the tensor is freed only with the job. */
 void tensor_forget(struct tensor *tensor);
-/* Add the tensor to the core and declare it to the scheduler. Call this function when all local
- * workers have declared the tensor and its memory has been made. If an error occurs, the tensor is
- * refused. */
+/* Add the tensor to the core and declare it to the scheduler. Call this function when the tensor's
+ * memory has been made and all local workers have declared the tensor. If an error occurs, the
+ * tensor is refused. */
 void tensor_complete(struct tensor *tensor);
 /* Resume a tensor from its records after a restart. Send its trainers the completions that they may
  * have missed. */
@@ -45,7 +45,7 @@ void tensor_add_declare(
 void tensor_flush_declares(struct job *job);
 /* Declare again the tensors for which the scheduler has sent no plan yet. */
 void tensor_declare_unplanned(struct job *job);
-/* Handle a plan, or a failure of a tensor, from the scheduler. m is valid only during the call. */
+/* Handle the scheduler's messages PLAN and TENSOR_FAIL. m is valid only during the call. */
 void tensor_on_plan(struct agent *a, const struct ctl_plan *m);
 void tensor_on_fail(struct agent *a, const struct ctl_tensor_fail *m);
 /* The core's callback env->done: report the end of a round to the trainers. */

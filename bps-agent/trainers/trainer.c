@@ -165,7 +165,7 @@ void trainer_send_job_failure(
 
 /* ---- ring ---- */
 
-/* Handle at most `most` submissions. Return whether there was one. */
+/* Handle at most `most` submissions. Return whether there were any. */
 static bool take_submissions(struct trainer *t, unsigned most)
 {
 	struct local_sqe e;

@@ -11,7 +11,7 @@ struct agent;
  * the same fields as the waits in the scheduler's status (bps-scheduler/status/status.h). The field
  * `why` is one of
  *     join       the job has not formed
- *     submit     the workers of this machine listed in `missing` have not submitted the round
+ *     submit     `missing` lists the workers of this machine that have not submitted the round
  *     elsewhere  all workers of this machine have submitted the round
  * A job has at most WAITS_MAX waits. Returns NULL when out of memory. */
 json_t *waits_report(const struct agent *a);

@@ -14,7 +14,7 @@
 #include "common/base/log.h"
 
 /* Time limit for the scheduler's answer to WHY. The scheduler collects reports of all agents of the
- * job for half a second. The trainer waits a little longer than this limit (SESSION_WHY_MS). */
+ * job for half a second. The trainer's own limit, SESSION_WHY_MS, is a little longer. */
 #define WHY_NS UINT64_C(700000000)
 /* If a request names no tensor, the answer describes a tensor only if workers have waited for that
  * tensor longer than OLD_NS. */
@@ -355,7 +355,7 @@ static void describe_worker(const struct job *job, uint32_t w, const struct ctl_
 	}
 }
 
-/* Return the time at which the longest waiting worker began to wait for the tensor's sum;
+/* Return the time at which the worker that has waited longest for the tensor's sum began to wait;
  * UINT64_MAX: no worker waits. */
 static uint64_t waited_since_ns(const struct tensor *tensor)
 {

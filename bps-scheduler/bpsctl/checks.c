@@ -200,8 +200,7 @@ static void check_port(
 	conf_get(r, setting, text, sizeof(text));
 	snprintf(name, sizeof(name), "%s %s", r->name, setting);
 	if (addr_parse(&a, text, port, &err) < 0 || !a.port)
-		/* nothing to check: the daemon binds to any free port, or rejects the address
-		 * itself */
+		/* nothing to check: the daemon binds to any free port or rejects the address */
 		return;
 	rc = try_bind(&a);
 	if (rc == -EADDRINUSE && r->is_running)

@@ -23,9 +23,9 @@ static bool is_any(const struct addr *a)
 	return addr_number(a, &ss, &len) == 0 && sockaddr_is_any((struct sockaddr *)&ss);
 }
 
-/* Find the address on which the scheduler of this host really listens, if this is not the default
- * address. With this function, users need not give --scheduler. Returns false if --scheduler is
- * given, or if the scheduler reports no other address. */
+/* Request from the scheduler of this host the address on which it really listens. With this
+ * function, users need not give --scheduler. Returns false if --scheduler is given, or if the
+ * scheduler reports no address other than the default address. */
 static bool find_scheduler(const struct bpsctl_opts *o, struct addr *ret_addr)
 {
 	struct addr found, asked = o->steer.scheduler;

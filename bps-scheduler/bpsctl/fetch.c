@@ -78,8 +78,8 @@ struct job_details {
 	size_t n, not_asked;
 };
 
-/* Request the details of the jobs. Details of forming jobs are requested only if has_forming is
- * set. */
+/* Request the details of the jobs. Details of jobs that are still forming are requested only if
+ * has_forming is set. */
 static void details_get(struct job_details *d, const struct addr *addr, json_t *cluster,
 	bool has_forming, uint32_t timeout_ms)
 {
@@ -145,11 +145,10 @@ static json_t *member_label(json_t *root, json_t *m)
 }
 
 /* Return the number of members from which the scheduler receives messages. The array `silent` has
- * the names of agents that did not answer a probe. These agents are not counted. Append to the
- * array `missing` the names of the other members that are not counted. The agents in `silent` are
- * in `missing` already. Skip agents that have been down for longer than DOWN_AGENT_S, because their
- * machines were probably taken away. A skipped agent is neither counted nor appended to `missing`.
- * *ret_daemons: number of all members except the skipped agents. */
+ * the names of agents that did not answer a probe. These agents are not counted, and are in the
+ * array `missing` already. Skip agents that have been down for longer than DOWN_AGENT_S, because
+ * their machines were probably taken away. Append to `missing` the names of all other members that
+ * are not counted. *ret_daemons: number of all members except the skipped agents. */
 static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t *ret_daemons)
 {
 	size_t i, n = 0;
@@ -443,8 +442,9 @@ static int stuck_of_agent(
 
 	if (fetch_within(addr, "/status?waits=1", AGENT_MS, &root, &err) < 0)
 		return err_set(why, BPS_ENOSCHED,
-			"%.300s; no agent answers at %.80s:%u, either (--agent-http)", silent.s,
-			addr->host, addr->port);
+			"%.300s; no agent answers at %.80s:%u, either (--agent-http sets the "
+			"address)",
+			silent.s, addr->host, addr->port);
 	if (!cell_is(root, "role", "agent") || !json_object_get(root, "jobs") ||
 		(*name && !keep_job(root, name))) {
 		json_decref(root);

@@ -42,16 +42,16 @@ int fetch_status(const struct addr *addr, json_t **ret, struct err_text *err);
  * cluster's document]. */
 int fetch_members(const struct addr *addr, const char *role, json_t **ret, struct err_text *err);
 
-/* Fetch the jobs. Fields: schema role view_text jobs collected missing. The last three are the
- * fields of fetch_status. `rounds` of a job: number of push_pulls that the job's most advanced
- * worker has completed. */
+/* Fetch the jobs. Fields: schema role view_text jobs collected missing. `jobs`, `collected` and
+ * `missing` have the same meaning as in fetch_status. `rounds` of a job: number of push_pulls that
+ * the job's most advanced worker has completed. */
 int fetch_jobs(const struct addr *addr, json_t **ret, struct err_text *err);
 
 /* Fetch the wait reports of the job `name`, or of all forming and running jobs if `name` is NULL or
- * "". Fields: schema role view_text jobs[documents of jobs] missing; for all jobs also collected.
- * If the scheduler does not answer, the agent of this host describes what the workers of its
- * machine wait for. Then the fields are: role("agent") name host scheduler_error jobs[as in
- * bps-agent/trainers/waits_report.h]. */
+ * "". Fields: schema role view_text jobs[documents of jobs] missing. If `name` is NULL or "", the
+ * document also has the field `collected`. If the scheduler does not answer, the agent of this host
+ * describes what the workers of its machine wait for. Then the fields are: role("agent") name host
+ * scheduler_error jobs[as in bps-agent/trainers/waits_report.h]. */
 int fetch_stuck(const struct addr *scheduler, const struct addr *agent, const char *name,
 	json_t **ret, struct err_text *err);
 

@@ -10,8 +10,9 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 
-/* Send PEERS, a list of the members with the role `changed` that this transaction has changed. If
- * `changed` is ROLE_SERVER, send PEERS to the agents, otherwise to the servers. */
+/* Send PEERS, a list of the members that this transaction has changed. List only members whose role
+ * is equal to `changed`. If `changed` is ROLE_SERVER, send PEERS to the agents, otherwise to the
+ * servers. */
 static void tell_members(struct sched_core *c, enum role changed)
 {
 	const struct sched_member **list = NULL;

@@ -86,7 +86,7 @@ void sched_set_quotas(struct sched_core *c, const struct sched_config *cfg);
 /* Report a new connection. The caller chooses the connection's number `conn`. No other open
  * connection may have this number. */
 void sched_conn_open(struct sched_core *c, uint32_t conn, uint64_t now_ns);
-/* Note that the peer of an open connection has proven its identity with the cluster's master key.
+/* Record that the peer of an open connection has proven its identity with the cluster's master key.
  * The status then shows a warning, because each member should have a key of its own. */
 void sched_conn_note_master(struct sched_core *c, uint32_t conn);
 /* Handle a decoded message. The caller still owns msg after the call. Messages from connections

@@ -2,9 +2,10 @@
  * change).
  *
  * newcomer: JOIN --> waits --all workers of its machine wait, the job passes a barrier--> LIVE
- *                     `--UNJOIN--> it has left
+ *                     `--UNJOIN--> left
  *
- * A machine that has left a job returns in the same way. All functions run on the core's thread. */
+ * The workers of a machine that has left a job join again in the same way. All functions run on the
+ * core's thread. */
 #include "bps-scheduler/core/elastic.h"
 
 #include <stdlib.h>

@@ -30,8 +30,9 @@
  * not delay the death of an agent from which no server receives. An agent that has not received a
  * change of its jobs is declared dead in any case, because it would delay these jobs. */
 
-/* The scheduler sends its first question about a silent member when 1/SIGHT_SHARE of the dead time
- * is left. It repeats the question after each further 1/SIGHT_SHARE of the dead time. */
+/* A span is 1/SIGHT_SHARE of a member's dead time. The scheduler sends its first question about a
+ * silent member one span before the dead time is over. It sends each further question one span
+ * after the previous question. */
 #define SIGHT_SHARE 5
 
 static uint64_t sight_end(const struct sched_core *c, const struct sched_member *m)
@@ -144,8 +145,7 @@ void sched_member_expel(struct sched_core *c, enum role role, const char *name)
 	if (!m || m->conn || m->state == MEMBER_DOWN)
 		return;
 	/* While the scheduler cannot write its state, it declares no member dead. Instead it sets
-	 * is_behind, so that it declares this member dead later, even if servers still receive from
-	 * the member. */
+	 * m->is_behind, so that it declares m dead later, even if servers still receive from m. */
 	if (c->is_undurable)
 		m->is_behind = true;
 	else
@@ -212,8 +212,8 @@ static void go_above(struct sched_core *c, uint64_t view)
 
 /* Return whether the member has received views that this scheduler has lost. If h->view belongs to
  * the present term and is at most c->view, it may come from the present scheduler process. Such a
- * view proves a loss only under two conditions: the restored state contains the member's process,
- * and the member has not connected since the scheduler started. */
+ * view proves a loss only if the restored state contains the member's process and the member has
+ * not connected since the scheduler started. */
 static bool is_ahead(
 	const struct sched_core *c, const struct sched_member *m, const struct ctl_hello *h)
 {
@@ -235,8 +235,8 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 	log_write(LOG_AS(LOG_ERROR, STATE_CUT),
 		"this scheduler's state ends at view %llx, but %s '%s' on %s has view %llx: the "
 		"state log "
-		"was cut, or replaced by an older copy; the scheduler now ends the jobs in this "
-		"log: start them again",
+		"was cut, or replaced by an older copy; the scheduler now ends the jobs in its "
+		"state log: start them again",
 		(unsigned long long)c->kept_view, sched_role_name(h->role), h->name, h->host,
 		(unsigned long long)h->view);
 	sched_note(c, EVENT_SCHEDULER, "the scheduler's state is older than the state of %s '%s'",
@@ -253,10 +253,10 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 
 /* Return whether the process that sent `h` may have the name that m holds (rule C6). While m is
  * alive, it keeps the name, unless a new process on the same host replaces m. The process that m
- * has replaced does not count as new. Otherwise two processes of one name would replace each other
- * without end. Exception: if m has no connection, the replaced process may take the name back. In
- * this case m may be a dead process whose HELLO arrived late, and the replaced process may still be
- * alive. */
+ * has replaced does not count as new, because otherwise two processes of one name would replace
+ * each other without end. Exception: if m has no connection, the replaced process may take the name
+ * back. In this case m may be a dead process whose HELLO arrived late, and the replaced process may
+ * still be alive. */
 static bool is_name_free(const struct sched_member *m, const struct ctl_hello *h)
 {
 	return !m || m->state == MEMBER_DOWN || m->instance == h->instance ||
@@ -317,8 +317,9 @@ static bool hello_refused(struct sched_core *c, uint32_t conn, const struct ctl_
 		turn_away(c, conn, m != NULL);
 	} else if (!is_name_free(m, h)) {
 		refuse(c, conn, BPS_EDUP,
-			"the name '%s' is already used by a live %s on %s (pid %u, %s:%u), and "
-			"this process is pid %u on %s: stop one of them, or choose another --name",
+			"the name '%s' is already used by a live %s on %s (pid %u, %s:%u), and the "
+			"refused process is pid %u on %s: stop one of the two, or choose another "
+			"--name",
 			h->name, sched_role_name(h->role), m->host, m->pid, m->addr, m->port,
 			h->pid, h->host);
 	} else if (!m && c->n_members >= SCHED_MEMBERS_MAX) {

@@ -202,8 +202,8 @@ static void set_slowest(struct sched_progress *p, const struct job_totals *t)
 	p->slowest_lag_us = (uint32_t)(t->late[worst].lag / (double)t->late[worst].rounds);
 }
 
-/* Return the straggler limit of a job with n_agents agents. The slowest agent looks like a
- * straggler only if it contributes last in at least this share of the rounds. */
+/* Return the straggler limit of a job with n_agents agents, as a share of the rounds. The slowest
+ * agent looks like a straggler only if it contributes last in at least this share. */
 static double straggler_share(uint32_t n_agents)
 {
 	/* If all agents are equally fast, each is last in 1/n of the rounds. */

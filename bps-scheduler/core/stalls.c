@@ -125,12 +125,12 @@ static void late_for_tensor(const struct sched_core *c, const struct sched_job *
 	late(c, j, n_late, f, l);
 }
 
-/* Find late workers of a job that runs on only one machine. stalls_find uses this function if probe
- * p has no probes of the second step. In this case, no probe shows which workers have not submitted
- * a tensor. A worker is late if it has no call in flight and has made fewer calls than another
- * worker. If no worker has a call in flight, no worker is late. The time of the last completed call
- * is known only from probes, and is too coarse to find stragglers. So each finding about late
- * workers is a FINDING_STALLED, never a FINDING_STRAGGLER. */
+/* Find late workers of a job that runs on only one machine. stalls_find uses this function if
+ * p->details is empty. In this case, no answer shows which workers have not submitted a tensor. A
+ * worker is late if it has no call in flight and has made fewer calls than another worker. If no
+ * worker has a call in flight, no worker is late. The time of the last completed call is known only
+ * from answers to probes, and is too coarse to find stragglers. So each finding about late workers
+ * is a FINDING_STALLED, never a FINDING_STRAGGLER. */
 static void late_on_one_machine(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, struct finding_list *l)
 {

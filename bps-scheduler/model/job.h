@@ -86,8 +86,8 @@ struct sched_job {
 	uint8_t token[CTL_TOKEN_BYTES];
 	uint64_t view;   /* view in which the job's members or its barrier last changed */
 	uint64_t formed; /* view in which the job formed */
-	/* When the present state began, on a clock that starts at the boot of the machine. If a job
-	 * ended before the boot, the value would be negative, so it wraps around. */
+	/* Time at which the present state began, on a clock that starts at the boot of the machine.
+	 * If a job ended before the boot, this time is negative, so the value wraps around. */
 	uint64_t since_ns;
 	struct sched_worker *workers; /* array of n_room workers, indexed by rank */
 	uint32_t n_room, next_free_rank;
@@ -139,7 +139,8 @@ struct sched_job {
 	bool is_dirty;
 	/* the open transaction changed the job itself, so JOB or JOB_END must be sent */
 	bool is_changed;
-	/* the open transaction moved partitions of tensors that were placed before */
+	/* the open transaction moved partitions of tensors that were already PLACED when it began,
+	 * or gave these partitions a new pgen */
 	bool has_moved;
 	bool owes_plans; /* at least one member of the job has is_owed_plan set */
 	/* The fields below describe planned moves of partitions between live servers

@@ -135,7 +135,7 @@ struct sched_member *sched_member_add(
 void sched_member_describe(struct sched_core *c, struct sched_member *m, const struct ctl_hello *h);
 /* Free a member; m may be NULL. */
 void sched_member_free(struct sched_member *m);
-/* Return how long a member may send no message before the scheduler declares the member dead. */
+/* Return the duration of silence after which the scheduler declares the member dead. */
 uint64_t sched_member_dead_ns(const struct sched_core *c, const struct sched_member *m);
 /* Return the end of a grace period that starts now. In the grace period, members that could not
  * connect earlier have time to connect. The period lasts twice the larger of server_dead_ms and

@@ -24,17 +24,18 @@
 #define ENDED_MAX    64
 #define STATE_BIT(s) (1u << (s)) /* the bit of state s in a bitmap of states */
 
-/* Determines when measurements update the speeds that placement uses (placement/speed.h). */
+/* Determines when updates take place. An update computes the speeds that placement uses from
+ * measurements (placement/speed.h). */
 struct sched_nic_speeds {
 	/* The first measurement of each member process sets this field to the present time. 0: no
 	 * member has reported a measurement yet. */
 	uint64_t first_ns;
-	uint64_t taken_ns; /* time of the last update of placement's speeds; 0: none yet */
-	uint64_t count;    /* number of updates of placement's speeds since the scheduler's start */
-	/* An update of placement's speeds is due: since the last update, the measured speed of a
-	 * member has changed at least by the factor SPEED_STEP. */
+	uint64_t taken_ns; /* time of the last update; 0: none yet */
+	uint64_t count;    /* number of updates since the scheduler's start */
+	/* An update is due: since the last update, the measured speed of a member has changed at
+	 * least by the factor SPEED_STEP. */
 	bool is_due;
-	uint64_t since_ns; /* when is_due was set */
+	uint64_t since_ns; /* time at which `is_due` was set */
 };
 
 enum sched_quota {

@@ -11,7 +11,7 @@ void sched_send(struct sched_core *c, const struct sched_member *m, const struct
 void sched_send_job(struct sched_core *c, const struct sched_member *m, const struct sched_job *j);
 void sched_send_job_end(
 	struct sched_core *c, const struct sched_member *m, const struct sched_job *j);
-/* Send PLAN, which assigns j's partitions to servers, to m. If `everything` is true, PLAN contains
+/* Send PLAN to m. PLAN assigns j's partitions to servers. If `everything` is true, PLAN contains
  * all partitions. Otherwise PLAN contains the partitions that the present transaction placed or
  * moved. */
 void sched_send_plan(

@@ -10,7 +10,7 @@ struct sched_core;
 struct sched_job;
 struct sched_member;
 
-/* used as a server id, selects all partitions, with or without a server; no member has the id 0 */
+/* server id that selects all partitions, also those without a server; no member has the id 0 */
 #define SERVER_ANY 0
 
 struct sched_part {

@@ -49,8 +49,8 @@ void balance_all(struct sched_core *c);
 /* Handle a server that has joined or returned and accepts partitions: after BALANCE_SETTLE_NS,
  * check which partitions move to the server. */
 void balance_gathered(struct sched_core *c);
-/* If a check is due, move the next batch of partitions in each running job that needs moves. The
- * caller must then call sched_commit. */
+/* If a check is due, move the next batch of partitions in each running job that needs moves. After
+ * each call of this function, the caller must call sched_commit. */
 void balance_tick(struct sched_core *c);
 
 /* Return an array, indexed by member id, with the memory that the sums of each server's partitions
@@ -59,8 +59,9 @@ uint64_t *balance_needs(const struct sched_core *c);
 /* Return the memory that the sums of t will take on all servers together. The result assumes the
  * largest partition size that t can get. */
 uint64_t balance_tensor_need(const struct sched_job *j, const struct sched_tensor *t);
-/* Return the memory that a server has left for sums. `all`: result of host_memory_of, 0: unknown.
- * `need`: memory that the server's sums already take. If `all` is 0, the result is UINT64_MAX. */
+/* Return how much memory of a server is free for further sums. `all`: result of host_memory_of; 0
+ * means unknown. `need`: memory that the server's sums already take. If `all` is 0, the result is
+ * UINT64_MAX. */
 uint64_t balance_room(uint64_t all, uint64_t need);
 static inline uint64_t balance_add_room(uint64_t a, uint64_t b)
 {

@@ -29,7 +29,7 @@ int drain_find(
 
 	if (server && agent)
 		return err_set(err, -EINVAL,
-			"there are a server and an agent '%s': use server:%s or agent:%s", target,
+			"a server and an agent are named '%s': use server:%s or agent:%s", target,
 			target, target);
 	if (!server && !agent)
 		return err_set(err, BPS_ENOTFOUND, "there is no server or agent '%s'", target);

@@ -33,13 +33,13 @@ int drain_find(
 	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err);
 
 /* Drain the target. If the target is already drained, replace its reason, unless the new reason is
- * empty. The caller must then call sched_commit. *ret: the drained member. Errors: the errors of
- * drain_find; -EBUSY if the target is the last server that accepts partitions, or if the other
- * servers lack memory for the target's sums. */
+ * empty. After every success, the caller must call sched_commit. *ret: the drained member. Errors:
+ * the errors of drain_find; -EBUSY if the target is the last server that accepts partitions, or if
+ * the other servers lack memory for the target's sums. */
 int drain_set(struct sched_core *c, const char *target, const char *reason, const char *who,
 	struct sched_member **ret, struct err_text *err);
-/* Undrain the target. The caller must then call sched_commit. Errors: as drain_find; -EALREADY:
- * the target is not drained. */
+/* Undrain the target. After every success, the caller must call sched_commit. Errors: the errors of
+ * drain_find; -EALREADY if the target is not drained. */
 int drain_clear(
 	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err);
 /* Write a sentence about the effect of draining or undraining m. Returns 0. */

@@ -7,8 +7,8 @@
  * code places the partition on the machine that would finish first. The functions keep no state and
  * change only the caller's arrays.
  *
- * A job has n agents and M bytes. If a machine sums x of these bytes, its network card (NIC)
- * carries this number of bytes in each direction:
+ * A job has n agents and M bytes. If a machine sums x of these bytes, the number of bytes that its
+ * network card (NIC) carries in each direction is:
  *   machine with an agent of the job:  M + (n-2) x
  *   machine without such an agent:     n x
  * These are equations 3 and 4 of OSDI'20 "A Unified Architecture for Accelerating Distributed DNN
@@ -84,10 +84,10 @@ void place_shares(struct placement *p);
  * ratios of times are meaningful. */
 double place_time_s(const struct placement *p);
 
-/* Return the smallest time in seconds that any division of the job's bytes on these machines can
- * reach if no other job runs. The loads in p have no effect. The job has n agents and M bytes. B_i
- * and C_j are the bandwidths of the machines. Bisection finds the smallest t for which the sum of
- * all x_i and y_j is at least M, with
+/* Return the time in seconds that a round takes with the best distribution of the job's bytes over
+ * these machines, if no other job runs. The loads in p have no effect. The job has n agents and M
+ * bytes. B_i and C_j are the bandwidths of the machines. Bisection finds the smallest t for which
+ * the sum of all x_i and y_j is at least M, with
  *   x_i = max(0, (t B_i - M) / (n-2)) on machines with an agent (if n is more than 2),
  *   y_j = t C_j / n on machines without an agent. */
 double place_optimum_s(const struct placement *p);

@@ -16,8 +16,8 @@
 /* Smallest gain of a move, as a fraction of the fill of the fullest server. */
 #define STEP_MIN 0.005
 
-/* A server and its partitions: parts[at] to parts[end - 1], largest first. Moved partitions are
- * skipped. */
+/* A server and its partitions: parts[at] to parts[end - 1], largest first. pick() skips the
+ * partitions in this range that the plan has already moved. */
 struct rebalance_server {
 	double share;
 	uint64_t bytes;

@@ -11,15 +11,15 @@
  * by the factor SPEED_STEP from its value at the previous update. A measured speed is the highest
  * measurement in a window that ends now. The length of the window varies between SPEED_SPAN_NS and
  * 2 * SPEED_SPAN_NS. An update treats two speeds as equal if they differ by less than the factor
- * SPEED_EQUAL, so that equal cards have equal shares. After an update all jobs are checked for
- * planned moves (balance.h).
+ * SPEED_EQUAL, so that equal cards have equal shares. After an update the scheduler checks whether
+ * moves can balance the load of each job's servers (balance.h).
  *
  * There is no update within SPEED_SETTLE_NS after a member's first measurement, because other
  * members usually make their first measurements during this time. A member that restarts repeatedly
- * delays an update by at most SPEED_WAIT_NS. Two updates are at least SPEED_GAP_NS apart. After the
- * first update becomes due, no job is balanced until this update takes place. Otherwise a restart
- * of the scheduler would undo earlier moves. A restarted member measures again from scratch. Until
- * the member has measured, its previous speed stays in use.
+ * delays an update by at most SPEED_WAIT_NS. Two updates are at least SPEED_GAP_NS apart. When the
+ * first update since the scheduler's start becomes due, no job is balanced until this update takes
+ * place. Otherwise a restart of the scheduler would undo earlier moves. A restarted member measures
+ * again from scratch. Until the member has measured, its previous speed stays in use.
  *
  * An update does not slow a job down. A measured speed is at least the mean rate of the card while
  * the network was busy, and at most the real speed of the card. Let T be the time that a round

@@ -32,7 +32,7 @@ void events_add(struct event_ring *ev, const struct sched_event *e, double unix_
  * such events, return only the oldest EVENTS_ANSWER_MAX. The result is a new reference:
  * schema role("scheduler") term first last next
  *     first, last: numbers of the oldest and the newest kept event; if no event is kept, `last`
- *     is 0; next: the value of `since` for a request of the events that follow
+ *     is 0; next: the value of `since` that requests the events after those returned
  * restored  number of the last event of the previous processes, 0: none is known
  * lost      number of events after `since` that are not kept any more
  * now       present time on the clock of the events; web.c adds it

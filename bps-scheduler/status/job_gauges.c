@@ -1,5 +1,5 @@
-/* Writes the metrics of single jobs. The number of these jobs is limited, to limit the number of
- * labels. */
+/* Writes metrics of each job separately. The number of jobs that have metrics is limited, to limit
+ * the number of labels. */
 #include <stdio.h>
 
 #include "bps-scheduler/status/status_impl.h"

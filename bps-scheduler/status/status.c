@@ -1,6 +1,7 @@
-/* Writes the JSON status of the cluster (status.h) with its members, jobs and tolerated losses, and
- * a summary in one line. job_status.c writes single jobs, gauges.c writes metrics. This file reads
- * the core and changes nothing. All functions run on the core's thread. */
+/* Writes the JSON status of the cluster (status.h), which contains the members, jobs and tolerated
+ * losses. Also writes a summary of the cluster in one line. job_status.c writes the status of one
+ * job, gauges.c writes metrics. This file reads the core and changes nothing. All functions run on
+ * the core's thread. */
 #include "bps-scheduler/status/status.h"
 
 #include <stdio.h>

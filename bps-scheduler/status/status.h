@@ -30,14 +30,14 @@
  * agents[{name host has_answered text}]                text: state of its network
  * workers[{rank host agent pid attached submitted completed quiet_s behind
  *     oldest{tensor round s}}]           sorted by submitted calls, fewest first
- *                 behind: how many calls fewer the worker has submitted than the first worker
+ *                 behind: largest `submitted` of all workers, minus this worker's `submitted`
  * missing[name of an agent that did not answer]
  * waits[{why("join"|"gpu_open"|"declare"|"submit"|"sum"|"unknown") tensor(name, null: none) round s
  *     waiting[{rank host agent pid}] n_waiting        at most 16 workers; n_waiting counts all
  *     missing[{rank host agent pid attached submitted quiet_s}] n_missing
  *                 if why is "join", missing has only rank; attached, submitted and quiet_s are
  *                 present only if why is "submit"
- *     servers[{name host state quiet_s}] n_servers}]   sum: servers that have the tensor
+ *     servers[{name host state quiet_s}] n_servers}]   if why is "sum": servers with the tensor
  * condition                     text about servers, agents and the scheduler; "" if none
  * problems[as above]                      STRAGGLER, TRAINER_STALLED, NO_ANSWER
  *

@@ -2,9 +2,9 @@
 #define BPS_SERVER_CORE_ARRIVALS_H
 /* Measures which member of a job contributes last. Only a server can measure this, because an agent
  * does not know when the other agents contribute. For each complete round of a partition, the
- * server records the time from the first to the last offer, the last member and its lag. The lag
- * begins when half of the members have offered. So if two of sixteen machines are slow, each shows
- * its whole lag in the rounds in which it is last.
+ * server records the time from the first to the last offer. The server also records the member that
+ * offered last, and this member's lag. The lag begins when half of the members have offered. So if
+ * two of sixteen machines are slow, each shows its whole lag in the rounds in which it is last.
  *
  * A round is not measured if a member sent two offers (after a lost connection), or if a member
  * already had the round's sum. In both cases the times of the round are distorted.
@@ -61,7 +61,8 @@ struct arrivals_late {
 	uint32_t agent;
 	/* number of rounds in the job's lifetime in which the member was the last to contribute */
 	uint64_t last;
-	/* over both windows: number of rounds in which the member was the last to contribute */
+	/* number of rounds, in the present and the previous window together, in which the member
+	 * was the last to contribute */
 	uint32_t window_last;
 	/* histogram of the member's lags in the rounds that window_last counts; the field `sum` of
 	 * the histogram is not set */

@@ -6,8 +6,8 @@
  *
  * (*) Every member has sent CONTRIB or HAVE under this pgen.
  * CUTTING is OPEN with a deadline. A contribution that arrives before the deadline becomes part of
- * the sum. When all members have contributed, the round is complete at once. The server answers a
- * contribution that is too late for the sum with the result.
+ * the sum. When all members have contributed, the round is complete at once. If a contribution is
+ * too late for the sum, the server answers with the result.
  *
  * Rounds of tensors that the library uses for collectives always wait for all members. In such a
  * sum, all contributions except one worker's are zero, so the result would be lost without that

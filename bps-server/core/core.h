@@ -69,7 +69,7 @@ struct srv_stats {
 	/* moving mean of the time from a round's last contribution to its complete sum */
 	uint64_t sum_ns;
 	uint64_t offered_bytes; /* bytes of results that were offered to agents for reading */
-	struct histogram wait; /* time from the first to the last contribution of complete rounds */
+	struct histogram wait;  /* for each complete round: time from first to last contribution */
 };
 
 /* Create a core. cfg and env are copied. Errors: -ENOMEM. */

@@ -1,6 +1,6 @@
 #ifndef BPS_SERVER_CORE_CORE_IMPL_H
 #define BPS_SERVER_CORE_CORE_IMPL_H
-/* Objects that all files of the server's core share. Each of these files also has its own header:
+/* Objects that all files of the server's core share. Each file also has its own header. The files:
  *   core.c        the core as a whole, peers, the transport's events
  *   plan.c        jobs and partitions, as the scheduler announces and places them
  *   rounds.c      the effect of each message on slots and seats
@@ -69,11 +69,11 @@ struct seat {
 	struct offer offer;
 	/* node in the heap peer->want; used in the state WANT_READ if is_parked is false */
 	struct heap_node read_node;
-	/* Link in the list core->parked. Used in the state WANT_READ if is_parked is true. The
-	 * seat's read then waits for staging memory. */
+	/* The seat's link in the list core->parked. Used in the state WANT_READ if is_parked is
+	 * true. The seat's read then waits for staging memory. */
 	TAILQ_ENTRY(seat) parked;
-	/* Link in the list slot->staged. Used in the state STAGED. The list has the order in which
-	 * the contributions are added to the sum. */
+	/* The seat's link in the list slot->staged. Used in the state STAGED. The list has the
+	 * order in which the contributions are added to the sum. */
 	TAILQ_ENTRY(seat) staged;
 	TAILQ_ENTRY(seat) owing; /* link in the list peer->owing; used when owes is not 0 */
 	/* node in the heap peer->results; used while an offer of a result waits to be sent */
@@ -107,8 +107,8 @@ struct slot {
 	/* Members that have contributed (set C of docs/reference/faults.md), and members that
 	 * already have the result (set H). */
 	struct member_set contributed, has;
-	/* number of members in the set `contributed`, in the set `has`, and in the union of the two
-	 * sets */
+	/* three counts of members: in the set `contributed`, in the set `has`, and in the union of
+	 * the two sets */
 	unsigned n_contributed, n_has, n_spoken;
 	/* number of members that may still read this slot's result (seat.offered) */
 	unsigned n_offered;
@@ -142,12 +142,12 @@ struct slot {
 	uint64_t donor_deadline_ns;
 	TAILQ_ENTRY(slot) work;    /* link in the list core->work; used if is_queued is true */
 	TAILQ_ENTRY(slot) waiting; /* link in the list core->donating; used in the state DONATING */
-	/* Link in the list core->holding. Used when `is_holding` is true, which means that the slot
-	 * is OPEN and has staged contributions. */
+	/* The slot's link in the list core->holding. Used when `is_holding` is true, which means
+	 * that the slot is OPEN and has staged contributions. */
 	TAILQ_ENTRY(slot) holding;
-	/* Link in the list core->cutting. Used when `is_cutting` is true, which means that the slot
-	 * is OPEN, and that its round ends at cut_ns without the members that have not
-	 * contributed. */
+	/* The slot's link in the list core->cutting. Used when `is_cutting` is true, which means
+	 * that the slot is OPEN, and that its round ends at cut_ns without the members that have
+	 * not contributed. */
 	TAILQ_ENTRY(slot) cutting;
 	uint64_t cut_ns;
 };
@@ -223,8 +223,8 @@ struct srv_peer { /* a connection of an agent; stored in xconn->user */
 	 * which they were queued */
 	uint64_t result_seq;
 	struct heap want; /* seats in the state WANT_READ, except those with is_parked */
-	/* Link in the list core->ready. Used when `is_ready` is true, which means that the peer has
-	 * reads to start. */
+	/* The peer's link in the list core->ready. Used when `is_ready` is true, which means that
+	 * the peer has reads to start. */
 	TAILQ_ENTRY(srv_peer) ready;
 	bool is_ready;
 	size_t reading_bytes;

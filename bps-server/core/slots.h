@@ -9,8 +9,8 @@ struct slot *part_slot(struct srv_part *part, uint64_t round);
  * changes are in slots.c. */
 void slot_set_state(struct srv_core *core, struct slot *slot, enum slot_state state);
 void seat_set_state(struct seat *seat, enum seat_state state);
-/* Record that the member has contributed to the slot's round (set C). A repeated call has no
- * effect. */
+/* Record that the member has contributed to the slot's round: add the member to
+ * slot->contributed (set C). A repeated call has no effect. */
 void slot_add_contributed(struct slot *slot, unsigned member);
 /* Record that the member will not read the slot's result any more. */
 void slot_unoffer(struct slot *slot, struct seat *seat);

@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_BASE_DURATION_H
 #define BPS_COMMON_BASE_DURATION_H
-/* Durations as text: "500ms", "90s", "30min" or "30m", "4h", "2d". This parser is not for
- * settings, which have a stricter syntax and ranges (common/daemon/settings.h). Any thread may call
- * the function. */
+/* Parses durations: "500ms", "90s", "30min" or "30m", "4h", "2d". Settings have their own parser,
+ * because their syntax is stricter and each has a range (common/daemon/settings.h). Any thread may
+ * call the function. */
 #include <stdint.h>
 
 #define NS_PER_MS UINT64_C(1000000)

@@ -2,8 +2,7 @@
 #define BPS_COMMON_BASE_ERROR_H
 /* Error codes of all programs. 0 or a count means success. A system error is -errno. The project's
  * own codes are below -10000, outside the ranges of libuv and libfabric. One table defines the enum
- * and the texts. The compiler checks that the public names in libbpsclient/bps.h have the same
- * numbers.
+ * and the texts. The compiler checks that the public names in libbpsclient/bps.h match this table.
  *
  * An error that a person will read also has a text: struct err_text. The function that detects the
  * error writes the text: what failed, on what object, why, and what to do next. */
@@ -36,7 +35,7 @@
 	X(BPS_EISOLATED, 10025, "this machine receives nothing from the scheduler or any server")
 
 /* If a file includes libbpsclient/bps.h before this header, bps.h has already defined these names.
- * In that case only check that bps.h gives the names the same numbers. */
+ * In that case only check that their values in bps.h match the table above. */
 #ifdef BPS_H
 #define X(name, num, text) _Static_assert((name) == -(num), #name);
 BPS_ERRORS(X)

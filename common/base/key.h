@@ -1,10 +1,10 @@
 #ifndef BPS_COMMON_BASE_KEY_H
 #define BPS_COMMON_BASE_KEY_H
 /* The cluster key: 32 secret bytes, and values derived from them. common/control/keyring.h reads
- * the key file. The scheduler's host has the master key. Every other host has a key that is derived
- * from the master key for its role and name. So a stolen host can be excluded without excluding the
- * other hosts. The (job, tensor, partition) keys of the data plane are not related to the cluster
- * key.
+ * the key file. The scheduler's host has the master key. Every other host has its own key, which is
+ * derived from the master key and the host's role and name. So a stolen host can be excluded
+ * without excluding the other hosts. The (job, tensor, partition) keys of the data plane are not
+ * related to the cluster key.
  *
  * The functions keep no state and may be called on any thread. The secret is never logged. */
 #include <stdbool.h>

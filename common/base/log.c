@@ -15,7 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/log_impl.h"
 
-#define HEAD_BYTES 48   /* room for the level and the time before the text */
+#define HEAD_BYTES 48   /* room for the level and the time, which precede the text */
 #define RAW_BYTES  2048 /* longest line before escaping; a longer line is cut */
 #define TEXT_BYTES 4096 /* longest line after escaping; a longer line is cut */
 

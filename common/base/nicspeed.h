@@ -5,8 +5,8 @@
  *
  * The measurement reads the interface's counters of both directions. It does not use the counters
  * of the daemon's own connections. A server and an agent of one machine share its card, so the
- * connections of one daemon have only part of the traffic. The interface's counters also exclude
- * the traffic between that server and that agent, which uses the loopback.
+ * connections of one daemon have only part of the traffic. The traffic between that server and that
+ * agent uses the loopback, so the interface's counters do not include it.
  *
  * The measured rate is a lower bound, which rises at once and falls slowly. The rate is updated
  * only from a plateau: NIC_PLATEAU windows in a row, each NIC_WINDOW_NS long, whose rates agree
@@ -64,7 +64,7 @@ uint64_t nic_meter_mbps(const struct nic_meter *m);
 uint64_t nic_driver_mbps(const char *sysfs, const char *name);
 
 struct nic {
-	/* name of the interface; "": no interface except the loopback has the address */
+	/* name of the interface that has the address; "": there is none, or it is the loopback */
 	char name[IF_NAMESIZE];
 	uint64_t driver_mbps; /* speed that the driver reports; 0: unknown */
 	int rx_fd, tx_fd;     /* open files of the counters; -1: nothing to measure */
@@ -73,7 +73,7 @@ struct nic {
 };
 
 /* Find the name of the interface whose numeric address is `host` (as in struct addr). Returns false
- * when no interface except the loopback has the address. */
+ * if there is no such interface, or if it is the loopback. */
 bool nic_find(const char *host, char ret_name[IF_NAMESIZE]);
 /* Find the interface whose numeric address is `host` (as in struct addr). Open its counters unless
  * the driver reports the speed. Never fails: if there is no interface, the speed is unknown. */

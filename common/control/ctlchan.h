@@ -54,9 +54,9 @@ struct ctlchan_ops {
 struct ctllisten_conf {
 	struct addr addr;                /* listening address; port 0: any free port */
 	struct tls_conf auth;            /* credentials; empty: addr must be a loopback address */
-	uint32_t trust_timeout_ms;       /* time limit of an untrusted connection; 0: 5000 ms */
-	unsigned max_untrusted;          /* limit of untrusted connections in total; 0: 64 */
-	unsigned max_untrusted_per_host; /* limit of untrusted connections per host; 0: 16 */
+	uint32_t trust_timeout_ms;       /* time limit of untrusted connections; 0 means 5000 ms */
+	unsigned max_untrusted;          /* limit of untrusted connections in total; 0 means 64 */
+	unsigned max_untrusted_per_host; /* limit of untrusted connections per host; 0 means 16 */
 };
 
 #define CTLLISTEN_REFUSALS_KEPT  64

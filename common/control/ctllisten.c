@@ -79,9 +79,9 @@ void listen_log_refusal(struct ctllisten *l, const struct ctlchan *c)
  * the total limit, close the oldest of all. The oldest stranger is hardly ever a valid peer,
  * because a valid peer is a stranger for some milliseconds only.
  *
- * When the strangers reach the total limit, wait_for_room pauses the listener. The pause ends when
- * there is room again or the oldest stranger is PLACE_MS old. Therefore members that all reconnect
- * at once do not displace each other. */
+ * At the total limit, wait_for_room first pauses the listener. The pause ends when there is room
+ * again or the oldest stranger is PLACE_MS old. Only after the pause can this function close the
+ * oldest of all. Therefore members that all reconnect at once do not displace each other. */
 static void make_room(struct ctllisten *l, const struct sockaddr *sa)
 {
 	struct ctlchan *c, *oldest_of_host = NULL, *victim = NULL;

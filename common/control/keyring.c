@@ -97,8 +97,8 @@ static int parse(struct keyring *ret, char *buf, size_t n, const char *path, str
 	if (bad > 1)
 		return err_set(err, -EINVAL,
 			"line %u of key file '%s' is invalid: after the first line, the file may "
-			"have one line 'previous KEY' (64 hex digits), and lines 'revoked "
-			"ROLE:NAME#FINGERPRINT'",
+			"have one line 'previous KEY', where KEY is 64 hex digits, and further "
+			"lines 'revoked ROLE:NAME#FINGERPRINT'",
 			bad, path);
 	return err_set(err, -EINVAL,
 		"key file '%s' holds neither 32 bytes nor 64 hex digits (make one with `openssl "

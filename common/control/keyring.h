@@ -1,7 +1,8 @@
 #ifndef BPS_COMMON_CONTROL_KEYRING_H
 #define BPS_COMMON_CONTROL_KEYRING_H
 /* The key file. The file has the cluster key and a list of revoked host keys. During a rotation the
- * file also has the previous cluster key. The file is either 32 raw bytes, or lines of text:
+ * file also has the previous cluster key. These one or two cluster keys are the master keys, from
+ * which the host keys are derived. The file is either 32 raw bytes, or lines of text:
  *
  *   <64 hex digits>                 the current key
  *   previous <64 hex digits>        the previous key, which is accepted as well
@@ -9,8 +10,8 @@
  *
  * Keys and revocations are in one file, so that one rename replaces both and systemd can pass the
  * file as one credential. A revocation excludes a key, not a host. After the next rotation the host
- * may get a new key. The removal of a master key also removes the revocations of keys that were
- * derived from that master key.
+ * may get a new key. The removal of a master key also removes the revocations of host keys that
+ * were derived from that master key.
  *
  * The structs own no memory. Any thread may call the functions. */
 #include <stdbool.h>

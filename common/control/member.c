@@ -18,8 +18,8 @@
 #include "common/control/ctlclient.h"
 #include "common/loop/loop.h"
 
-/* Milliseconds to wait for the answer to HELLO. A scheduler whose state log is on a slow disk can
- * answer in this time. */
+/* Milliseconds to wait for the answer to HELLO. This time suffices even if the scheduler's state
+ * log is on a slow disk. */
 #define WELCOME_MS 3000
 
 struct known_peer {

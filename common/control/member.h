@@ -99,10 +99,10 @@ int member_send(struct member *m, const struct ctl_msg *msg);
 
 /* Return whether the scheduler has accepted this member on the current connection. Thread: any. */
 bool member_is_up(const struct member *m);
-/* The next three functions return the largest view that was received, the scheduler's term, and how
- * often a new process has connected under this member's name. Before the first WELCOME, view and
- * term have the values in member_config.past, or 0 if member_config.past is NULL. The number of
- * restarts is 0 before the first WELCOME. Thread: any. */
+/* The next three functions return the largest view that was received, the scheduler's term, and the
+ * number of restarts. This number is how many times a new process has connected under this member's
+ * name. Before the first WELCOME, view and term have the values in member_config.past, or 0 if
+ * member_config.past is NULL. The number of restarts is 0 before the first WELCOME. Thread: any. */
 uint64_t member_view(const struct member *m);
 uint32_t member_term(const struct member *m);
 uint32_t member_restarts(const struct member *m);

@@ -28,7 +28,7 @@
  * peers. Empty: no TLS. */
 struct tls_conf {
 	struct keyring keys;
-	const char *cert, *key, *ca; /* PEM files, used instead of keys; NULL: no files */
+	const char *cert, *key, *ca; /* paths of PEM files, set instead of `keys`; NULL: no files */
 	uint8_t digest[32];          /* digest of the contents of the PEM files */
 };
 static inline bool tls_conf_is_empty(const struct tls_conf *conf)

@@ -61,8 +61,9 @@ static void add_label(struct evbuffer *out, char open, const char *name, const c
 	add_text(out, "\"");
 }
 
-/* Write a sample of the metric `name` with `suffix`. ap: label names and values, then NULL. le: the
- * upper bound of a histogram's bucket, which is added as a label; NULL: no label is added. */
+/* Write a sample of the metric `name`. The sample's name is `name` followed by `suffix`. ap: label
+ * names and values, then NULL. le: the upper bound of a histogram's bucket, which is added as a
+ * label; NULL: no label is added. */
 static void add_sample(struct evbuffer *out, const char *name, const char *suffix, double value,
 	const char *le, va_list ap)
 {

@@ -21,8 +21,8 @@
 #define STUCK_NS           UINT64_C(1500000000)
 #define LOOK_US            250000
 #define CONNECT_TIMEOUT_MS 3000
-/* Number of samples without load after which the timer stops. A heartbeat starts the timer again
- * when there is load. */
+/* After this number of samples in a row without load, the timer stops. A heartbeat starts the timer
+ * again when there is load. */
 #define IDLE_SAMPLES 50
 
 static void fill_names(struct node *n, const struct node_opts *o)

@@ -21,8 +21,8 @@
  * the program started. When the files are read again, rows with is_live take their new values.
  * Other rows keep their values until a restart:
  *
- *   settings_load ──> settings_reread ──> settings_adopt, any number of times ──> settings_free
- *                          └─refused: nothing has changed
+ *   settings_load ──> (settings_reread ──> settings_adopt), any number of times ──> settings_free
+ *                           └─refused: nothing has changed
  *
  *   static const struct setting rows[] = {
  *           {"listen", SET_ADDR, SETTING_AT(struct opts, listen), .def = "127.0.0.1:9500",
@@ -52,7 +52,7 @@ enum setting_type {
 	 * needs no unit */
 	SET_DURATION,
 	SET_STRING, /* const char *, owned by struct settings; "" when unset */
-	SET_FAULTS, /* like SET_STRING, in the syntax of failpoint_set (common/base/failpoint.h) */
+	SET_FAULTS, /* like SET_STRING; syntax: see failpoint_set (common/base/failpoint.h) */
 	SET_ENUM,   /* `unsigned`: index of the word in setting.words */
 	/* struct addr. The setting may be empty only if "" is the default. If the setting is empty,
 	 * the field `host` is "" */
@@ -129,7 +129,7 @@ enum settings_verdict settings_load(struct settings **ret_settings,
  * consistent: the new values of rows with is_live, and the present values of all other rows.
  * *ret_fresh contains the new values. Pass *ret_fresh to settings_adopt, which takes ownership, or
  * free *ret_fresh with settings_free.
- * Errors: a negative code; err gets the text, as from settings_load, and the old values stay. */
+ * Errors: a negative code; err gets a text, as in settings_load. The old values stay. */
 int settings_reread(struct settings *s, struct settings **ret_fresh, struct err_text *err);
 
 /* Return the struct that was passed to settings_load. If s comes from settings_reread, return a

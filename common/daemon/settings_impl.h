@@ -62,10 +62,10 @@ int setting_parse(const struct setting *row, void *at, char *text, struct err_te
 /* Return whether the values at a and b are equal. */
 bool setting_is_same(const struct setting *row, const void *a, const void *b);
 size_t setting_bytes(enum setting_type type);
-/* Return the text that the help prints after the name of a flag, such as "=SIZE". For an enum, the
+/* Return the text, such as "=SIZE", that the help prints after the name of a flag. For an enum, the
  * text is a list of its words, written to buf. */
 const char *setting_form(const struct setting *row, char *buf, size_t n_buf);
-/* Write the limits of a row into buf, such as "1 to 64". Returns false when the row has no
+/* Write the limits of a row, such as "1 to 64", into buf. Returns false when the row has no
  * limits. */
 bool setting_range(const struct setting *row, char *buf, size_t n_buf);
 

@@ -7,8 +7,8 @@
  * An attempt to connect uses shared memory if the peer's socket is in the directory shm_config.dir.
  * Otherwise it uses the network. An attempt through shared memory may fail although the socket
  * exists, for example because a permission is missing or the peer runs another release. After three
- * failures in a row, this transport logs a warning and connects to the peer's data thread through
- * the network.
+ * failures in a row, the combined transport logs a warning and connects to the peer's data thread
+ * through the network.
  *
  * Both transports have the same segments under the same numbers. Thread: as in xport.h. */
 #include "common/transport/net.h"

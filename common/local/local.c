@@ -184,8 +184,9 @@ void local_done(struct local_control *c, uint32_t sq_entries, uint32_t tensor, u
 	atomic_store_explicit(&e->done_order,
 		atomic_fetch_add_explicit(&c->n_done, 1, memory_order_relaxed) + 1,
 		memory_order_relaxed);
-	/* The release store pairs with the trainer's acquire load of done_round. A trainer that
-	 * reads this round also reads the values that were stored above, and the sum. */
+	/* The release store pairs with the trainer's acquire load of done_round. If that load
+	 * returns `round`, the trainer's later reads return the values that were stored above, and
+	 * the sum of this round. */
 	atomic_store_explicit(&e->done_round, round, memory_order_release);
 }
 

@@ -132,7 +132,8 @@ static inline struct local_sqe *local_sq(struct local_control *c)
 {
 	return (struct local_sqe *)((char *)c + sizeof(*c));
 }
-/* Return the tensors' entries, which follow a ring of sq_entries entries. */
+/* Return the array of tensor entries, which lies after the ring. sq_entries: number of ring
+ * entries. */
 struct local_entry *local_entries(struct local_control *c, uint32_t sq_entries);
 
 /* Trainer: return how many submissions fit into the ring now. */
@@ -197,7 +198,7 @@ enum local_type {
 	 * code and text of an error */
 	LOCAL_DEVICE_AT,
 	LOCAL_BARRIER,     /* this worker has no round in flight and waits for all other workers */
-	LOCAL_PASSED,      /* answer to BARRIER when all workers sent it or the job has failed */
+	LOCAL_PASSED,      /* answer to BARRIER after all workers sent BARRIER or the job failed */
 	LOCAL_ASK_TRAFFIC, /* requests the numbers of bytes that the agent has sent and received */
 	LOCAL_TRAFFIC,     /* answer to ASK_TRAFFIC */
 	LOCAL_TYPE_END
@@ -317,7 +318,8 @@ struct local_person {
 	const char *why; /* reason why the worker was lost, or "" if it was not lost */
 };
 struct local_people {
-	/* view of the job in which this list is valid; grows with each change of the workers */
+	/* View of the job for which this list is valid. The view grows with each change of the
+	 * workers */
 	uint64_t view;
 	uint32_t n_all;
 	struct local_person *people; /* workers, sorted by rank */

@@ -7,7 +7,7 @@
  *
  * The sender fills the entry and stores `tail` (seq_cst). Then, if the flag `sleeps` is set, the
  * sender writes the eventfd of the reader. The reader sets `sleeps` (seq_cst), checks `tail` once
- * more, and blocks. Submissions to the agent use the same order (local.h).
+ * more, and blocks. Submissions to the agent use the same protocol (local.h).
  *
  * Neither side trusts the contents of the shared memory. Each side has its own copy of its
  * positions. Each side copies an entry out of the shared memory exactly once, and then uses only

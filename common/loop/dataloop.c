@@ -20,8 +20,8 @@
 /* Limit for the duration of sched_yield. A longer call shows that another process needs the
  * processor. After a longer call the loop does not spin for a while. */
 #define YIELD_TOO_LONG_NS UINT64_C(100000)
-/* During a pause, the loop does not spin. After its end, a pause counts as recent for RESPITE times
- * as long as it lasted, but at most for 2 * DATALOOP_REST_MAX_NS (dataloop_rest_ns). The value of
+/* During a pause, the loop does not spin. When a pause has ended, it counts as recent for RESPITE
+ * times its length, but at most for 2 * DATALOOP_REST_MAX_NS (dataloop_rest_ns). The value of
  * RESPITE was found by measurement (docs/explanation/performance.md, point 12). */
 #define RESPITE 8
 /* Maximum number of calls of `turn` between two polls of the descriptors. */
@@ -172,8 +172,8 @@ uint64_t dataloop_rest_ns(uint64_t last_ns, uint64_t quiet_ns)
 
 /* Spin instead of sleeping, because a sleep costs a wake-up. Yield, so that the processes that send
  * the next message can run. If the yield takes long, another process needs the processor. Then
- * pause the spinning for a while and sleep instead, because the kernel prefers a thread that has
- * just woken up to a thread that has yielded. */
+ * pause the spinning for a while and sleep instead, because the kernel prefers a newly woken thread
+ * to a thread that has yielded. */
 static void spin(struct dataloop *l, uint64_t now_ns)
 {
 	uint64_t after;

@@ -30,8 +30,7 @@ void loop_run(struct loop *l);
  *   BPS_ECLOSED: loop_quit was called */
 int loop_post(struct loop *l, loop_fn *fn, void *arg);
 
-/* Make loop_run return after all functions that were posted before loop_quit have run. Thread:
- * any. */
+/* Make loop_run return. The functions that were posted before this call run first. Thread: any. */
 void loop_quit(struct loop *l);
 
 /* Free a loop that does not run. NULL is allowed. */

@@ -15,7 +15,7 @@
 
 #define AUTO   "auto"
 #define SYSTEM "system"
-#define BBR    "bbr" /* prefix of bbr, and of bbr2 and bbr3, which patched kernels have */
+#define BBR    "bbr" /* also the prefix of the names bbr2 and bbr3 in patched kernels */
 
 static const char *const instead[] = {"cubic", "reno"};
 

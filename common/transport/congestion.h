@@ -6,8 +6,8 @@
  * ten seconds keeps only four packets in flight for 200 ms. All connections of a data thread do so
  * at the same time. BBR also paces each connection with a timer. Our receive windows are small and
  * equal (common/transport/sockets/recv_window.h), so queues are short under any congestion control.
- * BBR therefore has no benefit here, only costs: at 1 Gbit/s 4 to 7 % of the throughput, and more
- * processor time (docs/explanation/performance.md, point 7). */
+ * BBR therefore has no benefit here, only costs. BBR needs more processor time, and at 1 Gbit/s BBR
+ * reduces the throughput by 4 to 7 % (docs/explanation/performance.md, point 7). */
 #include "common/base/error.h"
 
 /* Largest length of a name in bytes, without the NUL byte. The kernel's TCP_CA_NAME_MAX includes
@@ -27,7 +27,7 @@
 const char *congestion_choose(const char *wanted, const char *system,
 	int (*may_use)(void *ctx, const char *name), void *ctx, struct err_text *err);
 
-/* Choose the congestion control for data sockets with congestion_choose, and log the choice. The
+/* Call congestion_choose to choose the congestion control for data sockets, and log the choice. The
  * kernel's default is the default of the caller's network namespace. Writes the name or "" to
  * `ret`, which must have room for CONGESTION_NAME_MAX + 1 bytes.
  * Errors: -EINVAL, or the -errno of socket(). */

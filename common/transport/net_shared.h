@@ -47,8 +47,8 @@ struct net {
 	void *key_ctx;
 	uint16_t port;
 	_Atomic uint32_t my_id, nonces;
-	/* Random number that all nonces of this process contain. With this number, they differ from
-	 * all nonces before a restart of the process */
+	/* Random number that all nonces of this process contain, so that they differ from all
+	 * nonces that were made before a restart of the process */
 	uint16_t tag;
 
 	pthread_mutex_t lock; /* guards `threads` and `past` */

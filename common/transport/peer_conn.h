@@ -95,7 +95,7 @@ void peer_conn_broke_protocol(struct peer_conn *c, const char *what);
  * whether the caller has to send a ping. One ping is due when the peer has sent no byte for
  * ping_ms. The peer is dead if each of these periods has passed without a byte from the peer:
  * - dead_ms since the last byte;
- * - dead_ms - ping_ms since the ping. This period leaves the peer time to answer, even if this
+ * - dead_ms minus ping_ms since the ping. This period leaves the peer time to answer, even if this
  *   process was stopped before it sent the ping. */
 bool peer_conn_tick(struct peer_conn *c);
 

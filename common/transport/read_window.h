@@ -1,14 +1,14 @@
 #ifndef BPS_COMMON_TRANSPORT_READ_WINDOW_H
 #define BPS_COMMON_TRANSPORT_READ_WINDOW_H
-/* Limit of the bytes that are requested and not yet received on one connection. In each direction,
- * requested bytes and bytes sent without a request share one stream. With too many bytes in flight,
- * the answer to a new request waits behind all these bytes. So the limit depends on the time from
- * request to arrival. The limit shrinks when this time is long, and grows when this time is short.
- * The smallest limit is the number of bytes that 1 Gbit/s carries in a millisecond. A read is split
- * into pieces of half the limit. Reads that do not yet fit into the limit are queued. A transport
- * without eager bytes queues only READ_WINDOW_QUEUE reads, which suffice to keep the window full.
- * Pure: no I/O, clock or threads. The transports and the simulator of bandwidth (tests/scale) share
- * this code. */
+/* The read window: the limit of the bytes that are requested and not yet received on one
+ * connection. In each direction, requested bytes and bytes sent without a request share one stream.
+ * With too many bytes in flight, the answer to a new request waits behind all these bytes. So the
+ * limit depends on the time from request to arrival. The limit shrinks when this time is long, and
+ * grows when this time is short. The smallest limit is the number of bytes that 1 Gbit/s carries in
+ * a millisecond. A read is split into pieces of half the limit. Reads that do not yet fit into the
+ * limit are queued. A transport without eager bytes queues only READ_WINDOW_QUEUE reads, which
+ * suffice to keep the window full. Pure: no I/O, clock or threads. The transports and the simulator
+ * of bandwidth (tests/scale) share this code. */
 #include <stdbool.h>
 #include <stdint.h>
 

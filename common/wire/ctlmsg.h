@@ -40,8 +40,8 @@
 #define CTL_WHY_GONE_MAX 127
 #define CTL_KEY_BYTES    32
 #define CTL_TOKEN_BYTES  32
-/* Means "no id" or "no rank". If a worker requests this rank, the scheduler assigns a rank to the
- * worker. */
+/* Means "no id" or "no rank". If a worker requests the rank CTL_NO_ID, the scheduler assigns a rank
+ * to the worker. */
 #define CTL_NO_ID       UINT32_MAX
 #define CTL_WORKERS_MAX 65536 /* largest number of workers of a job */
 /* Largest number of items in a list of one DECLARE, PLAN or PEERS */

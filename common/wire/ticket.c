@@ -46,8 +46,9 @@ uint64_t ticket_random64(void)
 	return v;
 }
 
-/* Compute HMAC-SHA256 of label, nonce and data, cut to n_out bytes. Each direction has its own
- * label, so that a side cannot send back a received MAC as its own. */
+/* Compute HMAC-SHA256 of `label`, `nonce` and `data`, and write the first n_out bytes of the HMAC
+ * to ret. Each direction has its own label, so that a side cannot send back a received MAC as its
+ * own. */
 static void mac(const void *key, const char *label, uint64_t nonce, const void *data,
 	size_t n_bytes, void *ret, size_t n_out)
 {

@@ -72,8 +72,8 @@ struct replay {
 
 /* Write the ticket and its HMAC. The key of the HMAC is TICKET_KEY_BYTES long. */
 void ticket_seal(const struct ticket *t, const void *key, uint8_t ret[TICKET_BYTES]);
-/* Read the fields of a ticket without checking its HMAC. Returns 0, BPS_EVERSION, or BPS_EPROTO
- * when the length, the magic or a field is invalid. */
+/* Read the fields of a ticket without checking its HMAC. Errors: BPS_EVERSION if the version
+ * differs; BPS_EPROTO if the length, the magic or a field is invalid. */
 int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret);
 /* Check the HMAC of a ticket. Returns 0 or BPS_EAUTH. */
 int ticket_verify(const void *buf, const void *key);
@@ -83,10 +83,11 @@ const char *ticket_refusal(const void *word, size_t n_bytes);
 /* Record the nonce of a verified ticket. Returns 0, or BPS_EAUTH when the nonce was received
  * before, or is so old that it lies before the window. */
 int replay_check(struct replay *r, const struct ticket *t);
-/* Write the proof for the ticket with this nonce. The last field is the HMAC of the proof. */
+/* Write the proof for the ticket with this nonce. The last field of the proof is an HMAC of the
+ * nonce and the other fields. */
 void proof_seal(const struct proof *p, uint64_t nonce, const void *key, uint8_t ret[PROOF_BYTES]);
-/* Check a proof for the ticket with this nonce, and read its fields. Returns 0, BPS_EAUTH or
- * BPS_EPROTO. */
+/* Check a proof for the ticket with this nonce, and read the proof's fields. Returns 0, BPS_EAUTH
+ * or BPS_EPROTO. */
 int proof_open(const void *buf, size_t n_bytes, uint64_t nonce, const void *key, struct proof *ret);
 /* Derive the cookie for messages to the connecting side. Both ends compute the same value. */
 uint64_t ticket_cookie(uint64_t nonce, const void *key);

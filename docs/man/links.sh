@@ -1,6 +1,6 @@
 #!/bin/sh
-# Make `man` find each call that shares an installed page of section 3 with other calls. If a call
-# in a page's NAME section has no page of its own, write one that includes the shared page:
+# Some installed pages of section 3 describe several calls. If a call in a page's NAME section has
+# no page of its own, write a page that includes the shared page, so that `man` finds the call:
 #   links.sh MAN_DIR
 set -eu
 cd "${1:?usage: $0 MAN_DIR}/man3"

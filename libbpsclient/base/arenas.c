@@ -1,5 +1,5 @@
-/* Maps the agent's arenas into this process. Makes second, copy-on-write mappings of sums. Finds,
- * freezes and unmaps mapped arenas (arenas.h). This file handles neither tensors nor rounds.
+/* Maps the agent's arenas into this process. Maps sums a second time, copy-on-write. Finds, freezes
+ * and unmaps mapped arenas (arenas.h). This file handles neither tensors nor rounds.
  * Thread: the thread that holds the session's lock. */
 #include "libbpsclient/base/arenas.h"
 

@@ -6,8 +6,8 @@
 The package consists of LIBRARY and the Python modules in the folder ``bps`` beside this file. pip
 puts all programs into the ``bin`` folder of the environment, because bpsrun looks for the daemons
 in its own folder. The platform tag has a version of glibc: the newest of the versions that the
-files need, and at least 2.17. If a file needs a library other than those of glibc and DRIVER, this
-script fails. The same inputs give the same bytes.
+files need, and at least 2.17. If a file needs a library other than glibc's libraries and the GPU
+driver's library, this script fails. The same inputs give the same bytes.
 """
 
 import argparse
@@ -30,7 +30,7 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def needs(path: Path) -> tuple[set[str], set[tuple[int, int]]]:
-    """Return the libraries and the versions of glibc that a program or library needs."""
+    """Return the names of the libraries that a file needs, and the versions of glibc it needs."""
     text = subprocess.run(
         ["objdump", "-p", path], check=True, capture_output=True, text=True
     ).stdout

@@ -20,8 +20,8 @@
 #include "common/local/local.h"
 
 #define READY_MS 20000 /* time limit for a daemon to become ready */
-/* Limit on the starts of one agent. After this number of starts, a further start would probably
- * fail too. */
+/* Limit on the starts of one agent. An agent that has ended after each of these starts would
+ * probably end again. */
 #define LIVES_MAX 20
 
 static bool is_program(const char *path)

@@ -368,8 +368,8 @@ class Suite:
     def trainers(self, options):
         """Run a bps-bench at each agent.
 
-        Return a dict of the figures that rank 0 reports, the CPU seconds per GB of all processes,
-        and two counters of the agents.
+        Return one dict with the figures that rank 0 reports, the CPU seconds that all processes use
+        per GB, and two counters of the agents.
         """
         self.n_jobs += 1
         n, started = len(self.agent_hosts), []

@@ -4,10 +4,10 @@
     tests/bench/torch_steps.py BUILD-FOLDER [--only GROUPS] [--rounds R] [--steps S] [--out FILE]
 
 The gradients have the sizes of a model in tests/traces. The backward pass makes the gradients
-without computing. All forms of training run in the same processes, in turn in every round. A ratio
-is the median of the rounds' ratios. Groups:
+without computing. All forms of training run in the same processes, in turn in every round. Each
+printed ratio is the median of the ratios of the single rounds. Groups:
     loopback   2 workers on 2 agents, 1 server; ResNet-50's gradients
-    shaped     4 workers on 4 agents, 4 servers, hosts with cards of 1 Gbit/s (root)
+    shaped     4 workers on 4 agents, 4 servers, hosts with cards of 1 Gbit/s (needs root)
     overlap    the same hosts; layers of ResNet-50 and VGG-16 sleep as long as a GPU would compute;
                also tests the option cross_barrier
     hooks      time that the hooks add to a step of 161 tiny parameters
@@ -143,7 +143,7 @@ def seconds(
 
 
 def steps_of_forms(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[Any]:
-    """For each round, yield the median duration of a step of each form, in milliseconds."""
+    """For each round, yield {form: median duration of a step, in milliseconds}."""
     import bps.torch
 
     names = SHAPED_FORMS if args.worker == "shaped" else FORMS
@@ -160,7 +160,7 @@ def steps_of_forms(args: argparse.Namespace, counts: list[int], group: Any) -> I
 
 
 def steps_of_overlap(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[Any]:
-    """For each round, yield the median duration in seconds of a step of each form.
+    """For each round, yield {form: median duration of a step, in seconds}.
 
     The layers of the models sleep to simulate computation. The form "cross" uses cross_barrier.
     """

@@ -311,8 +311,9 @@ def unpack(values, dtype):
 def gpu_until(d, n_elems, n_tensors=2, contributors=None):
     """Run rounds and check exact sums, until the ranks agree that the file `stop` exists.
 
-    For each sum, first queue a wait of the stream (wait_stream), and then read the sum. The host
-    waits for the sum (`wait`) only after this read. Return the number of rounds.
+    For each sum, first queue on the stream a wait for the sum (wait_stream), and then read the sum
+    on the stream. Only after this read, let the host wait for the sum (`wait`). Return the number
+    of rounds.
     """
     with bps.open(timeout=60) as job:
         device = open_device(job)

@@ -57,7 +57,7 @@ private_key = {folder}/ca.key
         )
 
     def sign(self, who, days=365, name=None):
-        """Sign a certificate for this CN. Return the settings with which a daemon uses it."""
+        """Sign a certificate with the CN `who`. Return the settings with which a daemon uses it."""
         base = self.dir / (name or who.replace(":", "-"))
         openssl(
             "req",

@@ -31,7 +31,7 @@ CRITICAL = {"STATE_NOT_DURABLE", "NO_SERVER"}
 OF_MEMBERS = {
     "SCHEDULER_UNREACHABLE",
     "ISOLATED",
-}  # problems that a server or an agent itself reports, because it is not connected to a scheduler
+}  # A member (server or agent) that does not reach the scheduler reports these problems itself.
 
 
 def healthz(daemon):

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.xdist_group("install")  # only one `make install` may r
 
 PREFIX = "/opt/bps"
 DAEMONS = ("scheduler", "server", "agent")
-# Largest exposure that systemd-analyze security may report, in tenths. A service without any
+# Largest exposure, in tenths, that `systemd-analyze security` may report. A service without any
 # protection has 100.
 EXPOSURE = {"scheduler": 13, "server": 20, "agent": 23}
 

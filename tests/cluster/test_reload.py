@@ -74,8 +74,8 @@ def test_file_with_an_error_changes_nothing(cluster):
     path.write_text("log-level = debug\nserver-dead = 200ms\n")
     log = reload(c, c.scheduler)
     assert (
-        "cannot reload, keeping all settings as they are: server-dead and agent-dead must be at "
-        "least 3 beats" in log
+        "cannot reload, keeping all settings as they are: server-dead and agent-dead must be "
+        "at least 3 times beat" in log
     ), log
     os.unlink(path)
     assert f"cannot open '{path}': No such file" in reload(c, c.scheduler)

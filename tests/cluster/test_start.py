@@ -193,7 +193,7 @@ def test_bad_environment_ends_with_78_and_similar_names_are_suggested(place):
 
 
 def test_values_that_contradict_each_other_end_with_78(place):
-    words = ["`server-dead` and `agent-dead` must be at least 3 times `beat` (3000 ms)"]
+    words = ["server-dead and agent-dead must be at least 3 times beat (3000 ms)"]
     place.refuses(78, words, "bps-scheduler", "--beat", "1s", "--server-dead", "2s")
     place.refuses(
         78, words, "bps-scheduler", "--beat", "1s", "--server-dead", "2s", "--check-config"

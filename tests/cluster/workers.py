@@ -331,7 +331,8 @@ def steady(
                     longest, longest_at = took, start
                 for i, t in enumerate(data):
                     want = base * ranks + size * r * (i + 1)
-                    # Partitions may lose the rank's contribution in different rounds.
+                    # The first round without lost_rank's contribution may differ between
+                    # partitions.
                     if lost_rank is not None:
                         without = want - base * (lost_rank + 1) - r * (i + 1)
                         want = np.where(t.output == without, without, want)
@@ -434,10 +435,10 @@ def timed_rounds(n_elems, stop, trace, pause=0.001):
 
 
 def opposite_orders(n_elems, n_tensors):
-    """Submit one half of the tensors at even ranks and the other half at odd ranks.
+    """Submit one half of the tensors if the rank is even, or the other half if the rank is odd.
 
-    After a barrier, each rank submits its remaining half. Return the longest time from the first
-    submission to the end of the barrier.
+    After a barrier, submit the remaining half. Return the longest time from the first submission to
+    the end of the barrier.
     """
     longest = 0.0
     with bps.open() as job:

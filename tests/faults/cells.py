@@ -60,8 +60,8 @@ def cpu_s():
 class Witness:
     """Measures the longest time that this process waits for a processor or for the disk.
 
-    The wait is a sample for all processes of the same priority as this process. The disk matters
-    because the scheduler syncs its state to disk for each view.
+    This time serves as an estimate of the waits of all processes of the same priority. The disk
+    matters because the scheduler syncs its state to disk for each view.
     """
 
     def __init__(self):

@@ -4,10 +4,10 @@
     tests/faults/chaos.py BUILD --seconds 1800 [--seed N] [--report FILE]
 
 A fault happens every few seconds. No sum may be wrong, no call may hang, and no daemon may grow.
-The jobs have different options (deterministic, small partitions, several workers on a machine). A
-job that a fault may end, because its trainer is lost, is restarted. Any other end is a failure. The
-seed determines the faults and the times between them. The timing of a fault relative to the jobs'
-messages depends on the machine.
+The jobs have different options (deterministic, small partitions, several workers on a machine). If
+a fault kills a job's trainer, the job may end, and is then restarted. If a job ends for another
+reason, this is a failure. The seed determines the faults and the times between them. The timing of
+a fault relative to the jobs' messages depends on the machine.
 The workers check every sum. The report counts the faults of each kind, the rounds, the wrong sums,
 and the calls that exceeded their time-out. The report also has the longest stall. For the last
 process of each daemon, the report has the memory, the count of descriptors and the count of
@@ -119,7 +119,7 @@ class Chaos:
         self.failed_at = {}  # {job: when one of its workers ended}
         self.events = []  # actions and their times; a problem's text has the last 30
         self.may_end = set()  # jobs that may end because of a fault
-        # {daemon: [(seconds since the start, its pid, (MiB, descriptors, threads))]}
+        # {daemon: [(seconds since `begin`, the daemon's pid, (MiB, descriptors, threads))]}
         self.samples = {}
         self.starts = Counter()
         self.kinds = {}
@@ -151,7 +151,7 @@ class Chaos:
         )
 
     def look_at(self, job):
-        """Restart a job if a fault may have ended it. Otherwise record its end as a problem."""
+        """Restart a job that has ended. Record a problem if no fault may have ended the job."""
         name, steady = job["name"], self.jobs[job["name"]]
         if steady is None:
             self.start_job(job)

@@ -54,7 +54,7 @@ def commit():
 
 
 class Passes:
-    """The recorded passes of a cell."""
+    """The recorded passes (runs) of a cell."""
 
     def __init__(self):
         self.records, self.mended = [], []

@@ -20,8 +20,8 @@ GRACE_S = 10
 def lose(c, what):
     """Kill a daemon. Return a function that starts the daemon again.
 
-    The function does nothing for an agent, which the service manager restarts, and for a daemon
-    that must stay away.
+    If the daemon is an agent, the returned function does nothing, because the service manager
+    restarts the agent. The returned function also does nothing if the daemon must stay away.
     """
     kind, _, more = what.partition("-")
     d = {

@@ -21,7 +21,7 @@ ROOT = HERE.parent.parent
 LIMIT_S = 900
 # Clusters, each written as WORKERSxAGENTS. With 3x2, two workers are on the first agent and one
 # worker is on the second agent. The tests are divided into parts. Each part is one file,
-# test_PART.py. FRONTENDS names, for each list of requirements, the parts and their clusters.
+# test_PART.py. For each list of requirements, FRONTENDS has the parts and their clusters.
 CLUSTERS = ("2x1", "3x1", "2x2", "3x2")
 ONE_AGENT = ("2x1", "3x1")
 # A cluster with one worker, for parts whose tests start jobs of their own.
@@ -78,7 +78,7 @@ FRONTENDS = {
     },
 }
 # Additional environment variables of the test runs. A key is the name of a part, or of a list of
-# requirements. The variables of a list apply to all of its parts.
+# requirements. The variables of a list apply to all parts that run with this list.
 ENVIRONMENTS = {
     "gpu": {"BPS_GPU": "host"},
     "tensorflow": {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"},

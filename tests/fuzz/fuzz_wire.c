@@ -1,6 +1,6 @@
-/* Data messages. The input is decoded like the result of one receive call, which may have several
- * messages. Each message has exactly one encoding, so a decoded message must encode to the same
- * bytes. */
+/* Data messages. The input is decoded like the bytes from one receive call. Such bytes may contain
+ * several messages. Each message has exactly one encoding, so a decoded message must encode to the
+ * same bytes. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -62,7 +62,7 @@ static struct told ask(CUdeviceptr addr)
 				  ? cu.cuPointerGetAttribute(&t.value[i], asks[i].attr, addr)
 				  : CUDA_ERROR_NOT_FOUND;
 		if (t.rc[i] != CUDA_SUCCESS)
-			t.value[i] = 0; /* the product ignores the error code, and uses 0 */
+			t.value[i] = 0; /* libbpsclient ignores most of these errors, and uses 0 */
 	}
 	return t;
 }

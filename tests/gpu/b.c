@@ -166,8 +166,8 @@ struct kind {
 	unsigned in_flight;
 	bool has_bars;
 	/* Factor of the measuring time of this kind. The kinds that make tiny copies and the kind
-	 * "post_only" have a smaller factor, because they have no limits to meet and yield many
-	 * samples. */
+	 * "post_only" have a smaller factor, because they yield many samples and have no limits to
+	 * meet. */
 	double share;
 };
 

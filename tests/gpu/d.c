@@ -1,8 +1,8 @@
 /* Run D: the product's own CUDA back-end, mainly on one GPU. Copies on one GPU must not load NCCL.
- * A clique of one rank needs no second GPU, and uses all NCCL calls of the product that one GPU
- * allows. By default NCCL refuses two ranks on one GPU. NCCL 2.30 allows two ranks if it is so
- * configured. The run then checks collectives over the two ranks. If the second member of a clique
- * never joins, the first member must be able to abort the clique in bounded time. */
+ * A clique of one rank needs no second GPU. The clique uses all NCCL calls of the product that are
+ * possible on one GPU. By default NCCL refuses two ranks on one GPU. NCCL 2.30 allows two ranks if
+ * it is so configured. The run then checks collectives over the two ranks. If the second member of
+ * a clique never joins, the first member must be able to abort the clique in bounded time. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-# Test programs that need a GPU. The Makefile includes this file. The programs are built on request
-# only, where the CUDA toolkit is installed. tests/gpu/pack bundles them for a machine with a GPU.
-# docs/guides/gpu-tests.md explains each run.
+# Test programs that need a GPU. The Makefile includes this file. The programs are built only on
+# request, and only if the CUDA toolkit is installed. tests/gpu/pack bundles the programs for a
+# machine with a GPU. docs/guides/gpu-tests.md explains each run.
 NVCC	?= $(wildcard $(CUDA_HOME)/bin/nvcc)
 GPU_COMMON := tests/gpu/gpu.c tests/gpu/sides.c
 GPU_A	:= $(call src,tests/gpu/a*.c)
@@ -19,7 +19,8 @@ $(B)/tests/gpu/d: $(call objs,tests/gpu/d.c $(GPU_COMMON) $(CUDASRC)) $(LIBCORES
 
 # The kernels as PTX, which every driver compiles for its GPU. nvcc writes a PTX version number that
 # older drivers reject, so sed replaces this number by a lower one. This is safe, because the
-# kernels use no new features. If nvcc is missing, the test run B reports that it has no kernels.
+# kernels use no new features. If nvcc is missing, the program of run B reports that there are no
+# kernels.
 ifneq ($(NVCC),)
 GPU_PTX	:= $(B)/tests/gpu/kernels.ptx
 $(GPU_PTX): tests/gpu/kernels.cu

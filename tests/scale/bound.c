@@ -17,10 +17,10 @@ static double server_rate(const struct scale_options *o, uint32_t i)
 	return GBIT * (i < o->slow_servers ? o->slow_gbps : o->rate_gbps);
 }
 
-/* Return how many bytes of the model all servers together can sum within t seconds. The network
- * cards set the limit. M is the size of the model (parameter `bytes`), n the number of agents, and
- * x the number of bytes that one server sums. The card of a machine with an agent and a server
- * carries M + (n-2)x bytes. The card of a machine with only a server carries n*x bytes. */
+/* Return the number of the model's bytes that all servers together can sum within t seconds. The
+ * network cards set the limit. M is the size of the model (parameter `bytes`), n the number of
+ * agents, and x the number of bytes that one server sums. The card of a machine with an agent and a
+ * server carries M + (n-2)x bytes. The card of a machine with only a server carries n*x bytes. */
 static double capacity(const struct scale_options *o, double bytes, double t)
 {
 	double n = o->agents, sum = 0;

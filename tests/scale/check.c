@@ -122,8 +122,8 @@ static double over_server_cpu(const struct scale_options *o)
 	return r.comm_s / ((double)(r.server.tx + r.server.rx) / 1e9 * o->server_cpu / o->threads);
 }
 
-/* Return the time of the communication with one data thread per agent, divided by the time with
- * four data threads per agent. */
+/* Return how long the communication takes if each agent has one data thread, divided by how long it
+ * takes if each agent has four. */
 static double gain_of_agent_threads(const struct scale_options *o)
 {
 	struct scale_options four = *o;
@@ -134,9 +134,9 @@ static double gain_of_agent_threads(const struct scale_options *o)
 
 /* Return the time of the communication, divided by the CPU time that one of two agents needs for
  * its bytes on the network. Half of the model's bytes stay on the agent's machine. The agent sends
- * and receives the other half. Together, the sent and the received bytes are as many as the model's
- * bytes. The function computes this number of bytes from the time ring_s. In this time, each
- * machine of a ring of two machines sends as many bytes as the model has. */
+ * and receives the other half. Together, the sent and the received bytes are as many as the model
+ * has. In the time ring_s, each machine of a ring of two machines sends that many bytes, so the
+ * function computes the number of bytes from ring_s. */
 static double over_agent_cpu_of_half(const struct scale_options *o)
 {
 	struct scale_result r = measure(o);

@@ -254,8 +254,8 @@ static int net_send(struct xconn *c, const struct wire_msg *m)
 	return send_it((struct scale_end *)c, m, false);
 }
 
-/* Send a message with eager bytes. Within one host, send the message alone, because the receiver
- * reads the bytes in shared memory. */
+/* Send a message with eager bytes. Within one host, send the message without the bytes, because the
+ * receiver reads them in shared memory. */
 static int net_send_eager(struct xconn *c, const struct wire_msg *m, bool is_patient)
 {
 	struct scale_end *e = (struct scale_end *)c;

@@ -131,8 +131,8 @@ struct scale_result {
 	double wall_s;
 };
 
-/* Measure the communication without computing (unless is_step_only), and then measure whole steps.
- * Errors: -1, and a line on stderr. */
+/* If is_step_only is false, first measure the communication without computing. Then, in
+ * both cases, measure whole steps. Errors: -1, and a line on stderr. */
 int scale_measure(const struct scale_options *o, bool is_step_only, struct scale_result *ret);
 
 /* ---- bounds (bound.c) ---- */
@@ -262,7 +262,8 @@ struct scale_lane {
 	struct scale_host *host;
 	struct scale_item *out, **out_tail;
 	struct scale_item *outside; /* the first item that is not yet completely in the kernel */
-	/* number of bytes that the card has not sent yet, of all items in front of `outside` */
+	/* number of bytes in the kernel. The card has not sent them yet. Their items precede the
+	 * item `outside`. */
 	uint32_t inside_bytes;
 	/* on_way: bytes in flight. window: limit of on_way; 0: no limit. */
 	uint32_t window, on_way;
@@ -295,13 +296,14 @@ struct xconn *scale_net_connect(struct scale_node *agent, struct scale_node *ser
 	uint32_t agent_id, uint32_t server_id, void *user);
 /* Close all connections, end their reads, and notify their nodes. */
 void scale_net_end(struct scale_world *w);
-/* If the node at the connection end `from` waits to send eager bytes and may now send them, notify
- * the node. Call this function when the kernel may have room again. */
+/* If the node of `from` waits to send eager bytes and may now send them, notify this node. `from`
+ * is the sender's end of a connection. Call this function when the kernel may have room again. */
 void scale_net_room(struct scale_world *w, struct scale_end *from);
 /* Record that eager bytes of an offer have begun to arrive. If the node has already processed the
  * offer and has started no read that takes these bytes, discard the bytes. */
 void scale_net_begun(struct scale_eager *e);
-/* Send an item from the node `from` to the connection end it->end. The function is in card.c. */
+/* Send the item `it` from the node `from` to `it->end`, the receiver's end of a connection. The
+ * function is in card.c. */
 void card_transmit(struct scale_node *from, struct scale_item *it);
 
 /* ---- cluster and trainers ---- */

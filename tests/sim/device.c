@@ -2,8 +2,8 @@
  * copies partitions from device memory to the agent's input memory. It copies sums from the agent's
  * output memory back to the devices. Each copy takes a random time, so copies end in any order. The
  * executor survives a restart of its agent. Messages between executor and agent may be lost during
- * the restart. The agent's next process runs rounds again, and the executor repeats the lost
- * reports. The seed determines every delay and fault. */
+ * the restart. The agent's next process repeats rounds that had begun, and the executor repeats the
+ * lost reports. The seed determines every delay and fault. */
 #include "tests/sim/sim.h"
 
 #include <errno.h>

@@ -22,7 +22,7 @@ struct sim_eager {
 	bool is_here;  /* the bytes have arrived and wait for the message with their offer */
 	bool is_heard; /* the message with the offer has arrived */
 	bool is_old;   /* a later message that offers the same memory has arrived */
-	bool is_open;  /* decided: the read rd takes the bytes; if rd is NULL, no read takes them */
+	bool is_open;  /* rd is decided: this read takes the bytes; NULL: no read takes them */
 	/* the read that takes the bytes; NULL: no read has been chosen, or the bytes are dropped */
 	struct sim_read *rd;
 	uint8_t *bytes;

@@ -91,10 +91,9 @@ static unsigned agent_of(const struct sim *s, uint32_t member_id)
 
 /* Return true if the agent has not started the job, although the scheduler has admitted the agent.
  * This occurs in two cases:
- *   - The agent's trainers join again before they receive the end of the history's first job.
+ *   - The scheduler has removed the agent. The agent's trainers join again before JOB_END arrives.
  *   - The agent's trainers replace trainers that have stopped waiting.
- * When the end of the history's first job arrives, the agent leaves the job that the agent has not
- * started. The agent has no sum of that job. */
+ * When JOB_END arrives, the agent leaves the job. The agent has no sum of the job. */
 static bool does_not_know(const struct sim *s, uint32_t agent)
 {
 	for (unsigned i = 0; i < s->o.n_agents; i++)

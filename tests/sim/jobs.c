@@ -412,8 +412,8 @@ static void welcome(struct guest *a)
 static void joined(struct guest *g, const struct ctl_joined *msg)
 {
 	if (msg->seq != join_seq(g))
-		/* The message answers a JOIN of another guest in the process of g, or a JOIN that
-		 * the misbehaving agent sent for a different job. */
+		/* The message answers a JOIN of another guest in g's process, or a JOIN that the
+		 * misbehaving agent sent for a different job. */
 		return;
 	if (msg->code && msg->code != (uint32_t)-BPS_ENOTDURABLE && !job_of(g)->has_liar)
 		violation(g->s, "%s is not admitted: %s", g->node.name, msg->text);
@@ -545,8 +545,8 @@ static void guest_start(struct sim *s, struct sim_event *e)
 		sim_post(s, &g->agent->node, g->agent == g ? 500 * MS : 0, on_join_timer)->p = g;
 		return;
 	}
-	/* The guest runs in the process of another guest, which has not started yet. Try again
-	 * later. */
+	/* The guest must run in the process of another guest, and that process has not started
+	 * yet. Try again later. */
 	sim_post(s, NULL, 10 * MS, guest_start)->a = e->a;
 }
 

@@ -94,8 +94,8 @@ void sim_member_send(struct sim_member *m, const struct ctl_msg *msg)
 		ctl_send_up(m->conn, msg);
 }
 
-/* Return how many bytes of memory for sums a server reports. Returns 0 (unknown) in all histories
- * that do not test the limit on this memory. */
+/* Return the size in bytes that a server reports for its memory for sums. Returns 0 (unknown) in
+ * all histories that do not test the limit on this memory. */
 static uint64_t sums_bytes(const struct sim_member *m)
 {
 	if (!m->s->o.has_greedy || m->role != ROLE_SERVER)

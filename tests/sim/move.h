@@ -17,6 +17,6 @@ void move_parts(struct sched_core *c, uint64_t (*draw)(void *ctx, uint64_t n), v
 uint64_t move_parts_at(const struct sched_core *c, const char *name);
 /* Return the id of a forming or running job of the user, or 0. */
 uint32_t move_job_of(const struct sched_core *c, uint32_t uid);
-/* Return the number of machines that have not left the job, even if the job has ended. */
+/* Return the number of machines that have not left the job. The job may have ended. */
 unsigned move_machines_left(const struct sched_core *core, uint32_t job);
 #endif

@@ -135,7 +135,7 @@ enum fault {
 	F_AGT_LONG,
 	F_SCHED_KILL,
 	F_SCHED_PAUSE,
-	F_SCHED_AT_SEND, /* the scheduler is killed at one of its next writes and sends */
+	F_SCHED_AT_SEND, /* the scheduler is killed at one of its next few writes or sends */
 	F_PERSIST,       /* writes of the scheduler's state fail with EIO for a while */
 	F_CTL_LOSS,      /* a control connection breaks */
 	F_CTL_CUT,       /* one direction of a control connection is cut for a while */
@@ -303,7 +303,7 @@ struct sim_member {
 };
 
 void member_start(struct sim_member *m);
-void member_stop(struct sim_member *m); /* call when the member's process has ended */
+void member_stop(struct sim_member *m); /* call it after the member's process has ended */
 void sim_member_send(struct sim_member *m, const struct ctl_msg *msg);
 /* Called when the member's connection is up. */
 void member_conn_up(struct sim_member *m);

@@ -69,7 +69,7 @@ struct fake_agent {
 	const char *mismatch_name;
 	const char *_Atomic mute_name; /* name of a tensor whose rounds the agent holds back */
 	const char *why;
-	/* cause that the agent states in its answer to WHY, for a failed round */
+	/* cause of a round's failure; the agent states this cause in its answer to WHY */
 	struct ctl_cause cause;
 
 	char dir[64], path[96];

@@ -1,6 +1,5 @@
-/* The back-end "fake" of fake_device.h. Its queues are in host memory and run one piece of work at
- * a time when the test lets them. Faults can be injected. Only one thread may call the
- * functions. */
+/* The back-end "fake" of fake_device.h. Its queues are in host memory. The test lets a queue run,
+ * one piece of work at a time. Faults can be injected. Only one thread may call the functions. */
 #include "tests/unit/fake_device.h"
 
 #include <stdlib.h>

@@ -445,7 +445,7 @@ static inline void worker(
 			fail_msg("'%s' was said in:\n%s", (s), (w)->log);                          \
 	} while (0)
 
-/* the connections of all members that running_job makes */
+/* the connections of the servers and agents that running_job makes */
 static const uint32_t everybody[] = {11, 12, 21, 22, 0};
 /* Make servers "s1" (connection 11) and "s2" (12), agents "a" (21) and "b" (22), a job of two
  * workers, and the job's tensor "w". */

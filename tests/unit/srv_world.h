@@ -1,9 +1,9 @@
 #ifndef BPS_TESTS_SRV_WORLD_H
 #define BPS_TESTS_SRV_WORLD_H
-/* A test world for the core of one data thread of a server (bps-server/core/core.h) with a job. The
- * test acts as the scheduler, which sends plans, and as the members, which send messages over
- * tests/unit/fake_xport.h. After each step the core's invariants are checked. Everything runs in
- * one thread, and the test sets the time. */
+/* A test world for the core of one data thread of a server (bps-server/core/core.h). The core has
+ * one job. The test acts as the scheduler, which sends plans, and as the members, which send
+ * messages over tests/unit/fake_xport.h. After each step the core's invariants are checked.
+ * Everything runs in one thread, and the test sets the time. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

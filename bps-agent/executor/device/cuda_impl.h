@@ -34,8 +34,8 @@ struct cuda_mem {
 	CUdeviceptr addr; /* device address of the first byte; not used for pinned memory */
 	/* first address of the reserved range, or of the memory opened by a legacy IPC handle */
 	CUdeviceptr map;
-	uint64_t map_bytes; /* number of reserved bytes from address `map` on */
-	/* number of mapped bytes from address `map` on */
+	uint64_t map_bytes; /* number of reserved bytes, starting at address `map` */
+	/* number of mapped bytes, starting at address `map` */
 	uint64_t mapped_bytes;
 	/* handle of memory that cuda_alloc has allocated; 0: none */
 	CUmemGenericAllocationHandle handle;

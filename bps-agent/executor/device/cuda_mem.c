@@ -205,9 +205,9 @@ int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem *
 	return 0;
 }
 
-/* Return the address of pinned memory for a GPU. Pins the memory first if it is not pinned. Returns
- * 0 if the driver reports an error. The address may differ between contexts, so the function
- * queries the driver once per context. */
+/* Return the address at which the GPU can use the host memory. Pins the memory first if it is not
+ * pinned yet. Returns 0 if the driver reports an error. The address may differ between contexts, so
+ * the function queries the driver once per context. */
 static uint64_t pinned_addr(struct cuda_mem *m, int gpu)
 {
 	if (m->reach >> gpu & 1)

@@ -30,8 +30,8 @@
  * call runs a callback.
  *
  * Errors: functions return 0 or a count, or one of enum device_error. After an error other than
- * DEVICE_AGAIN, the device's `why` has the text. DEVICE_LOST is final: all later calls except those
- * that free memory or objects return DEVICE_LOST, and the process must end. */
+ * DEVICE_AGAIN, the device's `why` has the text. DEVICE_LOST is final: all later calls return
+ * DEVICE_LOST, except calls that free memory or objects. The process must end. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -173,11 +173,11 @@ struct device_ops {
 	 * memory is imported or pinned. */
 	int (*share)(struct device_mem *mem, struct device_desc *ret_desc, int *fds, int max);
 	/* Map memory that another process shared, for use by `gpu`. GPUs that can reach `gpu` may
-	 * also copy from and to the memory. The caller must have checked desc. mem->bytes is
-	 * desc->bytes, and offset 0 is the first usable byte. The caller still owns fds, and may
-	 * close them after the call. Errors: DEVICE_ARG if the handle is invalid; DEVICE_UNSUP if
-	 * the handle is a legacy handle from another user or from this process, or a legacy handle
-	 * for memory of a GPU that `gpu` cannot reach. */
+	 * also copy from and to the memory. The caller must have checked the description `desc`.
+	 * The function sets mem->bytes to desc->bytes, and offset 0 is the first usable byte. The
+	 * caller still owns fds, and may close them after the call. Errors: DEVICE_ARG if the
+	 * handle is invalid; DEVICE_UNSUP if the handle is a legacy handle from another user or
+	 * from this process, or a legacy handle for memory of a GPU that `gpu` cannot reach. */
 	int (*import)(struct device *dev, int gpu, const struct device_desc *desc, const int *fds,
 		int n_fds, struct device_mem **ret_mem);
 	/* Make [host, host + bytes) of this process usable by all GPUs, for staging memory and

@@ -7,9 +7,9 @@
 #include "bps-agent/executor/plan/route.h"
 #include "bps-agent/executor/plan/strategy.h"
 
-/* Describe the device's GPUs for topology_refine, in the order of the device. Returns the number of
- * GPUs. If the device reports an error, the function returns the code of the error and writes the
- * device's error text to err. */
+/* Describe the device's GPUs for topology_refine, in the order of their indices in the device.
+ * Returns the number of GPUs. If the device reports an error, the function returns the code of the
+ * error and writes the device's error text to err. */
 int choose_reports(struct device *dev, struct topo_report ret[TOPO_GPUS_MAX], struct err_text *err);
 
 /* The route that was chosen for a job's members. */

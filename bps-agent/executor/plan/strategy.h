@@ -12,8 +12,8 @@
  *               switches
  *   roots       reduce to some GPUs, the roots, below switches without a network card; each root
  *               copies the sum to host memory and back; broadcast
- *   ce          each GPU copies its tensor to host memory; the processor sums; each GPU copies a
- *               share of the sum back, then the other shares from the other GPUs
+ *   ce          each GPU copies its tensor to host memory; the processor sums; each GPU copies its
+ *               share of the sum back, and then gets the shares that it lacks from the other GPUs
  *
  * The rule follows "A Unified Architecture for Accelerating Distributed DNN Training in
  * Heterogeneous GPU/CPU Clusters" (OSDI'20, section 4.2). The rule avoids direct copies across PCI
@@ -74,8 +74,8 @@ const char *plan_op_name(enum plan_op op);
  * the list that have another op and use the same units. */
 struct plan_step {
 	enum plan_op op;
-	/* gpu: index in the array `gpus` of the plan. source: index of the source in staging
-	 * memory. */
+	/* gpu: index in the array `gpus` of the plan. source: index of a source, which is an area
+	 * of staging memory. */
 	uint8_t group, gpu, turn, source;
 	/* NUMA node of the staging memory of a copy; -1: any node */
 	int32_t numa;

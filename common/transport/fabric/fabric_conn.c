@@ -96,8 +96,8 @@ static void tune(const struct fabric *f, struct fid_ep *ep)
 	 * the process started */
 	if (rc)
 		log_rated(LOG_WARN,
-			"cannot set congestion control '%s', so a data connection uses the "
-			"system's default: %s",
+			"cannot set congestion control '%s': %s; the data connection uses the "
+			"system's default",
 			f->congestion, strerror(-rc));
 }
 
@@ -421,8 +421,8 @@ void fabric_conn_down(struct fabric_conn *c, const char *why)
 	peer_conn_set_state(&c->base, CONN_GONE, why);
 	if (c->n_rops)
 		fabric_spoil(x);
-	/* After close_channels this side receives no byte, and the peer can read no byte. So the
-	 * memory that this side offered may change. */
+	/* After close_channels this side receives no byte, and the peer can read no byte. So this
+	 * side may then overwrite the memory that it offered. */
 	close_channels(c);
 	fabric_io_abandon(c);
 	cancel_reads(c);

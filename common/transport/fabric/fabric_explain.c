@@ -21,8 +21,9 @@ int fabric_explain(const struct net_config *cfg, int rc, struct err_text *err)
 			"machine have the address?)",
 			cfg->bind_addr, fi_strerror(-rc));
 	return err_set(err, rc,
-		"libfabric provider 'verbs' finds no RDMA device with address %s: %s (is its "
-		"driver loaded? `ibv_devices` lists the devices; --provider sockets needs none)",
+		"libfabric provider 'verbs' finds no RDMA device with address %s: %s (is the "
+		"device's driver loaded? `ibv_devices` lists the RDMA devices; --provider sockets "
+		"needs no RDMA device)",
 		cfg->bind_addr, fi_strerror(-rc));
 }
 

@@ -316,7 +316,7 @@ int fabric_poll(struct xport *xp, uint64_t now_ns)
 {
 	struct fabric_xport *x = (struct fabric_xport *)xp;
 	/* Count the pending events, then read the completions, then handle only the counted events.
-	 * A peer may send messages and then close the connection. In this order, the messages are
+	 * Because of this order, the messages that a peer sent before it closed the connection are
 	 * handled before the event that reports the close. */
 	unsigned n_events = cm_pending(x);
 	bool has_more = true;

@@ -47,7 +47,8 @@ int libfabric_load(struct err_text *err)
 		return 0;
 	handle = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
 	if (!handle)
-		return err_set(err, -ENOENT, "libfabric cannot be opened: %s (package libfabric1)",
+		return err_set(err, -ENOENT,
+			"libfabric cannot be opened: %s (is package libfabric1 installed?)",
 			dlerror());
 	rc = find(handle, "fi_version", &lib.version, err);
 	if (rc == 0)

@@ -81,12 +81,13 @@ void shm_unlisten(const struct shm_config *cfg, unsigned n);
 int shm_xport_new(const struct shm_config *cfg, unsigned thread, const struct xport_events *ev,
 	void *ctx, struct xport **ret, struct err_text *err);
 
-/* Check that this process can make sockets in the directory, and unlink the sockets of processes
+/* Check that this process can make sockets in the directory. Also unlink the sockets of processes
  * that have ended. Returns 0, or -1 with errno set. */
 int shm_sweep(const char *dir);
 
-/* Return whether the socket of this server's data thread exists on this host. Costs one system
- * call. Only xport_ops.connect finds out whether the server accepts a connection. */
+/* Return whether the socket of data thread `thread` of the server with instance id peer_instance
+ * exists on this host. Costs one system call. Only xport_ops.connect finds out whether that server
+ * accepts a connection. */
 bool shm_is_here(const struct shm_config *cfg, uint64_t peer_instance, uint16_t thread);
 
 /* Add a segment with a number that was assigned by another (not shm) transport of this thread. The

@@ -25,7 +25,7 @@
 
 #define SHM_PATH_BYTES 108 /* size of the path in the address of a UNIX socket */
 #define SHM_STRANGERS  16  /* largest number of accepted connections with no valid ticket yet */
-#define SHM_PER_USER   8   /* largest number of such connections of one user */
+#define SHM_PER_USER   8   /* like SHM_STRANGERS, but for the connections of one user */
 #define SHM_LOOK_NS    UINT64_C(1000000)
 #define SHM_MAGIC      UINT32_C(0x48535042) /* the letters "BPSH" */
 #define SHM_VERSION    1

@@ -9,8 +9,8 @@
 
 /* Round trip times up to FAST_US are fast. The kernel measures with timestamps in whole
  * milliseconds, and reports a time below 1000 us as 1000 us. Round trip times above LONG_US show
- * that the windows that the kernel chose make the queue too long. At 1 Gbit/s, the queue is then
- * five times as long as with our windows. */
+ * that the kernel's windows make the queue too long. At 1 Gbit/s, a round trip time of LONG_US
+ * means a queue that is five times as long as with our windows. */
 #define FAST_US 1000
 #define LONG_US 30000
 /* Round trip times above SLOW_US are slow. Between processes of one busy machine, the measured
@@ -157,8 +157,8 @@ void recv_rtt_heard(struct recv_rtt *r, uint64_t now_ns)
 	uint64_t gap_us = r->heard_ns ? (now_ns - r->heard_ns) / 1000 : 0;
 
 	r->heard_ns = now_ns;
-	/* A peer that has bytes to send is never silent for longer than the average round trip
-	 * time. So a shorter gap is not a pause. */
+	/* A peer that has bytes to send is silent for at most the average round trip time. So only
+	 * a longer gap counts as a pause. */
 	if (gap_us <= r->us || gap_us <= FAST_US)
 		return;
 	gap_us = r->pause_us + gap_us / PAUSE_SHARE;
@@ -174,8 +174,9 @@ bool recv_rtt_measured(struct recv_rtt *r, uint32_t us, uint64_t now_ns)
 	/* Estimate how many round trip times the kernel has sampled since decayed_ns. Each sample
 	 * reduces pause_us by an eighth. The kernel reports the average of its samples. half_ns is
 	 * half of this average, but at least half of FAST_US. The estimate is one sample per
-	 * half_ns. If pauses cause at least half of the average, the true round trip time is at
-	 * most half_ns. In that case the kernel takes at least one sample per half_ns. */
+	 * half_ns. If pauses make up at least half of the average, the true round trip time is at
+	 * most half_ns. The kernel then takes at least one sample per half_ns, so the estimate is
+	 * not too high. */
 	for (; r->pause_us && now_ns - r->decayed_ns >= half_ns; r->decayed_ns += half_ns)
 		r->pause_us -= (r->pause_us + PAUSE_SHARE - 1) / PAUSE_SHARE;
 	if (!r->pause_us)

@@ -138,7 +138,7 @@ static void conn_put(struct tcp_conn *c)
 	TAILQ_INSERT_TAIL(&x->gone, c, gone);
 }
 
-/* Discard a connection whose connect failed at once. No callback runs. */
+/* Discard a connection that tcp_connect could not begin. No callback runs. */
 static void conn_discard(struct tcp_conn *c)
 {
 	peer_conn_set_state(&c->base, CONN_GONE, "did not begin");

@@ -24,8 +24,8 @@
  *     can read the offered bytes without a request. Eager bytes are sent in the order of their
  *     announcements. If the bytes and the message have arrived and no read takes the offer, the
  *     receiver discards the bytes. So eager bytes never delay other bytes. The receiver can still
- *     request the discarded bytes. Eager bytes are also discarded if their offer ended before the
- *     bytes arrived and the same memory is offered again.
+ *     request the discarded bytes. If the same memory is offered again before the eager bytes of
+ *     the older offer arrive, the receiver also discards these bytes.
  *
  * All descriptors are watched edge-triggered; each is added to epoll once. can_recv and can_send
  * record what a socket may still receive or send. Every connection that has something to send or to
@@ -106,10 +106,10 @@ struct tcp_arrival {
 	bool is_eager;
 	uint32_t len;
 	uint64_t got; /* number of bytes received, including head and trailer */
-	/* The offset in the head. For requested bytes: offset in the segment. For eager bytes:
-	 * number of eager offers before the offer of these bytes */
+	/* Value of the head's field `offset`. For requested bytes: offset in the segment. For eager
+	 * bytes: number of eager offers before the offer of these bytes */
 	uint64_t offset;
-	struct tcp_read *rd; /* read that takes the bytes; NULL: the bytes are discarded */
+	struct tcp_read *rd; /* the read that takes the bytes; NULL: the bytes are discarded */
 	uint8_t *dst;
 	struct tcp_frame trailer;
 };
@@ -223,10 +223,10 @@ static inline struct tcp_xport *tcp_of(const struct tcp_conn *c)
 }
 
 /* Values of x->base.pub.ahead_bytes. The kernel may hold up to this number of unsent bytes. These
- * bytes keep the link busy until this thread wakes up. More urgent bytes that are offered meanwhile
- * must wait until the unsent bytes are sent. A connection may also get ahead of another connection
- * by this number of bytes. TCP_AHEAD is used when round trips are quick (recv_window.h), because
- * the wait is short then. With TCP_AHEAD, one call sends the bytes of several offers. */
+ * bytes keep the link busy until this thread wakes up. Bytes that are more urgent and are offered
+ * meanwhile must wait until the unsent bytes are sent. A connection may also get ahead of another
+ * connection by this number of bytes. TCP_AHEAD is used when round trips are quick (recv_window.h),
+ * because the wait is short then. With TCP_AHEAD, one call sends the bytes of several offers. */
 #define TCP_AHEAD_SLOW (64 << 10)
 #define TCP_AHEAD      (512 << 10)
 
@@ -281,9 +281,8 @@ void tcp_issue_reads(struct tcp_conn *c);
 void tcp_take_bulk(struct tcp_conn *c);
 /* End all reads with -ECANCELED. */
 void tcp_cancel_reads(struct tcp_conn *c);
-/* Set the receive window of a new LANE_BULK socket to x->window. Use a larger window when TCP
- * segments of the peer would not fit.
- * Errors: -errno. */
+/* Set the receive window of a new LANE_BULK socket to x->window. If that window has no room for two
+ * TCP segments of the peer, set a larger window. Errors: -errno. */
 int tcp_begin_window(const struct tcp_xport *x, int fd);
 /* Set the receive window of all LANE_BULK sockets to x->window. */
 void tcp_set_windows(struct tcp_xport *x);

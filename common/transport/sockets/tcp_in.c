@@ -181,7 +181,7 @@ void tcp_announced(struct tcp_conn *c, const struct tcp_frame *f)
 		*eager_at(c, c->n_eager++) = e;
 }
 
-/* Allow reads to take the bytes of the offers that arrived before message m. Call this function
+/* Allow reads to take the eager bytes that were announced before message m. Call this function
  * before the owner receives m, because the owner may at once start a read that takes such bytes. */
 void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m)
 {

@@ -50,10 +50,10 @@ int tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t
 		.len = htole32(len),
 		.offset = htole64(offset)};
 
-	/* TCP_READS_RESERVE keeps room for TCP_PIECES requests, the largest number of unanswered
-	 * requests of this side. So the buffer is full only if the peer has broken the protocol by
-	 * answering requests that this side has queued but not sent yet. After such answers, this
-	 * side queues more requests than the reserve can hold. */
+	/* TCP_READS_RESERVE keeps room for TCP_PIECES requests. This side never has more unanswered
+	 * requests. So the buffer is full only if the peer has broken the protocol by answering
+	 * requests that are still in the buffer. Such requests count as answered, but still take
+	 * room. */
 	if (!has_room(c, sizeof(f)))
 		return -EAGAIN;
 	memcpy(c->tx + c->tx_tail, &f, sizeof(f));

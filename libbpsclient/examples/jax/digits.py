@@ -56,7 +56,7 @@ def main() -> None:
     # bps: all workers together have a larger batch, so the step is larger too
     optimizer = optax.sgd(args.learning_rate * bps.size(), momentum=0.9)
     optimizer = bps.DistributedOptimizer(optimizer)  # bps: average the gradients
-    params = bps.broadcast(make(jax.random.key(bps.rank())))  # bps: same start values
+    params = bps.broadcast(make(jax.random.key(bps.rank())))  # bps: start from rank 0's values
     state = optimizer.init(params)
 
     @jax.jit

@@ -105,7 +105,7 @@ def build(args: argparse.Namespace) -> GPT:
 
 
 def batches(args: argparse.Namespace, rank: int, size: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield the number, the input and the target of each step of this worker."""
+    """Yield the index, the input and the target of each step of this worker."""
     data = Text(args.text, args.length)
     sampler = DistributedSampler(data, size, rank, seed=args.seed, drop_last=True)
     loader = DataLoader(data, args.batch_size, sampler=sampler, drop_last=True)

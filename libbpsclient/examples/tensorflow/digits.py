@@ -41,7 +41,7 @@ def main() -> None:
     # bps: all workers together have a larger batch, so the step is larger too
     optimizer = keras.optimizers.SGD(args.learning_rate * bps.size(), momentum=0.9)
     optimizer.build(model.trainable_variables)
-    bps.broadcast_variables([*model.variables, *optimizer.variables])  # bps: same start values
+    bps.broadcast_variables([*model.variables, *optimizer.variables])  # bps: equal at all workers
 
     @tf.function
     def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:

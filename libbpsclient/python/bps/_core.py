@@ -94,7 +94,7 @@ class Slot:
 
 class Operation:
     """An operation in flight, which uses a slot. The first caller that needs this operation's
-    result, or the slot for another operation, waits for this operation and frees the slot.
+    result, or needs the slot for another operation, waits for this operation and frees the slot.
 
     Args:
         slot (Slot): holds the tensor that has been submitted.
@@ -210,8 +210,8 @@ class Runtime:
         self._epoch, self._next_epoch, self._history = 0, 0, 0
         self._sets = 0
         self.groups: dict[str, dict[Any, Any]] = {}  # bps._arrays.Group objects by name and key
-        # Objects with a method reopen(). The functions resume() and reopen() of this module call
-        # that method after they have joined the job again.
+        # Objects with a method reopen(). The functions resume() and reopen() of this module join
+        # the job again, and then call that method of each object.
         self.reopened: weakref.WeakSet[Any] = weakref.WeakSet()
         self.members: list[int] = []  # ranks that took part in the last State.sync()
         self.n_users = 0  # number of process groups that use the job
@@ -391,9 +391,9 @@ class Runtime:
         The result depends only on the calls so far, which are the same at all workers.
 
         Returns:
-            Slot: the slot. None if this size is used for the first time, if this size is below
-                OWN_SLOT_BYTES, or if all slots that this method has created, together with the
-                new slots, would exceed OWN_SLOTS_BYTES. After None, the caller uses pieces.
+            Slot: the slot. None if this size is used for the first time, or is below
+                OWN_SLOT_BYTES. Also None if the slots of this size, added to the slots of other
+                sizes, would exceed OWN_SLOTS_BYTES. After None, the caller uses pieces.
         """
         n_bytes = n_elems * int(DTYPES[dtype][1][1:])
         key = (dtype, op, n_elems)

@@ -93,7 +93,7 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Let machines join, without saving the state. :meth:`commit` does both."""
+        """Let machines join, without saving the state. :meth:`commit` also saves the state."""
         rt = _core.runtime()
         rt.settle()
         n_joined = rt.job.checkpoint_barrier()
@@ -129,10 +129,10 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Call a function again in two cases: the job has failed, or a commit has found that machines
     have left or joined the job.
 
-    After a failure each remaining worker joins a job of the same name again, with its rank, and
-    restores the state of the last commit. The job continues when all workers are present. So start
-    a new process in the place of a lost worker. The new process receives the state of the other
-    workers.
+    After a failure each remaining worker joins a new job of the same name, keeps its rank, and
+    restores the state of the last commit. The new job continues when all workers are present. So
+    start a new process in the place of a lost worker. The new process receives the state of the
+    other workers.
 
     Only the loss of a worker, a machine, an agent, a round or a GPU is handled in this way. Other
     errors are raised. The fourth loss in a row without a commit in between is raised, too.

@@ -187,8 +187,8 @@ class Tensor:
         check(lib.bps_read(self.handle, at, address, n_bytes))
 
     def fill(self, src: Any, scale: float = 1.0) -> None:
-        """Multiply values by a factor, and write the products to the input. The tensor must have a
-        floating-point type; bf16 is allowed.
+        """Multiply the values of ``src`` by a factor, and write the products to the tensor's input.
+        The tensor must have a floating-point type; bf16 is allowed.
 
         Args:
             src: an array of n_elems values, of f32 or of a type that NumPy converts to f32 safely.
@@ -344,8 +344,8 @@ class Results:
         self._tensor, self.mapping = tensor, Mapping(handle)
 
     def last(self) -> tuple[int, bool]:
-        """Get the result of the last completed round. First discard what the caller has written to
-        the buffer of this result.
+        """Get the result of the last completed round. If the caller has written to the buffer of
+        this result, this method first discards those writes.
 
         Returns:
             tuple: address of the result, and whether there were such writes.
@@ -723,8 +723,9 @@ def open(
             server.
         on_agent_loss: what happens when a machine is lost: "abort" ends the job, "shrink" lets it
             continue.
-        backup: number of slow machines for which a round does not wait.
-        backup_grace: how long a round waits for these machines before it completes without them.
+        backup: number of machines that a round need not wait for if they are late.
+        backup_grace: how long a round still waits for late machines after all required machines
+            have contributed.
         elastic: whether machines may join while the job runs.
         max_size: largest number of workers of an elastic job.
 

@@ -303,8 +303,8 @@ def check(rc: int) -> int:
         raw.host.decode(errors="replace") or None,
         raw.tensor.decode(errors="replace") or None,
     )
-    # Store a copy of the error, and raise another object. A raised error gets a traceback, which
-    # would keep the caller's arrays alive.
+    # Store a copy of the error, not the object that is raised. That object gets a traceback, and a
+    # stored traceback would keep the caller's arrays alive.
     _newest[:] = [Error(*fields)]
     raise (Timeout if rc == CODES["ETIMEDOUT"] else Error)(*fields)
 

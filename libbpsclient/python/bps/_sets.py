@@ -105,7 +105,7 @@ global_process_set = _All()
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """Create a process set. All workers of the job must call this function, including workers that
-    are not in the set. They must create the same sets in the same order.
+    are not in the set. All workers must create the same sets in the same order.
 
     Args:
         process_set (ProcessSet or iterable of int): the set, or the ranks in it.

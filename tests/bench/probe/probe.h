@@ -30,8 +30,8 @@ void probe_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2), noret
 /* Measure TCP with n agents and k servers. Each agent and each server is a process, and each
  * pair of an agent and a server has a connection. Each agent streams its tensor, divided among the
  * servers. Each server streams a sum to every agent. Both directions run at the same time. A stream
- * consists of pieces of `part` bytes, and a header precedes each piece. The buffers in
- * memory are as large as those of the agent and the server. */
+ * consists of pieces of `part` bytes, and a header precedes each piece. The processes' buffers are
+ * as large as those of bps-agent and bps-server. */
 void probe_raw(unsigned n, unsigned k, size_t bytes, size_t part, double seconds);
 void probe_crc(size_t bytes, size_t part, double seconds);
 /* Measure the total number of CPU seconds per second that n processes get. Each process only reads

@@ -46,8 +46,8 @@ static void gpus_are_listed_with_a_driver(void **state)
 	assert_non_null(strstr(out, "gpu 0: Fake GPU 0"));
 }
 
-/* The dynamic loader prints the message, which names the library. On a machine with a driver, the
- * loader finds the driver, so the test is skipped. */
+/* Without a driver, the dynamic loader prints a message that names the missing libcuda.so.1. On a
+ * machine with a driver, the loader finds this library, so the test is skipped. */
 static void without_a_driver_the_program_does_not_start(void **state)
 {
 	char out[4000];

@@ -182,8 +182,8 @@ static void check_maps(struct fake_area *a, CUdeviceptr addr, size_t bytes, int 
 	}
 }
 
-/* Return the area of a range after a check that GPU dev may access it. Memory of cuMemAlloc belongs
- * to its own GPU alone, because the fake never enables peer access. */
+/* Check that the GPU `dev` may access the range, and return the range's area. Memory of cuMemAlloc
+ * belongs to its own GPU alone, because the fake never enables peer access. */
 struct fake_area *fake_device(CUdeviceptr addr, size_t bytes, int dev)
 {
 	struct fake_area *a = fake_find(addr);

@@ -27,7 +27,7 @@ static void group_that_is_null_is_refused(void **state)
 	assert_int_equal(bps_wait_group(NULL, 2, 0), -EINVAL);
 	assert_error_has("wait: the array of tensors is NULL");
 	assert_int_equal(bps_wait_group(group, 2, 0), -EINVAL);
-	assert_error_has("wait: tensor 1 is NULL");
+	assert_error_has("wait: the tensor at index 1 is NULL");
 	assert_int_equal(bps_push_pull_group(group, 2, BPS_SUM, 0), -EINVAL);
 	assert_int_equal(bps_push_pull_group(NULL, 0, BPS_SUM, 0), 0);
 	assert_int_equal(bps_wait_group(NULL, 0, 0), 0);
@@ -43,7 +43,7 @@ static void tensors_of_two_jobs_are_not_waited_for_together(void **state)
 
 	(void)state;
 	assert_int_equal(bps_wait_group(group, 2, 0), -EINVAL);
-	assert_error_has("wait: tensor 1 is NULL or of another job");
+	assert_error_has("wait: the tensor at index 1 is NULL or belongs to another job");
 	assert_int_equal(bps_close(a, 0), 0);
 	assert_int_equal(bps_close(b, 0), 0);
 }

@@ -1,5 +1,5 @@
-"""Callbacks of Keras with the arguments of BytePS's callbacks. In these callbacks the initial
-learning rate is optional. The default is the optimizer's learning rate."""
+"""Callbacks of Keras with the arguments of BytePS's callbacks. In this module, the initial learning
+rate is optional. The default is the optimizer's learning rate."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
                 model.optimizer = agreeing(optimizer, self.process_set)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Broadcast the variables if the model is built at all workers."""
+        """Broadcast the variables if every worker has built the model."""
         # All workers must make the same decision, but the model may be built at some workers only.
         if all(self.process_set.runtime().allgather_object(bool(self.model.built))):
             if not self.model.optimizer.built:

@@ -26,7 +26,7 @@ if torch.__version__ >= (2, 14):
 else:  # older PyTorch has no base class for back-ends in Python: derive from ProcessGroup
 
     class Group(Collectives, dist.ProcessGroup):  # type: ignore[no-redef]
-        """A process group of bps, with the names that older releases of PyTorch use for calls."""
+        """A process group of bps, with the method names that older releases of PyTorch call."""
 
         _allgather_base = Collectives.all_gather_single
         _reduce_scatter_base = Collectives.reduce_scatter_single

@@ -12,7 +12,7 @@ from bps.torch._reducer import Bucket, Reducer
 
 
 class CrossBarrier:
-    """Updates the parameters of a module just before the module's forward uses them.
+    """Updates the parameters of a module just before the module's ``forward()`` uses them.
 
     When a bucket of gradients is complete, only the parameters of the bucket are updated. The
     update uses the settings that the parameter groups had at ``step()``. The result is correct for

@@ -114,7 +114,7 @@ class Gather(Handle):
 
     @property
     def is_sent(self) -> bool:
-        """True if the second sum has been submitted, and also if it has failed."""
+        """True if the second sum has been submitted, or if the gather has failed."""
         return self._is_sent.is_set()
 
     def poll(self) -> bool:
@@ -217,7 +217,7 @@ class Line:
         return rt.line
 
     def add(self, gather: Gather, has_thread: bool) -> None:
-        """Append a gather whose first sum is submitted.
+        """Append a gather whose first sum has already been submitted.
 
         Args:
             gather (Gather): the gather.
@@ -261,8 +261,8 @@ class Line:
         """End the thread, because the process leaves the job.
 
         Args:
-            is_abort (bool): True: end the thread without finishing the gathers in the queue. If
-                the second sum of a gather is not submitted by then, the gather fails.
+            is_abort (bool): True: end the thread without finishing the gathers in the queue.
+                After the end of the thread, all gathers that are still in the queue fail.
         """
         if not is_abort:
             with contextlib.suppress(Error):  # Gather.wait raises the gather's error

@@ -54,7 +54,7 @@ class Mapped(Handle):
 
 
 class Several(Handle):
-    """Several operations that are returned as one. The output is the list of the outputs."""
+    """Several operations with one handle. The output is the list of the operations' outputs."""
 
     def __init__(self, handles: Sequence[Handle]) -> None:
         super().__init__()

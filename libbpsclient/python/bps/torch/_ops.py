@@ -351,8 +351,8 @@ def broadcast_async_(
     """
     check_device(tensor)
     flat = flatten(tensor.detach().cpu().contiguous())
-    # rt.agree() compares the type and the number of elements between the workers. A type that is
-    # not in NAMES, such as complex numbers, is passed as bytes.
+    # rt.agree() checks that all workers have the same type and the same number of elements. A type
+    # that is not in NAMES, such as complex numbers, is passed as bytes.
     kind = (NAMES[tensor.dtype], flat.numel()) if tensor.dtype in NAMES else None
     operations, is_root = _broadcast([flat], kind, root_rank, process_set)
     handle = Handle(tensor, operations)

@@ -95,7 +95,7 @@ class Bucket:
             place.bucket, place.input = self, part
 
     def _parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Return each gradient's part of flat memory, in the parameter's shape."""
+        """Return each gradient's part of ``flat``, in the shape of the gradient's parameter."""
         params = [place.param for place in self.places]
         ends = itertools.accumulate(param.numel() for param in params)
         return [_shaped(flat[end - p.numel() : end], p) for p, end in zip(params, ends)]

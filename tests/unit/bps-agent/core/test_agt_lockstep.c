@@ -228,8 +228,8 @@ static void late_connection_holds_others_again_when_it_sends(void **state)
 	work(w);
 	assert_int_equal(w->conn[0]->n_sent, 3);
 	assert_int_equal(w->conn[1]->n_sent, LEAD + 1);
-	/* The first gap of 40 ms raises the mean gap by 5 ms, an eighth of 40 ms. The next two gaps
-	 * are 0 ms and reduce the mean gap. */
+	/* The first gap is 40 ms and raises the mean gap by 5 ms, an eighth of 40 ms. The next two
+	 * gaps are 0 ms and reduce the mean gap. */
 	tick(w, 21);
 	assert_int_equal(w->conn[1]->n_sent, LEAD + 1);
 	tick(w, 20);

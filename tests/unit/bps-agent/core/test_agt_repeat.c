@@ -43,7 +43,7 @@ static void push_is_repeated_after_a_pause_when_the_server_is_not_ready(void **s
 	world_free(w);
 }
 
-/* A server that answered AGAIN was not silent. When the server becomes silent later, the agent
+/* A server that sent AGAIN was not silent. When the server becomes silent later, the agent
  * sends its first repetition after the usual time. */
 static void pauses_requested_by_the_server_do_not_delay_later_repetitions(void **state)
 {

@@ -265,9 +265,9 @@ static void random_delays_make_no_straggler(void **state)
 	(void)state;
 	world_init(&w);
 	for (unsigned i = 0; i < 10; i++)
-		second(&w, step += 3, 1, 90, 1000); /* late by only a millisecond */
+		second(&w, step += 3, 1, 90, 1000); /* the agent is late by only a millisecond */
 	for (unsigned i = 0; i < 10; i++)
-		second(&w, step += 3, 1, 55, 40000); /* late in only half of the rounds */
+		second(&w, step += 3, 1, 55, 40000); /* the agent is late in 55% of the rounds */
 	for (unsigned i = 0; i < 20; i++)
 		second(&w, step += 3, i % 2, 90, 40000); /* the agents are late alternately */
 	assert_false(is_straggling(&w));

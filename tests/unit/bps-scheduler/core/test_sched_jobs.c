@@ -255,7 +255,7 @@ static void token_outlives_the_scheduler(void **state)
 	kill_scheduler(&w);
 	agent(&w, 21, "a", 201);
 	agent(&w, 22, "b", 202);
-	/* the worker of agent b completes the job, so the JOB message follows */
+	/* the job runs already, so JOB follows JOINED when the worker of agent b joins again */
 	join_as(&w, 22, 2000, 1, 20, token);
 	SAID(&w, "22 JOINED code=0 job=1 rank=1");
 	SAID(&w, "22 JOB job=1 x size=2");

@@ -101,7 +101,7 @@ static void mismatched_declaration_fails_that_tensor_for_all(void **state)
 	clear(&w);
 	declare(&w, 21, 0, "v", DTYPE_F32, 1000);
 	SAID(&w, "21 TENSOR_FAIL v code=10003");
-	/* the declaration differs from tensor w, which is already placed */
+	/* "w" is already placed, and this declaration of "w" differs from the first one */
 	declare(&w, 21, 0, "w", DTYPE_F16, 400000);
 	SAID(&w, "21 TENSOR_FAIL w code=10003");
 	NOT_SAID(&w, "JOB_END");

@@ -523,7 +523,8 @@ static void new_server_gets_its_share_and_then_nothing_moves(void **state)
 	}
 	plans = w.conns[21].plans;
 	pass(&w, WAIT_MS);
-	sched_conn_closed(w.core, 3, w.now); /* the same process reconnects, so nothing moves */
+	/* the same process reconnects below, so nothing moves */
+	sched_conn_closed(w.core, 3, w.now);
 	w.conns[3].is_open = false;
 	server(&w, 4, "s3", 103);
 	pass(&w, WAIT_MS);

@@ -1,5 +1,5 @@
-/* Tests the placement of partitions on servers. Compares the time that a round takes with the
- * optimal time. The tensors come from traces of real models (tests/traces). The machines have
+/* Tests the placement of partitions on servers. Compares the duration of a round with the
+ * optimal duration. The tensors come from traces of real models (tests/traces). The machines have
  * different speeds. No daemon runs. */
 #include <errno.h>
 #include <math.h>

@@ -118,7 +118,7 @@ static void idle_donor_is_asked_again_on_its_next_connection(void **state)
 	say_key(w, 0, WIRE_HAVE, 4);
 	fake_down(w->m[0].conn, "cut");
 	say_contrib(w, 1, 4);
-	connect_member(w, 0); /* the member sends nothing, since its HAVE was acknowledged */
+	connect_member(w, 0); /* the member sends nothing, because its HAVE was acknowledged */
 	tick(w, 100);
 	expect_msg(w, 0, WIRE_DONATE_REQ, 4);
 	d = donate_msg(w, 0, 4);

@@ -66,8 +66,8 @@ static void reserve_keeps_what_is_there_and_never_shrinks(void **state)
 	assert_int_equal(h.cap, 0);
 }
 
-/* Check that the heap holds exactly the nodes that is_in marks. Find the least key of these nodes
- * with a scan, and check that the heap returns the same key. */
+/* Check that the heap holds exactly the nodes that are marked in `is_in`. Find the least key of
+ * these nodes with a scan, and check that the heap returns the same key. */
 static void check(const struct heap *h, const struct heap_node *n, const bool *is_in)
 {
 	const struct heap_node *min = NULL;

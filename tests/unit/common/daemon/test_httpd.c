@@ -1,4 +1,4 @@
-/* The HTTP server of daemons over real sockets, and the text of metrics. */
+/* Tests of the daemons' HTTP server with real sockets, and of the text of metrics. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

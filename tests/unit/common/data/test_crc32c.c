@@ -127,7 +127,7 @@ static void both_implementations_agree_with_a_bit_loop_at_every_length(void **st
 	free(buf);
 }
 
-/* For 1,024 bytes or more, crc32c calls crc32c_wide for a multiple of 64 bytes. crc32c_sse42 then
+/* If n is 1,024 or more, crc32c passes the first n - n % 64 bytes to crc32c_wide. crc32c_sse42 then
  * continues the crc over the remaining bytes. */
 static void wide_implementation_agrees_around_its_shortest_lengths(void **state)
 {

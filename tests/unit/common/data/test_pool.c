@@ -249,7 +249,7 @@ static void pool_agrees_with_a_map_of_pages(void **state)
 			pool_put(w.pool, bufs[--n]);
 		assert_int_equal(pool_used(w.pool), 0);
 		for (unsigned i = 0; i < w.n_segments; i++)
-			/* all buffers are free, so all segments are available as a whole */
+			/* all buffers are free, so each segment is available in one piece */
 			bufs[n++] = get(&w, SEGMENT);
 		assert_int_equal(w.n_segments, n);
 		world_fini(&w);

@@ -1,5 +1,5 @@
-/* Tests of a loop's queue, of the length of the pauses in a data loop's spinning, and of messages
- * to the service manager. */
+/* Tests of a loop's queue, of how long a data loop pauses its spinning, and of messages to the
+ * service manager. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

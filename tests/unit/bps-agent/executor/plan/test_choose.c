@@ -60,7 +60,7 @@ static int choose(const char *machine, const char *want, uint32_t caps, const in
 }
 
 /* Return, as text, the NUMA nodes that are chosen for a machine's inputs and sums. For example,
- * "0,1/-1" means inputs on nodes 0 and 1, and sums on no node. */
+ * "0,1/-1" means inputs on nodes 0 and 1, and sums on any node. */
 static const char *nodes_of(
 	const char *machine, const char *want, const int *gpus, unsigned n, bool has_sysfs)
 {

@@ -45,9 +45,9 @@ static void must(enum strategy want, bool has_collectives)
 
 /* ---- running a plan ---- */
 
-/* The set of GPUs that have contributed to each unit: on each GPU (`gpu`), in each source
- * (`source`) and in the sum (`sum`). One bit stands for each contributing GPU, of at most 63. The
- * highest bit marks an error, such as a contribution that was added twice. */
+/* For each unit, the set of GPUs that have contributed to the unit. `gpu` holds these sets for each
+ * GPU, `source` for each source, and `sum` for the sum. Bit i stands for the GPU with the index i,
+ * 0 to 62. The highest bit marks an error, such as a contribution that was added twice. */
 struct sets {
 	uint64_t gpu[TOPO_GPUS_MAX][PLAN_UNITS_MAX], source[TOPO_GPUS_MAX][PLAN_UNITS_MAX];
 	uint64_t sum[PLAN_UNITS_MAX];

@@ -346,7 +346,7 @@ static void invalid_content_of_a_ring_is_refused(void **state)
 	assert_int_equal(ring_get(&r.rx, e, sizeof(e)), BPS_EPROTO);
 	put_length(&r, 16, 24);
 	assert_int_equal(ring_get(&r.rx, e, sizeof(e)), 16);
-	atomic_store(&r.s.tail, 16); /* the tail has moved back */
+	atomic_store(&r.s.tail, 16); /* the tail moves to an earlier position */
 	assert_int_equal(ring_get(&r.rx, e, sizeof(e)), BPS_EPROTO);
 	free(r.bytes);
 

@@ -115,8 +115,8 @@ static void room_is_found_again(void **state)
 		assert_true(offer(&s, true));
 }
 
-/* If the requested bytes were not sent with their offer, no bytes were wasted. Such a request must
- * not change the policy. */
+/* A request for bytes that were not sent with their offer must not change the policy, because no
+ * bytes were wasted. */
 static void request_for_bytes_that_were_not_sent_has_no_effect(void **state)
 {
 	struct policy_side s = {.places = 1};

@@ -122,7 +122,7 @@ static void one_short_sample_restarts_the_count_of_long_ones(void **state)
 
 /* After a series of fast samples, the kernel chooses the window. When round trips become long, the
  * window gets the size RECV_WINDOW_MAX again. Each return to this size doubles the number of fast
- * samples after which the kernel chooses the window again, up to 32 << 10. */
+ * samples after which the kernel chooses the window again. This number is at most 32 << 10. */
 static void kernel_chooses_on_a_fast_link_until_its_queue_is_long(void **state)
 {
 	struct recv_window w;

@@ -200,7 +200,7 @@ static void bytes_of_an_unread_offer_are_discarded(void **state)
 	p.r.client.on_message = hear;
 	assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, len), 0);
 	RUN(&p.r, discarded(&p.r.client) == len);
-	/* After the discarded bytes, messages, offers and reads still work. */
+	/* Messages, offers and reads still work after the bytes were discarded. */
 	p.r.client.on_message = hear_and_take;
 	assert_int_equal(send_offer(&p.r.server, &p.from, 2, len, len), 0);
 	RUN(&p.r, p.r.client.n_read_done == 1);
@@ -306,9 +306,9 @@ static void check_patience(bool is_slow, uint32_t ahead)
 		assert_in_range(tcp_conn_of(&p.r.server)->eager_bytes, ahead, ahead + len - 1);
 		assert_true(n_sent < MANY - 10);
 		n_first = p.r.server.n_writable;
-		/* The last offer, with `is_patient` true, was refused. The next offers, with
-		 * `is_patient` false, are accepted at once. The accepted offers do not trigger
-		 * on_writable, which reports room for the refused offer. */
+		/* The last offer of the `while` loop, with `is_patient` true, was refused. The next
+		 * offers, with `is_patient` false, are accepted at once. The accepted offers do not
+		 * trigger on_writable, which reports room for the refused offer. */
 		for (unsigned i = 0; i <= TCP_EAGER_OUT; i++)
 			assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, 1), 0);
 		assert_int_equal(xport_send_eager(p.r.server.conn, &m, true), -EAGAIN);
@@ -963,7 +963,7 @@ static void expect_refusal(
 static void other_bytes_than_were_announced_close_the_connection(void **state)
 {
 	static const struct tcp_frame heads[] = {
-		/* `offset` is correct for the first item, but this head precedes the second item */
+		/* `offset` 0 belongs to the first item, but these heads precede the second item */
 		{.type = FRAME_EAGER, .len = ITEM, .offset = 0},
 		{.type = FRAME_EAGER, .len = ITEM, .offset = 2},
 		{.type = FRAME_EAGER, .len = ITEM, .offset = UINT64_MAX},
