@@ -518,8 +518,8 @@ void engine_tensor_stop(struct engine_tensor *t)
 		if (heap_has(&c->node))
 			heap_remove(
 				c->state == CHUNK_REDUCE_WAIT ? &e->reduce : &e->gather, &c->node);
-		/* If collectives or copies of the chunk run on GPUs, keep the state. It changes to
-		 * IDLE when the last ticket of the chunk has ended. */
+		/* If collectives or copies of the chunk have not ended yet, keep the state. It
+		 * changes to IDLE when the last ticket of the chunk has ended. */
 		if (c->state != CHUNK_REDUCING && c->state != CHUNK_GATHERING)
 			engine_chunk_set_state(c, CHUNK_IDLE);
 	}

@@ -340,7 +340,8 @@ static int restore_members(
 	j->n_members = j->n_left = j->n_joined = j->n_gone = j->n_done = 0;
 	if (j->formed != s->formed || restore_workers(c, j, s) < 0)
 		return err_set(err, -EINVAL,
-			"the machines of job %u '%s' contradict earlier records", s->id, s->name);
+			"the record of the machines of job %u '%s' contradicts earlier records",
+			s->id, s->name);
 	sched_job_rescale(c, j, was);
 	j->view = s->view;
 	j->barrier = s->barrier;
@@ -369,7 +370,8 @@ static int restore_job(struct sched_core *c, const struct state_job *s, struct e
 	if (restore_workers(c, j, s) < 0) {
 		sched_job_free(c, j);
 		return err_set(err, -EINVAL,
-			"the workers of job %u '%s' contradict earlier records", s->id, s->name);
+			"the record of the workers of job %u '%s' contradicts earlier records",
+			s->id, s->name);
 	}
 	sched_job_link(c, j);
 	sched_ended_trim(c);

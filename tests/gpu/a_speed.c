@@ -24,8 +24,8 @@
  * or to device memory. A stream of the side `right` waits for the word. */
 enum way { HOST_STORE, STREAM_TO_HOST, STREAM_TO_DEVICE };
 
-/* The page that both sides map. It has the word of the side `left` and the answer of the side
- * `right`, on separate cache lines. */
+/* The page that both sides map. The side `left` writes `ask`, and the side `right` answers in
+ * `done`. The two counters are on separate cache lines. */
 struct speed_page {
 	_Alignas(64) _Atomic uint64_t ask;
 	_Alignas(64) _Atomic uint64_t done;
@@ -202,7 +202,7 @@ static bool poison_left(struct gpu_side *s)
 	struct counters c;
 
 	return counters_make(s, &c) && side_tell(s, (uint64_t)getpid()) && side_await(s, 1) &&
-	       side_await(s, 99); /* the word never arrives, because this process is killed */
+	       side_await(s, 99); /* does not return, because this process is killed */
 }
 
 static bool poison_right(struct gpu_side *s)

@@ -68,7 +68,7 @@ endif
 
 check-build: $(CUDATESTS)
 else
-# Without CUDA, do not even use a cuda.h that the compiler finds by itself.
+# Without CUDA, ignore cuda.h, even if the compiler finds one in its default folders.
 $(call objs,libbpsclient/gpu_cuda.c): ISA += -DBPS_NO_CUDA
 NO_CUDA	:= $(if $(filter command environment,$(origin CUDA)),CUDA=$(CUDA),no CUDA toolkit with \
 	   NCCL in $(CUDA_HOME) (CUDA_HOME))

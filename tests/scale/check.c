@@ -55,8 +55,8 @@ static double over_ring(const struct scale_options *o)
 	return r.comm_s / r.ring_s;
 }
 
-/* Compare the cards of the machines that run only a server. Return the bytes that the busiest of
- * these cards receives, divided by the bytes that a card can receive in optimum_s. */
+/* Find the busiest card of the machines that run only a server. Return the bytes that it receives,
+ * divided by the bytes that a card can receive in optimum_s. */
 static double server_share(const struct scale_options *o)
 {
 	struct scale_result r = measure(o);

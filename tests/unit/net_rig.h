@@ -45,7 +45,7 @@ const char *rig_address(void);
 struct net_node {
 	struct net *f;
 	struct xport *x;
-	struct xconn *conn; /* set when a connection starts or comes up; NULL after its end */
+	struct xconn *conn; /* the newest connection; NULL: none, or it has ended */
 	unsigned n_up, n_down, n_messages, n_writable, n_read_done, n_read_failed;
 	uint32_t peer_id;
 	uint64_t peer_instance;

@@ -3,7 +3,7 @@
 /* Internal declarations of the transport over shared memory (common/transport/shm/shm.h). Only the
  * transport's source files, its unit test and its fuzzer include this header.
  *
- *   shm.c       the data thread's object, the poll loop
+ *   shm.c       struct shm_xport, which the data thread uses, and the poll loop
  *   shm_conn.c  connections: handshake, up, down, pings
  *   shm_io.c    messages, reads, loans
  *   shm_seg.c   own segments, mappings of peers' segments

@@ -222,7 +222,7 @@ static void tcp_seg_del(struct xport *xp, uint16_t id)
 			tcp_refuse_segment(x->conns[i], id);
 }
 
-/* ---- the data thread's object ---- */
+/* ---- struct tcp_xport, which the data thread uses ---- */
 
 static void close_now(struct xconn *c, const char *why)
 {

@@ -102,7 +102,7 @@ static struct fake_handle *handle_of(CUmemGenericAllocationHandle id, const char
 	fake_misuse("%s: handle %llu does not live", name, id);
 }
 
-/* Reserve addresses that the host cannot access. The bytes are in the memory of handle h. If h is
+/* Reserve addresses that the host cannot access. The memory of handle h has the bytes. If h is
  * NULL, the area has no bytes yet. */
 struct fake_area *fake_area_new(enum area_kind kind, size_t bytes, struct fake_handle *h)
 {
