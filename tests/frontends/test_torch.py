@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import bps.torch as bps
+from bps.torch import _reducer
+from bps.torch._channels import open_channels
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -621,6 +623,31 @@ def test_several_buckets_and_bf16_on_the_wire():
     optimizer.synchronize()
     for p, q in zip(model.parameters(), alone.parameters()):
         assert torch.allclose(p.grad, q.grad, rtol=0.02, atol=1e-3) and same_everywhere(p.grad)
+
+
+@pytest.mark.parametrize("kind", ["plain", "cross_barrier", "wrapper"])
+def test_first_layers_are_declared_first_only_with_cross_barrier(monkeypatch, kind):
+    declared = []
+
+    def spy(rt, decls):
+        declared.extend(name.rpartition(".")[2] for name, *_ in decls)
+        return open_channels(rt, decls)
+
+    monkeypatch.setattr(_reducer, "open_channels", spy)
+    model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(3)])
+    if kind == "wrapper":
+        bps.DistributedDataParallel(model, bucket_bytes=80)(torch.ones(2, 4)).sum().backward()
+    else:
+        optimizer = bps.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            model.named_parameters(),
+            cross_barrier=kind == "cross_barrier",
+            bucket_bytes=80,
+        )
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.synchronize()
+    assert declared == (["0", "1", "2"] if kind == "cross_barrier" else ["2", "1", "0"])
 
 
 def test_channels_last_gradients_keep_their_strides():

@@ -163,7 +163,8 @@ class Reducer:
     """Reduces the gradients of named parameters over all workers.
 
     Args:
-        named: pairs (name, parameter), in an order that is the same at all workers.
+        named: pairs (name, parameter), in an order that is the same at all workers. Begin with the
+            layers that the forward pass uses first.
         op (int): Average or Sum.
         passes (int): number of backward passes whose gradients are added up before they are sent.
         prescale, postscale (float): factors before and after the sum.
@@ -172,8 +173,8 @@ class Reducer:
             gathering their rows.
         bucket_bytes (int): size of a bucket.
         is_forward_order (bool): send the gradients of the first layers first, because the next
-            forward pass waits for each bucket separately. If False, send gradients in the order in
-            which the backward pass computes them.
+            forward pass waits for each bucket separately. If False, send the gradients of the last
+            layers first, because the backward pass computes them first.
         process_set (ProcessSet): the workers that take part.
     """
 
@@ -196,6 +197,7 @@ class Reducer:
         self._runtime = process_set.runtime()
         self.number = self._runtime.next_set()
         self._buckets: list[Bucket] = []
+        self._by_priority: list[Bucket] = []  # the same buckets; the first one is sent first
         self._sparse: list[Place] = []
         self._in_flight: list[Bucket] = []
         self.begun = False  # whether autograd has computed a gradient of this step
@@ -285,16 +287,16 @@ class Reducer:
                 self._buckets.append(bucket)
             bucket.places.append(place)
             last[kind] = (bucket, used + n_bytes)
-        if not self._is_forward_order:
-            self._buckets.reverse()
-        decls = []  # a tensor that is declared earlier has a larger priority
-        for i, bucket in enumerate(self._buckets):
-            param = bucket.places[0].param
+        # A tensor that is declared earlier has a larger priority.
+        self._by_priority = self._buckets if self._is_forward_order else self._buckets[::-1]
+        decls = []
+        for bucket in self._by_priority:
+            i, param = self._buckets.index(bucket), bucket.places[0].param
             is_cast = self._wire is not None and param.dtype.is_floating_point
             wire = self._wire if is_cast else wire_dtype(param.dtype)
             name = f"{self._runtime.prefix}grad/{self.number}.{i}"
             decls.append((name, wire, bucket.n_elems() + (i == 0), param.device))
-        for bucket, channel in zip(self._buckets, open_channels(self._runtime, decls)):
+        for bucket, channel in zip(self._by_priority, open_channels(self._runtime, decls)):
             bucket.attach(channel, self._postscale != 1.0)
         self._is_cut = True
 
@@ -404,7 +406,7 @@ class Reducer:
         for bucket in self._in_flight:
             if bucket.channel.poll():
                 return bucket
-        return min(self._in_flight, key=self._buckets.index)
+        return min(self._in_flight, key=self._by_priority.index)
 
     def finish(self) -> None:
         """Send the remaining buckets, wait for all sums and write them into the gradients.
