@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 import bps
-from bps import _arrays, _core, _ops
+from bps import _arrays, _core, _ops, _runtime
 
 
 def frontend_collectives():
@@ -83,12 +83,13 @@ def frontend_late(ready):
             pass
 
     if rank == 0:
-        for i in range(_core.PIECES_IN_FLIGHT + 1):
+        for i in range(_runtime.PIECES_IN_FLIGHT + 1):
             reduce(i)
         open(ready, "w", encoding="ascii").close()
     while not os.path.exists(ready):
         time.sleep(0.005)
-    for i in range(_core.PIECES_IN_FLIGHT + 1 if rank == 0 else 0, _core.PIECES_IN_FLIGHT + 2):
+    first = _runtime.PIECES_IN_FLIGHT + 1 if rank == 0 else 0
+    for i in range(first, _runtime.PIECES_IN_FLIGHT + 2):
         reduce(i)
     _core.leave(True)
     return sums
@@ -122,7 +123,7 @@ def frontend_hooks():
         def collect():
             parameter.grad = slot.tensor.output.copy()
 
-        operations[i] = _core.Operation(slot, collect)
+        operations[i] = _runtime.Operation(slot, collect)
 
     for i, parameter in enumerate(parameters):
         parameter.hooks.append(lambda p, i=i: send(i, p))

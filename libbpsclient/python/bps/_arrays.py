@@ -5,9 +5,9 @@ other in buckets, which are declared tensors of limited size. While one bucket i
 bucket is filled. A caller that passes no outputs gets views of one block of memory. The block is
 used again when no view of it exists any more.
 
-A single array without a name is sent in slots, the reusable tensors of :mod:`bps._core`. The first
-array of a size is sent in pieces of fixed sizes. Later arrays of this size can get a slot of their
-own size.
+A single array without a name is sent in slots, the reusable tensors of :mod:`bps._runtime`. The
+first array of a size is sent in pieces of fixed sizes. Later arrays of this size can get a slot of
+their own size.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from bps._core import Operation, Runtime, Slot
 from bps._library import AVG, PRIORITY_AUTO, SUM
 from bps._ops import split_table
+from bps._runtime import Operation, Runtime, Slot
 from bps._sets import ProcessSet
 
 BUCKET_BYTES = 16 << 20

@@ -1,543 +1,25 @@
-"""State that all front-ends share: the process's job, names of tensors, reusable tensors, objects.
-
-All workers must use the same tensor of the job for the same operation. So the names of these
-tensors follow from the order of the calls, which all workers share, never from the order of
-completion.
-
-A named operation NAME uses the tensor ``u/NAME`` for the first shape that a worker passes, and
-``u/NAME#n`` for the n-th shape. Each worker counts its own shapes. So all workers use the same
-tensor for their n-th shapes. If these shapes differ, the mismatch is an error at all workers.
-
-The values of unnamed operations are sent in reusable tensors, which are called slots. If workers
-made different calls, their values would be mixed in the slots. So each worker also writes its call
-into a small tensor. The MAX reduction of this tensor over the workers shows whether the calls
-differ. A difference is an error at all workers.
-"""
+"""The process's job, which all front-ends share: join, leave, suspend, and join again."""
 
 from __future__ import annotations
 
 import atexit
-import collections
 import contextlib
-import ctypes
-import errno
 import os
-import pickle
 import secrets
 import sys
-import threading
-import time
-import weakref
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from bps._job import Job, Tensor
+from bps._job import Job
 from bps._job import open as open_job
-from bps._library import CODES, DTYPES, MAX, SUM, Error, Timeout
-
-# Unnamed tensors are sent in pieces. PIECES lists the sizes of the pieces in bytes. At most
-# PIECES_IN_FLIGHT pieces of each size may be in flight.
-PIECES = tuple(1 << n for n in range(8, 23))
-PIECES_IN_FLIGHT = 4
-# The first unnamed tensor of each size is sent in pieces. Later unnamed tensors of the same size
-# can get slots of exactly this size, if they have at least OWN_SLOT_BYTES bytes. The sizes of all
-# these slots add up to at most OWN_SLOTS_BYTES bytes.
-OWN_SLOT_BYTES, OWN_SLOTS_BYTES = 64 << 10, 1 << 30
-PRIORITY_MOST = 2**31 - 1
-# KINDS lists the unnamed operations. Before a worker submits the values of such an operation, it
-# submits a comparison of its operation with those of the other workers (Runtime.agree). At most
-# AGREEMENTS_IN_FLIGHT comparisons may be in flight.
-KINDS = (
-    "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_single", "gather", "scatter",
-    "reduce_scatter", "reduce_scatter_single", "all_to_all", "barrier", "broadcast_object",
-    "all_gather_object",
-)  # fmt: skip
-AGREEMENTS_IN_FLIGHT = 32
-OPS = ("sum", "prod", "max", "min", "avg")  # names of the reductions, indexed by SUM, PROD, ...
-# Names of the numbers that the workers compare. If several numbers differ, the error reports the
-# first one in this order.
-FIELDS = ("epoch", "history", "kind", "dtype", "n_elems", "op", "root")
-# A worker sends each compared number n as n * RANKS + rank. So the result of the MAX reduction also
-# contains the rank of a worker that sent the largest n. Ranks are below RANKS.
-RANKS = 1 << 16
-# After these errors the operation is still in flight, and the caller may wait again.
-IN_FLIGHT = {CODES[name] for name in ("ETIMEDOUT", "ENOSERVER", "EISOLATED")}
-# Errors that an operation raises at all workers. After such an error, each worker still makes the
-# same calls as the other workers.
-ALIKE = {CODES["EMISMATCH"], CODES["EWORKER_LOST"], -errno.EINVAL}
-
-
-Key = tuple[str, int, int]
+from bps._runtime import Runtime
 
 
 class NotInitialized(RuntimeError):
     """The process has joined no job yet."""
 
 
-class Slot:
-    """A declared tensor that operations use one after the other.
-
-    Attributes:
-        tensor (Tensor): the declared tensor.
-        owner (Operation, optional): the operation in flight; None: the slot is free.
-        lock (Lock): held by the thread that waits for the operation and frees the slot.
-        views (dict): arrays of a front-end that share the slot's memory.
-    """
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-        self.owner: Operation | None = None
-        self.lock = threading.Lock()
-        self.views: dict[Any, Any] = {}
-
-
-class Operation:
-    """An operation in flight, which uses a slot. The first caller that needs this operation's
-    result, or needs the slot for another operation, waits for this operation and frees the slot.
-
-    Args:
-        slot (Slot): holds the tensor that has been submitted.
-        collect: called once, when the sum is in the slot's output.
-        agreement (Operation, optional): the comparison of :meth:`Runtime.agree`. If the comparison
-            fails, this operation fails too, and no caller waits for the sum.
-    """
-
-    def __init__(
-        self, slot: Slot, collect: Callable[[], None], agreement: Operation | None = None
-    ) -> None:
-        self._slot, self._collect, self._agreement = slot, collect, agreement
-        self._error: Error | None = None
-        self.is_interrupted = False  # KeyboardInterrupt, or another signal, has ended a wait
-        slot.owner = self
-
-    def drop_result(self) -> None:
-        """Do not collect the result, because its memory may be freed before the operation ends."""
-        self._collect = lambda: None
-
-    def poll(self) -> bool:
-        """Return True if :meth:`finish` can return without blocking."""
-        if self._slot.owner is not self:
-            return True
-        if not self._slot.lock.acquire(blocking=False):
-            return False  # another thread is in settle()
-        try:
-            if self._slot.owner is not self:
-                return True
-            if self._agreement is not None:
-                if not self._agreement.poll():
-                    return False
-                self._agreement.settle()
-                if self._agreement._error is not None:
-                    return True
-            return self._slot.tensor.poll()
-        finally:
-            self._slot.lock.release()
-
-    def settle(self, timeout: float | None = None, is_interruptible: bool = False) -> None:
-        """Wait for the operation and free its slot. If the operation has failed, store the error,
-        which :meth:`finish` raises.
-
-        Args:
-            timeout (float, optional): seconds; None: the job's time-out.
-            is_interruptible (bool): let KeyboardInterrupt end the wait. The operation is then still
-                in flight.
-
-        Raises:
-            Error: the operation is still in flight (time-out, no server). The caller may call
-                settle() again.
-        """
-        if self._slot.owner is self:
-            self._slot.tensor.job.check_process()
-        end = None if timeout is None else time.monotonic() + timeout
-        if not self._slot.lock.acquire(timeout=-1 if timeout is None else timeout):
-            name = self._slot.tensor.name
-            raise Timeout(CODES["ETIMEDOUT"], f"tensor '{name}' is not complete after {timeout} s")
-        try:
-            if self._slot.owner is self:
-                try:
-                    if self._agreement is not None:
-                        self._agreement.finish(timeout, is_interruptible)
-                    left = None if end is None else max(end - time.monotonic(), 0.001)
-                    self._slot.tensor.finish(left, is_interruptible)
-                    self._collect()
-                except Error as error:
-                    if error.code in IN_FLIGHT:
-                        raise
-                    self._error = error
-                except KeyboardInterrupt:
-                    self.is_interrupted = True
-                    raise
-                self._slot.owner = None
-        finally:
-            self._slot.lock.release()
-
-    def finish(self, timeout: float | None = None, is_interruptible: bool = False) -> None:
-        """Wait for the operation, and raise its error if it has failed. The arguments are those of
-        :meth:`settle`.
-
-        Raises:
-            Error: the operation has failed, or is still in flight (see :meth:`settle`).
-        """
-        self.settle(timeout, is_interruptible)
-        if self._error is not None:
-            raise self._error
-
-
-class Runtime:
-    """A job of this process, with the tensors that front-ends declare in it.
-
-    Args:
-        job (Job): a job that this process has joined.
-        prefix (str): beginning of the tensors' names. Different prefixes let several runtimes share
-            a job.
-    """
-
-    def __init__(self, job: Job, prefix: str = "") -> None:
-        self.job, self.prefix = job, prefix
-        self.lock = threading.RLock()  # held while a thread declares or submits tensors
-        self._named: dict[str, dict[tuple[str, int], Slot]] = collections.defaultdict(dict)
-        # Slots for unnamed operations, by element type, reduction (SUM, PROD, ...) and size. Two
-        # workers whose operations differ in one of these must not submit the same slot, because
-        # that would fail the job.
-        self._rings: dict[Key, list[Slot]] = {}
-        self._turns: collections.Counter[Key] = collections.Counter()
-        self._own: dict[Key, list[Slot]] = {}
-        self._own_turns: collections.Counter[Key] = collections.Counter()
-        self._own_bytes = 0
-        self._agreements: list[Slot] = []
-        self._n_agreements = 0
-        self._epoch, self._next_epoch, self._history = 0, 0, 0
-        self._sets = 0
-        self.groups: dict[str, dict[Any, Any]] = {}  # bps._arrays.Group objects by name and key
-        # Objects with a method reopen(). The functions resume() and reopen() of this module join
-        # the job again, and then call that method of each object.
-        self.reopened: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.members: list[int] = []  # ranks that took part in the last State.sync()
-        self.n_users = 0  # number of process groups that use the job
-        self.line: Any = None  # queue of gathers: a bps.torch._gather.Line; None: no gather yet
-        self._failure: BaseException | None = None  # error that check() raises, see submission()
-
-    def next_set(self) -> int:
-        """Return the next number for a set of gradients or a process set: 0, 1, ..."""
-        with self.lock:
-            self._sets += 1
-            return self._sets - 1
-
-    def named(self, name: str, dtype: str, n_elems: int) -> Slot:
-        """Return the slot for a tensor to which the user gave a name.
-
-        Raises:
-            ValueError: an operation with this name is in flight.
-        """
-        with self.lock:
-            shapes = self._named[name]
-            slot = shapes.get((dtype, n_elems))
-            if slot is None:
-                suffix = f"#{len(shapes) + 1}" if shapes else ""
-                slot = shapes[dtype, n_elems] = Slot(
-                    self.job.declare(f"{self.prefix}u/{name}{suffix}", dtype, n_elems)
-                )
-            if slot.owner is not None and slot.owner.is_interrupted:
-                slot.owner.settle()  # the operation's caller may have lost the handle
-            if slot.owner is not None:
-                raise ValueError(
-                    f"tensor '{name}' is in flight already: synchronize the first operation, or "
-                    "use another name"
-                )
-            return slot
-
-    @contextlib.contextmanager
-    def submission(self, is_compared: bool = False) -> Iterator[None]:
-        """Hold the lock while an unnamed operation is compared and submitted.
-
-        If an error occurs after the comparison and before the submission, the other workers still
-        wait for this worker's values. They would mistake the values of this worker's next
-        operation for the missing values. So after such an error, :meth:`agree` rejects all further
-        operations.
-
-        Args:
-            is_compared (bool): the workers have already compared the operation.
-
-        Raises:
-            Error: EFORKED in a forked child; ECLOSED while the job is suspended.
-        """
-        # Check before taking the lock. If a thread of the parent held the lock at the fork, no
-        # thread of the forked child would release the lock.
-        self.job.check_mapped()
-        with self.lock:
-            n = self._n_agreements
-            try:
-                yield
-            except BaseException as error:
-                is_alike = isinstance(error, Error) and error.code in ALIKE
-                if (is_compared or self._n_agreements > n) and not is_alike:
-                    self._failure = error
-                raise
-
-    def check(self) -> None:
-        """Check that each operation that the workers have compared was also submitted
-        (:meth:`submission`).
-
-        Raises:
-            Error: an operation was compared but its submission failed. If the cause was an Error,
-                the new Error has the same code, rank, host and tensor.
-        """
-        if self._failure is not None:
-            raise _out_of_step(self._failure) from self._failure
-
-    def agree(self, kind: str, dtype: str, n_elems: int, op: int = SUM, root: int = 0) -> Operation:
-        """Compare this worker's next unnamed operation with those of the other workers.
-
-        After a difference, all workers use new slots for unnamed operations, because the workers
-        have used the old slots for different operations. The names of the new slots contain the
-        epoch, a number that grows with each difference.
-
-        Args:
-            kind (str): one of KINDS.
-            dtype (str): element type of the memory that is reduced.
-            n_elems (int): number of elements of that memory.
-            op (int): the reduction: SUM, PROD, MAX, MIN or AVG.
-            root (int): rank of the root, for operations that have one.
-
-        Returns:
-            Operation: fails with EMISMATCH at all workers if the arguments of the workers differ.
-
-        Raises:
-            Error: see :meth:`check`.
-        """
-        self.check()
-        with self.lock:
-            if self._next_epoch > self._epoch:
-                self._epoch, self._history = self._next_epoch, 0
-                self._forget_unnamed()
-            if not self._agreements:
-                decls = [
-                    (f"{self.prefix}agree/{i}", "i64", 2 * len(FIELDS))
-                    for i in range(AGREEMENTS_IN_FLIGHT)
-                ]
-                self._agreements = [Slot(t) for t in self.job.declare_group(decls)]
-            slot = self._agreements[self._n_agreements % AGREEMENTS_IN_FLIGHT]
-            if slot.owner is not None:
-                slot.owner.settle()
-            mine = (KINDS.index(kind), DTYPES[dtype][0], n_elems, op, root)
-            numbers = (self._epoch, self._history, *mine)
-            memory = (ctypes.c_int64 * (2 * len(FIELDS))).from_address(slot.tensor.input_address)
-            rank = self.job.rank
-            memory[:] = [sign * n * RANKS + rank for sign in (1, -1) for n in numbers]
-            slot.tensor.push_pull(MAX, PRIORITY_MOST)
-            self._n_agreements += 1
-            self._history = zlib.crc32(repr(mine).encode(), self._history)
-            return Operation(slot, lambda: self._compare(slot))
-
-    def _compare(self, slot: Slot) -> None:
-        """Raise an error about the first field in which the workers differ, if any."""
-        n = len(FIELDS)
-        memory = (ctypes.c_int64 * (2 * n)).from_address(slot.tensor.output_address)
-        most = [divmod(x, RANKS) for x in memory[:n]]
-        least = [(-x, rank) for x, rank in (divmod(x, RANKS) for x in memory[n:])]
-        for field, (a, rank), (b, other) in zip(FIELDS, most, least):
-            if a == b:
-                continue
-            self._next_epoch = max(self._next_epoch, most[0][0] + 1)
-            what = f"workers disagree in {KINDS[most[FIELDS.index('kind')][0]]}"
-            if field in ("epoch", "history"):
-                text = "an earlier operation already differed between the workers"
-            else:
-                text = f"rank {other} has {_described(field, b)}, rank {rank} has "
-                text += _described(field, a)
-            raise Error(
-                CODES["EMISMATCH"],
-                f"{what}: {text}. All workers must make the same calls in the same order, with "
-                "tensors of the same shape and type",
-                other,
-            )
-
-    def _forget_unnamed(self) -> None:
-        for known in (self._rings, self._turns, self._own, self._own_turns):
-            known.clear()
-        self._own_bytes = 0
-
-    def _unnamed(self, kind: str, key: Key, i: int) -> str:
-        dtype, op, size = key
-        epoch = f"e{self._epoch}/" if self._epoch else ""
-        return f"{self.prefix}{epoch}{kind}/{dtype}.{OPS[op]}.{size}.{i}"
-
-    def piece(self, dtype: str, op: int, n_elems: int) -> Slot:
-        """Return the next slot of the smallest size in PIECES that holds n_elems elements. If no
-        size is large enough, use the largest one. If an operation still uses the slot, finish that
-        operation first."""
-        item = int(DTYPES[dtype][1][1:])
-        with self.lock:
-            size = next((p for p in PIECES if p >= n_elems * item), PIECES[-1])
-            key = (dtype, op, size)
-            ring = self._rings.get(key)
-            if ring is None:
-                decls = [
-                    (self._unnamed("p", key, i), dtype, size // item)
-                    for i in range(PIECES_IN_FLIGHT)
-                ]
-                ring = self._rings[key] = [Slot(t) for t in self.job.declare_group(decls)]
-            slot = ring[self._turns[key] % PIECES_IN_FLIGHT]
-            if slot.owner is not None:
-                slot.owner.settle()
-            self._turns[key] += 1
-            return slot
-
-    def own_slot(self, dtype: str, op: int, n_elems: int) -> Slot | None:
-        """Return the next slot of exactly this size. If an operation still uses the slot, finish
-        that operation first.
-
-        The result depends only on the calls so far, which are the same at all workers.
-
-        Returns:
-            Slot: the slot. None if this size is used for the first time, or is below
-                OWN_SLOT_BYTES. Also None if the slots of this size, added to the slots of other
-                sizes, would exceed OWN_SLOTS_BYTES. After None, the caller uses pieces.
-        """
-        n_bytes = n_elems * int(DTYPES[dtype][1][1:])
-        key = (dtype, op, n_elems)
-        if n_bytes < OWN_SLOT_BYTES:
-            return None
-        with self.lock:
-            turn = self._own_turns[key]
-            if turn == 0:
-                self._own_turns[key] = 1
-                return None
-            many = 1 if n_bytes >= PIECES[-1] else PIECES_IN_FLIGHT
-            ring = self._own.get(key)
-            if ring is None:
-                if self._own_bytes + many * n_bytes > OWN_SLOTS_BYTES:
-                    return None
-                self._own_bytes += many * n_bytes
-                ring = self._own[key] = []
-            at = (turn - 1) % many
-            if at == len(ring):
-                ring.append(Slot(self.job.declare(self._unnamed("s", key, at), dtype, n_elems)))
-            if ring[at].owner is not None:
-                ring[at].owner.settle()
-            self._own_turns[key] += 1
-            return ring[at]
-
-    def settle(self) -> None:
-        """Finish all operations in flight."""
-        named = [slot for shapes in self._named.values() for slot in shapes.values()]
-        for ring in (named, self._agreements, *self._rings.values(), *self._own.values()):
-            for slot in ring:
-                if slot.owner is not None:
-                    slot.owner.settle()
-        if self.line is not None:
-            self.line.settle()
-
-    def restart(self, is_failed: bool = False) -> None:
-        """Forget all slots, as in a new process. This worker then chooses the same slots as workers
-        that are new to the job.
-
-        Args:
-            is_failed (bool): the job has failed, so do not wait for operations in flight.
-        """
-        if not is_failed:
-            self.settle()
-        with self.lock:
-            if self.line is not None:
-                self.line.stop(is_failed)
-                self.line = None
-            self._agreements = []
-            self._named.clear()
-            self.groups.clear()
-            self.members.clear()
-            self._forget_unnamed()
-            self._n_agreements = self._epoch = self._next_epoch = self._history = 0
-            self._failure = None
-
-    def broadcast_bytes(self, data: bytes | None, root: int) -> bytes:
-        """Send the bytes of rank ``root`` to all workers. Every worker's call returns these
-        bytes."""
-        with self.submission():
-            self.agree("broadcast_object", "u8", 0, root=root).finish()
-            n = ctypes.c_uint64(len(data) if data is not None else 0)
-            self.job.broadcast_memory(ctypes.addressof(n), 8, root)
-            raw = ctypes.create_string_buffer(data or b"", max(n.value, 1))
-            self.job.broadcast_memory(ctypes.addressof(raw), n.value, root)
-            return raw.raw[: n.value]
-
-    def allgather_bytes(self, data: bytes) -> list[bytes]:
-        """Return every worker's bytes, ordered by rank. The lengths may differ between workers."""
-        size = self.job.size
-        with self.submission():
-            self.agree("all_gather_object", "u8", 0).finish()
-            mine, all_ = ctypes.c_uint64(len(data)), (ctypes.c_uint64 * size)()
-            self.job.allgather_memory(ctypes.addressof(mine), 8, ctypes.addressof(all_))
-            most = max(1, *all_)
-            src, dst = (
-                ctypes.create_string_buffer(data, most),
-                ctypes.create_string_buffer(most * size),
-            )
-            self.job.allgather_memory(ctypes.addressof(src), most, ctypes.addressof(dst))
-        raw = memoryview(dst)
-        return [bytes(raw[r * most : r * most + all_[r]]) for r in range(size)]
-
-    def broadcast_object(self, obj: Any, root: int) -> Any:
-        """Send the object of rank ``root`` to all workers, pickled. Every worker's call returns
-        this object."""
-        is_root = self.job.rank == root
-        data = self.broadcast_bytes(_pack(obj) if is_root else None, root)
-        return obj if is_root and data[:1] == _GOOD else _unpack(data, root)
-
-    def allgather_object(self, obj: Any) -> list[Any]:
-        """Return every worker's object, ordered by rank."""
-        return [_unpack(data, rank) for rank, data in enumerate(self.allgather_bytes(_pack(obj)))]
-
-    def allgather_present(self, obj: Any) -> list[Any]:
-        """Return the objects of the workers that are present. Leave out workers that are lost or
-        have not joined yet."""
-        data = self.allgather_bytes(_pack(obj))
-        return [_unpack(one, rank) for rank, one in enumerate(data) if one]
-
-
-def _out_of_step(failure: BaseException) -> Error:
-    """Return the error of operations that follow a failed submission."""
-    text = (
-        f"an earlier operation without a name failed while it was submitted ({failure}), so this "
-        "worker is out of step with the others: start the job again"
-    )
-    if isinstance(failure, Error):
-        return Error(failure.code, text, failure.rank, failure.host, failure.tensor)
-    return Error(CODES["EMISMATCH"], text)
-
-
-def _described(field: str, n: int) -> str:
-    """Return the text that an error message shows for the value n of a compared field."""
-    if field == "kind":
-        return KINDS[n]
-    if field == "dtype":
-        return next(name for name, (number, _) in DTYPES.items() if number == n)
-    if field == "op":
-        return OPS[n]
-    return f"{n} elements" if field == "n_elems" else f"root {n}"
-
-
-_GOOD, _BAD = b"+", b"-"
-
-
-def _pack(obj: Any) -> bytes:
-    """Pickle an object. If pickling fails, return the error instead of the object, because the
-    other workers wait for this worker's bytes."""
-    try:
-        return _GOOD + pickle.dumps(obj)
-    except Exception as error:
-        return _BAD + f"{type(error).__name__}: {error}".encode()
-
-
-def _unpack(data: bytes, rank: int) -> Any:
-    if data[:1] == _GOOD:
-        return pickle.loads(data[1:])
-    if data:
-        raise ValueError(f"rank {rank} cannot pickle its object: {data[1:].decode()}")
-    raise Error(CODES["EWORKER_LOST"], f"rank {rank} is lost, so its object is missing", rank)
-
-
-_runtime: Runtime | None = None
+_current: Runtime | None = None
 _options: dict[str, Any] = {}  # arguments of init()
 subjobs: list[Job] = []  # jobs of process sets; they end with the process's job
 # Functions that wait for a framework's threads. Each function returns when these threads have made
@@ -587,11 +69,11 @@ def init(**options: Any) -> None:
             parent has joined a job. To join a job, such a process must first call
             :func:`shutdown`.
     """
-    global _runtime
-    if _runtime is not None:
-        _runtime.job.check_process()
+    global _current
+    if _current is not None:
+        _current.job.check_process()
     else:
-        _runtime = Runtime(open_job(**options))
+        _current = Runtime(open_job(**options))
         _options.clear()
         _options.update(options)
         atexit.register(_at_exit, os.getpid())
@@ -686,14 +168,14 @@ def _end_calls() -> None:
 def leave(is_abort: bool) -> None:
     """Abort the process's job if is_abort, else close the job. A forked child only forgets the job,
     which its parent has joined."""
-    global _runtime
+    global _current
     atexit.unregister(_at_exit)
-    if _runtime is not None:
-        jobs = [_runtime.job, *reversed(subjobs)]
-        is_forked = _runtime.job.is_forked
+    if _current is not None:
+        jobs = [_current.job, *reversed(subjobs)]
+        is_forked = _current.job.is_forked
         if not (is_abort or is_forked):
             _end_calls()
-        _runtime = None
+        _current = None
         subjobs.clear()
         if is_forked:
             return
@@ -724,7 +206,7 @@ def shutdown() -> None:
 
 def is_initialized() -> bool:
     """Return whether the process has joined a job and has not left it."""
-    return _runtime is not None and not _runtime.job.is_forked
+    return _current is not None and not _current.job.is_forked
 
 
 def _known_job() -> Job:
@@ -733,12 +215,12 @@ def _known_job() -> Job:
     Raises:
         NotInitialized: :func:`init` has not been called.
     """
-    if _runtime is None:
+    if _current is None:
         raise NotInitialized(
             "bps is not initialized: call init() first, in a process that bpsrun or torchrun "
             "started"
         )
-    return _runtime.job
+    return _current.job
 
 
 def runtime() -> Runtime:
@@ -749,8 +231,8 @@ def runtime() -> Runtime:
         Error: EFORKED in a forked child.
     """
     _known_job().check_process()
-    assert _runtime is not None
-    return _runtime
+    assert _current is not None
+    return _current
 
 
 def rank() -> int:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bps import _core
-from bps._core import Runtime
 from bps._job import open as open_job
+from bps._runtime import Runtime
 
 
 class ProcessSet:

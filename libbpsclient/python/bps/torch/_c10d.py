@@ -17,9 +17,9 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import register_rendezvous_handler
 
 from bps import _core
-from bps._core import Runtime
 from bps._job import Job
 from bps._job import open as open_job
+from bps._runtime import Runtime
 from bps.torch._c10d_group import Group
 
 

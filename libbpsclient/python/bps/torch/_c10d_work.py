@@ -17,9 +17,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Work
 
-from bps import _core
-from bps._core import Operation
 from bps._library import CODES, Error
+from bps._runtime import IN_FLIGHT, Operation
 
 if TYPE_CHECKING:
     from bps.torch._c10d_collectives import Collectives
@@ -94,7 +93,7 @@ class GroupWork(Work):
                     break
                 except Error as error:
                     is_late = time.monotonic() >= deadline
-                    if error.code not in _core.IN_FLIGHT or is_late or self._group.closing.is_set():
+                    if error.code not in IN_FLIGHT or is_late or self._group.closing.is_set():
                         raise self.failure(error) from error
                     if error.code != CODES["ETIMEDOUT"]:
                         if not has_warned:
@@ -135,7 +134,7 @@ class GroupWork(Work):
         try:
             return all(operation.poll() for operation in self._operations)
         except Error as error:
-            return error.code not in _core.IN_FLIGHT
+            return error.code not in IN_FLIGHT
 
     def is_success(self) -> bool:
         """Return whether the operation is complete and has not failed."""

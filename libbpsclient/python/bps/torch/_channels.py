@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from bps._core import Runtime, Slot
 from bps._job import GpuTensor, Job
 from bps._library import CODES, Error
+from bps._runtime import Runtime, Slot
 from bps.torch._memory import (
     NAMES,
     TYPES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bps._core import Operation
+from bps._runtime import Operation
 
 
 class Handle:

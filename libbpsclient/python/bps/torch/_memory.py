@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from bps._core import Slot
+from bps._runtime import Slot
 
 # NAMES: types of PyTorch that servers can sum, each with the service's name for the type.
 # CARRIERS: types of PyTorch that are converted to another type for the reduction.

@@ -11,7 +11,6 @@ import torch
 
 import bps
 from bps import _core
-from bps._core import Operation, Runtime, Slot
 from bps._ops import (
     Average,
     Sum,
@@ -20,6 +19,7 @@ from bps._ops import (
     share,
     split_table,
 )
+from bps._runtime import Operation, Runtime, Slot
 from bps._sets import ProcessSet, global_process_set
 from bps.torch._compression import Compression, Compressor
 from bps.torch._gather import Gather

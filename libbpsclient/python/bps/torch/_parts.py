@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from bps._core import PRIORITY_MOST, Operation, Runtime, Slot
 from bps._library import CODES, PRIORITY_AUTO, Error
+from bps._runtime import PRIORITY_MOST, Operation, Runtime, Slot
 from bps.torch._memory import NAMES, input_view, output_view, read_output, write_input
 
 # Options of sum_parts() for collectives whose callers wait for the result. The priority is that of
@@ -113,7 +113,7 @@ def sum_parts(
             lost, its values may be missing from the sum.
         priority (int): memory with a larger priority is sent first.
         piece_elems (int, optional): largest number of elements to request for one piece from
-            :meth:`Runtime.piece`; None: no limit except the largest of bps._core.PIECES.
+            :meth:`Runtime.piece`; None: no limit except the largest of bps._runtime.PIECES.
 
     Returns:
         list[Operation]: the operations. When all operations are finished, the result is in `taken`.

@@ -27,7 +27,7 @@ import torch
 
 import bps
 from bps import _core
-from bps._core import Slot
+from bps._runtime import Slot
 from bps._sets import ProcessSet, global_process_set
 from bps.torch._channels import Channel, check_gradient, open_channels
 from bps.torch._memory import (
