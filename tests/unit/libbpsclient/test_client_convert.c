@@ -185,7 +185,7 @@ static void integers_missing_memory_and_busy_tensors_are_refused(void **state)
 	t = declare(b, "w", 1);
 	assert_int_equal(bps_declare(b, "i", BPS_I32, 1, &integers), 0);
 	assert_int_equal(bps_fill_f32(integers, &value, 1), -EINVAL);
-	assert_error_has("elements of type i32");
+	assert_error_has("integer type i32");
 	assert_int_equal(bps_read_f32(integers, &value, 1), -EINVAL);
 	assert_int_equal(bps_fill_f32(NULL, &value, 1), -EINVAL);
 	assert_int_equal(bps_fill_f32(t, NULL, 1), -EINVAL);

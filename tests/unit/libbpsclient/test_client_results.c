@@ -127,7 +127,7 @@ static void results_that_do_not_exist_are_refused(void **state)
 	assert_int_equal(bps_push_pull(integers, BPS_AVG, 0), 0);
 	assert_int_equal(bps_wait(integers, 0), 0);
 	assert_int_equal(bps_results_last(of_integers, &p), -EINVAL);
-	assert_error_has("averages of integers");
+	assert_error_has("average of integers");
 	bps_results_unmap(of_integers);
 	bps_results_unmap(NULL);
 	assert_int_equal(bps_suspend(b, 0), 0);
