@@ -12,6 +12,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def commit() -> str:
+    """Return the short name of the commit that is checked out, and whether files have changes."""
+    git = ("git", "-C", str(ROOT))
+    name = subprocess.check_output((*git, "rev-parse", "--short", "HEAD"), text=True).strip()
+    status = subprocess.check_output((*git, "status", "--porcelain", "-uno"), text=True)
+    return f"{name} with changes" if status else name
+
+
 def row(what: str, bar: str, values: list[float], holds: Callable[[float], bool] | None) -> str:
     """Return a row of the table: the median, the range, and whether the median meets the bar."""
     median = statistics.median(values)
@@ -37,15 +45,13 @@ def write(
         measure: returns the rows of the table.
         out (Path, optional): file to which the page is also written.
     """
-    head = ("git", "-C", ROOT, "rev-parse", "--short", "HEAD")
-    commit = subprocess.check_output(head, text=True).strip()
-    load = os.getloadavg()[0]
+    measured_on, load = commit(), os.getloadavg()[0]
     lines = [
         f"# {title}",
         "",
         *about,
         "",
-        f"Measured at {commit} on {os.cpu_count()} cores by",
+        f"Measured at {measured_on} on {os.cpu_count()} cores by",
         "",
         f"    tests/bench/{Path(sys.argv[0]).name} {os.path.relpath(build)} {options}",
         "",
