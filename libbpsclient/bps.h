@@ -94,7 +94,7 @@ struct bps_options {
 	 * /run/bps/agent.sock. */
 	const char *agent_socket;
 	/* Rank of the worker. -1: the value from the environment (BPS_RANK, RANK, SLURM_PROCID,
-	 * OMPI_COMM_WORLD_RANK, ...); if there is none, the agent assigns a rank. */
+	 * OMPI_COMM_WORLD_RANK, ...); if there is none, the scheduler assigns a rank. */
 	int32_t rank;
 	/* Number of workers. -1: the value from the environment (BPS_SIZE, WORLD_SIZE, ...); if
 	 * there is none, 1. */
@@ -152,11 +152,12 @@ BPS_API void bps_abort(struct bps *b);
 
 /* Suspend and resume. bps_suspend leaves the job as bps_close does, but keeps the handle and the
  * declarations. bps_resume then joins a job of the same name and declares all tensors again. rank:
- * the worker's rank in the new job; -1: the agent assigns a rank. size: number of workers of the
- * new job. Handles of tensors stay valid, but their buffers get other addresses and their rounds
- * count from 1. Between the two calls, servers may be added or removed. A worker that leaves the
- * job for good calls bps_close; a new worker calls bps_open. bps_suspend abandons rounds in flight.
- * Errors: those of bps_open; BPS_ETIMEDOUT if not all workers have left: call bps_suspend again. */
+ * the worker's rank in the new job; -1: the scheduler assigns a rank. size: number of workers of
+ * the new job. Handles of tensors stay valid, but their buffers get other addresses and their
+ * rounds count from 1. Between the two calls, servers may be added or removed. A worker that
+ * leaves the job for good calls bps_close; a new worker calls bps_open. bps_suspend abandons
+ * rounds in flight. Errors: those of bps_open; BPS_ETIMEDOUT if not all workers have left: call
+ * bps_suspend again. */
 BPS_API int bps_suspend(struct bps *b, uint32_t timeout_ms);
 BPS_API int bps_resume(struct bps *b, int32_t rank, int32_t size);
 

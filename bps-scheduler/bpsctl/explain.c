@@ -109,7 +109,8 @@ static const struct explanation rows[] = {
 	{ERROR_ROW(BPS_EMISMATCH),
 		"workers disagree about a tensor's type or count, an operation, or the job's size "
 		"or settings",
-		"the tensor, or the job, is refused for all workers",
+		"the tensor is refused for all workers, the worker that joined later is refused, "
+		"or the job ends",
 		"the message names two workers and their values: run the same program on both"},
 	{ERROR_ROW(BPS_ENOSERVER), "for its --stranded-after, the agent has had no server",
 		"waiting calls end with this error; the round is still in flight, and a call may "
@@ -122,7 +123,8 @@ static const struct explanation rows[] = {
 		"workers on this machine cannot join or go on",
 		"check that bps-agent runs, and that this user may open its socket"},
 	{ERROR_ROW(BPS_EWORKER_LOST), "a worker has ended without leaving the job",
-		"the job ends for all its workers", "see that worker's own output first"},
+		"the job ends for all its workers; jobs that may shrink go on without its machine",
+		"see that worker's own output first"},
 	{ERROR_ROW(BPS_EAGENT_LOST),
 		"a machine was silent for longer than --agent-dead, or its agent did not return "
 		"within --agent-window",

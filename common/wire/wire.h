@@ -45,8 +45,7 @@ enum wire_type {
 	/* Server: does not know the partition or the pgen yet; the agent must send its CONTRIB or
 	 * HAVE again soon */
 	WIRE_AGAIN,
-	/* Server: the bytes that the server has read do not match the crc in the CONTRIB or
-	 * DONATE */
+	/* Server: the bytes that it has read do not match the crc in the CONTRIB */
 	WIRE_BAD_CRC,
 	WIRE_CREDIT, /* agent or server: grants credits for more messages */
 	/* Agent or server: checks that the peer responds; the peer answers with PONG */
