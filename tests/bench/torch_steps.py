@@ -11,7 +11,8 @@ printed ratio is the median of the ratios of the single rounds. Groups:
     overlap    the same hosts; layers of ResNet-50 and VGG-16 sleep as long as a GPU would compute;
                also tests the option cross_barrier
     hooks      time that the hooks add to a step of 161 tiny parameters
-    start      2 workers on 2 agents: declaration of all gradients, broadcast of all parameters
+    start      2 workers on 2 agents: declaration of all gradients, broadcast of all parameters;
+               import of bps
 If the environment of the front-ends' tests (tests/frontends/torch.txt) does not exist, the program
 makes it.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -326,6 +328,20 @@ def rows_of_overlap(counts: list[int], rounds: list[dict[str, float]]) -> Iterat
     )  # fmt: skip
 
 
+def import_seconds(args: argparse.Namespace) -> list[float]:
+    """Import bps in a new process in each round. Return how long the imports take, in seconds."""
+    script = "import time; t = time.perf_counter(); import bps; print(time.perf_counter() - t)"
+    env = {
+        **os.environ,
+        "BPS_LIBRARY": str(args.build / "libbpsclient.so.0"),
+        "PYTHONPATH": str(ROOT / "libbpsclient" / "python"),
+    }
+    return [
+        float(subprocess.check_output([args.python, "-c", script], env=env))
+        for _ in range(args.rounds)
+    ]
+
+
 def report(args: argparse.Namespace) -> list[str]:
     """Run the chosen groups. Return the rows of their table."""
     lines = []
@@ -353,6 +369,8 @@ def report(args: argparse.Namespace) -> list[str]:
                 lines.append(
                     row(f"start: {key}, 102 MB", f"<= {bar}", values, lambda x, bar=bar: x <= bar)
                 )
+            imports = import_seconds(args)
+            lines.append(row("start: import bps, s", "<= 0.15", imports, lambda x: x <= 0.15))
     return lines
 
 
