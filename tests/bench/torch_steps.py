@@ -12,7 +12,7 @@ printed ratio is the median of the ratios of the single rounds. Groups:
                optimizer, VGG-16 with and without the option cross_barrier
     hooks      time that the hooks add to a step of 161 tiny parameters
     start      2 workers on 2 agents: declaration of all gradients, broadcast of all parameters;
-               import of bps
+               import of bps. Each round has a new cluster.
 If the environment of the front-ends' tests (tests/frontends/torch.txt) does not exist, the program
 makes it.
 """
@@ -312,6 +312,12 @@ def measure(
     return json.loads(out.splitlines()[-1])
 
 
+def measure_once(args: argparse.Namespace, *what: Any) -> dict[str, float]:
+    """Run one round of a group on a new cluster, and return its figures. See :func:`measure`."""
+    (figures,) = measure(argparse.Namespace(**{**vars(args), "rounds": 1}), *what)
+    return figures
+
+
 def rows_of_forms(group: str, rounds: list[dict[str, float]]) -> Iterator[str]:
     """Yield the rows of the groups `loopback` and `shaped`."""
     measured = SHAPED_FORMS if group == "shaped" else FORMS
@@ -343,9 +349,8 @@ def rows_of_overlap(args: argparse.Namespace) -> Iterator[str]:
         "resnet50: step over 1.1 max(compute, communication) + last bucket", "<= 1",
         [r["backward"] / limit for r, limit in zip(rounds, limits)], lambda x: x <= 1,
     )  # fmt: skip
-    once = argparse.Namespace(**{**vars(args), "rounds": 1})
     turns = [
-        {form: measure(once, "overlap", "vgg16", 4, RATE, form)[0][form] for form in CROSS_FORMS}
+        {f: measure_once(args, "overlap", "vgg16", 4, RATE, f)[f] for f in CROSS_FORMS}
         for _ in range(args.rounds)
     ]
     for name in CROSS_FORMS:
@@ -387,7 +392,7 @@ def report(args: argparse.Namespace) -> list[str]:
             lines.append(row("hooks: us per parameter", "<= 5", per, lambda x: x <= 5))
             lines.append(row("hooks: ms per step of ResNet-50", "<= 1", total, lambda x: x <= 1))
         elif group == "start":
-            rounds = measure(args, group, "resnet50", 2, None)
+            rounds = [measure_once(args, group, "resnet50", 2, None) for _ in range(args.rounds)]
             for key, bar in (("declare_s", 0.5), ("broadcast_s", 0.15)):
                 values = [r[key] for r in rounds]
                 lines.append(
