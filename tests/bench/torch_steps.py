@@ -40,7 +40,7 @@ RATE = "1gbit"
 PAYLOAD_MB_S = 125 * 1448 / 1514  # payload rate at RATE, for MTU 1500 and TCP timestamps
 # Group `overlap`: total seconds for which the layers of a model sleep in a step. The gradients of
 # ResNet-50 need 0.86 s on the wire, those of VGG-16 4.6 s.
-COMPUTE_S = {"resnet50": 0.6, "vgg16": 3.0}
+COMPUTE_S = {"resnet50": 0.6, "vgg16": 4.2}
 FORMS = ("ddp", "ddp-views", "hook", "hook-views", "backend", "backend-views", "optimizer")
 # Forms that the group `shaped` measures. With all of FORMS, four workers would need more than
 # 24 GiB.
