@@ -104,7 +104,7 @@ TARGETS = (
     Target(
         "bench-bars",
         30,
-        r"^\| .*",
+        r"\d+ of \d+ hold",
         ("BARS=--strict --only a --repeat 1 --out build/everything",),
     ),
     Target("huge", 10, r"\d+ passed.*"),
