@@ -311,9 +311,9 @@ def unpack(values, dtype):
 def gpu_until(d, n_elems, n_tensors=2, contributors=None):
     """Run rounds and check exact sums, until the ranks agree that the file `stop` exists.
 
-    For each sum, first queue on the stream a wait for the sum (wait_stream), and then read the sum
-    on the stream. Only after this read, let the host wait for the sum (`wait`). Return the number
-    of rounds.
+    For each sum, make the stream wait for the sum (wait_stream), and then read the sum on the
+    stream. Only after this read, let the host wait for the sum (`wait`). Return the number of
+    rounds.
     """
     with bps.open(timeout=60) as job:
         device = open_device(job)
@@ -490,8 +490,9 @@ def gpu_members(
 ):
     """Run rounds of a job whose members may change, as workers.elastic does with host memory.
 
-    The result has a list of masks for each round. A mask shows the ranks that contributed to
-    elements of the sum in GPU memory. Equal masks appear once in the list.
+    The sums are in GPU memory. The result has a list of masks for each round. The mask of an
+    element of the sum shows the ranks that contributed to this element. Equal masks appear once in
+    the list.
     """
     from workers import members_behind
 
@@ -590,13 +591,13 @@ def gpu_cycles(n_cycles, first=0):
     return seen
 
 
-def gpu_storm(seconds):
-    """Allocate memory, declare tensors and run rounds for `seconds`, or until the job fails.
+def gpu_storm():
+    """Allocate memory, declare tensors and run rounds, in 32 passes or until a pass fails.
 
-    Return [error code, text, duration of the slowest call], or 0 if there was no error.
+    If there was no error, return [0, "", duration of the slowest pass]. Otherwise return
+    [error code, text, duration of the pass that failed].
     """
     longest, job, i = 0.0, None, 0
-    end = time.monotonic() + seconds
     try:
         job = bps.open(timeout=30)
         device = open_device(job)

@@ -348,12 +348,13 @@ def test_tensor_beyond_the_staging_quota_is_refused_and_smaller_ones_work(cluste
         assert end[0] == 0
 
 
-# Sanitizers keep memory for their records, so memory grows. LeakSanitizer finds leaks instead.
+# Sanitizers keep memory for their records, so the limit is larger with a sanitizer. In that case
+# LeakSanitizer finds leaks.
 GROWTH_KIB = 300_000 if IS_ASAN or IS_TSAN else 3000
 
 
 def footprint(pid):
-    """Return a process's numbers of descriptors, shared mappings, threads and resident KiB."""
+    """Return how many descriptors, shared mappings, threads and resident KiB a process has."""
     proc = Path(f"/proc/{pid}")
     maps = sum("memfd" in line for line in (proc / "maps").read_text().splitlines())
     rss = next(
@@ -583,13 +584,13 @@ def test_large_tensors_take_memory_of_their_own(rig):
 
 
 def test_executors_that_are_killed_at_any_moment_end_their_job_only(rig):
-    """Kill executors at any time, even while memory is allocated and tensors are declared."""
+    """Kill executors at any time, even during memory allocations and tensor declarations."""
     rng = random.Random(3)
     r = rig(agents=1)
     pid = r.c.agents[0].process.pid
     ends = []
     for _ in range(5):
-        job = r.start("gpu_storm", 2, {"seconds": 5})
+        job = r.start("gpu_storm", 2)
         until = time.monotonic() + 10
         while not r.executors(0) and time.monotonic() < until and job[0].process.poll() is None:
             time.sleep(0.002)
@@ -706,9 +707,9 @@ def test_a_job_goes_on_without_a_machine_whose_gpu_fails(cluster):
 
 
 def test_averages_are_over_the_remaining_workers(rig):
-    """Averages first include ranks 0 to 5.
+    """Averages include ranks 0 to 5 until a machine is lost.
 
-    After the machine of ranks 4 and 5 is lost, averages include ranks 0 to 3.
+    After the machine of ranks 4 and 5 is lost, averages include only ranks 0 to 3.
     """
     r = rig(agents=3)
     started = r.start(
