@@ -87,8 +87,8 @@ static int check_times(const void *values, struct err_text *err)
 	if (least >= DEAD_BEATS * o->beat_us)
 		return 0;
 	return err_set(err, -EINVAL,
-		"server-dead and agent-dead must be at least %d times beat (%llu ms): raise "
-		"them, or set a shorter beat",
+		"server-dead and agent-dead must be at least %d times the setting beat, so at "
+		"least %llu ms: raise them, or set a shorter beat",
 		DEAD_BEATS, (unsigned long long)(DEAD_BEATS * o->beat_us / 1000));
 }
 
@@ -378,8 +378,8 @@ static int start(struct sched_app *app, struct err_text *err)
 
 static void stop(struct sched_app *app)
 {
-	/* Send and write nothing, so that the members keep running. They connect to the next
-	 * scheduler process. */
+	/* Send nothing and write nothing, so that the members keep running. They connect to the
+	 * next scheduler process. */
 	ctllisten_free(app->listen);
 	if (app->timer)
 		event_free(app->timer);

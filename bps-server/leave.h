@@ -41,7 +41,7 @@ struct leave {
 	struct member *member;
 	struct event *timer;
 	uint64_t bound_ms, deadline_ns, begun_ns;
-	/* used in EMPTYING: time after which the result of ops->busy includes the effect of the
+	/* used in EMPTYING: from this time on, the result of ops->busy includes the effect of the
 	 * most recent plan */
 	uint64_t trusted_ns;
 	unsigned n_asked;

@@ -12,7 +12,8 @@ struct data_thread;
 struct thread_config {
 	struct srv_config core;
 	uint32_t spin_us;
-	/* settings of the same-host path, which must outlive the thread; NULL: the path is off */
+	/* settings of the same-host path; NULL: the path is off. The settings must outlive the
+	 * thread. */
 	const struct shm_config *same_host;
 	/* Called when the job cannot continue; may run on any thread. */
 	void (*fail)(void *ctx, uint32_t job, int code, const char *text);
@@ -36,8 +37,7 @@ enum thread_event { THREAD_MESSAGE, THREAD_RESYNC_BEGIN, THREAD_RESYNC_END, THRE
 int thread_post(struct data_thread *t, enum thread_event event, struct member_msg *m);
 /* Change srv_config.peer_window_bytes. Errors: -EAGAIN, -ENOMEM: the old value stays. */
 int thread_set_peer_window(struct data_thread *t, size_t bytes);
-/* Add this thread's latest arrival figures to `to`. Does not block, even if the data thread
- * hangs. */
+/* Add to `to` the latest arrival figures of the data thread t. Does not block, even if t hangs. */
 void thread_arrivals(struct data_thread *t, struct arrivals_figures *to);
 /* Return the latest counters, and the time at which the thread's loop last ran. Does not block. */
 void thread_stats(struct data_thread *t, struct srv_stats *ret, uint64_t *ret_beat_ns);

@@ -40,8 +40,8 @@ void print_as_json(bool is_json);
 int print_error(const char *text, int status);
 /* With --json, print the error as a document. The caller has already printed the text on stderr. */
 void print_error_json(const char *text);
-/* Print an error that a function of fetch.h or steer_client.h returned, in the same way as
- * print_error. Returns the exit code. */
+/* Print an error in the same way as print_error. rc, err: the error code and the text from a
+ * function of fetch.h or steer_client.h. Returns the exit code. */
 int print_failure(int rc, const struct err_text *err);
 /* Print a document as text or as JSON, and free it. screen: function that writes the text
  * (screen.h). Returns the exit code. */

@@ -1,5 +1,5 @@
-/* Commands of bpsctl that create, derive, rotate, retire, revoke and show keys. A command that
- * changes the key file then asks the scheduler to read the file. One thread. */
+/* Commands of bpsctl that create, derive, rotate, retire, revoke and show keys. After a command has
+ * changed the key file, the command asks the scheduler to read the file. One thread. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

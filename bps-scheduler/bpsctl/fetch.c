@@ -147,8 +147,9 @@ static json_t *member_label(json_t *root, json_t *m)
 /* Return the number of members from which the scheduler receives messages. The array `silent` has
  * the names of agents that did not answer a probe. These agents are not counted, and are in the
  * array `missing` already. Skip agents that have been down for longer than DOWN_AGENT_S, because
- * their machines were probably taken away. Append to `missing` the names of all other members that
- * are not counted. *ret_daemons: number of all members except the skipped agents. */
+ * their machines were probably taken away. Append to `missing` the name of each member that is
+ * neither counted, nor in `silent`, nor skipped. *ret_daemons: number of all members except the
+ * skipped agents. */
 static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t *ret_daemons)
 {
 	size_t i, n = 0;
@@ -169,8 +170,8 @@ static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t 
 		n += is_heard;
 		if (is_heard || is_silent || !name)
 			continue;
-		/* make labels only for the first names, because making a label takes a scan of all
-		 * members */
+		/* make labels only for the first entries of `missing`, because making a label takes
+		 * a scan of all members */
 		if (json_array_size(missing) < SCREEN_MISSING_MAX)
 			json_array_append_new(missing, member_label(root, m));
 		else
@@ -442,7 +443,7 @@ static int stuck_of_agent(
 
 	if (fetch_within(addr, "/status?waits=1", AGENT_MS, &root, &err) < 0)
 		return err_set(why, BPS_ENOSCHED,
-			"%.300s; no agent answers at %.80s:%u, either (--agent-http sets the "
+			"%.300s; and no agent answers at %.80s:%u (--agent-http sets this "
 			"address)",
 			silent.s, addr->host, addr->port);
 	if (!cell_is(root, "role", "agent") || !json_object_get(root, "jobs") ||

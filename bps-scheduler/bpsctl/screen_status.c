@@ -285,7 +285,7 @@ static void server_rows(FILE *out, json_t *root, bool *has_gap)
 }
 
 /* Show at most OUTLIERS_MAX agents, and only agents that have a problem or are drained. For the
- * other agents, show only their number. The row of each job shows how many of its agents are up. */
+ * other agents, show only their count. The row of each job shows how many of its agents are up. */
 static void agent_rows(FILE *out, json_t *root, bool *has_gap)
 {
 	size_t i, n = 0, shown = 0;

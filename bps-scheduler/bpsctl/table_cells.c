@@ -11,7 +11,7 @@
 
 /* number of problems that are shown for each code; further problems are only counted */
 #define PROBLEMS_OF_A_CODE 3
-/* Largest number of seconds that is shown. As a point in time, the number is in the year 5138. */
+/* Largest number of seconds that is shown. Counted from 1970, the seconds end in the year 5138. */
 #define SEC_MAX 1e11
 
 /* ---- reading ---- */

@@ -181,8 +181,8 @@ static uint64_t user_sums(const struct sched_core *c, uint32_t uid)
 }
 
 /* Check the reserve of memory (rule I12). Only users whose sums need little memory may use the
- * reserve. Therefore the large tensors of one user cannot make the declarations of users with small
- * sums fail. */
+ * reserve. Therefore, if a user with small sums declares a tensor, the large tensors of another
+ * user do not cause a refusal. */
 static int check_reserve(struct sched_core *c, const struct sched_job *j, uint64_t all,
 	uint64_t more, struct err_text *err)
 {

@@ -21,8 +21,8 @@
  * as one record, and only then sends the changes to the members. While the record cannot be
  * written, the core sends only BEAT and refusals. Members and jobs see no view change, and no
  * member is declared dead. New members and workers are refused with BPS_ENOTDURABLE. If a known
- * member returns, the core closes its connection, so that the member tries again. The core retries
- * the write on every beat.
+ * member returns during this time, the core closes the member's connection, so that the member
+ * tries again. The core retries the write on every beat.
  *
  * After HELLO, the scheduler sends these messages to the member, in this order:
  * - WELCOME.

@@ -116,9 +116,9 @@ static bool has_room(const struct declare_request *in, const struct ctl_decl *d)
 }
 
 /* Accept or refuse a tensor that is declared for the first time. A refused tensor stays in the
- * table, in state FAILED (rule C9), for two reasons: all agents must get the same answer, even if
- * the servers have more memory later, and no tensor of that name with another shape may be
- * placed. */
+ * table, in state FAILED (rule C9), for two reasons. First, all agents must get the same answer,
+ * even if the servers have more memory later. Second, no tensor of that name with another shape may
+ * be placed. */
 static void claim(
 	const struct declare_request *in, struct sched_tensor *t, const struct ctl_decl *d)
 {

@@ -129,8 +129,8 @@ static bool is_ready(
 	return beside >= n->local_size && sched_member(c, n->agent)->conn;
 }
 
-/* Return whether the newcomer's machine has a member number or can get one. If no number is free,
- * refuse the newcomer. Machines that were let in just before may have taken the last free
+/* Return whether the newcomer's machine has a member number or can get one. If neither is the case,
+ * refuse the newcomer. Machines that were let in just before may have taken the last free member
  * number. */
 static bool has_number(
 	struct sched_core *c, const struct sched_job *j, const struct sched_newcomer *n)

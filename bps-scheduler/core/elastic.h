@@ -12,8 +12,8 @@ void sched_at_barrier(struct sched_core *c, const struct sched_member *m, struct
 int sched_newcomer(struct sched_core *c, const struct sched_member *m, struct sched_job *j,
 	const struct ctl_join *q, struct err_text *err);
 /* Handle the message UNJOIN of agent m: a worker withdraws its request to be let in. `seq` is the
- * number in that worker's JOIN. The call has no effect if the scheduler has no such request,
- * because the JOIN never arrived, or the worker was already let in. If a worker that was let in is
- * lost later, its loss is reported like the loss of any other worker. */
+ * number in that worker's JOIN. If the JOIN never arrived, or the worker was already let in, the
+ * scheduler has no such request, and the call has no effect. If a worker that was let in is lost
+ * later, its loss is reported like the loss of any other worker. */
 void sched_unjoin(struct sched_core *c, const struct sched_member *m, uint32_t seq);
 #endif

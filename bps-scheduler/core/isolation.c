@@ -1,8 +1,8 @@
 /* Applies rule C4 of docs/reference/faults.md to the scheduler itself. If all connected members are
- * silent at the same time, this host is probably cut off from them, and they are alive. So the
- * scheduler declares no member dead. Without this rule, the scheduler would end all jobs, although
- * no job was disturbed. When the first member reports again, the others may need a little longer.
- * So the time after which a silent member is declared dead begins again for all members.
+ * silent at the same time, they are probably not dead, but cut off from this host. So the scheduler
+ * declares no member dead. Without this rule, the scheduler would end all jobs, although no job was
+ * disturbed. When the first member reports again, the others may need a little longer. So the time
+ * after which a silent member is declared dead begins again for all members.
  *
  *   connected --no message for ISOLATED_BEATS--> isolated --any message--> connected, with a grace
  *

@@ -21,8 +21,9 @@
 #include "bps-scheduler/placement/place_apply.h"
 #include "common/base/log.h"
 
-/* If a tensor of the job has failed, the function shrink cuts the direct reason of the loss to this
- * number of bytes. The short text of the loss then has room for the failed tensor's text. */
+/* If a tensor of the job has failed, shrink() cuts the direct reason of the loss to this number of
+ * bytes. The short text of the loss (`why`) then has room for the failed tensor's text after this
+ * reason. */
 #define WHY_ITSELF_MAX 64
 
 /* Append the error text of the job's first failed tensor to `text`, which reports an event. That

@@ -24,11 +24,12 @@
 /* ---- sight ----
  *
  * Rule C4: an agent from which the scheduler receives nothing is alive if servers still receive
- * from it. Its jobs need nothing from the scheduler. So before the agent's dead time is over, the
- * scheduler asks the servers when they last received data from this agent process (message SIGHT).
- * The dead time then counts from the latest of the times that the servers report. The question does
- * not delay the death of an agent from which no server receives. An agent that has not received a
- * change of its jobs is declared dead in any case, because it would delay these jobs. */
+ * from it. The agent's jobs go on without the scheduler as long as these jobs do not change. So
+ * before the agent's dead time is over, the scheduler asks the servers when they last received data
+ * from this agent process (message SIGHT). The dead time then counts from the latest of the times
+ * that the servers report. The question does not delay the death of an agent from which no server
+ * receives. An agent that has not received a change of its jobs is declared dead in any case,
+ * because it would delay these jobs. */
 
 /* A span is 1/SIGHT_SHARE of a member's dead time. The scheduler sends its first question about a
  * silent member one span before the dead time is over. It sends each further question one span
@@ -178,7 +179,7 @@ static bool is_hello_sound(const struct ctl_hello *h)
 	       (h->addr[0] && h->port && h->threads && h->threads <= THREADS_MAX);
 }
 
-/* Take over the cluster identity of a member if this scheduler has no state. Returns false if the
+/* Adopt the cluster id that a member reports, if this scheduler has no state. Returns false if the
  * member belongs to another cluster. */
 static bool adopt_cluster(struct sched_core *c, const struct ctl_hello *h)
 {
@@ -188,7 +189,7 @@ static bool adopt_cluster(struct sched_core *c, const struct ctl_hello *h)
 		return false;
 	memcpy(c->cluster_id, h->cluster_id.data, STATE_ID_BYTES);
 	log_rated(LOG_WARN,
-		"this scheduler has no state: taking over the id of the cluster from %s '%s' on %s",
+		"this scheduler has no state: adopting the cluster id that %s '%s' on %s reports",
 		sched_role_name(h->role), h->name, h->host);
 	sched_change(c);
 	return true;
@@ -211,9 +212,9 @@ static void go_above(struct sched_core *c, uint64_t view)
 }
 
 /* Return whether the member has received views that this scheduler has lost. If h->view belongs to
- * the present term and is at most c->view, it may come from the present scheduler process. Such a
- * view proves a loss only if the restored state contains the member's process and the member has
- * not connected since the scheduler started. */
+ * the present term and is at most c->view, the scheduler may have issued h->view since its start.
+ * In this case, h->view proves a loss only under two conditions. First, the restored state contains
+ * the process that sent `h`. Second, the member has not connected since the scheduler started. */
 static bool is_ahead(
 	const struct sched_core *c, const struct sched_member *m, const struct ctl_hello *h)
 {
@@ -223,8 +224,8 @@ static bool is_ahead(
 	       (m && !m->has_come && m->instance == h->instance);
 }
 
-/* End the restored jobs, because the lost views may have changed their members or moved any of
- * their partitions. A round of such a job could wait without end (rule C2). */
+/* End the restored jobs, because the lost views may have changed the members of these jobs, or
+ * moved partitions of these jobs. A round of such a job could wait without end (rule C2). */
 static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 {
 	struct sched_job *next;

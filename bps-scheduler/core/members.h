@@ -4,7 +4,8 @@
 
 /* Handle HELLO: assign the connection to the member that HELLO names. The member may be new, or may
  * return after an earlier connection. Returns false if the member was refused. Otherwise the caller
- * commits, and then sends WELCOME, or calls sched_hello_undo if the commit failed. */
+ * commits. If the commit succeeds, the caller sends WELCOME. If the commit fails, the caller calls
+ * sched_hello_undo. */
 bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl_hello *h);
 /* Undo sched_hello after its commit failed. The member must not receive a state that is not
  * durable. */

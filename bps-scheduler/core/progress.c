@@ -175,7 +175,7 @@ static void set_rates(struct sched_progress *p, const struct job_totals *t, uint
 	p->bytes_then = t->bytes;
 }
 
-/* Set the slowest agent: the agent that was the last to contribute in the most rounds. While the
+/* Set the slowest agent: the agent with the most rounds in which it contributed last. While the
  * present slowest agent counts as a straggler, do not choose another agent. */
 static void set_slowest(struct sched_progress *p, const struct job_totals *t)
 {

@@ -1,6 +1,6 @@
-/* Decides when the scheduler probes a job's agents without a request, and derives findings from the
- * answers. why_stuck.c runs the probes. status/findings.c turns findings into text. All functions
- * run on the core's thread. */
+/* Decides when the scheduler, without a request, probes a job's agents, and derives findings from
+ * the answers. why_stuck.c runs the probes. status/findings.c turns findings into text. All
+ * functions run on the core's thread. */
 #include "bps-scheduler/core/stalls.h"
 
 #include <assert.h>

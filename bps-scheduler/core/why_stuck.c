@@ -14,7 +14,7 @@
 
 #define NAMES_MAX        8
 #define PROBES_PER_AGENT 16
-/* when a call ends, a worker that was quiet for less than this time is not reported as stalled */
+/* note_stalled does not report a worker that was quiet for less than this time */
 #define STALLED_MS     1000
 #define DOWN_RECENT_NS (60 * NS_PER_S)
 
@@ -418,8 +418,8 @@ static bool ask_details(struct sched_core *c, struct sched_probe *p)
 		probe_ask(c, j, d);
 	}
 	if (n) {
-		/* The probe p now waits for the second step's probes, which end p. Late answers to
-		 * the first step do not end p. */
+		/* The probe p now ends when all probes of the second step have ended. Late answers
+		 * to the first step do not end p. */
 		p->n_open = 0;
 		p->deadline_ns = UINT64_MAX;
 	}

@@ -3,9 +3,9 @@
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/model/model.h"
 
-/* Describe, in sentences, the causes that delay job j and that are not its workers. The cause can
- * be an agent of j, the servers, or a scheduler that cannot write its state. Without such a cause,
- * ret is "". p: a finished probe of j, or NULL. */
+/* Describe, in sentences, what delays job j, apart from the job's workers. The cause can be an
+ * agent of j, the servers, or a scheduler that cannot write its state. Without such a cause, ret is
+ * "". p: a finished probe of j, or NULL. */
 void why_stuck_conditions(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, char ret[CTL_TEXT_MAX + 1]);
 /* Handle a message from an agent. WHY asks for the reason that a call waits. REPORT answers a

@@ -51,7 +51,7 @@ struct sched_config {
 	uint32_t small_reserve;
 	/* boot_id and unix_offset_s relate the core's clock to the wall clock, because times in the
 	 * state log must stay valid after a reboot (mute.h). */
-	/* identifies the boot of this machine, from which the core's clock counts */
+	/* id of this machine's present boot; the core's clock counts from that boot */
 	uint8_t boot_id[STATE_ID_BYTES];
 	/* seconds of the wall clock minus seconds of the core's clock, taken at the scheduler's
 	 * start */

@@ -1,6 +1,6 @@
 #ifndef BPS_SCHEDULER_MODEL_MEMBER_H
 #define BPS_SCHEDULER_MODEL_MEMBER_H
-/* A member of the cluster, a server or an agent, and its connection. */
+/* A member of the cluster (a server or an agent) and the member's connection. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -29,8 +29,8 @@ struct sched_server_report {
 
 /* Detection of a server that is slow to complete sums. A heartbeat reports the time between the
  * last contribution and the completion of the sum. The score rises if this time is long and falls
- * if it is short, as for stragglers (core/progress.h). A heartbeat without new sums lowers the
- * score. */
+ * if it is short. The score for stragglers works in the same way (core/progress.h). A heartbeat
+ * without new sums lowers the score. */
 struct sched_sum_delay {
 	unsigned score;
 	bool is_slow;
@@ -42,7 +42,7 @@ struct sched_nic_speed {
 	uint64_t span_ns; /* start of the present measuring span (SPEED_SPAN_NS) */
 	/* highest measured speeds in Mbit/s, in the present span and in the previous span */
 	uint64_t best, past;
-	/* the measured speed when placement last updated `used_mbps`; 0: not measured */
+	/* measured speed at the last update of `used_mbps`, in Mbit/s; 0: not measured */
 	uint64_t then_mbps;
 	uint64_t used_mbps; /* speed that placement uses, in Mbit/s */
 };
@@ -84,8 +84,7 @@ struct sched_member {
 	bool is_drained;
 	/* the process has announced that it is about to end; set for servers and drained agents */
 	bool is_leaving;
-	/* Set for a leaving server that has no partitions any more, when the scheduler has sent
-	 * LEFT. */
+	/* the scheduler has sent LEFT to this leaving server, which has no partitions any more */
 	bool has_left;
 	char *drain_reason, *drain_who; /* reason and operator of the drain; set when is_drained */
 	/* Set for an agent that has not received a change of its jobs, or whose key is revoked.
@@ -104,8 +103,8 @@ struct sched_member {
 	/* only for a server: bytes of all jobs' partitions on each data thread, an array with one
 	 * entry per thread */
 	uint64_t *thread_bytes;
-	/* Only for a server: load by partitions and members. Each partition on the server adds its
-	 * size in bytes, multiplied by the number of members of its job. */
+	/* Only for a server: its load. Each partition on the server adds its size in bytes,
+	 * multiplied by the number of members of the partition's job. */
 	uint64_t scaled_bytes;
 	uint32_t restart_count;
 	struct sched_member *next_dirty;

@@ -24,11 +24,11 @@
 #define ENDED_MAX    64
 #define STATE_BIT(s) (1u << (s)) /* the bit of state s in a bitmap of states */
 
-/* Determines when updates take place. An update computes the speeds that placement uses from
- * measurements (placement/speed.h). */
+/* Determines when updates take place. An update computes, from measurements, the speeds that
+ * placement uses (placement/speed.h). */
 struct sched_nic_speeds {
-	/* The first measurement of each member process sets this field to the present time. 0: no
-	 * member has reported a measurement yet. */
+	/* Whenever a member process reports its first measurement, this field is set to the present
+	 * time. 0: no member has reported a measurement yet. */
 	uint64_t first_ns;
 	uint64_t taken_ns; /* time of the last update; 0: none yet */
 	uint64_t count;    /* number of updates since the scheduler's start */
@@ -73,7 +73,7 @@ struct sched_core {
 	uint64_t stalls_ns;   /* when to check next whether jobs make progress (core/stalls.h) */
 	uint64_t balance_ns;  /* when to check next for planned moves; 0: no check is due */
 	uint64_t gathered_ns; /* when a server last joined or returned */
-	uint64_t n_planned;   /* number of partitions moved by plan since the scheduler's start */
+	uint64_t n_planned;   /* number of planned moves made since the scheduler's start */
 	uint64_t changes;     /* number of transactions made durable since the scheduler's start */
 	struct sched_conn *conns[CONN_BUCKETS];
 	uint32_t n_silent;             /* number of connections that have not sent HELLO */

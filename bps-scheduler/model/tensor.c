@@ -230,8 +230,8 @@ void sched_job_drop_tensors(struct sched_core *c, struct sched_job *j)
 
 /* Return whether a message to the server must contain the place of partition p. The parameters
  * `pgen` and `server` mean the same as those of sched_run_next. If the server lost p in the view
- * `pgen`, the message must contain the new place of p. Otherwise the server would not free the
- * memory of p's sums. */
+ * `pgen`, the message must contain the new place of p. Without the new place, the server would not
+ * free the memory of p's sums. */
 static bool concerns(const struct sched_part *p, uint64_t pgen, uint32_t server)
 {
 	return (!pgen || p->pgen == pgen) &&

@@ -1,6 +1,6 @@
-/* Makes planned moves of partitions (balance.h): decides when to check a job, which partitions
- * move, and in which batches. rebalance_plan.c computes the moves that balance a job. This file
- * sends nothing. All functions run on the core's thread. */
+/* Makes planned moves of partitions (balance.h). This file decides when a job is checked, which
+ * partitions are moved, and in which batches. rebalance_plan.c computes the moves that balance a
+ * job. This file sends nothing. All functions run on the core's thread. */
 #include "bps-scheduler/placement/balance.h"
 
 #include <stdlib.h>

@@ -46,10 +46,10 @@ int drain_clear(
 int drain_describe(
 	const struct sched_core *c, const struct sched_member *m, struct err_text *ret_text);
 
-/* Return how many servers the cluster can lose, one after another, while the remaining servers have
- * enough memory for all sums. At least one server must remain. The rules of a drain decide which
- * servers take the partitions and how much of their memory counts. Set *ret_lacks_memory if memory
- * is the limit. */
+/* Return how many servers the cluster can lose, one after another, such that the remaining servers
+ * still have enough memory for all sums. At least one server must remain. The rules of a drain
+ * decide which servers take the partitions and how much of their memory counts. Set
+ * *ret_lacks_memory if memory is the limit. */
 uint32_t drain_losses(const struct sched_core *c, bool *ret_lacks_memory);
 
 /* Return the number of partitions of all jobs on a server. */

@@ -9,7 +9,7 @@
 /* Number of bisection steps. A double has only 64 bits, so more steps change nothing. */
 #define BISECTIONS     100
 #define BYTES_PER_MBIT 125000.0
-/* Partition size in bytes. Partitions below this size do not shorten the end of a round any
+/* Partition size in bytes. Partitions below this size do not shorten the last phase of a round any
  * further, and are made only if a server would otherwise have too few partitions. */
 #define PART_BYTES_QUICK (UINT64_C(128) << 10)
 
@@ -214,9 +214,10 @@ double place_optimum_s(const struct placement *p)
  * job. For small models on many servers, the size is halved until each server has 8 partitions or
  * the size is PLACE_PART_BYTES_MIN.
  *
- * At the end of a round, all agents have pushed their values but must still fetch the last sums. To
- * keep this end short, a size above PART_BYTES_QUICK is halved further. The halving stops when the
- * size is at most 1/128 of the job's bytes per server, or when the size is PART_BYTES_QUICK.
+ * In the last phase of a round, all agents have pushed their values but must still fetch the last
+ * sums. To keep this phase short, a size above PART_BYTES_QUICK is halved further. The halving
+ * stops when the size is at most 1/128 of the job's bytes per server, or when the size is
+ * PART_BYTES_QUICK.
  *
  * The rules above have an exception. If the job has more than 32 MiB of tensors per server, a
  * tensor of more than 64 MiB has partitions of 1 MiB. Compared with partitions of PLACE_PART_BYTES,

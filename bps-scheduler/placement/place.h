@@ -51,7 +51,7 @@ struct place_server {
 	uint32_t machine;   /* the server's machine, as an index into placement.machines */
 	uint16_t n_threads; /* number of the server's data threads, at least 1 */
 	uint64_t bytes;     /* bytes of this job's partitions on the server */
-	/* array of n_threads sizes: bytes of all jobs' partitions on each data thread */
+	/* array with n_threads entries: bytes of all jobs' partitions on each data thread */
 	uint64_t *thread_bytes;
 };
 
@@ -85,9 +85,10 @@ void place_shares(struct placement *p);
 double place_time_s(const struct placement *p);
 
 /* Return the time in seconds that a round takes with the best distribution of the job's bytes over
- * these machines, if no other job runs. The loads in p have no effect. The job has n agents and M
- * bytes. B_i and C_j are the bandwidths of the machines. Bisection finds the smallest t for which
- * the sum of all x_i and y_j is at least M, with
+ * the machines of p, if no other job runs. The loads in p have no effect. The job has n agents and
+ * M bytes. In t seconds, machine i with an agent can sum x_i bytes, and machine j without an agent
+ * can sum y_j bytes. B_i and C_j are the bandwidths of these machines. Bisection finds the smallest
+ * t for which the sum of all x_i and y_j is at least M, with
  *   x_i = max(0, (t B_i - M) / (n-2)) on machines with an agent (if n is more than 2),
  *   y_j = t C_j / n on machines without an agent. */
 double place_optimum_s(const struct placement *p);

@@ -35,9 +35,9 @@ void place_refence(struct sched_core *c, struct sched_job *j);
  * neither down, drained nor leaving. If no such server exists, all servers that are not down accept
  * partitions, and *ret_any is true. */
 uint32_t place_taking_servers(const struct sched_core *c, bool *ret_any);
-/* Describe in *ret all machines, and those servers that may get partitions of j. *ret_servers: the
- * members, in the order of ret->servers. The caller frees *ret and *ret_servers with
- * placement_free. */
+/* Describe in *ret all machines, and those servers that may get partitions of j. Entry i of
+ * *ret_servers is the member that ret->servers[i] describes. The caller frees *ret and *ret_servers
+ * with placement_free. */
 void placement_fill(const struct sched_core *c, const struct sched_job *j, struct placement *ret,
 	struct sched_member ***ret_servers);
 void placement_free(struct placement *p, struct sched_member **servers);

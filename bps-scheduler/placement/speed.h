@@ -2,9 +2,9 @@
 #define BPS_SCHEDULER_PLACEMENT_SPEED_H
 /* Determines the speed that placement uses for each member's network card. There are three values:
  * the configured speed, the speed that the driver reports, and the speed that the member measures
- * (common/base/nicspeed.h). Placement uses the first value in this order that is known. HELLO
- * contains the first two values, and heartbeats contain the third. If no value is known, place.h
- * uses the median of the other cards.
+ * (common/base/nicspeed.h). Placement uses the first known value in this order. HELLO contains the
+ * first two values, and heartbeats contain the third. If no value is known, place.h uses the median
+ * of the other cards.
  *
  * Measured speeds are lower bounds with some noise. So placement does not follow each measurement,
  * but updates all speeds at once. An update becomes due when the measured speed of a member differs
@@ -16,10 +16,10 @@
  *
  * There is no update within SPEED_SETTLE_NS after a member's first measurement, because other
  * members usually make their first measurements during this time. A member that restarts repeatedly
- * delays an update by at most SPEED_WAIT_NS. Two updates are at least SPEED_GAP_NS apart. When the
- * first update since the scheduler's start becomes due, no job is balanced until this update takes
- * place. Otherwise a restart of the scheduler would undo earlier moves. A restarted member measures
- * again from scratch. Until the member has measured, its previous speed stays in use.
+ * delays an update by at most SPEED_WAIT_NS. Two updates are at least SPEED_GAP_NS apart. While the
+ * first update since the scheduler's start is due but has not taken place, no job is balanced.
+ * Without this wait, a restart of the scheduler would undo earlier moves. A restarted member
+ * measures again from scratch. Until the member has measured, its previous speed stays in use.
  *
  * An update does not slow a job down. A measured speed is at least the mean rate of the card while
  * the network was busy, and at most the real speed of the card. Let T be the time that a round

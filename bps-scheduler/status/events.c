@@ -180,8 +180,7 @@ static void read_file(struct event_ring *ev, FILE *f)
 		n_odd += !take_line(ev, line);
 	ev->restored = ev->last;
 	if (n_odd)
-		log_warn(
-			"ignored %u lines of '%s', which are not complete events", n_odd, ev->path);
+		log_warn("ignored %u incomplete or invalid lines of '%s'", n_odd, ev->path);
 }
 
 void events_open(struct event_ring *ev, const char *dir)

@@ -33,8 +33,8 @@ void events_add(struct event_ring *ev, const struct sched_event *e, double unix_
  * schema role("scheduler") term first last next
  *     first, last: numbers of the oldest and the newest kept event; if no event is kept, `last`
  *     is 0; next: the value of `since` that requests the events after those returned
- * restored  number of the last event of the previous processes, 0: none is known
- * lost      number of events after `since` that are not kept any more
+ * restored  `seq` of the last event of the previous processes, 0: none is known
+ * lost      count of events after `since` that are not kept any more
  * now       present time on the clock of the events; web.c adds it
  * events[{seq time kind view text}]
  *     time: unix seconds; kind: scheduler, view, member, job, partitions, steer, health

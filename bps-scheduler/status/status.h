@@ -23,9 +23,9 @@
  *                 state: forming, running; pace: from the last reports of the job's servers
  * ended[{id name uid state state_s size code text}]    the last 64 jobs that ended
  *
- * /status?job=NAME describes one job. The id of a job may stand for its name; #ID always selects by
- * id. The scheduler first asks the job's agents, which have one second to answer. The agents then
- * have a further quarter of a second to report the tensors that calls wait for. Fields:
+ * /status?job=NAME describes one job. NAME may also be the job's id; #ID always selects by id. The
+ * scheduler first asks the job's agents, which have one second to answer. The agents then have a
+ * further quarter of a second to report the tensors that calls wait for. Fields:
  * schema role view view_text  job{as above}
  * agents[{name host has_answered text}]                text: state of its network
  * workers[{rank host agent pid attached submitted completed quiet_s behind

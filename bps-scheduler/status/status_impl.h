@@ -1,8 +1,8 @@
 #ifndef BPS_SCHEDULER_STATUS_STATUS_IMPL_H
 #define BPS_SCHEDULER_STATUS_STATUS_IMPL_H
-/* Declares the functions that the files of this folder share. status.c writes the JSON of the
- * cluster, problems.c its problems, job_status.c one job, wait_report.c the calls that wait,
- * events.c the events. gauges.c writes the metrics. */
+/* Declares the functions that the files of this folder share. The following files write JSON.
+ * status.c: the cluster; problems.c: the problems of the cluster; job_status.c: one job;
+ * wait_report.c: the calls that wait; events.c: the events. gauges.c writes the metrics. */
 #include <stdint.h>
 
 #include <jansson.h>

@@ -1,5 +1,6 @@
-/* Writes the limits and the use of the quotas into the status. Writes ratios of use to limit, and
- * counts of refused requests, into the metrics. All functions run on the core's thread. */
+/* Writes the limits and the use of the quotas into the status. Writes two metrics for each quota:
+ * the used share of the limit, and the number of refused requests. All functions run on the core's
+ * thread. */
 #include "bps-scheduler/core/admission.h"
 #include "bps-scheduler/status/status_impl.h"
 #include "common/daemon/metrics.h"

@@ -125,7 +125,7 @@ static void declare_waits(const struct status_info *info, const struct sched_cor
 
 /* ---- bps_gpu_open ---- */
 
-/* Describe the wait in bps_gpu_open on one machine. `first`: index in p->workers of the machine's
+/* Describe the wait in bps_gpu_open on one machine. `first`: p->workers[first] is the machine's
  * first worker that waits in bps_gpu_open or is missing. */
 static json_t *gpu_wait(const struct sched_core *c, const struct sched_probe *p, uint32_t first)
 {

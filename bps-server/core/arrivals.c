@@ -70,8 +70,8 @@ void arrivals_roll(struct arrivals *a, uint64_t now_ns)
 }
 
 /* Return whether member `a` was the last to contribute in more rounds than member `b`. First
- * compare the numbers of such rounds in the present and the previous window together. If these
- * numbers are equal, compare the numbers for the whole lifetime of the job. */
+ * compare the numbers of such rounds in the present plus the previous window. If these numbers are
+ * equal, compare the numbers for the whole lifetime of the job. */
 static bool is_worse(const struct arrivals_late *a, const struct arrivals_late *b)
 {
 	if (a->window_last != b->window_last)

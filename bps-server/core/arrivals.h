@@ -23,8 +23,8 @@
 #define ARRIVALS_WINDOW_NS UINT64_C(5000000000)
 /* largest number of jobs in a report; if there are more, the report has the oldest jobs */
 #define ARRIVALS_JOBS_MAX CTL_BEAT_JOBS_MAX
-/* largest number of members of a job in a report; if there are more, the report has the members
- * that are most often last */
+/* largest number of members of a job in a report; if the job has more members, the report has those
+ * that most often contribute last */
 #define ARRIVALS_LATE_MAX CTL_BEAT_LATE_MAX
 
 /* Arrival times of the offers for the round in a slot. The field `n` counts the offers. half_ns:
@@ -74,8 +74,8 @@ struct arrivals_job {
 	uint64_t rounds, bytes, round;
 	struct histogram wait, window_wait;
 	unsigned n_late;
-	/* the n_late members that were most often the last to contribute; the first entry is the
-	 * member with the most such rounds */
+	/* the n_late members that were the last to contribute in the most rounds, sorted by the
+	 * number of these rounds, largest number first */
 	struct arrivals_late late[ARRIVALS_LATE_MAX];
 };
 /* Figures of one data thread, or of all data threads together. */

@@ -13,11 +13,11 @@
  * sum, all contributions except one worker's are zero, so the result would be lost without that
  * worker.
  *
- * In jobs without backup machines, no member can be more than one round ahead: CONTRIB(r) of one
- * member implies that all members have the result of r - 2. With backup machines, a member may be
- * further behind. Therefore each seat records, for the lifetime of the pgen, which results its
- * member has. Round r begins only when all members have the result of r - 2. So no member needs a
- * result older than the two that agents keep. */
+ * In jobs without backup machines, no member can be more than one round behind another: CONTRIB(r)
+ * of one member implies that all members have the result of r - 2. With backup machines, a member
+ * may be further behind. Therefore each seat records, for the lifetime of the pgen, which results
+ * its member has. Round r begins only when all members have the result of r - 2. So no member needs
+ * a result older than the two that agents keep. */
 #include "bps-server/core/backup.h"
 
 #include "bps-server/core/completion.h"

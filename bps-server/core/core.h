@@ -81,10 +81,10 @@ void srv_core_free(struct srv_core *core);
 extern const struct xport_events srv_core_events;
 
 /* Apply a message from the scheduler: JOB (a job and its members), PLAN (which server sums which
- * partition) or JOB_END. The JOB of a job must be applied before its PLAN. A plan that needs more
- * memory than is left fails the job with BPS_EQUOTA through env->fail. The caller still owns the
- * messages. srv_core_job returns BPS_EPROTO if the job has too many members, or -ENOMEM. If
- * srv_core_job fails for a job that the core does not have yet, the core does not create the
+ * partition) or JOB_END. The JOB of a job must be applied before its PLAN. If a plan needs more
+ * memory than is left, the core fails the job with BPS_EQUOTA through env->fail. The caller still
+ * owns the messages. srv_core_job returns BPS_EPROTO if the job has too many members, or -ENOMEM.
+ * If srv_core_job fails for a job that the core does not have yet, the core does not create the
  * job. */
 int srv_core_job(struct srv_core *core, const struct ctl_job *job);
 void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan);

@@ -75,7 +75,7 @@ struct seat {
 	/* The seat's link in the list slot->staged. Used in the state STAGED. The list has the
 	 * order in which the contributions are added to the sum. */
 	TAILQ_ENTRY(seat) staged;
-	TAILQ_ENTRY(seat) owing; /* link in the list peer->owing; used when owes is not 0 */
+	TAILQ_ENTRY(seat) owing; /* link in the list peer->owing; used when `owes` is not 0 */
 	/* node in the heap peer->results; used while an offer of a result waits to be sent */
 	struct heap_node result;
 	uint64_t have_round;  /* round that a queued OWE_HAVE_OK will confirm */
@@ -128,8 +128,8 @@ struct slot {
 	/* false: `crc` is not computed yet. Only members on hosts other than the server's need
 	 * `crc`. */
 	bool has_crc;
-	uint32_t crc_prev;      /* crc of the result of round - 1, as a member reported it */
-	uint16_t crc_prev_from; /* number of the member that reported crc_prev */
+	uint32_t crc_prev;      /* crc of the previous round's result, as a member reported it */
+	uint16_t crc_prev_from; /* index of the member that reported crc_prev */
 	struct member_set contributors;
 	struct arrivals_round arrivals;
 	uint64_t complete_ns; /* time when SUMMING began */
@@ -193,8 +193,8 @@ struct srv_job_member {
 struct srv_job {
 	TAILQ_ENTRY(srv_job) link;
 	uint32_t id, flags;
-	/* View in which the job formed. Two jobs with the same number have formed in different
-	 * views. */
+	/* View in which the job formed. If a new scheduler reuses the id for another job, the two
+	 * jobs have formed in different views. */
 	uint64_t formed;
 	uint64_t view; /* view in which the list of members last changed */
 	uint16_t n_members, n_live;

@@ -226,9 +226,10 @@ static bool is_waiting_for_staging(const struct srv_core *core)
 
 /* Postpone the peer's most urgent read (is_parked), so that other reads can start. No free piece of
  * staging memory is large enough for the postponed read. The staging memory is fragmented by
- * contributions that cannot be added yet. Each of them waits until a missing contribution of the
- * same size is added to the same sum. The free pieces are at least as large as the smallest waiting
- * contribution. So the contribution for which the smallest one waits can be read. */
+ * staged contributions that cannot be added yet. Each staged contribution waits until a missing
+ * contribution of the same size is added to the same sum. The free pieces are at least as large as
+ * the smallest staged contribution. So there is room to read the missing contribution for which
+ * the smallest staged contribution waits. */
 static void set_aside(struct srv_core *core, struct srv_peer *peer)
 {
 	struct heap_node *node = heap_min(&peer->want);

@@ -35,9 +35,9 @@ static enum place slot_place(struct srv_part *part, uint64_t r)
 	return slot->round == r - 2 && is_over ? PLACE_HERE : PLACE_AHEAD;
 }
 
-/* Return whether the member can have the result of round r. If the member has reported that it has
- * the result, return true. Otherwise return false while the server is still computing the result or
- * requesting it from another member. */
+/* Return whether it is possible that the member already has the result of round r. If the member
+ * has reported that it has the result, return true. Otherwise return false while the server is
+ * still computing the result or requesting it from another member. */
 static bool can_have(struct srv_part *part, const struct seat *seat, uint64_t r)
 {
 	const struct slot *slot = part_slot(part, r);

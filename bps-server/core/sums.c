@@ -1,7 +1,7 @@
-/* Sums contributions. A pass adds up to REDUCE_MAX_SRC staged contributions of a slot to the slot's
- * sum, block by block. The last pass for a result also converts the sum to the type of the result,
- * divides for averages, and computes the crc while the block is in cache. A pass may be interrupted
- * after any block. All functions run on the data thread that owns the core. */
+/* Sums contributions. A pass adds at most REDUCE_MAX_SRC staged contributions of a slot to the
+ * slot's sum, block by block. The last pass for a result also converts the sum to the type of the
+ * result, divides for averages, and computes the crc while the block is in cache. A pass may be
+ * interrupted after any block. All functions run on the data thread that owns the core. */
 #include "bps-server/core/sums.h"
 
 #include <assert.h>

@@ -75,7 +75,7 @@ def test_file_with_an_error_changes_nothing(cluster):
     log = reload(c, c.scheduler)
     assert (
         "cannot reload, keeping all settings as they are: server-dead and agent-dead must be "
-        "at least 3 times beat" in log
+        "at least 3 times the setting beat" in log
     ), log
     os.unlink(path)
     assert f"cannot open '{path}': No such file" in reload(c, c.scheduler)

@@ -57,9 +57,9 @@ class Place:
         )
 
     def refuses(self, status, words, program, *more, **kw):
-        """Check that the program ends with this status.
+        """Check that the program ends with the exit status `status`.
 
-        The last line of its stderr must be an error with these words.
+        The last line of its stderr must be an error that contains each of the strings in `words`.
         """
         p = self.run(program, *more, **kw)
         last = (p.stderr.strip().splitlines() or [""])[-1]
@@ -193,7 +193,9 @@ def test_bad_environment_ends_with_78_and_similar_names_are_suggested(place):
 
 
 def test_values_that_contradict_each_other_end_with_78(place):
-    words = ["server-dead and agent-dead must be at least 3 times beat (3000 ms)"]
+    words = [
+        "server-dead and agent-dead must be at least 3 times the setting beat, so at least 3000 ms",
+    ]
     place.refuses(78, words, "bps-scheduler", "--beat", "1s", "--server-dead", "2s")
     place.refuses(
         78, words, "bps-scheduler", "--beat", "1s", "--server-dead", "2s", "--check-config"
@@ -420,9 +422,10 @@ def test_state_folder_of_another_scheduler_ends_with_75(cluster, place):
 
 
 def own_mounts(mount_all):
-    """Return a function for preexec_fn that enters a mount namespace and calls mount_all(mount).
+    """Return a function to pass as preexec_fn.
 
-    If the child cannot enter the namespace or mount_all fails, the child exits with CANNOT_MOUNT.
+    The function enters a mount namespace and calls mount_all(mount). If the child cannot enter the
+    namespace or mount_all fails, the child exits with CANNOT_MOUNT.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18
