@@ -49,8 +49,8 @@ void agent_figures(struct agent *a, struct agent_figures *ret);
 /* Request a description of what this machine's workers wait for (trainers/waits_report.h). The data
  * thread creates the description. Then the control loop calls `done`, which takes over the
  * reference to `jobs`. If the data loop or the control loop ends first, `done` is not called. If
- * the data thread hangs, the call is late. Thread: the control thread. Errors: -EAGAIN: the queue
- * is full; -ENOMEM. */
+ * the data thread hangs, `done` is called late. Thread: the control thread. Errors: -EAGAIN: the
+ * queue is full; -ENOMEM. */
 int agent_ask_waits(
 	struct agent *a, struct loop *control, void (*done)(void *arg, json_t *jobs), void *arg);
 /* Write to *ret which resources each user and job uses. Thread: the control thread. */

@@ -147,14 +147,14 @@ void agt_job_members(struct agt_job *job, const struct ctl_job *msg)
 	job->n_members = (uint16_t)msg->n_members;
 	job->size = msg->size;
 	/* Set has_backup again here. After a restart, the agent calls agt_job_new with a message
-	 * that it made from the kept state. This message does not contain the number of backup
-	 * machines. */
+	 * that it made from the kept state. That message, unlike `msg` here, does not contain the
+	 * number of backup machines. */
 	job->has_backup = msg->backup > 0;
 	job->may_shrink = msg->flags & JOB_SHRINK;
 	if (msg->border <= job->border)
 		return;
-	/* Rounds that are submitted from now on belong to the new members. The partitions have no
-	 * server from here on, until the placement for the new members arrives. */
+	/* Rounds that are submitted from now on belong to the new set of members. The partitions
+	 * have no server from here on, until the placement for the new set arrives. */
 	job->border = msg->border;
 	TAILQ_FOREACH (t, &job->tensors, link)
 		for (uint32_t i = 0; i < t->n_parts; i++)

@@ -51,9 +51,9 @@
  *                                                        and offers it again
  *   r       the sum of r  HAVE(r), DONATE(r) on request  no peer may receive another sum of r (I2)
  *
- * K1  `landed` is set to r last: after the sum of r was read and checked, and after its crc,
- *     workers and contributors were stored. Before that, no message may imply that the sum is here.
- *     HAVE(r), CONTRIB(r + 1) and the end of the round at the trainers would imply this.
+ * K1  `landed` is set to r only after the sum of r was read and checked, and after its crc, workers
+ *     and contributors were stored. Before `landed` is r, no message may imply that the sum is
+ *     here. HAVE(r), CONTRIB(r + 1) and the end of the round at the trainers would imply this.
  * K2  The slot r & 1 of the outputs, crc, workers and contributors is written for r only when
  *     `landed` is r - 1. The other slot must stay unchanged: a donation of r - 1 needs it, and so
  *     does CONTRIB(r), which carries the crc of r - 1.
@@ -117,9 +117,9 @@ struct agt_kept_part {
  * contribution. */
 #define AGT_TURN_BYTES (UINT64_C(512) << 10)
 
-/* Minimum sizes for copies that bypass the CPU's caches. A copy of a result from a server on this
- * host bypasses the caches if the tensor is in host memory and two more conditions hold. The job's
- * tensors have at least AGT_MUCH_BYTES in total, and the result has at least AGT_MUCH_PART_BYTES.
+/* Minimum sizes for copies that bypass the CPU's caches. If a result comes from a server on this
+ * host, its copy bypasses the caches under three conditions. The tensor is in host memory. The
+ * job's tensors have at least AGT_MUCH_BYTES in total. The result has at least AGT_MUCH_PART_BYTES.
  * In a job of this size, the first sums of a step would leave the caches before the end of the step
  * anyway. Jobs with 16 MiB of tensors and jobs with 64 MiB of tensors were measured. Smaller jobs
  * were not measured (docs/explanation/performance.md, point 15). */

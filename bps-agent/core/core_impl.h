@@ -28,7 +28,7 @@ struct agt_tensor {
 	bool is_device;
 	bool is_unstaging; /* all sums are in host memory, but not all are on the devices */
 	/* some partitions received their sums of `round` + 1 before the agent restarted, and the
-	 * restarted agent has not yet started that round again */
+	 * restarted agent has not yet started `round` + 1 again */
 	bool has_landed;
 	/* error code with which the tensor's rounds end; 0: the tensor has not failed */
 	int failed;

@@ -7,8 +7,8 @@
  *   DOWN --needed, time to try--> CONNECTING --connected--> UP --lost--> DOWN */
 #include "bps-agent/core/part.h"
 
-/* A GOT message that waits for credit. When the message is sent, the partition may have moved or
- * been freed, so the message is stored here. */
+/* A GOT message that waits for credit. The message is stored here, because its partition may move
+ * or be freed before the message is sent. */
 struct agt_owed_got {
 	TAILQ_ENTRY(agt_owed_got) link;
 	struct wire_msg m;

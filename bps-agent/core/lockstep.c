@@ -24,16 +24,15 @@
  *
  * Holding is useless if the servers sum different amounts and each server receives at most as much
  * as one agent sends. Then the agents' own cards are the limit, and no connection is held. An
- * example is two agents with some servers on machines of their own.
+ * example is two agents and several servers, of which only some share a machine with an agent.
  *
  * A connection B, which is behind, does not hold a connection A, which is ahead, in three cases:
  *   1. All contributions of B are less urgent than the most urgent contribution of A.
  *   2. B is late: B has sent nothing for longer than expected (is_late). The number of B's bytes is
  *      not the cause of the delay, and the other connections can use the time.
  *   3. B uses no network card, because its server is on the same host.
- * A connection in case 2 or 3 is not held either. Of the connections in neither of these two cases,
- * only the connection furthest behind is compared with A. If case 1 applies to that connection, no
- * connection holds A.
+ * A connection in case 2 or 3 is not held either. Of the connections that are not in case 2 or 3,
+ * only the one furthest behind can hold A. If case 1 applies to this one, no connection holds A.
  *
  * If a connection's most urgent contribution has been sent before, the connection may always send
  * this contribution again. If a transport accepts offers without their bytes, all offers are sent
@@ -56,8 +55,8 @@
 #define GAP_WEIGHT   8
 #define GAP_MAX_NS   (1000 * NS_PER_MS)
 #define PROGRESS_ONE (UINT64_C(1) << 48)
-/* Tolerances for comparing the bytes that servers sum. Amounts that should be equal can differ by
- * some partitions. If a server sums about 8 partitions, one partition more or less changes the
+/* Tolerances for comparing how many bytes the servers sum. Amounts that should be equal can differ
+ * by some partitions. If a server sums about 8 partitions, one partition more or less changes the
  * amount by an eighth. */
 #define FULLER 1.02
 #define ALIKE  1.15
@@ -189,7 +188,7 @@ static uint64_t progress(const struct lockstep_share *s, uint64_t sent_bytes)
 		   : PROGRESS_ONE;
 }
 
-/* Return the progress that the share furthest behind must have reached before share s may send. */
+/* Return the progress at which the share furthest behind stops holding share s. */
 static uint64_t wanted_progress(const struct lockstep_share *s)
 {
 	uint64_t lead = s->job->core->cfg.lead_bytes, ahead = s->link->conn->x->ahead_bytes;
@@ -273,7 +272,7 @@ void lockstep_changed(struct lockstep_share *s)
 	release_some(job);
 }
 
-/* Return the bytes of the partition that are sent to the server. For a repeated contribution,
+/* Return how many bytes of the partition are sent to the server. For a repeated contribution,
  * return 0, because only its offer is sent, without the bytes. */
 static uint64_t bytes_of(const struct agt_part *part)
 {

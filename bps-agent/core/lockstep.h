@@ -42,7 +42,8 @@ struct lockstep_share {
 struct lockstep_share *lockstep_share_get(struct agt_link *link, struct agt_job *job);
 /* Free the share if it has no partitions. */
 void lockstep_share_put(struct lockstep_share *s);
-/* Count a partition that is placed on the share's link, or stop counting a partition. */
+/* Count the share's partitions. lockstep_add_part: the partition has been placed on the share's
+ * link. lockstep_drop_part: the partition is no longer on this link. */
 void lockstep_add_part(struct lockstep_share *s, const struct agt_part *part);
 void lockstep_drop_part(struct lockstep_share *s, const struct agt_part *part);
 /* Update the share after the state of its link or its ready heap has changed. */

@@ -106,8 +106,8 @@ void part_abandon(struct agt_part *part, const char *why);
 /* Remove the partition from every queue and stop its timer. A running read continues, and its
  * result is discarded. */
 void part_stop(struct agt_part *part);
-/* Place the partition on the server of `link` with the given pgen, and queue the partition's
- * messages to the server. link NULL: the partition has no server yet. */
+/* Place the partition on the server of `link`, set the partition's pgen to `pgen`, and queue the
+ * partition's messages to the server. link NULL: the partition has no server yet. */
 void part_move(struct agt_part *part, struct agt_link *link, uint64_t pgen);
 /* Queue the partition's messages to the server again (A3), because the connection was lost or is
  * new. */
@@ -149,8 +149,8 @@ bool part_is_have_due(const struct agt_part *part);
 void part_owe_have(struct agt_part *part);
 
 /* ---- part_send.c ---- */
-/* Send GOT for the last result that the server has offered. The result has been read, or will not
- * be read. Call part_send_got before the partition moves or ends its round. */
+/* Send GOT for the last result that the server has offered. GOT reports that the agent has read the
+ * result, or will not read it. Call part_send_got before the partition moves or ends its round. */
 void part_send_got(struct agt_part *part);
 /* Send the contribution. Errors: those of xport_send. */
 int part_send_contrib(struct agt_part *part);

@@ -129,7 +129,7 @@ static bool is_being_read(const struct agt_part *part, const struct wire_msg *m)
 }
 
 /* Reject a result that will not be used. If the result is an offer, send GOT, so that the server
- * can free its memory. */
+ * can free the memory of the sum. */
 static void decline(struct agt_part *part, const struct wire_msg *m)
 {
 	part_core(part)->stats.stale++;
@@ -178,7 +178,8 @@ static void on_result(struct agt_part *part, const struct wire_msg *m)
 	const struct agt_job *job = part->tensor->job;
 
 	/* The inputs are still being copied from a device, so the round cannot end yet. Ignore the
-	 * result. The server keeps the sum, and offers it again when the contribution arrives. */
+	 * result. The server keeps the result, and offers the result again when this machine's
+	 * contribution arrives at the server. */
 	if (part->is_staging && m->pgen == part->pgen &&
 		m->round == part_wire_round(part, part->round))
 		return;

@@ -17,7 +17,7 @@
 #define STALL_DEFAULT  (UINT64_C(30) * 1000000000)
 /* Time for which a round waits for a trainer's stream before env->late is called. */
 #define LATE_NS UINT64_C(1000000000)
-/* If no work ends for this time, the GPUs' queues are polled for errors. */
+/* If no work has ended during this time, the engine polls the GPUs' queues for errors. */
 #define LOOK_NS    UINT64_C(5000000)
 #define PAGE_BYTES 4096u
 

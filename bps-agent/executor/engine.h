@@ -96,7 +96,7 @@ struct engine_tensor_desc {
 	uint64_t part_bytes; /* size of a partition, a multiple of the element's size */
 	/* array with one place per member; engine_add copies `places` and `in` */
 	const struct engine_place *places;
-	/* array of the inputs in pinned host memory, one per group of the route */
+	/* array with one input per group of the route; the inputs are in pinned host memory */
 	const struct engine_range *in;
 	struct engine_range out[2]; /* outputs in pinned host memory, index round & 1 */
 };

@@ -469,8 +469,8 @@ bool engine_issue(struct engine *e)
 {
 	bool any = false;
 
-	/* Add the work of gathering to the queues first, because the end of gathering ends a round,
-	 * and trainers wait for the end of rounds. */
+	/* Queue the work of gathering first, because the end of gathering ends a round, and
+	 * trainers wait for the end of rounds. */
 	any |= issue_chunks(e, false);
 	any |= issue_parts(e, false);
 	any |= issue_chunks(e, true);

@@ -123,7 +123,8 @@ void exec_trainers_met(struct exec *x);
 void exec_welcome(struct exec *x);
 /* Return the memory of a worker's region, or NULL. */
 struct device_mem *exec_region(const struct exec *x, uint32_t worker, uint32_t region);
-/* Free the resources of a trainer. No queued work of a GPU may use these resources. */
+/* Free the resources of a trainer. Before this call, all queued GPU work that uses these
+ * resources must have ended. */
 void exec_trainer_free(struct exec *x, uint32_t worker);
 
 /* exec_tensor.c */

@@ -1,4 +1,4 @@
-/* Keeps the identity of this agent's cluster for the next process, in a ledger of its own.
+/* Keeps the identity of this agent's cluster for the next process, in a separate ledger.
  * cluster_identity.h describes the use of the identity. Thread: the control thread. */
 #include "bps-agent/handover/cluster_identity.h"
 

@@ -23,7 +23,7 @@
 /* ---- a slow service manager ---- */
 
 /* A request that the service manager has not accepted yet: to store a descriptor, or to remove all
- * descriptors with a name. Requests are sent in the order of the list. */
+ * descriptors with a given name. Requests are sent in the order of the list. */
 struct unsent_fd {
 	STAILQ_ENTRY(unsent_fd) next;
 	/* duplicate of the descriptor to store; -1: the manager is to remove all descriptors with

@@ -21,9 +21,9 @@
  * the trainer has received no answer yet. A trainer's message stays in the trainer's socket until
  * the agent has answered the message (trainer.c), so the next process finds the message there.
  *
- * An executor keeps running across a restart of the agent. It is not a child of the next process,
- * which sends the entries of the executor's ring again (executor/exec.h). An executor ends when no
- * process holds the other end of its socket.
+ * An executor keeps running across a restart of the agent, but is not a child of the next process.
+ * The next process sends the entries of the executor's ring again (executor/exec.h). An executor
+ * ends when no process holds the other end of its socket.
  *
  * All names fit into FDSTORE_NAME_BYTES. Thread: the data thread. */
 #include "bps-agent/handover/ledger_records.h"
@@ -55,8 +55,8 @@ int handover_write_route(const struct executor_link *g);
 /* Remove the descriptors of an executor from the service manager, because the executor has
  * ended. */
 void handover_forget_executor(struct executor_link *g);
-/* Record that a worker has declared the tensor, with the places of the worker's input, of the
- * tensor's outputs and of the tensor's staging memory. Existing records are not written again.
+/* Record that a worker has declared the tensor. Also record the places of the worker's input, of
+ * the tensor's outputs and of the tensor's staging memory. Existing records are not written again.
  * Errors: -errno. */
 int handover_write_declared(struct tensor *tensor, uint32_t worker);
 /* The core's callback env->keep. Returns the memory for the state of a tensor's partitions. Returns

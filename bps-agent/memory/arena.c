@@ -77,8 +77,8 @@ int memory_step(struct memory *m, struct err_text *err)
 	if (rc)
 		return err_set(err, -rc, "cannot allocate %zu bytes of shared memory: %s", m->bytes,
 			strerror(rc));
-	/* Ignore a failure. Linux before 5.14 does not support the call. Then the first access to
-	 * each page causes a page fault later. */
+	/* Ignore a failure. Linux before 5.14 does not support the call. After a failure, the first
+	 * access to each page causes a page fault. */
 	madvise((char *)m->mem + m->n_made, n, MADV_POPULATE_WRITE);
 	m->n_made += n;
 	if (m->n_made < m->bytes)
@@ -196,8 +196,8 @@ static int give_fd(const struct arena_set *set, struct arena *a, struct err_text
 }
 
 /* Offer the arena to servers and add it to the set. If is_new is true, also record the arena for
- * the next process. On an error, return a negative code and write the text into err. Then the arena
- * is not offered. */
+ * the next process. Errors: a negative code; err gets the text, and an offer already made is
+ * withdrawn. */
 static int enlist(struct arena_set *set, struct arena *a, bool is_new, struct err_text *err)
 {
 	int rc = offer(set->x, a);

@@ -78,9 +78,9 @@ struct arena_set {
 
 /* Allocate zero-filled memory for n_bytes, aligned to 64 bytes, or to a page if n_bytes is at least
  * a page. prefer: the newest arena of this kind, or NULL. The memory is taken from `prefer` if this
- * arena has room. *ret_arena: the arena, *ret: the memory. Errors: the errors of admit, and err
- * gets the text. -EINPROGRESS: `prefer` is NULL or has no room. In this case, the account has been
- * charged for a new arena, and the caller must call arena_adopt or arena_forgo. */
+ * arena has room. *ret_arena: the arena, *ret: the memory. Errors: the errors of the callback
+ * `admit`; err then gets the text. -EINPROGRESS: `prefer` is NULL or has no room. In this case, the
+ * account has been charged for a new arena, and the caller must call arena_adopt or arena_forgo. */
 int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefer, size_t n_bytes,
 	struct arena **ret_arena, struct agt_mem *ret, struct err_text *err);
 /* Return the least size of a new arena that can hold n_bytes; 0: arena `a` has room for n_bytes. */
@@ -92,17 +92,17 @@ size_t arena_round(size_t n_bytes);
 void arena_set_fini(struct arena_set *set);
 
 /* Add a new arena to the set, after the memory thread has made the memory that arena_alloc needs.
- * Owns: takes m. Errors: -errno, and err gets the text; m is freed, and its bytes are returned to
- * the account. */
+ * Owns: the function takes m. Errors: -errno, and err gets the text; m is freed, and its bytes are
+ * returned to the account. */
 int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, struct arena **ret,
 	struct err_text *err);
 /* Undo the charge of arena_alloc for an arena that was not made: return the bytes to the
  * account. */
 void arena_forgo(struct arena_set *set, enum arena_kind kind, size_t bytes);
-/* Restore an arena after a restart. node: 1 + number of the NUMA node; 0: any node. Owns: takes fd,
- * unless the call fails. kept_used: the ledger's copy of `used`. This call reads the copy, and each
- * later allocation updates the copy. Errors: -errno; BPS_EPROTO if the file has a wrong size or
- * lacks the seals; err gets the text. */
+/* Restore an arena after a restart. node: 1 + number of the NUMA node; 0: any node. Owns: the
+ * function takes fd, unless the call fails. kept_used: the ledger's copy of `used`. This call reads
+ * the copy, and each later allocation updates the copy. Errors: -errno; BPS_EPROTO if the file has
+ * a wrong size or lacks the seals; err gets the text. */
 int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, uint32_t node, int fd,
 	size_t bytes, uint64_t *kept_used, struct err_text *err);
 /* Return the arena with this id, or NULL. */

@@ -26,7 +26,7 @@ struct memory_thread;
 struct memory_request {
 	TAILQ_ENTRY(memory_request) link;
 	struct memory_thread *memory_thread;
-	/* The thread numbers the pieces in the order in which it begins them. `turn` is the
+	/* The thread gives each piece a sequence number when it begins the piece. `turn` is the
 	 * sequence number of the last piece that was begun for the user `uid`. If the queue has no
 	 * other request of the user, `turn` starts as the sequence number of the last piece that
 	 * was begun for any user. The request with the smallest `turn` gets the next piece. */

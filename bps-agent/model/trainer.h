@@ -67,8 +67,8 @@ struct trainer {
 	struct quota_account *user;
 	uint32_t asked_rank; /* rank that the trainer requests; CTL_NO_ID: any */
 	bool has_rank;       /* the scheduler has answered the trainer's last JOIN with the rank */
-	/* worker: index of the rank among the job's ranks on this machine, set when the job is
-	 * RUNNING */
+	/* worker: index of the rank among the job's ranks on this machine, assigned when the job
+	 * becomes RUNNING */
 	uint32_t rank, worker;
 	uint32_t join_seq, part_bytes, machine_size;
 	/* Used in state JOINING. Set if the job already runs, so the trainer can join only at a

@@ -13,7 +13,7 @@
 /* Size of a user's token bucket. The bucket holds the requests that the user's rate allows in
  * BURST_S seconds. */
 #define BURST_S 2
-/* A connection is refused when too many of its requests in a row had to wait. The limit is the
+/* A connection is closed when too many of its requests in a row had to wait. The limit is the
  * number of requests that the user's rate allows in HOPELESS_S seconds. The largest job sends far
  * fewer requests than this limit when it declares its tensors. */
 #define HOPELESS_S 4

@@ -1,6 +1,6 @@
-/* After a restart of the agent, reads the ledger's records about the executor and its tensors in
- * device memory. The executor still runs. Thread: the control thread, before the data thread
- * starts. */
+/* After a restart of the agent, reads the ledger's records about the job's executor and the job's
+ * tensors in device memory. Normally the executor still runs. Thread: the control thread, before
+ * the data thread starts. */
 #include <string.h>
 
 #include "bps-agent/gpu/executor_link.h"

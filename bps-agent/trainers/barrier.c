@@ -1,8 +1,8 @@
 /* Serves trainers that wait at a barrier of their job (bps_checkpoint_barrier). The scheduler
- * counts the workers that wait. A barrier is passed when a JOB message reports the barrier. This
- * message also lists the newcomers that were let in. The agent reports its waiting workers to the
- * scheduler again after each WELCOME, and after each JOB message that does not report the barrier.
- * So a lost report delays no worker for long.
+ * counts the workers that wait. A JOB message contains the number of the last barrier that all
+ * workers have passed. The message also lists the newcomers that were let in. The agent reports its
+ * waiting workers to the scheduler again after each WELCOME, and after each JOB message with the
+ * number of an earlier barrier. So a lost report delays no worker for long.
  * Thread: the data thread. */
 #include "bps-agent/trainers/barrier.h"
 

@@ -216,8 +216,8 @@ void job_join(struct trainer *t)
 		.local_size = t->machine_size};
 	if (t->job->has_token)
 		m.join.token = (struct blob){t->job->token, CTL_TOKEN_BYTES};
-	/* Without a connection to the scheduler, the message is lost. job_resync_begin then sends
-	 * it again. */
+	/* Without a connection to the scheduler, the message is lost. After the next WELCOME,
+	 * job_resync_begin sends the message again. */
 	member_send(t->agent->member, &m);
 }
 

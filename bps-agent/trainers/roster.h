@@ -14,7 +14,7 @@ void roster_newcomers(
 	const struct job *job, uint64_t barrier, uint32_t *ret_n_new, uint32_t *ret_root);
 /* Return whether the rank was let in at the last barrier at which workers joined. */
 bool roster_is_new(const struct job *job, uint32_t rank);
-/* Answer a trainer's ASK, its request for the members of its job. */
+/* Answer the message ASK, in which a trainer requests the members of its job. */
 void roster_ask(struct trainer *t, uint32_t seq, const struct local_ask *q);
 /* Free the list. Called when the job is freed. */
 void roster_free(struct job *job);

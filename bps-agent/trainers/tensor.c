@@ -192,10 +192,9 @@ static int check_room(const struct trainer *t, size_t each, size_t bytes, struct
 /* Allocate the memory that the tensor still lacks. The first declaration of the tensor needs the
  * outputs, and each declaration needs the input of its worker. The declaration that comes last
  * needs staging memory for the sum of the inputs. Memory that the tensor had before a restart is
- * used again. While an output arena is being made for the job, no other worker requests an output
- * arena, because the new arena may be large enough for all workers. Errors: the errors of
- * arena_alloc. -EINPROGRESS with want_bytes 0: the caller must wait for the output arena that is
- * being made. */
+ * used again. While an output arena is being made for one worker, the job's other workers request
+ * none, because the new arena may suffice for all workers. Errors: the errors of arena_alloc.
+ * -EINPROGRESS with want_bytes 0: the caller must wait for the output arena that is being made. */
 static int host_declare(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
 	size_t bytes, struct err_text *err)
 {

@@ -4,8 +4,8 @@
  * data thread. */
 #include "bps-agent/model/agent.h"
 
-/* Number of descriptors that the agent keeps open per trainer, besides arenas: socket, eventfd,
- * pidfd. */
+/* Number of descriptors that the agent keeps open per trainer: socket, eventfd, pidfd. The
+ * descriptors of arenas are not counted. */
 #define TRAINER_FDS 3
 
 /* Start polling the socket of a new trainer. Disconnects the trainer if no HELLO arrives within

@@ -13,8 +13,9 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
-/* Time limit for the scheduler's answer to WHY. The scheduler collects reports of all agents of the
- * job for half a second. The trainer's own limit, SESSION_WHY_MS, is a little longer. */
+/* Time limit for the scheduler's answer to WHY. For half a second, the scheduler collects reports
+ * of all agents of the job. The trainer's own limit, SESSION_WHY_MS, is a little longer than
+ * WHY_NS. */
 #define WHY_NS UINT64_C(700000000)
 /* If a request names no tensor, the answer describes a tensor only if workers have waited for that
  * tensor longer than OLD_NS. */
@@ -395,8 +396,8 @@ static void say_tensor(const struct agent *a, const struct job *job, uint32_t as
 		say_stall(a, oldest->core, buf, room);
 }
 
-/* A probe names a tensor only if a call waits for that tensor. For such a probe, log each local
- * worker that waits for no tensor and has submitted no round of any tensor for STALLED_MS. */
+/* If the probe names a tensor, a call waits for that tensor. In this case, log each local worker
+ * that waits for no tensor and has submitted no round of any tensor for STALLED_MS. */
 static void log_stalled(const struct job *job, const struct ctl_probe *p,
 	const struct ctl_report_worker *r, uint32_t n)
 {

@@ -87,9 +87,9 @@ int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem *
 uint64_t cuda_addr(struct device_mem *mem, int gpu);
 void cuda_drop(struct device_mem *mem);
 struct cuda_mem *cuda_mem_new(struct device *dev, int gpu, enum cuda_mem_kind kind);
-/* Reserve device addresses for n handles of `chunk` bytes each, map the handles, and give access to
- * the GPUs in m->reach. After a failure, the caller must call cuda_drop, which undoes the completed
- * steps. */
+/* Reserve device addresses for n handles of `chunk` bytes each, map the handles, and let the GPUs
+ * in m->reach access the memory. After a failure, the caller must call cuda_drop, which undoes the
+ * completed steps. */
 int cuda_map(struct cuda_mem *m, const CUmemGenericAllocationHandle *handles, unsigned n,
 	uint64_t chunk);
 

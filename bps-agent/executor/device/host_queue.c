@@ -98,7 +98,7 @@ int host_queue_open(struct device *dev, int gpu, int priority, struct device_que
 	return 0;
 }
 
-/* Free the queue, after all queued work has been done. */
+/* Wait until all queued work has been done, then free the queue. */
 void host_queue_close(struct device_queue *queue)
 {
 	struct host_queue *q = (struct host_queue *)queue;

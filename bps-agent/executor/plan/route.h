@@ -39,7 +39,7 @@ enum route_down {
 	DOWN_COPY,   /* each member copies all of the sum */
 	DOWN_GATHER, /* each member of a group copies its piece, then all_gather in the group */
 	DOWN_BCAST,  /* the chunk's root copies the sum, then broadcasts it in the group */
-	DOWN_PEER,   /* each member copies its piece from the host, then to all other members */
+	DOWN_PEER,   /* each member copies its piece from host to GPU, then to all other GPUs */
 };
 
 struct route_group {

@@ -235,8 +235,8 @@ static void plan_ce(struct transfer_plan *p, const struct topology *t)
 }
 
 /* Make the plan of reduce-scatter and all-gather in the existing groups. If there are several
- * groups, the processor adds their sums. Returns false if the groups have no common number of
- * units. */
+ * groups, the processor adds their sums. Returns false if no number of units up to PLAN_UNITS_MAX
+ * is a multiple of the size of every group. */
 static bool plan_scatter(struct transfer_plan *p, const struct topology *t)
 {
 	uint32_t units = common_units(p);
@@ -253,7 +253,7 @@ static bool plan_scatter(struct transfer_plan *p, const struct topology *t)
 	return true;
 }
 
-/* Choose the roots: one GPU of each uplink without a network card. If all uplinks have cards,
+/* Choose the roots: one GPU of each uplink that has no network card. If all uplinks have cards,
  * choose one GPU of each uplink. */
 static unsigned find_roots(
 	const struct facts *f, const struct transfer_plan *p, uint8_t ret[TOPO_GPUS_MAX])
@@ -380,7 +380,7 @@ static bool needs_collectives(enum strategy s, unsigned n_gpus, unsigned n_group
 	       (s == STRATEGY_SWITCH_SUM && n_groups < n_gpus);
 }
 
-/* Check whether a strategy that a setting requires is possible. */
+/* Check whether strategy s, which a setting requires, is possible. */
 static int check_wanted(
 	enum strategy s, const struct transfer_plan *p, const struct facts *f, struct err_text *err)
 {

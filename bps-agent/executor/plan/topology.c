@@ -365,8 +365,8 @@ static void count_uplinks(struct topology *t)
 			t->uplinks[t->nics[i].uplink].n_nics++;
 }
 
-/* Sort the uplinks by address. Then correct the field `uplink` of each GPU and card, which is the
- * index of an uplink. */
+/* Sort the uplinks by address. Then correct the indices of uplinks in the fields `uplink` of all
+ * GPUs and cards. */
 static void sort_uplinks(struct topology *t)
 {
 	uint32_t place[TOPO_PORTS_MAX] = {0};
