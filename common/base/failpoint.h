@@ -63,8 +63,8 @@ int failpoint_pass(enum failpoint point);
 			: 0)
 
 /* Replace all faults by the faults that the string `text` lists. NULL or "" removes all faults.
- * Threads that hang or sleep at a point continue. Returns the number of points that have a fault.
- * Errors: -EINVAL; err gets the message, and the previous faults stay. */
+ * Threads that hang or sleep at a point are released. Returns the number of points that have a
+ * fault. Errors: -EINVAL; err gets the message, and the previous faults stay. */
 int failpoint_set(const char *text, struct err_text *err);
 /* Check the string `text` as failpoint_set does, but do not change the faults. Returns 0 if the
  * string is valid. Errors: those of failpoint_set. */

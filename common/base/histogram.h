@@ -3,7 +3,7 @@
 /* Histogram of durations. The upper bounds of the buckets double from 100 us to 13 s, and the last
  * bucket is for longer durations. Adding a duration takes a few instructions and allocates no
  * memory, so the data path may add durations. All histograms have the same buckets, so histograms
- * of several threads and processes can be added. A zeroed struct is an empty histogram. Only the
+ * of several threads and processes can be merged. A zeroed struct is an empty histogram. Only the
  * thread that owns a histogram may use the histogram. */
 #include <stdint.h>
 

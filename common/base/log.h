@@ -69,9 +69,9 @@ bool log_enabled(enum log_level level);
 /* Write a line. level: enum log_level, or LOG_AS. */
 void log_write(unsigned level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Copy n bytes of src to dst, escaped as in the log. Control characters, invalid UTF-8 and
- * characters that change the text's direction or line become \n, \t, \r or \xNN. The copy is cut to
- * `room` bytes, including its NUL byte. Returns the length of the copy. */
+/* Copy n bytes of src to dst, escaped as in the log. Control characters, line separators,
+ * direction marks and invalid UTF-8 become \n, \t, \r or \xNN. The copy is cut to `room` bytes,
+ * including its NUL byte. Returns the length of the copy. */
 size_t log_escape(char *dst, size_t room, const char *src, size_t n);
 /* Put a question mark in the place of every byte that log_escape would escape. Use the function for
  * screens with columns, because the length of the text stays the same. */

@@ -39,7 +39,7 @@
 /* Counter and rates of one direction: received or sent. */
 struct nic_way {
 	uint64_t bytes;            /* value of the interface's counter at the last sample */
-	double rates[NIC_PLATEAU]; /* bytes/s of the last windows, a ring */
+	double rates[NIC_PLATEAU]; /* ring of the rates of the latest windows, in bytes/s */
 	/* number of valid rates, and index of the entry for the next rate */
 	unsigned n_rates, next_rate;
 };

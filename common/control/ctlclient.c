@@ -245,10 +245,10 @@ static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
 
 static const struct ctlchan_ops chan_ops = {on_opened, on_frame, on_closed};
 
-/* Choose the result of the address's lookup and the key for this attempt. Each attempt uses the
- * next address of the configuration. After n_addrs attempts the next result is used, and after
- * all results the next key. So the client tries each key at each result of each address.
- * n_results: at least 1; n_failed is at least 1 while an attempt runs. */
+/* For this attempt, choose a key and one of the n_results results of the address's lookup. Each
+ * attempt uses the next address of the configuration. After n_addrs attempts the next result is
+ * used, and after all results the next key. So the client tries each key at each result of each
+ * address. n_results: at least 1. n_failed counts this attempt too, so it is at least 1. */
 static void select_result_and_key(
 	const struct ctlclient *c, size_t n_results, size_t *ret_result, struct tls **ret_tls)
 {

@@ -8,9 +8,9 @@
  * which is the time in which the peer expects a reconnect (ctlclient_accepted). Within the window a
  * pause is at most a quarter of the window, so that the client makes several attempts. Each attempt
  * uses the next address of the configuration. If an address is a name with several results, the
- * client tries them one after the other. With two keys (during a rotation) it then tries all
- * addresses and results with the other key. It begins with the current key. Attempts continue until
- * the owner frees the client.
+ * client tries them one after the other. During a rotation the client has two keys. It tries all
+ * addresses and results first with the current key, and then with the other key. Attempts continue
+ * until the owner frees the client.
  *
  *   WAITING ──> RESOLVING ──> DIALING ──> UP ──> WAITING        (each failure leads to WAITING)
  *                                <────────┘ a second connection replaces the first, because the

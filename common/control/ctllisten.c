@@ -74,10 +74,10 @@ void listen_log_refusal(struct ctllisten *l, const struct ctlchan *c)
 	l->n_unlogged = 0;
 }
 
-/* Close one stranger if there are too many. If the strangers from the host at address `sa` have
- * reached the limit per host, close the oldest of these. Otherwise, if all strangers have reached
- * the total limit, close the oldest of all. The oldest stranger is hardly ever a valid peer,
- * because a valid peer is a stranger for some milliseconds only.
+/* Close one stranger if there are too many. If the number of strangers from the host at
+ * address `sa` has reached the limit per host, close the oldest of these. Otherwise, if the number
+ * of all strangers has reached the total limit, close the oldest of all. The oldest stranger is
+ * hardly ever a valid peer, because a valid peer is a stranger for some milliseconds only.
  *
  * At the total limit, wait_for_room first pauses the listener. The pause ends when there is room
  * again or the oldest stranger is PLACE_MS old. Only after the pause can this function close the

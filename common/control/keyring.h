@@ -42,8 +42,8 @@ struct keyring {
  * Errors: -errno, -EPERM or -EINVAL; err gets a text that advises what to do. */
 int keyring_load(struct keyring *ret_ring, const char *path, struct err_text *err);
 
-/* Parse the content of a key file. text: the content of n bytes, with room for one more byte; the
- * function modifies `text`. path: name of the file for the error text. Returns 1.
+/* Parse the content of a key file. text: the content, n bytes long, with room for one more byte;
+ * the function modifies `text`. path: name of the key file, used in the error text. Returns 1.
  * Errors: -EINVAL; err gets the text. */
 int keyring_parse(
 	struct keyring *ret_ring, char *text, size_t n, const char *path, struct err_text *err);

@@ -178,9 +178,9 @@ static void peer_set(struct member *m, const struct ctl_peer *p)
 	m->peers[i].is_told = true;
 }
 
-/* Remove the peers that the scheduler has not sent since the WELCOME. These peers left the cluster
- * while the connection was down. Returns a PEERS message that lists the removed peers. The caller
- * must release the message. Returns NULL when no peer was removed, or when out of memory. */
+/* Remove the peers that the scheduler has not listed since the WELCOME. These peers left the
+ * cluster while the connection was down. Returns a PEERS message that lists the removed peers. The
+ * caller must release the message. Returns NULL when no peer was removed, or when out of memory. */
 static struct member_msg *peers_forget(struct member *m)
 {
 	struct member_msg *ret = calloc(1, sizeof(*ret));

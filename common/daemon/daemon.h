@@ -99,8 +99,8 @@ struct daemon {
 };
 
 /* Call this function first in main. The function ignores SIGPIPE, and restores the default action
- * of the signals that a crash raises, such as SIGSEGV. A program that links daemon_begin.c has
- * SIGTERM, SIGINT and SIGHUP blocked from its start, before the constructor of any library. */
+ * of the signals that a crash raises, such as SIGSEGV. In a program that links daemon_begin.c,
+ * SIGTERM, SIGINT and SIGHUP are blocked before the constructor of any library runs. */
 void daemon_begin(void);
 /* Initialize d, which must be zeroed.
  * Errors: a negative code; err gets the text. After an error the caller has nothing to undo. */
@@ -110,8 +110,8 @@ int daemon_init(struct daemon *d, const char *program, const struct daemon_opts 
  * options. That struct of options must begin with a struct daemon_opts. s must outlive d. */
 void daemon_on_reload(
 	struct daemon *d, struct settings *s, const struct daemon_reload_ops *ops, void *ctx);
-/* Make the first SIGTERM or SIGINT call fn instead of ending daemon_run. fn must clean up and call
- * daemon_quit within a limited time. A second signal ends daemon_run at once. */
+/* Make daemon_run call fn, instead of ending, at the first SIGTERM or SIGINT. fn must clean up and
+ * call daemon_quit within a limited time. A second signal ends daemon_run at once. */
 void daemon_on_stop(struct daemon *d, void (*fn)(void *ctx), void *ctx);
 /* Read the credentials again and apply them, as SIGHUP does, but do not reload the other settings.
  * Returns 1 when the credentials have changed, else 0.

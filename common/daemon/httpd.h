@@ -58,8 +58,9 @@ int httpd_new(struct httpd **ret_httpd, struct event_base *base, const struct ad
 /* Add the page /config. `config` writes the content of the page. */
 void httpd_set_config(struct httpd *h, void (*config)(void *arg, struct evbuffer *out), void *arg);
 
-/* Also accept requests whose Host field is one of these names, separated by blanks or commas. The
- * string must live as long as the server. Call this function before the loop runs. */
+/* Also accept requests whose Host field is one of the names in the list `names`. Blanks or commas
+ * separate the names. The string must live as long as the server. Call this function before the
+ * loop runs. */
 void httpd_set_names(struct httpd *h, const char *names);
 
 /* Return the bound port, also when port 0 was requested. */

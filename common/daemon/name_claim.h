@@ -13,14 +13,14 @@
 
 #include "common/base/error.h"
 
-/* Claim a name. name: any text, cut at 100 bytes. Returns 0 after a successful claim. To release
- * the name, close *ret_fd.
+/* Claim a name. name: any text, cut at 100 bytes. After a successful claim, *ret_fd is the claim's
+ * socket, and the function returns 0. To release the name, close *ret_fd.
  *
  * If another process has claimed the name, the result depends on that claim. If the claim counts
  * (see above), the function returns -EADDRINUSE. Then *ret_holder is the pid of that process, or 0
  * if that process is in another pid namespace. If the claim does not count, or that process cannot
- * be identified, the function claims nothing, sets *ret_fd to -1 and returns 0. Other errors:
- * -errno. */
+ * be identified, the function claims nothing and sets *ret_fd to -1, but also returns 0. Other
+ * errors: -errno. */
 int name_claim(const char *name, int *ret_fd, pid_t *ret_holder);
 /* Close the connections of processes that have asked who has the name. The holder calls this
  * function from time to time, because the kernel queues only a few connections. When the queue is

@@ -61,7 +61,8 @@ static int check_listen(const struct node *n, const struct node_opts *o, struct 
 
 	if (addr_number(&o->listen, &sa, &len) < 0 || sockaddr_is_any((struct sockaddr *)&sa))
 		return err_set(err, -EINVAL,
-			"--listen needs the numeric address of the training network, not '%s'",
+			"--listen needs the numeric address of this machine on the training "
+			"network, not '%s'",
 			o->listen.host);
 	if (tls_conf_is_empty(&n->daemon.auth) && !sockaddr_is_loopback((struct sockaddr *)&sa))
 		return err_set(err, -EPERM,

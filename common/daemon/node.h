@@ -97,7 +97,7 @@ struct node {
 	/* Set by node_open. The pointer is atomic, because the transport's connection-management
 	 * thread reads it */
 	struct member *_Atomic member;
-	/* Socket that claims the name on this machine (name_claim.h); -1: none */
+	/* Socket that claims this node's name on this machine (name_claim.h); -1: none */
 	int claim_fd;
 	uint64_t instance;
 	struct event *look; /* timer that checks the data threads; NULL: no check */

@@ -481,7 +481,7 @@ unsigned settings_adopt(struct settings *s, struct settings *fresh)
 			keep_row(s, fresh, row);
 		}
 	}
-	if (n_changed) { /* `fresh` owns the replaced strings; settings_free(s) frees `fresh` too */
+	if (n_changed) { /* `fresh` now owns the old strings of s; settings_free(s) frees `fresh` */
 		fresh->older = s->older;
 		s->older = fresh;
 	} else {

@@ -81,7 +81,8 @@ TARGET static inline uint64_t shift_lane(uint64_t crc, uint32_t by)
 }
 
 /* Compute the crc of three lanes of `lane` bytes each at p. Shift the crcs of the first two lanes,
- * XOR them with the last word of the third lane, and add the result to the third lane's crc. */
+ * XOR them with the last word of the third lane, and continue the third lane's crc with the
+ * resulting word. */
 TARGET static inline uint64_t three_lanes(
 	uint64_t crc, const unsigned char *p, size_t lane, const uint32_t shift[2])
 {

@@ -45,8 +45,8 @@ static inline uint64_t pool_rounded(uint64_t bytes)
  * size of all segments. Returns NULL when out of memory. */
 struct pool *pool_new(
 	size_t segment_bytes, size_t limit_bytes, pool_segment_fn segment_fn, void *ctx);
-/* Free the pool. The memory of the segments belongs to the owner of segment_fn and is not freed.
- * NULL is allowed. */
+/* Free the pool. The memory of the segments belongs to the code that implements segment_fn and is
+ * not freed. NULL is allowed. */
 void pool_free(struct pool *p);
 /* Return a buffer of at least `bytes` bytes. Returns NULL in these cases:
  * - `bytes` is larger than a segment.

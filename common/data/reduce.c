@@ -60,8 +60,8 @@ static const struct reduce_table *table_choose(void)
 	while (i < N_TABLES - 1 && !table_is_usable(tables[i]))
 		i++;
 	if (wanted)
-		log_warn("BPS_SIMD='%s' is unknown or not supported on this machine (set portable, "
-			 "avx2 or avx512), using %s",
+		log_warn("BPS_SIMD='%s' is unknown or not supported on this machine (set BPS_SIMD "
+			 "to portable, avx2 or avx512); using '%s' instead",
 			wanted, tables[i]->name);
 	return tables[i];
 }

@@ -37,8 +37,8 @@ void reduce_fold(void *acc, const void *const *src, unsigned n_src, size_t n_ele
 /* Round acc to dtype, and store the result in dst. For op avg, first divide acc by `divisor`, and
  * round quotients of integers to the floor. dst may be acc when dtype is also the type of the
  * accumulator. If dst is acc, reduce_finish does nothing for sum, prod, min and max. `divisor` must
- * be at least 1. For f16, bf16 and f32, `divisor` is converted to f32, which is exact up to 2^24.
- * The result of a NaN is a quiet NaN. */
+ * be at least 1. For f16, bf16 and f32, `divisor` is converted to f32. The conversion is exact up
+ * to 2^24. The result of a NaN is a quiet NaN. */
 void reduce_finish(
 	void *dst, const void *acc, size_t n_elems, enum dtype dtype, enum op op, uint32_t divisor);
 

@@ -42,7 +42,7 @@ typedef void reduce_whole_fn(
 
 struct reduce_table {
 	const char *name;
-	/* Functions, indexed by dtype and op. For op avg, reduce.c calls the function of sum */
+	/* Functions, indexed by dtype and op. For OP_AVG, reduce.c calls the function of OP_SUM */
 	reduce_fold_fn *fold[REDUCE_DTYPES][OP_AVG];
 	reduce_finish_fn *finish[REDUCE_DTYPES];       /* NULL for integers */
 	reduce_whole_fn *whole[REDUCE_DTYPES][OP_AVG]; /* NULL for types other than f16 and bf16 */

@@ -7,8 +7,8 @@
  *   done    the executor writes r when the sum of round r is in the tensor; the trainer's
  *           stream waits until done >= r
  *
- * Both counters only grow. A counter has reached a round if their difference, taken as a signed
- * number, is not negative. The GPU compares in the same way.
+ * Both counters only grow. A counter has reached round r if counter - r, taken as a signed number,
+ * is not negative. The GPU compares in the same way.
  *
  * To poison a slot means to add GPU_SLOT_POISON to done, once. Then done is larger than every
  * round, so that all waits end. The executor poisons a tensor's slot when no further round of the

@@ -75,11 +75,9 @@ struct local_entry { /* entry of a tensor, 64 bytes */
 	/* Status of round done_round: 0 or a negative error code. After a failure the status stays
 	 * negative */
 	_Atomic int32_t status;
-	/* Number of workers in the sum of round done_round, in the partition with the fewest
-	 * workers */
+	/* Smallest number of workers in a partition's sum of round done_round */
 	_Atomic uint32_t workers;
-	/* Number of workers in the sum of round done_round, in the partition with the most
-	 * workers */
+	/* Largest number of workers in a partition's sum of round done_round */
 	_Atomic uint32_t workers_most;
 	uint32_t unused;
 	/* Position of round done_round among all completed rounds of this trainer, in the order of
@@ -115,8 +113,8 @@ struct local_control {
 #define LOCAL_SQ_MAX      (1u << 20) /* largest number of ring entries */
 #define LOCAL_TENSORS_MAX (1u << 24) /* largest number of tensor entries */
 
-/* Return the size in bytes of a control page with this number of ring entries and tensor entries,
- * including alignment. */
+/* Return the size in bytes of a control page with sq_entries ring entries and tensor_entries tensor
+ * entries, including alignment. */
 size_t local_control_bytes(uint32_t sq_entries, uint32_t tensor_entries);
 /* Fill in the constant fields of a zeroed page. */
 void local_control_init(struct local_control *c, uint32_t sq_entries, uint32_t tensor_entries);
@@ -241,7 +239,7 @@ struct local_job {
 	/* Lowest rank of the job's present workers that are not newcomers, or CTL_NO_ID if there is
 	 * no such worker */
 	uint32_t root;
-	/* Cause of the failure that `code` reports. The field has this meaning in all messages */
+	/* Cause of the failure that `code` reports. Every field `cause` has this meaning */
 	struct ctl_cause cause;
 };
 struct local_decl {
@@ -311,14 +309,14 @@ struct local_person {
 	uint32_t rank;
 	uint8_t is_lost;
 	uint8_t is_new; /* 1: the worker is a newcomer, see is_new of struct local_job */
-	/* Used only in an answer about a tensor. The value is 1 if in at least one partition the
-	 * last sum of the tensor does not contain the worker's gradient */
+	/* Used only in an answer about a tensor. The value is 1 if the tensor's last sum lacks the
+	 * worker's gradient in at least one partition */
 	uint8_t is_missing;
 	const char *host;
 	const char *why; /* reason why the worker was lost, or "" if it was not lost */
 };
 struct local_people {
-	/* View of the job for which this list is valid. The view grows with each change of the
+	/* The list is valid for this view of the job. The view grows with each change of the
 	 * workers */
 	uint64_t view;
 	uint32_t n_all;
@@ -405,16 +403,16 @@ struct local_frame {
 void local_frame_free(struct local_frame *f);
 /* Receive one frame with its descriptors, which are close-on-exec. Waits at most timeout_ms. If
  * timeout_ms is 0, the function does not wait. The caller must free *ret also after an error. The
- * caller may free *ret on a different thread, because the sender of a descriptor can make the close
- * of that descriptor block. Returns 1, or 0 when the peer has closed the socket.
+ * caller may free *ret on a different thread, because the sender of a descriptor can cause close(2)
+ * of that descriptor to block. Returns 1, or 0 when the peer has closed the socket.
  * Errors: -EAGAIN or -ETIMEDOUT when no frame arrives in time; -ECONNRESET; -ENOMEM. BPS_EPROTO
  * when the frame is truncated or malformed, or has more than LOCAL_FDS_MAX descriptors. -EMFILE
  * when this process has reached its limit of descriptors. After -EMFILE the message is decoded, but
  * some of its descriptors are lost. */
 int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct err_text *err);
 /* Decode the next frame, as local_recv with timeout_ms 0 does, but leave the frame in the socket.
- * Descriptors are not received. To remove the frame, receive one byte with recv(2). The socket
- * has the type SOCK_SEQPACKET and then discards the rest of the frame. */
+ * Descriptors are not received. To remove the frame, receive one byte with recv(2): a socket of
+ * type SOCK_SEQPACKET discards the rest of the frame. */
 int local_peek(int sock, struct local_msg *ret, void **ret_mem, struct err_text *err);
 /* Decode the bytes of a frame. local_recv and the fuzz target call this function. */
 int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **ret_mem,

@@ -74,29 +74,30 @@ void ring_pair_awake(struct ring_pair *p);
 /* Entries from the agent. The field `id` of each entry is the tensor's index. */
 enum ring_pair_to_executor {
 	RING_PAIR_TENSOR =
-		/* A new tensor. a: dtype; x: number of elements; y: size of a partition in bytes.
-		 * BUFFER and PLACE entries of the tensor follow */
+		/* A new tensor. `a`: dtype; `x`: number of elements; `y`: size of a partition in
+		 * bytes. BUFFER and PLACE entries of the tensor follow */
 	1,
-	/* Host buffer of the tensor. a: enum ring_pair_buffer; b: index of the buffer; x: arena; y:
-	 * offset */
+	/* Host buffer of the tensor. `a`: enum ring_pair_buffer; `b`: index of the buffer; `x`:
+	 * arena; `y`: offset */
 	RING_PAIR_BUFFER,
-	/* Memory of a worker's tensor. b: worker; x: region; y: offset; z: slot */
+	/* Memory of a worker's tensor. `b`: worker; `x`: region; `y`: offset; `z`: slot */
 	RING_PAIR_PLACE,
-	RING_PAIR_RUN, /* start a round. a: op; b: priority; x: round */
-	/* The out-buffer of the round contains the sum of a partition. x: round; y: partition */
+	RING_PAIR_RUN, /* start a round. `a`: op; `b`: priority; `x`: round number */
+	/* The out-buffer of the round contains the sum of a partition. `x`: round number; `y`:
+	 * partition */
 	RING_PAIR_LANDED,
 	RING_PAIR_CANCEL, /* cancel the work on the tensor after a failure */
-	RING_PAIR_POISON, /* poison the slot, because no sum will follow. b: worker; z: slot */
+	RING_PAIR_POISON, /* poison the slot, because no sum will follow. `b`: worker; `z`: slot */
 };
 enum ring_pair_buffer { RING_PAIR_IN, RING_PAIR_OUT };
 /* Entries from the executor. */
 enum ring_pair_to_agent {
-	/* The tensor's in-buffers contain this machine's contribution to a partition. x: round; y:
-	 * partition */
+	/* The tensor's in-buffers contain this machine's contribution to a partition. `x`: round
+	 * number; `y`: partition */
 	RING_PAIR_STAGED = 64,
-	RING_PAIR_DONE, /* the sum of a round is in the tensors of all trainers. x: round */
-	RING_PAIR_BAD,  /* the tensor is invalid. b: worker; x: error code (positive) */
-	/* The round has waited for the GPU stream of a worker for more than a second. b: worker */
+	RING_PAIR_DONE, /* the sum of a round is in all trainers' tensors. `x`: round number */
+	RING_PAIR_BAD,  /* the tensor is invalid. `b`: worker; `x`: error code (positive) */
+	/* The round has waited for a worker's GPU stream for more than a second. `b`: worker */
 	RING_PAIR_LATE,
 };
 #endif

@@ -20,9 +20,9 @@
 /* Limit for the duration of sched_yield. A longer call shows that another process needs the
  * processor. After a longer call the loop does not spin for a while. */
 #define YIELD_TOO_LONG_NS UINT64_C(100000)
-/* During a pause, the loop does not spin. When a pause has ended, it counts as recent for RESPITE
- * times its length, but at most for 2 * DATALOOP_REST_MAX_NS (dataloop_rest_ns). The value of
- * RESPITE was found by measurement (docs/explanation/performance.md, point 12). */
+/* During a pause, the loop does not spin. A pause that has ended counts as recent for RESPITE times
+ * its own length, but at most for 2 * DATALOOP_REST_MAX_NS (dataloop_rest_ns). The value of RESPITE
+ * was found by measurement (docs/explanation/performance.md, point 12). */
 #define RESPITE 8
 /* Maximum number of calls of `turn` between two polls of the descriptors. */
 #define TURNS 8

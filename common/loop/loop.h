@@ -1,9 +1,9 @@
 #ifndef BPS_COMMON_LOOP_LOOP_H
 #define BPS_COMMON_LOOP_LOOP_H
 /* An event loop that uses libevent. Other threads can post functions to the loop through a bounded
- * queue with an eventfd. loop_run runs the loop in the caller's thread. Make events on the base of
- * the loop before loop_run, or in posted functions. Free the events after loop_run has returned and
- * before loop_free. */
+ * queue with an eventfd. loop_run runs the loop in the caller's thread. Make events for the loop's
+ * event_base before loop_run, or in posted functions. Free the events after loop_run has returned
+ * and before loop_free. */
 #include <stddef.h>
 
 #include "common/base/error.h"

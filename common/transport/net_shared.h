@@ -83,9 +83,9 @@ void net_seal_ticket(const struct net *n, const struct peer_conn *c, enum channe
 /* Make the proof with which this process answers the sender of ticket t. */
 void net_seal_proof(const struct net *n, const struct ticket *t, const void *key, uint16_t credits,
 	uint64_t cookie, uint8_t ret[PROOF_BYTES]);
-/* Check a ticket, on the connection thread. If the ticket is valid, writes its fields to *ret and
- * the key shared with the sender to ret_key, and returns NULL. Otherwise returns the reason for
- * refusing the ticket. */
+/* Check a ticket, on the connection thread. If the ticket is valid, writes its fields to *ret,
+ * writes to ret_key the key that is shared with the sender, and returns NULL. Otherwise returns the
+ * reason for refusing the ticket. */
 const char *net_check_ticket(
 	struct net *n, const void *buf, size_t n_bytes, struct ticket *ret, void *ret_key);
 /* Count and log a refusal. Returns the word (REFUSED_...) that the caller sends to the peer. */

@@ -31,8 +31,8 @@ struct peer_conn {
 	struct xconn pub; /* first member, so a pointer to it can be cast to this struct */
 	enum conn_state state;
 	uint16_t slot; /* index in the data thread's table of connections */
-	/* The owner got a pointer to this connection from connect or from the up callback, so the
-	 * down callback must run */
+	/* The owner got a pointer to this connection from `connect` or from the `up` callback, so
+	 * the `down` callback must run */
 	bool is_told;
 	bool is_pinged;         /* a ping was sent, and nothing was received since then */
 	uint64_t rx_ns;         /* when the last message or byte was received */
@@ -81,7 +81,7 @@ void peer_conn_set_peer(struct peer_conn *c, uint16_t thread, uint32_t peer_id,
 	uint64_t peer_instance, const void *key, void *user);
 /* Start a handshake: change from FREE to `state`, which is CONNECTING or ACCEPTING. */
 void peer_conn_begin(struct peer_conn *c, enum conn_state state, const char *why);
-/* Finish the handshake: go to UP. The caller then runs the up callback. */
+/* Finish the handshake: go to UP. The caller then runs the `up` callback. */
 void peer_conn_come_up(struct peer_conn *c);
 /* Record that bytes were received from the peer. */
 void peer_conn_heard(struct peer_conn *c);
@@ -95,7 +95,7 @@ void peer_conn_broke_protocol(struct peer_conn *c, const char *what);
  * whether the caller has to send a ping. One ping is due when the peer has sent no byte for
  * ping_ms. The peer is dead if each of these periods has passed without a byte from the peer:
  * - dead_ms since the last byte;
- * - dead_ms minus ping_ms since the ping. This period leaves the peer time to answer, even if this
+ * - (dead_ms - ping_ms) since the ping. This period leaves the peer time to answer, even if this
  *   process was stopped before it sent the ping. */
 bool peer_conn_tick(struct peer_conn *c);
 

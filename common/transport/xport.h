@@ -72,8 +72,8 @@ struct xport_events {
 	void (*down)(void *ctx, struct xconn *c, const char *why);
 	/* A message was received. m and its payload are valid until the callback returns. */
 	void (*message)(void *ctx, struct xconn *c, const struct wire_msg *m);
-	/* A read has ended. status: 0; negative: the read failed, and the content of dst is
-	 * undefined. */
+	/* A read has ended. If `status` is 0, the read succeeded. If `status` is negative, the read
+	 * failed, and the content of dst is undefined. */
 	void (*read_done)(void *ctx, struct xport_read *r, int status);
 	/* There may be room again after an earlier send returned -EAGAIN, so the owner should
 	 * repeat that send. */
@@ -101,9 +101,8 @@ struct xport_ops {
 	 * send_eager is NULL if the transport has only `send`.
 	 * Owns: the offered memory must not change until the offer ends. This is the same rule as
 	 * for an offer that is sent with `send`.
-	 * Errors: -EAGAIN: there is no credit or no room in the send buffer, or is_patient is set
-	 * and too many bytes wait; the callback `writable` reports when to send again.
-	 * -ENOTCONN. */
+	 * Errors: -EAGAIN: for the same reasons as in `send`, and with is_patient also for the
+	 * reasons above; the callback `writable` reports when to send again. -ENOTCONN. */
 	int (*send_eager)(struct xconn *c, const struct wire_msg *m, bool is_patient);
 	/* Start a read.
 	 * Errors: -ENOTCONN. -EAGAIN: too many reads are in flight on this connection; retry after
@@ -157,8 +156,8 @@ struct xport {
 	const struct xport_events *ev;
 	void *ctx;
 	/* send_eager with is_patient returns -EAGAIN while at least this number of bytes waits to
-	 * be sent on a connection. The transport may change the number. 0: the transport has no
-	 * such limit. */
+	 * be sent on the call's connection. The transport may change the number. 0: the transport
+	 * has no such limit. */
 	uint32_t ahead_bytes;
 };
 struct xconn {

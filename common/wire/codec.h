@@ -33,7 +33,7 @@ struct layout;
 struct field {
 	const char *name;
 	enum field_kind kind;
-	/* offset of the value in the struct; in a list, offset of the pointer to the items */
+	/* offset of the value in the struct; for a list, offset of the pointer to the items */
 	uint32_t offset;
 	uint32_t count_offset; /* offset of a list's uint32_t count */
 	/* maximum size of a string or blob in bytes, or maximum number of items of a list */

@@ -17,7 +17,8 @@ enum job_flags {
 	JOB_ELASTIC = 1 << 3,
 	JOB_FLAGS_KNOWN = JOB_DETERMINISTIC | JOB_DISTRIBUTED | JOB_SHRINK | JOB_ELASTIC,
 };
-/* Return whether a job uses no server, because all its workers are on one machine. */
+/* Return whether a job uses no server: all its workers are on one machine, and neither
+ * JOB_DISTRIBUTED nor JOB_ELASTIC is set. */
 static inline bool job_is_local(uint32_t n_members, uint32_t flags)
 {
 	return n_members == 1 && !(flags & (JOB_DISTRIBUTED | JOB_ELASTIC));

@@ -41,7 +41,7 @@ struct ctl_welcome {
 	uint32_t beat_ms;   /* interval at which the member sends a BEAT */
 	/* If no message arrives for this time, the member treats the scheduler as lost */
 	uint32_t dead_ms;
-	/* Number of times that a member of this name has connected with a new instance */
+	/* Number of times that a member of this name has connected as a new instance */
 	uint32_t restarts;
 	/* Time within which a member must reconnect after it loses its connection. After this time
 	 * the scheduler treats the member as dead */
@@ -108,8 +108,8 @@ struct ctl_beat {
 	 * has only the oldest jobs */
 	struct ctl_beat_job *jobs;
 	uint32_t n_jobs;
-	/* Fields about memory shared with daemons of the same host. The fields rx_bytes, tx_bytes
-	 * and connections do not include connections through this memory or their bytes. */
+	/* Fields about memory shared with daemons of the same host. Connections through this memory
+	 * are not counted in `connections`, nor are their bytes in rx_bytes and tx_bytes. */
 	uint8_t same_host; /* enum same_host_state */
 	uint32_t same_host_connections;
 	uint64_t same_host_bytes; /* number of bytes read from the memory of peers on this host */

@@ -87,8 +87,8 @@ int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret)
 {
 	struct ticket_wire w;
 
-	/* n_bytes may be larger than the ticket, because verbs pads the data of a connect with
-	 * zeros */
+	/* n_bytes may be larger than the ticket, because the provider `verbs` pads the data of a
+	 * connect request with zeros */
 	if (n_bytes < sizeof(w))
 		return BPS_EPROTO;
 	memcpy(&w, buf, sizeof(w));

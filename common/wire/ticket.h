@@ -40,7 +40,8 @@ struct ticket {
 	uint16_t version;
 	uint16_t thread;
 	uint32_t peer_id;
-	uint16_t credits; /* first credits that the connecting side grants to the accepting side */
+	/* Initial number of credits that the connecting side grants to the accepting side */
+	uint16_t credits;
 	uint16_t channel;
 	uint64_t instance;
 	/* Three fields, from the highest to the lowest bits: the serial number that the sender gave

@@ -289,7 +289,7 @@ static int hdr_check(
 			rule->name, len);
 	if (w[7] > UINT64_MAX - len)
 		return err_set(err, BPS_EPROTO,
-			"%s has a payload that ends beyond the last address", rule->name);
+			"%s has a payload that ends beyond the largest 64-bit offset", rule->name);
 	return 0;
 }
 

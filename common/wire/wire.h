@@ -105,7 +105,7 @@ struct wire_msg {
 			struct member_set contributors;
 		} result;
 		struct {               /* SEG_ADD */
-			uint64_t base; /* address of the segment's start for reads over RDMA */
+			uint64_t base; /* address that RDMA reads use for the segment's start */
 			uint64_t key;
 			uint64_t bytes;
 		} seg;

@@ -1,5 +1,6 @@
-/* Connections of the libfabric transport: connect, accept, up, down, pings, and the segments that
- * peers may read. Messages and reads are in fabric_io.c. Thread: the data thread. */
+/* Connections of the libfabric transport: open, accept and close connections, send pings, and
+ * manage the segments that peers may read. Messages and reads are in fabric_io.c. Thread: the data
+ * thread. */
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <arpa/inet.h>
@@ -107,7 +108,7 @@ static int open_ep(struct fabric_conn *c, enum channel channel, struct fi_info *
 {
 	struct fabric_xport *x = fabric_xport_of(c);
 	struct fid_ep **ep = &c->eps[channel];
-	/* The second channel of a connection uses the receives of the first channel. */
+	/* The second channel of a connection uses the receive buffers of the first channel. */
 	uint32_t more = c->base.state == CONN_FREE ? c->granted : 0;
 	int rc = fabric_io_grow_rx(x, x->n_granted + more);
 
@@ -309,7 +310,7 @@ void fabric_conn_up(struct fabric_conn *c)
 		x->base.pub.ctx, &c->base.pub, c->base.pub.peer_id, c->base.pub.peer_instance);
 }
 
-/* On the connecting side: handle the event that the peer has accepted a channel. */
+/* On the connecting side: handle the peer's acceptance of a channel. */
 static void on_accepted(
 	struct fabric_conn *c, enum channel channel, const struct fabric_cm_event *ev)
 {

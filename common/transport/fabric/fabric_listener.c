@@ -52,8 +52,8 @@ static void tell(struct fabric_xport *x, struct fabric_cm_event *ev)
 	 * the end of the connection later. */
 	if (!handover_queue_push(&x->shared.queue, ev, FABRIC_CM_QUEUE))
 		log_rated(LOG_WARN,
-			"dropped the report that a connection has opened or ended, because its "
-			"data thread is overloaded: thread=%u",
+			"dropped the report of an opened or closed connection, because the data "
+			"thread is overloaded: thread=%u",
 			x->base.thread);
 }
 

@@ -75,8 +75,8 @@ int shm_listen(const struct shm_config *cfg, unsigned thread, struct err_text *e
  * taken stay open. */
 void shm_unlisten(const struct shm_config *cfg, unsigned n);
 
-/* Make the xport of data thread `thread`; cfg is copied. Thread: any, before the data thread starts
- * using the xport.
+/* Make the xport of data thread `thread`; cfg is copied. Call this function on any thread, before
+ * the data thread starts using the xport.
  * Errors: -errno; err gets the text. */
 int shm_xport_new(const struct shm_config *cfg, unsigned thread, const struct xport_events *ev,
 	void *ctx, struct xport **ret, struct err_text *err);
@@ -90,8 +90,8 @@ int shm_sweep(const char *dir);
  * accepts a connection. */
 bool shm_is_here(const struct shm_config *cfg, uint64_t peer_instance, uint16_t thread);
 
-/* Add a segment with a number that was assigned by another (not shm) transport of this thread. The
- * parameters `mem` and `bytes` are as for xport_ops.seg_add. Peers can map the segment after
+/* Add a segment. `segment`: the id that the network transport of this thread has assigned to the
+ * segment. `mem` and `bytes` are as for xport_ops.seg_add. Peers can map the segment after
  * xport_ops.seg_share. */
 void shm_seg_set(struct xport *x, uint16_t segment, void *mem, size_t bytes);
 #endif

@@ -1,5 +1,6 @@
-/* Connections of the shared-memory transport: listen, connect, handshake, up, down, pings. Messages
- * and reads are in shm_io.c, segments in shm_seg.c. Thread: the data thread. */
+/* Connections of the shared-memory transport: open and accept connections, do the handshake,
+ * send pings, and close connections. Messages and reads are in shm_io.c, segments in shm_seg.c.
+ * Thread: the data thread. */
 #include "common/transport/shm/shm_impl.h"
 
 #include <dirent.h>
@@ -409,7 +410,7 @@ static void drain_notes(struct shm_conn *c)
 void shm_conn_socket(struct shm_conn *c, uint32_t events)
 {
 	/* Check for a closed socket by the epoll events, not only by recv. A message with a memfd
-	 * may stay in the socket without end. recv would then never reach the end of the stream. */
+	 * may stay in the socket forever. recv would then never reach the end of the stream. */
 	if (c->base.state == CONN_UP && events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR))
 		peer_conn_doom(&c->base, "closed by the peer");
 	else if (c->base.state == CONN_UP)

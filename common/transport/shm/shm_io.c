@@ -164,11 +164,10 @@ static bool is_intact(const struct shm_conn *c, const struct shm_map *map)
 {
 	enum shm_side peer = c->side == SHM_AGENT ? SHM_SERVER : SHM_AGENT;
 
-	/* Read is_over with a fetch-or. The peer's shm_down sets is_over to 1 with an exchange.
+	/* Load is_over with a fetch-or. The peer's shm_down sets is_over to 1 with an exchange.
 	 * Both are read-modify-write operations, so one of them comes first. If the fetch-or comes
-	 * first, the copy of the read's bytes is complete before any write that the peer makes
-	 * after the exchange (release to acquire). If the exchange comes first, the fetch-or
-	 * returns 1. */
+	 * first, this process has copied all bytes before the peer makes any write that follows the
+	 * exchange (release to acquire). If the exchange comes first, the fetch-or returns 1. */
 	return !map->is_withdrawn &&
 	       !atomic_fetch_or_explicit(&c->page->is_over[peer], 0, memory_order_acq_rel);
 }

@@ -85,8 +85,8 @@ bool ring_must_wake(struct ring_end *r)
 
 bool ring_want_room(struct ring_end *r)
 {
-	/* If this side is about to sleep, it has set `sleeps` before `wants`. So a peer that sees
-	 * `wants` also sees `sleeps` */
+	/* If this side is about to sleep, the caller has set `sleeps` before this call. So a peer
+	 * that sees `wants` also sees `sleeps` */
 	atomic_store(&r->s->wants, 1);
 	/* If the consumer's index is invalid, return true. The next ring_put then reports the
 	 * error. */

@@ -45,7 +45,7 @@ struct ring_shared {
 struct ring_end {
 	struct ring_shared *s;
 	uint8_t *bytes; /* data area of the ring: RING_BYTES in shared memory */
-	uint64_t mine;  /* this side's index: tail of the producer, head of the consumer */
+	uint64_t mine;  /* this side's index: `tail` if this side is the producer, else `head` */
 	uint64_t theirs;
 };
 

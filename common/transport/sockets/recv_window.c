@@ -175,8 +175,8 @@ bool recv_rtt_measured(struct recv_rtt *r, uint32_t us, uint64_t now_ns)
 	 * reduces pause_us by an eighth. The kernel reports the average of its samples. half_ns is
 	 * half of this average, but at least half of FAST_US. The estimate is one sample per
 	 * half_ns. If pauses make up at least half of the average, the true round trip time is at
-	 * most half_ns. The kernel then takes at least one sample per half_ns, so the estimate is
-	 * not too high. */
+	 * most half_ns. In this case the kernel takes at least one sample per half_ns, so the
+	 * estimate is not too high. */
 	for (; r->pause_us && now_ns - r->decayed_ns >= half_ns; r->decayed_ns += half_ns)
 		r->pause_us -= (r->pause_us + PAUSE_SHARE - 1) / PAUSE_SHARE;
 	if (!r->pause_us)

@@ -9,11 +9,11 @@
  * smaller the windows. The size of the windows changes in few steps. Therefore two hosts whose
  * numbers of connections differ by one usually have windows of the same size. In an earlier version
  * each host chose its windows by the length of its own queue. Then a sender saw unequal windows,
- * and its connections with small windows fell behind. When the link has been fast for a while, the
- * kernel chooses each window, until the queue gets long.
+ * and its connections with small windows fell behind.
  *
  * On a slow link this side's sends are paced as well, because bursts make the queue alternate
- * between long and empty. On a fast link the timers of pacing cost more than they save.
+ * between long and empty. On a fast link the timers of pacing cost more than they save. When the
+ * link has been fast for a while, the kernel chooses each window, until the queue gets long.
  *
  * The functions do no I/O and read no clock. */
 #include <stdbool.h>
@@ -64,10 +64,10 @@ bool recv_window_measured(struct recv_window *w, uint32_t rtt_us);
 /* Add a sample that recv_rtt_measured rejected. That function rejects a sample if more than half of
  * the measured time may be pauses of the sender. most_us: the measured time in microseconds, an
  * upper bound of the true time. On a busy machine recv_rtt_measured rejects all samples. A rejected
- * sample cannot show that a link is slow. A series of rejected samples with short times counts as
- * quick samples if the bytes of the series arrived faster than a slow link could carry them. Enough
- * quick samples in a row set w->is_quick. The caller takes one sample for each MiB that all
- * connections together have received. Returns whether w->is_quick has changed. */
+ * sample cannot show that a link is slow. Rejected samples with short times form a series. If the
+ * bytes of a series arrived faster than a slow link could carry them, each sample of the series
+ * counts as quick. Enough quick samples in a row set w->is_quick. The caller takes one sample for
+ * each MiB that all connections together have received. Returns whether w->is_quick has changed. */
 bool recv_window_bounded(struct recv_window *w, uint32_t most_us, uint64_t now_ns);
 /* Record that the kernel is unable to choose the window (Linux before 5.14). After that, the window
  * stays fixed for a long time. */

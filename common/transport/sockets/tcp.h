@@ -16,7 +16,7 @@
 
 #define TCP_CONNS_MAX 1024 /* largest number of connections of a data thread */
 
-/* Open the network transport for provider "sockets", as net_open does
+/* Open the network transport for provider "sockets". For the parameters and errors, see net_open
  * (common/datapath/net_open.h). */
 int tcp_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, struct net **ret,
 	struct err_text *err);

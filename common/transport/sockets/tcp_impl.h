@@ -166,8 +166,8 @@ struct tcp_conn {
 	struct tcp_arrival in;
 	/* The head that is being received, or the head of the bytes in `in` */
 	struct tcp_frame head;
-	/* true: the socket holds eager bytes, but the message with their offer has not arrived.
-	 * Receive nothing on LANE_BULK until the next message has arrived */
+	/* true: the socket holds eager bytes, but the message that offers these bytes has not
+	 * arrived. Receive nothing on LANE_BULK until the next message has arrived */
 	bool is_held;
 	struct recv_rtt rtt;
 	size_t unclamped; /* number of bytes received since this socket's window was set */
@@ -276,7 +276,7 @@ void tcp_take_messages(struct tcp_conn *c);
 int tcp_read(struct xport_read *r);
 /* Send requests for the bytes of the queued reads, until the read window has no room. */
 void tcp_issue_reads(struct tcp_conn *c);
-/* Receive bytes that have arrived, requested or eager. After the call, can_recv is true if more
+/* Receive requested and eager bytes that have arrived. After the call, can_recv is true if more
  * bytes may have arrived. */
 void tcp_take_bulk(struct tcp_conn *c);
 /* End all reads with -ECANCELED. */

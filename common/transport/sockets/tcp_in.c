@@ -359,8 +359,8 @@ static bool add_item(struct tcp_recv_plan *p, uint8_t *dst, size_t len, size_t g
 	return true;
 }
 
-/* Return the i-th recorded offer under two conditions: a read takes the offer's bytes, and only the
- * bytes of earlier recorded offers can arrive before them. Else return NULL. */
+/* Return the i-th recorded offer under two conditions: a read takes this offer's bytes, and before
+ * these bytes, only bytes of earlier recorded offers can arrive. Else return NULL. */
 static const struct tcp_eager *next_eager(struct tcp_conn *c, unsigned i)
 {
 	const struct tcp_eager *e = eager_at(c, i);

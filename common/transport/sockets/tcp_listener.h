@@ -14,7 +14,8 @@
 
 #define TCP_QUEUE_MAX 512 /* largest number of accepted sockets that wait for one data thread */
 
-/* Accepted socket with a valid ticket, as an item of the queue to its data thread. */
+/* Accepted socket with a valid ticket. The listener queues this struct for the data thread that the
+ * ticket names. */
 struct tcp_accepted {
 	int fd;
 	struct ticket ticket;

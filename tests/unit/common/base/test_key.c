@@ -9,7 +9,8 @@
 
 #include "common/base/key.h"
 
-/* Compute HKDF (RFC 5869) by two calls of HMAC: extract with a zero salt, expand by one block. */
+/* Compute HKDF (RFC 5869) by two calls of HMAC: one for the extract step, with a zero salt, and one
+ * for the only block of the expand step. */
 static void derived_key_is_hkdf_of_label_and_context(void **state)
 {
 	static const uint8_t info[] = "label\0server:n1\x01";

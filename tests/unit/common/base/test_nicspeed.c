@@ -20,7 +20,7 @@
 
 /* ---- the driver ---- */
 
-/* A folder that stands for /sys. Tests name files relative to its subfolder class/net. */
+/* A folder that stands for /sys. The tests give paths relative to its subfolder class/net. */
 static char root[PATH_MAX / 2];
 
 static void path_of(const char *at, char ret[PATH_MAX])

@@ -1,6 +1,6 @@
 /* Compares crc32c with published values and with a bit-by-bit loop. The two implementations of
- * crc32c are compared with each other at each length and alignment at which one implementation
- * changes its method. */
+ * crc32c are compared with each other at each length and alignment at which either of them changes
+ * its method. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -199,7 +199,7 @@ static double unit_roundoff(enum dtype dtype)
 /* Return the largest allowed difference from the exact result `want`. Let u be the unit roundoff of
  * the accumulator. The accumulator is rounded once for each operand after the first, and once in a
  * division. Each rounding error is relative to a partial result. For sums, `magnitude` is sum |x|,
- * the upper limit of each partial result. For averages, sum |x| is divided by DIVISOR. For
+ * the upper limit of each partial result. For averages, `magnitude` is sum |x| / DIVISOR. For
  * products, `magnitude` is the magnitude of the exact product, because each later factor scales the
  * error and the result alike. To first order, the error for k operands is k * u * magnitude. The
  * bound is doubled to cover higher orders and the rounding of the reference. Results of the types
@@ -622,7 +622,8 @@ static void every_half_survives_the_way_to_f32_and_back(void **state)
 
 /* Round each midpoint between neighbouring f16 or bf16 numbers, and the f32 values just above and
  * below the midpoint. The midpoint must be rounded to the even neighbour. The other two values must
- * be rounded to the nearer neighbour. As integers, the bits of two neighbours differ by 1. */
+ * be rounded to the nearer neighbour. If the bits of two neighbours are read as integers, these
+ * integers differ by 1. */
 static void rounding_is_to_the_nearest_half_and_ties_go_to_even(void **state)
 {
 	static float wide[3 * 32768];

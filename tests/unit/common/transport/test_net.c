@@ -110,7 +110,7 @@ static void each_connect_count_passes_once_within_the_window(void **state)
 	t.instance++;
 	assert_int_equal(replay_check(p, &t), 0);
 	t = a_ticket(500);
-	t.nonce |= 0x70000; /* a ticket of the same instance from another thread */
+	t.nonce |= 0x70000; /* a ticket of the same instance with another tag */
 	assert_int_equal(replay_check(p, &t), 0);
 	assert_int_equal(replay_check(p, &t), BPS_EAUTH);
 	free(p);
@@ -262,9 +262,9 @@ static void freeing_a_data_thread_takes_its_connections_down(void **state)
 	r.server.x = NULL;
 	/* The server no longer has the data thread that the ticket names, so the server must refuse
 	 * the next connection. With libfabric, the next connection's endpoint at the client may get
-	 * the memory address of the first connection's endpoint. Then the event that reports the
-	 * end of the first connection may end the next connection (fabric_conn_cm_event). If the
-	 * next connection ended without a refusal, dial again. */
+	 * the memory address of the first connection's endpoint. In that case, the event that
+	 * reports the end of the first connection may also end the next connection
+	 * (fabric_conn_cm_event). If the next connection ended without a refusal, dial again. */
 	for (unsigned n = 2; n == 2 || (n == 3 && !refused(&r.server)); n++) {
 		assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 		assert_true(RUN_ONE(&r.client, r.client.n_down == n, DEADLINE_MS));

@@ -405,7 +405,7 @@ static void bad_values_are_refused_with_a_sentence(void **state)
 		{WIRE_SEG_ADD, 0, 52, 2, WIRE_NO_SEGMENT, "SEG_ADD does not name a segment"},
 		{WIRE_SEG_DEL, 0, 52, 2, WIRE_NO_SEGMENT, "SEG_DEL does not name a segment"},
 		{WIRE_RESULT, 0, 56, 8, UINT64_MAX,
-			"RESULT has a payload that ends beyond the last address"},
+			"RESULT has a payload that ends beyond the largest 64-bit offset"},
 		{WIRE_CONTRIB, 0, 76, 4, 1, "CONTRIB has a reserved field that is not 0"},
 		{WIRE_RESULT, 0, 70, 2, 1, "RESULT has a reserved field that is not 0"},
 		{WIRE_RESULT, 0, 68, 2, 0, "RESULT has an invalid number of members: 0"},

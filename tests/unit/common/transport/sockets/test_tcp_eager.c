@@ -1073,8 +1073,8 @@ static void shrink(const struct net_node *n)
 	}
 }
 
-/* A player is one end. It offers random parts of `from`, and reads random offers of the other end
- * at random times. */
+/* A player is one end of the connection. It offers random parts of `from`, and reads random offers
+ * of the other end at random times. */
 static struct player {
 	struct mem from, to;
 	const struct mem *others;
@@ -1168,7 +1168,7 @@ static void play_send(struct net_node *n)
 	}
 }
 
-/* Let one end act. Return whether it is done. */
+/* Let one end of the connection act. Return whether this end is done. */
 static bool play(struct net_node *n)
 {
 	const struct tcp_conn *c = tcp_conn_of(n);
