@@ -25,8 +25,8 @@ struct average {
 	struct bps_tensor *wide; /* the companion; owned by the job's table of tensors */
 	/* Results of the last even and the last odd round, in the tensor's type */
 	void *out[2];
-	/* [r & 1], for each of the tensor's last two rounds r: the companion's round that carries
-	 * the average for round r; 0: round r does not average integers */
+	/* Let r be one of the tensor's last two rounds. wide_round[r & 1] is the companion's round
+	 * that carries the average for round r; 0: round r does not average integers */
 	uint64_t wide_round[2];
 	uint64_t converted[2]; /* [i]: companion's round whose average is in out[i]; 0: no round */
 };
@@ -119,8 +119,8 @@ static int declare_wide(const struct bps_tensor *t, struct bps_tensor **ret)
 
 	if (n >= (int)sizeof(name))
 		return last_error_set(-EINVAL,
-			"tensor '%s': the name is too long to average integers: use at most %zu "
-			"bytes",
+			"tensor '%s': the name is too long for an average of integers: use at most "
+			"%zu bytes",
 			t->name, sizeof(name) - sizeof(AVERAGE_PREFIX));
 	return tensor_declare(t->b, &d, NULL, 1, ret);
 }

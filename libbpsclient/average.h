@@ -2,9 +2,9 @@
 #define BPSCLIENT_AVERAGE_H
 /* Averages of integers. The sum of the workers' integers may not fit into the tensor's type. So an
  * integer tensor that is averaged has a companion: an additional tensor of a wider type, with a
- * reserved name. The companion carries the values of the averaged rounds. The client submits the
- * tensor itself too. So the tensor's rounds stay numbered, and the service compares the types and
- * operations of all workers, as in rounds without an average.
+ * reserved name. The companion carries the values of the averaged rounds. Besides the companion,
+ * the client submits the tensor. So the tensor's rounds are counted, and the service compares the
+ * types and operations of all workers, as in rounds without an average.
  *
  *   tensor       companion
  *   i8, u8 [n]   i32[n]    The server divides, and the quotient fits into the tensor's type.

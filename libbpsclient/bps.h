@@ -147,7 +147,8 @@ BPS_API int bps_open(const struct bps_options *opt, struct bps **ret);
  * error. b may be NULL. Errors: those of bps_wait. */
 BPS_API int bps_close(struct bps *b, uint32_t timeout_ms);
 /* Leave the job without waiting. The job then fails at the other workers, or continues without this
- * machine (on_agent_loss). The job does neither if this worker has left it by bps_suspend. */
+ * machine (on_agent_loss). If this worker has already left the job by bps_suspend, the call does
+ * not affect the other workers. */
 BPS_API void bps_abort(struct bps *b);
 
 /* Suspend and resume. bps_suspend leaves the job as bps_close does, but keeps the handle and the
@@ -216,8 +217,8 @@ BPS_API void bps_results_unmap(struct bps_results *r);
  * tensor's output. The bytes begin at byte `at` of the input or output. If the tensor is large,
  * both calls bypass the CPU caches. bps_write does so because another process reads the input next.
  * Errors of both calls: -EINVAL if the bytes do not lie in the tensor, or if the tensor lies in
- * device memory. Errors of bps_write: BPS_EBUSY if a round is in flight; the error with which the
- * job has failed. Errors of bps_read: -EINVAL if no round is complete. */
+ * device memory. Errors of bps_write: BPS_EBUSY if a round is in flight, or the error with which
+ * the job has failed. Errors of bps_read: -EINVAL if no round is complete. */
 BPS_API int bps_write(struct bps_tensor *t, uint64_t at, const void *src, uint64_t n_bytes);
 BPS_API int bps_read(const struct bps_tensor *t, uint64_t at, void *dst, uint64_t n_bytes);
 /* Multiply the bps_count(t) values of src by scale, and write the products to the input of a tensor
@@ -341,7 +342,7 @@ BPS_API int bps_allgather(
 	struct bps *b, const void *src, size_t n_bytes, void *dst, uint32_t timeout_ms);
 
 /* Wait until every worker has called this function. The caller must have no round in flight. When
- * the call returns, all workers have the same state. At other times their states may differ, so a
+ * the call returns, all callers have the same state. At other times their states may differ, so a
  * checkpoint is valid only if it is taken right after this call. The barrier admits workers that
  * wait to join an elastic job. Returns the number of admitted workers, which is the same at all
  * workers. All workers, including the new ones, then make the same calls to pass on the state
@@ -375,7 +376,7 @@ BPS_API int bps_gpu_open(struct bps *b, const unsigned char *uuid);
 BPS_API int bps_gpu_alloc(struct bps *b, uint64_t n_bytes, void **ret);
 /* Allow tensors in device memory that the caller has allocated. The caller frees that memory, but
  * not before bps_close or bps_gpu_release. Errors: -EOPNOTSUPP if CUDA cannot share the memory,
- * because the memory comes from a pool or is managed. */
+ * for example CUDA managed memory or memory from a pool. */
 BPS_API int bps_gpu_import(struct bps *b, void *ptr, uint64_t n_bytes);
 /* Release memory that bps_gpu_alloc has allocated or bps_gpu_import has imported. Waits until the
  * GPU has done all work that is queued on the GPU's streams. Tensors in the memory cannot be
@@ -391,7 +392,7 @@ BPS_API int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtyp
 /* Submit a tensor in device memory. Errors: BPS_EBUSY if 8 rounds are in flight; -EOPNOTSUPP for an
  * average of integers; BPS_EDEVICE; the error with which the job has failed. */
 BPS_API int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, void *stream);
-/* Make the stream wait: work that is queued after this call begins only when the last submitted
+/* Make the stream wait for the last submitted round: work that is queued later begins only when the
  * round is complete or has failed. The next call on the tensor reports such a failure. */
 BPS_API int bps_gpu_wait_stream(struct bps_tensor *t, void *stream);
 /* Return the route by which this machine's GPUs sum ("copy", "ce", "rs_ag", ...); "" without

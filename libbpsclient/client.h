@@ -180,8 +180,8 @@ int tensor_explain_busy(const struct bps_tensor *t);
 /* Return whether the given submitted round of t is complete or has failed. Does not check the
  * tensor's companion. Any thread may call this. */
 bool tensor_has(const struct bps_tensor *t, uint64_t round);
-/* Wait for the last submitted round and deliver its result, for bps_wait. The wait ends at
- * deadline_ns, which is timeout_ms after the call's start. Errors: those of bps_wait. Sets
+/* Wait for the last submitted round and deliver its result, as bps_wait does. The wait ends at
+ * deadline_ns, which the caller has computed from timeout_ms. Errors: those of bps_wait. Sets
  * bps_last_error. */
 int tensor_wait(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms);
 /* Wait until the submitted round `round` has ended. In contrast to tensor_wait, do not deliver the

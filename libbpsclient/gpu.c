@@ -113,8 +113,8 @@ static const struct bps_tensor *in_flight_there(struct bps *b, uint32_t region)
 }
 
 /* If `is_released` is true, forbid submissions of the tensors in the region. Otherwise allow the
- * submissions again. Errors: BPS_EBUSY if submissions would be forbidden while a tensor in the
- * region is in flight. */
+ * submissions again. Errors: BPS_EBUSY: `is_released` is true, but a tensor in the region is in
+ * flight. */
 static int withdraw(struct bps *b, uint32_t region, bool is_released)
 {
 	const struct bps_tensor *busy;

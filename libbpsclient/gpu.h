@@ -81,7 +81,7 @@ struct client_gpu {
 	pthread_t watcher;
 	bool has_watcher;
 	int stop_fd;
-	_Atomic int failure; /* code of the first failure, or 0; stored after failure_text */
+	_Atomic int failure; /* code of the first failure, or 0; set after failure_text is set */
 	/* The executor has ended without reporting a reason, but the agent may report a reason.
 	 * This flag is set before `failure`. The thread that reads the failure resets this flag,
 	 * and waits for the agent's report. */

@@ -403,8 +403,8 @@ static int cuda_share(struct client_gpu *g, const void *ptr, uint64_t bytes, str
 		.uuid = {g->uuid, GPU_UUID_BYTES},
 		.bytes = bytes,
 		.buffer_id = buffer_id};
-	/* The order of these tests matters. For memory from cuMemAlloc, a driver may report that it
-	 * can export descriptors, although such memory has no handle, which the export needs. */
+	/* The order of these tests matters. Memory from cuMemAlloc has no handle, so descriptors of
+	 * this memory cannot be exported. But a driver may report that they can. */
 	if (is_legacy)
 		rc = share_legacy(addr, bytes, ret, handle, err);
 	else if (types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)

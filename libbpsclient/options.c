@@ -272,7 +272,7 @@ static int copy_text(char *dst, size_t room, const char *src, const char *what)
 	if (!src)
 		return 0;
 	if (!*src || strlen(src) >= room)
-		return last_error_set(-EINVAL, "%s '%.40s%s' has %zu bytes, not 1 to %zu", what,
+		return last_error_set(-EINVAL, "%s '%.40s%s' has %zu bytes: use 1 to %zu", what,
 			src, strlen(src) > 40 ? "..." : "", strlen(src), room - 1);
 	memcpy(dst, src, strlen(src) + 1);
 	return 0;

@@ -582,8 +582,8 @@ int bps_push_pull_copy(
 
 /* ---- attributes of a tensor ---- */
 
-/* Return the number of the last round that has ended: it has failed, or is complete in the tensor
- * and in the tensor's companion. */
+/* Return the number of the last round that has ended. A round has ended if it has failed, or if it
+ * is complete in the tensor and in the tensor's companion. */
 static uint64_t complete_round(const struct bps_tensor *t)
 {
 	uint64_t done = done_round(t);

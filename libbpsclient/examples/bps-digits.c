@@ -89,9 +89,10 @@ static int parse_line(char *line, struct sample *s)
 	return 0;
 }
 
-/* Open the file of samples. If path is NULL, try three places. The first place is in the source
- * tree, if the working directory is the top of the tree. The other places are relative to the
- * program: the file in the source tree, and the installed file. */
+/* Open the file of samples. If path is NULL, try three paths. The first path leads to the file in
+ * the source tree, if the working directory is the top of this tree. The second path leads to the
+ * same file, but starts at the program's folder. The third path leads from the program's folder to
+ * the installed file. */
 static FILE *open_data(const char *path)
 {
 	static const char *const places[] = {"libbpsclient/examples/digits.csv",

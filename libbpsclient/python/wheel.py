@@ -4,10 +4,10 @@
     wheel.py VERSION FOLDER --license NAME=FILE... LIBRARY PROGRAM...
 
 The package consists of LIBRARY and the Python modules in the folder ``bps`` beside this file. pip
-puts all programs into the ``bin`` folder of the environment, because bpsrun looks for the daemons
-in its own folder. The platform tag has a version of glibc: the newest of the versions that the
-files need, and at least 2.17. If a file needs a library other than glibc's libraries and the GPU
-driver's library, this script fails. The same inputs give the same bytes.
+puts all programs into the ``bin`` folder of the environment. bpsrun finds the daemons there,
+because they are in the same folder as bpsrun. The platform tag has a version of glibc: the newest
+of the versions that the files need, and at least 2.17. If a file needs a library other than glibc's
+libraries and the GPU driver's library, this script fails. The same inputs give the same bytes.
 """
 
 import argparse

@@ -96,8 +96,8 @@ int output_open(struct output_stream *s, int to, int *ret_write);
  * available at present. */
 bool output_read(const struct bpsrun_child *c, struct output_stream *s);
 void output_close(const struct bpsrun_child *c, struct output_stream *s);
-/* Print the last lines of a daemon's log that have the level `least` (enum log_level) or a more
- * urgent level. */
+/* Read the last lines of a daemon's log. Print those whose level is `least` (enum log_level) or
+ * more urgent, and those without a level. */
 void output_tail(const struct bpsrun_child *c, int least);
 
 /* ---- child.c ---- */

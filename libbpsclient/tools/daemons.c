@@ -20,7 +20,7 @@
 #include "common/local/local.h"
 
 #define READY_MS 20000 /* time limit for a daemon to become ready */
-/* Limit on the starts of one agent. An agent that has ended after each of these starts would
+/* Largest number of times that one agent is started. An agent that has ended this often would
  * probably end again. */
 #define LIVES_MAX 20
 

@@ -41,7 +41,8 @@ def main() -> None:
     # bps: all workers together have a larger batch, so the step is larger too
     optimizer = keras.optimizers.SGD(args.learning_rate * bps.size(), momentum=0.9)
     optimizer.build(model.trainable_variables)
-    bps.broadcast_variables([*model.variables, *optimizer.variables])  # bps: equal at all workers
+    # bps: make the variables equal at all workers
+    bps.broadcast_variables([*model.variables, *optimizer.variables])
 
     @tf.function
     def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:

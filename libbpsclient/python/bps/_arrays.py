@@ -342,7 +342,8 @@ def reduce(
 
 def _views(slot: Slot, dtype: np.dtype) -> tuple[np.ndarray, dict[int, np.ndarray]]:
     """Return the slot's input array, and a dict from addresses to the slot's output arrays."""
-    # The property raises an error if the job is closed, because the memory is then unmapped.
+    # The property `handle` raises an error if the job is closed, because the memory is then
+    # unmapped.
     assert slot.tensor.handle
     seen = slot.views.get(dtype)
     if seen is None:

@@ -76,7 +76,7 @@ class State:
         self._saved = copy.deepcopy(values), self._save_parts()
 
     def restore(self) -> None:
-        """Set the state to the copy of the last :meth:`save`."""
+        """Set the state to the copy that the last :meth:`save` made."""
         values, parts = self._saved
         for name, value in copy.deepcopy(values).items():
             setattr(self, name, value)

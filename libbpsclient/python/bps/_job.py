@@ -97,7 +97,7 @@ class Tensor:
         dtype (str): its element type, a key of :data:`bps.DTYPES`.
         shape (tuple[int, ...]): its shape.
         n_elems (int): the number of its elements.
-        n_bytes (int): the size of its input and of its output.
+        n_bytes (int): the size of its input; its output has the same size.
     """
 
     def __init__(
@@ -607,8 +607,8 @@ class Job:
     def root(self) -> int:
         """The lowest rank among the old workers.
 
-        An old worker is still in the job, and it joined before the last barrier that admitted new
-        workers.
+        A worker is old if it is still in the job, and joined before the last barrier that admitted
+        new workers.
         """
         return lib.bps_root(self.handle)
 

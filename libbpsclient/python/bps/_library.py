@@ -146,7 +146,7 @@ class WorkerStruct(ctypes.Structure):
 
 class Worker(NamedTuple):
     """A worker of the job. ``is_lost``: the job continued without the worker.
-    ``is_missing``: the worker's values are missing in some part of the tensor's last round."""
+    ``is_missing``: at least one partition of the tensor's last sum lacks the worker's values."""
 
     rank: int
     is_lost: bool

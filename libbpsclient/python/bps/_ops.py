@@ -37,7 +37,7 @@ def check_op(average: bool | None, op: int | None) -> int:
 
 
 def check_gradients(op: int, predivide: float = 1.0) -> None:
-    """Check the operation of a gradient reduction.
+    """Check the parameters of a reduction of gradients.
 
     Args:
         op (int): must be Average or Sum.

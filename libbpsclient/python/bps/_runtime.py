@@ -53,7 +53,7 @@ OPS = ("sum", "prod", "max", "min", "avg")  # names of the reductions, indexed b
 # Names of the numbers that the workers compare. If several numbers differ, the error reports the
 # first one in this order.
 FIELDS = ("epoch", "history", "kind", "dtype", "n_elems", "op", "root")
-# A worker sends each compared number n as n * RANKS + rank. So the result of the MAX reduction also
+# To compare a number n, each worker sends n * RANKS + rank. So the result of the MAX reduction also
 # contains the rank of a worker that sent the largest n. Ranks are below RANKS.
 RANKS = 1 << 16
 # After these errors the operation is still in flight, and the caller may wait again.
@@ -99,11 +99,12 @@ class Operation:
     ) -> None:
         self._slot, self._collect, self._agreement = slot, collect, agreement
         self._error: Error | None = None
-        self.is_interrupted = False  # KeyboardInterrupt, or another signal, has ended a wait
+        self.is_interrupted = False  # True after a KeyboardInterrupt has ended a wait
         slot.owner = self
 
     def drop_result(self) -> None:
-        """Do not collect the result, because its memory may be freed before the operation ends."""
+        """Make :meth:`settle` discard the result, because the result's memory may be freed before
+        the operation ends."""
         self._collect = lambda: None
 
     def poll(self) -> bool:

@@ -10,7 +10,7 @@ import sys
 
 
 def main() -> None:
-    """Run the script that the command line names, as ``__main__``."""
+    """Run the script or module from the command line as ``__main__``."""
     import bps.compat.byteps
     import bps.compat.horovod  # noqa: F401
 

@@ -1,4 +1,5 @@
-"""Provide bps under the names of the modules of BytePS. Import this module before them.
+"""Provide bps under the names of the modules of BytePS. Import this module before the first import
+of such a name.
 
 Example::
 

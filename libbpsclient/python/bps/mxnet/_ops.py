@@ -226,8 +226,8 @@ def broadcast_(
 
     Args:
         tensor (NDArray): the same shape and type at all workers.
-        root_rank (int): rank in the job, not in the process set, of the worker whose values all
-            workers get.
+        root_rank (int): rank of the worker whose values the workers of the process set get. It is
+            the rank in the job, not the rank in the process set.
         process_set (ProcessSet): the workers that take part.
     """
     target = view(tensor)

@@ -50,7 +50,8 @@ class CrossDeviceOps(tf.distribute.ReductionToOneDevice):
     def batch_reduce_implementation(
         self, reduce_op: Any, value_destination_pairs: Sequence[tuple[Any, Any]], options: Any
     ) -> list[Any]:
-        """Reduce each value over the devices, then all values in one call over the workers."""
+        """Reduce each value over the devices. Then reduce all values over the workers, in one
+        call."""
         reduced = [
             super(CrossDeviceOps, self).reduce_implementation(reduce_op, value, place, options)
             for value, place in value_destination_pairs

@@ -77,8 +77,8 @@ def call(
     types: Sequence[tf.DType],
     shapes: Sequence[Any],
 ) -> list[tf.Tensor]:
-    """Call a function on the tensors' values as arrays. In eager mode, the function is called now.
-    In a graph, the function is called each time that the graph runs.
+    """Call a function with arrays that have the tensors' values. In eager mode, the function is
+    called now. In a graph, the function is called each time that the graph runs.
 
     Args:
         function (callable): its arguments are arrays, one for each tensor. It returns arrays.
@@ -178,7 +178,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     name: str | None = None,
 ) -> list[Any]:
-    """Reduce tensors over all workers in one call; differentiable.
+    """Reduce tensors over all workers in one call. The function is differentiable.
 
     The arguments are those of :func:`allreduce` and apply to all tensors.
     """
@@ -208,7 +208,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """Reduce a tensor over all workers and return the result; differentiable.
+    """Reduce a tensor over all workers and return the result. The function is differentiable.
 
     Args:
         tensor (Tensor or IndexedSlices): a tensor of any shape. The shape is the same at all
@@ -286,8 +286,8 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """Return the tensor of the worker ``root_rank``, at every worker; differentiable. At the worker
-    ``root_rank``, the gradient is the average over the workers.
+    """Return the tensor of the worker ``root_rank``, at every worker. The function is
+    differentiable. At the worker ``root_rank``, the gradient is the average over the workers.
 
     Args:
         tensor (Tensor): the same shape and type at all workers.
@@ -376,9 +376,9 @@ def allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """Concatenate all workers' tensors along the first dimension, ordered by rank; differentiable.
+    """Concatenate all workers' tensors along the first dimension, ordered by rank.
 
-    The gradient is the average over the workers.
+    The function is differentiable. The gradient is the average over the workers.
 
     Args:
         tensor (Tensor): a tensor whose first dimension may differ between workers. All other
@@ -432,7 +432,7 @@ def alltoall(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Send rows of a tensor to each worker, and return the rows that all workers have sent to this
-    worker; differentiable.
+    worker. The function is differentiable.
 
     Internally each worker receives all rows of all workers, so use this function only for small
     tensors.
@@ -473,7 +473,8 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
-    """Reduce a tensor over all workers and return this worker's rows of the result; differentiable.
+    """Reduce a tensor over all workers and return this worker's rows of the result. The function is
+    differentiable.
 
     Args:
         tensor (Tensor): a tensor of at least one dimension. The rows are split over the workers; if

@@ -117,8 +117,8 @@ def DistributedGradientTape(  # noqa: N802 - the name that users know
         sparse_as_dense (bool): convert IndexedSlices to dense tensors and sum them, instead of
             gathering their rows.
         op (int): Average or Sum.
-        gradient_predivide_factor (float): divisor f of the gradients before the sum. The sum over
-            n workers is then divided by n / f. Only with Average.
+        gradient_predivide_factor (float): divisor f. Each worker divides its gradients by f before
+            the sum. The sum over n workers is then divided by n / f. Only with Average.
         num_groups (int), groups: ignored; kept for scripts of Horovod. Buckets have a fixed size in
             bytes.
         process_set (ProcessSet): the workers over which gradients are averaged.
@@ -193,8 +193,8 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         backward_passes_per_step (int): number of calls whose gradients are added up before they
             are sent. Only for Keras.
         op (int): Average or Sum.
-        gradient_predivide_factor (float): divisor f of the gradients before the sum. The sum over
-            n workers is then divided by n / f. Only with Average.
+        gradient_predivide_factor (float): divisor f. Each worker divides its gradients by f before
+            the sum. The sum over n workers is then divided by n / f. Only with Average.
         average_aggregated_gradients (bool): divide accumulated gradients by
             backward_passes_per_step.
         num_groups (int), groups: ignored; kept for scripts of Horovod. Buckets have a fixed size in

@@ -1,4 +1,5 @@
-"""Training that continues while machines leave and join the job. The names are those of Horovod.
+"""Training that continues while machines leave and join the job. The classes and functions have the
+same names as in Horovod.
 
 See :mod:`bps.torch.elastic` for how to start the workers.
 

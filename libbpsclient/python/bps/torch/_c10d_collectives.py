@@ -453,8 +453,8 @@ class Collectives:
         opts: Any,
         last: list[Callable[[], Any]],
     ) -> GroupWork:
-        """Do an all-to-all of flat tensors: exchange their lengths, then send all bytes to all
-        workers."""
+        """Do an all-to-all of flat tensors: exchange the lengths of all tensors, then copy the
+        tensors with :meth:`_move`."""
         n, me = self._size, self._rank
         if len(given) != n or len(taken) != n:
             raise ValueError(f"all_to_all needs lists of {n} tensors")

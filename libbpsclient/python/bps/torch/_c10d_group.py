@@ -1,7 +1,8 @@
 """Process group of the back-end "bps".
 
 The class `Group` has two variants. With PyTorch 2.14 and later, `Group` derives from PyTorch's base
-class for back-ends in Python. With an older PyTorch, `Group` derives from PyTorch's ProcessGroup.
+class for back-ends written in Python. With an older PyTorch, `Group` derives from PyTorch's
+ProcessGroup.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 The caller writes gradients to the flat tensor ``input``. ``push`` submits the tensor, ``finish``
 waits for the result, and ``output`` is the result. A channel uses host memory or GPU memory. Host
 memory is shared with the agent. GPU memory is shared with the executor, the agent's process that
-drives the GPUs. In GPU memory, CUDA streams order the exchange, so the host does not wait, and the
-result replaces the values (``is_in_place``). In a job of one worker, GPU memory is not shared.
+drives the GPUs. In GPU memory, CUDA streams order the exchange, so the host does not wait. There,
+the result replaces the gradients in ``input`` (``is_in_place``). In a job of one worker, GPU memory
+is not shared.
 
 The result in host memory can be used in two ways. ``read`` copies it. After ``map``, ``last``
 returns it in memory that is mapped copy-on-write, so its values are used without a copy.
@@ -90,8 +91,9 @@ class HostChannel:
 
         Returns:
             tuple: the result, and a flag. The flag is true if an earlier call of this method
-                returned the same memory and the caller then wrote to the memory. Writing to the
-                memory costs more than copying the result.
+                returned the same memory and the caller then wrote to the memory. If the flag is
+                true, the caller should use :meth:`read` from now on, because writing to the memory
+                costs more than copying the result.
         """
         address, was_written = self._results.last()
         seen = self._slot.views.get(("mapped", address))

@@ -150,8 +150,8 @@ class HookState:
     def finish(self) -> None:
         """Wait for all buckets of this backward pass, and complete their futures with the averages.
 
-        After a failure, set the same error for the remaining buckets at once, because their sums
-        may never arrive.
+        After a failure, immediately set the same error for the remaining buckets, because their
+        sums may never arrive.
         """
         pending, self.pending = self.pending, []
         failure: Exception | None = None
@@ -210,7 +210,8 @@ def ddp_hook(
     channel, buffer = state.channel(bucket), bucket.buffer()
     if bucket.index() == 0:  # DDP calls the hook for bucket 0 first in each backward pass
         state.finish()  # buckets are still in flight if the previous pass raised an error
-        _at_end_of_backward(state.finish)  # runs before DDP's own callback, which uses the results
+        # At the end of the pass, `finish` runs before DDP's own callback, which uses the results.
+        _at_end_of_backward(state.finish)
     if not channel.poll():
         raise RuntimeError(
             f"bucket {bucket.index()} is still in flight after a time-out: the job cannot continue"

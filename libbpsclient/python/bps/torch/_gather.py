@@ -31,8 +31,8 @@ from bps.torch._handle import Handle
 from bps.torch._memory import check_device, flatten
 from bps.torch._parts import MOVE, Part, as_bytes, sum_parts
 
-# Description of a tensor: number of rows, checksum of the text that follows, and this text, which
-# has the type and the shape of a row.
+# Description of a tensor: number of rows, checksum of the text that follows, and this text. The
+# text states the type and the shape of a row.
 DESCRIPTION = struct.Struct("<qI116s")
 KINDS = {"allgather": "all_gather", "alltoall": "all_to_all"}  # kinds for Runtime.agree()
 # SLICE_S: longest single wait of the thread of a `Line`. Between two waits, the thread checks

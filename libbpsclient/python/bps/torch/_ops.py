@@ -311,8 +311,8 @@ def _broadcast(
 def broadcast_all_(
     tensors: Sequence[torch.Tensor], root_rank: int, process_set: ProcessSet
 ) -> None:
-    """Overwrite tensors, in place, with the tensors of the worker with rank ``root_rank``. Use one
-    operation for all tensors.
+    """Overwrite tensors, in place, with the tensors of the worker with rank ``root_rank``. All
+    tensors are sent in one broadcast.
 
     Args:
         tensors: tensors with the same shapes and types at all workers.

@@ -20,7 +20,7 @@ from bps.torch._memory import NAMES, input_view, output_view, read_output, write
 # of 4 MiB (debug build, two workers, two agents, loopback).
 MOVE: dict[str, Any] = {"priority": PRIORITY_MOST, "piece_elems": 1 << 20}
 
-# A flat tensor and its place in the memory of an operation, counted in elements.
+# Offset of a flat tensor in the memory of an operation, as a number of elements, and the tensor.
 Part = tuple[int, torch.Tensor]
 
 
@@ -108,7 +108,7 @@ def sum_parts(
         n_elems (int): number of elements of the memory.
         agreement (Operation, optional): the operation of :meth:`Runtime.agree`. If it fails, the
             returned operations fail, too.
-        has_own_slot (bool): use a slot of exactly this size if :meth:`Runtime.own_slot` has one.
+        has_own_slot (bool): use a slot of n_elems elements if :meth:`Runtime.own_slot` has one.
         needed: ranks of the workers whose values the result must contain. If another worker is
             lost, its values may be missing from the sum.
         priority (int): memory with a larger priority is sent first.

@@ -149,7 +149,7 @@ class Bucket:
 
 
 def _shaped(flat: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
-    """Return a view of flat memory with the parameter's shape. The view also has the parameter's
+    """Return a view of flat memory. The view has the parameter's shape. It also has the parameter's
     strides if they leave no gaps, for example in the format channels_last."""
     if param.is_contiguous() or not torch.ops.aten.is_non_overlapping_and_dense(param):
         return flat.view(param.shape)
@@ -197,7 +197,7 @@ class Reducer:
         self._runtime = process_set.runtime()
         self.number = self._runtime.next_set()
         self._buckets: list[Bucket] = []
-        self._by_priority: list[Bucket] = []  # the same buckets; the first one is sent first
+        self._by_priority: list[Bucket] = []  # all buckets, largest priority first
         self._sparse: list[Place] = []
         self._in_flight: list[Bucket] = []
         self.begun = False  # whether autograd has computed a gradient of this step
@@ -224,9 +224,9 @@ class Reducer:
         self._runtime.reopened.add(self)
 
     def reopen(self) -> None:
-        """Forget all buckets, as in a new reducer. The runtime calls this method after this worker
-        has joined the job again. Some workers may then be new, and the buckets' memory belonged to
-        the previous job."""
+        """Forget all buckets, as in a new reducer. This method is called after this worker has left
+        the job and joined it again. The buckets are then not valid: some workers may be new, and
+        the buckets' memory was allocated before this worker left."""
         self._buckets, self._sparse, self._in_flight, self._is_cut = [], [], [], False
         if self.on_reopen is not None:
             self.on_reopen()

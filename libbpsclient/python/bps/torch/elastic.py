@@ -1,4 +1,5 @@
-"""Training that continues while machines leave and join the job. The names are those of Horovod.
+"""Training that continues while machines leave and join the job. The classes and functions have the
+same names as in Horovod.
 
 Start the workers with ``BPS_ELASTIC=1`` and ``BPS_MAX_SIZE``, see bps_checkpoint_barrier(3). When
 machines only leave, ``bpsrun --on-agent-loss shrink`` is enough.
@@ -99,7 +100,8 @@ class ElasticSampler(torch.utils.data.Sampler):
         return {"epoch": self.epoch, "processed_indices": set(self.processed_indices)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a result of :meth:`state_dict`, and divide the remaining samples again."""
+        """Load a result of :meth:`state_dict`, and divide the remaining samples among the workers
+        again."""
         self.epoch, self.processed_indices = state["epoch"], set(state["processed_indices"])
         self.reset()
 
