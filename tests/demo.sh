@@ -1,9 +1,9 @@
 #!/bin/sh
 # Train the example on a private cluster of real daemons and print the accuracy at the end:
 #   demo.sh BUILD_DIR
-# bpsrun starts a scheduler, 2 servers, 2 agents and 4 trainers on separate loopback addresses. It
-# shows the cluster and stops all processes at the end, also after a failure. The demo fails if the
-# accuracy is below 90 %. With right sums it is 95 %.
+# bpsrun starts a scheduler, 2 servers, 2 agents and 4 trainers on separate loopback addresses, and
+# shows the cluster. At the end, also after a failure, bpsrun stops all processes. The demo fails if
+# the accuracy is below 90 %. With right sums it is 95 %.
 set -eu
 build=${1:?usage: $0 BUILD_DIR}
 dir=$(mktemp -d)

@@ -33,8 +33,8 @@
 # and labs with different prefixes are separate, even on the same subnet. Needs root, iproute2, and
 # the kernel's veth, bridge and sch_tbf.
 # Uplink: tbf on eth0 in the host. Downlink: tbf on the switch's port for that host.
-# tbf counts Ethernet frames without preamble and checksum: with MTU 1500 and TCP timestamps at most
-# 1448/1514 = 95.6 % of RATE is payload.
+# tbf counts Ethernet frames without preamble and checksum. With MTU 1500 and TCP timestamps, the
+# payload is at most 1448/1514 = 95.6 % of RATE.
 set -euo pipefail
 
 me=${0##*/}

@@ -171,8 +171,8 @@ def run_pytest(build, counts, only, name, beside=False, files=("",), title="", *
 
     If `beside` is true, several tests run at a time, and the tests of tests/cluster that are marked
     `alone` do not run. If `beside` is false, the tests run one at a time, and of the tests of
-    tests/cluster only those marked `alone` run. files: run only the files whose names contain one
-    of these words. title: the name of this part, if not NAME.
+    tests/cluster only those marked `alone` run. files: words; run only the files whose names
+    contain one of the words. title: the name of this part, if not NAME.
     """
     title = title or name
     if only and only not in title:

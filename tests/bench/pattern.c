@@ -81,9 +81,9 @@ static uint64_t output_value(enum bps_op op, unsigned base, int size)
 
 bool pattern_is_exact(enum bps_dtype dtype, enum bps_op op, int size)
 {
-	/* An average is exact if the division by the number of workers is exact. With 1, 2, 4
-	 * workers or a multiple of 4, the mean of the shares is a multiple of one half, which float
-	 * types represent. Averages of integers are rounded to the floor. */
+	/* An average is exact if the division by the number of workers is exact. If the number of
+	 * workers is 1, 2 or a multiple of 4, the mean of the shares is a multiple of one half,
+	 * which float types represent. Averages of integers are rounded to the floor. */
 	if (op == BPS_AVG && size > 2 && size % SHARES != 0)
 		return false;
 	return output_value(op, PATTERN_PERIOD - 1, size) <= exact_max(dtype);

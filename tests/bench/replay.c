@@ -296,7 +296,7 @@ static int communicate(struct bench_replay *r, double *ret_s)
 struct replay_result {
 	uint64_t steps;
 	double communication_s, step_s, p99_s, elapsed_s;
-	double first_wait_s; /* time from the submission of the first layer to its sums */
+	double first_wait_s; /* first layer: time from submission until the sums arrive */
 	bool has_traffic;
 	double sent_bytes, received_bytes; /* bytes of this worker's machine, per step */
 };
@@ -345,7 +345,7 @@ static int measure(struct bench_replay *r, struct replay_result *ret)
 		rc = step(r, &starts[k]);
 		bench_progress(r->bench, "step", (double)k, (double)(ret->steps + WARMUP_STEPS));
 	}
-	/* The last step ends when the first layer's sums arrive, because the next step could then
+	/* The final step ends when the first layer's sums arrive, because a further step could then
 	 * start. */
 	if (rc == 0)
 		rc = finish(r, &r->layers[0], r->step);

@@ -37,13 +37,12 @@ from page import row
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RATE = "1gbit"
-PAYLOAD_MB_S = 125 * 1448 / 1514  # payload rate at RATE, for MTU 1500 and TCP timestamps
+PAYLOAD_MB_S = 125 * 1448 / 1514  # payload on a RATE link, for MTU 1500 and TCP timestamps
 # Group `overlap`: total seconds for which the layers of a model sleep in a step. The gradients of
 # ResNet-50 need 0.86 s on the wire, those of VGG-16 4.6 s.
 COMPUTE_S = {"resnet50": 0.6, "vgg16": 4.2}
 FORMS = ("ddp", "ddp-views", "hook", "hook-views", "backend", "backend-views", "optimizer")
-# Forms that the group `shaped` measures. With all of FORMS, four workers would need more than
-# 24 GiB.
+# Forms of the group `shaped`. With all of FORMS, four workers would need more than 24 GiB.
 SHAPED_FORMS = ("ddp", "ddp-views", "hook-views", "backend-views", "optimizer")
 CROSS_FORMS = ("barrier", "cross")  # forms of the group `overlap` for VGG-16
 BARS = {
@@ -276,7 +275,7 @@ def measure(
         group, model (str): what the workers measure.
         n (int): number of workers. Each has a host and an agent.
         rate (str, optional): speed of the hosts' network cards; None: all programs use loopback.
-        forms (str): forms of the group `overlap`, with commas.
+        forms (str): forms of the group `overlap`, separated by commas.
     """
     from harness import Lab, Processes, Suite
 
@@ -334,8 +333,8 @@ def rows_of_forms(group: str, rounds: list[dict[str, float]]) -> Iterator[str]:
 def rows_of_overlap(args: argparse.Namespace) -> Iterator[str]:
     """Measure the forms of the group `overlap`, and yield their rows.
 
-    Two forms of VGG-16 at once need more than 24 GiB. So each of them has a job of its own, in turn
-    in every round.
+    Two forms of VGG-16 at the same time need more than 24 GiB. So each form of VGG-16 has a job of
+    its own. In every round, these jobs run one after the other.
     """
     counts = sizes("resnet50")
     wire_s = 4 * sum(counts) / PAYLOAD_MB_S / 1e6

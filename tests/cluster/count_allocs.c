@@ -1,5 +1,5 @@
-/* A library to preload into a daemon. It counts the calls of the allocator and of mmap(2) by the
- * daemon's data threads. The two counters are u64 in the file COUNT_FILE, which the test reads
+/* A library to preload into a daemon. It counts how often the daemon's data threads call the
+ * allocator and mmap(2). The two counters are u64 in the file COUNT_FILE, which the test reads
  * while the daemon runs. */
 #include <fcntl.h>
 #include <stdatomic.h>

@@ -1,8 +1,8 @@
 """Two fake service managers for tests of daemons, and a job that runs until it is stopped.
 
 KeptDaemon keeps a daemon's descriptors (FDSTORE=1 of sd_notify(3)). When the daemon has ended,
-KeptDaemon starts the daemon again and passes the descriptors to it, as systemd does. Manager only
-receives the messages of a daemon.
+KeptDaemon starts the daemon again and passes the descriptors to it, as systemd does. The class
+Manager only receives the messages of a daemon.
 """
 
 import array

@@ -154,9 +154,10 @@ def test_a_trainer_that_dies_releases_all_streams(rig, workers, agents):
 
 @pytest.mark.parametrize("workers,agents", [(2, 1), (4, 2)])
 def test_error_of_a_waiting_stream_names_the_dead_worker(rig, workers, agents):
-    """Lose a worker of a job in which only GPU streams wait for rounds, so that the executors end.
+    """Lose a worker of a job in which only GPU streams wait for rounds.
 
-    The errors of the other workers must name the dead worker, not an executor.
+    The loss ends the executors. The errors of the other workers must name the dead worker, not an
+    executor.
     """
     r = rig(agents=agents)
     go = r.c.dir / "go"

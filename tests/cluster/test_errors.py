@@ -57,7 +57,7 @@ def test_mismatch_names_both_workers_and_both_declarations(cluster, placement, f
     assert all(r["code"] == bps.EMISMATCH for r in results), results
     for word in ("rank 0", "rank 1", "f32", "f64", "1000"):
         assert word in results[0]["text"], results[0]["text"]
-    # The worker that declares the tensor second is named as the cause. Either worker may be second.
+    # The worker with the later declaration is named as the cause. This may be either worker.
     fields = {(r["rank"], r["host"], r["tensor"]) for r in results}
     assert fields <= {(r, f"agent-host{placement[r]}", "w") for r in (0, 1)}, results
     assert len(fields) == 1, results

@@ -125,8 +125,8 @@ def test_ten_thousand_tensors_are_in_flight_at_once(cluster):
 
 def test_workers_of_a_machine_share_the_quota_of_the_outputs(cluster):
     c = cluster(agents=1, servers=0, agent_args=["--memory", "47MiB", "--user-memory", "47MiB"])
-    # The quota is enough for an input and a control page of each worker, and for two outputs that
-    # both workers share.
+    # The quota is enough for each worker's control page and input, and for two outputs that both
+    # workers share.
     c.run("rounds", 2, {"n_elems": 10 << 17, "n_rounds": 2})
 
 

@@ -68,7 +68,7 @@ class Relay:
                 b.sendall(data)
         except OSError:
             pass
-        self.is_open.wait()  # while the relay is blocked, it also closes no connections
+        self.is_open.wait()  # a blocked relay closes no connections
         for s in (a, b):
             s.close()
 

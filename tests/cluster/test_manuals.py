@@ -26,7 +26,7 @@ def section(text, title):
 
 
 def names_of(page):
-    """Return the names in the page's NAME section, under which `man` finds the page."""
+    """Return the names in the page's NAME section. `man` finds the page under these names."""
     return re.findall(r"^\.Nm (\S+)", section(source(page), "NAME"), re.M)
 
 

@@ -331,8 +331,8 @@ def steady(
                     longest, longest_at = took, start
                 for i, t in enumerate(data):
                     want = base * ranks + size * r * (i + 1)
-                    # The first round without lost_rank's contribution may differ between
-                    # partitions.
+                    # In one round, some partitions may contain lost_rank's contribution and others
+                    # may lack it.
                     if lost_rank is not None:
                         without = want - base * (lost_rank + 1) - r * (i + 1)
                         want = np.where(t.output == without, without, want)
@@ -966,7 +966,7 @@ def resized(sizes, n_elems, ready=None, wait=None, first_phase=0):
 
 
 def suspended_in_vain(late):
-    """Let a first call of suspend() time out at rank 0, because rank 1 does not call suspend() yet.
+    """Let suspend() time out at rank 0 before rank 1 calls suspend().
 
     After the timeout, rank 0 makes the file `late`. Rank 1 waits for this file. Then all ranks
     suspend and resume the job. Return a sum of the resumed job.

@@ -117,7 +117,7 @@ class Chaos:
         self.problems, self.rounds, self.longest = [], 0, 0.0
         self.jobs = {j["name"]: None for j in JOBS}
         self.failed_at = {}  # {job: when one of its workers ended}
-        self.events = []  # actions and their times; a problem's text has the last 30
+        self.events = []  # actions and their times; a problem's text has the last 30 actions
         self.may_end = set()  # jobs that may end because of a fault
         # {daemon: [(seconds since `begin`, the daemon's pid, (MiB, descriptors, threads))]}
         self.samples = {}
@@ -151,7 +151,7 @@ class Chaos:
         )
 
     def look_at(self, job):
-        """Restart a job that has ended. Record a problem if no fault may have ended the job."""
+        """Restart a job that has ended. Record a problem if no fault can have ended the job."""
         name, steady = job["name"], self.jobs[job["name"]]
         if steady is None:
             self.start_job(job)

@@ -32,7 +32,7 @@ sys.path[:0] = [
 ]
 
 AT_ONCE = 4
-POINTS = {  # maximum number of passes before the trainer crashes, per failpoint
+POINTS = {  # how often, at most, the trainer passes each failpoint before it crashes there
     "client.connect": 0,
     "client.hello.sent": 0,
     "client.joined": 0,
@@ -53,7 +53,7 @@ def wait_until(at):
 
 
 def held_by(pid):
-    """Count a process's descriptors, memfds, mappings of memfds, threads and children."""
+    """Count a process's descriptors, memfds, threads, children and mappings of memfds."""
     proc = Path(f"/proc/{pid}")
     fds = []
     for fd in os.listdir(proc / "fd"):
@@ -193,7 +193,7 @@ class Crashes:
         return before
 
     def counted(self, pid, before):
-        """Wait until no count of the agent's resources exceeds the same count in `before`.
+        """Wait until the agent's count of each resource is at most its count in `before`.
 
         Wait at most ten seconds. Return the counts at the end of the wait.
         """

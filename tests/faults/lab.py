@@ -139,7 +139,7 @@ class Lab:
         self.mend(host)
 
     def reset(self, host, port):
-        """Answer all packets to a port of the host with a reset, as some firewalls do."""
+        """Reply with a reset to all packets for a port of the host, as some firewalls do."""
         self.rules(host, f"in tcp dport {port} reject with tcp reset")
 
     def kill_connections(self, host):
@@ -511,8 +511,8 @@ def memory_cgroup(name, limit_bytes):
 
 
 def cpu_cgroup(name, share):
-    """Return a context whose put(pid) limits a process to this share of a processor. Return None if
-    the machine has no cgroups for processors."""
+    """Return a context whose put(pid) limits a process to the fraction `share` of a processor.
+    Return None if the machine has no cgroups for processors."""
     period_us = 100000
     quota_us = int(share * period_us)
     for root, limits in (

@@ -281,8 +281,8 @@ def test_server_cut_off_only_from_the_scheduler_is_replaced(faulty, cell, lab):
 def test_server_and_agent_that_are_cut_from_each_other_are_named(faulty, cell, lab, agent):
     """FM-S-agent: packets between an agent and a server are lost.
 
-    Calls time out, and their errors name the agent and the server. The calls go on when the
-    network is repaired.
+    Calls wait, and `bpsctl why-stuck` names the agent and the server. When the network is
+    repaired, the calls complete.
     """
     c = faulty(lab=lab)
     job = c.steady(2, timeout=20).wait_rounds()

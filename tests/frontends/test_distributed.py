@@ -569,7 +569,8 @@ def test_ddp_refuses_models_that_differ_at_all_workers():
     with pytest.raises(RuntimeError):
         DistributedDataParallel(torch.nn.Linear(2, 2 + RANK))
     # The other ranks compare their models with rank 0's model, and raise an error. Rank 0 raises an
-    # error in its next collective, because the other ranks call barrier() instead.
+    # error in its next collective, because the other ranks call barrier() instead of that
+    # collective.
     if RANK:
         with pytest.raises(dist.DistBackendError, match="workers disagree"):
             dist.barrier()

@@ -1,6 +1,6 @@
-/* Control messages. Input: a u16 with the type, then the body of a frame. If the body decodes
- * to a message, the program encodes the message, decodes these bytes and encodes the result. Both
- * encodings must be equal. */
+/* Control messages. Input: a u16 with the type, then the body of a frame. If the body decodes to a
+ * message, the program encodes the message, decodes the encoding, and encodes the decoded message.
+ * Both encodings must be equal. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

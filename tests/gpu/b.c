@@ -1,7 +1,7 @@
-/* The run B tests whether an executor in a second process is acceptable. A trainer's process keeps
- * the GPU busy with matrix products. A second process copies memory, or launches small or large
- * kernels. The run measures how much the trainer slows down, and how long the second process waits
- * for each piece of work. Each kind of work is also measured while the trainer is idle. See
+/* The test run B checks whether an executor in a second process is acceptable. A trainer's process
+ * keeps the GPU busy with matrix products. A second process copies memory, or launches small or
+ * large kernels. The run measures how much the trainer slows down, and how long the second process
+ * waits for each piece of work. Each kind of work is also measured while the trainer is idle. See
  * docs/guides/gpu-tests.md. */
 #include <poll.h>
 #include <stdatomic.h>
@@ -158,16 +158,16 @@ struct second {
 struct kind {
 	const char *name;
 	/* Do one piece of work, and store the duration of the piece in *ret_us. If several pieces
-	 * may be in flight, start pieces, wait for the oldest one, and store the duration of the
-	 * oldest one. */
+	 * may be in flight, start pieces until `in_flight` pieces are in flight. Then wait for the
+	 * oldest piece, and store its duration. */
 	bool (*once)(struct second *w, const struct kind *k, double *ret_us);
 	size_t bytes; /* bytes in each direction; a kernel reads and writes this much GPU memory */
 	bool is_out, is_in;
 	unsigned in_flight;
 	bool has_bars;
-	/* Factor of the measuring time of this kind. The kinds that make tiny copies and the kind
-	 * "post_only" have a smaller factor, because they yield many samples and have no limits to
-	 * meet. */
+	/* Factor by which the measuring time is multiplied for this kind. The kinds that make tiny
+	 * copies and the kind "post_only" have a smaller factor, because they yield many samples
+	 * and have no limits to meet. */
 	double share;
 };
 

@@ -1,4 +1,4 @@
-"""Run C: PyTorch end to end, over the product's own daemons on loopback.
+"""Test run C: PyTorch end to end, over the product's own daemons on loopback.
 
 A scheduler, a server and two agents run on one machine. Each agent has an executor and a trainer.
 Both executors and both trainers use the same GPU. tests/gpu/run starts this file. This file prints
@@ -361,7 +361,7 @@ def run(is_host, only):
                 )
             )
         todo.append(("speed", measure_speed, cluster, args, is_host))
-        if only:  # the items weights_* read the file that "reference" writes
+        if only:  # each item weights_* reads the file that the item "reference" writes
             todo = [
                 t
                 for t in todo

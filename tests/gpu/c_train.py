@@ -76,7 +76,7 @@ class Cuda:
         torch.cuda.synchronize()
 
     def products(self):
-        """Return a function that queues a matrix product, which takes about a millisecond."""
+        """Return a function that queues a matrix product. The product takes about a millisecond."""
         a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
         return lambda: torch.matmul(a, a)
 
@@ -183,7 +183,7 @@ class Exchange:
 
     def ready(self, i):
         p, view = self.params[i], self.views[i]
-        # the model may have replaced the gradient, so that it is no longer a view
+        # the model may have replaced p.grad with a tensor other than `view`
         if p.grad.data_ptr() != view.data_ptr():
             view.copy_(p.grad)
             self.n_moved += 1

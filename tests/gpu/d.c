@@ -406,9 +406,9 @@ static int move(struct d_rig *r, const struct device_piece *pieces, int n_local,
 	return rc;
 }
 
-/* Check collectives in place over two ranks, whose values are 1 and 2. The sum of each block must
- * be 3 on both ranks. first: rank of member 0 of this process. n_local: count of members in this
- * process. */
+/* Check in-place collectives over two ranks. At first, all values of rank 0 are 1, and all values
+ * of rank 1 are 2. In the end, all values must be 3 on both ranks. first: rank of member 0 of this
+ * process. n_local: count of members in this process. */
 static bool collectives(struct d_rig *r, struct device_clique *c, int first, int n_local)
 {
 	const struct device_piece pieces[] = {

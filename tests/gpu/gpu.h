@@ -100,8 +100,8 @@ static inline bool gpu_false(void)
 
 /* Load the driver and initialise it. A process that forks must call this only after the fork. */
 bool gpu_load(void);
-/* Load the driver, and make the first GPU's primary context current. With the context's flags, a
- * thread that waits for the GPU polls in a busy loop. */
+/* Load the driver, and make the first GPU's primary context current. The context's flags make a
+ * thread poll in a busy loop while the thread waits for the GPU. */
 bool gpu_context(CUdevice *ret);
 bool gpu_stream(CUstream *ret);
 int gpu_attr(CUdevice dev, CUdevice_attribute attr);

@@ -33,7 +33,7 @@ struct gpu_pair {
  * the reason has been reported. */
 bool pair_run(const struct gpu_pair *p);
 
-/* ---- between the sides; each call waits until the deadline at most, and reports a failure ---- */
+/* ---- between the sides; a call waits at most until the deadline and reports any failure ---- */
 bool side_send(struct gpu_side *s, uint64_t word, const void *data, size_t n, int fd);
 /* *ret_fd is -1 when no descriptor came. Pass NULL as ret_fd when no descriptor is expected. */
 bool side_recv(struct gpu_side *s, uint64_t *ret_word, void *data, size_t n, int *ret_fd);

@@ -133,10 +133,10 @@ static double gain_of_agent_threads(const struct scale_options *o)
 }
 
 /* Return the time of the communication, divided by the CPU time that one of two agents needs for
- * its bytes on the network. Half of the model's bytes stay on the agent's machine. The agent sends
- * and receives the other half. Together, the sent and the received bytes are as many as the model
- * has. In the time ring_s, each machine of a ring of two machines sends that many bytes, so the
- * function computes the number of bytes from ring_s. */
+ * its network traffic. Half of the model's bytes stay on the agent's machine. The agent sends the
+ * other half over the network, and receives as many bytes. So the agent sends and receives M bytes
+ * in all, where M is the size of the model. In the time ring_s, each machine of a ring of two
+ * machines sends M bytes. So the function computes M from ring_s. */
 static double over_agent_cpu_of_half(const struct scale_options *o)
 {
 	struct scale_result r = measure(o);

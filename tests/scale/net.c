@@ -87,7 +87,8 @@ static void eager_free(struct scale_end *e, struct scale_eager *eager)
 	w->free_eager = eager;
 }
 
-/* All eager bytes of an offer have arrived: complete their read, if any. */
+/* Handle the arrival of all eager bytes of an offer. If a read takes the bytes, complete the
+ * read. */
 static void item_eager(struct scale_node *n, struct scale_item *it)
 {
 	struct scale_eager *eager = it->offer;
@@ -145,8 +146,8 @@ static bool is_same_memory(
 }
 
 /* Record the arrival of an offer. Call offer_heard before the node processes the offer, because the
- * node may read the offer at once. Eager bytes of earlier offers of the same memory are out of date
- * from now on. */
+ * node may start to read the offered bytes at once. Eager bytes of earlier offers of the same
+ * memory are out of date from now on. */
 static void offer_heard(struct scale_end *e, const struct scale_item *it)
 {
 	for (struct scale_eager *i = e->eager; i && i->is_heard; i = i->next)

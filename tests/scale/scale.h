@@ -236,7 +236,7 @@ void scale_node_send(struct scale_node *n, struct scale_item *it);
 /* ---- network ---- */
 
 struct scale_pending_read {
-	/* next read in end->queue, the list of reads that have pieces not yet requested */
+	/* `next`: link in end->queue, the list of reads that have pieces not yet requested */
 	struct scale_pending_read *next;
 	struct scale_pending_read *next_read, **prev_read;
 	struct xport_read *r;
@@ -262,8 +262,8 @@ struct scale_lane {
 	struct scale_host *host;
 	struct scale_item *out, **out_tail;
 	struct scale_item *outside; /* the first item that is not yet completely in the kernel */
-	/* number of bytes in the kernel. The card has not sent them yet. Their items precede the
-	 * item `outside`. */
+	/* number of bytes that are in the kernel and that the card has not sent yet. In the list
+	 * `out`, the items of these bytes precede the item `outside`. */
 	uint32_t inside_bytes;
 	/* on_way: bytes in flight. window: limit of on_way; 0: no limit. */
 	uint32_t window, on_way;

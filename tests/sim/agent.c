@@ -16,7 +16,7 @@
 #define WORK_LIMIT      100000
 #define CHECK_EVERY     16
 #define JOIN_TIMEOUT_NS (20 * S)
-/* byte that overwrites a trainer's input once the round is done, as the next gradient would */
+/* After each round, a trainer's input is overwritten with this byte, as if by the next gradient. */
 #define SCRIBBLE 0xee
 
 /* ---- before and after every event ---- */

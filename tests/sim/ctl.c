@@ -13,9 +13,9 @@
 #define ATTEMPT_NS      (2 * S)
 #define CTL_CHECK_EVERY 8
 
-/* Most messages are heartbeats without lists. To save time, the simulator encodes only one of
- * CODED_BEATS such heartbeats. RAW marks an event that contains the struct of a message instead of
- * the encoded message. */
+/* Most messages are heartbeats without lists. To save time, the simulator encodes only about one
+ * in CODED_BEATS of these heartbeats. RAW marks an event that contains the struct of a message
+ * instead of the encoded message. */
 #define RAW         0x100
 #define CODED_BEATS 16
 

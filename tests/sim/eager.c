@@ -22,7 +22,9 @@ struct sim_eager {
 	bool is_here;  /* the bytes have arrived and wait for the message with their offer */
 	bool is_heard; /* the message with the offer has arrived */
 	bool is_old;   /* a later message that offers the same memory has arrived */
-	bool is_open;  /* rd is decided: this read takes the bytes; NULL: no read takes them */
+	/* the simulator has decided whether a read takes the bytes: rd is this read, or NULL if no
+	 * read takes them */
+	bool is_open;
 	/* the read that takes the bytes; NULL: no read has been chosen, or the bytes are dropped */
 	struct sim_read *rd;
 	uint8_t *bytes;
@@ -49,7 +51,8 @@ static bool is_in_segment(const struct sim_eager *e)
 	return e->segment < p->n_segs && e->offset + e->len <= p->segs[e->segment].bytes;
 }
 
-/* All bytes have arrived: end the read that takes them, if any, and free the bytes. */
+/* All bytes have arrived: remove the offer from the list, and end the read that takes the bytes, if
+ * there is one. */
 static void eager_end(struct sim_eager *e)
 {
 	struct sim *s = e->from->port->s;

@@ -1,9 +1,9 @@
 #ifndef BPS_TESTS_SIM_MOVE_H
 #define BPS_TESTS_SIM_MOVE_H
-/* A fault that the simulation injects: some partitions of the running job get a new pgen, although
- * no event requires this. The server of such a partition may change or stay the same. The other
- * functions look up state in the scheduler's core. All these functions are in a separate file,
- * because names in the core's headers clash with names in sim.h. */
+/* move_parts injects a fault: some partitions of the running job get a new pgen, although no event
+ * requires this. The server of such a partition may change or stay the same. The other functions
+ * look up state in the scheduler's core. All these functions are in a separate file, because names
+ * in the core's headers clash with names in sim.h. */
 #include <stdint.h>
 
 struct sched_core;

@@ -357,7 +357,8 @@ struct sim_server {
 	struct sim_member m;
 	struct sim_thread threads[THREADS_MAX];
 	bool is_gone, has_cores;
-	/* instances that the scheduler has reported for the agents; 0: none yet */
+	/* for each agent: the instance that the scheduler last reported to the server; 0: none
+	 * yet */
 	uint64_t agents_known[AGENTS_MAX + GUESTS_MAX];
 	unsigned n_orders; /* number of operators' orders to drain or undrain this server */
 	uint64_t leave_ns; /* time by which the process must end; 0: the process need not end */
@@ -413,7 +414,8 @@ struct sim_tensor_state {
 	uint64_t round; /* the last round whose end was reported to the trainers */
 	int failed;
 	uint8_t *in[WORKERS_MAX], *out[2];
-	/* Memory into which trainers write: device memory. Without devices, dev[w] is in[w]. */
+	/* Memory into which trainers write: device memory. Without devices, `dev[w]` equals
+	 * `in[w]`. */
 	uint8_t *dev[WORKERS_MAX];
 	/* A round that runs again although the end of the round was reported before the restart.
 	 * 0: none. */
@@ -525,7 +527,7 @@ struct guest_tensor {
  * can declare up to an eighth of the reserve. For each user except the greedy one, the user's
  * simulated jobs fit into an eighth of the reserve. */
 #define GREEDY_RESERVE 60
-/* First number in the names of the extra tensors that a greedy job declares. */
+/* Number in the name of the first extra tensor that a greedy job declares. */
 #define GREEDY_FIRST 100
 struct guest_job {
 	uint32_t id; /* 0: no worker has joined yet */

@@ -1,9 +1,9 @@
 #ifndef BPS_TESTS_AGT_WORLD_H
 #define BPS_TESTS_AGT_WORLD_H
-/* A test world for one agent's core (bps-agent/core/core.h) with a job. The test submits as the
- * trainers, sends plans as the scheduler, and sends the messages of up to three servers over
- * tests/unit/fake_xport.h. After each step the core's invariants are checked. Everything runs in
- * one thread, and the test sets the time. */
+/* A test world for one agent's core (bps-agent/core/core.h) with a job. The test submits rounds
+ * in place of the trainers, and sends plans in place of the scheduler. The test also sends the
+ * messages of up to three servers over tests/unit/fake_xport.h. After each step the core's
+ * invariants are checked. Everything runs in one thread, and the test sets the time. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

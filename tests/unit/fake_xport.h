@@ -37,7 +37,7 @@ struct fake_conn {
 	size_t n_sent, n_reads;
 	unsigned *n_loans; /* points to the transport's counter of loans */
 	size_t credit;     /* number of sends that succeed before -EAGAIN */
-	size_t room;       /* number of sends with `is_patient` true that succeed before -EAGAIN */
+	size_t room;       /* number of sends with `is_patient` that succeed before -EAGAIN */
 	size_t read_limit; /* number of reads that succeed before -EAGAIN */
 	/* time of the last message from the peer, as the transport's heard_ns reports it */
 	uint64_t heard_ns;
@@ -73,7 +73,7 @@ void fake_deliver(struct fake_conn *c, const struct wire_msg *m);
 const struct wire_msg *fake_take(struct fake_conn *c);
 /* Allow n more sends. If a send was refused before, the callback `writable` is called. */
 void fake_grant(struct fake_conn *c, size_t n);
-/* Allow n more sends with `is_patient` true. */
+/* Allow n more sends with `is_patient`. */
 void fake_make_room(struct fake_conn *c, size_t n);
 
 /* Return the i-th oldest read that has not ended, or NULL. */

@@ -1,11 +1,11 @@
 #ifndef BPS_TESTS_NET_RIG_H
 #define BPS_TESTS_NET_RIG_H
 /* A rig for tests of a network transport (common/transport/net.h): both ends, the server and the
- * client, in one process. The ends use the loopback address and any free port. BPS_TEST_PROVIDER
- * and BPS_TEST_ADDRESS choose another provider or address (tests/qemu). Each end counts its
- * callbacks. A test runs both ends in one thread, which sleeps only when both ends may sleep. Some
- * tests use more threads, or forked peers. A forked peer is started before this process opens its
- * end. */
+ * client, in one process. The ends use the loopback address and any free port. The environment
+ * variables BPS_TEST_PROVIDER and BPS_TEST_ADDRESS replace the test's provider and the loopback
+ * address (tests/qemu). Each end counts its callbacks. A test runs both ends in one thread, which
+ * sleeps only when both ends may sleep. Some tests use more threads, or forked peers. A forked peer
+ * is started before this process opens its end. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>

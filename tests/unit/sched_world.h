@@ -27,8 +27,8 @@
 #define RECORDS   16384
 #define LOG_BYTES (4u << 20)
 
-/* The world around one core. It stores every message as a line of text, and every record for a
- * restart. */
+/* The world around one core. It stores every message as a line of text. It stores every record, so
+ * that a test can restart the core from the records. */
 struct sched_world {
 	struct sched_core *core;
 	struct sched_config cfg;
@@ -445,7 +445,7 @@ static inline void worker(
 			fail_msg("'%s' was said in:\n%s", (s), (w)->log);                          \
 	} while (0)
 
-/* the connections of the servers and agents that running_job makes */
+/* running_job makes two servers and two agents with these connections; 0: end of the list */
 static const uint32_t everybody[] = {11, 12, 21, 22, 0};
 /* Make servers "s1" (connection 11) and "s2" (12), agents "a" (21) and "b" (22), a job of two
  * workers, and the job's tensor "w". */

@@ -99,8 +99,8 @@ static bool would_block(ssize_t n)
 	return n < 0;
 }
 
-/* Send one part, so that one connection does not starve the others. Returns false when the socket
- * is full. */
+/* Send at most one part per call, so that no connection starves the others. Returns false when the
+ * socket is full. */
 static bool send_some(const struct probe_raw *raw, struct probe_link *l)
 {
 	struct iovec iov[2];
@@ -114,8 +114,8 @@ static bool send_some(const struct probe_raw *raw, struct probe_link *l)
 	return (size_t)n == want;
 }
 
-/* Receive a header and the payload behind it in one call. Such a call is possible because the
- * receiver knows the length of parts. */
+/* Receive a part's header and payload in one call. Such a call is possible because the receiver
+ * knows the length of each part in advance. */
 static void receive_some(const struct probe_raw *raw, struct probe_link *l)
 {
 	struct iovec iov[2];

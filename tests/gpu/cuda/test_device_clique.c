@@ -331,8 +331,8 @@ static void queues_of_a_collective_that_launches_take_nothing(void **state)
 	assert_int_equal(rc, 0);
 	cuda_rig_await(host, 1);
 	expect(&b, 0, DTYPE_I32, COUNT * (unsigned)b.rank[0], COUNT, all_sum);
-	/* After the launch, closing the queue that refused work is allowed. If the clique is
-	 * aborted during another launch, its queues accept work after the abort. */
+	/* After the launch, the queue that refused work may be closed. If the clique is aborted
+	 * during the next launch, the queues of that launch accept work after the abort. */
 	cuda_rig_drain(b.piece[0].queue);
 	cuda_rig_drain(b.piece[1].queue);
 	ops->queue_close(b.piece[0].queue);

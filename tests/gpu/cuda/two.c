@@ -1,5 +1,5 @@
-/* Tests with two processes. Starts this program again with a role as its argument. A socket carries
- * messages and descriptors. All waits have deadlines. */
+/* Functions for tests with two processes. two_start starts this program again, with a role as its
+ * argument. A socket carries messages and descriptors. Each wait for a message has a deadline. */
 #include "tests/gpu/cuda/two.h"
 
 #include <dirent.h>

@@ -34,8 +34,8 @@ static struct {
 
 #define STACK_MAX 16
 static _Thread_local struct fake_ctx *current;
-/* The thread's stack of contexts, without the current context. A push puts the previous current
- * context here, and a pop makes it current again. */
+/* The thread's stack of contexts, without the current context. A push puts the current context
+ * here and makes another context current. A pop makes the top context of this stack current. */
 static _Thread_local struct fake_ctx *stack[STACK_MAX];
 static _Thread_local int stack_depth;
 

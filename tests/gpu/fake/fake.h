@@ -191,8 +191,8 @@ void fake_queue(CUstream stream, struct fake_work *w);
 CUstream fake_stream(CUstream stream);
 
 /* The functions from here on are for the fake NCCL.
- * - fakecuda_stream_call queues a call of `fn` on a stream. The queued call keeps up to two areas
- *   alive.
+ * - fakecuda_stream_call queues a call of `fn` on a stream. The areas at the two addresses `addr`
+ *   (0: no area) cannot be freed until the call has run.
  * - fakecuda_stream_bytes returns the host address of the bytes at a device address.
  * - fakecuda_stream_launching starts or ends a time in which only NCCL may use a stream. */
 FAKE_EXPORT void fakecuda_stream_call(CUstream stream, void (*fn)(void *), void *arg,

@@ -102,8 +102,8 @@ static struct fake_handle *handle_of(CUmemGenericAllocationHandle id, const char
 	fake_misuse("%s: handle %llu does not live", name, id);
 }
 
-/* Reserve addresses that the host cannot access. The memory of handle h has the bytes. If h is
- * NULL, the area has no bytes yet. */
+/* Reserve addresses that the host cannot access. The memory of handle h has the contents of the
+ * area. If h is NULL, the area has no memory yet. */
 struct fake_area *fake_area_new(enum area_kind kind, size_t bytes, struct fake_handle *h)
 {
 	struct fake_area *a = fake_alloc(sizeof(*a));

@@ -134,7 +134,8 @@ static void sentence_is_one_line_without_control_characters(void **state)
 	assert_error_has("job name '?\?[2J?\xc3\xa9 xx");
 }
 
-/* An option below -1 is neither a value nor the default, so it is an error. */
+/* An option may be -1, which stands for the value from the environment. A number below -1 is an
+ * error. */
 static void option_below_minus_one_is_refused_by_name(void **state)
 {
 	struct bps_options o;

@@ -18,8 +18,8 @@ static void round_of(struct bps_tensor *t, float first, float last)
 }
 
 /* Get and return the result of the last round. Check that the result's first value is `first` and
- * its last value is `last`. Check that bps_results_last returns was_written, which is 1 if
- * bps_results_last discards writes to the result, else 0. */
+ * its last value is `last`. Check that bps_results_last returns was_written: 1 if the caller has
+ * written to the result, so that bps_results_last discards these writes; else 0. */
 static float *take(struct bps_results *r, float first, float last, size_t n, int was_written)
 {
 	void *p = NULL;

@@ -7,9 +7,8 @@
 #define TENSORS 4
 #define TO_0    24
 #define TO_1    8
-/* A connection may lead by 64 KiB, a quarter of server 1's share. If a connection leads by at most
- * 64 KiB (two partitions), it sends one more partition. So three partitions may be sent in
- * advance. */
+/* A connection may send one more partition if it leads by at most 64 KiB (two partitions). 64 KiB
+ * is a quarter of server 1's share. So three partitions may be sent in advance. */
 #define LEAD       3
 #define PART_BYTES (LARGE * sizeof(float))
 
@@ -83,8 +82,8 @@ static void connection_with_a_large_share_waits_for_a_small_one(void **state)
 	world_free(w);
 }
 
-/* The transport takes four partitions at a time. So a connection may lead by four partitions,
- * instead of by 64 KiB. */
+/* The transport takes four partitions at a time. So a connection may send one more partition if it
+ * leads by at most four partitions, instead of 64 KiB. */
 static void connection_may_lead_by_what_its_transport_takes_at_a_time(void **state)
 {
 	struct agt_world *w = two_servers(0, SIZE_MAX);
@@ -293,8 +292,9 @@ static void shares_change_when_partitions_move(void **state)
 	}
 }
 
-/* Connection 1 gets the partitions of a further tensor when connection 0 has sent 8 of its 12
- * partitions. The progress of connection 1 then starts at the progress of connection 0. */
+/* Connection 0 has 12 partitions to send. When it has sent 8 of them, connection 1 gets the
+ * partitions of a further tensor. The progress of connection 1 then starts at the progress of
+ * connection 0. */
 static void connection_that_starts_later_starts_at_the_others_progress(void **state)
 {
 	struct agt_world *w = two_servers(0, 0);

@@ -119,7 +119,7 @@ static void reconnections_start_at_once_and_become_rarer(void **state)
 	assert_int_equal(w->n_connects, 2);
 	assert_false(agt_job_network(w->job, text, sizeof(text)));
 	assert_non_null(strstr(text, "server 0 thread 0"));
-	/* the text of a job without partitions on this server does not name the server */
+	/* the second job has no partitions on server 0, so the text about this job is empty */
 	other = second_job(w);
 	assert_true(agt_job_network(other, text, sizeof(text)));
 	assert_string_equal(text, "");

@@ -281,8 +281,9 @@ static void memory_released_while_a_tensor_is_described_is_not_used(void **state
 	for (uint16_t w = 0; w < WORKERS; w++)
 		push(&r, (struct ring_pair_entry){
 				 .type = RING_PAIR_PLACE, .b = w, .x = region[w], .z = w});
-	/* Wait until the executor has read the ring's entries. The executor reads the ring before
-	 * the trainer's next message (see turn() in exec.c). */
+	/* Wait until the executor has read the ring's entries. Otherwise a turn that has just read
+	 * the ring could read the trainer's next message before the entries (see turn() in
+	 * exec.c). */
 	poll(NULL, 0, 50);
 	m.gpu_release.region = region[1];
 	say(r.trainers[1], &m, NULL, 0);

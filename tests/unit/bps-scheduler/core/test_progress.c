@@ -21,7 +21,8 @@ struct progress_world {
 	struct sched_core *core;
 	uint64_t now;
 	uint32_t job, agents[AGENTS]; /* the job's id, the agents' ids */
-	/* events about stragglers: n_told counts the beginnings, n_over counts the ends */
+	/* Numbers of events about stragglers. n_told: an agent has become a straggler. n_over: the
+	 * agent is no longer a straggler. */
 	uint32_t n_members, n_told, n_over;
 };
 
@@ -245,7 +246,7 @@ static void straggler_is_raised_after_seconds_and_cleared_after_seconds(void **s
 		second(&w, step += 3, 2, 90, 40000);
 	assert_in_range(n, PROGRESS_SURE, 3 * PROGRESS_SURE);
 	assert_int_equal(w.n_told, 1);
-	/* An agent that is late slightly less often than before remains the straggler. */
+	/* The agent is now late in fewer rounds and by less time, but remains the straggler. */
 	for (unsigned i = 0; i < 10; i++)
 		second(&w, step += 3, 2, 60, 6000);
 	assert_true(is_straggling(&w));

@@ -216,7 +216,7 @@ static void log_without_its_last_record_ends_the_jobs_that_it_has(void **state)
 	lose_records(&w, n, before);
 	kill_scheduler(&w);
 	clear(&w);
-	/* agent b, not connected during the move, has not seen the view of the lost record */
+	/* agent b was not connected during the move, so it has not received `view` */
 	agent(&w, 22, "b", 202);
 	NOT_SAID(&w, "JOB_END");
 	assert_false(has_problem(&w, "STATE_BEHIND"));

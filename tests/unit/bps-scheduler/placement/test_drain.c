@@ -758,7 +758,7 @@ static void leaving_server_receives_left_when_it_is_empty(void **state)
 	assert_int_equal(w.conns[1].left_code, 0);
 	sched_conn_closed(w.core, 1, w.now);
 	w.conns[1].is_open = w.conns[22].is_deaf = false;
-	/* a new server with the name of the server that left is an ordinary server */
+	/* the old s1 has left, so a new server with the name s1 is an ordinary server */
 	server(&w, 3, "s1", 111);
 	pass(&w, WAIT_MS);
 	assert_int_equal(parts(&w, "s1"), N_PARTS / 2);
