@@ -258,7 +258,7 @@ static void put_amount(enum quota_kind kind, uint64_t n, char ret[static 32])
 
 static int refuse(struct quota_account *a, enum quota_kind kind, uint64_t n, struct err_text *err)
 {
-	char whose[2 * QUOTA_NAME_BYTES + 64], used[32], limit[32], more[32];
+	char whose[2 * QUOTA_NAME_BYTES + 64], used[32], limit[32], more[32], request[64] = "";
 
 	a->refused++;
 	a->quota->refused[a->scope][kind]++;
@@ -266,10 +266,12 @@ static int refuse(struct quota_account *a, enum quota_kind kind, uint64_t n, str
 	put_amount(kind, a->used[kind], used);
 	put_amount(kind, limit_of(a, kind), limit);
 	put_amount(kind, n, more);
-	return err_set(err, BPS_EQUOTA, "%s %s of %s %s on %s%s%s%s; see bps-agent's --%s", whose,
-		used, limit, kinds[kind].noun, a->quota->host, n > 1 ? ", and " : "",
-		n > 1 ? more : "", n > 1 ? " more is requested" : "",
-		kinds[kind].settings[a->scope]);
+	if (n > 1)
+		snprintf(request, sizeof(request), ", and %s more is requested", more);
+	/* For example: user 1000 has 3 GiB of 4 GiB memory on node7, and 2 GiB more is requested;
+	 * see bps-agent's --user-memory */
+	return err_set(err, BPS_EQUOTA, "%s %s of %s %s on %s%s; see bps-agent's --%s", whose, used,
+		limit, kinds[kind].noun, a->quota->host, request, kinds[kind].settings[a->scope]);
 }
 
 int quota_take(struct quota_account *a, enum quota_kind kind, uint64_t n, struct err_text *err)

@@ -22,7 +22,8 @@
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/model/model.h"
 
-#define STALLS_PROBES_MAX 16 /* limit on running probes that stalls_tick has started */
+/* most probes that stalls_tick has started and that still run */
+#define STALLS_PROBES_MAX 16
 
 const char *sched_stall_state_name(enum stall_state s);
 /* Check all jobs at regular times, and start probes of the jobs without progress. */

@@ -69,9 +69,9 @@ void arrivals_roll(struct arrivals *a, uint64_t now_ns)
 	}
 }
 
-/* Return whether member `a` was the last to contribute in more rounds than member `b`. First
- * compare the numbers of such rounds in the present plus the previous window. If these numbers are
- * equal, compare the numbers for the whole lifetime of the job. */
+/* Return whether there are more rounds in which member `a` contributed last than rounds in which
+ * member `b` did. First count the rounds of the present and the previous window together. If the
+ * counts are equal, count the rounds of the job's whole lifetime. */
 static bool is_worse(const struct arrivals_late *a, const struct arrivals_late *b)
 {
 	if (a->window_last != b->window_last)

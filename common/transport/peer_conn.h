@@ -106,7 +106,7 @@ static inline uint64_t peer_conn_nonce(const struct peer_conn *c, enum channel c
 /* Return whether ticket t comes from the peer of connection c and is for the second channel of
  * c. */
 bool peer_conn_is_second(const struct peer_conn *c, const struct ticket *t);
-/* Check the proof that the peer sent on a channel. Returns 0, BPS_EAUTH, BPS_EPROTO or
+/* Check the proof that has arrived from the peer on a channel. Returns 0, BPS_EAUTH, BPS_EPROTO or
  * BPS_EVERSION. */
 int peer_conn_check_proof(const struct peer_conn *c, enum channel channel, const void *buf,
 	size_t n_bytes, struct proof *ret);

@@ -206,8 +206,8 @@ static void bytes_of_an_unread_offer_are_discarded(void **state)
 	RUN(&p.r, p.r.client.n_read_done == 1);
 	check_bytes(p.t, 1, &p.from);
 	assert_false(p.t->is_asked);
-	/* The first offer, whose bytes were discarded, can still be read. The client requests these
-	 * bytes. */
+	/* The client has discarded the bytes that came with the first offer. The offer can still be
+	 * read, so the client requests the bytes from the server. */
 	assert_int_equal(take(&p.r.client, 0), 0);
 	assert_true(p.t->is_asked);
 	RUN(&p.r, p.r.client.n_read_done == 2);
