@@ -1,11 +1,9 @@
 """Run the programs of tests/gpu, which test real GPUs, with fake CUDA libraries."""
 
-import importlib.util
 import json
 import os
 import pathlib
 import subprocess
-import sys
 import time
 
 import pytest
@@ -272,23 +270,3 @@ def test_a_run_that_is_ended_leaves_nothing_and_has_its_table(tmp_path):
 def test_run_d_reports_a_clique_of_one_that_does_not_work(call, says):
     p, answers = over_fakes("D", "--only", "one_rank", FAKE_CUDA_FAULTS=f"{call}:1=2")
     assert p.returncode == 1 and says in answers["one_rank"]["why"], p
-
-
-@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="no PyTorch here")
-def test_run_c_trains_the_same_weights_over_plain_memory():
-    p = run(
-        "C",
-        "--host",
-        PATH=f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
-        BPS_GPU_BUILD=BUILD.name,
-    )
-    answers = {
-        a["item"]: a
-        for a in map(json.loads, (line for line in p.stdout.splitlines() if line.startswith("{")))
-    }
-    assert p.returncode == 0, p
-    for mode in ("arena", "arena-copy"):
-        assert (
-            answers[f"weights_{mode}"]["same_at_both"]
-            and answers[f"weights_{mode}"]["worst"] < 1e-4
-        )

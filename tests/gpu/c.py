@@ -32,6 +32,24 @@ BAR_SLOWDOWN = 0.05
 # after 50 steps of SGD with momentum. In each step, sums of f32 in a different order change a
 # weight by about 1e-6 of its value.
 BAR_WEIGHTS = 2e-3
+# The same if gradients are sent as bf16. Each gradient then has a relative error of up to 2^-9. The
+# difference was 0.02 over host memory and on an H200.
+BAR_WEIGHTS_BF16 = 0.05
+# Limit in seconds from the death of a trainer or an executor until the other worker's stream is
+# released and the worker has the error.
+BAR_KILLED_S = 3
+WAKES = 300
+MEASURE = "c_measure.py"
+TORCH_MODES = (
+    "optimizer",
+    "side_stream",
+    "cross_barrier",
+    "bf16",
+    "wrapper",
+    "hook",
+    "backend",
+    "collectives",
+)
 
 
 class Missing(Exception):
@@ -96,6 +114,7 @@ class Cluster:
                 "2GiB",
                 *to,
             )
+            self.agents = []
             for i in range(2):
                 # Pass fixed host names. A virtual machine may change its host name during the run.
                 self.start(
@@ -119,6 +138,7 @@ class Cluster:
                     "16GiB",
                     *to,
                 )
+                self.agents.append(self.daemons[-1])
         except BaseException:
             self.close()
             raise
@@ -187,6 +207,7 @@ def trainer_env(cluster, rank, job, extra):
         BPS_LIBRARY=str(library),
         PYTHONPATH=f"{python}:{os.environ.get('PYTHONPATH', '')}",
         BPS_TIMEOUT="60s",
+        GLOO_SOCKET_IFNAME="lo",
         **extra,
     )
     if cluster:
@@ -199,12 +220,13 @@ def trainer_env(cluster, rank, job, extra):
     return env
 
 
-def run_trainers(cluster, job, args, extra, n=2, limit_s=LIMIT_S):
+def run_trainers(cluster, job, args, extra, n=2, limit_s=LIMIT_S, program="c_train.py", killed=()):
     """Run the trainers of a job. Return the JSON object that each trainer printed.
 
-    If a trainer fails, raise RuntimeError with the reason.
+    If a trainer fails, raise RuntimeError with the reason. The trainers whose ranks are in `killed`
+    must end by SIGKILL.
     """
-    command = [sys.executable, "-X", "faulthandler", str(HERE / "c_train.py"), json.dumps(args)]
+    command = [sys.executable, "-X", "faulthandler", str(HERE / program), json.dumps(args)]
     workers = [
         subprocess.Popen(
             command,
@@ -217,21 +239,23 @@ def run_trainers(cluster, job, args, extra, n=2, limit_s=LIMIT_S):
     ]
     end, results, reasons = time.monotonic() + limit_s, [], []
     for i, p in enumerate(workers):
+        is_late = False
         try:
             out, err = p.communicate(timeout=max(1, end - time.monotonic()))
         except subprocess.TimeoutExpired:
             p.kill()
             out, err = p.communicate()
             err += f"\nnot ready after {limit_s} s"
-        if p.returncode == 0:
+            is_late = True
+        if i in killed and p.returncode == -signal.SIGKILL and not is_late:
+            continue
+        if i not in killed and p.returncode == 0:
             results.append(json.loads(out.splitlines()[-1]))
-        else:
-            print(
-                f"--- rank {i} of {args['mode']}\n{err[-LOG_BYTES:]}", file=sys.stderr, flush=True
-            )
-            reasons.append(
-                f"rank {i} ended with {p.returncode}: " + " | ".join(err.strip().splitlines()[-3:])
-            )
+            continue
+        print(f"--- rank {i} of {args['mode']}\n{err[-LOG_BYTES:]}", file=sys.stderr, flush=True)
+        reasons.append(
+            f"rank {i} ended with {p.returncode}: " + " | ".join(err.strip().splitlines()[-3:])
+        )
     if reasons:
         raise RuntimeError("; ".join(reasons)[-700:])
     return results
@@ -262,6 +286,108 @@ def train(cluster, mode, name, args, extra):
         **us,
         bar_us=BAR_HOST_US,
     )
+
+
+def train_torch(cluster, mode, args):
+    """Train with bps.torch, in one of the modes of c_torch.py."""
+    args = dict(args, mode=mode)
+    results = run_trainers(cluster, f"torch-{mode}", args, {}, program="c_torch.py")
+    first, second = sorted(results, key=lambda r: r["rank"])
+    if mode == "collectives":
+        bad = first["bad"] + second["bad"]
+        answer("torch_collectives", not bad, **({"wrong": bad} if bad else {}))
+        return
+    worst = max(first["worst"], second["worst"])
+    bar = BAR_WEIGHTS_BF16 if mode == "bf16" else BAR_WEIGHTS
+    answer(
+        f"torch_{mode}",
+        worst < bar and first["hash"] == second["hash"],
+        worst=float(f"{worst:.2g}"),
+        same_at_both=first["hash"] == second["hash"],
+        step_ms=round(first["step_ms"], 2),
+        step_p99_ms=round(first["step_p99_ms"], 2),
+    )
+
+
+def measure_beside(cluster, args):
+    """Measure a step of two trainers that share the GPU, without an exchange."""
+    results = run_trainers(cluster, "beside", dict(args, mode="beside"), {}, program=MEASURE)
+    answer("beside", True, step_ms=round(max(r["step_ms"] for r in results), 2))
+
+
+def measure_lone_step(cluster, args):
+    """Measure a step of the only trainer on the GPU. The other trainer uses host memory."""
+    args = dict(args, mode="lone_step")
+    results = run_trainers(cluster, "lone-step", args, {}, program=MEASURE)
+    r = next(r for r in results if r["rank"] == 0)
+    answer(
+        "lone_step",
+        r["submit_us"] < BAR_HOST_US,
+        step_ms=round(r["step_ms"], 2),
+        step_p99_ms=round(r["step_p99_ms"], 2),
+        submit_us=round(r["submit_us"], 1),
+        bar_us=BAR_HOST_US,
+    )
+
+
+def measure_rounds(cluster, args):
+    """Measure rounds whose tensor is in GPU memory at one worker, or in host memory at both."""
+    times = {}
+    for kind, is_on_gpu in (("gpu", True), ("host", False)):
+        run_args = dict(args, mode="rounds", is_on_gpu=is_on_gpu)
+        results = run_trainers(cluster, f"rounds-{kind}", run_args, {}, program=MEASURE)
+        first = next(r for r in results if r["rank"] == 0)
+        for n_bytes, us in first["times"].items():
+            times[f"{kind}_{int(n_bytes) >> 10}KiB_us"] = round(us)
+    answer("rounds", True, **times)
+
+
+def check_killed(cluster, who, args):
+    """Kill a trainer or an executor. The other worker's stream must be released with an error."""
+    args = dict(args, mode="killed", who=who, agent=cluster.agents[0].pid)
+    dead = (1,) if who == "trainer" else ()
+    results = run_trainers(cluster, f"killed-{who}", args, {}, program=MEASURE, killed=dead)
+    r = next(r for r in results if r["rank"] == 0)
+    named = "rank 1" if who == "trainer" else "bps-agent-"
+    others = [o["error"] for o in results if o["rank"] != 0]
+    answer(
+        f"killed_{who}",
+        named in r["error"] and r["gpu_works"] and all(others),
+        gpu_works=r["gpu_works"],
+        error=r["error"],
+        **({"error_at_rank_1": others[0]} if others else {}),
+    )
+    answer(
+        f"killed_{who}_time",
+        r["released_s"] < BAR_KILLED_S and r["error_s"] < BAR_KILLED_S,
+        released_s=round(r["released_s"], 4),
+        error_s=round(r["error_s"], 4),
+        bar_s=BAR_KILLED_S,
+    )
+
+
+def measure_wake():
+    """Measure the call that wakes a sleeping process, as a submission wakes the agent."""
+    fd = os.eventfd(0)
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        while True:
+            os.eventfd_read(fd)
+    times = []
+    try:
+        for _ in range(WAKES):
+            time.sleep(0.0005)  # the child sleeps again
+            begin = time.perf_counter_ns()
+            os.eventfd_write(fd, 1)
+            times.append((time.perf_counter_ns() - begin) / 1e3)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(fd)
+    times.sort()
+    p50, p99 = (times[int(WAKES * share)] for share in (0.5, 0.99))
+    answer("wake", True, call_us=round(p50, 1), p99_us=round(p99, 1))
 
 
 def measure_speed(cluster, args, is_host):
@@ -360,15 +486,21 @@ def run(is_host, only):
                     segments,
                 )
             )
+        todo += [(f"torch_{m}", train_torch, cluster, m, args) for m in TORCH_MODES]
+        todo.append(("wake", measure_wake))
+        todo.append(("beside", measure_beside, cluster, args))
+        todo.append(("lone_step", measure_lone_step, cluster, args))
+        todo.append(("rounds", measure_rounds, cluster, args))
+        todo += [
+            (f"killed_{who}", check_killed, cluster, who, args) for who in ("trainer", "executor")
+        ]
         todo.append(("speed", measure_speed, cluster, args, is_host))
-        if only:  # each item weights_* reads the file that the item "reference" writes
-            todo = [
-                t
-                for t in todo
-                if t[0] == only or (t[0] == "reference" and only.startswith("weights"))
-            ]
-            if not todo:
+        if only:
+            if only not in [t[0] for t in todo]:
                 raise Missing(f"there is no item {only} here")
+            # items that train compare the weights with the file that the item "reference" writes
+            is_training = only.startswith(("weights_", "torch_")) and only != "torch_collectives"
+            todo = [t for t in todo if t[0] == only or (t[0] == "reference" and is_training)]
         print(json.dumps({"expect": [t[0] for t in todo]}), flush=True)
         for name, do, *rest in todo:
             attempt(cluster, name, do, *rest)

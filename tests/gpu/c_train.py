@@ -24,7 +24,6 @@ STEPS = 50
 WARM = 10
 BATCH = 128
 ALIGN = 256
-GIB = 1 << 30
 
 
 class Cuda:
@@ -217,6 +216,19 @@ def weights_of(model):
     return np.concatenate([p.detach().cpu().numpy().ravel() for p in model.parameters()])
 
 
+def compare(model, file):
+    """Compare the model's weights with those in a file.
+
+    Return a hash of the weights, and the largest difference of a weight, divided by the magnitude
+    of the weight plus 0.01.
+    """
+    weights, want = weights_of(model), np.load(file)
+    return {
+        "worst": float(np.max(np.abs(weights - want) / (np.abs(want) + 1e-2))),
+        "hash": hashlib.sha256(weights.tobytes()).hexdigest()[:16],
+    }
+
+
 def loss_of(model, step, rank, size, place):
     x, y = batch_of(step, rank, size, place)
     return torch.nn.functional.cross_entropy(model(x), y)
@@ -275,15 +287,12 @@ def train(args, place):
             optimizer.step()
         exchange.finish()
         times = step_times(place, marks)
-        weights, want = weights_of(model), np.load(args["file"])
-        worst = float(np.max(np.abs(weights - want) / (np.abs(want) + 1e-2)))
         calls = len(exchange.tensors) * 5  # skip 5 steps that load modules and map memory
         return {
             "rank": job.rank,
             "route": job.gpu_route,
-            "worst": worst,
+            **compare(model, args["file"]),
             "loss": float(loss),
-            "hash": hashlib.sha256(weights.tobytes()).hexdigest()[:16],
             "step_ms": percentile(times, 50),
             "step_p99_ms": percentile(times, 99),
             "moved": exchange.n_moved,
