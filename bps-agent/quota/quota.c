@@ -268,8 +268,8 @@ static int refuse(struct quota_account *a, enum quota_kind kind, uint64_t n, str
 	put_amount(kind, n, more);
 	if (n > 1)
 		snprintf(request, sizeof(request), ", and %s more is requested", more);
-	/* For example: user 1000 has 3 GiB of 4 GiB memory on node7, and 2 GiB more is requested;
-	 * see bps-agent's --user-memory */
+	/* For example: user ann (uid 1000) has 3.00 GiB of 4.00 GiB shared memory on node7, and
+	 * 2.00 GiB more is requested; see bps-agent's --user-memory */
 	return err_set(err, BPS_EQUOTA, "%s %s of %s %s on %s%s; see bps-agent's --%s", whose, used,
 		limit, kinds[kind].noun, a->quota->host, request, kinds[kind].settings[a->scope]);
 }

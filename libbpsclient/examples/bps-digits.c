@@ -299,8 +299,8 @@ static unsigned count_right(const struct digits_trainer *t)
 	return right;
 }
 
-/* Return the largest norm of all input vectors. The opening comment calls this value X. The constant
- * 1 for the bias is an element of each vector. */
+/* Return the largest norm of all input vectors. The opening comment calls this value X. Each vector
+ * also has the element 1 for the bias. */
 static double largest_input(const struct digits_trainer *t)
 {
 	double largest = 0, squares;
