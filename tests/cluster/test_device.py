@@ -271,7 +271,7 @@ def test_workers_get_an_error_when_an_absent_worker_is_killed(rig):
 
 @needs_cuda
 @pytest.mark.parametrize(
-    "fault", ["cuMemcpyDtoHAsync:9=700", "cuMemcpyHtoDAsync:5=719", "ncclReduceScatter:3=1"]
+    "fault", ["cuMemcpyDtoHAsync:9=700", "cuMemcpy2DAsync:5=719", "ncclReduceScatter:3=1"]
 )
 def test_an_error_of_the_gpu_ends_the_job_with_the_drivers_words(cluster, fault):
     r = Rig(cluster, "cuda", agents=1, agent_env={"FAKE_CUDA_FAULTS": fault})

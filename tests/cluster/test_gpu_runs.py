@@ -154,6 +154,7 @@ def test_run_b_compares_every_kind_of_work():
         "parts_out",
         "parts_in",
         "post_only",
+        "tiny_one_row_in_4KiB",
         "small_kernels",
         "1GiB_kernels",
     } | tiny

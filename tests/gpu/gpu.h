@@ -52,6 +52,7 @@
 	X(cuMemcpyDtoHAsync)                                                                       \
 	X(cuMemcpyHtoDAsync)                                                                       \
 	X(cuMemcpyDtoDAsync)                                                                       \
+	X(cuMemcpy2DAsync)                                                                         \
 	X(cuStreamCreate)                                                                          \
 	X(cuStreamSynchronize)                                                                     \
 	X(cuStreamQuery)                                                                           \

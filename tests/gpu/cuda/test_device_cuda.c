@@ -167,6 +167,42 @@ static void a_counter_is_written_after_the_copies_before_it(void **state)
 	cuda_rig_close(&r);
 }
 
+/* The driver sends small copies of one row through the compute engine, so small copies have two. */
+static void small_copies_to_a_gpu_have_two_rows(void **state)
+{
+	const struct {
+		uint64_t bytes;
+		bool has_rows;
+	} copies[] = {{1, false}, {2, true}, {40, true}, {41, false}, {4096, true}, {32766, true},
+		{32768, false}};
+	struct cuda_rig r;
+
+	(void)state;
+	cuda_rig_open(&r);
+	for (size_t i = 0; i < sizeof(copies) / sizeof(copies[0]); i++) {
+		uint64_t n = copies[i].bytes, rows = fakecuda_calls("cuMemcpy2DAsync");
+		uint64_t flat;
+		unsigned char seen[32768 + 8];
+
+		for (uint64_t k = 0; k < sizeof(seen); k++)
+			r.host[k] = (unsigned char)(k * 7 + i + 1);
+		memset(r.host + RIG_MIB, 0xee, sizeof(seen));
+		assert_int_equal(ops->copy(r.q, r.mem, 0, r.pinned, RIG_MIB, sizeof(seen)), 0);
+		cuda_rig_drain(r.q);
+		flat = fakecuda_calls("cuMemcpyHtoDAsync");
+		assert_int_equal(ops->copy(r.q, r.mem, 8, r.pinned, 3, n), 0);
+		cuda_rig_drain(r.q);
+		assert_int_equal(fakecuda_calls("cuMemcpy2DAsync") - rows, copies[i].has_rows);
+		assert_int_equal(fakecuda_calls("cuMemcpyHtoDAsync") - flat, !copies[i].has_rows);
+		fakecuda_peek(ops->addr(r.mem, 0), seen, sizeof(seen));
+		assert_memory_equal(seen + 8, r.host + 3, n);
+		assert_int_equal(seen[7], 0xee);
+		if (n + 8 < sizeof(seen))
+			assert_int_equal(seen[n + 8], 0xee);
+	}
+	cuda_rig_close(&r);
+}
+
 static void what_cannot_be_queued_is_refused_with_a_reason(void **state)
 {
 	struct device_mem *other, *mem;
@@ -214,6 +250,7 @@ static void scenario(const struct device_ops *o, unsigned char *host)
 		!o->import(dev, 2, &desc, &fd, 1, &imported) &&
 		!o->pin(dev, host, RIG_BYTES, &pinned) && !o->queue_open(dev, 0, 1, &q) &&
 		!o->queue_open(dev, 2, -1, &q1) && !o->copy(q, mem, 0, pinned, 0, RIG_PAGE) &&
+		!o->copy(q, mem, 0, pinned, 0, RIG_MIB) &&
 		!o->copy(q1, pinned, RIG_PAGE, imported, 0, RIG_PAGE) &&
 		!o->copy(q, mem, RIG_PAGE, mem, 0, RIG_PAGE) && !o->post(q1, pinned, RIG_MIB, 5))
 		cuda_rig_await(host + RIG_MIB, 5);
@@ -238,8 +275,8 @@ static const char *const may_fail[] = {"cuInit", "cuDriverGetVersion", "cuDevice
 	"cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuMemsetD8Async",
 	"cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemHostRegister",
 	"cuMemHostGetDevicePointer", "cuStreamCreateWithPriority", "cuMemcpyHtoDAsync",
-	"cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync", "cuStreamWriteValue64", "cuPointerGetAttribute",
-	"cuDeviceGetPCIBusId", "cuDeviceGetAttribute"};
+	"cuMemcpy2DAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync", "cuStreamWriteValue64",
+	"cuPointerGetAttribute", "cuDeviceGetPCIBusId", "cuDeviceGetAttribute"};
 
 static void nothing_leaks_whichever_call_of_the_driver_fails(void **state)
 {
@@ -376,6 +413,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(memory_begins_as_zeros_and_is_rounded_up),
 		cmocka_unit_test(bytes_survive_a_journey_over_two_gpus),
 		cmocka_unit_test(a_counter_is_written_after_the_copies_before_it),
+		cmocka_unit_test(small_copies_to_a_gpu_have_two_rows),
 		cmocka_unit_test(what_cannot_be_queued_is_refused_with_a_reason),
 		cmocka_unit_test(nothing_leaks_whichever_call_of_the_driver_fails),
 		cmocka_unit_test(errors_have_their_meaning_and_their_number),

@@ -271,7 +271,7 @@ static void a_fault_of_the_gpu_ends_all_rounds_and_frees_the_waiters(void **stat
 	fail_with("rs_ag", "work:2=hang", "completed no work for 0 s");
 	lost = two_start("rs_ag,work:7=700");
 	assert_int_equal(two_end(&lost), 0);
-	lost = two_start("ce,cuMemcpyHtoDAsync:2=719");
+	lost = two_start("ce,cuMemcpy2DAsync:2=719");
 	assert_int_equal(two_end(&lost), 0);
 }
 

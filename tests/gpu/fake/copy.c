@@ -55,6 +55,24 @@ FAKE_EXPORT CUresult CUDAAPI cuMemcpyHtoDAsync(
 	return queue_copy(s, device_end(dst, bytes, s->ctx->dev), host_end(src, bytes), bytes);
 }
 
+/* Copy rows to device memory. The rows must be adjacent at both ends. */
+FAKE_EXPORT CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D *c, CUstream stream)
+{
+	size_t bytes = c->WidthInBytes * c->Height;
+	CUresult r = fake_enter(__func__, "%#llx %zu", c->dstDevice, bytes);
+	CUstream s;
+
+	if (r)
+		return r;
+	if (c->srcMemoryType != CU_MEMORYTYPE_HOST || c->dstMemoryType != CU_MEMORYTYPE_DEVICE ||
+		c->srcPitch != c->WidthInBytes || c->dstPitch != c->WidthInBytes ||
+		c->srcXInBytes || c->srcY || c->dstXInBytes || c->dstY)
+		fake_misuse("a copy of rows that are not adjacent, or not from the host to a GPU");
+	s = fake_stream(stream);
+	return queue_copy(s, device_end(c->dstDevice, bytes, s->ctx->dev),
+		host_end(c->srcHost, bytes), bytes);
+}
+
 FAKE_EXPORT CUresult CUDAAPI cuMemcpyDtoHAsync(
 	void *dst, CUdeviceptr src, size_t bytes, CUstream stream)
 {
