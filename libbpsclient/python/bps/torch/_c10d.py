@@ -128,5 +128,5 @@ def _rendezvous(url: str, **options: Any) -> Iterator[tuple[Any, int, int]]:
 def register() -> None:
     """Register the back-end with ``torch.distributed``. Further calls do nothing."""
     if "bps" not in dist.Backend.backend_list:
-        dist.Backend.register_backend("bps", _create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend("bps", _create, extended_api=True, devices=["cpu", "cuda"])
         register_rendezvous_handler("bps", _rendezvous)
