@@ -199,7 +199,8 @@ static bool legacy_left(struct gpu_side *s)
 	       side_await(s, 2);
 }
 
-/* Legacy handles must work between processes of one user, and must be refused between two users. */
+/* Legacy handles must work between processes of one user. CUDA's documents forbid their use between
+ * two users, but a driver may allow it, so the item of two users only reports what happens. */
 static bool legacy_right(struct gpu_side *s)
 {
 	bool is_same = geteuid() == getuid() && strcmp(s->item, "legacy_ipc") == 0, is_open;
