@@ -438,6 +438,7 @@ def main() -> int:
     frontends = ROOT / "tests" / "frontends"
     make = (frontends / "environment.py", frontends / "torch.txt", ROOT / "build" / "frontends")
     args.python = args.python or subprocess.check_output([sys.executable, *make], text=True).strip()
+    chosen = "" if args.only == parser.get_default("only") else f"--only {args.only} "
     page.write(
         "Training steps of PyTorch",
         (
@@ -446,7 +447,7 @@ def main() -> int:
             "[measure.md](../../guides/measure.md#pytorch) explains each figure.",
         ),
         args.build,
-        f"--only {args.only} --rounds {args.rounds} --steps {args.steps}",
+        f"{chosen}--rounds {args.rounds} --steps {args.steps}",
         lambda: report(args),
         args.out,
     )
