@@ -106,6 +106,8 @@ struct sched_member {
 	/* Only for a server: its load. Each partition on the server adds its size in bytes,
 	 * multiplied by the number of members of the partition's job. */
 	uint64_t scaled_bytes;
+	/* Only for a server: memory that the sums of its partitions take. */
+	uint64_t sums_bytes;
 	uint32_t restart_count;
 	struct sched_member *next_dirty;
 };

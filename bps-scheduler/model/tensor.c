@@ -10,6 +10,7 @@
 #include "bps-scheduler/model/model.h"
 #include "common/base/log.h"
 #include "common/data/dtype.h"
+#include "common/data/pool.h"
 
 static const struct {
 	const char *name;
@@ -126,6 +127,21 @@ uint64_t sched_part_bytes(const struct sched_tensor *t, uint32_t i)
 	return elems * dtype_bytes(t->dtype);
 }
 
+/* A server keeps two result buffers for a partition. If the accumulator's type and the results'
+ * type have different sizes, the server also keeps an accumulator. The server rounds the size of
+ * each of these two or three buffers up to a power of two. */
+uint64_t sched_sums_need(const struct sched_tensor *t, uint64_t n_elems)
+{
+	uint64_t bytes = dtype_bytes(t->dtype), acc = dtype_acc_bytes(t->dtype);
+
+	return 2 * pool_rounded(n_elems * bytes) + (acc == bytes ? 0 : pool_rounded(n_elems * acc));
+}
+
+uint64_t sched_part_need(const struct sched_tensor *t, uint32_t i)
+{
+	return sched_sums_need(t, sched_part_bytes(t, i) / dtype_bytes(t->dtype));
+}
+
 bool sched_part_next(const struct sched_job *j, uint32_t server, struct sched_part_ref *ref)
 {
 	uint32_t at = ref->t ? ref->t->id : 0, i = ref->t ? ref->i + 1 : 0;
@@ -154,6 +170,7 @@ void sched_part_set(struct sched_core *c, struct sched_job *j, struct sched_tens
 	if (old) {
 		old->thread_bytes[p->thread] -= bytes;
 		old->scaled_bytes -= bytes * j->n_members;
+		old->sums_bytes -= sched_part_need(t, i);
 		j->loads[old->id] -= bytes;
 	} else {
 		j->n_orphans--;
@@ -167,6 +184,7 @@ void sched_part_set(struct sched_core *c, struct sched_job *j, struct sched_tens
 		j->loads = sched_grow(j->loads, &j->n_loads, server->id + 1, sizeof(*j->loads));
 		server->thread_bytes[thread] += bytes;
 		server->scaled_bytes += bytes * j->n_members;
+		server->sums_bytes += sched_part_need(t, i);
 		j->loads[server->id] += bytes;
 		p->server = server->id;
 		p->instance = server->instance;

@@ -81,6 +81,11 @@ struct sched_part_ref {
  * further partition. */
 bool sched_part_next(const struct sched_job *j, uint32_t server, struct sched_part_ref *ref);
 uint64_t sched_part_bytes(const struct sched_tensor *t, uint32_t i);
+/* Return the memory that a server needs for the sums of a partition with n_elems elements of the
+ * tensor t. */
+uint64_t sched_sums_need(const struct sched_tensor *t, uint64_t n_elems);
+/* Return the memory that a server needs for the sums of partition i. */
+uint64_t sched_part_need(const struct sched_tensor *t, uint32_t i);
 /* Find the first run of t that begins at the partition with the index `*at` or a larger index. A
  * run is a sequence of partitions that have the same server, server instance, thread and pgen. Sets
  * `*at` to the index after the last partition of the run. Returns false if there is no further run.

@@ -11,7 +11,6 @@
 #include "bps-scheduler/placement/rebalance_plan.h"
 #include "bps-scheduler/placement/speed.h"
 #include "common/data/dtype.h"
-#include "common/data/pool.h"
 
 /* Time between two batches. Also the time between two checks of whether the agents have applied a
  * batch. */
@@ -51,48 +50,24 @@ void balance_gathered(struct sched_core *c)
 
 /* ---- memory ---- */
 
-/* Return the memory for the sums of a partition with n_elems elements. A server keeps two result
- * buffers for the partition. If the accumulator's type and the results' type have different sizes,
- * the server also keeps an accumulator. The server rounds the size of each of these two or three
- * buffers up to a power of two. */
-static uint64_t elems_need(const struct sched_tensor *t, uint64_t n_elems)
-{
-	uint64_t bytes = dtype_bytes(t->dtype), acc = dtype_acc_bytes(t->dtype);
-
-	return 2 * pool_rounded(n_elems * bytes) + (acc == bytes ? 0 : pool_rounded(n_elems * acc));
-}
-
-static uint64_t part_need(const struct sched_tensor *t, uint32_t i)
-{
-	return elems_need(t, sched_part_bytes(t, i) / dtype_bytes(t->dtype));
-}
-
 uint64_t balance_tensor_need(const struct sched_job *j, const struct sched_tensor *t)
 {
 	uint32_t elems = place_part_elems(
 		t->n_elems, (uint32_t)dtype_bytes(t->dtype), 1, UINT64_MAX, j->part_bytes);
 	uint64_t rest = t->n_elems % elems;
 
-	return t->n_elems / elems * elems_need(t, elems) + (rest ? elems_need(t, rest) : 0);
+	return t->n_elems / elems * sched_sums_need(t, elems) +
+	       (rest ? sched_sums_need(t, rest) : 0);
 }
 
-uint64_t *balance_needs(const struct sched_core *c)
+uint64_t balance_usable(uint64_t all)
 {
-	uint64_t *needs = sched_alloc(c->n_members + 1, sizeof(*needs));
-
-	for (const struct sched_job *j = c->jobs; j; j = j->next) {
-		struct sched_part_ref p = {NULL, 0};
-
-		while (sched_part_next(j, SERVER_ANY, &p))
-			if (p.t->parts[p.i].server <= c->n_members)
-				needs[p.t->parts[p.i].server] += part_need(p.t, p.i);
-	}
-	return needs;
+	return (uint64_t)((double)all * MEMORY_SHARE);
 }
 
 uint64_t balance_room(uint64_t all, uint64_t need)
 {
-	uint64_t usable = (uint64_t)((double)all * MEMORY_SHARE);
+	uint64_t usable = balance_usable(all);
 
 	if (!all)
 		return UINT64_MAX;
@@ -226,7 +201,6 @@ struct rebalance {
 static void rebalance_init(struct sched_core *c, struct sched_job *j, struct rebalance *e)
 {
 	struct sched_part_ref p = {NULL, 0};
-	uint64_t *needs = balance_needs(c);
 	struct host_memory *hosts = host_memory_new(c);
 	/* for each member id: 1 + the member's index in e->servers; 0: the member is not in
 	 * e->servers */
@@ -237,7 +211,7 @@ static void rebalance_init(struct sched_core *c, struct sched_job *j, struct reb
 	e->rooms = sched_alloc(e->place.n_servers, sizeof(*e->rooms));
 	for (uint32_t i = 0; i < e->place.n_servers; i++) {
 		e->rooms[i] = balance_room(
-			host_memory_of(hosts, e->servers[i]), needs[e->servers[i]->id]);
+			host_memory_of(hosts, e->servers[i]), e->servers[i]->sums_bytes);
 		index[e->servers[i]->id] = i + 1;
 	}
 	while (sched_part_next(j, SERVER_ANY, &p)) {
@@ -249,13 +223,12 @@ static void rebalance_init(struct sched_core *c, struct sched_job *j, struct reb
 		e->parts = sched_grow(e->parts, &e->n_room, e->n + 1, sizeof(*e->parts));
 		e->refs = sched_grow(e->refs, &e->refs_room, e->n + 1, sizeof(*e->refs));
 		e->parts[e->n] = (struct rebalance_part){.bytes = sched_part_bytes(p.t, p.i),
-			.need = part_need(p.t, p.i),
+			.need = sched_part_need(p.t, p.i),
 			.server = at - 1,
 			.ref = e->n};
 		e->refs[e->n++] = p;
 	}
 	free(hosts);
-	free(needs);
 	free(index);
 }
 

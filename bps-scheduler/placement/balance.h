@@ -53,12 +53,12 @@ void balance_gathered(struct sched_core *c);
  * each call of this function, the caller must call sched_commit. */
 void balance_tick(struct sched_core *c);
 
-/* Return an array, indexed by member id, with the memory that the sums of each server's partitions
- * take. The caller frees it. */
-uint64_t *balance_needs(const struct sched_core *c);
 /* Return the memory that the sums of t will take on all servers together. The result assumes the
  * largest partition size that t can get. */
 uint64_t balance_tensor_need(const struct sched_job *j, const struct sched_tensor *t);
+/* Return how much of a server's memory may be planned for sums. `all`: result of host_memory_of; 0
+ * means unknown, and then the result is 0. */
+uint64_t balance_usable(uint64_t all);
 /* Return how much memory of a server is free for further sums. `all`: result of host_memory_of; 0
  * means unknown. `need`: memory that the server's sums already take. If `all` is 0, the result is
  * UINT64_MAX. */

@@ -77,7 +77,7 @@ static uint32_t others_open(const struct sched_core *c, const struct sched_membe
  * them. If one of these servers does not report its memory, the sums count as fitting. */
 static bool has_room_elsewhere(const struct sched_core *c, const struct sched_member *m)
 {
-	uint64_t *needs = balance_needs(c), need = needs[m->id], room = 0;
+	uint64_t room = 0;
 	struct host_memory *hosts = host_memory_new(c);
 
 	for (uint32_t i = 1; i <= c->n_members; i++) {
@@ -85,11 +85,10 @@ static bool has_room_elsewhere(const struct sched_core *c, const struct sched_me
 
 		if (k != m && is_taker(k))
 			room = balance_add_room(
-				room, balance_room(host_memory_of(hosts, k), needs[k->id]));
+				room, balance_room(host_memory_of(hosts, k), k->sums_bytes));
 	}
 	free(hosts);
-	free(needs);
-	return need <= room;
+	return m->sums_bytes <= room;
 }
 
 static int largest_first(const void *a, const void *b)
@@ -103,13 +102,13 @@ static int largest_first(const void *a, const void *b)
  * all sums. The worst case is assumed: the servers with the most memory are lost first. */
 uint32_t drain_losses(const struct sched_core *c, bool *ret_lacks_memory)
 {
-	uint64_t *needs = balance_needs(c), used = 0, room = 0;
+	uint64_t used = 0, room = 0;
 	uint64_t *sizes = sched_alloc(c->n_members + 1, sizeof(*sizes));
 	struct host_memory *hosts = host_memory_new(c);
 	uint32_t n = 0, lost = 0;
 
 	for (uint32_t i = 1; i <= c->n_members; i++) {
-		used += needs[i];
+		used += c->members[i]->sums_bytes;
 		if (!is_taker(c->members[i]))
 			continue;
 		sizes[n] = balance_room(host_memory_of(hosts, c->members[i]), 0);
@@ -123,7 +122,6 @@ uint32_t drain_losses(const struct sched_core *c, bool *ret_lacks_memory)
 	*ret_lacks_memory = lost + 1 < n;
 	free(hosts);
 	free(sizes);
-	free(needs);
 	return lost;
 }
 

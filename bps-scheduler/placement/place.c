@@ -119,10 +119,17 @@ void place_shares(struct placement *p)
 			p, &p->machines[i], t, p->machines[i].other_bytes, mbps_default);
 }
 
-/* Choose a server for a partition of `bytes` bytes. For each machine, compute the fraction of the
- * machine's share that would be filled if the machine got the partition. Return a server of the
- * machine with the smallest fraction. Return -1 if the partition fits into no share. */
-static int64_t least_filled(const struct placement *p, uint64_t bytes)
+/* Return whether the sums of a partition fit into the memory of a server. need: memory that these
+ * sums take. */
+static bool has_memory(const struct place_server *s, uint64_t need)
+{
+	return !s->memory || (s->sums <= s->memory && need <= s->memory - s->sums);
+}
+
+/* Choose a server for a partition. For each machine, compute the fraction of the machine's share
+ * that would be filled if the machine got the partition. Return a server of the machine with the
+ * smallest fraction. Return -1 if the partition fits into no share. */
+static int64_t least_filled(const struct placement *p, const struct place_part *part)
 {
 	int64_t best = -1;
 	double least = INFINITY;
@@ -130,9 +137,9 @@ static int64_t least_filled(const struct placement *p, uint64_t bytes)
 	for (uint32_t i = 0; i < p->n_servers; i++) {
 		const struct place_server *s = &p->servers[i];
 		const struct place_machine *m = &p->machines[s->machine];
-		double filled = (double)(m->bytes + bytes) / m->share_bytes;
+		double filled = (double)(m->bytes + part->bytes) / m->share_bytes;
 
-		if (filled > 1)
+		if (filled > 1 || !has_memory(s, part->need))
 			continue;
 		if (filled < least || (filled <= least && s->bytes < p->servers[best].bytes)) {
 			best = i;
@@ -142,16 +149,22 @@ static int64_t least_filled(const struct placement *p, uint64_t bytes)
 	return best;
 }
 
-static uint32_t earliest_end(const struct placement *p, uint64_t bytes, uint64_t mbps_default)
+/* Return the server that would finish first if it got the partition, or -1 if no server has memory
+ * for the partition. */
+static int64_t earliest_end(
+	const struct placement *p, const struct place_part *part, uint64_t mbps_default)
 {
-	uint32_t best = 0;
+	int64_t best = -1;
 	double best_time = INFINITY;
 
 	for (uint32_t i = 0; i < p->n_servers; i++) {
 		const struct place_server *s = &p->servers[i];
-		double t = machine_time_s(p, &p->machines[s->machine], bytes, mbps_default);
+		double t = machine_time_s(p, &p->machines[s->machine], part->bytes, mbps_default);
 
-		if (t < best_time || (t <= best_time && s->bytes < p->servers[best].bytes)) {
+		if (!has_memory(s, part->need))
+			continue;
+		if (best < 0 || t < best_time ||
+			(t <= best_time && s->bytes < p->servers[best].bytes)) {
 			best = i;
 			best_time = t;
 		}
@@ -159,11 +172,32 @@ static uint32_t earliest_end(const struct placement *p, uint64_t bytes, uint64_t
 	return best;
 }
 
-static uint32_t best_server(const struct placement *p, uint64_t bytes, uint64_t mbps_default)
+/* Return the server whose memory is used least, as a fraction. The memory of all servers is
+ * known. */
+static uint32_t least_used(const struct placement *p)
 {
-	int64_t best = least_filled(p, bytes);
+	uint32_t best = 0;
+	double least = INFINITY;
 
-	return best >= 0 ? (uint32_t)best : earliest_end(p, bytes, mbps_default);
+	for (uint32_t i = 0; i < p->n_servers; i++) {
+		double used = (double)p->servers[i].sums / (double)p->servers[i].memory;
+
+		if (used < least) {
+			best = i;
+			least = used;
+		}
+	}
+	return best;
+}
+
+static uint32_t best_server(
+	const struct placement *p, const struct place_part *part, uint64_t mbps_default)
+{
+	int64_t best = least_filled(p, part);
+
+	if (best < 0)
+		best = earliest_end(p, part, mbps_default);
+	return best >= 0 ? (uint32_t)best : least_used(p);
 }
 
 uint16_t place_idlest_thread(const uint64_t *thread_bytes, uint16_t n_threads)
@@ -185,10 +219,11 @@ void place_parts(struct placement *p, struct place_part *parts, size_t n_parts)
 		struct place_part *part = &parts[i];
 		struct place_server *s;
 
-		part->server = best_server(p, part->bytes, mbps);
+		part->server = best_server(p, part, mbps);
 		s = &p->servers[part->server];
 		part->thread = place_idlest_thread(s->thread_bytes, s->n_threads);
 		s->bytes += part->bytes;
+		s->sums += part->need;
 		s->thread_bytes[part->thread] += part->bytes;
 		p->machines[s->machine].bytes += part->bytes;
 	}

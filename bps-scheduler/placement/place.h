@@ -25,7 +25,12 @@
  *
  * Several servers of one machine share its NIC. Among these servers, the partition is placed on the
  * one with the fewest bytes of the job. Within that server, the partition is placed on the data
- * thread with the fewest bytes. */
+ * thread with the fewest bytes.
+ *
+ * A server gets a partition only if the partition's sums fit into the server's memory. If they fit
+ * into the memory of no server, the partition is placed on the server whose memory is used least,
+ * as a fraction. So a large job fills no server while other servers have memory, and the admission
+ * (core/admission.h) can count the memory of all servers together. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -53,6 +58,8 @@ struct place_server {
 	uint64_t bytes;     /* bytes of this job's partitions on the server */
 	/* array with n_threads entries: bytes of all jobs' partitions on each data thread */
 	uint64_t *thread_bytes;
+	uint64_t memory; /* memory of the server for sums, in bytes; 0: unknown */
+	uint64_t sums;   /* memory that the sums of all jobs' partitions on the server take */
 };
 
 struct placement {
@@ -66,6 +73,7 @@ struct placement {
 
 struct place_part {
 	uint64_t bytes;
+	uint64_t need;   /* memory that the partition's sums take */
 	uint32_t server; /* result: the partition's server, as an index into placement.servers */
 	uint16_t thread; /* result: the partition's data thread on that server */
 };

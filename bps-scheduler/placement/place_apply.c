@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-scheduler/model/host_memory.h"
+#include "bps-scheduler/placement/balance.h"
 #include "bps-scheduler/placement/place.h"
 #include "bps-scheduler/placement/speed.h"
 #include "common/data/dtype.h"
@@ -13,8 +15,10 @@
 void place_want_add(struct place_wants *w, struct sched_tensor *t, uint32_t i)
 {
 	w->v = sched_grow(w->v, &w->room, w->n + 1, sizeof(*w->v));
-	w->v[w->n++] =
-		(struct place_want){.part = {.bytes = sched_part_bytes(t, i)}, .t = t, .i = i};
+	w->v[w->n++] = (struct place_want){
+		.part = {.bytes = sched_part_bytes(t, i), .need = sched_part_need(t, i)},
+		.t = t,
+		.i = i};
 }
 
 static int larger_first(const void *a, const void *b)
@@ -58,6 +62,7 @@ void placement_fill(const struct sched_core *c, const struct sched_job *j, struc
 	bool any;
 	uint32_t room = place_taking_servers(c, &any);
 	struct sched_member **servers = sched_alloc(room, sizeof(struct sched_member *));
+	struct host_memory *hosts = host_memory_new(c);
 
 	*ret_servers = servers;
 	*p = (struct placement){.machines = sched_alloc(c->n_hosts, sizeof(struct place_machine)),
@@ -88,10 +93,13 @@ void placement_fill(const struct sched_core *c, const struct sched_job *j, struc
 		p->servers[p->n_servers++] = (struct place_server){.machine = m->host_idx,
 			.n_threads = m->threads,
 			.bytes = own,
+			.memory = balance_usable(host_memory_of(hosts, m)),
+			.sums = m->sums_bytes,
 			.thread_bytes = sched_alloc(m->threads, sizeof(uint64_t))};
 		memcpy(p->servers[p->n_servers - 1].thread_bytes, m->thread_bytes,
 			m->threads * sizeof(uint64_t));
 	}
+	free(hosts);
 }
 
 void placement_free(struct placement *p, struct sched_member **servers)

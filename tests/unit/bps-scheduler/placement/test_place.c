@@ -253,6 +253,56 @@ static void servers_of_one_machine_and_threads_share_evenly(void **state)
 			assert_int_equal(c.threads[i][j], 200);
 }
 
+/* Place n equal partitions on two machines without agents. The first machine's card is ten times as
+ * fast, so it would get almost all partitions. need: memory for the sums of a partition. */
+static void place_on_unequal_cards(
+	struct cluster *c, uint64_t memory0, uint64_t memory1, unsigned n, uint64_t need)
+{
+	struct place_part parts[64];
+
+	assert_true(n <= 64);
+	cluster_init(c, 2, 2, n * (uint64_t)100);
+	c->machines[0].has_server = c->machines[1].has_server = false;
+	c->p.n_servers = 2;
+	for (uint32_t i = 0; i < 2; i++)
+		c->servers[i].machine = 2 + i;
+	c->machines[2].nic_mbps = 10 * MBPS;
+	c->servers[0].memory = memory0;
+	c->servers[1].memory = memory1;
+	for (unsigned i = 0; i < n; i++)
+		parts[i] = (struct place_part){.bytes = 100, .need = need};
+	place_parts(&c->p, parts, n);
+}
+
+static void no_server_gets_more_sums_than_its_memory_holds(void **state)
+{
+	struct cluster c;
+
+	(void)state;
+	/* Without limits of memory, the fast machine gets more than 1,000 bytes of sums. */
+	place_on_unequal_cards(&c, 0, 0, 12, 150);
+	assert_true(c.servers[0].sums > 1000);
+	place_on_unequal_cards(&c, 1000, 1000, 12, 150);
+	assert_int_equal(c.servers[0].sums, 900);
+	assert_int_equal(c.servers[1].sums, 900);
+	/* A server whose memory is not known has no limit. */
+	place_on_unequal_cards(&c, 1000, 0, 12, 150);
+	assert_int_equal(c.servers[0].sums, 900);
+	assert_int_equal(c.servers[1].sums, 900);
+}
+
+/* The sums of a large job do not fit. Afterwards the same fraction of each server's memory is used,
+ * so a small job finds memory on both. */
+static void sums_beyond_all_memory_are_shared_by_memory(void **state)
+{
+	struct cluster c;
+
+	(void)state;
+	place_on_unequal_cards(&c, 1000, 2000, 40, 100);
+	assert_int_equal(c.servers[0].sums + c.servers[1].sums, 4000);
+	assert_in_range(c.servers[0].sums, 1300, 1400);
+}
+
 static void part_size_is_aligned_and_bounded(void **state)
 {
 	static const uint64_t elems[] = {1, 63, 64, 1000, 1 << 20, 1ull << 30, 1ull << 40};
@@ -312,6 +362,8 @@ int main(void)
 		cmocka_unit_test(unknown_nic_counts_as_the_median),
 		cmocka_unit_test(other_jobs_load_is_avoided),
 		cmocka_unit_test(servers_of_one_machine_and_threads_share_evenly),
+		cmocka_unit_test(no_server_gets_more_sums_than_its_memory_holds),
+		cmocka_unit_test(sums_beyond_all_memory_are_shared_by_memory),
 		cmocka_unit_test(every_stretch_of_equal_partitions_is_shared_by_bandwidth),
 		cmocka_unit_test(part_size_is_aligned_and_bounded),
 	};
