@@ -5,7 +5,6 @@
 
 #include <stdlib.h>
 
-#include "bps-scheduler/model/host_memory.h"
 #include "bps-scheduler/placement/place.h"
 #include "bps-scheduler/placement/place_apply.h"
 #include "bps-scheduler/placement/rebalance_plan.h"
@@ -201,7 +200,6 @@ struct rebalance {
 static void rebalance_init(struct sched_core *c, struct sched_job *j, struct rebalance *e)
 {
 	struct sched_part_ref p = {NULL, 0};
-	struct host_memory *hosts = host_memory_new(c);
 	/* for each member id: 1 + the member's index in e->servers; 0: the member is not in
 	 * e->servers */
 	uint32_t *index = sched_alloc(c->n_members + 1, sizeof(*index));
@@ -210,8 +208,7 @@ static void rebalance_init(struct sched_core *c, struct sched_job *j, struct reb
 	placement_fill(c, j, &e->place, &e->servers);
 	e->rooms = sched_alloc(e->place.n_servers, sizeof(*e->rooms));
 	for (uint32_t i = 0; i < e->place.n_servers; i++) {
-		e->rooms[i] = balance_room(
-			host_memory_of(hosts, e->servers[i]), e->servers[i]->sums_bytes);
+		e->rooms[i] = place_server_room(&e->place.servers[i]);
 		index[e->servers[i]->id] = i + 1;
 	}
 	while (sched_part_next(j, SERVER_ANY, &p)) {
@@ -228,7 +225,6 @@ static void rebalance_init(struct sched_core *c, struct sched_job *j, struct reb
 			.ref = e->n};
 		e->refs[e->n++] = p;
 	}
-	free(hosts);
 	free(index);
 }
 

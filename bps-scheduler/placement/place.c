@@ -123,7 +123,7 @@ void place_shares(struct placement *p)
  * sums take. */
 static bool has_memory(const struct place_server *s, uint64_t need)
 {
-	return !s->memory || (s->sums <= s->memory && need <= s->memory - s->sums);
+	return need <= place_server_room(s);
 }
 
 /* Choose a server for a partition. For each machine, compute the fraction of the machine's share

@@ -78,6 +78,14 @@ struct place_part {
 	uint16_t thread; /* result: the partition's data thread on that server */
 };
 
+/* Return how much memory the server has for the sums of further partitions; UINT64_MAX: unknown. */
+static inline uint64_t place_server_room(const struct place_server *s)
+{
+	if (!s->memory)
+		return UINT64_MAX;
+	return s->sums < s->memory ? s->memory - s->sums : 0;
+}
+
 /* For each partition in the array `parts`, choose a server and a data thread, and add the
  * partition's bytes to the loads in p. The array must be in descending order of bytes. */
 void place_parts(struct placement *p, struct place_part *parts, size_t n_parts);
