@@ -39,6 +39,7 @@ BAR_WEIGHTS_BF16 = 0.05
 # released and the worker has the error.
 BAR_KILLED_S = 3
 WAKES = 300
+SLEEP_LIMIT_S = 5
 MEASURE = "c_measure.py"
 TORCH_MODES = (
     "optimizer",
@@ -366,6 +367,15 @@ def check_killed(cluster, who, args):
     )
 
 
+def await_sleep(pid):
+    """Wait until a process sleeps."""
+    end = time.monotonic() + SLEEP_LIMIT_S
+    stat = pathlib.Path(f"/proc/{pid}/stat")
+    while stat.read_text(encoding="ascii").rpartition(")")[2].split()[0] != "S":
+        if time.monotonic() > end:
+            raise RuntimeError(f"process {pid} does not sleep after {SLEEP_LIMIT_S} s")
+
+
 def measure_wake():
     """Measure the call that wakes a sleeping process, as a submission wakes the agent."""
     fd = os.eventfd(0)
@@ -377,7 +387,7 @@ def measure_wake():
     times = []
     try:
         for _ in range(WAKES):
-            time.sleep(0.0005)  # the child sleeps again
+            await_sleep(child)
             begin = time.perf_counter_ns()
             os.eventfd_write(fd, 1)
             times.append((time.perf_counter_ns() - begin) / 1e3)
