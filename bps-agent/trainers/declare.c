@@ -71,8 +71,10 @@ static int declare_again(
 			tensor_flush_declares(t->job);
 		tensor_refuse(tensor, BPS_EMISMATCH, err->s,
 			&(struct ctl_cause){t->rank, t->agent->cfg.host});
-		tensor_add_declare(t->job, other, tensor->name, tensor->dtype, tensor->n_elems);
-		tensor_add_declare(t->job, t->rank, d->name, d->dtype, d->n_elems);
+		tensor_add_declare(t->job,
+			&(struct ctl_decl){other, tensor->name, tensor->dtype, tensor->n_elems, 0});
+		tensor_add_declare(
+			t->job, &(struct ctl_decl){t->rank, d->name, d->dtype, d->n_elems, 0});
 	}
 	return BPS_EMISMATCH;
 }

@@ -85,13 +85,11 @@ void tensor_flush_declares(struct job *job)
 	job->n_batch = 0;
 }
 
-void tensor_add_declare(
-	struct job *job, uint32_t rank, const char *name, uint8_t dtype, uint64_t n_elems)
+void tensor_add_declare(struct job *job, const struct ctl_decl *decl)
 {
 	if (job->n_batch == JOB_BATCH)
 		tensor_flush_declares(job);
-	job->batch[job->n_batch++] =
-		(struct ctl_decl){.rank = rank, .name = name, .dtype = dtype, .n_elems = n_elems};
+	job->batch[job->n_batch++] = *decl;
 }
 
 void tensor_tell_done(
@@ -321,6 +319,13 @@ const struct tensor_kind host_tensor_kind = {.declare = host_declare,
 
 /* ---- to the core ---- */
 
+static void declare_to_scheduler(struct tensor *tensor)
+{
+	tensor_add_declare(
+		tensor->job, &(struct ctl_decl){tensor->job->ranks[0], tensor->name, tensor->dtype,
+				     tensor->n_elems, (uint32_t)-tensor->failed});
+}
+
 void tensor_complete(struct tensor *tensor)
 {
 	struct job *job = tensor->job;
@@ -328,11 +333,10 @@ void tensor_complete(struct tensor *tensor)
 
 	if (rc == 0 && job->is_local)
 		rc = plan_locally(tensor, job->n_tensors++);
-	else if (rc == 0)
-		tensor_add_declare(
-			job, job->ranks[0], tensor->name, tensor->dtype, tensor->n_elems);
 	if (rc < 0)
 		tensor_refuse(tensor, rc, "the agent is out of memory", NULL);
+	if (!job->is_local)
+		declare_to_scheduler(tensor);
 	tensor->kind->submit_waiting(tensor);
 }
 
@@ -532,14 +536,25 @@ void tensor_on_fail(struct agent *a, const struct ctl_tensor_fail *m)
 
 /* ---- for the job ---- */
 
+/* Return whether the scheduler must get the tensor's declaration again. A tensor that failed before
+ * it had a place is declared again with its error code, so that the scheduler fails it for the
+ * other machines too. */
+static bool is_unplanned(const struct tensor *tensor)
+{
+	if (tensor->core ? agt_tensor_id(tensor->core) != CTL_NO_ID : tensor->parts != NULL)
+		return false;
+	return tensor->core || tensor->failed;
+}
+
 void tensor_declare_unplanned(struct job *job)
 {
 	struct tensor *tensor;
 
+	if (job->is_local)
+		return;
 	TAILQ_FOREACH (tensor, &job->tensors, link)
-		if (tensor->core && !job->is_local && agt_tensor_id(tensor->core) == CTL_NO_ID)
-			tensor_add_declare(
-				job, job->ranks[0], tensor->name, tensor->dtype, tensor->n_elems);
+		if (is_unplanned(tensor))
+			declare_to_scheduler(tensor);
 	tensor_flush_declares(job);
 }
 

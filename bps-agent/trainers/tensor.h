@@ -40,10 +40,10 @@ void tensor_tell_done(
 /* Add a declaration to the job's batch for the scheduler. Declarations are sent in batches, because
  * the scheduler syncs its disk for each message. tensor_flush_declares sends the batch, and must be
  * called before the memory of the names is freed. */
-void tensor_add_declare(
-	struct job *job, uint32_t rank, const char *name, uint8_t dtype, uint64_t n_elems);
+void tensor_add_declare(struct job *job, const struct ctl_decl *decl);
 void tensor_flush_declares(struct job *job);
-/* Declare again the tensors for which the scheduler has sent no plan yet. */
+/* Declare again the tensors for which the scheduler has sent no plan yet. Also report those of
+ * these tensors that have failed. */
 void tensor_declare_unplanned(struct job *job);
 /* Handle the scheduler's messages PLAN and TENSOR_FAIL. m is valid only during the call. */
 void tensor_on_plan(struct agent *a, const struct ctl_plan *m);

@@ -31,6 +31,24 @@ static void mismatch_text(const struct declare_request *in, const struct sched_t
 		dtype_name(d->dtype), (unsigned long long)d->n_elems);
 }
 
+/* Fail a tensor that agents still declare. Send TENSOR_FAIL to the agents that have declared it. */
+static void fail_collecting(const struct declare_request *in, struct sched_tensor *t, int code,
+	const char *text, const struct ctl_cause *cause)
+{
+	log_rated(LOG_AS(LOG_WARN, TENSOR_REFUSED), "%s job='%s' id=%u", text, in->j->name,
+		in->j->id);
+	t->fail_text = sched_dup(text);
+	t->fail_code = code;
+	t->cause_rank = cause->rank;
+	t->cause_host = cause->host ? sched_dup(cause->host) : NULL;
+	admission_unclaim(in->j, t);
+	for (uint32_t i = 0; i < in->j->n_members; i++)
+		if (sched_tensor_has_declared(t, i))
+			sched_send_tensor_fail(in->c, sched_member(in->c, in->j->members[i].agent),
+				in->j, t->name, code, text, cause);
+	sched_tensor_set_state(in->j, t, TENSOR_FAILED, "refused");
+}
+
 static void tensor_mismatch(
 	const struct declare_request *in, struct sched_tensor *t, const struct ctl_decl *d)
 {
@@ -43,19 +61,24 @@ static void tensor_mismatch(
 		sched_send_tensor_fail(in->c, in->m, in->j, t->name, BPS_EMISMATCH, text, &cause);
 		return;
 	}
-	log_rated(LOG_AS(LOG_WARN, TENSOR_REFUSED), "%s job='%s' id=%u", text, in->j->name,
-		in->j->id);
-	t->fail_text = sched_dup(text);
-	t->fail_code = BPS_EMISMATCH;
-	t->cause_rank = d->rank;
-	t->cause_host = sched_dup(in->m->host);
-	admission_unclaim(in->j, t);
 	t->declared[in->member / 64] |= UINT64_C(1) << (in->member % 64);
-	for (uint32_t i = 0; i < in->j->n_members; i++)
-		if (sched_tensor_has_declared(t, i))
-			sched_send_tensor_fail(in->c, sched_member(in->c, in->j->members[i].agent),
-				in->j, t->name, BPS_EMISMATCH, text, &cause);
-	sched_tensor_set_state(in->j, t, TENSOR_FAILED, "workers disagree");
+	fail_collecting(in, t, BPS_EMISMATCH, text, &cause);
+}
+
+/* The tensor has failed on the machine of the agent, for example because the scheduler refused it
+ * before a restart. Fail it for all agents, because that agent takes part in no round of it. */
+static void failed_before(
+	const struct declare_request *in, struct sched_tensor *t, const struct ctl_decl *d)
+{
+	int code = d->code <= INT32_MAX ? -(int)d->code : BPS_EJOB_FAILED;
+	struct err_text text;
+
+	err_set(&text, code,
+		"tensor '%s' of job '%s' has failed on host %s already: %s; see the first error of "
+		"rank %u",
+		t->name, in->j->name, in->m->host, err_str(code), d->rank);
+	t->declared[in->member / 64] |= UINT64_C(1) << (in->member % 64);
+	fail_collecting(in, t, code, text.s, &(struct ctl_cause){0, NULL});
 }
 
 static struct sched_tensor *tensor_new(const struct declare_request *in, const struct ctl_decl *d)
@@ -148,7 +171,9 @@ static void declare_one(const struct declare_request *in, const struct ctl_decl 
 		t = tensor_new(in, d);
 		claim(in, t, d);
 	}
-	if (t->state == TENSOR_FAILED) {
+	if (d->code && t->state == TENSOR_COLLECTING) {
+		failed_before(in, t, d);
+	} else if (t->state == TENSOR_FAILED) {
 		sched_send_tensor_fail(in->c, in->m, j, t->name, t->fail_code, t->fail_text,
 			&(struct ctl_cause){t->cause_rank, t->cause_host});
 	} else if (t->dtype != d->dtype || t->n_elems != d->n_elems) {

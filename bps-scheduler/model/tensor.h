@@ -32,7 +32,7 @@ struct sched_tensor {
 	/* array of n_parts partitions; NULL if the job runs on one machine and needs no servers */
 	struct sched_part *parts;
 	/* cause_host, cause_rank: host and rank of the worker whose declaration differs from the
-	 * earlier declarations of the tensor. cause_host is NULL if all declarations are equal. */
+	 * earlier declarations of the tensor. cause_host is NULL if no declarations differ. */
 	char *name, *fail_text, *cause_host;
 	int fail_code;
 	uint32_t cause_rank;

@@ -168,6 +168,7 @@ static const struct field decl_fields[] = {
 	FIELD_STR_(ctl_decl, name, CTL_TENSOR_NAME_MAX),
 	FIELD_U8_(ctl_decl, dtype),
 	FIELD_U64_(ctl_decl, n_elems),
+	FIELD_U32_(ctl_decl, code),
 };
 static const struct layout decl_layout = LAYOUT_(ctl_decl, decl_fields);
 

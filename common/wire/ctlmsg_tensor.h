@@ -11,6 +11,9 @@ struct ctl_decl {
 	const char *name;
 	uint8_t dtype;
 	uint64_t n_elems;
+	/* Error code, as a positive number, with which the tensor has failed on the agent's machine
+	 * before this DECLARE. 0: it has not failed. */
+	uint32_t code;
 };
 struct ctl_declare {
 	uint32_t job;

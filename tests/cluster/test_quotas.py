@@ -294,6 +294,32 @@ def test_memory_of_servers_is_shared_out_and_another_user_goes_on(cluster, setti
     assert t.wait_round(0, 1) == (0, 1)
 
 
+def test_tensor_refused_to_one_agent_stays_refused_after_a_restart_of_the_scheduler(cluster):
+    c = cluster(agents=2, servers=1, scheduler_args=["--job-share", "1"])  # 1 percent of 512 MiB
+    c.open_to_all()
+    first, second = (Raw(c.agents[i], ALICE).open("j", i, 2) for i in range(2))
+    assert first.job()[0] == 0 and second.job()[0] == 0
+    first.declare(("too-much", F32, 2 << 20))
+    first.submit(0)
+    assert first.wait_round(0, 1)[0] == bps.EQUOTA
+    c.scheduler.pin()
+    c.scheduler.stop()
+    at = c.scheduler.args.index("--job-share")
+    del c.scheduler.args[at : at + 2]  # the tensor would now be accepted
+    c.scheduler.start()
+    # Without the first agent's repeated refusal, the second worker would wait for the first.
+    second.declare(("too-much", F32, 2 << 20))
+    second.submit(0)
+    assert second.wait_round(0, 1)[0] == bps.EQUOTA
+    second.send(WHY, struct.pack("<IQ", 0, 1))
+    text = second.expect(TEXT).decode(errors="replace")
+    assert "tensor 'too-much'" in text and "see the first error of rank 0" in text, text
+    for t in first, second:
+        assert t.declare(("w", F32, 1000))[0][0] == 0
+        t.submit(1)
+    assert first.wait_round(1, 1) == second.wait_round(1, 1) == (0, 2)
+
+
 def why(t):
     t.send(WHY, struct.pack("<IQ", 0xFFFFFFFF, 0))
 

@@ -375,7 +375,7 @@ static void declare(struct scale_world *w, const struct scale_agent *a)
 		const struct scale_tensor_def *t = &w->trace->tensors[i];
 
 		decls[msg.declare.n_tensors++] =
-			(struct ctl_decl){a->idx, t->name, w->o.dtype, t->elems};
+			(struct ctl_decl){a->idx, t->name, w->o.dtype, t->elems, 0};
 		if (msg.declare.n_tensors < CTL_LIST_MAX && i + 1 < w->trace->n_tensors)
 			continue;
 		sched_message(w->sched, a->idx, &msg, 0);

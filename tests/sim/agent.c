@@ -352,7 +352,7 @@ static void declare(struct sim_agent *a)
 			continue;
 		snprintf(names[t], sizeof(names[t]), "t%u", t);
 		decls[msg.declare.n_tensors++] = (struct ctl_decl){a->workers[0].rank, names[t],
-			a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems};
+			a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems, 0};
 	}
 	if (msg.declare.n_tensors)
 		sim_member_send(&a->m, &msg);

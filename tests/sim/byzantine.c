@@ -164,9 +164,9 @@ static struct sim_pipe *any_pipe_of(struct sim *s, const struct sim_port *port)
 static void lie_to_scheduler(struct guest *g)
 {
 	struct sim *s = g->s;
-	struct ctl_decl decl = {(uint32_t)rnd_below(s, 4), "t1", DTYPE_F32, rnd_below(s, 1000)};
-	struct ctl_decl twice[2] = {{g->rank, REFUSED, DTYPE_F64, UINT64_C(1) << 38},
-		{g->rank, REFUSED, DTYPE_U8, decl.n_elems + 1}};
+	struct ctl_decl decl = {(uint32_t)rnd_below(s, 4), "t1", DTYPE_F32, rnd_below(s, 1000), 0};
+	struct ctl_decl twice[2] = {{g->rank, REFUSED, DTYPE_F64, UINT64_C(1) << 38, 0},
+		{g->rank, REFUSED, DTYPE_U8, decl.n_elems + 1, 0}};
 	struct ctl_report_worker worker = {.rank = (uint32_t)rnd_below(s, 9)};
 	uint32_t job = any_job(s), rank = (uint32_t)rnd_below(s, 9);
 	struct ctl_msg msg;

@@ -28,6 +28,10 @@
 /* Salt for a hash of the seed. The hash decides has_tenants without a random number, so
  * the sequence of random numbers of a seed stays the same. */
 #define TENANTS 0x7e4a47
+/* The same for has_failing. */
+#define FAILING 0xfa11ed
+/* Number in the name of the tensor that fails on the first agent of a job (rule C9). */
+#define FAILED_TENSOR 50u
 /* Number of tensors that each worker of a greedy job declares, and the time between two successive
  * declarations. */
 #define N_GREEDY     64
@@ -245,8 +249,8 @@ static void on_join_timer(struct sim *s, struct sim_event *e)
 
 static void declare(struct guest *g)
 {
-	struct ctl_decl decls[GUEST_TENSORS];
-	char names[GUEST_TENSORS][16];
+	struct ctl_decl decls[GUEST_TENSORS + 1];
+	char names[GUEST_TENSORS + 1][16];
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {g->job_id, decls, 0}};
 
 	for (unsigned t = 0; t < GUEST_TENSORS; t++) {
@@ -254,7 +258,12 @@ static void declare(struct guest *g)
 			continue;
 		snprintf(names[t], sizeof(names[t]), "t%u", t);
 		decls[msg.declare.n_tensors++] =
-			(struct ctl_decl){g->rank, names[t], DTYPE_I32, job_of(g)->n_elems};
+			(struct ctl_decl){g->rank, names[t], DTYPE_I32, job_of(g)->n_elems, 0};
+	}
+	if (g->s->o.has_failing) {
+		snprintf(names[GUEST_TENSORS], sizeof(names[0]), "t%u", FAILED_TENSOR);
+		decls[msg.declare.n_tensors++] = (struct ctl_decl){
+			g->rank, names[GUEST_TENSORS], DTYPE_I32, job_of(g)->n_elems, g->failed};
 	}
 	if (msg.declare.n_tensors)
 		sim_member_send(&g->agent->m, &msg);
@@ -267,7 +276,7 @@ static void on_greed(struct sim *s, struct sim_event *e)
 	uint64_t k = e->a, n_elems = 1 + mix(s->seed ^ k << 8) % (SUMS_BYTES / 16);
 	struct guest *g = e->p;
 	char name[16];
-	struct ctl_decl decl = {g->rank, name, DTYPE_I32, n_elems};
+	struct ctl_decl decl = {g->rank, name, DTYPE_I32, n_elems, 0};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {g->job_id, &decl, 1}};
 	struct sim_event *next;
 
@@ -313,7 +322,10 @@ static void job_start(struct guest *g, const struct ctl_job *msg)
 		abort();
 	g->has_job_msg = true;
 	g->job_id = job_of(g)->id = msg->job;
-	g->tensors_left = GUEST_TENSORS;
+	/* The worker learns that its tensor has failed before it finishes. */
+	g->tensors_left = GUEST_TENSORS + g->s->o.has_failing;
+	if (g->s->o.has_failing && g->idx % GUESTS_OF_JOB == 0)
+		g->failed = ENOMEM;
 	for (unsigned t = 0; t < GUEST_TENSORS; t++) {
 		tensor_make(g, t);
 		submit_later(&g->tensors[t]);
@@ -361,6 +373,9 @@ static void plan(struct guest *g, const struct ctl_plan *msg)
 	for (uint32_t i = 0; i < msg->n_tensors; i++) {
 		unsigned t = (unsigned)atoi(msg->tensors[i].name + 1);
 
+		if (t == FAILED_TENSOR)
+			violation(g->s, "C9: %s gets a plan of a tensor that has failed",
+				g->node.name);
 		if (t >= GUEST_TENSORS)
 			continue; /* a tensor that the misbehaving agent of the job made up */
 		if (agt_tensor_plan(g->tensors[t].t, &msg->tensors[i]) < 0)
@@ -368,6 +383,18 @@ static void plan(struct guest *g, const struct ctl_plan *msg)
 		g->tensors[t].is_planned = true;
 	}
 	agt_job_runs(g->job, msg->runs, msg->n_runs);
+}
+
+static void tensor_failed(struct guest *g, const struct ctl_tensor_fail *msg)
+{
+	if (job_of(g)->has_liar || msg->job != g->job_id || g->has_ended)
+		return;
+	if (!g->s->o.has_failing || atoi(msg->name + 1) != FAILED_TENSOR)
+		violation(g->s, "%s: tensor '%s' fails: %s", g->node.name, msg->name, msg->text);
+	g->failed = msg->code;
+	if (!g->knows_failed && --g->tensors_left == 0)
+		tell_finished(g);
+	g->knows_failed = true;
 }
 
 static void peers(struct guest *a, const struct ctl_peers *msg)
@@ -438,6 +465,9 @@ static void job_message(struct guest *g, const struct ctl_msg *msg)
 		break;
 	case CTL_PLAN:
 		plan(g, &msg->plan);
+		break;
+	case CTL_TENSOR_FAIL:
+		tensor_failed(g, &msg->tensor_fail);
 		break;
 	case CTL_JOB_END:
 		if (msg->job_end.job == (g->has_job_msg ? g->job_id : g->joined_id))
@@ -591,6 +621,7 @@ void guests_draw(struct sim *s)
 		s->guest_jobs[0].has_liar = true;
 	o->has_tenants = o->n_guests > GUESTS_OF_JOB && !o->has_liar && !o->has_greedy &&
 			 mix(s->seed ^ TENANTS) % 4;
+	o->has_failing = !o->has_liar && !o->has_greedy && mix(s->seed ^ FAILING) % 4 == 0;
 }
 
 void guests_start(struct sim *s)

@@ -151,7 +151,7 @@ struct sim_options {
 	unsigned rounds, size;
 	bool is_deterministic, has_ranks, is_work_slow, is_nic_alone, may_fail, is_forming_calm,
 		is_priority_mixed, has_deaf, has_restarts, is_shrink, has_drains, has_stops,
-		has_liar, is_late, has_old_plans, has_tenants, has_hung, has_greedy;
+		has_liar, is_late, has_old_plans, has_tenants, has_hung, has_greedy, has_failing;
 	unsigned backup; /* number of machines that a round need not wait for */
 	uint32_t grace_ms;
 	uint32_t slow_permille; /* how many of 1000 submissions are delayed */
@@ -551,6 +551,10 @@ struct guest {
 	/* joined_id: the job that the guest has joined and that may still be forming */
 	uint32_t job_id, joined_id, rank;
 	unsigned tensors_left;
+	/* failed: error code, as a positive number, of the tensor that fails on the first agent of
+	 * the job; 0: it has not failed. knows_failed: the scheduler has reported the failure. */
+	uint32_t failed;
+	bool knows_failed;
 	struct guest_tensor tensors[GUEST_TENSORS];
 	struct guest_server {
 		uint64_t instance;

@@ -416,13 +416,21 @@ static inline void join(
 	send_msg(w, conn, &msg);
 }
 
-static inline void declare(struct sched_world *w, uint32_t conn, uint32_t rank, const char *name,
-	uint8_t dtype, uint64_t n)
+/* Declare a tensor that has failed with `code` on the machine of rank `rank`, or one that has not
+ * failed (code 0). */
+static inline void declare_failed(struct sched_world *w, uint32_t conn, uint32_t rank,
+	const char *name, uint8_t dtype, uint64_t n, uint32_t code)
 {
-	struct ctl_decl d = {rank, name, dtype, n};
+	struct ctl_decl d = {rank, name, dtype, n, code};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {w->last_job, &d, 1}};
 
 	send_msg(w, conn, &msg);
+}
+
+static inline void declare(struct sched_world *w, uint32_t conn, uint32_t rank, const char *name,
+	uint8_t dtype, uint64_t n)
+{
+	declare_failed(w, conn, rank, name, dtype, n, 0);
 }
 
 static inline void worker(

@@ -20,14 +20,13 @@ static void tensor_is_planned_when_all_agents_agree(void **state)
 	/* declared again, because the answer was lost */
 	declare(&w, 22, 1, "w", DTYPE_F32, 400000);
 	SAID(&w, "22 PLAN job=1 0=w [0:");
-	NOT_SAID(&w, "21 ");
 	world_fini(&w);
 }
 
 static void tensors_of_one_message_share_a_plan_and_a_view(void **state)
 {
 	struct sched_world w;
-	struct ctl_decl d[2] = {{0, "v1", DTYPE_F16, 100}, {0, "v2", DTYPE_F16, 200}};
+	struct ctl_decl d[2] = {{0, "v1", DTYPE_F16, 100, 0}, {0, "v2", DTYPE_F16, 200, 0}};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, 2}};
 	uint64_t view;
 
@@ -48,7 +47,7 @@ static void tensors_of_one_message_share_a_plan_and_a_view(void **state)
 static void placed_tensor_that_is_declared_beside_a_new_one_is_planned_too(void **state)
 {
 	struct sched_world w;
-	struct ctl_decl d[2] = {{1, "v", DTYPE_F16, 100}, {1, "w", DTYPE_F32, 400000}};
+	struct ctl_decl d[2] = {{1, "v", DTYPE_F16, 100, 0}, {1, "w", DTYPE_F32, 400000, 0}};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, 2}};
 
 	(void)state;
@@ -133,7 +132,7 @@ static void job_that_ends_after_a_failed_tensor_names_it(void **state)
  * declares one of these shapes. */
 static void workers_of_one_machine_that_disagree_fail_it_for_all(void **state)
 {
-	struct ctl_decl d[2] = {{1, "v", DTYPE_F32, 1000}, {1, "v", DTYPE_F32, 500}};
+	struct ctl_decl d[2] = {{1, "v", DTYPE_F32, 1000, 0}, {1, "v", DTYPE_F32, 500, 0}};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, 2}};
 
 	(void)state;
@@ -172,7 +171,8 @@ static void impossible_declarations_are_refused(void **state)
  * (C9). */
 static void name_of_a_refused_declaration_is_not_placed_in_another_shape(void **state)
 {
-	struct ctl_decl d[2] = {{0, "v", DTYPE_F64, UINT64_C(1) << 38}, {0, "v", DTYPE_U8, 1000}};
+	struct ctl_decl d[2] = {
+		{0, "v", DTYPE_F64, UINT64_C(1) << 38, 0}, {0, "v", DTYPE_U8, 1000, 0}};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, 2}};
 	struct sched_world w;
 
@@ -207,6 +207,56 @@ static void unsound_declaration_of_a_name_that_is_declared_fails_it_for_all(void
 	world_fini(&w);
 }
 
+/* A restart of the scheduler forgets that it refused a tensor to agent a. Agent a repeats the
+ * refusal. */
+static void refused_tensor_stays_refused_after_a_restart(void **state)
+{
+	static const char text[] = "TENSOR_FAIL v code=10012 tensor 'v' of job 'x' has failed on "
+				   "host a already: a quota is exhausted; see the first error of "
+				   "rank 0\n";
+
+	(void)state;
+	for (unsigned first = 0; first < 2; first++) {
+		struct sched_world w;
+
+		running_job(&w);
+		kill_scheduler(&w);
+		server(&w, 11, "s1", 111);
+		agent(&w, 21, "a", 201);
+		agent(&w, 22, "b", 202);
+		clear(&w);
+		if (first)
+			declare(&w, 22, 1, "v", DTYPE_F32, 1000);
+		declare_failed(&w, 21, 0, "v", DTYPE_F32, 1000, (uint32_t)-BPS_EQUOTA);
+		SAID(&w, text);
+		if (!first)
+			declare(&w, 22, 1, "v", DTYPE_F32, 1000);
+		SAID(&w, "22 TENSOR_FAIL v code=10012");
+		declare(&w, 21, 0, "v", DTYPE_F32, 1000);
+		NOT_SAID(&w, "PLAN job=1 1=v");
+		NOT_SAID(&w, "JOB_END");
+		world_fini(&w);
+	}
+}
+
+/* An agent can report a code that is no error code. It must not reach trainers as a success. */
+static void failed_tensor_with_an_impossible_code_is_refused(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	clear(&w);
+	declare(&w, 22, 1, "v", DTYPE_F32, 1000);
+	declare_failed(&w, 21, 0, "v", DTYPE_F32, 1000, UINT32_MAX);
+	SAID(&w, "22 TENSOR_FAIL v code=10021");
+	/* A tensor that has its place keeps it: all agents once declared it. */
+	declare_failed(&w, 21, 0, "w", DTYPE_F32, 400000, ENOMEM);
+	SAID(&w, "21 PLAN job=1 0=w");
+	NOT_SAID(&w, "TENSOR_FAIL w");
+	world_fini(&w);
+}
+
 static void job_of_one_member_needs_no_server(void **state)
 {
 	struct sched_world w;
@@ -234,7 +284,7 @@ static void long_plans_are_sent_in_frames(void **state)
 	for (uint32_t i = 0; i < CTL_LIST_MAX; i++) {
 		memset(names[i], 'n', CTL_TENSOR_NAME_MAX);
 		snprintf(names[i], sizeof(names[i]), "%0200u", i);
-		d[i] = (struct ctl_decl){0, names[i], DTYPE_F32, 5000};
+		d[i] = (struct ctl_decl){0, names[i], DTYPE_F32, 5000, 0};
 	}
 	send_msg(&w, 21, &msg);
 	for (uint32_t i = 0; i < CTL_LIST_MAX; i++)
@@ -336,6 +386,8 @@ int main(void)
 		cmocka_unit_test(impossible_declarations_are_refused),
 		cmocka_unit_test(name_of_a_refused_declaration_is_not_placed_in_another_shape),
 		cmocka_unit_test(unsound_declaration_of_a_name_that_is_declared_fails_it_for_all),
+		cmocka_unit_test(refused_tensor_stays_refused_after_a_restart),
+		cmocka_unit_test(failed_tensor_with_an_impossible_code_is_refused),
 		cmocka_unit_test(job_of_one_member_needs_no_server),
 		cmocka_unit_test(long_plans_are_sent_in_frames),
 		cmocka_unit_test(partitions_of_a_dead_server_move_to_the_others),

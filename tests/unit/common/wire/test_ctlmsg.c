@@ -41,7 +41,7 @@ static struct ctl_job_member two_members[] = {
 static const struct ctl_msg job = {
 	CTL_JOB, .job = {6, 3, 1000, "mnist", 4, 1, two_members, 2, 5, 1, 20, 2, 3, 1}};
 static const struct ctl_msg job_end = {CTL_JOB_END, .job_end = {3, 10008, "x", {1, "h"}}};
-static struct ctl_decl one_decl[] = {{0, "w", 7, 1024}};
+static struct ctl_decl one_decl[] = {{0, "w", 7, 1024, 12}};
 static const struct ctl_msg declare = {CTL_DECLARE, .declare = {3, one_decl, 1}};
 static struct ctl_tensor one_tensor[] = {{8, "w", 7, 1024, 512}};
 static struct ctl_run one_run[] = {{8, 0, 2, 1, 9, 1, 6}};
@@ -99,7 +99,8 @@ static const struct golden {
 	       " 0500000000000000 0100 14000000 0200000000000000 0300000000000000 "
 	       "0100000000000000"},
 	{&job_end, "16000000 03000000 18270000 01000000 78 01000000 01000000 68"},
-	{&declare, "1e000000 03000000 01000000 12000000 00000000 01000000 77 07 0004000000000000"},
+	{&declare, "22000000 03000000 01000000 16000000 00000000 01000000 77 07 0004000000000000"
+		   " 0c000000"},
 	{&plan, "54000000 0600000000000000 03000000"
 		" 01000000 16000000 08000000 01000000 77 07 0004000000000000 00020000"
 		" 01000000 22000000 08000000 00000000 02000000 01000000 0900000000000000 0100"
