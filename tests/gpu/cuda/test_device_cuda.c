@@ -234,7 +234,8 @@ static void what_cannot_be_queued_is_refused_with_a_reason(void **state)
 	cuda_rig_close(&r);
 }
 
-/* Call every operation of the back-end once, and free everything. */
+/* Call every operation of the back-end once, and free everything. The two queues run at the same
+ * time, so they use different parts of the memory. */
 static void scenario(const struct device_ops *o, unsigned char *host)
 {
 	const int also[] = {1};
@@ -250,8 +251,8 @@ static void scenario(const struct device_ops *o, unsigned char *host)
 		!o->import(dev, 2, &desc, &fd, 1, &imported) &&
 		!o->pin(dev, host, RIG_BYTES, &pinned) && !o->queue_open(dev, 0, 1, &q) &&
 		!o->queue_open(dev, 2, -1, &q1) && !o->copy(q, mem, 0, pinned, 0, RIG_PAGE) &&
-		!o->copy(q, mem, 0, pinned, 0, RIG_MIB) &&
-		!o->copy(q1, pinned, RIG_PAGE, imported, 0, RIG_PAGE) &&
+		!o->copy(q, mem, 0, pinned, 0, RIG_MIB / 2) &&
+		!o->copy(q1, pinned, 2 * RIG_MIB, imported, RIG_MIB / 2, RIG_PAGE) &&
 		!o->copy(q, mem, RIG_PAGE, mem, 0, RIG_PAGE) && !o->post(q1, pinned, RIG_MIB, 5))
 		cuda_rig_await(host + RIG_MIB, 5);
 	for (int i = 0; i < 2; i++)
