@@ -82,6 +82,15 @@ void part_await_answer(struct agt_part *part)
 	part_start_timer(part, part_core(part)->cfg.retry_ns, &part->n_tries);
 }
 
+void part_await_offer(struct agt_part *part)
+{
+	part->n_tries = 0; /* the server has answered */
+	if (part->n_agains < MAX_BACKOFF_LOG2)
+		part_start_timer(part, part_core(part)->cfg.again_ns, &part->n_agains);
+	else
+		part_await_answer(part);
+}
+
 void part_uncharge(struct agt_part *part)
 {
 	if (part->is_charged) {

@@ -138,6 +138,9 @@ void part_dequeue(struct agt_part *part);
  * function increments *count, up to a limit. */
 void part_start_timer(struct agt_part *part, uint64_t span_ns, uint8_t *count);
 void part_await_answer(struct agt_part *part);
+/* After an offer that could not be read, wait until the contribution is sent again. The first few
+ * waits of a round are short, because the server works. */
+void part_await_offer(struct agt_part *part);
 void part_stop_timer(struct agt_part *part);
 /* Stop counting the partition's bytes as bytes in flight. */
 void part_uncharge(struct agt_part *part);

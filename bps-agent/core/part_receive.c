@@ -60,7 +60,7 @@ bool part_fetch(struct agt_part *part)
 	 * the contribution again. */
 	if (rc < 0) {
 		part_set_state(part, PART_SENT, "the offer cannot be read");
-		part_await_answer(part);
+		part_await_offer(part);
 		return true;
 	}
 	part_set_state(part, PART_FETCHING, "offer");
