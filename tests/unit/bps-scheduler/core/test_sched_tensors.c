@@ -20,6 +20,7 @@ static void tensor_is_planned_when_all_agents_agree(void **state)
 	/* declared again, because the answer was lost */
 	declare(&w, 22, 1, "w", DTYPE_F32, 400000);
 	SAID(&w, "22 PLAN job=1 0=w [0:");
+	NOT_SAID(&w, "21 ");
 	world_fini(&w);
 }
 
