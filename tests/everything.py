@@ -13,9 +13,10 @@ its figures. The figures are the lines of its output that match the target's pat
 output has no figure has failed, since it printed no result.
 
 When a run is interrupted, the next run continues at the target where it stopped. A target that
-passed at the same size on the same code is not repeated, unless --again is given. Changes of docs/
-and of this script do not count as changes of the code. The exit status is 1 when a chosen target
-did not pass.
+passed at the same size on the same code is not repeated, unless --again is given. If a target
+failed on the same code before, its row also has the figures of the failed run. Changes of docs/ and
+of this script do not count as changes of the code. The exit status is 1 when a chosen target did
+not pass.
 """
 
 from __future__ import annotations
@@ -250,7 +251,11 @@ def main() -> int:
         if not args.again and results.get(target.command, (False,))[0]:
             print("passed before", flush=True)
             continue
-        results[target.command] = ok, seconds, figures = run(target)
+        before = results.get(target.command)
+        ok, seconds, figures = run(target)
+        if before and not before[0]:
+            figures = [*figures, f"a run before failed: {before[2][0]}", *before[2][1:]]
+        results[target.command] = ok, seconds, figures
         result = "passed" if ok else "FAILED"
         print(f"{result} in {seconds / 60:.1f} min: {'; '.join(figures)}", flush=True)
         (LOGS / RESULTS).write_text(json.dumps({"code": code, "results": results}))
