@@ -13,8 +13,8 @@ its figures. The figures are the lines of its output that match the target's pat
 output has no figure has failed, since it printed no result.
 
 When a run is interrupted, the next run continues at the target where it stopped. A target that
-passed at the same size on the same code is not repeated, unless --again is given. If a target
-failed on the same code before, its row also has the figures of the failed run. Changes of docs/ and
+passed at the same size on the same code is not repeated, unless --again is given. If the last run
+of a target on the same code failed, its row also has the figures of that run. Changes of docs/ and
 of this script do not count as changes of the code. The exit status is 1 when a chosen target did
 not pass.
 """
