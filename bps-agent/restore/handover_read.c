@@ -125,6 +125,10 @@ static int attach(struct handover_reader *r, struct trainer *t, const struct led
 	if (!t->tensors)
 		return err_set(&r->err, -ENOMEM, "the agent is out of memory");
 	t->live = live;
+	/* The previous process ended between the two steps of barrier_ask: it recorded the barrier,
+	 * but not that the message was handled. */
+	if ((int32_t)(live->barrier_seq - live->handled_seq) > 0)
+		live->handled_seq = live->barrier_seq;
 	t->sq_head = live->sq_head;
 	t->asked_rank = t->rank = k->asked_rank;
 	t->part_bytes = k->part_bytes;

@@ -9,6 +9,7 @@
 #include "bps-agent/handover/ledger_records.h"
 #include "bps-agent/trainers/roster.h"
 #include "bps-agent/trainers/trainer.h"
+#include "common/base/failpoint.h"
 
 static void say(struct trainer *t)
 {
@@ -135,6 +136,11 @@ void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number)
 	/* An earlier call of the trainer may have timed out. The agent answers only the latest
 	 * call. */
 	t->live->barrier_seq = seq;
+	FAILPOINT(AGENT_TRAINER_BARRIER);
+	/* Record at once that the message was handled. If the process ends now, the next process
+	 * finds the message in the socket again. It must not handle it again, because the trainer
+	 * may have passed the barrier and submitted its next round by then. */
+	t->live->handled_seq = seq;
 	if (job->barrier >= number)
 		answer(t, 0, "", NULL);
 	else

@@ -30,6 +30,7 @@ class KeptDaemon(Daemon):
         self.path, self.store = path, []  # store: (name, descriptor) of each kept descriptor
         self.restarts, self.is_stopping, self.has_failed, self.restart_s = 0, False, None, RESTART_S
         self.most_kept, self.is_still = 0, False
+        self.start_faults = ""  # failpoints of the processes that are started from now on
         self.wake = os.eventfd(0)
         super().__init__(cluster, program, name, args, is_awaited)
         self.thread = threading.Thread(target=self.supervise, daemon=True)
@@ -37,6 +38,8 @@ class KeptDaemon(Daemon):
 
     def environment(self):
         env = dict(self.cluster.env, NOTIFY_SOCKET=str(self.path))
+        if self.start_faults:
+            env["BPS_FAULTS"] = self.start_faults
         if self.store:
             env["LISTEN_FDNAMES"] = ":".join(name for name, _ in self.store)
         return env

@@ -153,6 +153,25 @@ def test_barriers_are_passed_once_when_agents_restart(cluster):
     assert not losses(c.agents)
 
 
+def test_barrier_message_is_handled_once_when_the_agent_dies_meanwhile(cluster):
+    """Kill the agent at each barrier, before it has recorded that it handled the message.
+
+    The next process finds the message in the socket again. By then, the trainer may have passed
+    the barrier and submitted its next round.
+    """
+    c = kept_cluster(cluster)
+    job = Job(c, 4, sizes=[100], args={"barrier_each": 1})
+    job.goes_on()
+    victim = c.agents[1]
+    victim.start_faults = "agent.trainer.barrier=crash,after=1"
+    victim.die()
+    c.wait_for("the agent has died 30 times", lambda: victim.restarts > 30)
+    victim.start_faults = ""
+    job.goes_on()
+    job.finish()
+    assert all("faults will be injected" in line for line in losses(c.agents))
+
+
 def test_restarts_while_a_machine_joins_cost_no_worker(cluster):
     """Kill each agent, including the newcomer's, while the newcomer joins.
 

@@ -521,6 +521,11 @@ class Errors:
         job.close()
 
     @staticmethod
+    def barrier(job):
+        job.checkpoint_barrier(20)
+        job.close()
+
+    @staticmethod
     def one_is_missing(job, missing_rank, timeout):
         t = job.declare("w", "f32", 5000)
         t.push_pull()

@@ -72,7 +72,7 @@ def test_fault_at_any_point_costs_the_running_job_no_round(faulty, cell, role, p
             continue  # threads that hang are covered by FM-S-thread, FM-A-thread, FM-H-stop
         arm(d, point, action)
         second = c.start_job(
-            "error", 2, {"what": "nothing", "open": {"open_timeout": 10}}, env=PATIENCE
+            "error", 2, {"what": "barrier", "open": {"open_timeout": 10}}, env=PATIENCE
         )
         pushed = c.start_job(
             "error",
