@@ -66,8 +66,9 @@ void part_stop_timer(struct agt_part *part)
 		heap_remove(&part_core(part)->timers, &part->timer);
 }
 
-/* count: how many times span_ns is doubled. Callers pass n_agains after an AGAIN, and n_tries while
- * an answer is missing. The counters are separate, because an AGAIN shows that the server works. */
+/* count: how many times span_ns is doubled. Callers pass n_agains after an AGAIN, n_unread after an
+ * offer that could not be read, and n_tries while an answer is missing. The counters are separate,
+ * because an AGAIN or an offer shows that the server works. */
 void part_start_timer(struct agt_part *part, uint64_t span_ns, uint8_t *count)
 {
 	part_stop_timer(part);
@@ -85,8 +86,8 @@ void part_await_answer(struct agt_part *part)
 void part_await_offer(struct agt_part *part)
 {
 	part->n_tries = 0; /* the server has answered */
-	if (part->n_agains < MAX_BACKOFF_LOG2)
-		part_start_timer(part, part_core(part)->cfg.again_ns, &part->n_agains);
+	if (part->n_unread < MAX_BACKOFF_LOG2)
+		part_start_timer(part, part_core(part)->cfg.again_ns, &part->n_unread);
 	else
 		part_await_answer(part);
 }
@@ -206,7 +207,8 @@ void part_make_ready(struct agt_part *part, const char *why)
 
 void part_start(struct agt_part *part)
 {
-	part->n_tries = part->n_agains = part->n_bad_crc = part->n_misfits = 0;
+	part->n_tries = part->n_agains = part->n_unread = 0;
+	part->n_bad_crc = part->n_misfits = 0;
 	part->is_overdue = false;
 	part->sent_ns = 0;
 	part->round++;
@@ -224,7 +226,7 @@ void part_staged(struct agt_part *part)
  * the server then has no state of the partition. */
 static void resend_all(struct agt_part *part, const char *why)
 {
-	part->n_tries = part->n_agains = 0;
+	part->n_tries = part->n_agains = part->n_unread = 0;
 	part->is_overdue = false;
 	if (part->state == PART_FETCHING)
 		return; /* part_read_done makes the partition READY when the stale read has ended */

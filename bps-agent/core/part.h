@@ -65,7 +65,9 @@ struct agt_part {
 	/* the contribution is sent again because no answer came, and the contribution's bytes do
 	 * not count against the window */
 	bool is_overdue;
-	uint8_t n_tries, n_agains; /* number of sends without an answer; number of AGAIN answers */
+	/* n_tries: number of sends without an answer. n_agains: number of AGAIN answers. n_unread:
+	 * number of offers that could not be read. */
+	uint8_t n_tries, n_agains, n_unread;
 	uint8_t n_bad_crc, n_misfits;
 	uint32_t crc; /* crc of the contribution */
 	/* sent_ns: time at which this round's first CONTRIB was sent; 0: not sent yet. offered_ns:

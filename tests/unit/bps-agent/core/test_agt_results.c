@@ -232,6 +232,26 @@ static void offer_in_an_unknown_segment_is_requested_again(void **state)
 	world_free(w);
 }
 
+static void agains_do_not_delay_the_repeat_of_an_offer(void **state)
+{
+	struct agt_world *w = world(.n_elems = LARGE);
+	struct wire_msg m = result_msg(w, 1, 0);
+
+	(void)state;
+	submit_all(w, 1);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	for (unsigned i = 0; i < 5; i++) {
+		say_key(w, 0, WIRE_AGAIN, 1);
+		tick(w, AGAIN_MS << (i < 4 ? i : 4));
+		expect_msg(w, 0, WIRE_CONTRIB, 1);
+	}
+	m.segment = 9; /* unknown, so that the offer cannot be read */
+	say(w, 0, &m);
+	tick(w, AGAIN_MS);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	world_free(w);
+}
+
 static void result_that_does_not_fit_closes_the_connection(void **state)
 {
 	(void)state;
@@ -374,6 +394,7 @@ int main(void)
 		cmocka_unit_test(result_read_while_the_pgen_changes_is_discarded),
 		cmocka_unit_test(damaged_result_is_requested_again_and_then_fails_the_job),
 		cmocka_unit_test(offer_in_an_unknown_segment_is_requested_again),
+		cmocka_unit_test(agains_do_not_delay_the_repeat_of_an_offer),
 		cmocka_unit_test(result_that_does_not_fit_closes_the_connection),
 		cmocka_unit_test(message_for_another_job_tensor_partition_or_member_is_dropped),
 		cmocka_unit_test(impossible_sum_ends_the_job_when_it_is_repeated),
