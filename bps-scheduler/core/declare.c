@@ -74,9 +74,9 @@ static void failed_before(
 	struct err_text text;
 
 	err_set(&text, code,
-		"tensor '%s' of job '%s' has failed on host %s already: %s; see the first error of "
-		"rank %u",
-		t->name, in->j->name, in->m->host, err_str(code), d->rank);
+		"tensor '%s' of job '%s' has failed on host %s already: %s; see the first error on "
+		"that host",
+		t->name, in->j->name, in->m->host, err_str(code));
 	t->declared[in->member / 64] |= UINT64_C(1) << (in->member % 64);
 	fail_collecting(in, t, code, text.s, &(struct ctl_cause){0, NULL});
 }

@@ -213,8 +213,8 @@ static void unsound_declaration_of_a_name_that_is_declared_fails_it_for_all(void
 static void refused_tensor_stays_refused_after_a_restart(void **state)
 {
 	static const char text[] = "TENSOR_FAIL v code=10012 tensor 'v' of job 'x' has failed on "
-				   "host a already: a quota is exhausted; see the first error of "
-				   "rank 0\n";
+				   "host a already: a quota is exhausted; see the first error on "
+				   "that host\n";
 
 	(void)state;
 	for (unsigned first = 0; first < 2; first++) {
