@@ -508,7 +508,8 @@ static int go_on(struct handover_reader *r)
 			(struct ctl_job_member){.ranks = ranks, .n_ranks = job->n_workers};
 		m = (struct ctl_job){.job = r->running.id,
 			.name = job->name,
-			.size = job->size,
+			/* the job may have grown; the scheduler's JOB message has its size */
+			.size = job->max_size > job->size ? job->max_size : job->size,
 			.flags = job->flags,
 			.members = members,
 			.n_members = r->running.n_members};

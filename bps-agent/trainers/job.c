@@ -440,14 +440,19 @@ static int job_start(struct job *job, const struct ctl_job *m, uint16_t my_membe
 	return 0;
 }
 
+static void attach_worker(struct job *job, uint32_t w)
+{
+	job->by_worker[w]->worker = w;
+	trainer_set_state(job->by_worker[w], TRAINER_ATTACHED);
+}
+
+/* Send JOB to a worker. */
 static void welcome_worker(struct job *job, uint32_t w)
 {
 	struct trainer *t = job->by_worker[w];
 	struct local_msg m = {.type = LOCAL_JOB};
 	uint32_t n_new;
 
-	t->worker = w;
-	trainer_set_state(t, TRAINER_ATTACHED);
 	m.job = (struct local_job){.rank = t->rank,
 		.size = job->size,
 		.local_rank = w,
@@ -476,9 +481,7 @@ int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member)
 			continue;
 		t->rank = job->ranks[w];
 		t->has_rank = true;
-		/* Send JOB again, because the trainer may not have received the JOB message of the
-		 * agent's previous process. */
-		welcome_worker(job, w);
+		attach_worker(job, w);
 		trainer_hold(t, true);
 		if (t->live->is_finishing)
 			trainer_set_state(t, TRAINER_FINISHING);
@@ -499,6 +502,17 @@ static void job_change(struct job *job, const struct ctl_job *m)
 			"out of memory: trainers of job %s receive an outdated list of members",
 			job->name);
 	job->barrier = m->barrier;
+	job->size = m->size;
+}
+
+/* Handle the first JOB message for a resumed job. A worker may not have received the JOB message of
+ * the agent's previous process, so send JOB to all workers. Only now does this process know the
+ * job's size and barrier. A worker that has received JOB before keeps what it has. */
+static void welcome_again(struct job *job)
+{
+	for (uint32_t w = 0; w < job->n_workers; w++)
+		if (job->by_worker[w] && job->by_worker[w]->state == TRAINER_ATTACHED)
+			welcome_worker(job, w);
 }
 
 void job_on_job(struct agent *a, const struct ctl_job *m)
@@ -515,6 +529,8 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 		return;
 	if (job && job->state == JOB_RUNNING) {
 		job_change(job, m);
+		if (job->is_resumed)
+			welcome_again(job);
 		barrier_look(job);
 		hear_trainers(job);
 		return;
@@ -542,8 +558,11 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 		return;
 	}
 	job_set_state(job, JOB_RUNNING, "all workers have joined");
-	for (uint32_t w = 0; w < job->n_workers; w++)
+	FAILPOINT(AGENT_JOB_WELCOME);
+	for (uint32_t w = 0; w < job->n_workers; w++) {
+		attach_worker(job, w);
 		welcome_worker(job, w);
+	}
 }
 
 void job_detach(struct trainer *t, const char *why)

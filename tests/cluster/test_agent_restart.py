@@ -202,6 +202,34 @@ def test_restarts_while_a_machine_joins_cost_no_worker(cluster):
     assert results[0]["masks"][list(results[0]["masks"])[-1]] == [0b111]
 
 
+def test_newcomer_whose_agent_dies_before_it_is_told_joins_at_the_right_barrier(cluster):
+    """Kill the agent of a newcomer after it has recorded the job and before it sends JOB."""
+    c = kept_cluster(cluster, agents=3)
+    go = c.dir / "go"
+    args = {
+        "n_elems": 5000,
+        "n_rounds": 20,
+        "every": 4,
+        "elastic": 1,
+        "max_size": 3,
+        "pause": 0.02,
+        "go": str(go),
+    }
+    started, progress = c.start_running("growing", 2, args, job="grow", placement=[0, 1])
+    c.agents[2].start_faults = "agent.job.welcome=crash"
+    c.agents[2].die()
+    c.agents[2].start_faults = ""
+    n = c.agents[2].restarts
+    new = c.add_worker(2, "growing", args, 2, 2, "grow")
+    c.wait_for("the newcomer's agent has died", lambda: c.agents[2].restarts > n)
+    progress.goes_on()
+    go.touch()
+    results = c.finish([*started, new])
+    assert [r["code"] for r in results] == [0, 0, 0], results
+    assert len({r["weights"] for r in results}) == 1
+    assert results[0]["masks"][list(results[0]["masks"])[-1]] == [0b111]
+
+
 def test_jobs_begin_and_end_while_their_agents_die(cluster):
     c = kept_cluster(cluster)
     jobs, kills = [], 0

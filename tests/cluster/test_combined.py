@@ -96,6 +96,7 @@ def test_machine_joins_while_a_server_is_drained_and_an_agent_restarts(cluster):
         assert c.steer("undrain", f"s{i % 2}").returncode == 0
         go.touch()
         results = c.finish([*started, new])
+        assert all(r["code"] == 0 for r in results), f"{results}\n{c.logs()}"
         assert len({r["weights"] for r in results}) == 1
 
 
