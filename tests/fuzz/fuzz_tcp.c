@@ -99,7 +99,7 @@ static void begin(struct fuzzed *f, struct tcp_net *net)
 	struct tcp_conn *c = calloc(1, sizeof(*c));
 
 	must(c);
-	x->base.pub = (struct xport){.ev = &events, .ctx = f, .ahead_bytes = TCP_AHEAD};
+	x->base.pub = (struct xport){.ev = &events, .ctx = f, .ahead_bytes = SOCKET_AHEAD};
 	x->net = net;
 	TAILQ_INIT(&x->busy);
 	TAILQ_INIT(&x->gone);

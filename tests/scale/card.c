@@ -8,7 +8,7 @@
 #include "tests/scale/scale.h"
 
 #define KERNEL_BYTES                                                                               \
-	(UINT32_C(64) << 10) /* value of TCP_AHEAD_SLOW in common/transport/sockets/tcp_impl.h */
+	(UINT32_C(64) << 10) /* value of SOCKET_AHEAD_SLOW in common/transport/socket_window.h */
 
 static struct scale_lane *lane_of(const struct scale_item *it)
 {

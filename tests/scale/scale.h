@@ -26,7 +26,7 @@
 #include "bps-scheduler/core/core.h"
 #include "bps-server/core/core.h"
 #include "common/transport/read_window.h"
-#include "common/transport/sockets/eager_policy.h"
+#include "common/transport/eager_policy.h"
 #include "common/transport/xport.h"
 
 #define US          UINT64_C(1000)

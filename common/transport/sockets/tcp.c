@@ -283,7 +283,7 @@ static int tcp_xport_new(struct net *n, unsigned thread, const struct xport_even
 	if (!x)
 		return err_set(err, -ENOMEM, "out of memory");
 	peer_xport_init(&x->base, &xport_ops, ev, ctx, thread, net_times(&net->base));
-	x->base.pub.ahead_bytes = TCP_AHEAD_SLOW;
+	x->base.pub.ahead_bytes = SOCKET_AHEAD_SLOW;
 	x->net = net;
 	x->shared.x = &x->base;
 	recv_window_init(&x->window);

@@ -39,10 +39,10 @@
 #include <sys/socket.h>
 
 #include "common/base/clock.h"
+#include "common/transport/eager_policy.h"
 #include "common/transport/net_shared.h"
 #include "common/transport/read_window.h"
-#include "common/transport/sockets/eager_policy.h"
-#include "common/transport/sockets/recv_window.h"
+#include "common/transport/socket_window.h"
 #include "common/transport/sockets/tcp.h"
 #include "common/transport/sockets/tcp_frame.h"
 #include "common/transport/sockets/tcp_listener.h"
@@ -169,8 +169,7 @@ struct tcp_conn {
 	/* true: the socket holds eager bytes, but the message that offers these bytes has not
 	 * arrived. Receive nothing on LANE_BULK until the next message has arrived */
 	bool is_held;
-	struct recv_rtt rtt;
-	size_t unclamped; /* number of bytes received since this socket's window was set */
+	struct socket_meter meter;
 	/* Fields for sending on LANE_BULK. answers: a queue of requested and eager bytes; the first
 	 * element is being sent. n_asked: number of elements that the peer has requested. */
 	struct tcp_answer answers[TCP_ANSWERS];
@@ -202,7 +201,6 @@ struct tcp_xport {
 	uint64_t turn; /* number of polls so far */
 
 	struct recv_window window; /* window of all LANE_BULK sockets */
-	size_t unmeasured;
 
 	struct tcp_conn_list busy, gone;
 	struct tcp_conn *conns[TCP_CONNS_MAX];
@@ -221,14 +219,6 @@ static inline struct tcp_xport *tcp_of(const struct tcp_conn *c)
 {
 	return (struct tcp_xport *)c->base.pub.x;
 }
-
-/* Values of x->base.pub.ahead_bytes. The kernel may hold up to this number of unsent bytes. These
- * bytes keep the link busy until this thread wakes up. Bytes that are more urgent and are offered
- * meanwhile must wait until the unsent bytes are sent. A connection may also get ahead of another
- * connection by this number of bytes. TCP_AHEAD is used when round trips are quick (recv_window.h),
- * because the wait is short then. With TCP_AHEAD, one call sends the bytes of several offers. */
-#define TCP_AHEAD_SLOW (64 << 10)
-#define TCP_AHEAD      (512 << 10)
 
 /* Functions of tcp_conn.c. */
 int tcp_connect(struct xport *x, const char *addr, uint16_t port, uint16_t thread, uint32_t peer_id,

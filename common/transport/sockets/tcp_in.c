@@ -6,10 +6,7 @@
 
 #include <endian.h>
 #include <errno.h>
-#include <limits.h>
-#include <linux/socket.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -20,14 +17,8 @@
  * their turn, and received bytes are still in the cache when their crc is computed.
  * docs/explanation/performance.md, point 10, compares limits of 512 KiB and 256 KiB. */
 #define RECV_SLICE (UINT32_C(512) << 10)
-/* The kernel wakes this thread when all expected bytes, or LOWAT_MAX of them, have arrived. If the
- * window is fixed, a quarter of the window replaces LOWAT_MAX. LOWAT_MAX is a compromise: each
- * wake-up costs time, but while bytes wait in the kernel, this thread could already copy them. */
-#define LOWAT_MAX (128 << 10)
-#define HEAD      sizeof(struct tcp_frame)
-/* Number of bytes received between two checks of the window. */
-#define MEASURE_BYTES (UINT32_C(1) << 20)
-#define PLAN_ITEMS    6
+#define HEAD       sizeof(struct tcp_frame)
+#define PLAN_ITEMS 6
 
 /* ---- reads ---- */
 
@@ -447,8 +438,7 @@ static void set_lowat(struct tcp_conn *c)
 	const struct tcp_eager *e = in->is_open || in->got ? NULL : next_eager(c, 0);
 	size_t len = in->is_open ? in->len + HEAD : e ? e->len + HEAD : 0;
 	size_t left = HEAD + len - in->got;
-	int window = tcp_of(c)->window.bytes;
-	int want = (int)min_size(left, window ? (size_t)window / 4 : LOWAT_MAX);
+	int want = (int)min_size(left, socket_window_lowat(&tcp_of(c)->window));
 
 	if (want == l->lowat)
 		return;
@@ -456,132 +446,39 @@ static void set_lowat(struct tcp_conn *c)
 		l->lowat = want;
 }
 
-/* Return whether the window has room for fewer than two TCP segments of the peer. The peer's kernel
- * fills such a window only when a timer expires, after 200 ms. Segments are up to 64 KiB long on a
- * loopback device. */
-static bool is_too_small(int fd, int window)
-{
-	struct tcp_info info;
-	socklen_t len = sizeof(info);
-
-	return window && window < RECV_WINDOW_MAX &&
-	       !getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) &&
-	       info.tcpi_advmss > (uint32_t)window / 2;
-}
-
-/* Limit the window that the kernel advertises. Do not reduce SO_RCVBUF instead, because then the
- * kernel would drop bytes in the buffer. */
-static int clamp(int fd, int bytes)
-{
-	return setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &bytes, sizeof(bytes)) ? -errno : 0;
-}
-
-/* Lock the size of the receive buffer, or let the kernel choose the size. Kernels before 5.14 have
- * no option for this. With these kernels the size is fixed, because tcp_begin_window has set it.
- * Errors: -errno. */
-static int lock_room(int fd, bool is_locked)
-{
-#ifdef SO_BUF_LOCK
-	int locks = is_locked ? SOCK_RCVBUF_LOCK : 0;
-
-	return setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &locks, sizeof(locks)) ? -errno : 0;
-#else
-	(void)fd, (void)is_locked;
-	return -ENOPROTOOPT;
-#endif
-}
-
-/* Turn on pacing if the window requires it, and limit the number of unsent bytes in the kernel. A
- * paced socket stays paced, because the kernel cannot turn pacing off.
- * Errors: -errno. */
-static int set_sending(const struct tcp_xport *x, int fd)
-{
-	/* Largest pacing rate in bytes per second. No link reaches this value, so the congestion
-	 * control alone decides */
-	uint64_t most = UINT64_MAX - 1;
-	int ahead = (int)x->base.pub.ahead_bytes;
-
-	if (x->window.is_paced &&
-		setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &most, sizeof(most)))
-		return -errno;
-	return setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &ahead, sizeof(ahead)) ? -errno : 0;
-}
-
-static int set_window(int fd, int window)
-{
-	int rc = lock_room(fd, window != 0);
-
-	if (rc && !window)
-		return rc;
-	if (is_too_small(fd, window))
-		window = RECV_WINDOW_MAX;
-	return clamp(fd, window ? window : INT_MAX);
-}
-
 int tcp_begin_window(const struct tcp_xport *x, int fd)
 {
-	int room = RECV_ROOM, rc;
+	int rc = socket_window_begin(&x->window, fd);
 
-	if (setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room)))
-		return -errno;
-	rc = set_window(fd, x->window.bytes);
-	return rc ? rc : set_sending(x, fd);
+	return rc ? rc : socket_window_pace(&x->window, fd);
 }
 
 void tcp_set_windows(struct tcp_xport *x)
 {
 	int rc = 0;
 
-	x->base.pub.ahead_bytes = x->window.is_quick ? TCP_AHEAD : TCP_AHEAD_SLOW;
+	x->base.pub.ahead_bytes = socket_window_ahead(&x->window);
 	for (unsigned i = 0; i < TCP_CONNS_MAX; i++) {
 		int fd = x->conns[i] ? x->conns[i]->lanes[LANE_BULK].fd : -1;
 
 		if (fd < 0)
 			continue;
 		if (!rc)
-			rc = set_window(fd, x->window.bytes);
-		/* If set_sending fails, the previous limit of unsent bytes stays in force, which
-		 * does no harm */
-		set_sending(x, fd);
+			rc = socket_window_set(&x->window, fd);
+		/* If this call fails, the previous limit of unsent bytes stays in force, which does
+		 * no harm */
+		socket_window_pace(&x->window, fd);
 	}
 	if (rc && !x->window.bytes)
-		/* set_window failed for the first socket, so no socket has changed */
+		/* socket_window_set failed for the first socket, so no socket has changed */
 		recv_window_refused(&x->window);
 }
 
-/* Adapt x->window to rtt_us, the average time that the bytes of one window take to arrive. The
- * kernel has measured this time. Returns whether x->window has changed. */
-static bool judge(struct tcp_conn *c, uint32_t rtt_us)
-{
-	struct tcp_xport *x = tcp_of(c);
-
-	if (recv_rtt_measured(&c->rtt, rtt_us, x->base.now_ns))
-		return recv_window_measured(&x->window, rtt_us);
-	return recv_window_bounded(&x->window, rtt_us, x->base.now_ns);
-}
-
-/* Count n received bytes, and check the window every MEASURE_BYTES. */
 static void measure(struct tcp_conn *c, size_t n)
 {
 	struct tcp_xport *x = tcp_of(c);
-	struct tcp_info info;
-	socklen_t len = sizeof(info);
 
-	recv_rtt_heard(&c->rtt, x->base.now_ns);
-	c->unclamped += n;
-	if (c->unclamped >= MEASURE_BYTES) {
-		/* Set the window again, because the kernel discards this setting when it learns how
-		 * much memory a TCP segment takes. */
-		c->unclamped = 0;
-		if (x->window.bytes)
-			set_window(c->lanes[LANE_BULK].fd, x->window.bytes);
-	}
-	x->unmeasured += n;
-	if (x->unmeasured < MEASURE_BYTES)
-		return;
-	x->unmeasured = 0;
-	if (!getsockopt(c->lanes[LANE_BULK].fd, IPPROTO_TCP, TCP_INFO, &info, &len) &&
-		info.tcpi_rcv_rtt && judge(c, info.tcpi_rcv_rtt))
+	if (socket_window_measure(&x->window, &c->meter, c->lanes[LANE_BULK].fd, n, x->base.now_ns))
 		tcp_set_windows(x);
 }
 

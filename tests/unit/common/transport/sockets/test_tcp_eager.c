@@ -325,13 +325,13 @@ static void check_patience(bool is_slow, uint32_t ahead)
 static void patient_sender_is_notified_when_there_is_room(void **state)
 {
 	(void)state;
-	check_patience(false, TCP_AHEAD);
+	check_patience(false, SOCKET_AHEAD);
 }
 
 static void patient_sender_queues_less_on_a_slow_link(void **state)
 {
 	(void)state;
-	check_patience(true, TCP_AHEAD_SLOW);
+	check_patience(true, SOCKET_AHEAD_SLOW);
 }
 
 static void impatient_sender_offers_without_bytes_when_there_is_no_room(void **state)
@@ -836,11 +836,11 @@ static void connection_may_be_closed_from_the_end_of_a_read(void **state)
 		n += put_eager(b + n, i, i);
 	RUN(&l.r, l.t->n_begun == 4);
 	x = tcp_of(tcp_conn_of(&l.r.server));
-	x->unmeasured = 1 << 20;
+	x->window.unmeasured = 1 << 20;
 	raw_send(&l.p, LANE_BULK, b, n);
 	RUN(&l.r, l.r.server.n_down == 1);
 	/* the transport neither counted bytes nor set options for the closed connection */
-	assert_int_equal(x->unmeasured, 1 << 20);
+	assert_int_equal(x->window.unmeasured, 1 << 20);
 	assert_int_equal(l.r.server.n_read_done, 4);
 	assert_int_equal(l.r.server.n_read_failed, 3);
 	assert_int_equal(l.r.server.downs_at_read, 0);

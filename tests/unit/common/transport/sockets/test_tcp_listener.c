@@ -510,20 +510,20 @@ static void sockets_that_are_there_and_new_ones_are_paced_when_the_link_is_slow(
 	rig_connect(&r);
 	x = tcp_of(tcp_conn_of(&r.client));
 	assert_true(pace_of(tcp_conn_of(&r.client)) == UINT64_MAX);
-	assert_int_equal(unsent_of(tcp_conn_of(&r.client)), TCP_AHEAD_SLOW);
+	assert_int_equal(unsent_of(tcp_conn_of(&r.client)), SOCKET_AHEAD_SLOW);
 	x->window.is_quick = x->window.is_paced = true;
 	tcp_set_windows(x);
 	assert_true(pace_of(tcp_conn_of(&r.client)) == UINT64_MAX - 1);
-	assert_int_equal(unsent_of(tcp_conn_of(&r.client)), TCP_AHEAD);
-	assert_int_equal(x->base.pub.ahead_bytes, TCP_AHEAD);
+	assert_int_equal(unsent_of(tcp_conn_of(&r.client)), SOCKET_AHEAD);
+	assert_int_equal(x->base.pub.ahead_bytes, SOCKET_AHEAD);
 	xport_close(r.client.conn, "once more");
 	RUN(&r, r.server.n_down == 1);
 	r.client.n_up = r.server.n_up = 0;
 	rig_connect(&r);
 	assert_true(pace_of(tcp_conn_of(&r.client)) == UINT64_MAX - 1);
-	assert_int_equal(unsent_of(tcp_conn_of(&r.client)), TCP_AHEAD);
+	assert_int_equal(unsent_of(tcp_conn_of(&r.client)), SOCKET_AHEAD);
 	assert_true(pace_of(tcp_conn_of(&r.server)) == UINT64_MAX);
-	assert_int_equal(unsent_of(tcp_conn_of(&r.server)), TCP_AHEAD_SLOW);
+	assert_int_equal(unsent_of(tcp_conn_of(&r.server)), SOCKET_AHEAD_SLOW);
 	net_rig_close(&r);
 }
 

@@ -1,16 +1,16 @@
-#ifndef BPS_COMMON_TRANSPORT_SOCKETS_EAGER_POLICY_H
-#define BPS_COMMON_TRANSPORT_SOCKETS_EAGER_POLICY_H
+#ifndef BPS_COMMON_TRANSPORT_EAGER_POLICY_H
+#define BPS_COMMON_TRANSPORT_EAGER_POLICY_H
 /* Policy of the sending side of a connection. The policy decides whether the next offer is sent
  * together with its bytes, before the peer requests these bytes.
  *
  * If a peer cannot yet receive the bytes of an offer, the peer discards the bytes and requests the
- * same bytes later. The bytes are then sent twice. To avoid this, the sender sends offers without
- * bytes for a while after the peer has requested bytes that were already sent. At intervals the
- * sender sends EAGER_POLICY_TRIES offers with bytes, to test whether the peer takes the bytes. If
- * the peer requests bytes that were sent in a test, the interval doubles. Otherwise the interval
- * halves, until all offers are sent with their bytes. The functions are pure: they do no I/O, and
- * use no clock and no threads. The transport and the simulator of bandwidth (tests/scale) share
- * this policy. */
+ * same bytes later. Over libfabric the peer reports this with the message DISCARDED. The bytes are
+ * then sent twice. To avoid this, the sender sends offers without bytes for a while after the peer
+ * has requested bytes that were already sent. At intervals the sender sends EAGER_POLICY_TRIES
+ * offers with bytes, to test whether the peer takes the bytes. If the peer requests bytes that were
+ * sent in a test, the interval doubles. Otherwise the interval halves, until all offers are sent
+ * with their bytes. The functions are pure: they do no I/O, and use no clock and no threads. The
+ * transport and the simulator of bandwidth (tests/scale) share this policy. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -94,8 +94,8 @@ static inline void eager_policy_held_back(struct eager_policy *u, uint16_t segme
 	u->tries_left = EAGER_POLICY_TRIES;
 }
 
-/* Handle a request of the peer. If the requested bytes were already sent with their offer, send the
- * next offers without bytes. */
+/* Handle a request of the peer, or a message DISCARDED. If the requested bytes were already sent
+ * with their offer, send the next offers without bytes. */
 static inline void eager_policy_asked(struct eager_policy *u, uint16_t segment, uint64_t offset)
 {
 	struct eager_policy_offer *o = eager_policy_find(u, segment, offset);

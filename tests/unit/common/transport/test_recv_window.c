@@ -1,5 +1,5 @@
 /* The receive window of a data thread's sockets, which is chosen from measured round trips. */
-#include "common/transport/sockets/recv_window.h"
+#include "common/transport/recv_window.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -221,6 +221,31 @@ static void pauses_do_not_hide_that_round_trips_are_short(void **state)
 	assert_false(w.is_quick);
 }
 
+/* Samples that may contain pauses can show that a link is fast, but not that it is slow. */
+static void kernel_chooses_the_window_of_a_fast_link_with_pauses(void **state)
+{
+	struct recv_window w;
+	uint64_t now_ns = 1;
+	unsigned n = 1;
+
+	(void)state;
+	recv_window_init(&w);
+	/* Every fifth sample is not fast. */
+	for (unsigned k = 0; k < 1000; k++)
+		recv_window_bounded(&w, k % 5 ? FAST : BUSY, now_ns += 2100000);
+	assert_int_equal(w.bytes, RECV_WINDOW_MAX);
+	recv_window_init(&w);
+	while (w.bytes && n < 100) {
+		recv_window_bounded(&w, FAST, now_ns += 2100000);
+		n++;
+	}
+	assert_in_range(n, 33, 48);
+	assert_true(w.is_quick);
+	for (unsigned k = 0; k < 100; k++)
+		assert_false(recv_window_bounded(&w, TARDY, now_ns += 2100000));
+	assert_int_equal(w.bytes, 0);
+}
+
 static void slow_link_is_paced_until_it_is_fast(void **state)
 {
 	struct recv_window w;
@@ -377,6 +402,7 @@ int main(void)
 		cmocka_unit_test(kernel_chooses_on_a_fast_link_until_its_queue_is_long),
 		cmocka_unit_test(more_bytes_may_wait_while_round_trips_are_short),
 		cmocka_unit_test(pauses_do_not_hide_that_round_trips_are_short),
+		cmocka_unit_test(kernel_chooses_the_window_of_a_fast_link_with_pauses),
 		cmocka_unit_test(slow_link_is_paced_until_it_is_fast),
 		cmocka_unit_test(kernel_that_refuses_is_not_asked_again_soon),
 		cmocka_unit_test(pauses_are_not_taken_for_a_long_queue),

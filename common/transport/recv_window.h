@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_TRANSPORT_SOCKETS_RECV_WINDOW_H
-#define BPS_COMMON_TRANSPORT_SOCKETS_RECV_WINDOW_H
+#ifndef BPS_COMMON_TRANSPORT_RECV_WINDOW_H
+#define BPS_COMMON_TRANSPORT_RECV_WINDOW_H
 /* The receive window of the sockets on which a data thread receives bytes of tensors: one value for
  * all these sockets.
  *
@@ -17,6 +17,7 @@
  *
  * The functions do no I/O and read no clock. */
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* The values below were measured with 2 to 8 connections at 100 Mbit/s to 1 Gbit/s
@@ -37,7 +38,9 @@ struct recv_window {
 	bool is_paced;
 	bool is_quick; /* round trips are short, so queued bytes are sent soon */
 	unsigned n_fast, n_quick, n_tardy, n_slow, n_long, n_limited, n_bounded;
-	uint64_t bounded_ns; /* time of the first of the n_bounded samples */
+	uint64_t bounded_ns;  /* time of the first of the n_bounded samples */
+	bool is_bounded_fast; /* all of these samples are fast */
+	size_t unmeasured;    /* bytes that all sockets have received since the last measurement */
 };
 
 /* State for judging the kernel's average round trip time of one connection. The kernel takes one
@@ -66,8 +69,9 @@ bool recv_window_measured(struct recv_window *w, uint32_t rtt_us);
  * upper bound of the true time. On a busy machine recv_rtt_measured rejects all samples. A rejected
  * sample cannot show that a link is slow. Rejected samples with short times form a series. If the
  * bytes of a series arrived faster than a slow link could carry them, each sample of the series
- * counts as quick. Enough quick samples in a row set w->is_quick. The caller takes one sample for
- * each MiB that all connections together have received. Returns whether w->is_quick has changed. */
+ * counts as quick, and as fast if all of them are fast. The caller takes one sample for each MiB
+ * that all connections together have received. Returns whether w->bytes or w->is_quick has
+ * changed. */
 bool recv_window_bounded(struct recv_window *w, uint32_t most_us, uint64_t now_ns);
 /* Record that the kernel is unable to choose the window (Linux before 5.14). After that, the window
  * stays fixed for a long time. */

@@ -1,8 +1,8 @@
 /* Choose the receive window of a data thread's sockets. The choice depends on the number of
  * connections of the thread, and on the round trip times of these connections. The caller passes
- * measured times as arguments; tcp_in.c sets the options of the sockets. The functions do no I/O.
- * Thread: the data thread. */
-#include "common/transport/sockets/recv_window.h"
+ * measured times as arguments; socket_window.c sets the options of the sockets. The functions do no
+ * I/O. Thread: the data thread. */
+#include "common/transport/recv_window.h"
 
 #include <limits.h>
 #include <stddef.h>
@@ -96,6 +96,17 @@ static bool judge_quickness(struct recv_window *w)
 	return w->is_quick != was_quick;
 }
 
+/* Let the kernel choose the window after enough fast samples. Returns whether it may choose from
+ * now on. */
+static bool judge_fastness(struct recv_window *w)
+{
+	if (!w->bytes || w->n_fast < FAST_TIMES << w->n_limited)
+		return false;
+	w->is_paced = false;
+	w->is_quick = true;
+	return set(w, 0);
+}
+
 bool recv_window_measured(struct recv_window *w, uint32_t rtt_us)
 {
 	bool is_long, has_changed;
@@ -112,11 +123,8 @@ bool recv_window_measured(struct recv_window *w, uint32_t rtt_us)
 		w->n_limited += w->n_limited < LIMITED_MAX;
 		return set(w, w->share);
 	}
-	if (w->bytes && w->n_fast >= FAST_TIMES << w->n_limited) {
-		w->is_paced = false;
-		w->is_quick = true;
-		return set(w, 0);
-	}
+	if (judge_fastness(w))
+		return true;
 	if (w->bytes && !w->is_paced && w->n_slow >= SLOW_TIMES)
 		return pace(w);
 	return has_changed;
@@ -124,24 +132,28 @@ bool recv_window_measured(struct recv_window *w, uint32_t rtt_us)
 
 bool recv_window_bounded(struct recv_window *w, uint32_t most_us, uint64_t now_ns)
 {
-	bool is_first = !w->n_bounded, came_soon;
+	bool is_first = !w->n_bounded, came_soon, were_fast;
 
 	if (most_us > QUICK_US) {
-		w->n_bounded = w->n_quick = 0;
+		w->n_bounded = w->n_quick = w->n_fast = 0;
 		return false;
 	}
 	if (!is_first && w->n_bounded < BOUNDED_TIMES) {
 		w->n_bounded++;
+		w->is_bounded_fast &= most_us <= FAST_US;
 		return false;
 	}
 	came_soon = !is_first && now_ns - w->bounded_ns <= BOUNDED_NS;
+	were_fast = came_soon && w->is_bounded_fast;
 	w->n_bounded = 1;
 	w->bounded_ns = now_ns;
+	w->is_bounded_fast = most_us <= FAST_US;
 	if (!came_soon)
 		return false;
 	w->n_quick += BOUNDED_TIMES;
+	w->n_fast += were_fast ? BOUNDED_TIMES : 0;
 	w->n_tardy = 0;
-	return judge_quickness(w);
+	return judge_fastness(w) || judge_quickness(w);
 }
 
 void recv_window_refused(struct recv_window *w)
