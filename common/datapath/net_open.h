@@ -17,7 +17,7 @@ const char *net_provider_auto(const char *sysfs, const char *bind_addr);
  * cfg->provider is "auto", net_provider_auto chooses the provider. If it chooses "verbs" and that
  * provider cannot be opened, log the reason and open the provider "sockets" instead. If the error
  * is -EADDRINUSE, return it without this second attempt. Start the connection thread. Call net_open
- * before other threads read the environment, because net_open sets two environment variables for
+ * before other threads read the environment, because net_open sets environment variables for
  * libfabric.
  * Errors: a negative code; err gets a text that says what to do. */
 int net_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, struct net **ret,

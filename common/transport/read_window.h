@@ -4,11 +4,11 @@
  * connection. In each direction, requested bytes and bytes sent without a request share one stream.
  * With too many bytes in flight, the answer to a new request waits behind all these bytes. So the
  * limit depends on the time from request to arrival. The limit shrinks when this time is long, and
- * grows when this time is short. The smallest limit is the number of bytes that 1 Gbit/s carries in
- * a millisecond. A read is split into pieces of half the limit. Reads that do not yet fit into the
- * limit are queued. A transport without eager bytes queues only READ_WINDOW_QUEUE reads, which
- * suffice to keep the window full. Pure: no I/O, clock or threads. The transports and the simulator
- * of bandwidth (tests/scale) share this code. */
+ * grows when this time is short. The transport chooses the smallest limit. READ_WINDOW_MIN is the
+ * number of bytes that 1 Gbit/s carries in a millisecond. A read is split into pieces of half the
+ * limit. Reads that do not yet fit into the limit are queued. A transport without eager bytes
+ * queues only READ_WINDOW_QUEUE reads, which suffice to keep the window full. Pure: no I/O, clock
+ * or threads. The transports and the simulator of bandwidth (tests/scale) share this code. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -24,6 +24,7 @@
 struct read_window {
 	uint32_t bytes; /* bytes requested and not yet received */
 	uint32_t limit; /* limit of the bytes in flight; initially READ_WINDOW_FIRST */
+	uint32_t least; /* smallest limit */
 };
 
 /* Return the length of the next piece of a read with `left` bytes not requested yet. */
@@ -47,7 +48,7 @@ static inline void read_window_arrived(
 	uint32_t step = w->limit / 8;
 
 	w->bytes -= len;
-	if (took_ns > READ_SLOW_NS && w->limit - step >= READ_WINDOW_MIN)
+	if (took_ns > READ_SLOW_NS && w->limit - step >= w->least)
 		w->limit -= step;
 	else if (took_ns < READ_FAST_NS && has_more && w->limit + step <= READ_WINDOW_MAX)
 		w->limit += step;

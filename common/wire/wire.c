@@ -12,9 +12,10 @@
 
 /* Position of each field in the header's eight little-endian words: X(a, b, field, word, shift,
  * bits). a and b are two arguments that WIRE_FIELDS passes on to X. Type, version, cookie and
- * credits belong to every message and are not listed. `inline` is the only known flag. */
+ * credits belong to every message and are not listed. `inline` and `eager` are the known flags. */
 #define WIRE_FIELDS(X, a, b)                                                                       \
 	X(a, b, inline, 0, 16, 1)                                                                  \
+	X(a, b, eager, 0, 17, 1)                                                                   \
 	X(a, b, crc, 0, 32, 32)                                                                    \
 	X(a, b, pgen, 2, 0, 64)                                                                    \
 	X(a, b, round, 3, 0, 64)                                                                   \
@@ -70,7 +71,7 @@ static const struct rule {
 } rules[WIRE_TYPE_END] = {
 #define PAYLOAD(name, tail)                                                                        \
 	{                                                                                          \
-		name, tail, 1, 1, MASKS(USE_PAYLOAD | USE_segment | USE_offset),                   \
+		name, tail, 1, 1, MASKS(USE_PAYLOAD | USE_segment | USE_offset | USE_eager),       \
 			MASKS(USE_PAYLOAD | USE_inline)                                            \
 	}
 #define PLAIN(name, tail, is_round, uses)                                                          \
@@ -91,6 +92,8 @@ static const struct rule {
 	[WIRE_PONG] = PLAIN("PONG", TAIL_NONE, 0, USE_round),
 	[WIRE_SEG_ADD] = PLAIN("SEG_ADD", TAIL_SEG, 0, USE_segment),
 	[WIRE_SEG_DEL] = PLAIN("SEG_DEL", TAIL_NONE, 0, USE_segment),
+	[WIRE_TAKES_EAGER] = PLAIN("TAKES_EAGER", TAIL_NONE, 0, 0),
+	[WIRE_DISCARDED] = PLAIN("DISCARDED", TAIL_NONE, 0, USE_segment | USE_offset),
 #undef PAYLOAD
 #undef PLAIN
 };

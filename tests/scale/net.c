@@ -11,7 +11,7 @@
 
 #define CREDITS    64
 #define READ_BYTES 64 /* bytes of a read request on the wire */
-/* The values of TCP_EAGER_OUT and TCP_AHEAD_SLOW in common/transport/sockets/. */
+/* The values of TCP_EAGER_OUT and SOCKET_AHEAD_SLOW in common/transport/. */
 #define EAGER_OUT   32
 #define EAGER_AHEAD (UINT32_C(64) << 10)
 
@@ -407,6 +407,7 @@ static struct scale_end *end_new(struct scale_node *n, uint32_t peer_id, void *u
 	e->queue_tail = &e->queue;
 	e->eager_tail = &e->eager;
 	e->answer.window = n->w->o.is_asking ? 0 : n->w->o.socket_window;
+	e->window.least = READ_WINDOW_MIN;
 	e->window.limit = n->w->o.read_window ? n->w->o.read_window : READ_WINDOW_FIRST;
 	e->next_all = n->w->ends;
 	n->w->ends = e;

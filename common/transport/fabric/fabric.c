@@ -162,7 +162,8 @@ static bool is_listener_on(int fd, const struct sockaddr_storage *addr, socklen_
  * the kernel passes a connection to the provider only after the first byte has arrived or
  * LISTEN_DEFER_S seconds have passed. The receive of an incomplete handshake ends after
  * LISTEN_RECV_US microseconds. The kernel detects dead peers. */
-static void harden_listener(const struct sockaddr_storage *addr, size_t addr_len)
+static void harden_listener(
+	const struct fabric *f, const struct sockaddr_storage *addr, size_t addr_len)
 {
 	DIR *d = opendir("/proc/self/fd");
 	struct dirent *e;
@@ -181,6 +182,9 @@ static void harden_listener(const struct sockaddr_storage *addr, size_t addr_len
 			    &(struct timeval){.tv_usec = LISTEN_RECV_US}, sizeof(struct timeval)))
 			log_warn("cannot set a time limit for handshakes on the data port: %s",
 				strerror(errno));
+		/* A socket that is accepted with BBR stays paced after a change of its congestion
+		 * control. A failure is logged when the accepted socket is tuned. */
+		(void)congestion_set(fd, f->congestion);
 		set_int(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, LISTEN_DEFER_S);
 		set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
 		set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, LISTEN_KEEPIDLE_S);
@@ -195,7 +199,8 @@ out:
 			 "against silent clients");
 }
 
-static int open_eq(struct fabric *f, struct fid_eq **ret)
+/* Open an event queue, and add its descriptor to epoll_fd of the thread that reads the queue. */
+static int open_eq(const struct fabric *f, int epoll_fd, struct fid_eq **ret)
 {
 	struct fi_eq_attr attr = {.size = 1024, .wait_obj = FI_WAIT_FD};
 	struct epoll_event ev = {.events = EPOLLIN};
@@ -205,7 +210,7 @@ static int open_eq(struct fabric *f, struct fid_eq **ret)
 	if (rc)
 		return rc;
 	rc = fi_control(&(*ret)->fid, FI_GETWAIT, &fd);
-	if (!rc && epoll_ctl(f->epoll_fd, EPOLL_CTL_ADD, fd, &ev))
+	if (!rc && epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &ev))
 		rc = -errno;
 	if (rc) {
 		fi_close(&(*ret)->fid);
@@ -220,7 +225,7 @@ static int start_listening(struct fabric *f, struct err_text *err)
 	size_t len = sizeof(ss);
 	int backlog = LISTEN_BACKLOG, rc;
 
-	rc = open_eq(f, &f->eq);
+	rc = open_eq(f, f->epoll_fd, &f->eq);
 	if (!rc)
 		rc = fi_passive_ep(f->fabric, f->info, &f->pep, NULL);
 	if (!rc)
@@ -235,7 +240,7 @@ static int start_listening(struct fabric *f, struct err_text *err)
 		return listen_failed(f, rc, err);
 	f->base.port = sockaddr_port((struct sockaddr *)&ss);
 	if (strcmp(f->base.cfg.provider, "tcp") == 0)
-		harden_listener(&ss, len);
+		harden_listener(f, &ss, len);
 	return 0;
 }
 
@@ -309,10 +314,12 @@ int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn,
 	int rc;
 
 	/* Turn off the cache of memory registrations. With the cache, the provider `verbs` does not
-	 * revoke the peer's key when a registration is closed. The second variable is for
-	 * libinfinipath, which libfabric loads. With this variable, libinfinipath does not handle
+	 * revoke the peer's key when a registration is closed. The second variable sets the size of
+	 * a buffer that fabric_conn_set_lowat depends on. The third variable is for libinfinipath,
+	 * which libfabric loads. With this variable, libinfinipath does not handle
 	 * SIGSEGV and SIGABRT of this process. */
 	setenv("FI_MR_CACHE_MAX_COUNT", "0", 1);
+	setenv("FI_TCP_PREFETCH_RBUF_SIZE", FABRIC_PREFETCH_TEXT, 1);
 	setenv("IPATH_NO_BACKTRACE", "1", 1);
 	rc = libfabric_load(err);
 	if (rc)
@@ -370,22 +377,34 @@ int fabric_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, 
 
 /* ---- data threads ---- */
 
+/* Add the descriptor of the completion queue to those that wake the data thread. Errors: -errno. */
+static int watch_cq(const struct fabric_xport *x)
+{
+	struct epoll_event ev = {.events = EPOLLIN};
+	int fd, rc = fi_control(&x->cq->fid, FI_GETWAIT, &fd);
+
+	if (rc)
+		return rc;
+	return epoll_ctl(x->base.epoll_fd, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
+}
+
+/* If the thread reads its own events, the descriptor of the event queue wakes it for everything
+ * that arrives. The completion queue then has no descriptor: libfabric would write to it for each
+ * completion, although the thread itself has made the completion. */
 static int open_cq(struct fabric_xport *x)
 {
-	struct fi_cq_attr attr = {
-		.size = FABRIC_CQ_DEPTH, .format = FI_CQ_FORMAT_MSG, .wait_obj = FI_WAIT_FD};
+	bool is_watched = !x->f->gates.has_own_events;
+	struct fi_cq_attr attr = {.size = FABRIC_CQ_DEPTH,
+		.format = FI_CQ_FORMAT_MSG,
+		.wait_obj = is_watched ? FI_WAIT_FD : FI_WAIT_NONE};
 	struct fi_rx_attr rx = *x->f->info->rx_attr;
-	struct epoll_event ev = {.events = EPOLLIN};
-	int fd, rc;
+	int rc;
 
 	rc = fi_cq_open(x->domain, &attr, &x->cq, NULL);
+	if (!rc && is_watched)
+		rc = watch_cq(x);
 	if (rc)
 		return rc;
-	rc = fi_control(&x->cq->fid, FI_GETWAIT, &fd);
-	if (rc)
-		return rc;
-	if (epoll_ctl(x->base.epoll_fd, EPOLL_CTL_ADD, fd, &ev))
-		return -errno;
 	rx.size = FABRIC_CQ_DEPTH;
 	rc = fi_srx_context(x->domain, &rx, &x->srx, NULL);
 	/* The device may allow fewer than FABRIC_CQ_DEPTH receives. Retry with 4096, which all
@@ -477,6 +496,7 @@ static void xport_destroy(struct fabric_xport *x)
 		close(x->base.epoll_fd);
 	handover_queue_fini(&x->shared.queue);
 	free(x->segs);
+	free(x->sink);
 	free(x);
 }
 
@@ -487,7 +507,7 @@ static void free_xport(struct xport *xp)
 
 	pthread_mutex_lock(&x->f->base.lock);
 	net_remove_thread(&x->f->base, &x->shared);
-	if (!fi_control(&x->eq->fid, FI_GETWAIT, &fd))
+	if (!x->f->gates.has_own_events && !fi_control(&x->eq->fid, FI_GETWAIT, &fd))
 		epoll_ctl(x->f->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
 	pthread_mutex_unlock(&x->f->base.lock);
 	xport_destroy(x);
@@ -496,6 +516,7 @@ static void free_xport(struct xport *xp)
 static const struct xport_ops fabric_ops = {
 	.connect = fabric_conn_connect,
 	.send = fabric_io_send,
+	.send_eager = fabric_eager_send,
 	.read = fabric_io_read,
 	.close = close_now,
 	.seg_add = fabric_seg_add,
@@ -520,6 +541,8 @@ static int xport_new(struct net *n, unsigned thread, const struct xport_events *
 	peer_xport_init(&x->base, &fabric_ops, ev, ctx, thread, net_times(&f->base));
 	x->shared.x = &x->base;
 	x->f = f;
+	recv_window_init(&x->window);
+	x->base.pub.ahead_bytes = f->gates.has_eager ? socket_window_ahead(&x->window) : 0;
 	x->is_verbs = strstr(f->info->fabric_attr->prov_name, "verbs") != NULL;
 	TAILQ_INIT(&x->busy);
 	TAILQ_INIT(&x->stuck);
@@ -541,7 +564,7 @@ static int xport_new(struct net *n, unsigned thread, const struct xport_events *
 		rc = open_cq(x);
 	pthread_mutex_lock(&f->base.lock);
 	if (!rc)
-		rc = open_eq(f, &x->eq);
+		rc = open_eq(f, f->gates.has_own_events ? x->base.epoll_fd : f->epoll_fd, &x->eq);
 	if (!rc)
 		LIST_INSERT_HEAD(&f->base.threads, &x->shared, link);
 	pthread_mutex_unlock(&f->base.lock);

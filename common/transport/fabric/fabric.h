@@ -15,7 +15,7 @@
 #include "common/transport/net.h"
 
 /* Open the network transport for libfabric's provider cfg->provider, as net_open does
- * (common/datapath/net_open.h). Sets two environment variables of libfabric, so call this function
+ * (common/datapath/net_open.h). Sets environment variables of libfabric, so call this function
  * before other threads read the environment. */
 int fabric_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, struct net **ret,
 	struct err_text *err);

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include <openssl/crypto.h>
 
@@ -39,9 +40,15 @@ static struct fabric_conn *conn_get(struct fabric_xport *x)
 	c->granted = x->f->base.cfg.credits;
 	if (x->base.n_conns >= FABRIC_CONNS_RICH && c->granted > FABRIC_CREDITS_FEW)
 		c->granted = FABRIC_CREDITS_FEW;
+	for (unsigned i = 0; i < N_CHANNELS; i++)
+		c->fds[i] = -1;
 	TAILQ_INIT(&c->ops);
 	TAILQ_INIT(&c->queue);
+	c->lowat = 1;
 	c->read_window.limit = READ_WINDOW_FIRST;
+	/* With a limit of 128 KiB at 1 Gbit/s, the peer has sent a piece of 64 KiB before the
+	 * request for the next piece arrives. 4 + 4 hosts then reach 85 % of the rate. */
+	c->read_window.least = x->f->gates.has_eager ? READ_WINDOW_FIRST : READ_WINDOW_MIN;
 	return c;
 }
 
@@ -52,6 +59,7 @@ static void close_channels(struct fabric_conn *c)
 		if (c->eps[i])
 			fi_close(&c->eps[i]->fid);
 		c->eps[i] = NULL;
+		c->fds[i] = -1;
 	}
 	c->ep = NULL;
 	fi_freeinfo(c->info);
@@ -70,6 +78,12 @@ static void conn_put(struct fabric_conn *c)
 	peer_conn_set_state(&c->base, CONN_FREE, "gone");
 }
 
+void fabric_conn_close_endpoints(struct fabric_conn *c)
+{
+	c->is_linked = false;
+	close_channels(c);
+}
+
 /* Free the slot of a connection whose connect or accept failed at once. No callback runs. */
 static void conn_discard(struct fabric_conn *c)
 {
@@ -77,50 +91,37 @@ static void conn_discard(struct fabric_conn *c)
 	c->rx_cookie = 0;
 }
 
-/* Value of FI_GET_FD in libfabric 2.2. The headers of libfabric 1.17 do not define this value. */
-#define CONTROL_GET_FD (FI_EXPORT_FID + 1)
-
-int fabric_ep_socket(const struct fabric *f, struct fid_ep *ep)
+static void set_count(struct fabric_xport *x, uint32_t n)
 {
-	int fd = -1;
-
-	return f->gates.has_get_fd && !fi_control(&ep->fid, CONTROL_GET_FD, &fd) ? fd : -1;
+	x->base.n_conns = n;
+	atomic_store_explicit(&x->shared.count.connections, n, memory_order_relaxed);
+	if (recv_window_shared(&x->window, n))
+		fabric_conn_set_windows(x);
 }
 
-/* Set the options of an endpoint's socket, which exists as soon as fi_endpoint has returned. */
-static void tune(const struct fabric *f, struct fid_ep *ep)
-{
-	int fd = fabric_ep_socket(f, ep);
-	int rc = fd < 0 ? 0 : congestion_set(fd, f->congestion);
-
-	/* A failure is unexpected, because this congestion control worked in congestion_find when
-	 * the process started */
-	if (rc)
-		log_rated(LOG_WARN,
-			"cannot set congestion control '%s': %s; the data connection uses the "
-			"system's default",
-			f->congestion, strerror(-rc));
-}
-
-/* Open the endpoint of a channel, ready to receive. After a failure, c->eps[channel] may hold an
- * endpoint, which close_channels closes. */
-static int open_ep(struct fabric_conn *c, enum channel channel, struct fi_info *info)
+/* Open the endpoint of a channel, ready to receive. is_own: this side posts its messages and its
+ * reads on the channel. If the peer may send eager bytes, it sends them on this channel, so the
+ * endpoint has receives of its own. Otherwise the endpoint uses the shared receive buffers. After a
+ * failure, c->eps[channel] may hold an endpoint, which close_channels closes. */
+static int open_ep(struct fabric_conn *c, enum channel channel, bool is_own, struct fi_info *info)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
+	bool has_receives = is_own && x->f->gates.has_eager;
 	struct fid_ep **ep = &c->eps[channel];
 	/* The second channel of a connection uses the receive buffers of the first channel. */
 	uint32_t more = c->base.state == CONN_FREE ? c->granted : 0;
 	int rc = fabric_io_grow_rx(x, x->n_granted + more);
 
+	info->ep_attr->rx_ctx_cnt = has_receives ? 1 : FI_SHARED_CONTEXT;
 	if (!rc)
 		rc = fi_endpoint(x->domain, info, ep, NULL);
 	if (!rc)
-		tune(x->f, *ep);
+		fabric_conn_tune(c, channel, is_own);
 	if (!rc)
 		rc = fi_ep_bind(*ep, &x->eq->fid, 0);
 	if (!rc)
 		rc = fi_ep_bind(*ep, &x->cq->fid, FI_TRANSMIT | FI_RECV);
-	if (!rc)
+	if (!rc && !has_receives)
 		rc = fi_ep_bind(*ep, &x->srx->fid, 0);
 	if (!rc)
 		rc = fi_enable(*ep);
@@ -133,8 +134,7 @@ static void conn_begin(struct fabric_conn *c, enum conn_state state, const char 
 
 	c->rx_allow = c->granted;
 	x->n_granted += c->granted;
-	atomic_store_explicit(
-		&x->shared.count.connections, ++x->base.n_conns, memory_order_relaxed);
+	set_count(x, x->base.n_conns + 1);
 	peer_conn_begin(&c->base, state, why);
 }
 
@@ -163,7 +163,7 @@ static int connect_channel(struct fabric_conn *c, enum channel channel)
 {
 	const struct net *net = &fabric_xport_of(c)->f->base;
 	uint8_t sealed[TICKET_BYTES];
-	int rc = open_ep(c, channel, c->info);
+	int rc = open_ep(c, channel, channel == CHANNEL_OF_CONNECTING, c->info);
 
 	if (rc)
 		return rc;
@@ -218,7 +218,7 @@ static int accept_channel(struct fabric_conn *c, struct fabric_cm_event *ev)
 	struct fabric *f = fabric_xport_of(c)->f;
 	enum channel channel = ev->ticket.channel;
 	uint8_t sealed[PROOF_BYTES];
-	int rc = open_ep(c, channel, ev->info);
+	int rc = open_ep(c, channel, channel == CHANNEL_OF_ACCEPTING, ev->info);
 
 	if (rc && !c->eps[channel]) {
 		fabric_cm_reject(f, ev->info, REFUSED_BUSY);
@@ -305,6 +305,7 @@ void fabric_conn_up(struct fabric_conn *c)
 
 	peer_conn_come_up(&c->base);
 	mark_all_segs(c);
+	c->must_announce_eager = x->f->gates.has_eager;
 	fabric_io_touch(c);
 	x->base.pub.ev->up(
 		x->base.pub.ctx, &c->base.pub, c->base.pub.peer_id, c->base.pub.peer_instance);
@@ -428,8 +429,7 @@ void fabric_conn_down(struct fabric_conn *c, const char *why)
 	fabric_io_abandon(c);
 	cancel_reads(c);
 	x->n_granted -= c->granted;
-	atomic_store_explicit(
-		&x->shared.count.connections, --x->base.n_conns, memory_order_relaxed);
+	set_count(x, x->base.n_conns - 1);
 	if (c->base.is_told)
 		x->base.pub.ev->down(x->base.pub.ctx, &c->base.pub, why);
 	conn_put(c);
@@ -502,6 +502,7 @@ void fabric_seg_del(struct xport *xp, uint16_t id)
 
 	if (id >= FABRIC_SEGS_MAX || !x->segs[id].mem)
 		return;
+	fabric_eager_end_segment(x, id);
 	s = &x->segs[id];
 	fi_close(&s->mr->fid);
 	*s = (struct fabric_seg){0};

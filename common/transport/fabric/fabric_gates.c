@@ -32,6 +32,8 @@ struct fabric_gates fabric_gates_of(uint32_t version, bool is_verbs)
 
 	return (struct fabric_gates){
 		.is_spoiled_by_cut_reads = !is_verbs && !is_mended,
+		.has_eager = !is_verbs && is_mended,
+		.has_own_events = !is_verbs && is_mended,
 		.has_get_fd = !is_verbs && FI_VERSION_GE(version, WITH_GET_FD),
 		.conns_max = !is_verbs && is_mended ? CONNS_MANY : CONNS_FEW,
 	};

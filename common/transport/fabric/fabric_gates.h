@@ -19,6 +19,15 @@ struct fabric_gates {
 	/* Provider `tcp` has FI_GET_FD, with which fi_control returns the socket of an endpoint.
 	 * libfabric has had FI_GET_FD since commit 54253b517 (libfabric 2.2). */
 	bool has_get_fd;
+	/* An endpoint of provider `tcp` can have receives of its own, and throws away the bytes of
+	 * a message that do not fit into its receive. libfabric 1.17 closes the endpoint instead.
+	 * See fabric_eager.c. */
+	bool has_eager;
+	/* The data threads read the event queues of their connections. In libfabric 1.17, provider
+	 * `tcp` reads the handshakes of new clients, and the bytes of all data threads, while it
+	 * reads any event queue. From libfabric 1.19 on, it reads only the bytes of the data thread
+	 * that owns the queue. */
+	bool has_own_events;
 	/* Largest number of connections of a data thread. In libfabric 1.17, provider `tcp` visits
 	 * every endpoint in each poll. From libfabric 1.19 on, the cost of a poll does not depend
 	 * on the number of endpoints. With provider `verbs`, the network adapter limits the number

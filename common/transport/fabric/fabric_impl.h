@@ -6,14 +6,18 @@
  *   fabric.c           process-wide object, data-thread object, listener, statistics
  *   fabric_listener.c  connection-management thread: event queues, ticket check, refusals
  *   fabric_conn.c      connections: connect, accept, up, down, pings, segments
+ *   fabric_socket.c    options of the sockets of provider tcp
  *   fabric_io.c        buffers, messages under credit, reads
+ *   fabric_eager.c     bytes that are sent without a request
  *   fabric_poll.c      completions and the poll loop
  *
  * Ownership: endpoints, completion queue, buffers and connections belong to the data thread. The
- * connection-management thread only reads the event queues, one per data thread, and passes the
- * events to the data threads (handover_queue.h). The connection-management thread never touches a
- * connection. If a client without a ticket sends half a handshake, the client can block only this
- * thread, never the data threads.
+ * connection-management thread reads the listener's event queue, and passes connection requests to
+ * the data threads (handover_queue.h). It never touches a connection. If a client without a ticket
+ * sends half a handshake, the client can block only this thread, never the data threads. Each data
+ * thread has an event queue for its connections. If has_own_events is set (fabric_gates.h), the
+ * data thread reads this queue: the connection-management thread would wake for every arrival of
+ * data, and hold libfabric's locks meanwhile. Otherwise the connection-management thread reads it.
  *
  * The states are those of peer_conn.h. A DOOMED connection is closed in the next poll.
  * fabric_conn_down sets the state GONE, runs the down callback, and sets the state FREE before it
@@ -45,10 +49,12 @@
 #include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/transport/congestion.h"
+#include "common/transport/eager_policy.h"
 #include "common/transport/fabric/fabric.h"
 #include "common/transport/fabric/fabric_gates.h"
 #include "common/transport/net_shared.h"
 #include "common/transport/read_window.h"
+#include "common/transport/socket_window.h"
 #include "common/wire/ticket.h"
 
 /* Largest number of connections of a data thread with any version of libfabric. conns_max of struct
@@ -57,10 +63,22 @@
 #define FABRIC_SEGS_MAX  4096
 #define FABRIC_SEG_CHUNK 64 /* number of entries added when a table of peer segments grows */
 #define FABRIC_TX_MAX    64 /* largest number of sends in flight per connection */
-/* Size that is requested from the provider for the send queue of an endpoint. The queue is never
- * full, because it has room for all sends and reads that a connection may post. */
+/* Size that is requested from the provider for the send queue of an endpoint. The queue has room
+ * for all messages and reads that a connection may post. Eager bytes, which only provider tcp
+ * sends, may fill it. Then the post is tried again. */
 #define FABRIC_TX_DEPTH (FABRIC_TX_MAX + READS_MAX + 16)
-#define FABRIC_CREDITS  64
+/* FABRIC_EAGER_OUT: largest number of offers whose eager bytes wait to be sent; further offers are
+ * sent without bytes.
+ * FABRIC_EAGER_IN: largest number of the peer's offers that are recorded until their eager bytes
+ * arrive; the bytes of further offers are discarded.
+ * FABRIC_EAGER_POSTED: largest number of receives of eager bytes that are posted at a time.
+ * FABRIC_DISCARDED: largest number of discarded offers that wait to be reported to the peer;
+ * further ones are not reported. */
+#define FABRIC_EAGER_OUT    32
+#define FABRIC_EAGER_IN     128
+#define FABRIC_EAGER_POSTED 6
+#define FABRIC_DISCARDED    8
+#define FABRIC_CREDITS      64
 /* The first FABRIC_CONNS_RICH connections of a data thread have FABRIC_CREDITS credits each. Each
  * further connection has FABRIC_CREDITS_FEW credits. A credit is a posted buffer of
  * FABRIC_BUF_BYTES. In total, 1,024 connections have 22,528 buffers (370 MB). If every connection
@@ -76,7 +94,15 @@
 #define FABRIC_LOCKED_MIN     (UINT64_C(128) << 20)
 #define FABRIC_WIRE_COOKIE_AT 8 /* byte offset of the cookie in the header (protocol-data.md) */
 
-enum fabric_op_kind { OP_RECV, OP_SEND, OP_READ };
+/* Bytes that the provider `tcp` may receive into a buffer of its own, before it knows to which
+ * operation they belong: the provider's default. fabric_conn_set_lowat depends on this number. */
+#define FABRIC_PREFETCH      9000
+#define FABRIC_PREFETCH_TEXT "9000"
+
+/* Eager bytes of up to this length are discarded without an allocation in libfabric. */
+#define FABRIC_SINK_BYTES (UINT32_C(1) << 20)
+
+enum fabric_op_kind { OP_RECV, OP_SEND, OP_READ, OP_EAGER_OUT, OP_EAGER_IN };
 
 /* An operation posted to libfabric. conn is NULL for receive operations and for orphans. An orphan
  * is an operation that was posted on a connection that is now closed. The completion of an orphan
@@ -99,11 +125,14 @@ struct fabric_buf {
 	void *desc;
 	uint32_t used;
 };
+/* An operation on memory of a segment: a piece of a read, or eager bytes that are sent or received.
+ * rd: the read that takes the bytes; NULL: the bytes are sent, or discarded. */
 struct fabric_rop {
 	struct fabric_op op;
 	struct fabric_read *rd;
 	uint32_t len;
-	uint64_t asked_ns;
+	uint16_t segment;  /* of the bytes that are sent */
+	uint64_t asked_ns; /* when the piece of a read was requested */
 };
 
 /* Memory of a pool of buffers. The memory is registered with libfabric, and freed together with the
@@ -127,6 +156,18 @@ struct fabric_read {
 	TAILQ_ENTRY(fabric_read) link;
 };
 TAILQ_HEAD(fabric_read_list, fabric_read);
+
+/* An offer of the peer whose bytes arrive without a request. */
+struct fabric_eager {
+	uint16_t segment;
+	/* The same memory was offered again. The arriving bytes may belong to the older offer, so
+	 * discard them */
+	bool is_offered_again;
+	uint32_t len;
+	uint64_t offset;
+	uint64_t turn;          /* value of x->turn when the message was received */
+	struct fabric_read *rd; /* the read that takes the bytes */
+};
 
 struct fabric_seg {
 	uint8_t *mem;
@@ -160,6 +201,15 @@ struct fabric_conn {
 	uint64_t rx_cookie, tx_cookie, last_cookie;
 	struct fid_ep *eps[N_CHANNELS];
 	struct fid_ep *ep; /* endpoint on which this side posts its messages and its reads */
+	/* Sockets of the endpoints; -1: the provider has none, or this version of libfabric does
+	 * not return it. Bytes arrive on the socket of this side's channel. */
+	int fds[N_CHANNELS];
+	/* Fields for fabric_conn_set_lowat. lowat: number of bytes that must arrive on this side's
+	 * channel before the kernel wakes the thread. expected_bytes: bytes that are to arrive
+	 * there. longest_bytes: length of the longest operation since expected_bytes was 0. */
+	int lowat;
+	uint64_t expected_bytes, longest_bytes;
+	struct socket_meter meter;
 	struct fabric_op_list ops;
 	TAILQ_ENTRY(fabric_conn) link; /* link in the list x->busy or x->stuck */
 
@@ -168,6 +218,23 @@ struct fabric_conn {
 	struct fabric_read_list queue;
 	uint32_t reads_used; /* bitmap of the used elements of the array `reads` */
 	struct fabric_read reads[READS_MAX];
+
+	/* Fields for sending eager bytes. is_eager_peer: the peer has sent TAKES_EAGER. */
+	bool is_eager_peer;
+	/* fabric_eager_send with is_patient has returned -EAGAIN, so call the writable callback
+	 * when there is room */
+	bool wants_eager;
+	uint32_t n_eager_out; /* number of offers whose bytes are posted and not sent yet */
+	uint32_t eager_bytes; /* sum of the lengths of these offers */
+	struct eager_policy policy;
+	/* Fields for receiving eager bytes. eager: offers whose bytes have not arrived yet, in the
+	 * order of the offers. The receives of the first n_eager_posted offers are posted. */
+	struct fabric_eager eager[FABRIC_EAGER_IN];
+	unsigned eager_first, n_eager, n_eager_posted;
+	uint64_t n_eager_lost;    /* number of later offers, for which `eager` had no room */
+	bool must_announce_eager; /* TAKES_EAGER is not sent yet */
+	unsigned n_discarded;     /* discarded offers that are not reported to the peer yet */
+	struct fabric_eager discarded[FABRIC_DISCARDED];
 
 	struct fi_info *info; /* address of the peer, kept until both channels are open */
 	uint32_t n_dirty;
@@ -194,6 +261,13 @@ struct fabric_xport {
 	struct fabric *f;
 	bool is_verbs;
 	bool is_spoiled; /* set by fabric_spoil, cleared by fabric_renew */
+	uint64_t turn;   /* number of polls so far */
+	/* Fields for reading `eq` in this thread (has_own_events in fabric_gates.h). is_event_due:
+	 * `eq` has an event. events_ns: when `eq` was last read. */
+	bool is_event_due;
+	uint64_t events_ns;
+	/* Receive window of all sockets on which bytes arrive */
+	struct recv_window window;
 	struct fid_domain *domain;
 	struct fid_eq *eq;
 	struct fid_cq *cq;
@@ -209,6 +283,7 @@ struct fabric_xport {
 
 	uint16_t seg_next;
 	struct fabric_seg *segs; /* own segments, an array of FABRIC_SEGS_MAX elements */
+	uint8_t *sink;           /* FABRIC_SINK_BYTES for discarded bytes; NULL: not needed yet */
 };
 
 struct fabric {
@@ -222,8 +297,8 @@ struct fabric {
 	struct fid_fabric *fabric;
 	struct fid_eq *eq; /* event queue of the listener */
 	struct fid_pep *pep;
-	/* The connection-management thread holds base.lock while it reads `eq` and the event queues
-	 * of the data threads. */
+	/* The connection-management thread holds base.lock while it reads `eq` and, unless
+	 * gates.has_own_events is set, the event queues of the data threads. */
 	uint64_t swept_ns; /* used only by the connection-management thread */
 	pthread_t thread;
 	int epoll_fd, stop_fd;
@@ -267,6 +342,10 @@ int fabric_mr_reg(
 
 /* Functions of fabric_listener.c. */
 void *fabric_cm_main(void *arg);
+/* Read x->eq, and add its events to the queue of the data thread. Returns the number of events.
+ * Thread: the data thread if has_own_events is set (fabric_gates.h), else the
+ * connection-management thread. */
+int fabric_read_events(struct fabric_xport *x);
 void fabric_cm_reject(struct fabric *f, struct fi_info *info, const char *code);
 
 /* Functions of fabric_conn.c. */
@@ -279,9 +358,9 @@ void fabric_conn_up(struct fabric_conn *c);
 /* Take the connection down at once: close its endpoints, so that nothing more is received or read.
  * Then run read_done of all its reads, then the down callback. */
 void fabric_conn_down(struct fabric_conn *c, const char *why);
-/* Return the socket of an endpoint of provider tcp. The endpoint still owns the socket. Returns -1
- * when this version of libfabric does not return the socket, or when the endpoint has no socket. */
-int fabric_ep_socket(const struct fabric *f, struct fid_ep *ep);
+/* Close the endpoints of a DOOMED connection at once, before it goes down. After this call,
+ * libfabric uses no memory of the connection's operations. */
+void fabric_conn_close_endpoints(struct fabric_conn *c);
 void fabric_conn_tick(struct fabric_xport *x);
 int fabric_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
 void fabric_seg_del(struct xport *x, uint16_t segment);
@@ -290,6 +369,25 @@ void fabric_seg_del(struct xport *x, uint16_t segment);
 int fabric_seg_announce(struct fabric_conn *c);
 void fabric_seg_note(struct fabric_conn *c, const struct wire_msg *m);
 const struct fabric_peer_seg *fabric_seg_find(const struct fabric_conn *c, uint16_t segment);
+
+/* Functions of fabric_socket.c. */
+/* Return the socket of an endpoint of provider tcp. The endpoint still owns the socket. Returns -1
+ * when this version of libfabric does not return the socket, or when the endpoint has no socket. */
+int fabric_ep_socket(const struct fabric *f, struct fid_ep *ep);
+/* Return the channel on which this side posts its messages and its reads. The bytes of the peer's
+ * segments arrive on this channel. */
+enum channel fabric_conn_own_channel(const struct fabric_conn *c);
+/* Count n received bytes, and adapt the receive window of all connections. */
+void fabric_conn_measure(struct fabric_conn *c, size_t n);
+/* Set how many bytes must arrive on this side's channel before the kernel wakes the thread. Call
+ * this function before the thread sleeps, after each change of the expected bytes. */
+void fabric_conn_set_lowat(struct fabric_conn *c);
+/* Set the windows of all sockets on which bytes arrive, and the pacing of all sockets on which
+ * bytes are sent. */
+void fabric_conn_set_windows(struct fabric_xport *x);
+/* Set the options of an endpoint's socket, which exists as soon as fi_endpoint has returned.
+ * is_own: bytes arrive on the socket; otherwise bytes are sent on it. */
+void fabric_conn_tune(struct fabric_conn *c, enum channel channel, bool is_own);
 
 /* Functions of fabric_explain.c. */
 /* fi_getinfo has returned the error `rc` for the configuration cfg. Write a sentence to err that
@@ -308,6 +406,13 @@ int fabric_io_read(struct xport_read *r);
 int fabric_io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve);
 /* Put the connection on x->busy, the list of connections to serve before the thread sleeps. */
 void fabric_io_touch(struct fabric_conn *c);
+/* Put the connection on x->stuck, the list of connections to serve in the next poll. */
+void fabric_io_serve_next_poll(struct fabric_conn *c);
+/* Open a send buffer with room for n_bytes more. Then fabric_io_put of a message of this size
+ * succeeds. reserve and errors as in fabric_io_put. */
+int fabric_io_make_room(struct fabric_conn *c, size_t n_bytes, uint32_t reserve);
+/* Get an operation from the pool. Returns NULL when out of memory. */
+struct fabric_rop *fabric_io_rop(struct fabric_xport *x, enum fabric_op_kind kind);
 /* Turn all operations of c into orphans (struct fabric_op), and discard the open send buffer of c.
  * Call this function after the endpoints of c are closed. */
 void fabric_io_abandon(struct fabric_conn *c);
@@ -327,7 +432,41 @@ void fabric_io_issue_reads(struct fabric_conn *c);
 /* Account for a received piece of a read. len: bytes of the piece; took_ns: time from the request
  * to the arrival. */
 void fabric_io_read_arrived(struct fabric_conn *c, uint32_t len, uint64_t took_ns);
-/* Return a finished send or read to its pool. */
+/* Account for bytes that are to arrive: a posted read, or a posted receive of eager bytes. */
+void fabric_io_expect(struct fabric_conn *c, uint32_t len);
+/* Return a finished operation to its pool. */
 void fabric_io_done(struct fabric_xport *x, struct fabric_op *op);
 int fabric_io_post_rx(struct fabric_xport *x, struct fabric_buf *b);
+
+/* Functions of fabric_poll.c. */
+/* Count an error of the peer, and mark the connection as failed. */
+void fabric_protocol_error(struct fabric_conn *c, const char *what);
+/* End a read whose bytes have all arrived. */
+void fabric_read_finish(struct fabric_conn *c, struct fabric_read *rd);
+
+/* Functions of fabric_eager.c. */
+/* Implement send_eager of common/transport/xport.h. */
+int fabric_eager_send(struct xconn *c, const struct wire_msg *m, bool is_patient);
+/* Return whether the bytes of one more offer may be posted. If is_patient, fewer than ahead_bytes
+ * bytes may wait. */
+bool fabric_eager_has_room(const struct fabric_conn *c, bool is_patient);
+/* Account for sent eager bytes. */
+void fabric_eager_sent(struct fabric_conn *c, uint32_t len);
+/* Stop sending eager bytes of a segment that is being removed: a posted send cannot be withdrawn,
+ * so close its connection. */
+void fabric_eager_end_segment(struct fabric_xport *x, uint16_t segment);
+/* Record a received message. Call this function before the owner gets the message, because the
+ * owner may at once start a read that takes the message's bytes. Returns false for eager bytes that
+ * lie outside the peer's segments, which is a protocol error. */
+bool fabric_eager_record(struct fabric_conn *c, const struct wire_msg *m);
+/* Find the offer whose bytes the read r can take. Returns NULL if the bytes must be requested. */
+struct fabric_eager *fabric_eager_find(struct fabric_conn *c, const struct xport_read *r);
+/* Post receives of eager bytes, in the order of the offers. */
+void fabric_eager_post(struct fabric_conn *c);
+/* Handle the completion of the first posted receive. rd: the read that takes the bytes; NULL: they
+ * are discarded. expected: bytes of the offer; len: bytes that have arrived. */
+void fabric_eager_received(
+	struct fabric_conn *c, struct fabric_read *rd, uint32_t expected, size_t len);
+/* Send the peer the waiting TAKES_EAGER and DISCARDED messages, as far as there is room. */
+void fabric_eager_report(struct fabric_conn *c);
 #endif

@@ -70,8 +70,27 @@ void fabric_io_free(struct fabric_xport *x)
 	}
 }
 
+/* Serve the connection before the thread sleeps, so that fabric_conn_set_lowat takes account of the
+ * expected bytes. */
+static void update_lowat(struct fabric_conn *c)
+{
+	if (c->fds[fabric_conn_own_channel(c)] >= 0)
+		fabric_io_touch(c);
+}
+
+void fabric_io_expect(struct fabric_conn *c, uint32_t len)
+{
+	c->longest_bytes = c->expected_bytes && c->longest_bytes > len ? c->longest_bytes : len;
+	c->expected_bytes += len;
+	update_lowat(c);
+}
+
 void fabric_io_done(struct fabric_xport *x, struct fabric_op *op)
 {
+	if (op->conn && (op->kind == OP_READ || op->kind == OP_EAGER_IN)) {
+		op->conn->expected_bytes -= ((struct fabric_rop *)op)->len;
+		update_lowat(op->conn);
+	}
 	TAILQ_REMOVE(op->conn ? &op->conn->ops : &x->orphans, op, link);
 	op->conn = NULL;
 	TAILQ_INSERT_HEAD(op->kind == OP_SEND ? &x->tx_free : &x->rop_free, op, link);
@@ -100,6 +119,10 @@ void fabric_io_abandon(struct fabric_conn *c)
 	c->open = NULL;
 	c->tx_inflight = 0;
 	c->n_rops = c->n_queued = 0;
+	c->expected_bytes = 0;
+	c->n_eager_out = c->eager_bytes = 0;
+	c->n_eager = c->n_eager_posted = 0;
+	c->n_eager_lost = 0;
 	c->read_window.bytes = 0;
 	TAILQ_INIT(&c->queue);
 }
@@ -123,7 +146,7 @@ static struct fabric_buf *tx_get(struct fabric_xport *x)
 	return (struct fabric_buf *)op;
 }
 
-static struct fabric_rop *rop_get(struct fabric_xport *x)
+struct fabric_rop *fabric_io_rop(struct fabric_xport *x, enum fabric_op_kind kind)
 {
 	struct fabric_op *op;
 
@@ -134,13 +157,12 @@ static struct fabric_rop *rop_get(struct fabric_xport *x)
 			return NULL;
 		s->next = x->rop_slabs;
 		x->rop_slabs = s;
-		for (size_t i = 0; i < sizeof(s->rops) / sizeof(s->rops[0]); i++) {
-			s->rops[i].op.kind = OP_READ;
+		for (size_t i = 0; i < sizeof(s->rops) / sizeof(s->rops[0]); i++)
 			TAILQ_INSERT_TAIL(&x->rop_free, &s->rops[i].op, link);
-		}
 	}
 	op = TAILQ_FIRST(&x->rop_free);
 	TAILQ_REMOVE(&x->rop_free, op, link);
+	op->kind = kind;
 	return (struct fabric_rop *)op;
 }
 
@@ -196,6 +218,18 @@ void fabric_io_touch(struct fabric_conn *c)
 	TAILQ_INSERT_TAIL(&fabric_xport_of(c)->busy, c, link);
 }
 
+void fabric_io_serve_next_poll(struct fabric_conn *c)
+{
+	struct fabric_xport *x = fabric_xport_of(c);
+
+	if (c->is_stuck)
+		return;
+	if (c->is_busy)
+		TAILQ_REMOVE(&x->busy, c, link);
+	c->is_busy = c->is_stuck = true;
+	TAILQ_INSERT_TAIL(&x->stuck, c, link);
+}
+
 int fabric_io_flush(struct fabric_conn *c)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
@@ -236,16 +270,22 @@ static int tx_open(struct fabric_conn *c, uint32_t reserve)
 	return 0;
 }
 
-int fabric_io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve)
+int fabric_io_make_room(struct fabric_conn *c, size_t n_bytes, uint32_t reserve)
 {
-	size_t size = wire_size(m);
-	struct wire_msg out;
 	int rc = 0;
 
-	if (c->open && c->open->used + size > FABRIC_BUF_BYTES)
+	if (c->open && c->open->used + n_bytes > FABRIC_BUF_BYTES)
 		rc = fabric_io_flush(c);
 	if (!rc && !c->open)
 		rc = tx_open(c, reserve);
+	return rc;
+}
+
+int fabric_io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve)
+{
+	struct wire_msg out;
+	int rc = fabric_io_make_room(c, wire_size(m), reserve);
+
 	if (rc)
 		return rc;
 	out = *m;
@@ -273,6 +313,9 @@ int fabric_io_send(struct xconn *xc, const struct wire_msg *m)
 		rc = fabric_io_put(c, m, 1);
 	if (rc == -EAGAIN)
 		c->has_want = true;
+	/* The message offers bytes without sending them, so the peer will request them. */
+	else if (!rc && c->is_eager_peer && m->len && !(m->flags & WIRE_INLINE))
+		eager_policy_forget(&c->policy, m->segment, m->offset);
 	return rc;
 }
 
@@ -295,7 +338,7 @@ static bool piece_issue(struct fabric_conn *c, struct fabric_read *rd, uint32_t 
 	}
 	if (x->is_spoiled || !c->is_linked)
 		return false;
-	rop = rop_get(x);
+	rop = fabric_io_rop(x, OP_READ);
 	if (rop)
 		rc = fi_read(c->ep, (uint8_t *)r->dst + rd->issued, len,
 			x->segs[r->own_segment].desc, 0, s->base + r->offset + rd->issued, s->key,
@@ -315,6 +358,7 @@ static bool piece_issue(struct fabric_conn *c, struct fabric_read *rd, uint32_t 
 	rop->op.conn = c;
 	TAILQ_INSERT_TAIL(&c->ops, &rop->op, link);
 	c->n_rops++;
+	fabric_io_expect(c, len);
 	c->read_window.bytes += len;
 	rd->issued += len;
 	return true;
@@ -365,6 +409,7 @@ int fabric_io_read(struct xport_read *r)
 {
 	struct fabric_conn *c = (struct fabric_conn *)r->conn;
 	const struct fabric_peer_seg *s;
+	struct fabric_eager *e;
 	struct fabric_read *rd;
 	int rc = FAILPOINT(NET_READ);
 
@@ -378,13 +423,21 @@ int fabric_io_read(struct xport_read *r)
 	if (r->own_segment >= FABRIC_SEGS_MAX ||
 		!lies_in(&fabric_xport_of(c)->segs[r->own_segment], r->dst, r->len))
 		return -EINVAL;
-	if (c->n_reads == READS_MAX || c->n_queued == READ_WINDOW_QUEUE)
+	e = fabric_eager_find(c, r);
+	/* A read that takes eager bytes does not wait in the queue, because the bytes would be
+	 * discarded meanwhile. */
+	if (c->n_reads == READS_MAX || (!e && c->n_queued == READ_WINDOW_QUEUE))
 		return -EAGAIN;
 	rd = &c->reads[__builtin_ctz(~c->reads_used)];
 	*rd = (struct fabric_read){.r = r};
 	r->impl = rd;
 	c->reads_used |= UINT32_C(1) << (rd - c->reads);
 	c->n_reads++;
+	if (e) {
+		e->rd = rd;
+		fabric_eager_post(c);
+		return 0;
+	}
 	TAILQ_INSERT_TAIL(&c->queue, rd, link);
 	c->n_queued++;
 	fabric_io_issue_reads(c);

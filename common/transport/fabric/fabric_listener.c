@@ -1,6 +1,7 @@
-/* The connection-management thread of the libfabric transport: read the event queues, check
- * tickets, refuse clients without a valid ticket, pass events to the data threads. The thread
- * never accesses a struct fabric_conn. */
+/* The connection-management thread of the libfabric transport: read the listener's event queue,
+ * check tickets, refuse clients without a valid ticket, pass connection requests to the data
+ * threads. Unless has_own_events is set (fabric_gates.h), the thread also reads the event queues of
+ * the data threads. The thread never accesses a struct fabric_conn. */
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <errno.h>
@@ -130,20 +131,24 @@ static int drain_eq(struct fabric *f, struct fabric_xport *x, struct fid_eq *eq)
 	return i;
 }
 
+int fabric_read_events(struct fabric_xport *x)
+{
+	return drain_eq(x->f, x, x->eq);
+}
+
 static int drain_all(struct fabric *f)
 {
 	struct net_thread *t;
 	int n = f->eq ? drain_eq(f, NULL, f->eq) : 0;
 
-	LIST_FOREACH (t, &f->base.threads, link) {
-		struct fabric_xport *x = (struct fabric_xport *)t->x;
-
-		n += drain_eq(f, x, x->eq);
-	}
+	if (f->gates.has_own_events)
+		return n;
+	LIST_FOREACH (t, &f->base.threads, link)
+		n += fabric_read_events((struct fabric_xport *)t->x);
 	return n;
 }
 
-/* Read all event queues. Returns true when the thread may block on them. */
+/* Read all event queues of this thread. Returns true when the thread may block on them. */
 static bool cm_round(struct fabric *f)
 {
 	struct net_thread *t;
@@ -156,10 +161,11 @@ static bool cm_round(struct fabric *f)
 		fid = &f->eq->fid;
 		ok = fi_trywait(f->fabric, &fid, 1) == 0;
 	}
-	LIST_FOREACH (t, &f->base.threads, link) {
-		fid = &((struct fabric_xport *)t->x)->eq->fid;
-		ok = fi_trywait(f->fabric, &fid, 1) == 0 && ok;
-	}
+	if (!f->gates.has_own_events)
+		LIST_FOREACH (t, &f->base.threads, link) {
+			fid = &((struct fabric_xport *)t->x)->eq->fid;
+			ok = fi_trywait(f->fabric, &fid, 1) == 0 && ok;
+		}
 	/* Read again, because fi_trywait clears the signal of an event that a data thread has
 	 * queued since the first drain. */
 	ok = drain_all(f) == 0 && ok;

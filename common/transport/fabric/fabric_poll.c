@@ -11,11 +11,21 @@
 
 #define CQ_BATCH    32
 #define POLL_ROUNDS 8
+/* A thread that has no time to sleep reads its event queue at this interval. Each reading costs two
+ * system calls. A thread that may sleep first asks libfabric for events (fabric_may_sleep). */
+#define EVENTS_NS UINT64_C(5000000)
 
-static void protocol_error(struct fabric_conn *c, const char *what)
+void fabric_protocol_error(struct fabric_conn *c, const char *what)
 {
 	net_count(&fabric_xport_of(c)->shared.count.protocol_errors, 1);
 	peer_conn_broke_protocol(&c->base, what);
+}
+
+/* Return whether the owner or the transport has a message that had no room so far. */
+static bool waits_for_room(const struct fabric_conn *c)
+{
+	return c->has_want || c->wants_eager || c->has_pong || c->must_announce_eager ||
+	       c->n_discarded || c->n_dirty;
 }
 
 static void rx_message(struct fabric_conn *c, const struct wire_msg *m)
@@ -26,10 +36,10 @@ static void rx_message(struct fabric_conn *c, const struct wire_msg *m)
 	if (m->credits) {
 		c->credits += m->credits;
 		if (c->credits > UINT16_MAX) {
-			protocol_error(c, "the peer granted too many credits");
+			fabric_protocol_error(c, "the peer granted too many credits");
 			return;
 		}
-		if (c->has_want)
+		if (waits_for_room(c))
 			fabric_io_touch(c);
 	}
 	switch (m->type) {
@@ -44,9 +54,20 @@ static void rx_message(struct fabric_conn *c, const struct wire_msg *m)
 	case WIRE_SEG_DEL:
 		fabric_seg_note(c, m);
 		return;
+	case WIRE_TAKES_EAGER:
+		c->is_eager_peer = true;
+		return;
+	case WIRE_DISCARDED:
+		eager_policy_asked(&c->policy, m->segment, m->offset);
+		return;
 	default:
 		x->base.pub.ev->message(x->base.pub.ctx, &c->base.pub, m);
 	}
+}
+
+static bool is_about_eager(const struct wire_msg *m)
+{
+	return m->flags & WIRE_EAGER || m->type == WIRE_TAKES_EAGER || m->type == WIRE_DISCARDED;
 }
 
 /* Handle all messages of one receive. Stop when a callback has closed the connection. */
@@ -60,15 +81,24 @@ static void rx_messages(struct fabric_conn *c, const uint8_t *data, size_t n_byt
 		int n = wire_decode(data, n_bytes, &m, &err);
 
 		if (n < 0) {
-			protocol_error(c, err.s);
+			fabric_protocol_error(c, err.s);
 			return;
 		}
 		if (m.cookie != cookie) {
-			protocol_error(c, "a message with the cookie of another connection");
+			fabric_protocol_error(c, "a message with the cookie of another connection");
 			return;
 		}
 		data += n;
 		n_bytes -= (size_t)n;
+		if (is_about_eager(&m) && !fabric_xport_of(c)->f->gates.has_eager) {
+			fabric_protocol_error(c, "bytes that were not requested");
+			return;
+		}
+		if (!fabric_eager_record(c, &m)) {
+			fabric_protocol_error(c, "eager bytes that lie in no segment");
+			return;
+		}
+		m.flags &= (uint16_t)~WIRE_EAGER;
 		rx_message(c, &m);
 	}
 }
@@ -106,14 +136,16 @@ static void rx_done(struct fabric_xport *x, struct fabric_buf *b, size_t n_bytes
 
 	net_count(&x->shared.count.rx_bytes, n_bytes);
 	if (c && c->base.state == CONN_CONNECTING)
-		protocol_error(c, "a message before the end of the handshake");
+		fabric_protocol_error(c, "a message before the end of the handshake");
+	if (c && c->base.state == CONN_ACCEPTING && !c->ep)
+		fabric_protocol_error(c, "a message before the second channel");
 	if (c && c->base.state == CONN_ACCEPTING)
 		fabric_conn_up(c);
 	if (c && c->base.state == CONN_UP) {
 		cookie = c->rx_cookie;
 		peer_conn_heard(&c->base);
 		if (c->rx_allow-- == 0)
-			protocol_error(c, "more messages than its credits allow");
+			fabric_protocol_error(c, "more messages than its credits allow");
 		rx_messages(c, b->data, n_bytes);
 	}
 	rc = fabric_io_post_rx(x, b);
@@ -124,11 +156,12 @@ static void rx_done(struct fabric_xport *x, struct fabric_buf *b, size_t n_bytes
 	}
 	if (!cookie || c->rx_cookie != cookie || c->base.state != CONN_UP)
 		return;
+	fabric_eager_post(c);
 	if (++c->owed >= c->granted / 2)
 		fabric_io_touch(c);
 }
 
-static void read_finish(struct fabric_conn *c, struct fabric_read *rd)
+void fabric_read_finish(struct fabric_conn *c, struct fabric_read *rd)
 {
 	struct xport_read *r = rd->r;
 
@@ -138,36 +171,53 @@ static void read_finish(struct fabric_conn *c, struct fabric_read *rd)
 	c->base.pub.x->ev->read_done(c->base.pub.x->ctx, r, 0);
 }
 
-static void op_done(struct fabric_xport *x, struct fabric_op *op)
+static void piece_done(struct fabric_conn *c, const struct fabric_rop *rop)
 {
-	struct fabric_conn *c = op->conn;
-	struct fabric_read *rd = NULL;
-	uint64_t asked_ns = 0;
-	uint32_t len = 0;
+	struct fabric_xport *x = fabric_xport_of(c);
+	struct fabric_read *rd = rop->rd;
 
-	if (op->kind == OP_READ) {
-		rd = ((struct fabric_rop *)op)->rd;
-		len = ((struct fabric_rop *)op)->len;
-		asked_ns = ((struct fabric_rop *)op)->asked_ns;
-	}
-	fabric_io_done(x, op);
-	if (!c)
-		return;
-	if (!rd) {
-		c->tx_inflight--;
-		if (c->has_want)
-			fabric_io_touch(c);
-		return;
-	}
-	fabric_io_read_arrived(c, len, x->base.now_ns - asked_ns);
-	net_count(&x->shared.count.rx_bytes, len);
+	fabric_io_read_arrived(c, rop->len, x->base.now_ns - rop->asked_ns);
+	net_count(&x->shared.count.rx_bytes, rop->len);
+	fabric_conn_measure(c, rop->len);
 	/* On verbs a completed read does not show that the peer is alive. The peer's network
 	 * adapter serves reads even when the peer's process hangs. */
 	if (!x->is_verbs)
 		peer_conn_heard(&c->base);
-	rd->done += len;
+	rd->done += rop->len;
 	if (rd->done == rd->r->len)
-		read_finish(c, rd);
+		fabric_read_finish(c, rd);
+}
+
+/* Handle the completion of a send, a read, or eager bytes. n_bytes: bytes that were received. */
+static void op_done(struct fabric_xport *x, struct fabric_op *op, size_t n_bytes)
+{
+	struct fabric_conn *c = op->conn;
+	enum fabric_op_kind kind = op->kind;
+	struct fabric_rop rop = {0};
+
+	if (kind != OP_SEND)
+		rop = *(struct fabric_rop *)op;
+	fabric_io_done(x, op);
+	if (!c)
+		return;
+	switch (kind) {
+	case OP_RECV:
+		return;
+	case OP_SEND:
+		c->tx_inflight--;
+		if (waits_for_room(c))
+			fabric_io_touch(c);
+		return;
+	case OP_READ:
+		piece_done(c, &rop);
+		return;
+	case OP_EAGER_OUT:
+		fabric_eager_sent(c, rop.len);
+		return;
+	case OP_EAGER_IN:
+		fabric_eager_received(c, rop.rd, rop.len, n_bytes);
+		return;
+	}
 }
 
 static void cq_error(struct fabric_xport *x)
@@ -189,22 +239,29 @@ static void cq_error(struct fabric_xport *x)
 			x->rx_posted--;
 		return;
 	}
+	if (e.err == FI_ETRUNC && op->kind == OP_EAGER_IN) {
+		/* More bytes than the receive has room for. libfabric has thrown the rest away. */
+		op_done(x, op, SIZE_MAX);
+		return;
+	}
 	if (op->conn) {
 		if (op->kind == OP_SEND)
 			op->conn->tx_inflight--;
-		else
+		else if (op->kind == OP_READ)
 			op->conn->n_rops--;
 		peer_conn_doom(&op->conn->base, "connection lost: %s", fi_strerror(e.err));
 	}
 	fabric_io_done(x, op);
 }
 
-/* Handle a batch of completions and return their number. *ret_more: whether the queue may have more
- * completions. */
+/* Handle a batch of completions. Return the number of those that are not of sends. *ret_more:
+ * whether to read again. libfabric receives only when the queue is empty, so read again after
+ * completions of sends alone. */
 static int drain_cq(struct fabric_xport *x, bool *ret_more)
 {
 	struct fi_cq_msg_entry e[CQ_BATCH];
 	ssize_t n = fi_cq_read(x->cq, e, CQ_BATCH);
+	int n_arrived = 0;
 
 	*ret_more = n == CQ_BATCH || n == -FI_EAVAIL;
 	if (n == -FI_EAVAIL) {
@@ -223,12 +280,14 @@ static int drain_cq(struct fabric_xport *x, bool *ret_more)
 		if (!op)
 			/* Completion for remote CQ data, which no peer of this program sends */
 			continue;
+		n_arrived += op->kind != OP_SEND;
 		if (op->kind == OP_RECV)
 			rx_done(x, (struct fabric_buf *)op, e[i].len);
 		else
-			op_done(x, op);
+			op_done(x, op, e[i].len);
 	}
-	return (int)n;
+	*ret_more |= n_arrived == 0;
+	return n_arrived;
 }
 
 static void service_up(struct fabric_conn *c)
@@ -239,10 +298,22 @@ static void service_up(struct fabric_conn *c)
 		c->has_pong = false;
 	if (c->n_dirty)
 		fabric_seg_announce(c);
+	if (c->must_announce_eager || c->n_discarded)
+		fabric_eager_report(c);
 	m.type = WIRE_CREDIT;
 	if (c->owed >= c->granted / 2)
 		fabric_io_put(c, &m, 0);
 	fabric_io_issue_reads(c);
+	fabric_eager_post(c);
+	fabric_conn_set_lowat(c);
+}
+
+/* Return whether the owner waits for room, and there may be room now. */
+static bool is_writable(const struct fabric_conn *c)
+{
+	bool has_room = c->credits > 1 && c->tx_inflight < fabric_xport_of(c)->f->tx_max;
+
+	return has_room && (c->has_want || (c->wants_eager && fabric_eager_has_room(c, true)));
 }
 
 /* Send everything that waits to be sent on one connection. */
@@ -253,15 +324,11 @@ static void service(struct fabric_conn *c)
 	if (c->base.state == CONN_UP)
 		service_up(c);
 	if (c->base.state == CONN_UP && fabric_io_flush(c) == -EAGAIN) {
-		if (c->is_busy)
-			TAILQ_REMOVE(&x->busy, c, link);
-		c->is_busy = c->is_stuck = true;
-		TAILQ_INSERT_TAIL(&x->stuck, c, link);
+		fabric_io_serve_next_poll(c);
 		return;
 	}
-	if (c->base.state == CONN_UP && c->has_want && c->credits > 1 &&
-		c->tx_inflight < x->f->tx_max) {
-		c->has_want = false;
+	if (c->base.state == CONN_UP && is_writable(c)) {
+		c->has_want = c->wants_eager = false;
 		x->base.pub.ev->writable(x->base.pub.ctx, &c->base.pub);
 	}
 }
@@ -312,18 +379,33 @@ static void run_cm_events(struct fabric_xport *x, unsigned n)
 	explicit_bzero(&ev, sizeof(ev));
 }
 
+static void read_events(struct fabric_xport *x, uint64_t now_ns)
+{
+	if (!x->f->gates.has_own_events || (!x->is_event_due && now_ns - x->events_ns < EVENTS_NS))
+		return;
+	x->is_event_due = false;
+	x->events_ns = now_ns;
+	fabric_read_events(x);
+}
+
 int fabric_poll(struct xport *xp, uint64_t now_ns)
 {
 	struct fabric_xport *x = (struct fabric_xport *)xp;
-	/* Count the pending events, then read the completions, then handle only the counted events.
-	 * Because of this order, the messages that a peer sent before it closed the connection are
-	 * handled before the event that reports the close. */
-	unsigned n_events = cm_pending(x);
 	bool has_more = true;
+	unsigned n_events;
 	int n = 0;
 
+	/* Read and count the pending events, then read the completions, then handle only the
+	 * counted events. Because of this order, the messages that a peer sent before it closed the
+	 * connection are handled before the event that reports the close. */
+	read_events(x, now_ns);
+	n_events = cm_pending(x);
 	x->base.now_ns = now_ns;
+	x->turn++;
 	unstick(x);
+	/* Send what the owner has queued since the last poll, before a system call looks for
+	 * completions. */
+	service_busy(x);
 	for (int i = 0; i < POLL_ROUNDS && has_more; i++) {
 		n += drain_cq(x, &has_more);
 		service_busy(x);
@@ -344,11 +426,13 @@ int fabric_poll(struct xport *xp, uint64_t now_ns)
 int fabric_may_sleep(struct xport *xp)
 {
 	struct fabric_xport *x = (struct fabric_xport *)xp;
-	struct fid *fid = &x->cq->fid;
+	struct fid *cq = &x->cq->fid, *eq = &x->eq->fid;
 
 	service_busy(x);
 	if (x->is_spoiled || !TAILQ_EMPTY(&x->busy) || !TAILQ_EMPTY(&x->stuck) ||
 		!TAILQ_EMPTY(&x->base.doomed) || cm_pending(x))
 		return 0;
-	return fi_trywait(x->f->fabric, &fid, 1) == 0;
+	if (x->f->gates.has_own_events && fi_trywait(x->f->fabric, &eq, 1) != 0)
+		x->is_event_due = true;
+	return !x->is_event_due && fi_trywait(x->f->fabric, &cq, 1) == 0;
 }

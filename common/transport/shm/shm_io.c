@@ -74,6 +74,10 @@ static void message(struct shm_conn *c, const struct wire_msg *m)
 	case WIRE_SEG_DEL:
 		shm_note_seg(c, m);
 		return;
+	case WIRE_TAKES_EAGER:
+	case WIRE_DISCARDED:
+		shm_protocol_error(c, "a message of another transport");
+		return;
 	default:
 		if (m->flags & WIRE_INLINE)
 			shm_count(&x->cfg.counters->received_bytes, m->len);
@@ -92,7 +96,7 @@ static int receive(struct shm_conn *c)
 		n = ring_get(&c->rx, x->rx_buf, sizeof(x->rx_buf));
 		if (n <= 0)
 			break;
-		if (wire_decode(x->rx_buf, (size_t)n, &m, &err) != n) {
+		if (wire_decode(x->rx_buf, (size_t)n, &m, &err) != n || m.flags & WIRE_EAGER) {
 			shm_protocol_error(c, "a malformed message");
 			break;
 		}

@@ -61,6 +61,7 @@ static struct tcp_conn *conn_new(struct tcp_xport *x, enum conn_state state)
 		c->lanes[i] = (struct tcp_lane){.fd = -1, .lowat = 1};
 	TAILQ_INIT(&c->queue);
 	c->read_window.limit = READ_WINDOW_FIRST;
+	c->read_window.least = READ_WINDOW_MIN;
 	peer_conn_begin(&c->base, state, "handshake begins");
 	x->conns[slot] = c;
 	set_count(x, x->base.n_conns + 1);

@@ -159,6 +159,8 @@ static void message(struct tcp_conn *c, const struct wire_msg *m)
 	case WIRE_CREDIT:
 	case WIRE_SEG_ADD:
 	case WIRE_SEG_DEL:
+	case WIRE_TAKES_EAGER:
+	case WIRE_DISCARDED:
 		tcp_protocol_error(c, "a message of another transport");
 		return;
 	default:
@@ -194,7 +196,7 @@ static size_t take_frame(struct tcp_conn *c, const uint8_t *data, size_t n_bytes
 	}
 	if (n_bytes < sizeof(f) + len)
 		return 0;
-	if (wire_decode(data + sizeof(f), len, &m, &err) != (int)len) {
+	if (wire_decode(data + sizeof(f), len, &m, &err) != (int)len || m.flags & WIRE_EAGER) {
 		tcp_protocol_error(c, "a malformed message");
 		return 0;
 	}

@@ -59,6 +59,8 @@ static const struct golden {
 } goldens[] = {
 	{{.type = WIRE_CONTRIB, KEY, OFFER, CONTRIB_},
 		"01 01 0000" HEX_CRC HEX_KEY HEX_OFFER HEX_CONTRIB},
+	{{.type = WIRE_CONTRIB, .flags = WIRE_EAGER, KEY, OFFER, CONTRIB_},
+		"01 01 0200" HEX_CRC HEX_KEY HEX_OFFER HEX_CONTRIB},
 	{{.type = WIRE_CONTRIB, KEY, INLINE, CONTRIB_},
 		"01 01 0100" HEX_CRC HEX_KEY HEX_INLINE HEX_CONTRIB HEX_HELLO},
 	{{.type = WIRE_RESULT, KEY, OFFER, RESULT_},
@@ -96,6 +98,16 @@ static const struct golden {
 	{{.type = WIRE_SEG_DEL, .cookie = 0x0102030405060708, .segment = 0x5556, CREDITS},
 		"0e 01 0000" HEX_4 HEX_COOKIE HEX_8 HEX_8 HEX_8 HEX_8 HEX_4
 		" 5655" HEX_CREDITS HEX_8},
+	{{.type = WIRE_TAKES_EAGER, .cookie = 0x0102030405060708, CREDITS},
+		"0f 01 0000" HEX_4 HEX_COOKIE HEX_8 HEX_8 HEX_8 HEX_8 HEX_4 HEX_2 HEX_CREDITS
+			HEX_8},
+	{{.type = WIRE_DISCARDED,
+		 .cookie = 0x0102030405060708,
+		 .segment = 0x5556,
+		 CREDITS,
+		 .offset = 0x6162636465666768},
+		"10 01 0000" HEX_4 HEX_COOKIE HEX_8 HEX_8 HEX_8 HEX_8 HEX_4 " 5655" HEX_CREDITS
+		" 6867666564636261"},
 };
 #define N_GOLDEN (sizeof(goldens) / sizeof(goldens[0]))
 
@@ -302,8 +314,8 @@ static const struct {
 	{"member", 44, 2, T_PARTITION, true},
 	{"priority", 46, 2, T_OFFER, true},
 	{"len", 48, 4, T_OFFER, true},
-	{"segment", 52, 2, T_OFFER | T(SEG_ADD) | T(SEG_DEL), false},
-	{"offset", 56, 8, T_OFFER, false},
+	{"segment", 52, 2, T_OFFER | T(SEG_ADD) | T(SEG_DEL) | T(DISCARDED), false},
+	{"offset", 56, 8, T_OFFER | T(DISCARDED), false},
 };
 
 static void a_field_that_a_type_does_not_use_is_refused_by_name(void **state)
@@ -374,13 +386,16 @@ static void bad_values_are_refused_with_a_sentence(void **state)
 		const char *text;
 	} rows[] = {
 		{WIRE_HAVE, 0, 0, 1, 0, "unknown message type 0"},
-		{WIRE_HAVE, 0, 0, 1, WIRE_TYPE_END, "unknown message type 15"},
+		{WIRE_HAVE, 0, 0, 1, WIRE_TYPE_END, "unknown message type 17"},
 		{WIRE_HAVE, 0, 0, 1, 255, "unknown message type 255"},
 		{WIRE_HAVE, 0, 1, 1, 0, "message has version 0, but only version 1 is supported"},
 		{WIRE_HAVE, 0, 1, 1, 2, "message has version 2, but only version 1 is supported"},
 		{WIRE_HAVE, 0, 2, 2, 1,
 			"HAVE has inline set, which this message type does not use"},
-		{WIRE_CONTRIB, 0, 2, 2, 2,
+		{WIRE_HAVE, 0, 2, 2, 2, "HAVE has eager set, which this message type does not use"},
+		{WIRE_CONTRIB, WIRE_INLINE, 2, 2, 3,
+			"CONTRIB has eager set, which this message type does not use"},
+		{WIRE_CONTRIB, 0, 2, 2, 4,
 			"CONTRIB has flags set, which this message type does not use"},
 		{WIRE_CONTRIB, 0, 2, 2, 0x8000,
 			"CONTRIB has flags set, which this message type does not use"},
@@ -516,7 +531,7 @@ static void every_type_has_a_name(void **state)
 {
 	(void)state;
 	assert_string_equal(wire_type_name(WIRE_CONTRIB), "CONTRIB");
-	assert_string_equal(wire_type_name(WIRE_SEG_DEL), "SEG_DEL");
+	assert_string_equal(wire_type_name(WIRE_DISCARDED), "DISCARDED");
 	for (unsigned type = 1; type < WIRE_TYPE_END; type++)
 		assert_string_not_equal(wire_type_name(type), "?");
 	assert_string_equal(wire_type_name(0), "?");

@@ -473,7 +473,9 @@ static void segment_is_announced_before_a_message_that_names_it(void **state)
 
 static void read_window_follows_the_time_that_reads_take(void **state)
 {
-	struct fabric_conn c = {.read_window = {.bytes = 1000000, .limit = READ_WINDOW_FIRST},
+	struct fabric_conn c = {.read_window = {.bytes = 1000000,
+					.limit = READ_WINDOW_FIRST,
+					.least = READ_WINDOW_MIN},
 		.is_busy = true,
 		.n_queued = 1,
 		.n_rops = 1000};

@@ -55,6 +55,14 @@ static void tcp_has_many_connections_from_1_19_on(void **state)
 	assert_int_equal(fabric_gates_of(FI_VERSION(2, 5), true).conns_max, 256);
 }
 
+static void tcp_sends_eager_bytes_from_1_19_on(void **state)
+{
+	(void)state;
+	assert_false(fabric_gates_of(FI_VERSION(1, 17), false).has_eager);
+	assert_true(fabric_gates_of(FI_VERSION(1, 19), false).has_eager);
+	assert_false(fabric_gates_of(FI_VERSION(1, 19), true).has_eager);
+}
+
 static void tcp_shows_its_sockets_from_2_2_on(void **state)
 {
 	(void)state;
@@ -65,6 +73,14 @@ static void tcp_shows_its_sockets_from_2_2_on(void **state)
 	assert_false(fabric_gates_of(FI_VERSION(2, 2), true).has_get_fd);
 }
 
+static void threads_of_tcp_read_their_events_from_1_19_on(void **state)
+{
+	(void)state;
+	assert_false(fabric_gates_of(FI_VERSION(1, 17), false).has_own_events);
+	assert_true(fabric_gates_of(FI_VERSION(1, 19), false).has_own_events);
+	assert_false(fabric_gates_of(FI_VERSION(1, 19), true).has_own_events);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -72,7 +88,9 @@ int main(void)
 		cmocka_unit_test(version_that_never_sleeps_is_refused_with_the_reason),
 		cmocka_unit_test(only_tcp_of_1_17_is_spoiled_by_cut_reads),
 		cmocka_unit_test(tcp_has_many_connections_from_1_19_on),
+		cmocka_unit_test(tcp_sends_eager_bytes_from_1_19_on),
 		cmocka_unit_test(tcp_shows_its_sockets_from_2_2_on),
+		cmocka_unit_test(threads_of_tcp_read_their_events_from_1_19_on),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

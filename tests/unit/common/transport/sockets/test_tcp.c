@@ -48,23 +48,25 @@ static void malformed_frame_closes_its_connection(void **state)
 
 static void malformed_or_foreign_message_closes_its_connection(void **state)
 {
-	static const enum wire_type foreign[] = {WIRE_CREDIT, WIRE_SEG_ADD, WIRE_SEG_DEL};
+	static const enum wire_type foreign[] = {
+		WIRE_CREDIT, WIRE_SEG_ADD, WIRE_SEG_DEL, WIRE_TAKES_EAGER, WIRE_DISCARDED};
+	const unsigned n_foreign = sizeof(foreign) / sizeof(foreign[0]);
 	uint8_t b[256];
 	struct net_rig r;
 	size_t n;
 
 	(void)state;
 	net_rig_open(&r);
-	for (unsigned i = 0; i < 5; i++) {
+	for (unsigned i = 0; i < n_foreign + 2; i++) {
 		struct raw_conn p = raw_up(&r);
 
-		n = put_kind(b, i < 3 ? foreign[i] : WIRE_PING);
-		if (i == 3)
+		n = put_kind(b, i < n_foreign ? foreign[i] : WIRE_PING);
+		if (i == n_foreign)
 			b[sizeof(struct tcp_frame) + 1] ^= 0x40; /* another version */
-		if (i == 4)                                      /* two messages in one frame */
+		if (i == n_foreign + 1)                          /* two messages in one frame */
 			((struct tcp_frame *)b)->len *= 2;
 		raw_send(&p, LANE_MESSAGES, b, n);
-		if (i == 4)
+		if (i == n_foreign + 1)
 			raw_send(&p, LANE_MESSAGES, b + sizeof(struct tcp_frame),
 				n - sizeof(struct tcp_frame));
 		RUN(&r, r.server.n_down == i + 1);

@@ -1,0 +1,97 @@
+/* Sockets of the libfabric transport's connections: windows, pacing, congestion control, and how
+ * many bytes must arrive before the kernel wakes the thread. Only provider tcp has sockets, and
+ * only libfabric 2.2 and later show them (has_get_fd in fabric_gates.h). With other versions the
+ * functions do nothing. The sockets belong to libfabric. Thread: the data thread. */
+#include "common/transport/fabric/fabric_impl.h"
+
+#include <string.h>
+#include <sys/socket.h>
+
+#include "common/base/log.h"
+
+/* Value of FI_GET_FD in libfabric 2.2. The headers of libfabric 1.17 do not define this value. */
+#define CONTROL_GET_FD (FI_EXPORT_FID + 1)
+
+int fabric_ep_socket(const struct fabric *f, struct fid_ep *ep)
+{
+	int fd = -1;
+
+	return f->gates.has_get_fd && !fi_control(&ep->fid, CONTROL_GET_FD, &fd) ? fd : -1;
+}
+
+enum channel fabric_conn_own_channel(const struct fabric_conn *c)
+{
+	bool is_connecting = c->ep && c->ep == c->eps[CHANNEL_OF_CONNECTING];
+
+	return is_connecting ? CHANNEL_OF_CONNECTING : CHANNEL_OF_ACCEPTING;
+}
+
+void fabric_conn_set_windows(struct fabric_xport *x)
+{
+	int rc = 0;
+
+	if (x->f->gates.has_eager)
+		x->base.pub.ahead_bytes = socket_window_ahead(&x->window);
+	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++) {
+		const struct fabric_conn *c = x->conns[i];
+		enum channel own = c ? fabric_conn_own_channel(c) : 0;
+
+		if (c && !rc && c->fds[own] >= 0)
+			rc = socket_window_set(&x->window, c->fds[own]);
+		/* If this call fails, the previous limit of unsent bytes stays in force, which does
+		 * no harm */
+		if (c && c->fds[!own] >= 0)
+			socket_window_pace(&x->window, c->fds[!own]);
+	}
+	if (rc && !x->window.bytes)
+		/* socket_window_set failed for the first socket, so no socket has changed */
+		recv_window_refused(&x->window);
+}
+
+void fabric_conn_measure(struct fabric_conn *c, size_t n)
+{
+	struct fabric_xport *x = fabric_xport_of(c);
+	int fd = c->fds[fabric_conn_own_channel(c)];
+
+	if (fd >= 0 && socket_window_measure(&x->window, &c->meter, fd, n, x->base.now_ns))
+		fabric_conn_set_windows(x);
+}
+
+void fabric_conn_set_lowat(struct fabric_conn *c)
+{
+	uint64_t most = socket_window_lowat(&fabric_xport_of(c)->window);
+	/* libfabric may have received most of one operation, and FABRIC_PREFETCH bytes more. */
+	uint64_t taken = c->longest_bytes + FABRIC_PREFETCH;
+	int fd = c->fds[fabric_conn_own_channel(c)], want = 1;
+
+	if (fd < 0)
+		return;
+	if (c->expected_bytes > taken)
+		want = (int)(c->expected_bytes - taken < most ? c->expected_bytes - taken : most);
+	if (want != c->lowat && !setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &want, sizeof(want)))
+		c->lowat = want;
+}
+
+void fabric_conn_tune(struct fabric_conn *c, enum channel channel, bool is_own)
+{
+	const struct fabric_xport *x = fabric_xport_of(c);
+	const struct fabric *f = x->f;
+	int fd = fabric_ep_socket(f, c->eps[channel]), rc, window_rc;
+
+	c->fds[channel] = fd;
+	if (fd < 0)
+		return;
+	rc = congestion_set(fd, f->congestion);
+	window_rc =
+		is_own ? socket_window_begin(&x->window, fd) : socket_window_pace(&x->window, fd);
+	if (window_rc)
+		log_rated(LOG_WARN, "cannot set the window or the pacing of a data connection: %s",
+			strerror(-window_rc));
+	/* A failure is unexpected, because this congestion control worked in congestion_find when
+	 * the process started */
+	if (rc)
+		log_rated(LOG_WARN,
+			"cannot set congestion control '%s': %s; the data connection uses the "
+			"system's default",
+			f->congestion, strerror(-rc));
+}

@@ -1,0 +1,613 @@
+/* Eager bytes with the transport over libfabric's provider tcp. Eager bytes are sent with their
+ * offer and without a request (xport_send_eager). With versions of libfabric that lack what they
+ * need, the peer requests the bytes. One thread drives both ends. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "common/data/crc32c.h"
+#include "common/transport/fabric/fabric_impl.h"
+#include "tests/unit/net_rig.h"
+
+#define MANY  400
+#define BATCH 8
+
+/* State of an end that receives offers: the offers that it has received, and its reads of the
+ * offered bytes. Rounds count from 1. */
+static struct taker {
+	struct mem to;
+	struct wire_msg heard[MANY];
+	struct xport_read reads[MANY];
+	unsigned n_heard, n_begun;
+	bool is_asked; /* one of the reads had to request its bytes */
+} takers[2];
+
+static struct taker *taker_of(const struct net_node *n)
+{
+	return &takers[n->peer_id == CLIENT_ID];
+}
+
+static struct fabric_conn *conn_of(const struct net_node *n)
+{
+	return (struct fabric_conn *)n->conn;
+}
+
+static bool has_eager(const struct net_node *n)
+{
+	return ((const struct fabric *)n->f)->gates.has_eager;
+}
+
+static struct wire_msg offer_of(const struct mem *m, uint64_t round, uint64_t offset, uint32_t len)
+{
+	return (struct wire_msg){.type = WIRE_CONTRIB,
+		.round = round,
+		.segment = m->seg,
+		.offset = offset,
+		.len = len,
+		.crc = crc32c(0, m->p + offset, len),
+		.contrib.workers = 1};
+}
+
+static int send_offer(
+	struct net_node *n, const struct mem *m, uint64_t round, uint64_t offset, uint32_t len)
+{
+	struct wire_msg o = offer_of(m, round, offset, len);
+
+	return xport_send_eager(n->conn, &o, false);
+}
+
+/* Read the bytes of the i-th offer into `to`, at the offset that the bytes have in the offered
+ * memory. */
+static int take(struct net_node *n, unsigned i)
+{
+	struct taker *t = taker_of(n);
+	const struct wire_msg *m = &t->heard[i];
+	const struct fabric_conn *c = conn_of(n);
+	unsigned n_asked = c->n_rops + c->n_queued;
+	int rc;
+
+	t->reads[i] = (struct xport_read){.conn = n->conn,
+		.dst = t->to.p + m->offset,
+		.own_segment = t->to.seg,
+		.segment = m->segment,
+		.offset = m->offset,
+		.len = m->len};
+	rc = xport_read(&t->reads[i]);
+	t->n_begun += rc == 0;
+	t->is_asked |= c->n_rops + c->n_queued != n_asked;
+	return rc;
+}
+
+static void hear(struct net_node *n, struct xconn *c, const struct wire_msg *m)
+{
+	struct taker *t = taker_of(n);
+
+	(void)c;
+	n->is_wrong |= (m->flags & WIRE_EAGER) != 0;
+	t->heard[t->n_heard++ % MANY] = *m;
+}
+
+static void hear_and_take(struct net_node *n, struct xconn *c, const struct wire_msg *m)
+{
+	hear(n, c, m);
+	n->is_wrong |= take(n, taker_of(n)->n_heard - 1) != 0;
+}
+
+static bool take_all_heard(struct net_node *n)
+{
+	struct taker *t = taker_of(n);
+
+	while (t->n_begun < t->n_heard)
+		n->is_wrong |= take(n, t->n_begun) != 0;
+	return t->n_begun > 0;
+}
+
+static void check_bytes(const struct taker *t, unsigned i, const struct mem *from)
+{
+	const struct wire_msg *m = &t->heard[i];
+
+	assert_memory_equal(t->to.p + m->offset, from->p + m->offset, m->len);
+}
+
+static uint64_t discarded(const struct net_node *n)
+{
+	struct net_stats s;
+
+	net_stats(n->f, &s);
+	return s.discarded_bytes;
+}
+
+/* Two ends: the server makes offers and the client reads them. */
+struct offer_pair {
+	struct net_rig r;
+	struct mem from;
+	struct taker *t;
+};
+
+static void pair_open(struct offer_pair *p, size_t bytes)
+{
+	net_rig_open(&p->r);
+	memset(takers, 0, sizeof(takers));
+	rig_connect(&p->r);
+	p->from = mem_new(&p->r.server, bytes, 11);
+	p->t = &takers[0];
+	p->t->to = mem_new(&p->r.client, bytes, 0);
+	if (has_eager(&p->r.server))
+		RUN(&p->r, conn_of(&p->r.server)->is_eager_peer &&
+				   conn_of(&p->r.client)->is_eager_peer);
+}
+
+static void pair_close(struct offer_pair *p)
+{
+	assert_false(p->r.client.is_wrong);
+	net_rig_close(&p->r);
+	mem_free(&p->from);
+	mem_free(&p->t->to);
+}
+
+/* Skip a test of eager bytes if this version of libfabric cannot send them. */
+#define NEED_EAGER(p)                                                                              \
+	do {                                                                                       \
+		if (!has_eager(&(p)->r.server)) {                                                  \
+			pair_close(p);                                                             \
+			skip();                                                                    \
+		}                                                                                  \
+	} while (0)
+
+static void offer_both_ways(bool is_late)
+{
+	static const uint32_t sizes[] = {
+		1, 15, 4096, 4097, 65537, 300001, 1u << 20, READ_MAX - 5, READ_MAX};
+	struct taker *s = &takers[1], *c = &takers[0];
+	struct net_stats stats;
+	struct mem from_c;
+	struct offer_pair p;
+
+	pair_open(&p, READ_MAX);
+	from_c = mem_new(&p.r.client, READ_MAX, 12);
+	s->to = mem_new(&p.r.server, READ_MAX, 0);
+	p.r.server.on_message = p.r.client.on_message = is_late ? hear : hear_and_take;
+	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		uint64_t at = (READ_MAX - sizes[i]) / 2;
+
+		memset(s->to.p, 0, READ_MAX);
+		memset(c->to.p, 0, READ_MAX);
+		assert_int_equal(send_offer(&p.r.server, &p.from, i + 1, at, sizes[i]), 0);
+		assert_int_equal(send_offer(&p.r.client, &from_c, i + 1, at, sizes[i]), 0);
+		RUN(&p.r, (!is_late ||
+				  (take_all_heard(&p.r.server), take_all_heard(&p.r.client), 1)) &&
+				  p.r.server.n_read_done == i + 1 &&
+				  p.r.client.n_read_done == i + 1);
+		check_bytes(s, i, &from_c);
+		check_bytes(c, i, &p.from);
+	}
+	assert_int_equal(p.r.server.n_read_failed + p.r.client.n_read_failed, 0);
+	assert_int_equal(s->is_asked || c->is_asked, !has_eager(&p.r.server));
+	assert_int_equal(discarded(&p.r.server) + discarded(&p.r.client), 0);
+	net_stats(p.r.server.f, &stats);
+	assert_in_range(stats.tx_bytes, 1, 10000); /* only messages */
+	assert_int_equal(p.r.server.n_down + p.r.client.n_down, 0);
+	pair_close(&p);
+	mem_free(&from_c);
+	mem_free(&s->to);
+}
+
+static void bytes_come_with_their_offer(void **state)
+{
+	(void)state;
+	offer_both_ways(false);
+}
+
+static void offer_may_be_read_after_the_turn_that_received_it(void **state)
+{
+	(void)state;
+	offer_both_ways(true);
+}
+
+static void bytes_of_an_unread_offer_are_discarded(void **state)
+{
+	const uint32_t len = 300000;
+	struct offer_pair p;
+
+	(void)state;
+	pair_open(&p, 2 * len);
+	NEED_EAGER(&p);
+	p.r.client.on_message = hear;
+	assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, len), 0);
+	RUN(&p.r, discarded(&p.r.client) == len);
+	/* The client reports this, so that the server sends its next offers without bytes. */
+	RUN(&p.r, !eager_policy_may_go(&conn_of(&p.r.server)->policy));
+	/* The offer can still be read, so the client requests the bytes from the server. */
+	assert_int_equal(take(&p.r.client, 0), 0);
+	assert_true(p.t->is_asked);
+	RUN(&p.r, p.r.client.n_read_done == 1);
+	check_bytes(p.t, 0, &p.from);
+	/* Messages, offers and reads still work after the bytes were discarded. */
+	conn_of(&p.r.server)->policy = (struct eager_policy){0};
+	p.t->is_asked = false;
+	p.r.client.on_message = hear_and_take;
+	assert_int_equal(send_offer(&p.r.server, &p.from, 2, len, len), 0);
+	RUN(&p.r, p.r.client.n_read_done == 2);
+	check_bytes(p.t, 1, &p.from);
+	assert_false(p.t->is_asked);
+	assert_int_equal(p.r.client.n_read_failed, 0);
+	assert_int_equal(discarded(&p.r.client), len);
+	assert_int_equal(p.r.server.n_down + p.r.client.n_down, 0);
+	pair_close(&p);
+}
+
+static void read_of_other_bytes_requests_them(void **state)
+{
+	const uint32_t len = 50000;
+	struct mem other;
+	struct offer_pair p;
+
+	(void)state;
+	pair_open(&p, len + 1);
+	NEED_EAGER(&p);
+	other = mem_new(&p.r.server, len + 1, 77);
+	p.r.client.on_message = hear;
+	for (unsigned i = 0; i < 4; i++) {
+		const struct mem *from = i == 3 ? &other : &p.from;
+		struct xport_read rd = read_of(&p.r.client, &p.t->to, from, i == 1, len);
+
+		rd.len -= i == 0;
+		rd.len += i == 2;
+		conn_of(&p.r.server)->policy = (struct eager_policy){0};
+		assert_int_equal(send_offer(&p.r.server, &p.from, i + 1, 0, len), 0);
+		RUN(&p.r, p.t->n_heard == i + 1);
+		assert_int_equal(xport_read(&rd), 0);
+		RUN(&p.r, p.r.client.n_read_done == i + 1 &&
+				  discarded(&p.r.client) == (i + 1) * (uint64_t)len);
+		assert_int_equal(p.r.client.read_status, 0);
+		assert_memory_equal(rd.dst, from->p + rd.offset, rd.len);
+	}
+	assert_int_equal(p.r.server.n_down + p.r.client.n_down, 0);
+	pair_close(&p);
+	mem_free(&other);
+}
+
+static void hear_batch_and_take_backwards(
+	struct net_node *n, struct xconn *c, const struct wire_msg *m)
+{
+	hear(n, c, m);
+	for (unsigned i = BATCH; i > 0 && m->round % BATCH == 0; i--)
+		n->is_wrong |= take(n, (unsigned)m->round - BATCH + i - 1) != 0;
+}
+
+static void offers_ahead_may_be_read_in_another_order(void **state)
+{
+	const uint32_t len = 30011;
+	struct offer_pair p;
+
+	(void)state;
+	pair_open(&p, BATCH * (size_t)len);
+	p.r.client.on_message = hear_batch_and_take_backwards;
+	for (unsigned k = 0; k < 40; k++) { /* 40 batches use every place of all rings */
+		memset(p.t->to.p, 0, p.t->to.bytes);
+		for (unsigned i = 0; i < BATCH; i++)
+			assert_int_equal(
+				send_offer(&p.r.server, &p.from, k * BATCH + i + 1, i * len, len),
+				0);
+		RUN(&p.r, p.r.client.n_read_done == (k + 1) * BATCH);
+		for (unsigned i = 0; i < BATCH; i++)
+			check_bytes(p.t, k * BATCH + i, &p.from);
+	}
+	assert_int_equal(p.r.client.n_read_failed, 0);
+	assert_int_equal(p.r.server.n_down + p.r.client.n_down, 0);
+	pair_close(&p);
+}
+
+/* The same memory is offered twice, and read once, after the second offer. */
+static void bytes_of_an_older_offer_are_not_taken(void **state)
+{
+	const uint32_t len = 40000;
+	struct offer_pair p;
+
+	(void)state;
+	pair_open(&p, len);
+	NEED_EAGER(&p);
+	p.r.client.on_message = hear;
+	assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, len), 0);
+	assert_int_equal(send_offer(&p.r.server, &p.from, 2, 0, len), 0);
+	RUN(&p.r, p.t->n_heard == 2);
+	assert_int_equal(take(&p.r.client, 1), 0);
+	RUN(&p.r, p.r.client.n_read_done == 1 && discarded(&p.r.client) >= len);
+	check_bytes(p.t, 1, &p.from);
+	assert_int_equal(p.r.server.n_down + p.r.client.n_down, 0);
+	pair_close(&p);
+}
+
+/* The client polls only after the server has made more offers than the client can record. */
+static void more_offers_than_are_recorded_are_discarded(void **state)
+{
+	const uint32_t len = 100;
+	const unsigned n = 3 * FABRIC_EAGER_IN;
+	unsigned sent = 0;
+	struct offer_pair p;
+
+	(void)state;
+	pair_open(&p, (n + 1) * (size_t)len);
+	NEED_EAGER(&p);
+	p.r.client.on_message = hear;
+	while (sent < n) {
+		conn_of(&p.r.server)->policy = (struct eager_policy){0};
+		if (send_offer(&p.r.server, &p.from, sent + 1, sent * (uint64_t)len, len) == 0)
+			sent++;
+		else
+			RUN(&p.r, p.t->n_heard == sent);
+	}
+	RUN(&p.r, p.t->n_heard == n && !conn_of(&p.r.client)->n_eager &&
+			  !conn_of(&p.r.client)->n_eager_lost);
+	conn_of(&p.r.server)->policy = (struct eager_policy){0};
+	p.r.client.on_message = hear_and_take;
+	assert_int_equal(send_offer(&p.r.server, &p.from, n + 1, n * (uint64_t)len, len), 0);
+	RUN(&p.r, p.r.client.n_read_done == 1);
+	assert_int_equal(p.r.client.read_status, 0);
+	assert_memory_equal(p.t->to.p + n * len, p.from.p + n * len, len);
+	assert_int_equal(p.r.server.n_down + p.r.client.n_down, 0);
+	pair_close(&p);
+}
+
+static void patient_sender_is_notified_when_there_is_room(void **state)
+{
+	const uint32_t len = 1u << 20;
+	struct offer_pair p;
+	struct wire_msg m;
+	unsigned n_sent = 0;
+	int rc;
+
+	(void)state;
+	pair_open(&p, len);
+	NEED_EAGER(&p);
+	p.r.client.on_message = hear;
+	m = offer_of(&p.from, 1, 0, len);
+	/* The client does not poll, so its kernel takes only a limited number of bytes. */
+	do {
+		rc = xport_send_eager(p.r.server.conn, &m, true);
+		n_sent += rc == 0;
+		fabric_poll(p.r.server.x, clock_now_ns());
+	} while (rc == 0);
+	assert_int_equal(rc, -EAGAIN);
+	assert_true(n_sent > 0 && n_sent < MANY);
+	assert_in_range(conn_of(&p.r.server)->eager_bytes, p.r.server.x->ahead_bytes,
+		p.r.server.x->ahead_bytes + len);
+	assert_int_equal(p.r.server.n_writable, 0);
+	RUN(&p.r, p.r.server.n_writable > 0);
+	RUN(&p.r, p.t->n_heard == n_sent);
+	assert_int_equal(p.r.server.n_down + p.r.client.n_down, 0);
+	pair_close(&p);
+}
+
+/* The sender waits for its bytes to be sent. When they are, it has no credits. */
+static void patient_sender_is_notified_when_credits_arrive(void **state)
+{
+	const uint32_t len = 1u << 20;
+	struct fabric_conn *c;
+	struct offer_pair p;
+	struct wire_msg m;
+
+	(void)state;
+	pair_open(&p, len);
+	NEED_EAGER(&p);
+	p.r.client.on_message = hear;
+	c = conn_of(&p.r.server);
+	m = offer_of(&p.from, 1, 0, len);
+	assert_int_equal(xport_send_eager(p.r.server.conn, &m, true), 0);
+	assert_int_equal(xport_send_eager(p.r.server.conn, &m, true), -EAGAIN);
+	c->credits = 1;
+	while (c->n_eager_out) {
+		conn_of(&p.r.client)->owed = 0; /* so that DISCARDED grants nothing */
+		fabric_poll(p.r.client.x, clock_now_ns());
+		fabric_poll(p.r.server.x, clock_now_ns());
+	}
+	assert_int_equal(p.r.server.n_writable, 0);
+	conn_of(&p.r.client)->owed = conn_of(&p.r.client)->granted / 2;
+	fabric_io_touch(conn_of(&p.r.client));
+	RUN(&p.r, p.r.server.n_writable == 1);
+	pair_close(&p);
+}
+
+/* The server removes a segment while libfabric still sends its bytes. */
+static void removing_a_segment_in_flight_closes_the_connection(void **state)
+{
+	const uint32_t len = 8u << 20;
+	struct offer_pair p;
+	struct mem gone;
+
+	(void)state;
+	pair_open(&p, len);
+	NEED_EAGER(&p);
+	p.r.client.on_message = hear;
+	gone = mem_new(&p.r.server, len, 5);
+	for (unsigned i = 0; i < 8; i++)
+		assert_int_equal(send_offer(&p.r.server, &gone, i + 1, 0, len), 0);
+	assert_true(conn_of(&p.r.server)->n_eager_out > 0);
+	p.r.server.x->ops->seg_del(p.r.server.x, gone.seg);
+	memset(gone.p, 0xee, len);
+	mem_free(&gone);
+	RUN(&p.r, p.r.server.n_down == 1 && p.r.client.n_down == 1);
+	pair_close(&p);
+}
+
+/* The connection ends while bytes arrive: the read ends before the down callback. */
+static void reads_of_arriving_bytes_end_with_their_connection(void **state)
+{
+	const uint32_t len = READ_MAX;
+	struct offer_pair p;
+
+	(void)state;
+	pair_open(&p, len);
+	NEED_EAGER(&p);
+	p.r.client.on_message = hear_and_take;
+	assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, len), 0);
+	RUN(&p.r, p.t->n_begun == 1);
+	xport_close(p.r.client.conn, "test");
+	assert_int_equal(p.r.client.n_read_done, 1);
+	assert_int_equal(p.r.client.downs_at_read, 0);
+	memset(p.t->to.p, 0x77, len);
+	RUN(&p.r, p.r.server.n_down == 1);
+	for (uint32_t i = 0; i < len; i++)
+		if (p.t->to.p[i] != 0x77)
+			fail_msg("byte %u was written after the read had ended", i);
+	pair_close(&p);
+}
+
+/* The server offers `len` bytes and sends `sent` bytes. is_taken: a read takes them. */
+static void send_another_length(uint32_t len, uint32_t sent, bool is_taken)
+{
+	struct offer_pair p;
+	struct wire_msg m;
+	struct fabric_conn *c;
+
+	pair_open(&p, len + 1);
+	NEED_EAGER(&p);
+	p.r.client.on_message = is_taken ? hear_and_take : hear;
+	c = conn_of(&p.r.server);
+	m = offer_of(&p.from, 1, 0, len);
+	m.flags = WIRE_EAGER;
+	assert_int_equal(fabric_io_put(c, &m, 1), 0);
+	m = offer_of(&p.from, 2, 0, sent);
+	assert_int_equal(xport_send_eager(p.r.server.conn, &m, false), 0);
+	RUN(&p.r, p.r.client.n_down == 1);
+	assert_int_equal(protocol_errors(&p.r.client), 1);
+	pair_close(&p);
+}
+
+static void bytes_of_another_length_end_the_connection(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 4; i++)
+		send_another_length(20000, i & 1 ? 20001 : 19999, i & 2);
+}
+
+static void offer_outside_the_segments_ends_the_connection(void **state)
+{
+	struct offer_pair p;
+	struct wire_msg m;
+
+	(void)state;
+	pair_open(&p, 1000);
+	NEED_EAGER(&p);
+	p.r.client.on_message = hear;
+	RUN(&p.r, fabric_seg_find(conn_of(&p.r.client), p.from.seg));
+	m = offer_of(&p.from, 1, 0, 1000);
+	m.flags = WIRE_EAGER;
+	m.offset = 1;
+	assert_int_equal(fabric_io_put(conn_of(&p.r.server), &m, 1), 0);
+	RUN(&p.r, p.r.client.n_down == 1);
+	assert_int_equal(protocol_errors(&p.r.client), 1);
+	assert_int_equal(p.t->n_heard, 0);
+	pair_close(&p);
+}
+
+/* The client runs a version of libfabric that cannot receive eager bytes. */
+static void eager_messages_without_eager_end_the_connection(void **state)
+{
+	static const uint8_t types[] = {WIRE_TAKES_EAGER, WIRE_DISCARDED};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(types); i++) {
+		struct wire_msg m = {.type = types[i]};
+		struct offer_pair p;
+
+		pair_open(&p, 1000);
+		((struct fabric *)p.r.client.f)->gates.has_eager = false;
+		assert_int_equal(fabric_io_put(conn_of(&p.r.server), &m, 1), 0);
+		RUN(&p.r, p.r.client.n_down == 1);
+		assert_int_equal(protocol_errors(&p.r.client), 1);
+		pair_close(&p);
+	}
+}
+
+/* The peer sends a message before it has opened the second channel. */
+static void message_before_the_second_channel_ends_the_connection(void **state)
+{
+	struct wire_msg m = {.type = WIRE_PING};
+	struct offer_pair p;
+	struct fabric_conn *c;
+
+	(void)state;
+	pair_open(&p, 1000);
+	RUN(&p.r, p.r.server.conn);
+	c = conn_of(&p.r.server);
+	c->ep = NULL;
+	c->base.state = CONN_ACCEPTING;
+	assert_int_equal(fabric_io_put(conn_of(&p.r.client), &m, 1), 0);
+	RUN(&p.r, p.r.client.n_down == 1);
+	assert_int_equal(protocol_errors(&p.r.server), 1);
+	pair_close(&p);
+}
+
+/* Return how many bytes must arrive for the client before its kernel wakes the thread. */
+static int lowat_of(const struct net_node *n)
+{
+	const struct fabric_conn *c = conn_of(n);
+	bool is_first = c->ep == c->eps[CHANNEL_OF_CONNECTING];
+	int lowat = 0;
+	socklen_t len = sizeof(lowat);
+
+	assert_int_equal(getsockopt(c->fds[is_first ? CHANNEL_OF_CONNECTING : CHANNEL_OF_ACCEPTING],
+				 SOL_SOCKET, SO_RCVLOWAT, &lowat, &len),
+		0);
+	return lowat;
+}
+
+/* A thread that waits for many bytes sleeps until many have arrived. The last bytes always wake
+ * it. */
+static void wakes_are_few_while_many_bytes_are_expected(void **state)
+{
+	struct offer_pair p;
+	struct xport_read rd;
+
+	(void)state;
+	pair_open(&p, READ_MAX);
+	if (conn_of(&p.r.client)->fds[0] < 0) {
+		pair_close(&p);
+		skip();
+	}
+	RUN(&p.r, fabric_seg_find(conn_of(&p.r.client), p.from.seg));
+	assert_int_equal(lowat_of(&p.r.client), 1);
+	rd = read_of(&p.r.client, &p.t->to, &p.from, 0, READ_MAX);
+	assert_int_equal(xport_read(&rd), 0);
+	fabric_poll(p.r.client.x, clock_now_ns());
+	assert_in_range(lowat_of(&p.r.client), 48 << 10, READ_WINDOW_FIRST / 2);
+	RUN(&p.r, p.r.client.n_read_done == 1);
+	assert_int_equal(p.r.client.read_status, 0);
+	assert_memory_equal(p.t->to.p, p.from.p, READ_MAX);
+	fabric_poll(p.r.client.x, clock_now_ns());
+	assert_int_equal(lowat_of(&p.r.client), 1);
+	pair_close(&p);
+}
+
+static int use_tcp(void **state)
+{
+	(void)state;
+	rig_use("tcp");
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(bytes_come_with_their_offer),
+		cmocka_unit_test(offer_may_be_read_after_the_turn_that_received_it),
+		cmocka_unit_test(bytes_of_an_unread_offer_are_discarded),
+		cmocka_unit_test(read_of_other_bytes_requests_them),
+		cmocka_unit_test(offers_ahead_may_be_read_in_another_order),
+		cmocka_unit_test(bytes_of_an_older_offer_are_not_taken),
+		cmocka_unit_test(more_offers_than_are_recorded_are_discarded),
+		cmocka_unit_test(patient_sender_is_notified_when_there_is_room),
+		cmocka_unit_test(patient_sender_is_notified_when_credits_arrive),
+		cmocka_unit_test(removing_a_segment_in_flight_closes_the_connection),
+		cmocka_unit_test(reads_of_arriving_bytes_end_with_their_connection),
+		cmocka_unit_test(bytes_of_another_length_end_the_connection),
+		cmocka_unit_test(offer_outside_the_segments_ends_the_connection),
+		cmocka_unit_test(eager_messages_without_eager_end_the_connection),
+		cmocka_unit_test(message_before_the_second_channel_ends_the_connection),
+		cmocka_unit_test(wakes_are_few_while_many_bytes_are_expected),
+	};
+
+	return cmocka_run_group_tests(tests, use_tcp, NULL);
+}
