@@ -17,11 +17,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 NETLAB = HERE.parent / "netlab.sh"
+TRACES = HERE.parent / "traces"
 TICK = os.sysconf("SC_CLK_TCK")
 DEADLINE_S = 600
 # Fraction of the link rate that TCP payload gets, with an MTU of 1500 bytes and TCP timestamps.
@@ -584,6 +586,38 @@ def probe(build, processes, host, *words):
     """Measure one part of a push_pull alone (tests/bench/probe)."""
     out, _ = processes.run([(host, [build.resolve() / "tests" / "bps-probe", *words], None)])
     return json.loads(out)
+
+
+def trace_bytes(path):
+    """Return the bytes of a recorded model whose elements are f16."""
+    rows = [
+        line.split("\t")
+        for line in path.read_text().splitlines()
+        if not line.startswith(("#", "name\t"))
+    ]
+    return 2 * sum(int(r[1]) for r in rows)  # an f16 element has 2 bytes
+
+
+def most_connections(suite, measure):
+    """Call the function `measure`.
+
+    Return the result of the call, and the largest number of data connections that the servers had
+    during the call.
+    """
+    most, done = [0], threading.Event()
+
+    def look():
+        while not done.wait(0.2):
+            most.append(suite.metrics(suite.server_http)["bps_server_connections"])
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        figures = measure()
+    finally:
+        done.set()
+        thread.join()
+    return {**figures, "connections": max(most)}
 
 
 def main():
