@@ -107,3 +107,14 @@ int congestion_find(const char *wanted, char *ret, struct err_text *err)
 	close(fd);
 	return rc;
 }
+
+void congestion_set_or_warn(int fd, const char *name)
+{
+	int rc = congestion_set(fd, name);
+
+	if (rc)
+		log_rated(LOG_WARN,
+			"cannot set congestion control '%s': %s; the data connection uses the "
+			"system's default",
+			name, strerror(-rc));
+}

@@ -35,4 +35,8 @@ int congestion_find(const char *wanted, char *ret, struct err_text *err);
 /* Set the congestion control of a socket. name: as congestion_find returned it; "" changes nothing.
  * Errors: -errno. */
 int congestion_set(int fd, const char *name);
+/* Set the congestion control of a data connection's socket. If that fails, log a warning: the
+ * connection then uses the system's default. A failure is unexpected, because congestion_find has
+ * tried the name. */
+void congestion_set_or_warn(int fd, const char *name);
 #endif

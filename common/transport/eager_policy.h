@@ -15,6 +15,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* EAGER_OUT_MAX: largest number of offers whose eager bytes wait to be sent; further offers wait,
+ * or are sent without bytes (is_patient of xport_send_eager). 32 partitions of 128 KiB are more
+ * than may be ahead (SOCKET_AHEAD), so the number matters only for small offers.
+ * EAGER_IN_MAX: largest number of the peer's offers that are recorded until their eager bytes
+ * arrive; the bytes of further offers are discarded. */
+#define EAGER_OUT_MAX 32
+#define EAGER_IN_MAX  128
+
 /* Number of offers that the sender remembers. The sender remembers the most recent offers that were
  * sent together with their bytes. If each of these offers has 128 KiB, the offers have 8 MiB
  * together. By default a server reads this amount from one agent at a time. If the peer requests
@@ -40,6 +48,14 @@ struct eager_policy {
 	/* Since the last test began, the peer has requested bytes that had already been sent */
 	bool is_refused;
 };
+
+/* Return whether the bytes of one more offer may be queued. n, bytes: offers and bytes that wait to
+ * be sent. If is_patient, fewer than ahead_bytes bytes may wait. */
+static inline bool eager_policy_has_room(
+	unsigned n, uint32_t bytes, uint32_t ahead_bytes, bool is_patient)
+{
+	return n < EAGER_OUT_MAX && (!is_patient || bytes < ahead_bytes);
+}
 
 /* Return whether the next offer may be sent with its bytes. */
 static inline bool eager_policy_may_go(const struct eager_policy *u)

@@ -140,10 +140,10 @@ static void check_eager(const struct tcp_conn *c)
 	uint64_t next = c->eager_done;
 	uint32_t taken = 0;
 
-	must(c->n_eager <= TCP_EAGER_IN && c->eager_first < TCP_EAGER_IN);
+	must(c->n_eager <= EAGER_IN_MAX && c->eager_first < EAGER_IN_MAX);
 	must(c->eager_done + c->n_eager <= c->eager_count);
 	for (unsigned i = 0; i < c->n_eager; i++) {
-		const struct tcp_eager *e = &c->eager[(c->eager_first + i) % TCP_EAGER_IN];
+		const struct tcp_eager *e = &c->eager[(c->eager_first + i) % EAGER_IN_MAX];
 		uint32_t bit = e->rd ? UINT32_C(1) << (e->rd - c->reads) : 0;
 
 		must(e->count >= next && e->count < c->eager_count && e->len);
@@ -172,7 +172,7 @@ static void check_answers(const struct tcp_conn *c)
 		must(i || c->answer_sent < a->len + 2 * sizeof(struct tcp_frame));
 	}
 	must(n_asked == c->n_asked && n_asked <= TCP_PIECES);
-	must(c->n_answers - n_asked <= TCP_EAGER_OUT);
+	must(c->n_answers - n_asked <= EAGER_OUT_MAX);
 	must(bytes == c->eager_bytes && (c->n_answers || !c->answer_sent));
 }
 

@@ -11,8 +11,7 @@
 
 #define CREDITS    64
 #define READ_BYTES 64 /* bytes of a read request on the wire */
-/* The values of TCP_EAGER_OUT and SOCKET_AHEAD_SLOW in common/transport/. */
-#define EAGER_OUT   32
+/* The value of SOCKET_AHEAD_SLOW in common/transport/. */
 #define EAGER_AHEAD (UINT32_C(64) << 10)
 
 struct scale_item *item_new(struct scale_world *w, scale_item_fn *fn, struct scale_end *end)
@@ -136,7 +135,7 @@ static bool takes_eager(const struct scale_end *from, bool is_patient)
 {
 	const struct scale_lane *l = &from->answer;
 
-	return l->n_eager < EAGER_OUT && (!is_patient || l->eager_bytes < EAGER_AHEAD);
+	return eager_policy_has_room(l->n_eager, l->eager_bytes, EAGER_AHEAD, is_patient);
 }
 
 static bool is_same_memory(

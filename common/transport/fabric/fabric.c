@@ -18,6 +18,7 @@
 #include "common/base/addr.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/transport/fabric/fabric_eager.h"
 #include "common/transport/fabric/fabric_impl.h"
 #include "common/transport/fabric/libfabric.h"
 
@@ -310,16 +311,18 @@ static const struct net_ops net_ops = {
 int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn, void *key_ctx,
 	struct net **ret, struct err_text *err)
 {
+	char prefetch[16];
 	struct fabric *f;
 	int rc;
 
 	/* Turn off the cache of memory registrations. With the cache, the provider `verbs` does not
-	 * revoke the peer's key when a registration is closed. The second variable sets the size of
-	 * a buffer that fabric_conn_set_lowat depends on. The third variable is for libinfinipath,
-	 * which libfabric loads. With this variable, libinfinipath does not handle
+	 * revoke the peer's key when a registration is closed. The second variable sets the size
+	 * of a buffer that fabric_socket_set_lowat depends on. The third variable is for
+	 * libinfinipath, which libfabric loads. With this variable, libinfinipath does not handle
 	 * SIGSEGV and SIGABRT of this process. */
 	setenv("FI_MR_CACHE_MAX_COUNT", "0", 1);
-	setenv("FI_TCP_PREFETCH_RBUF_SIZE", FABRIC_PREFETCH_TEXT, 1);
+	snprintf(prefetch, sizeof(prefetch), "%d", FABRIC_PREFETCH);
+	setenv("FI_TCP_PREFETCH_RBUF_SIZE", prefetch, 1);
 	setenv("IPATH_NO_BACKTRACE", "1", 1);
 	rc = libfabric_load(err);
 	if (rc)

@@ -13,6 +13,8 @@
 #include <openssl/crypto.h>
 
 #include "common/base/log.h"
+#include "common/transport/fabric/fabric_eager.h"
+#include "common/transport/fabric/fabric_socket.h"
 
 /* Find a free slot for a new connection, and zero its struct except last_cookie. Returns NULL when
  * no slot is free, or when out of memory. */
@@ -96,7 +98,7 @@ static void set_count(struct fabric_xport *x, uint32_t n)
 	x->base.n_conns = n;
 	atomic_store_explicit(&x->shared.count.connections, n, memory_order_relaxed);
 	if (recv_window_shared(&x->window, n))
-		fabric_conn_set_windows(x);
+		fabric_socket_set_windows(x);
 }
 
 /* Open the endpoint of a channel, ready to receive. is_own: this side posts its messages and its
@@ -116,7 +118,7 @@ static int open_ep(struct fabric_conn *c, enum channel channel, bool is_own, str
 	if (!rc)
 		rc = fi_endpoint(x->domain, info, ep, NULL);
 	if (!rc)
-		fabric_conn_tune(c, channel, is_own);
+		fabric_socket_tune(c, channel, is_own);
 	if (!rc)
 		rc = fi_ep_bind(*ep, &x->eq->fid, 0);
 	if (!rc)

@@ -10,17 +10,18 @@
  * next poll at the latest.
  *
  * Thread: the data thread. */
-#include "common/transport/fabric/fabric_impl.h"
+#include "common/transport/fabric/fabric_eager.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
 #include "common/base/failpoint.h"
+#include "common/transport/fabric/fabric_socket.h"
 
 static struct fabric_eager *eager_at(struct fabric_conn *c, unsigned i)
 {
-	return &c->eager[(c->eager_first + i) % FABRIC_EAGER_IN];
+	return &c->eager[(c->eager_first + i) % EAGER_IN_MAX];
 }
 
 /* ---- sending ---- */
@@ -37,14 +38,14 @@ static int send_alone(struct fabric_conn *c, const struct wire_msg *m)
 
 bool fabric_eager_has_room(const struct fabric_conn *c, bool is_patient)
 {
-	return c->n_eager_out < FABRIC_EAGER_OUT &&
-	       (!is_patient || c->eager_bytes < c->base.pub.x->ahead_bytes);
+	return eager_policy_has_room(
+		c->n_eager_out, c->eager_bytes, c->base.pub.x->ahead_bytes, is_patient);
 }
 
 /* Return the endpoint of the channel on which the peer posts its messages and its reads. */
 static struct fid_ep *peer_ep(const struct fabric_conn *c)
 {
-	return c->eps[!fabric_conn_own_channel(c)];
+	return c->eps[!fabric_socket_own_channel(c)];
 }
 
 /* Post the bytes that m offers.
@@ -53,7 +54,7 @@ static int post_bytes(struct fabric_conn *c, const struct wire_msg *m)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
 	const struct fabric_seg *s = &x->segs[m->segment];
-	struct fabric_rop *rop = fabric_io_rop(x, OP_EAGER_OUT);
+	struct fabric_rop *rop = fabric_io_get_rop(x, OP_EAGER_OUT);
 	ssize_t rc;
 
 	if (!rop)
@@ -190,7 +191,7 @@ bool fabric_eager_record(struct fabric_conn *c, const struct wire_msg *m)
 	s = fabric_seg_find(c, m->segment);
 	if (!s || m->offset > s->bytes || m->len > s->bytes - m->offset)
 		return false;
-	if (c->n_eager == FABRIC_EAGER_IN || c->n_eager_lost) {
+	if (c->n_eager == EAGER_IN_MAX || c->n_eager_lost) {
 		c->n_eager_lost++;
 		return true;
 	}
@@ -234,7 +235,7 @@ static bool post_receive(struct fabric_conn *c, struct fabric_eager *e)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
 	const struct xport_read *r = e->rd ? e->rd->r : NULL;
-	struct fabric_rop *rop = fabric_io_rop(x, OP_EAGER_IN);
+	struct fabric_rop *rop = fabric_io_get_rop(x, OP_EAGER_IN);
 	ssize_t rc = -FI_EAGAIN;
 
 	if (rop && (r || has_sink(x)))
@@ -290,7 +291,7 @@ void fabric_eager_received(
 	struct fabric_xport *x = fabric_xport_of(c);
 	const struct fabric_eager e = *eager_at(c, 0);
 
-	c->eager_first = (c->eager_first + 1) % FABRIC_EAGER_IN;
+	c->eager_first = (c->eager_first + 1) % EAGER_IN_MAX;
 	c->n_eager--;
 	c->n_eager_posted--;
 	/* The length of a lost offer is unknown, and that of a long offer without a read is not
@@ -302,7 +303,7 @@ void fabric_eager_received(
 	len = expected ? expected : len == SIZE_MAX ? FABRIC_SINK_BYTES : len;
 	net_count(&x->shared.count.rx_bytes, len);
 	peer_conn_heard(&c->base);
-	fabric_conn_measure(c, len);
+	fabric_socket_measure(c, len);
 	if (!rd) {
 		net_count(&x->shared.count.discarded_bytes, len);
 		if (!e.is_offered_again && c->n_discarded < FABRIC_DISCARDED)

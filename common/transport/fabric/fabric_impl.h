@@ -64,18 +64,12 @@
 #define FABRIC_SEG_CHUNK 64 /* number of entries added when a table of peer segments grows */
 #define FABRIC_TX_MAX    64 /* largest number of sends in flight per connection */
 /* Size that is requested from the provider for the send queue of an endpoint. The queue has room
- * for all messages and reads that a connection may post. Eager bytes, which only provider tcp
- * sends, may fill it. Then the post is tried again. */
+ * for all messages and reads that a connection may post on one endpoint, and for EAGER_OUT_MAX
+ * sends of eager bytes on the other. */
 #define FABRIC_TX_DEPTH (FABRIC_TX_MAX + READS_MAX + 16)
-/* FABRIC_EAGER_OUT: largest number of offers whose eager bytes wait to be sent; further offers are
- * sent without bytes.
- * FABRIC_EAGER_IN: largest number of the peer's offers that are recorded until their eager bytes
- * arrive; the bytes of further offers are discarded.
- * FABRIC_EAGER_POSTED: largest number of receives of eager bytes that are posted at a time.
+/* FABRIC_EAGER_POSTED: largest number of receives of eager bytes that are posted at a time.
  * FABRIC_DISCARDED: largest number of discarded offers that wait to be reported to the peer;
  * further ones are not reported. */
-#define FABRIC_EAGER_OUT    32
-#define FABRIC_EAGER_IN     128
 #define FABRIC_EAGER_POSTED 6
 #define FABRIC_DISCARDED    8
 #define FABRIC_CREDITS      64
@@ -95,9 +89,8 @@
 #define FABRIC_WIRE_COOKIE_AT 8 /* byte offset of the cookie in the header (protocol-data.md) */
 
 /* Bytes that the provider `tcp` may receive into a buffer of its own, before it knows to which
- * operation they belong: the provider's default. fabric_conn_set_lowat depends on this number. */
-#define FABRIC_PREFETCH      9000
-#define FABRIC_PREFETCH_TEXT "9000"
+ * operation they belong: the provider's default. fabric_socket_set_lowat depends on this number. */
+#define FABRIC_PREFETCH 9000
 
 /* Eager bytes of up to this length are discarded without an allocation in libfabric. */
 #define FABRIC_SINK_BYTES (UINT32_C(1) << 20)
@@ -204,9 +197,10 @@ struct fabric_conn {
 	/* Sockets of the endpoints; -1: the provider has none, or this version of libfabric does
 	 * not return it. Bytes arrive on the socket of this side's channel. */
 	int fds[N_CHANNELS];
-	/* Fields for fabric_conn_set_lowat. lowat: number of bytes that must arrive on this side's
-	 * channel before the kernel wakes the thread. expected_bytes: bytes that are to arrive
-	 * there. longest_bytes: length of the longest operation since expected_bytes was 0. */
+	/* Fields for fabric_socket_set_lowat. lowat: number of bytes that must arrive on this
+	 * side's channel before the kernel wakes the thread. expected_bytes: bytes that are to
+	 * arrive there. longest_bytes: length of the longest operation since expected_bytes was
+	 * 0. */
 	int lowat;
 	uint64_t expected_bytes, longest_bytes;
 	struct socket_meter meter;
@@ -229,7 +223,7 @@ struct fabric_conn {
 	struct eager_policy policy;
 	/* Fields for receiving eager bytes. eager: offers whose bytes have not arrived yet, in the
 	 * order of the offers. The receives of the first n_eager_posted offers are posted. */
-	struct fabric_eager eager[FABRIC_EAGER_IN];
+	struct fabric_eager eager[EAGER_IN_MAX];
 	unsigned eager_first, n_eager, n_eager_posted;
 	uint64_t n_eager_lost;    /* number of later offers, for which `eager` had no room */
 	bool must_announce_eager; /* TAKES_EAGER is not sent yet */
@@ -370,25 +364,6 @@ int fabric_seg_announce(struct fabric_conn *c);
 void fabric_seg_note(struct fabric_conn *c, const struct wire_msg *m);
 const struct fabric_peer_seg *fabric_seg_find(const struct fabric_conn *c, uint16_t segment);
 
-/* Functions of fabric_socket.c. */
-/* Return the socket of an endpoint of provider tcp. The endpoint still owns the socket. Returns -1
- * when this version of libfabric does not return the socket, or when the endpoint has no socket. */
-int fabric_ep_socket(const struct fabric *f, struct fid_ep *ep);
-/* Return the channel on which this side posts its messages and its reads. The bytes of the peer's
- * segments arrive on this channel. */
-enum channel fabric_conn_own_channel(const struct fabric_conn *c);
-/* Count n received bytes, and adapt the receive window of all connections. */
-void fabric_conn_measure(struct fabric_conn *c, size_t n);
-/* Set how many bytes must arrive on this side's channel before the kernel wakes the thread. Call
- * this function before the thread sleeps, after each change of the expected bytes. */
-void fabric_conn_set_lowat(struct fabric_conn *c);
-/* Set the windows of all sockets on which bytes arrive, and the pacing of all sockets on which
- * bytes are sent. */
-void fabric_conn_set_windows(struct fabric_xport *x);
-/* Set the options of an endpoint's socket, which exists as soon as fi_endpoint has returned.
- * is_own: bytes arrive on the socket; otherwise bytes are sent on it. */
-void fabric_conn_tune(struct fabric_conn *c, enum channel channel, bool is_own);
-
 /* Functions of fabric_explain.c. */
 /* fi_getinfo has returned the error `rc` for the configuration cfg. Write a sentence to err that
  * explains this error. Returns `rc`. */
@@ -412,7 +387,7 @@ void fabric_io_serve_next_poll(struct fabric_conn *c);
  * succeeds. reserve and errors as in fabric_io_put. */
 int fabric_io_make_room(struct fabric_conn *c, size_t n_bytes, uint32_t reserve);
 /* Get an operation from the pool. Returns NULL when out of memory. */
-struct fabric_rop *fabric_io_rop(struct fabric_xport *x, enum fabric_op_kind kind);
+struct fabric_rop *fabric_io_get_rop(struct fabric_xport *x, enum fabric_op_kind kind);
 /* Turn all operations of c into orphans (struct fabric_op), and discard the open send buffer of c.
  * Call this function after the endpoints of c are closed. */
 void fabric_io_abandon(struct fabric_conn *c);
@@ -443,30 +418,4 @@ int fabric_io_post_rx(struct fabric_xport *x, struct fabric_buf *b);
 void fabric_protocol_error(struct fabric_conn *c, const char *what);
 /* End a read whose bytes have all arrived. */
 void fabric_read_finish(struct fabric_conn *c, struct fabric_read *rd);
-
-/* Functions of fabric_eager.c. */
-/* Implement send_eager of common/transport/xport.h. */
-int fabric_eager_send(struct xconn *c, const struct wire_msg *m, bool is_patient);
-/* Return whether the bytes of one more offer may be posted. If is_patient, fewer than ahead_bytes
- * bytes may wait. */
-bool fabric_eager_has_room(const struct fabric_conn *c, bool is_patient);
-/* Account for sent eager bytes. */
-void fabric_eager_sent(struct fabric_conn *c, uint32_t len);
-/* Stop sending eager bytes of a segment that is being removed: a posted send cannot be withdrawn,
- * so close its connection. */
-void fabric_eager_end_segment(struct fabric_xport *x, uint16_t segment);
-/* Record a received message. Call this function before the owner gets the message, because the
- * owner may at once start a read that takes the message's bytes. Returns false for eager bytes that
- * lie outside the peer's segments, which is a protocol error. */
-bool fabric_eager_record(struct fabric_conn *c, const struct wire_msg *m);
-/* Find the offer whose bytes the read r can take. Returns NULL if the bytes must be requested. */
-struct fabric_eager *fabric_eager_find(struct fabric_conn *c, const struct xport_read *r);
-/* Post receives of eager bytes, in the order of the offers. */
-void fabric_eager_post(struct fabric_conn *c);
-/* Handle the completion of the first posted receive. rd: the read that takes the bytes; NULL: they
- * are discarded. expected: bytes of the offer; len: bytes that have arrived. */
-void fabric_eager_received(
-	struct fabric_conn *c, struct fabric_read *rd, uint32_t expected, size_t len);
-/* Send the peer the waiting TAKES_EAGER and DISCARDED messages, as far as there is room. */
-void fabric_eager_report(struct fabric_conn *c);
 #endif

@@ -8,6 +8,8 @@
 #include <sys/mman.h>
 
 #include "common/base/failpoint.h"
+#include "common/transport/fabric/fabric_eager.h"
+#include "common/transport/fabric/fabric_socket.h"
 
 #define TX_SLAB 32
 
@@ -70,11 +72,11 @@ void fabric_io_free(struct fabric_xport *x)
 	}
 }
 
-/* Serve the connection before the thread sleeps, so that fabric_conn_set_lowat takes account of the
- * expected bytes. */
+/* Serve the connection before the thread sleeps, so that fabric_socket_set_lowat takes account of
+ * the expected bytes. */
 static void update_lowat(struct fabric_conn *c)
 {
-	if (c->fds[fabric_conn_own_channel(c)] >= 0)
+	if (c->fds[fabric_socket_own_channel(c)] >= 0)
 		fabric_io_touch(c);
 }
 
@@ -146,7 +148,7 @@ static struct fabric_buf *tx_get(struct fabric_xport *x)
 	return (struct fabric_buf *)op;
 }
 
-struct fabric_rop *fabric_io_rop(struct fabric_xport *x, enum fabric_op_kind kind)
+struct fabric_rop *fabric_io_get_rop(struct fabric_xport *x, enum fabric_op_kind kind)
 {
 	struct fabric_op *op;
 
@@ -313,8 +315,8 @@ int fabric_io_send(struct xconn *xc, const struct wire_msg *m)
 		rc = fabric_io_put(c, m, 1);
 	if (rc == -EAGAIN)
 		c->has_want = true;
-	/* The message offers bytes without sending them, so the peer will request them. */
 	else if (!rc && c->is_eager_peer && m->len && !(m->flags & WIRE_INLINE))
+		/* The message offers bytes without sending them, so the peer will request them. */
 		eager_policy_forget(&c->policy, m->segment, m->offset);
 	return rc;
 }
@@ -338,7 +340,7 @@ static bool piece_issue(struct fabric_conn *c, struct fabric_read *rd, uint32_t 
 	}
 	if (x->is_spoiled || !c->is_linked)
 		return false;
-	rop = fabric_io_rop(x, OP_READ);
+	rop = fabric_io_get_rop(x, OP_READ);
 	if (rop)
 		rc = fi_read(c->ep, (uint8_t *)r->dst + rd->issued, len,
 			x->segs[r->own_segment].desc, 0, s->base + r->offset + rd->issued, s->key,

@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/transport/fabric/fabric_eager.h"
+#include "common/transport/fabric/fabric_socket.h"
 
 #define CQ_BATCH    32
 #define POLL_ROUNDS 8
@@ -178,7 +180,7 @@ static void piece_done(struct fabric_conn *c, const struct fabric_rop *rop)
 
 	fabric_io_read_arrived(c, rop->len, x->base.now_ns - rop->asked_ns);
 	net_count(&x->shared.count.rx_bytes, rop->len);
-	fabric_conn_measure(c, rop->len);
+	fabric_socket_measure(c, rop->len);
 	/* On verbs a completed read does not show that the peer is alive. The peer's network
 	 * adapter serves reads even when the peer's process hangs. */
 	if (!x->is_verbs)
@@ -305,7 +307,7 @@ static void service_up(struct fabric_conn *c)
 		fabric_io_put(c, &m, 0);
 	fabric_io_issue_reads(c);
 	fabric_eager_post(c);
-	fabric_conn_set_lowat(c);
+	fabric_socket_set_lowat(c);
 }
 
 /* Return whether the owner waits for room, and there may be room now. */

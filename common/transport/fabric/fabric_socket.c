@@ -2,7 +2,7 @@
  * many bytes must arrive before the kernel wakes the thread. Only provider tcp has sockets, and
  * only libfabric 2.2 and later show them (has_get_fd in fabric_gates.h). With other versions the
  * functions do nothing. The sockets belong to libfabric. Thread: the data thread. */
-#include "common/transport/fabric/fabric_impl.h"
+#include "common/transport/fabric/fabric_socket.h"
 
 #include <string.h>
 #include <sys/socket.h>
@@ -12,21 +12,21 @@
 /* Value of FI_GET_FD in libfabric 2.2. The headers of libfabric 1.17 do not define this value. */
 #define CONTROL_GET_FD (FI_EXPORT_FID + 1)
 
-int fabric_ep_socket(const struct fabric *f, struct fid_ep *ep)
+int fabric_socket_of(const struct fabric *f, struct fid_ep *ep)
 {
 	int fd = -1;
 
 	return f->gates.has_get_fd && !fi_control(&ep->fid, CONTROL_GET_FD, &fd) ? fd : -1;
 }
 
-enum channel fabric_conn_own_channel(const struct fabric_conn *c)
+enum channel fabric_socket_own_channel(const struct fabric_conn *c)
 {
 	bool is_connecting = c->ep && c->ep == c->eps[CHANNEL_OF_CONNECTING];
 
 	return is_connecting ? CHANNEL_OF_CONNECTING : CHANNEL_OF_ACCEPTING;
 }
 
-void fabric_conn_set_windows(struct fabric_xport *x)
+void fabric_socket_set_windows(struct fabric_xport *x)
 {
 	int rc = 0;
 
@@ -34,7 +34,7 @@ void fabric_conn_set_windows(struct fabric_xport *x)
 		x->base.pub.ahead_bytes = socket_window_ahead(&x->window);
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++) {
 		const struct fabric_conn *c = x->conns[i];
-		enum channel own = c ? fabric_conn_own_channel(c) : 0;
+		enum channel own = c ? fabric_socket_own_channel(c) : 0;
 
 		if (c && !rc && c->fds[own] >= 0)
 			rc = socket_window_set(&x->window, c->fds[own]);
@@ -48,21 +48,21 @@ void fabric_conn_set_windows(struct fabric_xport *x)
 		recv_window_refused(&x->window);
 }
 
-void fabric_conn_measure(struct fabric_conn *c, size_t n)
+void fabric_socket_measure(struct fabric_conn *c, size_t n)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
-	int fd = c->fds[fabric_conn_own_channel(c)];
+	int fd = c->fds[fabric_socket_own_channel(c)];
 
 	if (fd >= 0 && socket_window_measure(&x->window, &c->meter, fd, n, x->base.now_ns))
-		fabric_conn_set_windows(x);
+		fabric_socket_set_windows(x);
 }
 
-void fabric_conn_set_lowat(struct fabric_conn *c)
+void fabric_socket_set_lowat(struct fabric_conn *c)
 {
 	uint64_t most = socket_window_lowat(&fabric_xport_of(c)->window);
 	/* libfabric may have received most of one operation, and FABRIC_PREFETCH bytes more. */
 	uint64_t taken = c->longest_bytes + FABRIC_PREFETCH;
-	int fd = c->fds[fabric_conn_own_channel(c)], want = 1;
+	int fd = c->fds[fabric_socket_own_channel(c)], want = 1;
 
 	if (fd < 0)
 		return;
@@ -72,26 +72,17 @@ void fabric_conn_set_lowat(struct fabric_conn *c)
 		c->lowat = want;
 }
 
-void fabric_conn_tune(struct fabric_conn *c, enum channel channel, bool is_own)
+void fabric_socket_tune(struct fabric_conn *c, enum channel channel, bool is_own)
 {
 	const struct fabric_xport *x = fabric_xport_of(c);
-	const struct fabric *f = x->f;
-	int fd = fabric_ep_socket(f, c->eps[channel]), rc, window_rc;
+	int fd = fabric_socket_of(x->f, c->eps[channel]), rc;
 
 	c->fds[channel] = fd;
 	if (fd < 0)
 		return;
-	rc = congestion_set(fd, f->congestion);
-	window_rc =
-		is_own ? socket_window_begin(&x->window, fd) : socket_window_pace(&x->window, fd);
-	if (window_rc)
-		log_rated(LOG_WARN, "cannot set the window or the pacing of a data connection: %s",
-			strerror(-window_rc));
-	/* A failure is unexpected, because this congestion control worked in congestion_find when
-	 * the process started */
+	congestion_set_or_warn(fd, x->f->congestion);
+	rc = is_own ? socket_window_begin(&x->window, fd) : socket_window_pace(&x->window, fd);
 	if (rc)
-		log_rated(LOG_WARN,
-			"cannot set congestion control '%s': %s; the data connection uses the "
-			"system's default",
-			f->congestion, strerror(-rc));
+		log_rated(LOG_WARN, "cannot set the window or the pacing of a data connection: %s",
+			strerror(-rc));
 }

@@ -49,14 +49,8 @@
 
 #define TCP_SEGS_MAX 4096
 /* Largest number of read requests of each side that the other side has not answered yet. */
-#define TCP_PIECES READS_MAX
-/* TCP_EAGER_OUT: largest number of offers whose eager bytes wait to be sent; further offers are
- * sent without bytes.
- * TCP_EAGER_IN: largest number of the peer's offers that are recorded until their eager bytes
- * arrive; the bytes of further offers are discarded. */
-#define TCP_EAGER_OUT 32
-#define TCP_EAGER_IN  128
-#define TCP_ANSWERS   (TCP_PIECES + TCP_EAGER_OUT)
+#define TCP_PIECES  READS_MAX
+#define TCP_ANSWERS (TCP_PIECES + EAGER_OUT_MAX)
 
 #define TCP_RX_BYTES ((size_t)64 << 10)
 #define TCP_TX_BYTES ((size_t)256 << 10)
@@ -158,7 +152,7 @@ struct tcp_conn {
 	 * announcements. */
 	struct tcp_piece pieces[TCP_PIECES];
 	unsigned piece_first, n_pieces;
-	struct tcp_eager eager[TCP_EAGER_IN];
+	struct tcp_eager eager[EAGER_IN_MAX];
 	unsigned eager_first, n_eager;
 	/* eager_count: number of eager offers that the peer has announced. eager_done: number of
 	 * these offers whose bytes have arrived */

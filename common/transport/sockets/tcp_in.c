@@ -61,7 +61,7 @@ void tcp_issue_reads(struct tcp_conn *c)
 
 static struct tcp_eager *eager_at(struct tcp_conn *c, unsigned i)
 {
-	return &c->eager[(c->eager_first + i) % TCP_EAGER_IN];
+	return &c->eager[(c->eager_first + i) % EAGER_IN_MAX];
 }
 
 static bool is_same_memory(
@@ -168,7 +168,7 @@ void tcp_announced(struct tcp_conn *c, const struct tcp_frame *f)
 		return;
 	}
 	c->eager_count++;
-	if (c->n_eager < TCP_EAGER_IN)
+	if (c->n_eager < EAGER_IN_MAX)
 		*eager_at(c, c->n_eager++) = e;
 }
 
@@ -278,7 +278,7 @@ static void answer_end(struct tcp_conn *c, uint32_t len)
 static void eager_end(struct tcp_conn *c, const struct tcp_arrival *in)
 {
 	if (c->n_eager && eager_at(c, 0)->count == in->offset) {
-		c->eager_first = (c->eager_first + 1) % TCP_EAGER_IN;
+		c->eager_first = (c->eager_first + 1) % EAGER_IN_MAX;
 		c->n_eager--;
 	}
 	c->eager_done = in->offset + 1;

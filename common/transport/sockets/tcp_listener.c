@@ -35,15 +35,8 @@ static int set_int(int fd, int level, int name, int value)
 int tcp_tune(const struct tcp_net *net, int fd)
 {
 	int rc = set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-	int not_set = congestion_set(fd, net->congestion);
 
-	/* A failure is unexpected, because this congestion control worked in congestion_find when
-	 * the process started */
-	if (not_set)
-		log_rated(LOG_WARN,
-			"cannot set congestion control '%s': %s; the data connection uses the "
-			"system's default",
-			net->congestion, strerror(-not_set));
+	congestion_set_or_warn(fd, net->congestion);
 	/* Pings detect a dead peer long before this timeout. The timeout only ends the kernel's
 	 * attempts to deliver bytes to a dead peer. */
 	return rc ? rc : set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, USER_TIMEOUT_MS);

@@ -49,8 +49,8 @@ void tcp_asked(struct tcp_conn *c, const struct tcp_frame *f)
 
 bool tcp_takes_eager(const struct tcp_conn *c, bool is_patient)
 {
-	return c->n_answers - c->n_asked < TCP_EAGER_OUT &&
-	       (!is_patient || c->eager_bytes < c->base.pub.x->ahead_bytes);
+	return eager_policy_has_room(
+		c->n_answers - c->n_asked, c->eager_bytes, c->base.pub.x->ahead_bytes, is_patient);
 }
 
 void tcp_push_eager(struct tcp_conn *c, const struct wire_msg *m)

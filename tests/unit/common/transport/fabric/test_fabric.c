@@ -11,6 +11,7 @@
 
 #include "common/transport/fabric/fabric.h"
 #include "common/transport/fabric/fabric_impl.h"
+#include "common/transport/fabric/fabric_socket.h"
 #include "tests/unit/net_rig.h"
 
 static struct fabric *fabric_of(const struct net_node *n)
@@ -278,7 +279,7 @@ static void expect_congestion(const struct net_node *n, const char *name)
 	for (unsigned i = 0; i < N_CHANNELS; i++) {
 		char now[CONGESTION_NAME_MAX + 1] = "";
 		socklen_t len = sizeof(now) - 1;
-		int fd = fabric_ep_socket(fabric_of(n), c->eps[i]);
+		int fd = fabric_socket_of(fabric_of(n), c->eps[i]);
 
 		assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, now, &len), 0);
 		assert_string_equal(now, name);

@@ -323,7 +323,7 @@ static void bytes_of_an_older_offer_are_not_taken(void **state)
 static void more_offers_than_are_recorded_are_discarded(void **state)
 {
 	const uint32_t len = 100;
-	const unsigned n = 3 * FABRIC_EAGER_IN;
+	const unsigned n = 3 * EAGER_IN_MAX;
 	unsigned sent = 0;
 	struct offer_pair p;
 

@@ -309,11 +309,11 @@ static void check_patience(bool is_slow, uint32_t ahead)
 		/* The last offer of the `while` loop, with `is_patient` true, was refused. The next
 		 * offers, with `is_patient` false, are accepted at once. The accepted offers do not
 		 * trigger on_writable, which reports room for the refused offer. */
-		for (unsigned i = 0; i <= TCP_EAGER_OUT; i++)
+		for (unsigned i = 0; i <= EAGER_OUT_MAX; i++)
 			assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, 1), 0);
 		assert_int_equal(xport_send_eager(p.r.server.conn, &m, true), -EAGAIN);
 		assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, 1), 0);
-		n_sent += TCP_EAGER_OUT + 2;
+		n_sent += EAGER_OUT_MAX + 2;
 		assert_int_equal(p.r.server.n_writable, n_first);
 		RUN(&p.r, p.r.server.n_writable > n_first);
 		RUN(&p.r, p.t->n_heard == n_sent);
@@ -337,7 +337,7 @@ static void patient_sender_queues_less_on_a_slow_link(void **state)
 static void impatient_sender_offers_without_bytes_when_there_is_no_room(void **state)
 {
 	const uint32_t len = 20000;
-	const unsigned n_all = TCP_EAGER_OUT + 9;
+	const unsigned n_all = EAGER_OUT_MAX + 9;
 	struct eager_pair p;
 
 	(void)state;
@@ -345,8 +345,8 @@ static void impatient_sender_offers_without_bytes_when_there_is_no_room(void **s
 	p.r.client.on_message = hear;
 	for (unsigned i = 0; i < n_all; i++)
 		assert_int_equal(send_offer(&p.r.server, &p.from, i + 1, i * len, len), 0);
-	assert_int_equal(tcp_conn_of(&p.r.server)->eager_sent, TCP_EAGER_OUT);
-	RUN(&p.r, p.t->n_heard == n_all && discarded(&p.r.client) == TCP_EAGER_OUT * (uint64_t)len);
+	assert_int_equal(tcp_conn_of(&p.r.server)->eager_sent, EAGER_OUT_MAX);
+	RUN(&p.r, p.t->n_heard == n_all && discarded(&p.r.client) == EAGER_OUT_MAX * (uint64_t)len);
 	for (unsigned i = 0; i < n_all; i++) {
 		assert_int_equal(take(&p.r.client, i), 0);
 		RUN(&p.r, p.r.client.n_read_done == i + 1);
@@ -356,10 +356,10 @@ static void impatient_sender_offers_without_bytes_when_there_is_no_room(void **s
 	/* There is room again. But the receiver has requested bytes of earlier offers. So the
 	 * policy first sends EAGER_POLICY_REST_MIN offers without bytes. */
 	for (unsigned i = 0; i <= EAGER_POLICY_REST_MIN; i++) {
-		assert_int_equal(tcp_conn_of(&p.r.server)->eager_sent, TCP_EAGER_OUT);
+		assert_int_equal(tcp_conn_of(&p.r.server)->eager_sent, EAGER_OUT_MAX);
 		assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, len), 0);
 	}
-	assert_int_equal(tcp_conn_of(&p.r.server)->eager_sent, TCP_EAGER_OUT + 1);
+	assert_int_equal(tcp_conn_of(&p.r.server)->eager_sent, EAGER_OUT_MAX + 1);
 	pair_close(&p);
 }
 
@@ -647,15 +647,15 @@ static void hear_and_take_some(struct net_node *n, struct xconn *c, const struct
 	unsigned i = (unsigned)m->round - 1;
 
 	hear(n, c, m);
-	if (i % 150 == 0 || i % 150 == TCP_EAGER_IN - 1 || i % 150 == TCP_EAGER_IN || i == 149)
+	if (i % 150 == 0 || i % 150 == EAGER_IN_MAX - 1 || i % 150 == EAGER_IN_MAX || i == 149)
 		n->is_wrong |= take(n, i) != 0;
 }
 
-/* The server records at most TCP_EAGER_IN offers, and discards the bytes of further offers. The
+/* The server records at most EAGER_IN_MAX offers, and discards the bytes of further offers. The
  * server can still request the discarded bytes. */
 static void bytes_of_offers_beyond_the_limit_are_requested(void **state)
 {
-	static const unsigned asked[] = {TCP_EAGER_IN, 149};
+	static const unsigned asked[] = {EAGER_IN_MAX, 149};
 	struct lone l;
 	struct tcp_frame f;
 	uint8_t b[ITEM + 2 * HEAD];
@@ -666,7 +666,7 @@ static void bytes_of_offers_beyond_the_limit_are_requested(void **state)
 	for (unsigned i = 0; i < 150; i++)
 		announce(&l.p, i);
 	RUN(&l.r, l.t->n_heard == 150);
-	assert_int_equal(tcp_conn_of(&l.r.server)->n_eager, TCP_EAGER_IN);
+	assert_int_equal(tcp_conn_of(&l.r.server)->n_eager, EAGER_IN_MAX);
 	for (unsigned i = 0; i < 2; i++) {
 		raw_recv(&l.p, LANE_MESSAGES, &f, sizeof(f));
 		assert_int_equal(f.type, FRAME_READ);
@@ -683,8 +683,8 @@ static void bytes_of_offers_beyond_the_limit_are_requested(void **state)
 	RUN(&l.r, l.r.server.n_read_done == 4);
 	assert_int_equal(l.r.server.n_read_failed, 0);
 	check_item(&l, 0);
-	check_item(&l, TCP_EAGER_IN - 1);
-	check_item(&l, TCP_EAGER_IN);
+	check_item(&l, EAGER_IN_MAX - 1);
+	check_item(&l, EAGER_IN_MAX);
 	check_item(&l, 149);
 	/* The transport now has room, so it records the next offer. */
 	l.r.server.on_message = hear_and_take;
@@ -1235,8 +1235,8 @@ static void hundreds_of_offers_pass_each_other_in_small_sockets(void **state)
 				players[0].n_wanted, players[1].n_wanted);
 		assert_false(r.server.is_wrong || r.client.is_wrong);
 		assert_int_equal(r.server.n_down + r.client.n_down, 0);
-		assert_true(tcp_conn_of(&r.server)->eager_done > TCP_EAGER_IN ||
-			    tcp_conn_of(&r.client)->eager_done > TCP_EAGER_IN);
+		assert_true(tcp_conn_of(&r.server)->eager_done > EAGER_IN_MAX ||
+			    tcp_conn_of(&r.client)->eager_done > EAGER_IN_MAX);
 		assert_true(discarded(&r.server) > 0 && discarded(&r.client) > 0);
 		net_rig_close(&r);
 		for (unsigned i = 0; i < 2; i++) {

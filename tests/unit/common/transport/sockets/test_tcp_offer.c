@@ -104,12 +104,12 @@ static void patient_sender_is_notified_of_room_after_other_sends(void **state)
 	from = mem_new(&r.client, LEN, 1);
 	m.segment = from.seg;
 	m.offset = 0;
-	for (unsigned i = 0; i < TCP_EAGER_OUT; i++)
+	for (unsigned i = 0; i < EAGER_OUT_MAX; i++)
 		assert_int_equal(xport_send_eager(c, &m, false), 0);
 	assert_int_equal(xport_send_eager(c, &m, true), -EAGAIN);
 	/* the offer is sent without its bytes */
 	assert_int_equal(xport_send_eager(c, &m, false), 0);
-	RUN(&r, r.client.n_writable == 1 && r.server.n_messages == TCP_EAGER_OUT + 1);
+	RUN(&r, r.client.n_writable == 1 && r.server.n_messages == EAGER_OUT_MAX + 1);
 	assert_int_equal(xport_send_eager(c, &m, true), 0);
 	net_rig_close(&r);
 	mem_free(&from);
