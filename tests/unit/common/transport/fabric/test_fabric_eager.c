@@ -6,27 +6,11 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "common/data/crc32c.h"
 #include "common/transport/fabric/fabric_impl.h"
-#include "tests/unit/net_rig.h"
+#include "common/transport/fabric/fabric_socket.h"
+#include "tests/unit/eager_rig.h"
 
-#define MANY  400
 #define BATCH 8
-
-/* State of an end that receives offers: the offers that it has received, and its reads of the
- * offered bytes. Rounds count from 1. */
-static struct taker {
-	struct mem to;
-	struct wire_msg heard[MANY];
-	struct xport_read reads[MANY];
-	unsigned n_heard, n_begun;
-	bool is_asked; /* one of the reads had to request its bytes */
-} takers[2];
-
-static struct taker *taker_of(const struct net_node *n)
-{
-	return &takers[n->peer_id == CLIENT_ID];
-}
 
 static struct fabric_conn *conn_of(const struct net_node *n)
 {
@@ -38,84 +22,11 @@ static bool has_eager(const struct net_node *n)
 	return ((const struct fabric *)n->f)->gates.has_eager;
 }
 
-static struct wire_msg offer_of(const struct mem *m, uint64_t round, uint64_t offset, uint32_t len)
+static unsigned n_requests(const struct net_node *n)
 {
-	return (struct wire_msg){.type = WIRE_CONTRIB,
-		.round = round,
-		.segment = m->seg,
-		.offset = offset,
-		.len = len,
-		.crc = crc32c(0, m->p + offset, len),
-		.contrib.workers = 1};
-}
-
-static int send_offer(
-	struct net_node *n, const struct mem *m, uint64_t round, uint64_t offset, uint32_t len)
-{
-	struct wire_msg o = offer_of(m, round, offset, len);
-
-	return xport_send_eager(n->conn, &o, false);
-}
-
-/* Read the bytes of the i-th offer into `to`, at the offset that the bytes have in the offered
- * memory. */
-static int take(struct net_node *n, unsigned i)
-{
-	struct taker *t = taker_of(n);
-	const struct wire_msg *m = &t->heard[i];
 	const struct fabric_conn *c = conn_of(n);
-	unsigned n_asked = c->n_rops + c->n_queued;
-	int rc;
 
-	t->reads[i] = (struct xport_read){.conn = n->conn,
-		.dst = t->to.p + m->offset,
-		.own_segment = t->to.seg,
-		.segment = m->segment,
-		.offset = m->offset,
-		.len = m->len};
-	rc = xport_read(&t->reads[i]);
-	t->n_begun += rc == 0;
-	t->is_asked |= c->n_rops + c->n_queued != n_asked;
-	return rc;
-}
-
-static void hear(struct net_node *n, struct xconn *c, const struct wire_msg *m)
-{
-	struct taker *t = taker_of(n);
-
-	(void)c;
-	n->is_wrong |= (m->flags & WIRE_EAGER) != 0;
-	t->heard[t->n_heard++ % MANY] = *m;
-}
-
-static void hear_and_take(struct net_node *n, struct xconn *c, const struct wire_msg *m)
-{
-	hear(n, c, m);
-	n->is_wrong |= take(n, taker_of(n)->n_heard - 1) != 0;
-}
-
-static bool take_all_heard(struct net_node *n)
-{
-	struct taker *t = taker_of(n);
-
-	while (t->n_begun < t->n_heard)
-		n->is_wrong |= take(n, t->n_begun) != 0;
-	return t->n_begun > 0;
-}
-
-static void check_bytes(const struct taker *t, unsigned i, const struct mem *from)
-{
-	const struct wire_msg *m = &t->heard[i];
-
-	assert_memory_equal(t->to.p + m->offset, from->p + m->offset, m->len);
-}
-
-static uint64_t discarded(const struct net_node *n)
-{
-	struct net_stats s;
-
-	net_stats(n->f, &s);
-	return s.discarded_bytes;
+	return c->n_rops + c->n_queued;
 }
 
 /* Two ends: the server makes offers and the client reads them. */
@@ -370,7 +281,7 @@ static void patient_sender_is_notified_when_there_is_room(void **state)
 		fabric_poll(p.r.server.x, clock_now_ns());
 	} while (rc == 0);
 	assert_int_equal(rc, -EAGAIN);
-	assert_true(n_sent > 0 && n_sent < MANY);
+	assert_true(n_sent > 0 && n_sent < TAKER_MANY);
 	assert_in_range(conn_of(&p.r.server)->eager_bytes, p.r.server.x->ahead_bytes,
 		p.r.server.x->ahead_bytes + len);
 	assert_int_equal(p.r.server.n_writable, 0);
@@ -465,6 +376,7 @@ static void send_another_length(uint32_t len, uint32_t sent, bool is_taken)
 	NEED_EAGER(&p);
 	p.r.client.on_message = is_taken ? hear_and_take : hear;
 	c = conn_of(&p.r.server);
+	RUN(&p.r, fabric_seg_find(conn_of(&p.r.client), p.from.seg));
 	m = offer_of(&p.from, 1, 0, len);
 	m.flags = WIRE_EAGER;
 	assert_int_equal(fabric_io_put(c, &m, 1), 0);
@@ -585,6 +497,7 @@ static int use_tcp(void **state)
 {
 	(void)state;
 	rig_use("tcp");
+	taker_requests = n_requests;
 	return 0;
 }
 

@@ -7,111 +7,24 @@
 #include <stdlib.h>
 
 #include "common/data/crc32c.h"
+#include "tests/unit/eager_rig.h"
 #include "tests/unit/tcp_peer.h"
 
-#define MANY  400
 #define ITEM  1000
 #define BATCH 8
 
-/* State of an end that receives offers: the offers that it has received, and its reads of the
- * offered bytes. Rounds count from 1. */
-static struct taker {
-	struct mem to;
-	struct wire_msg heard[MANY];
-	struct xport_read reads[MANY];
-	unsigned n_heard, n_begun;
-	bool is_asked; /* one of the reads had to request its bytes */
-} takers[2];
-
-static struct taker *taker_of(const struct net_node *n)
+static unsigned n_requests(const struct net_node *n)
 {
-	return &takers[n->peer_id == CLIENT_ID];
-}
-
-static struct wire_msg offer_of(const struct mem *m, uint64_t round, uint64_t offset, uint32_t len)
-{
-	return (struct wire_msg){.type = WIRE_CONTRIB,
-		.round = round,
-		.segment = m->seg,
-		.offset = offset,
-		.len = len,
-		.crc = crc32c(0, m->p + offset, len),
-		.contrib.workers = 1};
-}
-
-static int send_offer(
-	struct net_node *n, const struct mem *m, uint64_t round, uint64_t offset, uint32_t len)
-{
-	struct wire_msg o = offer_of(m, round, offset, len);
-
-	return xport_send_eager(n->conn, &o, false);
-}
-
-/* Read the bytes of the i-th offer into `to`, at the offset that the bytes have in the offered
- * memory. */
-static int take(struct net_node *n, unsigned i)
-{
-	struct taker *t = taker_of(n);
-	const struct wire_msg *m = &t->heard[i];
 	const struct tcp_conn *c = tcp_conn_of(n);
-	unsigned n_asked = c->n_pieces + c->n_queued;
-	int rc;
 
-	t->reads[i] = (struct xport_read){.conn = n->conn,
-		.dst = t->to.p + m->offset,
-		.own_segment = t->to.seg,
-		.segment = m->segment,
-		.offset = m->offset,
-		.len = m->len};
-	rc = xport_read(&t->reads[i]);
-	t->n_begun += rc == 0;
-	t->is_asked |= c->n_pieces + c->n_queued != n_asked;
-	return rc;
-}
-
-static void hear(struct net_node *n, struct xconn *c, const struct wire_msg *m)
-{
-	struct taker *t = taker_of(n);
-
-	(void)c;
-	t->heard[t->n_heard++ % MANY] = *m;
-}
-
-static void hear_and_take(struct net_node *n, struct xconn *c, const struct wire_msg *m)
-{
-	hear(n, c, m);
-	n->is_wrong |= take(n, taker_of(n)->n_heard - 1) != 0;
-}
-
-static bool take_all_heard(struct net_node *n)
-{
-	struct taker *t = taker_of(n);
-
-	while (t->n_begun < t->n_heard)
-		n->is_wrong |= take(n, t->n_begun) != 0;
-	return t->n_begun > 0;
-}
-
-static void check_bytes(const struct taker *t, unsigned i, const struct mem *from)
-{
-	const struct wire_msg *m = &t->heard[i];
-
-	assert_memory_equal(t->to.p + m->offset, from->p + m->offset, m->len);
-	assert_int_equal(xport_read_crc(&t->reads[i]), crc32c(0, from->p + m->offset, m->len));
-}
-
-static uint64_t discarded(const struct net_node *n)
-{
-	struct net_stats s;
-
-	net_stats(n->f, &s);
-	return s.discarded_bytes;
+	return c->n_pieces + c->n_queued;
 }
 
 static void begin(struct net_rig *r)
 {
 	net_rig_open(r);
 	memset(takers, 0, sizeof(takers));
+	taker_requests = n_requests;
 }
 
 /* ---- between two ends ---- */
@@ -304,7 +217,7 @@ static void check_patience(bool is_slow, uint32_t ahead)
 			n_sent += rc == 0;
 		assert_int_equal(rc, -EAGAIN);
 		assert_in_range(tcp_conn_of(&p.r.server)->eager_bytes, ahead, ahead + len - 1);
-		assert_true(n_sent < MANY - 10);
+		assert_true(n_sent < TAKER_MANY - 10);
 		n_first = p.r.server.n_writable;
 		/* The last offer of the `while` loop, with `is_patient` true, was refused. The next
 		 * offers, with `is_patient` false, are accepted at once. The accepted offers do not
@@ -454,7 +367,7 @@ static void withdrawn_segment_is_not_sent_any_more(void **state)
 
 static const uint8_t *pattern(void)
 {
-	static uint8_t bytes[MANY * ITEM];
+	static uint8_t bytes[TAKER_MANY * ITEM];
 
 	if (!bytes[0])
 		fill(bytes, sizeof(bytes), 9);
@@ -513,7 +426,7 @@ static void lone_open(struct lone *l)
 {
 	begin(&l->r);
 	l->t = &takers[1];
-	l->t->to = mem_new(&l->r.server, MANY * (size_t)ITEM, 0);
+	l->t->to = mem_new(&l->r.server, TAKER_MANY * (size_t)ITEM, 0);
 	l->p = raw_up(&l->r);
 }
 
@@ -1049,8 +962,8 @@ static void largest_length_is_counted_right(void **state)
 	f.segment = 0;
 	raw_send(&l.p, LANE_BULK, &f, sizeof(f));
 	RUN(&l.r, c->in.is_open);
-	c->in.got += len - MANY * ITEM; /* pretend that all but the last bytes have arrived */
-	raw_send(&l.p, LANE_BULK, pattern(), MANY * ITEM);
+	c->in.got += len - TAKER_MANY * ITEM; /* pretend that all but the last bytes have arrived */
+	raw_send(&l.p, LANE_BULK, pattern(), TAKER_MANY * ITEM);
 	f.type = FRAME_BYTES;
 	raw_send(&l.p, LANE_BULK, &f, sizeof(f));
 	RUN(&l.r, discarded(&l.r.server) == len);
@@ -1081,7 +994,7 @@ static struct player {
 	uint32_t seed, largest;
 	unsigned n_sent, n_heard, n_wanted, n_done, n_late;
 	bool is_stuck;
-	struct wire_msg late[MANY];
+	struct wire_msg late[TAKER_MANY];
 	struct xport_read reads[READS_MAX];
 	bool is_reading[READS_MAX];
 } players[2];
@@ -1157,7 +1070,7 @@ static void play_send(struct net_node *n)
 {
 	struct player *p = player_of(n);
 
-	while (p->n_sent < MANY && !p->is_stuck && draw(p, 4)) {
+	while (p->n_sent < TAKER_MANY && !p->is_stuck && draw(p, 4)) {
 		uint32_t len = 1 + draw(p, draw(p, 2) ? p->largest : 40);
 		struct wire_msg m = offer_of(&p->from, p->n_sent + 1, draw(p, AREA - LARGE), len);
 		int rc = xport_send_eager(n->conn, &m, draw(p, 4));
@@ -1179,7 +1092,7 @@ static bool play(struct net_node *n)
 			p->late[i--] = p->late[--p->n_late];
 	}
 	play_send(n);
-	return p->n_sent == MANY && p->n_heard == MANY && p->n_done == p->n_wanted &&
+	return p->n_sent == TAKER_MANY && p->n_heard == TAKER_MANY && p->n_done == p->n_wanted &&
 	       c->eager_done == c->eager_count && !c->n_answers;
 }
 

@@ -1,0 +1,89 @@
+#include "tests/unit/eager_rig.h"
+
+#include "common/data/crc32c.h"
+
+struct taker takers[2];
+unsigned (*taker_requests)(const struct net_node *n);
+
+struct taker *taker_of(const struct net_node *n)
+{
+	return &takers[n->peer_id == CLIENT_ID];
+}
+
+struct wire_msg offer_of(const struct mem *m, uint64_t round, uint64_t offset, uint32_t len)
+{
+	return (struct wire_msg){.type = WIRE_CONTRIB,
+		.round = round,
+		.segment = m->seg,
+		.offset = offset,
+		.len = len,
+		.crc = crc32c(0, m->p + offset, len),
+		.contrib.workers = 1};
+}
+
+int send_offer(
+	struct net_node *n, const struct mem *m, uint64_t round, uint64_t offset, uint32_t len)
+{
+	struct wire_msg o = offer_of(m, round, offset, len);
+
+	return xport_send_eager(n->conn, &o, false);
+}
+
+int take(struct net_node *n, unsigned i)
+{
+	struct taker *t = taker_of(n);
+	const struct wire_msg *m = &t->heard[i];
+	unsigned n_asked = taker_requests(n);
+	int rc;
+
+	t->reads[i] = (struct xport_read){.conn = n->conn,
+		.dst = t->to.p + m->offset,
+		.own_segment = t->to.seg,
+		.segment = m->segment,
+		.offset = m->offset,
+		.len = m->len};
+	rc = xport_read(&t->reads[i]);
+	t->n_begun += rc == 0;
+	t->is_asked |= taker_requests(n) != n_asked;
+	return rc;
+}
+
+void hear(struct net_node *n, struct xconn *c, const struct wire_msg *m)
+{
+	struct taker *t = taker_of(n);
+
+	(void)c;
+	n->is_wrong |= (m->flags & WIRE_EAGER) != 0;
+	t->heard[t->n_heard++ % TAKER_MANY] = *m;
+}
+
+void hear_and_take(struct net_node *n, struct xconn *c, const struct wire_msg *m)
+{
+	hear(n, c, m);
+	n->is_wrong |= take(n, taker_of(n)->n_heard - 1) != 0;
+}
+
+bool take_all_heard(struct net_node *n)
+{
+	struct taker *t = taker_of(n);
+
+	while (t->n_begun < t->n_heard)
+		n->is_wrong |= take(n, t->n_begun) != 0;
+	return t->n_begun > 0;
+}
+
+void check_bytes(const struct taker *t, unsigned i, const struct mem *from)
+{
+	const struct wire_msg *m = &t->heard[i];
+
+	assert_memory_equal(t->to.p + m->offset, from->p + m->offset, m->len);
+	assert_int_equal(xport_read_crc(&t->reads[i]), crc32c(0, from->p + m->offset, m->len));
+}
+
+uint64_t discarded(const struct net_node *n)
+{
+	struct net_stats s;
+
+	net_stats(n->f, &s);
+	return s.discarded_bytes;
+}
