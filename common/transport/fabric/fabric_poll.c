@@ -57,7 +57,8 @@ static void rx_message(struct fabric_conn *c, const struct wire_msg *m)
 		fabric_seg_note(c, m);
 		return;
 	case WIRE_TAKES_EAGER:
-		c->is_eager_peer = true;
+		/* A peer with a newer libfabric sends this to all peers. */
+		c->is_eager_peer = x->f->gates.has_eager;
 		return;
 	case WIRE_DISCARDED:
 		eager_policy_asked(&c->policy, m->segment, m->offset);
@@ -67,9 +68,10 @@ static void rx_message(struct fabric_conn *c, const struct wire_msg *m)
 	}
 }
 
-static bool is_about_eager(const struct wire_msg *m)
+/* Return whether only a peer that has received TAKES_EAGER may send this message. */
+static bool needs_eager(const struct wire_msg *m)
 {
-	return m->flags & WIRE_EAGER || m->type == WIRE_TAKES_EAGER || m->type == WIRE_DISCARDED;
+	return m->flags & WIRE_EAGER || m->type == WIRE_DISCARDED;
 }
 
 /* Handle all messages of one receive. Stop when a callback has closed the connection. */
@@ -92,7 +94,7 @@ static void rx_messages(struct fabric_conn *c, const uint8_t *data, size_t n_byt
 		}
 		data += n;
 		n_bytes -= (size_t)n;
-		if (is_about_eager(&m) && !fabric_xport_of(c)->f->gates.has_eager) {
+		if (needs_eager(&m) && !fabric_xport_of(c)->f->gates.has_eager) {
 			fabric_protocol_error(c, "bytes that were not requested");
 			return;
 		}

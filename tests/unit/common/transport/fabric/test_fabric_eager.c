@@ -36,14 +36,20 @@ struct offer_pair {
 	struct taker *t;
 };
 
-static void pair_open(struct offer_pair *p, size_t bytes)
+/* Connect the two ends of an open rig. */
+static void pair_connect(struct offer_pair *p, size_t bytes)
 {
-	net_rig_open(&p->r);
 	memset(takers, 0, sizeof(takers));
 	rig_connect(&p->r);
 	p->from = mem_new(&p->r.server, bytes, 11);
 	p->t = &takers[0];
 	p->t->to = mem_new(&p->r.client, bytes, 0);
+}
+
+static void pair_open(struct offer_pair *p, size_t bytes)
+{
+	net_rig_open(&p->r);
+	pair_connect(p, bytes);
 	if (has_eager(&p->r.server))
 		RUN(&p->r, conn_of(&p->r.server)->is_eager_peer &&
 				   conn_of(&p->r.client)->is_eager_peer);
@@ -414,21 +420,53 @@ static void offer_outside_the_segments_ends_the_connection(void **state)
 	pair_close(&p);
 }
 
+static void set_eager(struct net_node *n, bool has_eager)
+{
+	((struct fabric *)n->f)->gates.has_eager = has_eager;
+}
+
 /* The client runs a version of libfabric that cannot receive eager bytes. */
 static void eager_messages_without_eager_end_the_connection(void **state)
 {
-	static const uint8_t types[] = {WIRE_TAKES_EAGER, WIRE_DISCARDED};
+	struct wire_msg m = {.type = WIRE_DISCARDED};
+	struct offer_pair p;
 
 	(void)state;
-	for (unsigned i = 0; i < sizeof(types); i++) {
-		struct wire_msg m = {.type = types[i]};
+	pair_open(&p, 1000);
+	set_eager(&p.r.client, false);
+	assert_int_equal(fabric_io_put(conn_of(&p.r.server), &m, 1), 0);
+	RUN(&p.r, p.r.client.n_down == 1);
+	assert_int_equal(protocol_errors(&p.r.client), 1);
+	pair_close(&p);
+}
+
+/* Only one end runs a version of libfabric that can receive eager bytes. */
+static void versions_of_libfabric_may_differ(void **state)
+{
+	const uint32_t len = 100000;
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
 		struct offer_pair p;
 
-		pair_open(&p, 1000);
-		((struct fabric *)p.r.client.f)->gates.has_eager = false;
-		assert_int_equal(fabric_io_put(conn_of(&p.r.server), &m, 1), 0);
-		RUN(&p.r, p.r.client.n_down == 1);
-		assert_int_equal(protocol_errors(&p.r.client), 1);
+		net_rig_open(&p.r);
+		set_eager(i ? &p.r.client : &p.r.server, false);
+		pair_connect(&p, len);
+		p.r.client.on_message = p.r.server.on_message = hear_and_take;
+		takers[1].to = mem_new(&p.r.server, len, 0);
+		for (unsigned round = 1; round <= 3; round++) {
+			assert_int_equal(send_offer(&p.r.server, &p.from, round, 0, len), 0);
+			assert_int_equal(send_offer(&p.r.client, &p.t->to, round, 0, len), 0);
+			RUN(&p.r,
+				p.r.client.n_read_done == round && p.r.server.n_read_done == round);
+		}
+		assert_memory_equal(p.t->to.p, p.from.p, len);
+		assert_true(p.t->is_asked);
+		assert_true(takers[1].is_asked);
+		assert_int_equal(p.r.client.n_read_failed + p.r.server.n_read_failed, 0);
+		assert_int_equal(protocol_errors(&p.r.client) + protocol_errors(&p.r.server), 0);
+		assert_int_equal(p.r.server.n_down + p.r.client.n_down, 0);
+		mem_free(&takers[1].to);
 		pair_close(&p);
 	}
 }
@@ -518,6 +556,7 @@ int main(void)
 		cmocka_unit_test(bytes_of_another_length_end_the_connection),
 		cmocka_unit_test(offer_outside_the_segments_ends_the_connection),
 		cmocka_unit_test(eager_messages_without_eager_end_the_connection),
+		cmocka_unit_test(versions_of_libfabric_may_differ),
 		cmocka_unit_test(message_before_the_second_channel_ends_the_connection),
 		cmocka_unit_test(wakes_are_few_while_many_bytes_are_expected),
 	};
