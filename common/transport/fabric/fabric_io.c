@@ -238,7 +238,7 @@ int fabric_io_flush(struct fabric_conn *c)
 	struct fabric_buf *b = c->open;
 	ssize_t rc;
 
-	if (!b)
+	if (!b || !b->used)
 		return 0;
 	if (x->is_spoiled || !c->is_linked)
 		return -EAGAIN;
@@ -268,7 +268,6 @@ static int tx_open(struct fabric_conn *c, uint32_t reserve)
 	c->open->used = 0;
 	c->credits--;
 	c->tx_inflight++;
-	fabric_io_touch(c);
 	return 0;
 }
 
@@ -293,6 +292,8 @@ int fabric_io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t rese
 	out = *m;
 	out.cookie = c->tx_cookie;
 	out.credits = (uint16_t)c->owed;
+	if (!c->open->used)
+		fabric_io_touch(c);
 	c->rx_allow += c->owed;
 	c->owed = 0;
 	c->open->used += (uint32_t)wire_encode(&out, c->open->data + c->open->used);

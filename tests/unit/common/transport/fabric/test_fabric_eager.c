@@ -471,6 +471,67 @@ static void versions_of_libfabric_may_differ(void **state)
 	}
 }
 
+/* ---- a full endpoint, long messages, paused threads ---- */
+
+static ssize_t full_send(
+	struct fid_ep *ep, const void *buf, size_t len, void *desc, fi_addr_t to, void *context)
+{
+	(void)ep, (void)buf, (void)len, (void)desc, (void)to, (void)context;
+	return -FI_EAGAIN;
+}
+
+static struct wire_msg again;
+
+static void send_again(struct net_node *n, struct xconn *c)
+{
+	if (xport_send_eager(c, &again, true) == 0)
+		n->on_writable = NULL;
+}
+
+static struct fid_ep *ep_of_the_peer(const struct fabric_conn *c)
+{
+	return c->eps[!fabric_socket_own_channel(c)];
+}
+
+/* An offer finds the endpoint full after its message has got a buffer. The empty buffer is not
+ * sent: the receiver could not tell whose it is, and the credit would be lost. */
+static void full_endpoint_costs_no_credit(void **state)
+{
+	const uint32_t len = 20000;
+	struct fi_ops_msg *real, full;
+	struct fabric_conn *c;
+	struct offer_pair p;
+	struct wire_msg m;
+	struct fid_ep *ep;
+	uint32_t credits;
+
+	(void)state;
+	pair_open(&p, 2 * len);
+	NEED_EAGER(&p);
+	p.r.client.on_message = hear_and_take;
+	c = conn_of(&p.r.server);
+	ep = ep_of_the_peer(c);
+	m = offer_of(&p.from, 1, 0, len);
+	assert_int_equal(xport_send_eager(p.r.server.conn, &m, true), 0);
+	assert_int_equal(c->n_eager_out, 1);
+	assert_int_equal(fabric_io_flush(c), 0);
+	credits = c->credits;
+	real = ep->msg;
+	full = *real;
+	full.send = full_send;
+	ep->msg = &full;
+	again = offer_of(&p.from, 2, len, len);
+	p.r.server.on_writable = send_again;
+	assert_int_equal(xport_send_eager(p.r.server.conn, &again, true), -EAGAIN);
+	fabric_may_sleep(p.r.server.x);
+	assert_in_range(c->credits, credits - 1, credits);
+	ep->msg = real;
+	RUN(&p.r, p.r.client.n_read_done == 2);
+	assert_int_equal(protocol_errors(&p.r.client), 0);
+	assert_int_equal(p.r.server.n_down + p.r.client.n_down, 0);
+	pair_close(&p);
+}
+
 /* The peer sends a message before it has opened the second channel. */
 static void message_before_the_second_channel_ends_the_connection(void **state)
 {
@@ -557,6 +618,7 @@ int main(void)
 		cmocka_unit_test(offer_outside_the_segments_ends_the_connection),
 		cmocka_unit_test(eager_messages_without_eager_end_the_connection),
 		cmocka_unit_test(versions_of_libfabric_may_differ),
+		cmocka_unit_test(full_endpoint_costs_no_credit),
 		cmocka_unit_test(message_before_the_second_channel_ends_the_connection),
 		cmocka_unit_test(wakes_are_few_while_many_bytes_are_expected),
 	};
