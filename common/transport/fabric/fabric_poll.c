@@ -320,8 +320,8 @@ static bool is_writable(const struct fabric_conn *c)
 	return has_room && (c->has_want || (c->wants_eager && fabric_eager_has_room(c, true)));
 }
 
-/* Send everything that waits to be sent on one connection. */
-static void service(struct fabric_conn *c)
+/* Send everything that waits to be sent on one connection. Returns whether the owner was called. */
+static bool service(struct fabric_conn *c)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
 
@@ -329,27 +329,30 @@ static void service(struct fabric_conn *c)
 		service_up(c);
 	if (c->base.state == CONN_UP && fabric_io_flush(c) == -EAGAIN) {
 		fabric_io_serve_next_poll(c);
-		return;
+		return false;
 	}
-	if (c->base.state == CONN_UP && is_writable(c)) {
-		c->has_want = c->wants_eager = false;
-		x->base.pub.ev->writable(x->base.pub.ctx, &c->base.pub);
-	}
+	if (c->base.state != CONN_UP || !is_writable(c))
+		return false;
+	c->has_want = c->wants_eager = false;
+	x->base.pub.ev->writable(x->base.pub.ctx, &c->base.pub);
+	return true;
 }
 
-/* Serve every connection that has something to send. service() may put a connection back on the
- * list, for example when libfabric cannot take another read yet. So the counter n limits the number
- * of iterations. */
-static void service_busy(struct fabric_xport *x)
+/* Serve every connection that has something to send. Return the number of times that the owner was
+ * called. service() may put a connection back on the list, for example when libfabric cannot take
+ * another read yet. So the counter n limits the number of iterations. */
+static int service_busy(struct fabric_xport *x)
 {
 	struct fabric_conn *c;
 	unsigned n = 4 * FABRIC_CONNS_MAX;
+	int n_called = 0;
 
 	while (n-- && (c = TAILQ_FIRST(&x->busy))) {
 		TAILQ_REMOVE(&x->busy, c, link);
 		c->is_busy = false;
-		service(c);
+		n_called += service(c);
 	}
+	return n_called;
 }
 
 /* Try again to send on the connections whose endpoint was full. */
@@ -409,16 +412,16 @@ int fabric_poll(struct xport *xp, uint64_t now_ns)
 	unstick(x);
 	/* Send what the owner has queued since the last poll, before a system call looks for
 	 * completions. */
-	service_busy(x);
+	n += service_busy(x);
 	for (int i = 0; i < POLL_ROUNDS && has_more; i++) {
 		n += drain_cq(x, &has_more);
-		service_busy(x);
+		n += service_busy(x);
 	}
 	if (n_events)
 		run_cm_events(x, n_events);
 	if (now_ns >= x->base.next_deadline_ns)
 		fabric_conn_tick(x);
-	service_busy(x);
+	n += service_busy(x);
 	n += (int)n_events + peer_reap(&x->base);
 	if (x->is_spoiled) {
 		fabric_renew(x);
@@ -432,8 +435,7 @@ int fabric_may_sleep(struct xport *xp)
 	struct fabric_xport *x = (struct fabric_xport *)xp;
 	struct fid *cq = &x->cq->fid, *eq = &x->eq->fid;
 
-	service_busy(x);
-	if (x->is_spoiled || !TAILQ_EMPTY(&x->busy) || !TAILQ_EMPTY(&x->stuck) ||
+	if (service_busy(x) || x->is_spoiled || !TAILQ_EMPTY(&x->busy) || !TAILQ_EMPTY(&x->stuck) ||
 		!TAILQ_EMPTY(&x->base.doomed) || cm_pending(x))
 		return 0;
 	if (x->f->gates.has_own_events && fi_trywait(x->f->fabric, &eq, 1) != 0)

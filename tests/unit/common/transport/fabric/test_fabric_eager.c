@@ -532,6 +532,21 @@ static void full_endpoint_costs_no_credit(void **state)
 	pair_close(&p);
 }
 
+/* A thread that has called its owner must poll again before it sleeps. */
+static void poll_that_calls_the_owner_does_something(void **state)
+{
+	struct offer_pair p;
+
+	(void)state;
+	pair_open(&p, 1000);
+	RUN(&p.r, fabric_poll(p.r.server.x, clock_now_ns()) == 0);
+	conn_of(&p.r.server)->has_want = true;
+	fabric_io_touch(conn_of(&p.r.server));
+	assert_true(fabric_poll(p.r.server.x, clock_now_ns()) > 0);
+	assert_int_equal(p.r.server.n_writable, 1);
+	pair_close(&p);
+}
+
 /* The peer sends a message before it has opened the second channel. */
 static void message_before_the_second_channel_ends_the_connection(void **state)
 {
@@ -619,6 +634,7 @@ int main(void)
 		cmocka_unit_test(eager_messages_without_eager_end_the_connection),
 		cmocka_unit_test(versions_of_libfabric_may_differ),
 		cmocka_unit_test(full_endpoint_costs_no_credit),
+		cmocka_unit_test(poll_that_calls_the_owner_does_something),
 		cmocka_unit_test(message_before_the_second_channel_ends_the_connection),
 		cmocka_unit_test(wakes_are_few_while_many_bytes_are_expected),
 	};
