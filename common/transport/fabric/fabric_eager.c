@@ -5,9 +5,8 @@
  * The message with the offer has the flag WIRE_EAGER, and goes over the channel of the sender. So
  * the receiver knows the order of the bytes that will arrive on its own channel. It posts a receive
  * for each of them in this order: into the place of the read that takes the bytes, or into the sink
- * for discarded bytes. libfabric throws away what does not fit. Without a posted receive, the bytes
- * wait in the socket, and the answers to reads wait behind them. So the receiver decides in the
- * next poll at the latest.
+ * for discarded bytes. Without a posted receive, the bytes wait in the socket, and the answers to
+ * reads wait behind them. So the receiver decides in the next poll at the latest.
  *
  * Thread: the data thread. */
 #include "common/transport/fabric/fabric_eager.h"
@@ -117,7 +116,7 @@ int fabric_eager_send(struct xconn *xc, const struct wire_msg *m, bool is_patien
 	assert(m->segment < FABRIC_SEGS_MAX && m->len && !(m->flags & WIRE_INLINE));
 	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
-	if (!c->is_eager_peer || !eager_policy_may_go(&c->policy) ||
+	if (!c->is_eager_peer || m->len > FABRIC_EAGER_BYTES || !eager_policy_may_go(&c->policy) ||
 		!lies_in_a_segment(fabric_xport_of(c), m))
 		return send_alone(c, m);
 	if (!fabric_eager_has_room(c, is_patient)) {
@@ -189,7 +188,8 @@ bool fabric_eager_record(struct fabric_conn *c, const struct wire_msg *m)
 	if (!is_eager)
 		return true;
 	s = fabric_seg_find(c, m->segment);
-	if (!s || m->offset > s->bytes || m->len > s->bytes - m->offset)
+	if (!s || m->offset > s->bytes || m->len > s->bytes - m->offset ||
+		m->len > FABRIC_EAGER_BYTES)
 		return false;
 	if (c->n_eager == EAGER_IN_MAX || c->n_eager_lost) {
 		c->n_eager_lost++;
@@ -219,14 +219,8 @@ struct fabric_eager *fabric_eager_find(struct fabric_conn *c, const struct xport
 static bool has_sink(struct fabric_xport *x)
 {
 	if (!x->sink)
-		x->sink = malloc(FABRIC_SINK_BYTES);
+		x->sink = malloc(FABRIC_EAGER_BYTES);
 	return x->sink;
-}
-
-/* Return the length of the receive that discards the bytes of an offer. */
-static uint32_t sink_room(const struct fabric_eager *e)
-{
-	return e->len && e->len < FABRIC_SINK_BYTES ? e->len : FABRIC_SINK_BYTES;
 }
 
 /* Post the receive of an offer's bytes. Returns false when the receive cannot be posted now, or
@@ -235,11 +229,13 @@ static bool post_receive(struct fabric_conn *c, struct fabric_eager *e)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
 	const struct xport_read *r = e->rd ? e->rd->r : NULL;
+	/* The length of a lost offer is unknown */
+	uint32_t len = e->len ? e->len : FABRIC_EAGER_BYTES;
 	struct fabric_rop *rop = fabric_io_get_rop(x, OP_EAGER_IN);
 	ssize_t rc = -FI_EAGAIN;
 
 	if (rop && (r || has_sink(x)))
-		rc = fi_recv(c->ep, r ? r->dst : x->sink, r ? r->len : sink_room(e),
+		rc = fi_recv(c->ep, r ? r->dst : x->sink, len,
 			r ? x->segs[r->own_segment].desc : NULL, 0, &rop->op.ctx);
 	if (rc) {
 		if (rop)
@@ -286,7 +282,7 @@ void fabric_eager_post(struct fabric_conn *c)
 }
 
 void fabric_eager_received(
-	struct fabric_conn *c, struct fabric_read *rd, uint32_t expected, size_t len)
+	struct fabric_conn *c, struct fabric_read *rd, uint32_t offered, size_t len)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
 	const struct fabric_eager e = *eager_at(c, 0);
@@ -294,13 +290,10 @@ void fabric_eager_received(
 	c->eager_first = (c->eager_first + 1) % EAGER_IN_MAX;
 	c->n_eager--;
 	c->n_eager_posted--;
-	/* The length of a lost offer is unknown, and that of a long offer without a read is not
-	 * checked. */
-	if (len != expected && (rd || (expected && expected <= FABRIC_SINK_BYTES))) {
+	if (offered && len != offered) {
 		fabric_protocol_error(c, "eager bytes whose length differs from their offer");
 		return;
 	}
-	len = expected ? expected : len == SIZE_MAX ? FABRIC_SINK_BYTES : len;
 	net_count(&x->shared.count.rx_bytes, len);
 	peer_conn_heard(&c->base);
 	fabric_socket_measure(c, len);

@@ -15,16 +15,16 @@ void fabric_eager_sent(struct fabric_conn *c, uint32_t len);
 void fabric_eager_end_segment(struct fabric_xport *x, uint16_t segment);
 /* Record a received message. Call this function before the owner gets the message, because the
  * owner may at once start a read that takes the message's bytes. Returns false for eager bytes that
- * lie outside the peer's segments, which is a protocol error. */
+ * lie outside the peer's segments or are too many, which is a protocol error. */
 bool fabric_eager_record(struct fabric_conn *c, const struct wire_msg *m);
 /* Find the offer whose bytes the read r can take. Returns NULL if the bytes must be requested. */
 struct fabric_eager *fabric_eager_find(struct fabric_conn *c, const struct xport_read *r);
 /* Post receives of eager bytes, in the order of the offers. */
 void fabric_eager_post(struct fabric_conn *c);
 /* Handle the completion of the first posted receive. rd: the read that takes the bytes; NULL: they
- * are discarded. expected: bytes of the offer; len: bytes that have arrived. */
+ * are discarded. offered: bytes of the offer; 0: unknown. len: bytes that have arrived. */
 void fabric_eager_received(
-	struct fabric_conn *c, struct fabric_read *rd, uint32_t expected, size_t len);
+	struct fabric_conn *c, struct fabric_read *rd, uint32_t offered, size_t len);
 /* Send the peer the waiting TAKES_EAGER and DISCARDED messages, as far as there is room. */
 void fabric_eager_report(struct fabric_conn *c);
 #endif

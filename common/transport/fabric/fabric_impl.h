@@ -92,8 +92,9 @@
  * operation they belong: the provider's default. fabric_socket_set_lowat depends on this number. */
 #define FABRIC_PREFETCH 9000
 
-/* Eager bytes of up to this length are discarded without an allocation in libfabric. */
-#define FABRIC_SINK_BYTES (UINT32_C(1) << 20)
+/* Longer offers are sent without their bytes, so that a receiver can discard all eager bytes into
+ * one buffer. Partitions have up to 512 KiB, unless BPS_PARTITION_BYTES is set. */
+#define FABRIC_EAGER_BYTES (UINT32_C(1) << 20)
 
 enum fabric_op_kind { OP_RECV, OP_SEND, OP_READ, OP_EAGER_OUT, OP_EAGER_IN };
 
@@ -277,7 +278,7 @@ struct fabric_xport {
 
 	uint16_t seg_next;
 	struct fabric_seg *segs; /* own segments, an array of FABRIC_SEGS_MAX elements */
-	uint8_t *sink;           /* FABRIC_SINK_BYTES for discarded bytes; NULL: not needed yet */
+	uint8_t *sink;           /* FABRIC_EAGER_BYTES for discarded bytes; NULL: not needed yet */
 };
 
 struct fabric {

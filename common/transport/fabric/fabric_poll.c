@@ -99,7 +99,7 @@ static void rx_messages(struct fabric_conn *c, const uint8_t *data, size_t n_byt
 			return;
 		}
 		if (!fabric_eager_record(c, &m)) {
-			fabric_protocol_error(c, "eager bytes that lie in no segment");
+			fabric_protocol_error(c, "an offer whose bytes cannot be sent with it");
 			return;
 		}
 		m.flags &= (uint16_t)~WIRE_EAGER;
@@ -224,6 +224,18 @@ static void op_done(struct fabric_xport *x, struct fabric_op *op, size_t n_bytes
 	}
 }
 
+/* A receive of a message failed: its endpoint failed, and further events of the endpoint will end
+ * the connection; or the message was longer than its buffer. */
+static void rx_failed(struct fabric_xport *x, struct fabric_buf *b, int err)
+{
+	struct fabric_conn *c = err == FI_ETRUNC ? rx_owner(x, b->data, FABRIC_BUF_BYTES) : NULL;
+
+	if (c)
+		fabric_protocol_error(c, "a message that is longer than a buffer");
+	if (fabric_io_post_rx(x, b))
+		x->rx_posted--;
+}
+
 static void cq_error(struct fabric_xport *x)
 {
 	struct fi_cq_err_entry e = {0};
@@ -237,17 +249,12 @@ static void cq_error(struct fabric_xport *x)
 	if (!op)
 		return;
 	if (op->kind == OP_RECV) {
-		/* A receive failed because its endpoint failed. Further events of the endpoint will
-		 * end the connection. */
-		if (fabric_io_post_rx(x, (struct fabric_buf *)op))
-			x->rx_posted--;
+		rx_failed(x, (struct fabric_buf *)op, e.err);
 		return;
 	}
-	if (e.err == FI_ETRUNC && op->kind == OP_EAGER_IN) {
-		/* More bytes than the receive has room for. libfabric has thrown the rest away. */
-		op_done(x, op, SIZE_MAX);
-		return;
-	}
+	if (op->conn && e.err == FI_ETRUNC && op->kind == OP_EAGER_IN)
+		fabric_protocol_error(
+			op->conn, "eager bytes whose length differs from their offer");
 	if (op->conn) {
 		if (op->kind == OP_SEND)
 			op->conn->tx_inflight--;

@@ -74,8 +74,7 @@ static void pair_close(struct offer_pair *p)
 
 static void offer_both_ways(bool is_late)
 {
-	static const uint32_t sizes[] = {
-		1, 15, 4096, 4097, 65537, 300001, 1u << 20, READ_MAX - 5, READ_MAX};
+	static const uint32_t sizes[] = {1, 15, 4096, 4097, 65537, 300001, FABRIC_EAGER_BYTES};
 	struct taker *s = &takers[1], *c = &takers[0];
 	struct net_stats stats;
 	struct mem from_c;
@@ -108,6 +107,20 @@ static void offer_both_ways(bool is_late)
 	pair_close(&p);
 	mem_free(&from_c);
 	mem_free(&s->to);
+}
+
+static void bytes_of_long_offers_are_requested(void **state)
+{
+	struct offer_pair p;
+
+	(void)state;
+	pair_open(&p, READ_MAX);
+	p.r.client.on_message = hear_and_take;
+	assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, FABRIC_EAGER_BYTES + 1), 0);
+	RUN(&p.r, p.r.client.n_read_done == 1);
+	assert_true(p.t->is_asked);
+	check_bytes(p.t, 0, &p.from);
+	pair_close(&p);
 }
 
 static void bytes_come_with_their_offer(void **state)
@@ -329,7 +342,7 @@ static void patient_sender_is_notified_when_credits_arrive(void **state)
 /* The server removes a segment while libfabric still sends its bytes. */
 static void removing_a_segment_in_flight_closes_the_connection(void **state)
 {
-	const uint32_t len = 8u << 20;
+	const uint32_t len = FABRIC_EAGER_BYTES;
 	struct offer_pair p;
 	struct mem gone;
 
@@ -400,24 +413,36 @@ static void bytes_of_another_length_end_the_connection(void **state)
 		send_another_length(20000, i & 1 ? 20001 : 19999, i & 2);
 }
 
-static void offer_outside_the_segments_ends_the_connection(void **state)
+/* The server offers `len` bytes at `offset` of a segment of READ_MAX bytes, with EAGER. */
+static void offer_wrongly(uint64_t offset, uint32_t len)
 {
 	struct offer_pair p;
 	struct wire_msg m;
 
-	(void)state;
-	pair_open(&p, 1000);
+	pair_open(&p, READ_MAX);
 	NEED_EAGER(&p);
 	p.r.client.on_message = hear;
 	RUN(&p.r, fabric_seg_find(conn_of(&p.r.client), p.from.seg));
-	m = offer_of(&p.from, 1, 0, 1000);
+	m = offer_of(&p.from, 1, 0, len);
 	m.flags = WIRE_EAGER;
-	m.offset = 1;
+	m.offset = offset;
 	assert_int_equal(fabric_io_put(conn_of(&p.r.server), &m, 1), 0);
 	RUN(&p.r, p.r.client.n_down == 1);
 	assert_int_equal(protocol_errors(&p.r.client), 1);
 	assert_int_equal(p.t->n_heard, 0);
 	pair_close(&p);
+}
+
+static void offer_outside_the_segments_ends_the_connection(void **state)
+{
+	(void)state;
+	offer_wrongly(READ_MAX - 999, 1000);
+}
+
+static void too_long_offer_with_bytes_ends_the_connection(void **state)
+{
+	(void)state;
+	offer_wrongly(0, FABRIC_EAGER_BYTES + 1);
 }
 
 static void set_eager(struct net_node *n, bool has_eager)
@@ -532,6 +557,33 @@ static void full_endpoint_costs_no_credit(void **state)
 	pair_close(&p);
 }
 
+static void message_longer_than_a_buffer_ends_the_connection(void **state)
+{
+	static uint8_t big[4 * FABRIC_BUF_BYTES];
+	struct wire_msg m = {.type = WIRE_PING};
+	struct fabric_xport *x;
+	struct fabric_rop *rop;
+	struct fabric_conn *c;
+	struct offer_pair p;
+
+	(void)state;
+	pair_open(&p, 1000);
+	NEED_EAGER(&p);
+	x = (struct fabric_xport *)p.r.client.x;
+	c = conn_of(&p.r.client);
+	m.cookie = c->tx_cookie;
+	wire_encode(&m, big);
+	/* The completion belongs to no connection. */
+	rop = fabric_io_get_rop(x, OP_EAGER_OUT);
+	rop->op.conn = NULL;
+	rop->op.orphan_ns = clock_now_ns();
+	TAILQ_INSERT_TAIL(&x->orphans, &rop->op, link);
+	assert_int_equal(fi_send(c->ep, big, sizeof(big), NULL, 0, &rop->op.ctx), 0);
+	RUN(&p.r, p.r.server.n_down == 1);
+	assert_int_equal(protocol_errors(&p.r.server), 1);
+	pair_close(&p);
+}
+
 /* A thread that has called its owner must poll again before it sleeps. */
 static void poll_that_calls_the_owner_does_something(void **state)
 {
@@ -619,6 +671,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(bytes_come_with_their_offer),
+		cmocka_unit_test(bytes_of_long_offers_are_requested),
 		cmocka_unit_test(offer_may_be_read_after_the_turn_that_received_it),
 		cmocka_unit_test(bytes_of_an_unread_offer_are_discarded),
 		cmocka_unit_test(read_of_other_bytes_requests_them),
@@ -631,9 +684,11 @@ int main(void)
 		cmocka_unit_test(reads_of_arriving_bytes_end_with_their_connection),
 		cmocka_unit_test(bytes_of_another_length_end_the_connection),
 		cmocka_unit_test(offer_outside_the_segments_ends_the_connection),
+		cmocka_unit_test(too_long_offer_with_bytes_ends_the_connection),
 		cmocka_unit_test(eager_messages_without_eager_end_the_connection),
 		cmocka_unit_test(versions_of_libfabric_may_differ),
 		cmocka_unit_test(full_endpoint_costs_no_credit),
+		cmocka_unit_test(message_longer_than_a_buffer_ends_the_connection),
 		cmocka_unit_test(poll_that_calls_the_owner_does_something),
 		cmocka_unit_test(message_before_the_second_channel_ends_the_connection),
 		cmocka_unit_test(wakes_are_few_while_many_bytes_are_expected),
