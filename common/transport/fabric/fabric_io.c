@@ -427,9 +427,11 @@ int fabric_io_read(struct xport_read *r)
 		!lies_in(&fabric_xport_of(c)->segs[r->own_segment], r->dst, r->len))
 		return -EINVAL;
 	e = fabric_eager_find(c, r);
-	/* A read that takes eager bytes does not wait in the queue, because the bytes would be
-	 * discarded meanwhile. */
-	if (c->n_reads == READS_MAX || (!e && c->n_queued == READ_WINDOW_QUEUE))
+	/* With eager bytes, accept reads that wait for the window, too: if this function returned
+	 * -EAGAIN for such a read, the caller would start no further read, and this side would
+	 * discard the eager bytes of the next ones. */
+	if (c->n_reads == READS_MAX ||
+		(!fabric_xport_of(c)->f->gates.has_eager && c->n_queued == READ_WINDOW_QUEUE))
 		return -EAGAIN;
 	rd = &c->reads[__builtin_ctz(~c->reads_used)];
 	*rd = (struct fabric_read){.r = r};

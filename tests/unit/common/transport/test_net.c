@@ -408,7 +408,8 @@ static void close_completes_reads_once_and_nothing_writes_later(void **state)
 		if (xport_read(&reads[n]) == -EAGAIN)
 			break;
 	}
-	assert_int_equal(n, strcmp(rig_provider, "sockets") == 0 ? READS_MAX : READ_WINDOW_QUEUE);
+	/* Transports with eager bytes have ahead_bytes. */
+	assert_int_equal(n, r.server.x->ahead_bytes ? READS_MAX : READ_WINDOW_QUEUE);
 	/* Bytes of the first read arrive, but the first read is not complete. */
 	RUN(&r, to.p[100] == from.p[100] && to.p[101] == from.p[101]);
 	assert_int_equal(r.server.n_read_done, 0);

@@ -584,6 +584,49 @@ static void message_longer_than_a_buffer_ends_the_connection(void **state)
 	pair_close(&p);
 }
 
+static void take_in_order(struct net_node *n)
+{
+	struct taker *t = taker_of(n);
+
+	while (t->n_begun < t->n_heard && take(n, t->n_begun) == 0)
+		;
+}
+
+static void hear_and_take_in_order(struct net_node *n, struct xconn *c, const struct wire_msg *m)
+{
+	hear(n, c, m);
+	take_in_order(n);
+}
+
+static void take_next(struct net_node *n, struct xport_read *r, int status)
+{
+	(void)r, (void)status;
+	take_in_order(n);
+}
+
+/* The receiver starts its reads in order and stops at -EAGAIN, as bps-server does. */
+static void reads_that_wait_delay_no_read_of_eager_bytes(void **state)
+{
+	const uint32_t len = FABRIC_EAGER_BYTES;
+	struct offer_pair p;
+
+	(void)state;
+	pair_open(&p, 6 * (size_t)len);
+	NEED_EAGER(&p);
+	p.r.client.on_message = hear_and_take_in_order;
+	p.r.client.on_read_done = take_next;
+	for (unsigned i = 0; i < 5; i++) {
+		struct wire_msg m = offer_of(&p.from, i + 1, i * (uint64_t)len, len);
+
+		assert_int_equal(xport_send(p.r.server.conn, &m), 0);
+	}
+	assert_int_equal(send_offer(&p.r.server, &p.from, 6, 5 * (uint64_t)len, len), 0);
+	RUN(&p.r, p.r.client.n_read_done == 6);
+	assert_int_equal(discarded(&p.r.client), 0);
+	assert_true(eager_policy_may_go(&conn_of(&p.r.server)->policy));
+	pair_close(&p);
+}
+
 /* A thread that has called its owner must poll again before it sleeps. */
 static void poll_that_calls_the_owner_does_something(void **state)
 {
@@ -689,6 +732,7 @@ int main(void)
 		cmocka_unit_test(versions_of_libfabric_may_differ),
 		cmocka_unit_test(full_endpoint_costs_no_credit),
 		cmocka_unit_test(message_longer_than_a_buffer_ends_the_connection),
+		cmocka_unit_test(reads_that_wait_delay_no_read_of_eager_bytes),
 		cmocka_unit_test(poll_that_calls_the_owner_does_something),
 		cmocka_unit_test(message_before_the_second_channel_ends_the_connection),
 		cmocka_unit_test(wakes_are_few_while_many_bytes_are_expected),
