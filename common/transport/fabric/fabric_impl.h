@@ -101,14 +101,15 @@ enum fabric_op_kind { OP_RECV, OP_SEND, OP_READ, OP_EAGER_OUT, OP_EAGER_IN };
 /* An operation posted to libfabric. conn is NULL for receive operations and for orphans. An orphan
  * is an operation that was posted on a connection that is now closed. The completion of an orphan
  * may still be in the completion queue. The data thread reuses an orphan after it has read the
- * completion, or when FABRIC_ORPHAN_NS nanoseconds have passed since the close. After this time the
- * data thread has read every completion of the connection, because fi_close queues all completions
- * before it returns. */
+ * completion. It also reuses the orphan when FABRIC_ORPHAN_NS nanoseconds have passed since the
+ * close, and the queue was empty once since the close. Then the completion will not come, because
+ * fi_close queues all completions before it returns. */
 struct fabric_op {
 	struct fi_context2 ctx; /* first member: op_context of a completion points to it */
 	enum fabric_op_kind kind;
 	struct fabric_conn *conn;
-	uint64_t orphan_ns;
+	uint64_t orphan_ns;      /* time of the close */
+	uint64_t orphan_drained; /* n_drained of struct fabric_xport at the close */
 	TAILQ_ENTRY(fabric_op) link;
 };
 TAILQ_HEAD(fabric_op_list, fabric_op);
@@ -270,6 +271,7 @@ struct fabric_xport {
 
 	struct fabric_conn_list busy, stuck;
 	struct fabric_op_list tx_free, rop_free, orphans;
+	uint64_t n_drained; /* number of times that the completion queue was found empty */
 	struct fabric_slab *slabs;
 	struct fabric_rop_slab *rop_slabs;
 	uint32_t rx_posted;
@@ -392,7 +394,7 @@ struct fabric_rop *fabric_io_get_rop(struct fabric_xport *x, enum fabric_op_kind
 /* Turn all operations of c into orphans (struct fabric_op), and discard the open send buffer of c.
  * Call this function after the endpoints of c are closed. */
 void fabric_io_abandon(struct fabric_conn *c);
-/* Reuse the orphans that are older than FABRIC_ORPHAN_NS. */
+/* Reuse the orphans whose completions will not come (struct fabric_op). */
 void fabric_io_reclaim(struct fabric_xport *x);
 /* Post receive buffers until n_posted receive buffers are posted in total. */
 int fabric_io_grow_rx(struct fabric_xport *x, uint32_t n_posted);

@@ -102,7 +102,8 @@ void fabric_io_reclaim(struct fabric_xport *x)
 {
 	struct fabric_op *op;
 
-	while ((op = TAILQ_FIRST(&x->orphans)) && x->base.now_ns > op->orphan_ns + FABRIC_ORPHAN_NS)
+	while ((op = TAILQ_FIRST(&x->orphans)) && x->n_drained > op->orphan_drained &&
+		x->base.now_ns > op->orphan_ns + FABRIC_ORPHAN_NS)
 		fabric_io_done(x, op);
 }
 
@@ -114,6 +115,7 @@ void fabric_io_abandon(struct fabric_conn *c)
 	TAILQ_FOREACH (op, &c->ops, link) {
 		op->conn = NULL;
 		op->orphan_ns = x->base.now_ns;
+		op->orphan_drained = x->n_drained;
 	}
 	TAILQ_CONCAT(&x->orphans, &c->ops, link);
 	if (c->open)

@@ -279,6 +279,8 @@ static int drain_cq(struct fabric_xport *x, bool *ret_more)
 		cq_error(x);
 		return 1;
 	}
+	if (n == -FI_EAGAIN)
+		x->n_drained++;
 	if (n < 0) {
 		if (n != -FI_EAGAIN)
 			log_rated(LOG_ERROR, "cannot read libfabric's completions: %s",

@@ -627,6 +627,43 @@ static void reads_that_wait_delay_no_read_of_eager_bytes(void **state)
 	pair_close(&p);
 }
 
+static unsigned n_orphans(const struct fabric_xport *x)
+{
+	const struct fabric_op *op;
+	unsigned n = 0;
+
+	TAILQ_FOREACH (op, &x->orphans, link)
+		n++;
+	return n;
+}
+
+/* After a close, the thread is stopped for longer than FABRIC_ORPHAN_NS. Operations whose
+ * completions wait in the queue are not reused. */
+static void pause_after_a_close_reuses_no_operation_too_early(void **state)
+{
+	const uint32_t len = FABRIC_EAGER_BYTES;
+	struct fabric_xport *x;
+	struct offer_pair p;
+	unsigned n;
+
+	(void)state;
+	pair_open(&p, len);
+	NEED_EAGER(&p);
+	p.r.client.on_message = hear;
+	x = (struct fabric_xport *)p.r.server.x;
+	for (unsigned i = 0; i < EAGER_OUT_MAX; i++)
+		assert_int_equal(send_offer(&p.r.server, &p.from, i + 1, 0, len), 0);
+	xport_close(p.r.server.conn, "test");
+	n = n_orphans(x);
+	assert_true(n > 16);
+	x->base.next_deadline_ns = 0;
+	fabric_poll(p.r.server.x, clock_now_ns() + FABRIC_ORPHAN_NS + 1000 * MS);
+	/* A poll reads 8 errors. */
+	assert_in_range(n_orphans(x), n - 8, n - 1);
+	RUN(&p.r, p.r.client.n_down == 1);
+	pair_close(&p);
+}
+
 /* A thread that has called its owner must poll again before it sleeps. */
 static void poll_that_calls_the_owner_does_something(void **state)
 {
@@ -733,6 +770,7 @@ int main(void)
 		cmocka_unit_test(full_endpoint_costs_no_credit),
 		cmocka_unit_test(message_longer_than_a_buffer_ends_the_connection),
 		cmocka_unit_test(reads_that_wait_delay_no_read_of_eager_bytes),
+		cmocka_unit_test(pause_after_a_close_reuses_no_operation_too_early),
 		cmocka_unit_test(poll_that_calls_the_owner_does_something),
 		cmocka_unit_test(message_before_the_second_channel_ends_the_connection),
 		cmocka_unit_test(wakes_are_few_while_many_bytes_are_expected),
