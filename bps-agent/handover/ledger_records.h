@@ -89,7 +89,7 @@ struct ledger_refused { /* the record continues with the error text and a zero b
 /* Live parts. */
 struct ledger_trainer_live {
 	uint32_t sq_head;     /* the agent has taken all ring entries before this position */
-	uint32_t handled_seq; /* sequence number of the last message that was answered */
+	uint32_t handled_seq; /* sequence number of the last handled message */
 	uint32_t finish_seq, is_finishing;
 	/* the output arenas with ids below this number were sent to the trainer */
 	uint32_t n_told;

@@ -127,7 +127,7 @@ static int attach(struct handover_reader *r, struct trainer *t, const struct led
 	t->live = live;
 	/* The previous process ended between the two steps of barrier_ask: it recorded the barrier,
 	 * but not that the message was handled. */
-	if ((int32_t)(live->barrier_seq - live->handled_seq) > 0)
+	if (live->barrier_seq && (int32_t)(live->barrier_seq - live->handled_seq) > 0)
 		live->handled_seq = live->barrier_seq;
 	t->sq_head = live->sq_head;
 	t->asked_rank = t->rank = k->asked_rank;
