@@ -67,11 +67,11 @@ bool recv_window_measured(struct recv_window *w, uint32_t rtt_us);
 /* Add a sample that recv_rtt_measured rejected. That function rejects a sample if more than half of
  * the measured time may be pauses of the sender. most_us: the measured time in microseconds, an
  * upper bound of the true time. On a busy machine recv_rtt_measured rejects all samples. A rejected
- * sample cannot show that a link is slow. Rejected samples with short times form a series. If the
- * bytes of a series arrived faster than a slow link could carry them, each sample of the series
- * counts as quick, and as fast if all of them are fast. The caller takes one sample for each MiB
- * that all connections together have received. Returns whether w->bytes or w->is_quick has
- * changed. */
+ * sample cannot show that a link is slow, but a time above QUICK_US ends the count of fast samples
+ * in a row. Rejected samples with short times form a series. If the bytes of a series arrived
+ * faster than a slow link could carry them, each sample of the series counts as quick, and as fast
+ * if all of them are fast. The caller takes one sample for each MiB that all connections together
+ * have received. Returns whether w->bytes or w->is_quick has changed. */
 bool recv_window_bounded(struct recv_window *w, uint32_t most_us, uint64_t now_ns);
 /* Record that the kernel is unable to choose the window (Linux before 5.14). After that, the window
  * stays fixed for a long time. */

@@ -1,12 +1,12 @@
 #ifndef BPS_COMMON_TRANSPORT_XPORT_H
 #define BPS_COMMON_TRANSPORT_XPORT_H
 /* The transport of the data plane, as a data thread sees it. A connection carries wire messages.
- * With verbs, each message uses a credit, which the receiver has granted. A message may offer bytes
- * in memory of its sender, and the receiver reads the bytes with xport_read. Each data thread has
- * one struct xport; all calls and callbacks run on that thread. Each implementation is a table of
- * functions (struct xport_ops):
+ * With libfabric, each send uses a credit, which the receiver has granted. A message may offer
+ * bytes in memory of its sender, and the receiver reads the bytes with xport_read. Each data thread
+ * has one struct xport; all calls and callbacks run on that thread. Each implementation is a table
+ * of functions (struct xport_ops):
  *   common/transport/sockets/tcp.c    our own sockets
- *   common/transport/fabric/fabric.c  libfabric FI_EP_MSG (verbs)
+ *   common/transport/fabric/fabric.c  libfabric's providers tcp and verbs
  *   common/transport/shm/shm.c        memory of a peer on the same host
  *   common/datapath/datapath.c        chooses between shared memory and the network
  * The network of the simulator (tests/sim) is another implementation.
@@ -98,7 +98,8 @@ struct xport_ops {
 	 * is_patient is false, this side sends the offer without bytes. If is_patient is true, the
 	 * function returns -EAGAIN. With is_patient, it also returns -EAGAIN when the bytes queued
 	 * for earlier offers have reached the limit ahead_bytes of struct xport.
-	 * send_eager is NULL if the transport has only `send`.
+	 * Where eager bytes are impossible (verbs, libfabric before 1.19), the function sends the
+	 * offer without bytes. It is NULL if the transport has only `send`.
 	 * Owns: the offered memory must not change until the offer ends. This is the same rule as
 	 * for an offer that is sent with `send`.
 	 * Errors: -EAGAIN: for the same reasons as in `send`, and with is_patient also for the

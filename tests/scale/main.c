@@ -54,7 +54,7 @@ static const struct option_def {
 	{"read-window", KIND_BYTES32, AT(read_window),
 		"window of a connection's reads; 0: adapts, as in the daemons"},
 	{"asking", KIND_FLAG, AT(is_asking),
-		"request all bytes, as over libfabric; default: send eager bytes, as over TCP"},
+		"request all bytes, as with verbs; default: send eager bytes, as over TCP"},
 	{"socket-window", KIND_BYTES32, AT(socket_window),
 		"bytes in flight of a connection over TCP; 0: no limit"},
 	{"sum-gbs", KIND_NUMBER, AT(sum_gbs), "GB/s of operands that a thread sums; 0: no time"},

@@ -62,7 +62,7 @@ struct scale_options {
 	uint64_t window, peer_window;
 	/* limit of a connection's bytes that are requested and not yet received; 0: adaptive */
 	uint32_t read_window;
-	bool is_asking;          /* request all bytes, send none eagerly (libfabric) */
+	bool is_asking;          /* request all bytes, send none eagerly (verbs) */
 	uint32_t socket_window;  /* limit of a TCP connection's bytes in flight; 0: none */
 	double sum_gbs, crc_gbs; /* rates of one thread that sums operands or checks CRCs */
 	/* CPU seconds that the kernel takes in a data thread for each GB that the thread sends or

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Print the tables of docs/results/scaling.md: tests/scale/tables.sh build/release/tests/sim-scale
-# Bytes are eager, as over TCP. In rows named "reads" they are requested, as over libfabric.
+# Bytes are eager, as over TCP. In rows named "reads" they are requested, as with verbs.
 # shellcheck disable=SC2086 # variables hold lists of flags
 set -eu
 sim=$1

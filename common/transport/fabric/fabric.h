@@ -4,11 +4,12 @@
  * 1.17.
  *
  * A process has one struct fabric, with the provider, the address and the connection-management
- * thread. That thread reads the event queues and, in a server, checks the tickets of the listener's
- * connections. Each data thread has one struct fabric_xport: domain, completion queue, shared
- * receive context. A data thread has at most 256 connections, or 1,024 with provider tcp of
- * libfabric 1.19 and later (fabric_gates.h). Progress is manual (FI_PROGRESS_MANUAL): data moves
- * only inside poll. may_sleep asks libfabric whether the thread may block.
+ * thread. In a server, that thread checks the tickets of the listener's connections. Each data
+ * thread has one struct fabric_xport: domain, completion queue, event queue, shared receive
+ * context. The connection-management thread reads the event queues of the data threads; with
+ * provider tcp of libfabric 1.19 and later, each data thread reads its own, and has at most 1,024
+ * connections instead of 256 (fabric_gates.h). Progress is manual (FI_PROGRESS_MANUAL): data moves
+ * only inside calls of libfabric. may_sleep asks libfabric whether the thread may block.
  *
  * A peer with a valid ticket must be trusted code, because it could crash libfabric's provider
  * tcp. */

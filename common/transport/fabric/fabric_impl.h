@@ -67,7 +67,8 @@
  * for all messages and reads that a connection may post on one endpoint, and for EAGER_OUT_MAX
  * sends of eager bytes on the other. */
 #define FABRIC_TX_DEPTH (FABRIC_TX_MAX + READS_MAX + 16)
-/* FABRIC_EAGER_POSTED: largest number of receives of eager bytes that are posted at a time.
+/* FABRIC_EAGER_POSTED: largest number of receives of eager bytes that are posted at a time. With
+ * partitions of 128 KiB, six are more than a window (RECV_WINDOW_MAX).
  * FABRIC_DISCARDED: largest number of discarded offers that wait to be reported to the peer;
  * further ones are not reported. */
 #define FABRIC_EAGER_POSTED 6

@@ -1,7 +1,9 @@
 /* The connection-management thread of the libfabric transport: read the listener's event queue,
  * check tickets, refuse clients without a valid ticket, pass connection requests to the data
  * threads. Unless has_own_events is set (fabric_gates.h), the thread also reads the event queues of
- * the data threads. The thread never accesses a struct fabric_conn. */
+ * the data threads. The thread never accesses a struct fabric_conn. Thread: the
+ * connection-management thread; fabric_read_events and the functions that it calls may also run on
+ * a data thread. */
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <errno.h>

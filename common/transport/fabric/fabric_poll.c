@@ -13,8 +13,9 @@
 
 #define CQ_BATCH    32
 #define POLL_ROUNDS 8
-/* A thread that has no time to sleep reads its event queue at this interval. Each reading costs two
- * system calls. A thread that may sleep first asks libfabric for events (fabric_may_sleep). */
+/* A thread that has no time to sleep reads its event queue at this interval: often enough for
+ * connections, and rarely enough that the two system calls of each reading cost nothing. A thread
+ * that may sleep first asks libfabric for events (fabric_may_sleep). */
 #define EVENTS_NS UINT64_C(5000000)
 
 void fabric_protocol_error(struct fabric_conn *c, const char *what)
@@ -265,9 +266,9 @@ static void cq_error(struct fabric_xport *x)
 	fabric_io_done(x, op);
 }
 
-/* Handle a batch of completions. Return the number of those that are not of sends. *ret_more:
- * whether to read again. libfabric receives only when the queue is empty, so read again after
- * completions of sends alone. */
+/* Handle a batch of completions. Return the number of those that are not of sent messages.
+ * *ret_more: whether to read again. libfabric receives only when the queue is empty, so read again
+ * after completions of sent messages alone. */
 static int drain_cq(struct fabric_xport *x, bool *ret_more)
 {
 	struct fi_cq_msg_entry e[CQ_BATCH];
