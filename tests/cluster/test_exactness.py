@@ -4,8 +4,11 @@ Integer results must be exact. Floats must be within a derived bound. All worker
 bytes.
 """
 
+import os
+
 import pytest
 
+from cluster import PROVIDER
 from reference import same_everywhere
 
 DTYPES = ["f64", "f32", "f16", "bf16", "i64", "i32", "i8", "u8"]
@@ -19,6 +22,19 @@ def test_every_op_and_size_of_a_dtype_is_right_at_every_worker(cluster, dtype):
     same_everywhere(
         c.run("matrix", 3, {"dtypes": [dtype], "ops": OPS, "sizes": SIZES}, placement=[0, 0, 1])
     )
+
+
+@pytest.mark.skipif(
+    PROVIDER != "tcp" or "LD_LIBRARY_PATH" not in os.environ,
+    reason="needs two versions of libfabric, as in make check-providers",
+)
+def test_versions_of_libfabric_may_differ(cluster):
+    c = cluster(agents=1, servers=1)
+    del c.env["LD_LIBRARY_PATH"]
+    c.add_server(1)
+    c.add_agent(1)
+    args = {"dtypes": ["f32", "i64"], "ops": ["sum"], "sizes": [17, 4095, (1 << 20) + 3]}
+    same_everywhere(c.run("matrix", 3, args, placement=[0, 1, 1]))
 
 
 # Shapes of clusters: (workers, agents, servers). For any two of the three positions, every
