@@ -89,7 +89,7 @@ static bool judge_quickness(struct recv_window *w)
 {
 	bool was_quick = w->is_quick;
 
-	if (w->n_quick >= QUICK_TIMES && !w->is_paced)
+	if (w->n_quick >= QUICK_TIMES && !w->is_paced && !w->is_quick_if_fast)
 		w->is_quick = true;
 	if (w->n_tardy >= TARDY_TIMES)
 		w->is_quick = false;
@@ -121,6 +121,7 @@ bool recv_window_measured(struct recv_window *w, uint32_t rtt_us)
 	has_changed = judge_quickness(w);
 	if (!w->bytes && is_long) {
 		w->n_limited += w->n_limited < LIMITED_MAX;
+		w->is_quick &= !w->is_quick_if_fast;
 		return set(w, w->share);
 	}
 	if (judge_fastness(w))
@@ -161,6 +162,7 @@ void recv_window_refused(struct recv_window *w)
 	/* Set a high value, so that much time passes before the kernel may choose the window
 	 * again */
 	w->n_limited = LIMITED_MAX;
+	w->is_quick &= !w->is_quick_if_fast;
 	set(w, w->share);
 }
 
@@ -176,6 +178,11 @@ void recv_rtt_heard(struct recv_rtt *r, uint64_t now_ns)
 	gap_us = r->pause_us + gap_us / PAUSE_SHARE;
 	r->pause_us = gap_us < UINT32_MAX ? (uint32_t)gap_us : UINT32_MAX;
 	r->decayed_ns = now_ns;
+}
+
+void recv_rtt_flowed(struct recv_rtt *r, uint64_t now_ns)
+{
+	r->heard_ns = now_ns;
 }
 
 bool recv_rtt_measured(struct recv_rtt *r, uint32_t us, uint64_t now_ns)

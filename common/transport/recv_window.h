@@ -37,6 +37,10 @@ struct recv_window {
 	 * sockets. While is_paced is true, pacing is also turned on for new sockets. */
 	bool is_paced;
 	bool is_quick; /* round trips are short, so queued bytes are sent soon */
+	/* is_quick is true only while the kernel chooses the window. The owner sets this once. With
+	 * libfabric's tcp, a link of 1 Gbit/s stays quick for up to 20 s before it is paced, and
+	 * SOCKET_AHEAD then delays urgent bytes by 20 ms. */
+	bool is_quick_if_fast;
 	unsigned n_fast, n_quick, n_tardy, n_slow, n_long, n_limited, n_bounded;
 	uint64_t bounded_ns;  /* time of the first of the n_bounded samples */
 	bool is_bounded_fast; /* all of these samples are fast */
@@ -77,8 +81,11 @@ bool recv_window_bounded(struct recv_window *w, uint32_t most_us, uint64_t now_n
  * stays fixed for a long time. */
 void recv_window_refused(struct recv_window *w);
 
-/* Record that bytes have arrived at now_ns. */
+/* Record that bytes have arrived at now_ns, or begin to arrive. A long time since the last call may
+ * be a pause of the sender. */
 void recv_rtt_heard(struct recv_rtt *r, uint64_t now_ns);
+/* Record that bytes have arrived until now_ns, without a pause since the last call. */
+void recv_rtt_flowed(struct recv_rtt *r, uint64_t now_ns);
 /* Add a time that the kernel has measured. us: the kernel's tcpi_rcv_rtt, in microseconds. Returns
  * false if more than half of the measured time may be pauses of the sender. In that case the
  * measured time does not show the round trip time. */

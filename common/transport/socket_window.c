@@ -93,7 +93,6 @@ bool socket_window_measure(
 	struct tcp_info info;
 	socklen_t len = sizeof(info);
 
-	recv_rtt_heard(&m->rtt, now_ns);
 	m->unclamped += n;
 	if (m->unclamped >= MEASURE_BYTES) {
 		/* Set the window again, because the kernel discards this setting when it learns how

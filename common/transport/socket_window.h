@@ -47,7 +47,8 @@ int socket_window_set(const struct recv_window *w, int fd);
  * Errors: -errno. */
 int socket_window_pace(const struct recv_window *w, int fd);
 /* Count n received bytes, and check the window at intervals. Returns whether w has changed. The
- * caller then sets the windows of all its sockets. */
+ * caller then sets the windows of all its sockets. The caller also records in m->rtt when bytes
+ * arrive. */
 bool socket_window_measure(
 	struct recv_window *w, struct socket_meter *m, int fd, size_t n, uint64_t now_ns);
 #endif

@@ -545,6 +545,7 @@ static int xport_new(struct net *n, unsigned thread, const struct xport_events *
 	x->shared.x = &x->base;
 	x->f = f;
 	recv_window_init(&x->window);
+	x->window.is_quick_if_fast = true;
 	x->base.pub.ahead_bytes = f->gates.has_eager ? socket_window_ahead(&x->window) : 0;
 	x->is_verbs = strstr(f->info->fabric_attr->prov_name, "verbs") != NULL;
 	TAILQ_INIT(&x->busy);

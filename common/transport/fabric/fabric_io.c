@@ -82,6 +82,10 @@ static void update_lowat(struct fabric_conn *c)
 
 void fabric_io_expect(struct fabric_conn *c, uint32_t len)
 {
+	/* libfabric shows only that a whole operation is complete. While one is posted, its bytes
+	 * arrive, so only a time without a posted operation may be a pause of the peer. */
+	if (!c->expected_bytes)
+		recv_rtt_heard(&c->meter.rtt, fabric_xport_of(c)->base.now_ns);
 	c->longest_bytes = c->expected_bytes && c->longest_bytes > len ? c->longest_bytes : len;
 	c->expected_bytes += len;
 	update_lowat(c);

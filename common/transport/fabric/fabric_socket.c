@@ -53,6 +53,7 @@ void fabric_socket_measure(struct fabric_conn *c, size_t n)
 	struct fabric_xport *x = fabric_xport_of(c);
 	int fd = c->fds[fabric_socket_own_channel(c)];
 
+	recv_rtt_flowed(&c->meter.rtt, x->base.now_ns);
 	if (fd >= 0 && socket_window_measure(&x->window, &c->meter, fd, n, x->base.now_ns))
 		fabric_socket_set_windows(x);
 }

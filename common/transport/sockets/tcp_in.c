@@ -478,6 +478,7 @@ static void measure(struct tcp_conn *c, size_t n)
 {
 	struct tcp_xport *x = tcp_of(c);
 
+	recv_rtt_heard(&c->meter.rtt, x->base.now_ns);
 	if (socket_window_measure(&x->window, &c->meter, c->lanes[LANE_BULK].fd, n, x->base.now_ns))
 		tcp_set_windows(x);
 }

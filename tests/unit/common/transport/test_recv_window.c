@@ -391,6 +391,39 @@ static void queue_that_grows_long_is_seen(void **state)
 	assert_in_range(stream(&s, LONG, 40), LONG * 9 / 10, LONG);
 }
 
+/* The owner of a transport that learns only of whole operations records when operations begin after
+ * a time without any. A time between two arrivals is no pause then. */
+static void time_between_arrivals_of_one_stream_is_no_pause(void **state)
+{
+	struct source s = source_of(1000);
+
+	(void)state;
+	for (unsigned i = 0; i < 100; i++) {
+		s.now_ns += SLOW * UINT64_C(2000);
+		recv_rtt_flowed(&s.rtt, s.now_ns);
+		assert_true(recv_rtt_measured(&s.rtt, SLOW, s.now_ns));
+	}
+	wait_for_more(&s, 100000);
+	assert_false(recv_rtt_measured(&s.rtt, SLOW, s.now_ns));
+}
+
+static void link_may_be_quick_only_while_it_is_fast(void **state)
+{
+	struct recv_window w;
+
+	(void)state;
+	recv_window_init(&w);
+	w.is_quick_if_fast = true;
+	assert_int_equal(until_change(&w, SLOW, 60), 0);
+	assert_false(w.is_quick);
+	assert_true(until_change(&w, FAST, 100) > 0);
+	assert_int_equal(w.bytes, 0);
+	assert_true(w.is_quick);
+	assert_true(until_change(&w, LONG, 100) > 0);
+	assert_int_equal(w.bytes, RECV_WINDOW_MAX);
+	assert_false(w.is_quick);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -409,6 +442,8 @@ int main(void)
 		cmocka_unit_test(many_short_pauses_are_not_taken_for_a_long_queue),
 		cmocka_unit_test(long_queue_is_seen_in_spite_of_pauses),
 		cmocka_unit_test(queue_that_grows_long_is_seen),
+		cmocka_unit_test(time_between_arrivals_of_one_stream_is_no_pause),
+		cmocka_unit_test(link_may_be_quick_only_while_it_is_fast),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
