@@ -1,4 +1,8 @@
+/* Ends that make and receive offers, for the tests of eager bytes with all transports. The tests of a
+ * transport set taker_requests. Thread: that of the test. */
 #include "tests/unit/eager_rig.h"
+
+#include <string.h>
 
 #include "common/data/crc32c.h"
 
@@ -86,4 +90,27 @@ uint64_t discarded(const struct net_node *n)
 
 	net_stats(n->f, &s);
 	return s.discarded_bytes;
+}
+
+static void hear_batch_and_take_backwards(
+	struct net_node *n, struct xconn *c, const struct wire_msg *m)
+{
+	hear(n, c, m);
+	for (unsigned i = EAGER_BATCH; i > 0 && m->round % EAGER_BATCH == 0; i--)
+		n->is_wrong |= take(n, (unsigned)m->round - EAGER_BATCH + i - 1) != 0;
+}
+
+void read_batches_backwards(struct offer_pair *p, uint32_t len)
+{
+	p->r.client.on_message = hear_batch_and_take_backwards;
+	for (unsigned k = 0; k < 40; k++) { /* 40 batches use every place of all rings */
+		memset(p->t->to.p, 0, p->t->to.bytes);
+		for (unsigned i = 0; i < EAGER_BATCH; i++)
+			assert_int_equal(send_offer(&p->r.server, &p->from, k * EAGER_BATCH + i + 1,
+						 i * len, len),
+				0);
+		RUN(&p->r, p->r.client.n_read_done == (k + 1) * EAGER_BATCH);
+		for (unsigned i = 0; i < EAGER_BATCH; i++)
+			check_bytes(p->t, k * EAGER_BATCH + i, &p->from);
+	}
 }

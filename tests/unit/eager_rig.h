@@ -36,4 +36,15 @@ void hear_and_take(struct net_node *n, struct xconn *c, const struct wire_msg *m
 bool take_all_heard(struct net_node *n);
 void check_bytes(const struct taker *t, unsigned i, const struct mem *from);
 uint64_t discarded(const struct net_node *n);
+
+/* Two ends: the server makes offers and the client reads them. */
+struct offer_pair {
+	struct net_rig r;
+	struct mem from;
+	struct taker *t;
+};
+
+#define EAGER_BATCH 8
+/* Make EAGER_BATCH offers of len bytes at a time, and read each batch in the opposite order. */
+void read_batches_backwards(struct offer_pair *p, uint32_t len);
 #endif

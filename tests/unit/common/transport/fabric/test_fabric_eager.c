@@ -10,8 +10,6 @@
 #include "common/transport/fabric/fabric_socket.h"
 #include "tests/unit/eager_rig.h"
 
-#define BATCH 8
-
 static struct fabric_conn *conn_of(const struct net_node *n)
 {
 	return (struct fabric_conn *)n->conn;
@@ -28,13 +26,6 @@ static unsigned n_requests(const struct net_node *n)
 
 	return c->n_rops + c->n_queued;
 }
-
-/* Two ends: the server makes offers and the client reads them. */
-struct offer_pair {
-	struct net_rig r;
-	struct mem from;
-	struct taker *t;
-};
 
 /* Connect the two ends of an open rig. */
 static void pair_connect(struct offer_pair *p, size_t bytes)
@@ -198,32 +189,14 @@ static void read_of_other_bytes_requests_them(void **state)
 	mem_free(&other);
 }
 
-static void hear_batch_and_take_backwards(
-	struct net_node *n, struct xconn *c, const struct wire_msg *m)
-{
-	hear(n, c, m);
-	for (unsigned i = BATCH; i > 0 && m->round % BATCH == 0; i--)
-		n->is_wrong |= take(n, (unsigned)m->round - BATCH + i - 1) != 0;
-}
-
 static void offers_ahead_may_be_read_in_another_order(void **state)
 {
 	const uint32_t len = 30011;
 	struct offer_pair p;
 
 	(void)state;
-	pair_open(&p, BATCH * (size_t)len);
-	p.r.client.on_message = hear_batch_and_take_backwards;
-	for (unsigned k = 0; k < 40; k++) { /* 40 batches use every place of all rings */
-		memset(p.t->to.p, 0, p.t->to.bytes);
-		for (unsigned i = 0; i < BATCH; i++)
-			assert_int_equal(
-				send_offer(&p.r.server, &p.from, k * BATCH + i + 1, i * len, len),
-				0);
-		RUN(&p.r, p.r.client.n_read_done == (k + 1) * BATCH);
-		for (unsigned i = 0; i < BATCH; i++)
-			check_bytes(p.t, k * BATCH + i, &p.from);
-	}
+	pair_open(&p, EAGER_BATCH * (size_t)len);
+	read_batches_backwards(&p, len);
 	assert_int_equal(p.r.client.n_read_failed, 0);
 	assert_int_equal(p.r.server.n_down + p.r.client.n_down, 0);
 	pair_close(&p);

@@ -10,8 +10,7 @@
 #include "tests/unit/eager_rig.h"
 #include "tests/unit/tcp_peer.h"
 
-#define ITEM  1000
-#define BATCH 8
+#define ITEM 1000
 
 static unsigned n_requests(const struct net_node *n)
 {
@@ -78,14 +77,7 @@ static void offer_may_be_read_after_the_turn_that_received_it(void **state)
 	offer_both_ways(true);
 }
 
-/* Two ends: the server makes offers and the client reads them. */
-struct eager_pair {
-	struct net_rig r;
-	struct mem from;
-	struct taker *t;
-};
-
-static void pair_open(struct eager_pair *p, size_t bytes)
+static void pair_open(struct offer_pair *p, size_t bytes)
 {
 	begin(&p->r);
 	rig_connect(&p->r);
@@ -94,7 +86,7 @@ static void pair_open(struct eager_pair *p, size_t bytes)
 	p->t->to = mem_new(&p->r.client, bytes, 0);
 }
 
-static void pair_close(struct eager_pair *p)
+static void pair_close(struct offer_pair *p)
 {
 	assert_false(p->r.client.is_wrong);
 	assert_int_equal(p->r.server.n_down + p->r.client.n_down, 0);
@@ -106,7 +98,7 @@ static void pair_close(struct eager_pair *p)
 static void bytes_of_an_unread_offer_are_discarded(void **state)
 {
 	const uint32_t len = 300000;
-	struct eager_pair p;
+	struct offer_pair p;
 
 	(void)state;
 	pair_open(&p, 2 * len);
@@ -134,7 +126,7 @@ static void read_of_other_bytes_requests_them(void **state)
 {
 	const uint32_t len = 50000;
 	struct mem other;
-	struct eager_pair p;
+	struct offer_pair p;
 
 	(void)state;
 	pair_open(&p, len + 1);
@@ -162,32 +154,14 @@ static void read_of_other_bytes_requests_them(void **state)
 	mem_free(&other);
 }
 
-static void hear_batch_and_take_backwards(
-	struct net_node *n, struct xconn *c, const struct wire_msg *m)
-{
-	hear(n, c, m);
-	for (unsigned i = BATCH; i > 0 && m->round % BATCH == 0; i--)
-		n->is_wrong |= take(n, (unsigned)m->round - BATCH + i - 1) != 0;
-}
-
 static void offers_ahead_may_be_read_in_another_order(void **state)
 {
 	const uint32_t len = 30011;
-	struct eager_pair p;
+	struct offer_pair p;
 
 	(void)state;
-	pair_open(&p, BATCH * (size_t)len);
-	p.r.client.on_message = hear_batch_and_take_backwards;
-	for (unsigned k = 0; k < 40; k++) { /* 40 batches use every place of all rings */
-		memset(p.t->to.p, 0, p.t->to.bytes);
-		for (unsigned i = 0; i < BATCH; i++)
-			assert_int_equal(
-				send_offer(&p.r.server, &p.from, k * BATCH + i + 1, i * len, len),
-				0);
-		RUN(&p.r, p.r.client.n_read_done == (k + 1) * BATCH);
-		for (unsigned i = 0; i < BATCH; i++)
-			check_bytes(p.t, k * BATCH + i, &p.from);
-	}
+	pair_open(&p, EAGER_BATCH * (size_t)len);
+	read_batches_backwards(&p, len);
 	assert_int_equal(p.r.client.n_read_failed, 0);
 	assert_int_equal(discarded(&p.r.client), 0);
 	assert_false(p.t->is_asked);
@@ -200,7 +174,7 @@ static void check_patience(bool is_slow, uint32_t ahead)
 	unsigned n_sent = 0, n_first;
 	struct tcp_xport *x;
 	struct wire_msg m;
-	struct eager_pair p;
+	struct offer_pair p;
 	int rc;
 
 	pair_open(&p, len);
@@ -251,7 +225,7 @@ static void impatient_sender_offers_without_bytes_when_there_is_no_room(void **s
 {
 	const uint32_t len = 20000;
 	const unsigned n_all = EAGER_OUT_MAX + 9;
-	struct eager_pair p;
+	struct offer_pair p;
 
 	(void)state;
 	pair_open(&p, n_all * (size_t)len);
@@ -292,7 +266,7 @@ static void window_stays_what_was_chosen(void **state)
 {
 	const uint32_t len = READ_MAX / 4;
 	struct tcp_xport *x;
-	struct eager_pair p;
+	struct offer_pair p;
 
 	(void)state;
 	pair_open(&p, READ_MAX);
@@ -314,7 +288,7 @@ static void window_stays_what_was_chosen(void **state)
 static void smallest_window_does_not_wait_for_timers(void **state)
 {
 	struct tcp_xport *x;
-	struct eager_pair p;
+	struct offer_pair p;
 
 	(void)state;
 	pair_open(&p, READ_MAX);
@@ -335,7 +309,7 @@ static void smallest_window_does_not_wait_for_timers(void **state)
 static void withdrawn_segment_is_not_sent_any_more(void **state)
 {
 	struct mem gone;
-	struct eager_pair p;
+	struct offer_pair p;
 
 	(void)state;
 	pair_open(&p, READ_MAX);
