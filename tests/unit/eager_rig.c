@@ -1,5 +1,5 @@
-/* Ends that make and receive offers, for the tests of eager bytes with all transports. The tests of a
- * transport set taker_requests. Thread: that of the test. */
+/* Ends that make and receive offers, for the tests of eager bytes with all transports. The tests of
+ * a transport set taker_requests. Thread: that of the test. */
 #include "tests/unit/eager_rig.h"
 
 #include <string.h>
