@@ -132,7 +132,8 @@ void net_seal_ticket(const struct net *n, const struct peer_conn *c, enum channe
 	uint16_t credits, uint8_t ret[TICKET_BYTES])
 {
 	struct ticket t = {.thread = c->peer_thread,
-		.channel = (uint16_t)channel,
+		.channel = (uint8_t)channel,
+		.takes_eager = n->takes_eager,
 		.peer_id = atomic_load(&n->my_id),
 		.credits = credits,
 		.instance = n->cfg.my_instance,
@@ -147,6 +148,7 @@ void net_seal_proof(const struct net *n, const struct ticket *t, const void *key
 	struct proof p = {.instance = n->cfg.my_instance,
 		.peer_id = atomic_load(&n->my_id),
 		.credits = credits,
+		.takes_eager = n->takes_eager,
 		.cookie = cookie};
 
 	proof_seal(&p, t->nonce, key, ret);
@@ -171,7 +173,7 @@ const char *net_check_ticket(
 	 * begun since the first channel. Then the serial number of this ticket may lie before the
 	 * window of struct replay, although the ticket is new. The data thread accepts this ticket
 	 * only once, for the connection that waits for its second channel (peer_conn_is_second). */
-	if (ret->channel == CHANNEL_OF_CONNECTING && replay_check(&n->replay, ret))
+	if (ret->channel == CHANNEL_FIRST && replay_check(&n->replay, ret))
 		return "replayed ticket";
 	return FAILPOINT(NET_ACCEPT) ? "ordered by a failpoint" : NULL;
 }

@@ -46,6 +46,7 @@ struct net {
 	net_key_fn key_fn;
 	void *key_ctx;
 	uint16_t port;
+	bool takes_eager; /* field of the same name in tickets and proofs */
 	_Atomic uint32_t my_id, nonces;
 	/* Random number that all nonces of this process contain, so that they differ from all
 	 * nonces that were made before a restart of the process */

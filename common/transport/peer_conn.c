@@ -195,7 +195,7 @@ bool peer_conn_is_second(const struct peer_conn *c, const struct ticket *t)
 {
 	return c->state == CONN_ACCEPTING && c->pub.peer_id == t->peer_id &&
 	       c->pub.peer_instance == t->instance &&
-	       peer_conn_nonce(c, CHANNEL_OF_ACCEPTING) == t->nonce;
+	       peer_conn_nonce(c, CHANNEL_SECOND) == t->nonce;
 }
 
 int peer_conn_check_proof(const struct peer_conn *c, enum channel channel, const void *buf,

@@ -14,22 +14,26 @@
 #include "common/base/error.h"
 
 #define TICKET_MAGIC   UINT32_C(0x54535042) /* the letters "BPST" */
-#define TICKET_VERSION 2
+#define TICKET_VERSION 3
 #define MAC_BYTES      16
+
+/* Flags of tickets and proofs. */
+#define FLAG_TAKES_EAGER 1
 
 /* Ticket and proof on the wire, little-endian. */
 struct ticket_wire {
 	uint32_t magic;
 	uint16_t version, thread;
 	uint32_t peer_id;
-	uint16_t credits, channel;
+	uint16_t credits;
+	uint8_t channel, flags;
 	uint64_t instance, nonce;
 	uint8_t mac[MAC_BYTES];
 };
 struct proof_wire {
 	uint64_t instance;
 	uint32_t peer_id;
-	uint16_t credits, zero;
+	uint16_t credits, flags;
 	uint64_t cookie;
 	uint8_t mac[MAC_BYTES];
 };
@@ -75,7 +79,8 @@ void ticket_seal(const struct ticket *t, const void *key, uint8_t ret[TICKET_BYT
 		.thread = htole16(t->thread),
 		.peer_id = htole32(t->peer_id),
 		.credits = htole16(t->credits),
-		.channel = htole16(t->channel),
+		.channel = t->channel,
+		.flags = t->takes_eager ? FLAG_TAKES_EAGER : 0,
 		.instance = htole64(t->instance),
 		.nonce = htole64(t->nonce)};
 
@@ -96,13 +101,14 @@ int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret)
 		return BPS_EPROTO;
 	if (le16toh(w.version) != TICKET_VERSION)
 		return BPS_EVERSION;
-	if (le16toh(w.channel) > TICKET_SAME_HOST)
+	if (w.channel > TICKET_SAME_HOST || w.flags & ~FLAG_TAKES_EAGER)
 		return BPS_EPROTO;
 	ret->version = le16toh(w.version);
 	ret->thread = le16toh(w.thread);
 	ret->peer_id = le32toh(w.peer_id);
 	ret->credits = le16toh(w.credits);
-	ret->channel = le16toh(w.channel);
+	ret->channel = w.channel;
+	ret->takes_eager = w.flags & FLAG_TAKES_EAGER;
 	ret->instance = le64toh(w.instance);
 	ret->nonce = le64toh(w.nonce);
 	return ret->credits >= TICKET_CREDITS_MIN ? 0 : BPS_EPROTO;
@@ -183,6 +189,7 @@ void proof_seal(const struct proof *p, uint64_t nonce, const void *key, uint8_t 
 	struct proof_wire w = {.instance = htole64(p->instance),
 		.peer_id = htole32(p->peer_id),
 		.credits = htole16(p->credits),
+		.flags = htole16(p->takes_eager ? FLAG_TAKES_EAGER : 0),
 		.cookie = htole64(p->cookie)};
 
 	mac(key, "s2c", nonce, &w, sizeof(w) - MAC_BYTES, w.mac, MAC_BYTES);
@@ -204,7 +211,10 @@ int proof_open(const void *buf, size_t n_bytes, uint64_t nonce, const void *key,
 	ret->peer_id = le32toh(w.peer_id);
 	ret->credits = le16toh(w.credits);
 	ret->cookie = le64toh(w.cookie);
-	return ret->credits >= TICKET_CREDITS_MIN && !w.zero ? 0 : BPS_EPROTO;
+	ret->takes_eager = le16toh(w.flags) & FLAG_TAKES_EAGER;
+	if (le16toh(w.flags) & ~FLAG_TAKES_EAGER || ret->credits < TICKET_CREDITS_MIN)
+		return BPS_EPROTO;
+	return 0;
 }
 
 uint64_t ticket_cookie(uint64_t nonce, const void *key)

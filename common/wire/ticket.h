@@ -7,6 +7,7 @@
  *
  * The connecting side first sends a ticket. The accepting side answers with a proof. The proof's
  * MAC includes the ticket's nonce, so that the proof is valid for this ticket only. */
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,9 +32,9 @@
 #define REPLAY_WAYS        8
 #define REPLAY_WINDOW_BITS 64
 
-/* Channels of a connection. A connection over the network has two channels. A connection over
- * shared memory has only one channel, TICKET_SAME_HOST. */
-enum channel { CHANNEL_OF_CONNECTING, CHANNEL_OF_ACCEPTING, N_CHANNELS };
+/* Channels of a connection, in the order in which they are opened. A connection over the network
+ * has two channels. A connection over shared memory has only one channel, TICKET_SAME_HOST. */
+enum channel { CHANNEL_FIRST, CHANNEL_SECOND, N_CHANNELS };
 #define TICKET_SAME_HOST N_CHANNELS
 
 struct ticket {
@@ -42,7 +43,10 @@ struct ticket {
 	uint32_t peer_id;
 	/* Initial number of credits that the connecting side grants to the accepting side */
 	uint16_t credits;
-	uint16_t channel;
+	uint8_t channel;
+	/* The sender can receive the bytes of offers without a request, in transports where only
+	 * some members can */
+	bool takes_eager;
 	uint64_t instance;
 	/* Three fields, from the highest to the lowest bits: the serial number that the sender gave
 	 * the ticket (32 bits), the sender's random tag (16 bits), the connection's slot in the
@@ -53,6 +57,7 @@ struct proof {
 	uint64_t instance;
 	uint32_t peer_id;
 	uint16_t credits;
+	bool takes_eager; /* as in struct ticket */
 	/* Cookie for messages to the accepting side, in transports that need one */
 	uint64_t cookie;
 };

@@ -92,7 +92,6 @@ static const struct rule {
 	[WIRE_PONG] = PLAIN("PONG", TAIL_NONE, 0, USE_round),
 	[WIRE_SEG_ADD] = PLAIN("SEG_ADD", TAIL_SEG, 0, USE_segment),
 	[WIRE_SEG_DEL] = PLAIN("SEG_DEL", TAIL_NONE, 0, USE_segment),
-	[WIRE_TAKES_EAGER] = PLAIN("TAKES_EAGER", TAIL_NONE, 0, 0),
 	[WIRE_DISCARDED] = PLAIN("DISCARDED", TAIL_NONE, 0, USE_segment | USE_offset),
 #undef PAYLOAD
 #undef PLAIN

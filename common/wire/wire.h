@@ -51,9 +51,8 @@ enum wire_type {
 	/* Agent or server: checks that the peer responds; the peer answers with PONG */
 	WIRE_PING,
 	WIRE_PONG,
-	WIRE_SEG_ADD,     /* agent or server: adds a segment, to which later offers may refer */
-	WIRE_SEG_DEL,     /* agent or server: removes a segment */
-	WIRE_TAKES_EAGER, /* agent or server: can receive the bytes of offers without a request */
+	WIRE_SEG_ADD, /* agent or server: adds a segment, to which later offers may refer */
+	WIRE_SEG_DEL, /* agent or server: removes a segment */
 	/* Agent or server: has discarded the bytes that were sent with the offer of this memory */
 	WIRE_DISCARDED,
 	WIRE_TYPE_END

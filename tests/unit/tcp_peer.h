@@ -83,7 +83,7 @@ static inline void seal_channel(uint64_t count, enum channel channel, uint8_t re
 	struct ticket t = a_ticket(count);
 
 	t.nonce = ticket_channel_nonce(t.nonce, channel);
-	t.channel = (uint16_t)channel;
+	t.channel = (uint8_t)channel;
 	ticket_seal(&t, the_key, ret);
 }
 

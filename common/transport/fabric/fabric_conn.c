@@ -101,14 +101,13 @@ static void set_count(struct fabric_xport *x, uint32_t n)
 		fabric_socket_set_windows(x);
 }
 
-/* Open the endpoint of a channel, ready to receive. is_own: this side posts its messages and its
- * reads on the channel. If the peer may send eager bytes, it sends them on this channel, so the
- * endpoint has receives of its own. Otherwise the endpoint uses the shared receive buffers. After a
- * failure, c->eps[channel] may hold an endpoint, which close_channels closes. */
-static int open_ep(struct fabric_conn *c, enum channel channel, bool is_own, struct fi_info *info)
+/* Open the endpoint of a channel, ready to receive. The channel of eager bytes has receives of its
+ * own. Other endpoints use the shared receive buffers. After a failure, c->eps[channel] may hold an
+ * endpoint, which close_channels closes. */
+static int open_ep(struct fabric_conn *c, enum channel channel, struct fi_info *info)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
-	bool has_receives = is_own && x->f->gates.has_eager;
+	bool has_receives = c->is_eager && channel == CHANNEL_SECOND;
 	struct fid_ep **ep = &c->eps[channel];
 	/* The second channel of a connection uses the receive buffers of the first channel. */
 	uint32_t more = c->base.state == CONN_FREE ? c->granted : 0;
@@ -118,7 +117,7 @@ static int open_ep(struct fabric_conn *c, enum channel channel, bool is_own, str
 	if (!rc)
 		rc = fi_endpoint(x->domain, info, ep, NULL);
 	if (!rc)
-		fabric_socket_tune(c, channel, is_own);
+		fabric_socket_tune(c, channel);
 	if (!rc)
 		rc = fi_ep_bind(*ep, &x->eq->fid, 0);
 	if (!rc)
@@ -165,7 +164,7 @@ static int connect_channel(struct fabric_conn *c, enum channel channel)
 {
 	const struct net *net = &fabric_xport_of(c)->f->base;
 	uint8_t sealed[TICKET_BYTES];
-	int rc = open_ep(c, channel, channel == CHANNEL_OF_CONNECTING, c->info);
+	int rc = open_ep(c, channel, c->info);
 
 	if (rc)
 		return rc;
@@ -202,10 +201,11 @@ int fabric_conn_connect(struct xport *xp, const char *addr, uint16_t port, uint1
 	peer_conn_set_peer(&c->base, thread, peer_id, peer_instance, key, user);
 	c->base.nonce = net_new_nonce(&x->f->base, c->base.slot);
 	c->rx_cookie = ticket_cookie(c->base.nonce, c->base.key);
-	rc = connect_channel(c, CHANNEL_OF_CONNECTING);
+	c->is_connecting = true;
+	rc = connect_channel(c, CHANNEL_FIRST);
 	if (rc)
 		goto fail;
-	c->ep = c->eps[CHANNEL_OF_CONNECTING];
+	c->ep = c->eps[CHANNEL_FIRST];
 	conn_begin(c, CONN_CONNECTING, addr);
 	*ret_conn = &c->base.pub;
 	return 0;
@@ -220,7 +220,7 @@ static int accept_channel(struct fabric_conn *c, struct fabric_cm_event *ev)
 	struct fabric *f = fabric_xport_of(c)->f;
 	enum channel channel = ev->ticket.channel;
 	uint8_t sealed[PROOF_BYTES];
-	int rc = open_ep(c, channel, channel == CHANNEL_OF_ACCEPTING, ev->info);
+	int rc = open_ep(c, channel, ev->info);
 
 	if (rc && !c->eps[channel]) {
 		fabric_cm_reject(f, ev->info, REFUSED_BUSY);
@@ -242,8 +242,7 @@ static void accept_second(struct fabric_xport *x, struct fabric_cm_event *ev)
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX && !c; i++) {
 		struct fabric_conn *k = x->conns[i];
 
-		if (k && !k->eps[CHANNEL_OF_ACCEPTING] &&
-			peer_conn_is_second(&k->base, &ev->ticket))
+		if (k && !k->eps[CHANNEL_SECOND] && peer_conn_is_second(&k->base, &ev->ticket))
 			c = k;
 	}
 	if (!c) {
@@ -251,7 +250,7 @@ static void accept_second(struct fabric_xport *x, struct fabric_cm_event *ev)
 		return;
 	}
 	rc = accept_channel(c, ev);
-	c->ep = c->eps[CHANNEL_OF_ACCEPTING];
+	c->ep = c->eps[c->is_eager ? CHANNEL_FIRST : CHANNEL_SECOND];
 	if (rc)
 		peer_conn_doom(&c->base, "cannot accept the second channel: %s", fi_strerror(-rc));
 }
@@ -261,7 +260,7 @@ void fabric_conn_accept(struct fabric_xport *x, struct fabric_cm_event *ev)
 	struct fabric_conn *c;
 	int rc;
 
-	if (ev->ticket.channel == CHANNEL_OF_ACCEPTING) {
+	if (ev->ticket.channel == CHANNEL_SECOND) {
 		accept_second(x, ev);
 		return;
 	}
@@ -276,6 +275,7 @@ void fabric_conn_accept(struct fabric_xport *x, struct fabric_cm_event *ev)
 	c->base.pub.peer_id = ev->ticket.peer_id;
 	c->base.pub.peer_instance = ev->ticket.instance;
 	c->credits = ev->ticket.credits;
+	c->is_eager = x->f->base.takes_eager && ev->ticket.takes_eager;
 	c->rx_cookie = (ticket_random64() & ~UINT64_C(0xffff)) | c->base.slot;
 	c->tx_cookie = ticket_cookie(ev->ticket.nonce, ev->key);
 	c->base.nonce = ev->ticket.nonce;
@@ -307,7 +307,6 @@ void fabric_conn_up(struct fabric_conn *c)
 
 	peer_conn_come_up(&c->base);
 	mark_all_segs(c);
-	c->must_announce_eager = x->f->gates.has_eager;
 	fabric_io_touch(c);
 	x->base.pub.ev->up(
 		x->base.pub.ctx, &c->base.pub, c->base.pub.peer_id, c->base.pub.peer_instance);
@@ -322,17 +321,18 @@ static void on_accepted(
 	int rc;
 
 	rc = peer_conn_check_proof(&c->base, channel, ev->data, ev->data_bytes, &p);
-	if (!rc && channel == CHANNEL_OF_ACCEPTING && p.cookie != c->tx_cookie)
+	if (!rc && channel == CHANNEL_SECOND && p.cookie != c->tx_cookie)
 		rc = BPS_EAUTH;
 	if (rc) {
 		net_count(&fabric_xport_of(c)->shared.count.protocol_errors, 1);
 		peer_conn_doom(&c->base, "the peer could not prove its identity: %s", err_str(rc));
 		return;
 	}
-	if (channel == CHANNEL_OF_CONNECTING) {
+	if (channel == CHANNEL_FIRST) {
 		c->tx_cookie = p.cookie;
 		c->credits = p.credits;
-		rc = connect_channel(c, CHANNEL_OF_ACCEPTING);
+		c->is_eager = fabric_xport_of(c)->f->base.takes_eager && p.takes_eager;
+		rc = connect_channel(c, CHANNEL_SECOND);
 		if (rc)
 			peer_conn_doom(
 				&c->base, "cannot open the second channel: %s", fi_strerror(-rc));
@@ -356,7 +356,7 @@ static void on_connected(
 		return;
 	}
 	/* The accepting side goes UP with the first message, which may arrive before this event. */
-	if (channel != CHANNEL_OF_ACCEPTING || c->is_linked)
+	if (channel != CHANNEL_SECOND || c->is_linked)
 		return;
 	c->is_linked = true;
 	if (c->base.state == CONN_UP)

@@ -1,12 +1,12 @@
 /* Eager bytes of the libfabric transport: bytes that are sent with their offer, without a request.
  *
- * This needs provider tcp of libfabric 1.19 or later (has_eager in fabric_gates.h). The sender
- * posts the bytes with fi_send on the channel of the peer, where it also answers the peer's reads.
- * The message with the offer has the flag WIRE_EAGER, and goes over the channel of the sender. So
- * the receiver knows the order of the bytes that will arrive on its own channel. It posts a receive
- * for each of them in this order: into the place of the read that takes the bytes, or into the sink
- * for discarded bytes. Without a posted receive, the bytes wait in the socket, and the answers to
- * reads wait behind them. So the receiver decides in the next poll at the latest.
+ * This needs provider tcp of libfabric 1.19 or later at both ends (has_eager in fabric_gates.h).
+ * The sender posts the bytes with fi_send on the second channel. The message with the offer has the
+ * flag WIRE_EAGER, and goes over the first channel. So the receiver knows the order of the bytes
+ * that will arrive on the second channel. It posts a receive for each of them in this order: into
+ * the place of the read that takes the bytes, or into the sink for discarded bytes. Without a
+ * posted receive, the bytes wait in the socket, and the reads of the accepting side wait behind
+ * them. So the receiver decides in the next poll at the latest.
  *
  * Thread: the data thread. */
 #include "common/transport/fabric/fabric_eager.h"
@@ -30,7 +30,7 @@ static int send_alone(struct fabric_conn *c, const struct wire_msg *m)
 {
 	int rc = fabric_io_send(&c->base.pub, m);
 
-	if (!rc && c->is_eager_peer)
+	if (!rc && c->is_eager)
 		eager_policy_held_back(&c->policy, m->segment, m->offset);
 	return rc;
 }
@@ -39,12 +39,6 @@ bool fabric_eager_has_room(const struct fabric_conn *c, bool is_patient)
 {
 	return eager_policy_has_room(
 		c->n_eager_out, c->eager_bytes, c->base.pub.x->ahead_bytes, is_patient);
-}
-
-/* Return the endpoint of the channel on which the peer posts its messages and its reads. */
-static struct fid_ep *peer_ep(const struct fabric_conn *c)
-{
-	return c->eps[!fabric_socket_own_channel(c)];
 }
 
 /* Post the bytes that m offers.
@@ -58,7 +52,7 @@ static int post_bytes(struct fabric_conn *c, const struct wire_msg *m)
 
 	if (!rop)
 		return -EAGAIN;
-	rc = fi_send(peer_ep(c), s->mem + m->offset, m->len, s->desc, 0, &rop->op.ctx);
+	rc = fi_send(c->eps[CHANNEL_SECOND], s->mem + m->offset, m->len, s->desc, 0, &rop->op.ctx);
 	if (rc) {
 		TAILQ_INSERT_HEAD(&x->rop_free, &rop->op, link);
 		if (rc == -FI_EAGAIN)
@@ -116,8 +110,8 @@ int fabric_eager_send(struct xconn *xc, const struct wire_msg *m, bool is_patien
 	assert(m->segment < FABRIC_SEGS_MAX && m->len && !(m->flags & WIRE_INLINE));
 	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
-	if (!c->is_eager_peer || m->len > FABRIC_EAGER_BYTES || !eager_policy_may_go(&c->policy) ||
-		!lies_in_a_segment(fabric_xport_of(c), m))
+	if (!c->is_eager || !c->is_linked || m->len > FABRIC_EAGER_BYTES ||
+		!eager_policy_may_go(&c->policy) || !lies_in_a_segment(fabric_xport_of(c), m))
 		return send_alone(c, m);
 	if (!fabric_eager_has_room(c, is_patient)) {
 		c->wants_eager |= is_patient;
@@ -235,7 +229,7 @@ static bool post_receive(struct fabric_conn *c, struct fabric_eager *e)
 	ssize_t rc = -FI_EAGAIN;
 
 	if (rop && (r || has_sink(x)))
-		rc = fi_recv(c->ep, r ? r->dst : x->sink, len,
+		rc = fi_recv(c->eps[CHANNEL_SECOND], r ? r->dst : x->sink, len,
 			r ? x->segs[r->own_segment].desc : NULL, 0, &rop->op.ctx);
 	if (rc) {
 		if (rop)
@@ -249,7 +243,7 @@ static bool post_receive(struct fabric_conn *c, struct fabric_eager *e)
 	rop->op.conn = c;
 	TAILQ_INSERT_TAIL(&c->ops, &rop->op, link);
 	c->n_eager_posted++;
-	fabric_io_expect(c, e->len);
+	fabric_io_expect(c, rop);
 	return true;
 }
 
@@ -309,11 +303,8 @@ void fabric_eager_received(
 
 void fabric_eager_report(struct fabric_conn *c)
 {
-	struct wire_msg m = {.type = WIRE_TAKES_EAGER};
+	struct wire_msg m = {.type = WIRE_DISCARDED};
 
-	if (c->must_announce_eager && !fabric_io_put(c, &m, 1))
-		c->must_announce_eager = false;
-	m.type = WIRE_DISCARDED;
 	while (c->n_discarded) {
 		const struct fabric_eager *e = &c->discarded[c->n_discarded - 1];
 

@@ -25,6 +25,6 @@ void fabric_eager_post(struct fabric_conn *c);
  * are discarded. offered: bytes of the offer; 0: unknown. len: bytes that have arrived. */
 void fabric_eager_received(
 	struct fabric_conn *c, struct fabric_read *rd, uint32_t offered, size_t len);
-/* Send the peer the waiting TAKES_EAGER and DISCARDED messages, as far as there is room. */
+/* Send the peer the waiting DISCARDED messages, as far as there is room. */
 void fabric_eager_report(struct fabric_conn *c);
 #endif

@@ -175,16 +175,22 @@ struct fabric_peer_seg {
 	uint64_t base, key, bytes;
 };
 
-/* Connection with one channel for each side (enum channel), and with one endpoint for each channel.
- * Each side posts its messages and its reads on its own channel. The bytes that answer a read
- * arrive on the channel on which the read was posted. So a side answers the peer's reads on the
- * peer's channel. The side's own messages and read requests never wait behind these bytes. */
+/* Connection with two channels (enum channel), and with one endpoint for each channel. The
+ * connecting side posts its reads on the first channel, the accepting side on the second. The bytes
+ * that answer a read arrive on the channel on which the read was posted. So a side's requests never
+ * wait behind the bytes with which it answers the peer's requests.
+ *
+ * Without eager bytes, each side posts its messages where it posts its reads. With eager bytes
+ * (is_eager), reads are rare. Then the messages of both sides use the first channel, and the eager
+ * bytes of both sides use the second. So TCP acknowledges the bytes of one direction together with
+ * the bytes of the other. If a channel had bytes in one direction only, the kernel would send an
+ * acknowledgment of its own for each message. */
 struct fabric_conn {
 	struct peer_conn base; /* first member, so a pointer to it can be cast to this struct */
 	bool has_want, has_pong, is_busy, is_stuck;
-	/* True when this side's sending channel is open. On this channel, this side posts its
-	 * messages and its reads. */
-	bool is_linked;
+	bool is_connecting; /* this side has opened the connection */
+	bool is_eager;      /* both sides can receive eager bytes */
+	bool is_linked;     /* both channels are open */
 	/* Number of receive buffers that are posted for this connection. Each buffer is a credit of
 	 * the peer */
 	uint32_t granted;
@@ -196,14 +202,14 @@ struct fabric_conn {
 	struct fabric_buf *open;
 	uint64_t rx_cookie, tx_cookie, last_cookie;
 	struct fid_ep *eps[N_CHANNELS];
-	struct fid_ep *ep; /* endpoint on which this side posts its messages and its reads */
+	struct fid_ep *ep; /* endpoint on which this side posts its messages */
 	/* Sockets of the endpoints; -1: the provider has none, or this version of libfabric does
-	 * not return it. Bytes arrive on the socket of this side's channel. */
+	 * not return it */
 	int fds[N_CHANNELS];
-	/* Fields for fabric_socket_set_lowat. lowat: number of bytes that must arrive on this
-	 * side's channel before the kernel wakes the thread. expected_bytes: bytes that are to
-	 * arrive there. longest_bytes: length of the longest operation since expected_bytes was
-	 * 0. */
+	/* Fields for fabric_socket_set_lowat. lowat: number of bytes that must arrive on the
+	 * channel of arriving bytes before the kernel wakes the thread. expected_bytes: bytes that
+	 * are to arrive there. longest_bytes: length of the longest operation since expected_bytes
+	 * was 0. */
 	int lowat;
 	uint64_t expected_bytes, longest_bytes;
 	struct socket_meter meter;
@@ -216,9 +222,8 @@ struct fabric_conn {
 	uint32_t reads_used; /* bitmap of the used elements of the array `reads` */
 	struct fabric_read reads[READS_MAX];
 
-	/* Fields for sending eager bytes. is_eager_peer: the peer has sent TAKES_EAGER. */
-	bool is_eager_peer;
-	/* fabric_eager_send with is_patient has returned -EAGAIN, so call the writable callback
+	/* Fields for sending eager bytes.
+	 * fabric_eager_send with is_patient has returned -EAGAIN, so call the writable callback
 	 * when there is room */
 	bool wants_eager;
 	uint32_t n_eager_out; /* number of offers whose bytes are posted and not sent yet */
@@ -228,9 +233,8 @@ struct fabric_conn {
 	 * order of the offers. The receives of the first n_eager_posted offers are posted. */
 	struct fabric_eager eager[EAGER_IN_MAX];
 	unsigned eager_first, n_eager, n_eager_posted;
-	uint64_t n_eager_lost;    /* number of later offers, for which `eager` had no room */
-	bool must_announce_eager; /* TAKES_EAGER is not sent yet */
-	unsigned n_discarded;     /* discarded offers that are not reported to the peer yet */
+	uint64_t n_eager_lost; /* number of later offers, for which `eager` had no room */
+	unsigned n_discarded;  /* discarded offers that are not reported to the peer yet */
 	struct fabric_eager discarded[FABRIC_DISCARDED];
 
 	struct fi_info *info; /* address of the peer, kept until both channels are open */
@@ -305,6 +309,18 @@ struct fabric {
 static inline struct fabric_xport *fabric_xport_of(const struct fabric_conn *c)
 {
 	return (struct fabric_xport *)c->base.pub.x;
+}
+
+/* Return the channel on which this side posts its reads. */
+static inline enum channel fabric_read_channel(const struct fabric_conn *c)
+{
+	return c->is_connecting ? CHANNEL_FIRST : CHANNEL_SECOND;
+}
+
+/* Return the channel on which most bytes of the peer's segments arrive. */
+static inline enum channel fabric_arrival_channel(const struct fabric_conn *c)
+{
+	return c->is_eager ? CHANNEL_SECOND : fabric_read_channel(c);
 }
 
 /* Open the transport as fabric_open does, but with the memory-registration mode `mr_mode`. With the
@@ -412,7 +428,7 @@ void fabric_io_issue_reads(struct fabric_conn *c);
  * to the arrival. */
 void fabric_io_read_arrived(struct fabric_conn *c, uint32_t len, uint64_t took_ns);
 /* Account for bytes that are to arrive: a posted read, or a posted receive of eager bytes. */
-void fabric_io_expect(struct fabric_conn *c, uint32_t len);
+void fabric_io_expect(struct fabric_conn *c, const struct fabric_rop *rop);
 /* Return a finished operation to its pool. */
 void fabric_io_done(struct fabric_xport *x, struct fabric_op *op);
 int fabric_io_post_rx(struct fabric_xport *x, struct fabric_buf *b);

@@ -76,12 +76,24 @@ void fabric_io_free(struct fabric_xport *x)
  * the expected bytes. */
 static void update_lowat(struct fabric_conn *c)
 {
-	if (c->fds[fabric_socket_own_channel(c)] >= 0)
+	if (c->fds[fabric_arrival_channel(c)] >= 0)
 		fabric_io_touch(c);
 }
 
-void fabric_io_expect(struct fabric_conn *c, uint32_t len)
+/* Return whether the bytes of such an operation count as expected (expected_bytes of struct
+ * fabric_conn). */
+static bool is_expected(const struct fabric_conn *c, enum fabric_op_kind kind)
 {
+	return kind == OP_EAGER_IN ||
+	       (kind == OP_READ && fabric_read_channel(c) == fabric_arrival_channel(c));
+}
+
+void fabric_io_expect(struct fabric_conn *c, const struct fabric_rop *rop)
+{
+	uint32_t len = rop->len;
+
+	if (!is_expected(c, rop->op.kind))
+		return;
 	/* libfabric shows only that a whole operation is complete. While one is posted, its bytes
 	 * arrive, so only a time without a posted operation may be a pause of the peer. */
 	if (!c->expected_bytes)
@@ -93,7 +105,7 @@ void fabric_io_expect(struct fabric_conn *c, uint32_t len)
 
 void fabric_io_done(struct fabric_xport *x, struct fabric_op *op)
 {
-	if (op->conn && (op->kind == OP_READ || op->kind == OP_EAGER_IN)) {
+	if (op->conn && is_expected(op->conn, op->kind)) {
 		op->conn->expected_bytes -= ((struct fabric_rop *)op)->len;
 		update_lowat(op->conn);
 	}
@@ -322,7 +334,7 @@ int fabric_io_send(struct xconn *xc, const struct wire_msg *m)
 		rc = fabric_io_put(c, m, 1);
 	if (rc == -EAGAIN)
 		c->has_want = true;
-	else if (!rc && c->is_eager_peer && m->len && !(m->flags & WIRE_INLINE))
+	else if (!rc && c->is_eager && m->len && !(m->flags & WIRE_INLINE))
 		/* The message offers bytes without sending them, so the peer will request them. */
 		eager_policy_forget(&c->policy, m->segment, m->offset);
 	return rc;
@@ -349,7 +361,7 @@ static bool piece_issue(struct fabric_conn *c, struct fabric_read *rd, uint32_t 
 		return false;
 	rop = fabric_io_get_rop(x, OP_READ);
 	if (rop)
-		rc = fi_read(c->ep, (uint8_t *)r->dst + rd->issued, len,
+		rc = fi_read(c->eps[fabric_read_channel(c)], (uint8_t *)r->dst + rd->issued, len,
 			x->segs[r->own_segment].desc, 0, s->base + r->offset + rd->issued, s->key,
 			&rop->op.ctx);
 	if (rc) {
@@ -367,7 +379,7 @@ static bool piece_issue(struct fabric_conn *c, struct fabric_read *rd, uint32_t 
 	rop->op.conn = c;
 	TAILQ_INSERT_TAIL(&c->ops, &rop->op, link);
 	c->n_rops++;
-	fabric_io_expect(c, len);
+	fabric_io_expect(c, rop);
 	c->read_window.bytes += len;
 	rd->issued += len;
 	return true;
@@ -436,8 +448,7 @@ int fabric_io_read(struct xport_read *r)
 	/* With eager bytes, accept reads that wait for the window, too: if this function returned
 	 * -EAGAIN for such a read, the caller would start no further read, and this side would
 	 * discard the eager bytes of the next ones. */
-	if (c->n_reads == READS_MAX ||
-		(!fabric_xport_of(c)->f->gates.has_eager && c->n_queued == READ_WINDOW_QUEUE))
+	if (c->n_reads == READS_MAX || (!c->is_eager && c->n_queued == READ_WINDOW_QUEUE))
 		return -EAGAIN;
 	rd = &c->reads[__builtin_ctz(~c->reads_used)];
 	*rd = (struct fabric_read){.r = r};

@@ -27,8 +27,7 @@ void fabric_protocol_error(struct fabric_conn *c, const char *what)
 /* Return whether the owner or the transport has a message that had no room so far. */
 static bool waits_for_room(const struct fabric_conn *c)
 {
-	return c->has_want || c->wants_eager || c->has_pong || c->must_announce_eager ||
-	       c->n_discarded || c->n_dirty;
+	return c->has_want || c->wants_eager || c->has_pong || c->n_discarded || c->n_dirty;
 }
 
 static void rx_message(struct fabric_conn *c, const struct wire_msg *m)
@@ -57,10 +56,6 @@ static void rx_message(struct fabric_conn *c, const struct wire_msg *m)
 	case WIRE_SEG_DEL:
 		fabric_seg_note(c, m);
 		return;
-	case WIRE_TAKES_EAGER:
-		/* A peer with a newer libfabric sends this to all peers. */
-		c->is_eager_peer = x->f->gates.has_eager;
-		return;
 	case WIRE_DISCARDED:
 		eager_policy_asked(&c->policy, m->segment, m->offset);
 		return;
@@ -69,7 +64,7 @@ static void rx_message(struct fabric_conn *c, const struct wire_msg *m)
 	}
 }
 
-/* Return whether only a peer that has received TAKES_EAGER may send this message. */
+/* Return whether this message is allowed only if both sides can receive eager bytes. */
 static bool needs_eager(const struct wire_msg *m)
 {
 	return m->flags & WIRE_EAGER || m->type == WIRE_DISCARDED;
@@ -95,7 +90,7 @@ static void rx_messages(struct fabric_conn *c, const uint8_t *data, size_t n_byt
 		}
 		data += n;
 		n_bytes -= (size_t)n;
-		if (needs_eager(&m) && !fabric_xport_of(c)->f->gates.has_eager) {
+		if (needs_eager(&m) && !c->is_eager) {
 			fabric_protocol_error(c, "bytes that were not requested");
 			return;
 		}
@@ -183,7 +178,8 @@ static void piece_done(struct fabric_conn *c, const struct fabric_rop *rop)
 
 	fabric_io_read_arrived(c, rop->len, x->base.now_ns - rop->asked_ns);
 	net_count(&x->shared.count.rx_bytes, rop->len);
-	fabric_socket_measure(c, rop->len);
+	if (fabric_read_channel(c) == fabric_arrival_channel(c))
+		fabric_socket_measure(c, rop->len);
 	/* On verbs a completed read does not show that the peer is alive. The peer's network
 	 * adapter serves reads even when the peer's process hangs. */
 	if (!x->is_verbs)
@@ -312,7 +308,7 @@ static void service_up(struct fabric_conn *c)
 		c->has_pong = false;
 	if (c->n_dirty)
 		fabric_seg_announce(c);
-	if (c->must_announce_eager || c->n_discarded)
+	if (c->n_discarded)
 		fabric_eager_report(c);
 	m.type = WIRE_CREDIT;
 	if (c->owed >= c->granted / 2)

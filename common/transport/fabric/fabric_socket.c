@@ -19,29 +19,22 @@ int fabric_socket_of(const struct fabric *f, struct fid_ep *ep)
 	return f->gates.has_get_fd && !fi_control(&ep->fid, CONTROL_GET_FD, &fd) ? fd : -1;
 }
 
-enum channel fabric_socket_own_channel(const struct fabric_conn *c)
-{
-	bool is_connecting = c->ep && c->ep == c->eps[CHANNEL_OF_CONNECTING];
-
-	return is_connecting ? CHANNEL_OF_CONNECTING : CHANNEL_OF_ACCEPTING;
-}
-
 void fabric_socket_set_windows(struct fabric_xport *x)
 {
 	int rc = 0;
 
 	if (x->f->gates.has_eager)
 		x->base.pub.ahead_bytes = socket_window_ahead(&x->window);
-	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++) {
-		const struct fabric_conn *c = x->conns[i];
-		enum channel own = c ? fabric_socket_own_channel(c) : 0;
+	for (unsigned i = 0; i < FABRIC_CONNS_MAX * N_CHANNELS; i++) {
+		const struct fabric_conn *c = x->conns[i / N_CHANNELS];
+		int fd = c ? c->fds[i % N_CHANNELS] : -1;
 
-		if (c && !rc && c->fds[own] >= 0)
-			rc = socket_window_set(&x->window, c->fds[own]);
+		if (fd >= 0 && !rc)
+			rc = socket_window_set(&x->window, fd);
 		/* If this call fails, the previous limit of unsent bytes stays in force, which does
 		 * no harm */
-		if (c && c->fds[!own] >= 0)
-			socket_window_pace(&x->window, c->fds[!own]);
+		if (fd >= 0)
+			socket_window_pace(&x->window, fd);
 	}
 	if (rc && !x->window.bytes)
 		/* socket_window_set failed for the first socket, so no socket has changed */
@@ -51,7 +44,7 @@ void fabric_socket_set_windows(struct fabric_xport *x)
 void fabric_socket_measure(struct fabric_conn *c, size_t n)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
-	int fd = c->fds[fabric_socket_own_channel(c)];
+	int fd = c->fds[fabric_arrival_channel(c)];
 
 	recv_rtt_flowed(&c->meter.rtt, x->base.now_ns);
 	if (fd >= 0 && socket_window_measure(&x->window, &c->meter, fd, n, x->base.now_ns))
@@ -63,7 +56,7 @@ void fabric_socket_set_lowat(struct fabric_conn *c)
 	uint64_t most = socket_window_lowat(&fabric_xport_of(c)->window);
 	/* libfabric may have received most of one operation, and FABRIC_PREFETCH bytes more. */
 	uint64_t taken = c->longest_bytes + FABRIC_PREFETCH;
-	int fd = c->fds[fabric_socket_own_channel(c)], want = 1;
+	int fd = c->fds[fabric_arrival_channel(c)], want = 1;
 
 	if (fd < 0)
 		return;
@@ -73,7 +66,7 @@ void fabric_socket_set_lowat(struct fabric_conn *c)
 		c->lowat = want;
 }
 
-void fabric_socket_tune(struct fabric_conn *c, enum channel channel, bool is_own)
+void fabric_socket_tune(struct fabric_conn *c, enum channel channel)
 {
 	const struct fabric_xport *x = fabric_xport_of(c);
 	int fd = fabric_socket_of(x->f, c->eps[channel]), rc;
@@ -82,7 +75,9 @@ void fabric_socket_tune(struct fabric_conn *c, enum channel channel, bool is_own
 	if (fd < 0)
 		return;
 	congestion_set_or_warn(fd, x->f->congestion);
-	rc = is_own ? socket_window_begin(&x->window, fd) : socket_window_pace(&x->window, fd);
+	rc = socket_window_begin(&x->window, fd);
+	if (!rc)
+		rc = socket_window_pace(&x->window, fd);
 	if (rc)
 		log_rated(LOG_WARN, "cannot set the window or the pacing of a data connection: %s",
 			strerror(-rc));

@@ -6,18 +6,13 @@
 /* Return the socket of an endpoint of provider tcp. The endpoint still owns the socket. Returns -1
  * when this version of libfabric does not return the socket, or when the endpoint has no socket. */
 int fabric_socket_of(const struct fabric *f, struct fid_ep *ep);
-/* Return the channel on which this side posts its messages and its reads. The bytes of the peer's
- * segments arrive on this channel. */
-enum channel fabric_socket_own_channel(const struct fabric_conn *c);
 /* Count n received bytes, and adapt the receive window of all connections. */
 void fabric_socket_measure(struct fabric_conn *c, size_t n);
-/* Set how many bytes must arrive on this side's channel before the kernel wakes the thread. Call
- * this function before the thread sleeps, after each change of the expected bytes. */
+/* Set how many bytes must arrive on the channel of arriving bytes before the kernel wakes the
+ * thread. Call this function before the thread sleeps, after each change of the expected bytes. */
 void fabric_socket_set_lowat(struct fabric_conn *c);
-/* Set the windows of all sockets on which bytes arrive, and the pacing of all sockets on which
- * bytes are sent. */
+/* Set the windows and the pacing of all sockets. */
 void fabric_socket_set_windows(struct fabric_xport *x);
-/* Set the options of an endpoint's socket, which exists as soon as fi_endpoint has returned.
- * is_own: bytes arrive on the socket; otherwise bytes are sent on it. */
-void fabric_socket_tune(struct fabric_conn *c, enum channel channel, bool is_own);
+/* Set the options of an endpoint's socket, which exists as soon as fi_endpoint has returned. */
+void fabric_socket_tune(struct fabric_conn *c, enum channel channel);
 #endif

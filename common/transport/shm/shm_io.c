@@ -74,7 +74,6 @@ static void message(struct shm_conn *c, const struct wire_msg *m)
 	case WIRE_SEG_DEL:
 		shm_note_seg(c, m);
 		return;
-	case WIRE_TAKES_EAGER:
 	case WIRE_DISCARDED:
 		shm_protocol_error(c, "a message of another transport");
 		return;

@@ -219,7 +219,7 @@ static struct tcp_conn *find_first(struct tcp_xport *x, const struct ticket *t)
 
 void tcp_accept(struct tcp_xport *x, const struct tcp_accepted *g)
 {
-	bool is_first = g->ticket.channel == CHANNEL_OF_CONNECTING;
+	bool is_first = g->ticket.channel == CHANNEL_FIRST;
 	struct tcp_conn *c = is_first ? conn_new(x, CONN_ACCEPTING) : find_first(x, &g->ticket);
 
 	if (!c) {

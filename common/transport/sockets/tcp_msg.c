@@ -159,7 +159,6 @@ static void message(struct tcp_conn *c, const struct wire_msg *m)
 	case WIRE_CREDIT:
 	case WIRE_SEG_ADD:
 	case WIRE_SEG_DEL:
-	case WIRE_TAKES_EAGER:
 	case WIRE_DISCARDED:
 		tcp_protocol_error(c, "a message of another transport");
 		return;

@@ -141,7 +141,7 @@ static void only_fresh_and_genuine_tickets_are_accepted(void **state)
 	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
 	assert_int_equal(refused(&r.server), 7);
 	t = a_ticket(14); /* a valid ticket of a connection that does not exist */
-	t.channel = CHANNEL_OF_ACCEPTING;
+	t.channel = CHANNEL_SECOND;
 	ticket_seal(&t, the_key, b);
 	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
 	atomic_store(&r.server.stop, true);

@@ -2,6 +2,8 @@
  * offer and without a request (xport_send_eager). With versions of libfabric that lack what they
  * need, the peer requests the bytes. One thread drives both ends. */
 #include <errno.h>
+#include <netinet/in.h>
+#include <linux/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -41,9 +43,8 @@ static void pair_open(struct offer_pair *p, size_t bytes)
 {
 	net_rig_open(&p->r);
 	pair_connect(p, bytes);
-	if (has_eager(&p->r.server))
-		RUN(&p->r, conn_of(&p->r.server)->is_eager_peer &&
-				   conn_of(&p->r.client)->is_eager_peer);
+	assert_int_equal(conn_of(&p->r.server)->is_eager, has_eager(&p->r.server));
+	assert_int_equal(conn_of(&p->r.client)->is_eager, has_eager(&p->r.client));
 }
 
 static void pair_close(struct offer_pair *p)
@@ -418,12 +419,7 @@ static void too_long_offer_with_bytes_ends_the_connection(void **state)
 	offer_wrongly(0, FABRIC_EAGER_BYTES + 1);
 }
 
-static void set_eager(struct net_node *n, bool has_eager)
-{
-	((struct fabric *)n->f)->gates.has_eager = has_eager;
-}
-
-/* The client runs a version of libfabric that cannot receive eager bytes. */
+/* The client has announced that it cannot receive eager bytes. */
 static void eager_messages_without_eager_end_the_connection(void **state)
 {
 	struct wire_msg m = {.type = WIRE_DISCARDED};
@@ -431,7 +427,7 @@ static void eager_messages_without_eager_end_the_connection(void **state)
 
 	(void)state;
 	pair_open(&p, 1000);
-	set_eager(&p.r.client, false);
+	conn_of(&p.r.client)->is_eager = false;
 	assert_int_equal(fabric_io_put(conn_of(&p.r.server), &m, 1), 0);
 	RUN(&p.r, p.r.client.n_down == 1);
 	assert_int_equal(protocol_errors(&p.r.client), 1);
@@ -448,8 +444,9 @@ static void versions_of_libfabric_may_differ(void **state)
 		struct offer_pair p;
 
 		net_rig_open(&p.r);
-		set_eager(i ? &p.r.client : &p.r.server, false);
+		(i ? &p.r.client : &p.r.server)->f->takes_eager = false;
 		pair_connect(&p, len);
+		assert_false(conn_of(&p.r.client)->is_eager || conn_of(&p.r.server)->is_eager);
 		p.r.client.on_message = p.r.server.on_message = hear_and_take;
 		takers[1].to = mem_new(&p.r.server, len, 0);
 		for (unsigned round = 1; round <= 3; round++) {
@@ -486,11 +483,6 @@ static void send_again(struct net_node *n, struct xconn *c)
 		n->on_writable = NULL;
 }
 
-static struct fid_ep *ep_of_the_peer(const struct fabric_conn *c)
-{
-	return c->eps[!fabric_socket_own_channel(c)];
-}
-
 /* An offer finds the endpoint full after its message has got a buffer. The empty buffer is not
  * sent: the receiver could not tell whose it is, and the credit would be lost. */
 static void full_endpoint_costs_no_credit(void **state)
@@ -508,7 +500,7 @@ static void full_endpoint_costs_no_credit(void **state)
 	NEED_EAGER(&p);
 	p.r.client.on_message = hear_and_take;
 	c = conn_of(&p.r.server);
-	ep = ep_of_the_peer(c);
+	ep = c->eps[CHANNEL_SECOND];
 	m = offer_of(&p.from, 1, 0, len);
 	assert_int_equal(xport_send_eager(p.r.server.conn, &m, true), 0);
 	assert_int_equal(c->n_eager_out, 1);
@@ -671,17 +663,14 @@ static void message_before_the_second_channel_ends_the_connection(void **state)
 	pair_close(&p);
 }
 
-/* Return how many bytes must arrive for the client before its kernel wakes the thread. */
-static int lowat_of(const struct net_node *n)
+/* Return how many bytes must arrive on a channel before the kernel wakes the thread. */
+static int lowat_of(const struct net_node *n, enum channel channel)
 {
-	const struct fabric_conn *c = conn_of(n);
-	bool is_first = c->ep == c->eps[CHANNEL_OF_CONNECTING];
 	int lowat = 0;
 	socklen_t len = sizeof(lowat);
 
-	assert_int_equal(getsockopt(c->fds[is_first ? CHANNEL_OF_CONNECTING : CHANNEL_OF_ACCEPTING],
-				 SOL_SOCKET, SO_RCVLOWAT, &lowat, &len),
-		0);
+	assert_int_equal(
+		getsockopt(conn_of(n)->fds[channel], SOL_SOCKET, SO_RCVLOWAT, &lowat, &len), 0);
 	return lowat;
 }
 
@@ -698,17 +687,82 @@ static void wakes_are_few_while_many_bytes_are_expected(void **state)
 		pair_close(&p);
 		skip();
 	}
+	RUN(&p.r, fabric_seg_find(conn_of(&p.r.server), p.t->to.seg));
+	assert_int_equal(lowat_of(&p.r.server, CHANNEL_SECOND), 1);
+	rd = read_of(&p.r.server, &p.from, &p.t->to, 0, READ_MAX);
+	assert_int_equal(xport_read(&rd), 0);
+	fabric_poll(p.r.server.x, clock_now_ns());
+	assert_in_range(lowat_of(&p.r.server, CHANNEL_SECOND), 48 << 10, READ_WINDOW_FIRST / 2);
+	RUN(&p.r, p.r.server.n_read_done == 1);
+	assert_int_equal(p.r.server.read_status, 0);
+	assert_memory_equal(p.from.p, p.t->to.p, READ_MAX);
+	fabric_poll(p.r.server.x, clock_now_ns());
+	assert_int_equal(lowat_of(&p.r.server, CHANNEL_SECOND), 1);
+	pair_close(&p);
+}
+
+/* The client reads where the server may post requests, too. It must wake for each request, so that
+ * two sides that read from each other do not wait for each other. */
+static void requests_of_the_peer_wake_a_reader(void **state)
+{
+	struct offer_pair p;
+	struct xport_read rd;
+
+	(void)state;
+	pair_open(&p, READ_MAX);
+	NEED_EAGER(&p);
+	if (conn_of(&p.r.client)->fds[0] < 0) {
+		pair_close(&p);
+		skip();
+	}
 	RUN(&p.r, fabric_seg_find(conn_of(&p.r.client), p.from.seg));
-	assert_int_equal(lowat_of(&p.r.client), 1);
 	rd = read_of(&p.r.client, &p.t->to, &p.from, 0, READ_MAX);
 	assert_int_equal(xport_read(&rd), 0);
 	fabric_poll(p.r.client.x, clock_now_ns());
-	assert_in_range(lowat_of(&p.r.client), 48 << 10, READ_WINDOW_FIRST / 2);
+	assert_int_equal(lowat_of(&p.r.client, CHANNEL_FIRST), 1);
+	assert_int_equal(lowat_of(&p.r.client, CHANNEL_SECOND), 1);
 	RUN(&p.r, p.r.client.n_read_done == 1);
-	assert_int_equal(p.r.client.read_status, 0);
 	assert_memory_equal(p.t->to.p, p.from.p, READ_MAX);
-	fabric_poll(p.r.client.x, clock_now_ns());
-	assert_int_equal(lowat_of(&p.r.client), 1);
+	pair_close(&p);
+}
+
+/* Return how many TCP segments without data a node has sent on a channel. */
+static uint32_t empty_segments(const struct net_node *n, enum channel channel)
+{
+	struct tcp_info info;
+	socklen_t len = sizeof(info);
+
+	assert_int_equal(
+		getsockopt(conn_of(n)->fds[channel], IPPROTO_TCP, TCP_INFO, &info, &len), 0);
+	return info.tcpi_segs_out - info.tcpi_data_segs_out;
+}
+
+/* TCP acknowledges a message together with the answer, without a segment of its own. */
+static void answers_acknowledge_messages(void **state)
+{
+	static const uint8_t payload[4096];
+	const unsigned n_rounds = 100;
+	struct offer_pair p;
+
+	(void)state;
+	pair_open(&p, 1000);
+	NEED_EAGER(&p);
+	if (conn_of(&p.r.client)->fds[0] < 0) {
+		pair_close(&p);
+		skip();
+	}
+	p.r.server.on_message = echo;
+	for (unsigned i = 1; i <= n_rounds; i++) {
+		struct wire_msg m = inline_message(i, payload, sizeof(payload));
+
+		assert_int_equal(xport_send(p.r.client.conn, &m), 0);
+		RUN(&p.r, p.r.client.n_messages == i);
+	}
+	assert_false(p.r.server.is_wrong);
+	for (enum channel i = 0; i < N_CHANNELS; i++) {
+		assert_in_range(empty_segments(&p.r.server, i), 0, n_rounds / 5);
+		assert_in_range(empty_segments(&p.r.client, i), 0, n_rounds / 5);
+	}
 	pair_close(&p);
 }
 
@@ -747,6 +801,8 @@ int main(void)
 		cmocka_unit_test(poll_that_calls_the_owner_does_something),
 		cmocka_unit_test(message_before_the_second_channel_ends_the_connection),
 		cmocka_unit_test(wakes_are_few_while_many_bytes_are_expected),
+		cmocka_unit_test(requests_of_the_peer_wake_a_reader),
+		cmocka_unit_test(answers_acknowledge_messages),
 	};
 
 	return cmocka_run_group_tests(tests, use_tcp, NULL);

@@ -511,7 +511,7 @@ static void ticket_of_another_challenge_is_refused(void **state)
 		/* Send an invalid ticket. Ticket 0 has an old nonce, ticket 1 is for a network
 		 * connection, and ticket 2 has a changed byte. */
 		t.nonce = i == 0 ? ch.nonce - 1 : ch.nonce;
-		t.channel = i == 1 ? CHANNEL_OF_CONNECTING : TICKET_SAME_HOST;
+		t.channel = i == 1 ? CHANNEL_FIRST : TICKET_SAME_HOST;
 		ticket_seal(&t, the_key, hello.ticket);
 		if (i == 2)
 			hello.ticket[3] ^= 1;

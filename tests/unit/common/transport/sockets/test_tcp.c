@@ -49,7 +49,7 @@ static void malformed_frame_closes_its_connection(void **state)
 static void malformed_or_foreign_message_closes_its_connection(void **state)
 {
 	static const enum wire_type foreign[] = {
-		WIRE_CREDIT, WIRE_SEG_ADD, WIRE_SEG_DEL, WIRE_TAKES_EAGER, WIRE_DISCARDED};
+		WIRE_CREDIT, WIRE_SEG_ADD, WIRE_SEG_DEL, WIRE_DISCARDED};
 	const unsigned n_foreign = sizeof(foreign) / sizeof(foreign[0]);
 	uint8_t b[256];
 	struct net_rig r;

@@ -54,7 +54,7 @@ static void no_byte_of_a_ticket_may_be_wrong(void **state)
 	for (unsigned i = 0; i < TICKET_BYTES; i++) {
 		uint8_t word[9] = {0};
 
-		seal_channel(9, CHANNEL_OF_CONNECTING, b);
+		seal_channel(9, CHANNEL_FIRST, b);
 		b[i] ^= 0x10;
 		p.fds[0] = stranger(net_port(r.server.f), b, sizeof(b));
 		raw_recv(&p, LANE_MESSAGES, word, 8);
@@ -89,15 +89,15 @@ static void each_channel_comes_once_and_in_order(void **state)
 
 	(void)state;
 	net_rig_open(&r);
-	seal_channel(20, CHANNEL_OF_ACCEPTING, b);
+	seal_channel(20, CHANNEL_SECOND, b);
 	expect_turned_away(&r, b); /* a ticket for a connection that does not exist */
 	raw_join(&p, 20, LANE_MESSAGES);
-	seal_channel(20, CHANNEL_OF_CONNECTING, b);
+	seal_channel(20, CHANNEL_FIRST, b);
 	expect_turned_away(&r, b); /* the same ticket again */
-	seal_channel(22, CHANNEL_OF_ACCEPTING, b);
+	seal_channel(22, CHANNEL_SECOND, b);
 	expect_turned_away(&r, b); /* a ticket of another connection */
 	raw_join(&p, 20, LANE_BULK);
-	seal_channel(20, CHANNEL_OF_ACCEPTING, b);
+	seal_channel(20, CHANNEL_SECOND, b);
 	expect_turned_away(&r, b); /* the connection already has this channel */
 	t = a_ticket(30);
 	t.channel = TICKET_SAME_HOST;
@@ -300,7 +300,7 @@ static void flood_of_strangers_blocks_no_peer(void **state)
 
 	(void)state;
 	net_rig_open(&r);
-	seal_channel(5, CHANNEL_OF_CONNECTING, ticket);
+	seal_channel(5, CHANNEL_FIRST, ticket);
 	before = count_fds();
 	/* Send all but the last byte of a valid ticket and then nothing. */
 	for (unsigned i = 0; i < 3 * TCP_PENDING_MAX; i++)
@@ -337,7 +337,7 @@ static void listener_recovers_from_too_many_open_files(void **state)
 	while (n < 64 && (fillers[n] = dup(fd)) >= 0)
 		n++;
 	assert_in_range(n, 1, 63);
-	seal_channel(5, CHANNEL_OF_CONNECTING, ticket);
+	seal_channel(5, CHANNEL_FIRST, ticket);
 	sa.sin_port = htons(net_port(r.server.f));
 	assert_int_equal(connect(p.fds[0], (struct sockaddr *)&sa, sizeof(sa)), 0);
 	raw_send(&p, LANE_MESSAGES, ticket, sizeof(ticket));
