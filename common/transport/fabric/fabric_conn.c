@@ -48,9 +48,7 @@ static struct fabric_conn *conn_get(struct fabric_xport *x)
 	TAILQ_INIT(&c->queue);
 	c->lowat = 1;
 	c->read_window.limit = READ_WINDOW_FIRST;
-	/* With a limit of 128 KiB at 1 Gbit/s, the peer has sent a piece of 64 KiB before the
-	 * request for the next piece arrives. 4 + 4 hosts then reach 85 % of the rate. */
-	c->read_window.least = x->f->gates.has_eager ? READ_WINDOW_FIRST : READ_WINDOW_MIN;
+	c->read_window.least = x->f->gates.read_least;
 	return c;
 }
 

@@ -4,6 +4,8 @@
 
 #include <rdma/fabric.h>
 
+#include "common/transport/read_window.h"
+
 #define OLDEST      FI_VERSION(1, 17)
 #define SPINNING    FI_VERSION(1, 18)
 #define MENDED      FI_VERSION(1, 19)
@@ -11,6 +13,8 @@
 
 #define CONNS_FEW  256
 #define CONNS_MANY 1024
+
+#define READ_LEAST_1_17 (UINT32_C(512) << 10)
 
 int fabric_gates_check(uint32_t version, struct err_text *err)
 {
@@ -29,6 +33,7 @@ int fabric_gates_check(uint32_t version, struct err_text *err)
 struct fabric_gates fabric_gates_of(uint32_t version, bool is_verbs)
 {
 	bool is_mended = FI_VERSION_GE(version, MENDED);
+	uint32_t tcp_least = is_mended ? READ_WINDOW_FIRST : READ_LEAST_1_17;
 
 	return (struct fabric_gates){
 		.is_spoiled_by_cut_reads = !is_verbs && !is_mended,
@@ -36,5 +41,6 @@ struct fabric_gates fabric_gates_of(uint32_t version, bool is_verbs)
 		.has_own_events = !is_verbs && is_mended,
 		.has_get_fd = !is_verbs && FI_VERSION_GE(version, WITH_GET_FD),
 		.conns_max = !is_verbs && is_mended ? CONNS_MANY : CONNS_FEW,
+		.read_least = is_verbs ? READ_WINDOW_MIN : tcp_least,
 	};
 }

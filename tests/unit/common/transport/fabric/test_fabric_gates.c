@@ -11,6 +11,7 @@
 #include <rdma/fabric.h>
 
 #include "common/transport/fabric/fabric_gates.h"
+#include "common/transport/read_window.h"
 
 static void version_too_old_is_refused_with_those_that_can_be_used(void **state)
 {
@@ -55,6 +56,14 @@ static void tcp_has_many_connections_from_1_19_on(void **state)
 	assert_int_equal(fabric_gates_of(FI_VERSION(2, 5), true).conns_max, 256);
 }
 
+static void reads_of_tcp_have_larger_windows(void **state)
+{
+	(void)state;
+	assert_int_equal(fabric_gates_of(FI_VERSION(1, 17), true).read_least, READ_WINDOW_MIN);
+	assert_int_equal(fabric_gates_of(FI_VERSION(1, 17), false).read_least, 512 << 10);
+	assert_int_equal(fabric_gates_of(FI_VERSION(1, 19), false).read_least, READ_WINDOW_FIRST);
+}
+
 static void tcp_sends_eager_bytes_from_1_19_on(void **state)
 {
 	(void)state;
@@ -88,6 +97,7 @@ int main(void)
 		cmocka_unit_test(version_that_never_sleeps_is_refused_with_the_reason),
 		cmocka_unit_test(only_tcp_of_1_17_is_spoiled_by_cut_reads),
 		cmocka_unit_test(tcp_has_many_connections_from_1_19_on),
+		cmocka_unit_test(reads_of_tcp_have_larger_windows),
 		cmocka_unit_test(tcp_sends_eager_bytes_from_1_19_on),
 		cmocka_unit_test(tcp_shows_its_sockets_from_2_2_on),
 		cmocka_unit_test(threads_of_tcp_read_their_events_from_1_19_on),
