@@ -9,8 +9,8 @@
 extern const char *const net_provider_words[];
 
 /* Return what "auto" means on this address: "verbs" when the address belongs to an active RDMA
- * port, else "sockets". Never returns "tcp", because no measurement has shown yet that libfabric's
- * tcp equals our sockets in every respect. sysfs: "/sys", or a folder that a test has made. */
+ * port, else "sockets". Never returns "tcp", because not every row of the table
+ * docs/results/performance/providers.md holds. sysfs: "/sys", or a folder that a test has made. */
 const char *net_provider_auto(const char *sysfs, const char *bind_addr);
 
 /* Open the provider cfg->provider on the address cfg->bind_addr, and listen if cfg->is_listener. If

@@ -133,7 +133,7 @@ void net_seal_ticket(const struct net *n, const struct peer_conn *c, enum channe
 {
 	struct ticket t = {.thread = c->peer_thread,
 		.channel = (uint8_t)channel,
-		.takes_eager = n->takes_eager,
+		.can_take_eager = n->can_take_eager,
 		.peer_id = atomic_load(&n->my_id),
 		.credits = credits,
 		.instance = n->cfg.my_instance,
@@ -148,7 +148,7 @@ void net_seal_proof(const struct net *n, const struct ticket *t, const void *key
 	struct proof p = {.instance = n->cfg.my_instance,
 		.peer_id = atomic_load(&n->my_id),
 		.credits = credits,
-		.takes_eager = n->takes_eager,
+		.can_take_eager = n->can_take_eager,
 		.cookie = cookie};
 
 	proof_seal(&p, t->nonce, key, ret);

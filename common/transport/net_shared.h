@@ -46,7 +46,9 @@ struct net {
 	net_key_fn key_fn;
 	void *key_ctx;
 	uint16_t port;
-	bool takes_eager; /* field of the same name in tickets and proofs */
+	/* Whether this process can receive eager bytes over libfabric. Its tickets and proofs
+	 * report it */
+	bool can_take_eager;
 	_Atomic uint32_t my_id, nonces;
 	/* Random number that all nonces of this process contain, so that they differ from all
 	 * nonces that were made before a restart of the process */

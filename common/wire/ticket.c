@@ -18,7 +18,7 @@
 #define MAC_BYTES      16
 
 /* Flags of tickets and proofs. */
-#define FLAG_TAKES_EAGER 1
+#define FLAG_CAN_TAKE_EAGER 1
 
 /* Ticket and proof on the wire, little-endian. */
 struct ticket_wire {
@@ -80,7 +80,7 @@ void ticket_seal(const struct ticket *t, const void *key, uint8_t ret[TICKET_BYT
 		.peer_id = htole32(t->peer_id),
 		.credits = htole16(t->credits),
 		.channel = t->channel,
-		.flags = t->takes_eager ? FLAG_TAKES_EAGER : 0,
+		.flags = t->can_take_eager ? FLAG_CAN_TAKE_EAGER : 0,
 		.instance = htole64(t->instance),
 		.nonce = htole64(t->nonce)};
 
@@ -101,14 +101,14 @@ int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret)
 		return BPS_EPROTO;
 	if (le16toh(w.version) != TICKET_VERSION)
 		return BPS_EVERSION;
-	if (w.channel > TICKET_SAME_HOST || w.flags & ~FLAG_TAKES_EAGER)
+	if (w.channel > TICKET_SAME_HOST || w.flags & ~FLAG_CAN_TAKE_EAGER)
 		return BPS_EPROTO;
 	ret->version = le16toh(w.version);
 	ret->thread = le16toh(w.thread);
 	ret->peer_id = le32toh(w.peer_id);
 	ret->credits = le16toh(w.credits);
 	ret->channel = w.channel;
-	ret->takes_eager = w.flags & FLAG_TAKES_EAGER;
+	ret->can_take_eager = w.flags & FLAG_CAN_TAKE_EAGER;
 	ret->instance = le64toh(w.instance);
 	ret->nonce = le64toh(w.nonce);
 	return ret->credits >= TICKET_CREDITS_MIN ? 0 : BPS_EPROTO;
@@ -189,7 +189,7 @@ void proof_seal(const struct proof *p, uint64_t nonce, const void *key, uint8_t 
 	struct proof_wire w = {.instance = htole64(p->instance),
 		.peer_id = htole32(p->peer_id),
 		.credits = htole16(p->credits),
-		.flags = htole16(p->takes_eager ? FLAG_TAKES_EAGER : 0),
+		.flags = htole16(p->can_take_eager ? FLAG_CAN_TAKE_EAGER : 0),
 		.cookie = htole64(p->cookie)};
 
 	mac(key, "s2c", nonce, &w, sizeof(w) - MAC_BYTES, w.mac, MAC_BYTES);
@@ -211,8 +211,8 @@ int proof_open(const void *buf, size_t n_bytes, uint64_t nonce, const void *key,
 	ret->peer_id = le32toh(w.peer_id);
 	ret->credits = le16toh(w.credits);
 	ret->cookie = le64toh(w.cookie);
-	ret->takes_eager = le16toh(w.flags) & FLAG_TAKES_EAGER;
-	if (le16toh(w.flags) & ~FLAG_TAKES_EAGER || ret->credits < TICKET_CREDITS_MIN)
+	ret->can_take_eager = le16toh(w.flags) & FLAG_CAN_TAKE_EAGER;
+	if (le16toh(w.flags) & ~FLAG_CAN_TAKE_EAGER || ret->credits < TICKET_CREDITS_MIN)
 		return BPS_EPROTO;
 	return 0;
 }

@@ -44,9 +44,9 @@ struct ticket {
 	/* Initial number of credits that the connecting side grants to the accepting side */
 	uint16_t credits;
 	uint8_t channel;
-	/* The sender can receive the bytes of offers without a request, in transports where only
-	 * some members can */
-	bool takes_eager;
+	/* The sender can receive the bytes of offers without a request. Used only over libfabric,
+	 * where this depends on the version */
+	bool can_take_eager;
 	uint64_t instance;
 	/* Three fields, from the highest to the lowest bits: the serial number that the sender gave
 	 * the ticket (32 bits), the sender's random tag (16 bits), the connection's slot in the
@@ -57,7 +57,7 @@ struct proof {
 	uint64_t instance;
 	uint32_t peer_id;
 	uint16_t credits;
-	bool takes_eager; /* as in struct ticket */
+	bool can_take_eager; /* as in struct ticket */
 	/* Cookie for messages to the accepting side, in transports that need one */
 	uint64_t cookie;
 };

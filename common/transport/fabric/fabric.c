@@ -344,7 +344,7 @@ int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn,
 		goto fail;
 	}
 	f->gates = fabric_gates_of(fi_version(), is_verbs(f));
-	f->base.takes_eager = f->gates.has_eager;
+	f->base.can_take_eager = f->gates.has_eager;
 	rc = choose_congestion(f, cfg->congestion, err);
 	if (!rc)
 		rc = get_info(f, mr_mode, err);

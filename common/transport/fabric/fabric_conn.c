@@ -48,7 +48,7 @@ static struct fabric_conn *conn_get(struct fabric_xport *x)
 	TAILQ_INIT(&c->queue);
 	c->lowat = 1;
 	c->read_window.limit = READ_WINDOW_FIRST;
-	c->read_window.least = x->f->gates.read_least;
+	c->read_window.least = x->f->gates.read_least_bytes;
 	return c;
 }
 
@@ -273,7 +273,7 @@ void fabric_conn_accept(struct fabric_xport *x, struct fabric_cm_event *ev)
 	c->base.pub.peer_id = ev->ticket.peer_id;
 	c->base.pub.peer_instance = ev->ticket.instance;
 	c->credits = ev->ticket.credits;
-	c->is_eager = x->f->base.takes_eager && ev->ticket.takes_eager;
+	c->is_eager = x->f->base.can_take_eager && ev->ticket.can_take_eager;
 	c->rx_cookie = (ticket_random64() & ~UINT64_C(0xffff)) | c->base.slot;
 	c->tx_cookie = ticket_cookie(ev->ticket.nonce, ev->key);
 	c->base.nonce = ev->ticket.nonce;
@@ -304,6 +304,9 @@ void fabric_conn_up(struct fabric_conn *c)
 	struct fabric_xport *x = fabric_xport_of(c);
 
 	peer_conn_come_up(&c->base);
+	/* The peer sends its first message when both channels are open. With provider tcp they are
+	 * then open at this side, too. With verbs this side waits for the event. */
+	c->is_linked |= c->is_eager;
 	mark_all_segs(c);
 	fabric_io_touch(c);
 	x->base.pub.ev->up(
@@ -329,7 +332,7 @@ static void on_accepted(
 	if (channel == CHANNEL_FIRST) {
 		c->tx_cookie = p.cookie;
 		c->credits = p.credits;
-		c->is_eager = fabric_xport_of(c)->f->base.takes_eager && p.takes_eager;
+		c->is_eager = fabric_xport_of(c)->f->base.can_take_eager && p.can_take_eager;
 		rc = connect_channel(c, CHANNEL_SECOND);
 		if (rc)
 			peer_conn_doom(

@@ -5,8 +5,8 @@
  * flag WIRE_EAGER, and goes over the first channel. So the receiver knows the order of the bytes
  * that will arrive on the second channel. It posts a receive for each of them in this order: into
  * the place of the read that takes the bytes, or into the sink for discarded bytes. Without a
- * posted receive, the bytes wait in the socket, and the reads of the accepting side wait behind
- * them. So the receiver decides in the next poll at the latest.
+ * posted receive, the bytes wait in the socket, and the reads of the accepting side (requests and
+ * answers) wait behind them. So the receiver decides in the next poll at the latest.
  *
  * Thread: the data thread. */
 #include "common/transport/fabric/fabric_eager.h"
@@ -110,8 +110,8 @@ int fabric_eager_send(struct xconn *xc, const struct wire_msg *m, bool is_patien
 	assert(m->segment < FABRIC_SEGS_MAX && m->len && !(m->flags & WIRE_INLINE));
 	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
-	if (!c->is_eager || !c->is_linked || m->len > FABRIC_EAGER_BYTES ||
-		!eager_policy_may_go(&c->policy) || !lies_in_a_segment(fabric_xport_of(c), m))
+	if (!c->is_eager || m->len > FABRIC_EAGER_BYTES || !eager_policy_may_go(&c->policy) ||
+		!lies_in_a_segment(fabric_xport_of(c), m))
 		return send_alone(c, m);
 	if (!fabric_eager_has_room(c, is_patient)) {
 		c->wants_eager |= is_patient;
@@ -243,7 +243,7 @@ static bool post_receive(struct fabric_conn *c, struct fabric_eager *e)
 	rop->op.conn = c;
 	TAILQ_INSERT_TAIL(&c->ops, &rop->op, link);
 	c->n_eager_posted++;
-	fabric_io_expect(c, rop);
+	fabric_io_expect(c, CHANNEL_SECOND, e->len);
 	return true;
 }
 
@@ -290,7 +290,7 @@ void fabric_eager_received(
 	}
 	net_count(&x->shared.count.rx_bytes, len);
 	peer_conn_heard(&c->base);
-	fabric_socket_measure(c, len);
+	fabric_socket_measure(c, CHANNEL_SECOND, len);
 	if (!rd) {
 		net_count(&x->shared.count.discarded_bytes, len);
 		if (!e.is_offered_again && c->n_discarded < FABRIC_DISCARDED)

@@ -41,6 +41,6 @@ struct fabric_gates fabric_gates_of(uint32_t version, bool is_verbs)
 		.has_own_events = !is_verbs && is_mended,
 		.has_get_fd = !is_verbs && FI_VERSION_GE(version, WITH_GET_FD),
 		.conns_max = !is_verbs && is_mended ? CONNS_MANY : CONNS_FEW,
-		.read_least = is_verbs ? READ_WINDOW_MIN : tcp_least,
+		.read_least_bytes = is_verbs ? READ_WINDOW_MIN : tcp_least,
 	};
 }

@@ -35,9 +35,11 @@ struct fabric_gates {
 	uint32_t conns_max;
 	/* Smallest limit of requested bytes on a connection (read_window.h). With provider `tcp` of
 	 * libfabric 1.17, a request costs so much processor time that 4 + 4 hosts on 2 processors
-	 * reach 83 % of the sockets' goodput at 1 Gbit/s with 128 KiB, and 87 % with 512 KiB. From
-	 * libfabric 1.19 on, most bytes are sent without a request. */
-	uint32_t read_least;
+	 * reach 83 % of the sockets' goodput at 1 Gbit/s with 128 KiB, and 85 to 87 % with 512 KiB.
+	 * From libfabric 1.19 on, most bytes are sent without a request. The limit can be large
+	 * then: with 128 KiB at 1 Gbit/s, the peer has sent a piece of 64 KiB before the request
+	 * for the next piece arrives. */
+	uint32_t read_least_bytes;
 };
 
 /* Check that this version can be used.

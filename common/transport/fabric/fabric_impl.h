@@ -64,8 +64,8 @@
 #define FABRIC_SEG_CHUNK 64 /* number of entries added when a table of peer segments grows */
 #define FABRIC_TX_MAX    64 /* largest number of sends in flight per connection */
 /* Size that is requested from the provider for the send queue of an endpoint. The queue has room
- * for all messages and reads that a connection may post on one endpoint, and for EAGER_OUT_MAX
- * sends of eager bytes on the other. */
+ * for all messages and reads of a connection. With eager bytes, the second endpoint has READS_MAX
+ * reads and EAGER_OUT_MAX sends at most. */
 #define FABRIC_TX_DEPTH (FABRIC_TX_MAX + READS_MAX + 16)
 /* FABRIC_EAGER_POSTED: largest number of receives of eager bytes that are posted at a time. With
  * partitions of 128 KiB, six are more than a window (RECV_WINDOW_MAX).
@@ -175,16 +175,24 @@ struct fabric_peer_seg {
 	uint64_t base, key, bytes;
 };
 
+/* The bytes of reads and the eager bytes that are to arrive on one channel. */
+struct fabric_arrivals {
+	uint64_t expected; /* bytes of the posted operations that are not complete */
+	uint64_t longest;  /* length of the longest of them since `expected` was 0 */
+	struct socket_meter meter;
+};
+
 /* Connection with two channels (enum channel), and with one endpoint for each channel. The
  * connecting side posts its reads on the first channel, the accepting side on the second. The bytes
  * that answer a read arrive on the channel on which the read was posted. So a side's requests never
  * wait behind the bytes with which it answers the peer's requests.
  *
  * Without eager bytes, each side posts its messages where it posts its reads. With eager bytes
- * (is_eager), reads are rare. Then the messages of both sides use the first channel, and the eager
- * bytes of both sides use the second. So TCP acknowledges the bytes of one direction together with
- * the bytes of the other. If a channel had bytes in one direction only, the kernel would send an
- * acknowledgment of its own for each message. */
+ * (is_eager), the messages of both sides use the first channel, and the eager bytes of both sides
+ * use the second. So TCP acknowledges the bytes of one direction together with the bytes of the
+ * other. If a channel had bytes in one direction only, the kernel would send an acknowledgment of
+ * its own for each message. Reads are rare then. But the accepting side's messages wait behind its
+ * answers to reads, and its requests wait behind its eager bytes. */
 struct fabric_conn {
 	struct peer_conn base; /* first member, so a pointer to it can be cast to this struct */
 	bool has_want, has_pong, is_busy, is_stuck;
@@ -206,13 +214,10 @@ struct fabric_conn {
 	/* Sockets of the endpoints; -1: the provider has none, or this version of libfabric does
 	 * not return it */
 	int fds[N_CHANNELS];
-	/* Fields for fabric_socket_set_lowat. lowat: number of bytes that must arrive on the
-	 * channel of arriving bytes before the kernel wakes the thread. expected_bytes: bytes that
-	 * are to arrive there. longest_bytes: length of the longest operation since expected_bytes
-	 * was 0. */
+	struct fabric_arrivals arrivals[N_CHANNELS];
+	/* Number of bytes that must arrive on fabric_arrival_channel before the kernel wakes the
+	 * thread */
 	int lowat;
-	uint64_t expected_bytes, longest_bytes;
-	struct socket_meter meter;
 	struct fabric_op_list ops;
 	TAILQ_ENTRY(fabric_conn) link; /* link in the list x->busy or x->stuck */
 
@@ -222,9 +227,8 @@ struct fabric_conn {
 	uint32_t reads_used; /* bitmap of the used elements of the array `reads` */
 	struct fabric_read reads[READS_MAX];
 
-	/* Fields for sending eager bytes.
-	 * fabric_eager_send with is_patient has returned -EAGAIN, so call the writable callback
-	 * when there is room */
+	/* Fields for sending eager bytes. wants_eager: fabric_eager_send with is_patient has
+	 * returned -EAGAIN, so call the writable callback when there is room. */
 	bool wants_eager;
 	uint32_t n_eager_out; /* number of offers whose bytes are posted and not sent yet */
 	uint32_t eager_bytes; /* sum of the lengths of these offers */
@@ -427,8 +431,8 @@ void fabric_io_issue_reads(struct fabric_conn *c);
 /* Account for a received piece of a read. len: bytes of the piece; took_ns: time from the request
  * to the arrival. */
 void fabric_io_read_arrived(struct fabric_conn *c, uint32_t len, uint64_t took_ns);
-/* Account for bytes that are to arrive: a posted read, or a posted receive of eager bytes. */
-void fabric_io_expect(struct fabric_conn *c, const struct fabric_rop *rop);
+/* Account for a posted operation whose len bytes are to arrive on a channel. */
+void fabric_io_expect(struct fabric_conn *c, enum channel channel, uint32_t len);
 /* Return a finished operation to its pool. */
 void fabric_io_done(struct fabric_xport *x, struct fabric_op *op);
 int fabric_io_post_rx(struct fabric_xport *x, struct fabric_buf *b);

@@ -80,35 +80,33 @@ static void update_lowat(struct fabric_conn *c)
 		fabric_io_touch(c);
 }
 
-/* Return whether the bytes of such an operation count as expected (expected_bytes of struct
- * fabric_conn). */
-static bool is_expected(const struct fabric_conn *c, enum fabric_op_kind kind)
+void fabric_io_expect(struct fabric_conn *c, enum channel channel, uint32_t len)
 {
-	return kind == OP_EAGER_IN ||
-	       (kind == OP_READ && fabric_read_channel(c) == fabric_arrival_channel(c));
-}
+	struct fabric_arrivals *a = &c->arrivals[channel];
 
-void fabric_io_expect(struct fabric_conn *c, const struct fabric_rop *rop)
-{
-	uint32_t len = rop->len;
-
-	if (!is_expected(c, rop->op.kind))
-		return;
 	/* libfabric shows only that a whole operation is complete. While one is posted, its bytes
 	 * arrive, so only a time without a posted operation may be a pause of the peer. */
-	if (!c->expected_bytes)
-		recv_rtt_heard(&c->meter.rtt, fabric_xport_of(c)->base.now_ns);
-	c->longest_bytes = c->expected_bytes && c->longest_bytes > len ? c->longest_bytes : len;
-	c->expected_bytes += len;
+	if (!a->expected)
+		recv_rtt_heard(&a->meter.rtt, fabric_xport_of(c)->base.now_ns);
+	a->longest = a->expected && a->longest > len ? a->longest : len;
+	a->expected += len;
+	update_lowat(c);
+}
+
+/* The len bytes of an operation have arrived on a channel, or will not arrive. */
+static void end_arrival(struct fabric_conn *c, enum channel channel, uint32_t len)
+{
+	c->arrivals[channel].expected -= len;
 	update_lowat(c);
 }
 
 void fabric_io_done(struct fabric_xport *x, struct fabric_op *op)
 {
-	if (op->conn && is_expected(op->conn, op->kind)) {
-		op->conn->expected_bytes -= ((struct fabric_rop *)op)->len;
-		update_lowat(op->conn);
-	}
+	if (op->conn && op->kind == OP_READ)
+		end_arrival(
+			op->conn, fabric_read_channel(op->conn), ((struct fabric_rop *)op)->len);
+	if (op->conn && op->kind == OP_EAGER_IN)
+		end_arrival(op->conn, CHANNEL_SECOND, ((struct fabric_rop *)op)->len);
 	TAILQ_REMOVE(op->conn ? &op->conn->ops : &x->orphans, op, link);
 	op->conn = NULL;
 	TAILQ_INSERT_HEAD(op->kind == OP_SEND ? &x->tx_free : &x->rop_free, op, link);
@@ -139,7 +137,8 @@ void fabric_io_abandon(struct fabric_conn *c)
 	c->open = NULL;
 	c->tx_inflight = 0;
 	c->n_rops = c->n_queued = 0;
-	c->expected_bytes = 0;
+	for (unsigned i = 0; i < N_CHANNELS; i++)
+		c->arrivals[i].expected = 0;
 	c->n_eager_out = c->eager_bytes = 0;
 	c->n_eager = c->n_eager_posted = 0;
 	c->n_eager_lost = 0;
@@ -379,7 +378,7 @@ static bool piece_issue(struct fabric_conn *c, struct fabric_read *rd, uint32_t 
 	rop->op.conn = c;
 	TAILQ_INSERT_TAIL(&c->ops, &rop->op, link);
 	c->n_rops++;
-	fabric_io_expect(c, rop);
+	fabric_io_expect(c, fabric_read_channel(c), len);
 	c->read_window.bytes += len;
 	rd->issued += len;
 	return true;

@@ -178,8 +178,7 @@ static void piece_done(struct fabric_conn *c, const struct fabric_rop *rop)
 
 	fabric_io_read_arrived(c, rop->len, x->base.now_ns - rop->asked_ns);
 	net_count(&x->shared.count.rx_bytes, rop->len);
-	if (fabric_read_channel(c) == fabric_arrival_channel(c))
-		fabric_socket_measure(c, rop->len);
+	fabric_socket_measure(c, fabric_read_channel(c), rop->len);
 	/* On verbs a completed read does not show that the peer is alive. The peer's network
 	 * adapter serves reads even when the peer's process hangs. */
 	if (!x->is_verbs)

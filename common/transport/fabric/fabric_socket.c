@@ -41,27 +41,29 @@ void fabric_socket_set_windows(struct fabric_xport *x)
 		recv_window_refused(&x->window);
 }
 
-void fabric_socket_measure(struct fabric_conn *c, size_t n)
+void fabric_socket_measure(struct fabric_conn *c, enum channel channel, size_t n)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
-	int fd = c->fds[fabric_arrival_channel(c)];
+	struct socket_meter *m = &c->arrivals[channel].meter;
+	int fd = c->fds[channel];
 
-	recv_rtt_flowed(&c->meter.rtt, x->base.now_ns);
-	if (fd >= 0 && socket_window_measure(&x->window, &c->meter, fd, n, x->base.now_ns))
+	recv_rtt_flowed(&m->rtt, x->base.now_ns);
+	if (fd >= 0 && socket_window_measure(&x->window, m, fd, n, x->base.now_ns))
 		fabric_socket_set_windows(x);
 }
 
 void fabric_socket_set_lowat(struct fabric_conn *c)
 {
+	const struct fabric_arrivals *a = &c->arrivals[fabric_arrival_channel(c)];
 	uint64_t most = socket_window_lowat(&fabric_xport_of(c)->window);
 	/* libfabric may have received most of one operation, and FABRIC_PREFETCH bytes more. */
-	uint64_t taken = c->longest_bytes + FABRIC_PREFETCH;
+	uint64_t taken = a->longest + FABRIC_PREFETCH;
 	int fd = c->fds[fabric_arrival_channel(c)], want = 1;
 
 	if (fd < 0)
 		return;
-	if (c->expected_bytes > taken)
-		want = (int)(c->expected_bytes - taken < most ? c->expected_bytes - taken : most);
+	if (a->expected > taken)
+		want = (int)(a->expected - taken < most ? a->expected - taken : most);
 	if (want != c->lowat && !setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &want, sizeof(want)))
 		c->lowat = want;
 }

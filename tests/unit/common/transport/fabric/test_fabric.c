@@ -399,8 +399,8 @@ static void reads_beyond_the_window_or_the_segment_are_refused(void **state)
 	to = mem_new(&r.server, 1 << 20, 0);
 	rig_connect(&r);
 	RUN(&r, has_segment(&r.server, from.seg));
-	/* Until the server's own channel is up, reads are queued. Without eager bytes, only
-	 * READ_WINDOW_QUEUE of them are accepted. So wait for the channel. */
+	/* Until both channels are open, reads are queued. Without eager bytes, only
+	 * READ_WINDOW_QUEUE of them are accepted. So wait for the channels. */
 	RUN(&r, ((const struct fabric_conn *)r.server.conn)->is_linked);
 	for (unsigned i = 0; i <= READS_MAX; i++) {
 		reads[i] = read_of(&r.server, &to, &from, i * 60000, 60000);

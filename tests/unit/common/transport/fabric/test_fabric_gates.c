@@ -59,9 +59,11 @@ static void tcp_has_many_connections_from_1_19_on(void **state)
 static void reads_of_tcp_have_larger_windows(void **state)
 {
 	(void)state;
-	assert_int_equal(fabric_gates_of(FI_VERSION(1, 17), true).read_least, READ_WINDOW_MIN);
-	assert_int_equal(fabric_gates_of(FI_VERSION(1, 17), false).read_least, 512 << 10);
-	assert_int_equal(fabric_gates_of(FI_VERSION(1, 19), false).read_least, READ_WINDOW_FIRST);
+	assert_int_equal(
+		fabric_gates_of(FI_VERSION(1, 17), true).read_least_bytes, READ_WINDOW_MIN);
+	assert_int_equal(fabric_gates_of(FI_VERSION(1, 17), false).read_least_bytes, 512 << 10);
+	assert_int_equal(
+		fabric_gates_of(FI_VERSION(1, 19), false).read_least_bytes, READ_WINDOW_FIRST);
 }
 
 static void tcp_sends_eager_bytes_from_1_19_on(void **state)

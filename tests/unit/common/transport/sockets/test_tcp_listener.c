@@ -43,6 +43,23 @@ static void ticket_and_message_may_come_byte_by_byte(void **state)
 	net_rig_close(&r);
 }
 
+static void ticket_with_an_unknown_flag_is_malformed(void **state)
+{
+	const size_t flags_at = 15; /* protocol-data.md */
+	uint8_t b[TICKET_BYTES];
+	struct ticket t;
+
+	(void)state;
+	seal_channel(9, CHANNEL_FIRST, b);
+	assert_int_equal(ticket_parse(b, sizeof(b), &t), 0);
+	assert_false(t.can_take_eager);
+	b[flags_at] = 1;
+	assert_int_equal(ticket_parse(b, sizeof(b), &t), 0);
+	assert_true(t.can_take_eager);
+	b[flags_at] = 2;
+	assert_int_equal(ticket_parse(b, sizeof(b), &t), BPS_EPROTO);
+}
+
 static void no_byte_of_a_ticket_may_be_wrong(void **state)
 {
 	uint8_t b[TICKET_BYTES];
@@ -531,6 +548,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(ticket_and_message_may_come_byte_by_byte),
+		cmocka_unit_test(ticket_with_an_unknown_flag_is_malformed),
 		cmocka_unit_test(no_byte_of_a_ticket_may_be_wrong),
 		cmocka_unit_test(each_channel_comes_once_and_in_order),
 		cmocka_unit_test(message_before_the_second_channel_is_refused),
