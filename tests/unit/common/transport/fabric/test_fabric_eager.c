@@ -729,6 +729,45 @@ static void read_of_the_connecting_side_leaves_lowat_at_one(void **state)
 	pair_close(&p);
 }
 
+/* Requests of the server arrive on the second channel, among its eager bytes, for which the client
+ * sleeps until many have arrived. */
+static void requests_among_eager_bytes_are_answered(void **state)
+{
+	const uint32_t len = 300000;
+	const unsigned n_offers = 6;
+	struct xport_read reads[2];
+	struct offer_pair p;
+	struct mem into;
+
+	(void)state;
+	pair_open(&p, n_offers * len);
+	NEED_EAGER(&p);
+	into = mem_new(&p.r.server, 2 * len, 0);
+	fill(p.t->to.p, 2 * len, 3);
+	p.r.client.on_message = hear_and_take;
+	RUN(&p.r, fabric_seg_find(conn_of(&p.r.server), p.t->to.seg));
+	for (unsigned i = 0; i < n_offers; i++) {
+		/* The client's memory of the first two offers is read, not written. */
+		if (i < 2) {
+			reads[i] = read_of(&p.r.server, &into, &p.t->to, i * (uint64_t)len, len);
+			assert_int_equal(xport_read(&reads[i]), 0);
+			continue;
+		}
+		assert_int_equal(send_offer(&p.r.server, &p.from, i, i * (uint64_t)len, len), 0);
+	}
+	RUN(&p.r, p.r.server.n_read_done == 2 && p.r.client.n_read_done == n_offers - 2);
+	assert_memory_equal(into.p, p.t->to.p, 2 * len);
+	for (unsigned i = 0; i < n_offers - 2; i++)
+		check_bytes(p.t, i, &p.from);
+	assert_int_equal(p.r.server.n_read_failed + p.r.client.n_read_failed, 0);
+	if (conn_of(&p.r.client)->fds[CHANNEL_SECOND] >= 0) {
+		fabric_poll(p.r.client.x, clock_now_ns());
+		assert_int_equal(lowat_of(&p.r.client, CHANNEL_SECOND), 1);
+	}
+	pair_close(&p);
+	mem_free(&into);
+}
+
 /* Return how many TCP segments without data a node has sent on a channel. */
 static uint32_t empty_segments(const struct net_node *n, enum channel channel)
 {
@@ -806,6 +845,7 @@ int main(void)
 		cmocka_unit_test(message_before_the_second_channel_ends_the_connection),
 		cmocka_unit_test(wakes_are_few_while_many_bytes_are_expected),
 		cmocka_unit_test(read_of_the_connecting_side_leaves_lowat_at_one),
+		cmocka_unit_test(requests_among_eager_bytes_are_answered),
 		cmocka_unit_test(answers_acknowledge_messages),
 	};
 
