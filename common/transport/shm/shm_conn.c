@@ -252,8 +252,7 @@ static void take_welcome(struct shm_conn *c, const struct shm_welcome *w, int fd
 	struct proof p;
 	void *area;
 
-	if (peer_conn_check_proof(
-		    &c->base, CHANNEL_FIRST, w->proof, sizeof(w->proof), &p)) {
+	if (peer_conn_check_proof(&c->base, CHANNEL_FIRST, w->proof, sizeof(w->proof), &p)) {
 		close(fd);
 		shm_count(&shm_of(c)->cfg.counters->refused, 1);
 		peer_conn_doom(&c->base, "the peer could not prove its identity");
