@@ -2,70 +2,10 @@
  * offer and without a request (xport_send_eager). With versions of libfabric that lack what they
  * need, the peer requests the bytes. One thread drives both ends. */
 #include <errno.h>
-#include <netinet/in.h>
-#include <linux/tcp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
-#include "common/transport/fabric/fabric_impl.h"
-#include "common/transport/fabric/fabric_socket.h"
-#include "tests/unit/eager_rig.h"
-
-static struct fabric_conn *conn_of(const struct net_node *n)
-{
-	return (struct fabric_conn *)n->conn;
-}
-
-static bool has_eager(const struct net_node *n)
-{
-	return ((const struct fabric *)n->f)->gates.has_eager;
-}
-
-static unsigned n_requests(const struct net_node *n)
-{
-	const struct fabric_conn *c = conn_of(n);
-
-	return c->n_rops + c->n_queued;
-}
-
-/* Connect the two ends of an open rig. */
-static void pair_connect(struct offer_pair *p, size_t bytes)
-{
-	memset(takers, 0, sizeof(takers));
-	rig_connect(&p->r);
-	p->from = mem_new(&p->r.server, bytes, 11);
-	p->t = &takers[0];
-	p->t->to = mem_new(&p->r.client, bytes, 0);
-}
-
-static void pair_open(struct offer_pair *p, size_t bytes)
-{
-	net_rig_open(&p->r);
-	pair_connect(p, bytes);
-	assert_int_equal(conn_of(&p->r.server)->is_eager, has_eager(&p->r.server));
-	assert_int_equal(conn_of(&p->r.client)->is_eager, has_eager(&p->r.client));
-	/* The first offer is sent with its bytes. */
-	if (has_eager(&p->r.server))
-		assert_true(conn_of(&p->r.server)->is_linked);
-}
-
-static void pair_close(struct offer_pair *p)
-{
-	assert_false(p->r.client.is_wrong);
-	net_rig_close(&p->r);
-	mem_free(&p->from);
-	mem_free(&p->t->to);
-}
-
-/* Skip a test of eager bytes if this version of libfabric cannot send them. */
-#define NEED_EAGER(p)                                                                              \
-	do {                                                                                       \
-		if (!has_eager(&(p)->r.server)) {                                                  \
-			pair_close(p);                                                             \
-			skip();                                                                    \
-		}                                                                                  \
-	} while (0)
+#include "tests/unit/fabric_pair.h"
 
 static void offer_both_ways(bool is_late)
 {
@@ -75,7 +15,7 @@ static void offer_both_ways(bool is_late)
 	struct mem from_c;
 	struct offer_pair p;
 
-	pair_open(&p, READ_MAX);
+	fabric_pair_open(&p, READ_MAX);
 	from_c = mem_new(&p.r.client, READ_MAX, 12);
 	s->to = mem_new(&p.r.server, READ_MAX, 0);
 	p.r.server.on_message = p.r.client.on_message = is_late ? hear : hear_and_take;
@@ -94,12 +34,12 @@ static void offer_both_ways(bool is_late)
 		check_bytes(c, i, &p.from);
 	}
 	assert_int_equal(p.r.server.n_read_failed + p.r.client.n_read_failed, 0);
-	assert_int_equal(s->is_asked || c->is_asked, !has_eager(&p.r.server));
+	assert_int_equal(s->is_asked || c->is_asked, !fabric_has_eager(&p.r.server));
 	assert_int_equal(discarded(&p.r.server) + discarded(&p.r.client), 0);
 	net_stats(p.r.server.f, &stats);
 	assert_in_range(stats.tx_bytes, 1, 10000); /* only messages */
 	assert_int_equal(p.r.server.n_down + p.r.client.n_down, 0);
-	pair_close(&p);
+	fabric_pair_close(&p);
 	mem_free(&from_c);
 	mem_free(&s->to);
 }
@@ -109,13 +49,13 @@ static void bytes_of_long_offers_are_requested(void **state)
 	struct offer_pair p;
 
 	(void)state;
-	pair_open(&p, READ_MAX);
+	fabric_pair_open(&p, READ_MAX);
 	p.r.client.on_message = hear_and_take;
 	assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, FABRIC_EAGER_BYTES + 1), 0);
 	RUN(&p.r, p.r.client.n_read_done == 1);
 	assert_true(p.t->is_asked);
 	check_bytes(p.t, 0, &p.from);
-	pair_close(&p);
+	fabric_pair_close(&p);
 }
 
 static void bytes_come_with_their_offer(void **state)
@@ -136,20 +76,20 @@ static void bytes_of_an_unread_offer_are_discarded(void **state)
 	struct offer_pair p;
 
 	(void)state;
-	pair_open(&p, 2 * len);
+	fabric_pair_open(&p, 2 * len);
 	NEED_EAGER(&p);
 	p.r.client.on_message = hear;
 	assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, len), 0);
 	RUN(&p.r, discarded(&p.r.client) == len);
 	/* The client reports this, so that the server sends its next offers without bytes. */
-	RUN(&p.r, !eager_policy_may_go(&conn_of(&p.r.server)->policy));
+	RUN(&p.r, !eager_policy_may_go(&fabric_conn_of(&p.r.server)->policy));
 	/* The offer can still be read, so the client requests the bytes from the server. */
 	assert_int_equal(take(&p.r.client, 0), 0);
 	assert_true(p.t->is_asked);
 	RUN(&p.r, p.r.client.n_read_done == 1);
 	check_bytes(p.t, 0, &p.from);
 	/* Messages, offers and reads still work after the bytes were discarded. */
-	conn_of(&p.r.server)->policy = (struct eager_policy){0};
+	fabric_conn_of(&p.r.server)->policy = (struct eager_policy){0};
 	p.t->is_asked = false;
 	p.r.client.on_message = hear_and_take;
 	assert_int_equal(send_offer(&p.r.server, &p.from, 2, len, len), 0);
@@ -159,7 +99,7 @@ static void bytes_of_an_unread_offer_are_discarded(void **state)
 	assert_int_equal(p.r.client.n_read_failed, 0);
 	assert_int_equal(discarded(&p.r.client), len);
 	assert_int_equal(p.r.server.n_down + p.r.client.n_down, 0);
-	pair_close(&p);
+	fabric_pair_close(&p);
 }
 
 static void read_of_other_bytes_requests_them(void **state)
@@ -169,7 +109,7 @@ static void read_of_other_bytes_requests_them(void **state)
 	struct offer_pair p;
 
 	(void)state;
-	pair_open(&p, len + 1);
+	fabric_pair_open(&p, len + 1);
 	NEED_EAGER(&p);
 	other = mem_new(&p.r.server, len + 1, 77);
 	p.r.client.on_message = hear;
@@ -179,7 +119,7 @@ static void read_of_other_bytes_requests_them(void **state)
 
 		rd.len -= i == 0;
 		rd.len += i == 2;
-		conn_of(&p.r.server)->policy = (struct eager_policy){0};
+		fabric_conn_of(&p.r.server)->policy = (struct eager_policy){0};
 		assert_int_equal(send_offer(&p.r.server, &p.from, i + 1, 0, len), 0);
 		RUN(&p.r, p.t->n_heard == i + 1);
 		assert_int_equal(xport_read(&rd), 0);
@@ -189,7 +129,7 @@ static void read_of_other_bytes_requests_them(void **state)
 		assert_memory_equal(rd.dst, from->p + rd.offset, rd.len);
 	}
 	assert_int_equal(p.r.server.n_down + p.r.client.n_down, 0);
-	pair_close(&p);
+	fabric_pair_close(&p);
 	mem_free(&other);
 }
 
@@ -199,11 +139,11 @@ static void offers_ahead_may_be_read_in_another_order(void **state)
 	struct offer_pair p;
 
 	(void)state;
-	pair_open(&p, EAGER_BATCH * (size_t)len);
+	fabric_pair_open(&p, EAGER_BATCH * (size_t)len);
 	read_batches_backwards(&p, len);
 	assert_int_equal(p.r.client.n_read_failed, 0);
 	assert_int_equal(p.r.server.n_down + p.r.client.n_down, 0);
-	pair_close(&p);
+	fabric_pair_close(&p);
 }
 
 /* The same memory is offered twice, and read once, after the second offer. */
@@ -213,7 +153,7 @@ static void bytes_of_an_older_offer_are_not_taken(void **state)
 	struct offer_pair p;
 
 	(void)state;
-	pair_open(&p, len);
+	fabric_pair_open(&p, len);
 	NEED_EAGER(&p);
 	p.r.client.on_message = hear;
 	assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, len), 0);
@@ -223,7 +163,7 @@ static void bytes_of_an_older_offer_are_not_taken(void **state)
 	RUN(&p.r, p.r.client.n_read_done == 1 && discarded(&p.r.client) >= len);
 	check_bytes(p.t, 1, &p.from);
 	assert_int_equal(p.r.server.n_down + p.r.client.n_down, 0);
-	pair_close(&p);
+	fabric_pair_close(&p);
 }
 
 /* The client polls only after the server has made more offers than the client can record. */
@@ -235,26 +175,26 @@ static void more_offers_than_are_recorded_are_discarded(void **state)
 	struct offer_pair p;
 
 	(void)state;
-	pair_open(&p, (n + 1) * (size_t)len);
+	fabric_pair_open(&p, (n + 1) * (size_t)len);
 	NEED_EAGER(&p);
 	p.r.client.on_message = hear;
 	while (sent < n) {
-		conn_of(&p.r.server)->policy = (struct eager_policy){0};
+		fabric_conn_of(&p.r.server)->policy = (struct eager_policy){0};
 		if (send_offer(&p.r.server, &p.from, sent + 1, sent * (uint64_t)len, len) == 0)
 			sent++;
 		else
 			RUN(&p.r, p.t->n_heard == sent);
 	}
-	RUN(&p.r, p.t->n_heard == n && !conn_of(&p.r.client)->n_eager &&
-			  !conn_of(&p.r.client)->n_eager_lost);
-	conn_of(&p.r.server)->policy = (struct eager_policy){0};
+	RUN(&p.r, p.t->n_heard == n && !fabric_conn_of(&p.r.client)->n_eager &&
+			  !fabric_conn_of(&p.r.client)->n_eager_lost);
+	fabric_conn_of(&p.r.server)->policy = (struct eager_policy){0};
 	p.r.client.on_message = hear_and_take;
 	assert_int_equal(send_offer(&p.r.server, &p.from, n + 1, n * (uint64_t)len, len), 0);
 	RUN(&p.r, p.r.client.n_read_done == 1);
 	assert_int_equal(p.r.client.read_status, 0);
 	assert_memory_equal(p.t->to.p + n * len, p.from.p + n * len, len);
 	assert_int_equal(p.r.server.n_down + p.r.client.n_down, 0);
-	pair_close(&p);
+	fabric_pair_close(&p);
 }
 
 static void patient_sender_is_notified_when_there_is_room(void **state)
@@ -266,7 +206,7 @@ static void patient_sender_is_notified_when_there_is_room(void **state)
 	int rc;
 
 	(void)state;
-	pair_open(&p, len);
+	fabric_pair_open(&p, len);
 	NEED_EAGER(&p);
 	p.r.client.on_message = hear;
 	m = offer_of(&p.from, 1, 0, len);
@@ -278,13 +218,13 @@ static void patient_sender_is_notified_when_there_is_room(void **state)
 	} while (rc == 0);
 	assert_int_equal(rc, -EAGAIN);
 	assert_true(n_sent > 0 && n_sent < TAKER_MANY);
-	assert_in_range(conn_of(&p.r.server)->eager_bytes, p.r.server.x->ahead_bytes,
+	assert_in_range(fabric_conn_of(&p.r.server)->eager_bytes, p.r.server.x->ahead_bytes,
 		p.r.server.x->ahead_bytes + len);
 	assert_int_equal(p.r.server.n_writable, 0);
 	RUN(&p.r, p.r.server.n_writable > 0);
 	RUN(&p.r, p.t->n_heard == n_sent);
 	assert_int_equal(p.r.server.n_down + p.r.client.n_down, 0);
-	pair_close(&p);
+	fabric_pair_close(&p);
 }
 
 /* The sender waits for its bytes to be sent. When they are, it has no credits. */
@@ -296,24 +236,24 @@ static void patient_sender_is_notified_when_credits_arrive(void **state)
 	struct wire_msg m;
 
 	(void)state;
-	pair_open(&p, len);
+	fabric_pair_open(&p, len);
 	NEED_EAGER(&p);
 	p.r.client.on_message = hear;
-	c = conn_of(&p.r.server);
+	c = fabric_conn_of(&p.r.server);
 	m = offer_of(&p.from, 1, 0, len);
 	assert_int_equal(xport_send_eager(p.r.server.conn, &m, true), 0);
 	assert_int_equal(xport_send_eager(p.r.server.conn, &m, true), -EAGAIN);
 	c->credits = 1;
 	while (c->n_eager_out) {
-		conn_of(&p.r.client)->owed = 0; /* so that DISCARDED grants nothing */
+		fabric_conn_of(&p.r.client)->owed = 0; /* so that DISCARDED grants nothing */
 		fabric_poll(p.r.client.x, clock_now_ns());
 		fabric_poll(p.r.server.x, clock_now_ns());
 	}
 	assert_int_equal(p.r.server.n_writable, 0);
-	conn_of(&p.r.client)->owed = conn_of(&p.r.client)->granted / 2;
-	fabric_io_touch(conn_of(&p.r.client));
+	fabric_conn_of(&p.r.client)->owed = fabric_conn_of(&p.r.client)->granted / 2;
+	fabric_io_touch(fabric_conn_of(&p.r.client));
 	RUN(&p.r, p.r.server.n_writable == 1);
-	pair_close(&p);
+	fabric_pair_close(&p);
 }
 
 /* The server removes a segment while libfabric still sends its bytes. */
@@ -324,18 +264,18 @@ static void removing_a_segment_in_flight_closes_the_connection(void **state)
 	struct mem gone;
 
 	(void)state;
-	pair_open(&p, len);
+	fabric_pair_open(&p, len);
 	NEED_EAGER(&p);
 	p.r.client.on_message = hear;
 	gone = mem_new(&p.r.server, len, 5);
 	for (unsigned i = 0; i < 8; i++)
 		assert_int_equal(send_offer(&p.r.server, &gone, i + 1, 0, len), 0);
-	assert_true(conn_of(&p.r.server)->n_eager_out > 0);
+	assert_true(fabric_conn_of(&p.r.server)->n_eager_out > 0);
 	p.r.server.x->ops->seg_del(p.r.server.x, gone.seg);
 	memset(gone.p, 0xee, len);
 	mem_free(&gone);
 	RUN(&p.r, p.r.server.n_down == 1 && p.r.client.n_down == 1);
-	pair_close(&p);
+	fabric_pair_close(&p);
 }
 
 /* The connection ends while bytes arrive: the read ends before the down callback. */
@@ -345,7 +285,7 @@ static void reads_of_arriving_bytes_end_with_their_connection(void **state)
 	struct offer_pair p;
 
 	(void)state;
-	pair_open(&p, len);
+	fabric_pair_open(&p, len);
 	NEED_EAGER(&p);
 	p.r.client.on_message = hear_and_take;
 	assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, len), 0);
@@ -358,7 +298,7 @@ static void reads_of_arriving_bytes_end_with_their_connection(void **state)
 	for (uint32_t i = 0; i < len; i++)
 		if (p.t->to.p[i] != 0x77)
 			fail_msg("byte %u was written after the read had ended", i);
-	pair_close(&p);
+	fabric_pair_close(&p);
 }
 
 /* The server offers `len` bytes and sends `sent` bytes. is_taken: a read takes them. */
@@ -368,11 +308,11 @@ static void send_another_length(uint32_t len, uint32_t sent, bool is_taken)
 	struct wire_msg m;
 	struct fabric_conn *c;
 
-	pair_open(&p, len + 1);
+	fabric_pair_open(&p, len + 1);
 	NEED_EAGER(&p);
 	p.r.client.on_message = is_taken ? hear_and_take : hear;
-	c = conn_of(&p.r.server);
-	RUN(&p.r, fabric_seg_find(conn_of(&p.r.client), p.from.seg));
+	c = fabric_conn_of(&p.r.server);
+	RUN(&p.r, fabric_seg_find(fabric_conn_of(&p.r.client), p.from.seg));
 	m = offer_of(&p.from, 1, 0, len);
 	m.flags = WIRE_EAGER;
 	assert_int_equal(fabric_io_put(c, &m, 1), 0);
@@ -380,7 +320,7 @@ static void send_another_length(uint32_t len, uint32_t sent, bool is_taken)
 	assert_int_equal(xport_send_eager(p.r.server.conn, &m, false), 0);
 	RUN(&p.r, p.r.client.n_down == 1);
 	assert_int_equal(protocol_errors(&p.r.client), 1);
-	pair_close(&p);
+	fabric_pair_close(&p);
 }
 
 static void bytes_of_another_length_end_the_connection(void **state)
@@ -396,18 +336,18 @@ static void offer_wrongly(uint64_t offset, uint32_t len)
 	struct offer_pair p;
 	struct wire_msg m;
 
-	pair_open(&p, READ_MAX);
+	fabric_pair_open(&p, READ_MAX);
 	NEED_EAGER(&p);
 	p.r.client.on_message = hear;
-	RUN(&p.r, fabric_seg_find(conn_of(&p.r.client), p.from.seg));
+	RUN(&p.r, fabric_seg_find(fabric_conn_of(&p.r.client), p.from.seg));
 	m = offer_of(&p.from, 1, 0, len);
 	m.flags = WIRE_EAGER;
 	m.offset = offset;
-	assert_int_equal(fabric_io_put(conn_of(&p.r.server), &m, 1), 0);
+	assert_int_equal(fabric_io_put(fabric_conn_of(&p.r.server), &m, 1), 0);
 	RUN(&p.r, p.r.client.n_down == 1);
 	assert_int_equal(protocol_errors(&p.r.client), 1);
 	assert_int_equal(p.t->n_heard, 0);
-	pair_close(&p);
+	fabric_pair_close(&p);
 }
 
 static void offer_outside_the_segments_ends_the_connection(void **state)
@@ -429,12 +369,12 @@ static void eager_messages_without_eager_end_the_connection(void **state)
 	struct offer_pair p;
 
 	(void)state;
-	pair_open(&p, 1000);
-	conn_of(&p.r.client)->is_eager = false;
-	assert_int_equal(fabric_io_put(conn_of(&p.r.server), &m, 1), 0);
+	fabric_pair_open(&p, 1000);
+	fabric_conn_of(&p.r.client)->is_eager = false;
+	assert_int_equal(fabric_io_put(fabric_conn_of(&p.r.server), &m, 1), 0);
 	RUN(&p.r, p.r.client.n_down == 1);
 	assert_int_equal(protocol_errors(&p.r.client), 1);
-	pair_close(&p);
+	fabric_pair_close(&p);
 }
 
 /* Only one end runs a version of libfabric that can receive eager bytes. */
@@ -448,8 +388,9 @@ static void versions_of_libfabric_may_differ(void **state)
 
 		net_rig_open(&p.r);
 		(i ? &p.r.client : &p.r.server)->f->can_take_eager = false;
-		pair_connect(&p, len);
-		assert_false(conn_of(&p.r.client)->is_eager || conn_of(&p.r.server)->is_eager);
+		fabric_pair_connect(&p, len);
+		assert_false(fabric_conn_of(&p.r.client)->is_eager ||
+			     fabric_conn_of(&p.r.server)->is_eager);
 		p.r.client.on_message = p.r.server.on_message = hear_and_take;
 		takers[1].to = mem_new(&p.r.server, len, 0);
 		for (unsigned round = 1; round <= 3; round++) {
@@ -465,7 +406,7 @@ static void versions_of_libfabric_may_differ(void **state)
 		assert_int_equal(protocol_errors(&p.r.client) + protocol_errors(&p.r.server), 0);
 		assert_int_equal(p.r.server.n_down + p.r.client.n_down, 0);
 		mem_free(&takers[1].to);
-		pair_close(&p);
+		fabric_pair_close(&p);
 	}
 }
 
@@ -499,10 +440,10 @@ static void full_endpoint_costs_no_credit(void **state)
 	uint32_t credits;
 
 	(void)state;
-	pair_open(&p, 2 * len);
+	fabric_pair_open(&p, 2 * len);
 	NEED_EAGER(&p);
 	p.r.client.on_message = hear_and_take;
-	c = conn_of(&p.r.server);
+	c = fabric_conn_of(&p.r.server);
 	ep = c->eps[CHANNEL_SECOND];
 	m = offer_of(&p.from, 1, 0, len);
 	assert_int_equal(xport_send_eager(p.r.server.conn, &m, true), 0);
@@ -522,7 +463,7 @@ static void full_endpoint_costs_no_credit(void **state)
 	RUN(&p.r, p.r.client.n_read_done == 2);
 	assert_int_equal(protocol_errors(&p.r.client), 0);
 	assert_int_equal(p.r.server.n_down + p.r.client.n_down, 0);
-	pair_close(&p);
+	fabric_pair_close(&p);
 }
 
 static void message_longer_than_a_buffer_ends_the_connection(void **state)
@@ -535,10 +476,10 @@ static void message_longer_than_a_buffer_ends_the_connection(void **state)
 	struct offer_pair p;
 
 	(void)state;
-	pair_open(&p, 1000);
+	fabric_pair_open(&p, 1000);
 	NEED_EAGER(&p);
 	x = (struct fabric_xport *)p.r.client.x;
-	c = conn_of(&p.r.client);
+	c = fabric_conn_of(&p.r.client);
 	m.cookie = c->tx_cookie;
 	wire_encode(&m, big);
 	/* The completion belongs to no connection. */
@@ -549,7 +490,7 @@ static void message_longer_than_a_buffer_ends_the_connection(void **state)
 	assert_int_equal(fi_send(c->ep, big, sizeof(big), NULL, 0, &rop->op.ctx), 0);
 	RUN(&p.r, p.r.server.n_down == 1);
 	assert_int_equal(protocol_errors(&p.r.server), 1);
-	pair_close(&p);
+	fabric_pair_close(&p);
 }
 
 static void take_in_order(struct net_node *n)
@@ -579,7 +520,7 @@ static void reads_that_wait_delay_no_read_of_eager_bytes(void **state)
 	struct offer_pair p;
 
 	(void)state;
-	pair_open(&p, 6 * (size_t)len);
+	fabric_pair_open(&p, 6 * (size_t)len);
 	NEED_EAGER(&p);
 	p.r.client.on_message = hear_and_take_in_order;
 	p.r.client.on_read_done = take_next;
@@ -591,8 +532,8 @@ static void reads_that_wait_delay_no_read_of_eager_bytes(void **state)
 	assert_int_equal(send_offer(&p.r.server, &p.from, 6, 5 * (uint64_t)len, len), 0);
 	RUN(&p.r, p.r.client.n_read_done == 6);
 	assert_int_equal(discarded(&p.r.client), 0);
-	assert_true(eager_policy_may_go(&conn_of(&p.r.server)->policy));
-	pair_close(&p);
+	assert_true(eager_policy_may_go(&fabric_conn_of(&p.r.server)->policy));
+	fabric_pair_close(&p);
 }
 
 static unsigned n_orphans(const struct fabric_xport *x)
@@ -615,7 +556,7 @@ static void pause_after_a_close_reuses_no_operation_too_early(void **state)
 	unsigned n;
 
 	(void)state;
-	pair_open(&p, len);
+	fabric_pair_open(&p, len);
 	NEED_EAGER(&p);
 	p.r.client.on_message = hear;
 	x = (struct fabric_xport *)p.r.server.x;
@@ -629,206 +570,7 @@ static void pause_after_a_close_reuses_no_operation_too_early(void **state)
 	/* A poll reads 8 errors. */
 	assert_in_range(n_orphans(x), n - 8, n - 1);
 	RUN(&p.r, p.r.client.n_down == 1);
-	pair_close(&p);
-}
-
-/* A thread that has called its owner must poll again before it sleeps. */
-static void poll_that_calls_the_owner_does_something(void **state)
-{
-	struct offer_pair p;
-
-	(void)state;
-	pair_open(&p, 1000);
-	RUN(&p.r, fabric_poll(p.r.server.x, clock_now_ns()) == 0);
-	conn_of(&p.r.server)->has_want = true;
-	fabric_io_touch(conn_of(&p.r.server));
-	assert_true(fabric_poll(p.r.server.x, clock_now_ns()) > 0);
-	assert_int_equal(p.r.server.n_writable, 1);
-	pair_close(&p);
-}
-
-/* The peer sends a message before it has opened the second channel. */
-static void message_before_the_second_channel_ends_the_connection(void **state)
-{
-	struct wire_msg m = {.type = WIRE_PING};
-	struct offer_pair p;
-	struct fabric_conn *c;
-
-	(void)state;
-	pair_open(&p, 1000);
-	RUN(&p.r, p.r.server.conn);
-	c = conn_of(&p.r.server);
-	c->ep = NULL;
-	c->base.state = CONN_ACCEPTING;
-	assert_int_equal(fabric_io_put(conn_of(&p.r.client), &m, 1), 0);
-	RUN(&p.r, p.r.client.n_down == 1);
-	assert_int_equal(protocol_errors(&p.r.server), 1);
-	pair_close(&p);
-}
-
-/* Return how many bytes must arrive on a channel before the kernel wakes the thread. */
-static int lowat_of(const struct net_node *n, enum channel channel)
-{
-	int lowat = 0;
-	socklen_t len = sizeof(lowat);
-
-	assert_int_equal(
-		getsockopt(conn_of(n)->fds[channel], SOL_SOCKET, SO_RCVLOWAT, &lowat, &len), 0);
-	return lowat;
-}
-
-/* A thread that waits for many bytes sleeps until many have arrived. The last bytes always wake
- * it. */
-static void wakes_are_few_while_many_bytes_are_expected(void **state)
-{
-	struct offer_pair p;
-	struct xport_read rd;
-
-	(void)state;
-	pair_open(&p, READ_MAX);
-	if (conn_of(&p.r.client)->fds[CHANNEL_FIRST] < 0) {
-		pair_close(&p);
-		skip();
-	}
-	RUN(&p.r, fabric_seg_find(conn_of(&p.r.server), p.t->to.seg));
-	assert_int_equal(lowat_of(&p.r.server, CHANNEL_SECOND), 1);
-	rd = read_of(&p.r.server, &p.from, &p.t->to, 0, READ_MAX);
-	assert_int_equal(xport_read(&rd), 0);
-	fabric_poll(p.r.server.x, clock_now_ns());
-	assert_in_range(lowat_of(&p.r.server, CHANNEL_SECOND), 48 << 10, READ_WINDOW_FIRST / 2);
-	RUN(&p.r, p.r.server.n_read_done == 1);
-	assert_int_equal(p.r.server.read_status, 0);
-	assert_memory_equal(p.from.p, p.t->to.p, READ_MAX);
-	fabric_poll(p.r.server.x, clock_now_ns());
-	assert_int_equal(lowat_of(&p.r.server, CHANNEL_SECOND), 1);
-	pair_close(&p);
-}
-
-/* A read of the client changes SO_RCVLOWAT on neither channel: messages arrive on the first, and
- * requests of the server on the second. A side that reads must wake for them. */
-static void read_of_the_connecting_side_leaves_lowat_at_one(void **state)
-{
-	struct offer_pair p;
-	struct xport_read rd;
-
-	(void)state;
-	pair_open(&p, READ_MAX);
-	NEED_EAGER(&p);
-	if (conn_of(&p.r.client)->fds[CHANNEL_FIRST] < 0) {
-		pair_close(&p);
-		skip();
-	}
-	RUN(&p.r, fabric_seg_find(conn_of(&p.r.client), p.from.seg));
-	rd = read_of(&p.r.client, &p.t->to, &p.from, 0, READ_MAX);
-	assert_int_equal(xport_read(&rd), 0);
-	fabric_poll(p.r.client.x, clock_now_ns());
-	assert_int_equal(lowat_of(&p.r.client, CHANNEL_FIRST), 1);
-	assert_int_equal(lowat_of(&p.r.client, CHANNEL_SECOND), 1);
-	RUN(&p.r, p.r.client.n_read_done == 1);
-	assert_memory_equal(p.t->to.p, p.from.p, READ_MAX);
-	pair_close(&p);
-}
-
-/* Requests of the server arrive on the second channel, among its eager bytes, for which the client
- * sleeps until many have arrived. */
-static void requests_among_eager_bytes_are_answered(void **state)
-{
-	const uint32_t len = 300000;
-	const unsigned n_offers = 6;
-	struct xport_read reads[2];
-	struct offer_pair p;
-	struct mem into;
-
-	(void)state;
-	pair_open(&p, n_offers * len);
-	NEED_EAGER(&p);
-	into = mem_new(&p.r.server, 2 * len, 0);
-	fill(p.t->to.p, 2 * len, 3);
-	p.r.client.on_message = hear_and_take;
-	RUN(&p.r, fabric_seg_find(conn_of(&p.r.server), p.t->to.seg));
-	for (unsigned i = 0; i < n_offers; i++) {
-		/* The client's memory of the first two offers is read, not written. */
-		if (i < 2) {
-			reads[i] = read_of(&p.r.server, &into, &p.t->to, i * (uint64_t)len, len);
-			assert_int_equal(xport_read(&reads[i]), 0);
-			continue;
-		}
-		assert_int_equal(send_offer(&p.r.server, &p.from, i, i * (uint64_t)len, len), 0);
-	}
-	RUN(&p.r, p.r.server.n_read_done == 2 && p.r.client.n_read_done == n_offers - 2);
-	assert_memory_equal(into.p, p.t->to.p, 2 * len);
-	for (unsigned i = 0; i < n_offers - 2; i++)
-		check_bytes(p.t, i, &p.from);
-	assert_int_equal(p.r.server.n_read_failed + p.r.client.n_read_failed, 0);
-	if (conn_of(&p.r.client)->fds[CHANNEL_SECOND] >= 0) {
-		fabric_poll(p.r.client.x, clock_now_ns());
-		assert_int_equal(lowat_of(&p.r.client, CHANNEL_SECOND), 1);
-	}
-	pair_close(&p);
-	mem_free(&into);
-}
-
-/* Return how many TCP segments without data a node has sent on a channel. */
-static uint32_t empty_segments(const struct net_node *n, enum channel channel)
-{
-	struct tcp_info info;
-	socklen_t len = sizeof(info);
-
-	assert_int_equal(
-		getsockopt(conn_of(n)->fds[channel], IPPROTO_TCP, TCP_INFO, &info, &len), 0);
-	return info.tcpi_segs_out - info.tcpi_data_segs_out;
-}
-
-/* Let the client send messages, each of which the server sends back. */
-static void exchange_messages(struct offer_pair *p, unsigned n_rounds)
-{
-	static const uint8_t payload[4096];
-
-	for (unsigned i = 0; i < n_rounds; i++) {
-		unsigned n_messages = p->r.client.n_messages + 1;
-		struct wire_msg m = inline_message(n_messages, payload, sizeof(payload));
-
-		assert_int_equal(xport_send(p->r.client.conn, &m), 0);
-		RUN(&p->r, p->r.client.n_messages == n_messages);
-	}
-	assert_false(p->r.server.is_wrong);
-}
-
-/* TCP acknowledges a message together with the answer, without a segment of its own. A new
- * connection acknowledges its first messages at once, so these are not counted. */
-static void answers_acknowledge_messages(void **state)
-{
-	const unsigned n_rounds = 100;
-	uint32_t server[N_CHANNELS], client[N_CHANNELS];
-	struct offer_pair p;
-
-	(void)state;
-	pair_open(&p, 1000);
-	NEED_EAGER(&p);
-	if (conn_of(&p.r.client)->fds[CHANNEL_FIRST] < 0) {
-		pair_close(&p);
-		skip();
-	}
-	p.r.server.on_message = echo;
-	exchange_messages(&p, n_rounds);
-	for (enum channel i = 0; i < N_CHANNELS; i++) {
-		server[i] = empty_segments(&p.r.server, i);
-		client[i] = empty_segments(&p.r.client, i);
-	}
-	exchange_messages(&p, n_rounds);
-	for (enum channel i = 0; i < N_CHANNELS; i++) {
-		assert_in_range(empty_segments(&p.r.server, i) - server[i], 0, n_rounds / 5);
-		assert_in_range(empty_segments(&p.r.client, i) - client[i], 0, n_rounds / 5);
-	}
-	pair_close(&p);
-}
-
-static int use_tcp(void **state)
-{
-	(void)state;
-	rig_use("tcp");
-	taker_requests = n_requests;
-	return 0;
+	fabric_pair_close(&p);
 }
 
 int main(void)
@@ -855,13 +597,7 @@ int main(void)
 		cmocka_unit_test(message_longer_than_a_buffer_ends_the_connection),
 		cmocka_unit_test(reads_that_wait_delay_no_read_of_eager_bytes),
 		cmocka_unit_test(pause_after_a_close_reuses_no_operation_too_early),
-		cmocka_unit_test(poll_that_calls_the_owner_does_something),
-		cmocka_unit_test(message_before_the_second_channel_ends_the_connection),
-		cmocka_unit_test(wakes_are_few_while_many_bytes_are_expected),
-		cmocka_unit_test(read_of_the_connecting_side_leaves_lowat_at_one),
-		cmocka_unit_test(requests_among_eager_bytes_are_answered),
-		cmocka_unit_test(answers_acknowledge_messages),
 	};
 
-	return cmocka_run_group_tests(tests, use_tcp, NULL);
+	return cmocka_run_group_tests(tests, fabric_pair_use_tcp, NULL);
 }
