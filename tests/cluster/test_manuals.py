@@ -149,9 +149,7 @@ def test_manual_has_the_measurements_that_decide_about_provider_auto():
     )
     manual = source("bps.conf.5")
     assert measured
-    assert measured == re.findall(
-        r"^\.It (.+?) Ta ([<>]= \S+) Ta (\S+) Ta (yes|no)$", manual, re.M
-    )
+    assert measured == re.findall(r"^\.It (.+?) Ta ([<>]= \S+) Ta (\S+) Ta (yes|no)$", manual, re.M)
     assert "In this release not every row holds, so it selects sockets." in manual
     assert any(holds == "no" for *_, holds in measured), "every row holds: let auto select tcp"
 
