@@ -175,7 +175,10 @@ def main() -> int:
         if python is None:
             total[2] += 1
             continue
-        total[1] += check_form(python)
+        wrong = check_form(python)
+        if wrong:
+            print(f"frontends/{name}: {wrong} checks of ruff failed, see above", flush=True)
+        total[1] += wrong
         for part, cluster in [(part, c) for part, clusters in parts.items() for c in clusters]:
             if given.part not in (None, part) or given.cluster not in (None, cluster):
                 continue
