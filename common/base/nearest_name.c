@@ -43,7 +43,7 @@ const char *nearest_name_hint(
 	const struct nearest_name *best, const char *prefix, char buf[static NEAREST_HINT_BYTES])
 {
 	buf[0] = '\0';
-	if (best->name && best->distance <= 1 + strlen(best->name) / 3)
+	if (best->name && best->distance <= 1 + strlen(best->name) / 4)
 		snprintf(buf, NEAREST_HINT_BYTES, " (did you mean '%s%s'?)", prefix, best->name);
 	return buf;
 }
