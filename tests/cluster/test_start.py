@@ -565,6 +565,7 @@ def test_member_with_another_provider_ends_with_75_and_names_both(
     _, text = p.communicate(timeout=DEADLINE_S)
     assert p.returncode == 75, text
     words = [
+        *("opened libfabric: version=", "provider=tcp"),
         f"{role} 'odd' on odd-host uses provider 'tcp', but {other}",
         "uses 'sockets': set `provider` to the same value on all servers and agents",
     ]

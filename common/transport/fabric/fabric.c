@@ -365,6 +365,8 @@ int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn,
 		err_set(err, rc, "cannot start the connection thread: %s", strerror(-rc));
 		goto fail;
 	}
+	log_info("opened libfabric: version=%u.%u provider=%s", FI_MAJOR(fi_version()),
+		FI_MINOR(fi_version()), cfg->provider);
 	*ret = &f->base;
 	return 0;
 fail:
