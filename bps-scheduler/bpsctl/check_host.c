@@ -157,11 +157,11 @@ static void check_libfabric(json_t *list, const struct host_needs *needs)
 
 	if (libfabric_load(&err) < 0) {
 		check_add(list, needs->has_libfabric ? CHECK_BAD : CHECK_WARN, "libfabric",
-			"install libfabric " FABRIC_OLDEST_TEXT " or newer", "%s", err.s);
+			"install libfabric " FABRIC_VERSIONS_TEXT, "%s", err.s);
 		return;
 	}
 	v = fi_version();
-	check_add(list, CHECK_OK, "libfabric", "", "%u.%u", FI_MAJOR(v), FI_MINOR(v));
+	check_add(list, CHECK_OK, "libfabric", "", "bpsctl loads %u.%u", FI_MAJOR(v), FI_MINOR(v));
 }
 
 static void check_rdma(json_t *list, const struct host_needs *needs)

@@ -353,11 +353,28 @@ static bool is_elsewhere(const struct checked_daemon *roles, size_t n, const str
 	return false;
 }
 
+/* Get the address that the scheduler's settings give to its HTTP port. */
+static void conf_get_http(const struct checked_daemon *scheduler, struct addr *ret)
+{
+	char text[ADDR_TEXT_BYTES];
+	struct err_text err;
+
+	conf_get(scheduler, "http", text, sizeof(text));
+	if (addr_parse(ret, text, scheduler->http_port, &err) < 0)
+		*ret = (struct addr){.host = "127.0.0.1", .port = scheduler->http_port};
+}
+
+/* given: the address to ask; NULL: the address in the scheduler's settings. */
 static void check_scheduler(
-	json_t *list, const struct checked_daemon *roles, size_t n_roles, const struct addr *http)
+	json_t *list, const struct checked_daemon *roles, size_t n_roles, const struct addr *given)
 {
 	struct http_get g = {.path = "/status"};
 	char text[ADDR_TEXT_BYTES];
+	struct addr address;
+	const struct addr *http = given ? given : &address;
+
+	if (!given)
+		conf_get_http(&roles[0], &address);
 
 	if (is_elsewhere(roles, n_roles, http)) {
 		check_add(list, CHECK_OK, "scheduler", "",
@@ -416,17 +433,38 @@ static void fill_roles(struct checked_daemon roles[3], const char *config_dir)
 	}
 }
 
-/* Return whether the daemon's data port is an RDMA port, which bind(2) cannot check. */
-static bool uses_rdma(const struct checked_daemon *r, const char *provider)
+/* Get the provider that the daemon's settings select, with "auto" resolved as the daemon would. */
+static void conf_get_provider(const struct checked_daemon *r, char *ret, size_t room)
 {
 	char text[ADDR_TEXT_BYTES];
 	struct err_text err;
 	struct addr a;
 
-	if (strcmp(provider, "auto") != 0)
-		return strcmp(provider, "verbs") == 0;
+	conf_get(r, "provider", ret, room);
+	if (strcmp(ret, "auto") != 0)
+		return;
 	conf_get(r, "listen", text, sizeof(text));
-	return addr_parse(&a, text, r->port, &err) == 0 && rdma_port_has_address(NIC_SYSFS, a.host);
+	snprintf(ret, room, "%s",
+		addr_parse(&a, text, r->port, &err) == 0 && rdma_port_has_address(NIC_SYSFS, a.host)
+			? "verbs"
+			: "sockets");
+}
+
+/* Check that the settings of the server and of the agent select the same provider. */
+static void check_providers(json_t *list, const struct checked_daemon roles[3])
+{
+	const struct checked_daemon *server = &roles[1], *agent = &roles[2];
+	char of_server[32], of_agent[32];
+
+	if (!server->has_file || !agent->has_file || !server->is_valid || !agent->is_valid)
+		return;
+	conf_get_provider(server, of_server, sizeof(of_server));
+	conf_get_provider(agent, of_agent, sizeof(of_agent));
+	if (strcmp(of_server, of_agent) != 0)
+		check_add(list, CHECK_BAD, "provider",
+			"set the same provider on all servers and agents",
+			"the server's settings select '%s', those of the agent '%s'", of_server,
+			of_agent);
 }
 
 static void check_role(
@@ -444,8 +482,9 @@ static void check_role(
 		 * started with other settings */
 		return;
 	check_key(list, r, config_dir);
-	conf_get(r, "provider", provider, sizeof(provider));
-	if (r->port && !uses_rdma(r, provider))
+	conf_get_provider(r, provider, sizeof(provider));
+	/* bind(2) cannot check an RDMA port. */
+	if (r->port && strcmp(provider, "verbs") != 0)
 		check_port(list, r, "listen", r->port);
 	check_port(list, r, "http", r->http_port);
 	check_control(list, r);
@@ -482,6 +521,7 @@ json_t *checks_json(const char *config_dir, const struct addr *scheduler_http)
 	check_settings(list, roles, 3);
 	for (size_t i = 0; i < 3; i++)
 		check_role(list, &roles[i], config_dir, &needs);
+	check_providers(list, roles);
 	check_scheduler(list, roles, 3, scheduler_http);
 	check_host(list, &needs);
 	free(roles);

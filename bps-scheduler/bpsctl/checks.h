@@ -30,7 +30,8 @@ void check_add(json_t *list, enum check_level level, const char *name, const cha
 /* Check the machine, and append the results to list (check_host.c). */
 void check_host(json_t *list, const struct host_needs *needs);
 /* Run all checks. Returns a new reference to a document with the results, or NULL when out of
- * memory. config_dir: folder of the daemons' settings. Fields of the document:
+ * memory. config_dir: folder of the daemons' settings. scheduler_http: address of the scheduler's
+ * HTTP port; NULL: the address in the scheduler's settings. Fields of the document:
  *  schema host version commit checks[{name state("ok"|"warn"|"bad") what action}]
  *  ok, warn, bad: three fields, each with the number of checks in the state of that name */
 json_t *checks_json(const char *config_dir, const struct addr *scheduler_http);

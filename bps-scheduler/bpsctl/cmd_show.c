@@ -148,7 +148,7 @@ static int get_checks(
 	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
 {
 	(void)arg;
-	*ret = checks_json(o->config_dir, &o->scheduler_http);
+	*ret = checks_json(o->config_dir, o->is_scheduler_given ? &o->scheduler_http : NULL);
 	return *ret ? 0 : err_set(err, -ENOMEM, "out of memory");
 }
 const struct document_view view_check = {get_checks, screen_check};

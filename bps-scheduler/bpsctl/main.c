@@ -357,6 +357,8 @@ static int run(int argc, char **argv)
 	if (v != SETTINGS_RUN)
 		return print_error(err.s, v == SETTINGS_USAGE ? EX_USAGE : EX_CONFIG);
 	limit_time(true);
+	opts.is_scheduler_given =
+		strcmp(settings_source(settings, "scheduler-http"), "default") != 0;
 	args = settings_args(settings, &n);
 	status = dispatch(&opts, args, n);
 	settings_free(settings);

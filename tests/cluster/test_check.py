@@ -19,8 +19,7 @@ def check(conf, *args, scheduler=1):
         [
             str(BUILD / "bpsctl"),
             "--json",
-            "--scheduler-http",
-            f"127.0.0.1:{scheduler}",
+            *(["--scheduler-http", f"127.0.0.1:{scheduler}"] if scheduler else []),
             "check",
             "--config-dir",
             str(conf),
@@ -95,6 +94,23 @@ def test_wrong_setting_is_reported_with_the_right_one(host):
     assert (
         state == "bad" and "server.conf:1: unknown setting 'lisen' (did you mean 'listen'?)" in what
     )
+
+
+def test_other_providers_of_server_and_agent_are_reported(host):
+    place = f"http = 127.0.0.1:{host.agents[0].http}\n"
+    put(host.conf, "agent.conf", f"{place}provider = tcp\n")
+    d = check(host.conf)
+    assert d["provider"] == (
+        "bad",
+        "the server's settings select 'sockets', those of the agent 'tcp'",
+    ), d
+    put(host.conf, "agent.conf", f"{place}provider = sockets\n")
+    assert "provider" not in check(host.conf)
+
+
+def test_scheduler_is_asked_at_the_address_of_its_settings(host):
+    d = check(host.conf, scheduler=None)
+    assert f"answers at 127.0.0.1:{host.scheduler.http}" in d["scheduler"][1], d
 
 
 def test_port_of_another_program_is_distinguished_from_ours(host):

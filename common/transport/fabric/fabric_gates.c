@@ -20,13 +20,12 @@ int fabric_gates_check(uint32_t version, struct err_text *err)
 {
 	if (FI_VERSION_LT(version, OLDEST))
 		return err_set(err, -ENOSYS,
-			"libfabric %u.%u is too old: install " FABRIC_OLDEST_TEXT
-			", or any version from 1.19 on",
+			"libfabric %u.%u is too old: install " FABRIC_VERSIONS_TEXT,
 			FI_MAJOR(version), FI_MINOR(version));
 	if (version == SPINNING)
 		return err_set(err, -ENOSYS,
 			"libfabric 1.18 keeps a processor busy while a data thread is idle: "
-			"install " FABRIC_OLDEST_TEXT ", or any version from 1.19 on");
+			"install " FABRIC_VERSIONS_TEXT);
 	return 0;
 }
 

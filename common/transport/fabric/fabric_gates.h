@@ -8,7 +8,8 @@
 
 #include "common/base/error.h"
 
-#define FABRIC_OLDEST_TEXT "1.17"
+/* The versions that fabric_gates_check accepts. */
+#define FABRIC_VERSIONS_TEXT "1.17, or any version from 1.19 on"
 
 /* Properties of one provider in one version of libfabric. */
 struct fabric_gates {
