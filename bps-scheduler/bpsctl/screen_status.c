@@ -48,8 +48,22 @@ static unsigned count_jobs(json_t *root, const char *state)
 	return n;
 }
 
+/* Return the provider of the data connections, which is the same for all connected members; "" if
+ * there is none. */
+static struct table_cell provider_of(json_t *root)
+{
+	json_t *m;
+	size_t i;
+
+	json_array_foreach (json_object_get(root, "members"), i, m)
+		if (cell_is(m, "state", "up") && json_string_length(json_object_get(m, "provider")))
+			return cell_str(m, "provider");
+	return (struct table_cell){""};
+}
+
 static void headline(FILE *out, json_t *root)
 {
+	struct table_cell provider = provider_of(root);
 	struct member_count servers = count_members(root, "server");
 	struct member_count agents = count_members(root, "agent");
 	char text[512];
@@ -62,10 +76,12 @@ static void headline(FILE *out, json_t *root)
 		servers.all, agents.up, agents.all, count_jobs(root, "running"),
 		count_jobs(root, "forming"));
 	cell_wrapped(out, "cluster ", text);
-	if (json_is_true(json_object_get(root, "verbose")))
-		fprintf(out, "  view number %" PRIu64 "   version %.16s   commit %.16s\n",
-			cell_num(root, "view"), cell_str(root, "version").s,
-			cell_str(root, "commit").s);
+	if (!json_is_true(json_object_get(root, "verbose")))
+		return;
+	snprintf(text, sizeof(text), "view number %" PRIu64 "   version %.16s   commit %.16s%s%.8s",
+		cell_num(root, "view"), cell_str(root, "version").s, cell_str(root, "commit").s,
+		*provider.s ? "   provider " : "", provider.s);
+	cell_wrapped(out, "  ", text);
 }
 
 static void tolerated(FILE *out, json_t *root)

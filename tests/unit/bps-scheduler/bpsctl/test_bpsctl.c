@@ -140,6 +140,7 @@ static const char worst[] =
 	" 'partitions': " HUGE_NUMBER ", 'rx_bytes_s': 1e18, 'tx_bytes_s': 1e300,"
 	" 'sum_s': 1e18},"
 	" {'role': 'server', 'name': '" LONG_NAME "', 'state': 'up', 'id': 1, 'rx_bytes_s': 1e18,"
+	" 'provider': '" LONG_NAME "',"
 	" 'tx_bytes_s': 1e300, 'partitions': 99999, 'sum_s': 1e18, "
 	"'mem_bytes': " HUGE_NUMBER ","
 	" 'quota_bytes': " HUGE_NUMBER ", 'quiet_s': 1e18},"
@@ -186,6 +187,18 @@ static void long_names_and_huge_numbers_stay_within_the_columns(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(screens) / sizeof(screens[0]); i++)
 		free(render(screens[i], worst).text);
+}
+
+static void verbose_status_has_the_provider(void **state)
+{
+	struct bpsctl_page p = render(screen_status,
+		"{'role': 'scheduler', 'verbose': true, 'commit': '5eed', 'members': ["
+		" {'role': 'agent', 'name': 'a0', 'state': 'down', 'provider': 'verbs'},"
+		" {'role': 'agent', 'name': 'a1', 'state': 'up', 'provider': 'tcp'}]}");
+
+	(void)state;
+	assert_has(&p, "commit 5eed   provider tcp\n");
+	free(p.text);
 }
 
 static void status_has_a_line_for_each_job_and_server(void **state)
@@ -579,6 +592,7 @@ int main(void)
 		cmocka_unit_test(agents_that_are_all_up_are_shown_as_well),
 		cmocka_unit_test(tables_without_rows_say_so),
 		cmocka_unit_test(long_names_and_huge_numbers_stay_within_the_columns),
+		cmocka_unit_test(verbose_status_has_the_provider),
 		cmocka_unit_test(status_has_a_line_for_each_job_and_server),
 		cmocka_unit_test(of_many_servers_only_those_that_are_not_well_have_a_line),
 		cmocka_unit_test(
