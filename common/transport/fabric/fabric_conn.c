@@ -544,6 +544,18 @@ int fabric_seg_announce(struct fabric_conn *c)
 	return 0;
 }
 
+/* Return whether a requested piece of a read of this segment has not arrived. */
+static bool is_being_read(const struct fabric_conn *c, uint16_t segment)
+{
+	for (uint32_t left = c->reads_used; left; left &= left - 1) {
+		const struct fabric_read *rd = &c->reads[__builtin_ctz(left)];
+
+		if (rd->issued > rd->done && rd->r->segment == segment)
+			return true;
+	}
+	return false;
+}
+
 void fabric_seg_note(struct fabric_conn *c, const struct wire_msg *m)
 {
 	struct fabric_peer_seg **chunk, *s;
@@ -562,6 +574,13 @@ void fabric_seg_note(struct fabric_conn *c, const struct wire_msg *m)
 		return;
 	}
 	s = &(*chunk)[m->segment % FABRIC_SEG_CHUNK];
+	if (s->bytes && is_being_read(c, m->segment)) {
+		/* The peer may have freed the memory. Its provider tcp then sends only a part of
+		 * the answer, and this side takes what follows for the rest of the answer. */
+		peer_conn_doom(
+			&c->base, "the peer withdrew segment %u while it was read", m->segment);
+		return;
+	}
 	*s = (struct fabric_peer_seg){0};
 	if (m->type == WIRE_SEG_ADD)
 		*s = (struct fabric_peer_seg){

@@ -448,6 +448,46 @@ static void withdrawn_segment_can_not_be_read(void **state)
 	mem_free(&to);
 }
 
+/* The memory is freed while the owner answers a read of it. The owner has sent the part of the
+ * answer for which its socket had room. The read ends: with all bytes, or because the connection
+ * ends. */
+static void read_of_freed_memory_ends(void **state)
+{
+	const uint32_t len = 1 << 20;
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		struct net_rig r;
+		struct net_node *reader = i ? &r.client : &r.server;
+		struct net_node *owner = i ? &r.server : &r.client;
+		struct mem gone, copy, to;
+		struct xport_read rd;
+
+		rig_open_pinging(&r, 200, 800);
+		rig_connect(&r);
+		gone = mem_new(owner, len, 5);
+		copy = mem_new(owner, len, 5);
+		to = mem_new(reader, len, 0);
+		RUN(&r, has_segment(reader, gone.seg));
+		rd = read_of(reader, &to, &gone, 0, len);
+		assert_int_equal(xport_read(&rd), 0);
+		fabric_poll(reader->x, clock_now_ns());
+		fabric_may_sleep(reader->x);
+		for (unsigned k = 0; k < 100; k++) {
+			fabric_poll(owner->x, clock_now_ns());
+			fabric_may_sleep(owner->x);
+		}
+		owner->x->ops->seg_del(owner->x, gone.seg);
+		mem_free(&gone);
+		RUN(&r, reader->n_read_done == 1);
+		if (reader->read_status == 0)
+			assert_memory_equal(to.p, copy.p, len);
+		net_rig_close(&r);
+		mem_free(&copy);
+		mem_free(&to);
+	}
+}
+
 static void check_segment(struct net_node *n, struct xconn *c, const struct wire_msg *m)
 {
 	(void)m;
@@ -516,6 +556,7 @@ int main(void)
 		cmocka_unit_test(reads_work_with_addresses_and_keys_of_the_provider),
 		cmocka_unit_test(reads_beyond_the_window_or_the_segment_are_refused),
 		cmocka_unit_test(withdrawn_segment_can_not_be_read),
+		cmocka_unit_test(read_of_freed_memory_ends),
 		cmocka_unit_test(segment_is_announced_before_a_message_that_names_it),
 		cmocka_unit_test(read_window_follows_the_time_that_reads_take),
 	};
