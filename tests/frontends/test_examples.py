@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 EXAMPLES = ROOT / "libbpsclient" / "examples" / "pytorch"
 PAGES = ROOT / "docs" / "tutorial" / "pytorch"
-LIMIT_S = 240
+LIMIT_S = 480
 MAX_LINES = 150
 pytestmark = pytest.mark.skipif(os.environ["BPS_RANK"] != "0", reason="rank 0 starts the jobs")
 
