@@ -370,11 +370,13 @@ static void check_scheduler(
 {
 	struct http_get g = {.path = "/status"};
 	char text[ADDR_TEXT_BYTES];
-	struct addr address;
-	const struct addr *http = given ? given : &address;
+	struct addr of_settings;
+	const struct addr *http = given;
 
-	if (!given)
-		conf_get_http(&roles[0], &address);
+	if (!given) {
+		conf_get_http(&roles[0], &of_settings);
+		http = &of_settings;
+	}
 
 	if (is_elsewhere(roles, n_roles, http)) {
 		check_add(list, CHECK_OK, "scheduler", "",
