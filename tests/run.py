@@ -259,7 +259,8 @@ def check_provider(build, counts, args):
         for program in ("test_fabric", "test_net"):
             if not args.only or args.only in program:
                 run_unit(build, counts, program)
-    run_provider(build, counts, args.only, args.provider, PROVIDER_FILES, has_faults=True)
+    files = PROVIDER_SHORT if args.short else PROVIDER_FILES
+    run_provider(build, counts, args.only, args.provider, files, has_faults=not args.short)
 
 
 def main():
@@ -281,7 +282,12 @@ def main():
     parser.add_argument(
         "--libfabric", type=Path, help="folder of the libfabric.so.1 to use with --provider"
     )
+    parser.add_argument(
+        "--short", action="store_true", help="with --provider: few cluster tests, and no faults"
+    )
     args = parser.parse_args()
+    if args.short and not args.provider:
+        parser.error("--short needs --provider")
     if args.libfabric and not args.provider:
         parser.error("--libfabric needs --provider")
     if not test_files("cluster", [args.cluster]):

@@ -14,7 +14,8 @@ help:
 	@echo 'make test        install packages, build for debugging, run the tests'
 	@echo 'make check       build and run the tests of this BUILD;'
 	@echo '                 CHECKFLAGS="--only WORD --no-cluster"'
-	@echo 'make check-providers  data connections over libfabric: Debian'"'"'s, a current one'
+	@echo 'make check-providers  data connections over libfabric: Debian'"'"'s, a current one;'
+	@echo '                 check-libfabric: a short part, only with a current libfabric'
 	@echo 'make check-asan  all tests under Address- and UndefinedBehaviorSanitizer'
 	@echo 'make check-tsan  unit tests, and daemons that drive GPUs, under ThreadSanitizer'
 	@echo 'make test-frontends  tests of the Python package with each framework (download);'
@@ -88,7 +89,14 @@ check-providers:
 	$(Q)$(PYTHON) tests/run.py build/debug --provider tcp $(CHECKFLAGS)
 	$(Q)$(PYTHON) tests/run.py build/debug --provider tcp --libfabric build/libfabric \
 		$(CHECKFLAGS)
-.PHONY: check-providers
+# Run a short part of these tests with a current libfabric.
+check-libfabric:
+	$(Q)tests/install-deps.sh providers
+	$(STEP) BUILD=debug all check-build
+	$(Q)tests/libfabric.sh build/libfabric
+	$(Q)$(PYTHON) tests/run.py build/debug --provider tcp --libfabric build/libfabric --short \
+		$(CHECKFLAGS)
+.PHONY: check-providers check-libfabric
 
 check-asan:
 	$(Q)tests/install-deps.sh test
