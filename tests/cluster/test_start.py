@@ -26,6 +26,7 @@ class Place:
 
     def __init__(self, path):
         self.path = path
+        self.started = []
         drop = ("BPS_", "LD_PRELOAD", "ASAN_OPTIONS")
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
 
@@ -69,7 +70,7 @@ class Place:
             assert word in last, (word, last)
 
     def start(self, program, *more, **kw):
-        return subprocess.Popen(
+        p = subprocess.Popen(
             self.args(program, *more),
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
@@ -77,11 +78,17 @@ class Place:
             env=self.env,
             **kw,
         )
+        self.started.append(p)
+        return p
 
 
 @pytest.fixture
 def place(tmp_path):
-    return Place(tmp_path)
+    place = Place(tmp_path)
+    yield place
+    for p in place.started:
+        p.kill()
+        p.wait()
 
 
 def key_file(path, name="cluster.key"):
