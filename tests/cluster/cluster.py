@@ -6,6 +6,7 @@ writes its result as JSON.
 """
 
 import fcntl
+import functools
 import json
 import os
 import re
@@ -18,6 +19,8 @@ import time
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
+
+import forks
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -158,6 +161,14 @@ class Daemon:
         return json.loads(self.get("/status"))
 
 
+@functools.cache
+def asan_library():
+    found = subprocess.run(
+        ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    )
+    return found.stdout.strip()
+
+
 class Worker:
     def __init__(self, cluster, agent, function, args, rank, size, job, env, uid=None):
         self.rank = rank
@@ -176,21 +187,15 @@ class Worker:
             OPENBLAS_NUM_THREADS="1",
         )
         if IS_ASAN:
-            asan = subprocess.run(
-                ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-            )
-            full["LD_PRELOAD"] = asan.stdout.strip()
+            full["LD_PRELOAD"] = asan_library()
             full["ASAN_OPTIONS"] = "detect_leaks=0"
         full.update(env)
-        command = [
-            sys.executable,
+        self.process = forks.start(
             str(HERE / "worker.py"),
-            function,
-            json.dumps(args),
-            str(self.result_file),
-        ]
-        self.process = subprocess.Popen(
-            command, stdout=self.out, stderr=self.out, stdin=subprocess.DEVNULL, env=full, user=uid
+            [function, json.dumps(args), str(self.result_file)],
+            self.out,
+            full,
+            uid,
         )
 
     def text(self):

@@ -1,18 +1,28 @@
-"""Run one worker process: worker.py FUNCTION ARGS-JSON RESULT-FILE."""
+"""Run one worker process: worker.py FUNCTION ARGS-JSON RESULT-FILE.
+
+worker.py --serve starts such processes when forks.start() asks for them.
+"""
 
 import json
 import sys
 
+import numpy as np
+
 import devices
 import devices_more
+import forks
 import frontend
 import workers
 
 
 def main():
-    name, args, result_file = sys.argv[1:4]
+    args = sys.argv[1:]
+    if args == ["--serve"]:
+        args = forks.serve()
+        np.random.seed()  # else all workers draw the same numbers
+    name, arguments, result_file = args
     module = next(m for m in (devices, devices_more, frontend, workers) if hasattr(m, name))
-    result = getattr(module, name)(**json.loads(args))
+    result = getattr(module, name)(**json.loads(arguments))
     with open(result_file, "w", encoding="utf-8") as f:
         json.dump(result, f)
 
