@@ -554,8 +554,11 @@ def device_nonsense():
     return codes
 
 
-def device_leave_behind(way):
-    """End the job while a gradient, its submission and a wait for its sum are in the stream."""
+def device_leave_behind(way, queued):
+    """End the job while a gradient, its submission and a wait for its sum are in the stream.
+
+    Rank 0 makes the file `queued` when they are. Other workers end the job after that.
+    """
     job = bps.open()
     device = open_device(job)
     address = job.gpu_alloc(1 << 20)
@@ -567,6 +570,10 @@ def device_leave_behind(way):
         device.write(address, np.ones(1024, np.float32))
         t.push_pull(stream=device.stream)
         t.wait_stream(device.stream)
+    if job.rank == 0:
+        touch(queued)
+    else:
+        until(queued)
     if way == "abort":
         job.abort()
     else:

@@ -288,7 +288,8 @@ def test_nonsense_about_device_memory_is_refused(rig):
 @pytest.mark.parametrize("way", ["abort", "close"])
 def test_queued_work_ends_before_a_job_frees_its_memory_and_counters(cluster, way):
     r = Rig(cluster, "cuda", agents=1, delay_us=100_000)
-    assert r.run("device_leave_behind", 2, {"way": way}) == [True, True]
+    args = {"way": way, "queued": str(r.c.dir / "queued")}
+    assert r.run("device_leave_behind", 2, args) == [True, True]
 
 
 def test_nothing_leaks_job_after_job(rig):
