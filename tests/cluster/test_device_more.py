@@ -86,8 +86,10 @@ def test_growing_segments_are_imported(cluster, chunks, lead, tail, code):
 @pytest.mark.parametrize("route", ["copy", "ce", "rs_ag", "roots"])
 def test_every_type_and_operation_is_right_on_every_route(rig, route):
     r = rig(agents=2, args=["--gpu-strategy", route])
-    for bad in r.run("gpu_types", 6, {"route": route}, deadline_s=200):
-        assert not bad, bad[:10]
+    results = r.run("gpu_types", 6, {"route": route}, deadline_s=200)
+    bad, digest = results[0]
+    assert not bad, bad[:10]
+    assert all(other == digest for _, other in results), "workers hold different bytes"
 
 
 def stop(r):
