@@ -54,12 +54,13 @@ class Fork:
         self.send_signal(signal.SIGKILL)
 
 
-def start(program, args, out, env, user=None):
+def start(program, args, out, env, user=None, folder=None):
     """Start a worker, as subprocess.Popen([python, program, *args], env=env, user=user) does.
 
     program: path of a Python program that calls serve() if its only argument is --serve.
     args: strings, which serve() returns in the worker.
     out: file for the worker's output and errors.
+    folder: the worker's current folder. None: that of this process.
     """
     first = {k: v for k, v in env.items() if k.startswith(START)}
     server = _servers.get(key := (program, tuple(sorted(first.items()))))
@@ -70,7 +71,7 @@ def start(program, args, out, env, user=None):
         _servers[key] = server
     r, w = os.pipe()
     with tempfile.TemporaryFile() as request, open(w, "wb") as end:
-        words = {"args": args, "env": env, "user": user, "folder": os.getcwd()}
+        words = {"args": args, "env": env, "user": user, "folder": str(folder or os.getcwd())}
         request.write(json.dumps(words).encode())
         request.seek(0)
         socket.send_fds(server, [b"fork"], [request.fileno(), out.fileno(), end.fileno()])

@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -12,6 +14,7 @@ LIMIT_S = 120
 
 os.environ.setdefault("BPS_BUILD", str(BUILD))
 sys.path.insert(0, str(ROOT / "tests" / "cluster"))
+import forks  # noqa: E402
 from cluster import Cluster  # noqa: E402
 
 __all__ = ["LIMIT_S", "Cluster", "environment", "finish", "process", "start", "torchrun"]
@@ -36,6 +39,30 @@ def process(script, **env):
     return subprocess.Popen([sys.executable, "-c", script], env=environment(**env), **PIPES)
 
 
+class Warm:
+    """A script in a fork of a process that has imported PyTorch (warm.py), which takes seconds.
+
+    It has those methods of subprocess.Popen that the tests use.
+    """
+
+    def __init__(self, script, folder, env):
+        self.out = tempfile.TemporaryFile()
+        program = str(Path(__file__).with_name("warm.py"))
+        self.fork = forks.start(program, [script], self.out, env, folder=folder)
+        self.pid = self.fork.pid
+        self.poll, self.wait = self.fork.poll, self.fork.wait
+        self.send_signal, self.kill = self.fork.send_signal, self.fork.kill
+
+    @property
+    def returncode(self):
+        return self.fork.returncode
+
+    def communicate(self, timeout=None):
+        self.wait(timeout)
+        self.out.seek(0)
+        return self.out.read().decode(), None
+
+
 def start(script, n, cluster, name, folder=None, ranks=None, **env):
     """Start a script as the n workers of a job, spread evenly over the cluster's agents.
 
@@ -54,9 +81,11 @@ def start(script, n, cluster, name, folder=None, ranks=None, **env):
             BPS_AGENT_SOCKET=cluster.agents[agent].socket,
             **env,
         )
-        started.append(
-            subprocess.Popen([sys.executable, "-c", script], cwd=folder, env=own, **PIPES)
-        )
+        if find_spec("torch"):
+            started.append(Warm(script, folder, own))
+        else:
+            command = [sys.executable, "-c", script]
+            started.append(subprocess.Popen(command, cwd=folder, env=own, **PIPES))
     return started
 
 
