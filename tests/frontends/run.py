@@ -2,11 +2,12 @@
 """Run the front-ends' tests on separate clusters and print the counts.
 
     tests/frontends/run.py BUILD-FOLDER [--list NAME]... [--part NAME] [--cluster WORKERSxAGENTS]
-        [-k X]
+        [--short] [--at-once N] [-k X]
 
 For each list of requirements, all workers of a job run the same tests in the same order, on
-clusters of one agent and of two agents. A list that cannot be installed is skipped, and the reason
-is printed. The options choose some of the runs. -k is passed to pytest.
+clusters of one agent and of two agents. Several jobs run at a time. With --short, parts of SHORT
+run on fewer clusters. A list that cannot be installed is skipped, and the reason is printed. The
+options choose some of the runs. -k is passed to pytest.
 """
 
 import argparse
@@ -14,6 +15,8 @@ import os
 import re
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -77,6 +80,20 @@ FRONTENDS = {
         "frameworks": ALONE,
     },
 }
+# Clusters of --short. Together they have one agent and two, two workers and three, and an agent
+# with two workers beside an agent with one.
+SHORT = {
+    "torch": {
+        "torch": ("2x1", "3x2"),
+        "collectives": ("3x2",),
+        "c10d": ("2x1", "3x2"),
+        "distributed": ("3x2",),
+        "compat": ("3x1",),
+        "elastic": ("2x1",),
+        "gpu": ("1x1", "3x2"),
+    },
+    "jax": {"jax": ("3x2",)},
+}
 # Additional environment variables of the test runs. A key is the name of a part, or of a list of
 # requirements. The variables of a list apply to all parts that run with this list.
 ENVIRONMENTS = {
@@ -86,6 +103,7 @@ ENVIRONMENTS = {
     "torch": {"KERAS_BACKEND": "torch"},
 }
 PYTHON = ROOT / "libbpsclient" / "python"
+Counts = tuple[int, int, int]  # passed, failed and skipped tests
 FORM = (
     ("check", PYTHON),
     ("check", "--config", PYTHON / "ruff.toml", ROOT / "libbpsclient" / "examples"),
@@ -95,7 +113,7 @@ FORM = (
 
 def run_tests(
     build: Path, python: str, name: str, part: str, cluster: str, words: list[str]
-) -> tuple[int, int, int]:
+) -> Counts:
     """Run a part on a cluster. Return three counts: passed, failed and skipped tests.
 
     The counts are those of rank 0. If any rank fails, the count of failed tests is at least 1.
@@ -164,10 +182,13 @@ def main() -> int:
     parser.add_argument("--list", choices=FRONTENDS, action="append")
     parser.add_argument("--part")
     parser.add_argument("--cluster")
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1)
     parser.add_argument("-k")
     given = parser.parse_args()
     build, words = given.build.resolve(), ["-k", given.k] if given.k else []
     total = [0, 0, 0]
+    pool = ThreadPoolExecutor(given.at_once)
     for name, parts in FRONTENDS.items():
         if given.list and name not in given.list:
             continue
@@ -179,16 +200,28 @@ def main() -> int:
         if wrong:
             print(f"frontends/{name}: {wrong} checks of ruff failed, see above", flush=True)
         total[1] += wrong
-        for part, cluster in [(part, c) for part, clusters in parts.items() for c in clusters]:
-            if given.part not in (None, part) or given.cluster not in (None, cluster):
-                continue
+        short = SHORT.get(name, {}) if given.short else {}
+        chosen = [
+            (part, cluster)
+            for part, clusters in (parts | short).items()
+            for cluster in clusters
+            if given.part in (None, part) and given.cluster in (None, cluster)
+        ]
+
+        def run_one(run: tuple[str, str], name: str = name, python: str = python) -> Counts:
+            part, cluster = run
+            start = time.monotonic()
             counts = run_tests(build, python, name, part, cluster, words)
             workers, agents = cluster.split("x")
             print(
                 f"frontends/{name}/{part}, {workers} workers on {agents} agents: "
-                f"{counts[0]} passed, {counts[1]} failed, {counts[2]} skipped",
+                f"{counts[0]} passed, {counts[1]} failed, {counts[2]} skipped, "
+                f"{time.monotonic() - start:.0f} s",
                 flush=True,
             )
+            return counts
+
+        for counts in pool.map(run_one, chosen):
             total = [a + b for a, b in zip(total, counts)]
     print(f"{total[0]} passed, {total[1]} failed, {total[2]} skipped")
     return 1 if total[1] else 0
