@@ -172,7 +172,7 @@ def test_death_of_an_agent_ends_its_jobs_and_names_the_host(cluster):
 def test_hung_server_is_replaced_without_a_failed_round(cluster):
     c = cluster(agents=2, servers=2, scheduler_args=["--server-dead", "1500ms"])
     started, _ = c.start_running(
-        "rounds", 2, {"n_elems": 200000, "n_rounds": 400, "n_tensors": 4}, after=20
+        "rounds", 2, {"n_elems": 200000, "n_rounds": 100, "n_tensors": 4}, after=20
     )
     c.servers[0].kill(signal.SIGSTOP)
     for r in c.finish(started):
@@ -185,7 +185,7 @@ def test_hung_server_is_replaced_without_a_failed_round(cluster):
 def test_killed_server_costs_no_round(cluster, victim):
     c = cluster(agents=3, servers=2)
     started, _ = c.start_running(
-        "rounds", 3, {"n_elems": 200000, "n_rounds": 300, "n_tensors": 4}, after=20
+        "rounds", 3, {"n_elems": 200000, "n_rounds": 80, "n_tensors": 4}, after=20
     )
     c.servers[victim].kill()
     c.finish(started)
@@ -194,7 +194,7 @@ def test_killed_server_costs_no_round(cluster, victim):
 def test_restarted_server_takes_up_its_partitions(cluster):
     c = cluster(agents=2, servers=1)
     started, _ = c.start_running(
-        "rounds", 2, {"n_elems": 200000, "n_rounds": 300, "n_tensors": 4}, after=20
+        "rounds", 2, {"n_elems": 200000, "n_rounds": 80, "n_tensors": 4}, after=20
     )
     c.servers[0].kill()
     c.servers[0].start()
@@ -204,10 +204,10 @@ def test_restarted_server_takes_up_its_partitions(cluster):
 def test_killed_scheduler_is_not_noticed_by_running_jobs(cluster):
     c = cluster(agents=2, servers=2)
     started, progress = c.start_running(
-        "rounds", 2, {"n_elems": 100000, "n_rounds": 400, "n_tensors": 2}, after=20
+        "rounds", 2, {"n_elems": 100000, "n_rounds": 120, "n_tensors": 2}, after=20
     )
     c.scheduler.kill()
-    progress.wait(min(progress.rounds() + 40, 380))
+    progress.wait(min(progress.rounds() + 40, 100))
     c.scheduler.pin()
     c.scheduler.start()
     c.finish(started)
