@@ -10,17 +10,28 @@ cluster tests and the quick cells of the fault matrix. The cluster tests listed 
 run again with provider tcp, if libfabric is installed. Each program has a time limit. The last
 line is "N passed, N failed, N skipped". The exit status is 1 when a test failed or no test ran.
 
+Tests with real daemons mostly wait, so several run at a time, beside the tests that compute. Tests
+that measure times run last, one after the other. Before them, this script waits until no other
+process holds a lock of the file that BPS_QUIET names (see .ci/run).
+
+The script first measures the speed of the machine. At the end, it prints the files whose tests took
+longest, and each part that exceeded its budget (BUDGETS_S).
+
 --provider runs only the tests that send bytes over data connections. The connections use the given
 provider. --libfabric names the folder of the library.
 """
 
 import argparse
+import collections
+import fcntl
 import os
 import re
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,6 +45,19 @@ PROVIDER_FILES = (
     *("faults", "errors", "hangs", "steady", "attacks", "hostile"),
 )
 PROVIDER_SHORT = ("exactness", "flow")
+# Seconds that a part may take with nothing beside this script, on two processors of which each adds
+# ten million numbers in REFERENCE_S.
+REFERENCE_S = 0.85
+BUDGETS_S = {
+    "unit tests, fuzz targets, simulators": 120,
+    "cluster": 420,
+    "cluster, timed tests": 90,
+    "faults": 60,
+    "cluster, provider tcp": 120,
+    "100 deaths of trainers": 20,
+}
+# Parts of the names of the files whose tests take longest. Their tests begin first.
+SLOW_FILES = ("device_more", "exactness", "device_restart", "test_device", "agent_restart", "error")
 SANITIZERS = {
     "LSAN_OPTIONS": f"suppressions={ROOT}/tests/lsan.supp:print_suppressions=0",
     "TSAN_OPTIONS": f"suppressions={ROOT}/tests/tsan.supp:halt_on_error=1",
@@ -42,13 +66,33 @@ SANITIZERS = {
 
 
 class Counts:
+    """The counts of tests, and the seconds of parts and test files. Any thread may add to them."""
+
     def __init__(self):
         self.passed = self.failed = self.skipped = 0
+        self.part_s, self.file_s = {}, collections.Counter()
+        self.lock = threading.Lock()
 
     def add(self, passed=0, failed=0, skipped=0):
-        self.passed += passed
-        self.failed += failed
-        self.skipped += skipped
+        with self.lock:
+            self.passed += passed
+            self.failed += failed
+            self.skipped += skipped
+
+    def add_files(self, output):
+        """Add the seconds of each file from the output of pytest --durations=0."""
+        with self.lock:
+            for seconds, name in re.findall(
+                r"^([\d.]+)s (?:call|setup|teardown) +(\S+?)::", output, re.M
+            ):
+                self.file_s[name] += float(seconds)
+
+    @contextmanager
+    def part(self, name):
+        """Measure the time of a part."""
+        start = time.monotonic()
+        yield
+        self.part_s[name] = time.monotonic() - start
 
 
 def environment(**more):
@@ -158,26 +202,44 @@ def run_fuzz(build, counts, only):
             run_program(program.name, [str(program), str(corpus)], counts, only, 4000)
 
 
+def run_simulators(build, counts, only):
+    sim = str(build / "tests" / "sim")
+    seeds = [sim, "--file", "tests/sim/seeds.txt"]
+    run_program("sim, seeds that found something", seeds, counts, only, 8000)
+    run_program("sim, 3,000 histories", [sim, "--seeds", "1..3000"], counts, only, 8000)
+    check = [str(build / "tests" / "sim-scale"), "--check"]
+    run_program("sim-scale, small cases", check, counts, only, 4000)
+
+
+def processors():
+    return os.cpu_count() or 1
+
+
 def test_files(name, words=("",)):
-    """Return the test files in tests/NAME whose names contain one of these words."""
-    return sorted(
-        f"tests/{name}/{f.name}"
-        for f in (ROOT / "tests" / name).glob("test_*.py")
-        if any(word in f.name for word in words)
-    )
+    """Return the test files in tests/NAME whose names contain one of these words. Files of
+    SLOW_FILES come first."""
+
+    def order(path):
+        return next((i for i, w in enumerate(SLOW_FILES) if w in path), len(SLOW_FILES)), path
+
+    found = (f.name for f in (ROOT / "tests" / name).glob("test_*.py"))
+    chosen = (f"tests/{name}/{f}" for f in found if any(word in f for word in words))
+    return sorted(chosen, key=order)
 
 
-def run_pytest(build, counts, only, name, beside=False, files=("",), title="", **more):
+def run_pytest(build, counts, only, name, at_once=0, files=("",), title="", **more):
     """Run the tests in tests/NAME, which start real daemons.
 
-    If `beside` is true, several tests run at a time, and the tests of tests/cluster that are marked
-    `alone` do not run. If `beside` is false, the tests run one at a time, and of the tests of
-    tests/cluster only those marked `alone` run. files: words; run only the files whose names
-    contain one of the words. title: the name of this part, if not NAME.
+    at_once: how many tests run at a time. If 0, the tests run one at a time. Of the tests of
+    tests/cluster, those marked `alone` run only if at_once is 0, and the others only if it is not.
+    files: words; run only the files whose names contain one of the words. title: the name of this
+    part, if not NAME.
     """
     title = title or name
     if only and only not in title:
         return
+    if name == "cluster" and not at_once:
+        title = f"{title}, timed tests"
     env = environment(
         BPS_BUILD=str(build), PYTHONDONTWRITEBYTECODE="1", PYTHONUNBUFFERED="1", **more
     )
@@ -186,24 +248,22 @@ def run_pytest(build, counts, only, name, beside=False, files=("",), title="", *
             ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
         )
         env.update(LD_PRELOAD=asan.stdout.strip(), ASAN_OPTIONS="detect_leaks=0")
-    # Tests mostly wait, so several run at a time. Tests that measure times run one after the other.
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=0"]
     command += test_files(name, files)
-    if beside and find_spec("xdist"):
-        command += ["-n", str(os.cpu_count() or 1), "--dist", "loadgroup"]
+    if at_once and find_spec("xdist"):
+        command += ["-n", str(at_once), "--dist", "loadgroup"]
     if name == "cluster":
-        command += ["-m", "not alone" if beside else "alone"]
+        command += ["-m", "not alone" if at_once else "alone"]
     start = time.monotonic()
-    print(
-        f"     {title}{', timed tests' if name == 'cluster' and not beside else ''}: begins",
-        flush=True,
-    )
-    status, out = run(
-        command,
-        env,
-        limit_s=3000 if build.name in ("asan", "tsan") else 1500,
-        on_line=Progress(title),
-    )
+    print(f"     {title}: begins", flush=True)
+    with counts.part(title):
+        status, out = run(
+            command,
+            env,
+            limit_s=3000 if build.name in ("asan", "tsan") else 1500,
+            on_line=Progress(title),
+        )
+    counts.add_files(out)
     last = out.strip().splitlines()[-1] if out.strip() else ""
     found = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|skipped|error)", last)}
     failed = found.get("failed", 0) + found.get("error", 0)
@@ -211,7 +271,44 @@ def run_pytest(build, counts, only, name, beside=False, files=("",), title="", *
         failed = 1
     counts.add(found.get("passed", 0), failed, found.get("skipped", 0))
     report(title, time.monotonic() - start, not failed, last)
-    print(out[-20000:] if failed else "\n".join(out.strip().splitlines()[-8:]), flush=True)
+    if failed:
+        print(without_durations(out)[-20000:], flush=True)
+
+
+def without_durations(output):
+    """Return pytest's output without its table of durations."""
+    return re.sub(r"^[\d.]+s (?:call|setup|teardown) .*\n", "", output, flags=re.M)
+
+
+def machine_speed():
+    """Return the seconds that this machine takes to add ten million numbers, in units of
+    REFERENCE_S."""
+    times = []
+    for _ in range(3):
+        start, total = time.monotonic(), 0
+        for i in range(10**7):
+            total += i
+        times.append(time.monotonic() - start)
+    return min(times) / REFERENCE_S
+
+
+def report_times(counts, slowness):
+    """Print the test files that took longest, and the parts that exceeded their budgets."""
+    for name, seconds in counts.file_s.most_common(10):
+        print(f"     {seconds:6.1f} s of tests in {name}")
+    print(f"     this machine takes {slowness:.2f} times as long as the one of the budgets")
+    for part, seconds in counts.part_s.items():
+        budget_s = BUDGETS_S.get(part, float("inf")) * slowness
+        if seconds > budget_s:
+            print(f"     {part}: {seconds:.0f} s, which exceeds its budget of {budget_s:.0f} s")
+
+
+def wait_until_quiet():
+    """Wait until no other process holds a lock of the file that BPS_QUIET names."""
+    if os.environ.get("BPS_QUIET"):
+        print("     timed tests wait until nothing runs beside them", flush=True)
+        with open(os.environ["BPS_QUIET"], "a", encoding="ascii") as f:
+            fcntl.flock(f, fcntl.LOCK_EX)
 
 
 def finish(counts):
@@ -238,7 +335,7 @@ def run_provider(build, counts, only, provider, files, *, has_faults):
         counts,
         only,
         "cluster",
-        beside=True,
+        at_once=processors(),
         files=[f"test_{word}" for word in files],
         title=f"cluster, provider {provider}",
         **part,
@@ -297,41 +394,35 @@ def main():
     if args.provider:
         check_provider(build, counts, args)
         return finish(counts)
-    run_unit(build, counts, args.only)
-    run_fuzz(build, counts, args.only)
-    sim = build / "tests" / "sim"
-    run_program(
-        "sim, seeds that found something",
-        [str(sim), "--file", "tests/sim/seeds.txt"],
-        counts,
-        args.only,
-        8000,
-    )
-    run_program("sim, 3,000 histories", [str(sim), "--seeds", "1..3000"], counts, args.only, 8000)
-    run_program(
-        "sim-scale, small cases",
-        [str(build / "tests" / "sim-scale"), "--check"],
-        counts,
-        args.only,
-        4000,
-    )
-    if not args.no_cluster:
-        run_pytest(build, counts, args.only, "cluster", beside=True, files=[args.cluster])
-    if not args.no_cluster and not args.cluster:
-        run_pytest(build, counts, args.only, "cluster")
-        run_pytest(
-            build,
-            counts,
-            args.only,
-            "faults",
-            BPS_CELLS="quick",
-            BPS_BOUND_SLACK="6" if build.name == "asan" else "3",
-        )
-        if libfabric_version():
+    slowness = machine_speed()
+    is_whole = not args.no_cluster and not args.cluster
+    # Sanitizers take much memory and processor time.
+    at_once = processors() * (1 if build.name in ("asan", "tsan") else 3)
+
+    def compute():
+        with counts.part("unit tests, fuzz targets, simulators"):
+            run_unit(build, counts, args.only)
+            run_fuzz(build, counts, args.only)
+            run_simulators(build, counts, args.only)
+        if is_whole:
+            slack = {"BPS_CELLS": "quick", "BPS_BOUND_SLACK": "6"}
+            run_pytest(build, counts, args.only, "faults", at_once=processors(), **slack)
+        if is_whole and libfabric_version():
             run_provider(build, counts, args.only, "tcp", PROVIDER_SHORT, has_faults=False)
+
+    with ThreadPoolExecutor() as pool:
+        beside = pool.submit(compute)
+        if not args.no_cluster:
+            run_pytest(build, counts, args.only, "cluster", at_once=at_once, files=[args.cluster])
+        beside.result()
+    if is_whole:
+        wait_until_quiet()
+        run_pytest(build, counts, args.only, "cluster")
         if build.name != "asan":  # with asan, the counts would include Python's own forks
             crashes = [sys.executable, "tests/faults/crashes.py", str(build), "--crashes", "100"]
-            run_program("100 deaths of trainers", crashes, counts, args.only, 4000)
+            with counts.part("100 deaths of trainers"):
+                run_program("100 deaths of trainers", crashes, counts, args.only, 4000)
+    report_times(counts, slowness)
     return finish(counts)
 
 
