@@ -19,7 +19,7 @@ help:
 	@echo 'make check-asan  all tests under Address- and UndefinedBehaviorSanitizer'
 	@echo 'make check-tsan  unit tests, and daemons that drive GPUs, under ThreadSanitizer'
 	@echo 'make test-frontends  tests of the Python package with each framework (download);'
-	@echo '                 LISTS="torch jax" chooses frameworks'
+	@echo '                 LISTS="torch jax" chooses frameworks; SHORT=1: fewer clusters'
 	@echo 'make sim         100,000 simulated histories; sim-10m: ten million, SIM_MINUTES=n;'
 	@echo '                 sim-mutants: checks that sim finds each mutant'
 	@echo 'make sim-scale   tables of predicted training steps;'
@@ -31,7 +31,8 @@ help:
 	@echo 'make noticed     measure how soon KILLS (300) crashes are detected'
 	@echo 'make sched-load  a scheduler with 1,000 members and 10,000 tensors'
 	@echo 'make lint        format, folders, names, prose, clang-tidy, cppcheck,'
-	@echo '                 gcc -fanalyzer, shellcheck, manual pages, units, alert rules'
+	@echo '                 gcc -fanalyzer, shellcheck, manual pages, units, alert rules;'
+	@echo '                 DEEP=1: also clang'"'"'s analyser on the unit tests'
 	@echo 'make hooks       let git check commit messages (docs/CONTRIBUTING.md)'
 	@echo 'make fuzz        each fuzz target for FUZZ_S seconds (60) with libFuzzer'
 	@echo 'make everything  the slow targets that .ci/run leaves out, within two hours;'
@@ -128,7 +129,7 @@ fuzz:
 test-frontends:
 	$(Q)tests/install-deps.sh frontends
 	$(STEP) BUILD=debug all
-	$(Q)python3 tests/frontends/run.py build/debug $(LISTS:%=--list %)
+	$(Q)python3 tests/frontends/run.py build/debug $(LISTS:%=--list %) $(if $(SHORT),--short)
 .PHONY: test-frontends
 
 # Tests and measurements that are too large or too slow to be a part of `make test`.
@@ -217,11 +218,13 @@ qemu:
 # clean. Unit tests are excluded from gcc's analyser and from cppcheck, because cmocka's assertions
 # leave a test by a jump that these tools do not see. The leak check of gcc 12 is off, because it
 # reports memory on a list or in the caller's struct as leaked. LeakSanitizer finds leaks instead.
+# clang's analyser takes most of the time of clang-tidy. It checks the unit tests only with DEEP=1.
 LINT_SRC := $(sort $(ALLSRC))
 LINT_C	:= $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 LINT_SH	:= $(shell git ls-files '*.sh' .ci/run tests/hooks 2>/dev/null)
 LINT_MAN := $(wildcard docs/man/*.[1-8])
 LINT_UNITS := $(wildcard systemd/*.service systemd/*.socket)
+TIDY_CHECKS = $(if $(DEEP),,$(if $(filter tests/unit/%,$<),--checks='-clang-analyzer-*'))
 LINT_INC = $(if $(filter common/base/error.c libbpsclient/last_error.c,$<),,-include tests/lint.h)
 ifdef ANALYZE # (LINT is a variable of make itself)
 # Headers with macros that cppcheck needs in order to parse our sources.
@@ -231,8 +234,9 @@ ISA = $(if $(filter tests/unit/%,$<),,-fanalyzer -Wno-analyzer-malloc-leak $(LIN
 endif
 $(B)/%.tidy: %.c $(B)/%.o .clang-tidy tests/lint.h
 	$(call say,TIDY,$<)
-	$(Q)clang-tidy --quiet $< -- -std=gnu11 -I. -D_GNU_SOURCE -DBPS_VERSION='"0"' \
-		$(LINT_INC) $(PKG_CFLAGS) $(CUDA_CFLAGS) 2>$@.err || { cat $@.err; exit 1; }
+	$(Q)clang-tidy --quiet $(TIDY_CHECKS) $< -- -std=gnu11 -I. -D_GNU_SOURCE \
+		-DBPS_VERSION='"0"' $(LINT_INC) $(PKG_CFLAGS) $(CUDA_CFLAGS) \
+		2>$@.err || { cat $@.err; exit 1; }
 	$(Q)touch $@
 
 lint-format:
@@ -275,7 +279,7 @@ lint-all: $(LINTS)
 	@echo 'lint: clean'
 lint:
 	$(Q)tests/install-deps.sh lint
-	$(STEP) -k BUILD=debug B=build/lint ANALYZE=1 lint-all
+	$(STEP) -k BUILD=debug B=build/lint$(if $(DEEP),-deep) ANALYZE=1 lint-all
 
 hooks:
 	$(Q)install -m 755 tests/hooks/commit-msg "$$(git rev-parse --git-path hooks)/commit-msg"
