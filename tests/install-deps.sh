@@ -1,6 +1,6 @@
 #!/bin/sh
-# Install the missing Debian packages of a purpose:
-#   install-deps.sh build|test|providers|frontends|wheel|lint|fuzz|bench|deb|nspawn|qemu
+# Install the missing Debian packages of some purposes:
+#   install-deps.sh build|test|providers|frontends|wheel|lint|fuzz|bench|deb|nspawn|qemu...
 # The script needs root or sudo. Without them, it prints the packages to install and fails. On
 # systems other than Debian it prints the packages' Debian names and succeeds. The build then shows
 # what is missing.
@@ -20,23 +20,26 @@ deb="$test debhelper dh-python dpkg-dev lintian xz-utils"
 nspawn="$deb mmdebstrap systemd-container"
 qemu="$test qemu-system-x86 busybox-static cpio kmod rdma-core ibverbs-providers"
 
-case "${1-}" in
-build) want=$build ;;
-test) want=$test ;;
-providers) want=$providers ;;
-frontends) want=$frontends ;;
-lint) want=$lint ;;
-wheel) want=$wheel ;;
-fuzz) want=$fuzz ;;
-bench) want=$bench ;;
-deb) want=$deb ;;
-nspawn) want=$nspawn ;;
-qemu) want=$qemu ;;
-*)
-	echo "usage: $0 build|test|providers|frontends|wheel|lint|fuzz|bench|deb|nspawn|qemu" >&2
-	exit 2
-	;;
-esac
+want=
+for purpose in "${@:-none}"; do
+	case $purpose in
+	build) want="$want $build" ;;
+	test) want="$want $test" ;;
+	providers) want="$want $providers" ;;
+	frontends) want="$want $frontends" ;;
+	lint) want="$want $lint" ;;
+	wheel) want="$want $wheel" ;;
+	fuzz) want="$want $fuzz" ;;
+	bench) want="$want $bench" ;;
+	deb) want="$want $deb" ;;
+	nspawn) want="$want $nspawn" ;;
+	qemu) want="$want $qemu" ;;
+	*)
+		sed -n 's/^#   /usage: /p' "$0" >&2
+		exit 2
+		;;
+	esac
+done
 
 if ! command -v apt-get >/dev/null 2>&1 || ! command -v dpkg-query >/dev/null 2>&1; then
 	echo "not a Debian system: install the packages that Debian calls" "$want" >&2
@@ -44,7 +47,7 @@ if ! command -v apt-get >/dev/null 2>&1 || ! command -v dpkg-query >/dev/null 2>
 fi
 
 missing=
-for p in $want; do
+for p in $(echo "$want" | tr -s ' ' '\n' | sort -u); do
 	case $(dpkg-query -W -f='${Status}' "$p" 2>/dev/null || true) in
 	"install ok installed") ;;
 	*) missing="$missing $p" ;;
