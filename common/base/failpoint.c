@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -20,6 +21,11 @@
 #define ERRNO_MAX    133 /* EHWPOISON, the largest errno of Linux */
 
 enum action { ACT_NONE, ACT_CRASH, ACT_SLEEP, ACT_HANG, ACT_ERROR, ACT_DROP };
+static const char *const action_names[] = {[ACT_CRASH] = "crash",
+	[ACT_SLEEP] = "sleep",
+	[ACT_HANG] = "hang",
+	[ACT_ERROR] = "error",
+	[ACT_DROP] = "drop"};
 
 struct arm {
 	enum action action;
@@ -53,6 +59,7 @@ static struct {
 	pthread_cond_t changed;
 	uint64_t generation;
 	struct failpoint_plan plan;
+	uint64_t n_acted[FAILPOINT_COUNT]; /* actions since the start of the process */
 } the = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 /* ---- parsing ---- */
@@ -91,17 +98,12 @@ static int find_code(const char *name)
 
 static int read_action(struct arm *a, const char *name, const char *arg, struct err_text *err)
 {
-	static const char *const names[] = {[ACT_CRASH] = "crash",
-		[ACT_SLEEP] = "sleep",
-		[ACT_HANG] = "hang",
-		[ACT_ERROR] = "error",
-		[ACT_DROP] = "drop"};
 	struct nearest_name best = NEAREST_NONE;
 	char hint[NEAREST_HINT_BYTES];
 
 	for (unsigned i = ACT_CRASH; i <= ACT_DROP; i++) {
-		nearest_name_try(&best, name, names[i]);
-		if (strcmp(name, names[i]) == 0)
+		nearest_name_try(&best, name, action_names[i]);
+		if (strcmp(name, action_names[i]) == 0)
 			a->action = (enum action)i;
 	}
 	if (!a->action)
@@ -242,6 +244,21 @@ int failpoint_set(const char *text, struct err_text *err)
 	return n;
 }
 
+const char *failpoint_name(enum failpoint point)
+{
+	return points[point].name;
+}
+
+uint64_t failpoint_acted(enum failpoint point)
+{
+	uint64_t n;
+
+	pthread_mutex_lock(&the.lock);
+	n = the.n_acted[point];
+	pthread_mutex_unlock(&the.lock);
+	return n;
+}
+
 void failpoint_print(FILE *out, unsigned owners)
 {
 	static const char *const more[] = {[FP_ANY] = "",
@@ -269,6 +286,20 @@ static double chance(uint64_t seed, uint64_t point, uint64_t passed)
 	return (double)(z >> 11) / (double)(UINT64_C(1) << 53);
 }
 
+/* Report the first action of a point since the faults were set. The line is written before the
+ * action, and with one system call, so that it survives a crash. log.c is not used, because the
+ * library does not link it. */
+static void report(enum failpoint point, enum action action)
+{
+	char line[128];
+	int n = snprintf(line, sizeof(line), "<4>a fault is injected: point=%s action=%s pid=%d\n",
+		points[point].name, action_names[action], (int)getpid());
+
+	/* the fault is injected even if the line cannot be written */
+	if (write(STDERR_FILENO, line, (size_t)n) < 0)
+		return;
+}
+
 /* Count a pass of the point, and return whether the point's action runs in this pass. The caller
  * holds the lock. */
 static bool acts(struct arm *a, enum failpoint point)
@@ -279,7 +310,9 @@ static bool acts(struct arm *a, enum failpoint point)
 		return false;
 	if (a->prob < 1 && chance(the.plan.seed, point, n) >= a->prob)
 		return false;
-	a->done++;
+	the.n_acted[point]++;
+	if (a->done++ == 0)
+		report(point, a->action);
 	return true;
 }
 

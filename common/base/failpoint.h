@@ -24,9 +24,18 @@
  * outcome. An unknown name is an error whose text suggests the nearest known name. An action that
  * the point does not support is an error, too.
  *
+ * Before the first action of a point, the process writes a line to stderr:
+ *
+ *   <4>a fault is injected: point=server.sum.start action=crash pid=4711
+ *
+ * So a test can require that a fault was injected, also in a process that has crashed, and also in
+ * a trainer. There is one such line for each point each time that the faults are set. The number
+ * of all actions is failpoint_acted(), which the daemons serve as a metric.
+ *
  * Thread: any thread may pass a point. Only the main thread calls failpoint_set. In the library,
  * the first bps_open calls failpoint_set. */
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 
 #include "common/base/error.h"
@@ -69,6 +78,9 @@ int failpoint_set(const char *text, struct err_text *err);
 /* Check the string `text` as failpoint_set does, but do not change the faults. Returns 0 if the
  * string is valid. Errors: those of failpoint_set. */
 int failpoint_check(const char *text, struct err_text *err);
+const char *failpoint_name(enum failpoint point);
+/* Return how often the actions of a point have run since the start of the process. */
+uint64_t failpoint_acted(enum failpoint point);
 /* Print the points whose owner is in the bit set `owners` (enum failpoint_owner), one point per
  * line. */
 void failpoint_print(FILE *out, unsigned owners);

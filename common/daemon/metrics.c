@@ -12,6 +12,7 @@
 
 #include <event2/buffer.h>
 
+#include "common/base/failpoint.h"
 #include "common/base/histogram.h"
 #include "common/base/version.h"
 #include "common/daemon/process_metrics.h"
@@ -145,6 +146,18 @@ static double count_fds(void)
 	return n;
 }
 
+static void add_faults(struct evbuffer *out)
+{
+	metric_begin(out, "bps_injected_faults_total", "counter", "faults injected by failpoints");
+	for (int i = 0; i < FAILPOINT_COUNT; i++) {
+		uint64_t n = failpoint_acted((enum failpoint)i);
+
+		if (n)
+			metric_value(out, "bps_injected_faults_total", (double)n, "point",
+				failpoint_name((enum failpoint)i), NULL);
+	}
+}
+
 void metrics_process(struct evbuffer *out, double started_unix)
 {
 	struct rlimit limit;
@@ -158,5 +171,6 @@ void metrics_process(struct evbuffer *out, double started_unix)
 			limit.rlim_cur == RLIM_INFINITY ? INFINITY : (double)limit.rlim_cur);
 	metric_one(out, "bps_up_since_seconds", "gauge",
 		"start time of this process, in seconds since 1970", started_unix);
+	add_faults(out);
 	process_metrics(out);
 }

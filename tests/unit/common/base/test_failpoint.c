@@ -151,6 +151,87 @@ static void crash_ends_the_process_as_sigkill_does(void **state)
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
+/* Run `act` in a child process. Return what the child wrote to stderr. */
+static const char *stderr_of(void (*act)(void))
+{
+	static char text[1024];
+	size_t n = 0;
+	ssize_t r;
+	int fds[2];
+	pid_t pid;
+
+	assert_int_equal(pipe(fds), 0);
+	pid = fork();
+	if (pid == 0) {
+		dup2(fds[1], STDERR_FILENO);
+		act();
+		_exit(0);
+	}
+	close(fds[1]);
+	while ((r = read(fds[0], text + n, sizeof(text) - 1 - n)) > 0)
+		n += (size_t)r;
+	text[n] = '\0';
+	close(fds[0]);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	return text;
+}
+
+static void crash_at_the_second_pass(void)
+{
+	failpoint_set("server.thread.tick=crash,after=1", NULL);
+	FAILPOINT(SERVER_THREAD_TICK);
+	if (write(STDERR_FILENO, "first\n", 6) == 6)
+		FAILPOINT(SERVER_THREAD_TICK);
+}
+
+static void first_action_is_reported_before_a_crash(void **state)
+{
+	const char *text = stderr_of(crash_at_the_second_pass);
+
+	(void)state;
+	assert_int_equal(strncmp(text,
+				 "first\n<4>a fault is injected: point=server.thread.tick "
+				 "action=crash pid=",
+				 72),
+		0);
+}
+
+static void drop_often(void)
+{
+	for (int i = 0; i < 2; i++) {
+		failpoint_set("server.result.before-send=drop,count=3", NULL);
+		for (int pass = 0; pass < 5; pass++)
+			FAILPOINT(SERVER_RESULT_BEFORE_SEND);
+	}
+	FAILPOINT(SERVER_THREAD_TICK);
+}
+
+static void each_setting_of_the_faults_reports_one_action_of_a_point(void **state)
+{
+	const char *line = stderr_of(drop_often);
+	unsigned n = 0;
+
+	(void)state;
+	for (; (line = strstr(line, "a fault is injected: ")); line++)
+		n++;
+	assert_int_equal(n, 2);
+}
+
+static void actions_are_counted_over_all_settings(void **state)
+{
+	uint64_t before = failpoint_acted(FP_SERVER_RESULT_BEFORE_SEND);
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		failpoint_set("server.result.before-send=drop,after=1,count=3", NULL);
+		for (int pass = 0; pass < 5; pass++)
+			FAILPOINT(SERVER_RESULT_BEFORE_SEND);
+	}
+	assert_int_equal(failpoint_acted(FP_SERVER_RESULT_BEFORE_SEND) - before, 6);
+	assert_string_equal(
+		failpoint_name(FP_SERVER_RESULT_BEFORE_SEND), "server.result.before-send");
+}
+
 static void each_program_lists_its_own_points(void **state)
 {
 	char *text = NULL;
@@ -184,6 +265,10 @@ int main(void)
 		cmocka_unit_test_teardown(hanging_thread_goes_on_when_the_faults_change, disarm),
 		cmocka_unit_test_teardown(sleep_takes_its_time, disarm),
 		cmocka_unit_test_teardown(crash_ends_the_process_as_sigkill_does, disarm),
+		cmocka_unit_test_teardown(first_action_is_reported_before_a_crash, disarm),
+		cmocka_unit_test_teardown(
+			each_setting_of_the_faults_reports_one_action_of_a_point, disarm),
+		cmocka_unit_test_teardown(actions_are_counted_over_all_settings, disarm),
 		cmocka_unit_test_teardown(each_program_lists_its_own_points, disarm),
 	};
 
