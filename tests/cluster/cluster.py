@@ -60,6 +60,18 @@ def read_ready(fd, process, name, log):
     return int(pairs["PORT"]), int(pairs["HTTP"])
 
 
+class Process(subprocess.Popen):
+    """A daemon's process. It records the signals that the test has sent to the process."""
+
+    def __init__(self, *args, **kw):
+        self.sent = set()
+        super().__init__(*args, **kw)
+
+    def send_signal(self, sig):
+        self.sent.add(sig)
+        super().send_signal(sig)
+
+
 class Daemon:
     prefix = ()  # words before the daemon's command, for example to enter another namespace
 
@@ -70,6 +82,8 @@ class Daemon:
         self.args = args
         self.log = cluster.dir / f"{name}.log"
         self.http_at = "127.0.0.1:0"
+        self.processes = []  # all processes of the daemon; the last one is self.process
+        self.may_end_with = {0}  # exit statuses, negative for a signal, that are no problem
         self.listen_fds = []  # sockets to pass to the daemon, as systemd's socket activation does
         if is_awaited:
             self.start()
@@ -108,7 +122,7 @@ class Daemon:
                 *command,
             ]
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(
+            self.process = Process(
                 command,
                 stdout=log,
                 stderr=log,
@@ -116,6 +130,7 @@ class Daemon:
                 pass_fds=[w, *self.listen_fds],
                 env=env,
             )
+        self.processes.append(self.process)
         os.close(w)
         return r
 
@@ -152,6 +167,22 @@ class Daemon:
                     f"{self.name} did not stop on SIGTERM:\n{self.log.read_text()[-4000:]}"
                 ) from None
         return self.process.returncode
+
+    def bad_ends(self):
+        """Return a text for each process of this daemon that has not ended as the test wanted.
+
+        A signal may end a process only if the test has sent this signal, or if the process's own
+        failpoint has. The last process may end only by SIGKILL or with one of `may_end_with`. An
+        earlier process may end with any status, because the test has waited for this status.
+        """
+        text, problems = self.log.read_text(), []
+        for p in self.processes:
+            status, is_last = p.wait(DEADLINE_S), p is self.process
+            is_asked = -status in p.sent or f"action=crash pid={p.pid}\n" in text
+            is_well = status == -signal.SIGKILL and is_asked if is_last else status > 0 or is_asked
+            if status not in self.may_end_with and not is_well:
+                problems.append(f"{self.name} ended with {status}:\n{text[-6000:]}")
+        return problems
 
     def get(self, path):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.http}{path}", timeout=5) as f:
@@ -459,13 +490,13 @@ class Cluster:
             w.out.close()
         for d in reversed(self.daemons):
             try:
-                status = d.stop()
+                d.stop()
             except AssertionError as e:
                 problems.append(str(e))
                 continue
             text = d.log.read_text()
-            if status not in (0, -signal.SIGKILL):
-                problems.append(f"{d.name} ended with {status}:\n{text[-6000:]}")
+            if ends := d.bad_ends():
+                problems += ends
             # Search the log for reports of sanitizers about the daemon's processes and their
             # children. Ignore reports of leaks, because an executor whose GPU has failed does not
             # free its memory.

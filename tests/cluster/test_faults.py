@@ -12,7 +12,7 @@ import time
 import pytest
 
 import bps
-from cluster import DEADLINE_S
+from cluster import DEADLINE_S, Cluster
 
 
 def test_thousands_of_tensors_are_all_declared(cluster):
@@ -211,3 +211,15 @@ def test_connections_cut_in_the_middle_of_reads_cost_no_round(cluster):
     ]
     c.finish(job)
     assert all(int(m[1]) > 10 for m in reconnects)
+
+
+def test_death_that_no_test_caused_is_a_problem():
+    faults = ["--faults", "member.beat.before-send=crash"]
+    c = Cluster(agents=0, servers=2, server_args=faults)
+    crashed, killed, lost = c.servers[0], c.servers[1], c.scheduler
+    crashed.process.wait(DEADLINE_S)
+    killed.kill()
+    os.kill(lost.process.pid, signal.SIGKILL)
+    lost.process.wait(DEADLINE_S)
+    (problem,) = c.close()
+    assert problem.startswith("scheduler ended with -9:"), problem

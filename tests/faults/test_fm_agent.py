@@ -98,6 +98,7 @@ def test_agent_without_memory_is_lost_as_if_killed(faulty, cell):
     if not cgroup:
         pytest.skip("no memory cgroup here")
     c = faulty()
+    c.agents[1].may_end_with.add(-signal.SIGKILL)
     with cgroup as (put, squeeze):
         put(c.agents[1].pid)
         squeeze(96 << 20)

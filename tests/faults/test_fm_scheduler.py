@@ -78,6 +78,7 @@ def test_scheduler_without_memory_is_not_noticed(faulty, cell):
     if not cgroup:
         pytest.skip("no memory cgroup here")
     c = faulty()
+    c.scheduler.may_end_with.add(-signal.SIGKILL)
     with cgroup as (put, squeeze):
         job = c.steady(2).wait_rounds()
         at = time.monotonic()

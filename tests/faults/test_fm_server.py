@@ -124,6 +124,7 @@ def test_server_without_memory_is_replaced_as_if_killed(faulty, cell):
     if not cgroup:
         pytest.skip("no memory cgroup here")
     c = faulty()
+    c.servers[0].may_end_with.add(-signal.SIGKILL)
     with cgroup as (put, squeeze):
         job = c.steady(2).wait_rounds()
         put(c.servers[0].pid)
