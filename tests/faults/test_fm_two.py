@@ -1,6 +1,6 @@
 """Fault matrix, column D: two losses at once.
 
-All sums are exact, or every worker has one error that names a cause. No call hangs.
+All sums are exact. faults.md would allow an error, but in none of these cells is one necessary.
 """
 
 import time
@@ -53,7 +53,7 @@ def lose(c, what):
         ("server-gone", "scheduler"),
     ],
 )
-def test_two_losses_at_once_end_in_exact_sums_or_one_error(faulty, cell, first, second, gap_s):
+def test_two_losses_at_once_cost_the_job_no_round(faulty, cell, first, second, gap_s):
     """FM-D: two processes are killed, at the same time or with a gap of 0.15 s or 0.6 s.
 
     With a gap, the first process may already run again when the second process is killed.
@@ -70,15 +70,6 @@ def test_two_losses_at_once_end_in_exact_sums_or_one_error(faulty, cell, first, 
         again()
     back()
     job.wait_rounds(STAY, ENDS_S)
-    took = time.monotonic() - at
-    if job.has_failed():
-        texts = [r["text"] for r in job.errors()]
-        assert all(any(w in t for w in ("agent", "server", "rank")) for t in texts), texts
-        cell.within("error", took, ENDS_S)
-    else:
-        cell.within(
-            "stall",
-            job.stall(at),
-            GRACE_S + 2 if {first, second} == {"scheduler", "server-gone"} else 5,
-        )
+    bound_s = GRACE_S + 2 if {first, second} == {"scheduler", "server-gone"} else 5
+    cell.within("stall", job.stall(at), bound_s)
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})
