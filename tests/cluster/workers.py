@@ -579,8 +579,8 @@ class Errors:
         Errors.killed(job, victim)
 
     @staticmethod
-    def wait_for_servers(job, timeout):
-        t = job.declare("w", "f32", 5000)
+    def wait_for_servers(job, timeout, n_elems=5000):
+        t = job.declare("w", "f32", n_elems)
         t.push_pull()
         t.wait(timeout)
         # Without this call, the worker would abort the job and end the other worker's wait.

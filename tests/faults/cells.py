@@ -37,6 +37,8 @@ LATE_S, HOPS = (
     0.05,  # LATE_S: a delay of the witness that is longer than this can disturb a cell
     5,  # HOPS: in a disturbed cell, a time exceeds its bound by at most HOPS x the witness's delay
 )
+# {(cell, fault): reason why this fault need not act in this cell}
+IDLE = {}
 SLACK = float(os.environ.get("BPS_BOUND_SLACK", "3"))
 
 
@@ -47,6 +49,22 @@ def name_of(node):
         return node.name
     param = getattr(getattr(node, "callspec", None), "id", "")
     return f"{found[1]}[{param}]" if param else found[1]
+
+
+def wrong_faults(cell, acted):
+    """Return the problems of a cell's faults.
+
+    acted: pairs of a fault (POINT=ACTION), and the process in which it acted or 0.
+    """
+    problems = [
+        f"the fault {fault} did not act"
+        for fault, pid in acted
+        if not pid and (cell, fault) not in IDLE
+    ]
+    for name, fault in IDLE:
+        if name == cell and {bool(pid) for f, pid in acted if f == fault} != {False}:
+            problems.append(f"cells.IDLE lists the fault {fault}, which acted or was not set")
+    return problems
 
 
 def cpu_s():
@@ -104,6 +122,7 @@ class Cell:
         self.name, self.test = name_of(node), node.nodeid
         self.outcome, self.why, self.logs = "passed", "", ""
         self.times = []  # (what was measured, seconds, bound)
+        self.n_faults = 0  # faults of failpoints that acted
         self.begun, self.cpu_before = time.monotonic(), cpu_s()
         self.witness = Witness()
 
@@ -145,6 +164,7 @@ class Cell:
             "outcome": self.outcome,
             "why": self.why,
             "times": self.times,
+            "faults": self.n_faults,
             "wall_s": round(time.monotonic() - self.begun, 1),
             "cpu_s": round(cpu_s() - self.cpu_before, 2),
             "late_s": round(self.witness.late_s, 3),

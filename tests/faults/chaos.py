@@ -9,7 +9,8 @@ a fault kills a job's trainer, the job may end, and is then restarted. If a job 
 reason, this is a failure. The seed determines the faults and the times between them. The timing of
 a fault relative to the jobs' messages depends on the machine.
 The workers check every sum. The report counts the faults of each kind, the rounds, the wrong sums,
-and the calls that exceeded their time-out. The report also has the longest stall. For the last
+and the calls that exceeded their time-out. For each fault of a failpoint, the report has how often
+it acted and how often it was set. The report also has the longest stall. For the last
 process of each daemon, the report has the memory, the count of descriptors and the count of
 threads. Each of these figures has three values: the value after the first minute of the process,
 the value at the end, and the maximum. The exit status is 1 if the report lists a problem.
@@ -376,12 +377,17 @@ def main():
             chaos.problems.append(str(e)[-6000:])
         finally:
             lab.heal()
+            acted = list(c.all_acted())
             chaos.problems += c.close()
     report = {
         "seconds": round(time.monotonic() - chaos.begin),
         "seed": args.seed,
         "faults": dict(sorted(chaos.faults.items())),
         "n_faults": sum(chaos.faults.values()),
+        "failpoints (acted, set)": {
+            fault: [sum(bool(pid) for f, pid in acted if f == fault), n]
+            for fault, n in sorted(Counter(f for f, _ in acted).items())
+        },
         "job_starts": dict(chaos.starts),
         "rounds": chaos.rounds,
         "wrong_sums": sum("WRONG SUM" in p for p in chaos.problems),

@@ -82,8 +82,9 @@ def cell(request):
 def faulty(request):
     """Yield a function that makes a LabCluster, on loopback or (with lab=) in network namespaces.
 
-    At the end, all daemons must stop without an error, unless the cell expects this error. When a
-    cell fails, the logs of its daemons and workers are kept in the build folder.
+    At the end, all daemons must stop without an error, unless the cell expects this error. Each
+    fault that the cell has set must have acted (cells.IDLE lists the exceptions). When a cell
+    fails, the logs of its daemons and workers are kept in the build folder.
     """
     made = []
     cell = request.node.stash[CELL]
@@ -94,7 +95,11 @@ def faulty(request):
 
     yield make
     said = [c.said(cell.outcome in ("failed", "disturbed")) for c in made]
+    acted = [a for c in made for a in c.all_acted()]
+    cell.n_faults = sum(bool(pid) for _, pid in acted)
     problems = [p for c in made for p in c.close()]
+    if cell.outcome == "passed":  # a cell that has failed or was skipped may not set all faults
+        problems += cells.wrong_faults(cell.name, acted)
     if problems or cell.outcome in ("failed", "disturbed"):
         folder = Path(os.environ.get("BPS_MATRIX_LOGS", BUILD / "faults-failed")) / (
             re.sub(r"[^\w.-]+", "-", cell.name) + time.strftime("-%Y%m%d-%H%M%S")

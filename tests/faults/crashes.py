@@ -45,6 +45,7 @@ POINTS = {  # how often, at most, the trainer passes each failpoint before it cr
     "client.close": 0,
     "client.close.sent": 0,
 }
+TRIES = 20  # a point that this many jobs should reach must be reached
 CALL_S, OPEN_S = 10, 2
 
 
@@ -116,7 +117,7 @@ class Trainer:
 class Crashes:
     def __init__(self, c, seed):
         self.c, self.rng = c, random.Random(seed)
-        self.points, self.problems = collections.Counter(), []
+        self.tried, self.points, self.problems = collections.Counter(), collections.Counter(), []
         self.n_lives = self.n_crashes = 0
 
     def live(self):
@@ -163,6 +164,7 @@ class Crashes:
             self.n_crashes += 1
         survived = survivor.wait(CALL_S + OPEN_S + 10)
         self.n_crashes += ended == -signal.SIGKILL
+        self.tried[point] += 1
         self.points[point] += ended == -signal.SIGKILL
         if ended not in (0, -signal.SIGKILL) or survived not in (0, -signal.SIGKILL):
             self.problems.append(
@@ -190,6 +192,9 @@ class Crashes:
                     self.problems.append(
                         f"after {self.n_crashes} crashes the agent holds more resources: {more}"
                     )
+        for point, tries in self.tried.items():
+            if tries >= TRIES and not self.points[point]:
+                self.problems.append(f"{point}: no trainer crashed there in {tries} jobs")
         return before
 
     def counted(self, pid, before):

@@ -21,7 +21,7 @@ import time
 from functools import cache
 from pathlib import Path
 
-from cluster import BUILD, DEADLINE_S, ROOT, Cluster, Daemon
+from cluster import BUILD, DEADLINE_S, ROOT, Cluster, Daemon, read_ready
 from keeper import KeptDaemon
 
 CLONE_NEWNET = 0x40000000
@@ -195,6 +195,18 @@ class Lab:
             self.mend(h)
 
 
+def faults_of(text):
+    """Return the faults of a setting as POINT=ACTION, without arguments and options."""
+    return [re.split("[:,]", w)[0] for w in text.split() if not w.startswith("seed=")]
+
+
+def acted_in(output, fault):
+    """Return the id of the process that reports that the fault POINT=ACTION acted, or 0."""
+    point, action = fault.split("=")
+    found = re.search(f"a fault is injected: point={point} action={action} pid=([0-9]+)", output)
+    return int(found[1]) if found else 0
+
+
 class FaultyDaemon(Daemon):
     """A daemon of LabCluster on a host of the lab. Failpoints can be set while it runs."""
 
@@ -202,6 +214,8 @@ class FaultyDaemon(Daemon):
         self.host = cluster.host_of(name)
         self.conf = cluster.dir / f"{name}.conf"
         self.conf.write_text("")
+        self.starting = None  # pipe of a process that begin_again() has started
+        self.armed = []  # (start of the log's part with their lines, faults) for each setting
         # Put the state folder on a file system of state_bytes bytes.
         if program == "bps-scheduler" and cluster.state_bytes:
             mount = 'mount -t tmpfs -o size=$1 none "$0" && shift && exec "$@"'
@@ -222,18 +236,38 @@ class FaultyDaemon(Daemon):
     def pid(self):
         return self.process.pid
 
+    def set_faults(self, text):
+        """Write faults into the settings. The daemon reads them at its next start or SIGHUP."""
+        self.conf.write_text(f"faults = {text}\n" if text else "")
+        self.armed.append((self.log.stat().st_size, faults_of(text)))
+
     def faults(self, text, is_confirmed=True):
         """Replace the daemon's failpoints.
 
         If is_confirmed is true, wait until the daemon has read the new failpoints.
         """
         n = self.log.read_text().count("reloaded:")
-        self.conf.write_text(f"faults = {text}\n")
+        self.set_faults(text)
         self.process.send_signal(signal.SIGHUP)
         if is_confirmed:
             self.cluster.wait_for(
                 f"{self.name} has its faults", lambda: self.log.read_text().count("reloaded:") > n
             )
+
+    def acted(self):
+        """Return {fault: process in which it acted, or 0} for the faults that were set last."""
+        return self.acted_of(-1)
+
+    def acted_of(self, i):
+        start, faults = self.armed[i]
+        end = self.armed[i + 1][0] if -1 < i < len(self.armed) - 1 else None
+        log = self.log.read_bytes()[start:end].decode(errors="replace")
+        return {f: acted_in(log, f) for f in faults}
+
+    def all_acted(self):
+        """Yield (fault, process in which it acted, or 0) for each time that faults were set."""
+        for i in range(len(self.armed)):
+            yield from self.acted_of(i).items()
 
     def get(self, path):
         if not self.cluster.lab:
@@ -251,10 +285,22 @@ class FaultyDaemon(Daemon):
 
     def start_again(self):
         """Restart the daemon with the same addresses, as a service manager does."""
+        self.begin_again()
+        self.await_start()
+
+    def begin_again(self):
+        """Restart the daemon as start_again does, but do not wait until it serves."""
         if "--listen" in self.args:
             at = self.args.index("--listen") + 1
             self.args[at] = f"{self.args[at].rsplit(':', 1)[0]}:{self.port}"
-        self.start()
+        if self.starting is not None:
+            os.close(self.starting)
+        self.starting = self.spawn()
+
+    def await_start(self):
+        """Wait until the daemon serves."""
+        fd, self.starting = self.starting, None
+        self.port, self.http = read_ready(fd, self.process, self.name, self.log)
 
     def metric(self, name):
         found = re.search(rf"^{re.escape(name)} (\S+)$", self.get("/metrics"), re.M)
@@ -263,6 +309,16 @@ class FaultyDaemon(Daemon):
 
 class KeptFaultyDaemon(FaultyDaemon, KeptDaemon):
     """A FaultyDaemon whose service manager keeps the descriptors and restarts the daemon."""
+
+    def start(self):
+        """Start the daemon. If it is killed before it serves, start it again without faults."""
+        try:
+            super().start()
+        except AssertionError:
+            if self.process.poll() != -signal.SIGKILL or self.is_stopping:
+                raise
+            self.conf.write_text("")
+            super().start()
 
 
 class LabCluster(Cluster):
@@ -360,6 +416,15 @@ class LabCluster(Cluster):
         """Return the cluster's logs. If the cell (cells.py) has failed, add bpsctl's output."""
         return Said(self, has_failed)
 
+    def all_acted(self):
+        """Yield (fault, process in which it acted, or 0) for all faults of daemons and trainers."""
+        for d in self.daemons:
+            yield from d.all_acted()
+        for job in self.jobs:
+            for rank, text in job.faults.items():
+                for fault in faults_of(text):
+                    yield fault, acted_in(job.workers[int(rank)].text(), fault)
+
     def close(self):
         for (
             d
@@ -422,6 +487,7 @@ class Steady:
         self.stop_file = cluster.dir / f"stop-{self.n_jobs}"
         self.progress = cluster.dir / f"rounds-{self.n_jobs}"
         env = args.pop("env", None)
+        self.faults = args.get("faults") or {}
         self.workers = cluster.start_job(
             "steady",
             workers,
@@ -558,6 +624,12 @@ def _cgroup(path, limit, limit_bytes):
 def _remove(path):
     with contextlib.suppress(OSError):
         path.rmdir()
+
+
+def all_are_back(c):
+    """Return whether all servers and agents of a cluster are up."""
+    members = c.scheduler.status()["members"]
+    return sum(m["state"] == "up" for m in members) == len(c.servers) + len(c.agents)
 
 
 def status_of(c):

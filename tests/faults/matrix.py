@@ -277,6 +277,7 @@ def table(cells):
     total = {
         o: sum(p.n(o) for p in cells.values()) for o in ("passed", "failed", "skipped", "disturbed")
     }
+    n_faults = sum(r.get("faults", 0) for p in cells.values() for r in p.records)
     lines = [
         "# The fault matrix, measured",
         "",
@@ -290,7 +291,8 @@ def table(cells):
         "bound from",
         "[detection.md](../reference/detection.md). A letter and a number name a commit and the "
         "passes on it.",
-        f"Not counted are {total['disturbed']} passes that the machine delayed.",
+        f"Not counted are {total['disturbed']} passes that the machine delayed. In the others, "
+        f"{n_faults} faults of failpoints acted.",
         "",
         *(
             f"- {letter[c]}: {c}, from {time.strftime('%Y-%m-%d %H:%M', time.gmtime(first[c]))} UTC"

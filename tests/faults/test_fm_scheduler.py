@@ -11,16 +11,10 @@ import time
 import pytest
 
 from cluster import BUILD
-from lab import clock_env, memory_cgroup, wait_until
+from lab import all_are_back, clock_env, memory_cgroup, wait_until
 
 STAY = 20
 UNNOTICED_S = 0.5  # a round that takes longer than this, in seconds, counts as delayed
-
-
-def all_are_back(c):
-    return sum(m["state"] == "up" for m in c.scheduler.status()["members"]) == len(c.servers) + len(
-        c.agents
-    )
 
 
 @pytest.mark.quick
