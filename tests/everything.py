@@ -1,29 +1,38 @@
 #!/usr/bin/env python3
-"""Run the slow targets of the Makefile in turn and write one table of their results.
+"""Run the slow targets of the Makefile in pieces, and record the last run of each target.
 
-    tests/everything.py [--only TARGET[,TARGET...]] [--again] [--out docs/results/everything.md]
+    tests/everything.py [--minutes 60] [--only TARGET[,TARGET...]] [--again]
 
-.ci/run makes `test`, `lint` and `wheel-test` for each commit, and tests the front-ends for PyTorch
-and JAX. All other targets that check something are here. At the sizes chosen here, they take less
-than two hours in all on two processors.
+All targets that check something and that .ci/run leaves out are here. Each target has a record of
+its last run, docs/results/everything/TARGET.json, and a state that follows from the record:
+
+    green  the target passed, and no file that it depends on has changed since
+    due    the target passed, and such a file has changed since, or this clone lacks the commit
+    red    the target failed, or has not run with the command that it has now
+
+Red targets run first, then those that are due, the oldest record first. Green targets run only with
+--again. A target starts only if the time of its last run fits into what is left of --minutes. A
+target that has not run needs its time limit. With --only, there is no limit unless --minutes is
+given. With --minutes 0, nothing runs. At the end, the script prints the state of each target, and
+writes all records to the table docs/results/everything.md. The exit status is 0 if no target is
+red, and no target that is due has a record of more than 100 commits ago. With --only, the other
+targets do not count.
 
 Each target runs in a process group of its own with a time limit. Its output goes to
-build/everything/TARGET.log. The table has the commit, and for each target its result, its time and
-its figures. The figures are the lines of its output that match the target's pattern. A target whose
-output has no figure has failed, since it printed no result.
+build/everything/TARGET.log. Its figures are the lines of its output that match its pattern. A
+target whose output has no figure has failed, since it printed no result. If a target passes whose
+last run failed on the same code, its record also has the figures of that run. When this script is
+interrupted, the target that is running keeps the record of its last run.
 
-When a run is interrupted, the next run continues at the target where it stopped. A target that
-passed at the same size on the same code is not repeated, unless --again is given. If the last run
-of a target on the same code failed, its row also has the figures of that run. Changes of docs/ and
-of this script do not count as changes of the code. The exit status is 1 when a chosen target did
-not pass.
+The result of a run belongs to a commit only if the files that the target depends on have no other
+changes. Otherwise the script prints the result, but does not record it.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
+import math
 import os
 import platform
 import re
@@ -32,16 +41,33 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "everything"
-RESULTS = "results.json"  # file in LOGS with the code's hash and each command's Result
-NOT_CODE = ("docs", "tests/everything.py")  # paths whose changes do not make results invalid
-Result = tuple[bool, float, list[str]]  # whether the target passed; its duration in s; its figures
+RECORDS = ROOT / "docs" / "results" / "everything"
+PAGE = ROOT / "docs" / "results" / "everything.md"
+MINUTES = 60  # default of --minutes
+OLDEST = 100  # number of commits after which a target that is due makes the exit status 1
 COUNTS = r"\d+ passed, \d+ failed.*"
+
+# Paths on which targets depend, as patterns of git.
+CODE = (":!docs", ":!tests/everything.py")  # everything else
+BUILD = ("Makefile", "tests/*.mk", "tests/install-deps.sh", "common")
+DAEMONS = (*BUILD, "bps-agent", "bps-scheduler", "bps-server")
+PROGRAMS = (*DAEMONS, "libbpsclient")
+SIM = (*DAEMONS, "tests/invariants", "tests/sim")
+# libcores.a has the cores, and the helpers of the unit tests.
+CORES = (*DAEMONS, "tests/invariants", "tests/unit", ":!tests/unit/*test_*.c")
+SCALE = (*CORES, "tests/scale", "tests/traces")
+CLUSTER = (*PROGRAMS, "tests/cluster")
+FAULTS = (*CLUSTER, "tests/faults")
+BENCH = (*SCALE, "libbpsclient", "tests/bench", "tests/netlab.sh")
+# The build of the packages runs the tests that need no cluster.
+CHECKED = ("tests/run.py", *(f"tests/{x}" for x in ("fuzz", "invariants", "scale", "sim", "unit")))
+PACKAGES = (*PROGRAMS, *CHECKED, "systemd", "docs/man", "LICENSE", "README.md")
 
 
 @dataclass(frozen=True)
@@ -53,14 +79,16 @@ class Target:
         limit_min: minutes after which the target is stopped and counts as failed.
         figures: a regular expression; each match in the output is a figure.
         args: variables for ``make``.
-        most: maximum count of figures; if the output has more, the table has only the last ones.
+        most: maximum count of figures; if the output has more, the record has only the last ones.
+        paths: the target depends on the files that match these patterns of git.
     """
 
     name: str
-    limit_min: int
+    limit_min: float
     figures: str
     args: tuple[str, ...] = ()
     most: int = field(default=1)
+    paths: tuple[str, ...] = CODE
 
     @property
     def command(self) -> str:
@@ -69,16 +97,51 @@ class Target:
 
 
 TARGETS = (
-    Target("test-frontends", 25, COUNTS, ("LISTS=torch-2.1 tensorflow mxnet",)),
+    Target(
+        "test-frontends",
+        25,
+        COUNTS,
+        ("LISTS=torch-2.1 tensorflow mxnet",),
+        paths=(*CLUSTER, "tests/frontends"),
+    ),
     Target("check-providers", 45, r"libfabric \d.*|\d+ passed, \d+ failed.*", most=5),
     Target("check-asan", 75, COUNTS),
     Target("check-tsan", 60, COUNTS),
-    Target("sim", 10, r"\d+ seeds in .*", ("BUILD=release", "SIM_SEEDS=1..200000")),
-    Target("sim-mutants", 10, r"\d+ mutants, .*", ("BUILD=release",)),
-    Target("sim-scale", 15, r"^\| \d.*", ("BUILD=release",)),
-    Target("sim-scale-mutants", 10, r"\d+ mutants, .*", ("BUILD=release",)),
     Target(
-        "sched-load", 5, r"largest memory .*|longest time between .*", ("BUILD=release",), most=2
+        "sim",
+        10,
+        r"\d+ seeds in .*",
+        ("BUILD=release", "SIM_SEEDS=1..200000"),
+        paths=SIM,
+    ),
+    Target(
+        "sim-mutants",
+        10,
+        r"\d+ mutants, .*",
+        ("BUILD=release",),
+        paths=SIM,
+    ),
+    Target(
+        "sim-scale",
+        15,
+        r"^\| \d.*",
+        ("BUILD=release",),
+        paths=SCALE,
+    ),
+    Target(
+        "sim-scale-mutants",
+        10,
+        r"\d+ mutants, .*",
+        ("BUILD=release",),
+        paths=SCALE,
+    ),
+    Target(
+        "sched-load",
+        5,
+        r"largest memory .*|longest time between .*",
+        ("BUILD=release",),
+        most=2,
+        paths=(*BUILD, "bps-scheduler", "tests/load"),
     ),
     Target(
         "matrix",
@@ -90,6 +153,7 @@ TARGETS = (
             "MATRIX_TABLE=build/everything/matrix.md",
             "MATRIX_RECORDS=build/everything/matrix.jsonl",
         ),
+        paths=FAULTS,
     ),
     Target(
         "chaos",
@@ -97,37 +161,103 @@ TARGETS = (
         r"\"(?:rounds|wrong_sums|hung_calls|longest_stall_s)\": [\d.]+",
         ("SECONDS=600",),
         most=4,
+        paths=FAULTS,
     ),
-    Target("crashes", 10, r"\d+ crashes in \d+ jobs, \d+ problems", ("CRASHES=200",)),
-    Target("noticed", 10, r"\{.kills.*", ("KILLS=60",)),
-    Target("fuzz", 15, r"ok +fuzz_\w+: \d+ executions", ("FUZZ_S=20",), most=20),
-    Target("latency", 10, r"\d.* times faster than .*"),
+    Target("crashes", 10, r"\d+ crashes in \d+ jobs, \d+ problems", ("CRASHES=200",), paths=FAULTS),
+    Target("noticed", 10, r"\{.kills.*", ("KILLS=60",), paths=FAULTS),
+    Target(
+        "fuzz",
+        15,
+        r"ok +fuzz_\w+: \d+ executions",
+        ("FUZZ_S=20",),
+        most=20,
+        paths=(*CORES, "libbpsclient", "tests/fuzz"),
+    ),
+    Target("latency", 10, r"\d.* times faster than .*", paths=BENCH),
     Target(
         "bench-bars",
         30,
         r"\d+ of \d+ hold",
         ("BARS=--strict --only a --repeat 1 --out build/everything",),
+        paths=BENCH,
     ),
-    Target("huge", 10, r"\d+ passed.*"),
-    Target("deb-again", 20, r"the packages are the same"),
-    Target("nspawn", 20, r"\d+ passed.*"),
-    Target("qemu", 30, COUNTS),
-    Target("demo", 5, r"^test accuracy .*"),
+    Target("huge", 10, r"\d+ passed.*", paths=CLUSTER),
+    Target("deb-again", 20, r"the packages are the same", paths=PACKAGES),
+    Target("nspawn", 20, r"\d+ passed.*", paths=(*PACKAGES, "tests/nspawn")),
+    Target("qemu", 30, COUNTS, paths=(*CLUSTER, "tests/qemu", "tests/unit")),
+    Target("demo", 5, r"^test accuracy .*", paths=(*PROGRAMS, "tests/demo.sh")),
 )
 
 
-def git(*words: str) -> str:
-    """Return the output of a git command in this repository."""
-    return subprocess.check_output(("git", "-C", str(ROOT), *words), text=True).strip()
+@dataclass(frozen=True)
+class Record:
+    """The last run of a target.
+
+    Args:
+        command: the command with the target's variables.
+        commit: the commit on which the target ran.
+        date: when the run ended.
+        machine: the kernel, and the number of processors.
+        passed: whether the target passed.
+        seconds: the duration of the run.
+        figures: the figures, or the reason why the target failed and the figures.
+    """
+
+    command: str
+    commit: str
+    date: str
+    machine: str
+    passed: bool
+    seconds: float
+    figures: list[str]
+
+    @property
+    def result(self) -> str:
+        """Result, duration and figures as one line."""
+        passed = "passed" if self.passed else "FAILED"
+        return f"{passed} in {self.seconds / 60:.1f} min: {'; '.join(self.figures)}"
 
 
-def revision() -> tuple[str, str]:
-    """Return the commit and a hash of its code. The hash is empty if tracked files have changes."""
-    commit = git("rev-parse", "--short", "HEAD")
-    code = git("ls-files", "-s", "--", ".", *(f":!{path}" for path in NOT_CODE))
-    if git("status", "--porcelain", "-uno"):
-        return f"{commit} with changes", ""
-    return commit, hashlib.sha256(code.encode()).hexdigest()
+def read_record(target: Target) -> Record | None:
+    """Return the record of a target if the target ran with the command that it has now."""
+    try:
+        record = Record(**json.loads((RECORDS / f"{target.name}.json").read_text()))
+    except FileNotFoundError:
+        return None
+    return record if record.command == target.command else None
+
+
+def git(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a git command in this repository."""
+    command = ("git", "-C", str(ROOT), *words)
+    return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
+def is_as_at(commit: str, target: Target) -> bool:
+    """Return whether all files that a target depends on are as they were at a commit.
+
+    If this clone lacks the commit, the result is false.
+    """
+    return git("diff", "--quiet", commit, "--", *target.paths).returncode == 0
+
+
+def state(target: Target, record: Record | None) -> tuple[str, float]:
+    """Return the state of a target, and the number of commits since its record.
+
+    If this clone lacks the record's commit, the number is infinite.
+    """
+    if not record:
+        return "red", math.inf
+    count = git("rev-list", "--count", f"{record.commit}..HEAD")
+    age = math.inf if count.returncode else int(count.stdout)
+    if not record.passed:
+        return "red", age
+    return "green" if is_as_at(record.commit, target) else "due", age
+
+
+def needed_s(target: Target, record: Record | None) -> float:
+    """Return the duration of a target's last run in seconds, or its limit if it has not run."""
+    return record.seconds if record else 60 * target.limit_min
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -152,16 +282,19 @@ def heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def run(target: Target) -> Result:
-    """Run one target and return its Result."""
+def execute(target: Target) -> tuple[bool, float, list[str]]:
+    """Run a target. Return whether it passed, its duration in seconds, and its figures."""
     for left in LOGS.glob(f"{target.name}.*"):
         left.unlink()  # files of an earlier run would count as results of this run
     log = LOGS / f"{target.name}.log"
+    # The variables of a make that started this script are not for the target.
+    own = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MINUTES", "ONLY")
     start = time.monotonic()
     with log.open("wb") as out:
         process = subprocess.Popen(
             ("make", target.name, *target.args),
             cwd=ROOT,
+            env={name: value for name, value in os.environ.items() if name not in own},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
@@ -188,79 +321,120 @@ def run(target: Target) -> Result:
     return True, seconds, found
 
 
-def known(code: str) -> dict[str, Result]:
-    """Return the results of earlier runs on the code whose hash is ``code``."""
-    try:
-        record = json.loads((LOGS / RESULTS).read_text())
-    except FileNotFoundError:
-        return {}
-    return record["results"] if code and record.get("code") == code else {}
-
-
-def table(commit: str, results: dict[str, Result]) -> str:
-    """Return the page: a heading with commit and machine, then a row for each target.
+def run(target: Target, before: Record | None) -> Record:
+    """Run a target, and return the record of the run.
 
     Args:
-        commit: the commit on which the targets ran.
-        results: the results by command.
+        before: the record of the last run.
     """
-    rows = {target.command: results.get(target.command) for target in TARGETS}
+    commit = git("rev-parse", "HEAD").stdout.strip()
+    passed, seconds, figures = execute(target)
+    if passed and before and not before.passed and is_as_at(before.commit, target):
+        figures = [*figures, f"a run before failed: {before.figures[0]}", *before.figures[1:]]
     date = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    done = [result for result in rows.values() if result]
-    minutes = sum(seconds for _, seconds, _ in done) / 60
+    machine = f"{platform.system()} {platform.release()}, {os.cpu_count()} processors"
+    return Record(target.command, commit, date, machine, passed, round(seconds, 1), figures)
+
+
+def table() -> str:
+    """Return the page: the records of all targets."""
+    records = {target: read_record(target) for target in TARGETS}
+    done = [record for record in records.values() if record]
+    passed = sum(record.passed for record in done)
+    minutes = sum(record.seconds for record in done) / 60
     lines = [
-        "# Every slow target of the Makefile",
+        "# Slow targets of the Makefile",
         "",
-        f"Written by `make everything` at {commit}, {date}; {platform.system()} "
-        f"{platform.release()}, {os.cpu_count()} processors.",
-        "`.ci/run` makes `test`, `lint`, `wheel-test` and the other front-ends for each commit.",
-        f"{sum(ok for ok, _, _ in done)} of {len(TARGETS)} targets passed in {minutes:.0f} min.",
+        "Written by `make everything`. Each row is the last run of a target; its record, with date",
+        "and machine, is `everything/TARGET.json`. `make everything MINUTES=0` prints which of the",
+        "results are of today's code. `.ci/run` makes the other targets for each commit.",
+        f"In their last runs, {passed} of {len(TARGETS)} targets passed. All runs together took",
+        f"{minutes:.0f} min.",
         "",
-        "| target | result | min | figures |",
-        "|---|---|---|---|",
+        "| target | result | commit | min | figures |",
+        "|---|---|---|---|---|",
     ]
-    for command, result in rows.items():
-        if not result:
-            lines.append(f"| `{command}` | not run | | |")
+    for target, record in records.items():
+        if not record:
+            lines.append(f"| `{target.command}` | not run | | | |")
             continue
-        ok, seconds, figures = result
-        text = "; ".join(figures).replace("|", "/")
-        passed = "passed" if ok else "**failed**"
-        lines.append(f"| `{command}` | {passed} | {seconds / 60:.1f} | {text} |")
+        text = "; ".join(record.figures).replace("|", "/")
+        result = "passed" if record.passed else "**failed**"
+        lines.append(
+            f"| `{target.command}` | {result} | {record.commit[:8]} | {record.seconds / 60:.1f} "
+            f"| {text} |"
+        )
     return "\n".join(lines) + "\n"
 
 
+def run_all(targets: list[Target], records: dict[Target, Record | None], minutes: float) -> None:
+    """Run targets in turn, as far as they fit into the time, and update their records.
+
+    Args:
+        targets: the targets, the first one to run first.
+        records: the records of their last runs; the function replaces those of the targets that
+            ran.
+        minutes: the time.
+    """
+    end = time.monotonic() + 60 * minutes
+    for target in targets:
+        before = records[target]
+        if needed_s(target, before) > end - time.monotonic():
+            continue
+        print(f"{target.name} ...", end=" ", flush=True)
+        record = records[target] = run(target, before)
+        if is_as_at(record.commit, target):
+            text = json.dumps(asdict(record), indent=1) + "\n"
+            (RECORDS / f"{target.name}.json").write_text(text)
+            PAGE.write_text(table())
+            print(record.result, flush=True)
+        else:
+            print(f"{record.result} (not recorded: files have changes)", flush=True)
+
+
+def verdict(targets: list[Target], records: dict[Target, Record | None]) -> int:
+    """Print the state of each target, and return the exit status."""
+    wrong = 0
+    for target in targets:
+        record = records[target]
+        colour, age = state(target, record)
+        wrong += colour == "red" or colour == "due" and age > OLDEST
+        last = f"{'passed' if record.passed else 'FAILED'}" if record else "has not run"
+        if record:
+            last += " at an unknown commit" if math.isinf(age) else f" {age} commits ago"
+        needed = "" if colour == "green" else f", needs {needed_s(target, record) / 60:.1f} min"
+        print(f"{colour:<5} {target.name:<18} {last}{needed}")
+    if wrong:
+        print(f"{wrong} of {len(targets)} targets are red, or due for more than {OLDEST} commits")
+    return 1 if wrong else 0
+
+
 def main() -> int:
-    """Run the chosen targets."""
+    """Run the chosen targets that are red or due."""
     names = [t.name for t in TARGETS]
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--minutes", type=float, help=f"start targets for so long ({MINUTES})")
     parser.add_argument("--only", metavar="TARGETS", help=f"some of: {', '.join(names)}")
-    parser.add_argument("--again", action="store_true", help="repeat targets that have passed")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/results/everything.md")
+    parser.add_argument("--again", action="store_true", help="run green targets, too")
     args = parser.parse_args()
     chosen = args.only.split(",") if args.only else names
     unknown = [n for n in chosen if n not in names]
     if unknown:
         parser.error(f"no target {', '.join(unknown)}: use some of {', '.join(names)}")
-    LOGS.mkdir(parents=True, exist_ok=True)
-    commit, code = revision()
-    results = known(code)
+    minutes = args.minutes
+    if minutes is None:
+        minutes = math.inf if args.only else MINUTES
+    for folder in (LOGS, RECORDS):
+        folder.mkdir(parents=True, exist_ok=True)
     targets = [t for t in TARGETS if t.name in chosen]
-    for target in targets:
-        print(f"{target.name} ...", end=" ", flush=True)
-        if not args.again and results.get(target.command, (False,))[0]:
-            print("passed before", flush=True)
-            continue
-        before = results.get(target.command)
-        ok, seconds, figures = run(target)
-        if before and not before[0]:
-            figures = [*figures, f"a run before failed: {before[2][0]}", *before[2][1:]]
-        results[target.command] = ok, seconds, figures
-        result = "passed" if ok else "FAILED"
-        print(f"{result} in {seconds / 60:.1f} min: {'; '.join(figures)}", flush=True)
-        (LOGS / RESULTS).write_text(json.dumps({"code": code, "results": results}))
-        args.out.write_text(table(commit, results))
-    return 0 if all(results[t.command][0] for t in targets) else 1
+    records = {target: read_record(target) for target in targets}
+    states = {target: state(target, records[target]) for target in targets}
+    waiting = [t for t in targets if args.again or states[t][0] != "green"]
+    order = ("red", "due", "green")
+    waiting.sort(key=lambda t: (order.index(states[t][0]), -states[t][1]))
+    run_all(waiting, records, minutes)
+    PAGE.write_text(table())
+    return verdict(targets, records)
 
 
 if __name__ == "__main__":

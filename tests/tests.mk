@@ -35,8 +35,9 @@ help:
 	@echo '                 DEEP=1: also clang'"'"'s analyser on the unit tests'
 	@echo 'make hooks       let git check commit messages (docs/CONTRIBUTING.md)'
 	@echo 'make fuzz        each fuzz target for FUZZ_S seconds (60) with libFuzzer'
-	@echo 'make everything  the slow targets that .ci/run leaves out, within two hours;'
-	@echo '                 ONLY=a,b runs some; writes docs/results/everything.md'
+	@echo 'make everything  the slow targets that .ci/run leaves out and that failed, or whose'
+	@echo '                 files changed, as many as fit in MINUTES (60); ONLY=a,b runs some;'
+	@echo '                 writes docs/results/everything.md; MINUTES=0 shows what is left'
 	@echo 'make huge        one tensor of more than 2^32 elements (20 GiB of memory)'
 	@echo 'make latency     4 KiB push_pull against Gloo, in one run'
 	@echo 'make bench-bars  every bar of the data path, into docs/results/performance'
@@ -165,11 +166,12 @@ bench-frontends:
 	$(Q)tests/bench/frontend_calls.py build/release --out docs/results/performance/calls.md
 .PHONY: huge latency bench-build bench-bars bench-torch bench-frontends
 
-# Run, one after the other, the slow targets that .ci/run leaves out. The sizes are chosen so that
-# the whole run takes less than two hours on two processors. ONLY=a,b runs only targets a and b.
+# Run, one after the other, the slow targets that .ci/run leaves out and that are red or due, as
+# many as fit in MINUTES (60). ONLY=a,b runs only targets a and b. The default of MINUTES below is
+# for the target `matrix`.
 everything:
-	$(Q)$(PYTHON) tests/everything.py \
-		$(if $(ONLY),--only $(ONLY) --out build/everything/some.md)
+	$(Q)$(PYTHON) tests/everything.py $(if $(ONLY),--only $(ONLY)) \
+		$(if $(filter-out file,$(origin MINUTES)),--minutes $(MINUTES))
 .PHONY: everything
 
 # Target `matrix` injects every kind of fault into real processes of every kind. The target needs
