@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import subprocess
@@ -27,6 +28,18 @@ def row(what: str, bar: str, values: list[float], holds: Callable[[float], bool]
     return f"| {what} | {bar} | {median:.3g} ({min(values):.3g} .. {max(values):.3g}) | {verdict} |"
 
 
+def old_limit(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return the limit for a figure of a new build over that of an old build. Less is better.
+
+    Two copies of the old build ran in the same rounds, so they differ by chance. The limit is 1
+    plus 1.25 times their largest relative difference.
+
+    Args:
+        first, second (sequence of float): the figures of the copies, one figure per round.
+    """
+    return 1 + 1.25 * max(abs(math.log(a / b)) for a, b in zip(first, second))
+
+
 def write(
     title: str,
     about: Sequence[str],
@@ -34,8 +47,10 @@ def write(
     options: str,
     measure: Callable[[], Sequence[str]],
     out: Path | None,
-) -> None:
+) -> bool:
     """Measure, and print a page with the commit, the command and the table.
+
+    Return whether all bars hold.
 
     Args:
         title (str): heading of the page.
@@ -65,3 +80,4 @@ def write(
     print(text)
     if out:
         out.write_text(text)
+    return "**no**" not in text

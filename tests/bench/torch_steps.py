@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Compare PyTorch's training steps over bps with those of DistributedDataParallel (DDP) over Gloo.
 
-    tests/bench/torch_steps.py BUILD-FOLDER [--only GROUPS] [--rounds R] [--steps S] [--out FILE]
+    tests/bench/torch_steps.py BUILD-FOLDER [--only GROUPS] [--rounds R] [--steps S]
+        [--old BUILD-FOLDER] [--out FILE] [--strict]
 
 The gradients have the sizes of a model in tests/traces. The backward pass makes the gradients
 without computing. All forms of training run in the same processes, in turn in every round. Each
@@ -13,6 +14,9 @@ printed ratio is the median of the ratios of the single rounds. Groups:
     hooks      time that the hooks add to a step of 161 tiny parameters
     start      2 workers on 2 agents: declaration of all gradients, broadcast of all parameters;
                import of bps. Each round has a new cluster.
+With --old, the program also compares this build with an old one: in every round of the group
+`loopback`, a cluster of this build runs between two clusters of the old build. page.old_limit has
+the limit. With --strict, the exit status is 1 if a bar does not hold.
 If the environment of the front-ends' tests (tests/frontends/torch.txt) does not exist, the program
 makes it.
 """
@@ -154,6 +158,8 @@ def steps_of_forms(args: argparse.Namespace, counts: list[int], group: Any) -> I
     import bps.torch
 
     names = SHAPED_FORMS if args.worker == "shaped" else FORMS
+    if args.forms:
+        names = args.forms.split(",")
     forms = {f: make_step(f, make_model(counts), group) for f in ("none", *names)}
     for step in forms.values():
         seconds(step, 3)  # the first steps declare tensors, and DDP rebuilds its buckets
@@ -268,6 +274,12 @@ def worker(args: argparse.Namespace) -> None:
 # ---- the program that starts the workers ----
 
 
+def package(build: Path) -> Path:
+    """Return the folder of the Python package in the tree of a build folder, or in this tree."""
+    folder = Path("libbpsclient", "python")
+    return next(top / folder for top in (build.parents[1], ROOT) if (top / folder).exists())
+
+
 def measure(
     args: argparse.Namespace,
     group: str,
@@ -311,7 +323,7 @@ def measure(
                     "BPS_AGENT_SOCKET": str(suite.sockets[i]), "OMP_NUM_THREADS": "1",
                     "GLOO_SOCKET_IFNAME": "eth0" if rate else "lo",
                     "BPS_LIBRARY": str(args.build / "libbpsclient.so.0"),
-                    "PYTHONPATH": str(ROOT / "libbpsclient" / "python"),
+                    "PYTHONPATH": str(package(args.build)),
                     "PYTHONDONTWRITEBYTECODE": "1",
                 },
             )
@@ -369,13 +381,32 @@ def rows_of_overlap(args: argparse.Namespace) -> Iterator[str]:
         )
 
 
+def rows_of_old(args: argparse.Namespace) -> Iterator[str]:
+    """Measure this build between two copies of the old build in every round, and yield the rows."""
+    forms = ("optimizer", "hook-views", "backend-views")
+    old = argparse.Namespace(**{**vars(args), "build": args.old})
+    rounds = [
+        [
+            measure_once(build, "loopback", "resnet50", 2, None, ",".join(forms))
+            for build in (old, args, old)
+        ]
+        for _ in range(args.rounds)
+    ]
+    for form in forms:
+        first, ours, second = zip(*([r[form] for r in builds] for builds in rounds))
+        limit = page.old_limit(first, second)
+        ratios = [b / statistics.mean((a, c)) for a, b, c in zip(first, ours, second)]
+        what = f"loopback: {form} over the same of the old build"
+        yield row(what, f"<= {limit:.3f}", ratios, lambda x, limit=limit: x <= limit)
+
+
 def import_seconds(args: argparse.Namespace) -> list[float]:
     """Import bps in a new process in each round. Return how long the imports take, in seconds."""
     script = "import time; t = time.perf_counter(); import bps; print(time.perf_counter() - t)"
     env = {
         **os.environ,
         "BPS_LIBRARY": str(args.build / "libbpsclient.so.0"),
-        "PYTHONPATH": str(ROOT / "libbpsclient" / "python"),
+        "PYTHONPATH": str(package(args.build)),
     }
     return [
         float(subprocess.check_output([args.python, "-c", script], env=env))
@@ -391,6 +422,8 @@ def report(args: argparse.Namespace) -> list[str]:
         if group in BARS:
             n, rate = (4, RATE) if group == "shaped" else (2, None)
             lines += rows_of_forms(group, measure(args, group, "resnet50", n, rate))
+            if args.old and group == "loopback":
+                lines += rows_of_old(args)
         elif group == "overlap":
             lines += rows_of_overlap(args)
         elif group == "hooks":
@@ -420,7 +453,9 @@ def main() -> int:
     parser.add_argument("--only", default="loopback,hooks,start,shaped,overlap", metavar="GROUPS")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=5, help="steps of each form in a round")
+    parser.add_argument("--old", type=Path, help="build folder of the build to compare with")
     parser.add_argument("--out", type=Path, help="file for the table")
+    parser.add_argument("--strict", action="store_true", help="fail if a bar does not hold")
     parser.add_argument("--python", help="with PyTorch; default: the tests' environment")
     parser.add_argument("--worker", choices=MEASURES, help=argparse.SUPPRESS)
     parser.add_argument("--model", help=argparse.SUPPRESS)
@@ -428,7 +463,7 @@ def main() -> int:
     parser.add_argument("--forms", help=argparse.SUPPRESS)
     parser.add_argument("--compute", type=float, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    args.build = args.build.resolve()
+    args.build, args.old = args.build.resolve(), args.old and args.old.resolve()
     if args.worker:
         worker(args)
         return 0
@@ -439,7 +474,7 @@ def main() -> int:
     make = (frontends / "environment.py", frontends / "torch.txt", ROOT / "build" / "frontends")
     args.python = args.python or subprocess.check_output([sys.executable, *make], text=True).strip()
     chosen = "" if args.only == parser.get_default("only") else f"--only {args.only} "
-    page.write(
+    holds = page.write(
         "Training steps of PyTorch",
         (
             "This page has the measured training steps of `bps.torch` beside",
@@ -451,7 +486,7 @@ def main() -> int:
         lambda: report(args),
         args.out,
     )
-    return 0
+    return 0 if holds or not args.strict else 1
 
 
 if __name__ == "__main__":

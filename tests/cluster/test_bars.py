@@ -4,16 +4,19 @@ import argparse
 import importlib.machinery
 import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
 import xml.etree.ElementTree
 from pathlib import Path
+from unittest import mock
 
 import pytest
-from cluster import BUILD
+from cluster import BUILD, ROOT
 
-BENCH = Path(__file__).resolve().parents[1] / "bench"
+BENCH = ROOT / "tests" / "bench"
+RECORD = ROOT / "docs" / "results" / "performance" / "bars.json"
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +43,47 @@ def bars_module(script):
 
 @pytest.fixture
 def bars(bars_module, tmp_path):
-    args = argparse.Namespace(build=tmp_path, repeat=3, seconds=1, again=2, priority="none")
+    args = argparse.Namespace(
+        build=tmp_path, old=None, repeat=3, seconds=1, again=2, priority="none"
+    )
     return bars_module.Bars(args, tmp_path)
+
+
+@pytest.fixture
+def run_group(bars, bars_module, monkeypatch):
+    """Return a function that runs a group of bars without measuring.
+
+    `figures` returns the figures of a thing in each round. The function returns {config: row}.
+    """
+
+    def run(letter, figures=lambda thing: [{}]):
+        def turns(things):
+            rounds = zip(*(figures(thing) for thing in things))
+            return [
+                dict(zip(things, (Figures(f) for f in measured), strict=True))
+                for measured in rounds
+            ]
+
+        lab = mock.MagicMock(hosts=[sys.modules["harness"].Host("", [])] * 20)
+        lab.__enter__.return_value = lab
+        monkeypatch.setattr(bars_module, "Lab", lambda *_: lab)
+        monkeypatch.setattr(bars_module, "Suite", mock.MagicMock())
+        monkeypatch.setattr(bars_module, "checked", lambda *_: None)
+        monkeypatch.setattr(bars_module, "simulate", lambda *_, **__: Figures())
+        monkeypatch.setattr(bars, "probe", lambda *_: Figures())
+        monkeypatch.setattr(bars, "turns", turns)
+        bars.args.provider = "auto"
+        getattr(bars_module, f"group_{letter}")(bars)
+        return {row["config"]: row for row in bars.rows}
+
+    return run
+
+
+class Figures(dict):
+    """Figures of a measurement, each of which is 1 unless it is given."""
+
+    def __missing__(self, name):
+        return [{"dtype": "f32", "ours_gbs": 1.0}] if name == "results" else 1.0
 
 
 def probe(*words):
@@ -117,6 +159,98 @@ def test_a_bar_may_be_a_lower_or_an_upper_limit(bars, bars_module, wanted, holds
     bars.bar("b", wanted, [0.99], {})
     assert bars.rows[0]["holds"] is holds
     assert ("**no**" in bars_module.row_text(bars.rows[0])) == (holds is False)
+
+
+def test_missed_aim_is_shown_and_does_not_count(bars, bars_module):
+    bars.bar("far", (">=", 0.9, 1.0), [0.95], {})
+    bars.bar("near", ("<=", 0.9, 0.8), [0.7], {})
+    assert [row["holds"] for row in bars.rows] == [True, True]
+    assert bars_module.row_text(bars.rows[0]).startswith("| far | >= 0.9 | 1 | 0.950 | yes |")
+    assert bars_module.row_text(bars.rows[1]).startswith("| near | <= 0.9 | 0.8, reached |")
+    assert bars_module.counts(bars.rows) == "2 of 2 hold, 1 of 2 aims are reached"
+    assert list(bars_module.missed(bars.rows)) == []
+
+
+@pytest.mark.parametrize("options, status", [((), 0), (("--strict",), 1)])
+def test_strict_run_fails_if_any_bar_is_missed(
+    bars_module, monkeypatch, tmp_path, capsys, options, status
+):
+    def group(bars):
+        bars.bar("a little less", (">=", 1.0), [0.999], {})
+
+    monkeypatch.setattr(bars_module, "group_e", group)
+    monkeypatch.setattr(bars_module.harness, "make_others", lambda *_: None)
+    monkeypatch.setattr("sys.argv", ["bars", str(tmp_path), "--only", "e", *options])
+    monkeypatch.setattr(bars_module.signal, "signal", lambda *_: None)
+    assert bars_module.main() == status
+    out = capsys.readouterr().out
+    assert out.endswith("e: 0 of 1 hold\nmissed: a little less: 0.999, wanted >= 1\n")
+
+
+def recorded(letter):
+    rows = json.loads(RECORD.read_text())[letter]["rows"]
+    return {row["config"]: row for row in rows if row["wanted"]}
+
+
+@pytest.mark.parametrize("letter", "abf")
+def test_record_has_the_limits_of_the_program(run_group, letter):
+    def limits(rows):
+        return {c: (*r["wanted"], r["aim"]) for c, r in rows.items() if r["wanted"]}
+
+    assert limits(recorded(letter)) == limits(run_group(letter))
+
+
+@pytest.mark.parametrize("letter", "abf")
+def test_shaped_groups_notice_a_loss_of_a_tenth(bars_module, letter):
+    for config, row in recorded(letter).items():
+        if "wait for the first layer" in config:
+            continue  # a few milliseconds, which differ by more than a tenth
+        sign, limit = row["wanted"]
+        lost = row["measured"] * 0.9 if sign == ">=" else row["measured"] / 0.9
+        assert row["holds"] and not bars_module.reaches(lost, sign, limit), config
+
+
+# The copies of the old build differ by 4 % in one round.
+OLD = {"old 1 ": [100, 100, 100], "old 2 ": [100, 104, 100]}
+
+
+@pytest.mark.parametrize("letter, figure", [("c", "cpu_s_per_gb"), ("d", "median_us")])
+@pytest.mark.parametrize("ours, holds", [(103, True), (110, False)])
+def test_old_build_runs_in_the_same_rounds(bars, run_group, letter, figure, ours, holds):
+    bars.builds = {"old 1 ": "old", "": "new", "old 2 ": "old"}
+    bars.args.old = Path("old")
+
+    def figures(thing):
+        values = OLD.get(str(thing)[:6], [ours] * 3)
+        return [{figure: v} for v in values]
+
+    rows = run_group(letter, figures)
+    against = {c: r for c, r in rows.items() if "the old build" in c}
+    assert len(against) == {"c": 16, "d": 4}[letter]
+    for row in against.values():
+        assert row["wanted"][1] == pytest.approx(1 + 1.25 * math.log(1.04))
+        assert row["measured"] == pytest.approx(ours / 100)
+        assert row["holds"] is holds
+
+
+@pytest.mark.parametrize("ours, verdict", [(103, "yes"), (110, "**no**")])
+def test_steps_of_torch_are_compared_with_an_old_build(script, monkeypatch, ours, verdict):
+    torch_steps = script("torch_steps.py")
+    copies = iter(OLD["old 1 "] + OLD["old 2 "])
+    order = []
+
+    def measure_once(args, *what):
+        order.append(args.build)
+        value = ours if args.build == "new" else next(copies)
+        return dict.fromkeys(what[-1].split(","), value)
+
+    monkeypatch.setattr(torch_steps, "measure_once", measure_once)
+    args = argparse.Namespace(build="new", old="old", rounds=3)
+    rows = list(torch_steps.rows_of_old(args))
+    assert order == ["old", "new", "old"] * 3
+    assert len(rows) == 3
+    for row in rows:
+        assert "| <= 1.049 |" in row and row.endswith(f"| {verdict} |")
 
 
 def test_groups_that_did_not_run_keep_their_rows(bars, bars_module, tmp_path):
