@@ -184,6 +184,7 @@ TARGETS = (
     ),
     Target("huge", 10, r"\d+ passed.*", paths=CLUSTER),
     Target("deb-again", 20, r"the packages are the same", paths=PACKAGES),
+    Target("wheel-again", 10, r"the wheels are the same", paths=PROGRAMS),
     Target("nspawn", 20, r"\d+ passed.*", paths=(*PACKAGES, "tests/nspawn")),
     Target("qemu", 30, COUNTS, paths=(*CLUSTER, "tests/qemu", "tests/unit")),
     Target("demo", 5, r"^test accuracy .*", paths=(*PROGRAMS, "tests/demo.sh")),
