@@ -272,6 +272,20 @@ def test_measurement_that_other_programs_disturb_is_repeated(bars, bars_module, 
     assert bars.measure(lambda: next(taken)) == {"n": 2, "others": 0}
 
 
+def test_session_of_a_measurement_is_favoured_until_it_ends(bars_module, monkeypatch, tmp_path):
+    harness, at_exit = bars_module.harness, []
+    monkeypatch.setattr(harness, "AUTOGROUP", tmp_path / "autogroup")
+    monkeypatch.setattr(harness.atexit, "register", lambda *call: at_exit.append(call))
+    harness.Processes("nice")  # a kernel without autogroups
+    assert at_exit == []
+    harness.AUTOGROUP.write_text("/autogroup-8 nice 3\n")
+    harness.Processes("nice")
+    assert harness.AUTOGROUP.read_text() == "-20"
+    for function, *words in at_exit:
+        function(*words)
+    assert harness.AUTOGROUP.read_text() == "3"
+
+
 def test_figures_of_byteps_are_ratios_to_the_best_of_gloo(bars_module):
     assert bars_module.byteps_ratio(2, 64 << 10) == pytest.approx(178 / 378.6)
     assert bars_module.byteps_ratio(4, 64 << 20) == pytest.approx(406.7 / 618.9)
