@@ -99,11 +99,11 @@ class Target:
 TARGETS = (
     Target(
         "test-frontends",
-        25,
+        60,
         COUNTS,
-        ("LISTS=torch-2.1 tensorflow mxnet",),
         paths=(*CLUSTER, "tests/frontends"),
     ),
+    Target("lint", 25, "lint: clean", ("DEEP=1",)),
     Target("check-providers", 45, r"libfabric \d.*|\d+ passed, \d+ failed.*", most=5),
     Target("check-asan", 75, COUNTS),
     Target("check-tsan", 60, COUNTS),

@@ -249,6 +249,8 @@ def run_pytest(build, counts, only, name, at_once=0, files=("",), title="", **mo
         )
         env.update(LD_PRELOAD=asan.stdout.strip(), ASAN_OPTIONS="detect_leaks=0")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=0"]
+    if at_once:
+        command = ["nice", "-n", "5", *command]  # unit tests beside them measure some times
     command += test_files(name, files)
     if at_once and find_spec("xdist"):
         command += ["-n", str(at_once), "--dist", "loadgroup"]
