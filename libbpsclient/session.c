@@ -163,6 +163,7 @@ static int receive(struct session *s, struct local_frame *f, uint32_t timeout_ms
 	int rc = local_recv(s->sock, f, timeout_ms, &err);
 
 	s->has_lost_fds = rc == -EMFILE;
+	s->arenas.has_lost_some |= rc == -ENOMEM; /* the lost frame may have announced an arena */
 	if (s->has_lost_fds)
 		return 1;
 	if (rc == 1 || rc == -EAGAIN || rc == -ETIMEDOUT || rc == -ENOMEM)

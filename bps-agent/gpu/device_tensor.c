@@ -173,6 +173,14 @@ static int device_declare(struct trainer *t, struct tensor *tensor, const struct
 	return 0;
 }
 
+static bool device_is_declared_at(
+	const struct tensor *tensor, uint32_t worker, const struct local_decl *d)
+{
+	const struct device_worker *gw = &tensor->device->workers[worker];
+
+	return gw->region == d->region && gw->offset == d->region_offset;
+}
+
 static int device_to_core(struct tensor *tensor)
 {
 	struct device_tensor *d = tensor->device;
@@ -330,6 +338,7 @@ static void device_free(struct tensor *tensor)
 
 const struct tensor_kind device_tensor_kind = {.has_streams = true,
 	.declare = device_declare,
+	.is_declared_at = device_is_declared_at,
 	.to_core = device_to_core,
 	.submit = device_submit,
 	.submit_waiting = device_submit_waiting,

@@ -52,6 +52,9 @@ struct tensor_kind {
 	 * declared the tensor in a different kind of memory than this worker. */
 	int (*declare)(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
 		size_t bytes, struct err_text *err);
+	/* Return whether the worker has declared the tensor in the memory that `d` names. */
+	bool (*is_declared_at)(
+		const struct tensor *tensor, uint32_t worker, const struct local_decl *d);
 	/* Add the tensor to the core, after all local workers have declared it. Errors: -ENOMEM. */
 	int (*to_core)(struct tensor *tensor);
 	/* Submit a round to the core, or queue the round while an earlier round is in progress.

@@ -15,6 +15,24 @@
 #include "common/base/failpoint.h"
 #include "common/data/dtype.h"
 
+/* A DECLARE that is being handled. */
+struct pending_declare {
+	TAILQ_ENTRY(pending_declare) link; /* entry in job->waiting, if is_waiting is set */
+	/* the DECLARE waits for an output arena that is being made for another worker */
+	bool is_waiting;
+	struct trainer *trainer;
+	struct job *job;
+	uint32_t seq, next;
+	struct local_declare d;
+	void *mem; /* memory that holds the tensor names in d */
+	struct local_slot slots[LOCAL_DECLARE_MAX];
+	struct err_text errs[LOCAL_DECLARE_MAX];
+	struct memory_request request; /* request for the memory of the tensor d.tensors[next] */
+	enum arena_kind kind;
+	/* the arenas of the last tensor that the trainer has declared before (tell_again) */
+	const struct arena *again_in, *again_out;
+};
+
 /* If rc is an error, set the error text of a refused declaration: the tensor's name and the reason.
  * Returns rc. */
 static int refuse_decl(
@@ -91,7 +109,7 @@ static int tensor_for(
 
 	if (rc < 0)
 		return rc;
-	if (t->n_tensors >= t->max_tensors)
+	if (t->n_tensors >= t->max_tensors && !(tensor && tensor->workers[t->worker].is_declared))
 		return err_set(err, BPS_EQUOTA,
 			"tensor '%s': this worker has declared %u tensors, and the limit is %u per "
 			"worker; see --max-tensors of bps-agent on host %s",
@@ -128,6 +146,30 @@ static void tell_slot(struct trainer *t, const struct tensor *tensor, struct loc
 	slot->in_offset = tw->in.offset;
 	slot->out_offset[0] = tensor->out[0].offset;
 	slot->out_offset[1] = tensor->out[1].offset;
+}
+
+/* Answer a worker that declares a tensor again. The worker may have lost the first answer, or the
+ * descriptors that came with it, for instance because its process had too many files open. So send
+ * the descriptors of the tensor's arenas again. Tensors of one DECLARE mostly share arenas. Errors:
+ * BPS_EMISMATCH; err gets the text. */
+static int tell_again(struct trainer *t, const struct tensor *tensor, const struct local_decl *d,
+	struct local_slot *slot, struct err_text *err)
+{
+	const struct tensor_worker *tw = &tensor->workers[t->worker];
+	struct pending_declare *x = t->declaring;
+
+	if (!tensor->kind->is_declared_at(tensor, t->worker, d))
+		return err_set(err, BPS_EMISMATCH,
+			"rank %u declares tensor '%s' again, but in other memory: use another name",
+			t->rank, d->name);
+	if (tensor->kind == &host_tensor_kind && tw->in_arena != x->again_in)
+		t->told_input = NULL; /* so that tell_slot sends the input arena */
+	if (tensor->kind == &host_tensor_kind && tensor->out_arena != x->again_out)
+		tell_arena(t, tensor->out_arena);
+	x->again_in = tw->in_arena;
+	x->again_out = tensor->out_arena;
+	tell_slot(t, tensor, slot);
+	return 0;
 }
 
 /* Fail the tensor and its job, because one worker of this machine declares the tensor in host
@@ -182,13 +224,8 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	if (rc < 0)
 		return rc;
 	tw = &tensor->workers[t->worker];
-	if (tw->is_declared && t->may_repeat_message) {
-		tell_slot(t, tensor, slot);
-		return 0;
-	}
 	if (tw->is_declared)
-		return err_set(
-			err, BPS_EDUP, "tensor '%s' is declared twice by one worker", d->name);
+		return tell_again(t, tensor, d, slot, err);
 	kind = d->region ? t->agent->executor_ops->tensors : &host_tensor_kind;
 	rc = kind->declare(t, tensor, d, bytes, &why);
 	if (rc == -EINPROGRESS) {
@@ -217,22 +254,6 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 		tensor_complete(tensor);
 	return 0;
 }
-
-/* A DECLARE that is being handled. */
-struct pending_declare {
-	TAILQ_ENTRY(pending_declare) link; /* entry in job->waiting, if is_waiting is set */
-	/* the DECLARE waits for an output arena that is being made for another worker */
-	bool is_waiting;
-	struct trainer *trainer;
-	struct job *job;
-	uint32_t seq, next;
-	struct local_declare d;
-	void *mem; /* memory that holds the tensor names in d */
-	struct local_slot slots[LOCAL_DECLARE_MAX];
-	struct err_text errs[LOCAL_DECLARE_MAX];
-	struct memory_request request; /* request for the memory of the tensor d.tensors[next] */
-	enum arena_kind kind;
-};
 
 void declare_free(struct trainer *t)
 {
@@ -437,6 +458,7 @@ void declare_begin(struct trainer *t, uint32_t seq, const struct local_declare *
 	x->job = t->job;
 	x->seq = seq;
 	x->next = 0;
+	x->again_in = x->again_out = NULL;
 	x->d = *d;
 	x->mem = *mem;
 	*mem = NULL;

@@ -239,6 +239,14 @@ static int host_declare(struct trainer *t, struct tensor *tensor, const struct l
 	return rc;
 }
 
+static bool host_is_declared_at(
+	const struct tensor *tensor, uint32_t worker, const struct local_decl *d)
+{
+	(void)tensor;
+	(void)worker;
+	return !d->region;
+}
+
 static int host_to_core(struct tensor *tensor)
 {
 	struct job *job = tensor->job;
@@ -311,6 +319,7 @@ static void host_fail_waiting(struct tensor *tensor, int code)
 }
 
 const struct tensor_kind host_tensor_kind = {.declare = host_declare,
+	.is_declared_at = host_is_declared_at,
 	.to_core = host_to_core,
 	.submit = host_submit,
 	.submit_waiting = host_submit_waiting,

@@ -34,7 +34,7 @@ int arenas_map(int fd, uint64_t bytes, bool is_writable, void **ret)
 	return 0;
 }
 
-static const struct mapped_arena *find(const struct mapped_arenas *as, uint32_t id)
+static struct mapped_arena *find(const struct mapped_arenas *as, uint32_t id)
 {
 	for (uint32_t i = as->n; i > 0; i--) /* the newest arena is looked up most often */
 		if (as->all[i - 1].id == id)
@@ -44,26 +44,32 @@ static const struct mapped_arena *find(const struct mapped_arenas *as, uint32_t 
 
 int arenas_add(struct mapped_arenas *as, const struct local_arena *m, int *fd)
 {
-	const struct mapped_arena *known = find(as, m->id);
-	struct mapped_arena *more;
+	struct mapped_arena *known = find(as, m->id), *more;
 	void *base = NULL;
 	int rc;
 
-	if (known && known->bytes == m->bytes && known->is_writable == m->is_writable)
+	if (known && (known->bytes != m->bytes || known->is_writable != m->is_writable))
+		return BPS_EPROTO;
+	if (known && known->base)
 		/* A restarted agent has no record of the arenas that its previous process has
 		 * announced, so it announces all arenas again. */
 		return 0;
-	if (*fd == -1 || m->bytes > ARENA_MAX_BYTES || as->n == ARENAS_MAX || known)
+	if (*fd == -1 || m->bytes > ARENA_MAX_BYTES || (as->n == ARENAS_MAX && !known))
 		return BPS_EPROTO;
-	more = realloc(as->all, (as->n + 1) * sizeof(*more));
-	as->has_lost_some |= !more;
-	if (!more)
-		return 0;
-	as->all = more;
+	if (!known) {
+		more = realloc(as->all, (as->n + 1) * sizeof(*more));
+		as->has_lost_some |= !more;
+		if (!more)
+			return 0;
+		as->all = more;
+		known = &as->all[as->n];
+	}
 	rc = *fd < 0 ? *fd : arenas_map(*fd, m->bytes, m->is_writable, &base);
 	if (rc == BPS_EPROTO)
 		return rc;
-	as->all[as->n++] = (struct mapped_arena){.id = m->id,
+	if (known == as->all + as->n)
+		as->n++;
+	*known = (struct mapped_arena){.id = m->id,
 		.is_writable = m->is_writable,
 		.base = base,
 		.bytes = m->bytes,

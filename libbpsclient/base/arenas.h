@@ -37,8 +37,9 @@ int arenas_map(int fd, uint64_t bytes, bool is_writable, void **ret);
  * had none. It is -EMFILE if the descriptor was lost, because this process has too many descriptors
  * open. An arena that is mapped already is not changed. If descriptors or memory run out, the
  * function returns 0 and records the reason (arenas_why_lost). Tensors in this arena cannot be used
- * then. Owns: sets *fd to -1 if the function keeps the descriptor; otherwise the caller keeps the
- * descriptor. Errors: BPS_EPROTO when the announcement is invalid. */
+ * until the agent announces the arena again. Owns: sets *fd to -1 if the function keeps the
+ * descriptor; otherwise the caller keeps the descriptor. Errors: BPS_EPROTO when the announcement
+ * is invalid. */
 int arenas_add(struct mapped_arenas *as, const struct local_arena *m, int *fd);
 /* Return why arena `id` could not be mapped, as -errno. Returns 0 if it was mapped or
  * never announced. */

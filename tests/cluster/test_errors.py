@@ -299,6 +299,25 @@ def test_limits_of_a_process_are_errors_of_the_call_that_met_them(cluster):
     )
 
 
+def test_declaration_that_the_library_could_not_complete_can_be_repeated(cluster):
+    c = cluster(agents=1, servers=0)
+    sizes = [1000, 1 << 18, 1 << 20]  # the tensors lie in different pieces of memory
+    for after in range(1, 6):  # the first mapping is the control page
+        faults = {"BPS_FAULTS": f"client.map=error:ENOMEM,after={after},count=2"}
+        for codes in c.run("declare_again", 2, {"sizes": sizes}, job=f"j{after}", env=faults):
+            assert codes and set(codes) == {-errno.ENOMEM}, (after, codes)
+
+
+def test_declaration_that_timed_out_can_be_repeated(cluster):
+    c = cluster(
+        agents=1,
+        servers=0,
+        agent_args=["--faults", "agent.trainer.declare=sleep:1s,count=1"],
+    )
+    codes = c.run("declare_again", 2, {"sizes": [1000, 1 << 18], "timeout": 0.3})
+    assert any(codes) and {code for x in codes for code in x} == {bps.ETIMEDOUT}, codes
+
+
 @pytest.mark.parametrize("n_free", [0, 1, 2])
 def test_worker_without_descriptors_cannot_join_and_says_why(cluster, n_free):
     c = cluster(agents=1, servers=0)

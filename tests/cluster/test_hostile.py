@@ -307,6 +307,29 @@ def test_large_memory_that_is_being_made_does_not_stop_other_jobs(cluster):
     assert large.finish() == 0
 
 
+def test_tensor_that_is_declared_again_keeps_its_place_and_brings_its_memory(cluster):
+    c = cluster(agents=1, servers=0, agent_args=["--max-tensors", "16"])
+    t = Raw(c.agents[0]).open("j", 0, 1)
+    assert t.job()[0] == 0
+    tensors = [("a", F32, 1 << 20), *((f"b{i}", F32, 10) for i in range(15))]
+    slots = t.declare(*tensors)
+    assert {s[0] for s in slots} == {0}
+    n = len(t.fds)
+    assert t.declare(*tensors) == slots
+
+    def files(fds):
+        return {os.fstat(fd).st_ino for fd in fds}
+
+    # the first two descriptors are those of WELCOME
+    assert files(t.fds[n:]) == files(t.fds[2:n]) and len(t.fds) - n == n - 2 == 4
+    assert t.declare(("a", F32, 20))[0][0] == -bps.EMISMATCH
+    assert t.declare(("c", F32, 10))[0][0] == -bps.EQUOTA
+    for i in range(2):
+        t.submit(i)
+        assert t.wait_round(i, 1) == (0, 1)
+    assert t.finish() == 0
+
+
 def test_mismatch_with_one_who_waits_for_memory_names_both_and_outlives_the_agent(cluster):
     c = kept_cluster(
         cluster, agents=1, servers=0, args=["--faults", "agent.memory.make=sleep:300ms"]

@@ -361,7 +361,10 @@ def steady(
 
 
 def limits(n_elems):
-    """Declare a tensor that exceeds a limit of the process. Other tensors must still work."""
+    """Declare a tensor that exceeds a limit of the process. Other tensors must still work.
+
+    Without the limit, the same declaration must work, too.
+    """
     said = {}
     with bps.open() as job:
         small = job.declare("small", "i64", 100)
@@ -388,9 +391,29 @@ def limits(n_elems):
                     said[which] = (e.code, str(e))
                 resource.setrlimit(which, before)
             goes_on(small, round_)
+            goes_on(job.declare(f"large{which}", "i64", n_elems), 1)
             job.barrier()
         goes_on(job.declare("later", "i64", 4 * n_elems), 4)
     return [said.get(resource.RLIMIT_NOFILE), said.get(resource.RLIMIT_AS)]
+
+
+def declare_again(sizes, timeout=None):
+    """Declare tensors as often as it takes. Check a sum of each. Return the codes of the errors."""
+    codes, tensors = [], None
+    with bps.open(timeout=timeout, open_timeout=30) as job:
+        while not tensors and len(codes) < 20:
+            try:
+                tensors = job.declare_group([(f"t{i}", "i64", n) for i, n in enumerate(sizes)])
+            except bps.Error as e:
+                codes.append(e.code)
+        for i, t in enumerate(tensors):
+            t.input[:] = job.rank + i
+        job.push_pull(tensors)
+        job.wait(tensors, 30)
+        for i, t in enumerate(tensors):
+            assert (t.output == job.size * (job.size - 1) // 2 + job.size * i).all()
+        job.close(30)
+    return codes
 
 
 def open_limited(n_free):
