@@ -85,21 +85,27 @@ static bool is_code(const char *name)
 	return false;
 }
 
-static int mute(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
+/* Write the error text for a code that is not in the table `codes`. */
+static int unknown_code(const char *code, struct err_text *err)
 {
 	struct nearest_name best = NEAREST_NONE;
-	const char *span = arg_of(call, "duration");
 	char hint[NEAREST_HINT_BYTES];
+
+	for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
+		nearest_name_try(&best, code, codes[i]);
+	return err_set(err, -EINVAL,
+		"there is no problem code '%s'%s; `bpsctl explain` lists all codes", code,
+		nearest_name_hint(&best, "", hint));
+}
+
+static int mute(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
+{
+	const char *span = arg_of(call, "duration");
 	uint64_t ms = *span ? duration_ms(span, MUTE_SPAN_MAX_MS) : MUTE_DEFAULT_MS;
 	int rc;
 
-	if (!is_code(call->target)) {
-		for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
-			nearest_name_try(&best, call->target, codes[i]);
-		return err_set(&reply->text, BPS_ENOTFOUND,
-			"there is no problem code '%s'%s; `bpsctl explain` lists all codes",
-			call->target, nearest_name_hint(&best, "", hint));
-	}
+	if (!is_code(call->target))
+		return unknown_code(call->target, &reply->text);
 	if (!ms)
 		return err_set(&reply->text, -EINVAL,
 			"'%s' is not a duration from 1ms to 90d, such as 30min, 4h or 2d", span);
@@ -119,8 +125,10 @@ static int unmute(struct steer *s, const struct steer_call *call, struct steer_r
 {
 	int rc = sched_unmute(s->core, call->target, call->now_ns);
 
+	if (rc == BPS_ENOTFOUND && !is_code(call->target))
+		return unknown_code(call->target, &reply->text);
 	if (rc == BPS_ENOTFOUND)
-		return err_set(&reply->text, rc, "'%s' is not muted", call->target);
+		return err_set(&reply->text, 0, "%s is not muted", call->target);
 	if (rc < 0)
 		return err_set(&reply->text, rc,
 			"the problem is unmuted now, but the scheduler cannot store this change; "

@@ -139,6 +139,11 @@ int cmd_top(const struct bpsctl_opts *o, const char *arg)
 
 int cmd_agent(const struct bpsctl_opts *o, const char *arg)
 {
+	struct err_text err = {""};
+	struct addr a;
+
+	if (addr_parse(&a, arg, AGENT_HTTP, &err) < 0)
+		return print_error(err.s, EX_USAGE);
 	return cmd_view(
 		&(struct document_view){get_agent, o->topology ? screen_topology : screen_daemon},
 		o, arg);

@@ -1,9 +1,11 @@
 /* Commands of bpsctl that request a change from the scheduler. steer_client.c sends the requests.
  * One thread. */
 #include <ctype.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sysexits.h>
 #include <time.h>
 
 #include "bps-scheduler/bpsctl/bpsctl.h"
@@ -67,6 +69,14 @@ static int print_text(const struct bpsctl_opts *o, const char *text)
 	return print_answer(o, text, json_pack("{s:i, s:s}", "schema", 1, "text", text));
 }
 
+/* Print the error of a request. An argument that the scheduler refuses is a wrong command line.
+ * Returns the exit code. */
+static int print_refusal(int rc, const struct err_text *err)
+{
+	return rc == -EINVAL || rc == -EMSGSIZE ? print_error(err->s, EX_USAGE)
+						: print_failure(rc, err);
+}
+
 /* Send a request with this verb to the scheduler, and print the answer. */
 static int order(const struct bpsctl_opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args)
@@ -74,7 +84,7 @@ static int order(const struct bpsctl_opts *o, const char *verb, const char *targ
 	struct err_text text = {""}, err = {""};
 	int rc = ask_scheduler(o, verb, target, args, n_args, &text, NULL, &err);
 
-	return rc < 0 ? print_failure(rc, &err) : print_text(o, text.s);
+	return rc < 0 ? print_refusal(rc, &err) : print_text(o, text.s);
 }
 
 /* ---- drain ---- */
@@ -141,7 +151,7 @@ int cmd_drain(const struct bpsctl_opts *o, const char *arg)
 	int rc = ask_scheduler(o, "drain", arg, &reason, 1, &text, NULL, &err);
 
 	if (rc < 0)
-		return print_failure(rc, &err);
+		return print_refusal(rc, &err);
 	if (!o->wait)
 		return print_text(o, text.s);
 	/* with --json, print only one document, the result of the wait */

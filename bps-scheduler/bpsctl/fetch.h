@@ -55,6 +55,7 @@ int fetch_jobs(const struct addr *addr, json_t **ret, struct err_text *err);
 int fetch_stuck(const struct addr *scheduler, const struct addr *agent, const char *name,
 	json_t **ret, struct err_text *err);
 
+#define AGENT_HTTP 7304 /* default HTTP port of an agent */
 /* Fetch an agent's own document over HTTP. host: the agent's address, as "host[:port]".
  * has_topology: include the GPUs of the agent's machine. */
 int fetch_agent(const char *host, bool has_topology, json_t **ret, struct err_text *err);

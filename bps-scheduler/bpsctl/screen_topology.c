@@ -9,8 +9,6 @@
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/table_cells.h"
 
-#define AGENT_HTTP 7304
-
 static json_t *part(json_t *root, const char *key)
 {
 	return json_object_get(json_object_get(root, "topology"), key);

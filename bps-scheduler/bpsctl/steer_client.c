@@ -235,10 +235,12 @@ int steer_call(const struct steer_conf *conf, const char *verb, const char *targ
 		return rc;
 	rc = conf->auth.kind == AUTH_CERT ? auth_load(&auth, &conf->auth, err)
 					  : steer_keys(conf, &auth.keys, err);
-	if (rc < 0)
-		return rc;
-	call.base = event_base_new();
-	rc = call.base ? ask_in_turn(&call, &auth) : err_set(err, -ENOMEM, "out of memory");
+	if (rc >= 0) {
+		call.base = event_base_new();
+		rc = call.base ? ask_in_turn(&call, &auth) : err_set(err, -ENOMEM, "out of memory");
+	}
+	if (rc == -EINVAL)
+		rc = BPS_EAUTH; /* callers take -EINVAL for the scheduler's answer */
 	if (rc == 0)
 		rc = hand_over(&call.msg.steered, ret_text, ret_json, err);
 	if (call.base)

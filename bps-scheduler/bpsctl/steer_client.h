@@ -39,9 +39,11 @@ const char *steer_key_path(const struct steer_conf *conf);
 /* Send a request to the scheduler, and wait at most two seconds for the answer. verb: such as "job
  * kill". target: the object that the verb changes; "": none. ret_text: what the scheduler did.
  * *ret_json: a new reference to the document in the scheduler's answer, or NULL if the answer has
- * no document. The parameter ret_json may be NULL. Errors: the code in the scheduler's answer;
- * BPS_ENOSCHED: no scheduler answers; BPS_ETIMEDOUT: the answer came too late; BPS_EPROTO: the
- * answer is invalid; -errno: the key file cannot be read. On each error, err explains the error. */
+ * no document. The parameter ret_json may be NULL. Errors: the code in the scheduler's answer, of
+ * which -EINVAL means that an argument is wrong; -EMSGSIZE: an argument is too long; BPS_EAUTH: the
+ * keys or certificates are wrong; BPS_ENOSCHED: no scheduler answers; BPS_ETIMEDOUT: the answer
+ * came too late; BPS_EPROTO: the answer is invalid; -errno: the key file cannot be read. On each
+ * error, err explains the error. */
 int steer_call(const struct steer_conf *conf, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
 	struct err_text *err);

@@ -179,7 +179,9 @@ int sched_undrain(
 
 	c->now_ns = now_ns;
 	rc = drain_clear(c, target, &m, ret_text);
-	return rc < 0 ? rc : drain_commit(c, m, ret_text);
+	if (rc != 0)
+		return rc < 0 ? rc : 0;
+	return drain_commit(c, m, ret_text);
 }
 
 void sched_conn_open(struct sched_core *c, uint32_t id, uint64_t now_ns)

@@ -196,6 +196,7 @@ def test_every_outcome_is_one_document_with_json(cluster, tmp_path):
         (["--jso", "status"], 64),
         (["job", "x"], 2),
         (["agent", "nohost.invalid"], 3),
+        (["agent", "host:99999"], 64),
         (["--host", "nohost.invalid:1", "status"], 3),
         (["--host", "127.0.0.1:1", "jobs"], 3),
         (["--host", "127.0.0.1:99999", "jobs"], 64),
@@ -381,7 +382,7 @@ def test_explain_explains_every_code(cluster):
         p = c.bpsctl("explain", code)
         assert p.returncode == 64 and f"(did you mean '{meant}'?)" in p.stderr, p
     p = c.steer("mute", "stragler")
-    assert p.returncode == 2 and "(did you mean 'STRAGGLER'?)" in p.stderr, p
+    assert p.returncode == 64 and "(did you mean 'STRAGGLER'?)" in p.stderr, p
 
 
 def test_every_word_is_completed_and_in_the_manual():

@@ -128,8 +128,36 @@ def test_words_about_keys_print_what_the_schema_says(tmp_path):
     key.chmod(0o600)
     validate(d, "key_new")
     validate(run("derive", "server:node3"), "key_derive")
-    for args in (("rotate",), ("revoke", "server:node3"), ("retire", "--force")):
+    revoke = ("revoke", "server:node3")
+    for args in (("rotate",), revoke, revoke, ("retire", "--force")):
         validate(run(*args), "key_change")
+    validate(run("retire", "--force"), "failure")  # there is no previous key any more
+
+
+def test_orders_that_change_nothing_print_what_the_schema_says(cluster):
+    c = cluster(agents=1, servers=2)
+    for order in ("undrain NAME", "unmute STRAGGLER"):
+        for name in ("s0", "a0"):
+            p = c.steer("--json", *order.replace("NAME", name).split())
+            assert p.returncode == 0 and "is not" in p.stdout, p
+            validate(json.loads(p.stdout), "order")
+    for order in ("drain s0", "mute STRAGGLER"):
+        for _ in range(2):
+            p = c.steer("--json", *order.split())
+            assert p.returncode == 0, p
+            validate(json.loads(p.stdout), "order")
+    for order, status in (
+        ("drain nobody", 2),
+        ("undrain nobody", 2),
+        ("job kill nobody", 2),
+        ("mute NONSENSE", 64),
+        ("unmute NONSENSE", 64),
+        ("mute STRAGGLER soon", 64),
+        ("drain " + "x" * 2000, 64),
+    ):
+        p = c.steer("--json", *order.split())
+        assert p.returncode == status, p
+        validate(json.loads(p.stdout), "failure")
 
 
 @pytest.mark.parametrize("word", ["status", "servers", "agents", "jobs", "why-stuck", "check"])
