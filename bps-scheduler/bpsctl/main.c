@@ -153,12 +153,13 @@ static int cmd_help(const struct bpsctl_opts *o, const char *arg)
 			o, "", json_pack("{s:i, s:o}", "schema", 1, "commands", help_json()));
 	printf("bpsctl [flags] COMMAND\n");
 	for (size_t i = 0; i < N_COMMANDS; i++) {
-		char text[64];
+		char text[64], head[80];
 
 		snprintf(text, sizeof(text), "%s %s %s", commands[i].words,
 			commands[i].argument ? commands[i].argument : "",
 			commands[i].second ? commands[i].second : "");
-		printf("  %-22s %s\n", text, commands[i].help);
+		snprintf(head, sizeof(head), "  %-22s ", text);
+		settings_print_wrapped(stdout, head, commands[i].help, SETTINGS_HELP_COLUMNS);
 	}
 	printf("flags: bpsctl --help\nexit codes: 0 OK, 1 WARN, 2 ERR, 3 no answer, 64 usage\n");
 	return 0;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/base/log.h"
+#include "common/daemon/settings.h"
 
 /* number of problems that are shown for each code; further problems are only counted */
 #define PROBLEMS_OF_A_CODE 3
@@ -176,26 +177,12 @@ struct table_cell cell_user(uint64_t uid)
  * begins in the column in which s begins. */
 void cell_wrapped(FILE *out, const char *head, const char *s)
 {
-	size_t indent = strlen(head), room = SCREEN_COLUMNS - indent;
-	char *text = strdup(s), *rest = text;
-	const char *lead = head;
+	char *text = strdup(s);
 
 	if (!text)
 		return;
 	log_blank(text);
-	do {
-		size_t n = strlen(rest), cut;
-
-		if (n > room) {
-			for (cut = room; cut > room / 2 && rest[cut] != ' '; cut--)
-				;
-			n = rest[cut] == ' ' ? cut : room;
-		}
-		fprintf(out, "%*s%.*s\n", (int)indent, lead, (int)n, rest);
-		rest += n;
-		rest += *rest == ' ';
-		lead = "";
-	} while (*rest);
+	settings_print_wrapped(out, head, text, SCREEN_COLUMNS);
 	free(text);
 }
 

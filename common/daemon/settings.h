@@ -147,6 +147,13 @@ unsigned settings_adopt(struct settings *s, struct settings *fresh);
  * will put in force. */
 void settings_print(const struct settings *s, FILE *out);
 
+/* Width of a terminal, for --help. */
+#define SETTINGS_HELP_COLUMNS 80
+/* Print `text` after `head`, in lines of at most `columns` columns. Further lines begin in the
+ * column in which `text` begins. Lines are broken at blanks. If a line has no blank in its second
+ * half, it is broken inside a word. `head` must be shorter than `columns`. */
+void settings_print_wrapped(FILE *out, const char *head, const char *text, size_t columns);
+
 /* Return the exit status of main for a verdict other than SETTINGS_RUN. If the verdict is an error,
  * log err. */
 int settings_exit_status(enum settings_verdict verdict, const struct err_text *err);

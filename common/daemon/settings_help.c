@@ -6,6 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#define HELP_BYTES 1024
+#define INDENT     "          " /* before the help of a setting */
+
 const char *const settings_builtins[SETTINGS_N_BUILTINS] = {
 	"help", "version", "check-config", "print-config", "failpoints", "config"};
 
@@ -44,19 +47,46 @@ const struct setting *settings_find(const struct settings *s, const char *name, 
 
 /* ---- output ---- */
 
+/* Return how many bytes of `text` the next line takes. */
+static size_t cut(const char *text, size_t room)
+{
+	size_t n = strlen(text), at = room;
+
+	if (n <= room)
+		return n;
+	while (at > room / 2 && text[at] != ' ')
+		at--;
+	return text[at] == ' ' ? at : room;
+}
+
+void settings_print_wrapped(FILE *out, const char *head, const char *text, size_t columns)
+{
+	size_t indent = strlen(head), n;
+
+	do {
+		n = cut(text, columns - indent);
+		fprintf(out, "%*s%.*s\n", (int)indent, head, (int)n, text);
+		text += n;
+		text += *text == ' ';
+		head = "";
+	} while (*text);
+}
+
+static void print_wrapped(const char *head, const char *text)
+{
+	settings_print_wrapped(stdout, head, text, SETTINGS_HELP_COLUMNS);
+}
+
 static void print_row_help(const struct setting *row)
 {
-	char words[256], range[80];
+	char words[256], range[80], text[HELP_BYTES];
+	bool has_range = setting_range(row, range, sizeof(range)), has_default = *row->def;
 
-	printf("  --%s%s\n          %s", row->name, setting_form(row, words, sizeof(words)),
-		row->help);
-	if (row->is_live)
-		printf("; live");
-	if (setting_range(row, range, sizeof(range)))
-		printf("; %s", range);
-	if (*row->def)
-		printf(" (default %s)", row->def);
-	printf("\n");
+	printf("  --%s%s\n", row->name, setting_form(row, words, sizeof(words)));
+	snprintf(text, sizeof(text), "%s%s%s%s%s%s%s", row->help, row->is_live ? "; live" : "",
+		has_range ? "; " : "", has_range ? range : "", has_default ? " (default " : "",
+		row->def, has_default ? ")" : "");
+	print_wrapped(INDENT, text);
 }
 
 static bool has_live(const struct settings_spec *spec)
@@ -70,29 +100,33 @@ static bool has_live(const struct settings_spec *spec)
 void settings_print_help(const struct settings *s)
 {
 	const struct settings_spec *spec = s->spec;
+	char text[HELP_BYTES];
 
 	printf("usage: %s [flags]%s%s\n", spec->program, spec->usage ? " " : "",
 		spec->usage ? spec->usage : "");
 	if (spec->about)
-		printf("%s\n", spec->about);
+		print_wrapped("", spec->about);
 	printf("\n");
 	for (size_t i = 0; i < spec->n_rows; i++)
 		print_row_help(&spec->rows[i]);
-	printf("  --config=FILE\n          INI file with settings of these names");
-	if (spec->config_path)
-		printf(" (default %s)", spec->config_path);
-	printf("; the files FILE.d/*.conf are read after FILE\n"
-	       "  --check-config  check all settings and exit\n"
+	snprintf(text, sizeof(text),
+		"INI file with settings of these names%s%s%s; the files FILE.d/*.conf are read "
+		"after FILE",
+		spec->config_path ? " (default " : "", spec->config_path ? spec->config_path : "",
+		spec->config_path ? ")" : "");
+	printf("  --config=FILE\n");
+	print_wrapped(INDENT, text);
+	printf("  --check-config  check all settings and exit\n"
 	       "  --print-config  print all settings with their sources and exit\n"
 	       "  --version       print the version and exit\n");
 	if (spec->failpoints)
 		printf("  --failpoints    list the points that --faults can name, and exit\n");
-	printf("  --help, -h      print this help and exit\n\n"
-	       "Each setting may also come from the environment (BPS_NAME) or the INI file; "
-	       "a flag has priority.\n");
+	printf("  --help, -h      print this help and exit\n\n");
+	print_wrapped("", "Each setting may also come from the environment (BPS_NAME) or the INI "
+			  "file; a flag has priority.");
 	if (has_live(spec))
-		printf("After SIGHUP the program reads the files again; settings marked live "
-		       "change at once.\n");
+		print_wrapped("", "After SIGHUP the program reads the files again; settings marked "
+				  "live change at once.");
 }
 
 void settings_print(const struct settings *s, FILE *out)

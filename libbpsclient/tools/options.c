@@ -12,8 +12,8 @@
 
 static const char usage[] =
 	"usage: bpsrun -n N [--job NAME] [--agent SOCKET | [--servers K] [--agents M]]\n"
-	"              [--nnodes K --node-rank R] [--timeout TIME] [--status] [--no-prefix]\n"
-	"              [--on-agent-loss abort|shrink]\n"
+	"              [--nnodes K --node-rank R] [--timeout TIME] [--status]\n"
+	"              [--no-prefix] [--on-agent-loss abort|shrink]\n"
 	"              -- COMMAND [ARG...]\n";
 
 static int parse_count(

@@ -113,12 +113,11 @@ static const char *const ops[] = {[BPS_SUM] = "sum",
 	[BPS_AVG] = "avg"};
 
 static const char usage[] =
-	"usage: bps-bench [--bytes LIST] [--dtype TYPE] [--op OP] [--tensors N] [--depth N]\n"
+	"usage: bps-bench [--bytes LIST] [--dtype TYPE] [--op OP] [--tensors N]\n"
+	"                 [--depth N] [--rounds N | --seconds S] [--check] [--json]\n"
+	"       bps-bench --replay FILE.tsv [--compute SECONDS] [--batch N] [--barrier]\n"
+	"                 [--fifo] [--shrink N] [--dtype TYPE] [--op OP]\n"
 	"                 [--rounds N | --seconds S] [--check] [--json]\n"
-	"       bps-bench --replay FILE.tsv [--compute SECONDS] [--batch N] [--barrier] [--fifo]\n"
-	"                 [--shrink N] [--dtype TYPE] [--op OP] [--rounds N | --seconds S] "
-	"[--check]\n"
-	"                 [--json]\n"
 	"A worker of a job; start it with bpsrun.\n";
 
 static int bad(const char *option, const char *value, const char *want)

@@ -95,10 +95,10 @@ def settings_of(program):
     out = subprocess.run(
         [BUILD / program, "--help"], capture_output=True, text=True, timeout=10, check=True
     ).stdout
-    for name, form, text in re.findall(r"^  --([a-z-]+)(?:=(\S+))?\n {10}(.*)$", out, re.M):
+    for name, form, text in re.findall(r"^  --([a-z-]+)(?:=(\S+))?\n((?: {10}.*\n)+)", out, re.M):
         if name == "config":
             continue
-        text, _, default = text.partition(" (default ")
+        text, _, default = " ".join(text.split()).partition(" (default ")
         limits = re.search(r"; (-?\w+ to \w+)$", text)
         kind = TYPES.get(form or None, f"word, {form}")
         yield (
@@ -226,6 +226,29 @@ def test_every_flag_of_a_tool_is_in_its_manual(program):
         assert re.search(rf"Fl -{flag}\b", source(f"{program}.1")), (
             f"{program}.1 does not name --{flag}"
         )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "bps-scheduler/bps-scheduler --help",
+        "bps-server/bps-server --help",
+        "bps-agent/bps-agent --help",
+        "bpsctl --help",
+        "bpsctl help",
+        "bpsrun --help",
+        "bps-bench --help",
+        "bps-digits --help",
+    ],
+)
+def test_help_of_a_program_fits_into_80_columns(command):
+    program, option = command.split()
+    out = subprocess.run(
+        [BUILD / program, option], capture_output=True, text=True, timeout=10, check=False
+    )
+    lines = (out.stdout + out.stderr).splitlines()
+    assert len(lines) > 1
+    assert not [line for line in lines if len(line) > 80]
 
 
 def unescape(text):

@@ -590,6 +590,42 @@ static void addresses_are_parsed_and_printed(void **state)
 		assert_true(addr_parse(&a, bad[i], 77, &err) < 0);
 }
 
+static void assert_wrapped(const char *head, const char *text, size_t columns, const char *want)
+{
+	char *got = NULL;
+	size_t n = 0;
+	FILE *out = open_memstream(&got, &n);
+
+	assert_non_null(out);
+	settings_print_wrapped(out, head, text, columns);
+	fclose(out);
+	assert_string_equal(got, want);
+	free(got);
+}
+
+static void text_that_fits_is_one_line(void **state)
+{
+	(void)state;
+	assert_wrapped("", "", 10, "\n");
+	assert_wrapped("a: ", "", 10, "a: \n");
+	assert_wrapped("a: ", "bcd efg", 10, "a: bcd efg\n");
+}
+
+static void lines_break_at_blanks_and_begin_below_the_text(void **state)
+{
+	(void)state;
+	assert_wrapped("a: ", "bcd efgh", 10, "a: bcd\n   efgh\n");
+	assert_wrapped("a: ", "bcd efg hijk lm no", 10, "a: bcd efg\n   hijk lm\n   no\n");
+}
+
+static void word_without_a_blank_is_broken(void **state)
+{
+	(void)state;
+	assert_wrapped("", "abcdefghijklm", 5, "abcde\nfghij\nklm\n");
+	/* the blank is in the first half of the line */
+	assert_wrapped("", "a bcdefghi", 8, "a bcdefg\nhi\n");
+}
+
 static int make_ini_path(void **state)
 {
 	int fd;
@@ -626,6 +662,9 @@ int main(void)
 		cmocka_unit_test(reread_checks_the_new_values_together_with_those_that_stay),
 		cmocka_unit_test(printed_config_can_be_read_back),
 		cmocka_unit_test(help_names_every_setting_with_default_and_range),
+		cmocka_unit_test(text_that_fits_is_one_line),
+		cmocka_unit_test(lines_break_at_blanks_and_begin_below_the_text),
+		cmocka_unit_test(word_without_a_blank_is_broken),
 		cmocka_unit_test(check_config_runs_nothing_and_reports_errors),
 		cmocka_unit_test(arguments_are_handed_back),
 		cmocka_unit_test(addresses_are_parsed_and_printed),
