@@ -170,21 +170,40 @@ def test_command_that_cannot_run_is_127(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "args",
+    ("args", "reason"),
     [
-        ["-n", 0, "--", "true"],
-        ["-n", "x", "--", "true"],
-        ["-n", 1],
-        ["-n", 1, "--agents", 2, "--", "true"],
-        ["-n", 1, "--nnodes", 2, "--", "true"],
-        ["-n", 1, "--nnodes", 2, "--node-rank", 2, "--job", "j", "--", "true"],
-        ["-n", 1, "--timeout", "5", "--", "true"],
+        ("-n 0", "-n '0' is not a number from 1 to 1024"),
+        ("-n x", "-n 'x' is not a number from 1 to 1024"),
+        ("-n 1x", "-n '1x' is not a number from 1 to 1024"),
+        ("-n -1", "-n '-1' is not a number from 1 to 1024"),
+        ("", "-n, the number of workers, is missing"),
+        ("-n 1 --agents 2", "--agents 2 is more than the number of workers, 1"),
+        ("-n 1 --servers 0", "--servers '0' is not a number from 1 to"),
+        ("-n 1 --nnodes 2", "a job on several nodes needs --job"),
+        ("-n 1 --nnodes 2 --node-rank 2 --job j", "--node-rank 2 is not below --nnodes 2"),
+        ("-n 1 --job " + "x" * 300, "--job must have 1 to "),
+        ("-n 1 --timeout 5", "--timeout '5' is not a number with a unit"),
+        ("-n 1 --on-agent-loss wait", "--on-agent-loss 'wait' is neither abort nor shrink"),
+        ("-n 1 --agent /a --servers 1", "--agent uses running daemons"),
     ],
 )
-def test_bad_arguments_are_refused_with_a_reason(tmp_path, args):
-    r = bpsrun(tmp_path, *args)
-    assert r.returncode == 125
-    assert r.stderr
+def test_bad_arguments_are_refused_with_a_reason(tmp_path, args, reason):
+    started = tmp_path / "started"
+    r = bpsrun(tmp_path, *args.split(), "--", "touch", started)
+    assert (r.returncode, r.stdout) == (125, "")
+    assert r.stderr.startswith(f"bpsrun: {reason}"), r.stderr
+    assert not started.exists()
+
+
+def test_missing_command_and_unknown_option_are_refused_with_the_usage(tmp_path):
+    for args, reason in (
+        (["-n", 1], "bpsrun: the command is missing"),
+        (["-n", 1, "--"], "bpsrun: the command is missing"),
+        (["-n", 1, "--nonsense", "--", "true"], "unrecognized option '--nonsense'"),
+    ):
+        r = bpsrun(tmp_path, *args)
+        first, _, rest = r.stderr.partition("\n")
+        assert r.returncode == 125 and reason in first and rest.startswith("usage: bpsrun"), r
 
 
 def test_signal_reaches_the_workers_and_is_the_result(tmp_path):
