@@ -86,6 +86,11 @@ struct bpsrun {
  * points into argv. Errors: -EINVAL. */
 int bpsrun_options_parse(int argc, char **argv, struct bpsrun_options *o);
 
+/* ---- horovod_options.c ---- */
+/* If the first option in `word` is one of horovodrun that bpsrun does not have, print what to write
+ * instead and return true. */
+bool horovod_option_explain(const char *word);
+
 /* ---- output.c ---- */
 /* Print a line that begins with "bpsrun: " on stderr. */
 void output_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -159,7 +159,12 @@ int bpsrun_options_parse(int argc, char **argv, struct bpsrun_options *o)
 	int c, rc;
 
 	*o = (struct bpsrun_options){.servers = 1, .agents = 1, .nnodes = 1};
-	while ((c = getopt_long(argc, argv, "+n:h", long_options, NULL)) >= 0) {
+	for (;;) {
+		if (optind < argc && horovod_option_explain(argv[optind]))
+			return -EINVAL;
+		c = getopt_long(argc, argv, "+n:h", long_options, NULL);
+		if (c < 0)
+			break;
 		rc = parse_option(c, o);
 		if (rc)
 			return rc;

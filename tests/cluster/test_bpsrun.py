@@ -206,6 +206,37 @@ def test_missing_command_and_unknown_option_are_refused_with_the_usage(tmp_path)
         assert r.returncode == 125 and reason in first and rest.startswith("usage: bpsrun"), r
 
 
+@pytest.mark.parametrize(
+    ("args", "instead"),
+    [
+        ("-np 2 true", "-np is an option of horovodrun: write -n N"),
+        ("--num-proc 2 true", "write -n N"),
+        ("-H a:2,b:2 -np 4 true", "run it on each machine with --nnodes K, --node-rank R"),
+        ("-n 2 -Ha:2 true", "run it on each machine with --nnodes K, --node-rank R"),
+        ("-n 2 --hosts=a:2 true", "run it on each machine with --nnodes K, --node-rank R"),
+        ("--hostfile hosts -np 4 true", "run it on each machine with --nnodes K, --node-rank R"),
+        ("-hostfile hosts -np 4 true", "run it on each machine with --nnodes K, --node-rank R"),
+        ("--min-np 2 --max-np 4 true", "set BPS_ELASTIC=1 and BPS_MAX_SIZE"),
+        ("-x PATH -n 2 true", "export the variable"),
+        ("--check-build", "bps has no build options"),
+        ("-cb", "bps has no build options"),
+        ("-n 2 --verbose true", "write --status"),
+        ("--network-interface eth0 -n 2 true", "set `listen` of bps-agent and bps-server"),
+        ("--autotune -n 2 true", "leave it out"),
+        ("--gloo -n 2 true", "leave it out"),
+    ],
+)
+def test_option_of_horovodrun_is_refused_with_what_to_write_instead(tmp_path, args, instead):
+    r = plain(tmp_path, *args.split())
+    assert (r.returncode, r.stdout, r.stderr.count("\n")) == (125, "", 1), r
+    assert "is an option of horovodrun: " in r.stderr and instead in r.stderr, r.stderr
+
+
+def test_command_may_have_the_options_of_horovodrun(tmp_path):
+    r = plain(tmp_path, "-n", 1, "--no-prefix", "echo", "-np", "2", "--check-build")
+    assert (r.returncode, r.stdout) == (0, "-np 2 --check-build\n"), r
+
+
 def test_signal_reaches_the_workers_and_is_the_result(tmp_path):
     p = subprocess.Popen(
         [

@@ -1,0 +1,76 @@
+/* The options of horovodrun, and for each of them what bpsrun has instead. Users who come from
+ * Horovod type these options. bpsrun does not support them. */
+#include "libbpsclient/tools/bpsrun.h"
+
+#include <string.h>
+
+#define ON_EACH                                                                                    \
+	"bpsrun starts the workers of one machine: run it on each machine with --nnodes K, "       \
+	"--node-rank R and the same --job"
+
+static const struct {
+	const char *names; /* separated by blanks */
+	const char *instead;
+} options[] = {
+	{"-np --num-proc", "write -n N to start N workers on this machine"},
+	{"-H --host --hosts -hostfile --hostfile", ON_EACH},
+	{"-p --ssh-port -i --ssh-identity-file", ON_EACH},
+	{"--min-np --min-num-proc --max-np --max-num-proc --slots-per-host "
+	 "--host-discovery-script --elastic-timeout --reset-limit --blacklist-cooldown-range",
+		"set BPS_ELASTIC=1 and BPS_MAX_SIZE for a job that may grow, see "
+		"bps_checkpoint_barrier(3)"},
+	{"-x", "export the variable, because the workers inherit the environment of bpsrun"},
+	{"--network-interface --network-interfaces",
+		"set `listen` of bps-agent and bps-server, see bps.conf(5)"},
+	{"--start-timeout", "set BPS_OPEN_TIMEOUT"},
+	{"--stall-check --no-stall-check --stall-check-warning-time-seconds "
+	 "--stall-check-shutdown-time-seconds",
+		"set BPS_TIMEOUT; `bpsctl why-stuck` shows what each worker waits for"},
+	{"-cb --check-build", "leave it out: bps has no build options; `python3 -c 'import "
+			      "bps.torch'` shows whether that front-end can be used"},
+	{"-v", "write --version"},
+	{"--verbose", "write --status to see the state of the cluster at the end"},
+	{"--output-filename", "redirect the output: each line begins with the rank of its worker"},
+	{"--config-file", "write the options on the command line"},
+	{"--log-level --log-with-timestamp --log-without-timestamp",
+		"set `log-level` of the daemons, see bps.conf(5)"},
+	{"--timeline-filename --timeline-mark-cycles --no-timeline-mark-cycles",
+		"leave it out: there is no timeline; `bpsctl job NAME` shows what slows a job"},
+	{"--gloo --mpi --js --jsrun --tcp --mpi-args --binding-args --mpi-threads-disable "
+	 "--no-mpi-threads-disable --gloo-timeout-seconds --thread-affinity",
+		"leave it out: bps uses neither MPI nor Gloo"},
+	{"--fusion-threshold-mb --cycle-time-ms --cache-capacity --disable-cache "
+	 "--hierarchical-allreduce --no-hierarchical-allreduce --hierarchical-allgather "
+	 "--no-hierarchical-allgather --torus-allreduce --no-torus-allreduce --num-nccl-streams "
+	 "--autotune --no-autotune --autotune-log-file --autotune-warmup-samples "
+	 "--autotune-steps-per-sample --autotune-bayes-opt-max-samples "
+	 "--autotune-gaussian-process-noise",
+		"leave it out: bps needs no such setting"},
+};
+
+/* Return whether `word` begins with the option `name`, and its value follows or is in the next
+ * word: "--hosts", "--hosts=a:2", "-Ha:2". */
+static bool is_option(const char *word, const char *name, size_t n)
+{
+	bool is_long = name[1] == '-' || n > 2;
+
+	if (strncmp(word, name, n) != 0)
+		return false;
+	return !word[n] || word[n] == '=' || !is_long;
+}
+
+bool horovod_option_explain(const char *word)
+{
+	for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
+		for (const char *name = options[i].names; *name;) {
+			size_t n = strcspn(name, " ");
+
+			if (is_option(word, name, n)) {
+				output_say("%.*s is an option of horovodrun: %s", (int)n, name,
+					options[i].instead);
+				return true;
+			}
+			name += n + (name[n] == ' ');
+		}
+	return false;
+}
