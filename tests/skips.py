@@ -1,0 +1,209 @@
+"""The tests that may be skipped, and the reasons. tests/run.py fails if another test is skipped.
+
+`make test` installs what the tests need, so most skips are a defect of the machine or of the
+Makefile. A row of ALLOWED names a skip that has to do with the machine or the build itself.
+"""
+
+import glob
+import os
+import re
+import resource
+import shutil
+import socket
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+CAP_SYS_ADMIN = 21
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """A kind of skip.
+
+    Attributes:
+        test: pattern of the test: "PROGRAM NAME" for a unit test, else the test's file.
+        reason: pattern of the reason that the test gives. Unit tests give none.
+        when: returns whether the skip is right on this machine, for the named build.
+        why: the reason in words.
+    """
+
+    test: str
+    reason: str
+    when: Callable[[str], bool]
+    why: str
+
+
+def is_sanitized(build: str) -> bool:
+    return build in ("asan", "tsan")
+
+
+def is_not_root(build: str) -> bool:
+    return os.geteuid() != 0
+
+
+def cannot_mount(build: str) -> bool:
+    status = Path("/proc/self/status").read_text()
+    return not int(re.search(r"^CapEff:\s*(\w+)", status, re.M)[1], 16) >> CAP_SYS_ADMIN & 1
+
+
+def lacks_cuda(build: str) -> bool:
+    return is_sanitized(build) or not glob.glob(
+        os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include", "cuda.h")
+    )
+
+
+def has_rdma(build: str) -> bool:
+    return bool(glob.glob("/sys/class/infiniband/*"))
+
+
+def lacks_ipv6(build: str) -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as s:
+            s.bind(("::1", 0))
+    except OSError:
+        return True
+    return False
+
+
+def has_few_descriptors(build: str) -> bool:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 10000
+
+
+def cannot_lock_memory(build: str) -> bool:
+    return resource.getrlimit(resource.RLIMIT_MEMLOCK)[1] != resource.RLIM_INFINITY
+
+
+def has_one_congestion_control(build: str) -> bool:
+    path = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+    return len(path.read_text().split()) < 2
+
+
+def is_there(path: str) -> Callable[[str], bool]:
+    return lambda build: os.path.exists(path)
+
+
+def is_missing(program: str) -> Callable[[str], bool]:
+    return lambda build: not shutil.which(program)
+
+
+def lacks_versions_of_libfabric(build: str) -> bool:
+    return os.environ.get("BPS_TEST_PROVIDER") != "tcp" or "LD_LIBRARY_PATH" not in os.environ
+
+
+def always(build: str) -> bool:
+    return True
+
+
+CLUSTER = "tests/cluster/test_"
+SANITIZER = "a sanitizer's library cannot be loaded into this program, or costs too much"
+NO_ROOT = "namespaces, mounts and other users need root"
+ALLOWED = (
+    # pytest
+    Allowed(CLUSTER, "sanitize[rd]|ThreadSanitizer|Python loads", is_sanitized, SANITIZER),
+    Allowed(CLUSTER, "needs? root|by a mount", is_not_root, NO_ROOT),
+    Allowed(CLUSTER + "start", "cannot mount here", cannot_mount, "the container forbids mounts"),
+    Allowed(CLUSTER, "without (the )?CUDA", lacks_cuda, "the CUDA toolkit is not installed"),
+    Allowed(CLUSTER, "has RDMA|has a device", has_rdma, "the machine has an RDMA device"),
+    Allowed(CLUSTER + "gpu_runs", "has a driver", always, "the machine has a GPU"),
+    Allowed(
+        CLUSTER + "exactness",
+        "two versions of libfabric",
+        lacks_versions_of_libfabric,
+        "make check-providers runs it",
+    ),
+    Allowed(
+        CLUSTER + "bpsrun",
+        "has an agent",
+        is_there("/run/bps/agent.sock"),
+        "the machine's agent would be used",
+    ),
+    Allowed(
+        CLUSTER + "start",
+        "there is a journal",
+        is_there("/run/systemd/journal/socket"),
+        "the machine's journal would be used",
+    ),
+    Allowed(
+        CLUSTER + "install",
+        "no systemd-analyze",
+        is_missing("systemd-analyze"),
+        "make lint installs systemd and checks the units",
+    ),
+    Allowed(CLUSTER + "check", "no address but loopback", always, "the container has no network"),
+    Allowed(CLUSTER + "hangs", "ptrace is not allowed", always, "the container forbids ptrace"),
+    Allowed(
+        CLUSTER + "faults",
+        "connections cannot be cut",
+        always,
+        "the kernel lacks INET_DIAG_DESTROY, or the container forbids its use",
+    ),
+    Allowed("tests/faults/", "no memory cgroup", always, "the container has no memory cgroup"),
+    # unit tests
+    Allowed("test_name_claim other_user_cannot_block_a_name", "", is_not_root, NO_ROOT),
+    Allowed("test_keyring foreign_file_is_refused", "", is_not_root, NO_ROOT),
+    Allowed("test_keyring credential_of_root_is_read_by_the_service", "", is_not_root, NO_ROOT),
+    Allowed("test_ctlchan ipv6_loopback_works", "", lacks_ipv6, "the machine has no IPv6"),
+    Allowed("test_tcp_listener version_6_of_ip_works", "", lacks_ipv6, "the machine has no IPv6"),
+    Allowed(
+        "test_tcp_listener sockets_of_both_ends_have_the_congestion_control",
+        "",
+        has_one_congestion_control,
+        "the kernel has only one congestion control",
+    ),
+    Allowed(
+        "test_tcp_listener connections_beyond_the_limit",
+        "",
+        has_few_descriptors,
+        "the hard limit RLIMIT_NOFILE is too low",
+    ),
+    Allowed(
+        "test_client_results results_in_locked_memory",
+        "",
+        cannot_lock_memory,
+        "RLIMIT_MEMLOCK is too low",
+    ),
+    Allowed("test_fabric_", "", always, "this version of libfabric lacks the feature"),
+    Allowed("test_device_probe ", "", always, "the machine has a GPU"),
+)
+
+
+def of_unit(program: str, output: str) -> list[tuple[str, str]]:
+    """Return the skipped tests of a cmocka program from its output, which is in TAP format."""
+    names = re.findall(r"^(?:not )?ok \d+.*# SKIP ?(\S*)", output, re.M)
+    return [(f"{program} {name}", "") for name in names]
+
+
+def of_pytest(output: str) -> list[tuple[str, str]]:
+    """Return (file, reason) of the skipped tests from the output of `pytest -rs`."""
+    lines = re.findall(r"^SKIPPED \[(\d+)\] ([^:\n]+)(?::\d+)?: (.*)$", output, re.M)
+    return [(test, reason) for n, test, reason in lines for _ in range(int(n))]
+
+
+def allowed(skip: tuple[str, str], build: str) -> Allowed | None:
+    """Return the row of the table that allows the skip in this build, or None."""
+    test, reason = skip
+    for row in ALLOWED:
+        if test.startswith(row.test) and re.search(row.reason, reason) and row.when(build):
+            return row
+    return None
+
+
+def report(found: list[tuple[str, str]], n_skipped: int, build: str) -> tuple[str, int]:
+    """Return lines about the skipped tests, and how many of them are not allowed.
+
+    found: the skipped tests, as of_unit or of_pytest returns them. n_skipped: number of skipped
+    tests by the program's own count.
+    """
+    wrong = max(0, n_skipped - len(found))
+    lines = [f"FAIL {wrong} skipped tests are not named"] if wrong else []
+    rows = [(skip, allowed(skip, build)) for skip in found]
+    good = Counter((skip[0].split()[0], row.why) for skip, row in rows if row)
+    bad = Counter(skip for skip, row in rows if not row)
+    lines += [f"     {n} skipped: {test}: {why}" for (test, why), n in good.items()]
+    lines += [
+        f"FAIL {n} skipped: {test}: {reason or 'no reason'} (tests/skips.py does not allow this)"
+        for (test, reason), n in bad.items()
+    ]
+    return "\n".join(lines), wrong + bad.total()
