@@ -8,7 +8,8 @@ Unit tests are cmocka programs, whose results are counted from their output in T
 targets replay their corpus, and the simulator runs a quick set of histories. pytest runs the
 cluster tests and the quick cells of the fault matrix. The cluster tests listed in PROVIDER_SHORT
 run again with provider tcp, if libfabric is installed. Each program has a time limit. The last
-line is "N passed, N failed, N skipped". The exit status is 1 when a test failed or no test ran.
+line is "N passed, N failed, N skipped". The exit status is 1 when a test failed or no test ran, or
+when a test was skipped that tests/skips.py does not allow to skip.
 
 Tests with real daemons mostly wait, so several run at a time, beside the tests that compute. Tests
 that measure times run last, one after the other. Before them, this script waits until no other
@@ -34,6 +35,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+
+import skips
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 300
@@ -158,6 +161,14 @@ def report(name, seconds, ok, text):
     print(f"{'ok  ' if ok else 'FAIL'} {name} ({seconds:.1f} s) {text}", flush=True)
 
 
+def check_skips(found, n_skipped, build):
+    """Print the skipped tests, and return how many of them tests/skips.py does not allow."""
+    text, wrong = skips.report(found, n_skipped, build.name)
+    if text:
+        print(text, flush=True)
+    return wrong
+
+
 def run_unit(build, counts, only):
     env = environment(CMOCKA_MESSAGE_OUTPUT="TAP")
     for program in sorted((build / "tests").glob("test_*")):
@@ -171,6 +182,7 @@ def run_unit(build, counts, only):
         failed = len(re.findall(r"^not ok \d+(?!.*# SKIP)", out, re.M))
         if status != 0 and not failed or not passed + skipped + failed:
             failed += 1  # outside of a test: a crash, a time-out or a report of a sanitizer
+        failed += check_skips(skips.of_unit(program.name, out), skipped, build)
         counts.add(passed, failed, skipped)
         report(
             program.name, time.monotonic() - start, not failed, f"{passed} passed, {failed} failed"
@@ -248,7 +260,8 @@ def run_pytest(build, counts, only, name, at_once=0, files=("",), title="", **mo
             ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
         )
         env.update(LD_PRELOAD=asan.stdout.strip(), ASAN_OPTIONS="detect_leaks=0")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=0"]
+    command = [sys.executable, "-m", "pytest", "-q", "-rfEs", "-p", "no:cacheprovider"]
+    command += ["--durations=0"]
     if at_once:
         command = ["nice", "-n", "5", *command]  # unit tests beside them measure some times
     command += test_files(name, files)
@@ -271,6 +284,7 @@ def run_pytest(build, counts, only, name, at_once=0, files=("",), title="", **mo
     failed = found.get("failed", 0) + found.get("error", 0)
     if status != 0 and not failed:
         failed = 1
+    failed += check_skips(skips.of_pytest(out), found.get("skipped", 0), build)
     counts.add(found.get("passed", 0), failed, found.get("skipped", 0))
     report(title, time.monotonic() - start, not failed, last)
     if failed:
