@@ -154,7 +154,7 @@ void net_seal_proof(const struct net *n, const struct ticket *t, const void *key
 	proof_seal(&p, t->nonce, key, ret);
 }
 
-static const char other_version[] = "the peer uses another version of the data protocol";
+static const char other_version[] = "another version of the data protocol";
 
 const char *net_check_ticket(
 	struct net *n, const void *buf, size_t n_bytes, struct ticket *ret, void *ret_key)
@@ -180,11 +180,18 @@ const char *net_check_ticket(
 
 const char *net_refuse(struct net *n, const struct ticket *t, const char *why)
 {
+	struct err_text text;
+
 	atomic_fetch_add_explicit(&n->refused, 1, memory_order_relaxed);
+	if (why == other_version) {
+		ticket_explain_version(t->version, &text);
+		log_rated(LOG_WARN, "refused a data connection: %s", text.s);
+		return REFUSED_VERSION;
+	}
 	if (t->instance)
 		log_rated(LOG_WARN, "refused a data connection: %s peer=%u instance=%016lx", why,
 			t->peer_id, (unsigned long)t->instance);
 	else /* a ticket that could not be parsed names no peer */
 		log_rated(LOG_WARN, "refused a data connection: %s", why);
-	return why == other_version ? REFUSED_VERSION : REFUSED_TICKET;
+	return REFUSED_TICKET;
 }

@@ -4,6 +4,7 @@
 #include "common/wire/ticket.h"
 
 #include <endian.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -13,9 +14,8 @@
 
 #include "common/base/error.h"
 
-#define TICKET_MAGIC   UINT32_C(0x54535042) /* the letters "BPST" */
-#define TICKET_VERSION 3
-#define MAC_BYTES      16
+#define TICKET_MAGIC UINT32_C(0x54535042) /* the letters "BPST" */
+#define MAC_BYTES    16
 
 /* Flags of tickets and proofs. */
 #define FLAG_CAN_TAKE_EAGER 1
@@ -99,11 +99,11 @@ int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret)
 	memcpy(&w, buf, sizeof(w));
 	if (le32toh(w.magic) != TICKET_MAGIC)
 		return BPS_EPROTO;
-	if (le16toh(w.version) != TICKET_VERSION)
+	ret->version = le16toh(w.version);
+	if (ret->version != TICKET_VERSION)
 		return BPS_EVERSION;
 	if (w.channel > TICKET_SAME_HOST || w.flags & ~FLAG_CAN_TAKE_EAGER)
 		return BPS_EPROTO;
-	ret->version = le16toh(w.version);
 	ret->thread = le16toh(w.thread);
 	ret->peer_id = le32toh(w.peer_id);
 	ret->credits = le16toh(w.credits);
@@ -114,24 +114,52 @@ int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret)
 	return ret->credits >= TICKET_CREDITS_MIN ? 0 : BPS_EPROTO;
 }
 
-const char *ticket_refusal(const void *word, size_t n_bytes)
+void ticket_explain_version(unsigned theirs, struct err_text *ret)
+{
+	char version[24] = "another version";
+
+	if (theirs)
+		snprintf(version, sizeof(version), "version %u", theirs);
+	err_set(ret, 0,
+		"the peer uses %s of the data protocol, but this release uses version %u: install "
+		"the same release at both ends",
+		version, TICKET_VERSION);
+}
+
+void ticket_refuse(const char *word, uint8_t ret[REFUSED_BYTES])
+{
+	const uint16_t version = htole16(TICKET_VERSION);
+
+	memset(ret, 0, REFUSED_BYTES);
+	memcpy(ret, word, strnlen(word, REFUSED_WORD_BYTES));
+	memcpy(ret + REFUSED_WORD_BYTES, &version, sizeof(version));
+}
+
+bool ticket_refusal(const void *buf, size_t n_bytes, struct err_text *ret)
 {
 	static const struct {
 		const char *word, *text;
 	} refusals[] = {
-		{REFUSED_TICKET, "refused: the peer does not accept our ticket"},
-		{REFUSED_VERSION, "refused: the peer uses another version of the data protocol; "
-				  "install the same release at both ends"},
-		{REFUSED_FULL, "refused: the peer's data thread has no room for more connections"},
-		{REFUSED_BUSY, "refused: the peer is short of resources"},
+		{REFUSED_TICKET, "the peer does not accept our ticket"},
+		{REFUSED_VERSION, NULL},
+		{REFUSED_FULL, "the peer's data thread has no room for more connections"},
+		{REFUSED_BUSY, "the peer is short of resources"},
 	};
-	char text[REFUSED_BYTES + 1] = {0};
+	uint8_t b[REFUSED_BYTES] = {0};
+	char word[REFUSED_WORD_BYTES + 1] = {0};
+	struct err_text other;
 
-	memcpy(text, word, n_bytes < REFUSED_BYTES ? n_bytes : REFUSED_BYTES);
-	for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++)
-		if (strcmp(text, refusals[i].word) == 0)
-			return refusals[i].text;
-	return NULL;
+	memcpy(b, buf, n_bytes < REFUSED_BYTES ? n_bytes : REFUSED_BYTES);
+	memcpy(word, b, REFUSED_WORD_BYTES);
+	ticket_explain_version(
+		b[REFUSED_WORD_BYTES] | (unsigned)b[REFUSED_WORD_BYTES + 1] << 8, &other);
+	for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
+		if (strcmp(word, refusals[i].word) != 0)
+			continue;
+		err_set(ret, 0, "refused: %s", refusals[i].text ? refusals[i].text : other.s);
+		return true;
+	}
+	return false;
 }
 
 int ticket_verify(const void *buf, const void *key)

@@ -11,6 +11,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/error.h"
+
+#define TICKET_VERSION 3
 /* Size of a ticket: 32 bytes of fields and 16 bytes of MAC. With the provider `verbs`, a connect
  * request carries at most 55 bytes of data. */
 #define TICKET_BYTES     48
@@ -21,12 +24,14 @@
 #define TICKET_CREDITS_MIN 4
 /* Value that a transport without credits sends; the receiver does not use the value */
 #define TICKET_NO_CREDITS 64
-/* Words that are sent to the peer as the reason for a refusal; each has at most REFUSED_BYTES. */
-#define REFUSED_TICKET  "NO"
-#define REFUSED_VERSION "VERSION"
-#define REFUSED_FULL    "FULL"
-#define REFUSED_BUSY    "BUSY"
-#define REFUSED_BYTES   8
+/* A refusal is sent to the peer: one of these words, padded with zeros to REFUSED_WORD_BYTES, then
+ * TICKET_VERSION of the sender (u16). Earlier releases send only the word. */
+#define REFUSED_TICKET     "NO"
+#define REFUSED_VERSION    "VERSION"
+#define REFUSED_FULL       "FULL"
+#define REFUSED_BUSY       "BUSY"
+#define REFUSED_WORD_BYTES 8
+#define REFUSED_BYTES      (REFUSED_WORD_BYTES + 2)
 
 #define REPLAY_SETS        512
 #define REPLAY_WAYS        8
@@ -79,13 +84,19 @@ struct replay {
 /* Write the ticket and its HMAC. The key of the HMAC is TICKET_KEY_BYTES long. */
 void ticket_seal(const struct ticket *t, const void *key, uint8_t ret[TICKET_BYTES]);
 /* Read the fields of a ticket without checking its HMAC. Errors: BPS_EVERSION if the version
- * differs; BPS_EPROTO if the length, the magic or a field is invalid. */
+ * differs, which then is the only field of ret that is set; BPS_EPROTO if the length, the magic or
+ * a field is invalid. */
 int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret);
 /* Check the HMAC of a ticket. Returns 0 or BPS_EAUTH. */
 int ticket_verify(const void *buf, const void *key);
-/* Return the sentence that explains a refusal. `word`: the n_bytes that were received from the
- * peer. Returns NULL if these bytes match no word REFUSED_... above. */
-const char *ticket_refusal(const void *word, size_t n_bytes);
+/* Encode a refusal. word: one of REFUSED_... */
+void ticket_refuse(const char *word, uint8_t ret[REFUSED_BYTES]);
+/* Explain a refusal. buf: the n_bytes that were received from the peer. Returns whether these bytes
+ * begin with a word REFUSED_... above; if so, ret gets the sentence. */
+bool ticket_refusal(const void *buf, size_t n_bytes, struct err_text *ret);
+/* Write a sentence which states that the peer uses the version `theirs` of the data protocol, and
+ * this release TICKET_VERSION. theirs: 0 if unknown. */
+void ticket_explain_version(unsigned theirs, struct err_text *ret);
 /* Record the nonce of a verified ticket. Returns 0, or BPS_EAUTH when the nonce was received
  * before, or is so old that it lies before the window. */
 int replay_check(struct replay *r, const struct ticket *t);

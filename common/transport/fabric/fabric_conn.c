@@ -267,7 +267,7 @@ void fabric_conn_accept(struct fabric_xport *x, struct fabric_cm_event *ev)
 		log_rated(LOG_WARN,
 			"data thread %u has the maximum of %u connections, so it refused peer=%u",
 			x->base.thread, x->f->gates.conns_max, ev->ticket.peer_id);
-		fabric_cm_reject(x->f, ev->info, "FULL");
+		fabric_cm_reject(x->f, ev->info, REFUSED_FULL);
 		return;
 	}
 	c->base.pub.peer_id = ev->ticket.peer_id;
@@ -366,12 +366,12 @@ static void on_connected(
 
 static void on_refused(struct fabric_conn *c, const struct fabric_cm_event *ev)
 {
-	const char *why = ticket_refusal(ev->data, ev->data_bytes);
+	struct err_text why;
 
 	if (c->base.state == CONN_UP || c->base.state == CONN_ACCEPTING)
 		peer_conn_doom(&c->base, "connection lost: %s", fi_strerror(ev->err));
-	else if (why)
-		peer_conn_doom(&c->base, "%s", why);
+	else if (ticket_refusal(ev->data, ev->data_bytes, &why))
+		peer_conn_doom(&c->base, "%s", why.s);
 	else
 		peer_conn_doom(&c->base, "cannot connect: %s", fi_strerror(ev->err));
 }

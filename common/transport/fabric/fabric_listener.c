@@ -23,9 +23,12 @@
 #define CM_BATCH   64
 #define CM_IDLE_MS 1000
 
-void fabric_cm_reject(struct fabric *f, struct fi_info *info, const char *code)
+void fabric_cm_reject(struct fabric *f, struct fi_info *info, const char *word)
 {
-	fi_reject(f->pep, info->handle, code, strlen(code));
+	uint8_t out[REFUSED_BYTES];
+
+	ticket_refuse(word, out);
+	fi_reject(f->pep, info->handle, out, sizeof(out));
 	fi_freeinfo(info);
 }
 
@@ -96,7 +99,8 @@ static void on_error(struct fabric_xport *x, struct fid_eq *eq)
 	ev.fid = e.fid;
 	ev.err = e.err > 0 ? e.err : EIO;
 	if (e.err_data && e.err_data_size) {
-		ev.data_bytes = (uint32_t)(e.err_data_size < 8 ? e.err_data_size : 8);
+		ev.data_bytes = (uint32_t)(e.err_data_size < REFUSED_BYTES ? e.err_data_size
+									   : REFUSED_BYTES);
 		memcpy(ev.data, e.err_data, ev.data_bytes);
 	}
 	tell(x, &ev);

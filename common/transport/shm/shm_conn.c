@@ -247,6 +247,17 @@ static void send_hello(struct shm_conn *c, uint64_t challenge)
 		peer_conn_doom(&c->base, "cannot send the ticket: %s", strerror(errno));
 }
 
+static void take_challenge(struct shm_conn *c, const struct shm_challenge *ch)
+{
+	if (ch->version == SHM_VERSION)
+		send_hello(c, ch->nonce);
+	else
+		peer_conn_doom(&c->base,
+			"the peer uses version %u of the protocol within one host, but this "
+			"release uses version %u: install the same release at both ends",
+			ch->version, SHM_VERSION);
+}
+
 static void take_welcome(struct shm_conn *c, const struct shm_welcome *w, int fd)
 {
 	struct proof p;
@@ -278,12 +289,11 @@ static void connecting_socket(struct shm_conn *c)
 
 	while (c->base.state == CONN_CONNECTING &&
 		(n = handshake_recv(c, &u, sizeof(u), &fd)) > 0) {
-		if (n == sizeof(u.ch) && fd < 0 && u.ch.magic == SHM_MAGIC &&
-			u.ch.version == SHM_VERSION && !c->is_challenged) {
+		if (n == sizeof(u.ch) && fd < 0 && u.ch.magic == SHM_MAGIC && !c->is_challenged) {
 			/* Accept one challenge only, so that the peer cannot keep this thread
 			 * busy */
 			c->is_challenged = true;
-			send_hello(c, u.ch.nonce);
+			take_challenge(c, &u.ch);
 		} else if (n == sizeof(u.w) && fd >= 0) {
 			take_welcome(c, &u.w, fd); /* take_welcome owns fd now */
 		} else {
@@ -295,13 +305,19 @@ static void connecting_socket(struct shm_conn *c)
 }
 
 /* Check the hello of a connecting agent. If the hello is valid, writes the shared key to ret_key
- * and returns NULL. Otherwise returns the reason for refusing the hello. */
-static const char *check_hello(
-	struct shm_conn *c, const struct shm_hello *hello, struct ticket *t, void *ret_key)
+ * and returns NULL. Otherwise returns the reason for refusing the hello, which is in `text` if it
+ * names a version. */
+static const char *check_hello(struct shm_conn *c, const struct shm_hello *hello, struct ticket *t,
+	void *ret_key, struct err_text *text)
 {
 	const struct shm_xport *x = shm_of(c);
+	int rc = ticket_parse(hello->ticket, sizeof(hello->ticket), t);
 
-	if (ticket_parse(hello->ticket, sizeof(hello->ticket), t) || t->channel != TICKET_SAME_HOST)
+	if (rc == BPS_EVERSION) {
+		ticket_explain_version(t->version, text);
+		return text->s;
+	}
+	if (rc || t->channel != TICKET_SAME_HOST)
 		return "malformed ticket";
 	if (t->nonce != c->base.nonce || t->thread != x->base.thread)
 		return "the ticket belongs to another connection";
@@ -364,6 +380,7 @@ static void accepting_socket(struct shm_conn *c)
 	struct shm_hello hello = {.nonce = 0};
 	struct ticket t = {0};
 	uint8_t key[TICKET_KEY_BYTES];
+	struct err_text text;
 	const char *why;
 	int fd;
 	ssize_t n = handshake_recv(c, &hello, sizeof(hello), &fd);
@@ -372,7 +389,8 @@ static void accepting_socket(struct shm_conn *c)
 		return;
 	if (fd >= 0)
 		close(fd);
-	why = n == sizeof(hello) && fd < 0 ? check_hello(c, &hello, &t, key) : "malformed ticket";
+	why = n == sizeof(hello) && fd < 0 ? check_hello(c, &hello, &t, key, &text)
+					   : "malformed ticket";
 	if (why) {
 		shm_count(&shm_of(c)->cfg.counters->refused, 1);
 		log_rated(LOG_WARN, "refused a same-host connection: %s uid=%u peer=%u", why,

@@ -285,10 +285,10 @@ static void on_connected(struct tcp_conn *c, enum tcp_lane_kind lane)
  * reason that the peer sent. */
 static void on_refused(struct tcp_conn *c, const struct tcp_lane *l, int err)
 {
-	const char *why = ticket_refusal(l->hs_buf, l->n_hs);
+	struct err_text why;
 
-	if (why)
-		peer_conn_doom(&c->base, "%s", why);
+	if (ticket_refusal(l->hs_buf, l->n_hs, &why))
+		peer_conn_doom(&c->base, "%s", why.s);
 	else
 		peer_conn_doom(&c->base, "the peer sent no proof of its identity: %s",
 			err ? strerror(err) : "it closed the connection");

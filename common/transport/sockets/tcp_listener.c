@@ -44,9 +44,9 @@ int tcp_tune(const struct tcp_net *net, int fd)
 
 void tcp_refuse(int fd, const char *word)
 {
-	char out[REFUSED_BYTES] = {0};
+	uint8_t out[REFUSED_BYTES];
 
-	memcpy(out, word, strlen(word));
+	ticket_refuse(word, out);
 	if (send(fd, out, sizeof(out), MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
 		log_debug("cannot send the reason for refusing a data connection: %s",
 			strerror(errno));

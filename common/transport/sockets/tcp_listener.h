@@ -53,7 +53,7 @@ int tcp_listener_open(struct tcp_net *net, struct err_text *err);
 /* Stop the thread and close the sockets. Call this also when tcp_listener_open has failed. */
 void tcp_listener_close(struct tcp_net *net);
 /* Send the peer the reason for refusing the connection. The peer logs the reason. Closes fd. word:
- * the reason, one of REFUSED_..., with at most REFUSED_BYTES letters. */
+ * the reason, one of REFUSED_... */
 void tcp_refuse(int fd, const char *word);
 /* Set the options that every data socket needs.
  * Errors: -errno. */

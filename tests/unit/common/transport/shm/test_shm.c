@@ -488,6 +488,29 @@ static void server_without_the_key_is_rejected(void **state)
 	remove_fake(&r);
 }
 
+static void server_of_another_version_is_rejected_with_both_versions(void **state)
+{
+	struct shm_challenge ch = {.magic = SHM_MAGIC, .version = SHM_VERSION + 76};
+	struct shm_rig r;
+	int lfd, fd;
+
+	(void)state;
+	rig_open(&r);
+	node_close(&r.server);
+	lfd = raw_socket(&r, true);
+	assert_int_equal(dial(&r, the_key), 0);
+	fd = accept(lfd, NULL, NULL);
+	assert_int_equal(send(fd, &ch, sizeof(ch), 0), sizeof(ch));
+	drive(&r, &r.client.n_down, 1);
+	assert_int_equal(r.client.n_up, 0);
+	assert_non_null(strstr(r.client.why, "the peer uses version 77"));
+	assert_non_null(strstr(r.client.why, "this release uses version 1"));
+	close(fd);
+	close(lfd);
+	node_close(&r.client);
+	remove_fake(&r);
+}
+
 static void ticket_of_another_challenge_is_refused(void **state)
 {
 	struct ticket t = {.thread = THREAD,
@@ -502,19 +525,21 @@ static void ticket_of_another_challenge_is_refused(void **state)
 
 	(void)state;
 	rig_open(&r);
-	for (unsigned i = 0; i < 3; i++) {
+	for (unsigned i = 0; i < 4; i++) {
 		fd = raw_socket(&r, false);
 		turn(&r.server);
 		r.server.x->ops->may_sleep(r.server.x);
 		turn(&r.server);
 		assert_int_equal(recv(fd, &ch, sizeof(ch), 0), sizeof(ch));
 		/* Send an invalid ticket. Ticket 0 has an old nonce, ticket 1 is for a network
-		 * connection, and ticket 2 has a changed byte. */
+		 * connection, ticket 2 has a changed byte, and ticket 3 has another version. */
 		t.nonce = i == 0 ? ch.nonce - 1 : ch.nonce;
 		t.channel = i == 1 ? CHANNEL_FIRST : TICKET_SAME_HOST;
 		ticket_seal(&t, the_key, hello.ticket);
 		if (i == 2)
 			hello.ticket[3] ^= 1;
+		if (i == 3)
+			hello.ticket[4]++;
 		assert_int_equal(send(fd, &hello, sizeof(hello), 0), sizeof(hello));
 		r.server.x->ops->may_sleep(r.server.x);
 		turn(&r.server);
@@ -1142,6 +1167,7 @@ int main(void)
 		cmocka_unit_test(wrong_key_is_refused),
 		cmocka_unit_test(forgotten_instance_is_refused),
 		cmocka_unit_test(server_without_the_key_is_rejected),
+		cmocka_unit_test(server_of_another_version_is_rejected_with_both_versions),
 		cmocka_unit_test(ticket_of_another_challenge_is_refused),
 		cmocka_unit_test(strangers_take_no_place_of_others),
 		cmocka_unit_test(descriptors_of_a_stranger_are_closed),

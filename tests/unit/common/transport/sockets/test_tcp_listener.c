@@ -69,13 +69,14 @@ static void no_byte_of_a_ticket_may_be_wrong(void **state)
 	(void)state;
 	net_rig_open(&r);
 	for (unsigned i = 0; i < TICKET_BYTES; i++) {
-		uint8_t word[9] = {0};
+		uint8_t word[REFUSED_BYTES];
 
 		seal_channel(9, CHANNEL_FIRST, b);
 		b[i] ^= 0x10;
 		p.fds[0] = stranger(net_port(r.server.f), b, sizeof(b));
-		raw_recv(&p, LANE_MESSAGES, word, 8);
+		raw_recv(&p, LANE_MESSAGES, word, sizeof(word));
 		assert_string_equal((char *)word, i == 4 || i == 5 ? "VERSION" : "NO");
+		assert_int_equal(word[REFUSED_WORD_BYTES], TICKET_VERSION);
 		RUN(&r, is_at_end(p.fds[0]));
 		close(p.fds[0]);
 	}
@@ -89,10 +90,10 @@ static void no_byte_of_a_ticket_may_be_wrong(void **state)
 static void expect_turned_away(struct net_rig *r, const uint8_t ticket[TICKET_BYTES])
 {
 	struct raw_conn p = {.rig = r, .fds = {-1, -1}};
-	uint8_t word[9] = {0};
+	uint8_t word[REFUSED_BYTES];
 
 	p.fds[0] = stranger(net_port(r->server.f), ticket, TICKET_BYTES);
-	raw_recv(&p, LANE_MESSAGES, word, 8);
+	raw_recv(&p, LANE_MESSAGES, word, sizeof(word));
 	assert_string_equal((char *)word, "NO");
 	raw_close(&p);
 }
@@ -214,9 +215,15 @@ static void refusal_and_close_are_processed_together(void **state)
 {
 	static const struct {
 		const char *word, *why;
-	} words[] = {{"NO", "does not accept our ticket"}, {"FULL", "no room"},
-		{"BUSY", "short of resources"}, {"VERSION", "the same release at both ends"},
-		{"", "no proof"}};
+		uint8_t version, n_bytes;
+	} words[] = {{"NO", "does not accept our ticket", 3, REFUSED_BYTES},
+		{"FULL", "no room", 3, REFUSED_BYTES},
+		{"BUSY", "short of resources", 3, REFUSED_BYTES},
+		{"VERSION", "uses version 77 of the data protocol, but this release uses version 3",
+			77, REFUSED_BYTES},
+		/* a release that sends only the word */
+		{"VERSION", "uses another version of the data protocol", 0, REFUSED_WORD_BYTES},
+		{"", "no proof", 0, 0}};
 	struct net_config cfg = config_of(false);
 	uint16_t port;
 	int listen_fd = listen_raw(&port);
@@ -227,14 +234,15 @@ static void refusal_and_close_are_processed_together(void **state)
 	cfg.connect_timeout_ms = 60000;
 	net_node_open(&n, &cfg);
 	for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-		uint8_t word[8] = {0};
+		uint8_t refusal[REFUSED_BYTES];
 		int fd;
 
 		assert_int_equal(dial(&n, port, the_key), 0);
 		fd = take_ticket(listen_fd, &n, &t);
-		memcpy(word, words[i].word, strlen(words[i].word));
-		if (word[0])
-			assert_int_equal(send(fd, word, sizeof(word), 0), sizeof(word));
+		ticket_refuse(words[i].word, refusal);
+		refusal[REFUSED_WORD_BYTES] = words[i].version;
+		if (words[i].n_bytes)
+			assert_int_equal(send(fd, refusal, words[i].n_bytes, 0), words[i].n_bytes);
 		close(fd); /* the listening side closes before the client polls */
 		assert_true(RUN_ONE(&n, n.n_down == i + 1, DEADLINE_MS));
 		assert_non_null(strstr(n.why, words[i].why));
