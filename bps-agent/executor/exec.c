@@ -260,9 +260,9 @@ static int check_start(
 			m->n_workers, n_fds);
 	if (m->abi != LOCAL_ABI)
 		return err_set(err, BPS_EVERSION,
-			"bps-agent %s and bps-agent-%s %s are different releases: install both "
-			"from one release",
-			m->version, x->ops->name, BPS_VERSION);
+			"bps-agent %s uses protocol version %u, but bps-agent-%s %s uses version "
+			"%u: install both from one release",
+			m->version, m->abi, x->ops->name, BPS_VERSION, LOCAL_ABI);
 	return 0;
 }
 

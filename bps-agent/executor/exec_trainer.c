@@ -213,9 +213,10 @@ static void on_hello(struct exec *x, uint32_t worker, const struct local_msg *m)
 	}
 	if (m->gpu_hello.abi != LOCAL_ABI)
 		rc = err_set(&err, BPS_EVERSION,
-			"libbpsclient %s and bps-agent-%s %s are different releases: install both "
-			"from one release",
-			m->gpu_hello.version, x->ops->name, BPS_VERSION);
+			"libbpsclient %s uses protocol version %u, but bps-agent-%s %s uses "
+			"version %u: install both from one release",
+			m->gpu_hello.version, m->gpu_hello.abi, x->ops->name, BPS_VERSION,
+			LOCAL_ABI);
 	else
 		rc = choose_gpu(x, worker, &m->gpu_hello, &err);
 	if (rc == 0)

@@ -92,6 +92,22 @@ static struct trainer *trainer_again(struct agent *a, int sock, int pidfd, uint6
 	return t;
 }
 
+/* Check that the trainer's library, which outlives this agent's previous process, can go on with
+ * this process. The control page begins with its magic number and its version in every release. */
+static int check_abi(struct handover_reader *r, int control_fd)
+{
+	uint32_t head[2];
+
+	if (pread(control_fd, head, sizeof(head), 0) != sizeof(head) || head[0] != LOCAL_MAGIC)
+		return handover_contradicts(r, "a trainer's control page");
+	if (head[1] == LOCAL_ABI)
+		return 0;
+	return err_set(&r->err, BPS_EVERSION,
+		"the trainer's libbpsclient uses protocol version %u, but this bps-agent %s uses "
+		"version %u",
+		head[1], BPS_VERSION, LOCAL_ABI);
+}
+
 static int map_control(struct trainer *t, int fd, uint64_t bytes)
 {
 	struct stat st;
@@ -109,12 +125,28 @@ static int map_control(struct trainer *t, int fd, uint64_t bytes)
 	return 0;
 }
 
+static void cannot_continue(const char *why, struct err_text *ret)
+{
+	err_set(ret, 0,
+		"bps-agent was restarted and cannot continue this job: %s: start the job again",
+		why);
+}
+
+static void turn_out(struct trainer *t, const char *text)
+{
+	trainer_send_job_failure(t, BPS_EJOB_FAILED, text, NULL);
+	trainer_drop(t, false, text);
+}
+
 /* Attach the trainer to its job again. Repeats WELCOME if the trainer may not have received it. */
 static int attach(struct handover_reader *r, struct trainer *t, const struct ledger_trainer *k,
 	struct ledger_trainer_live *live, int control_fd)
 {
 	struct agent *a = r->a;
+	int rc = check_abi(r, control_fd);
 
+	if (rc < 0)
+		return rc;
 	t->sq_entries = k->sq_entries;
 	t->max_tensors = k->max_tensors;
 	if (k->sq_entries > LOCAL_SQ_MAX || (k->sq_entries & (k->sq_entries - 1)) ||
@@ -153,6 +185,7 @@ static int on_trainer(struct handover_reader *r, const struct ledger_record *rec
 {
 	const struct ledger_trainer *k = rec->fixed;
 	struct trainer *t = NULL;
+	struct err_text text;
 	int sock, efd, control_fd, pidfd, rc = 0;
 
 	if (rec->n_fixed != sizeof(*k) || rec->n_live != sizeof(struct ledger_trainer_live))
@@ -169,8 +202,10 @@ static int on_trainer(struct handover_reader *r, const struct ledger_record *rec
 		t->efd = efd;
 		efd = -1;
 		rc = attach(r, t, k, rec->live, control_fd);
-		if (rc < 0 && !t->job)
-			trainer_drop(t, false, r->err.s);
+		if (rc < 0 && !t->job) {
+			cannot_continue(r->err.s, &text);
+			turn_out(t, text.s);
+		}
 	}
 	for (int *fd = (int[]){sock, efd, control_fd, pidfd, -2}; *fd != -2; fd++)
 		if (*fd >= 0)
@@ -527,19 +562,13 @@ static int go_on(struct handover_reader *r)
 
 /* ---- jobs and trainers that cannot continue ---- */
 
-static void turn_out(struct trainer *t, const char *text)
-{
-	trainer_send_job_failure(t, BPS_EJOB_FAILED, text, NULL);
-	trainer_drop(t, false, text);
-}
-
 static void give_up(struct handover_reader *r, uint64_t number)
 {
 	struct job *job = r->job;
 	struct err_text text;
 	struct trainer *t;
 
-	err_set(&text, 0, "bps-agent was restarted and cannot continue this job: %s", r->err.s);
+	cannot_continue(r->err.s, &text);
 	log_error("cannot continue a job of the previous process: job=%s why=%s",
 		job ? job->name : "?", r->err.s);
 	forget('j', number, "lmxp");
@@ -556,7 +585,10 @@ static void give_up(struct handover_reader *r, uint64_t number)
 	job_leave(job);
 }
 
-static void job_again(struct agent *a, struct fdstore *s, int fd, uint64_t number)
+/* Continue the job of a ledger. If that fails, some of the job's trainers may not be known yet, and
+ * ret_why gets the reason. */
+static void job_again(
+	struct agent *a, struct fdstore *s, int fd, uint64_t number, struct err_text *ret_why)
 {
 	struct handover_reader r = {.a = a, .store = s};
 	struct ledger_record rec;
@@ -572,14 +604,16 @@ static void job_again(struct agent *a, struct fdstore *s, int fd, uint64_t numbe
 		r.job->ledger = l;
 	if (rc == 0)
 		rc = go_on(&r);
-	if (rc < 0)
+	if (rc < 0) {
+		*ret_why = r.err;
 		give_up(&r, number);
-	else if (TAILQ_EMPTY(&r.job->trainers) && r.job->state == JOB_FORMING)
+	} else if (TAILQ_EMPTY(&r.job->trainers) && r.job->state == JOB_FORMING) {
 		job_free_if_unused(r.job);
-	else
+	} else {
 		log_limited(LOG_AS(LOG_INFO, JOB),
 			"continuing a job of the previous process: job=%s id=%u tensors=%u",
 			r.job->name, r.job->id, r.n_tensors);
+	}
 	if (!r.job)
 		ledger_free(l);
 	quota_put(r.user);
@@ -608,21 +642,26 @@ static bool is_greeting(const struct trainer *t)
 }
 
 /* Restore a trainer that no ledger has named. Either the trainer has sent HELLO and has no answer
- * yet, or the ledger of its job is not valid. In the second case the trainer gets an error. */
-static void greet_again(struct agent *a, struct fdstore *s, struct fdstore_fd *f, uint64_t number)
+ * yet, or its job cannot be continued. In the second case the trainer gets an error. why: the
+ * reason why a job cannot be continued; empty if there is none. */
+static void greet_again(struct agent *a, struct fdstore *s, struct fdstore_fd *f, uint64_t number,
+	const struct err_text *why)
 {
 	struct trainer *t = trainer_again(a, f->fd, handover_take_fd(s, 't', number, 'p'), number);
+	struct err_text text;
 
 	f->fd = -1;
-	if (!t)
+	if (!t) {
 		forget('t', number, "sp");
-	else if (!is_greeting(t))
-		turn_out(t, "bps-agent was restarted and cannot continue this job: its records are "
-			    "lost");
+	} else if (!is_greeting(t)) {
+		cannot_continue(why->s[0] ? why->s : "its records are lost", &text);
+		turn_out(t, text.s);
+	}
 }
 
 void handover_read(struct agent *a, struct fdstore *s)
 {
+	struct err_text why = {""};
 	uint64_t number;
 	char kind[2], what;
 
@@ -636,7 +675,7 @@ void handover_read(struct agent *a, struct fdstore *s)
 		if (fd < 0 || !parse(f->name, kind, &number, &what) || *kind != 'j' || what != 'l')
 			continue;
 		f->fd = -1;
-		job_again(a, s, fd, number);
+		job_again(a, s, fd, number, &why);
 	}
 	for (size_t i = 0; i < s->n; i++) {
 		struct fdstore_fd *f = &s->fds[i];
@@ -644,7 +683,7 @@ void handover_read(struct agent *a, struct fdstore *s)
 		if (f->fd < 0 || !parse(f->name, kind, &number, &what))
 			continue;
 		if (*kind == 't' && what == 's')
-			greet_again(a, s, f, number);
+			greet_again(a, s, f, number, &why);
 	}
 	/* Nothing uses the remaining descriptors. Make the service manager forget them;
 	 * fdstore_fini closes them. */

@@ -438,6 +438,29 @@ def test_damaged_ledger_ends_its_job_with_a_clear_error(cluster):
     jobs[1].finish()
 
 
+@pytest.mark.parametrize(
+    "kept, words",
+    [
+        ("l", "ledger of the previous process has version 77, but this release .* version [0-9]+:"),
+        ("c", "libbpsclient uses protocol version 77, but this bps-agent .* version [0-9]+:"),
+    ],
+)
+def test_hand_over_of_another_version_ends_its_job_with_both_versions(cluster, kept, words):
+    """Change the version in a job's ledger, or in the control page of one of its trainers."""
+    c = kept_cluster(cluster, agents=1)
+    jobs = two_jobs(c)
+    a = c.agents[0]
+    name = min((n for n in a.names() if n.endswith(f".{kept}")), key=lambda n: int(n[1:-2]))
+    os.pwrite(dict(a.store)[name], (77).to_bytes(4, "little"), 4)
+    a.die()
+    must_fail(c, jobs[0])
+    for w in jobs[0].workers:
+        assert re.search(f"cannot continue this job: .*{words} start the job again", w.text())
+    assert "cannot continue a job of the previous process" in a.log.read_text()
+    jobs[1].goes_on()
+    jobs[1].finish()
+
+
 def test_agent_keeps_nothing_with_keep_trainers_no(cluster):
     c = kept_cluster(cluster, args=["--keep-trainers=no"])
     job = Job(c, 4)

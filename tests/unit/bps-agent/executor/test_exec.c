@@ -448,6 +448,27 @@ static void an_abandoned_hello_may_be_followed_by_another(void **state)
 	assert_int_equal(n_descriptors(), before);
 }
 
+static void a_trainer_of_another_version_ends_the_job_with_both_versions(void **state)
+{
+	struct local_msg m, hello = {.type = GPU_HELLO,
+				    .seq = 1,
+				    .gpu_hello = {.abi = LOCAL_ABI + 76, .version = "9.9"}};
+	struct exec_rig r;
+	void *mem = NULL;
+
+	(void)state;
+	start(&r);
+	for (uint32_t w = 0; w < WORKERS; w++)
+		r.trainers[w] = introduce(&r, w);
+	say(r.trainers[0], &hello, NULL, 0);
+	m = expect(r.agent, GPU_FAILED, &mem);
+	assert_int_equal(m.gpu_text.code, -BPS_EVERSION);
+	assert_non_null(strstr(m.gpu_text.text, "libbpsclient 9.9 uses protocol version 77, "));
+	assert_non_null(strstr(m.gpu_text.text, " uses version 1: install both from one release"));
+	free(mem);
+	rig_close(&r);
+}
+
 static void a_hello_of_a_closed_connection_starts_nothing(void **state)
 {
 	struct local_msg hello = {.type = GPU_HELLO,
@@ -505,6 +526,7 @@ int main(void)
 		cmocka_unit_test(a_second_start_connects_the_restarted_agent),
 		cmocka_unit_test(a_trainer_takes_one_of_two_sockets),
 		cmocka_unit_test(an_abandoned_hello_may_be_followed_by_another),
+		cmocka_unit_test(a_trainer_of_another_version_ends_the_job_with_both_versions),
 		cmocka_unit_test(a_hello_of_a_closed_connection_starts_nothing),
 		cmocka_unit_test(noise_of_a_trainer_ends_its_connection_only),
 	};
