@@ -17,6 +17,10 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 
+/* Number of failed attempts to connect after which the reason is logged. Earlier attempts may fail
+ * because the server restarts. */
+#define TRIES_REPORTED 3
+
 static const char *const link_states[] = {"down", "connecting", "up"};
 
 static void link_set_state(struct agt_link *link, enum link_state state, const char *why)
@@ -364,6 +368,11 @@ static void event_down(void *ctx, struct xconn *c, const char *why)
 		link->core->stats.reconnects++;
 		log_info("connection to a server is down: server=%u thread=%u why=%s", link->server,
 			link->thread, why);
+	} else if (link->n_tries == TRIES_REPORTED) {
+		log_rated(LOG_INFO,
+			"cannot connect to a server, trying again: server=%u thread=%u attempts=%u "
+			"why=%s",
+			link->server, link->thread, link->n_tries, why);
 	}
 	link->conn = NULL;
 	deactivate(link);
