@@ -1,10 +1,11 @@
-/* Connections to servers' data threads: the partitions that wait to be sent on each connection, the
- * window of bytes in flight, and reconnecting after a loss. The first attempt to reconnect follows
- * the loss at once. If the first attempt fails, the second follows 100 ms after the failure. If the
- * second attempt fails, the third follows 300 ms after the failure. Each later attempt follows a
- * random time of 0.4 to 1 s after the previous failure. These delays are short because the
- * scheduler soon moves the partitions of a lost server to other servers. Thread: the core's
- * thread. */
+/* Connections to servers' data threads: the partitions that wait to be sent on each connection,
+ * the window of bytes in flight, and reconnecting after a loss. The first attempt to reconnect
+ * follows the loss at once. If the first attempt fails, the second follows 100 ms after the
+ * failure. If the second attempt fails, the third follows 300 ms after the failure. Each later
+ * attempt follows a random time of 0.4 to 1 s after the previous failure. A connection that ends
+ * before the server has sent a message counts as a failed attempt, too. These delays are short
+ * because the scheduler soon moves the partitions of a lost server to other servers. Thread: the
+ * core's thread. */
 #include "bps-agent/core/link.h"
 
 #include <assert.h>
@@ -346,7 +347,9 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 	FAILPOINT(AGENT_LINK_UP);
 	link->instance = peer_instance;
 	link->heard_ns = link->core->now_ns;
-	link->n_tries = 0;
+	/* A server that ends each connection before its first message, for example because it
+	 * cannot decode ours, must not be connected in a loop without delay. */
+	link->n_tries = link->n_mute++;
 	link->is_stuck = link->is_full = false;
 	link_set_state(link, LINK_UP, "connected");
 	link_lockstep_changed(link);
@@ -386,8 +389,11 @@ static void event_down(void *ctx, struct xconn *c, const char *why)
 
 static void event_message(void *ctx, struct xconn *c, const struct wire_msg *m)
 {
+	struct agt_link *link = c->user;
+
 	(void)ctx;
-	part_receive(c->user, m);
+	link->n_tries = link->n_mute = 0;
+	part_receive(link, m);
 }
 
 static void event_read_done(void *ctx, struct xport_read *r, int status)
@@ -432,7 +438,7 @@ void agt_core_server_changed(struct agt_core *core, uint32_t server)
 			continue;
 		if (link->conn)
 			xport_close(link->conn, "the server's address or instance has changed");
-		link->n_tries = 0;
+		link->n_tries = link->n_mute = 0;
 		if (heap_has(&link->timer))
 			heap_remove(&core->link_timers, &link->timer);
 		schedule(link);

@@ -87,7 +87,7 @@ static void message(struct shm_conn *c, const struct wire_msg *m)
 static int receive(struct shm_conn *c)
 {
 	struct shm_xport *x = shm_of(c);
-	struct err_text err;
+	struct err_text err = {"a malformed message"};
 	struct wire_msg m;
 	int i, n = 0;
 
@@ -96,7 +96,7 @@ static int receive(struct shm_conn *c)
 		if (n <= 0)
 			break;
 		if (wire_decode(x->rx_buf, (size_t)n, &m, &err) != n || m.flags & WIRE_EAGER) {
-			shm_protocol_error(c, "a malformed message");
+			shm_protocol_error(c, err.s);
 			break;
 		}
 		peer_conn_heard(&c->base);

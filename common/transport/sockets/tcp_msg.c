@@ -171,7 +171,7 @@ static void message(struct tcp_conn *c, const struct wire_msg *m)
  * is incomplete or the connection has failed. */
 static size_t take_frame(struct tcp_conn *c, const uint8_t *data, size_t n_bytes)
 {
-	struct err_text err;
+	struct err_text err = {"a malformed message"};
 	struct wire_msg m;
 	struct tcp_frame f;
 	size_t len;
@@ -196,7 +196,7 @@ static size_t take_frame(struct tcp_conn *c, const uint8_t *data, size_t n_bytes
 	if (n_bytes < sizeof(f) + len)
 		return 0;
 	if (wire_decode(data + sizeof(f), len, &m, &err) != (int)len || m.flags & WIRE_EAGER) {
-		tcp_protocol_error(c, "a malformed message");
+		tcp_protocol_error(c, err.s);
 		return 0;
 	}
 	if (c->base.state == CONN_ACCEPTING)

@@ -138,6 +138,32 @@ static void reconnections_start_at_once_and_become_rarer(void **state)
 	world_free(w);
 }
 
+/* A server that cannot decode the agent's messages closes each connection at once. */
+static void connections_without_a_message_of_the_server_become_rarer(void **state)
+{
+	static const uint64_t delays_ms[] = {100, 300, 400, 400};
+	struct agt_world *w = world(.n_elems = SMALL);
+
+	(void)state;
+	cut(w, 0);
+	assert_int_equal(w->n_connects, 2);
+	for (unsigned k = 0; k < 4; k++) {
+		fake_up(w->conn[0]);
+		fake_down(w->conn[0], "closed by the peer");
+		tick(w, delays_ms[k] - 1);
+		assert_int_equal(w->n_connects, k + 2);
+		tick(w, 1);
+		assert_int_equal(w->n_connects, k + 3);
+	}
+	fake_up(w->conn[0]);
+	submit_all(w, 1);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	say_result(w, 0, 1);
+	cut(w, 0);
+	assert_int_equal(w->n_connects, 7);
+	world_free(w);
+}
+
 /* Cell FM-S-reject of the fault matrix: when a server can be reached again, an agent must connect
  * to the server within 1 s. */
 static void reconnects_are_never_more_than_a_second_apart(void **state)
@@ -186,6 +212,7 @@ int main(void)
 		cmocka_unit_test(result_that_comes_while_waiting_or_before_a_repetition_counts),
 		cmocka_unit_test(reconnection_repeats_all_messages),
 		cmocka_unit_test(reconnections_start_at_once_and_become_rarer),
+		cmocka_unit_test(connections_without_a_message_of_the_server_become_rarer),
 		cmocka_unit_test(reconnects_are_never_more_than_a_second_apart),
 		cmocka_unit_test(server_that_has_changed_is_connected_at_once),
 	};
