@@ -108,6 +108,12 @@ TARGETS = (
     Target("check-asan", 75, COUNTS),
     Target("check-tsan", 60, COUNTS),
     Target(
+        "check-manifests",
+        10,
+        r"\d+ resources in .*",
+        paths=("docs/guides/kubernetes", "tests/manifests", "tests/tests.mk"),
+    ),
+    Target(
         "sim",
         10,
         r"\d+ seeds in .*",
