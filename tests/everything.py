@@ -108,6 +108,12 @@ TARGETS = (
     Target("check-asan", 75, COUNTS),
     Target("check-tsan", 60, COUNTS),
     Target(
+        "upgrade",
+        20,
+        r"\d+ passed.*",
+        paths=(*CLUSTER, "tests/upgrade", "tests/compatibility-mark"),
+    ),
+    Target(
         "check-manifests",
         10,
         r"\d+ resources in .*",

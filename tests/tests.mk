@@ -24,6 +24,7 @@ help:
 	@echo '                 sim-mutants: checks that sim finds each mutant'
 	@echo 'make sim-scale   tables of predicted training steps;'
 	@echo '                 sim-scale-mutants: checks that sim-scale finds each mutant'
+	@echo 'make upgrade     daemons of the compatibility mark and of today in one cluster'
 	@echo 'make check-manifests  the manifests for Kubernetes against its schemas (download)'
 	@echo 'make matrix      every cell of the fault matrix REPEAT (20) times in MINUTES (55);'
 	@echo '                 continues when run again; SHARD=i/n, AT_ONCE=n; writes docs/results'
@@ -134,13 +135,20 @@ test-frontends:
 	$(Q)python3 tests/frontends/run.py build/debug $(LISTS:%=--list %) $(if $(SHORT),--short)
 .PHONY: test-frontends
 
+# Run the daemons of the commit that tests/compatibility-mark names together with today's.
+upgrade:
+	$(Q)tests/install-deps.sh test
+	$(STEP) BUILD=debug all
+	$(Q)$(PYTHON) tests/upgrade/mark.py
+	$(Q)BPS_BUILD=$(CURDIR)/build/debug $(PYTHON) -m pytest -q -p no:cacheprovider \
+		-n $$(nproc) tests/upgrade $(UPGRADE_ARGS)
 # Check the manifests for Kubernetes. The schemas are in a Python environment below build/manifests,
 # which is made once.
 check-manifests:
 	$(Q)tests/install-deps.sh frontends
 	$(Q)python=$$(python3 tests/frontends/environment.py tests/manifests/requirements.txt \
 		build/manifests) && $$python tests/manifests/check.py
-.PHONY: check-manifests
+.PHONY: upgrade check-manifests
 
 # Tests and measurements that are too large or too slow to be a part of `make test`.
 huge:

@@ -79,6 +79,7 @@ class Daemon:
         self.name = name
         self.program = program
         self.cluster = cluster
+        self.build = cluster.build  # the daemon's processes that start later may use another build
         self.args = args
         self.log = cluster.dir / f"{name}.log"
         self.http_at = "127.0.0.1:0"
@@ -98,7 +99,7 @@ class Daemon:
         os.close(low)
         command = [
             *self.prefix,
-            str(BUILD / self.program / self.program),
+            str(self.build / self.program / self.program),
             *self.args,
             "--http",
             self.http_at,
@@ -272,6 +273,7 @@ class Cluster:
     network `data_net`."""
 
     daemon_type = Daemon
+    build = BUILD  # folder of the programs of the daemons and workers that are added from now on
     data_net = "127.0.0"
 
     def __init__(
@@ -282,7 +284,9 @@ class Cluster:
         agent_args=(),
         scheduler_args=(),
         wait_servers=True,
+        build=None,
     ):
+        self.build = build or self.build
         self.tmp = tempfile.TemporaryDirectory(prefix="bps-test-")
         self.dir = Path(self.tmp.name)
         # The environment of this process may have options of sanitizers. Remove these options.
@@ -427,9 +431,9 @@ class Cluster:
     def run(self, function, workers, args=None, deadline_s=None, **kw):
         return self.finish(self.start_job(function, workers, args, **kw), deadline_s)
 
-    def bpsctl(self, *args):
+    def bpsctl(self, *args, build=BUILD):
         return subprocess.run(
-            [str(BUILD / "bpsctl"), "--scheduler-http", f"127.0.0.1:{self.scheduler.http}", *args],
+            [str(build / "bpsctl"), "--scheduler-http", f"127.0.0.1:{self.scheduler.http}", *args],
             capture_output=True,
             text=True,
             timeout=10,
@@ -437,12 +441,12 @@ class Cluster:
             check=False,
         )
 
-    def steer(self, *args, **env):
+    def steer(self, *args, build=BUILD, **env):
         """Run a bpsctl command that uses the scheduler's control port."""
         begun = time.monotonic()
         p = subprocess.run(
             [
-                str(BUILD / "bpsctl"),
+                str(build / "bpsctl"),
                 "--scheduler",
                 f"127.0.0.1:{self.scheduler.port}",
                 *map(str, args),
