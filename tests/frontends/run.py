@@ -63,7 +63,7 @@ FRONTENDS = {
         "frameworks": ALONE,
     },
     "jax": {
-        "arrays": ("2x1",),
+        "arrays": ("3x1",),
         "jax": ("2x1", "3x2"),
         "keras": ("2x2",),
         "forked": ALONE,

@@ -3,6 +3,7 @@
 Every worker runs these tests.
 """
 
+import barriers
 import numpy as np
 import pytest
 
@@ -37,12 +38,14 @@ def test_every_type_is_reduced_with_and_without_a_name(dtype):
         pytest.importorskip("ml_dtypes")
     kind = _arrays.numpy_type(dtype)
     op = bps.MAX if dtype == "bool" else bps.SUM
-    x = (np.arange(33) % 2 * (_core.rank() + 1)).astype(kind).reshape(3, 11)
-    most = (np.arange(33) % 2 * total()).astype(kind).reshape(3, 11)
+    # Worker r has the values of r + 2 steps of a stair. A bool is set where one of them is not 0.
+    everyones = [np.arange(33) % (r + 2) for r in ranks()]
+    want = sum(everyones).astype(kind).reshape(3, 11)
     for name in (None, f"type.{dtype}"):
+        x = everyones[_core.rank()].astype(kind).reshape(3, 11)
         (out,) = _arrays.reduce(_core.runtime(), [x], name=name, op=op)
         assert out.dtype == kind and out.shape == (3, 11)
-        assert (out == most).all()
+        assert (out == want).all()
 
 
 def test_a_group_of_many_types_and_sizes_is_reduced_in_one_call():
@@ -71,16 +74,17 @@ def test_outputs_are_reused_only_when_no_reference_is_left():
     one = _arrays.group(rt, "again", [(np.dtype("f4"), 10), (np.dtype("f4"), 20)])
     held = []
     for step in range(6):
-        arrays = [np.full(10, float(step), "f4"), np.full(20, -float(step), "f4")]
-        outputs = one.reduce(arrays, op=bps.AVG)
+        own = float(step + _core.rank())
+        arrays = [np.full(10, own, "f4"), np.full(20, -own, "f4")]
+        outputs = one.reduce(arrays, op=bps.SUM)
         assert all(o.ctypes.data % 64 == 0 for o in outputs)
         held.append(outputs[1])
-    assert all((out == -float(step)).all() for step, out in enumerate(held))
+    for step, out in enumerate(held):
+        assert (out == -total(lambda r, step=step: step + r)).all()
     first = held[0].ctypes.data
     held.clear()
-    del outputs
-    addresses = {one.reduce(arrays)[1].ctypes.data for _ in range(4)}
-    assert addresses <= {first, *addresses} and len(addresses) == 1
+    del outputs, out
+    assert {one.reduce(arrays)[1].ctypes.data for _ in range(4)} == {first}
 
 
 def test_given_outputs_are_written_in_place():
@@ -118,8 +122,8 @@ def test_an_unnamed_array_takes_pieces_first_and_then_a_slot_of_its_own():
     rt = _core.runtime()
     x = np.arange(1_500_000, dtype=np.float32)
     for _ in range(3):
-        (out,) = _arrays.reduce(rt, [x], op=bps.SUM)
-        assert (out == x * _core.size()).all()
+        (out,) = _arrays.reduce(rt, [x + _core.rank()], op=bps.SUM)
+        assert (out == x * _core.size() + sum(ranks())).all()
     assert ("f32", bps.SUM, 1_500_000) in rt._own
 
 
@@ -143,8 +147,9 @@ def test_arrays_without_a_name_that_differ_are_an_error_at_all_and_the_job_goes_
 
 def test_a_name_may_come_back_with_other_sizes():
     for n in (3, 50, 3):
-        (out,) = _arrays.reduce(_core.runtime(), [np.ones(n, "f4")], name="sizes", op=bps.SUM)
-        assert out.tolist() == [float(_core.size())] * n
+        x = np.full(n, _core.rank() + 1.0, "f4")
+        (out,) = _arrays.reduce(_core.runtime(), [x], name="sizes", op=bps.SUM)
+        assert out.tolist() == [float(total())] * n
 
 
 @pytest.mark.parametrize("root", [0, 1])
@@ -181,12 +186,54 @@ def test_rows_of_all_workers_are_gathered_and_averaged():
     values = np.full((2, 3), _core.rank() + 1.0, "f4")
     rows, indices = _arrays.sum_rows(_core.runtime(), values, np.array([_core.rank(), 7]), bps.AVG)
     assert indices.tolist() == [i for r in ranks() for i in (r, 7)]
-    assert np.allclose(rows[1::2].sum(0), total() / _core.size())
+    means = [(r + 1) / _core.size() for r in ranks() for _ in (r, 7)]
+    assert rows.shape == (2 * _core.size(), 3) and np.allclose(rows, np.array(means)[:, None])
 
 
-def test_a_set_of_workers_reduces_among_itself():
-    one = _sets.add_process_set([0])
-    if one.included():
-        (out,) = _arrays.reduce(one.runtime(), [np.full(3, 5.0)], name="alone")
-        assert (out == 5.0).all()
+@pytest.fixture
+def some():
+    """Yield a process set of the last two workers."""
+    one = _sets.add_process_set([_core.size() - 2, _core.size() - 1])
+    yield one
     _sets.remove_process_set(one)
+
+
+def test_a_set_of_workers_runs_collectives_of_its_own(some):
+    last, x = _core.size() - 1, np.full((2, 3), _core.rank() + 1.0)
+    if some.included():
+        rt = some.runtime()
+        for name in (None, "some"):
+            (out,) = _arrays.reduce(rt, [x], name=name, op=bps.SUM)
+            assert (out == 2 * last + 1).all()
+            (out,) = _arrays.reduce(rt, [x], name=name, op=bps.AVG)
+            assert (out == last + 0.5).all()
+        (out,) = _arrays.broadcast(rt, [x], some.place(last))
+        assert (out == last + 1).all()
+        out, rows, extras = _arrays.gather(rt, x, extra=_core.rank())
+        assert out[:, 0].tolist() == [last, last, last + 1, last + 1]
+        assert (rows, extras) == ([2, 2], some.ranks)
+        out, received = _arrays.exchange(some, x + 100 * np.arange(2)[:, None], None)
+        place = 100 * some.rank()
+        assert out[:, 0].tolist() == [last + place, last + 1 + place] and received == [1, 1]
+    else:
+        with pytest.raises(ValueError, match="is not in"):
+            some.runtime()
+    (out,) = _arrays.reduce(_core.runtime(), [x], op=bps.SUM)
+    assert (out == total()).all()
+
+
+def test_sets_next_to_each_other_do_not_mix():
+    sets = [_sets.add_process_set(ranks()[first::2]) for first in (0, 1)]
+    own = sets[_core.rank() % 2]
+    for step in range(3):
+        x = np.full(3, _core.rank() + step)
+        (out,) = _arrays.reduce(own.runtime(), [x], name="own", op=bps.SUM)
+        assert (out == sum(r + step for r in own.ranks)).all()
+    for one in sets:
+        _sets.remove_process_set(one)
+
+
+def test_a_barrier_waits_for_all_workers_and_that_of_a_set_for_its_own(some, tmp_path):
+    path = _ops.broadcast_object(tmp_path, 0)
+    barriers.check(_ops.barrier, path / "all", _core.rank(), ranks())
+    barriers.check(lambda: _ops.barrier(some), path / "some", _core.rank(), some.ranks)
