@@ -3,9 +3,11 @@
 Every worker of a job runs these tests in the same order (tests/frontends/run.py).
 """
 
+import copy
 import inspect
 import math
 
+import barriers
 import pytest
 import torch
 
@@ -49,6 +51,26 @@ def total(value=lambda rank: rank + 1):
 
 def mine(shape, dtype=torch.float32):
     return torch.full(shape, bps.rank() + 1).to(dtype)
+
+
+def rows(n, dtype=torch.float32, rank=None):
+    """Return a tensor of n rows that differ. ``rank``: the worker whose rows these are."""
+    first = bps.rank() + 1 if rank is None else rank + 1
+    return torch.arange(first, first + n).to(dtype).reshape(n, 1).repeat(1, 2)
+
+
+def part(n, values):
+    """Return this worker's part of a tensor whose n * size rows have these values."""
+    return torch.tensor(values[n * bps.rank() : n * (bps.rank() + 1)]).reshape(n, 1).repeat(1, 2)
+
+
+# ---- barrier ----
+
+
+def test_a_barrier_waits_for_all_workers_and_that_of_a_set_for_its_own(some, tmp_path):
+    path = bps.broadcast_object(tmp_path, 0)
+    barriers.check(bps.barrier, path / "all", bps.rank(), ranks())
+    barriers.check(lambda: bps.barrier(some), path / "some", bps.rank(), some.ranks)
 
 
 # ---- allreduce ----
@@ -139,8 +161,8 @@ def test_the_gradient_of_allreduce_is_reduced_in_the_same_way(op):
 
 def test_the_gradient_of_a_scaled_allreduce_is_scaled():
     x = mine((2,)).requires_grad_()
-    bps.allreduce(x, op=bps.Sum, prescale_factor=3.0).backward(torch.ones(2))
-    assert torch.allclose(x.grad, torch.full((2,), 3.0 * bps.size()))
+    bps.allreduce(x, op=bps.Sum, prescale_factor=3.0).backward(mine((2,)))
+    assert torch.allclose(x.grad, torch.full((2,), 3.0 * total()))
 
 
 @pytest.mark.parametrize("op", ["Min", "Max", "Product"])
@@ -156,16 +178,19 @@ def test_an_unknown_argument_is_refused_by_name():
 
 
 def test_old_and_new_form_of_average_agree():
-    x = mine((3,))
-    assert torch.equal(bps.allreduce(x, average=True), bps.allreduce(x, op=bps.Average))
-    assert torch.equal(bps.allreduce(x, average=False), bps.allreduce(x, op=bps.Sum))
+    x = mine((3,)) * bps.size()
+    for options in ({"average": True}, {"op": bps.Average}):
+        assert (bps.allreduce(x, **options) == total()).all()
+    for options in ({"average": False}, {"op": bps.Sum}):
+        assert (bps.allreduce(x, **options) == total() * bps.size()).all()
 
 
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 1 << 16, (1 << 20) + 1, 3 << 20])
 def test_sizes_around_those_of_pieces(n):
     x = torch.arange(n, dtype=torch.float32)
-    for _ in range(3):
-        assert torch.equal(bps.allreduce(x, op=bps.Sum), x * bps.size())
+    for step in range(3):
+        out = bps.allreduce(x + bps.rank() + step, op=bps.Sum)
+        assert torch.equal(out, (x + step) * bps.size() + sum(ranks()))
 
 
 # ---- grouped ----
@@ -192,8 +217,10 @@ def test_a_group_takes_every_operation(op):
 
 def test_a_group_has_gradients():
     xs = [mine((2,)).requires_grad_(), mine((3,)).requires_grad_()]
-    sum(o.sum() for o in bps.grouped_allreduce(xs, op=bps.Sum)).backward()
-    assert all((x.grad == bps.size()).all() for x in xs)
+    outs = bps.grouped_allreduce(xs, op=bps.Sum)
+    sum(o.sum() * (bps.rank() + i) for i, o in enumerate(outs, 1)).backward()
+    for i, x in enumerate(xs):
+        assert (x.grad == total() + i * bps.size()).all()
 
 
 def test_an_empty_group_is_an_empty_list():
@@ -279,8 +306,8 @@ def test_grouped_allgather_gathers_each_tensor():
 
 def test_grouped_allgather_has_gradients():
     xs = [mine((bps.rank() + 1,)).requires_grad_(), mine((2,)).requires_grad_()]
-    sum(o.sum() for o in bps.grouped_allgather(xs)).backward()
-    assert all(torch.allclose(x.grad, torch.ones_like(x)) for x in xs)
+    (sum(o.sum() for o in bps.grouped_allgather(xs)) * (bps.rank() + 1)).backward()
+    assert all(torch.allclose(x.grad, torch.full_like(x, total() / bps.size())) for x in xs)
 
 
 # ---- broadcast ----
@@ -377,24 +404,26 @@ def test_the_gradient_of_alltoall_with_splits_goes_back():
 
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
 def test_reducescatter_takes_every_type(dtype):
-    out = bps.reducescatter(mine((2 * bps.size(), 2), dtype), op=bps.Sum)
-    assert out.dtype == dtype and out.shape == (2, 2) and (out == total()).all()
+    out = bps.reducescatter(rows(2 * bps.size(), dtype), op=bps.Sum)
+    want = part(2, [total() + bps.size() * row for row in range(2 * bps.size())])
+    assert out.dtype == dtype and torch.equal(out, want.to(dtype))
 
 
 def test_reducescatter_averages_by_default():
-    out = bps.reducescatter(mine((bps.size(),)))
-    assert torch.allclose(out, torch.tensor([total() / bps.size()]))
+    out = bps.reducescatter(rows(bps.size()))
+    assert torch.allclose(out, torch.full((1, 2), total() / bps.size() + bps.rank()))
 
 
 @pytest.mark.parametrize("op", ["Min", "Max", "Product"])
 def test_reducescatter_takes_every_operation(op):
-    want = {"Min": min, "Max": max, "Product": math.prod}[op]([r + 1 for r in ranks()])
-    assert bps.reducescatter(mine((bps.size(),)), op=getattr(bps, op)).tolist() == [want]
+    fold = {"Min": min, "Max": max, "Product": math.prod}[op]
+    want = fold([r + 1 + bps.rank() for r in ranks()])
+    assert bps.reducescatter(rows(bps.size()), op=getattr(bps, op)).tolist() == [[want] * 2]
 
 
 def test_reducescatter_of_fewer_rows_than_workers_leaves_the_last_without():
-    out = bps.reducescatter(torch.ones(1, 3), op=bps.Sum)
-    assert out.shape == ((1, 3) if bps.rank() == 0 else (0, 3)) and (out == bps.size()).all()
+    out = bps.reducescatter(mine((1, 3)), op=bps.Sum)
+    assert out.shape == ((1, 3) if bps.rank() == 0 else (0, 3)) and (out == total()).all()
 
 
 def test_reducescatter_scales_before_and_after():
@@ -426,14 +455,15 @@ def test_the_gradient_of_reducescatter_goes_to_all(op):
 
 
 def test_reducescatters_handle_and_groups():
-    xs = [mine((bps.size(), 2)), mine((2 * bps.size(),), torch.int64)]
-    assert (bps.synchronize(bps.reducescatter_async(xs[0], op=bps.Sum)) == total()).all()
+    xs = [rows(bps.size()), rows(2 * bps.size(), torch.int64)]
+    want = [part(n, [total() + bps.size() * i for i in range(n * bps.size())]) for n in (1, 2)]
+    assert (bps.synchronize(bps.reducescatter_async(xs[0], op=bps.Sum)) == want[0]).all()
     for outs in (
         bps.grouped_reducescatter(xs, op=bps.Sum),
         bps.synchronize(bps.grouped_reducescatter_async(xs, op=bps.Sum, name="scattered")),
     ):
-        assert outs[0].shape == (1, 2) and outs[1].shape == (2,)
-        assert all((out == total()).all() for out in outs)
+        assert outs[0].dtype == torch.float32 and torch.equal(outs[0], want[0].float())
+        assert torch.equal(outs[1], want[1])
 
 
 def test_reducescatter_with_compression_keeps_the_type():
@@ -447,34 +477,58 @@ ASYNCHRONOUS = {
     "broadcast": lambda x: bps.broadcast_async(x, 0),
     "broadcast in place": lambda x: bps.broadcast_async_(x, 0),
     "allgather": bps.allgather_async,
-    "grouped allgather": lambda x: bps.grouped_allgather_async([x, x]),
+    "grouped allgather": lambda x: bps.grouped_allgather_async([x, 2 * x]),
     "alltoall": lambda x: bps.alltoall_async(x, [1] * bps.size()),
     "reducescatter": bps.reducescatter_async,
-    "grouped reducescatter": lambda x: bps.grouped_reducescatter_async([x, x]),
+    "grouped reducescatter": lambda x: bps.grouped_reducescatter_async([x, 2 * x]),
 }
+
+
+def results(what):
+    """Return the results of an asynchronous call with ``rows(bps.size())``, as a list."""
+    n, me = bps.size(), bps.rank()
+    everyones = [rows(n, rank=r) for r in ranks()]
+    mean = sum(everyones)[me : me + 1] / n
+    return {
+        "broadcast": [everyones[0]],
+        "broadcast in place": [everyones[0]],
+        "allgather": [torch.cat(everyones)],
+        "grouped allgather": [torch.cat(everyones), 2 * torch.cat(everyones)],
+        "alltoall": [torch.stack([x[me] for x in everyones]), torch.ones(n, dtype=torch.int32)],
+        "reducescatter": [mean],
+        "grouped reducescatter": [mean, 2 * mean],
+    }[what]
+
+
+def check_results(what, given):
+    """Check what ``synchronize`` returned for an asynchronous call with ``rows(bps.size())``."""
+    given, want = [given] if torch.is_tensor(given) else list(given), results(what)
+    assert len(given) == len(want)
+    for out, one in zip(given, want):
+        assert out.dtype == one.dtype and out.shape == one.shape and torch.allclose(out, one)
 
 
 @pytest.mark.parametrize("what", ASYNCHRONOUS)
 def test_an_asynchronous_call_returns_before_the_others_have_made_it(what):
-    x = mine((bps.size(), 2))
+    x = rows(bps.size())
     if bps.rank():
         bps.barrier()  # returns after rank 0 has made the asynchronous call
     handle = ASYNCHRONOUS[what](x)
     if bps.rank() == 0:
         assert not bps.poll(handle)
         bps.barrier()
-    first = bps.synchronize(handle)
+    check_results(what, bps.synchronize(handle))
     assert bps.poll(handle)
-    assert str(bps.synchronize(handle)) == str(first)
+    check_results(what, bps.synchronize(handle))
 
 
 @pytest.mark.parametrize("what", ["allgather", "alltoall"])
 def test_a_worker_that_waits_at_once_needs_no_call_of_the_others(what):
-    handle = ASYNCHRONOUS[what](mine((bps.size(), 2)))
+    handle = ASYNCHRONOUS[what](rows(bps.size()))
     if bps.rank() == 0:
-        bps.synchronize(handle)
+        check_results(what, bps.synchronize(handle))
     bps.barrier()  # the other ranks reach this line first, and wait for rank 0
-    bps.synchronize(handle)
+    check_results(what, bps.synchronize(handle))
 
 
 def test_broadcasts_in_flight_of_many_sizes_end_in_any_order():
@@ -530,11 +584,13 @@ def test_gathers_in_flight_do_not_mix_with_other_operations():
     handles, want = [], []
     for i in range(40):
         x = torch.full((1000 * (i % 4) + 1, 2), float(i))
-        handles += [bps.allgather_async(x), bps.allreduce_async(x, op=bps.Sum)]
-        handles += [bps.broadcast_async(x + bps.rank(), i % bps.size())]
-        want += [x.repeat(bps.size(), 1), x * bps.size(), x + i % bps.size()]
+        own = x + bps.rank()
+        handles += [bps.allgather_async(own), bps.allreduce_async(own, op=bps.Sum)]
+        handles += [bps.broadcast_async(own, i % bps.size())]
+        want += [torch.cat([x + r for r in ranks()]), x * bps.size() + sum(ranks())]
+        want += [x + i % bps.size()]
         if i % 10 == 9:
-            assert torch.equal(bps.allgather(x), want[-3])
+            assert torch.equal(bps.allgather(own), want[-3])
     for handle, one in zip(reversed(handles), reversed(want)):
         assert torch.equal(bps.synchronize(handle), one)
 
@@ -595,10 +651,11 @@ def test_gathers_and_broadcasts_of_a_set_are_in_flight(some):
 def test_compression_casts_floats_and_leaves_integers(name, wire):
     kind = getattr(bps.Compression, name)
     for dtype in FLOATS + INTEGERS:
-        x = torch.ones(3).to(dtype)
+        x = torch.tensor([1, 2, 3]).to(dtype)
         small, context = kind.compress(x)
         assert small.dtype == (wire if dtype.is_floating_point else dtype)
-        assert kind.decompress(small, context).dtype == dtype
+        out = kind.decompress(small, context)
+        assert out.dtype == dtype and torch.equal(out, x)
 
 
 def test_no_compression_hands_the_tensor_through():
@@ -611,10 +668,13 @@ def test_no_compression_hands_the_tensor_through():
 
 
 def test_disjoint_sets_reduce_at_the_same_time():
-    sets = [bps.add_process_set([r]) for r in ranks()]
-    own = sets[bps.rank()]
-    handle = bps.allreduce_async(mine((3,)), op=bps.Sum, process_set=own)
-    assert (bps.synchronize(handle) == bps.rank() + 1).all()
+    sets = [bps.add_process_set(ranks()[first::2]) for first in (0, 1)]
+    own = sets[bps.rank() % 2]
+    for _ in range(3):
+        handle = bps.allreduce_async(mine((3,)), op=bps.Sum, process_set=own)
+        everyones = bps.allreduce(mine((3,)), op=bps.Sum)
+        assert (bps.synchronize(handle) == sum(r + 1 for r in own.ranks)).all()
+        assert (everyones == total()).all()
     assert [s.process_set_id for s in sets] == sorted(s.process_set_id for s in sets)
     for one in sets:
         bps.remove_process_set(one)
@@ -627,6 +687,19 @@ def test_a_set_may_be_made_of_a_range_and_has_no_rank_twice():
     bps.remove_process_set(one)
 
 
+def test_a_set_needs_no_call_of_another_set():
+    sets = [bps.add_process_set(ranks()[first::2]) for first in (0, 1)]
+    if bps.rank() % 2:
+        bps.barrier()  # returns after the other set has reduced
+    own = sets[bps.rank() % 2]
+    out = bps.allreduce(mine((3,)), op=bps.Sum, process_set=own)
+    assert (out == sum(r + 1 for r in own.ranks)).all()
+    if bps.rank() % 2 == 0:
+        bps.barrier()
+    for one in sets:
+        bps.remove_process_set(one)
+
+
 def test_a_sets_average_is_over_its_own_workers(some):
     if some.included():
         out = bps.allreduce(mine((2,)), process_set=some)
@@ -636,24 +709,25 @@ def test_a_sets_average_is_over_its_own_workers(some):
 def test_gradients_of_a_sets_collectives_stay_in_the_set(some):
     if some.included():
         x = mine((2,)).requires_grad_()
-        bps.allreduce(x, op=bps.Sum, process_set=some).sum().backward()
-        assert (x.grad == 2).all()
+        factor = some.rank() + 1
+        (bps.allreduce(x, op=bps.Sum, process_set=some).sum() * factor).backward()
+        assert (x.grad == 1 + 2).all()
         y = mine((1,)).requires_grad_()
-        bps.allgather(y, process_set=some).sum().backward()
-        assert y.grad.item() == 1
+        (bps.allgather(y, process_set=some).sum() * factor).backward()
+        assert y.grad.item() == (1 + 2) / 2
 
 
 def test_mismatches_in_a_set_are_errors_in_the_set_alone(some):
     if some.included():
         with pytest.raises(bps.Error, match="workers disagree"):
             bps.allreduce(torch.ones(3 + some.rank()), process_set=some)
-        assert bps.allreduce(torch.ones(3), op=bps.Sum, process_set=some).tolist() == [2.0] * 3
-    assert (bps.allreduce(torch.ones(3), op=bps.Sum) == bps.size()).all()
+        out = bps.allreduce(mine((3,)), op=bps.Sum, process_set=some)
+        assert out.tolist() == [2 * bps.size() - 1] * 3
+    assert (bps.allreduce(mine((3,)), op=bps.Sum) == total()).all()
 
 
-def test_objects_and_barriers_of_a_set(some):
+def test_objects_of_a_set(some):
     if some.included():
-        bps.barrier(some)
         last = some.ranks[-1]
         assert bps.broadcast_object({"from": bps.rank()}, last, process_set=some) == {"from": last}
         assert bps.allgather_object(bps.rank(), process_set=some) == some.ranks
@@ -728,10 +802,16 @@ def test_a_second_broadcast_of_the_state_changes_nothing():
     model = torch.nn.Linear(3, 2)
     bps.broadcast_parameters(model.state_dict(), 0)
     optimizer = torch.optim.Adam(model.parameters())
+    step(model, optimizer)
     bps.broadcast_optimizer_state(optimizer, 0)
-    before = optimizer.state_dict()
+    before = copy.deepcopy(optimizer.state_dict())
     bps.broadcast_optimizer_state(optimizer, 0)
-    assert str(optimizer.state_dict()) == str(before)
+    after = optimizer.state_dict()
+    assert after["param_groups"] == before["param_groups"]
+    assert after["state"].keys() == before["state"].keys() and len(before["state"]) == 2
+    for one, other in zip(after["state"].values(), before["state"].values()):
+        assert one["exp_avg"].any() and one.keys() == other.keys()
+        assert all(torch.equal(one[key], other[key]) for key in other)
 
 
 def test_parameters_are_broadcast_from_every_root_and_kind_of_list():
@@ -767,12 +847,15 @@ def test_parameters_may_stop_and_start_to_need_gradients_between_steps():
         for i, layer in enumerate(model):
             layer.requires_grad_(i != frozen)
         before = [p.detach().clone() for p in model[frozen].parameters()]
+        moving = model[1 - frozen].weight.detach().clone()
         optimizer.zero_grad()
-        model(torch.ones(1, 2)).sum().backward()
+        model(mine((1, 2))).sum().backward()
         optimizer.step()
         assert all(torch.equal(p, q) for p, q in zip(model[frozen].parameters(), before))
-    gathered = bps.allgather(model[0].weight.detach().reshape(1, -1))
-    assert (gathered == gathered[0]).all()
+        assert not torch.equal(model[1 - frozen].weight, moving)
+    for layer in model:
+        gathered = bps.allgather(layer.weight.detach().reshape(1, -1))
+        assert (gathered == gathered[0]).all()
 
 
 def test_names_are_not_needed():
@@ -807,9 +890,9 @@ def test_the_number_of_passes_may_change_between_steps():
     optimizer = wrapped(model)
     optimizer.set_backward_passes_per_step(2)
     for _ in range(2):
-        model(torch.ones(1, 2)).sum().backward()
+        (model(torch.ones(1, 2)) * (bps.rank() + 1)).sum().backward()
     optimizer.synchronize()
-    assert (model.bias.grad == 2).all()
+    assert torch.allclose(model.bias.grad, torch.full((2,), 2 * total() / bps.size()))
     with pytest.raises(ValueError, match="must be 1 or more"):
         optimizer.set_backward_passes_per_step(0)
 
@@ -825,32 +908,45 @@ def test_the_number_of_passes_stays_between_backward_and_step():
 
 def test_groups_of_horovods_are_accepted():
     model = torch.nn.Linear(2, 2)
+    bias = model.bias.detach().clone()
     optimizer = wrapped(model, num_groups=2, groups=[[model.weight], [model.bias]])
-    model(torch.ones(1, 2)).sum().backward()
+    (model(torch.ones(1, 2)) * (bps.rank() + 1)).sum().backward()
     optimizer.step()
+    mean = total() / bps.size()
+    assert all(torch.allclose(p.grad, torch.full_like(p, mean)) for p in model.parameters())
+    assert torch.allclose(bias - model.bias, torch.full((2,), mean))
 
 
 def test_parameters_without_elements_are_trained_with_the_others():
     model = torch.nn.Linear(2, 2)
     model.none = torch.nn.Parameter(torch.empty(0))
     optimizer = wrapped(model)
-    (model(torch.ones(1, 2)).sum() + model.none.sum()).backward()
+    bias = model.bias.detach().clone()
+    (model(mine((1, 2))).sum() * (bps.rank() + 1) + model.none.sum()).backward()
     optimizer.step()
+    assert model.none.grad.shape == (0,)
+    squares = total(lambda r: (r + 1) ** 2) / bps.size()
+    assert torch.allclose(model.weight.grad, torch.full((2, 2), squares))
+    assert torch.allclose(bias - model.bias, torch.full((2,), total() / bps.size()))
 
 
 def test_a_state_that_is_loaded_is_used():
     model = torch.nn.Linear(2, 2)
     sgd = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
     optimizer = bps.DistributedOptimizer(sgd, model.named_parameters())
-    model(torch.ones(1, 2)).sum().backward()
+    (model(torch.ones(1, 2)) * (bps.rank() + 1)).sum().backward()
     optimizer.step()
-    state = optimizer.state_dict()
+    state = copy.deepcopy(optimizer.state_dict())
     state["param_groups"][0]["lr"] = 0.25
+    state["state"][1]["momentum_buffer"].fill_(10.0)  # that of the bias
     optimizer.load_state_dict(state)
     assert optimizer.param_groups[0]["lr"] == 0.25
+    bias = model.bias.detach().clone()
     optimizer.zero_grad()
-    model(torch.ones(1, 2)).sum().backward()
+    (model(torch.ones(1, 2)) * (bps.rank() + 1)).sum().backward()
     optimizer.step()
+    moved = 0.25 * (0.9 * 10 + total() / bps.size())
+    assert torch.allclose(bias - model.bias, torch.full((2,), moved))
 
 
 def test_parameters_may_be_added_as_a_group_of_their_own():
@@ -859,9 +955,10 @@ def test_parameters_may_be_added_as_a_group_of_their_own():
     sgd = torch.optim.SGD(groups, lr=1.0)
     optimizer = bps.DistributedOptimizer(sgd, model.named_parameters())
     bias = [layer.bias.detach().clone() for layer in model]
-    model[1](model[0](torch.ones(1, 2))).sum().backward()
+    (model[1](model[0](torch.ones(1, 2))).sum() * (bps.rank() + 1)).backward()
     optimizer.step()
-    assert torch.allclose(bias[1] - model[1].bias, torch.full((2,), 0.5))
+    assert torch.allclose(bias[1] - model[1].bias, torch.full((2,), 0.5 * total() / bps.size()))
+    assert torch.allclose(bias[0] - model[0].bias, model[0].bias.grad)
 
 
 def test_gradients_of_two_types_travel_together():
