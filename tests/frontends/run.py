@@ -33,7 +33,7 @@ FRONTENDS = {
     "torch": {
         "torch": CLUSTERS,
         "collectives": ("2x2", "3x1"),
-        "c10d": CLUSTERS,
+        "c10d": ("2x1", "3x1", "4x2", "3x2"),
         "distributed": ("2x2", "3x1"),
         "compat": ONE_AGENT,
         "elastic": ONE_AGENT,

@@ -7,7 +7,9 @@ import copy
 import datetime
 import math
 import os
+from pathlib import Path
 
+import barriers
 import pytest
 import torch
 import torch.distributed as dist
@@ -15,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 RANK, SIZE = int(os.environ["BPS_RANK"]), int(os.environ["BPS_SIZE"])
 LIMIT = datetime.timedelta(seconds=60)
+EMISMATCH = -10003
 TOTAL = SIZE * (SIZE + 1) // 2
 TYPES = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16]
 TYPES += [torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.complex64]
@@ -56,6 +59,17 @@ def mine(shape=(4,), dtype=torch.float32):
     return torch.full(shape, RANK + 1).to(dtype)
 
 
+def parts(n):
+    """Return a tensor of n rows for each worker. The rows differ, and no two workers have the same
+    rows."""
+    return torch.arange(3.0 * n * SIZE).view(n * SIZE, 3) + RANK
+
+
+def summed_part(n):
+    """Return this worker's part of the sum of all workers' ``parts(n)``."""
+    return (parts(n) - RANK)[RANK * n : (RANK + 1) * n] * SIZE + TOTAL - SIZE
+
+
 def reduced(name, members=range(SIZE)):
     return REDUCTIONS[name]([r + 1 for r in members])
 
@@ -87,45 +101,55 @@ def test_a_member_has_a_rank_of_its_own_in_a_group(some):
 
 
 def test_a_worker_outside_of_a_group_gets_the_mark_for_it():
-    one = dist.new_group([0])
-    assert (one == dist.GroupMember.NON_GROUP_MEMBER) == (RANK != 0)
-    if RANK == 0:
+    one = dist.new_group(range(SIZE - 1))
+    assert (one == dist.GroupMember.NON_GROUP_MEMBER) == (RANK == SIZE - 1)
+    if RANK < SIZE - 1:
         dist.all_reduce(x := mine(), group=one)
-        assert (x == 1).all()
+        assert (x == TOTAL - SIZE).all()
         dist.destroy_process_group(one)
 
 
 def test_groups_of_the_same_workers_do_not_mix():
     groups = [dist.new_group() for _ in range(2)]
-    xs = [torch.full((3,), float(i)) for i in range(2)]
-    works = [dist.all_reduce(x, group=g, async_op=True) for x, g in zip(xs, groups)]
+    xs = [mine((3,)) + 100 * i for i in range(2)]
+    order = (0, 1) if RANK == 0 else (1, 0)  # the groups' calls may come in any order
+    works = {i: dist.all_reduce(xs[i], group=groups[i], async_op=True) for i in order}
     for i in (1, 0):
         works[i].wait()
-        assert (xs[i] == i * SIZE).all()
+        assert (xs[i] == TOTAL + 100 * i * SIZE).all()
     for one in groups:
         dist.destroy_process_group(one)
 
 
 def test_ranks_of_a_group_that_do_not_exist_are_refused():
-    with pytest.raises((ValueError, RuntimeError)):
+    with pytest.raises((ValueError, RuntimeError), match="world.size"):
         dist.new_group([0, SIZE])
-    with pytest.raises((ValueError, RuntimeError)):
+    with pytest.raises((ValueError, RuntimeError), match="world.size"):
         dist.new_group(range(SIZE + 1))
 
 
-def test_a_barrier_of_a_group_waits_for_its_members_alone(some):
-    if some is not None:
-        dist.barrier(some)
-        dist.barrier(some, async_op=True).wait()
+BARRIERS = {
+    "at once": dist.barrier,
+    "waited for": lambda group=None: dist.barrier(group, async_op=True).wait(),
+}
 
 
-def test_no_worker_leaves_a_barrier_before_the_last_has_come(tmp_path_factory):
-    box = [str(tmp_path_factory.mktemp("barrier") / "come")]
+def shared(tmp_path):
+    """Return rank 0's folder at all workers."""
+    box = [str(tmp_path)]
     dist.broadcast_object_list(box, 0)
-    if RANK == 0:
-        open(box[0], "w").close()
-    dist.barrier()
-    assert os.path.exists(box[0])
+    return Path(box[0])
+
+
+@pytest.mark.parametrize("way", BARRIERS)
+def test_a_barrier_of_a_group_waits_for_its_members_alone(some, way, tmp_path):
+    path = shared(tmp_path) / "come"
+    barriers.check(lambda: BARRIERS[way](some), path, RANK, [SIZE - 2, SIZE - 1])
+
+
+@pytest.mark.parametrize("way", BARRIERS)
+def test_no_worker_leaves_a_barrier_before_the_last_has_come(way, tmp_path):
+    barriers.check(BARRIERS[way], shared(tmp_path) / "come", RANK, range(SIZE))
 
 
 # ---- all_reduce and reduce ----
@@ -198,19 +222,36 @@ def test_all_reduce_leaves_autograd_alone():
 # ---- work ----
 
 
-@pytest.mark.skipif(
-    torch.__version__ >= (2, 14), reason="from PyTorch 2.14 on, is_completed() is always False"
-)
+def all_reduce_of_back_end(x):
+    """Return the back-end's own work. From PyTorch 2.14 on, dist.all_reduce() returns a work of
+    PyTorch, whose is_completed() is always False and whose exception() is always None."""
+    if torch.__version__ < (2, 14):
+        return dist.all_reduce(x, async_op=True)
+    back_end = dist.group.WORLD._get_backend(torch.device("cpu"))
+    return back_end.allreduce([x], dist.AllreduceOptions())
+
+
 def test_a_work_reports_its_state():
-    work = dist.all_reduce(x := mine(), async_op=True)
+    work = all_reduce_of_back_end(x := mine())
     work.wait()
     assert work.is_completed() and work.is_success() and work.exception() is None
-    assert torch.equal(work.result()[0], x)
+    assert torch.equal(work.result()[0], x) and (x == TOTAL).all()
+
+
+def test_a_failed_work_reports_its_state():
+    work = all_reduce_of_back_end(mine((3 + RANK,)))
+    with pytest.raises(dist.DistBackendError, match="workers disagree"):
+        work.wait()
+    assert work.is_completed() and not work.is_success()
+    assert isinstance(work.exception(), dist.DistBackendError)
+    error = work.exception()
+    assert (error.code, error.rank, error.host, error.tensor) == (EMISMATCH, 0, None, None)
 
 
 def test_a_work_may_be_waited_for_again():
     work = dist.all_reduce(x := mine(), async_op=True)
     work.wait()
+    assert (x == TOTAL).all()
     x.zero_()
     work.wait()
     assert (x == 0).all()
@@ -280,9 +321,9 @@ def test_all_gather_into_outputs_with_gaps():
 
 
 def test_all_gather_of_wrong_outputs_is_refused():
-    with pytest.raises((ValueError, RuntimeError)):
+    with pytest.raises((ValueError, RuntimeError), match="all_gather: the outputs must be"):
         dist.all_gather([torch.empty(2)] * (SIZE + 1), torch.ones(2))
-    with pytest.raises((ValueError, RuntimeError)):
+    with pytest.raises((ValueError, RuntimeError), match="types"):
         dist.all_gather([torch.empty(2, dtype=torch.float64)] * SIZE, torch.ones(2))
 
 
@@ -316,6 +357,8 @@ def test_several_all_gathers_at_once():
 def test_gather_and_scatter_take_every_type(dtype):
     out = [torch.empty(2, dtype=dtype) for _ in range(SIZE)] if RANK == 0 else None
     dist.gather(torch.full((2,), RANK).to(dtype), out, 0)
+    for r, t in enumerate(out or []):
+        assert torch.equal(t, torch.full((2,), r).to(dtype))
     x = torch.empty(2, dtype=dtype)
     dist.scatter(x, out, 0)
     assert torch.equal(x, torch.full((2,), RANK).to(dtype))
@@ -333,9 +376,9 @@ def test_gather_and_scatter_in_a_group(some):
 
 
 def test_gather_and_scatter_refuse_lists_at_the_wrong_worker():
-    with pytest.raises((ValueError, RuntimeError)):
+    with pytest.raises((ValueError, RuntimeError), match="gather_list`* must"):
         dist.gather(mine(), None if RANK == 0 else [mine()] * SIZE, 0)
-    with pytest.raises((ValueError, RuntimeError)):
+    with pytest.raises((ValueError, RuntimeError), match="scatter_list`* must"):
         dist.scatter(mine(), None if RANK == 0 else [mine()] * SIZE, 0)
 
 
@@ -377,27 +420,27 @@ def test_reduce_scatter_takes_every_reduction(name):
 
 def test_reduce_scatter_in_a_group(some):
     if some is not None:
-        out = torch.empty(3)
-        dist.reduce_scatter(out, [mine((3,))] * 2, group=some)
-        assert (out == 2 * SIZE - 1).all()
-        reduce_scatter_single(out, mine((6,)), group=some)
-        assert (out == 2 * SIZE - 1).all()
+        out, place = torch.empty(3), dist.get_rank(some)
+        dist.reduce_scatter(out, [mine((3,)), mine((3,)) + 100], group=some)
+        assert (out == 2 * SIZE - 1 + 200 * place).all()
+        reduce_scatter_single(out, mine((6,)) + torch.arange(6), group=some)
+        assert (out == 2 * SIZE - 1 + 2 * torch.arange(6)[3 * place :][:3]).all()
 
 
 def test_reduce_scatter_of_wrong_sizes_is_refused():
-    with pytest.raises((ValueError, RuntimeError)):
+    with pytest.raises((ValueError, RuntimeError), match="reduce_scatter needs"):
         dist.reduce_scatter(torch.empty(2), [torch.ones(3)] * SIZE)
-    with pytest.raises((ValueError, RuntimeError)):
+    with pytest.raises((ValueError, RuntimeError), match="reduce_scatter_single: the input has"):
         reduce_scatter_single(torch.empty(2), torch.ones(2 * SIZE + 1))
 
 
 @since(2, 2)
 def test_several_reduce_scatters_at_once():
-    outs = [torch.empty(n) for n in (1, 5)]
+    outs = [torch.empty(n, 3) for n in (1, 5)]
     with dist._coalescing_manager():
         for out, n in zip(outs, (1, 5)):
-            reduce_scatter_single(out, mine((n * SIZE,)))
-    assert all((out == TOTAL).all() for out in outs)
+            reduce_scatter_single(out, parts(n))
+    assert all(torch.equal(out, summed_part(len(out))) for out in outs)
 
 
 # ---- all_to_all ----
@@ -421,7 +464,7 @@ def test_all_to_all_in_a_group(some):
 
 
 def test_all_to_all_of_splits_that_do_not_fit_is_refused():
-    with pytest.raises((ValueError, RuntimeError)):
+    with pytest.raises((ValueError, RuntimeError), match="cannot be split"):
         dist.all_to_all_single(torch.empty(SIZE), torch.ones(SIZE), [1] * SIZE, [2] * SIZE)
     dist.barrier()
 
@@ -445,11 +488,11 @@ def test_point_to_point_operations_name_the_way_out(name):
 def test_a_gloo_group_beside_serves_point_to_point_operations():
     pair = dist.new_group([0, 1], backend="gloo")
     if RANK == 0:
-        dist.send(torch.ones(2), 1, group=pair)
+        dist.send(torch.full((2,), 7.0), 1, group=pair)
     elif RANK == 1:
-        x = torch.empty(2)
+        x = torch.zeros(2)
         dist.recv(x, 0, group=pair)
-        assert (x == 1).all()
+        assert (x == 7).all()
 
 
 def test_sparse_tensors_are_refused_in_words():
@@ -472,8 +515,8 @@ def test_all_gather_of_autograd_sends_gradients_back():
     from torch.distributed.nn.functional import all_gather
 
     x = mine((1,)).requires_grad_()
-    sum(t.sum() for t in all_gather(x)).backward()
-    assert x.grad.item() == SIZE
+    (sum(t.sum() for t in all_gather(x)) * (RANK + 1)).backward()
+    assert x.grad.item() == TOTAL
 
 
 @since(2, 4)
@@ -483,20 +526,25 @@ def test_functional_collectives():
     assert (functional.all_reduce(mine(), "sum", world) == TOTAL).all()
     gathered = functional.all_gather_tensor(mine((1,)), 0, world)
     assert gathered.tolist() == [r + 1 for r in range(SIZE)]
-    scattered = functional.reduce_scatter_tensor(mine((SIZE,)), "sum", 0, world)
-    assert scattered.tolist() == [TOTAL]
+    scattered = functional.reduce_scatter_tensor(parts(1), "sum", 0, world)
+    assert torch.equal(scattered, summed_part(1))
 
 
 @since(2, 6)
 def test_distributed_tensors_are_sharded_and_made_whole():
-    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
     mesh = dist.device_mesh.init_device_mesh("cpu", (SIZE,))
     whole = torch.arange(4.0 * SIZE).view(2 * SIZE, 2)
-    sharded = distribute_tensor(whole, mesh, [Shard(0)])
-    assert isinstance(sharded, DTensor) and sharded.to_local().shape == (2, 2)
+    # distribute_tensor takes the values of rank 0.
+    sharded = distribute_tensor(whole + 100 * RANK, mesh, [Shard(0)])
+    assert isinstance(sharded, DTensor)
+    assert torch.equal(sharded.to_local(), whole[2 * RANK : 2 * RANK + 2])
     assert torch.equal(sharded.redistribute(mesh, [Replicate()]).to_local(), whole)
     assert torch.equal((sharded * 2).full_tensor(), whole * 2)
+    partial = DTensor.from_local(parts(1), mesh, [Partial()])
+    assert torch.equal(partial.redistribute(mesh, [Shard(0)]).to_local(), summed_part(1))
+    assert (DTensor.from_local(mine(), mesh, [Partial()]).full_tensor() == TOTAL).all()
 
 
 # ---- DistributedDataParallel ----
@@ -566,7 +614,7 @@ def test_ddp_reports_the_back_end():
 
 
 def test_ddp_refuses_models_that_differ_at_all_workers():
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="not to match sizes" if RANK else "workers disagree"):
         DistributedDataParallel(torch.nn.Linear(2, 2 + RANK))
     # The other ranks compare their models with rank 0's model, and raise an error. Rank 0 raises an
     # error in its next collective, because the other ranks call barrier() instead of that
@@ -579,6 +627,11 @@ def test_ddp_refuses_models_that_differ_at_all_workers():
 def test_ddp_refuses_modules_without_gradients():
     with pytest.raises(RuntimeError, match="requires a gradient"):
         DistributedDataParallel(torch.nn.ReLU())
+
+
+def assert_averaged(grad):
+    """Check a gradient that is RANK + 1 at each worker before it is averaged."""
+    assert torch.allclose(grad, torch.full_like(grad, TOTAL / SIZE))
 
 
 class Two(torch.nn.Module):
@@ -600,17 +653,19 @@ def test_ddp_without_the_search_for_unused_parameters_says_to_turn_it_on():
 def test_ddp_leaves_parameters_alone_that_nobody_uses():
     wrapped = DistributedDataParallel(Two(), find_unused_parameters=True)
     for _ in range(2):
-        wrapped(torch.ones(1, 2)).sum().backward()
+        wrapped.zero_grad()
+        wrapped(mine((1, 2))).sum().backward()
     assert wrapped.module.unused.weight.grad is None
-    assert wrapped.module.used.weight.grad is not None
+    assert_averaged(wrapped.module.used.weight.grad)
 
 
 def test_ddp_ignores_frozen_parameters():
     model = Two()
     model.unused.requires_grad_(False)
     wrapped = DistributedDataParallel(model)
-    wrapped(torch.ones(1, 2)).sum().backward()
-    assert model.unused.weight.grad is None and same_everywhere(model.used.weight.grad)
+    wrapped(mine((1, 2))).sum().backward()
+    assert model.unused.weight.grad is None
+    assert_averaged(model.used.weight.grad)
 
 
 def test_ddp_ignores_parameters_that_it_is_asked_to_ignore():
@@ -620,8 +675,9 @@ def test_ddp_ignores_parameters_that_it_is_asked_to_ignore():
     with torch.no_grad():
         model.unused.weight.fill_(float(RANK))
     wrapped = DistributedDataParallel(model)
-    wrapped(torch.ones(1, 2)).sum().backward()
+    wrapped(mine((1, 2))).sum().backward()
     assert (model.unused.weight == RANK).all()
+    assert_averaged(model.used.weight.grad)
 
 
 def test_ddp_gives_all_workers_rank_0s_buffers_before_each_forward():
@@ -683,15 +739,26 @@ def test_ddp_runs_backward_of_checkpointed_layers():
 
 
 def test_ddp_survives_a_copy_and_its_state_a_trip_through_a_file(tmp_path):
+    x, part = rows()
     model = DistributedDataParallel(network())
     torch.save(model.state_dict(), tmp_path / "state")
     other = DistributedDataParallel(network())
+    with torch.no_grad():
+        for p in other.parameters():
+            p.zero_()
     other.load_state_dict(torch.load(tmp_path / "state"))
-    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), other.parameters()))
-    assert len(list(copy.deepcopy(model.module).parameters())) == 4
+    for one in (other, copy.deepcopy(model)):
+        assert all(torch.equal(p, q) for p, q in zip(one.parameters(), model.parameters()))
+        backward(one, part)
+        assert near(one, whole_batch(x)) and model.module[0].weight.grad is None
 
 
-@pytest.mark.parametrize("name", ["allreduce_hook", "fp16_compress_hook", "bf16_compress_hook"])
+# Largest differences of the gradients, which are below 1. The hooks round each gradient before the
+# sum and the sum, with errors of at most 2^-11 and 2^-8 of the value.
+HOOKS = {"allreduce_hook": 1e-6, "fp16_compress_hook": 2**-10, "bf16_compress_hook": 2**-7}
+
+
+@pytest.mark.parametrize("name", HOOKS)
 def test_ddp_takes_the_communication_hooks_of_pytorch(name):
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
@@ -700,21 +767,32 @@ def test_ddp_takes_the_communication_hooks_of_pytorch(name):
     wrapped = DistributedDataParallel(model)
     wrapped.register_comm_hook(None, getattr(default_hooks, name))
     backward(wrapped, part.float())
-    assert near(model, [p for p in whole_batch(x)], 2e-2)
+    want = whole_batch(x)
+    assert max(p.grad.abs().max() for p in want) < 1
+    assert near(model, want, HOOKS[name])
+    assert near(model, want, 1e-6) == (name == "allreduce_hook")
     assert all(same_everywhere(p.grad) for p in model.parameters())
 
 
 def test_ddp_takes_the_power_sgd_hook():
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
 
-    model = network(torch.float32)
-    wrapped = DistributedDataParallel(model)
-    state = power.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
-    wrapped.register_comm_hook(state, power.powerSGD_hook)
-    for _ in range(4):
-        wrapped.zero_grad()
-        backward(wrapped, rows()[1].float())
-    assert all(same_everywhere(p.grad) for p in model.parameters())
+    x, part = rows()
+    models = [network(torch.float32) for _ in range(2)]
+    groups = [dist.group.WORLD, dist.new_group(backend="gloo")]
+    wrapped = [DistributedDataParallel(m, process_group=g) for m, g in zip(models, groups)]
+    for one, group in zip(wrapped, groups):
+        options = {"matrix_approximation_rank": 1, "start_powerSGD_iter": 2}
+        one.register_comm_hook(power.PowerSGDState(group, **options), power.powerSGD_hook)
+    for step in range(5):
+        for one in wrapped:
+            one.zero_grad()
+            backward(one, part.float())
+        # Before step 2, the hook averages gradients. From then on, the hook approximates them.
+        assert near(models[0], list(models[1].parameters()), 1e-6)
+        assert near(models[0], whole_batch(x), 1e-6) == (step < 2)
+        assert all(same_everywhere(p.grad) for p in models[0].parameters())
+    dist.destroy_process_group(groups[1])
 
 
 def test_models_are_averaged_every_few_steps():
@@ -743,13 +821,12 @@ def test_uneven_inputs_may_raise_at_all_workers_instead():
 @since(2, 2)
 def test_a_checkpoint_of_all_workers_is_saved_and_loaded(tmp_path):
     checkpoint = pytest.importorskip("torch.distributed.checkpoint")
-    box = [str(tmp_path)]
-    dist.broadcast_object_list(box, 0)
+    folder = shared(tmp_path)
     model, other = network(), network()
     with torch.no_grad():
         for p in other.parameters():
             p.zero_()
-    checkpoint.save(model.state_dict(), checkpoint_id=box[0])
+    checkpoint.save(model.state_dict(), checkpoint_id=folder)
     state = other.state_dict()
-    checkpoint.load(state, checkpoint_id=box[0])
+    checkpoint.load(state, checkpoint_id=folder)
     assert all(torch.equal(p, state[name]) for name, p in model.state_dict().items())
