@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import bps.keras as bps
+from bps import _arrays
 
 BACKEND = keras.backend.backend()
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="for TensorFlow alone")
@@ -87,8 +88,9 @@ def value_of(variable):
 
 def test_allreduce_of_values_variables_and_numbers():
     assert np.allclose(bps.allreduce(float(bps.rank())), sum(ranks()) / bps.size())
-    assert np.allclose(bps.allreduce(keras.ops.ones(3), average=False), bps.size())
-    assert np.allclose(bps.allreduce(keras.Variable([2.0]), op=bps.Sum, name="v"), 2 * bps.size())
+    own = bps.rank() + 1.0
+    assert np.allclose(bps.allreduce(keras.ops.ones(3) * own, average=False), total())
+    assert np.allclose(bps.allreduce(keras.Variable([2 * own]), op=bps.Sum, name="v"), 2 * total())
     assert np.allclose(bps.push_pull(np.full(3, bps.rank()), "p", average=False), sum(ranks()))
 
 
@@ -97,8 +99,24 @@ def test_broadcast_allgather_and_reducescatter_of_values():
     assert bps.allgather(np.full(bps.rank() + 1, bps.rank())).tolist() == [
         r for r in ranks() for _ in range(r + 1)
     ]
-    out = bps.reducescatter(np.arange(bps.size()), op=bps.Sum)
-    assert out.tolist() == [bps.rank() * bps.size()]
+    out = bps.reducescatter(np.arange(bps.size()) + bps.rank(), op=bps.Sum)
+    assert out.tolist() == [bps.rank() * bps.size() + sum(ranks())]
+
+
+def test_a_process_set_runs_collectives_of_its_own():
+    last = bps.size() - 1
+    some = bps.add_process_set([last - 1, last])
+    if some.included():
+        x, options = np.full(2, bps.rank() + 1.0, "f4"), {"process_set": some}
+        assert np.allclose(bps.allreduce(x, op=bps.Sum, **options), 2 * last + 1)
+        assert np.allclose(bps.broadcast(x, last, **options), last + 1)
+        assert bps.allgather(x[:1], **options).tolist() == [last, last + 1]
+        assert bps.reducescatter(x, op=bps.Sum, **options).tolist() == [2 * last + 1]
+    else:
+        with pytest.raises(ValueError, match="is not in"):
+            bps.allreduce(1.0, process_set=some)
+    assert bps.allreduce(bps.rank() + 1.0, op=bps.Sum) == total()
+    bps.remove_process_set(some)
 
 
 def test_calls_that_keras_3_has_no_use_for_are_refused_in_words():
@@ -144,7 +162,14 @@ def test_momentum_weight_decay_and_moving_averages_stay_the_same_everywhere():
 
 
 @pytest.mark.parametrize("by_keras", [False, True])
-def test_gradients_of_several_batches_are_accumulated_and_sent_once(by_keras):
+def test_gradients_of_several_batches_are_accumulated_and_sent_once(monkeypatch, by_keras):
+    sent, reduce = [], _arrays.Group.reduce
+
+    def observed(self, *args):
+        sent.append(self)
+        return reduce(self, *args)
+
+    monkeypatch.setattr(_arrays.Group, "reduce", observed)
     model, alone = network(), network()
     options = {"gradient_accumulation_steps": 2} if by_keras else {}
     optimizer = keras.optimizers.SGD(0.1, **options)
@@ -161,7 +186,7 @@ def test_gradients_of_several_batches_are_accumulated_and_sent_once(by_keras):
     n = (rows.stop - rows.start) // 2
     fit(model, rows, epochs=3, batch_size=n)
     fit(alone, epochs=3)
-    assert same_everywhere(model)
+    assert len(sent) == 3 and same_everywhere(model)
     assert near(model.get_weights(), alone.get_weights(), 1e-5)
 
 
@@ -267,7 +292,10 @@ def test_xla_is_refused_in_words_and_switched_off_by_the_broadcast_callback():
     model = network()
     model.compile(bps.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse", jit_compile=True)
     fit(model, mine(), epochs=1, callbacks=[bps.callbacks.BroadcastGlobalVariablesCallback()])
-    assert same_everywhere(model)
+    alone = network()
+    alone.compile(keras.optimizers.SGD(0.1), "mse")
+    fit(alone, epochs=1)
+    assert same_everywhere(model) and near(model.get_weights(), alone.get_weights())
 
 
 @on_tensorflow
