@@ -55,7 +55,7 @@ FRONTENDS = {
         "forked": ALONE,
     },
     "tensorflow": {
-        "tensorflow": ("2x2",),
+        "tensorflow": ("3x2",),
         "keras": ("2x1",),
         "forked": ALONE,
         "interactive": ALONE,
