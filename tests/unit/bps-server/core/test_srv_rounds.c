@@ -43,6 +43,31 @@ static void large_round_is_read_and_its_sum_offered(void **state)
 	world_free(w);
 }
 
+static void bytes_and_times_of_rounds_are_counted(void **state)
+{
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_stats s;
+
+	(void)state;
+	for (uint64_t r = 1; r <= 2; r++) {
+		say_contrib(w, 0, r);
+		tick(w, 7);
+		say_contrib(w, 1, r);
+		end_reads(w);
+		tick(w, 16);
+		settle(w);
+	}
+	s = stats(w);
+	assert_int_equal(s.rounds, 2);
+	assert_int_equal(s.bytes_summed, 2 * 3 * bytes_of(w)); /* two operands and the sum */
+	assert_int_equal(s.offered_bytes, 2 * 2 * bytes_of(w));
+	assert_int_equal(histogram_count(&s.wait), 2);
+	assert_int_equal(s.wait.sum_ns, 2 * 7 * MS);
+	/* the moving mean over about 8 sums begins with 0 */
+	assert_int_equal(s.sum_ns, 2 * MS + 2 * MS - 2 * MS / 8);
+	world_free(w);
+}
+
 static void duplicate_before_the_sum_is_ignored_and_after_it_answered_again(void **state)
 {
 	struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
@@ -581,6 +606,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(small_round_completes_when_all_have_contributed),
 		cmocka_unit_test(large_round_is_read_and_its_sum_offered),
+		cmocka_unit_test(bytes_and_times_of_rounds_are_counted),
 		cmocka_unit_test(duplicate_before_the_sum_is_ignored_and_after_it_answered_again),
 		cmocka_unit_test(second_offer_while_the_first_is_read_is_ignored),
 		cmocka_unit_test(message_of_an_older_pgen_is_dropped_and_counted),
