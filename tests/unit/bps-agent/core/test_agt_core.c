@@ -1,5 +1,5 @@
-/* The agent's core: rounds from the submission to the sum, rounds that end with an error, and
- * random messages from servers. */
+/* The agent's core: rounds from the submission to the sum, descriptions of waits, rounds that end
+ * with an error, and random messages from servers. */
 #include "tests/unit/agt_world.h"
 #include "tests/unit/half.h"
 
@@ -46,6 +46,33 @@ static void large_round_is_offered_and_its_sum_read(void **state)
 		expect_delivered(w, r, (unsigned)r);
 		expect_nothing(w, 0);
 	}
+	world_free(w);
+}
+
+static void bytes_and_times_of_rounds_are_counted(void **state)
+{
+	struct agt_world *w = world(.n_elems = LARGE);
+	struct agt_stats s;
+
+	(void)state;
+	tick(w, 1); /* the time 0 would mean that no contribution was sent */
+	for (uint64_t r = 1; r <= 2; r++) {
+		submit_all(w, r);
+		tick(w, 30);
+		assert_int_equal(stats(w).pulled_bytes, (r - 1) * bytes_of(w));
+		say_result(w, 0, r);
+		tick(w, 5);
+		end_read(w, 0, 0);
+	}
+	s = stats(w);
+	assert_int_equal(s.rounds, 2);
+	assert_int_equal(s.pushed_bytes, 2 * bytes_of(w));
+	assert_int_equal(s.offered_bytes, 2 * bytes_of(w));
+	assert_int_equal(s.pulled_bytes, 2 * bytes_of(w));
+	assert_int_equal(histogram_count(&s.push), 2);
+	assert_int_equal(s.push.sum_ns, 2 * 30 * MS);
+	assert_int_equal(histogram_count(&s.pull), 2);
+	assert_int_equal(s.pull.sum_ns, 2 * 5 * MS);
 	world_free(w);
 }
 
@@ -222,6 +249,85 @@ static void submissions_out_of_order_are_refused(void **state)
 	assert_int_equal(agt_submit(w->t[0], 1, 2, OP_SUM, 0), BPS_EBUSY);
 	work(w);
 	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	world_free(w);
+}
+
+/* ---- waits ---- */
+
+static void expect_stall(
+	struct agt_world *w, enum agt_stall_kind kind, uint32_t part, uint32_t n_open, uint64_t ms)
+{
+	struct agt_stall s;
+
+	check(w);
+	assert_true(agt_tensor_stall(w->t[0], &s));
+	assert_int_equal(s.kind, kind);
+	assert_int_equal(s.part, part);
+	assert_int_equal(s.n_parts, w->n_parts);
+	assert_int_equal(s.n_open, n_open);
+	assert_int_equal(s.server, kind == AGT_STALL_NOWHERE || kind == AGT_STALL_DEVICE ? 0 : 1);
+	assert_int_equal(s.ns, ms * MS);
+}
+
+static void expect_no_stall(struct agt_world *w)
+{
+	struct agt_stall s;
+
+	assert_false(agt_tensor_stall(w->t[0], &s));
+}
+
+static void longest_wait_of_a_round_is_described(void **state)
+{
+	struct agt_world *w = world(.n_elems = LARGE, .n_parts = 2, .is_unplanned = true);
+	struct wire_msg m;
+
+	(void)state;
+	tick(w, 1);
+	submit_all(w, 1);
+	expect_no_stall(w); /* the tensor has no partitions yet */
+	tell_plan(w, 0);
+	expect_stall(w, AGT_STALL_NOWHERE, 0, 2, 0);
+	tell_runs(w, 1, 5);
+	tick(w, 4);
+	expect_stall(w, AGT_STALL_LINK, 0, 2, 4);
+	w->conn[1]->credit = 0;
+	fake_up(w->conn[1]);
+	work(w);
+	expect_stall(w, AGT_STALL_QUEUE, 0, 2, 0);
+	w->conn[1]->credit = SIZE_MAX;
+	fake_grant(w->conn[1], 0);
+	work(w);
+	tick(w, 3);
+	expect_stall(w, AGT_STALL_SENT, 0, 2, 3);
+	say_result(w, 1, 1);
+	tick(w, 2);
+	expect_stall(w, AGT_STALL_SENT, 1, 2, 5);
+	end_read(w, 1, 0);
+	expect_stall(w, AGT_STALL_SENT, 1, 1, 5);
+	m = result_msg(w, 1, 1);
+	say(w, 1, &m);
+	tick(w, 1);
+	expect_stall(w, AGT_STALL_READ, 1, 1, 1);
+	end_read(w, 1, 0);
+	expect_no_stall(w);
+	submit_all(w, 2);
+	cut(w, 1);
+	tick(w, 6);
+	expect_stall(w, AGT_STALL_LINK, 0, 2, 6);
+	world_free(w);
+}
+
+static void wait_for_a_device_is_described_and_a_local_job_waits_for_no_server(void **state)
+{
+	struct agt_world *w = world(.n_elems = LARGE, .n_in = 1);
+
+	(void)state;
+	submit_all(w, 1);
+	expect_stall(w, AGT_STALL_DEVICE, 0, 1, 0);
+	world_free(w);
+	w = world(.n_elems = LARGE, .n_members = 1);
+	submit(w, 0, 0, 1, 0);
+	expect_no_stall(w);
 	world_free(w);
 }
 
@@ -473,6 +579,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(small_round_goes_and_comes_inline),
 		cmocka_unit_test(large_round_is_offered_and_its_sum_read),
+		cmocka_unit_test(bytes_and_times_of_rounds_are_counted),
 		cmocka_unit_test(crc_of_the_delivered_sum_is_echoed),
 		cmocka_unit_test(round_is_done_when_all_its_partitions_are),
 		cmocka_unit_test(next_round_may_be_submitted_inside_done),
@@ -482,6 +589,9 @@ int main(void)
 		cmocka_unit_test(tensor_may_be_submitted_before_its_plan),
 		cmocka_unit_test(plan_that_does_not_fit_is_refused),
 		cmocka_unit_test(submissions_out_of_order_are_refused),
+		cmocka_unit_test(longest_wait_of_a_round_is_described),
+		cmocka_unit_test(
+			wait_for_a_device_is_described_and_a_local_job_waits_for_no_server),
 		cmocka_unit_test(failed_tensor_ends_its_round_once_and_alone),
 		cmocka_unit_test(failed_job_ends_every_waiting_round_once),
 		cmocka_unit_test(result_of_a_failed_job_is_released_without_a_read),
