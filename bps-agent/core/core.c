@@ -150,7 +150,6 @@ void agt_job_members(struct agt_job *job, const struct ctl_job *msg)
 	 * that it made from the kept state. That message, unlike `msg` here, does not contain the
 	 * number of backup machines. */
 	job->has_backup = msg->backup > 0;
-	job->may_shrink = msg->flags & JOB_SHRINK;
 	if (msg->border <= job->border)
 		return;
 	/* Rounds that are submitted from now on belong to the new set of members. The partitions
