@@ -85,10 +85,38 @@ def test_sums_in_device_memory_are_exact(rig, workers, agents):
     assert set(routes) == {"copy" if workers == agents else "rs_ag"}
 
 
+# The calls between GPUs that the executor makes on each route. The tail of a tensor that cannot be
+# scattered evenly is reduced and broadcast.
+ROOTS = {"ncclReduce", "ncclBroadcast"}
+SCATTER = {"ncclReduceScatter", "ncclAllGather", *ROOTS}
+CALLS = {
+    "copy": set(),
+    "ce": {"cuMemcpyDtoDAsync"},
+    "rs_ag": SCATTER,
+    "switch_sum": SCATTER,
+    "roots": ROOTS,
+}
+
+
+def calls(trace):
+    """Return the process id and the name of each call in a trace of the fake driver."""
+    return re.findall(r"^(\d+) (\w+?)(?:_v\d)? ", trace.read_text(), re.M)
+
+
+def calls_between_gpus(trace):
+    """Return the calls in the trace that move data between GPUs."""
+    seen = {name for _, name in calls(trace)}
+    assert "cuMemcpyDtoHAsync" in seen, seen
+    return seen & set.union(*CALLS.values())
+
+
 @pytest.mark.parametrize("route", ["copy", "ce", "rs_ag", "switch_sum", "roots"])
-def test_every_route_gives_the_same_sums(rig, route):
-    r = rig(args=["--gpu-strategy", route])
+def test_every_route_gives_the_same_sums(rig, tmp_path, route):
+    trace = tmp_path / "trace"
+    r = rig(args=["--gpu-strategy", route], agent_env={"FAKE_CUDA_TRACE": str(trace)})
     r.run("device_rounds", 6, {"sizes": [3, 70001], "n_rounds": 3, "kinds": KINDS, "route": route})
+    if r.kind == "cuda":
+        assert calls_between_gpus(trace) == CALLS[route]
 
 
 def test_a_stream_may_be_rounds_ahead(rig):
@@ -271,12 +299,19 @@ def test_workers_get_an_error_when_an_absent_worker_is_killed(rig):
 
 @needs_cuda
 @pytest.mark.parametrize(
-    "fault", ["cuMemcpyDtoHAsync:9=700", "cuMemcpy2DAsync:5=719", "ncclReduceScatter:3=1"]
+    "fault,words",
+    [
+        ("cuMemcpyDtoHAsync:9=700", "CUDA_ERROR_ILLEGAL_ADDRESS (700)"),
+        ("cuMemcpy2DAsync:5=719", "(719)"),
+        ("ncclReduceScatter:3=1", "unhandled cuda error"),
+    ],
 )
-def test_an_error_of_the_gpu_ends_the_job_with_the_drivers_words(cluster, fault):
+def test_an_error_of_the_gpu_ends_the_job_with_the_drivers_words(cluster, fault, words):
     r = Rig(cluster, "cuda", agents=1, agent_env={"FAKE_CUDA_FAULTS": fault})
     results = r.c.finish(r.start("device_until_failure", 2, {"n_elems": 5000}))
     check_ended(results, {bps.EDEVICE})
+    for _, text, _, _ in results:
+        assert words in text, text
     gone(r, 0)
 
 

@@ -14,8 +14,11 @@ import bps
 from cluster import BUILD, DEADLINE_S, IS_ASAN, IS_TSAN
 from keeper import kept_cluster
 from test_device import (  # noqa: F401
+    CALLS,
     LOST,
     Rig,
+    calls,
+    calls_between_gpus,
     check_ended,
     gone,
     needs_cuda,
@@ -465,28 +468,50 @@ def test_agents_that_die_and_processes_that_stop_at_random_cost_pauses(cluster, 
 
 
 @needs_cuda
-def test_an_executor_that_hangs_when_its_agent_is_gone_ends_itself(cluster):
+def test_an_executor_that_hangs_when_its_agent_is_gone_ends_itself(cluster, tmp_path):
     """The executor hangs in a driver call, so its main thread does not notice the agent's end."""
-    r = Rig(cluster, "cuda", agents=1, agent_env={"FAKE_CUDA_FAULTS": "cuMemcpyDtoHAsync:40=hang"})
+    trace = tmp_path / "trace"
+    r = Rig(
+        cluster,
+        "cuda",
+        agents=1,
+        agent_env={
+            "FAKE_CUDA_FAULTS": "cuMemcpyDtoHAsync:40=hang",
+            "FAKE_CUDA_TRACE": str(trace),
+        },
+    )
     r.env["FAKE_CUDA_FAULTS"] = ""
     job = start_and_wait(r, 2, {})
     (pid,) = r.executors(0)
+
+    def last_call():
+        return [name for p, name in calls(trace) if int(p) == pid and name != "work"][-1]
+
     stat = Path(f"/proc/{pid}/stat")
-    seen = [stat.read_text()]
+
+    def state():  # without the parent, which changes when the agent ends
+        fields = stat.read_text().split()
+        return fields[:3], fields[4:]
+
+    seen = [str(state())]
 
     def hangs():
-        seen.append(stat.read_text())
+        seen.append(str(state()))
         return len(seen) > 50 and len(set(seen[-50:])) == 1
 
     r.c.wait_for("the executor hangs", hangs)
+    assert last_call() == "cuMemcpyDtoHAsync"
+    said = "ending a hung GPU executor whose agent has ended"
     r.c.agents[0].kill()
     check_ended(r.c.finish(job), LOST | {bps.ENOAGENT})
-    assert stat.read_text().split()[2] == "S"
+    assert str(state()) == seen[-1] and said not in r.c.agents[0].log.read_text()
     r.c.wait_for(
         "the executor has ended",
         lambda: not stat.exists() or stat.read_text().split()[2] == "Z",
         40,
     )
+    assert said in r.c.agents[0].log.read_text()
+    assert last_call() == "cuMemcpyDtoHAsync"
 
 
 @needs_cuda
@@ -501,15 +526,19 @@ def test_an_executor_that_hangs_when_its_agent_is_gone_ends_itself(cluster):
     ],
 )
 def test_job_takes_the_route_that_bpsctl_shows(cluster, tmp_path, machine, links, workers, want):
-    """The executor uses the agent's setting `sysfs`, so jobs take the route that bpsctl shows."""
+    """The executor uses the agent's setting `sysfs`, so jobs take the route that bpsctl shows.
+
+    The calls of the executor show the route that it really takes.
+    """
     make(tmp_path / "m", machine)
     env = {"FAKE_CUDA_LINKS": links, **fakes(machine)}
+    trace = tmp_path / "trace"
     r = Rig(
         cluster,
         "cuda",
         agents=1,
         gpus=workers,
-        agent_env=env,
+        agent_env={**env, "FAKE_CUDA_TRACE": str(trace)},
         args=["--sysfs", str(tmp_path / "m")],
     )
 
@@ -522,6 +551,7 @@ def test_job_takes_the_route_that_bpsctl_shows(cluster, tmp_path, machine, links
     assert shown() == want
     r.env.update(env)
     assert set(r.run("device_rounds", workers, {"sizes": [1, 70001], "n_rounds": 3})) == {want}
+    assert calls_between_gpus(trace) == CALLS[want]
 
 
 @needs_cuda
