@@ -26,13 +26,15 @@ def check(barrier, path, rank, members):
         file.truncate(max(members) + 1)
         come = mmap.mmap(file.fileno(), max(members) + 1)
     if rank in members:
-        for n in range(1, ROUNDS + 1):
-            come[rank] = n
-            barrier()
-            assert all(come[member] >= n for member in members), f"barrier {n} was left too early"
-        come[rank] = LEFT
+        try:
+            for n in range(1, ROUNDS + 1):
+                come[rank] = n
+                barrier()
+                assert all(come[m] >= n for m in members), f"barrier {n} was left too early"
+        finally:
+            come[rank] = LEFT
     else:
         deadline = time.monotonic() + LIMIT_S
-        while not all(come[member] == LEFT for member in members):
+        while not all(come[m] == LEFT for m in members):
             assert time.monotonic() < deadline, "the barrier waits for more than its members"
             time.sleep(0.01)
