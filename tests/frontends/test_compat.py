@@ -80,15 +80,19 @@ bps.byteps_declare_tensor("x")
 x = bps.push_pull(torch.full((3,), float(bps.rank())), average=False, name="x")
 assert (x == bps.size() * (bps.size() - 1) / 2).all()
 x = torch.nn.Linear(2, 2)
+bias = x.bias.detach().clone()
 crossed = CrossBarrier(x, torch.optim.SGD(x.parameters(), lr=1.0))
 for _ in range(2):
     crossed.zero_grad()
-    x(torch.ones(1, 2)).sum().backward()
+    (x(torch.ones(1, 2)) * (bps.rank() + 1)).sum().backward()
     crossed.step()
-x.state_dict()
+moved = bias - x.state_dict()["bias"]
 assert not crossed._bps_cross._waiting
+assert torch.allclose(moved, torch.full((2,), bps.size() + 1.0)), moved
 wrapped = DDP(torch.nn.Linear(2, 2), device_ids=[bps.local_rank()])
-wrapped(torch.ones(1, 2)).sum().backward()
+(wrapped(torch.ones(1, 2)) * (bps.rank() + 1)).sum().backward()
+(grad,) = {p.grad.mean().item() for p in wrapped.module.parameters()}
+assert abs(grad - (bps.size() + 1) / 2) < 1e-6, grad
 print("rank", bps.rank(), "of", bps.size())
 bps.shutdown()
 """
