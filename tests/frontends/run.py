@@ -6,11 +6,12 @@
 
 For each list of requirements, all workers of a job run the same tests in the same order, on
 clusters of one agent and of two agents. Several jobs run at a time. With --short, parts of SHORT
-run on fewer clusters. A list that cannot be installed is skipped, and the reason is printed. The
-options choose some of the runs. -k is passed to pytest.
+run on fewer clusters. A list that cannot be installed is a failure, and so is a skipped test whose
+reason is not in skips.txt. The options choose some of the runs. -k is passed to pytest.
 """
 
 import argparse
+import fnmatch
 import os
 import re
 import subprocess
@@ -95,12 +96,19 @@ SHORT = {
     "jax": {"jax": ("3x2",)},
 }
 # Additional environment variables of the test runs. A key is the name of a part, or of a list of
-# requirements. The variables of a list apply to all parts that run with this list.
+# requirements. The variables of a list apply to all parts that run with this list. FRAMEWORKS are
+# the frameworks in the list: the parts that test several frameworks test these.
 ENVIRONMENTS = {
     "gpu": {"BPS_GPU": "host"},
-    "tensorflow": {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"},
-    "jax": {"KERAS_BACKEND": "jax"},
-    "torch": {"KERAS_BACKEND": "torch"},
+    "torch": {"FRAMEWORKS": "torch keras", "KERAS_BACKEND": "torch"},
+    "torch-2.1": {"FRAMEWORKS": "torch"},
+    "tensorflow": {
+        "FRAMEWORKS": "tensorflow keras",
+        "KERAS_BACKEND": "tensorflow",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    },
+    "jax": {"FRAMEWORKS": "jax keras", "KERAS_BACKEND": "jax"},
+    "mxnet": {"FRAMEWORKS": "mxnet"},
 }
 PYTHON = ROOT / "libbpsclient" / "python"
 Counts = tuple[int, int, int]  # passed, failed and skipped tests
@@ -111,12 +119,22 @@ FORM = (
 )
 
 
+def hidden(name: str, part: str, output: str) -> set[str]:
+    """Return the reasons of skipped tests that skips.txt does not allow for this list and part."""
+    rules = [line.split(": ", 1) for line in (HERE / "skips.txt").read_text().splitlines()]
+    allowed = {
+        rule[1] for rule in rules if len(rule) == 2 and fnmatch.fnmatch(f"{name}/{part}", rule[0])
+    }
+    return set(re.findall(r"^\[\d+\] SKIPPED \[\d+\] \S+: (.*)$", output, re.M)) - allowed
+
+
 def run_tests(
     build: Path, python: str, name: str, part: str, cluster: str, words: list[str]
 ) -> Counts:
     """Run a part on a cluster. Return three counts: passed, failed and skipped tests.
 
-    The counts are those of rank 0. If any rank fails, the count of failed tests is at least 1.
+    The counts are those of rank 0. If any rank fails, or skips a test for a reason that is not
+    allowed, the count of failed tests is at least 1.
     """
     n, agents = cluster.split("x")
     foreign = ("BPS_", "BYTEPS_", "DMLC_", "PYTEST_")
@@ -129,7 +147,7 @@ def run_tests(
         "OMP_NUM_THREADS": "1",
     }
     env |= ENVIRONMENTS.get(name, {}) | ENVIRONMENTS.get(part, {})
-    tests = [python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=short"]
+    tests = [python, "-m", "pytest", "-q", "-x", "-rs", "-p", "no:cacheprovider", "--tb=short"]
     command = [build / "bpsrun", "-n", n, "--agents", agents, "--", *tests]
     done = subprocess.run(
         list(map(str, [*command, HERE / f"test_{part}.py", *words])),
@@ -146,15 +164,18 @@ def run_tests(
     if done.returncode:
         print(done.stdout[-6000:])
         counts["failed"] = max(1, counts.get("failed", 0))
+    for reason in hidden(name, part, done.stdout):
+        print(f"frontends/{name}/{part}: a test is skipped, and skips.txt lacks: {reason}")
+        counts["failed"] = max(1, counts.get("failed", 0))
     return counts.get("passed", 0), counts.get("failed", 0), counts.get("skipped", 0)
 
 
-def check_form(python: str) -> int:
+def check_form(python: str, name: str) -> int:
     """Run ruff, and return how many of its checks fail.
 
-    In an environment without ruff, return 0.
+    For a list without ruff, return 0.
     """
-    if subprocess.run([python, "-c", "import ruff"], stderr=subprocess.DEVNULL).returncode:
+    if "\nruff==" not in (HERE / f"{name}.txt").read_text():
         return 0
     done = [subprocess.run([python, "-m", "ruff", *words]) for words in FORM]
     return sum(one.returncode != 0 for one in done)
@@ -171,7 +192,7 @@ def environment(name: str) -> str | None:
     )
     if made.returncode:
         reason = made.stderr.strip()
-        print(f"frontends/{name}: skipped, its packages cannot be installed: {reason}")
+        print(f"frontends/{name}: failed, its packages cannot be installed: {reason}", flush=True)
         return None
     return made.stdout.strip()
 
@@ -194,9 +215,9 @@ def main() -> int:
             continue
         python = environment(name)
         if python is None:
-            total[2] += 1
+            total[1] += 1
             continue
-        wrong = check_form(python)
+        wrong = check_form(python, name)
         if wrong:
             print(f"frontends/{name}: {wrong} checks of ruff failed, see above", flush=True)
         total[1] += wrong

@@ -5,11 +5,11 @@ Rank 0 starts a cluster of two agents with a worker on each.
 """
 
 import ast
-import importlib.util
 import itertools
 import re
 import signal
 
+import jobs
 import processes
 import pytest
 
@@ -191,9 +191,7 @@ END = """
 train(state)
 print("begun", begun, "losses", losses, flush=True)
 """
-every_framework = pytest.mark.parametrize(
-    "framework", [name for name in SCRIPTS if importlib.util.find_spec(name)]
-)
+every_framework = pytest.mark.parametrize("framework", jobs.FRAMEWORKS)
 
 
 def results(output):
@@ -275,14 +273,10 @@ if rank < size - 1:
 """
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="JAX is not installed")
+@pytest.mark.skipif("jax" not in jobs.FRAMEWORKS, reason="for JAX alone")
 def test_jax_ends_its_calls_before_the_job_is_suspended_and_compiles_again():
     with processes.Cluster(agents=2) as cluster:
         codes, outputs = processes.finish(processes.start(JAX_SUSPEND, 3, cluster, "late"))
     assert codes == [0] * 3, "\n".join(outputs)
     for output in outputs[:2]:
         assert "rows 2 [2.0, 2.0, 2.0]" in output, output
-
-
-def test_a_framework_was_found():
-    assert any(map(importlib.util.find_spec, SCRIPTS))
