@@ -469,4 +469,32 @@ static inline void running_job(struct sched_world *w)
 	declare(w, 21, 0, "w", DTYPE_F32, 400000);
 	declare(w, 22, 1, "w", DTYPE_F32, 400000);
 }
+
+static inline void at_barrier(struct sched_world *w, uint32_t conn, uint32_t rank, uint64_t n)
+{
+	const struct ctl_msg msg = {
+		.type = CTL_WORKER, .worker = {w->last_job, rank, WORKER_AT_BARRIER, "", n}};
+
+	send_msg(w, conn, &msg);
+}
+
+/* Make an elastic job of at most three workers. Agents a and b have workers; agent c joins
+ * later. */
+static inline void elastic_job(struct sched_world *w)
+{
+	world_init(w);
+	w->flags = JOB_SHRINK | JOB_ELASTIC;
+	w->max_size = 3;
+	server(w, 11, "s1", 101);
+	for (uint32_t i = 0; i < 3; i++) {
+		const char name[] = {(char)('a' + i), 0};
+
+		agent(w, 21 + i, name, 201 + i);
+	}
+	join(w, 21, 0, 2, 10);
+	join(w, 22, 1, 2, 11);
+	declare(w, 21, 0, "w", DTYPE_F32, 400000);
+	declare(w, 22, 1, "w", DTYPE_F32, 400000);
+	clear(w);
+}
 #endif

@@ -181,14 +181,6 @@ static void machines_that_left_a_job_are_known_after_a_restart(void **state)
 	world_fini(&w);
 }
 
-static void at_barrier(struct sched_world *w, uint32_t conn, uint32_t rank, uint64_t n)
-{
-	const struct ctl_msg msg = {
-		.type = CTL_WORKER, .worker = {w->last_job, rank, WORKER_AT_BARRIER, "", n}};
-
-	send_msg(w, conn, &msg);
-}
-
 static void barrier_is_passed_when_all_remaining_members_confirm_one_view(void **state)
 {
 	struct sched_world w;
@@ -214,26 +206,6 @@ static void barrier_is_passed_when_all_remaining_members_confirm_one_view(void *
 	at_barrier(&w, 22, 1, 1); /* the agent has not received the change yet */
 	SAID(&w, "22 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) gone barrier=1");
 	world_fini(&w);
-}
-
-/* Make an elastic job of at most three workers. Agents a and b have workers; agent c joins
- * later. */
-static void elastic_job(struct sched_world *w)
-{
-	world_init(w);
-	w->flags = JOB_SHRINK | JOB_ELASTIC;
-	w->max_size = 3;
-	server(w, 11, "s1", 101);
-	for (uint32_t i = 0; i < 3; i++) {
-		const char name[] = {(char)('a' + i), 0};
-
-		agent(w, 21 + i, name, 201 + i);
-	}
-	join(w, 21, 0, 2, 10);
-	join(w, 22, 1, 2, 11);
-	declare(w, 21, 0, "w", DTYPE_F32, 400000);
-	declare(w, 22, 1, "w", DTYPE_F32, 400000);
-	clear(w);
 }
 
 static void rank_beyond_an_elastic_jobs_range_is_refused_with_its_maximum(void **state)
@@ -313,42 +285,6 @@ static void rank_and_number_of_a_lost_machine_go_to_a_newcomer(void **state)
 	clear(&w);
 	at_barrier(&w, 23, 1, 2);
 	SAID(&w, "22 JOB job=1 x size=3 m0(2:0) m1(3:2) m2(4:1) barrier=2 border");
-	world_fini(&w);
-}
-
-static void machines_that_wait_count_for_the_limit_of_machines(void **state)
-{
-	struct sched_world w;
-	char name[16];
-
-	(void)state;
-	elastic_job(&w);
-	/* Repeatedly, one machine leaves and one joins. */
-	for (uint32_t n = 2; n < WIRE_MEMBERS_MAX - 1; n++) {
-		uint32_t conn = n == 2 ? 22 : 998 + n;
-
-		worker(&w, conn, 1, WORKER_LOST);
-		snprintf(name, sizeof(name), "m%u", n);
-		agent(&w, 999 + n, name, 1000 + n);
-		join(&w, 999 + n, 1, 2, n);
-		w.last_job = 1;
-		at_barrier(&w, 21, 0, n - 1);
-		clear(&w);
-	}
-	for (uint32_t i = 0; i < 2; i++) {
-		snprintf(name, sizeof(name), "new%u", i);
-		agent(&w, 5001 + i, name, 7001 + i);
-	}
-	worker(&w, 998 + WIRE_MEMBERS_MAX - 1, 1, WORKER_LOST);
-	join(&w, 5001, CTL_NO_ID, 2, 7001);
-	SAID(&w, "5001 JOINED code=0");
-	join(&w, 5002, CTL_NO_ID, 2, 7002);
-	w.last_job = 1;
-	clear(&w);
-	at_barrier(&w, 21, 0, WIRE_MEMBERS_MAX - 2);
-	SAID(&w, "5001 JOINED code=0 job=1 rank=1");
-	SAID(&w, "5002 JOINED code=10012");
-	NOT_SAID(&w, "m1024(");
 	world_fini(&w);
 }
 
@@ -435,7 +371,6 @@ int main(void)
 		cmocka_unit_test(elastic_job_is_refused_with_the_condition_that_it_breaks),
 		cmocka_unit_test(newcomers_are_admitted_at_a_barrier_with_all_state),
 		cmocka_unit_test(rank_and_number_of_a_lost_machine_go_to_a_newcomer),
-		cmocka_unit_test(machines_that_wait_count_for_the_limit_of_machines),
 		cmocka_unit_test(place_of_a_newcomer_that_has_left_is_free_at_once),
 		cmocka_unit_test(newcomers_of_an_agent_that_reconnects_join_again),
 		cmocka_unit_test(newcomers_receive_the_end_of_the_job),
