@@ -10,6 +10,7 @@
 
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/core/progress.h"
+#include "bps-scheduler/model/find.h"
 #include "bps-scheduler/status/status.h"
 #include "common/base/log.h"
 #include "tests/unit/fake_sched.h"
@@ -209,6 +210,27 @@ static void rates_and_waits_are_added_up_over_the_servers(void **state)
 	sched_free(w.core);
 }
 
+static void lists_of_a_heartbeat_are_cut_to_their_limits(void **state)
+{
+	struct ctl_beat_late late[CTL_BEAT_LATE_MAX + 1] = {{0}};
+	struct ctl_beat_job jobs[CTL_BEAT_JOBS_MAX + 1] = {{0}};
+	struct ctl_msg msg = {
+		.type = CTL_BEAT, .beat = {.jobs = jobs, .n_jobs = CTL_BEAT_JOBS_MAX + 1}};
+	const struct sched_member *m;
+	struct progress_world w;
+
+	(void)state;
+	for (unsigned i = 0; i <= CTL_BEAT_JOBS_MAX; i++)
+		jobs[i] = (struct ctl_beat_job){.late = late, .n_late = CTL_BEAT_LATE_MAX + 1};
+	world_init(&w);
+	sched_message(w.core, 11, &msg, w.now);
+	m = sched_member(w.core, 1);
+	assert_int_equal(m->n_reports, CTL_BEAT_JOBS_MAX);
+	for (uint32_t i = 0; i < m->n_reports; i++)
+		assert_int_equal(m->reports[i].job.n_late, CTL_BEAT_LATE_MAX);
+	sched_free(w.core);
+}
+
 static void server_whose_sums_take_long_is_named_until_it_recovers(void **state)
 {
 	struct progress_world w;
@@ -305,6 +327,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rates_and_waits_are_added_up_over_the_servers),
+		cmocka_unit_test(lists_of_a_heartbeat_are_cut_to_their_limits),
 		cmocka_unit_test(server_whose_sums_take_long_is_named_until_it_recovers),
 		cmocka_unit_test(straggler_is_raised_after_seconds_and_cleared_after_seconds),
 		cmocka_unit_test(random_delays_make_no_straggler),

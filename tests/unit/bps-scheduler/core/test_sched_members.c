@@ -1,5 +1,6 @@
 /* Tests of the members in the scheduler's core: how members connect, are recognised, and are
  * declared dead. */
+#include "bps-scheduler/model/model.h"
 #include "tests/unit/sched_world.h"
 
 static void hello_is_answered_with_welcome_and_the_other_members(void **state)
@@ -94,6 +95,41 @@ static void wrong_hello_is_refused_with_a_sentence(void **state)
 	world_fini(&w);
 }
 
+static void hello_with_an_invalid_field_is_refused(void **state)
+{
+	const struct ctl_msg server = hello_of(ROLE_SERVER, "s", "h", 5);
+	struct ctl_msg bad[11];
+	struct sched_world w;
+
+	(void)state;
+	for (unsigned k = 0; k < 11; k++)
+		bad[k] = server;
+	bad[0].hello.role = ROLE_AGENT + ROLE_SERVER;
+	bad[1].hello.instance = 0;
+	bad[2].hello.name = "";
+	bad[3].hello.host = "";
+	bad[4].hello.cluster_id = (struct blob){"short", 5};
+	bad[5].hello.view = UINT64_MAX;
+	bad[6].hello.addr = "";
+	bad[7].hello.port = 0;
+	bad[8].hello.threads = 0;
+	bad[9].hello.threads = 1025;
+	bad[10] = hello_of(ROLE_AGENT, "", "h", 5);
+	world_init(&w);
+	for (unsigned k = 0; k < 11; k++) {
+		clear(&w);
+		sched_conn_open(w.core, 31 + k, w.now);
+		send_msg(&w, 31 + k, &bad[k]);
+		SAID(&w, " REFUSE code=10013");
+	}
+	clear(&w);
+	bad[9].hello.threads = 1024;
+	sched_conn_open(w.core, 61, w.now);
+	send_msg(&w, 61, &bad[9]);
+	SAID(&w, "61 WELCOME");
+	world_fini(&w);
+}
+
 static void first_message_must_be_hello_and_must_come(void **state)
 {
 	struct sched_world w;
@@ -125,6 +161,32 @@ static void same_name_on_another_host_is_refused_while_the_holder_lives(void **s
 	clear(&w);
 	hello(&w, 13, ROLE_SERVER, "s1", "h2", 102);
 	SAID(&w, "13 WELCOME id=1");
+	world_fini(&w);
+}
+
+static void all_times_can_be_set_while_the_scheduler_runs(void **state)
+{
+	struct sched_world w;
+	struct sched_config cfg;
+
+	(void)state;
+	world_init(&w);
+	cfg = w.cfg;
+	cfg.server_dead_ms++;
+	cfg.agent_dead_ms++;
+	cfg.server_window_ms++;
+	cfg.agent_window_ms++;
+	cfg.stall_ms++;
+	cfg.forming_ms++;
+	cfg.server_slow_ms++;
+	sched_set_times(w.core, &cfg, w.now);
+	assert_int_equal(w.core->cfg.server_dead_ms, cfg.server_dead_ms);
+	assert_int_equal(w.core->cfg.agent_dead_ms, cfg.agent_dead_ms);
+	assert_int_equal(w.core->cfg.server_window_ms, cfg.server_window_ms);
+	assert_int_equal(w.core->cfg.agent_window_ms, cfg.agent_window_ms);
+	assert_int_equal(w.core->cfg.stall_ms, cfg.stall_ms);
+	assert_int_equal(w.core->cfg.forming_ms, cfg.forming_ms);
+	assert_int_equal(w.core->cfg.server_slow_ms, cfg.server_slow_ms);
 	world_fini(&w);
 }
 
@@ -465,8 +527,10 @@ int main(void)
 		cmocka_unit_test(wrong_hello_is_refused_with_a_sentence),
 		cmocka_unit_test(member_with_another_provider_is_refused_and_both_are_named),
 		cmocka_unit_test(restarted_scheduler_remembers_the_provider),
+		cmocka_unit_test(hello_with_an_invalid_field_is_refused),
 		cmocka_unit_test(first_message_must_be_hello_and_must_come),
 		cmocka_unit_test(same_name_on_another_host_is_refused_while_the_holder_lives),
+		cmocka_unit_test(all_times_can_be_set_while_the_scheduler_runs),
 		cmocka_unit_test(shorter_dead_time_counts_from_now_on),
 		cmocka_unit_test(longer_window_holds_for_later_losses),
 		cmocka_unit_test(new_instance_on_the_same_host_replaces_the_old_at_once),
