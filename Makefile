@@ -87,6 +87,7 @@ include tests/bench/bench.mk
 include tests/gpu/cuda.mk
 include tests/gpu/gpu.mk
 include tests/tests.mk
+include tests/mutation/mutation.mk
 include systemd/deb.mk
 include libbpsclient/python/wheel.mk
 

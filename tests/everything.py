@@ -108,6 +108,12 @@ TARGETS = (
     Target("check-asan", 75, COUNTS),
     Target("check-tsan", 60, COUNTS),
     Target(
+        "mutation",
+        45,
+        r"\d+ mutants, .*",
+        paths=(*SIM, "tests/mutation", "tests/unit"),
+    ),
+    Target(
         "upgrade",
         20,
         r"\d+ passed.*",
