@@ -194,7 +194,7 @@ TARGETS = (
     Target("latency", 10, r"\d.* times faster than .*", paths=BENCH),
     Target(
         "bench-bars",
-        30,
+        45,
         r"^[a-g]: \d+ of \d+ hold.*|^missed: .*",
         ("BARS=--strict --only abf --seconds 1 --repeat 3 --out build/everything",),
         most=20,
