@@ -62,7 +62,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one file.
+    """A change of one file.
 
     Args:
         path: the file, from the root of the tree.

@@ -4,8 +4,8 @@
     tests/mutation/mutation.py BUILD --sources FILES [options] -- COMPILER FLAG...
 
 `make mutation` builds the programs and starts this script. In the folder BUILD, the cores are
-shared libraries (mutation.mk). For each mutant, only the changed file is compiled, and one library is
-linked again, in a folder of its own. The unit tests of the daemon run with the new library, then
+shared libraries (mutation.mk). For each mutant, only the changed file is compiled, and one library
+is linked again, in a folder of its own. The unit tests of the daemon run with the new library, then
 the simulator. The first program that fails has caught the mutant, and no other program runs. A
 program that uses far more processor time than without the change has also caught the mutant.
 
@@ -99,7 +99,7 @@ class Program:
 
 
 class Cores:
-    """One of the two ways in which the cores are compiled and linked as a shared library.
+    """A way in which the cores are compiled and linked as a shared library.
 
     Args:
         programs: folder of the programs that are linked with the library.

@@ -47,7 +47,7 @@ def release(name: str, folder: Path) -> Release:
 MARK = mark.read()
 TODAY = Release("today", ROOT, BUILD)
 THEN = release("mark", mark.folder_of(MARK.commit))
-# Both directions of an upgrade: to today's release, and back to the one of the mark.
+# Directions of an upgrade: to today's release, and back to the one of the mark.
 WAYS = [(THEN, TODAY), (TODAY, THEN)]
 
 

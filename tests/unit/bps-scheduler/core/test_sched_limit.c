@@ -1,5 +1,5 @@
-/* The scheduler's core at the limit of machines in one job. The test is a program of its own, because
- * it takes far longer than all other tests of the core. */
+/* The scheduler's core at the limit of machines in one job. The test is a program of its own,
+ * because it takes far longer than all other tests of the core. */
 #include "tests/unit/sched_world.h"
 
 static void machines_that_wait_count_for_the_limit_of_machines(void **state)
