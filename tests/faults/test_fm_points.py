@@ -35,7 +35,7 @@ class Fault:
         more = {"sleep": "sleep:300ms", "error": "error:EIO"}.get(action, action)
         # A message that is lost twice in a row takes 6 s (faults.md, B5), so drop only one message
         self.text = f"{point}={more},count={5 if action == 'error' else 1}"
-        self.pid = 0  # process in which the fault acted
+        self.process = None  # the process in which the fault acted
 
     def arm(self, *more):
         """Set the fault, and more faults, in the running daemon."""
@@ -58,8 +58,9 @@ class Fault:
             self.d.begin_again()
 
     def has_acted(self):
-        self.pid = self.d.acted()[f"{self.point}={self.action}"]
-        return self.pid != 0
+        pid = self.d.acted()[f"{self.point}={self.action}"]
+        self.process = next((p for p in self.d.processes if p.pid == pid), None)
+        return self.process is not None
 
     def await_action(self):
         self.c.wait_for(f"the fault {self.text} acts in {self.d.name}", self.has_acted)
@@ -70,7 +71,7 @@ class Fault:
         A thread that hangs goes on, because SIGHUP removes the fault. If the main thread hangs, it
         does not receive SIGHUP, and the process is killed, as a service manager's watchdog does.
         """
-        d, process = self.d, next(p for p in self.d.processes if p.pid == self.pid)
+        d, process = self.d, self.process
         d.conf.write_text("")
         if self.action == "crash":
             process.wait(10)
