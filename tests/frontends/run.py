@@ -87,7 +87,7 @@ SHORT = {
     "torch": {
         "torch": ("2x1", "3x2"),
         "collectives": ("3x2",),
-        "c10d": ("2x1", "3x2"),
+        "c10d": ("3x2", "4x2"),
         "distributed": ("3x2",),
         "compat": ("3x1",),
         "elastic": ("2x1",),
