@@ -14,6 +14,7 @@ import time
 import numpy as np
 
 import bps
+import workers
 
 OPS = {"sum": bps.SUM, "max": bps.MAX, "min": bps.MIN, "avg": bps.AVG}
 
@@ -272,6 +273,7 @@ def device_until_failure(n_elems, die_rank=None, after=3, started=None, absent_r
             )  # this call would block if the stream's wait for the sum never ended
             t.wait()
             assert np.all(got == r * job.size)
+            workers.rest(start)
             if started and r == after:
                 with open(f"{started}.{job.rank}", "w", encoding="ascii"):
                     pass
@@ -347,6 +349,7 @@ def device_kept_rounds(sizes, stop, trace, declare_each=0):
                 assert np.array_equal(got, want), (n, i, got[:4], want[:4])
             over = vote.wait(60)[0] > 0
             f.write(f"{start} {time.monotonic()}\n")
+            workers.rest(start)
         chain.wait(60)
         got, want = device.read(chain_at, n_chain, np.int64), pow(job.size, links, 1 << 64)
         assert np.all(got.view(np.uint64) == want), (links, got[:4], want)

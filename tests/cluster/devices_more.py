@@ -11,6 +11,7 @@ import time
 import numpy as np
 
 import bps
+import workers
 from devices import PINNED, Cuda, Plain, device_until_failure, open_device, outcome, touch, until
 
 
@@ -332,6 +333,7 @@ def gpu_until(d, n_elems, n_tensors=2, contributors=None):
         r = 0
         while True:
             r += 1
+            start = time.monotonic()
             flag.input[0] = os.path.exists(d + "/stop")
             flag.push_pull()
             for i, (t, at) in enumerate(ts):
@@ -350,6 +352,7 @@ def gpu_until(d, n_elems, n_tensors=2, contributors=None):
                 os.rename(d + "/rounds.new", d + "/rounds")
             if flag.wait(60)[0]:
                 return r
+            workers.rest(start)
 
 
 def gpu_unaligned():
@@ -499,8 +502,6 @@ def gpu_members(
     element of the sum shows the ranks that contributed to this element. Equal masks appear once in
     the list.
     """
-    from workers import members_behind
-
     seen, job = [], bps.open(**options)
     try:
         device = open_device(job)
@@ -519,7 +520,7 @@ def gpu_members(
                 t.wait()
             got = device.read(address, n_elems, np.int64)
             t.wait()
-            seen.append(np.unique(members_behind(got, r)).tolist())
+            seen.append(np.unique(workers.members_behind(got, r)).tolist())
             if progress and job.rank == 0:
                 with open(progress, "w", encoding="ascii") as f:
                     f.write(str(r))
