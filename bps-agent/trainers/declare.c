@@ -4,6 +4,7 @@
  * the data thread. */
 #include "bps-agent/trainers/declare.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -137,6 +138,7 @@ static void tell_slot(struct trainer *t, const struct tensor *tensor, struct loc
 	*slot = (struct local_slot){.text = "", .tensor = tw->index};
 	if (tensor->kind != &host_tensor_kind)
 		return;
+	assert(tw->in_arena && tensor->out_arena);
 	if (tw->in_arena != t->told_input)
 		tell_arena(t, tw->in_arena);
 	t->told_input = tw->in_arena;
@@ -162,12 +164,15 @@ static int tell_again(struct trainer *t, const struct tensor *tensor, const stru
 		return err_set(err, BPS_EMISMATCH,
 			"rank %u declares tensor '%s' again, but in other memory: use another name",
 			t->rank, d->name);
-	if (tensor->kind == &host_tensor_kind && tw->in_arena != x->again_in)
-		t->told_input = NULL; /* so that tell_slot sends the input arena */
-	if (tensor->kind == &host_tensor_kind && tensor->out_arena != x->again_out)
-		tell_arena(t, tensor->out_arena);
-	x->again_in = tw->in_arena;
-	x->again_out = tensor->out_arena;
+	if (tensor->kind == &host_tensor_kind) {
+		assert(tw->in_arena && tensor->out_arena);
+		if (tw->in_arena != x->again_in)
+			t->told_input = NULL; /* so that tell_slot sends the input arena */
+		if (tensor->out_arena != x->again_out)
+			tell_arena(t, tensor->out_arena);
+		x->again_in = tw->in_arena;
+		x->again_out = tensor->out_arena;
+	}
 	tell_slot(t, tensor, slot);
 	return 0;
 }
