@@ -30,7 +30,9 @@ class Fork:
 
     def wait(self, timeout=None):
         if self.returncode is None:
-            if not select.select([self.status], [], [], timeout)[0]:
+            ended = select.poll()  # select() takes no descriptor above 1023
+            ended.register(self.status, select.POLLIN)
+            if not ended.poll(None if timeout is None else 1000 * timeout):
                 raise subprocess.TimeoutExpired(f"worker {self.pid}", timeout)
             (status,) = struct.unpack("i", self.status.read(4))
             self.returncode = os.waitstatus_to_exitcode(status)
