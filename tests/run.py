@@ -50,7 +50,7 @@ PROVIDER_FILES = (
 PROVIDER_SHORT = ("exactness", "flow")
 # Seconds that a part may take with nothing beside this script, on two processors of which each adds
 # ten million numbers in REFERENCE_S.
-REFERENCE_S = 0.85
+REFERENCE_S = 0.25
 BUDGETS_S = {
     "unit tests, fuzz targets, simulators": 120,
     "cluster": 420,
@@ -412,8 +412,6 @@ def main():
         return finish(counts)
     slowness = machine_speed()
     is_whole = not args.no_cluster and not args.cluster
-    # Sanitizers take much memory and processor time.
-    at_once = processors() * (1 if build.name in ("asan", "tsan") else 3)
 
     def compute():
         with counts.part("unit tests, fuzz targets, simulators"):
@@ -429,7 +427,9 @@ def main():
     with ThreadPoolExecutor() as pool:
         beside = pool.submit(compute)
         if not args.no_cluster:
-            run_pytest(build, counts, args.only, "cluster", at_once=at_once, files=[args.cluster])
+            run_pytest(
+                build, counts, args.only, "cluster", at_once=processors(), files=[args.cluster]
+            )
         beside.result()
     if is_whole:
         wait_until_quiet()

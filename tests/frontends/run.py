@@ -5,9 +5,10 @@
         [--short] [--at-once N] [-k X]
 
 For each list of requirements, all workers of a job run the same tests in the same order, on
-clusters of one agent and of two agents. Several jobs run at a time. With --short, parts of SHORT
-run on fewer clusters. A list that cannot be installed is a failure, and so is a skipped test whose
-reason is not in skips.txt. The options choose some of the runs. -k is passed to pytest.
+clusters of one agent and of two agents. As many jobs run at a time as there are processors. With
+--short, parts of SHORT run on fewer clusters. A list that cannot be installed is a failure, and so
+is a skipped test whose reason is not in skips.txt. The options choose some of the runs. -k is
+passed to pytest.
 """
 
 import argparse
