@@ -146,12 +146,13 @@ def favour_session():
     """Set the niceness of this session to -20 until this program exits.
 
     A kernel with autogroups divides the time between sessions first, by the niceness of each
-    session. The niceness of a program counts only among the programs of its session.
+    session. The niceness of a program counts only among the programs of its session. The file is
+    empty for a program outside of these groups, for example in a cgroup of its own.
     """
-    if AUTOGROUP.exists():
-        before = AUTOGROUP.read_text().split()[-1]
+    before = AUTOGROUP.read_text().split() if AUTOGROUP.exists() else []
+    if before:
         AUTOGROUP.write_text("-20")
-        atexit.register(AUTOGROUP.write_text, before)
+        atexit.register(AUTOGROUP.write_text, before[-1])
 
 
 class Processes:

@@ -278,6 +278,10 @@ def test_session_of_a_measurement_is_favoured_until_it_ends(bars_module, monkeyp
     monkeypatch.setattr(harness.atexit, "register", lambda *call: at_exit.append(call))
     harness.Processes("nice")  # a kernel without autogroups
     assert at_exit == []
+    harness.AUTOGROUP.write_text("")
+    harness.Processes("nice")  # outside of all autogroups
+    assert at_exit == []
+    assert harness.AUTOGROUP.read_text() == ""
     harness.AUTOGROUP.write_text("/autogroup-8 nice 3\n")
     harness.Processes("nice")
     assert harness.AUTOGROUP.read_text() == "-20"
