@@ -233,12 +233,23 @@ static void handshake_failed(struct ctlchan *c, const char *what)
 	chan_fail(c, "TLS with %s failed: %s", c->peer, what);
 }
 
+/* Return the alert with which the listener has refused this side after the handshake was complete on
+ * this side, or 0. If the listener also closes the connection before this side has written its first
+ * frame, the write fails before libevent reads the alert. */
+static unsigned long late_alert(const struct ctlchan *c, short what)
+{
+	if (!c->tls || c->listener || !c->has_opened || c->has_heard || !(what & BEV_EVENT_EOF))
+		return 0;
+	return tls_unread_alert(bufferevent_openssl_get_ssl(c->bev));
+}
+
 static void on_event(struct bufferevent *bev, short what, void *arg)
 {
 	struct ctlchan *c = arg;
 	int sys = EVUTIL_SOCKET_ERROR();
 	unsigned long ssl_error = c->tls ? bufferevent_get_openssl_error(bev) : 0;
 	const SSL *ssl = c->tls ? bufferevent_openssl_get_ssl(bev) : NULL;
+	unsigned long alert = late_alert(c, what);
 	const char *why;
 
 	if (what & BEV_EVENT_CONNECTED) {
@@ -254,6 +265,8 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
 		handshake_failed(c, tls_failure(ssl, ssl_error));
 	} else if (c->tls && !c->has_opened && ssl_error) {
 		handshake_failed(c, tls_failure(ssl, ssl_error));
+	} else if (alert) {
+		chan_fail(c, "TLS with %s failed: %s", c->peer, tls_failure(ssl, alert));
 	} else if (what & BEV_EVENT_EOF) {
 		chan_fail(c, "%s closed the connection%s", c->peer, keyless_hint(c));
 	} else if (ssl_error) {

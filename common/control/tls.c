@@ -392,6 +392,14 @@ const char *tls_failure(const SSL *ssl, unsigned long ssl_error)
 	}
 }
 
+unsigned long tls_unread_alert(SSL *ssl)
+{
+	char unused;
+
+	ERR_clear_error();
+	return SSL_peek(ssl, &unused, 1) > 0 ? 0 : ERR_get_error();
+}
+
 bool tls_is_same(const struct tls *a, const struct tls *b)
 {
 	return !a->conf.cert && !b->conf.cert && strcmp(a->wire_identity, b->wire_identity) == 0;

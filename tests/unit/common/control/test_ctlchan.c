@@ -8,9 +8,12 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <event2/bufferevent.h>
@@ -18,6 +21,7 @@
 #include <event2/event.h>
 #include <event2/listener.h>
 #include <openssl/evp.h>
+#include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 
@@ -51,6 +55,7 @@ struct ctlchan_fixture {
 	unsigned n_up, n_down, n_failed, n_client_frames; /* counters of the client */
 	size_t client_body;
 	char down_reason[ERR_TEXT_BYTES];
+	int told; /* pipe that has a byte when the peer has reset the connection */
 };
 
 static const struct cluster_key key_a = {{1, 2, 3}}, key_b = {{4, 5, 6}};
@@ -240,6 +245,21 @@ static int stranger_from(const struct ctlchan_fixture *f, unsigned from)
 static int stranger(const struct ctlchan_fixture *f)
 {
 	return stranger_from(f, 1);
+}
+
+/* Listen on a free port of 127.0.0.1. */
+static int listen_somewhere(uint16_t *ret_port)
+{
+	struct sockaddr_in sin = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+	socklen_t len = sizeof(sin);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	assert_true(fd >= 0);
+	assert_int_equal(bind(fd, (struct sockaddr *)&sin, sizeof(sin)), 0);
+	assert_int_equal(listen(fd, 1), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&sin, &len), 0);
+	*ret_port = ntohs(sin.sin_port);
+	return fd;
 }
 
 static void put(int fd, const void *bytes, size_t n)
@@ -610,6 +630,104 @@ static void listener_with_a_certificate_instead_of_the_key_is_refused(void **sta
 	evconnlistener_free(im.listener);
 	SSL_CTX_free(im.ctx);
 	fixture_free(f);
+}
+
+/* Make a certificate that is signed with its own key. Write both to the PEM file `path`. */
+static void write_certificate(const char *path, const char *cn)
+{
+	SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
+	FILE *out = fopen(path, "we");
+	X509_NAME *name;
+	X509 *cert;
+
+	certify(ctx);
+	cert = X509_dup(SSL_CTX_get0_certificate(ctx));
+	name = X509_NAME_new();
+	X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC, (const unsigned char *)cn, -1, -1, 0);
+	X509_set_subject_name(cert, name);
+	X509_set_issuer_name(cert, name);
+	X509_NAME_free(name);
+	assert_true(X509_sign(cert, SSL_CTX_get0_privatekey(ctx), EVP_sha256()) > 0);
+	assert_int_equal(fchmod(fileno(out), 0600), 0);
+	assert_int_equal(PEM_write_X509(out, cert), 1);
+	assert_int_equal(
+		PEM_write_PrivateKey(out, SSL_CTX_get0_privatekey(ctx), NULL, NULL, 0, NULL, NULL),
+		1);
+	fclose(out);
+	X509_free(cert);
+	SSL_CTX_free(ctx);
+}
+
+/* Process that accepts one connection, refuses the peer's certificate with an alert, resets the
+ * connection, and then writes a byte to `told`. */
+static _Noreturn void refuse_one(int listener, const char *pem, int told)
+{
+	SSL_CTX *ctx = SSL_CTX_new(TLS_server_method());
+	struct linger reset = {.l_onoff = 1};
+	SSL *ssl;
+	int fd;
+
+	alarm(DEADLINE_MS / 1000);
+	SSL_CTX_use_certificate_file(ctx, pem, SSL_FILETYPE_PEM);
+	SSL_CTX_use_PrivateKey_file(ctx, pem, SSL_FILETYPE_PEM);
+	SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+	ssl = SSL_new(ctx);
+	fd = accept(listener, NULL, NULL);
+	SSL_set_fd(ssl, fd);
+	if (SSL_accept(ssl) > 0)
+		_exit(1);
+	setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+	close(fd);
+	_exit(write(told, "", 1) != 1);
+}
+
+/* Wait until the connection is reset, then send the first frame. */
+static void on_up_and_reset(void *arg, struct ctlclient *c)
+{
+	struct ctlchan_fixture *f = arg;
+	char told;
+
+	assert_int_equal(read(f->told, &told, 1), 1);
+	f->n_up++;
+	assert_int_equal(ctlclient_send(c, SAY, "", 1), 0);
+}
+
+static void alert_after_the_handshake_is_the_reason_even_if_a_write_fails_first(void **state)
+{
+	static const struct ctlclient_ops ops = {on_up_and_reset, on_client_frame, on_down};
+	char dir[] = "/tmp/bps-certs-XXXXXX", ours[64], theirs[64];
+	struct ctlchan_fixture *f = fixture_new();
+	struct ctlclient_conf conf = {
+		.addrs = {{.host = "127.0.0.1"}}, .n_addrs = 1, .identity = "server:x"};
+	struct err_text err;
+	int listener = listen_somewhere(&conf.addrs[0].port), pipe_fd[2], status;
+	pid_t pid;
+
+	(void)state;
+	assert_non_null(mkdtemp(dir));
+	snprintf(ours, sizeof(ours), "%s/server.pem", dir);
+	snprintf(theirs, sizeof(theirs), "%s/scheduler.pem", dir);
+	write_certificate(ours, "server:x");
+	write_certificate(theirs, "scheduler:x");
+	assert_int_equal(pipe2(pipe_fd, O_CLOEXEC), 0);
+	pid = fork();
+	if (!pid)
+		refuse_one(listener, theirs, pipe_fd[1]);
+	close(listener);
+	close(pipe_fd[1]);
+	f->told = pipe_fd[0];
+	conf.auth = (struct tls_conf){.cert = ours, .key = ours, .ca = theirs};
+	assert_int_equal(ctlclient_new(&f->client, f->base, &conf, &ops, f, &err), 0);
+	run_until(f, &f->n_down, 1);
+	assert_int_equal(f->n_up, 1);
+	assert_non_null(strstr(f->down_reason, "the other side refuses this certificate"));
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	close(f->told);
+	fixture_free(f);
+	unlink(ours);
+	unlink(theirs);
+	rmdir(dir);
 }
 
 static void without_key_only_loopback_is_allowed(void **state)
@@ -1198,6 +1316,8 @@ int main(void)
 		cmocka_unit_test(peer_without_key_is_refused_by_a_peer_with_key),
 		cmocka_unit_test(client_with_key_refuses_a_listener_without),
 		cmocka_unit_test(listener_with_a_certificate_instead_of_the_key_is_refused),
+		cmocka_unit_test(
+			alert_after_the_handshake_is_the_reason_even_if_a_write_fails_first),
 		cmocka_unit_test(without_key_only_loopback_is_allowed),
 		cmocka_unit_test(with_key_any_address_is_allowed),
 		cmocka_unit_test(ipv6_loopback_works),
