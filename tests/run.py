@@ -11,9 +11,9 @@ run again with provider tcp, if libfabric is installed. Each program has a time 
 line is "N passed, N failed, N skipped". The exit status is 1 when a test failed or no test ran, or
 when a test was skipped that tests/skips.py does not allow to skip.
 
-Tests with real daemons mostly wait, so several run at a time, beside the tests that compute. Tests
-that measure times run last, one after the other. Before them, this script waits until no other
-process holds a lock of the file that BPS_QUIET names (see .ci/run).
+Tests with real daemons mostly wait, so more of them run at a time than there are processors, beside
+the tests that compute. Tests that measure times run last, one after the other. Before them, this
+script waits until no other process holds a lock of the file that BPS_QUIET names (see .ci/run).
 
 The script first measures the speed of the machine. At the end, it prints the files whose tests took
 longest, and each part that exceeded its budget (BUDGETS_S).
@@ -340,9 +340,10 @@ def libfabric_version():
     return f"{int(out) >> 16}.{int(out) & 0xFFFF}" if status == 0 else None
 
 
-def run_provider(build, counts, only, provider, files, *, has_faults):
+def run_provider(build, counts, only, provider, files, *, at_once, has_faults):
     """Run the cluster tests in the given files with the provider.
 
+    at_once: how many tests run at a time.
     has_faults: also run the quick cells of the fault matrix.
     """
     part = {"BPS_TEST_PROVIDER": provider}
@@ -351,7 +352,7 @@ def run_provider(build, counts, only, provider, files, *, has_faults):
         counts,
         only,
         "cluster",
-        at_once=processors(),
+        at_once=at_once,
         files=[f"test_{word}" for word in files],
         title=f"cluster, provider {provider}",
         **part,
@@ -373,7 +374,15 @@ def check_provider(build, counts, args):
             if not args.only or args.only in program:
                 run_unit(build, counts, program)
     files = PROVIDER_SHORT if args.short else PROVIDER_FILES
-    run_provider(build, counts, args.only, args.provider, files, has_faults=not args.short)
+    run_provider(
+        build,
+        counts,
+        args.only,
+        args.provider,
+        files,
+        at_once=processors(),
+        has_faults=not args.short,
+    )
 
 
 def main():
@@ -420,16 +429,17 @@ def main():
             run_simulators(build, counts, args.only)
         if is_whole:
             slack = {"BPS_CELLS": "quick", "BPS_BOUND_SLACK": "6"}
-            run_pytest(build, counts, args.only, "faults", at_once=processors(), **slack)
+            run_pytest(build, counts, args.only, "faults", at_once=1, **slack)
         if is_whole and libfabric_version():
-            run_provider(build, counts, args.only, "tcp", PROVIDER_SHORT, has_faults=False)
+            run_provider(
+                build, counts, args.only, "tcp", PROVIDER_SHORT, at_once=1, has_faults=False
+            )
 
     with ThreadPoolExecutor() as pool:
         beside = pool.submit(compute)
         if not args.no_cluster:
-            run_pytest(
-                build, counts, args.only, "cluster", at_once=processors(), files=[args.cluster]
-            )
+            n = processors() + (build.name not in ("asan", "tsan"))
+            run_pytest(build, counts, args.only, "cluster", at_once=n, files=[args.cluster])
         beside.result()
     if is_whole:
         wait_until_quiet()
