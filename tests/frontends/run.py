@@ -209,7 +209,7 @@ def main() -> int:
     parser.add_argument("-k")
     given = parser.parse_args()
     build, words = given.build.resolve(), ["-k", given.k] if given.k else []
-    total = [0, 0, 0]
+    total, runs = [0, 0, 0], []
     pool = ThreadPoolExecutor(given.at_once)
     for name, parts in FRONTENDS.items():
         if given.list and name not in given.list:
@@ -243,8 +243,9 @@ def main() -> int:
             )
             return counts
 
-        for counts in pool.map(run_one, chosen):
-            total = [a + b for a, b in zip(total, counts)]
+        runs += [pool.submit(run_one, run) for run in chosen]  # they run beside the next install
+    for run in runs:
+        total = [a + b for a, b in zip(total, run.result())]
     print(f"{total[0]} passed, {total[1]} failed, {total[2]} skipped")
     return 1 if total[1] else 0
 
