@@ -181,9 +181,10 @@ def device_rounds(sizes, n_rounds, kinds=(("i64", "sum"),), route=None, imported
                     (job.gpu_declare(f"{dtype}.{op}.{n}", dtype, n, at), dtype, op, n, at)
                 )
                 at += -(-n // 32) * 32 * 8
+        patterns = {n: np.arange(n) % 50 for n in sizes}
         for r in range(1, n_rounds + 1):
             for i, (t, dtype, op, n, address) in enumerate(tensors):
-                base = np.arange(n) % 50 * (r % 5) + i
+                base = patterns[n] * (r % 5) + i
                 device.write(address, (base + job.rank).astype(bps.DTYPES[dtype][1]))
                 t.push_pull(OPS[op], stream=device.stream)
                 if r % 2:
@@ -192,7 +193,7 @@ def device_rounds(sizes, n_rounds, kinds=(("i64", "sum"),), route=None, imported
                 if r % 2 == 0:
                     t.wait(20)
                 got = device.read(address, n, bps.DTYPES[dtype][1])
-                want = expected(op, np.arange(n) % 50 * (r % 5) + i, job.size, dtype)
+                want = expected(op, patterns[n] * (r % 5) + i, job.size, dtype)
                 assert np.array_equal(got, want), (r, dtype, op, n, got[:5], want[:5])
         for t, *_ in tensors:
             t.wait(20)

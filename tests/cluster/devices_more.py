@@ -330,6 +330,7 @@ def gpu_until(d, n_elems, n_tensors=2, contributors=None):
             for i in range(n_tensors)
         ]
         flag = job.declare("flag", "i64", 1)
+        pattern = np.arange(n_elems) % 91
         r = 0
         while True:
             r += 1
@@ -337,14 +338,14 @@ def gpu_until(d, n_elems, n_tensors=2, contributors=None):
             flag.input[0] = os.path.exists(d + "/stop")
             flag.push_pull()
             for i, (t, at) in enumerate(ts):
-                device.write(at, np.arange(n_elems) % 91 * (job.rank + 1) + r + i)
+                device.write(at, pattern * (job.rank + 1) + r + i)
                 t.push_pull(stream=device.stream)
                 t.wait_stream(device.stream)
             for i, (t, at) in enumerate(ts):
                 got = device.read(at, n_elems, np.int64)
                 t.wait(60)
                 ranks = job.size * (job.size + 1) // 2
-                want = np.arange(n_elems) % 91 * ranks + job.size * (r + i)
+                want = pattern * ranks + job.size * (r + i)
                 assert np.array_equal(got, want), (r, i, got[:5], want[:5])
             if job.rank == 0:
                 with open(d + "/rounds.new", "w", encoding="ascii") as f:
