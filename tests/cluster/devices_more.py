@@ -198,7 +198,7 @@ def segments(device, ordinal, chunks):
     return base.value, total
 
 
-def gpu_segments(chunks, lead=0, tail=0):
+def gpu_segments(chunks, lead, tail, n_rounds):
     """Import an expandable segment that consists of several chunks, and sum a tensor in it."""
     job = bps.open(timeout=30)
     device = open_device(job)
@@ -209,7 +209,7 @@ def gpu_segments(chunks, lead=0, tail=0):
     if got[0] == 0:
         n = size // 8
         t = job.gpu_declare("t", "i64", n, at)
-        for r in range(3):
+        for r in range(n_rounds):
             step = (PINNED // 8) // 2
             for k in range(0, n, step):
                 device.write(at + 8 * k, np.arange(k, min(n, k + step)) + r)

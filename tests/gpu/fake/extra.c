@@ -26,8 +26,7 @@ FAKE_EXPORT CUresult CUDAAPI cuMemGetInfo(size_t *ret_free, size_t *ret_total)
 
 FAKE_EXPORT CUresult CUDAAPI cuMemHostAlloc(void **ret, size_t bytes, unsigned flags)
 {
-	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-		MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	(void)flags;
 	if (p == MAP_FAILED)
