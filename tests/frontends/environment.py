@@ -12,6 +12,7 @@ CUDA functions that PyTorch's libraries need. Each function reports that there i
 
 import collections
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -73,6 +74,14 @@ def make_stub(site: Path) -> None:
         shutil.copy(stub, folder / soname)
 
 
+def compile_framework(python: Path, name: str, folder: Path) -> None:
+    """Import the framework, so that workers that start at the same time need not compile it."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    env["PYTHONPYCACHEPREFIX"] = str(folder.resolve() / "pycache")
+    code = f"import importlib.util as u; u.find_spec({name!r}) and __import__({name!r})"
+    subprocess.run([python, "-c", code], check=True, capture_output=True, text=True, env=env)
+
+
 def make(requirements: Path, folder: Path) -> Path:
     """Make the environment unless it exists. Return the path of its Python."""
     text = requirements.read_bytes() + Path(__file__).read_bytes() + sys.version.encode()
@@ -88,6 +97,7 @@ def make(requirements: Path, folder: Path) -> Path:
             "install",
             "-q",
             "--no-deps",
+            "--no-compile",
             "--only-binary=:all:",
             "--target",
             site,
@@ -96,6 +106,7 @@ def make(requirements: Path, folder: Path) -> Path:
         )
         if (site / "torch").exists():
             make_stub(site)
+        compile_framework(place / "bin" / "python", requirements.stem.partition("-")[0], folder)
         (place / "complete").touch()
     return place / "bin" / "python"
 

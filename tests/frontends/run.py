@@ -138,13 +138,13 @@ def run_tests(
     allowed, the count of failed tests is at least 1.
     """
     n, agents = cluster.split("x")
-    foreign = ("BPS_", "BYTEPS_", "DMLC_", "PYTEST_")
+    foreign = ("BPS_", "BYTEPS_", "DMLC_", "PYTEST_", "PYTHON")
     env = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
     env |= {
         "BPS_LIBRARY": str(build / "libbpsclient.so.0"),
         "PYTHONPATH": str(PYTHON),
         "BPS_TIMEOUT": "30s",
-        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPYCACHEPREFIX": str(ROOT / "build/frontends/pycache"),
         "OMP_NUM_THREADS": "1",
     }
     env |= ENVIRONMENTS.get(name, {}) | ENVIRONMENTS.get(part, {})

@@ -440,7 +440,7 @@ if rank == 1:
 try:
     dist.all_reduce(x, async_op=True).get_future().wait()
 except Exception as error:
-    print(error)
+    print(error, flush=True)
     os._exit(0)
 """
 
