@@ -2,9 +2,11 @@
 
 Importing NumPy and the functions of the workers takes most of the processor time of a short job.
 A server imports them once, and forks for each worker. It has one thread, and does not load the
-library. A worker replaces its environment, so it does not differ from a process of its own.
+library. A worker replaces its environment and seeds NumPy's global generator, so it does not differ
+from a process of its own.
 """
 
+import gc
 import json
 import os
 import select
@@ -19,14 +21,37 @@ from contextlib import suppress
 # The loader, the C library, Python and NumPy read these variables when a process starts. If one of
 # them differs, a worker needs another server.
 START = ("LD_", "MALLOC_", "PYTHON", "OMP_", "OPENBLAS_", "ASAN_", "UBSAN_")
-_servers = {}  # (program, variables of START) -> socket of the server
+_servers = {}  # (program, variables of START) -> Server
+
+
+class Server:
+    """A process that forks workers, and the socket for the requests to it."""
+
+    def __init__(self, program, env):
+        self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [sys.executable, program, "--serve"]
+            self.process = subprocess.Popen(command, stdin=theirs, env=env)
+
+    def fork(self, *fds):
+        """Fork a worker that gets these descriptors. Return its process id."""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            socket.send_fds(self.requests, [b"fork"], fds)
+            return self.number(self.requests.recv(4))
+        return self.number(b"")
+
+    def number(self, data):
+        """Return the number that the server has sent. `data` is empty if the server has ended."""
+        if not data:
+            raise RuntimeError(f"the fork server ended with status {self.process.wait(10)}")
+        return struct.unpack("i", data)[0]
 
 
 class Fork:
     """A forked worker. It has those methods of subprocess.Popen that the tests use."""
 
-    def __init__(self, pid, status):
-        self.pid, self.returncode, self.status = pid, None, status
+    def __init__(self, server, pid, status):
+        self.server, self.pid, self.returncode, self.status = server, pid, None, status
 
     def wait(self, timeout=None):
         if self.returncode is None:
@@ -34,7 +59,7 @@ class Fork:
             ended.register(self.status, select.POLLIN)
             if not ended.poll(None if timeout is None else 1000 * timeout):
                 raise subprocess.TimeoutExpired(f"worker {self.pid}", timeout)
-            (status,) = struct.unpack("i", self.status.read(4))
+            status = self.server.number(self.status.read(4))
             self.returncode = os.waitstatus_to_exitcode(status)
             self.status.close()
         return self.returncode
@@ -67,18 +92,15 @@ def start(program, args, out, env, user=None, folder=None):
     first = {k: v for k, v in env.items() if k.startswith(START)}
     server = _servers.get(key := (program, tuple(sorted(first.items()))))
     if not server:
-        server, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            subprocess.Popen([sys.executable, program, "--serve"], stdin=theirs, env=first)
-        _servers[key] = server
+        server = _servers[key] = Server(program, first)
     r, w = os.pipe()
     with tempfile.TemporaryFile() as request, open(w, "wb") as end:
         words = {"args": args, "env": env, "user": user, "folder": str(folder or os.getcwd())}
         request.write(json.dumps(words).encode())
         request.seek(0)
-        socket.send_fds(server, [b"fork"], [request.fileno(), out.fileno(), end.fileno()])
-    (pid,) = struct.unpack("i", server.recv(4))
-    return Fork(pid, open(r, "rb", buffering=0))
+        status = open(r, "rb", buffering=0)
+        pid = server.fork(request.fileno(), out.fileno(), end.fileno())
+    return Fork(server, pid, status)
 
 
 def serve():
@@ -92,6 +114,7 @@ def serve():
     signal.set_wakeup_fd(wake.fileno())
     signal.signal(signal.SIGCHLD, lambda *_: None)
     ends = {}  # process id of a worker -> file for its status
+    gc.freeze()  # else each worker's garbage collector would copy the pages of all modules
     while True:
         ready = select.select([requests, ended], [], [])[0]
         if ended in ready:
@@ -135,4 +158,6 @@ def become(request, out):
     os.environ.update(request["env"])
     if request["user"] is not None:
         os.setreuid(request["user"], request["user"])
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # else all workers draw the same numbers
     return request["args"]

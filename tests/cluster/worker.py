@@ -6,8 +6,6 @@ worker.py --serve starts such processes when forks.start() asks for them.
 import json
 import sys
 
-import numpy as np
-
 import devices
 import devices_more
 import forks
@@ -19,7 +17,6 @@ def main():
     args = sys.argv[1:]
     if args == ["--serve"]:
         args = forks.serve()
-        np.random.seed()  # else all workers draw the same numbers
     name, arguments, result_file = args
     module = next(m for m in (devices, devices_more, frontend, workers) if hasattr(m, name))
     result = getattr(module, name)(**json.loads(arguments))
