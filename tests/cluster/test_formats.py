@@ -13,6 +13,7 @@ import mark  # noqa: E402
 
 TODAY = mark.tree_at(ROOT)
 CTLMSG, LEDGER = "common/wire/ctlmsg.c", "bps-agent/handover/ledger_records.h"
+API, GPU, WIRE = "libbpsclient/bps.h", "common/local/local_gpu.h", "common/wire/wire.c"
 FIRST = "FIELD_U16_(ctl_hello, proto),"
 LAST = "FIELD_STR_(ctl_hello, provider, CTL_NAME_MAX),"
 
@@ -44,9 +45,12 @@ def changed(path, old, new):
         (CTLMSG, FIRST, FIRST.replace("U16", "U32"), "the table hello_fields"),
         (CTLMSG, LAST, f"{LAST} FIELD_U8_(ctl_hello, role),", ""),
         (CTLMSG, "hello_fields[] = {", "renamed_fields[] = {", "the table hello_fields"),
-        (LEDGER, "uint32_t pid, unused;", "uint32_t pid;", "struct ledger_executor"),
+        (LEDGER, "uint32_t pid, unused;", "uint32_t pid;", "ledger_executor"),
         (LEDGER, "uint32_t pid, unused;", "uint32_t pid, more;", ""),
-        (LEDGER, "uint8_t kind, is_gpu;", "uint8_t kind, is_gpu[1];", "struct ledger_arena"),
+        (LEDGER, "uint8_t kind, is_gpu;", "uint8_t kind, is_gpu[1];", "ledger_arena"),
+        (API, "uint32_t backup_grace_ms;", "uint64_t backup_grace_ms;", "bps_options"),
+        (GPU, "uint16_t version, kind;", "uint16_t version;", "gpu_memory"),
+        (WIRE, "tensor, 4, 32, 32)", "tensor, 4, 32, 24)", "WIRE_FIELDS"),
     ],
 )
 def test_a_changed_layout_is_found_unless_fields_are_appended(path, old, new, found):
