@@ -25,10 +25,9 @@ def test_versions_of_formats_are_those_beside_the_mark():
 
 def test_layouts_are_those_of_the_mark():
     commit = mark.read().commit
-    # A clone without its history does not have the mark. `make upgrade` requires the mark, and
-    # makes the same comparison.
-    if mark.has(commit):
-        assert not list(formats.broken(mark.tree_of(commit), TODAY)), formats.TO_DO
+    if not mark.has(commit):
+        pytest.skip("this clone lacks the compatibility mark")
+    assert not list(formats.broken(mark.tree_of(commit), TODAY)), formats.TO_DO
 
 
 def changed(path, old, new):
