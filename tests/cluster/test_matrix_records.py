@@ -155,28 +155,6 @@ def test_disk_that_delays_a_cell_is_detected(monkeypatch):
     assert cell.outcome == "disturbed"
 
 
-FAULT = "server.sum.start=crash"
-
-
-@pytest.mark.parametrize(
-    "acted, idle, want",
-    [
-        ([(FAULT, 17)], {}, []),
-        ([(FAULT, 17), (FAULT, 0)], {}, ["did not act"]),
-        ([(FAULT, 0)], {("FM-X-y", FAULT): "reason"}, []),
-        ([(FAULT, 17)], {("FM-X-y", FAULT): "reason"}, ["which acted or was not set"]),
-        ([], {("FM-X-y", FAULT): "reason"}, ["which acted or was not set"]),
-        ([(FAULT, 0)], {("FM-X-z", FAULT): "reason"}, ["did not act"]),
-    ],
-)
-def test_faults_must_act_unless_the_list_names_them(acted, idle, want, monkeypatch):
-    import cells
-
-    monkeypatch.setattr(cells, "IDLE", idle)
-    problems = cells.wrong_faults("FM-X-y", acted)
-    assert len(problems) == len(want) and all(map(str.endswith, problems, want)), problems
-
-
 def test_line_of_a_fault_is_found_for_its_point_and_action():
     import lab
 
