@@ -340,13 +340,8 @@ def libfabric_version():
     return f"{int(out) >> 16}.{int(out) & 0xFFFF}" if status == 0 else None
 
 
-def run_provider(build, counts, only, provider, files, *, at_once, has_faults):
-    """Run the cluster tests in the given files with the provider.
-
-    at_once: how many tests run at a time.
-    has_faults: also run the quick cells of the fault matrix.
-    """
-    part = {"BPS_TEST_PROVIDER": provider}
+def run_provider(build, counts, only, provider, files, at_once):
+    """Run the cluster tests in the given files with the provider. at_once: as in run_pytest."""
     run_pytest(
         build,
         counts,
@@ -355,12 +350,8 @@ def run_provider(build, counts, only, provider, files, *, at_once, has_faults):
         at_once=at_once,
         files=[f"test_{word}" for word in files],
         title=f"cluster, provider {provider}",
-        **part,
+        BPS_TEST_PROVIDER=provider,
     )
-    if has_faults:
-        title = f"faults, provider {provider}"
-        quick = {"BPS_CELLS": "quick", "BPS_BOUND_SLACK": "3"}
-        run_pytest(build, counts, only, "faults", title=title, **quick, **part)
 
 
 def check_provider(build, counts, args):
@@ -374,15 +365,13 @@ def check_provider(build, counts, args):
             if not args.only or args.only in program:
                 run_unit(build, counts, program)
     files = PROVIDER_SHORT if args.short else PROVIDER_FILES
-    run_provider(
-        build,
-        counts,
-        args.only,
-        args.provider,
-        files,
-        at_once=processors(),
-        has_faults=not args.short,
-    )
+    run_provider(build, counts, args.only, args.provider, files, at_once=processors())
+    if not args.short:
+        run_provider(build, counts, args.only, args.provider, files, at_once=0)
+        title = f"faults, provider {args.provider}"
+        quick = {"BPS_CELLS": "quick", "BPS_BOUND_SLACK": "3"}
+        provider = {"BPS_TEST_PROVIDER": args.provider}
+        run_pytest(build, counts, args.only, "faults", title=title, **quick, **provider)
 
 
 def main():
@@ -431,9 +420,7 @@ def main():
             slack = {"BPS_CELLS": "quick", "BPS_BOUND_SLACK": "6"}
             run_pytest(build, counts, args.only, "faults", at_once=1, **slack)
         if is_whole and libfabric_version():
-            run_provider(
-                build, counts, args.only, "tcp", PROVIDER_SHORT, at_once=1, has_faults=False
-            )
+            run_provider(build, counts, args.only, "tcp", PROVIDER_SHORT, at_once=1)
 
     with ThreadPoolExecutor() as pool:
         beside = pool.submit(compute)
