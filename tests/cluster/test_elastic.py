@@ -86,15 +86,13 @@ def test_deterministic_sums_skip_a_lost_machine(cluster):
 
 def test_workers_that_disagree_about_losses_are_refused(cluster):
     c = cluster(agents=2, servers=1)
-    name = "mixed"
-    first = c.start_job(
-        "error", 2, {"what": "nothing", "open": {"open_timeout": 10}}, job=name, placement=[0, 1]
-    )
-    first[1].process.kill()
-    shrink = {"on_agent_loss": "shrink", "open_timeout": 10}
-    odd = c.start_job("error", 2, {"what": "nothing", "open": shrink}, job=name, placement=[0, 1])
-    odd[0].process.kill()
-    texts = [r["text"] for r in c.finish([first[0], odd[1]])]
+    args = {"what": "nothing", "open": {"open_timeout": 10}}
+    shrinks = {"what": "nothing", "open": {"open_timeout": 10, "on_agent_loss": "shrink"}}
+    workers = [
+        c.add_worker(0, "error", args, 0, 2, "mixed"),
+        c.add_worker(1, "error", shrinks, 1, 2, "mixed"),
+    ]
+    texts = [r["text"] for r in c.finish(workers)]
     # The option flags of the two workers differ. The scheduler refuses the worker that joined
     # after the other.
     assert any("option flags" in text for text in texts), texts
