@@ -54,7 +54,7 @@ OLDEST = 100  # number of commits after which a target that is due makes the exi
 COUNTS = r"\d+ passed, \d+ failed.*"
 
 # Paths on which targets depend, as patterns of git.
-CODE = (":!docs", ":!tests/everything.py")  # everything else
+CODE = (":!docs/results", ":!tests/everything.py")  # everything else
 BUILD = ("Makefile", "tests/*.mk", "tests/install-deps.sh", "common")
 DAEMONS = (*BUILD, "bps-agent", "bps-scheduler", "bps-server")
 PROGRAMS = (*DAEMONS, "libbpsclient")
@@ -101,7 +101,7 @@ TARGETS = (
         "test-frontends",
         60,
         COUNTS,
-        paths=(*CLUSTER, "tests/frontends"),
+        paths=(*CLUSTER, "tests/frontends", "docs/tutorial", ".ruff.toml"),
     ),
     Target("lint", 25, "lint: clean", ("DEEP=1",)),
     Target("check-providers", 45, r"libfabric \d.*|\d+ passed, \d+ failed.*", most=5),
@@ -256,9 +256,11 @@ def git(*words: str) -> subprocess.CompletedProcess[str]:
 def is_as_at(commit: str, target: Target) -> bool:
     """Return whether all files that a target depends on are as they were at a commit.
 
-    If this clone lacks the commit, the result is false.
+    If this clone lacks the commit, or has new files that are not committed, the result is false.
     """
-    return git("diff", "--quiet", commit, "--", *target.paths).returncode == 0
+    if git("diff", "--quiet", commit, "--", *target.paths).returncode:
+        return False
+    return not git("ls-files", "--others", "--exclude-standard", "--", *target.paths).stdout
 
 
 def state(target: Target, record: Record | None) -> tuple[str, float]:

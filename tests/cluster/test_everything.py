@@ -57,6 +57,7 @@ class Repository:
             monkeypatch.setenv(f"GIT_{person}_NAME", "test")
             monkeypatch.setenv(f"GIT_{person}_EMAIL", "test@localhost")
         self.git("init", "-q")
+        self.commit(".gitignore", "broken\nruns.txt\nlogs\nendless.pid\n__pycache__\n")
         self.commit("Makefile", MAKEFILE)
 
     def git(self, *words):
@@ -224,10 +225,16 @@ def test_record_of_an_unknown_commit_is_due_and_too_old(everything):
 def test_run_with_uncommitted_changes_is_not_recorded(everything):
     (everything.folder / "Makefile").write_text(MAKEFILE + "# changed\n")
     assert everything.run("counts") == (0, {"counts": ("not run", "")})
-    assert everything.run("counts", paths=("docs",)) == (
+    assert everything.run("counts", paths=("code",)) == (
         0,
         {"counts": ("passed", "1 passed, 0 failed")},
     )
+
+
+def test_run_with_a_new_file_that_is_not_committed_is_not_recorded(everything):
+    (everything.folder / "code.c").touch()
+    assert everything.run("counts") == (0, {"counts": ("not run", "")})
+    assert everything.run("counts", paths=("Makefile",))[1]["counts"][0] == "passed"
 
 
 def test_target_that_failed_on_the_same_code_names_that_run(everything):
