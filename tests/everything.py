@@ -101,7 +101,7 @@ TARGETS = (
         "test-frontends",
         60,
         COUNTS,
-        paths=(*CLUSTER, "tests/frontends", "docs/tutorial", ".ruff.toml"),
+        paths=(*CLUSTER, "tests/frontends", "tests/skips.py", "docs/tutorial", ".ruff.toml"),
     ),
     Target("lint", 25, "lint: clean", ("DEEP=1",)),
     Target("check-providers", 45, r"libfabric \d.*|\d+ passed, \d+ failed.*", most=5),

@@ -1,4 +1,5 @@
-"""The tests that may be skipped, and the reasons. tests/run.py fails if another test is skipped.
+"""The tests that may be skipped, and the reasons. tests/run.py and tests/frontends/run.py fail if
+another test is skipped.
 
 `make test` installs what the tests need, so most skips are a defect of the machine or of the
 Makefile. A row of ALLOWED names a skip that has to do with the machine or the build itself.
@@ -27,7 +28,8 @@ class Allowed:
     """A kind of skip.
 
     Attributes:
-        test: pattern of the test: "PROGRAM NAME" for a unit test, else the test's file.
+        test: start of the test's name: "PROGRAM NAME" for a unit test, "frontends/LIST/PART" for a
+            test of the front-ends, else the test's file.
         reason: pattern of the reason that the test gives. Unit tests give none.
         when: returns whether the skip is right on this machine, for the named build.
         why: the reason in words.
@@ -152,9 +154,35 @@ def lacks_memory_cgroup(build: str) -> bool:
     return not (os.access(v1, os.W_OK) or has_v2 and os.access(v2, os.W_OK))
 
 
+def on_every_machine(build: str) -> bool:
+    return True
+
+
 CLUSTER = "tests/cluster/test_"
 SANITIZER = "a sanitizer's library cannot be loaded into this program, or costs too much"
 NO_ROOT = "namespaces, mounts and other users need root"
+# (list and part of the front-ends' tests, reason, reason in words)
+OTHER_RANKS = "rank 0 starts jobs of its own, and the other ranks wait"
+OTHER_CLUSTER = "it runs on a cluster with another number of workers"
+OTHER_LIST = "another list of requirements tests it"
+FRONTENDS = (
+    ("torch/compat", "rank 0 starts the scripts", OTHER_RANKS),
+    ("torch/elastic", "rank 0 starts the machines", OTHER_RANKS),
+    ("torch/gpu", "one worker has no executor", OTHER_CLUSTER),
+    ("torch/gpu", "several workers have an executor", OTHER_CLUSTER),
+    ("tensorflow/lost", "for JAX alone", OTHER_LIST),
+    ("mxnet/lost", "for JAX alone", OTHER_LIST),
+    ("torch/keras", "for TensorFlow alone", OTHER_LIST),
+    ("jax/keras", "for TensorFlow alone", OTHER_LIST),
+    ("jax/keras", "JAX trains compiled code", "it exists only with other frameworks"),
+    ("mxnet/arrays", "could not import 'ml_dtypes': No module named 'ml_dtypes'", OTHER_LIST),
+    ("torch-2.1/c10d", "PyTorch 2.2", OTHER_LIST),
+    ("torch-2.1/c10d", "before PyTorch 2.14, the group is not notified", OTHER_LIST),
+    ("torch-2.1/c10d", "fully_shard came with PyTorch 2.6", OTHER_LIST),
+    ("torch-2.1/distributed", "needs PyTorch (2, 2)", OTHER_LIST),
+    ("torch-2.1/distributed", "needs PyTorch (2, 4)", OTHER_LIST),
+    ("torch-2.1/distributed", "needs PyTorch (2, 6)", OTHER_LIST),
+)
 ALLOWED = (
     # pytest
     Allowed(CLUSTER, "sanitize[rd]|ThreadSanitizer|Python loads", is_sanitized, SANITIZER),
@@ -244,6 +272,11 @@ ALLOWED = (
         has_cuda_driver,
         "the machine has a driver",
     ),
+    # front-ends
+    *(
+        Allowed(f"frontends/{part}", f"^{re.escape(reason)}$", on_every_machine, why)
+        for part, reason, why in FRONTENDS
+    ),
 )
 
 
@@ -257,6 +290,18 @@ def of_pytest(output: str) -> list[tuple[str, str]]:
     """Return (file, reason) of the skipped tests from the output of `pytest -rs`."""
     lines = re.findall(r"^SKIPPED \[(\d+)\] ([^:\n]+)(?::\d+)?: (.*)$", output, re.M)
     return [(test, reason) for n, test, reason in lines for _ in range(int(n))]
+
+
+def of_workers(test: str, output: str) -> tuple[list[tuple[str, str]], int]:
+    """Return what `report` needs about the skipped tests of workers that each run pytest.
+
+    test: name to give to all tests. output: the output of `bpsrun`, which begins each line with the
+    rank of a worker.
+    """
+    plain = re.sub(r"^\[\d+\] ", "", output, flags=re.M)
+    found = [(test, reason) for _, reason in of_pytest(plain)]
+    counts = re.findall(r"^(?=\d+ [a-z]+\b).*\b(\d+) skipped\b.* in [\d.]+s", plain, re.M)
+    return found, sum(map(int, counts))
 
 
 def allowed(skip: tuple[str, str], build: str) -> Allowed | None:

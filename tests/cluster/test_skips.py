@@ -56,6 +56,18 @@ def test_skips_of_pytest_are_found_with_their_reasons(tmp_path):
     assert [test for test, reason in found if "no_such_module" in reason] == ["test_y.py"]
 
 
+def test_skips_of_workers_are_compared_with_the_counts_of_pytest():
+    skipped = "[1] SKIPPED [2] tests/frontends/test_gpu.py:7: one worker has no executor\n"
+    ends = "[0] 5 passed in 0.31s\n[1] 3 passed, 2 skipped in 0.30s\n"
+    found, n_skipped = skips.of_workers("frontends/torch/gpu", skipped + ends)
+    assert (len(found), n_skipped) == (2, 2)
+    assert skips.report(found, n_skipped, "debug")[1] == 0
+    found, n_skipped = skips.of_workers("frontends/torch/gpu", ends)
+    assert skips.report(found, n_skipped, "debug")[1] == 2
+    found, n_skipped = skips.of_workers("frontends/torch/torch", skipped + ends)
+    assert skips.report(found, n_skipped, "debug")[1] == 2
+
+
 def test_skips_of_a_unit_test_are_found_by_name():
     output = "1..3\nok 1 - good\nnot ok 2 # SKIP needs_root\nnot ok 3 # SKIP needs_disk\n"
     assert skips.of_unit("test_a", output) == [("test_a needs_root", ""), ("test_a needs_disk", "")]

@@ -7,12 +7,11 @@
 For each list of requirements, all workers of a job run the same tests in the same order, on
 clusters of one agent and of two agents. As many jobs run at a time as there are processors. With
 --short, parts of SHORT run on fewer clusters. A list that cannot be installed is a failure, and so
-is a skipped test whose reason is not in skips.txt. The options choose some of the runs. -k is
+is a skipped test that tests/skips.py does not allow. The options choose some of the runs. -k is
 passed to pytest.
 """
 
 import argparse
-import fnmatch
 import os
 import re
 import subprocess
@@ -23,6 +22,10 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+sys.path.append(str(ROOT / "tests"))
+
+import skips  # noqa: E402
+
 LIMIT_S = 900
 # Clusters, each written as WORKERSxAGENTS. With 3x2, two workers are on the first agent and one
 # worker is on the second agent. The tests are divided into parts. Each part is one file,
@@ -120,22 +123,13 @@ FORM = (
 )
 
 
-def hidden(name: str, part: str, output: str) -> set[str]:
-    """Return the reasons of skipped tests that skips.txt does not allow for this list and part."""
-    rules = [line.split(": ", 1) for line in (HERE / "skips.txt").read_text().splitlines()]
-    allowed = {
-        rule[1] for rule in rules if len(rule) == 2 and fnmatch.fnmatch(f"{name}/{part}", rule[0])
-    }
-    return set(re.findall(r"^\[\d+\] SKIPPED \[\d+\] \S+: (.*)$", output, re.M)) - allowed
-
-
 def run_tests(
     build: Path, python: str, name: str, part: str, cluster: str, words: list[str]
 ) -> Counts:
     """Run a part on a cluster. Return three counts: passed, failed and skipped tests.
 
-    The counts are those of rank 0. If any rank fails, or skips a test for a reason that is not
-    allowed, the count of failed tests is at least 1.
+    The counts are those of rank 0. If any rank fails, or skips a test that tests/skips.py does not
+    allow, the count of failed tests is at least 1.
     """
     n, agents = cluster.split("x")
     foreign = ("BPS_", "BYTEPS_", "DMLC_", "PYTEST_", "PYTHON")
@@ -165,8 +159,11 @@ def run_tests(
     if done.returncode:
         print(done.stdout[-6000:])
         counts["failed"] = max(1, counts.get("failed", 0))
-    for reason in hidden(name, part, done.stdout):
-        print(f"frontends/{name}/{part}: a test is skipped, and skips.txt lacks: {reason}")
+    found, n_skipped = skips.of_workers(f"frontends/{name}/{part}", done.stdout)
+    text, wrong = skips.report(found, n_skipped, build.name)
+    if text:
+        print(text, flush=True)
+    if wrong:
         counts["failed"] = max(1, counts.get("failed", 0))
     return counts.get("passed", 0), counts.get("failed", 0), counts.get("skipped", 0)
 
