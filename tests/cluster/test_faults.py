@@ -155,7 +155,8 @@ def test_lost_state_of_the_scheduler_ends_jobs_with_that_reason(cluster):
     # The new scheduler has no state, so it assigns a new id to each server and agent. A daemon
     # that receives a new id exits. Restart these daemons.
     for d in [*c.servers, *c.agents]:
-        d.process.wait(DEADLINE_S)
+        assert d.process.wait(DEADLINE_S) == os.EX_TEMPFAIL
+        d.may_end_with.add(os.EX_TEMPFAIL)
         d.start()
     c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 5})
 
