@@ -220,6 +220,12 @@ def drawn(
 
     def one(path: str) -> None:
         folder = folders.get()
+        try:
+            test_one(folder, path)
+        finally:
+            folders.put(folder)
+
+    def test_one(folder: Path, path: str) -> None:
         while waiting[path]:
             mutant = waiting[path].popleft()
             catcher = bench.catcher(mutant, folder)
@@ -232,8 +238,7 @@ def drawn(
                     f"{catcher or 'SURVIVED'}: {mutant}",
                     flush=True,
                 )
-            break
-        folders.put(folder)
+            return
 
     with tempfile.TemporaryDirectory(dir=bench.unit.programs) as top:
         for i in range(jobs):
