@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import page
-from page import row
+from page import Row, row
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = (161, 1000)  # number of tensors, and number of f32 elements in each tensor
@@ -144,7 +144,7 @@ def measure(args: argparse.Namespace, framework: str) -> list[dict[str, float]]:
     return json.loads(out.splitlines()[-1])
 
 
-def rows(framework: str, rounds: list[dict[str, float]]) -> list[str]:
+def rows(framework: str, rounds: list[dict[str, float]]) -> list[Row]:
     """Return the rows of a framework."""
     most_us, most_ms = BARS[framework]
     small = [1e6 * (r["small"] - r["compute small"]) / SMALL[0] for r in rounds]

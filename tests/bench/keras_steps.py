@@ -30,7 +30,7 @@ from typing import Any
 
 import page
 from harness import Lab, Processes, Suite
-from page import row
+from page import Row, row
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -142,7 +142,7 @@ def run_form(form: str, args: argparse.Namespace, suite: Suite, job: str) -> flo
     return json.loads(out.splitlines()[-1])["ms"]
 
 
-def report(args: argparse.Namespace) -> list[str]:
+def report(args: argparse.Namespace) -> list[Row]:
     """Run all forms in turn. Return the rows of the table."""
     processes = Processes("nice")
     rounds = []

@@ -39,7 +39,7 @@ from harness import (
     size_text,
     trace_bytes,
 )
-from page import row
+from page import Row, row
 
 PROVIDERS = ("sockets", "tcp")
 MIB = 1 << 20
@@ -90,17 +90,17 @@ def ratios(seen: Rounds, figure: str) -> list[float]:
     return [t[figure] / s[figure] for t, s in zip(seen["tcp"], seen["sockets"])]
 
 
-def at_least(what: str, limit: float, values: list[float]) -> str:
+def at_least(what: str, limit: float, values: list[float]) -> Row:
     """Return a row of the table with a lower limit."""
     return row(what, f">= {limit:g}", values, lambda x: x >= limit)
 
 
-def at_most(what: str, limit: float, values: list[float]) -> str:
+def at_most(what: str, limit: float, values: list[float]) -> Row:
     """Return a row of the table with an upper limit."""
     return row(what, f"<= {limit:g}", values, lambda x: x <= limit)
 
 
-def shaped(c: Comparison, limits: dict[int, float] = SHAPED) -> Iterator[str]:
+def shaped(c: Comparison, limits: dict[int, float] = SHAPED) -> Iterator[Row]:
     """Compare goodputs on hosts whose links are shaped. limits: bytes -> least ratio."""
     with Lab(9, "1gbit") as lab:
         for size, limit in limits.items():
@@ -110,14 +110,14 @@ def shaped(c: Comparison, limits: dict[int, float] = SHAPED) -> Iterator[str]:
             yield row("CPU time per byte of the same", "", ratios(seen, "cpu_s_per_gb"), None)
 
 
-def old(c: Comparison) -> Iterator[str]:
+def old(c: Comparison) -> Iterator[Row]:
     """Compare goodputs with the system's libfabric."""
     os.environ.pop("LD_LIBRARY_PATH", None)
     for line in shaped(c, {64 * MIB: 0.85}):
         yield line.replace("| ", f"| libfabric {libfabric_version()}: ", 1)
 
 
-def replays(c: Comparison) -> Iterator[str]:
+def replays(c: Comparison) -> Iterator[Row]:
     """Compare the steps of recorded models. Computing takes as long as the link needs."""
     for model in MODELS:
         trace = TRACES / f"{model}.tsv"
@@ -128,7 +128,7 @@ def replays(c: Comparison) -> Iterator[str]:
         yield at_least(name, 0.97, [1 / x for x in ratios(seen, "step_ms")])
 
 
-def loopback(c: Comparison) -> Iterator[str]:
+def loopback(c: Comparison) -> Iterator[Row]:
     """Compare the CPU time on the loopback."""
     name = "CPU time per byte, 64 MiB, 2 + 2 on the loopback"
     with Lab(5) as lab:
@@ -137,7 +137,7 @@ def loopback(c: Comparison) -> Iterator[str]:
     yield row("goodput of the same", "", ratios(seen, "goodput_mbps"), None)
 
 
-def latency(c: Comparison) -> Iterator[str]:
+def latency(c: Comparison) -> Iterator[Row]:
     """Compare the latency of a small tensor."""
     name = "median of 4 KiB on the loopback, us more"
     with Lab(4) as lab:
@@ -146,7 +146,7 @@ def latency(c: Comparison) -> Iterator[str]:
     yield at_most(name, 3, more)
 
 
-def connections(c: Comparison) -> Iterator[str]:
+def connections(c: Comparison) -> Iterator[Row]:
     """Check the sums of many agents at one data thread."""
 
     def load(provider: str) -> Figures:
@@ -182,16 +182,16 @@ def libfabric_version() -> str:
     return ".".join(out.split())
 
 
-def report(args: argparse.Namespace) -> list[str]:
+def report(args: argparse.Namespace) -> list[Row]:
     """Measure the chosen groups. Return the rows of the table."""
-    lines: list[str] = []
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="bps-providers-") as folder:
         for group in args.only:
             os.environ["LD_LIBRARY_PATH"] = str(args.libfabric)
-            for line in GROUPS[group](Comparison(args, folder)):
-                print(line, file=sys.stderr, flush=True)
-                lines.append(line)
-    return lines
+            for measured in GROUPS[group](Comparison(args, folder)):
+                print(measured.text, file=sys.stderr, flush=True)
+                rows.append(measured)
+    return rows
 
 
 def main() -> int:
@@ -215,13 +215,7 @@ def main() -> int:
     if not (args.libfabric / "libfabric.so.1").exists():
         parser.error(f"{args.libfabric} has no libfabric.so.1; run `make check-providers` first")
     os.environ["LD_LIBRARY_PATH"] = str(args.libfabric)
-    lines: list[str] = []
-
-    def measure() -> list[str]:
-        lines.extend(report(args))
-        return lines
-
-    page.write(
+    holds = page.write(
         "Provider tcp beside sockets",
         (
             "This page compares data connections over libfabric's provider `tcp` with those over",
@@ -231,10 +225,10 @@ def main() -> int:
         ),
         args.build,
         f"--rounds {args.rounds} --seconds {args.seconds:g}",
-        measure,
+        lambda: report(args),
         args.out,
     )
-    return 1 if any("**no**" in line for line in lines) else 0
+    return 0 if holds else 1
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import page
-from page import row
+from page import Row, row
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -339,7 +339,7 @@ def measure_once(args: argparse.Namespace, *what: Any) -> dict[str, float]:
     return figures
 
 
-def rows_of_forms(group: str, rounds: list[dict[str, float]]) -> Iterator[str]:
+def rows_of_forms(group: str, rounds: list[dict[str, float]]) -> Iterator[Row]:
     """Yield the rows of the groups `loopback` and `shaped`."""
     measured = SHAPED_FORMS if group == "shaped" else FORMS
     for form in ("none", *measured):
@@ -352,7 +352,7 @@ def rows_of_forms(group: str, rounds: list[dict[str, float]]) -> Iterator[str]:
         yield row(what, f"<= {bar}", ratios, lambda x, bar=bar: x <= bar)
 
 
-def rows_of_overlap(args: argparse.Namespace) -> Iterator[str]:
+def rows_of_overlap(args: argparse.Namespace) -> Iterator[Row]:
     """Measure the forms of the group `overlap`, and yield their rows."""
     counts = sizes("resnet50")
     wire_s = 4 * sum(counts) / PAYLOAD_MB_S / 1e6
@@ -381,7 +381,7 @@ def rows_of_overlap(args: argparse.Namespace) -> Iterator[str]:
         )
 
 
-def rows_of_old(args: argparse.Namespace) -> Iterator[str]:
+def rows_of_old(args: argparse.Namespace) -> Iterator[Row]:
     """Measure this build between two copies of the old build in every round, and yield the rows."""
     forms = ("optimizer", "hook-views", "backend-views")
     old = argparse.Namespace(**{**vars(args), "build": args.old})
@@ -414,7 +414,7 @@ def import_seconds(args: argparse.Namespace) -> list[float]:
     ]
 
 
-def report(args: argparse.Namespace) -> list[str]:
+def report(args: argparse.Namespace) -> list[Row]:
     """Run the chosen groups. Return the rows of their table."""
     lines = []
     for group in args.only.split(","):

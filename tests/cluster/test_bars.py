@@ -250,7 +250,8 @@ def test_steps_of_torch_are_compared_with_an_old_build(script, monkeypatch, ours
     assert order == ["old", "new", "old"] * 3
     assert len(rows) == 3
     for row in rows:
-        assert "| <= 1.049 |" in row and row.endswith(f"| {verdict} |")
+        assert "| <= 1.049 |" in row.text and row.text.endswith(f"| {verdict} |")
+        assert row.holds is (verdict == "yes")
 
 
 def test_groups_that_did_not_run_keep_their_rows(bars, bars_module, tmp_path):
