@@ -29,8 +29,10 @@
  *   <4>a fault is injected: point=server.sum.start action=crash pid=4711
  *
  * So a test can require that a fault was injected, also in a process that has crashed, and also in
- * a trainer. There is one such line for each point each time that the faults are set. The number
- * of all actions is failpoint_acted(), which the daemons serve as a metric.
+ * a trainer. There is one such line for each point each time that the faults are set. The line is
+ * written under the lock of all faults, so a slow stderr delays every thread that passes a point
+ * with a fault. The number of all actions is failpoint_acted(), which the daemons serve as a
+ * metric.
  *
  * Thread: any thread may pass a point. Only the main thread calls failpoint_set. In the library,
  * the first bps_open calls failpoint_set. */
