@@ -105,8 +105,8 @@ static void schedule(struct agt_link *link)
 
 	if (link->state != LINK_DOWN || heap_has(&link->timer) || !link->n_parts)
 		return;
-	if (link->n_tries < sizeof(delays_ms) / sizeof(delays_ms[0]))
-		delay = delays_ms[link->n_tries] * NS_PER_MS;
+	if (link->n_attempts < sizeof(delays_ms) / sizeof(delays_ms[0]))
+		delay = delays_ms[link->n_attempts] * NS_PER_MS;
 	else
 		delay = 400 * NS_PER_MS + core->env.random(core->env.ctx) % (600 * NS_PER_MS);
 	link->timer.key = core->now_ns + delay;
@@ -118,7 +118,7 @@ static void connect_now(struct agt_link *link)
 	struct agt_core *core = link->core;
 	int rc;
 
-	link->n_tries++;
+	link->n_attempts++;
 	link_set_state(link, LINK_CONNECTING, "needed");
 	rc = FAILPOINT(AGENT_LINK_CONNECT);
 	if (rc == 0)
@@ -349,7 +349,7 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 	link->heard_ns = link->core->now_ns;
 	/* A server that ends each connection before its first message, for example because it
 	 * cannot decode ours, must not be connected in a loop without delay. */
-	link->n_tries = link->n_mute++;
+	link->n_attempts = link->n_silent_conns++;
 	link->is_stuck = link->is_full = false;
 	link_set_state(link, LINK_UP, "connected");
 	link_lockstep_changed(link);
@@ -371,11 +371,11 @@ static void event_down(void *ctx, struct xconn *c, const char *why)
 		link->core->stats.reconnects++;
 		log_info("connection to a server is down: server=%u thread=%u why=%s", link->server,
 			link->thread, why);
-	} else if (link->n_tries == TRIES_REPORTED) {
+	} else if (link->n_attempts == TRIES_REPORTED) {
 		log_rated(LOG_INFO,
 			"cannot connect to a server, trying again: server=%u thread=%u attempts=%u "
 			"why=%s",
-			link->server, link->thread, link->n_tries, why);
+			link->server, link->thread, link->n_attempts, why);
 	}
 	link->conn = NULL;
 	deactivate(link);
@@ -392,7 +392,7 @@ static void event_message(void *ctx, struct xconn *c, const struct wire_msg *m)
 	struct agt_link *link = c->user;
 
 	(void)ctx;
-	link->n_tries = link->n_mute = 0;
+	link->n_attempts = link->n_silent_conns = 0;
 	part_receive(link, m);
 }
 
@@ -438,7 +438,7 @@ void agt_core_server_changed(struct agt_core *core, uint32_t server)
 			continue;
 		if (link->conn)
 			xport_close(link->conn, "the server's address or instance has changed");
-		link->n_tries = link->n_mute = 0;
+		link->n_attempts = link->n_silent_conns = 0;
 		if (heap_has(&link->timer))
 			heap_remove(&core->link_timers, &link->timer);
 		schedule(link);

@@ -34,10 +34,11 @@ struct agt_link {
 	struct xconn *conn; /* connection, set in the states CONNECTING and UP */
 	/* timer in core->link_timers, used in the state DOWN if partitions need the link */
 	struct heap_node timer;
-	/* n_tries: number of failed attempts to connect, in a row, which sets the delay of the next
-	 * one. n_mute: number of the latest connections, in a row, on which the server has sent no
-	 * message; each counts as a failed attempt. */
-	unsigned n_tries, n_mute;
+	/* Number of attempts to connect since the last connection was up, plus the silent
+	 * connections in a row before that one. Sets the delay of the next attempt. */
+	unsigned n_attempts;
+	/* number of the latest connections, in a row, on which the server has sent no message */
+	unsigned n_silent_conns;
 	uint64_t down_since_ns;
 	/* instance: the server's instance on the last connection. heard_ns: when that instance last
 	 * sent anything. instance and heard_ns are 0 before the first connection. */
