@@ -4,6 +4,7 @@
 #include "bps-scheduler/core/core.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
 
 #include "bps-scheduler/core/commit.h"
@@ -179,9 +180,9 @@ int sched_undrain(
 
 	c->now_ns = now_ns;
 	rc = drain_clear(c, target, &m, ret_text);
-	if (rc != 0)
-		return rc < 0 ? rc : 0;
-	return drain_commit(c, m, ret_text);
+	if (rc == -EALREADY)
+		return 0; /* ret_text has this answer */
+	return rc < 0 ? rc : drain_commit(c, m, ret_text);
 }
 
 void sched_conn_open(struct sched_core *c, uint32_t id, uint64_t now_ns)

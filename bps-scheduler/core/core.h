@@ -143,10 +143,10 @@ int sched_mute(struct sched_core *c, const char *code, uint64_t span_ms, const c
 int sched_unmute(struct sched_core *c, const char *code, uint64_t now_ns);
 
 /* Drain a member, or undrain it (drain.h). The change is durable when the function returns 0.
- * ret_text gets the consequences, or the reason of the error. Errors: the errors of drain_set or
- * drain_clear; BPS_ENOTDURABLE; the errors of env.persist. After BPS_ENOTDURABLE or an error of
- * env.persist, the change is in effect, and the core writes it when the state can be written
- * again. */
+ * ret_text gets the consequences, or the reason of the error. sched_undrain returns 0 if the member
+ * is not drained, and ret_text has this answer. Errors: the errors of drain_set or drain_find;
+ * BPS_ENOTDURABLE; the errors of env.persist. After BPS_ENOTDURABLE or an error of env.persist, the
+ * change is in effect, and the core writes it when the state can be written again. */
 int sched_drain(struct sched_core *c, const char *target, const char *reason, const char *who,
 	uint64_t now_ns, struct err_text *ret_text);
 int sched_undrain(

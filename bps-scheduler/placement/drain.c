@@ -192,7 +192,8 @@ int drain_clear(
 		return rc;
 	m = *ret;
 	if (!m->is_drained)
-		return err_set(err, 1, "%s %s is not drained", sched_role_name(m->role), m->name);
+		return err_set(
+			err, -EALREADY, "%s %s is not drained", sched_role_name(m->role), m->name);
 	m->is_drained = false;
 	set_words(m, "", "");
 	if (m->role == ROLE_SERVER)

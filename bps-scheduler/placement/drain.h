@@ -39,8 +39,7 @@ int drain_find(
 int drain_set(struct sched_core *c, const char *target, const char *reason, const char *who,
 	struct sched_member **ret, struct err_text *err);
 /* Undrain the target. After every success, the caller must call sched_commit. Errors: the errors of
- * drain_find. Returns 1, changes nothing and writes a sentence to err if the target is not
- * drained. */
+ * drain_find; -EALREADY if the target is not drained. */
 int drain_clear(
 	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err);
 /* Write a sentence about the effect of draining or undraining m. Returns 0. */
