@@ -84,7 +84,7 @@ int cmd_events(const struct bpsctl_opts *o, const char *arg);
  * number from the scheduler of this host over HTTP. Then try again with that port. */
 int ask_scheduler(const struct bpsctl_opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
-	struct err_text *err);
+	bool *ret_is_answer, struct err_text *err);
 int cmd_drain(const struct bpsctl_opts *o, const char *arg);
 int cmd_undrain(const struct bpsctl_opts *o, const char *arg);
 int cmd_job_kill(const struct bpsctl_opts *o, const char *arg);

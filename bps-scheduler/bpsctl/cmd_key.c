@@ -115,7 +115,7 @@ static int tell_scheduler(const struct bpsctl_opts *o, const struct keyring *rin
 {
 	struct err_text text = {""}, err = {""};
 	json_t *root = NULL;
-	int rc = ask_scheduler(o, "key reload", "", NULL, 0, &text, &root, &err);
+	int rc = ask_scheduler(o, "key reload", "", NULL, 0, &text, &root, NULL, &err);
 	bool is_good = rc == 0 && has_taken(root, ring);
 
 	json_decref(root);
@@ -224,7 +224,7 @@ static bool is_previous_unused(const struct bpsctl_opts *o)
 	json_t *root = NULL, *k;
 	uint64_t n = 0;
 	size_t i;
-	int rc = ask_scheduler(o, "key status", "", NULL, 0, &text, &root, &err);
+	int rc = ask_scheduler(o, "key status", "", NULL, 0, &text, &root, NULL, &err);
 
 	if (rc < 0) {
 		fprintf(stderr, "bpsctl: cannot find out which members use the previous key: %s\n",
@@ -343,7 +343,7 @@ int cmd_key_status(const struct bpsctl_opts *o, const char *arg)
 {
 	struct err_text text = {""}, err = {""};
 	json_t *root = NULL;
-	int rc = ask_scheduler(o, "key status", "", NULL, 0, &text, &root, &err);
+	int rc = ask_scheduler(o, "key status", "", NULL, 0, &text, &root, NULL, &err);
 
 	(void)arg;
 	return rc < 0 ? print_failure(rc, &err) : print_document(o, root, screen_keys);

@@ -54,13 +54,15 @@ static bool find_scheduler(const struct bpsctl_opts *o, struct addr *ret_addr)
  * connection from an unknown peer. */
 int ask_scheduler(const struct bpsctl_opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
-	struct err_text *err)
+	bool *ret_is_answer, struct err_text *err)
 {
 	struct steer_conf conf = o->steer;
-	int rc = steer_call(&conf, verb, target, args, n_args, ret_text, ret_json, err);
+	int rc = steer_call(
+		&conf, verb, target, args, n_args, ret_text, ret_json, ret_is_answer, err);
 
 	if (rc == BPS_ENOSCHED && find_scheduler(o, &conf.scheduler))
-		rc = steer_call(&conf, verb, target, args, n_args, ret_text, ret_json, err);
+		rc = steer_call(
+			&conf, verb, target, args, n_args, ret_text, ret_json, ret_is_answer, err);
 	return rc;
 }
 
@@ -71,10 +73,11 @@ static int print_text(const struct bpsctl_opts *o, const char *text)
 
 /* Print the error of a request. An argument that the scheduler refuses is a wrong command line.
  * Returns the exit code. */
-static int print_refusal(int rc, const struct err_text *err)
+static int print_refusal(int rc, bool is_answer, const struct err_text *err)
 {
-	return rc == -EINVAL || rc == -EMSGSIZE ? print_error(err->s, EX_USAGE)
-						: print_failure(rc, err);
+	bool is_usage = rc == -EMSGSIZE || (rc == -EINVAL && is_answer);
+
+	return is_usage ? print_error(err->s, EX_USAGE) : print_failure(rc, err);
 }
 
 /* Send a request with this verb to the scheduler, and print the answer. */
@@ -82,9 +85,10 @@ static int order(const struct bpsctl_opts *o, const char *verb, const char *targ
 	const struct steer_arg *args, size_t n_args)
 {
 	struct err_text text = {""}, err = {""};
-	int rc = ask_scheduler(o, verb, target, args, n_args, &text, NULL, &err);
+	bool is_answer;
+	int rc = ask_scheduler(o, verb, target, args, n_args, &text, NULL, &is_answer, &err);
 
-	return rc < 0 ? print_refusal(rc, &err) : print_text(o, text.s);
+	return rc < 0 ? print_refusal(rc, is_answer, &err) : print_text(o, text.s);
 }
 
 /* ---- drain ---- */
@@ -98,7 +102,7 @@ static int parts_left(
 	int rc;
 
 	limit_time(true);
-	rc = ask_scheduler(o, "drain status", target, NULL, 0, &text, &json, err);
+	rc = ask_scheduler(o, "drain status", target, NULL, 0, &text, &json, NULL, err);
 	limit_time(false);
 	if (rc == 0)
 		*ret_n = cell_num(json, "partitions");
@@ -148,10 +152,11 @@ int cmd_drain(const struct bpsctl_opts *o, const char *arg)
 {
 	const struct steer_arg reason = {"reason", o->reason};
 	struct err_text text = {""}, err = {""};
-	int rc = ask_scheduler(o, "drain", arg, &reason, 1, &text, NULL, &err);
+	bool is_answer;
+	int rc = ask_scheduler(o, "drain", arg, &reason, 1, &text, NULL, &is_answer, &err);
 
 	if (rc < 0)
-		return print_refusal(rc, &err);
+		return print_refusal(rc, is_answer, &err);
 	if (!o->wait)
 		return print_text(o, text.s);
 	/* with --json, print only one document, the result of the wait */

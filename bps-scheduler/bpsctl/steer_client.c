@@ -46,18 +46,22 @@ static void on_opened(void *arg, struct ctlchan *chan)
 	const struct layout *layout = ctl_layout(CTL_STEER);
 	size_t n = codec_size(layout, &call->steer);
 	void *buf = n ? malloc(n) : NULL;
-	int rc = -EMSGSIZE;
+	int rc = n ? -ENOMEM : -EMSGSIZE;
 
 	if (buf) {
 		codec_encode(layout, &call->steer, buf);
 		rc = ctlchan_send(chan, CTL_STEER, buf, n);
 	}
 	free(buf);
+	if (rc == -EMSGSIZE)
+		err_set(call->err, rc,
+			"cannot send the request to the scheduler: %s (allowed: at most %d "
+			"characters in a user or host name, %d in an argument)",
+			err_str(rc), CTL_NAME_MAX, CTL_STEER_VALUE_MAX);
+	else if (rc < 0)
+		err_set(call->err, rc, "cannot send the request to the scheduler: %s", err_str(rc));
 	if (rc < 0)
-		over(call, err_set(call->err, rc,
-				   "cannot send the request to the scheduler: %s (allowed: at "
-				   "most %d characters in a user or host name, %d in an argument)",
-				   err_str(rc), CTL_NAME_MAX, CTL_STEER_VALUE_MAX));
+		over(call, rc);
 }
 
 static void on_frame(
@@ -221,7 +225,7 @@ static int ask_in_turn(struct steer_request *call, const struct tls_conf *auth)
 
 int steer_call(const struct steer_conf *conf, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
-	struct err_text *err)
+	bool *ret_is_answer, struct err_text *err)
 {
 	struct steer_request call = {.conf = conf, .err = err};
 	struct tls_conf auth = {.keys.n_keys = 0};
@@ -230,6 +234,8 @@ int steer_call(const struct steer_conf *conf, const char *verb, const char *targ
 	call.steer.verb = verb;
 	call.steer.target = target;
 	name_user(&call);
+	if (ret_is_answer)
+		*ret_is_answer = false;
 	rc = put_args(&call, args, n_args);
 	if (rc < 0)
 		return rc;
@@ -239,8 +245,8 @@ int steer_call(const struct steer_conf *conf, const char *verb, const char *targ
 		call.base = event_base_new();
 		rc = call.base ? ask_in_turn(&call, &auth) : err_set(err, -ENOMEM, "out of memory");
 	}
-	if (rc == -EINVAL)
-		rc = BPS_EAUTH; /* callers take -EINVAL for the scheduler's answer */
+	if (ret_is_answer)
+		*ret_is_answer = rc == 0;
 	if (rc == 0)
 		rc = hand_over(&call.msg.steered, ret_text, ret_json, err);
 	if (call.base)

@@ -7,6 +7,7 @@
  * whose CN is ctl:NAME. Without any of these the client works on loopback only. The functions
  * block; any thread may call them. */
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "common/base/addr.h"
@@ -39,12 +40,13 @@ const char *steer_key_path(const struct steer_conf *conf);
 /* Send a request to the scheduler, and wait at most two seconds for the answer. verb: such as "job
  * kill". target: the object that the verb changes; "": none. ret_text: what the scheduler did.
  * *ret_json: a new reference to the document in the scheduler's answer, or NULL if the answer has
- * no document. The parameter ret_json may be NULL. Errors: the code in the scheduler's answer, of
- * which -EINVAL means that an argument is wrong; -EMSGSIZE: an argument is too long; BPS_EAUTH: the
- * keys or certificates are wrong; BPS_ENOSCHED: no scheduler answers; BPS_ETIMEDOUT: the answer
- * came too late; BPS_EPROTO: the answer is invalid; -errno: the key file cannot be read. On each
- * error, err explains the error. */
+ * no document. *ret_is_answer: whether the scheduler has answered; written also on an error. The
+ * parameters ret_json and ret_is_answer may be NULL. Errors: the code in the scheduler's answer, of
+ * which -EINVAL means that an argument is wrong; -EMSGSIZE: an argument is too long; BPS_EAUTH or
+ * -EINVAL without an answer: the keys or certificates are wrong; BPS_ENOSCHED: no scheduler
+ * answers; BPS_ETIMEDOUT: the answer came too late; BPS_EPROTO: the answer is invalid; -errno: the
+ * key file cannot be read. On each error, err explains the error. */
 int steer_call(const struct steer_conf *conf, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
-	struct err_text *err);
+	bool *ret_is_answer, struct err_text *err);
 #endif

@@ -81,6 +81,10 @@ def test_without_the_key_nobody_steers_a_cluster_that_has_one(cluster, master, t
     assert c.steer("--key-file", other, "key", "status").returncode == 3
     p = c.steer("--key-file", tmp_path / "absent", "key", "status")
     assert p.returncode == 2 and "cannot open key file" in p.stderr, p
+    (tmp_path / "damaged").write_text("no key\n")
+    (tmp_path / "damaged").chmod(0o600)
+    p = c.steer("--key-file", tmp_path / "damaged", "undrain", "server:s0")
+    assert p.returncode == 2 and "holds neither" in p.stderr, p  # 64: the scheduler refused it
 
 
 def test_operators_key_is_no_members_key(cluster, master):
