@@ -585,10 +585,16 @@ static void give_up(struct handover_reader *r, uint64_t number)
 	job_leave(job);
 }
 
-/* Continue the job of a ledger. If that fails, some of the job's trainers may not be known yet, and
- * ret_why gets the reason. */
+/* Jobs that cannot continue. Some of their trainers may not be named in any ledger that was read.
+ * why: the reason of the last job whose ledger could not be used; "": there is none. */
+struct failed_jobs {
+	unsigned n;
+	struct err_text why;
+};
+
+/* Continue the job of a ledger, or add the job to `failed`. */
 static void job_again(
-	struct agent *a, struct fdstore *s, int fd, uint64_t number, struct err_text *ret_why)
+	struct agent *a, struct fdstore *s, int fd, uint64_t number, struct failed_jobs *failed)
 {
 	struct handover_reader r = {.a = a, .store = s};
 	struct ledger_record rec;
@@ -605,7 +611,8 @@ static void job_again(
 	if (rc == 0)
 		rc = go_on(&r);
 	if (rc < 0) {
-		*ret_why = r.err;
+		failed->n++;
+		failed->why = r.err;
 		give_up(&r, number);
 	} else if (TAILQ_EMPTY(&r.job->trainers) && r.job->state == JOB_FORMING) {
 		job_free_if_unused(r.job);
@@ -641,11 +648,30 @@ static bool is_greeting(const struct trainer *t)
 	return is;
 }
 
+/* Return whether the store had the ledger of a job at the start. */
+static bool had_ledger(const struct fdstore *s, uint64_t number)
+{
+	char name[FDSTORE_NAME_BYTES];
+
+	snprintf(name, sizeof(name), "j%" PRIu64 ".l", number);
+	for (size_t i = 0; i < s->n; i++)
+		if (strcmp(s->fds[i].name, name) == 0)
+			return true;
+	return false;
+}
+
+/* Return the reason for a trainer whose job is not known. If several jobs cannot continue, the
+ * trainer may belong to any of them. */
+static const char *why_unknown(const struct failed_jobs *failed)
+{
+	return failed->n == 1 && failed->why.s[0] ? failed->why.s
+						  : "its records are lost or cannot be read";
+}
+
 /* Restore a trainer that no ledger has named. Either the trainer has sent HELLO and has no answer
- * yet, or its job cannot be continued. In the second case the trainer gets an error. why: the
- * reason why a job cannot be continued; empty if there is none. */
+ * yet, or its job cannot be continued. In the second case the trainer gets an error. */
 static void greet_again(struct agent *a, struct fdstore *s, struct fdstore_fd *f, uint64_t number,
-	const struct err_text *why)
+	const struct failed_jobs *failed)
 {
 	struct trainer *t = trainer_again(a, f->fd, handover_take_fd(s, 't', number, 'p'), number);
 	struct err_text text;
@@ -654,20 +680,26 @@ static void greet_again(struct agent *a, struct fdstore *s, struct fdstore_fd *f
 	if (!t) {
 		forget('t', number, "sp");
 	} else if (!is_greeting(t)) {
-		cannot_continue(why->s[0] ? why->s : "its records are lost", &text);
+		cannot_continue(why_unknown(failed), &text);
 		turn_out(t, text.s);
 	}
 }
 
 void handover_read(struct agent *a, struct fdstore *s)
 {
-	struct err_text why = {""};
+	struct failed_jobs failed = {.why = {""}};
 	uint64_t number;
 	char kind[2], what;
 
-	for (size_t i = 0; i < s->n; i++)
-		if (parse(s->fds[i].name, kind, &number, &what) && number >= a->next_number)
+	for (size_t i = 0; i < s->n; i++) {
+		if (!parse(s->fds[i].name, kind, &number, &what))
+			continue;
+		if (number >= a->next_number)
 			a->next_number = number + 1;
+		/* a job without a ledger may count several times, which changes nothing */
+		if (*kind == 'j' && !had_ledger(s, number))
+			failed.n++;
+	}
 	for (size_t i = 0; i < s->n; i++) {
 		struct fdstore_fd *f = &s->fds[i];
 		int fd = f->fd;
@@ -675,7 +707,7 @@ void handover_read(struct agent *a, struct fdstore *s)
 		if (fd < 0 || !parse(f->name, kind, &number, &what) || *kind != 'j' || what != 'l')
 			continue;
 		f->fd = -1;
-		job_again(a, s, fd, number, &why);
+		job_again(a, s, fd, number, &failed);
 	}
 	for (size_t i = 0; i < s->n; i++) {
 		struct fdstore_fd *f = &s->fds[i];
@@ -683,7 +715,7 @@ void handover_read(struct agent *a, struct fdstore *s)
 		if (f->fd < 0 || !parse(f->name, kind, &number, &what))
 			continue;
 		if (*kind == 't' && what == 's')
-			greet_again(a, s, f, number, &why);
+			greet_again(a, s, f, number, &failed);
 	}
 	/* Nothing uses the remaining descriptors. Make the service manager forget them;
 	 * fdstore_fini closes them. */

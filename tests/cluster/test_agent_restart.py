@@ -439,6 +439,27 @@ def test_damaged_ledger_ends_its_job_with_a_clear_error(cluster):
     jobs[1].finish()
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_no_trainer_gets_the_reason_of_another_job(cluster, is_lost):
+    """Damage the ledgers of two jobs in two ways, or damage one and lose the other."""
+    c = kept_cluster(cluster, agents=1)
+    jobs = two_jobs(c)
+    a = c.agents[0]
+    first, second = sorted((n for n in a.names() if n.endswith(".l")), key=lambda n: int(n[1:-2]))
+    os.pwrite(dict(a.store)[first], (77).to_bytes(4, "little"), 4)
+    if is_lost:
+        a.lose(second)
+    else:
+        os.pwrite(dict(a.store)[second], b"\xff", 64 + 32 + 5)
+    a.die()
+    for job in jobs:
+        must_fail(c, job)
+        for w in job.workers:
+            assert "cannot continue this job: its records are lost or cannot be read" in w.text()
+            assert "version 77" not in w.text()
+    assert "has version 77" in a.log.read_text()
+
+
 @pytest.mark.parametrize(
     "kept, words",
     [
