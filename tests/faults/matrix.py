@@ -277,7 +277,9 @@ def table(cells):
     total = {
         o: sum(p.n(o) for p in cells.values()) for o in ("passed", "failed", "skipped", "disturbed")
     }
-    n_faults = sum(r.get("faults", 0) for p in cells.values() for r in p.records)
+    n_faults = sum(
+        r.get("faults", 0) for p in cells.values() for r in p.records if r["outcome"] != "disturbed"
+    )
     lines = [
         "# The fault matrix, measured",
         "",
@@ -291,8 +293,8 @@ def table(cells):
         "bound from",
         "[detection.md](../reference/detection.md). A letter and a number name a commit and the "
         "passes on it.",
-        f"Not counted are {total['disturbed']} passes that the machine delayed. In the others, "
-        f"{n_faults} faults of failpoints acted.",
+        f"The table omits {total['disturbed']} runs that the machine delayed; in the other runs, "
+        f"{n_faults} faults acted.",
         "",
         *(
             f"- {letter[c]}: {c}, from {time.strftime('%Y-%m-%d %H:%M', time.gmtime(first[c]))} UTC"
