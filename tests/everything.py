@@ -167,7 +167,7 @@ TARGETS = (
         r"\d+ cells, \d+ passes, \d+ failures.*?skipped",
         (
             "REPEAT=1",
-            "MINUTES=25",
+            "MATRIX_MINUTES=25",
             "MATRIX_TABLE=build/everything/matrix.md",
             "MATRIX_RECORDS=build/everything/matrix.jsonl",
         ),

@@ -28,8 +28,9 @@ help:
 	@echo '                 sim-scale-mutants: checks that sim-scale finds each mutant'
 	@echo 'make upgrade     daemons of the compatibility mark and of today in one cluster'
 	@echo 'make check-manifests  the manifests for Kubernetes against its schemas (download)'
-	@echo 'make matrix      every cell of the fault matrix REPEAT (20) times in MINUTES (55);'
-	@echo '                 continues when run again; SHARD=i/n, AT_ONCE=n; writes docs/results'
+	@echo 'make matrix      every cell of the fault matrix REPEAT (20) times,'
+	@echo '                 at most MATRIX_MINUTES (55); continues when run again;'
+	@echo '                 SHARD=i/n, AT_ONCE=n; writes docs/results'
 	@echo 'make chaos       three jobs under random faults for SECONDS (1800); SEED=n'
 	@echo 'make crashes     kill CRASHES (1000) trainers'
 	@echo 'make noticed     measure how soon KILLS (300) crashes are detected'
@@ -186,25 +187,24 @@ bench-frontends:
 .PHONY: huge latency bench-build bench-bars bench-torch bench-frontends
 
 # Run, one after the other, the slow targets that .ci/run leaves out and that are red or due, as
-# many as fit in MINUTES (60). ONLY=a,b runs only targets a and b. The default of MINUTES below is
-# for the target `matrix`.
+# many as fit in MINUTES (60). ONLY=a,b runs only targets a and b.
 everything:
 	$(Q)$(PYTHON) tests/everything.py $(if $(ONLY),--only $(ONLY)) \
-		$(if $(filter-out file,$(origin MINUTES)),--minutes $(MINUTES))
+		$(if $(MINUTES),--minutes $(MINUTES))
 .PHONY: everything
 
 # Target `matrix` injects every kind of fault into real processes of every kind. The target needs
 # root, because it makes network namespaces.
 REPEAT	?= 20
 SHARD	?= 1/1
-MINUTES	?= 55
+MATRIX_MINUTES ?= 55
 MATRIX_TABLE ?= docs/results/fault-matrix.md
 AT_ONCE	?= $(shell echo $$((2 * $$(nproc))))
 matrix:
 	$(Q)tests/install-deps.sh test
 	$(STEP) BUILD=release all
 	$(Q)$(PYTHON) tests/faults/matrix.py build/release --repeat $(REPEAT) --shard $(SHARD) \
-		--minutes $(MINUTES) --at-once $(AT_ONCE) --table $(MATRIX_TABLE) \
+		--minutes $(MATRIX_MINUTES) --at-once $(AT_ONCE) --table $(MATRIX_TABLE) \
 		$(if $(MATRIX_RECORDS),--records $(MATRIX_RECORDS))
 # Target `chaos` runs three jobs under random faults for $(SECONDS) seconds. Target `crashes` kills
 # trainers. Target `noticed` measures how soon a crash is detected.
