@@ -22,7 +22,7 @@ help:
 	@echo '                 LISTS="torch jax" chooses frameworks; SHORT=1: fewer clusters'
 	@echo 'make sim         100,000 simulated histories; sim-10m: ten million, SIM_MINUTES=n;'
 	@echo '                 sim-mutants: checks that sim finds each mutant'
-	@echo 'make mutation    200 small changes of the cores; unit tests or simulator must see'
+	@echo 'make mutation    200 small changes of the cores; unit tests or simulator must detect'
 	@echo '                 each; MUTATION="--only bps-server --draw 2 --count 40"'
 	@echo 'make sim-scale   tables of predicted training steps;'
 	@echo '                 sim-scale-mutants: checks that sim-scale finds each mutant'
