@@ -45,6 +45,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
+from repository import git
+
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "everything"
 RECORDS = ROOT / "docs" / "results" / "everything"
@@ -111,13 +113,13 @@ TARGETS = (
         "mutation",
         45,
         r"\d+ mutants, .*",
-        paths=(*SIM, "tests/mutation", "tests/unit"),
+        paths=(*SIM, "tests/mutation", "tests/repository.py", "tests/unit"),
     ),
     Target(
         "upgrade",
         20,
         r"\d+ passed.*",
-        paths=(*CLUSTER, "tests/upgrade", "tests/compatibility-mark"),
+        paths=(*CLUSTER, "tests/upgrade", "tests/repository.py", "tests/compatibility-mark"),
     ),
     Target(
         "check-manifests",
@@ -247,20 +249,14 @@ def read_record(target: Target) -> Record | None:
     return record if record.command == target.command else None
 
 
-def git(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run a git command in this repository."""
-    command = ("git", "-C", str(ROOT), *words)
-    return subprocess.run(command, check=False, capture_output=True, text=True)
-
-
 def is_as_at(commit: str, target: Target) -> bool:
     """Return whether all files that a target depends on are as they were at a commit.
 
     If this clone lacks the commit, or has new files that are not committed, the result is false.
     """
-    if git("diff", "--quiet", commit, "--", *target.paths).returncode:
+    if git(ROOT, "diff", "--quiet", commit, "--", *target.paths).returncode:
         return False
-    return not git("ls-files", "--others", "--exclude-standard", "--", *target.paths).stdout
+    return not git(ROOT, "ls-files", "--others", "--exclude-standard", "--", *target.paths).stdout
 
 
 def state(target: Target, record: Record | None) -> tuple[str, float]:
@@ -270,7 +266,7 @@ def state(target: Target, record: Record | None) -> tuple[str, float]:
     """
     if not record:
         return "red", math.inf
-    count = git("rev-list", "--count", f"{record.commit}..HEAD")
+    count = git(ROOT, "rev-list", "--count", f"{record.commit}..HEAD")
     age = math.inf if count.returncode else int(count.stdout)
     if not record.passed:
         return "red", age
@@ -349,7 +345,7 @@ def run(target: Target, before: Record | None) -> Record:
     Args:
         before: the record of the last run.
     """
-    commit = git("rev-parse", "HEAD").stdout.strip()
+    commit = git(ROOT, "rev-parse", "HEAD").stdout.strip()
     passed, seconds, figures = execute(target)
     if passed and before and not before.passed and is_as_at(before.commit, target):
         figures = [*figures, f"a run before failed: {before.figures[0]}", *before.figures[1:]]

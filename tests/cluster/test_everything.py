@@ -35,6 +35,7 @@ def load(monkeypatch):
     """Return tests/everything.py as a module."""
     spec = importlib.util.spec_from_file_location("everything", ROOT / "tests" / "everything.py")
     script = importlib.util.module_from_spec(spec)
+    monkeypatch.syspath_prepend(ROOT / "tests")
     monkeypatch.setitem(sys.modules, "everything", script)
     spec.loader.exec_module(script)
     return script

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Masked by spaces: text that is not code.
-TEXT = re.compile(
-    r"/\*.*?\*/|//[^\n]*|^[ \t]*#(?:\\\n|[^\n])*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])+'",
-    re.DOTALL | re.MULTILINE,
-)
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from repository import C_TEXT, without_comments  # noqa: E402
+
 # Masked by `@`: statements and calls in which nothing is changed. Assertions and logs decide
 # nothing, and failpoints are tested with real daemons. Constant tables are data.
 SKIPPED = re.compile(
@@ -110,17 +110,9 @@ def cover(text: str, start: int, end: int, mark: str) -> str:
     return text[:start] + re.sub(r"[^\n]", mark, text[start:end]) + text[end:]
 
 
-def without_comments(text: str) -> str:
-    """Return the text with spaces in place of comments."""
-    for match in TEXT.finditer(text):
-        if match[0].startswith("/"):
-            text = cover(text, *match.span(), " ")
-    return text
-
-
 def masked(text: str) -> str:
     """Return the text with all parts masked that no operator may change."""
-    for match in TEXT.finditer(text):
+    for match in C_TEXT.finditer(text):
         text = cover(text, *match.span(), " ")
     for match in SKIPPED.finditer(text):
         if match[0].endswith("("):

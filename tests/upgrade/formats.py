@@ -7,8 +7,14 @@ file. So the layouts of the compatibility mark can be read from git.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from repository import without_comments  # noqa: E402
 
 Tree = Callable[[str], "str | None"]
 # A layout: the kind of each field in order, such as "STR" or "_Atomic uint64_t [2]".
@@ -101,11 +107,6 @@ def version(tree: Tree, name: str) -> int | None:
         if found := re.search(rf"(?m)^#define {name}\s+(\d+)\b", tree(path) or ""):
             return int(found[1])
     return None
-
-
-def without_comments(text: str) -> str:
-    """Return C code without its comments."""
-    return re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.DOTALL)
 
 
 def declared(members: str) -> Iterator[str]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import formats
+from repository import git, without_comments
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FILE = ROOT / "tests" / "compatibility-mark"
@@ -38,26 +39,19 @@ class Mark:
     versions: dict[str, int]
 
 
-def git(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run a git command in this repository."""
-    return subprocess.run(
-        ("git", "-C", str(ROOT), *words), capture_output=True, text=True, check=False
-    )
-
-
 def read() -> Mark:
     """Read tests/compatibility-mark."""
     lines = [line.split() for line in FILE.read_text("utf-8").splitlines()]
     fields = {words[0]: words[1] for words in lines if words and words[0] != "#"}
     commit, before = fields.pop("commit"), fields.pop("before", "")
     if commit == "this":
-        commit = git("log", "-1", "--format=%H", "--", str(FILE)).stdout.strip()
+        commit = git(ROOT, "log", "-1", "--format=%H", "--", str(FILE)).stdout.strip()
     return Mark(commit, before, {name: int(value) for name, value in fields.items()})
 
 
 def has(commit: str) -> bool:
     """Return whether this clone has the commit."""
-    return git("cat-file", "-e", f"{commit}^{{commit}}").returncode == 0
+    return git(ROOT, "cat-file", "-e", f"{commit}^{{commit}}").returncode == 0
 
 
 def tree_at(folder: Path) -> formats.Tree:
@@ -69,7 +63,7 @@ def tree_of(commit: str) -> formats.Tree:
     """Return the source tree of a commit."""
 
     def text(path: str) -> str | None:
-        shown = git("show", f"{commit}:{path}")
+        shown = git(ROOT, "show", f"{commit}:{path}")
         return None if shown.returncode else shown.stdout
 
     return text
@@ -121,7 +115,7 @@ def raise_version(folder: Path, name: str) -> None:
         users = 0
         for path in sorted(p for part in PRODUCT for p in (folder / part).rglob("*.[ch]")):
             text = path.read_text()
-            if constant not in formats.without_comments(text):
+            if constant not in without_comments(text):
                 continue
             raised, defines = re.subn(
                 rf"(?m)^(#define {constant}\s+)(\d+)",
