@@ -233,9 +233,9 @@ static void handshake_failed(struct ctlchan *c, const char *what)
 	chan_fail(c, "TLS with %s failed: %s", c->peer, what);
 }
 
-/* Return the alert with which the listener has refused this side after the handshake was complete on
- * this side, or 0. If the listener also closes the connection before this side has written its first
- * frame, the write fails before libevent reads the alert. */
+/* Return the alert with which the listener has refused this side after the handshake was complete
+ * on this side, or 0. If the listener also closes the connection before this side has written its
+ * first frame, the write fails before libevent reads the alert. */
 static unsigned long late_alert(const struct ctlchan *c, short what)
 {
 	if (!c->tls || c->listener || !c->has_opened || c->has_heard || !(what & BEV_EVENT_EOF))

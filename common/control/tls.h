@@ -89,9 +89,9 @@ const char *tls_unproven(const SSL *ssl);
  * the peer closed the connection. */
 const char *tls_failure(const SSL *ssl, unsigned long ssl_error);
 
-/* Return the error code of OpenSSL for an alert that the peer has sent and that nobody has read yet,
- * or 0 if there is none. Call the function only after the connection has failed, for example because
- * a write failed: the alert then names the reason. */
+/* Return the error code of OpenSSL for an alert of the peer that has not been read yet, or 0 if
+ * there is none. Call the function only after the connection has failed, for example because a
+ * write failed: the alert then names the reason. */
 unsigned long tls_unread_alert(SSL *ssl);
 
 /* Take or release a reference. Each connection has its own reference, so the owner may call
