@@ -53,10 +53,10 @@ PROVIDER_SHORT = ("exactness", "flow")
 REFERENCE_S = 0.25
 BUDGETS_S = {
     "unit tests, fuzz targets, simulators": 120,
-    "cluster": 420,
+    "cluster": 480,
     "cluster, timed tests": 90,
-    "faults": 60,
-    "cluster, provider tcp": 120,
+    "faults": 80,
+    "cluster, provider tcp": 160,
     "100 deaths of trainers": 20,
 }
 # Parts of the names of the files whose tests take longest. Their tests begin first.
