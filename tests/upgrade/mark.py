@@ -137,7 +137,9 @@ def build_raised(name: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     for part in (*PRODUCT, "tests/bench", "tests/gpu", "tests/sim", "tests/scale", "systemd"):
         shutil.copytree(ROOT / part, folder / part)
-    for path in ("Makefile", "tests/tests.mk"):
+    parts = re.findall(r"(?m)^include (\S+)", (ROOT / "Makefile").read_text())
+    for path in ("Makefile", *parts):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / path, folder / path)
     objects = ROOT / "build" / "debug"
     for part in (*PRODUCT, "tests/bench"):
