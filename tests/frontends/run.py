@@ -2,13 +2,13 @@
 """Run the front-ends' tests on separate clusters and print the counts.
 
     tests/frontends/run.py BUILD-FOLDER [--list NAME]... [--part NAME] [--cluster WORKERSxAGENTS]
-        [--short] [--at-once N] [-k X]
+        [--short] [--at-once N] [--install] [-k X]
 
 For each list of requirements, all workers of a job run the same tests in the same order, on
 clusters of one agent and of two agents. As many jobs run at a time as there are processors. With
 --short, parts of SHORT run on fewer clusters. A list that cannot be installed is a failure, and so
 is a skipped test that tests/skips.py does not allow. The options choose some of the runs. -k is
-passed to pytest.
+passed to pytest. --install only installs the lists.
 """
 
 import argparse
@@ -203,6 +203,7 @@ def main() -> int:
     parser.add_argument("--cluster")
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--install", action="store_true", help="only install the frameworks")
     parser.add_argument("-k")
     given = parser.parse_args()
     build, words = given.build.resolve(), ["-k", given.k] if given.k else []
@@ -214,6 +215,8 @@ def main() -> int:
         python = environment(name)
         if python is None:
             total[1] += 1
+            continue
+        if given.install:
             continue
         wrong = check_form(python, name)
         if wrong:
@@ -243,7 +246,8 @@ def main() -> int:
         runs += [pool.submit(run_one, run) for run in chosen]  # they run beside the next install
     for run in runs:
         total = [a + b for a, b in zip(total, run.result())]
-    print(f"{total[0]} passed, {total[1]} failed, {total[2]} skipped")
+    if not given.install:
+        print(f"{total[0]} passed, {total[1]} failed, {total[2]} skipped")
     return 1 if total[1] else 0
 
 
