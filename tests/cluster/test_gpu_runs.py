@@ -123,6 +123,7 @@ def test_run_a_reports_the_call_that_fails():
 
 
 @needs_toolkit
+@pytest.mark.alone
 @pytest.mark.parametrize("item", ["host_store", "stream_to_host"])
 def test_run_a_does_not_wait_for_a_process_that_is_gone(item):
     begin = time.monotonic()
