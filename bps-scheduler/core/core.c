@@ -146,6 +146,8 @@ int sched_unmute(struct sched_core *c, const char *code, uint64_t now_ns)
 
 	c->now_ns = now_ns;
 	rc = mute_clear(c, code);
+	if (rc == BPS_ENOTFOUND && c->has_new_mutes)
+		return BPS_ENOTDURABLE; /* this order may repeat one that was not written */
 	return rc < 0 ? rc : sched_commit(c, false);
 }
 
@@ -180,9 +182,10 @@ int sched_undrain(
 
 	c->now_ns = now_ns;
 	rc = drain_clear(c, target, &m, ret_text);
-	if (rc == -EALREADY)
+	if (rc == -EALREADY && !m->is_dirty)
 		return 0; /* ret_text has this answer */
-	return rc < 0 ? rc : drain_commit(c, m, ret_text);
+	/* is_dirty: this order may repeat one that was not written */
+	return rc < 0 && rc != -EALREADY ? rc : drain_commit(c, m, ret_text);
 }
 
 void sched_conn_open(struct sched_core *c, uint32_t id, uint64_t now_ns)

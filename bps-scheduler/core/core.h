@@ -135,9 +135,10 @@ int sched_probe_start(struct sched_core *c, uint32_t job, uint64_t token, uint64
 int sched_job_kill(struct sched_core *c, uint32_t job, const char *text, uint64_t now_ns);
 
 /* Mute a problem's code, or remove the mute (mute.h). The change is durable when the function
- * returns 0. Errors: the errors of mute_set or mute_clear; BPS_ENOTDURABLE; the errors of
- * env.persist. After BPS_ENOTDURABLE or an error of env.persist, the change is in effect, and the
- * core writes it when the state can be written again. */
+ * returns 0. Errors: the errors of mute_set or mute_clear; BPS_ENOTDURABLE, also for an order that
+ * may repeat one which is not written yet; the errors of env.persist. After BPS_ENOTDURABLE or an
+ * error of env.persist, the change is in effect, and the core writes it when the state can be
+ * written again. */
 int sched_mute(struct sched_core *c, const char *code, uint64_t span_ms, const char *reason,
 	const char *who, uint64_t now_ns);
 int sched_unmute(struct sched_core *c, const char *code, uint64_t now_ns);
@@ -145,8 +146,9 @@ int sched_unmute(struct sched_core *c, const char *code, uint64_t now_ns);
 /* Drain a member, or undrain it (drain.h). The change is durable when the function returns 0.
  * ret_text gets the consequences, or the reason of the error. sched_undrain returns 0 if the member
  * is not drained, and ret_text has this answer. Errors: the errors of drain_set or drain_find;
- * BPS_ENOTDURABLE; the errors of env.persist. After BPS_ENOTDURABLE or an error of env.persist, the
- * change is in effect, and the core writes it when the state can be written again. */
+ * BPS_ENOTDURABLE, also for an order that repeats one which is not written yet; the errors of
+ * env.persist. After BPS_ENOTDURABLE or an error of env.persist, the change is in effect, and the
+ * core writes it when the state can be written again. */
 int sched_drain(struct sched_core *c, const char *target, const char *reason, const char *who,
 	uint64_t now_ns, struct err_text *ret_text);
 int sched_undrain(

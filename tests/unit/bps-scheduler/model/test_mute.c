@@ -191,6 +191,25 @@ static void mute_that_cannot_be_written_holds_and_is_written_later(void **state)
 	world_fini(&w);
 }
 
+/* An operator repeats an order that failed until it succeeds. */
+static void unmute_that_is_repeated_fails_until_it_is_written(void **state)
+{
+	struct mute_world w;
+
+	(void)state;
+	world_init(&w);
+	assert_int_equal(sched_mute(w.core, "STRAGGLER", H_MS, "", "me", w.now), 0);
+	w.persist_error = -EIO;
+	assert_int_equal(sched_unmute(w.core, "STRAGGLER", w.now), -EIO);
+	assert_int_equal(sched_unmute(w.core, "STRAGGLER", w.now), BPS_ENOTDURABLE);
+	w.persist_error = 0;
+	restart(&w);
+	assert_true(is_muted(&w, "STRAGGLER"));
+	assert_int_equal(sched_unmute(w.core, "STRAGGLER", w.now), 0);
+	assert_int_equal(sched_unmute(w.core, "STRAGGLER", w.now), BPS_ENOTFOUND);
+	world_fini(&w);
+}
+
 static void number_of_mutes_is_limited(void **state)
 {
 	struct mute_world w;
@@ -244,6 +263,7 @@ int main(void)
 		cmocka_unit_test(restart_of_the_scheduler_changes_neither_mute_nor_end),
 		cmocka_unit_test(after_another_boot_the_wall_clock_gives_the_end),
 		cmocka_unit_test(mute_that_cannot_be_written_holds_and_is_written_later),
+		cmocka_unit_test(unmute_that_is_repeated_fails_until_it_is_written),
 		cmocka_unit_test(number_of_mutes_is_limited),
 		cmocka_unit_test(muted_problem_leaves_the_health_but_not_the_list),
 	};

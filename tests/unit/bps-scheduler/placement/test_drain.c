@@ -55,6 +55,7 @@ struct drain_world {
 		size_t n;
 	} records[RECORDS];
 	size_t n_records;
+	int persist_error;
 };
 
 static void env_send(void *ctx, uint32_t conn, const struct ctl_msg *m)
@@ -98,6 +99,8 @@ static int env_persist(void *ctx, const struct state_record *rec)
 	struct drain_world *w = ctx;
 	size_t n = codec_size(state_layout(), rec);
 
+	if (w->persist_error)
+		return w->persist_error;
 	assert_true(n && w->n_records < RECORDS);
 	w->records[w->n_records].bytes = malloc(n);
 	w->records[w->n_records].n =
@@ -356,6 +359,26 @@ static void last_server_is_not_drained(void **state)
 	assert_int_equal(undrain(&w, "s1"), 0); /* there is nothing to undo */
 	assert_string_equal(w.text, "server s1 is not drained");
 	assert_int_equal(drain(&w, "s3"), BPS_ENOTFOUND);
+	world_fini(&w);
+}
+
+/* An operator repeats an order that failed until it succeeds. */
+static void undrain_that_is_repeated_fails_until_it_is_written(void **state)
+{
+	struct drain_world w;
+
+	(void)state;
+	running_job(&w);
+	assert_int_equal(drain(&w, "s1"), 0);
+	w.persist_error = -EIO;
+	assert_int_equal(undrain(&w, "s1"), -EIO);
+	assert_int_equal(undrain(&w, "s1"), BPS_ENOTDURABLE);
+	assert_non_null(strstr(w.text, "the scheduler cannot store this change"));
+	assert_int_equal(undrain(&w, "s2"), 0); /* the order changes nothing */
+	w.persist_error = 0;
+	pass(&w, WAIT_MS);
+	assert_int_equal(undrain(&w, "s1"), 0);
+	assert_string_equal(w.text, "server s1 is not drained");
 	world_fini(&w);
 }
 
@@ -910,6 +933,7 @@ int main(void)
 		cmocka_unit_test(drained_server_loses_its_partitions_some_at_a_time),
 		cmocka_unit_test(next_batch_waits_until_every_agent_has_the_last_one),
 		cmocka_unit_test(last_server_is_not_drained),
+		cmocka_unit_test(undrain_that_is_repeated_fails_until_it_is_written),
 		cmocka_unit_test(server_is_not_drained_when_the_others_lack_memory),
 		cmocka_unit_test(memory_of_a_suspect_server_is_no_room_for_a_drain),
 		cmocka_unit_test(servers_of_one_host_share_its_memory),
