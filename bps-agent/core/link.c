@@ -101,12 +101,16 @@ static void schedule(struct agt_link *link)
 {
 	static const uint64_t delays_ms[] = {0, 100, 300};
 	struct agt_core *core = link->core;
+	/* A server that ends each connection before its first message, for example because it
+	 * cannot decode ours, must not be connected in a loop without delay. So count each silent
+	 * connection but the first. */
+	unsigned n = link->n_attempts + link->n_silent_conns - (link->n_silent_conns > 0);
 	uint64_t delay;
 
 	if (link->state != LINK_DOWN || heap_has(&link->timer) || !link->n_parts)
 		return;
-	if (link->n_attempts < sizeof(delays_ms) / sizeof(delays_ms[0]))
-		delay = delays_ms[link->n_attempts] * NS_PER_MS;
+	if (n < sizeof(delays_ms) / sizeof(delays_ms[0]))
+		delay = delays_ms[n] * NS_PER_MS;
 	else
 		delay = 400 * NS_PER_MS + core->env.random(core->env.ctx) % (600 * NS_PER_MS);
 	link->timer.key = core->now_ns + delay;
@@ -347,9 +351,8 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 	FAILPOINT(AGENT_LINK_UP);
 	link->instance = peer_instance;
 	link->heard_ns = link->core->now_ns;
-	/* A server that ends each connection before its first message, for example because it
-	 * cannot decode ours, must not be connected in a loop without delay. */
-	link->n_attempts = link->n_silent_conns++;
+	link->n_attempts = 0;
+	link->n_silent_conns++;
 	link->is_stuck = link->is_full = false;
 	link_set_state(link, LINK_UP, "connected");
 	link_lockstep_changed(link);

@@ -34,8 +34,7 @@ struct agt_link {
 	struct xconn *conn; /* connection, set in the states CONNECTING and UP */
 	/* timer in core->link_timers, used in the state DOWN if partitions need the link */
 	struct heap_node timer;
-	/* Number of attempts to connect since the last connection was up, plus the silent
-	 * connections in a row before that one. Sets the delay of the next attempt. */
+	/* number of attempts to connect since the last connection was up */
 	unsigned n_attempts;
 	/* number of the latest connections, in a row, on which the server has sent no message */
 	unsigned n_silent_conns;

@@ -1,5 +1,8 @@
 /* The agent's core sends messages again when a server does not answer, is not ready, or was
  * disconnected. */
+#include <unistd.h>
+
+#include "common/base/log.h"
 #include "tests/unit/agt_world.h"
 
 static void unanswered_push_is_repeated_with_the_same_bytes(void **state)
@@ -164,6 +167,48 @@ static void connections_without_a_message_of_the_server_become_rarer(void **stat
 	world_free(w);
 }
 
+/* Let three attempts to connect fail. Return whether the log has the reason. */
+static bool logs_why_it_cannot_connect(struct agt_world *w)
+{
+	FILE *log = tmpfile();
+	int saved = dup(STDERR_FILENO);
+	char text[4096] = "";
+
+	fflush(stderr);
+	dup2(fileno(log), STDERR_FILENO);
+	log_set_level(LOG_INFO);
+	for (unsigned k = 0; k < 3; k++) {
+		tick(w, 1000);
+		fake_down(w->conn[0], "the peer is on fire");
+	}
+	dup2(saved, STDERR_FILENO);
+	close(saved);
+	rewind(log);
+	fread(text, 1, sizeof(text) - 1, log);
+	fclose(log);
+	return strstr(text, "attempts=3 why=the peer is on fire");
+}
+
+static void third_failed_attempt_is_logged_whatever_came_before(void **state)
+{
+	(void)state;
+	/* few cases, because the log writes only 5 such lines a minute */
+	for (unsigned n_silent = 0; n_silent < 6; n_silent += 3) {
+		struct agt_world *w = world(.n_elems = SMALL);
+
+		for (unsigned k = 0; k < n_silent; k++) {
+			cut(w, 0);
+			tick(w, 1000);
+			fake_up(w->conn[0]);
+		}
+		cut(w, 0);
+		if (!logs_why_it_cannot_connect(w))
+			fail_msg("no reason after %u connections without a message", n_silent);
+		tick(w, 1000);
+		world_free(w);
+	}
+}
+
 /* Cell FM-S-reject of the fault matrix: when a server can be reached again, an agent must connect
  * to the server within 1 s. */
 static void reconnects_are_never_more_than_a_second_apart(void **state)
@@ -213,6 +258,7 @@ int main(void)
 		cmocka_unit_test(reconnection_repeats_all_messages),
 		cmocka_unit_test(reconnections_start_at_once_and_become_rarer),
 		cmocka_unit_test(connections_without_a_message_of_the_server_become_rarer),
+		cmocka_unit_test(third_failed_attempt_is_logged_whatever_came_before),
 		cmocka_unit_test(reconnects_are_never_more_than_a_second_apart),
 		cmocka_unit_test(server_that_has_changed_is_connected_at_once),
 	};
