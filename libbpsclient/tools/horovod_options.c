@@ -14,6 +14,8 @@ static const struct {
 } options[] = {
 	{"-np --num-proc", "write -n N to start N workers on this machine"},
 	{"-H --host --hosts -hostfile --hostfile", ON_EACH},
+	{"-prefix-timestamp --prefix-output-with-timestamp",
+		"leave it out: each line begins with the rank of its worker, and has no time"},
 	{"-p --ssh-port -i --ssh-identity-file", ON_EACH},
 	{"--min-np --min-num-proc --max-np --max-num-proc --slots-per-host "
 	 "--host-discovery-script --elastic-timeout --reset-limit --blacklist-cooldown-range",
@@ -32,7 +34,8 @@ static const struct {
 	{"--verbose", "write --status to see the state of the cluster at the end"},
 	{"--output-filename", "redirect the output: each line begins with the rank of its worker"},
 	{"--config-file", "write the options on the command line"},
-	{"--log-level --log-with-timestamp --log-without-timestamp",
+	{"--log-level --log-with-timestamp --log-without-timestamp --log-hide-timestamp "
+	 "--no-log-hide-timestamp",
 		"set `log-level` of the daemons, see bps.conf(5)"},
 	{"--timeline-filename --timeline-mark-cycles --no-timeline-mark-cycles",
 		"leave it out: there is no timeline; `bpsctl job NAME` shows what slows a job"},

@@ -228,6 +228,12 @@ def test_missing_command_and_unknown_option_are_refused_with_the_usage(tmp_path)
         ("--network-interface eth0 -n 2 true", "set `listen` of bps-agent and bps-server"),
         ("--autotune -n 2 true", "leave it out"),
         ("--gloo -n 2 true", "leave it out"),
+        ("--prefix-output-with-timestamp -n 2 true", "each line begins with the rank"),
+        ("-prefix-timestamp -n 2 true", "-prefix-timestamp is an option of horovodrun"),
+        ("-p 22 -n 2 true", "-p is an option of horovodrun: bpsrun starts the workers of one"),
+        ("-p22 -n 2 true", "-p is an option of horovodrun: bpsrun starts the workers of one"),
+        ("--log-hide-timestamp -n 2 true", "set `log-level`"),
+        ("--no-log-hide-timestamp -n 2 true", "set `log-level`"),
     ],
 )
 def test_option_of_horovodrun_is_refused_with_what_to_write_instead(tmp_path, args, instead):
