@@ -117,6 +117,15 @@ static void schedule(struct agt_link *link)
 	heap_push(&core->link_timers, &link->timer);
 }
 
+static void log_failed_attempt(const struct agt_link *link, const char *why)
+{
+	if (link->n_attempts == TRIES_REPORTED)
+		log_rated(LOG_INFO,
+			"cannot connect to a server, trying again: server=%u thread=%u attempts=%u "
+			"why=%s",
+			link->server, link->thread, link->n_attempts, why);
+}
+
 static void connect_now(struct agt_link *link)
 {
 	struct agt_core *core = link->core;
@@ -129,6 +138,7 @@ static void connect_now(struct agt_link *link)
 		rc = core->env.connect(
 			core->env.ctx, link->server, link->thread, link, &link->conn);
 	if (rc < 0) {
+		log_failed_attempt(link, err_str(rc));
 		link->conn = NULL;
 		link_set_state(link, LINK_DOWN, err_str(rc));
 		schedule(link);
@@ -374,11 +384,8 @@ static void event_down(void *ctx, struct xconn *c, const char *why)
 		link->core->stats.reconnects++;
 		log_info("connection to a server is down: server=%u thread=%u why=%s", link->server,
 			link->thread, why);
-	} else if (link->n_attempts == TRIES_REPORTED) {
-		log_rated(LOG_INFO,
-			"cannot connect to a server, trying again: server=%u thread=%u attempts=%u "
-			"why=%s",
-			link->server, link->thread, link->n_attempts, why);
+	} else {
+		log_failed_attempt(link, why);
 	}
 	link->conn = NULL;
 	deactivate(link);

@@ -167,7 +167,8 @@ static void connections_without_a_message_of_the_server_become_rarer(void **stat
 	world_free(w);
 }
 
-/* Let three attempts to connect fail. Return whether the log has the reason. */
+/* Let three attempts to connect fail: at once with connect_rc or, if connect_rc is 0, later. Return
+ * whether the log has the reason. */
 static bool logs_why_it_cannot_connect(struct agt_world *w)
 {
 	FILE *log = tmpfile();
@@ -177,16 +178,19 @@ static bool logs_why_it_cannot_connect(struct agt_world *w)
 	fflush(stderr);
 	dup2(fileno(log), STDERR_FILENO);
 	log_set_level(LOG_INFO);
+	if (w->connect_rc)
+		cut(w, 0);
 	for (unsigned k = 0; k < 3; k++) {
 		tick(w, 1000);
-		fake_down(w->conn[0], "the peer is on fire");
+		if (!w->connect_rc)
+			fake_down(w->conn[0], "Network is unreachable");
 	}
 	dup2(saved, STDERR_FILENO);
 	close(saved);
 	rewind(log);
 	fread(text, 1, sizeof(text) - 1, log);
 	fclose(log);
-	return strstr(text, "attempts=3 why=the peer is on fire");
+	return strstr(text, "attempts=3 why=Network is unreachable");
 }
 
 static void third_failed_attempt_is_logged_whatever_came_before(void **state)
@@ -207,6 +211,18 @@ static void third_failed_attempt_is_logged_whatever_came_before(void **state)
 		tick(w, 1000);
 		world_free(w);
 	}
+}
+
+static void third_attempt_that_fails_at_once_is_logged(void **state)
+{
+	struct agt_world *w = world(.n_elems = SMALL);
+
+	(void)state;
+	w->connect_rc = -ENETUNREACH;
+	assert_true(logs_why_it_cannot_connect(w));
+	w->connect_rc = 0;
+	tick(w, 1000);
+	world_free(w);
 }
 
 /* Cell FM-S-reject of the fault matrix: when a server can be reached again, an agent must connect
@@ -259,6 +275,7 @@ int main(void)
 		cmocka_unit_test(reconnections_start_at_once_and_become_rarer),
 		cmocka_unit_test(connections_without_a_message_of_the_server_become_rarer),
 		cmocka_unit_test(third_failed_attempt_is_logged_whatever_came_before),
+		cmocka_unit_test(third_attempt_that_fails_at_once_is_logged),
 		cmocka_unit_test(reconnects_are_never_more_than_a_second_apart),
 		cmocka_unit_test(server_that_has_changed_is_connected_at_once),
 	};
