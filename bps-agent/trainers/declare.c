@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 
 #include "bps-agent/handover/handover_write.h"
 #include "bps-agent/trainers/job.h"
@@ -30,8 +31,11 @@ struct pending_declare {
 	struct err_text errs[LOCAL_DECLARE_MAX];
 	struct memory_request request; /* request for the memory of the tensor d.tensors[next] */
 	enum arena_kind kind;
-	/* the arenas of the last tensor that the trainer has declared before (tell_again) */
-	const struct arena *again_in, *again_out;
+	/* The trainer has not read all messages before the answer to this DECLARE. */
+	bool has_unread;
+	/* arenas whose descriptors this DECLARE has sent again (tell_arena_again) */
+	const struct arena *again[2 * LOCAL_DECLARE_MAX];
+	unsigned n_again;
 };
 
 /* If rc is an error, set the error text of a refused declaration: the tensor's name and the reason.
@@ -129,9 +133,17 @@ static int tensor_for(
 	return 0;
 }
 
-/* Write the location of the tensor's memory to *slot. Sends the descriptor of the input arena if
- * the trainer does not have this descriptor yet. */
-static void tell_slot(struct trainer *t, const struct tensor *tensor, struct local_slot *slot)
+/* Send the descriptor of the input arena if the trainer does not have this descriptor yet. */
+static void tell_input(struct trainer *t, struct arena *a)
+{
+	if (a != t->told_input)
+		tell_arena(t, a);
+	t->told_input = a;
+	t->live->told_input = a->id + 1;
+}
+
+/* Write the location of the tensor's memory to *slot. */
+static void fill_slot(const struct trainer *t, const struct tensor *tensor, struct local_slot *slot)
 {
 	const struct tensor_worker *tw = &tensor->workers[t->worker];
 
@@ -139,10 +151,6 @@ static void tell_slot(struct trainer *t, const struct tensor *tensor, struct loc
 	if (tensor->kind != &host_tensor_kind)
 		return;
 	assert(tw->in_arena && tensor->out_arena);
-	if (tw->in_arena != t->told_input)
-		tell_arena(t, tw->in_arena);
-	t->told_input = tw->in_arena;
-	t->live->told_input = t->told_input->id + 1;
 	slot->in_arena = tw->in_arena->id;
 	slot->out_arena = tensor->out_arena->id;
 	slot->in_offset = tw->in.offset;
@@ -150,30 +158,41 @@ static void tell_slot(struct trainer *t, const struct tensor *tensor, struct loc
 	slot->out_offset[1] = tensor->out[1].offset;
 }
 
+/* Send the descriptor of the arena, which the trainer may have lost, at most once for each DECLARE.
+ * A descriptor that was sent and not received counts against a limit of the kernel that all
+ * trainers share. So send none while messages of the trainer are unread: such descriptors may be
+ * among them. If they are not, the trainer may declare the tensor once more. */
+static void tell_arena_again(struct pending_declare *x, const struct arena *a)
+{
+	for (unsigned i = 0; i < x->n_again; i++)
+		if (x->again[i] == a)
+			return;
+	if (x->has_unread)
+		return;
+	x->again[x->n_again++] = a;
+	tell_arena(x->trainer, a);
+}
+
 /* Answer a worker that declares a tensor again. The worker may have lost the first answer, or the
  * descriptors that came with it, for instance because its process had too many files open. So send
- * the descriptors of the tensor's arenas again. Tensors of one DECLARE mostly share arenas. Errors:
- * BPS_EMISMATCH; err gets the text. */
+ * the descriptors of the tensor's arenas again. Errors: BPS_EMISMATCH; err gets the text. */
 static int tell_again(struct trainer *t, const struct tensor *tensor, const struct local_decl *d,
 	struct local_slot *slot, struct err_text *err)
 {
 	const struct tensor_worker *tw = &tensor->workers[t->worker];
-	struct pending_declare *x = t->declaring;
 
 	if (!tensor->kind->is_declared_at(tensor, t->worker, d))
 		return err_set(err, BPS_EMISMATCH,
 			"rank %u declares tensor '%s' again, but in other memory: use another name",
 			t->rank, d->name);
-	if (tensor->kind == &host_tensor_kind) {
-		assert(tw->in_arena && tensor->out_arena);
-		if (tw->in_arena != x->again_in)
-			t->told_input = NULL; /* so that tell_slot sends the input arena */
-		if (tensor->out_arena != x->again_out)
-			tell_arena(t, tensor->out_arena);
-		x->again_in = tw->in_arena;
-		x->again_out = tensor->out_arena;
-	}
-	tell_slot(t, tensor, slot);
+	fill_slot(t, tensor, slot);
+	if (tensor->kind != &host_tensor_kind)
+		return 0;
+	if (tw->in_arena->id >= t->live->told_input)
+		tell_input(t, tw->in_arena); /* the previous process has not sent it */
+	else
+		tell_arena_again(t->declaring, tw->in_arena);
+	tell_arena_again(t->declaring, tensor->out_arena);
 	return 0;
 }
 
@@ -254,7 +273,9 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	tw->is_declaring = false;
 	tw->is_declared = true;
 	t->tensors[t->n_tensors++] = tensor;
-	tell_slot(t, tensor, slot);
+	fill_slot(t, tensor, slot);
+	if (kind == &host_tensor_kind)
+		tell_input(t, tw->in_arena);
 	if (++tensor->n_declared == job->n_workers && !tensor->failed)
 		tensor_complete(tensor);
 	return 0;
@@ -447,6 +468,7 @@ static void made(struct memory_request *m)
 void declare_begin(struct trainer *t, uint32_t seq, const struct local_declare *d, void **mem)
 {
 	struct pending_declare *x;
+	int n_unread = 0;
 
 	FAILPOINT(AGENT_TRAINER_DECLARE);
 	if (t->state != TRAINER_ATTACHED && t->state != TRAINER_OVER) {
@@ -463,7 +485,8 @@ void declare_begin(struct trainer *t, uint32_t seq, const struct local_declare *
 	x->job = t->job;
 	x->seq = seq;
 	x->next = 0;
-	x->again_in = x->again_out = NULL;
+	x->has_unread = ioctl(t->sock, TIOCOUTQ, &n_unread) == 0 && n_unread > 0;
+	x->n_again = 0;
 	x->d = *d;
 	x->mem = *mem;
 	*mem = NULL;

@@ -330,6 +330,23 @@ def test_tensor_that_is_declared_again_keeps_its_place_and_brings_its_memory(clu
     assert t.finish() == 0
 
 
+def test_declarations_that_are_repeated_unread_keep_few_descriptors_in_flight(cluster):
+    """The kernel limits how many descriptors the agent has sent that no trainer has received."""
+    c = cluster(agents=1, servers=0)
+    t = Raw(c.agents[0]).open("j", 0, 1)
+    assert t.job()[0] == 0
+    tensors = [("a", F32, 10), ("b", F32, 1 << 21)]
+    assert {s[0] for s in t.declare(*tensors)} == {0}
+    n = len(t.fds)
+    for _ in range(8):
+        t.ask_declare(*tensors * 50)
+    wait_taken(t)
+    slots = [t.declared() for _ in range(8)]
+    assert all(s == slots[0] for s in slots)
+    assert len(t.fds) - n == 4  # an input and an output of each tensor
+    assert t.finish() == 0
+
+
 def test_mismatch_with_one_who_waits_for_memory_names_both_and_outlives_the_agent(cluster):
     c = kept_cluster(
         cluster, agents=1, servers=0, args=["--faults", "agent.memory.make=sleep:300ms"]
