@@ -104,6 +104,7 @@ SHORT = {
 # the frameworks in the list: the parts that test several frameworks test these.
 ENVIRONMENTS = {
     "gpu": {"BPS_GPU": "host"},
+    "keras": {"BPS_TIMEOUT": "120s"},  # rank 1 waits while rank 0 runs jobs of its own
     "torch": {"FRAMEWORKS": "torch keras", "KERAS_BACKEND": "torch"},
     "torch-2.1": {"FRAMEWORKS": "torch"},
     "tensorflow": {
