@@ -36,6 +36,8 @@ ONE_AGENT = ("2x1", "3x1")
 ALONE = ("1x1",)
 FRONTENDS = {
     "torch": {
+        "gpu_run": ALONE,  # the longest parts begin first
+        "examples": ALONE,
         "torch": CLUSTERS,
         "collectives": ("2x2", "3x1"),
         "c10d": ("2x1", "3x1", "4x2", "3x2"),
@@ -46,7 +48,6 @@ FRONTENDS = {
         "forked": ALONE,
         "interactive": ALONE,
         "gpu": ("1x1", "2x1", "3x2"),
-        "examples": ALONE,
         "trainers": ("2x1",),
         "keras": ("2x1",),
     },

@@ -3,7 +3,6 @@
 Rank 0 runs each example as a job of its own (tests/frontends/run.py).
 """
 
-import json
 import os
 import re
 import shutil
@@ -150,20 +149,3 @@ def test_the_changes_of_the_tutorial_make_a_script_distributed(tmp_path):
     four = accuracy_of(*bpsrun, sys.executable, script, folder=tmp_path)
     for found in (alone, one, four):
         assert len(found) == 1 and found[0] > 87, (alone, one, four)
-
-
-def test_the_gpu_run_of_pytorch_passes_over_host_memory():
-    run_c = [ROOT / "tests" / "gpu" / "run", "C", "--host", "--limit", LIMIT_S - 30]
-    done = subprocess.run(
-        [sys.executable, *map(str, run_c)],
-        env=dict(processes.environment(), BPS_GPU_BUILD=processes.BUILD.name),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    worst = {a["item"]: a["worst"] for a in answers if "worst" in a}
-    assert worst.pop("torch_bf16") > 0 and len(worst) == 8
-    assert all(x < 1e-4 for x in worst.values()), worst
-    assert {"killed_trainer", "killed_executor"} <= {a["item"] for a in answers}
