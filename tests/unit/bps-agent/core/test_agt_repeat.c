@@ -173,7 +173,7 @@ static bool logs_why_it_cannot_connect(struct agt_world *w)
 {
 	FILE *log = tmpfile();
 	int saved = dup(STDERR_FILENO);
-	char text[4096] = "";
+	char text[4096];
 
 	fflush(stderr);
 	dup2(fileno(log), STDERR_FILENO);
@@ -188,7 +188,7 @@ static bool logs_why_it_cannot_connect(struct agt_world *w)
 	dup2(saved, STDERR_FILENO);
 	close(saved);
 	rewind(log);
-	fread(text, 1, sizeof(text) - 1, log);
+	text[fread(text, 1, sizeof(text) - 1, log)] = '\0';
 	fclose(log);
 	return strstr(text, "attempts=3 why=Network is unreachable");
 }
