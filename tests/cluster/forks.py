@@ -7,6 +7,7 @@ from a process of its own.
 """
 
 import gc
+import importlib
 import json
 import os
 import select
@@ -18,19 +19,19 @@ import sys
 import tempfile
 from contextlib import suppress
 
-# The loader, the C library, Python and NumPy read these variables when a process starts. If one of
-# them differs, a worker needs another server.
-START = ("LD_", "MALLOC_", "PYTHON", "OMP_", "OPENBLAS_", "ASAN_", "UBSAN_")
-_servers = {}  # (program, variables of START) -> Server
+# The loader, the C library, Python and modules read these variables when a process starts. If one
+# of them differs, a worker needs another server.
+START = ("LD_", "MALLOC_", "PYTHON", "OMP_", "OPENBLAS_", "ASAN_", "UBSAN_", "KERAS_")
+_servers = {}  # (program, modules, variables of START) -> Server
 
 
 class Server:
     """A process that forks workers, and the socket for the requests to it."""
 
-    def __init__(self, program, env):
+    def __init__(self, program, modules, env):
         self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, program, "--serve"]
+            command = [sys.executable, program, "--serve", *modules]
             self.process = subprocess.Popen(command, stdin=theirs, env=env)
 
     def fork(self, *fds):
@@ -81,18 +82,19 @@ class Fork:
         self.send_signal(signal.SIGKILL)
 
 
-def start(program, args, out, env, user=None, folder=None):
+def start(program, args, out, env, user=None, folder=None, modules=()):
     """Start a worker, as subprocess.Popen([python, program, *args], env=env, user=user) does.
 
-    program: path of a Python program that calls serve() if its only argument is --serve.
+    program: path of a Python program that calls serve() if its first argument is --serve.
     args: strings, which serve() returns in the worker.
     out: file for the worker's output and errors.
     folder: the worker's current folder. None: that of this process.
+    modules: names of modules that the server imports.
     """
     first = {k: v for k, v in env.items() if k.startswith(START)}
-    server = _servers.get(key := (program, tuple(sorted(first.items()))))
+    server = _servers.get(key := (program, tuple(modules), tuple(sorted(first.items()))))
     if not server:
-        server = _servers[key] = Server(program, first)
+        server = _servers[key] = Server(program, modules, first)
     r, w = os.pipe()
     with tempfile.TemporaryFile() as request, open(w, "wb") as end:
         words = {"args": args, "env": env, "user": user, "folder": str(folder or os.getcwd())}
@@ -108,6 +110,8 @@ def serve():
 
     The server ends when the process of the tests has ended.
     """
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
     requests = socket.socket(fileno=os.dup(0))
     ended, wake = socket.socketpair()  # a byte arrives for each worker that has ended
     wake.setblocking(False)

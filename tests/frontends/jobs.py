@@ -2,11 +2,9 @@
 
 import itertools
 import os
-import subprocess
-import sys
-from pathlib import Path
 
-LIMIT_S = 120
+import processes
+
 # The frameworks that the list of requirements has (run.py). A test of one of them may not be
 # skipped because the framework cannot be imported.
 FRAMEWORKS = os.environ["FRAMEWORKS"].split()
@@ -38,8 +36,6 @@ def start(script, folder, n=2, **more):
         n (int): number of workers.
         more: environment variables.
     """
-    path = folder / "script.py"
-    path.write_text(KILL_ME + script)
     keep = ("BPS_LIBRARY", "BPS_AGENT_SOCKET", "BPS_TIMEOUT")
     env = {k: v for k, v in os.environ.items() if not k.startswith("BPS_") or k in keep}
     env |= {
@@ -48,20 +44,11 @@ def start(script, folder, n=2, **more):
         **more,
     }
     env |= {"BPS_SIZE": str(n), "BPS_LOCAL_SIZE": str(n)}
-    workers = [
-        subprocess.Popen(
-            [sys.executable, path],
-            cwd=folder,
-            env=env | {"BPS_RANK": str(rank), "BPS_LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(n)
-    ]
-    try:
-        outputs = [worker.communicate(timeout=LIMIT_S)[0] for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-    return [worker.returncode for worker in workers], outputs
+    return processes.finish(
+        [
+            processes.worker(
+                KILL_ME + script, folder, env | {"BPS_RANK": str(rank), "BPS_LOCAL_RANK": str(rank)}
+            )
+            for rank in range(n)
+        ]
+    )

@@ -1,6 +1,7 @@
 """Scripts that a test runs as the workers of a job, on a separate cluster with several agents."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,11 @@ sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 import forks  # noqa: E402
 from cluster import Cluster  # noqa: E402
 
-__all__ = ["LIMIT_S", "Cluster", "environment", "finish", "process", "start", "torchrun"]
+__all__ = ["LIMIT_S", "Cluster", "environment", "finish", "process", "start", "torchrun", "worker"]
+# The modules that a script may find imported. With TensorFlow, Keras starts threads, and a fork
+# would lack them.
+SLOW = () if find_spec("tensorflow") else ("torch", "jax", "keras")
+WARM = [name for name in SLOW if find_spec(name)]
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
 
 
@@ -40,15 +45,15 @@ def process(script, **env):
 
 
 class Warm:
-    """A script in a fork of a process that has imported PyTorch (warm.py), which takes seconds.
+    """A script in a fork of a process that has imported modules (warm.py), which takes seconds.
 
     It has those methods of subprocess.Popen that the tests use.
     """
 
-    def __init__(self, script, folder, env):
+    def __init__(self, script, folder, env, modules):
         self.out = tempfile.TemporaryFile()
         program = str(Path(__file__).with_name("warm.py"))
-        self.fork = forks.start(program, [script], self.out, env, folder=folder)
+        self.fork = forks.start(program, [script], self.out, env, folder=folder, modules=modules)
         self.pid = self.fork.pid
         self.poll, self.wait = self.fork.poll, self.fork.wait
         self.send_signal, self.kill = self.fork.send_signal, self.fork.kill
@@ -61,6 +66,18 @@ class Warm:
         self.wait(timeout)
         self.out.seek(0)
         return self.out.read().decode(), None
+
+
+def worker(script, folder, env):
+    """Start a script as one worker of a job, with this environment and current folder."""
+    if modules := [m for m in WARM if re.search(rf"\b{m}\b", script)]:
+        return Warm(script, folder, env, modules)
+    command = [sys.executable, "-c", script]
+    if folder:  # TensorFlow reads the source of functions
+        path = Path(folder, "script.py")
+        path.write_text(script)
+        command = [sys.executable, path]
+    return subprocess.Popen(command, cwd=folder, env=env, **PIPES)
 
 
 def start(script, n, cluster, name, folder=None, ranks=None, **env):
@@ -81,11 +98,7 @@ def start(script, n, cluster, name, folder=None, ranks=None, **env):
             BPS_AGENT_SOCKET=cluster.agents[agent].socket,
             **env,
         )
-        if find_spec("torch"):
-            started.append(Warm(script, folder, own))
-        else:
-            command = [sys.executable, "-c", script]
-            started.append(subprocess.Popen(command, cwd=folder, env=own, **PIPES))
+        started.append(worker(script, folder, own))
     return started
 
 
