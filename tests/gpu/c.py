@@ -28,8 +28,9 @@ TORCH_LIMIT_S = 250
 LOG_BYTES = 3000
 BAR_HOST_US = 20
 BAR_SLOWDOWN = 0.05
+STEPS, HOST_STEPS = 50, 16
 # The largest allowed relative difference between a trained weight and its value in the reference,
-# after 50 steps of SGD with momentum. In each step, sums of f32 in a different order change a
+# after STEPS steps of SGD with momentum. In each step, sums of f32 in a different order change a
 # weight by about 1e-6 of its value.
 BAR_WEIGHTS = 2e-3
 # The same if gradients are sent as bf16. Each gradient then has a relative error of up to 2^-9. The
@@ -470,7 +471,11 @@ def run(is_host, only):
     )
     cluster = Cluster(is_host)
     try:
-        args = {"place": "host" if is_host else "cuda", "file": str(cluster.dir / "weights.npy")}
+        args = {
+            "place": "host" if is_host else "cuda",
+            "file": str(cluster.dir / "weights.npy"),
+            "steps": HOST_STEPS if is_host else STEPS,
+        }
         # The first two variables mean the same: PyTorch 2.9 renamed the variable. The third
         # variable lets PyTorch make segments that other processes can map by descriptor.
         segments = {

@@ -30,19 +30,19 @@ def train_beside(args, place):
     """Train without an exchange. Both trainers begin at the same time."""
     with bps.open() as job:
         model = c_train.model_of(place)
-        c_train.train_alone(model, job.size, place)
+        c_train.train_alone(model, job.size, place, args["steps"])
         job.barrier(WAIT_S)
-        _, times = c_train.train_alone(model, job.size, place)
+        _, times = c_train.train_alone(model, job.size, place, args["steps"])
         return {"rank": job.rank, "step_ms": c_train.percentile(times, 50)}
 
 
-def add_zeros(job):
+def add_zeros(job, n_steps):
     """Take part in the sums of measure_lone_step with zeros."""
     sizes = [p.numel() for p in c_train.model_of(c_train.Host()).parameters()]
     tensors = [job.declare(f"p{i}", "f32", n) for i, n in enumerate(sizes)]
     for t in tensors:
         t.input[:] = 0
-    for _ in range(c_train.STEPS):
+    for _ in range(n_steps):
         for t in reversed(tensors):
             t.push_pull(bps.AVG)
         for t in tensors:
@@ -53,13 +53,13 @@ def measure_lone_step(args, place):
     """Measure the steps of rank 0, the only trainer on the GPU."""
     with bps.open() as job:
         if job.rank > 0:
-            add_zeros(job)
+            add_zeros(job, args["steps"])
             return {"rank": job.rank}
         job.gpu_open()
         model = c_train.model_of(place)
         exchange = c_train.Exchange(job, model, "arena", place)
         optimizer, marks = c_train.optimizer_of(model), []
-        for step in range(c_train.STEPS):
+        for step in range(args["steps"]):
             marks.append(place.mark())
             exchange.zero()
             c_train.loss_of(model, step, 0, job.size, place).backward()

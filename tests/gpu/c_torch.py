@@ -62,7 +62,7 @@ def train(args, place):
     mode, plain, marks = args["mode"], c_train.model_of(place), []
     with stream_of(mode, place):
         model, optimizer = wrap(mode, plain, c_train.optimizer_of(plain), args["file"])
-        for step in range(c_train.STEPS):
+        for step in range(args["steps"]):
             marks.append(place.mark())
             optimizer.zero_grad()
             c_train.loss_of(model, step, bps.rank(), bps.size(), place).backward()

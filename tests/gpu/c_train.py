@@ -20,7 +20,6 @@ import time
 import numpy as np
 import torch
 
-STEPS = 50
 WARM = 10
 BATCH = 128
 ALIGN = 256
@@ -247,10 +246,10 @@ def step_times(place, marks):
     return [place.ms_between(a, b) for a, b in zip(marks[WARM:], marks[WARM + 1 :])]
 
 
-def train_alone(model, size, place):
+def train_alone(model, size, place, n_steps):
     """Train on 1 of `size` parts of each batch. Return the last loss, and each step's time."""
     optimizer, marks = optimizer_of(model), []
-    for step in range(STEPS):
+    for step in range(n_steps):
         marks.append(place.mark())
         optimizer.zero_grad()
         loss = loss_of(model, step, 0, size, place)
@@ -261,9 +260,9 @@ def train_alone(model, size, place):
 
 def reference(args, place):
     model = model_of(place)
-    loss, times = train_alone(model, 1, place)
+    loss, times = train_alone(model, 1, place, args["steps"])
     np.save(args["file"], weights_of(model))
-    _, half = train_alone(model_of(place), 2, place)
+    _, half = train_alone(model_of(place), 2, place, args["steps"])
     return {"loss": loss, "step_ms": percentile(times, 50), "half_ms": percentile(half, 50)}
 
 
@@ -278,7 +277,7 @@ def train(args, place):
         assert not args["has_segments"] or place.has_segments(), (
             "PyTorch makes no expandable segments"
         )
-        for step in range(STEPS):
+        for step in range(args["steps"]):
             marks.append(place.mark())
             exchange.zero()
             loss = loss_of(model, step, job.rank, job.size, place)
