@@ -37,11 +37,12 @@ struct bpsctl_opts {
 /* ---- output.c ---- */
 /* Set whether --json was given. If so, each command prints one JSON document. */
 void print_as_json(bool is_json);
-/* Print an error on stderr, and with --json also as a document on stdout. Returns `status`. */
-int print_error(const char *text, int status);
+/* Print an error on stderr, and with --json also as a document on stdout. Returns `status`. The
+ * name print_error would replace cmocka's function in the unit tests. */
+int print_error_line(const char *text, int status);
 /* With --json, print the error as a document. The caller has already printed the text on stderr. */
 void print_error_json(const char *text);
-/* Print an error in the same way as print_error. rc, err: the error code and the text from a
+/* Print an error in the same way as print_error_line. rc, err: the error code and the text from a
  * function of fetch.h or steer_client.h. Returns the exit code. */
 int print_failure(int rc, const struct err_text *err);
 /* Print a document as text or as JSON, and free it. screen: function that writes the text

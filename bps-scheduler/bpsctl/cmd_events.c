@@ -155,18 +155,18 @@ static int follow(const struct bpsctl_opts *o)
 	int rc = follow_start(o, &since, &span_s, &err);
 
 	if (rc == -EINVAL)
-		return print_error(err.s, EX_USAGE);
+		return print_error_line(err.s, EX_USAGE);
 	if (rc < 0)
 		return print_failure(rc, &err);
 	if (live_screen_begin(&w) < 0)
-		return print_error("cannot wait for signals", EXIT_ERR);
+		return print_error_line("cannot wait for signals", EXIT_ERR);
 	do {
 		json_t *root = NULL;
 
 		rc = get_all_events(o, since, term, &root, &err);
 		if (rc < 0) {
 			if (!is_away)
-				print_error(err.s, 0);
+				print_error_line(err.s, 0);
 			is_away = true;
 			continue;
 		}
@@ -194,7 +194,7 @@ int cmd_events(const struct bpsctl_opts *o, const char *arg)
 	if (o->follow)
 		return follow(o);
 	if (since_parse(o->since, &since, &span_s, &err) < 0)
-		return print_error(err.s, EX_USAGE);
+		return print_error_line(err.s, EX_USAGE);
 	rc = get_all_events(o, since, 0, &root, &err);
 	if (rc < 0)
 		return print_failure(rc, &err);

@@ -32,7 +32,7 @@ int cmd_key_new(const struct bpsctl_opts *o, const char *arg)
 
 	(void)arg;
 	if (key_random(&key) < 0)
-		return print_error("cannot get random bytes from the kernel", EXIT_ERR);
+		return print_error_line("cannot get random bytes from the kernel", EXIT_ERR);
 	key_hex(&key, hex);
 	answer_key(o, hex);
 	key_wipe(&key);
@@ -63,9 +63,10 @@ static int load_keys(const struct bpsctl_opts *o, struct keyring *ret_ring)
 	int rc = steer_keys(&o->steer, ret_ring, &err);
 
 	if (rc <= 0)
-		print_error(rc < 0 ? err.s
-				   : "there is no cluster key: set --key-file to the cluster's key "
-				     "file, or create a key with `bpsctl key new`",
+		print_error_line(
+			rc < 0 ? err.s
+			       : "there is no cluster key: set --key-file to the cluster's key "
+				 "file, or create a key with `bpsctl key new`",
 			EXIT_ERR);
 	return rc;
 }
@@ -78,18 +79,19 @@ int cmd_key_derive(const struct bpsctl_opts *o, const char *arg)
 	int rc;
 
 	if (!is_identity(arg))
-		return print_error(
+		return print_error_line(
 			"`key derive` needs server:NAME, agent:NAME or ctl:NAME", EX_USAGE);
 	if (load_keys(o, &ring) <= 0)
 		return EXIT_ERR;
 	rc = derive(&key, &ring, arg);
 	keyring_wipe(&ring);
 	if (rc == -EKEYREVOKED)
-		return print_error("the key of this name is revoked: run `bpsctl key rotate`, then "
-				   "derive a new key",
+		return print_error_line(
+			"the key of this name is revoked: run `bpsctl key rotate`, then "
+			"derive a new key",
 			EXIT_ERR);
 	if (rc < 0)
-		return print_error(err_str(rc), EXIT_ERR);
+		return print_error_line(err_str(rc), EXIT_ERR);
 	key_hex(&key, hex);
 	answer_key(o, hex);
 	key_wipe(&key);
@@ -164,7 +166,7 @@ static int store(const struct bpsctl_opts *o, const struct keyring *ring, const 
 	int status;
 
 	if (keyring_store(ring, steer_key_path(&o->steer), &err) < 0)
-		return print_error(err.s, EXIT_ERR);
+		return print_error_line(err.s, EXIT_ERR);
 	status = tell_scheduler(o, ring);
 	if (o->json)
 		print_change(ring, done);
@@ -190,8 +192,9 @@ int cmd_key_rotate(const struct bpsctl_opts *o, const char *arg)
 	if (load_keys(o, &ring) <= 0)
 		return EXIT_ERR;
 	if (ring.n_keys == KEYRING_KEYS && !o->force) {
-		print_error("the previous key is still accepted: run `bpsctl key retire` first "
-			    "(--force drops the previous key)",
+		print_error_line(
+			"the previous key is still accepted: run `bpsctl key retire` first "
+			"(--force drops the previous key)",
 			EXIT_ERR);
 		goto out;
 	}
@@ -199,7 +202,7 @@ int cmd_key_rotate(const struct bpsctl_opts *o, const char *arg)
 	if (rc == 0)
 		rc = keyring_rotate(&ring, &fresh);
 	if (rc < 0) {
-		print_error(err_str(rc), EXIT_ERR);
+		print_error_line(err_str(rc), EXIT_ERR);
 		goto out;
 	}
 	status = store(o, &ring, "the key is rotated");
@@ -253,12 +256,13 @@ int cmd_key_retire(const struct bpsctl_opts *o, const char *arg)
 	if (load_keys(o, &ring) <= 0)
 		return EXIT_ERR;
 	if (!o->force && ring.n_keys == KEYRING_KEYS && !is_previous_unused(o)) {
-		print_error("the previous key is not retired (--force retires it)", EXIT_ERR);
+		print_error_line("the previous key is not retired (--force retires it)", EXIT_ERR);
 		goto out;
 	}
 	rc = keyring_retire(&ring);
 	if (rc < 0)
-		print_error(rc == -ENOENT ? "there is no previous key" : err_str(rc), EXIT_ERR);
+		print_error_line(
+			rc == -ENOENT ? "there is no previous key" : err_str(rc), EXIT_ERR);
 	else
 		status = store(o, &ring, "the previous key is retired");
 out:
@@ -272,7 +276,7 @@ int cmd_key_revoke(const struct bpsctl_opts *o, const char *arg)
 	int rc, status = EXIT_ERR;
 
 	if (!is_identity(arg))
-		return print_error(
+		return print_error_line(
 			"`key revoke` needs server:NAME, agent:NAME or ctl:NAME", EX_USAGE);
 	if (load_keys(o, &ring) <= 0)
 		return EXIT_ERR;
@@ -282,8 +286,8 @@ int cmd_key_revoke(const struct bpsctl_opts *o, const char *arg)
 	if (rc == 0 || rc == -EEXIST)
 		status = store(o, &ring, "the key is revoked");
 	else
-		print_error(rc == -ENOSPC ? "too many keys are revoked: rotate the key instead"
-					  : err_str(rc),
+		print_error_line(rc == -ENOSPC ? "too many keys are revoked: rotate the key instead"
+					       : err_str(rc),
 			EXIT_ERR);
 	keyring_wipe(&ring);
 	return status;

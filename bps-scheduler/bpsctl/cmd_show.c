@@ -28,7 +28,7 @@ static int watch_once(const struct document_view *v, const struct bpsctl_opts *o
 	int rc, status = EXIT_UNREACHABLE;
 
 	if (!out)
-		return print_error("out of memory", EXIT_ERR);
+		return print_error_line("out of memory", EXIT_ERR);
 	limit_time(true);
 	rc = v->fetch(o, arg, &root, &err);
 	limit_time(false);
@@ -39,7 +39,7 @@ static int watch_once(const struct document_view *v, const struct bpsctl_opts *o
 	else
 		cell_wrapped(out, "! ", err.s);
 	if (fclose(out) != 0)
-		status = print_error("out of memory", EXIT_ERR);
+		status = print_error_line("out of memory", EXIT_ERR);
 	else if (!o->json)
 		live_screen_show(w, text);
 	else
@@ -57,7 +57,7 @@ static int watch_view(const struct document_view *v, const struct bpsctl_opts *o
 	int status;
 
 	if (live_screen_begin(&w) < 0)
-		return print_error("cannot wait for signals", EXIT_ERR);
+		return print_error_line("cannot wait for signals", EXIT_ERR);
 	do
 		status = watch_once(v, o, arg, &w);
 	while (live_screen_wait(&w, interval_ms(o)));
@@ -143,7 +143,7 @@ int cmd_agent(const struct bpsctl_opts *o, const char *arg)
 	struct addr a;
 
 	if (addr_parse(&a, arg, AGENT_HTTP, &err) < 0)
-		return print_error(err.s, EX_USAGE);
+		return print_error_line(err.s, EX_USAGE);
 	return cmd_view(
 		&(struct document_view){get_agent, o->topology ? screen_topology : screen_daemon},
 		o, arg);
@@ -179,7 +179,7 @@ int cmd_explain(const struct bpsctl_opts *o, const char *arg)
 	if (!root) {
 		err_set(&text, 0, "no such code: %.64s%s; `bpsctl explain` lists the codes", arg,
 			explain_nearest(arg, hint));
-		return print_error(text.s, EX_USAGE);
+		return print_error_line(text.s, EX_USAGE);
 	}
 	return print_document(o, root, screen_explain);
 }

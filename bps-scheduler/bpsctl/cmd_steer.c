@@ -77,7 +77,7 @@ static int print_refusal(int rc, bool is_answer, const struct err_text *err)
 {
 	bool is_usage = rc == -EMSGSIZE || (rc == -EINVAL && is_answer);
 
-	return is_usage ? print_error(err->s, EX_USAGE) : print_failure(rc, err);
+	return is_usage ? print_error_line(err->s, EX_USAGE) : print_failure(rc, err);
 }
 
 /* Send a request with this verb to the scheduler, and print the answer. */
@@ -145,7 +145,7 @@ static int wait_empty(const struct bpsctl_opts *o, const char *target)
 		"%" PRIu64 " partitions are still on %.70s after %.0f s; the scheduler continues "
 		"to move them (see `bpsctl servers` and `bpsctl events`)",
 		n, target, (double)took_ns / 1e9);
-	return print_error(late.s, EXIT_WARN);
+	return print_error_line(late.s, EXIT_WARN);
 }
 
 int cmd_drain(const struct bpsctl_opts *o, const char *arg)

@@ -189,7 +189,7 @@ static void complain_of(const char *word)
 		nearest_name_try(&best, word, commands[i].words);
 	err_set(&text, 0, "no such command: %.64s%s; `bpsctl help` lists the commands", word,
 		nearest_name_hint(&best, "", hint));
-	print_error(text.s, 0);
+	print_error_line(text.s, 0);
 }
 
 static int unknown(char *const *args, size_t n)
@@ -209,7 +209,7 @@ static int unknown(char *const *args, size_t n)
 		is_half = true;
 	}
 	if (!n)
-		print_error("a command is missing; `bpsctl help` lists the commands", 0);
+		print_error_line("a command is missing; `bpsctl help` lists the commands", 0);
 	else if (!is_half)
 		complain_of(args[0]);
 	else
@@ -259,7 +259,7 @@ static int dispatch(struct bpsctl_opts *o, char *const *args, size_t n)
 	snprintf(text, sizeof(text), "usage: bpsctl %s %s%s%s", c->words,
 		c->argument ? c->argument : "(no argument)", c->second ? " " : "",
 		c->second ? c->second : "");
-	return print_error(text, EX_USAGE);
+	return print_error_line(text, EX_USAGE);
 }
 
 /* Aliases of flags, for interactive use. */
@@ -356,7 +356,7 @@ static int run(int argc, char **argv)
 		return 0;
 	print_as_json(v == SETTINGS_RUN ? opts.json : is_json_asked(argv));
 	if (v != SETTINGS_RUN)
-		return print_error(err.s, v == SETTINGS_USAGE ? EX_USAGE : EX_CONFIG);
+		return print_error_line(err.s, v == SETTINGS_USAGE ? EX_USAGE : EX_CONFIG);
 	limit_time(true);
 	opts.is_scheduler_given =
 		strcmp(settings_source(settings, "scheduler-http"), "default") != 0;
@@ -364,7 +364,7 @@ static int run(int argc, char **argv)
 	status = dispatch(&opts, args, n);
 	settings_free(settings);
 	if (fflush(stdout) != 0)
-		status = print_error("cannot write the answer to stdout", EXIT_ERR);
+		status = print_error_line("cannot write the answer to stdout", EXIT_ERR);
 	return status;
 }
 
@@ -372,7 +372,7 @@ int main(int argc, char **argv)
 {
 	char **mem = calloc((size_t)argc + 1, sizeof(*mem));
 	char **args = mem ? expand(argc, argv, mem) : NULL;
-	int status = args ? run(argc, args) : print_error("out of memory", EXIT_ERR);
+	int status = args ? run(argc, args) : print_error_line("out of memory", EXIT_ERR);
 
 	expand_free(argc, args, mem);
 	return status;

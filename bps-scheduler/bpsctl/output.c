@@ -24,7 +24,7 @@ void print_as_json(bool is_json)
 	answer.is_json = is_json;
 }
 
-int print_error(const char *text, int status)
+int print_error_line(const char *text, int status)
 {
 	fprintf(stderr, "bpsctl: %s\n", text);
 	print_error_json(text);
@@ -47,7 +47,8 @@ int print_failure(int rc, const struct err_text *err)
 	bool is_mute = rc == BPS_ENOSCHED || rc == BPS_ETIMEDOUT || rc == BPS_EPROTO ||
 		       rc == -EADDRNOTAVAIL || rc == -ENETUNREACH || rc == -EHOSTUNREACH;
 
-	return print_error(err->s[0] ? err->s : err_str(rc), is_mute ? EXIT_UNREACHABLE : EXIT_ERR);
+	return print_error_line(
+		err->s[0] ? err->s : err_str(rc), is_mute ? EXIT_UNREACHABLE : EXIT_ERR);
 }
 
 int print_document(
@@ -63,7 +64,7 @@ int print_document(
 	status = out ? screen(out, root) : EXIT_ERR;
 
 	if (!out || fclose(out) != 0) {
-		status = print_error("out of memory", EXIT_ERR);
+		status = print_error_line("out of memory", EXIT_ERR);
 	} else if (o->json) {
 		answer.has_document = true;
 		json_dumpf(root, stdout, JSON_INDENT(2));
