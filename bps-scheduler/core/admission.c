@@ -33,13 +33,13 @@ static int refuse_token(const struct sched_core *c, const struct sched_job *j,
 	uint32_t rank = 0;
 	const struct sched_worker *w;
 
-	while (rank < j->n_room && j->workers[rank].state == WORKER_ABSENT)
+	while (j->workers[rank].state == WORKER_ABSENT) /* each job on c->jobs has a worker */
 		rank++;
-	w = rank < j->n_room ? &j->workers[rank] : NULL;
+	w = &j->workers[rank];
 	return err_set(err, BPS_EAUTH,
 		"job '%s' of uid %u %s (BPS_JOB_TOKEN must be the same for all workers); the job's "
 		"rank %u is pid %u on host %s",
-		j->name, j->uid, what, rank, w ? w->pid : 0, w ? sched_host_of(c, w->agent) : "?");
+		j->name, j->uid, what, rank, w->pid, sched_host_of(c, w->agent));
 }
 
 int admission_find_job(const struct sched_core *c, const struct ctl_join *q, struct sched_job **ret,

@@ -214,6 +214,19 @@ static void worker_of_the_same_user_without_the_right_token_is_refused(void **st
 	world_fini(&w);
 }
 
+static void refusal_for_a_token_names_the_lowest_rank_that_has_joined(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	agents_a_and_b(&w);
+	join_as(&w, 22, 1000, 1, 20, token);
+	join_as(&w, 21, 1000, 0, 10, no_token);
+	SAID(&w, "21 JOINED code=10015");
+	SAID(&w, "the job's rank 1 is pid 20 on host b");
+	world_fini(&w);
+}
+
 static void token_does_not_open_a_job_that_has_none(void **state)
 {
 	struct sched_world w;
@@ -636,6 +649,7 @@ int main(void)
 		cmocka_unit_test(process_that_opens_a_rank_twice_is_refused_the_second_time),
 		cmocka_unit_test(worker_of_another_user_joins_with_the_token),
 		cmocka_unit_test(worker_of_the_same_user_without_the_right_token_is_refused),
+		cmocka_unit_test(refusal_for_a_token_names_the_lowest_rank_that_has_joined),
 		cmocka_unit_test(token_does_not_open_a_job_that_has_none),
 		cmocka_unit_test(worker_of_another_user_without_the_token_gets_a_job_of_its_own),
 		cmocka_unit_test(token_outlives_the_scheduler),
