@@ -263,7 +263,7 @@ static int restore_member(struct sched_core *c, const struct state_member *s, st
 		m = sched_member_add(c, s->id, s->role, s->name);
 	/* A server that has partitions may have restarted with a different number of threads.
 	 * Assign its partitions to threads that exist, and compute the loads of the threads. */
-	if (m->thread_bytes && m->threads != s->threads)
+	if (m->threads != s->threads)
 		place_server_rethread(c, m, s->threads);
 	m->instance = s->instance;
 	sched_member_describe(c, m, &h);

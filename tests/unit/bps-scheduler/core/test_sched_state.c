@@ -200,6 +200,26 @@ static bool has_problem(struct sched_world *w, const char *code)
 	return found;
 }
 
+static void server_that_restarted_with_fewer_threads_is_restored_with_these(void **state)
+{
+	struct ctl_msg msg = hello_of(ROLE_SERVER, "s1", "s1", 111);
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	msg.hello.threads = 1;
+	sched_conn_open(w.core, 31, w.now);
+	send_msg(&w, 31, &msg);
+	kill_scheduler(&w); /* checks that each partition is on a thread that exists */
+	clear(&w);
+	sched_conn_open(w.core, 32, w.now);
+	send_msg(&w, 32, &msg);
+	SAID(&w, "32 PLAN job=1 0=w [0:");
+	SAID(&w, "i111]");
+	NOT_SAID(&w, "JOB_END");
+	world_fini(&w);
+}
+
 static void log_without_its_last_record_ends_the_jobs_that_it_has(void **state)
 {
 	struct sched_world w;
@@ -504,6 +524,7 @@ int main(void)
 		cmocka_unit_test(silent_server_is_dead_in_the_grace_of_another_member),
 		cmocka_unit_test(grace_also_covers_members_that_leave_again),
 		cmocka_unit_test(server_that_restarted_meanwhile_gets_a_new_pgen),
+		cmocka_unit_test(server_that_restarted_with_fewer_threads_is_restored_with_these),
 		cmocka_unit_test(log_without_its_last_record_ends_the_jobs_that_it_has),
 		cmocka_unit_test(older_copy_of_the_state_is_detected_within_a_term),
 		cmocka_unit_test(members_without_newer_state_end_no_job),
