@@ -16,6 +16,13 @@
 
 /* ---- machines that join ---- */
 
+/* Return whether a worker that is not gone has the rank. False for CTL_NO_ID. */
+static bool is_live(const struct sched_job *j, uint32_t rank)
+{
+	return rank < j->n_room &&
+	       (j->workers[rank].state == WORKER_ATTACHED || j->workers[rank].state == WORKER_DONE);
+}
+
 int sched_newcomer(struct sched_core *c, const struct sched_member *m, struct sched_job *j,
 	const struct ctl_join *q, struct err_text *err)
 {
@@ -33,9 +40,7 @@ int sched_newcomer(struct sched_core *c, const struct sched_member *m, struct sc
 	if (j->n_joined + j->n_newcomers >= j->max_size)
 		return err_set(err, BPS_EDUP, "job '%s' already has all its %u workers", j->name,
 			j->max_size);
-	if (q->rank != CTL_NO_ID && q->rank < j->n_room &&
-		(j->workers[q->rank].state == WORKER_ATTACHED ||
-			j->workers[q->rank].state == WORKER_DONE))
+	if (is_live(j, q->rank))
 		return err_set(err, BPS_EDUP,
 			"rank %u of job '%s' is already taken by pid %u on host %s", q->rank,
 			j->name, j->workers[q->rank].pid,
@@ -91,12 +96,6 @@ static void member_revive(struct sched_job *j, struct sched_job_member *jm)
 	free(jm->why);
 	*jm = (struct sched_job_member){.agent = jm->agent, .low_rank = CTL_NO_ID};
 	j->n_left--;
-}
-
-static bool is_live(const struct sched_job *j, uint32_t rank)
-{
-	return rank < j->n_room &&
-	       (j->workers[rank].state == WORKER_ATTACHED || j->workers[rank].state == WORKER_DONE);
 }
 
 static void let_in(struct sched_core *c, struct sched_job *j, const struct sched_newcomer *n)

@@ -335,10 +335,10 @@ void sched_join(struct sched_core *c, struct sched_member *m, const struct ctl_j
 		return;
 	if (j->state == JOB_RUNNING && j->flags & JOB_ELASTIC) {
 		rc = sched_newcomer(c, m, j, msg, &err);
-		if (rc < 0)
-			join_refuse(&in, rc, "%s", err.s);
-		else
+		if (rc == 0)
 			joined(&in, CTL_NO_ID, CTL_NO_ID);
+		else
+			join_refuse(&in, rc, "%s", err.s);
 		return;
 	}
 	rank = msg->rank == CTL_NO_ID ? take_free_rank(j) : msg->rank;

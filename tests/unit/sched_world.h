@@ -478,13 +478,13 @@ static inline void at_barrier(struct sched_world *w, uint32_t conn, uint32_t ran
 	send_msg(w, conn, &msg);
 }
 
-/* Make an elastic job of at most three workers. Agents a and b have workers; agent c joins
+/* Make an elastic job of at most max_size workers. Agents a and b have workers; agent c joins
  * later. */
-static inline void elastic_job(struct sched_world *w)
+static inline void elastic_job_of(struct sched_world *w, uint32_t max_size)
 {
 	world_init(w);
 	w->flags = JOB_SHRINK | JOB_ELASTIC;
-	w->max_size = 3;
+	w->max_size = max_size;
 	server(w, 11, "s1", 101);
 	for (uint32_t i = 0; i < 3; i++) {
 		const char name[] = {(char)('a' + i), 0};
@@ -496,5 +496,10 @@ static inline void elastic_job(struct sched_world *w)
 	declare(w, 21, 0, "w", DTYPE_F32, 400000);
 	declare(w, 22, 1, "w", DTYPE_F32, 400000);
 	clear(w);
+}
+
+static inline void elastic_job(struct sched_world *w)
+{
+	elastic_job_of(w, 3);
 }
 #endif

@@ -237,6 +237,143 @@ static void elastic_job_is_refused_with_the_condition_that_it_breaks(void **stat
 	world_fini(&w);
 }
 
+/* Join as one of `beside` workers of the elastic job "x" on the agent's machine. */
+static void join_beside(
+	struct sched_world *w, uint32_t conn, uint32_t rank, uint32_t size, uint32_t beside)
+{
+	struct ctl_msg msg = {.type = CTL_JOIN,
+		.join = {.seq = rank,
+			.job = "x",
+			.rank = rank,
+			.size = size,
+			.flags = JOB_SHRINK | JOB_ELASTIC,
+			.max_size = 8,
+			.pid = rank,
+			.local_size = beside}};
+
+	send_msg(w, conn, &msg);
+}
+
+/* Make agents a, b and c (21 to 23), whose ids are 1 to 3. */
+static void three_agents(struct sched_world *w)
+{
+	world_init(w);
+	agent(w, 21, "a", 201);
+	agent(w, 22, "b", 202);
+	agent(w, 23, "c", 203);
+}
+
+static void elastic_job_starts_with_all_workers_of_each_machine(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	three_agents(&w);
+	join_beside(&w, 21, 0, 2, 2);
+	join_beside(&w, 22, 2, 2, 2);
+	join_beside(&w, 21, 1, 2, 2);
+	NOT_SAID(&w, " JOB ");
+	join_beside(&w, 22, 3, 2, 2);
+	SAID(&w, "22 JOB job=1 x size=8 m0(1:0,1) m1(2:2,3)\n");
+	world_fini(&w);
+}
+
+static void elastic_job_does_not_wait_for_a_machine_that_left_while_it_formed(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	three_agents(&w);
+	join_beside(&w, 21, 0, 3, 2);
+	join_beside(&w, 22, 2, 3, 1);
+	join_beside(&w, 23, 3, 3, 2);
+	worker(&w, 23, 3, WORKER_LOST);
+	NOT_SAID(&w, " JOB ");
+	join_beside(&w, 21, 1, 3, 2);
+	SAID(&w, "21 JOB job=1 x size=8 m0(1:0,1) m1(2:2)\n");
+	world_fini(&w);
+}
+
+static void newcomer_that_joins_again_keeps_its_place(void **state)
+{
+	struct ctl_msg msg;
+	struct sched_world w;
+
+	(void)state;
+	elastic_job(&w);
+	agent(&w, 24, "d", 204);
+	join(&w, 23, CTL_NO_ID, 2, 12);
+	clear(&w);
+	join(&w, 23, CTL_NO_ID, 2, 12); /* the answer was lost */
+	SAID(&w, "23 JOINED code=0 job=4294967295");
+	/* The JOINs of other workers are no repetitions, and the job's three places are taken. */
+	clear(&w);
+	join(&w, 24, CTL_NO_ID, 2, 12);
+	SAID(&w, "24 JOINED code=10017");
+	msg = (struct ctl_msg){.type = CTL_JOIN,
+		.join = {.seq = 13,
+			.uid = 1000,
+			.job = "x",
+			.rank = CTL_NO_ID,
+			.size = 2,
+			.flags = w.flags,
+			.max_size = 3,
+			.pid = 12}};
+	send_msg(&w, 23, &msg);
+	SAID(&w, "23 JOINED code=10017 job=4294967295 rank=4294967295 job 'x' already has all its "
+		 "3 workers");
+	msg.join.seq = 12;
+	msg.join.pid = 13;
+	clear(&w);
+	send_msg(&w, 23, &msg);
+	SAID(&w, "23 JOINED code=10017");
+	world_fini(&w);
+}
+
+static void newcomer_that_asks_for_a_taken_rank_is_refused_with_the_holder(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	elastic_job_of(&w, 9);
+	worker(&w, 22, 1, WORKER_FINISHED);
+	join(&w, 23, 0, 2, 12);
+	SAID(&w, "23 JOINED code=10017 job=4294967295 rank=4294967295 rank 0 of job 'x' is already "
+		 "taken by pid 10 on host a");
+	join(&w, 23, 1, 2, 12);
+	SAID(&w, "rank 1 of job 'x' is already taken by pid 11 on host b");
+	NOT_SAID(&w, "code=0");
+	world_fini(&w);
+}
+
+/* Rank 1 had a worker, ranks 5 and 8 had none. The table of workers has 8 ranks until rank 8 is
+ * let in. */
+static void newcomers_get_the_ranks_that_they_ask_for_while_these_are_free(void **state)
+{
+	static const uint32_t asked[] = {8, 1, 5, 8};
+	struct sched_world w;
+
+	(void)state;
+	elastic_job_of(&w, 9);
+	worker(&w, 22, 1, WORKER_LOST);
+	for (uint32_t i = 0; i < 4; i++) {
+		const char name[] = {(char)('m' + i), 0};
+
+		agent(&w, 31 + i, name, 301 + i);
+		clear(&w);
+		join(&w, 31 + i, asked[i], 2, 40 + i);
+		SAID(&w, "JOINED code=0 job=4294967295");
+	}
+	w.last_job = 1;
+	clear(&w);
+	at_barrier(&w, 21, 0, 1);
+	SAID(&w, "31 JOINED code=0 job=1 rank=8");
+	SAID(&w, "32 JOINED code=0 job=1 rank=1");
+	SAID(&w, "33 JOINED code=0 job=1 rank=5");
+	SAID(&w, "34 JOINED code=0 job=1 rank=2"); /* rank 8 has just been given away */
+	world_fini(&w);
+}
+
 static void newcomers_are_admitted_at_a_barrier_with_all_state(void **state)
 {
 	struct sched_world w;
@@ -369,6 +506,11 @@ int main(void)
 		cmocka_unit_test(barrier_is_passed_when_all_remaining_members_confirm_one_view),
 		cmocka_unit_test(rank_beyond_an_elastic_jobs_range_is_refused_with_its_maximum),
 		cmocka_unit_test(elastic_job_is_refused_with_the_condition_that_it_breaks),
+		cmocka_unit_test(elastic_job_starts_with_all_workers_of_each_machine),
+		cmocka_unit_test(elastic_job_does_not_wait_for_a_machine_that_left_while_it_formed),
+		cmocka_unit_test(newcomer_that_joins_again_keeps_its_place),
+		cmocka_unit_test(newcomer_that_asks_for_a_taken_rank_is_refused_with_the_holder),
+		cmocka_unit_test(newcomers_get_the_ranks_that_they_ask_for_while_these_are_free),
 		cmocka_unit_test(newcomers_are_admitted_at_a_barrier_with_all_state),
 		cmocka_unit_test(rank_and_number_of_a_lost_machine_go_to_a_newcomer),
 		cmocka_unit_test(place_of_a_newcomer_that_has_left_is_free_at_once),
