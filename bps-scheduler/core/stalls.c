@@ -83,10 +83,12 @@ static void late(const struct sched_core *c, const struct sched_job *j, uint32_t
 	f.n_more = n_late - 1;
 	while (i < l->n && (l->f[i].kind == FINDING_NO_ANSWER || l->f[i].rank != f.rank))
 		i++;
-	if (i == l->n && l->n < SCHED_FINDINGS_MAX)
+	if (i < l->n) {
+		if (f.since_ns < l->f[i].since_ns)
+			l->f[i] = f;
+	} else if (l->n < SCHED_FINDINGS_MAX) {
 		l->f[l->n++] = f;
-	else if (i < l->n && f.since_ns < l->f[i].since_ns)
-		l->f[i] = f;
+	}
 }
 
 static void set_worker(struct sched_finding *f, const struct sched_probe_worker *w)

@@ -27,7 +27,7 @@ static void stand(struct sched_world *w, uint64_t ms, uint64_t n)
 {
 	for (uint64_t at = 0; at < ms; at += 100) {
 		rounds(w, n);
-		pass(w, 100, (const uint32_t[]){12, 21, 22, 0});
+		pass(w, 100, (const uint32_t[]){12, 21, 22, 23, 0});
 	}
 	rounds(w, n);
 }
@@ -231,6 +231,119 @@ static void silent_agent_is_reported_until_it_answers(void **state)
 	world_fini(&w);
 }
 
+/* Make a running job of three workers, one on each of the agents a, b and c (21 to 23), with the
+ * tensors w and v. */
+static void job_of_three(struct sched_world *w)
+{
+	world_init(w);
+	server(w, 11, "s1", 101);
+	server(w, 12, "s2", 102);
+	for (uint32_t i = 0; i < 3; i++) {
+		const char name[] = {(char)('a' + i), 0};
+
+		agent(w, 21 + i, name, 201 + i);
+		join(w, 21 + i, i, 3, 10 * (i + 1));
+	}
+	for (uint32_t i = 0; i < 3; i++)
+		declare(w, 21 + i, i, "w", DTYPE_F32, 400000);
+	for (uint32_t i = 0; i < 3; i++)
+		declare(w, 21 + i, i, "v", DTYPE_F32, 400000);
+	clear(w);
+}
+
+static void silent_agent_does_not_hide_the_worker_of_rank_0_that_is_late(void **state)
+{
+	struct ctl_report_worker a = hangs(2000), b = waits(2000);
+	struct sched_world w;
+
+	(void)state;
+	job_of_three(&w);
+	a.rank = 0;
+	a.pid = 10;
+	b.rank = 1;
+	b.pid = 20;
+	stand_until_probe(&w, 1, 1);
+	report(&w, 21, 1, 1, &a, 1);
+	report(&w, 22, 1, 1, &b, 1);
+	stand_until_probe(&w, 2, 1); /* the second step, without agent c */
+	report(&w, 21, 1, 2, &a, 1);
+	report(&w, 22, 1, 2, &b, 1);
+	assert_int_equal(count_problems(&w, "NO_ANSWER", "agent c on c: no answer"), 1);
+	assert_int_equal(
+		count_problems(&w, "STRAGGLER", "job x: rank 0 (host a, pid 10) has not "), 1);
+	world_fini(&w);
+}
+
+/* The agents of ranks 0 and 1 answer, and the agents of the other ranks do not. Rank 0 waits for
+ * rank 1, but the list of findings is full of silent agents. */
+static void findings_of_a_job_are_limited(void **state)
+{
+	const uint32_t n = SCHED_FINDINGS_MAX + 2;
+
+	(void)state;
+	for (uint32_t extra = 0; extra < 2; extra++) {
+		struct ctl_report_worker a = waits(2000), b = hangs(2000);
+		uint32_t conns[SCHED_FINDINGS_MAX + 5] = {11};
+		struct sched_world w;
+		char name[16];
+
+		world_init(&w);
+		server(&w, 11, "s1", 101);
+		for (uint32_t i = 0; i < n + extra; i++) {
+			snprintf(name, sizeof(name), "a%u", i);
+			agent(&w, 21 + i, name, 201 + i);
+			join(&w, 21 + i, i, n + extra, 10 * (i + 1));
+			conns[1 + i] = 21 + i;
+		}
+		for (uint32_t i = 0; i < n + extra; i++)
+			declare(&w, 21 + i, i, "w", DTYPE_F32, 400000);
+		clear(&w);
+		while (!strstr(w.log, "PROBE seq=1 "))
+			pass(&w, 100, conns);
+		for (uint32_t seq = 1; seq <= 2; seq++) {
+			report(&w, 21, 1, seq, &a, 1);
+			report(&w, 22, 1, seq, &b, 1);
+			pass(&w, w.cfg.probe_ms + 10, conns);
+		}
+		assert_int_equal(count_problems(&w, "NO_ANSWER", ""), SCHED_FINDINGS_MAX);
+		assert_int_equal(count_problems(&w, "STRAGGLER", ""), 0);
+		world_fini(&w);
+	}
+}
+
+/* Rank 0 waits for tensor w, and rank 2 for tensor v, because rank 1 has submitted neither. */
+static void worker_that_two_tensors_wait_for_is_reported_once_with_the_longer_wait(void **state)
+{
+	(void)state;
+	for (unsigned k = 0; k < 4; k++) {
+		bool is_second_first = k & 1, is_w_longer = k & 2;
+		struct ctl_report_worker r[3] = {waits(2000), hangs(4000), waits(3000)};
+		struct sched_world w;
+
+		r[2].rank = 2;
+		r[2].pid = 30;
+		r[2].oldest_tensor = 1;
+		r[0].oldest_ms = is_w_longer ? 4000 : 2000;
+		job_of_three(&w);
+		stand_until_probe(&w, 1, 1);
+		for (uint32_t i = 0; i < 3; i++)
+			report(&w, 21 + i, 1, 1, &r[i], 1);
+		/* The probe with number 2 is about the tensor with the longer wait. The order in
+		 * which the answers about the two tensors arrive does not matter. */
+		for (uint32_t step = 0; step < 2; step++)
+			for (uint32_t i = 0; i < 3; i++)
+				report(&w, 21 + i, 1, (step == 0) == is_second_first ? 3 : 2, &r[i],
+					1);
+		assert_int_equal(count_problems(&w, "STRAGGLER", ""), 1);
+		assert_int_equal(
+			count_problems(&w, "STRAGGLER",
+				is_w_longer ? "rank 1 (host b, pid 20) has not submitted 'w'"
+					    : "rank 1 (host b, pid 20) has not submitted 'v'"),
+			1);
+		world_fini(&w);
+	}
+}
+
 static void calls_show_the_progress_of_a_job_that_servers_do_not_report(void **state)
 {
 	struct ctl_report_worker a = waits(900), b = hangs(900);
@@ -341,6 +454,10 @@ int main(void)
 		cmocka_unit_test(limit_is_a_setting),
 		cmocka_unit_test(answers_that_come_after_a_round_are_dropped),
 		cmocka_unit_test(silent_agent_is_reported_until_it_answers),
+		cmocka_unit_test(silent_agent_does_not_hide_the_worker_of_rank_0_that_is_late),
+		cmocka_unit_test(findings_of_a_job_are_limited),
+		cmocka_unit_test(
+			worker_that_two_tensors_wait_for_is_reported_once_with_the_longer_wait),
 		cmocka_unit_test(calls_show_the_progress_of_a_job_that_servers_do_not_report),
 		cmocka_unit_test(job_end_ends_its_findings),
 		cmocka_unit_test(sixteen_jobs_are_probed_at_a_time_and_all_in_turn),
