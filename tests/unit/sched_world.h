@@ -44,6 +44,7 @@ struct sched_world {
 	uint64_t kept_view; /* largest view in any record */
 	uint32_t last_job;
 	uint32_t flags, max_size; /* flags and max_size in each JOIN */
+	bool has_beats;           /* write the core's heartbeats into the log, too */
 	bool is_probe_done;
 	uint32_t probe_workers, probe_answers;
 	json_t *status; /* the job's status, with the results of a probe */
@@ -143,6 +144,10 @@ static inline void note_body(struct sched_world *w, const struct ctl_msg *m)
 	case CTL_WHY_TEXT:
 		note(w, " seq=%u %s", m->why_text.seq, m->why_text.text);
 		break;
+	case CTL_BEAT:
+		note(w, " seq=%llu echo=%llu", (unsigned long long)m->beat.seq,
+			(unsigned long long)m->beat.echo);
+		break;
 	case CTL_PROBE:
 		note(w, " seq=%u job=%u", m->probe.seq, m->probe.job);
 		break;
@@ -176,7 +181,7 @@ static inline void on_send(void *ctx, uint32_t conn, const struct ctl_msg *m)
 
 	assert_true(n > 0);                      /* every message can be encoded */
 	assert_true(view_of(m) <= w->kept_view); /* I10: the view is durable */
-	if (m->type == CTL_BEAT)
+	if (m->type == CTL_BEAT && !w->has_beats)
 		return;
 	note(w, "%u %s", conn, ctl_type_name(m->type));
 	note_body(w, m);

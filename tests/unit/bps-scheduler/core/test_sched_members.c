@@ -1,5 +1,7 @@
 /* Tests of the members in the scheduler's core: how members connect, are recognised, and are
  * declared dead. */
+#include <unistd.h>
+
 #include "bps-scheduler/model/model.h"
 #include "tests/unit/sched_world.h"
 
@@ -321,6 +323,78 @@ static void half_open_connection_gives_way_to_the_new_one(void **state)
 	world_fini(&w);
 }
 
+static unsigned count(const struct sched_world *w, const char *text)
+{
+	unsigned n = 0;
+
+	for (const char *at = w->log; (at = strstr(at, text)); at++)
+		n++;
+	return n;
+}
+
+static void each_connected_member_receives_heartbeats(void **state)
+{
+	static const struct ctl_msg beat = {.type = CTL_BEAT, .beat = {.seq = 7}};
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	w.has_beats = true;
+	clear(&w);
+	for (unsigned i = 0; i < 10; i++)
+		pass(&w, w.cfg.beat_ms, everybody);
+	assert_in_range(count(&w, "11 BEAT"), 9, 11);
+	assert_in_range(count(&w, "12 BEAT"), 9, 11);
+	assert_in_range(count(&w, "21 BEAT"), 9, 11);
+	assert_in_range(count(&w, "22 BEAT"), 9, 11);
+	clear(&w);
+	send_msg(&w, 22, &beat);
+	pass(&w, w.cfg.beat_ms, NULL);
+	SAID(&w, "22 BEAT seq=12 echo=7\n");
+	SAID(&w, "21 BEAT seq=12 echo=0\n");
+	close_conn(&w, 22);
+	clear(&w);
+	pass(&w, w.cfg.beat_ms, NULL);
+	SAID(&w, "21 BEAT");
+	NOT_SAID(&w, "22 BEAT");
+	world_fini(&w);
+}
+
+/* Let server s1 connect on a new connection as process `instance`. Return whether the log has the
+ * warning that a new process replaces one that is still connected. */
+static bool logs_a_replacement(struct sched_world *w, uint32_t conn, uint64_t instance)
+{
+	FILE *log = tmpfile();
+	int saved = dup(STDERR_FILENO);
+	char text[4096];
+
+	fflush(stderr);
+	dup2(fileno(log), STDERR_FILENO);
+	log_set_level(LOG_WARN);
+	server(w, conn, "s1", instance);
+	log_set_level(LOG_ERROR);
+	dup2(saved, STDERR_FILENO);
+	close(saved);
+	rewind(log);
+	text[fread(text, 1, sizeof(text) - 1, log)] = '\0';
+	fclose(log);
+	return strstr(text, "replaces a process that is still connected");
+}
+
+static void only_a_new_process_beside_a_connected_one_is_logged_as_its_replacement(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	world_init(&w);
+	server(&w, 11, "s1", 101);
+	assert_false(logs_a_replacement(&w, 12, 101)); /* the same process */
+	assert_true(logs_a_replacement(&w, 13, 102));
+	close_conn(&w, 13);
+	assert_false(logs_a_replacement(&w, 14, 103)); /* the former process has ended */
+	world_fini(&w);
+}
+
 static void silent_server_is_declared_dead_after_its_time(void **state)
 {
 	struct sched_world w;
@@ -538,6 +612,9 @@ int main(void)
 		cmocka_unit_test(late_hello_of_a_dead_instance_does_not_lock_out_the_next),
 		cmocka_unit_test(reconnect_of_the_same_instance_changes_no_view),
 		cmocka_unit_test(half_open_connection_gives_way_to_the_new_one),
+		cmocka_unit_test(each_connected_member_receives_heartbeats),
+		cmocka_unit_test(
+			only_a_new_process_beside_a_connected_one_is_logged_as_its_replacement),
 		cmocka_unit_test(silent_server_is_declared_dead_after_its_time),
 		cmocka_unit_test(scheduler_that_receives_nothing_declares_no_member_dead),
 		cmocka_unit_test(late_tick_extends_the_deadlines),
