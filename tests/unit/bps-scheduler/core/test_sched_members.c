@@ -500,7 +500,8 @@ static void agent_cut_off_only_from_the_scheduler_stays_alive(void **state)
 	NOT_SAID(&w, "JOB_END");
 	pass(&w, 2 * w.cfg.agent_dead_ms,
 		(const uint32_t[]){11, 12, 21, 0}); /* no server receives from the agent */
-	SAID(&w, "21 JOB_END job=1 code=10008 agent 'b'");
+	SAID(&w, "21 JOB_END job=1 code=10008 agent 'b' (host b) of job 'x' is lost: silent for "
+		 "5.0 s, and the servers receive nothing from it\n");
 	world_fini(&w);
 }
 

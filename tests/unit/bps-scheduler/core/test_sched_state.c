@@ -41,7 +41,9 @@ static void no_member_is_declared_dead_in_the_grace_after_a_restart(void **state
 	NOT_SAID(&w, "down");
 	NOT_SAID(&w, "JOB_END");
 	pass(&w, 20, (const uint32_t[]){21, 0});
-	SAID(&w, "21 JOB_END job=1 code=10008");
+	SAID(&w,
+		"21 JOB_END job=1 code=10008 agent 'b' (host b) of job 'x' is lost: did not return "
+		"after the scheduler's restart");
 	world_fini(&w);
 }
 
