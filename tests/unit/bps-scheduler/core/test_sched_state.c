@@ -492,6 +492,135 @@ static void snapshot_holds_everything(void **state)
 	world_fini(&w);
 }
 
+struct kept_record {
+	void *bytes;
+	size_t n;
+};
+
+static int keep_record(void *ctx, const struct state_record *rec)
+{
+	struct kept_record *ret = ctx;
+
+	ret->n = codec_size(state_layout(), rec);
+	ret->bytes = malloc(ret->n);
+	codec_encode(state_layout(), rec, ret->bytes);
+	return 0;
+}
+
+static struct kept_record snapshot_of(const struct sched_core *c)
+{
+	struct kept_record ret;
+
+	assert_int_equal(sched_snapshot(c, keep_record, &ret), 0);
+	return ret;
+}
+
+/* Restore n records into a new core that does not start, and return its snapshot. */
+static struct kept_record snapshot_restored_from(
+	struct sched_world *w, const void *bytes[], const size_t *n_bytes, size_t n)
+{
+	struct sched_world other = {.cfg = w->cfg};
+	struct kept_record ret;
+
+	core_new(&other);
+	for (size_t i = 0; i < n; i++) {
+		struct state_record rec;
+		struct err_text err = {""};
+		void *mem;
+
+		assert_int_equal(codec_decode(state_layout(), bytes[i], n_bytes[i], 1 << 24, &rec,
+					 &mem, &err),
+			0);
+		if (sched_restore(other.core, &rec, &err) < 0)
+			fail_msg("record %zu: %s", i, err.s);
+		free(mem);
+	}
+	ret = snapshot_of(other.core);
+	world_fini(&other);
+	return ret;
+}
+
+static void assert_same_record(const struct kept_record *a, const struct kept_record *b)
+{
+	assert_int_equal(a->n, b->n);
+	assert_memory_equal(a->bytes, b->bytes, a->n);
+}
+
+/* The job is elastic, has passed barriers, has let a machine in, and has lost one. Another job has
+ * ended with a cause, and has all options. */
+static void rich_state(struct sched_world *w)
+{
+	struct ctl_msg msg = {.type = CTL_JOIN,
+		.join = {.seq = 1,
+			.uid = 2000,
+			.job = "ended",
+			.size = 1,
+			.flags = JOB_SHRINK,
+			.pid = 77,
+			.part_bytes = 65536,
+			.token = token,
+			.backup = 1,
+			.grace_ms = 300}};
+	struct err_text text;
+
+	elastic_job_of(w, 4);
+	at_barrier(w, 21, 0, 1);
+	at_barrier(w, 22, 1, 1);
+	join(w, 23, CTL_NO_ID, 2, 12);
+	w->last_job = 1;
+	at_barrier(w, 21, 0, 2);
+	at_barrier(w, 22, 1, 2);
+	at_barrier(w, 21, 0, 3);
+	at_barrier(w, 22, 1, 3);
+	at_barrier(w, 23, 2, 3);
+	worker(w, 22, 1, WORKER_LOST);
+	send_msg(w, 21, &msg);
+	worker(w, 21, 0, WORKER_LOST);
+	assert_int_equal(sched_drain(w->core, "agent:c", "disk", "alice", w->now, &text), 0);
+	assert_int_equal(sched_mute(w->core, "STRAGGLER", 1000, "known", "bob", w->now), 0);
+	w->last_job = 1;
+}
+
+static void records_and_snapshot_restore_the_same_state(void **state)
+{
+	static const void *bytes[RECORDS];
+	static size_t n_bytes[RECORDS];
+	struct kept_record live, from_records, from_snapshot;
+	struct sched_world w;
+
+	(void)state;
+	rich_state(&w);
+	live = snapshot_of(w.core);
+	for (size_t i = 0; i < w.n_records; i++) {
+		bytes[i] = w.records[i].bytes;
+		n_bytes[i] = w.records[i].n;
+	}
+	from_records = snapshot_restored_from(&w, bytes, n_bytes, w.n_records);
+	bytes[0] = live.bytes;
+	n_bytes[0] = live.n;
+	from_snapshot = snapshot_restored_from(&w, bytes, n_bytes, 1);
+	assert_same_record(&from_records, &live);
+	assert_same_record(&from_snapshot, &live);
+	free(live.bytes);
+	free(from_records.bytes);
+	free(from_snapshot.bytes);
+	world_fini(&w);
+}
+
+static void snapshot_holds_the_barriers_that_a_job_has_passed(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	rich_state(&w);
+	assert_int_equal(sched_snapshot(w.core, keep_snapshot, &w), 0);
+	kill_scheduler(&w);
+	clear(&w);
+	agent(&w, 21, "a", 201);
+	SAID(&w, "21 JOB job=1 x size=4 m0(2:0) m1(3:1) gone m2(4:2) barrier=3 border\n");
+	world_fini(&w);
+}
+
 static void contradicting_record_is_refused(void **state)
 {
 	struct sched_world w;
@@ -538,6 +667,8 @@ int main(void)
 		cmocka_unit_test(member_that_cannot_be_recorded_is_refused),
 		cmocka_unit_test(known_member_is_not_refused_while_the_state_cannot_be_written),
 		cmocka_unit_test(snapshot_holds_everything),
+		cmocka_unit_test(records_and_snapshot_restore_the_same_state),
+		cmocka_unit_test(snapshot_holds_the_barriers_that_a_job_has_passed),
 		cmocka_unit_test(contradicting_record_is_refused),
 	};
 
