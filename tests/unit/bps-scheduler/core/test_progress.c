@@ -25,6 +25,7 @@ struct progress_world {
 	/* Numbers of events about stragglers. n_told: an agent has become a straggler. n_over: the
 	 * agent is no longer a straggler. */
 	uint32_t n_members, n_told, n_over;
+	uint64_t steps; /* steps that seconds_of has reported */
 };
 
 static void env_send(void *ctx, uint32_t conn, const struct ctl_msg *msg)
@@ -134,6 +135,30 @@ static void second(
 	memset(late, 0xee, sizeof(late)); /* the core must have copied what it needs */
 	memset(&job, 0xee, sizeof(job));
 	sched_tick(w->core, w->now);
+}
+
+/* Figures that server s1 reports each second. Agent c was last in `last` of `rounds` rounds, by
+ * lag_us. The job completes `steps` steps. */
+struct figures {
+	uint32_t rounds, last, lag_us, steps;
+};
+
+static void seconds_of(struct progress_world *w, unsigned n, struct figures f)
+{
+	struct ctl_beat_late late = {w->agents[2], f.last, f.lag_us};
+	struct ctl_beat_job job = {
+		.job = w->job, .window_rounds = f.rounds, .late = &late, .n_late = 1};
+	struct ctl_msg msg = {.type = CTL_BEAT, .beat = {.jobs = &job, .n_jobs = 1}};
+	const struct ctl_msg other = {.type = CTL_BEAT};
+
+	while (n--) {
+		w->now += 1000 * MS;
+		job.round = w->steps += f.steps;
+		beat_agents(w);
+		sched_message(w->core, 11, &msg, w->now);
+		sched_message(w->core, 12, &other, w->now);
+		sched_tick(w->core, w->now);
+	}
 }
 
 static json_t *status(struct progress_world *w)
@@ -280,6 +305,59 @@ static void straggler_is_raised_after_seconds_and_cleared_after_seconds(void **s
 	sched_free(w.core);
 }
 
+/* With four agents, the limits are five of eight rounds, 5 ms, and 2% of the time of a step. With
+ * fewer than eight rounds, no agent is a straggler. */
+static void straggler_is_an_agent_whose_figures_reach_all_limits(void **state)
+{
+	static const struct {
+		struct figures f;
+		bool is_straggling;
+	} cases[] = {
+		{{8, 5, 5000, 4}, true},
+		{{7, 5, 5000, 4}, false},
+		{{16, 9, 5000, 4}, false},
+		{{8, 5, 4999, 5}, false},
+		{{8, 5, 5000, 3}, false},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct progress_world w;
+
+		world_init(&w);
+		seconds_of(&w, 10, cases[i].f);
+		assert_int_equal(is_straggling(&w), cases[i].is_straggling);
+		sched_free(w.core);
+	}
+}
+
+static void straggler_stays_one_while_its_figures_reach_four_fifths_of_the_limits(void **state)
+{
+	static const struct {
+		struct figures f;
+		bool is_straggling;
+	} cases[] = {
+		{{16, 8, 4000, 4}, true},
+		{{16, 7, 4000, 4}, false},
+		{{16, 8, 3999, 5}, false},
+		{{16, 8, 4000, 3}, false},
+		{{8, 4, 4000, 4}, true},
+		{{7, 7, 40000, 4}, false},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct progress_world w;
+
+		world_init(&w);
+		seconds_of(&w, 10, (struct figures){100, 90, 40000, 4});
+		assert_true(is_straggling(&w));
+		seconds_of(&w, 10, cases[i].f);
+		assert_int_equal(is_straggling(&w), cases[i].is_straggling);
+		sched_free(w.core);
+	}
+}
+
 static void random_delays_make_no_straggler(void **state)
 {
 	struct progress_world w;
@@ -330,6 +408,9 @@ int main(void)
 		cmocka_unit_test(lists_of_a_heartbeat_are_cut_to_their_limits),
 		cmocka_unit_test(server_whose_sums_take_long_is_named_until_it_recovers),
 		cmocka_unit_test(straggler_is_raised_after_seconds_and_cleared_after_seconds),
+		cmocka_unit_test(straggler_is_an_agent_whose_figures_reach_all_limits),
+		cmocka_unit_test(
+			straggler_stays_one_while_its_figures_reach_four_fifths_of_the_limits),
 		cmocka_unit_test(random_delays_make_no_straggler),
 		cmocka_unit_test(new_straggler_is_named_only_after_seconds),
 	};
