@@ -382,6 +382,26 @@ static void undrain_that_is_repeated_fails_until_it_is_written(void **state)
 	world_fini(&w);
 }
 
+/* A server that accepts partitions again may be the first of several, so the scheduler waits before
+ * it moves partitions. No event precedes the order for 90 ms. */
+static void partitions_return_to_an_undrained_server_when_the_servers_have_settled(void **state)
+{
+	struct drain_world w;
+
+	(void)state;
+	running_job(&w);
+	assert_int_equal(drain(&w, "s1"), 0);
+	pass(&w, WAIT_MS);
+	assert_int_equal(parts(&w, "s1"), 0);
+	w.now += 90 * MS;
+	assert_int_equal(undrain(&w, "s1"), 0);
+	pass(&w, SETTLE_MS - 10);
+	assert_int_equal(parts(&w, "s1"), 0);
+	pass(&w, 20);
+	assert_int_equal(parts(&w, "s1"), BALANCE_BATCH_MIN);
+	world_fini(&w);
+}
+
 static void server_is_not_drained_when_the_others_lack_memory(void **state)
 {
 	struct drain_world w;
@@ -697,6 +717,28 @@ static void card_of_a_restarted_server_is_as_fast_as_before_until_it_is_measured
 	world_fini(&w);
 }
 
+static void measured_speed_is_forgotten_when_a_server_returns_on_another_host(void **state)
+{
+	struct drain_world w;
+
+	(void)state;
+	running_job(&w);
+	measure(&w, 500);
+	pass(&w, WAIT_MS);
+	server(&w, 4, "s2", 112);
+	assert_int_equal(speed_mbps(sched_member(w.core, 2)), 500);
+	assert_string_equal(speed_source(sched_member(w.core, 2)), "measured");
+	w.conns[4].is_open = false;
+	sched_conn_closed(w.core, 4, w.now);
+	pass(&w, WAIT_MS);
+	w.host = "elsewhere";
+	server(&w, 5, "s2", 122);
+	assert_true(w.conns[5].is_open);
+	assert_int_equal(speed_mbps(sched_member(w.core, 2)), 0);
+	assert_string_equal(speed_source(sched_member(w.core, 2)), "unknown");
+	world_fini(&w);
+}
+
 static void member_that_keeps_restarting_does_not_delay_measured_speeds(void **state)
 {
 	const uint32_t n_most = 2 * SPEED_WAIT_NS / MS / 2000;
@@ -934,6 +976,8 @@ int main(void)
 		cmocka_unit_test(next_batch_waits_until_every_agent_has_the_last_one),
 		cmocka_unit_test(last_server_is_not_drained),
 		cmocka_unit_test(undrain_that_is_repeated_fails_until_it_is_written),
+		cmocka_unit_test(
+			partitions_return_to_an_undrained_server_when_the_servers_have_settled),
 		cmocka_unit_test(server_is_not_drained_when_the_others_lack_memory),
 		cmocka_unit_test(memory_of_a_suspect_server_is_no_room_for_a_drain),
 		cmocka_unit_test(servers_of_one_host_share_its_memory),
@@ -944,6 +988,7 @@ int main(void)
 		cmocka_unit_test(nothing_moves_for_a_small_gain),
 		cmocka_unit_test(server_with_a_slow_card_gets_less_when_that_is_measured),
 		cmocka_unit_test(speed_that_is_set_is_not_measured),
+		cmocka_unit_test(measured_speed_is_forgotten_when_a_server_returns_on_another_host),
 		cmocka_unit_test(member_that_keeps_restarting_does_not_delay_measured_speeds),
 		cmocka_unit_test(impossible_measured_speed_is_capped),
 		cmocka_unit_test(noise_moves_nothing),
