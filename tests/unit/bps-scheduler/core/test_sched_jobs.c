@@ -124,6 +124,57 @@ static void workers_that_disagree_are_both_named(void **state)
 	world_fini(&w);
 }
 
+static void join_is_accepted_up_to_its_limits_and_refused_beyond(void **state)
+{
+	enum { ELASTIC = JOB_ELASTIC | JOB_SHRINK, MOST = CTL_WORKERS_MAX };
+	static const struct {
+		struct ctl_join q;
+		const char *answer;
+	} cases[] = {
+		{{.job = "", .size = 1}, "code=22 job=4294967295 rank=4294967295 the name of the "
+					 "job is empty"},
+		{{.job = "a", .size = 0}, "code=22 job=4294967295 rank=4294967295 job 'a': 0 "
+					  "workers requested, but only 1 to 65536 are possible"},
+		{{.job = "a", .size = MOST + 1}, "65537 workers requested, but only 1 to 65536"},
+		{{.job = "a", .size = 2, .rank = 2}, "rank 2 is too large for at most 2 workers"},
+		{{.job = "a", .size = MOST, .rank = MOST - 1}, "code=0 job=1 rank=65535"},
+		{{.job = "b", .size = 2, .rank = CTL_NO_ID}, "code=0 job=2 rank=0"},
+		{{.job = "c", .size = 2, .flags = ELASTIC, .max_size = 1},
+			"code=22 job=4294967295 rank=4294967295 job 'c' has 2 workers: the largest "
+			"number of workers must be from 2 to 65536, not 1"},
+		{{.job = "c", .size = 2, .flags = ELASTIC, .max_size = MOST + 1}, "not 65537"},
+		{{.job = "c", .size = 2, .flags = ELASTIC, .max_size = 3, .rank = 3},
+			"rank 3 is too large for at most 3 workers"},
+		{{.job = "c", .size = 2, .flags = ELASTIC, .max_size = 2, .rank = 1},
+			"code=0 job=3 rank=1"},
+		{{.job = "d", .size = 2, .flags = ELASTIC, .max_size = MOST, .rank = MOST - 1},
+			"code=0 job=4 rank=65535"},
+		/* the largest number of workers counts only for elastic jobs */
+		{{.job = "e", .size = 2, .max_size = 1, .rank = 1}, "code=0 job=5 rank=1"},
+		{{.job = "f", .size = 2, .max_size = 3, .rank = 2}, "rank 2 is too large"},
+		{{.job = "f", .size = 1, .flags = 1u << 31},
+			"code=10014 job=4294967295 rank=4294967295 job 'f': the scheduler does not "
+			"support the option flags 0x80000000"},
+		{{.job = "f", .size = 2, .flags = JOB_DETERMINISTIC, .backup = 1},
+			"deterministic sums wait for all machines"},
+		{{.job = "f", .size = 2, .backup = 1}, "code=0 job=6 rank=0"},
+	};
+	struct sched_world w;
+
+	(void)state;
+	world_init(&w);
+	agent(&w, 21, "a", 201);
+	for (uint32_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct ctl_msg msg = {.type = CTL_JOIN, .join = cases[i].q};
+
+		msg.join.seq = msg.join.pid = i + 1;
+		clear(&w);
+		send_msg(&w, 21, &msg);
+		SAID(&w, cases[i].answer);
+	}
+	world_fini(&w);
+}
+
 static void same_job_name_of_another_user_is_another_job(void **state)
 {
 	struct sched_world w;
@@ -645,6 +696,7 @@ int main(void)
 		cmocka_unit_test(repeated_join_of_a_running_job_gets_the_job_behind_its_answer),
 		cmocka_unit_test(duplicate_rank_is_refused_with_the_holder),
 		cmocka_unit_test(workers_that_disagree_are_both_named),
+		cmocka_unit_test(join_is_accepted_up_to_its_limits_and_refused_beyond),
 		cmocka_unit_test(same_job_name_of_another_user_is_another_job),
 		cmocka_unit_test(process_that_opens_a_rank_twice_is_refused_the_second_time),
 		cmocka_unit_test(worker_of_another_user_joins_with_the_token),
