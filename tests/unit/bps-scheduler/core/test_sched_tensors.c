@@ -108,6 +108,32 @@ static void mismatched_declaration_fails_that_tensor_for_all(void **state)
 	world_fini(&w);
 }
 
+/* The hosts, the job and the tensor have the longest names. */
+static void mismatch_is_described_up_to_the_longest_text(void **state)
+{
+	char job[CTL_JOB_NAME_MAX + 1], tensor[CTL_TENSOR_NAME_MAX + 1], host[CTL_NAME_MAX + 1];
+	struct ctl_msg msg = {.type = CTL_JOIN, .join = {.job = job, .size = 2}};
+	struct sched_world w;
+	const char *text;
+
+	(void)state;
+	snprintf(job, sizeof(job), "%0*d", CTL_JOB_NAME_MAX, 0);
+	snprintf(tensor, sizeof(tensor), "%0*d", CTL_TENSOR_NAME_MAX, 1);
+	world_init(&w);
+	for (uint32_t i = 0; i < 2; i++) {
+		snprintf(host, sizeof(host), "%0*u", CTL_NAME_MAX, i);
+		agent(&w, 21 + i, host, 201 + i);
+		msg.join.rank = msg.join.pid = i;
+		send_msg(&w, 21 + i, &msg);
+	}
+	declare(&w, 21, 0, tensor, DTYPE_F32, 1000);
+	declare(&w, 22, 1, tensor, DTYPE_F32, 1001);
+	text = strstr(w.log, "code=10003 tensor '0000");
+	assert_non_null(text);
+	assert_int_equal(strcspn(text + strlen("code=10003 "), "\n"), CTL_TEXT_MAX);
+	world_fini(&w);
+}
+
 /* The workers end because a tensor has failed. The text for the end of the job must therefore name
  * the failed tensor as the first cause, not only the worker that was lost first. */
 static void job_that_ends_after_a_failed_tensor_names_it(void **state)
@@ -382,6 +408,7 @@ int main(void)
 		cmocka_unit_test(
 			tensor_that_is_declared_while_the_state_cannot_be_written_is_planned_then),
 		cmocka_unit_test(mismatched_declaration_fails_that_tensor_for_all),
+		cmocka_unit_test(mismatch_is_described_up_to_the_longest_text),
 		cmocka_unit_test(job_that_ends_after_a_failed_tensor_names_it),
 		cmocka_unit_test(workers_of_one_machine_that_disagree_fail_it_for_all),
 		cmocka_unit_test(impossible_declarations_are_refused),
