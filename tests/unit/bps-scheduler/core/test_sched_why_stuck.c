@@ -110,6 +110,35 @@ static void why_of_a_round_names_who_is_late(void **state)
 	world_fini(&w);
 }
 
+/* An agent may have 16 requests at a time. They count neither against the limit of another agent
+ * nor against that of the probes for the status, which is 64. */
+static void requests_are_limited_per_agent_and_for_the_status(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	for (unsigned i = 0; i < 16; i++)
+		why(&w, 21, 0, 7);
+	NOT_SAID(&w, "WHY_TEXT");
+	why(&w, 21, 0, 7);
+	SAID(&w, "21 WHY_TEXT seq=5 too many requests at once, retry\n");
+	clear(&w);
+	why(&w, 22, 0, 7);
+	SAID(&w, "22 PROBE");
+	for (unsigned i = 0; i < 64; i++)
+		assert_int_equal(sched_probe_start(w.core, 1, 77, w.now), 0);
+	assert_int_equal(sched_probe_start(w.core, 1, 77, w.now), BPS_EBUSY);
+	why(&w, 22, 0, 7);
+	NOT_SAID(&w, "too many");
+	pass(&w, w.cfg.probe_ms + 10, everybody);
+	clear(&w);
+	why(&w, 21, 0, 7);
+	SAID(&w, "21 PROBE");
+	assert_int_equal(sched_probe_start(w.core, 1, 77, w.now), 0);
+	world_fini(&w);
+}
+
 static void why_ends_in_half_a_second_and_names_silent_agents(void **state)
 {
 	struct sched_world w;
@@ -420,6 +449,7 @@ int main(void)
 		cmocka_unit_test(why_of_a_job_that_is_not_durable_names_the_disk),
 		cmocka_unit_test(why_of_a_large_forming_job_names_eight_ranks),
 		cmocka_unit_test(why_of_a_round_names_who_is_late),
+		cmocka_unit_test(requests_are_limited_per_agent_and_for_the_status),
 		cmocka_unit_test(why_ends_in_half_a_second_and_names_silent_agents),
 		cmocka_unit_test(why_names_a_tensor_that_not_all_declare),
 		cmocka_unit_test(probe_for_the_status_gathers_what_answers),
