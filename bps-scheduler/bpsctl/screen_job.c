@@ -102,7 +102,8 @@ static void missing_ranks(FILE *out, json_t *job)
 	uint64_t more = cell_num(job, "size") - cell_num(job, "joined") - json_array_size(list);
 	size_t i;
 
-	if (!cell_is(job, "state", "forming"))
+	/* an elastic job may have enough workers, and wait for the others of a machine */
+	if (!cell_is(job, "state", "forming") || !json_array_size(list))
 		return;
 	fprintf(out, "! missing rank");
 	json_array_foreach (list, i, r)

@@ -53,20 +53,40 @@ static double seconds(uint64_t ns)
 
 static void add_missing_ranks(struct why_text *t, const struct sched_job *j)
 {
-	uint32_t missing = j->size - j->n_joined, named = 0;
+	uint32_t missing = sched_job_missing(j), named = 0;
 
 	add(t, "missing rank%s ", missing > 1 ? "s" : "");
-	for (uint32_t r = 0; r < j->size && named < missing && named < NAMES_MAX; r++)
+	for (uint32_t r = 0; named < missing && named < NAMES_MAX; r++)
 		if (r >= j->n_room || j->workers[r].state == WORKER_ABSENT)
 			add(t, "%s%u", named++ ? ", " : "", r);
 	if (missing > named)
 		add(t, " and %u more", missing - named);
 }
 
+/* Name the machines of an elastic job from which not all workers have joined. */
+static void add_missing_beside(
+	const struct sched_core *c, const struct sched_job *j, struct why_text *t)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < j->n_members; i++) {
+		const struct sched_job_member *jm = &j->members[i];
+
+		if (jm->n_ranks < jm->local_size && n++ < NAMES_MAX)
+			add(t, "%s%u of %u on host %s", n > 1 ? ", " : "but only ", jm->n_ranks,
+				jm->local_size, sched_host_of(c, jm->agent));
+	}
+	if (n > NAMES_MAX)
+		add(t, " and %u more", n - NAMES_MAX);
+}
+
 static void say_forming(const struct sched_core *c, const struct sched_job *j, struct why_text *t)
 {
 	add(t, "job '%s': %u of %u workers have joined, ", j->name, j->n_joined, j->size);
-	add_missing_ranks(t, j);
+	if (sched_job_missing(j))
+		add_missing_ranks(t, j);
+	else
+		add_missing_beside(c, j, t);
 	add(t, "; waiting %.1f s", seconds(c->now_ns - j->since_ns));
 }
 

@@ -159,6 +159,12 @@ static inline uint32_t sched_rank_bound(const struct sched_job *j)
 {
 	return j->max_size > j->size ? j->max_size : j->size;
 }
+/* Return how many workers a forming job lacks. An elastic job may have more than `size` workers
+ * while it still waits for the other workers of a machine. */
+static inline uint32_t sched_job_missing(const struct sched_job *j)
+{
+	return j->n_joined < j->size ? j->size - j->n_joined : 0;
+}
 const char *sched_job_state_name(enum job_state s);
 /* Set a job's state. No other code writes the state. `why` is the reason of the change, for the
  * log. Pass NULL if the state comes from a record. Then the change is not logged. */

@@ -268,13 +268,14 @@ static void forming_problem(
 {
 	uint32_t ranks[STATUS_MISSING_MAX];
 	uint32_t n = status_missing_ranks(j, ranks, STATUS_MISSING_MAX),
-		 more = j->size - j->n_joined - n;
+		 more = sched_job_missing(j) - n;
 	struct problem_lines l;
 	int at;
 
 	at = snprintf(l.what, sizeof(l.what),
-		"job %.80s: %u of %u workers have joined in %.0f s; missing rank", j->name,
-		j->n_joined, j->size, status_span_s(info, j->since_ns));
+		"job %.80s: %u of %u workers have joined in %.0f s; missing %s", j->name,
+		j->n_joined, j->size, status_span_s(info, j->since_ns),
+		n ? "rank" : "other workers of a machine");
 	for (uint32_t i = 0; i < n && at > 0 && at < (int)sizeof(l.what); i++)
 		at += snprintf(
 			l.what + at, sizeof(l.what) - (size_t)at, "%s %u", i ? "," : "", ranks[i]);

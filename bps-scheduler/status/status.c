@@ -83,9 +83,9 @@ uint64_t status_orphans(const struct sched_core *c)
 
 uint32_t status_missing_ranks(const struct sched_job *j, uint32_t *ret, uint32_t max)
 {
-	uint32_t n = 0;
+	uint32_t missing = sched_job_missing(j), n = 0;
 
-	for (uint32_t r = 0; r < j->size && n < max; r++)
+	for (uint32_t r = 0; r < j->size && n < missing && n < max; r++)
 		if (r >= j->n_room || j->workers[r].state == WORKER_ABSENT)
 			ret[n++] = r;
 	return n;

@@ -68,13 +68,14 @@ static json_t *join_wait(
 	const struct status_info *info, const struct sched_core *c, const struct sched_job *j)
 {
 	struct wait_list waiting = people_new(), missing = people_new();
+	uint32_t n = sched_job_missing(j);
 	json_t *o;
 
-	for (uint32_t r = 0; r < j->size; r++) {
+	for (uint32_t r = 0; r < j->n_room || missing.n < n; r++) {
 		if (r < j->n_room && j->workers[r].state != WORKER_ABSENT) {
 			people_add(&waiting,
 				worker_json(c, r, j->workers[r].agent, j->workers[r].pid));
-		} else {
+		} else if (missing.n < n) {
 			json_t *w = json_object();
 
 			status_put_num(w, "rank", r);

@@ -344,6 +344,22 @@ static void jobs_show_users_by_name_and_what_was_not_asked_as_a_dash(void **stat
 	free(p.text);
 }
 
+/* An elastic job may have enough workers, and wait for the other workers of a machine. */
+static void forming_job_shows_missing_ranks_only_if_there_are_any(void **state)
+{
+	struct bpsctl_page p = render(screen_job,
+		"{'job': {'name': 'x', 'state': 'forming', 'joined': 1, 'size': 4,"
+		" 'missing_ranks': [0, 2]}}");
+
+	(void)state;
+	assert_has(&p, "! missing rank 0, 2 and 1 more\n");
+	free(p.text);
+	p = render(screen_job, "{'job': {'name': 'x', 'state': 'forming', 'joined': 3, 'size': 2,"
+			       " 'missing_ranks': []}}");
+	assert_lacks(&p, "missing");
+	free(p.text);
+}
+
 static void running_jobs_without_old_calls_are_shown_as_well(void **state)
 {
 	struct bpsctl_page p = render(screen_jobs,
@@ -600,6 +616,7 @@ int main(void)
 		cmocka_unit_test(strange_documents_are_shown_without_harm),
 		cmocka_unit_test(text_that_is_missing_is_shown_as_a_dash),
 		cmocka_unit_test(jobs_show_users_by_name_and_what_was_not_asked_as_a_dash),
+		cmocka_unit_test(forming_job_shows_missing_ranks_only_if_there_are_any),
 		cmocka_unit_test(running_jobs_without_old_calls_are_shown_as_well),
 		cmocka_unit_test(stuck_names_tensor_round_and_who_is_missing),
 		cmocka_unit_test(stuck_sum_names_servers_conditions_and_networks),

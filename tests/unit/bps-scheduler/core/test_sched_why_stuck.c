@@ -87,6 +87,109 @@ static void why_of_a_large_forming_job_names_eight_ranks(void **state)
 	world_fini(&w);
 }
 
+static json_t *first_wait(const struct sched_world *w)
+{
+	assert_non_null(w->status);
+	return json_array_get(json_object_get(w->status, "waits"), 0);
+}
+
+/* Check what a user reads about a forming job that has waited for two minutes: the answer to WHY,
+ * the problem in the cluster's status, and the ranks in the job's status. missing: the first rank
+ * that is missing, or -1 if the job has enough workers. */
+static void forming_reads(struct sched_world *w, const char *why_text, const char *problem,
+	int missing, unsigned n_waiting)
+{
+	json_t *root, *wait, *p;
+	bool has_problem = false;
+	size_t i;
+
+	clear(w);
+	why(w, 21, CTL_NO_ID, 0);
+	SAID(w, why_text);
+	root = status_cluster(w->core, &(struct status_info){.now_ns = w->now});
+	json_array_foreach (json_object_get(root, "problems"), i, p)
+		has_problem |=
+			strstr(json_string_value(json_object_get(p, "what")), problem) != NULL;
+	json_decref(root);
+	assert_true(has_problem);
+	json_decref(w->status);
+	w->status = status_job(w->core, &(struct status_info){.now_ns = w->now}, 1, NULL);
+	wait = first_wait(w);
+	assert_int_equal(json_integer_value(json_object_get(wait, "n_waiting")), n_waiting);
+	p = json_array_get(json_object_get(wait, "missing"), 0);
+	assert_int_equal(p ? json_integer_value(json_object_get(p, "rank")) : -1, missing);
+	p = json_array_get(json_object_get(json_object_get(w->status, "job"), "missing_ranks"), 0);
+	assert_int_equal(p ? json_integer_value(p) : -1, missing);
+}
+
+/* The ranks of an elastic job need not be the lowest ones. The job also waits for all workers of
+ * each machine, so it may have more than `size` workers while it forms. */
+static void missing_workers_of_a_forming_elastic_job_are_counted(void **state)
+{
+	struct ctl_msg msg = {.type = CTL_JOIN,
+		.join = {.job = "x",
+			.size = 2,
+			.flags = JOB_SHRINK | JOB_ELASTIC,
+			.max_size = 12,
+			.local_size = 2}};
+	static const struct {
+		uint32_t conn, rank;
+		const char *why, *problem;
+		int missing;
+	} steps[] = {
+		{21, 11, "1 of 2 workers have joined, missing rank 0; waiting",
+			"job x: 1 of 2 workers have joined in 120 s; missing rank 0", 0},
+		{22, 9,
+			"2 of 2 workers have joined, but only 1 of 2 on host a, 1 of 2 on host b; "
+			"waiting 240.0 s\n",
+			"2 of 2 workers have joined in 240 s; missing other workers of a machine",
+			-1},
+		{21, 10, "3 of 2 workers have joined, but only 1 of 2 on host b; waiting 360.0 s\n",
+			"3 of 2 workers have joined in 360 s; missing other workers of a machine",
+			-1},
+	};
+	struct sched_world w;
+
+	(void)state;
+	world_init(&w);
+	agent(&w, 21, "a", 201);
+	agent(&w, 22, "b", 202);
+	for (uint32_t i = 0; i < 3; i++) {
+		msg.join.rank = msg.join.pid = steps[i].rank;
+		send_msg(&w, steps[i].conn, &msg);
+		pass(&w, 120000, (const uint32_t[]){21, 22, 0});
+		forming_reads(&w, steps[i].why, steps[i].problem, steps[i].missing, i + 1);
+	}
+	world_fini(&w);
+}
+
+static void why_of_a_forming_elastic_job_names_eight_machines(void **state)
+{
+	struct ctl_msg msg = {.type = CTL_JOIN,
+		.join = {.job = "x",
+			.size = 2,
+			.flags = JOB_SHRINK | JOB_ELASTIC,
+			.max_size = 20,
+			.local_size = 2}};
+	struct sched_world w;
+
+	(void)state;
+	world_init(&w);
+	for (uint32_t i = 0; i < 9; i++) {
+		const char name[] = {(char)('a' + i), 0};
+
+		agent(&w, 21 + i, name, 201 + i);
+		msg.join.rank = msg.join.pid = i;
+		send_msg(&w, 21 + i, &msg);
+		if (i < 7)
+			continue;
+		clear(&w);
+		why(&w, 21, CTL_NO_ID, 0);
+		SAID(&w, i == 7 ? "1 of 2 on host h; waiting" : "host h and 1 more; waiting");
+	}
+	world_fini(&w);
+}
+
 static void why_of_a_round_names_who_is_late(void **state)
 {
 	struct sched_world w;
@@ -198,12 +301,6 @@ static void probe_for_the_status_gathers_what_answers(void **state)
 		.rank = (r), .pid = (p), .submitted = 3, .calls = 3, .oldest_round = 3,            \
 		.oldest_ms = 2000, .is_attached = 1                                                \
 	}
-
-static json_t *first_wait(const struct sched_world *w)
-{
-	assert_non_null(w->status);
-	return json_array_get(json_object_get(w->status, "waits"), 0);
-}
 
 static const char *text_of(json_t *o, const char *list, const char *key)
 {
@@ -448,6 +545,8 @@ int main(void)
 		cmocka_unit_test(why_of_a_forming_job_names_the_missing),
 		cmocka_unit_test(why_of_a_job_that_is_not_durable_names_the_disk),
 		cmocka_unit_test(why_of_a_large_forming_job_names_eight_ranks),
+		cmocka_unit_test(missing_workers_of_a_forming_elastic_job_are_counted),
+		cmocka_unit_test(why_of_a_forming_elastic_job_names_eight_machines),
 		cmocka_unit_test(why_of_a_round_names_who_is_late),
 		cmocka_unit_test(requests_are_limited_per_agent_and_for_the_status),
 		cmocka_unit_test(why_ends_in_half_a_second_and_names_silent_agents),
