@@ -1,6 +1,9 @@
 /* The durable records of the scheduler's core, and its state after a restart. */
 #include "tests/unit/sched_world.h"
 
+#include "bps-scheduler/model/model.h"
+#include "bps-scheduler/placement/place.h"
+
 static void restarted_scheduler_knows_its_members_and_jobs(void **state)
 {
 	struct sched_world w;
@@ -644,6 +647,47 @@ static void contradicting_record_is_refused(void **state)
 	world_fini(&w);
 }
 
+static void record_of_a_tensor_is_refused_beyond_its_limits(void **state)
+{
+	const struct state_tensor good = {.job = 1,
+		.tensor = 1,
+		.name = "v",
+		.dtype = DTYPE_F32,
+		.n_elems = 9,
+		.part_elems = 9};
+	struct state_tensor t[9];
+	struct state_record rec = {.cluster_id = {"0123456789abcdef", 16},
+		.secret = {"0123456789abcdef0123456789abcdef", 32},
+		.n_tensors = 1};
+	struct sched_world w;
+	struct err_text err;
+
+	(void)state;
+	for (unsigned i = 0; i < 9; i++)
+		t[i] = good;
+	t[0].job = 2;
+	t[1].tensor = 2;
+	t[2].name = "w"; /* the job has a tensor of this name */
+	t[3].dtype = 99;
+	t[4].n_elems = 0;
+	t[5].part_elems = 0;
+	t[6].n_elems = PLACE_PARTS_MAX * UINT64_C(9) + 1; /* one partition too many */
+	t[7].n_elems = SCHED_TENSOR_BYTES_MAX + 1;
+	t[7].part_elems = UINT32_MAX;
+	t[8].n_elems = PLACE_PARTS_MAX * UINT64_C(9);
+	running_job(&w);
+	rec.term = sched_term(w.core);
+	rec.view = sched_view(w.core);
+	rec.job_id_limit = UINT32_MAX;
+	for (unsigned i = 0; i < 9; i++) {
+		rec.tensors = &t[i];
+		assert_int_equal(sched_restore(w.core, &rec, &err), i < 8 ? -EINVAL : 0);
+		if (i < 8)
+			assert_non_null(strstr(err.s, "is invalid or contradicts earlier records"));
+	}
+	world_fini(&w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -670,6 +714,7 @@ int main(void)
 		cmocka_unit_test(records_and_snapshot_restore_the_same_state),
 		cmocka_unit_test(snapshot_holds_the_barriers_that_a_job_has_passed),
 		cmocka_unit_test(contradicting_record_is_refused),
+		cmocka_unit_test(record_of_a_tensor_is_refused_beyond_its_limits),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
