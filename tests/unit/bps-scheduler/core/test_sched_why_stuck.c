@@ -380,6 +380,54 @@ static void probe_for_the_status_ends_in_its_bound_and_names_silent_members(void
 	world_fini(&w);
 }
 
+static void probe_for_the_status_ends_at_once_without_connected_agents(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	close_conn(&w, 21);
+	close_conn(&w, 22);
+	assert_int_equal(sched_probe_start(w.core, 1, 77, w.now), 0);
+	pass(&w, 1, (const uint32_t[]){11, 12, 0});
+	assert_true(w.is_probe_done);
+	assert_int_equal(w.probe_workers, 0);
+	world_fini(&w);
+}
+
+/* Nine workers wait for nine tensors, and the probe asks about the eight with the longest waits. */
+static void probe_for_the_status_asks_about_eight_tensors(void **state)
+{
+	struct ctl_report_worker r[9];
+	struct sched_world w;
+	char name[] = "t0";
+
+	(void)state;
+	world_init(&w);
+	server(&w, 11, "s1", 101);
+	agent(&w, 21, "a", 201);
+	for (uint32_t i = 0; i < 9; i++) {
+		join(&w, 21, i, 9, 10 + i);
+		r[i] = WAITS(i, 10 + i);
+		r[i].oldest_tensor = i;
+		r[i].oldest_ms = 1000 - i;
+	}
+	for (uint32_t i = 0; i < 9; i++, name[1]++)
+		declare(&w, 21, 0, name, DTYPE_F32, 10);
+	clear(&w);
+	assert_int_equal(sched_probe_start(w.core, 1, 77, w.now), 0);
+	report(&w, 21, 1, r, 9, "");
+	SAID(&w, "21 PROBE seq=9 job=1");
+	NOT_SAID(&w, "21 PROBE seq=10");
+	for (uint32_t seq = 2; seq <= 9; seq++) {
+		assert_false(w.is_probe_done);
+		report(&w, 21, seq, r, 9, "");
+	}
+	assert_true(w.is_probe_done);
+	assert_int_equal(json_array_size(json_object_get(w.status, "waits")), 8);
+	world_fini(&w);
+}
+
 static void probe_for_the_status_outlives_its_job(void **state)
 {
 	struct sched_world w;
@@ -555,6 +603,8 @@ int main(void)
 		cmocka_unit_test(probe_for_the_status_finds_workers_that_have_not_submitted),
 		cmocka_unit_test(probe_for_the_status_names_the_servers_of_a_complete_round),
 		cmocka_unit_test(probe_for_the_status_ends_in_its_bound_and_names_silent_members),
+		cmocka_unit_test(probe_for_the_status_ends_at_once_without_connected_agents),
+		cmocka_unit_test(probe_for_the_status_asks_about_eight_tensors),
 		cmocka_unit_test(probe_for_the_status_outlives_its_job),
 		cmocka_unit_test(status_names_who_has_to_join_or_declare),
 		cmocka_unit_test(events_tell_of_members_jobs_partitions_and_views),
