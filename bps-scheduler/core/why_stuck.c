@@ -10,6 +10,7 @@
 
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/core/stalls.h"
+#include "bps-scheduler/model/compare.h"
 #include "common/base/log.h"
 
 #define NAMES_MAX        8
@@ -179,10 +180,9 @@ static void say_undeclared(
 static int quietest_first(const void *a, const void *b)
 {
 	const struct sched_probe_worker *x = a, *y = b;
+	int rc = compare_u64(x->w.submitted, y->w.submitted);
 
-	if (x->w.submitted != y->w.submitted)
-		return x->w.submitted < y->w.submitted ? -1 : 1;
-	return (x->w.rank > y->w.rank) - (x->w.rank < y->w.rank);
+	return rc ? rc : compare_u64(x->w.rank, y->w.rank);
 }
 
 /* Describe the workers that have not submitted the probed round. Returns their number. */

@@ -14,6 +14,7 @@
 #include "bps-scheduler/core/commit.h"
 #include "bps-scheduler/core/elastic.h"
 #include "bps-scheduler/core/job_end.h"
+#include "bps-scheduler/model/compare.h"
 #include "common/base/log.h"
 
 static const struct sched_worker *worker_get(const struct sched_job *j, uint32_t rank)
@@ -246,7 +247,7 @@ static int by_low_rank(const void *a, const void *b)
 	uint32_t x = ((const struct sched_job_member *)a)->low_rank;
 	uint32_t y = ((const struct sched_job_member *)b)->low_rank;
 
-	return (x > y) - (x < y);
+	return compare_u64(x, y);
 }
 
 /* Number the members in the order of their lowest ranks. Workers may leave while a job forms, so

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-scheduler/model/compare.h"
 #include "bps-scheduler/model/host_memory.h"
 #include "bps-scheduler/model/model.h"
 #include "bps-scheduler/placement/balance.h"
@@ -93,9 +94,7 @@ static bool has_room_elsewhere(const struct sched_core *c, const struct sched_me
 
 static int largest_first(const void *a, const void *b)
 {
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return (x < y) - (x > y);
+	return compare_u64(*(const uint64_t *)b, *(const uint64_t *)a);
 }
 
 /* Count how many servers the cluster can lose while the remaining servers have enough memory for

@@ -6,6 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "bps-scheduler/model/compare.h"
+
 /* Number of bisection steps. A double has only 64 bits, so more steps change nothing. */
 #define BISECTIONS     100
 #define BYTES_PER_MBIT 125000.0
@@ -15,9 +17,7 @@
 
 static int by_value(const void *a, const void *b)
 {
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return (x > y) - (x < y);
+	return compare_u64(*(const uint64_t *)a, *(const uint64_t *)b);
 }
 
 /* Return the median of the known bandwidths, or 1 if none is known. */

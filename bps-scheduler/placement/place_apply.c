@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-scheduler/model/compare.h"
 #include "bps-scheduler/model/host_memory.h"
 #include "bps-scheduler/placement/balance.h"
 #include "bps-scheduler/placement/place.h"
@@ -25,11 +26,11 @@ static int larger_first(const void *a, const void *b)
 {
 	const struct place_want *x = a, *y = b;
 
-	if (x->part.bytes != y->part.bytes)
-		return x->part.bytes < y->part.bytes ? 1 : -1;
-	if (x->t->id != y->t->id)
-		return x->t->id < y->t->id ? -1 : 1;
-	return (x->i > y->i) - (x->i < y->i);
+	int rc = compare_u64(y->part.bytes, x->part.bytes);
+
+	if (!rc)
+		rc = compare_u64(x->t->id, y->t->id);
+	return rc ? rc : compare_u64(x->i, y->i);
 }
 
 uint32_t place_taking_servers(const struct sched_core *c, bool *ret_any)

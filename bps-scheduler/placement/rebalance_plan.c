@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "bps-scheduler/model/compare.h"
 #include "bps-scheduler/placement/place.h"
 
 /* Smallest share that the plan assumes for a server, as a fraction of an equal share. place_shares
@@ -30,11 +31,11 @@ static int by_server_and_size(const void *a, const void *b)
 {
 	const struct rebalance_part *x = a, *y = b;
 
-	if (x->server != y->server)
-		return x->server < y->server ? -1 : 1;
-	if (x->bytes != y->bytes)
-		return x->bytes < y->bytes ? 1 : -1;
-	return (x->ref > y->ref) - (x->ref < y->ref);
+	int rc = compare_u64(x->server, y->server);
+
+	if (!rc)
+		rc = compare_u64(y->bytes, x->bytes);
+	return rc ? rc : compare_u64(x->ref, y->ref);
 }
 
 static double fill(const struct rebalance_server *s)

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+#include "bps-scheduler/model/compare.h"
 #include "bps-scheduler/model/model.h"
 
 static uint64_t measured(const struct sched_member *m)
@@ -68,11 +69,9 @@ static int faster_first(const void *a, const void *b)
 {
 	const struct sched_member *x = *(struct sched_member *const *)a,
 				  *y = *(struct sched_member *const *)b;
-	uint64_t sx = measured(x), sy = measured(y);
+	int rc = compare_u64(measured(y), measured(x));
 
-	if (sx != sy)
-		return sx < sy ? 1 : -1;
-	return (x->id > y->id) - (x->id < y->id);
+	return rc ? rc : compare_u64(x->id, y->id);
 }
 
 static void take_over(struct sched_core *c)

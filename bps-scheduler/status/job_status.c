@@ -6,6 +6,7 @@
 
 #include "bps-scheduler/core/stalls.h"
 #include "bps-scheduler/core/why_stuck.h"
+#include "bps-scheduler/model/compare.h"
 #include "bps-scheduler/status/status_impl.h"
 
 uint32_t status_find_job(const struct sched_core *c, const char *name)
@@ -36,11 +37,11 @@ static int fewest_calls_first(const void *a, const void *b)
 	const struct ctl_report_worker *x = &(*(const struct sched_probe_worker *const *)a)->w;
 	const struct ctl_report_worker *y = &(*(const struct sched_probe_worker *const *)b)->w;
 
-	if (x->calls != y->calls)
-		return x->calls < y->calls ? -1 : 1;
-	if (x->quiet_ms != y->quiet_ms)
-		return x->quiet_ms > y->quiet_ms ? -1 : 1;
-	return (x->rank > y->rank) - (x->rank < y->rank);
+	int rc = compare_u64(x->calls, y->calls);
+
+	if (!rc)
+		rc = compare_u64(y->quiet_ms, x->quiet_ms);
+	return rc ? rc : compare_u64(x->rank, y->rank);
 }
 
 static json_t *oldest_json(const struct sched_job *j, const struct ctl_report_worker *w)

@@ -43,6 +43,48 @@ static void tensors_of_one_message_share_a_plan_and_a_view(void **state)
 	world_fini(&w);
 }
 
+/* Declare n tensors of f32 on both machines of a job that has no tensors yet. */
+static void declare_all(
+	struct sched_world *w, const char *const *names, const uint64_t *n_elems, uint32_t n)
+{
+	struct ctl_decl d[4];
+	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, n}};
+
+	world_init(w);
+	server(w, 11, "s1", 101);
+	server(w, 12, "s2", 102);
+	agent(w, 21, "a", 201);
+	agent(w, 22, "b", 202);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		join(w, 21 + rank, rank, 2, 10 + rank);
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		for (uint32_t i = 0; i < n; i++)
+			d[i] = (struct ctl_decl){rank, names[i], DTYPE_F32, n_elems[i], 0};
+		send_msg(w, 21 + rank, &msg);
+	}
+}
+
+static void largest_tensor_of_one_message_is_placed_first(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	declare_all(&w, (const char *[]){"p", "q", "r"}, (uint64_t[]){8192, 8192, 16384}, 3);
+	SAID(&w, "21 PLAN job=1 0=p 1=q 2=r [0:0+1 s2 i102] [1:0+1 s2 i102] [2:0+1 s1 i101]");
+	world_fini(&w);
+}
+
+static void equal_tensors_of_one_message_are_placed_one_after_the_other(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	declare_all(&w, (const char *[]){"p", "q"}, (uint64_t[]){32768, 32768}, 2);
+	SAID(&w, "21 PLAN job=1 0=p 1=q [0:0+1 s1 i101] [0:1+1 s2 i102] [1:0+1 s1 i101] [1:1+1 "
+		 "s2 i102]");
+	world_fini(&w);
+}
+
 /* A machine that is admitted late receives the places of the existing tensors only in the answer to
  * its DECLARE. */
 static void placed_tensor_that_is_declared_beside_a_new_one_is_planned_too(void **state)
@@ -404,6 +446,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(tensor_is_planned_when_all_agents_agree),
 		cmocka_unit_test(tensors_of_one_message_share_a_plan_and_a_view),
+		cmocka_unit_test(largest_tensor_of_one_message_is_placed_first),
+		cmocka_unit_test(equal_tensors_of_one_message_are_placed_one_after_the_other),
 		cmocka_unit_test(placed_tensor_that_is_declared_beside_a_new_one_is_planned_too),
 		cmocka_unit_test(
 			tensor_that_is_declared_while_the_state_cannot_be_written_is_planned_then),
