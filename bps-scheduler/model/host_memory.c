@@ -14,10 +14,8 @@ struct host_memory *host_memory_new(const struct sched_core *c)
 			continue;
 		if (m->memory_bytes > h->bytes)
 			h->bytes = m->memory_bytes;
-		if (m->quota_bytes > UINT64_MAX - h->promised_bytes)
+		if (__builtin_add_overflow(h->promised_bytes, m->quota_bytes, &h->promised_bytes))
 			h->promised_bytes = UINT64_MAX;
-		else
-			h->promised_bytes += m->quota_bytes;
 	}
 	return hosts;
 }
