@@ -86,7 +86,8 @@ struct sched_member {
 	bool is_leaving;
 	/* the scheduler has sent LEFT to this leaving server, which has no partitions any more */
 	bool has_left;
-	char *drain_reason, *drain_who; /* reason and operator of the drain; set when is_drained */
+	/* reason and operator of the last drain; their readers check is_drained */
+	char *drain_reason, *drain_who;
 	/* Set for an agent that has not received a change of its jobs, or whose key is revoked.
 	 * Such an agent is declared dead even if servers still receive from it. */
 	bool is_behind;

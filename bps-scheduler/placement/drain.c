@@ -147,8 +147,8 @@ static void set_words(struct sched_member *m, const char *reason, const char *wh
 {
 	free(m->drain_reason);
 	free(m->drain_who);
-	m->drain_reason = m->is_drained ? sched_dup(reason) : NULL;
-	m->drain_who = m->is_drained ? sched_dup(who) : NULL;
+	m->drain_reason = sched_dup(reason);
+	m->drain_who = sched_dup(who);
 }
 
 static uint32_t jobs_at(const struct sched_core *c, const struct sched_member *m)
@@ -194,7 +194,6 @@ int drain_clear(
 		return err_set(
 			err, -EALREADY, "%s %s is not drained", sched_role_name(m->role), m->name);
 	m->is_drained = false;
-	set_words(m, "", "");
 	if (m->role == ROLE_SERVER)
 		balance_gathered(c);
 	sched_member_dirty(c, m);
