@@ -44,12 +44,11 @@ static double fill(const struct rebalance_server *s)
 }
 
 /* Set the shares of the servers. place_shares computes the share of each machine. The servers of
- * one machine get equal parts of the machine's share, but at least the minimum SHARE_MIN. Then all
- * shares are scaled so that they add up to `total`. */
+ * one machine get equal parts of the machine's share, but at least the minimum SHARE_MIN. */
 static void set_shares(struct placement *p, struct rebalance_server *sides, uint64_t total)
 {
-	uint32_t *n = calloc(p->n_machines + 1, sizeof(*n));
-	double sum = 0, least = SHARE_MIN * (double)total / p->n_servers;
+	uint32_t *n = calloc(p->n_machines, sizeof(*n));
+	double least = SHARE_MIN * (double)total / p->n_servers;
 
 	place_shares(p);
 	for (uint32_t i = 0; n && i < p->n_servers; i++)
@@ -59,10 +58,7 @@ static void set_shares(struct placement *p, struct rebalance_server *sides, uint
 
 		sides[i].share = n ? p->machines[m].share_bytes / n[m] : 1;
 		sides[i].share = fmax(sides[i].share, least);
-		sum += sides[i].share;
 	}
-	for (uint32_t i = 0; i < p->n_servers; i++)
-		sides[i].share *= (double)total / sum;
 	free(n);
 }
 

@@ -27,8 +27,8 @@ struct rebalance_part {
 };
 
 struct rebalance_gain {
-	/* fill of the fullest server before and after the moves; 1.0: the server has exactly its
-	 * share */
+	/* fill of the fullest server before and after the moves; only their ratio has a meaning,
+	 * because the shares of all servers may add up to more than the job */
 	double before, after;
 	uint32_t n_moves;
 };
