@@ -43,6 +43,7 @@ struct drain_world {
 		uint64_t mbps; /* the speed that the member has measured for its card */
 		uint32_t plans, left_code;
 		bool has_left;
+		uint32_t n_left; /* number of LEFT messages to the connection's member */
 	} conns[CONNS];
 	uint64_t set_mbps;       /* card speed that the next HELLO states */
 	const char *host;        /* the host in the next HELLO; NULL: the member's name */
@@ -73,6 +74,7 @@ static void env_send(void *ctx, uint32_t conn, const struct ctl_msg *m)
 		break;
 	case CTL_LEFT:
 		w->conns[conn].has_left = true;
+		w->conns[conn].n_left++;
 		w->conns[conn].left_code = m->left.code;
 		break;
 	case CTL_JOINED:
@@ -186,6 +188,7 @@ static void hello(struct drain_world *w, uint32_t conn, enum role role, const ch
 	w->conns[conn].view = 0;
 	w->conns[conn].mbps = 0;
 	w->conns[conn].has_left = false;
+	w->conns[conn].n_left = 0;
 	sched_conn_open(w->core, conn, w->now);
 	send_msg(w, conn, &msg);
 }
@@ -323,6 +326,29 @@ static void drained_server_loses_its_partitions_some_at_a_time(void **state)
 	}
 	assert_int_equal(parts(&w, "s2"), N_PARTS);
 	assert_int_equal(n_batches, N_PARTS / 2 / BALANCE_BATCH_MIN);
+	assert_int_equal(w.core->n_planned, N_PARTS / 2);
+	world_fini(&w);
+}
+
+static void repeated_order_does_not_hurry_the_next_batch(void **state)
+{
+	struct drain_world w;
+	uint64_t n;
+
+	(void)state;
+	running_job(&w);
+	drain(&w, "s1");
+	pass(&w, 10);
+	n = parts(&w, "s1");
+	assert_int_equal(n, N_PARTS / 2 - BALANCE_BATCH_MIN);
+	for (unsigned i = 0; i < 8; i++) {
+		w.next_beat = w.now; /* every agent confirms the batch at once */
+		drain(&w, "s1");
+		pass(&w, 10);
+		assert_int_equal(parts(&w, "s1"), n);
+	}
+	pass(&w, 100);
+	assert_int_equal(parts(&w, "s1"), n - BALANCE_BATCH_MIN);
 	world_fini(&w);
 }
 
@@ -455,8 +481,9 @@ static void check_shared_memory(uint64_t quota)
 	struct drain_world w;
 	bool lacks_memory;
 
-	(void)state;
 	world_init(&w);
+	hello(&w, 21, ROLE_AGENT, "a", 201, 0);
+	hello(&w, 22, ROLE_AGENT, "b", 202, 0);
 	hello(&w, 1, ROLE_SERVER, "s1", 101, GIB);
 	w.host = "both";
 	w.memory_bytes = GIB;
@@ -479,13 +506,19 @@ static void check_shared_memory(uint64_t quota)
 	world_fini(&w);
 }
 
+static void servers_of_one_host_share_its_memory(void **state)
+{
+	(void)state;
+	check_shared_memory(GIB);
+	check_shared_memory(UINT64_C(1) << 63); /* 64 bits are too few for the sum of the quotas */
+}
+
 static void losses_that_are_tolerated_count_the_servers_that_a_drain_counts(void **state)
-	hello(&w, 21, ROLE_AGENT, "a", 201, 0);
-	hello(&w, 22, ROLE_AGENT, "b", 202, 0);
 {
 	struct drain_world w;
 	bool lacks_memory;
 
+	(void)state;
 	world_init(&w);
 	for (uint32_t i = 0; i < 3; i++)
 		hello(&w, 1 + i, ROLE_SERVER, (const char *[]){"s1", "s2", "s3"}[i], 101 + i, GIB);
@@ -506,13 +539,6 @@ static void drain_outlives_server_and_scheduler(void **state)
 
 	(void)state;
 	running_job(&w);
-static void servers_of_one_host_share_its_memory(void **state)
-{
-	(void)state;
-	check_shared_memory(GIB);
-	check_shared_memory(UINT64_C(1) << 63); /* 64 bits are too few for the sum of the quotas */
-}
-
 	drain(&w, "s1");
 	sched_conn_closed(w.core, 1, w.now);
 	w.conns[1].is_open = false;
@@ -579,6 +605,23 @@ static void new_server_gets_its_share_and_then_nothing_moves(void **state)
 	server(&w, 4, "s3", 103);
 	pass(&w, WAIT_MS);
 	assert_int_equal(w.conns[21].plans, plans);
+	world_fini(&w);
+}
+
+static void servers_that_join_together_get_equal_shares(void **state)
+{
+	static const char *const names[] = {"s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9"};
+	struct drain_world w;
+
+	(void)state;
+	running_job(&w);
+	for (uint32_t n = 5; n <= 9; n += 4) {
+		for (uint32_t i = n == 5 ? 2 : 5; i < n; i++)
+			server(&w, 1 + i, names[i], 101 + i);
+		pass(&w, WAIT_MS);
+		for (uint32_t i = 0; i < n; i++)
+			assert_in_range(parts(&w, names[i]), N_PARTS / n, N_PARTS / n + 1);
+	}
 	world_fini(&w);
 }
 
@@ -762,6 +805,52 @@ static void member_that_keeps_restarting_does_not_delay_measured_speeds(void **s
 	world_fini(&w);
 }
 
+/* Other members usually make their first measurements soon after a new member. */
+static void speed_of_a_new_member_is_used_some_time_after_its_first_measurement(void **state)
+{
+	struct drain_world w;
+	struct sched_member *m;
+	struct err_text err;
+
+	(void)state;
+	running_job(&w);
+	for (uint32_t i = 0; i < 2; i++) {
+		char name[] = {(char)('d' + i), 0};
+
+		measure(&w, 1000);
+		pass(&w, 3 * WAIT_MS);
+		hello(&w, 24 + i, ROLE_AGENT, name, 300 + i, 0);
+		w.conns[24 + i].mbps = 1000;
+		assert_int_equal(drain_find(w.core, name, &m, &err), 0);
+		pass(&w, SPEED_SETTLE_NS / MS - 50);
+		assert_string_equal(speed_source(m), "unknown");
+		pass(&w, 50 + BEAT_MS);
+		assert_string_equal(speed_source(m), "measured");
+	}
+	world_fini(&w);
+}
+
+/* Only the first update delays the balance of jobs. A later update may be due for a long time,
+ * because updates have a minimum distance. */
+static void new_server_gets_its_share_while_a_later_update_of_speeds_is_due(void **state)
+{
+	struct drain_world w;
+
+	(void)state;
+	running_job(&w);
+	measure(&w, 1000);
+	pass(&w, SPEED_SETTLE_NS / MS + BEAT_MS);
+	assert_int_equal(w.core->speeds.count, 1);
+	w.conns[1].mbps = w.conns[2].mbps = 2000;
+	server(&w, 3, "s3", 103);
+	pass(&w, SETTLE_MS + 4000);
+	assert_int_equal(w.core->speeds.count, 1);
+	assert_in_range(parts(&w, "s3"), N_PARTS / 3 - 1, N_PARTS / 3 + 1);
+	pass(&w, WAIT_MS);
+	assert_int_equal(w.core->speeds.count, 2);
+	world_fini(&w);
+}
+
 static void impossible_measured_speed_is_capped(void **state)
 {
 	struct drain_world w;
@@ -835,6 +924,29 @@ static void leaving_server_receives_left_when_it_is_empty(void **state)
 	pass(&w, WAIT_MS);
 	assert_int_equal(parts(&w, "s1"), N_PARTS / 2);
 	world_fini(&w);
+}
+
+/* Whether the server has partitions or not, it ends only after LEFT. */
+static void server_that_joined_last_receives_left(void **state)
+{
+	(void)state;
+	for (int is_empty = 0; is_empty < 2; is_empty++) {
+		struct drain_world w;
+
+		running_job(&w);
+		server(&w, 3, "s3", 103);
+		if (!is_empty)
+			pass(&w, WAIT_MS);
+		assert_true((parts(&w, "s3") == 0) == is_empty);
+		send_msg(&w, 3, &leave);
+		assert_true(is_empty || !w.conns[3].has_left);
+		pass(&w, 3000);
+		assert_int_equal(parts(&w, "s3"), 0);
+		assert_true(w.conns[3].has_left);
+		assert_int_equal(w.conns[3].left_code, 0);
+		assert_int_equal(w.conns[3].n_left, 1);
+		world_fini(&w);
+	}
 }
 
 static void last_server_that_leaves_need_not_wait(void **state)
@@ -979,6 +1091,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(drained_server_loses_its_partitions_some_at_a_time),
+		cmocka_unit_test(repeated_order_does_not_hurry_the_next_batch),
 		cmocka_unit_test(next_batch_waits_until_every_agent_has_the_last_one),
 		cmocka_unit_test(last_server_is_not_drained),
 		cmocka_unit_test(undrain_that_is_repeated_fails_until_it_is_written),
@@ -991,11 +1104,15 @@ int main(void)
 		cmocka_unit_test(drain_outlives_server_and_scheduler),
 		cmocka_unit_test(interrupted_drain_goes_on_after_a_restart_of_the_scheduler),
 		cmocka_unit_test(new_server_gets_its_share_and_then_nothing_moves),
+		cmocka_unit_test(servers_that_join_together_get_equal_shares),
 		cmocka_unit_test(nothing_moves_for_a_small_gain),
 		cmocka_unit_test(server_with_a_slow_card_gets_less_when_that_is_measured),
 		cmocka_unit_test(speed_that_is_set_is_not_measured),
 		cmocka_unit_test(measured_speed_is_forgotten_when_a_server_returns_on_another_host),
 		cmocka_unit_test(member_that_keeps_restarting_does_not_delay_measured_speeds),
+		cmocka_unit_test(
+			speed_of_a_new_member_is_used_some_time_after_its_first_measurement),
+		cmocka_unit_test(new_server_gets_its_share_while_a_later_update_of_speeds_is_due),
 		cmocka_unit_test(impossible_measured_speed_is_capped),
 		cmocka_unit_test(noise_moves_nothing),
 		cmocka_unit_test(
@@ -1003,6 +1120,7 @@ int main(void)
 		cmocka_unit_test(restart_of_the_scheduler_moves_nothing_back),
 		cmocka_unit_test(speeds_are_used_seldom_however_they_change),
 		cmocka_unit_test(leaving_server_receives_left_when_it_is_empty),
+		cmocka_unit_test(server_that_joined_last_receives_left),
 		cmocka_unit_test(last_server_that_leaves_need_not_wait),
 		cmocka_unit_test(server_that_has_left_is_better_than_none),
 		cmocka_unit_test(drained_server_is_better_than_none),
