@@ -326,8 +326,7 @@ void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan)
 		const struct ctl_run *run = &plan->runs[r];
 
 		if (run->tensor >= job->n_tensors ||
-			run->first >= job->tensors[run->tensor].n_parts ||
-			run->n > job->tensors[run->tensor].n_parts - run->first) {
+			(uint64_t)run->first + run->n > job->tensors[run->tensor].n_parts) {
 			rc = BPS_EPROTO;
 			break;
 		}

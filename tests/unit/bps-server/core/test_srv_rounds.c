@@ -341,14 +341,40 @@ static void plan_that_does_not_fit_fails_the_job(void **state)
 	static const struct ctl_run bad[] = {
 		{.tensor = 0, .first = 0, .n = 2, .server = SERVER, .pgen = 9},
 		{.tensor = 0, .first = 1, .n = 1, .server = SERVER, .pgen = 9},
+		{.tensor = 0, .first = UINT32_MAX, .n = 1, .server = SERVER, .pgen = 9},
+		/* the table of tensors has 64 entries */
+		{.tensor = 64, .first = 0, .n = 1, .server = SERVER, .pgen = 9},
 		{.tensor = 4096, .first = 0, .n = 1, .server = SERVER, .pgen = 9},
 	};
 
 	(void)state;
-	for (unsigned k = 0; k < 3; k++) {
+	for (unsigned k = 0; k < sizeof(bad) / sizeof(bad[0]); k++) {
 		struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
 		struct ctl_run run = bad[k];
 		struct ctl_plan plan = {.job = JOB, .runs = &run, .n_runs = 1};
+
+		srv_core_plan(w->core, &plan);
+		assert_int_equal(w->fail_code, BPS_EPROTO);
+		world_free(w);
+	}
+}
+
+static void tensor_that_cannot_exist_fails_the_job(void **state)
+{
+	static const struct ctl_tensor bad[] = {
+		{1, "u", UINT8_MAX, 4, 4},
+		{1, "u", DTYPE_F32, 0, 4},
+		{1, "u", DTYPE_F32, 4, 0},
+		{1, "u", DTYPE_F32, 4, UINT32_MAX / 4 + 1},
+		{1, "u", DTYPE_F32, UINT64_C(1) << 32, 1},
+		{CTL_TENSORS_MAX, "u", DTYPE_F32, 4, 4},
+	};
+
+	(void)state;
+	for (unsigned k = 0; k < sizeof(bad) / sizeof(bad[0]); k++) {
+		struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
+		struct ctl_tensor t = bad[k];
+		struct ctl_plan plan = {.job = JOB, .tensors = &t, .n_tensors = 1};
 
 		srv_core_plan(w->core, &plan);
 		assert_int_equal(w->fail_code, BPS_EPROTO);
@@ -637,3 +663,4 @@ int main(void)
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
+		cmocka_unit_test(tensor_that_cannot_exist_fails_the_job),
