@@ -29,7 +29,6 @@ int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct
 	TAILQ_INIT(&core->donating);
 	TAILQ_INIT(&core->holding);
 	TAILQ_INIT(&core->cutting);
-	core->cut_due_ns = UINT64_MAX;
 	TAILQ_INIT(&core->parked);
 	TAILQ_INIT(&core->ready);
 	TAILQ_INIT(&core->retired);

@@ -256,7 +256,7 @@ struct srv_core {
 	TAILQ_HEAD(, srv_peer) ready;
 	struct slot_list work, donating, holding, cutting;
 	/* time of the next check of the slots in the list `cutting`; no later than any slot's
-	 * cut_ns */
+	 * cut_ns; 0 before the first check */
 	uint64_t cut_due_ns;
 	struct seat_list parked;
 	TAILQ_HEAD(, retired_result) retired;
