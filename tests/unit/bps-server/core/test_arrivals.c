@@ -132,6 +132,42 @@ static void round_with_a_repeated_contribution_is_not_measured(void **state)
 	free(a);
 }
 
+/* With backup machines, a round ends without the late members. Each of them counts as last, but the
+ * round has waited only once. */
+static void members_that_a_round_did_not_wait_for_count_as_last(void **state)
+{
+	struct arrivals *a = new_arrivals(4);
+	struct arrivals_round r = {.n = 0};
+	struct arrivals_job j = {.job = 1};
+
+	(void)state;
+	arrivals_offer(&r, 0, 4, MS);
+	arrivals_offer(&r, 1, 4, 2 * MS);
+	arrivals_late(a, &r, 3, true, 42 * MS);
+	arrivals_late(a, &r, 2, false, 42 * MS);
+	arrivals_complete(a, &r, 1, 4096);
+	for (unsigned i = 0; i < 3; i++) {
+		unsigned n_recent = i < 2; /* the round is in the present or the previous window */
+
+		arrivals_report(a, &j);
+		assert_int_equal(j.rounds, 1);
+		assert_int_equal(j.n_late, 2);
+		assert_int_equal(j.late[0].agent, 102);
+		assert_int_equal(j.late[1].agent, 103);
+		for (unsigned k = 0; k < 2; k++) {
+			assert_int_equal(j.late[k].last, 1);
+			assert_int_equal(j.late[k].window_last, n_recent);
+			assert_int_equal(histogram_count(&j.late[k].lag), n_recent);
+			assert_int_equal(j.late[k].lag.n[histogram_bucket(40 * MS)], n_recent);
+		}
+		assert_int_equal(histogram_count(&j.wait), 1);
+		assert_int_equal(j.wait.sum_ns, 41 * MS);
+		assert_int_equal(histogram_count(&j.window_wait), n_recent);
+		arrivals_roll(a, (i + 1) * ARRIVALS_WINDOW_NS);
+	}
+	free(a);
+}
+
 static void only_the_worst_of_many_members_are_reported(void **state)
 {
 	struct arrivals *a = new_arrivals(64);
@@ -193,6 +229,7 @@ int main(void)
 		cmocka_unit_test(last_one_is_named_with_its_lag_behind_half_of_all),
 		cmocka_unit_test(old_rounds_count_only_in_the_totals),
 		cmocka_unit_test(round_with_a_repeated_contribution_is_not_measured),
+		cmocka_unit_test(members_that_a_round_did_not_wait_for_count_as_last),
 		cmocka_unit_test(only_the_worst_of_many_members_are_reported),
 		cmocka_unit_test(threads_are_added_up_by_job_and_agent),
 	};

@@ -627,6 +627,51 @@ static void no_member_is_more_than_two_rounds_ahead_of_a_late_one(void **state)
 	world_free(w);
 }
 
+/* Cases 0 and 1: the sum of round 1 is in progress, so no member has it. Cases 2 and 3: round 1 is
+ * the server's last round. Round 3 may follow on its slot, but not round 5. */
+static void round_out_of_order_closes_the_peer_even_with_backup_machines(void **state)
+{
+	(void)state;
+	for (unsigned k = 0; k < 4; k++) {
+		struct srv_world *w = world(.n_members = 3, .n_elems = SMALL, .backup = 1);
+
+		say_contrib(w, 0, 1);
+		for (unsigned i = 0; i < 3; i++) {
+			if (k < 2)
+				say_contrib(w, i, 1);
+			else
+				say_key(w, i, WIRE_HAVE, k == 2 ? 3 : 1);
+		}
+		if (k == 1)
+			say_key(w, 0, WIRE_HAVE, 1);
+		else
+			say_contrib(w, 0, k == 0 ? 2 : k == 2 ? 5 : 3);
+		if (k == 3)
+			assert_int_equal(stats(w).protocol_errors, 0);
+		else
+			expect_closed(w, 0);
+		world_free(w);
+	}
+}
+
+static void sum_that_a_member_has_is_donated_even_with_backup_machines(void **state)
+{
+	struct srv_world *w = world(.n_members = 3, .n_elems = SMALL, .backup = 1);
+
+	(void)state;
+	say_have_all(w, 1);
+	say_key(w, 2, WIRE_HAVE, 3);
+	expect_msg(w, 2, WIRE_HAVE_OK, 3);
+	say_contrib(w, 0, 3);
+	expect_msg(w, 2, WIRE_DONATE_REQ, 3);
+	/* a contribution to a round before that is an old copy */
+	say_contrib(w, 1, 1);
+	expect_nothing(w, 1);
+	assert_int_equal(stats(w).duplicates, 1);
+	assert_int_equal(stats(w).protocol_errors, 0);
+	world_free(w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -649,6 +694,7 @@ int main(void)
 		cmocka_unit_test(partition_moves_away_and_back),
 		cmocka_unit_test(another_instance_of_this_server_is_another_server),
 		cmocka_unit_test(plan_that_does_not_fit_fails_the_job),
+		cmocka_unit_test(tensor_that_cannot_exist_fails_the_job),
 		cmocka_unit_test(job_that_needs_too_much_memory_fails_with_quota),
 		cmocka_unit_test(failure_is_reported_again_with_the_job),
 		cmocka_unit_test(job_with_a_reused_number_starts_from_scratch),
@@ -659,8 +705,9 @@ int main(void)
 		cmocka_unit_test(contribution_within_the_grace_is_part_of_the_sum),
 		cmocka_unit_test(round_waits_for_members_silent_under_this_pgen),
 		cmocka_unit_test(no_member_is_more_than_two_rounds_ahead_of_a_late_one),
+		cmocka_unit_test(round_out_of_order_closes_the_peer_even_with_backup_machines),
+		cmocka_unit_test(sum_that_a_member_has_is_donated_even_with_backup_machines),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
-		cmocka_unit_test(tensor_that_cannot_exist_fails_the_job),
