@@ -964,6 +964,42 @@ static void last_server_that_leaves_need_not_wait(void **state)
 	world_fini(&w);
 }
 
+static void server_whose_sums_no_other_can_hold_need_not_wait(void **state)
+{
+	struct drain_world w;
+
+	(void)state;
+	world_init(&w);
+	hello(&w, 1, ROLE_SERVER, "s1", 101, GIB);
+	hello(&w, 2, ROLE_SERVER, "s2", 102, GIB);
+	hello(&w, 21, ROLE_AGENT, "a", 201, 0);
+	hello(&w, 22, ROLE_AGENT, "b", 202, 0);
+	join(&w, 21, "x", 0, 2);
+	join(&w, 22, "x", 1, 2);
+	declare(&w, 21, 0, 448u << 20); /* sums need twice the tensor's size: 896 MiB */
+	declare(&w, 22, 1, 448u << 20);
+	send_msg(&w, 1, &leave);
+	assert_true(w.conns[1].has_left);
+	assert_int_equal(w.conns[1].left_code, -BPS_EQUOTA);
+	assert_true(parts(&w, "s1") > 0);
+	world_fini(&w);
+}
+
+static void server_that_leaves_need_not_wait_for_a_scheduler_that_cannot_write(void **state)
+{
+	struct drain_world w;
+
+	(void)state;
+	running_job(&w);
+	w.persist_error = -ENOSPC;
+	server(&w, 3, "s3", 103);
+	send_msg(&w, 1, &leave);
+	assert_true(w.conns[1].has_left);
+	assert_int_equal(w.conns[1].left_code, -BPS_ENOTDURABLE);
+	assert_true(parts(&w, "s1") > 0);
+	world_fini(&w);
+}
+
 static void drained_server_is_better_than_none(void **state)
 {
 	struct drain_world w;
@@ -1122,6 +1158,9 @@ int main(void)
 		cmocka_unit_test(leaving_server_receives_left_when_it_is_empty),
 		cmocka_unit_test(server_that_joined_last_receives_left),
 		cmocka_unit_test(last_server_that_leaves_need_not_wait),
+		cmocka_unit_test(server_whose_sums_no_other_can_hold_need_not_wait),
+		cmocka_unit_test(
+			server_that_leaves_need_not_wait_for_a_scheduler_that_cannot_write),
 		cmocka_unit_test(server_that_has_left_is_better_than_none),
 		cmocka_unit_test(drained_server_is_better_than_none),
 		cmocka_unit_test(only_a_drained_agent_that_stops_is_dead_at_once),
