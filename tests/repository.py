@@ -19,6 +19,16 @@ def git(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
+def commit_of(root: Path) -> str:
+    """Return the short name of the commit at `root`.
+
+    It ends in "-dirty" if tracked files have other changes than results of runs.
+    """
+    name = git(root, "rev-parse", "--short=8", "HEAD").stdout.strip() or "unknown"
+    has_changes = git(root, "diff", "--quiet", "HEAD", "--", ":!docs/results").returncode == 1
+    return f"{name}-dirty" if has_changes else name
+
+
 def without_comments(text: str) -> str:
     """Return C code with spaces in place of comments. Comments of preprocessor lines stay."""
 

@@ -37,20 +37,13 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.append(str(ROOT / "tests"))
+
+from repository import commit_of  # noqa: E402
+
 BATCH_S = 60  # seconds that a pytest process should take for a batch of cells
 GUESS_S = 6  # assumed seconds of a cell that has never run
 LIMIT_S = 300  # time limit of a cell in seconds; waits within a cell have shorter limits
-
-
-def commit():
-    p = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return p.stdout.strip() or "unknown"
 
 
 class Passes:
@@ -100,7 +93,7 @@ class Run:
             os.environ,
             BPS_BUILD=str(args.build),
             BPS_MATRIX_LOGS=str(folder / "failed"),
-            BPS_MATRIX_COMMIT=commit(),
+            BPS_MATRIX_COMMIT=commit_of(ROOT),
             PYTHONDONTWRITEBYTECODE="1",
         )
         self.env.setdefault("BPS_BOUND_SLACK", "1")
@@ -222,7 +215,7 @@ def failure(cell, why, log):
         "times": [],
         "wall_s": LIMIT_S,
         "cpu_s": 0,
-        "commit": commit(),
+        "commit": commit_of(ROOT),
         "at": int(time.time()),
         "logs": str(log),
     }
@@ -352,7 +345,7 @@ def say_mended(args):
                 {
                     "cell": args.mended,
                     "mended": args.why,
-                    "commit": commit(),
+                    "commit": commit_of(ROOT),
                     "at": int(time.time()),
                 }
             )

@@ -21,19 +21,12 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.append(str(ROOT / "tests"))
+
+from repository import commit_of  # noqa: E402
+
 BLOCK = 100000
 MORE = ("slowest_ns", "slowest_seed")  # keys of a record whose values cannot be added up
-
-
-def commit():
-    p = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return p.stdout.strip() or "unknown"
 
 
 def blocks(seeds):
@@ -169,7 +162,7 @@ def main():
     end = time.monotonic() + args.minutes * 60 if args.minutes else float("inf")
     # Read the commit once. The running program stays at this commit if another commit is checked
     # out later.
-    of_commit = commit()
+    of_commit = commit_of(ROOT)
     while todo and time.monotonic() < end:
         record = run(args, *todo.pop(0), of_commit)
         with open(args.records, "a", encoding="ascii") as f:
