@@ -169,7 +169,7 @@ def test_gather_takes_different_numbers_of_rows():
 
 def test_gather_names_the_worker_whose_shape_differs():
     x = np.zeros((1, 2 + (_core.rank() == 1)))
-    with pytest.raises(ValueError, match=r"rank \d has shape"):
+    with pytest.raises(bps.Error, match=r"rank \d has shape"):
         _arrays.gather(_core.runtime(), x)
 
 

@@ -237,7 +237,7 @@ def test_allgather_inside_jit_has_a_fixed_shape():
 
 
 def test_allgather_names_the_worker_whose_shape_differs():
-    with pytest.raises(ValueError, match=r"rank \d has shape"):
+    with pytest.raises(bps.Error, match=r"rank \d has shape"):
         bps.allgather(jnp.ones((2, 2 + (bps.rank() == 1))))
 
 

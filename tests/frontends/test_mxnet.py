@@ -191,7 +191,7 @@ def test_allgather_takes_different_numbers_of_rows(dtype):
 
 
 def test_allgather_names_the_worker_whose_shape_differs():
-    with pytest.raises(ValueError, match=r"rank \d has shape"):
+    with pytest.raises(bps.Error, match=r"rank \d has shape"):
         bps.allgather(full((2, 2 + (bps.rank() == 1)), 1))
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from bps._library import AVG, PRIORITY_AUTO, SUM
+from bps._library import AVG, CODES, PRIORITY_AUTO, SUM, Error
 from bps._ops import split_table
 from bps._runtime import Operation, Runtime, Slot
 from bps._sets import ProcessSet
@@ -439,8 +439,9 @@ def gather(
         extra object of each worker.
 
     Raises:
-        ValueError: an array has no dimension, or the workers' arrays differ in the type or in a
-            dimension other than the first.
+        ValueError: the array has no dimension.
+        Error: EMISMATCH: the workers' arrays differ in the type or in a dimension other than the
+            first.
     """
     if array.ndim == 0:
         raise ValueError(f"{what} needs a tensor of at least one dimension: reshape it to [1]")
@@ -448,9 +449,11 @@ def gather(
     given = rt.allgather_object((rest, kind, array.shape[0], extra))
     for r, (other, name, _, _) in enumerate(given):
         if (other, name) != (rest, kind):
-            raise ValueError(
+            raise Error(
+                CODES["EMISMATCH"],
                 f"{what}: rank {r} has shape [?, {', '.join(map(str, other))}] and type {name}, "
-                f"but this worker has shape {list(array.shape)} and type {kind}"
+                f"but this worker has shape {list(array.shape)} and type {kind}",
+                r,
             )
     rows, extras = [n for _, _, n, _ in given], [extra for _, _, _, extra in given]
     most, row_bytes = max(rows), array.dtype.itemsize * math.prod(rest)

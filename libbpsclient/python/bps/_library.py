@@ -55,8 +55,9 @@ CODES = {
 }
 
 
-class Error(Exception):
-    """A call of the library failed. The text says what failed, why, and what to do.
+class Error(RuntimeError):
+    """A call of the library failed, or the calls of the workers differ. The text says what failed,
+    why, and what to do.
 
     Attributes:
         code (int): a negative number: one of this package's ``E...`` constants, or ``-errno``.

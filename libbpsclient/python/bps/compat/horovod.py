@@ -106,8 +106,11 @@ PLACE = {
 }
 
 
+ERRORS = {"HorovodInternalError": bps.Error, "HostsUpdatedInterrupt": HostsUpdatedInterrupt}
+
+
 def _all_of(module: str) -> _alias.Names:
-    return lambda: {**_alias.names_of(module), **BUILT, **PLACE}
+    return lambda: {**_alias.names_of(module), **BUILT, **PLACE, **ERRORS}
 
 
 def _mxnet() -> dict[str, Any]:
@@ -138,14 +141,10 @@ def _trainer(
     )
 
 
-def _exceptions() -> dict[str, Any]:
-    return {"HorovodInternalError": bps.Error, "HostsUpdatedInterrupt": HostsUpdatedInterrupt}
-
-
 def _public(module: str) -> _alias.Names:
     def names() -> dict[str, Any]:
         one = importlib.import_module(module)
-        return {name: value for name, value in vars(one).items() if name[0] != "_"}
+        return {name: value for name, value in vars(one).items() if name[0] != "_"} | ERRORS
 
     return names
 
@@ -157,7 +156,7 @@ _callbacks, _keras_elastic = _public("bps.keras.callbacks"), _public("bps.keras.
 MODULES = {
     "horovod": _alias.version,
     "horovod.common": dict,
-    "horovod.common.exceptions": _exceptions,
+    "horovod.common.exceptions": lambda: ERRORS,
     "horovod.keras": _keras,
     "horovod.keras.callbacks": _callbacks,
     "horovod.keras.elastic": _keras_elastic,

@@ -160,7 +160,7 @@ class Gather(Handle):
         """Read the descriptions, and compare them with this worker's tensor.
 
         Raises:
-            ValueError: another worker's rows have another shape or type.
+            Error: EMISMATCH: another worker's rows have another shape or type.
         """
         raw = ctypes.string_at(self._described.data_ptr(), self._described.numel())
         n = len(raw) // size
@@ -169,9 +169,11 @@ class Gather(Handle):
             one = raw[rank * n : (rank + 1) * n]
             rows, checksum, text = DESCRIPTION.unpack_from(one)
             if checksum != mine:
-                raise ValueError(
+                raise Error(
+                    CODES["EMISMATCH"],
                     f"{self._what}: rank {rank} has shape {text.rstrip(bytes(1)).decode()}, but "
-                    f"this worker has {self._text}"
+                    f"this worker has {self._text}",
+                    rank,
                 )
             self.rows.append(rows)
             self.numbers.append(self._form.unpack_from(one, DESCRIPTION.size))

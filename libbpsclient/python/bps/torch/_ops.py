@@ -702,7 +702,8 @@ def gather_sparse(
             continue
         shapes = {tuple(shape) for _, _, shape in there}
         if len(shapes) > 1:
-            raise ValueError(f"sparse tensors differ in shape: {', '.join(map(str, shapes))}")
+            text = f"sparse tensors differ in shape: {', '.join(map(str, sorted(shapes)))}"
+            raise bps.Error(bps.CODES["EMISMATCH"], text)
         kind = tensor.dtype if tensor is not None else there[0][1].dtype
         indices = torch.cat([indices for indices, _, _ in there], 1)
         values = torch.cat([values for _, values, _ in there]).to(kind) * factor
