@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 SIZE = os.environ["BPS_SIZE"]
@@ -152,6 +153,24 @@ def test_a_module_runs_as_a_script_does(tmp_path):
     (tmp_path / "train.py").write_text(BYTEPS)
     code, output = run("-m", "bps.compat", "-m", "train", cwd=tmp_path)
     assert code == 0 and all_ranks(output), output
+
+
+def test_the_place_of_a_worker_among_the_machines():
+    script = (
+        "import bps.compat.horovod, torch\n"
+        "import horovod.torch as hvd\n"
+        "hvd.init()\n"
+        "print('place', hvd.rank(), hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous())\n"
+    )
+    places = {
+        3: ["0 0 2 False", "1 0 1 False", "2 1 2 False"],
+        4: ["0 0 2 True", "1 0 2 True", "2 1 2 True", "3 1 2 True"],
+    }
+    with processes.Cluster(agents=2) as cluster:
+        for n, want in places.items():
+            codes, outputs = processes.finish(processes.start(script, n, cluster, f"place{n}"))
+            assert codes == [0] * n, "\n".join(outputs)
+            assert [re.search("place (.*)", output)[1] for output in outputs] == want
 
 
 @pytest.mark.parametrize(

@@ -71,3 +71,13 @@ def test_the_class_of_errors_is_where_horovod_has_it():
     for module in (hvd, horovod.torch.mpi_ops, horovod.torch.elastic):
         assert module.HorovodInternalError is HorovodInternalError is bps.torch.Error
     assert issubclass(HostsUpdatedInterrupt, RuntimeError)
+
+
+# ---- init ----
+
+
+def test_a_second_init_is_local_and_returns_at_once():
+    if hvd.rank() == 0:
+        for init in (hvd.init, byteps.init, bps.torch.init):
+            init()
+    assert (hvd.allreduce(mine(), op=hvd.Sum) == total()).all()

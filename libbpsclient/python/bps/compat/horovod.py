@@ -11,6 +11,7 @@ Example::
 
 from __future__ import annotations
 
+import collections
 import importlib
 from collections.abc import Sequence
 from typing import Any
@@ -29,14 +30,17 @@ LACKING = {
 }
 
 
-_places: list[tuple[int, int]] = []  # local rank and local size of each worker, by rank
+def _hosts() -> list[str]:
+    """Return the machine of each worker, by rank."""
+    return [worker.host for worker in _core.runtime().job.workers()]
 
 
 def _column() -> list[int]:
     """Return the ranks of the workers with the same local rank as this worker, at most one per
     machine."""
-    local = _core.local_rank()
-    return [rank for rank, (place, _) in enumerate(_places) if place == local]
+    hosts = _hosts()
+    local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
+    return [rank for rank, place in enumerate(local) if place == local[_core.rank()]]
 
 
 def _cross_rank() -> int:
@@ -52,12 +56,11 @@ def _cross_size() -> int:
 
 def _is_homogeneous() -> bool:
     """Return whether all machines have the same number of workers."""
-    _core.runtime()
-    return len({size for _, size in _places}) == 1
+    return len(set(collections.Counter(_hosts()).values())) == 1
 
 
 def _init(comm: Any = None, process_sets: Sequence[Any] | None = None) -> None:
-    """Join the job.
+    """Join the job. Further calls return at once.
 
     Args:
         comm: must be None. bps supports neither a list of ranks nor an MPI communicator.
@@ -69,7 +72,6 @@ def _init(comm: Any = None, process_sets: Sequence[Any] | None = None) -> None:
             "name, and set BPS_JOB to this name at all its workers"
         )
     _core.init()
-    _places[:] = _core.runtime().allgather_object((_core.local_rank(), _core.local_size()))
     for one in process_sets or ():
         _sets.add_process_set(one)
 
