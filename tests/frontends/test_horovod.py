@@ -4,7 +4,7 @@ All workers of a job run these tests in the same order (tests/frontends/run.py).
 """
 
 import bps.compat.byteps
-import bps.compat.horovod  # isort: skip
+import bps.compat.horovod
 
 import byteps.torch as byteps
 import horovod.torch as hvd
@@ -81,3 +81,24 @@ def test_a_second_init_is_local_and_returns_at_once():
         for init in (hvd.init, byteps.init, bps.torch.init):
             init()
     assert (hvd.allreduce(mine(), op=hvd.Sum) == total()).all()
+
+
+def test_sets_that_init_creates():
+    """Leave the job, and join a job of the same name again."""
+    even = list(ranks())[::2]
+    hvd.shutdown()
+    one = hvd.ProcessSet(even)
+    with pytest.raises(ValueError, match="has ProcessSet.* twice"):
+        hvd.init(process_sets=[one, hvd.ProcessSet(even)])
+    assert not hvd.is_initialized()
+    hvd.init(process_sets=[one])
+    assert hvd.get_process_set_ids_and_ranks() == {0: list(ranks()), one.process_set_id: even}
+    if hvd.rank() == 0:
+        hvd.init(process_sets=[one])
+        with pytest.raises(ValueError, match="add_process_set"):
+            hvd.init(process_sets=[hvd.ProcessSet([0])])
+    if one.included():
+        assert (hvd.allreduce(mine(), op=hvd.Sum, process_set=one) == sum(even) + len(even)).all()
+    hvd.shutdown()
+    hvd.init(process_sets="dynamic")
+    assert hvd.get_process_set_ids_and_ranks() == {0: list(ranks())}

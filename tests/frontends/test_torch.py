@@ -1024,6 +1024,8 @@ def test_an_optimizer_averages_over_its_process_set():
             model[0].bias.fill_(float(bps.rank()))
         bps.broadcast_parameters(model.state_dict(), some.ranks[-1], process_set=some)
         assert (model[0].bias == some.ranks[-1]).all()
+    for some in sets:
+        bps.remove_process_set(some)
 
 
 def test_process_sets_that_do_not_fit_are_refused():
@@ -1034,8 +1036,11 @@ def test_process_sets_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="no rank twice"):
         bps.ProcessSet([1, 1])
     some = bps.add_process_set([0])
-    with pytest.raises(ValueError, match="added already"):
-        bps.add_process_set(some)
+    for again in (some, [0]):
+        with pytest.raises(ValueError, match="added already"):
+            bps.add_process_set(again)
+    bps.remove_process_set(some)
+    bps.remove_process_set(bps.add_process_set(some))
 
 
 # ---- join ----

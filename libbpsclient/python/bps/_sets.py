@@ -5,6 +5,7 @@ A set of all workers uses the process's job. Any other set is a job of its own.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 
 from bps import _core
@@ -28,6 +29,8 @@ class ProcessSet:
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self.ranks = sorted(ranks)
+        if any(not isinstance(rank, int) for rank in self.ranks):
+            raise ValueError(f"{self.ranks} is not a process set: pass the ranks as integers")
         if not self.ranks or len(set(self.ranks)) < len(self.ranks):
             raise ValueError(
                 f"{self.ranks} is not a process set: pass at least one rank, and pass no rank twice"
@@ -101,6 +104,13 @@ class _All(ProcessSet):
 
 
 global_process_set = _All()
+# The sets that add_process_set has created in each job, by their ids.
+_added: weakref.WeakKeyDictionary[Runtime, dict[int, ProcessSet]] = weakref.WeakKeyDictionary()
+
+
+def process_sets() -> dict[int, ProcessSet]:
+    """Return the process sets of the job by their ids. The set of all workers has the id 0."""
+    return {0: global_process_set, **_added.get(_core.runtime(), {})}
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
@@ -114,8 +124,8 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
         ProcessSet: for the argument ``process_set`` of collectives.
 
     Raises:
-        ValueError: a rank is not in the job, the set has been added already, or workers gave
-            different ranks.
+        ValueError: a rank is not in the job, a set of the same workers has been added already, or
+            workers gave different ranks.
 
     Example::
 
@@ -132,11 +142,13 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
             raise ValueError(
                 f"rank {rank} adds a process set of {ranks}, but this worker adds {one.ranks}"
             )
-    if one.process_set_id is not None:
-        raise ValueError(f"{one} has been added already")
+    known = _added.setdefault(rt, {})
+    if any(one.ranks == other.ranks for other in known.values()):
+        raise ValueError(f"{one} has been added already: use that set, or remove it first")
     if not 0 <= one.ranks[0] <= one.ranks[-1] < rt.job.size:
         raise ValueError(f"{one} has ranks outside of the job of {rt.job.size} workers")
     one.process_set_id = number + 1
+    known[one.process_set_id] = one
     if one.size() == rt.job.size:
         one._runtime = Runtime(rt.job, f"set{number}/")
     elif one.included():
@@ -165,6 +177,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     """
     if process_set is global_process_set or process_set.process_set_id is None:
         return False
+    _added.get(_core.runtime(), {}).pop(process_set.process_set_id, None)
     rt, process_set._runtime, process_set.process_set_id = process_set._runtime, None, None
     if rt is not None and rt.job in _core.subjobs:
         _core.subjobs.remove(rt.job)

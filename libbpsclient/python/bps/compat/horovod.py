@@ -59,21 +59,44 @@ def _is_homogeneous() -> bool:
     return len(set(collections.Counter(_hosts()).values())) == 1
 
 
-def _init(comm: Any = None, process_sets: Sequence[Any] | None = None) -> None:
+def _init(comm: Any = None, process_sets: Sequence[Any] | str | None = None) -> None:
     """Join the job. Further calls return at once.
 
     Args:
         comm: must be None. bps supports neither a list of ranks nor an MPI communicator.
-        process_sets (sequence, optional): process sets to create.
+        process_sets (sequence, optional): process sets to create. "dynamic" creates none; sets
+            can always be added later.
+
+    Raises:
+        ValueError: two of the sets have the same ranks, or the job has been joined already without
+            one of these sets.
     """
     if comm is not None:
         raise NotImplementedError(
             "init(comm=...) has no counterpart in bps: give each communicator its own job "
             "name, and set BPS_JOB to this name at all its workers"
         )
-    _core.init()
-    for one in process_sets or ():
-        _sets.add_process_set(one)
+    sets = [] if process_sets in (None, "dynamic") else list(map(_process_set, process_sets))
+    for i, one in enumerate(sets):
+        if any(one.ranks == other.ranks for other in sets[:i]):
+            raise ValueError(f"init: process_sets has {one} twice")
+    if not _core.is_initialized():
+        _core.init()
+        for one in sets:
+            _sets.add_process_set(one)
+    elif any(one not in _sets.process_sets().values() for one in sets):
+        raise ValueError(
+            "init: the job has been joined already: create further sets with add_process_set()"
+        )
+
+
+def _process_set(one: Any) -> _sets.ProcessSet:
+    return one if isinstance(one, _sets.ProcessSet) else _sets.ProcessSet(one)
+
+
+def _get_process_set_ids_and_ranks() -> dict[int, list[int]]:
+    """Return the ranks in each process set, by the id of the set."""
+    return {number: one.ranks for number, one in _sets.process_sets().items()}
 
 
 def _no(*_: Any) -> bool:
@@ -105,10 +128,19 @@ PLACE = {
     "cross_rank": _cross_rank,
     "cross_size": _cross_size,
     "is_homogeneous": _is_homogeneous,
+    "get_process_set_ids_and_ranks": _get_process_set_ids_and_ranks,
 }
 
 
 ERRORS = {"HorovodInternalError": bps.Error, "HostsUpdatedInterrupt": HostsUpdatedInterrupt}
+
+
+SETS = {
+    "ProcessSet": _sets.ProcessSet,
+    "add_process_set": _sets.add_process_set,
+    "global_process_set": _sets.global_process_set,
+    "remove_process_set": _sets.remove_process_set,
+}
 
 
 def _all_of(module: str) -> _alias.Names:
@@ -159,6 +191,7 @@ MODULES = {
     "horovod": _alias.version,
     "horovod.common": dict,
     "horovod.common.exceptions": lambda: ERRORS,
+    "horovod.common.process_sets": lambda: SETS,
     "horovod.keras": _keras,
     "horovod.keras.callbacks": _callbacks,
     "horovod.keras.elastic": _keras_elastic,
