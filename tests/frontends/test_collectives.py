@@ -242,12 +242,12 @@ def test_shapes_in_a_group_that_differ_between_workers_are_an_error_at_all():
 GROUPED = {
     "grouped_allreduce": "(tensors, average, name, compression, op",
     "grouped_allreduce_": "(tensors, average, name, op",
-    "grouped_allreduce_async": "(tensors, average, name, options)",
+    "grouped_allreduce_async": "(tensors, average, name, op",
     "grouped_allreduce_async_": "(tensors, average, name, op",
     "grouped_allgather": "(tensors, name, process_set)",
     "grouped_allgather_async": "(tensors, name, process_set)",
     "grouped_reducescatter": "(tensors, name, compression, op",
-    "grouped_reducescatter_async": "(tensors, name, compression, options)",
+    "grouped_reducescatter_async": "(tensors, name, op, process_set",
 }
 
 

@@ -3,6 +3,8 @@
 All workers of a job run these tests in the same order (tests/frontends/run.py).
 """
 
+import inspect
+
 import bps.compat.byteps
 import bps.compat.horovod
 
@@ -102,3 +104,177 @@ def test_sets_that_init_creates():
     hvd.shutdown()
     hvd.init(process_sets="dynamic")
     assert hvd.get_process_set_ids_and_ranks() == {0: list(ranks())}
+
+
+# ---- names and arguments ----
+
+# Public calls of Horovod 0.28, with their parameters in order and the defaults. A default is an
+# expression over the names of the module.
+HOROVOD = {
+    "allgather": "tensor, name=None, process_set=global_process_set",
+    "allgather_async": "tensor, name=None, process_set=global_process_set",
+    "allgather_object": "obj, name=None",
+    "allreduce": "tensor, average=None, name=None, compression=Compression.none, op=None, "
+    "prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set",
+    "allreduce_": "tensor, average=None, name=None, op=None, prescale_factor=1.0, "
+    "postscale_factor=1.0, process_set=global_process_set",
+    "allreduce_async": "tensor, average=None, name=None, op=None, prescale_factor=1.0, "
+    "postscale_factor=1.0, process_set=global_process_set",
+    "allreduce_async_": "tensor, average=None, name=None, op=None, prescale_factor=1.0, "
+    "postscale_factor=1.0, process_set=global_process_set",
+    "alltoall": "tensor, splits=None, name=None, process_set=global_process_set",
+    "alltoall_async": "tensor, splits=None, name=None, process_set=global_process_set",
+    "add_process_set": "process_set",
+    "barrier": "process_set=global_process_set",
+    "broadcast": "tensor, root_rank, name=None, process_set=global_process_set",
+    "broadcast_": "tensor, root_rank, name=None, process_set=global_process_set",
+    "broadcast_async": "tensor, root_rank, name=None, process_set=global_process_set",
+    "broadcast_async_": "tensor, root_rank, name=None, process_set=global_process_set",
+    "broadcast_object": "obj, root_rank=0, name=None, process_set=global_process_set",
+    "broadcast_optimizer_state": "optimizer, root_rank, model=None",
+    "broadcast_parameters": "params, root_rank",
+    "cross_rank": "",
+    "cross_size": "",
+    "DistributedOptimizer": "optimizer, named_parameters=None, compression=Compression.none, "
+    "backward_passes_per_step=1, op=Average, gradient_predivide_factor=1.0, num_groups=0, "
+    "groups=None, sparse_as_dense=False, process_set=global_process_set",
+    "get_process_set_ids_and_ranks": "",
+    "grouped_allgather": "tensors, name=None, process_set=global_process_set",
+    "grouped_allgather_async": "tensors, name=None, process_set=global_process_set",
+    "grouped_allreduce": "tensors, average=None, name=None, compression=Compression.none, "
+    "op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set",
+    "grouped_allreduce_": "tensors, average=None, name=None, op=None, prescale_factor=1.0, "
+    "postscale_factor=1.0, process_set=global_process_set",
+    "grouped_allreduce_async": "tensors, average=None, name=None, op=None, prescale_factor=1.0, "
+    "postscale_factor=1.0, process_set=global_process_set",
+    "grouped_allreduce_async_": "tensors, average=None, name=None, op=None, prescale_factor=1.0, "
+    "postscale_factor=1.0, process_set=global_process_set",
+    "grouped_reducescatter": "tensors, name=None, compression=Compression.none, op=Average, "
+    "process_set=global_process_set, prescale_factor=1.0, postscale_factor=1.0",
+    "grouped_reducescatter_async": "tensors, name=None, op=Average, "
+    "process_set=global_process_set, prescale_factor=1.0, postscale_factor=1.0",
+    "init": "comm=None, process_sets=None",
+    "is_homogeneous": "",
+    "is_initialized": "",
+    "join": "device=-1",
+    "local_rank": "",
+    "local_size": "",
+    "poll": "handle",
+    "rank": "",
+    "reducescatter": "tensor, name=None, compression=Compression.none, op=Average, "
+    "process_set=global_process_set, prescale_factor=1.0, postscale_factor=1.0",
+    "reducescatter_async": "tensor, name=None, op=Average, process_set=global_process_set, "
+    "prescale_factor=1.0, postscale_factor=1.0",
+    "remove_process_set": "process_set",
+    "shutdown": "",
+    "size": "",
+    "sparse_allreduce_async": "tensor, name, op, process_set=global_process_set",
+    "SyncBatchNorm": "num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True",
+    "synchronize": "handle",
+    "elastic.ElasticSampler": "dataset, shuffle=True, seed=0",
+    "elastic.ElasticSampler.get_indices": "self, batch_idx, batch_size",
+    "elastic.ElasticSampler.load_state_dict": "self, state_dict",
+    "elastic.ElasticSampler.record_batch": "self, batch_idx, batch_size",
+    "elastic.ElasticSampler.record_indices": "self, indices",
+    "elastic.ElasticSampler.set_epoch": "self, epoch",
+    "elastic.TorchState": "model=None, optimizer=None",
+    "elastic.run": "func",
+}
+# Public calls of BytePS 0.2.
+BYTEPS = {
+    "broadcast_object": "obj, root_rank=0, name=None",
+    "broadcast_optimizer_state": 'optimizer, root_rank, prefix="Parameter."',
+    "broadcast_parameters": 'params, root_rank, prefix="Parameter."',
+    "byteps_declare_tensor": "name",
+    "byteps_push_pull": "tensor, average=True, name=None, version=0, priority=0",
+    "byteps_push_pull_group": "tensor, average=True, name=None, version=0, priority=0",
+    "byteps_torch_set_num_grads": "num_grads_",
+    "declare": "name",
+    "DistributedDataParallel": "module, device_ids=None, broadcast_buffers=True, "
+    "compression=Compression.none",
+    "DistributedOptimizer": "optimizer, named_parameters=None, compression=Compression.none, "
+    "backward_passes_per_step=1",
+    "init": "lazy=True",
+    "local_rank": "",
+    "local_size": "",
+    "poll": "handle",
+    "push_pull": "tensor, average=True, name=None, version=0, priority=0, "
+    "compression=Compression.none",
+    "push_pull_async": "tensor, average=True, name=None, version=0, priority=0",
+    "push_pull_async_inplace": "tensor, average=True, name=None, version=0, priority=0",
+    "push_pull_group_sync_inplace": "tensor, average=True, name=None, version=0, priority=0",
+    "push_pull_inplace": "tensor, average=True, name=None, version=0, priority=0",
+    "rank": "",
+    "resume": "num_workers, num_servers, global_rank, context=None",
+    "shutdown": "",
+    "size": "",
+    "suspend": "",
+    "synchronize": "handle",
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "parameters"),
+    [(module, *row) for module, rows in ((hvd, HOROVOD), (byteps, BYTEPS)) for row in rows.items()],
+)
+def test_a_call_has_the_parameters_of_the_call_that_it_replaces(module, name, parameters):
+    call = module
+    for part in name.split("."):
+        call = getattr(call, part)
+    want = inspect.signature(eval(f"lambda {parameters}: 0", vars(module).copy())).parameters
+    have = inspect.signature(call).parameters
+    for one, other in zip(want.values(), have.values()):
+        assert one.name == other.name
+        assert other.kind is other.POSITIONAL_OR_KEYWORD
+        assert other.default == one.default or one.default is one.empty
+    assert len(have) >= len(want)
+    further = list(have.values())[len(want) :]
+    assert all(p.default is not p.empty or p.kind is p.VAR_KEYWORD for p in further)
+
+
+def test_arguments_may_be_positional_as_in_horovod():
+    x, n = torch.full((2 * hvd.size(),), hvd.rank() + 1.0), 2 * hvd.size()
+    none = hvd.Compression.none
+    assert hvd.allreduce_(x.clone(), None, "n", hvd.Sum).tolist() == [total()] * n
+    handle = hvd.allreduce_async(x, None, "n", hvd.Sum, 2.0, 0.5, hvd.global_process_set)
+    assert hvd.synchronize(handle).tolist() == [total()] * n
+    some = hvd.add_process_set(ranks()[-2:])
+    if some.included():
+        want = [2.0 * hvd.size() - 1] * hvd.size()
+        assert hvd.reducescatter(x, "n", none, hvd.Sum, some).tolist() == want
+        handle = hvd.reducescatter_async(x, "n", hvd.Sum, some)
+        assert hvd.synchronize(handle).tolist() == want
+    hvd.remove_process_set(some)
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * (hvd.rank() + 1))
+    hvd.broadcast_optimizer_state(optimizer, 0, model)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_a_sampler_of_horovod_knows_what_remains():
+    sampler, n = hvd.elastic.ElasticSampler(list(range(10 * hvd.size() + 1)), shuffle=False), 3
+    whole = list(range(10 * hvd.size() + 1))
+    assert (sampler.num_replicas, sampler.rank) == (hvd.size(), hvd.rank())
+    assert (sampler.num_samples, sampler.total_size) == (11, 11 * hvd.size())
+    assert sampler.remaining_indices == whole and sampler.processed_num == 0
+    assert sampler.get_indices(1, n) == [hvd.rank() + hvd.size() * (n + i) for i in range(n)]
+    sampler.record_batch(1, n)
+    assert sampler.processed_num == n * hvd.size()
+    assert sampler.processed_indices == set(sampler.get_indices(1, n))
+    sampler.load_state_dict({"epoch": 1, "processed_indices": {0, 1}})
+    assert sampler.remaining_indices == whole[2:] and sampler.processed_num == 2
+    sampler.set_epoch(2)
+    assert sampler.remaining_indices == whole and sampler.processed_num == 0
+
+
+def test_groups_of_byteps_count_their_tensors():
+    byteps.byteps_torch_set_num_grads(2)
+    xs = [mine(), mine(2), mine(4)]
+    handles = [byteps.push_pull_group_sync_inplace(x, False, f"g{i}") for i, x in enumerate(xs)]
+    assert [n for _, n in handles] == [1, 2, 1]
+    for handle, _ in handles:
+        byteps.synchronize(handle)
+    assert all((x == total()).all() for x in xs)
+    x = mine()
+    byteps.synchronize(byteps.byteps_push_pull(x, average=False, name="x"))
+    assert (x == total()).all()

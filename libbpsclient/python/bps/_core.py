@@ -119,7 +119,8 @@ def resume(num_workers: int, num_servers: int = 0, global_rank: int = -1) -> Non
 
     Args:
         num_workers (int): number of workers of the job from now on.
-        num_servers (int): ignored; BytePS's scripts pass it, but servers belong to the cluster.
+        num_servers (int): BytePS's scripts pass this number. It has no effect, because servers
+            belong to the cluster, not to the job.
         global_rank (int): this worker's rank; -1: any rank that is free.
     """
     rt = runtime()

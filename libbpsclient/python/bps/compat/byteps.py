@@ -19,7 +19,6 @@ from bps import _core
 from bps.compat import _alias
 
 LACKING = {
-    "byteps_torch_set_num_grads": "remove the call: bps does not need the number of gradients",
     "get_pushpull_speed": "watch the job with bpsctl",
     "MirroredStrategy": "use tf.distribute.MirroredStrategy(cross_device_ops=CrossDeviceOps())",
     "BroadcastGlobalVariablesHook": "use broadcast_variables(model.variables, root_rank)",
@@ -30,9 +29,70 @@ def _init(lazy: bool = True) -> None:
     """Join the job.
 
     Args:
-        lazy (bool): ignored; tensors are always declared at their first use.
+        lazy (bool): BytePS connects later if this is True. Here, the process always connects at
+            once. The tensors are declared at their first use in both cases.
     """
     _core.init()
+
+
+def _resume(num_workers: int, num_servers: int, global_rank: int = -1, context: Any = None) -> None:
+    """Do the same as :func:`bps.torch.resume`. BytePS does not use `context` either."""
+    _core.resume(num_workers, num_servers, global_rank)
+
+
+class _Group:
+    """Counts the tensors of :meth:`push_pull_group_sync_inplace`, as BytePS's module wrapper needs
+    it: when all gradients are submitted, the wrapper waits for them.
+
+    Attributes:
+        size (int): number of gradients; 0: not known.
+    """
+
+    def __init__(self) -> None:
+        self.size, self._n = 0, 0
+
+    def set_num_grads(self, num_grads_: int) -> None:
+        """Set the number of gradients of a backward pass."""
+        self.size, self._n = num_grads_, 0
+
+    def push_pull_group_sync_inplace(
+        self,
+        tensor: Any,
+        average: bool = True,
+        name: str | None = None,
+        version: int = 0,
+        priority: int = 0,
+    ) -> tuple[Any, int]:
+        """Do the same as :func:`bps.torch.push_pull_async_inplace`.
+
+        Returns:
+            tuple: the handle, and the number of tensors that were submitted since the last group
+                was complete.
+        """
+        import bps.torch
+
+        self._n = 1 if self._n == self.size > 0 else self._n + 1
+        call = bps.torch.push_pull_async_inplace
+        return call(tensor, average, name, version, priority), self._n
+
+
+_group = _Group()
+
+
+def _broadcast_parameters(params: Any, root_rank: int, prefix: str = "Parameter.") -> None:
+    """Do the same as :func:`bps.torch.broadcast_parameters`. No name of a tensor needs the
+    prefix."""
+    import bps.torch
+
+    bps.torch.broadcast_parameters(params, root_rank)
+
+
+def _broadcast_optimizer_state(optimizer: Any, root_rank: int, prefix: str = "Parameter.") -> None:
+    """Do the same as :func:`bps.torch.broadcast_optimizer_state`. No name of a tensor needs the
+    prefix."""
+    import bps.torch
+
+    bps.torch.broadcast_optimizer_state(optimizer, root_rank)
 
 
 def _cross_barrier(
@@ -70,7 +130,18 @@ def _cross() -> dict[str, Any]:
 
 def _torch() -> dict[str, Any]:
     names = _alias.names_of("bps.torch")
-    return {**names, "init": _init, "byteps_declare_tensor": names["declare"]}
+    return {
+        **names,
+        "broadcast_optimizer_state": _broadcast_optimizer_state,
+        "broadcast_parameters": _broadcast_parameters,
+        "byteps_declare_tensor": names["declare"],
+        "byteps_push_pull": names["push_pull_async_inplace"],
+        "byteps_push_pull_group": _group.push_pull_group_sync_inplace,
+        "byteps_torch_set_num_grads": _group.set_num_grads,
+        "init": _init,
+        "push_pull_group_sync_inplace": _group.push_pull_group_sync_inplace,
+        "resume": _resume,
+    }
 
 
 def _tensorflow() -> dict[str, Any]:
@@ -112,6 +183,7 @@ MODULES = {
     "byteps.torch.cross_barrier": _cross,
     "byteps.torch.ops": _torch,
     "byteps.torch.parallel": _torch,
+    "byteps.torch.parallel.distributed": _torch,
 }
 
 _alias.install("byteps", MODULES, LACKING)

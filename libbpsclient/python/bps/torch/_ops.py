@@ -149,15 +149,18 @@ def allreduce_async_(
 
 
 def allreduce_async(
-    tensor: torch.Tensor, average: bool | None = None, name: str | None = None, **options: Any
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = bps.PRIORITY_AUTO,
 ) -> Handle:
     """Do the same as :func:`allreduce_async_`, but write the result to a new tensor."""
-    op = check_op(average, options.pop("op", None))
-    pre, post = options.pop("prescale_factor", 1.0), options.pop("postscale_factor", 1.0)
-    priority = options.pop("priority", bps.PRIORITY_AUTO)
-    process_set = options.pop("process_set", global_process_set)
-    if options:
-        raise TypeError(f"unknown arguments: {', '.join(options)}")
+    op = check_op(average, op)
+    pre, post = prescale_factor, postscale_factor
     check_device(tensor)
     output = torch.empty_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)
     return _reduce(tensor, output, name, op, pre, post, priority, process_set)
@@ -209,10 +212,18 @@ def allreduce(
 
 
 def allreduce_(
-    tensor: torch.Tensor, average: bool | None = None, name: str | None = None, **options: Any
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    priority: int = bps.PRIORITY_AUTO,
 ) -> torch.Tensor:
     """Do the same as :func:`allreduce_async_`, and wait. Return the tensor."""
-    return allreduce_async_(tensor, average, name, **options).wait()
+    pre, post = prescale_factor, postscale_factor
+    return allreduce_async_(tensor, average, name, op, pre, post, process_set, priority).wait()
 
 
 def push_pull_async_inplace(
@@ -573,9 +584,9 @@ def reducescatter(
     name: str | None = None,
     compression: type[Compressor] = Compression.none,
     op: int = Average,
+    process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce a tensor over all workers and return this worker's rows of the result. The function
     is differentiable.
@@ -599,19 +610,18 @@ def reducescatter(
 def reducescatter_async(
     tensor: torch.Tensor,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
-    **options: Any,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
 ) -> Handle:
     """Do the same as :func:`reducescatter`, but return a handle at once. The result has no
     gradient."""
     _check_rows(tensor)
-    first, n = share(tensor.shape[0], options.get("process_set", global_process_set))
-    small, context = compression.compress(tensor)
-
-    def own(out: torch.Tensor) -> torch.Tensor:
-        return compression.decompress(out[first : first + n].clone(), context)
-
-    return Mapped(allreduce_async(small, name=name, **options), own)
+    first, n = share(tensor.shape[0], process_set)
+    pre, post = prescale_factor, postscale_factor
+    handle = allreduce_async(tensor, None, name, op, pre, post, process_set)
+    return Mapped(handle, lambda out: out[first : first + n].clone())
 
 
 def _grouped(

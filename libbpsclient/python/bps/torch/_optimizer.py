@@ -272,7 +272,6 @@ def _tensors(params: Any) -> list[tuple[str, torch.Tensor]]:
 def broadcast_parameters(
     params: Any,
     root_rank: int = 0,
-    prefix: str = "Parameter.",
     process_set: ProcessSet = global_process_set,
 ) -> None:
     """Overwrite tensors, in place, with the values of the worker with rank ``root_rank``.
@@ -280,7 +279,6 @@ def broadcast_parameters(
     Args:
         params: ``model.state_dict()``, ``model.named_parameters()``, or a list of tensors.
         root_rank (int): worker whose values all workers get.
-        prefix (str): ignored; kept for scripts of BytePS.
         process_set (ProcessSet): the workers that take part.
     """
     tensors = [p for _, p in _tensors(params) if p.numel()]
@@ -289,14 +287,16 @@ def broadcast_parameters(
 
 
 def broadcast_optimizer_state(
-    optimizer: torch.optim.Optimizer, root_rank: int = 0, prefix: str = "Parameter."
+    optimizer: torch.optim.Optimizer, root_rank: int = 0, model: torch.nn.Module | None = None
 ) -> None:
     """Broadcast an optimizer's state to all workers: step counts, momenta, learning rates.
 
     Args:
         optimizer (Optimizer): any optimizer except LBFGS. It may have no state yet.
         root_rank (int): worker whose state all workers get.
-        prefix (str): ignored; kept for scripts of BytePS.
+        model (Module, optional): the model. Horovod needs the model to create the state of sparse
+            gradients; here each worker receives the state itself, so the result is the same
+            without the model.
 
     Raises:
         ValueError: the optimizer is LBFGS, whose state cannot be broadcast.

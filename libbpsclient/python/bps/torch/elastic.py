@@ -54,55 +54,75 @@ class ElasticSampler(torch.utils.data.Sampler):
         dataset (Dataset): a data set that has a length.
         shuffle (bool): shuffle the samples in each epoch, each time in a different order.
         seed (int): seed of the shuffles; must be equal at all workers.
+
+    Attributes:
+        num_replicas (int): number of workers that are present.
+        rank (int): this worker's number among the workers that are present.
+        remaining_indices (list[int]): samples that were not processed at the last :meth:`reset`,
+            in the order in which the workers take them.
+        num_samples (int): number of samples of this worker.
+        total_size (int): number of samples of all workers.
+        processed_indices (set[int]): samples that are known to be processed: those of all workers
+            at the last synchronization, and those of this worker since then.
+        processed_num (int): number of samples that all workers have processed in this epoch.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
         self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
         self.epoch = 0
         self.processed_indices: set[int] = set()
+        self.processed_num = 0
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch, and mark all samples as not processed."""
-        self.epoch, self.processed_indices = epoch, set()
+        self.epoch, self.processed_indices, self.processed_num = epoch, set(), 0
         self.reset()
 
-    def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Mark a batch of this worker as processed.
+    def get_indices(self, batch_idx: int, batch_size: int) -> list[int]:
+        """Return the samples in a batch of this worker.
 
         Args:
             batch_idx (int): index of the batch in this iteration over the sampler, from 0.
             batch_size (int): number of samples in each batch.
         """
-        first = batch_idx * batch_size
-        self.record_indices(self.indices[first : first + batch_size])
+        return self.indices[batch_idx * batch_size : (batch_idx + 1) * batch_size]
+
+    def record_batch(self, batch_idx: int, batch_size: int) -> None:
+        """Mark the samples of :meth:`get_indices` as processed."""
+        self.record_indices(self.get_indices(batch_idx, batch_size))
 
     def record_indices(self, indices: Sequence[int]) -> None:
         """Mark samples as processed, by their indices."""
         self.processed_indices.update(indices)
+        self.processed_num += len(indices) * self.num_replicas
 
     def reset(self) -> None:
         """Divide the samples that are not processed yet among the workers that are present."""
         there = members()
+        self.num_replicas, self.rank = len(there), there.index(_core.rank())
         left = [i for i in range(len(self.dataset)) if i not in self.processed_indices]
         if self.shuffle:
             generator = torch.Generator().manual_seed(self.seed + self.epoch)
             left = [left[i] for i in torch.randperm(len(left), generator=generator)]
-        self.num_samples = math.ceil(len(left) / len(there))
+        self.remaining_indices = left
+        self.num_samples = math.ceil(len(left) / self.num_replicas)
         # If the number of workers does not divide the number of remaining samples, repeat the
         # list from its start, so that all workers have the same number of samples.
-        total = self.num_samples * len(there)
-        left = (left * math.ceil(total / len(left)))[:total] if left else []
-        self.indices = left[there.index(_core.rank()) :: len(there)]
+        self.total_size = self.num_samples * self.num_replicas
+        padded = left * math.ceil(self.total_size / len(left)) if left else []
+        self.indices = padded[self.rank : self.total_size : self.num_replicas]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch, and the samples that this worker has processed in it."""
         return {"epoch": self.epoch, "processed_indices": set(self.processed_indices)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a result of :meth:`state_dict`, and divide the remaining samples among the workers
         again."""
-        self.epoch, self.processed_indices = state["epoch"], set(state["processed_indices"])
+        self.epoch = state_dict["epoch"]
+        self.processed_indices = set(state_dict["processed_indices"])
+        self.processed_num = len(self.processed_indices)
         self.reset()
 
     def __iter__(self) -> Iterator[int]:
