@@ -278,3 +278,13 @@ def test_groups_of_byteps_count_their_tensors():
     x = mine()
     byteps.synchronize(byteps.byteps_push_pull(x, average=False, name="x"))
     assert (x == total()).all()
+
+
+def test_a_commit_before_the_first_sync_does_not_interrupt():
+    state = hvd.elastic.TorchState(epoch=1)
+    state.commit()
+    state.epoch = 5
+    state.restore()
+    assert state.epoch == 1
+    state.sync()
+    state.commit()

@@ -99,8 +99,12 @@ class State:
         n_joined = rt.job.checkpoint_barrier()
         if n_joined:
             rt.restart()
-        elif rt.allgather_present(rt.job.rank) == rt.members:
-            return
+        else:
+            there = rt.allgather_present(rt.job.rank)
+            if not rt.members:  # a commit before the first sync() finds the first members
+                rt.members = there
+            if there == rt.members:
+                return
         raise HostsUpdatedInterrupt("machines have left or joined the job")
 
     def sync(self) -> None:
