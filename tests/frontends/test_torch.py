@@ -120,9 +120,25 @@ def test_allreduce_scales_before_and_after():
     assert torch.allclose(out, torch.full((4,), 2.0 * sum(r + 1 for r in ranks())))
 
 
-def test_allreduce_of_integers_cannot_be_scaled():
-    with pytest.raises(ValueError, match="floating-point"):
-        bps.allreduce(torch.ones(3, dtype=torch.int32), op=bps.Sum, prescale_factor=0.5)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("name", [None, "scaled"])
+def test_allreduce_scales_integers_in_f64(dtype, name):
+    def reduce(values, op=bps.Sum, **factors):
+        x = torch.tensor(values, dtype=dtype)
+        return bps.allreduce(x, op=op, name=name, **factors).tolist()
+
+    n = bps.size()
+    assert reduce([10, 21], prescale_factor=0.5) == [5 * n, 10 * n]
+    assert reduce([10, 21], postscale_factor=0.5) == [5 * n, 21 * n // 2]
+    assert reduce([10, 21], prescale_factor=0.1, postscale_factor=3.0) == [3 * n, 6 * n]
+    assert reduce([2 + bps.rank(), 5], bps.Average, postscale_factor=3.0) == [
+        sum(2 + r for r in ranks()) * 3 // n,
+        15,
+    ]
+    if dtype == torch.int64:
+        assert reduce([2**40 + 1], postscale_factor=1 / n) == [2**40 + 1]
+    with pytest.raises(ValueError, match="bools cannot be scaled"):
+        bps.allreduce(torch.ones(3, dtype=torch.bool), op=bps.Sum, prescale_factor=0.5)
 
 
 def test_allreduce_leaves_its_input_alone():

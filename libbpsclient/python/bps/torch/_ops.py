@@ -48,18 +48,23 @@ def _submit(
     agreement: Operation | None = None,
 ) -> Operation:
     """Submit the values of `flat` in a slot (a declared tensor). The operation writes the result to
-    `out`."""
+    `out`. Integers are multiplied by their factors as f64, and rounded toward zero."""
     target = input_view(slot)[: flat.numel()]
     if pre == 1.0:
         write_input(slot, target, flat)
-    else:
+    elif flat.dtype.is_floating_point:
         torch.mul(flat.to(target.dtype), pre, out=target)
+    else:
+        target.copy_(flat.double() * pre)
     slot.tensor.push_pull(op, prio)
 
     def collect() -> None:
         read_output(slot, output_view(slot)[: out.numel()], out)
         if post != 1.0:
-            out.mul_(post)
+            if out.is_floating_point():
+                out.mul_(post)
+            else:
+                out.copy_(out.double() * post)
 
     return Operation(slot, collect, agreement)
 
@@ -89,9 +94,10 @@ def _reduce(
     rt = process_set.runtime()
     check_device(tensor)
     if (pre, post) != (1.0, 1.0) and not tensor.dtype.is_floating_point:
-        raise ValueError(
-            f"a {tensor.dtype} tensor cannot be scaled: convert it to a floating-point type first"
-        )
+        if tensor.dtype == torch.bool:
+            raise ValueError("a tensor of bools cannot be scaled: convert it to another type first")
+        if op == Average:  # round only once, after the division
+            op, post = Sum, post / rt.job.size
     wire = wire_dtype(tensor.dtype)
     n = tensor.numel()
     is_direct = output.is_contiguous()
