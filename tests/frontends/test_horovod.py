@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import bps.torch
+from bps._job import Tensor
 
 EMISMATCH = -10003
 
@@ -280,6 +281,11 @@ def test_groups_of_byteps_count_their_tensors():
     assert (x == total()).all()
 
 
+def test_the_handle_of_a_sparse_sum_is_called_for_the_result():
+    handle = hvd.sparse_allreduce_async(torch.eye(3).to_sparse(), "s", hvd.Average)
+    assert torch.equal(handle().to_dense(), torch.eye(3))
+
+
 def test_a_commit_before_the_first_sync_does_not_interrupt():
     state = hvd.elastic.TorchState(epoch=1)
     state.commit()
@@ -288,3 +294,55 @@ def test_a_commit_before_the_first_sync_does_not_interrupt():
     assert state.epoch == 1
     state.sync()
     state.commit()
+
+
+def test_priorities_are_those_of_the_call_or_follow_the_declarations(monkeypatch):
+    seen = {}
+
+    def spy(tensor, op, priority):
+        seen[tensor.name] = priority
+        return push_pull(tensor, op, priority)
+
+    push_pull = Tensor.push_pull
+    monkeypatch.setattr(Tensor, "push_pull", spy)
+    for name in ("declared second", "declared third"):
+        (byteps.declare if "second" in name else byteps.byteps_declare_tensor)(name)
+    byteps.declare("declared second")
+    for name in ("declared third", "declared second", "not declared"):
+        byteps.push_pull(mine(), name=name)
+    byteps.push_pull(mine(), name="chosen", priority=7)
+    second, third = (seen[f"u/declared {name}"] for name in ("second", "third"))
+    assert second - third == 1 and seen["u/not declared"] == bps.PRIORITY_AUTO
+    assert seen["u/chosen"] == 7
+    byteps.synchronize(byteps.push_pull_async(mine(), name="declared third", priority=-3))
+    assert seen["u/declared third"] == -3
+
+
+NAMED = {
+    "allgather": lambda: hvd.allgather_async(mine(), name="d"),
+    "allreduce": lambda: hvd.allreduce_async(mine(), name="d"),
+    "alltoall": lambda: hvd.alltoall_async(mine(hvd.size()), name="d"),
+    "broadcast": lambda: hvd.broadcast_async(mine(), 0, name="d"),
+    "broadcast_": lambda: hvd.broadcast_async_(mine(), 0, name="d"),
+    "reducescatter": lambda: hvd.reducescatter_async(mine(), name="d"),
+    "grouped_allgather": lambda: hvd.grouped_allgather_async([mine()], name="d"),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_a_name_may_be_in_flight_once(kind):
+    handle = NAMED[kind]()
+    with pytest.raises(ValueError, match="'d.*' is in flight already: synchronize"):
+        NAMED[kind]()
+    first = hvd.synchronize(handle)
+    again = hvd.synchronize(NAMED[kind]())
+    assert str(first) == str(again)
+    NAMED[kind]()  # the caller loses the handle
+    hvd.synchronize(NAMED["allgather" if kind != "allgather" else "alltoall"]())
+
+
+def test_a_name_is_free_after_a_failure():
+    handle = hvd.allgather_async(torch.ones(2, 3 + hvd.rank()), name="failed")
+    with pytest.raises(hvd.HorovodInternalError, match="has shape"):
+        hvd.synchronize(handle)
+    assert hvd.allgather(mine(1), name="failed").tolist() == [r + 1 for r in ranks()]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bps._library import AVG, MAX, MIN, PROD, SUM
+from bps._library import AVG, MAX, MIN, PRIORITY_AUTO, PROD, SUM
 from bps._sets import ProcessSet, global_process_set
 
 Average, Sum, Min, Max, Product = AVG, SUM, MIN, MAX, PROD
 Adasum = -1
+# The largest priority. The library gives it to the first tensor of a job, too.
+PRIORITY_FIRST = 32767
 
 
 def check_op(average: bool | None, op: int | None) -> int:
@@ -107,6 +109,22 @@ def allgather_object(
     return process_set.runtime().allgather_object(obj)
 
 
+_declared: dict[str, int] = {}  # names of declare(), and their numbers in this order
+
+
 def declare(name: str) -> None:
-    """Do nothing. The function exists for scripts of Horovod and BytePS. A tensor's type and size
-    are not known here, so bps declares the tensor at its first use."""
+    """Give the next lower priority to the tensors with this name. Among the tensors that wait to be
+    sent, the one whose name was declared first is sent first. Further calls for a name do nothing.
+
+    A tensor's type and size are not known here, so bps declares the tensor to the job at its first
+    use.
+    """
+    _declared.setdefault(name, len(_declared))
+
+
+def priority_of(name: str | None, priority: int = PRIORITY_AUTO) -> int:
+    """Return the priority of a tensor: `priority` if the caller has chosen one, else the priority
+    that :func:`declare` has given to the name."""
+    if priority != PRIORITY_AUTO or name not in _declared:
+        return priority
+    return PRIORITY_FIRST - _declared[name]

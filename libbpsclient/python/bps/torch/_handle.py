@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bps._runtime import Operation
+from bps._library import Error
+from bps._runtime import IN_FLIGHT, Operation
 
 
 class Handle:
@@ -29,6 +30,11 @@ class Handle:
             part.finish(is_interruptible=True)
         return self._output
 
+    def __call__(self) -> Any:
+        """Do the same as :meth:`wait`. Scripts of Horovod call the result of
+        ``sparse_allreduce_async``."""
+        return self.wait()
+
 
 class Mapped(Handle):
     """An operation that applies a function to the output of another operation.
@@ -51,6 +57,30 @@ class Mapped(Handle):
             self._output = self._function(self._inner.wait())
             self._is_done = True
         return self._output
+
+
+class Named(Mapped):
+    """An operation with a name, which another operation may have when a caller has waited.
+
+    Args:
+        inner (Handle): the operation.
+
+    Attributes:
+        is_waited (bool): True after :meth:`wait` has returned the output or the final error.
+    """
+
+    def __init__(self, inner: Handle) -> None:
+        super().__init__(inner, lambda output: output)
+        self.is_waited = False
+
+    def wait(self) -> Any:
+        try:
+            output = super().wait()
+        except Exception as error:
+            self.is_waited = not (isinstance(error, Error) and error.code in IN_FLIGHT)
+            raise
+        self.is_waited = True
+        return output
 
 
 class Several(Handle):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from bps._ops import (
     Sum,
     check_op,
     group_names,
+    priority_of,
     share,
     split_table,
 )
@@ -23,7 +25,7 @@ from bps._runtime import Operation, Runtime, Slot
 from bps._sets import ProcessSet, global_process_set
 from bps.torch._compression import Compression, Compressor
 from bps.torch._gather import Gather
-from bps.torch._handle import Handle, Mapped, Several
+from bps.torch._handle import Handle, Mapped, Named, Several
 from bps.torch._memory import (
     NAMES,
     check_device,
@@ -141,7 +143,8 @@ def allreduce_async_(
         prescale_factor, postscale_factor (float): factors for the tensor before the reduction and
             for the result after it.
         process_set (ProcessSet): the workers that take part.
-        priority (int): tensors with a larger priority are sent first.
+        priority (int): tensors with a larger priority are sent first. By default, the order of
+            :func:`declare` decides, then the order of the first uses.
 
     Returns:
         Handle: for :func:`synchronize` and :func:`poll`.
@@ -149,7 +152,7 @@ def allreduce_async_(
     Raises:
         ValueError: `average` and `op` are both given, or an operation with this name is in flight.
     """
-    op = check_op(average, op)
+    op, priority = check_op(average, op), priority_of(name, priority)
     pre, post = prescale_factor, postscale_factor
     return _reduce(tensor, tensor, name, op, pre, post, priority, process_set)
 
@@ -165,7 +168,7 @@ def allreduce_async(
     priority: int = bps.PRIORITY_AUTO,
 ) -> Handle:
     """Do the same as :func:`allreduce_async_`, but write the result to a new tensor."""
-    op = check_op(average, op)
+    op, priority = check_op(average, op), priority_of(name, priority)
     pre, post = prescale_factor, postscale_factor
     check_device(tensor)
     output = torch.empty_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)
@@ -196,11 +199,12 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    priority: int = bps.PRIORITY_AUTO,
 ) -> torch.Tensor:
     """Reduce a tensor over all workers and return the result. The function is differentiable.
 
-    The function takes the arguments of :func:`allreduce_async_`, except `priority`. The additional
-    argument `compression` chooses the type in which the tensor is sent.
+    The function takes the arguments of :func:`allreduce_async_`. The additional argument
+    `compression` chooses the type in which the tensor is sent.
 
     Example::
 
@@ -212,6 +216,7 @@ def allreduce(
         "prescale_factor": prescale_factor,
         "postscale_factor": postscale_factor,
         "process_set": process_set,
+        "priority": priority,
     }
     small, context = compression.compress(tensor)
     return compression.decompress(_Allreduce.apply(small, name, options), context)
@@ -240,7 +245,9 @@ def push_pull_async_inplace(
     priority: int = 0,
 ) -> Handle:
     """Do the same as :func:`allreduce_async_`, but with the parameters of BytePS's function
-    ``push_pull_async_inplace``. `version` is ignored, because bps counts the operations itself."""
+    ``push_pull_async_inplace``. `version` has no effect, because bps counts the operations itself.
+    The priority 0 is the default of :func:`allreduce_async_`."""
+    priority = priority or bps.PRIORITY_AUTO
     return allreduce_async_(tensor, average, name, priority=priority)
 
 
@@ -253,7 +260,7 @@ def push_pull_async(
 ) -> Handle:
     """Do the same as :func:`allreduce_async`, but with the parameters of BytePS's function
     ``push_pull_async``."""
-    return allreduce_async(tensor, average, name, priority=priority)
+    return allreduce_async(tensor, average, name, priority=priority or bps.PRIORITY_AUTO)
 
 
 def push_pull_inplace(
@@ -278,7 +285,40 @@ def push_pull(
 ) -> torch.Tensor:
     """Do the same as :func:`allreduce`, but with the parameters of BytePS's function ``push_pull``.
     The function is differentiable."""
-    return allreduce(tensor, average, name, compression)
+    priority = priority or bps.PRIORITY_AUTO
+    return allreduce(tensor, average, name, compression, priority=priority)
+
+
+# Operations in flight that have a name, by the kind of the operation and the name. Sums with a name
+# are not among them, because their tensors have the names, see Runtime.named().
+_named: weakref.WeakKeyDictionary[Runtime, dict[tuple[str, str], weakref.ref[Named]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _check_name(kind: str, name: str | None, process_set: ProcessSet) -> None:
+    """Check that no operation of this kind with this name is in flight.
+
+    Raises:
+        ValueError: the caller has not waited for such an operation yet.
+    """
+    if name is not None:
+        ref = _named.get(process_set.runtime(), {}).get((kind, name))
+        handle = None if ref is None else ref()
+        if handle is not None and not handle.is_waited:
+            raise ValueError(
+                f"tensor '{name}' is in flight already: synchronize the first operation, or use "
+                "another name"
+            )
+
+
+def _with_name(kind: str, name: str | None, process_set: ProcessSet, handle: Handle) -> Handle:
+    """Remember that an operation with this name is in flight. Return a handle for the caller."""
+    if name is None:
+        return handle
+    named = Named(handle)
+    _named.setdefault(process_set.runtime(), {})[kind, name] = weakref.ref(named)
+    return named
 
 
 def poll(handle: Handle) -> bool:
@@ -361,12 +401,15 @@ def broadcast_async_(
         tensor (Tensor): the same shape and type at all workers.
         root_rank (int): rank of the worker whose values all workers get. This is the rank in the
             job, not in the process set.
+        name (str, optional): name of the operation. Only one operation of a kind may have a name
+            at a time.
         process_set (ProcessSet): the workers that take part.
 
     Returns:
         Handle: for :func:`synchronize` and :func:`poll`.
     """
     check_device(tensor)
+    _check_name("broadcast", name, process_set)
     flat = flatten(tensor.detach().cpu().contiguous())
     # rt.agree() checks that all workers have the same type and the same number of elements. A type
     # that is not in NAMES, such as complex numbers, is passed as bytes.
@@ -374,7 +417,8 @@ def broadcast_async_(
     operations, is_root = _broadcast([flat], kind, root_rank, process_set)
     handle = Handle(tensor, operations)
     is_direct = is_root or flat.data_ptr() == tensor.data_ptr()
-    return handle if is_direct else _copied(handle, flat, tensor)
+    handle = handle if is_direct else _copied(handle, flat, tensor)
+    return _with_name("broadcast", name, process_set, handle)
 
 
 def broadcast_(
@@ -389,14 +433,16 @@ def broadcast_(
 
 class _Broadcast(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, root: int, process_set: ProcessSet) -> torch.Tensor:
+    def forward(
+        ctx: Any, tensor: torch.Tensor, root: int, name: str | None, process_set: ProcessSet
+    ) -> torch.Tensor:
         ctx.root, ctx.process_set = root, process_set
-        return broadcast_async(tensor, root, process_set=process_set).wait()
+        return broadcast_async(tensor, root, name, process_set).wait()
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         total = allreduce_async(grad, op=Average, process_set=ctx.process_set).wait()
-        return (total if _core.rank() == ctx.root else torch.zeros_like(total)), None, None
+        return (total if _core.rank() == ctx.root else torch.zeros_like(total)), None, None, None
 
 
 def broadcast(
@@ -407,7 +453,7 @@ def broadcast(
 ) -> torch.Tensor:
     """Return, at every worker, the tensor of the worker with rank ``root_rank``. The function is
     differentiable: the gradient at the root is the average of the gradients over the workers."""
-    return _Broadcast.apply(tensor, root_rank, process_set)
+    return _Broadcast.apply(tensor, root_rank, name, process_set)
 
 
 def broadcast_async(
@@ -446,8 +492,15 @@ def allgather(
     Args:
         tensor (Tensor): a tensor whose first dimension may differ between workers. All other
             dimensions must be equal.
+        name (str, optional): name of the operation. Only one operation of a kind may have a name
+            at a time.
         process_set (ProcessSet): the workers that take part.
+
+    Raises:
+        ValueError: the tensor has no dimension, or an operation with this name is in flight.
+        Error: EMISMATCH: a worker's tensor has another type, or another shape of its rows.
     """
+    _check_name("allgather", name, process_set)
     return _Allgather.apply(tensor, process_set)
 
 
@@ -468,7 +521,9 @@ def allgather_async(
         >>> handles = [bps.torch.allgather_async(x) for x in tensors]
         >>> rows = [bps.torch.synchronize(handle) for handle in handles]
     """
-    return Gather(process_set.runtime(), tensor, is_async=True)
+    _check_name("allgather", name, process_set)
+    gather = Gather(process_set.runtime(), tensor, is_async=True)
+    return _with_name("allgather", name, process_set, gather)
 
 
 def _own_rows(gather: Gather, me: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -521,6 +576,7 @@ def alltoall(
             same at all workers.
         splits (Tensor or list of int, optional): number of rows for each worker, by rank. With
             None, all workers get the same number of rows.
+        name (str, optional): name of the operation, see :func:`allgather`.
         process_set (ProcessSet): the workers that take part.
 
     Returns:
@@ -536,6 +592,7 @@ def alltoall(
         >>> x = torch.arange(3) + 10 * bps.torch.rank()
         >>> bps.torch.alltoall(x, splits=[1, 2])
     """
+    _check_name("alltoall", name, process_set)
     rows = tensor.shape[0] if tensor.dim() else 0
     table = split_table(rows, splits, process_set.size())
     output, received = _Alltoall.apply(tensor, table, process_set)
@@ -550,6 +607,7 @@ def alltoall_async(
 ) -> Handle:
     """Do the same as :func:`alltoall`, but return a handle at once, as :func:`allgather_async`
     does."""
+    _check_name("alltoall", name, process_set)
     table = split_table(tensor.shape[0] if tensor.dim() else 0, splits, process_set.size())
     gather = Gather(process_set.runtime(), tensor, "alltoall", table, is_async=True)
     me = process_set.rank()
@@ -558,7 +616,7 @@ def alltoall_async(
         output, received = _own_rows(gather, me)
         return output if splits is None else (output, received)
 
-    return Mapped(gather, own)
+    return _with_name("alltoall", name, process_set, Mapped(gather, own))
 
 
 def _check_rows(tensor: torch.Tensor) -> None:
@@ -626,11 +684,12 @@ def reducescatter_async(
     _check_rows(tensor)
     first, n = share(tensor.shape[0], process_set)
     pre, post = prescale_factor, postscale_factor
+    name = None if name is None else f"{name}.rows"  # an all-reduce may have the same name
     handle = allreduce_async(tensor, None, name, op, pre, post, process_set)
     return Mapped(handle, lambda out: out[first : first + n].clone())
 
 
-def _grouped(
+def make_grouped(
     name: str, call: Callable[..., Any], collect: Callable[[list[Any]], Any]
 ) -> Callable[..., Any]:
     """Return a function that applies a collective to each tensor of a sequence.
@@ -671,14 +730,16 @@ def _wait(handles: list[Handle]) -> list[torch.Tensor]:
     return Several(handles).wait()
 
 
-grouped_allreduce = _grouped("grouped_allreduce", allreduce, list)
-grouped_allreduce_ = _grouped("grouped_allreduce_", allreduce_async_, _wait)
-grouped_allreduce_async = _grouped("grouped_allreduce_async", allreduce_async, Several)
-grouped_allreduce_async_ = _grouped("grouped_allreduce_async_", allreduce_async_, Several)
-grouped_allgather = _grouped("grouped_allgather", allgather, list)
-grouped_allgather_async = _grouped("grouped_allgather_async", allgather_async, Several)
-grouped_reducescatter = _grouped("grouped_reducescatter", reducescatter, list)
-grouped_reducescatter_async = _grouped("grouped_reducescatter_async", reducescatter_async, Several)
+grouped_allreduce = make_grouped("grouped_allreduce", allreduce, list)
+grouped_allreduce_ = make_grouped("grouped_allreduce_", allreduce_async_, _wait)
+grouped_allreduce_async = make_grouped("grouped_allreduce_async", allreduce_async, Several)
+grouped_allreduce_async_ = make_grouped("grouped_allreduce_async_", allreduce_async_, Several)
+grouped_allgather = make_grouped("grouped_allgather", allgather, list)
+grouped_allgather_async = make_grouped("grouped_allgather_async", allgather_async, Several)
+grouped_reducescatter = make_grouped("grouped_reducescatter", reducescatter, list)
+grouped_reducescatter_async = make_grouped(
+    "grouped_reducescatter_async", reducescatter_async, Several
+)
 
 
 def gather_sparse(
@@ -749,4 +810,5 @@ def sparse_allreduce_async(
         raise ValueError("op must be Average or Sum for sparse tensors")
     if not tensor.is_sparse:
         raise ValueError("the tensor is dense: use allreduce_async")
+    _check_name("allgather", name, process_set)
     return Handle(gather_sparse(process_set.runtime(), [tensor], op)[0])
