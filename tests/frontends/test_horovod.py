@@ -296,6 +296,20 @@ def test_a_commit_before_the_first_sync_does_not_interrupt():
     state.commit()
 
 
+@pytest.mark.parametrize("op", ["Average", "Sum"])
+def test_the_gradient_of_reducescatter_is_horovods(op):
+    op, n = getattr(hvd, op), hvd.size()
+    x = torch.ones(n, 2, requires_grad=True)
+    hvd.reducescatter(x, op=op).sum().backward()
+    ys = [torch.ones(n, 2, requires_grad=True) for _ in range(2)]
+    sum(y.sum() for y in hvd.grouped_reducescatter(ys, op=op)).backward()
+    for one in (x, *ys):
+        assert (one.grad == (n if op == hvd.Sum else 1)).all()
+    z = torch.ones(n, 2, requires_grad=True)
+    bps.torch.reducescatter(z, op=op).sum().backward()
+    assert torch.allclose(z.grad * n, x.grad)
+
+
 def test_priorities_are_those_of_the_call_or_follow_the_declarations(monkeypatch):
     seen = {}
 

@@ -12,6 +12,7 @@ Example::
 from __future__ import annotations
 
 import collections
+import functools
 import importlib
 from collections.abc import Sequence
 from typing import Any
@@ -183,7 +184,38 @@ def _public(module: str) -> _alias.Names:
     return names
 
 
-_torch, _tensorflow = _all_of("bps.torch"), _all_of("bps.tensorflow")
+def _torch() -> dict[str, Any]:
+    return {**_all_of("bps.torch")(), **_reducescatters()}
+
+
+@functools.cache
+def _reducescatters() -> dict[str, Any]:
+    """Return functions whose gradients are Horovod's: those of bps.torch, multiplied by the number
+    of workers."""
+    from bps.torch import _ops
+
+    def reducescatter(
+        tensor: Any,
+        name: str | None = None,
+        compression: Any = _ops.Compression.none,
+        op: int = _ops.Average,
+        process_set: Any = _sets.global_process_set,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0,
+    ) -> Any:
+        """Do the same as :func:`bps.torch.reducescatter`, but multiply the gradient by the number
+        of workers, as Horovod does."""
+        if tensor.requires_grad:
+            n, tensor = process_set.size(), tensor.view_as(tensor)
+            tensor.register_hook(lambda grad: grad * n)
+        pre, post = prescale_factor, postscale_factor
+        return _ops.reducescatter(tensor, name, compression, op, process_set, pre, post)
+
+    grouped = _ops.make_grouped("grouped_reducescatter", reducescatter, list)
+    return {"reducescatter": reducescatter, "grouped_reducescatter": grouped}
+
+
+_tensorflow = _all_of("bps.tensorflow")
 _keras, _elastic = _all_of("bps.keras"), _public("bps.torch.elastic")
 _callbacks, _keras_elastic = _public("bps.keras.callbacks"), _public("bps.keras.elastic")
 
