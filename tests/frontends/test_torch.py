@@ -1,6 +1,10 @@
 """bps.torch: all workers of a job run these tests in the same order."""
 
+import copy
+import inspect
+import io
 import os
+import pickle
 import time
 import uuid
 import warnings
@@ -274,7 +278,7 @@ def test_average_and_op_exclude_each_other():
 def test_adasum_and_unknown_operations_are_refused():
     with pytest.raises(NotImplementedError, match="Adasum"):
         bps.allreduce(torch.ones(3), op=bps.Adasum)
-    with pytest.raises(ValueError, match="not an operation"):
+    with pytest.raises(ValueError, match="op=77 is not an operation"):
         bps.allreduce(torch.ones(3), op=77)
 
 
@@ -1057,6 +1061,138 @@ def test_process_sets_that_do_not_fit_are_refused():
             bps.add_process_set(again)
     bps.remove_process_set(some)
     bps.remove_process_set(bps.add_process_set(some))
+
+
+def test_a_worker_outside_of_a_set_updates_its_parameters_alone():
+    some = bps.add_process_set([bps.size() - 1])
+    for options in ({}, {"cross_barrier": True}, {"backward_passes_per_step": 2}):
+        model = torch.nn.Linear(2, 2).double()
+        alone = copy.deepcopy(model)
+        optimizer = bps.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), process_set=some, **options
+        )
+        other = torch.optim.SGD(alone.parameters(), lr=0.1)
+        for _ in range(3):
+            for net, one in ((model, optimizer), (alone, other)):
+                one.zero_grad()
+                for _ in range(options.get("backward_passes_per_step", 1)):
+                    net(torch.full((1, 2), bps.rank() + 1.0).double()).sum().backward()
+                one.step()
+        optimizer.synchronize()
+        for p, q in zip(model.parameters(), alone.parameters()):
+            assert (p - q).abs().max() <= 1e-12
+    bps.remove_process_set(some)
+    with pytest.raises(ValueError, match="add_process_set"):
+        bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), process_set=some)
+
+
+# ---- copies ----
+
+
+def train_like_one_process(model, optimizer, alone, other, steps=3):
+    """Train a model on this worker's rows, and another model on all rows. Check that both have the
+    same parameters after each step."""
+    x, y = batch()
+    for _ in range(steps):
+        for net, one, rows in ((model, optimizer, mine()), (alone, other, slice(None))):
+            one.zero_grad()
+            torch.nn.functional.mse_loss(net(x[rows]), y[rows]).backward()
+            one.step()
+        if getattr(optimizer, "synchronize", None):
+            optimizer.synchronize()
+        for p, q in zip(model.parameters(), alone.parameters()):
+            assert (p - q).abs().max() <= 1e-12
+
+
+def through_pickle(objects):
+    file = io.BytesIO()
+    torch.save(objects, file)
+    file.seek(0)
+    known = "weights_only" in inspect.signature(torch.load).parameters
+    return torch.load(file, **({"weights_only": False} if known else {}))
+
+
+COPIES = {"deepcopy": copy.deepcopy, "torch.save": through_pickle}
+
+
+@pytest.mark.parametrize("way", COPIES)
+@pytest.mark.parametrize("cross", [False, True])
+def test_a_copy_of_an_optimizer_goes_on_like_the_optimizer(way, cross):
+    model, alone = network(), network()
+    options = {"lr": 0.1, "momentum": 0.9}
+    optimizer = torch.optim.SGD(model.parameters(), **options)
+    other = torch.optim.SGD(alone.parameters(), **options)
+    optimizer = bps.DistributedOptimizer(
+        optimizer, model.named_parameters(), cross_barrier=cross, bucket_bytes=300
+    )
+    train_like_one_process(model, optimizer, alone, other)
+    kept = copy.deepcopy((alone, other))
+    copies = COPIES[way]((model, optimizer))
+    if bps.rank() == 0:
+        COPIES[way]((model, optimizer))  # a worker may make a copy without the others
+    train_like_one_process(model, optimizer, alone, other)
+    train_like_one_process(*copies, *kept)
+    assert type(copies[1]).__name__ == "SGD" and copies[1].state_dict()["state"]
+
+
+def test_an_optimizer_is_not_copied_while_its_gradients_are_in_flight():
+    model = network()
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    model(batch()[0]).sum().backward()
+    with pytest.raises(RuntimeError, match="copy it after step"):
+        copy.deepcopy(optimizer)
+    optimizer.step()
+
+
+@pytest.mark.parametrize("way", COPIES)
+def test_a_copy_of_a_wrapped_module_goes_on_like_the_module(way):
+    model, alone = network(), network()
+    wrapped = bps.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    other = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
+    train_like_one_process(wrapped, optimizer, alone, other)
+    kept = copy.deepcopy((alone, other))
+    copies = COPIES[way]((wrapped, optimizer))
+    if bps.rank() == 0:
+        with torch.no_grad():
+            COPIES[way](wrapped)(batch()[0])
+    averaged = torch.optim.swa_utils.AveragedModel(wrapped)
+    averaged.update_parameters(wrapped)
+    train_like_one_process(wrapped, optimizer, alone, other)
+    train_like_one_process(*copies, *kept)
+    with copies[0].no_sync():
+        copies[0](batch()[0][mine()]).sum().backward()
+    assert not same_everywhere(copies[0].module[0].weight.grad)
+
+
+def test_process_sets_of_copies_are_the_same():
+    some = bps.add_process_set([0])
+    for one in (some, bps.global_process_set):
+        layer = bps.SyncBatchNorm(2, process_set=one)
+        assert copy.deepcopy(layer).process_set is one
+    assert through_pickle(layer).process_set is bps.global_process_set
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(some)
+    bps.remove_process_set(some)
+
+
+@pytest.mark.parametrize("buffers", [True, False])
+def test_two_forward_passes_may_precede_a_backward_pass(buffers):
+    torch.manual_seed(0)
+    inner = torch.nn.Sequential(
+        torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1)
+    )
+    model = bps.DistributedDataParallel(inner, broadcast_buffers=buffers)
+    torch.manual_seed(bps.rank())
+    for _ in range(2):
+        a, b = model(torch.randn(8, 4)), model(torch.randn(8, 4))
+        (a.mean() - b.mean() + a.pow(2).mean()).backward()
+        assert all(same_everywhere(p.grad) for p in model.parameters())
+        model.zero_grad()
+    model(torch.randn(8, 4))
+    mean = inner[1].running_mean.clone()
+    model(torch.randn(8, 4))
+    assert not torch.equal(mean, inner[1].running_mean)
 
 
 # ---- join ----

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from typing import Any
 
 from bps import _core
 from bps._job import open as open_job
@@ -61,6 +62,15 @@ class ProcessSet:
             raise ValueError(f"rank {rank} is not in {self}")
         return self.ranks.index(rank)
 
+    def check_added(self) -> None:
+        """Check that the set is part of the job.
+
+        Raises:
+            ValueError: add_process_set was not called.
+        """
+        if self.process_set_id is None:
+            raise ValueError(f"{self} is not part of the job: call add_process_set first")
+
     def runtime(self) -> Runtime:
         """Return the runtime that runs the collectives of this set.
 
@@ -74,6 +84,15 @@ class ProcessSet:
             raise ValueError(f"{self} is not part of the job: call add_process_set first")
         return self._runtime
 
+    def __deepcopy__(self, memo: Any) -> ProcessSet:
+        return self
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError(
+            f"{self} belongs to the job of this process and cannot be pickled: pickle the state of "
+            "the object that uses the set, for example its state_dict()"
+        )
+
 
 class _All(ProcessSet):
     """The process set of all workers."""
@@ -85,6 +104,9 @@ class _All(ProcessSet):
 
     def __repr__(self) -> str:
         return "global_process_set"
+
+    def __reduce__(self) -> str:
+        return "global_process_set"  # name of the object in this module
 
     @property
     def ranks(self) -> list[int]:

@@ -3,6 +3,7 @@ PyTorch's own DistributedDataParallel (DDP)."""
 
 import collections
 import contextlib
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,11 +29,14 @@ def _at_end_of_backward(call: Any) -> None:
 class DistributedDataParallel(torch.nn.Module):
     """Average a module's gradients over all workers during backward().
 
-    At the start the parameters and buffers of rank 0 are broadcast to all workers.
+    At the start the parameters and buffers of rank 0 are broadcast to all workers. The module can
+    be copied and pickled. A copy averages the gradients of its own parameters, from its first
+    backward pass on.
 
     Args:
         module (Module): the model.
-        device_ids (list, optional): ignored; kept for scripts of BytePS.
+        device_ids (list, optional): at most one device, on which the module is. It has no effect,
+            because the gradients are taken from where they are.
         broadcast_buffers (bool): broadcast the buffers of rank 0 before each forward pass of
             training.
         compression (Compressor): type in which the tensors are sent.
@@ -62,19 +66,57 @@ class DistributedDataParallel(torch.nn.Module):
                 "no parameter of the module needs a gradient: use the module without "
                 "DistributedDataParallel"
             )
-        self._reducer = Reducer(named, wire=compression.wire, bucket_bytes=bucket_bytes)
-        self._reducer.on_begin = self._on_backward
+        self._options = {"wire": compression.wire, "bucket_bytes": bucket_bytes}
+        self._is_paused = False
+        self._reducer: Reducer | None = None
+        self._connect()
+
+    def _connect(self) -> Reducer:
+        """Return the reducer. The first call creates it."""
+        if self._reducer is None:
+            named = [(name, p) for name, p in self.module.named_parameters() if p.requires_grad]
+            self._reducer = Reducer(named, **self._options)
+            self._reducer.is_paused = self._is_paused
+            self._reducer.on_begin = self._on_backward
+        return self._reducer
 
     def _on_backward(self) -> None:
-        _at_end_of_backward(self._reducer.finish)
+        _at_end_of_backward(self._connect().finish)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reducer": None, "_is_paused": False}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Let the first gradient create the reducer, because workers may copy a module without the
+        other workers."""
+        super().__setstate__(state)
+        ref = weakref.ref(self)
+
+        def on_first(_: torch.Tensor) -> None:
+            wrapper = ref()
+            if wrapper is None or wrapper._is_paused:
+                return
+            for hook in hooks:
+                hook.remove()
+            wrapper._connect().begun = True
+            wrapper._on_backward()
+
+        params = [p for p in self.module.parameters() if p.requires_grad]
+        hooks = [p.register_post_accumulate_grad_hook(on_first) for p in params]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module with these arguments."""
-        if not self._reducer.is_paused:
+        if not self._is_paused:
             # buckets are still in flight if the previous backward pass raised an error
             self.synchronize()
-        if self.broadcast_buffers and self.module.training and not self._reducer.is_paused:
-            broadcast_parameters(list(self.module.buffers()), 0)
+        if self.broadcast_buffers and self.module.training and not self._is_paused:
+            buffers = list(self.module.buffers())
+            with contextlib.ExitStack() as stack:
+                # Two forward passes may precede a backward pass, as in PyTorch's own wrapper:
+                # autograd must not count the broadcast as a change of the buffers.
+                for buffer in buffers:
+                    stack.enter_context(torch.autograd._unsafe_preserve_version_counter(buffer))
+                broadcast_parameters(buffers, 0)
         return self.module(*args, **kwargs)
 
     @contextlib.contextmanager
@@ -88,16 +130,22 @@ class DistributedDataParallel(torch.nn.Module):
             ...     model(a).sum().backward()
             >>> model(b).sum().backward()   # gradients of both are sent
         """
-        self._reducer.is_paused, was_paused = True, self._reducer.is_paused
+        was_paused = self._is_paused
         try:
+            self._pause(True)
             yield
         finally:
-            self._reducer.is_paused = was_paused
+            self._pause(was_paused)
+
+    def _pause(self, is_paused: bool) -> None:
+        self._is_paused = is_paused
+        if self._reducer is not None:
+            self._reducer.is_paused = is_paused
 
     def synchronize(self) -> None:
         """Wait until the gradients are reduced. A call after a backward pass does nothing, because
         backward() has already waited."""
-        if self._reducer.begun:
+        if self._reducer is not None and self._reducer.begun:
             self._reducer.finish()
 
 

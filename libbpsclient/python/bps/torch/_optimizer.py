@@ -12,7 +12,7 @@ import torch
 
 import bps
 from bps import _core
-from bps._ops import broadcast_object
+from bps._ops import broadcast_object, check_gradients
 from bps._sets import ProcessSet, global_process_set
 from bps.torch import _ops
 from bps.torch._compression import Compression, Compressor
@@ -64,7 +64,12 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     _bps_base: type[torch.optim.Optimizer]
     # The wrapped optimizer. A learning-rate scheduler may refer to it.
     _bps_original: torch.optim.Optimizer
-    _bps_reducer: Reducer
+    _bps_named: list[tuple[str, torch.Tensor]]  # all parameters that can have gradients
+    _bps_options: dict[str, Any]  # arguments of the reducer
+    _bps_has_cross: bool
+    # None at a worker outside of the process set, which updates its parameters alone, and in a copy
+    # of the optimizer before the copy's first step.
+    _bps_reducer: Reducer | None
     _bps_is_synchronized: bool
     _bps_skips: bool
     _bps_cross: CrossBarrier | None
@@ -76,12 +81,42 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         With ``cross_barrier=True``, a call of this method after ``step()`` waits until all
         parameters are updated.
         """
+        reducer = self._bps_connect()
         if self._bps_cross is not None:
             self._bps_cross.flush()
-            if not self._bps_reducer.begun:
+            if not reducer.begun:
                 return
-        self._bps_reducer.finish()
+        if reducer is not None:
+            reducer.finish()
         self._bps_is_synchronized = True
+
+    def _bps_connect(self) -> Reducer | None:
+        """Return the reducer. The first call in a copy creates it, so that workers may copy an
+        optimizer without the other workers."""
+        process_set = self._bps_options["process_set"]
+        if self._bps_reducer is None and process_set.included():
+            self._bps_reducer = Reducer(self._bps_named, **self._bps_options)
+            if self._bps_has_cross:
+                self._bps_cross = CrossBarrier(self, self._bps_base, self._bps_reducer)
+        return self._bps_reducer
+
+    @property
+    def _bps_has_begun(self) -> bool:
+        """Whether the gradients of this step are being reduced."""
+        return self._bps_reducer is not None and self._bps_reducer.begun
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._bps_has_begun:
+            raise RuntimeError(
+                "an optimizer cannot be copied between backward() and step(), because its "
+                "gradients are being reduced: copy it after step()"
+            )
+        if self._bps_cross is not None:
+            self._bps_cross.flush()
+        own = ("_bps_named", "_bps_options", "_bps_has_cross", "_bps_is_synchronized")
+        state = {**self._bps_base.__getstate__(self), **{name: getattr(self, name) for name in own}}
+        state |= {"_bps_reducer": None, "_bps_cross": None, "_bps_skips": False}
+        return _new, (self._bps_base,), state
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -97,9 +132,11 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """Set the number of backward passes whose gradients are added up before they are sent."""
         if passes < 1:
             raise ValueError(f"backward_passes_per_step is {passes}, but must be 1 or more")
-        if self._bps_reducer.begun:
+        if self._bps_has_begun:
             raise ValueError("backward_passes_per_step cannot change between backward() and step()")
-        self._bps_reducer.passes = passes
+        self._bps_options["passes"] = passes
+        if self._bps_reducer is not None:
+            self._bps_reducer.passes = passes
 
     def step(self, closure: Any = None) -> Any:
         """Reduce the gradients over all workers, and update the parameters.
@@ -123,7 +160,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 return loss
 
             return self._bps_base.step(self, reduced)
-        if self._bps_is_synchronized and not self._bps_reducer.begun:
+        self._bps_connect()
+        if self._bps_is_synchronized and not self._bps_has_begun:
             warnings.warn(
                 "step() after synchronize() does not reduce the gradients again: call step() "
                 "inside 'with optimizer.skip_synchronize():' to avoid this warning",
@@ -151,7 +189,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Clear the gradients. Must not be called between backward() and step()."""
-        if self._bps_reducer.begun:
+        if self._bps_has_begun:
             # Horovod raises an AssertionError here, too, and scripts may expect that type.
             raise AssertionError(
                 "zero_grad() was called after backward() and before step() or synchronize(): "
@@ -159,6 +197,17 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             )
         self._bps_is_synchronized = False
         self._bps_base.zero_grad(self, *args, **kwargs)
+
+
+def _new(base: type[torch.optim.Optimizer]) -> Any:
+    """Return an optimizer without state, whose class adds the methods of
+    :class:`_DistributedOptimizer` to a class of PyTorch."""
+    hidden = ("__dict__", "__weakref__", "__doc__")
+    methods = {k: v for k, v in vars(_DistributedOptimizer).items() if k not in hidden}
+    methods |= {"__module__": base.__module__, "__qualname__": base.__qualname__, "_bps_base": base}
+    one = object.__new__(type(base.__name__, (base,), methods))
+    one._bps_original = one
+    return one
 
 
 def DistributedOptimizer(  # noqa: N802 - the name that users know
@@ -191,7 +240,8 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
             bytes.
         sparse_as_dense (bool): convert sparse gradients to dense gradients and sum them, instead of
             gathering their rows.
-        process_set (ProcessSet): the workers over which gradients are averaged.
+        process_set (ProcessSet): the workers over which gradients are averaged. Other workers may
+            also create the optimizer, and update their parameters alone.
         cross_barrier (bool): ``step()`` returns at once. In the next forward pass, each module
             first waits for the gradients of its own parameters and updates its parameters. Call
             ``synchronize()`` before other code reads parameters. After ``step()``, ``.grad`` is
@@ -201,7 +251,8 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     Returns:
         Optimizer: an optimizer whose class is a subclass of the given optimizer's class, with the
             same name. It also has ``synchronize()``, ``skip_synchronize()`` and
-            ``set_backward_passes_per_step()``.
+            ``set_backward_passes_per_step()``. It can be copied and pickled. A copy reduces the
+            gradients of its own parameters from its first ``step()`` on.
 
     Raises:
         ValueError: names are missing or not unique, or op, factor or compression is not allowed.
@@ -214,41 +265,34 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         >>> loss.backward()
         >>> optimizer.step()
     """
-    if op not in (_ops.Average, _ops.Sum):
-        raise ValueError("op must be Average or Sum for gradients")
-    if gradient_predivide_factor != 1.0 and op != _ops.Average:
-        raise ValueError("gradient_predivide_factor needs op=Average")
-    if isinstance(getattr(optimizer, "_bps_reducer", None), Reducer):
+    check_gradients(op, gradient_predivide_factor)
+    if hasattr(optimizer, "_bps_base"):
         raise ValueError("the optimizer is a DistributedOptimizer already")
     if compression.compress.__func__ is not Compressor.compress.__func__:
         raise ValueError(
             "the compression class must not override compress(): set its attribute 'wire' instead"
         )
+    process_set.check_added()
     named = _name_parameters(optimizer, named_parameters)
-    base = type(optimizer)
-    hidden = ("__dict__", "__weakref__", "__doc__")
-    methods = {k: v for k, v in vars(_DistributedOptimizer).items() if k not in hidden}
-    methods |= {"__module__": base.__module__, "__qualname__": base.__qualname__, "_bps_base": base}
-    wrapped = object.__new__(type(base.__name__, (base,), methods))
+    wrapped = _new(type(optimizer))
     wrapped.__dict__.update(optimizer.__dict__)
     wrapped.__dict__.pop("step", None)  # remove a learning-rate scheduler's wrapper of step()
     wrapped._bps_original = optimizer
     wrapped._bps_skips = wrapped._bps_is_synchronized = False
-    wrapped._bps_reducer = Reducer(
-        named,
-        op,
-        backward_passes_per_step,
-        prescale=1 / gradient_predivide_factor,
-        postscale=gradient_predivide_factor,
-        wire=compression.wire,
-        sparse_as_dense=sparse_as_dense,
-        bucket_bytes=bucket_bytes,
-        is_forward_order=cross_barrier,
-        process_set=process_set,
-    )
-    wrapped._bps_cross = (
-        CrossBarrier(wrapped, base, wrapped._bps_reducer) if cross_barrier else None
-    )
+    wrapped._bps_reducer = wrapped._bps_cross = None
+    wrapped._bps_named, wrapped._bps_has_cross = named, cross_barrier
+    wrapped._bps_options = {
+        "op": op,
+        "passes": backward_passes_per_step,
+        "prescale": 1 / gradient_predivide_factor,
+        "postscale": gradient_predivide_factor,
+        "wire": compression.wire,
+        "sparse_as_dense": sparse_as_dense,
+        "bucket_bytes": bucket_bytes,
+        "is_forward_order": cross_barrier,
+        "process_set": process_set,
+    }
+    wrapped._bps_connect()
     return wrapped
 
 
