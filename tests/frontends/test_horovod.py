@@ -296,6 +296,63 @@ def test_a_commit_before_the_first_sync_does_not_interrupt():
     state.commit()
 
 
+class Halved:
+    """A compressor in Horovod's form."""
+
+    @staticmethod
+    def compress(tensor):
+        return (tensor / 2).half(), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor, ctx):
+        return tensor.to(ctx) * 2
+
+
+class Derived(hvd.Compression.fp16):
+    compress, decompress = Halved.compress, Halved.decompress
+
+
+@pytest.mark.parametrize("compression", [Halved, Derived, Halved()])
+def test_a_compressor_of_ones_own_works_in_calls_and_is_refused_for_gradients(compression):
+    x = hvd.allreduce(mine(), op=hvd.Sum, compression=compression)
+    assert x.dtype == torch.float32 and (x == total()).all()
+    model = torch.nn.Linear(2, 2)
+    for wrap in (
+        lambda: hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), compression=compression
+        ),
+        lambda: byteps.DistributedDataParallel(model, compression=compression),
+    ):
+        with pytest.raises(ValueError, match=r"compress\(\) of .*Halved|Derived.*'wire'"):
+            wrap()
+
+
+def test_operations_that_do_not_exist_are_refused_with_those_that_do():
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(NotImplementedError, match="Adasum is not supported: use Average"):
+        hvd.DistributedOptimizer(optimizer, op=hvd.Adasum)
+    for op in (torch.distributed.ReduceOp.SUM, torch.distributed.ReduceOp.AVG, "sum"):
+        for call in (
+            lambda op=op: hvd.allreduce(mine(), op=op),
+            lambda op=op: hvd.reducescatter(mine(), op=op),
+            lambda op=op: hvd.DistributedOptimizer(optimizer, op=op),
+        ):
+            with pytest.raises(ValueError, match="is not an operation: use Average, Sum"):
+                call()
+
+
+def test_compression_params_of_byteps_choose_fp16_or_are_refused():
+    model = torch.nn.Linear(2, 2)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(NotImplementedError, match="does not support compressor, ef: use"):
+        byteps.DistributedOptimizer(sgd, compression_params={"compressor": "onebit", "ef": "x"})
+    optimizer = byteps.DistributedOptimizer(sgd, compression_params={"fp16": True})
+    (model(torch.full((1, 2), 1 + 2**-12)) * 1.0).sum().backward()
+    optimizer.synchronize()
+    assert (model.weight.grad == 1).all()
+
+
 @pytest.mark.parametrize("op", ["Average", "Sum"])
 def test_the_gradient_of_reducescatter_is_horovods(op):
     op, n = getattr(hvd, op), hvd.size()

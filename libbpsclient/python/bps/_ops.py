@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bps._library import AVG, MAX, MIN, PRIORITY_AUTO, PROD, SUM
@@ -27,14 +27,17 @@ def check_op(average: bool | None, op: int | None) -> int:
     """
     if average is not None and op is not None:
         raise ValueError("'average' and 'op' exclude each other: pass one of them")
+    if op is None:
+        return Average if average in (None, True) else Sum
+    # Compare the type first, because operations of other libraries may be equal to integers.
+    if not isinstance(op, int) or op not in (Average, Sum, Min, Max, Product, Adasum):
+        raise ValueError(
+            f"op={op} is not an operation: use Average, Sum, Min, Max or Product of this module"
+        )
     if op == Adasum:
         raise NotImplementedError(
             "Adasum is not supported: use Average, or Sum with a scaled learning rate"
         )
-    if op is None:
-        return Average if average in (None, True) else Sum
-    if op not in (Average, Sum, Min, Max, Product):
-        raise ValueError(f"{op} is not an operation: use Average, Sum, Min, Max or Product")
     return op
 
 
@@ -48,11 +51,27 @@ def check_gradients(op: int, predivide: float = 1.0) -> None:
 
     Raises:
         ValueError: `op` or `predivide` is not allowed.
+        NotImplementedError: for Adasum.
     """
-    if op not in (Average, Sum):
+    if check_op(None, op) not in (Average, Sum):
         raise ValueError("op must be Average or Sum for gradients")
     if predivide != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor needs op=Average")
+
+
+def is_half(compression_params: Mapping[str, Any] | None) -> bool:
+    """Return whether BytePS's argument ``compression_params`` selects f16.
+
+    Raises:
+        NotImplementedError: the argument selects another compression.
+    """
+    known = dict(compression_params or {})
+    half = bool(known.pop("fp16", False))
+    if known:
+        raise NotImplementedError(
+            f"compression_params: bps does not support {', '.join(known)}: use {{'fp16': True}}"
+        )
+    return half
 
 
 def group_names(name: str | None, n: int) -> list[str | None]:

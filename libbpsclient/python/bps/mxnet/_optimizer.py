@@ -12,7 +12,7 @@ import mxnet as mx
 from mxnet import gluon
 
 from bps import _arrays
-from bps._ops import Average, check_gradients
+from bps._ops import Average, check_gradients, is_half
 from bps._sets import ProcessSet, global_process_set
 from bps.mxnet import _ops
 from bps.mxnet._ops import Compression, Compressor
@@ -131,14 +131,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 def _wire(compression: type[Compressor], params: Mapping[str, Any] | None) -> str | None:
     """Return the type in which gradients are sent. The type follows from BytePS's
     compression_params, or from a compressor."""
-    known = dict(params or {})
-    if known.pop("fp16", False):
-        compression = Compression.fp16
-    if known:
-        raise NotImplementedError(
-            f"compression_params: bps does not support {', '.join(known)}: use {{'fp16': True}}"
-        )
-    return compression.wire
+    return (Compression.fp16 if is_half(params) else compression).wire
 
 
 class DistributedTrainer(gluon.Trainer):

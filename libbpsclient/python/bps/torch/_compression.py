@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+
+from bps._ops import is_half
 
 
 class Compressor:
@@ -49,3 +52,28 @@ class Compression:
     none = Compressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+
+
+def wire_of(
+    compression: type[Compressor], params: Mapping[str, Any] | None = None
+) -> torch.dtype | None:
+    """Return the type in which gradients are sent. None: their own type.
+
+    Args:
+        compression (Compressor): chooses the type.
+        params (dict, optional): BytePS's way to choose a compression: ``{"fp16": True}``.
+
+    Raises:
+        ValueError: the compressor has its own functions, which are not called for gradients.
+        NotImplementedError: see :func:`bps._ops.is_half`.
+    """
+    for name in ("compress", "decompress"):
+        own = getattr(getattr(compression, name, None), "__func__", None)
+        if own is not getattr(Compressor, name).__func__:
+            raise ValueError(
+                f"{name}() of {getattr(compression, '__name__', compression)} cannot be used for "
+                "gradients, which are sent in buckets: to choose the type in which they are sent, "
+                "derive a class from Compressor that sets only the attribute 'wire'; for other "
+                "changes, register hooks of the parameters (Tensor.register_hook)"
+            )
+    return Compression.fp16.wire if is_half(params) else compression.wire

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from bps import _core
 from bps._ops import broadcast_object, check_gradients
 from bps._sets import ProcessSet, global_process_set
 from bps.torch import _ops
-from bps.torch._compression import Compression, Compressor
+from bps.torch._compression import Compression, Compressor, wire_of
 from bps.torch._cross_barrier import CrossBarrier
 from bps.torch._reducer import BUCKET_BYTES, Reducer
 
@@ -223,6 +223,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     process_set: ProcessSet = global_process_set,
     cross_barrier: bool = False,
     bucket_bytes: int = BUCKET_BYTES,
+    compression_params: Mapping[str, Any] | None = None,
 ) -> Any:
     """Let an optimizer average gradients over all workers while backward() runs, before each step.
 
@@ -247,6 +248,8 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
             ``synchronize()`` before other code reads parameters. After ``step()``, ``.grad`` is
             None. With smaller buckets each wait is shorter.
         bucket_bytes (int): size of the groups in which gradients are sent.
+        compression_params (dict, optional): BytePS's way to choose a compression:
+            ``{"fp16": True}``.
 
     Returns:
         Optimizer: an optimizer whose class is a subclass of the given optimizer's class, with the
@@ -256,6 +259,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
 
     Raises:
         ValueError: names are missing or not unique, or op, factor or compression is not allowed.
+        NotImplementedError: for Adasum, and for compressions of BytePS other than fp16.
 
     Example::
 
@@ -268,10 +272,6 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     check_gradients(op, gradient_predivide_factor)
     if hasattr(optimizer, "_bps_base"):
         raise ValueError("the optimizer is a DistributedOptimizer already")
-    if compression.compress.__func__ is not Compressor.compress.__func__:
-        raise ValueError(
-            "the compression class must not override compress(): set its attribute 'wire' instead"
-        )
     process_set.check_added()
     named = _name_parameters(optimizer, named_parameters)
     wrapped = _new(type(optimizer))
@@ -286,7 +286,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         "passes": backward_passes_per_step,
         "prescale": 1 / gradient_predivide_factor,
         "postscale": gradient_predivide_factor,
-        "wire": compression.wire,
+        "wire": wire_of(compression, compression_params),
         "sparse_as_dense": sparse_as_dense,
         "bucket_bytes": bucket_bytes,
         "is_forward_order": cross_barrier,
