@@ -281,6 +281,9 @@ def test_groups_of_byteps_count_their_tensors():
     assert (x == total()).all()
 
 
+# ---- what a call does with its arguments ----
+
+
 def test_the_handle_of_a_sparse_sum_is_called_for_the_result():
     handle = hvd.sparse_allreduce_async(torch.eye(3).to_sparse(), "s", hvd.Average)
     assert torch.equal(handle().to_dense(), torch.eye(3))
@@ -365,6 +368,46 @@ def test_the_gradient_of_reducescatter_is_horovods(op):
     z = torch.ones(n, 2, requires_grad=True)
     bps.torch.reducescatter(z, op=op).sum().backward()
     assert torch.allclose(z.grad * n, x.grad)
+
+
+# ---- groups, priorities and names ----
+
+
+@pytest.mark.parametrize(
+    ("options", "want"),
+    [
+        (lambda p: {}, [{0, 1, 2, 3}]),
+        (lambda p: {"num_groups": 2}, [{0, 1}, {2, 3}]),
+        (lambda p: {"groups": 4}, [{0}, {1}, {2}, {3}]),
+        (lambda p: {"groups": [[p[0], p[2]], [p[1]]]}, [{0, 2}, {1}, {3}]),
+        (lambda p: {"groups": [[p[0], p[2]]], "bucket_bytes": 1}, [{0, 2}, {1}, {3}]),
+    ],
+)
+def test_the_gradients_of_a_group_are_sent_together(options, want):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2))
+    params = list(model.parameters())
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(params, lr=0.1), model.named_parameters(), **options(params)
+    )
+    for _ in range(2):
+        optimizer.zero_grad()
+        (model(torch.ones(1, 2)) * (hvd.rank() + 1)).sum().backward()
+        optimizer.step()
+    at = {id(p): i for i, p in enumerate(params)}
+    buckets = optimizer._bps_reducer._buckets
+    assert sorted(want, key=min) == sorted(
+        ({at[id(place.param)] for place in bucket.places} for bucket in buckets), key=min
+    )
+    weights = hvd.allgather(params[0].detach().reshape(1, -1))
+    assert (weights == weights[0]).all()
+
+
+def test_groups_that_are_none_are_refused():
+    model = torch.nn.Linear(2, 2)
+    wrong = {-1: "negative", "names": [["weight"]], "twice": [[model.bias], [model.bias]]}
+    for text, groups in (("negative", -1), ("lists", wrong["names"]), ("twice", wrong["twice"])):
+        with pytest.raises(ValueError, match=text):
+            hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), groups=groups)
 
 
 def test_priorities_are_those_of_the_call_or_follow_the_declarations(monkeypatch):

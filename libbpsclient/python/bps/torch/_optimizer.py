@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -210,6 +210,32 @@ def _new(base: type[torch.optim.Optimizer]) -> Any:
     return one
 
 
+def _group_by_name(
+    named: list[tuple[str, torch.Tensor]],
+    groups: int | Sequence[Sequence[torch.Tensor]] | None,
+) -> dict[str, int]:
+    """Return the number of the group of each parameter that is in a group, by the name of the
+    parameter.
+
+    Raises:
+        ValueError: groups is neither a number nor a sequence of sequences of parameters, or a
+            parameter is in two groups.
+    """
+    if groups is None or groups == 0:
+        return {}
+    if isinstance(groups, int):
+        if groups < 0:
+            raise ValueError(f"groups is {groups}, but must not be negative")
+        return {name: i * groups // len(named) for i, (name, _) in enumerate(named)}
+    members = [(i, param) for i, group in enumerate(groups) for param in group]
+    if not all(isinstance(param, torch.Tensor) for _, param in members):
+        raise ValueError("groups must be a number, or a list of lists of parameters")
+    numbers = {id(param): i for i, param in members}
+    if len(numbers) < len(members):
+        raise ValueError("groups has a parameter twice")
+    return {name: numbers[id(param)] for name, param in named if id(param) in numbers}
+
+
 def DistributedOptimizer(  # noqa: N802 - the name that users know
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
@@ -218,7 +244,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     op: int = bps.AVG,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
-    groups: Any = None,
+    groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
     cross_barrier: bool = False,
@@ -237,8 +263,10 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         op (int): Average or Sum.
         gradient_predivide_factor (float): divisor of gradients before the sum. The sum is then
             divided by size / factor. Only with Average.
-        num_groups (int), groups: ignored; kept for scripts of Horovod. Buckets have a fixed size in
-            bytes.
+        num_groups (int): older form of `groups`.
+        groups (int or list of list of Tensor, optional): parameters whose gradients are sent
+            together: a number of groups of successive parameters, or the parameters of each group.
+            Gradients of other parameters are sent in groups of `bucket_bytes` bytes.
         sparse_as_dense (bool): convert sparse gradients to dense gradients and sum them, instead of
             gathering their rows.
         process_set (ProcessSet): the workers over which gradients are averaged. Other workers may
@@ -258,7 +286,8 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
             gradients of its own parameters from its first ``step()`` on.
 
     Raises:
-        ValueError: names are missing or not unique, or op, factor or compression is not allowed.
+        ValueError: names are missing or not unique, or op, factor, groups or compression is not
+            allowed.
         NotImplementedError: for Adasum, and for compressions of BytePS other than fp16.
 
     Example::
@@ -289,6 +318,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         "wire": wire_of(compression, compression_params),
         "sparse_as_dense": sparse_as_dense,
         "bucket_bytes": bucket_bytes,
+        "groups": _group_by_name(named, num_groups if groups is None else groups),
         "is_forward_order": cross_barrier,
         "process_set": process_set,
     }

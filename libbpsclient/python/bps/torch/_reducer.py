@@ -20,7 +20,7 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 
 import torch
@@ -172,6 +172,8 @@ class Reducer:
         sparse_as_dense (bool): convert sparse gradients to dense gradients and sum them, instead of
             gathering their rows.
         bucket_bytes (int): size of a bucket.
+        groups (dict): names of parameters -> number of a group. The gradients of a group are sent
+            in one bucket, without others.
         is_forward_order (bool): send the gradients of the first layers first, because the next
             forward pass waits for each bucket separately. If False, send the gradients of the last
             layers first, because the backward pass computes them first.
@@ -190,10 +192,11 @@ class Reducer:
         bucket_bytes: int = BUCKET_BYTES,
         is_forward_order: bool = False,
         process_set: ProcessSet = global_process_set,
+        groups: Mapping[str, int] | None = None,
     ) -> None:
         self._op, self.passes, self._prescale, self._postscale = op, passes, prescale, postscale
         self._wire, self._bucket_bytes = wire, bucket_bytes
-        self._is_forward_order = is_forward_order
+        self._is_forward_order, self._groups = is_forward_order, groups or {}
         self._runtime = process_set.runtime()
         self.number = self._runtime.next_set()
         self._buckets: list[Bucket] = []
@@ -274,15 +277,16 @@ class Reducer:
         """Assign the dense gradients to buckets, and declare a tensor for each bucket. The buckets
         depend only on device, type, order and size of these gradients, so all workers have the same
         buckets."""
-        last: dict[tuple[torch.device, torch.dtype], tuple[Bucket, int]] = {}
+        last: dict[tuple[torch.device, torch.dtype, int | None], tuple[Bucket, int]] = {}
         for i, place in enumerate(self._places):
             if i in sparse:
                 self._sparse.append(place)
                 continue
-            kind = (place.param.device, place.param.dtype)
+            group = self._groups.get(place.name)
+            kind = (place.param.device, place.param.dtype, group)
             n_bytes = place.param.numel() * place.param.element_size()
             bucket, used = last.get(kind, (None, 0))
-            if bucket is None or used + n_bytes > self._bucket_bytes:
+            if bucket is None or (group is None and used + n_bytes > self._bucket_bytes):
                 bucket, used = Bucket(), 0
                 self._buckets.append(bucket)
             bucket.places.append(place)
