@@ -9,10 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "libbpsclient/ignored.h"
 #include "libbpsclient/last_error.h"
 #include "libbpsclient/base/process_limit.h"
 
@@ -123,37 +123,6 @@ static int set_faults(void)
 	return 0;
 }
 
-/* Environment variables of BytePS, a similar service. Each variable selects a mode that bps does
- * not have. A user who sets one of them expects that mode, so rank 0 prints a warning. */
-static const struct {
-	const char *name, *advice;
-} ignored[] = {
-	{"BYTEPS_ENABLE_ASYNC", "sums are synchronous; unset it, and set BPS_BACKUP if rounds "
-				"should not wait for late machines"},
-	{"BYTEPS_MIN_COMPRESS_BYTES",
-		"tensors are not compressed; unset it, and declare them as f16 or bf16 to halve "
-		"the bytes"},
-	{"BYTEPS_TRACE_ON",
-		"no timeline is written; unset it, and use bpsctl job NAME or bps-bench "
-		"--replay"}};
-
-static bool is_switched_on(const char *value)
-{
-	return value && *value && strcmp(value, "0") != 0 && strcasecmp(value, "false") != 0;
-}
-
-/* Print a warning on stderr for each variable in `ignored` that is switched on. */
-static void warn_ignored(void)
-{
-	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++) {
-		const char *value = getenv(ignored[i].name);
-
-		if (is_switched_on(value))
-			fprintf(stderr, "libbpsclient: warning: %s=%.20s is ignored: %s\n",
-				ignored[i].name, value, ignored[i].advice);
-	}
-}
-
 int bps_open(const struct bps_options *opt, struct bps **ret)
 {
 	static pthread_once_t warned = PTHREAD_ONCE_INIT;
@@ -182,7 +151,7 @@ int bps_open(const struct bps_options *opt, struct bps **ret)
 		return rc;
 	}
 	if (bps_rank(b) == 0) /* one warning per job is enough, so rank 0 prints it */
-		pthread_once(&warned, warn_ignored);
+		pthread_once(&warned, ignored_warn);
 	*ret = b;
 	return 0;
 }

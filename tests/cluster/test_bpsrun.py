@@ -125,16 +125,43 @@ import bps
 for _ in range(2):
     bps.open().close()
 """
-IGNORED = ("BYTEPS_ENABLE_ASYNC", "BYTEPS_MIN_COMPRESS_BYTES", "BYTEPS_TRACE_ON")
+# Variables of BytePS and Horovod that are switched off by 0 and false, variables for which each
+# value has an effect, and a number that has an effect above 1.
+SWITCHES = (
+    "BYTEPS_ENABLE_ASYNC", "BYTEPS_ENABLE_GDB", "BYTEPS_ENABLE_IPC", "BYTEPS_ENABLE_MIXED_MODE",
+    "BYTEPS_MIN_COMPRESS_BYTES", "BYTEPS_NUMA_ON", "BYTEPS_SCHEDULING_CREDIT",
+    "BYTEPS_TELEMETRY_ON", "BYTEPS_TRACE_ON", "DMLC_ENABLE_RDMA", "DMLC_ENABLE_UCX",
+    "HOROVOD_AUTOTUNE", "HOROVOD_DISABLE_GROUP_FUSION", "HOROVOD_ELASTIC",
+    "HOROVOD_ENABLE_XLA_OPS", "HOROVOD_HIERARCHICAL_ALLGATHER", "HOROVOD_HIERARCHICAL_ALLREDUCE",
+    "HOROVOD_STALL_CHECK_DISABLE", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+    "HOROVOD_TORUS_ALLREDUCE", "PS_HEARTBEAT_TIMEOUT", "PS_RESEND",
+)  # fmt: skip
+VALUES = (
+    "BYTEPS_DEBUG_SAMPLE_TENSOR", "BYTEPS_KEY_HASH_FN", "BYTEPS_NCCL_GROUP_SIZE",
+    "BYTEPS_PCIE_SWITCH_SIZE", "BYTEPS_REDUCE_ROOTS", "BYTEPS_SOCKET_PATH",
+    "BYTEPS_VISIBLE_CPU_CORES", "HOROVOD_CACHE_CAPACITY", "HOROVOD_CPU_OPERATIONS",
+    "HOROVOD_CYCLE_TIME", "HOROVOD_ELASTIC_TIMEOUT", "HOROVOD_FUSION_THRESHOLD",
+    "HOROVOD_GLOO_IFACE", "HOROVOD_GLOO_TIMEOUT_SECONDS", "HOROVOD_GPU_OPERATIONS",
+    "HOROVOD_IFACE", "HOROVOD_NUM_NCCL_STREAMS", "HOROVOD_RESET_LIMIT",
+    "HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_THREAD_AFFINITY", "HOROVOD_TIMELINE",
+)  # fmt: skip
 
 
 @needs_daemons
 @pytest.mark.skipif(BUILD.name in ("asan", "tsan"), reason="Python loads the library")
-@pytest.mark.parametrize(("value", "n_lines"), [("1", 1), ("0", 0), ("false", 0), ("", 0)])
-@pytest.mark.parametrize("name", IGNORED)
-def test_ignored_variable_of_byteps_is_warned_of_once_per_job(tmp_path, name, value, n_lines):
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [
+        ("2", {*SWITCHES, *VALUES, "HOROVOD_SIZE"}),
+        ("1", {*SWITCHES, *VALUES}),
+        ("0", {*VALUES}),
+        ("False", {*VALUES}),
+        ("", set()),
+    ],
+)
+def test_ignored_variables_of_byteps_and_horovod_are_warned_of_once_per_job(tmp_path, value, names):
     env = dict(environment(tmp_path), BPS_LIBRARY=str(BUILD / "libbpsclient.so.0"))
-    env[name] = value
+    env |= dict.fromkeys((*SWITCHES, *VALUES, "HOROVOD_SIZE"), value)
     r = subprocess.run(
         [BPSRUN, "-n", "2", "--servers", "1", "--no-prefix", "--", "/usr/bin/python3"]
         + ["-c", OPEN_TWICE, ROOT / "libbpsclient" / "python"],
@@ -145,8 +172,10 @@ def test_ignored_variable_of_byteps_is_warned_of_once_per_job(tmp_path, name, va
     )
     assert r.returncode == 0, r.stderr
     warnings = [line for line in r.stderr.splitlines() if "warning" in line]
-    assert len(warnings) == n_lines, r.stderr
-    assert all(f"{name}=1 is ignored" in line and "unset it" in line for line in warnings)
+    assert len(warnings) == len(names), r.stderr
+    for name in names:
+        assert sum(f" {name}={value} is ignored" in line for line in warnings) == 1, r.stderr
+    assert all("unset it" in line for line in warnings)
 
 
 def test_first_failure_is_the_result_and_ends_the_others(tmp_path):
