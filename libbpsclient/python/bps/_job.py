@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bps import _compare
 from bps._library import (
     ABI,
     CODES,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Shape = int | Sequence[int]
+DESCRIPTION_BYTES = 128  # length of the text with which workers compare their arrays
 
 
 def _uuid(gpu: Any) -> bytes | None:
@@ -616,11 +618,49 @@ class Job:
         self, array: np.ndarray, root: int = 0, timeout: float | None = None
     ) -> np.ndarray:
         """Overwrite a contiguous array with the array of rank ``root``. Return the overwritten
-        array."""
+        array.
+
+        Args:
+            array (ndarray): an array with the same type and shape at all workers.
+            root (int): rank of the worker whose values all workers get.
+            timeout (float, optional): seconds; None: the job's time-out.
+
+        Raises:
+            TypeError: the array holds Python objects.
+            ValueError: the array is not contiguous or not writable, or the arrays of the workers
+                differ in type or shape.
+        """
         if not array.flags.c_contiguous or not array.flags.writeable:
             raise ValueError("broadcast: the array must be contiguous and writable")
-        self.broadcast_memory(array.ctypes.data, array.nbytes, root, timeout)
+        self._compare("broadcast", array, timeout)
+        native = array.astype(array.dtype.newbyteorder("="), copy=False)
+        self.broadcast_memory(native.ctypes.data, native.nbytes, root, timeout)
+        if native is not array:
+            array[...] = native
         return array
+
+    def _compare(self, what: str, array: np.ndarray, timeout: float | None) -> None:
+        """Check that the arrays of all workers have the same type and shape.
+
+        Raises:
+            TypeError: the array holds Python objects.
+            ValueError: the arrays differ.
+        """
+        _compare.check_values(what, array)
+        mine = _compare.described(array.dtype.name, array.shape)
+        src = ctypes.create_string_buffer(mine.encode()[: DESCRIPTION_BYTES - 1], DESCRIPTION_BYTES)
+        dst = ctypes.create_string_buffer(DESCRIPTION_BYTES * self.size)
+        addresses = ctypes.addressof(src), DESCRIPTION_BYTES, ctypes.addressof(dst)
+        self.allgather_memory(*addresses, timeout)
+        for rank in range(self.size):
+            at = rank * DESCRIPTION_BYTES
+            other = dst.raw[at : at + DESCRIPTION_BYTES].rstrip(b"\0")
+            if other and other != src.raw.rstrip(b"\0"):
+                raise ValueError(
+                    f"{what}: rank {rank} has {other.decode(errors='replace')}, but rank "
+                    f"{self.rank} has {mine}: all workers must pass arrays of the same type and "
+                    "shape"
+                )
 
     def broadcast_memory(
         self, address: int, n_bytes: int, root: int = 0, timeout: float | None = None
@@ -629,10 +669,21 @@ class Job:
         check(lib.bps_broadcast(self.handle, address, n_bytes, root, milliseconds(timeout)))
 
     def allgather(self, array: Any, timeout: float | None = None) -> np.ndarray:
-        """Return the arrays of all workers in one array. The array of rank r is at index [r]."""
+        """Return the arrays of all workers in one array. The array of rank r is at index [r].
+
+        Args:
+            array (ndarray): an array, or numbers, with the same type and shape at all workers.
+            timeout (float, optional): seconds; None: the job's time-out.
+
+        Raises:
+            TypeError: the array holds Python objects.
+            ValueError: the arrays of the workers differ in type or shape.
+        """
         import numpy as np
 
-        array = np.ascontiguousarray(array)
+        given = np.asarray(array)
+        array = np.ascontiguousarray(given, given.dtype.newbyteorder("="))
+        self._compare("allgather", array, timeout)
         out = np.empty((self.size, *array.shape), dtype=array.dtype)
         self.allgather_memory(array.ctypes.data, array.nbytes, out.ctypes.data, timeout)
         return out

@@ -6,12 +6,12 @@ completion.
 
 A named operation NAME uses the tensor ``u/NAME`` for the first shape that a worker passes, and
 ``u/NAME#n`` for the n-th shape. Each worker counts its own shapes. So all workers use the same
-tensor for their n-th shapes. If these shapes differ, the mismatch is an error at all workers.
+tensor for their n-th shapes. At the first use of this tensor the workers compare the shapes and
+types. If these differ, the mismatch is an error at all workers.
 
 The values of unnamed operations are sent in reusable tensors, which are called slots. If workers
-made different calls, their values would be mixed in the slots. So each worker also writes its call
-into a small tensor. The MAX reduction of this tensor over the workers shows whether the calls
-differ. A difference is an error at all workers.
+made different calls, their values would be mixed in the slots. So the workers compare each call
+(:mod:`bps._compare`). A difference is an error at all workers.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from bps import _compare
 from bps._job import Job, Tensor
 from bps._library import CODES, DTYPES, MAX, SUM, Error, Timeout
 
@@ -46,16 +47,15 @@ PRIORITY_MOST = 2**31 - 1
 KINDS = (
     "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_single", "gather", "scatter",
     "reduce_scatter", "reduce_scatter_single", "all_to_all", "barrier", "broadcast_object",
-    "all_gather_object",
+    "all_gather_object", "grouped_all_reduce", "grouped_broadcast",
 )  # fmt: skip
 AGREEMENTS_IN_FLIGHT = 32
 OPS = ("sum", "prod", "max", "min", "avg")  # names of the reductions, indexed by SUM, PROD, ...
-# Names of the numbers that the workers compare. If several numbers differ, the error reports the
-# first one in this order.
-FIELDS = ("epoch", "history", "kind", "dtype", "n_elems", "op", "root")
-# To compare a number n, each worker sends n * RANKS + rank. So the result of the MAX reduction also
-# contains the rank of a worker that sent the largest n. Ranks are below RANKS.
-RANKS = 1 << 16
+# Names of the numbers that the workers compare for each unnamed operation. `history` is a checksum
+# of the earlier operations. If several numbers differ, the error reports the first one in this
+# order.
+FIELDS = ("epoch", "history", "kind")
+SAME_TENSORS = "All workers must use a name for tensors of the same shape and type"
 # After these errors the operation is still in flight, and the caller may wait again.
 IN_FLIGHT = {CODES[name] for name in ("ETIMEDOUT", "ENOSERVER", "EISOLATED")}
 # Errors that an operation raises at all workers. After such an error, each worker still makes the
@@ -74,11 +74,14 @@ class Slot:
         owner (Operation, optional): the operation in flight; None: the slot is free.
         lock (Lock): held by the thread that waits for the operation and frees the slot.
         views (dict): arrays of a front-end that share the slot's memory.
+        agreement (Operation, optional): the comparison of the tensor's shape, see
+            :meth:`Runtime.named`.
     """
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
         self.owner: Operation | None = None
+        self.agreement: Operation | None = None
         self.lock = threading.Lock()
         self.views: dict[Any, Any] = {}
 
@@ -172,8 +175,47 @@ class Operation:
             Error: the operation has failed, or is still in flight (see :meth:`settle`).
         """
         self.settle(timeout, is_interruptible)
+        self.check()
+
+    def check(self) -> None:
+        """Raise the error of the operation if the operation has failed."""
         if self._error is not None:
             raise self._error
+
+
+class Agreement(Operation):
+    """The comparison of an unnamed operation, see :meth:`Runtime.agree`.
+
+    Attributes:
+        differs_in_text (bool): True if all workers made calls of the same kind after the same
+            earlier calls, and only the texts differ.
+    """
+
+    def __init__(self, rt: Runtime, slot: Slot) -> None:
+        super().__init__(slot, self._compare)
+        self._runtime, self.differs_in_text = rt, False
+
+    def _compare(self) -> None:
+        """Raise an error about the first difference between the workers, if any."""
+        most, least = _compare.read(self._slot.tensor.output_address, len(FIELDS))
+        for field, (a, rank), (b, other) in zip(FIELDS, most.numbers, least.numbers):
+            if a != b:
+                text = "an earlier operation already differed between the workers"
+                if field == "kind":
+                    first, second = sorted(((rank, KINDS[a]), (other, KINDS[b])))
+                    text = f"rank {first[0]} calls {first[1]}, rank {second[0]} calls {second[1]}"
+                text = f"workers disagree in an operation: {text}. {_compare.SAME_CALLS}"
+                error: Error | None = Error(CODES["EMISMATCH"], text, min(rank, other))
+                break
+        else:
+            error = _compare.difference(
+                KINDS[most.numbers[-1][0]], most, least, _compare.SAME_CALLS
+            )
+            self.differs_in_text = error is not None
+        if error is not None:
+            rt = self._runtime
+            rt._next_epoch = max(rt._next_epoch, most.numbers[0][0] + 1)
+            raise error
 
 
 class Runtime:
@@ -188,7 +230,7 @@ class Runtime:
     def __init__(self, job: Job, prefix: str = "") -> None:
         self.job, self.prefix = job, prefix
         self.lock = threading.RLock()  # held while a thread declares or submits tensors
-        self._named: dict[str, dict[tuple[str, int], Slot]] = collections.defaultdict(dict)
+        self._named: dict[str, dict[str, Slot]] = collections.defaultdict(dict)
         # Slots for unnamed operations, by element type, reduction (SUM, PROD, ...) and size. Two
         # workers whose operations differ in one of these must not submit the same slot, because
         # that would fail the job.
@@ -216,20 +258,38 @@ class Runtime:
             self._sets += 1
             return self._sets - 1
 
-    def named(self, name: str, dtype: str, n_elems: int) -> Slot:
+    def named(self, name: str, dtype: str, n_elems: int, description: str) -> Slot:
         """Return the slot for a tensor to which the user gave a name.
 
+        At the first use of the slot, the workers compare the descriptions. If they differ, the
+        slot's `agreement` fails with EMISMATCH at all workers.
+
+        Args:
+            name (str): the user's name.
+            dtype (str): element type in which the tensor is sent.
+            n_elems (int): number of elements.
+            description (str): the tensor's own type, and its shape.
+
         Raises:
+            Error: EMISMATCH if the workers differed at the first use.
             ValueError: an operation with this name is in flight.
         """
         with self.lock:
             shapes = self._named[name]
-            slot = shapes.get((dtype, n_elems))
+            slot = shapes.get(description)
             if slot is None:
                 suffix = f"#{len(shapes) + 1}" if shapes else ""
-                slot = shapes[dtype, n_elems] = Slot(
-                    self.job.declare(f"{self.prefix}u/{name}{suffix}", dtype, n_elems)
+                slot = shapes[description] = self._compared(
+                    f"u/{name}{suffix}", f"tensor '{name}'", description
                 )
+                try:
+                    slot.tensor = self.job.declare(f"{self.prefix}u/{name}{suffix}", dtype, n_elems)
+                except Error as error:
+                    if error.code == CODES["EMISMATCH"]:
+                        slot.agreement.finish()  # its error has more details
+                    raise
+            if slot.agreement is not None:
+                slot.agreement.check()
             if slot.owner is not None and slot.owner.is_interrupted:
                 slot.owner.settle()  # the operation's caller may have lost the handle
             if slot.owner is not None:
@@ -238,6 +298,69 @@ class Runtime:
                     "use another name"
                 )
             return slot
+
+    def _compared(self, name: str, title: str, description: str) -> Slot:
+        """Submit the comparison of a description. Return a slot with this agreement. The slot does
+        not have its own tensor yet."""
+        compared = Slot(self.job.declare(f"{self.prefix}c/{name}", "i64", _compare.n_words(0)))
+        other, slot = compared.tensor, Slot(compared.tensor)
+        _compare.write(other.input_address, (), description, self.job.rank)
+        other.push_pull(MAX, PRIORITY_MOST)
+
+        def compare() -> None:
+            both = _compare.read(other.output_address, 0)
+            error = _compare.difference(title, *both, SAME_TENSORS)
+            if error is not None:
+                raise error
+
+        slot.agreement = Operation(compared, compare)
+        return slot
+
+    def compare_lists(
+        self,
+        name: str,
+        what: str,
+        mine: _compare.List,
+        labels: Sequence[str] | None = None,
+    ) -> list[int]:
+        """Compare this worker's list of tensors with the lists of the other workers, and wait.
+
+        Different workers may compare lists of different names in different orders.
+
+        Args:
+            name (str): name of the comparison, the same at all workers. It may be used once.
+            what (str): the operation, for the text of the error.
+            mine (List): this worker's list.
+            labels (sequence of str, optional): see :func:`bps._compare.order`.
+
+        Returns:
+            list of int: the positions at which this worker's list has the tensors of the list of
+            the lowest rank.
+
+        Raises:
+            Error: EMISMATCH at all workers if the lists differ in more than their order, or if the
+                options differ.
+        """
+        raw = mine.pack()
+        with self.lock:
+            slot = Slot(self.job.declare(f"{self.prefix}c/{name}", "i64", _compare.n_words(1)))
+        _compare.write(slot.tensor.input_address, (len(raw),), mine.text(), self.job.rank)
+        slot.tensor.push_pull(MAX, PRIORITY_MOST)
+        slot.tensor.finish()
+        most, least = _compare.read(slot.tensor.output_address, 1)
+        if _compare.difference(what, most, least, "") is None:
+            return [*range(len(mine.entries))]
+        length, size, rank = most.numbers[0][0], self.job.size, self.job.rank
+        with self.lock:
+            slot = Slot(self.job.declare(f"{self.prefix}c/{name}.lists", "u8", length * size))
+        ctypes.memset(slot.tensor.input_address, 0, length * size)
+        ctypes.memmove(slot.tensor.input_address + rank * length, raw, len(raw))
+        slot.tensor.push_pull(SUM, PRIORITY_MOST)
+        slot.tensor.finish()
+        all_ = ctypes.string_at(slot.tensor.output_address, length * size)
+        given = (all_[r * length : (r + 1) * length].rstrip(b"\0") for r in range(size))
+        lists = {r: _compare.List.unpack(one) for r, one in enumerate(given) if one}
+        return _compare.order(what, mine, lists, labels)
 
     @contextlib.contextmanager
     def submission(self, is_compared: bool = False) -> Iterator[None]:
@@ -278,7 +401,7 @@ class Runtime:
         if self._failure is not None:
             raise _out_of_step(self._failure) from self._failure
 
-    def agree(self, kind: str, dtype: str, n_elems: int, op: int = SUM, root: int = 0) -> Operation:
+    def agree(self, kind: str, text: str) -> Agreement:
         """Compare this worker's next unnamed operation with those of the other workers.
 
         After a difference, all workers use new slots for unnamed operations, because the workers
@@ -287,13 +410,11 @@ class Runtime:
 
         Args:
             kind (str): one of KINDS.
-            dtype (str): element type of the memory that is reduced.
-            n_elems (int): number of elements of that memory.
-            op (int): the reduction: SUM, PROD, MAX, MIN or AVG.
-            root (int): rank of the root, for operations that have one.
+            text (str): type and shape of the tensor, and the other arguments that must be equal at
+                all workers.
 
         Returns:
-            Operation: fails with EMISMATCH at all workers if the arguments of the workers differ.
+            Agreement: fails with EMISMATCH at all workers if kind or text of the workers differ.
 
         Raises:
             Error: see :meth:`check`.
@@ -304,46 +425,51 @@ class Runtime:
                 self._epoch, self._history = self._next_epoch, 0
                 self._forget_unnamed()
             if not self._agreements:
-                decls = [
-                    (f"{self.prefix}agree/{i}", "i64", 2 * len(FIELDS))
-                    for i in range(AGREEMENTS_IN_FLIGHT)
-                ]
+                n = _compare.n_words(len(FIELDS))
+                decls = [(f"{self.prefix}agree/{i}", "i64", n) for i in range(AGREEMENTS_IN_FLIGHT)]
                 self._agreements = [Slot(t) for t in self.job.declare_group(decls)]
             slot = self._agreements[self._n_agreements % AGREEMENTS_IN_FLIGHT]
             if slot.owner is not None:
                 slot.owner.settle()
-            mine = (KINDS.index(kind), DTYPES[dtype][0], n_elems, op, root)
-            numbers = (self._epoch, self._history, *mine)
-            memory = (ctypes.c_int64 * (2 * len(FIELDS))).from_address(slot.tensor.input_address)
-            rank = self.job.rank
-            memory[:] = [sign * n * RANKS + rank for sign in (1, -1) for n in numbers]
+            numbers = (self._epoch, self._history, KINDS.index(kind))
+            _compare.write(slot.tensor.input_address, numbers, text, self.job.rank)
             slot.tensor.push_pull(MAX, PRIORITY_MOST)
             self._n_agreements += 1
-            self._history = zlib.crc32(repr(mine).encode(), self._history)
-            return Operation(slot, lambda: self._compare(slot))
+            self._history = zlib.crc32(f"{kind} {text}".encode(), self._history)
+            return Agreement(self, slot)
 
-    def _compare(self, slot: Slot) -> None:
-        """Raise an error about the first field in which the workers differ, if any."""
-        n = len(FIELDS)
-        memory = (ctypes.c_int64 * (2 * n)).from_address(slot.tensor.output_address)
-        most = [divmod(x, RANKS) for x in memory[:n]]
-        least = [(-x, rank) for x, rank in (divmod(x, RANKS) for x in memory[n:])]
-        for field, (a, rank), (b, other) in zip(FIELDS, most, least):
-            if a == b:
-                continue
-            self._next_epoch = max(self._next_epoch, most[0][0] + 1)
-            what = f"workers disagree in {KINDS[most[FIELDS.index('kind')][0]]}"
-            if field in ("epoch", "history"):
-                text = "an earlier operation already differed between the workers"
-            else:
-                text = f"rank {other} has {_described(field, b)}, rank {rank} has "
-                text += _described(field, a)
-            raise Error(
-                CODES["EMISMATCH"],
-                f"{what}: {text}. All workers must make the same calls in the same order, with "
-                "tensors of the same shape and type",
-                other,
-            )
+    def agree_on_list(
+        self,
+        kind: str,
+        mine: _compare.List,
+        labels: Sequence[str] | None = None,
+    ) -> list[int]:
+        """Compare the list of tensors of this worker's next unnamed operation with the lists of the
+        other workers, and wait.
+
+        Args:
+            kind (str): a grouped operation of KINDS.
+            mine, labels: see :meth:`compare_lists`.
+
+        Returns:
+            list of int: the positions at which this worker's list has the tensors of the list of
+            the lowest rank.
+
+        Raises:
+            Error: EMISMATCH at all workers if the operations differ, or if the lists differ in more
+                than their order.
+        """
+        with self.submission():
+            agreement = self.agree(kind, mine.text())
+            try:
+                agreement.finish()
+                return [*range(len(mine.entries))]
+            except Error:
+                if not agreement.differs_in_text:
+                    raise
+            all_ = self.allgather_bytes(mine.pack())
+            lists = {rank: _compare.List.unpack(one) for rank, one in enumerate(all_) if one}
+            return _compare.order(kind, mine, lists, labels)
 
     def _forget_unnamed(self) -> None:
         for known in (self._rings, self._turns, self._own, self._own_turns):
@@ -416,6 +542,8 @@ class Runtime:
         named = [slot for shapes in self._named.values() for slot in shapes.values()]
         for ring in (named, self._agreements, *self._rings.values(), *self._own.values()):
             for slot in ring:
+                if slot.agreement is not None:
+                    slot.agreement.settle()
                 if slot.owner is not None:
                     slot.owner.settle()
         if self.line is not None:
@@ -446,7 +574,7 @@ class Runtime:
         """Send the bytes of rank ``root`` to all workers. Every worker's call returns these
         bytes."""
         with self.submission():
-            self.agree("broadcast_object", "u8", 0, root=root).finish()
+            self.agree("broadcast_object", f"an object, root {root}").finish()
             n = ctypes.c_uint64(len(data) if data is not None else 0)
             self.job.broadcast_memory(ctypes.addressof(n), 8, root)
             raw = ctypes.create_string_buffer(data or b"", max(n.value, 1))
@@ -457,7 +585,7 @@ class Runtime:
         """Return every worker's bytes, ordered by rank. The lengths may differ between workers."""
         size = self.job.size
         with self.submission():
-            self.agree("all_gather_object", "u8", 0).finish()
+            self.agree("all_gather_object", "an object").finish()
             mine, all_ = ctypes.c_uint64(len(data)), (ctypes.c_uint64 * size)()
             self.job.allgather_memory(ctypes.addressof(mine), 8, ctypes.addressof(all_))
             most = max(1, *all_)
@@ -496,17 +624,6 @@ def _out_of_step(failure: BaseException) -> Error:
     if isinstance(failure, Error):
         return Error(failure.code, text, failure.rank, failure.host, failure.tensor)
     return Error(CODES["EMISMATCH"], text)
-
-
-def _described(field: str, n: int) -> str:
-    """Return the text that an error message shows for the value n of a compared field."""
-    if field == "kind":
-        return KINDS[n]
-    if field == "dtype":
-        return next(name for name, (number, _) in DTYPES.items() if number == n)
-    if field == "op":
-        return OPS[n]
-    return f"{n} elements" if field == "n_elems" else f"root {n}"
 
 
 _GOOD, _BAD = b"+", b"-"

@@ -24,12 +24,12 @@ from torch._C._distributed_c10d import Work
 import bps
 from bps import _core
 from bps._library import CODES, Error
-from bps._runtime import Runtime
+from bps._runtime import OPS, Runtime
 from bps.torch._c10d_work import GroupWork, ManyWorks, failure
-from bps.torch._memory import NAMES, check_device, flatten, wire_dtype
+from bps.torch._memory import check_device, described_type, flatten, wire_dtype
 from bps.torch._parts import Part, as_bytes, consecutive, length, sum_parts
 
-OPS = {
+OPERATIONS = {
     dist.ReduceOp.SUM: bps.SUM,
     dist.ReduceOp.AVG: bps.AVG,
     dist.ReduceOp.MIN: bps.MIN,
@@ -39,7 +39,7 @@ OPS = {
 
 
 def _operation(op: Any) -> int:
-    for theirs, ours in OPS.items():
+    for theirs, ours in OPERATIONS.items():
         if op == theirs:
             return ours
     raise NotImplementedError(
@@ -151,6 +151,7 @@ class Collectives:
         taken: Sequence[Part],
         output: Any,
         n_elems: int,
+        text: str,
         opts: Any,
         last: Sequence[Callable[[], Any]] = (),
     ) -> GroupWork:
@@ -164,6 +165,7 @@ class Collectives:
             taken: parts of the memory to which the result is copied.
             output: value of the operation's future.
             n_elems (int): number of elements of the memory.
+            text (str): what must be equal at all workers. The root is added to the text.
             opts: options of torch.distributed, with time-out and root.
             last: functions to call when the results are in `taken`.
         """
@@ -177,10 +179,10 @@ class Collectives:
             output,
             seconds if seconds > 0 else self._timeout,
         )
-        rt, root = self._runtime, getattr(opts, "rootRank", 0)
+        rt, root = self._runtime, getattr(opts, "rootRank", None)
         try:
             with rt.submission():
-                agreement = rt.agree(what, NAMES[dtype], n_elems, op, root)
+                agreement = rt.agree(what, text if root is None else f"{text}, root {root}")
                 parts = sum_parts(
                     rt, dtype, op, given, taken, n_elems, agreement, has_own_slot=True
                 )
@@ -225,7 +227,8 @@ class Collectives:
             dtype = given[0].dtype
         parts = consecutive(given)
         n = length(parts)
-        return self._submit(what, wire_dtype(dtype), op, parts, taken, output, n, opts, last)
+        text, wire = f"{n} elements of {described_type(dtype)}, {OPS[op]}", wire_dtype(dtype)
+        return self._submit(what, wire, op, parts, taken, output, n, text, opts, last)
 
     def _move(
         self,
@@ -234,16 +237,17 @@ class Collectives:
         taken: Sequence[Part],
         output: Any,
         n_elems: int,
-        item: int,
+        dtype: torch.dtype,
         opts: Any,
         last: Sequence[Callable[[], Any]] = (),
     ) -> GroupWork:
         """Copy flat tensors to other workers by means of a sum of bytes. Each worker takes the
-        parts of the sum that it needs. item: size of an element in bytes."""
+        parts of the sum that it needs. dtype: type of the elements."""
+        item, text = dtype.itemsize, f"{n_elems} elements of {described_type(dtype)}"
         given = [(at * item, as_bytes(flat)) for at, flat in given]
         taken = [(at * item, as_bytes(flat)) for at, flat in taken]
         return self._submit(
-            what, torch.uint8, bps.SUM, given, taken, output, n_elems * item, opts, last
+            what, torch.uint8, bps.SUM, given, taken, output, n_elems * item, text, opts, last
         )
 
     # ---- collectives ----
@@ -277,8 +281,8 @@ class Collectives:
             given = [(0, self._flat(tensor))]
         else:
             taken = [(0, self._room(tensor, last))]
-        n, item = tensor.numel(), tensor.element_size()
-        return self._move("broadcast", given, taken, tensors, n, item, opts, last)
+        n = tensor.numel()
+        return self._move("broadcast", given, taken, tensors, n, tensor.dtype, opts, last)
 
     def _gather_parts(
         self,
@@ -300,8 +304,7 @@ class Collectives:
             raise ValueError(f"{what}: input and outputs must have the same type")
         taken = consecutive(outputs)
         given = [(taken[self._rank][0], flat)]
-        n, item = length(taken), flat.element_size()
-        return self._move(what, given, taken, output, n, item, opts, last)
+        return self._move(what, given, taken, output, length(taken), flat.dtype, opts, last)
 
     def allgather(
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
@@ -354,7 +357,7 @@ class Collectives:
             taken = consecutive([self._room(out, last) for out in outputs[0]])
         given = [(self._rank * n, flat)]
         size = self._size * n
-        return self._move("gather", given, taken, outputs, size, flat.element_size(), opts, last)
+        return self._move("gather", given, taken, outputs, size, flat.dtype, opts, last)
 
     def scatter(
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
@@ -369,7 +372,7 @@ class Collectives:
                 raise ValueError(f"scatter: the root needs {self._size} inputs of {n} elements")
             given = consecutive([self._flat(t) for t in inputs[0]])
         taken, size = [(self._rank * n, flat)], self._size * n
-        return self._move("scatter", given, taken, outputs, size, flat.element_size(), opts, last)
+        return self._move("scatter", given, taken, outputs, size, flat.dtype, opts, last)
 
     def reduce_scatter(
         self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
@@ -475,7 +478,7 @@ class Collectives:
             [(starts[r * n + me], taken[r]) for r in range(n)],
             output,
             ends[-1],
-            given[0].element_size(),
+            given[0].dtype,
             opts,
             last,
         )
@@ -483,7 +486,7 @@ class Collectives:
     def barrier(self, opts: Any) -> Work:
         """Return an operation that is complete when all workers of the group have called this
         method."""
-        return self._submit("barrier", torch.uint8, bps.SUM, [], [], [], 0, opts)
+        return self._submit("barrier", torch.uint8, bps.SUM, [], [], [], 0, "no values", opts)
 
     def allreduce_sparse(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         """Raise an error, because bps reduces dense tensors only.

@@ -106,7 +106,7 @@ class Gather(Handle):
         given = [(n * rt.job.rank, torch.frombuffer(bytearray(mine), dtype=torch.uint8))]
         taken = [(0, self._described)]
         with rt.submission():
-            agreement = rt.agree(KINDS[what], "u8", n * size)
+            agreement = rt.agree(KINDS[what], f"{len(numbers)} numbers and rows")
             parts = _sum_bytes(rt, given, taken, n * size, agreement)
             self._first: list[Operation] = [agreement, *parts]
             self._line = Line.of(rt)

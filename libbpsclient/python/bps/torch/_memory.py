@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from bps import _compare
 from bps._runtime import Slot
 
 # NAMES: types of PyTorch that servers can sum, each with the service's name for the type.
@@ -39,6 +40,16 @@ def wire_dtype(dtype: torch.dtype) -> torch.dtype:
         known = ", ".join(str(t).removeprefix("torch.") for t in (*NAMES, *CARRIERS))
         raise TypeError(f"{dtype} cannot be summed: use one of {known}")
     return wire
+
+
+def described_type(dtype: torch.dtype) -> str:
+    """Return the name of a type, for example "float32"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def described(tensor: torch.Tensor) -> str:
+    """Return type and shape of a tensor as text, which the workers compare."""
+    return _compare.described(described_type(tensor.dtype), tensor.shape)
 
 
 def view(address: int, dtype: torch.dtype, n_elems: int, owner: Any = None) -> torch.Tensor:

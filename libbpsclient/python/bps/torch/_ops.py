@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import bps
-from bps import _core
+from bps import _compare, _core
 from bps._ops import (
     Average,
     Sum,
@@ -21,7 +21,7 @@ from bps._ops import (
     share,
     split_table,
 )
-from bps._runtime import Operation, Runtime, Slot
+from bps._runtime import OPS, Operation, Runtime, Slot
 from bps._sets import ProcessSet, global_process_set
 from bps.torch._compression import Compression, Compressor
 from bps.torch._gather import Gather
@@ -29,6 +29,7 @@ from bps.torch._handle import Handle, Mapped, Named, Several
 from bps.torch._memory import (
     NAMES,
     check_device,
+    described,
     flatten,
     input_view,
     output_view,
@@ -102,15 +103,16 @@ def _reduce(
             op, post = Sum, post / rt.job.size
     wire = wire_dtype(tensor.dtype)
     n = tensor.numel()
+    description = described(tensor)
     is_direct = output.is_contiguous()
     flat = tensor.detach().contiguous().view(-1)
     out = output.detach().view(-1) if is_direct else torch.empty_like(flat)
     with rt.submission():
         if name is not None and n:
-            slot = rt.named(name, NAMES[wire], n)
-            parts = [_submit(slot, flat, out, op, pre, post, priority)]
+            slot = rt.named(name, NAMES[wire], n, description)
+            parts = [_submit(slot, flat, out, op, pre, post, priority, slot.agreement)]
         else:
-            agreement = rt.agree("all_reduce", NAMES[wire], n, op)
+            agreement = rt.agree("all_reduce", f"{description}, {OPS[op]}")
             parts, at = [agreement], 0
             while at < n:
                 slot = rt.piece(NAMES[wire], op, n - at)
@@ -331,60 +333,63 @@ def synchronize(handle: Handle) -> Any:
     return handle.wait()
 
 
-def _broadcast(
-    flats: Sequence[torch.Tensor],
-    kind: tuple[str, int] | None,
-    root_rank: int,
-    process_set: ProcessSet,
-) -> tuple[list[Operation], bool]:
-    """Submit flat tensors. The tensors of the worker with rank ``root_rank`` overwrite those of the
-    other workers.
+def _place(root_rank: int, process_set: ProcessSet) -> int:
+    """Return the root's rank in the process set.
 
-    Args:
-        kind (tuple, optional): element type and number of elements, which the workers compare;
-            None: they compare the number of bytes.
-
-    Returns:
-        tuple: the operations, and whether this worker is the root.
+    Raises:
+        Error: the root is not in the process set.
     """
-    rt = process_set.runtime()
-    root = process_set.place(root_rank)
-    if not 0 <= root < rt.job.size:
-        size = rt.job.size
+    root, size = process_set.place(root_rank), process_set.runtime().job.size
+    if not 0 <= root < size:
         raise bps.Error(
             -errno.EINVAL, f"broadcast: root {root} is not in the job of {size} workers"
         )
+    return root
+
+
+def _broadcast(
+    rt: Runtime, flats: Sequence[torch.Tensor], root: int, agreement: Operation | None
+) -> list[Operation]:
+    """Submit flat tensors. Call this in :meth:`Runtime.submission`. The tensors of the worker
+    `root` overwrite those of the other workers."""
     values = consecutive([as_bytes(flat) for flat in flats])
-    n_bytes = length(values)
-    is_root = rt.job.rank == root
-    given, taken = (values, []) if is_root else ([], values)
-    with rt.submission():
-        agreement = rt.agree("broadcast", *(kind or ("u8", n_bytes)), root=root)
-        options = {"needed": [root], **MOVE}
-        parts = sum_parts(rt, torch.uint8, Sum, given, taken, n_bytes, agreement, **options)
-    return [agreement, *parts], is_root
+    given, taken = (values, []) if rt.job.rank == root else ([], values)
+    options = {"needed": [root], **MOVE}
+    return sum_parts(rt, torch.uint8, Sum, given, taken, length(values), agreement, **options)
 
 
 def broadcast_all_(
-    tensors: Sequence[torch.Tensor], root_rank: int, process_set: ProcessSet
+    named: Sequence[tuple[str, torch.Tensor]], root_rank: int, process_set: ProcessSet
 ) -> None:
     """Overwrite tensors, in place, with the tensors of the worker with rank ``root_rank``. All
     tensors are sent in one broadcast.
 
     Args:
-        tensors: tensors with the same shapes and types at all workers.
+        named: names and tensors. All workers must have the same names, shapes and types. Their
+            orders may differ.
         root_rank (int): rank of the worker whose values all workers get. This is the rank in the
             job, not in the process set.
         process_set (ProcessSet): the workers that take part.
+
+    Raises:
+        Error: EMISMATCH at all workers if their tensors differ. The text names a tensor, two
+            workers, and the shape and type that each of them has.
     """
-    for tensor in tensors:
+    for _, tensor in named:
         check_device(tensor)
+    rt, root = process_set.runtime(), _place(root_rank, process_set)
+    entries = [(name, described(tensor)) for name, tensor in named]
+    order = rt.agree_on_list("grouped_broadcast", _compare.List(entries, f" root {root}"))
+    tensors = [named[i][1] for i in order]
     flats = [flatten(tensor.detach().cpu().contiguous()) for tensor in tensors]
-    operations, is_root = _broadcast(flats, None, root_rank, process_set)
+    with rt.submission(is_compared=True):
+        operations = _broadcast(rt, flats, root, None)
     Handle(None, operations).wait()
+    if rt.job.rank == root:
+        return
     with torch.no_grad():
         for tensor, flat in zip(tensors, flats):
-            if not is_root and flat.data_ptr() != tensor.data_ptr():
+            if flat.data_ptr() != tensor.data_ptr():
                 tensor.copy_(flat.view(tensor.shape))
 
 
@@ -410,11 +415,13 @@ def broadcast_async_(
     """
     check_device(tensor)
     _check_name("broadcast", name, process_set)
+    rt, root = process_set.runtime(), _place(root_rank, process_set)
     flat = flatten(tensor.detach().cpu().contiguous())
-    # rt.agree() checks that all workers have the same type and the same number of elements. A type
-    # that is not in NAMES, such as complex numbers, is passed as bytes.
-    kind = (NAMES[tensor.dtype], flat.numel()) if tensor.dtype in NAMES else None
-    operations, is_root = _broadcast([flat], kind, root_rank, process_set)
+    text = f"{described(tensor)}, root {root}"
+    with rt.submission():
+        agreement = rt.agree("broadcast", text)
+        operations = [agreement, *_broadcast(rt, [flat], root, agreement)]
+    is_root = rt.job.rank == root
     handle = Handle(tensor, operations)
     is_direct = is_root or flat.data_ptr() == tensor.data_ptr()
     handle = handle if is_direct else _copied(handle, flat, tensor)

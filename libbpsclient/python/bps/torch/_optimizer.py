@@ -355,9 +355,9 @@ def broadcast_parameters(
         root_rank (int): worker whose values all workers get.
         process_set (ProcessSet): the workers that take part.
     """
-    tensors = [p for _, p in _tensors(params) if p.numel()]
-    if tensors:
-        _ops.broadcast_all_(tensors, root_rank, process_set)
+    named = _tensors(params)
+    if named:
+        _ops.broadcast_all_(named, root_rank, process_set)
 
 
 def broadcast_optimizer_state(

@@ -8,8 +8,10 @@ pages, which is slower than a copy of the whole bucket. So after the first write
 gradients, the reducer copies the bucket's results to a permanent buffer. No thread is started. The
 caller of :meth:`Reducer.finish` waits for the sums.
 
-Gradients are assigned to buckets at the end of the first step. First the workers agree on which
-parameters have sparse gradients. Sparse gradients are gathered instead of summed.
+Gradients are assigned to buckets at the end of the first step. First the workers compare the names,
+shapes and types of their parameters. If only the order of the names differs, the order of the
+lowest rank is used. Then the workers agree on which parameters have sparse gradients. Sparse
+gradients are gathered instead of summed.
 
 The first bucket has one more element at its end. A worker that trains sends 1 in this element, and
 a worker that has called :func:`join` sends 0. If the sum is 0, all workers have called ``join``.
@@ -26,12 +28,14 @@ from concurrent import futures
 import torch
 
 import bps
-from bps import _core
+from bps import _compare, _core
 from bps._runtime import Slot
 from bps._sets import ProcessSet, global_process_set
 from bps.torch._channels import Channel, check_gradient, open_channels
 from bps.torch._memory import (
     COPIED_BYTES,
+    described,
+    described_type,
     has_storage_of,
     input_view,
     output_view,
@@ -212,6 +216,7 @@ class Reducer:
             check_gradient(param)
             wire_dtype(param.dtype)
         self._places = [Place(name, param) for name, param in named if param.numel()]
+        self._hooked = list(self._places)  # in the order of the hooks
         mine = {id(place.param) for place in self._places}
         for other in list(_reducers):
             if any(id(place.param) in mine for place in other._places):
@@ -222,8 +227,6 @@ class Reducer:
             for i, place in enumerate(self._places)
         ]
         self._is_cut, self._sparse_as_dense = False, sparse_as_dense
-        if sparse_as_dense:
-            self._cut(set())
         self._runtime.reopened.add(self)
 
     def reopen(self) -> None:
@@ -236,15 +239,28 @@ class Reducer:
         for place in self._places:
             place.bucket = None
         self._reset()
-        if self._sparse_as_dense:
-            self._cut(set())
+
+    def _list(self) -> _compare.List:
+        """Return the parameters and options that must be equal at all workers."""
+        entries = [(place.name, described(place.param)) for place in self._places]
+        wire = f" sent as {described_type(self._wire)}," if self._wire else ""
+        order = "forward" if self._is_forward_order else "backward"
+        factors = f" factors {self._prescale:g} and {self._postscale:g},"
+        options = f"{wire}{factors} buckets of {self._bucket_bytes} bytes in {order} order"
+        return _compare.List(entries, options)
 
     def _agree(self) -> None:
-        """Agree with the other workers on which gradients are sparse, and assign the dense
-        gradients to buckets."""
-        # Each reducer has its own tensor for the agreement. So different workers may run the
+        """Compare the parameters with those of the other workers, agree on which gradients are
+        sparse, and assign the dense gradients to buckets."""
+        # Each reducer has its own tensors for the agreement. So different workers may run the
         # agreements of their reducers in different orders.
         rt, n = self._runtime, len(self._places)
+        what = "the gradients of an optimizer or a module"
+        order = rt.compare_lists(f"grad/{self.number}", what, self._list())
+        self._places = [self._places[i] for i in order]
+        if self._sparse_as_dense:
+            self._cut(set())
+            return
         name = f"{rt.prefix}grad/{self.number}.sparse"
         with rt.lock:
             slot = Slot(rt.job.declare(name, "u8", max(n, 1)))
@@ -257,21 +273,31 @@ class Reducer:
         self._cut(set(output_view(slot)[:n].nonzero().view(-1).tolist()))
 
     @property
-    def sparse(self) -> set[int] | None:
-        """Indices of the parameters whose gradients are sparse. The reducer gathers these gradients
-        instead of summing them in buckets. None: the gradients are not assigned to buckets yet."""
+    def plan(self) -> tuple[_compare.List, set[int]] | None:
+        """The parameters in the order in which all workers have them, and the indices of those
+        whose gradients are sparse. The reducer gathers sparse gradients instead of summing them in
+        buckets. None: the gradients are not assigned to buckets yet."""
         sparse = {id(place) for place in self._sparse}
         known = {i for i, place in enumerate(self._places) if id(place) in sparse}
-        return known if self._is_cut else None
+        return (self._list(), known) if self._is_cut else None
 
-    def adopt(self, sparse: set[int] | None) -> None:
+    def adopt(self, plan: tuple[_compare.List, set[int]] | None) -> None:
         """Assign gradients to buckets as the other workers did before this worker joined.
 
         Args:
-            sparse (set, optional): :attr:`sparse` of the other workers.
+            plan (tuple, optional): :attr:`plan` of the other workers.
+
+        Raises:
+            Error: EMISMATCH if this worker has other parameters or options.
         """
-        if sparse is not None and not self._is_cut:
-            self._cut(sparse)
+        if plan is None or self._is_cut:
+            return
+        (theirs, sparse), rt = plan, self._runtime
+        mine, lists = self._list(), {rt.job.root: theirs}
+        lists[rt.job.rank] = mine
+        order = _compare.order("the gradients of an optimizer or a module", mine, lists)
+        self._places = [self._places[i] for i in order]
+        self._cut(sparse)
 
     def _cut(self, sparse: set[int]) -> None:
         """Assign the dense gradients to buckets, and declare a tensor for each bucket. The buckets
@@ -313,7 +339,7 @@ class Reducer:
         def on_gradient(_: torch.Tensor) -> None:
             reducer = ref()
             if reducer is not None and not reducer.is_paused:
-                reducer._on_gradient(reducer._places[i])
+                reducer._on_gradient(reducer._hooked[i])
 
         return on_gradient
 

@@ -170,10 +170,10 @@ class TorchState(State):
     def _sync_parts(self, root: int) -> None:
         rt = _core.runtime()
         reducers = self._reducers()
-        mine = [reducer.sparse for reducer in reducers]
-        sparse = rt.broadcast_object(mine if rt.job.rank == root else None, root)
-        for reducer, indices in zip(reducers, sparse):
-            reducer.adopt(indices)
+        mine = [reducer.plan for reducer in reducers]
+        plans = rt.broadcast_object(mine if rt.job.rank == root else None, root)
+        for reducer, plan in zip(reducers, plans):
+            reducer.adopt(plan)
         for part in self._parts.values():
             if isinstance(part, torch.optim.Optimizer):
                 broadcast_optimizer_state(part, root)
