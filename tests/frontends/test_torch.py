@@ -365,6 +365,118 @@ def test_gradients_are_averaged_by_name(cross_barrier):
             assert torch.allclose(p.detach(), torch.full((3,), -step * mean * 10**i))
 
 
+def equal_everywhere(model):
+    rows = bps.allgather(torch.cat([p.detach().view(-1) for p in model.parameters()]).view(1, -1))
+    return bool((rows == rows[0]).all())
+
+
+def trained_alone(steps):
+    """Train the model of :func:`two_layers` in this process, on the data of all workers.
+
+    Args:
+        steps: for each step, the parameters that are trained.
+    """
+    model = two_layers()
+    for trained in steps:
+        for p in model.parameters():
+            p.grad = None
+        total = 0.0
+        for rank in range(bps.size()):
+            total = total + model(torch.full((2, 4), rank + 1.0)).sum() / bps.size()
+        total.backward()
+        with torch.no_grad():
+            for i, p in enumerate(model.parameters()):
+                p -= 0.1 * p.grad * (i in trained)
+    return model
+
+
+def two_layers():
+    torch.manual_seed(7)
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+
+
+def train_layers(model, optimizer, wrapped=None, n=2):
+    for _ in range(n):
+        optimizer.zero_grad()
+        (wrapped or model)(torch.full((2, 4), bps.rank() + 1.0)).sum().backward()
+        optimizer.step()
+    if hasattr(optimizer, "synchronize") and n:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            optimizer.synchronize() if optimizer._bps_cross else None
+
+
+@pytest.mark.parametrize("kind", ["optimizer", "cross_barrier", "module"])
+@pytest.mark.parametrize("at_first", [0, 1])
+def test_parameters_that_are_released_later_are_reduced(kind, at_first):
+    model, wrapped = two_layers(), None
+    frozen, trained = ((0, 1), (2, 3)) if at_first == 0 else ((2, 3), (0, 1))
+    for i in frozen:
+        [*model.parameters()][i].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if kind == "module":
+        wrapped = bps.DistributedDataParallel(model)
+    else:
+        optimizer = bps.DistributedOptimizer(
+            optimizer, model.named_parameters(), cross_barrier=kind == "cross_barrier"
+        )
+    train_layers(model, optimizer, wrapped)
+    for p in model.parameters():
+        p.requires_grad_(not p.requires_grad)
+    train_layers(model, optimizer, wrapped)
+    for p in model.parameters():
+        p.requires_grad_(True)
+    train_layers(model, optimizer, wrapped)
+    assert equal_everywhere(model)
+    expected = trained_alone([trained] * 2 + [frozen] * 2 + [range(4)] * 2)
+    for p, q in zip(model.parameters(), expected.parameters()):
+        assert torch.allclose(p.detach(), q.detach(), atol=1e-6)
+
+
+@pytest.mark.parametrize("cross_barrier", [False, True])
+def test_parameters_that_are_added_later_are_reduced(cross_barrier):
+    model = two_layers()
+    head = model[1]
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(head.parameters(), lr=0.1), cross_barrier=cross_barrier
+    )
+    train_layers(model, optimizer)
+    model.zero_grad()
+    optimizer.add_param_group({"params": model[0].parameters()})
+    train_layers(model, optimizer, n=3)
+    assert equal_everywhere(model)
+    expected = trained_alone([(2, 3)] * 2 + [range(4)] * 3)
+    for p, q in zip(model.parameters(), expected.parameters()):
+        assert torch.allclose(p.detach(), q.detach(), atol=1e-6)
+
+
+def test_a_frozen_parameter_does_not_decay():
+    model = two_layers()
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.5), model.named_parameters()
+    )
+    train_layers(model, optimizer, n=1)
+    model[0].weight.requires_grad_(False)
+    before = model[0].weight.clone()
+    train_layers(model, optimizer, n=2)
+    assert torch.equal(model[0].weight, before)
+
+
+def test_an_optimizer_whose_parameters_are_in_a_newer_one_refuses_to_step():
+    model = two_layers()
+    both = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+    )
+    head = bps.DistributedOptimizer(torch.optim.SGD(model[1].parameters(), lr=0.1))
+    before = [p.detach().clone() for p in model.parameters()]
+    model(torch.ones(2, 4)).sum().backward()
+    with pytest.raises(RuntimeError, match="parameter '1.weight' is also in .* wrapped later"):
+        both.step()
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before))
+    head.step()
+    assert equal_everywhere(model[1])
+
+
 def test_an_optimizer_refuses_other_options_at_one_worker():
     p = torch.nn.Parameter(torch.zeros(3))
     optimizer = bps.DistributedOptimizer(

@@ -40,8 +40,8 @@ Entry = tuple[str, str]
 
 
 class Sent(NamedTuple):
-    """What one worker has sent: its numbers, each with the rank of a worker that sent this number,
-    and a text with the rank of a worker that sent this text."""
+    """Numbers and text that workers have sent. Each number has the rank of a worker that sent it.
+    `rank` is a worker that sent the text."""
 
     numbers: list[tuple[int, int]]
     text: str

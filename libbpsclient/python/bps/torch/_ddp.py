@@ -60,8 +60,8 @@ class DistributedDataParallel(torch.nn.Module):
         super().__init__()
         self.module, self.device_ids, self.broadcast_buffers = module, device_ids, broadcast_buffers
         broadcast_parameters(module.state_dict(), 0)
-        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        if not named:
+        named = list(module.named_parameters())
+        if not any(p.requires_grad for _, p in named):
             raise ValueError(
                 "no parameter of the module needs a gradient: use the module without "
                 "DistributedDataParallel"
@@ -74,8 +74,7 @@ class DistributedDataParallel(torch.nn.Module):
     def _connect(self) -> Reducer:
         """Return the reducer. The first call creates it."""
         if self._reducer is None:
-            named = [(name, p) for name, p in self.module.named_parameters() if p.requires_grad]
-            self._reducer = Reducer(named, **self._options)
+            self._reducer = Reducer(list(self.module.named_parameters()), **self._options)
             self._reducer.is_paused = self._is_paused
             self._reducer.on_begin = self._on_backward
         return self._reducer
@@ -106,6 +105,8 @@ class DistributedDataParallel(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module with these arguments."""
+        if self._reducer is not None:
+            self._reducer.take_in()
         if not self._is_paused:
             # buckets are still in flight if the previous backward pass raised an error
             self.synchronize()

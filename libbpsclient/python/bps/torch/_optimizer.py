@@ -23,8 +23,8 @@ from bps.torch._reducer import BUCKET_BYTES, Reducer
 def _name_parameters(
     optimizer: torch.optim.Optimizer, named: Iterable[tuple[str, torch.Tensor]] | None
 ) -> list[tuple[str, torch.Tensor]]:
-    """Return (name, parameter) for all parameters of the optimizer that can have gradients. They
-    have the order of `named`. If `named` is None, they have the order of the optimizer."""
+    """Return (name, parameter) for all parameters of the optimizer. They have the order of `named`.
+    If `named` is None, they have the order of the optimizer."""
     params = [p for group in optimizer.param_groups for p in group["params"]]
     if named is None:
         pairs = [(f"param.{i}", p) for i, p in enumerate(params)]
@@ -55,7 +55,7 @@ def _name_parameters(
                 "them"
             )
     mine = {id(p) for p in params}
-    return [(name, p) for name, p in pairs if p.requires_grad and id(p) in mine]
+    return [(name, p) for name, p in pairs if id(p) in mine]
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
@@ -186,6 +186,17 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._bps_base.load_state_dict(self, state_dict)
         shared = {"param_groups": self.param_groups, "state": self.state}
         self._bps_original.__dict__.update(shared)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters. The next :meth:`step` reduces their gradients, too. All
+        workers must add the same group before the same step.
+
+        Args:
+            param_group (dict): the parameters as ``"params"``, and options of the optimizer.
+        """
+        self._bps_base.add_param_group(self, param_group)
+        i, params = len(self.param_groups) - 1, self.param_groups[-1]["params"]
+        self._bps_reducer.add([(f"group.{i}.param.{j}", p) for j, p in enumerate(params)])
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Clear the gradients. Must not be called between backward() and step()."""

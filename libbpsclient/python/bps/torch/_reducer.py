@@ -11,7 +11,8 @@ caller of :meth:`Reducer.finish` waits for the sums.
 Gradients are assigned to buckets at the end of the first step. First the workers compare the names,
 shapes and types of their parameters. If only the order of the names differs, the order of the
 lowest rank is used. Then the workers agree on which parameters have sparse gradients. Sparse
-gradients are gathered instead of summed.
+gradients are gathered instead of summed. Parameters that need a gradient only later, because they
+were frozen or were added, get buckets in the first step in which they need one.
 
 The first bucket has one more element at its end. A worker that trains sends 1 in this element, and
 a worker that has called :func:`join` sends 0. If the sum is 0, all workers have called ``join``.
@@ -24,6 +25,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
+from typing import Any
 
 import torch
 
@@ -44,6 +46,7 @@ from bps.torch._memory import (
 from bps.torch._ops import gather_sparse
 
 BUCKET_BYTES = 16 << 20
+WHAT = "the gradients of an optimizer or a module"  # for the text of errors
 
 
 class Place:
@@ -134,7 +137,8 @@ class Bucket:
         if grads is None:
             grads = self._views[flat.data_ptr()] = self._parts(flat)
         for place, grad in zip(self.places, grads):
-            place.param.grad = grad
+            if place.param.requires_grad:  # an optimizer would decay a parameter that is frozen
+                place.param.grad = grad
 
     def _result(self) -> torch.Tensor:
         """Return the results, in memory that may be written to."""
@@ -167,8 +171,8 @@ class Reducer:
     """Reduces the gradients of named parameters over all workers.
 
     Args:
-        named: pairs (name, parameter), in an order that is the same at all workers. Begin with the
-            layers that the forward pass uses first.
+        named: pairs (name, parameter). Begin with the layers that the forward pass uses first.
+            Parameters that are frozen may be among them.
         op (int): Average or Sum.
         passes (int): number of backward passes whose gradients are added up before they are sent.
         prescale, postscale (float): factors before and after the sum.
@@ -212,99 +216,128 @@ class Reducer:
         self.on_begin: Callable[[], None] | None = None  # called at the first gradient of a step
         self.on_reopen: Callable[[], None] | None = None  # called by reopen()
         self.on_join: Callable[[], None] | None = None  # called by send_zeros()
-        for _, param in named:
-            check_gradient(param)
-            wire_dtype(param.dtype)
-        self._places = [Place(name, param) for name, param in named if param.numel()]
-        self._hooked = list(self._places)  # in the order of the hooks
-        mine = {id(place.param) for place in self._places}
-        for other in list(_reducers):
-            if any(id(place.param) in mine for place in other._places):
-                other.close()  # only the newest reducer may reduce a gradient
+        self._places: list[Place] = []  # in the order of the hooks
+        self._hooks: list[Any] = []
+        self._idle: list[tuple[str, torch.Tensor]] = []  # parameters that need no gradient yet
+        self._uncut: list[Place] = []  # places that are not assigned yet
+        # Agreements of the workers: for each group of parameters that were assigned together, the
+        # parameters in their common order, and the indices of those with sparse gradients.
+        self._plan: list[tuple[_compare.List, set[int]]] = []
+        self._sparse_as_dense = sparse_as_dense
+        self._new_owner: str | None = None  # a parameter that a newer reducer reduces
+        self.add(named)
         _reducers.add(self)
-        self._hooks = [
-            place.param.register_post_accumulate_grad_hook(self._hook(i))
-            for i, place in enumerate(self._places)
-        ]
-        self._is_cut, self._sparse_as_dense = False, sparse_as_dense
         self._runtime.reopened.add(self)
+
+    def add(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Reduce the gradients of further parameters, as soon as they need gradients."""
+        self._idle += [(name, param) for name, param in named if param.numel()]
+        self.take_in()
+
+    def take_in(self) -> None:
+        """Register hooks for those added parameters that need gradients now."""
+        if not any(param.requires_grad for _, param in self._idle):
+            return
+        new = [Place(name, param) for name, param in self._idle if param.requires_grad]
+        for place in new:
+            check_gradient(place.param)
+            wire_dtype(place.param.dtype)
+        self._idle = [pair for pair in self._idle if not pair[1].requires_grad]
+        mine = {id(place.param): place.name for place in new}
+        for other in list(_reducers - {self}):
+            shared = [place for place in other._places if id(place.param) in mine]
+            if shared:
+                other.close(shared[0].name)  # only the newest reducer may reduce a gradient
+        for place in new:
+            hook = self._hook(len(self._places))
+            self._hooks.append(place.param.register_post_accumulate_grad_hook(hook))
+            self._places.append(place)
+        self._uncut += new
 
     def reopen(self) -> None:
         """Forget all buckets, as in a new reducer. This method is called after this worker has left
         the job and joined it again. The buckets are then not valid: some workers may be new, and
         the buckets' memory was allocated before this worker left."""
-        self._buckets, self._sparse, self._in_flight, self._is_cut = [], [], [], False
+        self._buckets, self._sparse, self._in_flight, self._plan = [], [], [], []
+        self._uncut = list(self._places)
         if self.on_reopen is not None:
             self.on_reopen()
         for place in self._places:
             place.bucket = None
         self._reset()
 
-    def _list(self) -> _compare.List:
+    @property
+    def _is_cut(self) -> bool:
+        return bool(self._plan) and not self._uncut
+
+    def _list(self, places: Sequence[Place]) -> _compare.List:
         """Return the parameters and options that must be equal at all workers."""
-        entries = [(place.name, described(place.param)) for place in self._places]
+        entries = []
+        for place in places:
+            group = self._groups.get(place.name)
+            text = "" if group is None else f" in group {group}"
+            entries.append((place.name, described(place.param) + text))
         wire = f" sent as {described_type(self._wire)}," if self._wire else ""
         order = "forward" if self._is_forward_order else "backward"
-        factors = f" factors {self._prescale:g} and {self._postscale:g},"
-        options = f"{wire}{factors} buckets of {self._bucket_bytes} bytes in {order} order"
+        options = (
+            f"{wire} factors {self._prescale:g} and {self._postscale:g}, buckets of "
+            f"{self._bucket_bytes} bytes in {order} order"
+        )
         return _compare.List(entries, options)
 
     def _agree(self) -> None:
-        """Compare the parameters with those of the other workers, agree on which gradients are
-        sparse, and assign the dense gradients to buckets."""
+        """Compare the parameters that are not assigned yet with those of the other workers, agree
+        on which gradients are sparse, and assign the dense gradients to buckets."""
         # Each reducer has its own tensors for the agreement. So different workers may run the
         # agreements of their reducers in different orders.
-        rt, n = self._runtime, len(self._places)
-        what = "the gradients of an optimizer or a module"
-        order = rt.compare_lists(f"grad/{self.number}", what, self._list())
-        self._places = [self._places[i] for i in order]
-        if self._sparse_as_dense:
-            self._cut(set())
-            return
-        name = f"{rt.prefix}grad/{self.number}.sparse"
+        name = f"grad/{self.number}.{len(self._plan)}"
+        order = self._runtime.compare_lists(name, WHAT, self._list(self._uncut))
+        places = [self._uncut[i] for i in order]
+        self._cut(places, set() if self._sparse_as_dense else self._agree_on_sparse(places, name))
+
+    def _agree_on_sparse(self, places: Sequence[Place], name: str) -> set[int]:
+        """Return the indices of those places whose gradient is sparse at one worker or more."""
+        rt, n = self._runtime, len(places)
         with rt.lock:
-            slot = Slot(rt.job.declare(name, "u8", max(n, 1)))
+            slot = Slot(rt.job.declare(f"{rt.prefix}{name}.sparse", "u8", max(n, 1)))
         mine = input_view(slot).zero_()
-        for i, place in enumerate(self._places):
+        for i, place in enumerate(places):
             grad = place.param.grad
             mine[i] = grad is not None and grad.is_sparse
         slot.tensor.push_pull(bps.MAX)
         slot.tensor.finish()
-        self._cut(set(output_view(slot)[:n].nonzero().view(-1).tolist()))
+        return set(output_view(slot)[:n].nonzero().view(-1).tolist())
 
     @property
-    def plan(self) -> tuple[_compare.List, set[int]] | None:
-        """The parameters in the order in which all workers have them, and the indices of those
-        whose gradients are sparse. The reducer gathers sparse gradients instead of summing them in
-        buckets. None: the gradients are not assigned to buckets yet."""
-        sparse = {id(place) for place in self._sparse}
-        known = {i for i, place in enumerate(self._places) if id(place) in sparse}
-        return (self._list(), known) if self._is_cut else None
+    def plan(self) -> list[tuple[_compare.List, set[int]]]:
+        """Agreements of the workers: for each group of parameters that were assigned together, the
+        parameters, and the indices of those whose gradients are gathered."""
+        return self._plan
 
-    def adopt(self, plan: tuple[_compare.List, set[int]] | None) -> None:
+    def adopt(self, plan: Sequence[tuple[_compare.List, set[int]]]) -> None:
         """Assign gradients to buckets as the other workers did before this worker joined.
 
         Args:
-            plan (tuple, optional): :attr:`plan` of the other workers.
+            plan (sequence): :attr:`plan` of the other workers.
 
         Raises:
             Error: EMISMATCH if this worker has other parameters or options.
         """
-        if plan is None or self._is_cut:
-            return
-        (theirs, sparse), rt = plan, self._runtime
-        mine, lists = self._list(), {rt.job.root: theirs}
-        lists[rt.job.rank] = mine
-        order = _compare.order("the gradients of an optimizer or a module", mine, lists)
-        self._places = [self._places[i] for i in order]
-        self._cut(sparse)
+        rt = self._runtime
+        for theirs, sparse in plan[len(self._plan) :]:
+            names = {name for name, _ in theirs.entries}
+            places = [p for p in self._uncut if p.name in names] if len(plan) > 1 else self._uncut
+            mine = self._list(places)
+            order = _compare.order(WHAT, mine, {rt.job.root: theirs} | {rt.job.rank: mine})
+            self._cut([places[i] for i in order], sparse)
 
-    def _cut(self, sparse: set[int]) -> None:
-        """Assign the dense gradients to buckets, and declare a tensor for each bucket. The buckets
-        depend only on device, type, order and size of these gradients, so all workers have the same
-        buckets."""
+    def _cut(self, places: Sequence[Place], sparse: set[int]) -> None:
+        """Assign the dense gradients of these places to buckets, and declare a tensor for each
+        bucket. The buckets depend only on device, type, order and size of these gradients, so all
+        workers have the same buckets."""
+        first = len(self._buckets)
         last: dict[tuple[torch.device, torch.dtype, int | None], tuple[Bucket, int]] = {}
-        for i, place in enumerate(self._places):
+        for i, place in enumerate(places):
             if i in sparse:
                 self._sparse.append(place)
                 continue
@@ -319,16 +352,18 @@ class Reducer:
             last[kind] = (bucket, used + n_bytes)
         # A tensor that is declared earlier has a larger priority.
         self._by_priority = self._buckets if self._is_forward_order else self._buckets[::-1]
+        new = self._buckets[first:] if self._is_forward_order else self._buckets[first:][::-1]
         decls = []
-        for bucket in self._by_priority:
+        for bucket in new:
             i, param = self._buckets.index(bucket), bucket.places[0].param
             is_cast = self._wire is not None and param.dtype.is_floating_point
             wire = self._wire if is_cast else wire_dtype(param.dtype)
             name = f"{self._runtime.prefix}grad/{self.number}.{i}"
             decls.append((name, wire, bucket.n_elems() + (i == 0), param.device))
-        for bucket, channel in zip(self._by_priority, open_channels(self._runtime, decls)):
+        for bucket, channel in zip(new, open_channels(self._runtime, decls)):
             bucket.attach(channel, self._postscale != 1.0)
-        self._is_cut = True
+        self._plan.append((self._list(places), sparse))
+        self._uncut = [place for place in self._uncut if place not in places]
 
     def _hook(self, i: int) -> Callable[[torch.Tensor], None]:
         """Return a hook for parameter i. The hook has only a weak reference to the reducer, because
@@ -339,7 +374,7 @@ class Reducer:
         def on_gradient(_: torch.Tensor) -> None:
             reducer = ref()
             if reducer is not None and not reducer.is_paused:
-                reducer._on_gradient(reducer._hooked[i])
+                reducer._on_gradient(reducer._places[i])
 
         return on_gradient
 
@@ -395,7 +430,18 @@ class Reducer:
         self._in_flight.append(bucket)
 
     def send(self) -> None:
-        """Send the buckets that are not full, with zeros for the missing gradients."""
+        """Send the buckets that are not full, with zeros for the missing gradients.
+
+        Raises:
+            RuntimeError: a newer reducer reduces one of the gradients.
+        """
+        if self._new_owner is not None:
+            raise RuntimeError(
+                f"parameter '{self._new_owner}' is also in a DistributedOptimizer or module that "
+                "was wrapped later, and only the newest one reduces its gradient: wrap one "
+                "optimizer of all parameters, or give each optimizer other parameters"
+            )
+        self.take_in()
         if not self._is_cut:
             self._agree()
         for place in self._places:
@@ -488,8 +534,10 @@ class Reducer:
             n_steps += 1
         return n_steps
 
-    def close(self) -> None:
-        """Remove the hooks, so that gradients are not reduced any more."""
+    def close(self, name: str) -> None:
+        """Remove the hooks, so that gradients are not reduced any more, because a newer reducer
+        reduces the gradient of the parameter `name`."""
+        self._new_owner = name
         for hook in self._hooks:
             hook.remove()
         _reducers.discard(self)
