@@ -356,6 +356,36 @@ def test_device_mesh_of_two_dimensions():
     assert (x == TOTAL).all()
 
 
+def test_sends_in_a_batch_are_refused_with_the_way_out():
+    peers = [dist.P2POp(dist.isend, torch.ones(1), (RANK + 1) % SIZE)]
+    peers.append(dist.P2POp(dist.irecv, torch.ones(1), (RANK - 1) % SIZE))
+    with pytest.raises(NotImplementedError, match="new_group\\(backend='gloo'\\)"):
+        dist.batch_isend_irecv(peers)
+
+
+@pytest.mark.parametrize("factor", [0.5, torch.tensor([0.5])], ids=["number", "tensor"])
+def test_premul_sum_scales_at_each_worker(factor):
+    x = torch.arange(5.0) + RANK
+    dist.all_reduce(x, dist._make_nccl_premul_sum(factor))
+    assert torch.equal(x, 0.5 * (SIZE * torch.arange(5.0) + SIZE * (SIZE - 1) / 2))
+    with pytest.raises(ValueError, match="PREMUL_SUM needs floating-point"):
+        dist.all_reduce(torch.ones(3).int(), dist._make_nccl_premul_sum(0.5))
+
+
+@pytest.mark.skipif(
+    torch.__version__ < (2, 14), reason="before PyTorch 2.14, the group is not notified"
+)
+def test_operations_are_coalesced_and_groups_are_not_split():
+    x, y = torch.ones(2), torch.full((3,), float(RANK))
+    with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as works:
+        dist.all_reduce(x)
+        dist.all_reduce(y)
+    works.wait()
+    assert (x == SIZE).all() and (y == SIZE * (SIZE - 1) / 2).all()
+    with pytest.raises(RuntimeError, match="not support splitting"):
+        dist.split_group(split_ranks=[[rank] for rank in range(SIZE)])
+
+
 # ---- errors ----
 
 
@@ -645,3 +675,17 @@ def test_zero_redundancy_optimizer_steps_like_one():
             call(x[rows]).mean().backward()
             o.step()
     assert all((p - q).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))
+
+
+def test_a_time_out_names_its_length_and_the_missing_ranks():
+    group = dist.new_group(timeout=datetime.timedelta(seconds=0.6))
+    if RANK == 0:
+        work = dist.barrier(group, async_op=True)
+        match = r"barrier .*not complete after 0\.6 s: .*rank 1 .*has not"
+        with pytest.raises(dist.DistBackendError, match=match):
+            work.wait()
+    dist.barrier()
+    if RANK:
+        work = dist.barrier(group, async_op=True)
+    work.wait(LIMIT)
+    dist.destroy_process_group(group)

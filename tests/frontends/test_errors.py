@@ -6,6 +6,7 @@ Rank 0 runs each case as a job of its own (tests/frontends/run.py).
 import os
 import re
 import signal
+from importlib import metadata
 
 import processes
 import pytest
@@ -304,6 +305,33 @@ bps.allreduce(torch.ones(3))
     codes, outputs = processes.finish(processes.start(script, 3, cluster, "raised"))
     assert all(codes) and "KeyError: 'on purpose'" in outputs[1], "\n".join(outputs)
     assert "rank 1" in outputs[0] and "rank 1" in outputs[2], "\n".join(outputs)
+
+
+@pytest.mark.skipif(
+    metadata.version("torch").startswith("2.1."), reason="PyTorch 2.1 has no class for back-ends"
+)
+def test_the_checks_of_torch_distributed_run(cluster):
+    script = """
+import torch
+import torch.distributed as dist
+import bps.torch
+
+dist.init_process_group("bps", init_method="bps://")
+group = dist.new_group([0, 1])
+dist.all_reduce(x := torch.ones(2), group=group)
+dist.barrier()
+print("sum", x.tolist(), flush=True)
+try:
+    dist.all_reduce(torch.ones(2 + dist.get_rank()), group=group)
+except RuntimeError as error:
+    print("differ", "disagree" in str(error), flush=True)
+dist.destroy_process_group()
+"""
+    started = processes.start(script, 2, cluster, "checks", TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    codes, outputs = processes.finish(started)
+    assert codes == [0, 0], "\n".join(outputs)
+    for output in outputs:
+        assert "sum [2.0, 2.0]" in output and "differ True" in output, output
 
 
 @pytest.mark.parametrize(

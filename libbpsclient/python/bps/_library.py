@@ -6,6 +6,7 @@ above, or where the loader of the system finds it. All calls release the interpr
 
 import ctypes
 import errno
+import math
 import os
 from typing import Any, NamedTuple
 
@@ -326,9 +327,9 @@ def cause_of(error: BaseException) -> Error | None:
 
 
 def milliseconds(seconds: float | None) -> int:
-    """Return seconds as milliseconds, at least 1. For None return 0, which selects the library's
-    default."""
-    return 0 if seconds is None else int(min(max(seconds * 1000, 1), 0xFFFFFFFF))
+    """Return seconds as milliseconds, rounded up, at least 1. For None return 0, which selects the
+    library's default."""
+    return 0 if seconds is None else math.ceil(min(max(seconds * 1000, 1), 0xFFFFFFFF))
 
 
 def encode(value: str | os.PathLike[str] | None) -> bytes | None:

@@ -35,7 +35,14 @@ OPERATIONS = {
     dist.ReduceOp.MIN: bps.MIN,
     dist.ReduceOp.MAX: bps.MAX,
     dist.ReduceOp.PRODUCT: bps.PROD,
+    dist.ReduceOp.PREMUL_SUM: bps.SUM,
 }
+
+
+def _factor(op: Any) -> Any:
+    """Return the factor of PREMUL_SUM, a number or a tensor of one element. Return None for other
+    operations."""
+    return op.__getstate__()[1] if op == dist.ReduceOp.PREMUL_SUM else None
 
 
 def _operation(op: Any) -> int:
@@ -43,7 +50,8 @@ def _operation(op: Any) -> int:
         if op == theirs:
             return ours
     raise NotImplementedError(
-        f"bps reduces with SUM, AVG, MIN, MAX and PRODUCT, not with {op}: use a gloo group instead"
+        f"bps reduces with SUM, AVG, MIN, MAX, PRODUCT and PREMUL_SUM, not with {op}: use a gloo "
+        "group instead"
     )
 
 
@@ -75,6 +83,7 @@ class Collectives:
         self._runtime, self._rank, self._size = runtime, rank, size
         self._timeout, self._leave = timeout, leave
         self._n_operations = 0
+        self._coalesced: list[GroupWork] | None = None  # see start_coalescing()
         self.closing = threading.Event()
         self._works: queue.SimpleQueue[GroupWork | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -140,6 +149,31 @@ class Collectives:
         new ManyWorks calls this method for the operations that it combines. A subclass overrides
         this method to drop the reference that :meth:`keep` took."""
 
+    def start_coalescing(self) -> None:
+        """Begin to collect operations, which :meth:`end_coalescing` returns as one."""
+        self._coalesced = []
+
+    def end_coalescing(self) -> Work | None:
+        """Return the operations since :meth:`start_coalescing` as one operation."""
+        works, self._coalesced = self._coalesced, None
+        return ManyWorks(works) if works else None
+
+    def _get_sequence_number_for_group(self) -> int:
+        """Return the number of operations that this worker has submitted to the group."""
+        return self._n_operations
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Do nothing, because the operations are counted from the start of the group."""
+
+    def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
+        """Wait until all workers of the group have called this method.
+
+        Raises:
+            DistBackendError: a worker had not called this method before the time-out. The text
+                names the workers that are missing.
+        """
+        self.barrier(opts).wait()
+
     # ---- one operation ----
 
     def _submit(
@@ -190,6 +224,8 @@ class Collectives:
         except Error as error:
             raise work.failure(error) from error
         work._last = list(last)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
         return work
 
     def _flat(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -219,6 +255,11 @@ class Collectives:
         """Reduce flat tensors over the group. The operation's memory holds the tensors one after
         the other."""
         op, dtype = _operation(opts.reduceOp), given[0].dtype
+        factor = _factor(opts.reduceOp)
+        if factor is not None:
+            if not (dtype.is_floating_point or dtype.is_complex):
+                raise ValueError(f"{what}: PREMUL_SUM needs floating-point tensors, not {dtype}")
+            given = [flat * factor for flat in given]
         if dtype.is_complex:
             if op not in (bps.SUM, bps.AVG):
                 raise ValueError(f"{what}: complex tensors can only be summed or averaged")

@@ -24,6 +24,11 @@ if torch.__version__ >= (2, 14):
     class Group(Collectives, torch._C._distributed_c10d.Backend):
         """A back-end of PyTorch. A process group of PyTorch calls the methods of this class."""
 
+        # The properties of the base class would call themselves without end. With True, PyTorch
+        # would start to collect sends, and not end after the error that refuses them.
+        supports_coalescing = False
+        supports_splitting = False
+
 else:  # older PyTorch has no base class for back-ends in Python: derive from ProcessGroup
 
     class Group(Collectives, dist.ProcessGroup):  # type: ignore[no-redef]

@@ -74,16 +74,17 @@ class GroupWork(Work):
         self._future: torch.futures.Future[Any] | None = None
         group.keep(self)
 
-    def _finish(self, deadline: float, is_sliced: bool = False) -> None:
+    def _finish(self, seconds: float, is_sliced: bool = False) -> None:
         """Wait for the sums and write the results.
 
         Args:
-            deadline (float): end of the wait, on the clock time.monotonic().
+            seconds (float): longest wait.
             is_sliced (bool): repeat short waits, and stop when the group ends.
 
         Raises:
-            DistBackendError: the operation has failed, or was not complete at the deadline.
+            DistBackendError: the operation has failed, or was not complete in time.
         """
+        deadline = time.monotonic() + seconds
         for operation in self._operations:
             has_warned = False
             while True:
@@ -94,7 +95,8 @@ class GroupWork(Work):
                 except Error as error:
                     is_late = time.monotonic() >= deadline
                     if error.code not in IN_FLIGHT or is_late or self._group.closing.is_set():
-                        raise self.failure(error) from error
+                        is_time_out = is_late and error.code == CODES["ETIMEDOUT"]
+                        raise self.failure(error, seconds if is_time_out else 0) from error
                     if error.code != CODES["ETIMEDOUT"]:
                         if not has_warned:
                             warnings.warn(f"{self._what} still waits: {error}", stacklevel=2)
@@ -105,9 +107,16 @@ class GroupWork(Work):
                 self._last[0]()
                 self._last.pop(0)
 
-    def failure(self, error: Error) -> dist.DistBackendError:
-        """Return the exception that callers of this operation get for a bps.Error."""
-        return failure(f"{self._what} in group '{self._group.title}'", error)
+    def failure(self, error: Error, seconds: float = 0) -> dist.DistBackendError:
+        """Return the exception that callers of this operation get for a bps.Error.
+
+        Args:
+            error (Error): the reason.
+            seconds (float): the time-out that has passed; 0: none. The text of `error` only has the
+                time-out of the last of several waits.
+        """
+        what = f"{self._what} in group '{self._group.title}'"
+        return failure(f"{what}: not complete after {seconds:g} s" if seconds else what, error)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the results are written.
@@ -121,7 +130,7 @@ class GroupWork(Work):
                 After a time-out the caller may wait again.
         """
         seconds = timeout.total_seconds() if timeout else 0
-        self._finish(time.monotonic() + (seconds if seconds > 0 else self._timeout))
+        self._finish(seconds if seconds > 0 else self._timeout)
         self._group.release(self)
         return True
 
@@ -172,7 +181,7 @@ class GroupWork(Work):
     def _complete(self) -> None:
         """Wait for the operation, and complete its future. Runs in the group's thread."""
         try:
-            self._finish(time.monotonic() + self._timeout, is_sliced=True)
+            self._finish(self._timeout, is_sliced=True)
         except Exception as error:
             self._done.set_result(error)
         else:
