@@ -191,10 +191,11 @@ install: all $(CONFS)
 		libbpsclient/libbpsclient.pc.in >$(LIB)/pkgconfig/libbpsclient.pc
 	$(Q)install -m 644 libbpsclient/bps.h $(DESTDIR)$(PREFIX)/include
 	$(Q)cd libbpsclient/python && \
-		for f in $$(find bps -name '*.py') bps/py.typed bps.dist-info/entry_points.txt; do \
+		for f in $$(find bps -name '*.py') bps/py.typed \
+		bpsclient.dist-info/entry_points.txt; do \
 		install -D -m 644 $$f $(SHARE)/bps/python/$$f || exit; done
-	$(Q)sed 's|@VERSION@|$(VERSION)|' libbpsclient/python/bps.dist-info/METADATA.in \
-		>$(SHARE)/bps/python/bps.dist-info/METADATA
+	$(Q)sed 's|@VERSION@|$(VERSION)|' libbpsclient/python/bpsclient.dist-info/METADATA.in \
+		>$(SHARE)/bps/python/bpsclient.dist-info/METADATA
 	$(Q)install -m 644 libbpsclient/examples/digits.csv libbpsclient/examples/README.md \
 		$(SHARE)/bps
 	$(Q)install -D -m 644 -t $(SHARE)/bps/pytorch libbpsclient/examples/pytorch/*.py

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Write the wheel of the package ``bps`` into FOLDER, and print the wheel's path.
+"""Write the wheel of the distribution ``bpsclient`` into FOLDER, and print the wheel's path.
 
     wheel.py VERSION FOLDER --license NAME=FILE... LIBRARY PROGRAM...
 
-The package consists of LIBRARY and the Python modules in the folder ``bps`` beside this file. pip
+The import name is ``bps``, but on the package index this name belongs to another project. The
+distribution consists of LIBRARY and the Python modules in the folder ``bps`` beside this file. pip
 puts all programs into the ``bin`` folder of the environment. bpsrun finds the daemons there,
 because they are in the same folder as bpsrun. The platform tag has a version of glibc: the newest
 of the versions that the files need, and at least 2.17. If a file needs a library other than glibc's
@@ -59,7 +60,7 @@ def platform_tag(paths: Iterable[Path]) -> str:
 
 def contents(args: argparse.Namespace, tag: str) -> dict[str, tuple[bytes, bool]]:
     """Return a dict of the wheel's files: name -> (bytes, whether the file is a program)."""
-    info, scripts = f"bps-{args.version}.dist-info", f"bps-{args.version}.data/scripts"
+    info, scripts = f"bpsclient-{args.version}.dist-info", f"bpsclient-{args.version}.data/scripts"
     modules = [f for f in (HERE / "bps").rglob("*") if f.suffix == ".py" or f.name == "py.typed"]
     files = {str(f.relative_to(HERE)): (f.read_bytes(), False) for f in modules}
     files[f"bps/{args.library.name}"] = (args.library.read_bytes(), False)
@@ -68,9 +69,9 @@ def contents(args: argparse.Namespace, tag: str) -> dict[str, tuple[bytes, bool]
     for text in args.license:
         name, _, file = text.partition("=")
         files[f"{info}/licenses/{name}.txt"] = (Path(file).read_bytes(), False)
-    metadata = (HERE / "bps.dist-info" / "METADATA.in").read_text()
+    metadata = (HERE / "bpsclient.dist-info" / "METADATA.in").read_text()
     files[f"{info}/METADATA"] = (metadata.replace("@VERSION@", args.version).encode(), False)
-    entry_points = HERE / "bps.dist-info" / "entry_points.txt"
+    entry_points = HERE / "bpsclient.dist-info" / "entry_points.txt"
     files[f"{info}/entry_points.txt"] = (entry_points.read_bytes(), False)
     wheel = f"Wheel-Version: 1.0\nGenerator: bps\nRoot-Is-Purelib: false\nTag: {tag}\n"
     files[f"{info}/WHEEL"] = (wheel.encode(), False)
@@ -98,7 +99,7 @@ def write(path: Path, files: dict[str, tuple[bytes, bool]]) -> None:
 
 def main() -> int:
     """Write the wheel that the command line describes."""
-    parser = argparse.ArgumentParser(description="Write the wheel of the package bps.")
+    parser = argparse.ArgumentParser(description="Write the wheel of the distribution bpsclient.")
     parser.add_argument("version")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--license", action="append", default=[], metavar="NAME=FILE")
@@ -111,9 +112,9 @@ def main() -> int:
         print(f"wheel.py: {error}", file=sys.stderr)
         return 1
     files = contents(args, tag)
-    name = f"bps-{args.version}.dist-info/RECORD"
+    name = f"bpsclient-{args.version}.dist-info/RECORD"
     files[name] = (record(files, name), False)
-    path = args.folder / f"bps-{args.version}-{tag}.whl"
+    path = args.folder / f"bpsclient-{args.version}-{tag}.whl"
     write(path, files)
     print(path)
     return 0

@@ -87,7 +87,10 @@ def test_the_wheel_has_every_module_the_library_and_all_programs() -> None:
 def test_the_tag_is_the_newest_glibc_that_a_file_needs(tmp_path: Path) -> None:
     zipfile.ZipFile(WHEEL).extractall(tmp_path)
     versions = set()
-    for file in [*tmp_path.glob("bps-*.data/scripts/*"), tmp_path / "bps" / "libbpsclient.so.0"]:
+    for file in [
+        *tmp_path.glob("bpsclient-*.data/scripts/*"),
+        tmp_path / "bps" / "libbpsclient.so.0",
+    ]:
         symbols = output("readelf", "-W", "--dyn-syms", file)
         versions |= {tuple(map(int, v)) for v in re.findall(r"@GLIBC_(\d+)\.(\d+)", symbols)}
     newest = max(versions)
@@ -123,7 +126,7 @@ def test_the_same_files_give_the_same_wheel(tmp_path: Path) -> None:
 def test_nothing_is_installed_beside_the_wheel(installed: Path) -> None:
     packages = output(installed / "bin" / "pip", "list", "--format=freeze").split()
     names = {package.split("==")[0] for package in packages}
-    assert names - {"pip", "setuptools"} == {"bps"}
+    assert names - {"pip", "setuptools"} == {"bpsclient"}
 
 
 def test_four_workers_run_in_an_empty_environment(installed: Path) -> None:
