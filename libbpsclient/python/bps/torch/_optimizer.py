@@ -64,7 +64,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     _bps_base: type[torch.optim.Optimizer]
     # The wrapped optimizer. A learning-rate scheduler may refer to it.
     _bps_original: torch.optim.Optimizer
-    _bps_named: list[tuple[str, torch.Tensor]]  # all parameters that can have gradients
+    _bps_named: list[tuple[str, torch.Tensor]]  # all parameters of the optimizer
     _bps_options: dict[str, Any]  # arguments of the reducer
     _bps_has_cross: bool
     # None at a worker outside of the process set, which updates its parameters alone, and in a copy
@@ -196,7 +196,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """
         self._bps_base.add_param_group(self, param_group)
         i, params = len(self.param_groups) - 1, self.param_groups[-1]["params"]
-        self._bps_reducer.add([(f"group.{i}.param.{j}", p) for j, p in enumerate(params)])
+        new = [(f"group.{i}.param.{j}", p) for j, p in enumerate(params)]
+        self._bps_named = [*self._bps_named, *new]
+        if self._bps_reducer is not None:
+            self._bps_reducer.add(new)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Clear the gradients. Must not be called between backward() and step()."""
