@@ -121,6 +121,8 @@ static int run_job(struct bpsrun *r)
 	}
 	if (!r->o.agent)
 		rc = daemons_start(r);
+	if (!rc)
+		rc = trainers_choose_port(r);
 	if (r->o.timeout_ms)
 		r->timeout_at = clock_now_ms() + r->o.timeout_ms;
 	for (unsigned i = 0; !rc && i < r->o.n; i++)

@@ -69,6 +69,7 @@ struct bpsrun {
 	char scheduler[32], scheduler_http[32]; /* HOST:PORT */
 	char job[CTL_JOB_NAME_MAX + 1];
 	char token[2 * CTL_TOKEN_BYTES + 1]; /* job token in hex; "": bpsrun sets no token */
+	char meeting_port[8]; /* MASTER_PORT of the workers; "": bpsrun does not set it */
 	int signal_fd;
 	struct bpsrun_child *daemons, *trainers;
 	unsigned n_daemons;
@@ -177,6 +178,9 @@ void fdstore_server_receive(struct fdstore_server *k);
 unsigned fdstore_server_fds(const struct fdstore_server *k, int **ret_fds, char **ret_names);
 
 /* ---- trainers.c ---- */
+/* Choose the port at which rank 0 may listen for the other workers of a job on one node, unless the
+ * environment has MASTER_ADDR or MASTER_PORT. Errors: -errno. */
+int trainers_choose_port(struct bpsrun *r);
 int trainers_start(struct bpsrun *r, unsigned i);
 /* Send sig to all trainers. A second call sends KILL instead. */
 void trainers_stop(struct bpsrun *r, int sig);

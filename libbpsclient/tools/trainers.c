@@ -2,7 +2,9 @@
  * creates and reaps the processes. bpsrun has only one thread. */
 #include "libbpsclient/tools/bpsrun.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,6 +12,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -17,6 +20,27 @@
 
 #define GRACE_MS     10000 /* time between TERM and KILL */
 #define EXIT_TIMEOUT 124   /* exit code after --timeout, the same as that of timeout(1) */
+
+int trainers_choose_port(struct bpsrun *r)
+{
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t len = sizeof(at);
+	int fd, rc = 0;
+
+	if (r->o.nnodes > 1 || getenv("MASTER_ADDR") || getenv("MASTER_PORT"))
+		return 0;
+	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0 || bind(fd, (struct sockaddr *)&at, sizeof(at)) < 0 ||
+		getsockname(fd, (struct sockaddr *)&at, &len) < 0) {
+		rc = -errno;
+		output_say("cannot choose a port on the loopback: %s", strerror(-rc));
+	}
+	if (fd >= 0)
+		close(fd);
+	if (!rc)
+		snprintf(r->meeting_port, sizeof(r->meeting_port), "%u", ntohs(at.sin_port));
+	return rc;
+}
 
 int trainers_start(struct bpsrun *r, unsigned i)
 {
@@ -26,10 +50,13 @@ int trainers_start(struct bpsrun *r, unsigned i)
 	struct bpsrun_child *c = &r->trainers[i];
 	struct spawn_plan sp = {.argv = r->o.command, .out = -1, .err = -1, .keep = -1};
 	char rank[16], size[16], local_rank[16], local_size[16], path[128];
-	const char *loss = r->o.on_agent_loss;
+	const char *loss = r->o.on_agent_loss, *port = r->meeting_port[0] ? r->meeting_port : NULL;
 	const char *env[] = {loss ? "BPS_ON_AGENT_LOSS" : "BPS_RANK", loss ? loss : rank,
 		"BPS_RANK", rank, "BPS_SIZE", size, "BPS_LOCAL_RANK", local_rank, "BPS_LOCAL_SIZE",
-		local_size, "BPS_JOB", r->job, "BPS_AGENT_SOCKET", path,
+		local_size, "BPS_JOB", r->job, "BPS_AGENT_SOCKET", path, "RANK", rank, "WORLD_SIZE",
+		size, "LOCAL_RANK", local_rank, "LOCAL_WORLD_SIZE", local_size,
+		port ? "MASTER_ADDR" : "RANK", port ? "127.0.0.1" : rank,
+		port ? "MASTER_PORT" : "RANK", port ? port : rank,
 		r->token[0] ? "BPS_JOB_TOKEN" : NULL, r->token,
 		r->dir[0] ? "BPS_SCHEDULER_HTTP" : NULL, r->scheduler_http, NULL};
 	int rc = 0;

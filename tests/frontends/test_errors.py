@@ -6,6 +6,8 @@ Rank 0 runs each case as a job of its own (tests/frontends/run.py).
 import os
 import re
 import signal
+import subprocess
+import sys
 from importlib import metadata
 
 import processes
@@ -344,6 +346,30 @@ def test_without_an_agent_the_error_says_to_start_it(cluster, line, tmp_path):
         [processes.process(script, **env, BPS_RANK=0, BPS_SIZE=2)]
     )
     assert code != 0 and "is bps-agent running?" in output, output
+
+
+@pytest.mark.skipif(
+    metadata.version("torch").startswith("2.1."), reason="PyTorch 2.1 has no class for back-ends"
+)
+def test_bpsrun_starts_a_script_that_names_only_the_back_end():
+    script = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("bps")
+dist.all_reduce(x := torch.ones(2))
+print("sum", x.tolist())
+dist.destroy_process_group()
+"""
+    words = [processes.BUILD / "bpsrun", "-n", 2, "--no-prefix", "--", sys.executable, "-c", script]
+    env = processes.environment()
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        env.pop(name, None)
+    done = subprocess.run(
+        [str(word) for word in words], env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["sum [2.0, 2.0]"] * 2, done.stdout
 
 
 def test_a_call_before_init_says_to_call_it(cluster):
