@@ -26,8 +26,10 @@ optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters())
 data = torch.arange(24.0).double()
 sampler = bps.elastic.ElasticSampler(data)
 state = bps.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0, n_steps=0)
-resets = []
-state.register_reset_callbacks([lambda: resets.append(state.n_steps)])
+resets, sizes = [], [bps.size()]
+state.register_reset_callbacks(
+    [lambda: resets.append(state.n_steps), lambda: sizes.append(bps.size())]
+)
 begun = os.environ.get("BEGUN")
 leaver, is_newcomer = int(os.environ["LEAVER"]), "NEWCOMER" in os.environ
 
@@ -60,6 +62,7 @@ from bps import _core
 momentum = optimizer.state_dict()["state"][0]["momentum_buffer"].item()
 weights = _core.runtime().allgather_present((model.weight.item(), momentum))
 assert len(set(weights)) == 1, weights
+print("sizes", *sizes, bps.size(), flush=True)
 print("weights of", len(weights), "resets", len(resets), flush=True)
 """
 
@@ -98,6 +101,7 @@ def test_training_goes_on_without_a_machine(tmp_path):
         text=True,
     )
     assert done.stdout.count(f"weights of {SIZE - 1} resets 1") == SIZE - 1, done.stdout
+    assert done.stdout.count(f"sizes {SIZE} {SIZE - 1} {SIZE - 1}") == SIZE - 1, done.stdout
 
 
 def test_a_machine_joins_at_a_commit(tmp_path, monkeypatch):
@@ -136,6 +140,9 @@ def test_a_machine_joins_at_a_commit(tmp_path, monkeypatch):
         workers.append(start(SIZE - 1, NEWCOMER=1))
         outputs = [worker.communicate(timeout=LIMIT_S)[0] for worker in workers]
     assert all(f"weights of {SIZE} resets" in output for output in outputs), "\n".join(outputs)
+    for output in outputs[:-1]:
+        assert f"sizes {SIZE - 1} {SIZE} {SIZE}" in output, output
+    assert f"sizes {SIZE} {SIZE}" in outputs[-1], outputs[-1]
 
 
 REOPEN = """

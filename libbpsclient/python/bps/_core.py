@@ -77,6 +77,7 @@ def init(**options: Any) -> None:
         _options.clear()
         _options.update(options)
         atexit.register(_at_exit, os.getpid())
+        members()
 
 
 def _check_unshared(what: str) -> None:
@@ -127,6 +128,7 @@ def resume(num_workers: int, num_servers: int = 0, global_rank: int = -1) -> Non
     rt.job.resume(num_workers, global_rank)
     _options["size"] = num_workers
     rt.restart()
+    members()
     for one in list(rt.reopened):
         one.reopen()
     for forget in after_resuming:
@@ -149,6 +151,7 @@ def reopen() -> None:
     rt.job.abort()
     rt.job = open_job(**(_options | {"rank": rank}))
     rt.restart(is_failed=True)
+    members()
     for one in list(rt.reopened):
         one.reopen()
 
@@ -241,9 +244,28 @@ def rank() -> int:
     return _known_job().rank
 
 
-def size() -> int:
-    """Return the number of workers in the job."""
+def n_ranks() -> int:
+    """Return the number of ranks in the job. In a job whose workers may leave and join, this number
+    includes the ranks of workers that are lost or have not joined."""
     return _known_job().size
+
+
+def members() -> list[int]:
+    """Return the ranks of the workers that are present. This list is the same at all workers. It
+    changes only when all workers agree on it: when the job begins, and at commits of an elastic
+    state."""
+    rt = runtime()
+    if not rt.members:
+        rt.members = [worker.rank for worker in rt.job.workers() if not worker.is_lost]
+    return rt.members
+
+
+def size() -> int:
+    """Return the number of workers in the job, without those that are lost or have not joined, see
+    :func:`members`."""
+    if _known_job().is_forked:
+        return len(_current.members) if _current and _current.members else n_ranks()
+    return len(members())
 
 
 def local_rank() -> int:

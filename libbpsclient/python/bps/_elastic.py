@@ -30,12 +30,6 @@ class HostsUpdatedInterrupt(RuntimeError):
     calls the training function again."""
 
 
-def members() -> list[int]:
-    """Return the ranks of the workers that took part in the last :meth:`State.sync`. Before the
-    first call of that method, return all ranks."""
-    return _core.runtime().members or list(range(_core.size()))
-
-
 class State:
     """State that is equal at all workers. Workers that join later receive it.
 
@@ -100,10 +94,8 @@ class State:
         if n_joined:
             rt.restart()
         else:
-            there = rt.allgather_present(rt.job.rank)
-            if not rt.members:  # a commit before the first sync() finds the first members
-                rt.members = there
-            if there == rt.members:
+            known, rt.members = _core.members(), rt.allgather_present(rt.job.rank)
+            if known == rt.members:
                 return
         raise HostsUpdatedInterrupt("machines have left or joined the job")
 

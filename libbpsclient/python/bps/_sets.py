@@ -110,7 +110,7 @@ class _All(ProcessSet):
 
     @property
     def ranks(self) -> list[int]:
-        return list(range(_core.size()))
+        return list(range(_core.n_ranks()))
 
     def place(self, rank: int) -> int:
         return rank  # the C library checks that the rank is in the job
@@ -119,7 +119,7 @@ class _All(ProcessSet):
         return _core.rank()
 
     def size(self) -> int:
-        return _core.size()
+        return _core.n_ranks()
 
     def runtime(self) -> Runtime:
         return _core.runtime()

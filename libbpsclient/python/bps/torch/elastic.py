@@ -40,7 +40,7 @@ from typing import Any
 import torch
 
 from bps import _core
-from bps._elastic import HostsUpdatedInterrupt, State, members, run
+from bps._elastic import HostsUpdatedInterrupt, State, run
 from bps.torch._optimizer import broadcast_optimizer_state, broadcast_parameters
 from bps.torch._reducer import Reducer
 
@@ -99,7 +99,7 @@ class ElasticSampler(torch.utils.data.Sampler):
 
     def reset(self) -> None:
         """Divide the samples that are not processed yet among the workers that are present."""
-        there = members()
+        there = _core.members()
         self.num_replicas, self.rank = len(there), there.index(_core.rank())
         left = [i for i in range(len(self.dataset)) if i not in self.processed_indices]
         if self.shuffle:
