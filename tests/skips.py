@@ -178,6 +178,7 @@ FRONTENDS = (
     ("mxnet/arrays", "could not import 'ml_dtypes': No module named 'ml_dtypes'", OTHER_LIST),
     ("torch-2.1/c10d", "PyTorch 2.2", OTHER_LIST),
     ("torch-2.1/c10d", "before PyTorch 2.14, the group is not notified", OTHER_LIST),
+    ("torch-2.1/torch", "PyTorch 2.3", OTHER_LIST),
     ("torch-2.1/errors", "PyTorch 2.1 has no class for back-ends", OTHER_LIST),
     ("torch-2.1/c10d", "fully_shard came with PyTorch 2.6", OTHER_LIST),
     ("torch-2.1/distributed", "needs PyTorch (2, 2)", OTHER_LIST),

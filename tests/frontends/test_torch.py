@@ -33,6 +33,7 @@ def together():
 
 
 EMISMATCH = -10003
+NEEDS_SCALER = pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="PyTorch 2.3")
 RANK_TYPES = [
     torch.uint8,
     torch.int8,
@@ -477,6 +478,85 @@ def test_an_optimizer_whose_parameters_are_in_a_newer_one_refuses_to_step():
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before))
     head.step()
     assert equal_everywhere(model[1])
+
+
+@NEEDS_SCALER
+@pytest.mark.parametrize("is_clipped", [False, True])
+def test_a_gradient_scaler_steps_with_the_averages(is_clipped):
+    model = two_layers()
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+    )
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = model(torch.full((2, 4), bps.rank() + 1.0)).sum()
+            scaler.scale(loss).backward()
+            if is_clipped:
+                optimizer.synchronize()
+                scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+                with optimizer.skip_synchronize():
+                    scaler.step(optimizer)
+            else:
+                scaler.step(optimizer)
+            scaler.update()
+    assert equal_everywhere(model)
+    for p, q in zip(model.parameters(), trained_alone([range(4)] * 3).parameters()):
+        assert torch.allclose(p.detach(), q.detach(), atol=1e-6)
+
+
+@NEEDS_SCALER
+def test_an_overflow_at_one_worker_skips_the_step_at_all():
+    model = two_layers()
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    before = [p.detach().clone() for p in model.parameters()]
+    x = torch.full((2, 4), float("inf") if bps.rank() else 1.0)
+    scaler.scale(model(x).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before))
+    assert scaler.get_scale() == 4.0
+
+
+@NEEDS_SCALER
+def test_a_gradient_scaler_needs_an_optimizer_that_waits():
+    model = two_layers()
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), cross_barrier=True
+    )
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(model(torch.ones(2, 4)).sum()).backward()
+    with pytest.raises(RuntimeError, match="GradScaler needs .*cross_barrier=False"):
+        scaler.step(optimizer)
+    optimizer.step()
+    optimizer.synchronize()
+
+
+def test_two_losses_of_a_gan_get_the_call_that_helps():
+    torch.manual_seed(3)
+    made, judged = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+    optimizers = [
+        bps.DistributedOptimizer(torch.optim.SGD(part.parameters(), lr=0.1))
+        for part in (made, judged)
+    ]
+    judged(made(torch.ones(1, 2))).sum().backward()
+    with pytest.raises(AssertionError, match="as in a GAN, call requires_grad_"):
+        optimizers[1].zero_grad()
+    for optimizer in optimizers:
+        optimizer.step()
+    for step in range(4):
+        for part, is_trained in ((made, step % 2), (judged, step % 2 == 0)):
+            for p in part.parameters():
+                p.requires_grad_(bool(is_trained))
+        optimizer = optimizers[step % 2 == 0]
+        optimizer.zero_grad()
+        judged(made(torch.full((1, 2), bps.rank() + 1.0))).sum().backward()
+        optimizer.step()
+    assert equal_everywhere(made) and equal_everywhere(judged)
 
 
 def test_an_optimizer_refuses_other_options_at_one_worker():

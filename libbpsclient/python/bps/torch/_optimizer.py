@@ -71,6 +71,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     # of the optimizer before the copy's first step.
     _bps_reducer: Reducer | None
     _bps_is_synchronized: bool
+    _bps_is_scaled = False  # GradScaler.step() has reduced the gradients
     _bps_skips: bool
     _bps_cross: CrossBarrier | None
 
@@ -99,6 +100,24 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             if self._bps_has_cross:
                 self._bps_cross = CrossBarrier(self, self._bps_base, self._bps_reducer)
         return self._bps_reducer
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether :meth:`step` of the wrapped optimizer scales gradients.
+
+        ``torch.amp.GradScaler.step`` reads this attribute before it reads the gradients. So the
+        gradients are reduced here, and all workers find the same overflows.
+
+        Raises:
+            RuntimeError: the optimizer has ``cross_barrier=True``, so its gradients are not
+                complete before the next forward pass.
+        """
+        if self._bps_has_begun:
+            if self._bps_cross is not None:
+                raise RuntimeError("GradScaler needs an optimizer with cross_barrier=False")
+            self.synchronize()
+            self._bps_is_scaled = True
+        return self.__dict__.get("_step_supports_amp_scaling", False)
 
     @property
     def _bps_has_begun(self) -> bool:
@@ -161,7 +180,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
             return self._bps_base.step(self, reduced)
         self._bps_connect()
-        if self._bps_is_synchronized and not self._bps_has_begun:
+        if self._bps_is_scaled and not self._bps_has_begun:
+            self._bps_is_scaled = False
+        elif self._bps_is_synchronized and not self._bps_has_begun:
             warnings.warn(
                 "step() after synchronize() does not reduce the gradients again: call step() "
                 "inside 'with optimizer.skip_synchronize():' to avoid this warning",
@@ -207,9 +228,11 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             # Horovod raises an AssertionError here, too, and scripts may expect that type.
             raise AssertionError(
                 "zero_grad() was called after backward() and before step() or synchronize(): "
-                "gradients would be lost. Call zero_grad() before backward()"
+                "gradients would be lost. Call zero_grad() before backward(). If the loss of "
+                "another optimizer has computed these gradients, as in a GAN, call "
+                "requires_grad_(False) on the parameters before that backward()"
             )
-        self._bps_is_synchronized = False
+        self._bps_is_synchronized = self._bps_is_scaled = False
         self._bps_base.zero_grad(self, *args, **kwargs)
 
 

@@ -397,7 +397,9 @@ class Reducer:
                 f"parameter '{place.name}' got more gradients than "
                 f"backward_passes_per_step={self.passes} allows "
                 "before step() or synchronize(): increase backward_passes_per_step to "
-                "accumulate gradients"
+                "accumulate gradients. If the loss of another optimizer computes gradients of this "
+                "parameter, as in a GAN, call requires_grad_(False) on it before that backward(). "
+                "With checkpointing of a layer that is used twice, use use_reentrant=False"
             )
 
     def _fill(self, place: Place) -> None:
