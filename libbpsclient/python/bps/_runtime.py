@@ -250,6 +250,7 @@ class Runtime:
         self.members: list[int] = []  # ranks that took part in the last State.sync()
         self.n_users = 0  # number of process groups that use the job
         self.line: Any = None  # queue of gathers: a bps.torch._gather.Line; None: no gather yet
+        self.turns: Any = None  # a bps.tensorflow._session.Turns; None: no session graph has run
         self._failure: BaseException | None = None  # error that check() raises, see submission()
 
     def next_set(self) -> int:
@@ -562,6 +563,7 @@ class Runtime:
             if self.line is not None:
                 self.line.stop(is_failed)
                 self.line = None
+            self.turns = None
             self._agreements = []
             self._named.clear()
             self.groups.clear()

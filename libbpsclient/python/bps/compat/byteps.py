@@ -21,7 +21,6 @@ from bps.compat import _alias
 LACKING = {
     "get_pushpull_speed": "watch the job with bpsctl",
     "MirroredStrategy": "use tf.distribute.MirroredStrategy(cross_device_ops=CrossDeviceOps())",
-    "BroadcastGlobalVariablesHook": "use broadcast_variables(model.variables, root_rank)",
 }
 
 

@@ -26,7 +26,6 @@ LACKING = {
     "start_timeline": "watch the job with bpsctl, or use torch.profiler",
     "stop_timeline": "watch the job with bpsctl, or use torch.profiler",
     "run": "start the script with bpsrun",
-    "BroadcastGlobalVariablesHook": "use broadcast_variables(model.variables, root_rank)",
     "SyncBatchNormalization": "average the batch statistics with allreduce",
 }
 

@@ -49,6 +49,7 @@ from bps._sets import ProcessSet, add_process_set, global_process_set, remove_pr
 from bps.tensorflow import elastic
 from bps.tensorflow._cross_device import CrossDeviceOps
 from bps.tensorflow._ops import (
+    BroadcastGlobalVariablesHook,
     Compression,
     allgather,
     allreduce,
@@ -76,6 +77,7 @@ from bps.tensorflow._tape import (
 __all__ = [
     "Adasum",
     "Average",
+    "BroadcastGlobalVariablesHook",
     "Compression",
     "CrossDeviceOps",
     "DistributedGradientTape",

@@ -1,8 +1,9 @@
 """Collective operations on TensorFlow tensors, with the names and arguments of BytePS and Horovod.
 
 Every operation is one Python call that returns when the result is complete. Inside ``tf.function``,
-automatic control dependencies keep these calls in the order of the program. XLA cannot compile a
-Python call, so operations raise an error inside a function that XLA compiles.
+automatic control dependencies keep these calls in the order of the program. In graphs that a
+session runs, the workers agree on the order (see :mod:`bps.tensorflow._session`). XLA cannot
+compile a Python call, so operations raise an error inside a function that XLA compiles.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tensorflow as tf
 from bps import _arrays, _core
 from bps._ops import Average, Sum, check_op, share
 from bps._sets import ProcessSet, global_process_set
+from bps.tensorflow import _session
 
 try:
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
@@ -76,6 +78,8 @@ def call(
     tensors: Sequence[tf.Tensor],
     types: Sequence[tf.DType],
     shapes: Sequence[Any],
+    process_set: ProcessSet | None,
+    name: str | None = None,
 ) -> list[tf.Tensor]:
     """Call a function with arrays that have the tensors' values. In eager mode, the function is
     called now. In a graph, the function is called each time that the graph runs.
@@ -84,6 +88,9 @@ def call(
         function (callable): its arguments are arrays, one for each tensor. It returns arrays.
         tensors: arguments of the function.
         types, shapes: types and shapes of its results.
+        process_set (ProcessSet, optional): the workers whose functions call each other; None: the
+            function calls no other worker.
+        name (str, optional): name of the operation, the same at all workers.
 
     Raises:
         NotImplementedError: XLA compiles this code.
@@ -97,10 +104,26 @@ def call(
             "bps cannot run inside a function that XLA compiles: use jit_compile=False in "
             "tf.function and in model.compile()"
         )
-    results = tf.numpy_function(function, list(tensors), list(types))
+    if process_set is not None and _session.needs_turns(graph):
+        results = _session.call_in_turn(function, tensors, types, process_set, name)
+    else:
+        results = tf.numpy_function(function, list(tensors), list(types))
     for result, shape in zip(results, shapes):
         result.set_shape(shape)
     return list(results)
+
+
+def check_devices(*devices: str) -> None:
+    """Check the devices that a script of Horovod or BytePS chooses for collectives.
+
+    Raises:
+        NotImplementedError: a device is not a CPU.
+    """
+    for device in devices:
+        if device and "cpu" not in device.lower():
+            raise NotImplementedError(
+                f"bps exchanges values in host memory, not on {device}: omit the device"
+            )
 
 
 def as_tensors(values: Sequence[Tensor]) -> list[tf.Tensor]:
@@ -129,7 +152,8 @@ def reduce_tensors(
         rt = process_set.runtime()
         return _arrays.reduce(rt, arrays, None, name, op, prescale, postscale, wire)
 
-    return call(reduce, tensors, [t.dtype for t in tensors], [t.shape for t in tensors])
+    types, shapes = [t.dtype for t in tensors], [t.shape for t in tensors]
+    return call(reduce, tensors, types, shapes, process_set, name)
 
 
 def _reduce_with_gradients(
@@ -162,7 +186,7 @@ def sum_slices(slices: tf.IndexedSlices, op: int, process_set: ProcessSet) -> tf
 
     tensors = [slices.values, slices.indices]
     shapes = [[None, *slices.values.shape[1:]], [None]]
-    values, indices = call(gather, tensors, [t.dtype for t in tensors], shapes)
+    values, indices = call(gather, tensors, [t.dtype for t in tensors], shapes, process_set)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
@@ -276,7 +300,8 @@ def _broadcast_tensors(
         root = process_set.place(root_rank)
         return _arrays.broadcast(process_set.runtime(), arrays, root)
 
-    return call(send, tensors, [t.dtype for t in tensors], [t.shape for t in tensors])
+    types, shapes = [t.dtype for t in tensors], [t.shape for t in tensors]
+    return call(send, tensors, types, shapes, process_set)
 
 
 def broadcast(
@@ -319,43 +344,81 @@ def broadcast_(
         variables: variables of TensorFlow or Keras.
         root_rank (int): rank of the worker that provides the values.
         process_set (ProcessSet): the workers that take part.
+
+    Returns:
+        list: the variables. In a graph that a session runs, the assignments, for ``session.run``.
     """
     variables = list(variables)
-    if variables:
-        values = _broadcast_tensors(as_tensors(variables), root_rank, process_set)
-        for variable, value in zip(variables, values):
-            variable.assign(value)
-    return variables
+    if not variables:
+        return variables
+    values = _broadcast_tensors(as_tensors(variables), root_rank, process_set)
+    assigned = [variable.assign(value) for variable, value in zip(variables, values)]
+    return variables if tf.compat.v1.executing_eagerly_outside_functions() else assigned
 
 
 def broadcast_variables(
     variables: Sequence[Any],
     root_rank: int = 0,
     process_set: ProcessSet = global_process_set,
-) -> None:
+) -> Any:
     """Overwrite the variables of a model or an optimizer with the values of rank ``root_rank``, in
     one call.
+
+    Returns:
+        Operation: in a graph that a session runs, the operation for ``session.run``; else None.
 
     Example::
 
         >>> bps.tensorflow.broadcast_variables(model.variables, root_rank=0)
         >>> bps.tensorflow.broadcast_variables(optimizer.variables, root_rank=0)
     """
-    broadcast_(variables, root_rank, process_set=process_set)
+    assigned = broadcast_(variables, root_rank, process_set=process_set)
+    return None if tf.compat.v1.executing_eagerly_outside_functions() else tf.group(*assigned)
 
 
-def broadcast_global_variables(root_rank: int = 0) -> None:
-    """Overwrite the global variables of TensorFlow 1 with the values of rank ``root_rank``.
+def broadcast_global_variables(root_rank: int = 0) -> Any:
+    """Return the operation that overwrites the global variables of a TensorFlow 1 graph with the
+    values of rank ``root_rank``. Run it in a session after the variables are initialized.
 
     Raises:
         RuntimeError: in TensorFlow 2, which has no global variables.
     """
-    if tf.executing_eagerly():
+    if tf.compat.v1.executing_eagerly_outside_functions():
         raise RuntimeError(
             "broadcast_global_variables: TensorFlow 2 has no global variables: use "
             "broadcast_variables(model.variables, root_rank)"
         )
-    broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
+    """Broadcasts the global variables of one worker to all workers when a
+    ``tf.compat.v1.train.MonitoredTrainingSession`` creates its session.
+
+    Args:
+        root_rank (int): rank of the worker whose values are broadcast.
+        device (str): must be empty or a CPU, because bps exchanges values in host memory.
+
+    Example::
+
+        >>> hooks = [bps.tensorflow.BroadcastGlobalVariablesHook(0)]
+        >>> with tf.compat.v1.train.MonitoredTrainingSession(hooks=hooks) as session:
+        ...     session.run(train_op)
+    """
+
+    def __init__(self, root_rank: int = 0, device: str = "") -> None:
+        check_devices(device)
+        self.root_rank = root_rank
+        self.bcast_op: Any = None
+
+    def begin(self) -> None:
+        """Add the broadcast to the graph, before the session makes the graph read-only."""
+        if self.bcast_op is None or self.bcast_op.graph is not tf.compat.v1.get_default_graph():
+            self.bcast_op = broadcast_global_variables(self.root_rank)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Run the broadcast in a new session."""
+        session.run(self.bcast_op)
 
 
 def _gather(tensor: tf.Tensor, process_set: ProcessSet) -> tuple[tf.Tensor, tf.Tensor]:
@@ -366,7 +429,7 @@ def _gather(tensor: tf.Tensor, process_set: ProcessSet) -> tuple[tf.Tensor, tf.T
         return [all_, np.array(rows, np.int64)]
 
     shapes = [[None, *tensor.shape[1:]] if tensor.shape.rank else None, [None]]
-    all_, rows = call(gather, [tensor], [tensor.dtype, tf.int64], shapes)
+    all_, rows = call(gather, [tensor], [tensor.dtype, tf.int64], shapes, process_set)
     return all_, rows
 
 
@@ -420,7 +483,7 @@ def _exchange(
 
     given = [tensor] if splits is None else [tensor, splits]
     shapes = [[None, *tensor.shape[1:]] if tensor.shape.rank else None, [None]]
-    rows, received = call(exchange, given, [tensor.dtype, tf.int32], shapes)
+    rows, received = call(exchange, given, [tensor.dtype, tf.int32], shapes, process_set)
     return rows, received
 
 
@@ -503,7 +566,8 @@ def reducescatter(
                 factor /= tf.cast(size_op(process_set=process_set), grad.dtype)
             return _gather(tf.convert_to_tensor(grad), process_set)[0] * factor
 
-        (output,) = call(part, [value], [value.dtype], [[None, *value.shape[1:]]])
+        shape = [None, *value.shape[1:]]
+        (output,) = call(part, [value], [value.dtype], [shape], process_set, name)
         return output, gradient
 
     return scattered(tensor)
@@ -518,7 +582,10 @@ def grouped_reducescatter(tensors: Sequence[Tensor], **options: Any) -> list[tf.
 
 def _place(value: Callable[[ProcessSet], int]) -> Callable[..., tf.Tensor]:
     def op(name: str | None = None, process_set: ProcessSet = global_process_set) -> tf.Tensor:
-        return call(lambda: [np.array(value(process_set), np.int32)], [], [tf.int32], [[]])[0]
+        def number() -> list[np.ndarray]:
+            return [np.array(value(process_set), np.int32)]
+
+        return call(number, [], [tf.int32], [[]], None)[0]
 
     return op
 
