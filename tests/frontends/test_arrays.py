@@ -102,9 +102,16 @@ def test_factors_apply_before_and_after_the_sum():
         assert np.allclose(out, 2.0 * total())
 
 
-def test_integers_cannot_be_scaled():
-    with pytest.raises(ValueError, match="floating-point"):
-        _arrays.reduce(_core.runtime(), [np.ones(3, int)], prescale=0.5)
+@pytest.mark.parametrize("name", [None, "scaled"])
+def test_integers_are_scaled_in_64_bits_and_rounded_once(name):
+    n, rt = 2**40 + 1, _core.runtime()
+    options = {"name": name, "op": bps.SUM, "prescale": 0.5, "postscale": 3.0}
+    (out,) = _arrays.reduce(rt, [np.full(3, 2 * n)], **options)
+    assert out.dtype == np.int64 and (out == 3 * n * rt.job.size).all()
+    (mean,) = _arrays.reduce(rt, [np.full(3, -5, "i4")], name=name, postscale=0.5)
+    assert (mean == -2).all()
+    with pytest.raises(ValueError, match="bools"):
+        _arrays.reduce(rt, [np.ones(3, bool)], prescale=2.0)
 
 
 def test_compression_changes_the_type_on_the_wire_only():

@@ -106,9 +106,35 @@ def test_push_pull_scales_before_and_after(mode):
     assert near(run(mode, scaled, jnp.full(4, bps.rank() + 1.0)), 2.0 * total())
 
 
-def test_integers_cannot_be_scaled():
-    with pytest.raises(ValueError, match="floating-point"):
-        bps.push_pull(jnp.ones(3, "int32"), prescale_factor=0.5)
+@MODES
+def test_integers_are_scaled_in_64_bits_and_rounded_towards_zero(mode):
+    def scaled(x):
+        return bps.push_pull(x, bps.Sum, prescale_factor=0.5, postscale_factor=3.0)
+
+    n = 2**25 + 1
+    assert run(mode, scaled, jnp.full(3, 2 * n, "int32")).tolist() == [3 * n * bps.size()] * 3
+    out = run(mode, lambda x: bps.push_pull(x, postscale_factor=0.5), jnp.full(2, -5, "int32"))
+    assert out.tolist() == [-2, -2]
+
+
+class Doubling:
+    """A compressor of a script for Horovod."""
+
+    @staticmethod
+    def compress(array):
+        return array * 2, 4
+
+    @staticmethod
+    def decompress(array, context):
+        return array / context
+
+
+@MODES
+def test_a_compressor_of_the_script_is_called(mode):
+    out = run(mode, lambda x: bps.push_pull(x, bps.Sum, compression=Doubling), jnp.ones(3))
+    assert near(out, bps.size() / 2)
+    with pytest.raises(TypeError, match="not a compressor"):
+        bps.push_pull(jnp.ones(2), compression=object())
 
 
 def test_push_pull_takes_numbers_lists_and_nothing():

@@ -324,6 +324,156 @@ def test_a_function_of_the_model_runs_eagerly_too():
     assert near(model.get_weights(), alone.get_weights())
 
 
+def test_a_worker_outside_the_process_set_keeps_its_gradients():
+    last = bps.size() - 1
+    some = bps.add_process_set([last])
+    model, alone = network(seed=bps.rank()), network(seed=bps.rank())
+    optimizer = bps.DistributedOptimizer(keras.optimizers.SGD(0.1), process_set=some)
+    model.compile(optimizer, "mse")
+    alone.compile(keras.optimizers.SGD(0.1), "mse")
+    callbacks = [
+        bps.callbacks.BroadcastGlobalVariablesCallback(last, process_set=some),
+        bps.callbacks.MetricAverageCallback(process_set=some),
+    ]
+    fit(model, mine(), callbacks=callbacks)
+    fit(alone, mine())
+    assert near(model.get_weights(), alone.get_weights())
+    bps.remove_process_set(some)
+
+
+class OwnApply(keras.optimizers.SGD):
+    """An optimizer that never clips gradients, so Keras does not call the usual hook."""
+
+    def apply(self, grads, trainable_variables=None):
+        for grad, variable in zip(grads, trainable_variables):
+            variable.assign(variable - keras.ops.cast(self.learning_rate, grad.dtype) * grad)
+
+
+class OwnSteps(keras.optimizers.SGD):
+    """An optimizer that does not call the methods of Keras at all."""
+
+    def apply_gradients(self, grads_and_vars):
+        pass
+
+
+class Foreign:
+    """An optimizer of another package, such as tf_keras."""
+
+    def apply_gradients(self, grads_and_vars):
+        pass
+
+
+def test_optimizers_with_an_update_of_their_own_are_averaged_or_refused():
+    if BACKEND != "torch":  # Keras has a class for each optimizer of PyTorch
+        model, alone = network(), network()
+        model.compile(bps.DistributedOptimizer(OwnApply(0.1)), "mse")
+        alone.compile(keras.optimizers.SGD(0.1), "mse")
+        fit(model, mine())
+        fit(alone)
+        assert same_everywhere(model) and near(model.get_weights(), alone.get_weights())
+    with pytest.raises(TypeError, match="apply_gradients"):
+        bps.DistributedOptimizer(OwnSteps(0.1))
+    with pytest.raises(TypeError, match="not an optimizer of Keras 3"):
+        bps.DistributedOptimizer(Foreign())
+
+
+class Doubling:
+    """A compressor of a script for Horovod."""
+
+    @staticmethod
+    def compress(tensor):
+        return tensor * 2, 4
+
+    @staticmethod
+    def decompress(tensor, context):
+        return tensor / context
+
+
+def test_a_compressor_of_the_script_is_called():
+    model, alone = network(), network()
+    optimizer = bps.DistributedOptimizer(keras.optimizers.SGD(0.1), compression=Doubling)
+    model.compile(optimizer, "mse")
+    alone.compile(keras.optimizers.SGD(0.05), "mse")
+    fit(model, mine())
+    fit(alone)
+    assert near(model.get_weights(), alone.get_weights())
+    assert near(bps.allreduce(np.ones(2), compression=Doubling, op=bps.Sum), [bps.size() / 2] * 2)
+    with pytest.raises(TypeError, match="not a compressor"):
+        bps.DistributedOptimizer(keras.optimizers.SGD(0.1), compression=object())
+
+
+@pytest.mark.parametrize("groups", [2, "lists"])
+def test_groups_of_gradients_are_sent_in_calls_of_their_own(monkeypatch, groups):
+    sent, reduce = [], _arrays.Group.reduce
+
+    def observed(self, arrays, *args):
+        sent.append(len(arrays))
+        return reduce(self, arrays, *args)
+
+    monkeypatch.setattr(_arrays.Group, "reduce", observed)
+    model, alone = network(), network()
+    v = model.trainable_variables
+    options = {"num_groups": 2} if groups == 2 else {"groups": [[v[3], v[0]], [v[2]]]}
+    model.compile(bps.DistributedOptimizer(keras.optimizers.SGD(0.1), **options), "mse")
+    alone.compile(keras.optimizers.SGD(0.1), "mse")
+    fit(model, mine(), epochs=1)
+    fit(alone, epochs=1)
+    assert sent == ([2, 2] if groups == 2 else [2, 1, 1])
+    assert near(model.get_weights(), alone.get_weights())
+
+
+@pytest.mark.parametrize("scales", [False, True])
+def test_gradients_of_local_layers_stay_at_this_worker(scales):
+    model, alone = network(), network()
+    optimizer = bps.PartialDistributedOptimizer(
+        keras.optimizers.SGD(0.1),
+        "partial",
+        local_layers=[model.layers[0]],
+        scale_local_gradients=scales,
+    )
+    assert optimizer.name == "partial"
+    optimizer.register_local_var(model.layers[1].bias)
+    before = alone.get_weights()
+    model.compile(optimizer, "mse")
+    alone.compile(keras.optimizers.SGD(0.1 / bps.size() if scales else 0.1), "mse")
+    fit(model, mine(), epochs=1)
+    fit(alone, mine(), epochs=1)
+    changed, own = model.get_weights(), alone.get_weights()
+    assert near([changed[i] for i in (0, 1, 3)], [own[i] for i in (0, 1, 3)])
+    kernels = bps.allgather(changed[2].reshape(1, -1))
+    assert (kernels == kernels[0]).all() and not near([changed[2]], [before[2]])
+
+
+def test_variables_that_a_script_calls_local_are_not_broadcast():
+    model, own = network(seed=bps.rank()), network(seed=bps.rank())
+    model.compile(bps.DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse")
+    local = [model.layers[0].kernel]
+    callback = bps.callbacks.BroadcastGlobalVariablesCallback(0, "", local)
+    callback.register_local_var(model.layers[0].bias)
+    fit(model, mine(), epochs=1, callbacks=[callback])
+    got, root = model.get_weights(), network(seed=0).get_weights()
+    assert near(got[:2], own.get_weights()[:2]) and near(got[2:], root[2:])
+    with pytest.raises(NotImplementedError, match="host memory"):
+        bps.callbacks.MetricAverageCallback("/gpu:0")
+
+
+@pytest.mark.parametrize("corrects", [False, True])
+def test_momenta_follow_the_learning_rate(corrects):
+    model, alone = network(), network()
+    for one in (model, alone):
+        one.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    schedule = bps.callbacks.LearningRateScheduleCallback(
+        0.1, lambda epoch: 0.1 if epoch else 1.0, momentum_correction=corrects
+    )
+    fit(model, epochs=2, callbacks=[schedule])
+    fit(alone, epochs=1)
+    alone.optimizer.learning_rate = 0.01
+    for momentum in alone.optimizer.momentums:
+        momentum.assign(momentum * (0.1 if corrects else 1.0))
+    fit(alone, epochs=1)
+    assert near(model.get_weights(), alone.get_weights())
+
+
 # ---- saved models ----
 
 

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import bps.tensorflow as bps
+from bps import _arrays, _core
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -105,9 +106,18 @@ def test_allreduce_scales_before_and_after(mode):
     assert near(run(mode, scaled, full((4,), bps.rank() + 1)), full((4,), 2.0 * total()))
 
 
-def test_allreduce_of_integers_cannot_be_scaled():
-    with pytest.raises(ValueError, match="floating-point"):
-        bps.allreduce(tf.ones(3, tf.int32), op=bps.Sum, prescale_factor=0.5)
+@MODES
+def test_integers_are_scaled_in_64_bits_and_rounded_towards_zero(mode):
+    def scaled(x):
+        return bps.allreduce(x, op=bps.Sum, prescale_factor=0.5, postscale_factor=3.0)
+
+    n = 2**25 + 1
+    out = run(mode, scaled, full((3,), 2 * n, tf.int64))
+    assert out.numpy().tolist() == [3 * n * bps.size()] * 3
+    out = run(mode, lambda x: bps.allreduce(x, postscale_factor=0.5), full((2,), -5, tf.int32))
+    assert out.numpy().tolist() == [-2, -2]
+    with pytest.raises(ValueError, match="bools"):
+        bps.allreduce(tf.constant([True]), prescale_factor=2.0)
 
 
 def test_allreduce_takes_variables_numbers_and_nothing():
@@ -219,6 +229,7 @@ def test_push_pull_has_byteps_defaults(mode):
     assert near(run(mode, bps.push_pull, x), full((6,), sum(ranks()) / bps.size()))
     total_ = run(mode, lambda x: bps.push_pull(x, "scope", average=False), x)
     assert near(total_, full((6,), sum(ranks())))
+    assert any("scope" in name for name in _core.runtime().groups)
     with pytest.raises(NotImplementedError, match="enable_async"):
         bps.push_pull(x, enable_async=True)
 
@@ -233,6 +244,68 @@ def test_rows_of_indexed_slices_are_gathered(mode):
     out = run(mode, gather, full((2, 2), bps.rank() + 1.0), tf.constant([bps.rank(), 9], tf.int64))
     assert near(out[9], full((2,), total() / bps.size()))
     assert near(out[: bps.size(), 0], [(r + 1) / bps.size() for r in ranks()])
+
+
+@MODES
+def test_rows_of_indexed_slices_are_scaled_and_compressed(mode):
+    def reduce(values, indices):
+        slices = tf.IndexedSlices(values, indices, tf.constant([4, 2], tf.int64))
+        options = {"op": bps.Sum, "prescale_factor": 10.0, "postscale_factor": 0.5}
+        total_ = bps.allreduce(slices, compression=bps.Compression.fp16, **options)
+        return total_.values
+
+    out = run(mode, reduce, full((1, 2), 1.0 + 2.0**-12), tf.constant([1], tf.int64))
+    assert out.numpy().tolist() == [[5.0, 5.0]] * bps.size()  # f16 has no digit for 2^-12
+
+
+class Doubling:
+    """A compressor of a script for Horovod."""
+
+    @staticmethod
+    def compress(tensor):
+        return tf.cast(tensor * 2, tf.float64), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor, context):
+        return tf.cast(tensor / 4, context)
+
+
+class DoublingByInheritance(Doubling, bps.Compression.none):
+    """A compressor that is derived from one of this package."""
+
+
+@MODES
+@pytest.mark.parametrize("kind", [Doubling, DoublingByInheritance])
+def test_a_compressor_of_the_script_is_called(mode, kind):
+    out = run(mode, lambda x: bps.allreduce(x, op=bps.Sum, compression=kind), full((3,), 1.0))
+    assert out.dtype == tf.float32 and near(out, full((3,), bps.size() / 2))
+    out = run(mode, lambda x: bps.reducescatter(x, compression=kind), tf.ones([bps.size()]))
+    assert near(out, [0.5])
+    v = tf.Variable([2.0])
+    with tf.GradientTape() as tape:
+        loss = v[0] * 3.0
+    assert near(bps.DistributedGradientTape(tape, compression=kind).gradient(loss, v), [1.5])
+    with pytest.raises(TypeError, match="not a compressor"):
+        bps.allreduce(tf.ones(2), compression=object())
+
+
+@pytest.mark.parametrize("call", [bps.allgather, bps.alltoall])
+def test_the_name_of_a_call_is_in_the_texts_of_errors(call):
+    x = tf.ones([bps.size(), 1 + (bps.rank() == 1)])
+    with pytest.raises(bps.Error, match="'my_rows'"):
+        call(x, name="my_rows")
+
+
+@MODES
+def test_name_scopes_are_part_of_names_in_graphs_only(mode):
+    def both(x):
+        with tf.name_scope("outer"):
+            a = bps.allreduce(x, name="scoped", op=bps.Sum)
+            return a + bps.allreduce(x, name="scoped", op=bps.Sum, ignore_name_scope=True)
+
+    run(mode, both, tf.ones(3))
+    names = bps.allgather_object(sorted(n for n in _core.runtime().groups if "scoped" in n))
+    assert names[0] == (["scoped"] if mode == "eager" else ["outer/scoped", "scoped"])
 
 
 # ---- gradients ----
@@ -370,6 +443,40 @@ def test_reducescatter_gives_each_worker_its_rows(mode):
 
 def test_objects_are_sent():
     assert bps.broadcast_object({"epoch": bps.rank()}, 1) == {"epoch": 1}
+    assert bps.broadcast_object(bps.rank(), 1, session=None, name="place") == 1
+    assert bps.broadcast_object_fn(1)(bps.rank()) == 1
+    assert bps.allgather_object(bps.rank(), session=None, name="place") == list(ranks())
+
+
+def test_variables_are_broadcast_one_after_the_other():
+    variables = [tf.Variable(full((n,), float(bps.rank()))) for n in (3, 50)]
+    bps.broadcast_variables(variables, root_rank=1, inplace=True)
+    assert all((v.numpy() == 1).all() for v in variables)
+
+
+@MODES
+def test_operations_read_the_process_set_of_an_id(mode):
+    last = bps.size() - 1
+    some = bps.add_process_set([last])
+    number = some.process_set_id
+    read = run(
+        mode,
+        lambda: [
+            bps.size_op(number),
+            bps.size_op(),
+            bps.process_set_included_op(number),
+            bps.process_set_included_op(name="here"),
+        ],
+    )
+    assert [int(x) for x in read] == [1, bps.size(), bps.rank() == last, 1]
+    bps.remove_process_set(some)
+    with pytest.raises(ValueError, match="no process set"):
+        bps.size_op(number)
+
+
+def test_join_is_refused_in_words():
+    with pytest.raises(NotImplementedError, match="same number of steps"):
+        bps.join()
 
 
 @MODES
@@ -394,7 +501,7 @@ def test_a_process_set_runs_collectives_of_its_own(mode):
         variable = tf.Variable(x)
         bps.broadcast_variables([variable], last, **options)
         assert near(variable, full((2, 3), last + 1.0))
-        place = run(mode, lambda: [bps.rank_op(**options), bps.size_op(**options)])
+        place = run(mode, lambda: [bps.rank_op(**options), bps.size_op(some.process_set_id)])
         assert [int(p) for p in place] == [bps.rank() - last + 1, 2]
     else:
         with pytest.raises(ValueError, match="is not in"):
@@ -490,13 +597,94 @@ def test_a_tape_keeps_the_structure_of_its_sources_and_missing_gradients():
 
 
 def test_a_tape_keeps_gradients_of_local_variables_at_this_worker():
-    a, b = tf.Variable(1.0), tf.Variable(1.0)
+    a, b, c = tf.Variable(1.0), tf.Variable(1.0), tf.Variable([[1.0]])
     with tf.GradientTape() as tape:
-        loss = (a + b) * float(bps.rank() + 1)
+        loss = (a + b + tf.gather(c, [0])[0, 0]) * float(bps.rank() + 1)
     tape = bps.DistributedGradientTape(tape)
     tape.register_local_source(b)
-    shared, local = tape.gradient(loss, [a, b])
+    tape.register_local_source(c)
+    shared, local, rows = tape.gradient(loss, [a, b, c])
     assert near(shared, total() / bps.size()) and near(local, (bps.rank() + 1) / bps.size())
+    assert near(rows.values, [[(bps.rank() + 1) / bps.size()]])
+
+
+@pytest.mark.parametrize("groups", [2, "lists"])
+def test_a_tape_sends_groups_of_gradients_in_calls_of_their_own(monkeypatch, groups):
+    variables = network()
+    sent, reduce = [], _arrays.Group.reduce
+
+    def observed(self, arrays, *args):
+        sent.append(len(arrays))
+        return reduce(self, arrays, *args)
+
+    monkeypatch.setattr(_arrays.Group, "reduce", observed)
+    x, y = batch()
+    with tf.GradientTape(persistent=True) as tape:
+        loss = loss_of(variables, x[mine()], y[mine()])
+    grads = bps.DistributedGradientTape(tape).gradient(loss, variables)
+    assert sent == [4]
+    if groups == "lists":
+        groups = [[variables[3], variables[0]], [variables[2]]]
+    options = {"groups": groups} if isinstance(groups, list) else {"num_groups": groups}
+    other = bps.DistributedGradientTape(tape, **options).gradient(loss, variables)
+    assert sent[1:] == ([2, 1, 1] if "groups" in options else [2, 2])
+    assert all(near(a, b) for a, b in zip(grads, other))
+    with pytest.raises(ValueError, match="groups"):
+        bps.DistributedGradientTape(tape, groups=-1)
+
+
+def test_a_worker_outside_the_process_set_keeps_its_gradients():
+    last = bps.size() - 1
+    some = bps.add_process_set([last - 1, last])
+    v, rows = tf.Variable(1.0), tf.Variable(tf.ones([3, 2]))
+    with tf.GradientTape(persistent=True) as tape:
+        loss = (v + tf.reduce_sum(tf.gather(rows, [1]))) * float(bps.rank() + 1)
+    tape = bps.DistributedGradientTape(tape, process_set=some)
+    grad, sparse = tape.gradient(loss, [v, rows])
+    want = last + 0.5 if some.included() else bps.rank() + 1.0
+    assert near(grad, want) and near(tf.convert_to_tensor(sparse)[1], [want, want])
+    with tf.Graph().as_default():
+        w = tf.compat.v1.get_variable("w", initializer=0.0)
+        optimizer = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+        optimizer = bps.DistributedOptimizer(optimizer, process_set=some)
+        step = optimizer.minimize(w * float(bps.rank() + 1))
+        with session() as run_:
+            run_.run(tf.compat.v1.global_variables_initializer())
+            run_.run(step)
+            assert run_.run(w) == -want
+    bps.remove_process_set(some)
+
+
+def test_an_optimizer_of_tensorflow_1_takes_horovods_arguments():
+    with tf.Graph().as_default():
+        a, b = (tf.compat.v1.get_variable(n, initializer=0.0) for n in "ab")
+        optimizer = bps.DistributedOptimizer(
+            tf.compat.v1.train.GradientDescentOptimizer(1.0), "mine", use_locking=True, num_groups=2
+        )
+        optimizer.register_local_var(b)
+        with pytest.raises(RuntimeError, match="compute_gradients"):
+            optimizer.apply_gradients([(tf.constant(1.0), a)])
+        step = optimizer.minimize((a + b) * float(bps.rank() + 1))
+        assert step.name == "mine" and optimizer._use_locking
+        with session() as run_:
+            run_.run(tf.compat.v1.global_variables_initializer())
+            run_.run(step)
+            assert near(run_.run(a), -total() / bps.size())
+            assert near(run_.run(b), -(bps.rank() + 1) / bps.size())
+
+
+@MODES
+def test_horovods_gradient_of_reducescatter_is_that_of_the_sum_times_the_size(mode):
+    weight, x = full((2,), float(bps.rank() + 1)), tf.ones([2 * bps.size()])
+    want = np.repeat([r + 1.0 for r in ranks()], 2)
+    for op, factor in ((bps.Sum, bps.size()), (bps.Average, 1)):
+        options = {"op": op, "has_horovods_gradient": True}
+        grad = gradient(mode, lambda x, o=options: bps.reducescatter(x, **o), x, weight)
+        assert near(grad, factor * want)
+        grad = gradient(
+            mode, lambda x, o=options: bps.grouped_reducescatter([x], **o)[0], x, weight
+        )
+        assert near(grad, factor * want)
 
 
 @pytest.mark.parametrize("n_devices", [1, 2])
@@ -669,6 +857,11 @@ def test_a_wrapped_function_of_tensorflow_1_gets_the_sum_of_each_operation():
 def test_devices_other_than_the_processor_are_refused_in_words():
     with pytest.raises(NotImplementedError, match="host memory"):
         bps.BroadcastGlobalVariablesHook(0, "/gpu:0")
+    with pytest.raises(NotImplementedError, match="host memory"):
+        bps.allreduce(tf.ones(2), device_dense="/gpu:0")
+    with pytest.raises(NotImplementedError, match="host memory"):
+        bps.DistributedGradientTape(tf.GradientTape(), device_sparse="/gpu:0")
+    assert near(bps.allreduce(tf.ones(2), device_dense="/cpu:0"), tf.ones(2))
 
 
 # ---- errors ----

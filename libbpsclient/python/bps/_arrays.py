@@ -24,7 +24,7 @@ import numpy as np
 
 from bps import _compare
 from bps._library import AVG, CODES, PRIORITY_AUTO, SUM, Error
-from bps._ops import split_table
+from bps._ops import priority_of, split_table
 from bps._runtime import OPS, Operation, Runtime, Slot
 from bps._sets import ProcessSet
 
@@ -96,8 +96,10 @@ def _copy(target: np.ndarray, source: np.ndarray, factor: float) -> None:
     if factor == 1.0:
         np.copyto(target, source, casting="unsafe")
     else:
-        # Multiply in f32 or f64, because f16 may be unable to hold the factor.
-        kind = np.float64 if target.dtype == np.float64 else np.float32
+        # Multiply in f32, because f16 may be unable to hold the factor. Multiply f64 and integers
+        # in f64, and round the products of integers towards zero.
+        is_small = target.dtype.name in FLOATS and target.dtype != np.float64
+        kind = np.float32 if is_small else np.float64
         np.copyto(target, source.astype(kind) * kind(factor), casting="unsafe")
 
 
@@ -311,20 +313,6 @@ def group(rt: Runtime, name: str, kinds: Sequence[Kind], compress: str | None = 
         return found
 
 
-def check_scale(dtypes: Sequence[np.dtype], prescale: float, postscale: float) -> None:
-    """Check that only floating-point arrays are scaled.
-
-    Raises:
-        ValueError: an array of integers has a factor.
-    """
-    for dtype in dtypes:
-        if (prescale, postscale) != (1.0, 1.0) and dtype.name not in FLOATS:
-            raise ValueError(
-                f"a tensor of {dtype.name} cannot be scaled: convert it to a floating-point type "
-                "first"
-            )
-
-
 def reduce(
     rt: Runtime,
     arrays: Sequence[np.ndarray],
@@ -346,9 +334,11 @@ def reduce(
         name (str, optional): name of the operation, the same at all workers. A single array needs
             no name, because it is sent in reusable tensors.
         op (int): one of SUM, PROD, MAX, MIN, AVG.
-        prescale, postscale (float): factors before and after the reduction.
+        prescale, postscale (float): factors before and after the reduction. Integers are multiplied
+            in f64, and rounded towards zero.
         compress (str, optional): type in which floating-point arrays are sent.
-        priority (int): tensors with a larger priority are sent first.
+        priority (int): tensors with a larger priority are sent first. By default, tensors whose
+            names were declared earlier (:func:`bps._ops.declare`) are sent first.
         labels (sequence of str, optional): names of the arrays for the text of an error.
 
     Returns:
@@ -357,7 +347,13 @@ def reduce(
     Raises:
         Error: EMISMATCH if the workers' arrays differ in type or shape.
     """
-    check_scale([a.dtype for a in arrays], prescale, postscale)
+    if (prescale, postscale) != (1.0, 1.0):
+        names = {a.dtype.name for a in arrays}
+        if "bool" in names:
+            raise ValueError("a tensor of bools cannot be scaled: convert it to another type first")
+        if op == AVG and not names <= {*FLOATS}:
+            op, postscale = SUM, postscale / rt.job.size  # round integers only once
+    priority = priority_of(name, priority)
     flat = [np.ascontiguousarray(a).reshape(-1) for a in arrays]
     targets = None if outputs is None else [o.reshape(-1) for o in outputs]
     if name is None and len(flat) == 1:
@@ -532,8 +528,16 @@ def gather(
     return np.concatenate([dst[r, :n] for r, n in enumerate(rows)]), rows, extras
 
 
+def titled(what: str, name: str | None) -> str:
+    """Return an operation with its name, for the texts of errors."""
+    return what if name is None else f"{what} '{name}'"
+
+
 def exchange(
-    process_set: ProcessSet, array: np.ndarray, splits: Sequence[int] | None
+    process_set: ProcessSet,
+    array: np.ndarray,
+    splits: Sequence[int] | None,
+    name: str | None = None,
 ) -> tuple[np.ndarray, list[int]]:
     """Send a part of the array's rows to each worker (all-to-all).
 
@@ -541,6 +545,7 @@ def exchange(
         process_set (ProcessSet): the workers that take part.
         array: an array of at least one dimension.
         splits (sequence of int, optional): number of rows for each worker; None: equal numbers.
+        name (str, optional): name of the operation, for the texts of errors.
 
     Returns:
         tuple: the rows that all workers have sent to this worker, and the number of rows from each
@@ -548,7 +553,7 @@ def exchange(
     """
     rows = array.shape[0] if array.ndim else 0
     table = split_table(rows, splits, process_set.size())
-    all_, counts, tables = gather(process_set.runtime(), array, "alltoall", table)
+    all_, counts, tables = gather(process_set.runtime(), array, titled("alltoall", name), table)
     me, at, parts = process_set.rank(), 0, []
     for n, other in zip(counts, tables):
         first = at + sum(other[:me])
@@ -558,14 +563,30 @@ def exchange(
 
 
 def sum_rows(
-    rt: Runtime, values: np.ndarray, indices: np.ndarray, op: int
+    rt: Runtime,
+    values: np.ndarray,
+    indices: np.ndarray,
+    op: int,
+    factor: float = 1.0,
+    compress: str | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows of all workers, with their indices. For AVG the rows are divided by the
-    number of workers."""
-    all_values, counts, _ = gather(rt, values)
-    all_indices, _, _ = gather(rt, indices)
-    if op == AVG:
-        all_values = (all_values / len(counts)).astype(values.dtype)
-    elif op != SUM:
+    number of workers.
+
+    Args:
+        rt (Runtime): the workers that take part.
+        values: rows of this worker.
+        indices: index of each row.
+        op (int): SUM or AVG.
+        factor (float): factor of all rows.
+        compress (str, optional): type in which floating-point rows are sent.
+    """
+    if op not in (AVG, SUM):
         raise ValueError("op must be Average or Sum for sparse tensors")
-    return all_values, all_indices
+    is_small = compress is not None and values.dtype.name in FLOATS
+    rows, counts, _ = gather(rt, values.astype(numpy_type(compress)) if is_small else values)
+    all_indices, _, _ = gather(rt, indices)
+    factor /= len(counts) if op == AVG else 1
+    if factor != 1.0:
+        rows = rows.astype(np.float64) * factor
+    return rows.astype(values.dtype, copy=False), all_indices

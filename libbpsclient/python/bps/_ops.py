@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bps._library import AVG, MAX, MIN, PRIORITY_AUTO, PROD, SUM
@@ -72,6 +72,93 @@ def is_half(compression_params: Mapping[str, Any] | None) -> bool:
             f"compression_params: bps does not support {', '.join(known)}: use {{'fp16': True}}"
         )
     return half
+
+
+def check_devices(*devices: str) -> None:
+    """Check the devices that a script of Horovod or BytePS chooses for collectives.
+
+    Raises:
+        NotImplementedError: a device is not a CPU.
+    """
+    for device in devices:
+        if device and "cpu" not in device.lower():
+            raise NotImplementedError(
+                f"bps exchanges values in host memory, not on {device}: omit the device"
+            )
+
+
+def wire_of(compression: Any) -> str | None:
+    """Return the type in which a compressor of bps sends floating-point tensors. None means their
+    own type, or the type that a compressor of the user chooses (see :func:`through`).
+
+    Raises:
+        TypeError: the object is not a compressor.
+    """
+    if not hasattr(compression, "wire") and not hasattr(compression, "compress"):
+        raise TypeError(
+            f"{compression!r} is not a compressor: pass a value of Compression, or a class with "
+            "the methods compress(tensor) and decompress(tensor, context)"
+        )
+    return getattr(compression, "wire", None)
+
+
+def through(
+    compression: Any, tensors: Sequence[Any], reduce: Callable[[list[Any]], Sequence[Any]]
+) -> list[Any]:
+    """Reduce tensors. If the compressor is a class of the user, compress each tensor before, and
+    decompress the results.
+
+    A compressor of bps only names a type for the wire (:func:`wire_of`), so its tensors are not
+    converted here.
+
+    Args:
+        compression: a compressor of bps, or a class with ``compress(tensor)``, which returns a
+            tensor and a context, and ``decompress(tensor, context)``.
+        tensors: tensors of a framework.
+        reduce (callable): takes and returns a list of tensors.
+    """
+    compress = getattr(compression, "compress", None)
+    if compress is None or str(getattr(compress, "__module__", "")).startswith("bps."):
+        return list(reduce(list(tensors)))
+    pairs = [compress(tensor) for tensor in tensors]
+    results = reduce([small for small, _ in pairs])
+    return [compression.decompress(r, context) for r, (_, context) in zip(results, pairs)]
+
+
+def check_groups(num_groups: int, groups: Any) -> Any:
+    """Return how a caller wants to group gradients: a number of groups, or lists of variables.
+
+    Args:
+        num_groups (int): older form of `groups`; 0: one group.
+        groups (int or list, optional): number of groups, or lists of variables.
+
+    Raises:
+        ValueError: `groups` is neither.
+    """
+    chosen = num_groups if groups is None else groups
+    if isinstance(chosen, (list, tuple)):
+        return [list(group) for group in chosen]
+    if not isinstance(chosen, int) or chosen < 0:
+        raise ValueError(f"groups must be a number from 0, or lists of variables, not {chosen!r}")
+    return chosen
+
+
+def in_groups(groups: Any, n: int, variables: Sequence[Any]) -> list[list[int]]:
+    """Return the indices of the gradients in each group. The gradients of a group are sent in one
+    call.
+
+    Args:
+        groups: result of :func:`check_groups`.
+        n (int): number of gradients.
+        variables: variables of the gradients; used if `groups` is a list. A variable that is in no
+            group has a group of its own.
+    """
+    if isinstance(groups, int):
+        many = max(1, min(groups, n))
+        return [list(range(i * n // many, (i + 1) * n // many)) for i in range(many)]
+    places = {id(variable): i for i, variable in enumerate(variables)}
+    found = [[places.pop(id(v)) for v in group if id(v) in places] for group in groups]
+    return [group for group in [*found, *([i] for i in places.values())] if group]
 
 
 def group_names(name: str | None, n: int) -> list[str | None]:

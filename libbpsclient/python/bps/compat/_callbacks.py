@@ -31,8 +31,15 @@ class LearningRateScheduleCallback(callbacks.LearningRateScheduleCallback):
         steps_per_epoch: int | None = None,
         initial_lr: float | None = None,
     ) -> None:
-        super().__init__(initial_lr, multiplier, start_epoch, end_epoch, staircase)
-        self.steps_per_epoch = steps_per_epoch
+        super().__init__(
+            initial_lr,
+            multiplier,
+            start_epoch,
+            end_epoch,
+            staircase,
+            momentum_correction,
+            steps_per_epoch,
+        )
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Set initial_lr to the optimizer's learning rate if the caller gave no initial_lr."""

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bps import _arrays, _core
-from bps._ops import Average, Sum, check_op, share
+from bps._ops import Average, Sum, check_op, share, through, wire_of
 from bps._sets import ProcessSet, global_process_set
 from bps.jax import _ffi
 
@@ -100,19 +100,21 @@ def reduce_leaves(
     name: str | None,
     op: int,
     factors: tuple[float, float],
-    wire: str | None,
+    compression: Any,
     process_set: ProcessSet,
 ) -> list[jax.Array]:
     """Reduce arrays over all workers in one call. Not differentiable."""
-    kinds = [np.dtype(leaf.dtype) for leaf in leaves]
-    for kind in kinds:
-        _arrays.wire_type(kind, wire)
-    _arrays.check_scale(kinds, *factors)
+    wire = wire_of(compression)
 
     def reduce(arrays: Sequence[np.ndarray], outputs: Any) -> Sequence[np.ndarray]:
         return _arrays.reduce(process_set.runtime(), arrays, outputs, name, op, *factors, wire)
 
-    return call(reduce, leaves, [_like(leaf) for leaf in leaves])
+    def send(given: list[jax.Array]) -> list[jax.Array]:
+        for leaf in given:
+            _arrays.wire_type(np.dtype(leaf.dtype), wire)
+        return call(reduce, given, [_like(leaf) for leaf in given])
+
+    return through(compression, leaves, send)
 
 
 def push_pull(
@@ -122,7 +124,7 @@ def push_pull(
     average: bool | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    compression: type[Compressor] = Compression.none,
+    compression: Any = Compression.none,
     process_set: ProcessSet = global_process_set,
 ) -> Tree:
     """Reduce a tree over all workers in one call; differentiable.
@@ -134,8 +136,9 @@ def push_pull(
             repeatedly should have a name.
         average (bool, optional): older form of `op`: True is Average, False is Sum.
         prescale_factor, postscale_factor (float): factors for the arrays before the reduction and
-            for the results after it.
-        compression (Compressor): type in which the tensors are sent.
+            for the results after it. Integers are multiplied in f64, and rounded towards zero.
+        compression (Compressor): type in which the tensors are sent, or a class with the methods
+            ``compress(array)`` and ``decompress(array, context)``.
         process_set (ProcessSet): the workers that take part.
 
     Raises:
@@ -152,7 +155,7 @@ def push_pull(
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     if not leaves:
         return tree
-    options = (op, (prescale_factor, postscale_factor), compression.wire, process_set)
+    options = (op, (prescale_factor, postscale_factor), compression, process_set)
 
     @jax.custom_vjp
     def reduced(given: list[jax.Array]) -> list[jax.Array]:

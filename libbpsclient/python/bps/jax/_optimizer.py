@@ -6,13 +6,13 @@ from typing import Any
 
 from bps._ops import Average, check_gradients
 from bps._sets import ProcessSet, global_process_set
-from bps.jax._ops import Compression, Compressor, push_pull
+from bps.jax._ops import Compression, push_pull
 
 
 def average_gradients(
     op: int = Average,
     name: str = "grad",
-    compression: type[Compressor] = Compression.none,
+    compression: Any = Compression.none,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Return an optax transformation that reduces gradients over all workers.
@@ -20,8 +20,10 @@ def average_gradients(
     Args:
         op (int): Average or Sum.
         name (str): name of the operation, the same at all workers.
-        compression (Compressor): type in which the tensors are sent.
-        process_set (ProcessSet): the workers that take part.
+        compression (Compressor): type in which the tensors are sent, or a class with the methods
+            ``compress(array)`` and ``decompress(array, context)``.
+        process_set (ProcessSet): the workers that take part. A worker outside this set keeps its
+            own gradients.
 
     Returns:
         GradientTransformation: for ``optax.chain``, in front of clipping and of the optimizer.
@@ -40,6 +42,8 @@ def average_gradients(
         return optax.EmptyState()
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        if not process_set.included():
+            return updates, state
         given = {"op": op, "name": name, "compression": compression, "process_set": process_set}
         return push_pull(updates, **given), state
 

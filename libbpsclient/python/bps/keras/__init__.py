@@ -52,7 +52,7 @@ from bps.keras._ops import (
     push_pull,
     reducescatter,
 )
-from bps.keras._optimizer import DistributedOptimizer, load_model
+from bps.keras._optimizer import DistributedOptimizer, PartialDistributedOptimizer, load_model
 
 __all__ = [
     "Adasum",
@@ -63,6 +63,7 @@ __all__ = [
     "Max",
     "Min",
     "NotInitialized",
+    "PartialDistributedOptimizer",
     "ProcessSet",
     "Product",
     "Sum",

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from bps import _arrays
-from bps._ops import Average, check_op, share
+from bps._ops import Average, check_op, share, through, wire_of
 from bps._sets import ProcessSet, global_process_set
 
 
@@ -56,7 +56,7 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     op: int | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: Any = Compression.none,
     process_set: ProcessSet = global_process_set,
 ) -> np.ndarray:
     """Reduce a value over all workers and return the result as a NumPy array.
@@ -69,12 +69,17 @@ def allreduce(
         prescale_factor, postscale_factor (float): factors for the value before the reduction and
             for the result after it.
         op (int, optional): Average (default), Sum, Min, Max or Product.
-        compression (Compressor): type in which the tensors are sent.
+        compression (Compressor): type in which the tensors are sent, or a class with the methods
+            ``compress(value)`` and ``decompress(value, context)``.
         process_set (ProcessSet): the workers that take part.
     """
     op, factors = check_op(average, op), (prescale_factor, postscale_factor)
-    rt, wire = process_set.runtime(), compression.wire
-    return _arrays.reduce(rt, [_array(value)], None, name, op, *factors, wire)[0]
+    rt, wire = process_set.runtime(), wire_of(compression)
+
+    def send(given: list[Any]) -> list[np.ndarray]:
+        return _arrays.reduce(rt, [_array(given[0])], None, name, op, *factors, wire)
+
+    return _array(through(compression, [value], send)[0])
 
 
 def push_pull(value: Any, name: str | None = None, average: bool = True) -> np.ndarray:
@@ -88,7 +93,14 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> np.ndarray:
-    """Return rank ``root_rank``'s value as a NumPy array. Every worker gets this value."""
+    """Return rank ``root_rank``'s value as a NumPy array. Every worker gets this value.
+
+    Args:
+        value: a tensor, a variable, an array or a number.
+        root_rank (int): rank of the worker that provides the value.
+        name (str, optional): name of the operation, the same at all workers.
+        process_set (ProcessSet): the workers that take part.
+    """
     root = process_set.place(root_rank)
     return _arrays.broadcast(process_set.runtime(), [_array(value)], root)[0]
 
@@ -97,7 +109,8 @@ def allgather(
     value: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> np.ndarray:
     """Concatenate all workers' values along the first dimension, ordered by rank."""
-    return _arrays.gather(process_set.runtime(), _array(value))[0]
+    what = _arrays.titled("allgather", name)
+    return _arrays.gather(process_set.runtime(), _array(value), what)[0]
 
 
 def reducescatter(

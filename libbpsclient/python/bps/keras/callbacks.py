@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from bps import _arrays, _core
-from bps._ops import Average
+from bps._ops import Average, check_devices
 from bps._sets import ProcessSet, global_process_set
 from bps.keras._ops import broadcast_variables
 from bps.keras._optimizer import agreeing, is_distributed
@@ -40,15 +40,23 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     Args:
         root_rank (int): rank of the worker whose values are broadcast.
-        device (str): ignored; kept for scripts of BytePS and Horovod.
-        process_set (ProcessSet): the workers that take part.
+        device (str): must be empty or a CPU, because bps exchanges values in host memory.
+        local_variables (sequence, optional): variables of the model that are not broadcast.
+        process_set (ProcessSet): the workers that take part. A worker outside this set keeps its
+            own values.
     """
 
     def __init__(
-        self, root_rank: int = 0, device: str = "", process_set: ProcessSet = global_process_set
+        self,
+        root_rank: int = 0,
+        device: str = "",
+        local_variables: Sequence[Any] | None = None,
+        process_set: ProcessSet = global_process_set,
     ) -> None:
         super().__init__()
+        check_devices(device)
         self.root_rank, self.process_set = root_rank, process_set
+        self.local_variables = list(local_variables or [])
         self.broadcast_done = False
 
     def set_model(self, model: Any) -> None:
@@ -64,6 +72,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Broadcast the variables if every worker has built the model."""
+        if not self.process_set.included():
+            self.broadcast_done = True
+            return
         # All workers must make the same decision, but the model may be built at some workers only.
         if all(self.process_set.runtime().allgather_object(bool(self.model.built))):
             if not self.model.optimizer.built:
@@ -75,9 +86,15 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         if not self.broadcast_done:
             self._send()
 
+    def register_local_var(self, variable: Any) -> None:
+        """Do not broadcast a variable."""
+        self.local_variables.append(variable)
+
     def _send(self) -> None:
         sync_variables(self.model)
+        local = {id(variable) for variable in self.local_variables}
         variables = [*self.model.variables, *self.model.optimizer.variables]
+        variables = [variable for variable in variables if id(variable) not in local]
         broadcast_variables(variables, self.root_rank, self.process_set)
         self.broadcast_done = True
 
@@ -87,22 +104,33 @@ class MetricAverageCallback(keras.callbacks.Callback):
     must come before callbacks that read metrics.
 
     Args:
-        device (str): ignored; kept for scripts of BytePS and Horovod.
-        process_set (ProcessSet): the workers that take part.
+        device (str): must be empty or a CPU, because bps exchanges values in host memory.
+        process_set (ProcessSet): the workers that take part. A worker outside this set keeps its
+            own metrics.
     """
 
     def __init__(self, device: str = "", process_set: ProcessSet = global_process_set) -> None:
         super().__init__()
+        check_devices(device)
         self.process_set = process_set
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Replace the metrics in the logs by their averages."""
         names = sorted(logs or {})
-        if names:
+        if names and self.process_set.included():
             mine = np.array([float(logs[name]) for name in names])
             rt = self.process_set.runtime()
             (mean,) = _arrays.reduce(rt, [mine], name=f"metrics.{len(names)}", op=Average)
             logs.update(zip(names, map(float, mean)))
+
+
+def _momenta(optimizer: Any) -> list[Any]:
+    """Return the momenta of an optimizer that are sums of steps, not of gradients."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = optimizer.inner_optimizer
+    if not isinstance(optimizer, (keras.optimizers.SGD, keras.optimizers.RMSprop)):
+        return []
+    return [v for v in optimizer.variables if v.path.endswith("_momentum")]
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
@@ -116,7 +144,9 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             the factor applies until the training ends.
         staircase (bool): True: set the rate at the beginning of each epoch. False: set the rate at
             each batch, and pass fractions of epochs to the function.
-        momentum_correction (bool): ignored; Keras 3 compiles the momentum into the step.
+        momentum_correction (bool): when the rate changes, multiply the momenta of SGD or RMSprop by
+            the new rate divided by the old one. These momenta are sums of gradients that were
+            multiplied by the old rate (Goyal et al., arXiv:1706.02677, section 3).
         steps_per_epoch (int, optional): number of batches of an epoch, to compute fractions of
             epochs; None: the number that ``fit`` reports.
     """
@@ -136,14 +166,19 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self.multiplier = multiplier if callable(multiplier) else lambda _: multiplier
         # A constant factor does not depend on fractions of epochs, so set the rate once an epoch.
         self.staircase = staircase or not callable(multiplier)
-        self.steps_per_epoch = steps_per_epoch
+        self.steps_per_epoch, self.momentum_correction = steps_per_epoch, momentum_correction
         self._epoch = 0
 
     def _set(self, epoch: float) -> None:
         inside = self.end_epoch is None or self._epoch < self.end_epoch
         if self._epoch >= self.start_epoch and inside:
             sync_variables(self.model)
-            self.model.optimizer.learning_rate = self.initial_lr * self.multiplier(epoch)
+            optimizer, new = self.model.optimizer, self.initial_lr * self.multiplier(epoch)
+            old = float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+            optimizer.learning_rate = new
+            if self.momentum_correction and old not in (0.0, new):
+                for momentum in _momenta(optimizer):
+                    momentum.assign(momentum * (new / old))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Set the rate at the beginning of an epoch, if ``staircase`` is true."""
@@ -172,7 +207,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     Args:
         initial_lr (float): the rate at the end of the warm-up.
         warmup_epochs (int): number of epochs in which the rate rises.
-        momentum_correction (bool): ignored; Keras 3 compiles the momentum into the step.
+        momentum_correction (bool): see :class:`LearningRateScheduleCallback`.
         steps_per_epoch (int, optional): number of batches of an epoch; None: the number that
             ``fit`` reports.
         verbose (int): 1 prints a line at the end of the warm-up.

@@ -14,9 +14,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bps import _arrays, _core
-from bps._ops import Average, Sum, check_op, share
-from bps._sets import ProcessSet, global_process_set
+from bps import _arrays, _core, _ops
+from bps._ops import (
+    Average,
+    Sum,
+    check_devices,
+    check_op,
+    group_names,
+    share,
+    through,
+    wire_of,
+)
+from bps._sets import ProcessSet, global_process_set, process_sets
 from bps.tensorflow import _session
 
 try:
@@ -113,22 +122,18 @@ def call(
     return list(results)
 
 
-def check_devices(*devices: str) -> None:
-    """Check the devices that a script of Horovod or BytePS chooses for collectives.
-
-    Raises:
-        NotImplementedError: a device is not a CPU.
-    """
-    for device in devices:
-        if device and "cpu" not in device.lower():
-            raise NotImplementedError(
-                f"bps exchanges values in host memory, not on {device}: omit the device"
-            )
-
-
 def as_tensors(values: Sequence[Tensor]) -> list[tf.Tensor]:
     """Return the values of tensors, variables and numbers as tensors."""
     return [tf.convert_to_tensor(value) for value in values]
+
+
+def scoped(name: str | None, ignore_name_scope: bool) -> str | None:
+    """Return the name of an operation: in a graph, the name scopes around the call, then the name
+    that the caller gave."""
+    if name is None or ignore_name_scope or tf.executing_eagerly():
+        return name
+    scope = tf.compat.v1.get_default_graph().get_name_scope()
+    return f"{scope}/{name}" if scope else name
 
 
 def reduce_tensors(
@@ -137,23 +142,25 @@ def reduce_tensors(
     op: int = Average,
     prescale: float = 1.0,
     postscale: float = 1.0,
-    wire: str | None = None,
+    compression: Any = Compression.none,
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """Reduce dense tensors over all workers in one call. Not differentiable."""
     if not tensors:
         return []
-    kinds = [np.dtype(t.dtype.as_numpy_dtype) for t in tensors]
-    for kind in kinds:
-        _arrays.wire_type(kind, wire)
-    _arrays.check_scale(kinds, prescale, postscale)
+    wire = wire_of(compression)
 
     def reduce(*arrays: np.ndarray) -> list[np.ndarray]:
         rt = process_set.runtime()
         return _arrays.reduce(rt, arrays, None, name, op, prescale, postscale, wire)
 
-    types, shapes = [t.dtype for t in tensors], [t.shape for t in tensors]
-    return call(reduce, tensors, types, shapes, process_set, name)
+    def send(given: list[tf.Tensor]) -> list[tf.Tensor]:
+        for tensor in given:
+            _arrays.wire_type(np.dtype(tensor.dtype.as_numpy_dtype), wire)
+        types, shapes = [t.dtype for t in given], [t.shape for t in given]
+        return call(reduce, given, types, shapes, process_set, name)
+
+    return through(compression, tensors, send)
 
 
 def _reduce_with_gradients(
@@ -176,13 +183,21 @@ def _reduce_with_gradients(
     return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
 
 
-def sum_slices(slices: tf.IndexedSlices, op: int, process_set: ProcessSet) -> tf.IndexedSlices:
-    """Sum or average sparse gradients over all workers, by gathering their rows."""
+def sum_slices(
+    slices: tf.IndexedSlices,
+    op: int,
+    factor: float = 1.0,
+    compression: Any = Compression.none,
+    process_set: ProcessSet = global_process_set,
+) -> tf.IndexedSlices:
+    """Sum or average sparse gradients over all workers, by gathering their rows. Compressors of the
+    user are for dense tensors, so they do not change the rows."""
     if op not in (Average, Sum):
         raise ValueError("op must be Average or Sum for sparse tensors")
+    wire = wire_of(compression)
 
     def gather(values: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return _arrays.sum_rows(process_set.runtime(), values, indices, op)
+        return _arrays.sum_rows(process_set.runtime(), values, indices, op, factor, wire)
 
     tensors = [slices.values, slices.indices]
     shapes = [[None, *slices.values.shape[1:]], [None]]
@@ -195,11 +210,12 @@ def grouped_allreduce(
     average: bool | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: type[Compressor] = Compression.none,
+    compression: Any = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
     """Reduce tensors over all workers in one call. The function is differentiable.
@@ -207,15 +223,18 @@ def grouped_allreduce(
     The arguments are those of :func:`allreduce` and apply to all tensors.
     """
     op = check_op(average, op)
-    options = (prescale_factor, postscale_factor, compression.wire, process_set)
+    check_devices(device_dense, device_sparse)
+    options = (prescale_factor, postscale_factor, compression, process_set)
     outputs: list[Any] = list(tensors)
     dense = [i for i, t in enumerate(tensors) if not isinstance(t, tf.IndexedSlices)]
     values = as_tensors([tensors[i] for i in dense])
-    for i, total in zip(dense, _reduce_with_gradients(values, name, op, *options)):
+    totals = _reduce_with_gradients(values, scoped(name, ignore_name_scope), op, *options)
+    for i, total in zip(dense, totals):
         outputs[i] = total
     for i, one in enumerate(tensors):
         if isinstance(one, tf.IndexedSlices):
-            outputs[i] = sum_slices(one, op, process_set)
+            factor = prescale_factor * postscale_factor
+            outputs[i] = sum_slices(one, op, factor, compression, process_set)
     return outputs
 
 
@@ -224,7 +243,7 @@ def allreduce(
     average: bool | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: type[Compressor] = Compression.none,
+    compression: Any = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -238,15 +257,17 @@ def allreduce(
         tensor (Tensor or IndexedSlices): a tensor of any shape. The shape is the same at all
             workers. The rows of IndexedSlices are gathered.
         average (bool, optional): older form of `op`: True is Average, False is Sum.
-        device_dense, device_sparse (str): ignored; kept for scripts of BytePS and Horovod.
-        compression (Compressor): type in which the tensors are sent.
+        device_dense, device_sparse (str): must be empty or a CPU, because bps exchanges values in
+            host memory.
+        compression (Compressor): type in which the tensors are sent, or a class with the methods
+            ``compress(tensor)`` and ``decompress(tensor, context)``.
         op (int, optional): Average (default), Sum, Min, Max or Product.
         prescale_factor, postscale_factor (float): factors for the tensor before the reduction and
-            for the result after it.
+            for the result after it. Integers are multiplied in f64, and rounded towards zero.
         name (str, optional): name of the operation, the same at all workers. A tensor that is
             reduced repeatedly should have a name.
         process_set (ProcessSet): the workers that take part.
-        ignore_name_scope (bool): ignored; kept for scripts of Horovod.
+        ignore_name_scope (bool): in a graph, do not add the name scopes around the call to `name`.
 
     Raises:
         ValueError: `average` and `op` are both given.
@@ -267,6 +288,7 @@ def allreduce(
         prescale_factor,
         postscale_factor,
         process_set,
+        ignore_name_scope,
         name,
     )[0]
 
@@ -277,7 +299,7 @@ def push_pull(
     average: bool | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: type[Compressor] = Compression.none,
+    compression: Any = Compression.none,
     op: int | None = None,
     enable_async: bool = False,
     name: str | None = None,
@@ -285,23 +307,25 @@ def push_pull(
     """Do :func:`allreduce` with BytePS's arguments.
 
     Args:
-        scope (str): ignored; kept for scripts of BytePS.
+        scope (str): beginning of the name of the operation. The name is not part of other scopes.
         enable_async (bool): must be False, because bps has no asynchronous training.
     """
     if enable_async:
         raise NotImplementedError("push_pull: bps does not support enable_async=True")
-    return allreduce(tensor, average, compression=compression, op=op, name=name)
+    full = f"{scope}{name or ''}" or None
+    options = {"name": full, "ignore_name_scope": bool(scope)}
+    return allreduce(tensor, average, device_dense, device_sparse, compression, op, **options)
 
 
 def _broadcast_tensors(
-    tensors: Sequence[tf.Tensor], root_rank: int, process_set: ProcessSet
+    tensors: Sequence[tf.Tensor], root_rank: int, process_set: ProcessSet, name: str | None
 ) -> list[tf.Tensor]:
     def send(*arrays: np.ndarray) -> list[np.ndarray]:
         root = process_set.place(root_rank)
         return _arrays.broadcast(process_set.runtime(), arrays, root)
 
     types, shapes = [t.dtype for t in tensors], [t.shape for t in tensors]
-    return call(send, tensors, types, shapes, process_set)
+    return call(send, tensors, types, shapes, process_set, name)
 
 
 def broadcast(
@@ -318,8 +342,11 @@ def broadcast(
         tensor (Tensor): the same shape and type at all workers.
         root_rank (int): rank of the worker that provides the tensor. This is the rank in the job,
             not in the process set.
+        name (str, optional): name of the operation, the same at all workers.
+        ignore_name_scope (bool): in a graph, do not add the name scopes around the call to `name`.
         process_set (ProcessSet): the workers that take part.
     """
+    name = scoped(name, ignore_name_scope)
 
     @tf.custom_gradient
     def sent(value: tf.Tensor) -> Any:
@@ -327,7 +354,7 @@ def broadcast(
             (total,) = reduce_tensors([tf.convert_to_tensor(grad)], process_set=process_set)
             return total if _core.rank() == root_rank else tf.zeros_like(total)
 
-        return _broadcast_tensors([value], root_rank, process_set)[0], gradient
+        return _broadcast_tensors([value], root_rank, process_set, name)[0], gradient
 
     return sent(tf.convert_to_tensor(tensor))
 
@@ -343,6 +370,7 @@ def broadcast_(
     Args:
         variables: variables of TensorFlow or Keras.
         root_rank (int): rank of the worker that provides the values.
+        name (str, optional): name of the operation, the same at all workers.
         process_set (ProcessSet): the workers that take part.
 
     Returns:
@@ -351,7 +379,7 @@ def broadcast_(
     variables = list(variables)
     if not variables:
         return variables
-    values = _broadcast_tensors(as_tensors(variables), root_rank, process_set)
+    values = _broadcast_tensors(as_tensors(variables), root_rank, process_set, name)
     assigned = [variable.assign(value) for variable, value in zip(variables, values)]
     return variables if tf.compat.v1.executing_eagerly_outside_functions() else assigned
 
@@ -360,9 +388,16 @@ def broadcast_variables(
     variables: Sequence[Any],
     root_rank: int = 0,
     process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
 ) -> Any:
-    """Overwrite the variables of a model or an optimizer with the values of rank ``root_rank``, in
-    one call.
+    """Overwrite the variables of a model or an optimizer with the values of rank ``root_rank``.
+
+    Args:
+        variables: variables of TensorFlow or Keras, in the same order at all workers.
+        root_rank (int): rank of the worker that provides the values.
+        process_set (ProcessSet): the workers that take part.
+        inplace (bool): True: send one variable after the other, so that memory for a copy of one
+            variable suffices. False: send all variables in one call, which is faster.
 
     Returns:
         Operation: in a graph that a session runs, the operation for ``session.run``; else None.
@@ -372,7 +407,10 @@ def broadcast_variables(
         >>> bps.tensorflow.broadcast_variables(model.variables, root_rank=0)
         >>> bps.tensorflow.broadcast_variables(optimizer.variables, root_rank=0)
     """
-    assigned = broadcast_(variables, root_rank, process_set=process_set)
+    parts = [[variable] for variable in variables] if inplace else [list(variables)]
+    assigned = [
+        one for part in parts for one in broadcast_(part, root_rank, process_set=process_set)
+    ]
     return None if tf.compat.v1.executing_eagerly_outside_functions() else tf.group(*assigned)
 
 
@@ -421,15 +459,18 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
         session.run(self.bcast_op)
 
 
-def _gather(tensor: tf.Tensor, process_set: ProcessSet) -> tuple[tf.Tensor, tf.Tensor]:
+def _gather(
+    tensor: tf.Tensor, process_set: ProcessSet, name: str | None = None
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the rows of all workers, and the number of rows of each worker."""
 
     def gather(array: np.ndarray) -> list[np.ndarray]:
-        all_, rows, _ = _arrays.gather(process_set.runtime(), array)
+        what = _arrays.titled("allgather", name)
+        all_, rows, _ = _arrays.gather(process_set.runtime(), array, what)
         return [all_, np.array(rows, np.int64)]
 
     shapes = [[None, *tensor.shape[1:]] if tensor.shape.rank else None, [None]]
-    all_, rows = call(gather, [tensor], [tensor.dtype, tf.int64], shapes, process_set)
+    all_, rows = call(gather, [tensor], [tensor.dtype, tf.int64], shapes, process_set, name)
     return all_, rows
 
 
@@ -446,12 +487,15 @@ def allgather(
     Args:
         tensor (Tensor): a tensor whose first dimension may differ between workers. All other
             dimensions must be equal.
+        name (str, optional): name of the operation, the same at all workers.
+        ignore_name_scope (bool): in a graph, do not add the name scopes around the call to `name`.
         process_set (ProcessSet): the workers that take part.
     """
+    name = scoped(name, ignore_name_scope)
 
     @tf.custom_gradient
     def gathered(value: tf.Tensor) -> Any:
-        output, rows = _gather(value, process_set)
+        output, rows = _gather(value, process_set, name)
 
         def gradient(grad: tf.Tensor) -> tf.Tensor:
             (total,) = reduce_tensors([tf.convert_to_tensor(grad)], process_set=process_set)
@@ -471,19 +515,24 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """Apply :func:`allgather` to each tensor."""
-    return [allgather(t, process_set=process_set) for t in tensors]
+    names = group_names(name, len(tensors))
+    return [allgather(t, n, ignore_name_scope, process_set) for t, n in zip(tensors, names)]
 
 
 def _exchange(
-    tensor: tf.Tensor, splits: tf.Tensor | None, process_set: ProcessSet
+    tensor: tf.Tensor,
+    splits: tf.Tensor | None,
+    process_set: ProcessSet,
+    name: str | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     def exchange(array: np.ndarray, *table: np.ndarray) -> list[np.ndarray]:
-        rows, received = _arrays.exchange(process_set, array, table[0] if table else None)
+        given = table[0] if table else None
+        rows, received = _arrays.exchange(process_set, array, given, name)
         return [rows, np.array(received, np.int32)]
 
     given = [tensor] if splits is None else [tensor, splits]
     shapes = [[None, *tensor.shape[1:]] if tensor.shape.rank else None, [None]]
-    rows, received = call(exchange, given, [tensor.dtype, tf.int32], shapes, process_set)
+    rows, received = call(exchange, given, [tensor.dtype, tf.int32], shapes, process_set, name)
     return rows, received
 
 
@@ -505,6 +554,8 @@ def alltoall(
             same at all workers.
         splits (Tensor or list of int, optional): number of rows for each worker, by rank; None:
             equal numbers.
+        name (str, optional): name of the operation, the same at all workers.
+        ignore_name_scope (bool): in a graph, do not add the name scopes around the call to `name`.
         process_set (ProcessSet): the workers that take part.
 
     Returns:
@@ -512,10 +563,11 @@ def alltoall(
             rows, and the number of rows from each worker.
     """
     table = None if splits is None else tf.convert_to_tensor(splits, tf.int32)
+    name = scoped(name, ignore_name_scope)
 
     @tf.custom_gradient
     def exchanged(value: tf.Tensor) -> Any:
-        rows, received = _exchange(value, table, process_set)
+        rows, received = _exchange(value, table, process_set, name)
 
         def gradient(grad: tf.Tensor, _: Any = None) -> tf.Tensor:
             return _exchange(tf.convert_to_tensor(grad), received, process_set)[0]
@@ -529,12 +581,14 @@ def alltoall(
 def reducescatter(
     tensor: Tensor,
     device_dense: str = "",
-    compression: type[Compressor] = Compression.none,
+    compression: Any = Compression.none,
     op: int = Average,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    has_horovods_gradient: bool = False,
 ) -> tf.Tensor:
     """Reduce a tensor over all workers and return this worker's rows of the result. The function is
     differentiable.
@@ -542,12 +596,15 @@ def reducescatter(
     Args:
         tensor (Tensor): a tensor of at least one dimension. The rows are split over the workers; if
             that leaves a remainder, the first ranks get one row more.
+        has_horovods_gradient (bool): multiply the gradient by the number of workers, as Horovod
+            does. The other arguments are those of :func:`allreduce`.
     """
     op = check_op(None, op)
+    check_devices(device_dense)
     tensor = tf.convert_to_tensor(tensor)
     if tensor.shape.rank == 0:
         raise ValueError("reducescatter needs a tensor of at least one dimension")
-    wire = compression.wire
+    wire, name = wire_of(compression), scoped(name, ignore_name_scope)
 
     def part(array: np.ndarray) -> list[np.ndarray]:
         rt = process_set.runtime()
@@ -562,35 +619,152 @@ def reducescatter(
             if op not in (Average, Sum):
                 raise NotImplementedError("only Average and Sum have gradients")
             factor = tf.cast(prescale_factor * postscale_factor, grad.dtype)
-            if op == Average:
-                factor /= tf.cast(size_op(process_set=process_set), grad.dtype)
+            if op == Sum and has_horovods_gradient:
+                factor *= tf.cast(set_size(process_set), grad.dtype)
+            if op == Average and not has_horovods_gradient:
+                factor /= tf.cast(set_size(process_set), grad.dtype)
             return _gather(tf.convert_to_tensor(grad), process_set)[0] * factor
 
         shape = [None, *value.shape[1:]]
         (output,) = call(part, [value], [value.dtype], [shape], process_set, name)
         return output, gradient
 
-    return scattered(tensor)
+    return through(compression, [tensor], lambda given: [scattered(given[0])])[0]
 
 
-def grouped_reducescatter(tensors: Sequence[Tensor], **options: Any) -> list[tf.Tensor]:
+def grouped_reducescatter(
+    tensors: Sequence[Tensor],
+    device_dense: str = "",
+    compression: Any = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    has_horovods_gradient: bool = False,
+) -> list[tf.Tensor]:
     """Apply :func:`reducescatter` to each tensor."""
-    name = options.pop("name", None)
-    names = [None if name is None else f"{name}_{i}" for i in range(len(tensors))]
-    return [reducescatter(t, name=n, **options) for t, n in zip(tensors, names)]
+    options = {
+        "prescale_factor": prescale_factor,
+        "postscale_factor": postscale_factor,
+        "has_horovods_gradient": has_horovods_gradient,
+    }
+    return [
+        reducescatter(tensor, device_dense, compression, op, one, process_set, **options)
+        for tensor, one in zip(tensors, group_names(name, len(tensors)))
+    ]
 
 
-def _place(value: Callable[[ProcessSet], int]) -> Callable[..., tf.Tensor]:
-    def op(name: str | None = None, process_set: ProcessSet = global_process_set) -> tf.Tensor:
-        def number() -> list[np.ndarray]:
-            return [np.array(value(process_set), np.int32)]
-
-        return call(number, [], [tf.int32], [[]], None)[0]
-
-    return op
+def _number(value: Callable[[], int], name: str | None = None) -> tf.Tensor:
+    """Return a number that is read each time that the graph runs."""
+    number = call(lambda: [np.array(value(), np.int32)], [], [tf.int32], [[]], None)[0]
+    return tf.identity(number, name)
 
 
-rank_op = _place(lambda process_set: process_set.rank())
-size_op = _place(lambda process_set: process_set.size())
-local_rank_op = _place(lambda _: _core.local_rank())
-local_size_op = _place(lambda _: _core.local_size())
+def set_size(process_set: ProcessSet) -> tf.Tensor:
+    """Return the number of workers in the set, read each time that the graph runs."""
+    return _number(process_set.size)
+
+
+def rank_op(name: str | None = None, process_set: ProcessSet = global_process_set) -> tf.Tensor:
+    """Return this worker's number in the process set, read each time that the graph runs.
+
+    Args:
+        name (str, optional): name of the operation in the graph.
+        process_set (ProcessSet): the set of which this worker is a member.
+    """
+    return _number(process_set.rank, name)
+
+
+def local_rank_op(name: str | None = None) -> tf.Tensor:
+    """Return this worker's number among the workers on its machine, as :func:`rank_op` does."""
+    return _number(_core.local_rank, name)
+
+
+def local_size_op(name: str | None = None) -> tf.Tensor:
+    """Return the number of workers on this machine, as :func:`rank_op` does."""
+    return _number(_core.local_size, name)
+
+
+def _set_of(process_set_id: int) -> ProcessSet:
+    known = process_sets()
+    if process_set_id not in known:
+        raise ValueError(
+            f"there is no process set {process_set_id}: pass the process_set_id of a set that "
+            "add_process_set has returned"
+        )
+    return known[process_set_id]
+
+
+def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """Return the number of workers in a process set, read each time that the graph runs.
+
+    Args:
+        process_set_id (int): id of the set; 0: all workers.
+        name (str, optional): name of the operation in the graph.
+    """
+    return _number(lambda: _set_of(process_set_id).size(), name)
+
+
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """Return 1 if this worker is in the process set, else 0, read each time that the graph runs.
+
+    Args:
+        process_set_id (int): id of the set; 0: all workers.
+        name (str, optional): name of the operation in the graph.
+    """
+    return _number(lambda: int(_set_of(process_set_id).included()), name)
+
+
+def join() -> None:
+    """Raise an error, because bps has no ``join``. Scripts of Horovod call this function.
+
+    Raises:
+        NotImplementedError: always. The text says what to do instead.
+    """
+    raise NotImplementedError(
+        "bps has no join(): let all workers make the same number of steps, such as "
+        "int(allreduce(n_batches, op=Min)), or repeat the dataset and take as many batches at all "
+        "workers"
+    )
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Return the object of rank ``root_rank`` at every worker. The object is sent pickled.
+
+    Args:
+        obj: an object that can be pickled.
+        root_rank (int): rank of the worker whose object all workers get.
+        session (Session, optional): not needed, because no graph has a part in this call. Scripts
+            of Horovod for TensorFlow 1 pass it.
+        name (str, optional): not needed, because no graph has a part in this call.
+        process_set (ProcessSet): the workers that take part.
+    """
+    return _ops.broadcast_object(obj, root_rank, name, process_set)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[Any], Any]:
+    """Return a function that calls :func:`broadcast_object` with these arguments."""
+    return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
+
+
+def allgather_object(
+    obj: Any,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Return the objects of all workers, ordered by rank. The arguments are those of
+    :func:`broadcast_object`."""
+    return _ops.allgather_object(obj, name, process_set)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -54,8 +53,8 @@ class Turns:
         """
         mine = self._agree(rt, key)
         with self._changed:
-            # This wait ends: all workers have begun the operations with earlier turns, and each of
-            # these operations ends with its result or an error.
+            # All workers have begun the operations with earlier turns, and each of these operations
+            # ends with its result or an error. So the wait ends.
             self._changed.wait_for(lambda: self._next == mine or self._failure is not None)
             if self._failure is not None:
                 raise RuntimeError(
@@ -93,19 +92,25 @@ def _sum(rt: Runtime, key: str, value: int) -> int:
     return int(_arrays.reduce(rt, [array], None, f"session/{key}", SUM)[0][0])
 
 
-# Number of each graph, and a counter of the operations that have the same name in this graph.
-_graphs: weakref.WeakKeyDictionary[Any, tuple[int, collections.Counter[str]]] = (
+# Number of graphs in which each process set has operations. Workers outside a set have no such
+# operations in their graphs.
+_n_graphs: collections.Counter[int | None] = collections.Counter()
+# For each graph and process set: number of the graph, and of the operations of each name.
+_graphs: weakref.WeakKeyDictionary[Any, dict[int | None, tuple[int, collections.Counter[str]]]] = (
     weakref.WeakKeyDictionary()
 )
-_numbers = itertools.count()
 
 
-def _key(graph: Any, name: str | None) -> str:
-    """Return a key for the next operation of the graph. All workers create the same graphs in the
-    same order. In a graph, operations of the same name are created in the same order."""
-    if graph not in _graphs:
-        _graphs[graph] = (next(_numbers), collections.Counter())
-    number, names = _graphs[graph]
+def _key(graph: Any, process_set: ProcessSet, name: str | None) -> str:
+    """Return a key for the next operation of the graph. All workers of the process set create their
+    graphs in the same order. In a graph, they create operations of the same name in the same
+    order."""
+    one = process_set.process_set_id
+    known = _graphs.setdefault(graph, {})
+    if one not in known:
+        known[one] = (_n_graphs[one], collections.Counter())
+        _n_graphs[one] += 1
+    number, names = known[one]
     names[name or ""] += 1
     return f"{number}/{name or ''}#{names[name or '']}"
 
@@ -160,7 +165,7 @@ def call_in_turn(
         name (str, optional): name of the operation, the same at all workers.
     """
     graph = tf.compat.v1.get_default_graph()
-    key = _key(graph, name)
+    key = _key(graph, process_set, name)
 
     def in_turn(*arrays: np.ndarray) -> Sequence[np.ndarray]:
         rt = process_set.runtime()

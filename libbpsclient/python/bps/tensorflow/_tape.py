@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from bps._ops import Average, check_gradients
+from bps._ops import (
+    Average,
+    check_devices,
+    check_gradients,
+    check_groups,
+    in_groups,
+    wire_of,
+)
 from bps._sets import ProcessSet, global_process_set
-from bps.tensorflow._ops import Compression, Compressor, reduce_tensors, size_op, sum_slices
+from bps.tensorflow._ops import (
+    Compression,
+    reduce_tensors,
+    set_size,
+    sum_slices,
+)
 
 
 def reduce_gradients(
@@ -19,79 +30,114 @@ def reduce_gradients(
     op: int = Average,
     prescale: float = 1.0,
     postscale: float = 1.0,
-    wire: str | None = None,
+    compression: Any = Compression.none,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """Reduce gradients over all workers. All dense gradients are reduced in one call. A gradient
-    that is None stays None.
+    that is None stays None. A worker outside the process set keeps its gradients.
 
     Args:
         grads: tensors, IndexedSlices and None.
         name (str): name of the operation, the same at all workers.
         op (int): Average or Sum.
         prescale, postscale (float): factors before and after the reduction.
-        wire (str, optional): type in which the gradients are sent; None: their own type.
+        compression (Compressor): type in which the gradients are sent.
         sparse_as_dense (bool): convert IndexedSlices to dense tensors and sum them, instead of
             gathering their rows.
         process_set (ProcessSet): the workers that take part.
     """
     outputs = list(grads)
+    if sparse_as_dense:
+        is_sparse = [isinstance(grad, tf.IndexedSlices) for grad in grads]
+        outputs = [tf.convert_to_tensor(g) if s else g for g, s in zip(grads, is_sparse)]
+    if not process_set.included():
+        return outputs
     dense = []
-    for i, grad in enumerate(grads):
-        if isinstance(grad, tf.IndexedSlices) and not sparse_as_dense:
-            outputs[i] = sum_slices(grad, op, process_set)
+    for i, grad in enumerate(outputs):
+        if isinstance(grad, tf.IndexedSlices):
+            outputs[i] = sum_slices(grad, op, prescale * postscale, compression, process_set)
         elif grad is not None:
             dense.append(i)
-    tensors = [tf.convert_to_tensor(grads[i]) for i in dense]
-    options = (name, op, prescale, postscale, wire, process_set)
+    tensors = [tf.convert_to_tensor(outputs[i]) for i in dense]
+    options = (name, op, prescale, postscale, compression, process_set)
     for i, total in zip(dense, reduce_tensors(tensors, *options)):
         outputs[i] = total
     return outputs
 
 
-def _reducer(
-    op: int,
-    compression: type[Compressor],
-    sparse_as_dense: bool,
-    predivide: float,
-    process_set: ProcessSet,
-) -> Callable[[Sequence[Any]], list[Any]]:
-    check_gradients(op, predivide)
+class GradientReducer:
+    """Reduces gradients over the workers, except those of local variables.
 
-    def reduce(grads: Sequence[Any]) -> list[Any]:
-        factors = (1 / predivide, predivide)
-        options = (compression.wire, sparse_as_dense, process_set)
-        return reduce_gradients(grads, "grad", op, *factors, *options)
+    Args:
+        op (int): Average or Sum.
+        compression (Compressor): type in which the gradients are sent.
+        sparse_as_dense (bool): sum IndexedSlices as dense tensors.
+        predivide (float): divisor of the gradients before the sum.
+        groups: result of :func:`bps._ops.check_groups`.
+        process_set (ProcessSet): the workers that take part.
+        scales_local (bool): divide the gradients of local variables by the number of workers.
+    """
 
-    return reduce
+    def __init__(
+        self,
+        op: int,
+        compression: Any,
+        sparse_as_dense: bool,
+        predivide: float,
+        groups: Any,
+        process_set: ProcessSet,
+        scales_local: bool,
+    ) -> None:
+        check_gradients(op, predivide)
+        wire_of(compression)  # check it now, not at the first step
+        self._options = (op, 1 / predivide, predivide, compression, sparse_as_dense, process_set)
+        self._groups, self._process_set = groups, process_set
+        self._scales_local, self._local = scales_local, set()
+
+    def register_local(self, variable: Any) -> None:
+        """Exclude the gradient of a variable from the reduction."""
+        self._local.add(id(variable))
+
+    def reduce(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Return the gradients of the variables, reduced over all workers."""
+        outputs = list(grads)
+        shared = [i for i, variable in enumerate(variables) if id(variable) not in self._local]
+        parts = in_groups(self._groups, len(shared), [variables[i] for i in shared])
+        for number, part in enumerate(parts):
+            places = [shared[i] for i in part]
+            name = "grad" if len(parts) == 1 else f"grad.{number}"
+            totals = reduce_gradients([grads[i] for i in places], name, *self._options)
+            for i, total in zip(places, totals):
+                outputs[i] = total
+        local = [i for i in {*range(len(outputs))} - {*shared} if grads[i] is not None]
+        if self._scales_local and local:
+            size = set_size(self._process_set)
+            for i in local:
+                outputs[i] = _divided(grads[i], size)
+        return outputs
+
+
+def _divided(grad: Any, size: tf.Tensor) -> Any:
+    if isinstance(grad, tf.IndexedSlices):
+        return tf.IndexedSlices(_divided(grad.values, size), grad.indices, grad.dense_shape)
+    return grad / tf.cast(size, grad.dtype)
 
 
 class _DistributedGradientTape(tf.GradientTape):
     """Container of the methods that :func:`DistributedGradientTape` adds to a tape's class."""
 
     _bps_base: type[tf.GradientTape]
-    _bps_reduce: Callable[[Sequence[Any]], list[Any]]
-    _bps_size: Callable[[], tf.Tensor]
-    _bps_local: set[int]
-    _bps_scales_local: bool
+    _bps_reducer: GradientReducer
 
     def register_local_source(self, source: Any) -> None:
         """Exclude the gradient of the variable `source` from the reduction over the workers."""
-        self._bps_local.add(id(source))
+        self._bps_reducer.register_local(source)
 
     def gradient(self, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the gradients, averaged over all workers."""
         given = self._bps_base.gradient(self, target, sources, *args, **kwargs)
-        flat, grads = tf.nest.flatten(sources), tf.nest.flatten(given)
-        shared = [i for i, source in enumerate(flat) if id(source) not in self._bps_local]
-        for i, total in zip(shared, self._bps_reduce([grads[i] for i in shared])):
-            grads[i] = total
-        local = [i for i in {*range(len(flat))} - {*shared} if grads[i] is not None]
-        if self._bps_scales_local and local:
-            size = self._bps_size()
-            for i in local:
-                grads[i] = grads[i] / tf.cast(size, grads[i].dtype)
+        grads = self._bps_reducer.reduce(tf.nest.flatten(given), tf.nest.flatten(sources))
         return tf.nest.pack_sequence_as(sources, grads)
 
 
@@ -99,7 +145,7 @@ def DistributedGradientTape(  # noqa: N802 - the name that users know
     gradtape: tf.GradientTape,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: type[Compressor] = Compression.none,
+    compression: Any = Compression.none,
     sparse_as_dense: bool = False,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
@@ -112,16 +158,20 @@ def DistributedGradientTape(  # noqa: N802 - the name that users know
 
     Args:
         gradtape (GradientTape): a tape, before or after it has recorded the forward pass.
-        device_dense, device_sparse (str): ignored; kept for scripts of BytePS and Horovod.
-        compression (Compressor): type in which the tensors are sent.
+        device_dense, device_sparse (str): must be empty or a CPU, because bps exchanges values in
+            host memory.
+        compression (Compressor): type in which the tensors are sent, or a class with the methods
+            ``compress(tensor)`` and ``decompress(tensor, context)``.
         sparse_as_dense (bool): convert IndexedSlices to dense tensors and sum them, instead of
             gathering their rows.
         op (int): Average or Sum.
         gradient_predivide_factor (float): divisor f. Each worker divides its gradients by f before
             the sum. The sum over n workers is then divided by n / f. Only with Average.
-        num_groups (int), groups: ignored; kept for scripts of Horovod. Buckets have a fixed size in
-            bytes.
-        process_set (ProcessSet): the workers over which gradients are averaged.
+        num_groups (int): number of groups; older form of `groups`.
+        groups (int or list, optional): send the gradients in this number of calls, or in a call for
+            each list of variables; None: in one call.
+        process_set (ProcessSet): the workers over which gradients are averaged. A worker outside
+            this set keeps its own gradients.
         scale_local_gradients (bool): divide the gradients of local variables by the number of
             workers. Local variables are those that were passed to ``register_local_source``.
 
@@ -136,29 +186,58 @@ def DistributedGradientTape(  # noqa: N802 - the name that users know
         >>> tape = bps.tensorflow.DistributedGradientTape(tape)
         >>> grads = tape.gradient(loss, model.trainable_variables)
     """
+    check_devices(device_dense, device_sparse)
     base = type(gradtape)
     hidden = ("__dict__", "__weakref__", "__doc__")
     methods = {k: v for k, v in vars(_DistributedGradientTape).items() if k not in hidden}
     wrapped = object.__new__(type(base.__name__, (base,), methods))
     wrapped.__dict__.update(gradtape.__dict__)
     wrapped._bps_base = base
-    wrapped._bps_size = functools.partial(size_op, process_set=process_set)
-    wrapped._bps_reduce = _reducer(
-        op, compression, sparse_as_dense, gradient_predivide_factor, process_set
+    wrapped._bps_reducer = GradientReducer(
+        op,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        check_groups(num_groups, groups),
+        process_set,
+        scale_local_gradients,
     )
-    wrapped._bps_local, wrapped._bps_scales_local = set(), scale_local_gradients
     return wrapped
 
 
 def PartialDistributedGradientTape(  # noqa: N802 - the name that users know
-    gradtape: tf.GradientTape, *args: Any, local_layers: Any = None, **options: Any
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
 ) -> Any:
     """Make a :func:`DistributedGradientTape` that does not reduce the gradients of some layers.
 
     Args:
-        local_layers (Layer or list, optional): layers whose gradients are not reduced.
+        local_layers (Layer or list, optional): layers whose gradients are not reduced. The other
+            arguments are those of :func:`DistributedGradientTape`.
     """
-    tape = DistributedGradientTape(gradtape, *args, **options)
+    tape = DistributedGradientTape(
+        gradtape,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
     for layer in tf.nest.flatten(local_layers or []):
         for variable in layer.trainable_variables:
             tape.register_local_source(variable)
@@ -171,7 +250,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     use_locking: bool = False,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: type[Compressor] = Compression.none,
+    compression: Any = Compression.none,
     sparse_as_dense: bool = False,
     backward_passes_per_step: int = 1,
     op: int = Average,
@@ -180,14 +259,18 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     num_groups: int = 0,
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
 ) -> Any:
     """Let an optimizer average gradients over all workers before each step.
 
     Args:
         optimizer (Optimizer): an optimizer of Keras 3 or of ``tf.compat.v1.train``.
-        name (str, optional), use_locking (bool), device_dense, device_sparse (str): ignored; kept
-            for scripts of BytePS and Horovod.
-        compression (Compressor): type in which the tensors are sent.
+        name (str, optional): name of the new optimizer; None: the name of the given one.
+        use_locking (bool): lock a variable during its update. Only for ``tf.compat.v1.train``.
+        device_dense, device_sparse (str): must be empty or a CPU, because bps exchanges values in
+            host memory.
+        compression (Compressor): type in which the tensors are sent, or a class with the methods
+            ``compress(tensor)`` and ``decompress(tensor, context)``.
         sparse_as_dense (bool): convert IndexedSlices to dense tensors and sum them, instead of
             gathering their rows.
         backward_passes_per_step (int): number of calls whose gradients are added up before they
@@ -197,36 +280,79 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
             the sum. The sum over n workers is then divided by n / f. Only with Average.
         average_aggregated_gradients (bool): divide accumulated gradients by
             backward_passes_per_step.
-        num_groups (int), groups: ignored; kept for scripts of Horovod. Buckets have a fixed size in
-            bytes.
-        process_set (ProcessSet): the workers over which gradients are averaged.
+        num_groups (int): number of groups; older form of `groups`.
+        groups (int or list, optional): send the gradients in this number of calls, or in a call for
+            each list of variables; None: in one call.
+        process_set (ProcessSet): the workers over which gradients are averaged. A worker outside
+            this set keeps its own gradients.
+        scale_local_gradients (bool): divide the gradients of local variables by the number of
+            workers. Local variables are those that were passed to ``register_local_var``.
 
     Returns:
         Optimizer: an optimizer of a new class. The new class is a subclass of the given optimizer's
-            class, and both classes have the same name.
+            class, and both classes have the same name. It has the method
+            ``register_local_var(variable)``.
+
+    Raises:
+        TypeError: bps cannot average the gradients of this optimizer's class.
     """
+    check_devices(device_dense, device_sparse)
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         import bps.keras
 
+        if use_locking:
+            raise NotImplementedError("use_locking=True needs an optimizer of tf.compat.v1.train")
         return bps.keras.DistributedOptimizer(
             optimizer,
+            name,
             compression=compression,
             sparse_as_dense=sparse_as_dense,
             backward_passes_per_step=backward_passes_per_step,
             op=op,
             gradient_predivide_factor=gradient_predivide_factor,
             average_aggregated_gradients=average_aggregated_gradients,
+            num_groups=num_groups,
+            groups=groups,
             process_set=process_set,
+            scale_local_gradients=scale_local_gradients,
         )
     if backward_passes_per_step != 1:
         raise NotImplementedError("backward_passes_per_step needs an optimizer of Keras")
     base = type(optimizer)
-    reduce = _reducer(op, compression, sparse_as_dense, gradient_predivide_factor, process_set)
+    reducer = GradientReducer(
+        op,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        check_groups(num_groups, groups),
+        process_set,
+        scale_local_gradients,
+    )
+    is_reduced = False
 
     def compute_gradients(self: Any, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        nonlocal is_reduced
+        is_reduced = True
         pairs = base.compute_gradients(self, *args, **kwargs)
-        return list(zip(reduce([g for g, _ in pairs]), [v for _, v in pairs]))
+        variables = [variable for _, variable in pairs]
+        return list(zip(reducer.reduce([grad for grad, _ in pairs], variables), variables))
 
-    wrapped = object.__new__(type(base.__name__, (base,), {"compute_gradients": compute_gradients}))
+    def apply_gradients(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_reduced:
+            raise RuntimeError(
+                "apply_gradients: the gradients are not averaged over the workers: get them from "
+                "compute_gradients() of this optimizer, or use the plain optimizer with a "
+                "DistributedGradientTape"
+            )
+        return base.apply_gradients(self, *args, **kwargs)
+
+    methods = {
+        "compute_gradients": compute_gradients,
+        "apply_gradients": apply_gradients,
+        "register_local_var": lambda self, variable: reducer.register_local(variable),
+    }
+    wrapped = object.__new__(type(base.__name__, (base,), methods))
     wrapped.__dict__.update(optimizer.__dict__)
+    wrapped._name = name or optimizer._name
+    wrapped._use_locking = use_locking or optimizer._use_locking
     return wrapped
