@@ -9,6 +9,7 @@ import pytest
 from mxnet import autograd, gluon
 
 import bps.mxnet as bps
+from bps import _arrays
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -88,6 +89,110 @@ def test_allreduce_scales_before_and_after():
     x = full((4,), bps.rank() + 1)
     out = bps.allreduce(x, op=bps.Sum, prescale_factor=0.5, postscale_factor=4.0)
     assert near(out, 2.0 * total())
+
+
+def test_positional_arguments_are_those_of_horovod():
+    x = full((4,), bps.rank() + 1)
+    out = bps.allreduce(x, False, "positional", 0, 0.5, 4.0)
+    (other,) = bps.grouped_allreduce([x], False, "positional_group", 0, 0.5, 4.0)
+    assert near(out, 2.0 * total()) and near(other, 2.0 * total())
+
+
+def test_integers_are_scaled_in_64_bits_and_rounded_towards_zero():
+    n = 2**25 + 1
+    x = mx.nd.array([2 * n], dtype="int64")
+    out = bps.allreduce(x, op=bps.Sum, prescale_factor=0.5, postscale_factor=3.0)
+    assert out.asnumpy().tolist() == [3 * n * bps.size()]
+
+
+class Doubling:
+    """A compressor of a script for Horovod."""
+
+    @staticmethod
+    def compress(tensor):
+        return tensor * 2, 4
+
+    @staticmethod
+    def decompress(tensor, context):
+        return tensor / context
+
+
+def test_a_compressor_of_the_script_is_called():
+    out = bps.allreduce(full((3,), 1), op=bps.Sum, compression=Doubling)
+    assert near(out, bps.size() / 2)
+    net, alone = network(), network()
+    options = {"learning_rate": 0.1}
+    train(net, bps.DistributedTrainer(net.collect_params(), "sgd", options, compression=Doubling))
+    options = {"learning_rate": 0.05}
+    train(alone, gluon.Trainer(alone.collect_params(), "sgd", options))
+    assert all(near(a, b) for a, b in zip(parameters(net), parameters(alone)))
+    with pytest.raises(TypeError, match="not a compressor"):
+        bps.DistributedTrainer(net.collect_params(), "sgd", compression=object())
+
+
+def test_groups_of_gradients_are_sent_in_calls_of_their_own(monkeypatch):
+    sent, reduce = [], _arrays.Group.reduce
+
+    def observed(self, arrays, *args):
+        sent.append(len(arrays))
+        return reduce(self, arrays, *args)
+
+    monkeypatch.setattr(_arrays.Group, "reduce", observed)
+    net, alone = network(), network()
+    options = {"learning_rate": 0.05}
+    trainer = bps.DistributedTrainer(net.collect_params(), "sgd", options, num_groups=2)
+    train(net, trainer, mine(), steps=1)
+    train(alone, gluon.Trainer(alone.collect_params(), "sgd", options), steps=1)
+    assert sent == [2, 2]
+    assert all(near(a, b) for a, b in zip(parameters(net), parameters(alone)))
+
+
+def test_a_worker_outside_the_process_set_keeps_its_gradients():
+    last = bps.size() - 1
+    some = bps.add_process_set([last])
+    net, alone = network(), network()
+    options = {"learning_rate": 0.05}
+    trainer = bps.DistributedTrainer(
+        net.collect_params(), "sgd", options, root_rank=last, process_set=some
+    )
+    train(net, trainer, mine())
+    train(alone, gluon.Trainer(alone.collect_params(), "sgd", options), mine())
+    assert all(near(a, b) for a, b in zip(parameters(net), parameters(alone)))
+    x, g = full((2,), 1), full((2,), bps.rank() + 1)
+    optimizer = mx.optimizer.create("sgd", learning_rate=1.0)
+    bps.DistributedOptimizer(optimizer, process_set=some).update(0, x, g, None)
+    assert near(x, -bps.rank())
+    bps.remove_process_set(some)
+
+
+@pytest.mark.parametrize("call", [bps.allgather, bps.alltoall, bps.broadcast])
+def test_priorities_of_calls_that_block_are_refused_in_words(call):
+    with pytest.raises(NotImplementedError, match="omit priority=3"):
+        call(full((2,), 1), 0, priority=3) if call is bps.broadcast else call(
+            full((2,), 1), priority=3
+        )
+
+
+@pytest.mark.parametrize("call", [bps.allgather, bps.alltoall])
+def test_the_name_of_a_call_is_in_the_texts_of_errors(call):
+    with pytest.raises(bps.Error, match="'my_rows'"):
+        call(full((bps.size(), 1 + (bps.rank() == 1)), 1), name="my_rows")
+
+
+def test_names_that_are_declared_have_priorities(monkeypatch):
+    sent, reduce = [], _arrays.Group.reduce
+
+    def observed(self, *args):
+        sent.append(args[-1])
+        return reduce(self, *args)
+
+    monkeypatch.setattr(_arrays.Group, "reduce", observed)
+    for name in ("declared_a", "declared_b"):
+        bps.byteps_declare_tensor(name)
+    for name in ("declared_b", "declared_a"):
+        bps.byteps_push_pull(full((2,), 1), name=name)
+    bps.byteps_push_pull(full((2,), 1), name="declared_a", priority=-4)
+    assert sent[0] == sent[1] - 1 and sent[2] == -4
 
 
 def test_allreduce_leaves_its_input_alone_and_in_place_does_not():

@@ -16,7 +16,16 @@ import numpy as np
 from mxnet.base import _LIB, check_call
 
 from bps import _arrays
-from bps._ops import Average, Sum, check_op, share
+from bps._library import PRIORITY_AUTO
+from bps._ops import (
+    Average,
+    check_op,
+    declare,
+    group_names,
+    share,
+    through,
+    wire_of,
+)
 from bps._sets import ProcessSet, global_process_set
 
 
@@ -87,6 +96,29 @@ def as_tensor(array: np.ndarray, like: mx.nd.NDArray) -> mx.nd.NDArray:
     return mx.nd.array(array, ctx=like.context, dtype=like.dtype)
 
 
+def reduce_in_place(
+    tensors: Sequence[mx.nd.NDArray],
+    name: str | None,
+    op: int,
+    factors: tuple[float, float],
+    compression: Any,
+    process_set: ProcessSet,
+    priority: int = PRIORITY_AUTO,
+) -> None:
+    """Reduce tensors over all workers in one call, in place."""
+    wire = wire_of(compression)
+
+    def send(given: list[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
+        arrays = [view(t) for t in given]
+        rt = process_set.runtime()
+        _arrays.reduce(rt, arrays, arrays, name, op, *factors, wire, priority)
+        return given
+
+    for tensor, result in zip(tensors, through(compression, tensors, send)):
+        if result is not tensor:
+            tensor[:] = result
+
+
 def grouped_allreduce_(
     tensors: Sequence[mx.nd.NDArray],
     average: bool | None = None,
@@ -96,24 +128,15 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: Any = Compression.none,
 ) -> list[mx.nd.NDArray]:
     """Reduce tensors over all workers in one call, in place.
 
     The arguments are those of :func:`allreduce_` and apply to all tensors.
     """
-    arrays = [view(t) for t in tensors]
-    _arrays.reduce(
-        process_set.runtime(),
-        arrays,
-        arrays,
-        name,
-        check_op(average, op),
-        prescale_factor,
-        postscale_factor,
-        compression.wire,
-        priority,
-    )
+    op, factors = check_op(average, op), (prescale_factor, postscale_factor)
+    given = (compression, process_set, priority or PRIORITY_AUTO)
+    reduce_in_place(tensors, name, op, factors, *given)
     return list(tensors)
 
 
@@ -122,11 +145,16 @@ def grouped_allreduce(
     average: bool | None = None,
     name: str | None = None,
     priority: int = 0,
-    **options: Any,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    op: int | None = None,
+    compression: Any = Compression.none,
 ) -> list[mx.nd.NDArray]:
     """Do :func:`grouped_allreduce_` on copies of the tensors, and return the copies."""
-    copies = [t.copy() for t in tensors]
-    return grouped_allreduce_(copies, average, name, priority, **options)
+    factors, copies = (prescale_factor, postscale_factor), [t.copy() for t in tensors]
+    options = (*factors, process_set, op, compression)
+    return grouped_allreduce_(copies, average, name, priority, *options)
 
 
 def allreduce_(
@@ -138,7 +166,7 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: Any = Compression.none,
 ) -> mx.nd.NDArray:
     """Reduce a tensor over all workers, in place.
 
@@ -147,12 +175,14 @@ def allreduce_(
         average (bool, optional): older form of `op`: True is Average, False is Sum.
         name (str, optional): name of the operation, the same at all workers. A tensor that is
             reduced repeatedly should have a name.
-        priority (int): tensors with a larger priority are sent first.
+        priority (int): tensors with a larger priority are sent first. With 0, tensors that were
+            declared earlier are sent first.
         prescale_factor, postscale_factor (float): factors for the tensor before the reduction and
-            for the result after it.
+            for the result after it. Integers are multiplied in f64, and rounded towards zero.
         process_set (ProcessSet): the workers that take part.
         op (int, optional): Average (default), Sum, Min, Max or Product.
-        compression (Compressor): type in which the tensors are sent.
+        compression (Compressor): type in which the tensors are sent, or a class with the methods
+            ``compress(tensor)`` and ``decompress(tensor, context)``.
 
     Returns:
         NDArray: the tensor.
@@ -165,17 +195,8 @@ def allreduce_(
         >>> bps.mxnet.init()
         >>> bps.mxnet.allreduce_(mx.nd.array([1.0, 2.0]), op=bps.mxnet.Sum)
     """
-    return grouped_allreduce_(
-        [tensor],
-        average,
-        name,
-        priority,
-        prescale_factor,
-        postscale_factor,
-        process_set,
-        op,
-        compression,
-    )[0]
+    options = (prescale_factor, postscale_factor, process_set, op, compression)
+    return grouped_allreduce_([tensor], average, name, priority, *options)[0]
 
 
 def allreduce(
@@ -183,10 +204,28 @@ def allreduce(
     average: bool | None = None,
     name: str | None = None,
     priority: int = 0,
-    **options: Any,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    op: int | None = None,
+    compression: Any = Compression.none,
 ) -> mx.nd.NDArray:
     """Do :func:`allreduce_` on a copy of the tensor, and return the copy."""
-    return allreduce_(tensor.copy(), average, name, priority, **options)
+    options = (prescale_factor, postscale_factor, process_set, op, compression)
+    return allreduce_(tensor.copy(), average, name, priority, *options)
+
+
+def _check_priority(call: str, priority: int) -> None:
+    """Check the priority of a call whose operations run one after the other.
+
+    Raises:
+        NotImplementedError: the priority is not 0.
+    """
+    if priority != 0:
+        raise NotImplementedError(
+            f"{call}: omit priority={priority}: the call returns when it is complete, so it cannot "
+            "overtake another call"
+        )
 
 
 def byteps_push_pull(
@@ -196,14 +235,13 @@ def byteps_push_pull(
     name: str | None = None,
     is_average: bool = True,
 ) -> mx.nd.NDArray:
-    """Do :func:`allreduce_` with BytePS's arguments. `version` is ignored: bps counts the
-    operations itself."""
+    """Do :func:`allreduce_` with BytePS's arguments. bps counts the operations on a tensor itself,
+    so it does not need the number `version`."""
     return allreduce_(tensor, is_average, name, priority)
 
 
 def byteps_declare_tensor(name: str, **options: Any) -> None:
-    """Do nothing. The function exists for scripts of BytePS. A tensor's type and size are not known
-    here, so bps declares the tensor at its first use.
+    """Give the next lower priority to the tensors with this name, as :func:`bps._ops.declare` does.
 
     Raises:
         NotImplementedError: the options choose a compression that bps does not have.
@@ -213,6 +251,7 @@ def byteps_declare_tensor(name: str, **options: Any) -> None:
             f"byteps_declare_tensor: bps does not support {', '.join(options)}: use "
             "compression=Compression.fp16"
         )
+    declare(name)
 
 
 def broadcast_(
@@ -228,8 +267,11 @@ def broadcast_(
         tensor (NDArray): the same shape and type at all workers.
         root_rank (int): rank of the worker whose values the workers of the process set get. It is
             the rank in the job, not the rank in the process set.
+        name (str, optional): name of the operation, the same at all workers.
+        priority (int): must be 0, because the call returns when it is complete.
         process_set (ProcessSet): the workers that take part.
     """
+    _check_priority("broadcast", priority)
     target = view(tensor)
     root = process_set.place(root_rank)
     np.copyto(target, _arrays.broadcast(process_set.runtime(), [target], root)[0])
@@ -258,9 +300,13 @@ def allgather(
     Args:
         tensor (NDArray): a tensor whose first dimension may differ between workers. All other
             dimensions must be equal.
+        name (str, optional): name of the operation, the same at all workers.
+        priority (int): must be 0, because the call returns when it is complete.
         process_set (ProcessSet): the workers that take part.
     """
-    return as_tensor(_arrays.gather(process_set.runtime(), view(tensor))[0], tensor)
+    _check_priority("allgather", priority)
+    what = _arrays.titled("allgather", name)
+    return as_tensor(_arrays.gather(process_set.runtime(), view(tensor), what)[0], tensor)
 
 
 def grouped_allgather(
@@ -270,7 +316,8 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[mx.nd.NDArray]:
     """Apply :func:`allgather` to each tensor."""
-    return [allgather(t, process_set=process_set) for t in tensors]
+    names = group_names(name, len(tensors))
+    return [allgather(t, n, priority, process_set) for t, n in zip(tensors, names)]
 
 
 def alltoall(
@@ -288,6 +335,8 @@ def alltoall(
             the same at all workers.
         splits (NDArray or list of int, optional): number of rows for each worker, by rank; None:
             equal numbers.
+        name (str, optional): name of the operation, the same at all workers.
+        priority (int): must be 0, because the call returns when it is complete.
         process_set (ProcessSet): the workers that take part.
 
     Returns:
@@ -295,7 +344,8 @@ def alltoall(
             rows, and the number of rows from each worker.
     """
     table = splits.asnumpy() if isinstance(splits, mx.nd.NDArray) else splits
-    rows, received = _arrays.exchange(process_set, view(tensor), table)
+    _check_priority("alltoall", priority)
+    rows, received = _arrays.exchange(process_set, view(tensor), table, name)
     output = as_tensor(rows, tensor)
     if splits is None:
         return output
@@ -326,18 +376,29 @@ def reducescatter(
 
 
 def grouped_reducescatter(
-    tensors: Sequence[mx.nd.NDArray], op: int = Average, name: str | None = None, **options: Any
+    tensors: Sequence[mx.nd.NDArray],
+    op: int = Average,
+    name: str | None = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
 ) -> list[mx.nd.NDArray]:
     """Apply :func:`reducescatter` to each tensor."""
-    return [reducescatter(t, op, **options) for t in tensors]
+    options = (priority, prescale_factor, postscale_factor, process_set)
+    names = group_names(name, len(tensors))
+    return [reducescatter(t, op, n, *options) for t, n in zip(tensors, names)]
 
 
-def sum_sparse(tensor: Any, op: int, process_set: ProcessSet) -> Any:
-    """Return the sum or the average of a row_sparse tensor over all workers."""
-    if op not in (Average, Sum):
-        raise ValueError("op must be Average or Sum for sparse tensors")
+def sum_sparse(tensor: Any, op: int, compression: Any, process_set: ProcessSet) -> Any:
+    """Return the sum or the average of a row_sparse tensor over all workers. Compressors of the
+    user are for dense tensors, so they do not change the rows."""
     rows, indices = _arrays.sum_rows(
-        process_set.runtime(), tensor.data.asnumpy(), tensor.indices.asnumpy(), op
+        process_set.runtime(),
+        tensor.data.asnumpy(),
+        tensor.indices.asnumpy(),
+        op,
+        compress=wire_of(compression),
     )
     kept, places = np.unique(indices, return_inverse=True)
     total = np.zeros((len(kept), *tensor.shape[1:]), rows.dtype)

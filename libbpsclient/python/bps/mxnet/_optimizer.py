@@ -12,10 +12,10 @@ import mxnet as mx
 from mxnet import gluon
 
 from bps import _arrays
-from bps._ops import Average, check_gradients, is_half
+from bps._ops import Average, check_gradients, check_groups, in_groups, is_half, wire_of
 from bps._sets import ProcessSet, global_process_set
 from bps.mxnet import _ops
-from bps.mxnet._ops import Compression, Compressor
+from bps.mxnet._ops import Compression
 
 # Largest number of gradients that MXNet passes in one call of the optimizer. The value is larger
 # than the number of gradients of any model.
@@ -27,18 +27,25 @@ def reduce_gradients(
     name: str,
     op: int,
     predivide: float,
-    wire: str | None,
+    compression: Any,
+    groups: int,
     process_set: ProcessSet,
 ) -> None:
-    """Reduce gradients over all workers, in place. All dense gradients are reduced in one call. The
-    rows of each sparse gradient are gathered."""
+    """Reduce gradients over all workers, in place. All dense gradients of a group are reduced in
+    one call. The rows of each sparse gradient are gathered. A worker outside the process set keeps
+    its gradients."""
+    if not process_set.included():
+        return
     for grad in grads:
         if grad.stype != "default":
-            _ops.sum_sparse(grad, op, process_set).copyto(grad)
-    dense = [_ops.view(grad) for grad in grads if grad.stype == "default"]
-    if dense:
-        pre, post = 1 / predivide, predivide
-        _arrays.reduce(process_set.runtime(), dense, dense, name, op, pre, post, wire)
+            _ops.sum_sparse(grad, op, compression, process_set).copyto(grad)
+    dense = [grad for grad in grads if grad.stype == "default"]
+    parts = in_groups(groups, len(dense), ())
+    for number, part in enumerate(parts if dense else ()):
+        one = name if len(parts) == 1 else f"{name}.{number}"
+        factors = (1 / predivide, predivide)
+        chosen = [dense[i] for i in part]
+        _ops.reduce_in_place(chosen, one, op, factors, compression, process_set)
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):
@@ -48,10 +55,12 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         optimizer (Optimizer): an optimizer of MXNet.
         gradient_predivide_factor (float): divisor f of the gradients before the sum. The sum over
             n workers is then divided by n / f. Only with Average.
-        num_groups (int): ignored; kept for scripts of Horovod. Buckets have a fixed size in bytes.
-        process_set (ProcessSet): the workers over which gradients are averaged.
+        num_groups (int): send the gradients in this number of calls; 0: in one call.
+        process_set (ProcessSet): the workers over which gradients are averaged. A worker outside
+            this set keeps its own gradients.
         op (int): Average or Sum.
-        compression (Compressor): type in which the tensors are sent.
+        compression (Compressor): type in which the tensors are sent, or a class with the methods
+            ``compress(tensor)`` and ``decompress(tensor, context)``.
 
     Example::
 
@@ -66,12 +75,14 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         num_groups: int = 0,
         process_set: ProcessSet = global_process_set,
         op: int = Average,
-        compression: type[Compressor] = Compression.none,
+        compression: Any = Compression.none,
     ) -> None:
         check_gradients(op, gradient_predivide_factor)
         self._optimizer = optimizer
         self._factor, self._op = gradient_predivide_factor, op
-        self._wire, self._process_set = compression.wire, process_set
+        wire_of(compression)  # check it now, not at the first step
+        self._compression, self._process_set = compression, process_set
+        self._groups = check_groups(num_groups, None)
         # Let MXNet pass all gradients in one call.
         self.aggregate_num = AGGREGATE
 
@@ -92,7 +103,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
     def _reduce(self, index: Any, grad: Any) -> None:
         grads = grad if isinstance(index, (list, tuple)) else [grad]
         name = "grad" if isinstance(index, (list, tuple)) else f"grad.{index}"
-        reduce_gradients(grads, name, self._op, self._factor, self._wire, self._process_set)
+        options = (self._compression, self._groups, self._process_set)
+        reduce_gradients(grads, name, self._op, self._factor, *options)
 
     def _each(self, update: Any, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Update all weights. Each call of `update` gets as many weights as the wrapped optimizer
@@ -128,12 +140,6 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self._optimizer.set_wd_mult(args_wd_mult)
 
 
-def _wire(compression: type[Compressor], params: Mapping[str, Any] | None) -> str | None:
-    """Return the type in which gradients are sent. The type follows from BytePS's
-    compression_params, or from a compressor."""
-    return (Compression.fp16 if is_half(params) else compression).wire
-
-
 class DistributedTrainer(gluon.Trainer):
     """A Gluon trainer that averages gradients over all workers before each update.
 
@@ -147,12 +153,14 @@ class DistributedTrainer(gluon.Trainer):
         root_rank (int): rank of the worker whose parameters are broadcast at the first step.
         compression_params (dict, optional): BytePS's way to choose a compression:
             ``{"fp16": True}``.
-        compression (Compressor): type in which the tensors are sent.
+        compression (Compressor): type in which the tensors are sent, or a class with the methods
+            ``compress(tensor)`` and ``decompress(tensor, context)``.
         gradient_predivide_factor (float): divisor f of the gradients before the sum. The sum over
             n workers is then divided by n / f.
         prefix (str, optional): part of the names of the tensors.
-        num_groups (int): ignored; kept for scripts of Horovod. Buckets have a fixed size in bytes.
-        process_set (ProcessSet): the workers over which gradients are averaged.
+        num_groups (int): send the gradients in this number of calls; 0: in one call.
+        process_set (ProcessSet): the workers over which gradients are averaged. A worker outside
+            this set keeps its own gradients.
 
     Example::
 
@@ -167,7 +175,7 @@ class DistributedTrainer(gluon.Trainer):
         optimizer_params: dict[str, Any] | None = None,
         root_rank: int = 0,
         compression_params: Mapping[str, Any] | None = None,
-        compression: type[Compressor] = Compression.none,
+        compression: Any = Compression.none,
         gradient_predivide_factor: float = 1.0,
         prefix: str | None = None,
         num_groups: int = 0,
@@ -180,7 +188,9 @@ class DistributedTrainer(gluon.Trainer):
                 stacklevel=2,
             )
             optimizer = optimizer._optimizer
-        self._wire = _wire(compression, compression_params)
+        self._compression = Compression.fp16 if is_half(compression_params) else compression
+        wire_of(self._compression)  # check it now, not at the first step
+        self._groups = check_groups(num_groups, None)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         if len(self._contexts) > 1:
             raise NotImplementedError(
@@ -197,12 +207,15 @@ class DistributedTrainer(gluon.Trainer):
         self._is_broadcast = True
 
     def _allreduce_grads(self) -> None:
+        if not self._process_set.included():
+            return
         if not self._is_broadcast:
             known = {p.name: p for p in self._params}
             broadcast_parameters(known, self._root, process_set=self._process_set)
             self._is_broadcast = True
         grads = [p.list_grad()[0] for p in self._params if p.grad_req != "null"]
-        reduce_gradients(grads, self._name, Average, self._factor, self._wire, self._process_set)
+        options = (self._compression, self._groups, self._process_set)
+        reduce_gradients(grads, self._name, Average, self._factor, *options)
 
 
 def _broadcast_when_made(param: Any, root_rank: int, process_set: ProcessSet) -> None:
@@ -233,7 +246,7 @@ def broadcast_parameters(
         params (dict): ``net.collect_params()`` or ``module.get_params()[0]``. A parameter whose
             shape is not known yet is broadcast when MXNet initializes it.
         root_rank (int): rank of the worker that provides the values.
-        prefix (str, optional): ignored; kept for scripts of Horovod.
+        prefix (str, optional): not needed, because the tensors of this call have no names.
         process_set (ProcessSet): the workers that take part.
 
     Raises:
