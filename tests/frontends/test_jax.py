@@ -137,6 +137,63 @@ def test_a_compressor_of_the_script_is_called(mode):
         bps.push_pull(jnp.ones(2), compression=object())
 
 
+def test_arrays_on_several_devices_keep_their_place_or_are_refused(tmp_path):
+    script = """
+import os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+import bps.jax as bps
+bps.init()
+mesh = Mesh(np.array(jax.devices()), ("d",))
+x = jax.device_put(jnp.arange(4.0) + bps.rank(), NamedSharding(mesh, P("d")))
+for call, want in ((lambda x: bps.push_pull(x, bps.Sum), 1.0), (lambda x: bps.broadcast(x, 1), 1)):
+    y = call(x)
+    assert y.sharding == x.sharding and y[0] == want
+    y = call(jax.device_put(x, jax.devices()[1]))
+    assert y.devices() == {jax.devices()[1]} and y[0] == want
+    inside = jax.jit(jax.shard_map(call, mesh=mesh, in_specs=P("d"), out_specs=P("d")))
+    for function in (jax.jit(call), inside):
+        try:
+            function(x)
+            raise SystemExit("not refused")
+        except NotImplementedError as error:
+            assert "one worker for each device" in str(error)
+bps.shutdown()
+"""
+    if bps.rank() == 0:
+        codes, outputs = jobs.start(script, tmp_path)
+        assert codes == [0, 0], outputs
+
+
+def test_a_worker_outside_the_process_set_keeps_its_gradients():
+    last = bps.size() - 1
+    some = bps.add_process_set([last])
+    optimizer = bps.DistributedOptimizer(optax.sgd(1.0), process_set=some)
+    params = jnp.zeros(2)
+    state = optimizer.init(params)
+
+    @jax.jit
+    def step(grads, state):
+        return optimizer.update(grads, state, params)
+
+    updates, _ = step(jnp.full(2, bps.rank() + 1.0), state)
+    assert near(updates, -(bps.rank() + 1.0))
+    bps.remove_process_set(some)
+
+
+def test_updates_that_are_not_finite_are_skipped_by_all_workers():
+    optimizer = optax.chain(bps.average_gradients(), optax.apply_if_finite(optax.sgd(1.0), 5))
+    params = jnp.zeros(2)
+    state = optimizer.init(params)
+    step = jax.jit(optimizer.update)
+    grads = jnp.full(2, np.nan if bps.rank() == 1 else 1.0)
+    updates, state = step(grads, state, params)
+    assert near(updates, 0.0) and int(state[1].total_notfinite) == 1
+    updates, state = step(jnp.full(2, bps.rank() + 1.0), state, params)
+    assert near(updates, -total() / bps.size()) and int(state[1].notfinite_count) == 0
+
+
 def test_push_pull_takes_numbers_lists_and_nothing():
     assert float(bps.push_pull(2.0 * bps.rank())) == bps.size() - 1
     assert bps.push_pull({}) == {}

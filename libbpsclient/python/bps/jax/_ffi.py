@@ -215,9 +215,27 @@ def _handle(pointer: Any) -> int | None:
     return None
 
 
+def _check_devices(context: Any) -> None:
+    """Check that the compiled code runs on one device.
+
+    Raises:
+        NotImplementedError: the code runs on several devices. Each device would call bps, and in an
+            order of its own.
+    """
+    n_devices = getattr(context, "num_devices", None) or getattr(
+        getattr(context, "mesh", None), "size", 1
+    )
+    if n_devices > 1:
+        raise NotImplementedError(
+            f"bps cannot run inside code that jit compiles for {n_devices} devices: call bps "
+            "outside of jit, or start one worker for each device"
+        )
+
+
 def _lower(ctx: Any, *operands: Any, one: _Call, results: Any) -> Any:
     """Add a call of the function `one` to a module that JAX compiles. XLA runs such calls in the
     order in which they were added."""
+    _check_devices(ctx.module_context.axis_context)
     # If the results have the same shapes and types as the arguments, XLA may write the results
     # into the memory of the arguments.
     is_alike = results == tuple(ctx.avals_in)

@@ -77,9 +77,16 @@ def call(
             argument is None.
         leaves: arrays for the first argument of the function.
         results: shapes and types of the results of the function.
+
+    Returns:
+        list: the results. Outside of jit, a result that has the shape of its leaf is on the devices
+            of this leaf.
     """
     if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-        return [jnp.asarray(r) for r in function([np.asarray(leaf) for leaf in leaves], None)]
+        values = function([np.asarray(leaf) for leaf in leaves], None)
+        if len(values) != len(leaves):
+            return [jnp.asarray(value) for value in values]
+        return [_placed(value, leaf) for value, leaf in zip(values, leaves)]
     shapes = [leaf.shape for leaf in leaves]
 
     def fill(arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
@@ -89,6 +96,15 @@ def call(
                 np.copyto(output, value.reshape(-1))
 
     return _ffi.call(fill, leaves, results)
+
+
+def _placed(value: np.ndarray, leaf: jax.Array) -> jax.Array:
+    """Return the value as an array on the devices of the leaf. If their shapes differ, the leaf's
+    sharding may not fit, so the default device is used."""
+    array = jnp.asarray(value)
+    if array.shape != leaf.shape or array.sharding == leaf.sharding:
+        return array
+    return jax.device_put(array, leaf.sharding)
 
 
 def _like(leaf: Any) -> jax.ShapeDtypeStruct:
