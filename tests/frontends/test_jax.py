@@ -258,6 +258,19 @@ def test_shapes_that_differ_between_workers_are_an_error_at_all():
         bps.push_pull(jnp.ones(3 + 100 * bps.rank()), name="differ")
 
 
+OTHERS = [((3, 4), jnp.float32, "float32 [3, 4]"), ((2, 6), jnp.int32, "int32 [2, 6]")]
+
+
+@pytest.mark.parametrize("call", [bps.push_pull, bps.broadcast])
+@pytest.mark.parametrize(("shape", "dtype", "text"), OTHERS)
+def test_leaves_of_equal_size_that_differ_are_an_error_that_names_them(call, shape, dtype, text):
+    mine = jnp.ones(shape, dtype) if bps.rank() else jnp.ones((2, 6))
+    with pytest.raises(bps.Error, match=r"tensor '\['b'\]': rank 0 has float32 \[2, 6\]") as caught:
+        call({"a": jnp.ones(3), "b": mine})
+    assert f"has {text}" in str(caught.value)
+    assert near(bps.push_pull(jnp.ones(2), bps.Sum), bps.size())
+
+
 def test_shapes_that_differ_are_an_error_of_jax_inside_jit():
     step = jax.jit(lambda x: bps.push_pull(x, name="jitted"))
     with pytest.raises(jax.errors.JaxRuntimeError, match="jitted"):

@@ -165,9 +165,9 @@ def test_momentum_weight_decay_and_moving_averages_stay_the_same_everywhere():
 def test_gradients_of_several_batches_are_accumulated_and_sent_once(monkeypatch, by_keras):
     sent, reduce = [], _arrays.Group.reduce
 
-    def observed(self, *args):
+    def observed(self, *args, **options):
         sent.append(self)
-        return reduce(self, *args)
+        return reduce(self, *args, **options)
 
     monkeypatch.setattr(_arrays.Group, "reduce", observed)
     model, alone = network(), network()
@@ -406,9 +406,9 @@ def test_a_compressor_of_the_script_is_called():
 def test_groups_of_gradients_are_sent_in_calls_of_their_own(monkeypatch, groups):
     sent, reduce = [], _arrays.Group.reduce
 
-    def observed(self, arrays, *args):
+    def observed(self, arrays, *args, **options):
         sent.append(len(arrays))
-        return reduce(self, arrays, *args)
+        return reduce(self, arrays, *args, **options)
 
     monkeypatch.setattr(_arrays.Group, "reduce", observed)
     model, alone = network(), network()

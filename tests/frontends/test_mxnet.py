@@ -133,9 +133,9 @@ def test_a_compressor_of_the_script_is_called():
 def test_groups_of_gradients_are_sent_in_calls_of_their_own(monkeypatch):
     sent, reduce = [], _arrays.Group.reduce
 
-    def observed(self, arrays, *args):
+    def observed(self, arrays, *args, **options):
         sent.append(len(arrays))
-        return reduce(self, arrays, *args)
+        return reduce(self, arrays, *args, **options)
 
     monkeypatch.setattr(_arrays.Group, "reduce", observed)
     net, alone = network(), network()
@@ -182,9 +182,9 @@ def test_the_name_of_a_call_is_in_the_texts_of_errors(call):
 def test_names_that_are_declared_have_priorities(monkeypatch):
     sent, reduce = [], _arrays.Group.reduce
 
-    def observed(self, *args):
+    def observed(self, *args, **options):
         sent.append(args[-1])
-        return reduce(self, *args)
+        return reduce(self, *args, **options)
 
     monkeypatch.setattr(_arrays.Group, "reduce", observed)
     for name in ("declared_a", "declared_b"):
@@ -231,6 +231,32 @@ def test_adasum_and_unknown_operations_are_refused():
 def test_shapes_that_differ_between_workers_are_an_error_at_all():
     with pytest.raises(bps.Error, match="differ"):
         bps.allreduce(full((3 + 100 * bps.rank(),), 1), name="differ")
+
+
+@pytest.mark.parametrize("what", ["allreduce", "grouped", "broadcast", "parameters"])
+def test_equal_sizes_that_differ_are_an_error_that_names_both(what):
+    others = [mx.nd.ones((3, 4)), mx.nd.ones((2, 6), dtype="int32")]
+    for other, text in zip(others, ["float32 [3, 4]", "int32 [2, 6]"]):
+        mine = other if bps.rank() else mx.nd.ones((2, 6))
+        calls = {
+            "allreduce": lambda x=mine: bps.allreduce(x),
+            "grouped": lambda x=mine: bps.grouped_allreduce([mx.nd.ones(2), x]),
+            "broadcast": lambda x=mine: bps.broadcast(x, 0),
+            "parameters": lambda x=mine: bps.broadcast_parameters({"a": mx.nd.ones(2), "b": x}),
+        }
+        with pytest.raises(bps.Error, match=r"rank 0 has float32 \[2, 6\]") as caught:
+            calls[what]()
+        assert f"has {text}" in str(caught.value)
+        assert "tensor 'b'" in str(caught.value) or what != "parameters"
+    assert (bps.allreduce(mx.nd.ones(2), op=bps.Sum).asnumpy() == bps.size()).all()
+
+
+def test_layers_have_one_order_although_their_numbers_differ():
+    first = 9 + bps.rank()  # "dense9", "dense10" or "dense10", "dense11"
+    params = {f"dense{first + i}_weight": full((2,), 10 * bps.rank() + i) for i in range(2)}
+    bps.broadcast_parameters(params, root_rank=1)
+    values = [params[f"dense{first + i}_weight"].asnumpy().tolist() for i in range(2)]
+    assert values == [[10, 10], [11, 11]]
 
 
 def test_types_that_differ_between_workers_are_an_error_at_all():

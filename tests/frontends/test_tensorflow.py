@@ -180,6 +180,40 @@ def test_shapes_that_differ_between_workers_are_an_error_at_all():
         bps.allreduce(tf.ones(3 + 100 * bps.rank()), name="differ")
 
 
+@pytest.mark.parametrize("name", [None, "same size"])
+@pytest.mark.parametrize("what", ["allreduce", "grouped", "broadcast", "variables"])
+def test_equal_sizes_that_differ_are_an_error_that_names_both(what, name):
+    others = [tf.ones((3, 4)), tf.ones((2, 6), tf.int32)]
+    for i, (other, text) in enumerate(zip(others, ["float32 [3, 4]", "int32 [2, 6]"])):
+        if what in ("allreduce", "grouped") and name is None and i == 1:
+            continue  # the values that were sent in vain would be in flight for ever
+        mine = other if bps.rank() else tf.ones((2, 6))
+        one = None if name is None else f"{name} {what} {i}"
+        calls = {
+            "allreduce": lambda x=mine, n=one: bps.allreduce(x, name=n),
+            "grouped": lambda x=mine, n=one: bps.grouped_allreduce([tf.ones(2), x], name=n),
+            "broadcast": lambda x=mine: bps.broadcast(x, 0),
+            "variables": lambda x=mine: bps.broadcast_variables(
+                [tf.Variable(tf.ones(2)), tf.Variable(x, name="kernel")]
+            ),
+        }
+        with pytest.raises(bps.Error, match=r"rank 0 has float32 \[2, 6\]") as caught:
+            calls[what]()
+        assert f"has {text}" in str(caught.value)
+        assert "kernel" in str(caught.value) or what != "variables"
+    assert (bps.allreduce(tf.ones(2), op=bps.Sum).numpy() == bps.size()).all()
+
+
+def test_gradients_of_other_layers_are_not_added():
+    sizes = (4, 2) if bps.rank() else (2, 4)
+    a, b = (tf.Variable(tf.ones(n), name=name) for n, name in zip(sizes, "ab"))
+    with bps.DistributedGradientTape(tf.GradientTape()) as tape:
+        loss = tf.reduce_sum(a) + tf.reduce_sum(b)
+    match = r"tensor 'a(:0)?': rank 0 has float32 \[2\], rank 1 has float32 \[4\]"
+    with pytest.raises(bps.Error, match=match):
+        tape.gradient(loss, [a, b])
+
+
 def test_types_that_differ_are_an_error_of_tensorflow_in_a_function():
     step = tf.function(lambda x: bps.allreduce(x, name="types"))
     with pytest.raises(tf.errors.UnknownError, match="types"):
@@ -613,9 +647,9 @@ def test_a_tape_sends_groups_of_gradients_in_calls_of_their_own(monkeypatch, gro
     variables = network()
     sent, reduce = [], _arrays.Group.reduce
 
-    def observed(self, arrays, *args):
+    def observed(self, arrays, *args, **options):
         sent.append(len(arrays))
-        return reduce(self, arrays, *args)
+        return reduce(self, arrays, *args, **options)
 
     monkeypatch.setattr(_arrays.Group, "reduce", observed)
     x, y = batch()

@@ -367,7 +367,7 @@ def reduce(
         if name is None:
             rt.agree_on_list("grouped_all_reduce", _list(kinds, f", {OPS[op]}"), labels)
         one = group(rt, name or "group", kinds, compress)
-        targets = one.reduce(flat, targets, op, prescale, postscale, priority, labels)
+        targets = one.reduce(flat, targets, op, prescale, postscale, priority, labels=labels)
     if outputs is not None:
         return list(outputs)
     return [t.reshape(a.shape) for t, a in zip(targets, arrays)]

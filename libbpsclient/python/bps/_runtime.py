@@ -41,6 +41,8 @@ PIECES_IN_FLIGHT = 4
 # these slots add up to at most OWN_SLOTS_BYTES bytes.
 OWN_SLOT_BYTES, OWN_SLOTS_BYTES = 64 << 10, 1 << 30
 PRIORITY_MOST = 2**31 - 1
+# Longest wait of Runtime.settle() for tensors that were submitted although the workers disagreed.
+STALE_S = 1.0
 # KINDS lists the unnamed operations. Before a worker submits the values of such an operation, it
 # submits a comparison of its operation with those of the other workers (Runtime.agree). At most
 # AGREEMENTS_IN_FLIGHT comparisons may be in flight.
@@ -74,6 +76,8 @@ class Slot:
         owner (Operation, optional): the operation in flight; None: the slot is free.
         lock (Lock): held by the thread that waits for the operation and frees the slot.
         views (dict): arrays of a front-end that share the slot's memory.
+        is_stale (bool): True if the tensor was submitted for an operation in which the workers
+            disagreed, so no caller waits for its result.
         agreement (Operation, optional): the comparison of the tensor's shape, see
             :meth:`Runtime.named`.
     """
@@ -82,6 +86,7 @@ class Slot:
         self.tensor = tensor
         self.owner: Operation | None = None
         self.agreement: Operation | None = None
+        self.is_stale = False
         self.lock = threading.Lock()
         self.views: dict[Any, Any] = {}
 
@@ -160,6 +165,7 @@ class Operation:
                     if error.code in IN_FLIGHT:
                         raise
                     self._error = error
+                    self._slot.is_stale = self._agreement is not None and self._agreement.failed
                 except KeyboardInterrupt:
                     self.is_interrupted = True
                     raise
@@ -176,6 +182,11 @@ class Operation:
         """
         self.settle(timeout, is_interruptible)
         self.check()
+
+    @property
+    def failed(self) -> bool:
+        """Whether the operation has ended with an error."""
+        return self._error is not None
 
     def check(self) -> None:
         """Raise the error of the operation if the operation has failed."""
@@ -239,6 +250,7 @@ class Runtime:
         self._own: dict[Key, list[Slot]] = {}
         self._own_turns: collections.Counter[Key] = collections.Counter()
         self._own_bytes = 0
+        self._stale: list[Slot] = []  # slots of earlier epochs with Slot.is_stale
         self._agreements: list[Slot] = []
         self._n_agreements = 0
         self._epoch, self._next_epoch, self._history = 0, 0, 0
@@ -473,6 +485,8 @@ class Runtime:
             return _compare.order(kind, mine, lists, labels)
 
     def _forget_unnamed(self) -> None:
+        for ring in (*self._rings.values(), *self._own.values()):
+            self._stale += [slot for slot in ring if slot.is_stale]
         for known in (self._rings, self._turns, self._own, self._own_turns):
             known.clear()
         self._own_bytes = 0
@@ -547,6 +561,13 @@ class Runtime:
                     slot.agreement.settle()
                 if slot.owner is not None:
                     slot.owner.settle()
+        end = time.monotonic() + STALE_S
+        for slot in [*self._stale, *(slot for slot in named if slot.is_stale)]:
+            # Other workers may have submitted the same tensor. Its sum is then complete soon.
+            with contextlib.suppress(Error):
+                slot.tensor.finish(max(end - time.monotonic(), 0.001))
+                slot.is_stale = False
+        self._stale = [slot for slot in self._stale if slot.is_stale]
         if self.line is not None:
             self.line.settle()
 

@@ -118,12 +118,15 @@ def reduce_leaves(
     factors: tuple[float, float],
     compression: Any,
     process_set: ProcessSet,
+    labels: Sequence[str] | None = None,
 ) -> list[jax.Array]:
-    """Reduce arrays over all workers in one call. Not differentiable."""
+    """Reduce arrays over all workers in one call. Not differentiable. `labels`: names of the
+    arrays for the text of an error."""
     wire = wire_of(compression)
 
     def reduce(arrays: Sequence[np.ndarray], outputs: Any) -> Sequence[np.ndarray]:
-        return _arrays.reduce(process_set.runtime(), arrays, outputs, name, op, *factors, wire)
+        options = (name, op, *factors, wire)
+        return _arrays.reduce(process_set.runtime(), arrays, outputs, *options, labels=labels)
 
     def send(given: list[jax.Array]) -> list[jax.Array]:
         for leaf in given:
@@ -131,6 +134,11 @@ def reduce_leaves(
         return call(reduce, given, [_like(leaf) for leaf in given])
 
     return through(compression, leaves, send)
+
+
+def _labels(tree: Tree) -> list[str]:
+    """Return the places of a tree's leaves, for the text of an error."""
+    return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def push_pull(
@@ -171,7 +179,7 @@ def push_pull(
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     if not leaves:
         return tree
-    options = (op, (prescale_factor, postscale_factor), compression, process_set)
+    options = (op, (prescale_factor, postscale_factor), compression, process_set, _labels(tree))
 
     @jax.custom_vjp
     def reduced(given: list[jax.Array]) -> list[jax.Array]:
@@ -204,11 +212,11 @@ def broadcast(tree: Tree, root_rank: int = 0, process_set: ProcessSet = global_p
         process_set (ProcessSet): the workers that take part.
     """
     leaves, structure = jax.tree.flatten(tree)
-    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    leaves, labels = [jnp.asarray(leaf) for leaf in leaves], _labels(tree)
 
     def send(arrays: Sequence[np.ndarray], _: Any) -> list[np.ndarray]:
         root = process_set.place(root_rank)
-        return _arrays.broadcast(process_set.runtime(), arrays, root)
+        return _arrays.broadcast(process_set.runtime(), arrays, root, labels=labels)
 
     return jax.tree.unflatten(structure, call(send, leaves, [_like(leaf) for leaf in leaves]))
 

@@ -142,7 +142,8 @@ def broadcast_variables(
     # Leave out the states of random generators, because workers must draw different numbers.
     kept = [v for v in variables if "seed_generator_state" not in v.path.rsplit("/", 1)[-1]]
     root = process_set.place(root_rank)
-    values = _arrays.broadcast(process_set.runtime(), [_array(v) for v in kept], root)
+    rt, labels = process_set.runtime(), [v.path for v in kept]
+    values = _arrays.broadcast(rt, [_array(v) for v in kept], root, labels=labels)
     for variable, value in zip(kept, values):
         variable.assign(value)
 

@@ -4,6 +4,7 @@ parameters."""
 from __future__ import annotations
 
 import functools
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,6 +21,14 @@ from bps.mxnet._ops import Compression
 # Largest number of gradients that MXNet passes in one call of the optimizer. The value is larger
 # than the number of gradients of any model.
 AGGREGATE = 1 << 20
+
+
+def _place(name: str) -> list[tuple[bool, int, str]]:
+    """Return the sort key of a parameter. MXNet numbers the layers of a process, so the same layer
+    may be "dense9" at one worker and "dense10" at another. In the order of these keys, the layers
+    have the same order at all workers."""
+    parts = re.split(r"(\d+)", name)
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
 def reduce_gradients(
@@ -213,7 +222,8 @@ class DistributedTrainer(gluon.Trainer):
             known = {p.name: p for p in self._params}
             broadcast_parameters(known, self._root, process_set=self._process_set)
             self._is_broadcast = True
-        grads = [p.list_grad()[0] for p in self._params if p.grad_req != "null"]
+        params = sorted(self._params, key=lambda p: _place(p.name))
+        grads = [p.list_grad()[0] for p in params if p.grad_req != "null"]
         options = (self._compression, self._groups, self._process_set)
         reduce_gradients(grads, self._name, Average, self._factor, *options)
 
@@ -251,19 +261,24 @@ def broadcast_parameters(
 
     Raises:
         ValueError: ``params`` is not a dict.
+        Error: EMISMATCH at all workers if their parameters differ in shape or type.
     """
     if not isinstance(params, Mapping) and not hasattr(params, "items"):
         raise ValueError(f"params must be a dict of parameters or tensors, not {type(params)}")
-    tensors = []
-    for _, param in sorted(params.items()):
+    tensors, names = [], []
+    for name, param in sorted(params.items(), key=lambda pair: _place(pair[0])):
         if isinstance(param, mx.nd.NDArray):
             tensors.append(param)
+            names.append(name)
             continue
         try:
-            tensors.extend(param.list_data())
+            new = param.list_data()
+            tensors.extend(new)
+            names.extend(name if i == 0 else f"{name}#{i}" for i in range(len(new)))
         except gluon.parameter.DeferredInitializationError:
             _broadcast_when_made(param, root_rank, process_set)
     arrays = [_ops.view(tensor) for tensor in tensors]
     root = process_set.place(root_rank)
-    for array, value in zip(arrays, _arrays.broadcast(process_set.runtime(), arrays, root)):
+    values = _arrays.broadcast(process_set.runtime(), arrays, root, labels=names)
+    for array, value in zip(arrays, values):
         array[...] = value

@@ -144,15 +144,18 @@ def reduce_tensors(
     postscale: float = 1.0,
     compression: Any = Compression.none,
     process_set: ProcessSet = global_process_set,
+    labels: Sequence[str] | None = None,
 ) -> list[tf.Tensor]:
-    """Reduce dense tensors over all workers in one call. Not differentiable."""
+    """Reduce dense tensors over all workers in one call. Not differentiable. `labels`: names of the
+    tensors for the text of an error."""
     if not tensors:
         return []
     wire = wire_of(compression)
 
     def reduce(*arrays: np.ndarray) -> list[np.ndarray]:
         rt = process_set.runtime()
-        return _arrays.reduce(rt, arrays, None, name, op, prescale, postscale, wire)
+        options = (name, op, prescale, postscale, wire)
+        return _arrays.reduce(rt, arrays, None, *options, labels=labels)
 
     def send(given: list[tf.Tensor]) -> list[tf.Tensor]:
         for tensor in given:
@@ -317,12 +320,21 @@ def push_pull(
     return allreduce(tensor, average, device_dense, device_sparse, compression, op, **options)
 
 
+def labels_of(variables: Sequence[Any]) -> list[str]:
+    """Return the names of variables of TensorFlow or Keras, for the text of an error."""
+    return [str(getattr(v, "path", getattr(v, "name", "?"))) for v in variables]
+
+
 def _broadcast_tensors(
-    tensors: Sequence[tf.Tensor], root_rank: int, process_set: ProcessSet, name: str | None
+    tensors: Sequence[tf.Tensor],
+    root_rank: int,
+    process_set: ProcessSet,
+    name: str | None,
+    labels: Sequence[str] | None = None,
 ) -> list[tf.Tensor]:
     def send(*arrays: np.ndarray) -> list[np.ndarray]:
         root = process_set.place(root_rank)
-        return _arrays.broadcast(process_set.runtime(), arrays, root)
+        return _arrays.broadcast(process_set.runtime(), arrays, root, labels=labels)
 
     types, shapes = [t.dtype for t in tensors], [t.shape for t in tensors]
     return call(send, tensors, types, shapes, process_set, name)
@@ -379,7 +391,8 @@ def broadcast_(
     variables = list(variables)
     if not variables:
         return variables
-    values = _broadcast_tensors(as_tensors(variables), root_rank, process_set, name)
+    given, labels = as_tensors(variables), labels_of(variables)
+    values = _broadcast_tensors(given, root_rank, process_set, name, labels)
     assigned = [variable.assign(value) for variable, value in zip(variables, values)]
     return variables if tf.compat.v1.executing_eagerly_outside_functions() else assigned
 

@@ -18,6 +18,7 @@ from bps._ops import (
 from bps._sets import ProcessSet, global_process_set
 from bps.tensorflow._ops import (
     Compression,
+    labels_of,
     reduce_tensors,
     set_size,
     sum_slices,
@@ -33,6 +34,7 @@ def reduce_gradients(
     compression: Any = Compression.none,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    labels: Sequence[str] | None = None,
 ) -> list[Any]:
     """Reduce gradients over all workers. All dense gradients are reduced in one call. A gradient
     that is None stays None. A worker outside the process set keeps its gradients.
@@ -46,6 +48,7 @@ def reduce_gradients(
         sparse_as_dense (bool): convert IndexedSlices to dense tensors and sum them, instead of
             gathering their rows.
         process_set (ProcessSet): the workers that take part.
+        labels (sequence of str, optional): names of the variables for the text of an error.
     """
     outputs = list(grads)
     if sparse_as_dense:
@@ -61,7 +64,8 @@ def reduce_gradients(
             dense.append(i)
     tensors = [tf.convert_to_tensor(outputs[i]) for i in dense]
     options = (name, op, prescale, postscale, compression, process_set)
-    for i, total in zip(dense, reduce_tensors(tensors, *options)):
+    known = None if labels is None else [labels[i] for i in dense]
+    for i, total in zip(dense, reduce_tensors(tensors, *options, labels=known)):
         outputs[i] = total
     return outputs
 
@@ -107,7 +111,8 @@ class GradientReducer:
         for number, part in enumerate(parts):
             places = [shared[i] for i in part]
             name = "grad" if len(parts) == 1 else f"grad.{number}"
-            totals = reduce_gradients([grads[i] for i in places], name, *self._options)
+            labels = labels_of([variables[i] for i in places])
+            totals = reduce_gradients([grads[i] for i in places], name, *self._options, labels)
             for i, total in zip(places, totals):
                 outputs[i] = total
         local = [i for i in {*range(len(outputs))} - {*shared} if grads[i] is not None]
