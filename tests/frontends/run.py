@@ -64,6 +64,7 @@ FRONTENDS = {
     "tensorflow": {
         "tensorflow": ("3x2",),
         "keras": ("2x1",),
+        "signatures": ALONE,
         "forked": ALONE,
         "interactive": ALONE,
         "lost": ALONE,
@@ -81,6 +82,7 @@ FRONTENDS = {
     "mxnet": {
         "arrays": ONE_AGENT,
         "mxnet": ("2x1", "3x2"),
+        "signatures": ALONE,
         "forked": ALONE,
         "interactive": ALONE,
         "lost": ALONE,

@@ -956,6 +956,19 @@ with tf.GradientTape() as tape:
     loss = v[0] * hvd.rank()
 tape = hvd.DistributedGradientTape(tape, compression=hvd.Compression.none, op=hvd.Average)
 assert float(tape.gradient(loss, v)[0]) == 0.5
+if "{package}" == "byteps":
+    w = tf.Variable([3.0 + hvd.rank()])
+    assert float(hvd.broadcast(w, 1, "scope", "w", True)[0]) == 4.0
+    hvd.broadcast_variables([w], 0, "scope")
+    assert float(w[0]) == 3.0
+else:
+    x = tf.ones([2])
+    for op, want in ((hvd.Sum, 2.0), (hvd.Average, 1.0)):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = hvd.reducescatter(x, op=op)
+        # The mathematical gradients are 1 and 1 / 2. Horovod multiplies them by the size.
+        assert tape.gradient(y, x).numpy().tolist() == [want] * 2
 reduce = hvd.push_pull if "{package}" == "byteps" else hvd.allreduce
 assert float(reduce(tf.constant(float(hvd.rank())), average=False)) == 1.0
 hvd.shutdown()

@@ -143,8 +143,48 @@ def _torch() -> dict[str, Any]:
     }
 
 
+def _broadcast(
+    tensor: Any,
+    root_rank: int,
+    scope: str = "",
+    name: str | None = None,
+    is_variable: bool = True,
+) -> Any:
+    """Do :func:`bps.tensorflow.broadcast` with BytePS's arguments.
+
+    Args:
+        scope (str): beginning of the name of the operation. The name is not part of other scopes.
+        is_variable (bool): BytePS overwrites a variable with zeros before it sums. Here, all
+            workers get the root's value in both cases, and the tensor keeps its value.
+    """
+    import bps.tensorflow
+
+    full = f"{scope}{name or ''}" or None
+    return bps.tensorflow.broadcast(tensor, root_rank, full, ignore_name_scope=bool(scope))
+
+
+def _broadcast_variables(variables: Any, root_rank: int, scope: str = "") -> Any:
+    """Do :func:`bps.tensorflow.broadcast_variables` with BytePS's arguments.
+
+    Args:
+        scope (str): name of the operation.
+    """
+    import tensorflow as tf
+
+    import bps.tensorflow
+
+    assigned = bps.tensorflow.broadcast_(variables, root_rank, scope or None)
+    return None if tf.compat.v1.executing_eagerly_outside_functions() else tf.group(*assigned)
+
+
 def _tensorflow() -> dict[str, Any]:
-    return {**_alias.names_of("bps.tensorflow"), "init": _init}
+    return {
+        **_alias.names_of("bps.tensorflow"),
+        "broadcast": _broadcast,
+        "broadcast_variables": _broadcast_variables,
+        "init": _init,
+        "resume": _resume,
+    }
 
 
 def _keras() -> dict[str, Any]:
@@ -162,7 +202,7 @@ def _module(names: dict[str, Any]) -> SimpleNamespace:
 
 
 def _mxnet() -> dict[str, Any]:
-    return {**_alias.names_of("bps.mxnet"), "init": _init}
+    return {**_alias.names_of("bps.mxnet"), "init": _init, "resume": _resume}
 
 
 MODULES = {

@@ -171,6 +171,7 @@ def _trainer(
         compression=compression or bps.mxnet.Compression.none,
         gradient_predivide_factor=gradient_predivide_factor,
         prefix=prefix,
+        num_groups=num_groups,
         process_set=process_set,
     )
 
@@ -214,7 +215,16 @@ def _reducescatters() -> dict[str, Any]:
     return {"reducescatter": reducescatter, "grouped_reducescatter": grouped}
 
 
-_tensorflow = _all_of("bps.tensorflow")
+def _tensorflow() -> dict[str, Any]:
+    import bps.tensorflow
+
+    # Horovod's gradients are the exact ones multiplied by the number of workers.
+    names = ("reducescatter", "grouped_reducescatter")
+    calls = {name: getattr(bps.tensorflow, name) for name in names}
+    own = {n: functools.partial(call, has_horovods_gradient=True) for n, call in calls.items()}
+    return {**_all_of("bps.tensorflow")(), **own}
+
+
 _keras, _elastic = _all_of("bps.keras"), _public("bps.torch.elastic")
 _callbacks, _keras_elastic = _public("bps.keras.callbacks"), _public("bps.keras.elastic")
 

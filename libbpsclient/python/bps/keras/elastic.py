@@ -58,10 +58,13 @@ class KerasState(State):
         model (Model): a model that is built.
         optimizer (Optimizer, optional): optimizer of the model; None: the optimizer that was passed
             to ``compile()``.
+        backend: not needed. Scripts of Horovod for TensorFlow 1 pass the back-end module of Keras.
         values: values that can be copied and pickled. Each becomes an attribute.
     """
 
-    def __init__(self, model: Any, optimizer: Any = None, **values: Any) -> None:
+    def __init__(
+        self, model: Any, optimizer: Any = None, backend: Any = None, **values: Any
+    ) -> None:
         self.model, self.optimizer = model, optimizer or model.optimizer
         if not self.optimizer.built:
             self.optimizer.build(model.trainable_variables)

@@ -36,10 +36,17 @@ class TensorFlowState(State):
 
     Args:
         variables (sequence, optional): variables of TensorFlow or Keras.
+        session: must be None, because the variables of a session cannot be saved here.
         values: values that can be copied and pickled. Each becomes an attribute.
     """
 
-    def __init__(self, variables: Sequence[Any] | None = None, **values: Any) -> None:
+    def __init__(
+        self, variables: Sequence[Any] | None = None, session: Any = None, **values: Any
+    ) -> None:
+        if session is not None:
+            raise NotImplementedError(
+                "a state cannot hold variables of a session: use variables of TensorFlow 2"
+            )
         self._variables: Callable[[], list[Any]] = lambda: list(variables or [])
         super().__init__(**values)
 
@@ -61,10 +68,13 @@ class TensorFlowKerasState(TensorFlowState):
         model (Model): a model that is built.
         optimizer (Optimizer, optional): optimizer of the model. None means the optimizer that was
             passed to ``compile()``.
+        backend: not needed. Scripts of Horovod for TensorFlow 1 pass the back-end module of Keras.
         values: values that can be copied and pickled. Each becomes an attribute.
     """
 
-    def __init__(self, model: Any, optimizer: Any = None, **values: Any) -> None:
+    def __init__(
+        self, model: Any, optimizer: Any = None, backend: Any = None, **values: Any
+    ) -> None:
         self.model, self.optimizer = model, optimizer or model.optimizer
         if not self.optimizer.built:
             self.optimizer.build(model.trainable_variables)
