@@ -194,7 +194,7 @@ BYTEPS = {
     "DistributedDataParallel": "module, device_ids=None, broadcast_buffers=True, "
     "compression=Compression.none",
     "DistributedOptimizer": "optimizer, named_parameters=None, compression=Compression.none, "
-    "backward_passes_per_step=1",
+    "backward_passes_per_step=1, staleness=0, pipesgd_warmup_iter=0",
     "init": "lazy=True",
     "local_rank": "",
     "local_size": "",
@@ -345,11 +345,13 @@ def test_operations_that_do_not_exist_are_refused_with_those_that_do():
                 call()
 
 
-def test_compression_params_of_byteps_choose_fp16_or_are_refused():
+def test_options_of_byteps_are_used_or_refused():
     model = torch.nn.Linear(2, 2)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(NotImplementedError, match="does not support compressor, ef: use"):
         byteps.DistributedOptimizer(sgd, compression_params={"compressor": "onebit", "ef": "x"})
+    with pytest.raises(NotImplementedError, match="staleness: sums are synchronous"):
+        byteps.DistributedOptimizer(sgd, staleness=1)
     optimizer = byteps.DistributedOptimizer(sgd, compression_params={"fp16": True})
     (model(torch.full((1, 2), 1 + 2**-12)) * 1.0).sum().backward()
     optimizer.synchronize()

@@ -12,6 +12,7 @@ Example::
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,6 +95,38 @@ def _broadcast_optimizer_state(optimizer: Any, root_rank: int, prefix: str = "Pa
     bps.torch.broadcast_optimizer_state(optimizer, root_rank)
 
 
+@functools.cache
+def _optimizers() -> dict[str, Any]:
+    """Return functions that create optimizers, with BytePS's parameters."""
+    import bps.torch
+
+    def distributed_optimizer(
+        optimizer: Any,
+        named_parameters: Any = None,
+        compression: Any = bps.torch.Compression.none,
+        backward_passes_per_step: int = 1,
+        staleness: int = 0,
+        pipesgd_warmup_iter: int = 0,
+        **options: Any,
+    ) -> Any:
+        """Do the same as :func:`bps.torch.DistributedOptimizer`.
+
+        Args:
+            staleness, pipesgd_warmup_iter (int): must be 0, because sums are synchronous.
+            options: further arguments of :func:`bps.torch.DistributedOptimizer`.
+        """
+        if staleness or pipesgd_warmup_iter:
+            raise NotImplementedError(
+                "staleness: sums are synchronous; to let a step overlap with the next forward "
+                "pass, remove the argument and set cross_barrier=True"
+            )
+        return bps.torch.DistributedOptimizer(
+            optimizer, named_parameters, compression, backward_passes_per_step, **options
+        )
+
+    return {"DistributedOptimizer": distributed_optimizer}
+
+
 def _cross_barrier(
     model: Any,
     optimizer: Any,
@@ -131,6 +164,7 @@ def _torch() -> dict[str, Any]:
     names = _alias.names_of("bps.torch")
     return {
         **names,
+        **_optimizers(),
         "broadcast_optimizer_state": _broadcast_optimizer_state,
         "broadcast_parameters": _broadcast_parameters,
         "byteps_declare_tensor": names["declare"],
