@@ -57,6 +57,7 @@ FRONTENDS = {
         "torch": ("2x2",),
         "collectives": ("2x1",),
         "c10d": ("2x1", "3x2"),
+        "horovod": ("2x1",),
         "distributed": ("2x1",),
         "errors": ALONE,
         "forked": ALONE,
