@@ -299,6 +299,14 @@ def test_a_commit_before_the_first_sync_does_not_interrupt():
     state.commit()
 
 
+def test_splits_must_be_integers():
+    for splits in (torch.ones(hvd.size()), [1.5] * hvd.size()):
+        with pytest.raises(ValueError, match="must be integers"):
+            hvd.alltoall(torch.ones(hvd.size()), splits)
+    splits = torch.ones(hvd.size(), dtype=torch.int32)
+    assert hvd.alltoall(mine(hvd.size()), splits)[0].tolist() == [r + 1 for r in ranks()]
+
+
 class Halved:
     """A compressor in Horovod's form."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -182,9 +183,12 @@ def split_table(rows: int, splits: Sequence[int] | None, size: int) -> list[int]
         size (int): number of workers.
 
     Raises:
-        ValueError: the rows cannot be split in this way.
+        ValueError: the rows cannot be split in this way, or the numbers are not integers.
     """
-    table = [rows // size] * size if splits is None else [int(n) for n in splits]
+    try:
+        table = [rows // size] * size if splits is None else [operator.index(n) for n in splits]
+    except TypeError:
+        raise ValueError("alltoall: the numbers in splits must be integers") from None
     if len(table) != size or min(table) < 0 or sum(table) != rows:
         what = f"evenly over {size} workers" if splits is None else f"as {table}"
         raise ValueError(f"alltoall: {rows} rows cannot be split {what}")
