@@ -208,7 +208,11 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return the object of rank ``root_rank`` at every worker. The object is sent pickled."""
+    """Return the object of rank ``root_rank`` at every worker. The object is sent pickled.
+
+    The call waits for its result, so that no other operation is in flight that a name would have to
+    distinguish from it. So `name` has no effect, here and in :func:`allgather_object`.
+    """
     return process_set.runtime().broadcast_object(obj, process_set.place(root_rank))
 
 

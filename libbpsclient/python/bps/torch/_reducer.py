@@ -555,7 +555,8 @@ def join(device: int = -1) -> int:
     They must call no other collective before they call ``join``.
 
     Args:
-        device (int): ignored; kept for scripts of Horovod.
+        device (int): Horovod's device for the zeros. It has no effect, because the zeros are
+            written to the memory of the gradients.
 
     Returns:
         int: rank of the worker that called ``join`` last. The model of that worker is the newest.
