@@ -30,17 +30,20 @@ LACKING = {
 }
 
 
-def _hosts() -> list[str]:
-    """Return the machine of each worker, by rank."""
-    return [worker.host for worker in _core.runtime().job.workers()]
+def _hosts() -> dict[int, str]:
+    """Return the machine of each worker that is present, by rank."""
+    present = set(_core.members())
+    return {w.rank: w.host for w in _core.runtime().job.workers() if w.rank in present}
 
 
 def _column() -> list[int]:
     """Return the ranks of the workers with the same local rank as this worker, at most one per
     machine."""
-    hosts = _hosts()
-    local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
-    return [rank for rank, place in enumerate(local) if place == local[_core.rank()]]
+    on_host: dict[str, list[int]] = collections.defaultdict(list)
+    for rank, host in _hosts().items():
+        on_host[host].append(rank)
+    place = next(ranks.index(_core.rank()) for ranks in on_host.values() if _core.rank() in ranks)
+    return [ranks[place] for ranks in on_host.values() if len(ranks) > place]
 
 
 def _cross_rank() -> int:
@@ -56,7 +59,7 @@ def _cross_size() -> int:
 
 def _is_homogeneous() -> bool:
     """Return whether all machines have the same number of workers."""
-    return len(set(collections.Counter(_hosts()).values())) == 1
+    return len(set(collections.Counter(_hosts().values()).values())) == 1
 
 
 def _init(comm: Any = None, process_sets: Sequence[Any] | str | None = None) -> None:
