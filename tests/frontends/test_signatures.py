@@ -9,6 +9,7 @@ import pytest
 
 import bps.compat.byteps
 import bps.compat.horovod  # noqa: F401
+from bps._ops import through, wire_of
 
 SETS = "process_set=global_process_set"
 SCALES = "prescale_factor=1.0, postscale_factor=1.0"
@@ -197,3 +198,22 @@ def test_a_call_has_the_parameters_of_the_call_that_it_replaces(module, name, pa
         assert other.default == one.default or one.default is one.empty
     for other in have[len(want) :]:
         assert other.default is not other.empty or other.kind is other.VAR_KEYWORD
+
+
+@pytest.mark.parametrize(
+    "module", filter(is_here, ["horovod.tensorflow", "horovod.mxnet", "byteps.tensorflow"])
+)
+def test_scripts_derive_compressors_from_those_of_horovod(module):
+    found = importlib.import_module(f"{module}.compression")
+
+    class Mine(found.Compressor):
+        @staticmethod
+        def compress(tensor):
+            return tensor + 1, tensor
+
+        @staticmethod
+        def decompress(tensor, context):
+            return tensor - context
+
+    assert through(Mine, [5.0], lambda given: [3 * given[0]]) == [13.0] and wire_of(Mine) is None
+    assert found.NoneCompressor is found.Compression.none

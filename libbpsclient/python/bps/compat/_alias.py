@@ -87,6 +87,17 @@ def names_of(module: str) -> dict[str, Any]:
     return {name: getattr(one, name) for name in one.__all__}
 
 
+def compressors_of(module: str) -> dict[str, Any]:
+    """Return the compressors of a module of bps, from which scripts derive their own."""
+    one = importlib.import_module(module)
+    return {
+        "Compression": one.Compression,
+        "Compressor": one.Compressor,
+        "FP16Compressor": one.FP16Compressor,
+        "NoneCompressor": one.Compressor,
+    }
+
+
 def version() -> dict[str, Any]:
     """Return the contents of the module with which bps replaces a package's top module."""
     return {"__version__": bps.version()}
