@@ -9,6 +9,7 @@ base class.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -111,6 +112,9 @@ class _Averager:
         process_set (ProcessSet): the workers that take part.
         local_layers (sequence): layers whose variables are local.
         scales_local (bool): divide the gradients of local variables by the number of workers.
+
+    Attributes:
+        needs_variables (bool): True if :meth:`average` must know the variables of the gradients.
     """
 
     def __init__(
@@ -124,6 +128,7 @@ class _Averager:
         self._reduce, self._groups, self._process_set = reduce, groups, process_set
         self._layers, self._scales_local = list(local_layers), scales_local
         self._registered: list[Any] = []
+        self.needs_variables = bool(self._layers) or not isinstance(groups, int)
 
     def register_local(self, variable: Any) -> None:
         """Exclude the gradient of a variable from the reduction."""
@@ -164,6 +169,12 @@ class _Averager:
         return jax.lax.cond(is_update, average, lambda given: given, list(grads))
 
 
+def _is_keras_2(optimizer: Any) -> bool:
+    """Return whether the optimizer is one of the package tf_keras, not of its module ``legacy``."""
+    known = sys.modules.get("tf_keras")
+    return known is not None and isinstance(optimizer, known.optimizers.Optimizer)
+
+
 def _check_class(optimizer: Any) -> None:
     """Check that Keras calls the methods that a subclass of the optimizer's class overrides.
 
@@ -174,8 +185,8 @@ def _check_class(optimizer: Any) -> None:
     if not isinstance(optimizer, known):
         raise TypeError(
             f"{cls.__module__}.{cls.__qualname__} is not an optimizer of Keras 3: use one of "
-            "keras.optimizers without TF_USE_LEGACY_KERAS, or average the gradients with "
-            "DistributedGradientTape of bps.tensorflow"
+            "keras.optimizers, or average the gradients with DistributedGradientTape of "
+            "bps.tensorflow"
         )
     own = [name for name in STEPS if getattr(cls, name) is not getattr(known, name)]
     if own:
@@ -343,6 +354,8 @@ def _distributed(
         inner = optimizer.inner_optimizer
         outer.inner_optimizer = _distributed(inner, name, steps, averager, process_set)
         return outer
+    if _is_keras_2(optimizer):
+        return _distributed_keras_2(optimizer, name, steps, averager)
     _check_class(optimizer)
     if steps > 1:
         if optimizer.built:
@@ -376,6 +389,24 @@ def _distributed(
     wrapped = _wrapped(optimizer, hooks)
     if name is not None:
         wrapped.name = name
+    return wrapped
+
+
+def _distributed_keras_2(optimizer: Any, name: str | None, steps: int, averager: _Averager) -> Any:
+    """Do :func:`_distributed` for an optimizer of tf_keras, which clips all gradients, too."""
+    if steps > 1 or averager.needs_variables:
+        raise NotImplementedError(
+            "backward_passes_per_step, local_layers and lists of variables as groups need an "
+            "optimizer of Keras 3"
+        )
+
+    def _clip_gradients(self: Any, grads: Sequence[Any]) -> Any:
+        averages = averager.average(grads, [None] * len(grads))
+        return self._bps_base._clip_gradients(self, averages)
+
+    wrapped = _wrapped(optimizer, {"_clip_gradients": _clip_gradients})
+    if name is not None:
+        wrapped._name = name
     return wrapped
 
 
