@@ -302,7 +302,23 @@ def test_a_name_with_two_shapes_fails_again_and_other_names_work():
     with pytest.raises(bps.Error, match=match):
         bps.synchronize(first)
     with pytest.raises(bps.Error, match=match):
-        bps.allreduce_async(x, name="again differs")
+        bps.allreduce(x, name="again differs")
+    # One worker has passed this shape before, the others have not.
+    total = bps.allreduce(torch.ones(2, 3), name="again differs", op=bps.Sum)
+    assert (total == bps.size()).all()
+
+
+def test_a_named_tensor_without_elements_is_compared_too():
+    with pytest.raises(bps.Error, match=r"rank 0 has float32 \[0\], rank 1 has float32 \[3\]"):
+        bps.allreduce(torch.ones(3 if bps.rank() else 0), name="empty differs")
+    for _ in range(2):
+        assert bps.allreduce(torch.ones(0, 2), name="empty").shape == (0, 2)
+
+
+def test_the_second_shape_of_a_name_is_no_other_name():
+    for name, n in (("clash", 2), ("clash", 3), ("clash#2", 4), ("clash#2", 4), ("2/clash", 5)):
+        half = torch.full((n,), 0.5)
+        assert bps.allreduce(half, name=name, op=bps.Sum).tolist() == [bps.size() / 2] * n
 
 
 def test_names_may_be_compared_in_another_order_at_each_worker():

@@ -5,9 +5,10 @@ tensors follow from the order of the calls, which all workers share, never from 
 completion.
 
 A named operation NAME uses the tensor ``u/NAME`` for the first shape that a worker passes, and
-``u/NAME#n`` for the n-th shape. Each worker counts its own shapes. So all workers use the same
-tensor for their n-th shapes. At the first use of this tensor the workers compare the shapes and
-types. If these differ, the mismatch is an error at all workers.
+``uN/NAME`` for shape number N. Each worker counts its own shapes. So all workers use the same
+tensor for their shapes of the same number. At the first use of this tensor the workers compare the
+shapes and types. If these differ, the mismatch is an error at all workers, and none of them uses
+the tensor again: a shape that is passed again gets a new number at each worker.
 
 The values of unnamed operations are sent in reusable tensors, which are called slots. If workers
 made different calls, their values would be mixed in the slots. So the workers compare each call
@@ -165,7 +166,7 @@ class Operation:
                     if error.code in IN_FLIGHT:
                         raise
                     self._error = error
-                    self._slot.is_stale = self._agreement is not None and self._agreement.failed
+                    self._slot.is_stale = self._agreement is not None and self._agreement.has_failed
                 except KeyboardInterrupt:
                     self.is_interrupted = True
                     raise
@@ -184,8 +185,8 @@ class Operation:
         self.check()
 
     @property
-    def failed(self) -> bool:
-        """Whether the operation has ended with an error."""
+    def has_failed(self) -> bool:
+        """Whether the operation is known to have failed."""
         return self._error is not None
 
     def check(self) -> None:
@@ -242,6 +243,8 @@ class Runtime:
         self.job, self.prefix = job, prefix
         self.lock = threading.RLock()  # held while a thread declares or submits tensors
         self._named: dict[str, dict[str, Slot]] = collections.defaultdict(dict)
+        # For each path of :meth:`next_path`, the number of paths that were returned.
+        self._numbers: collections.Counter[str] = collections.Counter()
         # Slots for unnamed operations, by element type, reduction (SUM, PROD, ...) and size. Two
         # workers whose operations differ in one of these must not submit the same slot, because
         # that would fail the job.
@@ -271,11 +274,20 @@ class Runtime:
             self._sets += 1
             return self._sets - 1
 
+    def next_path(self, name: str) -> str:
+        """Return the next path of a name: ``u/NAME``, ``u2/NAME``, ``u3/NAME``, ... The number
+        precedes the name, so the paths of two names differ."""
+        with self.lock:
+            self._numbers[name] += 1
+            number = self._numbers[name]
+            return f"u{number}/{name}" if number > 1 else f"u/{name}"
+
     def named(self, name: str, dtype: str, n_elems: int, description: str) -> Slot:
         """Return the slot for a tensor to which the user gave a name.
 
         At the first use of the slot, the workers compare the descriptions. If they differ, the
-        slot's `agreement` fails with EMISMATCH at all workers.
+        slot's `agreement` fails with EMISMATCH at all workers, and the next call with this
+        description returns a new slot.
 
         Args:
             name (str): the user's name.
@@ -284,32 +296,30 @@ class Runtime:
             description (str): the tensor's own type, and its shape.
 
         Raises:
-            Error: EMISMATCH if the workers differed at the first use.
+            Error: EMISMATCH if the workers' descriptions are known to differ.
             ValueError: an operation with this name is in flight.
         """
         with self.lock:
             shapes = self._named[name]
             slot = shapes.get(description)
-            if slot is None:
-                suffix = f"#{len(shapes) + 1}" if shapes else ""
-                slot = shapes[description] = self._compared(
-                    f"u/{name}{suffix}", f"tensor '{name}'", description
-                )
+            if slot is not None and slot.owner is not None:
+                if slot.owner.is_interrupted:
+                    slot.owner.settle()  # the operation's caller may have lost the handle
+                else:
+                    raise ValueError(
+                        f"tensor '{name}' is in flight already: synchronize the first operation, "
+                        "or use another name"
+                    )
+            if slot is None or slot.agreement.has_failed:
+                path = self.next_path(name)
+                slot = self._compared(path, f"tensor '{name}'", description)
                 try:
-                    slot.tensor = self.job.declare(f"{self.prefix}u/{name}{suffix}", dtype, n_elems)
+                    slot.tensor = self.job.declare(f"{self.prefix}{path}", dtype, max(n_elems, 1))
                 except Error as error:
                     if error.code == CODES["EMISMATCH"]:
                         slot.agreement.finish()  # its error has more details
                     raise
-            if slot.agreement is not None:
-                slot.agreement.check()
-            if slot.owner is not None and slot.owner.is_interrupted:
-                slot.owner.settle()  # the operation's caller may have lost the handle
-            if slot.owner is not None:
-                raise ValueError(
-                    f"tensor '{name}' is in flight already: synchronize the first operation, or "
-                    "use another name"
-                )
+                shapes[description] = slot
             return slot
 
     def _compared(self, name: str, title: str, description: str) -> Slot:
@@ -587,6 +597,7 @@ class Runtime:
             self.turns = None
             self._agreements = []
             self._named.clear()
+            self._numbers.clear()
             self.groups.clear()
             self.members.clear()
             self._forget_unnamed()

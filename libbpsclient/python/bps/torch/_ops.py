@@ -108,7 +108,7 @@ def _reduce(
     flat = tensor.detach().contiguous().view(-1)
     out = output.detach().view(-1) if is_direct else torch.empty_like(flat)
     with rt.submission():
-        if name is not None and n:
+        if name is not None:
             slot = rt.named(name, NAMES[wire], n, description)
             parts = [_submit(slot, flat, out, op, pre, post, priority, slot.agreement)]
         else:
