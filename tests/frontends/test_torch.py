@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import bps.torch as bps
+from bps import _job as bps_job
 from bps.torch import _reducer
 from bps.torch._channels import open_channels
 
@@ -1687,3 +1688,22 @@ def test_batch_normalization_keeps_the_type_of_its_input():
     assert out.dtype == torch.bfloat16 and out.isfinite().all()
     with pytest.raises(ValueError, match="2 dimensions"):
         bps.SyncBatchNorm(3)(torch.ones(3))
+
+
+def test_a_step_may_be_repeated_after_a_time_out_of_its_comparison(monkeypatch):
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters())
+    x, y = batch()
+    ((model(x[mine()]) - y[mine()]) ** 2).mean().backward()
+    if bps.rank() == 0:
+        with monkeypatch.context() as patch:
+            wait = bps_job.Tensor.finish
+            patch.setattr(bps_job.Tensor, "finish", lambda self: wait(self, 0.05))
+            for _ in range(3):
+                with pytest.raises(bps.Timeout):
+                    optimizer.step()
+    bps.barrier()
+    optimizer.step()
+    train(model, optimizer, 2, mine())
+    assert same_everywhere(model[0].weight)

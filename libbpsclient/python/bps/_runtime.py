@@ -257,6 +257,7 @@ class Runtime:
         self._agreements: list[Slot] = []
         self._n_agreements = 0
         self._epoch, self._next_epoch, self._history = 0, 0, 0
+        self._begun: dict[str, Slot] = {}  # see begin_once()
         self._sets = 0
         self.groups: dict[str, dict[Any, Any]] = {}  # bps._arrays.Group objects by name and key
         # Objects with a method reopen(). The functions resume() and reopen() of bps._core join the
@@ -348,7 +349,8 @@ class Runtime:
     ) -> list[int]:
         """Compare this worker's list of tensors with the lists of the other workers, and wait.
 
-        Different workers may compare lists of different names in different orders.
+        Different workers may compare lists of different names in different orders. If the wait ends
+        early (time-out, KeyboardInterrupt), another call with the same arguments continues it.
 
         Args:
             name (str): name of the comparison, the same at all workers. It may be used once.
@@ -365,25 +367,57 @@ class Runtime:
                 options differ.
         """
         raw = mine.pack()
-        with self.lock:
-            slot = Slot(self.job.declare(f"{self.prefix}c/{name}", "i64", _compare.n_words(1)))
-        _compare.write(slot.tensor.input_address, (len(raw),), mine.text(), self.job.rank)
-        slot.tensor.push_pull(MAX, PRIORITY_MOST)
+
+        def write_text(slot: Slot) -> None:
+            _compare.write(slot.tensor.input_address, (len(raw),), mine.text(), self.job.rank)
+
+        slot = self.begin_once(f"c/list/{name}", "i64", _compare.n_words(1), MAX, write_text)
         slot.tensor.finish()
         most, least = _compare.read(slot.tensor.output_address, 1)
         if _compare.difference(what, most, least, "") is None:
+            self.end_once(f"c/list/{name}")
             return [*range(len(mine.entries))]
         length, size, rank = most.numbers[0][0], self.job.size, self.job.rank
-        with self.lock:
-            slot = Slot(self.job.declare(f"{self.prefix}c/{name}.lists", "u8", length * size))
-        ctypes.memset(slot.tensor.input_address, 0, length * size)
-        ctypes.memmove(slot.tensor.input_address + rank * length, raw, len(raw))
-        slot.tensor.push_pull(SUM, PRIORITY_MOST)
+
+        def write_list(slot: Slot) -> None:
+            ctypes.memset(slot.tensor.input_address, 0, length * size)
+            ctypes.memmove(slot.tensor.input_address + rank * length, raw, len(raw))
+
+        slot = self.begin_once(f"c/lists/{name}", "u8", length * size, SUM, write_list)
         slot.tensor.finish()
         all_ = ctypes.string_at(slot.tensor.output_address, length * size)
+        self.end_once(f"c/list/{name}", f"c/lists/{name}")
         given = (all_[r * length : (r + 1) * length].rstrip(b"\0") for r in range(size))
         lists = {r: _compare.List.unpack(one) for r, one in enumerate(given) if one}
         return _compare.order(what, mine, lists, labels)
+
+    def begin_once(
+        self, name: str, dtype: str, n_elems: int, op: int, fill: Callable[[Slot], None]
+    ) -> Slot:
+        """Declare and submit a tensor, unless it has been submitted since the last
+        :meth:`end_once`, and return its slot.
+
+        Args:
+            name (str): the tensor's name.
+            dtype (str): element type.
+            n_elems (int): number of elements.
+            op (int): the reduction.
+            fill (callable): writes this worker's values to the tensor.
+        """
+        with self.lock:
+            slot = self._begun.get(name)
+            if slot is None:
+                slot = Slot(self.job.declare(f"{self.prefix}{name}", dtype, n_elems))
+                fill(slot)
+                slot.tensor.push_pull(op, PRIORITY_MOST)
+                self._begun[name] = slot
+            return slot
+
+    def end_once(self, *names: str) -> None:
+        """Forget the tensors of :meth:`begin_once`, because their results have been used."""
+        with self.lock:
+            for name in names:
+                del self._begun[name]
 
     @contextlib.contextmanager
     def submission(self, is_compared: bool = False) -> Iterator[None]:
@@ -598,6 +632,7 @@ class Runtime:
             self._agreements = []
             self._named.clear()
             self._numbers.clear()
+            self._begun.clear()
             self.groups.clear()
             self.members.clear()
             self._forget_unnamed()

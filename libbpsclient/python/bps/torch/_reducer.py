@@ -31,7 +31,7 @@ import torch
 
 import bps
 from bps import _compare, _core
-from bps._runtime import Slot
+from bps._runtime import IN_FLIGHT, Slot
 from bps._sets import ProcessSet, global_process_set
 from bps.torch._channels import Channel, check_gradient, open_channels
 from bps.torch._memory import (
@@ -223,6 +223,10 @@ class Reducer:
         # Agreements of the workers: for each group of parameters that were assigned together, the
         # parameters in their common order, and the indices of those with sparse gradients.
         self._plan: list[tuple[_compare.List, set[int]]] = []
+        # The agreement in progress, which another call continues after a time-out: its places, and
+        # their order when it is known.
+        self._pending: list[Place] | None = None
+        self._order: list[int] | None = None
         self._sparse_as_dense = sparse_as_dense
         self._new_owner: str | None = None  # a parameter that a newer reducer reduces
         self.add(named)
@@ -260,6 +264,7 @@ class Reducer:
         the buckets' memory was allocated before this worker left."""
         self._buckets, self._sparse, self._in_flight, self._plan = [], [], [], []
         self._uncut = list(self._places)
+        self._pending = self._order = None
         if self.on_reopen is not None:
             self.on_reopen()
         for place in self._places:
@@ -290,21 +295,32 @@ class Reducer:
         on which gradients are sparse, and assign the dense gradients to buckets."""
         # Each reducer has its own tensors for the agreement. So different workers may run the
         # agreements of their reducers in different orders.
-        name = f"grad/{self.number}.{len(self._plan)}"
-        order = self._runtime.compare_lists(name, WHAT, self._list(self._uncut))
-        places = [self._uncut[i] for i in order]
-        self._cut(places, set() if self._sparse_as_dense else self._agree_on_sparse(places, name))
+        name, rt = f"grad/{self.number}.{len(self._plan)}", self._runtime
+        if self._pending is None:
+            self._pending = list(self._uncut)
+        try:
+            if self._order is None:
+                self._order = rt.compare_lists(name, WHAT, self._list(self._pending))
+            places = [self._pending[i] for i in self._order]
+            sparse = set() if self._sparse_as_dense else self._agree_on_sparse(places, name)
+        except bps.Error as error:
+            if error.code not in IN_FLIGHT:
+                self._pending = self._order = None
+            raise
+        self._pending = self._order = None
+        self._cut(places, sparse)
 
     def _agree_on_sparse(self, places: Sequence[Place], name: str) -> set[int]:
         """Return the indices of those places whose gradient is sparse at one worker or more."""
         rt, n = self._runtime, len(places)
-        with rt.lock:
-            slot = Slot(rt.job.declare(f"{rt.prefix}{name}.sparse", "u8", max(n, 1)))
-        mine = input_view(slot).zero_()
-        for i, place in enumerate(places):
-            grad = place.param.grad
-            mine[i] = grad is not None and grad.is_sparse
-        slot.tensor.push_pull(bps.MAX)
+
+        def mark(slot: Slot) -> None:
+            marks = input_view(slot).zero_()
+            for i, place in enumerate(places):
+                grad = place.param.grad
+                marks[i] = grad is not None and grad.is_sparse
+
+        slot = rt.begin_once(f"{name}.sparse", "u8", max(n, 1), bps.MAX, mark)
         slot.tensor.finish()
         return set(output_view(slot)[:n].nonzero().view(-1).tolist())
 
@@ -444,7 +460,7 @@ class Reducer:
                 "optimizer of all parameters, or give each optimizer other parameters"
             )
         self.take_in()
-        if not self._is_cut:
+        while not self._is_cut:
             self._agree()
         for place in self._places:
             if place.bucket is not None and not place.is_filled:
@@ -516,7 +532,7 @@ class Reducer:
         """
         if self.on_join is not None:
             self.on_join()
-        if not self._is_cut:
+        while not self._is_cut:
             self._agree()
         if self._sparse:
             raise NotImplementedError(
