@@ -1707,3 +1707,26 @@ def test_a_step_may_be_repeated_after_a_time_out_of_its_comparison(monkeypatch):
     optimizer.step()
     train(model, optimizer, 2, mine())
     assert same_everywhere(model[0].weight)
+
+
+def test_tensors_of_one_name_are_not_mistaken_for_each_other():
+    tensors = [torch.full((2,), 10.0 * bps.rank() + i) for i in range(3)]
+    names = ["b", "a", "a"] if bps.rank() else ["a", "b", "a"]
+    with pytest.raises(bps.Error, match="rank 0 has two tensors of the name 'a'"):
+        bps.broadcast_parameters(list(zip(names, tensors)))
+    bps.broadcast_parameters([("a", one) for one in tensors])
+    assert [one.tolist() for one in tensors] == [[i, i] for i in range(3)]
+
+
+@pytest.mark.parametrize("name", ["", "#", "#0", "#1", "#\u00b2", "#\u0663", "\u00fc" * 300])
+def test_tensors_of_unusual_names_are_compared(name):
+    for mine in (
+        [(name, torch.ones(2 + (bps.rank() > 0)))],
+        [(name if bps.rank() else "other", torch.ones(2))],
+        [(name, torch.ones(2)), *[("other", torch.ones(2))] * (bps.rank() > 0)],
+    ):
+        with pytest.raises(bps.Error, match="workers disagree in .*rank [01] has"):
+            bps.broadcast_parameters(mine)
+    one = torch.full((2,), float(bps.rank()))
+    bps.broadcast_parameters([(name, one)])
+    assert one.tolist() == [0, 0]

@@ -156,7 +156,8 @@ def order(
 
     Raises:
         Error: EMISMATCH if the lists differ in more than the order of their tensors. The text names
-            two workers and what each of them has.
+            two workers and what each of them has. Also EMISMATCH if the orders differ and two
+            tensors have the same name.
     """
     (first, reference), *others = lists.items()
     for rank, one in others:
@@ -170,6 +171,14 @@ def order(
         if text:
             text = f"workers disagree in {what}: {text}. {SAME_CALLS}"
             raise Error(CODES["EMISMATCH"], text, rank)
+    names = [name for name, _ in reference.entries]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        text = (
+            f"workers disagree in {what}: the workers have their tensors in different orders, and "
+            f"rank {first} has two tensors of the name '{twice}'. {SAME_CALLS}"
+        )
+        raise Error(CODES["EMISMATCH"], text, first)
     places = {name: i for i, (name, _) in enumerate(mine.entries)}
     return [places[name] for name, _ in reference.entries]
 
@@ -184,10 +193,10 @@ def _first_difference(
     """Return text about the first tensor in which two workers differ."""
     for name, one in known.items():
         if name in given and given[name] != one:
-            i = int(name[1:]) if name[0] == "#" and name[1:].isdigit() else None
+            i = int(name[1:]) if name[:1] == "#" and name[1:].isdecimal() else None
             title = name if i is None or not labels or i >= len(labels) else labels[i]
             return f"tensor '{title}': rank {first} has {one}, rank {rank} has {given[name]}"
-    if "#0" in known or "#0" in given:
+    if ("#0" in known or "#0" in given) and len(known) != len(given):
         return f"rank {first} has {len(known)} tensors, rank {rank} has {len(given)} tensors"
     for a, one, b, other in ((first, known, rank, given), (rank, given, first, known)):
         for name, text in one.items():
