@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import bps.torch as bps
+from bps import _core
 from bps import _job as bps_job
 from bps.torch import _reducer
 from bps.torch._channels import open_channels
@@ -1730,3 +1731,16 @@ def test_tensors_of_unusual_names_are_compared(name):
     one = torch.full((2,), float(bps.rank()))
     bps.broadcast_parameters([(name, one)])
     assert one.tolist() == [0, 0]
+
+
+def test_lists_in_different_orders_take_no_new_memory_in_each_call():
+    rt = _core.runtime()
+    named = [("a", torch.full((300_000,), float(bps.rank()))), ("b", torch.ones(2))]
+    slots = []
+    for _ in range(2):
+        with pytest.raises(bps.Error, match="rank 0 has float32"):
+            bps.broadcast_parameters([torch.ones(2 + (bps.rank() > 0)), torch.ones(2)])
+        bps.broadcast_parameters(named if bps.rank() else named[::-1])
+        assert (named[0][1] == 0).all()
+        slots.append([id(slot) for ring in rt._rings.values() for slot in ring])
+    assert slots[0] == slots[1]

@@ -198,14 +198,20 @@ class Operation:
 class Agreement(Operation):
     """The comparison of an unnamed operation, see :meth:`Runtime.agree`.
 
+    Args:
+        rt (Runtime): the workers that take part.
+        slot (Slot): holds the tensor of the comparison.
+        is_alone (bool): the caller submits no values before the comparison is complete. So if only
+            the texts differ, no slot has values of different operations, and all slots are kept.
+
     Attributes:
         differs_in_text (bool): True if all workers made calls of the same kind after the same
             earlier calls, and only the texts differ.
     """
 
-    def __init__(self, rt: Runtime, slot: Slot) -> None:
+    def __init__(self, rt: Runtime, slot: Slot, is_alone: bool = False) -> None:
         super().__init__(slot, self._compare)
-        self._runtime, self.differs_in_text = rt, False
+        self._runtime, self._is_alone, self.differs_in_text = rt, is_alone, False
 
     def _compare(self) -> None:
         """Raise an error about the first difference between the workers, if any."""
@@ -226,7 +232,8 @@ class Agreement(Operation):
             self.differs_in_text = error is not None
         if error is not None:
             rt = self._runtime
-            rt._next_epoch = max(rt._next_epoch, most.numbers[0][0] + 1)
+            if not (self._is_alone and self.differs_in_text):
+                rt._next_epoch = max(rt._next_epoch, most.numbers[0][0] + 1)
             raise error
 
 
@@ -458,7 +465,7 @@ class Runtime:
         if self._failure is not None:
             raise _out_of_step(self._failure) from self._failure
 
-    def agree(self, kind: str, text: str) -> Agreement:
+    def agree(self, kind: str, text: str, is_alone: bool = False) -> Agreement:
         """Compare this worker's next unnamed operation with those of the other workers.
 
         After a difference, all workers use new slots for unnamed operations, because the workers
@@ -469,6 +476,7 @@ class Runtime:
             kind (str): one of KINDS.
             text (str): type and shape of the tensor, and the other arguments that must be equal at
                 all workers.
+            is_alone (bool): see :class:`Agreement`.
 
         Returns:
             Agreement: fails with EMISMATCH at all workers if kind or text of the workers differ.
@@ -492,8 +500,10 @@ class Runtime:
             _compare.write(slot.tensor.input_address, numbers, text, self.job.rank)
             slot.tensor.push_pull(MAX, PRIORITY_MOST)
             self._n_agreements += 1
-            self._history = zlib.crc32(f"{kind} {text}".encode(), self._history)
-            return Agreement(self, slot)
+            # A worker goes on after texts that differ, so the history lacks these texts.
+            known = kind if is_alone else f"{kind} {text}"
+            self._history = zlib.crc32(known.encode(), self._history)
+            return Agreement(self, slot, is_alone)
 
     def agree_on_list(
         self,
@@ -517,7 +527,7 @@ class Runtime:
                 than their order.
         """
         with self.submission():
-            agreement = self.agree(kind, mine.text())
+            agreement = self.agree(kind, mine.text(), is_alone=True)
             try:
                 agreement.finish()
                 return [*range(len(mine.entries))]
