@@ -250,6 +250,18 @@ DIFFERENT = {
     ),
     "kind": (lambda: bps.allreduce(torch.ones(3)), lambda: bps.broadcast(torch.ones(3), 0)),
     "object": (lambda: bps.broadcast_object(1, 0), lambda: bps.allgather_object(1)),
+    "object and sparse tensor": (
+        lambda: bps.allgather_object(1),
+        lambda: bps.sparse_allreduce_async(torch.eye(2).to_sparse()),
+    ),
+    "object and process set": (
+        lambda: bps.allgather_object(1),
+        lambda: bps.add_process_set([0]),
+    ),
+    "object and state": (
+        lambda: bps.broadcast_object(1, 0),
+        lambda: bps.broadcast_optimizer_state(torch.optim.SGD([torch.ones(1)], lr=0.1), 0),
+    ),
 }
 
 
@@ -1744,3 +1756,21 @@ def test_lists_in_different_orders_take_no_new_memory_in_each_call():
         assert (named[0][1] == 0).all()
         slots.append([id(slot) for ring in rt._rings.values() for slot in ring])
     assert slots[0] == slots[1]
+
+
+def test_sparse_gradients_of_optimizers_in_different_orders_are_not_mixed():
+    models = [torch.nn.Embedding(4, 1, sparse=True) for _ in range(2)]
+    optimizers = [
+        bps.DistributedOptimizer(torch.optim.SGD(m.parameters(), lr=1.0), m.named_parameters())
+        for m in models
+    ]
+    for order, goes_on in (([0, 1], True), ([0, 1] if bps.rank() else [1, 0], False)):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        (models[0](torch.tensor([0])) + 100 * models[1](torch.tensor([0]))).sum().backward()
+        if goes_on:
+            for i in order:
+                optimizers[i].step()
+        else:
+            with pytest.raises(bps.Error, match="sparse gradients"):
+                optimizers[order[0]].step()

@@ -507,7 +507,7 @@ def gather(
         raise ValueError(f"{what} needs a tensor of at least one dimension: reshape it to [1]")
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     rest, kind = array.shape[1:], array.dtype.name
-    given = rt.allgather_object((rest, kind, array.shape[0], extra))
+    given = rt.allgather_object((rest, kind, array.shape[0], extra), f"rows of {what}")
     for r, (other, name, _, _) in enumerate(given):
         if (other, name) != (rest, kind):
             raise Error(

@@ -94,7 +94,7 @@ class State:
         if n_joined:
             rt.restart()
         else:
-            known, rt.members = _core.members(), rt.allgather_present(rt.job.rank)
+            known, rt.members = _core.members(), rt.allgather_present(rt.job.rank, "ranks")
             if known == rt.members:
                 return
         raise HostsUpdatedInterrupt("machines have left or joined the job")
@@ -108,13 +108,13 @@ class State:
         the newest workers joined.
         """
         rt = _core.runtime()
-        given = rt.allgather_present((rt.job.rank, self._n_commits))
+        given = rt.allgather_present((rt.job.rank, self._n_commits), "a number of commits")
         rt.members = [rank for rank, _ in given]
         self._n_commits = max(n for _, n in given)
         first = [rank for rank, n in given if n == self._n_commits]
         root = rt.job.root if rt.job.root in first else first[0]
         values = {name: getattr(self, name) for name in self._names}
-        values = rt.broadcast_object(values if rt.job.rank == root else None, root)
+        values = rt.broadcast_object(values if rt.job.rank == root else None, root, "a state")
         for name, value in values.items():
             setattr(self, name, value)
         self._sync_parts(root)

@@ -265,7 +265,7 @@ class Runtime:
         self._n_agreements = 0
         self._epoch, self._next_epoch, self._history = 0, 0, 0
         self._begun: dict[str, Slot] = {}  # see begin_once()
-        self._sets = 0
+        self.n_sets = 0
         self.groups: dict[str, dict[Any, Any]] = {}  # bps._arrays.Group objects by name and key
         # Objects with a method reopen(). The functions resume() and reopen() of bps._core join the
         # job again, and then call that method of each object.
@@ -279,8 +279,8 @@ class Runtime:
     def next_set(self) -> int:
         """Return the next number for a set of gradients or a process set: 0, 1, ..."""
         with self.lock:
-            self._sets += 1
-            return self._sets - 1
+            self.n_sets += 1
+            return self.n_sets - 1
 
     def next_path(self, name: str) -> str:
         """Return the next path of a name: ``u/NAME``, ``u2/NAME``, ``u3/NAME``, ... The number
@@ -534,7 +534,7 @@ class Runtime:
             except Error:
                 if not agreement.differs_in_text:
                     raise
-            all_ = self.allgather_bytes(mine.pack())
+            all_ = self.allgather_bytes(mine.pack(), "a list of tensors")
             lists = {rank: _compare.List.unpack(one) for rank, one in enumerate(all_) if one}
             return _compare.order(kind, mine, lists, labels)
 
@@ -649,22 +649,23 @@ class Runtime:
             self._n_agreements = self._epoch = self._next_epoch = self._history = 0
             self._failure = None
 
-    def broadcast_bytes(self, data: bytes | None, root: int) -> bytes:
+    def broadcast_bytes(self, data: bytes | None, root: int, what: str = "an object") -> bytes:
         """Send the bytes of rank ``root`` to all workers. Every worker's call returns these
-        bytes."""
+        bytes. The workers compare `what`, which says what is sent."""
         with self.submission():
-            self.agree("broadcast_object", f"an object, root {root}").finish()
+            self.agree("broadcast_object", f"{what}, root {root}").finish()
             n = ctypes.c_uint64(len(data) if data is not None else 0)
             self.job.broadcast_memory(ctypes.addressof(n), 8, root)
             raw = ctypes.create_string_buffer(data or b"", max(n.value, 1))
             self.job.broadcast_memory(ctypes.addressof(raw), n.value, root)
             return raw.raw[: n.value]
 
-    def allgather_bytes(self, data: bytes) -> list[bytes]:
-        """Return every worker's bytes, ordered by rank. The lengths may differ between workers."""
+    def allgather_bytes(self, data: bytes, what: str = "an object") -> list[bytes]:
+        """Return every worker's bytes, ordered by rank. The lengths may differ between workers. The
+        workers compare `what`, which says what is sent."""
         size = self.job.size
         with self.submission():
-            self.agree("all_gather_object", "an object").finish()
+            self.agree("all_gather_object", what).finish()
             mine, all_ = ctypes.c_uint64(len(data)), (ctypes.c_uint64 * size)()
             self.job.allgather_memory(ctypes.addressof(mine), 8, ctypes.addressof(all_))
             most = max(1, *all_)
@@ -676,21 +677,23 @@ class Runtime:
         raw = memoryview(dst)
         return [bytes(raw[r * most : r * most + all_[r]]) for r in range(size)]
 
-    def broadcast_object(self, obj: Any, root: int) -> Any:
+    def broadcast_object(self, obj: Any, root: int, what: str = "an object") -> Any:
         """Send the object of rank ``root`` to all workers, pickled. Every worker's call returns
-        this object."""
+        this object. `what` is that of :meth:`broadcast_bytes`."""
         is_root = self.job.rank == root
-        data = self.broadcast_bytes(_pack(obj) if is_root else None, root)
+        data = self.broadcast_bytes(_pack(obj) if is_root else None, root, what)
         return obj if is_root and data[:1] == _GOOD else _unpack(data, root)
 
-    def allgather_object(self, obj: Any) -> list[Any]:
-        """Return every worker's object, ordered by rank."""
-        return [_unpack(data, rank) for rank, data in enumerate(self.allgather_bytes(_pack(obj)))]
+    def allgather_object(self, obj: Any, what: str = "an object") -> list[Any]:
+        """Return every worker's object, ordered by rank. `what` is that of
+        :meth:`allgather_bytes`."""
+        given = self.allgather_bytes(_pack(obj), what)
+        return [_unpack(data, rank) for rank, data in enumerate(given)]
 
-    def allgather_present(self, obj: Any) -> list[Any]:
+    def allgather_present(self, obj: Any, what: str = "an object") -> list[Any]:
         """Return the objects of the workers that are present. Leave out workers that are lost or
-        have not joined yet."""
-        data = self.allgather_bytes(_pack(obj))
+        have not joined yet. `what` is that of :meth:`allgather_bytes`."""
+        data = self.allgather_bytes(_pack(obj), what)
         return [_unpack(one, rank) for rank, one in enumerate(data) if one]
 
 

@@ -157,8 +157,9 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """
     one = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     rt = _core.runtime()
-    number = rt.next_set()
-    given = rt.allgather_object((one.ranks, _core.host_key(), _core.job_name(f"set{number}")))
+    mine = (one.ranks, _core.host_key(), _core.job_name(f"set{rt.n_sets}"))
+    given = rt.allgather_object(mine, "a process set")
+    number = rt.next_set()  # after an error above, the number is still free at all workers
     for rank, (ranks, _, _) in enumerate(given):
         if ranks != one.ranks:
             raise ValueError(

@@ -755,6 +755,7 @@ def gather_sparse(
     op: int,
     factor: float = 1.0,
     wire: torch.dtype | None = None,
+    what: str = "sparse tensors",
 ) -> list[torch.Tensor | None]:
     """Sum sparse tensors over the workers of a runtime, by gathering their elements.
 
@@ -766,6 +767,7 @@ def gather_sparse(
         factor (float): factor for the results.
         wire (torch.dtype, optional): type in which values are sent. With None, values are sent in
             their own type.
+        what (str): says what is sent. The workers compare it.
     """
     mine = []
     for tensor in tensors:
@@ -776,7 +778,7 @@ def gather_sparse(
         values = one.values()
         mine.append((one.indices(), values if wire is None else values.to(wire), one.shape))
     totals: list[torch.Tensor | None] = []
-    given = rt.allgather_present(mine)
+    given = rt.allgather_present(mine, what)
     if op == Average:
         factor /= len(given)
     for parts, tensor in zip(zip(*given), tensors):
@@ -818,4 +820,5 @@ def sparse_allreduce_async(
     if not tensor.is_sparse:
         raise ValueError("the tensor is dense: use allreduce_async")
     _check_name("allgather", name, process_set)
-    return Handle(gather_sparse(process_set.runtime(), [tensor], op)[0])
+    what = "a sparse tensor" if name is None else f"sparse tensor '{name}'"
+    return Handle(gather_sparse(process_set.runtime(), [tensor], op, what=what)[0])

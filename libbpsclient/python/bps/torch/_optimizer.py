@@ -12,7 +12,7 @@ import torch
 
 import bps
 from bps import _core
-from bps._ops import broadcast_object, check_gradients
+from bps._ops import check_gradients
 from bps._sets import ProcessSet, global_process_set
 from bps.torch import _ops
 from bps.torch._compression import Compression, Compressor, wire_of
@@ -425,7 +425,8 @@ def broadcast_optimizer_state(
         return [take(v) for v in value] if isinstance(value, list) else value
 
     state = optimizer.state_dict()
-    skeleton = broadcast_object(take(state) if _core.rank() == root_rank else None, root_rank)
+    mine = take(state) if _core.rank() == root_rank else None
+    skeleton = _core.runtime().broadcast_object(mine, root_rank, "the state of an optimizer")
     if _core.rank() != root_rank:
 
         def make(value: Any) -> Any:

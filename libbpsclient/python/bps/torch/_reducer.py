@@ -473,7 +473,8 @@ class Reducer:
             return []
         grads = [place.param.grad for place in self._sparse]
         factor = self._prescale * self._postscale
-        totals = gather_sparse(self._runtime, grads, self._op, factor, self._wire)
+        what = f"sparse gradients {self.number}, first '{self._sparse[0].name}'"
+        totals = gather_sparse(self._runtime, grads, self._op, factor, self._wire, what)
         for place, total in zip(self._sparse, totals):
             place.param.grad = total
         return [place.param for place in self._sparse]
@@ -593,5 +594,5 @@ def join(device: int = -1) -> int:
     reducers = sorted(_reducers, key=lambda r: r.number)
     with futures.ThreadPoolExecutor(max(1, len(reducers))) as threads:
         n_steps = sum(threads.map(Reducer.send_zeros, reducers))
-    given = rt.allgather_object(n_steps)
+    given = rt.allgather_object(n_steps, "the steps of join")
     return max(rank for rank, n in enumerate(given) if n == min(given))

@@ -171,7 +171,7 @@ class TorchState(State):
         rt = _core.runtime()
         reducers = self._reducers()
         mine = [reducer.plan for reducer in reducers]
-        plans = rt.broadcast_object(mine if rt.job.rank == root else None, root)
+        plans = rt.broadcast_object(mine if rt.job.rank == root else None, root, "plans")
         for reducer, plan in zip(reducers, plans):
             reducer.adopt(plan)
         for part in self._parts.values():
@@ -180,7 +180,7 @@ class TorchState(State):
             elif isinstance(part, torch.nn.Module):
                 broadcast_parameters(part.state_dict(), root)
             else:
-                all_ = rt.allgather_present((rt.job.rank, part.state_dict()))
+                all_ = rt.allgather_present((rt.job.rank, part.state_dict()), "a sampler")
                 epoch = dict(all_)[root]["epoch"]
                 done = [one["processed_indices"] for _, one in all_ if one["epoch"] == epoch]
                 part.load_state_dict({"epoch": epoch, "processed_indices": set().union(*done)})
