@@ -330,3 +330,33 @@ def test_a_barrier_waits_for_all_workers_and_that_of_a_set_for_its_own(some, tmp
     path = _ops.broadcast_object(tmp_path, 0)
     barriers.check(_ops.barrier, path / "all", _core.rank(), ranks())
     barriers.check(lambda: _ops.barrier(some), path / "some", _core.rank(), some.ranks)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("name", [None, "sent"])
+def test_compressions_and_operations_that_differ_are_an_error_at_all(n, name):
+    rt, x = _core.runtime(), [np.ones(3, np.float32)] * n
+    if name is not None:
+        name = f"{name}.{n}"
+    for options in ({"compress": "float16"}, {"op": bps.MAX}):
+        mine = options if _core.rank() else {}
+        with pytest.raises(bps.Error, match=r"disagree .*rank 0 has.* avg"):
+            _arrays.reduce(rt, x, name=name and f"{name}.{[*options]}", **mine)
+        for out in _arrays.reduce(rt, x, name=name, op=bps.SUM):
+            assert out.tolist() == [_core.size()] * 3
+
+
+def test_a_name_can_be_used_again_after_arrays_that_differ():
+    rt = _core.runtime()
+    with pytest.raises(bps.Error, match=r"rank 0 has float32 \[2\], rank 1 has float32 \[3\]"):
+        _arrays.reduce(rt, [np.ones(3 if _core.rank() else 2, np.float32)], name="again")
+    for n in (3, 2):
+        (out,) = _arrays.reduce(rt, [np.ones(n, np.float32)], name="again", op=bps.SUM)
+        assert out.tolist() == [_core.size()] * n
+
+
+def test_an_array_and_an_object_are_not_mixed():
+    rt = _core.runtime()
+    with pytest.raises(bps.Error, match="disagree in all_gather_object: rank 0 has an object"):
+        _arrays.gather(rt, np.ones(3)) if _core.rank() else rt.allgather_object(1)
+    assert rt.allgather_object(1) == [1] * _core.size()

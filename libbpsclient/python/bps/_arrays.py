@@ -150,14 +150,14 @@ class Group:
 
     Args:
         rt (Runtime): the workers that take part.
-        name (str): beginning of the names of the buckets' tensors.
+        name (str): the user's name. The names of the buckets' tensors begin with its next path.
         kinds (sequence): type and shape of each array.
         compress (str, optional): type in which floating-point arrays are sent.
     """
 
     def __init__(self, rt: Runtime, name: str, kinds: Sequence[Kind], compress: str | None) -> None:
-        self._runtime, self._name = rt, name
-        self._list = _list(kinds, f" sent as {compress}" if compress else "")
+        self._runtime, self._name, self._path = rt, name, rt.next_path(name)
+        self._list = _list(kinds, _sent_as(compress))
         self._is_declared = False
         self._kinds = [(dtype, math.prod(shape)) for dtype, shape in kinds]
         self._failure: BaseException | None = None
@@ -169,13 +169,19 @@ class Group:
         for i, (dtype, n) in enumerate(self._kinds):
             self._lay_out(last, i, wire_type(dtype, compress), n)
 
-    def _declare(self, labels: Sequence[str] | None) -> None:
+    @property
+    def has_mismatch(self) -> bool:
+        """Whether the workers' arrays differed, which is an error at all workers."""
+        return isinstance(self._failure, Error) and self._failure.code == CODES["EMISMATCH"]
+
+    def _declare(self, op: int, labels: Sequence[str] | None) -> None:
         """Compare the group with those of the other workers, and declare its buckets."""
         rt, name = self._runtime, self._name
         what = f"tensor '{name}'" if len(self._kinds) == 1 else f"'{name}'"
-        rt.compare_lists(f"u/{name}", what, self._list, labels)
+        mine = self._list._replace(options=f"{self._list.options}, {OPS[op]}")
+        rt.compare_lists(self._path, what, mine, labels)
         decls = [
-            (f"{rt.prefix}u/{name}.{i}", NAMES[bucket.dtype.name], bucket.n_elems)
+            (f"{rt.prefix}{self._path}.{i}", NAMES[bucket.dtype.name], bucket.n_elems)
             for i, bucket in enumerate(self._buckets)
         ]
         with rt.lock:
@@ -229,7 +235,7 @@ class Group:
                 are not defined.
         """
         with self._lock:
-            if isinstance(self._failure, Error) and self._failure.code == CODES["EMISMATCH"]:
+            if self.has_mismatch:
                 raise self._failure  # at all workers
             if self._failure is not None:
                 raise RuntimeError(
@@ -240,7 +246,7 @@ class Group:
                 outputs = self._new_outputs()
             try:
                 if not self._is_declared:
-                    self._declare(labels)
+                    self._declare(op, labels)
                 self._submit(arrays, op, prescale, priority)
                 # Set the flag first, because each of the next lines may raise a KeyboardInterrupt.
                 self._is_interrupted = True
@@ -290,6 +296,11 @@ def _described(array: np.ndarray) -> str:
     return _compare.described(array.dtype.name, array.shape)
 
 
+def _sent_as(compress: str | None) -> str:
+    """Return text about a compression, which the workers compare."""
+    return f" sent as {compress}" if compress else ""
+
+
 def _list(kinds: Sequence[Kind], options: str) -> _compare.List:
     """Return arrays without names, for a comparison."""
     described = [_compare.described(dtype.name, shape) for dtype, shape in kinds]
@@ -299,17 +310,17 @@ def _list(kinds: Sequence[Kind], options: str) -> _compare.List:
 def group(rt: Runtime, name: str, kinds: Sequence[Kind], compress: str | None = None) -> Group:
     """Return the group of this name, types and shapes. Create the group at the first call.
 
-    Each worker counts the different lists of types and shapes that it uses under one name. The
-    first list is declared as ``NAME``, the n-th list as ``NAME#n``. So all workers declare their
-    n-th lists under the same name. If these lists differ, the mismatch is an error at all workers.
+    Each worker counts the different lists of types and shapes that it uses under one name, see
+    :meth:`Runtime.next_path`. So all workers declare their lists of the same number under the same
+    name. If these lists differ, the mismatch is an error at all workers, and a list that is passed
+    again gets a new number.
     """
     key = (tuple(kinds), compress)
     with rt.lock:
         known = rt.groups.setdefault(name, {})
         found = known.get(key)
-        if found is None:
-            suffix = f"#{len(known) + 1}" if known else ""
-            found = known[key] = Group(rt, name + suffix, kinds, compress)
+        if found is None or found.has_mismatch:
+            found = known[key] = Group(rt, name, kinds, compress)
         return found
 
 
@@ -360,12 +371,14 @@ def reduce(
         wire = wire_type(flat[0].dtype, compress)
         if targets is None:
             targets = [np.empty_like(flat[0])]
-        text = f"{_described(arrays[0])}, {OPS[op]}"
+        text = f"{_described(arrays[0])}{_sent_as(compress)}, {OPS[op]}"
         _reduce_unnamed(rt, wire, flat[0], targets[0], op, (prescale, postscale), priority, text)
     else:
         kinds = [(a.dtype, np.shape(a)) for a in arrays]
         if name is None:
-            rt.agree_on_list("grouped_all_reduce", _list(kinds, f", {OPS[op]}"), labels)
+            rt.agree_on_list(
+                "grouped_all_reduce", _list(kinds, f"{_sent_as(compress)}, {OPS[op]}"), labels
+            )
         one = group(rt, name or "group", kinds, compress)
         targets = one.reduce(flat, targets, op, prescale, postscale, priority, labels=labels)
     if outputs is not None:
