@@ -595,7 +595,7 @@ def test_an_optimizer_refuses_other_options_at_one_worker():
         torch.optim.SGD([p], lr=1.0), gradient_predivide_factor=2.0 if bps.rank() else 1.0
     )
     p.sum().backward()
-    with pytest.raises(bps.Error, match="rank 0 has factors 1 and 1,.* rank 1 has factors 0.5 and"):
+    with pytest.raises(bps.Error, match="has avg, factors 1 and 1,.* rank 1 has avg, factors 0.5 and"):
         optimizer.step()
 
 
@@ -1774,3 +1774,16 @@ def test_sparse_gradients_of_optimizers_in_different_orders_are_not_mixed():
         else:
             with pytest.raises(bps.Error, match="sparse gradients"):
                 optimizers[order[0]].step()
+
+
+@pytest.mark.parametrize("options", [{"sparse_as_dense": True}, {"op": bps.Sum}])
+def test_options_of_optimizers_that_differ_are_an_error_at_all_workers(options):
+    model = torch.nn.Embedding(4, 2, sparse=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    mine = options if bps.rank() else {}
+    optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters(), **mine)
+    model(torch.tensor([1])).sum().backward()
+    with pytest.raises(bps.Error, match="rank 0 has avg, .*, rank 1 has") as caught:
+        optimizer.step()
+    assert caught.value.code == EMISMATCH
+    assert bps.allreduce(torch.ones(3), op=bps.Sum).tolist() == [bps.size()] * 3

@@ -31,7 +31,7 @@ import torch
 
 import bps
 from bps import _compare, _core
-from bps._runtime import IN_FLIGHT, Slot
+from bps._runtime import IN_FLIGHT, OPS, Slot
 from bps._sets import ProcessSet, global_process_set
 from bps.torch._channels import Channel, check_gradient, open_channels
 from bps.torch._memory import (
@@ -284,8 +284,9 @@ class Reducer:
             entries.append((place.name, described(place.param) + text))
         wire = f" sent as {described_type(self._wire)}," if self._wire else ""
         order = "forward" if self._is_forward_order else "backward"
+        op = OPS[self._op] + (", sparse as dense" if self._sparse_as_dense else "")
         options = (
-            f"{wire} factors {self._prescale:g} and {self._postscale:g}, buckets of "
+            f"{wire} {op}, factors {self._prescale:g} and {self._postscale:g}, buckets of "
             f"{self._bucket_bytes} bytes in {order} order"
         )
         return _compare.List(entries, options)
