@@ -317,7 +317,7 @@ def test_a_name_with_two_shapes_fails_again_and_other_names_work():
         bps.synchronize(first)
     with pytest.raises(bps.Error, match=match):
         bps.allreduce(x, name="again differs")
-    # One worker has passed this shape before, the others have not.
+    # A shape that is new to all workers but one.
     total = bps.allreduce(torch.ones(2, 3), name="again differs", op=bps.Sum)
     assert (total == bps.size()).all()
 
@@ -595,7 +595,9 @@ def test_an_optimizer_refuses_other_options_at_one_worker():
         torch.optim.SGD([p], lr=1.0), gradient_predivide_factor=2.0 if bps.rank() else 1.0
     )
     p.sum().backward()
-    with pytest.raises(bps.Error, match="has avg, factors 1 and 1,.* rank 1 has avg, factors 0.5 and"):
+    with pytest.raises(
+        bps.Error, match="has avg, factors 1 and 1,.* rank 1 has avg, factors 0.5 and"
+    ):
         optimizer.step()
 
 

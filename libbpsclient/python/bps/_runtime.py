@@ -319,6 +319,8 @@ class Runtime:
                         "or use another name"
                     )
             if slot is None or slot.agreement.has_failed:
+                if slot is not None and slot.is_stale:
+                    self._stale.append(slot)
                 path = self.next_path(name)
                 slot = self._compared(path, f"tensor '{name}'", description)
                 try:
@@ -646,6 +648,7 @@ class Runtime:
             self.groups.clear()
             self.members.clear()
             self._forget_unnamed()
+            self._stale = []
             self._n_agreements = self._epoch = self._next_epoch = self._history = 0
             self._failure = None
 
