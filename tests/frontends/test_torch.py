@@ -1789,3 +1789,32 @@ def test_options_of_optimizers_that_differ_are_an_error_at_all_workers(options):
         optimizer.step()
     assert caught.value.code == EMISMATCH
     assert bps.allreduce(torch.ones(3), op=bps.Sum).tolist() == [bps.size()] * 3
+
+
+def test_a_worker_may_join_before_its_first_step_with_unfrozen_parameters():
+    model = network()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters())
+    train(model, optimizer, 1, mine())
+    model[0].requires_grad_(True)
+    if bps.rank() == 0:
+        train(model, optimizer, 2, mine())
+    assert bps.join() == 0
+
+
+def test_a_copy_of_a_module_averages_gradients_of_parameters_unfrozen_after_the_copy():
+    model = network()
+    model[0].requires_grad_(False)
+    other = copy.deepcopy(bps.DistributedDataParallel(model))
+    other.module[0].requires_grad_(True)
+    other.module[2].requires_grad_(False)
+    x, y = batch()
+    for _ in range(2):
+        ((other(x[mine()]) - y[mine()]) ** 2).mean().backward()
+        assert same_everywhere(other.module[0].weight.grad)
+        other.zero_grad()
+    other.module[2].requires_grad_(True)
+    ((other(x[mine()]) - y[mine()]) ** 2).mean().backward()
+    assert same_everywhere(other.module[2].weight.grad)
+    assert same_everywhere(other.module[0].weight.grad)

@@ -69,6 +69,8 @@ class DistributedDataParallel(torch.nn.Module):
         self._options = {"wire": wire_of(compression), "bucket_bytes": bucket_bytes}
         self._is_paused = False
         self._reducer: Reducer | None = None
+        # Hooks of a copy, which has no reducer yet, by the ids of their parameters.
+        self._watched: dict[int, Any] = {}
         self._connect()
 
     def _connect(self) -> Reducer:
@@ -83,30 +85,39 @@ class DistributedDataParallel(torch.nn.Module):
         _at_end_of_backward(self._connect().finish)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_reducer": None, "_is_paused": False}
+        return {**self.__dict__, "_reducer": None, "_is_paused": False, "_watched": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Let the first gradient create the reducer, because workers may copy a module without the
         other workers."""
         super().__setstate__(state)
+        self._watch()
+
+    def _watch(self) -> None:
+        """Let the first gradient of each parameter that needs one now create the reducer."""
         ref = weakref.ref(self)
 
         def on_first(_: torch.Tensor) -> None:
             wrapper = ref()
-            if wrapper is None or wrapper._is_paused:
+            if wrapper is None or wrapper._is_paused or wrapper._reducer is not None:
                 return
-            for hook in hooks:
+            for hook in wrapper._watched.values():
                 hook.remove()
+            wrapper._watched.clear()
             wrapper._connect().begun = True
             wrapper._on_backward()
 
-        params = [p for p in self.module.parameters() if p.requires_grad]
-        hooks = [p.register_post_accumulate_grad_hook(on_first) for p in params]
+        for param in self.module.parameters():
+            if param.requires_grad and id(param) not in self._watched:
+                hook = param.register_post_accumulate_grad_hook(on_first)
+                self._watched[id(param)] = hook
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module with these arguments."""
         if self._reducer is not None:
             self._reducer.take_in()
+        else:
+            self._watch()
         if not self._is_paused:
             # buckets are still in flight if the previous backward pass raised an error
             self.synchronize()
