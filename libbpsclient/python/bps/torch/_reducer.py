@@ -534,6 +534,7 @@ class Reducer:
         """
         if self.on_join is not None:
             self.on_join()
+        self.take_in()
         while not self._is_cut:
             self._agree()
         if self._sparse:
