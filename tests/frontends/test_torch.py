@@ -1818,3 +1818,18 @@ def test_a_copy_of_a_module_averages_gradients_of_parameters_unfrozen_after_the_
     ((other(x[mine()]) - y[mine()]) ** 2).mean().backward()
     assert same_everywhere(other.module[2].weight.grad)
     assert same_everywhere(other.module[0].weight.grad)
+
+
+@pytest.mark.parametrize("cross", [False, True])
+def test_parameters_that_workers_take_in_at_different_steps_are_an_error_at_all(cross):
+    model = network()
+    model[0].requires_grad_(False)
+    unused = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    named = [*model.named_parameters(), ("unused", unused)]
+    optimizer = torch.optim.SGD([param for _, param in named], lr=0.1)
+    optimizer = bps.DistributedOptimizer(optimizer, named, cross_barrier=cross)
+    train(model, optimizer, 2 + (bps.rank() > 0), mine())
+    model[0].requires_grad_(True)
+    with pytest.raises(bps.Error, match="rank 0 has .* after 2 steps, rank 1 has .* after 3 steps"):
+        train(model, optimizer, 1, mine())
+    assert bps.allreduce(torch.ones(3), op=bps.Sum).tolist() == [bps.size()] * 3

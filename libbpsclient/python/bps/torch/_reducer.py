@@ -228,6 +228,7 @@ class Reducer:
         self._pending: list[Place] | None = None
         self._order: list[int] | None = None
         self._sparse_as_dense = sparse_as_dense
+        self._n_steps = 0  # steps since the plan was empty, or was adopted at all workers
         self._new_owner: str | None = None  # a parameter that a newer reducer reduces
         self.add(named)
         _reducers.add(self)
@@ -265,6 +266,7 @@ class Reducer:
         self._buckets, self._sparse, self._in_flight, self._plan = [], [], [], []
         self._uncut = list(self._places)
         self._pending = self._order = None
+        self._n_steps = 0
         if self.on_reopen is not None:
             self.on_reopen()
         for place in self._places:
@@ -297,11 +299,16 @@ class Reducer:
         # Each reducer has its own tensors for the agreement. So different workers may run the
         # agreements of their reducers in different orders.
         name, rt = f"grad/{self.number}.{len(self._plan)}", self._runtime
+        # If a worker takes a parameter in at a later step, its buckets would be summed with those
+        # of other steps of the other workers. So the steps are compared, too.
+        step = f", taken in after {self._n_steps} steps"
         if self._pending is None:
             self._pending = list(self._uncut)
         try:
             if self._order is None:
-                self._order = rt.compare_lists(name, WHAT, self._list(self._pending))
+                mine = self._list(self._pending)
+                mine = mine._replace(options=mine.options + step)
+                self._order = rt.compare_lists(name, WHAT, mine)
             places = [self._pending[i] for i in self._order]
             sparse = set() if self._sparse_as_dense else self._agree_on_sparse(places, name)
         except bps.Error as error:
@@ -340,7 +347,7 @@ class Reducer:
         Raises:
             Error: EMISMATCH if this worker has other parameters or options.
         """
-        rt = self._runtime
+        rt, self._n_steps = self._runtime, 0
         for theirs, sparse in plan[len(self._plan) :]:
             names = {name for name, _ in theirs.entries}
             places = [p for p in self._uncut if p.name in names] if len(plan) > 1 else self._uncut
@@ -461,8 +468,14 @@ class Reducer:
                 "optimizer of all parameters, or give each optimizer other parameters"
             )
         self.take_in()
-        while not self._is_cut:
-            self._agree()
+        self._fill_all()  # before a wait in _agree(), because other workers may wait for these
+        if not self._is_cut:
+            while not self._is_cut:
+                self._agree()
+            self._fill_all()
+
+    def _fill_all(self) -> None:
+        """Copy the gradients that are not in their buckets yet, and send the buckets."""
         for place in self._places:
             if place.bucket is not None and not place.is_filled:
                 self._fill(place)
@@ -491,6 +504,7 @@ class Reducer:
         """Begin the next step. The caller must collect the returned buckets, which are still in
         flight."""
         self._reset()
+        self._n_steps += 1
         for bucket in self._in_flight:
             bucket.is_handed_over = True
         return list(self._in_flight)
@@ -514,6 +528,7 @@ class Reducer:
             self.collect(self._next())
         self.sum_sparse()
         self._reset()
+        self._n_steps += 1
 
     def _reset(self) -> None:
         self.begun = False
@@ -553,6 +568,7 @@ class Reducer:
             if self._buckets[0].channel.output[-1] == 0:
                 break
             n_steps += 1
+        self._n_steps += n_steps
         return n_steps
 
     def close(self, name: str) -> None:
