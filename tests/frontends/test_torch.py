@@ -323,7 +323,7 @@ def test_a_name_with_two_shapes_fails_again_and_other_names_work():
 
 
 def test_a_named_tensor_without_elements_is_compared_too():
-    with pytest.raises(bps.Error, match=r"rank 0 has float32 \[0\], rank 1 has float32 \[3\]"):
+    with pytest.raises(bps.Error, match=r"rank 0 has float32 \[0\], rank [12] has float32 \[3\]"):
         bps.allreduce(torch.ones(3 if bps.rank() else 0), name="empty differs")
     for _ in range(2):
         assert bps.allreduce(torch.ones(0, 2), name="empty").shape == (0, 2)
