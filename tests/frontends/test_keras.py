@@ -345,7 +345,7 @@ class OwnApply(keras.optimizers.SGD):
     """An optimizer that never clips gradients, so Keras does not call the usual hook."""
 
     def apply(self, grads, trainable_variables=None):
-        for grad, variable in zip(grads, trainable_variables):
+        for grad, variable in zip(grads, trainable_variables or self._trainable_variables):
             variable.assign(variable - keras.ops.cast(self.learning_rate, grad.dtype) * grad)
 
 
