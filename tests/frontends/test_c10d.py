@@ -689,3 +689,13 @@ def test_a_time_out_names_its_length_and_the_missing_ranks():
         work = dist.barrier(group, async_op=True)
     work.wait(LIMIT)
     dist.destroy_process_group(group)
+
+
+def test_an_all_to_all_of_other_lengths_is_an_error_at_all_workers():
+    x = torch.ones(SIZE)
+    out = torch.empty(SIZE + (RANK == 0))
+    parts = [1] * (SIZE - 1) + [1 + (RANK == 0)]
+    with pytest.raises(ValueError, match=f"rank {SIZE - 1} sends 1 elements to rank 0, but .* 2"):
+        dist.all_to_all_single(out, x, parts, [1] * SIZE)
+    dist.all_reduce(x)
+    assert x.tolist() == [SIZE] * SIZE

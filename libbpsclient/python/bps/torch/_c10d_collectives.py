@@ -497,22 +497,23 @@ class Collectives:
         opts: Any,
         last: list[Callable[[], Any]],
     ) -> GroupWork:
-        """Do an all-to-all of flat tensors: exchange the lengths of all tensors, then copy the
-        tensors with :meth:`_move`."""
+        """Do an all-to-all of flat tensors: exchange and compare the lengths of all tensors, then
+        copy the tensors with :meth:`_move`."""
         n, me = self._size, self._rank
         if len(given) != n or len(taken) != n:
             raise ValueError(f"all_to_all needs lists of {n} tensors")
-        mine = torch.tensor([flat.numel() for flat in given])
-        table = torch.empty(n * n, dtype=torch.int64)
-        self._gather_parts("all_to_all", mine, table.split(n), [table], opts, []).wait()
-        ends = table.cumsum(0).tolist()
+        mine = torch.tensor([flat.numel() for flat in (*given, *taken)])
+        both = torch.empty(2 * n * n, dtype=torch.int64)
+        self._gather_parts("all_to_all", mine, both.split(2 * n), [both], opts, []).wait()
+        table, room = both.view(n, 2 * n).split(n, 1)
+        if not torch.equal(table, room.t()):  # at all workers
+            r, s = (table != room.t()).nonzero()[0].tolist()
+            raise ValueError(
+                f"all_to_all: rank {r} sends {table[r, s]} elements to rank {s}, but the output of "
+                f"rank {s} holds {room[s, r]}"
+            )
+        ends = table.flatten().cumsum(0).tolist()
         starts = [0, *ends]
-        for r in range(n):
-            if taken[r].numel() != table[r * n + me]:
-                raise ValueError(
-                    f"all_to_all: rank {r} sends {table[r * n + me]} elements, but the output "
-                    f"holds {taken[r].numel()}"
-                )
         return self._move(
             "all_to_all",
             [(starts[me * n + r], given[r]) for r in range(n)],
