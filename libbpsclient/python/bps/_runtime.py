@@ -244,10 +244,12 @@ class Runtime:
         job (Job): a job that this process has joined.
         prefix (str): beginning of the tensors' names. Different prefixes let several runtimes share
             a job.
+        ranks (sequence of int, optional): for each rank in this job, the rank that the errors of
+            comparisons name; None: the same rank.
     """
 
-    def __init__(self, job: Job, prefix: str = "") -> None:
-        self.job, self.prefix = job, prefix
+    def __init__(self, job: Job, prefix: str = "", ranks: Sequence[int] | None = None) -> None:
+        self.job, self.prefix, self._ranks = job, prefix, ranks
         self.lock = threading.RLock()  # held while a thread declares or submits tensors
         self._named: dict[str, dict[str, Slot]] = collections.defaultdict(dict)
         # For each path of :meth:`next_path`, the number of paths that were returned.
@@ -275,6 +277,10 @@ class Runtime:
         self.line: Any = None  # queue of gathers: a bps.torch._gather.Line; None: no gather yet
         self.turns: Any = None  # a bps.tensorflow._session.Turns; None: no session graph has run
         self._failure: BaseException | None = None  # error that check() raises, see submission()
+
+    def shown(self, rank: int) -> int:
+        """Return the rank that errors name for a rank in this runtime's job."""
+        return rank if self._ranks is None else self._ranks[rank]
 
     def next_set(self) -> int:
         """Return the next number for a set of gradients or a process set: 0, 1, ..."""
@@ -337,7 +343,7 @@ class Runtime:
         not have its own tensor yet."""
         compared = Slot(self.job.declare(f"{self.prefix}c/{name}", "i64", _compare.n_words(0)))
         other, slot = compared.tensor, Slot(compared.tensor)
-        _compare.write(other.input_address, (), description, self.job.rank)
+        _compare.write(other.input_address, (), description, self.shown(self.job.rank))
         other.push_pull(MAX, PRIORITY_MOST)
 
         def compare() -> None:
@@ -378,7 +384,8 @@ class Runtime:
         raw = mine.pack()
 
         def write_text(slot: Slot) -> None:
-            _compare.write(slot.tensor.input_address, (len(raw),), mine.text(), self.job.rank)
+            me = self.shown(self.job.rank)
+            _compare.write(slot.tensor.input_address, (len(raw),), mine.text(), me)
 
         slot = self.begin_once(f"c/list/{name}", "i64", _compare.n_words(1), MAX, write_text)
         slot.tensor.finish()
@@ -397,7 +404,7 @@ class Runtime:
         all_ = ctypes.string_at(slot.tensor.output_address, length * size)
         self.end_once(f"c/list/{name}", f"c/lists/{name}")
         given = (all_[r * length : (r + 1) * length].rstrip(b"\0") for r in range(size))
-        lists = {r: _compare.List.unpack(one) for r, one in enumerate(given) if one}
+        lists = {self.shown(r): _compare.List.unpack(one) for r, one in enumerate(given) if one}
         return _compare.order(what, mine, lists, labels)
 
     def begin_once(
@@ -499,7 +506,8 @@ class Runtime:
             if slot.owner is not None:
                 slot.owner.settle()
             numbers = (self._epoch, self._history, KINDS.index(kind))
-            _compare.write(slot.tensor.input_address, numbers, text, self.job.rank)
+            me = self.shown(self.job.rank)
+            _compare.write(slot.tensor.input_address, numbers, text, me)
             slot.tensor.push_pull(MAX, PRIORITY_MOST)
             self._n_agreements += 1
             # A worker goes on after texts that differ, so the history lacks these texts.
@@ -537,7 +545,7 @@ class Runtime:
                 if not agreement.differs_in_text:
                     raise
             all_ = self.allgather_bytes(mine.pack(), "a list of tensors")
-            lists = {rank: _compare.List.unpack(one) for rank, one in enumerate(all_) if one}
+            lists = {self.shown(r): _compare.List.unpack(one) for r, one in enumerate(all_) if one}
             return _compare.order(kind, mine, lists, labels)
 
     def _forget_unnamed(self) -> None:

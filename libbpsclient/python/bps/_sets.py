@@ -187,7 +187,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
             elastic=False,
         )
         _core.subjobs.append(job)
-        one._runtime = Runtime(job)
+        one._runtime = Runtime(job, ranks=one.ranks)
     return one
 
 
