@@ -145,6 +145,63 @@ def test_a_machine_joins_at_a_commit(tmp_path, monkeypatch):
     assert f"sizes {SIZE} {SIZE}" in outputs[-1], outputs[-1]
 
 
+# A newcomer's first layer is frozen, as at the start of each process. The others have unfrozen it.
+UNFREEZE = (
+    TRAIN.replace(
+        "model = torch.nn.Linear(1, 1).double()\n",
+        "model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)).double()\n"
+        "model[0].requires_grad_(False)\n",
+    )
+    .replace(
+        "            optimizer.zero_grad()\n",
+        "            optimizer.zero_grad()\n"
+        "            model[0].requires_grad_(state.n_steps >= 1)\n",
+    )
+    .replace("model.weight", "model[0].weight")
+)
+
+
+def test_a_machine_joins_after_parameters_were_unfrozen(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "cluster"))
+    monkeypatch.setenv("BPS_BUILD", str(Path(os.environ["BPS_LIBRARY"]).parent))
+    from cluster import Cluster
+
+    (tmp_path / "train.py").write_text(UNFREEZE)
+    begun = tmp_path / "begun"
+    with Cluster(agents=SIZE) as cluster:
+
+        def start(agent, **more):
+            env = environment(
+                BPS_JOB="unfreeze",
+                BPS_SIZE=SIZE - 1,
+                BPS_ELASTIC=1,
+                BPS_MAX_SIZE=SIZE,
+                BPS_LOCAL_SIZE=1,
+                BPS_LOCAL_RANK=0,
+                BPS_AGENT_SOCKET=cluster.agents[agent].socket,
+                LEAVER=-1,
+                BEGUN=begun,
+                **more,
+            )
+            return subprocess.Popen(
+                [sys.executable, "train.py"],
+                cwd=tmp_path,
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+
+        workers = [start(i, BPS_RANK=i) for i in range(SIZE - 1)]
+        cluster.wait_for("training has begun", begun.exists, LIMIT_S)
+        workers.append(start(SIZE - 1, NEWCOMER=1))
+        outputs = [worker.communicate(timeout=LIMIT_S)[0] for worker in workers]
+    assert all(f"weights of {SIZE} resets" in output for output in outputs), "\n".join(outputs)
+    for output in outputs[:-1]:
+        assert f"sizes {SIZE - 1} {SIZE} {SIZE}" in output, output
+    assert f"sizes {SIZE} {SIZE}" in outputs[-1], outputs[-1]
+
+
 REOPEN = """
 import os, signal
 import torch

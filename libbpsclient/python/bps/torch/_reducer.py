@@ -23,7 +23,7 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent import futures
 from typing import Any
 
@@ -239,15 +239,21 @@ class Reducer:
         self._idle += [(name, param) for name, param in named if param.numel()]
         self.take_in()
 
-    def take_in(self) -> None:
-        """Register hooks for those added parameters that need gradients now."""
-        if not any(param.requires_grad for _, param in self._idle):
+    def take_in(self, names: Collection[str] = ()) -> None:
+        """Register hooks for those added parameters that need gradients now, and for those of the
+        given names."""
+        new, idle = [], []
+        for name, param in self._idle:
+            if param.requires_grad or name in names:
+                new.append(Place(name, param))
+            else:
+                idle.append((name, param))
+        if not new:
             return
-        new = [Place(name, param) for name, param in self._idle if param.requires_grad]
         for place in new:
             check_gradient(place.param)
             wire_dtype(place.param.dtype)
-        self._idle = [pair for pair in self._idle if not pair[1].requires_grad]
+        self._idle = idle
         mine = {id(place.param): place.name for place in new}
         for other in list(_reducers - {self}):
             shared = [place for place in other._places if id(place.param) in mine]
@@ -255,7 +261,10 @@ class Reducer:
                 other.close(shared[0].name)  # only the newest reducer may reduce a gradient
         for place in new:
             hook = self._hook(len(self._places))
+            is_trained = place.param.requires_grad
+            place.param.requires_grad_(True)  # PyTorch refuses hooks of frozen parameters
             self._hooks.append(place.param.register_post_accumulate_grad_hook(hook))
+            place.param.requires_grad_(is_trained)
             self._places.append(place)
         self._uncut += new
 
@@ -339,7 +348,8 @@ class Reducer:
         return self._plan
 
     def adopt(self, plan: Sequence[tuple[_compare.List, set[int]]]) -> None:
-        """Assign gradients to buckets as the other workers did before this worker joined.
+        """Assign gradients to buckets as the other workers did before this worker joined. This
+        worker's parameters may still be frozen.
 
         Args:
             plan (sequence): :attr:`plan` of the other workers.
@@ -350,6 +360,7 @@ class Reducer:
         rt, self._n_steps = self._runtime, 0
         for theirs, sparse in plan[len(self._plan) :]:
             names = {name for name, _ in theirs.entries}
+            self.take_in(names)
             places = [p for p in self._uncut if p.name in names] if len(plan) > 1 else self._uncut
             mine = self._list(places)
             order = _compare.order(WHAT, mine, {rt.job.root: theirs} | {rt.job.rank: mine})
