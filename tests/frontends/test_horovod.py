@@ -86,6 +86,20 @@ def test_a_second_init_is_local_and_returns_at_once():
     assert (hvd.allreduce(mine(), op=hvd.Sum) == total()).all()
 
 
+def test_a_second_init_accepts_sets_that_exist():
+    one = hvd.add_process_set([0, 1])
+    hvd.init(process_sets=[[0, 1]])
+    with pytest.raises(ValueError, match="add_process_set"):
+        hvd.init(process_sets=[[1]])
+    hvd.remove_process_set(one)
+
+
+def test_reducescatter_without_gradients():
+    x = torch.ones(2 * hvd.size(), requires_grad=True)
+    with torch.no_grad():
+        assert (hvd.reducescatter(x, op=hvd.Sum) == hvd.size()).all()
+
+
 def test_sets_that_init_creates():
     """Leave the job, and join a job of the same name again."""
     even = list(ranks())[::2]

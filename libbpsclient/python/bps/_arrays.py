@@ -214,6 +214,7 @@ class Group:
         postscale: float = 1.0,
         priority: int = PRIORITY_AUTO,
         labels: Sequence[str] | None = None,
+        is_mean: bool = False,
     ) -> Sequence[np.ndarray]:
         """Reduce the arrays over all workers, and wait for the results.
 
@@ -227,6 +228,7 @@ class Group:
             prescale, postscale (float): factors before and after the reduction.
             priority (int): tensors with a larger priority are sent first.
             labels (sequence of str, optional): names of the arrays for the text of an error.
+            is_mean (bool): divide the results by the number of workers whose values they have.
 
         Raises:
             Error: the reduction has failed, or the workers' arrays differ. The group cannot be used
@@ -252,7 +254,8 @@ class Group:
                 self._is_interrupted = True
                 for bucket in self._buckets:
                     bucket.slot.tensor.finish(is_interruptible=True)
-                    bucket.collect(outputs, postscale)
+                    n = bucket.slot.tensor.contributors if is_mean else 1
+                    bucket.collect(outputs, postscale / n)
                 self._is_interrupted = False
             except BaseException as error:
                 if not (self._is_interrupted and isinstance(error, KeyboardInterrupt)):
@@ -358,12 +361,18 @@ def reduce(
     Raises:
         Error: EMISMATCH if the workers' arrays differ in type or shape.
     """
+    is_mean = False
     if (prescale, postscale) != (1.0, 1.0):
         names = {a.dtype.name for a in arrays}
         if "bool" in names:
             raise ValueError("a tensor of bools cannot be scaled: convert it to another type first")
         if op == AVG and not names <= {*FLOATS}:
-            op, postscale = SUM, postscale / rt.job.size  # round integers only once
+            if names & {*FLOATS}:
+                raise ValueError(
+                    "integers and floating-point numbers cannot be scaled in one average: reduce "
+                    "them in two calls"
+                )
+            op, is_mean = SUM, True  # round the sum only once, after the division
     priority = priority_of(name, priority)
     flat = [np.ascontiguousarray(a).reshape(-1) for a in arrays]
     targets = None if outputs is None else [o.reshape(-1) for o in outputs]
@@ -372,7 +381,8 @@ def reduce(
         if targets is None:
             targets = [np.empty_like(flat[0])]
         text = f"{_described(arrays[0])}{_sent_as(compress)}, {OPS[op]}"
-        _reduce_unnamed(rt, wire, flat[0], targets[0], op, (prescale, postscale), priority, text)
+        factors = (prescale, postscale)
+        _reduce_unnamed(rt, wire, flat[0], targets[0], op, factors, priority, text, is_mean)
     else:
         kinds = [(a.dtype, np.shape(a)) for a in arrays]
         if name is None:
@@ -380,7 +390,8 @@ def reduce(
                 "grouped_all_reduce", _list(kinds, f"{_sent_as(compress)}, {OPS[op]}"), labels
             )
         one = group(rt, name or "group", kinds, compress)
-        targets = one.reduce(flat, targets, op, prescale, postscale, priority, labels=labels)
+        more = {"labels": labels, "is_mean": is_mean}
+        targets = one.reduce(flat, targets, op, prescale, postscale, priority, **more)
     if outputs is not None:
         return list(outputs)
     return [t.reshape(a.shape) for t, a in zip(targets, arrays)]
@@ -407,6 +418,7 @@ def _reduce_unnamed(
     factors: tuple[float, float],
     priority: int,
     text: str,
+    is_mean: bool,
 ) -> None:
     n, at, kind = flat.size, 0, NAMES[wire.name]
     parts: list[Operation] = []
@@ -420,7 +432,8 @@ def _reduce_unnamed(
             address = slot.tensor.output_address
             if address not in results:
                 results[address] = at_address(address, wire, slot.tensor.n_elems)
-            _copy(out[first:last], results[address][: last - first], factors[1])
+            n = slot.tensor.contributors if is_mean else 1
+            _copy(out[first:last], results[address][: last - first], factors[1] / n)
 
         parts.append(Operation(slot, collect, parts[0]))
 
@@ -468,24 +481,26 @@ def broadcast(
     """
     for a in arrays:
         _compare.check_values("broadcast", a)
-    order = [*range(len(arrays))]
-    if len(arrays) == 1 and names is None:
-        with rt.submission():
-            rt.agree("broadcast", f"{_described(arrays[0])}, root {root}").finish()
-    else:
-        texts = [_described(a) for a in arrays]
-        entries = _compare.unnamed(texts) if names is None else [*zip(names, texts)]
-        mine = _compare.List(entries, f" root {root}")
-        order = rt.agree_on_list("grouped_broadcast", mine, labels)
-    given = [np.ascontiguousarray(arrays[i], arrays[i].dtype.newbyteorder("=")) for i in order]
-    block = np.empty(sum(a.nbytes for a in given), np.uint8)
-    at = 0
-    for a in given:
-        block[at : at + a.nbytes] = a.reshape(-1).view(np.uint8)
-        at += a.nbytes
-    if block.size:
+    texts = [_described(a) for a in arrays]
+    entries = _compare.unnamed(texts) if names is None else [*zip(names, texts)]
+    with rt.submission():  # one thread at a time, so that comparison and values have one order
+        order = [*range(len(arrays))]
+        if len(arrays) == 1 and names is None and labels is None:
+            rt.agree("broadcast", f"{texts[0]}, root {root}").finish()
+        else:
+            mine = _compare.List(entries, f" root {root}")
+            order = rt.agree_on_list("grouped_broadcast", mine, labels)
         with rt.submission(is_compared=True):
-            rt.job.broadcast_memory(block.ctypes.data, block.size, root)
+            given = [
+                np.ascontiguousarray(arrays[i], arrays[i].dtype.newbyteorder("=")) for i in order
+            ]
+            block = np.empty(sum(a.nbytes for a in given), np.uint8)
+            at = 0
+            for a in given:
+                block[at : at + a.nbytes] = a.reshape(-1).view(np.uint8)
+                at += a.nbytes
+            if block.size:
+                rt.job.broadcast_memory(block.ctypes.data, block.size, root)
     at, outputs = 0, [np.empty(0)] * len(arrays)
     for i, a in zip(order, given):
         # Copy, because the address in the block may lack the alignment of the type.
@@ -520,24 +535,25 @@ def gather(
         raise ValueError(f"{what} needs a tensor of at least one dimension: reshape it to [1]")
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     rest, kind = array.shape[1:], array.dtype.name
-    given = rt.allgather_object((rest, kind, array.shape[0], extra), f"rows of {what}")
-    for r, (other, name, _, _) in enumerate(given):
-        if (other, name) != (rest, kind):
-            raise Error(
-                CODES["EMISMATCH"],
-                f"{what}: rank {r} has shape [?, {', '.join(map(str, other))}] and type {name}, "
-                f"but this worker has shape {list(array.shape)} and type {kind}",
-                r,
-            )
-    rows, extras = [n for _, _, n, _ in given], [extra for _, _, _, extra in given]
-    most, row_bytes = max(rows), array.dtype.itemsize * math.prod(rest)
-    if most * row_bytes == 0:
-        return np.empty((sum(rows), *rest), array.dtype), rows, extras
-    src = np.zeros((most, *rest), array.dtype)
-    src[: array.shape[0]] = array
-    dst = np.empty((len(rows), most, *rest), array.dtype)
-    with rt.submission(is_compared=True):
-        rt.job.allgather_memory(src.ctypes.data, most * row_bytes, dst.ctypes.data)
+    with rt.submission():  # one thread at a time, so that comparison and values have one order
+        given = rt.allgather_object((rest, kind, array.shape[0], extra), f"rows of {what}")
+        for r, (other, name, _, _) in enumerate(given):
+            if (other, name) != (rest, kind):
+                raise Error(
+                    CODES["EMISMATCH"],
+                    f"{what}: rank {r} has shape [?, {', '.join(map(str, other))}] and type "
+                    f"{name}, but this worker has shape {list(array.shape)} and type {kind}",
+                    r,
+                )
+        rows, extras = [n for _, _, n, _ in given], [extra for _, _, _, extra in given]
+        most, row_bytes = max(rows), array.dtype.itemsize * math.prod(rest)
+        if most * row_bytes == 0:
+            return np.empty((sum(rows), *rest), array.dtype), rows, extras
+        with rt.submission(is_compared=True):
+            src = np.zeros((most, *rest), array.dtype)
+            src[: array.shape[0]] = array
+            dst = np.empty((len(rows), most, *rest), array.dtype)
+            rt.job.allgather_memory(src.ctypes.data, most * row_bytes, dst.ctypes.data)
     return np.concatenate([dst[r, :n] for r, n in enumerate(rows)]), rows, extras
 
 

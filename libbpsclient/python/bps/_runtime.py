@@ -550,7 +550,8 @@ class Runtime:
 
     def _forget_unnamed(self) -> None:
         for ring in (*self._rings.values(), *self._own.values()):
-            self._stale += [slot for slot in ring if slot.is_stale]
+            # An operation whose agreement fails later is stale, too.
+            self._stale += [slot for slot in ring if slot.is_stale or slot.owner is not None]
         for known in (self._rings, self._turns, self._own, self._own_turns):
             known.clear()
         self._own_bytes = 0
@@ -626,6 +627,10 @@ class Runtime:
                 if slot.owner is not None:
                     slot.owner.settle()
         end = time.monotonic() + STALE_S
+        for slot in self._stale:
+            if slot.owner is not None:
+                slot.owner.settle()
+        self._stale = [slot for slot in self._stale if slot.is_stale]
         for slot in [*self._stale, *(slot for slot in named if slot.is_stale)]:
             # Other workers may have submitted the same tensor. Its sum is then complete soon.
             with contextlib.suppress(Error):

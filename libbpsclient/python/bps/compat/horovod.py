@@ -87,10 +87,16 @@ def _init(comm: Any = None, process_sets: Sequence[Any] | str | None = None) -> 
         _core.init()
         for one in sets:
             _sets.add_process_set(one)
-    elif any(one not in _sets.process_sets().values() for one in sets):
-        raise ValueError(
-            "init: the job has been joined already: create further sets with add_process_set()"
-        )
+    elif sets:
+        known = list(_sets.process_sets().values())
+        known_ranks = [one.ranks for one in known]
+        for given, one in zip(process_sets, sets):
+            is_known = one in known if given is one else one.ranks in known_ranks
+            if not is_known:
+                raise ValueError(
+                    "init: the job has been joined already: create further sets with "
+                    "add_process_set()"
+                )
 
 
 def _process_set(one: Any) -> _sets.ProcessSet:
@@ -195,6 +201,8 @@ def _torch() -> dict[str, Any]:
 def _reducescatters() -> dict[str, Any]:
     """Return functions whose gradients are Horovod's: those of bps.torch, multiplied by the number
     of workers."""
+    import torch
+
     from bps.torch import _ops
 
     def reducescatter(
@@ -208,7 +216,7 @@ def _reducescatters() -> dict[str, Any]:
     ) -> Any:
         """Do the same as :func:`bps.torch.reducescatter`, but multiply the gradient by the number
         of workers, as Horovod does."""
-        if tensor.requires_grad:
+        if tensor.requires_grad and torch.is_grad_enabled():
             n, tensor = process_set.size(), tensor.view_as(tensor)
             tensor.register_hook(lambda grad: grad * n)
         pre, post = prescale_factor, postscale_factor

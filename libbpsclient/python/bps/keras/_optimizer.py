@@ -103,6 +103,13 @@ def _reducer(
     return lambda grads, name: reduce(grads, name) if process_set.included() else list(grads)
 
 
+def _divided(grad: Any, n: int) -> Any:
+    """Return a gradient divided by n. On TensorFlow, the gradient may be IndexedSlices."""
+    if type(grad).__name__ == "IndexedSlices":
+        return type(grad)(grad.values / n, grad.indices, grad.dense_shape)
+    return grad / n
+
+
 class _Averager:
     """Reduces the gradients of an optimizer over the workers, except those of local variables.
 
@@ -148,9 +155,9 @@ class _Averager:
             name = "grad" if len(parts) == 1 else f"grad.{number}"
             for i, total in zip(places, self._reduce([grads[i] for i in places], name)):
                 outputs[i] = total
-        if self._scales_local:
+        if self._scales_local and self._process_set.included():
             for i in {*kept} - {*shared}:
-                outputs[i] = grads[i] / self._process_set.size()
+                outputs[i] = _divided(grads[i], self._process_set.size())
         return outputs
 
     def average_update(

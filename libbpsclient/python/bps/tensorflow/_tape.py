@@ -116,7 +116,7 @@ class GradientReducer:
             for i, total in zip(places, totals):
                 outputs[i] = total
         local = [i for i in {*range(len(outputs))} - {*shared} if grads[i] is not None]
-        if self._scales_local and local:
+        if self._scales_local and local and self._process_set.included():
             size = set_size(self._process_set)
             for i in local:
                 outputs[i] = _divided(grads[i], size)

@@ -49,9 +49,11 @@ def _submit(
     post: float,
     prio: int,
     agreement: Operation | None = None,
+    is_mean: bool = False,
 ) -> Operation:
     """Submit the values of `flat` in a slot (a declared tensor). The operation writes the result to
-    `out`. Integers are multiplied by their factors as f64, and rounded toward zero."""
+    `out`. Integers are multiplied by their factors as f64, and rounded toward zero. is_mean: divide
+    the result by the number of workers whose values it has."""
     target = input_view(slot)[: flat.numel()]
     if pre == 1.0:
         write_input(slot, target, flat)
@@ -63,11 +65,12 @@ def _submit(
 
     def collect() -> None:
         read_output(slot, output_view(slot)[: out.numel()], out)
-        if post != 1.0:
+        factor = post / slot.tensor.contributors if is_mean else post
+        if factor != 1.0:
             if out.is_floating_point():
-                out.mul_(post)
+                out.mul_(factor)
             else:
-                out.copy_(out.double() * post)
+                out.copy_(out.double() * factor)
 
     return Operation(slot, collect, agreement)
 
@@ -96,11 +99,12 @@ def _reduce(
     """Submit `tensor` for reduction. The result is written to `output`, which may be `tensor`."""
     rt = process_set.runtime()
     check_device(tensor)
+    is_mean = False
     if (pre, post) != (1.0, 1.0) and not tensor.dtype.is_floating_point:
         if tensor.dtype == torch.bool:
             raise ValueError("a tensor of bools cannot be scaled: convert it to another type first")
-        if op == Average:  # round only once, after the division
-            op, post = Sum, post / rt.job.size
+        if op == Average:  # round the sum only once, after the division
+            op, is_mean = Sum, True
     wire = wire_dtype(tensor.dtype)
     n = tensor.numel()
     description = described(tensor)
@@ -110,7 +114,8 @@ def _reduce(
     with rt.submission():
         if name is not None:
             slot = rt.named(name, NAMES[wire], n, description)
-            parts = [_submit(slot, flat, out, op, pre, post, priority, slot.agreement)]
+            scale = (op, pre, post, priority)
+            parts = [_submit(slot, flat, out, *scale, slot.agreement, is_mean)]
         else:
             agreement = rt.agree("all_reduce", f"{description}, {OPS[op]}")
             parts, at = [agreement], 0
@@ -118,7 +123,8 @@ def _reduce(
                 slot = rt.piece(NAMES[wire], op, n - at)
                 step = min(n - at, slot.tensor.n_elems)
                 part, to = flat[at : at + step], out[at : at + step]
-                parts.append(_submit(slot, part, to, op, pre, post, priority, agreement))
+                scale = (op, pre, post, priority)
+                parts.append(_submit(slot, part, to, *scale, agreement, is_mean))
                 at += step
     handle = Handle(output, parts)
     return handle if is_direct else _copied(handle, out, output)
@@ -379,11 +385,13 @@ def broadcast_all_(
         check_device(tensor)
     rt, root = process_set.runtime(), _place(root_rank, process_set)
     entries = [(name, described(tensor)) for name, tensor in named]
-    order = rt.agree_on_list("grouped_broadcast", _compare.List(entries, f" root {root}"))
-    tensors = [named[i][1] for i in order]
-    flats = [flatten(tensor.detach().cpu().contiguous()) for tensor in tensors]
-    with rt.submission(is_compared=True):
-        operations = _broadcast(rt, flats, root, None)
+    mine = _compare.List(entries, f" root {root}")
+    with rt.submission():  # one thread at a time, so that comparison and values have one order
+        order = rt.agree_on_list("grouped_broadcast", mine)
+        with rt.submission(is_compared=True):
+            tensors = [named[i][1] for i in order]
+            flats = [flatten(tensor.detach().cpu().contiguous()) for tensor in tensors]
+            operations = _broadcast(rt, flats, root, None)
     Handle(None, operations).wait()
     if rt.job.rank == root:
         return

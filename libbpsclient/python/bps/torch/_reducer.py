@@ -347,12 +347,13 @@ class Reducer:
         parameters, and the indices of those whose gradients are gathered."""
         return self._plan
 
-    def adopt(self, plan: Sequence[tuple[_compare.List, set[int]]]) -> None:
+    def adopt(self, plan: Sequence[tuple[_compare.List, set[int]]], root: int) -> None:
         """Assign gradients to buckets as the other workers did before this worker joined. This
         worker's parameters may still be frozen.
 
         Args:
             plan (sequence): :attr:`plan` of the other workers.
+            root (int): rank of the worker that has sent the plan.
 
         Raises:
             Error: EMISMATCH if this worker has other parameters or options.
@@ -363,7 +364,7 @@ class Reducer:
             self.take_in(names)
             places = [p for p in self._uncut if p.name in names] if len(plan) > 1 else self._uncut
             mine = self._list(places)
-            order = _compare.order(WHAT, mine, {rt.job.root: theirs} | {rt.job.rank: mine})
+            order = _compare.order(WHAT, mine, {root: theirs} | {rt.job.rank: mine})
             self._cut([places[i] for i in order], sparse)
 
     def _cut(self, places: Sequence[Place], sparse: set[int]) -> None:

@@ -172,8 +172,13 @@ class TorchState(State):
         reducers = self._reducers()
         mine = [reducer.plan for reducer in reducers]
         plans = rt.broadcast_object(mine if rt.job.rank == root else None, root, "plans")
+        if len(plans) != len(reducers):
+            raise ValueError(
+                f"rank {root} has {len(plans)} wrapped models and optimizers in its state, but "
+                f"this worker has {len(reducers)}: pass the same ones at all workers"
+            )
         for reducer, plan in zip(reducers, plans):
-            reducer.adopt(plan)
+            reducer.adopt(plan, root)
         for part in self._parts.values():
             if isinstance(part, torch.optim.Optimizer):
                 broadcast_optimizer_state(part, root)
@@ -186,8 +191,9 @@ class TorchState(State):
                 part.load_state_dict({"epoch": epoch, "processed_indices": set().union(*done)})
 
     def _reducers(self) -> list[Reducer]:
-        found = [getattr(part, "_bps_reducer", None) for part in self._parts.values()]
-        return [reducer for reducer in found if reducer is not None]
+        names = ("_bps_reducer", "_reducer")  # of an optimizer, of a DistributedDataParallel
+        found = [getattr(part, name, None) for part in self._parts.values() for name in names]
+        return [reducer for reducer in found if isinstance(reducer, Reducer)]
 
 
 ObjectState = TorchState
