@@ -1,6 +1,6 @@
 /* The table of environment variables of BytePS and Horovod that the library ignores, see ignored.h.
- * Variables that change nothing for the caller, such as addresses of their servers, levels of logs
- * and sizes of internal thread pools, are not in the table. Neither are variables that only matter
+ * Variables that change neither results nor speed, such as addresses of their servers and levels of
+ * logs, are not in the table. Neither are variables that only matter
  * together with another one in the table. Thread: the caller's. */
 #include "libbpsclient/ignored.h"
 
@@ -47,9 +47,7 @@ static const struct {
 } ignored[] = {
 	{"BYTEPS_ENABLE_ASYNC", SWITCH, ASYNC},
 	{"BYTEPS_MIN_COMPRESS_BYTES", SWITCH,
-		"tensors are not compressed; unset it, and declare them as f16 or bf16 to halve "
-		"the "
-		"bytes"},
+		"tensors are not compressed; unset it, and declare them as f16 or bf16"},
 	{"BYTEPS_TRACE_ON", SWITCH, TRACE},
 	{"BYTEPS_SCHEDULING_CREDIT", SWITCH,
 		"priorities are always used; unset it, and set 'peer-window' in bps.conf of the "
