@@ -55,6 +55,7 @@ static void tensor_free(struct agt_tensor *t)
 	free(t->parts);
 	free(t->own_kept);
 	free(t->submitted);
+	free(t->weights);
 	free(t);
 }
 
@@ -262,19 +263,26 @@ void agt_job_error(struct agt_job *job, int code, const char *fmt, ...)
 	agt_job_fail(job, code);
 }
 
+/* in_workers: as agt_tensor_new_device describes; NULL: each input is the values of one worker. */
 static int tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
-	const struct agt_mem *in, uint32_t n_in, const struct agt_mem *staging,
-	const struct agt_mem out[2], void *user, struct agt_tensor **ret)
+	const struct agt_mem *in, const uint16_t *in_workers, uint32_t n_in,
+	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
+	struct agt_tensor **ret)
 {
 	struct agt_tensor *t = calloc(1, sizeof(*t) + n_in * sizeof(t->in[0]));
 
 	if (!t)
 		return -ENOMEM;
 	t->submitted = calloc(job->n_workers, sizeof(*t->submitted));
-	if (!t->submitted) {
+	t->weights = calloc(n_in, sizeof(*t->weights));
+	if (!t->submitted || !t->weights) {
+		free(t->submitted);
+		free(t->weights);
 		free(t);
 		return -ENOMEM;
 	}
+	for (uint32_t i = 0; i < n_in; i++)
+		t->weights[i] = in_workers ? in_workers[i] : 1;
 	t->job = job;
 	t->user = user;
 	t->dtype = dtype;
@@ -296,14 +304,15 @@ int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const s
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
 	struct agt_tensor **ret)
 {
-	return tensor_new(job, dtype, n_elems, in, job->n_workers, staging, out, user, ret);
+	return tensor_new(job, dtype, n_elems, in, NULL, job->n_workers, staging, out, user, ret);
 }
 
 int agt_tensor_new_device(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
-	const struct agt_mem *in, uint32_t n_in, const struct agt_mem *staging,
-	const struct agt_mem out[2], void *user, struct agt_tensor **ret)
+	const struct agt_mem *in, const uint16_t *in_workers, uint32_t n_in,
+	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
+	struct agt_tensor **ret)
 {
-	int rc = tensor_new(job, dtype, n_elems, in, n_in, staging, out, user, ret);
+	int rc = tensor_new(job, dtype, n_elems, in, in_workers, n_in, staging, out, user, ret);
 
 	if (rc == 0)
 		(*ret)->is_device = true;

@@ -221,12 +221,15 @@ int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const s
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
 	struct agt_tensor **ret);
 /* Add a tensor in the memory of the workers' devices. The executor copies values to n_in inputs in
- * host memory. The sum of these inputs is the contribution of all local workers. The executor takes
- * the result from the outputs. staging: memory for the sum of the inputs; may be NULL with one
- * input. A round is done when agt_tensor_unstaged has been called. */
+ * host memory: each input is the sum of the values of in_workers[i] workers, or their mean
+ * (op_takes_means). The sum of these inputs, or their weighted mean, is the contribution of all
+ * local workers. The executor takes the result from the outputs. staging: memory for the
+ * contribution; may be NULL with one input. A round is done when agt_tensor_unstaged has been
+ * called. */
 int agt_tensor_new_device(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
-	const struct agt_mem *in, uint32_t n_in, const struct agt_mem *staging,
-	const struct agt_mem out[2], void *user, struct agt_tensor **ret);
+	const struct agt_mem *in, const uint16_t *in_workers, uint32_t n_in,
+	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
+	struct agt_tensor **ret);
 /* Report that the executor has copied the partition's bytes of the round to the inputs. Errors:
  * -EINVAL: the core does not wait for these bytes. */
 int agt_part_staged(struct agt_tensor *t, uint32_t part, uint64_t round);

@@ -47,6 +47,7 @@ struct agt_tensor {
 	struct agt_kept_part *own_kept;
 	uint64_t *submitted; /* last submitted round of each local worker */
 	uint32_t n_in;
+	float *weights; /* array of n_in: number of workers whose values each input contains */
 	/* array of n_in: one in-slot per local worker, or the inputs of a device tensor */
 	struct agt_mem in[];
 };

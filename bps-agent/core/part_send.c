@@ -9,11 +9,12 @@
 #include "common/base/failpoint.h"
 #include "common/data/crc32c.h"
 
-/* Compute the local sum of one block of the partition into dst. */
-static void sum_block(
-	struct agt_part *part, size_t first, size_t n, char *dst, enum op op, uint32_t divisor)
+/* Compute the sum of the inputs for one block of the partition into dst. If op is OP_AVG, compute
+ * the mean of the machine's workers instead. */
+static void sum_block(struct agt_part *part, size_t first, size_t n, char *dst, enum op op)
 {
 	struct agt_tensor *t = part->tensor;
+	bool takes_means = op_takes_means(t->dtype, t->op);
 	size_t elem = dtype_bytes(t->dtype);
 	uint64_t offset = part_offset(part) + first * elem;
 	bool is_half = dtype_acc_bytes(t->dtype) != elem;
@@ -27,9 +28,12 @@ static void sum_block(
 			src[n_src] = (char *)t->in[w + n_src].mem + offset;
 			n_src++;
 		}
-		reduce_fold(acc, src, n_src, n, t->dtype, t->op, w == 0);
+		if (takes_means)
+			reduce_means_fold(acc, src, t->weights + w, n_src, n, w == 0);
+		else
+			reduce_fold(acc, src, n_src, n, t->dtype, t->op, w == 0);
 	}
-	reduce_finish(dst, acc, n, t->dtype, op, divisor);
+	reduce_finish(dst, acc, n, t->dtype, op, t->job->n_workers);
 }
 
 static struct agt_mem contrib_mem(const struct agt_part *part)
@@ -49,6 +53,8 @@ void part_prepare_contrib(struct agt_part *part, bool wants_crc)
 			 atomic_load_explicit(summed, memory_order_acquire) != part->round;
 	size_t elem = dtype_bytes(part->tensor->dtype), left = part_elems(part), first = 0;
 	char *mem = contrib_mem(part).mem;
+	/* a server divides the sum of all contributions, unless each contribution is a mean */
+	enum op op = op_takes_means(part->tensor->dtype, part->tensor->op) ? OP_AVG : OP_SUM;
 	uint32_t crc = 0;
 
 	if (!wants_sum && !wants_crc)
@@ -58,7 +64,7 @@ void part_prepare_contrib(struct agt_part *part, bool wants_crc)
 		size_t n = left < AGT_BLOCK_ELEMS ? left : AGT_BLOCK_ELEMS;
 
 		if (wants_sum)
-			sum_block(part, first, n, mem + first * elem, OP_SUM, 1);
+			sum_block(part, first, n, mem + first * elem, op);
 		if (wants_crc)
 			crc = crc32c(crc, mem + first * elem, n * elem);
 		first += n;
@@ -232,7 +238,7 @@ void part_sum_local(struct agt_part *part)
 	while (left > 0) {
 		size_t n = left < AGT_BLOCK_ELEMS ? left : AGT_BLOCK_ELEMS;
 
-		sum_block(part, first, n, dst + first * elem, t->op, t->job->n_workers);
+		sum_block(part, first, n, dst + first * elem, t->op);
 		first += n;
 		left -= n;
 	}

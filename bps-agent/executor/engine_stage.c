@@ -350,9 +350,10 @@ static int collective(struct engine_chunk *c, unsigned g, bool is_up)
 	struct device_piece pieces[DEVICE_GPUS_MAX], tails[DEVICE_GPUS_MAX];
 	uint64_t elem = dtype_bytes(t->dtype), all = chunk_bytes(c) / elem, count, tail;
 	bool has_root = e->route.up == UP_REDUCE;
-	/* For OP_AVG, the GPUs only sum. A server divides the sum by the number of workers. In a
-	 * job with one member, the agent does so. */
-	enum op op = t->op == OP_AVG ? OP_SUM : t->op;
+	/* For an average, the GPUs only sum, and a server divides the sum by the number of workers.
+	 * In a job with one member, the agent does so. Only where contributions are means, the GPUs
+	 * compute the mean of their group. */
+	enum op op = t->op == OP_AVG && !op_takes_means(t->dtype, t->op) ? OP_SUM : t->op;
 	int root = has_root ? (int)root_of(c) : group->n - 1, rc, end;
 
 	count = has_root ? 0 : route_block(chunk_bytes(c), group->n) / elem;

@@ -183,11 +183,15 @@ static int send_route(struct exec *x)
 {
 	const struct choice *c = &x->choice;
 	struct local_msg m = {.type = GPU_ROUTE};
+	uint16_t workers[DEVICE_GPUS_MAX];
 
+	for (unsigned g = 0; g < c->route.n_groups; g++)
+		workers[g] = c->route.groups[g].n;
 	m.gpu_route = (struct gpu_route){.route = c->route.name,
 		.n_inputs = c->route.n_groups,
 		.sum_node = c->sum_node,
-		.input_nodes = {c->input_nodes, c->route.n_groups * sizeof(c->input_nodes[0])}};
+		.input_nodes = {c->input_nodes, c->route.n_groups * sizeof(c->input_nodes[0])},
+		.input_workers = {workers, c->route.n_groups * sizeof(workers[0])}};
 	return local_send(x->agent_sock, &m, NULL, 0, 0);
 }
 

@@ -186,8 +186,8 @@ static int device_to_core(struct tensor *tensor)
 	struct device_tensor *d = tensor->device;
 
 	return agt_tensor_new_device(tensor->job->core, tensor->dtype, tensor->n_elems, d->in,
-		d->executor->n_inputs, tensor->staging.mem ? &tensor->staging : NULL, tensor->out,
-		tensor, &tensor->core);
+		d->executor->input_workers, d->executor->n_inputs,
+		tensor->staging.mem ? &tensor->staging : NULL, tensor->out, tensor, &tensor->core);
 }
 
 /* ---- rounds ---- */

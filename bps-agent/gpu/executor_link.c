@@ -493,6 +493,7 @@ int executor_restore_route(struct executor_link *g, const struct ledger_route *k
 	snprintf(g->route, sizeof(g->route), "%s", k->route);
 	g->n_inputs = k->n_inputs;
 	memcpy(g->input_nodes, k->input_nodes, sizeof(g->input_nodes));
+	memcpy(g->input_workers, k->input_workers, sizeof(g->input_workers));
 	g->sum_node = k->sum_node;
 	if (g->state != EXECUTOR_OVER)
 		set_state(g, EXECUTOR_RUNNING, "the executor ran before the restart");
@@ -573,7 +574,8 @@ static void on_ready(struct executor_link *g, const struct gpu_text *m)
 static void on_route(struct executor_link *g, const struct gpu_route *m)
 {
 	if (!m->n_inputs || m->n_inputs > LOCAL_GPUS_MAX ||
-		m->input_nodes.bytes != m->n_inputs * sizeof(g->input_nodes[0])) {
+		m->input_nodes.bytes != m->n_inputs * sizeof(g->input_nodes[0]) ||
+		m->input_workers.bytes != m->n_inputs * sizeof(g->input_workers[0])) {
 		executor_fail(g, BPS_EPROTO,
 			"the executor's route has an invalid number of inputs: %u", m->n_inputs);
 		return;
@@ -587,6 +589,7 @@ static void on_route(struct executor_link *g, const struct gpu_route *m)
 	snprintf(g->route, sizeof(g->route), "%s", m->route);
 	g->n_inputs = m->n_inputs;
 	memcpy(g->input_nodes, m->input_nodes.data, m->input_nodes.bytes);
+	memcpy(g->input_workers, m->input_workers.data, m->input_workers.bytes);
 	g->sum_node = m->sum_node;
 	if (handover_write_route(g) < 0)
 		executor_fail(g, -ENOMEM, "the agent is out of memory");

@@ -340,6 +340,7 @@ int handover_write_route(const struct executor_link *g)
 	struct ledger_route k = {.n_inputs = g->n_inputs, .sum_node = g->sum_node};
 
 	memcpy(k.input_nodes, g->input_nodes, sizeof(k.input_nodes));
+	memcpy(k.input_workers, g->input_workers, sizeof(k.input_workers));
 	memcpy(k.route, g->route, sizeof(k.route));
 	return ledger_add(g->job->ledger, LEDGER_ROUTE, &k, sizeof(k), 0, NULL);
 }

@@ -18,7 +18,7 @@
 
 #include "common/base/error.h"
 
-#define LEDGER_VERSION 3
+#define LEDGER_VERSION 4
 #define LEDGER_ALIGN   64 /* alignment of live parts */
 
 struct ledger;

@@ -68,7 +68,7 @@ struct ledger_executor {
 };
 struct ledger_route {
 	uint32_t n_inputs, sum_node;
-	uint16_t input_nodes[LOCAL_GPUS_MAX];
+	uint16_t input_nodes[LOCAL_GPUS_MAX], input_workers[LOCAL_GPUS_MAX];
 	char route[GPU_WORD_MAX + 1];
 };
 struct ledger_inputs { /* the record continues with n elements of struct ledger_range */

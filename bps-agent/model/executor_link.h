@@ -54,6 +54,7 @@ struct executor_link {
 	uint32_t n_inputs;
 	/* input_nodes, sum_node: see struct choice (executor/plan/choose.h) */
 	uint16_t input_nodes[LOCAL_GPUS_MAX];
+	uint16_t input_workers[LOCAL_GPUS_MAX]; /* number of workers behind each input */
 	uint32_t sum_node;
 	struct arena_set arenas; /* staging memory, mapped by the executor too */
 	struct memory_request request;

@@ -125,6 +125,23 @@ static bool pass_begin(struct srv_core *core, struct slot *slot)
 	return true;
 }
 
+/* Compute one block of a pass over means (op_takes_means). The result has the same bits for any
+ * division into passes. */
+static void means_block(const struct slot *slot, void *dst, void *acc, const void *const *src,
+	const float *weights, size_t n)
+{
+	bool is_first = slot->n_folded == 0;
+
+	if (is_first && slot->is_last_pass && slot->pass_n) {
+		reduce_means_all(dst, src, weights, slot->pass_n, n, slot->workers);
+		return;
+	}
+	if (slot->pass_n)
+		reduce_means_fold(acc, src, weights, slot->pass_n, n, is_first);
+	if (slot->is_last_pass)
+		reduce_finish(dst, acc, n, DTYPE_F16, OP_AVG, slot->workers);
+}
+
 static size_t pass_block(struct slot *slot)
 {
 	struct srv_part *part = slot->part;
@@ -133,14 +150,19 @@ static size_t pass_block(struct slot *slot)
 							       : SRV_BLOCK_ELEMS;
 	char *dst = (char *)slot->result->mem + slot->pos * elem;
 	const void *src[REDUCE_MAX_SRC];
+	float weights[REDUCE_MAX_SRC];
 	struct seat *seat = TAILQ_FIRST(&slot->staged);
 	bool is_first = slot->n_folded == 0;
 	char *acc = part->acc ? (char *)part->acc->mem + slot->pos * acc_elem : dst;
 
-	for (unsigned i = 0; i < slot->pass_n; i++, seat = TAILQ_NEXT(seat, staged))
+	for (unsigned i = 0; i < slot->pass_n; i++, seat = TAILQ_NEXT(seat, staged)) {
 		src[i] = (const char *)(seat->buf ? seat->buf->mem : seat->loan.mem) +
 			 slot->pos * elem;
-	if (is_first && slot->is_last_pass && slot->pass_n) {
+		weights[i] = (float)seat->offer.workers;
+	}
+	if (op_takes_means(part->dtype, slot->op)) {
+		means_block(slot, dst, acc, src, weights, n);
+	} else if (is_first && slot->is_last_pass && slot->pass_n) {
 		reduce_all(dst, src, slot->pass_n, n, part->dtype, slot->op, slot->workers);
 	} else {
 		if (slot->pass_n)

@@ -28,6 +28,11 @@ size_t dtype_acc_bytes(unsigned dtype)
 	return dtype < N_DTYPES ? dtypes[dtype].acc_bytes : 0;
 }
 
+bool dtype_is_float(unsigned dtype)
+{
+	return dtype >= DTYPE_F16 && dtype_bytes(dtype);
+}
+
 const char *dtype_name(unsigned dtype)
 {
 	return dtype_bytes(dtype) ? dtypes[dtype].name : "?";
@@ -36,4 +41,9 @@ const char *dtype_name(unsigned dtype)
 const char *op_name(unsigned op)
 {
 	return op < OP_COUNT ? ops[op] : "?";
+}
+
+bool op_takes_means(unsigned dtype, unsigned op)
+{
+	return dtype == DTYPE_F16 && op == OP_AVG;
 }

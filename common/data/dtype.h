@@ -3,6 +3,7 @@
 /* Element types and reduction operations, with the numbers that the wire, the ring and bps.h use.
  * The numbers of the types are those of NCCL. Types of NCCL that are missing here are refused with
  * an error. */
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,8 +25,14 @@ size_t dtype_bytes(unsigned dtype);
 /* Return the size of one element of the accumulator in bytes: 4 for f16 and bf16, else the result
  * of dtype_bytes. */
 size_t dtype_acc_bytes(unsigned dtype);
+/* Return whether dtype is a floating-point type. */
+bool dtype_is_float(unsigned dtype);
 /* Return the name of a type or an operation, such as "f32" or "sum", or "?" for an unknown dtype or
  * op. */
 const char *dtype_name(unsigned dtype);
 const char *op_name(unsigned op);
+/* Return whether a machine contributes the mean of its workers' values instead of their sum. This
+ * holds for averages of f16, because the sum may be too large for f16 although the average is not.
+ * Then the server weights each contribution by the number of its workers. */
+bool op_takes_means(unsigned dtype, unsigned op);
 #endif

@@ -96,36 +96,55 @@ int reduce_select(const char *name)
 	return rc;
 }
 
-/* Fold the elements after the last whole group: copy them to padded buffers, because kernels work
+/* The elements of the sources after the last whole group, in padded buffers, because kernels work
  * on whole groups. */
-static void fold_rest(reduce_fold_fn *fn, unsigned char *acc, const void *const *src,
-	unsigned n_src, size_t begin, size_t n_elems, enum dtype dtype, bool is_first)
-{
-	unsigned char pad_acc[REDUCE_GROUP_BYTES] = {0};
-	unsigned char pad[REDUCE_MAX_SRC][REDUCE_GROUP_BYTES] = {{0}};
-	const void *pad_src[REDUCE_MAX_SRC];
-	size_t acc_size = dtype_acc_bytes(dtype), size = dtype_bytes(dtype);
+struct rest {
+	unsigned char mem[REDUCE_MAX_SRC][REDUCE_GROUP_BYTES];
+	const void *src[REDUCE_MAX_SRC];
+};
 
+/* Copy n elements from element `begin` on of each source. elem: size of an element in bytes. */
+static void rest_copy(struct rest *ret, const void *const *src, unsigned n_src, size_t begin,
+	size_t n, size_t elem)
+{
+	memset(ret->mem, 0, n_src * sizeof(ret->mem[0]));
 	for (unsigned i = 0; i < n_src; i++) {
-		memcpy(pad[i], (const unsigned char *)src[i] + begin * size, n_elems * size);
-		pad_src[i] = pad[i];
+		memcpy(ret->mem[i], (const unsigned char *)src[i] + begin * elem, n * elem);
+		ret->src[i] = ret->mem[i];
 	}
+}
+
+static void fold_elems(void *acc, const void *const *src, const float *weights, unsigned n_src,
+	size_t n_elems, enum dtype dtype, enum op op, bool is_first)
+{
+	reduce_fold_fn *fn = table_get()->fold[dtype][op];
+	size_t acc_size = dtype_acc_bytes(dtype), group = REDUCE_GROUP_BYTES / acc_size;
+	size_t n_rest = n_elems % group, n_whole = n_elems - n_rest;
+	unsigned char *acc_rest = (unsigned char *)acc + n_whole * acc_size;
+	unsigned char pad_acc[REDUCE_GROUP_BYTES] = {0};
+	struct rest rest;
+
+	if (n_whole)
+		fn(acc, src, weights, n_src, n_whole, is_first);
+	if (!n_rest)
+		return;
+	rest_copy(&rest, src, n_src, n_whole, n_rest, dtype_bytes(dtype));
 	if (!is_first)
-		memcpy(pad_acc, acc + begin * acc_size, n_elems * acc_size);
-	fn(pad_acc, pad_src, n_src, REDUCE_GROUP_BYTES / acc_size, is_first);
-	memcpy(acc + begin * acc_size, pad_acc, n_elems * acc_size);
+		memcpy(pad_acc, acc_rest, n_rest * acc_size);
+	fn(pad_acc, rest.src, weights, n_src, group, is_first);
+	memcpy(acc_rest, pad_acc, n_rest * acc_size);
 }
 
 void reduce_fold(void *acc, const void *const *src, unsigned n_src, size_t n_elems,
 	enum dtype dtype, enum op op, bool is_first)
 {
-	reduce_fold_fn *fn = table_get()->fold[dtype][op == OP_AVG ? OP_SUM : op];
-	size_t n_rest = n_elems % (REDUCE_GROUP_BYTES / dtype_acc_bytes(dtype));
+	fold_elems(acc, src, NULL, n_src, n_elems, dtype, op == OP_AVG ? OP_SUM : op, is_first);
+}
 
-	if (n_elems > n_rest)
-		fn(acc, src, n_src, n_elems - n_rest, is_first);
-	if (n_rest)
-		fold_rest(fn, acc, src, n_src, n_elems - n_rest, n_rest, dtype, is_first);
+void reduce_means_fold(void *acc, const void *const *src, const float *weights, unsigned n_src,
+	size_t n_elems, bool is_first)
+{
+	fold_elems(acc, src, weights, n_src, n_elems, DTYPE_F16, OP_AVG, is_first);
 }
 
 static int64_t floor_div(int64_t x, uint32_t divisor)
@@ -196,38 +215,39 @@ void reduce_finish(
 	}
 }
 
-/* Call fn to reduce the elements after the last whole group. First copy these elements to padded
- * buffers, because fn works on whole groups. */
-static void whole_rest(reduce_whole_fn *fn, unsigned char *dst, const void *const *src,
-	unsigned n_src, size_t begin, size_t n_elems, enum dtype dtype, uint32_t divisor)
+static void whole_elems(void *dst, const void *const *src, const float *weights, unsigned n_src,
+	size_t n_elems, enum dtype dtype, enum op op, uint32_t divisor)
 {
-	unsigned char pad[REDUCE_MAX_SRC][REDUCE_GROUP_BYTES] = {{0}}, out[REDUCE_GROUP_BYTES];
-	const void *pad_src[REDUCE_MAX_SRC];
-	size_t size = dtype_bytes(dtype);
+	reduce_whole_fn *fn = table_get()->whole[dtype][op];
+	size_t elem = dtype_bytes(dtype), group = REDUCE_GROUP_BYTES / dtype_acc_bytes(dtype);
+	size_t n_rest = n_elems % group, n_whole = n_elems - n_rest;
+	unsigned char out[REDUCE_GROUP_BYTES];
+	struct rest rest;
 
-	for (unsigned i = 0; i < n_src; i++) {
-		memcpy(pad[i], (const unsigned char *)src[i] + begin * size, n_elems * size);
-		pad_src[i] = pad[i];
-	}
-	fn(out, pad_src, n_src, REDUCE_GROUP_BYTES / dtype_acc_bytes(dtype), divisor);
-	memcpy(dst + begin * size, out, n_elems * size);
+	if (n_whole)
+		fn(dst, src, weights, n_src, n_whole, divisor);
+	if (!n_rest)
+		return;
+	rest_copy(&rest, src, n_src, n_whole, n_rest, elem);
+	fn(out, rest.src, weights, n_src, group, divisor);
+	memcpy((unsigned char *)dst + n_whole * elem, out, n_rest * elem);
 }
 
 void reduce_all(void *dst, const void *const *src, unsigned n_src, size_t n_elems, enum dtype dtype,
 	enum op op, uint32_t divisor)
 {
-	reduce_whole_fn *fn = table_get()->whole[dtype][op == OP_AVG ? OP_SUM : op];
-	size_t n_rest = n_elems % (REDUCE_GROUP_BYTES / dtype_acc_bytes(dtype));
-
-	if (!fn) {
+	if (dtype_bytes(dtype) == dtype_acc_bytes(dtype)) {
 		reduce_fold(dst, src, n_src, n_elems, dtype, op, true);
 		reduce_finish(dst, dst, n_elems, dtype, op, divisor);
-		return;
+	} else if (op == OP_AVG) {
+		whole_elems(dst, src, NULL, n_src, n_elems, dtype, OP_SUM, divisor);
+	} else {
+		whole_elems(dst, src, NULL, n_src, n_elems, dtype, op, 1);
 	}
-	if (op != OP_AVG)
-		divisor = 1;
-	if (n_elems > n_rest)
-		fn(dst, src, n_src, n_elems - n_rest, divisor);
-	if (n_rest)
-		whole_rest(fn, dst, src, n_src, n_elems - n_rest, n_rest, dtype, divisor);
+}
+
+void reduce_means_all(void *dst, const void *const *src, const float *weights, unsigned n_src,
+	size_t n_elems, uint32_t divisor)
+{
+	whole_elems(dst, src, weights, n_src, n_elems, DTYPE_F16, OP_AVG, divisor);
 }

@@ -48,6 +48,15 @@ void reduce_finish(
 void reduce_all(void *dst, const void *const *src, unsigned n_src, size_t n_elems, enum dtype dtype,
 	enum op op, uint32_t divisor);
 
+/* Do the same as reduce_fold and reduce_all for averages of means: src[i] is an array of f16, each
+ * element the mean of weights[i] values. The accumulator gets the sum of the products
+ * weights[i] * src[i]. For reduce_finish (op avg) and for reduce_means_all, `divisor` is the sum of
+ * all weights. Weights up to 2^13 give exact products. */
+void reduce_means_fold(void *acc, const void *const *src, const float *weights, unsigned n_src,
+	size_t n_elems, bool is_first);
+void reduce_means_all(void *dst, const void *const *src, const float *weights, unsigned n_src,
+	size_t n_elems, uint32_t divisor);
+
 /* Return the name of the instruction set in use: "avx512", "avx2" or "portable". */
 const char *reduce_isa(void);
 

@@ -26,26 +26,28 @@
  * consists of whole groups. */
 #define REDUCE_GROUP_BYTES 256
 
-/* Fold as reduce_fold does. n_elems is a multiple of REDUCE_GROUP_BYTES / size of an accumulator
- * element. */
-typedef void reduce_fold_fn(
-	void *acc, const void *const *src, unsigned n_src, size_t n_elems, bool is_first);
+/* Fold as reduce_fold does, or as reduce_means_fold does (then with `weights`). n_elems is a
+ * multiple of REDUCE_GROUP_BYTES / size of an accumulator element. */
+typedef void reduce_fold_fn(void *acc, const void *const *src, const float *weights, unsigned n_src,
+	size_t n_elems, bool is_first);
 /* Divide by divisor (1: do not divide) and round to the element type. n_elems is a multiple of
  * REDUCE_GROUP_BYTES / size of an accumulator element. */
 typedef void reduce_finish_fn(void *dst, const void *acc, size_t n_elems, uint32_t divisor);
-/* Reduce as reduce_all does. n_elems is a multiple of REDUCE_GROUP_BYTES / size of an accumulator
- * element. */
-typedef void reduce_whole_fn(
-	void *dst, const void *const *src, unsigned n_src, size_t n_elems, uint32_t divisor);
+/* Reduce as reduce_all does, or as reduce_means_all does (then with `weights`). n_elems is a
+ * multiple of REDUCE_GROUP_BYTES / size of an accumulator element. */
+typedef void reduce_whole_fn(void *dst, const void *const *src, const float *weights,
+	unsigned n_src, size_t n_elems, uint32_t divisor);
 
 #define REDUCE_DTYPES 10
 
 struct reduce_table {
 	const char *name;
-	/* Functions, indexed by dtype and op. For OP_AVG, reduce.c calls the function of OP_SUM */
-	reduce_fold_fn *fold[REDUCE_DTYPES][OP_AVG];
-	reduce_finish_fn *finish[REDUCE_DTYPES];       /* NULL for integers */
-	reduce_whole_fn *whole[REDUCE_DTYPES][OP_AVG]; /* NULL for types other than f16 and bf16 */
+	/* Functions, indexed by dtype and op. OP_AVG has functions only for f16: they take means.
+	 * For other averages, reduce.c calls the function of OP_SUM */
+	reduce_fold_fn *fold[REDUCE_DTYPES][OP_AVG + 1];
+	reduce_finish_fn *finish[REDUCE_DTYPES]; /* NULL for integers */
+	/* NULL for types other than f16 and bf16 */
+	reduce_whole_fn *whole[REDUCE_DTYPES][OP_AVG + 1];
 };
 
 extern const struct reduce_table reduce_portable, reduce_avx2, reduce_avx512;
@@ -397,13 +399,22 @@ INLINE void put(enum dtype dtype, unsigned char *to, size_t at, vec v, uint32_t 
 		memcpy(to + at, &v, sizeof(v));
 }
 
+/* Load a register of source i, and multiply by the weight of the source if there are weights. */
+INLINE vec weighted_load(enum dtype dtype, const void *p, const float *weights, unsigned i)
+{
+	vec v = src_load(dtype, p);
+
+	return weights ? (vec)((v_f32)v * weights[i]) : v;
+}
+
 /* Fold all sources into acc. The first operand is src[0] if is_first, else acc. Each step loads
  * four registers of the first operand, folds n_more other sources into the registers in order, and
  * stores the registers with `put`. With one register per step instead of four, the overhead of the
  * loop over the sources would take most of the time. acc may be src[0], because each step loads
- * before it stores. The compiler can unroll the loop over the sources if n_more is a constant. */
+ * before it stores. The compiler can unroll the loop over the sources if n_more is a constant.
+ * weights: one weight for each source, only for f16. NULL as a constant: there are no weights. */
 INLINE void fold_n(enum dtype dtype, enum op op, unsigned char *acc, const void *const *src,
-	size_t acc_bytes, bool is_first, unsigned n_more, uint32_t divisor)
+	const float *weights, size_t acc_bytes, bool is_first, unsigned n_more, uint32_t divisor)
 {
 	enum { STEP = REDUCE_VEC_BYTES };
 	const unsigned shrink = is_half(dtype) ? 2 : 1;
@@ -415,10 +426,10 @@ INLINE void fold_n(enum dtype dtype, enum op op, unsigned char *acc, const void 
 		if (is_first) {
 			const unsigned char *s = (const unsigned char *)src[0] + at / shrink;
 
-			v0 = src_load(dtype, s);
-			v1 = src_load(dtype, s + 1 * STEP / shrink);
-			v2 = src_load(dtype, s + 2 * STEP / shrink);
-			v3 = src_load(dtype, s + 3 * STEP / shrink);
+			v0 = weighted_load(dtype, s, weights, 0);
+			v1 = weighted_load(dtype, s + 1 * STEP / shrink, weights, 0);
+			v2 = weighted_load(dtype, s + 2 * STEP / shrink, weights, 0);
+			v3 = weighted_load(dtype, s + 3 * STEP / shrink, weights, 0);
 		} else {
 			v0 = vec_load(a);
 			v1 = vec_load(a + 1 * STEP);
@@ -426,13 +437,17 @@ INLINE void fold_n(enum dtype dtype, enum op op, unsigned char *acc, const void 
 			v3 = vec_load(a + 3 * STEP);
 		}
 		for (unsigned i = 0; i < n_more; i++) {
-			const unsigned char *s =
-				(const unsigned char *)src[is_first + i] + at / shrink;
+			const unsigned at_src = is_first + i;
+			const unsigned char *s = (const unsigned char *)src[at_src] + at / shrink;
+			vec s0 = weighted_load(dtype, s, weights, at_src);
+			vec s1 = weighted_load(dtype, s + 1 * STEP / shrink, weights, at_src);
+			vec s2 = weighted_load(dtype, s + 2 * STEP / shrink, weights, at_src);
+			vec s3 = weighted_load(dtype, s + 3 * STEP / shrink, weights, at_src);
 
-			v0 = apply(dtype, op, v0, src_load(dtype, s));
-			v1 = apply(dtype, op, v1, src_load(dtype, s + 1 * STEP / shrink));
-			v2 = apply(dtype, op, v2, src_load(dtype, s + 2 * STEP / shrink));
-			v3 = apply(dtype, op, v3, src_load(dtype, s + 3 * STEP / shrink));
+			v0 = apply(dtype, op, v0, s0);
+			v1 = apply(dtype, op, v1, s1);
+			v2 = apply(dtype, op, v2, s2);
+			v3 = apply(dtype, op, v3, s3);
 		}
 		if (any_nan(dtype, v0, v1, v2, v3)) {
 			v0 = settle(dtype, v0);
@@ -451,11 +466,11 @@ INLINE void fold(enum dtype dtype, enum op op, void *acc, const void *const *src
 	size_t acc_bytes, bool is_first)
 {
 	if (n_src == 1 && !is_first)
-		fold_n(dtype, op, acc, src, acc_bytes, false, 1, 0);
+		fold_n(dtype, op, acc, src, NULL, acc_bytes, false, 1, 0);
 	else if (n_src == 2 && !is_first)
-		fold_n(dtype, op, acc, src, acc_bytes, false, 2, 0);
+		fold_n(dtype, op, acc, src, NULL, acc_bytes, false, 2, 0);
 	else
-		fold_n(dtype, op, acc, src, acc_bytes, is_first, n_src - is_first, 0);
+		fold_n(dtype, op, acc, src, NULL, acc_bytes, is_first, n_src - is_first, 0);
 }
 
 /* Reduce all sources to dst. The accumulator is only in registers, not in memory. */
@@ -463,11 +478,11 @@ INLINE void whole(enum dtype dtype, enum op op, void *dst, const void *const *sr
 	size_t acc_bytes, uint32_t divisor)
 {
 	if (divisor != 1)
-		fold_n(dtype, op, dst, src, acc_bytes, true, n_src - 1, divisor);
+		fold_n(dtype, op, dst, src, NULL, acc_bytes, true, n_src - 1, divisor);
 	else if (n_src == 2)
-		fold_n(dtype, op, dst, src, acc_bytes, true, 1, 1);
+		fold_n(dtype, op, dst, src, NULL, acc_bytes, true, 1, 1);
 	else
-		fold_n(dtype, op, dst, src, acc_bytes, true, n_src - 1, 1);
+		fold_n(dtype, op, dst, src, NULL, acc_bytes, true, n_src - 1, 1);
 }
 
 INLINE void finish(enum dtype dtype, unsigned char *dst, const unsigned char *acc, size_t acc_bytes,
@@ -485,9 +500,10 @@ INLINE void finish(enum dtype dtype, unsigned char *dst, const unsigned char *ac
 }
 
 #define DEFINE_FOLD(dtype, op, acc_size)                                                           \
-	static void fold_##dtype##_##op(                                                           \
-		void *acc, const void *const *src, unsigned n_src, size_t n_elems, bool is_first)  \
+	static void fold_##dtype##_##op(void *acc, const void *const *src, const float *weights,   \
+		unsigned n_src, size_t n_elems, bool is_first)                                     \
 	{                                                                                          \
+		(void)weights;                                                                     \
 		fold(DTYPE_##dtype, OP_##op, acc, src, n_src, n_elems *(acc_size), is_first);      \
 	}
 #define DEFINE_FOLDS(dtype, acc_size)                                                              \
@@ -501,9 +517,10 @@ INLINE void finish(enum dtype dtype, unsigned char *dst, const unsigned char *ac
 		finish(DTYPE_##dtype, dst, acc, n_elems *(acc_size), divisor);                     \
 	}
 #define DEFINE_WHOLE(dtype, op, acc_size)                                                          \
-	static void whole_##dtype##_##op(void *dst, const void *const *src, unsigned n_src,        \
-		size_t n_elems, uint32_t divisor)                                                  \
+	static void whole_##dtype##_##op(void *dst, const void *const *src, const float *weights,  \
+		unsigned n_src, size_t n_elems, uint32_t divisor)                                  \
 	{                                                                                          \
+		(void)weights;                                                                     \
 		whole(DTYPE_##dtype, OP_##op, dst, src, n_src, n_elems *(acc_size), divisor);      \
 	}
 #define DEFINE_WHOLES(dtype, acc_size)                                                             \
@@ -533,6 +550,18 @@ DEFINE_FINISH(F64, 8)
 DEFINE_WHOLES(F16, 4)
 DEFINE_WHOLES(BF16, 4)
 
+static void fold_F16_AVG(void *acc, const void *const *src, const float *weights, unsigned n_src,
+	size_t n_elems, bool is_first)
+{
+	fold_n(DTYPE_F16, OP_SUM, acc, src, weights, n_elems * 4, is_first, n_src - is_first, 0);
+}
+
+static void whole_F16_AVG(void *dst, const void *const *src, const float *weights, unsigned n_src,
+	size_t n_elems, uint32_t divisor)
+{
+	fold_n(DTYPE_F16, OP_SUM, dst, src, weights, n_elems * 4, true, n_src - 1, divisor);
+}
+
 const struct reduce_table REDUCE_TABLE = {
 	.name = REDUCE_NAME,
 	FOLDS_OF(I8),
@@ -549,6 +578,8 @@ const struct reduce_table REDUCE_TABLE = {
 	.finish[DTYPE_F64] = finish_F64,
 	WHOLES_OF(F16),
 	WHOLES_OF(BF16),
+	FOLD_OF(F16, AVG),
+	WHOLE_OF(F16, AVG),
 };
 #endif
 #endif

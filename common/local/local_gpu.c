@@ -69,6 +69,7 @@ static const struct field route_fields[] = {
 	FIELD_U32_(gpu_route, n_inputs),
 	FIELD_U32_(gpu_route, sum_node),
 	FIELD_BLOB_(gpu_route, input_nodes, GPU_NODES_BYTES),
+	FIELD_BLOB_(gpu_route, input_workers, GPU_NODES_BYTES),
 };
 static const struct field arena_fields[] = {
 	FIELD_U32_(gpu_arena, id),

@@ -132,6 +132,7 @@ struct gpu_route {
 	uint32_t sum_node;
 	/* Array of u16, one for each input: 1 + the id of the input's NUMA node; 0: any node */
 	struct blob input_nodes;
+	struct blob input_workers; /* array of u16: number of workers behind each input */
 };
 struct gpu_arena {
 	uint32_t id;

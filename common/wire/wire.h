@@ -16,7 +16,7 @@
 
 #include "common/base/error.h"
 
-#define WIRE_VERSION   1
+#define WIRE_VERSION   2
 #define WIRE_HDR_BYTES 64
 #define WIRE_TAIL_MAX  (16 + WIRE_MEMBERS_MAX / 8)
 #ifndef WIRE_INLINE_MAX /* largest inline payload in bytes; the simulator defines a smaller value */

@@ -201,6 +201,30 @@ def device_rounds(sizes, n_rounds, kinds=(("i64", "sum"),), route=None, imported
         return job.gpu_route
 
 
+def device_f16_averages(sizes, n_rounds, route):
+    """Average values of f16 whose sum is too large for f16, on the given route.
+
+    Elements depend on the rank, so that a wrong weight of a group of GPUs changes the average.
+    """
+    with bps.open() as job:
+        device = open_device(job)
+        assert route == job.gpu_route, job.gpu_route
+        at = job.gpu_alloc(2 * max(sizes))
+        tensors = [(job.gpu_declare(f"mean.{n}", "f16", n, at), n) for n in sizes]
+        for r in range(n_rounds):
+            for t, n in tensors:
+                base = 30000 + 32 * ((np.arange(n) + r) % 50)
+                device.write(at, (base + 2048 * job.rank).astype(np.float16))
+                t.push_pull(bps.AVG, stream=device.stream)
+                t.wait(20)
+                got = device.read(at, n, np.float16).astype(np.float64)
+                want = base + 2048 * (job.size - 1) / 2
+                # Rounding to f16 adds at most 4 for each GPU that divides its value before NCCL
+                # adds, and at most 16 for the machine's mean and for the result.
+                bound = 4 * job.local_size + 2 * 16
+                assert np.all(np.abs(got - want) <= bound), (n, got[:5], want[:5])
+
+
 def device_ahead(n_elems, n_rounds):
     """Submit rounds like a training program, which does not wait for the sums.
 

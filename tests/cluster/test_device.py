@@ -119,6 +119,13 @@ def test_every_route_gives_the_same_sums(rig, tmp_path, route):
         assert calls_between_gpus(trace) == CALLS[route]
 
 
+@pytest.mark.parametrize("route", ["copy", "ce", "rs_ag", "switch_sum", "roots"])
+def test_average_of_f16_that_would_overflow_as_a_sum(rig, route):
+    r = rig(args=["--gpu-strategy", route])
+    args = {"sizes": [3, 70001], "n_rounds": 2, "route": route}
+    r.run("device_f16_averages", 5, args, placement=[0, 0, 0, 1, 1])
+
+
 def test_a_stream_may_be_rounds_ahead(rig):
     r = rig(agents=2)
     assert r.run("device_ahead", 2, {"n_elems": 1000, "n_rounds": 20}) == [1 << 20] * 2

@@ -82,6 +82,17 @@ def test_sums_are_right_for_any_number_of_workers_agents_and_servers(
     same_everywhere(c.run("matrix", workers, args))
 
 
+@pytest.mark.parametrize("placement", [[0, 0, 0, 0], [0, 0, 1, 1], [0, 1, 1, 1], [0, 1, 2, 3]])
+def test_average_of_f16_depends_on_the_placement_only_by_rounding(cluster, placement):
+    """Sums of these values overflow f16 on a machine, at the server, or at both."""
+    c = cluster(agents=max(placement) + 1, servers=2)
+    values = [[40000, 65504, 60000 - 2000 * rank, 2.0**-24 * rank] for rank in range(4)]
+    out = same_everywhere(c.run("f16_average", 4, {"values": values}, placement=placement))
+    assert out[:2] == [40000, 65504]
+    assert abs(out[2] - 57000) <= 32  # twice half of the distance of two f16 numbers
+    assert abs(out[3] - 2.0**-24 * 1.5) <= 2.0**-24
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_a_deterministic_job_gives_the_same_bits_run_after_run(cluster, dtype):
     c = cluster(agents=3, servers=2)

@@ -50,6 +50,15 @@ def matrix(dtypes, ops, sizes, rounds=1, deterministic=None, part_bytes=0, seed=
     return digests
 
 
+def f16_average(values):
+    """Average one f16 per element and rank, given as rows of a matrix. Return the average."""
+    with bps.open() as job:
+        t = job.declare("mean", "f16", len(values[0]))
+        t.input[:] = np.array(values[job.rank], np.float16)
+        t.push_pull(bps.AVG)
+        return t.wait().astype(float).tolist()
+
+
 def rounds(
     n_elems,
     n_rounds,

@@ -35,6 +35,18 @@ void reduce_all(void *dst, const void *const *src, unsigned n_src, size_t n_elem
 	(void)dst, (void)src, (void)n_src, (void)n_elems, (void)dtype, (void)op, (void)divisor;
 }
 
+void reduce_means_fold(void *acc, const void *const *src, const float *weights, unsigned n_src,
+	size_t n_elems, bool is_first)
+{
+	(void)acc, (void)src, (void)weights, (void)n_src, (void)n_elems, (void)is_first;
+}
+
+void reduce_means_all(void *dst, const void *const *src, const float *weights, unsigned n_src,
+	size_t n_elems, uint32_t divisor)
+{
+	(void)dst, (void)src, (void)weights, (void)n_src, (void)n_elems, (void)divisor;
+}
+
 const char *reduce_isa(void)
 {
 	return "none";

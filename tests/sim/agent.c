@@ -374,6 +374,7 @@ void agent_tensor_attach(struct sim_agent *a, unsigned t)
 	uint32_t bytes = tensor_bytes(a->s, t);
 	struct agt_mem in[WORKERS_MAX] = {{0}}, dev[WORKERS_MAX] = {{0}}, staging, out[2] = {{0}};
 	struct agt_mem *all[2 * WORKERS_MAX + 3];
+	static const uint16_t one_each[WORKERS_MAX] = {1, 1};
 	bool is_device = device_is(a->s);
 	unsigned n = 0;
 	uint8_t *mem = ts->mem;
@@ -402,7 +403,7 @@ void agent_tensor_attach(struct sim_agent *a, unsigned t)
 	ts->out[1] = out[1].mem;
 	if (is_device)
 		rc = agt_tensor_new_device(a->job, a->s->o.tensors[t].dtype,
-			a->s->o.tensors[t].n_elems, in, a->n_workers,
+			a->s->o.tensors[t].n_elems, in, one_each, a->n_workers,
 			a->n_workers > 1 ? &staging : NULL, out, ts, &ts->t);
 	else
 		rc = agt_tensor_new(a->job, a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems,

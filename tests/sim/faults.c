@@ -48,6 +48,11 @@ static void draw_job(struct sim *s)
 			n = ELEMS_MAX;
 		o->tensors[t].dtype = dtype;
 		o->tensors[t].op = dtype == DTYPE_I32 ? ops[rnd_below(s, sizeof(ops))] : OP_SUM;
+		if (dtype == DTYPE_BF16 && mix(s->seed ^ t) % 2) {
+			/* of the same size, so that the seed's other draws stay as they are */
+			o->tensors[t].dtype = DTYPE_F16;
+			o->tensors[t].op = OP_AVG;
+		}
 		o->tensors[t].n_elems = n - (uint32_t)rnd_below(s, part / 2);
 	}
 }

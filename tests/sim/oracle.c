@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/data/crc32c.h"
+#include "tests/unit/half.h"
 
 uint32_t tensor_bytes(const struct sim *s, unsigned t)
 {
@@ -48,14 +49,45 @@ static float float_at(uint64_t seed, uint32_t i)
 	return (float)((int32_t)v >> 8) * scale;
 }
 
-/* Return element i of a bf16 tensor: a small integer, so that sums are exact in every order. */
-static uint16_t half_at(uint64_t seed, uint32_t i)
+static int small_int_at(uint64_t seed, uint32_t i)
 {
-	float f = (float)((int)((seed + i) % 15) - 7);
+	return (int)((seed + i) % 15) - 7;
+}
+
+/* Return element i of a bf16 tensor: a small integer, so that sums are exact in every order. */
+static uint16_t bf16_at(uint64_t seed, uint32_t i)
+{
+	float f = (float)small_int_at(seed, i);
 	uint32_t bits;
 
 	memcpy(&bits, &f, sizeof(bits));
 	return (uint16_t)(bits >> 16);
+}
+
+/* Unit of the elements of f16 tensors, of which averages are computed. The sum of two large
+ * elements is too large for f16. */
+#define F16_UNIT 8192
+/* Largest error of an average: it is rounded to f16 at its machine and at the server, each time by
+ * at most half of the distance of two f16 numbers, which is at most 32. */
+#define F16_ERROR 32.01
+
+/* Return element i of an f16 tensor. */
+static uint16_t f16_at(uint64_t seed, uint32_t i)
+{
+	return half_round(small_int_at(seed, i) * F16_UNIT);
+}
+
+/* Return whether `half` is the sum, or for f16 the average, of n elements with the sum `sum`. */
+static bool half_is(uint8_t dtype, uint16_t half, int sum, uint32_t n)
+{
+	uint32_t bits = (uint32_t)half << 16;
+	float got;
+
+	if (dtype == DTYPE_F16) /* 31: exponent of infinity and NaN */
+		return (half >> 10 & 31) != 31 && n &&
+		       fabs(half_value(half) - (double)sum * F16_UNIT / n) <= F16_ERROR;
+	memcpy(&got, &bits, sizeof(got));
+	return got == (float)sum;
 }
 
 void oracle_fill(struct sim *s, unsigned t, uint32_t rank, uint64_t round, void *dst)
@@ -72,8 +104,11 @@ void oracle_fill(struct sim *s, unsigned t, uint32_t rank, uint64_t round, void 
 		case DTYPE_F32:
 			((float *)dst)[i] = float_at(seed, i);
 			break;
+		case DTYPE_F16:
+			((uint16_t *)dst)[i] = f16_at(seed, i);
+			break;
 		default:
-			((uint16_t *)dst)[i] = half_at(seed, i);
+			((uint16_t *)dst)[i] = bf16_at(seed, i);
 		}
 	}
 }
@@ -157,14 +192,11 @@ static bool float_is_right(const struct sim *s, unsigned t, const uint64_t *seed
 static bool half_is_right(const struct sim *s, unsigned t, const uint64_t *seeds, const uint16_t *v)
 {
 	for (uint32_t i = 0; i < s->o.tensors[t].n_elems; i++) {
-		uint32_t bits = (uint32_t)v[i] << 16;
-		float got;
 		int sum = 0;
 
 		for (uint32_t r = 0; r < s->o.size; r++)
-			sum += (int)((seeds[r] + i) % 15) - 7;
-		memcpy(&got, &bits, sizeof(got));
-		if (got != (float)sum)
+			sum += small_int_at(seeds[r], i);
+		if (!half_is(s->o.tensors[t].dtype, v[i], sum, s->o.size))
 			return false;
 	}
 	return true;
@@ -221,19 +253,17 @@ static bool float_part_is_sum(
 	return got - sum <= weight * 1e-5f && sum - got <= weight * 1e-5f;
 }
 
-static bool half_part_is_sum(
-	const struct sim *s, const uint64_t *seeds, uint32_t i, uint32_t members, uint16_t half)
+static bool half_part_is_sum(const struct sim *s, unsigned t, const uint64_t *seeds, uint32_t i,
+	uint32_t members, uint16_t half)
 {
 	const struct oracle *o = &s->oracle;
-	uint32_t bits = (uint32_t)half << 16;
-	float got;
+	uint32_t n = 0;
 	int sum = 0;
 
 	for (unsigned m = 0; m < o->n_members; m++)
-		for (unsigned k = 0; members >> m & 1 && k < o->n_ranks[m]; k++)
-			sum += (int)((seeds[o->ranks[m][k]] + i) % 15) - 7;
-	memcpy(&got, &bits, sizeof(got));
-	return got == (float)sum;
+		for (unsigned k = 0; members >> m & 1 && k < o->n_ranks[m]; k++, n++)
+			sum += small_int_at(seeds[o->ranks[m][k]], i);
+	return half_is(s->o.tensors[t].dtype, half, sum, n);
 }
 
 bool oracle_is_sum(const struct sim *s, unsigned t, uint64_t round, uint32_t first, uint32_t n,
@@ -252,7 +282,8 @@ bool oracle_is_sum(const struct sim *s, unsigned t, uint64_t round, uint32_t fir
 			is_sum = float_part_is_sum(s, seeds, i, members, ((const float *)v)[i]);
 			break;
 		default:
-			is_sum = half_part_is_sum(s, seeds, i, members, ((const uint16_t *)v)[i]);
+			is_sum =
+				half_part_is_sum(s, t, seeds, i, members, ((const uint16_t *)v)[i]);
 		}
 	}
 	return is_sum;

@@ -206,17 +206,22 @@ static inline void tell_plan(struct agt_world *w, unsigned t)
 
 static inline void add_tensor(struct agt_world *w)
 {
+	/* the first input holds the values of the workers that have no input of their own */
+	uint16_t in_workers[WORKERS_MAX] = {(uint16_t)(w->n_workers - w->n_in + 1)};
 	struct agt_mem in[WORKERS_MAX], staging = {w->a->staging, 1 << 20, SEGMENT}, out[2];
 
-	for (unsigned i = 0; i < WORKERS_MAX; i++)
+	for (unsigned i = 0; i < WORKERS_MAX; i++) {
 		in[i] = (struct agt_mem){w->a->in[i], i * sizeof(w->a->in[0]), SEGMENT};
+		if (i > 0)
+			in_workers[i] = 1;
+	}
 	for (unsigned i = 0; i < 2; i++)
 		out[i] = (struct agt_mem){
 			w->a->out[i], (uint64_t)(w->a->out[i] - (unsigned char *)w->a), SEGMENT};
 	if (w->is_device)
 		assert_int_equal(
 			agt_tensor_new_device(w->job, w->dtype, (uint64_t)w->n_elems * w->n_parts,
-				in, w->n_in, w->n_in > 1 ? &staging : NULL, out,
+				in, in_workers, w->n_in, w->n_in > 1 ? &staging : NULL, out,
 				&w->t[w->n_tensors], &w->t[w->n_tensors]),
 			0);
 	else

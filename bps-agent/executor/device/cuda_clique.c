@@ -31,7 +31,7 @@ _Static_assert((int)ncclInt8 == DTYPE_I8 && (int)ncclUint8 == DTYPE_U8 &&
 		       (int)ncclFloat64 == DTYPE_F64 && (int)ncclBfloat16 == DTYPE_BF16,
 	"the numbers of data types equal NCCL's");
 _Static_assert((int)ncclSum == OP_SUM && (int)ncclProd == OP_PROD && (int)ncclMax == OP_MAX &&
-		       (int)ncclMin == OP_MIN,
+		       (int)ncclMin == OP_MIN && (int)ncclAvg == OP_AVG,
 	"the numbers of operations equal NCCL's");
 
 enum clique_state { OPENING, READY, LAUNCHING, FAILED, ABORTED };
@@ -342,7 +342,8 @@ static int check(struct cuda_clique *c, const struct device_piece *pieces, uint6
 	if (c->state != READY)
 		return cuda_refuse(dev, DEVICE_ARG,
 			"a collective cannot start while its clique is %s", state_name(c->state));
-	if (!dtype_bytes(dtype) || (unsigned)op >= OP_AVG)
+	if (!dtype_bytes(dtype) || (unsigned)op >= OP_COUNT ||
+		(op == OP_AVG && !dtype_is_float(dtype)))
 		return cuda_refuse(dev, DEVICE_ARG, "a clique cannot compute %s of %s", op_name(op),
 			dtype_name(dtype));
 	if (!count || __builtin_mul_overflow(count, blocks, &bytes) ||

@@ -231,7 +231,7 @@ struct device_ops {
 	 * functions in the same order. A member may call one of these functions only when
 	 * clique_poll returns 0. Launching may take a while. Until the collective is launched,
 	 * clique_poll and all calls for these queues, queue_poll included, return DEVICE_AGAIN.
-	 * `op` is sum, prod, max or min; OP_AVG is not supported.
+	 * `op` is sum, prod, max, min, or for floats avg, which divides by the number of ranks.
 	 *
 	 * All collectives work in place. A piece of reduce_scatter and all_gather has n_ranks
 	 * blocks of count_per_rank elements. After reduce_scatter, block r of rank r's piece has

@@ -36,7 +36,7 @@ static void reduce_block(struct host_coll *c, uint64_t first, size_t n, char *ds
 			src[n_src++] = c->piece[i++] + first * elem;
 		reduce_fold(acc, src, n_src, n, c->dtype, c->op, is_first);
 	}
-	reduce_finish(dst + first * elem, acc, n, c->dtype, c->op, 1);
+	reduce_finish(dst + first * elem, acc, n, c->dtype, c->op, (uint32_t)c->n);
 }
 
 /* Reduce elements [first, first + n) of all pieces into the same place of root's piece. */

@@ -150,18 +150,32 @@ static double fold_float(double a, double b, ncclRedOp_t op)
 	}
 }
 
+/* Multiply by 1 / n, as NCCL does with each value of a rank before it adds for ncclAvg. The product
+ * has the element's type. */
+static double share_of(double v, int n, ncclDataType_t type)
+{
+	char rounded[8];
+
+	store(rounded, type, (union value){.f = v / n});
+	return load(rounded, type).f;
+}
+
 void elem_reduce(
 	void *dst, void *const *src, int n_src, size_t n, ncclDataType_t type, ncclRedOp_t op)
 {
 	size_t size = elem_bytes(type);
 
 	for (size_t i = 0; i < n; i++) {
-		union value acc = load((const char *)src[0] + i * size, type);
+		union value acc = {0};
 
-		for (int s = 1; s < n_src; s++) {
+		for (int s = 0; s < n_src; s++) {
 			union value v = load((const char *)src[s] + i * size, type);
 
-			if (is_float(type))
+			if (is_float(type) && op == ncclAvg)
+				v.f = share_of(v.f, n_src, type);
+			if (s == 0)
+				acc = v;
+			else if (is_float(type))
 				acc.f = fold_float(acc.f, v.f, op);
 			else
 				acc.i = fold_int(acc.i, v.i, op);

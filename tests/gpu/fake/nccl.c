@@ -478,7 +478,7 @@ static ncclResult_t queue(ncclComm_t comm, struct what what, const void *send, s
 	check_life(comm);
 	if (comm->life != LIVE || comm->polls_left)
 		fakecuda_nccl_misuse("a communicator that is not ready is used");
-	if (!block || what.op > ncclMin || fakecuda_stream_gpu(stream) != comm->gpu)
+	if (!block || what.op > ncclAvg || fakecuda_stream_gpu(stream) != comm->gpu)
 		fakecuda_nccl_misuse("no such collective, or a stream of another GPU");
 	*k = (struct nccl_call){.comm = comm, .what = what, .seq = ++comm->seq, .stream = stream};
 	k->addr[0] = (CUdeviceptr)send;

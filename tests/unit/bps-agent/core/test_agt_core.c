@@ -191,6 +191,64 @@ static void job_of_one_machine_needs_no_server(void **state)
 	world_free(w);
 }
 
+static void put_half(unsigned char *p, double v)
+{
+	uint16_t h = half_round(v);
+
+	memcpy(p, &h, 2);
+}
+
+static double get_half(const unsigned char *p)
+{
+	uint16_t h;
+
+	memcpy(&h, p, 2);
+	return half_value(h);
+}
+
+static void average_of_f16_sends_the_mean_of_the_machine(void **state)
+{
+	struct agt_world *w = world(.n_elems = SMALL, .n_workers = 12, .dtype = 1 + DTYPE_F16);
+	struct wire_msg m;
+
+	(void)state;
+	for (unsigned i = 0; i < 12; i++) {
+		put_half(w->a->in[i], 60000);
+		put_half(w->a->in[i] + 2, i % 2 ? 65504 : -65504);
+		assert_int_equal(agt_submit(w->t[0], i, 1, OP_AVG, 0), 0);
+	}
+	work(w);
+	m = expect_msg(w, 0, WIRE_CONTRIB, 1);
+	assert_int_equal(m.contrib.workers, 12);
+	assert_true(get_half(m.payload) == 60000);
+	assert_true(get_half((const unsigned char *)m.payload + 2) == 0);
+	agt_job_fail(w->job, BPS_EPROTO);
+	world_free(w);
+}
+
+/* Two inputs hold the means of three GPUs and of one GPU. */
+static void average_of_f16_weights_groups_of_gpus(void **state)
+{
+	for (unsigned n_members = 1; n_members <= 3; n_members += 2) {
+		struct agt_world *w = world(.n_elems = SMALL, .n_workers = 4, .n_in = 2,
+			.n_members = n_members, .dtype = 1 + DTYPE_F16);
+		double got;
+
+		(void)state;
+		for (unsigned i = 0; i < 4; i++)
+			assert_int_equal(agt_submit(w->t[0], i, 1, OP_AVG, 0), 0);
+		put_half(w->a->in[0], 60000);
+		put_half(w->a->in[1], 40000);
+		assert_int_equal(agt_part_staged(w->t[0], 0, 1), 0);
+		work(w);
+		got = get_half(
+			n_members > 1 ? expect_msg(w, 0, WIRE_CONTRIB, 1).payload : w->a->out[1]);
+		assert_true(got == half_value(half_round((3 * 60000 + 40000) / 4.0)));
+		agt_job_fail(w->job, BPS_EPROTO);
+		world_free(w);
+	}
+}
+
 static void tensor_may_be_submitted_before_its_plan(void **state)
 {
 	struct agt_world *w = world(.n_elems = SMALL, .is_unplanned = true);
@@ -586,6 +644,8 @@ int main(void)
 		cmocka_unit_test(workers_of_the_machine_are_summed_once_before_the_push),
 		cmocka_unit_test(half_precision_of_many_workers_is_rounded_once),
 		cmocka_unit_test(job_of_one_machine_needs_no_server),
+		cmocka_unit_test(average_of_f16_sends_the_mean_of_the_machine),
+		cmocka_unit_test(average_of_f16_weights_groups_of_gpus),
 		cmocka_unit_test(tensor_may_be_submitted_before_its_plan),
 		cmocka_unit_test(plan_that_does_not_fit_is_refused),
 		cmocka_unit_test(submissions_out_of_order_are_refused),

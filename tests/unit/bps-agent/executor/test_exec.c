@@ -356,6 +356,9 @@ static void a_second_start_connects_the_restarted_agent(void **state)
 	assert_string_equal(m.gpu_route.route, "copy");
 	assert_int_equal(m.gpu_route.n_inputs, WORKERS);
 	assert_int_equal(m.gpu_route.input_nodes.bytes, WORKERS * sizeof(uint16_t));
+	assert_int_equal(m.gpu_route.input_workers.bytes, WORKERS * sizeof(uint16_t));
+	for (unsigned w = 0; w < WORKERS; w++)
+		assert_int_equal(((const uint16_t *)m.gpu_route.input_workers.data)[w], 1);
 	free(mem);
 	give_arena(&r); /* the executor already has this region */
 	describe(&r, region, 1000);

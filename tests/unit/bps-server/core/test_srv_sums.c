@@ -110,6 +110,37 @@ static void ordered_sum_has_the_same_bits_in_every_order(void **state)
 		}
 }
 
+/* Contributions are means of 1, 2 and 3 workers. The sum of their values is too large for f16.
+ * Passes of their own give the same bits as one pass. */
+static void averages_of_f16_are_weighted_means(void **state)
+{
+	static const double means[] = {60000, 40000, 65504};
+	const uint16_t want = half_round((60000 + 2 * 40000.0 + 3 * 65504.0) / 6);
+
+	(void)state;
+	for (unsigned has_passes = 0; has_passes < 2; has_passes++) {
+		struct srv_world *w = world(.n_members = 3, .n_elems = 1, .dtype = 1 + DTYPE_F16);
+		uint16_t got;
+
+		for (unsigned i = 0; i < 3; i++) {
+			uint16_t mean = half_round(means[i]);
+			struct wire_msg m;
+
+			memcpy(w->m[i].contrib[0], &mean, 2);
+			m = payload_msg(w, i, WIRE_CONTRIB, 1, 1, 0);
+			m.contrib.workers = w->m[i].workers;
+			m.contrib.op = OP_AVG;
+			say(w, i, &m);
+			if (has_passes)
+				sums_relieve(w->core);
+			work(w);
+		}
+		memcpy(&got, expect_msg(w, 0, WIRE_RESULT, 1).payload, 2);
+		assert_int_equal(got, want);
+		world_free(w);
+	}
+}
+
 static void half_precision_is_rounded_once(void **state)
 {
 	struct srv_world *w = world(.n_members = MEMBERS_MAX, .n_elems = 1, .dtype = 1 + DTYPE_F16);
@@ -144,6 +175,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(average_divides_by_workers),
 		cmocka_unit_test(ordered_sum_has_the_same_bits_in_every_order),
+		cmocka_unit_test(averages_of_f16_are_weighted_means),
 		cmocka_unit_test(half_precision_is_rounded_once),
 	};
 

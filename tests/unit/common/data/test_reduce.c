@@ -351,6 +351,47 @@ static void nothing_beyond_the_last_element_is_written(void **state)
 	}
 }
 
+/* The sources are means of 1, 3 and 2 values. Large means show that nothing overflows f16. */
+static void check_means(const struct bufs *b, size_t n)
+{
+	static const float weights[N_SRC] = {1, 3, 2};
+	const void *const *src = (const void *const *)b->src;
+
+	memset(b->dst + 2 * n, 0xa5, 8);
+	reduce_means_all(b->dst, src, weights, N_SRC, n, 6);
+	assert_memory_equal(b->dst + 2 * n, "\xa5\xa5\xa5\xa5\xa5", 5);
+	for (int s = 0; s < N_SRC; s++)
+		reduce_means_fold(b->acc, src + s, weights + s, 1, n, s == 0);
+	reduce_finish(b->other_dst, b->acc, n, DTYPE_F16, OP_AVG, 6);
+	assert_memory_equal(b->other_dst, b->dst, 2 * n);
+	reduce_means_fold(b->acc, src, weights, N_SRC, n, true);
+	reduce_finish(b->other_dst, b->acc, n, DTYPE_F16, OP_AVG, 6);
+	assert_memory_equal(b->other_dst, b->dst, 2 * n);
+	for (size_t i = 0; i < n; i++) {
+		double want = 0, got = float_at(b->dst, i, DTYPE_F16);
+
+		for (int s = 0; s < N_SRC; s++)
+			want += (double)weights[s] * float_at(b->src[s], i, DTYPE_F16) / 6;
+		if (!(fabs(got - want) <= fabs(want) * 0x1p-10))
+			fail_msg("%s [%zu]: got %.17g, want %.17g", reduce_isa(), i, got, want);
+	}
+}
+
+static void means_of_f16_are_weighted(void **state)
+{
+	struct bufs *b = *state;
+
+	for (int s = 0; s < N_SRC; s++)
+		for (size_t i = 0; i < 300; i++) {
+			uint16_t h = (uint16_t)(0x7000 + random_u64() % 0xc00); /* 8192 to 65504 */
+
+			memcpy(b->src[s] + 2 * i, &h, 2);
+		}
+	for (unsigned isa = 0; isa < COUNT(isas); isa++)
+		for (size_t n = 0; n < 300 && reduce_select(isas[isa]) == 0; n++)
+			check_means(b, n);
+}
+
 /* Store an element with random bits. For a third of the elements of a float type, store instead a
  * value that kernels often get wrong. */
 static void special(unsigned char *p, enum dtype dtype)
@@ -735,6 +776,7 @@ int main(void)
 		cmocka_unit_test(threads_that_meet_at_first_use_choose_what_the_environment_says),
 		cmocka_unit_test(every_dtype_and_op_matches_the_plain_loop_at_every_size),
 		cmocka_unit_test(nothing_beyond_the_last_element_is_written),
+		cmocka_unit_test(means_of_f16_are_weighted),
 		cmocka_unit_test(all_instruction_sets_give_the_same_bits_for_any_bits),
 		cmocka_unit_test(min_and_max_propagate_nan_and_order_the_zeros),
 		cmocka_unit_test(one_nan_in_any_place_becomes_the_nan_without_payload),
