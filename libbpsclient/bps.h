@@ -48,8 +48,18 @@ enum bps_dtype {
 
 /* Reductions. Sums and products of integers wrap. AVG divides the sum by the number of workers. For
  * integers, AVG returns the floor of the exact mean, and does not wrap; bps_push_pull(3) states the
- * cost of this average. MIN and MAX propagate NaN. f16 and bf16 are accumulated in f32. */
-enum bps_op { BPS_SUM = 0, BPS_PROD = 1, BPS_MAX = 2, BPS_MIN = 3, BPS_AVG = 4 };
+ * cost of this average. MIN and MAX propagate NaN. f16 and bf16 are accumulated in f32. BAND, BOR
+ * and BXOR are bitwise operations on integers in host memory. */
+enum bps_op {
+	BPS_SUM = 0,
+	BPS_PROD = 1,
+	BPS_MAX = 2,
+	BPS_MIN = 3,
+	BPS_AVG = 4,
+	BPS_BAND = 5,
+	BPS_BOR = 6,
+	BPS_BXOR = 7
+};
 
 enum bps_code {
 	/* the time-out passed; bps_last_error() names the missing workers */

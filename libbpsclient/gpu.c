@@ -272,6 +272,10 @@ static int check_op(const struct bps_tensor *t, enum bps_op op)
 {
 	if ((unsigned)op >= OP_COUNT)
 		return last_error_set(-EINVAL, "push_pull: %d is not an operation", (int)op);
+	if (op >= BPS_BAND)
+		return last_error_set(-EOPNOTSUPP,
+			"tensor '%s': GPUs do not compute %s: declare the tensor in host memory",
+			t->name, op_name(op));
 	if (average_is_needed(t, op))
 		return last_error_set(-EOPNOTSUPP,
 			"tensor '%s': GPUs do not average integers: divide the result of BPS_SUM, "

@@ -20,7 +20,9 @@ _Static_assert(BPS_I8 == (int)DTYPE_I8 && BPS_U8 == (int)DTYPE_U8 && BPS_I32 == 
 		       BPS_BF16 == (int)DTYPE_BF16,
 	"public and internal element types");
 _Static_assert(BPS_SUM == (int)OP_SUM && BPS_PROD == (int)OP_PROD && BPS_MAX == (int)OP_MAX &&
-		       BPS_MIN == (int)OP_MIN && BPS_AVG == (int)OP_AVG,
+		       BPS_MIN == (int)OP_MIN && BPS_AVG == (int)OP_AVG &&
+		       BPS_BAND == (int)OP_BAND && BPS_BOR == (int)OP_BOR &&
+		       BPS_BXOR == (int)OP_BXOR,
 	"public and internal operations");
 
 #define NAME_MAX_BYTES  255
@@ -491,6 +493,12 @@ static int check_tensors(struct bps_tensor *const *tensors, size_t n, enum bps_o
 				tensors[i]->name);
 	if ((unsigned)op >= OP_COUNT)
 		return last_error_set(-EINVAL, "push_pull: %d is not an operation", (int)op);
+	for (size_t i = 0; i < n; i++)
+		if (!op_is_for(op, (unsigned)tensors[i]->dtype))
+			return last_error_set(-EINVAL,
+				"push_pull: tensor '%s': %s is an operation on integers, not on %s",
+				tensors[i]->name, op_name(op),
+				dtype_name((unsigned)tensors[i]->dtype));
 	return 0;
 }
 

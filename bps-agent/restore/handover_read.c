@@ -428,7 +428,7 @@ static int on_declared(struct handover_reader *r, const struct ledger_record *re
 	tw->live = rec->live;
 	tw->submitted = atomic_load_explicit(&tw->live->submitted, memory_order_acquire);
 	tw->op = ledger_submission_at(tw->live, tw->submitted)->op;
-	if (tw->op >= OP_COUNT)
+	if (!op_is_for(tw->op, tensor->dtype))
 		return handover_contradicts(r, "a submission");
 	tw->since_ns = clock_now_ns();
 	tw->is_declared = true;

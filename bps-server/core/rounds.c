@@ -115,8 +115,8 @@ static bool echo_agrees(
 static bool contrib_is_valid(
 	const struct srv_part *part, const struct seat *seat, const struct wire_msg *m)
 {
-	return m->len == part->bytes && m->contrib.op < OP_COUNT && m->contrib.codec == 0 &&
-	       m->contrib.group == 0 &&
+	return m->len == part->bytes && op_is_for(m->contrib.op, part->dtype) &&
+	       m->contrib.codec == 0 && m->contrib.group == 0 &&
 	       m->contrib.workers == part->job->members[seat->member].workers &&
 	       (m->len <= WIRE_INLINE_MAX) == !!(m->flags & WIRE_INLINE);
 }

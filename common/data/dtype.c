@@ -14,7 +14,15 @@ static const struct {
 	[DTYPE_BF16] = {2, 4, "bf16"},
 };
 static const char *const ops[OP_COUNT] = {
-	[OP_SUM] = "sum", [OP_PROD] = "prod", [OP_MAX] = "max", [OP_MIN] = "min", [OP_AVG] = "avg"};
+	[OP_SUM] = "sum",
+	[OP_PROD] = "prod",
+	[OP_MAX] = "max",
+	[OP_MIN] = "min",
+	[OP_AVG] = "avg",
+	[OP_BAND] = "band",
+	[OP_BOR] = "bor",
+	[OP_BXOR] = "bxor",
+};
 
 #define N_DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
 
@@ -41,6 +49,11 @@ const char *dtype_name(unsigned dtype)
 const char *op_name(unsigned op)
 {
 	return op < OP_COUNT ? ops[op] : "?";
+}
+
+bool op_is_for(unsigned op, unsigned dtype)
+{
+	return op < OP_COUNT && dtype_bytes(dtype) && (op < OP_BAND || !dtype_is_float(dtype));
 }
 
 bool op_takes_means(unsigned dtype, unsigned op)

@@ -18,7 +18,18 @@ enum dtype {
 	DTYPE_BF16 = 9,
 };
 
-enum op { OP_SUM = 0, OP_PROD = 1, OP_MAX = 2, OP_MIN = 3, OP_AVG = 4, OP_COUNT };
+/* The bitwise operations are defined for integers only. */
+enum op {
+	OP_SUM = 0,
+	OP_PROD = 1,
+	OP_MAX = 2,
+	OP_MIN = 3,
+	OP_AVG = 4,
+	OP_BAND = 5,
+	OP_BOR = 6,
+	OP_BXOR = 7,
+	OP_COUNT,
+};
 
 /* Return the size of one element in bytes, or 0 for an unknown dtype. */
 size_t dtype_bytes(unsigned dtype);
@@ -31,6 +42,8 @@ bool dtype_is_float(unsigned dtype);
  * op. */
 const char *dtype_name(unsigned dtype);
 const char *op_name(unsigned op);
+/* Return whether op is an operation on elements of dtype. */
+bool op_is_for(unsigned op, unsigned dtype);
 /* Return whether a machine contributes the mean of its workers' values instead of their sum. This
  * holds for averages of f16, because the sum may be too large for f16 although the average is not.
  * Then the server weights each contribution by the number of its workers. */

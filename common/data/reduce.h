@@ -28,8 +28,8 @@
 /* Apply `op` to acc, src[0], src[1], ... src[n_src - 1], in this order, and store the result in
  * acc. If is_first, leave out the old content of acc. acc: n_elems accumulator elements. src: n_src
  * (1..REDUCE_MAX_SRC) arrays of n_elems elements of dtype, any alignment. acc may be src[0] itself
- * when dtype is also the type of the accumulator. The caller has checked that dtype is in enum
- * dtype and op < OP_COUNT. For op avg, reduce_fold computes the sum, and reduce_finish divides the
+ * when dtype is also the type of the accumulator. The caller has checked that op_is_for(op, dtype).
+ * For op avg, reduce_fold computes the sum, and reduce_finish divides the
  * sum. */
 void reduce_fold(void *acc, const void *const *src, unsigned n_src, size_t n_elems,
 	enum dtype dtype, enum op op, bool is_first);

@@ -43,8 +43,9 @@ typedef void reduce_whole_fn(void *dst, const void *const *src, const float *wei
 struct reduce_table {
 	const char *name;
 	/* Functions, indexed by dtype and op. OP_AVG has functions only for f16: they take means.
-	 * For other averages, reduce.c calls the function of OP_SUM */
-	reduce_fold_fn *fold[REDUCE_DTYPES][OP_AVG + 1];
+	 * For other averages, reduce.c calls the function of OP_SUM. The bitwise operations have
+	 * functions only for u8, for bytes of any integers. */
+	reduce_fold_fn *fold[REDUCE_DTYPES][OP_COUNT];
 	reduce_finish_fn *finish[REDUCE_DTYPES]; /* NULL for integers */
 	/* NULL for types other than f16 and bf16 */
 	reduce_whole_fn *whole[REDUCE_DTYPES][OP_AVG + 1];
@@ -227,6 +228,12 @@ INLINE void bf16_store(void *p, v_f32 v, bool is_settled)
 			return (type)((utype)a + (utype)b);                                        \
 		if (op == OP_PROD)                                                                 \
 			return (type)((utype)a * (utype)b);                                        \
+		if (op == OP_BAND)                                                                 \
+			return a & b;                                                              \
+		if (op == OP_BOR)                                                                  \
+			return a | b;                                                              \
+		if (op == OP_BXOR)                                                                 \
+			return a ^ b;                                                              \
 		return (a & mask) | (b & ~mask);                                                   \
 	}
 
@@ -537,6 +544,9 @@ INLINE void finish(enum dtype dtype, unsigned char *dst, const unsigned char *ac
 
 DEFINE_FOLDS(I8, 1)
 DEFINE_FOLDS(U8, 1)
+DEFINE_FOLD(U8, BAND, 1)
+DEFINE_FOLD(U8, BOR, 1)
+DEFINE_FOLD(U8, BXOR, 1)
 DEFINE_FOLDS(I32, 4)
 DEFINE_FOLDS(I64, 8)
 DEFINE_FOLDS(F16, 4)
@@ -566,6 +576,9 @@ const struct reduce_table REDUCE_TABLE = {
 	.name = REDUCE_NAME,
 	FOLDS_OF(I8),
 	FOLDS_OF(U8),
+	FOLD_OF(U8, BAND),
+	FOLD_OF(U8, BOR),
+	FOLD_OF(U8, BXOR),
 	FOLDS_OF(I32),
 	FOLDS_OF(I64),
 	FOLDS_OF(F16),

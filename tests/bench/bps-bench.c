@@ -110,7 +110,10 @@ static const char *const ops[] = {[BPS_SUM] = "sum",
 	[BPS_PROD] = "prod",
 	[BPS_MAX] = "max",
 	[BPS_MIN] = "min",
-	[BPS_AVG] = "avg"};
+	[BPS_AVG] = "avg",
+	[BPS_BAND] = "band",
+	[BPS_BOR] = "bor",
+	[BPS_BXOR] = "bxor"};
 
 static const char usage[] =
 	"usage: bps-bench [--bytes LIST] [--dtype TYPE] [--op OP] [--tensors N]\n"
@@ -197,7 +200,7 @@ static int parse_op(const char *text, enum bps_op *ret)
 			*ret = (enum bps_op)i;
 			return 0;
 		}
-	return bad("op", text, "sum, prod, max, min or avg");
+	return bad("op", text, "sum, prod, max, min, avg, band, bor or bxor");
 }
 
 enum {
@@ -318,6 +321,11 @@ static int parse_options(int argc, char **argv, struct bench_options *o)
 	}
 	if (check_mode(given, o->replay) < 0)
 		return -1;
+	if (o->op >= BPS_BAND && o->dtype >= BPS_F16) {
+		fprintf(stderr, "bps-bench: --op %s needs --dtype i8, u8, i32 or i64\n",
+			ops[o->op]);
+		return -1;
+	}
 	if (given[OPT_ROUNDS - OPT_BYTES] && given[OPT_SECONDS - OPT_BYTES]) {
 		fprintf(stderr, "bps-bench: --rounds and --seconds cannot be given together\n");
 		return -1;

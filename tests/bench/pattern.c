@@ -59,6 +59,18 @@ static uint64_t input_value(enum bps_op op, unsigned base, int rank)
 	return base + (unsigned)rank % SHARES;
 }
 
+static uint64_t output_bits(enum bps_op op, unsigned base, int size)
+{
+	uint64_t v = input_value(op, base, 0);
+
+	for (int rank = 1; rank < size; rank++) {
+		uint64_t x = input_value(op, base, rank);
+
+		v = op == BPS_BAND ? v & x : op == BPS_BOR ? v | x : v ^ x;
+	}
+	return v;
+}
+
 static uint64_t output_value(enum bps_op op, unsigned base, int size)
 {
 	uint64_t n = (uint64_t)size, shares = 0;
@@ -72,6 +84,10 @@ static uint64_t output_value(enum bps_op op, unsigned base, int size)
 		return base + (n < SHARES ? n - 1 : SHARES - 1);
 	case BPS_MIN:
 		return base;
+	case BPS_BAND:
+	case BPS_BOR:
+	case BPS_BXOR:
+		return output_bits(op, base, size);
 	case BPS_SUM:
 	case BPS_AVG:
 		break;

@@ -238,6 +238,16 @@ def gpu_types(route=None):
         device = open_device(job)
         assert route in (None, job.gpu_route), job.gpu_route
         bad = []
+        address = job.gpu_alloc(64)
+        for op in ("band", "bor", "bxor"):
+            try:
+                job.gpu_declare(op, "i32", 1, address).push_pull(
+                    getattr(bps, op.upper()), stream=device.stream
+                )
+                bad.append(["i32", op, "was accepted"])
+            except bps.Error as e:
+                assert e.code == -errno.EOPNOTSUPP and f"do not compute {op}" in str(e), e
+        job.gpu_release(address)
         for dtype, (_, kind) in bps.DTYPES.items():
             for op in ("sum", "prod", "max", "min", "avg"):
                 # averages of integers are refused, because the sum may overflow

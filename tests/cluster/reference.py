@@ -4,8 +4,8 @@ Integers must be exact: sums and products wrap around, and averages are the floo
 Floats are compared with a sum of doubles. u is the unit roundoff of the type.
 
 sum, avg: there are two stages, the agent and the server. Each stage adds in an accumulator with
-unit roundoff ua. For f16 and bf16 the accumulator is f32; for other types, the accumulator has the
-operands' type. Then the stage rounds once to the operands' type. For averages of f16, an agent
+unit roundoff ua. For f16 and bf16 the accumulator is f32; for other types, the accumulator has
+the operands' type. Then the stage rounds once to the operands' type. For averages of f16, an agent
 rounds the mean of its machine. The terms x are the workers' values, and W is their count. In any
 order, additions have an error of at most (W - 1) ua sum|x|. Each of the two roundings adds at most
 u times its operand, whose absolute value is at most sum|x| (1 + u). For avg, there is also a
@@ -17,7 +17,8 @@ Each product changes the result by an error factor of at most 1 + ua, and each r
 factor of at most 1 + u. The product of all these error factors bounds the error:
     |error| <= ((1 + ua)^W (1 + u)^(W + 1) - 1) |p|,
 where p is the exact product.
-max, min: exact. The relative error of the double reference itself is below 2^-50.
+max, min, and the bitwise operations on integers: exact. The relative error of the double reference
+itself is below 2^-50.
 """
 
 import numpy as np
@@ -28,6 +29,13 @@ SMALLEST = {"f16": 2.0**-24, "bf16": 2.0**-133, "f32": 2.0**-149, "f64": 2.0**-1
 # processor time. Pieces of a tensor begin at multiples of powers of two. The period is a prime, so
 # two pieces that change places are noticed.
 PERIOD = 65537
+SELECT = {
+    "max": np.maximum,
+    "min": np.minimum,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
 INT = {"i8": np.int8, "u8": np.uint8, "i32": np.int32, "i64": np.int64}
 
 
@@ -77,7 +85,7 @@ def reduce_int(op, all_values):
             elif op == "prod":
                 total *= x
             else:
-                total = np.maximum(total, x) if op == "max" else np.minimum(total, x)
+                total = SELECT[op](total, x)
     return total
 
 

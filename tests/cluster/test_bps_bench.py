@@ -82,6 +82,8 @@ def bench():
         ("u8", "max"),
         ("i32", "sum"),
         ("i64", "avg"),
+        ("u8", "band"),
+        ("i32", "bxor"),
     ],
 )
 def test_every_type_is_checked(bench, dtype, op):
@@ -250,6 +252,7 @@ def test_single_worker_sends_nothing():
         (("--bytes", "10", "--dtype", "f64"), "not a whole number of elements"),
         (("--dtype", "f8"), "--dtype wants f32"),
         (("--op", "xor"), "--op wants sum"),
+        (("--op", "bxor"), "--op bxor needs --dtype i8"),
         (("--rounds", "0"), "--rounds wants a number from 1"),
         (("--seconds", "-1"), "--seconds wants seconds"),
         (("--depth", "3", "--tensors", "2"), "--depth 3 needs as many --tensors"),

@@ -10,7 +10,7 @@ import numpy as np
 import bps
 import reference as ref
 
-OPS = {"sum": bps.SUM, "prod": bps.PROD, "max": bps.MAX, "min": bps.MIN, "avg": bps.AVG}
+OPS = {op: getattr(bps, op.upper()) for op in "sum prod max min avg band bor bxor".split()}
 
 
 def rest(start):

@@ -1,6 +1,8 @@
 """torch.distributed's back-end "bps". All workers of a job run these tests in the same order."""
 
 import datetime
+import functools
+import operator
 import os
 import subprocess
 import sys
@@ -130,10 +132,31 @@ def test_all_reduce_has_five_operations(op, want):
     assert torch.allclose(x, torch.full((7,), float(want)))
 
 
-@pytest.mark.parametrize("op", [dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR])
-def test_bitwise_operations_are_refused_in_words(op):
-    with pytest.raises(NotImplementedError, match="gloo"):
-        dist.all_reduce(torch.ones(3, dtype=torch.int32), op)
+BITWISE = {
+    dist.ReduceOp.BAND: operator.and_,
+    dist.ReduceOp.BOR: operator.or_,
+    dist.ReduceOp.BXOR: operator.xor,
+}
+
+
+@pytest.mark.parametrize("op", BITWISE, ids=["band", "bor", "bxor"])
+@pytest.mark.parametrize("dtype", [t for t in TYPES if not t.is_floating_point])
+def test_bitwise_operations_on_integers(op, dtype):
+    given = [((torch.arange(9) * 37 + 91 * (rank + 1)) % 128).to(dtype) for rank in range(SIZE)]
+    want = functools.reduce(BITWISE[op], given)
+    x = given[RANK].clone()
+    dist.all_reduce(x, op)
+    assert torch.equal(x, want)
+    piece = torch.empty(3, dtype=dtype)
+    dist.reduce_scatter_tensor(piece, given[RANK][:3].repeat(SIZE), op)
+    assert torch.equal(piece, want[:3])
+
+
+@pytest.mark.parametrize("op", BITWISE, ids=["band", "bor", "bxor"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_bitwise_operations_on_floats_are_refused(op, dtype):
+    with pytest.raises((ValueError, RuntimeError), match="needs tensors of integers"):
+        dist.all_reduce(torch.ones(3, dtype=dtype), op)
 
 
 def test_all_reduce_of_complex_scalar_empty_and_bool_tensors():

@@ -110,7 +110,7 @@ static void serve(struct ring_world *w, unsigned i)
 	for (unsigned n = 0; n < 2 * ENTRIES && !t->is_gone; n++) {
 		if (!local_sq_pop(t->page, ENTRIES, &t->head, &e))
 			break;
-		if (e.tensor >= TENSORS || e.flags || e.op >= OP_COUNT ||
+		if (e.tensor >= TENSORS || e.flags || !op_is_for(e.op, DTYPE_F32) ||
 			agt_submit(w->tensors[e.tensor], i, e.round, e.op, e.priority) < 0)
 			t->is_gone = 1; /* the agent ends the connection */
 	}

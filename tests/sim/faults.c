@@ -48,6 +48,11 @@ static void draw_job(struct sim *s)
 			n = ELEMS_MAX;
 		o->tensors[t].dtype = dtype;
 		o->tensors[t].op = dtype == DTYPE_I32 ? ops[rnd_below(s, sizeof(ops))] : OP_SUM;
+		if (o->tensors[t].op == OP_MAX) {
+			static const uint8_t more[] = {OP_MAX, OP_BAND, OP_BOR, OP_BXOR};
+
+			o->tensors[t].op = more[mix(s->seed ^ t) % sizeof(more)];
+		}
 		if (dtype == DTYPE_BF16 && mix(s->seed ^ t) % 2) {
 			/* of the same size, so that the seed's other draws stay as they are */
 			o->tensors[t].dtype = DTYPE_F16;

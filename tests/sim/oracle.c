@@ -113,30 +113,53 @@ void oracle_fill(struct sim *s, unsigned t, uint32_t rank, uint64_t round, void 
 	}
 }
 
+/* The result for one element of an i32 tensor, made of the values of n ranks. */
+struct int_fold {
+	uint32_t sum, all, any, odd;
+	int64_t wide, n;
+	int32_t most;
+};
+
+static void int_fold_add(struct int_fold *f, uint32_t x)
+{
+	f->sum += x;
+	f->all = f->n ? f->all & x : x;
+	f->any |= x;
+	f->odd ^= x;
+	f->most = !f->n || (int32_t)x > f->most ? (int32_t)x : f->most;
+	f->wide += (int32_t)x;
+	f->n++;
+}
+
+static uint32_t int_fold_result(const struct int_fold *f, uint8_t op)
+{
+	switch (op) {
+	case OP_MAX:
+		return (uint32_t)f->most;
+	case OP_BAND:
+		return f->all;
+	case OP_BOR:
+		return f->any;
+	case OP_BXOR:
+		return f->odd;
+	case OP_AVG: /* an average of integers is rounded down */
+		return f->n ? (uint32_t)(int32_t)((f->wide - (f->wide < 0 ? f->n - 1 : 0)) / f->n)
+			    : 0;
+	default:
+		return f->sum;
+	}
+}
+
 static bool int_is_right(const struct sim *s, unsigned t, const uint64_t *seeds, const uint32_t *v)
 {
 	uint8_t op = s->o.tensors[t].op;
 
 	for (uint32_t i = 0; i < s->o.tensors[t].n_elems; i++) {
-		uint32_t sum = 0, want;
-		int64_t wide = 0;
-		int32_t most = INT32_MIN;
+		struct int_fold f = {0};
 
-		for (uint32_t r = 0; r < s->o.size; r++) {
-			uint32_t x = int_at(seeds[r], op, i);
-
-			sum += x;
-			wide += (int32_t)x;
-			most = (int32_t)x > most ? (int32_t)x : most;
-		}
-		want = sum;
-		if (op == OP_MAX)
-			want = (uint32_t)most;
-		else if (op == OP_AVG) /* an average of integers is rounded down */
-			/* NOLINTNEXTLINE(clang-analyzer-core.DivideZero): a job has members */
-			want = (uint32_t)(int32_t)((wide - (wide < 0 ? s->o.size - 1 : 0)) /
-						   (int64_t)s->o.size);
-		if (v[i] != want)
+		for (uint32_t r = 0; r < s->o.size; r++)
+			int_fold_add(&f, int_at(seeds[r], op, i));
+		if (v[i] != int_fold_result(&f, op))
 			return false;
 	}
 	return true;
@@ -207,24 +230,12 @@ static bool int_part_is_sum(const struct sim *s, unsigned t, const uint64_t *see
 {
 	const struct oracle *o = &s->oracle;
 	uint8_t op = s->o.tensors[t].op;
-	uint32_t sum = 0;
-	int64_t wide = 0, workers = 0, most = INT32_MIN;
+	struct int_fold f = {0};
 
-	for (unsigned m = 0; m < o->n_members; m++) {
-		for (unsigned k = 0; members >> m & 1 && k < o->n_ranks[m]; k++) {
-			uint32_t x = int_at(seeds[o->ranks[m][k]], op, i);
-
-			sum += x;
-			wide += (int32_t)x;
-			most = (int32_t)x > most ? (int32_t)x : most;
-			workers++;
-		}
-	}
-	if (op == OP_MAX)
-		return got == (uint32_t)most;
-	if (op == OP_AVG && workers)
-		return (int32_t)got == (wide - (wide < 0 ? workers - 1 : 0)) / workers;
-	return got == sum;
+	for (unsigned m = 0; m < o->n_members; m++)
+		for (unsigned k = 0; members >> m & 1 && k < o->n_ranks[m]; k++)
+			int_fold_add(&f, int_at(seeds[o->ranks[m][k]], op, i));
+	return got == int_fold_result(&f, op);
 }
 
 static bool float_part_is_sum(

@@ -18,6 +18,9 @@ from bps._job import GpuTensor, Job, Tensor, open
 from bps._library import (
     ABI,
     AVG,
+    BAND,
+    BOR,
+    BXOR,
     CODES,
     DTYPES,
     MAX,
@@ -38,6 +41,9 @@ globals().update(CODES)  # defines the error codes bps.EBUSY, bps.ETIMEDOUT, ...
 __all__ = [
     "ABI",
     "AVG",
+    "BAND",
+    "BOR",
+    "BXOR",
     "CODES",
     "DTYPES",
     "MAX",

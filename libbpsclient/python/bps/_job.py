@@ -252,8 +252,8 @@ class Tensor:
         """Submit the input for reduction over all workers, and return at once.
 
         Args:
-            op (int): one of SUM, PROD, MAX, MIN, AVG. Sums of integers wrap; AVG of integers is the
-                floor of the exact mean.
+            op (int): one of SUM, PROD, MAX, MIN, AVG, and for integers BAND, BOR, BXOR. Sums of
+                integers wrap; AVG of integers is the floor of the exact mean.
             priority (int): tensors with a larger priority are sent first. By default the tensor
                 that was declared first is sent first.
 

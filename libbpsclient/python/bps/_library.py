@@ -10,7 +10,7 @@ import math
 import os
 from typing import Any, NamedTuple
 
-SUM, PROD, MAX, MIN, AVG = range(5)
+SUM, PROD, MAX, MIN, AVG, BAND, BOR, BXOR = range(8)
 PRIORITY_AUTO = -(2**31)
 ABI = 2  # version of the structures below, equal to BPS_ABI in bps.h
 

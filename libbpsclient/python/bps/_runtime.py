@@ -53,7 +53,8 @@ KINDS = (
     "all_gather_object", "grouped_all_reduce", "grouped_broadcast",
 )  # fmt: skip
 AGREEMENTS_IN_FLIGHT = 32
-OPS = ("sum", "prod", "max", "min", "avg")  # names of the reductions, indexed by SUM, PROD, ...
+# names of the reductions, indexed by SUM, PROD, ...
+OPS = ("sum", "prod", "max", "min", "avg", "band", "bor", "bxor")
 # Names of the numbers that the workers compare for each unnamed operation. `history` is a checksum
 # of the earlier operations. If several numbers differ, the error reports the first one in this
 # order.

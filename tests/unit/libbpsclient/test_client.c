@@ -683,6 +683,10 @@ static void job_of_one_worker_needs_no_agent(void **state)
 	assert_int_equal(bps_rank(b), 0);
 	assert_int_equal(bps_size(b), 1);
 	t = declare(b, "w", 2);
+	assert_int_equal(bps_push_pull(t, BPS_BOR, 0), -EINVAL);
+	assert_string_equal(bps_last_error(),
+		"push_pull: tensor 'w': bor is an operation on integers, not on f32");
+	assert_int_equal(bps_push_pull(t, (enum bps_op)8, 0), -EINVAL);
 	for (int op = BPS_SUM; op <= BPS_AVG; op++) {
 		((float *)bps_input(t))[0] = (float)op + 1;
 		assert_int_equal(bps_push_pull(t, (enum bps_op)op, 0), 0);

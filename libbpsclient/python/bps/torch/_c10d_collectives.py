@@ -36,7 +36,11 @@ OPERATIONS = {
     dist.ReduceOp.MAX: bps.MAX,
     dist.ReduceOp.PRODUCT: bps.PROD,
     dist.ReduceOp.PREMUL_SUM: bps.SUM,
+    dist.ReduceOp.BAND: bps.BAND,
+    dist.ReduceOp.BOR: bps.BOR,
+    dist.ReduceOp.BXOR: bps.BXOR,
 }
+BITWISE = (bps.BAND, bps.BOR, bps.BXOR)
 
 
 def _factor(op: Any) -> Any:
@@ -46,13 +50,7 @@ def _factor(op: Any) -> Any:
 
 
 def _operation(op: Any) -> int:
-    for theirs, ours in OPERATIONS.items():
-        if op == theirs:
-            return ours
-    raise NotImplementedError(
-        f"bps reduces with SUM, AVG, MIN, MAX, PRODUCT and PREMUL_SUM, not with {op}: use a gloo "
-        "group instead"
-    )
+    return next(ours for theirs, ours in OPERATIONS.items() if op == theirs)
 
 
 class Collectives:
@@ -260,6 +258,8 @@ class Collectives:
             if not (dtype.is_floating_point or dtype.is_complex):
                 raise ValueError(f"{what}: PREMUL_SUM needs floating-point tensors, not {dtype}")
             given = [flat * factor for flat in given]
+        if op in BITWISE and (dtype.is_floating_point or dtype.is_complex):
+            raise ValueError(f"{what}: {opts.reduceOp} needs tensors of integers, not {dtype}")
         if dtype.is_complex:
             if op not in (bps.SUM, bps.AVG):
                 raise ValueError(f"{what}: complex tensors can only be summed or averaged")

@@ -64,7 +64,7 @@ static void invalid_message_closes_only_its_sender(void **state)
 			m.len = 4;
 			break;
 		case 1:
-			m.contrib.op = OP_COUNT;
+			m.contrib.op = OP_BAND; /* the elements are floats */
 			break;
 		case 2:
 			m.contrib.codec = 1;

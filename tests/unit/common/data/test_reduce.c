@@ -176,6 +176,12 @@ static int64_t int_op(enum op op, int64_t a, int64_t b, enum dtype dtype)
 		return a > b ? a : b;
 	case OP_MIN:
 		return a < b ? a : b;
+	case OP_BAND:
+		return a & b;
+	case OP_BOR:
+		return a | b;
+	case OP_BXOR:
+		return a ^ b;
 	default:
 		return wrap((uint64_t)a + (uint64_t)b, dtype);
 	}
@@ -319,7 +325,7 @@ static void every_dtype_and_op_matches_the_plain_loop_at_every_size(void **state
 		for (unsigned isa = 0; isa < COUNT(isas); isa++) {
 			if (reduce_select(isas[isa]) < 0)
 				continue;
-			for (unsigned op = 0; op < OP_COUNT; op++) {
+			for (unsigned op = 0; op_is_for(op, dtypes[t]); op++) {
 				for (size_t n = 0; n < COUNT(sizes); n++) {
 					run(b, sizes[n], dtypes[t], op);
 					check(b, sizes[n], dtypes[t], op);
@@ -438,7 +444,7 @@ static void all_instruction_sets_give_the_same_bits_for_any_bits(void **state)
 		size_t n = N_SPECIALS + 7;
 
 		fill_special(b, n, dtype);
-		for (unsigned op = 0; op < OP_COUNT; op++) {
+		for (unsigned op = 0; op_is_for(op, dtype); op++) {
 			assert_int_equal(reduce_select("portable"), 0);
 			run(b, n, dtype, op);
 			memcpy(b->other_acc, b->acc, n * dtype_acc_bytes(dtype));
@@ -587,7 +593,7 @@ static void the_accumulator_may_be_the_first_source_and_the_destination(void **s
 		for (unsigned isa = 0; isa < COUNT(isas); isa++) {
 			if (reduce_select(isas[isa]) < 0)
 				continue;
-			for (unsigned op = 0; op < OP_COUNT; op++) {
+			for (unsigned op = 0; op_is_for(op, dtypes[t]); op++) {
 				run(b, n, dtypes[t], op);
 				memcpy(b->acc, b->src[0], bytes);
 				reduce_fold(b->acc, src, N_SRC, n, dtypes[t], op, true);
@@ -754,6 +760,18 @@ static void *isa_name(void *arg)
 	return (void *)(uintptr_t)reduce_isa();
 }
 
+static void bitwise_operations_are_for_integers(void **state)
+{
+	(void)state;
+	for (size_t t = 0; t < COUNT(dtypes); t++)
+		for (unsigned op = 0; op < OP_COUNT + 2; op++)
+			assert_int_equal(op_is_for(op, dtypes[t]),
+				op <= OP_AVG || (op <= OP_BXOR && !is_float(dtypes[t])));
+	assert_false(op_is_for(OP_SUM, 3));
+	assert_string_equal(op_name(OP_BAND), "band");
+	assert_string_equal(op_name(OP_BXOR), "bxor");
+}
+
 /* Run this test first, because other tests would choose the instruction set before the threads
  * do. */
 static void threads_that_meet_at_first_use_choose_what_the_environment_says(void **state)
@@ -787,6 +805,7 @@ int main(void)
 		cmocka_unit_test(rounding_is_to_the_nearest_half_and_ties_go_to_even),
 		cmocka_unit_test(nans_become_quiet_halves_and_keep_their_sign),
 		cmocka_unit_test(integer_averages_round_to_the_floor),
+		cmocka_unit_test(bitwise_operations_are_for_integers),
 		cmocka_unit_test(an_unknown_instruction_set_is_refused),
 	};
 
