@@ -3,11 +3,10 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
+import processes
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SIZE = int(os.environ["BPS_SIZE"])
 pytestmark = pytest.mark.skipif(os.environ["BPS_RANK"] != "0", reason="rank 0 starts the machines")
 LIMIT_S = 120
@@ -32,13 +31,14 @@ state.register_reset_callbacks(
 )
 begun = os.environ.get("BEGUN")
 leaver, is_newcomer = int(os.environ["LEAVER"]), "NEWCOMER" in os.environ
+SIZE = int(os.environ.get("BPS_MAX_SIZE", 0))
 
 @bps.elastic.run
 def train(state):
     while state.epoch < EPOCHS(state):
         rows = torch.utils.data.TensorDataset(data)
         for i, (x,) in enumerate(torch.utils.data.DataLoader(rows, 2, sampler=sampler)):
-            if rank == leaver and state.n_steps == 2:
+            if rank == leaver and state.n_steps == 2 and not is_newcomer:
                 os._exit(1)
             optimizer.zero_grad()
             (model(x[:, None] / 24) - 1).pow(2).mean().backward()
@@ -54,7 +54,7 @@ def train(state):
 
 def EPOCHS(state):
     # A job that waits for newcomers trains until they are there.
-    is_there = not begun or bool(resets) or is_newcomer
+    is_there = not begun or (bool(resets) and bps.size() == SIZE) or is_newcomer
     return 3 if is_there and state.epoch < 3 else state.epoch + (not is_there)
 
 train(state)
@@ -67,34 +67,58 @@ print("weights of", len(weights), "resets", len(resets), flush=True)
 """
 
 
-def environment(**more):
-    env = {
-        k: v
-        for k, v in os.environ.items()
-        if not k.startswith("BPS_") or k in ("BPS_LIBRARY", "BPS_TIMEOUT")
-    }
-    return env | {k: str(v) for k, v in more.items()}
+class Machines:
+    """A cluster whose agents have one worker each, all of one elastic job.
+
+    Args:
+        cluster (Cluster): the cluster.
+        script (str): the workers' script.
+        begun (Path): file that rank 0 makes after two steps.
+        size (int): number of workers at the start.
+        leaver (int): rank of the worker that exits after two steps; -1: none.
+    """
+
+    def __init__(self, cluster, script, begun, size=SIZE, leaver=-1):
+        self.cluster, self.script, self.begun = cluster, script, begun
+        self.size, self.leaver = size, leaver
+        self.workers = [self.start(i, BPS_RANK=i) for i in range(size)]
+        cluster.wait_for("training has begun", begun.exists, LIMIT_S)
+
+    def start(self, agent, **env):
+        own = processes.environment(
+            BPS_JOB="elastic",
+            BPS_SIZE=self.size,
+            BPS_ELASTIC=1,
+            BPS_MAX_SIZE=SIZE,
+            BPS_LOCAL_SIZE=1,
+            BPS_LOCAL_RANK=0,
+            BPS_AGENT_SOCKET=self.cluster.agents[agent].socket,
+            LEAVER=self.leaver,
+            BEGUN=self.begun,
+            **env,
+        )
+        return processes.worker(self.script, None, own)
+
+    def join(self, agent, **env):
+        """Start one more worker, which the job does not know yet."""
+        self.workers.append(self.start(agent, NEWCOMER=1, **env))
+
+    def finish(self):
+        """Wait for the workers. Return the exit codes and outputs. All that ended well must have
+        the same weights."""
+        codes, outputs = processes.finish(self.workers)
+        for code, output in zip(codes, outputs):
+            assert code or f"weights of {SIZE} resets" in output, "\n".join(outputs)
+        return codes, outputs
 
 
 def test_training_goes_on_without_a_machine(tmp_path):
-    (tmp_path / "train.py").write_text(TRAIN)
-    bpsrun = Path(os.environ["BPS_LIBRARY"]).parent / "bpsrun"
-    words = [
-        bpsrun,
-        "-n",
-        SIZE,
-        "--agents",
-        SIZE,
-        "--on-agent-loss",
-        "shrink",
-        "--",
-        sys.executable,
-        "train.py",
-    ]
+    bpsrun = processes.BUILD / "bpsrun"
+    words = [bpsrun, "-n", SIZE, "--agents", SIZE, "--on-agent-loss", "shrink"]
     done = subprocess.run(
-        list(map(str, words)),
+        [*map(str, words), "--", sys.executable, "-c", TRAIN],
         cwd=tmp_path,
-        env=environment(LEAVER=SIZE - 1),
+        env=processes.environment(LEAVER=SIZE - 1),
         timeout=LIMIT_S,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -102,47 +126,6 @@ def test_training_goes_on_without_a_machine(tmp_path):
     )
     assert done.stdout.count(f"weights of {SIZE - 1} resets 1") == SIZE - 1, done.stdout
     assert done.stdout.count(f"sizes {SIZE} {SIZE - 1} {SIZE - 1}") == SIZE - 1, done.stdout
-
-
-def test_a_machine_joins_at_a_commit(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "tests" / "cluster"))
-    monkeypatch.setenv("BPS_BUILD", str(Path(os.environ["BPS_LIBRARY"]).parent))
-    from cluster import Cluster
-
-    (tmp_path / "train.py").write_text(TRAIN)
-    begun = tmp_path / "begun"
-    with Cluster(agents=SIZE) as cluster:
-
-        def start(agent, **more):
-            env = environment(
-                BPS_JOB="grow",
-                BPS_SIZE=SIZE - 1,
-                BPS_ELASTIC=1,
-                BPS_MAX_SIZE=SIZE,
-                BPS_LOCAL_SIZE=1,
-                BPS_LOCAL_RANK=0,
-                BPS_AGENT_SOCKET=cluster.agents[agent].socket,
-                LEAVER=-1,
-                BEGUN=begun,
-                **more,
-            )
-            return subprocess.Popen(
-                [sys.executable, "train.py"],
-                cwd=tmp_path,
-                env=env,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-
-        workers = [start(i, BPS_RANK=i) for i in range(SIZE - 1)]
-        cluster.wait_for("training has begun", begun.exists, LIMIT_S)
-        workers.append(start(SIZE - 1, NEWCOMER=1))
-        outputs = [worker.communicate(timeout=LIMIT_S)[0] for worker in workers]
-    assert all(f"weights of {SIZE} resets" in output for output in outputs), "\n".join(outputs)
-    for output in outputs[:-1]:
-        assert f"sizes {SIZE - 1} {SIZE} {SIZE}" in output, output
-    assert f"sizes {SIZE} {SIZE}" in outputs[-1], outputs[-1]
 
 
 # A newcomer's first layer is frozen, as at the start of each process. The others have unfrozen it.
@@ -161,44 +144,28 @@ UNFREEZE = (
 )
 
 
-def test_a_machine_joins_after_parameters_were_unfrozen(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "tests" / "cluster"))
-    monkeypatch.setenv("BPS_BUILD", str(Path(os.environ["BPS_LIBRARY"]).parent))
-    from cluster import Cluster
-
-    (tmp_path / "train.py").write_text(UNFREEZE)
-    begun = tmp_path / "begun"
-    with Cluster(agents=SIZE) as cluster:
-
-        def start(agent, **more):
-            env = environment(
-                BPS_JOB="unfreeze",
-                BPS_SIZE=SIZE - 1,
-                BPS_ELASTIC=1,
-                BPS_MAX_SIZE=SIZE,
-                BPS_LOCAL_SIZE=1,
-                BPS_LOCAL_RANK=0,
-                BPS_AGENT_SOCKET=cluster.agents[agent].socket,
-                LEAVER=-1,
-                BEGUN=begun,
-                **more,
-            )
-            return subprocess.Popen(
-                [sys.executable, "train.py"],
-                cwd=tmp_path,
-                env=env,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-
-        workers = [start(i, BPS_RANK=i) for i in range(SIZE - 1)]
-        cluster.wait_for("training has begun", begun.exists, LIMIT_S)
-        workers.append(start(SIZE - 1, NEWCOMER=1))
-        outputs = [worker.communicate(timeout=LIMIT_S)[0] for worker in workers]
-    assert all(f"weights of {SIZE} resets" in output for output in outputs), "\n".join(outputs)
+@pytest.mark.parametrize("script", [TRAIN, UNFREEZE], ids=["plain", "unfrozen"])
+def test_a_machine_joins_at_a_commit(tmp_path, script):
+    with processes.Cluster(agents=SIZE) as cluster:
+        machines = Machines(cluster, script, tmp_path / "begun", SIZE - 1)
+        machines.join(SIZE - 1)
+        codes, outputs = machines.finish()
+    assert codes == [0] * SIZE, "\n".join(outputs)
     for output in outputs[:-1]:
         assert f"sizes {SIZE - 1} {SIZE} {SIZE}" in output, output
+    assert f"sizes {SIZE} {SIZE}" in outputs[-1], outputs[-1]
+
+
+@pytest.mark.parametrize("env", [{"BPS_RANK": SIZE - 1}, {}], ids=["its rank", "any rank"])
+def test_a_lost_worker_that_is_started_again_joins_at_a_commit(tmp_path, env):
+    with processes.Cluster(agents=SIZE) as cluster:
+        machines = Machines(cluster, TRAIN, tmp_path / "begun", leaver=SIZE - 1)
+        machines.workers[-1].wait(LIMIT_S)
+        machines.join(SIZE - 1, **env)
+        codes, outputs = machines.finish()
+    assert codes == [0] * (SIZE - 1) + [1, 0], "\n".join(outputs)
+    for output in outputs[: SIZE - 1]:
+        assert f"sizes {SIZE} {SIZE - 1} {SIZE} {SIZE}" in output, output
     assert f"sizes {SIZE} {SIZE}" in outputs[-1], outputs[-1]
 
 
@@ -245,7 +212,6 @@ print("from", begun, "to", model.weight.sum().item(), flush=True)
 @pytest.mark.parametrize("cross", [False, True])
 @pytest.mark.parametrize("victim", [0, SIZE - 1])
 def test_a_failed_job_is_opened_again_with_a_process_in_the_place_of_the_lost_one(cross, victim):
-    import processes
 
     script = REOPEN.format(cross=cross)
     with processes.Cluster(agents=2) as cluster:
@@ -330,7 +296,6 @@ share()
 
 
 def test_a_job_is_suspended_and_resumed_with_fewer_and_with_more_workers(tmp_path, monkeypatch):
-    import processes
 
     n, small = SIZE + 1, tmp_path / "small"
     with processes.Cluster(agents=2) as cluster:
