@@ -155,7 +155,7 @@ def in_groups(groups: Any, n: int, variables: Sequence[Any]) -> list[list[int]]:
             group has a group of its own.
     """
     if isinstance(groups, int):
-        many = max(1, min(groups, n))
+        many = min(max(groups, 1), n)
         return [list(range(i * n // many, (i + 1) * n // many)) for i in range(many)]
     places = {id(variable): i for i, variable in enumerate(variables)}
     found = [[places.pop(id(v)) for v in group if id(v) in places] for group in groups]
@@ -170,7 +170,7 @@ def group_names(name: str | None, n: int) -> list[str | None]:
 def share(n: int, process_set: ProcessSet) -> tuple[int, int]:
     """Return this worker's part of n rows: its first row and its number of rows. If the number of
     workers does not divide n, the first ranks get one row more."""
-    rank, size = process_set.rank(), process_set.size()
+    rank, size = process_set.rank(), process_set.n_ranks()
     return rank * (n // size) + min(rank, n % size), n // size + (rank < n % size)
 
 

@@ -48,6 +48,10 @@ class ProcessSet:
         """Return the number of workers in the set."""
         return len(self.ranks)
 
+    def n_ranks(self) -> int:
+        """Return the number of ranks in the set, see :func:`bps._core.n_ranks`."""
+        return len(self.ranks)
+
     def rank(self) -> int:
         """Return this worker's number in the set, from 0."""
         return self.place(_core.rank())
@@ -110,7 +114,7 @@ class _All(ProcessSet):
 
     @property
     def ranks(self) -> list[int]:
-        return list(range(_core.n_ranks()))
+        return list(_core.members())
 
     def place(self, rank: int) -> int:
         return rank  # the C library checks that the rank is in the job
@@ -119,6 +123,9 @@ class _All(ProcessSet):
         return _core.rank()
 
     def size(self) -> int:
+        return _core.size()
+
+    def n_ranks(self) -> int:
         return _core.n_ranks()
 
     def runtime(self) -> Runtime:

@@ -234,7 +234,7 @@ def allgather(array: Any, process_set: ProcessSet = global_process_set) -> jax.A
         process_set (ProcessSet): the workers that take part.
     """
     array = jnp.asarray(array)
-    shape = (process_set.size() * array.shape[0], *array.shape[1:]) if array.ndim else ()
+    shape = (process_set.n_ranks() * array.shape[0], *array.shape[1:]) if array.ndim else ()
     is_fixed = _is_traced(array)
 
     def gather(given: Sequence[np.ndarray], _: Any) -> list[np.ndarray]:

@@ -609,7 +609,7 @@ def alltoall(
     """
     _check_name("alltoall", name, process_set)
     rows = tensor.shape[0] if tensor.dim() else 0
-    table = split_table(rows, splits, process_set.size())
+    table = split_table(rows, splits, process_set.n_ranks())
     output, received = _Alltoall.apply(tensor, table, process_set)
     return output if splits is None else (output, received)
 
@@ -623,7 +623,7 @@ def alltoall_async(
     """Do the same as :func:`alltoall`, but return a handle at once, as :func:`allgather_async`
     does."""
     _check_name("alltoall", name, process_set)
-    table = split_table(tensor.shape[0] if tensor.dim() else 0, splits, process_set.size())
+    table = split_table(tensor.shape[0] if tensor.dim() else 0, splits, process_set.n_ranks())
     gather = Gather(process_set.runtime(), tensor, "alltoall", table, is_async=True)
     me = process_set.rank()
 
