@@ -1714,7 +1714,7 @@ def test_a_step_may_be_repeated_after_a_time_out_of_its_comparison(monkeypatch):
     if bps.rank() == 0:
         with monkeypatch.context() as patch:
             wait = bps_job.Tensor.finish
-            patch.setattr(bps_job.Tensor, "finish", lambda self: wait(self, 0.05))
+            patch.setattr(bps_job.Tensor, "finish", lambda self, **_: wait(self, 0.05))
             for _ in range(3):
                 with pytest.raises(bps.Timeout):
                     optimizer.step()

@@ -25,7 +25,7 @@ import numpy as np
 from bps import _compare
 from bps._library import AVG, CODES, PRIORITY_AUTO, SUM, Error
 from bps._ops import priority_of, split_table
-from bps._runtime import OPS, Operation, Runtime, Slot
+from bps._runtime import IN_FLIGHT, OPS, Operation, Runtime, Slot
 from bps._sets import ProcessSet
 
 BUCKET_BYTES = 16 << 20
@@ -158,6 +158,7 @@ class Group:
     def __init__(self, rt: Runtime, name: str, kinds: Sequence[Kind], compress: str | None) -> None:
         self._runtime, self._name, self._path = rt, name, rt.next_path(name)
         self._list = _list(kinds, _sent_as(compress))
+        self._is_compared = False
         self._is_declared = False
         self._kinds = [(dtype, math.prod(shape)) for dtype, shape in kinds]
         self._failure: BaseException | None = None
@@ -174,12 +175,22 @@ class Group:
         """Whether the workers' arrays differed, which is an error at all workers."""
         return isinstance(self._failure, Error) and self._failure.code == CODES["EMISMATCH"]
 
-    def _declare(self, op: int, labels: Sequence[str] | None) -> None:
-        """Compare the group with those of the other workers, and declare its buckets."""
-        rt, name = self._runtime, self._name
-        what = f"tensor '{name}'" if len(self._kinds) == 1 else f"'{name}'"
+    def _compare(self, op: int, labels: Sequence[str] | None) -> None:
+        """Compare the group with those of the other workers. If the wait ends early, another call
+        continues it."""
+        what = f"tensor '{self._name}'" if len(self._kinds) == 1 else f"'{self._name}'"
         mine = self._list._replace(options=f"{self._list.options}, {OPS[op]}")
-        rt.compare_lists(self._path, what, mine, labels)
+        try:
+            self._runtime.compare_lists(self._path, what, mine, labels)
+        except Error as error:
+            if error.code not in IN_FLIGHT:
+                self._failure = error
+            raise
+        self._is_compared = True
+
+    def _declare(self) -> None:
+        """Declare the tensors of the buckets."""
+        rt = self._runtime
         decls = [
             (f"{rt.prefix}{self._path}.{i}", NAMES[bucket.dtype.name], bucket.n_elems)
             for i, bucket in enumerate(self._buckets)
@@ -233,6 +244,8 @@ class Group:
         Raises:
             Error: the reduction has failed, or the workers' arrays differ. The group cannot be used
                 any more.
+            Timeout: other workers have not made their first call. Another call continues the
+                comparison.
             KeyboardInterrupt: the wait was interrupted. The group can be used again. The outputs
                 are not defined.
         """
@@ -246,9 +259,11 @@ class Group:
                 ) from self._failure
             if outputs is None:
                 outputs = self._new_outputs()
+            if not self._is_compared:
+                self._compare(op, labels)
             try:
                 if not self._is_declared:
-                    self._declare(op, labels)
+                    self._declare()
                 self._submit(arrays, op, prescale, priority)
                 # Set the flag first, because each of the next lines may raise a KeyboardInterrupt.
                 self._is_interrupted = True
@@ -581,7 +596,7 @@ def exchange(
         worker.
     """
     rows = array.shape[0] if array.ndim else 0
-    table = split_table(rows, splits, process_set.size())
+    table = split_table(rows, splits, process_set.n_ranks())
     all_, counts, tables = gather(process_set.runtime(), array, titled("alltoall", name), table)
     me, at, parts = process_set.rank(), 0, []
     for n, other in zip(counts, tables):

@@ -329,32 +329,30 @@ class Runtime:
                 if slot is not None and slot.is_stale:
                     self._stale.append(slot)
                 path = self.next_path(name)
-                slot = self._compared(path, f"tensor '{name}'", description)
+                agreement = self._agree_on_tensor(path, f"tensor '{name}'", description)
                 try:
-                    slot.tensor = self.job.declare(f"{self.prefix}{path}", dtype, max(n_elems, 1))
+                    tensor = self.job.declare(f"{self.prefix}{path}", dtype, max(n_elems, 1))
                 except Error as error:
                     if error.code == CODES["EMISMATCH"]:
-                        slot.agreement.finish()  # its error has more details
+                        agreement.finish()  # its error has more details
                     raise
-                shapes[description] = slot
+                slot = shapes[description] = Slot(tensor)
+                slot.agreement = agreement
             return slot
 
-    def _compared(self, name: str, title: str, description: str) -> Slot:
-        """Submit the comparison of a description. Return a slot with this agreement. The slot does
-        not have its own tensor yet."""
-        compared = Slot(self.job.declare(f"{self.prefix}c/{name}", "i64", _compare.n_words(0)))
-        other, slot = compared.tensor, Slot(compared.tensor)
-        _compare.write(other.input_address, (), description, self.shown(self.job.rank))
-        other.push_pull(MAX, PRIORITY_MOST)
+    def _agree_on_tensor(self, path: str, title: str, description: str) -> Operation:
+        """Submit the comparison of a tensor's description, and return it."""
+        tensor = self.job.declare(f"{self.prefix}c/{path}", "i64", _compare.n_words(0))
+        _compare.write(tensor.input_address, (), description, self.shown(self.job.rank))
+        tensor.push_pull(MAX, PRIORITY_MOST)
 
         def compare() -> None:
-            both = _compare.read(other.output_address, 0)
+            both = _compare.read(tensor.output_address, 0)
             error = _compare.difference(title, *both, SAME_TENSORS)
             if error is not None:
                 raise error
 
-        slot.agreement = Operation(compared, compare)
-        return slot
+        return Operation(Slot(tensor), compare)
 
     def compare_lists(
         self,
@@ -389,7 +387,7 @@ class Runtime:
             _compare.write(slot.tensor.input_address, (len(raw),), mine.text(), me)
 
         slot = self.begin_once(f"c/list/{name}", "i64", _compare.n_words(1), MAX, write_text)
-        slot.tensor.finish()
+        slot.tensor.finish(is_interruptible=True)
         most, least = _compare.read(slot.tensor.output_address, 1)
         if _compare.difference(what, most, least, "") is None:
             self.end_once(f"c/list/{name}")
@@ -401,7 +399,7 @@ class Runtime:
             ctypes.memmove(slot.tensor.input_address + rank * length, raw, len(raw))
 
         slot = self.begin_once(f"c/lists/{name}", "u8", length * size, SUM, write_list)
-        slot.tensor.finish()
+        slot.tensor.finish(is_interruptible=True)
         all_ = ctypes.string_at(slot.tensor.output_address, length * size)
         self.end_once(f"c/list/{name}", f"c/lists/{name}")
         given = (all_[r * length : (r + 1) * length].rstrip(b"\0") for r in range(size))
@@ -670,7 +668,7 @@ class Runtime:
         """Send the bytes of rank ``root`` to all workers. Every worker's call returns these
         bytes. The workers compare `what`, which says what is sent."""
         with self.submission():
-            self.agree("broadcast_object", f"{what}, root {root}").finish()
+            self.agree("broadcast_object", f"{what}, root {root}", is_alone=True).finish()
             n = ctypes.c_uint64(len(data) if data is not None else 0)
             self.job.broadcast_memory(ctypes.addressof(n), 8, root)
             raw = ctypes.create_string_buffer(data or b"", max(n.value, 1))
@@ -682,7 +680,7 @@ class Runtime:
         workers compare `what`, which says what is sent."""
         size = self.job.size
         with self.submission():
-            self.agree("all_gather_object", what).finish()
+            self.agree("all_gather_object", what, is_alone=True).finish()
             mine, all_ = ctypes.c_uint64(len(data)), (ctypes.c_uint64 * size)()
             self.job.allgather_memory(ctypes.addressof(mine), 8, ctypes.addressof(all_))
             most = max(1, *all_)
