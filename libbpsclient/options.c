@@ -126,6 +126,9 @@ struct launcher {
 	const char *rank, *size, *local_rank, *local_size;
 	const char *job[2];   /* the first of these variables that is set holds the job's name */
 	const char *job_step; /* the value is appended to the job's name after a dot */
+	/* Host and port at which the workers meet. They make the job's name if `job` gives none. */
+	const char *host, *port;
+	const char *attempt; /* number of restarts, appended to the job's name if it is not 0 */
 	/* Name of a variable that holds the worker's rank. Used only if is_per_machine is true. If
 	 * that variable is not set, scale_machines computes the rank. */
 	const char *global_rank;
@@ -147,12 +150,26 @@ static const struct launcher launchers[] = {
 		.size = "WORLD_SIZE",
 		.local_rank = "LOCAL_RANK",
 		.local_size = "LOCAL_WORLD_SIZE",
-		.job = {"TORCHELASTIC_RUN_ID"}},
+		.job = {"TORCHELASTIC_RUN_ID"},
+		.host = "MASTER_ADDR",
+		.port = "MASTER_PORT",
+		.attempt = "TORCHELASTIC_RESTART_COUNT"},
 	{.rank = "OMPI_COMM_WORLD_RANK",
 		.size = "OMPI_COMM_WORLD_SIZE",
 		.local_rank = "OMPI_COMM_WORLD_LOCAL_RANK",
 		.local_size = "OMPI_COMM_WORLD_LOCAL_SIZE",
 		.job = {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
+	{.rank = "MV2_COMM_WORLD_RANK",
+		.size = "MV2_COMM_WORLD_SIZE",
+		.local_rank = "MV2_COMM_WORLD_LOCAL_RANK",
+		.local_size = "MV2_COMM_WORLD_LOCAL_SIZE",
+		.job = {"PMI_JOBID", "SLURM_JOB_ID"}},
+	/* MPICH and Intel MPI */
+	{.rank = "PMI_RANK",
+		.size = "PMI_SIZE",
+		.local_rank = "MPI_LOCALRANKID",
+		.local_size = "MPI_LOCALNRANKS",
+		.job = {"PMI_JOBID", "SLURM_JOB_ID"}},
 	{.rank = "DMLC_WORKER_ID",
 		.size = "DMLC_NUM_WORKER",
 		.local_rank = "BYTEPS_LOCAL_RANK",
@@ -195,10 +212,15 @@ static int scale_machines(const struct launcher *l, struct client_options *o)
 static void take_job(const struct launcher *l, struct client_options *o)
 {
 	const char *job = env(l->job[0]) ? env(l->job[0]) : env(l->job[1]);
-	const char *step = env(l->job_step);
+	const char *step = env(l->job_step), *attempt = env(l->attempt);
 
-	if (job)
+	/* "none" is torchrun's default. It names no job. */
+	if (job && strcmp(job, "none") != 0)
 		snprintf(o->job, sizeof(o->job), "%s%s%s", job, step ? "." : "", step ? step : "");
+	else if (env(l->host) && env(l->port))
+		snprintf(o->job, sizeof(o->job), "%s:%s", env(l->host), env(l->port));
+	if (attempt && strcmp(attempt, "0") != 0)
+		snprintf(o->job + strlen(o->job), sizeof(o->job) - strlen(o->job), ".%s", attempt);
 }
 
 static int take_place(const struct launcher *l, struct client_options *o)
@@ -221,6 +243,67 @@ static int take_place(const struct launcher *l, struct client_options *o)
 	return 0;
 }
 
+/* ---- launchers whose variables are not read ---- */
+
+static const char how_to_start[] =
+	"start the workers with bpsrun, or set BPS_RANK and BPS_SIZE for each worker (BPS_SIZE=1 "
+	"for a job of one worker)";
+
+/* Return the number of addresses in a list of TF_CONFIG, for example in "worker": ["a:1", "b:1"].
+ */
+static unsigned count_addresses(const char *config, const char *list)
+{
+	const char *at = strstr(config, list), *end;
+	unsigned n_quotes = 0;
+
+	at = at ? strchr(at, '[') : NULL;
+	end = at ? strchr(at, ']') : NULL;
+	for (; end && at < end; at++)
+		n_quotes += *at == '"';
+	return n_quotes / 2;
+}
+
+static int refuse_tf_config(void)
+{
+	const char *config = env("TF_CONFIG");
+	unsigned n = config ? count_addresses(config, "\"worker\"") +
+				      count_addresses(config, "\"chief\"") +
+				      count_addresses(config, "\"master\"")
+			    : 0;
+
+	return n < 2 ? 0
+		     : last_error_set(-EINVAL,
+			       "TF_CONFIG names %u workers, but bps does not read TF_CONFIG: %s", n,
+			       how_to_start);
+}
+
+/* Refuse the variables of launchers that bps does not read, and of those that it reads if only one
+ * of rank and size is set. Otherwise each worker would be a job of its own. */
+static int refuse_foreign(void)
+{
+	static const struct launcher foreign[] = {{.rank = "HOROVOD_RANK", .size = "HOROVOD_SIZE"},
+		{.rank = "JSM_NAMESPACE_RANK", .size = "JSM_NAMESPACE_SIZE"},
+		{.rank = "FLUX_TASK_RANK", .size = "FLUX_JOB_SIZE"},
+		{.rank = "JAX_PROCESS_ID", .size = "JAX_NUM_PROCESSES"}, {.rank = "PMIX_RANK"}};
+	const size_t n_known = sizeof(launchers) / sizeof(launchers[0]);
+
+	for (size_t i = 0; i < n_known + sizeof(foreign) / sizeof(foreign[0]); i++) {
+		bool is_known = i < n_known;
+		const struct launcher *l = is_known ? &launchers[i] : &foreign[i - n_known];
+		const char *rank = env(l->rank), *size = env(l->size);
+
+		if (size && strcmp(size, "1") != 0)
+			return last_error_set(-EINVAL, "%s='%s' is set, but %s%s: %s", l->size,
+				size, is_known ? l->rank : "bps does not read it",
+				is_known ? " is not" : "", how_to_start);
+		if (rank && !size && (!l->size || strcmp(rank, "0") != 0))
+			return last_error_set(-EINVAL, "%s='%s' is set, but %s%s: %s", l->rank,
+				rank, l->size ? l->size : "no variable gives the number of workers",
+				l->size ? " is not" : "", how_to_start);
+	}
+	return refuse_tf_config();
+}
+
 /* Take the job's name from the launcher. If is_placed is false, also take rank, size, local rank
  * and local size. If is_placed is true, the caller has given rank and size, and the launcher's
  * local rank and local size would not match them. */
@@ -228,10 +311,8 @@ static int take_launcher(bool is_placed, struct client_options *o)
 {
 	const struct launcher *l = find_launcher();
 
-	if (!l && !is_placed && env("BPS_RANK"))
-		return last_error_set(-EINVAL, "BPS_RANK is set but BPS_SIZE is not: set both");
 	if (!l)
-		return 0;
+		return is_placed ? 0 : refuse_foreign();
 	take_job(l, o);
 	return is_placed ? 0 : take_place(l, o);
 }

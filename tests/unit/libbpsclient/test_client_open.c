@@ -173,12 +173,17 @@ static void expect_place(
 	assert_string_equal(o.job, job);
 }
 
+static const char one_worker[] =
+	"{\"cluster\": {\"ps\": [\"a:1\", \"b:1\"], \"worker\": [\"a:2\"]}, "
+	"\"task\": {\"type\": \"worker\", \"index\": 0}}";
+static const char two_workers[] = "{\"cluster\": {\"chief\": [\"a:1\"], \"worker\": [\"b:1\"]}, "
+				  "\"task\": {\"type\": \"worker\", \"index\": 0}}";
 #define ENV(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 static void each_launchers_variables_give_the_place(void **state)
 {
 	(void)state;
-	expect_place(ENV("LOCAL_RANK", "3", "RANK", "3"), -1, 1, -1, "default");
+	expect_place(ENV("LOCAL_RANK", "3", "RANK", "0"), -1, 1, -1, "default");
 	expect_place(ENV("BPS_SIZE", "5"), -1, 5, -1, "default");
 	expect_place(ENV("BPS_RANK", "2", "BPS_SIZE", "5", "RANK", "1", "WORLD_SIZE", "3",
 			     "LOCAL_RANK", "1", "BPS_JOB", "mine"),
@@ -186,6 +191,29 @@ static void each_launchers_variables_give_the_place(void **state)
 	expect_place(ENV("RANK", "1", "WORLD_SIZE", "3", "LOCAL_RANK", "1", "TORCHELASTIC_RUN_ID",
 			     "run"),
 		1, 3, 1, "run");
+	expect_place(ENV("RANK", "1", "WORLD_SIZE", "3", "TORCHELASTIC_RUN_ID", "run",
+			     "TORCHELASTIC_RESTART_COUNT", "2", "MASTER_ADDR", "h", "MASTER_PORT",
+			     "29500"),
+		1, 3, -1, "run.2");
+	expect_place(ENV("RANK", "1", "WORLD_SIZE", "3", "TORCHELASTIC_RUN_ID", "none",
+			     "TORCHELASTIC_RESTART_COUNT", "0", "MASTER_ADDR", "h", "MASTER_PORT",
+			     "29500"),
+		1, 3, -1, "h:29500");
+	expect_place(ENV("RANK", "1", "WORLD_SIZE", "3", "TORCHELASTIC_RESTART_COUNT", "1",
+			     "MASTER_ADDR", "h", "MASTER_PORT", "29500"),
+		1, 3, -1, "h:29500.1");
+	expect_place(ENV("PMI_RANK", "2", "PMI_SIZE", "4", "MPI_LOCALRANKID", "0",
+			     "MPI_LOCALNRANKS", "2"),
+		2, 4, 0, "default");
+	expect_place(ENV("MV2_COMM_WORLD_RANK", "2", "MV2_COMM_WORLD_SIZE", "4", "PMI_RANK", "2",
+			     "PMI_SIZE", "4", "PMI_JOBID", "7.0"),
+		2, 4, -1, "7.0");
+	expect_place(ENV("BPS_SIZE", "1", "HOROVOD_SIZE", "4", "TF_CONFIG", two_workers), -1, 1, -1,
+		"default");
+	expect_place(
+		ENV("RANK", "0", "WORLD_SIZE", "2", "TF_CONFIG", two_workers), 0, 2, -1, "default");
+	expect_place(ENV("HOROVOD_SIZE", "1", "HOROVOD_RANK", "0", "TF_CONFIG", one_worker), -1, 1,
+		-1, "default");
 	expect_place(ENV("SLURM_PROCID", "0", "SLURM_NTASKS", "1", "SLURM_JOB_ID", "8",
 			     "OMPI_COMM_WORLD_RANK", "3", "OMPI_COMM_WORLD_SIZE", "4",
 			     "PMIX_NAMESPACE", "ns@1"),
@@ -242,7 +270,20 @@ static void bad_variables_are_errors_that_name_them(void **state)
 		{{"BPS_SIZE", "two"}, "BPS_SIZE='two' is not a number"},
 		{{"BPS_SIZE", "-2"}, "BPS_SIZE='-2' is not a number"},
 		{{"BPS_SIZE", "99999999"}, "BPS_SIZE='99999999' is too large"},
-		{{"BPS_RANK", "1"}, "BPS_RANK is set but BPS_SIZE is not"},
+		{{"BPS_RANK", "1"}, "BPS_RANK='1' is set, but BPS_SIZE is not: start the workers"},
+		{{"RANK", "3"}, "RANK='3' is set, but WORLD_SIZE is not"},
+		{{"WORLD_SIZE", "4"}, "WORLD_SIZE='4' is set, but RANK is not: start the workers"},
+		{{"SLURM_NTASKS", "8"}, "SLURM_NTASKS='8' is set, but SLURM_PROCID is not"},
+		{{"OMPI_COMM_WORLD_RANK", "1"}, "but OMPI_COMM_WORLD_SIZE is not"},
+		{{"PMI_SIZE", "2"}, "PMI_SIZE='2' is set, but PMI_RANK is not"},
+		{{"HOROVOD_RANK", "0", "HOROVOD_SIZE", "2"},
+			"HOROVOD_SIZE='2' is set, but bps does not read it: start the workers with "
+			"bpsrun, or set BPS_RANK and BPS_SIZE for each worker"},
+		{{"JSM_NAMESPACE_SIZE", "2"}, "JSM_NAMESPACE_SIZE='2' is set, but bps does not"},
+		{{"FLUX_JOB_SIZE", "16"}, "FLUX_JOB_SIZE='16' is set, but bps does not read it"},
+		{{"JAX_NUM_PROCESSES", "2"}, "JAX_NUM_PROCESSES='2' is set, but bps does not"},
+		{{"PMIX_RANK", "0"}, "PMIX_RANK='0' is set, but no variable gives the number"},
+		{{"TF_CONFIG", two_workers}, "TF_CONFIG names 2 workers, but bps does not read"},
 		{{"RANK", "4", "WORLD_SIZE", "4"}, "rank 4 (RANK='4') is not below the size 4"},
 		{{"WORLD_SIZE", "0", "RANK", "0"},
 			"WORLD_SIZE='0' is not a valid number of workers"},
