@@ -71,6 +71,21 @@ static int make_token(struct bpsrun *r)
 	return 0;
 }
 
+/* Return the signals that bpsrun handles. A signal that is ignored stays ignored, for example
+ * SIGHUP under nohup(1), or SIGINT in a shell's background. */
+static void take_signals(sigset_t *ret)
+{
+	static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+
+	sigemptyset(ret);
+	for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++) {
+		struct sigaction now;
+
+		if (sigaction(signals[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN)
+			sigaddset(ret, signals[i]);
+	}
+}
+
 static int run_init(struct bpsrun *r)
 {
 	ssize_t n = readlink("/proc/self/exe", r->exe_dir, sizeof(r->exe_dir) - 1);
@@ -94,10 +109,7 @@ static int run_init(struct bpsrun *r)
 	for (unsigned i = 0; i < r->o.n; i++)
 		r->trainers[i].pidfd = r->trainers[i].out.fd = r->trainers[i].err.fd = -1;
 	signal(SIGPIPE, SIG_IGN);
-	sigemptyset(&set);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGHUP);
+	take_signals(&set);
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	r->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (r->signal_fd < 0) {

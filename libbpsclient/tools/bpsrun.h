@@ -33,6 +33,7 @@ struct bpsrun_options {
 	const char *on_agent_loss; /* "abort" or "shrink"; NULL: environment variables decide */
 	const char *job, *agent;
 	uint32_t timeout_ms; /* limit on the whole run; 0: none */
+	uint32_t grace_ms;   /* time between the first signal to the workers and KILL */
 	char **command;
 };
 
@@ -40,6 +41,8 @@ struct bpsrun_options {
  * which bpsrun writes the lines. */
 struct output_stream {
 	int fd, to;
+	bool has_progress; /* the child writes '\r': print its text before the line is complete */
+	bool has_return;   /* the last byte was '\r': the next text is printed over the line */
 	size_t n;
 	char buf[16384];
 };
@@ -155,6 +158,8 @@ void daemons_stop(struct bpsrun *r);
  * with the descriptors that it had stored. Returns false if the daemon is no agent, has ended too
  * often, or cannot start. */
 bool daemons_revive(struct bpsrun *r, struct bpsrun_child *c, int code);
+/* Return whether the job must end because the daemon has ended and does not run again. */
+bool daemons_is_needed(const struct bpsrun *r, const struct bpsrun_child *c);
 /* Write the path of a program, such as a daemon, to ret. Looks in the folder of bpsrun, in the
  * build tree and in the installation. If no such file exists, writes only the name, which exec
  * searches in PATH. */

@@ -274,6 +274,16 @@ bool daemons_revive(struct bpsrun *r, struct bpsrun_child *c, int code)
 	return run_agent(r, c) == 0;
 }
 
+bool daemons_is_needed(const struct bpsrun *r, const struct bpsrun_child *c)
+{
+	if (c->fdstore)
+		return !r->may_shrink;
+	for (unsigned i = 1; c != r->daemons && i <= r->o.servers; i++)
+		if (r->daemons[i].pid)
+			return false; /* the other servers take over the partitions */
+	return true;
+}
+
 static int make_dir(struct bpsrun *r)
 {
 	const char *base = getenv("XDG_RUNTIME_DIR");

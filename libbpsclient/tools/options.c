@@ -10,10 +10,12 @@
 
 #include "common/base/duration.h"
 
+#define GRACE_DEFAULT_MS 10000
+
 static const char usage[] =
 	"usage: bpsrun -n N [--job NAME] [--agent SOCKET | [--servers K] [--agents M]]\n"
-	"              [--nnodes K --node-rank R] [--timeout TIME] [--status]\n"
-	"              [--no-prefix] [--on-agent-loss abort|shrink]\n"
+	"              [--nnodes K --node-rank R] [--timeout TIME] [--grace TIME]\n"
+	"              [--status] [--no-prefix] [--on-agent-loss abort|shrink]\n"
 	"              -- COMMAND [ARG...]\n";
 
 static int parse_count(
@@ -32,7 +34,7 @@ static int parse_count(
 	return 0;
 }
 
-static int parse_time(const char *text, uint32_t *ret_ms)
+static int parse_time(const char *option, const char *text, uint32_t *ret_ms)
 {
 	uint64_t ms = duration_ms(text, INT32_MAX);
 
@@ -40,7 +42,7 @@ static int parse_time(const char *text, uint32_t *ret_ms)
 		*ret_ms = (uint32_t)ms;
 		return 0;
 	}
-	output_say("--timeout '%s' is not a number with a unit, such as 30s or 5min", text);
+	output_say("%s '%s' is not a number with a unit, such as 30s or 5min", option, text);
 	return -EINVAL;
 }
 
@@ -50,6 +52,7 @@ enum {
 	OPT_JOB,
 	OPT_STATUS,
 	OPT_TIMEOUT,
+	OPT_GRACE,
 	OPT_AGENT,
 	OPT_NNODES,
 	OPT_NODE_RANK,
@@ -63,6 +66,7 @@ static const struct option long_options[] = {
 	{"job", required_argument, NULL, OPT_JOB},
 	{"status", no_argument, NULL, OPT_STATUS},
 	{"timeout", required_argument, NULL, OPT_TIMEOUT},
+	{"grace", required_argument, NULL, OPT_GRACE},
 	{"agent", required_argument, NULL, OPT_AGENT},
 	{"nnodes", required_argument, NULL, OPT_NNODES},
 	{"node-rank", required_argument, NULL, OPT_NODE_RANK},
@@ -91,7 +95,9 @@ static int parse_option(int c, struct bpsrun_options *o)
 	case OPT_NODE_RANK:
 		return parse_count("--node-rank", optarg, 0, 65535, &o->node_rank);
 	case OPT_TIMEOUT:
-		return parse_time(optarg, &o->timeout_ms);
+		return parse_time("--timeout", optarg, &o->timeout_ms);
+	case OPT_GRACE:
+		return parse_time("--grace", optarg, &o->grace_ms);
 	case OPT_JOB:
 		o->job = optarg;
 		return 0;
@@ -158,7 +164,8 @@ int bpsrun_options_parse(int argc, char **argv, struct bpsrun_options *o)
 {
 	int c, rc;
 
-	*o = (struct bpsrun_options){.servers = 1, .agents = 1, .nnodes = 1};
+	*o = (struct bpsrun_options){
+		.servers = 1, .agents = 1, .nnodes = 1, .grace_ms = GRACE_DEFAULT_MS};
 	for (;;) {
 		if (optind < argc && horovod_option_explain(argv[optind]))
 			return -EINVAL;

@@ -12,6 +12,9 @@
 #define TAIL_BYTES 4096
 #define TAIL_LINES 12
 
+/* Stream whose last text is on the screen without a newline, as of a progress bar. NULL: none. */
+static const struct output_stream *unfinished;
+
 void output_say(const char *fmt, ...)
 {
 	char line[1024];
@@ -20,6 +23,9 @@ void output_say(const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(line, sizeof(line), fmt, ap);
 	va_end(ap);
+	if (unfinished)
+		dprintf(unfinished->to, "\n");
+	unfinished = NULL;
 	dprintf(STDERR_FILENO, "bpsrun: %s\n", line);
 }
 
@@ -40,29 +46,67 @@ static void write_all(int fd, const char *p, size_t n)
 	}
 }
 
-static void emit(const struct bpsrun_child *c, int to, const char *line, size_t n)
+/* Print a text, with the rank in front of it unless it continues the stream's unfinished line.
+ * begin: "\r" to write over that line, else "". end: "\n", or "" to leave the line unfinished. */
+static void emit(const struct bpsrun_child *c, const struct output_stream *s, const char *begin,
+	const char *text, size_t n, const char *end)
 {
-	char whole[sizeof(c->out.buf) + 48];
-	int head = snprintf(whole, sizeof(whole), "[%u] ", c->rank);
+	char whole[sizeof(s->buf) + 48];
+	int head = 0;
 
-	memcpy(whole + head, line, n);
-	whole[(size_t)head + n] = '\n';
+	if (unfinished && unfinished != s)
+		write_all(unfinished->to, "\n", 1);
+	if (unfinished != s || *begin)
+		head = snprintf(
+			whole, sizeof(whole), "%s[%u] ", unfinished == s ? begin : "", c->rank);
+	memcpy(whole + head, text, n);
+	if (*end)
+		whole[(size_t)head + n++] = *end;
 	/* one write per line, so that lines of different children do not mix */
-	write_all(to, whole, (size_t)head + n + 1);
+	write_all(s->to, whole, (size_t)head + n);
+	unfinished = *end ? NULL : s;
+}
+
+/* Print a line without its newline. Each part of the line that begins with '\r' is printed over
+ * the part before. */
+static void emit_line(const struct bpsrun_child *c, struct output_stream *s, const char *line,
+	size_t n, const char *end)
+{
+	const char *stop = line + n;
+
+	while (line < stop) {
+		const char *next =
+			s->has_progress ? memchr(line, '\r', (size_t)(stop - line)) : NULL;
+
+		if (!next)
+			break;
+		if (next > line)
+			emit(c, s, s->has_return ? "\r" : "", line, (size_t)(next - line), "");
+		s->has_return = true;
+		line = next + 1;
+	}
+	if (line == stop && !*end)
+		return;
+	emit(c, s, line < stop && s->has_return ? "\r" : "", line, (size_t)(stop - line), end);
+	s->has_return = false;
 }
 
 static void emit_lines(const struct bpsrun_child *c, struct output_stream *s)
 {
 	char *start = s->buf, *end = s->buf + s->n, *nl;
 
+	s->has_progress |= memchr(start, '\r', s->n) != NULL;
 	while ((nl = memchr(start, '\n', (size_t)(end - start)))) {
-		emit(c, s->to, start, (size_t)(nl - start));
+		emit_line(c, s, start, (size_t)(nl - start), "\n");
 		start = nl + 1;
 	}
 	s->n = (size_t)(end - start);
 	memmove(s->buf, start, s->n);
-	if (s->n == sizeof(s->buf)) { /* the line fills the buffer: print it in parts */
-		emit(c, s->to, s->buf, s->n);
+	if (s->n && s->has_progress) {
+		emit_line(c, s, s->buf, s->n, "");
+		s->n = 0;
+	} else if (s->n == sizeof(s->buf)) { /* the line fills the buffer: print it in parts */
+		emit(c, s, "", s->buf, s->n, "\n");
 		s->n = 0;
 	}
 }
@@ -71,8 +115,8 @@ void output_close(const struct bpsrun_child *c, struct output_stream *s)
 {
 	if (s->fd < 0)
 		return;
-	if (s->n)
-		emit(c, s->to, s->buf, s->n);
+	if (s->n || unfinished == s)
+		emit(c, s, "", s->buf, s->n, "\n");
 	s->n = 0;
 	close(s->fd);
 	s->fd = -1;

@@ -18,8 +18,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
-#define GRACE_MS     10000 /* time between TERM and KILL */
-#define EXIT_TIMEOUT 124   /* exit code after --timeout, the same as that of timeout(1) */
+#define EXIT_TIMEOUT 124 /* exit code after --timeout, the same as that of timeout(1) */
 
 int trainers_choose_port(struct bpsrun *r)
 {
@@ -87,7 +86,7 @@ void trainers_stop(struct bpsrun *r, int sig)
 	for (unsigned i = 0; i < r->o.n; i++)
 		child_signal(&r->trainers[i], r->is_stopping ? SIGKILL : sig);
 	if (!r->is_stopping)
-		r->kill_ms = clock_now_ms() + GRACE_MS;
+		r->kill_ms = clock_now_ms() + r->o.grace_ms;
 	r->is_stopping = true;
 }
 
@@ -100,6 +99,21 @@ static void describe_exit(const char *who, int code)
 		output_say("%s exited with code %d", who, code);
 }
 
+static void daemon_ended(struct bpsrun *r, struct bpsrun_child *c, int code)
+{
+	describe_exit(c->name, code);
+	if (!r->is_stopping && daemons_revive(r, c, code)) {
+		output_say("%s was restarted; the job goes on", c->name);
+		return;
+	}
+	output_tail(c, LOG_TRACE);
+	if (!r->is_stopping && daemons_is_needed(r, c)) {
+		output_say("the job cannot go on without %s: stopping it", c->name);
+		r->result = EXIT_OWN;
+		trainers_stop(r, SIGTERM);
+	}
+}
+
 static void check_child(struct bpsrun *r, struct bpsrun_child *c)
 {
 	int code = child_reap(c);
@@ -107,11 +121,7 @@ static void check_child(struct bpsrun *r, struct bpsrun_child *c)
 	if (code < 0)
 		return;
 	if (c->is_daemon) {
-		describe_exit(c->name, code);
-		if (!r->is_stopping && daemons_revive(r, c, code))
-			output_say("%s was restarted; the job goes on", c->name);
-		else
-			output_tail(c, LOG_TRACE);
+		daemon_ended(r, c, code);
 		return;
 	}
 	if (!code) {
@@ -135,6 +145,11 @@ static void take_signal(struct bpsrun *r)
 
 	if (read(r->signal_fd, &si, sizeof(si)) != sizeof(si))
 		return;
+	if (si.ssi_signo == SIGUSR1 || si.ssi_signo == SIGUSR2) {
+		for (unsigned i = 0; i < r->o.n; i++)
+			child_signal(&r->trainers[i], (int)si.ssi_signo);
+		return;
+	}
 	if (!r->result)
 		r->result = 128 + (int)si.ssi_signo;
 	trainers_stop(r, (int)si.ssi_signo);

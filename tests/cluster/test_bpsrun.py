@@ -5,6 +5,7 @@ BPS_BUILD names the build folder; the default is build/debug.
 
 import os
 import pathlib
+import pty
 import re
 import select
 import shutil
@@ -12,6 +13,7 @@ import signal
 import socket
 import stat
 import subprocess
+import time
 
 import pytest
 
@@ -329,6 +331,96 @@ def test_signal_reaches_the_workers_and_is_the_result(tmp_path):
     assert out.count("got it") == 2
 
 
+def wait_for(path):
+    """Wait until a file exists."""
+    end = time.monotonic() + LIMIT_S
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} does not appear"
+        time.sleep(0.01)
+
+
+def test_user_signals_reach_the_workers_and_the_job_goes_on(tmp_path):
+    script = "trap 'echo one' USR1; trap 'echo two; exit 0' USR2; echo ready; "
+    script += "while :; do sleep 0.01; done"
+    command = [
+        BPSRUN,
+        "-n",
+        "2",
+        "--agent",
+        "/nonexistent",
+        "--no-prefix",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]
+    with subprocess.Popen(
+        list(map(str, command)), env=environment(tmp_path), stdout=subprocess.PIPE, text=True
+    ) as p:
+        for sent, line in ((None, "ready"), (signal.SIGUSR1, "one"), (signal.SIGUSR2, "two")):
+            if sent:
+                p.send_signal(sent)
+            assert [p.stdout.readline() for _ in range(2)] == [f"{line}\n"] * 2
+        assert p.wait(LIMIT_S) == 0
+
+
+def test_hangup_of_the_terminal_does_not_end_a_job_under_nohup(tmp_path):
+    """The job's shell runs on a pseudo terminal, which the test closes."""
+    go, done = tmp_path / "go", tmp_path / "done"
+    os.mkfifo(go)
+    worker = f"touch {tmp_path}/started; read x < {go}; echo $x > {done}.new; mv {done}.new {done}"
+    job = f"nohup {BPSRUN} -n 1 --agent /nonexistent -- sh -c '{worker}' > {tmp_path}/out 2>&1"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        try:
+            os.environ.clear()
+            os.environ.update(environment(tmp_path))
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+            os.execv("/bin/sh", ["sh", "-c", f"{job} & wait"])
+        finally:
+            os._exit(127)
+    wait_for(tmp_path / "started")
+    shell = os.pidfd_open(pid)
+    os.close(terminal)
+    assert select.select([shell], [], [], LIMIT_S)[0]
+    os.close(shell)
+    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGHUP
+    go.write_text("ended well\n")
+    wait_for(done)
+    assert done.read_text() == "ended well\n"
+
+
+def test_grace_is_the_time_until_workers_are_killed(tmp_path):
+    script = "trap '' TERM; echo ready; while :; do sleep 0.01; done"
+    command = [BPSRUN, "-n", "1", "--grace", "200ms", "--agent", "/nonexistent", "--", "sh", "-c"]
+    with subprocess.Popen(
+        [*map(str, command), script], env=environment(tmp_path), stdout=subprocess.PIPE, text=True
+    ) as p:
+        assert p.stdout.readline() == "[0] ready\n"
+        begun = time.monotonic()
+        p.terminate()
+        assert p.wait(LIMIT_S) == 128 + signal.SIGTERM
+        assert 0.2 <= time.monotonic() - begun < 8  # the default is 10 s
+
+
+def test_progress_bars_are_shown_before_their_lines_end(tmp_path):
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    script = f"printf 'begin\\n\\r10%%'; read x < {go}; printf '\\r20%%\\r30%%\\nend\\r\\n'"
+    command = [BPSRUN, "-n", "1", "--agent", "/nonexistent", "--", "sh", "-c", script]
+    with subprocess.Popen(
+        list(map(str, command)), env=environment(tmp_path), stdout=subprocess.PIPE
+    ) as p:
+        shown = b""
+        while b"10%" not in shown:
+            assert select.select([p.stdout], [], [], LIMIT_S)[0]
+            shown += os.read(p.stdout.fileno(), 1000)
+        go.write_text("go\n")
+        shown += p.stdout.read()
+        assert p.wait(LIMIT_S) == 0
+    assert shown == b"[0] begin\n[0] 10%\r[0] 20%\r[0] 30%\n[0] end\n"
+
+
 def test_workers_die_with_bpsrun(tmp_path):
     p = subprocess.Popen(
         [
@@ -526,3 +618,33 @@ def test_agent_that_is_killed_is_restarted_and_the_job_goes_on(tmp_path):
     text = "".join(out)
     assert text.count("all sums are right") == 4, text
     assert kills == 3 and text.count("was restarted; the job goes on") == 3, text
+
+
+@needs_daemons
+@pytest.mark.parametrize("program", ["bps-scheduler", "bps-server", "bps-agent"])
+def test_job_ends_when_a_daemon_that_it_needs_has_ended_for_good(tmp_path, program):
+    """Workers that wait for the daemon do not wait for their time-out."""
+    script = tmp_path / "rounds.py"
+    script.write_text(ROUNDS)
+    env = dict(
+        environment(tmp_path),
+        PYTHONPATH=str(ROOT / "libbpsclient" / "python"),
+        BPS_LIBRARY=str(BUILD / "libbpsclient.so.0"),
+        OPENBLAS_NUM_THREADS="1",
+    )
+    command = [BPSRUN, "-n", "2", "--servers", "1", "--", "/usr/bin/python3", script, "1000000000"]
+    with subprocess.Popen(
+        list(map(str, command)),
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as p:
+        out = []
+        for line in p.stdout:
+            out.append(line)
+            if ("round" in line and len(out) == 1) or "was restarted" in line:
+                os.kill(children_named(p.pid, program)[0], signal.SIGKILL)
+        assert p.wait(LIMIT_S) == 125, "".join(out)
+    text = "".join(out)
+    assert "the job cannot go on without" in text and "stopping it" in text, text

@@ -74,7 +74,7 @@ def test_every_error_code_says_what_it_means_and_what_to_do():
 
 @pytest.mark.parametrize("page", sorted(p.name for p in MAN.glob("*.[1-8]")))
 def test_page_refers_only_to_pages_that_exist(page):
-    theirs = {"setrlimit 2", "systemd 1"}
+    theirs = {"nohup 1", "setrlimit 2", "systemd 1"}
     ours = {f"{n} {p[-1]}" for p in os.listdir(MAN) for n in names_of(p)}
     refs = set(re.findall(r"^(?:\.|\.[A-Z].* )(?:Pq )?Xr (\S+ \d)", source(page), re.M))
     assert not refs - ours - theirs
