@@ -270,8 +270,12 @@ static int refuse(struct quota_account *a, enum quota_kind kind, uint64_t n, str
 		snprintf(request, sizeof(request), ", and %s more is requested", more);
 	/* For example: user ann (uid 1000) has 3.00 GiB of 4.00 GiB shared memory on node7, and
 	 * 2.00 GiB more is requested; see bps-agent's --user-memory */
-	return err_set(err, BPS_EQUOTA, "%s %s of %s %s on %s%s; see bps-agent's --%s", whose, used,
-		limit, kinds[kind].noun, a->quota->host, request, kinds[kind].settings[a->scope]);
+	return err_set(err, BPS_EQUOTA, "%s %s of %s %s on %s%s; %ssee bps-agent's --%s", whose,
+		used, limit, kinds[kind].noun, a->quota->host, request,
+		kind == QUOTA_MEMORY ? "a job keeps its tensors until it is closed, so close and "
+				       "open it between models (in Python: shutdown(), init()), or "
+				     : "",
+		kinds[kind].settings[a->scope]);
 }
 
 int quota_take(struct quota_account *a, enum quota_kind kind, uint64_t n, struct err_text *err)

@@ -87,6 +87,10 @@ static void refusal_names_the_limit_and_what_to_do(void **state)
 	quota_give(w->bob, QUOTA_TRAINERS, 3);
 }
 
+#define KEPT                                                                                       \
+	"a job keeps its tensors until it is closed, so close and open it between models (in "     \
+	"Python: shutdown(), init()), or "
+
 static void use_of_a_job_counts_for_its_user_and_the_machine(void **state)
 {
 	struct quota_world *w = *state;
@@ -95,17 +99,17 @@ static void use_of_a_job_counts_for_its_user_and_the_machine(void **state)
 	take(w, w->job, QUOTA_MEMORY, 40 * MIB);
 	assert_refused(w, w->job, QUOTA_MEMORY, 3 * MIB / 2,
 		"job 'train' of user alice (uid 1000) has 40.0 MiB of 40.0 MiB shared memory on "
-		"node1, and 1.50 MiB more is requested; see bps-agent's --job-memory");
+		"node1, and 1.50 MiB more is requested; " KEPT "see bps-agent's --job-memory");
 	assert_int_equal(quota_room(second, QUOTA_MEMORY), 20 * MIB);
 	take(w, second, QUOTA_MEMORY, 20 * MIB);
 	assert_int_equal(quota_room(w->job, QUOTA_MEMORY), 0);
 	assert_refused(w, second, QUOTA_MEMORY, 1,
-		"user alice (uid 1000) has 60.0 MiB of 60.0 MiB shared memory on node1; see "
-		"bps-agent's --user-memory");
+		"user alice (uid 1000) has 60.0 MiB of 60.0 MiB shared memory on node1; " KEPT
+		"see bps-agent's --user-memory");
 	take(w, other, QUOTA_MEMORY, 40 * MIB);
 	assert_refused(w, w->bob, QUOTA_MEMORY, 1,
-		"all users together have 100.0 MiB of 100.0 MiB shared memory on node1; see "
-		"bps-agent's --memory");
+		"all users together have 100.0 MiB of 100.0 MiB shared memory on node1; " KEPT
+		"see bps-agent's --memory");
 	assert_int_equal(quota_used(w->alice, QUOTA_MEMORY), 60 * MIB);
 	quota_put(second); /* freeing the account ends its charges */
 	assert_int_equal(quota_used(w->alice, QUOTA_MEMORY), 40 * MIB);
