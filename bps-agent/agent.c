@@ -72,6 +72,7 @@ static uint64_t loop_tick(void *ctx, uint64_t now_ns)
 	publish_stats(a, now_ns);
 	due_ns = why_stuck_tick(a, now_ns);
 	due_ns = earlier(due_ns, no_server_tick(a, now_ns));
+	due_ns = earlier(due_ns, leaver_tick(a, now_ns));
 	due_ns = earlier(due_ns, handover_write_tick(a, now_ns));
 	return earlier(due_ns, agt_core_tick(a->core, now_ns));
 }

@@ -34,6 +34,7 @@ struct agent {
 	struct member *member;
 	uv_poll_t listen_poll;
 	const struct trainer_events *trainer_events;
+	uint64_t leavers_ns; /* when to look again for workers that have left too early */
 	TAILQ_HEAD(, trainer) trainers;
 	uint32_t n_trainers;
 	TAILQ_HEAD(, job) jobs;

@@ -48,6 +48,7 @@ struct job {
 	/* number of tensor ids that this agent has assigned; used if is_local */
 	uint32_t n_tensors;
 	uint32_t n_workers;    /* number of local workers; set when the job starts to run */
+	uint32_t n_finished;   /* number of local workers that have called bps_close */
 	uint64_t view;         /* view in which the job got its present members */
 	struct roster *roster; /* the job's workers and machines; NULL until JOB arrives */
 	uint32_t *ranks;

@@ -483,8 +483,10 @@ int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member)
 		t->has_rank = true;
 		attach_worker(job, w);
 		trainer_hold(t, true);
-		if (t->live->is_finishing)
+		if (t->live->is_finishing) {
 			trainer_set_state(t, TRAINER_FINISHING);
+			job->n_finished++;
+		}
 	}
 	return 0;
 }
@@ -620,6 +622,7 @@ void job_finish(struct trainer *t, uint32_t seq)
 	t->live->is_finishing = 1;
 	trainer_set_state(t, TRAINER_FINISHING);
 	send_worker(job->agent, job->id, t->rank, WORKER_FINISHED, "");
+	job->n_finished++;
 }
 
 void job_resync_begin(struct agent *a)

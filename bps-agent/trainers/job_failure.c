@@ -1,9 +1,15 @@
+/* Records and reports why a job fails, and finds workers that have left a job too early. job.c ends
+ * the job when the scheduler says so. Thread: the data thread. */
 #include "bps-agent/trainers/job_failure.h"
+#include "bps-agent/trainers/tensor.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "bps-agent/trainers/trainer.h"
+
+/* interval of the checks for workers that have finished */
+#define LEAVERS_LOOK_NS (200 * UINT64_C(1000000))
 
 struct job *job_find(struct agent *a, uint32_t id)
 {
@@ -86,4 +92,77 @@ void job_fail(
 void job_core_fail(void *ctx, uint32_t job, int code, const char *text)
 {
 	job_fail(ctx, job, code, text, NULL);
+}
+
+/* ---- workers that have finished (rule J15) ---- */
+
+static bool is_watched(const struct job *job)
+{
+	return job->state == JOB_RUNNING && job->n_finished > 0 &&
+	       job->n_finished < job->n_workers && !job->backup && job->code >= 0;
+}
+
+/* Return the last round of the tensor for which a worker waits that has not finished. 0: none. */
+static uint64_t awaited_round(const struct tensor *tensor)
+{
+	uint64_t done = tensor->core ? agt_tensor_round(tensor->core) : 0, round = 0;
+
+	for (uint32_t w = 0; w < tensor->job->n_workers; w++) {
+		const struct trainer *t = tensor->job->by_worker[w];
+		uint64_t submitted = tensor->workers[w].submitted;
+
+		if (t && t->state == TRAINER_ATTACHED && submitted > done && submitted > round &&
+			tensor_is_awaited(tensor, w))
+			round = submitted;
+	}
+	return round;
+}
+
+/* Return whether a worker of the tensor's job is missing in the round. Then the job has failed. */
+static bool is_left(const struct tensor *tensor, uint64_t round)
+{
+	struct job *job = tensor->job;
+
+	for (uint32_t w = 0; w < job->n_workers; w++) {
+		const struct trainer *t = job->by_worker[w];
+		const struct ctl_cause cause = {job->ranks[w], job->agent->cfg.host};
+		struct err_text err;
+
+		if ((t && t->state != TRAINER_FINISHING) || tensor->workers[w].submitted >= round)
+			continue;
+		err_set(&err, BPS_EWORKER_LOST,
+			"rank %u (host %s) has left job '%s' (it has closed the job or exited), "
+			"but another worker of its machine waits for tensor '%.200s', round %llu",
+			job->ranks[w], job->agent->cfg.host, job->name, tensor->name,
+			(unsigned long long)round);
+		job_fail(job->agent, job->id, BPS_EWORKER_LOST, err.s, &cause);
+		return true;
+	}
+	return false;
+}
+
+static void look(const struct job *job)
+{
+	const struct tensor *tensor;
+
+	TAILQ_FOREACH (tensor, &job->tensors, link)
+		if (!tensor->failed && is_left(tensor, awaited_round(tensor)))
+			return;
+}
+
+uint64_t leaver_tick(struct agent *a, uint64_t now_ns)
+{
+	const struct job *job;
+	bool is_any = false;
+
+	TAILQ_FOREACH (job, &a->jobs, link)
+		is_any |= is_watched(job);
+	if (!is_any)
+		return UINT64_MAX;
+	if (now_ns < a->leavers_ns)
+		return a->leavers_ns;
+	TAILQ_FOREACH (job, &a->jobs, link)
+		if (is_watched(job))
+			look(job);
+	return a->leavers_ns = now_ns + LEAVERS_LOOK_NS;
 }

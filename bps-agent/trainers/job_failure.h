@@ -1,6 +1,7 @@
 #ifndef BPS_AGENT_TRAINERS_JOB_FAILURE_H
 #define BPS_AGENT_TRAINERS_JOB_FAILURE_H
-/* Reports a job's failure to the scheduler and to the job's trainers. Thread: the data thread. */
+/* Reports a job's failure to the scheduler and to the job's trainers. Finds jobs that a worker of
+ * this machine has left too early. Thread: the data thread. */
 #include "bps-agent/model/agent.h"
 
 /* Return the job to which the scheduler has assigned this id, if the job has not ended. NULL: there
@@ -20,4 +21,10 @@ void job_set_cause(struct job *job, const struct ctl_cause *cause);
  * why the worker left. In this case the function returns BPS_EMISMATCH. The text then names both
  * the mismatch and the lost worker, and *ret_cause is the cause of the mismatch. */
 int job_why_over(const struct trainer *t, struct err_text *ret, struct ctl_cause *ret_cause);
+/* Find workers of this machine that have finished (bps_close) while another worker of this machine
+ * waits for a round that they have not submitted (rule J15). Such a wait would never end, so the
+ * worker counts as lost. The scheduler finds the waits between machines
+ * (bps-scheduler/core/leavers.h). Call the function again at the returned time. UINT64_MAX: not
+ * before another worker finishes. */
+uint64_t leaver_tick(struct agent *a, uint64_t now_ns);
 #endif

@@ -402,6 +402,14 @@ void tensor_resume(struct tensor *tensor)
 	tensor->kind->submit_waiting(tensor);
 }
 
+bool tensor_is_awaited(const struct tensor *tensor, uint32_t w)
+{
+	const struct trainer *t = tensor->job->by_worker[w];
+
+	return t && (tensor->kind->has_streams ||
+			    atomic_load_explicit(&t->control->trainer_waits, memory_order_relaxed));
+}
+
 /* ---- submissions ---- */
 
 /* Return whether this submission has already been recorded. After a restart, one such submission

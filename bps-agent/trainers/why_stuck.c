@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "bps-agent/trainers/job_failure.h"
+#include "bps-agent/trainers/tensor.h"
 #include "bps-agent/trainers/trainer.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -352,6 +353,7 @@ static void describe_worker(const struct job *job, uint32_t w, const struct ctl_
 			r->oldest_tensor = id;
 			r->oldest_round = tw->submitted;
 			r->oldest_ms = ms_since(tw->since_ns, now);
+			r->is_waiting = tensor_is_awaited(tensor, w);
 		}
 	}
 }

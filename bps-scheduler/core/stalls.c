@@ -6,11 +6,14 @@
 #include <assert.h>
 #include <errno.h>
 
+#include "bps-scheduler/core/leavers.h"
 #include "bps-scheduler/core/why_stuck.h"
 
 /* interval of the checks, equal to the default interval of heartbeats */
 #define LOOK_NS      (500 * NS_PER_MS)
 #define STRAGGLER_MS 500
+/* time without progress after which a job is probed if some of its workers have finished */
+#define LEAVER_NS (500 * NS_PER_MS)
 
 static const struct {
 	const char *name;
@@ -33,9 +36,11 @@ static void set_state(struct sched_stall *s, enum stall_state to)
 	s->state = to;
 }
 
-static uint64_t stand_ns(const struct sched_core *c)
+static uint64_t stand_ns(const struct sched_core *c, const struct sched_job *j)
 {
-	return c->cfg.stall_ms * NS_PER_MS / 2;
+	uint64_t usual = c->cfg.stall_ms * NS_PER_MS / 2;
+
+	return leavers_has_any(j) && usual > LEAVER_NS ? LEAVER_NS : usual;
 }
 
 static void moved(const struct sched_core *c, struct sched_stall *s)
@@ -202,7 +207,10 @@ void stalls_probed(struct sched_core *c, struct sched_job *j, const struct sched
 	if (j->state != JOB_RUNNING || s->state != STALL_PROBING || s->probe_seq != p->seq)
 		return; /* a round has completed since probe p began */
 	set_state(s, STALL_PROBED);
-	s->due_ns = c->now_ns + stand_ns(c);
+	s->due_ns = c->now_ns + stand_ns(c, j);
+	leavers_probed(c, j, p);
+	if (j->state != JOB_RUNNING)
+		return; /* a machine was lost */
 	if (has_moved_on(s, p)) {
 		moved(c, s);
 		return;
@@ -220,7 +228,7 @@ static void look(const struct sched_core *c, struct sched_job *j)
 	}
 	if (s->moved_ns < j->since_ns)
 		s->moved_ns = j->since_ns;
-	if (s->state == STALL_MOVING && c->now_ns >= s->moved_ns + stand_ns(c)) {
+	if (s->state == STALL_MOVING && c->now_ns >= s->moved_ns + stand_ns(c, j)) {
 		set_state(s, STALL_STANDING);
 		s->due_ns = c->now_ns;
 	} else if (s->state == STALL_PROBED && c->now_ns >= s->due_ns) {
@@ -259,9 +267,17 @@ static uint32_t count_probing(const struct sched_core *c)
 	return n;
 }
 
+void stalls_hurry(struct sched_core *c, struct sched_job *j)
+{
+	struct sched_stall *s = &j->stall;
+
+	if (s->state == STALL_PROBED && leavers_has_any(j) && s->due_ns > c->now_ns + LEAVER_NS)
+		s->due_ns = c->now_ns + LEAVER_NS;
+}
+
 void stalls_tick(struct sched_core *c)
 {
-	struct sched_job *j;
+	struct sched_job *j, *next;
 	uint32_t n;
 
 	if (c->now_ns < c->stalls_ns) {
@@ -269,9 +285,12 @@ void stalls_tick(struct sched_core *c)
 		return;
 	}
 	n = count_probing(c);
-	for (j = c->jobs; j; j = j->next)
+	for (j = c->jobs; j; j = next) {
+		next = j->next;
+		leavers_tick(c, j);
 		if (j->state == JOB_RUNNING)
 			look(c, j);
+	}
 	while (n < STALLS_PROBES_MAX && (j = next_to_probe(c)) && sched_probe_own(c, j)) {
 		set_state(&j->stall, STALL_PROBING);
 		j->stall.probe_seq = c->probe_seq;

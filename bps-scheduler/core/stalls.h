@@ -2,7 +2,8 @@
 #define BPS_SCHEDULER_CORE_STALLS_H
 /* Finds jobs whose round makes no progress. The scheduler probes their agents by itself and keeps
  * the findings until a round completes. Status, metrics, events and /healthz show these findings.
- * They are not durable, and no decision depends on them.
+ * They are not durable, and no decision depends on them. The answers to the same probes show rounds
+ * that wait for a worker that has finished (leavers.h).
  *
  * MOVING --no round for stall_ms / 2--> STANDING --a probe is allowed to run--> PROBING
  *   ^                                      ^                                       |
@@ -28,6 +29,8 @@
 const char *sched_stall_state_name(enum stall_state s);
 /* Check all jobs at regular times, and start probes of the jobs without progress. */
 void stalls_tick(struct sched_core *c);
+/* Probe the job soon again, because one of its workers has finished. */
+void stalls_hurry(struct sched_core *c, struct sched_job *j);
 /* Handle the end of p, a probe of j that stalls_tick started. */
 void stalls_probed(struct sched_core *c, struct sched_job *j, const struct sched_probe *p);
 /* Derive findings from the answers to probe p. The probe must be finished, and must ask about the

@@ -14,6 +14,7 @@
 #include "bps-scheduler/core/commit.h"
 #include "bps-scheduler/core/elastic.h"
 #include "bps-scheduler/core/job_end.h"
+#include "bps-scheduler/core/stalls.h"
 #include "bps-scheduler/model/compare.h"
 #include "common/base/log.h"
 
@@ -378,7 +379,9 @@ static void worker_finished(struct sched_core *c, struct sched_job *j, struct sc
 	if (w->state == WORKER_DONE)
 		return;
 	w->state = WORKER_DONE;
+	w->done_seq = c->probe_seq;
 	j->n_done++;
+	stalls_hurry(c, j);
 	sched_job_check_done(c, j);
 }
 
@@ -418,6 +421,7 @@ void sched_fail(struct sched_core *c, struct sched_member *m, const struct ctl_f
 {
 	struct sched_job *j = sched_job(c, msg->job);
 	int code = msg->code && msg->code <= INT32_MAX ? -(int)msg->code : BPS_EJOB_FAILED;
+	uint32_t rank = msg->cause.rank;
 
 	if (!j || j->state != JOB_RUNNING) {
 		sched_send_unknown_job(c, m, msg->job);
@@ -429,7 +433,10 @@ void sched_fail(struct sched_core *c, struct sched_member *m, const struct ctl_f
 		sched_kick(c, m, "sent FAIL for a job to which it does not belong");
 		return;
 	}
-	if (m->role == ROLE_AGENT && (code == BPS_EDEVICE || code == BPS_EWORKER_LOST))
+	if (code == BPS_EWORKER_LOST && ctl_has_cause(&msg->cause) && rank < j->n_room &&
+		j->workers[rank].agent == m->id)
+		sched_machine_lost(c, j, sched_job_member(j, m->id), rank, code, "%s", msg->text);
+	else if (m->role == ROLE_AGENT && (code == BPS_EDEVICE || code == BPS_EWORKER_LOST))
 		sched_machine_lost(c, j, sched_job_member(j, m->id), CTL_NO_ID, code,
 			"%s (host %s): %s", m->name, m->host,
 			msg->text[0] ? msg->text : err_str(code));

@@ -42,6 +42,8 @@ struct sched_worker {
 	 * durable */
 	bool is_fresh;
 	uint64_t barrier; /* number of the barrier at which the worker waits, or last waited */
+	/* DONE: number of the last probe that had begun before. Not durable. */
+	uint32_t done_seq;
 };
 
 enum job_state { JOB_FORMING, JOB_RUNNING, JOB_ENDED, JOB_STATES };

@@ -258,6 +258,7 @@ static const struct field report_worker_fields[] = {
 	FIELD_U8_(ctl_report_worker, is_attached),
 	FIELD_U8_(ctl_report_worker, gpu_open),
 	FIELD_U32_(ctl_report_worker, gpu_open_ms),
+	FIELD_U8_(ctl_report_worker, is_waiting),
 };
 static const struct layout report_worker_layout = LAYOUT_(ctl_report_worker, report_worker_fields);
 

@@ -48,6 +48,9 @@ struct ctl_report_worker {
 	uint8_t is_attached;
 	uint8_t gpu_open;     /* enum ctl_gpu_open */
 	uint32_t gpu_open_ms; /* time since the machine's first worker called bps_gpu_open */
+	/* A thread of the worker, or its stream, waits for a round now. A round in flight alone
+	 * need not have a call that waits for it. */
+	uint8_t is_waiting;
 };
 struct ctl_report {
 	uint32_t seq;

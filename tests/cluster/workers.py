@@ -59,6 +59,48 @@ def f16_average(values):
         return t.wait().astype(float).tolist()
 
 
+def leaving(way, leaver, n_rounds, on_agent_loss=None, pause=0.0):
+    """Let one worker close the job after some rounds, while the others go on in the given way.
+
+    Ways: "round", "declare", "barrier" and "broadcast" need the worker that has closed the job.
+    "late" and "unused" need nothing more: the others compute for a while before they wait for the
+    last round, or declare a tensor that they do not use. Return [error code, text, rank that the
+    error names, seconds until the error].
+    """
+    job = bps.open(on_agent_loss=on_agent_loss)
+    t, data = job.declare("t0", "i64", 1000), np.zeros(8)
+    for _ in range(n_rounds):
+        t.push_pull()
+        t.wait()
+    if way == "late":
+        t.push_pull()
+    begun = time.monotonic()
+    try:
+        if job.rank == leaver:
+            job.close()
+        elif way == "late":
+            time.sleep(pause)
+            t.wait()
+        elif way == "unused":
+            job.declare("unused", "f32", 10)
+            time.sleep(pause)
+        elif way == "declare":
+            late = job.declare("late", "f32", 10)
+            late.push_pull()
+            late.wait()
+        elif way == "barrier":
+            job.checkpoint_barrier()
+        elif way == "broadcast":
+            job.broadcast(data, 1)
+        else:
+            t.push_pull()
+            t.wait()
+        job.close()
+        return [0, "", -1, time.monotonic() - begun]
+    except bps.Error as e:
+        return [e.code, str(e), e.rank, time.monotonic() - begun]
+
+
 def rounds(
     n_elems,
     n_rounds,

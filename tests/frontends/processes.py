@@ -75,7 +75,8 @@ def worker(script, folder, env):
     command = [sys.executable, "-c", script]
     if folder:  # TensorFlow reads the source of functions
         path = Path(folder, "script.py")
-        path.write_text(script)
+        if not path.exists() or path.read_text() != script:  # a worker may be reading it
+            path.write_text(script)
         command = [sys.executable, path]
     return subprocess.Popen(command, cwd=folder, env=env, **PIPES)
 

@@ -48,6 +48,7 @@ FRONTENDS = {
         "errors": ALONE,
         "forked": ALONE,
         "interactive": ALONE,
+        "leaving": ALONE,
         "gpu": ("1x1", "2x1", "3x2"),
         "trainers": ("2x1",),
         "keras": ("2x1",),
@@ -69,6 +70,7 @@ FRONTENDS = {
         "forked": ALONE,
         "interactive": ALONE,
         "lost": ALONE,
+        "leaving": ALONE,
         "frameworks": ALONE,
     },
     "jax": {
@@ -78,6 +80,7 @@ FRONTENDS = {
         "forked": ALONE,
         "interactive": ALONE,
         "lost": ALONE,
+        "leaving": ALONE,
         "frameworks": ALONE,
     },
     "mxnet": {
@@ -87,6 +90,7 @@ FRONTENDS = {
         "forked": ALONE,
         "interactive": ALONE,
         "lost": ALONE,
+        "leaving": ALONE,
         "frameworks": ALONE,
     },
 }

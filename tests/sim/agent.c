@@ -244,6 +244,13 @@ static void worker_tensor_done(struct sim_agent *a, unsigned w)
 	e->a = w;
 }
 
+/* Return the last round of the agent's workers. Workers that leave early finish one round before
+ * the others (J15). */
+static uint64_t last_round(const struct sim_agent *a)
+{
+	return a->s->o.rounds - (a->s->o.leaver == a->idx + 1u);
+}
+
 void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers)
 {
 	struct sim_agent *a = ctx;
@@ -288,7 +295,7 @@ void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32
 		memset(ts->dev[w], SCRIBBLE, tensor_bytes(s, ts->idx));
 		if (elastic_waits(s, a->skipped + round))
 			continue;
-		if (a->skipped + round < s->o.rounds)
+		if (a->skipped + round < last_round(a))
 			submit_later(a, ts, w);
 		else
 			worker_tensor_done(a, w);
@@ -632,23 +639,26 @@ static void repeat(struct sim_agent *a)
 		declare(a);
 }
 
-/* Answer the scheduler's PROBE about stuck rounds. The first worker reports one submitted round
- * fewer than the other workers, so that the scheduler asks again about tensor 0. */
+/* Answer the scheduler's PROBE about stuck rounds. Before the last round, the first worker reports
+ * one submitted round fewer than the other workers, so that the scheduler asks again about tensor
+ * 0. */
 static void report(struct sim_agent *a, const struct ctl_probe *p)
 {
 	const struct sim_tensor_state *ts = &a->tensors[0];
+	bool is_over = a->skipped + ts->round >= last_round(a);
 	struct ctl_report_worker workers[WORKERS_MAX];
 	struct ctl_msg msg = {.type = CTL_REPORT, .report = {p->seq, p->job, "", workers, 0}};
 
 	for (unsigned w = 0; p->job == a->job_id && w < a->n_workers; w++)
 		workers[msg.report.n_workers++] =
 			(struct ctl_report_worker){.rank = a->workers[w].rank,
-				.submitted = ts->round + (w > 0),
+				.submitted = ts->round + (w > 0 && !is_over),
 				.completed = ts->round,
-				.oldest_tensor = ts->is_planned ? ts->id : CTL_NO_ID,
+				.oldest_tensor = ts->is_planned && !is_over ? ts->id : CTL_NO_ID,
 				.oldest_round = ts->round + 1,
 				.oldest_ms = 1000,
-				.is_attached = 1};
+				.is_attached = 1,
+				.is_waiting = 1};
 	sim_member_send(&a->m, &msg);
 }
 
@@ -698,8 +708,7 @@ void agent_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 		report(a, &msg->probe);
 		break;
 	default:
-		violation(s, "%s gets %s: %s", a->node.name, ctl_type_name(msg->type),
-			msg->type == CTL_TENSOR_FAIL ? msg->tensor_fail.text : "");
+		violation(s, "%s gets %s", a->node.name, ctl_type_name(msg->type));
 	}
 	agent_leave(a);
 }

@@ -153,6 +153,8 @@ struct sim_options {
 		is_priority_mixed, has_deaf, has_restarts, is_shrink, has_drains, has_stops,
 		has_liar, is_late, has_old_plans, has_tenants, has_hung, has_greedy, has_failing;
 	unsigned backup; /* number of machines that a round need not wait for */
+	/* 1 + index of the agent whose workers finish before the last round; 0: none */
+	unsigned leaver;
 	uint32_t grace_ms;
 	uint32_t slow_permille; /* how many of 1000 submissions are delayed */
 	bool has_near;          /* some agents and servers share a host */

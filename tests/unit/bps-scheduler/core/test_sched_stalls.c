@@ -177,6 +177,106 @@ static void hung_trainer_is_reported_until_a_round_completes(void **state)
 	world_fini(&w);
 }
 
+/* Answer both steps of a probe: rank 0 waits for round 3 of the tensor, and rank 1 lacks it. */
+static void answer_waiting(struct sched_world *w, uint32_t seq, uint32_t tensor, bool is_waiting)
+{
+	struct ctl_report_worker a = waits(600), b = hangs(600);
+
+	a.oldest_tensor = tensor;
+	a.is_waiting = is_waiting;
+	for (uint32_t i = 0; i < (tensor == CTL_NO_ID ? 1u : 2u); i++) {
+		report(w, 21, w->last_job, seq + i, &a, 1);
+		report(w, 22, w->last_job, seq + i, &b, 1);
+	}
+}
+
+static void worker_that_has_finished_is_lost_when_a_round_waits_for_it(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	stand(&w, 1000, 1);
+	worker(&w, 22, 1, WORKER_FINISHED);
+	assert_true(stand_until_probe(&w, 1, 1) <= 1100);
+	answer_waiting(&w, 1, 0, true);
+	SAID(&w, "rank 1 (host b, pid 20) has left job 'x' (it has closed the job or exited), but "
+		 "rank 0 waits for tensor 'w', round 3, and rank 1 has submitted 2");
+	SAID(&w, "CAUSE rank=1 host=b");
+	world_fini(&w);
+}
+
+static void round_that_no_call_waits_for_loses_no_worker(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	stand(&w, 1000, 1);
+	worker(&w, 22, 1, WORKER_FINISHED);
+	stand_until_probe(&w, 1, 1);
+	answer_waiting(&w, 1, 0, false);
+	NOT_SAID(&w, "has left job");
+	assert_true(stand_until_probe(&w, 3, 1) <= 1100); /* the next probe comes soon */
+	answer_waiting(&w, 3, 0, true);
+	SAID(&w, "has left job");
+	world_fini(&w);
+}
+
+static void answers_from_before_a_worker_finished_prove_nothing(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	stand_until_probe(&w, 1, 1);
+	report(&w, 21, w.last_job, 1, (struct ctl_report_worker[]){waits(600)}, 1);
+	report(&w, 22, w.last_job, 1, (struct ctl_report_worker[]){hangs(600)}, 1);
+	/* the second step has begun; rank 1 submits round 3 and finishes */
+	worker(&w, 22, 1, WORKER_FINISHED);
+	answer_waiting(&w, 2, 0, true);
+	NOT_SAID(&w, "has left job");
+	world_fini(&w);
+}
+
+static void tensor_that_a_finished_worker_never_declared_is_named(void **state)
+{
+	struct sched_world w;
+
+	(void)state;
+	running_job(&w);
+	stand(&w, 1000, 1);
+	worker(&w, 22, 1, WORKER_FINISHED);
+	stand_until_probe(&w, 1, 1);
+	answer_waiting(&w, 1, CTL_NO_ID, true);
+	NOT_SAID(&w, "has left job"); /* all have declared all tensors */
+	declare(&w, 21, 0, "v", DTYPE_F32, 10);
+	stand_until_probe(&w, 2, 1);
+	answer_waiting(&w, 2, CTL_NO_ID, true);
+	SAID(&w, "has left job 'x' (it has closed the job or exited), but other workers wait for "
+		 "it to declare tensor 'v'");
+	world_fini(&w);
+}
+
+static void barrier_without_a_worker_that_has_finished_is_named(void **state)
+{
+	struct sched_world w;
+	struct ctl_msg at = {
+		.type = CTL_WORKER, .worker = {.event = WORKER_AT_BARRIER, .text = ""}};
+
+	(void)state;
+	running_job(&w);
+	at.worker.job = w.last_job;
+	at.worker.barrier = 1;
+	send_msg(&w, 21, &at);
+	stand(&w, 1000, 1);
+	NOT_SAID(&w, "has left job");
+	worker(&w, 22, 1, WORKER_FINISHED);
+	stand(&w, 600, 1);
+	SAID(&w, "but other workers wait for it at a barrier");
+	world_fini(&w);
+}
+
 static void limit_is_a_setting(void **state)
 {
 	struct sched_world w;
@@ -451,6 +551,11 @@ int main(void)
 		cmocka_unit_test(job_that_completes_rounds_is_not_probed),
 		cmocka_unit_test(job_without_progress_is_probed_at_half_of_the_limit_and_again),
 		cmocka_unit_test(hung_trainer_is_reported_until_a_round_completes),
+		cmocka_unit_test(worker_that_has_finished_is_lost_when_a_round_waits_for_it),
+		cmocka_unit_test(round_that_no_call_waits_for_loses_no_worker),
+		cmocka_unit_test(answers_from_before_a_worker_finished_prove_nothing),
+		cmocka_unit_test(tensor_that_a_finished_worker_never_declared_is_named),
+		cmocka_unit_test(barrier_without_a_worker_that_has_finished_is_named),
 		cmocka_unit_test(limit_is_a_setting),
 		cmocka_unit_test(answers_that_come_after_a_round_are_dropped),
 		cmocka_unit_test(silent_agent_is_reported_until_it_answers),

@@ -1,0 +1,139 @@
+/* Rule J15: a worker that has finished is lost if another worker waits for it. */
+#include "bps-scheduler/core/leavers.h"
+
+#include <stdio.h>
+
+#include "bps-scheduler/core/core.h"
+#include "bps-scheduler/core/job_end.h"
+
+bool leavers_has_any(const struct sched_job *j)
+{
+	return j->state == JOB_RUNNING && j->n_done > 0 && j->n_done < j->n_joined && !j->backup;
+}
+
+/* Declare the worker lost. what: what another worker waits for. */
+static void lose(struct sched_core *c, struct sched_job *j, uint32_t rank, const char *what)
+{
+	const struct sched_worker *w = &j->workers[rank];
+
+	sched_machine_lost(c, j, sched_job_member(j, w->agent), rank, BPS_EWORKER_LOST,
+		"rank %u (host %s, pid %u) has left job '%s' (it has closed the job or exited), "
+		"but %s",
+		rank, sched_host_of(c, w->agent), w->pid, j->name, what);
+}
+
+/* ---- barriers ---- */
+
+void leavers_tick(struct sched_core *c, struct sched_job *j)
+{
+	for (uint32_t r = 0; leavers_has_any(j) && j->n_at_barrier && r < j->n_room; r++)
+		if (j->workers[r].state == WORKER_DONE)
+			lose(c, j, r, "other workers wait for it at a barrier");
+}
+
+/* ---- declarations ---- */
+
+/* Return the first rank of the member if all its workers have finished, else CTL_NO_ID. */
+static uint32_t finished_rank(const struct sched_job *j, uint32_t member)
+{
+	uint32_t agent = j->members[member].agent, first = CTL_NO_ID;
+
+	for (uint32_t r = 0; r < j->n_room; r++) {
+		const struct sched_worker *w = &j->workers[r];
+
+		if (w->agent != agent || w->state == WORKER_ABSENT || w->state == WORKER_GONE)
+			continue;
+		if (w->state != WORKER_DONE)
+			return CTL_NO_ID;
+		if (first == CTL_NO_ID)
+			first = r;
+	}
+	return first;
+}
+
+/* Look for a member that has not declared t, and whose workers have all finished. */
+static bool declaration_is_missing(
+	struct sched_core *c, struct sched_job *j, const struct sched_tensor *t)
+{
+	char what[CTL_TEXT_MAX + 1];
+
+	for (uint32_t i = 0; i < j->n_members; i++) {
+		uint32_t rank;
+
+		if (j->members[i].is_gone || sched_tensor_has_declared(t, i))
+			continue;
+		rank = finished_rank(j, i);
+		if (rank == CTL_NO_ID)
+			continue;
+		snprintf(what, sizeof(what), "other workers wait for it to declare tensor '%.200s'",
+			t->name);
+		lose(c, j, rank, what);
+		return true;
+	}
+	return false;
+}
+
+/* Return the rank of a worker that has not finished and waits for a round of the tensor. If
+ * `tensor` is CTL_NO_ID, any tensor without a plan, which not all workers have declared. */
+static uint32_t waiting_rank(
+	const struct sched_job *j, const struct sched_probe *p, uint32_t tensor)
+{
+	for (uint32_t i = 0; i < p->n_workers; i++) {
+		const struct ctl_report_worker *w = &p->workers[i].w;
+
+		if (w->is_waiting && w->oldest_tensor == tensor && w->oldest_round &&
+			j->workers[w->rank].state == WORKER_ATTACHED)
+			return w->rank;
+	}
+	return CTL_NO_ID;
+}
+
+static void look_for_declarations(
+	struct sched_core *c, struct sched_job *j, const struct sched_probe *p)
+{
+	if (waiting_rank(j, p, CTL_NO_ID) == CTL_NO_ID)
+		return;
+	for (uint32_t b = 0; b < j->n_buckets; b++)
+		for (const struct sched_tensor *t = j->buckets[b]; t; t = t->next_hash)
+			if (t->state == TENSOR_COLLECTING && declaration_is_missing(c, j, t))
+				return;
+}
+
+/* ---- rounds ---- */
+
+/* detail: an answered probe about one tensor. A worker's number of submitted rounds is its last one
+ * if the worker had finished before the probe began. */
+static bool round_is_missing(struct sched_core *c, struct sched_job *j, const struct sched_probe *p,
+	const struct sched_probe *detail)
+{
+	const struct sched_tensor *t =
+		detail->tensor < j->n_placed ? j->placed[detail->tensor] : NULL;
+	uint32_t waits = waiting_rank(j, p, detail->tensor);
+	char what[CTL_TEXT_MAX + 1];
+
+	for (uint32_t i = 0; t && waits != CTL_NO_ID && i < detail->n_workers; i++) {
+		const struct ctl_report_worker *w = &detail->workers[i].w;
+		const struct sched_worker *known = &j->workers[w->rank];
+
+		if (known->state != WORKER_DONE || known->done_seq >= detail->seq ||
+			w->submitted >= detail->round)
+			continue;
+		snprintf(what, sizeof(what),
+			"rank %u waits for tensor '%.200s', round %llu, and rank %u has submitted "
+			"%llu",
+			waits, t->name, (unsigned long long)detail->round, w->rank,
+			(unsigned long long)w->submitted);
+		lose(c, j, w->rank, what);
+		return true;
+	}
+	return false;
+}
+
+void leavers_probed(struct sched_core *c, struct sched_job *j, const struct sched_probe *p)
+{
+	for (const struct sched_probe *d = p->details; d && leavers_has_any(j); d = d->next)
+		if (round_is_missing(c, j, p, d))
+			return;
+	if (leavers_has_any(j))
+		look_for_declarations(c, j, p);
+}

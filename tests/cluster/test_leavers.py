@@ -1,0 +1,63 @@
+"""Tests of rule J15: workers that finish while others wait for them are named at once."""
+
+import pytest
+
+import bps
+
+# The job's time-out is minutes. All errors come within this time.
+LIMIT_S = 3
+
+
+def expect_named(results, leaver, waits_for):
+    for rank, (code, text, named, seconds) in enumerate(results):
+        if rank == leaver:
+            continue
+        assert code == bps.EWORKER_LOST, results
+        assert f"rank {leaver} (host" in text and waits_for in text, results
+        assert named == leaver and seconds < LIMIT_S, results
+
+
+@pytest.mark.parametrize(
+    "placement", [[0, 0, 0], [0, 0, 1], [0, 1, 2]], ids=["one", "two", "three"]
+)
+@pytest.mark.parametrize(
+    "way,waits_for",
+    [
+        ("round", "'t0'"),
+        ("declare", "'late'"),
+        ("barrier", "at a barrier"),
+        ("broadcast", "tensor"),
+    ],
+)
+def test_worker_that_closes_early_is_named_to_those_that_wait(cluster, placement, way, waits_for):
+    c = cluster(agents=max(placement) + 1, servers=1)
+    for leaver in (0, 2):
+        args = {"way": way, "leaver": leaver, "n_rounds": 3}
+        results = c.run("leaving", 3, args, placement=placement, job=f"left{leaver}")
+        expect_named(results, leaver, waits_for)
+
+
+def test_tensor_that_nobody_uses_ends_no_job(cluster):
+    """Rank 0 declares a tensor that the others, which close the job first, do not declare."""
+    c = cluster(agents=2, servers=1)
+    args = {"way": "unused", "leaver": 1, "n_rounds": 3, "pause": 2.5}
+    for placement in ([0, 0], [0, 1]):
+        results = c.run("leaving", 2, args, placement=placement, job=f"unused{placement[1]}")
+        assert [code for code, *_ in results] == [0, 0], results
+
+
+def test_worker_that_closes_early_in_a_job_that_may_shrink_is_lost(cluster):
+    """The other machines go on without its machine."""
+    c = cluster(agents=3, servers=1)
+    args = {"way": "round", "leaver": 1, "n_rounds": 3, "on_agent_loss": "shrink"}
+    results = c.run("leaving", 3, args, placement=[0, 1, 2])
+    for rank in (0, 2):
+        code, _, _, seconds = results[rank]
+        assert code == 0 and seconds < LIMIT_S, results
+
+
+def test_rounds_of_a_worker_that_left_without_waiting_still_complete(cluster):
+    c = cluster(agents=2, servers=1)
+    args = {"way": "late", "leaver": 1, "n_rounds": 3, "pause": 2.5}
+    results = c.run("leaving", 2, args, placement=[0, 1])
+    assert [code for code, *_ in results] == [0, 0], results
