@@ -1,4 +1,5 @@
-# A non-recursive Makefile. BUILD=debug|release|asan|tsan|cov, CC=gcc|clang, V=1 shows commands.
+# A non-recursive Makefile. BUILD=debug|release|asan|tsan|cov, CC=gcc|clang, V=1 shows commands,
+# WERROR=1 makes warnings errors.
 # `make help` lists the targets.
 BUILD	?= release
 PREFIX	?= /usr/local
@@ -21,7 +22,7 @@ PKG_CFLAGS := $(shell pkg-config --cflags libfabric $(PKGS) 2>/dev/null)
 LIBS	:= $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -linih -lnuma -lm -lpthread
 
 WARN	:= -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wformat=2 \
-	   -Wvla -Wundef -Wwrite-strings -Wpointer-arith -Werror
+	   -Wvla -Wundef -Wwrite-strings -Wpointer-arith $(if $(filter 1,$(WERROR)),-Werror)
 OPT_debug	:= -O1 -g
 OPT_release	:= -O2 -g -D_FORTIFY_SOURCE=2 -fstack-protector-strong
 OPT_asan	:= -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \

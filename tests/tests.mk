@@ -7,7 +7,8 @@ CHECKFLAGS ?=
 help:
 	@echo 'make             build into build/$$BUILD (BUILD=release|debug|asan|tsan|cov);'
 	@echo '                 its packages: tests/install-deps.sh build'
-	@echo '                 CUDA=no: without the program for GPUs; CUDA_HOME=DIR: toolkit'
+	@echo '                 CUDA=no: without the program for GPUs; CUDA_HOME=DIR: toolkit;'
+	@echo '                 WERROR=1: warnings are errors'
 	@echo 'make gpu-tests   programs for tests/gpu/run A|B|C|D, docs/guides/gpu-tests.md'
 	@echo 'make clean       remove build/ of all BUILDs'
 	@echo 'make demo        install packages, build, train the example on a private cluster'
