@@ -15,6 +15,7 @@
 #include "common/daemon/metrics.h"
 #include "common/daemon/node.h"
 #include "common/local/local.h"
+#include "common/os/cgroup.h"
 
 #define MAX_THREADS   64
 #define SEGMENT_BYTES (16u << 20)
@@ -505,7 +506,8 @@ static void fill_defaults(struct srv_app *app)
 	struct srv_opts *o = &app->opts;
 	bool is_beside = count_sees_agent(o->agent_socket);
 
-	app->n_threads = o->threads ? (unsigned)o->threads : count_threads(count_cpus(), is_beside);
+	app->n_threads =
+		o->threads ? (unsigned)o->threads : count_threads(cgroup_cpus(), is_beside);
 	app->threads_why = o->threads  ? "as set by --threads"
 			   : is_beside ? "with an agent on this host"
 				       : "no agent on this host";

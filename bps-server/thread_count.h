@@ -12,8 +12,6 @@
 /* Return the number of data threads, at least 1. n_cpus: number of processors that the process may
  * run on. */
 unsigned count_threads(unsigned n_cpus, bool is_beside_agent);
-/* Return the number of processors that this process may run on. */
-unsigned count_cpus(void);
 /* Return whether a socket exists at this path. The socket means that this host has an agent.
  * Possibly the agent does not run yet: with systemd the socket exists before any daemon starts. */
 bool count_sees_agent(const char *socket_path);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/local/local.h"
+#include "common/os/cgroup.h"
 #include "common/wire/ctlmsg.h"
 #include "libbpsclient/last_error.h"
 
@@ -322,7 +323,7 @@ static int take_launcher(bool is_placed, struct client_options *o)
 static uint32_t spin_default_us(void)
 {
 	/* With few cores, a worker that spins would take the core that the agent needs. */
-	return sysconf(_SC_NPROCESSORS_ONLN) <= 2 ? 0 : SPIN_DEFAULT_US;
+	return cgroup_cpus() <= 2 ? 0 : SPIN_DEFAULT_US;
 }
 
 static int take_settings(struct client_options *o)

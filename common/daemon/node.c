@@ -16,6 +16,7 @@
 #include "common/base/version.h"
 #include "common/daemon/metrics.h"
 #include "common/daemon/name_claim.h"
+#include "common/os/cgroup.h"
 
 /* A data thread counts as hung when its loop completes no iteration for this time. */
 #define STUCK_NS           UINT64_C(1500000000)
@@ -396,7 +397,7 @@ void node_refused(void *ctx, int code, const char *text)
 
 uint64_t node_half_memory_bytes(void)
 {
-	return (uint64_t)sysconf(_SC_PHYS_PAGES) / 2 * (uint64_t)sysconf(_SC_PAGESIZE);
+	return cgroup_memory_bytes() / 2;
 }
 
 bool node_line(const struct node *n, char *ret, size_t room)

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/os/cgroup.h"
 
 #define STATUS_MS 10000 /* time limit for bpsctl, which prints the final state */
 
@@ -152,7 +153,7 @@ static int run_job(struct bpsrun *r)
 
 int main(int argc, char **argv)
 {
-	struct bpsrun r = {.signal_fd = -1};
+	struct bpsrun r = {.signal_fd = -1, .oom_kills = cgroup_oom_kills()};
 	int rc = bpsrun_options_parse(argc, argv, &r.o);
 
 	if (rc)

@@ -83,6 +83,8 @@ struct bpsrun {
 	bool is_stopping;
 	uint64_t kill_ms;    /* when to send KILL to processes that have not ended; 0: never */
 	uint64_t timeout_at; /* when the run's time limit ends; 0: never */
+	/* number of processes of the control group that were killed for lack of memory so far */
+	uint64_t oom_kills;
 };
 
 /* ---- options.c ---- */

@@ -18,6 +18,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/local/local.h"
+#include "common/os/cgroup.h"
 
 #define READY_MS 20000 /* time limit for a daemon to become ready */
 /* Largest number of times that one agent is started. An agent that has ended this often would
@@ -199,13 +200,13 @@ static int start_scheduler(struct bpsrun *r)
 }
 
 /* Write how many bytes each server or agent may use. This is the value of the environment variable,
- * if it is set. Otherwise each server and each agent gets an equal share of 15/16 of the machine's
- * memory. The default of a single daemon is half of the memory, which would be too much for three
- * daemons. 1/16 is left over, because the kernel's figure for all memory may change by some pages
- * while the daemons start. */
+ * if it is set. Otherwise each server and each agent gets an equal share of 15/16 of the memory of
+ * the machine, or of its control group. The default of a single daemon is half of the memory, which
+ * would be too much for three daemons. 1/16 is left over, because the kernel's figure for all
+ * memory may change by some pages while the daemons start. */
 static void memory_setting(const struct bpsrun *r, const char *variable, char *ret, size_t room)
 {
-	uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	uint64_t all = cgroup_memory_bytes();
 	const char *wanted = getenv(variable);
 	unsigned n = r->o.servers + r->o.agents;
 

@@ -17,6 +17,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/os/cgroup.h"
 
 #define EXIT_TIMEOUT 124 /* exit code after --timeout, the same as that of timeout(1) */
 
@@ -90,9 +91,22 @@ void trainers_stop(struct bpsrun *r, int sig)
 	r->is_stopping = true;
 }
 
-static void describe_exit(const char *who, int code)
+/* Return whether the kernel has killed a process of this control group for lack of memory since the
+ * last call. */
+static bool is_out_of_memory(struct bpsrun *r)
 {
-	if (code > 128)
+	uint64_t before = r->oom_kills;
+
+	r->oom_kills = cgroup_oom_kills();
+	return r->oom_kills > before;
+}
+
+static void describe_exit(struct bpsrun *r, const char *who, int code)
+{
+	if (code == 128 + SIGKILL && is_out_of_memory(r))
+		output_say("%s was killed for lack of memory: the control group may use %llu MiB",
+			who, (unsigned long long)(cgroup_memory_bytes() >> 20));
+	else if (code > 128)
 		output_say(
 			"%s was killed by signal %d (%s)", who, code - 128, strsignal(code - 128));
 	else
@@ -101,7 +115,7 @@ static void describe_exit(const char *who, int code)
 
 static void daemon_ended(struct bpsrun *r, struct bpsrun_child *c, int code)
 {
-	describe_exit(c->name, code);
+	describe_exit(r, c->name, code);
 	if (!r->is_stopping && daemons_revive(r, c, code)) {
 		output_say("%s was restarted; the job goes on", c->name);
 		return;
@@ -129,7 +143,7 @@ static void check_child(struct bpsrun *r, struct bpsrun_child *c)
 		return;
 	}
 	if (!r->is_stopping) {
-		describe_exit(c->name, code);
+		describe_exit(r, c->name, code);
 		if (r->may_shrink) {
 			r->failed = code;
 			return;

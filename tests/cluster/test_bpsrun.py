@@ -620,6 +620,62 @@ def test_agent_that_is_killed_is_restarted_and_the_job_goes_on(tmp_path):
     assert kills == 3 and text.count("was restarted; the job goes on") == 3, text
 
 
+CGROUPS = pathlib.Path("/sys/fs/cgroup")
+
+
+@pytest.fixture
+def small_group():
+    """Make a control group that may use 512 MiB. Return the file that takes its processes."""
+    is_v2 = (CGROUPS / "cgroup.controllers").exists()
+    base = CGROUPS if is_v2 else CGROUPS / "memory"
+    group = base / f"bps-test-{os.getpid()}"
+    group.mkdir()
+    limit = group / ("memory.max" if is_v2 else "memory.limit_in_bytes")
+    limit.write_text(str(512 << 20))
+    yield group / "cgroup.procs"
+    end = time.monotonic() + LIMIT_S
+    while (group / "cgroup.procs").read_text():
+        assert time.monotonic() < end, "processes stay in the control group"
+        time.sleep(0.01)
+    group.rmdir()
+
+
+@needs_daemons
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a control group")
+def test_memory_of_the_control_group_limits_private_daemons(tmp_path, small_group):
+    """The tensors do not fit into the group. They are refused, and nothing is killed."""
+    command = [BPSRUN, "-n", "4", "--servers", "1", "--", BUILD / "bps-bench", "--bytes", "256MiB"]
+    r = subprocess.run(
+        list(map(str, command)),
+        env=environment(tmp_path),
+        preexec_fn=lambda: small_group.write_text(str(os.getpid())),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert r.returncode == 1, r
+    assert "shared memory on" in r.stderr and "bps-agent's --" in r.stderr, r.stderr
+    assert "killed" not in r.stderr, r.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a control group")
+def test_worker_that_is_killed_for_lack_of_memory_is_reported_so(tmp_path, small_group):
+    script = "x = bytearray(2 << 30)"
+    r = subprocess.run(
+        [str(BPSRUN), "-n", "1", "--agent", "/nonexistent", "--", "/usr/bin/python3", "-c", script],
+        env=environment(tmp_path),
+        preexec_fn=lambda: small_group.write_text(str(os.getpid())),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert r.returncode == 128 + signal.SIGKILL, r
+    words = "rank 0 was killed for lack of memory: the control group may use 512 MiB"
+    assert words in r.stderr, r.stderr
+
+
 @needs_daemons
 @pytest.mark.parametrize("program", ["bps-scheduler", "bps-server", "bps-agent"])
 def test_job_ends_when_a_daemon_that_it_needs_has_ended_for_good(tmp_path, program):
@@ -632,7 +688,8 @@ def test_job_ends_when_a_daemon_that_it_needs_has_ended_for_good(tmp_path, progr
         BPS_LIBRARY=str(BUILD / "libbpsclient.so.0"),
         OPENBLAS_NUM_THREADS="1",
     )
-    command = [BPSRUN, "-n", "2", "--servers", "1", "--", "/usr/bin/python3", script, "1000000000"]
+    options = ["-n", "2", "--servers", "1", "--timeout", f"{LIMIT_S}s"]
+    command = [BPSRUN, *options, "--", "/usr/bin/python3", script, "1000000000"]
     with subprocess.Popen(
         list(map(str, command)),
         env=env,
@@ -640,10 +697,11 @@ def test_job_ends_when_a_daemon_that_it_needs_has_ended_for_good(tmp_path, progr
         stderr=subprocess.STDOUT,
         text=True,
     ) as p:
-        out = []
+        out, has_begun = [], False
         for line in p.stdout:
             out.append(line)
-            if ("round" in line and len(out) == 1) or "was restarted" in line:
+            if ("round" in line and not has_begun) or "was restarted" in line:
+                has_begun = True
                 os.kill(children_named(p.pid, program)[0], signal.SIGKILL)
         assert p.wait(LIMIT_S) == 125, "".join(out)
     text = "".join(out)

@@ -1,0 +1,177 @@
+/* Reads the limits of control groups. The files of a group are below the mount point of its
+ * controller. In a container, the mount point often shows the container's own group, and the path
+ * in /proc/self/cgroup does not exist there. So the limits of all groups on the path that exist are
+ * read, up to the mount point itself. */
+#include "common/os/cgroup.h"
+
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PATH_BYTES 4096
+
+static const char *self_path = "/proc/self/cgroup", *mount_path = "/sys/fs/cgroup";
+
+void cgroup_set_paths(const char *self, const char *mount)
+{
+	self_path = self;
+	mount_path = mount;
+}
+
+/* Called for each group on the path: dir is the group's folder. */
+typedef void visit_fn(void *ctx, const char *dir, bool is_v2);
+
+/* Call fn for the folder mount/path and for the folders above it, up to mount. */
+static void visit_up(const char *mount, char *path, bool is_v2, visit_fn *fn, void *ctx)
+{
+	char dir[2 * PATH_BYTES];
+	char *slash;
+
+	do {
+		snprintf(dir, sizeof(dir), "%s%s", mount, path);
+		fn(ctx, dir, is_v2);
+		slash = strrchr(path, '/');
+		if (slash)
+			*slash = 0;
+	} while (slash);
+}
+
+/* Return whether the list of controllers, such as "cpu,cpuacct", has the controller. */
+static bool has_controller(const char *list, const char *controller)
+{
+	size_t n = strlen(controller);
+
+	for (const char *at = list; at; at = strchr(at, ',')) {
+		at += *at == ',';
+		if (strncmp(at, controller, n) == 0 && (at[n] == 0 || at[n] == ','))
+			return true;
+	}
+	return false;
+}
+
+/* Call fn for the groups of the process that the controller manages, from the innermost one on. */
+static void visit(const char *controller, visit_fn *fn, void *ctx)
+{
+	char line[PATH_BYTES], mount[PATH_BYTES];
+	FILE *f = fopen(self_path, "re");
+
+	while (f && fgets(line, sizeof(line), f)) {
+		char *list = strchr(line, ':'), *path = list ? strchr(list + 1, ':') : NULL;
+
+		if (!path)
+			continue;
+		*path++ = 0;
+		list++;
+		path[strcspn(path, "\n")] = 0;
+		if (!*list) {
+			visit_up(mount_path, path, true, fn, ctx);
+		} else if (has_controller(list, controller)) {
+			snprintf(mount, sizeof(mount), "%s/%s", mount_path, list);
+			visit_up(mount, path, false, fn, ctx);
+		}
+	}
+	if (f)
+		fclose(f);
+}
+
+/* Read the words of the first line of dir/name as numbers. A word that is no number, such as "max",
+ * gives -1. Returns how many numbers were read, at most n. */
+static int read_numbers(const char *dir, const char *name, long long *ret, int n)
+{
+	char path[2 * PATH_BYTES + 64], line[128], *at = line, *word, *end;
+	FILE *f;
+	int k = 0;
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	f = fopen(path, "re");
+	if (!f)
+		return 0;
+	if (!fgets(line, sizeof(line), f))
+		line[0] = 0;
+	fclose(f);
+	while (k < n && (word = strtok_r(at, " \n", &at))) {
+		ret[k] = strtoll(word, &end, 10);
+		if (*end)
+			ret[k] = -1;
+		k++;
+	}
+	return k;
+}
+
+/* ---- memory ---- */
+
+static void least_memory(void *ctx, const char *dir, bool is_v2)
+{
+	uint64_t *least = ctx;
+	long long limit;
+
+	if (read_numbers(dir, is_v2 ? "memory.max" : "memory.limit_in_bytes", &limit, 1) == 1 &&
+		limit > 0 && (uint64_t)limit < *least)
+		*least = (uint64_t)limit;
+}
+
+uint64_t cgroup_memory_bytes(void)
+{
+	uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+
+	visit("memory", least_memory, &bytes);
+	return bytes;
+}
+
+static void add_kills(void *ctx, const char *dir, bool is_v2)
+{
+	char path[2 * PATH_BYTES + 64], line[128];
+	uint64_t *most = ctx;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/%s", dir, is_v2 ? "memory.events" : "memory.oom_control");
+	f = fopen(path, "re");
+	while (f && fgets(line, sizeof(line), f)) {
+		unsigned long long n;
+
+		if (sscanf(line, "oom_kill %llu", &n) == 1 && n > *most)
+			*most = n;
+	}
+	if (f)
+		fclose(f);
+}
+
+uint64_t cgroup_oom_kills(void)
+{
+	uint64_t most = 0;
+
+	visit("memory", add_kills, &most);
+	return most;
+}
+
+/* ---- processors ---- */
+
+static void least_cpus(void *ctx, const char *dir, bool is_v2)
+{
+	unsigned *least = ctx;
+	long long v[2] = {-1, -1};
+	bool is_known = is_v2 ? read_numbers(dir, "cpu.max", v, 2) == 2
+			      : read_numbers(dir, "cpu.cfs_quota_us", v, 1) == 1 &&
+					read_numbers(dir, "cpu.cfs_period_us", v + 1, 1) == 1;
+
+	if (!is_known || v[0] <= 0 || v[1] <= 0)
+		return;
+	v[0] = (v[0] + v[1] - 1) / v[1];
+	if (v[0] < *least)
+		*least = (unsigned)v[0];
+}
+
+unsigned cgroup_cpus(void)
+{
+	long n = sysconf(_SC_NPROCESSORS_ONLN);
+	unsigned cpus = n > 0 ? (unsigned)n : 1;
+	cpu_set_t set;
+
+	if (sched_getaffinity(0, sizeof(set), &set) == 0)
+		cpus = (unsigned)CPU_COUNT(&set);
+	visit("cpu", least_cpus, &cpus);
+	return cpus ? cpus : 1;
+}

@@ -1,0 +1,20 @@
+#ifndef BPS_COMMON_OS_CGROUP_H
+#define BPS_COMMON_OS_CGROUP_H
+/* Limits of the control group of this process, such as those of a container, versions 1 and 2. The
+ * defaults for memory and threads come from these limits where they are below the machine's. Any
+ * thread may call the functions. They read files on each call. */
+#include <stdint.h>
+
+/* Return how many bytes of memory this process and its control group may use: the memory of the
+ * machine, or the least limit of the control group and the groups above it. */
+uint64_t cgroup_memory_bytes(void);
+/* Return the number of processors that the process may use, at least 1: those of its affinity mask,
+ * or the least quota of the control group and the groups above it, rounded up. */
+unsigned cgroup_cpus(void);
+/* Return how many processes of the control group the kernel has killed for lack of memory. */
+uint64_t cgroup_oom_kills(void);
+
+/* For tests: read the group from `self` instead of /proc/self/cgroup, and the limits below `mount`
+ * instead of /sys/fs/cgroup. */
+void cgroup_set_paths(const char *self, const char *mount);
+#endif
