@@ -49,12 +49,12 @@ int trainers_start(struct bpsrun *r, unsigned i)
 		 next = ((agent + 1) * n + agents - 1) / agents;
 	struct bpsrun_child *c = &r->trainers[i];
 	struct spawn_plan sp = {.argv = r->o.command, .out = -1, .err = -1, .keep = -1};
-	char rank[16], size[16], local_rank[16], local_size[16], path[128];
+	char rank[16], size[16], local_rank[16], local_size[16], node[16], path[128];
 	const char *loss = r->o.on_agent_loss, *port = r->meeting_port[0] ? r->meeting_port : NULL;
 	const char *env[] = {loss ? "BPS_ON_AGENT_LOSS" : "BPS_RANK", loss ? loss : rank,
 		"BPS_RANK", rank, "BPS_SIZE", size, "BPS_LOCAL_RANK", local_rank, "BPS_LOCAL_SIZE",
 		local_size, "BPS_JOB", r->job, "BPS_AGENT_SOCKET", path, "RANK", rank, "WORLD_SIZE",
-		size, "LOCAL_RANK", local_rank, "LOCAL_WORLD_SIZE", local_size,
+		size, "LOCAL_RANK", local_rank, "LOCAL_WORLD_SIZE", local_size, "GROUP_RANK", node,
 		port ? "MASTER_ADDR" : "RANK", port ? "127.0.0.1" : rank,
 		port ? "MASTER_PORT" : "RANK", port ? port : rank,
 		r->token[0] ? "BPS_JOB_TOKEN" : NULL, r->token,
@@ -67,6 +67,7 @@ int trainers_start(struct bpsrun *r, unsigned i)
 	snprintf(size, sizeof(size), "%u", r->o.nnodes * n);
 	snprintf(local_rank, sizeof(local_rank), "%u", i - first);
 	snprintf(local_size, sizeof(local_size), "%u", next - first);
+	snprintf(node, sizeof(node), "%u", r->o.node_rank * agents + agent);
 	daemons_socket(r, agent, path, sizeof(path));
 	if (!r->o.has_no_prefix)
 		rc = output_open(&c->out, STDOUT_FILENO, &sp.out);

@@ -67,7 +67,8 @@ def test_each_worker_gets_its_place(tmp_path):
     assert sorted(r.stdout.splitlines()) == [f"[{i}] {i}/3 {i}/3 j /nonexistent" for i in range(3)]
 
 
-MEETING = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT"
+MEETING = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK"
+MEETING += " $MASTER_ADDR $MASTER_PORT"
 
 
 def test_each_worker_gets_the_variables_of_torchrun(tmp_path, monkeypatch):
@@ -75,20 +76,20 @@ def test_each_worker_gets_the_variables_of_torchrun(tmp_path, monkeypatch):
     monkeypatch.delenv("MASTER_PORT", raising=False)
     r = plain(tmp_path, "-n", 2, "--no-prefix", "--", "sh", "-c", MEETING)
     first, second = sorted(r.stdout.splitlines())
-    seen = re.fullmatch(r"0/2 0/2 127\.0\.0\.1 (\d+)", first)
-    assert seen and second == f"1/2 1/2 127.0.0.1 {seen[1]}"
+    seen = re.fullmatch(r"0/2 0/2 0 127\.0\.0\.1 (\d+)", first)
+    assert seen and second == f"1/2 1/2 0 127.0.0.1 {seen[1]}"
     with socket.create_server(("127.0.0.1", int(seen[1]))):
         pass  # the port is free
     nodes = ["--nnodes", 2, "--node-rank", 1]
     r = plain(tmp_path, "-n", 1, *nodes, "--job", "j", "--no-prefix", "--", "sh", "-c", MEETING)
-    assert r.stdout.split() == ["1/2", "0/1"]
+    assert r.stdout.split() == ["1/2", "0/1", "1"]
 
 
 def test_a_meeting_point_that_the_user_has_set_is_passed_on(tmp_path, monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "10.9.8.7")
     monkeypatch.delenv("MASTER_PORT", raising=False)
     r = plain(tmp_path, "-n", 1, "--no-prefix", "--", "sh", "-c", MEETING)
-    assert r.stdout.split() == ["0/1", "0/1", "10.9.8.7"]
+    assert r.stdout.split() == ["0/1", "0/1", "0", "10.9.8.7"]
 
 
 def test_workers_of_a_run_share_a_token_that_no_other_run_has(tmp_path):

@@ -99,10 +99,26 @@ def test_libraries_find_the_place_in_torchruns_variables():
         os.environ["BPS_LOCAL_RANK"],
         os.environ["BPS_LOCAL_SIZE"],
     ]
+    sockets = [None] * SIZE
+    dist.all_gather_object(sockets, os.environ["BPS_AGENT_SOCKET"])
+    nodes = list(dict.fromkeys(sockets))
+    assert os.environ["GROUP_RANK"] == str(nodes.index(sockets[RANK]))
     meeting = [f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"] * SIZE
     found = [None] * SIZE
     dist.all_gather_object(found, meeting[0])
     assert found == meeting
+
+
+def test_the_address_bps_sets_the_variables_of_torchrun_that_a_launcher_does_not_set(monkeypatch):
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+    launched = {name: os.environ[name] for name in names}
+    for name in (*names, "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name)
+    store, rank, size = next(dist.rendezvous("bps://"))
+    dist.barrier()  # rank 0's store must not end before the others have connected
+    assert {name: os.environ[name] for name in names} == launched
+    assert (rank, size) == (RANK, SIZE)
+    assert os.environ["MASTER_PORT"] == str(store.port)
 
 
 # ---- reductions ----

@@ -90,7 +90,7 @@ def _create(options: Any, _: Any = None) -> Group:
     return Group(Runtime(job), rank, size, timeout, title, leave)
 
 
-def _export(store: Any, rank: int, size: int) -> None:
+def _export(store: Any, rank: int, size: int, node: int) -> None:
     """Set the environment variables of torchrun, which libraries such as Accelerate and Lightning
     read.
 
@@ -100,7 +100,7 @@ def _export(store: Any, rank: int, size: int) -> None:
     if "BPS_RANK" not in os.environ:
         return
     place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": _core.local_rank()}
-    place |= {"LOCAL_WORLD_SIZE": _core.local_size()}
+    place |= {"LOCAL_WORLD_SIZE": _core.local_size(), "GROUP_RANK": node}
     place |= {"MASTER_ADDR": store.host, "MASTER_PORT": store.port}
     for name, value in place.items():
         os.environ.setdefault(name, str(value))
@@ -118,10 +118,12 @@ def _rendezvous(url: str, **options: Any) -> Iterator[tuple[Any, int, int]]:
         host = os.uname().nodename
         store = dist.TCPStore(host, 0, size, True, wait_for_workers=False)
         place = (host, store.port)
-    host, port = rt.broadcast_object(place, 0)
+    places = rt.allgather_object((place, _core.host_key()))
+    host, port = places[0][0]
     if store is None:
         store = dist.TCPStore(host, port, size, False)
-    _export(store, rank, size)
+    nodes = list(dict.fromkeys(key for _, key in places))
+    _export(store, rank, size, nodes.index(places[rank][1]))
     yield store, rank, size
 
 
