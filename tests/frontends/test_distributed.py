@@ -15,9 +15,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+import bps
+
 RANK, SIZE = int(os.environ["BPS_RANK"]), int(os.environ["BPS_SIZE"])
 LIMIT = datetime.timedelta(seconds=60)
-EMISMATCH = -10003
+EMISMATCH, ETIMEDOUT = -10003, bps.ETIMEDOUT
 TOTAL = SIZE * (SIZE + 1) // 2
 TYPES = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16]
 TYPES += [torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.complex64]
@@ -128,9 +130,20 @@ def test_ranks_of_a_group_that_do_not_exist_are_refused():
         dist.new_group(range(SIZE + 1))
 
 
+def monitored_barrier(group=None, seconds=60, wait_all_ranks=False):
+    """Call monitored_barrier(). PyTorch before 2.14 accepts only Gloo for this call."""
+    timeout = datetime.timedelta(seconds=seconds)
+    if torch.__version__ >= (2, 14):
+        return dist.monitored_barrier(group, timeout, wait_all_ranks)
+    options = dist.BarrierOptions()
+    options.timeout = timeout
+    return (group or dist.group.WORLD).monitored_barrier(options, wait_all_ranks)
+
+
 BARRIERS = {
     "at once": dist.barrier,
     "waited for": lambda group=None: dist.barrier(group, async_op=True).wait(),
+    "monitored": monitored_barrier,
 }
 
 
@@ -150,6 +163,37 @@ def test_a_barrier_of_a_group_waits_for_its_members_alone(some, way, tmp_path):
 @pytest.mark.parametrize("way", BARRIERS)
 def test_no_worker_leaves_a_barrier_before_the_last_has_come(way, tmp_path):
     barriers.check(BARRIERS[way], shared(tmp_path) / "come", RANK, range(SIZE))
+
+
+def test_monitored_barriers_follow_each_other():
+    for _ in range(3):
+        monitored_barrier()
+        monitored_barrier()
+        dist.all_reduce(x := mine())
+        assert (x == TOTAL).all()
+
+
+@pytest.mark.parametrize("is_listing_all", [False, True])
+def test_a_monitored_barrier_names_the_missing_workers_and_the_group_goes_on(is_listing_all):
+    if RANK == 0:
+        named = "Rank 1 "
+        if is_listing_all and SIZE > 2:
+            named = f"Ranks {', '.join(map(str, range(1, SIZE)))} "
+        with pytest.raises(dist.DistBackendError, match=named + "failed to pass") as caught:
+            monitored_barrier(seconds=0.1, wait_all_ranks=is_listing_all)
+        assert (caught.value.code, caught.value.rank) == (ETIMEDOUT, 1)
+    dist.all_reduce(x := mine())
+    assert (x == TOTAL).all()
+    monitored_barrier()
+
+
+def test_workers_that_come_to_a_monitored_barrier_get_an_error_if_another_does_not():
+    text = "Rank 1 failed to pass" if RANK == 0 else f"Rank {RANK} successfully reached .*rank 0"
+    if RANK != 1:
+        with pytest.raises(dist.DistBackendError, match=text):
+            monitored_barrier(seconds=0.3)
+    dist.barrier()
+    monitored_barrier()
 
 
 # ---- all_reduce and reduce ----

@@ -80,14 +80,14 @@ def _create(options: Any, _: Any = None) -> Group:
         _world_users += 1
         _core.runtime().n_users = _world_users
         runtime = Runtime(_world, f"c10d/{title}/")
-        return Group(runtime, rank, size, timeout, title, _leave_world)
+        return Group(runtime, rank, size, timeout, title, _leave_world, options.store)
     name, local, n_local = _meet(options.store, rank, size, title)
     job = open_job(job=name, rank=rank, size=size, local_rank=local, local_size=n_local, **times)
 
     def leave(has_failed: bool) -> None:
         job.abort() if has_failed else job.close()
 
-    return Group(Runtime(job), rank, size, timeout, title, leave)
+    return Group(Runtime(job), rank, size, timeout, title, leave, options.store)
 
 
 def _export(store: Any, rank: int, size: int, node: int) -> None:

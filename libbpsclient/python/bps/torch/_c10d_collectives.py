@@ -25,6 +25,7 @@ import bps
 from bps import _core
 from bps._library import CODES, Error
 from bps._runtime import OPS, Runtime
+from bps.torch._c10d_monitor import Monitor
 from bps.torch._c10d_work import GroupWork, ManyWorks, failure
 from bps.torch._memory import check_device, described_type, flatten, wire_dtype
 from bps.torch._parts import Part, as_bytes, consecutive, length, sum_parts
@@ -65,6 +66,7 @@ class Collectives:
         timeout (float): default time-out of an operation, in seconds.
         title (str): name of the group in messages.
         leave (callable): leaves the group's job, or aborts the job if the argument is True.
+        store (Store): PyTorch's store of the group.
     """
 
     def __init__(
@@ -75,12 +77,14 @@ class Collectives:
         timeout: float,
         title: str,
         leave: Callable[[bool], None],
+        store: Any,
     ) -> None:
         super().__init__(rank, size)
         self.title = title
         self._runtime, self._rank, self._size = runtime, rank, size
         self._timeout, self._leave = timeout, leave
         self._n_operations = 0
+        self._monitor = Monitor(store, rank, size)
         self._coalesced: list[GroupWork] | None = None  # see start_coalescing()
         self.closing = threading.Event()
         self._works: queue.SimpleQueue[GroupWork | None] = queue.SimpleQueue()
@@ -167,10 +171,16 @@ class Collectives:
         """Wait until all workers of the group have called this method.
 
         Raises:
-            DistBackendError: a worker had not called this method before the time-out. The text
-                names the workers that are missing.
+            DistBackendError: a worker had not called this method before the time-out. The text at
+                rank 0 names the first missing worker, or all if `wait_all_ranks` is True.
         """
-        self.barrier(opts).wait()
+        seconds = opts.timeout.total_seconds()
+        try:
+            self._monitor.wait(
+                self._n_operations, seconds if seconds >= 0 else self._timeout, wait_all_ranks
+            )
+        except Error as error:
+            raise failure(f"monitored_barrier in group '{self.title}'", error) from error
 
     # ---- one operation ----
 
