@@ -720,7 +720,7 @@ def test_a_time_out_names_its_length_and_the_missing_ranks():
     group = dist.new_group(timeout=datetime.timedelta(seconds=0.6))
     if RANK == 0:
         work = dist.barrier(group, async_op=True)
-        match = r"barrier .*not complete after 0\.6 s: .*rank 1 .*has not"
+        match = r"barrier .*Timed out after 0\.6 s: .*rank 1 .*has not"
         with pytest.raises(dist.DistBackendError, match=match):
             work.wait()
     dist.barrier()

@@ -113,10 +113,11 @@ class GroupWork(Work):
         Args:
             error (Error): the reason.
             seconds (float): the time-out that has passed; 0: none. The text of `error` only has the
-                time-out of the last of several waits.
+                time-out of the last of several waits. Programs search the texts of PyTorch's own
+                back-ends for "Timed out".
         """
         what = f"{self._what} in group '{self._group.title}'"
-        return failure(f"{what}: not complete after {seconds:g} s" if seconds else what, error)
+        return failure(f"{what}: Timed out after {seconds:g} s" if seconds else what, error)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the results are written.
