@@ -263,6 +263,48 @@ def test_all_reduce_leaves_autograd_alone():
     assert x.requires_grad and x.is_leaf and (x == TOTAL).all()
 
 
+def sparse(dtype=torch.float32):
+    """Return a sparse tensor with an element that no other worker has, and two that all have."""
+    rows = torch.tensor([[RANK, SIZE, SIZE], [0, 1, 1]])
+    values = torch.arange(6).view(3, 2) + RANK
+    return torch.sparse_coo_tensor(rows, values.to(dtype), (SIZE + 1, 2, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_sparse_tensors_are_summed(dtype, is_async):
+    x = sparse(dtype)
+    want = x.to_dense()
+    dist.all_reduce(want)
+    work = dist.all_reduce(x, async_op=is_async)
+    if is_async:
+        assert work.get_future().wait()[0] is x
+    assert x.is_sparse and x.dtype == dtype and torch.equal(x.to_dense(), want)
+    assert x._nnz() == SIZE + 1
+
+
+def test_a_sum_of_sparse_tensors_of_which_some_are_empty():
+    x = torch.eye(SIZE).to_sparse() if RANK == 1 else torch.zeros(SIZE, SIZE).to_sparse()
+    for n in (1, SIZE):
+        dist.all_reduce(x)
+        assert torch.equal(x.to_dense(), torch.eye(SIZE) * n)
+    dist.all_reduce(x := torch.zeros(SIZE, SIZE).to_sparse())
+    assert x._nnz() == 0
+
+
+def test_sparse_tensors_that_differ_are_an_error_at_all_workers():
+    shape = (SIZE + (RANK > 0), 2)
+    with pytest.raises(dist.DistBackendError, match="workers disagree in all_reduce: rank 0 has"):
+        dist.all_reduce(torch.zeros(shape).to_sparse())
+    with pytest.raises(dist.DistBackendError, match="workers disagree in all_reduce: rank 0 has"):
+        dist.all_reduce(sparse() if RANK else sparse().to_dense())
+
+
+def test_reductions_of_sparse_tensors_other_than_sums_name_the_way_out():
+    with pytest.raises(NotImplementedError, match="SUM.*to_dense"):
+        dist.all_reduce(sparse(), op("MAX"))
+
+
 # ---- work ----
 
 
@@ -540,11 +582,6 @@ def test_a_gloo_group_beside_serves_point_to_point_operations():
         assert (x == 7).all()
 
 
-def test_sparse_tensors_are_refused_in_words():
-    with pytest.raises((NotImplementedError, RuntimeError), match="to_dense|sparse"):
-        dist.all_reduce(torch.eye(3).to_sparse())
-
-
 # ---- gradients through collectives ----
 
 
@@ -746,6 +783,18 @@ def test_ddp_takes_parameters_of_two_types():
     for layer in model:
         want = torch.full_like(layer.bias.grad, (SIZE + 1) / 2)
         assert torch.allclose(layer.bias.grad, want)
+
+
+def test_ddp_averages_sparse_gradients():
+    torch.manual_seed(0)
+    model = torch.nn.Embedding(SIZE + 1, 3, sparse=True)
+    alone = copy.deepcopy(model)
+    wrapped = DistributedDataParallel(model)
+    rows = torch.tensor([[r, SIZE] for r in range(SIZE)])
+    wrapped(rows[RANK]).pow(2).mean().backward()
+    alone(rows).pow(2).mean().backward()
+    assert model.weight.grad.is_sparse
+    assert torch.allclose(model.weight.grad.to_dense(), alone.weight.grad.to_dense(), atol=1e-7)
 
 
 def test_ddp_accumulates_as_many_passes_as_are_wanted():

@@ -26,6 +26,7 @@ from bps import _core
 from bps._library import CODES, Error
 from bps._runtime import OPS, Runtime
 from bps.torch._c10d_monitor import Monitor
+from bps.torch._c10d_sparse import sum_sparse
 from bps.torch._c10d_work import GroupWork, ManyWorks, failure
 from bps.torch._memory import check_device, described_type, flatten, wire_dtype
 from bps.torch._parts import Part, as_bytes, consecutive, length, sum_parts
@@ -304,13 +305,17 @@ class Collectives:
     # ---- collectives ----
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> Work:
-        """Reduce a tensor over the group, in place."""
+        """Reduce a tensor over the group, in place. A sparse tensor (COO) can be summed."""
         last: list[Callable[[], Any]] = []
         (tensor,) = tensors
+        if tensor.layout == torch.sparse_coo:
+            return sum_sparse(self, self._rank, self._size, tensor, opts)
         flat = self._flat(tensor)
         return self._reduce(
             "all_reduce", [flat], [(0, self._room(tensor, last))], tensors, opts, last
         )
+
+    allreduce_sparse = allreduce
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> Work:
         """Reduce several tensors over the group, in place."""
@@ -539,16 +544,6 @@ class Collectives:
         """Return an operation that is complete when all workers of the group have called this
         method."""
         return self._submit("barrier", torch.uint8, bps.SUM, [], [], [], 0, "no values", opts)
-
-    def allreduce_sparse(self, tensors: list[torch.Tensor], opts: Any) -> Work:
-        """Raise an error, because bps reduces dense tensors only.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError(
-            "bps reduces only dense tensors: convert the tensor with .to_dense() first"
-        )
 
     def _no_pairs(self, *args: Any) -> Work:
         raise NotImplementedError(
