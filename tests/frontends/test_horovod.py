@@ -484,3 +484,34 @@ def test_a_name_is_free_after_a_failure():
     with pytest.raises(hvd.HorovodInternalError, match="has shape"):
         hvd.synchronize(handle)
     assert hvd.allgather(mine(1), name="failed").tolist() == [r + 1 for r in ranks()]
+
+
+# The same call with the name n. The shapes and types are the same for all names.
+CALLED = {
+    "allgather": lambda n: hvd.allgather(mine(), n),
+    "allgather_async": lambda n: hvd.synchronize(hvd.allgather_async(mine(), n)),
+    "alltoall": lambda n: hvd.alltoall(mine(hvd.size()), name=n),
+    "alltoall_async": lambda n: hvd.synchronize(hvd.alltoall_async(mine(hvd.size()), name=n)),
+    "broadcast": lambda n: hvd.broadcast(mine(), 0, n),
+    "broadcast_": lambda n: hvd.broadcast_(mine(), 0, n),
+    "broadcast_async": lambda n: hvd.synchronize(hvd.broadcast_async(mine(), 0, n)),
+    "broadcast_object": lambda n: hvd.broadcast_object(1, 0, n),
+    "allgather_object": lambda n: hvd.allgather_object(1, n),
+}
+
+
+@pytest.mark.parametrize("call", CALLED)
+def test_names_that_differ_between_workers_are_an_error_at_all(call):
+    for names in ("ab", (None, "b")):
+        with pytest.raises(hvd.HorovodInternalError, match="workers disagree"):
+            CALLED[call](names[min(hvd.rank(), 1)])
+    CALLED[call]("b")
+
+
+def test_broadcasts_in_another_order_at_a_worker_are_an_error_and_not_mixed():
+    names = ["first", "second"][:: 1 if hvd.rank() == 0 else -1]
+    handles = [hvd.broadcast_async_(mine(), 0, name) for name in names]
+    for handle, text in zip(handles, ("'first' of float32", "already differed")):
+        with pytest.raises(hvd.HorovodInternalError, match=text):
+            hvd.synchronize(handle)
+    assert (hvd.broadcast(mine(), 0, "first") == 1).all()

@@ -240,6 +240,12 @@ def test_the_optimizer_keeps_its_class_name_and_its_settings():
     assert float(value_of(wrapped.learning_rate)) == 0.25
 
 
+def test_the_name_of_a_broadcast_is_compared():
+    with pytest.raises(bps.Error, match="workers disagree"):
+        bps.broadcast(np.ones(2), 0, "ab"[min(bps.rank(), 1)])
+    assert bps.broadcast(np.full(2, bps.rank()), 1, "b").tolist() == [1, 1]
+
+
 def test_embeddings_are_trained_alike():
     def make(optimizer):
         model = keras.Sequential([keras.Input((2,), dtype="int32"), keras.layers.Embedding(10, 4)])

@@ -587,6 +587,20 @@ def test_parameters_are_broadcast_also_when_their_shape_comes_later():
         bps.broadcast_parameters([1, 2])
 
 
+@pytest.mark.parametrize("call", ["allgather", "broadcast", "alltoall", "object"])
+def test_names_that_differ_between_workers_are_an_error_at_all(call):
+    calls = {
+        "allgather": lambda n: bps.allgather(full((2,), 1), n),
+        "broadcast": lambda n: bps.broadcast(full((2,), 1), 0, n),
+        "alltoall": lambda n: bps.alltoall(full((bps.size(),), 1), name=n),
+        "object": lambda n: bps.broadcast_object(1, 0, name=n),
+    }
+    for names in ("ab", (None, "b")):
+        with pytest.raises(bps.Error, match="workers disagree"):
+            calls[call](names[min(bps.rank(), 1)])
+    calls[call]("b")
+
+
 # ---- elastic ----
 
 

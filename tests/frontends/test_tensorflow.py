@@ -782,6 +782,20 @@ def test_an_elastic_function_runs_with_a_state_that_all_share():
     assert train(bps.elastic.TensorFlowState([v], step=0)) == pytest.approx(3.0)
 
 
+@pytest.mark.parametrize("call", ["allgather", "broadcast", "alltoall", "object"])
+def test_names_that_differ_between_workers_are_an_error_at_all(call):
+    calls = {
+        "allgather": lambda n: bps.allgather(tf.ones(2), n),
+        "broadcast": lambda n: bps.broadcast(tf.ones(2), 0, n),
+        "alltoall": lambda n: bps.alltoall(tf.ones(bps.size()), name=n),
+        "object": lambda n: bps.broadcast_object(1, 0, name=n),
+    }
+    for names in ("ab", (None, "b")):
+        with pytest.raises(bps.Error, match="workers disagree"):
+            calls[call](names[min(bps.rank(), 1)])
+    calls[call]("b")
+
+
 # ---- graphs that a session runs ----
 
 

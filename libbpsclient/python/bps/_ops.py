@@ -210,17 +210,27 @@ def broadcast_object(
 ) -> Any:
     """Return the object of rank ``root_rank`` at every worker. The object is sent pickled.
 
-    The call waits for its result, so that no other operation is in flight that a name would have to
-    distinguish from it. So `name` has no effect, here and in :func:`allgather_object`.
+    Args:
+        obj: an object that can be pickled.
+        root_rank (int): rank of the worker whose object all workers get.
+        name (str, optional): name of the operation, which the workers compare.
+        process_set (ProcessSet): the workers that take part.
     """
-    return process_set.runtime().broadcast_object(obj, process_set.place(root_rank))
+    rt, root = process_set.runtime(), process_set.place(root_rank)
+    return rt.broadcast_object(obj, root, _object_title(name))
 
 
 def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Return the objects of all workers, ordered by rank."""
-    return process_set.runtime().allgather_object(obj)
+    """Return the objects of all workers, ordered by rank. The arguments are those of
+    :func:`broadcast_object`."""
+    return process_set.runtime().allgather_object(obj, _object_title(name))
+
+
+def _object_title(name: str | None) -> str:
+    """Return text about an object, which the workers compare."""
+    return "an object" if name is None else f"object '{name}'"
 
 
 _declared: dict[str, int] = {}  # names of declare(), and their numbers in this order

@@ -101,8 +101,8 @@ def broadcast(
         name (str, optional): name of the operation, the same at all workers.
         process_set (ProcessSet): the workers that take part.
     """
-    root = process_set.place(root_rank)
-    return _arrays.broadcast(process_set.runtime(), [_array(value)], root)[0]
+    root, names = process_set.place(root_rank), None if name is None else [name]
+    return _arrays.broadcast(process_set.runtime(), [_array(value)], root, names)[0]
 
 
 def allgather(

@@ -272,9 +272,9 @@ def broadcast_(
         process_set (ProcessSet): the workers that take part.
     """
     _check_priority("broadcast", priority)
-    target = view(tensor)
+    target, names = view(tensor), None if name is None else [name]
     root = process_set.place(root_rank)
-    np.copyto(target, _arrays.broadcast(process_set.runtime(), [target], root)[0])
+    np.copyto(target, _arrays.broadcast(process_set.runtime(), [target], root, names)[0])
     return tensor
 
 

@@ -332,9 +332,12 @@ def _broadcast_tensors(
     name: str | None,
     labels: Sequence[str] | None = None,
 ) -> list[tf.Tensor]:
+    names = [name] if len(tensors) == 1 else group_names(name, len(tensors))
+
     def send(*arrays: np.ndarray) -> list[np.ndarray]:
         root = process_set.place(root_rank)
-        return _arrays.broadcast(process_set.runtime(), arrays, root, labels=labels)
+        compared = None if name is None else names
+        return _arrays.broadcast(process_set.runtime(), arrays, root, compared, labels)
 
     types, shapes = [t.dtype for t in tensors], [t.shape for t in tensors]
     return call(send, tensors, types, shapes, process_set, name)
@@ -756,7 +759,7 @@ def broadcast_object(
         root_rank (int): rank of the worker whose object all workers get.
         session (Session, optional): not needed, because no graph has a part in this call. Scripts
             of Horovod for TensorFlow 1 pass it.
-        name (str, optional): not needed, because no graph has a part in this call.
+        name (str, optional): name of the operation, which the workers compare.
         process_set (ProcessSet): the workers that take part.
     """
     return _ops.broadcast_object(obj, root_rank, name, process_set)

@@ -70,6 +70,7 @@ class Gather(Handle):
             count of numbers.
         is_async (bool): True: copy the tensor, and let the thread of the :class:`Line` submit the
             second of the gather's two sums.
+        name (str, optional): name of the operation, which the workers compare.
 
     Attributes:
         rows (list[int]): number of rows of each worker, after :meth:`wait`.
@@ -83,6 +84,7 @@ class Gather(Handle):
         what: str = "allgather",
         numbers: Sequence[int] = (),
         is_async: bool = False,
+        name: str | None = None,
     ) -> None:
         super().__init__()
         check_device(tensor)
@@ -90,7 +92,8 @@ class Gather(Handle):
             raise ValueError(
                 f"{what} needs a tensor of at least one dimension: use tensor.unsqueeze(0)"
             )
-        self._what, self._device, self._text = what, tensor.device, _row_text(tensor)
+        self._title = what if name is None else f"{what} '{name}'"
+        self._device, self._text = tensor.device, _row_text(tensor)
         self._source = tensor.detach().cpu().contiguous()
         if is_async and self._source.data_ptr() == tensor.data_ptr():
             self._source = self._source.clone()
@@ -106,7 +109,7 @@ class Gather(Handle):
         given = [(n * rt.job.rank, torch.frombuffer(bytearray(mine), dtype=torch.uint8))]
         taken = [(0, self._described)]
         with rt.submission():
-            agreement = rt.agree(KINDS[what], f"{len(numbers)} numbers and rows")
+            agreement = rt.agree(KINDS[what], f"{self._title} of {len(numbers)} numbers and rows")
             parts = _sum_bytes(rt, given, taken, n * size, agreement)
             self._first: list[Operation] = [agreement, *parts]
             self._line = Line.of(rt)
@@ -171,7 +174,7 @@ class Gather(Handle):
             if checksum != mine:
                 raise Error(
                     CODES["EMISMATCH"],
-                    f"{self._what}: rank {rank} has shape {text.rstrip(bytes(1)).decode()}, but "
+                    f"{self._title}: rank {rank} has shape {text.rstrip(bytes(1)).decode()}, but "
                     f"this worker has {self._text}",
                     rank,
                 )

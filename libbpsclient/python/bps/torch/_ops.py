@@ -414,18 +414,23 @@ def broadcast_async_(
         tensor (Tensor): the same shape and type at all workers.
         root_rank (int): rank of the worker whose values all workers get. This is the rank in the
             job, not in the process set.
-        name (str, optional): name of the operation. Only one operation of a kind may have a name
-            at a time.
+        name (str, optional): name of the operation, the same at all workers. Only one operation of
+            a kind may have a name at a time.
         process_set (ProcessSet): the workers that take part.
 
     Returns:
         Handle: for :func:`synchronize` and :func:`poll`.
+
+    Raises:
+        ValueError: an operation with this name is in flight.
+        Error: EMISMATCH at all workers if their names, shapes, types or roots differ.
     """
     check_device(tensor)
     _check_name("broadcast", name, process_set)
     rt, root = process_set.runtime(), _place(root_rank, process_set)
     flat = flatten(tensor.detach().cpu().contiguous())
-    text = f"{described(tensor)}, root {root}"
+    title = "" if name is None else f"'{name}' of "
+    text = f"{title}{described(tensor)}, root {root_rank}"
     with rt.submission():
         agreement = rt.agree("broadcast", text)
         operations = [agreement, *_broadcast(rt, [flat], root, agreement)]
@@ -484,17 +489,19 @@ def broadcast_async(
 
 class _Allgather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, process_set: ProcessSet) -> torch.Tensor:
-        gather = Gather(process_set.runtime(), tensor)
+    def forward(
+        ctx: Any, tensor: torch.Tensor, process_set: ProcessSet, name: str | None
+    ) -> torch.Tensor:
+        gather = Gather(process_set.runtime(), tensor, name=name)
         out, me = gather.wait(), process_set.rank()
         ctx.at, ctx.rows = sum(gather.rows[:me]), gather.rows[me]
         ctx.process_set = process_set
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         total = allreduce_async(grad, op=Average, process_set=ctx.process_set).wait()
-        return total[ctx.at : ctx.at + ctx.rows], None
+        return total[ctx.at : ctx.at + ctx.rows], None, None
 
 
 def allgather(
@@ -507,16 +514,17 @@ def allgather(
     Args:
         tensor (Tensor): a tensor whose first dimension may differ between workers. All other
             dimensions must be equal.
-        name (str, optional): name of the operation. Only one operation of a kind may have a name
-            at a time.
+        name (str, optional): name of the operation, the same at all workers. Only one operation of
+            a kind may have a name at a time.
         process_set (ProcessSet): the workers that take part.
 
     Raises:
         ValueError: the tensor has no dimension, or an operation with this name is in flight.
-        Error: EMISMATCH: a worker's tensor has another type, or another shape of its rows.
+        Error: EMISMATCH: a worker's operation has another name, or its tensor has another type, or
+            another shape of its rows.
     """
     _check_name("allgather", name, process_set)
-    return _Allgather.apply(tensor, process_set)
+    return _Allgather.apply(tensor, process_set, name)
 
 
 def allgather_async(
@@ -537,7 +545,7 @@ def allgather_async(
         >>> rows = [bps.torch.synchronize(handle) for handle in handles]
     """
     _check_name("allgather", name, process_set)
-    gather = Gather(process_set.runtime(), tensor, is_async=True)
+    gather = Gather(process_set.runtime(), tensor, is_async=True, name=name)
     return _with_name("allgather", name, process_set, gather)
 
 
@@ -561,17 +569,24 @@ def _own_rows(gather: Gather, me: int) -> tuple[torch.Tensor, torch.Tensor]:
 class _Alltoall(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, tensor: torch.Tensor, splits: list[int], process_set: ProcessSet
+        ctx: Any,
+        tensor: torch.Tensor,
+        splits: list[int],
+        process_set: ProcessSet,
+        name: str | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        gather = Gather(process_set.runtime(), tensor, "alltoall", splits)
+        gather = Gather(process_set.runtime(), tensor, "alltoall", splits, name=name)
         output, received = _own_rows(gather, process_set.rank())
         ctx.received, ctx.process_set = received.tolist(), process_set
         ctx.mark_non_differentiable(received)
         return output, received
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return _Alltoall.apply(grad, ctx.received, ctx.process_set)[0], None, None
+    def backward(
+        ctx: Any, grad: torch.Tensor, _: torch.Tensor
+    ) -> tuple[torch.Tensor, None, None, None]:
+        back = _Alltoall.apply(grad, ctx.received, ctx.process_set, None)[0]
+        return back, None, None, None
 
 
 def alltoall(
@@ -610,7 +625,7 @@ def alltoall(
     _check_name("alltoall", name, process_set)
     rows = tensor.shape[0] if tensor.dim() else 0
     table = split_table(rows, splits, process_set.n_ranks())
-    output, received = _Alltoall.apply(tensor, table, process_set)
+    output, received = _Alltoall.apply(tensor, table, process_set, name)
     return output if splits is None else (output, received)
 
 
@@ -624,7 +639,8 @@ def alltoall_async(
     does."""
     _check_name("alltoall", name, process_set)
     table = split_table(tensor.shape[0] if tensor.dim() else 0, splits, process_set.n_ranks())
-    gather = Gather(process_set.runtime(), tensor, "alltoall", table, is_async=True)
+    rt = process_set.runtime()
+    gather = Gather(rt, tensor, "alltoall", table, is_async=True, name=name)
     me = process_set.rank()
 
     def own(_: Any) -> Any:
