@@ -601,6 +601,25 @@ def test_names_that_differ_between_workers_are_an_error_at_all(call):
     calls[call]("b")
 
 
+def test_differences_in_a_process_set_name_ranks_of_the_job():
+    last = bps.add_process_set(ranks()[1:])
+    n = bps.rank() + 1
+    calls = [
+        lambda: bps.allreduce(full((n,), 1), process_set=last),
+        lambda: bps.allgather(full((1, n), 1), process_set=last),
+        lambda: bps.alltoall(full((last.size(), n), 1), process_set=last),
+        lambda: bps.broadcast(full((n,), 1), 1, process_set=last),
+        lambda: bps.broadcast(full((2,), 1), bps.rank(), process_set=last),
+        lambda: bps.broadcast_parameters({"a": full((n,), 1)}, 1, process_set=last),
+    ]
+    for call in calls if last.included() and last.size() > 1 else []:
+        with pytest.raises(bps.Error, match="rank [12] has .*(rank 2|this worker) has") as caught:
+            call()
+        assert "root 0" not in str(caught.value) and "rank 0" not in str(caught.value)
+    bps.barrier()
+    bps.remove_process_set(last)
+
+
 # ---- elastic ----
 
 

@@ -796,6 +796,25 @@ def test_names_that_differ_between_workers_are_an_error_at_all(call):
     calls[call]("b")
 
 
+def test_differences_in_a_process_set_name_ranks_of_the_job():
+    last = bps.add_process_set(ranks()[1:])
+    n = bps.rank() + 1
+    calls = [
+        lambda: bps.allreduce(tf.ones(n), process_set=last),
+        lambda: bps.allgather(tf.ones([1, n]), process_set=last),
+        lambda: bps.alltoall(tf.ones([last.size(), n]), process_set=last),
+        lambda: bps.broadcast(tf.ones(n), 1, process_set=last),
+        lambda: bps.broadcast(tf.ones(2), bps.rank(), process_set=last),
+        lambda: bps.broadcast_variables([tf.Variable(tf.ones(n))], 1, last),
+    ]
+    for call in calls if last.included() and last.size() > 1 else []:
+        with pytest.raises(bps.Error, match="rank [12] has .*(rank 2|this worker) has") as caught:
+            call()
+        assert "root 0" not in str(caught.value) and "rank 0" not in str(caught.value)
+    bps.barrier()
+    bps.remove_process_set(last)
+
+
 # ---- graphs that a session runs ----
 
 

@@ -1848,5 +1848,18 @@ def test_differences_in_a_process_set_name_ranks_of_the_job():
             bps.Error, match=r"rank 1 has float32 \[3\].*, rank 2 has float32 \[4\]"
         ):
             call()
+    calls = [
+        lambda: bps.allgather(x.reshape(1, -1), process_set=last),
+        lambda: bps.alltoall(x.repeat(last.size(), 1), process_set=last),
+        lambda: bps.broadcast(x, 1, process_set=last),
+        lambda: bps.broadcast(torch.ones(2), bps.rank(), process_set=last),
+        lambda: bps.broadcast_object(lambda: None, 1, process_set=last),
+    ]
+    for call in calls if last.included() and last.size() > 1 else []:
+        with pytest.raises(
+            (bps.Error, ValueError), match="rank [12] has .*(rank 2|this worker) has|^rank 1 cannot"
+        ) as caught:
+            call()
+        assert "root 0" not in str(caught.value) and "rank 0" not in str(caught.value)
     bps.barrier()
     bps.remove_process_set(last)

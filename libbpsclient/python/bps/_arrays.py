@@ -501,9 +501,9 @@ def broadcast(
     with rt.submission():  # one thread at a time, so that comparison and values have one order
         order = [*range(len(arrays))]
         if len(arrays) == 1 and names is None and labels is None:
-            rt.agree("broadcast", f"{texts[0]}, root {root}").finish()
+            rt.agree("broadcast", f"{texts[0]}, root {rt.shown(root)}").finish()
         else:
-            mine = _compare.List(entries, f" root {root}")
+            mine = _compare.List(entries, f" root {rt.shown(root)}")
             order = rt.agree_on_list("grouped_broadcast", mine, labels)
         with rt.submission(is_compared=True):
             given = [
@@ -556,9 +556,9 @@ def gather(
             if (other, name) != (rest, kind):
                 raise Error(
                     CODES["EMISMATCH"],
-                    f"{what}: rank {r} has shape [?, {', '.join(map(str, other))}] and type "
-                    f"{name}, but this worker has shape {list(array.shape)} and type {kind}",
-                    r,
+                    f"{what}: rank {rt.shown(r)} has shape [?, {', '.join(map(str, other))}] and "
+                    f"type {name}, but this worker has shape {list(array.shape)} and type {kind}",
+                    rt.shown(r),
                 )
         rows, extras = [n for _, _, n, _ in given], [extra for _, _, _, extra in given]
         most, row_bytes = max(rows), array.dtype.itemsize * math.prod(rest)

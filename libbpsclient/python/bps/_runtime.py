@@ -668,7 +668,7 @@ class Runtime:
         """Send the bytes of rank ``root`` to all workers. Every worker's call returns these
         bytes. The workers compare `what`, which says what is sent."""
         with self.submission():
-            self.agree("broadcast_object", f"{what}, root {root}", is_alone=True).finish()
+            self.agree("broadcast_object", f"{what}, root {self.shown(root)}").finish()
             n = ctypes.c_uint64(len(data) if data is not None else 0)
             self.job.broadcast_memory(ctypes.addressof(n), 8, root)
             raw = ctypes.create_string_buffer(data or b"", max(n.value, 1))
@@ -697,19 +697,19 @@ class Runtime:
         this object. `what` is that of :meth:`broadcast_bytes`."""
         is_root = self.job.rank == root
         data = self.broadcast_bytes(_pack(obj) if is_root else None, root, what)
-        return obj if is_root and data[:1] == _GOOD else _unpack(data, root)
+        return obj if is_root and data[:1] == _GOOD else _unpack(data, self.shown(root))
 
     def allgather_object(self, obj: Any, what: str = "an object") -> list[Any]:
         """Return every worker's object, ordered by rank. `what` is that of
         :meth:`allgather_bytes`."""
         given = self.allgather_bytes(_pack(obj), what)
-        return [_unpack(data, rank) for rank, data in enumerate(given)]
+        return [_unpack(data, self.shown(rank)) for rank, data in enumerate(given)]
 
     def allgather_present(self, obj: Any, what: str = "an object") -> list[Any]:
         """Return the objects of the workers that are present. Leave out workers that are lost or
         have not joined yet. `what` is that of :meth:`allgather_bytes`."""
         data = self.allgather_bytes(_pack(obj), what)
-        return [_unpack(one, rank) for rank, one in enumerate(data) if one]
+        return [_unpack(one, self.shown(rank)) for rank, one in enumerate(data) if one]
 
 
 def _out_of_step(failure: BaseException) -> Error:

@@ -148,7 +148,7 @@ class Gather(Handle):
             for part in self._first:
                 part.finish()
             rt.check()
-            self._read(rt.job.size)
+            self._read(rt)
             self._parts = self._move(rt)
         except Exception as error:
             self._error = error
@@ -159,24 +159,24 @@ class Gather(Handle):
         self._error = error
         self._is_sent.set()
 
-    def _read(self, size: int) -> None:
+    def _read(self, rt: Runtime) -> None:
         """Read the descriptions, and compare them with this worker's tensor.
 
         Raises:
             Error: EMISMATCH: another worker's rows have another shape or type.
         """
         raw = ctypes.string_at(self._described.data_ptr(), self._described.numel())
-        n = len(raw) // size
+        n = len(raw) // rt.job.size
         mine = zlib.crc32(self._text.encode())
-        for rank in range(size):
+        for rank in range(rt.job.size):
             one = raw[rank * n : (rank + 1) * n]
             rows, checksum, text = DESCRIPTION.unpack_from(one)
             if checksum != mine:
                 raise Error(
                     CODES["EMISMATCH"],
-                    f"{self._title}: rank {rank} has shape {text.rstrip(bytes(1)).decode()}, but "
-                    f"this worker has {self._text}",
-                    rank,
+                    f"{self._title}: rank {rt.shown(rank)} has shape "
+                    f"{text.rstrip(bytes(1)).decode()}, but this worker has {self._text}",
+                    rt.shown(rank),
                 )
             self.rows.append(rows)
             self.numbers.append(self._form.unpack_from(one, DESCRIPTION.size))
@@ -206,7 +206,7 @@ class Line:
     """
 
     def __init__(self, rt: Runtime) -> None:
-        self._runtime = Runtime(rt.job, f"{rt.prefix}rows/")
+        self._runtime = Runtime(rt.job, f"{rt.prefix}rows/", [*map(rt.shown, range(rt.job.size))])
         self._waiting: collections.deque[Gather] = collections.deque()
         self._lock = threading.Lock()  # held while a second sum is submitted
         self._is_ending = threading.Event()

@@ -385,7 +385,7 @@ def broadcast_all_(
         check_device(tensor)
     rt, root = process_set.runtime(), _place(root_rank, process_set)
     entries = [(name, described(tensor)) for name, tensor in named]
-    mine = _compare.List(entries, f" root {root}")
+    mine = _compare.List(entries, f" root {root_rank}")
     with rt.submission():  # one thread at a time, so that comparison and values have one order
         order = rt.agree_on_list("grouped_broadcast", mine)
         with rt.submission(is_compared=True):

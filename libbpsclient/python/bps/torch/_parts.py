@@ -53,7 +53,7 @@ def _overlap(parts: Sequence[Part], start: int, n: int) -> Iterator[tuple[slice,
             yield slice(first - start, last - start), flat[first - at : last - at]
 
 
-def _check_contributors(slot: Slot, needed: Sequence[int]) -> None:
+def _check_contributors(rt: Runtime, slot: Slot, needed: Sequence[int]) -> None:
     """Check that the result in a slot has the values of the needed workers. In a job that may
     shrink, a sum can be complete without a lost worker, whose values are then missing.
 
@@ -64,18 +64,19 @@ def _check_contributors(slot: Slot, needed: Sequence[int]) -> None:
         return
     for worker in slot.tensor.contributor_list():
         if worker.is_missing and worker.rank in needed:
-            text = f"rank {worker.rank} is lost, or has not joined, so no worker has its values"
-            raise Error(CODES["EWORKER_LOST"], text, worker.rank, worker.host)
+            rank = rt.shown(worker.rank)
+            text = f"rank {rank} is lost, or has not joined, so no worker has its values"
+            raise Error(CODES["EWORKER_LOST"], text, rank, worker.host)
 
 
 def _collector(
-    slot: Slot, pieces: Sequence[tuple[slice, torch.Tensor]], needed: Sequence[int]
+    rt: Runtime, slot: Slot, pieces: Sequence[tuple[slice, torch.Tensor]], needed: Sequence[int]
 ) -> Callable[[], None]:
     """Return a function that copies the result of a slot to the tensors in `pieces`."""
 
     def collect() -> None:
         if needed:
-            _check_contributors(slot, needed)
+            _check_contributors(rt, slot, needed)
         if pieces:
             result = output_view(slot)
         for where, piece in pieces:
@@ -130,7 +131,7 @@ def sum_parts(
         for where, piece in pieces:
             write_input(slot, target[where], piece)
         slot.tensor.push_pull(op, priority)
-        collect = _collector(slot, list(_overlap(taken, start, n)), needed)
+        collect = _collector(rt, slot, list(_overlap(taken, start, n)), needed)
         operations.append(Operation(slot, collect, agreement))
         start += n
     return operations
