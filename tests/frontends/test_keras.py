@@ -240,6 +240,19 @@ def test_the_optimizer_keeps_its_class_name_and_its_settings():
     assert float(value_of(wrapped.learning_rate)) == 0.25
 
 
+class Tripling(bps.Compression.none):
+    """A compressor that has a method of its own only for the results."""
+
+    @classmethod
+    def decompress(cls, tensor, context):
+        return tensor * 3
+
+
+def test_a_compressor_with_one_method_of_its_own_is_called():
+    out = bps.allreduce(np.ones(2), op=bps.Sum, compression=Tripling)
+    assert out.tolist() == [3.0 * bps.size()] * 2
+
+
 def test_the_name_of_a_broadcast_is_compared():
     with pytest.raises(bps.Error, match="workers disagree"):
         bps.broadcast(np.ones(2), 0, "ab"[min(bps.rank(), 1)])

@@ -601,6 +601,19 @@ def test_names_that_differ_between_workers_are_an_error_at_all(call):
     calls[call]("b")
 
 
+class Tripling(bps.Compression.none):
+    """A compressor that has a method of its own only for the results."""
+
+    @classmethod
+    def decompress(cls, tensor, context):
+        return tensor * 3
+
+
+def test_a_compressor_with_one_method_of_its_own_is_called():
+    out = bps.allreduce(full((3,), 1), op=bps.Sum, compression=Tripling)
+    assert near(out, 3 * bps.size())
+
+
 def test_differences_in_a_process_set_name_ranks_of_the_job():
     last = bps.add_process_set(ranks()[1:])
     n = bps.rank() + 1

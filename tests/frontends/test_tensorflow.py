@@ -815,6 +815,25 @@ def test_differences_in_a_process_set_name_ranks_of_the_job():
     bps.remove_process_set(last)
 
 
+class Tripling(bps.Compression.none):
+    """A compressor that has a method of its own only for the results."""
+
+    @classmethod
+    def decompress(cls, tensor, context):
+        return tensor * 3
+
+
+@MODES
+def test_a_compressor_with_one_method_of_its_own_is_called(mode):
+    out = run(mode, lambda x: bps.allreduce(x, op=bps.Sum, compression=Tripling), full((3,), 1.0))
+    assert near(out, full((3,), 3.0 * bps.size()))
+    v = tf.Variable([2.0])
+    with tf.GradientTape() as tape:
+        loss = v[0] * 3.0
+    grad = bps.DistributedGradientTape(tape, compression=Tripling).gradient(loss, v)
+    assert near(grad, [9.0])
+
+
 # ---- graphs that a session runs ----
 
 

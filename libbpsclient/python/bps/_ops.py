@@ -114,16 +114,20 @@ def through(
 
     Args:
         compression: a compressor of bps, or a class with ``compress(tensor)``, which returns a
-            tensor and a context, and ``decompress(tensor, context)``.
+            tensor and a context, and ``decompress(tensor, context)``. A class of the user that is
+            derived from a compressor of bps may have one of the two methods.
         tensors: tensors of a framework.
         reduce (callable): takes and returns a list of tensors.
     """
-    compress = getattr(compression, "compress", None)
-    if compress is None or str(getattr(compress, "__module__", "")).startswith("bps."):
+    methods = [getattr(compression, name, None) for name in ("compress", "decompress")]
+    if all(m is None or str(getattr(m, "__module__", "")).startswith("bps.") for m in methods):
         return list(reduce(list(tensors)))
-    pairs = [compress(tensor) for tensor in tensors]
+    compress, decompress = methods
+    pairs = [(tensor, None) if compress is None else compress(tensor) for tensor in tensors]
     results = reduce([small for small, _ in pairs])
-    return [compression.decompress(r, context) for r, (_, context) in zip(results, pairs)]
+    if decompress is None:
+        return list(results)
+    return [decompress(r, context) for r, (_, context) in zip(results, pairs)]
 
 
 def check_groups(num_groups: int, groups: Any) -> Any:
