@@ -515,3 +515,10 @@ def test_broadcasts_in_another_order_at_a_worker_are_an_error_and_not_mixed():
         with pytest.raises(hvd.HorovodInternalError, match=text):
             hvd.synchronize(handle)
     assert (hvd.broadcast(mine(), 0, "first") == 1).all()
+
+
+def test_an_empty_list_of_parameters_is_compared_with_the_others():
+    with pytest.raises(hvd.HorovodInternalError, match=r"rank 1 has tensor '0' of float32 \[3\]"):
+        hvd.broadcast_parameters([] if hvd.rank() == 0 else [mine()], root_rank=0)
+    for nothing in ([], {}, iter(())):
+        hvd.broadcast_parameters(nothing, root_rank=0)

@@ -601,6 +601,13 @@ def test_names_that_differ_between_workers_are_an_error_at_all(call):
     calls[call]("b")
 
 
+def test_an_empty_dict_of_parameters_is_compared_with_the_others():
+    given = {} if bps.rank() == 0 else {"a": full((2,), 1)}
+    with pytest.raises(bps.Error, match="rank 0 has 0 tensors"):
+        bps.broadcast_parameters(given)
+    bps.broadcast_parameters({})
+
+
 class Tripling(bps.Compression.none):
     """A compressor that has a method of its own only for the results."""
 

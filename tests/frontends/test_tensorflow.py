@@ -796,6 +796,14 @@ def test_names_that_differ_between_workers_are_an_error_at_all(call):
     calls[call]("b")
 
 
+def test_an_empty_list_of_variables_is_compared_with_the_others():
+    for inplace in (False, True):
+        given = [] if bps.rank() == 0 else [tf.Variable([1.0])]
+        with pytest.raises(bps.Error, match="rank 0 has 0 tensors|which rank 0 does not have"):
+            bps.broadcast_variables(given, 0, inplace=inplace)
+        bps.broadcast_variables([], 0, inplace=inplace)
+
+
 def test_differences_in_a_process_set_name_ranks_of_the_job():
     last = bps.add_process_set(ranks()[1:])
     n = bps.rank() + 1

@@ -392,7 +392,7 @@ def broadcast_(
         list: the variables. In a graph that a session runs, the assignments, for ``session.run``.
     """
     variables = list(variables)
-    if not variables:
+    if not variables and not tf.executing_eagerly():
         return variables
     given, labels = as_tensors(variables), labels_of(variables)
     values = _broadcast_tensors(given, root_rank, process_set, name, labels)
@@ -423,7 +423,8 @@ def broadcast_variables(
         >>> bps.tensorflow.broadcast_variables(model.variables, root_rank=0)
         >>> bps.tensorflow.broadcast_variables(optimizer.variables, root_rank=0)
     """
-    parts = [[variable] for variable in variables] if inplace else [list(variables)]
+    parts = [[variable] for variable in variables] if inplace else []
+    parts = parts or [list(variables)]  # workers also compare an empty list with other lists
     assigned = [
         one for part in parts for one in broadcast_(part, root_rank, process_set=process_set)
     ]

@@ -128,7 +128,8 @@ class DistributedDataParallel(torch.nn.Module):
                 # autograd must not count the broadcast as a change of the buffers.
                 for buffer in buffers:
                     stack.enter_context(torch.autograd._unsafe_preserve_version_counter(buffer))
-                broadcast_parameters(buffers, 0)
+                if buffers:  # a module without buffers costs no comparison
+                    broadcast_parameters(buffers, 0)
         return self.module(*args, **kwargs)
 
     @contextlib.contextmanager

@@ -368,11 +368,8 @@ def _tensors(params: Any) -> list[tuple[str, torch.Tensor]]:
         pairs = sorted(params.items())
     elif params is not None and not isinstance(params, torch.Tensor):
         params = list(params)
-        if not params:
-            return []
-        pairs = (
-            params if isinstance(params[0], tuple) else [(str(i), p) for i, p in enumerate(params)]
-        )
+        has_names = bool(params) and isinstance(params[0], tuple)
+        pairs = params if has_names else [(str(i), p) for i, p in enumerate(params)]
     else:
         raise ValueError(
             "params must be a state_dict, a list of (name, tensor), or a list of tensors"
@@ -391,10 +388,11 @@ def broadcast_parameters(
         params: ``model.state_dict()``, ``model.named_parameters()``, or a list of tensors.
         root_rank (int): worker whose values all workers get.
         process_set (ProcessSet): the workers that take part.
+
+    Raises:
+        Error: EMISMATCH at all workers if their tensors differ, also if a worker has none.
     """
-    named = _tensors(params)
-    if named:
-        _ops.broadcast_all_(named, root_rank, process_set)
+    _ops.broadcast_all_(_tensors(params), root_rank, process_set)
 
 
 def broadcast_optimizer_state(
