@@ -240,6 +240,16 @@ def test_the_optimizer_keeps_its_class_name_and_its_settings():
     assert float(value_of(wrapped.learning_rate)) == 0.25
 
 
+def test_gradients_that_differ_between_workers_are_named_by_their_variables():
+    shapes = [(2,), (3 + bps.rank(), 4)]
+    variables = [keras.Variable(np.ones(s, "f4"), name=n) for s, n in zip(shapes, ("a", "wide"))]
+    grads = [keras.ops.ones(shape) for shape in shapes]
+    optimizer = bps.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    match = r"tensor 'wide': rank 0 has float32 \[3, 4\], rank 1 has float32 \[4, 4\]"
+    with pytest.raises(bps.Error, match=match):
+        optimizer.apply(grads, variables)
+
+
 class Tripling(bps.Compression.none):
     """A compressor that has a method of its own only for the results."""
 

@@ -29,8 +29,9 @@ from bps._ops import (
 from bps._sets import ProcessSet, global_process_set
 from bps.keras._ops import Compression
 
-# Takes gradients, none of which is None, and the name of the operation.
-Reduce = Callable[[Sequence[Any], str], list[Any]]
+# Takes gradients, none of which is None, the name of the operation, and the names of the gradients'
+# variables for the text of an error, or None.
+Reduce = Callable[[Sequence[Any], str, Sequence[str] | None], list[Any]]
 # Methods from which Keras reaches _clip_gradients().
 STEPS = ("apply_gradients", "stateless_apply", "_backend_apply_gradients")
 
@@ -40,8 +41,8 @@ def _on_tensorflow(
 ) -> Reduce:
     from bps.tensorflow._tape import reduce_gradients
 
-    def reduce(grads: Sequence[Any], name: str) -> list[Any]:
-        return reduce_gradients(grads, name, op, *factors, compression, *options)
+    def reduce(grads: Sequence[Any], name: str, labels: Sequence[str] | None) -> list[Any]:
+        return reduce_gradients(grads, name, op, *factors, compression, *options, labels)
 
     return reduce
 
@@ -51,8 +52,8 @@ def _on_jax(
 ) -> Reduce:
     from bps.jax._ops import reduce_leaves
 
-    def reduce(grads: Sequence[Any], name: str) -> list[Any]:
-        return reduce_leaves(list(grads), name, op, factors, compression, options[1])
+    def reduce(grads: Sequence[Any], name: str, labels: Sequence[str] | None) -> list[Any]:
+        return reduce_leaves(list(grads), name, op, factors, compression, options[1], labels)
 
     return reduce
 
@@ -63,20 +64,21 @@ def _on_torch(
     wire = wire_of(compression)
     wire = None if wire is None else str(wire).removeprefix("torch.")
 
-    def send(grads: list[Any], name: str) -> list[Any]:
+    def send(grads: list[Any], name: str, labels: Sequence[str] | None) -> list[Any]:
         given = [grad.detach().contiguous() for grad in grads]
         arrays = [grad.numpy() for grad in given]
-        _arrays.reduce(options[1].runtime(), arrays, arrays, name, op, *factors, wire)
+        rt, chosen = options[1].runtime(), (name, op, *factors, wire)
+        _arrays.reduce(rt, arrays, arrays, *chosen, labels=labels)
         return given
 
-    def reduce(grads: Sequence[Any], name: str) -> list[Any]:
+    def reduce(grads: Sequence[Any], name: str, labels: Sequence[str] | None) -> list[Any]:
         for grad in grads:
             if grad.device.type != "cpu":
                 raise NotImplementedError(
                     f"a gradient must be in host memory, not on {grad.device}: keep the model on "
                     "the CPU"
                 )
-        return through(compression, grads, lambda given: send(given, name))
+        return through(compression, grads, lambda given: send(given, name, labels))
 
     return reduce
 
@@ -100,7 +102,17 @@ def _reducer(
         )
     wire_of(compression)  # check it now, not at the first update
     reduce = BACKENDS[name](op, factors, compression, (sparse_as_dense, process_set))
-    return lambda grads, name: reduce(grads, name) if process_set.included() else list(grads)
+
+    def reduce_in_set(grads: Sequence[Any], name: str, labels: Sequence[str] | None) -> list[Any]:
+        return reduce(grads, name, labels) if process_set.included() else list(grads)
+
+    return reduce_in_set
+
+
+def _labels(variables: Sequence[Any]) -> list[str] | None:
+    """Return the names of variables of Keras, or None if a variable is not known."""
+    names = [getattr(v, "path", getattr(v, "name", None)) for v in variables]
+    return None if None in names else [str(name) for name in names]
 
 
 def _divided(grad: Any, n: int) -> Any:
@@ -153,7 +165,8 @@ class _Averager:
         for number, part in enumerate(parts):
             places = [shared[i] for i in part]
             name = "grad" if len(parts) == 1 else f"grad.{number}"
-            for i, total in zip(places, self._reduce([grads[i] for i in places], name)):
+            labels = _labels([variables[i] for i in places])
+            for i, total in zip(places, self._reduce([grads[i] for i in places], name, labels)):
                 outputs[i] = total
         if self._scales_local and self._process_set.included():
             for i in {*kept} - {*shared}:
@@ -228,7 +241,7 @@ def agreeing(optimizer: Any, process_set: ProcessSet = global_process_set) -> An
         is_finite = self._bps_base.check_finite(self, grads)
         # The reducer takes a list of tensors, so convert the boolean to an int32 tensor.
         flag = keras.ops.reshape(keras.ops.cast(is_finite, "int32"), (1,))
-        return keras.ops.reshape(reduce([flag], "finite")[0], ()) > 0
+        return keras.ops.reshape(reduce([flag], "finite", None)[0], ()) > 0
 
     return _wrapped(optimizer, {"check_finite": check_finite})
 
