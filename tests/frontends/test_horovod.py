@@ -4,6 +4,7 @@ All workers of a job run these tests in the same order (tests/frontends/run.py).
 """
 
 import inspect
+import time
 
 import bps.compat.byteps
 import bps.compat.horovod
@@ -457,13 +458,13 @@ def test_priorities_are_those_of_the_call_or_follow_the_declarations(monkeypatch
 
 
 NAMED = {
-    "allgather": lambda: hvd.allgather_async(mine(), name="d"),
-    "allreduce": lambda: hvd.allreduce_async(mine(), name="d"),
-    "alltoall": lambda: hvd.alltoall_async(mine(hvd.size()), name="d"),
-    "broadcast": lambda: hvd.broadcast_async(mine(), 0, name="d"),
-    "broadcast_": lambda: hvd.broadcast_async_(mine(), 0, name="d"),
-    "reducescatter": lambda: hvd.reducescatter_async(mine(), name="d"),
-    "grouped_allgather": lambda: hvd.grouped_allgather_async([mine()], name="d"),
+    "allgather": lambda n="d": hvd.allgather_async(mine(), name=n),
+    "allreduce": lambda n="d": hvd.allreduce_async(mine(), name=n),
+    "alltoall": lambda n="d": hvd.alltoall_async(mine(hvd.size()), name=n),
+    "broadcast": lambda n="d": hvd.broadcast_async(mine(), 0, name=n),
+    "broadcast_": lambda n="d": hvd.broadcast_async_(mine(), 0, name=n),
+    "reducescatter": lambda n="d": hvd.reducescatter_async(mine(), name=n),
+    "grouped_allgather": lambda n="d": hvd.grouped_allgather_async([mine()], name=n),
 }
 
 
@@ -484,6 +485,25 @@ def test_a_name_is_free_after_a_failure():
     with pytest.raises(hvd.HorovodInternalError, match="has shape"):
         hvd.synchronize(handle)
     assert hvd.allgather(mine(1), name="failed").tolist() == [r + 1 for r in ranks()]
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_a_name_in_flight_is_refused_before_the_others_have_begun(kind):
+    begin = NAMED[kind]
+    if hvd.rank() == 0:
+        begin("lost")  # the caller loses the handle
+        with pytest.raises(ValueError, match="in flight already"):
+            begin("lost")
+    hvd.barrier()  # the others are here while rank 0 begins
+    if hvd.rank() > 0:
+        begin("lost")
+    end = time.monotonic() + 20
+    while True:
+        try:
+            hvd.synchronize(begin("lost"))
+            break
+        except ValueError:  # the lost operation is not complete yet
+            assert time.monotonic() < end
 
 
 # The same call with the name n. The shapes and types are the same for all names.

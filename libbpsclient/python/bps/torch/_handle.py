@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -59,27 +60,54 @@ class Mapped(Handle):
         return self._output
 
 
+class InFlight:
+    """The place of a name, which one operation at a time may have.
+
+    Args:
+        handle (Handle): the operation that has the name.
+
+    Attributes:
+        handle (Handle, optional): the same; None: a caller has waited for the operation.
+        is_lost (bool): True if no caller has the operation's :class:`Named` any more.
+    """
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle: Handle | None = handle
+        self.is_lost = False
+
+    def is_free(self) -> bool:
+        """Return whether another operation may have the name: a caller has waited for this one, or
+        no caller can wait and it is complete."""
+        if self.handle is not None and self.is_lost and self.handle.poll():
+            with contextlib.suppress(Exception):  # no caller can get the error
+                self.handle.wait()
+            self.handle = None
+        return self.handle is None
+
+
 class Named(Mapped):
     """An operation with a name, which another operation may have when a caller has waited.
 
     Args:
-        inner (Handle): the operation.
-
-    Attributes:
-        is_waited (bool): True after :meth:`wait` has returned the output or the final error.
+        place (InFlight): the place of the name, which this operation has.
     """
 
-    def __init__(self, inner: Handle) -> None:
-        super().__init__(inner, lambda output: output)
-        self.is_waited = False
+    def __init__(self, place: InFlight) -> None:
+        super().__init__(place.handle, lambda output: output)
+        self._place = place
+
+    def __del__(self) -> None:
+        self._place.is_lost = True
 
     def wait(self) -> Any:
         try:
             output = super().wait()
-        except Exception as error:
-            self.is_waited = not (isinstance(error, Error) and error.code in IN_FLIGHT)
+        except BaseException as error:
+            # After a KeyboardInterrupt, the caller may have lost this operation.
+            if not (isinstance(error, Error) and error.code in IN_FLIGHT):
+                self._place.handle = None
             raise
-        self.is_waited = True
+        self._place.handle = None
         return output
 
 

@@ -25,7 +25,7 @@ from bps._runtime import OPS, Operation, Runtime, Slot
 from bps._sets import ProcessSet, global_process_set
 from bps.torch._compression import Compression, Compressor
 from bps.torch._gather import Gather
-from bps.torch._handle import Handle, Mapped, Named, Several
+from bps.torch._handle import Handle, InFlight, Mapped, Named, Several
 from bps.torch._memory import (
     NAMES,
     check_device,
@@ -86,6 +86,35 @@ def _copied(handle: Handle, flat: torch.Tensor, output: torch.Tensor) -> Handle:
     return Mapped(handle, copy)
 
 
+# Names of operations, by the kind of the operation and the name.
+_named: weakref.WeakKeyDictionary[Runtime, dict[tuple[str, str], InFlight]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _check_name(kind: str, name: str | None, process_set: ProcessSet) -> None:
+    """Check that no operation of this kind with this name is in flight.
+
+    Raises:
+        ValueError: the caller has not waited for such an operation yet.
+    """
+    if name is not None:
+        place = _named.get(process_set.runtime(), {}).get((kind, name))
+        if place is not None and not place.is_free():
+            raise ValueError(
+                f"tensor '{name}' is in flight already: synchronize the first operation, or use "
+                "another name"
+            )
+
+
+def _with_name(kind: str, name: str | None, process_set: ProcessSet, handle: Handle) -> Handle:
+    """Remember that an operation with this name is in flight. Return a handle for the caller."""
+    if name is None:
+        return handle
+    place = _named.setdefault(process_set.runtime(), {})[kind, name] = InFlight(handle)
+    return Named(place)
+
+
 def _reduce(
     tensor: torch.Tensor,
     output: torch.Tensor,
@@ -99,6 +128,8 @@ def _reduce(
     """Submit `tensor` for reduction. The result is written to `output`, which may be `tensor`."""
     rt = process_set.runtime()
     check_device(tensor)
+    if name is not None and (place := _named.get(rt, {}).get(("allreduce", name))) is not None:
+        place.is_free()  # Runtime.named() checks whether the name is in flight
     is_mean = False
     if (pre, post) != (1.0, 1.0) and not tensor.dtype.is_floating_point:
         if tensor.dtype == torch.bool:
@@ -127,7 +158,8 @@ def _reduce(
                 parts.append(_submit(slot, part, to, *scale, agreement, is_mean))
                 at += step
     handle = Handle(output, parts)
-    return handle if is_direct else _copied(handle, out, output)
+    handle = handle if is_direct else _copied(handle, out, output)
+    return _with_name("allreduce", name, process_set, handle)
 
 
 def allreduce_async_(
@@ -295,38 +327,6 @@ def push_pull(
     The function is differentiable."""
     priority = priority or bps.PRIORITY_AUTO
     return allreduce(tensor, average, name, compression, priority=priority)
-
-
-# Operations in flight that have a name, by the kind of the operation and the name. Sums with a name
-# are not among them, because their tensors have the names, see Runtime.named().
-_named: weakref.WeakKeyDictionary[Runtime, dict[tuple[str, str], weakref.ref[Named]]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
-def _check_name(kind: str, name: str | None, process_set: ProcessSet) -> None:
-    """Check that no operation of this kind with this name is in flight.
-
-    Raises:
-        ValueError: the caller has not waited for such an operation yet.
-    """
-    if name is not None:
-        ref = _named.get(process_set.runtime(), {}).get((kind, name))
-        handle = None if ref is None else ref()
-        if handle is not None and not handle.is_waited:
-            raise ValueError(
-                f"tensor '{name}' is in flight already: synchronize the first operation, or use "
-                "another name"
-            )
-
-
-def _with_name(kind: str, name: str | None, process_set: ProcessSet, handle: Handle) -> Handle:
-    """Remember that an operation with this name is in flight. Return a handle for the caller."""
-    if name is None:
-        return handle
-    named = Named(handle)
-    _named.setdefault(process_set.runtime(), {})[kind, name] = weakref.ref(named)
-    return named
 
 
 def poll(handle: Handle) -> bool:
