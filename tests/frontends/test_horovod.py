@@ -542,3 +542,55 @@ def test_an_empty_list_of_parameters_is_compared_with_the_others():
         hvd.broadcast_parameters([] if hvd.rank() == 0 else [mine()], root_rank=0)
     for nothing in ([], {}, iter(())):
         hvd.broadcast_parameters(nothing, root_rank=0)
+
+
+def test_parameters_that_need_gradients_have_them_behind_a_broadcast_of_the_state():
+    model = torch.nn.Linear(2, 2)
+    model.bias.requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    assert model.bias.grad is None
+    assert torch.equal(hvd.broadcast(model.weight.grad, 0), torch.zeros(2, 2))
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert (model.weight.grad == 1).all()
+
+
+def test_a_gan_of_two_optimizers_reads_its_gradients_before_the_step():
+    nets = [torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)]
+    optimizers = []
+    for net in nets:
+        hvd.broadcast_parameters(net.state_dict(), root_rank=0)
+        sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+        optimizers.append(hvd.DistributedOptimizer(sgd, net.named_parameters()))
+    for step in range(6):
+        for i, net in enumerate(nets):
+            net.requires_grad_(i == step % 2)
+            optimizers[i].zero_grad()
+        nets[1](nets[0](torch.full((1, 2), hvd.rank() + 1.0))).sum().backward()
+        for i, net in enumerate(nets):
+            for p in net.parameters():
+                is_moved = p.grad is not None and bool(p.grad.any())
+                assert is_moved == (i == step % 2)
+        optimizers[step % 2].step()
+    values = torch.cat([p.detach().reshape(-1) for net in nets for p in net.parameters()])
+    every = hvd.allgather(values.reshape(1, -1))
+    assert (every == every[0]).all()
+
+
+@pytest.mark.parametrize("as_dense", [False, True])
+def test_sparse_adam_trains_an_embedding_with_other_batches_at_each_worker(as_dense):
+    torch.manual_seed(1)
+    layers = [torch.nn.Embedding(10, 3, sparse=True) for _ in range(2)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    batches = [torch.tensor([[1, 2, 4, 5], [4, 3, 2, 9]]), torch.tensor([[1, 3, 4], [4, 7, 9]])]
+    given = [batches[min(r, 1)] for r in ranks()]
+    own, alone = (torch.optim.SparseAdam(list(x.parameters()), lr=0.1) for x in layers)
+    own = hvd.DistributedOptimizer(own, sparse_as_dense=as_dense)
+    layers[0](given[hvd.rank()]).sum().backward()
+    own.step()
+    (sum(layers[1](x).sum() for x in given) / hvd.size()).backward()
+    alone.step()
+    assert torch.allclose(layers[0].weight, layers[1].weight)

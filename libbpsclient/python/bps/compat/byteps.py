@@ -120,6 +120,7 @@ def _optimizers() -> dict[str, Any]:
                 "staleness: sums are synchronous; to let a step overlap with the next forward "
                 "pass, remove the argument and set cross_barrier=True"
             )
+        options.setdefault("keeps_gradients", True)  # as BytePS does
         return bps.torch.DistributedOptimizer(
             optimizer, named_parameters, compression, backward_passes_per_step, **options
         )

@@ -194,7 +194,31 @@ def _public(module: str) -> _alias.Names:
 
 
 def _torch() -> dict[str, Any]:
-    return {**_all_of("bps.torch")(), **_reducescatters()}
+    names = _all_of("bps.torch")()
+    own = {
+        "broadcast_optimizer_state": _broadcast_optimizer_state,
+        "DistributedOptimizer": functools.partial(
+            names["DistributedOptimizer"], keeps_gradients=True
+        ),
+    }
+    return {**names, **_reducescatters(), **own}
+
+
+def _broadcast_optimizer_state(optimizer: Any, root_rank: int, model: Any = None) -> None:
+    """Do :func:`bps.torch.broadcast_optimizer_state`. If the optimizer had no state, set gradients
+    that are None to zeros, as Horovod does when it creates the state."""
+    import torch
+
+    import bps.torch
+
+    had_state = bool(optimizer.state)
+    bps.torch.broadcast_optimizer_state(optimizer, root_rank, model)
+    if had_state or isinstance(optimizer, torch.optim.SparseAdam):  # it refuses dense gradients
+        return
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            if param.requires_grad and param.grad is None:
+                param.grad = torch.zeros_like(param)
 
 
 @functools.cache

@@ -89,7 +89,15 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 return
         if reducer is not None:
             reducer.finish()
+        if issubclass(self._bps_base, torch.optim.SparseAdam):
+            self._bps_make_sparse()
         self._bps_is_synchronized = True
+
+    def _bps_make_sparse(self) -> None:
+        """Make gradients sparse, which sparse_as_dense has made dense."""
+        for _, param in self._bps_named:
+            if param.grad is not None and not param.grad.is_sparse:
+                param.grad = param.grad.to_sparse(1)
 
     def _bps_connect(self) -> Reducer | None:
         """Return the reducer. The first call in a copy creates it, so that workers may copy an
@@ -287,6 +295,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     cross_barrier: bool = False,
     bucket_bytes: int = BUCKET_BYTES,
     compression_params: Mapping[str, Any] | None = None,
+    keeps_gradients: bool = False,
 ) -> Any:
     """Let an optimizer average gradients over all workers while backward() runs, before each step.
 
@@ -305,7 +314,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
             together: a number of groups of successive parameters, or the parameters of each group.
             Gradients of other parameters are sent in groups of `bucket_bytes` bytes.
         sparse_as_dense (bool): convert sparse gradients to dense gradients and sum them, instead of
-            gathering their rows.
+            gathering their rows. For SparseAdam, the sums are converted back.
         process_set (ProcessSet): the workers over which gradients are averaged. Other workers may
             also create the optimizer, and update their parameters alone.
         cross_barrier (bool): ``step()`` returns at once. In the next forward pass, each module
@@ -315,6 +324,9 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         bucket_bytes (int): size of the groups in which gradients are sent.
         compression_params (dict, optional): BytePS's way to choose a compression:
             ``{"fp16": True}``.
+        keeps_gradients (bool): let this worker's gradients stay in ``.grad`` until ``step()`` or
+            ``synchronize()`` replaces them, as Horovod does. This takes more memory. If False, or
+            with `cross_barrier`, ``.grad`` is None in between.
 
     Returns:
         Optimizer: an optimizer whose class is a subclass of the given optimizer's class, with the
@@ -358,6 +370,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         "groups": _group_by_name(named, num_groups if groups is None else groups),
         "is_forward_order": cross_barrier,
         "process_set": process_set,
+        "keeps_gradients": keeps_gradients and not cross_barrier,
     }
     wrapped._bps_connect()
     return wrapped

@@ -186,6 +186,8 @@ class Reducer:
             forward pass waits for each bucket separately. If False, send the gradients of the last
             layers first, because the backward pass computes them first.
         process_set (ProcessSet): the workers that take part.
+        keeps_gradients (bool): leave this worker's gradient in ``.grad`` until the sum replaces it,
+            although both then take memory. If False, ``.grad`` is None in between.
     """
 
     def __init__(
@@ -201,10 +203,12 @@ class Reducer:
         is_forward_order: bool = False,
         process_set: ProcessSet = global_process_set,
         groups: Mapping[str, int] | None = None,
+        keeps_gradients: bool = False,
     ) -> None:
         self._op, self.passes, self._prescale, self._postscale = op, passes, prescale, postscale
         self._wire, self._bucket_bytes = wire, bucket_bytes
         self._is_forward_order, self._groups = is_forward_order, groups or {}
+        self._keeps_gradients = keeps_gradients
         self._runtime = process_set.runtime()
         self.number = self._runtime.next_set()
         self._buckets: list[Bucket] = []
@@ -454,7 +458,8 @@ class Reducer:
                     "clone() to .grad"
                 )
             bucket.fill(place, grad)
-        param.grad = None  # free autograd's memory
+        if not self._keeps_gradients:
+            param.grad = None  # free autograd's memory
         place.is_filled = True
         bucket.n_ready += 1
         if bucket.n_ready == len(bucket.places):
