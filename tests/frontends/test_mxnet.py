@@ -587,6 +587,12 @@ def test_parameters_are_broadcast_also_when_their_shape_comes_later():
         bps.broadcast_parameters([1, 2])
 
 
+def test_a_dict_with_numbers_as_names_is_broadcast():
+    given = {i: full((2,), 10 * bps.rank() + i) for i in range(12)}
+    bps.broadcast_parameters(given, root_rank=1)
+    assert all(near(x, 10 + i) for i, x in given.items())
+
+
 @pytest.mark.parametrize("call", ["allgather", "broadcast", "alltoall", "object"])
 def test_names_that_differ_between_workers_are_an_error_at_all(call):
     calls = {

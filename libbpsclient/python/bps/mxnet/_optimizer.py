@@ -266,7 +266,8 @@ def broadcast_parameters(
     if not isinstance(params, Mapping) and not hasattr(params, "items"):
         raise ValueError(f"params must be a dict of parameters or tensors, not {type(params)}")
     tensors, names = [], []
-    for name, param in sorted(params.items(), key=lambda pair: _place(pair[0])):
+    named = [(str(name), param) for name, param in params.items()]
+    for name, param in sorted(named, key=lambda pair: _place(pair[0])):
         if isinstance(param, mx.nd.NDArray):
             tensors.append(param)
             names.append(name)
