@@ -53,6 +53,7 @@ FRONTENDS = {
         "gpu": ("1x1", "2x1", "3x2"),
         "trainers": ("2x1",),
         "keras": ("2x1",),
+        "behaviours": ALONE,
     },
     # The oldest supported PyTorch. Its class for back-ends differs from that of newer releases.
     "torch-2.1": {

@@ -544,6 +544,123 @@ def test_an_empty_list_of_parameters_is_compared_with_the_others():
         hvd.broadcast_parameters(nothing, root_rank=0)
 
 
+# ---- what Horovod's tests check, see behaviours.txt ----
+
+
+def test_a_job_is_left_and_joined_again_with_the_same_place():
+    place = hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()
+    hvd.shutdown()
+    assert not hvd.is_initialized()
+    hvd.init()
+    assert hvd.is_initialized()
+    assert place == (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size())
+
+
+def test_sets_are_added_listed_removed_and_added_again():
+    everyone = list(ranks())
+    assert hvd.get_process_set_ids_and_ranks() == {0: everyone}
+    assert hvd.global_process_set.ranks == everyone
+    one, others = hvd.add_process_set([0]), hvd.add_process_set(reversed(everyone[1:]))
+    for _ in range(2):
+        ids = hvd.get_process_set_ids_and_ranks()
+        assert ids == {0: everyone, one.process_set_id: [0], others.process_set_id: everyone[1:]}
+        assert hvd.allgather_object(ids) == [ids] * hvd.size()
+        with pytest.raises(ValueError, match="has been added already"):
+            hvd.add_process_set([0])
+        assert hvd.remove_process_set(one) and one.process_set_id is None
+        assert hvd.get_process_set_ids_and_ranks().keys() == {0, others.process_set_id}
+        assert hvd.add_process_set(one) is one
+    for some in (one, others):
+        hvd.remove_process_set(some)
+    assert not hvd.remove_process_set(hvd.global_process_set)
+    with pytest.raises(ValueError, match="is not part of the job"):
+        hvd.allreduce(mine(), process_set=hvd.ProcessSet([hvd.rank()]))
+
+
+@pytest.fixture
+def halves():
+    """Return the set of the even ranks and the set of the odd ranks, this worker's set first."""
+    sets = [hvd.add_process_set(ranks()[first::2]) for first in (0, 1)]
+    yield sets[:: 1 if hvd.rank() % 2 == 0 else -1]
+    for one in sets:
+        hvd.remove_process_set(one)
+
+
+def test_groups_run_in_process_sets(halves):
+    here, n = {"process_set": halves[0]}, halves[0].size()
+    sums, mean = sum(r + 1 for r in halves[0].ranks), sum(r + 1 for r in halves[0].ranks) / n
+    xs = [torch.full((4 * n, 2), hvd.rank() + 1.0) for _ in range(3)]
+    for x in hvd.grouped_allreduce(xs, op=hvd.Sum, **here):
+        assert x.shape == (4 * n, 2) and (x == sums).all()
+    for x in hvd.grouped_allgather(xs, **here):
+        assert x[:: 4 * n, 0].tolist() == [r + 1 for r in halves[0].ranks]
+    for op, want in ((hvd.Sum, sums), (hvd.Average, mean)):
+        for x in hvd.grouped_reducescatter(xs, op=op, **here):
+            assert x.shape == (4, 2) and (x == want).all()
+
+
+def test_gradients_of_all_calls_stay_in_their_process_set(halves):
+    here, n, me = {"process_set": halves[0]}, halves[0].size(), halves[0].rank()
+
+    def gradient(call, rows):
+        x = torch.ones(rows, 2, requires_grad=True)
+        call(x).sum().backward()
+        return x.grad
+
+    root = halves[0].ranks[-1]
+    splits = [me + 1] * n
+    calls = {
+        "allreduce": (lambda x: hvd.allreduce(x, op=hvd.Sum, **here), 4, n),
+        "group": (lambda x: hvd.grouped_allreduce([x], op=hvd.Sum, **here)[0], 4, n),
+        "allgather": (lambda x: hvd.allgather(x, **here), hvd.rank() + 1, 1),
+        "gathers": (lambda x: hvd.grouped_allgather([x], **here)[0], hvd.rank() + 1, 1),
+        "broadcast": (lambda x: hvd.broadcast(x, root, **here), 4, int(hvd.rank() == root)),
+        "alltoall": (lambda x: hvd.alltoall(x, splits, **here)[0], sum(splits), 1),
+        "equal": (lambda x: hvd.alltoall(x, **here), 2 * n, 1),
+        "reducescatter": (lambda x: hvd.reducescatter(x, op=hvd.Sum, **here), 4 * n, n),
+        "averages": (lambda x: hvd.reducescatter(x, **here), 4 * n, 1),
+    }
+    for name, (call, rows, want) in calls.items():
+        assert (gradient(call, rows) == want).all(), name
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float16, torch.float64])
+def test_reducescatters_are_scaled_before_and_after(dtype):
+    x = torch.arange(4 * hvd.size(), dtype=torch.float64).to(dtype).reshape(-1, 1)
+    own, factor = x[4 * hvd.rank() : 4 * hvd.rank() + 4], 0.4
+    exact = torch.float32 if dtype == torch.float16 else torch.float64
+    before = (own.to(exact) * factor).to(dtype) * hvd.size()
+    after = ((own * hvd.size()).to(exact) * factor).to(dtype)
+    for scale, want in (("prescale_factor", before), ("postscale_factor", after)):
+        one = hvd.reducescatter(x, op=hvd.Sum, **{scale: factor})
+        (other,) = hvd.grouped_reducescatter([x], op=hvd.Sum, **{scale: factor})
+        assert one.dtype == dtype and torch.allclose(one.double(), want.double(), rtol=1e-3)
+        assert torch.equal(one, other)
+
+
+def test_reducescatter_refuses_numbers_also_in_groups():
+    number = torch.tensor(1.0)
+    for call in (
+        lambda: hvd.reducescatter(number),
+        lambda: hvd.grouped_reducescatter([torch.zeros(3, 1), number]),
+    ):
+        with pytest.raises(ValueError, match="at least one dimension"):
+            call()
+
+
+def test_a_barrier_may_follow_calls_in_flight():
+    handles = [
+        hvd.broadcast_async(mine(), 0),
+        hvd.allgather_async(torch.eye(5)),
+        hvd.allgather_async(torch.zeros(5, 5)),
+        hvd.allreduce_async(torch.eye(5)),
+    ]
+    hvd.barrier()
+    assert torch.equal(hvd.synchronize(handles[3]), torch.eye(5))
+    assert torch.equal(hvd.synchronize(handles[1]), torch.eye(5).repeat(hvd.size(), 1))
+    assert (hvd.synchronize(handles[0]) == 1).all() and not hvd.synchronize(handles[2]).any()
+
+
 def test_parameters_that_need_gradients_have_them_behind_a_broadcast_of_the_state():
     model = torch.nn.Linear(2, 2)
     model.bias.requires_grad_(False)
@@ -594,3 +711,80 @@ def test_sparse_adam_trains_an_embedding_with_other_batches_at_each_worker(as_de
     (sum(layers[1](x).sum() for x in given) / hvd.size()).backward()
     alone.step()
     assert torch.allclose(layers[0].weight, layers[1].weight)
+
+
+def test_sparse_sums_in_flight_equal_dense_sums_also_in_sets(halves):
+    torch.manual_seed(hvd.rank())
+    for one in (hvd.global_process_set, halves[0]):
+        xs = [torch.rand(n, 10) * (torch.rand(n, 10) > 0.8) for n in (17, 32, 1)]
+        dense = [hvd.allreduce(x, process_set=one) for x in xs]
+        handles = [
+            hvd.sparse_allreduce_async(x.to_sparse(), str(i), hvd.Average, one)
+            for i, x in enumerate(xs)
+        ]
+        for handle, want in zip(handles, dense):
+            assert torch.allclose(handle().to_dense(), want)
+
+
+def test_default_names_of_parameters_are_unique_and_the_same_at_all_workers():
+    model = torch.nn.Sequential(torch.nn.Linear(10, 10), torch.nn.Linear(10, 10))
+    groups = [{"params": layer.parameters()} for layer in model]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(groups, lr=0.1))
+    names = [name for name, _ in optimizer._bps_named]
+    assert len(names) == len(set(names)) == 4
+    assert hvd.allgather_object(names) == [names] * hvd.size()
+
+
+def test_a_torch_state_is_sent_restored_and_committed():
+    model, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    for p in model.parameters():
+        torch.nn.init.constant_(p, hvd.rank() + 1.0)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.001)
+    state = hvd.elastic.TorchState(model, sgd, batch=20 + hvd.rank(), epoch=10 + hvd.rank())
+    state.sync()
+    assert all((p == 1).all() for p in state.model.parameters())
+    assert (state.batch, state.epoch) == (20, 10)
+    for commits in (False, True):
+        model.load_state_dict(other.state_dict())
+        state.batch, state.epoch = 21, 11
+        if commits:
+            state.commit()
+        state.restore()
+        want = other.weight if commits else torch.ones(2, 2)
+        assert torch.equal(model.weight, want)
+        assert (state.batch, state.epoch) == ((21, 11) if commits else (20, 10))
+
+
+def test_an_elastic_sampler_goes_on_where_all_workers_are():
+    data, n = list(range(8 * hvd.size())), 2
+    sampler = hvd.elastic.ElasticSampler(data, shuffle=True)
+    loader = torch.utils.data.DataLoader(data, batch_size=n, sampler=sampler)
+    state = hvd.elastic.TorchState(sampler=sampler)
+    state.sync()
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        for i, _ in enumerate(loader):
+            sampler.record_batch(i, n)
+            assert sampler.processed_num == n * (i + 1) * hvd.size()
+        assert i + 1 == 8 // n
+    assert len(list(loader)) == 8 // n  # without a new epoch the loader repeats the samples
+    sampler.set_epoch(2)
+    for i in range(2):
+        sampler.record_batch(i, n)
+    state.commit()
+    sampler.record_batch(2, n)
+    state.restore()
+    assert len(sampler.processed_indices) == 2 * n
+    state.sync()
+    assert sampler.processed_num == 2 * n * hvd.size() and len(sampler) == 2 * n
+    sampler.record_batch(0, n)
+    state.commit()
+    state.sync()
+    done = hvd.allgather_object(sorted(sampler.processed_indices))
+    assert len(done[0]) == 3 * n * hvd.size() == sampler.processed_num
+    assert done == [done[0]] * hvd.size()
+    assert len(sampler) == n and not {*sampler} & {*done[0]}
+    rest = [i for part in hvd.allgather_object([*sampler]) for i in part]
+    assert sorted(rest + done[0]) == data
+    sampler.set_epoch(3)
+    assert len(sampler) == len([*sampler]) == 8

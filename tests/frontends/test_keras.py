@@ -240,6 +240,24 @@ def test_the_optimizer_keeps_its_class_name_and_its_settings():
     assert float(value_of(wrapped.learning_rate)) == 0.25
 
 
+def test_an_optimizer_made_from_a_config_has_the_same_config():
+    optimizer = bps.DistributedOptimizer(keras.optimizers.Adam(0.25, beta_1=0.8))
+    config = optimizer.get_config()
+    for copy in (optimizer.from_config(config), type(optimizer).from_config(config)):
+        assert copy.get_config() == config
+
+
+@on_tensorflow  # Keras itself keeps NaN on PyTorch, where it clears sums by a product with 0
+def test_an_infinite_gradient_does_not_outlast_its_update():
+    v = keras.Variable([0.0])
+    optimizer = bps.DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
+    for grads in ((np.inf, 1.0), (1.0, 2.0)):
+        v.assign([0.0])
+        for grad in grads:
+            optimizer.apply([keras.ops.convert_to_tensor([grad], "float32")], [v])
+    assert value_of(v).tolist() == [-3.0]
+
+
 def test_gradients_that_differ_between_workers_are_named_by_their_variables():
     shapes = [(2,), (3 + bps.rank(), 4)]
     variables = [keras.Variable(np.ones(s, "f4"), name=n) for s, n in zip(shapes, ("a", "wide"))]

@@ -587,10 +587,136 @@ def test_parameters_are_broadcast_also_when_their_shape_comes_later():
         bps.broadcast_parameters([1, 2])
 
 
+# ---- what Horovod's tests check, see behaviours.txt ----
+
+
+@pytest.fixture
+def halves():
+    """Return the set of the even ranks and the set of the odd ranks, this worker's set first."""
+    sets = [bps.add_process_set(ranks()[first::2]) for first in (0, 1)]
+    yield sets[:: 1 if bps.rank() % 2 == 0 else -1]
+    for one in sets:
+        bps.remove_process_set(one)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(17,), (3, 5), (2, 3, 4)])
+def test_all_operations_take_every_type_and_shape(dtype, shape):
+    x, values = full(shape, bps.rank() + 2, dtype), [r + 2 for r in ranks()]
+    wants = [(bps.Min, 2), (bps.Max, values[-1]), (bps.Product, int(np.prod(values)))]
+    wants += [(bps.Sum, sum(values))]
+    for op, want in wants:
+        out = bps.allreduce(x, op=op)
+        assert out.dtype == np.dtype(dtype) and out.shape == shape and near(out, want)
+        (out,) = bps.grouped_allreduce([x], op=op)
+        assert near(out, want)
+    (out,) = bps.grouped_allreduce([x * bps.size()])
+    assert near(out, sum(values)) and out.dtype == np.dtype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float16", "float32", "float64"])
+def test_sums_and_reducescatters_are_scaled_before_and_after(dtype):
+    n, exact = bps.size(), "float32" if dtype == "float16" else "float64"
+    x, factor = mx.nd.arange(4 * n, dtype=dtype).reshape((-1, 1)), 0.4
+    scaled = lambda x: (x.astype(exact) * factor).astype(dtype)  # noqa: E731
+    wants = [("prescale_factor", scaled(x) * n), ("postscale_factor", scaled(x * n))]
+    tolerance, rows = 1e-2 if dtype == "float16" else 1e-5, slice(4 * bps.rank(), None)
+    for scale, want in wants:
+        out = bps.allreduce(x, op=bps.Sum, **{scale: factor})
+        assert out.dtype == np.dtype(dtype) and near(out, want, tolerance)
+        out = bps.reducescatter(x, op=bps.Sum, **{scale: factor})
+        (other,) = bps.grouped_reducescatter([x], op=bps.Sum, **{scale: factor})
+        assert near(out, want[rows][:4], tolerance) and near(out, other)
+    out = bps.reducescatter(x, op=bps.Average)
+    assert out.dtype == np.dtype(dtype) and near(out, x[rows][:4])
+    (out,) = bps.grouped_reducescatter([x], op=bps.Average)
+    assert near(out, x[rows][:4])
+
+
+def test_the_input_of_a_sum_may_be_freed_at_once():
+    x = mx.nd.ones((17, 17))
+    sums = [bps.allreduce(x * (i + 1), op=bps.Sum) for i in range(3)]
+    assert all(near(out, (i + 1) * bps.size()) for i, out in enumerate(sums))
+
+
+@pytest.mark.parametrize("shape", [(17,), (3, 5), (2, 3, 4)])
+def test_broadcast_gives_every_root_its_turn(shape):
+    for root in ranks():
+        x = full(shape, bps.rank(), "int64")
+        assert near(bps.broadcast(x, root, name="turn"), root) and near(x, bps.rank())
+        assert bps.broadcast_(x, root) is x and near(x, root)
+
+
+def test_a_dict_of_tensors_of_many_types_is_broadcast():
+    shapes = [(17,), (3, 5), (2, 3, 4)]
+    types = ["int32", "int64", "float32", "float64"]
+    given = {
+        str(i): full(shape, bps.rank(), dtype)
+        for i, (shape, dtype) in enumerate((s, d) for s in shapes for d in types)
+    }
+    bps.broadcast_parameters(given, root_rank=1)
+    assert all(near(x, 1) for x in given.values())
+
+
 def test_a_dict_with_numbers_as_names_is_broadcast():
     given = {i: full((2,), 10 * bps.rank() + i) for i in range(12)}
     bps.broadcast_parameters(given, root_rank=1)
     assert all(near(x, 10 + i) for i, x in given.items())
+
+
+def test_objects_of_all_workers_are_collected():
+    mine_ = {"rank": bps.rank(), **({"more": 42} if bps.rank() == 1 else {})}
+    every = bps.allgather_object(mine_)
+    assert [one["rank"] for one in every] == list(ranks()) and every[1]["more"] == 42
+    obj = {"hello": 123, 0: [1, 2]}
+    assert bps.broadcast_object(obj if bps.rank() == 0 else {}, root_rank=0) == obj
+
+
+DIFFERENT = {
+    "allreduce": lambda x: bps.allreduce(x),
+    "group": lambda x: bps.grouped_allreduce([mx.nd.ones(2), x]),
+    "allgather": lambda x: bps.allgather(x),
+    "alltoall": lambda x: bps.alltoall(x),
+    "broadcast": lambda x: bps.broadcast(x, 0),
+    "reducescatter": lambda x: bps.reducescatter(x),
+}
+
+
+@pytest.mark.parametrize("what", ["type", "shape"])
+@pytest.mark.parametrize("call", DIFFERENT)
+def test_types_and_shapes_that_differ_are_errors_of_every_call(call, what):
+    n, odd = bps.size(), bps.rank() % 2
+    dtype = "int32" if what == "type" and odd else "float32"
+    x = full((n, 2 + (odd if what == "shape" else 0)), 1, dtype)
+    with pytest.raises(RuntimeError) as caught:  # the base class of Horovod's error
+        DIFFERENT[call](x)
+    assert isinstance(caught.value, bps.Error)
+    assert near(bps.allreduce(full((2,), 1), op=bps.Sum), n)
+
+
+def test_roots_that_differ_are_an_error_at_all():
+    with pytest.raises(bps.Error, match="root 0.*root 1"):
+        bps.broadcast(full((3,), 1), min(bps.rank(), 1))
+
+
+def test_splits_that_do_not_fit_are_an_error():
+    n = bps.size()
+    for x, splits in ((full((n + 1,), 1), None), (full((n - 1,), 1), mx.nd.ones(n, dtype="int32"))):
+        with pytest.raises(ValueError, match="cannot be split"):
+            bps.alltoall(x, splits)
+    with pytest.raises(ValueError, match="must be integers"):
+        bps.alltoall(full((n,), 1), mx.nd.ones(n))
+
+
+def test_numbers_are_refused_by_reducescatter_also_in_groups():
+    with mx.util.np_shape(True):
+        number = mx.nd.ones(())
+        for call in (
+            lambda: bps.reducescatter(number),
+            lambda: bps.grouped_reducescatter([mx.nd.zeros((3, 1)), number]),
+        ):
+            with pytest.raises(ValueError, match="at least one dimension"):
+                call()
 
 
 @pytest.mark.parametrize("call", ["allgather", "broadcast", "alltoall", "object"])
@@ -612,6 +738,70 @@ def test_an_empty_dict_of_parameters_is_compared_with_the_others():
     with pytest.raises(bps.Error, match="rank 0 has 0 tensors"):
         bps.broadcast_parameters(given)
     bps.broadcast_parameters({})
+
+
+def test_groups_and_types_run_in_process_sets(halves):
+    here, n = {"process_set": halves[0]}, halves[0].size()
+    sums = sum(r + 1 for r in halves[0].ranks)
+    for dtype in ("int32", "int64", "float32", "float64"):
+        xs = [full((4 * n, 2), bps.rank() + 1, dtype) for _ in range(3)]
+        for out in bps.grouped_allreduce(xs, op=bps.Sum, name=f"set {dtype}", **here):
+            assert out.dtype == np.dtype(dtype) and near(out, sums)
+        for out in bps.grouped_allgather(xs, **here):
+            assert out[:, 0].asnumpy()[:: 4 * n].tolist() == [r + 1 for r in halves[0].ranks]
+        for out in bps.grouped_reducescatter(xs, op=bps.Sum, **here):
+            assert out.shape == (4, 2) and near(out, sums)
+        splits = mx.nd.array([bps.rank() + 1] * n, dtype="int32")
+        rows = full(((bps.rank() + 1) * n, 2), bps.rank(), dtype)
+        out, received = bps.alltoall(rows, splits, **here)
+        assert received.asnumpy().tolist() == [r + 1 for r in halves[0].ranks]
+        want = [r for r in halves[0].ranks for _ in range(r + 1)]
+        assert out[:, 0].asnumpy().tolist() == want
+
+
+def test_an_optimizer_averages_over_its_process_set_only(halves):
+    even = halves[0] if bps.rank() % 2 == 0 else halves[1]
+    optimizer = bps.DistributedOptimizer(mx.optimizer.Test(learning_rate=10.0), process_set=even)
+    weight = mx.nd.random.uniform(shape=(3, 10))
+    bps.broadcast_(weight, root_rank=0)
+    before, grad = weight.copy(), full((3, 10), bps.rank() + 1)
+    optimizer.update(0, weight, grad, optimizer.create_state(0, weight))
+    mean = sum(r + 1 for r in even.ranks) / even.size()
+    step = mean if even.included() else bps.rank() + 1
+    alone = mx.optimizer.Test(learning_rate=10.0)
+    alone.update(0, before, full((3, 10), step), alone.create_state(0, before))
+    assert near(weight, before, 1e-5)
+
+
+def test_two_trainers_have_prefixes_of_their_own():
+    nets = [gluon.nn.Dense(n, in_units=10) for n in (20, 30)]
+    trainers = []
+    for i, net in enumerate(nets):
+        net.initialize(ctx=mx.cpu(bps.rank()))
+        bps.broadcast_parameters(net.collect_params(), prefix=f"net{i}")
+        options = {"learning_rate": 0.1}
+        trainers.append(
+            bps.DistributedTrainer(net.collect_params(), "sgd", options, prefix=f"net{i}")
+        )
+    for _ in range(3):
+        x = mx.nd.ones((5, 10), ctx=mx.cpu(bps.rank())) * (bps.rank() + 1)
+        with autograd.record():
+            losses = [net(x).sum() for net in nets]
+        autograd.backward(losses)
+        for trainer in trainers:
+            trainer.step(1.0)
+    for net in nets:
+        assert all(same_everywhere(p.as_in_context(mx.cpu())) for p in parameters(net))
+
+
+def test_compression_leaves_integers():
+    for dtype in TYPES:
+        x = full((17, 3), 1, dtype)
+        small, context = bps.Compression.fp16.compress(x)
+        is_float = dtype.startswith("float")
+        assert small.dtype == np.dtype("float16" if is_float else dtype)
+        out = bps.Compression.fp16.decompress(small, context)
+        assert out.dtype == np.dtype(dtype) and near(out, 1)
 
 
 class Tripling(bps.Compression.none):

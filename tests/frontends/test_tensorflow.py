@@ -768,6 +768,23 @@ def test_a_state_is_saved_restored_and_sent():
     assert float(v[0]) == 0.0 and state.step == 0
 
 
+def test_a_tensorflow_state_is_sent_restored_and_committed():
+    variables = [tf.Variable(full(shape, bps.rank() + 1.0)) for shape in ((2, 2), (2,))]
+    state = bps.elastic.TensorFlowState(variables, batch=20 + bps.rank(), epoch=10 + bps.rank())
+    state.sync()
+    assert all((v.numpy() == 1).all() for v in variables) and (state.batch, state.epoch) == (20, 10)
+    for commits in (False, True):
+        for v in variables:
+            v.assign(tf.fill(v.shape, 5.0))
+        state.batch, state.epoch = 21, 11
+        if commits:
+            state.commit()
+        state.restore()
+        want = 5 if commits else 1
+        assert all((v.numpy() == want).all() for v in variables)
+        assert (state.batch, state.epoch) == ((21, 11) if commits else (20, 10))
+
+
 def test_an_elastic_function_runs_with_a_state_that_all_share():
     v = tf.Variable([float(bps.rank())])
 
@@ -780,6 +797,101 @@ def test_an_elastic_function_runs_with_a_state_that_all_share():
         return float(v[0])
 
     assert train(bps.elastic.TensorFlowState([v], step=0)) == pytest.approx(3.0)
+
+
+# ---- what Horovod's tests check, see behaviours.txt ----
+
+
+@pytest.fixture
+def halves():
+    """Return the set of the even ranks and the set of the odd ranks, this worker's set first."""
+    sets = [bps.add_process_set(ranks()[first::2]) for first in (0, 1)]
+    yield sets[:: 1 if bps.rank() % 2 == 0 else -1]
+    for one in sets:
+        bps.remove_process_set(one)
+
+
+def sent_rows(splits):
+    """Return rows for an all-to-all: each row has the rank of its sender and of its receiver."""
+    pairs = [[bps.rank(), r] for r, n in enumerate(splits) for _ in range(n)]
+    return tf.constant(pairs, tf.int32, [sum(splits), 2])
+
+
+SPLITS = {
+    "one sends nothing": lambda r: [0 if r == 1 else r + 1] * bps.size(),
+    "one receives nothing": lambda r: [0] + [r + 1] * (bps.size() - 1),
+    "some are silent": lambda r: [int(max(r, to) < bps.size() // 2) for to in ranks()],
+    "all are silent": lambda r: [0] * bps.size(),
+}
+
+
+@MODES
+@pytest.mark.parametrize("who", SPLITS)
+def test_alltoall_where_workers_send_or_receive_nothing(mode, who):
+    tables = [SPLITS[who](r) for r in ranks()]
+    me = bps.rank()
+    rows, received = run(mode, lambda x: bps.alltoall(x, tables[me], "a2a"), sent_rows(tables[me]))
+    assert received.numpy().tolist() == [table[me] for table in tables]
+    assert rows.shape == (sum(table[me] for table in tables), 2)
+    assert rows.numpy().tolist() == [[r, me] for r in ranks() for _ in range(tables[r][me])]
+
+
+@pytest.mark.parametrize("dtype", [*TYPES, tf.uint16, tf.int16, tf.bool])
+def test_alltoall_takes_every_type_also_without_elements(dtype):
+    out = bps.alltoall(full((bps.size(), 2), bps.rank(), dtype))
+    assert out.dtype == dtype
+    assert (out.numpy() == tf.cast([[r, r] for r in ranks()], dtype).numpy()).all()
+    assert bps.alltoall(tf.zeros([bps.size(), 0], dtype)).shape == (bps.size(), 0)
+
+
+@pytest.mark.parametrize("dtype", [tf.uint16, tf.int16])
+@pytest.mark.parametrize("call", [bps.allgather, lambda x: bps.grouped_allgather([x, x])[1]])
+def test_allgather_takes_small_integers(dtype, call):
+    out = call(full((2, 3), bps.rank(), dtype))
+    assert out.dtype == dtype and out[::2, 0].numpy().tolist() == list(ranks())
+
+
+DIFFERENT = {
+    "allreduce": lambda x: bps.allreduce(x),
+    "group": lambda x: bps.grouped_allreduce([tf.ones(2), x]),
+    "allgather": lambda x: bps.allgather(x),
+    "alltoall": lambda x: bps.alltoall(x),
+    "broadcast": lambda x: bps.broadcast(x, 0),
+    "reducescatter": lambda x: bps.reducescatter(x),
+}
+
+
+@pytest.mark.parametrize("what", ["type", "shape"])
+@pytest.mark.parametrize("call", DIFFERENT)
+def test_types_and_shapes_that_differ_are_errors_of_every_call(call, what):
+    n, odd = bps.size(), bps.rank() % 2
+    x = tf.ones([n, 2 + (odd if what == "shape" else 0)], tf.int32 if what == "type" and odd else
+                tf.float32)  # fmt: skip
+    with pytest.raises(RuntimeError) as caught:  # the base class of Horovod's error
+        DIFFERENT[call](x)
+    assert isinstance(caught.value, bps.Error)
+    assert float(bps.allreduce(1.0, op=bps.Sum)) == n
+
+
+def test_roots_that_differ_are_an_error_at_all():
+    with pytest.raises(bps.Error, match="root 0.*root 1"):
+        bps.broadcast(tf.ones(3), min(bps.rank(), 1))
+
+
+def test_rows_that_cannot_be_split_are_an_error():
+    n = bps.size()
+    for x, splits in ((tf.ones(n + 1), None), (tf.ones(n - 1), [1] * n), (tf.ones(n), [-1] * n)):
+        with pytest.raises(ValueError, match="cannot be split"):
+            bps.alltoall(x, splits)
+
+
+def test_numbers_are_refused_by_reducescatter_also_in_groups():
+    for call in (
+        lambda: bps.reducescatter(tf.constant(1.0)),
+        lambda: bps.grouped_reducescatter([tf.zeros([3, 1]), tf.constant(1.0)]),
+    ):
+        with pytest.raises(ValueError, match="at least one dimension"):
+            call()
 
 
 @pytest.mark.parametrize("call", ["allgather", "broadcast", "alltoall", "object"])
@@ -823,6 +935,104 @@ def test_differences_in_a_process_set_name_ranks_of_the_job():
     bps.remove_process_set(last)
 
 
+@MODES
+@pytest.mark.parametrize("dtype", [tf.int32, tf.int64, tf.float16, tf.float32, tf.float64])
+def test_reducescatter_averages_and_scales_every_type(mode, dtype):
+    n, exact = bps.size(), tf.float32 if dtype == tf.float16 else tf.float64
+    x = tf.cast(tf.reshape(tf.range(4 * n), [-1, 1]), dtype)
+    own, factor = x[4 * bps.rank() : 4 * bps.rank() + 4], 0.4
+    scaled = lambda x: tf.cast(tf.cast(x, exact) * factor, dtype)  # noqa: E731
+    wants = [
+        ({"op": bps.Average}, own),
+        ({"op": bps.Sum, "prescale_factor": factor}, scaled(own) * n),
+        ({"op": bps.Sum, "postscale_factor": factor}, scaled(own * n)),
+    ]
+    for options, want in wants:
+        one = run(mode, lambda x, o=options: bps.reducescatter(x, **o), x)
+        two = run(mode, lambda x, o=options: bps.grouped_reducescatter([x, x], **o), x)
+        for out in (one, *two):
+            assert out.dtype == dtype and near(out, want, 1e-2 if dtype == tf.float16 else 1e-5)
+
+
+@MODES
+def test_reducescatters_of_a_remainder_are_in_one_graph(mode):
+    rows = 4 * bps.size() + bps.size() // 2
+    xs = [tf.range(rows, dtype=tf.float32) + float(i) for i in range(4)]
+    outs = run(mode, lambda *xs: [bps.reducescatter(x, op=bps.Sum) for x in xs], *xs)
+    more = bps.rank() < bps.size() // 2
+    first = 4 * bps.rank() + min(bps.rank(), bps.size() // 2)
+    for x, out in zip(xs, outs):
+        assert near(out, x[first : first + 4 + more] * bps.size())
+
+
+@pytest.mark.parametrize("name", [None, "mixed"])
+@pytest.mark.parametrize("op", [bps.Sum, bps.Average])
+def test_a_group_may_have_tensors_and_slices(name, op):
+    factor = 1 if op == bps.Sum else 1 / bps.size()
+    x = full((2, 3), bps.rank() + 1.0)
+    slices = tf.IndexedSlices(x, tf.constant([bps.rank(), bps.rank() + 1]), tf.constant([9, 3]))
+    dense, rows = bps.grouped_allreduce([x, slices], op=op, name=name)
+    assert near(dense, full((2, 3), total() * factor))
+    want = [0.0] * 9
+    for r in ranks():
+        want[r], want[r + 1] = want[r] + (r + 1) * factor, want[r + 1] + (r + 1) * factor
+    assert near(tf.convert_to_tensor(rows)[:, 0], want)
+
+
+@pytest.mark.parametrize("op", [bps.Min, bps.Max, bps.Product])
+def test_other_operations_have_no_gradient_and_say_so(op):
+    with pytest.raises(NotImplementedError, match="only Average and Sum"):
+        gradient("eager", lambda x: bps.allreduce(x, op=op), tf.ones(3), tf.ones(3))
+
+
+@MODES
+def test_groups_run_in_process_sets(mode, halves):
+    here, n = {"process_set": halves[0]}, halves[0].size()
+    sums = float(sum(r + 1 for r in halves[0].ranks))
+    xs = [full((4 * n, 2), bps.rank() + 1.0) for _ in range(3)]
+    for out in run(mode, lambda *xs: bps.grouped_allreduce(xs, op=bps.Sum, **here), *xs):
+        assert near(out, full((4 * n, 2), sums))
+    for out in run(mode, lambda *xs: bps.grouped_allgather(xs, **here), *xs):
+        assert out[:: 4 * n, 0].numpy().tolist() == [r + 1 for r in halves[0].ranks]
+    for op, want in ((bps.Sum, sums), (bps.Average, sums / n)):
+        for out in run(mode, lambda *xs, o=op: bps.grouped_reducescatter(xs, op=o, **here), *xs):
+            assert near(out, full((4, 2), want))
+    root = halves[0].ranks[-1]
+    assert bps.broadcast_object(bps.rank(), root, process_set=halves[0]) == root
+    assert bps.allgather_object(bps.rank(), process_set=halves[0]) == halves[0].ranks
+
+
+@MODES
+def test_gradients_of_all_calls_stay_in_their_process_set(mode, halves):
+    here, n, me = {"process_set": halves[0]}, halves[0].size(), halves[0].rank()
+    root, splits = halves[0].ranks[-1], [me + 1] * n
+    scatter = {**here, "has_horovods_gradient": True}
+    calls = {
+        "allreduce": (lambda x: bps.allreduce(x, op=bps.Sum, **here), 4, n),
+        "group": (lambda x: bps.grouped_allreduce([x], op=bps.Sum, **here)[0], 4, n),
+        "allgather": (lambda x: bps.allgather(x, **here), bps.rank() + 1, 1),
+        "gathers": (lambda x: bps.grouped_allgather([x], **here)[0], bps.rank() + 1, 1),
+        "broadcast": (lambda x: bps.broadcast(x, root, **here), 4, int(bps.rank() == root)),
+        "alltoall": (lambda x: bps.alltoall(x, splits, **here)[0], sum(splits), 1),
+        "equal": (lambda x: bps.alltoall(x, **here), 2 * n, 1),
+        "reducescatter": (lambda x: bps.reducescatter(x, op=bps.Sum, **scatter), 4 * n, n),
+        "averages": (lambda x: bps.reducescatter(x, **scatter), 4 * n, 1),
+    }
+    for name, (call, rows, want) in calls.items():
+        grad = gradient(mode, call, tf.ones([rows, 2]), tf.constant(1.0))
+        assert near(grad, full((rows, 2), float(want))), name
+
+
+def test_compression_leaves_integers_and_bools():
+    for dtype in [*TYPES, tf.uint16, tf.int16, tf.bool]:
+        x = tf.ones([3], tf.float32)
+        x = tf.cast(x, dtype)
+        small, context = bps.Compression.fp16.compress(x)
+        assert small.dtype == (tf.float16 if dtype.is_floating else dtype)
+        out = bps.Compression.fp16.decompress(small, context)
+        assert out.dtype == dtype and (out.numpy() == x.numpy()).all()
+
+
 class Tripling(bps.Compression.none):
     """A compressor that has a method of its own only for the results."""
 
@@ -840,6 +1050,23 @@ def test_a_compressor_with_one_method_of_its_own_is_called(mode):
         loss = v[0] * 3.0
     grad = bps.DistributedGradientTape(tape, compression=Tripling).gradient(loss, v)
     assert near(grad, [9.0])
+
+
+@pytest.mark.parametrize("n_local", [0, 1, 2])
+def test_a_partial_tape_keeps_gradients_of_local_layers(n_local):
+    layers = [tf.keras.layers.Dense(2) for _ in range(2)]
+    x = tf.fill([1, 2], float(bps.rank() + 1))
+    with tf.GradientTape(persistent=True) as tape:
+        loss = sum(tf.reduce_sum(layer(x)) for layer in layers)
+    variables = [v for layer in layers for v in layer.trainable_variables]
+    own = tape.gradient(loss, variables)
+    partial = bps.PartialDistributedGradientTape(tape, local_layers=layers[:n_local])
+    local = {id(v) for layer in layers[:n_local] for v in layer.trainable_variables}
+    for v, grad, mine_ in zip(variables, partial.gradient(loss, variables), own):
+        kernel = v.shape.rank == 2
+        mean = total() / bps.size() if kernel else 1.0
+        want = mine_ / bps.size() if id(v) in local else tf.fill(v.shape, mean)
+        assert near(grad, want)
 
 
 # ---- graphs that a session runs ----
