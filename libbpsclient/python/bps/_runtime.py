@@ -668,7 +668,8 @@ class Runtime:
         """Send the bytes of rank ``root`` to all workers. Every worker's call returns these
         bytes. The workers compare `what`, which says what is sent."""
         with self.submission():
-            self.agree("broadcast_object", f"{what}, root {self.shown(root)}").finish()
+            text = f"{what}, root {self.shown(root)}"
+            self.agree("broadcast_object", text, is_alone=True).finish()
             n = ctypes.c_uint64(len(data) if data is not None else 0)
             self.job.broadcast_memory(ctypes.addressof(n), 8, root)
             raw = ctypes.create_string_buffer(data or b"", max(n.value, 1))
