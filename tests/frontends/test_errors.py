@@ -396,3 +396,44 @@ torch.distributed.init_process_group("bps", init_method="file://" + FILE, rank=1
     codes, outputs = processes.finish(processes.start(script, 2, cluster, "ranks"))
     assert all(codes), "\n".join(outputs)
     assert all("give both the same rank and size" in o for o in outputs), "\n".join(outputs)
+
+
+# ---- torchrun ----
+
+RESTARTED = """
+import os, time
+import torch
+import torch.distributed as dist
+dist.init_process_group("bps")
+attempt, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], dist.get_rank()
+x = torch.ones(3)
+dist.all_reduce(x)
+if attempt == "0" and rank == 1:
+    raise SystemExit(1)
+dist.all_reduce(x)
+print(f"rank {rank} attempt {attempt} sum {x[0].item():.0f}", flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_torchrun_restarts_the_workers_at_the_same_port(cluster, tmp_path):
+    import socket
+
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    (tmp_path / "train.py").write_text(RESTARTED)
+    options = ["--nproc-per-node=2", f"--master-port={port}", "--max-restarts=1"]
+    command = [sys.executable, "-m", "torch.distributed.run", *options, "--monitor-interval=0.1"]
+    done = subprocess.run(
+        [*command, "train.py"],
+        cwd=tmp_path,
+        env=processes.environment(BPS_AGENT_SOCKET=cluster.agents[0].socket),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=processes.LIMIT_S,
+    )
+    assert done.returncode == 0, done.stdout
+    for rank in range(2):
+        assert f"rank {rank} attempt 1 sum 4" in done.stdout, done.stdout

@@ -27,6 +27,8 @@ def _meet(store: Any, rank: int, size: int, part: str) -> tuple[str, int, int]:
     """Agree with the workers of a group on the name of the group's job, through PyTorch's store.
     Return the name, this worker's local rank, and the group's number of workers on this
     machine."""
+    # torchrun keeps the store when it restarts the workers, with the keys of the attempt before
+    store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
     store.set(f"host/{rank}", _core.host_key())
     if rank == 0:
         hosts = [store.get(f"host/{r}").decode() for r in range(size)]
