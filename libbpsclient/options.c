@@ -297,7 +297,7 @@ static int refuse_foreign(void)
 			return last_error_set(-EINVAL, "%s='%s' is set, but %s%s: %s", l->size,
 				size, is_known ? l->rank : "bps does not read it",
 				is_known ? " is not" : "", how_to_start);
-		if (rank && !size && (!l->size || strcmp(rank, "0") != 0))
+		if (rank && !size && (!l->size || l->is_rank_optional || strcmp(rank, "0") != 0))
 			return last_error_set(-EINVAL, "%s='%s' is set, but %s%s: %s", l->rank,
 				rank, l->size ? l->size : "no variable gives the number of workers",
 				l->size ? " is not" : "", how_to_start);

@@ -271,6 +271,7 @@ static void bad_variables_are_errors_that_name_them(void **state)
 		{{"BPS_SIZE", "-2"}, "BPS_SIZE='-2' is not a number"},
 		{{"BPS_SIZE", "99999999"}, "BPS_SIZE='99999999' is too large"},
 		{{"BPS_RANK", "1"}, "BPS_RANK='1' is set, but BPS_SIZE is not: start the workers"},
+		{{"BPS_RANK", "0"}, "BPS_RANK='0' is set, but BPS_SIZE is not"},
 		{{"RANK", "3"}, "RANK='3' is set, but WORLD_SIZE is not"},
 		{{"WORLD_SIZE", "4"}, "WORLD_SIZE='4' is set, but RANK is not: start the workers"},
 		{{"SLURM_NTASKS", "8"}, "SLURM_NTASKS='8' is set, but SLURM_PROCID is not"},
