@@ -25,7 +25,7 @@ import bps
 from bps import _core
 from bps._library import CODES, Error
 from bps._runtime import OPS, Runtime
-from bps.torch._c10d_monitor import Monitor
+from bps.torch._c10d_monitor import MonitoredBarriers
 from bps.torch._c10d_sparse import sum_sparse
 from bps.torch._c10d_work import GroupWork, ManyWorks, failure
 from bps.torch._memory import check_device, described_type, flatten, wire_dtype
@@ -52,7 +52,10 @@ def _factor(op: Any) -> Any:
 
 
 def _operation(op: Any) -> int:
-    return next(ours for theirs, ours in OPERATIONS.items() if op == theirs)
+    for theirs, ours in OPERATIONS.items():
+        if op == theirs:
+            return ours
+    raise NotImplementedError(f"bps has no reduction {op}: use a gloo group instead")
 
 
 class Collectives:
@@ -85,7 +88,7 @@ class Collectives:
         self._runtime, self._rank, self._size = runtime, rank, size
         self._timeout, self._leave = timeout, leave
         self._n_operations = 0
-        self._monitor = Monitor(store, rank, size)
+        self._monitor = MonitoredBarriers(store, rank, size)
         self._coalesced: list[GroupWork] | None = None  # see start_coalescing()
         self.closing = threading.Event()
         self._works: queue.SimpleQueue[GroupWork | None] = queue.SimpleQueue()

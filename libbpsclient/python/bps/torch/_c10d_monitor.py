@@ -9,7 +9,7 @@ from typing import Any
 from bps._library import CODES, Error
 
 
-class Monitor:
+class MonitoredBarriers:
     """The monitored barriers of a group.
 
     A monitored barrier uses PyTorch's store, not the service. So a failure leaves no operation in
@@ -33,8 +33,8 @@ class Monitor:
             return self._store.check([key])
         try:
             self._store.wait([key], timedelta(seconds=left))
-        except RuntimeError:
-            return False
+        except RuntimeError:  # too late; if the store is lost, check() raises that
+            return self._store.check([key])
         return True
 
     def wait(self, n_operations: int, seconds: float, is_listing_all: bool) -> None:
@@ -58,7 +58,7 @@ class Monitor:
         keys = [f"{prefix}/{rank}" for rank in range(self._size)]  # key 0: rank 0's result
         if self._rank:
             self._store.set(keys[self._rank], "")
-            text = "rank 0 has not come"
+            text = f"rank 0 has written no result in {seconds:g} s"
             if self._has_come(keys[0], deadline):
                 text = self._store.get(keys[0]).decode()
             if text:
