@@ -80,8 +80,8 @@ static const struct setting rows[] = {
 		.max = 1024 * SETTING_GIB, .is_live = true,
 		.help = "limit of bytes in flight to one data thread of a server; 0: no limit"},
 	{"memory", SET_SIZE, SETTING_AT(struct agent_opts, max_bytes), .def = "0", .is_live = true,
-		.help = "limit of the memory shared with all trainers; 0: half of the machine's "
-			"memory"},
+		.help = "limit of the memory shared with all trainers; 0: half of the memory "
+			"of the machine or its control group"},
 	{"job-inflight", SET_SIZE, SETTING_AT(struct agent_opts, job_inflight_bytes), .def = "4GiB",
 		.max = 1024 * SETTING_GIB, .is_live = true,
 		.help = "limit of bytes in flight of one job; further bytes wait; 0: no limit"},

@@ -31,12 +31,14 @@ static const struct setting rows[] = {
 	NODE_SETTINGS("127.0.0.1:7303", "127.0.0.1:7302",
 		"numeric address in the network over which agents send contributions"),
 	{"threads", SET_INT, SETTING_AT(struct srv_opts, threads), .def = "0", .max = MAX_THREADS,
-		.help = "number of data threads; 0: half of the processors, at most 8, and a "
+		.help = "number of data threads; 0: half of the processors of the machine or its "
+			"control group, at most 8, and a "
 			"quarter of this number with an agent on the host"},
 	{"agent-socket", SET_STRING, SETTING_AT(struct srv_opts, agent_socket), .def = LOCAL_SOCKET,
 		.max = 107, .help = "a socket at this path means that an agent is on this host"},
 	{"sums-memory", SET_SIZE, SETTING_AT(struct srv_opts, sums_bytes), .def = "0",
-		.help = "memory for sums; 0: half of the machine's memory"},
+		.help = "memory for sums; 0: half of the memory of the machine or its control "
+			"group"},
 	{"staging-memory", SET_SIZE, SETTING_AT(struct srv_opts, staging_bytes), .def = "256MiB",
 		.min = 32 * SETTING_MIB, .max = 1024 * SETTING_GIB,
 		.help = "memory for contributions that are not added to a sum yet"},

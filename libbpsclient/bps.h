@@ -64,14 +64,15 @@ enum bps_op {
 enum bps_code {
 	/* the time-out passed; bps_last_error() names the missing workers */
 	BPS_ETIMEDOUT = -10001,
-	BPS_EBUSY = -10002,        /* a push_pull of this tensor is in flight */
-	BPS_EMISMATCH = -10003,    /* workers disagree about a tensor, an operation or the job */
-	BPS_ENOSERVER = -10004,    /* no server can be reached; call bps_wait again */
-	BPS_ENOSCHED = -10005,     /* the scheduler cannot be reached */
-	BPS_ENOAGENT = -10006,     /* this machine's agent cannot be reached */
-	BPS_EWORKER_LOST = -10007, /* another worker died */
-	BPS_EAGENT_LOST = -10008,  /* another machine died */
-	BPS_EEVICTED = -10009,     /* the job's other machines continued without this one */
+	BPS_EBUSY = -10002,     /* a push_pull of this tensor is in flight */
+	BPS_EMISMATCH = -10003, /* workers disagree about a tensor, an operation or the job */
+	BPS_ENOSERVER = -10004, /* no server can be reached; call bps_wait again */
+	BPS_ENOSCHED = -10005,  /* the scheduler cannot be reached */
+	BPS_ENOAGENT = -10006,  /* this machine's agent cannot be reached */
+	/* another worker died, or closed the job while others waited for it */
+	BPS_EWORKER_LOST = -10007,
+	BPS_EAGENT_LOST = -10008, /* another machine died */
+	BPS_EEVICTED = -10009,    /* the job's other machines continued without this one */
 	/* An input buffer was written to while its push_pull was in flight */
 	BPS_EINPUT_CHANGED = -10010,
 	BPS_EDIVERGED = -10011, /* workers have different results of one round */

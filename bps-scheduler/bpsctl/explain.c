@@ -122,9 +122,12 @@ static const struct explanation rows[] = {
 	{ERROR_ROW(BPS_ENOAGENT), "this machine's agent cannot be reached, or has ended",
 		"workers on this machine cannot join or go on",
 		"check that bps-agent runs, and that this user may open its socket"},
-	{ERROR_ROW(BPS_EWORKER_LOST), "a worker has ended without leaving the job",
+	{ERROR_ROW(BPS_EWORKER_LOST),
+		"a worker has ended without leaving the job, or has left it while others waited "
+		"for it",
 		"the job ends for all its workers; jobs that may shrink go on without its machine",
-		"see that worker's own output first"},
+		"see that worker's own output first; let all workers make the same number of "
+		"steps"},
 	{ERROR_ROW(BPS_EAGENT_LOST),
 		"a machine was silent for longer than --agent-dead, or its agent did not return "
 		"within --agent-window",

@@ -148,7 +148,8 @@ const struct shm_config *node_same_host(const struct node *n);
  * load. */
 void node_beat(struct node *n, struct ctl_beat *b);
 
-/* Return half of the machine's memory, the default of some settings. */
+/* Return half of the memory of the machine, or of its control group if that has less. It is the
+ * default of some settings. */
 uint64_t node_half_memory_bytes(void);
 
 /* Return whether the scheduler can be reached. If the scheduler cannot be reached, write the line

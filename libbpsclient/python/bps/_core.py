@@ -62,7 +62,7 @@ def init(**options: Any) -> None:
 
     Args:
         options: arguments of :func:`bps.open`. Options that are not passed come from the
-            environment variables of bpsrun, torchrun, Slurm, Open MPI or BytePS.
+            environment variables of bpsrun, torchrun, MPI, Slurm or BytePS.
 
     Raises:
         Error: this worker cannot join. The code is EFORKED if this is a forked process whose
