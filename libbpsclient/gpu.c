@@ -272,7 +272,7 @@ static int check_op(const struct bps_tensor *t, enum bps_op op)
 {
 	if ((unsigned)op >= OP_COUNT)
 		return last_error_set(-EINVAL, "push_pull: %d is not an operation", (int)op);
-	if (op >= BPS_BAND)
+	if (op_is_bitwise(op))
 		return last_error_set(-EOPNOTSUPP,
 			"tensor '%s': GPUs do not compute %s: declare the tensor in host memory",
 			t->name, op_name(op));

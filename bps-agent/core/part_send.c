@@ -14,7 +14,7 @@
 static void sum_block(struct agt_part *part, size_t first, size_t n, char *dst, enum op op)
 {
 	struct agt_tensor *t = part->tensor;
-	bool takes_means = op_takes_means(t->dtype, t->op);
+	bool takes_means = op_takes_means(t->op, t->dtype);
 	size_t elem = dtype_bytes(t->dtype);
 	uint64_t offset = part_offset(part) + first * elem;
 	bool is_half = dtype_acc_bytes(t->dtype) != elem;
@@ -53,8 +53,9 @@ void part_prepare_contrib(struct agt_part *part, bool wants_crc)
 			 atomic_load_explicit(summed, memory_order_acquire) != part->round;
 	size_t elem = dtype_bytes(part->tensor->dtype), left = part_elems(part), first = 0;
 	char *mem = contrib_mem(part).mem;
-	/* a server divides the sum of all contributions, unless each contribution is a mean */
-	enum op op = op_takes_means(part->tensor->dtype, part->tensor->op) ? OP_AVG : OP_SUM;
+	/* The contribution is the machine's reduction, or for averages of f16 the mean of its
+	 * workers. */
+	enum op op = op_takes_means(part->tensor->op, part->tensor->dtype) ? OP_AVG : OP_SUM;
 	uint32_t crc = 0;
 
 	if (!wants_sum && !wants_crc)

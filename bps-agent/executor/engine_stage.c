@@ -353,7 +353,7 @@ static int collective(struct engine_chunk *c, unsigned g, bool is_up)
 	/* For an average, the GPUs only sum, and a server divides the sum by the number of workers.
 	 * In a job with one member, the agent does so. Only where contributions are means, the GPUs
 	 * compute the mean of their group. */
-	enum op op = t->op == OP_AVG && !op_takes_means(t->dtype, t->op) ? OP_SUM : t->op;
+	enum op op = t->op == OP_AVG && !op_takes_means(t->op, t->dtype) ? OP_SUM : t->op;
 	int root = has_root ? (int)root_of(c) : group->n - 1, rc, end;
 
 	count = has_root ? 0 : route_block(chunk_bytes(c), group->n) / elem;

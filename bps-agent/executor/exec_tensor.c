@@ -137,7 +137,9 @@ void exec_entry(struct exec *x, const struct ring_pair_entry *e)
 		describe(x, e);
 		break;
 	case RING_PAIR_RUN:
-		rc = e->a < OP_BAND ? engine_run(x->engine, e->id, e->x, e->a, e->b) : -EINVAL;
+		rc = e->a < OP_COUNT && !op_is_bitwise(e->a)
+			     ? engine_run(x->engine, e->id, e->x, e->a, e->b)
+			     : -EINVAL;
 		if (rc < 0)
 			report_bad(x, e->id, rc,
 				"the agent has named a wrong round or an invalid operation");

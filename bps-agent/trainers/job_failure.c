@@ -1,11 +1,11 @@
 /* Records and reports why a job fails, and finds workers that have left a job too early. job.c ends
- * the job when the scheduler says so. Thread: the data thread. */
+ * the job when the scheduler sends JOB_END. Thread: the data thread. */
 #include "bps-agent/trainers/job_failure.h"
-#include "bps-agent/trainers/tensor.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "bps-agent/trainers/tensor.h"
 #include "bps-agent/trainers/trainer.h"
 
 /* interval of the checks for workers that have finished */
@@ -118,8 +118,9 @@ static uint64_t awaited_round(const struct tensor *tensor)
 	return round;
 }
 
-/* Return whether a worker of the tensor's job is missing in the round. Then the job has failed. */
-static bool is_left(const struct tensor *tensor, uint64_t round)
+/* Fail the job if a worker of this machine has left it without submitting the round. Returns
+ * whether it did. */
+static bool fail_job_if_left(const struct tensor *tensor, uint64_t round)
 {
 	struct job *job = tensor->job;
 
@@ -132,7 +133,8 @@ static bool is_left(const struct tensor *tensor, uint64_t round)
 			continue;
 		err_set(&err, BPS_EWORKER_LOST,
 			"rank %u (host %s) has left job '%s' (it has closed the job or exited), "
-			"but another worker of its machine waits for tensor '%.200s', round %llu",
+			"but another worker of its machine waits for tensor '%.200s', round %llu; "
+			"let all workers make the same number of steps before they close the job",
 			job->ranks[w], job->agent->cfg.host, job->name, tensor->name,
 			(unsigned long long)round);
 		job_fail(job->agent, job->id, BPS_EWORKER_LOST, err.s, &cause);
@@ -141,12 +143,12 @@ static bool is_left(const struct tensor *tensor, uint64_t round)
 	return false;
 }
 
-static void look(const struct job *job)
+static void check_job(const struct job *job)
 {
 	const struct tensor *tensor;
 
 	TAILQ_FOREACH (tensor, &job->tensors, link)
-		if (!tensor->failed && is_left(tensor, awaited_round(tensor)))
+		if (!tensor->failed && fail_job_if_left(tensor, awaited_round(tensor)))
 			return;
 }
 
@@ -163,6 +165,6 @@ uint64_t leaver_tick(struct agent *a, uint64_t now_ns)
 		return a->leavers_ns;
 	TAILQ_FOREACH (job, &a->jobs, link)
 		if (is_watched(job))
-			look(job);
+			check_job(job);
 	return a->leavers_ns = now_ns + LEAVERS_LOOK_NS;
 }

@@ -26,8 +26,8 @@ void tensor_resume(struct tensor *tensor);
  * or submission contradicts those of other workers, or NULL if the worker is not known. */
 void tensor_refuse(
 	struct tensor *tensor, int code, const char *text, const struct ctl_cause *cause);
-/* Return whether the worker waits for rounds now: a thread of its process sleeps in a wait, or the
- * tensor's rounds end a stream's wait. The worker has a round of the tensor in flight. */
+/* Return whether worker w waits for a round of the tensor now: a thread of its process sleeps in a
+ * wait, or a stream waits. The caller has checked that the worker has a round in flight. */
 bool tensor_is_awaited(const struct tensor *tensor, uint32_t w);
 /* Handle one entry of the trainer's ring. e: a copy of the entry, not checked yet.
  * Returns BPS_EPROTO, with a text in err, if the trainer has violated the protocol. */

@@ -12,13 +12,13 @@ bool leavers_has_any(const struct sched_job *j)
 }
 
 /* Declare the worker lost. what: what another worker waits for. */
-static void lose(struct sched_core *c, struct sched_job *j, uint32_t rank, const char *what)
+static void declare_lost(struct sched_core *c, struct sched_job *j, uint32_t rank, const char *what)
 {
 	const struct sched_worker *w = &j->workers[rank];
 
 	sched_machine_lost(c, j, sched_job_member(j, w->agent), rank, BPS_EWORKER_LOST,
 		"rank %u (host %s, pid %u) has left job '%s' (it has closed the job or exited), "
-		"but %s",
+		"but %s; let all workers make the same number of steps before they close the job",
 		rank, sched_host_of(c, w->agent), w->pid, j->name, what);
 }
 
@@ -28,7 +28,7 @@ void leavers_tick(struct sched_core *c, struct sched_job *j)
 {
 	for (uint32_t r = 0; leavers_has_any(j) && j->n_at_barrier && r < j->n_room; r++)
 		if (j->workers[r].state == WORKER_DONE)
-			lose(c, j, r, "other workers wait for it at a barrier");
+			declare_lost(c, j, r, "other workers wait for it at a barrier");
 }
 
 /* ---- declarations ---- */
@@ -52,7 +52,7 @@ static uint32_t finished_rank(const struct sched_job *j, uint32_t member)
 }
 
 /* Look for a member that has not declared t, and whose workers have all finished. */
-static bool declaration_is_missing(
+static bool lose_if_undeclared(
 	struct sched_core *c, struct sched_job *j, const struct sched_tensor *t)
 {
 	char what[CTL_TEXT_MAX + 1];
@@ -67,14 +67,14 @@ static bool declaration_is_missing(
 			continue;
 		snprintf(what, sizeof(what), "other workers wait for it to declare tensor '%.200s'",
 			t->name);
-		lose(c, j, rank, what);
+		declare_lost(c, j, rank, what);
 		return true;
 	}
 	return false;
 }
 
 /* Return the rank of a worker that has not finished and waits for a round of the tensor. If
- * `tensor` is CTL_NO_ID, any tensor without a plan, which not all workers have declared. */
+ * `tensor` is CTL_NO_ID, any tensor that has no plan because not all workers have declared it. */
 static uint32_t waiting_rank(
 	const struct sched_job *j, const struct sched_probe *p, uint32_t tensor)
 {
@@ -95,7 +95,7 @@ static void look_for_declarations(
 		return;
 	for (uint32_t b = 0; b < j->n_buckets; b++)
 		for (const struct sched_tensor *t = j->buckets[b]; t; t = t->next_hash)
-			if (t->state == TENSOR_COLLECTING && declaration_is_missing(c, j, t))
+			if (t->state == TENSOR_COLLECTING && lose_if_undeclared(c, j, t))
 				return;
 }
 
@@ -103,8 +103,8 @@ static void look_for_declarations(
 
 /* detail: an answered probe about one tensor. A worker's number of submitted rounds is its last one
  * if the worker had finished before the probe began. */
-static bool round_is_missing(struct sched_core *c, struct sched_job *j, const struct sched_probe *p,
-	const struct sched_probe *detail)
+static bool lose_if_round_missing(struct sched_core *c, struct sched_job *j,
+	const struct sched_probe *p, const struct sched_probe *detail)
 {
 	const struct sched_tensor *t =
 		detail->tensor < j->n_placed ? j->placed[detail->tensor] : NULL;
@@ -123,7 +123,7 @@ static bool round_is_missing(struct sched_core *c, struct sched_job *j, const st
 			"%llu",
 			waits, t->name, (unsigned long long)detail->round, w->rank,
 			(unsigned long long)w->submitted);
-		lose(c, j, w->rank, what);
+		declare_lost(c, j, w->rank, what);
 		return true;
 	}
 	return false;
@@ -132,7 +132,7 @@ static bool round_is_missing(struct sched_core *c, struct sched_job *j, const st
 void leavers_probed(struct sched_core *c, struct sched_job *j, const struct sched_probe *p)
 {
 	for (const struct sched_probe *d = p->details; d && leavers_has_any(j); d = d->next)
-		if (round_is_missing(c, j, p, d))
+		if (lose_if_round_missing(c, j, p, d))
 			return;
 	if (leavers_has_any(j))
 		look_for_declarations(c, j, p);

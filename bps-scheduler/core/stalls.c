@@ -286,7 +286,7 @@ void stalls_tick(struct sched_core *c)
 	}
 	n = count_probing(c);
 	for (j = c->jobs; j; j = next) {
-		next = j->next;
+		next = j->next; /* leavers_tick may end the job, which moves it in the list */
 		leavers_tick(c, j);
 		if (j->state == JOB_RUNNING)
 			look(c, j);

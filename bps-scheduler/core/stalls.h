@@ -2,13 +2,15 @@
 #define BPS_SCHEDULER_CORE_STALLS_H
 /* Finds jobs whose round makes no progress. The scheduler probes their agents by itself and keeps
  * the findings until a round completes. Status, metrics, events and /healthz show these findings.
- * They are not durable, and no decision depends on them. The answers to the same probes show rounds
- * that wait for a worker that has finished (leavers.h).
+ * They are not durable, and no decision depends on the findings. leavers.c decides from the answers
+ * to the same probes that a worker is lost.
  *
- * MOVING --no round for stall_ms / 2--> STANDING --a probe is allowed to run--> PROBING
- *   ^                                      ^                                       |
- *   |                                      `---stall_ms / 2--- PROBED <--answers, or timeout
+ * MOVING --no round for T--> STANDING --a probe is allowed to run--> PROBING
+ *   ^                          ^                                        |
+ *   |                          `---T--- PROBED <--answers, or timeout---'
  *   `--a round completes: from every state; findings are dropped
+ *
+ * T is stall_ms / 2, but at most LEAVER_NS while some workers have finished and others have not.
  *
  * At most STALLS_PROBES_MAX jobs are in PROBING at a time. The other jobs wait in STANDING.
  *
@@ -29,7 +31,8 @@
 const char *sched_stall_state_name(enum stall_state s);
 /* Check all jobs at regular times, and start probes of the jobs without progress. */
 void stalls_tick(struct sched_core *c);
-/* Probe the job soon again, because one of its workers has finished. */
+/* Bring the next probe of a job in PROBED forward, because one of its workers has finished. Does
+ * nothing in other states. */
 void stalls_hurry(struct sched_core *c, struct sched_job *j);
 /* Handle the end of p, a probe of j that stalls_tick started. */
 void stalls_probed(struct sched_core *c, struct sched_job *j, const struct sched_probe *p);

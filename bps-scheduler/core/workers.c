@@ -433,6 +433,7 @@ void sched_fail(struct sched_core *c, struct sched_member *m, const struct ctl_f
 		sched_kick(c, m, "sent FAIL for a job to which it does not belong");
 		return;
 	}
+	/* the agent names the worker that is lost (J15); other failures concern its machine */
 	if (code == BPS_EWORKER_LOST && ctl_has_cause(&msg->cause) && rank < j->n_room &&
 		j->workers[rank].agent == m->id)
 		sched_machine_lost(c, j, sched_job_member(j, m->id), rank, code, "%s", msg->text);

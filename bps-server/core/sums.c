@@ -160,7 +160,7 @@ static size_t pass_block(struct slot *slot)
 			 slot->pos * elem;
 		weights[i] = (float)seat->offer.workers;
 	}
-	if (op_takes_means(part->dtype, slot->op)) {
+	if (op_takes_means(slot->op, part->dtype)) {
 		means_block(slot, dst, acc, src, weights, n);
 	} else if (is_first && slot->is_last_pass && slot->pass_n) {
 		reduce_all(dst, src, slot->pass_n, n, part->dtype, slot->op, slot->workers);

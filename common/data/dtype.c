@@ -51,12 +51,18 @@ const char *op_name(unsigned op)
 	return op < OP_COUNT ? ops[op] : "?";
 }
 
-bool op_is_for(unsigned op, unsigned dtype)
+bool op_is_bitwise(unsigned op)
 {
-	return op < OP_COUNT && dtype_bytes(dtype) && (op < OP_BAND || !dtype_is_float(dtype));
+	return op >= OP_BAND && op < OP_COUNT;
 }
 
-bool op_takes_means(unsigned dtype, unsigned op)
+bool op_is_for(unsigned op, unsigned dtype)
+{
+	return op < OP_COUNT && dtype_bytes(dtype) &&
+	       (!op_is_bitwise(op) || !dtype_is_float(dtype));
+}
+
+bool op_takes_means(unsigned op, unsigned dtype)
 {
 	return dtype == DTYPE_F16 && op == OP_AVG;
 }

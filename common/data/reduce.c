@@ -138,7 +138,7 @@ static void fold_elems(void *acc, const void *const *src, const float *weights, 
 void reduce_fold(void *acc, const void *const *src, unsigned n_src, size_t n_elems,
 	enum dtype dtype, enum op op, bool is_first)
 {
-	if (op >= OP_BAND) {
+	if (op_is_bitwise(op)) {
 		/* bitwise operations are the same for all integers */
 		n_elems *= dtype_bytes(dtype);
 		dtype = DTYPE_U8;

@@ -44,7 +44,7 @@ struct reduce_table {
 	const char *name;
 	/* Functions, indexed by dtype and op. OP_AVG has functions only for f16: they take means.
 	 * For other averages, reduce.c calls the function of OP_SUM. The bitwise operations have
-	 * functions only for u8, for bytes of any integers. */
+	 * functions only for u8: reduce.c passes the bytes of all integers to them. */
 	reduce_fold_fn *fold[REDUCE_DTYPES][OP_COUNT];
 	reduce_finish_fn *finish[REDUCE_DTYPES]; /* NULL for integers */
 	/* NULL for types other than f16 and bf16 */
@@ -444,12 +444,12 @@ INLINE void fold_n(enum dtype dtype, enum op op, unsigned char *acc, const void 
 			v3 = vec_load(a + 3 * STEP);
 		}
 		for (unsigned i = 0; i < n_more; i++) {
-			const unsigned at_src = is_first + i;
-			const unsigned char *s = (const unsigned char *)src[at_src] + at / shrink;
-			vec s0 = weighted_load(dtype, s, weights, at_src);
-			vec s1 = weighted_load(dtype, s + 1 * STEP / shrink, weights, at_src);
-			vec s2 = weighted_load(dtype, s + 2 * STEP / shrink, weights, at_src);
-			vec s3 = weighted_load(dtype, s + 3 * STEP / shrink, weights, at_src);
+			const unsigned src_idx = is_first + i;
+			const unsigned char *s = (const unsigned char *)src[src_idx] + at / shrink;
+			vec s0 = weighted_load(dtype, s, weights, src_idx);
+			vec s1 = weighted_load(dtype, s + 1 * STEP / shrink, weights, src_idx);
+			vec s2 = weighted_load(dtype, s + 2 * STEP / shrink, weights, src_idx);
+			vec s3 = weighted_load(dtype, s + 3 * STEP / shrink, weights, src_idx);
 
 			v0 = apply(dtype, op, v0, s0);
 			v1 = apply(dtype, op, v1, s1);

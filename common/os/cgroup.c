@@ -121,7 +121,8 @@ uint64_t cgroup_memory_bytes(void)
 	return bytes;
 }
 
-static void add_kills(void *ctx, const char *dir, bool is_v2)
+/* memory.events also counts the kills in the groups below */
+static void most_kills(void *ctx, const char *dir, bool is_v2)
 {
 	char path[2 * PATH_BYTES + 64], line[128];
 	uint64_t *most = ctx;
@@ -143,7 +144,7 @@ uint64_t cgroup_oom_kills(void)
 {
 	uint64_t most = 0;
 
-	visit("memory", add_kills, &most);
+	visit("memory", most_kills, &most);
 	return most;
 }
 

@@ -74,7 +74,7 @@ static int make_token(struct bpsrun *r)
 
 /* Return the signals that bpsrun handles. A signal that is ignored stays ignored, for example
  * SIGHUP under nohup(1), or SIGINT in a shell's background. */
-static void take_signals(sigset_t *ret)
+static void handled_signals(sigset_t *ret)
 {
 	static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
@@ -110,7 +110,7 @@ static int run_init(struct bpsrun *r)
 	for (unsigned i = 0; i < r->o.n; i++)
 		r->trainers[i].pidfd = r->trainers[i].out.fd = r->trainers[i].err.fd = -1;
 	signal(SIGPIPE, SIG_IGN);
-	take_signals(&set);
+	handled_signals(&set);
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	r->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (r->signal_fd < 0) {

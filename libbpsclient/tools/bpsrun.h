@@ -161,7 +161,7 @@ void daemons_stop(struct bpsrun *r);
  * often, or cannot start. */
 bool daemons_revive(struct bpsrun *r, struct bpsrun_child *c, int code);
 /* Return whether the job must end because the daemon has ended and does not run again. */
-bool daemons_is_needed(const struct bpsrun *r, const struct bpsrun_child *c);
+bool daemon_is_needed(const struct bpsrun *r, const struct bpsrun_child *c);
 /* Write the path of a program, such as a daemon, to ret. Looks in the folder of bpsrun, in the
  * build tree and in the installation. If no such file exists, writes only the name, which exec
  * searches in PATH. */

@@ -275,9 +275,9 @@ bool daemons_revive(struct bpsrun *r, struct bpsrun_child *c, int code)
 	return run_agent(r, c) == 0;
 }
 
-bool daemons_is_needed(const struct bpsrun *r, const struct bpsrun_child *c)
+bool daemon_is_needed(const struct bpsrun *r, const struct bpsrun_child *c)
 {
-	if (c->fdstore)
+	if (c->fdstore) /* an agent */
 		return !r->may_shrink;
 	for (unsigned i = 1; c != r->daemons && i <= r->o.servers; i++)
 		if (r->daemons[i].pid)

@@ -12,7 +12,8 @@
 #define TAIL_BYTES 4096
 #define TAIL_LINES 12
 
-/* Stream whose last text is on the screen without a newline, as of a progress bar. NULL: none. */
+/* Stream whose last text is on the screen without a newline, as of a progress bar; NULL: none. It
+ * is the state of the process's terminal, so it is not a field of a struct. */
 static const struct output_stream *unfinished;
 
 void output_say(const char *fmt, ...)

@@ -94,7 +94,7 @@ void trainers_stop(struct bpsrun *r, int sig)
 
 /* Return whether the kernel has killed a process of this control group for lack of memory since the
  * last call. */
-static bool is_out_of_memory(struct bpsrun *r)
+static bool take_oom_kills(struct bpsrun *r)
 {
 	uint64_t before = r->oom_kills;
 
@@ -104,8 +104,9 @@ static bool is_out_of_memory(struct bpsrun *r)
 
 static void describe_exit(struct bpsrun *r, const char *who, int code)
 {
-	if (code == 128 + SIGKILL && is_out_of_memory(r))
-		output_say("%s was killed for lack of memory: the control group may use %llu MiB",
+	if (code == 128 + SIGKILL && take_oom_kills(r))
+		output_say("%s was killed for lack of memory: the control group may use %llu MiB; "
+			   "raise its limit, or start fewer workers",
 			who, (unsigned long long)(cgroup_memory_bytes() >> 20));
 	else if (code > 128)
 		output_say(
@@ -122,7 +123,7 @@ static void daemon_ended(struct bpsrun *r, struct bpsrun_child *c, int code)
 		return;
 	}
 	output_tail(c, LOG_TRACE);
-	if (!r->is_stopping && daemons_is_needed(r, c)) {
+	if (!r->is_stopping && daemon_is_needed(r, c)) {
 		output_say("the job cannot go on without %s: stopping it", c->name);
 		r->result = EXIT_OWN;
 		trainers_stop(r, SIGTERM);

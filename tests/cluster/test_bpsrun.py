@@ -343,18 +343,8 @@ def wait_for(path):
 def test_user_signals_reach_the_workers_and_the_job_goes_on(tmp_path):
     script = "trap 'echo one' USR1; trap 'echo two; exit 0' USR2; echo ready; "
     script += "while :; do sleep 0.01; done"
-    command = [
-        BPSRUN,
-        "-n",
-        "2",
-        "--agent",
-        "/nonexistent",
-        "--no-prefix",
-        "--",
-        "sh",
-        "-c",
-        script,
-    ]
+    options = ["-n", "2", "--agent", "/nonexistent", "--no-prefix", "--timeout", f"{LIMIT_S}s"]
+    command = [BPSRUN, *options, "--", "sh", "-c", script]
     with subprocess.Popen(
         list(map(str, command)), env=environment(tmp_path), stdout=subprocess.PIPE, text=True
     ) as p:
@@ -370,7 +360,8 @@ def test_hangup_of_the_terminal_does_not_end_a_job_under_nohup(tmp_path):
     go, done = tmp_path / "go", tmp_path / "done"
     os.mkfifo(go)
     worker = f"touch {tmp_path}/started; read x < {go}; echo $x > {done}.new; mv {done}.new {done}"
-    job = f"nohup {BPSRUN} -n 1 --agent /nonexistent -- sh -c '{worker}' > {tmp_path}/out 2>&1"
+    options = f"-n 1 --agent /nonexistent --timeout {LIMIT_S}s"
+    job = f"nohup {BPSRUN} {options} -- sh -c '{worker}' > {tmp_path}/out 2>&1"
     pid, terminal = pty.fork()
     if pid == 0:
         try:
@@ -393,7 +384,8 @@ def test_hangup_of_the_terminal_does_not_end_a_job_under_nohup(tmp_path):
 
 def test_grace_is_the_time_until_workers_are_killed(tmp_path):
     script = "trap '' TERM; echo ready; while :; do sleep 0.01; done"
-    command = [BPSRUN, "-n", "1", "--grace", "200ms", "--agent", "/nonexistent", "--", "sh", "-c"]
+    options = ["-n", "1", "--grace", "200ms", "--agent", "/nonexistent"]
+    command = [BPSRUN, *options, "--timeout", f"{LIMIT_S}s", "--", "sh", "-c"]
     with subprocess.Popen(
         [*map(str, command), script], env=environment(tmp_path), stdout=subprocess.PIPE, text=True
     ) as p:
@@ -408,7 +400,8 @@ def test_progress_bars_are_shown_before_their_lines_end(tmp_path):
     go = tmp_path / "go"
     os.mkfifo(go)
     script = f"printf 'begin\\n\\r10%%'; read x < {go}; printf '\\r20%%\\r30%%\\nend\\r\\n'"
-    command = [BPSRUN, "-n", "1", "--agent", "/nonexistent", "--", "sh", "-c", script]
+    options = ["-n", "1", "--agent", "/nonexistent", "--timeout", f"{LIMIT_S}s"]
+    command = [BPSRUN, *options, "--", "sh", "-c", script]
     with subprocess.Popen(
         list(map(str, command)), env=environment(tmp_path), stdout=subprocess.PIPE
     ) as p:

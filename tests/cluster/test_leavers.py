@@ -4,6 +4,7 @@ import pytest
 
 import bps
 
+pytestmark = pytest.mark.alone  # a time limit
 # The job's time-out is minutes. All errors come within this time.
 LIMIT_S = 3
 

@@ -63,6 +63,7 @@ momentum = optimizer.state_dict()["state"][0]["momentum_buffer"].item()
 weights = _core.runtime().allgather_present((model.weight.item(), momentum))
 assert len(set(weights)) == 1, weights
 print("sizes", *sizes, bps.size(), flush=True)
+assert bps.global_process_set.size() == bps.size() == len(bps.global_process_set.ranks)
 print("weights of", len(weights), "resets", len(resets), flush=True)
 """
 

@@ -401,7 +401,7 @@ torch.distributed.init_process_group("bps", init_method="file://" + FILE, rank=1
 # ---- torchrun ----
 
 RESTARTED = """
-import os, time
+import os
 import torch
 import torch.distributed as dist
 dist.init_process_group("bps")

@@ -10,8 +10,8 @@ import processes
 import pytest
 
 LEFT_AT = 3
-# An error comes at most this many seconds after the step has begun. The job's time-out is minutes.
-SOON_S = 3
+# An error comes within two seconds, or later on a loaded machine. The job's time-out is minutes.
+SOON_S = 20
 
 TRAIN = """
 import os, sys, time, warnings

@@ -658,7 +658,8 @@ static void report(struct sim_agent *a, const struct ctl_probe *p)
 				.oldest_round = ts->round + 1,
 				.oldest_ms = 1000,
 				.is_attached = 1,
-				.is_waiting = 1};
+				/* a round in flight need not have a call that waits */
+				.is_waiting = mix(a->s->seed ^ a->s->now) % 4 > 0};
 	sim_member_send(&a->m, &msg);
 }
 
@@ -708,7 +709,8 @@ void agent_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 		report(a, &msg->probe);
 		break;
 	default:
-		violation(s, "%s gets %s", a->node.name, ctl_type_name(msg->type));
+		violation(s, "%s gets %s: %s", a->node.name, ctl_type_name(msg->type),
+			msg->type == CTL_TENSOR_FAIL ? msg->tensor_fail.text : "");
 	}
 	agent_leave(a);
 }

@@ -342,7 +342,7 @@ static int check(struct cuda_clique *c, const struct device_piece *pieces, uint6
 	if (c->state != READY)
 		return cuda_refuse(dev, DEVICE_ARG,
 			"a collective cannot start while its clique is %s", state_name(c->state));
-	if (!dtype_bytes(dtype) || (unsigned)op >= OP_BAND ||
+	if (!dtype_bytes(dtype) || !op_is_for(op, dtype) || op_is_bitwise(op) ||
 		(op == OP_AVG && !dtype_is_float(dtype)))
 		return cuda_refuse(dev, DEVICE_ARG, "a clique cannot compute %s of %s", op_name(op),
 			dtype_name(dtype));

@@ -261,7 +261,8 @@ static int all_max(int n, int rank, unsigned i)
 	return max + 0 * rank;
 }
 
-/* Inputs of an average of four ranks. A quarter of each is exact in f16, but their sum is not. */
+/* Inputs of an average of four ranks. A quarter of each is exact in f16, but their sum is too large
+ * for f16. */
 static int large_input(int n, int rank, unsigned i)
 {
 	return 4 * (8000 + 8 * (int)(i % 16) + 64 * rank) + 0 * n;

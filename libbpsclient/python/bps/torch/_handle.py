@@ -60,8 +60,8 @@ class Mapped(Handle):
         return self._output
 
 
-class InFlight:
-    """The place of a name, which one operation at a time may have.
+class NameUse:
+    """The use of a name, which one operation at a time may have.
 
     Args:
         handle (Handle): the operation that has the name.
@@ -75,13 +75,16 @@ class InFlight:
         self.handle: Handle | None = handle
         self.is_lost = False
 
-    def is_free(self) -> bool:
-        """Return whether another operation may have the name: a caller has waited for this one, or
-        no caller can wait and it is complete."""
+    def release_if_lost(self) -> None:
+        """End the use of the name if no caller can wait for the operation and it is complete."""
         if self.handle is not None and self.is_lost and self.handle.poll():
             with contextlib.suppress(Exception):  # no caller can get the error
                 self.handle.wait()
             self.handle = None
+
+    def is_free(self) -> bool:
+        """Return whether another operation may have the name."""
+        self.release_if_lost()
         return self.handle is None
 
 
@@ -89,15 +92,15 @@ class Named(Mapped):
     """An operation with a name, which another operation may have when a caller has waited.
 
     Args:
-        place (InFlight): the place of the name, which this operation has.
+        use (NameUse): the use of the name by this operation.
     """
 
-    def __init__(self, place: InFlight) -> None:
-        super().__init__(place.handle, lambda output: output)
-        self._place = place
+    def __init__(self, use: NameUse) -> None:
+        super().__init__(use.handle, lambda output: output)
+        self._use = use
 
     def __del__(self) -> None:
-        self._place.is_lost = True
+        self._use.is_lost = True
 
     def wait(self) -> Any:
         try:
@@ -105,9 +108,9 @@ class Named(Mapped):
         except BaseException as error:
             # After a KeyboardInterrupt, the caller may have lost this operation.
             if not (isinstance(error, Error) and error.code in IN_FLIGHT):
-                self._place.handle = None
+                self._use.handle = None
             raise
-        self._place.handle = None
+        self._use.handle = None
         return output
 
 

@@ -25,7 +25,7 @@ from bps._runtime import OPS, Operation, Runtime, Slot
 from bps._sets import ProcessSet, global_process_set
 from bps.torch._compression import Compression, Compressor
 from bps.torch._gather import Gather
-from bps.torch._handle import Handle, InFlight, Mapped, Named, Several
+from bps.torch._handle import Handle, Mapped, Named, NameUse, Several
 from bps.torch._memory import (
     NAMES,
     check_device,
@@ -86,8 +86,8 @@ def _copied(handle: Handle, flat: torch.Tensor, output: torch.Tensor) -> Handle:
     return Mapped(handle, copy)
 
 
-# Names of operations, by the kind of the operation and the name.
-_named: weakref.WeakKeyDictionary[Runtime, dict[tuple[str, str], InFlight]] = (
+# Uses of names by operations, by the kind of the operation and the name.
+_named: weakref.WeakKeyDictionary[Runtime, dict[tuple[str, str], NameUse]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -99,8 +99,8 @@ def _check_name(kind: str, name: str | None, process_set: ProcessSet) -> None:
         ValueError: the caller has not waited for such an operation yet.
     """
     if name is not None:
-        place = _named.get(process_set.runtime(), {}).get((kind, name))
-        if place is not None and not place.is_free():
+        use = _named.get(process_set.runtime(), {}).get((kind, name))
+        if use is not None and not use.is_free():
             raise ValueError(
                 f"tensor '{name}' is in flight already: synchronize the first operation, or use "
                 "another name"
@@ -111,8 +111,8 @@ def _with_name(kind: str, name: str | None, process_set: ProcessSet, handle: Han
     """Remember that an operation with this name is in flight. Return a handle for the caller."""
     if name is None:
         return handle
-    place = _named.setdefault(process_set.runtime(), {})[kind, name] = InFlight(handle)
-    return Named(place)
+    use = _named.setdefault(process_set.runtime(), {})[kind, name] = NameUse(handle)
+    return Named(use)
 
 
 def _reduce(
@@ -128,8 +128,8 @@ def _reduce(
     """Submit `tensor` for reduction. The result is written to `output`, which may be `tensor`."""
     rt = process_set.runtime()
     check_device(tensor)
-    if name is not None and (place := _named.get(rt, {}).get(("allreduce", name))) is not None:
-        place.is_free()  # Runtime.named() checks whether the name is in flight
+    if name is not None and (use := _named.get(rt, {}).get(("allreduce", name))) is not None:
+        use.release_if_lost()  # Runtime.named() checks whether the name is in flight
     is_mean = False
     if (pre, post) != (1.0, 1.0) and not tensor.dtype.is_floating_point:
         if tensor.dtype == torch.bool:

@@ -94,7 +94,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._bps_is_synchronized = True
 
     def _bps_make_sparse(self) -> None:
-        """Make gradients sparse, which sparse_as_dense has made dense."""
+        """Make the gradients sparse again that sparse_as_dense has made dense."""
         for _, param in self._bps_named:
             if param.grad is not None and not param.grad.is_sparse:
                 param.grad = param.grad.to_sparse(1)

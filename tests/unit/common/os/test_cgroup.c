@@ -82,6 +82,8 @@ static void least_limit_on_the_path_counts_in_version_2(void **state)
 	assert_int_equal(cgroup_memory_bytes(), 64 << 20);
 	assert_int_equal(cgroup_cpus(), 1); /* half a processor */
 	assert_int_equal(cgroup_oom_kills(), 2);
+	put("mount/a/cpu.max", "150000 100000\n");
+	assert_int_equal(cgroup_cpus(), machine_cpus < 2 ? 1 : 2); /* rounded up */
 	put("mount/a/b/memory.max", "4096\n");
 	assert_int_equal(cgroup_memory_bytes(), 4096);
 }
