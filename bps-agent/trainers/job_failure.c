@@ -129,7 +129,7 @@ static bool fail_job_if_left(const struct tensor *tensor, uint64_t round)
 		const struct ctl_cause cause = {job->ranks[w], job->agent->cfg.host};
 		struct err_text err;
 
-		if ((t && t->state != TRAINER_FINISHING) || tensor->workers[w].submitted >= round)
+		if (!t || t->state != TRAINER_FINISHING || tensor->workers[w].submitted >= round)
 			continue;
 		err_set(&err, BPS_EWORKER_LOST,
 			"rank %u (host %s) has left job '%s' (it has closed the job or exited), "
@@ -143,10 +143,24 @@ static bool fail_job_if_left(const struct tensor *tensor, uint64_t round)
 	return false;
 }
 
+/* Return whether a worker that has not finished may wait. If none does, no tensor is read. */
+static bool may_wait(const struct job *job)
+{
+	for (uint32_t w = 0; w < job->n_workers; w++) {
+		const struct trainer *t = job->by_worker[w];
+
+		if (t && t->state == TRAINER_ATTACHED && t->calls > t->completed)
+			return true;
+	}
+	return false;
+}
+
 static void check_job(const struct job *job)
 {
 	const struct tensor *tensor;
 
+	if (!may_wait(job))
+		return;
 	TAILQ_FOREACH (tensor, &job->tensors, link)
 		if (!tensor->failed && fail_job_if_left(tensor, awaited_round(tensor)))
 			return;

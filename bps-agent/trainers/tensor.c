@@ -445,7 +445,8 @@ int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct er
 	struct tensor_worker *tw;
 	int rc;
 
-	if (!tensor || !op_is_for(e->op, tensor->dtype) || e->flags ||
+	if (!tensor || !op_is_for(e->op, tensor->dtype) ||
+		(tensor->kind->has_streams && op_is_bitwise(e->op)) || e->flags ||
 		t->state == TRAINER_FINISHING || t->state == TRAINER_JOINING || !barrier_is_over(t))
 		return err_set(err, BPS_EPROTO,
 			"a submission of tensor %u, op %u, flags %u is invalid", e->tensor, e->op,

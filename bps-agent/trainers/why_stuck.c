@@ -344,14 +344,14 @@ static void describe_worker(const struct job *job, uint32_t w, const struct ctl_
 		const struct tensor_worker *tw = &tensor->workers[w];
 		uint32_t id = tensor->core ? agt_tensor_id(tensor->core) : CTL_NO_ID;
 		uint64_t done = tensor->core ? agt_tensor_round(tensor->core) : 0;
+		uint64_t base = tensor->core ? agt_tensor_base(tensor->core) : 0;
 
 		if (p->tensor != CTL_NO_ID && id == p->tensor)
-			r->submitted =
-				tw->submitted - (tensor->core ? agt_tensor_base(tensor->core) : 0);
-		if (tw->submitted > done && tw->since_ns < oldest_ns) {
+			r->submitted = tw->submitted - base;
+		if (!tensor->failed && tw->submitted > done && tw->since_ns < oldest_ns) {
 			oldest_ns = tw->since_ns;
 			r->oldest_tensor = id;
-			r->oldest_round = tw->submitted;
+			r->oldest_round = tw->submitted - base;
 			r->oldest_ms = ms_since(tw->since_ns, now);
 			r->is_waiting = tensor_is_awaited(tensor, w);
 		}

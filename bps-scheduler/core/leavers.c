@@ -24,17 +24,33 @@ static void declare_lost(struct sched_core *c, struct sched_job *j, uint32_t ran
 
 /* ---- barriers ---- */
 
+/* Return whether a worker that has not finished waits at the next barrier. */
+static bool is_barrier_awaited(const struct sched_job *j)
+{
+	for (uint32_t r = 0; j->n_at_barrier && r < j->n_room; r++)
+		if (j->workers[r].state == WORKER_ATTACHED &&
+			j->workers[r].barrier == j->barrier + 1)
+			return true;
+	return false;
+}
+
 void leavers_tick(struct sched_core *c, struct sched_job *j)
 {
-	for (uint32_t r = 0; leavers_has_any(j) && j->n_at_barrier && r < j->n_room; r++)
-		if (j->workers[r].state == WORKER_DONE)
+	uint64_t next = j->barrier + 1;
+
+	if (!leavers_has_any(j) || !is_barrier_awaited(j))
+		return;
+	for (uint32_t r = 0; j->state == JOB_RUNNING && r < j->n_room; r++)
+		if (j->workers[r].state == WORKER_DONE && j->workers[r].barrier != next)
 			declare_lost(c, j, r, "other workers wait for it at a barrier");
 }
 
 /* ---- declarations ---- */
 
-/* Return the first rank of the member if all its workers have finished, else CTL_NO_ID. */
-static uint32_t finished_rank(const struct sched_job *j, uint32_t member)
+/* Return the member's first rank if all its workers had finished before the probe began and its
+ * agent has answered. Otherwise, return CTL_NO_ID. */
+static uint32_t finished_rank(
+	const struct sched_job *j, uint32_t member, const struct sched_probe *p)
 {
 	uint32_t agent = j->members[member].agent, first = CTL_NO_ID;
 
@@ -43,7 +59,7 @@ static uint32_t finished_rank(const struct sched_job *j, uint32_t member)
 
 		if (w->agent != agent || w->state == WORKER_ABSENT || w->state == WORKER_GONE)
 			continue;
-		if (w->state != WORKER_DONE)
+		if (w->state != WORKER_DONE || w->done_seq >= p->seq || !p->has_answered[member])
 			return CTL_NO_ID;
 		if (first == CTL_NO_ID)
 			first = r;
@@ -52,8 +68,8 @@ static uint32_t finished_rank(const struct sched_job *j, uint32_t member)
 }
 
 /* Look for a member that has not declared t, and whose workers have all finished. */
-static bool lose_if_undeclared(
-	struct sched_core *c, struct sched_job *j, const struct sched_tensor *t)
+static bool lose_if_undeclared(struct sched_core *c, struct sched_job *j,
+	const struct sched_probe *p, const struct sched_tensor *t)
 {
 	char what[CTL_TEXT_MAX + 1];
 
@@ -62,7 +78,7 @@ static bool lose_if_undeclared(
 
 		if (j->members[i].is_gone || sched_tensor_has_declared(t, i))
 			continue;
-		rank = finished_rank(j, i);
+		rank = finished_rank(j, i, p);
 		if (rank == CTL_NO_ID)
 			continue;
 		snprintf(what, sizeof(what), "other workers wait for it to declare tensor '%.200s'",
@@ -95,7 +111,7 @@ static void look_for_declarations(
 		return;
 	for (uint32_t b = 0; b < j->n_buckets; b++)
 		for (const struct sched_tensor *t = j->buckets[b]; t; t = t->next_hash)
-			if (t->state == TENSOR_COLLECTING && lose_if_undeclared(c, j, t))
+			if (t->state == TENSOR_COLLECTING && lose_if_undeclared(c, j, p, t))
 				return;
 }
 
