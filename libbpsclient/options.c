@@ -127,9 +127,11 @@ struct launcher {
 	const char *rank, *size, *local_rank, *local_size;
 	const char *job[2];   /* the first of these variables that is set holds the job's name */
 	const char *job_step; /* the value is appended to the job's name after a dot */
-	/* Host and port at which the workers meet. They make the job's name if `job` gives none. */
+	/* Host and port at which the workers meet. They make the job's name if `job` is "none". */
 	const char *host, *port;
-	const char *attempt; /* number of restarts, appended to the job's name if it is not 0 */
+	/* Number of restarts, appended to the job's name if it is not 0. Used only if all workers
+	 * are on one machine. The launchers of several machines may count differently. */
+	const char *attempt;
 	/* Name of a variable that holds the worker's rank. Used only if is_per_machine is true. If
 	 * that variable is not set, scale_machines computes the rank. */
 	const char *global_rank;
@@ -218,9 +220,10 @@ static void take_job(const struct launcher *l, struct client_options *o)
 	/* "none" is torchrun's default. It names no job. */
 	if (job && strcmp(job, "none") != 0)
 		snprintf(o->job, sizeof(o->job), "%s%s%s", job, step ? "." : "", step ? step : "");
-	else if (env(l->host) && env(l->port))
+	else if (job && env(l->host) && env(l->port))
 		snprintf(o->job, sizeof(o->job), "%s:%s", env(l->host), env(l->port));
-	if (attempt && strcmp(attempt, "0") != 0)
+	if (attempt && strcmp(attempt, "0") != 0 && env(l->size) && env(l->local_size) &&
+		strcmp(env(l->size), env(l->local_size)) == 0)
 		snprintf(o->job + strlen(o->job), sizeof(o->job) - strlen(o->job), ".%s", attempt);
 }
 

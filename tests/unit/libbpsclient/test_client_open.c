@@ -191,17 +191,20 @@ static void each_launchers_variables_give_the_place(void **state)
 	expect_place(ENV("RANK", "1", "WORLD_SIZE", "3", "LOCAL_RANK", "1", "TORCHELASTIC_RUN_ID",
 			     "run"),
 		1, 3, 1, "run");
-	expect_place(ENV("RANK", "1", "WORLD_SIZE", "3", "TORCHELASTIC_RUN_ID", "run",
-			     "TORCHELASTIC_RESTART_COUNT", "2", "MASTER_ADDR", "h", "MASTER_PORT",
-			     "29500"),
+	expect_place(ENV("RANK", "1", "WORLD_SIZE", "3", "LOCAL_WORLD_SIZE", "3",
+			     "TORCHELASTIC_RUN_ID", "run", "TORCHELASTIC_RESTART_COUNT", "2",
+			     "MASTER_ADDR", "h", "MASTER_PORT", "29500"),
 		1, 3, -1, "run.2");
+	expect_place(ENV("RANK", "1", "WORLD_SIZE", "3", "LOCAL_WORLD_SIZE", "1",
+			     "TORCHELASTIC_RUN_ID", "run", "TORCHELASTIC_RESTART_COUNT", "2"),
+		1, 3, -1, "run");
 	expect_place(ENV("RANK", "1", "WORLD_SIZE", "3", "TORCHELASTIC_RUN_ID", "none",
 			     "TORCHELASTIC_RESTART_COUNT", "0", "MASTER_ADDR", "h", "MASTER_PORT",
 			     "29500"),
 		1, 3, -1, "h:29500");
-	expect_place(ENV("RANK", "1", "WORLD_SIZE", "3", "TORCHELASTIC_RESTART_COUNT", "1",
-			     "MASTER_ADDR", "h", "MASTER_PORT", "29500"),
-		1, 3, -1, "h:29500.1");
+	expect_place(
+		ENV("RANK", "1", "WORLD_SIZE", "3", "MASTER_ADDR", "h", "MASTER_PORT", "29500"), 1,
+		3, -1, "default");
 	expect_place(ENV("PMI_RANK", "2", "PMI_SIZE", "4", "MPI_LOCALRANKID", "0",
 			     "MPI_LOCALNRANKS", "2"),
 		2, 4, 0, "default");

@@ -27,8 +27,10 @@ def _meet(store: Any, rank: int, size: int, part: str) -> tuple[str, int, int]:
     """Agree with the workers of a group on the name of the group's job, through PyTorch's store.
     Return the name, this worker's local rank, and the group's number of workers on this
     machine."""
-    # torchrun keeps the store when it restarts the workers, with the keys of the attempt before
-    store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+    if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):
+        # torchrun keeps the store when it restarts the workers, with the keys of the attempt
+        # before. On several machines the numbers of restarts may differ.
+        store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
     store.set(f"host/{rank}", _core.host_key())
     if rank == 0:
         hosts = [store.get(f"host/{r}").decode() for r in range(size)]
