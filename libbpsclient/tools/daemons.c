@@ -275,10 +275,21 @@ bool daemons_revive(struct bpsrun *r, struct bpsrun_child *c, int code)
 	return run_agent(r, c) == 0;
 }
 
+/* Return whether the environment asks for servers even for a job on one machine. */
+static bool is_forced(void)
+{
+	const char *bps = getenv("BPS_FORCE_DISTRIBUTED"),
+		   *byteps = getenv("BYTEPS_FORCE_DISTRIBUTED");
+
+	return (bps && *bps && *bps != '0') || (byteps && *byteps && *byteps != '0');
+}
+
 bool daemon_is_needed(const struct bpsrun *r, const struct bpsrun_child *c)
 {
 	if (c->fdstore) /* an agent */
 		return !r->may_shrink;
+	if (c != r->daemons && r->o.agents == 1 && !is_forced())
+		return false; /* all workers are on one machine, so no server takes part */
 	for (unsigned i = 1; c != r->daemons && i <= r->o.servers; i++)
 		if (r->daemons[i].pid)
 			return false; /* the other servers take over the partitions */
