@@ -67,13 +67,14 @@ static uint32_t finished_rank(
 	return first;
 }
 
-/* Look for a member that has not declared t, and whose workers have all finished. */
+/* Declare lost all members that have not declared t, and whose workers have all finished. */
 static bool lose_if_undeclared(struct sched_core *c, struct sched_job *j,
 	const struct sched_probe *p, const struct sched_tensor *t)
 {
 	char what[CTL_TEXT_MAX + 1];
+	bool found = false;
 
-	for (uint32_t i = 0; i < j->n_members; i++) {
+	for (uint32_t i = 0; j->state == JOB_RUNNING && i < j->n_members; i++) {
 		uint32_t rank;
 
 		if (j->members[i].is_gone || sched_tensor_has_declared(t, i))
@@ -84,9 +85,9 @@ static bool lose_if_undeclared(struct sched_core *c, struct sched_job *j,
 		snprintf(what, sizeof(what), "other workers wait for it to declare tensor '%.200s'",
 			t->name);
 		declare_lost(c, j, rank, what);
-		return true;
+		found = true;
 	}
-	return false;
+	return found;
 }
 
 /* Return the rank of a worker that has not finished and waits for a round of the tensor. If
@@ -117,8 +118,9 @@ static void look_for_declarations(
 
 /* ---- rounds ---- */
 
-/* detail: an answered probe about one tensor. A worker's number of submitted rounds is its last one
- * if the worker had finished before the probe began. */
+/* Declare lost all workers that have finished and that a round waits for. detail: an answered probe
+ * about one tensor. A worker's number of submitted rounds is its last one if the worker had finished
+ * before the probe began. */
 static bool lose_if_round_missing(struct sched_core *c, struct sched_job *j,
 	const struct sched_probe *p, const struct sched_probe *detail)
 {
@@ -126,8 +128,11 @@ static bool lose_if_round_missing(struct sched_core *c, struct sched_job *j,
 		detail->tensor < j->n_placed ? j->placed[detail->tensor] : NULL;
 	uint32_t waits = waiting_rank(j, p, detail->tensor);
 	char what[CTL_TEXT_MAX + 1];
+	bool found = false;
 
-	for (uint32_t i = 0; t && waits != CTL_NO_ID && i < detail->n_workers; i++) {
+	if (!t || waits == CTL_NO_ID)
+		return false;
+	for (uint32_t i = 0; j->state == JOB_RUNNING && i < detail->n_workers; i++) {
 		const struct ctl_report_worker *w = &detail->workers[i].w;
 		const struct sched_worker *known = &j->workers[w->rank];
 
@@ -140,9 +145,9 @@ static bool lose_if_round_missing(struct sched_core *c, struct sched_job *j,
 			waits, t->name, (unsigned long long)detail->round, w->rank,
 			(unsigned long long)w->submitted);
 		declare_lost(c, j, w->rank, what);
-		return true;
+		found = true;
 	}
-	return false;
+	return found;
 }
 
 void leavers_probed(struct sched_core *c, struct sched_job *j, const struct sched_probe *p)

@@ -33,7 +33,7 @@ def expect_named(results, leaver, waits_for):
 def test_worker_that_closes_early_is_named_to_those_that_wait(cluster, placement, way, waits_for):
     c = cluster(agents=max(placement) + 1, servers=1)
     for leaver in (0, 2):
-        args = {"way": way, "leaver": leaver, "n_rounds": 3}
+        args = {"way": way, "leavers": [leaver], "n_rounds": 3}
         results = c.run("leaving", 3, args, placement=placement, job=f"left{leaver}")
         expect_named(results, leaver, waits_for)
 
@@ -41,24 +41,27 @@ def test_worker_that_closes_early_is_named_to_those_that_wait(cluster, placement
 def test_tensor_that_nobody_uses_ends_no_job(cluster):
     """Rank 0 declares a tensor that the others, which close the job first, do not declare."""
     c = cluster(agents=2, servers=1)
-    args = {"way": "unused", "leaver": 1, "n_rounds": 3, "pause": 2.5}
+    args = {"way": "unused", "leavers": [1], "n_rounds": 3, "pause": 2.5}
     for placement in ([0, 0], [0, 1]):
         results = c.run("leaving", 2, args, placement=placement, job=f"unused{placement[1]}")
         assert [code for code, *_ in results] == [0, 0], results
 
 
-def test_worker_that_closes_early_in_a_job_that_may_shrink_is_lost(cluster):
-    """The other machines go on without its machine."""
-    c = cluster(agents=3, servers=1)
-    args = {"way": "round", "leaver": 1, "n_rounds": 3, "on_agent_loss": "shrink"}
-    results = c.run("leaving", 3, args, placement=[0, 1, 2])
-    for rank in (0, 2):
+@pytest.mark.parametrize("way", ["round", "declare"])
+@pytest.mark.parametrize("leavers", [[1], [1, 2, 3, 4, 5, 6]], ids=["one", "six"])
+def test_workers_that_close_early_in_a_job_that_may_shrink_are_lost(cluster, way, leavers):
+    """The other machines go on without their machines, which are lost at once."""
+    size = max(3, 1 + len(leavers))
+    c = cluster(agents=size, servers=1)
+    args = {"way": way, "leavers": leavers, "n_rounds": 3, "on_agent_loss": "shrink"}
+    results = c.run("leaving", size, args, placement=list(range(size)))
+    for rank in set(range(size)) - set(leavers):
         code, _, _, seconds = results[rank]
         assert code == 0 and seconds < LIMIT_S, results
 
 
 def test_rounds_of_a_worker_that_left_without_waiting_still_complete(cluster):
     c = cluster(agents=2, servers=1)
-    args = {"way": "late", "leaver": 1, "n_rounds": 3, "pause": 2.5}
+    args = {"way": "late", "leavers": [1], "n_rounds": 3, "pause": 2.5}
     results = c.run("leaving", 2, args, placement=[0, 1])
     assert [code for code, *_ in results] == [0, 0], results

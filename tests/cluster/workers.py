@@ -59,10 +59,10 @@ def f16_average(values):
         return t.wait().astype(float).tolist()
 
 
-def leaving(way, leaver, n_rounds, on_agent_loss=None, pause=0.0):
-    """Let one worker close the job after some rounds, while the others go on in the given way.
+def leaving(way, leavers, n_rounds, on_agent_loss=None, pause=0.0):
+    """Let the leavers close the job after some rounds, while the others go on in the given way.
 
-    Ways: "round", "declare", "barrier" and "broadcast" need the worker that has closed the job.
+    Ways: "round", "declare", "barrier" and "broadcast" need a worker that has closed the job.
     "late" and "unused" need nothing more: the others compute for a while before they wait for the
     last round, or declare a tensor that they do not use. Return [error code, text, rank that the
     error names, seconds until the error].
@@ -76,7 +76,7 @@ def leaving(way, leaver, n_rounds, on_agent_loss=None, pause=0.0):
         t.push_pull()
     begun = time.monotonic()
     try:
-        if job.rank == leaver:
+        if job.rank in leavers:
             job.close()
         elif way == "late":
             time.sleep(pause)
