@@ -10,8 +10,6 @@ import numpy as np
 import bps
 import reference as ref
 
-OPS = {op: getattr(bps, op.upper()) for op in "sum prod max min avg band bor bxor".split()}
-
 
 def rest(start):
     """Sleep as long as the round that began at `start` took, but at most 20 ms.
@@ -39,7 +37,7 @@ def matrix(dtypes, ops, sizes, rounds=1, deterministic=None, part_bytes=0, seed=
                 for r in range(rounds):
                     for t, n in zip(tensors, sizes):
                         t.input[:] = ref.values(dtype, op, n, job.rank, seed + r)
-                    job.push_pull(tensors, OPS[op])
+                    job.push_pull(tensors, getattr(bps, op.upper()))
                     for t, n in zip(tensors, sizes):
                         out = t.wait()
                         if job.rank == 0:
@@ -152,7 +150,7 @@ def averages(n_elems, n_rounds=None, stop=None, progress=None, victim=None, at=N
         for t in tensors:
             t.input[:] = ref.values(t.dtype, op, n_elems, job.rank, r)
         vote.input[:] = r >= n_rounds if n_rounds else os.path.exists(stop)
-        job.push_pull(tensors, OPS[op])
+        job.push_pull(tensors, getattr(bps, op.upper()))
         vote.push_pull()
         if job.rank == victim and r == at:
             os.kill(os.getpid(), 9)
