@@ -118,9 +118,9 @@ static void look_for_declarations(
 
 /* ---- rounds ---- */
 
-/* Declare lost all workers that have finished and that a round waits for. detail: an answered probe
- * about one tensor. A worker's number of submitted rounds is its last one if the worker had finished
- * before the probe began. */
+/* Declare lost all workers that have finished and that a round waits for. detail: an answered
+ * probe about one tensor. A worker's number of submitted rounds is its last one if the worker had
+ * finished before the probe began. */
 static bool lose_if_round_missing(struct sched_core *c, struct sched_job *j,
 	const struct sched_probe *p, const struct sched_probe *detail)
 {
