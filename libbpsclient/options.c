@@ -216,14 +216,15 @@ static void take_job(const struct launcher *l, struct client_options *o)
 {
 	const char *job = env(l->job[0]) ? env(l->job[0]) : env(l->job[1]);
 	const char *step = env(l->job_step), *attempt = env(l->attempt);
+	const char *size = env(l->size), *local_size = env(l->local_size);
 
 	/* "none" is torchrun's default. It names no job. */
 	if (job && strcmp(job, "none") != 0)
 		snprintf(o->job, sizeof(o->job), "%s%s%s", job, step ? "." : "", step ? step : "");
 	else if (job && env(l->host) && env(l->port))
 		snprintf(o->job, sizeof(o->job), "%s:%s", env(l->host), env(l->port));
-	if (attempt && strcmp(attempt, "0") != 0 && env(l->size) && env(l->local_size) &&
-		strcmp(env(l->size), env(l->local_size)) == 0)
+	if (attempt && strcmp(attempt, "0") != 0 && size && local_size &&
+		strcmp(size, local_size) == 0)
 		snprintf(o->job + strlen(o->job), sizeof(o->job) - strlen(o->job), ".%s", attempt);
 }
 
