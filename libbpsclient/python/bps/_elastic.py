@@ -90,6 +90,7 @@ class State:
         """Let machines join, without saving the state. :meth:`commit` also saves the state."""
         rt = _core.runtime()
         rt.settle()
+        rt.finish_stale()
         n_joined = rt.job.checkpoint_barrier()
         if n_joined:
             rt.restart()

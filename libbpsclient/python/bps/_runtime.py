@@ -42,7 +42,7 @@ PIECES_IN_FLIGHT = 4
 # these slots add up to at most OWN_SLOTS_BYTES bytes.
 OWN_SLOT_BYTES, OWN_SLOTS_BYTES = 64 << 10, 1 << 30
 PRIORITY_MOST = 2**31 - 1
-# Longest wait of Runtime.settle() for tensors that were submitted although the workers disagreed.
+# Longest wait of Runtime.finish_stale(), for tensors submitted although the workers disagreed.
 STALE_S = 1.0
 # KINDS lists the unnamed operations. Before a worker submits the values of such an operation, it
 # submits a comparison of its operation with those of the other workers (Runtime.agree). At most
@@ -625,19 +625,28 @@ class Runtime:
                     slot.agreement.settle()
                 if slot.owner is not None:
                     slot.owner.settle()
-        end = time.monotonic() + STALE_S
         for slot in self._stale:
             if slot.owner is not None:
                 slot.owner.settle()
         self._stale = [slot for slot in self._stale if slot.is_stale]
+        if self.line is not None:
+            self.line.settle()
+
+    def finish_stale(self) -> None:
+        """Wait for tensors that were submitted although the workers disagreed, because a checkpoint
+        refuses tensors in flight. A tensor that all workers have submitted is complete soon. The
+        wait ends after :data:`STALE_S` seconds.
+
+        A worker that leaves the job must not call this function: another worker may have left
+        already, and the job fails if a worker waits for a tensor of a worker that has left.
+        """
+        end = time.monotonic() + STALE_S
+        named = [slot for shapes in self._named.values() for slot in shapes.values()]
         for slot in [*self._stale, *(slot for slot in named if slot.is_stale)]:
-            # Other workers may have submitted the same tensor. Its sum is then complete soon.
             with contextlib.suppress(Error):
                 slot.tensor.finish(max(end - time.monotonic(), 0.001))
                 slot.is_stale = False
         self._stale = [slot for slot in self._stale if slot.is_stale]
-        if self.line is not None:
-            self.line.settle()
 
     def restart(self, is_failed: bool = False) -> None:
         """Forget all slots, as in a new process. This worker then chooses the same slots as workers
