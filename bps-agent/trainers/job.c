@@ -477,8 +477,10 @@ int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member)
 	for (uint32_t w = 0; w < job->n_workers; w++) {
 		struct trainer *t = job->by_worker[w];
 
-		if (!t)
+		if (!t) {
+			job->n_finished++; /* or lost, which job_resync_begin reports */
 			continue;
+		}
 		t->rank = job->ranks[w];
 		t->has_rank = true;
 		attach_worker(job, w);
@@ -589,7 +591,10 @@ void job_detach(struct trainer *t, const char *why)
 	if (t->state == TRAINER_JOINING && !t->has_rank)
 		/* withdraw the JOIN, so that the other workers do not wait for this worker */
 		member_send(job->agent->member, &unjoin);
-	if (TAILQ_EMPTY(&job->trainers) && job->state == JOB_RUNNING)
+	/* If all of them have finished, the job lasts until the scheduler ends it: the agent still
+	 * answers for their rounds. */
+	if (TAILQ_EMPTY(&job->trainers) && job->state == JOB_RUNNING &&
+		job->n_finished < job->n_workers)
 		job_end(job, BPS_EWORKER_LOST, "all workers of this machine have left",
 			NULL); /* this call may free the job */
 	else

@@ -118,8 +118,9 @@ static uint64_t awaited_round(const struct tensor *tensor)
 	return round;
 }
 
-/* Fail the job if a worker of this machine has left it without submitting the round. Returns
- * whether it did. */
+/* Fail the job if a worker of this machine has finished without submitting the round. A worker that
+ * is not here any more has finished, or its loss is about to end the job. Returns whether the job
+ * has failed. */
 static bool fail_job_if_left(const struct tensor *tensor, uint64_t round)
 {
 	struct job *job = tensor->job;
@@ -129,7 +130,7 @@ static bool fail_job_if_left(const struct tensor *tensor, uint64_t round)
 		const struct ctl_cause cause = {job->ranks[w], job->agent->cfg.host};
 		struct err_text err;
 
-		if (!t || t->state != TRAINER_FINISHING || tensor->workers[w].submitted >= round)
+		if ((t && t->state != TRAINER_FINISHING) || tensor->workers[w].submitted >= round)
 			continue;
 		err_set(&err, BPS_EWORKER_LOST,
 			"rank %u (host %s) has left job '%s' (it has closed the job or exited), "

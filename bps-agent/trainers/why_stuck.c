@@ -76,6 +76,8 @@ static unsigned local_culprits(const struct tensor *tensor, uint64_t round, char
 
 	for (uint32_t w = 0; w < job->n_workers; w++) {
 		const char *what = culprit(tensor, w, round);
+		const struct trainer *t = job->by_worker[w];
+		char pid[24] = "gone";
 		int len;
 
 		if (!what)
@@ -83,9 +85,10 @@ static unsigned local_culprits(const struct tensor *tensor, uint64_t round, char
 		n++;
 		if (used >= room)
 			continue;
-		len = snprintf(buf + used, room - used, "%srank %u (this host, pid %d) %s",
-			used ? "; " : "", job->ranks[w],
-			job->by_worker[w] ? (int)job->by_worker[w]->pid : 0, what);
+		if (t)
+			snprintf(pid, sizeof(pid), "pid %d", (int)t->pid);
+		len = snprintf(buf + used, room - used, "%srank %u (this host, %s) %s",
+			used ? "; " : "", job->ranks[w], pid, what);
 		used += len > 0 ? (size_t)len : 0;
 	}
 	return n;

@@ -3,6 +3,7 @@
 import pytest
 
 import bps
+from cluster import DEADLINE_S
 
 pytestmark = pytest.mark.alone  # a time limit
 # The job's time-out is minutes. All errors come within this time.
@@ -64,4 +65,33 @@ def test_rounds_of_a_worker_that_left_without_waiting_still_complete(cluster):
     c = cluster(agents=2, servers=1)
     args = {"way": "late", "leavers": [1], "n_rounds": 3, "pause": 2.5}
     results = c.run("leaving", 2, args, placement=[0, 1])
+    assert [code for code, *_ in results] == [0, 0], results
+
+
+def run_without_leaver(c, args, tmp_path, placement):
+    """Run a job of two workers in which rank 1 gives up closing the job and exits. Rank 0 goes on
+    after that."""
+    gone = tmp_path / "gone"
+    args = args | {"leavers": [1], "n_rounds": 3, "gone": str(gone)}
+    workers = c.start_job("leaving", 2, args, placement=placement)
+    assert workers[1].process.wait(DEADLINE_S) == 0
+    gone.touch()
+    return c.finish(workers)
+
+
+@pytest.mark.parametrize("placement", [[0, 0], [0, 1]], ids=["one", "two"])
+@pytest.mark.parametrize(
+    "way,waits_for", [("round", "'t0'"), ("declare", "'late'"), ("barrier", "at a barrier")]
+)
+def test_worker_that_gave_up_closing_and_exited_is_named(
+    cluster, tmp_path, placement, way, waits_for
+):
+    c = cluster(agents=2, servers=1)
+    expect_named(run_without_leaver(c, {"way": way}, tmp_path, placement), 1, waits_for)
+
+
+@pytest.mark.parametrize("placement", [[0, 0], [0, 1]], ids=["one", "two"])
+def test_round_of_a_worker_that_gave_up_closing_and_exited_completes(cluster, tmp_path, placement):
+    c = cluster(agents=2, servers=1)
+    results = run_without_leaver(c, {"way": "late"}, tmp_path, placement)
     assert [code for code, *_ in results] == [0, 0], results

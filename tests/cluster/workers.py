@@ -1,5 +1,6 @@
 """Functions of worker processes. Each worker runs one function, and writes its result as JSON."""
 
+import contextlib
 import hashlib
 import os
 import resource
@@ -57,26 +58,36 @@ def f16_average(values):
         return t.wait().astype(float).tolist()
 
 
-def leaving(way, leavers, n_rounds, on_agent_loss=None, pause=0.0):
+def leaving(way, leavers, n_rounds, on_agent_loss=None, pause=0.0, gone=None):
     """Let the leavers close the job after some rounds, while the others go on in the given way.
 
     Ways: "round", "declare", "barrier" and "broadcast" need a worker that has closed the job.
     "late" and "unused" need nothing more: the others compute for a while before they wait for the
     last round, or declare a tensor that they do not use. Return [error code, text, rank that the
     error names, seconds until the error].
+
+    gone: path of a file. The leavers give up closing the job after a moment, and exit. The others
+    go on when the file exists.
     """
     job = bps.open(on_agent_loss=on_agent_loss)
     t, data = job.declare("t0", "i64", 1000), np.zeros(8)
     for _ in range(n_rounds):
         t.push_pull()
         t.wait()
-    if way == "late":
+    if way == "late" and (job.rank in leavers or not gone):
         t.push_pull()
     begun = time.monotonic()
     try:
         if job.rank in leavers:
-            job.close()
-        elif way == "late":
+            with contextlib.suppress(bps.Timeout):
+                job.close(0.2 if gone else None)
+            return [0, "", -1, time.monotonic() - begun]
+        while gone and not os.path.exists(gone):
+            time.sleep(0.005)
+        begun = time.monotonic()
+        if way == "late":
+            if gone:
+                t.push_pull()
             time.sleep(pause)
             t.wait()
         elif way == "unused":
