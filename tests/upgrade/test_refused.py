@@ -14,6 +14,12 @@ from releases import replace, start_job, strangers
 from test_device import Rig
 
 EX_CONFIG = 78
+# Some words of the release before the mark name no versions: the reason that a worker gets for a
+# hand-over, and the reason in a server's log for a message.
+WITHOUT_VERSIONS = {
+    "LEDGER_VERSION": "its records are lost",
+    "WIRE_VERSION": "a malformed message",
+}
 
 
 def pairs(name):
@@ -29,6 +35,11 @@ def pairs(name):
             for a, b in (pair, pair[::-1])
         ],
     )
+
+
+def refusal(other, name, words):
+    """Return the words in which a release refuses another version of a format."""
+    return WITHOUT_VERSIONS.get(name, words) if other.name == "before" else words
 
 
 def log_of(daemon):
@@ -179,13 +190,16 @@ def test_agent_with_another_hand_over(cluster, here, other, ours, theirs):
     a = c.agents[0]
     replace(a, other)
     words = rf"has version {ours}, but this release of bps-agent reads version {theirs}"
+    reason = refusal(other, "LEDGER_VERSION", words)
     for w in job.workers[:2]:
         assert w.process.wait(DEADLINE_S) != 0
-        assert re.search(rf"cannot continue this job: .*{words}: start the job again", w.text())
+        assert re.search(rf"cannot continue this job: .*{reason}", w.text()), w.text()
     assert re.search(rf"cannot continue a job of the previous process: .*{words}", log_of(a))
     has_failed(c, job, "bps")
     # The next hand-over is the release's own. Nothing of the foreign one is left.
-    job = start_job(c, here, 4)
+    for daemon in (*c.servers, c.agents[1]):
+        replace(daemon, other)
+    job = start_job(c, other, 4)
     a.die()
     job.goes_on()
     job.finish()
@@ -193,7 +207,10 @@ def test_agent_with_another_hand_over(cluster, here, other, ours, theirs):
 
 
 def upgrade_servers_first(c, here, other, words):
-    """Replace the servers, then the agents. Rounds wait in between, with the words in a log."""
+    """Replace the servers, then the agents. Rounds wait in between, with the words in a log.
+
+    If the releases also differ in the format of the hand-over, the job then fails.
+    """
     job = start_job(c, here, 4)
     for s in c.servers:
         replace(s, other)
@@ -203,7 +220,11 @@ def upgrade_servers_first(c, here, other, words):
     for a in c.agents:
         assert job.rounds() == waits_since
         replace(a, other)
-    job.goes_on()
+    if here.version("LEDGER_VERSION") == other.version("LEDGER_VERSION"):
+        job.goes_on()
+    else:
+        has_failed(c, job, "cannot continue this job|has no record of the job")
+        job = start_job(c, other, 4)
     job.finish()
 
 
@@ -224,6 +245,7 @@ def test_rounds_wait_for_data_connections_of_one_version(cluster, here, other, o
 def test_rounds_wait_for_data_messages_of_one_version(cluster, here, other, ours, theirs):
     c = kept_cluster(cluster, build=here.build)
     words = rf"message has version {ours}, but only version {theirs} is supported"
+    words = refusal(other, "WIRE_VERSION", words)
     upgrade_servers_first(c, here, other, [(c.servers[0], words)])
 
 
