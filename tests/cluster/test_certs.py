@@ -50,6 +50,8 @@ private_key = {folder}/ca.key
             3650,
             "-subj",
             "/CN=BPS",
+            "-addext",
+            "keyUsage=critical,keyCertSign,cRLSign",
             "-keyout",
             folder / "ca.key",
             "-out",
