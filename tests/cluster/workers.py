@@ -71,13 +71,14 @@ def leaving(way, leavers, n_rounds, on_agent_loss=None, pause=0.0, gone=None):
     """
     job = bps.open(on_agent_loss=on_agent_loss)
     t, data = job.declare("t0", "i64", 1000), np.zeros(8)
-    for _ in range(n_rounds):
-        t.push_pull()
-        t.wait()
-    if way == "late" and (job.rank in leavers or not gone):
-        t.push_pull()
     begun = time.monotonic()
     try:
+        for _ in range(n_rounds):
+            t.push_pull()
+            t.wait()
+        if way == "late" and (job.rank in leavers or not gone):
+            t.push_pull()
+        begun = time.monotonic()
         if job.rank in leavers:
             with contextlib.suppress(bps.Timeout):
                 job.close(0.2 if gone else None)
