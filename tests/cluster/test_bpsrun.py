@@ -575,16 +575,21 @@ print("all sums are right", flush=True)
 """
 
 
-@needs_daemons
-def test_agent_that_is_killed_is_restarted_and_the_job_goes_on(tmp_path):
+def rounds_script(tmp_path):
+    """Write ROUNDS to a file. Return its path, and the environment that it needs."""
     script = tmp_path / "rounds.py"
     script.write_text(ROUNDS)
-    env = dict(
+    return script, dict(
         environment(tmp_path),
         PYTHONPATH=str(ROOT / "libbpsclient" / "python"),
         BPS_LIBRARY=str(BUILD / "libbpsclient.so.0"),
         OPENBLAS_NUM_THREADS="1",
     )
+
+
+@needs_daemons
+def test_agent_that_is_killed_is_restarted_and_the_job_goes_on(tmp_path):
+    script, env = rounds_script(tmp_path)
     command = [
         BPSRUN,
         "-n",
@@ -674,14 +679,7 @@ def test_worker_that_is_killed_for_lack_of_memory_is_reported_so(tmp_path, small
 @pytest.mark.parametrize("program", ["bps-scheduler", "bps-server", "bps-agent"])
 def test_job_ends_when_a_daemon_that_it_needs_has_ended_for_good(tmp_path, program):
     """Workers that wait for the daemon do not wait for their time-out."""
-    script = tmp_path / "rounds.py"
-    script.write_text(ROUNDS)
-    env = dict(
-        environment(tmp_path),
-        PYTHONPATH=str(ROOT / "libbpsclient" / "python"),
-        BPS_LIBRARY=str(BUILD / "libbpsclient.so.0"),
-        OPENBLAS_NUM_THREADS="1",
-    )
+    script, env = rounds_script(tmp_path)
     # with one agent, the job would need no server
     agents = "2" if program == "bps-server" else "1"
     options = ["-n", "2", "--servers", "1", "--agents", agents, "--timeout", f"{LIMIT_S}s"]

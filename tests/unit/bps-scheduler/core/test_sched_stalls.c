@@ -190,14 +190,20 @@ static void answer_waiting(struct sched_world *w, uint32_t seq, uint32_t tensor,
 	}
 }
 
+/* Run a job of two workers until rank 1 has finished. */
+static void job_that_rank_1_has_left(struct sched_world *w)
+{
+	running_job(w);
+	stand(w, 1000, 1);
+	worker(w, 22, 1, WORKER_FINISHED);
+}
+
 static void worker_that_has_finished_is_lost_when_a_round_waits_for_it(void **state)
 {
 	struct sched_world w;
 
 	(void)state;
-	running_job(&w);
-	stand(&w, 1000, 1);
-	worker(&w, 22, 1, WORKER_FINISHED);
+	job_that_rank_1_has_left(&w);
 	assert_true(stand_until_probe(&w, 1, 1) <= 1100);
 	answer_waiting(&w, 1, 0, true);
 	SAID(&w, "rank 1 (host b, pid 20) has left job 'x' (it has closed the job or exited), but "
@@ -211,9 +217,7 @@ static void round_that_no_call_waits_for_loses_no_worker(void **state)
 	struct sched_world w;
 
 	(void)state;
-	running_job(&w);
-	stand(&w, 1000, 1);
-	worker(&w, 22, 1, WORKER_FINISHED);
+	job_that_rank_1_has_left(&w);
 	stand_until_probe(&w, 1, 1);
 	answer_waiting(&w, 1, 0, false);
 	NOT_SAID(&w, "has left job");
@@ -244,9 +248,7 @@ static void tensor_that_a_finished_worker_never_declared_is_named(void **state)
 	struct sched_world w;
 
 	(void)state;
-	running_job(&w);
-	stand(&w, 1000, 1);
-	worker(&w, 22, 1, WORKER_FINISHED);
+	job_that_rank_1_has_left(&w);
 	stand_until_probe(&w, 1, 1);
 	answer_waiting(&w, 1, CTL_NO_ID, true);
 	NOT_SAID(&w, "has left job"); /* all have declared all tensors */
