@@ -121,7 +121,7 @@ static int get_info(struct fabric *f, int mr_mode, struct err_text *err)
 	if (rc)
 		return fabric_explain(&f->base.cfg, rc, err);
 	f->mr_mode = (uint64_t)f->info->domain_attr->mr_mode;
-	if (f->mr_mode == FI_MR_BASIC)
+	if (f->mr_mode == FABRIC_MR_BASIC)
 		f->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 	f->tx_max = FABRIC_TX_MAX;
 	if (f->info->tx_attr->size && f->info->tx_attr->size < FABRIC_TX_DEPTH)

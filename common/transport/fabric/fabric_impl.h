@@ -327,8 +327,11 @@ static inline enum channel fabric_arrival_channel(const struct fabric_conn *c)
 	return c->is_eager ? CHANNEL_SECOND : fabric_read_channel(c);
 }
 
+/* The value of FI_MR_BASIC. libfabric 2 deprecates the name, but still has the mode. */
+#define FABRIC_MR_BASIC 1
+
 /* Open the transport as fabric_open does, but with the memory-registration mode `mr_mode`. With the
- * mode FI_MR_BASIC, provider `tcp` uses addresses and keys, as provider `verbs` does. */
+ * mode FABRIC_MR_BASIC, provider `tcp` uses addresses and keys, as provider `verbs` does. */
 int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn, void *key_ctx,
 	struct net **ret, struct err_text *err);
 

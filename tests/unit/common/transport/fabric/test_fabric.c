@@ -381,7 +381,7 @@ static void reads_work_with_addresses_and_keys_of_the_provider(void **state)
 	(void)state;
 	if (!rig_is_tcp())
 		skip();
-	rig_open_hint(&r, FI_MR_BASIC);
+	rig_open_hint(&r, FABRIC_MR_BASIC);
 	assert_true(fabric_of(&r.client)->mr_mode & FI_MR_VIRT_ADDR);
 	assert_true(fabric_of(&r.client)->mr_mode & FI_MR_PROV_KEY);
 	read_both_ways(&r);
