@@ -1,9 +1,10 @@
-"""A worker that ends before the others, without an exception, is named to the others at once.
+"""A worker that ends before the others, in whatever way, is named to the others at once.
 
 Rank 0 starts clusters of two agents: two workers are on the first, one is on the second.
 """
 
 import re
+import signal
 
 import jobs
 import processes
@@ -14,7 +15,7 @@ LEFT_AT = 3
 SOON_S = 20
 
 TRAIN = """
-import os, sys, time, warnings
+import os, signal, sys, time, warnings
 warnings.simplefilter("ignore")
 WAY, LEAVER = os.environ["WAY"], int(os.environ["LEAVER"])
 
@@ -25,8 +26,15 @@ def train(rank, step, shutdown):
                 sys.exit(0)
             if WAY == "exit 1":
                 sys.exit(1)
+            if WAY == "raise":
+                raise RuntimeError("no more data")
+            if WAY == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
             if WAY == "shutdown":
                 shutdown()
+            if WAY == "lose the machine":
+                os.kill(int(os.environ["AGENT"]), signal.SIGKILL)
+                os.kill(os.getpid(), signal.SIGKILL)
             return
         begun = time.monotonic()
         try:
@@ -117,18 +125,31 @@ def step(n):
 train(bps.rank(), step, bps.shutdown)
 """,
 }
-HERE = [name for name in SCRIPTS if name in ("numpy", *jobs.FRAMEWORKS)]
-HERE += ["back-end"] if "torch" in jobs.FRAMEWORKS else []
+HERE = [name for name in SCRIPTS if name in jobs.FRAMEWORKS]
+HERE += ["numpy", "back-end"] if "torch" in jobs.FRAMEWORKS else []
 
 
 # Rank 1 shares its machine with rank 0. Rank 2 has a machine of its own.
 @pytest.mark.parametrize(
-    "way,leaver", [("exit 0", 2), ("exit 1", 1), ("return", 2), ("shutdown", 1)]
+    "way,leaver",
+    [
+        ("exit 0", 2),
+        ("exit 1", 1),
+        ("return", 2),
+        ("shutdown", 1),
+        ("raise", 2),
+        ("kill", 1),
+        ("lose the machine", 2),
+    ],
 )
 @pytest.mark.parametrize("name", HERE)
 def test_worker_that_ends_early_is_named_to_the_others(tmp_path, name, way, leaver):
     with processes.Cluster(agents=2) as cluster:
-        script, env = TRAIN + SCRIPTS[name], {"WAY": way, "LEAVER": leaver}
+        agent = cluster.agents[leaver // 2]
+        if way == "lose the machine":
+            agent.may_end_with.add(-signal.SIGKILL)
+        env = {"WAY": way, "LEAVER": leaver, "AGENT": agent.process.pid}
+        script = TRAIN + SCRIPTS[name]
         started = processes.start(script, 3, cluster, "leaving", folder=tmp_path, **env)
         codes, outputs = processes.finish(started, 60)
     for rank, output in enumerate(outputs):
@@ -138,5 +159,6 @@ def test_worker_that_ends_early_is_named_to_the_others(tmp_path, name, way, leav
         assert failed and codes[rank] == 3, "\n".join(outputs)
         # an exit that aborts the job may end the step before, too
         assert int(failed[1]) in (LEFT_AT - 1, LEFT_AT) and float(failed[2]) < SOON_S, output
-        assert f"rank {leaver} (host" in failed[3], output
-        assert re.search("has left job|was lost", failed[3]), output
+        who = "agent 'a1' (host" if way == "lose the machine" else f"rank {leaver} (host"
+        assert who in failed[3], output
+        assert re.search("has left job|was lost|is lost", failed[3]), output
