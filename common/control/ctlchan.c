@@ -16,6 +16,8 @@
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/bufferevent_ssl.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
 
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
@@ -236,20 +238,36 @@ static void handshake_failed(struct ctlchan *c, const char *what)
 /* Return the alert with which the listener has refused this side after the handshake was complete
  * on this side, or 0. If the listener also closes the connection before this side has written its
  * first frame, the write fails before libevent reads the alert. */
-static unsigned long late_alert(const struct ctlchan *c, short what)
+static unsigned long late_alert(const struct ctlchan *c, short what, unsigned long ssl_error)
 {
-	if (!c->tls || c->listener || !c->has_opened || c->has_heard || !(what & BEV_EVENT_EOF))
+	if (!c->tls || c->listener || !c->has_opened || c->has_heard)
+		return 0;
+	if (ERR_GET_REASON(ssl_error) > SSL_AD_REASON_OFFSET)
+		return ssl_error;
+	if (!(what & BEV_EVENT_EOF) && (ssl_error || !(what & BEV_EVENT_ERROR)))
 		return 0;
 	return tls_unread_alert(bufferevent_openssl_get_ssl(c->bev));
+}
+
+/* Return the error of OpenSSL that the event reports, or 0. libevent 2.1.13 also reports errors of
+ * system calls so. *sys gets the number of such an error. */
+static unsigned long openssl_error(const struct ctlchan *c, int *sys)
+{
+	unsigned long error = c->tls ? bufferevent_get_openssl_error(c->bev) : 0;
+
+	if (!ERR_SYSTEM_ERROR(error))
+		return error;
+	*sys = ERR_GET_REASON(error);
+	return 0;
 }
 
 static void on_event(struct bufferevent *bev, short what, void *arg)
 {
 	struct ctlchan *c = arg;
 	int sys = EVUTIL_SOCKET_ERROR();
-	unsigned long ssl_error = c->tls ? bufferevent_get_openssl_error(bev) : 0;
+	unsigned long ssl_error = openssl_error(c, &sys);
 	const SSL *ssl = c->tls ? bufferevent_openssl_get_ssl(bev) : NULL;
-	unsigned long alert = late_alert(c, what);
+	unsigned long alert = late_alert(c, what, ssl_error);
 	const char *why;
 
 	if (what & BEV_EVENT_CONNECTED) {
