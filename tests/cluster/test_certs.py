@@ -37,6 +37,12 @@ default_md = sha256
 default_crl_days = 30
 certificate = {folder}/ca.crt
 private_key = {folder}/ca.key
+new_certs_dir = {folder}
+rand_serial = yes
+unique_subject = no
+policy = any
+[any]
+commonName = supplied
 """)
         openssl(
             "req",
@@ -58,7 +64,7 @@ private_key = {folder}/ca.key
             folder / "ca.crt",
         )
 
-    def sign(self, who, days=365, name=None):
+    def sign(self, who, is_expired=False, name=None):
         """Sign a certificate with the CN `who`. Return the settings with which a daemon uses it."""
         base = self.dir / (name or who.replace(":", "-"))
         openssl(
@@ -75,21 +81,10 @@ private_key = {folder}/ca.key
             "-out",
             f"{base}.csr",
         )
-        openssl(
-            "x509",
-            "-req",
-            "-in",
-            f"{base}.csr",
-            "-CA",
-            self.dir / "ca.crt",
-            "-CAkey",
-            self.dir / "ca.key",
-            "-CAcreateserial",
-            "-days",
-            days,
-            "-out",
-            f"{base}.crt",
-        )
+        dates = ("-startdate", "20200101000000Z", "-enddate", "20200102000000Z")
+        period = dates if is_expired else ("-days", 365)
+        files = ("-in", f"{base}.csr", "-out", f"{base}.crt")
+        openssl("ca", "-config", self.dir / "ca.cnf", "-batch", "-notext", *period, *files)
         os.chmod(f"{base}.key", 0o600)
         return self.settings(base)
 
@@ -202,7 +197,7 @@ def test_scheduler_of_another_authority_is_refused(certified, site, tmp_path):
 
 def test_expired_certificate_is_refused(certified, site):
     c = certified
-    d = spawn_server(c, *site.sign("server:s0", days=-1))
+    d = spawn_server(c, *site.sign("server:s0", is_expired=True))
     says(c, d, "the other side refuses this certificate")
     says(c, c.scheduler, "expired")
     assert not members(c)
