@@ -109,6 +109,7 @@ TARGETS = (
     Target("check-providers", 45, r"libfabric \d.*|\d+ passed, \d+ failed.*", most=5),
     Target("check-asan", 75, COUNTS),
     Target("check-tsan", 60, COUNTS),
+    Target("debian13", 40, COUNTS),
     Target(
         "mutation",
         45,

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install the missing Debian packages of some purposes:
-#   install-deps.sh build|test|providers|frontends|wheel|lint|fuzz|bench|deb|nspawn|qemu...
+#   install-deps.sh build|test|providers|frontends|wheel|lint|fuzz|bench|deb|nspawn|qemu|debian13...
 # The script needs root or sudo. Without them, it prints the packages to install and fails. On
 # systems other than Debian it prints the packages' Debian names and succeeds. The build then shows
 # what is missing.
@@ -9,7 +9,7 @@ set -eu
 build="gcc make pkg-config libfabric-dev libuv1-dev libevent-dev libjansson-dev libssl-dev
 libinih-dev libnuma-dev libc6-dev"
 test="$build patch libcmocka-dev openssl python3 python3-pytest python3-pytest-xdist python3-numpy
-python3-jsonschema python3-yaml iproute2 nftables prometheus g++"
+python3-jsonschema python3-yaml iproute2 nftables procps prometheus g++"
 providers="$test python3-pip"
 frontends="$build binutils patch python3-venv python3-pip"
 wheel="$frontends python3-pytest mmdebstrap"
@@ -18,6 +18,7 @@ bench="$test libgloo-dev openmpi-bin libopenmpi-dev"
 lint="$test clang clang-format clang-tidy cppcheck shellcheck mandoc systemd"
 deb="$test debhelper dh-python dpkg-dev lintian xz-utils"
 nspawn="$deb mmdebstrap systemd-container"
+debian13="mmdebstrap git make"
 qemu="$test qemu-system-x86 busybox-static cpio kmod rdma-core ibverbs-providers"
 
 want=
@@ -34,6 +35,7 @@ for purpose in "${@:-none}"; do
 	deb) want="$want $deb" ;;
 	nspawn) want="$want $nspawn" ;;
 	qemu) want="$want $qemu" ;;
+	debian13) want="$want $debian13" ;;
 	*)
 		sed -n 's/^#   /usage: /p' "$0" >&2
 		exit 2

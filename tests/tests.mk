@@ -28,6 +28,7 @@ help:
 	@echo 'make sim-scale   tables of predicted training steps;'
 	@echo '                 sim-scale-mutants: checks that sim-scale finds each mutant'
 	@echo 'make upgrade     daemons of the compatibility mark and of today in one cluster'
+	@echo 'make debian13    make test in a root file system of Debian 13 (root; download)'
 	@echo 'make check-manifests  the manifests for Kubernetes against its schemas (download)'
 	@echo 'make matrix      every cell of the fault matrix REPEAT (20) times,'
 	@echo '                 at most MATRIX_MINUTES (55); continues when run again;'
@@ -152,7 +153,11 @@ check-manifests:
 	$(Q)tests/install-deps.sh frontends
 	$(Q)python=$$(python3 tests/frontends/environment.py tests/manifests/requirements.txt \
 		build/manifests) && $$python tests/manifests/check.py
-.PHONY: upgrade check-manifests
+# Build and test with the newer compiler, libraries and Python of Debian 13.
+debian13:
+	$(Q)tests/install-deps.sh debian13
+	$(Q)tests/debian13.sh build/debian13
+.PHONY: upgrade check-manifests debian13
 
 # Tests and measurements that are too large or too slow to be a part of `make test`.
 huge:
