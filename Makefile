@@ -51,7 +51,8 @@ DEVICE	:= $(filter-out bps-agent/executor/device/cuda%,$(call tree,bps-agent/exe
 CTL	:= $(call src,bps-scheduler/bpsctl/*.c)
 CLIENT	:= $(call src,libbpsclient/*.c libbpsclient/base/*.c) common/wire/codec.c \
 	   common/data/dtype.c common/data/copy_nontemporal.c \
-	   common/local/local.c common/local/local_gpu.c common/os/cgroup.c common/os/fd_passing.c \
+	   $(addprefix common/local/,cause_file.c local.c local_gpu.c) common/os/cgroup.c \
+	   common/os/fd_passing.c \
 	   $(addprefix common/base/,duration.c error.c failpoint.c nearest_name.c)
 TOOLS	:= $(call src,libbpsclient/tools/*.c)
 EXAMPLES := $(call src,libbpsclient/examples/*.c)

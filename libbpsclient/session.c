@@ -19,6 +19,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
+#include "common/local/cause_file.h"
 #include "common/wire/ctlmsg.h"
 #include "libbpsclient/last_error.h"
 #include "libbpsclient/base/process_limit.h"
@@ -97,6 +98,8 @@ static void set_cause(struct session *s, const struct ctl_cause *cause)
 		return;
 	s->cause_rank = cause->rank;
 	snprintf(s->cause_host, sizeof(s->cause_host), "%s", cause->host);
+	if (cause->rank != CTL_NO_ID)
+		cause_file_add(s->options->job, cause->rank);
 }
 
 static void note_job(struct session *s, const struct local_job *m)

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Build and test on Debian 13, whose compiler, libraries and Python are newer than those of Debian 12:
+# Build and test on Debian 13, which has a newer compiler, libraries and Python than Debian 12:
 #   tests/debian13.sh CACHE [COMMAND]
 # CACHE: folder for a root file system, which mmdebstrap makes from this machine's mirror of Debian.
 # The script clones the current commit there, and runs a shell command in the clone. By default, it

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -87,6 +88,16 @@ static void handled_signals(sigset_t *ret)
 	}
 }
 
+/* Create the file in which workers name the worker that made the job fail. Without the file, bpsrun
+ * names the worker that exited first. */
+static void make_cause_file(struct bpsrun *r)
+{
+	r->cause_fd = memfd_create("bpsrun-cause", MFD_CLOEXEC);
+	if (r->cause_fd >= 0)
+		snprintf(r->cause_path, sizeof(r->cause_path), "/proc/%d/fd/%d", (int)getpid(),
+			r->cause_fd);
+}
+
 static int run_init(struct bpsrun *r)
 {
 	ssize_t n = readlink("/proc/self/exe", r->exe_dir, sizeof(r->exe_dir) - 1);
@@ -109,6 +120,7 @@ static int run_init(struct bpsrun *r)
 	}
 	for (unsigned i = 0; i < r->o.n; i++)
 		r->trainers[i].pidfd = r->trainers[i].out.fd = r->trainers[i].err.fd = -1;
+	make_cause_file(r);
 	signal(SIGPIPE, SIG_IGN);
 	handled_signals(&set);
 	sigprocmask(SIG_BLOCK, &set, NULL);
@@ -153,7 +165,7 @@ static int run_job(struct bpsrun *r)
 
 int main(int argc, char **argv)
 {
-	struct bpsrun r = {.signal_fd = -1, .oom_kills = cgroup_oom_kills()};
+	struct bpsrun r = {.signal_fd = -1, .cause_fd = -1, .oom_kills = cgroup_oom_kills()};
 	int rc = bpsrun_options_parse(argc, argv, &r.o);
 
 	if (rc)

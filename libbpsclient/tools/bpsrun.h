@@ -54,6 +54,7 @@ struct bpsrun_child {
 	bool is_daemon;
 	unsigned rank;
 	pid_t pid; /* 0: the process was not started, or has been reaped */
+	int code;  /* trainers only: exit code of a process that has been reaped */
 	int pidfd;
 	char log[PATH_MAX];
 	/* pipe from which bpsrun reads the ports of a daemon that is ready; -1: closed */
@@ -74,12 +75,17 @@ struct bpsrun {
 	char token[2 * CTL_TOKEN_BYTES + 1]; /* job token in hex; "": bpsrun sets no token */
 	char meeting_port[8]; /* MASTER_PORT of the workers; "": bpsrun does not set it */
 	int signal_fd;
+	int cause_fd; /* file of common/local/cause_file.h; -1: none */
+	char cause_path[40];
 	struct bpsrun_child *daemons, *trainers;
 	unsigned n_daemons;
 	int result;      /* exit code of bpsrun; 0: no failure so far */
 	bool may_shrink; /* the job continues when trainers fail */
 	unsigned n_well; /* number of trainers that exited with code 0 */
 	int failed;      /* if may_shrink: exit code of the trainer that failed last; 0: none */
+	/* the trainer that failed first, unless may_shrink; NULL: none */
+	const struct bpsrun_child *first_failed;
+	uint64_t cause_until_ms; /* when to stop waiting for the trainer that made it fail */
 	bool is_stopping;
 	uint64_t kill_ms;    /* when to send KILL to processes that have not ended; 0: never */
 	uint64_t timeout_at; /* when the run's time limit ends; 0: never */

@@ -17,9 +17,12 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/local/cause_file.h"
 #include "common/os/cgroup.h"
 
 #define EXIT_TIMEOUT 124 /* exit code after --timeout, the same as that of timeout(1) */
+/* A worker that made others fail still runs its exit handlers, and waits for the end of its job. */
+#define CAUSE_WAIT_MS 3000
 
 int trainers_choose_port(struct bpsrun *r)
 {
@@ -57,8 +60,9 @@ int trainers_start(struct bpsrun *r, unsigned i)
 		size, "LOCAL_RANK", local_rank, "LOCAL_WORLD_SIZE", local_size, "GROUP_RANK", node,
 		port ? "MASTER_ADDR" : "RANK", port ? "127.0.0.1" : rank,
 		port ? "MASTER_PORT" : "RANK", port ? port : rank,
-		r->token[0] ? "BPS_JOB_TOKEN" : NULL, r->token,
-		r->dir[0] ? "BPS_SCHEDULER_HTTP" : NULL, r->scheduler_http, NULL};
+		r->token[0] ? "BPS_JOB_TOKEN" : "RANK", r->token[0] ? r->token : rank,
+		CAUSE_FILE_ENV, r->cause_path, r->dir[0] ? "BPS_SCHEDULER_HTTP" : NULL,
+		r->scheduler_http, NULL};
 	int rc = 0;
 
 	c->rank = r->o.node_rank * n + i;
@@ -140,19 +144,55 @@ static void check_child(struct bpsrun *r, struct bpsrun_child *c)
 		daemon_ended(r, c, code);
 		return;
 	}
+	c->code = code;
 	if (!code) {
 		r->n_well++;
-		return;
-	}
-	if (!r->is_stopping) {
+	} else if (r->may_shrink && !r->is_stopping) {
 		describe_exit(r, c->name, code);
-		if (r->may_shrink) {
-			r->failed = code;
-			return;
-		}
-		r->result = code;
-		trainers_stop(r, SIGTERM);
+		r->failed = code;
+	} else if (!r->may_shrink && !r->first_failed) {
+		r->first_failed = c;
+		r->cause_until_ms = clock_now_ms() + CAUSE_WAIT_MS;
 	}
+}
+
+/* Return the worker of this node that the first line of the cause file names, or NULL. */
+static const struct bpsrun_child *named_cause(const struct bpsrun *r)
+{
+	char text[16] = "";
+	unsigned long rank;
+
+	if (r->cause_fd < 0 || pread(r->cause_fd, text, sizeof(text) - 1, 0) <= 0)
+		return NULL;
+	rank = strtoul(text, NULL, 10);
+	for (unsigned i = 0; i < r->o.n; i++)
+		if (r->trainers[i].rank == rank)
+			return &r->trainers[i];
+	return NULL;
+}
+
+/* If a worker has failed, stop the others. If it failed because of another worker, wait for that
+ * worker first, because its exit code is the job's. */
+static void stop_after_failure(struct bpsrun *r)
+{
+	const struct bpsrun_child *first = r->first_failed, *cause;
+	uint64_t now = clock_now_ms();
+
+	if (!first || r->is_stopping)
+		return;
+	cause = named_cause(r);
+	if (cause && cause->pid && now < r->cause_until_ms)
+		return;
+	if (!cause || cause->pid)
+		cause = first;
+	if (!cause->code) {
+		output_say(
+			"%s exited with code 0 before the other workers had finished", cause->name);
+		cause = first;
+	}
+	describe_exit(r, cause->name, cause->code);
+	r->result = cause->code;
+	trainers_stop(r, SIGTERM);
 }
 
 static void take_signal(struct bpsrun *r)
@@ -234,9 +274,10 @@ int trainers_run(struct bpsrun *r)
 		return -ENOMEM;
 	r->may_shrink = may_shrink(r);
 	while (has_trainers(r)) {
-		due = r->kill_ms       ? r->kill_ms
-		      : r->is_stopping ? clock_now_ms() + 1000
-				       : r->timeout_at;
+		due = r->kill_ms        ? r->kill_ms
+		      : r->is_stopping  ? clock_now_ms() + 1000
+		      : r->first_failed ? r->cause_until_ms
+					: r->timeout_at;
 		poll(p, fill_poll(r, p), child_left_ms(due));
 		if (p[0].revents)
 			take_signal(r);
@@ -245,6 +286,7 @@ int trainers_run(struct bpsrun *r)
 			output_read(&r->trainers[i], &r->trainers[i].err);
 			check_child(r, &r->trainers[i]);
 		}
+		stop_after_failure(r);
 		for (unsigned i = 0; i < r->n_daemons; i++) {
 			if (r->daemons[i].fdstore)
 				fdstore_server_receive(r->daemons[i].fdstore);

@@ -587,6 +587,43 @@ def rounds_script(tmp_path):
     )
 
 
+LEAVES = """
+import atexit, os, sys, time
+import bps
+job = bps.open()
+t = job.declare("t", "f32", 1000)
+way = sys.argv[1]
+if job.rank == 1 and way == "raise":
+    # the exit handlers of frameworks need time, too
+    atexit.register(time.sleep, 0.5)
+    job.abort()
+    raise RuntimeError("out of data")
+if job.rank == 1:
+    try:
+        job.close(None if int(way) else 0.2)
+    except bps.Error:
+        time.sleep(0.5)
+    sys.exit(int(way))
+t.push_pull()
+t.wait()
+"""
+
+
+@needs_daemons
+@pytest.mark.parametrize("way,code", [("raise", 1), ("3", 3), ("0", 1)])
+def test_worker_that_makes_others_fail_is_named_although_they_exit_first(tmp_path, way, code):
+    script, env = rounds_script(tmp_path)
+    script.write_text(LEAVES)
+    command = [BPSRUN, "-n", "2", "--agents", "2", "--", "/usr/bin/python3", script, way]
+    r = subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    said = [line for line in r.stderr.splitlines() if line.startswith("bpsrun: ")]
+    before = " before the other workers had finished" if way == "0" else ""
+    assert said[0] == f"bpsrun: rank 1 exited with code {code if before == '' else 0}{before}", r
+    assert r.returncode == code and (way != "0" or said[1] == "bpsrun: rank 0 exited with code 1")
+
+
 @needs_daemons
 def test_agent_that_is_killed_is_restarted_and_the_job_goes_on(tmp_path):
     script, env = rounds_script(tmp_path)
