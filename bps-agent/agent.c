@@ -49,6 +49,7 @@ static void publish_stats(struct agent *a, uint64_t now_ns)
 	pthread_mutex_lock(&a->lock);
 	quota_view(a->quota, &a->quota_view);
 	agt_core_stats(a->core, &a->figures.core);
+	a->figures.n_links = agt_core_losses(a->core, now_ns, a->figures.links);
 	a->figures.trainers = a->n_trainers;
 	a->figures.jobs = jobs;
 	a->figures.executors = executor_count(a);

@@ -152,6 +152,7 @@ struct agent_app {
 	 * next process */
 	bool can_hand_over;
 	char scheduler[ADDR_TEXT_BYTES];
+	struct ctl_beat_link beat_links[CTL_BEAT_LINKS_MAX]; /* list of the next heartbeat */
 };
 
 /* ---- scheduler ---- */
@@ -371,6 +372,9 @@ static void member_beat(void *ctx, struct ctl_beat *b)
 	b->mem_bytes = f.shared_bytes;
 	b->connections = net.connections;
 	b->trainers = f.trainers;
+	memcpy(app->beat_links, f.links, sizeof(app->beat_links));
+	b->links = app->beat_links;
+	b->n_links = f.n_links;
 }
 
 static const struct member_ops member_ops = {.up = member_up,

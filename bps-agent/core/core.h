@@ -328,4 +328,8 @@ uint64_t agt_job_inflight(const struct agt_job *job);
 
 /* Write the current figures to *ret. Thread: the core's thread. */
 void agt_core_stats(const struct agt_core *core, struct agt_stats *ret);
+/* List the servers to which connections were lost, for the heartbeat. Returns the length of the
+ * list. Thread: the core's thread. */
+uint32_t agt_core_losses(const struct agt_core *core, uint64_t now_ns,
+	struct ctl_beat_link ret[static CTL_BEAT_LINKS_MAX]);
 #endif

@@ -351,6 +351,21 @@ uint64_t link_heard_ns(struct agt_link *link, uint64_t instance)
 	return link->heard_ns;
 }
 
+static void note_loss(struct agt_link *link)
+{
+	link->lost_ns[link->n_losses++ % LINK_LOSSES_KEPT] = link->core->now_ns;
+}
+
+unsigned link_recent_losses(const struct agt_link *link, uint64_t now_ns)
+{
+	unsigned n = link->n_losses < LINK_LOSSES_KEPT ? link->n_losses : LINK_LOSSES_KEPT;
+	unsigned n_recent = 0;
+
+	for (unsigned i = 0; i < n; i++)
+		n_recent += now_ns - link->lost_ns[i] < LINK_LOSS_SPAN_NS;
+	return n_recent;
+}
+
 static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
 {
 	struct agt_link *link = c->user;
@@ -359,6 +374,8 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 	(void)ctx;
 	(void)peer_id;
 	FAILPOINT(AGENT_LINK_UP);
+	if (link->instance != peer_instance)
+		link->n_losses = 0;
 	link->instance = peer_instance;
 	link->heard_ns = link->core->now_ns;
 	link->n_attempts = 0;
@@ -382,6 +399,7 @@ static void event_down(void *ctx, struct xconn *c, const char *why)
 		note_heard(link);
 		link->down_since_ns = link->core->now_ns;
 		link->core->stats.reconnects++;
+		note_loss(link);
 		log_info("connection to a server is down: server=%u thread=%u why=%s", link->server,
 			link->thread, why);
 	} else {

@@ -14,6 +14,10 @@ struct agt_owed_got {
 	struct wire_msg m;
 };
 
+/* Number of the last losses whose times a link keeps, and the time for which a loss counts. */
+#define LINK_LOSSES_KEPT  8
+#define LINK_LOSS_SPAN_NS (300 * UINT64_C(1000000000))
+
 enum link_state { LINK_DOWN, LINK_CONNECTING, LINK_UP };
 
 /* The connection to one data thread of one server. */
@@ -42,6 +46,10 @@ struct agt_link {
 	/* instance: the server's instance on the last connection. heard_ns: when that instance last
 	 * sent anything. instance and heard_ns are 0 before the first connection. */
 	uint64_t instance, heard_ns;
+	/* Times of the last losses of a connection to `instance`. n_losses: number of all losses;
+	 * loss number i is at i % LINK_LOSSES_KEPT */
+	uint64_t lost_ns[LINK_LOSSES_KEPT];
+	unsigned n_losses;
 	size_t inflight; /* bytes of contributions in flight on this link */
 	size_t n_parts;
 	struct part_list parts, offered, owing;
@@ -72,6 +80,9 @@ bool link_pump(struct agt_link *link);
 /* Return the time at which the instance `instance` of the server last sent anything on this link.
  * Return 0 if the last connection of the link was not to this instance. */
 uint64_t link_heard_ns(struct agt_link *link, uint64_t instance);
+/* Return the number of connections that were lost within LINK_LOSS_SPAN_NS, at most
+ * LINK_LOSSES_KEPT. */
+unsigned link_recent_losses(const struct agt_link *link, uint64_t now_ns);
 /* Free a link that has no connection, no partitions and no GOTs. */
 void link_free(struct agt_link *link);
 /* Connect. Called when the link's timer in core->link_timers is due. */

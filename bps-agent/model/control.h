@@ -60,6 +60,9 @@ struct agent_config {
 /* Figures for the status and the metrics. */
 struct agent_figures {
 	struct agt_stats core;
+	/* servers to which data connections were lost, for the heartbeat */
+	struct ctl_beat_link links[CTL_BEAT_LINKS_MAX];
+	uint32_t n_links;
 	uint32_t trainers, jobs, executors;
 	uint64_t shared_bytes, beat_ns, executor_failures;
 	/* error code that trainers get while no server can sum, or 0 if a server can sum */

@@ -74,6 +74,13 @@ static const struct explanation rows[] = {
 		"rounds of its partitions take longer by that time",
 		"check the load of its machine; `bpsctl drain SERVER` moves its partitions to "
 		"others"},
+	{"CONNECTION_UNSTABLE", 0,
+		"an agent has lost a data connection to a server at least three times in five "
+		"minutes, although both are up",
+		"rounds wait while the agent connects again; they may end with BPS_ETIMEDOUT",
+		"run `bpsctl check` on the agent's machine: it reports a path that passes small "
+		"packets and drops large ones (a wrong MTU); the agent's log has the reason of "
+		"each loss"},
 	{"MASTER_KEY", 0, "a server or an agent uses the cluster's master key",
 		"every key is derived from the master key: a user who reads it on that host can "
 		"pose as any member and operate the cluster",

@@ -32,8 +32,10 @@ static void beat(struct sched_core *c, struct sched_member *m, const struct ctl_
 	if (b->progress != m->beat.progress)
 		m->moved_ns = c->now_ns;
 	m->beat = *b;
-	m->beat.jobs = NULL; /* the list of jobs belongs to the message, which the caller frees */
-	m->beat.n_jobs = 0;
+	/* the lists belong to the message, which the caller frees */
+	m->beat.jobs = NULL;
+	m->beat.links = NULL;
+	m->beat.n_jobs = m->beat.n_links = 0;
 	if (m->beat.measured_mbps > NIC_MAX_MBPS)
 		m->beat.measured_mbps = NIC_MAX_MBPS;
 	progress_beat(c, m, b);

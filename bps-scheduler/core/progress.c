@@ -4,6 +4,7 @@
 #include "bps-scheduler/core/progress.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "bps-scheduler/model/model.h"
 
@@ -73,6 +74,7 @@ void progress_reset(struct sched_member *m)
 	free(m->reports);
 	m->reports = NULL;
 	m->n_reports = 0;
+	m->n_losses = 0;
 	m->rate = (struct sched_traffic){0};
 }
 
@@ -93,6 +95,17 @@ static void take_reports(struct sched_member *m, const struct ctl_beat *b)
 		for (uint32_t k = 0; k < r->job.n_late; k++)
 			r->late[k] = b->jobs[i].late[k];
 	}
+}
+
+static void take_losses(struct sched_member *m, const struct ctl_beat *b)
+{
+	m->n_losses = 0;
+	if (!b->n_links)
+		return;
+	if (!m->losses)
+		m->losses = sched_alloc(CTL_BEAT_LINKS_MAX, sizeof(*m->losses));
+	m->n_losses = b->n_links < CTL_BEAT_LINKS_MAX ? b->n_links : CTL_BEAT_LINKS_MAX;
+	memcpy(m->losses, b->links, m->n_losses * sizeof(*m->losses));
 }
 
 /* ---- jobs ---- */
@@ -285,8 +298,10 @@ static void update_all(struct sched_core *c)
 void progress_beat(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b)
 {
 	rate_sample(&m->rate, b, c->now_ns);
-	if (m->role != ROLE_SERVER)
+	if (m->role != ROLE_SERVER) {
+		take_losses(m, b);
 		return;
+	}
 	judge_sums(c, m, b);
 	take_reports(m, b);
 	if (c->now_ns - c->progress_ns < PROGRESS_EVERY_NS)

@@ -112,6 +112,7 @@ void sched_member_free(struct sched_member *m)
 	free(m->provider);
 	free(m->thread_bytes);
 	free(m->reports);
+	free(m->losses);
 	free(m->drain_reason);
 	free(m->drain_who);
 	free(m);

@@ -92,10 +92,14 @@ struct sched_member {
 	 * Such an agent is declared dead even if servers still receive from it. */
 	bool is_behind;
 	char why_down[64];
-	struct ctl_beat beat; /* the member's last heartbeat, without the lists of jobs */
+	struct ctl_beat beat; /* the member's last heartbeat, without its lists */
 	/* the reports about jobs in the last heartbeat; an array of CTL_BEAT_JOBS_MAX, or NULL */
 	struct sched_server_report *reports;
 	uint32_t n_reports;
+	/* only for an agent: servers to which it has lost data connections, from its last
+	 * heartbeat; an array of CTL_BEAT_LINKS_MAX, or NULL */
+	struct ctl_beat_link *losses;
+	uint32_t n_losses;
 	struct sched_traffic rate;
 	struct sched_nic_speed speed;
 	struct sched_sum_delay sums; /* for a server: whether its sums take too long */

@@ -17,6 +17,9 @@
  * after 1/SILENT_SHARE of the configured time. */
 #define SILENT_SHARE 2
 #define STUCK_NS     (5 * NS_PER_S)
+/* An agent's connection to a server is reported if it was lost this number of times within five
+ * minutes. A short fault of the network ends a connection once or twice. */
+#define LOSSES_MIN 3
 
 struct problem_list {
 	json_t *list;
@@ -173,6 +176,42 @@ static void slow_problem(
 	member_problem(p, m, "SERVER_SLOW", false, &l);
 }
 
+/* Add a problem for an agent that loses its data connections to a server again and again, although
+ * both are up. The usual cause is a path that drops large packets: heartbeats are small. */
+static void unstable_problem(
+	const struct sched_core *c, const struct sched_member *m, struct problem_list *p)
+{
+	const struct sched_member *worst = NULL;
+	uint32_t most = 0, n = 0;
+	struct problem_lines l;
+	char more[40] = "";
+
+	for (uint32_t i = 0; i < m->n_losses; i++) {
+		const struct sched_member *s = sched_member(c, m->losses[i].server);
+
+		if (!s || s->state != MEMBER_UP || m->losses[i].losses < LOSSES_MIN)
+			continue;
+		n++;
+		if (m->losses[i].losses > most) {
+			most = m->losses[i].losses;
+			worst = s;
+		}
+	}
+	if (!worst)
+		return;
+	if (n > 1)
+		snprintf(more, sizeof(more), " (and to %u more servers)", n - 1);
+	snprintf(l.what, sizeof(l.what),
+		"agent %s on %s: a data connection to server %s on %s%s was lost at least %u times "
+		"in the last five minutes",
+		m->name, m->host, worst->name, worst->host, more, most);
+	snprintf(l.effect, sizeof(l.effect), "rounds wait while the agent connects again");
+	snprintf(l.action, sizeof(l.action),
+		"run `bpsctl check` on %.100s: it reports a path that drops large packets (MTU)",
+		m->host);
+	member_problem(p, m, "CONNECTION_UNSTABLE", false, &l);
+}
+
 static void behind_problem(
 	const struct sched_core *c, const struct status_info *info, struct problem_list *p)
 {
@@ -260,6 +299,8 @@ static void member_problems(
 			stuck_problem(info, m, p);
 		if (m->state == MEMBER_UP && m->sums.is_slow)
 			slow_problem(c, m, p);
+		if (m->state == MEMBER_UP)
+			unstable_problem(c, m, p);
 	}
 }
 

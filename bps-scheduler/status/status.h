@@ -64,6 +64,7 @@ struct evbuffer;
 	X(STRAGGLER)                                                                               \
 	X(TRAINER_STALLED)                                                                         \
 	X(SERVER_SLOW)                                                                             \
+	X(CONNECTION_UNSTABLE)                                                                     \
 	X(MASTER_KEY)                                                                              \
 	X(HOST_MEMORY)                                                                             \
 	X(NO_ANSWER)

@@ -63,6 +63,12 @@ static const struct field beat_job_fields[] = {
 };
 static const struct layout beat_job_layout = LAYOUT_(ctl_beat_job, beat_job_fields);
 
+static const struct field beat_link_fields[] = {
+	FIELD_U32_(ctl_beat_link, server),
+	FIELD_U32_(ctl_beat_link, losses),
+};
+static const struct layout beat_link_layout = LAYOUT_(ctl_beat_link, beat_link_fields);
+
 static const struct field beat_fields[] = {
 	FIELD_U64_(ctl_beat, seq),
 	FIELD_U64_(ctl_beat, echo),
@@ -81,6 +87,7 @@ static const struct field beat_fields[] = {
 	FIELD_U64_(ctl_beat, same_host_bytes),
 	FIELD_U8_(ctl_beat, nic_source),
 	FIELD_U64_(ctl_beat, measured_mbps),
+	FIELD_LIST_(ctl_beat, links, CTL_BEAT_LINKS_MAX, &beat_link_layout),
 };
 
 static const struct field peer_fields[] = {

@@ -80,6 +80,16 @@ struct ctl_beat_job {
 	uint32_t n_late;
 };
 
+#define CTL_BEAT_LINKS_MAX 16
+/* Server to which an agent has lost data connections, although the server's process stays the
+ * same. */
+struct ctl_beat_link {
+	uint32_t server; /* server id */
+	/* number of losses of the connection to one data thread of the server within the last five
+	 * minutes; the largest number of all its data threads */
+	uint32_t losses;
+};
+
 /* State of the shared memory between this member and other members on its host. UNTOLD: the member
  * has not reported a state. NO_PLACE: the folder for the sockets does not exist. */
 enum same_host_state { SAME_HOST_UNTOLD, SAME_HOST_OFF, SAME_HOST_NO_PLACE, SAME_HOST_ON };
@@ -117,6 +127,10 @@ struct ctl_beat {
 	/* Measured throughput of the member's network card in Mbit/s, for a card whose speed is not
 	 * known; 0: not measured yet */
 	uint64_t measured_mbps;
+	/* Only from an agent: servers to which it has lost data connections. If there are more than
+	 * CTL_BEAT_LINKS_MAX servers, the list has only some of them */
+	struct ctl_beat_link *links;
+	uint32_t n_links;
 };
 
 /* State of a server or agent. The scheduler sends the states of servers to agents, and the states

@@ -201,6 +201,23 @@ def server_slow(cluster):
 
 
 @contextlib.contextmanager
+def connection_unstable(cluster):
+    """Reset the agents' data connections, until one has been lost three times."""
+    c = cluster(agents=2, servers=1)
+    c.start_job("rounds", 2, {"n_elems": 1000, "n_rounds": 1000000, "pause": 0.01})
+    reset = ["ss", "-K", "-t", f"dport = :{c.servers[0].port}"]
+
+    def is_lost():
+        subprocess.run(reset, capture_output=True, timeout=10, check=True)
+        found = re.search(r"(?m)^bps_agent_reconnects_total (\d+)$", c.agents[0].get("/metrics"))
+        # the agent has a connection to each of the server's two data threads
+        return int(found[1]) > 2 * 2
+
+    c.wait_for("connections are lost", is_lost)
+    yield c, c.scheduler
+
+
+@contextlib.contextmanager
 def master_key(cluster):
     """Start a server with its own key, and a second server with the master key. The second server
     causes the health problem MASTER_KEY."""
@@ -254,6 +271,7 @@ CAUSES = {
         member_stuck,
         job_forming_long,
         server_slow,
+        connection_unstable,
         master_key,
         host_memory,
         scheduler_unreachable,

@@ -1,7 +1,8 @@
-#include "bps-scheduler/status/health_watch.h"
-#include "tests/unit/sched_world.h"
-
 /* The health watch, which turns changes of the cluster's problems into events. */
+#include "bps-scheduler/status/health_watch.h"
+
+#include "bps-scheduler/model/find.h"
+#include "tests/unit/sched_world.h"
 
 struct health_log {
 	struct sched_world w;
@@ -55,6 +56,33 @@ static void problem_is_an_event_when_it_comes_and_when_it_is_over(void **state)
 	world_fini(&l.w);
 }
 
+static void connection_that_is_lost_again_and_again_is_a_problem(void **state)
+{
+	struct ctl_beat_link links[] = {{0, 2}, {0, 9}, {99, 9}};
+	struct ctl_msg msg = {.type = CTL_BEAT, .beat = {.links = links, .n_links = 1}};
+	struct health_log l;
+
+	(void)state;
+	running_job(&l.w);
+	l.watch = health_watch_new(on_health, &l);
+	links[0].server = sched_member_find(l.w.core, ROLE_SERVER, "s1")->id;
+	links[1].server = sched_member_find(l.w.core, ROLE_SERVER, "s2")->id;
+	send_msg(&l.w, 21, &msg);
+	assert_string_equal(look(&l), "");
+	links[0].losses = 3;
+	send_msg(&l.w, 21, &msg);
+	assert_non_null(strstr(look(&l), "a data connection to server s1 on s1 was lost at least 3 "
+					 "times in the last five minutes"));
+	msg.beat.n_links = 3; /* member 99 does not exist */
+	send_msg(&l.w, 21, &msg);
+	assert_string_equal(look(&l), "");
+	msg.beat.n_links = 0;
+	send_msg(&l.w, 21, &msg);
+	assert_non_null(strstr(look(&l), "CONNECTION_UNSTABLE is over: agent "));
+	health_watch_free(l.watch);
+	world_fini(&l.w);
+}
+
 static void two_servers_are_two_problems(void **state)
 {
 	struct health_log l;
@@ -77,6 +105,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(problem_is_an_event_when_it_comes_and_when_it_is_over),
+		cmocka_unit_test(connection_that_is_lost_again_and_again_is_a_problem),
 		cmocka_unit_test(two_servers_are_two_problems),
 	};
 
