@@ -1,6 +1,7 @@
 /* The connection thread of the TCP transport. The thread listens, accepts connections, and reads
  * and checks their tickets. The thread refuses connections without a valid ticket, and passes the
- * sockets of the other connections to the data threads. It receives nothing but tickets. */
+ * sockets of the other connections to the data threads. It also answers path probes. It receives
+ * nothing else. */
 #include "common/transport/sockets/tcp_impl.h"
 
 #include <errno.h>
@@ -15,6 +16,7 @@
 
 #include "common/base/addr.h"
 #include "common/base/log.h"
+#include "common/wire/path_probe.h"
 
 #define LISTEN_BACKLOG 1024
 /* Time in seconds for which the kernel does not report a new connection that has sent no byte
@@ -91,27 +93,82 @@ static void close_silent(struct tcp_net *net, struct tcp_pending *s)
 {
 	close(s->fd);
 	free_pending(s);
+	if (s->is_probe)
+		return;
 	atomic_fetch_add_explicit(&net->base.silent, 1, memory_order_relaxed);
 	log_rated(LOG_WARN, "closed data connections, because they sent no ticket: count=%lu",
 		(unsigned long)atomic_load_explicit(&net->base.silent, memory_order_relaxed));
 }
 
-/* Read the bytes of the ticket that have arrived. If the peer has closed the socket, close it on
- * this side as well. */
+static void end_pending(struct tcp_pending *s)
+{
+	close(s->fd);
+	free_pending(s);
+}
+
+/* Add the bytes that recv has returned. If the peer has closed the socket, close it on this side as
+ * well. Returns whether bytes were received. */
+static bool note_received(struct tcp_pending *s, ssize_t n)
+{
+	if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+		return false;
+	if (n <= 0)
+		end_pending(s);
+	else
+		s->n += (size_t)n;
+	return n > 0;
+}
+
+/* ---- path probes ---- */
+
+/* Send the head back. It fits into the empty send buffer. */
+static void begin_probe(struct tcp_pending *s)
+{
+	s->is_probe = true;
+	if (send(s->fd, s->ticket, TICKET_BYTES, MSG_DONTWAIT | MSG_NOSIGNAL) != TICKET_BYTES)
+		end_pending(s);
+}
+
+/* Discard the bytes of a probe. When all have arrived, send as many back, and close. The kernel
+ * keeps the answer until the peer has received it. If the send buffer has no room for all of it,
+ * the peer gets a part. */
+static void recv_probe(struct tcp_pending *s)
+{
+	static const uint8_t zeros[4096];
+	struct iovec parts[PATH_PROBE_BYTES / sizeof(zeros)];
+	const struct msghdr answer = {
+		.msg_iov = parts, .msg_iovlen = sizeof(parts) / sizeof(parts[0])};
+	size_t all = TICKET_BYTES + PATH_PROBE_BYTES;
+	ssize_t n = recv(s->fd, NULL, all - s->n, MSG_DONTWAIT | MSG_TRUNC);
+
+	if (!note_received(s, n) || s->n < all)
+		return;
+	for (size_t i = 0; i < answer.msg_iovlen; i++)
+		parts[i] = (struct iovec){(void *)(uintptr_t)zeros, sizeof(zeros)};
+	set_int(s->fd, SOL_SOCKET, SO_SNDBUF, 2 * PATH_PROBE_BYTES);
+	if (sendmsg(s->fd, &answer, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+		log_debug("cannot answer a path probe: %s", strerror(errno));
+	end_pending(s);
+}
+
+/* ---- tickets ---- */
+
+/* Read the bytes of the ticket that have arrived. */
 static void recv_ticket(struct tcp_net *net, struct tcp_pending *s)
 {
-	ssize_t n = recv(s->fd, s->ticket + s->n, TICKET_BYTES - s->n, MSG_DONTWAIT);
+	ssize_t n;
 
-	if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
-		return;
-	if (n <= 0) {
-		close(s->fd);
-		free_pending(s);
+	if (s->is_probe) {
+		recv_probe(s);
 		return;
 	}
-	s->n += (unsigned)n;
-	if (s->n < TICKET_BYTES)
+	n = recv(s->fd, s->ticket + s->n, TICKET_BYTES - s->n, MSG_DONTWAIT);
+	if (!note_received(s, n) || s->n < TICKET_BYTES)
 		return;
+	if (path_probe_is_head(s->ticket)) {
+		begin_probe(s);
+		return;
+	}
 	epoll_ctl(net->listener.epoll_fd, EPOLL_CTL_DEL, s->fd, NULL);
 	decide(net, s);
 	free_pending(s);

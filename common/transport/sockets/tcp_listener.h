@@ -22,11 +22,13 @@ struct tcp_accepted {
 	uint8_t key[TICKET_KEY_BYTES];
 };
 
-/* Accepted connection whose ticket has not arrived completely. */
+/* Accepted connection whose ticket or path probe (path_probe.h) has not arrived completely. */
 struct tcp_pending {
 	int fd; /* descriptor of the socket; -1: this entry is free */
+	/* the connection is a path probe, and its head has arrived */
+	bool is_probe;
 	uint64_t since_ns;
-	unsigned n;
+	size_t n; /* number of received bytes */
 	uint8_t ticket[TICKET_BYTES];
 };
 #define TCP_PENDING_MAX 64

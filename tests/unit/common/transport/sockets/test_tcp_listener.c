@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sys/resource.h>
 
+#include "common/wire/path_probe.h"
 #include "tests/unit/tcp_peer.h"
 
 /* ---- the handshake, as the listener sees it ---- */
@@ -84,6 +85,34 @@ static void no_byte_of_a_ticket_may_be_wrong(void **state)
 	raw_join(&p, 9, LANE_MESSAGES); /* the refused attempts have not used up the valid ticket */
 	close(p.fds[0]);
 	assert_int_equal(r.server.n_up, 0);
+	net_rig_close(&r);
+}
+
+static void path_probe_gets_as_many_bytes_as_it_has_sent(void **state)
+{
+	static uint8_t sent[PATH_PROBE_BYTES], received[PATH_PROBE_BYTES];
+	struct raw_conn p = {.fds = {-1, -1}};
+	uint8_t head[TICKET_BYTES], echo[TICKET_BYTES];
+	struct net_stats stats;
+	struct net_rig r;
+
+	(void)state;
+	net_rig_open(&r);
+	p.rig = &r;
+	path_probe_head(head);
+	p.fds[0] = stranger(net_port(r.server.f), head, sizeof(head));
+	raw_recv(&p, LANE_MESSAGES, echo, sizeof(echo));
+	assert_memory_equal(echo, head, sizeof(head));
+	raw_send(&p, LANE_MESSAGES, sent, sizeof(sent) - 1);
+	assert_int_equal(recv(p.fds[0], received, 1, MSG_DONTWAIT), -1);
+	raw_send(&p, LANE_MESSAGES, sent, 1);
+	memset(received, 1, sizeof(received));
+	raw_recv(&p, LANE_MESSAGES, received, sizeof(received));
+	assert_memory_equal(received, sent, sizeof(sent));
+	assert_int_equal(recv(p.fds[0], received, 1, 0), 0);
+	net_stats(r.server.f, &stats);
+	assert_int_equal(stats.refused_tickets + stats.silent_strangers, 0);
+	raw_close(&p);
 	net_rig_close(&r);
 }
 
@@ -555,6 +584,7 @@ static void sockets_that_are_there_and_new_ones_are_paced_when_the_link_is_slow(
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(path_probe_gets_as_many_bytes_as_it_has_sent),
 		cmocka_unit_test(ticket_and_message_may_come_byte_by_byte),
 		cmocka_unit_test(ticket_with_an_unknown_flag_is_malformed),
 		cmocka_unit_test(no_byte_of_a_ticket_may_be_wrong),
