@@ -48,7 +48,7 @@ AGENT	:= $(filter-out bps-agent/executor/%,$(call tree,bps-agent))
 # The executor is the agent's process that drives GPUs. Only its files cuda* need the CUDA toolkit.
 # Its other files compile without the toolkit.
 DEVICE	:= $(filter-out bps-agent/executor/device/cuda%,$(call tree,bps-agent/executor))
-CTL	:= $(call src,bps-scheduler/bpsctl/*.c)
+CTL	:= $(call tree,bps-scheduler/bpsctl)
 CLIENT	:= $(call src,libbpsclient/*.c libbpsclient/base/*.c) common/wire/codec.c \
 	   common/data/dtype.c common/data/copy_nontemporal.c \
 	   $(addprefix common/local/,cause_file.c local.c local_gpu.c) common/os/cgroup.c \

@@ -503,6 +503,23 @@ static void http_waits(struct agent_app *app, struct httpd_request *req)
 				   : "this agent has not joined a cluster yet"));
 }
 
+static void put_server(void *ctx, const struct member_peer *p)
+{
+	if (p->state == PEER_UP)
+		json_array_append_new(
+			ctx, json_pack("{s:s, s:s, s:s, s:i}", "name", p->name, "host", p->host,
+				     "addr", p->addr, "port", p->port));
+}
+
+/* Return the servers that are up, so that `bpsctl check` can measure the paths to them. */
+static json_t *servers_json(struct member *m)
+{
+	json_t *list = json_array();
+
+	member_each_peer(m, put_server, list);
+	return list;
+}
+
 static void http_status(void *arg, struct httpd_request *req)
 {
 	struct agent_app *app = arg;
@@ -528,6 +545,7 @@ static void http_status(void *arg, struct httpd_request *req)
 			(json_int_t)f.core.repushes, "shared_bytes", (json_int_t)f.shared_bytes));
 	agent_quotas(app->agent, &quotas);
 	json_object_set_new(root, "quotas", quota_json(&quotas));
+	json_object_set_new(root, "servers", servers_json(app->node.member));
 	/* while the probe has not finished, assume that collectives are possible */
 	ask.has_collectives |= n_reports == 0;
 	if (httpd_query(req, "topology", wanted, sizeof(wanted)))

@@ -12,7 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bps-scheduler/bpsctl/bpsctl.h"
 #include "bps-scheduler/bpsctl/http.h"
+#include "bps-scheduler/bpsctl/paths/paths.h"
 #include "bps-scheduler/bpsctl/subprocess.h"
 #include "bps-scheduler/bpsctl/table_cells.h"
 #include "common/base/log.h"
@@ -23,7 +25,7 @@
 #include "common/daemon/daemon.h"
 
 /* Time limits of single steps. Their sum is less than the two seconds that a command of bpsctl may
- * take. */
+ * take. path_list_measure then has a limit of its own. */
 #define CHILDREN_MS 600
 /* DAEMON_MS: limit for each answer of a daemon's HTTP port and for each connection to a control
  * port, in milliseconds. There are at most three answers and two connections. SCHEDULER_MS: limit
@@ -222,8 +224,31 @@ static void check_port(
 			r->name);
 }
 
+/* Note the servers in the status of the running agent. Only the provider sockets answers path
+ * probes. */
+static void note_servers(json_t *root, const struct checked_daemon *agent, struct path_list *paths)
+{
+	char text[ADDR_TEXT_BYTES], name[48];
+	struct err_text err;
+	struct addr a;
+	json_t *s;
+	size_t i;
+
+	if (!cell_is(root, "provider", "sockets"))
+		return;
+	conf_get(agent, "listen", text, sizeof(text));
+	if (addr_parse(&a, text, 1, &err) == 0 && strcmp(a.host, "*") != 0)
+		memcpy(paths->from, a.host, sizeof(paths->from));
+	json_array_foreach (json_object_get(root, "servers"), i, s) {
+		a.port = (uint16_t)cell_num(s, "port");
+		snprintf(a.host, sizeof(a.host), "%s", cell_str(s, "addr").s);
+		snprintf(name, sizeof(name), "server %.40s", cell_str(s, "name").s);
+		path_list_add(paths, name, &a, false);
+	}
+}
+
 /* Check whether the daemon of this role answers on its HTTP port. */
-static void ask_daemon(json_t *list, struct checked_daemon *r)
+static void ask_daemon(json_t *list, struct checked_daemon *r, struct path_list *paths)
 {
 	struct http_get g = {.path = "/status"};
 	char text[ADDR_TEXT_BYTES], name[48], role[16];
@@ -247,6 +272,7 @@ static void ask_daemon(json_t *list, struct checked_daemon *r)
 	} else if (g.rc == 0 && cell_is(g.root, "role", role)) {
 		r->is_running = true;
 		r->pid = (int)cell_num(g.root, "pid");
+		note_servers(g.root, r, paths);
 		if (json_is_false(json_object_get(g.root, "scheduler_up")))
 			check_add(list, CHECK_WARN, name,
 				"see the daemon's log: its key or address may be wrong, a firewall "
@@ -399,7 +425,7 @@ static void check_scheduler(
 }
 
 /* Check that the control port in a daemon's setting `scheduler` accepts connections. */
-static void check_control(json_t *list, const struct checked_daemon *r)
+static void check_control(json_t *list, const struct checked_daemon *r, struct path_list *paths)
 {
 	char text[ADDR_TEXT_BYTES], name[48];
 	struct err_text err = {""};
@@ -416,6 +442,61 @@ static void check_control(json_t *list, const struct checked_daemon *r)
 			"%s", err.s);
 	else
 		check_add(list, CHECK_OK, name, "", "%s accepts connections", text);
+	if (rc == 0)
+		path_list_add(paths, "scheduler", &a, true);
+}
+
+/* ---- paths ---- */
+
+static void report_drop(json_t *list, const struct checked_path *p, const char *name)
+{
+	char where[ADDR_TEXT_BYTES], action[512];
+
+	addr_format(&p->addr, where);
+	snprintf(action, sizeof(action),
+		"check the MTU of the network cards of both hosts (ip link) and of all switches "
+		"and tunnels between them: `tracepath -n %.64s` shows it; a firewall must let ICMP "
+		"messages of the type 'fragmentation needed' pass",
+		p->addr.host);
+	check_add(list, CHECK_BAD, name, action,
+		"small messages pass, but a message of %zu KiB to %s got no answer within %.1f s: "
+		"large packets %s it are dropped",
+		p->n_bytes >> 10, where, PATHS_LIMIT_MS / 1e3,
+		p->result == PATH_DROPS_THERE ? "to" : "from");
+}
+
+static void report_path(json_t *list, const struct checked_path *p)
+{
+	char name[64], where[ADDR_TEXT_BYTES];
+
+	snprintf(name, sizeof(name), "path to %s", p->name);
+	addr_format(&p->addr, where);
+	if (p->result == PATH_PASSES)
+		check_add(list, CHECK_OK, name, "", "passes %zu KiB %s, %s", p->n_bytes >> 10,
+			p->is_control ? "to it" : "in both directions", where);
+	else if (p->result == PATH_OLD)
+		check_add(list, CHECK_OK, name, "",
+			"%s accepts connections; its release cannot answer a large message", where);
+	else if (p->result == PATH_UNREACHABLE)
+		check_add(list, CHECK_BAD, name, "check the network and the firewall",
+			"no connection to %s: %s", where, strerror(p->error));
+	else if (p->result == PATH_SILENT || (p->is_control && p->result == PATH_DROPS_BACK))
+		/* a scheduler that hangs acknowledges a message, too; its answer is small */
+		check_add(list, CHECK_BAD, name,
+			"check the network and the firewall; see the log of the daemon there",
+			"%s does not answer within %.1f s", where, PATHS_LIMIT_MS / 1e3);
+	else
+		report_drop(list, p, name);
+}
+
+/* Measure the paths, under a new time limit of the program. */
+static void check_paths(json_t *list, struct path_list *paths)
+{
+	limit_time(true);
+	if (path_list_measure(paths) < 0)
+		return;
+	for (size_t i = 0; i < paths->n; i++)
+		report_path(list, &paths->paths[i]);
 }
 
 /* ---- all ---- */
@@ -469,14 +550,14 @@ static void check_providers(json_t *list, const struct checked_daemon roles[3])
 			of_agent);
 }
 
-static void check_role(
-	json_t *list, struct checked_daemon *r, const char *config_dir, struct host_needs *needs)
+static void check_role(json_t *list, struct checked_daemon *r, const char *config_dir,
+	struct host_needs *needs, struct path_list *paths)
 {
 	char provider[32];
 
 	if (!r->is_valid)
 		return;
-	ask_daemon(list, r);
+	ask_daemon(list, r, paths);
 	if (r->pid)
 		needs->pid = r->pid;
 	if (!r->has_file)
@@ -489,7 +570,7 @@ static void check_role(
 	if (r->port && strcmp(provider, "verbs") != 0)
 		check_port(list, r, "listen", r->port);
 	check_port(list, r, "http", r->http_port);
-	check_control(list, r);
+	check_control(list, r, paths);
 	needs->has_verbs |= strcmp(provider, "verbs") == 0;
 	needs->has_libfabric |= strcmp(provider, "verbs") == 0 || strcmp(provider, "tcp") == 0;
 }
@@ -511,22 +592,27 @@ static void count(json_t *root)
 json_t *checks_json(const char *config_dir, const struct addr *scheduler_http)
 {
 	struct checked_daemon *roles = calloc(3, sizeof(*roles));
+	struct path_list *paths = calloc(1, sizeof(*paths));
 	json_t *list = json_array(), *root;
 	struct host_needs needs = {.pid = 0};
 	char host[64];
 
-	if (!roles) {
+	if (!roles || !paths) {
 		json_decref(list);
+		free(roles);
+		free(paths);
 		return NULL;
 	}
 	fill_roles(roles, config_dir);
 	check_settings(list, roles, 3);
 	for (size_t i = 0; i < 3; i++)
-		check_role(list, &roles[i], config_dir, &needs);
+		check_role(list, &roles[i], config_dir, &needs, paths);
 	check_providers(list, roles);
 	check_scheduler(list, roles, 3, scheduler_http);
+	check_paths(list, paths);
 	check_host(list, &needs);
 	free(roles);
+	free(paths);
 	daemon_host(host, sizeof(host));
 	root = json_pack("{s:i, s:s, s:s, s:s, s:o}", "schema", 1, "host", host, "version",
 		BPS_VERSION, "commit", bps_commit(), "checks", list);

@@ -228,6 +228,15 @@ int member_peer(struct member *m, uint32_t id, struct member_peer *ret)
 	return rc;
 }
 
+void member_each_peer(
+	struct member *m, void (*fn)(void *ctx, const struct member_peer *p), void *ctx)
+{
+	pthread_mutex_lock(&m->lock);
+	for (size_t i = 0; i < m->n_peers; i++)
+		fn(ctx, &m->peers[i].pub);
+	pthread_mutex_unlock(&m->lock);
+}
+
 int member_peer_key(void *ctx, uint32_t id, uint64_t instance, void *ret_key)
 {
 	struct member *_Atomic *m = ctx;

@@ -131,6 +131,9 @@ struct member_peer {
 /* Look up a peer in the table. Thread: any.
  * Errors: BPS_ENOTFOUND. */
 int member_peer(struct member *m, uint32_t id, struct member_peer *ret);
+/* Call fn for each peer in the table. fn must not call functions of the member. Thread: any. */
+void member_each_peer(
+	struct member *m, void (*fn)(void *ctx, const struct member_peer *p), void *ctx);
 /* Look up a peer's key. Implements net_key_fn (common/transport/net.h). ctx: address of a variable
  * of type `struct member *_Atomic`. The variable may still be NULL. */
 int member_peer_key(void *ctx, uint32_t id, uint64_t instance, void *ret_key);

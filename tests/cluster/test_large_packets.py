@@ -1,11 +1,14 @@
 """Find paths that pass small packets and drop large ones, as a wrong MTU does."""
 
+import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from cluster import BUILD
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "faults"))
 
@@ -16,7 +19,7 @@ pytestmark = pytest.mark.skipif(
     reason="hosts with filters of their own need root and nft",
 )
 
-SERVER, AGENT = 2, 3
+SCHEDULER, SERVER, AGENT = 1, 2, 3
 LARGE = "meta length > 600"
 # A data connection without an answer ends after some seconds. The problem needs three such losses.
 LOSSES_S = 60
@@ -37,8 +40,56 @@ def cluster(hosts):
     assert not problems, "\n".join(problems)
 
 
+def check(c, folder):
+    """Run `bpsctl check` on the host of the first agent. Return its lines and its exit status."""
+    folder.mkdir(exist_ok=True)
+    (folder / "agent.conf").write_text(
+        f"http = 127.0.0.1:{c.agents[0].http}\n"
+        f"listen = {c.lab.addr(AGENT)}\n"
+        f"scheduler = {c.lab.addr(SCHEDULER)}:{c.scheduler.port}\n"
+        f"key-file = {c.key_file}\n"
+    )
+    command = [str(BUILD / "bpsctl"), "--json", "check", "--config-dir", str(folder)]
+    p = subprocess.run(
+        ["ip", "netns", "exec", c.lab.ns(AGENT), *command],
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=False,
+    )
+    assert "checks" in p.stdout, p
+    return {d["name"]: d for d in json.loads(p.stdout)["checks"]}, p.returncode
+
+
 def unstable(c):
     return [p for p in status_of(c)["problems"] if p["code"] == "CONNECTION_UNSTABLE"]
+
+
+def test_check_sends_a_large_message_on_each_path(cluster, tmp_path):
+    d, _ = check(cluster, tmp_path)
+    assert d["path to scheduler"]["state"] == "ok", d
+    assert d["path to server s0"]["state"] == "ok", d
+    assert "64 KiB in both directions" in d["path to server s0"]["what"], d
+    log = cluster.servers[0].log.read_text()
+    assert "ticket" not in log and "refused" not in log, log
+
+
+@pytest.mark.parametrize("host", [AGENT, SERVER], ids=["answers", "messages"])
+def test_check_names_the_server_whose_path_drops_large_packets(cluster, tmp_path, host):
+    cluster.lab.rules(host, f"in {LARGE} drop")
+    d, status = check(cluster, tmp_path)
+    path = d["path to server s0"]
+    assert status == 2 and path["state"] == "bad", d
+    assert "small messages pass, but" in path["what"] and "64 KiB" in path["what"], path
+    assert cluster.lab.addr(SERVER) in path["what"] and "MTU" in path["action"], path
+
+
+def test_check_names_the_scheduler_whose_path_drops_large_packets(cluster, tmp_path):
+    cluster.lab.rules(SCHEDULER, f"in {LARGE} drop")
+    d, status = check(cluster, tmp_path)
+    path = d["path to scheduler"]
+    assert status == 2 and path["state"] == "bad" and d["path to server s0"]["state"] == "ok", d
+    assert "small messages pass, but" in path["what"] and "MTU" in path["action"], path
 
 
 def test_health_names_the_data_connection_that_is_lost_again_and_again(cluster):

@@ -1,0 +1,316 @@
+/* Measures paths for `bpsctl check` (paths.h). Each path has one TCP connection. Its first
+ * messages are small. Then comes a large message, in several full packets. If the path drops them,
+ * the kernel's send queue keeps the bytes, because the other end does not acknowledge them. One
+ * thread. */
+#include "bps-scheduler/bpsctl/paths/paths.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <linux/sockios.h>
+#include <openssl/ssl.h>
+
+#include "common/base/clock.h"
+#include "common/control/tls.h"
+#include "common/wire/path_probe.h"
+
+/* Zeros in the extension that makes the TLS message large. A listener ends the handshake of an
+ * unknown peer after TLS_STRANGER_BYTES. Without the extension, the message has about 250 bytes. */
+#define HELLO_PAD_BYTES 3500
+/* Number of the extension, from the range for private use (RFC 8446, section 11). The listener
+ * ignores it. */
+#define HELLO_PAD_TYPE 65282
+
+enum path_step {
+	STEP_CONNECT,
+	STEP_SMALL, /* data: the head was sent, and its echo has not arrived */
+	STEP_LARGE, /* the large message is being sent, or its answer has not arrived completely */
+	STEP_OLD,   /* data: the other end does not know path probes */
+	STEP_OK,
+	STEP_FAILED /* error is set */
+};
+
+/* Measurement of a path. The connection is closed when the step is STEP_OLD or later. */
+struct path_probe {
+	struct checked_path *path;
+	int fd, error;
+	enum path_step step;
+	size_t sent, received; /* bytes of the present step */
+	uint8_t echo[TICKET_BYTES];
+};
+
+static const uint8_t zeros[PATH_PROBE_BYTES];
+
+/* A TLS ClientHello with HELLO_PAD_BYTES more bytes than usual. */
+struct padded_hello {
+	uint8_t bytes[TLS_STRANGER_BYTES];
+	size_t n;
+};
+
+static int add_pad(SSL *ssl, unsigned type, unsigned context, const unsigned char **ret,
+	size_t *ret_n, X509 *x, size_t chain_idx, int *alert, void *arg)
+{
+	(void)ssl, (void)type, (void)context, (void)x, (void)chain_idx, (void)alert, (void)arg;
+	*ret = zeros;
+	*ret_n = HELLO_PAD_BYTES;
+	return 1;
+}
+
+/* Let OpenSSL write the first message of a handshake. Returns false when out of memory. */
+static bool make_hello(struct padded_hello *ret)
+{
+	SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
+	SSL *ssl = NULL;
+	BIO *in = NULL, *out = NULL;
+	int n = 0;
+
+	/* one short key share, so that the message has the expected length with every OpenSSL */
+	if (ctx && SSL_CTX_set_min_proto_version(ctx, TLS1_3_VERSION) &&
+		SSL_CTX_set1_groups_list(ctx, "P-256") &&
+		SSL_CTX_add_custom_ext(
+			ctx, HELLO_PAD_TYPE, SSL_EXT_CLIENT_HELLO, add_pad, NULL, NULL, NULL, NULL))
+		ssl = SSL_new(ctx);
+	if (ssl) {
+		in = BIO_new(BIO_s_mem());
+		out = BIO_new(BIO_s_mem());
+	}
+	if (in && out) {
+		SSL_set_bio(ssl, in, out); /* ssl owns in and out now */
+		SSL_connect(ssl);
+		n = BIO_read(out, ret->bytes, sizeof(ret->bytes));
+	} else {
+		BIO_free(in);
+		BIO_free(out);
+	}
+	SSL_free(ssl);
+	SSL_CTX_free(ctx);
+	ret->n = n > 0 ? (size_t)n : 0;
+	return ret->n > HELLO_PAD_BYTES;
+}
+
+/* ---- one path ---- */
+
+static void set_step(struct path_probe *p, enum path_step step, int error)
+{
+	p->step = step;
+	p->error = error;
+	p->sent = p->received = 0;
+	if (step >= STEP_OLD && p->fd >= 0) {
+		close(p->fd);
+		p->fd = -1;
+	}
+}
+
+static void path_connect(struct path_probe *p, const char *from)
+{
+	struct addr own = {.host = ""};
+	struct sockaddr_storage sa, own_sa;
+	struct err_text err;
+	socklen_t len, own_len;
+	int on = 1;
+
+	if (addr_lookup(&p->path->addr, &sa, &len, &err) < 0) {
+		set_step(p, STEP_FAILED, EADDRNOTAVAIL);
+		return;
+	}
+	p->fd = socket(sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	memcpy(own.host, from, sizeof(own.host));
+	if (p->fd >= 0 && !p->path->is_control && *from &&
+		addr_number(&own, &own_sa, &own_len) == 0 && own_sa.ss_family == sa.ss_family &&
+		bind(p->fd, (struct sockaddr *)&own_sa, own_len) < 0)
+		/* the kernel chooses an address */
+		p->error = errno;
+	if (p->fd >= 0)
+		setsockopt(p->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+	if (p->fd < 0 || (connect(p->fd, (struct sockaddr *)&sa, len) < 0 && errno != EINPROGRESS))
+		set_step(p, STEP_FAILED, errno);
+}
+
+/* Send more of n_all bytes. Returns false when the connection has failed. */
+static bool send_more(struct path_probe *p, const void *bytes, size_t n_all)
+{
+	ssize_t n;
+
+	if (p->sent == n_all)
+		return true;
+	n = send(p->fd, (const uint8_t *)bytes + p->sent, n_all - p->sent, MSG_NOSIGNAL);
+	if (n < 0 && errno != EAGAIN && errno != EINTR) {
+		set_step(p, STEP_FAILED, errno);
+		return false;
+	}
+	p->sent += n > 0 ? (size_t)n : 0;
+	return true;
+}
+
+/* Send what is due in the present step. */
+static void path_send(struct path_probe *p, const struct padded_hello *hello)
+{
+	uint8_t head[TICKET_BYTES];
+	socklen_t len = sizeof(p->error);
+
+	if (p->step == STEP_CONNECT) {
+		getsockopt(p->fd, SOL_SOCKET, SO_ERROR, &p->error, &len);
+		if (p->error)
+			set_step(p, STEP_FAILED, p->error);
+		else
+			set_step(p, p->path->is_control ? STEP_LARGE : STEP_SMALL, 0);
+	}
+	path_probe_head(head);
+	if (p->step == STEP_SMALL)
+		send_more(p, head, sizeof(head));
+	else if (p->step == STEP_LARGE && p->path->is_control)
+		send_more(p, hello->bytes, hello->n);
+	else if (p->step == STEP_LARGE)
+		send_more(p, zeros, sizeof(zeros));
+}
+
+static void hear_small(struct path_probe *p, ssize_t n)
+{
+	p->received += (size_t)n;
+	if (n > 0 && p->received < sizeof(p->echo))
+		return;
+	set_step(p, n > 0 && path_probe_is_head(p->echo) ? STEP_LARGE : STEP_OLD, 0);
+}
+
+static void path_receive(struct path_probe *p)
+{
+	uint8_t buf[16384];
+	ssize_t n;
+
+	if (p->step == STEP_SMALL)
+		n = recv(p->fd, p->echo + p->received, sizeof(p->echo) - p->received, 0);
+	else
+		n = recv(p->fd, buf, sizeof(buf), 0);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (p->step == STEP_SMALL) {
+		/* A server of an earlier release refuses the head, and may reset the connection. */
+		hear_small(p, n > 0 ? n : 0);
+	} else if (p->path->is_control) {
+		/* Any answer to the TLS message shows that the message has arrived, also a refusal
+		 * or a reset. */
+		set_step(p, STEP_OK, 0);
+	} else if (n < 0) {
+		set_step(p, STEP_FAILED, errno);
+	} else {
+		p->received += (size_t)n;
+		/* The server's send buffer may have had no room for the whole answer. */
+		if (n == 0 || p->received >= PATH_PROBE_BYTES)
+			set_step(p, STEP_OK, 0);
+	}
+}
+
+/* ---- all paths ---- */
+
+/* Poll once. Returns false if no connection is open, or the deadline has passed. */
+static bool paths_turn(
+	struct path_probe *probes, size_t n, const struct padded_hello *hello, uint64_t deadline_ms)
+{
+	struct pollfd fds[PATHS_MAX];
+	uint64_t now = clock_now_ms();
+	size_t n_open = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		struct path_probe *p = &probes[i];
+		bool must_send =
+			p->step == STEP_CONNECT || (p->step == STEP_LARGE && !p->path->is_control &&
+							   p->sent < PATH_PROBE_BYTES);
+
+		fds[i] = (struct pollfd){p->fd, (short)(must_send ? POLLIN | POLLOUT : POLLIN), 0};
+		n_open += p->fd >= 0;
+	}
+	if (!n_open || now >= deadline_ms)
+		return false;
+	if (poll(fds, n, (int)(deadline_ms - now)) < 0 && errno != EINTR)
+		return false;
+	for (size_t i = 0; i < n; i++) {
+		if (probes[i].step != STEP_CONNECT && fds[i].revents & (POLLIN | POLLERR | POLLHUP))
+			path_receive(&probes[i]);
+		else if (fds[i].revents)
+			path_send(&probes[i], hello);
+	}
+	return true;
+}
+
+/* Return whether bytes of the large message were never acknowledged. */
+static bool has_unacknowledged(const struct path_probe *p)
+{
+	int n = 0;
+
+	return ioctl(p->fd, SIOCOUTQ, &n) == 0 && n > 0;
+}
+
+static void note_result(struct path_probe *p, const struct padded_hello *hello)
+{
+	struct checked_path *path = p->path;
+
+	path->error = p->error;
+	path->n_bytes = path->is_control ? hello->n : PATH_PROBE_BYTES;
+	switch (p->step) {
+	case STEP_OK:
+		path->result = PATH_PASSES;
+		break;
+	case STEP_OLD:
+		path->result = PATH_OLD;
+		break;
+	case STEP_LARGE:
+		path->result = has_unacknowledged(p) ? PATH_DROPS_THERE : PATH_DROPS_BACK;
+		break;
+	case STEP_CONNECT:
+	case STEP_SMALL:
+		path->result = PATH_SILENT;
+		break;
+	case STEP_FAILED:
+		path->result = PATH_UNREACHABLE;
+		break;
+	}
+	if (p->fd >= 0)
+		close(p->fd);
+}
+
+int path_list_measure(struct path_list *l)
+{
+	uint64_t deadline_ms = clock_now_ms() + PATHS_LIMIT_MS;
+	struct path_probe *probes = calloc(PATHS_MAX, sizeof(*probes));
+	struct padded_hello *hello = calloc(1, sizeof(*hello));
+	int rc = probes && hello && make_hello(hello) ? 0 : -ENOMEM;
+
+	if (rc == 0) {
+		for (size_t i = 0; i < l->n; i++) {
+			probes[i] = (struct path_probe){.path = &l->paths[i], .fd = -1};
+			path_connect(&probes[i], l->from);
+		}
+		while (paths_turn(probes, l->n, hello, deadline_ms))
+			;
+		for (size_t i = 0; i < l->n; i++)
+			note_result(&probes[i], hello);
+	}
+	free(hello);
+	free(probes);
+	return rc;
+}
+
+void path_list_add(struct path_list *l, const char *name, const struct addr *a, bool is_control)
+{
+	struct checked_path *p;
+	struct sockaddr_storage sa;
+	socklen_t len;
+
+	if (l->n == PATHS_MAX ||
+		(addr_number(a, &sa, &len) == 0 && sockaddr_is_loopback((struct sockaddr *)&sa)))
+		return;
+	for (size_t i = 0; i < l->n; i++)
+		if (l->paths[i].addr.port == a->port && !strcmp(l->paths[i].addr.host, a->host))
+			return;
+	p = &l->paths[l->n++];
+	snprintf(p->name, sizeof(p->name), "%s", name);
+	p->addr = *a;
+	p->is_control = is_control;
+}
