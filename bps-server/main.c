@@ -65,7 +65,7 @@ struct srv_app {
 	struct data_thread *threads[MAX_THREADS];
 	unsigned n_threads, n_started;
 	struct leave leave;
-	const char *threads_why;
+	char threads_why[128];
 	/* Arrival figures of all data threads, and the lists for the next heartbeat. */
 	struct arrivals_figures arrivals;
 	struct ctl_beat_job beat_jobs[ARRIVALS_JOBS_MAX];
@@ -507,12 +507,16 @@ static void fill_defaults(struct srv_app *app)
 {
 	struct srv_opts *o = &app->opts;
 	bool is_beside = count_sees_agent(o->agent_socket);
+	const char *cpus_why;
+	unsigned cpus = cgroup_cpus_why(&cpus_why);
 
-	app->n_threads =
-		o->threads ? (unsigned)o->threads : count_threads(cgroup_cpus(), is_beside);
-	app->threads_why = o->threads  ? "as set by --threads"
-			   : is_beside ? "with an agent on this host"
-				       : "no agent on this host";
+	app->n_threads = o->threads ? (unsigned)o->threads : count_threads(cpus, is_beside);
+	if (o->threads)
+		snprintf(app->threads_why, sizeof(app->threads_why), "as set by --threads");
+	else
+		snprintf(app->threads_why, sizeof(app->threads_why), "%s, %u processor%s %s",
+			is_beside ? "with an agent on this host" : "no agent on this host", cpus,
+			cpus == 1 ? "" : "s", cpus_why);
 	if (!o->sums_bytes)
 		o->sums_bytes = node_half_memory_bytes();
 }

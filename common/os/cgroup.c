@@ -165,14 +165,25 @@ static void least_cpus(void *ctx, const char *dir, bool is_v2)
 		*least = (unsigned)v[0];
 }
 
-unsigned cgroup_cpus(void)
+unsigned cgroup_cpus_why(const char **ret_why)
 {
 	long n = sysconf(_SC_NPROCESSORS_ONLN);
-	unsigned cpus = n > 0 ? (unsigned)n : 1;
+	unsigned all = n > 0 ? (unsigned)n : 1, mine = all, cpus;
 	cpu_set_t set;
 
 	if (sched_getaffinity(0, sizeof(set), &set) == 0)
-		cpus = (unsigned)CPU_COUNT(&set);
+		mine = (unsigned)CPU_COUNT(&set);
+	cpus = mine;
 	visit("cpu", least_cpus, &cpus);
+	*ret_why = cpus < mine  ? "by the quota of the control group"
+		   : mine < all ? "of the affinity mask"
+				: "of this machine";
 	return cpus ? cpus : 1;
+}
+
+unsigned cgroup_cpus(void)
+{
+	const char *why;
+
+	return cgroup_cpus_why(&why);
 }

@@ -11,6 +11,9 @@ uint64_t cgroup_memory_bytes(void);
 /* Return the number of processors that the process may use, at least 1: those of its affinity mask,
  * or the least quota of the control group and the groups above it, rounded up. */
 unsigned cgroup_cpus(void);
+/* Return the same number, and which limit it comes from: "of this machine", "of the affinity mask"
+ * or "by the quota of the control group". */
+unsigned cgroup_cpus_why(const char **ret_why);
 /* Return how many processes of the control group the kernel has killed for lack of memory. */
 uint64_t cgroup_oom_kills(void);
 

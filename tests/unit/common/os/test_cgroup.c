@@ -115,6 +115,21 @@ static void limits_that_are_none_are_ignored(void **state)
 	assert_true(cgroup_memory_bytes() >= machine_bytes);
 }
 
+static void reason_of_the_number_of_processors_is_the_least_limit(void **state)
+{
+	const char *why;
+
+	(void)state;
+	put("self", "3:cpu:/x\n");
+	assert_int_equal(cgroup_cpus_why(&why), machine_cpus);
+	assert_string_not_equal(why, "by the quota of the control group");
+	put("mount/cpu/x/cpu.cfs_period_us", "100000\n");
+	put("mount/cpu/x/cpu.cfs_quota_us", "100000\n");
+	assert_int_equal(cgroup_cpus_why(&why), 1);
+	if (machine_cpus > 1)
+		assert_string_equal(why, "by the quota of the control group");
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -124,6 +139,7 @@ int main(void)
 		T(least_limit_on_the_path_counts_in_version_2),
 		T(containers_own_group_at_the_mount_point_counts),
 		T(limits_that_are_none_are_ignored),
+		T(reason_of_the_number_of_processors_is_the_least_limit),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
