@@ -29,7 +29,9 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/loop/loop.h"
+#include "common/os/thread_limit.h"
 
+#define POOL_THREADS   4 /* threads of libuv's pool */
 #define STATS_EVERY_NS UINT64_C(200000000)
 
 /* ---- the loop ---- */
@@ -371,6 +373,21 @@ int agent_ask_waits(
 
 /* ---- start and end ---- */
 
+static void do_nothing(uv_work_t *w)
+{
+	(void)w;
+}
+
+/* Start the threads of libuv's pool, shortly after thread_limit_try has succeeded. libuv aborts the
+ * process when it cannot start them. When a trainer connects, the processes of the control group
+ * may have used up the limit. */
+static void start_pool(void *arg)
+{
+	struct agent *a = arg;
+
+	uv_queue_work(dataloop_uv(a->loop), &a->first_task, do_nothing, NULL);
+}
+
 int agent_new(struct net *net, struct member *member, const struct agent_config *cfg,
 	struct agent **ret, struct err_text *err)
 {
@@ -425,9 +442,12 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 	if (cfg->inherited)
 		handover_read(a, cfg->inherited);
 	a->cfg.inherited = NULL;
-	rc = dataloop_start(a->loop, err);
+	rc = thread_limit_try(1 + POOL_THREADS, err);
+	if (rc == 0)
+		rc = dataloop_start(a->loop, err);
 	if (rc < 0)
 		goto failed;
+	dataloop_post(a->loop, start_pool, a);
 	*ret = a;
 	return 0;
 failed:

@@ -60,6 +60,8 @@ struct agent {
 	int stranded;
 	struct quota *quota;
 	struct memory_thread *memory_thread;
+	/* an empty task, which starts the threads of libuv's pool */
+	uv_work_t first_task;
 	/* protects `figures` and `quota_view`, which the control thread reads */
 	pthread_mutex_t lock;
 	/* `seen_figures` is the control thread's own copy of `figures` */

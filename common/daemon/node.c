@@ -17,6 +17,7 @@
 #include "common/daemon/metrics.h"
 #include "common/daemon/name_claim.h"
 #include "common/os/cgroup.h"
+#include "common/os/thread_limit.h"
 
 /* A data thread counts as hung when its loop completes no iteration for this time. */
 #define STUCK_NS           UINT64_C(1500000000)
@@ -25,6 +26,10 @@
 /* After this number of samples in a row without load, the timer stops. A heartbeat starts the timer
  * again when there is load. */
 #define IDLE_SAMPLES 50
+/* Threads besides the data threads. Server: the connection thread and the resolver. Agent: the
+ * memory thread, the resolver, and the four threads of libuv's pool. */
+#define MORE_THREADS_SERVER 2
+#define MORE_THREADS_AGENT  6
 
 static void fill_names(struct node *n, const struct node_opts *o)
 {
@@ -323,7 +328,10 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 	rc = daemon_init(&n->daemon, program, &o->daemon, err);
 	if (rc < 0)
 		return rc;
-	rc = check_listen(n, o, err);
+	rc = thread_limit_try(
+		n_threads + (role == ROLE_AGENT ? MORE_THREADS_AGENT : MORE_THREADS_SERVER), err);
+	if (rc == 0)
+		rc = check_listen(n, o, err);
 	if (rc == 0)
 		rc = check_scheduler(n, o, err);
 	if (rc == 0)

@@ -187,3 +187,37 @@ unsigned cgroup_cpus(void)
 
 	return cgroup_cpus_why(&why);
 }
+
+/* ---- processes and threads ---- */
+
+struct pids_limit {
+	bool is_known;
+	uint64_t most, left;
+};
+
+static void least_pids(void *ctx, const char *dir, bool is_v2)
+{
+	struct pids_limit *l = ctx;
+	long long most, used;
+	uint64_t left;
+
+	(void)is_v2;
+	if (read_numbers(dir, "pids.max", &most, 1) != 1 || most < 0 ||
+		read_numbers(dir, "pids.current", &used, 1) != 1 || used < 0)
+		return;
+	left = used < most ? (uint64_t)(most - used) : 0;
+	if (!l->is_known || left < l->left)
+		*l = (struct pids_limit){true, (uint64_t)most, left};
+}
+
+bool cgroup_pids(uint64_t *ret_most, uint64_t *ret_left)
+{
+	struct pids_limit l = {.is_known = false};
+
+	visit("pids", least_pids, &l);
+	if (l.is_known) {
+		*ret_most = l.most;
+		*ret_left = l.left;
+	}
+	return l.is_known;
+}

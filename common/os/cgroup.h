@@ -3,6 +3,7 @@
 /* Limits of the control group of this process, such as those of a container, versions 1 and 2. The
  * defaults for memory and threads come from these limits where they are below the machine's. Any
  * thread may call the functions. They read files on each call. */
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Return how many bytes of memory this process and its control group may use: the memory of the
@@ -14,6 +15,9 @@ unsigned cgroup_cpus(void);
 /* Return the same number, and which limit it comes from: "of this machine", "of the affinity mask"
  * or "by the quota of the control group". */
 unsigned cgroup_cpus_why(const char **ret_why);
+/* Read how many processes and threads the control group may have, and how many of them are left: of
+ * the groups on the path, the one with the fewest left. Returns false if no group has a limit. */
+bool cgroup_pids(uint64_t *ret_most, uint64_t *ret_left);
 /* Return how many processes of the control group the kernel has killed for lack of memory. */
 uint64_t cgroup_oom_kills(void);
 

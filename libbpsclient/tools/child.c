@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/os/thread_limit.h"
 
 int child_left_ms(uint64_t deadline_ms)
 {
@@ -81,12 +82,15 @@ static void run_child(const struct spawn_plan *sp, pid_t parent)
 int child_spawn(struct bpsrun_child *c, const struct spawn_plan *sp)
 {
 	pid_t parent = getpid();
+	struct err_text err;
+	int rc;
 
 	c->pid = fork();
 	if (c->pid < 0) {
 		c->pid = 0;
-		output_say("cannot start a process: fork: %s", strerror(errno));
-		return -errno;
+		rc = thread_limit_explain(-errno, "cannot start a process: fork", &err);
+		output_say("%s", err.s);
+		return rc;
 	}
 	if (!c->pid)
 		run_child(sp, parent);

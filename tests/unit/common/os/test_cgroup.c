@@ -130,6 +130,32 @@ static void reason_of_the_number_of_processors_is_the_least_limit(void **state)
 		assert_string_equal(why, "by the quota of the control group");
 }
 
+static void group_with_the_fewest_pids_left_counts(void **state)
+{
+	uint64_t most, left;
+
+	(void)state;
+	put("self", "5:pids:/a/b\n0::/\n");
+	assert_false(cgroup_pids(&most, &left));
+	put("mount/pids/a/b/pids.max", "max\n");
+	put("mount/pids/a/b/pids.current", "7\n");
+	assert_false(cgroup_pids(&most, &left));
+	put("mount/pids/a/pids.max", "100\n");
+	put("mount/pids/a/pids.current", "90\n");
+	assert_true(cgroup_pids(&most, &left));
+	assert_int_equal(most, 100);
+	assert_int_equal(left, 10);
+	put("mount/pids/a/b/pids.max", "5\n");
+	assert_true(cgroup_pids(&most, &left));
+	assert_int_equal(most, 5);
+	assert_int_equal(left, 0); /* the limit was lowered below the present number */
+	put("self", "0::/a\n");
+	put("mount/a/pids.max", "64\n");
+	put("mount/a/pids.current", "60\n");
+	assert_true(cgroup_pids(&most, &left));
+	assert_int_equal(left, 4);
+}
+
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -140,6 +166,7 @@ int main(void)
 		T(containers_own_group_at_the_mount_point_counts),
 		T(limits_that_are_none_are_ignored),
 		T(reason_of_the_number_of_processors_is_the_least_limit),
+		T(group_with_the_fewest_pids_left_counts),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
