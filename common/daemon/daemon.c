@@ -238,6 +238,21 @@ static int watch_signals(struct daemon *d, struct err_text *err)
 
 /* ---- start and end ---- */
 
+static int raise_limits(struct err_text *err)
+{
+	struct err_text text;
+	uint64_t files = fd_limit_raise();
+
+	memlock_limit_raise();
+	if (files < FD_LIMIT_MIN)
+		return fd_limit_explain(-EMFILE, "cannot start", err);
+	if (files < FD_LIMIT_WARN) {
+		fd_limit_explain(-EMFILE, "few connections and trainers will be accepted", &text);
+		log_warn("%s", text.s);
+	}
+	return 0;
+}
+
 int daemon_init(
 	struct daemon *d, const char *program, const struct daemon_opts *opts, struct err_text *err)
 {
@@ -247,8 +262,9 @@ int daemon_init(
 	d->opts = *opts;
 	d->signal_fd = -1;
 	apply_log_level(opts);
-	fd_limit_raise();
-	rc = apply_faults(opts->faults, err);
+	rc = raise_limits(err);
+	if (rc == 0)
+		rc = apply_faults(opts->faults, err);
 	if (rc < 0)
 		return rc;
 	rc = auth_load(&d->auth, &opts->auth, err);

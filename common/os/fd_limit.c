@@ -1,5 +1,7 @@
 #include "common/os/fd_limit.h"
 
+#include <errno.h>
+#include <string.h>
 #include <sys/resource.h>
 
 #define FDS_MAX ((rlim_t)1 << 20)
@@ -25,4 +27,24 @@ uint64_t fd_limit_raise(void)
 		setrlimit(RLIMIT_NOFILE, &r);
 	}
 	return fd_limit();
+}
+
+int fd_limit_explain(int rc, const char *what, struct err_text *err)
+{
+	if (rc != -EMFILE)
+		return err_set(err, rc, "%s: %s", what, strerror(-rc));
+	return err_set(err, rc,
+		"%s: the limit of open files is %llu: raise it (LimitNOFILE= of systemd, ulimit "
+		"-n, --ulimit nofile= of docker run)",
+		what, (unsigned long long)fd_limit());
+}
+
+void memlock_limit_raise(void)
+{
+	struct rlimit r;
+
+	if (getrlimit(RLIMIT_MEMLOCK, &r) < 0 || r.rlim_cur == r.rlim_max)
+		return;
+	r.rlim_cur = r.rlim_max;
+	setrlimit(RLIMIT_MEMLOCK, &r);
 }

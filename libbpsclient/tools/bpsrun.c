@@ -21,6 +21,7 @@
 
 #include "common/base/clock.h"
 #include "common/os/cgroup.h"
+#include "common/os/fd_limit.h"
 
 #define STATUS_MS 10000 /* time limit for bpsctl, which prints the final state */
 
@@ -121,6 +122,8 @@ static int run_init(struct bpsrun *r)
 	for (unsigned i = 0; i < r->o.n; i++)
 		r->trainers[i].pidfd = r->trainers[i].out.fd = r->trainers[i].err.fd = -1;
 	make_cause_file(r);
+	getrlimit(RLIMIT_NOFILE, &r->files);
+	fd_limit_raise();
 	signal(SIGPIPE, SIG_IGN);
 	handled_signals(&set);
 	sigprocmask(SIG_BLOCK, &set, NULL);

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/os/fd_limit.h"
 #include "common/os/thread_limit.h"
 
 int child_left_ms(uint64_t deadline_ms)
@@ -72,6 +73,8 @@ static void run_child(const struct spawn_plan *sp, pid_t parent)
 		fcntl(sp->keep, F_SETFD, 0);
 	if (sp->n_fds)
 		hand_over(sp);
+	if (sp->files)
+		setrlimit(RLIMIT_NOFILE, sp->files);
 	for (const char *const *e = sp->env; e && *e; e += 2)
 		setenv(e[0], e[1], 1);
 	execvp(sp->argv[0], sp->argv);
@@ -99,8 +102,9 @@ int child_spawn(struct bpsrun_child *c, const struct spawn_plan *sp)
 	setpgid(c->pid, c->pid);
 	c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
 	if (c->pidfd < 0) {
-		output_say("cannot watch a process: pidfd_open: %s", strerror(errno));
-		return -errno;
+		rc = fd_limit_explain(-errno, "cannot watch a process: pidfd_open", &err);
+		output_say("%s", err.s);
+		return rc;
 	}
 	fcntl(c->pidfd, F_SETFD, FD_CLOEXEC);
 	return 0;

@@ -19,6 +19,7 @@
 #include "common/base/log.h"
 #include "common/local/local.h"
 #include "common/os/cgroup.h"
+#include "common/os/fd_limit.h"
 
 #define READY_MS 20000 /* time limit for a daemon to become ready */
 /* Largest number of times that one agent is started. An agent that has ended this often would
@@ -99,17 +100,17 @@ static void daemons_notify(
  * -errno. */
 static int ready_pipe(unsigned n_fds, int ret[2])
 {
-	int fd;
+	int fd, rc;
 
 	if (pipe2(ret, O_CLOEXEC) < 0)
 		return -errno;
 	fd = fcntl(ret[1], F_DUPFD_CLOEXEC, CHILD_FDS / 2 + (int)n_fds);
+	rc = fd >= 0 ? 0 : errno == EINVAL ? -EMFILE : -errno; /* EINVAL: it is above the limit */
 	close(ret[1]);
 	ret[1] = fd;
-	if (fd >= 0)
-		return 0;
-	close(ret[0]);
-	return -errno;
+	if (rc < 0)
+		close(ret[0]);
+	return rc;
 }
 
 /* Start a daemon, and do not wait until it is ready. */
@@ -122,7 +123,9 @@ static int start_daemon(
 	int *fds = NULL;
 	char path[PATH_MAX + 64], fd_text[16], *argv[24];
 	struct spawn_plan sp = {.argv = argv};
-	int ready[2], log_fd, rc;
+	int ready[2] = {-1, -1}, log_fd, rc;
+	struct err_text err;
+	char what[48];
 	unsigned n = 0;
 
 	daemons_program(r, program, path, sizeof(path));
@@ -131,9 +134,11 @@ static int start_daemon(
 	sp.fds = fds;
 	sp.fd_names = names;
 	log_fd = open(c->log, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
-	if (log_fd < 0 || ready_pipe(sp.n_fds, ready) < 0) {
-		rc = -errno;
-		output_say("cannot start %s: %s", c->name, strerror(errno));
+	rc = log_fd < 0 ? -errno : ready_pipe(sp.n_fds, ready);
+	if (rc < 0) {
+		snprintf(what, sizeof(what), "cannot start %s", c->name);
+		fd_limit_explain(rc, what, &err);
+		output_say("%s", err.s);
 		goto out;
 	}
 	snprintf(fd_text, sizeof(fd_text), "%d", ready[1]);

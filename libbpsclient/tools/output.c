@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/os/fd_limit.h"
+
 #define TAIL_BYTES 4096
 #define TAIL_LINES 12
 
@@ -128,9 +130,10 @@ int output_open(struct output_stream *s, int to, int *ret_write)
 	int p[2];
 
 	if (pipe2(p, O_CLOEXEC) < 0) {
-		int rc = -errno;
+		struct err_text err;
+		int rc = fd_limit_explain(-errno, "cannot make a pipe for a worker's output", &err);
 
-		output_say("cannot make a pipe for a worker's output: %s", strerror(-rc));
+		output_say("%s", err.s);
 		return rc;
 	}
 	fcntl(p[0], F_SETFL, O_NONBLOCK);

@@ -51,7 +51,8 @@ int trainers_start(struct bpsrun *r, unsigned i)
 	unsigned first = (agent * n + agents - 1) / agents,
 		 next = ((agent + 1) * n + agents - 1) / agents;
 	struct bpsrun_child *c = &r->trainers[i];
-	struct spawn_plan sp = {.argv = r->o.command, .out = -1, .err = -1, .keep = -1};
+	struct spawn_plan sp = {
+		.argv = r->o.command, .out = -1, .err = -1, .keep = -1, .files = &r->files};
 	char rank[16], size[16], local_rank[16], local_size[16], node[16], path[128];
 	const char *loss = r->o.on_agent_loss, *port = r->meeting_port[0] ? r->meeting_port : NULL;
 	const char *env[] = {loss ? "BPS_ON_AGENT_LOSS" : "BPS_RANK", loss ? loss : rank,

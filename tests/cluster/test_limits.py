@@ -6,6 +6,8 @@ Each refusal names the limit and how to raise it.
 
 import contextlib
 import os
+import re
+import resource
 import subprocess
 import time
 from pathlib import Path
@@ -68,6 +70,10 @@ def enter(procs):
     return lambda: procs.write_text(str(os.getpid()))
 
 
+def limited(what, soft, hard):
+    return lambda: resource.setrlimit(what, (soft, hard))
+
+
 def test_server_counts_the_processors_of_its_control_group(cluster):
     c = cluster(agents=0, servers=0)
     with group("cpu", **quota(1)) as procs:
@@ -108,3 +114,52 @@ def test_bpsrun_that_cannot_fork_names_the_limit():
         r = bench(enter(procs))
     words = "cannot start a process: fork: the control group allows 1 processes and threads"
     assert r.returncode == 125 and words in r.stderr, r
+
+
+@pytest.mark.parametrize("program", ["bps-scheduler", "bps-server", "bps-agent"])
+def test_daemon_with_few_descriptors_does_not_start(tmp_path, program):
+    command = [BUILD / program / program, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    if program == "bps-agent":
+        command += ["--socket", tmp_path / "agent.sock"]
+    if program == "bps-scheduler":
+        command += ["--state-dir", tmp_path]
+    r = run(command, limited(resource.RLIMIT_NOFILE, 32, 32))
+    assert r.returncode == os.EX_TEMPFAIL, r
+    assert "cannot start: the limit of open files is 32: raise it (LimitNOFILE=" in r.stderr, r
+    assert "--ulimit nofile=" in r.stderr, r
+
+
+def test_bpsrun_with_few_descriptors_names_the_limit():
+    for n in (12, 24, 48):
+        r = bench(limited(resource.RLIMIT_NOFILE, n, n), workers=4)
+        text = r.stdout + r.stderr
+        assert r.returncode != 0 and f"the limit of open files is {n}: raise it" in text, text
+
+
+def test_bpsrun_raises_its_soft_limit_but_not_that_of_the_workers():
+    """Each worker needs descriptors of bpsrun. A worker may use select(2)."""
+    job = [BUILD / "bpsrun", "-n", "64", "--agent", "/nonexistent", "--"]
+    r = run([*job, "sh", "-c", "ulimit -n"], limited(resource.RLIMIT_NOFILE, 64, 4096))
+    assert r.returncode == 0, r
+    assert set(re.findall(r"\] (\d+)", r.stdout)) == {"64"}, r
+
+
+def test_daemons_raise_the_soft_limit_of_locked_memory(cluster):
+    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (64 << 10, hard))
+    try:
+        c = cluster(agents=1, servers=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (soft, hard))
+    for d in (c.servers[0], c.agents[0]):
+        locked = resource.prlimit(d.process.pid, resource.RLIMIT_MEMLOCK)
+        assert locked == (hard, hard), locked
+
+
+def test_full_dev_shm_does_not_matter():
+    """All shared memory is in memory files (memfd), which have no place in a file system."""
+    shell = 'mount -t tmpfs -o size=4k none /dev/shm && echo full >/dev/shm/x && exec "$@"'
+    job = [BUILD / "bpsrun", "-n", "2", "--agents", "2", "--servers", "1", "--"]
+    job += [BUILD / "bps-bench", "--bytes", "64MiB", "--seconds", "0.1"]
+    r = run(["unshare", "-m", "sh", "-c", shell, "sh", *job], None)
+    assert r.returncode == 0 and "64 MiB" in r.stdout, r
