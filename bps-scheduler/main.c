@@ -12,6 +12,7 @@
 #include <sysexits.h>
 
 #include "bps-scheduler/app.h"
+#include "common/os/machine.h"
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
@@ -241,15 +242,8 @@ static struct sched_config core_config(const struct sched_opts *o)
  * the state log is a time on the wall clock (mute.h). */
 static void fill_clock(struct sched_config *cfg)
 {
-	FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
-	unsigned v, n = 0;
-
-	env_random(NULL, cfg->boot_id, sizeof(cfg->boot_id));
-	while (f && n < sizeof(cfg->boot_id) && fscanf(f, "%*[-]") != EOF &&
-		fscanf(f, "%2x", &v) == 1)
-		cfg->boot_id[n++] = (uint8_t)v;
-	if (f)
-		fclose(f);
+	if (!machine_boot_id(cfg->boot_id))
+		env_random(NULL, cfg->boot_id, sizeof(cfg->boot_id));
 	cfg->unix_offset_s = (int64_t)clock_unix_s() - (int64_t)(clock_now_ns() / 1000000000);
 }
 

@@ -22,7 +22,7 @@
 #include "common/base/rdma_port.h"
 #include "common/base/version.h"
 #include "common/control/keyring.h"
-#include "common/daemon/daemon.h"
+#include "common/os/machine.h"
 
 /* Time limits of single steps. Their sum is less than the two seconds that a command of bpsctl may
  * take. path_list_measure then has a limit of its own. */
@@ -595,7 +595,7 @@ json_t *checks_json(const char *config_dir, const struct addr *scheduler_http)
 	struct path_list *paths = calloc(1, sizeof(*paths));
 	json_t *list = json_array(), *root;
 	struct host_needs needs = {.pid = 0};
-	char host[64];
+	char host[MACHINE_NAME_BYTES], domain[MACHINE_NAME_BYTES];
 
 	if (!roles || !paths) {
 		json_decref(list);
@@ -613,7 +613,7 @@ json_t *checks_json(const char *config_dir, const struct addr *scheduler_http)
 	check_host(list, &needs);
 	free(roles);
 	free(paths);
-	daemon_host(host, sizeof(host));
+	machine_host_name(host, domain);
 	root = json_pack("{s:i, s:s, s:s, s:s, s:o}", "schema", 1, "host", host, "version",
 		BPS_VERSION, "commit", bps_commit(), "checks", list);
 	count(root);

@@ -458,11 +458,3 @@ uint64_t daemon_instance(void)
 			v = 0;
 	return v;
 }
-
-void daemon_host(char *ret, size_t room)
-{
-	if (gethostname(ret, room) < 0)
-		snprintf(ret, room, "localhost");
-	ret[room - 1] = '\0';
-	ret[strcspn(ret, ".")] = '\0';
-}

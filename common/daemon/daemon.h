@@ -148,6 +148,4 @@ int daemon_end(int exit_status);
 
 /* Make a random instance number for this process, never 0. */
 uint64_t daemon_instance(void);
-/* Write this machine's host name, without its domain, to ret. */
-void daemon_host(char *ret, size_t room);
 #endif

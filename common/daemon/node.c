@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/os/machine.h"
 #include "common/base/log.h"
 #include "common/base/version.h"
 #include "common/daemon/metrics.h"
@@ -33,7 +34,9 @@
 
 static void fill_names(struct node *n, const struct node_opts *o)
 {
-	daemon_host(n->host, sizeof(n->host));
+	char domain[MACHINE_NAME_BYTES];
+
+	machine_host_name(n->host, domain);
 	snprintf(n->name, sizeof(n->name), "%s", *o->name ? o->name : n->host);
 	if (*o->host)
 		snprintf(n->host, sizeof(n->host), "%s", o->host);
