@@ -279,7 +279,9 @@ static void say_hello(struct member *m)
 		.view = atomic_load(&m->view),
 		.quota_bytes = m->cfg.quota_bytes,
 		.memory_bytes = m->cfg.memory_bytes,
-		.provider = m->cfg.provider};
+		.provider = m->cfg.provider,
+		.boot_id = {m->cfg.boot_id, m->cfg.boot_id ? CTL_BOOT_ID_BYTES : 0},
+		.domain = m->cfg.domain};
 	if (m->has_cluster_id)
 		msg.hello.cluster_id = (struct blob){m->cluster_id, sizeof(m->cluster_id)};
 	send_now(m, &msg);

@@ -32,10 +32,15 @@ struct member_config {
 	const char *name; /* the member's name, unique in its role */
 	/* Name of this machine; servers and agents with the same host share a machine */
 	const char *host;
+	/* Domain and boot id of the machine, as in HELLO (common/wire/ctlmsg_member.h). NULL: not
+	 * known. They must live as long as the member. */
+	const char *domain;
+	const uint8_t *boot_id;
 	struct addr scheduler;
-	struct tls_conf auth;  /* credentials; if empty, only a loopback scheduler is allowed */
-	const char *data_addr; /* numeric address of the data plane's listener; "" for an agent */
-	uint16_t data_port;
+	struct tls_conf auth; /* credentials; if empty, only a loopback scheduler is allowed */
+	const char
+		*data_addr; /* numeric address of the machine in the network of data connections */
+	uint16_t data_port; /* port of the data plane's listener; 0 for an agent */
 	uint16_t threads;
 	/* Provider of data connections; the string must live as long as the member */
 	const char *provider;

@@ -34,13 +34,18 @@
 
 static void fill_names(struct node *n, const struct node_opts *o)
 {
-	char domain[MACHINE_NAME_BYTES];
-
-	machine_host_name(n->host, domain);
+	machine_host_name(n->host, n->domain);
 	snprintf(n->name, sizeof(n->name), "%s", *o->name ? o->name : n->host);
-	if (*o->host)
-		snprintf(n->host, sizeof(n->host), "%s", o->host);
+	if (!*o->host)
+		return;
+	snprintf(n->host, sizeof(n->host), "%s", o->host);
+	n->domain[0] = '\0';
 }
+
+_Static_assert(sizeof(((struct node *)0)->host) == MACHINE_NAME_BYTES &&
+		       sizeof(((struct node *)0)->domain) == MACHINE_NAME_BYTES &&
+		       sizeof(((struct node *)0)->boot_id) == MACHINE_BOOT_ID_BYTES,
+	"the machine's names and boot id fit into HELLO");
 
 /* Check at the start that the address exists on this machine. An agent uses the address only when
  * it connects to a server, which is too late to reject the setting. */
@@ -251,9 +256,11 @@ static int open_member(struct node *n, enum role role, const struct node_opts *o
 	struct member_config mc = {.role = role,
 		.name = n->name,
 		.host = n->host,
+		.domain = n->domain,
+		.boot_id = n->boot_id,
 		.scheduler = o->scheduler,
 		.auth = n->daemon.auth,
-		.data_addr = is_server ? o->listen.host : "",
+		.data_addr = o->listen.host,
 		.data_port = is_server ? net_port(n->net) : 0,
 		.instance = n->instance,
 		.threads = (uint16_t)n_threads,
@@ -327,6 +334,7 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 
 	n->claim_fd = -1;
 	fill_names(n, o);
+	machine_boot_id(n->boot_id);
 	n->instance = fc.my_instance = daemon_instance();
 	rc = daemon_init(&n->daemon, program, &o->daemon, err);
 	if (rc < 0)

@@ -115,6 +115,9 @@ struct node {
 	/* State from the previous process of this member, set before node_open; NULL: none */
 	const struct member_past *past;
 	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1];
+	/* Domain of the host name; "": none, or the name `host` comes from a setting */
+	char domain[CTL_NAME_MAX + 1];
+	uint8_t boot_id[CTL_BOOT_ID_BYTES]; /* id of the machine's boot; all zero: unknown */
 };
 
 /* Open all parts of the node except the data threads. The program starts the data threads when

@@ -25,6 +25,8 @@ static const struct field hello_fields[] = {
 	FIELD_U64_(ctl_hello, quota_bytes),
 	FIELD_U64_(ctl_hello, memory_bytes),
 	FIELD_STR_(ctl_hello, provider, CTL_NAME_MAX),
+	FIELD_BLOB_(ctl_hello, boot_id, CTL_BOOT_ID_BYTES),
+	FIELD_STR_(ctl_hello, domain, CTL_NAME_MAX),
 };
 
 static const struct field welcome_fields[] = {

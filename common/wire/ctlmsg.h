@@ -37,9 +37,10 @@
 #define CTL_TENSOR_NAME_MAX 255
 #define CTL_TEXT_MAX        511
 /* Largest length of the text that states why a machine is no longer part of a job */
-#define CTL_WHY_GONE_MAX 127
-#define CTL_KEY_BYTES    32
-#define CTL_TOKEN_BYTES  32
+#define CTL_WHY_GONE_MAX  127
+#define CTL_KEY_BYTES     32
+#define CTL_TOKEN_BYTES   32
+#define CTL_BOOT_ID_BYTES 16
 /* Means "no id" or "no rank". If a worker requests the rank CTL_NO_ID, the scheduler assigns a rank
  * to the worker. */
 #define CTL_NO_ID       UINT32_MAX

@@ -18,7 +18,8 @@ struct ctl_hello {
 	const char *host;
 	const char *version;
 	uint32_t pid;
-	/* addr and port: numeric address and port at which a server listens for data connections */
+	/* addr: numeric address of the machine in the network of data connections. port: port at
+	 * which a server listens there; 0 for an agent */
 	const char *addr;
 	uint16_t port;
 	uint16_t threads; /* number of data threads */
@@ -31,6 +32,12 @@ struct ctl_hello {
 	uint64_t memory_bytes; /* memory of the machine in bytes; 0: unknown */
 	/* Provider of the member's data connections: sockets, tcp or verbs; "": unknown */
 	const char *provider;
+	/* Id that the kernel drew for the machine's present boot, CTL_BOOT_ID_BYTES long; empty or
+	 * all zero: unknown */
+	struct blob boot_id;
+	/* Domain of the machine's host name, which `host` lacks; "": there is none, or a setting
+	 * gave the name `host` */
+	const char *domain;
 };
 
 struct ctl_welcome {

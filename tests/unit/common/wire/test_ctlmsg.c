@@ -18,9 +18,9 @@
 #define SEED          0x9e3779b97f4a7c15
 
 /* Golden messages, each with the bytes of its frame in hex below. Spaces separate fields. */
-static const struct ctl_msg hello = {
-	CTL_HELLO, .hello = {1, ROLE_AGENT, 0x0102030405060708, "n1", "h", "0.1", 7, "10.0.0.1", 99,
-			   2, 1000, {"0123456789abcdef", 16}, 5, 6, 7, "tcp"}};
+static const struct ctl_msg hello = {CTL_HELLO,
+	.hello = {1, ROLE_AGENT, 0x0102030405060708, "n1", "h", "0.1", 7, "10.0.0.1", 99, 2, 1000,
+		{"0123456789abcdef", 16}, 5, 6, 7, "tcp", {"0123456789abcdef", 16}, "d.e"}};
 static const struct ctl_msg welcome = {CTL_WELCOME,
 	.welcome = {{"0123456789abcdef", 16}, 1, 0x100000002, 3, 500, 2000, 4, 1000, 1}};
 static const struct ctl_msg refuse = {CTL_REFUSE, .refuse = {10014, "old"}};
@@ -74,9 +74,10 @@ static const struct golden {
 	const struct ctl_msg *m;
 	const char *hex;
 } goldens[] = {
-	{&hello, "6c000000 0100 02 0807060504030201 02000000 6e31 01000000 68 03000000 302e31"
+	{&hello, "87000000 0100 02 0807060504030201 02000000 6e31 01000000 68 03000000 302e31"
 		 " 07000000 08000000 31302e302e302e31 6300 0200 e803000000000000" HEX_ID16
-		 " 0500000000000000 0600000000000000 0700000000000000 03000000 746370"},
+		 " 0500000000000000 0600000000000000 0700000000000000 03000000 746370" HEX_ID16
+		 " 03000000 642e65"},
 	{&welcome, "35000000" HEX_ID16
 		   " 01000000 0200000001000000 03000000 f4010000 d0070000 04000000 e8030000 01"},
 	{&refuse, "0b000000 1e270000 03000000 6f6c64"},
