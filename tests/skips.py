@@ -191,6 +191,7 @@ ALLOWED = (
     Allowed(CLUSTER, "sanitize[rd]|ThreadSanitizer|Python loads", is_sanitized, SANITIZER),
     Allowed(CLUSTER, "needs? root|by a mount", is_not_root, NO_ROOT),
     Allowed(CLUSTER + "start", "cannot mount here", cannot_mount, "the container forbids mounts"),
+    Allowed(CLUSTER + "hostnames", "cannot mount", cannot_mount, "the container forbids mounts"),
     Allowed(CLUSTER, "without (the )?CUDA", lacks_cuda, "the CUDA toolkit is not installed"),
     Allowed(CLUSTER, "has RDMA|has a device", has_rdma, "the machine has an RDMA device"),
     Allowed(CLUSTER + "gpu_runs", "has a driver", has_cuda_driver, "the machine has a GPU"),

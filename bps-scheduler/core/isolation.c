@@ -7,7 +7,9 @@
  *   connected --no message for ISOLATED_BEATS--> isolated --any message--> connected, with a grace
  *
  * The silence of a single member proves nothing about this host. If all members have really died,
- * nothing is lost: no member is left to notify. */
+ * nothing is lost: no member is left to notify. The silence of a member proves nothing either while
+ * the scheduler refuses the member's name to another machine, because the member's own machine was
+ * probably booted again (rule C6). */
 #include "bps-scheduler/core/members.h"
 #include "common/base/log.h"
 
@@ -25,7 +27,7 @@ static uint64_t last_heard_ns(const struct sched_core *c, uint32_t *ret_connecte
 
 		if (!m->conn)
 			continue;
-		++*ret_connected;
+		*ret_connected += !machine_rival(m, c->now_ns);
 		if (m->heard_ns > last)
 			last = m->heard_ns;
 	}

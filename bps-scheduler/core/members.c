@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "bps-scheduler/core/job_end.h"
@@ -173,6 +174,7 @@ static bool is_hello_sound(const struct ctl_hello *h)
 {
 	if ((h->role != ROLE_SERVER && h->role != ROLE_AGENT) || !h->instance || !h->name[0] ||
 		!h->host[0] || (h->cluster_id.bytes && h->cluster_id.bytes != STATE_ID_BYTES) ||
+		(h->boot_id.bytes && h->boot_id.bytes != CTL_BOOT_ID_BYTES) ||
 		h->view >> 32 >= TERM_MAX)
 		return false;
 	return h->role == ROLE_AGENT ||
@@ -252,8 +254,15 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 	}
 }
 
+static bool is_same_machine(const struct sched_member *m, const struct ctl_hello *h)
+{
+	struct machine of_member = machine_of_member(m), of_hello = machine_of_hello(h);
+
+	return machine_is_same(&of_member, &of_hello);
+}
+
 /* Return whether the process that sent `h` may have the name that m holds (rule C6). While m is
- * alive, it keeps the name, unless a new process on the same host replaces m. The process that m
+ * alive, it keeps the name, unless a new process on the same machine replaces m. The process that m
  * has replaced does not count as new, because otherwise two processes of one name would replace
  * each other without end. Exception: if m has no connection, the replaced process may take the name
  * back. In this case m may be a dead process whose HELLO arrived late, and the replaced process may
@@ -261,7 +270,45 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 static bool is_name_free(const struct sched_member *m, const struct ctl_hello *h)
 {
 	return !m || m->state == MEMBER_DOWN || m->instance == h->instance ||
-	       (strcmp(m->host, h->host) == 0 && (!m->conn || m->former_instance != h->instance));
+	       (is_same_machine(m, h) && (!m->conn || m->former_instance != h->instance));
+}
+
+/* Refuse a process because another machine has the same host name. The refused process may also run
+ * on a machine that was booted again. The scheduler accepts this process when m is down. */
+static void refuse_machine(
+	struct sched_core *c, uint32_t conn, const struct ctl_hello *h, struct sched_member *m)
+{
+	struct machine machine = machine_of_member(m);
+	const char *role = sched_role_name(h->role);
+	char place[MACHINE_PLACE_BYTES];
+
+	if (machine_rival_note(m, h, c->now_ns))
+		sched_note(c, EVENT_MEMBER, "refused %s %s (pid %u on %s): host name taken", role,
+			m->name, h->pid, m->rival->place);
+	machine_place(&machine, m->addr, m->port, place);
+	refuse(c, conn, BPS_EDUP,
+		"two machines have the host name '%s': %s '%s' is pid %u on %s, and the refused "
+		"process is pid %u on %s: give one of the machines another host name, or set "
+		"`name` and `host` of its daemons; a machine that was booted again is accepted "
+		"when the scheduler has declared its former %s dead",
+		h->host, role, h->name, m->pid, place, h->pid, m->rival->place, role);
+}
+
+static void refuse_name(
+	struct sched_core *c, uint32_t conn, const struct ctl_hello *h, struct sched_member *m)
+{
+	struct machine machine = machine_of_member(m);
+	char place[MACHINE_PLACE_BYTES];
+
+	if (strcmp(m->host, h->host) == 0 && !is_same_machine(m, h)) {
+		refuse_machine(c, conn, h, m);
+		return;
+	}
+	machine_place(&machine, m->addr, m->port, place);
+	refuse(c, conn, BPS_EDUP,
+		"the name '%s' is already used by a live %s on %s (pid %u), and the refused "
+		"process is pid %u on %s: stop one of the two, or choose another --name",
+		h->name, sched_role_name(h->role), place, m->pid, h->pid, h->host);
 }
 
 /* Reject a HELLO because the state cannot be written. A refused process ends. A known member must
@@ -302,8 +349,8 @@ static void refuse_provider(struct sched_core *c, uint32_t conn, const struct ct
 		sched_role_name(other->role), other->name, other->host, other->provider);
 }
 
-static bool hello_refused(struct sched_core *c, uint32_t conn, const struct ctl_hello *h,
-	const struct sched_member *m)
+static bool hello_refused(
+	struct sched_core *c, uint32_t conn, const struct ctl_hello *h, struct sched_member *m)
 {
 	const struct sched_member *other;
 
@@ -317,12 +364,7 @@ static bool hello_refused(struct sched_core *c, uint32_t conn, const struct ctl_
 	} else if (c->is_undurable) {
 		turn_away(c, conn, m != NULL);
 	} else if (!is_name_free(m, h)) {
-		refuse(c, conn, BPS_EDUP,
-			"the name '%s' is already used by a live %s on %s (pid %u, %s:%u), and the "
-			"refused process is pid %u on %s: stop one of the two, or choose another "
-			"--name",
-			h->name, sched_role_name(h->role), m->host, m->pid, m->addr, m->port,
-			h->pid, h->host);
+		refuse_name(c, conn, h, m);
 	} else if (!m && c->n_members >= SCHED_MEMBERS_MAX) {
 		refuse(c, conn, BPS_EQUOTA, "the scheduler has %u members, which is its limit",
 			SCHED_MEMBERS_MAX);
@@ -337,6 +379,16 @@ static bool hello_refused(struct sched_core *c, uint32_t conn, const struct ctl_
 		return false;
 	}
 	return true;
+}
+
+/* Store the machine of a process that the state log knows without it, because an earlier release
+ * wrote the log. */
+static void learn_machine(struct sched_core *c, struct sched_member *m, const struct ctl_hello *h)
+{
+	if (machine_of_member(m).boot_id || !machine_of_hello(h).boot_id)
+		return;
+	sched_member_dirty(c, m);
+	sched_member_describe(c, m, h);
 }
 
 static void member_back(struct sched_core *c, struct sched_member *m, const struct ctl_hello *h)
@@ -368,10 +420,14 @@ static void member_back(struct sched_core *c, struct sched_member *m, const stru
 		sched_note(c, EVENT_MEMBER, "%s %s (host %s) has %s", sched_role_name(m->role),
 			m->name, h->host, how);
 	}
-	if (!is_new && was_usable)
+	if (!is_new && was_usable) {
+		learn_machine(c, m, h);
 		return;
+	}
 	sched_member_dirty(c, m);
 	if (is_new) {
+		free(m->rival);
+		m->rival = NULL;
 		m->restart_count++;
 		m->is_leaving = m->has_left = false;
 		m->former_instance = was_usable ? m->instance : 0;

@@ -43,7 +43,9 @@ static void add_member(struct record_builder *b, const struct sched_member *m)
 		.drain_reason = m->is_drained ? m->drain_reason : "",
 		.drain_who = m->is_drained ? m->drain_who : "",
 		.memory_bytes = m->memory_bytes,
-		.provider = m->provider};
+		.provider = m->provider,
+		.boot_id = {m->boot_id, sizeof(m->boot_id)},
+		.domain = m->domain};
 }
 
 /* Convert a time on the core's clock to seconds of the wall clock. The end of a job is stored in
@@ -251,7 +253,9 @@ static int restore_member(struct sched_core *c, const struct state_member *s, st
 		.nic_mbps = s->nic_mbps,
 		.quota_bytes = s->quota_bytes,
 		.memory_bytes = s->memory_bytes,
-		.provider = s->provider};
+		.provider = s->provider,
+		.boot_id = s->boot_id,
+		.domain = s->domain};
 	struct sched_member *m = sched_member(c, s->id);
 
 	if ((!m && s->id != c->n_members + 1) || (m && m->role != s->role) ||

@@ -83,11 +83,16 @@ struct sched_member *sched_member_add(
 void sched_member_describe(struct sched_core *c, struct sched_member *m, const struct ctl_hello *h)
 {
 	uint16_t threads = m->role == ROLE_SERVER ? h->threads : 0;
+	struct machine machine = machine_of_hello(h);
 
 	set_str(&m->host, h->host);
 	set_str(&m->addr, h->addr);
 	set_str(&m->version, h->version);
 	set_str(&m->provider, h->provider);
+	set_str(&m->domain, machine.domain);
+	memset(m->boot_id, 0, sizeof(m->boot_id));
+	if (machine.boot_id)
+		memcpy(m->boot_id, machine.boot_id, sizeof(m->boot_id));
 	m->host_idx = host_intern(c, h->host);
 	m->pid = h->pid;
 	m->port = h->port;
@@ -110,6 +115,8 @@ void sched_member_free(struct sched_member *m)
 	free(m->addr);
 	free(m->version);
 	free(m->provider);
+	free(m->domain);
+	free(m->rival);
 	free(m->thread_bytes);
 	free(m->reports);
 	free(m->losses);

@@ -9,6 +9,7 @@
 #define DRAIN_REASON_MAX 255
 #define DRAIN_WHO_MAX    191
 
+struct machine_rival;
 struct sched_core;
 struct sched_conn;
 
@@ -60,6 +61,11 @@ struct sched_member {
 	 * this term */
 	bool has_come;
 	char *name, *host, *addr, *version;
+	/* domain and boot id of the machine, from HELLO; empty and all zero: unknown (machine.h) */
+	char *domain;
+	uint8_t boot_id[CTL_BOOT_ID_BYTES];
+	/* process on another machine that was refused in favour of this member; may be NULL */
+	struct machine_rival *rival;
 	/* transport of the member's data connections, such as "sockets"; "": unknown */
 	char *provider;
 	uint32_t host_idx; /* index of the member's host in c->hosts */

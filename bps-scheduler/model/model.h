@@ -12,6 +12,7 @@
 #include "bps-scheduler/model/env.h"
 #include "bps-scheduler/model/find.h"
 #include "bps-scheduler/model/job.h"
+#include "bps-scheduler/model/machine.h"
 #include "bps-scheduler/model/member.h"
 #include "bps-scheduler/model/mute.h"
 #include "bps-scheduler/model/send.h"

@@ -30,6 +30,8 @@ static const struct field member_fields[] = {
 	FIELD_STR_(state_member, drain_who, DRAIN_WHO_MAX),
 	FIELD_U64_(state_member, memory_bytes),
 	FIELD_STR_(state_member, provider, CTL_NAME_MAX),
+	FIELD_BLOB_(state_member, boot_id, CTL_BOOT_ID_BYTES),
+	FIELD_STR_(state_member, domain, CTL_NAME_MAX),
 };
 static const struct layout member_layout = LAYOUT_(state_member, member_fields);
 

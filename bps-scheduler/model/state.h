@@ -34,6 +34,9 @@ struct state_member {
 	const char *drain_who;
 	uint64_t memory_bytes; /* memory of the member's machine, in bytes */
 	const char *provider;  /* transport of the member's data connections */
+	/* boot id and domain of the member's machine, as in its HELLO */
+	struct blob boot_id;
+	const char *domain;
 };
 
 struct state_worker {

@@ -156,8 +156,8 @@ static void same_name_on_another_host_is_refused_while_the_holder_lives(void **s
 	world_init(&w);
 	hello(&w, 11, ROLE_SERVER, "s1", "h1", 101);
 	hello(&w, 12, ROLE_SERVER, "s1", "h2", 102);
-	SAID(&w, "12 REFUSE code=10017 the name 's1' is already used by a live server on h1 (pid "
-		 "101, 10.0.0.1:7400)");
+	SAID(&w, "12 REFUSE code=10017 the name 's1' is already used by a live server on h1 at "
+		 "10.0.0.1:7400 (pid 101)");
 	close_conn(&w, 11);
 	pass(&w, w.cfg.server_window_ms + 10, NULL);
 	clear(&w);
@@ -260,8 +260,8 @@ static void replaced_instance_does_not_take_its_name_back(void **state)
 	server(&w, 12, "s1", 102);
 	clear(&w);
 	server(&w, 13, "s1", 101);
-	SAID(&w, "13 REFUSE code=10017 the name 's1' is already used by a live server on s1 (pid "
-		 "102");
+	SAID(&w, "13 REFUSE code=10017 the name 's1' is already used by a live server on s1 at "
+		 "10.0.0.1:7400 (pid 102)");
 	NOT_SAID(&w, "12 DROP");
 	world_fini(&w);
 }
