@@ -351,6 +351,27 @@ static void check_versions(json_t *list, json_t *root)
 			"all connected daemons run release " BPS_VERSION);
 }
 
+/* Add a line about each host name that two machines have. */
+static void check_host_names(json_t *list, json_t *root)
+{
+	bool is_found = false;
+	json_t *p;
+	size_t i;
+
+	json_array_foreach (json_object_get(root, "problems"), i, p) {
+		/* too long for a table_cell */
+		const char *what = json_string_value(json_object_get(p, "what"));
+
+		if (!cell_is(p, "code", "HOST_DUPLICATE") || !what)
+			continue;
+		is_found = true;
+		check_add(list, CHECK_BAD, "host names", cell_str(p, "action").s, "%s", what);
+	}
+	if (!is_found)
+		check_add(list, CHECK_OK, "host names", "",
+			"the scheduler sees no two machines with one host name");
+}
+
 static bool is_loopback(const struct addr *a)
 {
 	struct sockaddr_storage sa;
@@ -420,6 +441,7 @@ static void check_scheduler(
 			"answers at %s, release %.32s, health %.8s", text,
 			cell_str(g.root, "version").s, cell_str(g.root, "health").s);
 		check_versions(list, g.root);
+		check_host_names(list, g.root);
 	}
 	json_decref(g.root);
 }

@@ -86,6 +86,14 @@ static const struct explanation rows[] = {
 		"pose as any member and operate the cluster",
 		"give the member the key of its name (`bpsctl key derive ROLE:NAME`) and reload "
 		"the member; if other users may have read the master key, rotate it"},
+	{"HOST_DUPLICATE", 0,
+		"two machines have the same host name: their boot ids or their domains differ",
+		"a server or an agent of the second machine is refused while the first one holds "
+		"its name; if the two have daemons of different roles or names, the scheduler "
+		"counts them as one machine",
+		"give one of the machines another host name, or set --name and --host of its "
+		"daemons; a machine that was booted again joins when its former daemons are "
+		"declared dead"},
 	{"HOST_MEMORY", 0,
 		"the servers and agents of a host may together take more memory than it has",
 		"the kernel may kill one of these daemons when the memory is used up; the "

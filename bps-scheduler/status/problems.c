@@ -254,6 +254,83 @@ static void memory_problems(const struct sched_core *c, struct problem_list *p)
 	free(hosts);
 }
 
+/* Add a problem for a member whose name a process on another machine claims. */
+static void rival_problem(
+	const struct status_info *info, const struct sched_member *m, struct problem_list *p)
+{
+	const struct machine_rival *rival = machine_rival(m, info->now_ns);
+	struct machine machine = machine_of_member(m);
+	char place[MACHINE_PLACE_BYTES];
+	struct problem_lines l;
+
+	if (!rival)
+		return;
+	machine_place(&machine, m->addr, m->port, place);
+	snprintf(l.what, sizeof(l.what),
+		"two machines have the host name %s: %s %s is pid %u on %s, and pid %u on %s is "
+		"refused",
+		m->host, sched_role_name(m->role), m->name, m->pid, place, rival->pid,
+		rival->place);
+	snprintf(l.effect, sizeof(l.effect),
+		"the refused machine cannot join; if it is one machine that was booted again, it "
+		"joins when its former %s is declared dead",
+		sched_role_name(m->role));
+	snprintf(l.action, sizeof(l.action),
+		"give one of the machines another host name, or set `name` and `host` of its "
+		"daemons");
+	member_problem(p, m, "HOST_DUPLICATE", false, &l);
+}
+
+static void twin_problem(
+	const struct sched_member *a, const struct sched_member *b, struct problem_list *p)
+{
+	struct machine of_a = machine_of_member(a), of_b = machine_of_member(b);
+	char place_a[MACHINE_PLACE_BYTES], place_b[MACHINE_PLACE_BYTES], subject[CTL_NAME_MAX + 16];
+	struct problem_lines l;
+
+	machine_place(&of_a, a->addr, a->port, place_a);
+	machine_place(&of_b, b->addr, b->port, place_b);
+	snprintf(subject, sizeof(subject), "host %s", a->host);
+	snprintf(l.what, sizeof(l.what),
+		"two machines have the host name %s: %s %s is on %s, and %s %s is on %s", a->host,
+		sched_role_name(a->role), a->name, place_a, sched_role_name(b->role), b->name,
+		place_b);
+	snprintf(l.effect, sizeof(l.effect),
+		"the scheduler counts them as one machine when it shares out bytes and memory");
+	snprintf(l.action, sizeof(l.action),
+		"give one of the machines another host name, or set `host` of its daemons");
+	status_problem(p->list, "HOST_DUPLICATE", false, subject, &l);
+}
+
+/* Add a problem for each host name that connected members on two machines report. */
+static void twin_problems(const struct sched_core *c, struct problem_list *p)
+{
+	struct {
+		const struct sched_member *first;
+		bool is_reported;
+	} *hosts = sched_alloc(c->n_hosts + 1, sizeof(*hosts));
+
+	for (uint32_t i = 1; i <= c->n_members; i++) {
+		const struct sched_member *m = c->members[i], *first;
+		struct machine of_m, of_first;
+
+		if (m->state != MEMBER_UP || hosts[m->host_idx].is_reported)
+			continue;
+		first = hosts[m->host_idx].first;
+		if (!first) {
+			hosts[m->host_idx].first = m;
+			continue;
+		}
+		of_m = machine_of_member(m);
+		of_first = machine_of_member(first);
+		if (machine_is_same(&of_m, &of_first))
+			continue;
+		twin_problem(first, m, p);
+		hosts[m->host_idx].is_reported = true;
+	}
+	free(hosts);
+}
+
 static void master_problem(const struct sched_core *c, struct problem_list *p)
 {
 	const struct sched_member *first = NULL;
@@ -301,6 +378,8 @@ static void member_problems(
 			slow_problem(c, m, p);
 		if (m->state == MEMBER_UP)
 			unstable_problem(c, m, p);
+		if (sched_is_usable(m))
+			rival_problem(info, m, p);
 	}
 }
 
@@ -449,6 +528,7 @@ json_t *status_problems(
 	member_problems(c, info, &p);
 	master_problem(c, &p);
 	memory_problems(c, &p);
+	twin_problems(c, &p);
 	job_problems(c, info, &p);
 	*ret_is_error = p.is_error;
 	return p.list;

@@ -66,6 +66,7 @@ struct evbuffer;
 	X(SERVER_SLOW)                                                                             \
 	X(CONNECTION_UNSTABLE)                                                                     \
 	X(MASTER_KEY)                                                                              \
+	X(HOST_DUPLICATE)                                                                          \
 	X(HOST_MEMORY)                                                                             \
 	X(NO_ANSWER)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from cluster import BUILD, DEADLINE_S, ROOT
 from keys import derived, new_key
+from machines import Machine
 from screens import waiting_job
 from test_hangs import frozen_thread
 
@@ -237,6 +238,17 @@ def host_memory(cluster):
 
 
 @contextlib.contextmanager
+def host_duplicate(cluster):
+    """Start an agent and a server on two machines with one host name."""
+    if os.geteuid() != 0:
+        pytest.skip("namespaces need root")
+    c = cluster(agents=0, servers=1)
+    Machine(c, 21).agent()
+    Machine(c, 22, "localhost").server()
+    yield c, c.scheduler
+
+
+@contextlib.contextmanager
 def scheduler_unreachable(cluster):
     c = cluster(agents=1, servers=0)
     c.scheduler.kill()
@@ -273,6 +285,7 @@ CAUSES = {
         server_slow,
         connection_unstable,
         master_key,
+        host_duplicate,
         host_memory,
         scheduler_unreachable,
         isolated,
