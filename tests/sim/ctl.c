@@ -118,9 +118,14 @@ static void env_send(void *ctx, uint32_t conn, const struct ctl_msg *msg)
 {
 	struct sim *s = ctx;
 	struct sim_ctlconn *c = s->sched.conns[conn];
-	uint64_t at = s->now + ctl_delay(s);
 	struct sim_event *e;
+	uint64_t at;
 
+	if (c == &s->twin) {
+		twin_receives(s, msg);
+		return;
+	}
+	at = s->now + ctl_delay(s);
 	if (countdown(&s->sched) || c->is_broken || !c->is_open_s)
 		return;
 	oracle_sched_sends(s, c->m, msg);
@@ -271,7 +276,7 @@ static void env_drop(void *ctx, uint32_t conn, const char *why)
 		return;
 	trace(s, "sched: drops %s: %s", c->m->node->name, why);
 	c->is_open_s = false;
-	if (c->is_broken)
+	if (c->is_broken || c == &s->twin)
 		return;
 	c->is_broken = true;
 	post_down_m(s, c, ctl_delay(s));

@@ -131,7 +131,8 @@ void member_conn_up(struct sim_member *m)
 			.quota_bytes = sums_bytes(m),
 			.cluster_id = {m->cluster_id, m->has_cluster_id ? 16 : 0},
 			.view = m->view,
-			.provider = "sim"}};
+			.provider = "sim",
+			.boot_id = {"the same boot id", CTL_BOOT_ID_BYTES}}};
 
 	snprintf(name, sizeof(name), "n%u", m->idx);
 	m->heard_ns = m->s->now;

@@ -37,6 +37,8 @@ struct sched_core;
 bool peek_is_refused(const struct sched_core *core, uint32_t job, const char *name);
 /* Return whether the scheduler has declared a server dead. `server` is the name of the server. */
 bool peek_is_down(const struct sched_core *core, const char *server);
+/* Return whether the scheduler has the member and has not declared it dead. */
+bool peek_is_usable(const struct sched_core *core, unsigned role, const char *name);
 /* Return the number of jobs of a server's thread. */
 struct srv_core;
 unsigned peek_server_jobs(const struct srv_core *core);

@@ -16,3 +16,11 @@ bool peek_is_down(const struct sched_core *core, const char *server)
 
 	return m && m->state == MEMBER_DOWN;
 }
+
+bool peek_is_usable(const struct sched_core *core, unsigned role, const char *name)
+{
+	const struct sched_member *m =
+		sched_member_find((struct sched_core *)core, (enum role)role, name);
+
+	return m && sched_is_usable(m);
+}

@@ -20,6 +20,7 @@
  *   byzantine.c  a guest that misbehaves ("liar")
  *   drain.c   servers that are drained, end after LEAVE, or start late
  *   hung.c    a server that hangs while the scheduler restarts
+ *   twin.c    a process on another machine that claims the name of a member
  *   restart.c an agent's process that dies, and its next process
  *   device.c  tensors on devices
  *   fleet.c   many seeds in several processes
@@ -388,6 +389,10 @@ struct sim_hung {
 };
 void hung_draw(struct sim *s);
 void hung_start(struct sim *s);
+/* A process on another machine claims the name of a member. twin_receives: the scheduler sends a
+ * message to this process. */
+void twin_start(struct sim *s);
+void twin_receives(struct sim *s, const struct ctl_msg *msg);
 void drains_draw(struct sim *s);
 void drains_start(struct sim *s);
 
@@ -702,6 +707,7 @@ struct sim {
 	/* total duration of the faults on the agents' control plane so far */
 	uint64_t agent_fault_ns;
 	struct sim_hung hung;
+	struct sim_ctlconn twin; /* the scheduler's end of a connection of the twin (twin.c) */
 	unsigned n_faults;
 	/* Number of damaged payloads so far. If the history duplicates messages, each damaged
 	 * payload counts twice. */

@@ -246,6 +246,7 @@ static void history_start(struct sim *s)
 	}
 	guests_start(s);
 	faults_start(s);
+	twin_start(s);
 }
 
 /* Return whether every worker has received the job's end, and every live server has dropped the
