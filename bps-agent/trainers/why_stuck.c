@@ -227,7 +227,7 @@ static void say_stall(const struct agent *a, const struct agt_tensor *t, char *b
 	static const char *const what[] = {[AGT_STALL_NOWHERE] = "has no server",
 		[AGT_STALL_LINK] = "waits for a connection to",
 		[AGT_STALL_QUEUE] = "waits for its turn to be sent to",
-		[AGT_STALL_SENT] = "was sent and is not summed yet by",
+		[AGT_STALL_SENT] = "was sent, and waits for other machines' parts at",
 		[AGT_STALL_READ] = "is summed and is still being read from",
 		[AGT_STALL_DEVICE] = "has not arrived from the GPUs"};
 	char where[2 * CTL_NAME_MAX + 32] = "", span[32] = "", text[CTL_TEXT_MAX + 1];
@@ -406,13 +406,18 @@ static void say_tensor(const struct agent *a, const struct job *job, uint32_t as
 static void log_stalled(const struct job *job, const struct ctl_probe *p,
 	const struct ctl_report_worker *r, uint32_t n)
 {
+	const struct tensor *tensor;
+
+	TAILQ_FOREACH (tensor, &job->tensors, link)
+		if (tensor->core && agt_tensor_id(tensor->core) == p->tensor)
+			break;
 	for (uint32_t i = 0; i < n && p->tensor != CTL_NO_ID; i++)
 		if (r[i].is_attached && r[i].oldest_tensor == CTL_NO_ID &&
 			r[i].quiet_ms >= STALLED_MS)
 			log_rated(LOG_AS(LOG_WARN, TRAINER_STALLED),
 				"a trainer makes no progress while others wait for it: job=%s "
-				"rank=%u pid=%u tensor=%u submitted_round=%llu quiet=%.1fs",
-				job->name, r[i].rank, r[i].pid, p->tensor,
+				"rank=%u pid=%u tensor=%s submitted_round=%llu quiet=%.1fs",
+				job->name, r[i].rank, r[i].pid, tensor ? tensor->name : "?",
 				(unsigned long long)r[i].submitted, r[i].quiet_ms / 1e3);
 }
 
