@@ -303,7 +303,8 @@ static int connect_agent(struct session *s, struct err_text *err)
 	cause = errno;
 	return err_set(err, BPS_ENOAGENT, "cannot connect to '%s': %s (%s)", o->socket,
 		err_str(-cause),
-		cause == EACCES ? "is this user in the socket's group?" : "is bps-agent running?");
+		cause == EACCES ? "is this user in the socket's group?"
+				: "is bps-agent running? bpsrun starts one for a job");
 }
 
 static int map_control(struct session *s, struct local_frame *f, struct err_text *err)

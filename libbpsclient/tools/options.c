@@ -16,7 +16,8 @@ static const char usage[] =
 	"usage: bpsrun -n N [--job NAME] [--agent SOCKET | [--servers K] [--agents M]]\n"
 	"              [--nnodes K --node-rank R] [--timeout TIME] [--grace TIME]\n"
 	"              [--status] [--no-prefix] [--on-agent-loss abort|shrink]\n"
-	"              -- COMMAND [ARG...]\n";
+	"              -- COMMAND [ARG...]\n"
+	"bpsrun(1) describes the options (`man bpsrun`).\n";
 
 static int parse_count(
 	const char *what, const char *text, unsigned min, unsigned max, unsigned *ret)

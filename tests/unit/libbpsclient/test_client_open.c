@@ -21,7 +21,7 @@ static void open_without_an_agent_says_where_it_looked(void **state)
 	assert_int_equal(bps_open(&o, &b), BPS_ENOAGENT);
 	assert_string_equal(bps_last_error(),
 		"cannot connect to '/nonexistent/agent.sock': No such file "
-		"or directory (is bps-agent running?)");
+		"or directory (is bps-agent running? bpsrun starts one for a job)");
 }
 
 static void agent_that_dies_before_its_welcome_is_connected_again(void **state)
