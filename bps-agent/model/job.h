@@ -48,7 +48,9 @@ struct job {
 	/* number of tensor ids that this agent has assigned; used if is_local */
 	uint32_t n_tensors;
 	uint32_t n_workers;    /* number of local workers; set when the job starts to run */
-	uint32_t n_finished;   /* number of local workers that have called bps_close */
+	/* Numbers of local workers that have called bps_close, and that were lost before. After a
+	 * restart, n_finished also counts the workers that were not here any more. */
+	uint32_t n_finished, n_lost;
 	uint64_t view;         /* view in which the job got its present members */
 	struct roster *roster; /* the job's workers and machines; NULL until JOB arrives */
 	uint32_t *ranks;

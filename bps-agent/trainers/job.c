@@ -478,7 +478,7 @@ int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member)
 		struct trainer *t = job->by_worker[w];
 
 		if (!t) {
-			job->n_finished++; /* or lost, which job_resync_begin reports */
+			job->n_finished++;
 			continue;
 		}
 		t->rank = job->ranks[w];
@@ -586,6 +586,7 @@ void job_detach(struct trainer *t, const char *why)
 	if (job->state != JOB_ENDED && t->has_rank &&
 		(t->state == TRAINER_JOINING || t->state == TRAINER_ATTACHED)) {
 		err_set(&text, 0, "pid %d: %s", (int)t->pid, why);
+		job->n_lost++;
 		send_worker(job->agent, job->id, t->rank, WORKER_LOST, text.s);
 	}
 	if (t->state == TRAINER_JOINING && !t->has_rank)

@@ -99,7 +99,8 @@ void job_core_fail(void *ctx, uint32_t job, int code, const char *text)
 static bool is_watched(const struct job *job)
 {
 	return job->state == JOB_RUNNING && job->n_finished > 0 &&
-	       job->n_finished < job->n_workers && !job->backup && job->code >= 0;
+	       job->n_finished < job->n_workers && !job->n_lost && !job->is_resumed &&
+	       !job->backup && job->code >= 0;
 }
 
 /* Return the last round of the tensor for which a worker waits that has not finished. 0: none. */
@@ -118,9 +119,8 @@ static uint64_t awaited_round(const struct tensor *tensor)
 	return round;
 }
 
-/* Fail the job if a worker of this machine has finished without submitting the round. A worker that
- * is not here any more has finished, or its loss is about to end the job. Returns whether the job
- * has failed. */
+/* Fail the job if a worker of this machine has finished without submitting the round. No worker was
+ * lost, so one that is not here any more has finished. Returns whether the job has failed. */
 static bool fail_job_if_left(const struct tensor *tensor, uint64_t round)
 {
 	struct job *job = tensor->job;
