@@ -235,16 +235,26 @@ static void handshake_failed(struct ctlchan *c, const char *what)
 	chan_fail(c, "TLS with %s failed: %s", c->peer, what);
 }
 
+/* Return whether the error is an alert of the peer. An alert has a number of one byte. */
+static bool is_alert(unsigned long ssl_error)
+{
+	int number = ERR_GET_REASON(ssl_error) - SSL_AD_REASON_OFFSET;
+
+	return ERR_GET_LIB(ssl_error) == ERR_LIB_SSL && number >= 0 && number <= UINT8_MAX;
+}
+
 /* Return the alert with which the listener has refused this side after the handshake was complete
  * on this side, or 0. If the listener also closes the connection before this side has written its
  * first frame, the write fails before libevent reads the alert. */
 static unsigned long late_alert(const struct ctlchan *c, short what, unsigned long ssl_error)
 {
+	bool has_write_failed = what & BEV_EVENT_ERROR && !ssl_error;
+
 	if (!c->tls || c->listener || !c->has_opened || c->has_heard)
 		return 0;
-	if (ERR_GET_REASON(ssl_error) > SSL_AD_REASON_OFFSET)
+	if (is_alert(ssl_error))
 		return ssl_error;
-	if (!(what & BEV_EVENT_EOF) && (ssl_error || !(what & BEV_EVENT_ERROR)))
+	if (!(what & BEV_EVENT_EOF) && !has_write_failed)
 		return 0;
 	return tls_unread_alert(bufferevent_openssl_get_ssl(c->bev));
 }
