@@ -1,20 +1,32 @@
 #include "common/local/cause_file.h"
 
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-void cause_file_add(const char *job, uint32_t rank)
+/* Return whether the path leads to a file that bpsrun has made. In a container, or after the end of
+ * bpsrun, the same path may lead to a file of another process. */
+static bool is_of_bpsrun(const char *path)
+{
+	char target[sizeof(CAUSE_FILE_LINK)];
+	ssize_t n = readlink(path, target, sizeof(target));
+
+	return n >= (ssize_t)sizeof(CAUSE_FILE_LINK) - 1 &&
+	       memcmp(target, CAUSE_FILE_LINK, sizeof(CAUSE_FILE_LINK) - 1) == 0;
+}
+
+void cause_file_set(const char *job, uint32_t rank)
 {
 	const char *path = secure_getenv(CAUSE_FILE_ENV), *ours = getenv("BPS_JOB");
 	int fd = -1;
 
-	if (path && ours && strcmp(job, ours) == 0)
-		fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+	if (path && ours && strcmp(job, ours) == 0 && is_of_bpsrun(path))
+		fd = open(path, O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
 		return;
-	dprintf(fd, "%u\n", (unsigned)rank);
+	dprintf(fd, "%-10u\n", (unsigned)rank);
 	close(fd);
 }

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/local/cause_file.h"
 #include "common/os/cgroup.h"
 #include "common/os/fd_limit.h"
 
@@ -93,7 +94,7 @@ static void handled_signals(sigset_t *ret)
  * names the worker that exited first. */
 static void make_cause_file(struct bpsrun *r)
 {
-	r->cause_fd = memfd_create("bpsrun-cause", MFD_CLOEXEC);
+	r->cause_fd = memfd_create(CAUSE_FILE_NAME, MFD_CLOEXEC);
 	if (r->cause_fd >= 0)
 		snprintf(r->cause_path, sizeof(r->cause_path), "/proc/%d/fd/%d", (int)getpid(),
 			r->cause_fd);

@@ -87,7 +87,7 @@ struct bpsrun {
 	int failed;      /* if may_shrink: exit code of the trainer that failed last; 0: none */
 	/* the trainer that failed first, unless may_shrink; NULL: none */
 	const struct bpsrun_child *first_failed;
-	uint64_t cause_until_ms; /* when to stop waiting for the trainer that made it fail */
+	uint64_t cause_deadline_ms; /* when to stop waiting for the trainer that made it fail */
 	bool is_stopping;
 	uint64_t kill_ms;    /* when to send KILL to processes that have not ended; 0: never */
 	uint64_t timeout_at; /* when the run's time limit ends; 0: never */
@@ -127,9 +127,10 @@ void output_tail(const struct bpsrun_child *c, int least);
 #define CHILD_FDS 32
 struct spawn_plan {
 	char *const *argv;
-	const char *const *env; /* environment variables to set: name, value, ..., NULL */
-	int out, err;           /* stdout and stderr of the child; -1: those of bpsrun */
-	int keep;               /* one more descriptor that the child inherits; -1: none */
+	/* environment variables to set: name, value, ..., NULL; a value NULL: not set */
+	const char *const *env;
+	int out, err; /* stdout and stderr of the child; -1: those of bpsrun */
+	int keep;     /* one more descriptor that the child inherits; -1: none */
 	/* Descriptors that the child receives in the same way as from a service manager
 	 * (sd_listen_fds(3)). In the child, these descriptors have the values 3, 4, and so on.
 	 * The descriptor `keep` has a larger value. fd_names: names of the descriptors, separated

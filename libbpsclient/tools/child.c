@@ -76,7 +76,8 @@ static void run_child(const struct spawn_plan *sp, pid_t parent)
 	if (sp->files)
 		setrlimit(RLIMIT_NOFILE, sp->files);
 	for (const char *const *e = sp->env; e && *e; e += 2)
-		setenv(e[0], e[1], 1);
+		if (e[1])
+			setenv(e[0], e[1], 1);
 	execvp(sp->argv[0], sp->argv);
 	output_say("cannot run '%s': %s", sp->argv[0], strerror(errno));
 	_exit(errno == ENOENT ? 127 : 126);

@@ -54,16 +54,15 @@ int trainers_start(struct bpsrun *r, unsigned i)
 	struct spawn_plan sp = {
 		.argv = r->o.command, .out = -1, .err = -1, .keep = -1, .files = &r->files};
 	char rank[16], size[16], local_rank[16], local_size[16], node[16], path[128];
-	const char *loss = r->o.on_agent_loss, *port = r->meeting_port[0] ? r->meeting_port : NULL;
-	const char *env[] = {loss ? "BPS_ON_AGENT_LOSS" : "BPS_RANK", loss ? loss : rank,
-		"BPS_RANK", rank, "BPS_SIZE", size, "BPS_LOCAL_RANK", local_rank, "BPS_LOCAL_SIZE",
-		local_size, "BPS_JOB", r->job, "BPS_AGENT_SOCKET", path, "RANK", rank, "WORLD_SIZE",
-		size, "LOCAL_RANK", local_rank, "LOCAL_WORLD_SIZE", local_size, "GROUP_RANK", node,
-		port ? "MASTER_ADDR" : "RANK", port ? "127.0.0.1" : rank,
-		port ? "MASTER_PORT" : "RANK", port ? port : rank,
-		r->token[0] ? "BPS_JOB_TOKEN" : "RANK", r->token[0] ? r->token : rank,
-		CAUSE_FILE_ENV, r->cause_path, r->dir[0] ? "BPS_SCHEDULER_HTTP" : NULL,
-		r->scheduler_http, NULL};
+	const char *port = r->meeting_port[0] ? r->meeting_port : NULL;
+	const char *env[] = {"BPS_RANK", rank, "BPS_SIZE", size, "BPS_LOCAL_RANK", local_rank,
+		"BPS_LOCAL_SIZE", local_size, "BPS_JOB", r->job, "BPS_AGENT_SOCKET", path, "RANK",
+		rank, "WORLD_SIZE", size, "LOCAL_RANK", local_rank, "LOCAL_WORLD_SIZE", local_size,
+		"GROUP_RANK", node, "BPS_ON_AGENT_LOSS", r->o.on_agent_loss, "MASTER_ADDR",
+		port ? "127.0.0.1" : NULL, "MASTER_PORT", port, "BPS_JOB_TOKEN",
+		r->token[0] ? r->token : NULL, CAUSE_FILE_ENV,
+		r->cause_fd >= 0 ? r->cause_path : NULL, "BPS_SCHEDULER_HTTP",
+		r->dir[0] ? r->scheduler_http : NULL, NULL};
 	int rc = 0;
 
 	c->rank = r->o.node_rank * n + i;
@@ -153,11 +152,11 @@ static void check_child(struct bpsrun *r, struct bpsrun_child *c)
 		r->failed = code;
 	} else if (!r->may_shrink && !r->first_failed) {
 		r->first_failed = c;
-		r->cause_until_ms = clock_now_ms() + CAUSE_WAIT_MS;
+		r->cause_deadline_ms = clock_now_ms() + CAUSE_WAIT_MS;
 	}
 }
 
-/* Return the worker of this node that the first line of the cause file names, or NULL. */
+/* Return the worker of this node that the cause file names, or NULL. */
 static const struct bpsrun_child *named_cause(const struct bpsrun *r)
 {
 	char text[16] = "";
@@ -182,7 +181,7 @@ static void stop_after_failure(struct bpsrun *r)
 	if (!first || r->is_stopping)
 		return;
 	cause = named_cause(r);
-	if (cause && cause->pid && now < r->cause_until_ms)
+	if (cause && cause->pid && now < r->cause_deadline_ms)
 		return;
 	if (!cause || cause->pid)
 		cause = first;
@@ -277,7 +276,7 @@ int trainers_run(struct bpsrun *r)
 	while (has_trainers(r)) {
 		due = r->kill_ms        ? r->kill_ms
 		      : r->is_stopping  ? clock_now_ms() + 1000
-		      : r->first_failed ? r->cause_until_ms
+		      : r->first_failed ? r->cause_deadline_ms
 					: r->timeout_at;
 		poll(p, fill_poll(r, p), child_left_ms(due));
 		if (p[0].revents)

@@ -600,9 +600,9 @@ if job.rank == 1 and way == "raise":
     raise RuntimeError("out of data")
 if job.rank == 1:
     try:
-        job.close(None if int(way) else 0.2)
+        job.close(0.2 if way == "0" else None)
     except bps.Error:
-        time.sleep(0.5)
+        time.sleep(60 if way == "hang" else 0.5)
     sys.exit(int(way))
 t.push_pull()
 t.wait()
@@ -610,18 +610,35 @@ t.wait()
 
 
 @needs_daemons
-@pytest.mark.parametrize("way,code", [("raise", 1), ("3", 3), ("0", 1)])
-def test_worker_that_makes_others_fail_is_named_although_they_exit_first(tmp_path, way, code):
+@pytest.mark.parametrize("agents", [1, 2])
+@pytest.mark.parametrize(
+    "way,code,lines",
+    [
+        ("raise", 1, ["rank 1 exited with code 1"]),
+        ("3", 3, ["rank 1 exited with code 3"]),
+        (
+            "0",
+            1,
+            [
+                "rank 1 exited with code 0 before the other workers had finished",
+                "rank 0 exited with code 1",
+            ],
+        ),
+        ("hang", 1, ["rank 0 exited with code 1"]),
+    ],
+)
+def test_worker_that_makes_others_fail_is_named_although_they_exit_first(
+    tmp_path, agents, way, code, lines
+):
     script, env = rounds_script(tmp_path)
     script.write_text(LEAVES)
-    command = [BPSRUN, "-n", "2", "--agents", "2", "--", "/usr/bin/python3", script, way]
+    options = ["-n", "2", "--agents", str(agents), "--grace", "100ms"]
+    command = [BPSRUN, *options, "--", "/usr/bin/python3", script, way]
     r = subprocess.run(
         command, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     said = [line for line in r.stderr.splitlines() if line.startswith("bpsrun: ")]
-    before = " before the other workers had finished" if way == "0" else ""
-    assert said[0] == f"bpsrun: rank 1 exited with code {code if before == '' else 0}{before}", r
-    assert r.returncode == code and (way != "0" or said[1] == "bpsrun: rank 0 exited with code 1")
+    assert (r.returncode, said) == (code, [f"bpsrun: {line}" for line in lines]), r
 
 
 @needs_daemons

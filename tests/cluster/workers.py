@@ -83,7 +83,7 @@ def leaving(way, leavers, n_rounds, on_agent_loss=None, pause=0.0, gone=None):
             with contextlib.suppress(bps.Timeout):
                 job.close(0.2 if gone else None)
             return [0, "", -1, time.monotonic() - begun]
-        while gone and not os.path.exists(gone):
+        while gone and not os.path.exists(gone) and time.monotonic() - begun < 30:
             time.sleep(0.005)
         begun = time.monotonic()
         if way == "late":
