@@ -48,13 +48,12 @@ struct job {
 	/* number of tensor ids that this agent has assigned; used if is_local */
 	uint32_t n_tensors;
 	uint32_t n_workers;    /* number of local workers; set when the job starts to run */
-	/* Numbers of local workers that have called bps_close, and that were lost before. After a
-	 * restart, n_finished also counts the workers that were not here any more. */
-	uint32_t n_finished, n_lost;
+	uint32_t n_finished;   /* number of local workers that have called bps_close */
 	uint64_t view;         /* view in which the job got its present members */
 	struct roster *roster; /* the job's workers and machines; NULL until JOB arrives */
 	uint32_t *ranks;
 	struct trainer **by_worker; /* indexed by local worker; NULL: the worker has left */
+	bool *has_finished;         /* indexed by local worker: it has called bps_close */
 	struct agt_job *core;
 	struct executor_link *executor; /* the job's executor; NULL: no worker has requested it */
 	uint64_t running_since_ns;      /* when this process set the state RUNNING */

@@ -181,9 +181,22 @@ static int attach(struct handover_reader *r, struct trainer *t, const struct led
 	return 0;
 }
 
+/* Note a trainer that has finished and left. */
+static int note_left(struct handover_reader *r, uint64_t number)
+{
+	uint64_t *more = realloc(r->left, (r->n_left + 1) * sizeof(*more));
+
+	if (!more)
+		return err_set(&r->err, -ENOMEM, "the agent is out of memory");
+	r->left = more;
+	more[r->n_left++] = number;
+	return 0;
+}
+
 static int on_trainer(struct handover_reader *r, const struct ledger_record *rec)
 {
 	const struct ledger_trainer *k = rec->fixed;
+	const struct ledger_trainer_live *live = rec->live;
 	struct trainer *t = NULL;
 	struct err_text text;
 	int sock, efd, control_fd, pidfd, rc = 0;
@@ -210,11 +223,12 @@ static int on_trainer(struct handover_reader *r, const struct ledger_record *rec
 	for (int *fd = (int[]){sock, efd, control_fd, pidfd, -2}; *fd != -2; fd++)
 		if (*fd >= 0)
 			close(*fd);
-	if (!t)
-		/* If descriptors are missing, the trainer has left. Otherwise trainer_again has
-		 * failed. In both cases, the trainer's rank in the job stays empty. */
-		forget('t', k->number, "spec");
-	return rc;
+	if (t)
+		return rc;
+	/* If descriptors are missing, the trainer has left. Otherwise trainer_again has failed. In
+	 * both cases, the trainer's rank in the job stays empty. */
+	forget('t', k->number, "spec");
+	return live->is_finishing ? note_left(r, k->number) : 0;
 }
 
 /* ---- memory ---- */
@@ -311,6 +325,15 @@ static struct trainer *trainer_numbered(const struct job *job, uint64_t number)
 	return NULL;
 }
 
+/* Return whether a trainer with this number had finished, and has left since. */
+static bool has_finished_and_left(const struct handover_reader *r, uint64_t number)
+{
+	for (uint32_t i = 0; i < r->n_left; i++)
+		if (r->left[i] == number)
+			return true;
+	return false;
+}
+
 static int on_running(struct handover_reader *r, const struct ledger_record *rec)
 {
 	const struct ledger_running *k = rec->fixed;
@@ -324,12 +347,14 @@ static int on_running(struct handover_reader *r, const struct ledger_record *rec
 		return handover_contradicts(r, "a job's members");
 	job->ranks = calloc(k->n_ranks, sizeof(*job->ranks));
 	job->by_worker = calloc(k->n_ranks, sizeof(struct trainer *));
-	if (!job->ranks || !job->by_worker)
+	job->has_finished = calloc(k->n_ranks, sizeof(bool));
+	if (!job->ranks || !job->by_worker || !job->has_finished)
 		return err_set(&r->err, -ENOMEM, "the agent is out of memory");
 	job->n_workers = k->n_ranks;
 	for (uint32_t w = 0; w < k->n_ranks; w++) {
 		job->ranks[w] = ranks[w].rank;
 		job->by_worker[w] = trainer_numbered(job, ranks[w].trainer);
+		job->has_finished[w] = has_finished_and_left(r, ranks[w].trainer);
 	}
 	r->running = *k;
 	return 0;
@@ -625,6 +650,7 @@ static void job_again(
 		ledger_free(l);
 	quota_put(r.user);
 	free(r.tensors);
+	free(r.left);
 }
 
 /* Parse a name such as t12.s or j3.l. Returns whether the name is valid. */

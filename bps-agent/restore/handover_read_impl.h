@@ -17,6 +17,8 @@ struct handover_reader {
 	struct tensor **tensors; /* indexed by the tensors' ledger index */
 	uint32_t n_tensors, tensors_room;
 	struct ledger_running running;
+	uint64_t *left; /* numbers of the trainers that had finished and have left */
+	uint32_t n_left;
 	struct err_text err;
 };
 

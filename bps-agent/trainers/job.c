@@ -95,6 +95,7 @@ void job_leave(struct job *job)
 	ledger_free(job->ledger);
 	free(job->ranks);
 	free(job->by_worker);
+	free(job->has_finished);
 	free(job);
 }
 
@@ -421,7 +422,8 @@ static int job_start(struct job *job, const struct ctl_job *m, uint16_t my_membe
 	FAILPOINT(AGENT_JOB_START);
 	job->ranks = calloc(me->n_ranks, sizeof(*job->ranks));
 	job->by_worker = calloc(me->n_ranks, sizeof(struct trainer *));
-	if (!job->ranks || !job->by_worker)
+	job->has_finished = calloc(me->n_ranks, sizeof(bool));
+	if (!job->ranks || !job->by_worker || !job->has_finished)
 		return -ENOMEM;
 	for (uint32_t w = 0; w < me->n_ranks; w++) {
 		job->ranks[w] = me->ranks[w].rank;
@@ -438,6 +440,13 @@ static int job_start(struct job *job, const struct ctl_job *m, uint16_t my_membe
 	job->n_workers = me->n_ranks;
 	job->is_local = job_is_local(m->n_members, m->flags);
 	return 0;
+}
+
+static void worker_has_finished(struct trainer *t)
+{
+	trainer_set_state(t, TRAINER_FINISHING);
+	t->job->has_finished[t->worker] = true;
+	t->job->n_finished++;
 }
 
 static void attach_worker(struct job *job, uint32_t w)
@@ -477,18 +486,15 @@ int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member)
 	for (uint32_t w = 0; w < job->n_workers; w++) {
 		struct trainer *t = job->by_worker[w];
 
-		if (!t) {
-			job->n_finished++;
+		job->n_finished += job->has_finished[w];
+		if (!t)
 			continue;
-		}
 		t->rank = job->ranks[w];
 		t->has_rank = true;
 		attach_worker(job, w);
 		trainer_hold(t, true);
-		if (t->live->is_finishing) {
-			trainer_set_state(t, TRAINER_FINISHING);
-			job->n_finished++;
-		}
+		if (t->live->is_finishing)
+			worker_has_finished(t);
 	}
 	return 0;
 }
@@ -586,7 +592,6 @@ void job_detach(struct trainer *t, const char *why)
 	if (job->state != JOB_ENDED && t->has_rank &&
 		(t->state == TRAINER_JOINING || t->state == TRAINER_ATTACHED)) {
 		err_set(&text, 0, "pid %d: %s", (int)t->pid, why);
-		job->n_lost++;
 		send_worker(job->agent, job->id, t->rank, WORKER_LOST, text.s);
 	}
 	if (t->state == TRAINER_JOINING && !t->has_rank)
@@ -626,9 +631,8 @@ void job_finish(struct trainer *t, uint32_t seq)
 	}
 	t->live->finish_seq = seq;
 	t->live->is_finishing = 1;
-	trainer_set_state(t, TRAINER_FINISHING);
+	worker_has_finished(t);
 	send_worker(job->agent, job->id, t->rank, WORKER_FINISHED, "");
-	job->n_finished++;
 }
 
 void job_resync_begin(struct agent *a)
@@ -647,15 +651,15 @@ void job_resync_begin(struct agent *a)
 		if (job->code < 0)
 			job_fail(a, job->id, job->code, job->text, &cause);
 		for (uint32_t w = 0; w < job->n_workers; w++)
-			if (!job->by_worker[w])
+			if (job->has_finished[w])
+				send_worker(a, job->id, job->ranks[w], WORKER_FINISHED, "");
+			else if (!job->by_worker[w])
 				send_worker(
 					a, job->id, job->ranks[w], WORKER_LOST, "the worker left");
 	}
 	TAILQ_FOREACH (t, &a->trainers, link) {
 		if (t->state == TRAINER_JOINING)
 			job_join(t);
-		else if (t->state == TRAINER_FINISHING)
-			send_worker(a, t->job->id, t->rank, WORKER_FINISHED, "");
 		barrier_again(t);
 	}
 	TAILQ_FOREACH (job, &a->jobs, link)

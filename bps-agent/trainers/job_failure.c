@@ -99,8 +99,7 @@ void job_core_fail(void *ctx, uint32_t job, int code, const char *text)
 static bool is_watched(const struct job *job)
 {
 	return job->state == JOB_RUNNING && job->n_finished > 0 &&
-	       job->n_finished < job->n_workers && !job->n_lost && !job->is_resumed &&
-	       !job->backup && job->code >= 0;
+	       job->n_finished < job->n_workers && !job->backup && job->code >= 0;
 }
 
 /* Return the last round of the tensor for which a worker waits that has not finished. 0: none. */
@@ -119,18 +118,17 @@ static uint64_t awaited_round(const struct tensor *tensor)
 	return round;
 }
 
-/* Fail the job if a worker of this machine has finished without submitting the round. No worker was
- * lost, so one that is not here any more has finished. Returns whether the job has failed. */
+/* Fail the job if a worker of this machine has finished without submitting the round. Returns
+ * whether it did. */
 static bool fail_job_if_left(const struct tensor *tensor, uint64_t round)
 {
 	struct job *job = tensor->job;
 
 	for (uint32_t w = 0; w < job->n_workers; w++) {
-		const struct trainer *t = job->by_worker[w];
 		const struct ctl_cause cause = {job->ranks[w], job->agent->cfg.host};
 		struct err_text err;
 
-		if ((t && t->state != TRAINER_FINISHING) || tensor->workers[w].submitted >= round)
+		if (!job->has_finished[w] || tensor->workers[w].submitted >= round)
 			continue;
 		err_set(&err, BPS_EWORKER_LOST,
 			"rank %u (host %s) has left job '%s' (it has closed the job or exited), "

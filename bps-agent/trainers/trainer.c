@@ -264,11 +264,23 @@ static void listen_to(struct trainer *t)
 	uv_poll_start(&t->sock_poll, UV_DISCONNECT | (is_deaf ? 0 : UV_READABLE), on_socket);
 }
 
+static void on_process_end(uv_poll_t *p, int status, int events);
+
+/* Return whether the trainer waits until the scheduler has reported its job after a restart. If it
+ * ends meanwhile, its last messages stay in the socket. */
+static bool is_resuming(const struct trainer *t)
+{
+	return t->is_held && t->job && t->job->is_resumed;
+}
+
 void trainer_hold(struct trainer *t, bool is_held)
 {
 	t->is_held = is_held;
-	if (t->state != TRAINER_GONE)
-		listen_to(t);
+	if (t->state == TRAINER_GONE)
+		return;
+	listen_to(t);
+	if (!is_held && t->pid_poll.data)
+		uv_poll_start(&t->pid_poll, UV_READABLE, on_process_end);
 }
 
 static void on_slowed(uv_timer_t *timer)
@@ -323,6 +335,13 @@ static int peek(int sock, bool *ret_brings_fds)
 	return (int)n;
 }
 
+static bool has_message(const struct trainer *t)
+{
+	bool unused;
+
+	return peek(t->sock, &unused) > 0;
+}
+
 static void on_socket(uv_poll_t *p, int status, int events)
 {
 	struct trainer *t = p->data;
@@ -334,7 +353,9 @@ static void on_socket(uv_poll_t *p, int status, int events)
 
 	(void)status; /* the receive call below reports the error more precisely */
 	if (t->is_slowed || t->is_held) {
-		if (events & UV_DISCONNECT)
+		if (events & UV_DISCONNECT && is_resuming(t))
+			uv_poll_stop(&t->sock_poll);
+		else if (events & UV_DISCONNECT)
 			trainer_drop(t, false, "the trainer closed its socket");
 		return;
 	}
@@ -369,9 +390,18 @@ static void on_socket(uv_poll_t *p, int status, int events)
 
 static void on_process_end(uv_poll_t *p, int status, int events)
 {
+	struct trainer *t = p->data;
+
 	(void)status;
 	(void)events;
-	trainer_drop(p->data, false, "the trainer's process has ended");
+	if (is_resuming(t)) {
+		uv_poll_stop(p);
+		return;
+	}
+	/* The process may have sent messages before its end, for example FINISH. */
+	while (t->state != TRAINER_GONE && !t->is_slowed && !t->is_held && has_message(t))
+		on_socket(&t->sock_poll, 0, UV_READABLE);
+	trainer_drop(t, false, "the trainer's process has ended");
 }
 
 static void on_greeting(uv_timer_t *timer)

@@ -31,6 +31,7 @@ class KeptDaemon(Daemon):
         self.restarts, self.is_stopping, self.has_failed, self.restart_s = 0, False, None, RESTART_S
         self.most_kept, self.is_still = 0, False
         self.start_faults = ""  # failpoints of the processes that are started from now on
+        self.between = None  # function that is called before each restart
         self.wake = os.eventfd(0)
         super().__init__(cluster, program, name, args, is_awaited)
         self.thread = threading.Thread(target=self.supervise, daemon=True)
@@ -103,6 +104,8 @@ class KeptDaemon(Daemon):
                 if self.has_ended() and not self.is_stopping:
                     self.process.wait()
                     time.sleep(self.restart_s)
+                    if self.between:
+                        self.between()
                     self.start()
                     self.restarts += 1
         except Exception as e:  # pylint: disable=broad-except

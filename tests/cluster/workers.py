@@ -58,7 +58,14 @@ def f16_average(values):
         return t.wait().astype(float).tolist()
 
 
-def leaving(way, leavers, n_rounds, on_agent_loss=None, pause=0.0, gone=None):
+def wait_for_file(path, limit_s=60):
+    end = time.monotonic() + limit_s
+    while not os.path.exists(path):
+        assert time.monotonic() < end, path
+        time.sleep(0.005)
+
+
+def leaving(way, leavers, n_rounds, on_agent_loss=None, pause=0.0, gone=None, hold=None):
     """Let the leavers close the job after some rounds, while the others go on in the given way.
 
     Ways: "round", "declare", "barrier" and "broadcast" need a worker that has closed the job.
@@ -68,6 +75,8 @@ def leaving(way, leavers, n_rounds, on_agent_loss=None, pause=0.0, gone=None):
 
     gone: path of a file. The leavers give up closing the job after a moment, and exit. The others
     go on when the file exists.
+    hold: path of a file. The leavers make the file `hold`.at before they leave, and leave when the
+    file `hold` exists.
     """
     job = bps.open(on_agent_loss=on_agent_loss)
     t, data = job.declare("t0", "i64", 1000), np.zeros(8)
@@ -79,12 +88,15 @@ def leaving(way, leavers, n_rounds, on_agent_loss=None, pause=0.0, gone=None):
         if way == "late" and (job.rank in leavers or not gone):
             t.push_pull()
         begun = time.monotonic()
+        if job.rank in leavers and hold:
+            open(f"{hold}.at", "w", encoding="ascii").close()
+            wait_for_file(hold)
         if job.rank in leavers:
             with contextlib.suppress(bps.Timeout):
                 job.close(0.2 if gone else None)
             return [0, "", -1, time.monotonic() - begun]
-        while gone and not os.path.exists(gone) and time.monotonic() - begun < 30:
-            time.sleep(0.005)
+        if gone:
+            wait_for_file(gone)
         begun = time.monotonic()
         if way == "late":
             if gone:
