@@ -99,7 +99,7 @@ static void set_cause(struct session *s, const struct ctl_cause *cause)
 	s->cause_rank = cause->rank;
 	snprintf(s->cause_host, sizeof(s->cause_host), "%s", cause->host);
 	if (cause->rank != CTL_NO_ID)
-		cause_file_set(s->options->job, cause->rank);
+		cause_file_set(s->options->job, s->rank, cause->rank);
 }
 
 static void note_job(struct session *s, const struct local_job *m)
@@ -118,7 +118,7 @@ static void note_job(struct session *s, const struct local_job *m)
 	s->is_new = m->is_new;
 	s->root = m->root;
 	s->is_complete = true;
-	cause_file_set(s->options->job, CTL_NO_ID);
+	cause_file_set(s->options->job, s->rank, CTL_NO_ID);
 }
 
 /* Handle a frame that is not the awaited answer. An answer to a request that has timed out is

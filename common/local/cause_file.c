@@ -18,15 +18,25 @@ static bool is_of_bpsrun(const char *path)
 	       memcmp(target, CAUSE_FILE_LINK, sizeof(CAUSE_FILE_LINK) - 1) == 0;
 }
 
-void cause_file_set(const char *job, uint32_t rank)
+/* Return whether bpsrun has given this worker the value of the variable. */
+static bool is_given(const char *variable, const char *value)
 {
-	const char *path = secure_getenv(CAUSE_FILE_ENV), *ours = getenv("BPS_JOB");
+	const char *given = getenv(variable);
+
+	return given && strcmp(given, value) == 0;
+}
+
+void cause_file_set(const char *job, uint32_t own_rank, uint32_t cause)
+{
+	const char *path = secure_getenv(CAUSE_FILE_ENV);
+	char rank[16];
 	int fd = -1;
 
-	if (path && ours && strcmp(job, ours) == 0 && is_of_bpsrun(path))
+	snprintf(rank, sizeof(rank), "%u", (unsigned)own_rank);
+	if (path && is_given("BPS_JOB", job) && is_given("BPS_RANK", rank) && is_of_bpsrun(path))
 		fd = open(path, O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
 		return;
-	dprintf(fd, "%-10u\n", (unsigned)rank);
+	dprintf(fd, "%-10u\n", (unsigned)cause);
 	close(fd);
 }

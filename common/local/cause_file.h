@@ -11,7 +11,8 @@
 /* where the path of bpsrun's descriptor leads (memfd_create(2)) */
 #define CAUSE_FILE_LINK "/memfd:" CAUSE_FILE_NAME
 
-/* Write the rank, if there is a file and the job is that of BPS_JOB, which bpsrun sets too. Ignores
- * errors: bpsrun then names the worker that exited first. */
-void cause_file_set(const char *job, uint32_t rank);
+/* Write the rank `cause`, if there is a file, and if this worker has the job and the rank that
+ * bpsrun gave it: otherwise, bpsrun does not know the ranks. Ignores errors: bpsrun then names the
+ * worker that exited first. */
+void cause_file_set(const char *job, uint32_t own_rank, uint32_t cause);
 #endif

@@ -159,12 +159,14 @@ static void check_child(struct bpsrun *r, struct bpsrun_child *c)
 /* Return the worker of this node that the cause file names, or NULL. */
 static const struct bpsrun_child *named_cause(const struct bpsrun *r)
 {
-	char text[16] = "";
+	char text[16] = "", *end;
 	unsigned long rank;
 
 	if (r->cause_fd < 0 || pread(r->cause_fd, text, sizeof(text) - 1, 0) <= 0)
 		return NULL;
-	rank = strtoul(text, NULL, 10);
+	rank = strtoul(text, &end, 10);
+	if (end == text || *end != ' ')
+		return NULL;
 	for (unsigned i = 0; i < r->o.n; i++)
 		if (r->trainers[i].rank == rank)
 			return &r->trainers[i];
@@ -227,6 +229,18 @@ static void check_deadlines(struct bpsrun *r)
 	}
 }
 
+/* Return the time at which the loop must run again, or 0. */
+static uint64_t next_due(const struct bpsrun *r)
+{
+	if (r->kill_ms)
+		return r->kill_ms;
+	if (r->is_stopping)
+		return clock_now_ms() + 1000;
+	if (r->first_failed && (!r->timeout_at || r->cause_deadline_ms < r->timeout_at))
+		return r->cause_deadline_ms;
+	return r->timeout_at;
+}
+
 static unsigned fill_poll(const struct bpsrun *r, struct pollfd *p)
 {
 	unsigned n = 0;
@@ -268,17 +282,12 @@ static bool may_shrink(const struct bpsrun *r)
 int trainers_run(struct bpsrun *r)
 {
 	struct pollfd *p = calloc(1 + 2 * DAEMONS_MAX + 3 * r->o.n, sizeof(*p));
-	uint64_t due;
 
 	if (!p)
 		return -ENOMEM;
 	r->may_shrink = may_shrink(r);
 	while (has_trainers(r)) {
-		due = r->kill_ms        ? r->kill_ms
-		      : r->is_stopping  ? clock_now_ms() + 1000
-		      : r->first_failed ? r->cause_deadline_ms
-					: r->timeout_at;
-		poll(p, fill_poll(r, p), child_left_ms(due));
+		poll(p, fill_poll(r, p), child_left_ms(next_due(r)));
 		if (p[0].revents)
 			take_signal(r);
 		for (unsigned i = 0; i < r->o.n; i++) {
