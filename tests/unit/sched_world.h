@@ -366,6 +366,25 @@ static inline void hello(struct sched_world *w, uint32_t conn, enum role role, c
 	send_msg(w, conn, &msg);
 }
 
+/* Boot ids of two machines, each of CTL_BOOT_ID_BYTES */
+#define BOOT_1 "first boot id 16"
+#define BOOT_2 "other boot id 16"
+
+/* Send HELLO from a machine. boot_id: "": the machine's boot id is not known. The machine of BOOT_2
+ * has the address 10.0.0.2, each other machine 10.0.0.1. */
+static inline void hello_from(struct sched_world *w, uint32_t conn, enum role role,
+	const char *name, uint64_t instance, const char *host, const char *domain,
+	const char *boot_id)
+{
+	struct ctl_msg msg = hello_of(role, name, host, instance);
+
+	msg.hello.boot_id = (struct blob){boot_id, (uint32_t)strlen(boot_id)};
+	msg.hello.domain = domain;
+	msg.hello.addr = strcmp(boot_id, BOOT_2) == 0 ? "10.0.0.2" : "10.0.0.1";
+	sched_conn_open(w->core, conn, w->now);
+	send_msg(w, conn, &msg);
+}
+
 /* Cut the log after its first n records. view: the view of the last record that stays. */
 static inline void lose_records(struct sched_world *w, size_t n, uint64_t view)
 {

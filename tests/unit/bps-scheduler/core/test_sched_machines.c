@@ -3,33 +3,18 @@
 #include "bps-scheduler/model/model.h"
 #include "tests/unit/sched_world.h"
 
-#define BOOT_1  "first boot id 16"
-#define BOOT_2  "other boot id 16"
 #define UNKNOWN ""
-
-/* Send HELLO as a process of a machine with the host name of the member. */
-static void hello_from(struct sched_world *w, uint32_t conn, enum role role, const char *name,
-	uint64_t instance, const char *boot_id, const char *domain)
-{
-	struct ctl_msg msg = hello_of(role, name, name, instance);
-
-	msg.hello.boot_id = (struct blob){boot_id, (uint32_t)strlen(boot_id)};
-	msg.hello.domain = domain;
-	msg.hello.addr = strcmp(boot_id, BOOT_2) == 0 ? "10.0.0.2" : "10.0.0.1";
-	sched_conn_open(w->core, conn, w->now);
-	send_msg(w, conn, &msg);
-}
 
 static void agent_from(
 	struct sched_world *w, uint32_t conn, const char *name, uint64_t instance, const char *boot)
 {
-	hello_from(w, conn, ROLE_AGENT, name, instance, boot, "");
+	hello_from(w, conn, ROLE_AGENT, name, instance, name, "", boot);
 }
 
 static void server_from(
 	struct sched_world *w, uint32_t conn, const char *name, uint64_t instance, const char *boot)
 {
-	hello_from(w, conn, ROLE_SERVER, name, instance, boot, "");
+	hello_from(w, conn, ROLE_SERVER, name, instance, name, "", boot);
 }
 
 /* Start servers "s1" (connection 11) and "s2" (12), agents "a" (21) and "b" (22), and a job of the
@@ -247,15 +232,15 @@ static void domains_tell_containers_of_one_kernel_apart(void **state)
 
 	(void)state;
 	world_init(&w);
-	hello_from(&w, 21, ROLE_AGENT, "a", 201, BOOT_1, "rack1.example");
-	hello_from(&w, 22, ROLE_AGENT, "a", 202, BOOT_1, "rack2.example");
+	hello_from(&w, 21, ROLE_AGENT, "a", 201, "a", "rack1.example", BOOT_1);
+	hello_from(&w, 22, ROLE_AGENT, "a", 202, "a", "rack2.example", BOOT_1);
 	SAID(&w, "22 REFUSE code=10017 two machines have the host name 'a': agent 'a' is pid 201 "
 		 "on a.rack1.example at 10.0.0.1, and the refused process is pid 202 on "
 		 "a.rack2.example at 10.0.0.1: give");
-	hello_from(&w, 23, ROLE_AGENT, "a", 203, BOOT_1, "rack1.example");
+	hello_from(&w, 23, ROLE_AGENT, "a", 203, "a", "rack1.example", BOOT_1);
 	SAID(&w, "23 WELCOME id=1");
 	/* The domain was not known when this process started. */
-	hello_from(&w, 24, ROLE_AGENT, "a", 204, BOOT_1, "");
+	hello_from(&w, 24, ROLE_AGENT, "a", 204, "a", "", BOOT_1);
 	SAID(&w, "24 WELCOME id=1");
 	world_fini(&w);
 }

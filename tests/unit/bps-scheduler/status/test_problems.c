@@ -2,18 +2,11 @@
 #include "bps-scheduler/model/model.h"
 #include "tests/unit/sched_world.h"
 
-#define BOOT_1 "first boot id 16"
-#define BOOT_2 "other boot id 16"
-
-static void hello_from(struct sched_world *w, uint32_t conn, enum role role, const char *name,
-	uint64_t instance, const char *boot_id, const char *addr)
+/* Send HELLO from one of two machines with the host name "node". */
+static void hello_from_node(struct sched_world *w, uint32_t conn, enum role role, const char *name,
+	uint64_t instance, const char *boot_id)
 {
-	struct ctl_msg msg = hello_of(role, name, "node", instance);
-
-	msg.hello.boot_id = (struct blob){boot_id, CTL_BOOT_ID_BYTES};
-	msg.hello.addr = addr;
-	sched_conn_open(w->core, conn, w->now);
-	send_msg(w, conn, &msg);
+	hello_from(w, conn, role, name, instance, "node", "", boot_id);
 }
 
 /* Return the text of the problem HOST_DUPLICATE with this subject; "": there is none. The caller
@@ -55,11 +48,11 @@ static void refused_machine_is_a_problem_for_a_minute_after_its_last_attempt(voi
 
 	(void)state;
 	world_init(&w);
-	hello_from(&w, 21, ROLE_AGENT, "node", 201, BOOT_1, "10.0.0.1");
+	hello_from_node(&w, 21, ROLE_AGENT, "node", 201, BOOT_1);
 	expect(&w, "agent node", "");
-	hello_from(&w, 22, ROLE_AGENT, "node", 202, BOOT_2, "10.0.0.2");
+	hello_from_node(&w, 22, ROLE_AGENT, "node", 202, BOOT_2);
 	pass(&w, 30000, conns);
-	hello_from(&w, 23, ROLE_AGENT, "node", 203, BOOT_2, "10.0.0.2");
+	hello_from_node(&w, 23, ROLE_AGENT, "node", 203, BOOT_2);
 	pass(&w, 59900, conns);
 	expect(&w, "agent node", text);
 	pass(&w, 200, conns);
@@ -73,12 +66,12 @@ static void machine_that_is_accepted_at_last_is_no_problem(void **state)
 
 	(void)state;
 	world_init(&w);
-	hello_from(&w, 21, ROLE_AGENT, "node", 201, BOOT_1, "10.0.0.1");
+	hello_from_node(&w, 21, ROLE_AGENT, "node", 201, BOOT_1);
 	close_conn(&w, 21);
-	hello_from(&w, 22, ROLE_AGENT, "node", 202, BOOT_2, "10.0.0.2");
+	hello_from_node(&w, 22, ROLE_AGENT, "node", 202, BOOT_2);
 	pass(&w, w.cfg.agent_window_ms + 10, NULL);
 	expect(&w, "agent node", "");
-	hello_from(&w, 23, ROLE_AGENT, "node", 203, BOOT_2, "10.0.0.2");
+	hello_from_node(&w, 23, ROLE_AGENT, "node", 203, BOOT_2);
 	SAID(&w, "23 WELCOME");
 	expect(&w, "agent node", "");
 	world_fini(&w);
@@ -90,11 +83,11 @@ static void members_of_two_machines_with_one_host_name_are_a_problem(void **stat
 
 	(void)state;
 	world_init(&w);
-	hello_from(&w, 21, ROLE_AGENT, "node", 201, BOOT_1, "10.0.0.1");
-	hello_from(&w, 11, ROLE_SERVER, "s1", 101, BOOT_1, "10.0.0.1");
+	hello_from_node(&w, 21, ROLE_AGENT, "node", 201, BOOT_1);
+	hello_from_node(&w, 11, ROLE_SERVER, "s1", 101, BOOT_1);
 	expect(&w, "host node", "");
-	hello_from(&w, 12, ROLE_SERVER, "s2", 102, BOOT_2, "10.0.0.2");
-	hello_from(&w, 13, ROLE_SERVER, "s3", 103, BOOT_2, "10.0.0.2");
+	hello_from_node(&w, 12, ROLE_SERVER, "s2", 102, BOOT_2);
+	hello_from_node(&w, 13, ROLE_SERVER, "s3", 103, BOOT_2);
 	expect(&w, "host node",
 		"two machines have the host name node: agent node is on node at 10.0.0.1, and "
 		"server s2 is on node at 10.0.0.2:7400");
