@@ -286,10 +286,11 @@ static void refuse_machine(
 		sched_note(c, EVENT_MEMBER, "refused %s %s (pid %u on %s): host name taken", role,
 			m->name, h->pid, m->rival->place);
 	machine_place(&machine, m->addr, m->port, place);
+	/* The advice comes first, because long domains make the text longer than CTL_TEXT_MAX. */
 	refuse(c, conn, BPS_EDUP,
-		"two machines have the host name '%s': %s '%s' is pid %u on %s, and the refused "
-		"process is pid %u on %s: give one of the machines another host name, or set "
-		"`name` and `host` of its daemons; a machine that was booted again is accepted "
+		"two machines have the host name '%s': give one of the machines another host "
+		"name, or set `name` and `host` of its daemons; %s '%s' is pid %u on %s, and the "
+		"refused process is pid %u on %s; a machine that was booted again is accepted "
 		"when the scheduler has declared its former %s dead",
 		h->host, role, h->name, m->pid, place, h->pid, m->rival->place, role);
 }

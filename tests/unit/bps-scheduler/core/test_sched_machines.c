@@ -41,8 +41,10 @@ static void agent_of_another_machine_is_refused_and_the_job_goes_on(void **state
 	(void)state;
 	job_on_known_machines(&w);
 	agent_from(&w, 31, "b", 301, BOOT_2);
-	SAID(&w, "31 REFUSE code=10017 two machines have the host name 'b': agent 'b' is pid 202 "
-		 "on b at 10.0.0.1, and the refused process is pid 301 on b at 10.0.0.2: give");
+	SAID(&w, "31 REFUSE code=10017 two machines have the host name 'b': give one of the "
+		 "machines another host name, or set `name` and `host` of its daemons; agent 'b' "
+		 "is pid 202 on b at 10.0.0.1, and the refused process is pid 301 on b at "
+		 "10.0.0.2; a machine");
 	SAID(&w, "31 DROP refused");
 	/* the holder is away, but has time to return */
 	close_conn(&w, 22);
@@ -64,9 +66,9 @@ static void server_of_another_machine_is_refused_and_partitions_stay(void **stat
 	(void)state;
 	job_on_known_machines(&w);
 	server_from(&w, 31, "s1", 301, BOOT_2);
-	SAID(&w, "31 REFUSE code=10017 two machines have the host name 's1': server 's1' is pid "
-		 "101 on s1 at 10.0.0.1:7400, and the refused process is pid 301 on s1 at "
-		 "10.0.0.2:7400: give");
+	SAID(&w, "31 REFUSE code=10017 two machines have the host name 's1'");
+	SAID(&w, "server 's1' is pid 101 on s1 at 10.0.0.1:7400, and the refused process is pid "
+		 "301 on s1 at 10.0.0.2:7400");
 	NOT_SAID(&w, "PLAN");
 	NOT_SAID(&w, "PEERS");
 	server_from(&w, 13, "s1", 103, BOOT_1);
@@ -170,8 +172,8 @@ static void restarted_scheduler_remembers_the_machine(void **state)
 	clear(&w);
 	agent_from(&w, 31, "b", 301, BOOT_2);
 	server_from(&w, 32, "s1", 302, BOOT_2);
-	SAID(&w, "31 REFUSE code=10017 two machines have the host name 'b': agent 'b' is pid 202 "
-		 "on b at 10.0.0.1, and");
+	SAID(&w, "31 REFUSE code=10017 two machines have the host name 'b'");
+	SAID(&w, "agent 'b' is pid 202 on b at 10.0.0.1, and");
 	SAID(&w, "32 REFUSE code=10017 two machines");
 	agent_from(&w, 23, "b", 203, BOOT_1);
 	server_from(&w, 11, "s1", 101, BOOT_1);
@@ -234,14 +236,35 @@ static void domains_tell_containers_of_one_kernel_apart(void **state)
 	world_init(&w);
 	hello_from(&w, 21, ROLE_AGENT, "a", 201, "a", "rack1.example", BOOT_1);
 	hello_from(&w, 22, ROLE_AGENT, "a", 202, "a", "rack2.example", BOOT_1);
-	SAID(&w, "22 REFUSE code=10017 two machines have the host name 'a': agent 'a' is pid 201 "
-		 "on a.rack1.example at 10.0.0.1, and the refused process is pid 202 on "
-		 "a.rack2.example at 10.0.0.1: give");
+	SAID(&w, "22 REFUSE code=10017 two machines have the host name 'a'");
+	SAID(&w, "agent 'a' is pid 201 on a.rack1.example at 10.0.0.1, and the refused process is "
+		 "pid 202 on a.rack2.example at 10.0.0.1");
 	hello_from(&w, 23, ROLE_AGENT, "a", 203, "a", "rack1.example", BOOT_1);
 	SAID(&w, "23 WELCOME id=1");
 	/* The domain was not known when this process started. */
 	hello_from(&w, 24, ROLE_AGENT, "a", 204, "a", "", BOOT_1);
 	SAID(&w, "24 WELCOME id=1");
+	world_fini(&w);
+}
+
+/* The text has CTL_TEXT_MAX bytes at most, and its end is cut off. */
+static void advice_of_the_refusal_is_never_cut_off(void **state)
+{
+	static const char advice[] =
+		": give one of the machines another host name, or set `name` and `host` of its "
+		"daemons;";
+	char host[CTL_NAME_MAX + 1], domain[2][CTL_NAME_MAX + 1];
+	struct sched_world w;
+
+	(void)state;
+	world_init(&w);
+	memset(host, 'h', sizeof(host));
+	memset(domain[0], 'd', sizeof(domain[0]));
+	memset(domain[1], 'e', sizeof(domain[1]));
+	host[CTL_NAME_MAX] = domain[0][CTL_NAME_MAX] = domain[1][CTL_NAME_MAX] = '\0';
+	hello_from(&w, 11, ROLE_SERVER, host, UINT32_MAX, host, domain[0], BOOT_1);
+	hello_from(&w, 12, ROLE_SERVER, host, UINT32_MAX - 1, host, domain[1], BOOT_2);
+	SAID(&w, advice);
 	world_fini(&w);
 }
 
@@ -259,6 +282,7 @@ int main(void)
 		cmocka_unit_test(host_name_alone_decides_about_a_member_without_a_boot_id),
 		cmocka_unit_test(boot_id_is_learnt_when_a_process_reconnects),
 		cmocka_unit_test(domains_tell_containers_of_one_kernel_apart),
+		cmocka_unit_test(advice_of_the_refusal_is_never_cut_off),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
