@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -364,6 +365,37 @@ static inline void hello(struct sched_world *w, uint32_t conn, enum role role, c
 
 	sched_conn_open(w->core, conn, w->now);
 	send_msg(w, conn, &msg);
+}
+
+/* Lines of the log from log_capture_begin to log_capture_has. Both work on stderr. */
+struct log_capture {
+	FILE *lines;
+	int stderr_fd; /* copy of the former stderr */
+};
+
+static inline struct log_capture log_capture_begin(void)
+{
+	struct log_capture l = {tmpfile(), dup(STDERR_FILENO)};
+
+	assert_non_null(l.lines);
+	fflush(stderr);
+	dup2(fileno(l.lines), STDERR_FILENO);
+	log_set_level(LOG_WARN);
+	return l;
+}
+
+/* End the capture. Return whether a captured line contains the text. */
+static inline bool log_capture_has(struct log_capture *l, const char *text)
+{
+	char lines[4096];
+
+	log_set_level(LOG_ERROR);
+	dup2(l->stderr_fd, STDERR_FILENO);
+	close(l->stderr_fd);
+	rewind(l->lines);
+	lines[fread(lines, 1, sizeof(lines) - 1, l->lines)] = '\0';
+	fclose(l->lines);
+	return strstr(lines, text);
 }
 
 /* Boot ids of two machines, each of CTL_BOOT_ID_BYTES */

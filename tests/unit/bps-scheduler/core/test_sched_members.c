@@ -1,7 +1,5 @@
 /* Tests of the members in the scheduler's core: how members connect, are recognised, and are
  * declared dead. */
-#include <unistd.h>
-
 #include "bps-scheduler/model/model.h"
 #include "tests/unit/sched_world.h"
 
@@ -364,21 +362,10 @@ static void each_connected_member_receives_heartbeats(void **state)
  * warning that a new process replaces one that is still connected. */
 static bool logs_a_replacement(struct sched_world *w, uint32_t conn, uint64_t instance)
 {
-	FILE *log = tmpfile();
-	int saved = dup(STDERR_FILENO);
-	char text[4096];
+	struct log_capture log = log_capture_begin();
 
-	fflush(stderr);
-	dup2(fileno(log), STDERR_FILENO);
-	log_set_level(LOG_WARN);
 	server(w, conn, "s1", instance);
-	log_set_level(LOG_ERROR);
-	dup2(saved, STDERR_FILENO);
-	close(saved);
-	rewind(log);
-	text[fread(text, 1, sizeof(text) - 1, log)] = '\0';
-	fclose(log);
-	return strstr(text, "replaces a process that is still connected");
+	return log_capture_has(&log, "replaces a process that is still connected");
 }
 
 static void only_a_new_process_beside_a_connected_one_is_logged_as_its_replacement(void **state)
