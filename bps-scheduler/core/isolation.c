@@ -17,17 +17,22 @@
  * below the dead time of one member, which is at least 3 beats (main.c). */
 #define ISOLATED_BEATS 2
 
-static uint64_t last_heard_ns(const struct sched_core *c, uint32_t *ret_connected)
+/* Return when the scheduler last received from any member.
+ * ret_connected: number of connected members.
+ * ret_unclaimed: number of those whose name is not refused to another machine. */
+static uint64_t last_heard_ns(
+	const struct sched_core *c, uint32_t *ret_connected, uint32_t *ret_unclaimed)
 {
 	uint64_t last = 0;
 
-	*ret_connected = 0;
+	*ret_connected = *ret_unclaimed = 0;
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		const struct sched_member *m = c->members[i];
 
 		if (!m->conn)
 			continue;
-		*ret_connected += !machine_rival(m, c->now_ns);
+		++*ret_connected;
+		*ret_unclaimed += !machine_rival(m, c->now_ns);
 		if (m->heard_ns > last)
 			last = m->heard_ns;
 	}
@@ -37,18 +42,18 @@ static uint64_t last_heard_ns(const struct sched_core *c, uint32_t *ret_connecte
 void isolation_tick(struct sched_core *c)
 {
 	uint64_t quiet_ns, limit_ns = ISOLATED_BEATS * c->cfg.beat_ms * NS_PER_MS + NS_PER_MS;
-	uint32_t n;
-	uint64_t last = last_heard_ns(c, &n);
+	uint32_t n_connected, n_unclaimed;
+	uint64_t last = last_heard_ns(c, &n_connected, &n_unclaimed);
 	bool is_isolated;
 
-	if (!c->is_isolated && n < 2)
+	if (!c->is_isolated && n_unclaimed < 2)
 		return;
 	quiet_ns = c->now_ns > last ? c->now_ns - last : 0;
-	is_isolated = n && quiet_ns > limit_ns;
+	is_isolated = n_unclaimed && quiet_ns > limit_ns;
 	if (is_isolated && !c->is_isolated)
 		log_warn("all members are silent: this host may be cut off, so no member is "
 			 "declared dead until one reports again: members=%u",
-			n);
+			n_connected);
 	if (!is_isolated && c->is_isolated)
 		log_info(
 			"a member reports again: restarting the time limits of all silent members");

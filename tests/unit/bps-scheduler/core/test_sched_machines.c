@@ -162,6 +162,21 @@ static void claimed_member_does_not_delay_the_death_of_silent_members(void **sta
 	world_fini(&w);
 }
 
+static void warning_about_silent_members_counts_claimed_ones(void **state)
+{
+	struct log_capture log;
+	struct sched_world w;
+
+	(void)state;
+	job_on_known_machines(&w);
+	server_from(&w, 31, "s1", 301, BOOT_2);
+	SAID(&w, "31 REFUSE");
+	log = log_capture_begin();
+	pass(&w, w.cfg.agent_dead_ms, NULL);
+	assert_true(log_capture_has(&log, "until one reports again: members=4"));
+	world_fini(&w);
+}
+
 static void restarted_scheduler_remembers_the_machine(void **state)
 {
 	struct sched_world w;
@@ -278,6 +293,7 @@ int main(void)
 			machine_that_was_booted_again_waits_until_the_old_connection_is_dead),
 		cmocka_unit_test(only_machine_that_was_booted_again_returns),
 		cmocka_unit_test(claimed_member_does_not_delay_the_death_of_silent_members),
+		cmocka_unit_test(warning_about_silent_members_counts_claimed_ones),
 		cmocka_unit_test(restarted_scheduler_remembers_the_machine),
 		cmocka_unit_test(host_name_alone_decides_about_a_member_without_a_boot_id),
 		cmocka_unit_test(boot_id_is_learnt_when_a_process_reconnects),
