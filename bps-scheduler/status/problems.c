@@ -255,7 +255,7 @@ static void memory_problems(const struct sched_core *c, struct problem_list *p)
 }
 
 /* Add a problem for a member whose name a process on another machine claims. */
-static void rival_problem(
+static void refused_machine_problem(
 	const struct status_info *info, const struct sched_member *m, struct problem_list *p)
 {
 	const struct machine_rival *rival = machine_rival(m, info->now_ns);
@@ -281,7 +281,7 @@ static void rival_problem(
 	member_problem(p, m, "HOST_DUPLICATE", false, &l);
 }
 
-static void twin_problem(
+static void duplicate_host_problem(
 	const struct sched_member *a, const struct sched_member *b, struct problem_list *p)
 {
 	struct machine of_a = machine_of_member(a), of_b = machine_of_member(b);
@@ -303,7 +303,7 @@ static void twin_problem(
 }
 
 /* Add a problem for each host name that connected members on two machines report. */
-static void twin_problems(const struct sched_core *c, struct problem_list *p)
+static void duplicate_host_problems(const struct sched_core *c, struct problem_list *p)
 {
 	struct {
 		const struct sched_member *first;
@@ -325,7 +325,7 @@ static void twin_problems(const struct sched_core *c, struct problem_list *p)
 		of_first = machine_of_member(first);
 		if (machine_is_same(&of_m, &of_first))
 			continue;
-		twin_problem(first, m, p);
+		duplicate_host_problem(first, m, p);
 		hosts[m->host_idx].is_reported = true;
 	}
 	free(hosts);
@@ -379,7 +379,7 @@ static void member_problems(
 		if (m->state == MEMBER_UP)
 			unstable_problem(c, m, p);
 		if (sched_is_usable(m))
-			rival_problem(info, m, p);
+			refused_machine_problem(info, m, p);
 	}
 }
 
@@ -528,7 +528,7 @@ json_t *status_problems(
 	member_problems(c, info, &p);
 	master_problem(c, &p);
 	memory_problems(c, &p);
-	twin_problems(c, &p);
+	duplicate_host_problems(c, &p);
 	job_problems(c, info, &p);
 	*ret_is_error = p.is_error;
 	return p.list;
