@@ -42,9 +42,7 @@ static void fill_names(struct node *n, const struct node_opts *o)
 	n->domain[0] = '\0';
 }
 
-_Static_assert(sizeof(((struct node *)0)->host) == MACHINE_NAME_BYTES &&
-		       sizeof(((struct node *)0)->domain) == MACHINE_NAME_BYTES &&
-		       sizeof(((struct node *)0)->boot_id) == MACHINE_BOOT_ID_BYTES,
+_Static_assert(MACHINE_NAME_BYTES == CTL_NAME_MAX + 1 && MACHINE_BOOT_ID_BYTES == CTL_BOOT_ID_BYTES,
 	"the machine's names and boot id fit into HELLO");
 
 /* Check at the start that the address exists on this machine. An agent uses the address only when
