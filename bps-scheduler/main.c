@@ -12,10 +12,10 @@
 #include <sysexits.h>
 
 #include "bps-scheduler/app.h"
-#include "common/os/machine.h"
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/os/machine.h"
 
 #define LOOK_S 1 /* seconds between two checks of the cluster's health */
 /* Smallest allowed value of each of the settings server-dead and agent-dead, in heartbeat

@@ -12,12 +12,12 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/os/machine.h"
 #include "common/base/log.h"
 #include "common/base/version.h"
 #include "common/daemon/metrics.h"
 #include "common/daemon/name_claim.h"
 #include "common/os/cgroup.h"
+#include "common/os/machine.h"
 #include "common/os/thread_limit.h"
 
 /* A data thread counts as hung when its loop completes no iteration for this time. */
