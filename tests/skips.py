@@ -246,6 +246,7 @@ ALLOWED = (
     ),
     # unit tests
     Allowed("test_name_claim other_user_cannot_block_a_name", "", is_not_root, NO_ROOT),
+    Allowed("test_machine longest_host_name_is_read_from_the_kernel", "", cannot_mount, NO_ROOT),
     Allowed("test_keyring foreign_file_is_refused", "", is_not_root, NO_ROOT),
     Allowed("test_keyring credential_of_root_is_read_by_the_service", "", is_not_root, NO_ROOT),
     Allowed("test_ctlchan ipv6_loopback_works", "", lacks_ipv6, "the machine has no IPv6"),

@@ -1,11 +1,15 @@
 /* Tests of the machine's identity: the text form of the boot id, and the parts of a host name. */
 #include "common/os/machine.h"
 
+#include <limits.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -73,6 +77,40 @@ static void longest_host_name_is_cut(void **state)
 	assert_string_equal(domain, "");
 }
 
+/* Give the process a host name of HOST_NAME_MAX bytes in a namespace of its own. Return 0 if
+ * machine_host_name returns the name's first bytes, 2 if the process may have no namespace, else
+ * 1. */
+static int read_longest_host_name(void)
+{
+	char name[HOST_NAME_MAX + 1], host[MACHINE_NAME_BYTES], domain[MACHINE_NAME_BYTES];
+
+	memset(name, 'y', HOST_NAME_MAX);
+	name[HOST_NAME_MAX] = '\0';
+	if (unshare(CLONE_NEWUTS) < 0)
+		return 2;
+	if (sethostname(name, HOST_NAME_MAX) < 0)
+		return 1;
+	machine_host_name(host, domain);
+	return strlen(host) != MACHINE_NAME_BYTES - 1 ||
+	       memcmp(host, name, MACHINE_NAME_BYTES - 1) != 0 || *domain;
+}
+
+static void longest_host_name_is_read_from_the_kernel(void **state)
+{
+	pid_t child = fork();
+	int status;
+
+	(void)state;
+	assert_true(child >= 0);
+	if (!child)
+		_exit(read_longest_host_name());
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	if (WEXITSTATUS(status) == 2)
+		skip();
+	assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -81,6 +119,7 @@ int main(void)
 		cmocka_unit_test(kernel_reports_the_same_id_each_time),
 		cmocka_unit_test(domain_begins_at_the_first_dot),
 		cmocka_unit_test(longest_host_name_is_cut),
+		cmocka_unit_test(longest_host_name_is_read_from_the_kernel),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
