@@ -7,9 +7,9 @@
  *   connected --no message for ISOLATED_BEATS--> isolated --any message--> connected, with a grace
  *
  * The silence of a single member proves nothing about this host. If all members have really died,
- * nothing is lost: no member is left to notify. The silence of a member proves nothing either while
- * the scheduler refuses the member's name to another machine, because the member's own machine was
- * probably booted again (rule C6). */
+ * nothing is lost: no member is left to notify. The silence of a member proves nothing either after
+ * another machine has claimed the member's name, because the member's own machine was probably
+ * booted again (rule C6). */
 #include "bps-scheduler/core/members.h"
 #include "common/base/log.h"
 
@@ -17,9 +17,17 @@
  * below the dead time of one member, which is at least 3 beats (main.c). */
 #define ISOLATED_BEATS 2
 
+/* Return whether another machine has claimed the member's name since the member's last message. */
+static bool is_claimed(const struct sched_member *m, uint64_t now_ns)
+{
+	const struct machine_rival *rival = machine_rival(m, now_ns);
+
+	return rival && rival->at_ns > m->heard_ns;
+}
+
 /* Return when the scheduler last received from any member.
  * ret_connected: number of connected members.
- * ret_unclaimed: number of those whose name is not refused to another machine. */
+ * ret_unclaimed: number of those whose name no other machine has claimed since. */
 static uint64_t last_heard_ns(
 	const struct sched_core *c, uint32_t *ret_connected, uint32_t *ret_unclaimed)
 {
@@ -32,7 +40,7 @@ static uint64_t last_heard_ns(
 		if (!m->conn)
 			continue;
 		++*ret_connected;
-		*ret_unclaimed += !machine_rival(m, c->now_ns);
+		*ret_unclaimed += !is_claimed(m, c->now_ns);
 		if (m->heard_ns > last)
 			last = m->heard_ns;
 	}

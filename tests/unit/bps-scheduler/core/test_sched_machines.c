@@ -262,6 +262,28 @@ static void domains_tell_containers_of_one_kernel_apart(void **state)
 	world_fini(&w);
 }
 
+static void old_claim_does_not_end_the_jobs_of_a_scheduler_that_is_cut_off(void **state)
+{
+	static const uint32_t all[] = {11, 21, 22, 0};
+	struct sched_world w;
+
+	(void)state;
+	world_init(&w);
+	hello_from(&w, 11, ROLE_SERVER, "s1", 101, "s1", "", BOOT_1);
+	hello_from(&w, 21, ROLE_AGENT, "a", 201, "a", "", BOOT_1);
+	hello_from(&w, 22, ROLE_AGENT, "b", 202, "b", "", BOOT_1);
+	join(&w, 21, 0, 2, 1);
+	join(&w, 22, 1, 2, 2);
+	hello_from(&w, 31, ROLE_AGENT, "a", 301, "a", "", BOOT_2);
+	hello_from(&w, 32, ROLE_AGENT, "b", 302, "b", "", BOOT_2);
+	pass(&w, 2000, all); /* the members report after the claims */
+	clear(&w);
+	pass(&w, 3 * w.cfg.agent_dead_ms, NULL);
+	NOT_SAID(&w, "JOB_END");
+	NOT_SAID(&w, "DROP");
+	world_fini(&w);
+}
+
 /* The text has CTL_TEXT_MAX bytes at most, and its end is cut off. */
 static void advice_of_the_refusal_is_never_cut_off(void **state)
 {
@@ -294,6 +316,7 @@ int main(void)
 		cmocka_unit_test(only_machine_that_was_booted_again_returns),
 		cmocka_unit_test(claimed_member_does_not_delay_the_death_of_silent_members),
 		cmocka_unit_test(warning_about_silent_members_counts_claimed_ones),
+		cmocka_unit_test(old_claim_does_not_end_the_jobs_of_a_scheduler_that_is_cut_off),
 		cmocka_unit_test(restarted_scheduler_remembers_the_machine),
 		cmocka_unit_test(host_name_alone_decides_about_a_member_without_a_boot_id),
 		cmocka_unit_test(boot_id_is_learnt_when_a_process_reconnects),
