@@ -501,7 +501,7 @@ static void report_path(json_t *list, const struct checked_path *p)
 			"%s accepts connections; its release cannot answer a large message", where);
 	else if (p->result == PATH_UNREACHABLE)
 		check_add(list, CHECK_BAD, name, "check the network and the firewall",
-			"no connection to %s: %s", where, strerror(p->error));
+			"the connection to %s failed: %s", where, strerror(p->error));
 	else if (p->result == PATH_SILENT || (p->is_control && p->result == PATH_DROPS_BACK))
 		/* a scheduler that hangs acknowledges a message, too; its answer is small */
 		check_add(list, CHECK_BAD, name,

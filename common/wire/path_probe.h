@@ -3,8 +3,9 @@
 /* A path probe: a connection to a server's port for data connections that measures whether the path
  * passes large packets in both directions. `bpsctl check` connects, sends a head in place of a
  * ticket, and gets the same head back. These messages are small. Then it sends PATH_PROBE_BYTES
- * zeros, and gets as many zeros back. The server sends no more than it has received, needs no
- * ticket for this, and reads no byte of its own memory. The functions are pure. */
+ * zeros, gets as many zeros back, and closes the connection. The server sends no more than it has
+ * received, needs no ticket for this, and reads no byte of its own memory. The functions are
+ * pure. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>

@@ -201,9 +201,10 @@ static void path_receive(struct path_probe *p)
 		set_step(p, STEP_FAILED, errno);
 	} else {
 		p->received += (size_t)n;
-		/* The server's send buffer may have had no room for the whole answer. */
-		if (n == 0 || p->received >= PATH_PROBE_BYTES)
+		if (p->received >= PATH_PROBE_BYTES)
 			set_step(p, STEP_OK, 0);
+		else if (n == 0)
+			set_step(p, STEP_FAILED, ECONNRESET);
 	}
 }
 

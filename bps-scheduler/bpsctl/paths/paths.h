@@ -17,7 +17,7 @@ enum path_result {
 	PATH_PASSES, /* the large message was answered */
 	/* the other end is of an earlier release, which cannot answer a large message */
 	PATH_OLD,
-	PATH_UNREACHABLE, /* there is no connection; `error` has the reason, an errno */
+	PATH_UNREACHABLE, /* the connection failed; `error` has the reason, an errno */
 	PATH_SILENT,      /* a small message got no answer */
 	/* Small messages pass, but the large message was not acknowledged */
 	PATH_DROPS_THERE,

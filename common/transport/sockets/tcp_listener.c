@@ -107,9 +107,9 @@ static void end_pending(struct tcp_pending *s)
 	free_pending(s);
 }
 
-/* Add the bytes that recv has returned. If the peer has closed the socket, close it on this side as
- * well. Returns whether bytes were received. */
-static bool note_received(struct tcp_pending *s, ssize_t n)
+/* Add the bytes that recv or send has returned. If the peer has closed the socket, close it on this
+ * side as well. Returns whether there were bytes. */
+static bool note_bytes(struct tcp_pending *s, ssize_t n)
 {
 	if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
 		return false;
@@ -122,49 +122,65 @@ static bool note_received(struct tcp_pending *s, ssize_t n)
 
 /* ---- path probes ---- */
 
-/* Send the head back. It fits into the empty send buffer. */
+/* Values of tcp_pending.n when the message has arrived, and when the answer is sent. */
+#define PROBE_RECEIVED (TICKET_BYTES + PATH_PROBE_BYTES)
+#define PROBE_ANSWERED (PROBE_RECEIVED + PATH_PROBE_BYTES)
+
+/* Send the head back. It fits into the empty send buffer. When the socket is closed, the kernel
+ * resets the connection and drops bytes that the peer has not acknowledged. So probes occupy no
+ * more memory than the entries allow, and no peer takes a part of the answer for all of it. */
 static void begin_probe(struct tcp_pending *s)
 {
+	const struct linger drop = {.l_onoff = 1};
+
 	s->is_probe = true;
+	setsockopt(s->fd, SOL_SOCKET, SO_LINGER, &drop, sizeof(drop));
 	if (send(s->fd, s->ticket, TICKET_BYTES, MSG_DONTWAIT | MSG_NOSIGNAL) != TICKET_BYTES)
 		end_pending(s);
 }
 
-/* Discard the bytes of a probe. When all have arrived, send as many back, and close. The kernel
- * keeps the answer until the peer has received it. If the send buffer has no room for all of it,
- * the peer gets a part. */
-static void recv_probe(struct tcp_pending *s)
+static void watch_probe(const struct tcp_net *net, const struct tcp_pending *s, uint32_t events)
 {
-	static const uint8_t zeros[4096];
-	struct iovec parts[PATH_PROBE_BYTES / sizeof(zeros)];
-	const struct msghdr answer = {
-		.msg_iov = parts, .msg_iovlen = sizeof(parts) / sizeof(parts[0])};
-	size_t all = TICKET_BYTES + PATH_PROBE_BYTES;
-	ssize_t n = recv(s->fd, NULL, all - s->n, MSG_DONTWAIT | MSG_TRUNC);
+	struct epoll_event ev = {
+		.events = events, .data.u32 = (uint32_t)(s - net->listener.pending)};
 
-	if (!note_received(s, n) || s->n < all)
+	epoll_ctl(net->listener.epoll_fd, EPOLL_CTL_MOD, s->fd, &ev);
+}
+
+/* Discard the bytes of a probe. When all have arrived, send as many back. Then wait until the peer
+ * closes the connection. */
+static void serve_probe(const struct tcp_net *net, struct tcp_pending *s)
+{
+	static const uint8_t zeros[16384];
+	size_t left = PROBE_ANSWERED - s->n;
+	ssize_t n = 0;
+
+	if (s->n < PROBE_RECEIVED)
+		n = recv(s->fd, NULL, PROBE_RECEIVED - s->n, MSG_DONTWAIT | MSG_TRUNC);
+	else if (left)
+		n = send(s->fd, zeros, left < sizeof(zeros) ? left : sizeof(zeros),
+			MSG_DONTWAIT | MSG_NOSIGNAL);
+	if (!note_bytes(s, n))
 		return;
-	for (size_t i = 0; i < answer.msg_iovlen; i++)
-		parts[i] = (struct iovec){(void *)(uintptr_t)zeros, sizeof(zeros)};
-	set_int(s->fd, SOL_SOCKET, SO_SNDBUF, 2 * PATH_PROBE_BYTES);
-	if (sendmsg(s->fd, &answer, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-		log_debug("cannot answer a path probe: %s", strerror(errno));
-	end_pending(s);
+	if (s->n == PROBE_RECEIVED)
+		watch_probe(net, s, EPOLLOUT);
+	else if (s->n == PROBE_ANSWERED)
+		watch_probe(net, s, EPOLLIN);
 }
 
 /* ---- tickets ---- */
 
-/* Read the bytes of the ticket that have arrived. */
-static void recv_ticket(struct tcp_net *net, struct tcp_pending *s)
+/* Read the bytes of the ticket or probe that have arrived. */
+static void recv_pending(struct tcp_net *net, struct tcp_pending *s)
 {
 	ssize_t n;
 
 	if (s->is_probe) {
-		recv_probe(s);
+		serve_probe(net, s);
 		return;
 	}
 	n = recv(s->fd, s->ticket + s->n, TICKET_BYTES - s->n, MSG_DONTWAIT);
-	if (!note_received(s, n) || s->n < TICKET_BYTES)
+	if (!note_bytes(s, n) || s->n < TICKET_BYTES)
 		return;
 	if (path_probe_is_head(s->ticket)) {
 		begin_probe(s);
@@ -206,7 +222,7 @@ static void add_pending(struct tcp_net *net, int fd)
 		return;
 	}
 	/* The ticket has usually arrived already, because of TCP_DEFER_ACCEPT */
-	recv_ticket(net, s);
+	recv_pending(net, s);
 }
 
 static void accept_waiting(struct tcp_net *net)
@@ -263,7 +279,7 @@ static void *listener_main(void *arg)
 			else if (who == EVENT_LISTENER)
 				accept_waiting(net);
 			else if (net->listener.pending[who].fd >= 0)
-				recv_ticket(net, &net->listener.pending[who]);
+				recv_pending(net, &net->listener.pending[who]);
 		}
 		sweep(net);
 	}

@@ -22,13 +22,14 @@ struct tcp_accepted {
 	uint8_t key[TICKET_KEY_BYTES];
 };
 
-/* Accepted connection whose ticket or path probe (path_probe.h) has not arrived completely. */
+/* Accepted connection whose ticket has not arrived completely, or path probe (path_probe.h) that
+ * the peer has not closed. */
 struct tcp_pending {
 	int fd; /* descriptor of the socket; -1: this entry is free */
 	/* the connection is a path probe, and its head has arrived */
 	bool is_probe;
 	uint64_t since_ns;
-	size_t n; /* number of received bytes */
+	size_t n; /* number of received bytes, and then of those sent in answer to a probe */
 	uint8_t ticket[TICKET_BYTES];
 };
 #define TCP_PENDING_MAX 64

@@ -94,10 +94,12 @@ static void path_probe_gets_as_many_bytes_as_it_has_sent(void **state)
 	struct raw_conn p = {.fds = {-1, -1}};
 	uint8_t head[TICKET_BYTES], echo[TICKET_BYTES];
 	struct net_stats stats;
+	unsigned n_before;
 	struct net_rig r;
 
 	(void)state;
 	net_rig_open(&r);
+	n_before = count_fds();
 	p.rig = &r;
 	path_probe_head(head);
 	p.fds[0] = stranger(net_port(r.server.f), head, sizeof(head));
@@ -109,10 +111,38 @@ static void path_probe_gets_as_many_bytes_as_it_has_sent(void **state)
 	memset(received, 1, sizeof(received));
 	raw_recv(&p, LANE_MESSAGES, received, sizeof(received));
 	assert_memory_equal(received, sent, sizeof(sent));
-	assert_int_equal(recv(p.fds[0], received, 1, 0), 0);
+	assert_int_equal(recv(p.fds[0], received, 1, MSG_DONTWAIT), -1);
+	raw_close(&p);
+	RUN(&r, count_fds() == n_before);
 	net_stats(r.server.f, &stats);
 	assert_int_equal(stats.refused_tickets + stats.silent_strangers, 0);
+	net_rig_close(&r);
+}
+
+/* The peer's receive buffer has no room for the answer. When the listener closes the connection,
+ * its kernel must not keep the answer, and the peer must not read a part with a correct end. */
+static void path_probe_whose_answer_is_not_read_is_reset(void **state)
+{
+	static const uint8_t sent[PATH_PROBE_BYTES];
+	struct raw_conn p = {.fds = {-1, -1}};
+	uint8_t head[TICKET_BYTES], echo[TICKET_BYTES];
+	struct pollfd reset = {.events = 0};
+	const int small = 4096;
+	unsigned n_before;
+	struct net_rig r;
+
+	(void)state;
+	net_rig_open(&r);
+	n_before = count_fds();
+	p.rig = &r;
+	path_probe_head(head);
+	reset.fd = p.fds[0] = stranger(net_port(r.server.f), head, sizeof(head));
+	assert_int_equal(setsockopt(p.fds[0], SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)), 0);
+	raw_recv(&p, LANE_MESSAGES, echo, sizeof(echo));
+	raw_send(&p, LANE_MESSAGES, sent, sizeof(sent));
+	RUN(&r, poll(&reset, 1, 0) == 1 && reset.revents & POLLERR);
 	raw_close(&p);
+	assert_int_equal(count_fds(), n_before);
 	net_rig_close(&r);
 }
 
@@ -585,6 +615,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(path_probe_gets_as_many_bytes_as_it_has_sent),
+		cmocka_unit_test(path_probe_whose_answer_is_not_read_is_reset),
 		cmocka_unit_test(ticket_and_message_may_come_byte_by_byte),
 		cmocka_unit_test(ticket_with_an_unknown_flag_is_malformed),
 		cmocka_unit_test(no_byte_of_a_ticket_may_be_wrong),
