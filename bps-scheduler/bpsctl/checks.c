@@ -14,6 +14,7 @@
 
 #include "bps-scheduler/bpsctl/bpsctl.h"
 #include "bps-scheduler/bpsctl/http.h"
+#include "bps-scheduler/bpsctl/paths/path_text.h"
 #include "bps-scheduler/bpsctl/paths/paths.h"
 #include "bps-scheduler/bpsctl/subprocess.h"
 #include "bps-scheduler/bpsctl/table_cells.h"
@@ -470,55 +471,24 @@ static void check_control(json_t *list, const struct checked_daemon *r, struct p
 
 /* ---- paths ---- */
 
-static void report_drop(json_t *list, const struct checked_path *p, const char *name)
-{
-	char where[ADDR_TEXT_BYTES], action[512];
-
-	addr_format(&p->addr, where);
-	snprintf(action, sizeof(action),
-		"check the MTU of the network cards of both hosts (ip link) and of all switches "
-		"and tunnels between them: `tracepath -n %.64s` shows it; a firewall must let ICMP "
-		"messages of the type 'fragmentation needed' pass",
-		p->addr.host);
-	check_add(list, CHECK_BAD, name, action,
-		"small messages pass, but a message of %zu KiB to %s got no answer within %.1f s: "
-		"large packets %s it are dropped",
-		p->n_bytes >> 10, where, PATHS_LIMIT_MS / 1e3,
-		p->result == PATH_DROPS_THERE ? "to" : "from");
-}
-
-static void report_path(json_t *list, const struct checked_path *p)
-{
-	char name[64], where[ADDR_TEXT_BYTES];
-
-	snprintf(name, sizeof(name), "path to %s", p->name);
-	addr_format(&p->addr, where);
-	if (p->result == PATH_PASSES)
-		check_add(list, CHECK_OK, name, "", "passes %zu KiB %s, %s", p->n_bytes >> 10,
-			p->is_control ? "to it" : "in both directions", where);
-	else if (p->result == PATH_OLD)
-		check_add(list, CHECK_OK, name, "",
-			"%s accepts connections; its release cannot answer a large message", where);
-	else if (p->result == PATH_UNREACHABLE)
-		check_add(list, CHECK_BAD, name, "check the network and the firewall",
-			"the connection to %s failed: %s", where, strerror(p->error));
-	else if (p->result == PATH_SILENT || (p->is_control && p->result == PATH_DROPS_BACK))
-		/* a scheduler that hangs acknowledges a message, too; its answer is small */
-		check_add(list, CHECK_BAD, name,
-			"check the network and the firewall; see the log of the daemon there",
-			"%s does not answer within %.1f s", where, PATHS_LIMIT_MS / 1e3);
-	else
-		report_drop(list, p, name);
-}
-
 /* Measure the paths, under a new time limit of the program. */
 static void check_paths(json_t *list, struct path_list *paths)
 {
 	limit_time(true);
 	if (path_list_measure(paths) < 0)
 		return;
-	for (size_t i = 0; i < paths->n; i++)
-		report_path(list, &paths->paths[i]);
+	for (size_t i = 0; i < paths->n; i++) {
+		const struct checked_path *p = &paths->paths[i];
+		struct path_text text;
+		char name[64];
+
+		snprintf(name, sizeof(name), "path to %s", p->name);
+		path_describe(p, &text);
+		check_add(list,
+			p->result == PATH_PASSES || p->result == PATH_UNSUPPORTED ? CHECK_OK
+										  : CHECK_BAD,
+			name, text.action, "%s", text.what);
+	}
 }
 
 /* ---- all ---- */

@@ -32,12 +32,12 @@ enum path_step {
 	STEP_CONNECT,
 	STEP_SMALL, /* data: the head was sent, and its echo has not arrived */
 	STEP_LARGE, /* the large message is being sent, or its answer has not arrived completely */
-	STEP_OLD,   /* data: the other end does not know path probes */
+	STEP_UNSUPPORTED, /* data: the other end does not know path probes */
 	STEP_OK,
 	STEP_FAILED /* error is set */
 };
 
-/* Measurement of a path. The connection is closed when the step is STEP_OLD or later. */
+/* Measurement of a path. The connection is closed when the step is STEP_UNSUPPORTED or later. */
 struct path_probe {
 	struct checked_path *path;
 	int fd, error;
@@ -102,7 +102,7 @@ static void set_step(struct path_probe *p, enum path_step step, int error)
 	p->step = step;
 	p->error = error;
 	p->sent = p->received = 0;
-	if (step >= STEP_OLD && p->fd >= 0) {
+	if (step >= STEP_UNSUPPORTED && p->fd >= 0) {
 		close(p->fd);
 		p->fd = -1;
 	}
@@ -171,12 +171,12 @@ static void path_send(struct path_probe *p, const struct padded_hello *hello)
 		send_more(p, zeros, sizeof(zeros));
 }
 
-static void hear_small(struct path_probe *p, ssize_t n)
+static void receive_echo(struct path_probe *p, ssize_t n)
 {
 	p->received += (size_t)n;
 	if (n > 0 && p->received < sizeof(p->echo))
 		return;
-	set_step(p, n > 0 && path_probe_is_head(p->echo) ? STEP_LARGE : STEP_OLD, 0);
+	set_step(p, n > 0 && path_probe_is_head(p->echo) ? STEP_LARGE : STEP_UNSUPPORTED, 0);
 }
 
 static void path_receive(struct path_probe *p)
@@ -192,7 +192,7 @@ static void path_receive(struct path_probe *p)
 		return;
 	if (p->step == STEP_SMALL) {
 		/* A server of an earlier release refuses the head, and may reset the connection. */
-		hear_small(p, n > 0 ? n : 0);
+		receive_echo(p, n > 0 ? n : 0);
 	} else if (p->path->is_control) {
 		/* Any answer to the TLS message shows that the message has arrived, also a refusal
 		 * or a reset. */
@@ -258,11 +258,11 @@ static void note_result(struct path_probe *p, const struct padded_hello *hello)
 	case STEP_OK:
 		path->result = PATH_PASSES;
 		break;
-	case STEP_OLD:
-		path->result = PATH_OLD;
+	case STEP_UNSUPPORTED:
+		path->result = PATH_UNSUPPORTED;
 		break;
 	case STEP_LARGE:
-		path->result = has_unacknowledged(p) ? PATH_DROPS_THERE : PATH_DROPS_BACK;
+		path->result = has_unacknowledged(p) ? PATH_DROPS_SENT : PATH_DROPS_ANSWER;
 		break;
 	case STEP_CONNECT:
 	case STEP_SMALL:

@@ -16,13 +16,13 @@
 enum path_result {
 	PATH_PASSES, /* the large message was answered */
 	/* the other end is of an earlier release, which cannot answer a large message */
-	PATH_OLD,
+	PATH_UNSUPPORTED,
 	PATH_UNREACHABLE, /* the connection failed; `error` has the reason, an errno */
 	PATH_SILENT,      /* a small message got no answer */
 	/* Small messages pass, but the large message was not acknowledged */
-	PATH_DROPS_THERE,
+	PATH_DROPS_SENT,
 	/* The large message was acknowledged, but its answer did not arrive completely */
-	PATH_DROPS_BACK,
+	PATH_DROPS_ANSWER,
 };
 
 struct checked_path {
