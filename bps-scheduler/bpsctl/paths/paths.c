@@ -304,8 +304,8 @@ void path_list_add(struct path_list *l, const char *name, const struct addr *a, 
 	struct sockaddr_storage sa;
 	socklen_t len;
 
-	if (l->n == PATHS_MAX ||
-		(addr_number(a, &sa, &len) == 0 && sockaddr_is_loopback((struct sockaddr *)&sa)))
+	if (l->n == PATHS_MAX || (!l->has_loopback && addr_number(a, &sa, &len) == 0 &&
+					 sockaddr_is_loopback((struct sockaddr *)&sa)))
 		return;
 	for (size_t i = 0; i < l->n; i++)
 		if (l->paths[i].addr.port == a->port && !strcmp(l->paths[i].addr.host, a->host))

@@ -41,6 +41,7 @@ struct path_list {
 	/* Address of this host for data connections, "" for any. Probes of servers come from it, as
 	 * the agent's connections do. */
 	char from[ADDR_HOST_BYTES];
+	bool has_loopback; /* for tests: measure addresses in the loopback, too */
 };
 
 /* Append a path. Does nothing if the list has the address already, is full, or if the address is in
