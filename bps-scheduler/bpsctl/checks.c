@@ -471,12 +471,18 @@ static void check_control(json_t *list, const struct checked_daemon *r, struct p
 
 /* ---- paths ---- */
 
+static enum check_level path_level(enum path_result result)
+{
+	if (result == PATH_PASSES || result == PATH_UNSUPPORTED)
+		return CHECK_OK;
+	return result == PATH_NOT_MEASURED ? CHECK_WARN : CHECK_BAD;
+}
+
 /* Measure the paths, under a new time limit of the program. */
 static void check_paths(json_t *list, struct path_list *paths)
 {
 	limit_time(true);
-	if (path_list_measure(paths) < 0)
-		return;
+	path_list_measure(paths);
 	for (size_t i = 0; i < paths->n; i++) {
 		const struct checked_path *p = &paths->paths[i];
 		struct path_text text;
@@ -484,10 +490,7 @@ static void check_paths(json_t *list, struct path_list *paths)
 
 		snprintf(name, sizeof(name), "path to %s", p->name);
 		path_describe(p, &text);
-		check_add(list,
-			p->result == PATH_PASSES || p->result == PATH_UNSUPPORTED ? CHECK_OK
-										  : CHECK_BAD,
-			name, text.action, "%s", text.what);
+		check_add(list, path_level(p->result), name, text.action, "%s", text.what);
 	}
 }
 

@@ -40,7 +40,7 @@ def cluster(hosts):
     assert not problems, "\n".join(problems)
 
 
-def check(c, folder):
+def check(c, folder, env=None):
     """Run `bpsctl check` on the host of the first agent. Return its lines and its exit status."""
     folder.mkdir(exist_ok=True)
     (folder / "agent.conf").write_text(
@@ -52,6 +52,7 @@ def check(c, folder):
     command = [str(BUILD / "bpsctl"), "--json", "check", "--config-dir", str(folder)]
     p = subprocess.run(
         ["ip", "netns", "exec", c.lab.ns(AGENT), *command],
+        env=os.environ | (env or {}),
         capture_output=True,
         text=True,
         timeout=10,
@@ -90,6 +91,18 @@ def test_check_names_the_scheduler_whose_path_drops_large_packets(cluster, tmp_p
     path = d["path to scheduler"]
     assert status == 2 and path["state"] == "bad" and d["path to server s0"]["state"] == "ok", d
     assert "small messages pass, but" in path["what"] and "MTU" in path["action"], path
+
+
+def test_check_measures_servers_when_openssl_makes_no_message(cluster, tmp_path):
+    """The settings of the host's OpenSSL can forbid the message to the scheduler."""
+    old = tmp_path / "openssl.cnf"
+    old.write_text(
+        "openssl_conf = a\n[a]\nssl_conf = b\n[b]\nsystem_default = c\n[c]\nMaxProtocol = TLSv1.2\n"
+    )
+    d, _ = check(cluster, tmp_path / "check", {"OPENSSL_CONF": str(old)})
+    assert d["path to scheduler"]["state"] == "warn", d
+    assert "cannot measure the path" in d["path to scheduler"]["what"], d
+    assert d["path to server s0"]["state"] == "ok", d
 
 
 def test_health_names_the_data_connection_that_is_lost_again_and_again(cluster):

@@ -45,6 +45,11 @@ void path_describe(const struct checked_path *p, struct path_text *ret)
 	else if (p->result == PATH_UNREACHABLE)
 		fill(ret, "check the network and the firewall", "the connection to %s failed: %s",
 			where, strerror(p->error));
+	else if (p->result == PATH_NOT_MEASURED)
+		fill(ret, "allow TLS 1.3 and the group P-256 in openssl.cnf (`openssl version -d`)",
+			"cannot measure the path to %s: OpenSSL makes no TLS 1.3 message with "
+			"P-256",
+			where);
 	else if (p->result == PATH_SILENT || (p->is_control && p->result == PATH_DROPS_ANSWER))
 		/* a scheduler that hangs acknowledges a message, too; its answer is small */
 		fill(ret, "check the network and the firewall; see the log of the daemon there",

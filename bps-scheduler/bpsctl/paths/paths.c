@@ -8,7 +8,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -34,7 +34,8 @@ enum path_step {
 	STEP_LARGE, /* the large message is being sent, or its answer has not arrived completely */
 	STEP_UNSUPPORTED, /* data: the other end does not know path probes */
 	STEP_OK,
-	STEP_FAILED /* error is set */
+	STEP_FAILED, /* error is set */
+	STEP_SKIPPED /* control: there is no message to send */
 };
 
 /* Measurement of a path. The connection is closed when the step is STEP_UNSUPPORTED or later. */
@@ -63,8 +64,9 @@ static int add_pad(SSL *ssl, unsigned type, unsigned context, const unsigned cha
 	return 1;
 }
 
-/* Let OpenSSL write the first message of a handshake. Returns false when out of memory. */
-static bool make_hello(struct padded_hello *ret)
+/* Let OpenSSL write the first message of a handshake. Leaves ret->n 0 if the settings of OpenSSL
+ * forbid the message, or when out of memory. */
+static void make_hello(struct padded_hello *ret)
 {
 	SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
 	SSL *ssl = NULL;
@@ -91,8 +93,7 @@ static bool make_hello(struct padded_hello *ret)
 	}
 	SSL_free(ssl);
 	SSL_CTX_free(ctx);
-	ret->n = n > 0 ? (size_t)n : 0;
-	return ret->n > HELLO_PAD_BYTES;
+	ret->n = n > HELLO_PAD_BYTES ? (size_t)n : 0;
 }
 
 /* ---- one path ---- */
@@ -271,31 +272,32 @@ static void note_result(struct path_probe *p, const struct padded_hello *hello)
 	case STEP_FAILED:
 		path->result = PATH_UNREACHABLE;
 		break;
+	case STEP_SKIPPED:
+		path->result = PATH_NOT_MEASURED;
+		break;
 	}
 	if (p->fd >= 0)
 		close(p->fd);
 }
 
-int path_list_measure(struct path_list *l)
+void path_list_measure(struct path_list *l)
 {
 	uint64_t deadline_ms = clock_now_ms() + PATHS_LIMIT_MS;
-	struct path_probe *probes = calloc(PATHS_MAX, sizeof(*probes));
-	struct padded_hello *hello = calloc(1, sizeof(*hello));
-	int rc = probes && hello && make_hello(hello) ? 0 : -ENOMEM;
+	struct path_probe probes[PATHS_MAX];
+	struct padded_hello hello = {.n = 0};
 
-	if (rc == 0) {
-		for (size_t i = 0; i < l->n; i++) {
-			probes[i] = (struct path_probe){.path = &l->paths[i], .fd = -1};
+	make_hello(&hello);
+	for (size_t i = 0; i < l->n; i++) {
+		probes[i] = (struct path_probe){.path = &l->paths[i], .fd = -1};
+		if (l->paths[i].is_control && !hello.n)
+			set_step(&probes[i], STEP_SKIPPED, 0);
+		else
 			path_connect(&probes[i], l->from);
-		}
-		while (paths_turn(probes, l->n, hello, deadline_ms))
-			;
-		for (size_t i = 0; i < l->n; i++)
-			note_result(&probes[i], hello);
 	}
-	free(hello);
-	free(probes);
-	return rc;
+	while (paths_turn(probes, l->n, &hello, deadline_ms))
+		;
+	for (size_t i = 0; i < l->n; i++)
+		note_result(&probes[i], &hello);
 }
 
 void path_list_add(struct path_list *l, const char *name, const struct addr *a, bool is_control)

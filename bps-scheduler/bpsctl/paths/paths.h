@@ -23,6 +23,8 @@ enum path_result {
 	PATH_DROPS_SENT,
 	/* The large message was acknowledged, but its answer did not arrive completely */
 	PATH_DROPS_ANSWER,
+	/* control: this host's OpenSSL makes no TLS message */
+	PATH_NOT_MEASURED,
 };
 
 struct checked_path {
@@ -47,7 +49,6 @@ struct path_list {
 /* Append a path. Does nothing if the list has the address already, is full, or if the address is in
  * the loopback, which has no path to measure. */
 void path_list_add(struct path_list *l, const char *name, const struct addr *a, bool is_control);
-/* Measure all paths, and write their results. Returns after PATHS_LIMIT_MS at the latest.
- * Errors: -ENOMEM. */
-int path_list_measure(struct path_list *l);
+/* Measure all paths, and write their results. Returns after PATHS_LIMIT_MS at the latest. */
+void path_list_measure(struct path_list *l);
 #endif
