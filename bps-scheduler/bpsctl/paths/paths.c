@@ -109,12 +109,22 @@ static void set_step(struct path_probe *p, enum path_step step, int error)
 	}
 }
 
-static void path_connect(struct path_probe *p, const char *from)
+static void bind_from(int fd, const char *from, sa_family_t family)
 {
 	struct addr own = {.host = ""};
-	struct sockaddr_storage sa, own_sa;
+	struct sockaddr_storage sa;
+	socklen_t len;
+
+	memcpy(own.host, from, sizeof(own.host));
+	if (*from && addr_number(&own, &sa, &len) == 0 && sa.ss_family == family)
+		(void)bind(fd, (struct sockaddr *)&sa, len); /* else the kernel chooses one */
+}
+
+static void path_connect(struct path_probe *p, const char *from)
+{
+	struct sockaddr_storage sa;
 	struct err_text err;
-	socklen_t len, own_len;
+	socklen_t len;
 	int on = 1;
 
 	if (addr_lookup(&p->path->addr, &sa, &len, &err) < 0) {
@@ -122,12 +132,8 @@ static void path_connect(struct path_probe *p, const char *from)
 		return;
 	}
 	p->fd = socket(sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	memcpy(own.host, from, sizeof(own.host));
-	if (p->fd >= 0 && !p->path->is_control && *from &&
-		addr_number(&own, &own_sa, &own_len) == 0 && own_sa.ss_family == sa.ss_family &&
-		bind(p->fd, (struct sockaddr *)&own_sa, own_len) < 0)
-		/* the kernel chooses an address */
-		p->error = errno;
+	if (p->fd >= 0 && !p->path->is_control)
+		bind_from(p->fd, from, sa.ss_family);
 	if (p->fd >= 0)
 		setsockopt(p->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	if (p->fd < 0 || (connect(p->fd, (struct sockaddr *)&sa, len) < 0 && errno != EINPROGRESS))
