@@ -230,8 +230,10 @@ static void check_port(
 static void note_servers(json_t *root, const struct checked_daemon *agent, struct path_list *paths)
 {
 	char text[ADDR_TEXT_BYTES], name[48];
+	struct sockaddr_storage sa;
 	struct err_text err;
 	struct addr a;
+	socklen_t len;
 	json_t *s;
 	size_t i;
 
@@ -244,7 +246,8 @@ static void note_servers(json_t *root, const struct checked_daemon *agent, struc
 		a.port = (uint16_t)cell_num(s, "port");
 		snprintf(a.host, sizeof(a.host), "%s", cell_str(s, "addr").s);
 		snprintf(name, sizeof(name), "server %.40s", cell_str(s, "name").s);
-		path_list_add(paths, name, &a, false);
+		if (addr_number(&a, &sa, &len) == 0)
+			path_list_add(paths, name, &a, &sa, len, false);
 	}
 }
 
@@ -452,21 +455,23 @@ static void check_control(json_t *list, const struct checked_daemon *r, struct p
 {
 	char text[ADDR_TEXT_BYTES], name[48];
 	struct err_text err = {""};
+	struct sockaddr_storage sa;
 	struct addr a;
+	socklen_t len;
 	int rc;
 
 	conf_get(r, "scheduler", text, sizeof(text));
 	if (!r->has_file || addr_parse(&a, text, 7300, &err) < 0)
 		return;
 	snprintf(name, sizeof(name), "%s's scheduler", r->name);
-	rc = http_can_connect(&a, DAEMON_MS, &err);
+	rc = http_can_connect(&a, DAEMON_MS, &sa, &len, &err);
 	if (rc < 0)
 		check_add(list, CHECK_BAD, name, "check --scheduler, the network and the firewall",
 			"%s", err.s);
 	else
 		check_add(list, CHECK_OK, name, "", "%s accepts connections", text);
 	if (rc == 0)
-		path_list_add(paths, "scheduler", &a, true);
+		path_list_add(paths, "scheduler", &a, &sa, len, true);
 }
 
 /* ---- paths ---- */

@@ -198,7 +198,8 @@ void http_get_all(const struct addr *addr, struct http_get *gets, size_t n, uint
 	free(p);
 }
 
-int http_can_connect(const struct addr *addr, uint32_t timeout_ms, struct err_text *err)
+int http_can_connect(const struct addr *addr, uint32_t timeout_ms, struct sockaddr_storage *ret_sa,
+	socklen_t *ret_len, struct err_text *err)
 {
 	char where[ADDR_TEXT_BYTES];
 	struct sockaddr_storage sa;
@@ -223,7 +224,11 @@ int http_can_connect(const struct addr *addr, uint32_t timeout_ms, struct err_te
 	if (error == ETIMEDOUT)
 		return err_set(
 			err, BPS_ETIMEDOUT, "%s does not answer within %u ms", where, timeout_ms);
-	return error ? err_set(err, BPS_ENOSCHED, "%s: %s", where, strerror(error)) : 0;
+	if (error)
+		return err_set(err, BPS_ENOSCHED, "%s: %s", where, strerror(error));
+	*ret_sa = sa;
+	*ret_len = len;
+	return 0;
 }
 
 bool http_escape(const char *s, char *buf, size_t n_buf)

@@ -27,9 +27,11 @@ struct http_get {
  * resolver takes longer. */
 void http_get_all(const struct addr *addr, struct http_get *gets, size_t n, uint32_t timeout_ms);
 
-/* Check that a process accepts connections at the address. Returns 0, BPS_ENOSCHED or
- * BPS_ETIMEDOUT. On an error, writes a sentence to *err. */
-int http_can_connect(const struct addr *addr, uint32_t timeout_ms, struct err_text *err);
+/* Check that a process accepts connections at the address, and write what the address was resolved
+ * to. Returns 0, BPS_ENOSCHED, BPS_ETIMEDOUT, or -EADDRNOTAVAIL (the name has no address). On an
+ * error, writes a sentence to *err. */
+int http_can_connect(const struct addr *addr, uint32_t timeout_ms, struct sockaddr_storage *ret_sa,
+	socklen_t *ret_len, struct err_text *err);
 
 /* Escape a string for a query ("a b" -> "a%20b") into buf. Returns false if the result does not
  * fit. */

@@ -122,21 +122,16 @@ static void bind_from(int fd, const char *from, sa_family_t family)
 
 static void path_connect(struct path_probe *p, const char *from)
 {
-	struct sockaddr_storage sa;
-	struct err_text err;
-	socklen_t len;
+	const struct checked_path *path = p->path;
 	int on = 1;
 
-	if (addr_lookup(&p->path->addr, &sa, &len, &err) < 0) {
-		set_step(p, STEP_FAILED, EADDRNOTAVAIL);
-		return;
-	}
-	p->fd = socket(sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (p->fd >= 0 && !p->path->is_control)
-		bind_from(p->fd, from, sa.ss_family);
+	p->fd = socket(path->sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (p->fd >= 0 && !path->is_control)
+		bind_from(p->fd, from, path->sa.ss_family);
 	if (p->fd >= 0)
 		setsockopt(p->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-	if (p->fd < 0 || (connect(p->fd, (struct sockaddr *)&sa, len) < 0 && errno != EINPROGRESS))
+	if (p->fd < 0 || (connect(p->fd, (const struct sockaddr *)&path->sa, path->sa_len) < 0 &&
+				 errno != EINPROGRESS))
 		set_step(p, STEP_FAILED, errno);
 }
 
@@ -306,20 +301,20 @@ void path_list_measure(struct path_list *l)
 		note_result(&probes[i], &hello);
 }
 
-void path_list_add(struct path_list *l, const char *name, const struct addr *a, bool is_control)
+void path_list_add(struct path_list *l, const char *name, const struct addr *a,
+	const struct sockaddr_storage *sa, socklen_t sa_len, bool is_control)
 {
 	struct checked_path *p;
-	struct sockaddr_storage sa;
-	socklen_t len;
 
-	if (l->n == PATHS_MAX || (!l->has_loopback && addr_number(a, &sa, &len) == 0 &&
-					 sockaddr_is_loopback((struct sockaddr *)&sa)))
+	if (!l->has_loopback && sockaddr_is_loopback((const struct sockaddr *)sa))
 		return;
 	for (size_t i = 0; i < l->n; i++)
 		if (l->paths[i].addr.port == a->port && !strcmp(l->paths[i].addr.host, a->host))
 			return;
+	if (l->n == PATHS_MAX)
+		return;
 	p = &l->paths[l->n++];
+	*p = (struct checked_path){
+		.addr = *a, .sa = *sa, .sa_len = sa_len, .is_control = is_control};
 	snprintf(p->name, sizeof(p->name), "%s", name);
-	p->addr = *a;
-	p->is_control = is_control;
 }

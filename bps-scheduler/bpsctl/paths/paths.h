@@ -28,8 +28,10 @@ enum path_result {
 };
 
 struct checked_path {
-	char name[48]; /* of the other end: "scheduler", or "server NAME" */
-	struct addr addr;
+	char name[48];    /* of the other end: "scheduler", or "server NAME" */
+	struct addr addr; /* for texts; sa is the address that it was resolved to */
+	struct sockaddr_storage sa;
+	socklen_t sa_len;
 	/* The other end is the scheduler's control port. It receives a TLS message of a few
 	 * kilobytes. A server's port answers a path probe (common/wire/path_probe.h). */
 	bool is_control;
@@ -46,9 +48,11 @@ struct path_list {
 	bool has_loopback; /* for tests: measure addresses in the loopback, too */
 };
 
-/* Append a path. Does nothing if the list has the address already, is full, or if the address is in
+/* Append a path. `a` was resolved to sa, because the resolver would not keep the time limit of the
+ * measurement. Does nothing if the list has the address already, is full, or if the address is in
  * the loopback, which has no path to measure. */
-void path_list_add(struct path_list *l, const char *name, const struct addr *a, bool is_control);
+void path_list_add(struct path_list *l, const char *name, const struct addr *a,
+	const struct sockaddr_storage *sa, socklen_t sa_len, bool is_control);
 /* Measure all paths, and write their results. Returns after PATHS_LIMIT_MS at the latest. */
 void path_list_measure(struct path_list *l);
 #endif

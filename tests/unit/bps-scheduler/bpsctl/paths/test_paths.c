@@ -109,6 +109,18 @@ static void fake_listener_close(struct fake_listener *f)
 	close(f->listen_fd);
 }
 
+/* Add a path to the port on 127.0.0.2, whose name the resolver does not find any more. */
+static void add_path(struct path_list *l, uint16_t port, bool is_control)
+{
+	struct addr a = {.host = "127.0.0.2", .port = port};
+	struct sockaddr_storage sa;
+	socklen_t len;
+
+	assert_int_equal(addr_number(&a, &sa, &len), 0);
+	strcpy(a.host, "peer.invalid");
+	path_list_add(l, "peer", &a, &sa, len, is_control);
+}
+
 static void result_names_what_the_other_end_did(void **state)
 {
 	static const struct {
@@ -136,13 +148,10 @@ static void result_names_what_the_other_end_did(void **state)
 	l->has_loopback = true;
 	strcpy(l->from, PROBES_FROM);
 	for (size_t i = 0; i < n; i++) {
-		struct addr a = {.host = "127.0.0.2"};
-
 		listeners[i] = (struct fake_listener){
 			.reply = cases[i].reply, .is_control = cases[i].is_control};
 		fake_listener_open(&listeners[i]);
-		a.port = listeners[i].port;
-		path_list_add(l, "peer", &a, cases[i].is_control);
+		add_path(l, listeners[i].port, cases[i].is_control);
 	}
 	path_list_measure(l);
 	for (size_t i = 0; i < n; i++) {
@@ -158,12 +167,11 @@ static void result_names_what_the_other_end_did(void **state)
 
 static void loopback_has_no_path(void **state)
 {
-	const struct addr a = {.host = "127.0.0.2", .port = 1};
 	struct path_list *l = calloc(1, sizeof(*l));
 
 	(void)state;
 	assert_non_null(l);
-	path_list_add(l, "peer", &a, false);
+	add_path(l, 1, false);
 	assert_int_equal(l->n, 0);
 	free(l);
 }
