@@ -311,8 +311,11 @@ void path_list_add(struct path_list *l, const char *name, const struct addr *a,
 	for (size_t i = 0; i < l->n; i++)
 		if (l->paths[i].addr.port == a->port && !strcmp(l->paths[i].addr.host, a->host))
 			return;
-	if (l->n == PATHS_MAX)
+	/* servers leave the last place to the scheduler */
+	if (l->n >= (is_control ? PATHS_MAX : PATHS_MAX - 1)) {
+		l->n_left_out++;
 		return;
+	}
 	p = &l->paths[l->n++];
 	*p = (struct checked_path){
 		.addr = *a, .sa = *sa, .sa_len = sa_len, .is_control = is_control};

@@ -41,7 +41,7 @@ struct checked_path {
 };
 struct path_list {
 	struct checked_path paths[PATHS_MAX];
-	size_t n;
+	size_t n, n_left_out; /* n_left_out: number of paths that the full list did not take */
 	/* Address of this host for data connections, "" for any. Probes of servers come from it, as
 	 * the agent's connections do. */
 	char from[ADDR_HOST_BYTES];
@@ -49,8 +49,8 @@ struct path_list {
 };
 
 /* Append a path. `a` was resolved to sa, because the resolver would not keep the time limit of the
- * measurement. Does nothing if the list has the address already, is full, or if the address is in
- * the loopback, which has no path to measure. */
+ * measurement. Only counts the path if the list is full. Does nothing if the list has the
+ * address already, or if the address is in the loopback, which has no path to measure. */
 void path_list_add(struct path_list *l, const char *name, const struct addr *a,
 	const struct sockaddr_storage *sa, socklen_t sa_len, bool is_control);
 /* Measure all paths, and write their results. Returns after PATHS_LIMIT_MS at the latest. */

@@ -176,11 +176,31 @@ static void loopback_has_no_path(void **state)
 	free(l);
 }
 
+static void full_list_counts_further_servers_and_takes_the_scheduler(void **state)
+{
+	struct path_list *l = calloc(1, sizeof(*l));
+	uint16_t port = 1;
+
+	(void)state;
+	assert_non_null(l);
+	l->has_loopback = true;
+	while (port <= PATHS_MAX + 3)
+		add_path(l, port++, false);
+	add_path(l, port, true);
+	add_path(l, port + 1, false);
+	add_path(l, 1, false); /* again */
+	assert_int_equal(l->n, PATHS_MAX);
+	assert_true(l->paths[PATHS_MAX - 1].is_control);
+	assert_int_equal(l->n_left_out, 5);
+	free(l);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(result_names_what_the_other_end_did),
 		cmocka_unit_test(loopback_has_no_path),
+		cmocka_unit_test(full_list_counts_further_servers_and_takes_the_scheduler),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
