@@ -44,7 +44,7 @@ struct path_probe {
 	int fd, error;
 	enum path_step step;
 	size_t sent, received; /* bytes of the present step */
-	uint8_t echo[TICKET_BYTES];
+	uint8_t echo[PATH_PROBE_HEAD_BYTES];
 };
 
 static const uint8_t zeros[PATH_PROBE_BYTES];
@@ -154,7 +154,7 @@ static bool send_more(struct path_probe *p, const void *bytes, size_t n_all)
 /* Send what is due in the present step. */
 static void path_send(struct path_probe *p, const struct padded_hello *hello)
 {
-	uint8_t head[TICKET_BYTES];
+	uint8_t head[PATH_PROBE_HEAD_BYTES];
 	socklen_t len = sizeof(p->error);
 
 	if (p->step == STEP_CONNECT) {

@@ -122,8 +122,10 @@ static bool note_bytes(struct tcp_pending *s, ssize_t n)
 
 /* ---- path probes ---- */
 
+_Static_assert(PATH_PROBE_HEAD_BYTES <= TICKET_BYTES, "the listener reads a head as a ticket");
+
 /* Values of tcp_pending.n when the message has arrived, and when the answer is sent. */
-#define PROBE_RECEIVED (TICKET_BYTES + PATH_PROBE_BYTES)
+#define PROBE_RECEIVED (PATH_PROBE_HEAD_BYTES + PATH_PROBE_BYTES)
 #define PROBE_ANSWERED (PROBE_RECEIVED + PATH_PROBE_BYTES)
 
 /* Send the head back. It fits into the empty send buffer. When the socket is closed, the kernel
@@ -135,7 +137,8 @@ static void begin_probe(struct tcp_pending *s)
 
 	s->is_probe = true;
 	setsockopt(s->fd, SOL_SOCKET, SO_LINGER, &drop, sizeof(drop));
-	if (send(s->fd, s->ticket, TICKET_BYTES, MSG_DONTWAIT | MSG_NOSIGNAL) != TICKET_BYTES)
+	if (send(s->fd, s->ticket, PATH_PROBE_HEAD_BYTES, MSG_DONTWAIT | MSG_NOSIGNAL) !=
+		PATH_PROBE_HEAD_BYTES)
 		end_pending(s);
 }
 
@@ -180,12 +183,14 @@ static void recv_pending(struct tcp_net *net, struct tcp_pending *s)
 		return;
 	}
 	n = recv(s->fd, s->ticket + s->n, TICKET_BYTES - s->n, MSG_DONTWAIT);
-	if (!note_bytes(s, n) || s->n < TICKET_BYTES)
+	if (!note_bytes(s, n))
 		return;
-	if (path_probe_is_head(s->ticket)) {
+	if (s->n == PATH_PROBE_HEAD_BYTES && path_probe_is_head(s->ticket)) {
 		begin_probe(s);
 		return;
 	}
+	if (s->n < TICKET_BYTES)
+		return;
 	epoll_ctl(net->listener.epoll_fd, EPOLL_CTL_DEL, s->fd, NULL);
 	decide(net, s);
 	free_pending(s);

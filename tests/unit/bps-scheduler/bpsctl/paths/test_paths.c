@@ -44,7 +44,7 @@ struct fake_listener {
 static void reply(const struct fake_listener *f)
 {
 	static uint8_t bytes[PATH_PROBE_BYTES]; /* the contents do not matter */
-	uint8_t head[TICKET_BYTES];
+	uint8_t head[PATH_PROBE_HEAD_BYTES];
 
 	if (recv(f->conn_fd, head, sizeof(head), MSG_WAITALL) != sizeof(head))
 		return;

@@ -92,7 +92,7 @@ static void path_probe_gets_as_many_bytes_as_it_has_sent(void **state)
 {
 	static uint8_t sent[PATH_PROBE_BYTES], received[PATH_PROBE_BYTES];
 	struct raw_conn p = {.fds = {-1, -1}};
-	uint8_t head[TICKET_BYTES], echo[TICKET_BYTES];
+	uint8_t head[PATH_PROBE_HEAD_BYTES], echo[PATH_PROBE_HEAD_BYTES];
 	struct net_stats stats;
 	unsigned n_before;
 	struct net_rig r;
@@ -125,7 +125,7 @@ static void path_probe_whose_answer_is_not_read_is_reset(void **state)
 {
 	static const uint8_t sent[PATH_PROBE_BYTES];
 	struct raw_conn p = {.fds = {-1, -1}};
-	uint8_t head[TICKET_BYTES], echo[TICKET_BYTES];
+	uint8_t head[PATH_PROBE_HEAD_BYTES], echo[PATH_PROBE_HEAD_BYTES];
 	struct pollfd reset = {.events = 0};
 	const int small = 4096;
 	unsigned n_before;
