@@ -24,7 +24,7 @@
 #include "bps-agent/handover/cluster_identity.h"
 #include "bps-agent/quota/quota_report.h"
 #include "common/base/failpoint.h"
-#include "common/os/fd_limit.h"
+#include "common/os/limits.h"
 #include "common/base/log.h"
 #include "common/daemon/fdstore.h"
 #include "common/daemon/metrics.h"
@@ -187,7 +187,7 @@ static struct agent_limits limits_of(const struct agent_opts *o)
 	q->of[QUOTA_JOB][QUOTA_TENSORS] = (uint64_t)o->job_tensors;
 	q->of[QUOTA_USER][QUOTA_EXECUTORS] = (uint64_t)o->user_executors;
 	q->of[QUOTA_USER][QUOTA_DESCRIPTORS] =
-		o->user_descriptors ? (uint64_t)o->user_descriptors : fd_limit() / 4;
+		o->user_descriptors ? (uint64_t)o->user_descriptors : limits_files() / 4;
 	q->of[QUOTA_JOB][QUOTA_INFLIGHT] = o->job_inflight_bytes;
 	return l;
 }

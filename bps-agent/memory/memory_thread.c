@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
-#include "common/os/thread_limit.h"
+#include "common/os/limits.h"
 
 /* Longest wait for work, in seconds. A new request wakes the thread earlier. */
 #define IDLE_S 10
@@ -190,7 +190,7 @@ int memory_thread_new(struct dataloop *loop, struct memory_thread **ret, struct 
 	if (rc) {
 		m->is_stopped = true;
 		memory_thread_free(m);
-		return thread_limit_explain(-rc, "cannot start the memory thread", err);
+		return limits_explain(-rc, "cannot start the memory thread", err);
 	}
 	*ret = m;
 	return 0;

@@ -18,7 +18,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
-#include "common/os/fd_limit.h"
+#include "common/os/limits.h"
 #include "common/base/log.h"
 #include "common/daemon/notify.h"
 
@@ -241,13 +241,15 @@ static int watch_signals(struct daemon *d, struct err_text *err)
 static int raise_limits(struct err_text *err)
 {
 	struct err_text text;
-	uint64_t files = fd_limit_raise();
+	uint64_t files;
 
-	memlock_limit_raise();
-	if (files < FD_LIMIT_MIN)
-		return fd_limit_explain(-EMFILE, "cannot start", err);
-	if (files < FD_LIMIT_WARN) {
-		fd_limit_explain(-EMFILE, "few connections and trainers will be accepted", &text);
+	limits_raise();
+	files = limits_files();
+	/* open(2) would fail with EMFILE, too, when the descriptors are used up */
+	if (files < LIMIT_FILES_MIN)
+		return limits_explain(-EMFILE, "cannot start", err);
+	if (files < LIMIT_FILES_WARN) {
+		limits_explain(-EMFILE, "few connections and trainers will be accepted", &text);
 		log_warn("%s", text.s);
 	}
 	return 0;

@@ -17,8 +17,8 @@
 #include "common/daemon/metrics.h"
 #include "common/daemon/name_claim.h"
 #include "common/os/cgroup.h"
+#include "common/os/limits.h"
 #include "common/os/machine.h"
-#include "common/os/thread_limit.h"
 
 /* A data thread counts as hung when its loop completes no iteration for this time. */
 #define STUCK_NS           UINT64_C(1500000000)
@@ -337,7 +337,7 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 	rc = daemon_init(&n->daemon, program, &o->daemon, err);
 	if (rc < 0)
 		return rc;
-	rc = thread_limit_try(
+	rc = limits_try_threads(
 		n_threads + (role == ROLE_AGENT ? MORE_THREADS_AGENT : MORE_THREADS_SERVER), err);
 	if (rc == 0)
 		rc = check_listen(n, o, err);

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "common/os/thread_limit.h"
+#include "common/os/limits.h"
 #include "common/transport/xport.h"
 
 /* Nanoseconds after which the function `turn` returns even if work is left, so that the loop polls
@@ -303,7 +303,7 @@ int dataloop_start(struct dataloop *l, struct err_text *err)
 	rc = pthread_create(&l->thread, NULL, thread_main, l);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (rc)
-		return thread_limit_explain(-rc, "cannot start a data thread", err);
+		return limits_explain(-rc, "cannot start a data thread", err);
 	l->has_thread = true;
 	return 0;
 }

@@ -22,7 +22,7 @@
 #include "common/base/clock.h"
 #include "common/local/cause_file.h"
 #include "common/os/cgroup.h"
-#include "common/os/fd_limit.h"
+#include "common/os/limits.h"
 
 #define STATUS_MS 10000 /* time limit for bpsctl, which prints the final state */
 
@@ -123,8 +123,8 @@ static int run_init(struct bpsrun *r)
 	for (unsigned i = 0; i < r->o.n; i++)
 		r->trainers[i].pidfd = r->trainers[i].out.fd = r->trainers[i].err.fd = -1;
 	make_cause_file(r);
-	getrlimit(RLIMIT_NOFILE, &r->files);
-	fd_limit_raise();
+	getrlimit(RLIMIT_NOFILE, &r->worker_fd_limit);
+	limits_raise();
 	signal(SIGPIPE, SIG_IGN);
 	handled_signals(&set);
 	sigprocmask(SIG_BLOCK, &set, NULL);

@@ -78,7 +78,7 @@ struct bpsrun {
 	int signal_fd;
 	int cause_fd; /* file of common/local/cause_file.h; -1: none */
 	char cause_path[40];
-	struct rlimit files; /* limit of open files with which bpsrun was started */
+	struct rlimit worker_fd_limit; /* limit of open files with which bpsrun was started */
 	struct bpsrun_child *daemons, *trainers;
 	unsigned n_daemons;
 	int result;      /* exit code of bpsrun; 0: no failure so far */
@@ -138,7 +138,7 @@ struct spawn_plan {
 	const int *fds;
 	unsigned n_fds;
 	const char *fd_names;
-	const struct rlimit *files; /* limit of open files of the child; NULL: that of bpsrun */
+	const struct rlimit *fd_limit; /* limit of open files of the child; NULL: that of bpsrun */
 };
 /* Start a process in its own process group. The kernel kills the process when bpsrun dies. Errors:
  * -errno. */

@@ -15,8 +15,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/os/fd_limit.h"
-#include "common/os/thread_limit.h"
+#include "common/os/limits.h"
 
 int child_left_ms(uint64_t deadline_ms)
 {
@@ -73,8 +72,8 @@ static void run_child(const struct spawn_plan *sp, pid_t parent)
 		fcntl(sp->keep, F_SETFD, 0);
 	if (sp->n_fds)
 		hand_over(sp);
-	if (sp->files)
-		setrlimit(RLIMIT_NOFILE, sp->files);
+	if (sp->fd_limit)
+		setrlimit(RLIMIT_NOFILE, sp->fd_limit);
 	for (const char *const *e = sp->env; e && *e; e += 2)
 		if (e[1])
 			setenv(e[0], e[1], 1);
@@ -92,7 +91,7 @@ int child_spawn(struct bpsrun_child *c, const struct spawn_plan *sp)
 	c->pid = fork();
 	if (c->pid < 0) {
 		c->pid = 0;
-		rc = thread_limit_explain(-errno, "cannot start a process: fork", &err);
+		rc = limits_explain(-errno, "cannot start a process: fork", &err);
 		output_say("%s", err.s);
 		return rc;
 	}
@@ -103,7 +102,7 @@ int child_spawn(struct bpsrun_child *c, const struct spawn_plan *sp)
 	setpgid(c->pid, c->pid);
 	c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
 	if (c->pidfd < 0) {
-		rc = fd_limit_explain(-errno, "cannot watch a process: pidfd_open", &err);
+		rc = limits_explain(-errno, "cannot watch a process: pidfd_open", &err);
 		output_say("%s", err.s);
 		return rc;
 	}

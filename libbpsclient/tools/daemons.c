@@ -19,7 +19,7 @@
 #include "common/base/log.h"
 #include "common/local/local.h"
 #include "common/os/cgroup.h"
-#include "common/os/fd_limit.h"
+#include "common/os/limits.h"
 
 #define READY_MS 20000 /* time limit for a daemon to become ready */
 /* Largest number of times that one agent is started. An agent that has ended this often would
@@ -137,7 +137,7 @@ static int start_daemon(
 	rc = log_fd < 0 ? -errno : ready_pipe(sp.n_fds, ready);
 	if (rc < 0) {
 		snprintf(what, sizeof(what), "cannot start %s", c->name);
-		fd_limit_explain(rc, what, &err);
+		limits_explain(rc, what, &err);
 		output_say("%s", err.s);
 		goto out;
 	}

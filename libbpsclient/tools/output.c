@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/os/fd_limit.h"
+#include "common/os/limits.h"
 
 #define TAIL_BYTES 4096
 #define TAIL_LINES 12
@@ -131,7 +131,7 @@ int output_open(struct output_stream *s, int to, int *ret_write)
 
 	if (pipe2(p, O_CLOEXEC) < 0) {
 		struct err_text err;
-		int rc = fd_limit_explain(-errno, "cannot make a pipe for a worker's output", &err);
+		int rc = limits_explain(-errno, "cannot make a pipe for a worker's output", &err);
 
 		output_say("%s", err.s);
 		return rc;

@@ -51,8 +51,11 @@ int trainers_start(struct bpsrun *r, unsigned i)
 	unsigned first = (agent * n + agents - 1) / agents,
 		 next = ((agent + 1) * n + agents - 1) / agents;
 	struct bpsrun_child *c = &r->trainers[i];
-	struct spawn_plan sp = {
-		.argv = r->o.command, .out = -1, .err = -1, .keep = -1, .files = &r->files};
+	struct spawn_plan sp = {.argv = r->o.command,
+		.out = -1,
+		.err = -1,
+		.keep = -1,
+		.fd_limit = &r->worker_fd_limit};
 	char rank[16], size[16], local_rank[16], local_size[16], node[16], path[128];
 	const char *port = r->meeting_port[0] ? r->meeting_port : NULL;
 	const char *env[] = {"BPS_RANK", rank, "BPS_SIZE", size, "BPS_LOCAL_RANK", local_rank,

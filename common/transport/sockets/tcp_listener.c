@@ -16,7 +16,7 @@
 
 #include "common/base/addr.h"
 #include "common/base/log.h"
-#include "common/os/thread_limit.h"
+#include "common/os/limits.h"
 #include "common/wire/path_probe.h"
 
 #define LISTEN_BACKLOG 1024
@@ -345,7 +345,7 @@ int tcp_listener_open(struct tcp_net *net, struct err_text *err)
 		rc = -pthread_create(&d->thread, NULL, listener_main, net);
 	d->has_thread = !rc;
 	if (rc)
-		return thread_limit_explain(rc, "cannot start the connection thread", err);
+		return limits_explain(rc, "cannot start the connection thread", err);
 	return 0;
 }
 
