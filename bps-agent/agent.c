@@ -29,9 +29,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/loop/loop.h"
-#include "common/os/limits.h"
 
-#define POOL_THREADS   4 /* threads of libuv's pool */
 #define STATS_EVERY_NS UINT64_C(200000000)
 
 /* ---- the loop ---- */
@@ -378,9 +376,9 @@ static void do_nothing(uv_work_t *w)
 	(void)w;
 }
 
-/* Start the threads of libuv's pool, shortly after limits_try_threads has succeeded. libuv aborts
- * the process when it cannot start them. When a trainer connects, the processes of the control
- * group may have used up the limit. */
+/* Start the threads of libuv's pool, which node_open has tried. libuv aborts the process when it
+ * cannot start them. The later they start, the more threads the other processes of the control
+ * group may have by then. */
 static void start_pool(void *arg)
 {
 	struct agent *a = arg;
@@ -442,9 +440,7 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 	if (cfg->inherited)
 		handover_read(a, cfg->inherited);
 	a->cfg.inherited = NULL;
-	rc = limits_try_threads(1 + POOL_THREADS, err);
-	if (rc == 0)
-		rc = dataloop_start(a->loop, err);
+	rc = dataloop_start(a->loop, err);
 	if (rc < 0)
 		goto failed;
 	dataloop_post(a->loop, start_pool, a);

@@ -35,8 +35,10 @@
 /* Number of data threads. One thread owns all trainers, rings and partitions. One thread is enough,
  * because its only work per byte is to sum the local workers' tensors and to copy sums. */
 #define AGENT_THREADS 1
-#define AGAIN_NS      UINT64_C(2000000)
-#define LEAVE_US      200000 /* longest wait for the scheduler's answer to LEAVE, in microseconds */
+/* Threads besides the data thread: the memory thread, the resolver, and four of libuv's pool. */
+#define MORE_THREADS 6
+#define AGAIN_NS     UINT64_C(2000000)
+#define LEAVE_US     200000 /* longest wait for the scheduler's answer to LEAVE, in microseconds */
 /* Name under which the service manager stores the listening socket for the next process. */
 #define LISTEN_NAME "listen"
 
@@ -725,8 +727,8 @@ int main(int argc, char **argv)
 	rc = open_socket(&app, &err);
 	if (rc == 0)
 		rc = node_open(&app.node, "bps-agent", ROLE_AGENT, &o->node, AGENT_THREADS,
-			limits_of(o).quotas.of[QUOTA_MACHINE][QUOTA_MEMORY], &member_ops, &http_ops,
-			&app, &err);
+			MORE_THREADS, limits_of(o).quotas.of[QUOTA_MACHINE][QUOTA_MEMORY],
+			&member_ops, &http_ops, &app, &err);
 	if (rc == 0)
 		rc = daemon_tell(&app.node.daemon, say, &app, &err);
 	if (rc == 0) {

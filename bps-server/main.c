@@ -19,6 +19,7 @@
 
 #define MAX_THREADS   64
 #define SEGMENT_BYTES (16u << 20)
+#define MORE_THREADS  2 /* besides the data threads: the connection thread and the resolver */
 
 struct srv_opts {
 	struct node_opts node;
@@ -536,7 +537,7 @@ int main(int argc, char **argv)
 	fill_defaults(&app);
 	daemon_on_reload(&app.node.daemon, settings, &reload_ops, &app);
 	rc = node_open(&app.node, "bps-server", ROLE_SERVER, &app.opts.node, app.n_threads,
-		app.opts.sums_bytes, &member_ops, &http_ops, &app, &err);
+		MORE_THREADS, app.opts.sums_bytes, &member_ops, &http_ops, &app, &err);
 	if (rc == 0)
 		rc = leave_init(
 			&app.leave, app.node.daemon.loop, app.node.member, &leave_ops, &app, &err);

@@ -60,7 +60,7 @@ struct agent {
 	int stranded;
 	struct quota *quota;
 	struct memory_thread *memory_thread;
-	/* an empty task, which starts the threads of libuv's pool */
+	/* Task that does nothing; libuv starts its pool for it */
 	uv_work_t first_task;
 	/* protects `figures` and `quota_view`, which the control thread reads */
 	pthread_mutex_t lock;

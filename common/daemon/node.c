@@ -27,10 +27,6 @@
 /* After this number of samples in a row without load, the timer stops. A heartbeat starts the timer
  * again when there is load. */
 #define IDLE_SAMPLES 50
-/* Threads besides the data threads. Server: the connection thread and the resolver. Agent: the
- * memory thread, the resolver, and the four threads of libuv's pool. */
-#define MORE_THREADS_SERVER 2
-#define MORE_THREADS_AGENT  6
 
 static void fill_names(struct node *n, const struct node_opts *o)
 {
@@ -316,8 +312,9 @@ static int look_at_threads(struct node *n, uint64_t dead_us, const struct httpd_
 }
 
 int node_open(struct node *n, const char *program, enum role role, const struct node_opts *o,
-	unsigned n_threads, uint64_t quota_bytes, const struct member_ops *ops,
-	const struct httpd_ops *http_ops, void *ctx, struct err_text *err)
+	unsigned n_threads, unsigned n_more_threads, uint64_t quota_bytes,
+	const struct member_ops *ops, const struct httpd_ops *http_ops, void *ctx,
+	struct err_text *err)
 {
 	struct net_config fc = {.provider = net_provider_words[o->provider],
 		.bind_addr = o->listen.host,
@@ -337,8 +334,7 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 	rc = daemon_init(&n->daemon, program, &o->daemon, err);
 	if (rc < 0)
 		return rc;
-	rc = limits_try_threads(
-		n_threads + (role == ROLE_AGENT ? MORE_THREADS_AGENT : MORE_THREADS_SERVER), err);
+	rc = limits_try_threads(n_threads + n_more_threads, err);
 	if (rc == 0)
 		rc = check_listen(n, o, err);
 	if (rc == 0)

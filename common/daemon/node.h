@@ -122,12 +122,15 @@ struct node {
 
 /* Open all parts of the node except the data threads. The program starts the data threads when
  * node_welcome has taken the member id. n: zeroed, except n->past. role: a node with
- * ROLE_SERVER listens for agents. quota_bytes: memory for sums, reported to the scheduler. Call
- * node_close also after an error.
+ * ROLE_SERVER listens for agents. n_threads: number of data threads. n_more_threads: number of all
+ * other threads that the process will start. If they cannot be started now, node_open fails,
+ * because libraries would abort the process later. quota_bytes: memory for sums, reported to the
+ * scheduler. Call node_close also after an error.
  * Errors: a negative code; err gets the text. */
 int node_open(struct node *n, const char *program, enum role role, const struct node_opts *opts,
-	unsigned n_threads, uint64_t quota_bytes, const struct member_ops *ops,
-	const struct httpd_ops *http_ops, void *ctx, struct err_text *err);
+	unsigned n_threads, unsigned n_more_threads, uint64_t quota_bytes,
+	const struct member_ops *ops, const struct httpd_ops *http_ops, void *ctx,
+	struct err_text *err);
 /* Implement `auth_changed` of struct daemon_reload_ops. ctx: a struct that begins with a struct
  * node. */
 int node_auth_changed(void *ctx, struct err_text *err);

@@ -13,7 +13,8 @@
 
 #include "common/os/cgroup.h"
 
-#define FILES_MAX ((rlim_t)1 << 20)
+#define FILES_MAX     ((rlim_t)1 << 20)
+#define SPARE_THREADS 4
 
 /* ---- open files and locked memory ---- */
 
@@ -68,11 +69,12 @@ static void *wait_at_gate(void *arg)
 int limits_try_threads(unsigned n, struct err_text *err)
 {
 	struct thread_gate g = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
-	pthread_t *threads = calloc(n ? n : 1, sizeof(*threads));
+	pthread_t *threads = calloc(n + SPARE_THREADS, sizeof(*threads));
 	unsigned started = 0;
 	char what[64];
 	int rc = threads ? 0 : -ENOMEM;
 
+	n += SPARE_THREADS;
 	while (rc == 0 && started < n) {
 		rc = -pthread_create(&threads[started], NULL, wait_at_gate, &g);
 		started += rc == 0;

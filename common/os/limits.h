@@ -20,8 +20,10 @@
 void limits_raise(void);
 /* Return the soft limit of open files now in force. */
 uint64_t limits_files(void);
-/* Start n threads that do nothing, and end them. A daemon calls this at its start, because a
- * library may abort the process if it cannot start a thread later.
+/* Start n threads that do nothing, and some more, and end them. A daemon calls this at its start,
+ * because a library may abort the process if it cannot start a thread later. An ended thread still
+ * counts for a moment, and other processes start threads, too: the further threads are room for
+ * both. The room is no guarantee.
  * Errors: -EAGAIN, -ENOMEM; err gets the text, with the limit and how to raise it. */
 int limits_try_threads(unsigned n, struct err_text *err);
 /* Explain that `what` has failed with the negative code rc. If rc is -EMFILE or -EAGAIN, the text

@@ -109,6 +109,18 @@ def test_job_without_threads_left_ends_with_the_limit():
     assert "TasksMax=" in text and "--pids-limit" in text, text
 
 
+@pytest.mark.parametrize("program", ["bps-server", "bps-agent"])
+def test_daemon_without_threads_left_does_not_start(tmp_path, program):
+    command = [BUILD / program / program, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    if program == "bps-agent":
+        command += ["--socket", tmp_path / "agent.sock"]
+    with group("pids", max=5) as procs:
+        r = run(command, enter(procs))
+    assert r.returncode == os.EX_TEMPFAIL, r
+    words = r"cannot start \d+ threads: the control group allows 5 processes and threads"
+    assert re.search(words, r.stderr), r
+
+
 def test_bpsrun_that_cannot_fork_names_the_limit():
     with group("pids", max=1) as procs:
         r = bench(enter(procs))

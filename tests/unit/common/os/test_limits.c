@@ -92,7 +92,7 @@ static bool tries_threads_as_a_user(void)
 		setrlimit(RLIMIT_NPROC, &low))
 		return false;
 	return limits_try_threads(8, &err) == -EAGAIN &&
-	       strstr(err.s, "cannot start 8 threads: ") &&
+	       strstr(err.s, "cannot start 12 threads: ") &&
 	       strstr(err.s, "this user may have 3 processes and threads: raise the limit");
 }
 
