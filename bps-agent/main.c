@@ -35,7 +35,9 @@
 /* Number of data threads. One thread owns all trainers, rings and partitions. One thread is enough,
  * because its only work per byte is to sum the local workers' tensors and to copy sums. */
 #define AGENT_THREADS 1
-/* Threads besides the data thread: the memory thread, the resolver, and four of libuv's pool. */
+/* Threads of libuv's pool, and all threads besides the data thread: these, the memory thread and
+ * the resolver. */
+#define POOL_THREADS "4"
 #define MORE_THREADS 6
 #define AGAIN_NS     UINT64_C(2000000)
 #define LEAVE_US     200000 /* longest wait for the scheduler's answer to LEAVE, in microseconds */
@@ -718,6 +720,7 @@ int main(int argc, char **argv)
 	enum settings_verdict v;
 	int rc, status;
 
+	setenv("UV_THREADPOOL_SIZE", POOL_THREADS, 1); /* before any thread can read it */
 	daemon_begin();
 	v = settings_load(&settings, &spec, argc, argv, o, &err);
 	if (v != SETTINGS_RUN)

@@ -121,6 +121,15 @@ def test_daemon_without_threads_left_does_not_start(tmp_path, program):
     assert re.search(words, r.stderr), r
 
 
+def test_agent_has_the_threads_that_it_has_tried(cluster, monkeypatch):
+    """libuv reads the number of its threads from a variable, which a container may set."""
+    monkeypatch.setenv("UV_THREADPOOL_SIZE", "64")
+    c = cluster(agents=1, servers=1)
+    c.run("rounds", 1, {"n_elems": 1000, "n_rounds": 1})
+    n = len(os.listdir(f"/proc/{c.agents[0].process.pid}/task"))
+    assert n <= 8, n
+
+
 def test_bpsrun_that_cannot_fork_names_the_limit():
     with group("pids", max=1) as procs:
         r = bench(enter(procs))
