@@ -506,10 +506,13 @@ static const struct daemon_reload_ops reload_ops = {
 
 static void fill_defaults(struct srv_app *app)
 {
+	static const char *const source_texts[] = {[CPUS_OF_MACHINE] = "of this machine",
+		[CPUS_OF_AFFINITY] = "of the affinity mask",
+		[CPUS_OF_QUOTA] = "by the quota of the control group"};
 	struct srv_opts *o = &app->opts;
 	bool is_beside = count_sees_agent(o->agent_socket);
-	const char *cpus_why;
-	unsigned cpus = cgroup_cpus_why(&cpus_why);
+	enum cpus_source source;
+	unsigned cpus = cgroup_cpus_source(&source);
 
 	app->n_threads = o->threads ? (unsigned)o->threads : count_threads(cpus, is_beside);
 	if (o->threads)
@@ -517,7 +520,7 @@ static void fill_defaults(struct srv_app *app)
 	else
 		snprintf(app->threads_why, sizeof(app->threads_why), "%s, %u processor%s %s",
 			is_beside ? "with an agent on this host" : "no agent on this host", cpus,
-			cpus == 1 ? "" : "s", cpus_why);
+			cpus == 1 ? "" : "s", source_texts[source]);
 	if (!o->sums_bytes)
 		o->sums_bytes = node_half_memory_bytes();
 }

@@ -228,8 +228,7 @@ int member_peer(struct member *m, uint32_t id, struct member_peer *ret)
 	return rc;
 }
 
-void member_each_peer(
-	struct member *m, void (*fn)(void *ctx, const struct member_peer *p), void *ctx)
+void member_each_peer(struct member *m, member_peer_fn *fn, void *ctx)
 {
 	pthread_mutex_lock(&m->lock);
 	for (size_t i = 0; i < m->n_peers; i++)

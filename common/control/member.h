@@ -38,8 +38,8 @@ struct member_config {
 	const uint8_t *boot_id;
 	struct addr scheduler;
 	struct tls_conf auth; /* credentials; if empty, only a loopback scheduler is allowed */
-	const char
-		*data_addr; /* numeric address of the machine in the network of data connections */
+	/* Numeric address of the machine in the network of data connections */
+	const char *data_addr;
 	uint16_t data_port; /* port of the data plane's listener; 0 for an agent */
 	uint16_t threads;
 	/* Provider of data connections; the string must live as long as the member */
@@ -137,8 +137,8 @@ struct member_peer {
  * Errors: BPS_ENOTFOUND. */
 int member_peer(struct member *m, uint32_t id, struct member_peer *ret);
 /* Call fn for each peer in the table. fn must not call functions of the member. Thread: any. */
-void member_each_peer(
-	struct member *m, void (*fn)(void *ctx, const struct member_peer *p), void *ctx);
+typedef void member_peer_fn(void *ctx, const struct member_peer *p);
+void member_each_peer(struct member *m, member_peer_fn *fn, void *ctx);
 /* Look up a peer's key. Implements net_key_fn (common/transport/net.h). ctx: address of a variable
  * of type `struct member *_Atomic`. The variable may still be NULL. */
 int member_peer_key(void *ctx, uint32_t id, uint64_t instance, void *ret_key);

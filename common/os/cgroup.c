@@ -165,7 +165,7 @@ static void least_cpus(void *ctx, const char *dir, bool is_v2)
 		*least = (unsigned)v[0];
 }
 
-unsigned cgroup_cpus_why(const char **ret_why)
+unsigned cgroup_cpus_source(enum cpus_source *ret_source)
 {
 	long n = sysconf(_SC_NPROCESSORS_ONLN);
 	unsigned all = n > 0 ? (unsigned)n : 1, mine = all, cpus;
@@ -175,17 +175,15 @@ unsigned cgroup_cpus_why(const char **ret_why)
 		mine = (unsigned)CPU_COUNT(&set);
 	cpus = mine;
 	visit("cpu", least_cpus, &cpus);
-	*ret_why = cpus < mine  ? "by the quota of the control group"
-		   : mine < all ? "of the affinity mask"
-				: "of this machine";
+	*ret_source = cpus < mine ? CPUS_OF_QUOTA : mine < all ? CPUS_OF_AFFINITY : CPUS_OF_MACHINE;
 	return cpus ? cpus : 1;
 }
 
 unsigned cgroup_cpus(void)
 {
-	const char *why;
+	enum cpus_source source;
 
-	return cgroup_cpus_why(&why);
+	return cgroup_cpus_source(&source);
 }
 
 /* ---- processes and threads ---- */

@@ -117,17 +117,17 @@ static void limits_that_are_none_are_ignored(void **state)
 
 static void reason_of_the_number_of_processors_is_the_least_limit(void **state)
 {
-	const char *why;
+	enum cpus_source source;
 
 	(void)state;
 	put("self", "3:cpu:/x\n");
-	assert_int_equal(cgroup_cpus_why(&why), machine_cpus);
-	assert_string_not_equal(why, "by the quota of the control group");
+	assert_int_equal(cgroup_cpus_source(&source), machine_cpus);
+	assert_int_not_equal(source, CPUS_OF_QUOTA);
 	put("mount/cpu/x/cpu.cfs_period_us", "100000\n");
 	put("mount/cpu/x/cpu.cfs_quota_us", "100000\n");
-	assert_int_equal(cgroup_cpus_why(&why), 1);
+	assert_int_equal(cgroup_cpus_source(&source), 1);
 	if (machine_cpus > 1)
-		assert_string_equal(why, "by the quota of the control group");
+		assert_int_equal(source, CPUS_OF_QUOTA);
 }
 
 static void group_with_the_fewest_pids_left_counts(void **state)
