@@ -731,36 +731,14 @@ uint64_t agt_job_inflight(const struct agt_job *job)
 	return job->inflight;
 }
 
-/* Note that the connection to a data thread of the server was lost `losses` times. Returns the new
- * length of the list. */
-static uint32_t add_losses(
-	struct ctl_beat_link list[], uint32_t n, uint32_t server, uint32_t losses)
-{
-	uint32_t i = 0;
-
-	while (i < n && list[i].server != server)
-		i++;
-	if (i == CTL_BEAT_LINKS_MAX)
-		return n;
-	if (i == n)
-		list[n++] = (struct ctl_beat_link){.server = server};
-	if (list[i].losses < losses)
-		list[i].losses = losses;
-	return n;
-}
-
 uint32_t agt_core_losses(const struct agt_core *core, uint64_t now_ns,
 	struct ctl_beat_link ret[static CTL_BEAT_LINKS_MAX])
 {
 	const struct agt_link *link;
 	uint32_t n = 0;
 
-	TAILQ_FOREACH (link, &core->links, link) {
-		unsigned losses = link_recent_losses(link, now_ns);
-
-		if (losses)
-			n = add_losses(ret, n, link->server, losses);
-	}
+	TAILQ_FOREACH (link, &core->links, link)
+		n = link_list_losses(link, now_ns, ret, n);
 	return n;
 }
 

@@ -356,7 +356,7 @@ static void note_loss(struct agt_link *link)
 	link->lost_ns[link->n_losses++ % LINK_LOSSES_KEPT] = link->core->now_ns;
 }
 
-unsigned link_recent_losses(const struct agt_link *link, uint64_t now_ns)
+static unsigned recent_losses(const struct agt_link *link, uint64_t now_ns)
 {
 	unsigned n = link->n_losses < LINK_LOSSES_KEPT ? link->n_losses : LINK_LOSSES_KEPT;
 	unsigned n_recent = 0;
@@ -364,6 +364,23 @@ unsigned link_recent_losses(const struct agt_link *link, uint64_t now_ns)
 	for (unsigned i = 0; i < n; i++)
 		n_recent += now_ns - link->lost_ns[i] < LINK_LOSS_SPAN_NS;
 	return n_recent;
+}
+
+uint32_t link_list_losses(const struct agt_link *link, uint64_t now_ns,
+	struct ctl_beat_link list[static CTL_BEAT_LINKS_MAX], uint32_t n)
+{
+	unsigned losses = recent_losses(link, now_ns);
+	uint32_t i = 0;
+
+	while (i < n && list[i].server != link->server)
+		i++;
+	if (!losses || i == CTL_BEAT_LINKS_MAX)
+		return n;
+	if (i == n)
+		list[n++] = (struct ctl_beat_link){.server = link->server};
+	if (list[i].losses < losses)
+		list[i].losses = losses;
+	return n;
 }
 
 static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)

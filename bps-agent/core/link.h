@@ -80,9 +80,11 @@ bool link_pump(struct agt_link *link);
 /* Return the time at which the instance `instance` of the server last sent anything on this link.
  * Return 0 if the last connection of the link was not to this instance. */
 uint64_t link_heard_ns(struct agt_link *link, uint64_t instance);
-/* Return the number of connections that were lost within LINK_LOSS_SPAN_NS, at most
- * LINK_LOSSES_KEPT. */
-unsigned link_recent_losses(const struct agt_link *link, uint64_t now_ns);
+/* Add the link's server to the list of servers to which connections were lost within
+ * LINK_LOSS_SPAN_NS, with the number of losses, at most LINK_LOSSES_KEPT. If the server is in the
+ * list already, its larger number stays. Returns the new length of the list. */
+uint32_t link_list_losses(const struct agt_link *link, uint64_t now_ns,
+	struct ctl_beat_link list[static CTL_BEAT_LINKS_MAX], uint32_t n);
 /* Free a link that has no connection, no partitions and no GOTs. */
 void link_free(struct agt_link *link);
 /* Connect. Called when the link's timer in core->link_timers is due. */

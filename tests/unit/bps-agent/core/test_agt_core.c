@@ -3,61 +3,6 @@
 #include "tests/unit/agt_world.h"
 #include "tests/unit/half.h"
 
-/* ---- lost connections ---- */
-
-static uint32_t losses_of(struct agt_world *w, struct ctl_beat_link ret[CTL_BEAT_LINKS_MAX])
-{
-	return agt_core_losses(w->core, w->now_ns, ret);
-}
-
-/* Lose the connection to server 0 and connect again. */
-static void lose(struct agt_world *w)
-{
-	cut(w, 0);
-	tick(w, 2000);
-	fake_up(w->conn[0]);
-	tick(w, 0);
-}
-
-static void losses_of_one_process_are_counted_for_five_minutes(void **state)
-{
-	struct agt_world *w = world(.n_elems = SMALL);
-	struct ctl_beat_link links[CTL_BEAT_LINKS_MAX];
-
-	(void)state;
-	submit_all(w, 1);
-	assert_int_equal(losses_of(w, links), 0);
-	for (unsigned i = 1; i <= LINK_LOSSES_KEPT + 1; i++) {
-		lose(w);
-		assert_int_equal(losses_of(w, links), 1);
-		assert_int_equal(links[0].server, 0);
-		assert_int_equal(links[0].losses, i < LINK_LOSSES_KEPT ? i : LINK_LOSSES_KEPT);
-	}
-	tick(w, 300000);
-	assert_int_equal(losses_of(w, links), 0);
-	lose(w);
-	assert_int_equal(losses_of(w, links), 1);
-	assert_int_equal(links[0].losses, 1);
-	world_free(w);
-}
-
-static void losses_do_not_count_when_the_server_has_restarted(void **state)
-{
-	struct agt_world *w = world(.n_elems = SMALL);
-	struct ctl_beat_link links[CTL_BEAT_LINKS_MAX];
-
-	(void)state;
-	submit_all(w, 1);
-	lose(w);
-	assert_int_equal(losses_of(w, links), 1);
-	cut(w, 0);
-	tick(w, 2000);
-	w->conn[0]->base.peer_instance++;
-	fake_up(w->conn[0]);
-	assert_int_equal(losses_of(w, links), 0);
-	world_free(w);
-}
-
 /* ---- rounds ---- */
 
 static void small_round_goes_and_comes_inline(void **state)
@@ -690,8 +635,6 @@ static void random_messages_keep_the_invariants(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(losses_of_one_process_are_counted_for_five_minutes),
-		cmocka_unit_test(losses_do_not_count_when_the_server_has_restarted),
 		cmocka_unit_test(small_round_goes_and_comes_inline),
 		cmocka_unit_test(large_round_is_offered_and_its_sum_read),
 		cmocka_unit_test(bytes_and_times_of_rounds_are_counted),

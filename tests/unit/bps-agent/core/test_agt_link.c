@@ -1,0 +1,65 @@
+/* The links of the agent's core: losses of their connections. */
+#include "tests/unit/agt_world.h"
+
+static uint32_t losses_of(struct agt_world *w, struct ctl_beat_link ret[CTL_BEAT_LINKS_MAX])
+{
+	return agt_core_losses(w->core, w->now_ns, ret);
+}
+
+/* Lose the connection to server 0 and connect again. */
+static void lose(struct agt_world *w)
+{
+	cut(w, 0);
+	tick(w, 2000);
+	fake_up(w->conn[0]);
+	tick(w, 0);
+}
+
+static void losses_of_one_process_are_counted_for_five_minutes(void **state)
+{
+	struct agt_world *w = world(.n_elems = SMALL);
+	struct ctl_beat_link links[CTL_BEAT_LINKS_MAX];
+
+	(void)state;
+	submit_all(w, 1);
+	assert_int_equal(losses_of(w, links), 0);
+	for (unsigned i = 1; i <= LINK_LOSSES_KEPT + 1; i++) {
+		lose(w);
+		assert_int_equal(losses_of(w, links), 1);
+		assert_int_equal(links[0].server, 0);
+		assert_int_equal(links[0].losses, i < LINK_LOSSES_KEPT ? i : LINK_LOSSES_KEPT);
+	}
+	tick(w, 300000);
+	assert_int_equal(losses_of(w, links), 0);
+	lose(w);
+	assert_int_equal(losses_of(w, links), 1);
+	assert_int_equal(links[0].losses, 1);
+	world_free(w);
+}
+
+static void losses_do_not_count_when_the_server_has_restarted(void **state)
+{
+	struct agt_world *w = world(.n_elems = SMALL);
+	struct ctl_beat_link links[CTL_BEAT_LINKS_MAX];
+
+	(void)state;
+	submit_all(w, 1);
+	lose(w);
+	assert_int_equal(losses_of(w, links), 1);
+	cut(w, 0);
+	tick(w, 2000);
+	w->conn[0]->base.peer_instance++;
+	fake_up(w->conn[0]);
+	assert_int_equal(losses_of(w, links), 0);
+	world_free(w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(losses_of_one_process_are_counted_for_five_minutes),
+		cmocka_unit_test(losses_do_not_count_when_the_server_has_restarted),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
