@@ -370,14 +370,21 @@ uint32_t link_list_losses(const struct agt_link *link, uint64_t now_ns,
 	struct ctl_beat_link list[static CTL_BEAT_LINKS_MAX], uint32_t n)
 {
 	unsigned losses = recent_losses(link, now_ns);
-	uint32_t i = 0;
+	uint32_t i, least = 0;
 
-	while (i < n && list[i].server != link->server)
-		i++;
-	if (!losses || i == CTL_BEAT_LINKS_MAX)
+	if (!losses)
 		return n;
-	if (i == n)
+	for (i = 0; i < n && list[i].server != link->server; i++)
+		if (list[i].losses < list[least].losses)
+			least = i;
+	if (i == CTL_BEAT_LINKS_MAX) {
+		if (list[least].losses >= losses)
+			return n;
+		i = least;
+		list[i].server = link->server;
+	} else if (i == n) {
 		list[n++] = (struct ctl_beat_link){.server = link->server};
+	}
 	if (list[i].losses < losses)
 		list[i].losses = losses;
 	return n;

@@ -82,7 +82,8 @@ bool link_pump(struct agt_link *link);
 uint64_t link_heard_ns(struct agt_link *link, uint64_t instance);
 /* Add the link's server to the list of servers to which connections were lost within
  * LINK_LOSS_SPAN_NS, with the number of losses, at most LINK_LOSSES_KEPT. If the server is in the
- * list already, its larger number stays. Returns the new length of the list. */
+ * list already, its larger number stays. In a full list the link's server takes the place of the
+ * one with the fewest losses, if that has fewer. Returns the new length of the list. */
 uint32_t link_list_losses(const struct agt_link *link, uint64_t now_ns,
 	struct ctl_beat_link list[static CTL_BEAT_LINKS_MAX], uint32_t n);
 /* Free a link that has no connection, no partitions and no GOTs. */

@@ -135,7 +135,7 @@ struct ctl_beat {
 	 * known; 0: not measured yet */
 	uint64_t measured_mbps;
 	/* Only from an agent: servers to which it has lost data connections. If there are more than
-	 * CTL_BEAT_LINKS_MAX servers, the list has only some of them */
+	 * CTL_BEAT_LINKS_MAX servers, the list has those with the most losses */
 	struct ctl_beat_link *links;
 	uint32_t n_links;
 };

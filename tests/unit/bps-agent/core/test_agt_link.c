@@ -54,11 +54,45 @@ static void losses_do_not_count_when_the_server_has_restarted(void **state)
 	world_free(w);
 }
 
+/* Add a server with this number of losses. */
+static uint32_t list_server(
+	struct ctl_beat_link list[CTL_BEAT_LINKS_MAX], uint32_t n, uint32_t server, unsigned losses)
+{
+	/* the losses were at the time 0 */
+	const struct agt_link link = {.server = server, .n_losses = losses};
+
+	return link_list_losses(&link, 1, list, n);
+}
+
+static void full_list_keeps_the_servers_with_the_most_losses(void **state)
+{
+	struct ctl_beat_link list[CTL_BEAT_LINKS_MAX];
+	uint32_t n = 0;
+
+	(void)state;
+	for (uint32_t server = 0; server < CTL_BEAT_LINKS_MAX; server++)
+		n = list_server(list, n, server, server == 5 ? 2 : 3);
+	n = list_server(list, n, 100, 2); /* no more than the fewest */
+	n = list_server(list, n, 101, 0);
+	n = list_server(list, n, 7, 4);
+	n = list_server(list, n, 7, 1); /* another data thread of the server */
+	assert_int_equal(n, CTL_BEAT_LINKS_MAX);
+	for (uint32_t i = 0; i < n; i++) {
+		assert_int_equal(list[i].server, i);
+		assert_int_equal(list[i].losses, i == 5 ? 2 : i == 7 ? 4 : 3);
+	}
+	n = list_server(list, n, 102, 8);
+	assert_int_equal(n, CTL_BEAT_LINKS_MAX);
+	assert_int_equal(list[5].server, 102);
+	assert_int_equal(list[5].losses, 8);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(losses_of_one_process_are_counted_for_five_minutes),
 		cmocka_unit_test(losses_do_not_count_when_the_server_has_restarted),
+		cmocka_unit_test(full_list_keeps_the_servers_with_the_most_losses),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
