@@ -3,17 +3,13 @@
  * runs the control loop (scheduler, HTTP, signals). The data thread serves trainers and exchanges
  * data with servers (agent.h). A third thread manages the transport's connections, and a fourth
  * thread creates shared memory (memory_thread.h). */
-#include <errno.h>
 #include <event2/buffer.h>
 #include <event2/event.h>
-#include <fcntl.h>
-#include <grp.h>
 #include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <sysexits.h>
 #include <unistd.h>
@@ -22,15 +18,16 @@
 #include "bps-agent/gpu/gpu_probe.h"
 #include "bps-agent/gpu/topology_report.h"
 #include "bps-agent/handover/cluster_identity.h"
+#include "bps-agent/listen_socket.h"
 #include "bps-agent/quota/quota_report.h"
 #include "common/base/failpoint.h"
-#include "common/os/limits.h"
 #include "common/base/log.h"
 #include "common/daemon/fdstore.h"
 #include "common/daemon/metrics.h"
 #include "common/daemon/node.h"
 #include "common/daemon/notify.h"
 #include "common/local/local.h"
+#include "common/os/limits.h"
 
 /* Number of data threads. One thread owns all trainers, rings and partitions. One thread is enough,
  * because its only work per byte is to sum the local workers' tensors and to copy sums. */
@@ -41,8 +38,6 @@
 #define MORE_THREADS 6
 #define AGAIN_NS     UINT64_C(2000000)
 #define LEAVE_US     200000 /* longest wait for the scheduler's answer to LEAVE, in microseconds */
-/* Name under which the service manager stores the listening socket for the next process. */
-#define LISTEN_NAME "listen"
 
 struct agent_opts {
 	struct node_opts node;
@@ -150,8 +145,7 @@ struct agent_app {
 	struct cluster_identity identity;
 	/* timer that limits the wait for the scheduler's answer to LEAVE */
 	struct event *stop;
-	int listen_fd;
-	bool owns_socket_file;
+	struct listen_socket listener;
 	/* true if the setting keep-trainers is on and a service manager keeps descriptors for the
 	 * next process */
 	bool can_hand_over;
@@ -240,7 +234,7 @@ static int start_agent(struct agent_app *app, uint32_t id)
 	const struct agent_opts *o = &app->opts;
 	struct agent_config cfg = {.id = id,
 		.instance = app->node.instance,
-		.listen_fd = app->listen_fd,
+		.listen_fd = app->listener.fd,
 		.spin_us = (uint32_t)o->node.spin_us,
 		.same_host = node_same_host(&app->node),
 		.limits = limits_of(o),
@@ -578,142 +572,23 @@ static const struct daemon_reload_ops reload_ops = {
 
 /* ---- start ---- */
 
-/* Remove the socket file at the path if no process serves the socket any more, so that bind can
- * succeed. Errors: a negative code if the path is in use, or if the path names a file that is not
- * a socket. On an error, writes the text to *err. */
-static int clear_path(const struct sockaddr_un *sun, struct err_text *err)
-{
-	struct ucred cred = {0};
-	socklen_t n = sizeof(cred);
-	struct stat st;
-	bool is_served;
-	int fd;
-
-	if (lstat(sun->sun_path, &st) < 0)
-		return 0; /* there is no file, or bind will fail too and report the reason */
-	if (!S_ISSOCK(st.st_mode))
-		return err_set(err, -EEXIST,
-			"'%s' exists and is not a socket: remove it, or choose another --socket",
-			sun->sun_path);
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	is_served = fd >= 0 && (connect(fd, (const struct sockaddr *)sun, sizeof(*sun)) == 0 ||
-				       errno == EAGAIN);
-	if (is_served)
-		getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n);
-	if (fd >= 0)
-		close(fd);
-	if (is_served)
-		return err_set(err, -EADDRINUSE,
-			"another bps-agent already serves '%s' (pid %d): stop it, or choose "
-			"another --socket",
-			sun->sun_path, (int)cred.pid);
-	unlink(sun->sun_path);
-	return 0;
-}
-
-static int give_to_group(const char *path, const char *group, struct err_text *err)
-{
-	struct group *gr = *group ? getgrnam(group) : NULL;
-
-	if (*group && !gr)
-		return err_set(err, -EINVAL,
-			"no such group '%s': create it, or choose another --socket-group", group);
-	if (gr && chown(path, (uid_t)-1, gr->gr_gid) < 0)
-		return err_set(err, -errno, "cannot change the group of socket '%s' to %s: %s",
-			path, group, strerror(errno));
-	if (chmod(path, 0660) < 0)
-		return err_set(err, -errno, "cannot set the mode of socket '%s' to 0660: %s", path,
-			strerror(errno));
-	return 0;
-}
-
-/* Take the listening socket that the previous process stored with the service manager, if the
- * socket's path is still the configured path. */
-static bool take_kept_socket(struct agent_app *app)
-{
-	struct sockaddr_un at = {0};
-	socklen_t len = sizeof(at);
-	int fd = fdstore_take(&app->inherited, LISTEN_NAME);
-
-	if (fd < 0)
-		return false;
-	if (getsockname(fd, (struct sockaddr *)&at, &len) < 0 ||
-		strcmp(at.sun_path, app->opts.socket) != 0 || access(at.sun_path, F_OK) < 0) {
-		fdstore_remove(LISTEN_NAME);
-		close(fd);
-		return false;
-	}
-	app->listen_fd = fd;
-	app->owns_socket_file = true;
-	return true;
-}
-
-/* Take the listening socket that systemd's socket activation has passed. The socket may have any
- * name except LISTEN_NAME, which is the name of the stored socket (take_kept_socket). */
-static bool take_activation(struct agent_app *app)
-{
-	for (size_t i = 0; i < app->inherited.n && app->listen_fd < 0; i++) {
-		struct fdstore_fd *f = &app->inherited.fds[i];
-		int listens = 0;
-		socklen_t len = sizeof(listens);
-
-		if (f->fd < 0 || strcmp(f->name, LISTEN_NAME) == 0 ||
-			getsockopt(f->fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) < 0 ||
-			!listens)
-			continue;
-		app->listen_fd = f->fd;
-		f->fd = -1;
-	}
-	return app->listen_fd >= 0;
-}
-
-/* Use the listening socket that the service manager has passed, or open a socket. */
+/* Take what the previous process has stored with the service manager, and open the socket. */
 static int open_socket(struct agent_app *app, struct err_text *err)
 {
-	struct sockaddr_un sun = {.sun_family = AF_UNIX};
-	const char *path = app->opts.socket;
-	int fd, rc;
+	int rc = fdstore_inherit(&app->inherited, err);
 
-	rc = fdstore_inherit(&app->inherited, err);
 	if (rc < 0)
 		return rc;
 	app->can_hand_over = notify_is_heard() && app->opts.keeps_trainers;
 	cluster_identity_take(&app->identity, &app->inherited);
 	app->node.past = app->identity.known.member_id ? &app->identity.known : NULL;
-	if (take_activation(app) || take_kept_socket(app)) {
-		if (fcntl(app->listen_fd, F_SETFL, O_NONBLOCK) < 0)
-			return err_set(err, -errno,
-				"cannot use the listening socket that the service manager has "
-				"passed: %s",
-				strerror(errno));
-		return 0;
-	}
-	snprintf(sun.sun_path, sizeof(sun.sun_path), "%s", path);
-	rc = clear_path(&sun, err);
-	if (rc < 0)
-		return rc;
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0 || bind(fd, (struct sockaddr *)&sun, sizeof(sun)) < 0 || listen(fd, 64) < 0) {
-		rc = err_set(err, -errno, "cannot listen on '%s': %s%s", path, strerror(errno),
-			errno == ENOENT   ? " (create its directory, or choose another --socket)"
-			: errno == EACCES ? " (give its directory to the agent's user, or choose "
-					    "another --socket)"
-					  : "");
-		if (fd >= 0)
-			close(fd);
-		return rc;
-	}
-	app->listen_fd = fd;
-	app->owns_socket_file = true;
-	if (app->can_hand_over && fdstore_put(LISTEN_NAME, &fd, 1) < 0)
-		log_warn("the service manager does not keep the listening socket: trainers that "
-			 "connect during a restart will be refused");
-	return give_to_group(path, app->opts.group, err);
+	return listen_socket_open(&app->listener, app->opts.socket, app->opts.group,
+		&app->inherited, app->can_hand_over, err);
 }
 
 int main(int argc, char **argv)
 {
-	struct agent_app app = {.listen_fd = -1};
+	struct agent_app app = {.listener.fd = -1};
 	struct agent_opts *o = &app.opts;
 	struct err_text err = {0};
 	struct settings *settings = NULL;
@@ -753,10 +628,7 @@ int main(int argc, char **argv)
 		event_free(app.stop);
 	gpu_probe_free(app.gpu_probe);
 	node_close(&app.node);
-	if (app.listen_fd >= 0)
-		close(app.listen_fd);
-	if (app.owns_socket_file && !app.can_hand_over)
-		unlink(o->socket);
+	listen_socket_close(&app.listener, o->socket, app.can_hand_over);
 	fdstore_fini(&app.inherited);
 	settings_free(settings);
 	return daemon_end(status);
