@@ -386,6 +386,33 @@ static void start_pool(void *arg)
 	uv_queue_work(dataloop_uv(a->loop), &a->first_task, do_nothing, NULL);
 }
 
+/* Open what the data thread uses, and start the thread. */
+static int agent_start(struct agent *a, struct err_text *err)
+{
+	int rc = datapath_new(a->net, a->cfg.same_host, 0, &agt_core_events, a->core, &a->x, err);
+
+	if (rc < 0)
+		return rc;
+	agt_core_set_xport(a->core, a->x);
+	rc = dataloop_new("data0", a->cfg.spin_us, 65536, &loop_ops, a, &a->loop, err);
+	if (rc < 0)
+		return rc;
+	dataloop_attach(a->loop, a->x);
+	rc = memory_thread_new(a->loop, &a->memory_thread, err);
+	if (rc < 0)
+		return rc;
+	uv_poll_init(dataloop_uv(a->loop), &a->listen_poll, a->cfg.listen_fd);
+	a->listen_poll.data = a;
+	uv_poll_start(&a->listen_poll, UV_READABLE, on_listen);
+	if (a->cfg.inherited)
+		handover_read(a, a->cfg.inherited);
+	a->cfg.inherited = NULL;
+	rc = dataloop_start(a->loop, err);
+	if (rc == 0)
+		dataloop_post(a->loop, start_pool, a);
+	return rc;
+}
+
 int agent_new(struct net *net, struct member *member, const struct agent_config *cfg,
 	struct agent **ret, struct err_text *err)
 {
@@ -419,36 +446,16 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 	a->cfg.core.job_inflight_bytes = cfg->limits.quotas.of[QUOTA_JOB][QUOTA_INFLIGHT];
 	a->quota = quota_new(&cfg->limits.quotas, cfg->host);
 	rc = a->quota ? agt_core_new(&a->cfg.core, &env, NULL, &a->core) : -ENOMEM;
-	if (rc < 0) {
+	if (rc < 0)
 		err_set(err, rc, "out of memory");
-		goto failed;
+	else
+		rc = agent_start(a, err);
+	if (rc < 0) {
+		agent_free(a);
+		return rc;
 	}
-	rc = datapath_new(net, cfg->same_host, 0, &agt_core_events, a->core, &a->x, err);
-	if (rc < 0)
-		goto failed;
-	agt_core_set_xport(a->core, a->x);
-	rc = dataloop_new("data0", cfg->spin_us, 65536, &loop_ops, a, &a->loop, err);
-	if (rc < 0)
-		goto failed;
-	dataloop_attach(a->loop, a->x);
-	rc = memory_thread_new(a->loop, &a->memory_thread, err);
-	if (rc < 0)
-		goto failed;
-	uv_poll_init(dataloop_uv(a->loop), &a->listen_poll, cfg->listen_fd);
-	a->listen_poll.data = a;
-	uv_poll_start(&a->listen_poll, UV_READABLE, on_listen);
-	if (cfg->inherited)
-		handover_read(a, cfg->inherited);
-	a->cfg.inherited = NULL;
-	rc = dataloop_start(a->loop, err);
-	if (rc < 0)
-		goto failed;
-	dataloop_post(a->loop, start_pool, a);
 	*ret = a;
 	return 0;
-failed:
-	agent_free(a);
-	return rc;
 }
 
 /* Close the listener and the connections to all executors and trainers. Runs on the data thread, as
