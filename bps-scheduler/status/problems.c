@@ -189,7 +189,8 @@ static void unstable_problem(
 	for (uint32_t i = 0; i < m->n_losses; i++) {
 		const struct sched_member *s = sched_member(c, m->losses[i].server);
 
-		if (!s || s->state != MEMBER_UP || m->losses[i].losses < LOSSES_MIN)
+		if (!s || s->role != ROLE_SERVER || s->state != MEMBER_UP ||
+			m->losses[i].losses < LOSSES_MIN)
 			continue;
 		n++;
 		if (m->losses[i].losses > most) {
