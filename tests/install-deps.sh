@@ -9,7 +9,7 @@ set -eu
 build="gcc make pkg-config libfabric-dev libuv1-dev libevent-dev libjansson-dev libssl-dev
 libinih-dev libnuma-dev libc6-dev"
 test="$build patch libcmocka-dev openssl python3 python3-pytest python3-pytest-xdist python3-numpy
-python3-jsonschema python3-yaml iproute2 nftables procps prometheus g++"
+python3-jsonschema python3-yaml iproute2 mount nftables procps prometheus g++"
 providers="$test python3-pip"
 frontends="$build binutils patch python3-venv python3-pip"
 wheel="$frontends python3-pytest mmdebstrap"
