@@ -88,6 +88,21 @@ static void no_byte_of_a_ticket_may_be_wrong(void **state)
 	net_rig_close(&r);
 }
 
+/* Open the rig and send the head of a path probe. Returns the number of open descriptors before the
+ * probe's connection. */
+static unsigned probe_begin(
+	struct net_rig *r, struct raw_conn *p, uint8_t head[static PATH_PROBE_HEAD_BYTES])
+{
+	unsigned n_before;
+
+	net_rig_open(r);
+	n_before = count_fds();
+	p->rig = r;
+	path_probe_head(head);
+	p->fds[0] = stranger(net_port(r->server.f), head, PATH_PROBE_HEAD_BYTES);
+	return n_before;
+}
+
 static void path_probe_gets_as_many_bytes_as_it_has_sent(void **state)
 {
 	static uint8_t sent[PATH_PROBE_BYTES], received[PATH_PROBE_BYTES];
@@ -98,11 +113,7 @@ static void path_probe_gets_as_many_bytes_as_it_has_sent(void **state)
 	struct net_rig r;
 
 	(void)state;
-	net_rig_open(&r);
-	n_before = count_fds();
-	p.rig = &r;
-	path_probe_head(head);
-	p.fds[0] = stranger(net_port(r.server.f), head, sizeof(head));
+	n_before = probe_begin(&r, &p, head);
 	raw_recv(&p, LANE_MESSAGES, echo, sizeof(echo));
 	assert_memory_equal(echo, head, sizeof(head));
 	raw_send(&p, LANE_MESSAGES, sent, sizeof(sent) - 1);
@@ -132,11 +143,8 @@ static void path_probe_whose_answer_is_not_read_is_reset(void **state)
 	struct net_rig r;
 
 	(void)state;
-	net_rig_open(&r);
-	n_before = count_fds();
-	p.rig = &r;
-	path_probe_head(head);
-	reset.fd = p.fds[0] = stranger(net_port(r.server.f), head, sizeof(head));
+	n_before = probe_begin(&r, &p, head);
+	reset.fd = p.fds[0];
 	assert_int_equal(setsockopt(p.fds[0], SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)), 0);
 	raw_recv(&p, LANE_MESSAGES, echo, sizeof(echo));
 	raw_send(&p, LANE_MESSAGES, sent, sizeof(sent));
