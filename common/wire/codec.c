@@ -154,6 +154,8 @@ static uint64_t field_size(const struct field *f, const uint8_t *msg, unsigned d
 		return bytes_get(f, msg, &data, &n_bytes) ? (uint64_t)PREFIX_BYTES + n_bytes : 0;
 	case FIELD_LIST:
 		return list_size(f, msg, depth);
+	case FIELD_STRUCT:
+		return struct_size(f->sub, msg + f->offset, depth);
 	}
 	return 0;
 }
@@ -207,6 +209,8 @@ static uint8_t *field_write(const struct field *f, const uint8_t *msg, uint8_t *
 		for (size_t i = 0; i < n; i++)
 			to = struct_write(f->sub, data + i * f->sub->bytes, to);
 		return to;
+	case FIELD_STRUCT:
+		return struct_write(f->sub, msg + f->offset, to);
 	}
 	return to;
 }
@@ -366,6 +370,8 @@ static int read_field(struct reader *r, const struct layout *l, const struct fie
 		return read_bytes(r, l, f, out);
 	case FIELD_LIST:
 		return read_list(r, l, f, out, depth);
+	case FIELD_STRUCT:
+		return read_struct(r, f->sub, out ? out + f->offset : NULL, depth);
 	}
 	return err_set(r->err, BPS_EPROTO, "%s.%s is cut short", l->name, f->name);
 }
@@ -385,6 +391,8 @@ static void struct_clear(const struct layout *l, uint8_t *out)
 		if (f->kind == FIELD_BLOB)
 			memcpy(out + f->offset + offsetof(struct blob, data), &empty,
 				sizeof(empty));
+		if (f->kind == FIELD_STRUCT)
+			struct_clear(f->sub, out + f->offset);
 	}
 }
 

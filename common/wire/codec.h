@@ -14,6 +14,7 @@
  *                    codec_decode never sets to NULL
  *   blob             u32 length, bytes; `struct blob` in the struct
  *   list             u32 count, structs; a pointer and a uint32_t count in the struct
+ *   struct           a struct; the same struct as a member, not a pointer
  *
  * The decoder checks lengths against the buffer, strings for NUL bytes, and each field against the
  * limit `max` of its table row (longest string, largest blob, most list items). The decoder also
@@ -27,7 +28,16 @@ struct blob {
 	uint32_t bytes;
 };
 
-enum field_kind { FIELD_U8, FIELD_U16, FIELD_U32, FIELD_U64, FIELD_STR, FIELD_BLOB, FIELD_LIST };
+enum field_kind {
+	FIELD_U8,
+	FIELD_U16,
+	FIELD_U32,
+	FIELD_U64,
+	FIELD_STR,
+	FIELD_BLOB,
+	FIELD_LIST,
+	FIELD_STRUCT
+};
 
 struct layout;
 struct field {
@@ -38,7 +48,7 @@ struct field {
 	uint32_t count_offset; /* offset of a list's uint32_t count */
 	/* maximum size of a string or blob in bytes, or maximum number of items of a list */
 	uint32_t max;
-	const struct layout *sub; /* layout of a list's items */
+	const struct layout *sub; /* layout of a list's items, or of a struct */
 };
 struct layout {
 	const char *name;
@@ -76,6 +86,11 @@ struct layout {
 #define FIELD_LIST_(S, m, max, L)                                                                  \
 	{                                                                                          \
 #m, FIELD_LIST, offsetof(struct S, m), offsetof(struct S, n_##m), max, L           \
+	}
+/* Row for a member `struct T m;` with layout L. */
+#define FIELD_STRUCT_(S, m, L)                                                                     \
+	{                                                                                          \
+#m, FIELD_STRUCT, offsetof(struct S, m), 0, 0, L                                   \
 	}
 #define LAYOUT_(S, table)                                                                          \
 	{                                                                                          \

@@ -35,6 +35,7 @@ struct all {
 	struct leaf *leaves;
 	uint32_t n_leaves;
 	uint32_t last;
+	struct leaf inner;
 };
 static const struct field all_fields[] = {
 	FIELD_U8_(all, a),
@@ -45,6 +46,7 @@ static const struct field all_fields[] = {
 	FIELD_BLOB_(all, x, 4),
 	FIELD_LIST_(all, leaves, 3, &leaf_layout),
 	FIELD_U32_(all, last),
+	FIELD_STRUCT_(all, inner, &leaf_layout),
 };
 static const struct layout all_layout = LAYOUT_(all, all_fields);
 
@@ -81,10 +83,11 @@ static const struct all sample = {
 	.leaves = sample_leaves,
 	.n_leaves = 2,
 	.last = 4,
+	.inner = {7, "z"},
 };
 /* clang-format off */
 static const uint8_t golden[] = {
-	58, 0, 0, 0,                            /* number of bytes of the struct */
+	69, 0, 0, 0,                            /* number of bytes of the struct */
 	0x11,                                   /* a */
 	0x22, 0x21,                             /* b */
 	0x34, 0x33, 0x32, 0x31,                 /* c */
@@ -95,6 +98,7 @@ static const uint8_t golden[] = {
 	8, 0, 0, 0, 5, 0, 2, 0, 0, 0, 'h', 'i', /* the first leaf */
 	6, 0, 0, 0, 6, 0, 0, 0, 0, 0,           /* the second leaf, without a name */
 	4, 0, 0, 0,                             /* last */
+	7, 0, 0, 0, 7, 0, 1, 0, 0, 0, 'z',      /* inner */
 };
 /* clang-format on */
 #define AT_S      19
@@ -171,6 +175,8 @@ static void decode_gives_back_what_was_encoded(void **state)
 	assert_int_equal(m.leaves[1].id, 6);
 	assert_string_equal(m.leaves[1].name, "");
 	assert_int_equal(m.last, 4);
+	assert_int_equal(m.inner.id, 7);
+	assert_string_equal(m.inner.name, "z");
 	free(mem);
 }
 
@@ -178,7 +184,7 @@ static void decode_gives_back_what_was_encoded(void **state)
  * are missing. If the struct ends inside a field, this field is cut. */
 static void missing_trailing_fields_are_zero_and_cut_fields_are_refused(void **state)
 {
-	static const size_t borders[] = {4, 5, 7, 11, AT_S, AT_X, AT_LEAVES, 58, 62};
+	static const size_t borders[] = {4, 5, 7, 11, AT_S, AT_X, AT_LEAVES, 58, 62, 73};
 	size_t next = 0;
 
 	(void)state;
@@ -205,6 +211,8 @@ static void missing_trailing_fields_are_zero_and_cut_fields_are_refused(void **s
 		assert_int_equal(m.x.bytes, n > AT_X ? 2 : 0);
 		assert_int_equal(m.n_leaves, n > AT_LEAVES ? 2 : 0);
 		assert_int_equal(m.last, n > 58 ? 4 : 0);
+		assert_int_equal(m.inner.id, n > 62 ? 7 : 0);
+		assert_string_equal(m.inner.name, n > 62 ? "z" : "");
 		free(mem);
 	}
 	assert_int_equal(next, sizeof(borders) / sizeof(borders[0]));
@@ -347,11 +355,11 @@ static void outputs_stay_untouched_when_decoding_fails(void **state)
 	assert_ptr_equal(mem, &m);
 }
 
-/* The golden message needs memory for five things: "abc" with its NUL, two bytes of the blob, two
- * bytes of padding, two leaves, and "hi" with its NUL. */
+/* The golden message needs memory for six things: "abc" with its NUL, two bytes of the blob, two
+ * bytes of padding, two leaves, "hi" with its NUL, and "z" with its NUL. */
 static void memory_is_exact_and_limited(void **state)
 {
-	const size_t need = 8 + 2 * sizeof(struct leaf) + 3;
+	const size_t need = 8 + 2 * sizeof(struct leaf) + 3 + 2;
 	struct all m;
 	void *mem = NULL;
 
