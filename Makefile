@@ -50,7 +50,8 @@ AGENT	:= $(filter-out bps-agent/executor/%,$(call tree,bps-agent))
 DEVICE	:= $(filter-out bps-agent/executor/device/cuda%,$(call tree,bps-agent/executor))
 CTL	:= $(call tree,bps-scheduler/bpsctl)
 CLIENT	:= $(call src,libbpsclient/*.c libbpsclient/base/*.c) common/wire/codec.c \
-	   common/data/dtype.c common/data/copy_nontemporal.c \
+	   common/wire/shape_layout.c \
+	   common/data/dtype.c common/data/shape.c common/data/copy_nontemporal.c \
 	   $(addprefix common/local/,cause_file.c local.c local_gpu.c) common/os/cgroup.c \
 	   common/os/fd_passing.c \
 	   $(addprefix common/base/,duration.c error.c failpoint.c nearest_name.c)

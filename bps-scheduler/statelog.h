@@ -23,7 +23,7 @@
 #include "bps-scheduler/model/state.h"
 #include "common/base/error.h"
 
-#define STATELOG_VERSION       1
+#define STATELOG_VERSION       2
 #define STATELOG_COMPACT_BYTES ((uint64_t)4 << 20)
 
 struct statelog;

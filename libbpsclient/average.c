@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/data/dtype.h"
+#include "common/data/shape.h"
 #include "libbpsclient/last_error.h"
 
 /* An i64 is summed as an upper and a lower half. A lower half has 32 bits, so the sum of the lower
@@ -105,18 +105,20 @@ static void narrow(void *to, const void *from, enum bps_dtype dtype, uint64_t n)
 bool average_is_needed(const struct bps_tensor *t, enum bps_op op)
 {
 	return op == BPS_AVG && !t->b->is_single &&
-	       (t->dtype == BPS_I8 || t->dtype == BPS_U8 || t->dtype == BPS_I32 ||
-		       t->dtype == BPS_I64);
+	       (t->shape.dtype == BPS_I8 || t->shape.dtype == BPS_U8 || t->shape.dtype == BPS_I32 ||
+		       t->shape.dtype == BPS_I64);
 }
 
 static int declare_wide(const struct bps_tensor *t, struct bps_tensor **ret)
 {
 	char name[CTL_TENSOR_NAME_MAX + 1];
-	struct bps_decl d = {.name = name,
-		.dtype = t->dtype == BPS_I8 || t->dtype == BPS_U8 ? BPS_I32 : BPS_I64,
-		.n_elems = t->dtype == BPS_I64 ? 2 * t->n_elems : t->n_elems};
+	bool is_narrow = t->shape.dtype == DTYPE_I8 || t->shape.dtype == DTYPE_U8;
+	bool is_widest = t->shape.dtype == DTYPE_I64;
+	struct tensor_decl d = {name, t->shape};
 	int n = snprintf(name, sizeof(name), AVERAGE_PREFIX "%s", t->name);
 
+	d.shape.dtype = is_narrow ? DTYPE_I32 : DTYPE_I64;
+	d.shape.n_values = is_widest ? 2 * t->shape.n_values : t->shape.n_values;
 	if (n >= (int)sizeof(name))
 		return last_error_set(-EINVAL,
 			"tensor '%s': the name is too long for an average of integers: use at most "
@@ -159,7 +161,7 @@ int average_prepare(struct bps_tensor *t)
 	if (!rc && !t->average)
 		rc = average_new(t);
 	if (!rc)
-		widen(t->average->wide->in, t->in, t->dtype, t->n_elems);
+		widen(t->average->wide->in, t->in, t->shape.dtype, t->shape.n_values);
 	return rc;
 }
 
@@ -167,7 +169,7 @@ void average_push(struct bps_tensor *t, int32_t priority)
 {
 	struct average *a = t->average;
 
-	tensor_push(a->wide, t->dtype == BPS_I64 ? BPS_SUM : BPS_AVG, priority);
+	tensor_push(a->wide, t->shape.dtype == BPS_I64 ? BPS_SUM : BPS_AVG, priority);
 	a->wide_round[t->round & 1] = a->wide->round;
 }
 
@@ -194,7 +196,7 @@ void average_copy(const struct bps_tensor *t, uint64_t round, void *dst)
 {
 	const struct average *a = t->average;
 
-	narrow(dst, a->wide->out[a->wide_round[round & 1] & 1], t->dtype, t->n_elems);
+	narrow(dst, a->wide->out[a->wide_round[round & 1] & 1], t->shape.dtype, t->shape.n_values);
 }
 
 const void *average_output(const struct bps_tensor *t, uint64_t round)

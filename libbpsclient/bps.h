@@ -29,7 +29,7 @@ extern "C" {
 #endif
 
 #define BPS_API __attribute__((visibility("default")))
-#define BPS_ABI 2
+#define BPS_ABI 3
 
 struct bps;        /* one worker's handle of its job */
 struct bps_tensor; /* a declared tensor; valid as long as its struct bps */
@@ -178,25 +178,32 @@ BPS_API int bps_size(const struct bps *b);
 BPS_API int bps_local_rank(const struct bps *b);
 BPS_API int bps_local_size(const struct bps *b);
 
-/* Declare a tensor of n_elems (>= 1) values. Returns before the other workers have declared the
+/* Declare a tensor of n_values (>= 1) values. Returns before the other workers have declared the
  * tensor. If the declarations of the workers differ, the tensor's first push_pull fails, and
  * bps_last_error names two workers and their declarations. If this worker has declared the name
  * before, returns the same tensor, provided that type and count agree. name: 1 to 255 bytes that do
  * not begin with "__bps". Errors: -EINVAL, BPS_EMISMATCH (this worker has declared the name with
  * another type or count), BPS_EQUOTA. */
-BPS_API int bps_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_elems,
+BPS_API int bps_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_values,
 	struct bps_tensor **ret);
-/* A declaration for bps_declare_group. */
+/* A declaration for bps_declare_group. Set all its bytes to zero first, because later releases
+ * append fields. Then set `size` and the fields that the tensor needs. */
 struct bps_decl {
+	size_t size; /* sizeof(struct bps_decl) */
 	const char *name;
 	enum bps_dtype dtype;
-	uint64_t n_elems;
+	uint64_t n_values;
+	/* Digest of what the worker stores in the tensor, for example of the names and sizes of the
+	 * gradients in a bucket. 0: the worker gives no digest. Digests are compared as types and
+	 * counts are. */
+	uint64_t digest;
 };
-/* Declare n tensors in one request to the agent. Writes n handles to ret. */
+/* Declare n tensors in one request to the agent. All of them have the same
+ * `size`. Writes n handles to ret. Errors: those of bps_declare. */
 BPS_API int bps_declare_group(
 	struct bps *b, const struct bps_decl *decls, size_t n, struct bps_tensor **ret);
 
-/* Return the input buffer: n_elems values, 64-byte aligned, in memory shared with the agent.
+/* Return the input buffer: bps_count(t) values, 64-byte aligned, in memory shared with the agent.
  * bps_push_pull does not copy the values. */
 BPS_API void *bps_input(struct bps_tensor *t);
 /* Return the result of the last completed round; NULL before the first round is complete. */
@@ -398,8 +405,8 @@ BPS_API int bps_gpu_import(struct bps *b, void *ptr, uint64_t n_bytes);
 BPS_API int bps_gpu_release(struct bps *b, void *ptr);
 /* Declare a tensor in device memory at ptr, like bps_declare. The tensor's values must lie within
  * one piece of memory that bps_gpu_alloc has allocated or bps_gpu_import has imported. */
-BPS_API int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_elems,
-	void *ptr, struct bps_tensor **ret);
+BPS_API int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype,
+	uint64_t n_values, void *ptr, struct bps_tensor **ret);
 /* Submit a tensor in device memory. Errors: BPS_EBUSY if 8 rounds are in flight; -EOPNOTSUPP for an
  * average of integers; BPS_EDEVICE; the error with which the job has failed. */
 BPS_API int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, void *stream);

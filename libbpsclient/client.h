@@ -45,12 +45,11 @@ struct bps_tensor {
 	struct bps *b;
 	struct bps_tensor *next; /* next tensor in the same bucket of b->buckets */
 	char *name;
-	enum bps_dtype dtype;
+	struct tensor_shape shape;
 	uint16_t auto_priority;
 	/* Set while check_group examines a group, to find a tensor that occurs twice in the group;
 	 * guarded by ring_mutex */
 	bool is_marked;
-	uint64_t n_elems;
 	size_t bytes;
 
 	/* Entry of the tensor in shared memory; NULL until the agent has accepted the
@@ -130,14 +129,18 @@ struct tensor_place {
 	uint32_t region;
 	uint64_t offset;
 };
+struct tensor_decl {
+	const char *name;
+	struct tensor_shape shape;
+};
 /* Declare tensors of the user (bps_declare) or of the library itself. place: array of n places in
  * device memory, or NULL for tensors in host memory. ret: array for n pointers, written only if all
  * n declarations succeed. Owns: b keeps the tensors until bps_close. Errors: those of bps_declare.
  * Sets bps_last_error. */
-int tensor_declare(struct bps *b, const struct bps_decl *decls, const struct tensor_place *place,
+int tensor_declare(struct bps *b, const struct tensor_decl *decls, const struct tensor_place *place,
 	size_t n, struct bps_tensor **ret);
-/* Check the name, type and count of a user's declaration. Errors: -EINVAL. Sets bps_last_error. */
-int tensor_check_decl(const struct bps_decl *d);
+/* Check the name and the shape of a user's declaration. Errors: -EINVAL. Sets bps_last_error. */
+int tensor_check_decl(const struct tensor_decl *d);
 /* Check that ret is not NULL. Errors: -EINVAL. Sets bps_last_error. */
 int tensor_check_ret(struct bps_tensor *const *ret);
 /* Check that no tensor of a group is NULL, that all belong to one job, and that the job is open. n:

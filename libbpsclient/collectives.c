@@ -126,12 +126,12 @@ static uint32_t size_of(size_t n_bytes)
 static int declare_lanes(struct bps *b, uint32_t bytes, unsigned n, struct bps_tensor **ret)
 {
 	char names[LANES][64];
-	struct bps_decl decls[LANES] = {{0}};
+	struct tensor_decl decls[LANES] = {{0}};
 	int rc;
 
 	for (unsigned i = 0; i < n; i++) {
 		snprintf(names[i], sizeof(names[i]), CLIENT_NAME_PREFIX "bytes.%u.%u", bytes, i);
-		decls[i] = (struct bps_decl){names[i], BPS_U8, bytes};
+		decls[i] = (struct tensor_decl){names[i], shape_of(DTYPE_U8, bytes)};
 	}
 	rc = tensor_declare(b, decls, NULL, n, ret);
 	for (unsigned i = 0; !rc && i < n; i++) {
@@ -247,7 +247,7 @@ static int exchange(struct collective *c, const struct whole *w)
 
 int bps_barrier(struct bps *b, uint32_t timeout_ms)
 {
-	struct bps_decl d = {CLIENT_NAME_PREFIX "barrier", BPS_I32, 1};
+	struct tensor_decl d = {CLIENT_NAME_PREFIX "barrier", shape_of(DTYPE_I32, 1)};
 	struct bps_tensor *t;
 	struct collective c;
 	int rc = begin(&c, b, timeout_ms);

@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/data/dtype.h"
+#include "common/data/shape.h"
 #include "libbpsclient/last_error.h"
 
 /* Number of values that a loop converts at a time. The buffer of 4 KiB stays in the L1 cache. */
@@ -173,12 +173,12 @@ static int check_floats(const struct bps_tensor *t, const void *memory, const ch
 	if (t->region)
 		return last_error_set(
 			-EINVAL, "%s: tensor '%s' lies in device memory", what, t->name);
-	if (t->dtype == BPS_F16 || t->dtype == BPS_BF16 || t->dtype == BPS_F32 ||
-		t->dtype == BPS_F64)
+	if (t->shape.dtype == BPS_F16 || t->shape.dtype == BPS_BF16 || t->shape.dtype == BPS_F32 ||
+		t->shape.dtype == BPS_F64)
 		return 0;
 	return last_error_set(-EINVAL,
 		"%s: tensor '%s' has the integer type %s: use bps_input and bps_output", what,
-		t->name, dtype_name(t->dtype));
+		t->name, dtype_name(t->shape.dtype));
 }
 
 int bps_fill_f32(struct bps_tensor *t, const float *src, float scale)
@@ -189,14 +189,14 @@ int bps_fill_f32(struct bps_tensor *t, const float *src, float scale)
 		rc = tensor_may_fill(t);
 	if (rc < 0)
 		return rc;
-	if (t->dtype == BPS_BF16)
-		fill_halves(t->in, src, t->n_elems, (double)scale, fill_bf16);
-	else if (t->dtype == BPS_F16)
-		fill_halves(t->in, src, t->n_elems, (double)scale, fill_f16);
-	else if (t->dtype == BPS_F64)
-		fill_f64(t->in, src, t->n_elems, (double)scale);
+	if (t->shape.dtype == BPS_BF16)
+		fill_halves(t->in, src, t->shape.n_values, (double)scale, fill_bf16);
+	else if (t->shape.dtype == BPS_F16)
+		fill_halves(t->in, src, t->shape.n_values, (double)scale, fill_f16);
+	else if (t->shape.dtype == BPS_F64)
+		fill_f64(t->in, src, t->shape.n_values, (double)scale);
 	else
-		fill_f32(t->in, src, t->n_elems, scale);
+		fill_f32(t->in, src, t->shape.n_values, scale);
 	return 0;
 }
 
@@ -213,13 +213,13 @@ int bps_read_f32(const struct bps_tensor *t, float *dst, float scale)
 			"read_f32: no round of tensor '%s' is complete: call bps_push_pull and "
 			"bps_wait first",
 			t->name);
-	if (t->dtype == BPS_BF16)
-		read_bf16(dst, out, t->n_elems, scale);
-	else if (t->dtype == BPS_F16)
-		read_f16(dst, out, t->n_elems, scale);
-	else if (t->dtype == BPS_F64)
-		read_f64(dst, out, t->n_elems, (double)scale);
+	if (t->shape.dtype == BPS_BF16)
+		read_bf16(dst, out, t->shape.n_values, scale);
+	else if (t->shape.dtype == BPS_F16)
+		read_f16(dst, out, t->shape.n_values, scale);
+	else if (t->shape.dtype == BPS_F64)
+		read_f64(dst, out, t->shape.n_values, (double)scale);
 	else
-		fill_f32(dst, out, t->n_elems, scale);
+		fill_f32(dst, out, t->shape.n_values, scale);
 	return 0;
 }

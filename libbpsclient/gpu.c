@@ -6,7 +6,7 @@
 #include <errno.h>
 
 #include "common/base/clock.h"
-#include "common/data/dtype.h"
+#include "common/data/shape.h"
 #include "libbpsclient/average.h"
 #include "libbpsclient/client.h"
 #include "libbpsclient/last_error.h"
@@ -212,10 +212,10 @@ int bps_gpu_release(struct bps *b, void *ptr)
 	return rc < 0 ? explain(rc, "bps_gpu_release") : 0;
 }
 
-int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_elems,
+int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_values,
 	void *ptr, struct bps_tensor **ret)
 {
-	struct bps_decl d = {name, dtype, n_elems};
+	struct tensor_decl d = {name, shape_of((unsigned)dtype, n_values)};
 	struct tensor_place place;
 	int rc = need(b, "bps_gpu_declare");
 
@@ -225,11 +225,11 @@ int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint6
 		rc = tensor_check_decl(&d);
 	if (rc < 0)
 		return rc;
-	if (!gpu_link_find(b->gpu, ptr, n_elems * dtype_bytes(dtype), &place.region, &place.offset))
+	if (!gpu_link_find(b->gpu, ptr, shape_bytes(&d.shape), &place.region, &place.offset))
 		return last_error_set(-EINVAL,
 			"tensor '%s': its %llu bytes at %p are not within one piece of memory from "
 			"bps_gpu_alloc or bps_gpu_import",
-			name, (unsigned long long)(n_elems * dtype_bytes(dtype)), ptr);
+			name, (unsigned long long)shape_bytes(&d.shape), ptr);
 	if (place.offset % dtype_bytes(dtype))
 		return last_error_set(-EINVAL,
 			"tensor '%s': its address %p is not a multiple of the element size, %zu "

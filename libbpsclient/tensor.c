@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "common/base/failpoint.h"
-#include "common/data/dtype.h"
+#include "common/data/shape.h"
 #include "libbpsclient/average.h"
 #include "libbpsclient/copy.h"
 #include "libbpsclient/last_error.h"
@@ -25,7 +25,10 @@ _Static_assert(BPS_SUM == (int)OP_SUM && BPS_PROD == (int)OP_PROD && BPS_MAX == 
 		       BPS_BXOR == (int)OP_BXOR,
 	"public and internal operations");
 
-#define NAME_MAX_BYTES  255
+#define NAME_MAX_BYTES 255
+/* Smallest and largest size of a declaration of any release in bytes */
+#define DECL_BYTES_MIN  sizeof(struct bps_decl)
+#define DECL_BYTES_MAX  4096
 #define PRIORITY_MAX    65535
 #define PRIORITY_MIDDLE 32768
 
@@ -59,7 +62,7 @@ static void remove_tensor(struct bps_tensor *t)
 	tensor_free(t);
 }
 
-static struct bps_tensor *add_tensor(struct bps *b, const struct bps_decl *d)
+static struct bps_tensor *add_tensor(struct bps *b, const struct tensor_decl *d)
 {
 	struct bps_tensor *t = calloc(1, sizeof(*t));
 
@@ -71,9 +74,8 @@ static struct bps_tensor *add_tensor(struct bps *b, const struct bps_decl *d)
 		return NULL;
 	}
 	t->b = b;
-	t->dtype = d->dtype;
-	t->n_elems = d->n_elems;
-	t->bytes = d->n_elems * dtype_bytes(d->dtype);
+	t->shape = d->shape;
+	t->bytes = shape_bytes(&d->shape);
 	t->next = *bucket_of(b, t->name);
 	*bucket_of(b, t->name) = t;
 	return t;
@@ -94,21 +96,17 @@ int tensor_check_ret(struct bps_tensor *const *ret)
 	return ret ? 0 : last_error_set(-EINVAL, "declare: ret is NULL");
 }
 
-int tensor_check_decl(const struct bps_decl *d)
+int tensor_check_decl(const struct tensor_decl *d)
 {
-	size_t bytes = dtype_bytes(d->dtype), n_name;
+	struct err_text why;
+	size_t n_name;
 
 	n_name = d->name ? strnlen(d->name, NAME_MAX_BYTES + 1) : 0;
 	if (!n_name || n_name > NAME_MAX_BYTES)
 		return last_error_set(-EINVAL, "declare: a tensor's name must have 1 to %d bytes",
 			NAME_MAX_BYTES);
-	if (!bytes)
-		return last_error_set(
-			-EINVAL, "tensor '%s': %d is not an element type", d->name, (int)d->dtype);
-	if (!d->n_elems || d->n_elems > (uint64_t)INT64_MAX / 4 / bytes)
-		return last_error_set(-EINVAL,
-			"tensor '%s': %llu is not a possible number of elements", d->name,
-			(unsigned long long)d->n_elems);
+	if (shape_check(&d->shape, INT64_MAX / 4, &why) < 0)
+		return last_error_set(-EINVAL, "tensor '%s': %s", d->name, why.s);
 	if (!strncmp(d->name, CLIENT_RESERVED, strlen(CLIENT_RESERVED)))
 		return last_error_set(-EINVAL,
 			"tensor '%s': names that begin with '%s' are reserved", d->name,
@@ -117,13 +115,12 @@ int tensor_check_decl(const struct bps_decl *d)
 }
 
 static int check_agrees(
-	const struct bps_tensor *t, const struct bps_decl *d, const struct tensor_place *place)
+	const struct bps_tensor *t, const struct tensor_decl *d, const struct tensor_place *place)
 {
-	bool is_same_type = t->dtype == d->dtype && t->n_elems == d->n_elems;
 	bool is_same_place = t->region == (place ? place->region : 0) &&
 			     (!place || t->region_offset == place->offset);
 
-	if (is_same_type && is_same_place)
+	if (shape_is_equal(&t->shape, &d->shape) && is_same_place)
 		return 0;
 	last_error_tensor(t->name);
 	if (!is_same_place)
@@ -131,17 +128,16 @@ static int check_agrees(
 			"rank %d declares tensor '%s' again, but in other memory: use another name",
 			t->b->rank, d->name);
 	return last_error_set(BPS_EMISMATCH,
-		"rank %d declares tensor '%s' as %s[%llu], but declared it before as %s[%llu]: "
-		"use another name",
-		t->b->rank, d->name, dtype_name(d->dtype), (unsigned long long)d->n_elems,
-		dtype_name(t->dtype), (unsigned long long)t->n_elems);
+		"rank %d declares tensor '%s' as %s, but declared it before as %s: use another "
+		"name",
+		t->b->rank, d->name, shape_text(&d->shape).s, shape_text(&t->shape).s);
 }
 
 /* Find each declared tensor in the table of tensors, or add the tensor to the table. The list
  * `pending` receives the added tensors. If a tensor is already in the table, its type, number of
  * elements and memory must agree with the new declaration. place: the device memory of the tensors,
  * or NULL for host memory. Errors: -ENOMEM, BPS_EMISMATCH. Sets bps_last_error. */
-static int collect_new(struct bps *b, const struct bps_decl *decls,
+static int collect_new(struct bps *b, const struct tensor_decl *decls,
 	const struct tensor_place *place, size_t n, struct bps_tensor **ret,
 	struct bps_tensor **pending, size_t *n_pending)
 {
@@ -203,8 +199,7 @@ static int declare_chunk(struct bps *b, struct bps_tensor **tensors, uint32_t n)
 		return last_error_set(-ENOMEM, "declare: out of memory");
 	for (uint32_t i = 0; i < n; i++) {
 		decls[i] = (struct local_decl){.name = tensors[i]->name,
-			.dtype = (uint8_t)tensors[i]->dtype,
-			.n_elems = tensors[i]->n_elems,
+			.shape = tensors[i]->shape,
 			.region = tensors[i]->region,
 			.region_offset = tensors[i]->region_offset};
 		bytes[i] = tensors[i]->bytes;
@@ -233,7 +228,7 @@ static int declare_new(struct bps *b, struct bps_tensor **tensors, size_t n)
 	return rc;
 }
 
-int tensor_declare(struct bps *b, const struct bps_decl *decls, const struct tensor_place *place,
+int tensor_declare(struct bps *b, const struct tensor_decl *decls, const struct tensor_place *place,
 	size_t n, struct bps_tensor **ret)
 {
 	struct bps_tensor **pending = calloc(n ? n : 1, sizeof(struct bps_tensor *));
@@ -277,9 +272,52 @@ int tensor_redeclare(struct bps *b, struct bps_tensor **tensors, size_t n)
 	return rc;
 }
 
+/* Copy the element i of an array of declarations of a program that was compiled with this or
+ * another release. A later release appends fields. If one of those is set, it has an effect that
+ * this release does not know. */
+static int copy_decl(const struct bps_decl *decls, size_t i, struct bps_decl *ret)
+{
+	const uint8_t *from = (const uint8_t *)decls + i * decls->size;
+	size_t known = decls->size < sizeof(*ret) ? decls->size : sizeof(*ret);
+
+	memset(ret, 0, sizeof(*ret));
+	if (known >= DECL_BYTES_MIN && decls->size <= DECL_BYTES_MAX)
+		memcpy(ret, from, known);
+	if (ret->size != decls->size || !ret->size)
+		return last_error_set(-EINVAL,
+			"declare: the field `size` of declaration %zu must be "
+			"sizeof(struct bps_decl), not %zu",
+			i, ret->size);
+	for (size_t byte = known; byte < decls->size; byte++)
+		if (from[byte])
+			return last_error_set(-EINVAL,
+				"declare: the declaration has a field that this library does not "
+				"know: install the release with which the program was compiled");
+	return 0;
+}
+
+static int read_decls(const struct bps_decl *decls, size_t n, struct tensor_decl *ret)
+{
+	struct bps_decl d;
+	int rc;
+
+	for (size_t i = 0; i < n; i++) {
+		rc = copy_decl(decls, i, &d);
+		if (rc < 0)
+			return rc;
+		ret[i] = (struct tensor_decl){d.name, shape_of((unsigned)d.dtype, d.n_values)};
+		ret[i].shape.digest = d.digest;
+		rc = tensor_check_decl(&ret[i]);
+		if (rc < 0)
+			return rc;
+	}
+	return 0;
+}
+
 int bps_declare_group(
 	struct bps *b, const struct bps_decl *decls, size_t n, struct bps_tensor **ret)
 {
+	struct tensor_decl *known;
 	int rc = client_check(b);
 
 	if (rc || !n)
@@ -287,15 +325,22 @@ int bps_declare_group(
 	if (!decls)
 		return last_error_set(-EINVAL, "declare: decls is NULL");
 	rc = tensor_check_ret(ret);
-	for (size_t i = 0; !rc && i < n; i++)
-		rc = tensor_check_decl(&decls[i]);
-	return rc ? rc : tensor_declare(b, decls, NULL, n, ret);
+	if (rc < 0)
+		return rc;
+	known = calloc(n, sizeof(*known));
+	if (!known)
+		return last_error_set(-ENOMEM, "declare: out of memory");
+	rc = read_decls(decls, n, known);
+	if (!rc)
+		rc = tensor_declare(b, known, NULL, n, ret);
+	free(known);
+	return rc;
 }
 
-int bps_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_elems,
+int bps_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_values,
 	struct bps_tensor **ret)
 {
-	struct bps_decl d = {name, dtype, n_elems};
+	struct bps_decl d = {.size = sizeof(d), .name = name, .dtype = dtype, .n_values = n_values};
 
 	return bps_declare_group(b, &d, 1, ret);
 }
@@ -494,11 +539,11 @@ static int check_tensors(struct bps_tensor *const *tensors, size_t n, enum bps_o
 	if ((unsigned)op >= OP_COUNT)
 		return last_error_set(-EINVAL, "push_pull: %d is not an operation", (int)op);
 	for (size_t i = 0; i < n; i++)
-		if (!op_is_for(op, (unsigned)tensors[i]->dtype))
+		if (!op_is_for(op, (unsigned)tensors[i]->shape.dtype))
 			return last_error_set(-EINVAL,
 				"push_pull: tensor '%s': %s is an operation on integers, not on %s",
 				tensors[i]->name, op_name(op),
-				dtype_name((unsigned)tensors[i]->dtype));
+				dtype_name((unsigned)tensors[i]->shape.dtype));
 	return 0;
 }
 
@@ -646,12 +691,12 @@ int bps_outputs(const struct bps_tensor *t, const void *ret[2])
 
 uint64_t bps_count(const struct bps_tensor *t)
 {
-	return t->n_elems;
+	return t->shape.n_values;
 }
 
 enum bps_dtype bps_dtype(const struct bps_tensor *t)
 {
-	return t->dtype;
+	return t->shape.dtype;
 }
 
 const char *bps_name(const struct bps_tensor *t)

@@ -264,7 +264,7 @@ void agt_job_error(struct agt_job *job, int code, const char *fmt, ...)
 }
 
 /* in_workers: as agt_tensor_new_device describes; NULL: each input is the values of one worker. */
-static int tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
+static int tensor_new(struct agt_job *job, const struct tensor_shape *shape,
 	const struct agt_mem *in, const uint16_t *in_workers, uint32_t n_in,
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
 	struct agt_tensor **ret)
@@ -285,8 +285,7 @@ static int tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
 		t->weights[i] = in_workers ? in_workers[i] : 1;
 	t->job = job;
 	t->user = user;
-	t->dtype = dtype;
-	t->n_elems = n_elems;
+	t->shape = *shape;
 	t->id = CTL_NO_ID;
 	t->n_in = n_in;
 	memcpy(t->in, in, n_in * sizeof(*in));
@@ -295,24 +294,24 @@ static int tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
 	t->out[0] = out[0];
 	t->out[1] = out[1];
 	TAILQ_INSERT_TAIL(&job->tensors, t, link);
-	job->tensor_bytes += n_elems * dtype_bytes(dtype);
+	job->tensor_bytes += shape_bytes(shape);
 	*ret = t;
 	return 0;
 }
 
-int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const struct agt_mem *in,
+int agt_tensor_new(struct agt_job *job, const struct tensor_shape *shape, const struct agt_mem *in,
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
 	struct agt_tensor **ret)
 {
-	return tensor_new(job, dtype, n_elems, in, NULL, job->n_workers, staging, out, user, ret);
+	return tensor_new(job, shape, in, NULL, job->n_workers, staging, out, user, ret);
 }
 
-int agt_tensor_new_device(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
+int agt_tensor_new_device(struct agt_job *job, const struct tensor_shape *shape,
 	const struct agt_mem *in, const uint16_t *in_workers, uint32_t n_in,
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
 	struct agt_tensor **ret)
 {
-	int rc = tensor_new(job, dtype, n_elems, in, in_workers, n_in, staging, out, user, ret);
+	int rc = tensor_new(job, shape, in, in_workers, n_in, staging, out, user, ret);
 
 	if (rc == 0)
 		(*ret)->is_device = true;
@@ -392,7 +391,7 @@ int agt_tensor_unstaged(struct agt_tensor *t, uint64_t round)
 
 uint64_t agt_tensor_part_bytes(const struct agt_tensor *t)
 {
-	return (uint64_t)t->part_elems * dtype_bytes(t->dtype);
+	return (uint64_t)t->part_elems * dtype_bytes(t->shape.dtype);
 }
 
 static int by_id_set(struct agt_job *job, uint32_t id, struct agt_tensor *t)
@@ -488,7 +487,7 @@ static int parts_make(struct agt_tensor *t, uint32_t id, uint32_t part_elems, ui
 int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan)
 {
 	struct agt_job *job = t->job;
-	size_t elem = dtype_bytes(t->dtype);
+	size_t elem = dtype_bytes(t->shape.dtype);
 	uint32_t part_elems = plan->part_elems;
 	uint64_t n_parts;
 	int rc;
@@ -497,13 +496,13 @@ int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan)
 		return 0;
 	if (job->is_local)
 		part_elems = (uint32_t)(LOCAL_PART_BYTES / elem);
-	if (plan->n_elems != t->n_elems || plan->dtype != t->dtype || !part_elems ||
+	if (!shape_is_equal(&plan->shape, &t->shape) || !part_elems ||
 		part_elems > UINT32_MAX / elem || plan->tensor >= CTL_TENSORS_MAX)
 		return BPS_EPROTO;
-	n_parts = (t->n_elems - 1) / part_elems + 1;
+	n_parts = shape_n_parts(&t->shape, part_elems);
 	if (n_parts > UINT32_MAX)
 		return BPS_EPROTO;
-	if (is_too_large(job, (t->n_elems < part_elems ? t->n_elems : part_elems) * elem))
+	if (is_too_large(job, shape_part_elems(&t->shape, part_elems, 0) * elem))
 		return BPS_EQUOTA;
 	if (reserve_heaps(job, (uint32_t)n_parts) < 0 || by_id_set(job, plan->tensor, t) < 0)
 		return -ENOMEM;

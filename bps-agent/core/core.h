@@ -217,7 +217,7 @@ void agt_job_fail(struct agt_job *job, int code);
  * local worker. staging: memory for the sum of the in-slots; may be NULL with one worker. All
  * memory must stay valid until agt_job_free calls release. user: passed to env->done. The job owns
  * the tensor, and agt_job_free frees it. Errors: -ENOMEM. */
-int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const struct agt_mem *in,
+int agt_tensor_new(struct agt_job *job, const struct tensor_shape *shape, const struct agt_mem *in,
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
 	struct agt_tensor **ret);
 /* Add a tensor in the memory of the workers' devices. The executor copies values to n_in inputs in
@@ -226,7 +226,7 @@ int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const s
  * local workers. The executor takes the result from the outputs. staging: memory for the
  * contribution; may be NULL with one input. A round is done when agt_tensor_unstaged has been
  * called. */
-int agt_tensor_new_device(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
+int agt_tensor_new_device(struct agt_job *job, const struct tensor_shape *shape,
 	const struct agt_mem *in, const uint16_t *in_workers, uint32_t n_in,
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
 	struct agt_tensor **ret);

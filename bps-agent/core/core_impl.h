@@ -10,7 +10,7 @@
 
 #include "bps-agent/core/core.h"
 #include "common/base/heap.h"
-#include "common/data/dtype.h"
+#include "common/data/shape.h"
 #include "common/data/reduce.h"
 
 struct agt_part;
@@ -20,7 +20,8 @@ struct agt_tensor {
 	TAILQ_ENTRY(agt_tensor) link;
 	struct agt_job *job;
 	void *user;
-	uint8_t dtype, op;
+	struct tensor_shape shape;
+	uint8_t op;
 	bool is_planned;
 	bool is_running; /* `round` + 1 is in progress */
 	/* the tensor is on devices: the executor copies its bytes to the inputs and from the
@@ -34,7 +35,6 @@ struct agt_tensor {
 	int failed;
 	uint16_t priority;
 	uint32_t id;
-	uint64_t n_elems;
 	uint32_t part_elems, n_parts, parts_left;
 	uint64_t round; /* the last complete round */
 	/* Sequence number of the round in progress. The core numbers the rounds of all tensors in

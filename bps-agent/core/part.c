@@ -37,20 +37,18 @@ void part_set_state(struct agt_part *part, enum agt_part_state state, const char
 
 size_t part_elems(const struct agt_part *part)
 {
-	const struct agt_tensor *t = part->tensor;
-	uint64_t first = (uint64_t)part->index * t->part_elems;
-
-	return t->n_elems - first < t->part_elems ? (size_t)(t->n_elems - first) : t->part_elems;
+	return shape_part_elems(&part->tensor->shape, part->tensor->part_elems, part->index);
 }
 
 uint32_t part_bytes(const struct agt_part *part)
 {
-	return (uint32_t)(part_elems(part) * dtype_bytes(part->tensor->dtype));
+	return (uint32_t)(part_elems(part) * dtype_bytes(part->tensor->shape.dtype));
 }
 
 uint64_t part_offset(const struct agt_part *part)
 {
-	return (uint64_t)part->index * part->tensor->part_elems * dtype_bytes(part->tensor->dtype);
+	return (uint64_t)part->index * part->tensor->part_elems *
+	       dtype_bytes(part->tensor->shape.dtype);
 }
 
 struct agt_core *part_core(const struct agt_part *part)

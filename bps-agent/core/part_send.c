@@ -14,10 +14,10 @@
 static void sum_block(struct agt_part *part, size_t first, size_t n, char *dst, enum op op)
 {
 	struct agt_tensor *t = part->tensor;
-	bool takes_means = op_takes_means(t->op, t->dtype);
-	size_t elem = dtype_bytes(t->dtype);
+	bool takes_means = op_takes_means(t->op, t->shape.dtype);
+	size_t elem = dtype_bytes(t->shape.dtype);
 	uint64_t offset = part_offset(part) + first * elem;
-	bool is_half = dtype_acc_bytes(t->dtype) != elem;
+	bool is_half = dtype_acc_bytes(t->shape.dtype) != elem;
 	void *acc = is_half ? (void *)part_core(part)->scratch : dst;
 
 	for (uint32_t w = 0; w < t->n_in; w += REDUCE_MAX_SRC) {
@@ -31,9 +31,9 @@ static void sum_block(struct agt_part *part, size_t first, size_t n, char *dst, 
 		if (takes_means)
 			reduce_means_fold(acc, src, t->weights + w, n_src, n, w == 0);
 		else
-			reduce_fold(acc, src, n_src, n, t->dtype, t->op, w == 0);
+			reduce_fold(acc, src, n_src, n, t->shape.dtype, t->op, w == 0);
 	}
-	reduce_finish(dst, acc, n, t->dtype, op, t->job->n_workers);
+	reduce_finish(dst, acc, n, t->shape.dtype, op, t->job->n_workers);
 }
 
 static struct agt_mem contrib_mem(const struct agt_part *part)
@@ -51,11 +51,11 @@ void part_prepare_contrib(struct agt_part *part, bool wants_crc)
 	_Atomic uint64_t *summed = &part->kept->summed;
 	bool wants_sum = part->tensor->n_in > 1 &&
 			 atomic_load_explicit(summed, memory_order_acquire) != part->round;
-	size_t elem = dtype_bytes(part->tensor->dtype), left = part_elems(part), first = 0;
+	size_t elem = dtype_bytes(part->tensor->shape.dtype), left = part_elems(part), first = 0;
 	char *mem = contrib_mem(part).mem;
 	/* The contribution is the machine's reduction, or for averages of f16 the mean of its
 	 * workers. */
-	enum op op = op_takes_means(part->tensor->op, part->tensor->dtype) ? OP_AVG : OP_SUM;
+	enum op op = op_takes_means(part->tensor->op, part->tensor->shape.dtype) ? OP_AVG : OP_SUM;
 	uint32_t crc = 0;
 
 	if (!wants_sum && !wants_crc)
@@ -231,7 +231,7 @@ int part_send_owed(struct agt_part *part, enum part_owe what)
 void part_sum_local(struct agt_part *part)
 {
 	struct agt_tensor *t = part->tensor;
-	size_t elem = dtype_bytes(t->dtype), left = part_elems(part), first = 0;
+	size_t elem = dtype_bytes(t->shape.dtype), left = part_elems(part), first = 0;
 	struct agt_core *core = part_core(part);
 	char *dst = part_output(part);
 

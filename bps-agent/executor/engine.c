@@ -258,11 +258,12 @@ static bool is_inside(const struct engine_range *r, uint64_t bytes)
 
 static int check(const struct engine *e, const struct engine_tensor_desc *d, struct err_text *err)
 {
-	size_t elem = dtype_bytes(d->dtype);
-	uint64_t bytes;
+	size_t elem = dtype_bytes(d->shape.dtype);
+	uint64_t bytes = shape_bytes(&d->shape);
+	struct err_text why;
 
-	if (!elem || d->id >= ENGINE_TENSORS_MAX || find(e, d->id) || !d->n_elems ||
-		__builtin_mul_overflow(d->n_elems, elem, &bytes) || !d->part_bytes ||
+	if (d->id >= ENGINE_TENSORS_MAX || find(e, d->id) ||
+		shape_check(&d->shape, UINT64_MAX, &why) < 0 || !d->part_bytes ||
 		d->part_bytes % elem || (bytes - 1) / d->part_bytes >= UINT32_MAX)
 		return err_set(err, -EINVAL,
 			"tensor %u has an invalid description, or exists already", d->id);
@@ -336,8 +337,8 @@ int engine_add(struct engine *e, const struct engine_tensor_desc *d, struct err_
 		return err_set(err, -ENOMEM, "out of memory");
 	t->e = e;
 	t->id = d->id;
-	t->dtype = d->dtype;
-	t->bytes = d->n_elems * dtype_bytes(d->dtype);
+	t->shape = d->shape;
+	t->bytes = shape_bytes(&d->shape);
 	t->part_bytes = d->part_bytes;
 	t->n_parts = (uint32_t)((t->bytes - 1) / d->part_bytes + 1);
 	parts_each = parts_of_chunk(e, d);
@@ -366,10 +367,7 @@ int engine_find(const struct engine *e, const struct engine_tensor_desc *d)
 
 	if (!t)
 		return -ENOENT;
-	return t->dtype == d->dtype && t->bytes == d->n_elems * dtype_bytes(d->dtype) &&
-			       t->part_bytes == d->part_bytes
-		       ? 0
-		       : -EINVAL;
+	return shape_is_equal(&t->shape, &d->shape) && t->part_bytes == d->part_bytes ? 0 : -EINVAL;
 }
 
 void engine_mute(struct engine *e)

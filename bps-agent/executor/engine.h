@@ -39,6 +39,7 @@
 
 #include "bps-agent/executor/device/device.h"
 #include "bps-agent/executor/plan/route.h"
+#include "common/data/shape.h"
 #include "common/local/gpu_slot.h"
 
 struct engine;
@@ -91,8 +92,7 @@ struct engine_tensor_desc {
 	/* id of the tensor, below ENGINE_TENSORS_MAX; use small numbers, because ids index an
 	 * array */
 	uint32_t id;
-	enum dtype dtype;
-	uint64_t n_elems;
+	struct tensor_shape shape;
 	uint64_t part_bytes; /* size of a partition, a multiple of the element's size */
 	/* array with one place per member; engine_add copies `places` and `in` */
 	const struct engine_place *places;

@@ -10,7 +10,7 @@
 #include "bps-agent/executor/engine.h"
 #include "bps-agent/executor/engine_lane.h"
 #include "common/base/heap.h"
-#include "common/data/dtype.h"
+#include "common/data/shape.h"
 
 enum engine_part_state {
 	PART_IDLE,
@@ -65,7 +65,7 @@ struct engine_tensor {
 	struct engine *e;
 	enum engine_tensor_state state;
 	uint32_t id;
-	enum dtype dtype;
+	struct tensor_shape shape;
 	enum op op;
 	uint16_t priority;
 	/* The engine reports no events of the tensor. Set by engine_mute after a restart of the

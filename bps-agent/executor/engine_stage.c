@@ -348,12 +348,12 @@ static int collective(struct engine_chunk *c, unsigned g, bool is_up)
 	const struct route_group *group = &e->route.groups[g];
 	struct device_clique *q = e->cliques[g];
 	struct device_piece pieces[DEVICE_GPUS_MAX], tails[DEVICE_GPUS_MAX];
-	uint64_t elem = dtype_bytes(t->dtype), all = chunk_bytes(c) / elem, count, tail;
+	uint64_t elem = dtype_bytes(t->shape.dtype), all = chunk_bytes(c) / elem, count, tail;
 	bool has_root = e->route.up == UP_REDUCE;
 	/* For an average, the GPUs only sum, and a server divides the sum by the number of workers.
 	 * In a job with one member, the agent does so. Only where contributions are means, the GPUs
 	 * compute the mean of their group. */
-	enum op op = t->op == OP_AVG && !op_takes_means(t->op, t->dtype) ? OP_SUM : t->op;
+	enum op op = t->op == OP_AVG && !op_takes_means(t->op, t->shape.dtype) ? OP_SUM : t->op;
 	int root = has_root ? (int)root_of(c) : group->n - 1, rc, end;
 
 	count = has_root ? 0 : route_block(chunk_bytes(c), group->n) / elem;
@@ -370,11 +370,11 @@ static int collective(struct engine_chunk *c, unsigned g, bool is_up)
 	if (rc < 0)
 		return rc;
 	if (count)
-		rc = is_up ? e->ops->reduce_scatter(q, pieces, count, t->dtype, op)
-			   : e->ops->all_gather(q, pieces, count, t->dtype);
+		rc = is_up ? e->ops->reduce_scatter(q, pieces, count, t->shape.dtype, op)
+			   : e->ops->all_gather(q, pieces, count, t->shape.dtype);
 	if (rc == 0 && tail)
-		rc = is_up ? e->ops->reduce(q, tails, tail, t->dtype, op, root)
-			   : e->ops->broadcast(q, tails, tail, t->dtype, root);
+		rc = is_up ? e->ops->reduce(q, tails, tail, t->shape.dtype, op, root)
+			   : e->ops->broadcast(q, tails, tail, t->shape.dtype, root);
 	end = e->ops->group_end(q);
 	return rc < 0 ? rc : end;
 }

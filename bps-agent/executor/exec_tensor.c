@@ -6,7 +6,7 @@
 
 #include "bps-agent/executor/exec.h"
 #include "common/base/log.h"
-#include "common/data/dtype.h"
+#include "common/data/shape.h"
 
 static void report_bad(struct exec *x, uint32_t id, int rc, const char *why)
 {
@@ -23,8 +23,7 @@ static void begin(struct exec *x, const struct ring_pair_entry *e)
 	memset(m, 0, sizeof(*m));
 	m->is_open = true;
 	m->t = (struct engine_tensor_desc){.id = e->id,
-		.dtype = e->a,
-		.n_elems = e->x,
+		.shape = shape_of(e->a, e->x),
 		.part_bytes = e->y,
 		.places = m->places,
 		.in = m->in};

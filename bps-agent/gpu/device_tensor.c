@@ -14,7 +14,7 @@
 #include "bps-agent/trainers/job_failure.h"
 #include "bps-agent/trainers/tensor.h"
 #include "common/base/log.h"
-#include "common/data/dtype.h"
+#include "common/data/shape.h"
 
 /* ---- declaring ---- */
 
@@ -159,7 +159,7 @@ static int device_declare(struct trainer *t, struct tensor *tensor, const struct
 	if (!tensor->device && tensor->n_declared)
 		return err_set(err, BPS_EMISMATCH,
 			"another worker of this machine has declared the tensor in host memory");
-	if (d->region_offset % dtype_bytes(d->dtype))
+	if (d->region_offset % dtype_bytes(d->shape.dtype))
 		return err_set(err, -EINVAL,
 			"the tensor's address is not a multiple of the size of an element");
 	if (!tensor->device && new_on_device(g, tensor, g->n_tensors) < 0)
@@ -185,7 +185,7 @@ static int device_to_core(struct tensor *tensor)
 {
 	struct device_tensor *d = tensor->device;
 
-	return agt_tensor_new_device(tensor->job->core, tensor->dtype, tensor->n_elems, d->in,
+	return agt_tensor_new_device(tensor->job->core, &tensor->shape, d->in,
 		d->executor->input_workers, d->executor->n_inputs,
 		tensor->staging.mem ? &tensor->staging : NULL, tensor->out, tensor, &tensor->core);
 }
@@ -204,8 +204,8 @@ static void tell_tensor(struct device_tensor *d)
 
 	d->is_told = true;
 	say(d, (struct ring_pair_entry){.type = RING_PAIR_TENSOR,
-		       .a = tensor->dtype,
-		       .x = tensor->n_elems,
+		       .a = tensor->shape.dtype,
+		       .x = tensor->shape.n_values,
 		       .y = agt_tensor_part_bytes(tensor->core)});
 	for (uint16_t i = 0; i < 2; i++)
 		say(d, (struct ring_pair_entry){.type = RING_PAIR_BUFFER,

@@ -362,11 +362,10 @@ void handover_forget_job(const struct job *job)
 
 static int write_tensor(struct tensor *tensor)
 {
-	struct ledger_tensor k = {.n_elems = tensor->n_elems,
+	struct ledger_tensor k = {.shape = tensor->shape,
 		.out_offset = {tensor->out[0].offset, tensor->out[1].offset},
 		.out_arena = tensor->out_arena->id,
 		.gpu_id = tensor->device ? tensor->device->id : 0,
-		.dtype = tensor->dtype,
 		.is_gpu = tensor->device != NULL};
 	struct job *job = tensor->job;
 	void *live;

@@ -53,10 +53,11 @@ struct ledger_arena {
 	uint16_t node;
 };
 struct ledger_tensor { /* the record continues with the tensor's name and a zero byte */
-	uint64_t n_elems, out_offset[2];
+	struct tensor_shape shape;
+	uint64_t out_offset[2];
 	/* gpu_id: the executor's id of a tensor in device memory */
 	uint32_t out_arena, gpu_id;
-	uint8_t dtype, is_gpu, unused[6];
+	uint8_t is_gpu, unused[7];
 };
 struct ledger_declared {
 	/* for a tensor in device memory: offset in the region with the id `in_arena` */

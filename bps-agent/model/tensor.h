@@ -81,8 +81,7 @@ struct tensor {
 	TAILQ_ENTRY(tensor) link;
 	struct job *job;
 	char *name;
-	uint8_t dtype;
-	uint64_t n_elems;
+	struct tensor_shape shape;
 	/* the worker that declared the tensor first; its declaration may still wait for memory */
 	uint32_t first_worker;
 	uint32_t n_declared;

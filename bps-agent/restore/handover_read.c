@@ -28,7 +28,7 @@
 #include "bps-agent/trainers/trainer.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/data/dtype.h"
+#include "common/data/shape.h"
 
 int handover_contradicts(struct handover_reader *r, const char *what)
 {
@@ -379,7 +379,7 @@ static int add_tensor(struct handover_reader *r, struct tensor *tensor)
 
 uint64_t handover_tensor_bytes(const struct tensor *tensor)
 {
-	return tensor->n_elems * dtype_bytes(tensor->dtype);
+	return shape_bytes(&tensor->shape);
 }
 
 /* Return the arena set that contains the tensor's memory. */
@@ -395,12 +395,12 @@ static int on_tensor(struct handover_reader *r, const struct ledger_record *rec)
 	struct local_decl d = {.name = name};
 	struct ledger_tensor_live *live = rec->live;
 	struct tensor *tensor;
+	struct err_text why;
 
-	if (!name || rec->n_live != sizeof(*live) || !r->job->n_workers || !dtype_bytes(k->dtype) ||
-		!k->n_elems || k->n_elems > SIZE_MAX / 64 || tensor_find(r->job, name))
+	if (!name || rec->n_live != sizeof(*live) || !r->job->n_workers ||
+		shape_check(&k->shape, SIZE_MAX / 8, &why) < 0 || tensor_find(r->job, name))
 		return handover_contradicts(r, "a tensor");
-	d.dtype = k->dtype;
-	d.n_elems = k->n_elems;
+	d.shape = k->shape;
 	tensor = tensor_new(r->job, 0, &d);
 	if (!tensor)
 		return err_set(&r->err, -ENOMEM, "the agent is out of memory");
@@ -453,7 +453,7 @@ static int on_declared(struct handover_reader *r, const struct ledger_record *re
 	tw->live = rec->live;
 	tw->submitted = atomic_load_explicit(&tw->live->submitted, memory_order_acquire);
 	tw->op = ledger_submission_at(tw->live, tw->submitted)->op;
-	if (!op_is_for(tw->op, tensor->dtype))
+	if (!op_is_for(tw->op, tensor->shape.dtype))
 		return handover_contradicts(r, "a submission");
 	tw->since_ns = clock_now_ns();
 	tw->is_declared = true;

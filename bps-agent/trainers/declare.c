@@ -15,7 +15,7 @@
 #include "bps-agent/trainers/tensor.h"
 #include "bps-agent/trainers/trainer.h"
 #include "common/base/failpoint.h"
-#include "common/data/dtype.h"
+#include "common/data/shape.h"
 
 /* A DECLARE that is being handled. */
 struct pending_declare {
@@ -43,8 +43,8 @@ struct pending_declare {
 static int refuse_decl(
 	int rc, const struct local_decl *d, const struct err_text *why, struct err_text *err)
 {
-	return rc < 0 ? err_set(err, rc, "tensor '%s' of %llu elements: %s", d->name,
-				(unsigned long long)d->n_elems, why->s)
+	return rc < 0 ? err_set(err, rc, "tensor '%s' of %s: %s", d->name, shape_text(&d->shape).s,
+				why->s)
 		      : rc;
 }
 
@@ -72,17 +72,15 @@ static int declare_again(
 {
 	uint32_t other = t->job->ranks[tensor->first_worker];
 
-	if (tensor->dtype == d->dtype && tensor->n_elems == d->n_elems)
+	if (shape_is_equal(&tensor->shape, &d->shape))
 		return 0;
 	for (uint32_t w = 0; w < t->job->n_workers; w++)
 		if (tensor->workers[w].is_declared)
 			other = t->job->ranks[w];
 	err_set(err, BPS_EMISMATCH,
-		"tensor '%s' of job '%s': rank %u declares %s x %llu, rank %u (same host) "
-		"declares %s x %llu",
-		d->name, t->job->name, other, dtype_name(tensor->dtype),
-		(unsigned long long)tensor->n_elems, t->rank, dtype_name(d->dtype),
-		(unsigned long long)d->n_elems);
+		"tensor '%s' of job '%s': rank %u declares %s, rank %u (same host) declares %s",
+		d->name, t->job->name, other, shape_text(&tensor->shape).s, t->rank,
+		shape_text(&d->shape).s);
 	/* If this worker has not declared the tensor before, fail the tensor for all workers of the
 	 * job. On this machine, tensor_refuse fails the tensor. On the other machines, the
 	 * scheduler fails the tensor, because the declarations of rank `other` and of this rank
@@ -94,10 +92,9 @@ static int declare_again(
 			tensor_flush_declares(t->job);
 		tensor_refuse(tensor, BPS_EMISMATCH, err->s,
 			&(struct ctl_cause){t->rank, t->agent->cfg.host});
-		tensor_add_declare(t->job,
-			&(struct ctl_decl){other, tensor->name, tensor->dtype, tensor->n_elems, 0});
 		tensor_add_declare(
-			t->job, &(struct ctl_decl){t->rank, d->name, d->dtype, d->n_elems, 0});
+			t->job, &(struct ctl_decl){other, tensor->name, tensor->shape, 0});
+		tensor_add_declare(t->job, &(struct ctl_decl){t->rank, d->name, d->shape, 0});
 	}
 	return BPS_EMISMATCH;
 }
@@ -229,19 +226,14 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	struct err_text *err)
 {
 	struct job *job = t->job;
-	size_t elem = dtype_bytes(d->dtype), bytes;
-	struct err_text why = {0};
+	struct err_text why = {"its name is empty"};
 	const struct tensor_kind *kind;
 	struct tensor *tensor = NULL;
 	struct tensor_worker *tw;
 	int rc;
 
-	if (!elem || !d->n_elems || !*d->name ||
-		__builtin_mul_overflow((size_t)d->n_elems, elem, &bytes) || bytes > SIZE_MAX / 4)
-		return err_set(err, -EINVAL,
-			"cannot declare tensor '%s': its name is empty, its type (%s) is unknown, "
-			"or its number of elements (%llu) is 0 or too large",
-			d->name, dtype_name(d->dtype), (unsigned long long)d->n_elems);
+	if (!*d->name || shape_check(&d->shape, SIZE_MAX / 4, &why) < 0)
+		return err_set(err, -EINVAL, "cannot declare tensor '%s': %s", d->name, why.s);
 	rc = tensor_for(t, d, &tensor, err);
 	if (rc == BPS_EMISMATCH)
 		slot->cause = (struct ctl_cause){t->rank, t->agent->cfg.host};
@@ -251,7 +243,7 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	if (tw->is_declared)
 		return tell_again(t, tensor, d, slot, err);
 	kind = d->region ? t->agent->executor_ops->tensors : &host_tensor_kind;
-	rc = kind->declare(t, tensor, d, bytes, &why);
+	rc = kind->declare(t, tensor, d, (size_t)shape_bytes(&d->shape), &why);
 	if (rc == -EINPROGRESS) {
 		tw->is_declaring = true;
 		return rc;

@@ -16,7 +16,7 @@
 #include "bps-agent/trainers/trainer.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/data/dtype.h"
+#include "common/data/shape.h"
 
 static int by_name(const void *a, const void *b)
 {
@@ -42,8 +42,7 @@ struct tensor *tensor_new(struct job *job, uint32_t worker, const struct local_d
 	tensor->job = job;
 	tensor->idx = CTL_NO_ID;
 	tensor->name = strdup(d->name);
-	tensor->dtype = d->dtype;
-	tensor->n_elems = d->n_elems;
+	tensor->shape = d->shape;
 	tensor->first_worker = worker;
 	if (!tensor->name || !tsearch(tensor, &job->by_name, by_name)) {
 		free(tensor->name);
@@ -125,8 +124,7 @@ void tensor_refuse(struct tensor *tensor, int code, const char *text, const stru
  * the scheduler. */
 static int plan_locally(struct tensor *tensor, uint32_t id)
 {
-	struct ctl_tensor plan = {
-		.tensor = id, .dtype = tensor->dtype, .n_elems = tensor->n_elems, .part_elems = 1};
+	struct ctl_tensor plan = {.tensor = id, .shape = tensor->shape, .part_elems = 1};
 
 	return agt_tensor_plan(tensor->core, &plan);
 }
@@ -258,7 +256,7 @@ static int host_to_core(struct tensor *tensor)
 		return -ENOMEM;
 	for (uint32_t w = 0; w < job->n_workers; w++)
 		in[w] = tensor->workers[w].in;
-	rc = agt_tensor_new(job->core, tensor->dtype, tensor->n_elems, in,
+	rc = agt_tensor_new(job->core, &tensor->shape, in,
 		tensor->staging.mem ? &tensor->staging : NULL, tensor->out, tensor, &tensor->core);
 	free(in);
 	return rc;
@@ -330,9 +328,8 @@ const struct tensor_kind host_tensor_kind = {.declare = host_declare,
 
 static void declare_to_scheduler(struct tensor *tensor)
 {
-	tensor_add_declare(
-		tensor->job, &(struct ctl_decl){tensor->job->ranks[0], tensor->name, tensor->dtype,
-				     tensor->n_elems, (uint32_t)-tensor->failed});
+	tensor_add_declare(tensor->job, &(struct ctl_decl){tensor->job->ranks[0], tensor->name,
+						tensor->shape, (uint32_t)-tensor->failed});
 }
 
 void tensor_complete(struct tensor *tensor)
@@ -356,8 +353,7 @@ void tensor_complete(struct tensor *tensor)
 static int plan_again(struct tensor *tensor)
 {
 	struct ctl_tensor plan = {.tensor = tensor->kept_id,
-		.dtype = tensor->dtype,
-		.n_elems = tensor->n_elems,
+		.shape = tensor->shape,
 		.part_elems = tensor->part_elems};
 
 	if (tensor->job->is_local) {
@@ -445,7 +441,7 @@ int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct er
 	struct tensor_worker *tw;
 	int rc;
 
-	if (!tensor || !op_is_for(e->op, tensor->dtype) ||
+	if (!tensor || !op_is_for(e->op, tensor->shape.dtype) ||
 		(tensor->kind->has_streams && op_is_bitwise(e->op)) || e->flags ||
 		t->state == TRAINER_FINISHING || t->state == TRAINER_JOINING || !barrier_is_over(t))
 		return err_set(err, BPS_EPROTO,
@@ -521,7 +517,7 @@ static void refuse_parts(struct tensor *tensor, const struct ctl_tensor *plan)
 		"%llu bytes in flight on %s; raise bps-agent's --job-inflight, or request smaller "
 		"partitions",
 		tensor->name, tensor->job->name,
-		(unsigned long long)plan->part_elems * dtype_bytes(tensor->dtype),
+		(unsigned long long)plan->part_elems * dtype_bytes(tensor->shape.dtype),
 		(unsigned long long)a->cfg.limits.quotas.of[QUOTA_JOB][QUOTA_INFLIGHT],
 		a->cfg.host);
 	tensor_refuse(tensor, BPS_EQUOTA, text.s, NULL);

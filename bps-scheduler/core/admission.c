@@ -16,7 +16,7 @@
 #include "bps-scheduler/model/host_memory.h"
 #include "bps-scheduler/placement/balance.h"
 #include "common/base/key.h"
-#include "common/data/dtype.h"
+#include "common/data/shape.h"
 
 static bool has_token(const struct sched_job *j, const struct ctl_join *q)
 {
@@ -147,13 +147,13 @@ static bool is_beyond(uint64_t used, uint64_t more, uint64_t all, uint32_t perce
 void admission_claim(struct sched_core *c, struct sched_job *j, const struct sched_tensor *t)
 {
 	j->is_unchecked |= !admission_servers_bytes(c);
-	j->claimed_bytes += t->n_elems * dtype_bytes(t->dtype);
+	j->claimed_bytes += shape_bytes(&t->shape);
 	j->claimed_sums += balance_tensor_need(j, t);
 }
 
 void admission_unclaim(struct sched_job *j, const struct sched_tensor *t)
 {
-	j->claimed_bytes -= t->n_elems * dtype_bytes(t->dtype);
+	j->claimed_bytes -= shape_bytes(&t->shape);
 	j->claimed_sums -= balance_tensor_need(j, t);
 }
 
@@ -205,7 +205,7 @@ int admission_check_tensor(struct sched_core *c, const struct sched_job *j,
 	const struct sched_tensor *t, struct err_text *err)
 {
 	uint64_t all = admission_servers_bytes(c), used = admission_job_bytes(j);
-	uint64_t bytes = t->n_elems * dtype_bytes(t->dtype);
+	uint64_t bytes = shape_bytes(&t->shape);
 	char whose[64];
 
 	if (!all || job_is_local(j->n_members, j->flags))

@@ -1,6 +1,6 @@
 /* Handles DECLARE, the message with which agents declare tensors. This file compares the
  * declarations of a tensor. The tensor becomes READY when all agents have declared it with the same
- * type and shape. place_apply.c numbers the tensors. All functions run on the core's thread. */
+ * shape. place_apply.c numbers the tensors. All functions run on the core's thread. */
 #include "bps-scheduler/core/declare.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 
 #include "bps-scheduler/core/admission.h"
 #include "common/base/log.h"
-#include "common/data/dtype.h"
+#include "common/data/shape.h"
 
 struct declare_request {
 	struct sched_core *c;
@@ -24,11 +24,10 @@ static void mismatch_text(const struct declare_request *in, const struct sched_t
 	const struct sched_worker *w = &in->j->workers[t->first_rank];
 
 	snprintf(ret, n,
-		"tensor '%s' of job '%s': rank %u (host %s) declares %s x %llu, rank %u (host %s)"
-		" declares %s x %llu",
+		"tensor '%s' of job '%s': rank %u (host %s) declares %s, rank %u (host %s) declares"
+		" %s",
 		t->name, in->j->name, t->first_rank, sched_host_of(in->c, w->agent),
-		dtype_name(t->dtype), (unsigned long long)t->n_elems, d->rank, in->m->host,
-		dtype_name(d->dtype), (unsigned long long)d->n_elems);
+		shape_text(&t->shape).s, d->rank, in->m->host, shape_text(&d->shape).s);
 }
 
 /* Fail a tensor that agents still declare. Send TENSOR_FAIL to the agents that have declared it. */
@@ -86,8 +85,7 @@ static struct sched_tensor *tensor_new(const struct declare_request *in, const s
 	struct sched_tensor *t = sched_alloc(1, sizeof(*t));
 
 	t->id = CTL_NO_ID;
-	t->dtype = d->dtype;
-	t->n_elems = d->n_elems;
+	t->shape = d->shape;
 	t->name = sched_dup(d->name);
 	t->first_rank = d->rank;
 	t->since_ns = in->c->now_ns;
@@ -104,19 +102,6 @@ static bool is_decl_sound(const struct declare_request *in, const struct ctl_dec
 		return true;
 	sched_kick(c, in->m, "sent an invalid declaration");
 	return false;
-}
-
-/* Check the type and the size of a declared tensor. */
-static int check_shape(const struct ctl_decl *d, struct err_text *err)
-{
-	size_t bytes = dtype_bytes(d->dtype);
-
-	if (!bytes || !d->n_elems)
-		return err_set(err, -EINVAL,
-			"the tensor's type is unknown, or the tensor has no elements");
-	if (d->n_elems > SCHED_TENSOR_BYTES_MAX / bytes)
-		return err_set(err, BPS_EQUOTA, "the tensor is larger than the limit of 1 TiB");
-	return 0;
 }
 
 static bool has_room(const struct declare_request *in, const struct ctl_decl *d)
@@ -142,11 +127,10 @@ static bool has_room(const struct declare_request *in, const struct ctl_decl *d)
  * table, in state FAILED (rule C9), for two reasons. First, all agents must get the same answer,
  * even if the servers have more memory later. Second, no tensor of that name with another shape may
  * be placed. */
-static void claim(
-	const struct declare_request *in, struct sched_tensor *t, const struct ctl_decl *d)
+static void claim(const struct declare_request *in, struct sched_tensor *t)
 {
 	struct err_text why, err;
-	int rc = check_shape(d, &why);
+	int rc = shape_check(&t->shape, SCHED_TENSOR_BYTES_MAX, &why);
 
 	if (rc == 0)
 		rc = admission_check_tensor(in->c, in->j, t, &why);
@@ -169,14 +153,14 @@ static void declare_one(const struct declare_request *in, const struct ctl_decl 
 		if (!has_room(in, d))
 			return;
 		t = tensor_new(in, d);
-		claim(in, t, d);
+		claim(in, t);
 	}
 	if (d->code && t->state == TENSOR_COLLECTING) {
 		failed_before(in, t, d);
 	} else if (t->state == TENSOR_FAILED) {
 		sched_send_tensor_fail(in->c, in->m, j, t->name, t->fail_code, t->fail_text,
 			&(struct ctl_cause){t->cause_rank, t->cause_host});
-	} else if (t->dtype != d->dtype || t->n_elems != d->n_elems) {
+	} else if (!shape_is_equal(&t->shape, &d->shape)) {
 		tensor_mismatch(in, t, d);
 	} else if (t->state == TENSOR_PLACED) {
 		/* the place of the tensor may not be durable yet, so send PLAN after the commit */

@@ -12,7 +12,7 @@
 #include "bps-scheduler/placement/drain.h"
 #include "bps-scheduler/placement/place.h"
 #include "bps-scheduler/placement/place_apply.h"
-#include "common/data/dtype.h"
+#include "common/data/shape.h"
 
 struct record_builder {
 	struct state_record rec;
@@ -118,8 +118,7 @@ static void add_tensor(
 	r->tensors[r->n_tensors++] = (struct state_tensor){.job = j->id,
 		.tensor = t->id,
 		.name = t->name,
-		.dtype = t->dtype,
-		.n_elems = t->n_elems,
+		.shape = t->shape,
 		.part_elems = t->part_elems};
 }
 
@@ -385,20 +384,20 @@ static int restore_job(struct sched_core *c, const struct state_job *s, struct e
 static int restore_tensor(struct sched_core *c, const struct state_tensor *s, struct err_text *err)
 {
 	struct sched_job *j = sched_job(c, s->job);
+	struct err_text why = {"its name or its place is wrong"};
 	struct sched_tensor *t;
 
-	if (!j || s->tensor != j->n_placed || !dtype_bytes(s->dtype) || !s->part_elems ||
-		!s->n_elems || s->n_elems > SCHED_TENSOR_BYTES_MAX ||
-		(s->n_elems - 1) / s->part_elems >= PLACE_PARTS_MAX ||
+	if (!j || s->tensor != j->n_placed || !s->part_elems ||
+		shape_check(&s->shape, SCHED_TENSOR_BYTES_MAX, &why) < 0 ||
+		shape_n_parts(&s->shape, s->part_elems) > PLACE_PARTS_MAX ||
 		sched_tensor_find(j, s->name))
 		return err_set(err, -EINVAL,
-			"tensor '%s' of job %u is invalid or contradicts earlier records", s->name,
-			s->job);
+			"tensor '%s' of job %u is invalid or contradicts earlier records: %s",
+			s->name, s->job, why.s);
 	t = sched_alloc(1, sizeof(*t));
 	t->id = CTL_NO_ID;
 	t->name = sched_dup(s->name);
-	t->dtype = s->dtype;
-	t->n_elems = s->n_elems;
+	t->shape = s->shape;
 	t->part_elems = s->part_elems;
 	sched_tensor_set_state(j, t, TENSOR_READY, NULL);
 	sched_tensor_add(j, t);

@@ -109,7 +109,7 @@ static void plan_add_tensor(struct plan_message *p, const struct sched_tensor *t
 	plan->tensors = sched_grow(
 		plan->tensors, &p->tensors_room, plan->n_tensors + 1, sizeof(*plan->tensors));
 	plan->tensors[plan->n_tensors++] =
-		(struct ctl_tensor){t->id, t->name, t->dtype, t->n_elems, t->part_elems};
+		(struct ctl_tensor){t->id, t->name, t->shape, t->part_elems};
 	p->name_bytes += strlen(t->name);
 }
 

@@ -80,8 +80,7 @@ static const struct field tensor_fields[] = {
 	FIELD_U32_(state_tensor, job),
 	FIELD_U32_(state_tensor, tensor),
 	FIELD_STR_(state_tensor, name, CTL_TENSOR_NAME_MAX),
-	FIELD_U8_(state_tensor, dtype),
-	FIELD_U64_(state_tensor, n_elems),
+	FIELD_SHAPE_(state_tensor),
 	FIELD_U32_(state_tensor, part_elems),
 };
 static const struct layout tensor_layout = LAYOUT_(state_tensor, tensor_fields);

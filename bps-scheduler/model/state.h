@@ -11,6 +11,7 @@
 
 #include "common/wire/codec.h"
 #include "common/wire/ctlmsg_cause.h"
+#include "common/wire/shape_layout.h"
 
 #define STATE_ID_BYTES     16
 #define STATE_SECRET_BYTES 32
@@ -81,8 +82,7 @@ struct state_tensor {
 	uint32_t job;
 	uint32_t tensor;
 	const char *name;
-	uint8_t dtype;
-	uint64_t n_elems;
+	struct tensor_shape shape;
 	uint32_t part_elems;
 };
 struct state_run { /* consecutive partitions with the same place, as in struct ctl_run */

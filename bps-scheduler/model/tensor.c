@@ -9,7 +9,7 @@
 
 #include "bps-scheduler/model/model.h"
 #include "common/base/log.h"
-#include "common/data/dtype.h"
+#include "common/data/shape.h"
 #include "common/data/pool.h"
 
 static const struct {
@@ -121,10 +121,7 @@ void sched_job_undeclare(struct sched_core *c, struct sched_job *j, uint32_t mem
 
 uint64_t sched_part_bytes(const struct sched_tensor *t, uint32_t i)
 {
-	uint64_t first = (uint64_t)i * t->part_elems;
-	uint64_t elems = t->n_elems - first < t->part_elems ? t->n_elems - first : t->part_elems;
-
-	return elems * dtype_bytes(t->dtype);
+	return shape_part_elems(&t->shape, t->part_elems, i) * dtype_bytes(t->shape.dtype);
 }
 
 /* A server keeps two result buffers for a partition. If the accumulator's type and the results'
@@ -132,14 +129,14 @@ uint64_t sched_part_bytes(const struct sched_tensor *t, uint32_t i)
  * each of these two or three buffers up to a power of two. */
 uint64_t sched_sums_need(const struct sched_tensor *t, uint64_t n_elems)
 {
-	uint64_t bytes = dtype_bytes(t->dtype), acc = dtype_acc_bytes(t->dtype);
+	uint64_t bytes = dtype_bytes(t->shape.dtype), acc = dtype_acc_bytes(t->shape.dtype);
 
 	return 2 * pool_rounded(n_elems * bytes) + (acc == bytes ? 0 : pool_rounded(n_elems * acc));
 }
 
 uint64_t sched_part_need(const struct sched_tensor *t, uint32_t i)
 {
-	return sched_sums_need(t, sched_part_bytes(t, i) / dtype_bytes(t->dtype));
+	return sched_sums_need(t, shape_part_elems(&t->shape, t->part_elems, i));
 }
 
 bool sched_part_next(const struct sched_job *j, uint32_t server, struct sched_part_ref *ref)
@@ -200,8 +197,8 @@ void sched_tensor_publish(struct sched_job *j, struct sched_tensor *t)
 	j->placed = sched_grow(j->placed, &j->placed_room, j->n_placed + 1, sizeof(*j->placed));
 	t->id = j->n_placed;
 	j->placed[j->n_placed++] = t;
-	j->bytes += t->n_elems * dtype_bytes(t->dtype);
-	t->n_parts = (uint32_t)((t->n_elems + t->part_elems - 1) / t->part_elems);
+	j->bytes += shape_bytes(&t->shape);
+	t->n_parts = (uint32_t)shape_n_parts(&t->shape, t->part_elems);
 	if (job_is_local(j->n_members, j->flags))
 		return;
 	t->parts = sched_alloc(t->n_parts, sizeof(*t->parts));

@@ -26,8 +26,7 @@ enum tensor_state { TENSOR_COLLECTING, TENSOR_READY, TENSOR_PLACED, TENSOR_FAILE
 struct sched_tensor {
 	uint32_t id; /* tensor id; CTL_NO_ID until the tensor is placed */
 	enum tensor_state state;
-	uint8_t dtype;
-	uint64_t n_elems;
+	struct tensor_shape shape;
 	uint32_t part_elems, n_parts;
 	/* array of n_parts partitions; NULL if the job runs on one machine and needs no servers */
 	struct sched_part *parts;

@@ -9,7 +9,7 @@
 #include "bps-scheduler/placement/place_apply.h"
 #include "bps-scheduler/placement/rebalance_plan.h"
 #include "bps-scheduler/placement/speed.h"
-#include "common/data/dtype.h"
+#include "common/data/shape.h"
 
 /* Time between two batches. Also the time between two checks of whether the agents have applied a
  * batch. */
@@ -51,11 +51,11 @@ void balance_gathered(struct sched_core *c)
 
 uint64_t balance_tensor_need(const struct sched_job *j, const struct sched_tensor *t)
 {
-	uint32_t elems = place_part_elems(
-		t->n_elems, (uint32_t)dtype_bytes(t->dtype), 1, UINT64_MAX, j->part_bytes);
-	uint64_t rest = t->n_elems % elems;
+	uint32_t elems = place_part_elems(shape_elems(&t->shape),
+		(uint32_t)dtype_bytes(t->shape.dtype), 1, UINT64_MAX, j->part_bytes);
+	uint64_t rest = shape_elems(&t->shape) % elems;
 
-	return t->n_elems / elems * sched_sums_need(t, elems) +
+	return shape_elems(&t->shape) / elems * sched_sums_need(t, elems) +
 	       (rest ? sched_sums_need(t, rest) : 0);
 }
 

@@ -11,7 +11,7 @@
 #include "bps-scheduler/placement/balance.h"
 #include "bps-scheduler/placement/place.h"
 #include "bps-scheduler/placement/speed.h"
-#include "common/data/dtype.h"
+#include "common/data/shape.h"
 
 void place_want_add(struct place_wants *w, struct sched_tensor *t, uint32_t i)
 {
@@ -142,12 +142,12 @@ static void place_fresh_of(struct sched_core *c, struct sched_job *j)
 
 	for (struct sched_tensor *t = j->fresh; t; t = t->next_fresh)
 		if (t->state == TENSOR_READY)
-			bytes += t->n_elems * dtype_bytes(t->dtype);
+			bytes += shape_bytes(&t->shape);
 	for (struct sched_tensor *t = j->fresh; t; t = t->next_fresh) {
 		if (t->state != TENSOR_READY)
 			continue;
-		t->part_elems = place_part_elems(t->n_elems, (uint32_t)dtype_bytes(t->dtype),
-			n_servers, bytes, j->part_bytes);
+		t->part_elems = place_part_elems(shape_elems(&t->shape),
+			(uint32_t)dtype_bytes(t->shape.dtype), n_servers, bytes, j->part_bytes);
 		sched_tensor_publish(j, t);
 		for (uint32_t i = 0; t->parts && i < t->n_parts; i++)
 			place_want_add(&w, t, i);

@@ -17,7 +17,7 @@
 
 #include "bps-server/core/core.h"
 #include "common/base/heap.h"
-#include "common/data/dtype.h"
+#include "common/data/shape.h"
 #include "common/data/reduce.h"
 
 struct slot;
@@ -114,7 +114,7 @@ struct slot {
 	unsigned n_offered;
 	unsigned n_staged;
 	struct seat_list staged;
-	/* Memory for the sum: space for the part's n_elems elements of type dtype. The sum is also
+	/* Memory for the sum: space for the part's n_elems elements. The sum is also
 	 * accumulated in this memory, unless part->acc holds an accumulator of a wider type. */
 	struct buf *result;
 	unsigned n_folded; /* number of contributions that were added to the sum so far */
@@ -157,7 +157,6 @@ struct srv_part {
 	uint32_t tensor, index;
 	size_t n_elems;
 	uint32_t bytes;
-	uint8_t dtype;
 	uint64_t pgen;
 	/* a plan has named this partition since the last resynchronization began */
 	bool is_confirmed;
@@ -176,8 +175,7 @@ struct srv_part {
 
 struct srv_tensor {
 	uint32_t n_parts, part_elems;
-	uint64_t n_elems;
-	uint8_t dtype;
+	struct tensor_shape shape;
 	/* the library made this tensor for its collectives, see CTL_OWN_TENSORS */
 	bool is_of_library;
 	/* array of n_parts pointers, indexed by partition; an entry is NULL if the partition is not
@@ -271,6 +269,11 @@ struct srv_core {
 	 * fragmented */
 	bool is_scattered;
 };
+
+static inline enum dtype part_dtype(const struct srv_part *part)
+{
+	return part->job->tensors[part->tensor].shape.dtype;
+}
 
 #ifndef SRV_BLOCK_ELEMS /* the simulator defines a smaller block */
 /* Number of elements in a block. Contributions are summed block by block, and the operands of a

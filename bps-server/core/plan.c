@@ -154,13 +154,14 @@ void srv_core_job_end(struct srv_core *core, uint32_t id)
 
 static int tensor_add(struct srv_job *job, const struct ctl_tensor *t)
 {
-	size_t elem = dtype_bytes(t->dtype);
+	struct err_text why;
 	struct srv_tensor *tensor;
 	uint64_t n_parts;
 
-	if (!elem || !t->part_elems || !t->n_elems || t->part_elems > UINT32_MAX / elem)
+	if (shape_check(&t->shape, UINT64_MAX, &why) < 0 || !t->part_elems ||
+		t->part_elems > UINT32_MAX / dtype_bytes(t->shape.dtype))
 		return BPS_EPROTO;
-	n_parts = (t->n_elems - 1) / t->part_elems + 1;
+	n_parts = shape_n_parts(&t->shape, t->part_elems);
 	if (n_parts > UINT32_MAX || t->tensor >= CTL_TENSORS_MAX)
 		return BPS_EPROTO;
 	if (t->tensor >= job->n_tensors) {
@@ -181,21 +182,22 @@ static int tensor_add(struct srv_job *job, const struct ctl_tensor *t)
 		return -ENOMEM;
 	tensor->n_parts = (uint32_t)n_parts;
 	tensor->part_elems = t->part_elems;
-	tensor->n_elems = t->n_elems;
-	tensor->dtype = t->dtype;
+	tensor->shape = t->shape;
 	tensor->is_of_library = strncmp(t->name, CTL_OWN_TENSORS, strlen(CTL_OWN_TENSORS)) == 0;
 	return 0;
 }
 
 static int part_buffers(struct srv_core *core, struct srv_part *part)
 {
+	enum dtype dtype = part_dtype(part);
+
 	for (unsigned i = 0; i < 2; i++) {
 		part->slots[i].result = pool_get(core->sums, part->bytes);
 		if (!part->slots[i].result)
 			return BPS_EQUOTA;
 	}
-	if (dtype_acc_bytes(part->dtype) != dtype_bytes(part->dtype)) {
-		part->acc = pool_get(core->sums, part->n_elems * dtype_acc_bytes(part->dtype));
+	if (dtype_acc_bytes(dtype) != dtype_bytes(dtype)) {
+		part->acc = pool_get(core->sums, part->n_elems * dtype_acc_bytes(dtype));
 		if (!part->acc)
 			return BPS_EQUOTA;
 	}
@@ -213,7 +215,6 @@ static int part_add(
 	struct srv_core *core, struct srv_job *job, uint32_t t, uint32_t index, uint64_t pgen)
 {
 	struct srv_tensor *tensor = &job->tensors[t];
-	uint64_t first = (uint64_t)index * tensor->part_elems;
 	struct srv_peer *peer;
 	struct srv_part *part;
 	int rc = 0;
@@ -224,13 +225,11 @@ static int part_add(
 	part->job = job;
 	part->tensor = t;
 	part->index = index;
-	part->dtype = tensor->dtype;
 	part->waits_for_all = tensor->is_of_library;
 	part->pgen = pgen;
 	part->is_confirmed = true;
-	part->n_elems = tensor->n_elems - first < tensor->part_elems ? tensor->n_elems - first
-								     : tensor->part_elems;
-	part->bytes = (uint32_t)(part->n_elems * dtype_bytes(part->dtype));
+	part->n_elems = shape_part_elems(&tensor->shape, tensor->part_elems, index);
+	part->bytes = (uint32_t)(part->n_elems * dtype_bytes(tensor->shape.dtype));
 	part->n_seats = job->n_members;
 	part->n_live = job->n_live;
 	part->live = job->live;

@@ -115,8 +115,7 @@ static bool echo_agrees(
 static bool contrib_is_valid(
 	const struct srv_part *part, const struct seat *seat, const struct wire_msg *m)
 {
-	return m->len == part->bytes && op_is_for(m->contrib.op, part->dtype) &&
-	       m->contrib.codec == 0 && m->contrib.group == 0 &&
+	return m->len == part->bytes && op_is_for(m->contrib.op, part_dtype(part)) &&
 	       m->contrib.workers == part->job->members[seat->member].workers &&
 	       (m->len <= WIRE_INLINE_MAX) == !!(m->flags & WIRE_INLINE);
 }

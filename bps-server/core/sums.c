@@ -145,7 +145,8 @@ static void means_block(const struct slot *slot, void *dst, void *acc, const voi
 static size_t pass_block(struct slot *slot)
 {
 	struct srv_part *part = slot->part;
-	size_t elem = dtype_bytes(part->dtype), acc_elem = dtype_acc_bytes(part->dtype);
+	enum dtype dtype = part_dtype(part);
+	size_t elem = dtype_bytes(dtype), acc_elem = dtype_acc_bytes(dtype);
 	size_t n = part->n_elems - slot->pos < SRV_BLOCK_ELEMS ? part->n_elems - slot->pos
 							       : SRV_BLOCK_ELEMS;
 	char *dst = (char *)slot->result->mem + slot->pos * elem;
@@ -160,15 +161,15 @@ static size_t pass_block(struct slot *slot)
 			 slot->pos * elem;
 		weights[i] = (float)seat->offer.workers;
 	}
-	if (op_takes_means(slot->op, part->dtype)) {
+	if (op_takes_means(slot->op, dtype)) {
 		means_block(slot, dst, acc, src, weights, n);
 	} else if (is_first && slot->is_last_pass && slot->pass_n) {
-		reduce_all(dst, src, slot->pass_n, n, part->dtype, slot->op, slot->workers);
+		reduce_all(dst, src, slot->pass_n, n, dtype, slot->op, slot->workers);
 	} else {
 		if (slot->pass_n)
-			reduce_fold(acc, src, slot->pass_n, n, part->dtype, slot->op, is_first);
+			reduce_fold(acc, src, slot->pass_n, n, dtype, slot->op, is_first);
 		if (slot->is_last_pass)
-			reduce_finish(dst, acc, n, part->dtype, slot->op, slot->workers);
+			reduce_finish(dst, acc, n, dtype, slot->op, slot->workers);
 	}
 	if (slot->has_crc)
 		slot->crc = crc32c(slot->crc, dst, n * elem);

@@ -275,8 +275,7 @@ static const struct field job_fields[] = {
 };
 static const struct field decl_fields[] = {
 	FIELD_STR_(local_decl, name, CTL_TENSOR_NAME_MAX),
-	FIELD_U8_(local_decl, dtype),
-	FIELD_U64_(local_decl, n_elems),
+	FIELD_SHAPE_(local_decl),
 	FIELD_U32_(local_decl, region),
 	FIELD_U64_(local_decl, region_offset),
 };

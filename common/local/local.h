@@ -38,10 +38,11 @@
 #include "common/local/local_gpu.h"
 #include "common/wire/codec.h"
 #include "common/wire/ctlmsg_cause.h"
+#include "common/wire/shape_layout.h"
 
 struct msghdr;
 
-#define LOCAL_ABI 1
+#define LOCAL_ABI 2
 /* Value of local_why.round in a WHY without a tensor, to ask for the reason why bps_gpu_open
  * failed */
 #define LOCAL_WHY_GPU_OPEN 1
@@ -244,8 +245,7 @@ struct local_job {
 };
 struct local_decl {
 	const char *name;
-	uint8_t dtype;
-	uint64_t n_elems;
+	struct tensor_shape shape;
 	/* Number of the executor's region that contains the tensor, or 0 if the tensor is in host
 	 * memory */
 	uint32_t region;

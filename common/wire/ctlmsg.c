@@ -175,8 +175,7 @@ static const struct field job_end_fields[] = {
 static const struct field decl_fields[] = {
 	FIELD_U32_(ctl_decl, rank),
 	FIELD_STR_(ctl_decl, name, CTL_TENSOR_NAME_MAX),
-	FIELD_U8_(ctl_decl, dtype),
-	FIELD_U64_(ctl_decl, n_elems),
+	FIELD_SHAPE_(ctl_decl),
 	FIELD_U32_(ctl_decl, code),
 };
 static const struct layout decl_layout = LAYOUT_(ctl_decl, decl_fields);
@@ -189,8 +188,7 @@ static const struct field declare_fields[] = {
 static const struct field tensor_fields[] = {
 	FIELD_U32_(ctl_tensor, tensor),
 	FIELD_STR_(ctl_tensor, name, CTL_TENSOR_NAME_MAX),
-	FIELD_U8_(ctl_tensor, dtype),
-	FIELD_U64_(ctl_tensor, n_elems),
+	FIELD_SHAPE_(ctl_tensor),
 	FIELD_U32_(ctl_tensor, part_elems),
 };
 static const struct layout tensor_layout = LAYOUT_(ctl_tensor, tensor_fields);

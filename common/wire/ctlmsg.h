@@ -30,7 +30,7 @@
 #include "common/wire/ctlmsg_steer.h"
 #include "common/wire/ctlmsg_tensor.h"
 
-#define CTL_PROTO 1
+#define CTL_PROTO 2
 /* Largest length of names of hosts, members and users, and of other short strings */
 #define CTL_NAME_MAX        63
 #define CTL_JOB_NAME_MAX    127

@@ -5,12 +5,12 @@
 
 #include "common/wire/codec.h"
 #include "common/wire/ctlmsg_cause.h"
+#include "common/wire/shape_layout.h"
 
 struct ctl_decl {
 	uint32_t rank; /* rank of one of this agent's workers that have declared the tensor */
 	const char *name;
-	uint8_t dtype;
-	uint64_t n_elems;
+	struct tensor_shape shape;
 	/* Error code, as a positive number, with which the tensor has failed on the agent's machine
 	 * before this DECLARE. 0: it has not failed. */
 	uint32_t code;
@@ -26,8 +26,7 @@ struct ctl_declare {
 struct ctl_tensor {
 	uint32_t tensor;
 	const char *name;
-	uint8_t dtype;
-	uint64_t n_elems;
+	struct tensor_shape shape;
 	uint32_t part_elems; /* number of elements in every partition except the last */
 };
 /* A run: the partitions `first` to `first + n - 1` of a tensor. These partitions are all on one

@@ -13,7 +13,7 @@
 
 #include "common/base/error.h"
 
-#define TICKET_VERSION 3
+#define TICKET_VERSION 4
 /* Size of a ticket: 32 bytes of fields and 16 bytes of MAC. With the provider `verbs`, a connect
  * request carries at most 55 bytes of data. */
 #define TICKET_BYTES     48

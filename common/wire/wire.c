@@ -58,7 +58,7 @@ enum {
 enum tail { TAIL_NONE, TAIL_CONTRIB, TAIL_RESULT, TAIL_SEG };
 
 #define TAIL_CONTRIB_BYTES 16
-#define TAIL_RESULT_BYTES  8 /* size without the bitmap. The bitmap follows these bytes */
+#define TAIL_RESULT_BYTES  24 /* size without the bitmap. The bitmap follows these bytes */
 #define TAIL_SEG_BYTES     24
 
 static const struct rule {
@@ -201,13 +201,14 @@ static void tail_encode(const struct rule *rule, const struct wire_msg *m, uint8
 	case TAIL_NONE:
 		break;
 	case TAIL_CONTRIB:
-		store64(to, (uint64_t)m->contrib.crc_prev | (uint64_t)m->contrib.codec << 32 |
-				    (uint64_t)m->contrib.op << 40 |
-				    (uint64_t)m->contrib.group << 48);
+		store64(to, (uint64_t)m->contrib.crc_prev | (uint64_t)m->contrib.op << 32);
 		store64(to + 8, m->contrib.workers);
 		break;
 	case TAIL_RESULT:
-		store64(to, (uint64_t)m->result.workers | (uint64_t)m->result.n_members << 32);
+		store64(to, (uint64_t)m->result.workers | (uint64_t)m->result.n_members << 32 |
+				    (uint64_t)m->result.last << 48);
+		store64(to + 8, (uint64_t)m->result.wait_us | (uint64_t)m->result.sum_us << 32);
+		store64(to + 16, 0);
 		set_encode(&m->result.contributors, m->result.n_members, to + TAIL_RESULT_BYTES);
 		break;
 	case TAIL_SEG:
@@ -304,13 +305,14 @@ static int tail_check(
 	case TAIL_NONE:
 		return 0;
 	case TAIL_CONTRIB:
-		if (load64(tail + 8) >> 32)
+		if (load64(tail) >> 40 || load64(tail + 8) >> 32)
 			break;
 		return 0;
 	case TAIL_RESULT:
-		if (load64(tail) >> 48)
+		if (load64(tail + 16))
 			break;
-		if (load64(tail + 8 * set_words(n_members)) & set_stray_mask(n_members))
+		if (load64(tail + TAIL_RESULT_BYTES + 8 * (set_words(n_members) - 1)) &
+			set_stray_mask(n_members))
 			return err_set(err, BPS_EPROTO,
 				"%s has a contributor that is not one of its %u members",
 				rule->name, n_members);
@@ -337,15 +339,17 @@ static void tail_decode(const struct rule *rule, const uint8_t *tail, struct wir
 	case TAIL_CONTRIB:
 		w = load64(tail);
 		ret->contrib.crc_prev = (uint32_t)w;
-		ret->contrib.codec = (uint8_t)(w >> 32);
-		ret->contrib.op = (uint8_t)(w >> 40);
-		ret->contrib.group = (uint16_t)(w >> 48);
+		ret->contrib.op = (uint8_t)(w >> 32);
 		ret->contrib.workers = (uint32_t)load64(tail + 8);
 		break;
 	case TAIL_RESULT:
 		w = load64(tail);
 		ret->result.workers = (uint32_t)w;
 		ret->result.n_members = (uint16_t)(w >> 32);
+		ret->result.last = (uint16_t)(w >> 48);
+		w = load64(tail + 8);
+		ret->result.wait_us = (uint32_t)w;
+		ret->result.sum_us = (uint32_t)(w >> 32);
 		n = set_words(ret->result.n_members);
 		for (size_t i = 0; i < WIRE_MEMBERS_MAX / 64; i++)
 			ret->result.contributors.w[i] =

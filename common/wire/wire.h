@@ -16,9 +16,9 @@
 
 #include "common/base/error.h"
 
-#define WIRE_VERSION   2
+#define WIRE_VERSION   3
 #define WIRE_HDR_BYTES 64
-#define WIRE_TAIL_MAX  (16 + WIRE_MEMBERS_MAX / 8)
+#define WIRE_TAIL_MAX  (24 + WIRE_MEMBERS_MAX / 8)
 #ifndef WIRE_INLINE_MAX /* largest inline payload in bytes; the simulator defines a smaller value */
 #define WIRE_INLINE_MAX (16 * 1024)
 #endif
@@ -96,17 +96,17 @@ struct wire_msg {
 			/* Crc of the result that the agent delivered for the previous round;
 			 * 0 in round 1 */
 			uint32_t crc_prev;
-			uint8_t codec; /* 0: none */
 			uint8_t op;
-			/* Group of workers whose gradients are summed. Must be 0, which means the
-			 * whole job. */
-			uint16_t group;
 			/* Number of workers whose gradients are in this contribution */
 			uint32_t workers;
 		} contrib;
 		struct {                    /* RESULT, DONATE */
 			uint32_t workers;   /* number of workers whose gradients are in the sum */
 			uint16_t n_members; /* number of members that the bitmap covers */
+			/* Figures of the round; 0: not measured. Senders of this release set 0. */
+			uint16_t last;    /* member whose contribution came last */
+			uint32_t wait_us; /* time from the first contribution to the last one */
+			uint32_t sum_us;  /* time of the sum */
 			struct member_set contributors;
 		} result;
 		struct {               /* SEG_ADD */

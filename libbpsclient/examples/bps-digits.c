@@ -318,8 +318,9 @@ static double largest_input(const struct digits_trainer *t)
 
 static int prepare(struct digits_trainer *t)
 {
-	const struct bps_decl decls[] = {{"digits.weight", BPS_F32, WEIGHTS},
-		{"digits.bias", BPS_F32, CLASSES}, {"digits.loss", BPS_F64, 1}};
+	const size_t size = sizeof(struct bps_decl);
+	const struct bps_decl decls[] = {{size, "digits.weight", BPS_F32, WEIGHTS, 0},
+		{size, "digits.bias", BPS_F32, CLASSES, 0}, {size, "digits.loss", BPS_F64, 1, 0}};
 	struct bps_tensor *tensors[3];
 
 	t->random = 0x9e3779b97f4a7c15ull ^ t->o.seed;

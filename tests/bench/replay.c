@@ -148,10 +148,11 @@ static int declare(struct bench_replay *r)
 		return -1;
 	}
 	for (size_t i = 0; i < r->n_rows; i++) {
-		decls[i] = (struct bps_decl){.name = r->rows[i].name,
+		decls[i] = (struct bps_decl){.size = sizeof(decls[i]),
+			.name = r->rows[i].name,
 			.dtype = o->dtype,
-			.n_elems = (r->rows[i].elems + o->shrink - 1) / o->shrink};
-		r->step_bytes += decls[i].n_elems * dtype_size(o->dtype);
+			.n_values = (r->rows[i].elems + o->shrink - 1) / o->shrink};
+		r->step_bytes += decls[i].n_values * dtype_size(o->dtype);
 	}
 	rc = bps_declare_group(r->bench->b, decls, r->n_rows, r->tensors);
 	free(decls);

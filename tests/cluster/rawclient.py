@@ -2,15 +2,19 @@
 
 import mmap
 import os
+import re
 import select
 import socket
 import struct
 import time
 
+from cluster import ROOT
+
 HELLO, WELCOME, JOB, DECLARE, DECLARED, ARENA, WHY, TEXT, FINISH, FINISHED = range(1, 11)
 ANY_RANK = 0xFFFFFFFF
 SUM, PROD, MAX = 0, 1, 2
 U8, F32, F64 = 1, 7, 8
+ABI = int(re.search(r"#define LOCAL_ABI\s+(\d+)", (ROOT / "common/local/local.h").read_text())[1])
 DISTRIBUTED = 2  # a flag of the message HELLO
 DEADLINE_S = 30
 # Byte offsets of fields in struct local_control.
@@ -24,6 +28,11 @@ def text(b):
 
 def body(b):
     return struct.pack("<I", len(b)) + b
+
+
+def shape(dtype, n_values):
+    """Encode the shape of a tensor (docs/reference/protocol.md)."""
+    return body(struct.pack("<BBBIQQ", dtype, 0, 0, 0, n_values, 0))
 
 
 def frame(kind, payload, seq=1, flags=0):
@@ -93,7 +102,7 @@ class Raw:
             if not self.recv():
                 return True
 
-    def say_hello(self, job, rank, size, flags=0, part_bytes=0, abi=1, token=b""):
+    def say_hello(self, job, rank, size, flags=0, part_bytes=0, abi=ABI, token=b""):
         self.send(
             HELLO,
             struct.pack("<H", abi)
@@ -128,7 +137,7 @@ class Raw:
         return self.declared()
 
     def ask_declare(self, *tensors):
-        items = b"".join(body(text(n) + struct.pack("<BQ", d, e)) for n, d, e in tensors)
+        items = b"".join(body(text(n) + shape(d, e)) for n, d, e in tensors)
         self.send(DECLARE, struct.pack("<I", len(tensors)) + items)
 
     def declared(self):

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from rawclient import DEADLINE_S, DECLARE, F32, Raw, body, frame, text
+from rawclient import ABI, DEADLINE_S, DECLARE, F32, Raw, body, frame, shape, text
 from test_device import Rig
 
 DEVICE, DEVICE_AT = 13, 14
@@ -35,7 +35,7 @@ class Exec:
             self.sock.send(data)
 
     def hello(self):
-        self.send(HELLO, struct.pack("<H", 1) + text("0.1.0") + text(b""))
+        self.send(HELLO, struct.pack("<H", ABI) + text("0.1.0") + text(b""))
 
     def recv(self):
         data, fds, _, _ = socket.recv_fds(self.sock, 65536, 70)
@@ -75,7 +75,8 @@ def memfd(n, seal=True):
 def declare_at(raw, name, n, region, offset):
     raw.send(
         DECLARE,
-        struct.pack("<I", 1) + body(text(name) + struct.pack("<BQIQ", F32, n, region, offset)),
+        struct.pack("<I", 1)
+        + body(text(name) + shape(F32, n) + struct.pack("<IQ", region, offset)),
     )
     return raw.declared()[0]
 

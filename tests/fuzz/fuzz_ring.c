@@ -85,10 +85,10 @@ static void start(struct ring_world *w)
 		struct agt_mem staging = mem_of(w, t, 2),
 			       out[2] = {mem_of(w, t, 3), mem_of(w, t, 4)};
 		struct ctl_tensor plan = {
-			.tensor = t, .dtype = DTYPE_F32, .n_elems = ELEMS, .part_elems = ELEMS / 2};
+			.tensor = t, .shape = shape_of(DTYPE_F32, ELEMS), .part_elems = ELEMS / 2};
 
-		if (agt_tensor_new(job, DTYPE_F32, ELEMS, in, &staging, out, &w->done[t],
-			    &w->tensors[t]) ||
+		if (agt_tensor_new(
+			    job, &plan.shape, in, &staging, out, &w->done[t], &w->tensors[t]) ||
 			agt_tensor_plan(w->tensors[t], &plan))
 			abort();
 	}

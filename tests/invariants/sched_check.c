@@ -153,7 +153,7 @@ static int check_tensor(const struct sched_core *c, const struct sched_job *j,
 		return 0;
 	}
 	EXPECT(t->id < j->n_placed && j->placed[t->id] == t, "wrong id of tensor '%s'", t->name);
-	EXPECT(t->part_elems && t->n_parts == (t->n_elems + t->part_elems - 1) / t->part_elems &&
+	EXPECT(t->part_elems && t->n_parts == shape_n_parts(&t->shape, t->part_elems) &&
 			t->n_parts <= PLACE_PARTS_MAX,
 		"wrong partitions of tensor '%s'", t->name);
 	EXPECT((t->parts != NULL) == !job_is_local(j->n_members, j->flags),
@@ -174,7 +174,7 @@ static int check_tensors(const struct sched_core *c, const struct sched_job *j, 
 			n++;
 			placed += t->state == TENSOR_PLACED;
 			if (t->state != TENSOR_FAILED) {
-				claimed += t->n_elems * dtype_bytes(t->dtype);
+				claimed += shape_bytes(&t->shape);
 				sums += balance_tensor_need(j, t);
 			}
 			r = check_tensor(c, j, t, err);

@@ -292,13 +292,14 @@ static void check_seat(struct srv_checker *c, const struct seat *seat)
 static void check_part(
 	struct srv_checker *c, const struct srv_job *job, const struct srv_part *part)
 {
-	bool has_acc = dtype_acc_bytes(part->dtype) != dtype_bytes(part->dtype);
+	enum dtype dtype = part_dtype(part);
+	bool has_acc = dtype_acc_bytes(dtype) != dtype_bytes(dtype);
 
 	c->part = part;
 	expect(c, part->job == job && part->n_seats <= job->n_members, "a partition is its job's");
 	expect(c, part->n_live == set_count(&part->live, NULL, part->n_seats), "n_live = |live|");
 	expect(c, has_acc == !!part->acc, "accumulator <=> half types");
-	expect(c, part->bytes == part->n_elems * dtype_bytes(part->dtype), "bytes = elems * size");
+	expect(c, part->bytes == part->n_elems * dtype_bytes(dtype), "bytes = elems * size");
 	for (unsigned i = 0; i < 2; i++) {
 		check_slot(c, &part->slots[i]);
 		c->n.n_fetches += part->slots[i].fetch != NULL;

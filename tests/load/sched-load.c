@@ -301,7 +301,8 @@ static void declare(struct load_generator *l, struct load_member *m)
 		uint32_t at = msg.declare.n_tensors++;
 
 		snprintf(names[at], sizeof(names[at]), "model.layers.%u.attention.weight", i);
-		decls[at] = (struct ctl_decl){m->idx, names[at], DTYPE_F16, TENSOR_ELEMS, 0};
+		decls[at] =
+			(struct ctl_decl){m->idx, names[at], shape_of(DTYPE_F16, TENSOR_ELEMS), 0};
 		if (msg.declare.n_tensors < DECLARE_MAX && i + 1 < l->n_tensors)
 			continue;
 		send_msg(l, m, &msg);

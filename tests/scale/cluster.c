@@ -141,6 +141,7 @@ static void agent_job(struct scale_agent *a, const struct ctl_job *msg)
 {
 	const struct scale_trace *trace = a->w->trace;
 	struct agt_mem mem = {a->w->memory, 0, 0}, out[2] = {mem, mem};
+	struct tensor_shape shape;
 	uint16_t member = 0;
 
 	while (msg->members[member].agent != a->id)
@@ -151,8 +152,9 @@ static void agent_job(struct scale_agent *a, const struct ctl_job *msg)
 		a->tensors[i] = (struct scale_tensor){.agent = a, .idx = i};
 		/* each tensor has its own segment number, so that offers differ */
 		mem.segment = (uint16_t)i;
-		if (agt_tensor_new(a->job, a->w->o.dtype, trace->tensors[i].elems, &mem, NULL, out,
-			    &a->tensors[i], &a->tensors[i].t) < 0)
+		shape = shape_of(a->w->o.dtype, trace->tensors[i].elems);
+		if (agt_tensor_new(
+			    a->job, &shape, &mem, NULL, out, &a->tensors[i], &a->tensors[i].t) < 0)
 			fatal("out of memory");
 	}
 }
@@ -182,7 +184,7 @@ static void agent_plan(struct scale_agent *a, const struct ctl_plan *msg)
 		if (agt_tensor_plan(tensor_named(a, p->name), p) < 0)
 			fatal("the agent rejects the plan of tensor '%s'", p->name);
 		if (a->idx == 0)
-			a->w->n_parts += (p->n_elems - 1) / p->part_elems + 1;
+			a->w->n_parts += shape_n_parts(&p->shape, p->part_elems);
 	}
 	agt_job_runs(a->job, msg->runs, msg->n_runs);
 }
@@ -375,7 +377,7 @@ static void declare(struct scale_world *w, const struct scale_agent *a)
 		const struct scale_tensor_def *t = &w->trace->tensors[i];
 
 		decls[msg.declare.n_tensors++] =
-			(struct ctl_decl){a->idx, t->name, w->o.dtype, t->elems, 0};
+			(struct ctl_decl){a->idx, t->name, shape_of(w->o.dtype, t->elems), 0};
 		if (msg.declare.n_tensors < CTL_LIST_MAX && i + 1 < w->trace->n_tensors)
 			continue;
 		sched_message(w->sched, a->idx, &msg, 0);

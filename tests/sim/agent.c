@@ -359,7 +359,7 @@ static void declare(struct sim_agent *a)
 			continue;
 		snprintf(names[t], sizeof(names[t]), "t%u", t);
 		decls[msg.declare.n_tensors++] = (struct ctl_decl){a->workers[0].rank, names[t],
-			a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems, 0};
+			shape_of(a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems), 0};
 	}
 	if (msg.declare.n_tensors)
 		sim_member_send(&a->m, &msg);
@@ -377,6 +377,7 @@ static void tensor_make(struct sim_agent *a, unsigned t)
 
 void agent_tensor_attach(struct sim_agent *a, unsigned t)
 {
+	struct tensor_shape shape = shape_of(a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems);
 	struct sim_tensor_state *ts = &a->tensors[t];
 	uint32_t bytes = tensor_bytes(a->s, t);
 	struct agt_mem in[WORKERS_MAX] = {{0}}, dev[WORKERS_MAX] = {{0}}, staging, out[2] = {{0}};
@@ -409,12 +410,11 @@ void agent_tensor_attach(struct sim_agent *a, unsigned t)
 	ts->out[0] = out[0].mem;
 	ts->out[1] = out[1].mem;
 	if (is_device)
-		rc = agt_tensor_new_device(a->job, a->s->o.tensors[t].dtype,
-			a->s->o.tensors[t].n_elems, in, one_each, a->n_workers,
+		rc = agt_tensor_new_device(a->job, &shape, in, one_each, a->n_workers,
 			a->n_workers > 1 ? &staging : NULL, out, ts, &ts->t);
 	else
-		rc = agt_tensor_new(a->job, a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems,
-			in, a->n_workers > 1 ? &staging : NULL, out, ts, &ts->t);
+		rc = agt_tensor_new(
+			a->job, &shape, in, a->n_workers > 1 ? &staging : NULL, out, ts, &ts->t);
 	if (rc < 0)
 		abort();
 }

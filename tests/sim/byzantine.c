@@ -164,9 +164,10 @@ static struct sim_pipe *any_pipe_of(struct sim *s, const struct sim_port *port)
 static void lie_to_scheduler(struct guest *g)
 {
 	struct sim *s = g->s;
-	struct ctl_decl decl = {(uint32_t)rnd_below(s, 4), "t1", DTYPE_F32, rnd_below(s, 1000), 0};
-	struct ctl_decl twice[2] = {{g->rank, REFUSED, DTYPE_F64, UINT64_C(1) << 38, 0},
-		{g->rank, REFUSED, DTYPE_U8, decl.n_elems + 1, 0}};
+	struct ctl_decl decl = {
+		(uint32_t)rnd_below(s, 4), "t1", shape_of(DTYPE_F32, rnd_below(s, 1000)), 0};
+	struct ctl_decl twice[2] = {{g->rank, REFUSED, shape_of(DTYPE_F64, UINT64_C(1) << 38), 0},
+		{g->rank, REFUSED, shape_of(DTYPE_U8, decl.shape.n_values + 1), 0}};
 	struct ctl_report_worker worker = {.rank = (uint32_t)rnd_below(s, 9)};
 	uint32_t job = any_job(s), rank = (uint32_t)rnd_below(s, 9);
 	struct ctl_msg msg;
@@ -185,7 +186,7 @@ static void lie_to_scheduler(struct guest *g)
 			CTL_FAIL, .fail = {job, (uint32_t)rnd_below(s, 20000), "lie"}};
 		break;
 	case 3:
-		if (decl.n_elems % 2)
+		if (decl.shape.n_values % 2)
 			msg = (struct ctl_msg){CTL_DECLARE, .declare = {g->job_id, twice, 2}};
 		else
 			msg = (struct ctl_msg){CTL_DECLARE, .declare = {job, &decl, 1}};

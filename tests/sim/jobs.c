@@ -257,13 +257,13 @@ static void declare(struct guest *g)
 		if (g->tensors[t].is_planned)
 			continue;
 		snprintf(names[t], sizeof(names[t]), "t%u", t);
-		decls[msg.declare.n_tensors++] =
-			(struct ctl_decl){g->rank, names[t], DTYPE_I32, job_of(g)->n_elems, 0};
+		decls[msg.declare.n_tensors++] = (struct ctl_decl){
+			g->rank, names[t], shape_of(DTYPE_I32, job_of(g)->n_elems), 0};
 	}
 	if (g->s->o.has_failing) {
 		snprintf(names[GUEST_TENSORS], sizeof(names[0]), "t%u", FAILED_TENSOR);
-		decls[msg.declare.n_tensors++] = (struct ctl_decl){
-			g->rank, names[GUEST_TENSORS], DTYPE_I32, job_of(g)->n_elems, g->failed};
+		decls[msg.declare.n_tensors++] = (struct ctl_decl){g->rank, names[GUEST_TENSORS],
+			shape_of(DTYPE_I32, job_of(g)->n_elems), g->failed};
 	}
 	if (msg.declare.n_tensors)
 		sim_member_send(&g->agent->m, &msg);
@@ -276,7 +276,7 @@ static void on_greed(struct sim *s, struct sim_event *e)
 	uint64_t k = e->a, n_elems = 1 + mix(s->seed ^ k << 8) % (SUMS_BYTES / 16);
 	struct guest *g = e->p;
 	char name[16];
-	struct ctl_decl decl = {g->rank, name, DTYPE_I32, n_elems, 0};
+	struct ctl_decl decl = {g->rank, name, shape_of(DTYPE_I32, n_elems), 0};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {g->job_id, &decl, 1}};
 	struct sim_event *next;
 
@@ -295,6 +295,7 @@ static void tensor_make(struct guest *g, unsigned i)
 	uint32_t bytes = job_of(g)->n_elems * (uint32_t)sizeof(uint32_t);
 	uint8_t *mem;
 	uint16_t segment;
+	struct tensor_shape shape = shape_of(DTYPE_I32, job_of(g)->n_elems);
 	struct agt_mem in, out[2];
 
 	if (port_segment(&g->agent->port, 3 * (size_t)bytes, (void **)&mem, &segment) < 0)
@@ -304,7 +305,7 @@ static void tensor_make(struct guest *g, unsigned i)
 	in = (struct agt_mem){mem, 0, segment};
 	out[0] = (struct agt_mem){mem + bytes, bytes, segment};
 	out[1] = (struct agt_mem){mem + 2 * bytes, 2 * bytes, segment};
-	if (agt_tensor_new(g->job, DTYPE_I32, job_of(g)->n_elems, &in, NULL, out, t, &t->t) < 0)
+	if (agt_tensor_new(g->job, &shape, &in, NULL, out, t, &t->t) < 0)
 		abort();
 }
 

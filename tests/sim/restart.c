@@ -18,8 +18,7 @@ static struct agt_tensor *tensor_again(struct sim_agent *a, unsigned t)
 	struct sim_tensor_state *ts = &a->tensors[t];
 	struct ctl_tensor plan = {.tensor = ts->id,
 		.name = "",
-		.dtype = a->s->o.tensors[t].dtype,
-		.n_elems = a->s->o.tensors[t].n_elems,
+		.shape = shape_of(a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems),
 		.part_elems = ts->part_elems};
 	struct member_set members;
 	uint32_t least, most;

@@ -196,8 +196,7 @@ static inline void tell_plan(struct agt_world *w, unsigned t)
 {
 	struct ctl_tensor plan = {.tensor = 10 + t,
 		.name = "t",
-		.dtype = w->dtype,
-		.n_elems = (uint64_t)w->n_elems * w->n_parts,
+		.shape = shape_of(w->dtype, (uint64_t)w->n_elems * w->n_parts),
 		.part_elems = w->n_elems};
 
 	assert_int_equal(agt_tensor_plan(w->t[t], &plan), 0);
@@ -208,6 +207,7 @@ static inline void add_tensor(struct agt_world *w)
 {
 	/* the first input holds the values of the workers that have no input of their own */
 	uint16_t in_workers[WORKERS_MAX] = {(uint16_t)(w->n_workers - w->n_in + 1)};
+	struct tensor_shape shape = shape_of(w->dtype, (uint64_t)w->n_elems * w->n_parts);
 	struct agt_mem in[WORKERS_MAX], staging = {w->a->staging, 1 << 20, SEGMENT}, out[2];
 
 	for (unsigned i = 0; i < WORKERS_MAX; i++) {
@@ -219,15 +219,14 @@ static inline void add_tensor(struct agt_world *w)
 		out[i] = (struct agt_mem){
 			w->a->out[i], (uint64_t)(w->a->out[i] - (unsigned char *)w->a), SEGMENT};
 	if (w->is_device)
-		assert_int_equal(
-			agt_tensor_new_device(w->job, w->dtype, (uint64_t)w->n_elems * w->n_parts,
-				in, in_workers, w->n_in, w->n_in > 1 ? &staging : NULL, out,
-				&w->t[w->n_tensors], &w->t[w->n_tensors]),
+		assert_int_equal(agt_tensor_new_device(w->job, &shape, in, in_workers, w->n_in,
+					 w->n_in > 1 ? &staging : NULL, out, &w->t[w->n_tensors],
+					 &w->t[w->n_tensors]),
 			0);
 	else
-		assert_int_equal(agt_tensor_new(w->job, w->dtype, (uint64_t)w->n_elems * w->n_parts,
-					 in, w->n_workers > 1 ? &staging : NULL, out,
-					 &w->t[w->n_tensors], &w->t[w->n_tensors]),
+		assert_int_equal(
+			agt_tensor_new(w->job, &shape, in, w->n_workers > 1 ? &staging : NULL, out,
+				&w->t[w->n_tensors], &w->t[w->n_tensors]),
 			0);
 	w->n_tensors++;
 	check(w);

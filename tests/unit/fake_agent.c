@@ -105,9 +105,9 @@ static uint32_t fake_tensor_of(struct fake_agent *f, const struct local_decl *d)
 			return i;
 	t = &f->tensors[f->n_tensors++];
 	snprintf(t->name, sizeof(t->name), "%s", d->name);
-	t->dtype = d->dtype;
-	t->n_elems = d->n_elems;
-	t->slot_bytes = (d->n_elems * dtype_bytes(d->dtype) + 63) / 64 * 64;
+	t->dtype = d->shape.dtype;
+	t->n_elems = shape_elems(&d->shape);
+	t->slot_bytes = (shape_bytes(&d->shape) + 63) / 64 * 64;
 	t->out_fd = fake_memfd(2 * t->slot_bytes, true);
 	t->out = fake_map(t->out_fd, 2 * t->slot_bytes);
 	return i;

@@ -477,7 +477,7 @@ static inline void join(
 static inline void declare_failed(struct sched_world *w, uint32_t conn, uint32_t rank,
 	const char *name, uint8_t dtype, uint64_t n, uint32_t code)
 {
-	struct ctl_decl d = {rank, name, dtype, n, code};
+	struct ctl_decl d = {rank, name, shape_of(dtype, n), code};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {w->last_job, &d, 1}};
 
 	send_msg(w, conn, &msg);

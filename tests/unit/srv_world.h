@@ -117,8 +117,7 @@ static inline void tell_plan(struct srv_world *w, uint32_t n_parts, uint32_t ser
 {
 	struct ctl_tensor t = {.tensor = 0,
 		.name = w->tensor,
-		.dtype = w->dtype,
-		.n_elems = (uint64_t)w->n_elems * n_parts,
+		.shape = shape_of(w->dtype, (uint64_t)w->n_elems * n_parts),
 		.part_elems = w->n_elems};
 	struct ctl_run run = {.tensor = 0,
 		.n = n_parts,

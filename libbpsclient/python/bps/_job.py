@@ -470,11 +470,15 @@ class Job:
     local_rank = property(lambda self: lib.bps_local_rank(self._open_handle))
     local_size = property(lambda self: lib.bps_local_size(self._open_handle))
 
-    def declare_group(self, decls: Iterable[tuple[str, str, Shape]]) -> list[Tensor]:
+    def declare_group(
+        self, decls: Iterable[tuple[str, str, Shape] | tuple[str, str, Shape, int]]
+    ) -> list[Tensor]:
         """Declare tensors in one request to the agent.
 
         Args:
-            decls: (name, dtype, shape) of each tensor; the shape of a vector may be an int.
+            decls: (name, dtype, shape) or (name, dtype, shape, digest) of each tensor. The shape of
+                a vector may be an int. The digest is a 64-bit number that is made of what the
+                worker stores in the tensor. All workers must give the same one.
 
         Returns:
             The tensors in the order of ``decls``. If a name was declared before, the
@@ -482,19 +486,26 @@ class Job:
 
         Raises:
             Error: the code is EMISMATCH if this worker has already declared one of the names with a
-                different type or size. The code is EQUOTA if the tensors would exceed a quota.
+                different type, size or digest. The code is EQUOTA if the tensors would exceed a
+                quota.
         """
-        known = [(n, d, tuple(s) if isinstance(s, Iterable) else (int(s),)) for n, d, s in decls]
-        raw = (DeclStruct * len(known))(
-            *[(encode(n), dtype_number(d), math.prod(s)) for n, d, s in known]
-        )
+        known, raw = [], []
+        for name, dtype, shape, *digest in decls:
+            known.append(
+                (name, dtype, tuple(shape) if isinstance(shape, Iterable) else (int(shape),))
+            )
+            n_values = math.prod(known[-1][2])
+            raw.append(
+                (ctypes.sizeof(DeclStruct), encode(name), dtype_number(dtype), n_values, *digest)
+            )
         handles = (ctypes.c_void_p * len(known))()
-        check(lib.bps_declare_group(self.handle, raw, len(known), handles))
+        structs = (DeclStruct * len(raw))(*raw)
+        check(lib.bps_declare_group(self.handle, structs, len(known), handles))
         return [Tensor(self, h, n, d, s) for h, (n, d, s) in zip(handles, known)]
 
-    def declare(self, name: str, dtype: str, shape: Shape) -> Tensor:
+    def declare(self, name: str, dtype: str, shape: Shape, digest: int = 0) -> Tensor:
         """Declare one tensor, see :meth:`declare_group`."""
-        return self.declare_group([(name, dtype, shape)])[0]
+        return self.declare_group([(name, dtype, shape, digest)])[0]
 
     def push_pull(
         self, tensors: Sequence[Tensor], op: int = SUM, priority: int = PRIORITY_AUTO

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 SUM, PROD, MAX, MIN, AVG, BAND, BOR, BXOR = range(8)
 PRIORITY_AUTO = -(2**31)
-ABI = 2  # version of the structures below, equal to BPS_ABI in bps.h
+ABI = 3  # version of the structures below, equal to BPS_ABI in bps.h
 
 # Maps the name of an element type to the number that the library uses and to a NumPy type. NumPy
 # has no bf16, so each bf16 value is accessed as a uint16.
@@ -195,7 +195,13 @@ class Traffic(NamedTuple):
 
 
 class DeclStruct(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("dtype", ctypes.c_int), ("n_elems", ctypes.c_uint64)]
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("name", ctypes.c_char_p),
+        ("dtype", ctypes.c_int),
+        ("n_values", ctypes.c_uint64),
+        ("digest", ctypes.c_uint64),
+    ]
 
 
 def load() -> ctypes.CDLL:

@@ -71,8 +71,7 @@ static void begin(struct probe_sums *s)
 		.view = 1, .job = JOB, .name = "sum", .members = members, .n_members = s->members};
 	uint32_t elem = (uint32_t)dtype_bytes(s->dtype);
 	struct ctl_tensor tensor = {.name = "t",
-		.dtype = (uint8_t)s->dtype,
-		.n_elems = s->bytes / elem,
+		.shape = shape_of(s->dtype, s->bytes / elem),
 		.part_elems = (uint32_t)(s->part / elem)};
 	struct ctl_run run = {.n = (uint32_t)((s->bytes + s->part - 1) / s->part),
 		.server = SERVER,

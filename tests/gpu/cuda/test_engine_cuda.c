@@ -95,8 +95,7 @@ static void add_tensor(struct stage *s, uint32_t t)
 	struct engine_place places[MEMBERS];
 	struct engine_range in[MEMBERS];
 	struct engine_tensor_desc d = {.id = t,
-		.dtype = DTYPE_I32,
-		.n_elems = ELEMS,
+		.shape = shape_of(DTYPE_I32, ELEMS),
 		.part_bytes = PART_BYTES,
 		.places = places,
 		.in = in};

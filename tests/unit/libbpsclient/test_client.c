@@ -312,7 +312,7 @@ static void bad_declarations_are_refused(void **state)
 	assert_int_equal(bps_declare(b, longest, BPS_F32, 1, &same), 0);
 	assert_ptr_equal(t, same);
 	assert_int_equal(bps_declare(b, longest, BPS_F32, 2, &t), BPS_EMISMATCH);
-	assert_error_has("f32[1]");
+	assert_error_has("f32 x 1");
 	assert_int_equal(bps_close(b, 0), 0);
 	fake_agent_free(f);
 }
@@ -331,7 +331,7 @@ static void more_tensors_than_a_frame_holds_are_declared_in_one_call(void **stat
 	b = open_one(f);
 	for (int i = 0; i < N; i++) {
 		snprintf(names[i], sizeof(names[i]), "t%d", i % (N - 1));
-		decls[i] = (struct bps_decl){names[i], BPS_F32, 4};
+		decls[i] = (struct bps_decl){sizeof(decls[i]), names[i], BPS_F32, 4, 0};
 	}
 	assert_int_equal(bps_declare_group(b, decls, N, t), 0);
 	assert_ptr_equal(t[0], t[N - 1]);

@@ -50,7 +50,7 @@ static void tensors_of_two_jobs_are_not_waited_for_together(void **state)
 
 static void declaration_without_a_place_for_its_handle_is_refused(void **state)
 {
-	struct bps_decl d = {"w", BPS_F32, 1};
+	struct bps_decl d = {sizeof(d), "w", BPS_F32, 1, 0};
 	struct bps *b = open_alone();
 	struct bps_tensor *t;
 

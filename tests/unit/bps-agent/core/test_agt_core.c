@@ -271,14 +271,13 @@ static void plan_that_does_not_fit_is_refused(void **state)
 	struct agt_world *w = world(.n_elems = SMALL, .is_unplanned = true);
 	struct ctl_tensor good = {.tensor = 10,
 		.name = "t",
-		.dtype = DTYPE_F32,
-		.n_elems = SMALL,
+		.shape = shape_of(DTYPE_F32, SMALL),
 		.part_elems = SMALL};
 	struct ctl_tensor bad[4] = {good, good, good, good};
 
 	(void)state;
-	bad[0].n_elems++;
-	bad[1].dtype = DTYPE_F64;
+	bad[0].shape.n_values++;
+	bad[1].shape.dtype = DTYPE_F64;
 	bad[2].part_elems = 0;
 	bad[3].tensor = CTL_TENSORS_MAX;
 	for (unsigned k = 0; k < 4; k++)

@@ -330,8 +330,7 @@ static void contradictory_kept_state_is_not_used(void **state)
 	struct agt_world *w = world(.n_elems = SMALL, .n_parts = 2, .is_unplanned = true);
 	struct ctl_tensor plan = {.tensor = 10,
 		.name = "t",
-		.dtype = DTYPE_F32,
-		.n_elems = (uint64_t)2 * w->n_elems,
+		.shape = shape_of(DTYPE_F32, (uint64_t)2 * w->n_elems),
 		.part_elems = w->n_elems};
 
 	(void)state;

@@ -119,8 +119,7 @@ static void partition_that_never_fits_is_refused(void **state)
 	struct agt_world *w = world(.n_elems = LARGE, .is_unplanned = true, .job_inflight = 1000);
 	struct ctl_tensor plan = {.tensor = 10,
 		.name = "t",
-		.dtype = w->dtype,
-		.n_elems = w->n_elems,
+		.shape = shape_of(w->dtype, w->n_elems),
 		.part_elems = w->n_elems};
 
 	(void)state;

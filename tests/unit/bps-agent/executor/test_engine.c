@@ -119,8 +119,7 @@ static void add_tensor(struct engine_rig *r, uint32_t t)
 	struct engine_place places[MEMBERS];
 	struct engine_range in[MEMBERS];
 	struct engine_tensor_desc d = {.id = t,
-		.dtype = DTYPE_I32,
-		.n_elems = r->n_elems,
+		.shape = shape_of(DTYPE_I32, r->n_elems),
 		.part_bytes = r->part_bytes,
 		.places = places,
 		.in = in};
@@ -550,8 +549,7 @@ static void a_tensor_outside_of_its_memory_is_refused(void **state)
 	struct engine_place place = {{0}, 3};
 	struct engine_range in;
 	struct engine_tensor_desc d = {.id = 7,
-		.dtype = DTYPE_I32,
-		.n_elems = 1000,
+		.shape = shape_of(DTYPE_I32, 1000),
 		.part_bytes = 1024,
 		.places = &place,
 		.in = &in};

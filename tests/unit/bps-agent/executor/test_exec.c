@@ -455,7 +455,7 @@ static void a_trainer_of_another_version_ends_the_job_with_both_versions(void **
 {
 	struct local_msg m, hello = {.type = GPU_HELLO,
 				    .seq = 1,
-				    .gpu_hello = {.abi = LOCAL_ABI + 76, .version = "9.9"}};
+				    .gpu_hello = {.abi = LOCAL_ABI + 75, .version = "9.9"}};
 	struct exec_rig r;
 	void *mem = NULL;
 
@@ -467,7 +467,7 @@ static void a_trainer_of_another_version_ends_the_job_with_both_versions(void **
 	m = expect(r.agent, GPU_FAILED, &mem);
 	assert_int_equal(m.gpu_text.code, -BPS_EVERSION);
 	assert_non_null(strstr(m.gpu_text.text, "libbpsclient 9.9 uses protocol version 77, "));
-	assert_non_null(strstr(m.gpu_text.text, " uses version 1: install both from one release"));
+	assert_non_null(strstr(m.gpu_text.text, " uses version 2: install both from one release"));
 	free(mem);
 	rig_close(&r);
 }

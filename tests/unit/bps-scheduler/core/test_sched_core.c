@@ -96,8 +96,8 @@ static void chaos_message(struct chaos *h)
 	uint32_t i = is_sane ? 3 + draw(h, 3) : draw(h, MEMBERS);
 	uint32_t job = is_sane ? h->w.last_job : draw(h, 4), rank = is_sane ? i - 3 : draw(h, 4);
 	struct ctl_decl d[2] = {
-		{rank, tensors[draw(h, 4)], DTYPE_F32, draw(h, 20) ? 400000 : 1000, 0},
-		{rank, tensors[draw(h, 4)], DTYPE_F32, 400000, draw(h, 20) ? 0 : ENOMEM}};
+		{rank, tensors[draw(h, 4)], shape_of(DTYPE_F32, draw(h, 20) ? 400000 : 1000), 0},
+		{rank, tensors[draw(h, 4)], shape_of(DTYPE_F32, 400000), draw(h, 20) ? 0 : ENOMEM}};
 	struct ctl_report_worker rw = {.rank = rank};
 	struct ctl_msg msg = {.type = CTL_BEAT};
 

@@ -652,8 +652,7 @@ static void record_of_a_tensor_is_refused_beyond_its_limits(void **state)
 	const struct state_tensor good = {.job = 1,
 		.tensor = 1,
 		.name = "v",
-		.dtype = DTYPE_F32,
-		.n_elems = 9,
+		.shape = shape_of(DTYPE_F32, 9),
 		.part_elems = 9};
 	struct state_tensor t[9];
 	struct state_record rec = {.cluster_id = {"0123456789abcdef", 16},
@@ -668,13 +667,13 @@ static void record_of_a_tensor_is_refused_beyond_its_limits(void **state)
 	t[0].job = 2;
 	t[1].tensor = 2;
 	t[2].name = "w"; /* the job has a tensor of this name */
-	t[3].dtype = 99;
-	t[4].n_elems = 0;
+	t[3].shape.dtype = 99;
+	t[4].shape.n_values = 0;
 	t[5].part_elems = 0;
-	t[6].n_elems = PLACE_PARTS_MAX * UINT64_C(9) + 1; /* one partition too many */
-	t[7].n_elems = SCHED_TENSOR_BYTES_MAX + 1;
+	t[6].shape.n_values = PLACE_PARTS_MAX * UINT64_C(9) + 1; /* one partition too many */
+	t[7].shape.n_values = SCHED_TENSOR_BYTES_MAX + 1;
 	t[7].part_elems = UINT32_MAX;
-	t[8].n_elems = PLACE_PARTS_MAX * UINT64_C(9);
+	t[8].shape.n_values = PLACE_PARTS_MAX * UINT64_C(9);
 	running_job(&w);
 	rec.term = sched_term(w.core);
 	rec.view = sched_view(w.core);

@@ -27,7 +27,8 @@ static void tensor_is_planned_when_all_agents_agree(void **state)
 static void tensors_of_one_message_share_a_plan_and_a_view(void **state)
 {
 	struct sched_world w;
-	struct ctl_decl d[2] = {{0, "v1", DTYPE_F16, 100, 0}, {0, "v2", DTYPE_F16, 200, 0}};
+	struct ctl_decl d[2] = {
+		{0, "v1", shape_of(DTYPE_F16, 100), 0}, {0, "v2", shape_of(DTYPE_F16, 200), 0}};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, 2}};
 	uint64_t view;
 
@@ -59,7 +60,8 @@ static void declare_all(
 		join(w, 21 + rank, rank, 2, 10 + rank);
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		for (uint32_t i = 0; i < n; i++)
-			d[i] = (struct ctl_decl){rank, names[i], DTYPE_F32, n_elems[i], 0};
+			d[i] = (struct ctl_decl){
+				rank, names[i], shape_of(DTYPE_F32, n_elems[i]), 0};
 		send_msg(w, 21 + rank, &msg);
 	}
 }
@@ -90,7 +92,8 @@ static void equal_tensors_of_one_message_are_placed_one_after_the_other(void **s
 static void placed_tensor_that_is_declared_beside_a_new_one_is_planned_too(void **state)
 {
 	struct sched_world w;
-	struct ctl_decl d[2] = {{1, "v", DTYPE_F16, 100, 0}, {1, "w", DTYPE_F32, 400000, 0}};
+	struct ctl_decl d[2] = {
+		{1, "v", shape_of(DTYPE_F16, 100), 0}, {1, "w", shape_of(DTYPE_F32, 400000), 0}};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, 2}};
 
 	(void)state;
@@ -201,7 +204,8 @@ static void job_that_ends_after_a_failed_tensor_names_it(void **state)
  * declares one of these shapes. */
 static void workers_of_one_machine_that_disagree_fail_it_for_all(void **state)
 {
-	struct ctl_decl d[2] = {{1, "v", DTYPE_F32, 1000, 0}, {1, "v", DTYPE_F32, 500, 0}};
+	struct ctl_decl d[2] = {
+		{1, "v", shape_of(DTYPE_F32, 1000), 0}, {1, "v", shape_of(DTYPE_F32, 500), 0}};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, 2}};
 
 	(void)state;
@@ -240,8 +244,8 @@ static void impossible_declarations_are_refused(void **state)
  * (C9). */
 static void name_of_a_refused_declaration_is_not_placed_in_another_shape(void **state)
 {
-	struct ctl_decl d[2] = {
-		{0, "v", DTYPE_F64, UINT64_C(1) << 38, 0}, {0, "v", DTYPE_U8, 1000, 0}};
+	struct ctl_decl d[2] = {{0, "v", shape_of(DTYPE_F64, UINT64_C(1) << 38), 0},
+		{0, "v", shape_of(DTYPE_U8, 1000), 0}};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, 2}};
 	struct sched_world w;
 
@@ -249,8 +253,8 @@ static void name_of_a_refused_declaration_is_not_placed_in_another_shape(void **
 	running_job(&w);
 	clear(&w);
 	send_msg(&w, 21, &msg);
-	SAID(&w, "21 TENSOR_FAIL v code=10012 tensor 'v' of job 'x': the tensor is larger than "
-		 "the limit of 1 TiB");
+	SAID(&w, "21 TENSOR_FAIL v code=10012 tensor 'v' of job 'x': f64 x 274877906944 is larger "
+		 "than the limit of 1024 GiB for one tensor");
 	clear(&w);
 	declare(&w, 22, 1, "v", DTYPE_U8, 1000);
 	SAID(&w, "22 TENSOR_FAIL v code=10012");
@@ -353,7 +357,7 @@ static void long_plans_are_sent_in_frames(void **state)
 	for (uint32_t i = 0; i < CTL_LIST_MAX; i++) {
 		memset(names[i], 'n', CTL_TENSOR_NAME_MAX);
 		snprintf(names[i], sizeof(names[i]), "%0200u", i);
-		d[i] = (struct ctl_decl){0, names[i], DTYPE_F32, 5000, 0};
+		d[i] = (struct ctl_decl){0, names[i], shape_of(DTYPE_F32, 5000), 0};
 	}
 	send_msg(&w, 21, &msg);
 	for (uint32_t i = 0; i < CTL_LIST_MAX; i++)

@@ -215,7 +215,7 @@ static void join(
 
 static void declare(struct drain_world *w, uint32_t conn, uint32_t rank, uint64_t bytes)
 {
-	struct ctl_decl d = {rank, "w", DTYPE_F32, bytes / 4, 0};
+	struct ctl_decl d = {rank, "w", shape_of(DTYPE_F32, bytes / 4), 0};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {w->job, &d, 1}};
 
 	send_msg(w, conn, &msg);

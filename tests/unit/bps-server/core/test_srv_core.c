@@ -67,10 +67,10 @@ static void invalid_message_closes_only_its_sender(void **state)
 			m.contrib.op = OP_BAND; /* the elements are floats */
 			break;
 		case 2:
-			m.contrib.codec = 1;
+			m.contrib.op = OP_COUNT;
 			break;
 		case 3:
-			m.contrib.group = 1;
+			m.contrib.workers = 0;
 			break;
 		case 4:
 			m.contrib.workers++;

@@ -480,8 +480,7 @@ static void scattered_staging_does_not_stop_ordered_sums(void **state)
 			.flags = JOB_DETERMINISTIC, .staging = 2 * SEGMENT);
 		struct ctl_tensor t = {.tensor = 1,
 			.name = "u",
-			.dtype = DTYPE_F32,
-			.n_elems = 4 << 14,
+			.shape = shape_of(DTYPE_F32, 4 << 14),
 			.part_elems = 1 << 14};
 		struct ctl_run run = {
 			.tensor = 1, .n = 4, .server = SERVER, .instance = INSTANCE, .pgen = 5};

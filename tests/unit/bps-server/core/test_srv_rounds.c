@@ -362,12 +362,15 @@ static void plan_that_does_not_fit_fails_the_job(void **state)
 static void tensor_that_cannot_exist_fails_the_job(void **state)
 {
 	static const struct ctl_tensor bad[] = {
-		{1, "u", UINT8_MAX, 4, 4},
-		{1, "u", DTYPE_F32, 0, 4},
-		{1, "u", DTYPE_F32, 4, 0},
-		{1, "u", DTYPE_F32, 4, UINT32_MAX / 4 + 1},
-		{1, "u", DTYPE_F32, UINT64_C(1) << 32, 1},
-		{CTL_TENSORS_MAX, "u", DTYPE_F32, 4, 4},
+		{1, "u", {.dtype = UINT8_MAX, .n_values = 4}, 4},
+		{1, "u", {.dtype = DTYPE_F32, .n_values = 0}, 4},
+		{1, "u", {.dtype = DTYPE_F32, .n_values = 4}, 0},
+		{1, "u", {.dtype = DTYPE_F32, .n_values = 4}, UINT32_MAX / 4 + 1},
+		{1, "u", {.dtype = DTYPE_F32, .n_values = UINT64_C(1) << 32}, 1},
+		{1, "u", {.dtype = DTYPE_F32, .n_values = 4, .mode = 1}, 4},
+		{1, "u", {.dtype = DTYPE_F32, .n_values = 4, .owner = 1}, 4},
+		{1, "u", {.dtype = DTYPE_F32, .n_values = 4, .stale = 1}, 4},
+		{CTL_TENSORS_MAX, "u", {.dtype = DTYPE_F32, .n_values = 4}, 4},
 	};
 
 	(void)state;

@@ -431,7 +431,7 @@ static void largest_declare_and_largest_refusal_fit_into_a_frame(void **state)
 	memset(text, 't', 511);
 	name[255] = text[511] = 0;
 	for (unsigned i = 0; i < LOCAL_DECLARE_MAX; i++) {
-		decls[i] = (struct local_decl){.name = name, .dtype = 7, .n_elems = i + 1};
+		decls[i] = (struct local_decl){.name = name, .shape = shape_of(7, i + 1)};
 		/* The host name in .cause has CTL_NAME_MAX bytes, the maximum length. */
 		slots[i] = (struct local_slot){.code = 1,
 			.text = text,
@@ -443,7 +443,7 @@ static void largest_declare_and_largest_refusal_fit_into_a_frame(void **state)
 	assert_int_equal(receive(p.b, &got, &mem, fds, &n_fds, WAIT_MS, NULL), 1);
 	assert_int_equal(got.declare.n_tensors, LOCAL_DECLARE_MAX);
 	assert_string_equal(got.declare.tensors[99].name, name);
-	assert_int_equal(got.declare.tensors[99].n_elems, 100);
+	assert_int_equal(got.declare.tensors[99].shape.n_values, 100);
 	free(mem);
 	m.type = LOCAL_DECLARED;
 	m.declared = (struct local_declared){slots, LOCAL_DECLARE_MAX};

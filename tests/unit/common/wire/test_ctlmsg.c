@@ -43,9 +43,9 @@ static struct ctl_job_member two_members[] = {
 static const struct ctl_msg job = {
 	CTL_JOB, .job = {6, 3, 1000, "mnist", 4, 1, two_members, 2, 5, 1, 20, 2, 3, 1}};
 static const struct ctl_msg job_end = {CTL_JOB_END, .job_end = {3, 10008, "x", {1, "h"}}};
-static struct ctl_decl one_decl[] = {{0, "w", 7, 1024, 12}};
+static struct ctl_decl one_decl[] = {{0, "w", {7, 0, 0, 0, 1024, 77}, 12}};
 static const struct ctl_msg declare = {CTL_DECLARE, .declare = {3, one_decl, 1}};
-static struct ctl_tensor one_tensor[] = {{8, "w", 7, 1024, 512}};
+static struct ctl_tensor one_tensor[] = {{8, "w", {7, 0, 0, 0, 1024, 77}, 512}};
 static struct ctl_run one_run[] = {{8, 0, 2, 1, 9, 1, 6}};
 static const struct ctl_msg plan = {CTL_PLAN, .plan = {6, 3, one_tensor, 1, one_run, 1}};
 static const struct ctl_msg tensor_fail = {
@@ -103,10 +103,11 @@ static const struct golden {
 	       " 0500000000000000 0100 14000000 0200000000000000 0300000000000000 "
 	       "0100000000000000"},
 	{&job_end, "16000000 03000000 18270000 01000000 78 01000000 01000000 68"},
-	{&declare, "22000000 03000000 01000000 16000000 00000000 01000000 77 07 0004000000000000"
-		   " 0c000000"},
-	{&plan, "54000000 0600000000000000 03000000"
-		" 01000000 16000000 08000000 01000000 77 07 0004000000000000 00020000"
+	{&declare, "34000000 03000000 01000000 28000000 00000000 01000000 77 17000000 07 00 00"
+		   " 00000000 0004000000000000 4d00000000000000 0c000000"},
+	{&plan, "66000000 0600000000000000 03000000"
+		" 01000000 28000000 08000000 01000000 77 17000000 07 00 00 00000000"
+		" 0004000000000000 4d00000000000000 00020000"
 		" 01000000 22000000 08000000 00000000 02000000 01000000 0900000000000000 0100"
 		" 0600000000000000"},
 	{&tensor_fail, "1c000000 03000000 01000000 77 13270000 02000000 6e6f"
@@ -214,6 +215,9 @@ static void assert_same(const struct layout *l, const uint8_t *a, const uint8_t 
 		case FIELD_LIST:
 			assert_same_list(f, a, b);
 			break;
+		case FIELD_STRUCT:
+			assert_same(f->sub, a + f->offset, b + f->offset);
+			break;
 		default:
 			assert_true(value_of(f, a) == value_of(f, b));
 		}
@@ -304,6 +308,8 @@ static void gen_struct(struct gen *g, const struct layout *l, uint8_t *out)
 
 		if (f->kind == FIELD_LIST)
 			gen_list(g, f, out);
+		else if (f->kind == FIELD_STRUCT)
+			gen_struct(g, f->sub, out + f->offset);
 		else if (f->kind == FIELD_STR || f->kind == FIELD_BLOB)
 			gen_bytes(g, f, out);
 		else

@@ -38,72 +38,77 @@
 #define INLINE                                                                                     \
 	.flags = WIRE_INLINE, .crc = 0xc1c2c3c4, .priority = 0x4748, .len = 5, CREDITS,            \
 	.payload = "hello"
-#define HEX_INLINE " 4847 05000000 0000" HEX_CREDITS HEX_8
-#define HEX_HELLO  " 68656c6c6f 000000"
-#define CONTRIB_                                                                                   \
-	.contrib = {                                                                               \
-		.crc_prev = 0xd1d2d3d4, .codec = 0xe1, .op = 0xe2, .group = 0xe3e4, .workers = 8}
-#define HEX_CONTRIB " d4d3d2d1 e1 e2 e4e3 08000000 00000000"
+#define HEX_INLINE  " 4847 05000000 0000" HEX_CREDITS HEX_8
+#define HEX_HELLO   " 68656c6c6f 000000"
+#define CONTRIB_    .contrib = {.crc_prev = 0xd1d2d3d4, .op = 0xe2, .workers = 8}
+#define HEX_CONTRIB " d4d3d2d1 e2 000000 08000000 00000000"
 #define RESULT_MEMBERS                                                                             \
 	{                                                                                          \
 		{                                                                                  \
 			0x8000000000000001, 4                                                      \
 		}                                                                                  \
 	}
-#define RESULT_    .result = {.workers = 9, .n_members = 67, .contributors = RESULT_MEMBERS}
-#define HEX_RESULT " 09000000 4300 0000 0100000000000080 0400000000000000"
+#define RESULT_                                                                                    \
+	.result = {.workers = 9,                                                                   \
+		.n_members = 67,                                                                   \
+		.last = 66,                                                                        \
+		.wait_us = 0xb1b2b3b4,                                                             \
+		.sum_us = 5,                                                                       \
+		.contributors = RESULT_MEMBERS}
+#define HEX_RESULT                                                                                 \
+	" 09000000 4300 4200 b4b3b2b1 05000000 0000000000000000 0100000000000080 0400000000000000"
 
 static const struct golden {
 	struct wire_msg m;
 	const char *hex;
 } goldens[] = {
 	{{.type = WIRE_CONTRIB, KEY, OFFER, CONTRIB_},
-		"01 02 0000" HEX_CRC HEX_KEY HEX_OFFER HEX_CONTRIB},
+		"01 03 0000" HEX_CRC HEX_KEY HEX_OFFER HEX_CONTRIB},
 	{{.type = WIRE_CONTRIB, .flags = WIRE_EAGER, KEY, OFFER, CONTRIB_},
-		"01 02 0200" HEX_CRC HEX_KEY HEX_OFFER HEX_CONTRIB},
+		"01 03 0200" HEX_CRC HEX_KEY HEX_OFFER HEX_CONTRIB},
 	{{.type = WIRE_CONTRIB, KEY, INLINE, CONTRIB_},
-		"01 02 0100" HEX_CRC HEX_KEY HEX_INLINE HEX_CONTRIB HEX_HELLO},
+		"01 03 0100" HEX_CRC HEX_KEY HEX_INLINE HEX_CONTRIB HEX_HELLO},
 	{{.type = WIRE_RESULT, KEY, OFFER, RESULT_},
-		"02 02 0000" HEX_CRC HEX_KEY HEX_OFFER HEX_RESULT},
+		"02 03 0000" HEX_CRC HEX_KEY HEX_OFFER HEX_RESULT},
 	{{.type = WIRE_RESULT, KEY, INLINE, RESULT_},
-		"02 02 0100" HEX_CRC HEX_KEY HEX_INLINE HEX_RESULT HEX_HELLO},
-	{{.type = WIRE_HAVE, KEY, CREDITS}, "03 02 0000" HEX_4 HEX_KEY HEX_8 HEX_CREDITS HEX_8},
-	{{.type = WIRE_HAVE_OK, KEY, CREDITS}, "04 02 0000" HEX_4 HEX_KEY HEX_8 HEX_CREDITS HEX_8},
+		"02 03 0100" HEX_CRC HEX_KEY HEX_INLINE HEX_RESULT HEX_HELLO},
+	{{.type = WIRE_HAVE, KEY, CREDITS}, "03 03 0000" HEX_4 HEX_KEY HEX_8 HEX_CREDITS HEX_8},
+	{{.type = WIRE_HAVE_OK, KEY, CREDITS}, "04 03 0000" HEX_4 HEX_KEY HEX_8 HEX_CREDITS HEX_8},
 	{{.type = WIRE_DONATE_REQ, KEY, CREDITS},
-		"05 02 0000" HEX_4 HEX_KEY HEX_8 HEX_CREDITS HEX_8},
+		"05 03 0000" HEX_4 HEX_KEY HEX_8 HEX_CREDITS HEX_8},
 	{{.type = WIRE_DONATE, KEY, OFFER, RESULT_},
-		"06 02 0000" HEX_CRC HEX_KEY HEX_OFFER HEX_RESULT},
+		"06 03 0000" HEX_CRC HEX_KEY HEX_OFFER HEX_RESULT},
 	{{.type = WIRE_DONATE, KEY, INLINE, RESULT_},
-		"06 02 0100" HEX_CRC HEX_KEY HEX_INLINE HEX_RESULT HEX_HELLO},
-	{{.type = WIRE_GOT, KEY, CREDITS}, "07 02 0000" HEX_4 HEX_KEY HEX_8 HEX_CREDITS HEX_8},
-	{{.type = WIRE_AGAIN, KEY, CREDITS}, "08 02 0000" HEX_4 HEX_KEY HEX_8 HEX_CREDITS HEX_8},
+		"06 03 0100" HEX_CRC HEX_KEY HEX_INLINE HEX_RESULT HEX_HELLO},
+	{{.type = WIRE_GOT, KEY, CREDITS}, "07 03 0000" HEX_4 HEX_KEY HEX_8 HEX_CREDITS HEX_8},
+	{{.type = WIRE_AGAIN, KEY, CREDITS}, "08 03 0000" HEX_4 HEX_KEY HEX_8 HEX_CREDITS HEX_8},
 	{{.type = WIRE_BAD_CRC, KEY, CREDITS, .crc = 0xc1c2c3c4},
-		"09 02 0000" HEX_CRC HEX_KEY HEX_8 HEX_CREDITS HEX_8},
+		"09 03 0000" HEX_CRC HEX_KEY HEX_8 HEX_CREDITS HEX_8},
 	{{.type = WIRE_CREDIT, .cookie = 0x0102030405060708, CREDITS},
-		"0a 02 0000" HEX_4 HEX_COOKIE HEX_8 HEX_8 HEX_8 HEX_8 HEX_4 HEX_2 HEX_CREDITS
+		"0a 03 0000" HEX_4 HEX_COOKIE HEX_8 HEX_8 HEX_8 HEX_8 HEX_4 HEX_2 HEX_CREDITS
 			HEX_8},
 	{{.type = WIRE_PING, .cookie = 0x0102030405060708, .round = 0x2122232425262728, CREDITS},
-		"0b 02 0000" HEX_4 HEX_COOKIE HEX_8 HEX_ROUND HEX_8 HEX_8 HEX_4 HEX_2 HEX_CREDITS
+		"0b 03 0000" HEX_4 HEX_COOKIE HEX_8 HEX_ROUND HEX_8 HEX_8 HEX_4 HEX_2 HEX_CREDITS
 			HEX_8},
 	{{.type = WIRE_PONG, .cookie = 0x0102030405060708, .round = 0x2122232425262728, CREDITS},
-		"0c 02 0000" HEX_4 HEX_COOKIE HEX_8 HEX_ROUND HEX_8 HEX_8 HEX_4 HEX_2 HEX_CREDITS
+		"0c 03 0000" HEX_4 HEX_COOKIE HEX_8 HEX_ROUND HEX_8 HEX_8 HEX_4 HEX_2 HEX_CREDITS
 			HEX_8},
 	{{.type = WIRE_SEG_ADD,
 		 .cookie = 0x0102030405060708,
 		 .segment = 0x5556,
 		 CREDITS,
 		 .seg = {0x7172737475767778, 0x8182838485868788, 0x0192939495969798}},
-		"0d 02 0000" HEX_4 HEX_COOKIE HEX_8 HEX_8 HEX_8 HEX_8 HEX_4
+		"0d 03 0000" HEX_4 HEX_COOKIE HEX_8 HEX_8 HEX_8 HEX_8 HEX_4
 		" 5655" HEX_CREDITS HEX_8 " 7877767574737271 8887868584838281 9897969594939201"},
 	{{.type = WIRE_SEG_DEL, .cookie = 0x0102030405060708, .segment = 0x5556, CREDITS},
-		"0e 02 0000" HEX_4 HEX_COOKIE HEX_8 HEX_8 HEX_8 HEX_8 HEX_4
+		"0e 03 0000" HEX_4 HEX_COOKIE HEX_8 HEX_8 HEX_8 HEX_8 HEX_4
 		" 5655" HEX_CREDITS HEX_8},
 	{{.type = WIRE_DISCARDED,
 		 .cookie = 0x0102030405060708,
 		 .segment = 0x5556,
 		 CREDITS,
 		 .offset = 0x6162636465666768},
-		"0f 02 0000" HEX_4 HEX_COOKIE HEX_8 HEX_8 HEX_8 HEX_8 HEX_4 " 5655" HEX_CREDITS
+		"0f 03 0000" HEX_4 HEX_COOKIE HEX_8 HEX_8 HEX_8 HEX_8 HEX_4 " 5655" HEX_CREDITS
 		" 6867666564636261"},
 };
 #define N_GOLDEN (sizeof(goldens) / sizeof(goldens[0]))
@@ -153,14 +158,15 @@ static void assert_same(const struct wire_msg *a, const struct wire_msg *b)
 		assert_memory_equal(a->payload, b->payload, a->len);
 	if (a->type == WIRE_CONTRIB) {
 		assert_int_equal(a->contrib.crc_prev, b->contrib.crc_prev);
-		assert_int_equal(a->contrib.codec, b->contrib.codec);
 		assert_int_equal(a->contrib.op, b->contrib.op);
-		assert_int_equal(a->contrib.group, b->contrib.group);
 		assert_int_equal(a->contrib.workers, b->contrib.workers);
 	}
 	if (a->type == WIRE_RESULT || a->type == WIRE_DONATE) {
 		assert_int_equal(a->result.workers, b->result.workers);
 		assert_int_equal(a->result.n_members, b->result.n_members);
+		assert_int_equal(a->result.last, b->result.last);
+		assert_int_equal(a->result.wait_us, b->result.wait_us);
+		assert_int_equal(a->result.sum_us, b->result.sum_us);
 		assert_memory_equal(&a->result.contributors, &b->result.contributors,
 			sizeof(a->result.contributors));
 	}
@@ -385,8 +391,8 @@ static void bad_values_are_refused_with_a_sentence(void **state)
 		{WIRE_HAVE, 0, 0, 1, 0, "unknown message type 0"},
 		{WIRE_HAVE, 0, 0, 1, WIRE_TYPE_END, "unknown message type 16"},
 		{WIRE_HAVE, 0, 0, 1, 255, "unknown message type 255"},
-		{WIRE_HAVE, 0, 1, 1, 0, "message has version 0, but only version 2 is supported"},
-		{WIRE_HAVE, 0, 1, 1, 1, "message has version 1, but only version 2 is supported"},
+		{WIRE_HAVE, 0, 1, 1, 0, "message has version 0, but only version 3 is supported"},
+		{WIRE_HAVE, 0, 1, 1, 1, "message has version 1, but only version 3 is supported"},
 		{WIRE_HAVE, 0, 2, 2, 1,
 			"HAVE has inline set, which this message type does not use"},
 		{WIRE_HAVE, 0, 2, 2, 2, "HAVE has eager set, which this message type does not use"},
@@ -418,13 +424,14 @@ static void bad_values_are_refused_with_a_sentence(void **state)
 		{WIRE_SEG_DEL, 0, 52, 2, WIRE_NO_SEGMENT, "SEG_DEL does not name a segment"},
 		{WIRE_RESULT, 0, 56, 8, UINT64_MAX,
 			"RESULT has a payload that ends beyond the largest 64-bit offset"},
+		{WIRE_CONTRIB, 0, 69, 3, 1, "CONTRIB has a reserved field that is not 0"},
 		{WIRE_CONTRIB, 0, 76, 4, 1, "CONTRIB has a reserved field that is not 0"},
-		{WIRE_RESULT, 0, 70, 2, 1, "RESULT has a reserved field that is not 0"},
+		{WIRE_RESULT, 0, 80, 8, 1, "RESULT has a reserved field that is not 0"},
 		{WIRE_RESULT, 0, 68, 2, 0, "RESULT has an invalid number of members: 0"},
 		{WIRE_DONATE, 0, 68, 2, 1025, "DONATE has an invalid number of members: 1025"},
 		{WIRE_RESULT, 0, 68, 2, 66,
 			"RESULT has a contributor that is not one of its 66 members"},
-		{WIRE_RESULT, 0, 68, 2, 129, "RESULT needs 96 bytes, only 88 were received"},
+		{WIRE_RESULT, 0, 68, 2, 129, "RESULT needs 112 bytes, only 104 were received"},
 		{WIRE_CONTRIB, WIRE_INLINE, 85, 1, 1, "CONTRIB has padding that is not zero"},
 		{WIRE_CONTRIB, WIRE_INLINE, 87, 1, 1, "CONTRIB has padding that is not zero"},
 		{WIRE_SEG_ADD, 0, 80, 8, 0, "SEG_ADD has an invalid segment size"},
@@ -481,7 +488,7 @@ static void every_size_of_a_job_has_its_bitmap(void **state)
 	for (unsigned n = 1; n <= WIRE_MEMBERS_MAX; n++) {
 		memset(&m.result.contributors, 0xff, sizeof(m.result.contributors));
 		m.result.n_members = (uint16_t)n;
-		assert_int_equal(wire_size(&m), WIRE_HDR_BYTES + 8 + (n + 63) / 64 * 8);
+		assert_int_equal(wire_size(&m), WIRE_HDR_BYTES + 24 + (n + 63) / 64 * 8);
 		assert_int_equal(decode(buf, wire_encode(&m, buf), &back, NULL), wire_size(&m));
 		for (unsigned i = 0; i < WIRE_MEMBERS_MAX; i++)
 			assert_int_equal(member_set_has(&back.result.contributors, i), i < n);

@@ -75,7 +75,7 @@ static void offer_with_its_bytes(void **state)
 		assert_int_equal(xport_send_eager(r.server.conn, &m, true), 0);
 	for (unsigned i = 0; i < 2; i++) {
 		expect(&p, LANE_MESSAGES,
-			"05 00 0100 05000000 2301000000000000  01 00 0000 48000000 "
+			"05 00 0100 05000000 2301000000000000  01 00 0000 58000000 "
 			"0000000000000000");
 		expect_message(&p, &m);
 	}

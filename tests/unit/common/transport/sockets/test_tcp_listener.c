@@ -286,7 +286,7 @@ static void refusal_and_close_are_processed_together(void **state)
 	} words[] = {{"NO", "does not accept our ticket", 3, REFUSED_BYTES},
 		{"FULL", "no room", 3, REFUSED_BYTES},
 		{"BUSY", "short of resources", 3, REFUSED_BYTES},
-		{"VERSION", "uses version 77 of the data protocol, but this release uses version 3",
+		{"VERSION", "uses version 77 of the data protocol, but this release uses version 4",
 			77, REFUSED_BYTES},
 		/* a release that sends only the word */
 		{"VERSION", "uses another version of the data protocol", 0, REFUSED_WORD_BYTES},

@@ -1,0 +1,50 @@
+#ifndef BPS_COMMON_DATA_SHAPE_H
+#define BPS_COMMON_DATA_SHAPE_H
+/* The shape of a tensor: what a worker declares about a tensor besides its name. All workers of a
+ * job must declare equal shapes. The library, the agents, the scheduler and the servers, their
+ * messages and their files all hold this struct. The functions are pure. */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/data/dtype.h"
+
+struct err_text;
+
+struct tensor_shape {
+	uint8_t dtype;     /* enum dtype */
+	uint8_t mode;      /* what a round does with the contributions; 0: reduce them */
+	uint8_t owner;     /* who gets the result; 0: every worker */
+	uint32_t stale;    /* number of rounds by which a result may be late; 0: none */
+	uint64_t n_values; /* number of values that a worker contributes, at least 1 */
+	/* Digest of what the workers store in the tensor, for example the names and the sizes of
+	 * the gradients in a bucket. 0: the worker has given no digest, which differs from every
+	 * digest. */
+	uint64_t digest;
+};
+
+/* Size of the text of a shape in bytes, with its zero byte */
+#define SHAPE_TEXT_BYTES 64
+struct shape_text {
+	char s[SHAPE_TEXT_BYTES];
+};
+
+/* Return the shape of a tensor of n_values values, without a digest. dtype: enum dtype, or any
+ * other number, which shape_check then refuses. */
+struct tensor_shape shape_of(unsigned dtype, uint64_t n_values);
+/* Return the number of elements of type s->dtype. */
+uint64_t shape_elems(const struct tensor_shape *s);
+/* Return the size of all elements in bytes. s: a shape that shape_check accepts. */
+uint64_t shape_bytes(const struct tensor_shape *s);
+/* Return the number of partitions of a tensor. part_elems: number of elements, at least 1, in every
+ * partition except the last, which may have fewer. */
+uint64_t shape_n_parts(const struct tensor_shape *s, uint32_t part_elems);
+/* Return the number of elements of the partition with the index `part`. */
+uint32_t shape_part_elems(const struct tensor_shape *s, uint32_t part_elems, uint32_t part);
+bool shape_is_equal(const struct tensor_shape *a, const struct tensor_shape *b);
+/* Check that s is a shape that this release can sum. bytes_max: largest size in bytes. Errors:
+ * -EINVAL: the type, the mode, the owner or the staleness is unknown, or there are no values;
+ * BPS_EQUOTA: the tensor is larger than bytes_max. err gets the text. */
+int shape_check(const struct tensor_shape *s, uint64_t bytes_max, struct err_text *err);
+/* Return the text of a shape for messages, such as "f32 x 1000" or "f32 x 1000 (layout 1f)". */
+struct shape_text shape_text(const struct tensor_shape *s);
+#endif

@@ -1,0 +1,119 @@
+/* Shapes of tensors: which shapes are equal, which are refused, their sizes and their text. */
+#include "common/data/shape.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/base/error.h"
+
+static void equal_shapes_have_equal_fields(void **state)
+{
+	const struct tensor_shape a = {DTYPE_F32, 1, 2, 3, 4, 5};
+	struct tensor_shape other[6];
+
+	(void)state;
+	for (unsigned i = 0; i < 6; i++)
+		other[i] = a;
+	assert_true(shape_is_equal(&a, &other[0]));
+	other[0].dtype++;
+	other[1].mode++;
+	other[2].owner++;
+	other[3].stale++;
+	other[4].n_values++;
+	other[5].digest = 0; /* no digest differs from every digest */
+	for (unsigned i = 0; i < 6; i++) {
+		assert_false(shape_is_equal(&a, &other[i]));
+		assert_false(shape_is_equal(&other[i], &a));
+	}
+}
+
+static void a_shape_that_cannot_be_summed_is_refused_with_the_reason(void **state)
+{
+	static const struct {
+		struct tensor_shape s;
+		int code;
+		const char *text;
+	} cases[] = {
+		{{DTYPE_F32, 0, 0, 0, 4, 0}, 0, NULL},
+		{{DTYPE_F32, 0, 0, 0, 4, 9}, 0, NULL},
+		{{3, 0, 0, 0, 4, 0}, -EINVAL, "3 is not an element type"},
+		{{DTYPE_F32, 0, 0, 0, 0, 0}, -EINVAL, "has no values"},
+		{{DTYPE_F32, 1, 0, 0, 4, 0}, -EINVAL, "mode 1, owner 0 and staleness 0"},
+		{{DTYPE_F32, 0, 1, 0, 4, 0}, -EINVAL, "mode 0, owner 1 and staleness 0"},
+		{{DTYPE_F32, 0, 0, 1, 4, 0}, -EINVAL, "mode 0, owner 0 and staleness 1"},
+		{{DTYPE_F32, 0, 0, 0, 5, 0}, BPS_EQUOTA, "f32 x 5 is larger than"},
+		{{DTYPE_F32, 0, 0, 0, UINT64_MAX, 0}, BPS_EQUOTA, "is larger than"},
+	};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct err_text err = {""};
+
+		assert_int_equal(shape_check(&cases[i].s, 16, &err), cases[i].code);
+		if (cases[i].text)
+			assert_non_null(strstr(err.s, cases[i].text));
+	}
+}
+
+static void a_number_that_is_no_type_stays_unknown(void **state)
+{
+	static const unsigned numbers[] = {3, UINT8_MAX, UINT8_MAX + 1 + DTYPE_F32, UINT32_MAX};
+	struct err_text err;
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		struct tensor_shape s = shape_of(numbers[i], 1);
+
+		assert_int_equal(shape_check(&s, 16, &err), -EINVAL);
+	}
+}
+
+static void partitions_cover_the_elements(void **state)
+{
+	(void)state;
+	for (uint64_t n = 1; n < 40; n++) {
+		struct tensor_shape s = shape_of(DTYPE_F64, n);
+
+		assert_int_equal(shape_bytes(&s), 8 * n);
+		for (uint32_t each = 1; each < 45; each++) {
+			uint64_t n_parts = shape_n_parts(&s, each), sum = 0;
+
+			for (uint32_t i = 0; i < n_parts; i++) {
+				uint32_t elems = shape_part_elems(&s, each, i);
+
+				assert_true(elems && (elems == each || i == n_parts - 1));
+				sum += elems;
+			}
+			assert_int_equal(sum, n);
+		}
+	}
+}
+
+static void the_text_names_type_count_and_digest(void **state)
+{
+	struct tensor_shape s = shape_of(DTYPE_BF16, UINT64_MAX);
+
+	(void)state;
+	assert_string_equal(shape_text(&s).s, "bf16 x 18446744073709551615");
+	s.digest = UINT64_MAX;
+	assert_string_equal(
+		shape_text(&s).s, "bf16 x 18446744073709551615 (layout ffffffffffffffff)");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(equal_shapes_have_equal_fields),
+		cmocka_unit_test(a_shape_that_cannot_be_summed_is_refused_with_the_reason),
+		cmocka_unit_test(a_number_that_is_no_type_stays_unknown),
+		cmocka_unit_test(partitions_cover_the_elements),
+		cmocka_unit_test(the_text_names_type_count_and_digest),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
