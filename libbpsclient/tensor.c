@@ -10,6 +10,7 @@
 
 #include "common/base/failpoint.h"
 #include "common/data/shape.h"
+#include "common/wire/name_hash.h"
 #include "libbpsclient/average.h"
 #include "libbpsclient/copy.h"
 #include "libbpsclient/last_error.h"
@@ -36,11 +37,7 @@ _Static_assert(BPS_SUM == (int)OP_SUM && BPS_PROD == (int)OP_PROD && BPS_MAX == 
 
 static struct bps_tensor **bucket_of(struct bps *b, const char *name)
 {
-	uint32_t h = 2166136261u; /* FNV-1a */
-
-	for (; *name; name++)
-		h = (h ^ (unsigned char)*name) * 16777619u;
-	return &b->buckets[h % CLIENT_BUCKETS];
+	return &b->buckets[name_hash(name) % CLIENT_BUCKETS];
 }
 
 static struct bps_tensor *find_tensor(struct bps *b, const char *name)

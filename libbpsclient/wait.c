@@ -106,7 +106,7 @@ int tensor_wait_round(
 		now = clock_now_ns();
 		if (now >= deadline_ns)
 			return tensor_explain_timeout(t, round, timeout_ms);
-		local_done_wait(s->control, seen, spin_ns,
+		local_done_wait(s->control, t->entry, seen, spin_ns,
 			deadline_ns - now < SLICE_NS ? deadline_ns - now : SLICE_NS);
 		spin_ns = 0;
 	}
@@ -178,7 +178,7 @@ static int sleep_until_ended(struct bps_tensor *t, uint64_t deadline_ns, uint64_
 		seen = atomic_load(&c->done_seq);
 		if (has_ended(t, deadline_ns))
 			return 0;
-		rc = local_done_wait(c, seen, spin_ns, end_ns - now);
+		rc = local_done_wait(c, tensor_awaited(t)->entry, seen, spin_ns, end_ns - now);
 		spin_ns = 0;
 		now = clock_now_ns();
 	}
@@ -282,7 +282,7 @@ static int wait_some(struct bps *b, struct bps_tensor *const *tensors, size_t n,
 		now = clock_now_ns();
 		if (now >= deadline_ns)
 			return tensor_explain_timeout(pending, pending->round, timeout_ms);
-		local_done_wait(c, seen, spin_ns,
+		local_done_wait(c, pending->entry, seen, spin_ns,
 			deadline_ns - now < SLICE_NS ? deadline_ns - now : SLICE_NS);
 		spin_ns = 0;
 	}

@@ -402,11 +402,9 @@ bool tensor_is_awaited(const struct tensor *tensor, uint32_t w)
 {
 	const struct trainer *t = tensor->job->by_worker[w];
 
-	/* The partner is local_done_wait of the trainer. Memory order relaxed: the flag guards no
-	 * data. An old value only moves the finding to a later check, or reports a wait that has
-	 * just ended. */
-	return t && (tensor->kind->has_streams ||
-			    atomic_load_explicit(&t->control->trainer_waits, memory_order_relaxed));
+	return t && tensor->workers[w].is_declared &&
+	       (tensor->kind->has_streams ||
+		       local_is_awaited(t->control, t->sq_entries, tensor->workers[w].index));
 }
 
 /* ---- submissions ---- */

@@ -13,6 +13,7 @@
 #include "bps-agent/trainers/trainer.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/wire/name_hash.h"
 
 /* Time limit for the scheduler's answer to WHY. For half a second, the scheduler collects reports
  * of all agents of the job. The trainer's own limit, SESSION_WHY_MS, is a little longer than
@@ -348,16 +349,21 @@ static void describe_worker(const struct job *job, uint32_t w, const struct ctl_
 		uint32_t id = tensor->core ? agt_tensor_id(tensor->core) : CTL_NO_ID;
 		uint64_t done = tensor->core ? agt_tensor_round(tensor->core) : 0;
 		uint64_t base = tensor->core ? agt_tensor_base(tensor->core) : 0;
+		bool is_awaited;
 
 		if (p->tensor != CTL_NO_ID && id == p->tensor)
 			r->submitted = tw->submitted - base;
-		if (!tensor->failed && tw->submitted > done && tw->since_ns < oldest_ns) {
-			oldest_ns = tw->since_ns;
-			r->oldest_tensor = id;
-			r->oldest_round = tw->submitted - base;
-			r->oldest_ms = ms_since(tw->since_ns, now);
-			r->is_waiting = tensor_is_awaited(tensor, w);
-		}
+		if (tensor->failed || tw->submitted <= done)
+			continue;
+		is_awaited = tensor_is_awaited(tensor, w);
+		if (is_awaited == r->is_waiting ? tw->since_ns >= oldest_ns : r->is_waiting)
+			continue;
+		oldest_ns = tw->since_ns;
+		r->oldest_tensor = id;
+		r->oldest_name = name_hash(tensor->name);
+		r->oldest_round = tw->submitted - base;
+		r->oldest_ms = ms_since(tw->since_ns, now);
+		r->is_waiting = is_awaited;
 	}
 }
 

@@ -5,6 +5,7 @@
 
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/core/job_end.h"
+#include "common/wire/name_hash.h"
 
 bool leavers_has_any(const struct sched_job *j)
 {
@@ -90,33 +91,54 @@ static bool lose_if_undeclared(struct sched_core *c, struct sched_job *j,
 	return found;
 }
 
-/* Return the rank of a worker that has not finished and waits for a round of the tensor. If
- * `tensor` is CTL_NO_ID, any tensor that has no plan because not all workers have declared it. */
+/* A worker that has not finished, and that waits for the tensor `oldest_tensor`. */
+static bool is_waiting_worker(const struct sched_job *j, const struct ctl_report_worker *w)
+{
+	return w->is_waiting && w->oldest_round && j->workers[w->rank].state == WORKER_ATTACHED;
+}
+
+/* Return whether a worker waits for a tensor that has no plan. */
+static bool is_tensor_awaited(
+	const struct sched_job *j, const struct sched_probe *p, const struct sched_tensor *t)
+{
+	uint64_t name = name_hash(t->name);
+
+	for (uint32_t i = 0; i < p->n_workers; i++) {
+		const struct ctl_report_worker *w = &p->workers[i].w;
+
+		if (w->oldest_tensor == CTL_NO_ID && w->oldest_name == name &&
+			is_waiting_worker(j, w))
+			return true;
+	}
+	return false;
+}
+
+/* A tensor has no plan before all members have declared it. Declare lost the finished members
+ * that have not declared a tensor for which a worker waits. */
+static void look_for_declarations(
+	struct sched_core *c, struct sched_job *j, const struct sched_probe *p)
+{
+	for (uint32_t b = 0; b < j->n_buckets; b++)
+		for (const struct sched_tensor *t = j->buckets[b]; t; t = t->next_hash)
+			if (t->state == TENSOR_COLLECTING && is_tensor_awaited(j, p, t) &&
+				lose_if_undeclared(c, j, p, t))
+				return;
+}
+
+/* ---- rounds ---- */
+
+/* Return the rank of a worker that waits for a round of the tensor, or CTL_NO_ID. */
 static uint32_t waiting_rank(
 	const struct sched_job *j, const struct sched_probe *p, uint32_t tensor)
 {
 	for (uint32_t i = 0; i < p->n_workers; i++) {
 		const struct ctl_report_worker *w = &p->workers[i].w;
 
-		if (w->is_waiting && w->oldest_tensor == tensor && w->oldest_round &&
-			j->workers[w->rank].state == WORKER_ATTACHED)
+		if (w->oldest_tensor == tensor && is_waiting_worker(j, w))
 			return w->rank;
 	}
 	return CTL_NO_ID;
 }
-
-static void look_for_declarations(
-	struct sched_core *c, struct sched_job *j, const struct sched_probe *p)
-{
-	if (waiting_rank(j, p, CTL_NO_ID) == CTL_NO_ID)
-		return;
-	for (uint32_t b = 0; b < j->n_buckets; b++)
-		for (const struct sched_tensor *t = j->buckets[b]; t; t = t->next_hash)
-			if (t->state == TENSOR_COLLECTING && lose_if_undeclared(c, j, p, t))
-				return;
-}
-
-/* ---- rounds ---- */
 
 /* Declare lost all workers that have finished and that a round waits for. detail: an answered
  * probe about one tensor. A worker's number of submitted rounds is its last one if the worker had

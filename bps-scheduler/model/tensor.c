@@ -9,8 +9,9 @@
 
 #include "bps-scheduler/model/model.h"
 #include "common/base/log.h"
-#include "common/data/shape.h"
 #include "common/data/pool.h"
+#include "common/data/shape.h"
+#include "common/wire/name_hash.h"
 
 static const struct {
 	const char *name;
@@ -32,15 +33,6 @@ void sched_tensor_set_state(
 	t->state = to;
 }
 
-static uint32_t name_hash(const char *s)
-{
-	uint32_t h = 2166136261u; /* the hash function is FNV-1a */
-
-	while (*s)
-		h = (h ^ (uint8_t)*s++) * 16777619u;
-	return h;
-}
-
 static void tensors_rehash(struct sched_job *j)
 {
 	uint32_t n = j->n_buckets ? 4 * j->n_buckets : 16;
@@ -49,7 +41,7 @@ static void tensors_rehash(struct sched_job *j)
 	for (uint32_t b = 0; b < j->n_buckets; b++) {
 		while (j->buckets[b]) {
 			struct sched_tensor *t = j->buckets[b];
-			uint32_t h = name_hash(t->name) % n;
+			uint32_t h = (uint32_t)(name_hash(t->name) % n);
 
 			j->buckets[b] = t->next_hash;
 			t->next_hash = to[h];
@@ -67,7 +59,7 @@ void sched_tensor_add(struct sched_job *j, struct sched_tensor *t)
 
 	if (j->n_tensors >= 2 * j->n_buckets)
 		tensors_rehash(j);
-	h = name_hash(t->name) % j->n_buckets;
+	h = (uint32_t)(name_hash(t->name) % j->n_buckets);
 	t->next_hash = j->buckets[h];
 	j->buckets[h] = t;
 	j->n_tensors++;

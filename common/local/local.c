@@ -211,7 +211,16 @@ void local_done_wake(struct local_control *c)
 		futex(&c->done_seq, FUTEX_WAKE, INT_MAX, NULL);
 }
 
-int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, uint64_t timeout_ns)
+bool local_is_awaited(struct local_control *c, uint32_t sq_entries, uint32_t tensor)
+{
+	/* Relaxed: the number guards no data. An old value only moves a finding of the agent to a
+	 * later look, or reports a wait that has just ended. */
+	return atomic_load_explicit(
+		&local_entries(c, sq_entries)[tensor].waits, memory_order_relaxed);
+}
+
+int local_done_wait(struct local_control *c, struct local_entry *entry, uint32_t seen,
+	uint64_t spin_ns, uint64_t timeout_ns)
 {
 	struct timespec ts = {.tv_sec = (time_t)(timeout_ns / 1000000000u),
 		.tv_nsec = (long)(timeout_ns % 1000000000u)};
@@ -226,11 +235,13 @@ int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, ui
 			cpu_relax();
 		} while (clock_now_ns() - start_ns < spin_ns);
 	}
+	atomic_fetch_add_explicit(&entry->waits, 1, memory_order_relaxed);
 	atomic_fetch_add(&c->trainer_waits, 1);
 	if (atomic_load(&c->done_seq) == seen)
 		rc = futex(&c->done_seq, FUTEX_WAIT, seen, &ts);
 	rc = rc && (errno == ETIMEDOUT || errno == EINTR) ? -errno : 0;
 	atomic_fetch_sub(&c->trainer_waits, 1);
+	atomic_fetch_sub_explicit(&entry->waits, 1, memory_order_relaxed);
 	return (int)rc;
 }
 

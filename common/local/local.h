@@ -80,7 +80,8 @@ struct local_entry { /* entry of a tensor, 64 bytes */
 	_Atomic uint32_t workers;
 	/* Largest number of workers in a partition's sum of round done_round */
 	_Atomic uint32_t workers_most;
-	uint32_t unused;
+	/* Number of the trainer's threads that wait for this tensor. Written only by the trainer */
+	_Atomic uint32_t waits;
 	/* Position of round done_round among all completed rounds of this trainer, in the order of
 	 * completion, from 1 */
 	_Atomic uint64_t done_order;
@@ -163,11 +164,14 @@ void local_done_most(
 	struct local_control *c, uint32_t sq_entries, uint32_t tensor, uint32_t workers);
 /* Agent: wake the trainer's waiting threads, if there are any. */
 void local_done_wake(struct local_control *c);
+/* Agent: return whether a thread of the trainer waits for the tensor. */
+bool local_is_awaited(struct local_control *c, uint32_t sq_entries, uint32_t tensor);
 /* Trainer: block until done_seq differs from `seen`, at most for timeout_ns. Polls for spin_ns
- * first. Returns -ETIMEDOUT, -EINTR after a signal, or 0. After a return of 0, done_seq may still
- * be unchanged.
- * Usage: seen = done_seq; if not complete: local_done_wait(c, seen, ...); repeat. */
-int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, uint64_t timeout_ns);
+ * first. entry: entry of the tensor for which the caller waits. Returns -ETIMEDOUT, -EINTR after a
+ * signal, or 0. After a return of 0, done_seq may still be unchanged.
+ * Usage: seen = done_seq; if not complete: local_done_wait(c, entry, seen, ...); repeat. */
+int local_done_wait(struct local_control *c, struct local_entry *entry, uint32_t seen,
+	uint64_t spin_ns, uint64_t timeout_ns);
 
 /* Messages. Trainer to agent: HELLO DECLARE WHY FINISH ASK DEVICE BARRIER ASK_TRAFFIC. Agent to
  * trainer: WELCOME JOB DECLARED ARENA TEXT FINISHED PEOPLE DEVICE_AT PASSED TRAFFIC. A frame is

@@ -266,6 +266,7 @@ static const struct field report_worker_fields[] = {
 	FIELD_U8_(ctl_report_worker, gpu_open),
 	FIELD_U32_(ctl_report_worker, gpu_open_ms),
 	FIELD_U8_(ctl_report_worker, is_waiting),
+	FIELD_U64_(ctl_report_worker, oldest_name),
 };
 static const struct layout report_worker_layout = LAYOUT_(ctl_report_worker, report_worker_fields);
 

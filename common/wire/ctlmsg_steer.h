@@ -40,17 +40,19 @@ struct ctl_report_worker {
 	uint64_t calls;     /* number of push_pulls submitted so far */
 	uint64_t completed;
 	uint32_t quiet_ms; /* time since the worker's last submission */
-	/* Tensor whose round has been in flight for the longest time; CTL_NO_ID: no round is in
-	 * flight */
+	/* Tensor for which the worker waits, and whose round has been in flight for the longest
+	 * time. If the worker waits for no tensor, any tensor may be this one. CTL_NO_ID: no round
+	 * is in flight, or the tensor has no id yet */
 	uint32_t oldest_tensor;
 	uint64_t oldest_round;
 	uint32_t oldest_ms;
 	uint8_t is_attached;
 	uint8_t gpu_open;     /* enum ctl_gpu_open */
 	uint32_t gpu_open_ms; /* time since the machine's first worker called bps_gpu_open */
-	/* A thread of the worker, or its stream, waits for a round now. A round in flight alone
+	/* A thread of the worker, or a stream, waits for the round now. A round in flight alone
 	 * need not have a call that waits for it. */
 	uint8_t is_waiting;
+	uint64_t oldest_name; /* name_hash of the tensor's name; 0: no round is in flight */
 };
 struct ctl_report {
 	uint32_t seq;

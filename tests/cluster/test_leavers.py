@@ -71,6 +71,17 @@ def test_rounds_of_a_worker_that_left_without_waiting_still_complete(cluster):
     assert [code for code, *_ in results] == [0, 0], results
 
 
+@pytest.mark.parametrize(
+    "placement", [[0, 0, 0], [0, 1, 1], [0, 1, 2]], ids=["one", "two", "three"]
+)
+@pytest.mark.parametrize("way", ["abandoned", "unsubmitted"])
+def test_wait_for_another_tensor_does_not_count_for_an_abandoned_one(cluster, placement, way):
+    c = cluster(agents=max(placement) + 1, servers=1)
+    args = {"way": way, "leavers": [0], "n_rounds": 3, "pause": 2.5}
+    results = c.run("leaving", 3, args, placement=placement)
+    assert [code for code, *_ in results] == [0, 0, 0], results
+
+
 def on_one_and_two(test):
     return pytest.mark.parametrize("placement", [[0, 0], [0, 1]], ids=["one", "two"])(test)
 

@@ -70,8 +70,10 @@ def leaving(way, leavers, n_rounds, on_agent_loss=None, pause=0.0, gone=None, ho
 
     Ways: "round", "declare", "barrier" and "broadcast" need a worker that has closed the job.
     "late" and "unused" need nothing more: the others compute for a while before they wait for the
-    last round, or declare a tensor that they do not use. Return [error code, text, rank that the
-    error names, seconds until the error].
+    last round, or declare a tensor that they do not use. "abandoned" needs nothing more either: the
+    others have submitted a tensor for which they do not wait, and the leavers have not declared it
+    ("abandoned") or not submitted it ("unsubmitted"). Then the highest rank is late for the last
+    round. Return [error code, text, rank that the error names, seconds until the error].
 
     gone: path of a file. The leavers give up closing the job after a moment, and exit. The others
     go on when the file exists.
@@ -86,6 +88,14 @@ def leaving(way, leavers, n_rounds, on_agent_loss=None, pause=0.0, gone=None, ho
             t.push_pull()
             t.wait()
         if way == "late" and (job.rank in leavers or not gone):
+            t.push_pull()
+        if way == "unsubmitted" or way == "abandoned" and job.rank not in leavers:
+            lone = job.declare("lone", "f32", 10)
+            if job.rank not in leavers:
+                lone.push_pull()
+        if way in ("abandoned", "unsubmitted"):
+            if job.rank == job.size - 1:
+                time.sleep(pause)
             t.push_pull()
         begun = time.monotonic()
         if job.rank in leavers and hold:
@@ -102,6 +112,8 @@ def leaving(way, leavers, n_rounds, on_agent_loss=None, pause=0.0, gone=None, ho
             if gone:
                 t.push_pull()
             time.sleep(pause)
+            t.wait()
+        elif way in ("abandoned", "unsubmitted"):
             t.wait()
         elif way == "unused":
             job.declare("unused", "f32", 10)

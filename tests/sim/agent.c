@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "common/data/crc32c.h"
+#include "common/wire/name_hash.h"
 
 #define RETRY_NS        (300 * MS)
 #define AGAIN_NS        (10 * MS)
@@ -659,7 +660,8 @@ static void report(struct sim_agent *a, const struct ctl_probe *p)
 				.oldest_ms = 1000,
 				.is_attached = 1,
 				/* a round in flight need not have a call that waits */
-				.is_waiting = mix(a->s->seed ^ a->s->now) % 4 > 0};
+				.is_waiting = mix(a->s->seed ^ a->s->now) % 4 > 0,
+				.oldest_name = name_hash("t0")};
 	sim_member_send(&a->m, &msg);
 }
 

@@ -3,6 +3,7 @@
 #include "tests/unit/sched_world.h"
 
 #include "bps-scheduler/core/stalls.h"
+#include "common/wire/name_hash.h"
 
 static void report(struct sched_world *w, uint32_t conn, uint32_t job, uint32_t seq,
 	struct ctl_report_worker *workers, uint32_t n)
@@ -184,7 +185,7 @@ static void answer_waiting(struct sched_world *w, uint32_t seq, uint32_t tensor,
 
 	a.oldest_tensor = tensor;
 	a.is_waiting = is_waiting;
-	for (uint32_t i = 0; i < (tensor == CTL_NO_ID ? 1u : 2u); i++) {
+	for (uint32_t i = 0; i < 2; i++) {
 		report(w, 21, w->last_job, seq + i, &a, 1);
 		report(w, 22, w->last_job, seq + i, &b, 1);
 	}
@@ -243,6 +244,18 @@ static void answers_from_before_a_worker_finished_prove_nothing(void **state)
 	world_fini(&w);
 }
 
+/* Answer a probe: rank 0 waits for a tensor of this name that has no plan. */
+static void answer_waiting_for_plan(struct sched_world *w, uint32_t seq, const char *name)
+{
+	struct ctl_report_worker a = waits(600), b = hangs(600);
+
+	a.oldest_tensor = CTL_NO_ID;
+	a.oldest_name = name_hash(name);
+	a.is_waiting = 1;
+	report(w, 21, w->last_job, seq, &a, 1);
+	report(w, 22, w->last_job, seq, &b, 1);
+}
+
 static void tensor_that_a_finished_worker_never_declared_is_named(void **state)
 {
 	struct sched_world w;
@@ -250,11 +263,14 @@ static void tensor_that_a_finished_worker_never_declared_is_named(void **state)
 	(void)state;
 	job_that_rank_1_has_left(&w);
 	stand_until_probe(&w, 1, 1);
-	answer_waiting(&w, 1, CTL_NO_ID, true);
+	answer_waiting_for_plan(&w, 1, "v");
 	NOT_SAID(&w, "has left job"); /* all have declared all tensors */
 	declare(&w, 21, 0, "v", DTYPE_F32, 10);
 	stand_until_probe(&w, 2, 1);
-	answer_waiting(&w, 2, CTL_NO_ID, true);
+	answer_waiting_for_plan(&w, 2, "u");
+	NOT_SAID(&w, "has left job"); /* rank 0 does not wait for 'v' */
+	stand_until_probe(&w, 3, 1);
+	answer_waiting_for_plan(&w, 3, "v");
 	SAID(&w, "has left job 'x' (it has closed the job or exited), but other workers wait for "
 		 "it to declare tensor 'v'");
 	world_fini(&w);

@@ -155,10 +155,10 @@ static void wait_for_a_completion_ends_at_its_time_out(void **state)
 	struct local_control *c = control_new(SQ, TENSORS);
 
 	(void)state;
-	assert_int_equal(local_done_wait(c, 0, 0, 1000000), -ETIMEDOUT);
+	assert_int_equal(local_done_wait(c, local_entries(c, SQ), 0, 0, 1000000), -ETIMEDOUT);
 	assert_int_equal(atomic_load(&c->trainer_waits), 0);
 	local_done_wake(c);
-	assert_int_equal(local_done_wait(c, 0, 0, 1000000), 0);
+	assert_int_equal(local_done_wait(c, local_entries(c, SQ), 0, 0, 1000000), 0);
 	free(c);
 }
 
@@ -228,7 +228,8 @@ static void trainer_wait(struct pump *p, uint32_t tensor, uint64_t round)
 		seen = atomic_load(&p->c->done_seq);
 		if (atomic_load(&e->done_round) >= round)
 			break;
-		assert_int_equal(local_done_wait(p->c, seen, 0, WAIT_NS), 0);
+		assert_int_equal(
+			local_done_wait(p->c, local_entries(p->c, SQ), seen, 0, WAIT_NS), 0);
 	}
 	assert_int_equal(atomic_load(&e->workers), round);
 }
