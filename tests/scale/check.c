@@ -303,7 +303,9 @@ static const struct scale_check checks[] = {
 	{"bytes_that_come_unasked_shorten_steps", slow_network, gain_of_eager, 1.05, 2},
 	{"who_has_no_room_lets_little_pass", no_room, thrown_share, 0.01, 0.11},
 	{"who_has_no_room_reads_them_later", no_room, over_bound, 1, 2.2},
-	{"steps_are_near_the_bound_with_reads_alone", slow_and_asking, over_bound, 1, 1.18},
+	/* a few bytes more per message change the order of the reads, and so this figure: 1.16 to
+	 * 1.23 with tails of RESULT from 8 to 48 bytes */
+	{"steps_are_near_the_bound_with_reads_alone", slow_and_asking, over_bound, 1, 1.25},
 	{"priority_shortens_steps_with_reads_alone", slow_and_asking, gain_of_priority, 1.02, 2},
 	{"fast_network_hides_the_communication", fast_network, efficiency, 0.95, 1},
 	{"agent_needs_cpu_time_for_each_byte_both_ways", busy_agents, over_agent_cpu, 1, 1.06},
