@@ -43,7 +43,7 @@ struct pending_declare {
 static int refuse_decl(
 	int rc, const struct local_decl *d, const struct err_text *why, struct err_text *err)
 {
-	return rc < 0 ? err_set(err, rc, "tensor '%s' of %s: %s", d->name, shape_text(&d->shape).s,
+	return rc < 0 ? err_set(err, rc, "tensor '%s' (%s): %s", d->name, shape_text(&d->shape).s,
 				why->s)
 		      : rc;
 }

@@ -127,7 +127,7 @@ def test_memory_of_one_user_is_limited_and_another_user_goes_on(cluster):
     code, text, _ = two.declare(("x", F32, 1 << 20))[0]
     assert code == -bps.EQUOTA, text
     assert (
-        text.startswith(f"tensor 'x' of 1048576 elements: user {NAME} (uid {ALICE}) has 2")
+        text.startswith(f"tensor 'x' (f32 x 1048576): user {NAME} (uid {ALICE}) has 2")
         and "of 32.0 MiB" in text
     ), text
     assert "--user-memory" in text
