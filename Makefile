@@ -47,7 +47,9 @@ SERVER	:= $(call tree,bps-server)
 AGENT	:= $(filter-out bps-agent/executor/%,$(call tree,bps-agent))
 # The executor is the agent's process that drives GPUs. Only its files cuda* need the CUDA toolkit.
 # Its other files compile without the toolkit.
-DEVICE	:= $(filter-out bps-agent/executor/device/cuda%,$(call tree,bps-agent/executor))
+DEVICE	:= $(filter-out %/device/cuda% %/cuda_main.c,$(call tree,bps-agent/executor))
+# An executor for tests that emulates GPUs in plain memory.
+HOSTEXEC := $(call tree,tests/host_executor)
 CTL	:= $(call tree,bps-scheduler/bpsctl)
 CLIENT	:= $(call src,libbpsclient/*.c libbpsclient/base/*.c) common/wire/codec.c \
 	   common/wire/shape_layout.c \
@@ -64,16 +66,17 @@ SCALE	:= $(call src,tests/scale/*.c)
 LOAD	:= $(call src,tests/load/*.c)
 FUZZ	:= $(call src,tests/fuzz/fuzz_*.c)
 BENCH	:= $(call src,tests/bench/*.c)
-ALLSRC	:= $(COMMON) $(SCHED) $(SERVER) $(AGENT) $(DEVICE) $(CTL) $(CLIENT) $(TOOLS) $(EXAMPLES) \
-	   $(UNIT) $(UNITLIB) $(SIM) $(SCALE) $(LOAD) $(FUZZ) tests/fuzz/replay.c $(BENCH) \
-	   $(call src,tests/bench/probe/*.c)
+ALLSRC	:= $(COMMON) $(SCHED) $(SERVER) $(AGENT) $(DEVICE) $(HOSTEXEC) $(CTL) $(CLIENT) \
+	   $(TOOLS) $(EXAMPLES) $(UNIT) $(UNITLIB) $(SIM) $(SCALE) $(LOAD) $(FUZZ) \
+	   tests/fuzz/replay.c $(BENCH) $(call src,tests/bench/probe/*.c)
 
 cores	= $(filter-out %/main.c,$(1))
 LIBCOMMON := $(B)/libcommon.a
 LIBCORES := $(B)/libcores.a
 DAEMONS	:= $(foreach d,bps-scheduler bps-server bps-agent, \
 	   $(if $(wildcard $(d)/main.c),$(B)/$(d)/$(d)))
-EXECUTORS := $(B)/bps-agent/bps-agent-host
+EXECUTORS :=
+HOSTEXECBIN := $(B)/tests/bps-agent-host
 BPSCTL	:= $(if $(CTL),$(B)/bpsctl)
 LIBBPS	:= $(if $(wildcard libbpsclient/*.c),$(B)/libbpsclient.so.0)
 TOOLBINS := $(if $(TOOLS),$(B)/bpsrun)
@@ -82,7 +85,8 @@ UNITBINS := $(patsubst %.c,$(B)/tests/%,$(notdir $(UNIT)))
 FUZZBINS := $(patsubst tests/fuzz/%.c,$(B)/tests/%,$(FUZZ))
 BENCHBIN := $(B)/bps-bench
 
-all: $(DAEMONS) $(EXECUTORS) $(BPSCTL) $(LIBBPS) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBIN)
+all: $(DAEMONS) $(EXECUTORS) $(BPSCTL) $(LIBBPS) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBIN) \
+	$(HOSTEXECBIN)
 
 include tests/sim/sim.mk
 include tests/scale/scale.mk
@@ -120,7 +124,8 @@ $(B)/common/data/reduce_avx512.o: ISA := -O3 -ffp-contract=off -mavx512f -mavx51
 endif
 
 $(LIBCOMMON): $(call objs,$(COMMON))
-$(LIBCORES): $(call objs,$(call cores,$(SCHED) $(SERVER) $(AGENT) $(DEVICE) $(CTL)) $(UNITLIB))
+$(LIBCORES): $(call objs,$(call cores,$(SCHED) $(SERVER) $(AGENT) $(DEVICE) $(CTL) $(HOSTEXEC)) \
+		$(UNITLIB))
 $(LIBCOMMON) $(LIBCORES):
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && $(AR) qcs $@ $(filter %.o,$^)
@@ -138,7 +143,7 @@ $(B)/bps-agent/bps-agent: $(call objs,$(AGENT) $(addprefix bps-agent/executor/pl
 $(BPSCTL): $(call objs,$(CTL)) $(LIBCOMMON)
 $(DAEMONS) $(BPSCTL):
 	$(call link,$(LIBS))
-$(B)/bps-agent/bps-agent-host: $(call objs,$(DEVICE)) $(LIBCOMMON)
+$(HOSTEXECBIN): $(call objs,$(HOSTEXEC) $(DEVICE)) $(LIBCOMMON)
 	$(call link,-lpthread)
 
 $(LIBBPS): $(call objs,$(CLIENT)) libbpsclient/libbpsclient.map

@@ -53,8 +53,8 @@ struct agent_opts {
 	uint64_t window_bytes, max_bytes, user_bytes, job_bytes, job_inflight_bytes;
 };
 
-enum { GPU_AUTO, GPU_OFF, GPU_CUDA, GPU_HOST };
-static const char *const gpu_words[] = {"auto", "off", "cuda", "host", NULL};
+enum { GPU_AUTO, GPU_OFF, GPU_CUDA };
+static const char *const gpu_words[] = {"auto", "off", "cuda", NULL};
 
 static const struct setting rows[] = {
 	NODE_SETTINGS("127.0.0.1:7304", "127.0.0.1:0",
@@ -69,11 +69,10 @@ static const struct setting rows[] = {
 		.help = "continue the trainers' jobs after a restart, if the service manager keeps "
 			"descriptors"},
 	{"gpu", SET_ENUM, SETTING_AT(struct agent_opts, gpu), .def = "auto", .words = gpu_words,
-		.help = "back-end for GPUs; auto: cuda, if it is installed; off: no GPUs; host: "
-			"host memory instead of GPUs, for development"},
+		.help = "back-end for GPUs; auto: cuda, if it is installed; off: no GPUs"},
 	{"gpu-program", SET_STRING, SETTING_AT(struct agent_opts, gpu_program), .def = "",
 		.max = PATH_MAX - 1,
-		.help = "program that drives GPUs; empty: bps-agent-cuda (-host) in the folder of "
+		.help = "program that drives GPUs; empty: bps-agent-cuda in the folder of "
 			"bps-agent"},
 	{"window", SET_SIZE, SETTING_AT(struct agent_opts, window_bytes), .def = "0",
 		.max = 1024 * SETTING_GIB, .is_live = true,
@@ -194,19 +193,17 @@ static struct agent_limits limits_of(const struct agent_opts *o)
  * program. */
 static struct gpu_config gpu_of(struct agent_opts *o)
 {
-	const char *backend = o->gpu == GPU_HOST ? "host" : "cuda";
 	char self[PATH_MAX] = "";
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
 
 	if (o->gpu == GPU_OFF)
-		return (struct gpu_config){.backend = "", .program = "", .route = "", .sysfs = ""};
+		return (struct gpu_config){.program = "", .route = "", .sysfs = ""};
 	if (*o->gpu_program)
 		snprintf(o->gpu_path, sizeof(o->gpu_path), "%s", o->gpu_program);
 	else
-		snprintf(o->gpu_path, sizeof(o->gpu_path), "%.*s/bps-agent-%s", PATH_MAX - 32,
-			n > 0 ? dirname(self) : ".", backend);
-	return (struct gpu_config){.backend = backend,
-		.program = o->gpu_path,
+		snprintf(o->gpu_path, sizeof(o->gpu_path), "%.*s/bps-agent-cuda", PATH_MAX - 32,
+			n > 0 ? dirname(self) : ".");
+	return (struct gpu_config){.program = o->gpu_path,
 		.route = strategy_words[o->gpu_strategy],
 		.sysfs = o->sysfs};
 }
@@ -218,7 +215,7 @@ static void ask_for_gpus(struct agent_app *app)
 	struct gpu_config cfg = gpu_of(&app->opts);
 	struct err_text err = {""};
 
-	if (strcmp(cfg.backend, "cuda") != 0)
+	if (!*cfg.program)
 		return;
 	if (access(cfg.program, X_OK) < 0 && app->opts.gpu == GPU_AUTO)
 		return; /* the executor's program is not installed, and no setting requires GPUs */

@@ -1,5 +1,6 @@
-/* Keeps tensors in plain memory instead of device memory on machines without GPUs (bps-agent
- * --gpu host). There are no streams. A write is done at once, and a wait blocks the caller.
+/* Keeps tensors in plain memory instead of device memory, if the executor emulates GPUs
+ * (tests/host_executor/). There are no streams. A write is done at once, and a wait blocks the
+ * caller.
  * Thread: the caller's. */
 #include <errno.h>
 #include <sys/mman.h>

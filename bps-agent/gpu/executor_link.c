@@ -217,18 +217,17 @@ void executor_stop_all(struct agent *a)
 
 /* ---- the child ---- */
 
-static void describe_end(int status, const char *backend, struct err_text *ret)
+static void describe_end(int status, const char *program, struct err_text *ret)
 {
 	if (WIFSIGNALED(status))
-		err_set(ret, 0, "bps-agent-%s was ended by signal %d (%s)", backend,
-			WTERMSIG(status), strsignal(WTERMSIG(status)));
+		err_set(ret, 0, "%s was ended by signal %d (%s)", program, WTERMSIG(status),
+			strsignal(WTERMSIG(status)));
 	else if (WEXITSTATUS(status) == 127)
 		err_set(ret, 0,
-			"bps-agent-%s cannot be run; check that the driver's libcuda.so.1 is "
-			"installed",
-			backend);
+			"%s cannot be run; check that the driver's libcuda.so.1 is installed",
+			program);
 	else
-		err_set(ret, 0, "bps-agent-%s ended with status %d", backend, WEXITSTATUS(status));
+		err_set(ret, 0, "%s ended with status %d", program, WEXITSTATUS(status));
 }
 
 static void on_process_end(uv_poll_t *p, int status, int events)
@@ -245,7 +244,7 @@ static void on_process_end(uv_poll_t *p, int status, int events)
 	if (g->is_adopted)
 		err_set(&text, 0, "the executor of the job's GPUs has ended");
 	else
-		describe_end(wstatus, g->agent->cfg.gpu.backend, &text);
+		describe_end(wstatus, basename(g->agent->cfg.gpu.program), &text);
 	log_debug("executor has ended: pid=%d: %s", (int)g->pid, text.s);
 	executor_fail(g, BPS_EDEVICE, "%s", text.s);
 	close_handles(g);
@@ -296,8 +295,8 @@ static void on_watch(uv_timer_t *timer)
 		g->beat_at_ns = now_ns;
 	} else if (now_ns - g->beat_at_ns > HANG_NS) {
 		executor_fail(g, BPS_EDEVICE,
-			"bps-agent-%s hangs: the process has made no progress for %.0f s",
-			g->agent->cfg.gpu.backend, (double)HANG_NS / 1e9);
+			"%s hangs: the process has made no progress for %.0f s",
+			basename(g->agent->cfg.gpu.program), (double)HANG_NS / 1e9);
 		end_process(g);
 	}
 }
@@ -441,7 +440,7 @@ static int executor_new(struct job *job, struct err_text *err)
 		return rc;
 	}
 	g->is_counted = true;
-	if (!*g->agent->cfg.gpu.backend)
+	if (!*g->agent->cfg.gpu.program)
 		rc = err_set(err, BPS_EDEVICE,
 			"bps-agent on %s drives no GPUs (see its setting --gpu)",
 			g->agent->cfg.host);
@@ -449,7 +448,7 @@ static int executor_new(struct job *job, struct err_text *err)
 		rc = start(g, err);
 	if (rc < 0) {
 		log_rated(LOG_WARN, "cannot start an executor: job=%s: %s", job->name, err->s);
-		g->agent->executor_failures += *g->agent->cfg.gpu.backend != 0;
+		g->agent->executor_failures += *g->agent->cfg.gpu.program != 0;
 		uncount(g);
 		over(g, BPS_EDEVICE, err->s);
 	}

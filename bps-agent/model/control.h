@@ -28,8 +28,7 @@ struct agent_limits {
 
 /* Settings of the executor for GPUs. */
 struct gpu_config {
-	const char *backend; /* "cuda" or "host", or "" if no GPUs are used */
-	const char *program; /* path of the executor's program */
+	const char *program; /* path of the executor's program; "": no GPUs are used */
 	const char *route;   /* "auto", or the name of a route */
 	const char *sysfs;
 };

@@ -34,6 +34,19 @@ PROVIDER = os.environ.get("BPS_TEST_PROVIDER", "")
 DEADLINE_S = int(os.environ.get("BPS_TEST_DEADLINE_S", 60 if IS_ASAN or IS_TSAN else 30))
 
 
+def host_executor(build=BUILD):
+    """Return the executor of a build that emulates GPUs in plain memory."""
+    program = Path(build) / "tests" / "bps-agent-host"
+    # Releases before the compatibility mark installed it.
+    return program if program.exists() else Path(build) / "bps-agent" / "bps-agent-host"
+
+
+def gpu_args(kind):
+    """Return the options of an agent with GPUs: "cuda", or "host" for emulated ones."""
+    program = ["--gpu-program", str(host_executor())] if kind == "host" else []
+    return ["--gpu", "cuda", *program]
+
+
 def read_ready(fd, process, name, log):
     """Return the PORT= and HTTP= lines that a daemon writes as soon as it serves."""
     end = time.monotonic() + DEADLINE_S

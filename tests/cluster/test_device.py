@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 import bps
-from cluster import BUILD, WORKER_BUILD
+from cluster import BUILD, WORKER_BUILD, gpu_args
 
 FAKE = BUILD / "fake"
 HAS_CUDA = (BUILD / "bps-agent" / "bps-agent-cuda").exists() and (FAKE / "libcuda.so.1").exists()
 needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="built without CUDA")
-HOST = ["--gpu", "host"]
+HOST = gpu_args("host")
 # Error codes that workers may get when a worker, an executor or a GPU is lost.
 LOST = {bps.EWORKER_LOST, bps.EJOB_FAILED, bps.EDEVICE}
 KINDS = [
@@ -49,7 +49,7 @@ class Rig:
         old = {k: os.environ.get(k) for k in {**cuda, **(agent_env or {})}}
         os.environ.update({**cuda, **(agent_env or {})})
         try:
-            self.c = cluster(agents=agents, servers=servers, agent_args=[*args, "--gpu", kind])
+            self.c = cluster(agents=agents, servers=servers, agent_args=[*gpu_args(kind), *args])
         finally:
             for k, v in old.items():
                 os.environ.pop(k, None) if v is None else os.environ.__setitem__(k, v)

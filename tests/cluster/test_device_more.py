@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import bps
-from cluster import BUILD, DEADLINE_S, IS_ASAN, IS_TSAN
+from cluster import BUILD, DEADLINE_S, IS_ASAN, IS_TSAN, gpu_args
 from keeper import kept_cluster
 from test_device import (  # noqa: F401
     CALLS,
@@ -192,7 +192,7 @@ def test_executor_that_could_not_start_does_not_count_for_the_limit(cluster):
     c = cluster(
         agents=1,
         servers=1,
-        agent_args=["--gpu", "host", "--gpu-program", "/bin/false", "--user-executors", "1"],
+        agent_args=["--gpu", "cuda", "--gpu-program", "/bin/false", "--user-executors", "1"],
     )
     a = c.start_job("gpu_ask_twice", 2, {"d": str(c.dir)})
     c.wait_for("the first bps_gpu_open has returned", lambda: (c.dir / "told").exists())
@@ -249,7 +249,7 @@ def test_without_nccl_the_processor_sums(cluster):
     [("/nonexistent/bps-agent-cuda", "installed"), ("/bin/false", "status 1"), ("/bin/cat", "")],
 )
 def test_program_that_is_no_executor_is_reported(cluster, program, word):
-    c = cluster(agents=1, servers=1, agent_args=["--gpu", "host", "--gpu-program", program])
+    c = cluster(agents=1, servers=1, agent_args=["--gpu", "cuda", "--gpu-program", program])
     for got, took in c.run("gpu_open", 2):
         print(got, took)
         assert got[0] == bps.EDEVICE and word in got[1], got
@@ -260,7 +260,7 @@ def test_an_executor_that_never_answers(cluster, tmp_path):
     script = tmp_path / "silent"
     script.write_text("#!/bin/sh\nexec sleep 1000\n")
     script.chmod(0o755)
-    c = cluster(agents=1, servers=1, agent_args=["--gpu", "host", "--gpu-program", str(script)])
+    c = cluster(agents=1, servers=1, agent_args=["--gpu", "cuda", "--gpu-program", str(script)])
     for got, took in c.run("gpu_open", 2):
         print(got, took)
         assert got[0] < 0 and took < 35, (got, took)
@@ -351,7 +351,7 @@ def test_a_machine_with_gpus_joins_a_running_job(rig):
 
 
 def test_tensor_beyond_the_staging_quota_is_refused_and_smaller_ones_work(cluster):
-    c = cluster(agents=1, servers=1, agent_args=["--gpu", "host", "--job-memory", "64MiB"])
+    c = cluster(agents=1, servers=1, agent_args=[*gpu_args("host"), "--job-memory", "64MiB"])
     for got, end, host in c.run(
         "gpu_fallback", 2, {"n_elems": 8 << 20}, env={"TEST_DEVICE": "host"}
     ):

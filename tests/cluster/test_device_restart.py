@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import bps
-from cluster import BUILD
+from cluster import host_executor
 from keeper import Job, kept_cluster
 from test_device import LOST, Rig, check_ended, needs_cuda, staging, start_and_wait
 
@@ -150,7 +150,7 @@ def test_executor_descriptor_that_the_manager_lost_ends_its_job_with_an_error(ke
 def test_an_agent_that_dies_while_executors_start_costs_a_pause(kept, tmp_path):
     """The agent dies repeatedly. The first death comes before the executor has read any message."""
     slow = tmp_path / "slow"
-    slow.write_text(f'#!/bin/sh\nsleep 1\nexec {BUILD}/bps-agent/bps-agent-host "$@"\n')
+    slow.write_text(f'#!/bin/sh\nsleep 1\nexec {host_executor()} "$@"\n')
     slow.chmod(0o755)
     r = kept(kind="host", args=["--gpu-program", str(slow)])
     job = device_job(r, 4)

@@ -116,7 +116,7 @@ SHORT = {
 # requirements. The variables of a list apply to all parts that run with this list. FRAMEWORKS are
 # the frameworks in the list: the parts that test several frameworks test these.
 ENVIRONMENTS = {
-    "gpu": {"BPS_GPU": "host"},
+    "gpu": {"BPS_GPU": "cuda"},
     "keras": {"BPS_TIMEOUT": "120s"},  # rank 1 waits while rank 0 runs jobs of its own
     "torch": {"FRAMEWORKS": "torch keras", "KERAS_BACKEND": "torch"},
     "torch-2.1": {"FRAMEWORKS": "torch"},
@@ -156,6 +156,8 @@ def run_tests(
         "OMP_NUM_THREADS": "1",
     }
     env |= ENVIRONMENTS.get(name, {}) | ENVIRONMENTS.get(part, {})
+    if "BPS_GPU" in env:
+        env["BPS_GPU_PROGRAM"] = str(build / "tests" / "bps-agent-host")
     tests = [python, "-m", "pytest", "-q", "-x", "-rs", "-p", "no:cacheprovider", "--tb=short"]
     command = [build / "bpsrun", "-n", n, "--agents", agents, "--", *tests]
     done = subprocess.run(

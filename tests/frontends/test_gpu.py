@@ -1,8 +1,8 @@
 """Tests of gradients in device memory.
 
-The executor uses host memory in place of GPU memory (BPS_GPU=host), so PyTorch's tensors are on the
-device `cpu`. Everything else is as on a GPU: the executor allocates the buckets, and results
-replace the values in place.
+The executor emulates GPUs in host memory (bps-agent-host), so PyTorch's tensors are on the device
+`cpu`. Everything else is as on a GPU: the executor allocates the buckets, and results replace the
+values in place.
 """
 
 import os

@@ -16,7 +16,7 @@ ROOT = HERE.parent.parent
 PACKAGE = ROOT / "libbpsclient" / "python"
 BUILD = ROOT / "build"
 WHEEL = next((BUILD / "wheel").glob("*.whl"))
-PROGRAMS = {"bps-agent", "bps-agent-host", "bps-scheduler", "bps-server", "bpsctl", "bpsrun"}
+PROGRAMS = {"bps-agent", "bps-scheduler", "bps-server", "bpsctl", "bpsrun"}
 LIMIT_S = 300
 WORKER = """
 import bps

@@ -58,6 +58,14 @@ class Missing(Exception):
     pass
 
 
+def find_executor(is_host):
+    return (
+        find("bps-agent-host", "tests/bps-agent-host")
+        if is_host
+        else find("bps-agent-cuda", "bps-agent/bps-agent-cuda")
+    )
+
+
 def find(*names):
     """Return the path of a file in the bundle or in a build folder."""
     folders = [
@@ -131,7 +139,9 @@ class Cluster:
                     "--host",
                     f"host{i}",
                     "--gpu",
-                    "host" if is_host else "cuda",
+                    "cuda",
+                    "--gpu-program",
+                    find_executor(is_host),
                     "--memory",
                     "32GiB",
                     "--user-memory",
@@ -466,9 +476,7 @@ def check_torch(is_host):
 
 def run(is_host, only):
     check_torch(is_host)
-    find("bps-agent-host", "bps-agent/bps-agent-host") if is_host else find(
-        "bps-agent-cuda", "bps-agent/bps-agent-cuda"
-    )
+    find_executor(is_host)
     cluster = Cluster(is_host)
     try:
         args = {

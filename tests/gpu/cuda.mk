@@ -12,10 +12,12 @@ CUDA_STUB := $(CUDA_HOME)/lib64/stubs
 , := ,
 FAKECUDA := $(addprefix tests/gpu/fake/,core.c device.c memory.c legacy.c stream.c copy.c extra.c)
 FAKENCCL := $(addprefix tests/gpu/fake/,nccl.c elem.c)
+CUDAMAIN := bps-agent/executor/cuda_main.c
 CUDASRC	:= $(call src,bps-agent/executor/device/cuda*.c)
 CUDATEST	:= $(call src,tests/gpu/cuda/test_*.c)
 CUDAHELP	:= $(addprefix tests/gpu/cuda/,rig.c share_ptr.c two.c)
-CUDAALL	:= $(FAKECUDA) $(FAKENCCL) $(CUDASRC) $(CUDATEST) $(CUDAHELP) tests/gpu/cuda/probe.c
+CUDAALL	:= $(FAKECUDA) $(FAKENCCL) $(CUDASRC) $(CUDAMAIN) $(CUDATEST) $(CUDAHELP) \
+	   tests/gpu/cuda/probe.c
 FAKELIBS := $(B)/fake/libcuda.so.1 $(B)/fake/libnccl.so.2
 # Build the fake libraries if CUDA is "yes", the default where the toolkit with NCCL is installed.
 fakes: $(if $(filter yes,$(CUDA)),$(FAKELIBS))
@@ -52,19 +54,10 @@ $(B)/tests/gpu-probe: $(call objs,tests/gpu/cuda/probe.c $(CUDASRC)) $(LIBCORES)
 	$(Q)mkdir -p $(B)/stub && ln -sf $(abspath $(CUDA_STUB))/libcuda.so $(B)/stub/libcuda.so.1
 
 # The executor: a program that bps-agent starts.
-ifneq ($(wildcard bps-agent/executor/main.c),)
-$(B)/bps-agent/executor/main-cuda.o: ISA += -DBPS_DEVICE_CUDA
-$(B)/bps-agent/executor/main-cuda.o: bps-agent/executor/main.c
-	@mkdir -p $(@D)
-	$(call say,CC,$<)
-	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
-$(B)/bps-agent/bps-agent-cuda: $(call objs,$(call cores,$(DEVICE)) $(CUDASRC)) \
-		$(B)/bps-agent/executor/main-cuda.o $(LIBCOMMON)
+$(B)/bps-agent/bps-agent-cuda: $(call objs,$(DEVICE) $(CUDASRC) $(CUDAMAIN)) $(LIBCOMMON)
 	$(call link,-L$(CUDA_STUB) -lcuda -Wl$(,)--as-needed $(LIBS) -ldl)
 EXECUTORS += $(B)/bps-agent/bps-agent-cuda
 all: $(B)/bps-agent/bps-agent-cuda
--include $(B)/bps-agent/executor/main-cuda.d
-endif
 
 check-build: $(CUDATESTS)
 else

@@ -17,6 +17,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 DROP_IN = "bps-agent.service.d/bps-agent-cuda.conf"
 WORKER = "/usr/local/bin/gpu-rounds"
+EXECUTOR = "/usr/sbin/bps-agent-cuda"  # of the package bps-agent-cuda
 DAEMONS = ("bps-scheduler", "bps-server", "bps-agent")
 
 
@@ -414,27 +415,27 @@ def test_agents_that_are_killed_hang_and_are_restarted_and_upgraded_fail_no_roun
 def gpu_site(site, tmp_path):
     """Yield agents with the drop-in of bps-agent-cuda, and a worker for them.
 
-    Plain memory takes the place of GPUs.
+    In place of bps-agent-cuda is an executor that emulates GPUs in plain memory.
     """
     program = tmp_path / "gpu-rounds"
-    (library,) = Path(os.environ["BPS_NSPAWN_DEBS"]).glob("bps-*/build/release/libbpsclient.so.0")
+    (release,) = Path(os.environ["BPS_NSPAWN_DEBS"]).glob("bps-*/build/release")
+    library, executor = release / "libbpsclient.so.0", release / "tests" / "bps-agent-host"
     subprocess.run(
         ["gcc", "-O2", f"-I{ROOT}/libbpsclient", "-o", program, HERE / "gpu-rounds.c", library],
         check=True,
     )
     for m in site.agents:
-        m.write("/etc/bps/agent.conf.d/z-gpu.conf", "gpu = host\n")
+        m.write("/etc/bps/agent.conf.d/z-gpu.conf", "gpu = cuda\n")
         m.write(
             f"/etc/systemd/system/{DROP_IN}", (ROOT / "systemd" / Path(DROP_IN).name).read_text()
         )
-        m.run(
-            "sh",
-            "-c",
-            f"base64 -d >{WORKER} && chmod 755 {WORKER}",
-            text=base64.b64encode(program.read_bytes()).decode(),
-        )
-        # the drop-in's ExecPaths= needs this program, which the package bps-agent-cuda installs
-        m.run("touch", "/usr/sbin/bps-agent-cuda")
+        for path, source in ((WORKER, program), (EXECUTOR, executor)):
+            m.run(
+                "sh",
+                "-c",
+                f"base64 -d >{path} && chmod 755 {path}",
+                text=base64.b64encode(source.read_bytes()).decode(),
+            )
         m.run("systemctl", "daemon-reload")
         m.run("systemctl", "restart", "bps-agent")
     site.wait_healthy()
@@ -443,7 +444,7 @@ def gpu_site(site, tmp_path):
         "/etc/bps/agent.conf.d/z-gpu.conf",
         f"/etc/systemd/system/{DROP_IN}",
         WORKER,
-        "/usr/sbin/bps-agent-cuda",
+        EXECUTOR,
         "/tmp/stop",
     ]
     for m in site.agents:
@@ -454,7 +455,7 @@ def gpu_site(site, tmp_path):
 
 
 def executors(m):
-    return m.run("pgrep", "-x", "bps-agent-host", check=False).stdout.split()
+    return m.run("pgrep", "-x", "bps-agent-cuda", check=False).stdout.split()
 
 
 def test_executors_of_gpus_outlive_an_agent_and_end_when_the_unit_is_stopped(gpu_site):

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/queue.h>
 
-#include "bps-agent/executor/device/host_impl.h"
+#include "tests/host_executor/host_impl.h"
 
 #define HISTORY_MAX 4096
 

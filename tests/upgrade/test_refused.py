@@ -4,11 +4,10 @@ Nothing else is lost: other jobs go on, and files stay as they are.
 """
 
 import re
-import shutil
 
 import pytest
 
-from cluster import DEADLINE_S
+from cluster import DEADLINE_S, host_executor
 from keeper import kept_cluster
 from releases import replace, start_job, strangers
 from test_device import Rig
@@ -151,17 +150,9 @@ def test_agent_does_not_go_on_with_a_library_of_another_protocol(
 
 
 @pairs("LOCAL_ABI")
-def test_executor_of_another_protocol(cluster, tmp_path, here, other, ours, theirs):
-    """The agent starts the executor that lies beside its own program."""
-    mixed = tmp_path / "bps-agent"
-    mixed.mkdir()
-    shutil.copy(here.build / "bps-agent" / "bps-agent", mixed)
-    shutil.copy(other.build / "bps-agent" / "bps-agent-host", mixed)
-    r = Rig(lambda **kw: cluster(**kw, build=here.build), "host", agents=1)
-    (a,) = r.c.agents
-    a.stop()
-    a.build = tmp_path
-    a.start()
+def test_executor_of_another_protocol(cluster, here, other, ours, theirs):
+    program = ["--gpu-program", str(host_executor(other.build))]
+    r = Rig(lambda **kw: cluster(**kw, build=here.build), "host", agents=1, args=program)
     args = {"sizes": [10], "n_rounds": 1}
     # With only one worker, no other worker's error can arrive first.
     env = {**r.env, **here.env, "BPS_FORCE_DISTRIBUTED": "1"}

@@ -5,9 +5,9 @@
  * memory. Cliques are groups of GPUs that do collectives (NCCL communicators). This interface has
  * no tensors, rounds or network, and no types of CUDA or NCCL.
  *
- * The implementation is a table (struct device_ops). The files host* emulate GPUs with plain memory
- * and threads, for development and tests. The files cuda* use the CUDA driver and NCCL. The tests
- * of the engine have a third implementation, which runs in virtual time.
+ * The implementation is a table (struct device_ops). The files cuda* use the CUDA driver and NCCL.
+ * Tests have two other implementations: tests/host_executor/ emulates GPUs with plain memory and
+ * threads, and the tests of the engine have one that runs in virtual time.
  *
  *   memory   alloc / import / pin --> in use --> drop      drop only when no queue uses it any more
  *   queue    queue_open --> copy, post, collectives --> queue_close

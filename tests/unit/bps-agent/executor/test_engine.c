@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "bps-agent/executor/device/host.h"
+#include "tests/host_executor/host.h"
 #include "common/base/clock.h"
 #include "tests/invariants/invariants.h"
 #include "tests/unit/fake_device.h"

@@ -19,7 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bps-agent/executor/device/host.h"
+#include "tests/host_executor/host.h"
 #include "bps-agent/executor/exec.h"
 #include "common/base/clock.h"
 #include "common/os/memfd.h"

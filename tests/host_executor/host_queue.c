@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-agent/executor/device/host_impl.h"
+#include "tests/host_executor/host_impl.h"
 
 struct host_queue {
 	struct device_queue q;

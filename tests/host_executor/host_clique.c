@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-agent/executor/device/host_impl.h"
+#include "tests/host_executor/host_impl.h"
 #include "common/data/reduce.h"
 
 #define BLOCK_ELEMS 4096

@@ -1,6 +1,6 @@
 /* The back-end "host": its table of functions, its GPUs, and its memory, which consists of memfds.
  * Queues are in host_queue.c, cliques in host_clique.c. Thread: the executor's. */
-#include "bps-agent/executor/device/host.h"
+#include "tests/host_executor/host.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "bps-agent/executor/device/host_impl.h"
+#include "tests/host_executor/host_impl.h"
 #include "common/os/memfd.h"
 #include "common/local/local.h"
 
