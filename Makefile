@@ -47,7 +47,8 @@ SERVER	:= $(call tree,bps-server)
 AGENT	:= $(filter-out bps-agent/executor/%,$(call tree,bps-agent))
 # The executor is the agent's process that drives GPUs. Only its files cuda* need the CUDA toolkit.
 # Its other files compile without the toolkit.
-DEVICE	:= $(filter-out %/device/cuda% %/cuda_main.c,$(call tree,bps-agent/executor))
+DEVICE	:= $(filter-out bps-agent/executor/device/cuda% bps-agent/executor/cuda_main.c, \
+	   $(call tree,bps-agent/executor))
 # An executor for tests that emulates GPUs in plain memory.
 HOSTEXEC := $(call tree,tests/host_executor)
 CTL	:= $(call tree,bps-scheduler/bpsctl)
