@@ -21,7 +21,44 @@ PURE = re.compile(
     r"|openssl/\w+|immintrin)\.h"
 )
 CLOCK = "common/base/clock.h"
+# Number of cycles of includes between the modules of one folder, which may only fall. A module is
+# NAME.c with NAME.h and NAME_impl.h.
+CYCLES_MAX = 13
 INCLUDE = re.compile(r'^#include (?:"([^"]+)"|<([^>]+)>)', re.M)
+
+
+def module(path: str) -> str:
+    """Return the module to which a file belongs."""
+    return re.sub(r"(_impl)?\.[ch]$", "", path)
+
+
+def modules_in_cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the cycles of a graph: the sets of nodes that reach each other."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    cycles = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for to in sorted(graph.get(node, ())):
+            if to not in index:
+                visit(to)
+                low[node] = min(low[node], low[to])
+            elif to in stack:
+                low[node] = min(low[node], index[to])
+        if low[node] == index[node]:
+            at = stack.index(node)
+            cycle = sorted(stack[at:])
+            del stack[at:]
+            if len(cycle) > 1:
+                cycles.append(cycle)
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return cycles
 
 
 def main() -> int:
@@ -34,6 +71,7 @@ def main() -> int:
         if "*" in folder:
             pure.add(folder.strip("* "))
     count, graph = collections.Counter(), collections.defaultdict(set)
+    files = collections.defaultdict(set)  # includes between the files of a folder
     for top in {folder.split("/")[0] for folder in allowed}:
         for source in sorted(Path(top).rglob("*.[ch]")):
             here = str(source.parent)
@@ -44,6 +82,8 @@ def main() -> int:
             for ours, system in INCLUDE.findall(source.read_text()):
                 there = str(Path(ours).parent)
                 match = {ours, there} & allowed[here]
+                if ours and there == here:
+                    files[module(str(source))].add(module(ours))
                 if here in pure and (ours == CLOCK or system and not PURE.fullmatch(system)):
                     wrong.append(f"{source}: a pure folder includes {ours or system}")
                 elif ours and there != here:
@@ -61,6 +101,11 @@ def main() -> int:
         for folder, n in count.items()
         if n > FILES_MAX
     ]
+    files = {name: others - {name} for name, others in files.items()}
+    cycles = modules_in_cycles(files)
+    if len(cycles) != CYCLES_MAX:
+        wrong += [f"files include each other: {', '.join(cycle)}" for cycle in cycles]
+        wrong.append(f"{len(cycles)} cycles of includes, CYCLES_MAX is {CYCLES_MAX}")
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as cycle:

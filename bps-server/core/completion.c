@@ -6,10 +6,10 @@
 #include <assert.h>
 #include <string.h>
 
-#include "bps-server/core/backup.h"
 #include "bps-server/core/owed.h"
 #include "bps-server/core/reads.h"
 #include "bps-server/core/retired.h"
+#include "bps-server/core/round_rule.h"
 #include "bps-server/core/slots.h"
 #include "bps-server/core/sums.h"
 #include "common/base/failpoint.h"
@@ -46,6 +46,32 @@ void seat_clear(struct srv_core *core, struct seat *seat)
 	seat->peer = NULL;
 	seat->has_spoken = false;
 	seat->has_round = 0;
+}
+
+enum slot_relation slot_relation_of(struct srv_part *part, uint64_t r)
+{
+	const struct slot *slot = part_slot(part, r);
+	bool is_over = slot->state == SLOT_DONE || (slot->state == SLOT_OPEN && slot->n_has > 0 &&
+							   slot->n_spoken == slot->n_has);
+
+	if (slot->state == SLOT_EMPTY || slot->round == r)
+		return SLOT_HERE;
+	if (slot->round > r)
+		return SLOT_OVER;
+	return slot->round == r - 2 && is_over ? SLOT_HERE : SLOT_AHEAD;
+}
+
+struct slot *slot_for(struct srv_core *core, struct srv_part *part, uint64_t r)
+{
+	struct slot *slot = part_slot(part, r);
+
+	if (slot->state != SLOT_EMPTY && slot->round == r)
+		return slot;
+	if (slot->state != SLOT_EMPTY)
+		slot_clear(core, slot);
+	slot->round = r;
+	slot_set_state(core, slot, SLOT_OPEN);
+	return slot;
 }
 
 static bool is_same_host(const struct srv_peer *peer)
@@ -110,23 +136,11 @@ void slot_ask_donor(struct srv_core *core, struct slot *slot)
 	}
 }
 
-/* Return whether the round need not wait for further members. Without backup machines all members
- * must have sent CONTRIB or HAVE (S4). With backup machines one member that has the result is
- * enough, because no other result is possible then (J7). */
-static bool has_spoken_enough(struct srv_core *core, struct slot *slot)
-{
-	const struct srv_part *part = slot->part;
-
-	if (!part->job->backup)
-		return slot->n_spoken == part->n_live;
-	return slot->n_has || backup_is_complete(core, slot);
-}
-
 void slot_check_complete(struct srv_core *core, struct slot *slot)
 {
 	struct srv_part *part = slot->part;
 
-	if (slot->state != SLOT_OPEN || !has_spoken_enough(core, slot))
+	if (slot->state != SLOT_OPEN || !part->job->rule->is_complete(core, slot))
 		return;
 	if (slot->n_has == 0) {
 		FAILPOINT(SERVER_SUM_START);

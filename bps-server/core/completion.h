@@ -4,6 +4,15 @@
  * that has it (a donation). The result is then queued for the members that wait for it. */
 #include "bps-server/core/core_impl.h"
 
+/* Relation of a round to its slot (S3):
+ *   HERE   the slot holds this round, or can be used for this round now
+ *   OVER   the slot holds a later round
+ *   AHEAD  the round is further ahead than a correct peer can be */
+enum slot_relation { SLOT_HERE, SLOT_OVER, SLOT_AHEAD };
+enum slot_relation slot_relation_of(struct srv_part *part, uint64_t round);
+/* Return the slot of a round, whose relation must be SLOT_HERE. If the slot does not hold this
+ * round yet, open the slot for it. */
+struct slot *slot_for(struct srv_core *core, struct srv_part *part, uint64_t round);
 /* Set the slot to EMPTY (S6). A result that may still be read becomes a retired result
  * (retired.h). */
 void slot_clear(struct srv_core *core, struct slot *slot);

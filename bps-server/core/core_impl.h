@@ -1,24 +1,27 @@
 #ifndef BPS_SERVER_CORE_CORE_IMPL_H
 #define BPS_SERVER_CORE_CORE_IMPL_H
 /* Objects that all files of the server's core share. Each file also has its own header. The files:
- *   core.c        the core as a whole, peers, the transport's events
- *   plan.c        jobs and partitions, as the scheduler announces and places them
- *   rounds.c      the effect of each message on slots and seats
- *   completion.c  when a round is complete, and what follows
- *   backup.c      rounds that do not wait for all members
- *   reads.c       reading contributions and donations, limited by windows
- *   sums.c        the summing, in slices
- *   retired.c     results of an older placement that may still be read
- *   owed.c        messages that wait to be sent to members
- *   slots.c       slots and seats: their states
- *   job.c         look-ups, failure of a job
- *   arrivals.c    statistics of the members that contribute last */
+ *   events.c        the core as a whole, peers, the transport's events
+ *   plan.c          jobs and partitions, as the scheduler announces and places them
+ *   rounds.c        the effect of each message on slots and seats
+ *   rule_in_step.c  rounds that wait for all members
+ *   rule_backup.c   rounds that do not wait for all members
+ *   completion.c    what follows when a round is complete
+ *   sums.c          the summing, in slices
+ *   reads.c         reading contributions and donations, limited by windows
+ *   retired.c       results of an older placement that may still be read
+ *   owed.c          messages that wait to be sent to members
+ *   slots.c         slots and seats: their states
+ *   job.c           look-ups, failure of a job
+ *   arrivals.c      statistics of the members that contribute last
+ * A file calls only files below it. Lower files report to completion.c and sums.c through struct
+ * srv_reports. */
 #include <sys/queue.h>
 
 #include "bps-server/core/core.h"
 #include "common/base/heap.h"
-#include "common/data/shape.h"
 #include "common/data/reduce.h"
+#include "common/data/shape.h"
 
 struct slot;
 struct srv_peer;
@@ -199,6 +202,7 @@ struct srv_job {
 	/* number of contributions that a round need not wait for; 0: a round needs all
 	 * contributions */
 	uint16_t backup;
+	const struct round_rule *rule; /* round_rule.h */
 	uint64_t grace_ns;
 	struct member_set live; /* set of the members that are not gone */
 	bool has_failed, is_confirmed;
@@ -245,7 +249,19 @@ struct retired_result {
 	struct srv_peer *peers[];
 };
 
+/* Functions that reads.c and sums.c call to report to the files above them. */
+struct srv_reports {
+	/* The contribution of the seat's member is in seat->buf. */
+	void (*contribution_read)(struct srv_core *core, struct seat *seat);
+	/* The result of the slot is complete: it was summed, or read from its donor. */
+	void (*result_ready)(struct srv_core *core, struct slot *slot);
+	void (*donation_failed)(struct srv_core *core, struct slot *slot);
+	/* A read finds no staging memory. Sums free some. */
+	void (*staging_exhausted)(struct srv_core *core);
+};
+
 struct srv_core {
+	const struct srv_reports *reports;
 	struct srv_config cfg;
 	struct srv_env env;
 	struct pool *sums, *staging;

@@ -11,6 +11,7 @@
 #include "bps-server/core/completion.h"
 #include "bps-server/core/job.h"
 #include "bps-server/core/reads.h"
+#include "bps-server/core/round_rule.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 
@@ -136,6 +137,7 @@ int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
 	job->is_confirmed = true;
 	job->flags = msg->flags;
 	job->backup = msg->backup;
+	job->rule = msg->backup ? &rule_backup : &rule_in_step;
 	job->grace_ns = msg->grace_ms * UINT64_C(1000000);
 	job->n_members = (uint16_t)msg->n_members;
 	job_take_members(job, msg);

@@ -8,10 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-server/core/completion.h"
 #include "bps-server/core/owed.h"
 #include "bps-server/core/slots.h"
-#include "bps-server/core/sums.h"
 #include "common/base/failpoint.h"
 
 #define seat_of_node(n)  ((struct seat *)((char *)(n)-offsetof(struct seat, read_node)))
@@ -88,7 +86,7 @@ struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t
 	buf = pool_get(core->staging, bytes);
 	if (!buf) {
 		core->is_starved = true;
-		sums_relieve(core);
+		core->reports->staging_exhausted(core);
 	}
 	return buf;
 }
@@ -169,7 +167,7 @@ static void donation_start(struct srv_core *core, struct slot *slot)
 	buf = pool_get(core->staging, slot->part->bytes);
 	if (!buf) {
 		core->is_starved = true;
-		sums_relieve(core);
+		core->reports->staging_exhausted(core);
 		return;
 	}
 	if (fetch_start(core, seat->peer, &slot->donation, slot->part->bytes, buf, &slot->fetch) <
@@ -274,7 +272,7 @@ static void seat_read_done(struct srv_core *core, struct fetch *f, int status)
 	if (status == 0 && xport_read_crc(&f->rd) == f->crc) {
 		seat->buf = f->buf;
 		f->buf = NULL;
-		seat_staged(core, seat);
+		core->reports->contribution_read(core, seat);
 		return;
 	}
 	seat_set_state(seat, SEAT_IDLE);
@@ -298,12 +296,12 @@ static void donation_read_done(struct srv_core *core, struct fetch *f, int statu
 		memcpy(slot->result->mem, f->buf->mem, f->rd.len);
 		slot->crc = f->crc;
 		slot->has_crc = true;
-		slot_done(core, slot);
+		core->reports->result_ready(core, slot);
 		return;
 	}
 	if (status == 0)
 		core->stats.crc_errors++;
-	slot_ask_donor(core, slot);
+	core->reports->donation_failed(core, slot);
 }
 
 void reads_done(void *ctx, struct xport_read *rd, int status)

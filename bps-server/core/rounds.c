@@ -5,61 +5,16 @@
 #include <assert.h>
 #include <string.h>
 
-#include "bps-server/core/backup.h"
 #include "bps-server/core/completion.h"
 #include "bps-server/core/job.h"
 #include "bps-server/core/owed.h"
 #include "bps-server/core/reads.h"
 #include "bps-server/core/retired.h"
+#include "bps-server/core/round_rule.h"
 #include "bps-server/core/slots.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/data/crc32c.h"
-
-/* Relation of a round to its slot (S3):
- *   HERE   the slot holds this round, or can be used for this round now
- *   OVER   the slot holds a later round
- *   AHEAD  the round is further ahead than a correct peer can be */
-enum place { PLACE_HERE, PLACE_OVER, PLACE_AHEAD };
-
-static enum place slot_place(struct srv_part *part, uint64_t r)
-{
-	const struct slot *slot = part_slot(part, r);
-	bool is_over = slot->state == SLOT_DONE || (slot->state == SLOT_OPEN && slot->n_has > 0 &&
-							   slot->n_spoken == slot->n_has);
-
-	if (slot->state == SLOT_EMPTY || slot->round == r)
-		return PLACE_HERE;
-	if (slot->round > r)
-		return PLACE_OVER;
-	return slot->round == r - 2 && is_over ? PLACE_HERE : PLACE_AHEAD;
-}
-
-/* Return whether it is possible that the member already has the result of round r. If the member
- * has reported that it has the result, return true. Otherwise return false while the server is
- * still computing the result or requesting it from another member. */
-static bool can_have(struct srv_part *part, const struct seat *seat, uint64_t r)
-{
-	const struct slot *slot = part_slot(part, r);
-
-	return slot->round != r || (slot->state != SLOT_SUMMING && slot->state != SLOT_DONATING) ||
-	       member_set_has(&slot->has, seat->member);
-}
-
-/* Return the slot of round r. Call this function only if slot_place returns PLACE_HERE for round r.
- * If the slot does not hold this round yet, open the slot for it. */
-static struct slot *slot_for(struct srv_core *core, struct srv_part *part, uint64_t r)
-{
-	struct slot *slot = part_slot(part, r);
-
-	if (slot->state != SLOT_EMPTY && slot->round == r)
-		return slot;
-	if (slot->state != SLOT_EMPTY)
-		slot_clear(core, slot);
-	slot->round = r;
-	slot_set_state(core, slot, SLOT_OPEN);
-	return slot;
-}
 
 static void peer_error(
 	struct srv_core *core, struct srv_peer *peer, const struct wire_msg *m, const char *what)
@@ -172,74 +127,28 @@ static bool contrib_borrow(struct srv_core *core, struct seat *seat, const struc
 	return true;
 }
 
-/* Return the slot to which a contribution belongs. If the slot holds a later round, the
- * contribution is a duplicate, and the function returns NULL. If the contribution's round is out of
- * order, the function closes the connection and returns NULL. */
-static struct slot *contrib_slot(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
-{
-	struct srv_part *part = seat->part;
-	enum place here = slot_place(part, m->round);
-	enum place before = m->round > 1 ? slot_place(part, m->round - 1) : PLACE_OVER;
-	struct slot *slot;
-
-	if (here == PLACE_OVER) {
-		core->stats.duplicates++;
-		return NULL;
-	}
-	if (here == PLACE_AHEAD || before == PLACE_AHEAD || !can_have(part, seat, m->round - 1)) {
-		peer_error(core, seat->peer, m, "the round is out of order");
-		return NULL;
-	}
-	slot = slot_for(core, part, m->round);
-	if (before == PLACE_HERE)
-		slot_add_has(core, slot_for(core, part, m->round - 1), seat);
-	return slot;
-}
-
-/* Do the same as contrib_slot, for a job with backup machines. If the member is too far ahead of
- * another member, queue a message of type AGAIN for the member, and return NULL. */
-static struct slot *contrib_slot_backup(
-	struct srv_core *core, struct seat *seat, const struct wire_msg *m)
-{
-	struct srv_part *part = seat->part;
-	struct slot *slot = part_slot(part, m->round);
-
-	if (!backup_may_have(seat, m->round - 1)) {
-		peer_error(core, seat->peer, m, "the round is out of order");
-		return NULL;
-	}
-	backup_note_has(core, seat, m->round - 1);
-	if (slot->state != SLOT_EMPTY && slot->round == m->round)
-		return slot;
-	if (slot->state != SLOT_EMPTY && slot->round > m->round) {
-		core->stats.duplicates++;
-		return NULL;
-	}
-	if (!backup_can_open(part, m->round)) {
-		seat_owe(seat, OWE_AGAIN, m->round);
-		return NULL;
-	}
-	if (slot_place(part, m->round) != PLACE_HERE) {
-		peer_error(core, seat->peer, m, "the round is out of order");
-		return NULL;
-	}
-	slot = slot_for(core, part, m->round);
-	backup_slot_opened(core, slot);
-	return slot;
-}
-
 static void on_contrib(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
 	struct srv_part *part = seat->part;
-	struct slot *slot;
+	struct slot *slot = NULL;
 
 	if (!contrib_is_valid(part, seat, m)) {
 		peer_error(core, seat->peer, m, "the contribution does not fit its partition");
 		return;
 	}
-	slot = part->job->backup ? contrib_slot_backup(core, seat, m) : contrib_slot(core, seat, m);
-	if (!slot)
+	switch (part->job->rule->accept(core, seat, m->round, &slot)) {
+	case ROUND_ACCEPTED:
+		break;
+	case ROUND_OVER:
+		core->stats.duplicates++;
 		return;
+	case ROUND_EARLY:
+		seat_owe(seat, OWE_AGAIN, m->round);
+		return;
+	case ROUND_INVALID:
+		peer_error(core, seat->peer, m, "the round is out of order");
+		return;
+	}
 	if (member_set_has(&slot->contributed, seat->member)) {
 		core->stats.duplicates++;
 		if (slot->state == SLOT_DONE)
@@ -283,28 +192,10 @@ static void on_contrib(struct srv_core *core, struct seat *seat, const struct wi
 
 static void on_have(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
-	enum place here = slot_place(seat->part, m->round);
-
-	if (seat->part->job->backup) {
-		if (backup_may_have(seat, m->round)) {
-			backup_note_has(core, seat, m->round);
-			seat_owe(seat, OWE_HAVE_OK, m->round);
-		} else {
-			peer_error(core, seat->peer, m, "the round is out of order");
-		}
-		return;
-	}
-	if (!m->round) {
+	if (seat->part->job->rule->record_result(core, seat, m->round))
+		seat_owe(seat, OWE_HAVE_OK, m->round);
+	else
 		peer_error(core, seat->peer, m, "the round is out of order");
-		return;
-	}
-	if (here == PLACE_AHEAD || !can_have(seat->part, seat, m->round)) {
-		peer_error(core, seat->peer, m, "the round is out of order");
-		return;
-	}
-	if (here == PLACE_HERE)
-		slot_add_has(core, slot_for(core, seat->part, m->round), seat);
-	seat_owe(seat, OWE_HAVE_OK, m->round);
 }
 
 static void on_donate(struct srv_core *core, struct seat *seat, const struct wire_msg *m)

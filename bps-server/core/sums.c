@@ -7,7 +7,6 @@
 #include <assert.h>
 #include <string.h>
 
-#include "bps-server/core/completion.h"
 #include "bps-server/core/reads.h"
 #include "bps-server/core/slots.h"
 #include "common/data/crc32c.h"
@@ -188,7 +187,7 @@ static void pass_end(struct srv_core *core, struct slot *slot)
 	release_staged(core, slot, n);
 	if (slot->is_last_pass) {
 		unqueue(core, slot);
-		slot_done(core, slot);
+		core->reports->result_ready(core, slot);
 	} else if (slot->state != SLOT_SUMMING) {
 		unqueue(core, slot);
 	}

@@ -1,4 +1,4 @@
-/* Completes rounds of jobs with backup machines. These rounds do not wait for all members
+/* The round rule of jobs with backup machines. Their rounds do not wait for all members
  * (docs/reference/faults.md, J6 to J10). All functions run on the data thread that owns the core.
  *
  *   slot OPEN --(n - backup) members contributed, all reported (*), none has the result--> CUTTING
@@ -18,16 +18,17 @@
  * may be further behind. Therefore each seat records, for the lifetime of the pgen, which results
  * its member has. Round r begins only when all members have the result of r - 2. So no member needs
  * a result older than the two that agents keep. */
-#include "bps-server/core/backup.h"
-
 #include "bps-server/core/completion.h"
+#include "bps-server/core/round_rule.h"
+#include "bps-server/core/slots.h"
 #include "common/base/log.h"
 
 /* If contributions are still being read at a round's deadline, the core checks the round again
  * after this time. */
 #define LOOK_AGAIN_NS UINT64_C(10000000)
 
-void backup_note_has(struct srv_core *core, struct seat *seat, uint64_t round)
+/* Record that the seat's member has the results of all rounds up to `round`. */
+static void note_has(struct srv_core *core, struct seat *seat, uint64_t round)
 {
 	struct srv_part *part = seat->part;
 
@@ -45,7 +46,9 @@ void backup_note_has(struct srv_core *core, struct seat *seat, uint64_t round)
 	}
 }
 
-bool backup_may_have(const struct seat *seat, uint64_t round)
+/* Return whether the member may already have the result of round `round`. Return false while this
+ * server is still summing round `round` or an earlier round. */
+static bool may_have(const struct seat *seat, uint64_t round)
 {
 	for (unsigned i = 0; i < 2; i++) {
 		const struct slot *slot = &seat->part->slots[i];
@@ -56,7 +59,8 @@ bool backup_may_have(const struct seat *seat, uint64_t round)
 	return true;
 }
 
-bool backup_can_open(const struct srv_part *part, uint64_t round)
+/* Return whether round `round` may begin: all members must have the result of `round` - 2. */
+static bool can_open(const struct srv_part *part, uint64_t round)
 {
 	for (unsigned i = 0; round > 2 && i < part->n_seats; i++)
 		if (member_set_has(&part->live, i) &&
@@ -65,7 +69,8 @@ bool backup_can_open(const struct srv_part *part, uint64_t round)
 	return true;
 }
 
-void backup_slot_opened(struct srv_core *core, struct slot *slot)
+/* Record which members already have the result of a slot that was just opened. */
+static void slot_opened(struct srv_core *core, struct slot *slot)
 {
 	struct srv_part *part = slot->part;
 
@@ -124,7 +129,9 @@ static void name_late(struct srv_core *core, struct slot *slot)
 	}
 }
 
-bool backup_is_complete(struct srv_core *core, struct slot *slot)
+/* Return whether the round must be summed now. No member has its result. If the round must wait for
+ * its grace time, a later call of rule_backup_tick checks the round again. */
+static bool must_be_summed(struct srv_core *core, struct slot *slot)
 {
 	const struct srv_part *part = slot->part;
 	unsigned spare = part->waits_for_all                ? 0
@@ -149,7 +156,50 @@ bool backup_is_complete(struct srv_core *core, struct slot *slot)
 	return true;
 }
 
-uint64_t backup_tick(struct srv_core *core)
+/* If one member has the result, no other result is possible, and the round is not summed (J7). */
+static bool backup_is_complete(struct srv_core *core, struct slot *slot)
+{
+	return slot->n_has || must_be_summed(core, slot);
+}
+
+static enum round_verdict backup_accept(
+	struct srv_core *core, struct seat *seat, uint64_t round, struct slot **ret_slot)
+{
+	struct srv_part *part = seat->part;
+	struct slot *slot = part_slot(part, round);
+
+	if (!may_have(seat, round - 1))
+		return ROUND_INVALID;
+	note_has(core, seat, round - 1);
+	if (slot->state == SLOT_EMPTY || slot->round != round) {
+		if (slot->state != SLOT_EMPTY && slot->round > round)
+			return ROUND_OVER;
+		if (!can_open(part, round))
+			return ROUND_EARLY;
+		if (slot_relation_of(part, round) != SLOT_HERE)
+			return ROUND_INVALID;
+		slot = slot_for(core, part, round);
+		slot_opened(core, slot);
+	}
+	*ret_slot = slot;
+	return ROUND_ACCEPTED;
+}
+
+static bool backup_record_result(struct srv_core *core, struct seat *seat, uint64_t round)
+{
+	if (!may_have(seat, round))
+		return false;
+	note_has(core, seat, round);
+	return true;
+}
+
+const struct round_rule rule_backup = {
+	.accept = backup_accept,
+	.record_result = backup_record_result,
+	.is_complete = backup_is_complete,
+};
+
+uint64_t rule_backup_tick(struct srv_core *core)
 {
 	struct slot *slot, *next;
 

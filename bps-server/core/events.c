@@ -7,13 +7,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-server/core/backup.h"
 #include "bps-server/core/completion.h"
 #include "bps-server/core/owed.h"
 #include "bps-server/core/plan.h"
 #include "bps-server/core/reads.h"
+#include "bps-server/core/round_rule.h"
 #include "bps-server/core/rounds.h"
+#include "bps-server/core/sums.h"
 #include "common/base/failpoint.h"
+
+static const struct srv_reports reports = {
+	.contribution_read = seat_staged,
+	.result_ready = slot_done,
+	.donation_failed = slot_ask_donor,
+	.staging_exhausted = sums_relieve,
+};
 
 int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct srv_core **ret)
 {
@@ -21,6 +29,7 @@ int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct
 
 	if (!core)
 		return -ENOMEM;
+	core->reports = &reports;
 	core->cfg = *cfg;
 	core->env = *env;
 	TAILQ_INIT(&core->jobs);
@@ -156,7 +165,7 @@ uint64_t srv_core_tick(struct srv_core *core, uint64_t now_ns)
 	 * the present time and moves the slot to the tail. */
 	while ((slot = TAILQ_FIRST(&core->donating)) && slot->donor_deadline_ns <= now_ns)
 		slot_ask_donor(core, slot);
-	cut_ns = backup_tick(core);
+	cut_ns = rule_backup_tick(core);
 	return slot && slot->donor_deadline_ns < cut_ns ? slot->donor_deadline_ns : cut_ns;
 }
 
