@@ -1,6 +1,6 @@
 /* The agent's data thread: its loop, the callbacks of the core (struct agt_env), and the events
  * that the control thread posts. trainers/ serves the trainers, and core/ moves the partitions.
- * Thread: the data thread. The control thread calls agent_new, agent_free, agent_post,
+ * Thread: the data thread. The control thread calls agent_new, agent_free, agent_post_event,
  * agent_ask_waits and the functions that read figures. */
 
 #include "bps-agent/agent.h"
@@ -34,7 +34,7 @@
 
 /* ---- the loop ---- */
 
-static void publish_stats(struct agent *a, uint64_t now_ns)
+static void agent_publish_stats(struct agent *a, uint64_t now_ns)
 {
 	struct job *job;
 	uint32_t jobs = 0;
@@ -44,10 +44,11 @@ static void publish_stats(struct agent *a, uint64_t now_ns)
 	a->stats_at_ns = now_ns;
 	TAILQ_FOREACH (job, &a->jobs, link) {
 		jobs++;
-		quota_note(job->quota, QUOTA_INFLIGHT, job->core ? agt_job_inflight(job->core) : 0);
+		quota_set_used(
+			job->quota, QUOTA_INFLIGHT, job->core ? agt_job_inflight(job->core) : 0);
 	}
 	pthread_mutex_lock(&a->lock);
-	quota_view(a->quota, &a->quota_view);
+	quota_fill_view(a->quota, &a->quota_view);
 	agt_core_stats(a->core, &a->figures.core);
 	a->figures.n_links = agt_core_losses(a->core, now_ns, a->figures.links);
 	a->figures.trainers = a->n_trainers;
@@ -59,26 +60,26 @@ static void publish_stats(struct agent *a, uint64_t now_ns)
 	pthread_mutex_unlock(&a->lock);
 }
 
-static uint64_t earlier(uint64_t a_ns, uint64_t b_ns)
+static uint64_t earlier_deadline_ns(uint64_t a_ns, uint64_t b_ns)
 {
 	return a_ns < b_ns ? a_ns : b_ns;
 }
 
-static uint64_t loop_tick(void *ctx, uint64_t now_ns)
+static uint64_t loop_run_periodic_checks(void *ctx, uint64_t now_ns)
 {
 	struct agent *a = ctx;
 	uint64_t due_ns;
 
 	FAILPOINT(AGENT_THREAD_TICK);
-	publish_stats(a, now_ns);
+	agent_publish_stats(a, now_ns);
 	due_ns = why_stuck_tick(a, now_ns);
-	due_ns = earlier(due_ns, no_server_tick(a, now_ns));
-	due_ns = earlier(due_ns, leaver_tick(a, now_ns));
-	due_ns = earlier(due_ns, handover_write_tick(a, now_ns));
-	return earlier(due_ns, agt_core_tick(a->core, now_ns));
+	due_ns = earlier_deadline_ns(due_ns, no_server_tick(a, now_ns));
+	due_ns = earlier_deadline_ns(due_ns, leaver_check_jobs(a, now_ns));
+	due_ns = earlier_deadline_ns(due_ns, handover_write_tick(a, now_ns));
+	return earlier_deadline_ns(due_ns, agt_core_run_timers(a->core, now_ns));
 }
 
-static bool loop_work(void *ctx)
+static bool loop_run_queued_work(void *ctx)
 {
 	struct agent *a = ctx;
 	struct trainer *t, *next;
@@ -89,9 +90,9 @@ static bool loop_work(void *ctx)
 		next = TAILQ_NEXT(t, link);
 		more |= trainer_poll_ring(t);
 	}
-	more |= executor_work(a);
-	more |= agt_core_work(a->core);
-	trainer_flush(a);
+	more |= executor_poll_rings(a);
+	more |= agt_core_run_queued_work(a->core);
+	trainer_wake_dirty(a);
 	return more;
 }
 
@@ -101,27 +102,29 @@ static bool loop_may_sleep(void *ctx)
 	struct trainer *t;
 	bool may = true;
 
-	trainer_flush(a);
+	trainer_wake_dirty(a);
 	TAILQ_FOREACH (t, &a->trainers, link)
 		may &= trainer_may_sleep(t);
 	may &= executor_may_sleep(a);
 	return may;
 }
 
-static void loop_awake(void *ctx)
+static void loop_mark_rings_awake(void *ctx)
 {
 	struct agent *a = ctx;
 	struct trainer *t;
 
 	TAILQ_FOREACH (t, &a->trainers, link)
-		trainer_awake(t);
+		trainer_mark_awake(t);
 	executor_awake(a);
 }
 
-static const struct dataloop_ops loop_ops = {
-	.tick = loop_tick, .work = loop_work, .may_sleep = loop_may_sleep, .awake = loop_awake};
+static const struct dataloop_ops loop_ops = {.tick = loop_run_periodic_checks,
+	.work = loop_run_queued_work,
+	.may_sleep = loop_may_sleep,
+	.awake = loop_mark_rings_awake};
 
-static void on_listen(uv_poll_t *p, int status, int events)
+static void on_listener_readable(uv_poll_t *p, int status, int events)
 {
 	(void)status;
 	(void)events;
@@ -130,16 +133,17 @@ static void on_listen(uv_poll_t *p, int status, int events)
 
 /* ---- the core's environment ---- */
 
-static int core_connect(void *ctx, uint32_t server, uint16_t thread, void *link, struct xconn **ret)
+static int core_connect_to_server(
+	void *ctx, uint32_t server, uint16_t thread, void *link, struct xconn **ret)
 {
 	struct agent *a = ctx;
 	struct member_peer p;
-	int rc = member_peer(a->member, server, &p);
+	int rc = member_find_peer(a->member, server, &p);
 
 	if (rc < 0 || p.state != PEER_UP || thread >= p.threads)
 		return -ENOTCONN;
 	if (a->cfg.same_host && strcmp(p.host, a->cfg.host) == 0 &&
-		!shm_is_here(a->cfg.same_host, p.instance, thread))
+		!shm_peer_is_on_host(a->cfg.same_host, p.instance, thread))
 		log_limited(LOG_INFO,
 			"server %s is on this host, but has no socket in %s: using the network, "
 			"thread=%u",
@@ -148,7 +152,7 @@ static int core_connect(void *ctx, uint32_t server, uint16_t thread, void *link,
 		a->x, p.addr, p.port, thread, server, p.instance, p.key, link, ret);
 }
 
-static uint64_t core_random(void *ctx)
+static uint64_t core_random_number(void *ctx)
 {
 	uint64_t v = 0;
 
@@ -162,7 +166,7 @@ static uint64_t core_random(void *ctx)
 
 /* Handle the scheduler's report about a server. Notify the core if the server's instance or state
  * has changed. */
-static void on_peer(struct agent *a, const struct ctl_peer *p)
+static void on_server_report(struct agent *a, const struct ctl_peer *p)
 {
 	uint32_t i = 0;
 
@@ -186,7 +190,7 @@ static void on_peer(struct agent *a, const struct ctl_peer *p)
 
 /* Handle SIGHT. The scheduler asks how long ago this agent last received something from a server,
  * because the scheduler itself receives nothing from that server (rule C2). */
-static void on_sight(struct agent *a, const struct ctl_sight *asked)
+static void on_sight_request(struct agent *a, const struct ctl_sight *asked)
 {
 	uint64_t heard_ns = agt_core_heard_ns(a->core, asked->member, asked->instance);
 	uint64_t now_ns = clock_now_ns();
@@ -198,21 +202,21 @@ static void on_sight(struct agent *a, const struct ctl_sight *asked)
 	member_send(a->member, &m);
 }
 
-static void on_message(struct agent *a, const struct ctl_msg *m)
+static void on_scheduler_message(struct agent *a, const struct ctl_msg *m)
 {
 	switch (m->type) {
 	case CTL_PEERS:
 		for (uint32_t i = 0; i < m->peers.n_peers; i++)
-			on_peer(a, &m->peers.peers[i]);
+			on_server_report(a, &m->peers.peers[i]);
 		break;
 	case CTL_JOINED:
-		job_on_joined(a, &m->joined);
+		job_on_joined_message(a, &m->joined);
 		break;
 	case CTL_JOB:
-		job_on_job(a, &m->job);
+		job_on_job_message(a, &m->job);
 		break;
 	case CTL_JOB_END:
-		job_on_end(a, &m->job_end);
+		job_on_end_message(a, &m->job_end);
 		break;
 	case CTL_PLAN:
 		tensor_on_plan(a, &m->plan);
@@ -224,7 +228,7 @@ static void on_message(struct agent *a, const struct ctl_msg *m)
 		why_stuck_on_text(a, &m->why_text);
 		break;
 	case CTL_SIGHT:
-		on_sight(a, &m->sight);
+		on_sight_request(a, &m->sight);
 		break;
 	case CTL_PROBE:
 		why_stuck_on_probe(a, &m->probe);
@@ -243,7 +247,7 @@ struct agent_delivery {
 	struct agent_limits limits; /* new limits, set only if the event is AGENT_LIMITS */
 };
 
-static void set_limits(struct agent *a, const struct agent_limits *limits)
+static void agent_apply_limits(struct agent *a, const struct agent_limits *limits)
 {
 	a->cfg.limits = *limits;
 	quota_set_limits(a->quota, &limits->quotas);
@@ -251,13 +255,13 @@ static void set_limits(struct agent *a, const struct agent_limits *limits)
 	agt_core_set_job_inflight(a->core, limits->quotas.of[QUOTA_JOB][QUOTA_INFLIGHT]);
 }
 
-static void deliver(void *arg)
+static void agent_deliver_event(void *arg)
 {
 	struct agent_delivery *d = arg;
 
 	switch (d->event) {
 	case AGENT_MESSAGE:
-		on_message(d->agent, &d->msg->msg);
+		on_scheduler_message(d->agent, &d->msg->msg);
 		break;
 	case AGENT_RESYNC_BEGIN:
 		job_resync_begin(d->agent);
@@ -269,14 +273,14 @@ static void deliver(void *arg)
 		job_forget_all(d->agent);
 		break;
 	case AGENT_LIMITS:
-		set_limits(d->agent, &d->limits);
+		agent_apply_limits(d->agent, &d->limits);
 		break;
 	}
 	member_msg_unref(d->msg);
 	free(d);
 }
 
-int agent_post(struct agent *a, enum agent_event event, struct member_msg *m,
+int agent_post_event(struct agent *a, enum agent_event event, struct member_msg *m,
 	const struct agent_limits *limits)
 {
 	struct agent_delivery *d = calloc(1, sizeof(*d));
@@ -289,7 +293,7 @@ int agent_post(struct agent *a, enum agent_event event, struct member_msg *m,
 	d->msg = m ? member_msg_ref(m) : NULL;
 	if (limits)
 		d->limits = *limits;
-	rc = dataloop_post(a->loop, deliver, d);
+	rc = dataloop_post(a->loop, agent_deliver_event, d);
 	if (rc < 0) {
 		member_msg_unref(d->msg);
 		free(d);
@@ -297,7 +301,7 @@ int agent_post(struct agent *a, enum agent_event event, struct member_msg *m,
 	return rc;
 }
 
-void agent_figures(struct agent *a, struct agent_figures *ret)
+void agent_read_figures(struct agent *a, struct agent_figures *ret)
 {
 	*ret = (struct agent_figures){0};
 	if (!a)
@@ -312,7 +316,7 @@ void agent_figures(struct agent *a, struct agent_figures *ret)
 	ret->beat_ns = dataloop_beat_ns(a->loop);
 }
 
-void agent_quotas(struct agent *a, struct quota_view *ret)
+void agent_read_quotas(struct agent *a, struct quota_view *ret)
 {
 	memset(ret, 0, sizeof(*ret));
 	if (!a)
@@ -334,8 +338,9 @@ struct waits_question {
 	json_t *jobs;
 };
 
-/* Pass the answer of waits_report to the caller of agent_ask_waits. Runs on the control loop. */
-static void pass_waits(void *arg)
+/* Pass the answer of waits_report_to_json to the caller of agent_ask_waits. Runs on the control
+ * loop. */
+static void waits_return_report(void *arg)
 {
 	struct waits_question *q = arg;
 
@@ -343,12 +348,12 @@ static void pass_waits(void *arg)
 	free(q);
 }
 
-static void answer_waits(void *arg)
+static void waits_collect_report(void *arg)
 {
 	struct waits_question *q = arg;
 
-	q->jobs = waits_report(q->agent);
-	if (loop_post(q->control, pass_waits, q) == 0)
+	q->jobs = waits_report_to_json(q->agent);
+	if (loop_post(q->control, waits_return_report, q) == 0)
 		return;
 	json_decref(q->jobs);
 	free(q);
@@ -363,7 +368,7 @@ int agent_ask_waits(
 	if (!q)
 		return -ENOMEM;
 	*q = (struct waits_question){.agent = a, .control = control, .done = done, .arg = arg};
-	rc = dataloop_post(a->loop, answer_waits, q);
+	rc = dataloop_post(a->loop, waits_collect_report, q);
 	if (rc < 0)
 		free(q);
 	return rc;
@@ -371,7 +376,7 @@ int agent_ask_waits(
 
 /* ---- start and end ---- */
 
-static void do_nothing(uv_work_t *w)
+static void uv_pool_run_empty_task(uv_work_t *w)
 {
 	(void)w;
 }
@@ -379,15 +384,15 @@ static void do_nothing(uv_work_t *w)
 /* Start the threads of libuv's pool, which node_open has tried. libuv aborts the process when it
  * cannot start them. The later they start, the more threads the other processes of the control
  * group may have by then. */
-static void start_pool(void *arg)
+static void uv_pool_start_threads(void *arg)
 {
 	struct agent *a = arg;
 
-	uv_queue_work(dataloop_uv(a->loop), &a->first_task, do_nothing, NULL);
+	uv_queue_work(dataloop_uv(a->loop), &a->first_task, uv_pool_run_empty_task, NULL);
 }
 
 /* Open what the data thread uses, and start the thread. */
-static int agent_start(struct agent *a, struct err_text *err)
+static int agent_start_data_thread(struct agent *a, struct err_text *err)
 {
 	int rc = datapath_new(a->net, a->cfg.same_host, 0, &agt_core_events, a->core, &a->x, err);
 
@@ -403,25 +408,25 @@ static int agent_start(struct agent *a, struct err_text *err)
 		return rc;
 	uv_poll_init(dataloop_uv(a->loop), &a->listen_poll, a->cfg.listen_fd);
 	a->listen_poll.data = a;
-	uv_poll_start(&a->listen_poll, UV_READABLE, on_listen);
+	uv_poll_start(&a->listen_poll, UV_READABLE, on_listener_readable);
 	if (a->cfg.inherited)
-		handover_read(a, a->cfg.inherited);
+		handover_restore_all(a, a->cfg.inherited);
 	a->cfg.inherited = NULL;
 	rc = dataloop_start(a->loop, err);
 	if (rc == 0)
-		dataloop_post(a->loop, start_pool, a);
+		dataloop_post(a->loop, uv_pool_start_threads, a);
 	return rc;
 }
 
 int agent_new(struct net *net, struct member *member, const struct agent_config *cfg,
 	struct agent **ret, struct err_text *err)
 {
-	struct agt_env env = {.connect = core_connect,
+	struct agt_env env = {.connect = core_connect_to_server,
 		.done = tensor_core_done,
 		.stage = device_tensor_stage,
 		.unstage = device_tensor_unstage,
-		.fail = job_core_fail,
-		.random = core_random,
+		.fail = on_core_job_failure,
+		.random = core_random_number,
 		.keep = handover_write_parts};
 	struct agent *a = calloc(1, sizeof(*a));
 	int rc;
@@ -449,7 +454,7 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 	if (rc < 0)
 		err_set(err, rc, "out of memory");
 	else
-		rc = agent_start(a, err);
+		rc = agent_start_data_thread(a, err);
 	if (rc < 0) {
 		agent_free(a);
 		return rc;
@@ -460,7 +465,7 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 
 /* Close the listener and the connections to all executors and trainers. Runs on the data thread, as
  * its last function. */
-static void drop_all(void *arg)
+static void agent_close_connections(void *arg)
 {
 	struct agent *a = arg;
 
@@ -468,9 +473,10 @@ static void drop_all(void *arg)
 	executor_stop_all(a);
 	while (!TAILQ_EMPTY(&a->trainers))
 		if (a->cfg.can_hand_over)
-			trainer_leave(TAILQ_FIRST(&a->trainers));
+			trainer_close_for_handover(TAILQ_FIRST(&a->trainers));
 		else
-			trainer_drop(TAILQ_FIRST(&a->trainers), false, "the agent is stopping");
+			trainer_disconnect(
+				TAILQ_FIRST(&a->trainers), false, "the agent is stopping");
 }
 
 void agent_free(struct agent *a)
@@ -485,7 +491,7 @@ void agent_free(struct agent *a)
 	 * the next process answers the request. */
 	memory_thread_stop(a->memory_thread);
 	if (a->loop) {
-		while (dataloop_post(a->loop, drop_all, a) == -EAGAIN)
+		while (dataloop_post(a->loop, agent_close_connections, a) == -EAGAIN)
 			sched_yield();
 		dataloop_stop(a->loop);
 	}
@@ -496,7 +502,7 @@ void agent_free(struct agent *a)
 	/* Free the jobs. Their arenas must not use the transport, which has been freed already. */
 	while ((job = TAILQ_FIRST(&a->jobs))) {
 		job->arenas.x = NULL;
-		job_leave(job);
+		job_free_keep_records(job);
 	}
 	handover_write_end(a);
 	memory_thread_free(a->memory_thread);

@@ -38,14 +38,14 @@ enum agent_event {
 	AGENT_FORGOTTEN,
 	AGENT_LIMITS,
 };
-/* Queue an event for the data thread. m: set for AGENT_MESSAGE, else NULL; agent_post takes its own
- * reference to m. limits: set for AGENT_LIMITS, else NULL; copied. Errors: -EAGAIN: the queue is
- * full; -ENOMEM. After an error the event is lost. */
-int agent_post(struct agent *a, enum agent_event event, struct member_msg *m,
+/* Queue an event for the data thread. m: set for AGENT_MESSAGE, else NULL; agent_post_event takes
+ * its own reference to m. limits: set for AGENT_LIMITS, else NULL; copied. Errors: -EAGAIN: the
+ * queue is full; -ENOMEM. After an error the event is lost. */
+int agent_post_event(struct agent *a, enum agent_event event, struct member_msg *m,
 	const struct agent_limits *limits);
 /* Write the data thread's latest figures to *ret. If `a` is NULL, write zeros. Thread: the control
  * thread. */
-void agent_figures(struct agent *a, struct agent_figures *ret);
+void agent_read_figures(struct agent *a, struct agent_figures *ret);
 /* Request a description of what this machine's workers wait for (trainers/waits_report.h). The data
  * thread creates the description. Then the control loop calls `done`, which takes over the
  * reference to `jobs`. If the data loop or the control loop ends first, `done` is not called. If
@@ -54,5 +54,5 @@ void agent_figures(struct agent *a, struct agent_figures *ret);
 int agent_ask_waits(
 	struct agent *a, struct loop *control, void (*done)(void *arg, json_t *jobs), void *arg);
 /* Write to *ret which resources each user and job uses. Thread: the control thread. */
-void agent_quotas(struct agent *a, struct quota_view *ret);
+void agent_read_quotas(struct agent *a, struct quota_view *ret);
 #endif

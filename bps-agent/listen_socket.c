@@ -20,7 +20,7 @@
 /* Remove the socket file at the path if no process serves the socket any more, so that bind can
  * succeed. Errors: a negative code if the path is in use, or if the path names a file that is not
  * a socket. On an error, writes the text to *err. */
-static int clear_path(const struct sockaddr_un *sun, struct err_text *err)
+static int remove_stale_socket(const struct sockaddr_un *sun, struct err_text *err)
 {
 	struct ucred cred = {0};
 	socklen_t n = sizeof(cred);
@@ -50,7 +50,7 @@ static int clear_path(const struct sockaddr_un *sun, struct err_text *err)
 	return 0;
 }
 
-static int give_to_group(const char *path, const char *group, struct err_text *err)
+static int set_socket_group(const char *path, const char *group, struct err_text *err)
 {
 	struct group *gr = *group ? getgrnam(group) : NULL;
 
@@ -105,13 +105,13 @@ static bool take_activation(struct listen_socket *s, struct fdstore *inherited)
 	return s->fd >= 0;
 }
 
-static int listen_at(struct listen_socket *s, const char *path, struct err_text *err)
+static int listen_socket_bind(struct listen_socket *s, const char *path, struct err_text *err)
 {
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};
 	int fd, rc;
 
 	snprintf(sun.sun_path, sizeof(sun.sun_path), "%s", path);
-	rc = clear_path(&sun, err);
+	rc = remove_stale_socket(&sun, err);
 	if (rc < 0)
 		return rc;
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -143,13 +143,13 @@ int listen_socket_open(struct listen_socket *s, const char *path, const char *gr
 				strerror(errno));
 		return 0;
 	}
-	rc = listen_at(s, path, err);
+	rc = listen_socket_bind(s, path, err);
 	if (rc < 0)
 		return rc;
 	if (can_hand_over && fdstore_put(LISTEN_NAME, &s->fd, 1) < 0)
 		log_warn("the service manager does not keep the listening socket: trainers that "
 			 "connect during a restart will be refused");
-	return give_to_group(path, group, err);
+	return set_socket_group(path, group, err);
 }
 
 void listen_socket_close(const struct listen_socket *s, const char *path, bool can_hand_over)

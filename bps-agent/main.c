@@ -134,7 +134,7 @@ static const struct settings_spec spec = {.program = "bps-agent",
 	.failpoints = FP_AGENT};
 
 struct agent_app {
-	/* must be the first field: node_refused and node_auth_changed convert its address to a
+	/* must be the first field: on_member_refused and node_auth_changed convert its address to a
 	 * struct agent_app */
 	struct node node;
 	struct agent_opts opts;
@@ -154,9 +154,10 @@ struct agent_app {
 
 /* ---- scheduler ---- */
 
-static void post(struct agent_app *app, enum agent_event event, struct member_msg *m)
+static void app_post_to_data_thread(
+	struct agent_app *app, enum agent_event event, struct member_msg *m)
 {
-	if (app->agent && agent_post(app->agent, event, m, NULL) == 0)
+	if (app->agent && agent_post_event(app->agent, event, m, NULL) == 0)
 		return;
 	log_error("restarting, because the data thread no longer accepts messages");
 	daemon_quit(&app->node.daemon, EX_TEMPFAIL);
@@ -165,7 +166,7 @@ static void post(struct agent_app *app, enum agent_event event, struct member_ms
 /* Convert options to limits. If an option for memory or for descriptors is 0, the limit gets its
  * default. A window of 0 becomes SIZE_MAX, which means no limit. Any other option that is 0 means
  * no limit. */
-static struct agent_limits limits_of(const struct agent_opts *o)
+static struct agent_limits agent_limits_of_options(const struct agent_opts *o)
 {
 	uint64_t all = o->max_bytes ? o->max_bytes : node_half_memory_bytes();
 	uint64_t user = o->user_bytes ? o->user_bytes : all / 2;
@@ -184,14 +185,14 @@ static struct agent_limits limits_of(const struct agent_opts *o)
 	q->of[QUOTA_JOB][QUOTA_TENSORS] = (uint64_t)o->job_tensors;
 	q->of[QUOTA_USER][QUOTA_EXECUTORS] = (uint64_t)o->user_executors;
 	q->of[QUOTA_USER][QUOTA_DESCRIPTORS] =
-		o->user_descriptors ? (uint64_t)o->user_descriptors : limits_files() / 4;
+		o->user_descriptors ? (uint64_t)o->user_descriptors : limits_open_files() / 4;
 	q->of[QUOTA_JOB][QUOTA_INFLIGHT] = o->job_inflight_bytes;
 	return l;
 }
 
 /* Return the settings of the executors. By default, their program is in the folder of this
  * program. */
-static struct gpu_config gpu_of(struct agent_opts *o)
+static struct gpu_config gpu_config_of_options(struct agent_opts *o)
 {
 	char self[PATH_MAX] = "";
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
@@ -208,11 +209,11 @@ static struct gpu_config gpu_of(struct agent_opts *o)
 		.sysfs = o->sysfs};
 }
 
-/* Start a process that looks for GPUs. Only http_status uses the result, because each executor
- * finds the GPUs itself. */
-static void ask_for_gpus(struct agent_app *app)
+/* Start a process that looks for GPUs. Only agent_http_status uses the result, because each
+ * executor finds the GPUs itself. */
+static void app_start_gpu_probe(struct agent_app *app)
 {
-	struct gpu_config cfg = gpu_of(&app->opts);
+	struct gpu_config cfg = gpu_config_of_options(&app->opts);
 	struct err_text err = {""};
 
 	if (!*cfg.program)
@@ -226,7 +227,7 @@ static void ask_for_gpus(struct agent_app *app)
 
 /* Start the data thread. id: member number of this agent. Errors: a negative code; the error is
  * logged. */
-static int start_agent(struct agent_app *app, uint32_t id)
+static int app_start_data_thread(struct agent_app *app, uint32_t id)
 {
 	const struct agent_opts *o = &app->opts;
 	struct agent_config cfg = {.id = id,
@@ -234,12 +235,12 @@ static int start_agent(struct agent_app *app, uint32_t id)
 		.listen_fd = app->listener.fd,
 		.spin_us = (uint32_t)o->node.spin_us,
 		.same_host = node_same_host(&app->node),
-		.limits = limits_of(o),
+		.limits = agent_limits_of_options(o),
 		.host = app->node.host,
 		.scheduler = app->scheduler,
 		.can_hand_over = app->can_hand_over,
 		.inherited = &app->inherited,
-		.gpu = gpu_of(&app->opts),
+		.gpu = gpu_config_of_options(&app->opts),
 		.core = {.retry_ns = NODE_RETRY_NS,
 			.again_ns = AGAIN_NS,
 			.lead_bytes = AGT_LEAD_BYTES,
@@ -252,52 +253,52 @@ static int start_agent(struct agent_app *app, uint32_t id)
 		return rc;
 	}
 	fdstore_fini(&app->inherited);
-	daemon_ready(&app->node.daemon, 0, "accepting trainers");
+	daemon_announce_ready(&app->node.daemon, 0, "accepting trainers");
 	daemon_tell_now(&app->node.daemon);
 	return 0;
 }
 
 /* Record the cluster and this agent's member number for the next process. */
-static void note_identity(struct agent_app *app)
+static void app_record_identity(struct agent_app *app)
 {
 	struct member_past now;
 
-	if (app->can_hand_over && member_now(app->node.member, &now))
+	if (app->can_hand_over && member_snapshot_state(app->node.member, &now))
 		cluster_identity_note(&app->identity, &now);
 }
 
-static void member_up(void *ctx, uint32_t id)
+static void on_agent_member_up(void *ctx, uint32_t id)
 {
 	struct agent_app *app = ctx;
-	int rc = node_welcome(&app->node, id);
+	int rc = node_accept_member_id(&app->node, id);
 
 	if (rc < 0) {
 		cluster_identity_forget(&app->identity);
-		post(app, AGENT_FORGOTTEN, NULL);
+		app_post_to_data_thread(app, AGENT_FORGOTTEN, NULL);
 		return;
 	}
-	note_identity(app);
-	if (rc > 0 && start_agent(app, id) < 0)
+	app_record_identity(app);
+	if (rc > 0 && app_start_data_thread(app, id) < 0)
 		daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 	else
-		post(app, AGENT_RESYNC_BEGIN, NULL);
+		app_post_to_data_thread(app, AGENT_RESYNC_BEGIN, NULL);
 }
 
 /* Continue the jobs that ran before the restart, without waiting for the scheduler. */
-static int go_on(struct agent_app *app, struct err_text *err)
+static int app_resume_kept_jobs(struct agent_app *app, struct err_text *err)
 {
 	uint32_t id = app->identity.known.member_id;
 	int rc;
 
 	if (!id)
 		return 0;
-	node_welcome(&app->node, id);
-	rc = start_agent(app, id);
+	node_accept_member_id(&app->node, id);
+	rc = app_start_data_thread(app, id);
 	return rc < 0 ? err_set(err, rc, "cannot continue the jobs of the previous process") : 0;
 }
 
 /* End the process, because the scheduler has not answered LEAVE within LEAVE_US. */
-static void on_stop_timer(evutil_socket_t fd, short what, void *arg)
+static void on_leave_timeout(evutil_socket_t fd, short what, void *arg)
 {
 	struct agent_app *app = arg;
 
@@ -306,12 +307,12 @@ static void on_stop_timer(evutil_socket_t fd, short what, void *arg)
 	daemon_quit(&app->node.daemon, EX_OK);
 }
 
-static bool is_stopping(const struct agent_app *app)
+static bool app_is_stopping(const struct agent_app *app)
 {
 	return app->stop && event_pending(app->stop, EV_TIMEOUT, NULL);
 }
 
-static void on_stop(void *ctx)
+static void on_agent_stop_request(void *ctx)
 {
 	const struct timeval tv = {.tv_usec = LEAVE_US};
 	const struct ctl_msg m = {.type = CTL_LEAVE};
@@ -322,34 +323,34 @@ static void on_stop(void *ctx)
 		daemon_quit(&app->node.daemon, EX_OK);
 }
 
-static void member_down(void *ctx, const char *why)
+static void on_agent_member_down(void *ctx, const char *why)
 {
 	struct agent_app *app = ctx;
 
 	(void)why;
-	if (is_stopping(app))
+	if (app_is_stopping(app))
 		daemon_quit(&app->node.daemon, EX_OK);
 	daemon_tell_now(&app->node.daemon);
 }
 
-static void member_message(void *ctx, struct member_msg *m)
+static void on_agent_member_message(void *ctx, struct member_msg *m)
 {
 	struct agent_app *app = ctx;
 
-	if (m->msg.type == CTL_LEFT && is_stopping(app)) {
+	if (m->msg.type == CTL_LEFT && app_is_stopping(app)) {
 		daemon_quit(&app->node.daemon, EX_OK);
 		return;
 	}
-	note_identity(ctx);
-	post(ctx, AGENT_MESSAGE, m);
+	app_record_identity(ctx);
+	app_post_to_data_thread(ctx, AGENT_MESSAGE, m);
 }
 
-static void member_told(void *ctx)
+static void on_agent_member_resynced(void *ctx)
 {
-	post(ctx, AGENT_RESYNC_END, NULL);
+	app_post_to_data_thread(ctx, AGENT_RESYNC_END, NULL);
 }
 
-static void member_beat(void *ctx, struct ctl_beat *b)
+static void agent_fill_heartbeat(void *ctx, struct ctl_beat *b)
 {
 	struct agent_app *app = ctx;
 	struct agent_figures f;
@@ -357,9 +358,9 @@ static void member_beat(void *ctx, struct ctl_beat *b)
 
 	if (!app->agent)
 		return;
-	agent_figures(app->agent, &f);
+	agent_read_figures(app->agent, &f);
 	net_stats(app->node.net, &net);
-	node_beat(&app->node, b);
+	node_fill_beat_report(&app->node, b);
 	b->progress = f.beat_ns;
 	b->rounds = f.core.rounds;
 	b->rx_bytes = net.rx_bytes;
@@ -372,23 +373,23 @@ static void member_beat(void *ctx, struct ctl_beat *b)
 	b->n_links = f.n_links;
 }
 
-static const struct member_ops member_ops = {.up = member_up,
-	.told = member_told,
-	.down = member_down,
-	.message = member_message,
-	.beat = member_beat,
-	.refused = node_refused};
+static const struct member_ops member_ops = {.up = on_agent_member_up,
+	.told = on_agent_member_resynced,
+	.down = on_agent_member_down,
+	.message = on_agent_member_message,
+	.beat = agent_fill_heartbeat,
+	.refused = on_member_refused};
 
 /* ---- service manager ---- */
 
-static void say(void *ctx, char *ret, size_t room)
+static void agent_format_status_line(void *ctx, char *ret, size_t room)
 {
 	struct agent_app *app = ctx;
 	struct agent_figures f;
 
-	if (!node_line(&app->node, ret, room))
+	if (!node_is_up_else_write_status(&app->node, ret, room))
 		return;
-	agent_figures(app->agent, &f);
+	agent_read_figures(app->agent, &f);
 	snprintf(ret, room,
 		"accepting trainers: %u connected, %u jobs, %llu MiB shared, %llu rounds",
 		f.trainers, f.jobs, (unsigned long long)f.shared_bytes >> 20,
@@ -397,72 +398,73 @@ static void say(void *ctx, char *ret, size_t room)
 
 /* ---- HTTP ---- */
 
-static struct node_health read_health(struct agent_app *app, struct agent_figures *ret)
+static struct node_health app_read_health(struct agent_app *app, struct agent_figures *ret)
 {
-	agent_figures(app->agent, ret);
+	agent_read_figures(app->agent, ret);
 	return (struct node_health){.beat_ns = ret->beat_ns,
 		.is_agent = true,
 		.is_isolated = ret->stranded == BPS_EISOLATED};
 }
 
-static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
+static bool agent_http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 {
 	struct agent_app *app = arg;
 	struct agent_figures f;
-	struct node_health health = read_health(app, &f);
+	struct node_health health = app_read_health(app, &f);
 
-	return node_probe(&app->node, probe, &health, err);
+	return node_probe_has_passed(&app->node, probe, &health, err);
 }
 
-static void http_metrics(void *arg, struct evbuffer *out)
+static void agent_http_metrics(void *arg, struct evbuffer *out)
 {
 	struct agent_app *app = arg;
 	struct agent_figures f;
 	struct quota_view quotas;
 	struct net_stats net;
-	struct node_health health = read_health(app, &f);
+	struct node_health health = app_read_health(app, &f);
 
 	net_stats(app->node.net, &net);
-	node_metrics(&app->node, &health, out);
-	metric_one(out, "bps_agent_restarts_total", "counter",
+	node_write_metrics(&app->node, &health, out);
+	metric_append_single(out, "bps_agent_restarts_total", "counter",
 		"restarts of the agent of this name that the scheduler has counted",
 		member_restarts(app->node.member));
-	metric_one(out, "bps_agent_received_bytes_total", "counter", "bytes received from servers",
-		(double)net.rx_bytes);
-	metric_one(out, "bps_agent_discarded_bytes_total", "counter",
+	metric_append_single(out, "bps_agent_received_bytes_total", "counter",
+		"bytes received from servers", (double)net.rx_bytes);
+	metric_append_single(out, "bps_agent_discarded_bytes_total", "counter",
 		"bytes sent with an offer and discarded, because no read of the offer was open",
 		(double)net.discarded_bytes);
-	metric_one(out, "bps_agent_sent_bytes_total", "counter",
+	metric_append_single(out, "bps_agent_sent_bytes_total", "counter",
 		"bytes sent to servers, or offered to them for reading",
 		(double)agent_sent_bytes(&f.core, &net));
-	metric_one(out, "bps_agent_inflight_bytes", "gauge",
+	metric_append_single(out, "bps_agent_inflight_bytes", "gauge",
 		"bytes of contributions whose sums have not arrived",
 		(double)f.core.inflight_bytes);
-	metric_one(out, "bps_agent_repush_total", "counter", "contributions sent again",
+	metric_append_single(out, "bps_agent_repush_total", "counter", "contributions sent again",
 		(double)f.core.repushes);
-	metric_one(out, "bps_agent_reconnects_total", "counter", "data connections lost",
+	metric_append_single(out, "bps_agent_reconnects_total", "counter", "data connections lost",
 		(double)f.core.reconnects);
-	metric_one(out, "bps_agent_crc_errors_total", "counter", "payloads with a wrong crc",
-		(double)f.core.crc_errors);
-	metric_one(out, "bps_agent_rounds_total", "counter", "tensor rounds completed",
+	metric_append_single(out, "bps_agent_crc_errors_total", "counter",
+		"payloads with a wrong crc", (double)f.core.crc_errors);
+	metric_append_single(out, "bps_agent_rounds_total", "counter", "tensor rounds completed",
 		(double)f.core.rounds);
-	metric_begin(out, "bps_agent_push_seconds", "histogram",
+	metric_append_header(out, "bps_agent_push_seconds", "histogram",
 		"time from sending a contribution to the offer of its sum");
 	metric_histogram(out, "bps_agent_push_seconds", &f.core.push, NULL);
-	metric_begin(out, "bps_agent_pull_seconds", "histogram",
+	metric_append_header(out, "bps_agent_pull_seconds", "histogram",
 		"time from the offer of a sum until the sum has been read");
 	metric_histogram(out, "bps_agent_pull_seconds", &f.core.pull, NULL);
-	metric_one(out, "bps_agent_jobs", "gauge", "jobs with trainers on this machine", f.jobs);
-	metric_one(out, "bps_agent_trainers", "gauge", "trainers connected", f.trainers);
-	metric_one(out, "bps_agent_executors", "gauge",
+	metric_append_single(
+		out, "bps_agent_jobs", "gauge", "jobs with trainers on this machine", f.jobs);
+	metric_append_single(out, "bps_agent_trainers", "gauge", "trainers connected", f.trainers);
+	metric_append_single(out, "bps_agent_executors", "gauge",
 		"executors: processes that drive the GPUs of jobs", f.executors);
-	metric_one(out, "bps_agent_executor_failures_total", "counter",
+	metric_append_single(out, "bps_agent_executor_failures_total", "counter",
 		"executors that ended before their job, or did not start",
 		(double)f.executor_failures);
-	metric_one(out, "bps_agent_shared_bytes", "gauge", "memory shared with trainers",
+	metric_append_single(out, "bps_agent_shared_bytes", "gauge", "memory shared with trainers",
 		(double)f.shared_bytes);
-	agent_quotas(app->agent, &quotas);
-	quota_metrics(&quotas, out);
+	agent_read_quotas(app->agent, &quotas);
+	quota_write_metrics(&quotas, out);
 }
 
 struct waits_request {
@@ -470,35 +472,35 @@ struct waits_request {
 	struct httpd_request *req;
 };
 
-static void waits_done(void *arg, json_t *jobs)
+static void on_waits_report(void *arg, json_t *jobs)
 {
 	struct waits_request *w = arg;
 	const struct node *n = &w->app->node;
 
-	httpd_answer(w->req, 200,
+	httpd_reply_and_free(w->req, 200,
 		json_pack("{s:i, s:s, s:s, s:s, s:b, s:o}", "schema", 1, "role", "agent", "name",
 			n->name, "host", n->host, "scheduler_up", member_is_up(n->member), "jobs",
 			jobs ? jobs : json_array()));
 	free(w);
 }
 
-static void http_waits(struct agent_app *app, struct httpd_request *req)
+static void agent_http_waits(struct agent_app *app, struct httpd_request *req)
 {
 	struct waits_request *w = app->agent ? malloc(sizeof(*w)) : NULL;
 
 	if (w) {
 		*w = (struct waits_request){app, req};
-		if (agent_ask_waits(app->agent, app->node.daemon.loop, waits_done, w) == 0)
+		if (agent_ask_waits(app->agent, app->node.daemon.loop, on_waits_report, w) == 0)
 			return;
 		free(w);
 	}
-	httpd_answer(req, 503,
+	httpd_reply_and_free(req, 503,
 		json_pack("{s:i, s:s}", "schema", 1, "error",
 			app->agent ? "the data thread accepts no requests"
 				   : "this agent has not joined a cluster yet"));
 }
 
-static void put_server(void *ctx, const struct member_peer *p)
+static void servers_append_peer(void *ctx, const struct member_peer *p)
 {
 	if (p->state == PEER_UP)
 		json_array_append_new(
@@ -507,29 +509,29 @@ static void put_server(void *ctx, const struct member_peer *p)
 }
 
 /* Return the servers that are up, so that `bpsctl check` can measure the paths to them. */
-static json_t *servers_json(struct member *m)
+static json_t *servers_to_json(struct member *m)
 {
 	json_t *list = json_array();
 
-	member_each_peer(m, put_server, list);
+	member_each_peer(m, servers_append_peer, list);
 	return list;
 }
 
-static void http_status(void *arg, struct httpd_request *req)
+static void agent_http_status(void *arg, struct httpd_request *req)
 {
 	struct agent_app *app = arg;
 	struct strategy_ask ask = {.want = (enum strategy)app->opts.gpu_strategy};
 	const struct topo_report *reports;
 	unsigned n_reports = gpu_probe_reports(app->gpu_probe, &reports, &ask.has_collectives);
 	struct agent_figures f;
-	struct node_health health = read_health(app, &f);
-	json_t *root = node_status(&app->node, "agent", &health);
+	struct node_health health = app_read_health(app, &f);
+	json_t *root = node_status_to_json(&app->node, "agent", &health);
 	struct quota_view quotas;
 	char wanted[8];
 
-	if (httpd_query(req, "waits", wanted, sizeof(wanted))) {
+	if (httpd_read_query_parameter(req, "waits", wanted, sizeof(wanted))) {
 		json_decref(root);
-		http_waits(app, req);
+		agent_http_waits(app, req);
 		return;
 	}
 	json_object_update_new(root,
@@ -538,39 +540,39 @@ static void http_status(void *arg, struct httpd_request *req)
 			"jobs", (json_int_t)f.jobs, "rounds", (json_int_t)f.core.rounds,
 			"inflight_bytes", (json_int_t)f.core.inflight_bytes, "repushes",
 			(json_int_t)f.core.repushes, "shared_bytes", (json_int_t)f.shared_bytes));
-	agent_quotas(app->agent, &quotas);
-	json_object_set_new(root, "quotas", quota_json(&quotas));
-	json_object_set_new(root, "servers", servers_json(app->node.member));
+	agent_read_quotas(app->agent, &quotas);
+	json_object_set_new(root, "quotas", quota_view_to_json(&quotas));
+	json_object_set_new(root, "servers", servers_to_json(app->node.member));
 	/* while the probe has not finished, assume that collectives are possible */
 	ask.has_collectives |= n_reports == 0;
-	if (httpd_query(req, "topology", wanted, sizeof(wanted)))
+	if (httpd_read_query_parameter(req, "topology", wanted, sizeof(wanted)))
 		json_object_set_new(root, "topology",
 			topology_report(app->opts.sysfs, &ask, reports, n_reports,
 				gpu_probe_why(app->gpu_probe)));
-	httpd_answer(req, 200, root);
+	httpd_reply_and_free(req, 200, root);
 }
 
 static const struct httpd_ops http_ops = {
-	.metrics = http_metrics, .probe = http_probe, .status = http_status};
+	.metrics = agent_http_metrics, .probe = agent_http_probe, .status = agent_http_status};
 
 /* ---- reload ---- */
 
-static void settings_changed(void *ctx)
+static void on_agent_settings_changed(void *ctx)
 {
 	struct agent_app *app = ctx;
-	struct agent_limits limits = limits_of(&app->opts);
+	struct agent_limits limits = agent_limits_of_options(&app->opts);
 
-	if (app->agent && agent_post(app->agent, AGENT_LIMITS, NULL, &limits) < 0)
+	if (app->agent && agent_post_event(app->agent, AGENT_LIMITS, NULL, &limits) < 0)
 		log_error("the data thread did not accept the new limits: reload bps-agent again");
 }
 
 static const struct daemon_reload_ops reload_ops = {
-	.changed = settings_changed, .auth_changed = node_auth_changed};
+	.changed = on_agent_settings_changed, .auth_changed = node_auth_changed};
 
 /* ---- start ---- */
 
 /* Take what the previous process has stored with the service manager, and open the socket. */
-static int open_socket(struct agent_app *app, struct err_text *err)
+static int app_open_listener(struct agent_app *app, struct err_text *err)
 {
 	int rc = fdstore_inherit(&app->inherited, err);
 
@@ -599,25 +601,27 @@ int main(int argc, char **argv)
 		return settings_exit_status(v, &err);
 	daemon_on_reload(&app.node.daemon, settings, &reload_ops, &app);
 	addr_format(&o->node.scheduler, app.scheduler);
-	rc = open_socket(&app, &err);
+	rc = app_open_listener(&app, &err);
 	if (rc == 0)
 		rc = node_open(&app.node, "bps-agent", ROLE_AGENT, &o->node, AGENT_THREADS,
-			MORE_THREADS, limits_of(o).quotas.of[QUOTA_MACHINE][QUOTA_MEMORY],
+			MORE_THREADS,
+			agent_limits_of_options(o).quotas.of[QUOTA_MACHINE][QUOTA_MEMORY],
 			&member_ops, &http_ops, &app, &err);
 	if (rc == 0)
-		rc = daemon_tell(&app.node.daemon, say, &app, &err);
+		rc = daemon_start_status_reports(
+			&app.node.daemon, agent_format_status_line, &app, &err);
 	if (rc == 0) {
-		app.stop = evtimer_new(loop_base(app.node.daemon.loop), on_stop_timer, &app);
+		app.stop = evtimer_new(loop_base(app.node.daemon.loop), on_leave_timeout, &app);
 		rc = app.stop ? 0 : err_set(&err, -ENOMEM, "out of memory");
 	}
 	if (rc == 0) {
-		daemon_on_stop(&app.node.daemon, on_stop, &app);
-		rc = go_on(&app, &err);
+		daemon_on_stop(&app.node.daemon, on_agent_stop_request, &app);
+		rc = app_resume_kept_jobs(&app, &err);
 	}
 	if (rc < 0)
 		log_error("%s", err.s);
 	else
-		ask_for_gpus(&app);
+		app_start_gpu_probe(&app);
 	status = rc < 0 ? daemon_exit_status(rc) : daemon_run(&app.node.daemon);
 	agent_free(app.agent);
 	cluster_identity_fini(&app.identity);
@@ -628,5 +632,5 @@ int main(int argc, char **argv)
 	listen_socket_close(&app.listener, o->socket, app.can_hand_over);
 	fdstore_fini(&app.inherited);
 	settings_free(settings);
-	return daemon_end(status);
+	return daemon_delay_exit(status);
 }

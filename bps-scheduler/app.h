@@ -63,11 +63,11 @@ void app_after_event(struct sched_app *app);
 /* ---- conns.c ---- */
 extern const struct ctlchan_ops conns_ops; /* callbacks for app.listen; arg: struct sched_app */
 /* Implement the callbacks `send` and `drop` of struct sched_env. */
-void conns_send(void *app, uint32_t id, const struct ctl_msg *msg);
+void conns_send_message(void *app, uint32_t id, const struct ctl_msg *msg);
 void conns_drop(void *app, uint32_t id, const char *why);
 /* Return the channel of the connection that has the number `id` in the core. The channel stays
  * owned by conns.c. */
-struct ctlchan *conns_chan(void *app, uint32_t id);
+struct ctlchan *conns_get_channel(void *app, uint32_t id);
 /* Declare dead each member whose key is revoked, even if the member is not connected. Without this
  * call, a revoked agent would count as alive while servers still receive data from it. */
 void conns_expel_revoked(struct sched_app *app);
@@ -75,7 +75,7 @@ void conns_expel_revoked(struct sched_app *app);
 /* ---- web.c ---- */
 extern const struct httpd_ops web_ops; /* callbacks for HTTP; arg: struct sched_app */
 /* Fill in the status values that the core does not have. */
-void web_info(struct sched_app *app, struct status_info *ret);
+void web_fill_status_info(struct sched_app *app, struct status_info *ret);
 /* Implement the callback probe_done of struct sched_env: answer the HTTP request that waits for the
  * probe. */
 void web_probe_done(void *app, uint64_t token, const struct sched_probe *p);

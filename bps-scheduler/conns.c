@@ -24,11 +24,11 @@ struct sched_app_conn {
 
 /* ---- callbacks of the core ---- */
 
-void conns_send(void *ctx, uint32_t id, const struct ctl_msg *msg)
+void conns_send_message(void *ctx, uint32_t id, const struct ctl_msg *msg)
 {
 	struct sched_app *app = ctx;
 	const struct layout *layout = ctl_layout(msg->type);
-	size_t n = codec_size(layout, &msg->hello);
+	size_t n = codec_encoded_size(layout, &msg->hello);
 	void *buf = n ? malloc(n) : NULL;
 	int rc = -EMSGSIZE;
 
@@ -40,7 +40,7 @@ void conns_send(void *ctx, uint32_t id, const struct ctl_msg *msg)
 	 * gets the whole state. */
 	if (rc < 0 && rc != BPS_ECLOSED) {
 		log_rated(LOG_WARN, "cannot send %s to %s: %s", ctl_type_name(msg->type),
-			ctlchan_peer(app->conns[id]->chan), err_str(rc));
+			ctlchan_peer_address(app->conns[id]->chan), err_str(rc));
 		ctlchan_close(app->conns[id]->chan, "cannot send");
 	}
 	free(buf);
@@ -54,7 +54,7 @@ void conns_drop(void *ctx, uint32_t id, const char *why)
 	ctlchan_close(app->conns[id]->chan, "%s", why);
 }
 
-struct ctlchan *conns_chan(void *ctx, uint32_t conn)
+struct ctlchan *conns_get_channel(void *ctx, uint32_t conn)
 {
 	struct sched_app *app = ctx;
 
@@ -63,7 +63,7 @@ struct ctlchan *conns_chan(void *ctx, uint32_t conn)
 
 /* ---- events of connections ---- */
 
-static uint32_t free_conn(struct sched_app *app)
+static uint32_t conns_find_free_id(struct sched_app *app)
 {
 	uint32_t id = 0;
 
@@ -83,10 +83,10 @@ static uint32_t free_conn(struct sched_app *app)
 	return id;
 }
 
-static void chan_opened(void *arg, struct ctlchan *chan)
+static void on_sched_chan_opened(void *arg, struct ctlchan *chan)
 {
 	struct sched_app *app = arg;
-	uint32_t id = free_conn(app);
+	uint32_t id = conns_find_free_id(app);
 	struct sched_app_conn *conn = id < CONNS_MAX ? calloc(1, sizeof(*conn)) : NULL;
 
 	if (!conn) {
@@ -105,7 +105,7 @@ static void chan_opened(void *arg, struct ctlchan *chan)
 
 /* Declare the member with this identity dead. An identity consists of a role and a name, such as
  * "server:node3". An operator's identity has no effect, because no operator is a member. */
-static void expel(struct sched_app *app, const char *identity)
+static void conns_expel_identity(struct sched_app *app, const char *identity)
 {
 	static const struct {
 		const char *prefix;
@@ -129,24 +129,24 @@ void conns_expel_revoked(struct sched_app *app)
 		snprintf(identity, sizeof(identity), "%s", keys->revoked[i]);
 		identity[strcspn(identity, "#")] = '\0';
 		if (keyring_is_out(keys, identity))
-			expel(app, identity);
+			conns_expel_identity(app, identity);
 	}
 	app_after_event(app);
 }
 
-static void chan_closed(void *arg, struct ctlchan *chan, const char *reason)
+static void on_sched_chan_closed(void *arg, struct ctlchan *chan, const char *reason)
 {
 	struct sched_app *app = arg;
 	struct sched_app_conn *conn = ctlchan_data(chan);
 
 	if (!conn)
 		return;
-	log_debug("connection of %s ended: %s", ctlchan_peer(chan), reason);
+	log_debug("connection of %s ended: %s", ctlchan_peer_address(chan), reason);
 	app->conns[conn->id] = NULL;
 	if (!conn->is_dropped) {
 		sched_conn_closed(app->core, conn->id, clock_now_ns());
 		if (ctlchan_is_expelled(chan) && conn->is_member)
-			expel(app, ctlchan_identity(chan));
+			conns_expel_identity(app, ctlchan_identity(chan));
 		app_after_event(app);
 	}
 	free(conn);
@@ -166,12 +166,12 @@ static bool is_who_it_says(const struct ctlchan *chan, const struct ctl_hello *h
 	if (strcmp(identity, claimed) == 0)
 		return true;
 	log_rated(LOG_WARN, "%s has the key of %s but claims to be %s: closing the connection",
-		ctlchan_peer(chan), identity, claimed);
+		ctlchan_peer_address(chan), identity, claimed);
 	return false;
 }
 
 /* Return whether a failpoint makes the scheduler drop a received message of this type. */
-static bool fails(uint16_t type)
+static bool is_dropped_by_failpoint(uint16_t type)
 {
 	switch (type) {
 	case CTL_HELLO:
@@ -189,7 +189,7 @@ static bool fails(uint16_t type)
 	}
 }
 
-static void chan_frame(
+static void on_sched_chan_frame(
 	void *arg, struct ctlchan *chan, uint16_t type, const uint8_t *body, size_t n_body)
 {
 	struct sched_app *app = arg;
@@ -198,21 +198,21 @@ static void chan_frame(
 	struct ctl_msg msg;
 	void *mem = NULL;
 
-	if (!conn || conn->is_dropped || fails(type))
+	if (!conn || conn->is_dropped || is_dropped_by_failpoint(type))
 		return;
 	if (ctl_decode(type, body, n_body, &msg, &mem, &err) < 0) {
-		log_rated(
-			LOG_WARN, "cannot decode a message from %s: %s", ctlchan_peer(chan), err.s);
+		log_rated(LOG_WARN, "cannot decode a message from %s: %s",
+			ctlchan_peer_address(chan), err.s);
 		ctlchan_close(chan, "protocol error: %s", err.s);
 		return;
 	}
 	if (type == CTL_HELLO && !is_who_it_says(chan, &msg.hello)) {
 		ctlchan_close(chan, "the name in HELLO differs from the name of the key");
 	} else if (type == CTL_STEER && !conn->is_member) {
-		steer_handle(&app->steer, chan, &msg.steer, clock_now_ns());
+		steer_receive_request(&app->steer, chan, &msg.steer, clock_now_ns());
 		app_after_event(app);
 	} else {
-		sched_message(app->core, conn->id, &msg, clock_now_ns());
+		sched_receive_message(app->core, conn->id, &msg, clock_now_ns());
 		if (type == CTL_HELLO && !conn->is_dropped) {
 			conn->is_member = true;
 			ctlchan_set_trusted(chan);
@@ -222,5 +222,6 @@ static void chan_frame(
 	free(mem);
 }
 
-const struct ctlchan_ops conns_ops = {
-	.opened = chan_opened, .frame = chan_frame, .closed = chan_closed};
+const struct ctlchan_ops conns_ops = {.opened = on_sched_chan_opened,
+	.frame = on_sched_chan_frame,
+	.closed = on_sched_chan_closed};

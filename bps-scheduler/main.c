@@ -79,7 +79,7 @@ static const struct setting rows[] = {
 			"most an eighth of this reserve; 0: no reserve"},
 };
 
-static int check_times(const void *values, struct err_text *err)
+static int check_dead_times(const void *values, struct err_text *err)
 {
 	const struct sched_opts *o = values;
 	uint64_t least =
@@ -99,18 +99,18 @@ static const struct settings_spec spec = {.program = "bps-scheduler",
 	.rows = rows,
 	.n_rows = sizeof(rows) / sizeof(rows[0]),
 	.failpoints = FP_SCHED,
-	.check = check_times};
+	.check = check_dead_times};
 
 /* ---- callbacks of the core ---- */
 
-static int env_persist(void *ctx, const struct state_record *rec)
+static int env_persist_record(void *ctx, const struct state_record *rec)
 {
 	struct sched_app *app = ctx;
 
 	return app->log ? statelog_append(app->log, rec) : 0;
 }
 
-static void env_random(void *ctx, void *ret, size_t n)
+static void env_random_bytes(void *ctx, void *ret, size_t n)
 {
 	(void)ctx;
 	if (getrandom(ret, n, 0) != (ssize_t)n) { /* getrandom does not fail for up to 256 bytes */
@@ -119,7 +119,7 @@ static void env_random(void *ctx, void *ret, size_t n)
 	}
 }
 
-static void env_pair_key(
+static void env_derive_pair_key(
 	void *ctx, const uint8_t *secret, uint64_t agent, uint64_t server, uint8_t *ret)
 {
 	struct cluster_key key;
@@ -131,21 +131,21 @@ static void env_pair_key(
 	memcpy(key.b, secret, sizeof(key.b));
 	/* if the key cannot be derived, return a random key, with which the agent and the server
 	 * cannot connect */
-	if (key_mac(&key, text, (size_t)n, ret) < 0)
-		env_random(NULL, ret, CTL_KEY_BYTES);
+	if (key_compute_mac(&key, text, (size_t)n, ret) < 0)
+		env_random_bytes(NULL, ret, CTL_KEY_BYTES);
 	key_wipe(&key);
 }
 
-static void env_event(void *ctx, const struct sched_event *e)
+static void env_record_event(void *ctx, const struct sched_event *e)
 {
 	struct sched_app *app = ctx;
 
-	events_add(app->events, e, clock_unix_s());
+	events_add(app->events, e, clock_unix_seconds());
 }
 
 /* ---- after every event ---- */
 
-static int compact(void *ctx, const struct state_record *rec)
+static int compact_state_log(void *ctx, const struct state_record *rec)
 {
 	struct sched_app *app = ctx;
 	int rc = statelog_compact(app->log, rec);
@@ -167,7 +167,7 @@ void app_after_event(struct sched_app *app)
 		sched_tick(app->core, now);
 	due = sched_next_deadline(app->core);
 	if (app->log && statelog_is_long(app->log) && sched_is_durable(app->core))
-		sched_snapshot(app->core, compact, app);
+		sched_snapshot(app->core, compact_state_log, app);
 	if (due == UINT64_MAX) {
 		event_del(app->timer);
 		return;
@@ -177,45 +177,46 @@ void app_after_event(struct sched_app *app)
 	event_add(app->timer, &tv);
 }
 
-static void on_timer(evutil_socket_t fd, short what, void *arg)
+static void on_core_deadline_timer(evutil_socket_t fd, short what, void *arg)
 {
 	(void)fd;
 	(void)what;
 	app_after_event(arg);
 }
 
-static void on_look(evutil_socket_t fd, short what, void *arg)
+static void on_health_watch_timer(evutil_socket_t fd, short what, void *arg)
 {
 	struct sched_app *app = arg;
 	struct status_info info;
 
 	(void)fd;
 	(void)what;
-	web_info(app, &info);
-	health_watch_look(app->health, app->core, &info);
+	web_fill_status_info(app, &info);
+	health_watch_check(app->health, app->core, &info);
 }
 
-static int watch_health(struct sched_app *app, struct err_text *err)
+static int start_health_watch(struct sched_app *app, struct err_text *err)
 {
 	const struct timeval tv = {.tv_sec = LOOK_S};
 
-	app->health = health_watch_new(env_event, app);
-	app->look = event_new(loop_base(app->daemon.loop), -1, EV_PERSIST, on_look, app);
+	app->health = health_watch_new(env_record_event, app);
+	app->look =
+		event_new(loop_base(app->daemon.loop), -1, EV_PERSIST, on_health_watch_timer, app);
 	if (!app->health || !app->look || event_add(app->look, &tv) < 0)
 		return err_set(err, -ENOMEM, "cannot watch the cluster's health: out of memory");
 	return 0;
 }
 
-static void say(void *ctx, char *ret, size_t room)
+static void format_status_line(void *ctx, char *ret, size_t room)
 {
 	struct sched_app *app = ctx;
 
-	status_line(app->core, ret, room);
+	status_write_line(app->core, ret, room);
 }
 
 /* ---- reload ---- */
 
-static struct sched_config core_config(const struct sched_opts *o)
+static struct sched_config make_core_config(const struct sched_opts *o)
 {
 	struct sched_config cfg;
 
@@ -240,24 +241,24 @@ static struct sched_config core_config(const struct sched_opts *o)
 /* Set boot_id and unix_offset_s. If the machine's boot id cannot be read, boot_id is a random
  * number, which differs after each restart of the scheduler. In this case the end of each mute in
  * the state log is a time on the wall clock (mute.h). */
-static void fill_clock(struct sched_config *cfg)
+static void core_config_set_clock(struct sched_config *cfg)
 {
 	if (!machine_boot_id(cfg->boot_id))
-		env_random(NULL, cfg->boot_id, sizeof(cfg->boot_id));
-	cfg->unix_offset_s = (int64_t)clock_unix_s() - (int64_t)(clock_now_ns() / 1000000000);
+		env_random_bytes(NULL, cfg->boot_id, sizeof(cfg->boot_id));
+	cfg->unix_offset_s = (int64_t)clock_unix_seconds() - (int64_t)(clock_now_ns() / 1000000000);
 }
 
-static void settings_changed(void *ctx)
+static void on_sched_settings_changed(void *ctx)
 {
 	struct sched_app *app = ctx;
-	struct sched_config cfg = core_config(&app->opts);
+	struct sched_config cfg = make_core_config(&app->opts);
 
 	sched_set_times(app->core, &cfg, clock_now_ns());
 	sched_set_quotas(app->core, &cfg);
 	app_after_event(app);
 }
 
-static int auth_changed(void *ctx, struct err_text *err)
+static int on_sched_auth_changed(void *ctx, struct err_text *err)
 {
 	struct sched_app *app = ctx;
 	int n = ctllisten_set_auth(app->listen, &app->daemon.auth, err);
@@ -270,35 +271,35 @@ static int auth_changed(void *ctx, struct err_text *err)
 }
 
 static const struct daemon_reload_ops reload_ops = {
-	.changed = settings_changed, .auth_changed = auth_changed};
+	.changed = on_sched_settings_changed, .auth_changed = on_sched_auth_changed};
 
 /* ---- start ---- */
 
-static int on_record(void *ctx, const struct state_record *rec, struct err_text *err)
+static int on_statelog_record(void *ctx, const struct state_record *rec, struct err_text *err)
 {
 	struct sched_app *app = ctx;
 
 	return sched_restore(app->core, rec, err);
 }
 
-static int start_core(struct sched_app *app, struct err_text *err)
+static int start_sched_core(struct sched_app *app, struct err_text *err)
 {
 	const struct sched_opts *o = &app->opts;
 	struct sched_env env = {.ctx = app,
-		.send = conns_send,
+		.send = conns_send_message,
 		.drop = conns_drop,
-		.persist = env_persist,
-		.random = env_random,
-		.pair_key = env_pair_key,
+		.persist = env_persist_record,
+		.random = env_random_bytes,
+		.pair_key = env_derive_pair_key,
 		.probe_done = web_probe_done,
-		.event = env_event};
-	struct sched_config cfg = core_config(o);
+		.event = env_record_event};
+	struct sched_config cfg = make_core_config(o);
 	int rc;
 
-	fill_clock(&cfg);
+	core_config_set_clock(&cfg);
 	app->core = sched_new(&cfg, &env);
 	if (*o->state_dir) {
-		rc = statelog_open(&app->log, o->state_dir, on_record, app, err);
+		rc = statelog_open(&app->log, o->state_dir, on_statelog_record, app, err);
 		if (rc < 0)
 			return rc;
 		events_open(app->events, o->state_dir);
@@ -311,7 +312,7 @@ static int start_core(struct sched_app *app, struct err_text *err)
 		return err_set(
 			err, rc, "cannot write the state in '%s': %s", o->state_dir, err_str(rc));
 	if (app->log)
-		sched_snapshot(app->core, compact, app);
+		sched_snapshot(app->core, compact_state_log, app);
 	return 0;
 }
 
@@ -326,17 +327,17 @@ static int steer_reload_keys(void *ctx, unsigned *ret_closed, struct err_text *e
 	return rc;
 }
 
-static void start_steer(struct sched_app *app)
+static void init_steer_service(struct sched_app *app)
 {
 	app->steer = (struct steer){.ctx = app,
 		.core = app->core,
 		.events = app->events,
-		.chan = conns_chan,
+		.chan = conns_get_channel,
 		.auth = &app->daemon.auth,
 		.reload_keys = steer_reload_keys};
 }
 
-static int start(struct sched_app *app, struct err_text *err)
+static int start_sched_daemon(struct sched_app *app, struct err_text *err)
 {
 	const struct sched_opts *o = &app->opts;
 	struct ctllisten_conf conf = {.addr = o->listen};
@@ -344,33 +345,33 @@ static int start(struct sched_app *app, struct err_text *err)
 
 	if (rc < 0)
 		return rc;
-	app->timer = evtimer_new(loop_base(app->daemon.loop), on_timer, app);
+	app->timer = evtimer_new(loop_base(app->daemon.loop), on_core_deadline_timer, app);
 	app->events = events_new();
 	if (!app->timer || !app->events)
 		return err_set(err, -ENOMEM, "out of memory");
-	rc = start_core(app, err);
+	rc = start_sched_core(app, err);
 	if (rc < 0)
 		return rc;
 	conns_expel_revoked(app);
-	start_steer(app);
+	init_steer_service(app);
 	conf.auth = app->daemon.auth;
 	rc = ctllisten_new(&app->listen, loop_base(app->daemon.loop), &conf, &conns_ops, app, err);
 	keyring_wipe(&conf.auth.keys);
 	if (rc == 0)
-		rc = daemon_http(&app->daemon, &web_ops, app, err);
+		rc = daemon_start_http_server(&app->daemon, &web_ops, app, err);
 	if (rc == 0)
-		rc = watch_health(app, err);
+		rc = start_health_watch(app, err);
 	if (rc < 0)
 		return rc;
 	app_after_event(app);
-	rc = daemon_tell(&app->daemon, say, app, err);
+	rc = daemon_start_status_reports(&app->daemon, format_status_line, app, err);
 	if (rc < 0)
 		return rc;
-	daemon_ready(&app->daemon, ctllisten_port(app->listen), "managing the cluster");
+	daemon_announce_ready(&app->daemon, ctllisten_port(app->listen), "managing the cluster");
 	return 0;
 }
 
-static void stop(struct sched_app *app)
+static void stop_sched_daemon(struct sched_app *app)
 {
 	/* Send nothing and write nothing, so that the members keep running. They connect to the
 	 * next scheduler process. */
@@ -402,11 +403,11 @@ int main(int argc, char **argv)
 	if (!*app.opts.state_dir && getenv("STATE_DIRECTORY"))
 		app.opts.state_dir = getenv("STATE_DIRECTORY");
 	daemon_on_reload(&app.daemon, settings, &reload_ops, &app);
-	rc = start(&app, &err);
+	rc = start_sched_daemon(&app, &err);
 	if (rc < 0)
 		log_error("%s", err.s);
 	status = rc < 0 ? daemon_exit_status(rc) : daemon_run(&app.daemon);
-	stop(&app);
+	stop_sched_daemon(&app);
 	settings_free(settings);
-	return daemon_end(status);
+	return daemon_delay_exit(status);
 }

@@ -40,7 +40,7 @@ struct statelog {
 	char path[PATH_MAX];
 };
 
-static int cannot(struct err_text *err, int rc, const char *what, const char *path)
+static int statelog_set_error(struct err_text *err, int rc, const char *what, const char *path)
 {
 	const char *hint =
 		rc == -ENOENT ? " (create the folder above it, or choose another --state-dir)"
@@ -55,7 +55,7 @@ static int cannot(struct err_text *err, int rc, const char *what, const char *pa
 
 /* ---- reading and writing ---- */
 
-static int write_all(int fd, const void *data, size_t n, uint64_t at)
+static int statelog_write_all(int fd, const void *data, size_t n, uint64_t at)
 {
 	const char *p = data;
 
@@ -73,7 +73,7 @@ static int write_all(int fd, const void *data, size_t n, uint64_t at)
 	return 0;
 }
 
-static int read_all(int fd, void *data, size_t n, uint64_t at)
+static int statelog_read_all(int fd, void *data, size_t n, uint64_t at)
 {
 	char *p = data;
 
@@ -92,9 +92,9 @@ static int read_all(int fd, void *data, size_t n, uint64_t at)
 }
 
 /* Encode the record and its head into one new buffer, so that one write stores both. */
-static int encode(const struct state_record *rec, char **ret_buf, size_t *ret_bytes)
+static int encode_log_record(const struct state_record *rec, char **ret_buf, size_t *ret_bytes)
 {
-	size_t n = codec_size(state_layout(), rec);
+	size_t n = codec_encoded_size(state_record_layout(), rec);
 	struct record_head head;
 	char *buf;
 
@@ -103,7 +103,7 @@ static int encode(const struct state_record *rec, char **ret_buf, size_t *ret_by
 	buf = malloc(sizeof(head) + n);
 	if (!buf)
 		return -ENOMEM;
-	codec_encode(state_layout(), rec, buf + sizeof(head));
+	codec_encode(state_record_layout(), rec, buf + sizeof(head));
 	head.bytes = htole32((uint32_t)n);
 	head.crc = htole32(crc32c(0, buf + sizeof(head), n));
 	memcpy(buf, &head, sizeof(head));
@@ -112,7 +112,7 @@ static int encode(const struct state_record *rec, char **ret_buf, size_t *ret_by
 	return 0;
 }
 
-static int sync_timed(struct statelog *l, int fd)
+static int statelog_sync_timed(struct statelog *l, int fd)
 {
 	struct timespec a, b;
 	int r;
@@ -130,15 +130,15 @@ int statelog_append(struct statelog *l, const struct state_record *rec)
 {
 	size_t n;
 	char *buf;
-	int r = encode(rec, &buf, &n);
+	int r = encode_log_record(rec, &buf, &n);
 
 	if (r < 0)
 		return r;
 	r = FAILPOINT(SCHED_LOG_WRITE);
 	if (r == 0)
-		r = write_all(l->fd, buf, n, l->bytes);
+		r = statelog_write_all(l->fd, buf, n, l->bytes);
 	if (r == 0)
-		r = sync_timed(l, l->fd);
+		r = statelog_sync_timed(l, l->fd);
 	free(buf);
 	if (r == 0)
 		l->bytes += n;
@@ -160,13 +160,13 @@ static int write_snapshot(
 
 	memcpy(head.magic, magic, sizeof(magic));
 	if (rec)
-		r = encode(rec, &buf, &n);
+		r = encode_log_record(rec, &buf, &n);
 	if (r == 0)
-		r = write_all(fd, &head, sizeof(head), 0);
+		r = statelog_write_all(fd, &head, sizeof(head), 0);
 	if (r == 0 && rec)
-		r = write_all(fd, buf, n, sizeof(head));
+		r = statelog_write_all(fd, buf, n, sizeof(head));
 	if (r == 0)
-		r = sync_timed(l, fd);
+		r = statelog_sync_timed(l, fd);
 	free(buf);
 	*ret_bytes = sizeof(head) + n;
 	return r;
@@ -174,7 +174,7 @@ static int write_snapshot(
 
 /* Replace the log by a new file. The new file contains the record `rec`. If `rec` is NULL, the new
  * file contains no record. */
-static int replace(struct statelog *l, const struct state_record *rec)
+static int statelog_replace_file(struct statelog *l, const struct state_record *rec)
 {
 	uint64_t bytes;
 	int fd = openat(l->dir_fd, NEW_NAME, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -206,7 +206,7 @@ static int replace(struct statelog *l, const struct state_record *rec)
 
 int statelog_compact(struct statelog *l, const struct state_record *rec)
 {
-	return replace(l, rec);
+	return statelog_replace_file(l, rec);
 }
 
 bool statelog_is_long(const struct statelog *l)
@@ -224,7 +224,7 @@ struct log_reader {
 	struct err_text *err;
 };
 
-static int broken(const struct log_reader *ld, uint64_t at, const char *what)
+static int set_broken_log_error(const struct log_reader *ld, uint64_t at, const char *what)
 {
 	return err_set(ld->err, -EBADMSG,
 		"'%s' is broken at byte %llu of %llu (%s): the disk lost written data. Move the "
@@ -233,19 +233,20 @@ static int broken(const struct log_reader *ld, uint64_t at, const char *what)
 		ld->l->path, (unsigned long long)at, (unsigned long long)ld->size, what);
 }
 
-static int load_body(const struct log_reader *ld, uint64_t at, const char *body, size_t n)
+static int load_record_body(const struct log_reader *ld, uint64_t at, const char *body, size_t n)
 {
 	struct state_record rec;
 	struct err_text why = {""};
 	void *mem;
-	int r = codec_decode(state_layout(), body, n, n * MEMORY_PER_BYTE + 4096, &rec, &mem, &why);
+	int r = codec_decode(
+		state_record_layout(), body, n, n * MEMORY_PER_BYTE + 4096, &rec, &mem, &why);
 
 	if (r < 0)
-		return broken(ld, at, why.s);
+		return set_broken_log_error(ld, at, why.s);
 	r = ld->fn(ld->ctx, &rec, &why);
 	free(mem);
 	if (r < 0)
-		return broken(ld, at, why.s);
+		return set_broken_log_error(ld, at, why.s);
 	return 0;
 }
 
@@ -261,7 +262,7 @@ static int64_t load_record(const struct log_reader *ld, uint64_t at)
 
 	if (left < sizeof(head))
 		return 0;
-	r = read_all(ld->l->fd, &head, sizeof(head), at);
+	r = statelog_read_all(ld->l->fd, &head, sizeof(head), at);
 	if (r < 0)
 		return err_set(ld->err, r, "cannot read '%s': %s", ld->l->path, err_str(r));
 	n = le32toh(head.bytes);
@@ -270,13 +271,13 @@ static int64_t load_record(const struct log_reader *ld, uint64_t at)
 	body = malloc(n ? n : 1);
 	if (!body)
 		return err_set(ld->err, -ENOMEM, "cannot read '%s': out of memory", ld->l->path);
-	r = read_all(ld->l->fd, body, n, at + sizeof(head));
+	r = statelog_read_all(ld->l->fd, body, n, at + sizeof(head));
 	if (r < 0)
 		err_set(ld->err, r, "cannot read '%s': %s", ld->l->path, err_str(r));
 	else if (!n || crc32c(0, body, n) != le32toh(head.crc))
-		r = n && n < left - sizeof(head) ? broken(ld, at, "checksum") : 1;
+		r = n && n < left - sizeof(head) ? set_broken_log_error(ld, at, "checksum") : 1;
 	else
-		r = load_body(ld, at, body, n);
+		r = load_record_body(ld, at, body, n);
 	free(body);
 	if (r)
 		return r < 0 ? r : 0;
@@ -291,7 +292,7 @@ static bool has_record_behind(const struct log_reader *ld, uint64_t at)
 	char *tail = malloc(n);
 	bool found = false;
 
-	if (!tail || read_all(ld->l->fd, tail, n, at) < 0) {
+	if (!tail || statelog_read_all(ld->l->fd, tail, n, at) < 0) {
 		free(tail);
 		return true; /* the tail cannot be checked, so do not cut the file */
 	}
@@ -308,7 +309,7 @@ static bool has_record_behind(const struct log_reader *ld, uint64_t at)
 	return found;
 }
 
-static int load_records(const struct log_reader *ld)
+static int load_all_records(const struct log_reader *ld)
 {
 	uint64_t at = sizeof(struct file_head);
 
@@ -323,7 +324,7 @@ static int load_records(const struct log_reader *ld)
 	}
 	if (at < ld->size) {
 		if (has_record_behind(ld, at))
-			return broken(ld, at, "length");
+			return set_broken_log_error(ld, at, "length");
 		log_write(LOG_AS(LOG_WARN, STATE_CUT),
 			"'%s' ends in an incomplete record, whose changes no member has received: "
 			"removing the %llu bytes of this record",
@@ -337,10 +338,10 @@ static int load_records(const struct log_reader *ld)
 	return 0;
 }
 
-static int check_head(const struct log_reader *ld)
+static int check_log_file_head(const struct log_reader *ld)
 {
 	struct file_head head;
-	int r = read_all(ld->l->fd, &head, sizeof(head), 0);
+	int r = statelog_read_all(ld->l->fd, &head, sizeof(head), 0);
 
 	if (r < 0)
 		return err_set(ld->err, r, "cannot read '%s': %s", ld->l->path, err_str(r));
@@ -355,41 +356,42 @@ static int check_head(const struct log_reader *ld)
 	return 0;
 }
 
-static int load(const struct log_reader *ld)
+static int statelog_load_file(const struct log_reader *ld)
 {
 	int r;
 
 	/* An empty file is a new log without a head. A file that is not empty and is shorter than
-	 * the head is damaged, because replace() syncs the head before it gives a log its name. */
+	 * the head is damaged, because statelog_replace_file() syncs the head before it gives a log
+	 * its name. */
 	if (ld->size == 0) {
-		r = replace(ld->l, NULL);
-		return r < 0 ? cannot(ld->err, r, "write", ld->l->path) : 0;
+		r = statelog_replace_file(ld->l, NULL);
+		return r < 0 ? statelog_set_error(ld->err, r, "write", ld->l->path) : 0;
 	}
 	if (ld->size < sizeof(struct file_head))
-		return broken(ld, 0, "too short");
-	r = check_head(ld);
-	return r < 0 ? r : load_records(ld);
+		return set_broken_log_error(ld, 0, "too short");
+	r = check_log_file_head(ld);
+	return r < 0 ? r : load_all_records(ld);
 }
 
 /* ---- open and close ---- */
 
-static int open_files(struct statelog *l, const char *dir, struct err_text *err)
+static int statelog_open_files(struct statelog *l, const char *dir, struct err_text *err)
 {
 	if (mkdir(dir, 0700) < 0 && errno != EEXIST)
-		return cannot(err, -errno, "make", dir);
+		return statelog_set_error(err, -errno, "make", dir);
 	l->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (l->dir_fd < 0)
-		return cannot(err, -errno, "open", dir);
+		return statelog_set_error(err, -errno, "open", dir);
 	l->lock_fd = openat(l->dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (l->lock_fd < 0)
-		return cannot(err, -errno, "write in", dir);
+		return statelog_set_error(err, -errno, "write in", dir);
 	if (flock(l->lock_fd, LOCK_EX | LOCK_NB) < 0)
 		return err_set(err, errno == EWOULDBLOCK ? -EBUSY : -errno,
 			"another bps-scheduler uses '%s': stop it, or choose another --state-dir",
 			dir);
 	l->fd = openat(l->dir_fd, LOG_NAME, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (l->fd < 0)
-		return cannot(err, -errno, "open", l->path);
+		return statelog_set_error(err, -errno, "open", l->path);
 	return 0;
 }
 
@@ -406,7 +408,7 @@ int statelog_open(struct statelog **ret, const char *dir,
 		return err_set(err, -ENOMEM, "cannot open the state log: out of memory");
 	l->dir_fd = l->lock_fd = l->fd = -1;
 	snprintf(l->path, sizeof(l->path), "%s/%s", dir, LOG_NAME);
-	r = open_files(l, dir, err);
+	r = statelog_open_files(l, dir, err);
 	if (r < 0)
 		goto fail;
 	if (fstat(l->fd, &st) < 0) {
@@ -414,7 +416,7 @@ int statelog_open(struct statelog **ret, const char *dir,
 		goto fail;
 	}
 	ld.size = (uint64_t)st.st_size;
-	r = load(&ld);
+	r = statelog_load_file(&ld);
 	if (r < 0)
 		goto fail;
 	*ret = l;

@@ -64,6 +64,6 @@ int keys_status(struct steer *s, const struct steer_call *call, struct steer_rep
 int keys_reload(struct steer *s, const struct steer_call *call, struct steer_reply *reply);
 
 /* Carry out the request that came on chan, answer it, and close chan. */
-void steer_handle(
+void steer_receive_request(
 	struct steer *s, struct ctlchan *chan, const struct ctl_steer *msg, uint64_t now_ns);
 #endif

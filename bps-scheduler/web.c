@@ -11,7 +11,7 @@
 
 #define REFUSED_SPAN_MS 60000
 
-void web_info(struct sched_app *app, struct status_info *ret)
+void web_fill_status_info(struct sched_app *app, struct status_info *ret)
 {
 	struct ctllisten_stats s;
 
@@ -30,7 +30,7 @@ void web_info(struct sched_app *app, struct status_info *ret)
 
 /* Return the address on which the scheduler accepts members and bpsctl. If the scheduler listens on
  * "*", return loopback, because bpsctl reads this value to find the scheduler of its own host. */
-static json_t *listen_json(const struct sched_app *app)
+static json_t *listen_address_json(const struct sched_app *app)
 {
 	struct addr a = app->opts.listen;
 	char text[ADDR_TEXT_BYTES];
@@ -43,7 +43,7 @@ static json_t *listen_json(const struct sched_app *app)
 
 /* Return the failed handshakes of the last minute, counted by the identity that the peer
  * claimed. */
-static json_t *refused_json(const struct sched_app *app)
+static json_t *refused_peers_json(const struct sched_app *app)
 {
 	struct ctllisten_refusal list[CTLLISTEN_REFUSALS_KEPT];
 	unsigned n = ctllisten_refusals(app->listen, REFUSED_SPAN_MS, list);
@@ -66,9 +66,9 @@ static json_t *refused_json(const struct sched_app *app)
 	return o;
 }
 
-static void answer_error(struct httpd_request *req, int code, const char *text)
+static void http_answer_error(struct httpd_request *req, int code, const char *text)
 {
-	httpd_answer(req, code, json_pack("{s:i, s:s}", "schema", 1, "error", text));
+	httpd_reply_and_free(req, code, json_pack("{s:i, s:s}", "schema", 1, "error", text));
 }
 
 void web_probe_done(void *ctx, uint64_t token, const struct sched_probe *p)
@@ -78,31 +78,31 @@ void web_probe_done(void *ctx, uint64_t token, const struct sched_probe *p)
 	struct status_info info;
 	json_t *root;
 
-	web_info(app, &info);
-	root = status_job(app->core, &info, app->waiting[token].job, p);
+	web_fill_status_info(app, &info);
+	root = status_job_json(app->core, &info, app->waiting[token].job, p);
 	if (root)
-		httpd_answer(req, 200, root);
+		httpd_reply_and_free(req, 200, root);
 	else
-		answer_error(req, 404, "the job has ended");
+		http_answer_error(req, 404, "the job has ended");
 	app->waiting[token].req = NULL;
 }
 
-static void http_metrics(void *arg, struct evbuffer *out)
+static void on_sched_http_metrics(void *arg, struct evbuffer *out)
 {
 	struct sched_app *app = arg;
 	struct status_info info;
 
-	web_info(app, &info);
+	web_fill_status_info(app, &info);
 	status_metrics(app->core, &info, out);
 }
 
-static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
+static bool on_sched_http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 {
 	struct sched_app *app = arg;
 	struct status_info info;
 
 	if (probe == HTTPD_HEALTH) {
-		web_info(app, &info);
+		web_fill_status_info(app, &info);
 		return status_health(app->core, &info, err);
 	}
 	if (probe == HTTPD_LIVE || sched_is_durable(app->core))
@@ -111,7 +111,7 @@ static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 	return false;
 }
 
-static void http_job(struct sched_app *app, struct httpd_request *req, const char *name)
+static void http_answer_job(struct sched_app *app, struct httpd_request *req, const char *name)
 {
 	uint32_t job = status_find_job(app->core, name);
 	struct status_info info;
@@ -119,13 +119,13 @@ static void http_job(struct sched_app *app, struct httpd_request *req, const cha
 	int rc;
 
 	if (!job) {
-		answer_error(req, 404, "there is no such job; `bpsctl jobs` lists all jobs");
+		http_answer_error(req, 404, "there is no such job; `bpsctl jobs` lists all jobs");
 		return;
 	}
 	while (token < STATUS_WAIT_MAX && app->waiting[token].req)
 		token++;
 	if (token == STATUS_WAIT_MAX) {
-		answer_error(req, 503, "too many requests at once; try again");
+		http_answer_error(req, 503, "too many requests at once; try again");
 		return;
 	}
 	app->waiting[token].req = req;
@@ -136,42 +136,43 @@ static void http_job(struct sched_app *app, struct httpd_request *req, const cha
 		return;
 	app->waiting[token].req = NULL;
 	if (rc != BPS_ENOTFOUND) {
-		answer_error(req, 503, "too many requests at once; try again");
+		http_answer_error(req, 503, "too many requests at once; try again");
 		return;
 	}
-	web_info(app, &info);
-	httpd_answer(req, 200, status_job(app->core, &info, job, NULL));
+	web_fill_status_info(app, &info);
+	httpd_reply_and_free(req, 200, status_job_json(app->core, &info, job, NULL));
 }
 
-static void http_events(struct sched_app *app, struct httpd_request *req, uint64_t since)
+static void http_answer_events(struct sched_app *app, struct httpd_request *req, uint64_t since)
 {
-	json_t *root = events_json(app->events, sched_term(app->core), since);
+	json_t *root = events_json(app->events, sched_current_term(app->core), since);
 
-	json_object_set_new(root, "now", json_real(clock_unix_s()));
-	httpd_answer(req, 200, root);
+	json_object_set_new(root, "now", json_real(clock_unix_seconds()));
+	httpd_reply_and_free(req, 200, root);
 }
 
-static void http_status(void *arg, struct httpd_request *req)
+static void on_sched_http_status(void *arg, struct httpd_request *req)
 {
 	struct sched_app *app = arg;
 	struct status_info info;
 	json_t *root;
 	char name[CTL_JOB_NAME_MAX + 1];
 
-	if (httpd_query(req, "job", name, sizeof(name))) {
-		http_job(app, req, name);
+	if (httpd_read_query_parameter(req, "job", name, sizeof(name))) {
+		http_answer_job(app, req, name);
 		return;
 	}
-	if (httpd_query(req, "events", name, sizeof(name))) {
-		http_events(app, req, strtoull(name, NULL, 10));
+	if (httpd_read_query_parameter(req, "events", name, sizeof(name))) {
+		http_answer_events(app, req, strtoull(name, NULL, 10));
 		return;
 	}
-	web_info(app, &info);
+	web_fill_status_info(app, &info);
 	root = status_cluster(app->core, &info);
-	json_object_set_new(root, "listen", listen_json(app));
-	json_object_set_new(root, "refused", refused_json(app));
-	httpd_answer(req, 200, root);
+	json_object_set_new(root, "listen", listen_address_json(app));
+	json_object_set_new(root, "refused", refused_peers_json(app));
+	httpd_reply_and_free(req, 200, root);
 }
 
-const struct httpd_ops web_ops = {
-	.metrics = http_metrics, .probe = http_probe, .status = http_status};
+const struct httpd_ops web_ops = {.metrics = on_sched_http_metrics,
+	.probe = on_sched_http_probe,
+	.status = on_sched_http_status};

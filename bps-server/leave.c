@@ -37,7 +37,7 @@ static void leave_set_state(struct leave *l, enum leave_state to, const char *wh
 	l->state = to;
 }
 
-static void over(struct leave *l, const char *why)
+static void leave_complete_stop(struct leave *l, const char *why)
 {
 	if (l->is_over)
 		return;
@@ -49,19 +49,19 @@ static void over(struct leave *l, const char *why)
 	l->ops->over(l->ctx);
 }
 
-static void on_timer(evutil_socket_t fd, short what, void *arg)
+static void on_leave_timer(evutil_socket_t fd, short what, void *arg)
 {
 	struct leave *l = arg;
 
 	(void)fd;
 	(void)what;
 	if (clock_now_ns() >= l->deadline_ns)
-		over(l, "the time limit has passed");
+		leave_complete_stop(l, "the time limit has passed");
 	else if (l->state == LEAVE_EMPTYING && clock_now_ns() >= l->trusted_ns &&
 		 !l->ops->busy(l->ctx))
-		over(l, "no partition is left");
+		leave_complete_stop(l, "no partition is left");
 	else if (l->state == LEAVE_ASKED && member_down_ms(l->member) > AWAY_MS)
-		over(l, "the scheduler cannot be reached");
+		leave_complete_stop(l, "the scheduler cannot be reached");
 }
 
 int leave_init(struct leave *l, struct loop *loop, struct member *member,
@@ -70,7 +70,7 @@ int leave_init(struct leave *l, struct loop *loop, struct member *member,
 	l->ops = ops;
 	l->ctx = ctx;
 	l->member = member;
-	l->timer = event_new(loop_base(loop), -1, EV_PERSIST, on_timer, l);
+	l->timer = event_new(loop_base(loop), -1, EV_PERSIST, on_leave_timer, l);
 	return l->timer ? 0 : err_set(err, -ENOMEM, "out of memory");
 }
 
@@ -81,7 +81,7 @@ void leave_fini(struct leave *l)
 	l->timer = NULL;
 }
 
-static void ask(struct leave *l)
+static void leave_send_request(struct leave *l)
 {
 	struct ctl_msg msg = {.type = CTL_LEAVE, .leave = {.bound_ms = (uint32_t)l->bound_ms}};
 
@@ -101,11 +101,11 @@ void leave_begin(struct leave *l, uint64_t bound_ms)
 	l->bound_ms = bound_ms;
 	l->deadline_ns = l->begun_ns + bound_ms * NS_PER_MS;
 	if (!member_view(l->member)) {
-		over(l, "the scheduler has not accepted this server yet");
+		leave_complete_stop(l, "the scheduler has not accepted this server yet");
 		return;
 	}
 	event_add(l->timer, &tv);
-	ask(l);
+	leave_send_request(l);
 }
 
 void leave_welcomed(struct leave *l)
@@ -113,9 +113,9 @@ void leave_welcomed(struct leave *l)
 	if (!leave_is_begun(l) || l->is_over)
 		return;
 	if (l->n_asked >= ASKS_MAX)
-		over(l, "the scheduler does not answer");
+		leave_complete_stop(l, "the scheduler does not answer");
 	else
-		ask(l);
+		leave_send_request(l);
 }
 
 void leave_answered(struct leave *l, const struct ctl_left *msg)
@@ -123,7 +123,7 @@ void leave_answered(struct leave *l, const struct ctl_left *msg)
 	if (!leave_is_begun(l) || l->is_over)
 		return;
 	if (msg->code) {
-		over(l, msg->text);
+		leave_complete_stop(l, msg->text);
 		return;
 	}
 	if (l->state == LEAVE_EMPTYING)

@@ -59,8 +59,8 @@ static const struct settings_spec spec = {.program = "bps-server",
 	.failpoints = FP_SERVER};
 
 struct srv_app {
-	/* node must be the first field, because node_refused and node_auth_changed cast a pointer
-	 * to this struct to a pointer to struct node */
+	/* node must be the first field, because on_member_refused and node_auth_changed cast a
+	 * pointer to this struct to a pointer to struct node */
 	struct node node;
 	struct srv_opts opts;
 	struct data_thread *threads[MAX_THREADS];
@@ -75,7 +75,7 @@ struct srv_app {
 
 /* ---- scheduler ---- */
 
-static void job_failed(void *ctx, uint32_t job, int code, const char *text)
+static void on_thread_job_failed(void *ctx, uint32_t job, int code, const char *text)
 {
 	struct srv_app *app = ctx;
 	struct ctl_msg m = {
@@ -87,7 +87,7 @@ static void job_failed(void *ctx, uint32_t job, int code, const char *text)
 		log_limited(LOG_WARN, "cannot report a failed job to the scheduler: job=%u", job);
 }
 
-static void agent_seen(void *ctx, const struct ctl_sight *s)
+static void on_thread_agent_seen(void *ctx, const struct ctl_sight *s)
 {
 	struct srv_app *app = ctx;
 	struct ctl_msg m = {.type = CTL_SEEN, .sight = *s};
@@ -96,13 +96,13 @@ static void agent_seen(void *ctx, const struct ctl_sight *s)
 	member_send(app->node.member, &m);
 }
 
-static int start_threads(struct srv_app *app, struct err_text *err)
+static int start_data_threads(struct srv_app *app, struct err_text *err)
 {
 	const struct srv_opts *o = &app->opts;
 	struct thread_config cfg = {.spin_us = (uint32_t)o->node.spin_us,
 		.same_host = node_same_host(&app->node),
-		.fail = job_failed,
-		.seen = agent_seen,
+		.fail = on_thread_job_failed,
+		.seen = on_thread_agent_seen,
 		.ctx = app,
 		.core = {.server_id = app->node.id,
 			.instance = app->node.instance,
@@ -125,10 +125,10 @@ static int start_threads(struct srv_app *app, struct err_text *err)
 	return 0;
 }
 
-static void post_all(struct srv_app *app, enum thread_event event, struct member_msg *m)
+static void post_to_data_threads(struct srv_app *app, enum thread_event event, struct member_msg *m)
 {
 	for (unsigned i = 0; i < app->n_started; i++) {
-		if (thread_post(app->threads[i], event, m) == 0)
+		if (thread_post_event(app->threads[i], event, m) == 0)
 			continue;
 		/* A lost plan would leave agents waiting. Therefore restart: a new process receives
 		 * the complete state. */
@@ -139,28 +139,28 @@ static void post_all(struct srv_app *app, enum thread_event event, struct member
 	}
 }
 
-static void member_up(void *ctx, uint32_t id)
+static void on_server_member_up(void *ctx, uint32_t id)
 {
 	struct srv_app *app = ctx;
 	struct err_text err;
-	int rc = node_welcome(&app->node, id);
+	int rc = node_accept_member_id(&app->node, id);
 
 	if (rc == 0)
-		post_all(app, THREAD_RESYNC_BEGIN, NULL);
+		post_to_data_threads(app, THREAD_RESYNC_BEGIN, NULL);
 	leave_welcomed(&app->leave);
 	if (rc <= 0)
 		return;
-	if (start_threads(app, &err) < 0) {
+	if (start_data_threads(app, &err) < 0) {
 		log_error("%s", err.s);
 		daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 		return;
 	}
 	log_info("started %u data threads: why=%s", app->n_threads, app->threads_why);
-	daemon_ready(&app->node.daemon, net_port(app->node.net), "summing");
+	daemon_announce_ready(&app->node.daemon, net_port(app->node.net), "summing");
 	daemon_tell_now(&app->node.daemon);
 }
 
-static void member_down(void *ctx, const char *why)
+static void on_server_member_down(void *ctx, const char *why)
 {
 	struct srv_app *app = ctx;
 
@@ -168,19 +168,19 @@ static void member_down(void *ctx, const char *why)
 	daemon_tell_now(&app->node.daemon);
 }
 
-static void member_message(void *ctx, struct member_msg *m)
+static void on_server_member_message(void *ctx, struct member_msg *m)
 {
 	struct srv_app *app = ctx;
 
 	if (m->msg.type == CTL_LEFT)
 		leave_answered(&app->leave, &m->msg.left);
 	else
-		post_all(app, THREAD_MESSAGE, m);
+		post_to_data_threads(app, THREAD_MESSAGE, m);
 }
 
-static void member_told(void *ctx)
+static void on_server_member_resynced(void *ctx)
 {
-	post_all(ctx, THREAD_RESYNC_END, NULL);
+	post_to_data_threads(ctx, THREAD_RESYNC_END, NULL);
 }
 
 /* Figures of all data threads and of the network. */
@@ -192,7 +192,7 @@ struct srv_figures {
 	uint64_t oldest_beat;
 };
 
-static void read_figures(struct srv_app *app, struct srv_figures *ret)
+static void collect_server_figures(struct srv_app *app, struct srv_figures *ret)
 {
 	*ret = (struct srv_figures){0};
 	net_stats(app->node.net, &ret->net);
@@ -200,7 +200,7 @@ static void read_figures(struct srv_app *app, struct srv_figures *ret)
 		struct srv_stats s, *sum = &ret->core;
 		uint64_t beat;
 
-		thread_stats(app->threads[i], &s, &beat);
+		thread_read_stats(app->threads[i], &s, &beat);
 		sum->rounds += s.rounds;
 		sum->contributions += s.contributions;
 		sum->duplicates += s.duplicates;
@@ -226,20 +226,20 @@ static void read_figures(struct srv_app *app, struct srv_figures *ret)
 	}
 }
 
-static void read_arrivals(struct srv_app *app)
+static void collect_thread_arrivals(struct srv_app *app)
 {
 	app->arrivals.n_jobs = 0;
 	for (unsigned i = 0; i < app->n_started; i++)
 		thread_arrivals(app->threads[i], &app->arrivals);
 }
 
-static void member_beat(void *ctx, struct ctl_beat *b)
+static void server_fill_heartbeat(void *ctx, struct ctl_beat *b)
 {
 	struct srv_app *app = ctx;
 	struct srv_figures f;
 
-	read_figures(app, &f);
-	node_beat(&app->node, b);
+	collect_server_figures(app, &f);
+	node_fill_beat_report(&app->node, b);
 	b->progress = f.oldest_beat;
 	b->rounds = f.core.rounds;
 	b->rx_bytes = f.net.rx_bytes;
@@ -248,43 +248,44 @@ static void member_beat(void *ctx, struct ctl_beat *b)
 	b->connections = f.net.connections;
 	b->sum_us =
 		(uint32_t)(f.core.sum_ns / 1000 < UINT32_MAX ? f.core.sum_ns / 1000 : UINT32_MAX);
-	read_arrivals(app);
+	collect_thread_arrivals(app);
 	b->jobs = app->beat_jobs;
 	b->n_jobs = arrivals_fill_beat(&app->arrivals, app->beat_jobs, app->beat_late);
 }
 
-static const struct member_ops member_ops = {.up = member_up,
-	.told = member_told,
-	.down = member_down,
-	.message = member_message,
-	.beat = member_beat,
-	.refused = node_refused};
+static const struct member_ops member_ops = {.up = on_server_member_up,
+	.told = on_server_member_resynced,
+	.down = on_server_member_down,
+	.message = on_server_member_message,
+	.beat = server_fill_heartbeat,
+	.refused = on_member_refused};
 
 /* ---- the end ---- */
 
-static uint64_t leave_busy(void *ctx)
+static uint64_t count_parts_and_results(void *ctx)
 {
 	struct srv_figures f;
 
-	read_figures(ctx, &f);
+	collect_server_figures(ctx, &f);
 	return f.core.parts + f.core.retired;
 }
 
-static void leave_over(void *ctx)
+static void quit_server_process(void *ctx)
 {
 	struct srv_app *app = ctx;
 
 	daemon_quit(&app->node.daemon, EX_OK);
 }
 
-static const struct leave_ops leave_ops = {.busy = leave_busy, .over = leave_over};
+static const struct leave_ops leave_ops = {
+	.busy = count_parts_and_results, .over = quit_server_process};
 
-static void stop(void *ctx)
+static void server_begin_stop(void *ctx)
 {
 	struct srv_app *app = ctx;
 
 	if (!app->opts.leave_us) {
-		leave_over(app);
+		quit_server_process(app);
 		return;
 	}
 	leave_begin(&app->leave, app->opts.leave_us / 1000);
@@ -298,9 +299,9 @@ static void write_status_line(void *ctx, char *ret, size_t room)
 	struct srv_app *app = ctx;
 	struct srv_figures f;
 
-	if (!node_line(&app->node, ret, room))
+	if (!node_is_up_else_write_status(&app->node, ret, room))
 		return;
-	read_figures(app, &f);
+	collect_server_figures(app, &f);
 	if (leave_is_begun(&app->leave)) {
 		snprintf(ret, room, "about to end: %llu partitions move to other servers",
 			(unsigned long long)f.core.parts);
@@ -314,164 +315,179 @@ static void write_status_line(void *ctx, char *ret, size_t room)
 
 /* ---- HTTP ---- */
 
-static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
+static bool on_server_http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 {
 	struct srv_app *app = arg;
 	struct srv_figures f;
 
-	read_figures(app, &f);
-	return node_probe(&app->node, probe, &(struct node_health){.beat_ns = f.oldest_beat}, err);
+	collect_server_figures(app, &f);
+	return node_probe_has_passed(
+		&app->node, probe, &(struct node_health){.beat_ns = f.oldest_beat}, err);
 }
 
-static void counter(struct evbuffer *out, const char *name, const char *help, uint64_t v)
+static void write_counter_metric(
+	struct evbuffer *out, const char *name, const char *help, uint64_t v)
 {
-	metric_one(out, name, "counter", help, (double)v);
+	metric_append_single(out, name, "counter", help, (double)v);
 }
 
-static void agent_name(struct srv_app *app, uint32_t id, char *ret, size_t room)
+static void agent_name_or_id(struct srv_app *app, uint32_t id, char *ret, size_t room)
 {
 	struct member_peer peer;
 
-	if (member_peer(app->node.member, id, &peer) == 0)
+	if (member_find_peer(app->node.member, id, &peer) == 0)
 		snprintf(ret, room, "%s", peer.name);
 	else
 		snprintf(ret, room, "#%u", id);
 }
 
 /* The label with the job number distinguishes two jobs of the same name. */
-static void job_sample(
+static void write_job_metric_sample(
 	struct evbuffer *out, const char *name, uint64_t value, const struct arrivals_job *j)
 {
 	char id[16];
 
 	snprintf(id, sizeof(id), "%u", j->job);
-	metric_value(out, name, (double)value, "bps_job", j->name, "id", id, NULL);
+	metric_append_value(out, name, (double)value, "bps_job", j->name, "id", id, NULL);
 }
 
 /* Write metrics of the ARRIVALS_JOBS_MAX oldest jobs. For each job, list only the ARRIVALS_LATE_MAX
  * agents that most often contribute last. These limits keep the number of labels small. */
-static void job_metrics(struct srv_app *app, struct evbuffer *out)
+static void write_job_metrics(struct srv_app *app, struct evbuffer *out)
 {
 	const struct arrivals_figures *f = &app->arrivals;
 	char name[CTL_NAME_MAX + 1], id[16];
 
-	read_arrivals(app);
-	metric_begin(out, "bps_server_rounds_total", "counter", "partition rounds completed");
+	collect_thread_arrivals(app);
+	metric_append_header(
+		out, "bps_server_rounds_total", "counter", "partition rounds completed");
 	for (unsigned i = 0; i < f->n_jobs; i++)
-		job_sample(out, "bps_server_rounds_total", f->jobs[i].rounds, &f->jobs[i]);
-	metric_begin(out, "bps_server_contribution_bytes_total", "counter",
+		write_job_metric_sample(
+			out, "bps_server_rounds_total", f->jobs[i].rounds, &f->jobs[i]);
+	metric_append_header(out, "bps_server_contribution_bytes_total", "counter",
 		"bytes of contributions summed");
 	for (unsigned i = 0; i < f->n_jobs; i++)
-		job_sample(
+		write_job_metric_sample(
 			out, "bps_server_contribution_bytes_total", f->jobs[i].bytes, &f->jobs[i]);
-	metric_begin(out, "bps_server_last_arrival_total", "counter",
+	metric_append_header(out, "bps_server_last_arrival_total", "counter",
 		"partition rounds in which this agent was the last to arrive");
 	for (unsigned i = 0; i < f->n_jobs; i++)
 		for (unsigned k = 0; k < f->jobs[i].n_late; k++) {
 			const struct arrivals_late *late = &f->jobs[i].late[k];
 
-			agent_name(app, late->agent, name, sizeof(name));
+			agent_name_or_id(app, late->agent, name, sizeof(name));
 			snprintf(id, sizeof(id), "%u", f->jobs[i].job);
-			metric_value(out, "bps_server_last_arrival_total", (double)late->last,
-				"bps_job", f->jobs[i].name, "id", id, "agent", name, NULL);
+			metric_append_value(out, "bps_server_last_arrival_total",
+				(double)late->last, "bps_job", f->jobs[i].name, "id", id, "agent",
+				name, NULL);
 		}
 }
 
 /* Return the arrival figures of all jobs for /status: which agents contribute last, and how
  * late. */
-static json_t *arrivals_json(struct srv_app *app)
+static json_t *build_arrivals_json(struct srv_app *app)
 {
 	json_t *list = json_array();
 	char name[CTL_NAME_MAX + 1];
 
-	read_arrivals(app);
+	collect_thread_arrivals(app);
 	for (unsigned i = 0; i < app->arrivals.n_jobs; i++) {
 		const struct arrivals_job *j = &app->arrivals.jobs[i];
 		json_t *late = json_array();
 
 		for (unsigned k = 0; k < j->n_late; k++) {
-			agent_name(app, j->late[k].agent, name, sizeof(name));
+			agent_name_or_id(app, j->late[k].agent, name, sizeof(name));
 			json_array_append_new(late,
-				json_pack("{s:o, s:I, s:I, s:f}", "agent", jsontext(name), "last",
+				json_pack("{s:o, s:I, s:I, s:f}", "agent",
+					json_text_sanitized(name), "last",
 					(json_int_t)j->late[k].last, "last_of_late",
 					(json_int_t)j->late[k].window_last, "lag_s",
 					(double)histogram_quantile(&j->late[k].lag, 0.5) / 1e9));
 		}
-		json_array_append_new(
-			list, json_pack("{s:I, s:o, s:I, s:I, s:I, s:f, s:f, s:o}", "id",
-				      (json_int_t)j->job, "name", jsontext(j->name), "round",
-				      (json_int_t)j->round, "rounds", (json_int_t)j->rounds,
-				      "bytes", (json_int_t)j->bytes, "wait_p50_s",
-				      (double)histogram_quantile(&j->window_wait, 0.5) / 1e9,
-				      "wait_p99_s",
-				      (double)histogram_quantile(&j->window_wait, 0.99) / 1e9,
-				      "late", late));
+		json_array_append_new(list,
+			json_pack("{s:I, s:o, s:I, s:I, s:I, s:f, s:f, s:o}", "id",
+				(json_int_t)j->job, "name", json_text_sanitized(j->name), "round",
+				(json_int_t)j->round, "rounds", (json_int_t)j->rounds, "bytes",
+				(json_int_t)j->bytes, "wait_p50_s",
+				(double)histogram_quantile(&j->window_wait, 0.5) / 1e9,
+				"wait_p99_s",
+				(double)histogram_quantile(&j->window_wait, 0.99) / 1e9, "late",
+				late));
 	}
 	return list;
 }
 
-static void http_metrics(void *arg, struct evbuffer *out)
+static void on_server_http_metrics(void *arg, struct evbuffer *out)
 {
 	struct srv_app *app = arg;
 	struct srv_figures f;
 
-	read_figures(app, &f);
-	node_metrics(&app->node, &(struct node_health){.beat_ns = f.oldest_beat}, out);
-	counter(out, "bps_server_received_bytes_total", "bytes received from agents",
+	collect_server_figures(app, &f);
+	node_write_metrics(&app->node, &(struct node_health){.beat_ns = f.oldest_beat}, out);
+	write_counter_metric(out, "bps_server_received_bytes_total", "bytes received from agents",
 		f.net.rx_bytes);
-	counter(out, "bps_server_sent_bytes_total",
+	write_counter_metric(out, "bps_server_sent_bytes_total",
 		"bytes sent to agents, or offered to them for reading",
 		f.net.tx_bytes + f.core.offered_bytes);
-	counter(out, "bps_server_discarded_bytes_total",
+	write_counter_metric(out, "bps_server_discarded_bytes_total",
 		"bytes that arrived with an offer and were discarded, because no read was open",
 		f.net.discarded_bytes);
-	counter(out, "bps_server_contributions_total", "contributions accepted",
+	write_counter_metric(out, "bps_server_contributions_total", "contributions accepted",
 		f.core.contributions);
-	counter(out, "bps_server_duplicates_total", "messages that repeated an earlier message",
-		f.core.duplicates);
-	metric_begin(out, "bps_server_fenced_total", "counter",
+	write_counter_metric(out, "bps_server_duplicates_total",
+		"messages that repeated an earlier message", f.core.duplicates);
+	metric_append_header(out, "bps_server_fenced_total", "counter",
 		"messages of an older or newer placement");
-	metric_value(out, "bps_server_fenced_total", (double)f.core.fenced_old, "dir", "old", NULL);
-	metric_value(out, "bps_server_fenced_total", (double)f.core.fenced_new, "dir", "new", NULL);
-	counter(out, "bps_server_donations_total", "results donated by agents", f.core.donations);
-	counter(out, "bps_server_late_total", "contributions for which the round did not wait",
-		f.core.late);
-	counter(out, "bps_server_crc_errors_total", "payloads with a wrong crc", f.core.crc_errors);
-	counter(out, "bps_server_protocol_errors_total", "connections closed for protocol errors",
+	metric_append_value(
+		out, "bps_server_fenced_total", (double)f.core.fenced_old, "dir", "old", NULL);
+	metric_append_value(
+		out, "bps_server_fenced_total", (double)f.core.fenced_new, "dir", "new", NULL);
+	write_counter_metric(
+		out, "bps_server_donations_total", "results donated by agents", f.core.donations);
+	write_counter_metric(out, "bps_server_late_total",
+		"contributions for which the round did not wait", f.core.late);
+	write_counter_metric(
+		out, "bps_server_crc_errors_total", "payloads with a wrong crc", f.core.crc_errors);
+	write_counter_metric(out, "bps_server_protocol_errors_total",
+		"connections closed for protocol errors",
 		f.core.protocol_errors + f.net.protocol_errors);
-	counter(out, "bps_server_refused_tickets_total",
+	write_counter_metric(out, "bps_server_refused_tickets_total",
 		"connections refused because of an invalid ticket", f.net.refused_tickets);
-	counter(out, "bps_server_silent_strangers_total",
+	write_counter_metric(out, "bps_server_silent_strangers_total",
 		"connections closed because they sent no ticket", f.net.silent_strangers);
-	metric_begin(out, "bps_server_memory_bytes", "gauge", "memory in use by kind");
-	metric_value(
+	metric_append_header(out, "bps_server_memory_bytes", "gauge", "memory in use by kind");
+	metric_append_value(
 		out, "bps_server_memory_bytes", (double)f.core.sums_used, "kind", "sums", NULL);
-	metric_value(out, "bps_server_memory_bytes", (double)f.core.staging_used, "kind", "staging",
-		NULL);
-	metric_begin(out, "bps_server_memory_limit_bytes", "gauge", "memory that may be in use");
-	metric_value(out, "bps_server_memory_limit_bytes", (double)app->opts.sums_bytes, "kind",
-		"sums", NULL);
-	metric_value(out, "bps_server_memory_limit_bytes", (double)app->opts.staging_bytes, "kind",
+	metric_append_value(out, "bps_server_memory_bytes", (double)f.core.staging_used, "kind",
 		"staging", NULL);
-	metric_one(out, "bps_server_connections", "gauge", "data connections", f.net.connections);
-	metric_begin(out, "bps_server_round_wait_seconds", "histogram",
+	metric_append_header(
+		out, "bps_server_memory_limit_bytes", "gauge", "memory that may be in use");
+	metric_append_value(out, "bps_server_memory_limit_bytes", (double)app->opts.sums_bytes,
+		"kind", "sums", NULL);
+	metric_append_value(out, "bps_server_memory_limit_bytes", (double)app->opts.staging_bytes,
+		"kind", "staging", NULL);
+	metric_append_single(
+		out, "bps_server_connections", "gauge", "data connections", f.net.connections);
+	metric_append_header(out, "bps_server_round_wait_seconds", "histogram",
 		"time from the first to the last arrival of a partition's round");
 	metric_histogram(out, "bps_server_round_wait_seconds", &f.core.wait, NULL);
-	metric_one(out, "bps_server_sum_seconds", "gauge",
+	metric_append_single(out, "bps_server_sum_seconds", "gauge",
 		"time from the last arrival of a round to its sum, mean of the last few rounds",
 		(double)f.core.sum_ns / 1e9);
-	metric_one(out, "bps_server_partitions", "gauge", "partitions placed here", f.core.parts);
-	job_metrics(app, out);
+	metric_append_single(
+		out, "bps_server_partitions", "gauge", "partitions placed here", f.core.parts);
+	write_job_metrics(app, out);
 }
 
-static void http_status(void *arg, struct httpd_request *req)
+static void on_server_http_status(void *arg, struct httpd_request *req)
 {
 	struct srv_app *app = arg;
 	struct srv_figures f;
 	json_t *root;
 
-	read_figures(app, &f);
-	root = node_status(&app->node, "server", &(struct node_health){.beat_ns = f.oldest_beat});
+	collect_server_figures(app, &f);
+	root = node_status_to_json(
+		&app->node, "server", &(struct node_health){.beat_ns = f.oldest_beat});
 	json_object_update_new(
 		root, json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I}", "threads",
 			      (int)app->n_started, "partitions", (json_int_t)f.core.parts, "rounds",
@@ -479,16 +495,17 @@ static void http_status(void *arg, struct httpd_request *req)
 			      "sums_quota_bytes", (json_int_t)app->opts.sums_bytes, "staging_bytes",
 			      (json_int_t)f.core.staging_used, "donations",
 			      (json_int_t)f.core.donations));
-	json_object_set_new(root, "jobs", arrivals_json(app));
-	httpd_answer(req, 200, root);
+	json_object_set_new(root, "jobs", build_arrivals_json(app));
+	httpd_reply_and_free(req, 200, root);
 }
 
-static const struct httpd_ops http_ops = {
-	.metrics = http_metrics, .probe = http_probe, .status = http_status};
+static const struct httpd_ops http_ops = {.metrics = on_server_http_metrics,
+	.probe = on_server_http_probe,
+	.status = on_server_http_status};
 
 /* ---- reload ---- */
 
-static void settings_changed(void *ctx)
+static void on_server_settings_changed(void *ctx)
 {
 	struct srv_app *app = ctx;
 
@@ -500,11 +517,11 @@ static void settings_changed(void *ctx)
 }
 
 static const struct daemon_reload_ops reload_ops = {
-	.changed = settings_changed, .auth_changed = node_auth_changed};
+	.changed = on_server_settings_changed, .auth_changed = node_auth_changed};
 
 /* ---- start ---- */
 
-static void fill_defaults(struct srv_app *app)
+static void fill_default_settings(struct srv_app *app)
 {
 	static const char *const source_texts[] = {[CPUS_OF_MACHINE] = "of this machine",
 		[CPUS_OF_AFFINITY] = "of the affinity mask",
@@ -514,7 +531,7 @@ static void fill_defaults(struct srv_app *app)
 	enum cpus_source source;
 	unsigned cpus = cgroup_cpus_source(&source);
 
-	app->n_threads = o->threads ? (unsigned)o->threads : count_threads(cpus, is_beside);
+	app->n_threads = o->threads ? (unsigned)o->threads : count_default_threads(cpus, is_beside);
 	if (o->threads)
 		snprintf(app->threads_why, sizeof(app->threads_why), "as set by --threads");
 	else
@@ -537,7 +554,7 @@ int main(int argc, char **argv)
 	v = settings_load(&settings, &spec, argc, argv, &app.opts, &err);
 	if (v != SETTINGS_RUN)
 		return settings_exit_status(v, &err);
-	fill_defaults(&app);
+	fill_default_settings(&app);
 	daemon_on_reload(&app.node.daemon, settings, &reload_ops, &app);
 	rc = node_open(&app.node, "bps-server", ROLE_SERVER, &app.opts.node, app.n_threads,
 		MORE_THREADS, app.opts.sums_bytes, &member_ops, &http_ops, &app, &err);
@@ -545,8 +562,8 @@ int main(int argc, char **argv)
 		rc = leave_init(
 			&app.leave, app.node.daemon.loop, app.node.member, &leave_ops, &app, &err);
 	if (rc == 0)
-		rc = daemon_tell(&app.node.daemon, write_status_line, &app, &err);
-	daemon_on_stop(&app.node.daemon, stop, &app);
+		rc = daemon_start_status_reports(&app.node.daemon, write_status_line, &app, &err);
+	daemon_on_stop(&app.node.daemon, server_begin_stop, &app);
 	if (rc < 0)
 		log_error("%s", err.s);
 	status = rc < 0 ? daemon_exit_status(rc) : daemon_run(&app.node.daemon);
@@ -555,5 +572,5 @@ int main(int argc, char **argv)
 	leave_fini(&app.leave);
 	node_close(&app.node);
 	settings_free(settings);
-	return daemon_end(status);
+	return daemon_delay_exit(status);
 }

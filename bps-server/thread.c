@@ -41,9 +41,9 @@ struct data_thread {
 	struct arrivals_figures arrivals, seen_arrivals;
 };
 
-/* Map memory that only this process can access. Neither this function nor map_shared populates the
- * memory: zeroing would block the thread, and unused pages cost nothing. */
-static int map_private(struct segment *s)
+/* Map memory that only this process can access. Neither this function nor segment_map_shared
+ * populates the memory: zeroing would block the thread, and unused pages cost nothing. */
+static int segment_map_private(struct segment *s)
 {
 	void *mem =
 		mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -55,9 +55,9 @@ static int map_private(struct segment *s)
 }
 
 /* Map memory that agents on this host may map read-only. */
-static int map_shared(struct segment *s, int *ret_fd)
+static int segment_map_shared(struct segment *s, int *ret_fd)
 {
-	int rc = memfd_new("bps-sums", s->bytes, MEMFD_FIXED_SIZE, ret_fd);
+	int rc = memfd_create_sealed("bps-sums", s->bytes, MEMFD_FIXED_SIZE, ret_fd);
 	void *mem;
 
 	if (rc < 0)
@@ -69,7 +69,8 @@ static int map_shared(struct segment *s, int *ret_fd)
 	return fcntl(*ret_fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0 ? -errno : 0;
 }
 
-static int offer_segment(struct xport *x, const struct segment *s, int fd, uint16_t *ret_segment)
+static int segment_register_and_share(
+	struct xport *x, const struct segment *s, int fd, uint16_t *ret_segment)
 {
 	uint16_t segment;
 	int rc = x->ops->seg_add(x, s->mem, s->bytes, &segment);
@@ -84,7 +85,7 @@ static int offer_segment(struct xport *x, const struct segment *s, int fd, uint1
 	return rc;
 }
 
-static int new_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment)
+static int segment_create_registered(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment)
 {
 	struct data_thread *t = ctx;
 	struct segment *s;
@@ -96,9 +97,9 @@ static int new_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_se
 	if (!s)
 		return -ENOMEM;
 	s->bytes = bytes;
-	rc = datapath_is_shared(t->x) ? map_shared(s, &fd) : map_private(s);
+	rc = datapath_is_shared(t->x) ? segment_map_shared(s, &fd) : segment_map_private(s);
 	if (rc == 0)
-		rc = offer_segment(t->x, s, fd, ret_segment);
+		rc = segment_register_and_share(t->x, s, fd, ret_segment);
 	if (fd >= 0)
 		close(fd);
 	if (rc < 0) {
@@ -113,14 +114,14 @@ static int new_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_se
 	return 0;
 }
 
-static void core_fail(void *ctx, uint32_t job, int code, const char *text)
+static void thread_report_job_failure(void *ctx, uint32_t job, int code, const char *text)
 {
 	struct data_thread *t = ctx;
 
 	t->cfg.fail(t->cfg.ctx, job, code, text);
 }
 
-static uint64_t tick(void *ctx, uint64_t now_ns)
+static uint64_t on_thread_loop_tick(void *ctx, uint64_t now_ns)
 {
 	struct data_thread *t = ctx;
 
@@ -131,22 +132,24 @@ static uint64_t tick(void *ctx, uint64_t now_ns)
 		srv_core_arrivals(t->core, &t->arrivals);
 		pthread_mutex_unlock(&t->lock);
 	}
-	return srv_core_tick(t->core, now_ns);
+	return srv_core_run_deadlines(t->core, now_ns);
 }
 
-static bool work(void *ctx)
+static bool on_thread_loop_work(void *ctx)
 {
 	struct data_thread *t = ctx;
 
-	return srv_core_work(t->core);
+	return srv_core_sum_slice(t->core);
 }
 
-static const struct dataloop_ops loop_ops = {.tick = tick, .work = work};
+static const struct dataloop_ops loop_ops = {
+	.tick = on_thread_loop_tick, .work = on_thread_loop_work};
 
 int thread_new(struct net *net, const struct thread_config *cfg, struct data_thread **ret,
 	struct err_text *err)
 {
-	struct srv_env env = {.segment = new_segment, .fail = core_fail};
+	struct srv_env env = {
+		.segment = segment_create_registered, .fail = thread_report_job_failure};
 	struct data_thread *t = calloc(1, sizeof(*t));
 	char name[16];
 	int rc;
@@ -205,7 +208,7 @@ struct thread_message {
 	size_t window_bytes; /* new value of peer_window_bytes; set for THREAD_PEER_WINDOW */
 };
 
-static void on_sight(struct data_thread *t, const struct ctl_sight *asked)
+static void on_thread_sight_request(struct data_thread *t, const struct ctl_sight *asked)
 {
 	uint64_t heard_ns = srv_core_heard_ns(t->core, asked->member, asked->instance);
 	struct ctl_sight seen = *asked;
@@ -216,21 +219,21 @@ static void on_sight(struct data_thread *t, const struct ctl_sight *asked)
 	t->cfg.seen(t->cfg.ctx, &seen);
 }
 
-static void on_message(struct data_thread *t, const struct ctl_msg *msg)
+static void thread_dispatch_message(struct data_thread *t, const struct ctl_msg *msg)
 {
 	struct srv_core *core = t->core;
 	int rc;
 
 	switch (msg->type) {
 	case CTL_JOB:
-		rc = srv_core_job(core, &msg->job);
+		rc = srv_core_apply_job(core, &msg->job);
 		if (rc < 0)
-			core_fail(t, msg->job.job, rc,
+			thread_report_job_failure(t, msg->job.job, rc,
 				rc == -ENOMEM ? "a server is out of memory"
 					      : "a server rejected the list of the job's members");
 		break;
 	case CTL_PLAN:
-		srv_core_plan(core, &msg->plan);
+		srv_core_apply_plan(core, &msg->plan);
 		break;
 	case CTL_PEERS:
 		for (uint32_t i = 0; i < msg->peers.n_peers; i++)
@@ -241,20 +244,20 @@ static void on_message(struct data_thread *t, const struct ctl_msg *msg)
 		srv_core_job_end(core, msg->job_end.job);
 		break;
 	case CTL_SIGHT:
-		on_sight(t, &msg->sight);
+		on_thread_sight_request(t, &msg->sight);
 		break;
 	default:
 		break;
 	}
 }
 
-static void deliver(void *arg)
+static void thread_deliver_event(void *arg)
 {
 	struct thread_message *d = arg;
 
 	switch (d->event) {
 	case THREAD_MESSAGE:
-		on_message(d->thread, &d->msg->msg);
+		thread_dispatch_message(d->thread, &d->msg->msg);
 		break;
 	case THREAD_RESYNC_BEGIN:
 		srv_core_resync_begin(d->thread->core);
@@ -270,7 +273,7 @@ static void deliver(void *arg)
 	free(d);
 }
 
-static int post(struct data_thread *t, const struct thread_message *proto)
+static int thread_post_message_copy(struct data_thread *t, const struct thread_message *proto)
 {
 	struct thread_message *d = malloc(sizeof(*d));
 	int rc;
@@ -278,17 +281,17 @@ static int post(struct data_thread *t, const struct thread_message *proto)
 	if (!d)
 		return -ENOMEM;
 	*d = *proto;
-	rc = dataloop_post(t->loop, deliver, d);
+	rc = dataloop_post(t->loop, thread_deliver_event, d);
 	if (rc < 0)
 		free(d);
 	return rc;
 }
 
-int thread_post(struct data_thread *t, enum thread_event event, struct member_msg *m)
+int thread_post_event(struct data_thread *t, enum thread_event event, struct member_msg *m)
 {
 	struct thread_message d = {
 		.thread = t, .event = event, .msg = m ? member_msg_ref(m) : NULL};
-	int rc = post(t, &d);
+	int rc = thread_post_message_copy(t, &d);
 
 	if (rc < 0)
 		member_msg_unref(m);
@@ -297,11 +300,12 @@ int thread_post(struct data_thread *t, enum thread_event event, struct member_ms
 
 int thread_set_peer_window(struct data_thread *t, size_t bytes)
 {
-	return post(t, &(struct thread_message){
-			       .thread = t, .event = THREAD_PEER_WINDOW, .window_bytes = bytes});
+	return thread_post_message_copy(
+		t, &(struct thread_message){
+			   .thread = t, .event = THREAD_PEER_WINDOW, .window_bytes = bytes});
 }
 
-void thread_stats(struct data_thread *t, struct srv_stats *ret, uint64_t *ret_beat_ns)
+void thread_read_stats(struct data_thread *t, struct srv_stats *ret, uint64_t *ret_beat_ns)
 {
 	if (pthread_mutex_trylock(&t->lock) == 0) {
 		t->seen_stats = t->stats;

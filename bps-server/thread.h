@@ -34,11 +34,11 @@ enum thread_event { THREAD_MESSAGE, THREAD_RESYNC_BEGIN, THREAD_RESYNC_END, THRE
 /* Post an event to the data thread. m: the message of the event THREAD_MESSAGE, NULL for other
  * events. The function takes its own reference to m. On the errors -EAGAIN and -ENOMEM, the event
  * is lost. */
-int thread_post(struct data_thread *t, enum thread_event event, struct member_msg *m);
+int thread_post_event(struct data_thread *t, enum thread_event event, struct member_msg *m);
 /* Change srv_config.peer_window_bytes. Errors: -EAGAIN, -ENOMEM: the old value stays. */
 int thread_set_peer_window(struct data_thread *t, size_t bytes);
 /* Add to `to` the latest arrival figures of the data thread t. Does not block, even if t hangs. */
 void thread_arrivals(struct data_thread *t, struct arrivals_figures *to);
 /* Return the latest counters, and the time at which the thread's loop last ran. Does not block. */
-void thread_stats(struct data_thread *t, struct srv_stats *ret, uint64_t *ret_beat_ns);
+void thread_read_stats(struct data_thread *t, struct srv_stats *ret, uint64_t *ret_beat_ns);
 #endif

@@ -2,7 +2,7 @@
 
 #include <sys/stat.h>
 
-unsigned count_threads(unsigned n_cpus, bool is_beside_agent)
+unsigned count_default_threads(unsigned n_cpus, bool is_beside_agent)
 {
 	unsigned n = n_cpus / 2;
 

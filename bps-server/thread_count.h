@@ -11,7 +11,7 @@
 
 /* Return the number of data threads, at least 1. n_cpus: number of processors that the process may
  * run on. */
-unsigned count_threads(unsigned n_cpus, bool is_beside_agent);
+unsigned count_default_threads(unsigned n_cpus, bool is_beside_agent);
 /* Return whether a socket exists at this path. The socket means that this host has an agent.
  * Possibly the agent does not run yet: with systemd the socket exists before any daemon starts. */
 bool count_sees_agent(const char *socket_path);

@@ -37,7 +37,7 @@ struct average {
 	for (uint64_t i = 0; i < n; i++)                                                           \
 		((wide *)to)[i] = ((const type *)from)[i];
 
-static void split_i64(uint64_t *to, const int64_t *from, uint64_t n)
+static void split_i64_into_halves(uint64_t *to, const int64_t *from, uint64_t n)
 {
 	for (uint64_t i = 0; i < n; i++) {
 		to[2 * i] = (uint64_t)(from[i] >> HALF_BITS);
@@ -45,7 +45,7 @@ static void split_i64(uint64_t *to, const int64_t *from, uint64_t n)
 	}
 }
 
-static void widen(void *to, const void *from, enum bps_dtype dtype, uint64_t n)
+static void convert_to_companion_type(void *to, const void *from, enum bps_dtype dtype, uint64_t n)
 {
 	if (dtype == BPS_I8)
 		/* NOLINTNEXTLINE(bugprone-signed-char-misuse): numbers, not characters */
@@ -55,7 +55,7 @@ static void widen(void *to, const void *from, enum bps_dtype dtype, uint64_t n)
 	else if (dtype == BPS_I32)
 		WIDEN(int32_t, int64_t)
 	else
-		split_i64(to, from, n);
+		split_i64_into_halves(to, from, n);
 }
 
 #define NARROW(type, wide)                                                                         \
@@ -66,7 +66,7 @@ static void widen(void *to, const void *from, enum bps_dtype dtype, uint64_t n)
  * x, where x is the value of the COUNT_BITS least significant bits of `lower`. The other bits of
  * `lower` hold the number of workers. The remainder of `upper` / `count` is below `count`, so the
  * dividend of the second division needs at most 49 bits. */
-static int64_t join_i64(int64_t upper, uint64_t lower)
+static int64_t divide_i64_half_sums(int64_t upper, uint64_t lower)
 {
 	int64_t count = (int64_t)(lower >> COUNT_BITS), quotient, rest;
 
@@ -82,13 +82,14 @@ static int64_t join_i64(int64_t upper, uint64_t lower)
 	return quotient * (INT64_C(1) << HALF_BITS) + rest / count;
 }
 
-static void join_all_i64(int64_t *to, const uint64_t *from, uint64_t n)
+static void divide_all_i64_half_sums(int64_t *to, const uint64_t *from, uint64_t n)
 {
 	for (uint64_t i = 0; i < n; i++)
-		to[i] = join_i64((int64_t)from[2 * i], from[2 * i + 1]);
+		to[i] = divide_i64_half_sums((int64_t)from[2 * i], from[2 * i + 1]);
 }
 
-static void narrow(void *to, const void *from, enum bps_dtype dtype, uint64_t n)
+static void convert_from_companion_type(
+	void *to, const void *from, enum bps_dtype dtype, uint64_t n)
 {
 	if (dtype == BPS_I8)
 		NARROW(int8_t, int32_t)
@@ -97,7 +98,7 @@ static void narrow(void *to, const void *from, enum bps_dtype dtype, uint64_t n)
 	else if (dtype == BPS_I32)
 		NARROW(int32_t, int64_t)
 	else
-		join_all_i64(to, from, n);
+		divide_all_i64_half_sums(to, from, n);
 }
 
 /* ---- the companion ---- */
@@ -109,7 +110,7 @@ bool average_is_needed(const struct bps_tensor *t, enum bps_op op)
 		       t->shape.dtype == BPS_I64);
 }
 
-static int declare_wide(const struct bps_tensor *t, struct bps_tensor **ret)
+static int declare_companion_tensor(const struct bps_tensor *t, struct bps_tensor **ret)
 {
 	char name[CTL_TENSOR_NAME_MAX + 1];
 	bool is_narrow = t->shape.dtype == DTYPE_I8 || t->shape.dtype == DTYPE_U8;
@@ -127,7 +128,7 @@ static int declare_wide(const struct bps_tensor *t, struct bps_tensor **ret)
 	return tensor_declare(t->b, &d, NULL, 1, ret);
 }
 
-static int average_new(struct bps_tensor *t)
+static int average_create_for_tensor(struct bps_tensor *t)
 {
 	struct average *a = calloc(1, sizeof(*a));
 	size_t each = (t->bytes + LOCAL_ALIGN - 1) / LOCAL_ALIGN * LOCAL_ALIGN;
@@ -142,7 +143,7 @@ static int average_new(struct bps_tensor *t)
 			"tensor '%s': out of memory for %zu bytes of averages", t->name, 2 * each);
 	}
 	a->out[1] = (char *)a->out[0] + each;
-	rc = declare_wide(t, &a->wide);
+	rc = declare_companion_tensor(t, &a->wide);
 	if (rc < 0) {
 		free(a->out[0]);
 		free(a);
@@ -159,21 +160,22 @@ int average_prepare(struct bps_tensor *t)
 	int rc = tensor_may_fill(t);
 
 	if (!rc && !t->average)
-		rc = average_new(t);
+		rc = average_create_for_tensor(t);
 	if (!rc)
-		widen(t->average->wide->in, t->in, t->shape.dtype, t->shape.n_values);
+		convert_to_companion_type(
+			t->average->wide->in, t->in, t->shape.dtype, t->shape.n_values);
 	return rc;
 }
 
-void average_push(struct bps_tensor *t, int32_t priority)
+void average_submit_companion(struct bps_tensor *t, int32_t priority)
 {
 	struct average *a = t->average;
 
-	tensor_push(a->wide, t->shape.dtype == BPS_I64 ? BPS_SUM : BPS_AVG, priority);
+	tensor_submit_next_round(a->wide, t->shape.dtype == BPS_I64 ? BPS_SUM : BPS_AVG, priority);
 	a->wide_round[t->round & 1] = a->wide->round;
 }
 
-void average_skip(struct bps_tensor *t)
+void average_clear_companion_round(struct bps_tensor *t)
 {
 	if (t->average)
 		t->average->wide_round[t->round & 1] = 0;
@@ -192,11 +194,12 @@ struct bps_tensor *average_carrier(const struct bps_tensor *t, uint64_t round, u
 	return a->wide;
 }
 
-void average_copy(const struct bps_tensor *t, uint64_t round, void *dst)
+void average_copy_result(const struct bps_tensor *t, uint64_t round, void *dst)
 {
 	const struct average *a = t->average;
 
-	narrow(dst, a->wide->out[a->wide_round[round & 1] & 1], t->shape.dtype, t->shape.n_values);
+	convert_from_companion_type(
+		dst, a->wide->out[a->wide_round[round & 1] & 1], t->shape.dtype, t->shape.n_values);
 }
 
 const void *average_output(const struct bps_tensor *t, uint64_t round)
@@ -205,13 +208,13 @@ const void *average_output(const struct bps_tensor *t, uint64_t round)
 	unsigned slot = round & 1;
 
 	if (a->converted[slot] != a->wide_round[slot]) {
-		average_copy(t, round, a->out[slot]);
+		average_copy_result(t, round, a->out[slot]);
 		a->converted[slot] = a->wide_round[slot];
 	}
 	return a->out[slot];
 }
 
-void average_reset(struct bps_tensor *t)
+void average_clear_all_rounds(struct bps_tensor *t)
 {
 	struct average *a = t->average;
 

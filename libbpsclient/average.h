@@ -34,9 +34,9 @@ bool average_is_needed(const struct bps_tensor *t, enum bps_op op);
 int average_prepare(struct bps_tensor *t);
 /* Submit the companion of t for the round t->round. average_prepare must have filled the companion.
  * The ring must have room. The caller holds ring_mutex. */
-void average_push(struct bps_tensor *t, int32_t priority);
+void average_submit_companion(struct bps_tensor *t, int32_t priority);
 /* Record that the round t->round is no average of integers, so it uses no companion. */
-void average_skip(struct bps_tensor *t);
+void average_clear_companion_round(struct bps_tensor *t);
 
 /* Return the companion of t if `round` is an average of integers, else NULL. `round` must be the
  * last submitted round of t, or the round before it. *ret_round gets the companion's round for
@@ -44,11 +44,11 @@ void average_skip(struct bps_tensor *t);
 struct bps_tensor *average_carrier(const struct bps_tensor *t, uint64_t round, uint64_t *ret_round);
 /* Convert the average of a complete round to the tensor's type. average_output returns memory of
  * the tensor. The memory is valid until a call converts the average of the round `round + 2`.
- * average_copy writes to dst. */
+ * average_copy_result writes to dst. */
 const void *average_output(const struct bps_tensor *t, uint64_t round);
-void average_copy(const struct bps_tensor *t, uint64_t round, void *dst);
+void average_copy_result(const struct bps_tensor *t, uint64_t round, void *dst);
 
 /* Forget all rounds, because the tensor has left its job. Does nothing if t has no companion. */
-void average_reset(struct bps_tensor *t);
+void average_clear_all_rounds(struct bps_tensor *t);
 void average_free(struct bps_tensor *t);
 #endif

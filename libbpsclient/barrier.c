@@ -35,7 +35,7 @@ int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms)
 {
 	struct session_passed passed;
 	uint64_t deadline_ns;
-	int rc = client_check(b);
+	int rc = client_check_is_open(b);
 
 	if (rc < 0)
 		return rc;

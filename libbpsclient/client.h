@@ -14,8 +14,8 @@
  * thread that operates on the tensor uses it. entry->done_round, in shared memory, is the last
  * round that the agent has finished. A round is in flight while done_round < round. When a round
  * fails, the agent sets the entry's status, and the tensor stays failed. An average of integers has
- * a second, wider tensor, its companion (average.h). tensor_is_done and tensor_status check the
- * companion's entry too.
+ * a second, wider tensor, its companion (average.h). tensor_is_done and tensor_get_failure_code
+ * check the companion's entry too.
  *
  * A job of one worker (is_single) has no session: bps_push_pull itself computes the result
  * (single_worker.c). */
@@ -47,8 +47,8 @@ struct bps_tensor {
 	char *name;
 	struct tensor_shape shape;
 	uint16_t auto_priority;
-	/* Set while check_group examines a group, to find a tensor that occurs twice in the group;
-	 * guarded by ring_mutex */
+	/* Set while check_group_may_submit examines a group, to find a tensor that occurs twice in
+	 * the group; guarded by ring_mutex */
 	bool is_marked;
 	size_t bytes;
 
@@ -113,11 +113,11 @@ struct bps {
 /* Check the handle at the start of every call. Returns 0 or an error: -EINVAL if b is NULL;
  * BPS_EFORKED if this process is a forked child; BPS_ECLOSED if the job is suspended.
  * client_check_own accepts a suspended job. */
-int client_check(const struct bps *b);
+int client_check_is_open(const struct bps *b);
 int client_check_own(const struct bps *b);
 /* Join the job of b->options, and set rank, size and the other fields that depend on the job. No
  * other thread may use b yet. Errors: those of bps_open. */
-int client_join(struct bps *b);
+int client_join_job(struct bps *b);
 /* Check that no tensor is in flight. Errors: BPS_EBUSY. Sets bps_last_error. */
 int client_check_idle(struct bps *b);
 /* Declare n tensors of b again, in the job that b has just joined. Errors: those of bps_declare. */
@@ -145,7 +145,7 @@ int tensor_check_decl(const struct tensor_decl *d);
 int tensor_check_ret(struct bps_tensor *const *ret);
 /* Check that no tensor of a group is NULL, that all belong to one job, and that the job is open. n:
  * number of tensors, at least 1. what: name of the public function, for the error text. Errors:
- * -EINVAL and those of client_check. Sets bps_last_error. */
+ * -EINVAL and those of client_check_is_open. Sets bps_last_error. */
 int tensor_check_group(struct bps_tensor *const *tensors, size_t n, const char *what);
 /* Check that the caller may write to the tensor's input. While a round is in flight, the agent
  * reads the input. Servers may read the input even after the round has failed, until they are
@@ -158,12 +158,13 @@ int tensor_may_fill(struct bps_tensor *t);
 int tensor_may_run_ahead(struct bps_tensor *t, uint64_t max);
 /* Start the tensor's next round: write a submission to the ring of submissions, which must have
  * room. The caller holds ring_mutex. */
-void tensor_push(struct bps_tensor *t, enum bps_op op, int32_t priority);
+void tensor_submit_next_round(struct bps_tensor *t, enum bps_op op, int32_t priority);
 /* Free a tensor that is not in flight. The caller has removed it from the table. */
-void tensor_free(struct bps_tensor *t);
+void client_tensor_free(struct bps_tensor *t);
 /* Submit n tensors of one job, for bps_push_pull_group. On an error, no tensor is submitted.
  * Errors: those of bps_push_pull. Sets bps_last_error. */
-int client_submit(struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority);
+int client_submit_tensors(
+	struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority);
 
 /* Return whether the last submitted round is complete, or has failed. */
 bool tensor_is_done(const struct bps_tensor *t);
@@ -173,7 +174,7 @@ struct bps_tensor *tensor_awaited(struct bps_tensor *t);
 /* Return the code with which the tensor or its companion has failed; 0 if neither has failed. If
  * the code is not 0, *ret_failed is t, or the companion if only the companion has failed.
  * ret_failed may be NULL. */
-int tensor_status(const struct bps_tensor *t, const struct bps_tensor **ret_failed);
+int tensor_get_failure_code(const struct bps_tensor *t, const struct bps_tensor **ret_failed);
 /* Set bps_last_error to the reason for the failure of the tensor or its session. Asks the agent for
  * the reason. Returns `code`. */
 int tensor_explain(const struct bps_tensor *t, int code);
@@ -182,14 +183,14 @@ int tensor_explain_busy(const struct bps_tensor *t);
 
 /* Return whether the given submitted round of t is complete or has failed. Does not check the
  * tensor's companion. Any thread may call this. */
-bool tensor_has(const struct bps_tensor *t, uint64_t round);
+bool tensor_has_ended_round(const struct bps_tensor *t, uint64_t round);
 /* Wait for the last submitted round and deliver its result, as bps_wait does. The wait ends at
  * deadline_ns, which the caller has computed from timeout_ms. Errors: those of bps_wait. Sets
  * bps_last_error. */
-int tensor_wait(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms);
-/* Wait until the submitted round `round` has ended. In contrast to tensor_wait, do not deliver the
- * result. Returns 0 also if the round has failed. Any thread may call this, even while another
- * thread submits. */
+int tensor_wait_for_result(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms);
+/* Wait until the submitted round `round` has ended. In contrast to tensor_wait_for_result, do not
+ * deliver the result. Returns 0 also if the round has failed. Any thread may call this, even while
+ * another thread submits. */
 int tensor_wait_round(
 	struct bps_tensor *t, uint64_t round, uint64_t deadline_ns, uint32_t timeout_ms);
 /* Set bps_last_error to a sentence about a time-out. The sentence includes the agent's report of

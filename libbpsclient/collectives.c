@@ -29,9 +29,9 @@ struct collective {
 	uint32_t timeout_ms;
 };
 
-static int begin(struct collective *c, struct bps *b, uint32_t timeout_ms)
+static int collective_begin_call(struct collective *c, struct bps *b, uint32_t timeout_ms)
 {
-	int rc = client_check(b);
+	int rc = client_check_is_open(b);
 
 	if (rc < 0)
 		return rc;
@@ -46,27 +46,27 @@ static int begin(struct collective *c, struct bps *b, uint32_t timeout_ms)
 	return 0;
 }
 
-static int end(struct collective *c, int rc)
+static int collective_end_call(struct collective *c, int rc)
 {
 	pthread_mutex_unlock(&c->b->collect_mutex);
 	return rc;
 }
 
-static int submit(struct bps_tensor *t)
+static int collective_submit_tensor(struct bps_tensor *t)
 {
-	return client_submit(&t, 1, BPS_SUM, COLLECT_PRIORITY);
+	return client_submit_tensors(&t, 1, BPS_SUM, COLLECT_PRIORITY);
 }
 
-static int await(const struct collective *c, struct bps_tensor *t)
+static int collective_wait_for_tensor(const struct collective *c, struct bps_tensor *t)
 {
-	return tensor_wait(t, c->deadline_ns, c->timeout_ms);
+	return tensor_wait_for_result(t, c->deadline_ns, c->timeout_ms);
 }
 
 /* Check that the sum has the root's bytes. In a job that may shrink, a sum can be complete although
  * a lost machine has contributed nothing. The sum then has zeros in place of that machine's bytes.
  * All workers get the same list of contributors, so this check fails at all workers or at none.
  * Errors: BPS_EWORKER_LOST. */
-static int check_root(const struct collective *c, struct bps_tensor *t, int root)
+static int check_root_contributed(const struct collective *c, struct bps_tensor *t, int root)
 {
 	size_t size = (size_t)c->b->size;
 	struct bps_worker *all;
@@ -112,7 +112,7 @@ struct piece {
 
 /* Return the smallest piece size that is at least n_bytes. If all sizes are smaller than n_bytes,
  * return the largest size. */
-static uint32_t size_of(size_t n_bytes)
+static uint32_t piece_size_for_bytes(size_t n_bytes)
 {
 	size_t i = 0;
 
@@ -123,7 +123,7 @@ static uint32_t size_of(size_t n_bytes)
 
 /* Declare n tensors, each of which carries one piece at a time. bytes: size of each tensor. Errors:
  * the errors of bps_declare; BPS_EBUSY: a round of one of these tensors is still in flight. */
-static int declare_lanes(struct bps *b, uint32_t bytes, unsigned n, struct bps_tensor **ret)
+static int declare_lane_tensors(struct bps *b, uint32_t bytes, unsigned n, struct bps_tensor **ret)
 {
 	char names[LANES][64];
 	struct tensor_decl decls[LANES] = {{0}};
@@ -131,7 +131,8 @@ static int declare_lanes(struct bps *b, uint32_t bytes, unsigned n, struct bps_t
 
 	for (unsigned i = 0; i < n; i++) {
 		snprintf(names[i], sizeof(names[i]), CLIENT_NAME_PREFIX "bytes.%u.%u", bytes, i);
-		decls[i] = (struct tensor_decl){names[i], shape_of(DTYPE_U8, bytes)};
+		decls[i] =
+			(struct tensor_decl){names[i], shape_from_dtype_and_count(DTYPE_U8, bytes)};
 	}
 	rc = tensor_declare(b, decls, NULL, n, ret);
 	for (unsigned i = 0; !rc && i < n; i++) {
@@ -148,7 +149,7 @@ static int declare_lanes(struct bps *b, uint32_t bytes, unsigned n, struct bps_t
 
 /* Write this worker's bytes of a piece into the input of the piece's tensor, and zeros elsewhere.
  * Bytes of the input that are zero already are not written again. */
-static void fill(const struct whole *w, const struct piece *p)
+static void piece_fill_input(const struct whole *w, const struct piece *p)
 {
 	size_t from = w->at > p->first ? w->at - p->first : 0;
 	size_t end = w->at + w->n_src > p->first ? w->at + w->n_src - p->first : 0;
@@ -167,12 +168,12 @@ static void fill(const struct whole *w, const struct piece *p)
 }
 
 /* Wait for a piece, check that the piece has the root's bytes, and store the bytes in dst. */
-static int finish(struct collective *c, const struct whole *w, const struct piece *p)
+static int piece_wait_and_store(struct collective *c, const struct whole *w, const struct piece *p)
 {
-	int rc = await(c, p->t);
+	int rc = collective_wait_for_tensor(c, p->t);
 
 	if (!rc && w->root >= 0)
-		rc = check_root(c, p->t, w->root);
+		rc = check_root_contributed(c, p->t, w->root);
 	if (!rc && w->root != c->b->rank) /* the root has the bytes already */
 		memcpy(w->dst + p->first, bps_output(p->t), p->n);
 	return rc;
@@ -181,13 +182,14 @@ static int finish(struct collective *c, const struct whole *w, const struct piec
 /* Wait for the pieces that are still in flight. The caller has found that the root is lost. All
  * workers end the collective at the same piece, with the same pieces in flight. So after this wait,
  * the next collective begins with the same round of each tensor at all workers. */
-static void drain_lanes(struct collective *c, const struct piece *pieces, size_t n_done, size_t n)
+static void wait_for_pieces_in_flight(
+	struct collective *c, const struct piece *pieces, size_t n_done, size_t n)
 {
 	struct err_text why = *last_error_text();
 	int rc = 0;
 
 	while (!rc && n_done < n)
-		rc = await(c, pieces[n_done++ % LANES].t);
+		rc = collective_wait_for_tensor(c, pieces[n_done++ % LANES].t);
 	*last_error_text() = why;
 }
 
@@ -198,74 +200,76 @@ struct cut {
 	struct bps_tensor *lanes[LANES], *last;
 };
 
-static int cut_whole(struct bps *b, size_t n_bytes, struct cut *ret)
+static int declare_tensors_for_pieces(struct bps *b, size_t n_bytes, struct cut *ret)
 {
 	uint32_t large = piece_bytes[N_SIZES - 1];
 	size_t rest = n_bytes % large, n_large = n_bytes / large;
 	int rc = 0;
 
 	*ret = (struct cut){.n = n_large + (rest ? 1 : 0)};
-	if (rest && size_of(rest) == large)
+	if (rest && piece_size_for_bytes(rest) == large)
 		n_large++;
 	if (n_large)
-		rc = declare_lanes(
+		rc = declare_lane_tensors(
 			b, large, n_large < LANES ? (unsigned)n_large : LANES, ret->lanes);
 	if (!rc && n_large < ret->n)
-		rc = declare_lanes(b, size_of(rest), 1, &ret->last);
+		rc = declare_lane_tensors(b, piece_size_for_bytes(rest), 1, &ret->last);
 	return rc;
 }
 
 /* Fill and submit the i-th piece. */
-static int send_piece(const struct whole *w, const struct cut *cut, size_t i, struct piece *ret)
+static int piece_fill_and_submit(
+	const struct whole *w, const struct cut *cut, size_t i, struct piece *ret)
 {
 	size_t bytes = piece_bytes[N_SIZES - 1], first = i * bytes, left = w->n_bytes - first;
 
 	*ret = (struct piece){.t = i + 1 == cut->n && cut->last ? cut->last : cut->lanes[i % LANES],
 		.first = first,
 		.n = left < bytes ? left : bytes};
-	fill(w, ret);
-	return submit(ret->t);
+	piece_fill_input(w, ret);
+	return collective_submit_tensor(ret->t);
 }
 
-static int exchange(struct collective *c, const struct whole *w)
+static int collective_exchange_pieces(struct collective *c, const struct whole *w)
 {
 	struct piece pieces[LANES];
 	struct cut cut;
 	size_t sent = 0;
-	int rc = cut_whole(c->b, w->n_bytes, &cut);
+	int rc = declare_tensors_for_pieces(c->b, w->n_bytes, &cut);
 
 	for (size_t done = 0; !rc && done < cut.n; done++) {
 		for (; !rc && sent < cut.n && sent < done + LANES; sent++)
-			rc = send_piece(w, &cut, sent, &pieces[sent % LANES]);
+			rc = piece_fill_and_submit(w, &cut, sent, &pieces[sent % LANES]);
 		if (!rc)
-			rc = finish(c, w, &pieces[done % LANES]);
+			rc = piece_wait_and_store(c, w, &pieces[done % LANES]);
 		if (rc == BPS_EWORKER_LOST)
-			drain_lanes(c, pieces, done + 1, sent);
+			wait_for_pieces_in_flight(c, pieces, done + 1, sent);
 	}
 	return rc;
 }
 
 int bps_barrier(struct bps *b, uint32_t timeout_ms)
 {
-	struct tensor_decl d = {CLIENT_NAME_PREFIX "barrier", shape_of(DTYPE_I32, 1)};
+	struct tensor_decl d = {
+		CLIENT_NAME_PREFIX "barrier", shape_from_dtype_and_count(DTYPE_I32, 1)};
 	struct bps_tensor *t;
 	struct collective c;
-	int rc = begin(&c, b, timeout_ms);
+	int rc = collective_begin_call(&c, b, timeout_ms);
 
 	if (rc < 0)
 		return rc;
 	rc = tensor_declare(b, &d, NULL, 1, &t);
 	if (!rc)
-		rc = submit(t);
+		rc = collective_submit_tensor(t);
 	if (!rc)
-		rc = await(&c, t);
-	return end(&c, rc);
+		rc = collective_wait_for_tensor(&c, t);
+	return collective_end_call(&c, rc);
 }
 
 /* Check the memory of the caller. has_data: the pointer to the memory is not NULL. The pointer may
  * be NULL only if n_bytes is 0. what: names of the call and of its argument, for the error text.
  * Errors: -EINVAL. Sets bps_last_error. */
-static int check_memory(bool has_data, size_t n_bytes, const char *what)
+static int check_caller_memory(bool has_data, size_t n_bytes, const char *what)
 {
 	if (n_bytes > PTRDIFF_MAX)
 		return last_error_set(-EINVAL, "%s: %zu bytes are more than a process can address",
@@ -278,7 +282,7 @@ static int check_memory(bool has_data, size_t n_bytes, const char *what)
 int bps_broadcast(struct bps *b, void *data, size_t n_bytes, int root, uint32_t timeout_ms)
 {
 	struct collective c;
-	int rc = begin(&c, b, timeout_ms);
+	int rc = collective_begin_call(&c, b, timeout_ms);
 
 	if (rc < 0)
 		return rc;
@@ -287,20 +291,20 @@ int bps_broadcast(struct bps *b, void *data, size_t n_bytes, int root, uint32_t 
 			"broadcast: root %d is not a rank of job '%s' of %d workers", root,
 			b->options.job, b->size);
 	else
-		rc = check_memory(data, n_bytes, "broadcast: data");
+		rc = check_caller_memory(data, n_bytes, "broadcast: data");
 	if (!rc)
-		rc = exchange(&c, &(struct whole){.src = data,
-					  .dst = data,
-					  .n_src = b->rank == root ? n_bytes : 0,
-					  .n_bytes = n_bytes,
-					  .root = root});
-	return end(&c, rc);
+		rc = collective_exchange_pieces(&c, &(struct whole){.src = data,
+							    .dst = data,
+							    .n_src = b->rank == root ? n_bytes : 0,
+							    .n_bytes = n_bytes,
+							    .root = root});
+	return collective_end_call(&c, rc);
 }
 
 int bps_allgather(struct bps *b, const void *src, size_t n_bytes, void *dst, uint32_t timeout_ms)
 {
 	struct collective c;
-	int rc = begin(&c, b, timeout_ms);
+	int rc = collective_begin_call(&c, b, timeout_ms);
 	size_t whole;
 
 	if (rc < 0)
@@ -311,13 +315,13 @@ int bps_allgather(struct bps *b, const void *src, size_t n_bytes, void *dst, uin
 			"address",
 			n_bytes, b->size);
 	else
-		rc = check_memory(src && dst, whole, "allgather: src or dst");
+		rc = check_caller_memory(src && dst, whole, "allgather: src or dst");
 	if (!rc)
-		rc = exchange(&c, &(struct whole){.src = src,
-					  .dst = dst,
-					  .at = (size_t)b->rank * n_bytes,
-					  .n_src = n_bytes,
-					  .n_bytes = whole,
-					  .root = -1});
-	return end(&c, rc);
+		rc = collective_exchange_pieces(&c, &(struct whole){.src = src,
+							    .dst = dst,
+							    .at = (size_t)b->rank * n_bytes,
+							    .n_src = n_bytes,
+							    .n_bytes = whole,
+							    .root = -1});
+	return collective_end_call(&c, rc);
 }

@@ -31,7 +31,7 @@
 #define F16_MIN      0x38800000u /* F16_NORMAL in f32 */
 #define HALF         0x3f000000u /* 0.5 in f32; its last bit has the value F16_LEAST */
 
-static inline uint32_t bits_of(float x)
+static inline uint32_t bits_from_f32_value(float x)
 {
 	uint32_t bits;
 
@@ -39,7 +39,7 @@ static inline uint32_t bits_of(float x)
 	return bits;
 }
 
-static inline float float_of(uint32_t bits)
+static inline float f32_value_from_bits(uint32_t bits)
 {
 	float x;
 
@@ -51,7 +51,7 @@ static inline float float_of(uint32_t bits)
  * smallest normal number. least: the type's smallest number above 0. The type's numbers below
  * `normal` are the multiples of `least`. To round x to such a multiple, the function adds `rounder`
  * to x and then subtracts `rounder` again. The last bit of `rounder` has the value `least`. */
-static inline double round_even(double x, unsigned dropped, double normal, double least)
+static inline double round_f64_ties_to_even(double x, unsigned dropped, double normal, double least)
 {
 	double rounder = 0x1.8p52 * least, small = (x + rounder) - rounder, large;
 	uint64_t bits, below = (UINT64_C(1) << dropped) - 1;
@@ -68,11 +68,12 @@ static inline double round_even(double x, unsigned dropped, double normal, doubl
 
 /* Return the f16 with the value of an f32, which is given as its bits. The caller has rounded the
  * value to f16's precision. A value that is too large gives infinity. */
-static inline uint16_t f16_of(uint32_t bits)
+static inline uint16_t f16_from_f32_bits(uint32_t bits)
 {
 	uint32_t sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
 	uint32_t normal = (size - F16_REBIAS) >> 13;
-	uint32_t subnormal = bits_of(float_of(size) + float_of(HALF)) - HALF;
+	uint32_t subnormal =
+		bits_from_f32_value(f32_value_from_bits(size) + f32_value_from_bits(HALF)) - HALF;
 	uint32_t h = size < F16_MIN ? subnormal : normal;
 
 	h = size >= F16_END ? F16_INF : h;
@@ -80,60 +81,64 @@ static inline uint16_t f16_of(uint32_t bits)
 	return (uint16_t)(sign | h);
 }
 
-static inline float f16_value(uint16_t h)
+static inline float f32_from_f16_bits(uint16_t h)
 {
 	uint32_t sign = (uint32_t)(h & 0x8000) << 16, size = h & 0x7fff;
 	uint32_t normal = (size << 13) + F16_REBIAS;
-	uint32_t subnormal = bits_of(float_of(HALF + size) - float_of(HALF));
+	uint32_t subnormal =
+		bits_from_f32_value(f32_value_from_bits(HALF + size) - f32_value_from_bits(HALF));
 	uint32_t bits = size < 0x400 ? subnormal : normal;
 
 	bits = size >= F16_INF ? (size << 13) | F32_INF : bits;
-	return float_of(sign | bits);
+	return f32_value_from_bits(sign | bits);
 }
 
-static inline float bf16_value(uint16_t h)
+static inline float f32_from_bf16_bits(uint16_t h)
 {
-	return float_of((uint32_t)h << 16);
+	return f32_value_from_bits((uint32_t)h << 16);
 }
 
 /* ---- copy in ---- */
 
-static void fill_bf16(uint16_t *restrict to, const float *restrict from, size_t n, double scale)
+static void scale_f32_block_to_bf16(
+	uint16_t *restrict to, const float *restrict from, size_t n, double scale)
 {
 	float block[BLOCK];
 
 	for (size_t i = 0; i < n; i++)
-		block[i] = (float)round_even(
+		block[i] = (float)round_f64_ties_to_even(
 			(double)from[i] * scale, BF16_DROPPED, BF16_NORMAL, BF16_LEAST);
 	for (size_t i = 0; i < n; i++)
-		to[i] = (uint16_t)(bits_of(block[i]) >> 16);
+		to[i] = (uint16_t)(bits_from_f32_value(block[i]) >> 16);
 }
 
-static void fill_f16(uint16_t *restrict to, const float *restrict from, size_t n, double scale)
+static void scale_f32_block_to_f16(
+	uint16_t *restrict to, const float *restrict from, size_t n, double scale)
 {
 	float block[BLOCK];
 
 	for (size_t i = 0; i < n; i++)
-		block[i] = (float)round_even(
+		block[i] = (float)round_f64_ties_to_even(
 			(double)from[i] * scale, F16_DROPPED, F16_NORMAL, F16_LEAST);
 	for (size_t i = 0; i < n; i++)
-		to[i] = f16_of(bits_of(block[i]));
+		to[i] = f16_from_f32_bits(bits_from_f32_value(block[i]));
 }
 
-static void fill_halves(uint16_t *to, const float *from, size_t n, double scale,
+static void scale_f32_in_blocks(uint16_t *to, const float *from, size_t n, double scale,
 	void (*fill)(uint16_t *, const float *, size_t, double))
 {
 	for (size_t i = 0; i < n; i += BLOCK)
 		fill(to + i, from + i, n - i < BLOCK ? n - i : BLOCK, scale);
 }
 
-static void fill_f32(float *restrict to, const float *restrict from, size_t n, float scale)
+static void scale_f32_values(float *restrict to, const float *restrict from, size_t n, float scale)
 {
 	for (size_t i = 0; i < n; i++)
 		to[i] = from[i] * scale;
 }
 
-static void fill_f64(double *restrict to, const float *restrict from, size_t n, double scale)
+static void scale_f32_to_f64(
+	double *restrict to, const float *restrict from, size_t n, double scale)
 {
 	for (size_t i = 0; i < n; i++)
 		to[i] = (double)from[i] * scale;
@@ -141,19 +146,22 @@ static void fill_f64(double *restrict to, const float *restrict from, size_t n, 
 
 /* ---- copy out ---- */
 
-static void read_bf16(float *restrict to, const uint16_t *restrict from, size_t n, float scale)
+static void scale_bf16_to_f32(
+	float *restrict to, const uint16_t *restrict from, size_t n, float scale)
 {
 	for (size_t i = 0; i < n; i++)
-		to[i] = bf16_value(from[i]) * scale;
+		to[i] = f32_from_bf16_bits(from[i]) * scale;
 }
 
-static void read_f16(float *restrict to, const uint16_t *restrict from, size_t n, float scale)
+static void scale_f16_to_f32(
+	float *restrict to, const uint16_t *restrict from, size_t n, float scale)
 {
 	for (size_t i = 0; i < n; i++)
-		to[i] = f16_value(from[i]) * scale;
+		to[i] = f32_from_f16_bits(from[i]) * scale;
 }
 
-static void read_f64(float *restrict to, const double *restrict from, size_t n, double scale)
+static void scale_f64_to_f32(
+	float *restrict to, const double *restrict from, size_t n, double scale)
 {
 	for (size_t i = 0; i < n; i++)
 		to[i] = (float)(from[i] * scale);
@@ -161,9 +169,10 @@ static void read_f64(float *restrict to, const double *restrict from, size_t n, 
 
 /* ---- calls ---- */
 
-static int check_floats(const struct bps_tensor *t, const void *memory, const char *what)
+static int check_float_tensor(const struct bps_tensor *t, const void *memory, const char *what)
 {
-	int rc = t ? client_check(t->b) : last_error_set(-EINVAL, "%s: the tensor is NULL", what);
+	int rc = t ? client_check_is_open(t->b)
+		   : last_error_set(-EINVAL, "%s: the tensor is NULL", what);
 
 	if (rc < 0)
 		return rc;
@@ -183,27 +192,29 @@ static int check_floats(const struct bps_tensor *t, const void *memory, const ch
 
 int bps_fill_f32(struct bps_tensor *t, const float *src, float scale)
 {
-	int rc = check_floats(t, src, "fill_f32");
+	int rc = check_float_tensor(t, src, "fill_f32");
 
 	if (rc == 0)
 		rc = tensor_may_fill(t);
 	if (rc < 0)
 		return rc;
 	if (t->shape.dtype == BPS_BF16)
-		fill_halves(t->in, src, t->shape.n_values, (double)scale, fill_bf16);
+		scale_f32_in_blocks(
+			t->in, src, t->shape.n_values, (double)scale, scale_f32_block_to_bf16);
 	else if (t->shape.dtype == BPS_F16)
-		fill_halves(t->in, src, t->shape.n_values, (double)scale, fill_f16);
+		scale_f32_in_blocks(
+			t->in, src, t->shape.n_values, (double)scale, scale_f32_block_to_f16);
 	else if (t->shape.dtype == BPS_F64)
-		fill_f64(t->in, src, t->shape.n_values, (double)scale);
+		scale_f32_to_f64(t->in, src, t->shape.n_values, (double)scale);
 	else
-		fill_f32(t->in, src, t->shape.n_values, scale);
+		scale_f32_values(t->in, src, t->shape.n_values, scale);
 	return 0;
 }
 
 int bps_read_f32(const struct bps_tensor *t, float *dst, float scale)
 {
 	const void *out;
-	int rc = check_floats(t, dst, "read_f32");
+	int rc = check_float_tensor(t, dst, "read_f32");
 
 	if (rc < 0)
 		return rc;
@@ -214,12 +225,12 @@ int bps_read_f32(const struct bps_tensor *t, float *dst, float scale)
 			"bps_wait first",
 			t->name);
 	if (t->shape.dtype == BPS_BF16)
-		read_bf16(dst, out, t->shape.n_values, scale);
+		scale_bf16_to_f32(dst, out, t->shape.n_values, scale);
 	else if (t->shape.dtype == BPS_F16)
-		read_f16(dst, out, t->shape.n_values, scale);
+		scale_f16_to_f32(dst, out, t->shape.n_values, scale);
 	else if (t->shape.dtype == BPS_F64)
-		read_f64(dst, out, t->shape.n_values, (double)scale);
+		scale_f64_to_f32(dst, out, t->shape.n_values, (double)scale);
 	else
-		fill_f32(dst, out, t->shape.n_values, scale);
+		scale_f32_values(dst, out, t->shape.n_values, scale);
 	return 0;
 }

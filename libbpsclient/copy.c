@@ -15,7 +15,7 @@
  * and 22 ms through the caches. */
 #define LARGE_BYTES ((size_t)1 << 20)
 
-void copy_values(const struct bps_tensor *t, void *dst, const void *src, size_t n_bytes)
+void tensor_copy_bytes(const struct bps_tensor *t, void *dst, const void *src, size_t n_bytes)
 {
 	if (t->bytes >= LARGE_BYTES)
 		copy_nontemporal(dst, src, n_bytes);
@@ -24,15 +24,15 @@ void copy_values(const struct bps_tensor *t, void *dst, const void *src, size_t 
 }
 
 /* Check the arguments of a copy. ptr: the caller's memory. what: name of the public function. */
-static int check(const struct bps_tensor *t, const char *what, uint64_t at, const void *ptr,
-	uint64_t n_bytes)
+static int check_copy_arguments(const struct bps_tensor *t, const char *what, uint64_t at,
+	const void *ptr, uint64_t n_bytes)
 {
 	int rc;
 
 	if (!t || (!ptr && n_bytes))
 		return last_error_set(
 			-EINVAL, "%s: %s is NULL", what, t ? "the caller's memory" : "the tensor");
-	rc = client_check(t->b);
+	rc = client_check_is_open(t->b);
 	if (rc < 0)
 		return rc;
 	if (t->region)
@@ -48,18 +48,18 @@ static int check(const struct bps_tensor *t, const char *what, uint64_t at, cons
 
 int bps_write(struct bps_tensor *t, uint64_t at, const void *src, uint64_t n_bytes)
 {
-	int rc = check(t, "write", at, src, n_bytes);
+	int rc = check_copy_arguments(t, "write", at, src, n_bytes);
 
 	if (!rc)
 		rc = tensor_may_fill(t);
 	if (!rc && n_bytes)
-		copy_values(t, (char *)t->in + at, src, n_bytes);
+		tensor_copy_bytes(t, (char *)t->in + at, src, n_bytes);
 	return rc;
 }
 
 int bps_read(const struct bps_tensor *t, uint64_t at, void *dst, uint64_t n_bytes)
 {
-	int rc = check(t, "read", at, dst, n_bytes);
+	int rc = check_copy_arguments(t, "read", at, dst, n_bytes);
 	const char *out;
 
 	if (rc < 0)
@@ -71,6 +71,6 @@ int bps_read(const struct bps_tensor *t, uint64_t at, void *dst, uint64_t n_byte
 			"bps_wait first",
 			t->name);
 	if (n_bytes)
-		copy_values(t, dst, out + at, n_bytes);
+		tensor_copy_bytes(t, dst, out + at, n_bytes);
 	return 0;
 }

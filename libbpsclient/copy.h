@@ -6,5 +6,5 @@
 struct bps_tensor;
 
 /* Copy like memcpy. If tensor t is large, bypass the CPU caches. dst may be equal to src. */
-void copy_values(const struct bps_tensor *t, void *dst, const void *src, size_t n_bytes);
+void tensor_copy_bytes(const struct bps_tensor *t, void *dst, const void *src, size_t n_bytes);
 #endif

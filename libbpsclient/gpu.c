@@ -18,9 +18,9 @@
  * On a loaded machine, the agent's report takes some tens of milliseconds. */
 #define EXPLAIN_MS 500
 
-static int need(struct bps *b, const char *what)
+static int require_open_gpu(struct bps *b, const char *what)
 {
-	int rc = client_check(b);
+	int rc = client_check_is_open(b);
 
 	if (rc < 0)
 		return rc;
@@ -36,7 +36,7 @@ static int need(struct bps *b, const char *what)
 }
 
 /* Prepend the name of the failed operation, `what`, to the text of bps_last_error. Returns `rc`. */
-static int explain(int rc, const char *what)
+static int prepend_call_to_last_error(int rc, const char *what)
 {
 	struct err_text why = *last_error_text();
 
@@ -44,11 +44,11 @@ static int explain(int rc, const char *what)
 }
 
 /* After a time-out, append to the text of bps_last_error the workers for which the agent waits. */
-static void add_why(struct bps *b)
+static void append_awaited_workers(struct bps *b)
 {
 	struct err_text late = *last_error_text(), why = {""};
 
-	session_why(&b->session, UINT32_MAX, LOCAL_WHY_GPU_OPEN, &why);
+	session_request_reason(&b->session, UINT32_MAX, LOCAL_WHY_GPU_OPEN, &why);
 	if (*why.s)
 		last_error_set(BPS_ETIMEDOUT, "%s: %s", late.s, why.s);
 }
@@ -57,12 +57,12 @@ int bps_gpu_open(struct bps *b, const unsigned char *uuid)
 {
 	uint64_t deadline_ns;
 	uint32_t timeout_ms;
-	int sock, rc = client_check(b);
+	int sock, rc = client_check_is_open(b);
 
 	if (rc < 0)
 		return rc;
 	if (b->is_single)
-		return need(b, "bps_gpu_open");
+		return require_open_gpu(b, "bps_gpu_open");
 	if (b->gpu)
 		return last_error_set(
 			BPS_EDUP, "bps_gpu_open: this worker has already opened its GPU");
@@ -73,32 +73,32 @@ int bps_gpu_open(struct bps *b, const unsigned char *uuid)
 		rc = gpu_link_open(sock, b->session.sock, uuid, deadline_ns, timeout_ms, &b->gpu,
 			last_error_text());
 	if (rc == BPS_ETIMEDOUT)
-		add_why(b);
-	return rc < 0 ? explain(rc, "bps_gpu_open") : 0;
+		append_awaited_workers(b);
+	return rc < 0 ? prepend_call_to_last_error(rc, "bps_gpu_open") : 0;
 }
 
 int bps_gpu_alloc(struct bps *b, uint64_t n_bytes, void **ret)
 {
-	int rc = need(b, "bps_gpu_alloc");
+	int rc = require_open_gpu(b, "bps_gpu_alloc");
 
 	if (rc < 0)
 		return rc;
 	if (!n_bytes || !ret)
 		return last_error_set(-EINVAL, "bps_gpu_alloc: n_bytes is 0, or ret is NULL");
 	rc = gpu_link_alloc(b->gpu, n_bytes, b->options.timeout_ms, ret, last_error_text());
-	return rc < 0 ? explain(rc, "bps_gpu_alloc") : 0;
+	return rc < 0 ? prepend_call_to_last_error(rc, "bps_gpu_alloc") : 0;
 }
 
 int bps_gpu_import(struct bps *b, void *ptr, uint64_t n_bytes)
 {
-	int rc = need(b, "bps_gpu_import");
+	int rc = require_open_gpu(b, "bps_gpu_import");
 
 	if (rc < 0)
 		return rc;
 	if (!ptr || !n_bytes)
 		return last_error_set(-EINVAL, "bps_gpu_import: ptr is NULL, or n_bytes is 0");
 	rc = gpu_link_import(b->gpu, ptr, n_bytes, b->options.timeout_ms, last_error_text());
-	return rc < 0 ? explain(rc, "bps_gpu_import") : 0;
+	return rc < 0 ? prepend_call_to_last_error(rc, "bps_gpu_import") : 0;
 }
 
 /* Find a tensor that lies in the region and is in flight. Returns NULL if there is none. The caller
@@ -115,7 +115,7 @@ static const struct bps_tensor *in_flight_there(struct bps *b, uint32_t region)
 /* If `is_released` is true, forbid submissions of the tensors in the region. Otherwise allow the
  * submissions again. Errors: BPS_EBUSY: `is_released` is true, but a tensor in the region is in
  * flight. */
-static int withdraw(struct bps *b, uint32_t region, bool is_released)
+static int region_set_tensors_released(struct bps *b, uint32_t region, bool is_released)
 {
 	const struct bps_tensor *busy;
 	int rc = 0;
@@ -186,38 +186,39 @@ int bps_gpu_release(struct bps *b, void *ptr)
 {
 	uint32_t region = 0, timeout_ms;
 	uint64_t offset = 0, deadline_ns;
-	int rc = need(b, "bps_gpu_release");
+	int rc = require_open_gpu(b, "bps_gpu_release");
 
 	if (rc < 0)
 		return rc;
 	timeout_ms = b->options.timeout_ms;
 	deadline_ns = clock_deadline(timeout_ms);
-	if (!gpu_link_find(b->gpu, ptr, 1, &region, &offset) || offset)
+	if (!gpu_link_find_region(b->gpu, ptr, 1, &region, &offset) || offset)
 		return last_error_set(-EINVAL,
 			"bps_gpu_release: %p is not the start of memory from bps_gpu_alloc or "
 			"bps_gpu_import",
 			ptr);
 	rc = gpu_await_agent(b, region, deadline_ns, timeout_ms);
 	if (rc == 0)
-		rc = withdraw(b, region, true);
+		rc = region_set_tensors_released(b, region, true);
 	if (rc == 0) {
-		rc = gpu_link_release(b->gpu, ptr, clock_left_ms(deadline_ns), last_error_text());
+		rc = gpu_link_release(
+			b->gpu, ptr, clock_ms_until_deadline(deadline_ns), last_error_text());
 		if (rc < 0) {
 			struct err_text why = *last_error_text();
 
-			withdraw(b, region, false);
+			region_set_tensors_released(b, region, false);
 			*last_error_text() = why;
 		}
 	}
-	return rc < 0 ? explain(rc, "bps_gpu_release") : 0;
+	return rc < 0 ? prepend_call_to_last_error(rc, "bps_gpu_release") : 0;
 }
 
 int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_values,
 	void *ptr, struct bps_tensor **ret)
 {
-	struct tensor_decl d = {name, shape_of((unsigned)dtype, n_values)};
+	struct tensor_decl d = {name, shape_from_dtype_and_count((unsigned)dtype, n_values)};
 	struct tensor_place place;
-	int rc = need(b, "bps_gpu_declare");
+	int rc = require_open_gpu(b, "bps_gpu_declare");
 
 	if (rc == 0)
 		rc = tensor_check_ret(ret);
@@ -225,7 +226,7 @@ int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint6
 		rc = tensor_check_decl(&d);
 	if (rc < 0)
 		return rc;
-	if (!gpu_link_find(b->gpu, ptr, shape_bytes(&d.shape), &place.region, &place.offset))
+	if (!gpu_link_find_region(b->gpu, ptr, shape_bytes(&d.shape), &place.region, &place.offset))
 		return last_error_set(-EINVAL,
 			"tensor '%s': its %llu bytes at %p are not within one piece of memory from "
 			"bps_gpu_alloc or bps_gpu_import",
@@ -240,7 +241,7 @@ int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint6
 
 /* Return the code of the failure that has released all streams, or 0. After such a failure streams
  * no longer wait for sums. Sets bps_last_error. */
-static int failure(struct bps *b)
+static int report_stream_failure(struct bps *b)
 {
 	struct err_text err;
 	int rc = session_failure(&b->session, &err);
@@ -255,20 +256,21 @@ static int failure(struct bps *b)
 	return rc ? last_error_set(rc, "job '%s': %s", b->options.job, err.s) : 0;
 }
 
-static int check(struct bps_tensor *t, const char *what)
+static int check_device_tensor(struct bps_tensor *t, const char *what)
 {
-	int rc = t ? need(t->b, what) : last_error_set(-EINVAL, "%s: the tensor is NULL", what);
+	int rc = t ? require_open_gpu(t->b, what)
+		   : last_error_set(-EINVAL, "%s: the tensor is NULL", what);
 
 	if (rc == 0 && !t->region)
 		rc = last_error_set(-EINVAL, "%s: tensor '%s' lies in host memory", what, t->name);
-	return rc < 0 ? rc : failure(t->b);
+	return rc < 0 ? rc : report_stream_failure(t->b);
 }
 
 /* Check the operation. An average of integers needs a companion, which is a second, wider tensor
  * (average.h). Executors have no companions, so this function rejects such an average. Without a
  * companion the sum could wrap. Also, machines that have the tensor in host memory use a companion,
  * and would wait for rounds of the companion that this machine would never submit. */
-static int check_op(const struct bps_tensor *t, enum bps_op op)
+static int check_gpu_operation(const struct bps_tensor *t, enum bps_op op)
 {
 	if ((unsigned)op >= OP_COUNT)
 		return last_error_set(-EINVAL, "push_pull: %d is not an operation", (int)op);
@@ -287,11 +289,11 @@ static int check_op(const struct bps_tensor *t, enum bps_op op)
 int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, void *stream)
 {
 	struct client_gpu *g;
-	int rc = check(t, "bps_gpu_push_pull");
+	int rc = check_device_tensor(t, "bps_gpu_push_pull");
 
 	if (rc < 0)
 		return rc;
-	rc = check_op(t, op);
+	rc = check_gpu_operation(t, op);
 	if (rc < 0)
 		return rc;
 	g = t->b->gpu;
@@ -306,7 +308,7 @@ int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, vo
 		rc = g->driver->write(
 			g, stream, &g->slots[t->idx].ready, t->round + 1, last_error_text());
 	if (rc == 0)
-		tensor_push(t, op, priority);
+		tensor_submit_next_round(t, op, priority);
 	pthread_mutex_unlock(&t->b->ring_mutex);
 	if (rc < 0)
 		return rc;
@@ -318,7 +320,7 @@ int bps_gpu_wait_stream(struct bps_tensor *t, void *stream)
 {
 	uint32_t timeout_ms;
 	struct client_gpu *g;
-	int rc = check(t, "bps_gpu_wait_stream");
+	int rc = check_device_tensor(t, "bps_gpu_wait_stream");
 
 	if (rc < 0 || !t->round)
 		return rc;
@@ -328,7 +330,7 @@ int bps_gpu_wait_stream(struct bps_tensor *t, void *stream)
 		clock_deadline(timeout_ms), last_error_text());
 	if (rc == BPS_ETIMEDOUT)
 		return tensor_explain_timeout(t, t->round, timeout_ms);
-	return rc < 0 ? explain(rc, "bps_gpu_wait_stream") : 0;
+	return rc < 0 ? prepend_call_to_last_error(rc, "bps_gpu_wait_stream") : 0;
 }
 
 const char *bps_gpu_route(const struct bps *b)

@@ -121,8 +121,8 @@ int gpu_link_import(
 	struct client_gpu *g, void *ptr, uint64_t bytes, uint32_t timeout_ms, struct err_text *err);
 int gpu_link_release(struct client_gpu *g, void *ptr, uint32_t timeout_ms, struct err_text *err);
 /* Find the region that holds [ptr, ptr + bytes). Returns false if no region does. */
-bool gpu_link_find(struct client_gpu *g, const void *ptr, uint64_t bytes, uint32_t *ret_region,
-	uint64_t *ret_offset);
+bool gpu_link_find_region(struct client_gpu *g, const void *ptr, uint64_t bytes,
+	uint32_t *ret_region, uint64_t *ret_offset);
 /* Return the code of the connection's failure, and write the sentence about the failure to *ret.
  * Returns 0 if the connection has not failed. */
 int gpu_link_failure(struct client_gpu *g, struct err_text *ret);

@@ -1,7 +1,7 @@
 /* Tensors in CUDA memory, with the CUDA driver that the training process itself has loaded. The
  * library does not link CUDA. This file looks up the entry points in the loaded libcuda.so.1 by
- * their versioned names, such as cuMemHostRegister_v2. Without cuda.h at build time, cuda_uuid
- * returns an error, and no other function is called. Thread: any. */
+ * their versioned names, such as cuMemHostRegister_v2. Without cuda.h at build time,
+ * cuda_get_device_uuid returns an error, and no other function is called. Thread: any. */
 #include <errno.h>
 
 #include "libbpsclient/gpu.h"
@@ -57,10 +57,10 @@ struct cuda_entries {
  * succeeded. */
 static struct cuda_entries cu;
 static bool is_loaded;
-/* serialises load() */
+/* serialises load_cuda_entry_points_once() */
 static pthread_mutex_t load_mutex = PTHREAD_MUTEX_INITIALIZER;
 
-static int load_entries(struct err_text *err)
+static int resolve_cuda_entry_points(struct err_text *err)
 {
 	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
 	int rc = 0;
@@ -82,19 +82,19 @@ static int load_entries(struct err_text *err)
 
 /* Look up the entry points, unless an earlier call has done so. After a failure the next call tries
  * again, because the process may have loaded CUDA meanwhile. */
-static int load(struct err_text *err)
+static int load_cuda_entry_points_once(struct err_text *err)
 {
 	int rc = 0;
 
 	pthread_mutex_lock(&load_mutex);
 	if (!is_loaded)
-		rc = load_entries(err);
+		rc = resolve_cuda_entry_points(err);
 	is_loaded = rc == 0;
 	pthread_mutex_unlock(&load_mutex);
 	return rc;
 }
 
-static int fail(CUresult rc, const char *what, struct err_text *err)
+static int cuda_result_to_error(CUresult rc, const char *what, struct err_text *err)
 {
 	const char *text = NULL;
 
@@ -106,41 +106,45 @@ static int fail(CUresult rc, const char *what, struct err_text *err)
 }
 
 /* Make the context of bps_gpu_open current on this thread. *ret_old: the thread's previous context,
- * or NULL. leave() restores the previous context. */
-static int enter(const struct client_gpu *g, CUcontext *ret_old, struct err_text *err)
+ * or NULL. cuda_context_restore_previous() restores the previous context. */
+static int cuda_context_make_current(
+	const struct client_gpu *g, CUcontext *ret_old, struct err_text *err)
 {
-	int rc = fail(cu.p_cuCtxGetCurrent(ret_old), "no CUDA context", err);
+	int rc = cuda_result_to_error(cu.p_cuCtxGetCurrent(ret_old), "no CUDA context", err);
 
 	if (rc == 0 && *ret_old != g->ctx)
-		rc = fail(cu.p_cuCtxSetCurrent(g->ctx), "cannot use the CUDA context", err);
+		rc = cuda_result_to_error(
+			cu.p_cuCtxSetCurrent(g->ctx), "cannot use the CUDA context", err);
 	return rc;
 }
 
-static void leave(const struct client_gpu *g, CUcontext old)
+static void cuda_context_restore_previous(const struct client_gpu *g, CUcontext old)
 {
 	if (old != g->ctx)
 		cu.p_cuCtxSetCurrent(old);
 }
 
-static int cuda_uuid(struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)
+static int cuda_get_device_uuid(
+	struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)
 {
 	CUcontext ctx = NULL;
 	CUdevice dev;
 	CUuuid uuid;
 	int rc;
 
-	rc = load(err);
+	rc = load_cuda_entry_points_once(err);
 	if (rc < 0)
 		return rc;
-	rc = fail(cu.p_cuCtxGetCurrent(&ctx), "no CUDA context", err);
+	rc = cuda_result_to_error(cu.p_cuCtxGetCurrent(&ctx), "no CUDA context", err);
 	if (rc < 0)
 		return rc;
 	if (!ctx)
 		return err_set(err, BPS_EDEVICE,
 			"the calling thread has no current CUDA context: choose a device first");
-	rc = fail(cu.p_cuCtxGetDevice(&dev), "no CUDA device", err);
+	rc = cuda_result_to_error(cu.p_cuCtxGetDevice(&dev), "no CUDA device", err);
 	if (rc == 0)
-		rc = fail(cu.p_cuDeviceGetUuid(&uuid, dev), "cannot get the GPU's UUID", err);
+		rc = cuda_result_to_error(
+			cu.p_cuDeviceGetUuid(&uuid, dev), "cannot get the GPU's UUID", err);
 	if (rc < 0)
 		return rc;
 	memcpy(ret, uuid.bytes, GPU_UUID_BYTES);
@@ -148,37 +152,38 @@ static int cuda_uuid(struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct e
 	return 0;
 }
 
-static int cuda_pin(struct client_gpu *g, struct err_text *err)
+static int cuda_pin_counter_page(struct client_gpu *g, struct err_text *err)
 {
 	CUcontext old;
 	CUdeviceptr addr = 0;
-	int rc = enter(g, &old, err);
+	int rc = cuda_context_make_current(g, &old, err);
 
 	if (rc < 0)
 		return rc;
-	rc = fail(cu.p_cuMemHostRegister(g->slots, g->page_bytes,
-			  CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE),
+	rc = cuda_result_to_error(
+		cu.p_cuMemHostRegister(g->slots, g->page_bytes,
+			CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE),
 		"cannot register the counter page with CUDA (is the limit on locked memory too "
 		"low?)",
 		err);
 	if (rc == 0) {
-		rc = fail(cu.p_cuMemHostGetDevicePointer(&addr, g->slots, 0),
+		rc = cuda_result_to_error(cu.p_cuMemHostGetDevicePointer(&addr, g->slots, 0),
 			"the GPU cannot access the counter page", err);
 		if (rc < 0)
 			cu.p_cuMemHostUnregister(g->slots);
 	}
 	g->page_addr = addr;
-	leave(g, old);
+	cuda_context_restore_previous(g, old);
 	return rc;
 }
 
-static void cuda_unpin(struct client_gpu *g)
+static void cuda_unpin_counter_page(struct client_gpu *g)
 {
 	CUcontext old;
-	if (enter(g, &old, NULL) < 0)
+	if (cuda_context_make_current(g, &old, NULL) < 0)
 		return;
 	cu.p_cuMemHostUnregister(g->slots);
-	leave(g, old);
+	cuda_context_restore_previous(g, old);
 }
 
 struct cuda_mapping {
@@ -187,7 +192,7 @@ struct cuda_mapping {
 	unsigned n_mapped;
 };
 
-static void unmap(struct cuda_mapping *h)
+static void cuda_mapping_destroy(struct cuda_mapping *h)
 {
 	for (unsigned i = 0; i < h->n_mapped; i++)
 		cu.p_cuMemUnmap(h->addr + i * h->chunk, h->chunk);
@@ -196,16 +201,18 @@ static void unmap(struct cuda_mapping *h)
 	free(h);
 }
 
-static int map_chunk(struct cuda_mapping *h, int fd, struct err_text *err)
+static int cuda_mapping_import_chunk(struct cuda_mapping *h, int fd, struct err_text *err)
 {
 	CUmemGenericAllocationHandle handle;
-	int rc = fail(cu.p_cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd,
-			      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+	int rc = cuda_result_to_error(
+		cu.p_cuMemImportFromShareableHandle(
+			&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
 		"cannot import device memory", err);
 
 	if (rc < 0)
 		return rc;
-	rc = fail(cu.p_cuMemMap(h->addr + h->n_mapped * h->chunk, h->chunk, 0, handle, 0),
+	rc = cuda_result_to_error(
+		cu.p_cuMemMap(h->addr + h->n_mapped * h->chunk, h->chunk, 0, handle, 0),
 		"cannot map device memory", err);
 	cu.p_cuMemRelease(handle); /* the mapping keeps the memory allocated */
 	if (rc == 0)
@@ -213,27 +220,28 @@ static int map_chunk(struct cuda_mapping *h, int fd, struct err_text *err)
 	return rc;
 }
 
-static int map_all(struct cuda_mapping *h, const int *fds, unsigned n_fds, struct err_text *err)
+static int cuda_mapping_map_all_chunks(
+	struct cuda_mapping *h, const int *fds, unsigned n_fds, struct err_text *err)
 {
 	CUmemAccessDesc access = {.location.type = CU_MEM_LOCATION_TYPE_DEVICE,
 		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 	CUdevice dev;
-	int rc = fail(cu.p_cuCtxGetDevice(&dev), "no CUDA device", err);
+	int rc = cuda_result_to_error(cu.p_cuCtxGetDevice(&dev), "no CUDA device", err);
 
 	if (rc == 0)
-		rc = fail(cu.p_cuMemAddressReserve(&h->addr, h->bytes, 0, 0, 0),
+		rc = cuda_result_to_error(cu.p_cuMemAddressReserve(&h->addr, h->bytes, 0, 0, 0),
 			"cannot reserve addresses for device memory", err);
 	for (unsigned i = 0; rc == 0 && i < n_fds; i++)
-		rc = map_chunk(h, fds[i], err);
+		rc = cuda_mapping_import_chunk(h, fds[i], err);
 	access.location.id = dev;
 	if (rc == 0)
-		rc = fail(cu.p_cuMemSetAccess(h->addr, h->bytes, &access, 1),
+		rc = cuda_result_to_error(cu.p_cuMemSetAccess(h->addr, h->bytes, &access, 1),
 			"cannot allow access to device memory", err);
 	return rc;
 }
 
-static int cuda_map(struct client_gpu *g, const struct gpu_memory *m, const int *fds,
-	unsigned n_fds, void **ret_ptr, void **ret_handle, struct err_text *err)
+static int cuda_map_executor_memory(struct client_gpu *g, const struct gpu_memory *m,
+	const int *fds, unsigned n_fds, void **ret_ptr, void **ret_handle, struct err_text *err)
 {
 	CUcontext old;
 	struct cuda_mapping *h;
@@ -248,48 +256,50 @@ static int cuda_map(struct client_gpu *g, const struct gpu_memory *m, const int 
 		return err_set(err, -ENOMEM, "out of memory");
 	h->chunk = m->chunk_bytes;
 	h->bytes = m->chunk_bytes * n_fds;
-	rc = enter(g, &old, err);
+	rc = cuda_context_make_current(g, &old, err);
 	if (rc < 0) {
 		free(h);
 		return rc;
 	}
-	rc = map_all(h, fds, n_fds, err);
+	rc = cuda_mapping_map_all_chunks(h, fds, n_fds, err);
 	if (rc < 0) {
-		unmap(h);
+		cuda_mapping_destroy(h);
 	} else {
 		*ret_ptr = (void *)(uintptr_t)h->addr;
 		*ret_handle = h;
 	}
-	leave(g, old);
+	cuda_context_restore_previous(g, old);
 	return rc;
 }
 
-static void cuda_unmap(struct client_gpu *g, void *ptr, uint64_t bytes, void *handle)
+static void cuda_unmap_executor_memory(
+	struct client_gpu *g, void *ptr, uint64_t bytes, void *handle)
 {
 	CUcontext old;
 	(void)ptr;
 	(void)bytes;
-	if (enter(g, &old, NULL) < 0)
+	if (cuda_context_make_current(g, &old, NULL) < 0)
 		return;
-	unmap(handle);
-	leave(g, old);
+	cuda_mapping_destroy(handle);
+	cuda_context_restore_previous(g, old);
 }
 
 /* ---- the trainer's own memory ---- */
 
-static int share_legacy(CUdeviceptr addr, uint64_t bytes, struct gpu_memory *ret, char *handle,
-	struct err_text *err)
+static int export_legacy_ipc_handle(CUdeviceptr addr, uint64_t bytes, struct gpu_memory *ret,
+	char *handle, struct err_text *err)
 {
 	CUdeviceptr base = 0;
 	CUipcMemHandle ipc;
 	size_t size = 0;
-	int rc = fail(cu.p_cuMemGetAddressRange(&base, &size, addr),
+	int rc = cuda_result_to_error(cu.p_cuMemGetAddressRange(&base, &size, addr),
 		"the address is not in device memory", err);
 
 	if (rc == 0 && (addr < base || addr - base > size || bytes > size - (addr - base)))
 		rc = err_set(err, -EINVAL, "the memory extends beyond its CUDA allocation");
 	if (rc == 0)
-		rc = fail(cu.p_cuIpcGetMemHandle(&ipc, base), "cannot share device memory", err);
+		rc = cuda_result_to_error(
+			cu.p_cuIpcGetMemHandle(&ipc, base), "cannot share device memory", err);
 	if (rc < 0)
 		return rc;
 	memcpy(handle, &ipc, sizeof(ipc));
@@ -304,13 +314,14 @@ static int export_mapping(CUdeviceptr base, struct err_text *err)
 {
 	CUmemGenericAllocationHandle handle;
 	int fd = -1;
-	int rc = fail(cu.p_cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)base),
+	int rc = cuda_result_to_error(
+		cu.p_cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)base),
 		"cannot find the memory behind a mapping", err);
 
 	if (rc < 0)
 		return rc;
-	rc = fail(cu.p_cuMemExportToShareableHandle(
-			  &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+	rc = cuda_result_to_error(cu.p_cuMemExportToShareableHandle(
+					  &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
 		"cannot share device memory", err);
 	cu.p_cuMemRelease(handle);
 	if (rc < 0)
@@ -319,15 +330,15 @@ static int export_mapping(CUdeviceptr base, struct err_text *err)
 	return fd;
 }
 
-static int find_mapping(
+static int find_mapping_of_address(
 	CUdeviceptr at, CUdeviceptr *ret_base, size_t *ret_size, struct err_text *err)
 {
-	int rc = fail(
+	int rc = cuda_result_to_error(
 		cu.p_cuPointerGetAttribute(ret_base, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, at),
 		"cannot find a mapping's base", err);
 
 	if (rc == 0)
-		rc = fail(
+		rc = cuda_result_to_error(
 			cu.p_cuPointerGetAttribute(ret_size, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, at),
 			"cannot find a mapping's size", err);
 	if (rc == 0 && (*ret_base > at || at - *ret_base >= *ret_size))
@@ -351,7 +362,7 @@ static int share_mappings(CUdeviceptr addr, uint64_t bytes, struct gpu_memory *r
 		CUdeviceptr base = 0;
 		size_t size = 0;
 
-		rc = find_mapping(at, &base, &size, err);
+		rc = find_mapping_of_address(at, &base, &size, err);
 		if (rc < 0)
 			break;
 		if (n && size != ret->chunk_bytes)
@@ -384,14 +395,14 @@ static int share_mappings(CUdeviceptr addr, uint64_t bytes, struct gpu_memory *r
 	return rc;
 }
 
-static int cuda_share(struct client_gpu *g, const void *ptr, uint64_t bytes, struct gpu_memory *ret,
-	char *handle, int *fds, unsigned max, struct err_text *err)
+static int cuda_share_trainer_memory(struct client_gpu *g, const void *ptr, uint64_t bytes,
+	struct gpu_memory *ret, char *handle, int *fds, unsigned max, struct err_text *err)
 {
 	CUcontext old;
 	CUdeviceptr addr = (CUdeviceptr)(uintptr_t)ptr;
 	unsigned long long types = 0, buffer_id = 0;
 	int is_legacy = 0;
-	int rc = enter(g, &old, err);
+	int rc = cuda_context_make_current(g, &old, err);
 
 	if (rc < 0)
 		return rc;
@@ -406,7 +417,7 @@ static int cuda_share(struct client_gpu *g, const void *ptr, uint64_t bytes, str
 	/* The order of these tests matters. Memory from cuMemAlloc has no handle, so descriptors of
 	 * this memory cannot be exported. But a driver may report that they can. */
 	if (is_legacy)
-		rc = share_legacy(addr, bytes, ret, handle, err);
+		rc = export_legacy_ipc_handle(addr, bytes, ret, handle, err);
 	else if (types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		rc = share_mappings(addr, bytes, ret, fds, max, err);
 	else
@@ -415,88 +426,91 @@ static int cuda_share(struct client_gpu *g, const void *ptr, uint64_t bytes, str
 			"the GPU, or comes from a pool; handle types 0x%llx): copy the values into "
 			"memory from bps_gpu_alloc",
 			types);
-	leave(g, old);
+	cuda_context_restore_previous(g, old);
 	return rc;
 }
 
 /* ---- streams ---- */
 
-static CUdeviceptr addr_of(const struct client_gpu *g, const _Atomic uint64_t *counter)
+static CUdeviceptr counter_device_address(
+	const struct client_gpu *g, const _Atomic uint64_t *counter)
 {
 	return g->page_addr + (uint64_t)((const char *)counter - (const char *)g->slots);
 }
 
 /* Queue an operation on a counter. fn: cuStreamWriteValue64 or cuStreamWaitValue64. */
-static int queue(struct client_gpu *g, __typeof__(cu.p_cuStreamWriteValue64) fn, void *stream,
-	_Atomic uint64_t *counter, uint64_t value, unsigned flags, struct err_text *err)
+static int stream_queue_counter_operation(struct client_gpu *g,
+	__typeof__(cu.p_cuStreamWriteValue64) fn, void *stream, _Atomic uint64_t *counter,
+	uint64_t value, unsigned flags, struct err_text *err)
 {
 	CUcontext old;
-	int rc = enter(g, &old, err);
+	int rc = cuda_context_make_current(g, &old, err);
 
 	if (rc < 0)
 		return rc;
-	rc = fail(fn(stream, addr_of(g, counter), value, flags),
+	rc = cuda_result_to_error(fn(stream, counter_device_address(g, counter), value, flags),
 		"cannot queue an operation on the stream", err);
-	leave(g, old);
+	cuda_context_restore_previous(g, old);
 	return rc;
 }
 
-static int cuda_write(struct client_gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
-	struct err_text *err)
+static int cuda_stream_write_counter(struct client_gpu *g, void *stream, _Atomic uint64_t *counter,
+	uint64_t value, struct err_text *err)
 {
 	/* By default CUDA writes the value after the earlier work of the stream. */
-	return queue(g, cu.p_cuStreamWriteValue64, stream, counter, value,
+	return stream_queue_counter_operation(g, cu.p_cuStreamWriteValue64, stream, counter, value,
 		CU_STREAM_WRITE_VALUE_DEFAULT, err);
 }
 
-static int cuda_wait(struct client_gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
-	uint64_t deadline_ns, struct err_text *err)
+static int cuda_stream_wait_counter(struct client_gpu *g, void *stream, _Atomic uint64_t *counter,
+	uint64_t value, uint64_t deadline_ns, struct err_text *err)
 {
 	(void)deadline_ns; /* the call returns at once; the stream waits, without a deadline */
-	return queue(
+	return stream_queue_counter_operation(
 		g, cu.p_cuStreamWaitValue64, stream, counter, value, CU_STREAM_WAIT_VALUE_GEQ, err);
 }
 
-static void cuda_settle(struct client_gpu *g)
+static void cuda_wait_for_queued_work(struct client_gpu *g)
 {
 	CUcontext old;
-	if (enter(g, &old, NULL) < 0)
+	if (cuda_context_make_current(g, &old, NULL) < 0)
 		return;
 	/* if the GPU has failed, the call returns at once, because no work runs any more */
 	cu.p_cuCtxSynchronize();
-	leave(g, old);
+	cuda_context_restore_previous(g, old);
 }
 
 #else
 
-static int no_uuid(struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)
+static int reject_uuid_without_cuda(
+	struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)
 {
 	(void)g;
 	(void)ret;
 	return err_set(err, BPS_EDEVICE, "this libbpsclient was built without CUDA's headers");
 }
 
-#define cuda_uuid   no_uuid
-#define cuda_pin    NULL
-#define cuda_unpin  NULL
-#define cuda_map    NULL
-#define cuda_unmap  NULL
-#define cuda_share  NULL
-#define cuda_write  NULL
-#define cuda_wait   NULL
-#define cuda_settle NULL
+#define cuda_get_device_uuid       reject_uuid_without_cuda
+#define cuda_pin_counter_page      NULL
+#define cuda_unpin_counter_page    NULL
+#define cuda_map_executor_memory   NULL
+#define cuda_unmap_executor_memory NULL
+#define cuda_share_trainer_memory  NULL
+#define cuda_stream_write_counter  NULL
+#define cuda_stream_wait_counter   NULL
+#define cuda_wait_for_queued_work  NULL
 
 #endif
 
 const struct client_gpu_driver client_gpu_driver_cuda = {
 	.name = "cuda",
-	.uuid = cuda_uuid,
-	.pin = cuda_pin,
-	.unpin = cuda_unpin,
-	.map = cuda_map,
-	.unmap = cuda_unmap,
-	.share = cuda_share,
-	.write = cuda_write,
-	.wait = cuda_wait,
-	.settle = cuda_settle,
+	.uuid = cuda_get_device_uuid,
+	.pin = cuda_pin_counter_page,
+	.unpin = cuda_unpin_counter_page,
+	.map = cuda_map_executor_memory,
+	.unmap = cuda_unmap_executor_memory,
+	.share = cuda_share_trainer_memory,
+	.write = cuda_stream_write_counter,
+	.wait = cuda_stream_wait_counter,
+	.settle = cuda_wait_for_queued_work,
 };

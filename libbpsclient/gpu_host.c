@@ -14,7 +14,8 @@
  * does not wake waiters. */
 #define LOOK_NS 50000
 
-static int host_uuid(struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)
+static int host_report_no_device_uuid(
+	struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)
 {
 	(void)g;
 	(void)ret;
@@ -22,20 +23,20 @@ static int host_uuid(struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct e
 		"there are no GPUs: plain memory takes the place of device memory");
 }
 
-static int host_pin(struct client_gpu *g, struct err_text *err)
+static int host_pin_counter_page(struct client_gpu *g, struct err_text *err)
 {
 	(void)err;
 	g->page_addr = (uint64_t)(uintptr_t)g->slots;
 	return 0;
 }
 
-static void host_unpin(struct client_gpu *g)
+static void host_unpin_counter_page(struct client_gpu *g)
 {
 	(void)g;
 }
 
-static int host_map(struct client_gpu *g, const struct gpu_memory *m, const int *fds,
-	unsigned n_fds, void **ret_ptr, void **ret_handle, struct err_text *err)
+static int host_map_executor_memory(struct client_gpu *g, const struct gpu_memory *m,
+	const int *fds, unsigned n_fds, void **ret_ptr, void **ret_handle, struct err_text *err)
 {
 	struct stat st;
 	void *p;
@@ -52,15 +53,16 @@ static int host_map(struct client_gpu *g, const struct gpu_memory *m, const int 
 	return 0;
 }
 
-static void host_unmap(struct client_gpu *g, void *ptr, uint64_t bytes, void *handle)
+static void host_unmap_executor_memory(
+	struct client_gpu *g, void *ptr, uint64_t bytes, void *handle)
 {
 	(void)g;
 	(void)handle;
 	munmap(ptr, bytes);
 }
 
-static int host_share(struct client_gpu *g, const void *ptr, uint64_t bytes, struct gpu_memory *ret,
-	char *handle, int *fds, unsigned max, struct err_text *err)
+static int host_reject_memory_sharing(struct client_gpu *g, const void *ptr, uint64_t bytes,
+	struct gpu_memory *ret, char *handle, int *fds, unsigned max, struct err_text *err)
 {
 	(void)g;
 	(void)ptr;
@@ -74,8 +76,8 @@ static int host_share(struct client_gpu *g, const void *ptr, uint64_t bytes, str
 		"into memory from bps_gpu_alloc");
 }
 
-static int host_write(struct client_gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
-	struct err_text *err)
+static int host_write_counter(struct client_gpu *g, void *stream, _Atomic uint64_t *counter,
+	uint64_t value, struct err_text *err)
 {
 	(void)g;
 	if (stream)
@@ -88,8 +90,8 @@ static int host_write(struct client_gpu *g, void *stream, _Atomic uint64_t *coun
 	return 0;
 }
 
-static int host_wait(struct client_gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
-	uint64_t deadline_ns, struct err_text *err)
+static int host_wait_for_counter(struct client_gpu *g, void *stream, _Atomic uint64_t *counter,
+	uint64_t value, uint64_t deadline_ns, struct err_text *err)
 {
 	const struct timespec look = {.tv_nsec = LOOK_NS};
 
@@ -108,20 +110,20 @@ static int host_wait(struct client_gpu *g, void *stream, _Atomic uint64_t *count
 	return 0;
 }
 
-static void host_settle(struct client_gpu *g)
+static void host_wait_for_queued_work(struct client_gpu *g)
 {
 	(void)g; /* no work is queued, because writes are done at once */
 }
 
 const struct client_gpu_driver client_gpu_driver_host = {
 	.name = "host",
-	.uuid = host_uuid,
-	.pin = host_pin,
-	.unpin = host_unpin,
-	.map = host_map,
-	.unmap = host_unmap,
-	.share = host_share,
-	.write = host_write,
-	.wait = host_wait,
-	.settle = host_settle,
+	.uuid = host_report_no_device_uuid,
+	.pin = host_pin_counter_page,
+	.unpin = host_unpin_counter_page,
+	.map = host_map_executor_memory,
+	.unmap = host_unmap_executor_memory,
+	.share = host_reject_memory_sharing,
+	.write = host_write_counter,
+	.wait = host_wait_for_counter,
+	.settle = host_wait_for_queued_work,
 };

@@ -22,7 +22,7 @@
 #define WATCH_MS 10000
 
 /* Record a failure, unless one is recorded already. The caller holds the lock. */
-static void set_failure(struct client_gpu *g, int code, const char *text)
+static void gpu_link_record_failure(struct client_gpu *g, int code, const char *text)
 {
 	if (atomic_load_explicit(&g->failure, memory_order_relaxed))
 		return;
@@ -35,15 +35,16 @@ int gpu_link_failure(struct client_gpu *g, struct err_text *ret)
 	int code = atomic_load_explicit(&g->failure, memory_order_acquire);
 
 	if (code)
-		/* set_failure writes failure_text once, before it stores the code in g->failure. So
-		 * a thread that has read the code needs no lock to read failure_text. */
+		/* gpu_link_record_failure writes failure_text once, before it stores the code in
+		 * g->failure. So a thread that has read the code needs no lock to read
+		 * failure_text. */
 		*ret = g->failure_text;
 	return code;
 }
 
 /* Receive one frame. If its message is GPU_FAILED, record the failure that the executor reports.
  * Returns 1, or an error with a sentence in err. */
-static int receive(
+static int gpu_link_receive_frame(
 	struct client_gpu *g, struct local_frame *a, uint32_t timeout_ms, struct err_text *err)
 {
 	int rc = local_recv(g->sock, a, timeout_ms, err);
@@ -57,15 +58,17 @@ static int receive(
 	if (rc <= 0)
 		return err_set(err, BPS_EDEVICE, "the executor of this job's GPUs has ended");
 	if (a->msg.type == GPU_FAILED)
-		set_failure(g, local_code(a->msg.gpu_text.code, BPS_EDEVICE), a->msg.gpu_text.text);
+		gpu_link_record_failure(g, local_code_from_wire(a->msg.gpu_text.code, BPS_EDEVICE),
+			a->msg.gpu_text.text);
 	return 1;
 }
 
 /* Send m and receive the answer to m in *a, which the caller frees. Drops all frames before the
  * answer. The caller holds the lock. Errors: BPS_ETIMEDOUT, BPS_EDEVICE, or the error with which
  * the connection has failed; err gets a sentence. */
-static int request(struct client_gpu *g, struct local_msg *m, const int *fds, unsigned n_fds,
-	uint16_t type, uint32_t timeout_ms, struct local_frame *a, struct err_text *err)
+static int gpu_link_request_answer(struct client_gpu *g, struct local_msg *m, const int *fds,
+	unsigned n_fds, uint16_t type, uint32_t timeout_ms, struct local_frame *a,
+	struct err_text *err)
 {
 	uint64_t deadline_ns = clock_deadline(timeout_ms);
 	int rc;
@@ -73,7 +76,7 @@ static int request(struct client_gpu *g, struct local_msg *m, const int *fds, un
 	m->seq = ++g->seq;
 	rc = local_send(g->sock, m, fds, n_fds, timeout_ms);
 	while (rc == 0 || rc == 1) {
-		rc = receive(g, a, clock_left_ms(deadline_ns), err);
+		rc = gpu_link_receive_frame(g, a, clock_ms_until_deadline(deadline_ns), err);
 		if (rc < 0)
 			break;
 		if (a->msg.type == type && a->msg.seq == m->seq)
@@ -89,7 +92,7 @@ static int request(struct client_gpu *g, struct local_msg *m, const int *fds, un
 
 /* ---- watcher ---- */
 
-static void poison(struct client_gpu *g)
+static void gpu_link_poison_slots(struct client_gpu *g)
 {
 	for (uint32_t i = 0; i < g->n_slots; i++)
 		gpu_slot_poison(&g->slots[i]);
@@ -103,16 +106,16 @@ static void read_last_words(struct client_gpu *g)
 	struct local_frame a;
 
 	pthread_mutex_lock(&g->lock);
-	while (receive(g, &a, 0, &err) > 0)
+	while (gpu_link_receive_frame(g, &a, 0, &err) > 0)
 		local_frame_free(&a);
 	if (!atomic_load_explicit(&g->failure, memory_order_relaxed))
 		atomic_store_explicit(&g->is_unexplained, true, memory_order_relaxed);
-	set_failure(g, BPS_EDEVICE,
+	gpu_link_record_failure(g, BPS_EDEVICE,
 		"the executor of this job's GPUs has ended (was bps-agent or its child killed?)");
 	pthread_mutex_unlock(&g->lock);
 }
 
-static void *watch(void *arg)
+static void *gpu_link_watcher_main(void *arg)
 {
 	struct client_gpu *g = arg;
 	struct pollfd p[] = {{.fd = g->sock, .events = POLLRDHUP},
@@ -126,12 +129,12 @@ static void *watch(void *arg)
 	} while (!p[0].revents && !p[1].revents);
 	/* Release the streams before taking the lock, because a thread that holds the lock may wait
 	 * for a stream. */
-	poison(g);
+	gpu_link_poison_slots(g);
 	read_last_words(g);
 	return NULL;
 }
 
-static int start_watcher(struct client_gpu *g, struct err_text *err)
+static int gpu_link_start_watcher(struct client_gpu *g, struct err_text *err)
 {
 	sigset_t all, old;
 	int rc;
@@ -143,7 +146,7 @@ static int start_watcher(struct client_gpu *g, struct err_text *err)
 			err_str(-errno));
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	rc = pthread_create(&g->watcher, NULL, watch, g);
+	rc = pthread_create(&g->watcher, NULL, gpu_link_watcher_main, g);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	g->has_watcher = rc == 0;
 	return rc ? err_set(err, -rc, "cannot start the thread that watches the executor: %s",
@@ -151,7 +154,7 @@ static int start_watcher(struct client_gpu *g, struct err_text *err)
 		  : 0;
 }
 
-static void stop_watcher(struct client_gpu *g)
+static void gpu_link_stop_watcher(struct client_gpu *g)
 {
 	uint64_t one = 1;
 
@@ -164,7 +167,8 @@ static void stop_watcher(struct client_gpu *g)
 
 /* ---- open ---- */
 
-static int map_page(struct client_gpu *g, const struct local_frame *a, struct err_text *err)
+static int gpu_link_map_counter_page(
+	struct client_gpu *g, const struct local_frame *a, struct err_text *err)
 {
 	const struct gpu_welcome *w = &a->msg.gpu_welcome;
 	struct stat st;
@@ -186,7 +190,7 @@ static int map_page(struct client_gpu *g, const struct local_frame *a, struct er
 }
 
 /* Choose the driver for the kind of memory that the executor uses. */
-static int choose_driver(struct client_gpu *g, const char *backend, bool has_cuda,
+static int gpu_link_choose_driver(struct client_gpu *g, const char *backend, bool has_cuda,
 	const struct err_text *why_not, struct err_text *err)
 {
 	if (!strcmp(backend, client_gpu_driver_host.name))
@@ -198,7 +202,7 @@ static int choose_driver(struct client_gpu *g, const char *backend, bool has_cud
 	return 0;
 }
 
-static int say_hello(struct client_gpu *g, const uint8_t *uuid, uint64_t deadline_ns,
+static int gpu_link_handshake(struct client_gpu *g, const uint8_t *uuid, uint64_t deadline_ns,
 	uint32_t timeout_ms, struct err_text *err)
 {
 	struct local_msg m = {.type = GPU_HELLO};
@@ -213,7 +217,8 @@ static int say_hello(struct client_gpu *g, const uint8_t *uuid, uint64_t deadlin
 	m.gpu_hello = (struct gpu_hello){.abi = LOCAL_ABI,
 		.version = BPS_VERSION,
 		.uuid = {uuid, uuid ? GPU_UUID_BYTES : 0}};
-	rc = request(g, &m, NULL, 0, GPU_WELCOME, clock_left_ms(deadline_ns), &a, err);
+	rc = gpu_link_request_answer(
+		g, &m, NULL, 0, GPU_WELCOME, clock_ms_until_deadline(deadline_ns), &a, err);
 	if (rc == BPS_ETIMEDOUT)
 		return err_set(err, rc,
 			"the GPUs of this machine were not ready for all workers of this machine "
@@ -222,12 +227,12 @@ static int say_hello(struct client_gpu *g, const uint8_t *uuid, uint64_t deadlin
 	if (rc < 0)
 		return rc;
 	if (a.msg.gpu_welcome.code)
-		rc = err_set(err, local_code(a.msg.gpu_welcome.code, BPS_EDEVICE), "%s",
+		rc = err_set(err, local_code_from_wire(a.msg.gpu_welcome.code, BPS_EDEVICE), "%s",
 			has_cuda ? a.msg.gpu_welcome.text : why_not.s);
 	if (rc == 0)
-		rc = choose_driver(g, a.msg.gpu_welcome.backend, has_cuda, &why_not, err);
+		rc = gpu_link_choose_driver(g, a.msg.gpu_welcome.backend, has_cuda, &why_not, err);
 	if (rc == 0)
-		rc = map_page(g, &a, err);
+		rc = gpu_link_map_counter_page(g, &a, err);
 	local_frame_free(&a);
 	return rc;
 }
@@ -246,14 +251,14 @@ int gpu_link_open(int sock, int agent_sock, const uint8_t *uuid, uint64_t deadli
 	g->agent_sock = agent_sock;
 	g->stop_fd = -1;
 	pthread_mutex_init(&g->lock, NULL);
-	rc = say_hello(g, uuid, deadline_ns, timeout_ms, err);
+	rc = gpu_link_handshake(g, uuid, deadline_ns, timeout_ms, err);
 	if (rc == 0) {
 		rc = g->driver->pin(g, err);
 		if (rc < 0)
 			g->driver = NULL;
 	}
 	if (rc == 0)
-		rc = start_watcher(g, err);
+		rc = gpu_link_start_watcher(g, err);
 	if (rc < 0) {
 		gpu_link_close(g);
 		return rc;
@@ -262,7 +267,7 @@ int gpu_link_open(int sock, int agent_sock, const uint8_t *uuid, uint64_t deadli
 	return 0;
 }
 
-static void region_free(struct client_gpu *g, struct client_gpu_region *r)
+static void gpu_region_destroy(struct client_gpu *g, struct client_gpu_region *r)
 {
 	if (!r->is_import && g->driver)
 		g->driver->unmap(g, r->ptr, r->bytes, r->handle);
@@ -275,17 +280,17 @@ void gpu_link_close(struct client_gpu *g)
 
 	if (!g)
 		return;
-	stop_watcher(g);
+	gpu_link_stop_watcher(g);
 	if (g->driver && g->slots) {
 		/* After the shutdown, the executor closes its end of the connection too. The
 		 * executor keeps the trainer's memory as long as queued work may use it. */
 		shutdown(g->sock, SHUT_RDWR);
-		poison(g);
+		gpu_link_poison_slots(g);
 		g->driver->settle(g);
 	}
 	while ((r = g->regions)) {
 		g->regions = r->next;
-		region_free(g, r);
+		gpu_region_destroy(g, r);
 	}
 	if (g->driver && g->slots)
 		g->driver->unpin(g);
@@ -300,8 +305,8 @@ void gpu_link_close(struct client_gpu *g)
 
 /* ---- regions ---- */
 
-static int add_region(struct client_gpu *g, uint32_t id, void *ptr, uint64_t bytes, bool is_import,
-	void *handle, struct err_text *err)
+static int gpu_link_add_region(struct client_gpu *g, uint32_t id, void *ptr, uint64_t bytes,
+	bool is_import, void *handle, struct err_text *err)
 {
 	struct client_gpu_region *r = malloc(sizeof(*r));
 
@@ -312,15 +317,15 @@ static int add_region(struct client_gpu *g, uint32_t id, void *ptr, uint64_t byt
 	return 0;
 }
 
-static int take_memory(struct client_gpu *g, const struct local_frame *a, uint64_t bytes,
-	void **ret, struct err_text *err)
+static int gpu_link_map_allocation(struct client_gpu *g, const struct local_frame *a,
+	uint64_t bytes, void **ret, struct err_text *err)
 {
 	const struct gpu_region *m = &a->msg.gpu_region;
 	void *ptr = NULL, *handle = NULL;
 	int rc;
 
 	if (m->code)
-		return err_set(err, local_code(m->code, BPS_EDEVICE),
+		return err_set(err, local_code_from_wire(m->code, BPS_EDEVICE),
 			"the executor cannot allocate %llu bytes of device memory: %s",
 			(unsigned long long)bytes, m->text);
 	if (m->n_memory != 1 || m->memory->bytes < bytes)
@@ -328,7 +333,7 @@ static int take_memory(struct client_gpu *g, const struct local_frame *a, uint64
 	rc = g->driver->map(g, m->memory, a->fds, a->n_fds, &ptr, &handle, err);
 	if (rc < 0)
 		return rc;
-	rc = add_region(g, m->region, ptr, m->memory->bytes, false, handle, err);
+	rc = gpu_link_add_region(g, m->region, ptr, m->memory->bytes, false, handle, err);
 	if (rc < 0)
 		g->driver->unmap(g, ptr, m->memory->bytes, handle);
 	else
@@ -344,16 +349,16 @@ int gpu_link_alloc(
 	int rc;
 
 	pthread_mutex_lock(&g->lock);
-	rc = request(g, &m, NULL, 0, GPU_REGION, timeout_ms, &a, err);
+	rc = gpu_link_request_answer(g, &m, NULL, 0, GPU_REGION, timeout_ms, &a, err);
 	if (rc == 0) {
-		rc = take_memory(g, &a, bytes, ret, err);
+		rc = gpu_link_map_allocation(g, &a, bytes, ret, err);
 		local_frame_free(&a);
 	}
 	pthread_mutex_unlock(&g->lock);
 	return rc;
 }
 
-static int import(
+static int gpu_link_request_import(
 	struct client_gpu *g, void *ptr, uint64_t bytes, uint32_t timeout_ms, struct err_text *err)
 {
 	struct local_msg m = {.type = GPU_IMPORT};
@@ -366,16 +371,16 @@ static int import(
 	if (n < 0)
 		return n;
 	m.gpu_import = (struct gpu_import){&memory, 1};
-	rc = request(g, &m, fds, (unsigned)n, GPU_REGION, timeout_ms, &a, err);
+	rc = gpu_link_request_answer(g, &m, fds, (unsigned)n, GPU_REGION, timeout_ms, &a, err);
 	for (int i = 0; i < n; i++)
 		close(fds[i]);
 	if (rc < 0)
 		return rc;
 	if (a.msg.gpu_region.code)
-		rc = err_set(err, local_code(a.msg.gpu_region.code, BPS_EDEVICE),
+		rc = err_set(err, local_code_from_wire(a.msg.gpu_region.code, BPS_EDEVICE),
 			"the executor cannot use this memory: %s", a.msg.gpu_region.text);
 	else
-		rc = add_region(g, a.msg.gpu_region.region, ptr, bytes, true, NULL, err);
+		rc = gpu_link_add_region(g, a.msg.gpu_region.region, ptr, bytes, true, NULL, err);
 	local_frame_free(&a);
 	return rc;
 }
@@ -386,25 +391,25 @@ int gpu_link_import(
 	int rc;
 
 	pthread_mutex_lock(&g->lock);
-	rc = import(g, ptr, bytes, timeout_ms, err);
+	rc = gpu_link_request_import(g, ptr, bytes, timeout_ms, err);
 	pthread_mutex_unlock(&g->lock);
 	return rc;
 }
 
-static int release(struct client_gpu *g, struct client_gpu_region **at, uint32_t timeout_ms,
-	struct err_text *err)
+static int gpu_link_release_region(struct client_gpu *g, struct client_gpu_region **at,
+	uint32_t timeout_ms, struct err_text *err)
 {
 	struct client_gpu_region *r = *at;
 	struct local_msg m = {.type = GPU_RELEASE, .gpu_release = {.region = r->id}};
 	struct local_frame a = {0};
-	int rc = request(g, &m, NULL, 0, GPU_RELEASED, timeout_ms, &a, err);
+	int rc = gpu_link_request_answer(g, &m, NULL, 0, GPU_RELEASED, timeout_ms, &a, err);
 
 	if (rc < 0)
 		return rc;
 	/* ENOENT: the executor has already released the region, for an earlier request whose answer
 	 * came too late. */
 	if (a.msg.gpu_release.code && a.msg.gpu_release.code != ENOENT)
-		rc = err_set(err, local_code(a.msg.gpu_release.code, BPS_EDEVICE),
+		rc = err_set(err, local_code_from_wire(a.msg.gpu_release.code, BPS_EDEVICE),
 			"the executor cannot release this memory: %s", a.msg.gpu_release.text);
 	local_frame_free(&a);
 	if (rc < 0)
@@ -412,7 +417,7 @@ static int release(struct client_gpu *g, struct client_gpu_region **at, uint32_t
 	*at = r->next;
 	if (!r->is_import)
 		g->driver->settle(g);
-	region_free(g, r);
+	gpu_region_destroy(g, r);
 	return 0;
 }
 
@@ -424,7 +429,7 @@ int gpu_link_release(struct client_gpu *g, void *ptr, uint32_t timeout_ms, struc
 	pthread_mutex_lock(&g->lock);
 	for (at = &g->regions; *at && (*at)->ptr != ptr;)
 		at = &(*at)->next;
-	rc = *at ? release(g, at, timeout_ms, err)
+	rc = *at ? gpu_link_release_region(g, at, timeout_ms, err)
 		 : err_set(err, -EINVAL,
 			   "%p was neither returned by bps_gpu_alloc nor passed to bps_gpu_import",
 			   ptr);
@@ -432,8 +437,8 @@ int gpu_link_release(struct client_gpu *g, void *ptr, uint32_t timeout_ms, struc
 	return rc;
 }
 
-bool gpu_link_find(struct client_gpu *g, const void *ptr, uint64_t bytes, uint32_t *ret_region,
-	uint64_t *ret_offset)
+bool gpu_link_find_region(struct client_gpu *g, const void *ptr, uint64_t bytes,
+	uint32_t *ret_region, uint64_t *ret_offset)
 {
 	const struct client_gpu_region *r;
 	uintptr_t at = (uintptr_t)ptr;

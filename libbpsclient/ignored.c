@@ -106,7 +106,7 @@ static const struct {
 	{"HOROVOD_SIZE", COUNT, START},
 };
 
-static bool has_effect(enum kind kind, const char *value)
+static bool variable_has_effect(enum kind kind, const char *value)
 {
 	if (!value || !*value)
 		return false;
@@ -115,12 +115,12 @@ static bool has_effect(enum kind kind, const char *value)
 	return kind == VALUE || (strcmp(value, "0") != 0 && strcasecmp(value, "false") != 0);
 }
 
-void ignored_warn(void)
+void ignored_variables_warn(void)
 {
 	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++) {
 		const char *value = getenv(ignored[i].name);
 
-		if (has_effect(ignored[i].kind, value))
+		if (variable_has_effect(ignored[i].kind, value))
 			fprintf(stderr, "libbpsclient: warning: %s=%.20s is ignored: %s\n",
 				ignored[i].name, value, ignored[i].advice);
 	}

@@ -5,6 +5,6 @@
 
 /* Print a warning on stderr for each of these variables that is set. The warning names the variable
  * and an alternative. */
-void ignored_warn(void);
+void ignored_variables_warn(void);
 
 #endif

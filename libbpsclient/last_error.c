@@ -20,7 +20,7 @@ struct err_text *last_error_text(void)
 	return &own;
 }
 
-static struct bps_failure *last_failure(void)
+static struct bps_failure *last_failure_of_thread(void)
 {
 	static _Thread_local struct bps_failure own = {.rank = -1};
 
@@ -29,7 +29,7 @@ static struct bps_failure *last_failure(void)
 
 void last_error_clear(void)
 {
-	struct bps_failure *own = last_failure();
+	struct bps_failure *own = last_failure_of_thread();
 
 	own->rank = -1;
 	own->host[0] = own->tensor[0] = '\0';
@@ -37,7 +37,7 @@ void last_error_clear(void)
 
 void last_error_cause(const struct ctl_cause *cause)
 {
-	struct bps_failure *own = last_failure();
+	struct bps_failure *own = last_failure_of_thread();
 
 	if (!ctl_has_cause(cause))
 		return;
@@ -47,7 +47,7 @@ void last_error_cause(const struct ctl_cause *cause)
 
 void last_error_tensor(const char *name)
 {
-	struct bps_failure *own = last_failure();
+	struct bps_failure *own = last_failure_of_thread();
 
 	if (!strncmp(name, AVERAGE_PREFIX, strlen(AVERAGE_PREFIX)))
 		name += strlen(AVERAGE_PREFIX);
@@ -57,7 +57,7 @@ void last_error_tensor(const char *name)
 
 void bps_last_failure(struct bps_failure *ret)
 {
-	*ret = *last_failure();
+	*ret = *last_failure_of_thread();
 }
 
 int last_error_set(int code, const char *fmt, ...)
@@ -77,7 +77,7 @@ int last_error_set(int code, const char *fmt, ...)
 
 /* Remove the prefix of companions' names (average.h) from the text, because the user knows only the
  * tensor's name. */
-static void name_tensors(char *text)
+static void strip_companion_prefixes(char *text)
 {
 	static const char prefix[] = AVERAGE_PREFIX;
 
@@ -89,7 +89,7 @@ const char *bps_last_error(void)
 {
 	char *text = last_error_text()->s;
 
-	name_tensors(text);
+	strip_companion_prefixes(text);
 
 	/* Replace control characters, because the text contains names that users have chosen, and a
 	 * terminal would interpret the control characters. */

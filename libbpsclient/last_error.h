@@ -2,7 +2,8 @@
 #define BPSCLIENT_LAST_ERROR_H
 /* The text of bps_last_error: one sentence per thread. A call that fails writes the sentence of its
  * thread. The sentence stays until the next failure in the same thread. Each thread also has the
- * fields of bps_last_failure. client_check clears the fields at the start of each call. The error
+ * fields of bps_last_failure. client_check_is_open clears the fields at the start of each call. The
+ * error
  * -EINVAL clears the fields too, because -EINVAL has no worker as its cause. */
 #include "common/base/error.h"
 #include "common/wire/ctlmsg_cause.h"

@@ -30,7 +30,7 @@ int client_check_own(const struct bps *b)
 	return 0;
 }
 
-int client_check(const struct bps *b)
+int client_check_is_open(const struct bps *b)
 {
 	int rc = client_check_own(b);
 
@@ -55,7 +55,7 @@ static int make_fork_guard(struct bps *b)
 	return 0;
 }
 
-int client_join(struct bps *b)
+int client_join_job(struct bps *b)
 {
 	const struct client_options *o = &b->options;
 	int rc;
@@ -88,7 +88,7 @@ static void client_free(struct bps *b)
 	for (unsigned i = 0; i < CLIENT_BUCKETS; i++)
 		for (t = b->buckets[i]; t; t = next) {
 			next = t->next;
-			tensor_free(t);
+			client_tensor_free(t);
 		}
 	if (b->is_ours)
 		munmap(b->is_ours, (size_t)sysconf(_SC_PAGESIZE));
@@ -100,16 +100,17 @@ static void client_free(struct bps *b)
 
 /* Set the failpoints (places where tests inject faults), once per process, because a second job
  * must not restart the failpoints' counters. */
-static void take_faults(void)
+static void failpoints_set_from_env(void)
 {
 	struct err_text err;
 
-	failpoint_set(secure_getenv("BPS_FAULTS"), &err); /* set_faults has checked the text */
+	failpoint_set(secure_getenv("BPS_FAULTS"),
+		&err); /* failpoints_check_and_set has checked the text */
 }
 
 /* Set the failpoints that the environment variable BPS_FAULTS names. Errors: -EINVAL if BPS_FAULTS
  * is invalid. Sets bps_last_error. */
-static int set_faults(void)
+static int failpoints_check_and_set(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	const char *text = secure_getenv("BPS_FAULTS");
@@ -119,7 +120,7 @@ static int set_faults(void)
 		return 0;
 	if (failpoint_check(text, &err) < 0)
 		return last_error_set(-EINVAL, "BPS_FAULTS: %s", err.s);
-	pthread_once(&once, take_faults);
+	pthread_once(&once, failpoints_set_from_env);
 	return 0;
 }
 
@@ -132,7 +133,7 @@ int bps_open(const struct bps_options *opt, struct bps **ret)
 	last_error_clear();
 	if (!ret)
 		return last_error_set(-EINVAL, "bps_open: ret is NULL");
-	rc = set_faults();
+	rc = failpoints_check_and_set();
 	if (rc < 0)
 		return rc;
 	b = calloc(1, sizeof(*b));
@@ -145,13 +146,13 @@ int bps_open(const struct bps_options *opt, struct bps **ret)
 	if (!rc)
 		rc = make_fork_guard(b);
 	if (!rc)
-		rc = client_join(b);
+		rc = client_join_job(b);
 	if (rc < 0) {
 		client_free(b);
 		return rc;
 	}
 	if (bps_rank(b) == 0) /* one warning per job is enough, so rank 0 prints it */
-		pthread_once(&warned, ignored_warn);
+		pthread_once(&warned, ignored_variables_warn);
 	*ret = b;
 	return 0;
 }

@@ -38,7 +38,7 @@ static const struct option_unit size_units[] = {
 	{"", 1}, {"B", 1}, {"KiB", 1u << 10}, {"MiB", 1u << 20}, {"GiB", 1u << 30}, {NULL, 0}};
 static const struct option_unit no_units[] = {{"", 1}, {NULL, 0}};
 
-static const char *env(const char *name)
+static const char *env_get_nonempty(const char *name)
 {
 	const char *value = name ? getenv(name) : NULL;
 
@@ -47,10 +47,10 @@ static const char *env(const char *name)
 
 /* Read a number in [0, max], with a unit, from the environment variable. If the variable is not
  * set, *ret does not change. Errors: -EINVAL. Sets bps_last_error. */
-static int env_number(
+static int env_parse_u64_with_unit(
 	const char *name, const struct option_unit *units, uint64_t max, uint64_t *ret)
 {
-	const char *value = env(name);
+	const char *value = env_get_nonempty(name);
 	unsigned long long n;
 	char *end;
 
@@ -74,28 +74,29 @@ static int env_number(
 	return 0;
 }
 
-static int env_u32(const char *name, const struct option_unit *units, uint32_t max, uint32_t *ret)
+static int env_parse_u32_with_unit(
+	const char *name, const struct option_unit *units, uint32_t max, uint32_t *ret)
 {
 	uint64_t value = *ret;
-	int rc = env_number(name, units, max, &value);
+	int rc = env_parse_u64_with_unit(name, units, max, &value);
 
 	*ret = (uint32_t)value;
 	return rc;
 }
 
-static int env_count(const char *name, int32_t *ret)
+static int env_parse_rank_or_size(const char *name, int32_t *ret)
 {
 	uint64_t value = (uint64_t)*ret;
-	int rc = env_number(name, no_units, CTL_WORKERS_MAX, &value);
+	int rc = env_parse_u64_with_unit(name, no_units, CTL_WORKERS_MAX, &value);
 
 	*ret = (int32_t)value;
 	return rc;
 }
 
-static int env_bool(const char *name, bool *ret)
+static int env_parse_boolean(const char *name, bool *ret)
 {
 	static const char *const words[] = {"0", "no", "off", "false", "1", "yes", "on", "true"};
-	const char *value = env(name);
+	const char *value = env_get_nonempty(name);
 
 	if (!value)
 		return 0;
@@ -107,9 +108,9 @@ static int env_bool(const char *name, bool *ret)
 	return last_error_set(-EINVAL, "%s='%s' is neither yes nor no", name, value);
 }
 
-static int env_loss(bool *ret)
+static int env_parse_agent_loss(bool *ret)
 {
-	const char *value = env("BPS_ON_AGENT_LOSS");
+	const char *value = env_get_nonempty("BPS_ON_AGENT_LOSS");
 
 	if (!value)
 		return 0;
@@ -187,13 +188,13 @@ static const struct launcher launchers[] = {
 		.job_step = "SLURM_STEP_ID"},
 };
 
-static const struct launcher *find_launcher(void)
+static const struct launcher *find_launcher_in_env(void)
 {
 	const struct launcher *l;
 
 	for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
 		l = &launchers[i];
-		if (env(l->size) && (env(l->rank) || l->is_rank_optional))
+		if (env_get_nonempty(l->size) && (env_get_nonempty(l->rank) || l->is_rank_optional))
 			return l;
 	}
 	return NULL;
@@ -209,42 +210,45 @@ static int scale_machines(const struct launcher *l, struct client_options *o)
 			l->local_size, CTL_WORKERS_MAX);
 	o->size *= per;
 	o->rank = o->rank < o->size ? o->rank * per + local : o->rank;
-	return env_count(l->global_rank, &o->rank);
+	return env_parse_rank_or_size(l->global_rank, &o->rank);
 }
 
-static void take_job(const struct launcher *l, struct client_options *o)
+static void launcher_read_job_name(const struct launcher *l, struct client_options *o)
 {
-	const char *job = env(l->job[0]) ? env(l->job[0]) : env(l->job[1]);
-	const char *step = env(l->job_step), *attempt = env(l->attempt);
-	const char *size = env(l->size), *local_size = env(l->local_size);
+	const char *job = env_get_nonempty(l->job[0]) ? env_get_nonempty(l->job[0])
+						      : env_get_nonempty(l->job[1]);
+	const char *step = env_get_nonempty(l->job_step), *attempt = env_get_nonempty(l->attempt);
+	const char *size = env_get_nonempty(l->size), *local_size = env_get_nonempty(l->local_size);
 
 	/* "none" is torchrun's default. It names no job. */
 	if (job && strcmp(job, "none") != 0)
 		snprintf(o->job, sizeof(o->job), "%s%s%s", job, step ? "." : "", step ? step : "");
-	else if (job && env(l->host) && env(l->port))
-		snprintf(o->job, sizeof(o->job), "%s:%s", env(l->host), env(l->port));
+	else if (job && env_get_nonempty(l->host) && env_get_nonempty(l->port))
+		snprintf(o->job, sizeof(o->job), "%s:%s", env_get_nonempty(l->host),
+			env_get_nonempty(l->port));
 	if (attempt && strcmp(attempt, "0") != 0 && size && local_size &&
 		strcmp(size, local_size) == 0)
 		snprintf(o->job + strlen(o->job), sizeof(o->job) - strlen(o->job), ".%s", attempt);
 }
 
-static int take_place(const struct launcher *l, struct client_options *o)
+static int launcher_read_rank_and_size(const struct launcher *l, struct client_options *o)
 {
 	int rc;
 
-	if ((rc = env_count(l->rank, &o->rank)) < 0 || (rc = env_count(l->size, &o->size)) < 0 ||
-		(rc = env_count(l->local_rank, &o->local_rank)) < 0 ||
-		(rc = env_count(l->local_size, &o->local_size)) < 0)
+	if ((rc = env_parse_rank_or_size(l->rank, &o->rank)) < 0 ||
+		(rc = env_parse_rank_or_size(l->size, &o->size)) < 0 ||
+		(rc = env_parse_rank_or_size(l->local_rank, &o->local_rank)) < 0 ||
+		(rc = env_parse_rank_or_size(l->local_size, &o->local_size)) < 0)
 		return rc;
 	if (l->is_per_machine && (rc = scale_machines(l, o)) < 0)
 		return rc;
 	if (o->size < 1)
-		return last_error_set(
-			-EINVAL, "%s='%s' is not a valid number of workers", l->size, env(l->size));
+		return last_error_set(-EINVAL, "%s='%s' is not a valid number of workers", l->size,
+			env_get_nonempty(l->size));
 	if (o->rank >= o->size && !o->is_elastic)
 		return last_error_set(-EINVAL,
 			"rank %d (%s='%s') is not below the size %d (%s='%s')", o->rank, l->rank,
-			env(l->rank), o->size, l->size, env(l->size));
+			env_get_nonempty(l->rank), o->size, l->size, env_get_nonempty(l->size));
 	return 0;
 }
 
@@ -270,7 +274,7 @@ static unsigned count_addresses(const char *config, const char *list)
 
 static int refuse_tf_config(void)
 {
-	const char *config = env("TF_CONFIG");
+	const char *config = env_get_nonempty("TF_CONFIG");
 	unsigned n = config ? count_addresses(config, "\"worker\"") +
 				      count_addresses(config, "\"chief\"") +
 				      count_addresses(config, "\"master\"")
@@ -295,7 +299,7 @@ static int refuse_foreign(void)
 	for (size_t i = 0; i < n_known + sizeof(foreign) / sizeof(foreign[0]); i++) {
 		bool is_known = i < n_known;
 		const struct launcher *l = is_known ? &launchers[i] : &foreign[i - n_known];
-		const char *rank = env(l->rank), *size = env(l->size);
+		const char *rank = env_get_nonempty(l->rank), *size = env_get_nonempty(l->size);
 
 		if (size && strcmp(size, "1") != 0)
 			return last_error_set(-EINVAL, "%s='%s' is set, but %s%s: %s", l->size,
@@ -312,14 +316,14 @@ static int refuse_foreign(void)
 /* Take the job's name from the launcher. If is_placed is false, also take rank, size, local rank
  * and local size. If is_placed is true, the caller has given rank and size, and the launcher's
  * local rank and local size would not match them. */
-static int take_launcher(bool is_placed, struct client_options *o)
+static int options_read_launcher(bool is_placed, struct client_options *o)
 {
-	const struct launcher *l = find_launcher();
+	const struct launcher *l = find_launcher_in_env();
 
 	if (!l)
 		return is_placed ? 0 : refuse_foreign();
-	take_job(l, o);
-	return is_placed ? 0 : take_place(l, o);
+	launcher_read_job_name(l, o);
+	return is_placed ? 0 : launcher_read_rank_and_size(l, o);
 }
 
 /* ---- all options ---- */
@@ -327,33 +331,36 @@ static int take_launcher(bool is_placed, struct client_options *o)
 static uint32_t spin_default_us(void)
 {
 	/* With few cores, a worker that spins would take the core that the agent needs. */
-	return cgroup_cpus() <= 2 ? 0 : SPIN_DEFAULT_US;
+	return cgroup_cpu_count() <= 2 ? 0 : SPIN_DEFAULT_US;
 }
 
-static int take_settings(struct client_options *o)
+static int options_read_env_settings(struct client_options *o)
 {
 	uint32_t backup = 0;
 	int rc;
 
-	if ((rc = env_u32("BPS_TIMEOUT", time_units, UINT32_MAX, &o->timeout_ms)) < 0 ||
-		(rc = env_u32("BPS_OPEN_TIMEOUT", time_units, UINT32_MAX, &o->open_timeout_ms)) <
+	if ((rc = env_parse_u32_with_unit("BPS_TIMEOUT", time_units, UINT32_MAX, &o->timeout_ms)) <
 			0 ||
-		(rc = env_bool("BPS_DETERMINISTIC", &o->is_deterministic)) < 0 ||
-		(rc = env_loss(&o->may_shrink)) < 0 ||
-		(rc = env_count("BPS_MAX_SIZE", &o->max_size)) < 0 ||
-		(rc = env_u32("BPS_BACKUP", no_units, BACKUP_MAX, &backup)) < 0 ||
-		(rc = env_u32("BPS_BACKUP_GRACE", time_units, UINT32_MAX, &o->grace_ms)) < 0 ||
-		(rc = env_bool("BYTEPS_FORCE_DISTRIBUTED", &o->is_forced)) < 0 ||
-		(rc = env_bool("BPS_FORCE_DISTRIBUTED", &o->is_forced)) < 0 ||
-		(rc = env_u32("BYTEPS_PARTITION_BYTES", size_units, UINT32_MAX, &o->part_bytes)) <
-			0 ||
-		(rc = env_u32("BPS_PARTITION_BYTES", size_units, UINT32_MAX, &o->part_bytes)) < 0)
+		(rc = env_parse_u32_with_unit(
+			 "BPS_OPEN_TIMEOUT", time_units, UINT32_MAX, &o->open_timeout_ms)) < 0 ||
+		(rc = env_parse_boolean("BPS_DETERMINISTIC", &o->is_deterministic)) < 0 ||
+		(rc = env_parse_agent_loss(&o->may_shrink)) < 0 ||
+		(rc = env_parse_rank_or_size("BPS_MAX_SIZE", &o->max_size)) < 0 ||
+		(rc = env_parse_u32_with_unit("BPS_BACKUP", no_units, BACKUP_MAX, &backup)) < 0 ||
+		(rc = env_parse_u32_with_unit(
+			 "BPS_BACKUP_GRACE", time_units, UINT32_MAX, &o->grace_ms)) < 0 ||
+		(rc = env_parse_boolean("BYTEPS_FORCE_DISTRIBUTED", &o->is_forced)) < 0 ||
+		(rc = env_parse_boolean("BPS_FORCE_DISTRIBUTED", &o->is_forced)) < 0 ||
+		(rc = env_parse_u32_with_unit(
+			 "BYTEPS_PARTITION_BYTES", size_units, UINT32_MAX, &o->part_bytes)) < 0 ||
+		(rc = env_parse_u32_with_unit(
+			 "BPS_PARTITION_BYTES", size_units, UINT32_MAX, &o->part_bytes)) < 0)
 		return rc;
 	o->backup = (uint16_t)backup;
-	return env_u32("BPS_SPIN_US", no_units, SPIN_MAX_US, &o->spin_us);
+	return env_parse_u32_with_unit("BPS_SPIN_US", no_units, SPIN_MAX_US, &o->spin_us);
 }
 
-static int copy_text(char *dst, size_t room, const char *src, const char *what)
+static int options_copy_bounded_text(char *dst, size_t room, const char *src, const char *what)
 {
 	if (!src)
 		return 0;
@@ -364,7 +371,7 @@ static int copy_text(char *dst, size_t room, const char *src, const char *what)
 	return 0;
 }
 
-static int hex_digit(char c)
+static int parse_token_hex_digit(char c)
 {
 	static const char digits[] = "0123456789abcdef";
 	const char *at = c ? strchr(digits, c >= 'A' && c <= 'F' ? c - 'A' + 'a' : c) : NULL;
@@ -373,9 +380,9 @@ static int hex_digit(char c)
 }
 
 /* Read BPS_JOB_TOKEN. The token is a secret, so the error texts do not show it. */
-static int take_token(struct client_options *o)
+static int options_read_job_token(struct client_options *o)
 {
-	const char *hex = env("BPS_JOB_TOKEN");
+	const char *hex = env_get_nonempty("BPS_JOB_TOKEN");
 
 	if (!hex)
 		return 0;
@@ -384,7 +391,8 @@ static int take_token(struct client_options *o)
 			"BPS_JOB_TOKEN has %zu characters, not %zu hex digits", strlen(hex),
 			2 * sizeof(o->token));
 	for (size_t i = 0; i < sizeof(o->token); i++) {
-		int high = hex_digit(hex[2 * i]), low = hex_digit(hex[2 * i + 1]);
+		int high = parse_token_hex_digit(hex[2 * i]),
+		    low = parse_token_hex_digit(hex[2 * i + 1]);
 
 		if (high < 0 || low < 0)
 			return last_error_set(
@@ -397,7 +405,7 @@ static int take_token(struct client_options *o)
 
 /* Check the numbers that the caller has set. -1 means that the caller has set no value. A number
  * below -1 is an error. */
-static int check_given(const struct bps_options *opt)
+static int options_check_caller_values(const struct bps_options *opt)
 {
 	const struct {
 		const char *name;
@@ -415,7 +423,7 @@ static int check_given(const struct bps_options *opt)
 	return 0;
 }
 
-static void take_given(const struct bps_options *opt, struct client_options *o)
+static void options_apply_caller_values(const struct bps_options *opt, struct client_options *o)
 {
 	if (opt->rank >= 0)
 		o->rank = opt->rank;
@@ -445,7 +453,7 @@ static void take_given(const struct bps_options *opt, struct client_options *o)
 		o->grace_ms = opt->backup_grace_ms;
 }
 
-static int check_place(const struct client_options *o)
+static int options_check_rank_and_size(const struct client_options *o)
 {
 	if (o->size < 1 || o->size > CTL_WORKERS_MAX)
 		return last_error_set(-EINVAL, "size %d is not in the range from 1 to %d", o->size,
@@ -475,6 +483,20 @@ static int settle_elastic(struct client_options *o)
 	return 0;
 }
 
+static void options_fill_default_times(struct client_options *o)
+{
+	if (!o->backup)
+		/* Without backup machines the grace is not used, but all workers must have the same
+		 * value, so use 0. */
+		o->grace_ms = 0;
+	else if (!o->grace_ms)
+		o->grace_ms = GRACE_DEFAULT_MS;
+	if (!o->timeout_ms)
+		o->timeout_ms = TIMEOUT_DEFAULT_MS;
+	if (!o->open_timeout_ms)
+		o->open_timeout_ms = o->timeout_ms;
+}
+
 int client_options_resolve(const struct bps_options *opt, struct client_options *ret)
 {
 	struct client_options o = {.job = "default",
@@ -498,42 +520,35 @@ int client_options_resolve(const struct bps_options *opt, struct client_options 
 			"the options have ABI %u, but the library has ABI %u (was bps_options_init "
 			"called?)",
 			opt->abi, BPS_ABI);
-	rc = check_given(opt);
+	rc = options_check_caller_values(opt);
 	if (rc < 0)
 		return rc;
 	if (opt->elastic > 0)
-		/* Set is_elastic before take_launcher, which requires a rank below the size unless
-		 * the job is elastic. */
+		/* Set is_elastic before options_read_launcher, which requires a rank below the size
+		 * unless the job is elastic. */
 		o.is_elastic = true;
-	if ((rc = env_bool("BPS_ELASTIC", &o.is_elastic)) < 0 ||
-		(rc = take_launcher(opt->rank >= 0 && opt->size >= 0, &o)) < 0 ||
-		(rc = take_settings(&o)) < 0 || (rc = take_token(&o)) < 0 ||
-		(rc = copy_text(o.job, sizeof(o.job), env("BPS_JOB"), "BPS_JOB")) < 0 ||
-		(rc = copy_text(o.job, sizeof(o.job), opt->job, "job name")) < 0 ||
-		(rc = copy_text(o.socket, sizeof(o.socket), env("BPS_AGENT_SOCKET"),
-			 "BPS_AGENT_SOCKET")) < 0 ||
-		(rc = copy_text(o.socket, sizeof(o.socket), opt->agent_socket, "agent socket")) < 0)
+	if ((rc = env_parse_boolean("BPS_ELASTIC", &o.is_elastic)) < 0 ||
+		(rc = options_read_launcher(opt->rank >= 0 && opt->size >= 0, &o)) < 0 ||
+		(rc = options_read_env_settings(&o)) < 0 || (rc = options_read_job_token(&o)) < 0 ||
+		(rc = options_copy_bounded_text(
+			 o.job, sizeof(o.job), env_get_nonempty("BPS_JOB"), "BPS_JOB")) < 0 ||
+		(rc = options_copy_bounded_text(o.job, sizeof(o.job), opt->job, "job name")) < 0 ||
+		(rc = options_copy_bounded_text(o.socket, sizeof(o.socket),
+			 env_get_nonempty("BPS_AGENT_SOCKET"), "BPS_AGENT_SOCKET")) < 0 ||
+		(rc = options_copy_bounded_text(
+			 o.socket, sizeof(o.socket), opt->agent_socket, "agent socket")) < 0)
 		return rc;
-	take_given(opt, &o);
+	options_apply_caller_values(opt, &o);
 	if (opt->on_agent_loss > BPS_LOSS_SHRINK)
 		return last_error_set(-EINVAL,
 			"on_agent_loss %d is neither 0 (abort) nor 1 (shrink)", opt->on_agent_loss);
-	if ((rc = settle_elastic(&o)) < 0 || (rc = check_place(&o)) < 0)
+	if ((rc = settle_elastic(&o)) < 0 || (rc = options_check_rank_and_size(&o)) < 0)
 		return rc;
 	if (o.backup && o.is_deterministic)
 		return last_error_set(-EINVAL,
 			"deterministic sums wait for every machine, but sums with backup machines "
 			"do not: set only one of BPS_DETERMINISTIC and BPS_BACKUP");
-	if (!o.backup)
-		/* Without backup machines the grace is not used, but all workers must have the same
-		 * value, so use 0. */
-		o.grace_ms = 0;
-	else if (!o.grace_ms)
-		o.grace_ms = GRACE_DEFAULT_MS;
-	if (!o.timeout_ms)
-		o.timeout_ms = TIMEOUT_DEFAULT_MS;
-	if (!o.open_timeout_ms)
-		o.open_timeout_ms = o.timeout_ms;
+	options_fill_default_times(&o);
 	*ret = o;
 	return 0;
 }

@@ -32,15 +32,15 @@ struct bps_results {
 	struct buffer buffers[2]; /* indexed by round & 1 */
 };
 
-static size_t page_bytes(void)
+static size_t system_page_bytes(void)
 {
 	return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-static int map(
+static int result_buffer_map_private(
 	struct buffer *buf, const struct bps_tensor *t, const char *out, struct err_text *err)
 {
-	size_t lead = (uintptr_t)out % page_bytes();
+	size_t lead = (uintptr_t)out % system_page_bytes();
 	void *base;
 	int rc;
 
@@ -55,9 +55,9 @@ static int map(
 
 /* Return 1 if the kernel has copied pages of the buffer, else 0. Errors: -errno if the page map
  * cannot be read. */
-static int has_copies(const struct buffer *buf)
+static int result_buffer_has_copies(const struct buffer *buf)
 {
-	size_t page = page_bytes(), n_left = (buf->bytes + page - 1) / page;
+	size_t page = system_page_bytes(), n_left = (buf->bytes + page - 1) / page;
 	off_t at = (off_t)((uintptr_t)buf->base / page * sizeof(uint64_t));
 	uint64_t entries[ENTRIES_MAX];
 	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC), rc = 0;
@@ -88,8 +88,8 @@ int bps_results_map(const struct bps_tensor *t, struct bps_results **ret)
 {
 	struct bps_results *r;
 	struct err_text err;
-	int rc =
-		t ? client_check(t->b) : last_error_set(-EINVAL, "results_map: the tensor is NULL");
+	int rc = t ? client_check_is_open(t->b)
+		   : last_error_set(-EINVAL, "results_map: the tensor is NULL");
 
 	if (!rc && !ret)
 		rc = last_error_set(-EINVAL, "results_map: ret is NULL");
@@ -106,7 +106,7 @@ int bps_results_map(const struct bps_tensor *t, struct bps_results **ret)
 		return last_error_set(-ENOMEM, "results_map: out of memory");
 	r->t = t;
 	for (int i = 0; !rc && i < 2; i++)
-		rc = map(&r->buffers[i], t, t->out[i], &err);
+		rc = result_buffer_map_private(&r->buffers[i], t, t->out[i], &err);
 	if (rc < 0) {
 		bps_results_unmap(r);
 		return last_error_set(rc, "results_map: tensor '%s': %s", t->name, err.s);
@@ -119,7 +119,7 @@ int bps_results_last(struct bps_results *r, void **ret)
 {
 	const struct buffer *buf;
 	const void *out;
-	int rc = r ? client_check(r->t->b)
+	int rc = r ? client_check_is_open(r->t->b)
 		   : last_error_set(-EINVAL, "results_last: the results are NULL");
 
 	if (!rc && !ret)
@@ -134,7 +134,7 @@ int bps_results_last(struct bps_results *r, void **ret)
 			out ? "an average of integers is not stored there: call bps_output"
 			    : "call bps_push_pull and bps_wait first");
 	buf = &r->buffers[out == r->t->out[1]];
-	rc = has_copies(buf);
+	rc = result_buffer_has_copies(buf);
 	if (rc && madvise(buf->base, buf->bytes, MADV_DONTNEED) < 0)
 		/* The kernel does not discard locked pages (mlockall). */
 		memcpy(buf->result, out, r->t->bytes);

@@ -29,10 +29,10 @@
 /* ---- failure ---- */
 
 /* Record the failure, unless the session has failed already. The caller holds the lock. */
-static int session_fail(struct session *s, int code, const char *text)
+static int session_record_failure(struct session *s, int code, const char *text)
 {
 	if (!atomic_load_explicit(&s->failure, memory_order_relaxed)) {
-		arenas_freeze(&s->arenas);
+		arenas_make_inputs_private(&s->arenas);
 		err_set(&s->failure_text, code, "%s", text);
 		atomic_store_explicit(&s->failure, code, memory_order_release);
 	}
@@ -41,7 +41,7 @@ static int session_fail(struct session *s, int code, const char *text)
 
 /* Stop using the connection, because it was closed or the agent broke the protocol. Records the
  * session's failure and returns its code. The caller holds the lock. */
-static int session_cut(struct session *s, int code, const char *why)
+static int session_cut_connection(struct session *s, int code, const char *why)
 {
 	struct err_text text;
 
@@ -56,7 +56,7 @@ static int session_cut(struct session *s, int code, const char *why)
 			"the agent at '%s' broke the protocol: %s (are bps-agent and libbpsclient "
 			"of one release?)",
 			s->options->socket, why);
-	return session_fail(s, code, text.s);
+	return session_record_failure(s, code, text.s);
 }
 
 int session_failure(struct session *s, struct err_text *ret)
@@ -64,7 +64,7 @@ int session_failure(struct session *s, struct err_text *ret)
 	int code = atomic_load_explicit(&s->failure, memory_order_acquire);
 
 	if (code)
-		/* the text is complete, because session_fail writes it before the code */
+		/* the text is complete, because session_record_failure writes it before the code */
 		*ret = s->failure_text;
 	if (code)
 		last_error_cause(&(struct ctl_cause){s->cause_rank, s->cause_host});
@@ -73,7 +73,7 @@ int session_failure(struct session *s, struct err_text *ret)
 
 /* ---- frames ---- */
 
-static int take_fd(struct local_frame *f, unsigned i)
+static int frame_detach_fd(struct local_frame *f, unsigned i)
 {
 	int fd = f->fds[i];
 
@@ -81,7 +81,7 @@ static int take_fd(struct local_frame *f, unsigned i)
 	return fd;
 }
 
-static int add_arena(struct session *s, struct local_frame *f)
+static int session_add_arena(struct session *s, struct local_frame *f)
 {
 	int fd = f->n_fds == 1 ? f->fds[0] : s->has_lost_fds ? -EMFILE : -1;
 	int rc = arenas_add(&s->arenas, &f->msg.arena, &fd);
@@ -92,7 +92,7 @@ static int add_arena(struct session *s, struct local_frame *f)
 }
 
 /* Store which worker or machine caused the failure that the caller is about to record. */
-static void set_cause(struct session *s, const struct ctl_cause *cause)
+static void session_record_cause(struct session *s, const struct ctl_cause *cause)
 {
 	if (atomic_load_explicit(&s->failure, memory_order_relaxed))
 		return;
@@ -102,11 +102,11 @@ static void set_cause(struct session *s, const struct ctl_cause *cause)
 		cause_file_set(s->options->job, s->rank, cause->rank);
 }
 
-static void note_job(struct session *s, const struct local_job *m)
+static void session_apply_job_message(struct session *s, const struct local_job *m)
 {
 	if (m->code) {
-		set_cause(s, &m->cause);
-		session_fail(s, local_code(m->code, BPS_EJOB_FAILED),
+		session_record_cause(s, &m->cause);
+		session_record_failure(s, local_code_from_wire(m->code, BPS_EJOB_FAILED),
 			*m->text ? m->text : "the job has failed");
 		return;
 	}
@@ -129,23 +129,23 @@ static int handle_unasked(struct session *s, struct local_frame *f)
 
 	switch (f->msg.type) {
 	case LOCAL_JOB:
-		note_job(s, &f->msg.job);
+		session_apply_job_message(s, &f->msg.job);
 		return 0;
 	case LOCAL_ARENA:
-		rc = add_arena(s, f);
-		return rc < 0 ? session_cut(
+		rc = session_add_arena(s, f);
+		return rc < 0 ? session_cut_connection(
 					s, rc, "an announced shared memory file cannot be mapped")
 			      : 0;
 	case LOCAL_WELCOME: /* if code != 0, the agent refused this worker before reading HELLO */
 		if (!f->msg.welcome.code && !s->control)
-			return session_cut(
+			return session_cut_connection(
 				s, BPS_EPROTO, "WELCOME arrived before this worker sent HELLO");
 		if (!f->msg.welcome.code) { /* a restarted agent sends WELCOME again */
 			s->n_types = f->msg.welcome.n_types;
 			return 0;
 		}
-		return session_fail(
-			s, local_code(f->msg.welcome.code, BPS_EPROTO), f->msg.welcome.text);
+		return session_record_failure(s,
+			local_code_from_wire(f->msg.welcome.code, BPS_EPROTO), f->msg.welcome.text);
 	case LOCAL_DECLARED:
 	case LOCAL_DEVICE_AT:
 	case LOCAL_TEXT:
@@ -155,13 +155,13 @@ static int handle_unasked(struct session *s, struct local_frame *f)
 	case LOCAL_TRAFFIC:
 		return 0;
 	default:
-		return session_cut(s, BPS_EPROTO, local_type_name(f->msg.type));
+		return session_cut_connection(s, BPS_EPROTO, local_type_name(f->msg.type));
 	}
 }
 
 /* Receive one frame. Returns 1, or -EAGAIN, -ETIMEDOUT, -ENOMEM. Any other error makes the session
  * fail; the return value is then the code of the session's failure. */
-static int receive(struct session *s, struct local_frame *f, uint32_t timeout_ms)
+static int session_receive_frame(struct session *s, struct local_frame *f, uint32_t timeout_ms)
 {
 	struct err_text err = {""};
 	int rc = local_recv(s->sock, f, timeout_ms, &err);
@@ -173,44 +173,44 @@ static int receive(struct session *s, struct local_frame *f, uint32_t timeout_ms
 	if (rc == 1 || rc == -EAGAIN || rc == -ETIMEDOUT || rc == -ENOMEM)
 		return rc;
 	if (rc == 0)
-		return session_cut(s, BPS_ENOAGENT, "the connection ended");
+		return session_cut_connection(s, BPS_ENOAGENT, "the connection ended");
 	if (rc == BPS_EPROTO)
-		return session_cut(s, rc, err.s);
-	return session_cut(s, BPS_ENOAGENT, err.s);
+		return session_cut_connection(s, rc, err.s);
+	return session_cut_connection(s, BPS_ENOAGENT, err.s);
 }
 
 /* Handle all frames that have arrived, without waiting. The caller holds the lock. */
-static void drain(struct session *s)
+static void session_drain_frames(struct session *s)
 {
 	struct local_frame f;
 	int rc = 1;
 
 	while (!s->is_cut && rc > 0) {
-		rc = receive(s, &f, 0);
+		rc = session_receive_frame(s, &f, 0);
 		if (rc > 0)
 			handle_unasked(s, &f);
 		local_frame_free(&f);
 	}
 }
 
-static int send_msg(struct session *s, const struct local_msg *m, uint64_t deadline_ns)
+static int session_send_message(struct session *s, const struct local_msg *m, uint64_t deadline_ns)
 {
-	int rc = local_send(s->sock, m, NULL, 0, clock_left_ms(deadline_ns));
+	int rc = local_send(s->sock, m, NULL, 0, clock_ms_until_deadline(deadline_ns));
 
 	if ((rc == -EPIPE || rc == -ECONNRESET) && m->type == LOCAL_HELLO)
 		/* The agent refused this worker before reading HELLO. The agent's message WELCOME
 		 * has the reason. */
 		return 0;
 	if (rc == -EPIPE || rc == -ECONNRESET) {
-		drain(s); /* the agent's last frames may report the reason */
-		return session_cut(s, BPS_ENOAGENT, err_str(rc));
+		session_drain_frames(s); /* the agent's last frames may report the reason */
+		return session_cut_connection(s, BPS_ENOAGENT, err_str(rc));
 	}
 	return rc == -EAGAIN ? -ETIMEDOUT : rc;
 }
 
 /* Trigger the failpoints (places where tests inject faults) that follow the sending of a
  * request. */
-static void sent(uint16_t type)
+static void trigger_sent_failpoint(uint16_t type)
 {
 	if (type == LOCAL_HELLO)
 		FAILPOINT(CLIENT_HELLO_SENT);
@@ -222,13 +222,13 @@ static void sent(uint16_t type)
 
 /* Receive frames until the answer to request number seq has come. A WELCOME is accepted with any
  * number, because it answers only one request, HELLO. The caller holds the lock. */
-static int await_answer(
+static int session_await_answer(
 	struct session *s, uint16_t type, uint32_t seq, uint64_t deadline_ns, struct local_frame *f)
 {
 	int rc;
 
 	for (;;) {
-		rc = receive(s, f, clock_left_ms(deadline_ns));
+		rc = session_receive_frame(s, f, clock_ms_until_deadline(deadline_ns));
 		if (rc < 0)
 			return rc == -EAGAIN ? -ETIMEDOUT : rc;
 		if (f->msg.type == type && (f->msg.seq == seq || type == LOCAL_WELCOME))
@@ -243,7 +243,7 @@ static int await_answer(
 /* Send m and receive its answer in f, which the caller frees. Errors: -EOPNOTSUPP if the agent does
  * not support this type of message; -ETIMEDOUT; or the error with which the session has failed. The
  * caller holds the lock. */
-static int request(struct session *s, struct local_msg *m, uint16_t answer_type,
+static int session_request_answer(struct session *s, struct local_msg *m, uint16_t answer_type,
 	uint64_t deadline_ns, struct local_frame *f)
 {
 	int rc;
@@ -253,11 +253,11 @@ static int request(struct session *s, struct local_msg *m, uint16_t answer_type,
 	if (m->type != LOCAL_HELLO && m->type >= s->n_types)
 		return -EOPNOTSUPP;
 	m->seq = ++s->seq;
-	rc = send_msg(s, m, deadline_ns);
+	rc = session_send_message(s, m, deadline_ns);
 	if (rc < 0)
 		return rc;
-	sent(m->type);
-	return await_answer(s, answer_type, m->seq, deadline_ns, f);
+	trigger_sent_failpoint(m->type);
+	return session_await_answer(s, answer_type, m->seq, deadline_ns, f);
 }
 
 /* Write to err why a request has no answer. Returns the error's code. The caller holds the lock. */
@@ -282,7 +282,7 @@ static int explain_request(struct session *s, int rc, const char *what, struct e
 
 /* ---- open ---- */
 
-static int connect_agent(struct session *s, struct err_text *err)
+static int session_connect_to_agent(struct session *s, struct err_text *err)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	const struct client_options *o = s->options;
@@ -308,7 +308,7 @@ static int connect_agent(struct session *s, struct err_text *err)
 				: "is bps-agent running? bpsrun starts one for a job");
 }
 
-static int map_control(struct session *s, struct local_frame *f, struct err_text *err)
+static int session_map_control_page(struct session *s, struct local_frame *f, struct err_text *err)
 {
 	struct stat st;
 	void *page = NULL;
@@ -322,8 +322,8 @@ static int map_control(struct session *s, struct local_frame *f, struct err_text
 			"the agent sent %u descriptors with its WELCOME, not 2", f->n_fds);
 	if (fstat(f->fds[0], &st) < 0 || st.st_size <= 0 || (uint64_t)st.st_size > ARENA_MAX_BYTES)
 		return err_set(err, BPS_EPROTO, "the agent's control page is empty or too large");
-	s->event_fd = take_fd(f, 1);
-	rc = arenas_map(f->fds[0], (uint64_t)st.st_size, true, &page);
+	s->event_fd = frame_detach_fd(f, 1);
+	rc = arenas_map_sealed_file(f->fds[0], (uint64_t)st.st_size, true, &page);
 	if (rc)
 		return process_limit_explain(rc, "the agent's control page cannot be mapped", err);
 	s->control = page;
@@ -332,12 +332,12 @@ static int map_control(struct session *s, struct local_frame *f, struct err_text
 	if (rc < 0)
 		return rc;
 	/* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): errno is not 0 after a failure */
-	s->entries = local_entries(s->control, s->control->sq_entries);
+	s->entries = local_tensor_entries(s->control, s->control->sq_entries);
 	s->tensor_entries = s->control->tensor_entries;
 	return 0;
 }
 
-static int attach(struct session *s, uint64_t deadline_ns, struct err_text *err)
+static int session_attach_to_agent(struct session *s, uint64_t deadline_ns, struct err_text *err)
 {
 	const struct client_options *o = s->options;
 	struct local_msg m = {.type = LOCAL_HELLO,
@@ -359,22 +359,22 @@ static int attach(struct session *s, uint64_t deadline_ns, struct err_text *err)
 	struct local_frame f = {.mem = NULL};
 	int rc;
 
-	rc = request(s, &m, LOCAL_WELCOME, deadline_ns, &f);
+	rc = session_request_answer(s, &m, LOCAL_WELCOME, deadline_ns, &f);
 	if (rc < 0) {
 		rc = explain_request(s, rc, "cannot attach to the agent", err);
 	} else if (f.msg.welcome.code) {
-		rc = local_code(f.msg.welcome.code, BPS_EPROTO);
+		rc = local_code_from_wire(f.msg.welcome.code, BPS_EPROTO);
 		err_set(err, rc, "the agent refused rank %d of job '%s': %s", o->rank, o->job,
 			*f.msg.welcome.text ? f.msg.welcome.text : err_str(rc));
 	} else {
 		s->n_types = f.msg.welcome.n_types;
-		rc = map_control(s, &f, err);
+		rc = session_map_control_page(s, &f, err);
 	}
 	local_frame_free(&f);
 	return rc;
 }
 
-static int await_job(struct session *s, uint64_t deadline_ns, struct err_text *err)
+static int session_await_all_workers(struct session *s, uint64_t deadline_ns, struct err_text *err)
 {
 	const struct client_options *o = s->options;
 	struct err_text why = {""};
@@ -382,7 +382,7 @@ static int await_job(struct session *s, uint64_t deadline_ns, struct err_text *e
 	int rc;
 
 	while (!s->is_complete && !atomic_load_explicit(&s->failure, memory_order_relaxed)) {
-		rc = receive(s, &f, clock_left_ms(deadline_ns));
+		rc = session_receive_frame(s, &f, clock_ms_until_deadline(deadline_ns));
 		if (rc > 0)
 			handle_unasked(s, &f);
 		local_frame_free(&f);
@@ -400,7 +400,7 @@ static int await_job(struct session *s, uint64_t deadline_ns, struct err_text *e
 			"the agent assigned rank %u of %u, which is invalid", s->rank, s->size);
 	return 0;
 late:
-	session_why(s, UINT32_MAX, 0, &why);
+	session_request_reason(s, UINT32_MAX, 0, &why);
 	return err_set(err, BPS_ETIMEDOUT, "job '%s' of %d workers is not complete after %u ms: %s",
 		o->job, o->size, o->open_timeout_ms,
 		*why.s ? why.s : "the agent did not report which workers are missing");
@@ -414,10 +414,10 @@ static int connect_and_attach(struct session *s, uint64_t deadline_ns, struct er
 	int rc = 0;
 
 	for (unsigned i = 0; i < ATTACH_TRIES; i++) {
-		rc = connect_agent(s, err);
+		rc = session_connect_to_agent(s, err);
 		if (rc < 0)
 			break;
-		rc = attach(s, deadline_ns, err);
+		rc = session_attach_to_agent(s, deadline_ns, err);
 		if (rc != BPS_ENOAGENT || s->control)
 			break;
 		close(s->sock);
@@ -437,7 +437,7 @@ int session_open(struct session *s, const struct client_options *options, struct
 	timed_lock_init(&s->lock);
 	rc = connect_and_attach(s, deadline_ns, err);
 	if (!rc)
-		rc = await_job(s, deadline_ns, err);
+		rc = session_await_all_workers(s, deadline_ns, err);
 	if (rc < 0)
 		session_close(s);
 	return rc;
@@ -465,14 +465,14 @@ void session_close(struct session *s)
  * of each buffer. on_device: the tensor is in device memory and has no buffers in this process.
  * Returns 0 even if the agent has refused the tensor. Errors: the error with which the session has
  * failed. */
-static int take_slot(struct session *s, const struct local_slot *m, uint64_t bytes, bool on_device,
-	struct session_slot *ret)
+static int session_resolve_slot(struct session *s, const struct local_slot *m, uint64_t bytes,
+	bool on_device, struct session_slot *ret)
 {
 	int lost;
 
 	*ret = (struct session_slot){.code = 0};
 	if (m->code) {
-		ret->code = local_code(m->code, BPS_EMISMATCH);
+		ret->code = local_code_from_wire(m->code, BPS_EMISMATCH);
 		err_set(&ret->text, ret->code, "%s", *m->text ? m->text : err_str(ret->code));
 		ret->cause_rank = m->cause.rank;
 		snprintf(ret->cause_host, sizeof(ret->cause_host), "%s", m->cause.host);
@@ -481,9 +481,11 @@ static int take_slot(struct session *s, const struct local_slot *m, uint64_t byt
 	ret->tensor = m->tensor;
 	if (on_device && m->tensor < s->tensor_entries)
 		return 0;
-	ret->in = arenas_place(&s->arenas, m->in_arena, true, m->in_offset, bytes);
-	ret->out[0] = arenas_place(&s->arenas, m->out_arena, false, m->out_offset[0], bytes);
-	ret->out[1] = arenas_place(&s->arenas, m->out_arena, false, m->out_offset[1], bytes);
+	ret->in = arenas_resolve_address(&s->arenas, m->in_arena, true, m->in_offset, bytes);
+	ret->out[0] =
+		arenas_resolve_address(&s->arenas, m->out_arena, false, m->out_offset[0], bytes);
+	ret->out[1] =
+		arenas_resolve_address(&s->arenas, m->out_arena, false, m->out_offset[1], bytes);
 	lost = arenas_why_lost(&s->arenas, m->in_arena);
 	if (!lost)
 		lost = arenas_why_lost(&s->arenas, m->out_arena);
@@ -493,16 +495,17 @@ static int take_slot(struct session *s, const struct local_slot *m, uint64_t byt
 		return 0;
 	}
 	if (!ret->in || !ret->out[0] || !ret->out[1] || m->tensor >= s->tensor_entries)
-		return session_cut(
+		return session_cut_connection(
 			s, BPS_EPROTO, "a declared tensor lies outside of the shared memory");
 	return 0;
 }
 
-/* Take the lock, send m and receive the answer to m. If ask() returns 0, the caller holds the lock.
- * The caller must then read the answer and call answered(), which releases the lock. what:
- * beginning of the error sentence, such as "cannot declare tensors". Errors: those of request(). */
-static int ask(struct session *s, struct local_msg *m, uint16_t answer_type, uint32_t timeout_ms,
-	const char *what, struct local_frame *f, struct err_text *err)
+/* Take the lock, send m and receive the answer to m. If session_lock_and_request() returns 0, the
+ * caller holds the lock. The caller must then read the answer and call
+ * session_free_answer_and_unlock(), which releases the lock. what: beginning of the error sentence,
+ * such as "cannot declare tensors". Errors: those of session_request_answer(). */
+static int session_lock_and_request(struct session *s, struct local_msg *m, uint16_t answer_type,
+	uint32_t timeout_ms, const char *what, struct local_frame *f, struct err_text *err)
 {
 	uint64_t deadline_ns = clock_deadline(timeout_ms);
 	int rc = timed_lock_take(&s->lock, deadline_ns);
@@ -511,7 +514,7 @@ static int ask(struct session *s, struct local_msg *m, uint16_t answer_type, uin
 	if (rc < 0)
 		return err_set(err, BPS_ETIMEDOUT,
 			"%s: another thread still waits for an answer from the agent", what);
-	rc = request(s, m, answer_type, deadline_ns, f);
+	rc = session_request_answer(s, m, answer_type, deadline_ns, f);
 	if (!rc)
 		return 0;
 	rc = explain_request(s, rc, what, err);
@@ -520,7 +523,7 @@ static int ask(struct session *s, struct local_msg *m, uint16_t answer_type, uin
 	return rc;
 }
 
-static void answered(struct session *s, struct local_frame *f)
+static void session_free_answer_and_unlock(struct session *s, struct local_frame *f)
 {
 	local_frame_free(f);
 	timed_lock_give(&s->lock);
@@ -535,18 +538,19 @@ int session_declare(struct session *s, const struct local_decl *decls, const uin
 
 	m.declare.tensors =
 		(struct local_decl *)(uintptr_t)decls; /* encoding does not write to decls */
-	rc = ask(s, &m, LOCAL_DECLARED, s->options->timeout_ms, "cannot declare tensors", &f, err);
+	rc = session_lock_and_request(
+		s, &m, LOCAL_DECLARED, s->options->timeout_ms, "cannot declare tensors", &f, err);
 	if (rc < 0)
 		return rc;
 	if (f.msg.declared.n_slots != n)
-		rc = session_cut(s, BPS_EPROTO,
+		rc = session_cut_connection(s, BPS_EPROTO,
 			"the answer DECLARED has more or fewer tensors than the request");
 	for (uint32_t i = 0; !rc && i < n; i++)
-		rc = take_slot(
+		rc = session_resolve_slot(
 			s, &f.msg.declared.slots[i], bytes[i], decls[i].region != 0, &ret[i]);
 	if (rc < 0)
 		rc = explain_request(s, rc, "cannot declare tensors", err);
-	answered(s, &f);
+	session_free_answer_and_unlock(s, &f);
 	return rc;
 }
 
@@ -556,19 +560,20 @@ int session_device(struct session *s, uint32_t timeout_ms, int *ret_sock, struct
 	struct local_frame f;
 	int rc;
 
-	rc = ask(s, &m, LOCAL_DEVICE_AT, timeout_ms, "cannot connect to the executor", &f, err);
+	rc = session_lock_and_request(
+		s, &m, LOCAL_DEVICE_AT, timeout_ms, "cannot connect to the executor", &f, err);
 	if (rc < 0)
 		return rc;
 	if (s->has_lost_fds) {
 		rc = process_limit_explain(
 			-EMFILE, "the executor's socket cannot be received", err);
 	} else if (f.msg.device_at.code || f.n_fds != 1) {
-		rc = local_code(f.msg.device_at.code, BPS_EDEVICE);
+		rc = local_code_from_wire(f.msg.device_at.code, BPS_EDEVICE);
 		err_set(err, rc, "%s", f.msg.device_at.text);
 	} else {
-		*ret_sock = take_fd(&f, 0);
+		*ret_sock = frame_detach_fd(&f, 0);
 	}
-	answered(s, &f);
+	session_free_answer_and_unlock(s, &f);
 	return rc;
 }
 
@@ -585,25 +590,25 @@ int session_copy_on_write(
 	return 0;
 }
 
-int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_text *ret)
+int session_request_reason(struct session *s, uint32_t tensor, uint64_t round, struct err_text *ret)
 {
 	struct local_msg m = {.type = LOCAL_WHY, .why = {.tensor = tensor, .round = round}};
 	struct local_frame f;
 	struct err_text err;
-	int rc = ask(s, &m, LOCAL_TEXT, SESSION_WHY_MS, "why", &f, &err);
+	int rc = session_lock_and_request(s, &m, LOCAL_TEXT, SESSION_WHY_MS, "why", &f, &err);
 
 	if (rc < 0)
 		return rc;
 	err_set(ret, 0, "%s", f.msg.text.text);
 	last_error_cause(&f.msg.text.cause);
-	answered(s, &f);
+	session_free_answer_and_unlock(s, &f);
 	return 0;
 }
 
-static int job_refusal(const struct session *s, uint32_t wire_code, const char *text,
+static int explain_job_refusal(const struct session *s, uint32_t wire_code, const char *text,
 	const struct ctl_cause *cause, struct err_text *err)
 {
-	int rc = local_code(wire_code, BPS_EJOB_FAILED);
+	int rc = local_code_from_wire(wire_code, BPS_EJOB_FAILED);
 
 	last_error_cause(cause);
 	return err_set(err, rc, "job '%s': %s", s->options->job, *text ? text : err_str(rc));
@@ -612,7 +617,7 @@ static int job_refusal(const struct session *s, uint32_t wire_code, const char *
 /* Send m. The agent answers when all workers of the job have sent this message. The error sentences
  * contain `what` and `deed`. what: the failed action, such as "cannot finish". deed: the action
  * that some workers have not done, such as "finished". */
-static int ask_together(struct session *s, struct local_msg *m, uint16_t answer_type,
+static int session_collective_request(struct session *s, struct local_msg *m, uint16_t answer_type,
 	uint64_t deadline_ns, uint32_t timeout_ms, const char *what, const char *deed,
 	struct session_passed *ret, struct err_text *err)
 {
@@ -623,20 +628,21 @@ static int ask_together(struct session *s, struct local_msg *m, uint16_t answer_
 	if (rc < 0)
 		return err_set(err, BPS_ETIMEDOUT,
 			"%s: another thread still waits for an answer from the agent", what);
-	rc = request(s, m, answer_type, deadline_ns, &f);
+	rc = session_request_answer(s, m, answer_type, deadline_ns, &f);
 	if (rc < 0 && rc != -ETIMEDOUT)
 		rc = explain_request(s, rc, what, err);
 	else if (!rc && answer_type == LOCAL_FINISHED && f.msg.finished.code)
-		rc = job_refusal(
+		rc = explain_job_refusal(
 			s, f.msg.finished.code, f.msg.finished.text, &f.msg.finished.cause, err);
 	else if (!rc && answer_type == LOCAL_PASSED && f.msg.passed.code)
-		rc = job_refusal(s, f.msg.passed.code, f.msg.passed.text, &f.msg.passed.cause, err);
+		rc = explain_job_refusal(
+			s, f.msg.passed.code, f.msg.passed.text, &f.msg.passed.cause, err);
 	else if (!rc && answer_type == LOCAL_PASSED)
 		*ret = (struct session_passed){f.msg.passed.n_new, f.msg.passed.root};
-	answered(s, &f);
+	session_free_answer_and_unlock(s, &f);
 	if (rc != -ETIMEDOUT)
 		return rc;
-	session_why(s, UINT32_MAX, 0, &why);
+	session_request_reason(s, UINT32_MAX, 0, &why);
 	return err_set(err, BPS_ETIMEDOUT, "not all workers of job '%s' %s in %u ms: %s",
 		s->options->job, deed, timeout_ms,
 		*why.s ? why.s : "the agent did not report which workers are missing");
@@ -646,8 +652,8 @@ int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err)
 {
 	struct local_msg m = {.type = LOCAL_FINISH};
 
-	return ask_together(s, &m, LOCAL_FINISHED, clock_deadline(timeout_ms), timeout_ms,
-		"cannot finish", "finished", NULL, err);
+	return session_collective_request(s, &m, LOCAL_FINISHED, clock_deadline(timeout_ms),
+		timeout_ms, "cannot finish", "finished", NULL, err);
 }
 
 int session_barrier(struct session *s, uint64_t number, uint64_t deadline_ns, uint32_t timeout_ms,
@@ -655,8 +661,8 @@ int session_barrier(struct session *s, uint64_t number, uint64_t deadline_ns, ui
 {
 	struct local_msg m = {.type = LOCAL_BARRIER, .barrier = {.number = number}};
 
-	return ask_together(s, &m, LOCAL_PASSED, deadline_ns, timeout_ms, "cannot pass the barrier",
-		"reached the barrier", ret, err);
+	return session_collective_request(s, &m, LOCAL_PASSED, deadline_ns, timeout_ms,
+		"cannot pass the barrier", "reached the barrier", ret, err);
 }
 
 int session_workers(struct session *s, uint32_t tensor, uint32_t first,
@@ -666,12 +672,12 @@ int session_workers(struct session *s, uint32_t tensor, uint32_t first,
 	struct local_frame f;
 	int rc;
 
-	rc = ask(s, &m, LOCAL_PEOPLE, s->options->timeout_ms, "cannot get the list of workers", &f,
-		err);
+	rc = session_lock_and_request(s, &m, LOCAL_PEOPLE, s->options->timeout_ms,
+		"cannot get the list of workers", &f, err);
 	if (rc < 0)
 		return rc;
 	fn(ctx, &f.msg.people);
-	answered(s, &f);
+	session_free_answer_and_unlock(s, &f);
 	return 0;
 }
 
@@ -681,12 +687,12 @@ int session_traffic(struct session *s, struct local_traffic *ret, struct err_tex
 	struct local_frame f;
 	int rc;
 
-	rc = ask(s, &m, LOCAL_TRAFFIC, s->options->timeout_ms, "cannot get the network traffic", &f,
-		err);
+	rc = session_lock_and_request(s, &m, LOCAL_TRAFFIC, s->options->timeout_ms,
+		"cannot get the network traffic", &f, err);
 	if (rc < 0)
 		return rc;
 	*ret = f.msg.traffic;
-	answered(s, &f);
+	session_free_answer_and_unlock(s, &f);
 	return 0;
 }
 
@@ -709,18 +715,18 @@ int session_await_failure(struct session *s, uint32_t timeout_ms)
 	uint32_t left = 1;
 
 	if (!timed_lock_take(&s->lock, deadline_ns)) {
-		drain(s);
+		session_drain_frames(s);
 		while (!atomic_load_explicit(&s->failure, memory_order_relaxed) && left) {
-			left = clock_left_ms(deadline_ns);
+			left = clock_ms_until_deadline(deadline_ns);
 			poll(&p, 1, (int)left);
-			drain(s);
+			session_drain_frames(s);
 		}
 		timed_lock_give(&s->lock);
 	}
 	return atomic_load_explicit(&s->failure, memory_order_acquire);
 }
 
-int session_poll(struct session *s)
+int session_poll_failure(struct session *s)
 {
 	uint64_t now = clock_now_ns();
 	uint64_t due = atomic_load_explicit(&s->poll_due_ns, memory_order_relaxed);
@@ -732,7 +738,7 @@ int session_poll(struct session *s)
 			now + (uint64_t)SESSION_POLL_MS * 1000000, memory_order_relaxed,
 			memory_order_relaxed) &&
 		!timed_lock_take(&s->lock, 0)) {
-		drain(s);
+		session_drain_frames(s);
 		timed_lock_give(&s->lock);
 	}
 	return atomic_load_explicit(&s->failure, memory_order_acquire);

@@ -4,7 +4,7 @@
  * with the agent), and the arenas (shared memory that holds tensors). This file handles neither
  * tensors nor the completion of rounds (client.h).
  *
- * session_open ── JOINED ── session_fail (job, agent or protocol failed) ── session_close
+ * session_open ── JOINED ── session_record_failure (job, agent or protocol failed) ── session_close
  *
  * Threads: any thread may call any function except session_open and session_close. The lock
  * serialises the use of the socket: the thread that holds the lock sends a request and reads until
@@ -53,10 +53,10 @@ struct session {
 	uint32_t cause_rank; /* rank and machine that caused the failure (struct ctl_cause) */
 	char cause_host[CTL_NAME_MAX + 1];
 
-	/* 0, or the code with which the session failed. session_fail stores the code after
-	 * failure_text, so a thread that reads the code may also read the text */
+	/* 0, or the code with which the session failed. session_record_failure stores the code
+	 * after failure_text, so a thread that reads the code may also read the text */
 	_Atomic int failure;
-	_Atomic uint64_t poll_due_ns; /* next time at which session_poll reads the socket */
+	_Atomic uint64_t poll_due_ns; /* next time at which session_poll_failure reads the socket */
 };
 
 /* Answer for one declared tensor. If `code` is 0, the answer has the tensor's index, and the
@@ -104,7 +104,8 @@ int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err)
  * *ret. Takes at most SESSION_WHY_MS. If `tensor` is UINT32_MAX, ask about the job. Returns a
  * negative error code if no answer came. */
 #define SESSION_WHY_MS 900
-int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_text *ret);
+int session_request_reason(
+	struct session *s, uint32_t tensor, uint64_t round, struct err_text *ret);
 /* Result of session_barrier. n_new: number of workers that joined the job at this barrier. root:
  * the lowest rank that had joined before this barrier. */
 struct session_passed {
@@ -135,7 +136,7 @@ int session_await_failure(struct session *s, uint32_t timeout_ms);
  * without a read, because all threads together read the socket at most once per SESSION_POLL_MS.
  * Returns the code of the session's failure, or 0. */
 #define SESSION_POLL_MS 200
-int session_poll(struct session *s);
+int session_poll_failure(struct session *s);
 /* If the session has failed, write the error text to *ret, set the cause that bps_last_failure
  * returns, and return the error code. Otherwise return 0. */
 int session_failure(struct session *s, struct err_text *ret);

@@ -19,7 +19,7 @@
 #include "libbpsclient/average.h"
 #include "libbpsclient/last_error.h"
 
-static void tensor_detach(struct bps_tensor *t)
+static void tensor_detach_from_job(struct bps_tensor *t)
 {
 	free(t->own_slots);
 	t->own_slots = NULL;
@@ -33,19 +33,19 @@ static void tensor_detach(struct bps_tensor *t)
 	t->round = 0;
 	t->copy_dst = NULL;
 	t->n_filled = 0;
-	average_reset(t);
+	average_clear_all_rounds(t);
 }
 
-static void detach_all(struct bps *b)
+static void detach_all_tensors(struct bps *b)
 {
 	for (unsigned i = 0; i < CLIENT_BUCKETS; i++)
 		for (struct bps_tensor *t = b->buckets[i]; t; t = t->next)
-			tensor_detach(t);
+			tensor_detach_from_job(t);
 }
 
 int bps_suspend(struct bps *b, uint32_t timeout_ms)
 {
-	int rc = client_check(b);
+	int rc = client_check_is_open(b);
 
 	if (rc < 0)
 		return rc;
@@ -65,11 +65,11 @@ int bps_suspend(struct bps *b, uint32_t timeout_ms)
 		session_close(&b->session);
 	}
 	b->is_suspended = true;
-	detach_all(b);
+	detach_all_tensors(b);
 	return rc;
 }
 
-static int by_order(const void *a, const void *b)
+static int compare_declaration_order(const void *a, const void *b)
 {
 	const struct bps_tensor *x = *(struct bps_tensor *const *)a;
 	const struct bps_tensor *y = *(struct bps_tensor *const *)b;
@@ -79,7 +79,7 @@ static int by_order(const void *a, const void *b)
 
 /* Declare all tensors again, in their original order, because the order decides their default
  * priorities. */
-static int declare_all(struct bps *b)
+static int redeclare_all_tensors(struct bps *b)
 {
 	struct bps_tensor **all = calloc(b->n_declared + 1u, sizeof(struct bps_tensor *));
 	size_t n = 0;
@@ -90,7 +90,7 @@ static int declare_all(struct bps *b)
 	for (unsigned i = 0; i < CLIENT_BUCKETS; i++)
 		for (struct bps_tensor *t = b->buckets[i]; t && n < b->n_declared; t = t->next)
 			all[n++] = t;
-	qsort(all, n, sizeof(struct bps_tensor *), by_order);
+	qsort(all, n, sizeof(struct bps_tensor *), compare_declaration_order);
 	rc = tensor_redeclare(b, all, n);
 	free(all);
 	return rc;
@@ -116,19 +116,19 @@ int bps_resume(struct bps *b, int32_t rank, int32_t size)
 	/* The launcher's local rank and local size belong to the previous rank and size. So they
 	 * are not valid any more: let the agent assign new ones. */
 	b->options.local_rank = b->options.local_size = -1;
-	rc = client_join(b);
+	rc = client_join_job(b);
 	if (rc < 0) {
 		b->options = was;
 		return rc;
 	}
 	b->is_suspended = false;
-	rc = declare_all(b);
+	rc = redeclare_all_tensors(b);
 	/* After a failure, some tensors may have no buffers. Suspend the job again, so that the
 	 * caller may repeat bps_resume. */
 	if (rc < 0) {
 		if (!b->is_single)
 			session_close(&b->session);
-		detach_all(b);
+		detach_all_tensors(b);
 		b->is_suspended = true;
 	}
 	return rc;

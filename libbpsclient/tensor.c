@@ -35,31 +35,31 @@ _Static_assert(BPS_SUM == (int)OP_SUM && BPS_PROD == (int)OP_PROD && BPS_MAX == 
 
 /* ---- table ---- */
 
-static struct bps_tensor **bucket_of(struct bps *b, const char *name)
+static struct bps_tensor **tensor_table_get_bucket(struct bps *b, const char *name)
 {
 	return &b->buckets[name_hash(name) % CLIENT_BUCKETS];
 }
 
-static struct bps_tensor *find_tensor(struct bps *b, const char *name)
+static struct bps_tensor *tensor_table_find(struct bps *b, const char *name)
 {
-	struct bps_tensor *t = *bucket_of(b, name);
+	struct bps_tensor *t = *tensor_table_get_bucket(b, name);
 
 	while (t && strcmp(t->name, name) != 0)
 		t = t->next;
 	return t;
 }
 
-static void remove_tensor(struct bps_tensor *t)
+static void tensor_table_remove_and_free(struct bps_tensor *t)
 {
-	struct bps_tensor **link = bucket_of(t->b, t->name);
+	struct bps_tensor **link = tensor_table_get_bucket(t->b, t->name);
 
 	while (*link != t)
 		link = &(*link)->next;
 	*link = t->next;
-	tensor_free(t);
+	client_tensor_free(t);
 }
 
-static struct bps_tensor *add_tensor(struct bps *b, const struct tensor_decl *d)
+static struct bps_tensor *tensor_table_add_new(struct bps *b, const struct tensor_decl *d)
 {
 	struct bps_tensor *t = calloc(1, sizeof(*t));
 
@@ -73,12 +73,12 @@ static struct bps_tensor *add_tensor(struct bps *b, const struct tensor_decl *d)
 	t->b = b;
 	t->shape = d->shape;
 	t->bytes = shape_bytes(&d->shape);
-	t->next = *bucket_of(b, t->name);
-	*bucket_of(b, t->name) = t;
+	t->next = *tensor_table_get_bucket(b, t->name);
+	*tensor_table_get_bucket(b, t->name) = t;
 	return t;
 }
 
-void tensor_free(struct bps_tensor *t)
+void client_tensor_free(struct bps_tensor *t)
 {
 	average_free(t);
 	free(t->own_slots);
@@ -111,7 +111,7 @@ int tensor_check_decl(const struct tensor_decl *d)
 	return 0;
 }
 
-static int check_agrees(
+static int check_declaration_agrees(
 	const struct bps_tensor *t, const struct tensor_decl *d, const struct tensor_place *place)
 {
 	bool is_same_place = t->region == (place ? place->region : 0) &&
@@ -134,7 +134,7 @@ static int check_agrees(
  * `pending` receives the added tensors. If a tensor is already in the table, its type, number of
  * elements and memory must agree with the new declaration. place: the device memory of the tensors,
  * or NULL for host memory. Errors: -ENOMEM, BPS_EMISMATCH. Sets bps_last_error. */
-static int collect_new(struct bps *b, const struct tensor_decl *decls,
+static int find_or_add_tensors(struct bps *b, const struct tensor_decl *decls,
 	const struct tensor_place *place, size_t n, struct bps_tensor **ret,
 	struct bps_tensor **pending, size_t *n_pending)
 {
@@ -142,11 +142,11 @@ static int collect_new(struct bps *b, const struct tensor_decl *decls,
 	int rc;
 
 	for (size_t i = 0; i < n; i++) {
-		t = find_tensor(b, decls[i].name);
-		if (t && (rc = check_agrees(t, &decls[i], place)) < 0)
+		t = tensor_table_find(b, decls[i].name);
+		if (t && (rc = check_declaration_agrees(t, &decls[i], place)) < 0)
 			return rc;
 		if (!t) {
-			t = add_tensor(b, &decls[i]);
+			t = tensor_table_add_new(b, &decls[i]);
 			if (!t)
 				return last_error_set(-ENOMEM, "declare: out of memory");
 			if (place) {
@@ -160,7 +160,7 @@ static int collect_new(struct bps *b, const struct tensor_decl *decls,
 	return 0;
 }
 
-static int adopt_slot(struct bps_tensor *t, const struct session_slot *slot)
+static int tensor_adopt_slot(struct bps_tensor *t, const struct session_slot *slot)
 {
 	if (slot->code) {
 		last_error_tensor(t->name);
@@ -185,7 +185,7 @@ static int adopt_slot(struct bps_tensor *t, const struct session_slot *slot)
 /* Declare n tensors in one request to the agent, and store their buffers. Stops at the first tensor
  * that the agent refuses, and returns the error code of the refusal. The refused tensor and the
  * tensors after it get no entry, so tensor_declare removes them. */
-static int declare_chunk(struct bps *b, struct bps_tensor **tensors, uint32_t n)
+static int declare_chunk_at_agent(struct bps *b, struct bps_tensor **tensors, uint32_t n)
 {
 	struct local_decl decls[LOCAL_DECLARE_MAX];
 	uint64_t bytes[LOCAL_DECLARE_MAX];
@@ -203,12 +203,12 @@ static int declare_chunk(struct bps *b, struct bps_tensor **tensors, uint32_t n)
 	}
 	rc = session_declare(&b->session, decls, bytes, n, slots, last_error_text());
 	for (uint32_t i = 0; !rc && i < n; i++)
-		rc = adopt_slot(tensors[i], &slots[i]);
+		rc = tensor_adopt_slot(tensors[i], &slots[i]);
 	free(slots);
 	return rc;
 }
 
-static int declare_new(struct bps *b, struct bps_tensor **tensors, size_t n)
+static int declare_tensors_in_job(struct bps *b, struct bps_tensor **tensors, size_t n)
 {
 	uint32_t chunk;
 	int rc = 0;
@@ -220,7 +220,7 @@ static int declare_new(struct bps *b, struct bps_tensor **tensors, size_t n)
 	}
 	for (size_t done = 0; !rc && done < n; done += chunk) {
 		chunk = n - done < LOCAL_DECLARE_MAX ? (uint32_t)(n - done) : LOCAL_DECLARE_MAX;
-		rc = declare_chunk(b, tensors + done, chunk);
+		rc = declare_chunk_at_agent(b, tensors + done, chunk);
 	}
 	return rc;
 }
@@ -239,12 +239,12 @@ int tensor_declare(struct bps *b, const struct tensor_decl *decls, const struct 
 		goto out;
 	}
 	pthread_mutex_lock(&b->declare_mutex);
-	rc = collect_new(b, decls, place, n, found, pending, &n_pending);
+	rc = find_or_add_tensors(b, decls, place, n, found, pending, &n_pending);
 	if (!rc)
-		rc = declare_new(b, pending, n_pending);
+		rc = declare_tensors_in_job(b, pending, n_pending);
 	for (size_t i = 0; i < n_pending; i++) {
 		if (!pending[i]->entry) {
-			remove_tensor(pending[i]);
+			tensor_table_remove_and_free(pending[i]);
 			continue;
 		}
 		nth = b->n_declared++;
@@ -264,7 +264,7 @@ int tensor_redeclare(struct bps *b, struct bps_tensor **tensors, size_t n)
 	int rc;
 
 	pthread_mutex_lock(&b->declare_mutex);
-	rc = declare_new(b, tensors, n);
+	rc = declare_tensors_in_job(b, tensors, n);
 	pthread_mutex_unlock(&b->declare_mutex);
 	return rc;
 }
@@ -272,7 +272,7 @@ int tensor_redeclare(struct bps *b, struct bps_tensor **tensors, size_t n)
 /* Copy the element i of an array of declarations of a program that was compiled with this or
  * another release. A later release appends fields. If one of those is set, it has an effect that
  * this release does not know. */
-static int copy_decl(const struct bps_decl *decls, size_t i, struct bps_decl *ret)
+static int copy_public_declaration(const struct bps_decl *decls, size_t i, struct bps_decl *ret)
 {
 	const uint8_t *from = (const uint8_t *)decls + i * decls->size;
 	size_t known = decls->size < sizeof(*ret) ? decls->size : sizeof(*ret);
@@ -293,16 +293,17 @@ static int copy_decl(const struct bps_decl *decls, size_t i, struct bps_decl *re
 	return 0;
 }
 
-static int read_decls(const struct bps_decl *decls, size_t n, struct tensor_decl *ret)
+static int read_public_declarations(const struct bps_decl *decls, size_t n, struct tensor_decl *ret)
 {
 	struct bps_decl d;
 	int rc;
 
 	for (size_t i = 0; i < n; i++) {
-		rc = copy_decl(decls, i, &d);
+		rc = copy_public_declaration(decls, i, &d);
 		if (rc < 0)
 			return rc;
-		ret[i] = (struct tensor_decl){d.name, shape_of((unsigned)d.dtype, d.n_values)};
+		ret[i] = (struct tensor_decl){
+			d.name, shape_from_dtype_and_count((unsigned)d.dtype, d.n_values)};
 		ret[i].shape.digest = d.digest;
 		rc = tensor_check_decl(&ret[i]);
 		if (rc < 0)
@@ -315,7 +316,7 @@ int bps_declare_group(
 	struct bps *b, const struct bps_decl *decls, size_t n, struct bps_tensor **ret)
 {
 	struct tensor_decl *known;
-	int rc = client_check(b);
+	int rc = client_check_is_open(b);
 
 	if (rc || !n)
 		return rc;
@@ -327,7 +328,7 @@ int bps_declare_group(
 	known = calloc(n, sizeof(*known));
 	if (!known)
 		return last_error_set(-ENOMEM, "declare: out of memory");
-	rc = read_decls(decls, n, known);
+	rc = read_public_declarations(decls, n, known);
 	if (!rc)
 		rc = tensor_declare(b, known, NULL, n, ret);
 	free(known);
@@ -344,20 +345,20 @@ int bps_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t 
 
 /* ---- submission ---- */
 
-static uint64_t done_round(const struct bps_tensor *t)
+static uint64_t tensor_load_done_round(const struct bps_tensor *t)
 {
-	/* Acquire: pairs with the store in local_done, or in single_worker_submit. */
+	/* Acquire: pairs with the store in local_complete_round, or in single_worker_submit. */
 	return atomic_load_explicit(&t->entry->done_round, memory_order_acquire);
 }
 
-static int entry_status(const struct bps_tensor *t)
+static int tensor_load_entry_status(const struct bps_tensor *t)
 {
 	return atomic_load_explicit(&t->entry->status, memory_order_relaxed);
 }
 
-bool tensor_has(const struct bps_tensor *t, uint64_t round)
+bool tensor_has_ended_round(const struct bps_tensor *t, uint64_t round)
 {
-	return done_round(t) >= round;
+	return tensor_load_done_round(t) >= round;
 }
 
 bool tensor_is_done(const struct bps_tensor *t)
@@ -367,25 +368,25 @@ bool tensor_is_done(const struct bps_tensor *t)
 
 	/* If the tensor itself has failed, the companion's round may never complete. So do not wait
 	 * for that round. */
-	return tensor_has(t, t->round) &&
-	       (!wide || tensor_has(wide, wide_round) || entry_status(t));
+	return tensor_has_ended_round(t, t->round) &&
+	       (!wide || tensor_has_ended_round(wide, wide_round) || tensor_load_entry_status(t));
 }
 
 struct bps_tensor *tensor_awaited(struct bps_tensor *t)
 {
 	struct bps_tensor *wide = average_carrier(t, t->round, NULL);
 
-	return wide && tensor_has(t, t->round) && !tensor_is_done(t) ? wide : t;
+	return wide && tensor_has_ended_round(t, t->round) && !tensor_is_done(t) ? wide : t;
 }
 
-int tensor_status(const struct bps_tensor *t, const struct bps_tensor **ret_failed)
+int tensor_get_failure_code(const struct bps_tensor *t, const struct bps_tensor **ret_failed)
 {
 	const struct bps_tensor *wide = average_carrier(t, t->round, NULL);
-	int status = entry_status(t);
+	int status = tensor_load_entry_status(t);
 
 	if (ret_failed)
 		*ret_failed = !status && wide ? wide : t;
-	return !status && wide ? entry_status(wide) : status;
+	return !status && wide ? tensor_load_entry_status(wide) : status;
 }
 
 int tensor_explain(const struct bps_tensor *t, int code)
@@ -394,7 +395,8 @@ int tensor_explain(const struct bps_tensor *t, int code)
 	const struct bps_tensor *shown = t->owner ? t->owner : t;
 	struct err_text why = {""};
 
-	if (session_failure(s, &why) != code && session_why(s, t->idx, t->round, &why) < 0)
+	if (session_failure(s, &why) != code &&
+		session_request_reason(s, t->idx, t->round, &why) < 0)
 		session_failure(s, &why);
 	last_error_tensor(shown->name);
 	return last_error_set(code, "push_pull of tensor '%s' in job '%s', round %llu: %s",
@@ -402,7 +404,7 @@ int tensor_explain(const struct bps_tensor *t, int code)
 		*why.s ? why.s : err_str(code));
 }
 
-static uint16_t wire_priority(const struct bps_tensor *t, int32_t priority)
+static uint16_t convert_priority_to_wire(const struct bps_tensor *t, int32_t priority)
 {
 	int64_t p = (int64_t)PRIORITY_MIDDLE + priority;
 
@@ -416,8 +418,8 @@ static uint16_t wire_priority(const struct bps_tensor *t, int32_t priority)
  * twice. The caller holds ring_mutex. *ret_bad: the tensor that may not be submitted. If no single
  * tensor is the cause, *ret_bad is the last tensor. Errors: BPS_EBUSY, -EAGAIN, or the error with
  * which the tensor or the session has failed. */
-static int check_group(struct bps *b, struct bps_tensor *const *tensors, size_t n, size_t n_entries,
-	struct bps_tensor **ret_bad)
+static int check_group_may_submit(struct bps *b, struct bps_tensor *const *tensors, size_t n,
+	size_t n_entries, struct bps_tensor **ret_bad)
 {
 	size_t i;
 	int rc = 0;
@@ -429,7 +431,7 @@ static int check_group(struct bps *b, struct bps_tensor *const *tensors, size_t 
 			rc = BPS_EBUSY;
 			break;
 		}
-		rc = tensor_status(tensors[i], NULL);
+		rc = tensor_get_failure_code(tensors[i], NULL);
 		tensors[i]->is_marked = true;
 	}
 	while (i > 0)
@@ -444,11 +446,11 @@ static int check_group(struct bps *b, struct bps_tensor *const *tensors, size_t 
 	return rc;
 }
 
-void tensor_push(struct bps_tensor *t, enum bps_op op, int32_t priority)
+void tensor_submit_next_round(struct bps_tensor *t, enum bps_op op, int32_t priority)
 {
 	struct local_sqe e = {.tensor = t->idx,
 		.op = (uint8_t)op,
-		.priority = wire_priority(t, priority),
+		.priority = convert_priority_to_wire(t, priority),
 		.round = ++t->round};
 
 	t->copy_dst = NULL;
@@ -482,24 +484,24 @@ static int explain_refusal(struct bps_tensor *t, int rc)
 		return last_error_set(rc,
 			"tensor '%s': the queue to the agent is full: wait for a round first",
 			t->name);
-	tensor_status(t, &failed);
+	tensor_get_failure_code(t, &failed);
 	return tensor_explain(failed, rc);
 }
 
 int tensor_may_fill(struct bps_tensor *t)
 {
-	int rc = tensor_is_done(t) ? tensor_status(t, NULL) : BPS_EBUSY;
+	int rc = tensor_is_done(t) ? tensor_get_failure_code(t, NULL) : BPS_EBUSY;
 
 	return rc ? explain_refusal(t, rc) : 0;
 }
 
 int tensor_may_run_ahead(struct bps_tensor *t, uint64_t max)
 {
-	int rc = entry_status(t);
+	int rc = tensor_load_entry_status(t);
 
 	if (!rc && t->b->is_at_barrier)
 		return explain_refusal(t, BPS_EBUSY);
-	if (!rc && t->round - done_round(t) >= max)
+	if (!rc && t->round - tensor_load_done_round(t) >= max)
 		return last_error_set(BPS_EBUSY,
 			"tensor '%s': too many rounds are in flight (the latest is round %llu): "
 			"wait for one of them first",
@@ -518,10 +520,10 @@ int tensor_check_group(struct bps_tensor *const *tensors, size_t n, const char *
 			return last_error_set(-EINVAL,
 				"%s: the tensor at index %zu is NULL or belongs to another job",
 				what, i);
-	return client_check(tensors[0]->b);
+	return client_check_is_open(tensors[0]->b);
 }
 
-static int check_tensors(struct bps_tensor *const *tensors, size_t n, enum bps_op op)
+static int check_tensors_for_push_pull(struct bps_tensor *const *tensors, size_t n, enum bps_op op)
 {
 	int rc = tensor_check_group(tensors, n, "push_pull");
 
@@ -536,7 +538,7 @@ static int check_tensors(struct bps_tensor *const *tensors, size_t n, enum bps_o
 	if ((unsigned)op >= OP_COUNT)
 		return last_error_set(-EINVAL, "push_pull: %d is not an operation", (int)op);
 	for (size_t i = 0; i < n; i++)
-		if (!op_is_for(op, (unsigned)tensors[i]->shape.dtype))
+		if (!op_is_valid_for_dtype(op, (unsigned)tensors[i]->shape.dtype))
 			return last_error_set(-EINVAL,
 				"push_pull: tensor '%s': %s is an operation on integers, not on %s",
 				tensors[i]->name, op_name(op),
@@ -561,16 +563,17 @@ static int prepare_averages(
 
 /* Put the next round of a tensor into the ring. If the operation needs a companion, also put the
  * companion's next round into the ring. The caller holds ring_mutex. */
-static void push(struct bps_tensor *t, enum bps_op op, int32_t priority)
+static void submit_with_companion(struct bps_tensor *t, enum bps_op op, int32_t priority)
 {
-	tensor_push(t, op, priority);
+	tensor_submit_next_round(t, op, priority);
 	if (average_is_needed(t, op))
-		average_push(t, priority);
+		average_submit_companion(t, priority);
 	else
-		average_skip(t);
+		average_clear_companion_round(t);
 }
 
-int client_submit(struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority)
+int client_submit_tensors(
+	struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority)
 {
 	struct bps_tensor *bad;
 	size_t n_averages = 0;
@@ -579,16 +582,16 @@ int client_submit(struct bps_tensor *const *tensors, size_t n, enum bps_op op, i
 
 	if (!n)
 		return 0;
-	rc = check_tensors(tensors, n, op);
+	rc = check_tensors_for_push_pull(tensors, n, op);
 	if (!rc)
 		rc = prepare_averages(tensors, n, op, &n_averages);
 	if (rc < 0)
 		return rc;
 	b = tensors[0]->b;
 	pthread_mutex_lock(&b->ring_mutex);
-	rc = check_group(b, tensors, n, n + n_averages, &bad);
+	rc = check_group_may_submit(b, tensors, n, n + n_averages, &bad);
 	for (size_t i = 0; !rc && i < n; i++)
-		push(tensors[i], op, priority);
+		submit_with_companion(tensors[i], op, priority);
 	pthread_mutex_unlock(&b->ring_mutex);
 	if (rc)
 		return explain_refusal(bad, rc);
@@ -601,13 +604,13 @@ int client_submit(struct bps_tensor *const *tensors, size_t n, enum bps_op op, i
 
 int bps_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority)
 {
-	return client_submit(&t, 1, op, priority);
+	return client_submit_tensors(&t, 1, op, priority);
 }
 
 int bps_push_pull_group(
 	struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority)
 {
-	return client_submit(tensors, n, op, priority);
+	return client_submit_tensors(tensors, n, op, priority);
 }
 
 int bps_push_pull_copy(
@@ -617,14 +620,14 @@ int bps_push_pull_copy(
 
 	if (!t || !src)
 		return last_error_set(-EINVAL, "push_pull: %s is NULL", t ? "src" : "the tensor");
-	rc = check_tensors(&t, 1, op);
+	rc = check_tensors_for_push_pull(&t, 1, op);
 	if (rc < 0)
 		return rc;
 	rc = tensor_may_fill(t);
 	if (rc < 0)
 		return rc;
-	copy_values(t, t->in, src, t->bytes);
-	rc = client_submit(&t, 1, op, priority);
+	tensor_copy_bytes(t, t->in, src, t->bytes);
+	rc = client_submit_tensors(&t, 1, op, priority);
 	if (!rc)
 		t->copy_dst = dst;
 	return rc;
@@ -634,15 +637,15 @@ int bps_push_pull_copy(
 
 /* Return the number of the last round that has ended. A round has ended if it has failed, or if it
  * is complete in the tensor and in the tensor's companion. */
-static uint64_t complete_round(const struct bps_tensor *t)
+static uint64_t tensor_last_ended_round(const struct bps_tensor *t)
 {
-	uint64_t done = done_round(t);
+	uint64_t done = tensor_load_done_round(t);
 
 	return done && done == t->round && !tensor_is_done(t) ? done - 1 : done;
 }
 
 /* Return the entry that holds the number of contributors to a complete round. */
-static struct local_entry *entry_of(const struct bps_tensor *t, uint64_t round)
+static struct local_entry *find_contributor_entry(const struct bps_tensor *t, uint64_t round)
 {
 	struct bps_tensor *wide = average_carrier(t, round, NULL);
 
@@ -656,12 +659,12 @@ void *bps_input(struct bps_tensor *t)
 
 const void *bps_output(const struct bps_tensor *t)
 {
-	uint64_t done = complete_round(t);
+	uint64_t done = tensor_last_ended_round(t);
 
 	if (t->region)
 		return NULL;
 	/* if the last round has failed, return the result of the previous round */
-	if (done && done == t->round && tensor_status(t, NULL))
+	if (done && done == t->round && tensor_get_failure_code(t, NULL))
 		done--;
 	if (!done)
 		return NULL;
@@ -670,7 +673,8 @@ const void *bps_output(const struct bps_tensor *t)
 
 int bps_outputs(const struct bps_tensor *t, const void *ret[2])
 {
-	int rc = t ? client_check(t->b) : last_error_set(-EINVAL, "outputs: the tensor is NULL");
+	int rc = t ? client_check_is_open(t->b)
+		   : last_error_set(-EINVAL, "outputs: the tensor is NULL");
 
 	if (!rc && !ret)
 		rc = last_error_set(-EINVAL, "outputs: ret is NULL");
@@ -705,18 +709,18 @@ int bps_tensor_info(const struct bps_tensor *t, struct bps_info *ret)
 {
 	const struct local_entry *entry;
 	uint64_t done;
-	int rc =
-		t ? client_check(t->b) : last_error_set(-EINVAL, "tensor_info: the tensor is NULL");
+	int rc = t ? client_check_is_open(t->b)
+		   : last_error_set(-EINVAL, "tensor_info: the tensor is NULL");
 
 	if (!rc && !ret)
 		rc = last_error_set(-EINVAL, "tensor_info: ret is NULL");
 	if (rc < 0)
 		return rc;
-	done = complete_round(t);
+	done = tensor_last_ended_round(t);
 	*ret = (struct bps_info){.round = done};
 	if (!done)
 		return 0;
-	entry = entry_of(t, done);
+	entry = find_contributor_entry(t, done);
 	ret->contributors = atomic_load_explicit(&entry->workers, memory_order_relaxed);
 	ret->contributors_most = atomic_load_explicit(&entry->workers_most, memory_order_relaxed);
 	return 0;
@@ -728,7 +732,8 @@ int bps_contributors(const struct bps_tensor *t)
 
 	if (!t)
 		return last_error_set(-EINVAL, "contributors: the tensor is NULL");
-	done = complete_round(t);
-	return done ? (int)atomic_load_explicit(&entry_of(t, done)->workers, memory_order_relaxed)
+	done = tensor_last_ended_round(t);
+	return done ? (int)atomic_load_explicit(
+			      &find_contributor_entry(t, done)->workers, memory_order_relaxed)
 		    : 0;
 }

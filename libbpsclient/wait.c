@@ -22,24 +22,24 @@
 
 /* Handle the end of a round. After success, copy the result to copy_dst if the caller wants a copy.
  * After a failure, set bps_last_error to the reason. Returns 0 or the failure's code. */
-static int settle(struct bps_tensor *t)
+static int tensor_deliver_result(struct bps_tensor *t)
 {
 	const struct bps_tensor *failed;
-	int code = tensor_status(t, &failed);
+	int code = tensor_get_failure_code(t, &failed);
 
 	if (code)
 		return tensor_explain(failed, code);
 	if (t->copy_dst && average_carrier(t, t->round, NULL))
-		average_copy(t, t->round, t->copy_dst);
+		average_copy_result(t, t->round, t->copy_dst);
 	else if (t->copy_dst)
-		copy_values(t, t->copy_dst, t->out[t->round & 1], t->bytes);
+		tensor_copy_bytes(t, t->copy_dst, t->out[t->round & 1], t->bytes);
 	t->copy_dst = NULL;
 	return 0;
 }
 
 /* Return the tensor whose name the user has declared. If t carries the average of another tensor,
  * return that tensor and set *round to the round of that tensor. Otherwise return t. */
-static const struct bps_tensor *shown(const struct bps_tensor *t, uint64_t *round)
+static const struct bps_tensor *resolve_declared_tensor(const struct bps_tensor *t, uint64_t *round)
 {
 	if (!t->owner)
 		return t;
@@ -51,8 +51,8 @@ int tensor_explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t 
 {
 	struct err_text why = {""};
 
-	session_why(&t->b->session, t->idx, round, &why);
-	t = shown(t, &round);
+	session_request_reason(&t->b->session, t->idx, round, &why);
+	t = resolve_declared_tensor(t, &round);
 	last_error_tensor(t->name);
 	return last_error_set(BPS_ETIMEDOUT,
 		"push_pull of tensor '%s' in job '%s', round %llu, is not complete after %u ms: %s",
@@ -67,8 +67,8 @@ static int explain_trouble(const struct bps_tensor *t, uint64_t round, int code)
 {
 	struct err_text why = {""};
 
-	session_why(&t->b->session, t->idx, round, &why);
-	t = shown(t, &round);
+	session_request_reason(&t->b->session, t->idx, round, &why);
+	t = resolve_declared_tensor(t, &round);
 	last_error_tensor(t->name);
 	return last_error_set(code, "push_pull of tensor '%s' in job '%s', round %llu: %s%s%s",
 		t->name, t->b->options.job, (unsigned long long)round, err_str(code),
@@ -77,7 +77,7 @@ static int explain_trouble(const struct bps_tensor *t, uint64_t round, int code)
 
 /* Return the code of a fault that the agent reports for the whole machine, or 0. Rounds stay in
  * flight during such a fault. */
-static int trouble_of(const struct bps_tensor *t)
+static int load_machine_fault_code(const struct bps_tensor *t)
 {
 	/* Relaxed: no other data depends on this error code. */
 	int code = atomic_load_explicit(&t->b->session.control->trouble, memory_order_relaxed);
@@ -93,15 +93,15 @@ int tensor_wait_round(
 	uint32_t seen;
 	int code;
 
-	while (!tensor_has(t, round)) {
+	while (!tensor_has_ended_round(t, round)) {
 		seen = atomic_load(&s->control->done_seq);
-		if (tensor_has(t, round))
+		if (tensor_has_ended_round(t, round))
 			break;
-		code = session_poll(s);
-		if (code && !tensor_has(t, round))
+		code = session_poll_failure(s);
+		if (code && !tensor_has_ended_round(t, round))
 			return tensor_explain(t, code);
-		code = trouble_of(t);
-		if (code && !tensor_has(t, round))
+		code = load_machine_fault_code(t);
+		if (code && !tensor_has_ended_round(t, round))
 			return explain_trouble(t, round, code);
 		now = clock_now_ns();
 		if (now >= deadline_ns)
@@ -124,10 +124,10 @@ static int wait_and_settle(struct bps_tensor *t, uint64_t deadline_ns, uint32_t 
 	if (rc < 0)
 		return rc;
 	FAILPOINT(CLIENT_WAITED);
-	return settle(t);
+	return tensor_deliver_result(t);
 }
 
-int tensor_wait(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms)
+int tensor_wait_for_result(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms)
 {
 	FAILPOINT(CLIENT_WAIT);
 	return wait_and_settle(t, deadline_ns, timeout_ms);
@@ -147,7 +147,7 @@ int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout
 		timeout_ms = tensors[0]->b->options.timeout_ms;
 	deadline_ns = clock_deadline(timeout_ms);
 	for (size_t i = 0; !rc && i < n; i++)
-		rc = tensor_wait(tensors[i], deadline_ns, timeout_ms);
+		rc = tensor_wait_for_result(tensors[i], deadline_ns, timeout_ms);
 	return rc;
 }
 
@@ -157,14 +157,14 @@ int bps_wait(struct bps_tensor *t, uint32_t timeout_ms)
 }
 
 /* Return whether a wait for the tensor would return at once. */
-static bool has_ended(const struct bps_tensor *t, uint64_t deadline_ns)
+static bool tensor_wait_has_ended(const struct bps_tensor *t, uint64_t deadline_ns)
 {
-	return tensor_is_done(t) || session_poll(&t->b->session) || trouble_of(t) ||
-	       clock_now_ns() >= deadline_ns;
+	return tensor_is_done(t) || session_poll_failure(&t->b->session) ||
+	       load_machine_fault_code(t) || clock_now_ns() >= deadline_ns;
 }
 
-/* Sleep until has_ended() is true, and return 0. If a signal or the time SLICE_NS ends the sleep
- * earlier, return -EINTR. */
+/* Sleep until tensor_wait_has_ended() is true, and return 0. If a signal or the time SLICE_NS ends
+ * the sleep earlier, return -EINTR. */
 static int sleep_until_ended(struct bps_tensor *t, uint64_t deadline_ns, uint64_t spin_ns)
 {
 	struct local_control *c = t->b->session.control;
@@ -176,13 +176,13 @@ static int sleep_until_ended(struct bps_tensor *t, uint64_t deadline_ns, uint64_
 		end_ns = deadline_ns;
 	while (!rc && now < end_ns) {
 		seen = atomic_load(&c->done_seq);
-		if (has_ended(t, deadline_ns))
+		if (tensor_wait_has_ended(t, deadline_ns))
 			return 0;
 		rc = local_done_wait(c, tensor_awaited(t)->entry, seen, spin_ns, end_ns - now);
 		spin_ns = 0;
 		now = clock_now_ns();
 	}
-	return has_ended(t, deadline_ns) ? 0 : -EINTR;
+	return tensor_wait_has_ended(t, deadline_ns) ? 0 : -EINTR;
 }
 
 int bps_wait_intr(struct bps_tensor *t, uint32_t timeout_ms, uint64_t *begun_ns)
@@ -211,7 +211,7 @@ int bps_wait_intr(struct bps_tensor *t, uint32_t timeout_ms, uint64_t *begun_ns)
 /* Consider the order in which the rounds of this process completed. Return the position of the
  * tensor's latest completion in this order. If the tensor's companion (average.h) completed later,
  * return the position of the companion's completion. */
-static uint64_t order_of(const struct bps_tensor *t)
+static uint64_t tensor_completion_order(const struct bps_tensor *t)
 {
 	const struct bps_tensor *wide = average_carrier(t, t->round, NULL);
 	uint64_t order, later = 0;
@@ -223,18 +223,18 @@ static uint64_t order_of(const struct bps_tensor *t)
 	return order > later ? order : later;
 }
 
-static int by_order(const void *a, const void *b, void *ctx)
+static int compare_completion_order(const void *a, const void *b, void *ctx)
 {
 	struct bps_tensor *const *tensors = ctx;
-	uint64_t x = order_of(tensors[*(const size_t *)a]);
-	uint64_t y = order_of(tensors[*(const size_t *)b]);
+	uint64_t x = tensor_completion_order(tensors[*(const size_t *)a]);
+	uint64_t y = tensor_completion_order(tensors[*(const size_t *)b]);
 
 	return (x > y) - (x < y);
 }
 
 /* Write the indices of the tensors that are done, in the order of completion, and return the number
  * of these indices. Set *ret_pending to a tensor that is not done, or to NULL if there is none. */
-static size_t list_done(struct bps_tensor *const *tensors, size_t n, size_t *ret_idx,
+static size_t list_done_tensors(struct bps_tensor *const *tensors, size_t n, size_t *ret_idx,
 	struct bps_tensor **ret_pending)
 {
 	size_t n_done = 0;
@@ -246,13 +246,14 @@ static size_t list_done(struct bps_tensor *const *tensors, size_t n, size_t *ret
 		else if (tensors[i] && !*ret_pending)
 			*ret_pending = tensors[i];
 	}
-	qsort_r(ret_idx, n_done, sizeof(*ret_idx), by_order, (void *)(uintptr_t)tensors);
+	qsort_r(ret_idx, n_done, sizeof(*ret_idx), compare_completion_order,
+		(void *)(uintptr_t)tensors);
 	return n_done;
 }
 
 /* Wait until at least one of the tensors is done. Returns the number of tensors that are done; 0 if
  * all entries are NULL. */
-static int wait_some(struct bps *b, struct bps_tensor *const *tensors, size_t n,
+static int wait_for_any_done_tensor(struct bps *b, struct bps_tensor *const *tensors, size_t n,
 	uint32_t timeout_ms, size_t *ret_idx)
 {
 	uint64_t deadline_ns = clock_deadline(timeout_ms), now;
@@ -265,18 +266,18 @@ static int wait_some(struct bps *b, struct bps_tensor *const *tensors, size_t n,
 	for (;;) {
 		uint32_t seen = c ? atomic_load(&c->done_seq) : 0;
 
-		n_done = list_done(tensors, n, ret_idx, &pending);
+		n_done = list_done_tensors(tensors, n, ret_idx, &pending);
 		if (n_done || !pending)
 			return (int)n_done;
 		pending = tensor_awaited(pending);
 		if (rc)
 			return tensor_explain(pending, rc);
-		rc = session_poll(&b->session);
+		rc = session_poll_failure(&b->session);
 		if (rc)
 			/* Check the rounds again, because a round may have completed before the
 			 * failure. */
 			continue;
-		rc = trouble_of(pending);
+		rc = load_machine_fault_code(pending);
 		if (rc)
 			return explain_trouble(pending, pending->round, rc);
 		now = clock_now_ns();
@@ -305,10 +306,11 @@ int bps_wait_some(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_
 	}
 	if (!b)
 		return 0;
-	rc = client_check(b);
+	rc = client_check_is_open(b);
 	if (rc < 0)
 		return rc;
-	return wait_some(b, tensors, n, timeout_ms ? timeout_ms : b->options.timeout_ms, ret_idx);
+	return wait_for_any_done_tensor(
+		b, tensors, n, timeout_ms ? timeout_ms : b->options.timeout_ms, ret_idx);
 }
 
 int bps_poll(struct bps_tensor *t)
@@ -318,18 +320,18 @@ int bps_poll(struct bps_tensor *t)
 
 	if (!t)
 		return last_error_set(-EINVAL, "poll: the tensor is NULL");
-	rc = client_check(t->b);
+	rc = client_check_is_open(t->b);
 	if (rc < 0)
 		return rc;
 	if (!tensor_is_done(t)) {
 		awaited = tensor_awaited(t);
-		rc = session_poll(&t->b->session);
+		rc = session_poll_failure(&t->b->session);
 		if (rc && !tensor_is_done(t))
 			return tensor_explain(awaited, rc);
-		rc = trouble_of(t);
+		rc = load_machine_fault_code(t);
 		if (!tensor_is_done(t))
 			return rc ? explain_trouble(awaited, awaited->round, rc) : 0;
 	}
-	rc = settle(t);
+	rc = tensor_deliver_result(t);
 	return rc < 0 ? rc : 1;
 }

@@ -18,7 +18,7 @@ struct worker_list {
 	bool is_end;
 };
 
-static void take_page(void *ctx, const struct local_people *page)
+static void worker_list_append_page(void *ctx, const struct local_people *page)
 {
 	struct worker_list *f = ctx;
 
@@ -42,15 +42,15 @@ static void take_page(void *ctx, const struct local_people *page)
 
 /* Read all pages of the list. If the list changes between two pages, start again from the first
  * page. */
-static int ask(struct bps *b, uint32_t tensor, struct worker_list *f)
+static int worker_list_request_pages(struct bps *b, uint32_t tensor, struct worker_list *f)
 {
 	int rc = 0;
 
 	while (rc == 0 && !f->is_end) {
 		uint64_t view = f->view;
 
-		rc = session_workers(
-			&b->session, tensor, f->n_seen, take_page, f, last_error_text());
+		rc = session_workers(&b->session, tensor, f->n_seen, worker_list_append_page, f,
+			last_error_text());
 		if (rc == 0 && view && f->view != view) {
 			f->n_seen = 0;
 			f->view = 0;
@@ -72,11 +72,11 @@ static int single_worker_list(struct worker_list *f)
 int bps_workers(struct bps *b, struct bps_worker *ret, size_t n, uint64_t *ret_view)
 {
 	struct worker_list f = {.ret = ret, .room = ret ? n : 0};
-	int rc = client_check(b);
+	int rc = client_check_is_open(b);
 
 	if (rc < 0)
 		return rc;
-	rc = b->is_single ? single_worker_list(&f) : ask(b, UINT32_MAX, &f);
+	rc = b->is_single ? single_worker_list(&f) : worker_list_request_pages(b, UINT32_MAX, &f);
 	if (rc >= 0 && ret_view)
 		*ret_view = f.view;
 	return rc;
@@ -85,7 +85,7 @@ int bps_workers(struct bps *b, struct bps_worker *ret, size_t n, uint64_t *ret_v
 int bps_traffic(struct bps *b, struct bps_traffic *ret)
 {
 	struct local_traffic traffic = {0};
-	int rc = client_check(b);
+	int rc = client_check_is_open(b);
 
 	if (rc == 0 && !ret)
 		rc = last_error_set(-EINVAL, "traffic: ret is NULL");
@@ -101,7 +101,7 @@ int bps_traffic(struct bps *b, struct bps_traffic *ret)
 
 /* Return the tensor whose sum has the values of t's last round. The result is t itself, or t's
  * companion (libbpsclient/average.h). */
-static const struct bps_tensor *last_carrier(const struct bps_tensor *t)
+static const struct bps_tensor *tensor_last_sum_carrier(const struct bps_tensor *t)
 {
 	const struct bps_tensor *wide = average_carrier(t, t->round, NULL);
 
@@ -111,10 +111,12 @@ static const struct bps_tensor *last_carrier(const struct bps_tensor *t)
 int bps_contributor_list(struct bps_tensor *t, struct bps_worker *ret, size_t n)
 {
 	struct worker_list f = {.ret = ret, .room = ret ? n : 0};
-	int rc = t ? client_check(t->b)
+	int rc = t ? client_check_is_open(t->b)
 		   : last_error_set(-EINVAL, "contributor_list: the tensor is NULL");
 
 	if (rc < 0)
 		return rc;
-	return t->b->is_single ? single_worker_list(&f) : ask(t->b, last_carrier(t)->idx, &f);
+	return t->b->is_single
+		       ? single_worker_list(&f)
+		       : worker_list_request_pages(t->b, tensor_last_sum_carrier(t)->idx, &f);
 }

@@ -15,8 +15,8 @@
 
 /* Partition size in bytes for jobs that have only one member. Such jobs need no server. */
 #define LOCAL_PART_BYTES (256u << 10)
-/* Maximum number of calls of link_pump per call of agt_core_work. If the calls send few bytes, this
- * limit ends the loop before the limit turn_bytes does. */
+/* Maximum number of calls of link_send_pending per call of agt_core_run_queued_work. If the calls
+ * send few bytes, this limit ends the loop before the limit turn_bytes does. */
 #define TURN_PUMPS 16
 
 int agt_core_new(const struct agt_config *cfg, const struct agt_env *env, struct xport *x,
@@ -41,14 +41,14 @@ int agt_core_new(const struct agt_config *cfg, const struct agt_env *env, struct
 	return 0;
 }
 
-static void tensor_free(struct agt_tensor *t)
+static void core_tensor_free(struct agt_tensor *t)
 {
 	struct agt_job *job = t->job;
 
 	TAILQ_REMOVE(&job->tensors, t, link);
 	for (uint32_t i = 0; t->parts && i < t->n_parts; i++) {
-		part_stop(&t->parts[i]);
-		link_detach(&t->parts[i]);
+		part_stop_activity(&t->parts[i]);
+		link_detach_part(&t->parts[i]);
 	}
 	job->core->n_parts -= t->n_parts;
 	job->n_parts -= t->n_parts;
@@ -66,7 +66,7 @@ static void job_destroy(struct agt_job *job)
 
 	while (!TAILQ_EMPTY(&job->tensors))
 		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the analyzer ignores TAILQ_REMOVE */
-		tensor_free(TAILQ_FIRST(&job->tensors));
+		core_tensor_free(TAILQ_FIRST(&job->tensors));
 	TAILQ_REMOVE(&job->core->jobs, job, link);
 	heap_fini(&job->parked);
 	heap_fini(&job->lagging);
@@ -159,7 +159,7 @@ void agt_job_members(struct agt_job *job, const struct ctl_job *msg)
 	TAILQ_FOREACH (t, &job->tensors, link)
 		for (uint32_t i = 0; i < t->n_parts; i++)
 			if (t->parts[i].pgen < job->border)
-				part_move(&t->parts[i], NULL, t->parts[i].pgen);
+				part_move_to_server(&t->parts[i], NULL, t->parts[i].pgen);
 }
 
 uint64_t agt_tensor_base(const struct agt_tensor *t)
@@ -184,7 +184,7 @@ void agt_job_free(struct agt_job *job, void (*release)(void *ctx), void *release
 	job->release_ctx = release_ctx;
 	TAILQ_FOREACH (t, &job->tensors, link)
 		for (uint32_t i = 0; i < t->n_parts; i++)
-			part_abandon(&t->parts[i], "job is closing");
+			part_abandon_round(&t->parts[i], "job is closing");
 	agt_job_reads_ended(job);
 }
 
@@ -209,7 +209,7 @@ void agt_tensor_contributors(const struct agt_tensor *t, struct member_set *ret_
 
 /* End the round in progress. If no round is in progress, end the next round, which some worker has
  * submitted already. */
-static void tensor_end(struct agt_tensor *t, int status)
+static void tensor_end_round(struct agt_tensor *t, int status)
 {
 	struct agt_core *core = t->job->core;
 	struct member_set members;
@@ -231,9 +231,9 @@ void agt_tensor_fail(struct agt_tensor *t, int code)
 	if (!t->failed)
 		t->failed = code;
 	for (uint32_t i = 0; i < t->n_parts; i++)
-		part_abandon(&t->parts[i], "tensor has failed");
+		part_abandon_round(&t->parts[i], "tensor has failed");
 	if (has_waiters)
-		tensor_end(t, t->failed);
+		tensor_end_round(t, t->failed);
 }
 
 void agt_job_fail(struct agt_job *job, int code)
@@ -247,7 +247,7 @@ void agt_job_fail(struct agt_job *job, int code)
 		agt_tensor_fail(t, code);
 }
 
-void agt_job_error(struct agt_job *job, int code, const char *fmt, ...)
+void agt_job_fail_and_report(struct agt_job *job, int code, const char *fmt, ...)
 {
 	struct err_text err;
 	va_list ap;
@@ -264,7 +264,7 @@ void agt_job_error(struct agt_job *job, int code, const char *fmt, ...)
 }
 
 /* in_workers: as agt_tensor_new_device describes; NULL: each input is the values of one worker. */
-static int tensor_new(struct agt_job *job, const struct tensor_shape *shape,
+static int core_tensor_new(struct agt_job *job, const struct tensor_shape *shape,
 	const struct agt_mem *in, const uint16_t *in_workers, uint32_t n_in,
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
 	struct agt_tensor **ret)
@@ -303,7 +303,7 @@ int agt_tensor_new(struct agt_job *job, const struct tensor_shape *shape, const 
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
 	struct agt_tensor **ret)
 {
-	return tensor_new(job, shape, in, NULL, job->n_workers, staging, out, user, ret);
+	return core_tensor_new(job, shape, in, NULL, job->n_workers, staging, out, user, ret);
 }
 
 int agt_tensor_new_device(struct agt_job *job, const struct tensor_shape *shape,
@@ -311,7 +311,7 @@ int agt_tensor_new_device(struct agt_job *job, const struct tensor_shape *shape,
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
 	struct agt_tensor **ret)
 {
-	int rc = tensor_new(job, shape, in, in_workers, n_in, staging, out, user, ret);
+	int rc = core_tensor_new(job, shape, in, in_workers, n_in, staging, out, user, ret);
 
 	if (rc == 0)
 		(*ret)->is_device = true;
@@ -320,7 +320,7 @@ int agt_tensor_new_device(struct agt_job *job, const struct tensor_shape *shape,
 
 /* Start a round of a device tensor. If a sum was already in its out-slot before a restart, report
  * the sum to the executor again. The previous report may have been lost. */
-static void device_start(struct agt_tensor *t, uint64_t round)
+static void tensor_start_device_round(struct agt_tensor *t, uint64_t round)
 {
 	struct agt_env *env = &t->job->core->env;
 
@@ -331,7 +331,7 @@ static void device_start(struct agt_tensor *t, uint64_t round)
 	t->is_unstaging = t->parts_left == 0;
 }
 
-static void tensor_start(struct agt_tensor *t)
+static void tensor_start_round(struct agt_tensor *t)
 {
 	uint64_t round = t->round + 1;
 
@@ -345,9 +345,9 @@ static void tensor_start(struct agt_tensor *t)
 		t->parts_left += t->parts[i].round < round;
 	for (uint32_t i = 0; i < t->n_parts; i++)
 		if (t->parts[i].round < round)
-			part_start(&t->parts[i]);
+			part_start_round(&t->parts[i]);
 	if (t->is_device)
-		device_start(t, round);
+		tensor_start_device_round(t, round);
 }
 
 /* Start the next round when all local workers have submitted it and the placement is known. */
@@ -356,9 +356,9 @@ static void tensor_try_start(struct agt_tensor *t)
 	int failed = t->job->failed ? t->job->failed : t->failed;
 
 	if (failed && t->n_submitted > 0)
-		tensor_end(t, failed);
+		tensor_end_round(t, failed);
 	else if (!failed && t->is_planned && !t->is_running && t->n_submitted == t->job->n_workers)
-		tensor_start(t);
+		tensor_start_round(t);
 }
 
 void agt_tensor_part_done(struct agt_tensor *t)
@@ -369,7 +369,7 @@ void agt_tensor_part_done(struct agt_tensor *t)
 	if (t->is_device)
 		t->is_unstaging = true;
 	else
-		tensor_end(t, 0);
+		tensor_end_round(t, 0);
 }
 
 int agt_part_staged(struct agt_tensor *t, uint32_t part, uint64_t round)
@@ -377,7 +377,7 @@ int agt_part_staged(struct agt_tensor *t, uint32_t part, uint64_t round)
 	if (!t->is_running || round != t->round + 1 || part >= t->n_parts ||
 		!t->parts[part].is_staging)
 		return -EINVAL;
-	part_staged(&t->parts[part]);
+	part_staging_done(&t->parts[part]);
 	return 0;
 }
 
@@ -385,7 +385,7 @@ int agt_tensor_unstaged(struct agt_tensor *t, uint64_t round)
 {
 	if (!t->is_unstaging || round != t->round + 1)
 		return -EINVAL;
-	tensor_end(t, 0);
+	tensor_end_round(t, 0);
 	return 0;
 }
 
@@ -394,7 +394,7 @@ uint64_t agt_tensor_part_bytes(const struct agt_tensor *t)
 	return (uint64_t)t->part_elems * dtype_bytes(t->shape.dtype);
 }
 
-static int by_id_set(struct agt_job *job, uint32_t id, struct agt_tensor *t)
+static int job_index_tensor(struct agt_job *job, uint32_t id, struct agt_tensor *t)
 {
 	if (id >= job->n_by_id) {
 		uint32_t n = id + 64;
@@ -410,7 +410,7 @@ static int by_id_set(struct agt_job *job, uint32_t id, struct agt_tensor *t)
 	return 0;
 }
 
-static int reserve_heaps(struct agt_job *job, uint32_t n)
+static int job_reserve_heaps(struct agt_job *job, uint32_t n)
 {
 	struct agt_core *core = job->core;
 	int rc = heap_reserve(&core->timers, core->n_parts + n);
@@ -420,7 +420,7 @@ static int reserve_heaps(struct agt_job *job, uint32_t n)
 	return rc < 0 ? rc : heap_reserve(&job->parked, job->n_parts + n);
 }
 
-static bool is_too_large(const struct agt_job *job, uint64_t bytes)
+static bool is_over_inflight_limit(const struct agt_job *job, uint64_t bytes)
 {
 	uint64_t limit = job->core->cfg.job_inflight_bytes;
 
@@ -428,7 +428,7 @@ static bool is_too_large(const struct agt_job *job, uint64_t bytes)
 }
 
 /* Return the memory that keeps the partitions' state across restarts. NULL: out of memory. */
-static struct agt_kept_part *keep(
+static struct agt_kept_part *tensor_get_kept_parts(
 	struct agt_tensor *t, uint32_t id, uint32_t part_elems, uint32_t n_parts)
 {
 	struct agt_core *core = t->job->core;
@@ -441,7 +441,7 @@ static struct agt_kept_part *keep(
 
 /* Find the tensor's last complete round in the state that the previous process kept (K3, K6). *ret
  * is 0 if no round is complete. Errors: BPS_EPROTO: the kept state contradicts itself. */
-static int last_complete(
+static int kept_last_complete_round(
 	const struct agt_kept_part *kept, uint32_t n_parts, bool is_device, uint64_t *ret)
 {
 	uint64_t least = UINT64_MAX, most = 0;
@@ -458,14 +458,16 @@ static int last_complete(
 
 /* Create the tensor's partitions, and read the round of each partition from the kept state. Errors:
  * -ENOMEM, BPS_EPROTO. */
-static int parts_make(struct agt_tensor *t, uint32_t id, uint32_t part_elems, uint32_t n_parts)
+static int tensor_make_parts(
+	struct agt_tensor *t, uint32_t id, uint32_t part_elems, uint32_t n_parts)
 {
-	struct agt_kept_part *kept = n_parts ? keep(t, id, part_elems, n_parts) : NULL;
+	struct agt_kept_part *kept =
+		n_parts ? tensor_get_kept_parts(t, id, part_elems, n_parts) : NULL;
 	uint64_t round;
 
 	if (!kept)
 		return -ENOMEM;
-	if (last_complete(kept, n_parts, t->is_device, &round) < 0)
+	if (kept_last_complete_round(kept, n_parts, t->is_device, &round) < 0)
 		return BPS_EPROTO;
 	t->parts = calloc(n_parts, sizeof(t->parts[0]));
 	if (!t->parts)
@@ -499,14 +501,15 @@ int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan)
 	if (!shape_is_equal(&plan->shape, &t->shape) || !part_elems ||
 		part_elems > UINT32_MAX / elem || plan->tensor >= CTL_TENSORS_MAX)
 		return BPS_EPROTO;
-	n_parts = shape_n_parts(&t->shape, part_elems);
+	n_parts = shape_partition_count(&t->shape, part_elems);
 	if (n_parts > UINT32_MAX)
 		return BPS_EPROTO;
-	if (is_too_large(job, shape_part_elems(&t->shape, part_elems, 0) * elem))
+	if (is_over_inflight_limit(job, shape_part_elems(&t->shape, part_elems, 0) * elem))
 		return BPS_EQUOTA;
-	if (reserve_heaps(job, (uint32_t)n_parts) < 0 || by_id_set(job, plan->tensor, t) < 0)
+	if (job_reserve_heaps(job, (uint32_t)n_parts) < 0 ||
+		job_index_tensor(job, plan->tensor, t) < 0)
 		return -ENOMEM;
-	rc = parts_make(t, plan->tensor, part_elems, (uint32_t)n_parts);
+	rc = tensor_make_parts(t, plan->tensor, part_elems, (uint32_t)n_parts);
 	if (rc < 0)
 		return rc;
 	t->id = plan->tensor;
@@ -519,25 +522,25 @@ int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan)
 	return 0;
 }
 
-static void run_apply(struct agt_tensor *t, const struct ctl_run *run)
+static void tensor_apply_placement(struct agt_tensor *t, const struct ctl_run *run)
 {
 	struct agt_core *core = t->job->core;
 	struct agt_link *link = NULL;
 
 	if (run->server != CTL_NO_ID) {
-		link = link_get(core, run->server, run->thread);
+		link = link_find_or_create(core, run->server, run->thread);
 		if (!link) {
-			agt_job_error(t->job, -ENOMEM, "out of memory in the agent");
+			agt_job_fail_and_report(t->job, -ENOMEM, "out of memory in the agent");
 			return;
 		}
 	}
 	for (uint32_t i = run->first; i < run->first + run->n; i++)
 		/* rule A5: only a placement with a larger pgen is applied */
 		if (run->pgen > t->parts[i].pgen)
-			part_move(&t->parts[i], link, run->pgen);
+			part_move_to_server(&t->parts[i], link, run->pgen);
 }
 
-void agt_job_runs(struct agt_job *job, const struct ctl_run *runs, uint32_t n_runs)
+void agt_job_apply_placement(struct agt_job *job, const struct ctl_run *runs, uint32_t n_runs)
 {
 	for (uint32_t r = 0; r < n_runs && !job->failed; r++) {
 		struct agt_tensor *t =
@@ -552,11 +555,12 @@ void agt_job_runs(struct agt_job *job, const struct ctl_run *runs, uint32_t n_ru
 				job->id, t->id);
 			continue;
 		}
-		run_apply(t, &runs[r]);
+		tensor_apply_placement(t, &runs[r]);
 	}
 }
 
-int agt_submit(struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op, uint16_t priority)
+int agt_tensor_submit(
+	struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op, uint16_t priority)
 {
 	int failed = t->job->failed ? t->job->failed : t->failed;
 
@@ -595,31 +599,31 @@ uint32_t agt_tensor_id(const struct agt_tensor *t)
 
 /* Send contributions until their bytes reach turn_bytes. Send on one connection while it accepts
  * more, then on the next connection. */
-static void offer_some(struct agt_core *core)
+static void core_send_contributions(struct agt_core *core)
 {
 	uint64_t before = core->stats.pushed_bytes;
 	struct agt_link *link = TAILQ_FIRST(&core->active);
 
 	for (unsigned i = 0; link && i < TURN_PUMPS; i++) {
-		if (!link_pump(link))
+		if (!link_send_pending(link))
 			link = TAILQ_FIRST(&core->active);
 		if (core->stats.pushed_bytes - before >= core->cfg.turn_bytes)
 			return;
 	}
 }
 
-bool agt_core_work(struct agt_core *core)
+bool agt_core_run_queued_work(struct agt_core *core)
 {
 	struct heap_node *node;
 
-	offer_some(core);
+	core_send_contributions(core);
 	node = heap_min(&core->local);
 	if (node)
-		part_sum_local(part_of(node));
+		part_sum_local(part_of_heap_node(node));
 	return core->local.n > 0 || !TAILQ_EMPTY(&core->active);
 }
 
-uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns)
+uint64_t agt_core_run_timers(struct agt_core *core, uint64_t now_ns)
 {
 	struct agt_job *job;
 	struct heap_node *n;
@@ -627,11 +631,13 @@ uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns)
 
 	core->now_ns = now_ns;
 	while ((n = heap_min(&core->timers)) && n->key <= now_ns)
-		part_timer((struct agt_part *)((char *)n - offsetof(struct agt_part, timer)));
+		on_part_timer_expiry(
+			(struct agt_part *)((char *)n - offsetof(struct agt_part, timer)));
 	if (n)
 		next = n->key;
 	while ((n = heap_min(&core->link_timers)) && n->key <= now_ns) {
-		link_retry((struct agt_link *)((char *)n - offsetof(struct agt_link, timer)));
+		link_retry_connect(
+			(struct agt_link *)((char *)n - offsetof(struct agt_link, timer)));
 		if (heap_min(&core->link_timers) == n)
 			/* The attempt to connect has failed immediately, and the next attempt is
 			 * already due. Handle other events first. */
@@ -641,14 +647,14 @@ uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns)
 	if (n && n->key < next)
 		next = n->key;
 	TAILQ_FOREACH (job, &core->jobs, link) {
-		uint64_t late_ns = lockstep_tick(job);
+		uint64_t late_ns = lockstep_mark_late_shares(job);
 
 		next = late_ns < next ? late_ns : next;
 	}
 	return next;
 }
 
-static bool link_carries(const struct agt_link *link, const struct agt_job *job)
+static bool link_carries_job(const struct agt_link *link, const struct agt_job *job)
 {
 	const struct agt_part *part;
 
@@ -670,7 +676,7 @@ bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_byte
 	TAILQ_FOREACH (link, &core->links, link) {
 		int n;
 
-		if (link->state == LINK_UP || used >= text_bytes || !link_carries(link, job))
+		if (link->state == LINK_UP || used >= text_bytes || !link_carries_job(link, job))
 			continue;
 		n = snprintf(ret_text + used, text_bytes - used,
 			"%sno connection to server %u thread %u for %.1f s", used ? ", " : "",
@@ -722,7 +728,7 @@ void agt_core_set_job_inflight(struct agt_core *core, uint64_t bytes)
 
 	core->cfg.job_inflight_bytes = bytes;
 	TAILQ_FOREACH (job, &core->jobs, link)
-		job_unpark(job);
+		job_unpark_parts(job);
 }
 
 uint64_t agt_job_inflight(const struct agt_job *job)

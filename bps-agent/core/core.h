@@ -139,7 +139,8 @@ struct agt_config {
 	 * progress (lockstep.c). If ahead_bytes of struct xport is larger, it replaces
 	 * lead_bytes. */
 	uint64_t lead_bytes;
-	/* bytes of contributions that one call of agt_core_work sends; 0: one contribution */
+	/* bytes of contributions that one call of agt_core_run_queued_work sends; 0: one
+	 * contribution */
 	uint64_t turn_bytes;
 };
 
@@ -204,7 +205,7 @@ extern const struct xport_events agt_core_events;
 int agt_job_new(
 	struct agt_core *core, const struct ctl_job *msg, uint16_t my_member, struct agt_job **ret);
 /* Update the job's members from msg. The view in msg must be larger than the job's view. The caller
- * then calls agt_job_runs, which sets the new pgens. */
+ * then calls agt_job_apply_placement, which sets the new pgens. */
 void agt_job_members(struct agt_job *job, const struct ctl_job *msg);
 /* Free a job and its tensors. Rounds in flight are not reported. Running reads still write to the
  * job's memory, so release(release_ctx) is called when no read runs any more. If no read runs now,
@@ -251,15 +252,15 @@ int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan);
 void agt_tensor_fail(struct agt_tensor *t, int code);
 /* Place partitions on servers, as the scheduler's plan states. Each element of the array `runs`
  * names a range of partitions and their server. */
-void agt_job_runs(struct agt_job *job, const struct ctl_run *runs, uint32_t n_runs);
+void agt_job_apply_placement(struct agt_job *job, const struct ctl_run *runs, uint32_t n_runs);
 
 /* Submit the next round of tensor t for local worker `worker`. Errors: BPS_EBUSY: `round` is not
  * the worker's next round, or the tensor's previous round is not complete. BPS_EMISMATCH: `op`
  * differs from the operation that other local workers submitted for this round. After a failure of
  * the job or tensor, env->done reports the failure once for each round that at least one local
- * worker submits. If another local worker submits the same round after this report, agt_submit
- * returns the code of the failure. */
-int agt_submit(
+ * worker submits. If another local worker submits the same round after this report,
+ * agt_tensor_submit returns the code of the failure. */
+int agt_tensor_submit(
 	struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op, uint16_t priority);
 
 /* Return which members contributed to t's last complete sum. *ret_members: the members that
@@ -313,10 +314,10 @@ bool agt_tensor_stall(const struct agt_tensor *t, struct agt_stall *ret);
 /* Do the work of one iteration of the loop: send contributions until their bytes reach the limit
  * turn_bytes, and sum one partition of a job that has only one member. Return whether more work is
  * waiting. */
-bool agt_core_work(struct agt_core *core);
+bool agt_core_run_queued_work(struct agt_core *core);
 /* Set the core's time and handle the timers that are due. Returns the next deadline, in ns. The
- * caller must call agt_core_tick before each batch of events. */
-uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns);
+ * caller must call agt_core_run_timers before each batch of events. */
+uint64_t agt_core_run_timers(struct agt_core *core, uint64_t now_ns);
 
 /* Change the window (see struct agt_config). Contributions in flight are not affected. */
 void agt_core_set_window(struct agt_core *core, size_t window_bytes);

@@ -96,9 +96,9 @@ struct agt_job {
 	/* number of bursts so far; a burst begins when the empty heap `lagging` gets a first
 	 * share */
 	uint64_t burst;
-	/* Stored by the most recent call of release_some (lockstep.c): the urgency of the next
-	 * contribution of the share that had the least progress. UINT64_MAX: `lagging` was empty at
-	 * that call. */
+	/* Stored by the most recent call of release_ready_shares (lockstep.c): the urgency of the
+	 * next contribution of the share that had the least progress. UINT64_MAX: `lagging` was
+	 * empty at that call. */
 	uint64_t behind_urgency;
 };
 
@@ -127,12 +127,12 @@ struct agt_job *agt_job_find(struct agt_core *core, uint32_t id);
 void agt_tensor_part_done(struct agt_tensor *t);
 /* Fail the job because this agent has found an error. The job's rounds end with the error
  * `code`, and env->fail reports the text. */
-void agt_job_error(struct agt_job *job, int code, const char *fmt, ...)
+void agt_job_fail_and_report(struct agt_job *job, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Free the job if it is closing and none of its reads runs. */
 void agt_job_reads_ended(struct agt_job *job);
 
 /* Move partitions from job->parked back to the queues of their links, as far as the limit of the
  * job's bytes in flight allows. */
-void job_unpark(struct agt_job *job);
+void job_unpark_parts(struct agt_job *job);
 #endif

@@ -38,7 +38,7 @@ static void link_set_state(struct agt_link *link, enum link_state state, const c
 	link->state = state;
 }
 
-struct agt_link *link_get(struct agt_core *core, uint32_t server, uint16_t thread)
+struct agt_link *link_find_or_create(struct agt_core *core, uint32_t server, uint16_t thread)
 {
 	struct agt_link *link;
 
@@ -72,7 +72,7 @@ void link_free(struct agt_link *link)
 
 	assert(!link->conn && !link->n_parts && TAILQ_EMPTY(&link->shares) &&
 		TAILQ_EMPTY(&link->gots));
-	if (heap_has(&link->timer))
+	if (heap_node_is_queued(&link->timer))
 		heap_remove(&core->link_timers, &link->timer);
 	if (link->is_active)
 		TAILQ_REMOVE(&core->active, link, active);
@@ -89,7 +89,7 @@ void link_activate(struct agt_link *link)
 	TAILQ_INSERT_TAIL(&link->core->active, link, active);
 }
 
-static void deactivate(struct agt_link *link)
+static void link_deactivate(struct agt_link *link)
 {
 	if (link->is_active)
 		TAILQ_REMOVE(&link->core->active, link, active);
@@ -97,7 +97,7 @@ static void deactivate(struct agt_link *link)
 }
 
 /* Schedule the next attempt to connect, if a partition needs this connection. */
-static void schedule(struct agt_link *link)
+static void link_schedule_connect(struct agt_link *link)
 {
 	static const uint64_t delays_ms[] = {0, 100, 300};
 	struct agt_core *core = link->core;
@@ -107,7 +107,7 @@ static void schedule(struct agt_link *link)
 	unsigned n = link->n_attempts + link->n_silent_conns - (link->n_silent_conns > 0);
 	uint64_t delay;
 
-	if (link->state != LINK_DOWN || heap_has(&link->timer) || !link->n_parts)
+	if (link->state != LINK_DOWN || heap_node_is_queued(&link->timer) || !link->n_parts)
 		return;
 	if (n < sizeof(delays_ms) / sizeof(delays_ms[0]))
 		delay = delays_ms[n] * NS_PER_MS;
@@ -126,7 +126,7 @@ static void log_failed_attempt(const struct agt_link *link, const char *why)
 			link->server, link->thread, link->n_attempts, why);
 }
 
-static void connect_now(struct agt_link *link)
+static void link_start_connect(struct agt_link *link)
 {
 	struct agt_core *core = link->core;
 	int rc;
@@ -141,11 +141,11 @@ static void connect_now(struct agt_link *link)
 		log_failed_attempt(link, err_str(rc));
 		link->conn = NULL;
 		link_set_state(link, LINK_DOWN, err_str(rc));
-		schedule(link);
+		link_schedule_connect(link);
 	}
 }
 
-int link_attach(struct agt_link *link, struct agt_part *part)
+int link_attach_part(struct agt_link *link, struct agt_part *part)
 {
 	struct lockstep_share *s = lockstep_share_get(link, part->tensor->job);
 	int rc = s ? heap_reserve(&s->ready, s->n_parts + 1) : -ENOMEM;
@@ -160,11 +160,11 @@ int link_attach(struct agt_link *link, struct agt_part *part)
 	link->n_parts++;
 	lockstep_add_part(s, part);
 	TAILQ_INSERT_TAIL(&link->parts, part, home);
-	schedule(link);
+	link_schedule_connect(link);
 	return 0;
 }
 
-void link_detach(struct agt_part *part)
+void link_detach_part(struct agt_part *part)
 {
 	struct agt_link *link = part->link;
 
@@ -179,7 +179,7 @@ void link_detach(struct agt_part *part)
 	part->link = NULL;
 }
 
-void link_owe(struct agt_part *part, enum part_owe what)
+void link_queue_owed(struct agt_part *part, enum part_owe what)
 {
 	struct agt_link *link = part->link;
 
@@ -200,7 +200,7 @@ void link_drop_owed(struct agt_part *part)
 
 void link_send_got(struct agt_link *link, const struct wire_msg *m)
 {
-	struct wire_msg got = wire_answer(m, WIRE_GOT);
+	struct wire_msg got = wire_make_answer(m, WIRE_GOT);
 	struct agt_owed_got *g;
 
 	if (link->state != LINK_UP)
@@ -217,7 +217,7 @@ void link_send_got(struct agt_link *link, const struct wire_msg *m)
 	link_activate(link);
 }
 
-static bool pump_gots(struct agt_link *link)
+static bool link_send_queued_gots(struct agt_link *link)
 {
 	struct agt_owed_got *g;
 
@@ -230,7 +230,7 @@ static bool pump_gots(struct agt_link *link)
 	return true;
 }
 
-static void forget_gots(struct agt_link *link)
+static void link_discard_gots(struct agt_link *link)
 {
 	struct agt_owed_got *g;
 
@@ -240,7 +240,7 @@ static void forget_gots(struct agt_link *link)
 	}
 }
 
-static bool pump_owed(struct agt_link *link)
+static bool link_send_owed_messages(struct agt_link *link)
 {
 	struct agt_part *part;
 
@@ -257,68 +257,69 @@ static bool pump_owed(struct agt_link *link)
 	return true;
 }
 
-static void pump_offered(struct agt_link *link)
+static void link_fetch_offered(struct agt_link *link)
 {
 	struct agt_part *part;
 
 	while ((part = TAILQ_FIRST(&link->offered)))
-		if (!part_fetch(part))
+		if (!part_start_result_read(part))
 			return;
 }
 
 /* Return the link's most urgent partition that can be sent; NULL: no partition can be sent.
  * A share is one job's part of the link (lockstep.h). If a share must wait, the function puts the
- * share on hold (lockstep_hold). When the share may send again, its link is activated. */
-static struct agt_part *next_part(struct agt_link *link)
+ * share on hold (lockstep_hold_share). When the share may send again, its link is activated. */
+static struct agt_part *link_next_sendable_part(struct agt_link *link)
 {
 	struct agt_part *best = NULL;
 	struct lockstep_share *s;
 
 	TAILQ_FOREACH (s, &link->shares, of_link) {
-		struct agt_part *part = s->ready.n ? part_of(heap_min(&s->ready)) : NULL;
+		struct agt_part *part = s->ready.n ? part_of_heap_node(heap_min(&s->ready)) : NULL;
 
 		if (!part || (best && best->node.key <= part->node.key))
 			continue;
 		if (part->sent_ns || !lockstep_is_held(s))
 			best = part;
 		else
-			lockstep_hold(s);
+			lockstep_hold_share(s);
 	}
 	return best;
 }
 
-bool link_pump(struct agt_link *link)
+bool link_send_pending(struct agt_link *link)
 {
 	struct agt_core *core = link->core;
 	struct agt_part *part;
 
-	deactivate(link);
+	link_deactivate(link);
 	if (link->state != LINK_UP)
 		return false;
-	pump_offered(link);
+	link_fetch_offered(link);
 	if (link->is_stuck)
 		return false;
-	if (!pump_gots(link) || !pump_owed(link)) {
+	if (!link_send_queued_gots(link) || !link_send_owed_messages(link)) {
 		link->is_stuck = true;
 		return false;
 	}
-	part = next_part(link);
+	part = link_next_sendable_part(link);
 	if (!part)
 		return false;
-	if (!part_fits_job(part)) {
+	if (!part_has_room_in_job(part)) {
 		/* while this partition waits, the link can send partitions of other jobs */
-		part_park(part);
+		part_park_in_job(part);
 		link_activate(link);
 		return true;
 	}
 	if (!part->is_overdue && link->inflight &&
 		link->inflight + part_bytes(part) > core->cfg.window_bytes)
-		return false; /* part_uncharge activates the link when a result arrives */
+		return false; /* part_uncharge_inflight activates the link when a result arrives */
 	if (link->is_full && !part->sent_ns)
 		return false;
 	if (part_send_contrib(part) < 0) {
-		/* event_writable or a new connection clears is_full. Until then, the link still
-		 * sends GOTs, HAVEs and donations if possible, because these messages are small. */
+		/* event_link_writable or a new connection clears is_full. Until then, the link
+		 * still sends GOTs, HAVEs and donations if possible, because these messages are
+		 * small. */
 		link->is_full = true;
 		return false;
 	}
@@ -334,7 +335,7 @@ static void link_lockstep_changed(struct agt_link *link)
 		lockstep_changed(s);
 }
 
-static void note_heard(struct agt_link *link)
+static void link_update_heard_time(struct agt_link *link)
 {
 	uint64_t heard_ns = link->conn->x->ops->heard_ns(link->conn);
 
@@ -347,16 +348,16 @@ uint64_t link_heard_ns(struct agt_link *link, uint64_t instance)
 	if (link->instance != instance)
 		return 0;
 	if (link->state == LINK_UP)
-		note_heard(link);
+		link_update_heard_time(link);
 	return link->heard_ns;
 }
 
-static void note_loss(struct agt_link *link)
+static void link_record_loss(struct agt_link *link)
 {
 	link->lost_ns[link->n_losses++ % LINK_LOSSES_KEPT] = link->core->now_ns;
 }
 
-static unsigned recent_losses(const struct agt_link *link, uint64_t now_ns)
+static unsigned link_count_recent_losses(const struct agt_link *link, uint64_t now_ns)
 {
 	unsigned n = link->n_losses < LINK_LOSSES_KEPT ? link->n_losses : LINK_LOSSES_KEPT;
 	unsigned n_recent = 0;
@@ -369,7 +370,7 @@ static unsigned recent_losses(const struct agt_link *link, uint64_t now_ns)
 uint32_t link_list_losses(const struct agt_link *link, uint64_t now_ns,
 	struct ctl_beat_link list[static CTL_BEAT_LINKS_MAX], uint32_t n)
 {
-	unsigned losses = recent_losses(link, now_ns);
+	unsigned losses = link_count_recent_losses(link, now_ns);
 	uint32_t i, least = 0;
 
 	if (!losses)
@@ -390,7 +391,8 @@ uint32_t link_list_losses(const struct agt_link *link, uint64_t now_ns,
 	return n;
 }
 
-static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
+static void event_link_connected(
+	void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
 {
 	struct agt_link *link = c->user;
 	struct agt_part *part;
@@ -408,11 +410,11 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 	link_set_state(link, LINK_UP, "connected");
 	link_lockstep_changed(link);
 	TAILQ_FOREACH (part, &link->parts, home)
-		part_restart(part);
+		part_restart_sending(part);
 	link_activate(link);
 }
 
-static void event_down(void *ctx, struct xconn *c, const char *why)
+static void event_link_disconnected(void *ctx, struct xconn *c, const char *why)
 {
 	struct agt_link *link = c->user;
 	struct agt_part *part;
@@ -420,32 +422,32 @@ static void event_down(void *ctx, struct xconn *c, const char *why)
 	(void)ctx;
 	FAILPOINT(AGENT_LINK_DOWN);
 	if (link->state == LINK_UP) {
-		note_heard(link);
+		link_update_heard_time(link);
 		link->down_since_ns = link->core->now_ns;
 		link->core->stats.reconnects++;
-		note_loss(link);
+		link_record_loss(link);
 		log_info("connection to a server is down: server=%u thread=%u why=%s", link->server,
 			link->thread, why);
 	} else {
 		log_failed_attempt(link, why);
 	}
 	link->conn = NULL;
-	deactivate(link);
-	forget_gots(link);
+	link_deactivate(link);
+	link_discard_gots(link);
 	link_set_state(link, LINK_DOWN, why);
 	link_lockstep_changed(link);
 	TAILQ_FOREACH (part, &link->parts, home)
-		part_restart(part);
-	schedule(link);
+		part_restart_sending(part);
+	link_schedule_connect(link);
 }
 
-static void event_message(void *ctx, struct xconn *c, const struct wire_msg *m)
+static void event_link_message(void *ctx, struct xconn *c, const struct wire_msg *m)
 {
 	struct agt_link *link = c->user;
 
 	(void)ctx;
 	link->n_attempts = link->n_silent_conns = 0;
-	part_receive(link, m);
+	part_receive_message(link, m);
 }
 
 static void event_read_done(void *ctx, struct xport_read *r, int status)
@@ -457,7 +459,7 @@ static void event_read_done(void *ctx, struct xport_read *r, int status)
 	link_activate(link);
 }
 
-static void event_writable(void *ctx, struct xconn *c)
+static void event_link_writable(void *ctx, struct xconn *c)
 {
 	struct agt_link *link = c->user;
 
@@ -467,18 +469,18 @@ static void event_writable(void *ctx, struct xconn *c)
 }
 
 const struct xport_events agt_core_events = {
-	.up = event_up,
-	.down = event_down,
-	.message = event_message,
+	.up = event_link_connected,
+	.down = event_link_disconnected,
+	.message = event_link_message,
 	.read_done = event_read_done,
-	.writable = event_writable,
+	.writable = event_link_writable,
 };
 
-void link_retry(struct agt_link *link)
+void link_retry_connect(struct agt_link *link)
 {
 	heap_remove(&link->core->link_timers, &link->timer);
 	if (link->n_parts)
-		connect_now(link);
+		link_start_connect(link);
 }
 
 void agt_core_server_changed(struct agt_core *core, uint32_t server)
@@ -491,8 +493,8 @@ void agt_core_server_changed(struct agt_core *core, uint32_t server)
 		if (link->conn)
 			xport_close(link->conn, "the server's address or instance has changed");
 		link->n_attempts = link->n_silent_conns = 0;
-		if (heap_has(&link->timer))
+		if (heap_node_is_queued(&link->timer))
 			heap_remove(&core->link_timers, &link->timer);
-		schedule(link);
+		link_schedule_connect(link);
 	}
 }

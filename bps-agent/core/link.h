@@ -29,10 +29,10 @@ struct agt_link {
 	uint16_t thread;
 	bool is_active; /* the link may have something to send */
 	/* A GOT, HAVE or donation could not be sent for lack of credit. Nothing is sent until
-	 * event_writable is called or a new connection is up. */
+	 * event_link_writable is called or a new connection is up. */
 	bool is_stuck;
 	/* The transport has rejected a contribution. No new contribution is sent until
-	 * event_writable is called or a new connection is up. */
+	 * event_link_writable is called or a new connection is up. */
 	bool is_full;
 	enum link_state state;
 	struct xconn *conn; /* connection, set in the states CONNECTING and UP */
@@ -59,24 +59,24 @@ struct agt_link {
 
 /* Return the link to the data thread `thread` of the server `server`. Create the link if there is
  * none. Return NULL when out of memory. */
-struct agt_link *link_get(struct agt_core *core, uint32_t server, uint16_t thread);
+struct agt_link *link_find_or_create(struct agt_core *core, uint32_t server, uint16_t thread);
 /* Attach a partition that has no link. Connects if necessary. Errors: -ENOMEM. */
-int link_attach(struct agt_link *link, struct agt_part *part);
+int link_attach_part(struct agt_link *link, struct agt_part *part);
 /* Detach the partition from its link. Before the call, the partition must be neither in
  * share->ready nor in link->offered. */
-void link_detach(struct agt_part *part);
+void link_detach_part(struct agt_part *part);
 /* Queue a message of the partition. part_send_owed(part, what) sends the message when the link is
  * up and has credit. Does nothing for a partition without a link. */
-void link_owe(struct agt_part *part, enum part_owe what);
+void link_queue_owed(struct agt_part *part, enum part_owe what);
 void link_drop_owed(struct agt_part *part);
 /* Send GOT for the result that m names, now or when there is credit. */
 void link_send_got(struct agt_link *link, const struct wire_msg *m);
-/* Add an UP link to core->active, because the link may have something to send. link_pump checks
- * whether there is anything to send. */
+/* Add an UP link to core->active, because the link may have something to send. link_send_pending
+ * checks whether there is anything to send. */
 void link_activate(struct agt_link *link);
 /* Start the reads and send the messages that are possible now. One call sends at most one
  * contribution. Returns true if another call may send more. */
-bool link_pump(struct agt_link *link);
+bool link_send_pending(struct agt_link *link);
 /* Return the time at which the instance `instance` of the server last sent anything on this link.
  * Return 0 if the last connection of the link was not to this instance. */
 uint64_t link_heard_ns(struct agt_link *link, uint64_t instance);
@@ -89,5 +89,5 @@ uint32_t link_list_losses(const struct agt_link *link, uint64_t now_ns,
 /* Free a link that has no connection, no partitions and no GOTs. */
 void link_free(struct agt_link *link);
 /* Connect. Called when the link's timer in core->link_timers is due. */
-void link_retry(struct agt_link *link);
+void link_retry_connect(struct agt_link *link);
 #endif

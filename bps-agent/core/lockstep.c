@@ -65,13 +65,14 @@
  * cards from slow cards (common/base/nicspeed.h). */
 #define LOOSE_EVERY 32
 #define LOOSE_AT    2
-/* Limit for the result of the function sent_before, as a multiple of its parameter `bytes`. */
+/* Limit for the result of the function count_bytes_presumed_sent, as a multiple of its parameter
+ * `bytes`. */
 #define BEHIND_MAX 64
 
 /* ---- bytes per server ---- */
 
 /* Make room for one more server in job->homes. Errors: -ENOMEM. */
-static int home_reserve(struct agt_job *job)
+static int lockstep_reserve_server(struct agt_job *job)
 {
 	size_t room = job->homes_room ? 2 * job->homes_room : 16;
 	struct lockstep_server *homes;
@@ -86,7 +87,7 @@ static int home_reserve(struct agt_job *job)
 	return 0;
 }
 
-static struct lockstep_server *home_of(struct agt_job *job, uint32_t server)
+static struct lockstep_server *lockstep_server_find_or_add(struct agt_job *job, uint32_t server)
 {
 	for (size_t i = 0; i < job->n_homes; i++)
 		if (job->homes[i].server == server)
@@ -98,7 +99,7 @@ static struct lockstep_server *home_of(struct agt_job *job, uint32_t server)
 /* Return whether connections that are ahead must be held. Holding is useful if a server receives
  * more bytes than an agent sends, or if all servers receive equal amounts. Servers on this host are
  * counted, so that all agents get the same result. */
-static bool wants_step(const struct agt_job *job, uint64_t round)
+static bool job_wants_lockstep(const struct agt_job *job, uint64_t round)
 {
 	uint64_t all = 0, most = 0;
 
@@ -114,12 +115,12 @@ static bool wants_step(const struct agt_job *job, uint64_t round)
 void lockstep_add_part(struct lockstep_share *s, const struct agt_part *part)
 {
 	s->n_parts++;
-	home_of(s->job, s->link->server)->bytes += part_bytes(part);
+	lockstep_server_find_or_add(s->job, s->link->server)->bytes += part_bytes(part);
 }
 
 void lockstep_drop_part(struct lockstep_share *s, const struct agt_part *part)
 {
-	struct lockstep_server *home = home_of(s->job, s->link->server);
+	struct lockstep_server *home = lockstep_server_find_or_add(s->job, s->link->server);
 
 	s->n_parts--;
 	home->bytes -= part_bytes(part);
@@ -137,7 +138,7 @@ struct lockstep_share *lockstep_share_get(struct agt_link *link, struct agt_job 
 		if (s->job == job)
 			return s;
 	if (heap_reserve(&job->lagging, job->n_shares + 1) < 0 ||
-		heap_reserve(&job->held, job->n_shares + 1) < 0 || home_reserve(job) < 0)
+		heap_reserve(&job->held, job->n_shares + 1) < 0 || lockstep_reserve_server(job) < 0)
 		return NULL;
 	s = calloc(1, sizeof(*s));
 	if (!s)
@@ -153,24 +154,24 @@ void lockstep_share_put(struct lockstep_share *s)
 {
 	if (s->n_parts)
 		return;
-	assert(!s->ready.n && !heap_has(&s->lag) && !heap_has(&s->wait));
+	assert(!s->ready.n && !heap_node_is_queued(&s->lag) && !heap_node_is_queued(&s->wait));
 	TAILQ_REMOVE(&s->link->shares, s, of_link);
 	s->job->n_shares--;
 	heap_fini(&s->ready);
 	free(s);
 }
 
-static struct lockstep_share *of_lag(struct heap_node *lag)
+static struct lockstep_share *share_of_lag_node(struct heap_node *lag)
 {
 	return (struct lockstep_share *)((char *)lag - offsetof(struct lockstep_share, lag));
 }
 
-static struct lockstep_share *of_wait(struct heap_node *wait)
+static struct lockstep_share *share_of_wait_node(struct heap_node *wait)
 {
 	return (struct lockstep_share *)((char *)wait - offsetof(struct lockstep_share, wait));
 }
 
-static uint64_t urgency(const struct lockstep_share *s)
+static uint64_t share_first_urgency(const struct lockstep_share *s)
 {
 	const struct heap_node *first = heap_min(&s->ready);
 
@@ -180,7 +181,7 @@ static uint64_t urgency(const struct lockstep_share *s)
 
 /* Return the progress that the share would have if it had sent `sent_bytes` bytes in the burst. The
  * share must have something to send. */
-static uint64_t progress(const struct lockstep_share *s, uint64_t sent_bytes)
+static uint64_t share_progress_at(const struct lockstep_share *s, uint64_t sent_bytes)
 {
 	uint64_t all = s->sent_bytes + s->ready_bytes;
 
@@ -194,7 +195,7 @@ static uint64_t wanted_progress(const struct lockstep_share *s)
 	uint64_t lead = s->job->core->cfg.lead_bytes, ahead = s->link->conn->x->ahead_bytes;
 
 	lead = lead > ahead ? lead : ahead;
-	return progress(s, s->sent_bytes > lead ? s->sent_bytes - lead : 0);
+	return share_progress_at(s, s->sent_bytes > lead ? s->sent_bytes - lead : 0);
 }
 
 bool lockstep_counts(const struct lockstep_share *s)
@@ -207,74 +208,75 @@ bool lockstep_is_held(const struct lockstep_share *s)
 {
 	struct heap_node *behind = heap_min(&s->job->lagging);
 
-	return s->job->is_in_step && heap_has(&s->lag) && behind->key < wanted_progress(s) &&
-	       urgency(of_lag(behind)) <= urgency(s);
+	return s->job->is_in_step && heap_node_is_queued(&s->lag) &&
+	       behind->key < wanted_progress(s) &&
+	       share_first_urgency(share_of_lag_node(behind)) <= share_first_urgency(s);
 }
 
-void lockstep_hold(struct lockstep_share *s)
+void lockstep_hold_share(struct lockstep_share *s)
 {
-	if (heap_has(&s->wait))
+	if (heap_node_is_queued(&s->wait))
 		return;
 	s->wait.key = wanted_progress(s);
 	heap_push(&s->job->held, &s->wait);
 }
 
-static void release(struct lockstep_share *s)
+static void lockstep_release_share(struct lockstep_share *s)
 {
 	heap_remove(&s->job->held, &s->wait);
 	s->moved_ns = s->job->core->now_ns;
 	link_activate(s->link);
 }
 
-static struct lockstep_share *more_urgent(const struct agt_job *job, uint64_t than)
+static struct lockstep_share *find_more_urgent_share(const struct agt_job *job, uint64_t than)
 {
 	for (size_t i = 0; i < job->held.n; i++)
-		if (urgency(of_wait(job->held.v[i])) < than)
-			return of_wait(job->held.v[i]);
+		if (share_first_urgency(share_of_wait_node(job->held.v[i])) < than)
+			return share_of_wait_node(job->held.v[i]);
 	return NULL;
 }
 
 /* Release the held shares that may send now. Held shares may send again when the share furthest
  * behind has progressed or become less urgent, or when another share is furthest behind now. */
-static void release_some(struct agt_job *job)
+static void release_ready_shares(struct agt_job *job)
 {
 	struct heap_node *behind = heap_min(&job->lagging), *held;
 	uint64_t reached = behind ? behind->key : UINT64_MAX, before = job->behind_urgency;
 	struct lockstep_share *s;
 
-	job->behind_urgency = behind ? urgency(of_lag(behind)) : UINT64_MAX;
+	job->behind_urgency = behind ? share_first_urgency(share_of_lag_node(behind)) : UINT64_MAX;
 	while ((held = heap_min(&job->held)) && held->key <= reached)
-		release(of_wait(held));
+		lockstep_release_share(share_of_wait_node(held));
 	if (job->behind_urgency <= before)
 		/* The share furthest behind has not become less urgent. This is the usual case,
 		 * because the urgency changes only a few times in a round. */
 		return;
-	while ((s = more_urgent(job, job->behind_urgency)))
-		release(s);
+	while ((s = find_more_urgent_share(job, job->behind_urgency)))
+		lockstep_release_share(s);
 }
 
 void lockstep_changed(struct lockstep_share *s)
 {
 	struct agt_job *job = s->job;
-	bool did_count = heap_has(&s->lag);
+	bool did_count = heap_node_is_queued(&s->lag);
 
-	if (heap_has(&s->wait))
-		release(s);
+	if (heap_node_is_queued(&s->wait))
+		lockstep_release_share(s);
 	s->is_late = s->is_late && s->ready.n;
 	if (did_count)
 		heap_remove(&job->lagging, &s->lag);
 	if (lockstep_counts(s)) {
 		if (!did_count)
 			s->moved_ns = job->core->now_ns;
-		s->lag.key = progress(s, s->sent_bytes);
+		s->lag.key = share_progress_at(s, s->sent_bytes);
 		heap_push(&job->lagging, &s->lag);
 	}
-	release_some(job);
+	release_ready_shares(job);
 }
 
 /* Return how many bytes of the partition are sent to the server. For a repeated contribution,
  * return 0, because only its offer is sent, without the bytes. */
-static uint64_t bytes_of(const struct agt_part *part)
+static uint64_t part_bytes_to_send(const struct agt_part *part)
 {
 	return part->sent_ns ? 0 : part_bytes(part);
 }
@@ -282,7 +284,7 @@ static uint64_t bytes_of(const struct agt_part *part)
 /* Return x, the number of bytes to count as already sent when a partition of size `bytes` is added
  * to a share. The result x is such that x / (x + bytes) is the progress of the share furthest
  * behind. So the added partition starts at that progress. x is at most BEHIND_MAX * bytes. */
-static uint64_t sent_before(const struct agt_job *job, uint64_t bytes)
+static uint64_t count_bytes_presumed_sent(const struct agt_job *job, uint64_t bytes)
 {
 	double behind =
 		job->lagging.n ? (double)heap_min(&job->lagging)->key / (double)PROGRESS_ONE : 0;
@@ -291,32 +293,32 @@ static uint64_t sent_before(const struct agt_job *job, uint64_t bytes)
 	return (uint64_t)((double)bytes * (times < BEHIND_MAX ? times : BEHIND_MAX));
 }
 
-void lockstep_push(struct agt_part *part)
+void lockstep_push_part(struct agt_part *part)
 {
 	struct lockstep_share *s = part->share;
 	struct agt_job *job = s->job;
-	uint64_t bytes = bytes_of(part);
+	uint64_t bytes = part_bytes_to_send(part);
 
 	if (!job->lagging.n) {
 		job->burst++;
-		job->is_in_step = wants_step(job, part->round);
+		job->is_in_step = job_wants_lockstep(job, part->round);
 	}
 	if (s->burst != job->burst)
 		s->sent_bytes = 0;
 	s->burst = job->burst;
 	heap_push(&s->ready, &part->node);
 	s->ready_bytes += bytes;
-	s->sent_bytes += sent_before(job, bytes);
+	s->sent_bytes += count_bytes_presumed_sent(job, bytes);
 	lockstep_changed(s);
 	link_activate(s->link);
 }
 
-static void take_out(struct agt_part *part)
+static void share_remove_part(struct agt_part *part)
 {
 	struct lockstep_share *s = part->share;
 
 	heap_remove(&s->ready, &part->node);
-	s->ready_bytes -= bytes_of(part);
+	s->ready_bytes -= part_bytes_to_send(part);
 	lockstep_changed(s);
 }
 
@@ -325,15 +327,15 @@ static void take_out(struct agt_part *part)
 void lockstep_remove(struct agt_part *part)
 {
 	struct lockstep_share *s = part->share;
-	uint64_t bytes = bytes_of(part);
+	uint64_t bytes = part_bytes_to_send(part);
 
 	if (bytes)
 		s->sent_bytes -=
 			(uint64_t)((double)s->sent_bytes * (double)bytes / (double)s->ready_bytes);
-	take_out(part);
+	share_remove_part(part);
 }
 
-void lockstep_sent(struct agt_part *part)
+void lockstep_record_sent(struct agt_part *part)
 {
 	struct lockstep_share *s = part->share;
 	uint64_t now = s->job->core->now_ns, gap = now - s->moved_ns;
@@ -342,14 +344,14 @@ void lockstep_sent(struct agt_part *part)
 	s->gap_ns = (s->gap_ns * (GAP_WEIGHT - 1) + gap) / GAP_WEIGHT;
 	s->moved_ns = now;
 	s->is_late = false;
-	s->sent_bytes += bytes_of(part);
-	take_out(part);
+	s->sent_bytes += part_bytes_to_send(part);
+	share_remove_part(part);
 }
 
-uint64_t lockstep_tick(struct agt_job *job)
+uint64_t lockstep_mark_late_shares(struct agt_job *job)
 {
 	while (job->lagging.n > 1) {
-		struct lockstep_share *s = of_lag(heap_min(&job->lagging));
+		struct lockstep_share *s = share_of_lag_node(heap_min(&job->lagging));
 		uint64_t late_ns = s->moved_ns + PATIENCE_NS + GAPS * s->gap_ns;
 
 		if (late_ns > job->core->now_ns)

@@ -48,21 +48,21 @@ void lockstep_add_part(struct lockstep_share *s, const struct agt_part *part);
 void lockstep_drop_part(struct lockstep_share *s, const struct agt_part *part);
 /* Update the share after the state of its link or its ready heap has changed. */
 void lockstep_changed(struct lockstep_share *s);
-/* Record a change of a partition. lockstep_push: the partition can be sent. lockstep_remove: the
- * partition cannot be sent any more. lockstep_sent: the partition has been sent. */
-void lockstep_push(struct agt_part *part);
+/* Record a change of a partition. lockstep_push_part: the partition can be sent. lockstep_remove:
+ * the partition cannot be sent any more. lockstep_record_sent: the partition has been sent. */
+void lockstep_push_part(struct agt_part *part);
 void lockstep_remove(struct agt_part *part);
-void lockstep_sent(struct agt_part *part);
+void lockstep_record_sent(struct agt_part *part);
 /* Return whether the share must wait because another share is too far behind. */
 bool lockstep_is_held(const struct lockstep_share *s);
 /* Add the share to job->held. The share's link is activated when the share may send again. */
-void lockstep_hold(struct lockstep_share *s);
+void lockstep_hold_share(struct lockstep_share *s);
 /* Return whether the share is kept in step: other shares wait for it, and it waits for other
  * shares. */
 bool lockstep_counts(const struct lockstep_share *s);
 /* If a share of the job has sent nothing for too long, mark the share as late. Shares do not wait
  * for a late share. Returns the time at which the next share becomes late, or UINT64_MAX if none
  * will. */
-uint64_t lockstep_tick(struct agt_job *job);
+uint64_t lockstep_mark_late_shares(struct agt_job *job);
 
 #endif

@@ -45,7 +45,7 @@ uint32_t part_bytes(const struct agt_part *part)
 	return (uint32_t)(part_elems(part) * dtype_bytes(part->tensor->shape.dtype));
 }
 
-uint64_t part_offset(const struct agt_part *part)
+uint64_t part_byte_offset(const struct agt_part *part)
 {
 	return (uint64_t)part->index * part->tensor->part_elems *
 	       dtype_bytes(part->tensor->shape.dtype);
@@ -60,7 +60,7 @@ struct agt_core *part_core(const struct agt_part *part)
 
 void part_stop_timer(struct agt_part *part)
 {
-	if (heap_has(&part->timer))
+	if (heap_node_is_queued(&part->timer))
 		heap_remove(&part_core(part)->timers, &part->timer);
 }
 
@@ -90,7 +90,7 @@ void part_await_offer(struct agt_part *part)
 		part_await_answer(part);
 }
 
-void part_uncharge(struct agt_part *part)
+void part_uncharge_inflight(struct agt_part *part)
 {
 	if (part->is_charged) {
 		part->link->inflight -= part_bytes(part);
@@ -99,27 +99,27 @@ void part_uncharge(struct agt_part *part)
 		link_activate(part->link);
 	}
 	part->is_charged = false;
-	job_unpark(part->tensor->job);
+	job_unpark_parts(part->tensor->job);
 }
 
-static void enqueue(struct agt_part *part)
+static void part_enqueue_to_send(struct agt_part *part)
 {
 	struct agt_tensor *t = part->tensor;
 
 	if (part->is_staging)
-		return; /* part_staged queues the partition later */
-	part->node.key = heap_key_part(t->priority, t->begun_seq, part->index);
+		return; /* part_staging_done queues the partition later */
+	part->node.key = heap_key_of_partition(t->priority, t->begun_seq, part->index);
 	if (t->job->is_local)
 		heap_push(&part_core(part)->local, &part->node);
 	else if (part->link)
-		lockstep_push(part);
+		lockstep_push_part(part);
 }
 
 void part_dequeue(struct agt_part *part)
 {
 	struct agt_job *job = part->tensor->job;
 
-	if (!heap_has(&part->node))
+	if (!heap_node_is_queued(&part->node))
 		return;
 	if (!part->is_parked && !job->is_local)
 		lockstep_remove(part);
@@ -128,7 +128,7 @@ void part_dequeue(struct agt_part *part)
 	part->is_parked = false;
 }
 
-bool part_fits_job(const struct agt_part *part)
+bool part_has_room_in_job(const struct agt_part *part)
 {
 	const struct agt_job *job = part->tensor->job;
 	uint64_t limit = job->core->cfg.job_inflight_bytes;
@@ -137,20 +137,20 @@ bool part_fits_job(const struct agt_part *part)
 	       job->inflight + part_bytes(part) <= limit;
 }
 
-void part_park(struct agt_part *part)
+void part_park_in_job(struct agt_part *part)
 {
 	part_dequeue(part);
 	part->is_parked = true;
 	heap_push(&part->tensor->job->parked, &part->node);
 }
 
-void job_unpark(struct agt_job *job)
+void job_unpark_parts(struct agt_job *job)
 {
 	uint64_t limit = job->core->cfg.job_inflight_bytes, expected = job->inflight;
 	struct heap_node *node;
 
 	while ((node = heap_min(&job->parked))) {
-		struct agt_part *part = part_of(node);
+		struct agt_part *part = part_of_heap_node(node);
 
 		expected += part_bytes(part);
 		/* If no bytes are in flight, move all partitions to their links. If only some
@@ -159,14 +159,14 @@ void job_unpark(struct agt_job *job)
 		if (limit && job->inflight && expected > limit)
 			return;
 		part_dequeue(part);
-		enqueue(part);
+		part_enqueue_to_send(part);
 	}
 }
 
-void part_stop(struct agt_part *part)
+void part_stop_activity(struct agt_part *part)
 {
 	part_stop_timer(part);
-	part_uncharge(part);
+	part_uncharge_inflight(part);
 	if (part->state == PART_READY)
 		part_dequeue(part);
 	if (part->state == PART_OFFERED)
@@ -190,20 +190,20 @@ bool part_is_have_due(const struct agt_part *part)
 	return part->is_have_unconfirmed && (part->state == PART_IDLE || part->state == PART_READY);
 }
 
-void part_owe_have(struct agt_part *part)
+void part_queue_have(struct agt_part *part)
 {
-	if (part_is_have_due(part) && !heap_has(&part->timer))
-		link_owe(part, OWE_HAVE);
+	if (part_is_have_due(part) && !heap_node_is_queued(&part->timer))
+		link_queue_owed(part, OWE_HAVE);
 }
 
 void part_make_ready(struct agt_part *part, const char *why)
 {
 	part_set_state(part, PART_READY, why);
-	enqueue(part);
-	part_owe_have(part);
+	part_enqueue_to_send(part);
+	part_queue_have(part);
 }
 
-void part_start(struct agt_part *part)
+void part_start_round(struct agt_part *part)
 {
 	part->n_tries = part->n_agains = part->n_unread = 0;
 	part->n_bad_crc = part->n_misfits = 0;
@@ -214,15 +214,15 @@ void part_start(struct agt_part *part)
 	part_make_ready(part, "submitted");
 }
 
-void part_staged(struct agt_part *part)
+void part_staging_done(struct agt_part *part)
 {
 	part->is_staging = false;
-	enqueue(part);
+	part_enqueue_to_send(part);
 }
 
 /* Queue all messages of the partition again after a change of the pgen or the connection, because
  * the server then has no state of the partition. */
-static void resend_all(struct agt_part *part, const char *why)
+static void part_requeue_messages(struct agt_part *part, const char *why)
 {
 	part->n_tries = part->n_agains = part->n_unread = 0;
 	part->is_overdue = false;
@@ -230,29 +230,29 @@ static void resend_all(struct agt_part *part, const char *why)
 		return; /* part_read_done makes the partition READY when the stale read has ended */
 	if (part->state != PART_IDLE && part->state != PART_READY)
 		part_set_state(part, PART_READY, why);
-	if (part->state == PART_READY && !heap_has(&part->node))
-		enqueue(part);
-	part_owe_have(part);
+	if (part->state == PART_READY && !heap_node_is_queued(&part->node))
+		part_enqueue_to_send(part);
+	part_queue_have(part);
 }
 
-void part_restart(struct agt_part *part)
+void part_restart_sending(struct agt_part *part)
 {
 	link_drop_owed(part);
-	part_stop(part);
-	resend_all(part, "the connection has changed");
+	part_stop_activity(part);
+	part_requeue_messages(part, "the connection has changed");
 }
 
-void part_abandon(struct agt_part *part, const char *why)
+void part_abandon_round(struct agt_part *part, const char *why)
 {
 	part_send_got(part);
 	link_drop_owed(part);
-	part_stop(part);
+	part_stop_activity(part);
 	part->is_staging = false;
 	if (part->state != PART_FETCHING && part->state != PART_IDLE)
 		part_set_state(part, PART_IDLE, why);
 }
 
-void part_move(struct agt_part *part, struct agt_link *link, uint64_t pgen)
+void part_move_to_server(struct agt_part *part, struct agt_link *link, uint64_t pgen)
 {
 	FAILPOINT(AGENT_PART_MOVE);
 	/* Send GOT if no later message will imply it. If the partition stays on its server, the
@@ -260,8 +260,8 @@ void part_move(struct agt_part *part, struct agt_link *link, uint64_t pgen)
 	 * message implies GOT for a result that was only offered (state OFFERED). */
 	if (part->link != link || part->state == PART_OFFERED)
 		part_send_got(part);
-	part_stop(part);
-	link_detach(part);
+	part_stop_activity(part);
+	link_detach_part(part);
 	part->pgen = pgen;
 	if (pgen >= part->tensor->job->border && part->kept->border < part->tensor->job->border) {
 		part->kept->base = part_last_round(part);
@@ -269,29 +269,29 @@ void part_move(struct agt_part *part, struct agt_link *link, uint64_t pgen)
 	}
 	part->is_have_unconfirmed =
 		part_wire_round(part, part_last_round(part)) > 0 || part->tensor->job->has_backup;
-	if (link && link_attach(link, part) < 0)
-		agt_job_error(part->tensor->job, -ENOMEM, "out of memory in the agent");
-	resend_all(part, "new placement");
+	if (link && link_attach_part(link, part) < 0)
+		agt_job_fail_and_report(part->tensor->job, -ENOMEM, "out of memory in the agent");
+	part_requeue_messages(part, "new placement");
 }
 
-void part_timer(struct agt_part *part)
+void on_part_timer_expiry(struct agt_part *part)
 {
 	part_stop_timer(part);
 	FAILPOINT(AGENT_RETRY);
 	if (part->state == PART_IDLE || part->state == PART_READY) {
-		part_owe_have(part);
+		part_queue_have(part);
 		return;
 	}
 	part_core(part)->stats.repushes++;
-	part_uncharge(part);
+	part_uncharge_inflight(part);
 	part->is_overdue = part->state == PART_SENT;
 	part_make_ready(part, "timer");
 }
 
 void part_store_landed(struct agt_part *part)
 {
-	/* Release: pairs with the acquire load in last_complete. The next process then sees all
-	 * earlier stores. */
+	/* Release: pairs with the acquire load in kept_last_complete_round. The next process then
+	 * sees all earlier stores. */
 	atomic_store_explicit(&part->kept->landed, part->round, memory_order_release);
 }
 
@@ -305,7 +305,7 @@ void part_report_sum(struct agt_part *part)
 	agt_tensor_part_done(part->tensor);
 }
 
-char *part_output(const struct agt_part *part)
+char *part_output_address(const struct agt_part *part)
 {
-	return (char *)part->tensor->out[part->round & 1].mem + part_offset(part);
+	return (char *)part->tensor->out[part->round & 1].mem + part_byte_offset(part);
 }

@@ -90,42 +90,42 @@ struct agt_core *part_core(const struct agt_part *part);
 size_t part_elems(const struct agt_part *part);
 uint32_t part_bytes(const struct agt_part *part);
 /* Return the offset of the partition's first byte in each buffer of its tensor. */
-uint64_t part_offset(const struct agt_part *part);
+uint64_t part_byte_offset(const struct agt_part *part);
 /* Return the address to which the sum of the partition's round is written. */
-char *part_output(const struct agt_part *part);
+char *part_output_address(const struct agt_part *part);
 /* Return the last round for which the partition's sum is in an out-slot. */
 uint64_t part_last_round(const struct agt_part *part);
 /* Convert the number of a local round to the number that messages use for this round. */
 uint64_t part_wire_round(const struct agt_part *part, uint64_t round);
 /* Start the tensor's next round for this partition. */
-void part_start(struct agt_part *part);
+void part_start_round(struct agt_part *part);
 /* Record that the executor has copied the partition's bytes to the inputs, so that the partition
  * can be sent. */
-void part_staged(struct agt_part *part);
+void part_staging_done(struct agt_part *part);
 /* End the partition's round without a sum. A running read continues, and its result is
  * discarded. */
-void part_abandon(struct agt_part *part, const char *why);
+void part_abandon_round(struct agt_part *part, const char *why);
 /* Remove the partition from every queue and stop its timer. A running read continues, and its
  * result is discarded. */
-void part_stop(struct agt_part *part);
+void part_stop_activity(struct agt_part *part);
 /* Place the partition on the server of `link`, set the partition's pgen to `pgen`, and queue the
  * partition's messages to the server. link NULL: the partition has no server yet. */
-void part_move(struct agt_part *part, struct agt_link *link, uint64_t pgen);
+void part_move_to_server(struct agt_part *part, struct agt_link *link, uint64_t pgen);
 /* Queue the partition's messages to the server again (A3), because the connection was lost or is
  * new. */
-void part_restart(struct agt_part *part);
+void part_restart_sending(struct agt_part *part);
 /* Handle the expiry of the partition's timer. */
-void part_timer(struct agt_part *part);
+void on_part_timer_expiry(struct agt_part *part);
 /* Return the partition that contains this heap node. */
-static inline struct agt_part *part_of(struct heap_node *node)
+static inline struct agt_part *part_of_heap_node(struct heap_node *node)
 {
 	return (struct agt_part *)((char *)node - offsetof(struct agt_part, node));
 }
 /* Return whether the partition can be sent within its job's limit of bytes in flight. */
-bool part_fits_job(const struct agt_part *part);
+bool part_has_room_in_job(const struct agt_part *part);
 /* Move the partition from share->ready to job->parked. The partition waits there until the job has
  * fewer bytes in flight. */
-void part_park(struct agt_part *part);
+void part_park_in_job(struct agt_part *part);
 
 /* Store that the partition's round has landed (K1), that is, the sum is complete in its out-slot.
  * Before the call, the sum, crc, workers and contributors must have been stored. */
@@ -145,13 +145,13 @@ void part_await_answer(struct agt_part *part);
 void part_await_offer(struct agt_part *part);
 void part_stop_timer(struct agt_part *part);
 /* Stop counting the partition's bytes as bytes in flight. */
-void part_uncharge(struct agt_part *part);
+void part_uncharge_inflight(struct agt_part *part);
 /* Return whether HAVE of the last complete round is due. HAVE is due if is_have_unconfirmed is set
  * and the state is IDLE or READY. */
 bool part_is_have_due(const struct agt_part *part);
 /* Queue HAVE if it is due. CONTRIB(r) implies HAVE(r - 1), but CONTRIB(r) may have to wait for the
  * window. Meanwhile other members may need HAVE. */
-void part_owe_have(struct agt_part *part);
+void part_queue_have(struct agt_part *part);
 
 /* ---- part_send.c ---- */
 /* Send GOT for the last result that the server has offered. GOT reports that the agent has read the
@@ -170,9 +170,9 @@ void part_sum_local(struct agt_part *part);
 /* ---- part_receive.c ---- */
 /* Handle a message that arrived on `link`. A message for a previous placement or round is counted
  * as stale. A message of a type that no agent handles closes the connection. */
-void part_receive(struct agt_link *link, const struct wire_msg *m);
+void part_receive_message(struct agt_link *link, const struct wire_msg *m);
 /* Handle the end of the read of the partition's sum. status: see xport_events.read_done. */
 void part_read_done(struct agt_part *part, int status);
 /* Start reading the offered sum. Returns false if the connection cannot start a read now. */
-bool part_fetch(struct agt_part *part);
+bool part_start_result_read(struct agt_part *part);
 #endif

@@ -17,7 +17,7 @@
  * defect causes that many wrong crcs. */
 #define MAX_BAD_CRC 4
 
-static void complete_round(struct agt_part *part, const struct wire_msg *m)
+static void part_complete_round(struct agt_part *part, const struct wire_msg *m)
 {
 	struct agt_kept_part *kept = part->kept;
 	unsigned i = part->round & 1;
@@ -31,20 +31,20 @@ static void complete_round(struct agt_part *part, const struct wire_msg *m)
 	 * partition's HAVE. */
 	part->is_have_unconfirmed = part->tensor->job->has_backup;
 	part_core(part)->stats.pulled_bytes += m->len;
-	part_uncharge(part);
+	part_uncharge_inflight(part);
 	part_set_state(part, PART_IDLE, "result received");
-	part_owe_have(part);
+	part_queue_have(part);
 	part_report_sum(part);
 }
 
-bool part_fetch(struct agt_part *part)
+bool part_start_result_read(struct agt_part *part)
 {
 	struct agt_link *link = part->link;
 	int rc;
 
 	FAILPOINT(AGENT_READ_START);
 	part->read = (struct xport_read){.conn = link->conn,
-		.dst = part_output(part),
+		.dst = part_output_address(part),
 		.own_segment = part->tensor->out[part->round & 1].segment,
 		.segment = part->offer.segment,
 		.len = part->offer.len,
@@ -68,11 +68,11 @@ bool part_fetch(struct agt_part *part)
 	return true;
 }
 
-static void bad_result(struct agt_part *part)
+static void part_count_bad_result(struct agt_part *part)
 {
 	part_core(part)->stats.crc_errors++;
 	if (++part->n_bad_crc > MAX_BAD_CRC)
-		agt_job_error(part->tensor->job, BPS_EPROTO,
+		agt_job_fail_and_report(part->tensor->job, BPS_EPROTO,
 			"tensor %u partition %u round %llu: data from server %u does not match its "
 			"crc, %u times in a row; check that machine's memory and network card",
 			part->tensor->id, part->index, (unsigned long long)part->round,
@@ -104,10 +104,10 @@ void part_read_done(struct agt_part *part, int status)
 			xport_read_crc(&part->read) == part->offer.crc) {
 			histogram_add(&part_core(part)->stats.pull,
 				part_core(part)->now_ns - part->offered_ns);
-			complete_round(part, &part->offer);
+			part_complete_round(part, &part->offer);
 			return;
 		}
-		bad_result(part);
+		part_count_bad_result(part);
 		if (job->failed) {
 			part->is_stale = false;
 			part_set_state(part, PART_IDLE, "job has failed");
@@ -116,13 +116,13 @@ void part_read_done(struct agt_part *part, int status)
 	}
 	if (is_stale)
 		part_core(part)->stats.stale++;
-	part_uncharge(part);
+	part_uncharge_inflight(part);
 	part_make_ready(part, "the result of the read is outdated");
 }
 
 /* Return whether the result that m offers is being read, or is queued to be read. In both cases,
  * GOT is sent when the read ends. */
-static bool is_being_read(const struct agt_part *part, const struct wire_msg *m)
+static bool offer_is_being_read(const struct agt_part *part, const struct wire_msg *m)
 {
 	return part && (part->state == PART_OFFERED || part->state == PART_FETCHING) &&
 	       part->offer.pgen == m->pgen && part->offer.round == m->round;
@@ -130,17 +130,17 @@ static bool is_being_read(const struct agt_part *part, const struct wire_msg *m)
 
 /* Reject a result that will not be used. If the result is an offer, send GOT, so that the server
  * can free the memory of the sum. */
-static void decline(struct agt_part *part, const struct wire_msg *m)
+static void part_decline_result(struct agt_part *part, const struct wire_msg *m)
 {
 	part_core(part)->stats.stale++;
 	if (m->flags & WIRE_INLINE)
 		return;
-	if (is_being_read(part, m))
+	if (offer_is_being_read(part, m))
 		return; /* the server has repeated the offer of a result that is being read */
 	link_send_got(part->link, m);
 }
 
-static void note_offered(struct agt_part *part)
+static void part_record_offer_time(struct agt_part *part)
 {
 	struct agt_core *core = part_core(part);
 
@@ -155,7 +155,7 @@ static void note_offered(struct agt_part *part)
  * After the partition's first misfit in a round, close the connection, because a new connection may
  * help. After later misfits, fail the job instead: a donated sum that is wrong stays wrong on a new
  * connection. Also, closing the connection disturbs other jobs. */
-static void on_misfit(struct agt_part *part, const struct wire_msg *m)
+static void on_result_misfit(struct agt_part *part, const struct wire_msg *m)
 {
 	log_rated(LOG_WARN,
 		"result does not fit its partition: server=%u job=%u tensor=%u part=%u len=%u "
@@ -165,7 +165,7 @@ static void on_misfit(struct agt_part *part, const struct wire_msg *m)
 	if (part->n_misfits++ == 0)
 		xport_close(part->link->conn, "the result does not fit its partition");
 	else
-		agt_job_error(part->tensor->job, BPS_EPROTO,
+		agt_job_fail_and_report(part->tensor->job, BPS_EPROTO,
 			"tensor %u partition %u round %llu: server %u offers a sum of %u bytes "
 			"from %u workers, which does not fit the partition; check that all "
 			"machines run the same release",
@@ -173,7 +173,7 @@ static void on_misfit(struct agt_part *part, const struct wire_msg *m)
 			part->link->server, m->len, m->result.workers);
 }
 
-static void on_result(struct agt_part *part, const struct wire_msg *m)
+static void on_result_message(struct agt_part *part, const struct wire_msg *m)
 {
 	const struct agt_job *job = part->tensor->job;
 
@@ -187,38 +187,38 @@ static void on_result(struct agt_part *part, const struct wire_msg *m)
 	if (m->pgen != part->pgen || m->round != part_wire_round(part, part->round) ||
 		part->state == PART_IDLE || part->state == PART_OFFERED ||
 		part->state == PART_FETCHING) {
-		decline(part, m);
+		part_decline_result(part, m);
 		return;
 	}
 	if (m->len != part_bytes(part) || m->result.n_members != job->n_members ||
 		m->result.workers == 0 || m->result.workers > job->size) {
-		on_misfit(part, m);
+		on_result_misfit(part, m);
 		return;
 	}
 	if (m->flags & WIRE_INLINE) {
 		if (!part->link->conn->is_same_host && crc32c(0, m->payload, m->len) != m->crc) {
-			bad_result(part);
+			part_count_bad_result(part);
 			/* the contribution is sent again when the partition's timer expires */
 			return;
 		}
-		part_stop(part);
-		memcpy(part_output(part), m->payload, m->len);
-		note_offered(part);
-		complete_round(part, m);
+		part_stop_activity(part);
+		memcpy(part_output_address(part), m->payload, m->len);
+		part_record_offer_time(part);
+		part_complete_round(part, m);
 		return;
 	}
 	part_stop_timer(part);
 	part_dequeue(part);
 	part_set_state(part, PART_OFFERED, "result offered");
-	note_offered(part);
+	part_record_offer_time(part);
 	part->offer = *m;
 	TAILQ_INSERT_TAIL(&part->link->offered, part, offered);
-	part_fetch(part);
+	part_start_result_read(part);
 }
 
 /* Handle the server's report that the crc of a contribution is wrong. Either the network damaged
  * the bytes, or a trainer wrote into its input after submitting the input. */
-static void on_bad_crc(struct agt_part *part, const struct wire_msg *m)
+static void on_bad_crc_message(struct agt_part *part, const struct wire_msg *m)
 {
 	struct agt_tensor *t = part->tensor;
 	uint32_t was = part->crc;
@@ -232,7 +232,7 @@ static void on_bad_crc(struct agt_part *part, const struct wire_msg *m)
 	atomic_store(&part->kept->summed, 0);
 	part_prepare_contrib(part, true);
 	if (++part->n_bad_crc > 1 && part->crc != was) {
-		agt_job_error(t->job, BPS_EINPUT_CHANGED,
+		agt_job_fail_and_report(t->job, BPS_EINPUT_CHANGED,
 			"tensor %u partition %u round %llu: the input was changed while the round "
 			"was in flight, by rank %u%s; write to an input only between rounds",
 			t->id, part->index, (unsigned long long)part->round, t->job->ranks[0],
@@ -240,7 +240,7 @@ static void on_bad_crc(struct agt_part *part, const struct wire_msg *m)
 		return;
 	}
 	if (part->n_bad_crc > MAX_BAD_CRC) {
-		agt_job_error(t->job, BPS_EPROTO,
+		agt_job_fail_and_report(t->job, BPS_EPROTO,
 			"tensor %u partition %u round %llu: server %u received the "
 			"contribution damaged %u times; check the network between this machine and "
 			"the server",
@@ -248,14 +248,14 @@ static void on_bad_crc(struct agt_part *part, const struct wire_msg *m)
 			part->n_bad_crc);
 		return;
 	}
-	part_stop(part);
+	part_stop_activity(part);
 	part_make_ready(part, "bad crc");
 }
 
-static void on_again(struct agt_part *part, const struct wire_msg *m)
+static void on_again_message(struct agt_part *part, const struct wire_msg *m)
 {
 	if (part->state == PART_SENT && m->round == part_wire_round(part, part->round)) {
-		part_uncharge(part);
+		part_uncharge_inflight(part);
 		part_set_state(part, PART_WAITING, "the server answered AGAIN");
 	} else if (!part_is_have_due(part) ||
 		   m->round != part_wire_round(part, part_last_round(part))) {
@@ -269,7 +269,7 @@ static void on_again(struct agt_part *part, const struct wire_msg *m)
 	part_start_timer(part, part_core(part)->cfg.again_ns, &part->n_agains);
 }
 
-static void on_have_ok(struct agt_part *part, const struct wire_msg *m)
+static void on_have_ok_message(struct agt_part *part, const struct wire_msg *m)
 {
 	if (!part_is_have_due(part) || m->round != part_wire_round(part, part_last_round(part)))
 		return;
@@ -277,7 +277,7 @@ static void on_have_ok(struct agt_part *part, const struct wire_msg *m)
 	part_stop_timer(part);
 }
 
-void part_receive(struct agt_link *link, const struct wire_msg *m)
+void part_receive_message(struct agt_link *link, const struct wire_msg *m)
 {
 	struct agt_job *job = agt_job_find(link->core, m->job);
 	struct agt_tensor *t = job && m->tensor < job->n_by_id ? job->by_id[m->tensor] : NULL;
@@ -285,7 +285,8 @@ void part_receive(struct agt_link *link, const struct wire_msg *m)
 
 	if (!part || m->member != job->member || job->failed || t->failed || job->is_closing) {
 		link->core->stats.stale++;
-		if (m->type == WIRE_RESULT && !(m->flags & WIRE_INLINE) && !is_being_read(part, m))
+		if (m->type == WIRE_RESULT && !(m->flags & WIRE_INLINE) &&
+			!offer_is_being_read(part, m))
 			link_send_got(link, m);
 		return;
 	}
@@ -295,27 +296,27 @@ void part_receive(struct agt_link *link, const struct wire_msg *m)
 	}
 	if (part->link != link) { /* the result comes from the partition's previous server */
 		link->core->stats.stale++;
-		if (!(m->flags & WIRE_INLINE) && !is_being_read(part, m))
+		if (!(m->flags & WIRE_INLINE) && !offer_is_being_read(part, m))
 			link_send_got(link, m);
 		return;
 	}
 	switch (m->type) {
 	case WIRE_RESULT:
 		if (!FAILPOINT(AGENT_RESULT_RECEIVED))
-			on_result(part, m);
+			on_result_message(part, m);
 		break;
 	case WIRE_DONATE_REQ:
 		part->donate_round = m->round + part->kept->base;
-		link_owe(part, OWE_DONATE);
+		link_queue_owed(part, OWE_DONATE);
 		break;
 	case WIRE_HAVE_OK:
-		on_have_ok(part, m);
+		on_have_ok_message(part, m);
 		break;
 	case WIRE_AGAIN:
-		on_again(part, m);
+		on_again_message(part, m);
 		break;
 	case WIRE_BAD_CRC:
-		on_bad_crc(part, m);
+		on_bad_crc_message(part, m);
 		break;
 	default:
 		log_rated(LOG_WARN,

@@ -11,12 +11,12 @@
 
 /* Compute the sum of the inputs for one block of the partition into dst. If op is OP_AVG, compute
  * the mean of the machine's workers instead. */
-static void sum_block(struct agt_part *part, size_t first, size_t n, char *dst, enum op op)
+static void part_reduce_block(struct agt_part *part, size_t first, size_t n, char *dst, enum op op)
 {
 	struct agt_tensor *t = part->tensor;
 	bool takes_means = op_takes_means(t->op, t->shape.dtype);
 	size_t elem = dtype_bytes(t->shape.dtype);
-	uint64_t offset = part_offset(part) + first * elem;
+	uint64_t offset = part_byte_offset(part) + first * elem;
 	bool is_half = dtype_acc_bytes(t->shape.dtype) != elem;
 	void *acc = is_half ? (void *)part_core(part)->scratch : dst;
 
@@ -36,13 +36,13 @@ static void sum_block(struct agt_part *part, size_t first, size_t n, char *dst, 
 	reduce_finish(dst, acc, n, t->shape.dtype, op, t->job->n_workers);
 }
 
-static struct agt_mem contrib_mem(const struct agt_part *part)
+static struct agt_mem part_contrib_memory(const struct agt_part *part)
 {
 	const struct agt_tensor *t = part->tensor;
 	struct agt_mem m = t->n_in > 1 ? t->staging : t->in[0];
 
-	m.mem = (char *)m.mem + part_offset(part);
-	m.offset += part_offset(part);
+	m.mem = (char *)m.mem + part_byte_offset(part);
+	m.offset += part_byte_offset(part);
 	return m;
 }
 
@@ -52,7 +52,7 @@ void part_prepare_contrib(struct agt_part *part, bool wants_crc)
 	bool wants_sum = part->tensor->n_in > 1 &&
 			 atomic_load_explicit(summed, memory_order_acquire) != part->round;
 	size_t elem = dtype_bytes(part->tensor->shape.dtype), left = part_elems(part), first = 0;
-	char *mem = contrib_mem(part).mem;
+	char *mem = part_contrib_memory(part).mem;
 	/* The contribution is the machine's reduction, or for averages of f16 the mean of its
 	 * workers. */
 	enum op op = op_takes_means(part->tensor->op, part->tensor->shape.dtype) ? OP_AVG : OP_SUM;
@@ -65,7 +65,7 @@ void part_prepare_contrib(struct agt_part *part, bool wants_crc)
 		size_t n = left < AGT_BLOCK_ELEMS ? left : AGT_BLOCK_ELEMS;
 
 		if (wants_sum)
-			sum_block(part, first, n, mem + first * elem, op);
+			part_reduce_block(part, first, n, mem + first * elem, op);
 		if (wants_crc)
 			crc = crc32c(crc, mem + first * elem, n * elem);
 		first += n;
@@ -125,7 +125,7 @@ static void describe_payload(
 	}
 }
 
-static void charge(struct agt_part *part)
+static void part_charge_inflight(struct agt_part *part)
 {
 	if (part->is_charged || part->is_overdue)
 		return;
@@ -145,7 +145,7 @@ int part_send_contrib(struct agt_part *part)
 	 * because the server may have received the bytes of the first offer. So a repeated offer
 	 * need not wait for space in the send queue. */
 	bool is_eager = !part->sent_ns && part_bytes(part) > WIRE_INLINE_MAX;
-	struct agt_mem mem = contrib_mem(part);
+	struct agt_mem mem = part_contrib_memory(part);
 	struct wire_msg m;
 	int rc;
 
@@ -166,13 +166,13 @@ int part_send_contrib(struct agt_part *part)
 		rc = xport_send(part->link->conn, &m);
 	if (rc < 0)
 		return rc;
-	lockstep_sent(part);
+	lockstep_record_sent(part);
 	part_set_state(part, PART_SENT, "pushed");
 	if (!part->sent_ns && m.len > WIRE_INLINE_MAX && !is_same_host)
 		core->stats.offered_bytes += m.len;
 	if (!part->sent_ns)
 		part->sent_ns = core->now_ns;
-	charge(part);
+	part_charge_inflight(part);
 	part_await_answer(part);
 	core->stats.pushed_bytes += m.len;
 	return 0;
@@ -182,7 +182,7 @@ int part_send_contrib(struct agt_part *part)
  * of the last two rounds. When the agent reads the next sum from the server, the next sum
  * overwrites the older of these two sums. Only jobs with backup machines need the older sum: the
  * agent donates it to members that are behind. */
-static bool has_result(const struct agt_part *part, uint64_t round)
+static bool part_has_result(const struct agt_part *part, uint64_t round)
 {
 	uint64_t last = part_last_round(part);
 
@@ -191,17 +191,17 @@ static bool has_result(const struct agt_part *part, uint64_t round)
 					 part->state != PART_FETCHING));
 }
 
-static int send_donate(struct agt_part *part)
+static int part_send_donation(struct agt_part *part)
 {
 	const struct agt_tensor *t = part->tensor;
 	uint64_t r = part->donate_round;
 	struct agt_mem mem = t->out[r & 1];
 	struct wire_msg m = part_message_of(part, WIRE_DONATE, r);
 
-	if (!has_result(part, r))
+	if (!part_has_result(part, r))
 		return 0;
-	mem.mem = (char *)mem.mem + part_offset(part);
-	mem.offset += part_offset(part);
+	mem.mem = (char *)mem.mem + part_byte_offset(part);
+	mem.offset += part_byte_offset(part);
 	/* a result from a server on this host has no crc, so compute the crc for the donation */
 	if (!part->kept->result_crc[r & 1])
 		part->kept->result_crc[r & 1] = crc32c(0, mem.mem, part_bytes(part));
@@ -218,7 +218,7 @@ int part_send_owed(struct agt_part *part, enum part_owe what)
 	int rc;
 
 	if (what == OWE_DONATE)
-		return send_donate(part);
+		return part_send_donation(part);
 	if (!part_is_have_due(part))
 		return 0;
 	m = part_message_of(part, WIRE_HAVE, part_last_round(part));
@@ -233,13 +233,13 @@ void part_sum_local(struct agt_part *part)
 	struct agt_tensor *t = part->tensor;
 	size_t elem = dtype_bytes(t->shape.dtype), left = part_elems(part), first = 0;
 	struct agt_core *core = part_core(part);
-	char *dst = part_output(part);
+	char *dst = part_output_address(part);
 
 	heap_remove(&core->local, &part->node);
 	while (left > 0) {
 		size_t n = left < AGT_BLOCK_ELEMS ? left : AGT_BLOCK_ELEMS;
 
-		sum_block(part, first, n, dst + first * elem, t->op);
+		part_reduce_block(part, first, n, dst + first * elem, t->op);
 		first += n;
 		left -= n;
 	}

@@ -5,7 +5,7 @@
 
 /* If `part` has no sum yet, count `part` in ret->n_open. If `part` is the first partition without a
  * sum, or has waited longer than the partition in *ret, describe `part` in *ret. */
-static void look_at(const struct agt_part *part, struct agt_stall *ret)
+static void stall_record_part(const struct agt_part *part, struct agt_stall *ret)
 {
 	const struct agt_core *core = part->tensor->job->core;
 	uint64_t since_ns = part->sent_ns, ns;
@@ -44,6 +44,6 @@ bool agt_tensor_stall(const struct agt_tensor *t, struct agt_stall *ret)
 	if (t->job->is_local)
 		return false;
 	for (uint32_t i = 0; i < t->n_parts; i++)
-		look_at(&t->parts[i], ret);
+		stall_record_part(&t->parts[i], ret);
 	return ret->n_open > 0;
 }

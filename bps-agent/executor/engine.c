@@ -48,14 +48,14 @@ static void engine_tensor_set_state(struct engine_tensor *t, enum engine_tensor_
 
 /* ---- failure ---- */
 
-static void poison_all(struct engine *e)
+static void engine_poison_all_slots(struct engine *e)
 {
 	for (unsigned i = 0; i < e->route.n_members; i++)
 		for (uint32_t s = 0; s < e->members[i].m.n_slots; s++)
 			gpu_slot_poison(&e->members[i].m.slots[s]);
 }
 
-static void tensor_die(struct engine_tensor *t)
+static void engine_tensor_kill(struct engine_tensor *t)
 {
 	if (t->state == TENSOR_RUNNING)
 		engine_tensor_stop(t);
@@ -79,8 +79,8 @@ void engine_fail(struct engine *e, int code, const char *fmt, ...)
 			e->ops->clique_abort(e->cliques[g]);
 	for (uint32_t i = 0; i < e->n_tensors; i++)
 		if (e->tensors[i])
-			tensor_die(e->tensors[i]);
-	poison_all(e);
+			engine_tensor_kill(e->tensors[i]);
+	engine_poison_all_slots(e);
 	e->env.failed(e->env.ctx, code, text.s);
 }
 
@@ -91,21 +91,21 @@ void engine_device_error(struct engine *e, int rc, const char *what)
 
 /* ---- start and end ---- */
 
-static int open_lanes(struct engine *e)
+static int engine_open_lanes(struct engine *e)
 {
 	for (unsigned i = 0; i < e->route.n_members; i++)
 		for (unsigned k = 0; k < LANES; k++) {
 			int rc = 0;
 
 			if (k != LANE_COLL || route_has_cliques(&e->route))
-				rc = lane_open(e, i, k);
+				rc = engine_lane_open(e, i, k);
 			if (rc < 0)
 				return rc;
 		}
 	return 0;
 }
 
-static int open_clique(struct engine *e, unsigned g)
+static int engine_open_clique(struct engine *e, unsigned g)
 {
 	const struct route_group *group = &e->route.groups[g];
 	int gpu[DEVICE_GPUS_MAX], rank[DEVICE_GPUS_MAX], rc;
@@ -121,17 +121,17 @@ static int open_clique(struct engine *e, unsigned g)
 				e->dev, id, group->n, gpu, rank, group->n, &e->cliques[g]);
 }
 
-static int open_cliques(struct engine *e)
+static int engine_open_cliques(struct engine *e)
 {
 	int rc = 0;
 
 	for (unsigned g = 0; rc == 0 && route_has_cliques(&e->route) && g < e->route.n_groups; g++)
 		if (e->route.groups[g].n > 1)
-			rc = open_clique(e, g);
+			rc = engine_open_clique(e, g);
 	return rc;
 }
 
-static int make_counters(struct engine *e)
+static int engine_make_counters(struct engine *e)
 {
 	uint64_t bytes = (uint64_t)e->route.n_members * LANES * GPU_SLOT_BYTES;
 
@@ -143,7 +143,7 @@ static int make_counters(struct engine *e)
 	return e->ops->pin(e->dev, e->counter_page, e->counter_bytes, &e->counters);
 }
 
-static void place_members(struct engine *e, const struct engine_config *cfg)
+static void engine_place_members(struct engine *e, const struct engine_config *cfg)
 {
 	for (uint8_t g = 0; g < e->route.n_groups; g++)
 		for (uint8_t i = 0; i < e->route.groups[g].n; i++) {
@@ -176,12 +176,12 @@ int engine_new(struct device *dev, const struct engine_config *cfg, const struct
 		rc = err_set(err, -ENOMEM, "out of memory");
 		goto failed;
 	}
-	place_members(e, cfg);
-	rc = make_counters(e);
+	engine_place_members(e, cfg);
+	rc = engine_make_counters(e);
 	if (rc == 0)
-		rc = open_lanes(e);
+		rc = engine_open_lanes(e);
 	if (rc == 0)
-		rc = open_cliques(e);
+		rc = engine_open_cliques(e);
 	if (rc < 0) {
 		err_set(err, rc, "%s", dev->why.s);
 		goto failed;
@@ -193,7 +193,7 @@ failed:
 	return rc;
 }
 
-static void tensor_free(struct engine_tensor *t)
+static void engine_tensor_free(struct engine_tensor *t)
 {
 	if (!t)
 		return;
@@ -214,11 +214,11 @@ void engine_free(struct engine *e)
 	for (unsigned i = 0; e->members && i < e->route.n_members; i++)
 		for (unsigned k = 0; k < LANES; k++)
 			if (e->members[i].lanes[k].e)
-				lane_close(&e->members[i].lanes[k]);
+				engine_lane_close(&e->members[i].lanes[k]);
 	e->ops->drop(e->counters);
 	free(e->counter_page);
 	for (uint32_t i = 0; i < e->n_tensors; i++)
-		tensor_free(e->tensors[i]);
+		engine_tensor_free(e->tensors[i]);
 	free(e->tensors);
 	heap_fini(&e->reduce);
 	heap_fini(&e->gather);
@@ -230,12 +230,12 @@ void engine_free(struct engine *e)
 
 /* ---- tensors ---- */
 
-static struct engine_tensor *find(const struct engine *e, uint32_t id)
+static struct engine_tensor *engine_tensor_by_id(const struct engine *e, uint32_t id)
 {
 	return id < e->n_tensors ? e->tensors[id] : NULL;
 }
 
-static int make_room(struct engine *e, uint32_t id)
+static int engine_reserve_tensor_id(struct engine *e, uint32_t id)
 {
 	uint32_t n = id + 64;
 	struct engine_tensor **v;
@@ -251,34 +251,35 @@ static int make_room(struct engine *e, uint32_t id)
 	return 0;
 }
 
-static bool is_inside(const struct engine_range *r, uint64_t bytes)
+static bool range_is_in_memory(const struct engine_range *r, uint64_t bytes)
 {
 	return r->mem && device_mem_holds(r->mem, r->offset, bytes);
 }
 
-static int check(const struct engine *e, const struct engine_tensor_desc *d, struct err_text *err)
+static int engine_check_tensor_desc(
+	const struct engine *e, const struct engine_tensor_desc *d, struct err_text *err)
 {
 	size_t elem = dtype_bytes(d->shape.dtype);
 	uint64_t bytes = shape_bytes(&d->shape);
 	struct err_text why;
 
-	if (d->id >= ENGINE_TENSORS_MAX || find(e, d->id) ||
+	if (d->id >= ENGINE_TENSORS_MAX || engine_tensor_by_id(e, d->id) ||
 		shape_check(&d->shape, UINT64_MAX, &why) < 0 || !d->part_bytes ||
 		d->part_bytes % elem || (bytes - 1) / d->part_bytes >= UINT32_MAX)
 		return err_set(err, -EINVAL,
 			"tensor %u has an invalid description, or exists already", d->id);
 	for (unsigned i = 0; i < e->route.n_members; i++)
-		if (!is_inside(&d->places[i].at, bytes) || d->places[i].at.offset % elem ||
+		if (!range_is_in_memory(&d->places[i].at, bytes) || d->places[i].at.offset % elem ||
 			d->places[i].slot >= e->members[i].m.n_slots)
 			return err_set(err, -EINVAL,
 				"tensor %u of %llu bytes is not inside of the memory that local "
 				"rank %u has shared",
 				d->id, (unsigned long long)bytes, i);
 	for (unsigned g = 0; g < e->route.n_groups; g++)
-		if (!is_inside(&d->in[g], bytes))
+		if (!range_is_in_memory(&d->in[g], bytes))
 			return err_set(err, -EINVAL,
 				"tensor %u: input %u is not inside of staging memory", d->id, g);
-	if (!is_inside(&d->out[0], bytes) || !is_inside(&d->out[1], bytes))
+	if (!range_is_in_memory(&d->out[0], bytes) || !range_is_in_memory(&d->out[1], bytes))
 		return err_set(err, -EINVAL, "tensor %u: an output is not inside of staging memory",
 			d->id);
 	return 0;
@@ -291,7 +292,7 @@ static uint32_t parts_of_chunk(const struct engine *e, const struct engine_tenso
 	return n < 1 ? 1 : n > UINT16_MAX ? UINT16_MAX : (uint32_t)n;
 }
 
-static void cut(struct engine_tensor *t, uint32_t parts_each)
+static void engine_tensor_cut_chunks(struct engine_tensor *t, uint32_t parts_each)
 {
 	for (uint32_t i = 0; i < t->n_chunks; i++) {
 		uint32_t first = i * parts_each;
@@ -306,7 +307,7 @@ static void cut(struct engine_tensor *t, uint32_t parts_each)
 	}
 }
 
-static int reserve(struct engine *e, const struct engine_tensor *t)
+static int engine_reserve_heaps(struct engine *e, const struct engine_tensor *t)
 {
 	int rc = heap_reserve(&e->up, e->n_parts + t->n_parts);
 
@@ -317,18 +318,18 @@ static int reserve(struct engine *e, const struct engine_tensor *t)
 	return rc < 0 ? rc : heap_reserve(&e->gather, e->n_chunks + t->n_chunks);
 }
 
-static void *copy_of(const void *v, size_t bytes)
+static void *memory_duplicate(const void *v, size_t bytes)
 {
 	void *p = malloc(bytes);
 
 	return p ? memcpy(p, v, bytes) : NULL;
 }
 
-int engine_add(struct engine *e, const struct engine_tensor_desc *d, struct err_text *err)
+int engine_add_tensor(struct engine *e, const struct engine_tensor_desc *d, struct err_text *err)
 {
 	uint32_t parts_each;
 	struct engine_tensor *t;
-	int rc = check(e, d, err);
+	int rc = engine_check_tensor_desc(e, d, err);
 
 	if (rc < 0)
 		return rc;
@@ -345,32 +346,32 @@ int engine_add(struct engine *e, const struct engine_tensor_desc *d, struct err_
 	t->n_chunks = (t->n_parts - 1) / parts_each + 1;
 	t->out[0] = d->out[0];
 	t->out[1] = d->out[1];
-	t->places = copy_of(d->places, e->route.n_members * sizeof(*d->places));
-	t->in = copy_of(d->in, e->route.n_groups * sizeof(*d->in));
+	t->places = memory_duplicate(d->places, e->route.n_members * sizeof(*d->places));
+	t->in = memory_duplicate(d->in, e->route.n_groups * sizeof(*d->in));
 	t->parts = calloc(t->n_parts, sizeof(*t->parts));
 	t->chunks = calloc(t->n_chunks, sizeof(*t->chunks));
-	if (!t->places || !t->in || !t->parts || !t->chunks || make_room(e, d->id) < 0 ||
-		reserve(e, t) < 0) {
-		tensor_free(t);
+	if (!t->places || !t->in || !t->parts || !t->chunks ||
+		engine_reserve_tensor_id(e, d->id) < 0 || engine_reserve_heaps(e, t) < 0) {
+		engine_tensor_free(t);
 		return err_set(err, -ENOMEM, "out of memory");
 	}
-	cut(t, parts_each);
+	engine_tensor_cut_chunks(t, parts_each);
 	e->n_parts += t->n_parts;
 	e->n_chunks += t->n_chunks;
 	e->tensors[d->id] = t;
 	return 0;
 }
 
-int engine_find(const struct engine *e, const struct engine_tensor_desc *d)
+int engine_match_tensor(const struct engine *e, const struct engine_tensor_desc *d)
 {
-	const struct engine_tensor *t = find(e, d->id);
+	const struct engine_tensor *t = engine_tensor_by_id(e, d->id);
 
 	if (!t)
 		return -ENOENT;
 	return shape_is_equal(&t->shape, &d->shape) && t->part_bytes == d->part_bytes ? 0 : -EINVAL;
 }
 
-void engine_mute(struct engine *e)
+void engine_mute_reports(struct engine *e)
 {
 	for (uint32_t i = 0; i < e->n_tensors; i++)
 		if (e->tensors[i])
@@ -379,7 +380,7 @@ void engine_mute(struct engine *e)
 
 /* Repeat the reports about a round that has already started, because a restarted agent may not have
  * received the first reports. */
-static int report_again(struct engine_tensor *t, uint64_t round)
+static int tensor_repeat_reports(struct engine_tensor *t, uint64_t round)
 {
 	struct engine *e = t->e;
 
@@ -398,12 +399,13 @@ static int report_again(struct engine_tensor *t, uint64_t round)
 	return 0;
 }
 
-int engine_run(struct engine *e, uint32_t id, uint64_t round, enum op op, uint16_t priority)
+int engine_submit_round(
+	struct engine *e, uint32_t id, uint64_t round, enum op op, uint16_t priority)
 {
-	struct engine_tensor *t = find(e, id);
+	struct engine_tensor *t = engine_tensor_by_id(e, id);
 
 	if (t && t->is_mute && round && round <= t->round)
-		return report_again(t, round);
+		return tensor_repeat_reports(t, round);
 	if (!t || t->state != TENSOR_IDLE || round != t->round + 1)
 		return -EINVAL;
 	t->is_mute = t->is_done = false;
@@ -420,9 +422,9 @@ int engine_run(struct engine *e, uint32_t id, uint64_t round, enum op op, uint16
 	return 0;
 }
 
-int engine_landed(struct engine *e, uint32_t id, uint32_t part, uint64_t round)
+int engine_accept_landed_sum(struct engine *e, uint32_t id, uint32_t part, uint64_t round)
 {
-	struct engine_tensor *t = find(e, id);
+	struct engine_tensor *t = engine_tensor_by_id(e, id);
 
 	if (t && t->state == TENSOR_DEAD)
 		return 0;
@@ -436,7 +438,7 @@ int engine_landed(struct engine *e, uint32_t id, uint32_t part, uint64_t round)
 	return 0;
 }
 
-static struct gpu_slot *slot_of(const struct engine_tensor *t, unsigned member)
+static struct gpu_slot *tensor_member_slot(const struct engine_tensor *t, unsigned member)
 {
 	return &t->e->members[member].m.slots[t->places[member].slot];
 }
@@ -448,23 +450,23 @@ void engine_tensor_done(struct engine_tensor *t)
 	engine_tensor_set_state(t, TENSOR_IDLE);
 	t->is_done = true;
 	for (unsigned i = 0; i < e->route.n_members; i++)
-		gpu_slot_finish(slot_of(t, i), t->round);
+		gpu_slot_finish(tensor_member_slot(t, i), t->round);
 	if (!t->is_mute)
 		e->env.done(e->env.ctx, t->id, t->round);
 }
 
-void engine_cancel(struct engine *e, uint32_t id)
+void engine_cancel_tensor(struct engine *e, uint32_t id)
 {
-	struct engine_tensor *t = find(e, id);
+	struct engine_tensor *t = engine_tensor_by_id(e, id);
 
 	if (!t || t->state == TENSOR_DEAD)
 		return;
-	tensor_die(t);
+	engine_tensor_kill(t);
 	for (unsigned i = 0; i < e->route.n_members; i++)
-		gpu_slot_poison(slot_of(t, i));
+		gpu_slot_poison(tensor_member_slot(t, i));
 }
 
-static bool lies_in(const struct engine_tensor *t, const struct device_mem *mem)
+static bool tensor_is_in_memory(const struct engine_tensor *t, const struct device_mem *mem)
 {
 	for (unsigned i = 0; i < t->e->route.n_members; i++)
 		if (t->places[i].at.mem == mem)
@@ -472,18 +474,18 @@ static bool lies_in(const struct engine_tensor *t, const struct device_mem *mem)
 	return false;
 }
 
-int engine_forget(struct engine *e, const struct device_mem *mem)
+int engine_cancel_tensors_of_memory(struct engine *e, const struct device_mem *mem)
 {
 	for (uint32_t i = 0; i < e->n_tensors; i++) {
 		struct engine_tensor *t = e->tensors[i];
 
-		if (t && lies_in(t, mem) &&
+		if (t && tensor_is_in_memory(t, mem) &&
 			(t->state == TENSOR_WAITING || t->state == TENSOR_RUNNING || t->n_tickets))
 			return -EBUSY;
 	}
 	for (uint32_t i = 0; i < e->n_tensors; i++)
-		if (e->tensors[i] && lies_in(e->tensors[i], mem))
-			engine_cancel(e, i);
+		if (e->tensors[i] && tensor_is_in_memory(e->tensors[i], mem))
+			engine_cancel_tensor(e, i);
 	return 0;
 }
 
@@ -499,15 +501,15 @@ void engine_member_gone(struct engine *e, unsigned member)
 
 int engine_missing(const struct engine *e, uint32_t id)
 {
-	const struct engine_tensor *t = find(e, id);
+	const struct engine_tensor *t = engine_tensor_by_id(e, id);
 
 	if (!t || t->state != TENSOR_WAITING)
 		return -1;
 	for (unsigned i = 0; i < e->route.n_members; i++)
 		/* Acquire: pairs with the write of `ready` by the trainer's stream. The stream
 		 * writes the gradient before `ready`. */
-		if (!gpu_slot_reached(
-			    atomic_load_explicit(&slot_of(t, i)->ready, memory_order_acquire),
+		if (!gpu_slot_reached(atomic_load_explicit(&tensor_member_slot(t, i)->ready,
+					      memory_order_acquire),
 			    t->round))
 			return (int)i;
 	return -1;
@@ -516,7 +518,7 @@ int engine_missing(const struct engine *e, uint32_t id)
 /* Report that t's round waits for the stream of the given member. Does nothing if the round has
  * waited for less than LATE_NS nanoseconds, or if the previous report for this round named the same
  * member. */
-static void report_late(struct engine_tensor *t, int member)
+static void tensor_report_late_stream(struct engine_tensor *t, int member)
 {
 	struct engine *e = t->e;
 
@@ -528,7 +530,7 @@ static void report_late(struct engine_tensor *t, int member)
 	e->env.late(e->env.ctx, t->id, (unsigned)member);
 }
 
-static bool begin_ready(struct engine *e)
+static bool engine_begin_ready_tensors(struct engine *e)
 {
 	struct engine_tensor *t, *next;
 	bool any = false;
@@ -538,7 +540,7 @@ static bool begin_ready(struct engine *e)
 
 		next = TAILQ_NEXT(t, link);
 		if (missing >= 0) {
-			report_late(t, missing);
+			tensor_report_late_stream(t, missing);
 			continue;
 		}
 		engine_tensor_set_state(t, TENSOR_RUNNING);
@@ -548,36 +550,36 @@ static bool begin_ready(struct engine *e)
 	return any;
 }
 
-static bool poll_lanes(struct engine *e)
+static bool engine_poll_lanes(struct engine *e)
 {
 	bool any = false;
 
 	for (unsigned i = 0; i < e->route.n_members; i++)
 		for (unsigned k = 0; k < LANES; k++)
-			any |= lane_poll(&e->members[i].lanes[k]);
+			any |= engine_lane_poll(&e->members[i].lanes[k]);
 	return any;
 }
 
 /* Return whether the engine waits for the GPUs: either queued work has not ended, or a collective
  * waits until its clique is ready. */
-static bool is_owed(const struct engine *e)
+static bool engine_is_awaiting_gpus(const struct engine *e)
 {
 	return e->n_tickets || e->reduce.n || e->gather.n;
 }
 
 /* Check the GPUs for errors and for a stall. Called when no work has ended for LOOK_NS. */
-static void look(struct engine *e)
+static void engine_check_gpus(struct engine *e)
 {
 	for (unsigned i = 0; i < e->route.n_members && !e->failed; i++)
 		for (unsigned k = 0; k < LANES && !e->failed; k++)
-			lane_look(&e->members[i].lanes[k]);
+			engine_lane_check_queue(&e->members[i].lanes[k]);
 	for (unsigned g = 0; g < e->route.n_groups && !e->failed; g++) {
 		int rc = e->cliques[g] ? e->ops->clique_poll(e->cliques[g]) : 0;
 
 		if (rc < 0 && rc != DEVICE_AGAIN)
 			engine_device_error(e, rc, "communication between the GPUs has failed");
 	}
-	if (is_owed(e) && e->now_ns - e->moved_ns > e->stall_ns)
+	if (engine_is_awaiting_gpus(e) && e->now_ns - e->moved_ns > e->stall_ns)
 		engine_fail(e, BPS_EDEVICE,
 			e->n_tickets ? "the GPUs have completed no work for %.0f s"
 				     : "communication between the GPUs is not ready after %.0f s",
@@ -588,18 +590,18 @@ bool engine_poll(struct engine *e, uint64_t now_ns)
 {
 	bool any;
 
-	if (!is_owed(e))
+	if (!engine_is_awaiting_gpus(e))
 		e->moved_ns = now_ns;
 	e->now_ns = now_ns;
-	any = poll_lanes(e);
+	any = engine_poll_lanes(e);
 	if (e->failed)
 		return any;
-	any |= begin_ready(e);
-	any |= engine_issue(e);
+	any |= engine_begin_ready_tensors(e);
+	any |= engine_issue_work(e);
 	if (any)
 		e->moved_ns = now_ns;
 	else if (now_ns - e->moved_ns > LOOK_NS)
-		look(e);
+		engine_check_gpus(e);
 	return any;
 }
 
@@ -609,7 +611,7 @@ bool engine_is_busy(const struct engine *e)
 	       e->gather.n;
 }
 
-unsigned engine_inputs(const struct engine *e)
+unsigned engine_count_inputs(const struct engine *e)
 {
 	return e->route.n_groups;
 }

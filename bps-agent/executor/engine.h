@@ -16,7 +16,7 @@
  *   part:   IDLE -> UP_WAIT -> UP -> STAGED -> DOWN_WAIT -> DOWN -> LANDED -> IDLE
  *                    copies to     the agent      copies from      waits for
  *                    host memory   has it, until  host memory      its chunk
- *                                  engine_landed
+ *                                  engine_accept_landed_sum
  *
  * Rules and their reasons:
  *   - The engine polls the counters `ready`, and does not let a GPU queue wait for these counters.
@@ -77,7 +77,8 @@ struct engine_config {
 	uint64_t stall_ns;
 };
 
-/* A range of device memory. The memory must stay valid until engine_free or engine_forget. */
+/* A range of device memory. The memory must stay valid until engine_free or
+ * engine_cancel_tensors_of_memory. */
 struct engine_range {
 	struct device_mem *mem;
 	uint64_t offset;
@@ -94,7 +95,7 @@ struct engine_tensor_desc {
 	uint32_t id;
 	struct tensor_shape shape;
 	uint64_t part_bytes; /* size of a partition, a multiple of the element's size */
-	/* array with one place per member; engine_add copies `places` and `in` */
+	/* array with one place per member; engine_add_tensor copies `places` and `in` */
 	const struct engine_place *places;
 	/* array with one input per group of the route; the inputs are in pinned host memory */
 	const struct engine_range *in;
@@ -112,25 +113,26 @@ void engine_free(struct engine *e);
 
 /* Add a tensor. Errors: -EINVAL: the description is invalid or the id is in use; -ENOMEM. err gets
  * the text. */
-int engine_add(struct engine *e, const struct engine_tensor_desc *t, struct err_text *err);
+int engine_add_tensor(struct engine *e, const struct engine_tensor_desc *t, struct err_text *err);
 /* Check whether the tensor with the description's id exists and equals the description. Errors:
  * -ENOENT: there is no tensor with this id; -EINVAL: the tensor differs. */
-int engine_find(const struct engine *e, const struct engine_tensor_desc *t);
-/* Start the tensor's next round. After engine_mute, the round may already be running or done. Then
- * the engine only repeats its reports: the round's staged partitions, or the end of the round.
- * Errors: -EINVAL: the tensor does not exist, or `round` is not the tensor's next round. */
-int engine_run(struct engine *e, uint32_t tensor, uint64_t round, enum op op, uint16_t priority);
+int engine_match_tensor(const struct engine *e, const struct engine_tensor_desc *t);
+/* Start the tensor's next round. After engine_mute_reports, the round may already be running or
+ * done. Then the engine only repeats its reports: the round's staged partitions, or the end of the
+ * round. Errors: -EINVAL: the tensor does not exist, or `round` is not the tensor's next round. */
+int engine_submit_round(
+	struct engine *e, uint32_t tensor, uint64_t round, enum op op, uint16_t priority);
 /* Record that the sum of a staged partition is in out[round & 1]. A repeated call has no effect.
  * Errors: -EINVAL: the partition is not staged. */
-int engine_landed(struct engine *e, uint32_t tensor, uint32_t part, uint64_t round);
+int engine_accept_landed_sum(struct engine *e, uint32_t tensor, uint32_t part, uint64_t round);
 /* Mute all tensors, because the agent was restarted. The engine reports no event of a tensor until
- * engine_run is called again for that tensor. */
-void engine_mute(struct engine *e);
+ * engine_submit_round is called again for that tensor. */
+void engine_mute_reports(struct engine *e);
 /* Cancel a tensor that has failed: end its round, and release the streams that wait for it. */
-void engine_cancel(struct engine *e, uint32_t tensor);
+void engine_cancel_tensor(struct engine *e, uint32_t tensor);
 /* Cancel all tensors in memory that is about to be unmapped. Errors: -EBUSY: one of these tensors
  * has a round under way or queued work. After this error, no tensor has been cancelled. */
-int engine_forget(struct engine *e, const struct device_mem *mem);
+int engine_cancel_tensors_of_memory(struct engine *e, const struct device_mem *mem);
 /* Record the end of a member's process. If a round is under way, the engine fails. */
 void engine_member_gone(struct engine *e, unsigned member);
 /* Stop the engine, and record the error `code` and the text. Only the first call has an effect. */
@@ -146,7 +148,7 @@ bool engine_is_busy(const struct engine *e);
 /* Return whether no work is queued on any GPU. */
 bool engine_is_quiet(const struct engine *e);
 /* Return how many inputs in host memory each tensor needs. */
-unsigned engine_inputs(const struct engine *e);
+unsigned engine_count_inputs(const struct engine *e);
 /* Return the first member whose stream has not reached the tensor's round. Returns -1 if the round
  * waits for no stream. */
 int engine_missing(const struct engine *e, uint32_t tensor);

@@ -68,8 +68,8 @@ struct engine_tensor {
 	struct tensor_shape shape;
 	enum op op;
 	uint16_t priority;
-	/* The engine reports no events of the tensor. Set by engine_mute after a restart of the
-	 * agent, cleared when the agent starts the round again. */
+	/* The engine reports no events of the tensor. Set by engine_mute_reports after a restart of
+	 * the agent, cleared when the agent starts the round again. */
 	bool is_mute;
 	bool is_done;    /* the round `round` is done */
 	uint64_t round;  /* the round under way, or the last round that was done */

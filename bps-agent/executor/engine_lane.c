@@ -5,7 +5,7 @@
 
 #include "bps-agent/executor/engine_stage.h"
 
-int lane_open(struct engine *e, unsigned member, enum engine_lane_kind kind)
+int engine_lane_open(struct engine *e, unsigned member, enum engine_lane_kind kind)
 {
 	struct engine_lane *l = &e->members[member].lanes[kind];
 
@@ -15,21 +15,21 @@ int lane_open(struct engine *e, unsigned member, enum engine_lane_kind kind)
 		e->dev, e->members[member].m.gpu, kind == LANE_COLL ? 1 : 0, &l->q);
 }
 
-void lane_close(struct engine_lane *l)
+void engine_lane_close(struct engine_lane *l)
 {
 	if (l->q)
 		l->e->ops->queue_close(l->q);
 	l->q = NULL;
 }
 
-bool lane_has_room(const struct engine_lane *l)
+bool engine_lane_has_room(const struct engine_lane *l)
 {
 	return l->tail - l->head < LANE_TICKETS;
 }
 
-/* Queue a write of the last ticket's number to the counter. If the queue is full, lane_poll tries
- * again later. */
-static void post(struct engine_lane *l)
+/* Queue a write of the last ticket's number to the counter. If the queue is full, engine_lane_poll
+ * tries again later. */
+static void engine_lane_post_counter(struct engine_lane *l)
 {
 	int rc = l->e->ops->post(l->q, l->e->counters, l->counter, l->seq);
 
@@ -39,7 +39,8 @@ static void post(struct engine_lane *l)
 		engine_device_error(l->e, rc, "cannot queue the write of a counter");
 }
 
-void lane_ticket(struct engine_lane *l, struct engine_part *part, struct engine_chunk *chunk)
+void engine_lane_add_ticket(
+	struct engine_lane *l, struct engine_part *part, struct engine_chunk *chunk)
 {
 	struct engine_tensor *t = part ? part->chunk->tensor : chunk->tensor;
 
@@ -51,10 +52,10 @@ void lane_ticket(struct engine_lane *l, struct engine_part *part, struct engine_
 		chunk->n_tickets++;
 	t->n_tickets++;
 	l->e->n_tickets++;
-	post(l);
+	engine_lane_post_counter(l);
 }
 
-static void retire(struct engine_lane *l)
+static void engine_lane_retire_ticket(struct engine_lane *l)
 {
 	struct engine_ticket k = l->tickets[l->head++ % LANE_TICKETS];
 	struct engine_tensor *t = k.part ? k.part->chunk->tensor : k.chunk->tensor;
@@ -67,7 +68,7 @@ static void retire(struct engine_lane *l)
 		engine_chunk_ticket_done(k.chunk);
 }
 
-bool lane_poll(struct engine_lane *l)
+bool engine_lane_poll(struct engine_lane *l)
 {
 	_Atomic uint64_t *counter;
 	uint64_t seen;
@@ -76,19 +77,19 @@ bool lane_poll(struct engine_lane *l)
 	if (l->head == l->tail)
 		return false;
 	if (l->posted != l->seq && !l->e->failed)
-		post(l);
+		engine_lane_post_counter(l);
 	counter = (_Atomic uint64_t *)(void *)(l->e->counter_page + l->counter);
 	/* The acquire load pairs with the GPU's write of the counter. The GPU writes the counter
 	 * after its earlier copies, so the data of these copies is visible. */
 	seen = atomic_load_explicit(counter, memory_order_acquire);
 	while (l->head != l->tail && l->tickets[l->head % LANE_TICKETS].seq <= seen) {
-		retire(l);
+		engine_lane_retire_ticket(l);
 		any = true;
 	}
 	return any;
 }
 
-void lane_look(struct engine_lane *l)
+void engine_lane_check_queue(struct engine_lane *l)
 {
 	int rc = l->q && l->head != l->tail ? l->e->ops->queue_poll(l->q) : 0;
 

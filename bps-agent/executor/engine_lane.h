@@ -33,15 +33,16 @@ struct engine_lane {
 };
 enum engine_lane_kind { LANE_UP, LANE_DOWN, LANE_COLL, LANES };
 
-int lane_open(struct engine *e, unsigned member, enum engine_lane_kind kind);
-void lane_close(struct engine_lane *l);
-bool lane_has_room(const struct engine_lane *l);
+int engine_lane_open(struct engine *e, unsigned member, enum engine_lane_kind kind);
+void engine_lane_close(struct engine_lane *l);
+bool engine_lane_has_room(const struct engine_lane *l);
 /* Add a ticket for the work that was just queued for the partition `part` or the chunk `chunk`. One
  * of the two pointers is NULL. */
-void lane_ticket(struct engine_lane *l, struct engine_part *part, struct engine_chunk *chunk);
+void engine_lane_add_ticket(
+	struct engine_lane *l, struct engine_part *part, struct engine_chunk *chunk);
 /* Remove the tickets whose work has ended, and report each to its partition or chunk. Returns
  * whether any ticket was removed. */
-bool lane_poll(struct engine_lane *l);
+bool engine_lane_poll(struct engine_lane *l);
 /* Check the queue for errors of the device. Called when no work has ended for a while. */
-void lane_look(struct engine_lane *l);
+void engine_lane_check_queue(struct engine_lane *l);
 #endif

@@ -50,7 +50,7 @@ static void engine_chunk_set_state(struct engine_chunk *c, enum engine_chunk_sta
 	c->state = state;
 }
 
-static uint64_t part_offset(const struct engine_part *p)
+static uint64_t engine_part_offset(const struct engine_part *p)
 {
 	return (uint64_t)p->index * p->chunk->tensor->part_bytes;
 }
@@ -58,19 +58,19 @@ static uint64_t part_offset(const struct engine_part *p)
 uint64_t engine_part_bytes(const struct engine_part *p)
 {
 	const struct engine_tensor *t = p->chunk->tensor;
-	uint64_t left = t->bytes - part_offset(p);
+	uint64_t left = t->bytes - engine_part_offset(p);
 
 	return left < t->part_bytes ? left : t->part_bytes;
 }
 
-static uint64_t chunk_offset(const struct engine_chunk *c)
+static uint64_t engine_chunk_offset(const struct engine_chunk *c)
 {
 	return (uint64_t)c->first * c->tensor->part_bytes;
 }
 
-static uint64_t chunk_bytes(const struct engine_chunk *c)
+static uint64_t engine_chunk_bytes(const struct engine_chunk *c)
 {
-	uint64_t left = c->tensor->bytes - chunk_offset(c), n = c->n * c->tensor->part_bytes;
+	uint64_t left = c->tensor->bytes - engine_chunk_offset(c), n = c->n * c->tensor->part_bytes;
 
 	return left < n ? left : n;
 }
@@ -79,9 +79,9 @@ static uint64_t chunk_bytes(const struct engine_chunk *c)
  * of the chunk's first partition. The smallest key is first. The order is by priority, then by the
  * order in which rounds began. The agent sends contributions in the same order
  * (bps-agent/core/part.c). */
-static uint64_t key_of(const struct engine_tensor *t, uint32_t index)
+static uint64_t engine_heap_key_of(const struct engine_tensor *t, uint32_t index)
 {
-	return heap_key_part(t->priority, t->run_seq, index);
+	return heap_key_of_partition(t->priority, t->run_seq, index);
 }
 
 /* ---- byte ranges of members ---- */
@@ -90,13 +90,13 @@ struct range {
 	uint64_t first, bytes; /* first: offset of the range in the tensor */
 };
 
-static const struct engine_member *member(const struct engine *e, unsigned i)
+static const struct engine_member *engine_member_at(const struct engine *e, unsigned i)
 {
 	return &e->members[i];
 }
 
 /* Return the chunk's root, as a position in the group. A route with roots has only one group. */
-static unsigned root_of(const struct engine_chunk *c)
+static unsigned chunk_root_place(const struct engine_chunk *c)
 {
 	const struct route *r = &c->tensor->e->route;
 
@@ -105,31 +105,31 @@ static unsigned root_of(const struct engine_chunk *c)
 
 /* Return the byte range that member i copies to the host (is_up true) or from the host (is_up
  * false). The range is part of the chunk. */
-static struct range share_of(const struct engine_chunk *c, unsigned i, bool is_up)
+static struct range chunk_member_share(const struct engine_chunk *c, unsigned i, bool is_up)
 {
 	const struct engine *e = c->tensor->e;
 	const struct route *r = &e->route;
-	const struct engine_member *m = member(e, i);
-	struct range s = {0, chunk_bytes(c)};
+	const struct engine_member *m = engine_member_at(e, i);
+	struct range s = {0, engine_chunk_bytes(c)};
 	bool is_split = is_up ? r->up == UP_SCATTER : r->down == DOWN_GATHER;
 	bool has_root = is_up ? r->up == UP_REDUCE : r->down == DOWN_BCAST;
 
 	if (is_split)
-		route_piece(s.bytes, r->groups[m->group].n, m->place, &s.first, &s.bytes);
+		route_piece_range(s.bytes, r->groups[m->group].n, m->place, &s.first, &s.bytes);
 	else if (has_root)
-		s.bytes = m->place == root_of(c) ? s.bytes : 0;
+		s.bytes = m->place == chunk_root_place(c) ? s.bytes : 0;
 	else if (!is_up && r->down == DOWN_PEER)
-		route_piece(s.bytes, r->n_members, i, &s.first, &s.bytes);
-	s.first += chunk_offset(c);
+		route_piece_range(s.bytes, r->n_members, i, &s.first, &s.bytes);
+	s.first += engine_chunk_offset(c);
 	return s;
 }
 
-/* Return the intersection of two ranges: the range that share_of returns, and the partition. If the
- * intersection is empty, the field `bytes` is 0. */
-static struct range part_share(const struct engine_part *p, unsigned i, bool is_up)
+/* Return the intersection of two ranges: the range that chunk_member_share returns, and the
+ * partition. If the intersection is empty, the field `bytes` is 0. */
+static struct range part_member_share(const struct engine_part *p, unsigned i, bool is_up)
 {
-	struct range s = share_of(p->chunk, i, is_up);
-	uint64_t first = part_offset(p), end = first + engine_part_bytes(p),
+	struct range s = chunk_member_share(p->chunk, i, is_up);
+	uint64_t first = engine_part_offset(p), end = first + engine_part_bytes(p),
 		 s_end = s.first + s.bytes;
 
 	if (s.first < first)
@@ -142,17 +142,17 @@ static struct range part_share(const struct engine_part *p, unsigned i, bool is_
 
 /* ---- partitions ---- */
 
-static void part_open(struct engine_part *p)
+static void engine_part_queue_up_copy(struct engine_part *p)
 {
 	struct engine_tensor *t = p->chunk->tensor;
 
 	p->next = 0;
 	engine_part_set_state(p, PART_UP_WAIT);
-	p->node.key = key_of(t, p->index);
+	p->node.key = engine_heap_key_of(t, p->index);
 	heap_push(&t->e->up, &p->node);
 }
 
-static void uncharge(struct engine_part *p)
+static void engine_part_uncharge(struct engine_part *p)
 {
 	struct engine *e = p->chunk->tensor->e;
 
@@ -165,22 +165,22 @@ static void uncharge(struct engine_part *p)
 		e->down_bytes -= engine_part_bytes(p);
 }
 
-/* Add a copy to the queue of member i. The copy covers the range that part_share returns for member
- * i. If that range is empty, no copy is added. Returns 0, DEVICE_AGAIN, or an error. */
-static int copy_share(struct engine_part *p, unsigned i, bool is_up)
+/* Add a copy to the queue of member i. The copy covers the range that part_member_share returns for
+ * member i. If that range is empty, no copy is added. Returns 0, DEVICE_AGAIN, or an error. */
+static int part_copy_member_share(struct engine_part *p, unsigned i, bool is_up)
 {
 	struct engine_tensor *t = p->chunk->tensor;
 	struct engine *e = t->e;
-	struct range s = part_share(p, i, is_up);
+	struct range s = part_member_share(p, i, is_up);
 	struct engine_lane *l = &e->members[i].lanes[is_up ? LANE_UP : LANE_DOWN];
 	const struct engine_range *dev = &t->places[i].at, *host;
 	int rc;
 
 	if (!s.bytes)
 		return 0;
-	if (!lane_has_room(l))
+	if (!engine_lane_has_room(l))
 		return DEVICE_AGAIN;
-	host = is_up ? &t->in[member(e, i)->group] : &t->out[t->round & 1];
+	host = is_up ? &t->in[engine_member_at(e, i)->group] : &t->out[t->round & 1];
 	if (is_up)
 		rc = e->ops->copy(l->q, host->mem, host->offset + s.first, dev->mem,
 			dev->offset + s.first, s.bytes);
@@ -188,18 +188,18 @@ static int copy_share(struct engine_part *p, unsigned i, bool is_up)
 		rc = e->ops->copy(l->q, dev->mem, dev->offset + s.first, host->mem,
 			host->offset + s.first, s.bytes);
 	if (rc == 0)
-		lane_ticket(l, p, NULL);
+		engine_lane_add_ticket(l, p, NULL);
 	return rc;
 }
 
 /* Add the partition's copies to the queues, starting with the copy of member p->next. Returns
  * whether all copies are queued. */
-static bool part_issue(struct engine_part *p, bool is_up)
+static bool part_queue_copies(struct engine_part *p, bool is_up)
 {
 	struct engine *e = p->chunk->tensor->e;
 
 	for (; p->next < e->route.n_members; p->next++) {
-		int rc = copy_share(p, p->next, is_up);
+		int rc = part_copy_member_share(p, p->next, is_up);
 
 		if (rc < 0 && rc != DEVICE_AGAIN)
 			engine_device_error(e, rc, "cannot queue a copy");
@@ -209,7 +209,7 @@ static bool part_issue(struct engine_part *p, bool is_up)
 	return true;
 }
 
-static bool issue_parts(struct engine *e, bool is_up)
+static bool engine_issue_part_copies(struct engine *e, bool is_up)
 {
 	struct heap *heap = is_up ? &e->up : &e->down;
 	uint64_t *used = is_up ? &e->up_bytes : &e->down_bytes;
@@ -226,7 +226,7 @@ static bool issue_parts(struct engine *e, bool is_up)
 			p->is_charged = true;
 			*used += engine_part_bytes(p);
 		}
-		if (!part_issue(p, is_up))
+		if (!part_queue_copies(p, is_up))
 			break;
 		heap_remove(heap, node);
 		engine_part_set_state(p, is_up ? PART_UP : PART_DOWN);
@@ -239,16 +239,16 @@ static bool issue_parts(struct engine *e, bool is_up)
 	return any;
 }
 
-static void chunk_gather(struct engine_chunk *c);
+static void chunk_gather_or_end(struct engine_chunk *c);
 
 static void part_down_done(struct engine_part *p)
 {
 	struct engine_chunk *c = p->chunk;
 
-	uncharge(p);
+	engine_part_uncharge(p);
 	engine_part_set_state(p, PART_LANDED);
 	if (--c->n_left == 0)
-		chunk_gather(c);
+		chunk_gather_or_end(c);
 }
 
 void engine_part_ticket_done(struct engine_part *p)
@@ -258,7 +258,7 @@ void engine_part_ticket_done(struct engine_part *p)
 	if (--p->n_tickets > 0 || t->state != TENSOR_RUNNING)
 		return;
 	if (p->state == PART_UP) {
-		uncharge(p);
+		engine_part_uncharge(p);
 		engine_part_set_state(p, PART_STAGED);
 		if (!t->is_mute)
 			t->e->env.staged(t->e->env.ctx, t->id, p->index, t->round);
@@ -273,7 +273,7 @@ void engine_part_landed(struct engine_part *p)
 
 	p->next = 0;
 	engine_part_set_state(p, PART_DOWN_WAIT);
-	p->node.key = key_of(t, p->index);
+	p->node.key = engine_heap_key_of(t, p->index);
 	heap_push(&t->e->down, &p->node);
 }
 
@@ -289,14 +289,14 @@ bool engine_part_has_landed(const struct engine_part *p)
 
 /* ---- chunks ---- */
 
-static void chunk_open(struct engine_chunk *c)
+static void chunk_open_parts(struct engine_chunk *c)
 {
 	engine_chunk_set_state(c, CHUNK_OPEN);
 	for (uint32_t i = 0; i < c->n; i++)
-		part_open(&c->tensor->parts[c->first + i]);
+		engine_part_queue_up_copy(&c->tensor->parts[c->first + i]);
 }
 
-static void chunk_done(struct engine_chunk *c)
+static void chunk_end_round(struct engine_chunk *c)
 {
 	struct engine_tensor *t = c->tensor;
 
@@ -307,17 +307,17 @@ static void chunk_done(struct engine_chunk *c)
 		engine_tensor_done(t);
 }
 
-static void chunk_gather(struct engine_chunk *c)
+static void chunk_gather_or_end(struct engine_chunk *c)
 {
 	struct engine *e = c->tensor->e;
 
 	if (e->route.down == DOWN_COPY) {
-		chunk_done(c);
+		chunk_end_round(c);
 		return;
 	}
 	c->next = 0;
 	engine_chunk_set_state(c, CHUNK_GATHER_WAIT);
-	c->node.key = key_of(c->tensor, c->first);
+	c->node.key = engine_heap_key_of(c->tensor, c->first);
 	heap_push(&e->gather, &c->node);
 }
 
@@ -334,34 +334,35 @@ void engine_chunk_ticket_done(struct engine_chunk *c)
 	if (c->tensor->state != TENSOR_RUNNING)
 		engine_chunk_set_state(c, CHUNK_IDLE);
 	else if (c->state == CHUNK_REDUCING)
-		chunk_open(c);
+		chunk_open_parts(c);
 	else
-		chunk_done(c);
+		chunk_end_round(c);
 }
 
 /* Add the collective of one group to the queues of the group's members. If the route has no root,
  * each member has an equal block of the chunk, and the last member also has the remainder. */
-static int collective(struct engine_chunk *c, unsigned g, bool is_up)
+static int chunk_issue_collective(struct engine_chunk *c, unsigned g, bool is_up)
 {
 	const struct engine_tensor *t = c->tensor;
 	struct engine *e = t->e;
 	const struct route_group *group = &e->route.groups[g];
 	struct device_clique *q = e->cliques[g];
 	struct device_piece pieces[DEVICE_GPUS_MAX], tails[DEVICE_GPUS_MAX];
-	uint64_t elem = dtype_bytes(t->shape.dtype), all = chunk_bytes(c) / elem, count, tail;
+	uint64_t elem = dtype_bytes(t->shape.dtype), all = engine_chunk_bytes(c) / elem, count,
+		 tail;
 	bool has_root = e->route.up == UP_REDUCE;
 	/* For an average, the GPUs only sum, and a server divides the sum by the number of workers.
 	 * In a job with one member, the agent does so. Only where contributions are means, the GPUs
 	 * compute the mean of their group. */
 	enum op op = t->op == OP_AVG && !op_takes_means(t->op, t->shape.dtype) ? OP_SUM : t->op;
-	int root = has_root ? (int)root_of(c) : group->n - 1, rc, end;
+	int root = has_root ? (int)chunk_root_place(c) : group->n - 1, rc, end;
 
-	count = has_root ? 0 : route_block(chunk_bytes(c), group->n) / elem;
+	count = has_root ? 0 : route_block_bytes(engine_chunk_bytes(c), group->n) / elem;
 	tail = all - count * group->n;
 	for (unsigned i = 0; i < group->n; i++) {
 		const struct engine_range *at = &t->places[group->member[i]].at;
 
-		pieces[i] = (struct device_piece){at->mem, at->offset + chunk_offset(c),
+		pieces[i] = (struct device_piece){at->mem, at->offset + engine_chunk_offset(c),
 			e->members[group->member[i]].lanes[LANE_COLL].q};
 		tails[i] = pieces[i];
 		tails[i].offset += count * group->n * elem;
@@ -390,14 +391,14 @@ static int issue_collectives(struct engine_chunk *c, bool is_up)
 		int rc = e->cliques[c->next] ? e->ops->clique_poll(e->cliques[c->next]) : 0;
 
 		for (unsigned i = 0; rc == 0 && i < g->n; i++)
-			if (!lane_has_room(&e->members[g->member[i]].lanes[LANE_COLL]))
+			if (!engine_lane_has_room(&e->members[g->member[i]].lanes[LANE_COLL]))
 				rc = DEVICE_AGAIN;
 		if (rc == 0 && e->cliques[c->next])
-			rc = collective(c, c->next, is_up);
+			rc = chunk_issue_collective(c, c->next, is_up);
 		if (rc < 0)
 			return rc;
 		for (unsigned i = 0; e->cliques[c->next] && i < g->n; i++)
-			lane_ticket(&e->members[g->member[i]].lanes[LANE_COLL], NULL, c);
+			engine_lane_add_ticket(&e->members[g->member[i]].lanes[LANE_COLL], NULL, c);
 		if (e->failed)
 			return DEVICE_LOST;
 	}
@@ -417,25 +418,25 @@ static int issue_peer_copies(struct engine_chunk *c)
 		unsigned from = c->next / n, to = c->next % n;
 		struct engine_lane *l = &e->members[from].lanes[LANE_DOWN];
 		const struct engine_range *src = &t->places[from].at, *dst = &t->places[to].at;
-		struct range s = share_of(c, from, false);
+		struct range s = chunk_member_share(c, from, false);
 		int rc;
 
 		if (from == to || !s.bytes)
 			continue;
-		if (!lane_has_room(l))
+		if (!engine_lane_has_room(l))
 			return DEVICE_AGAIN;
 		rc = e->ops->copy(l->q, dst->mem, dst->offset + s.first, src->mem,
 			src->offset + s.first, s.bytes);
 		if (rc < 0)
 			return rc;
-		lane_ticket(l, NULL, c);
+		engine_lane_add_ticket(l, NULL, c);
 		if (e->failed)
 			return DEVICE_LOST;
 	}
 	return 0;
 }
 
-static bool issue_chunks(struct engine *e, bool is_up)
+static bool engine_issue_chunks(struct engine *e, bool is_up)
 {
 	struct heap *heap = is_up ? &e->reduce : &e->gather;
 	struct heap_node *node;
@@ -466,16 +467,16 @@ static bool issue_chunks(struct engine *e, bool is_up)
 	return any;
 }
 
-bool engine_issue(struct engine *e)
+bool engine_issue_work(struct engine *e)
 {
 	bool any = false;
 
 	/* Queue the work of gathering first, because the end of gathering ends a round, and
 	 * trainers wait for the end of rounds. */
-	any |= issue_chunks(e, false);
-	any |= issue_parts(e, false);
-	any |= issue_chunks(e, true);
-	any |= issue_parts(e, true);
+	any |= engine_issue_chunks(e, false);
+	any |= engine_issue_part_copies(e, false);
+	any |= engine_issue_chunks(e, true);
+	any |= engine_issue_part_copies(e, true);
 	return any;
 }
 
@@ -492,11 +493,11 @@ void engine_tensor_begin(struct engine_tensor *t)
 		c->n_left = c->n;
 		c->next = 0;
 		if (e->route.up == UP_COPY) {
-			chunk_open(c);
+			chunk_open_parts(c);
 			continue;
 		}
 		engine_chunk_set_state(c, CHUNK_REDUCE_WAIT);
-		c->node.key = key_of(t, c->first);
+		c->node.key = engine_heap_key_of(t, c->first);
 		heap_push(&e->reduce, &c->node);
 	}
 }
@@ -508,15 +509,15 @@ void engine_tensor_stop(struct engine_tensor *t)
 	for (uint32_t i = 0; i < t->n_parts; i++) {
 		struct engine_part *p = &t->parts[i];
 
-		uncharge(p);
-		if (heap_has(&p->node))
+		engine_part_uncharge(p);
+		if (heap_node_is_queued(&p->node))
 			heap_remove(p->state == PART_UP_WAIT ? &e->up : &e->down, &p->node);
 		engine_part_set_state(p, PART_IDLE);
 	}
 	for (uint32_t i = 0; i < t->n_chunks; i++) {
 		struct engine_chunk *c = &t->chunks[i];
 
-		if (heap_has(&c->node))
+		if (heap_node_is_queued(&c->node))
 			heap_remove(
 				c->state == CHUNK_REDUCE_WAIT ? &e->reduce : &e->gather, &c->node);
 		/* If collectives or copies of the chunk have not ended yet, keep the state. It

@@ -9,7 +9,7 @@ void engine_tensor_begin(struct engine_tensor *t);
 /* Remove the tensor from all heaps. Work that is queued on GPUs continues until it ends. */
 void engine_tensor_stop(struct engine_tensor *t);
 /* Queue all work that can be queued now. Returns whether any work was queued. */
-bool engine_issue(struct engine *e);
+bool engine_issue_work(struct engine *e);
 void engine_part_ticket_done(struct engine_part *p);
 void engine_chunk_ticket_done(struct engine_chunk *c);
 void engine_part_landed(struct engine_part *p);

@@ -60,7 +60,7 @@ static void exec_set_state(struct exec *x, enum exec_state state)
 
 /* ---- the end ---- */
 
-static void send_text(struct exec *x, uint16_t type, int code, const char *text)
+static void exec_send_text_message(struct exec *x, uint16_t type, int code, const char *text)
 {
 	struct local_msg m = {.type = type};
 
@@ -74,7 +74,7 @@ static void send_text(struct exec *x, uint16_t type, int code, const char *text)
 }
 
 /* Set the state ENDING: no new work begins, and queued work has DRAIN_NS to end. */
-static void end(struct exec *x, int status)
+static void exec_begin_ending(struct exec *x, int status)
 {
 	if (x->state == EXEC_ENDING)
 		return;
@@ -90,20 +90,20 @@ void exec_fail(struct exec *x, int code, const char *text)
 		return;
 	log_warn("releasing the job's GPUs after a failure: job=%s err=%s: %s", x->job,
 		err_str(code), text);
-	send_text(x, GPU_FAILED, code, text);
-	end(x, 3);
+	exec_send_text_message(x, GPU_FAILED, code, text);
+	exec_begin_ending(x, 3);
 	if (x->engine)
 		engine_fail(x->engine, code, "%s", text);
 }
 
-static void on_failed(void *ctx, int code, const char *text)
+static void on_engine_failed(void *ctx, int code, const char *text)
 {
 	exec_fail(ctx, code, text);
 }
 
 /* ---- engine ---- */
 
-static void on_staged(void *ctx, uint32_t tensor, uint32_t part, uint64_t round)
+static void on_engine_part_staged(void *ctx, uint32_t tensor, uint32_t part, uint64_t round)
 {
 	struct exec *x = ctx;
 
@@ -113,7 +113,7 @@ static void on_staged(void *ctx, uint32_t tensor, uint32_t part, uint64_t round)
 		exec_fail(x, -ENOMEM, "out of memory");
 }
 
-static void on_done(void *ctx, uint32_t tensor, uint64_t round)
+static void on_engine_round_done(void *ctx, uint32_t tensor, uint64_t round)
 {
 	struct exec *x = ctx;
 
@@ -122,7 +122,7 @@ static void on_done(void *ctx, uint32_t tensor, uint64_t round)
 		exec_fail(x, -ENOMEM, "out of memory");
 }
 
-static void on_late(void *ctx, uint32_t tensor, unsigned member)
+static void on_engine_stream_late(void *ctx, uint32_t tensor, unsigned member)
 {
 	struct exec *x = ctx;
 
@@ -134,7 +134,7 @@ static void on_late(void *ctx, uint32_t tensor, unsigned member)
 
 /* Choose the route for the trainers' GPUs. want: name of a route; "" or "auto": choose by the
  * location of the GPUs. */
-static int choose(struct exec *x, const char *want, struct err_text *err)
+static int exec_choose_route(struct exec *x, const char *want, struct err_text *err)
 {
 	int gpus[DEVICE_GPUS_MAX];
 
@@ -143,13 +143,13 @@ static int choose(struct exec *x, const char *want, struct err_text *err)
 	return choose_route(x->sysfs, x->dev, gpus, x->n_workers, want, &x->choice, err);
 }
 
-static int open_engine(struct exec *x, struct err_text *err)
+static int exec_open_engine(struct exec *x, struct err_text *err)
 {
 	struct engine_env env = {.ctx = x,
-		.staged = on_staged,
-		.done = on_done,
-		.late = on_late,
-		.failed = on_failed};
+		.staged = on_engine_part_staged,
+		.done = on_engine_round_done,
+		.late = on_engine_stream_late,
+		.failed = on_engine_failed};
 	struct engine_member_desc members[DEVICE_GPUS_MAX];
 	struct engine_config cfg = {.route = x->choice.route, .members = members};
 
@@ -161,25 +161,25 @@ static int open_engine(struct exec *x, struct err_text *err)
 
 /* Choose the route and create the engine. If the route was chosen automatically and needs
  * collectives, but NCCL is missing, choose a route on which the processor sums. */
-static int make_engine(struct exec *x, struct err_text *err)
+static int exec_choose_and_open_engine(struct exec *x, struct err_text *err)
 {
 	bool is_free = !*x->want || !strcmp(x->want, "auto");
-	int rc = choose(x, x->want, err);
+	int rc = exec_choose_route(x, x->want, err);
 
 	if (rc == 0)
-		rc = open_engine(x, err);
+		rc = exec_open_engine(x, err);
 	if (rc != DEVICE_UNSUP || !is_free || !route_has_cliques(&x->choice.route))
 		return rc;
 	log_warn(
 		"the GPUs cannot exchange data, so the processor sums their tensors: job=%s why=%s",
 		x->job, err->s);
-	rc = choose(x, "ce", err);
+	rc = exec_choose_route(x, "ce", err);
 	if (rc < 0)
-		rc = choose(x, "copy", err);
-	return rc < 0 ? rc : open_engine(x, err);
+		rc = exec_choose_route(x, "copy", err);
+	return rc < 0 ? rc : exec_open_engine(x, err);
 }
 
-static int send_route(struct exec *x)
+static int exec_send_route(struct exec *x)
 {
 	const struct choice *c = &x->choice;
 	struct local_msg m = {.type = GPU_ROUTE};
@@ -197,7 +197,7 @@ static int send_route(struct exec *x)
 
 /* Format NUMA nodes for display: the nodes of the inputs, then "/" and the node of the sums. "-"
  * means any node. */
-static void nodes_text(const struct choice *c, char *ret, size_t room)
+static void choice_format_nodes(const struct choice *c, char *ret, size_t room)
 {
 	unsigned n_inputs = c->route.n_groups;
 	size_t n = 0;
@@ -222,25 +222,25 @@ static void start_when_met(struct exec *x)
 		if (!exec_trainer_waits(x, w))
 			return;
 	exec_trainers_met(x);
-	if (make_engine(x, &err) < 0) {
+	if (exec_choose_and_open_engine(x, &err) < 0) {
 		exec_fail(x, BPS_EDEVICE, err.s);
 		return;
 	}
 	exec_set_state(x, EXEC_RUNNING);
-	nodes_text(&x->choice, nodes, sizeof(nodes));
+	choice_format_nodes(&x->choice, nodes, sizeof(nodes));
 	log_info("driving GPUs: job=%s backend=%s workers=%u route=%s nodes=%s why=%s", x->job,
 		x->ops->name, x->n_workers, x->choice.route.name, nodes, x->choice.why);
-	if (send_route(x) < 0)
-		end(x, 1);
+	if (exec_send_route(x) < 0)
+		exec_begin_ending(x, 1);
 	/* WELCOME follows ROUTE, because the agent must know the route when a trainer declares a
 	 * tensor */
 	else
-		exec_welcome(x);
+		exec_welcome_trainers(x);
 }
 
 /* ---- the agent ---- */
 
-static int map_memory(int fd, uint64_t bytes, void **ret)
+static int map_shared_memory(int fd, uint64_t bytes, void **ret)
 {
 	struct stat st;
 	void *p;
@@ -254,7 +254,7 @@ static int map_memory(int fd, uint64_t bytes, void **ret)
 	return 0;
 }
 
-static int check_start(
+static int check_start_message(
 	struct exec *x, const struct gpu_start *m, unsigned n_fds, struct err_text *err)
 {
 	if (n_fds != 3 || !m->n_workers || m->n_workers > DEVICE_GPUS_MAX || !m->n_slots)
@@ -272,10 +272,10 @@ static int check_start(
 
 /* Map the rings from the descriptor fds[0], and take ownership of the eventfds in fds. Errors: a
  * negative code, and err gets the text. */
-static int take_rings(struct exec *x, int *fds, struct err_text *err)
+static int exec_attach_rings(struct exec *x, int *fds, struct err_text *err)
 {
 	void *page = NULL;
-	int rc = map_memory(fds[0], sizeof(*x->page), &page);
+	int rc = map_shared_memory(fds[0], sizeof(*x->page), &page);
 
 	if (rc < 0)
 		return err_set(
@@ -288,7 +288,7 @@ static int take_rings(struct exec *x, int *fds, struct err_text *err)
 	return 0;
 }
 
-static void drop_rings(struct exec *x)
+static void exec_detach_rings(struct exec *x)
 {
 	if (x->page) {
 		ring_pair_fini(&x->pipe);
@@ -302,10 +302,10 @@ static void drop_rings(struct exec *x)
 	x->page = NULL;
 }
 
-static int on_start(
+static int on_start_message(
 	struct exec *x, const struct gpu_start *m, int *fds, unsigned n_fds, struct err_text *err)
 {
-	int rc = check_start(x, m, n_fds, err);
+	int rc = check_start_message(x, m, n_fds, err);
 
 	if (rc < 0)
 		return rc;
@@ -316,7 +316,7 @@ static int on_start(
 	rc = x->ops->open(x->job, &x->dev, err);
 	if (rc < 0)
 		return rc;
-	rc = take_rings(x, fds, err);
+	rc = exec_attach_rings(x, fds, err);
 	if (rc < 0)
 		return rc;
 	x->trainers = calloc(m->n_workers, sizeof(*x->trainers));
@@ -332,13 +332,13 @@ static int on_start(
 	return 0;
 }
 
-static bool pop_all(struct exec *x)
+static bool exec_pop_ring_entries(struct exec *x)
 {
 	struct ring_pair_entry e;
 	bool any = false;
 
 	for (unsigned i = 0; x->page && i < RING_PAIR_ENTRIES && ring_pair_pop(&x->pipe, &e); i++) {
-		exec_entry(x, &e);
+		exec_apply_ring_entry(x, &e);
 		any = true;
 	}
 	return any;
@@ -346,36 +346,36 @@ static bool pop_all(struct exec *x)
 
 /* Handle the START of the next agent process after a restart of the agent. The new process has no
  * information about the executor's state yet. */
-static void on_successor(struct exec *x, const struct gpu_start *m, int *fds, unsigned n_fds)
+static void on_successor_start(struct exec *x, const struct gpu_start *m, int *fds, unsigned n_fds)
 {
 	struct err_text err = {""};
-	int rc = check_start(x, m, n_fds, &err);
+	int rc = check_start_message(x, m, n_fds, &err);
 
 	if (rc == 0 && (strcmp(m->job, x->job) != 0 || m->n_workers != x->n_workers))
 		rc = err_set(
 			&err, BPS_EPROTO, "the restarted agent's START message names another job");
 	if (rc == 0) {
-		pop_all(x);
+		exec_pop_ring_entries(x);
 		exec_entries_end(x);
-		drop_rings(x);
-		rc = take_rings(x, fds, &err);
+		exec_detach_rings(x);
+		rc = exec_attach_rings(x, fds, &err);
 	}
 	if (rc < 0) {
 		exec_fail(x, rc, err.s);
 		return;
 	}
 	log_info("a restarted agent has taken over the executor: job=%s", x->job);
-	send_text(x, GPU_READY, 0, x->ops->name);
+	exec_send_text_message(x, GPU_READY, 0, x->ops->name);
 	if (x->engine)
-		engine_mute(x->engine);
-	if (x->state == EXEC_RUNNING && send_route(x) < 0)
-		end(x, 1);
+		engine_mute_reports(x->engine);
+	if (x->state == EXEC_RUNNING && exec_send_route(x) < 0)
+		exec_begin_ending(x, 1);
 }
 
-static void on_arena(struct exec *x, const struct gpu_arena *m, int fd)
+static void on_arena_message(struct exec *x, const struct gpu_arena *m, int fd)
 {
 	struct exec_arena *a = calloc(1, sizeof(*a));
-	int rc = a ? map_memory(fd, m->bytes, &a->map) : -ENOMEM;
+	int rc = a ? map_shared_memory(fd, m->bytes, &a->map) : -ENOMEM;
 	struct err_text err;
 
 	err_set(&err, rc, "%llu bytes of staging memory cannot be mapped: %s",
@@ -397,7 +397,7 @@ static void on_arena(struct exec *x, const struct gpu_arena *m, int fd)
 	TAILQ_INSERT_HEAD(&x->arenas, a, link);
 }
 
-struct device_mem *exec_arena(const struct exec *x, uint32_t id)
+struct device_mem *exec_arena_memory(const struct exec *x, uint32_t id)
 {
 	const struct exec_arena *a;
 
@@ -407,28 +407,28 @@ struct device_mem *exec_arena(const struct exec *x, uint32_t id)
 	return NULL;
 }
 
-static void on_message(struct exec *x, const struct local_msg *m, int *fds, unsigned n_fds)
+static void on_agent_message(struct exec *x, const struct local_msg *m, int *fds, unsigned n_fds)
 {
 	struct err_text err = {""};
 	int rc;
 
 	if (x->state == EXEC_STARTING && m->type == GPU_START) {
-		rc = on_start(x, &m->gpu_start, fds, n_fds, &err);
-		send_text(x, GPU_READY, rc, rc < 0 ? err.s : x->ops->name);
+		rc = on_start_message(x, &m->gpu_start, fds, n_fds, &err);
+		exec_send_text_message(x, GPU_READY, rc, rc < 0 ? err.s : x->ops->name);
 		if (rc < 0)
-			end(x, 2);
+			exec_begin_ending(x, 2);
 	} else if (m->type == GPU_START && x->state != EXEC_ENDING) {
-		on_successor(x, &m->gpu_start, fds, n_fds);
+		on_successor_start(x, &m->gpu_start, fds, n_fds);
 	} else if (m->type == GPU_TRAINER && n_fds == 1 &&
 		   (x->state == EXEC_MEETING || x->state == EXEC_RUNNING)) {
 		exec_trainer_add(x, m->gpu_trainer.worker, m->gpu_trainer.pid, fds[0]);
 		fds[0] = -1;
 	} else if (m->type == GPU_ARENA && n_fds == 1 && x->state == EXEC_RUNNING) {
 		/* an agent that was restarted sends the existing arenas again */
-		if (!exec_arena(x, m->gpu_arena.id))
-			on_arena(x, &m->gpu_arena, fds[0]);
+		if (!exec_arena_memory(x, m->gpu_arena.id))
+			on_arena_message(x, &m->gpu_arena, fds[0]);
 	} else if (m->type == GPU_END) {
-		end(x, m->gpu_text.code ? 3 : 0);
+		exec_begin_ending(x, m->gpu_text.code ? 3 : 0);
 		if (x->engine)
 			engine_fail(x->engine,
 				m->gpu_text.code ? -(int)m->gpu_text.code : BPS_ECLOSED, "%s",
@@ -442,16 +442,16 @@ static void on_message(struct exec *x, const struct local_msg *m, int *fds, unsi
 /* Stop the executor, because no process holds the agent's side of the socket any more. The agent
  * has ended, and no restarted agent has inherited the agent's descriptor of the socket. So no
  * further sums can arrive. */
-static void orphaned(struct exec *x)
+static void exec_end_without_agent(struct exec *x)
 {
 	close(x->agent_sock);
 	x->agent_sock = -1;
 	if (x->state != EXEC_ENDING && x->engine) {
-		send_text(x, GPU_FAILED, BPS_ENOAGENT, "bps-agent has ended");
-		end(x, 1);
+		exec_send_text_message(x, GPU_FAILED, BPS_ENOAGENT, "bps-agent has ended");
+		exec_begin_ending(x, 1);
 		engine_fail(x->engine, BPS_ENOAGENT, "bps-agent has ended");
 	}
-	end(x, 1);
+	exec_begin_ending(x, 1);
 }
 
 void exec_read_agent(struct exec *x)
@@ -464,9 +464,9 @@ void exec_read_agent(struct exec *x)
 
 		rc = local_recv(x->agent_sock, &f, 0, &err);
 		if (rc == 1)
-			on_message(x, &f.msg, f.fds, f.n_fds);
+			on_agent_message(x, &f.msg, f.fds, f.n_fds);
 		else if (rc != -EAGAIN)
-			orphaned(x);
+			exec_end_without_agent(x);
 		local_frame_free(&f);
 	}
 }
@@ -475,7 +475,7 @@ void exec_read_agent(struct exec *x)
 
 /* Wait until a descriptor is readable, but at most wait_ns. Then handle the readable
  * descriptors. */
-static void poll_sockets(struct exec *x, uint64_t wait_ns)
+static void exec_poll_sockets(struct exec *x, uint64_t wait_ns)
 {
 	struct timespec ts = {
 		.tv_sec = (time_t)(wait_ns / 1000000000), .tv_nsec = (long)(wait_ns % 1000000000)};
@@ -513,7 +513,7 @@ struct exec_pace {
 };
 
 /* Return how long the loop may sleep after an iteration without progress. */
-static uint64_t pause_ns(struct exec *x, struct exec_pace *p, uint64_t now_ns)
+static uint64_t exec_choose_pause_ns(struct exec *x, struct exec_pace *p, uint64_t now_ns)
 {
 	bool is_busy = x->engine && engine_is_busy(x->engine);
 
@@ -529,7 +529,7 @@ static uint64_t pause_ns(struct exec *x, struct exec_pace *p, uint64_t now_ns)
 /* volatile, because the signal handler increments the variable */
 static volatile sig_atomic_t n_alarms;
 
-static void on_alarm(int sig)
+static void on_loop_hang_alarm(int sig)
 {
 	static const char text[] = "<3>ending a hung GPU executor whose agent has ended\n";
 
@@ -542,7 +542,7 @@ static void on_alarm(int sig)
 
 /* Clear the count of alarms, and set a timer that sends SIGALRM every `seconds` seconds; 0: stop
  * the timer. */
-static void set_alarm(time_t seconds)
+static void exec_set_hang_alarm(time_t seconds)
 {
 	struct itimerval t = {{seconds, 0}, {seconds, 0}};
 
@@ -550,13 +550,13 @@ static void set_alarm(time_t seconds)
 	setitimer(ITIMER_REAL, &t, NULL);
 }
 
-static void turn(struct exec *x, struct exec_pace *p)
+static void exec_run_iteration(struct exec *x, struct exec_pace *p)
 {
 	uint64_t now_ns = clock_now_ns(), wait_ns = 0;
-	bool any = pop_all(x);
+	bool any = exec_pop_ring_entries(x);
 
 	if (now_ns - p->alarm_ns > ALARM_SET_NS) {
-		set_alarm(ALARM_S);
+		exec_set_hang_alarm(ALARM_S);
 		p->alarm_ns = now_ns;
 	}
 	if (x->engine)
@@ -567,10 +567,10 @@ static void turn(struct exec *x, struct exec_pace *p)
 		p->n_quiet = 0;
 		p->moved_ns = now_ns;
 	} else {
-		wait_ns = pause_ns(x, p, now_ns);
+		wait_ns = exec_choose_pause_ns(x, p, now_ns);
 	}
 	if (wait_ns || now_ns - p->looked_ns > SOCKETS_NS) {
-		poll_sockets(x, wait_ns);
+		exec_poll_sockets(x, wait_ns);
 		p->looked_ns = now_ns;
 	}
 	if (x->page) {
@@ -579,14 +579,14 @@ static void turn(struct exec *x, struct exec_pace *p)
 	}
 }
 
-static bool is_over(const struct exec *x)
+static bool exec_is_finished(const struct exec *x)
 {
 	if (x->state != EXEC_ENDING)
 		return false;
 	return !x->engine || engine_is_quiet(x->engine) || clock_now_ns() > x->end_ns;
 }
 
-static void release(struct exec *x)
+static void exec_free_resources(struct exec *x)
 {
 	struct exec_arena *a;
 
@@ -604,7 +604,7 @@ static void release(struct exec *x)
 		munmap(a->map, a->bytes);
 		free(a);
 	}
-	drop_rings(x);
+	exec_detach_rings(x);
 	if (x->dev)
 		x->ops->close(x->dev);
 	if (x->agent_sock >= 0)
@@ -615,18 +615,18 @@ int exec_main(const struct device_ops *ops, int agent_sock)
 {
 	struct exec x = {.ops = ops, .agent_sock = agent_sock, .wake_fd = -1, .agent_fd = -1};
 	uint64_t deadline_ns = clock_now_ns() + START_MS * NS_PER_MS;
-	struct sigaction alarm = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
+	struct sigaction alarm = {.sa_handler = on_loop_hang_alarm, .sa_flags = SA_RESTART};
 	struct exec_pace pace = {0};
 
 	TAILQ_INIT(&x.arenas);
 	sigaction(SIGALRM, &alarm, NULL);
-	while (!is_over(&x)) {
-		turn(&x, &pace);
+	while (!exec_is_finished(&x)) {
+		exec_run_iteration(&x, &pace);
 		if (x.state == EXEC_STARTING && clock_now_ns() > deadline_ns)
-			end(&x, 1);
+			exec_begin_ending(&x, 1);
 	}
-	set_alarm(ALARM_S);
-	release(&x);
-	set_alarm(0);
+	exec_set_hang_alarm(ALARM_S);
+	exec_free_resources(&x);
+	exec_set_hang_alarm(0);
 	return x.exit_status;
 }

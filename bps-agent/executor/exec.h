@@ -11,7 +11,8 @@
  * The agent may be restarted while the executor runs. The next agent process inherits the socket,
  * and sends a second START with new rings. Before the executor uses the new rings, it processes all
  * messages of the first process. The second process repeats the messages about memory, tensors and
- * running rounds. The executor's answers show the second process the current state (engine_mute).
+ * running rounds. The executor's answers show the second process the current state
+ * (engine_mute_reports).
  *
  *   exec.c          the loop, the agent's socket and rings, the end
  *   exec_trainer.c  trainers' sockets, their memory and counter pages
@@ -104,7 +105,7 @@ void exec_fail(struct exec *x, int code, const char *text);
 void exec_read_agent(struct exec *x);
 /* Return the memory of the arena with this id, or NULL if there is no such arena. The memory is
  * pinned for the GPUs. */
-struct device_mem *exec_arena(const struct exec *x, uint32_t id);
+struct device_mem *exec_arena_memory(const struct exec *x, uint32_t id);
 
 /* exec_trainer.c */
 /* Handle the agent's TRAINER message. The message brings `sock`, which is connected to the process
@@ -120,16 +121,16 @@ bool exec_trainer_waits(struct exec *x, uint32_t worker);
  * trainers have sent HELLO. After the call a trainer cannot change its socket or repeat HELLO. */
 void exec_trainers_met(struct exec *x);
 /* Answer HELLO of all trainers with WELCOME, which names the route. */
-void exec_welcome(struct exec *x);
+void exec_welcome_trainers(struct exec *x);
 /* Return the memory of a worker's region, or NULL. */
-struct device_mem *exec_region(const struct exec *x, uint32_t worker, uint32_t region);
+struct device_mem *exec_region_memory(const struct exec *x, uint32_t worker, uint32_t region);
 /* Free the resources of a trainer. Before this call, all queued GPU work that uses these
  * resources must have ended. */
 void exec_trainer_free(struct exec *x, uint32_t worker);
 
 /* exec_tensor.c */
 /* Handle one entry of the agent's ring. e: a copy of the entry, not checked yet. */
-void exec_entry(struct exec *x, const struct ring_pair_entry *e);
+void exec_apply_ring_entry(struct exec *x, const struct ring_pair_entry *e);
 /* Discard the tensor that is being described, because the agent process that described it has
  * ended. */
 void exec_entries_end(struct exec *x);

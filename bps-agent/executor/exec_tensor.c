@@ -8,7 +8,7 @@
 #include "common/base/log.h"
 #include "common/data/shape.h"
 
-static void report_bad(struct exec *x, uint32_t id, int rc, const char *why)
+static void exec_report_bad_tensor(struct exec *x, uint32_t id, int rc, const char *why)
 {
 	struct ring_pair_entry e = {.type = RING_PAIR_BAD, .id = id, .x = (uint64_t)-rc};
 
@@ -16,28 +16,28 @@ static void report_bad(struct exec *x, uint32_t id, int rc, const char *why)
 	ring_pair_push(&x->pipe, &e);
 }
 
-static void begin(struct exec *x, const struct ring_pair_entry *e)
+static void tensor_desc_begin(struct exec *x, const struct ring_pair_entry *e)
 {
 	struct exec_making *m = &x->making;
 
 	memset(m, 0, sizeof(*m));
 	m->is_open = true;
 	m->t = (struct engine_tensor_desc){.id = e->id,
-		.shape = shape_of(e->a, e->x),
+		.shape = shape_from_dtype_and_count(e->a, e->x),
 		.part_bytes = e->y,
 		.places = m->places,
 		.in = m->in};
 }
 
-static void add_buffer(struct exec *x, const struct ring_pair_entry *e)
+static void tensor_desc_add_buffer(struct exec *x, const struct ring_pair_entry *e)
 {
 	struct exec_making *m = &x->making;
-	struct engine_range r = {exec_arena(x, (uint32_t)e->x), e->y};
+	struct engine_range r = {exec_arena_memory(x, (uint32_t)e->x), e->y};
 
 	if (!r.mem) {
 		/* the agent has sent the arena on the socket before it wrote this entry */
 		exec_read_agent(x);
-		r.mem = exec_arena(x, (uint32_t)e->x);
+		r.mem = exec_arena_memory(x, (uint32_t)e->x);
 	}
 	if (e->a == RING_PAIR_IN && e->b < DEVICE_GPUS_MAX) {
 		m->in[e->b] = r;
@@ -50,7 +50,7 @@ static void add_buffer(struct exec *x, const struct ring_pair_entry *e)
 	}
 }
 
-static void add_place(struct exec *x, const struct ring_pair_entry *e)
+static void tensor_desc_add_place(struct exec *x, const struct ring_pair_entry *e)
 {
 	struct exec_making *m = &x->making;
 
@@ -58,46 +58,47 @@ static void add_place(struct exec *x, const struct ring_pair_entry *e)
 		m->is_bad = true;
 		return;
 	}
-	m->places[e->b] =
-		(struct engine_place){{exec_region(x, e->b, (uint32_t)e->x), e->y}, (uint32_t)e->z};
+	m->places[e->b] = (struct engine_place){
+		{exec_region_memory(x, e->b, (uint32_t)e->x), e->y}, (uint32_t)e->z};
 	m->n_places++;
 }
 
 /* Add the complete tensor to the engine, which checks the ranges. After a restart of the agent, the
  * tensor may exist already. */
-static void finish(struct exec *x)
+static void tensor_desc_finish(struct exec *x)
 {
 	struct exec_making *m = &x->making;
 	struct err_text err = {"the agent's description is invalid"};
-	int rc = m->is_bad ? -EINVAL : engine_find(x->engine, &m->t);
+	int rc = m->is_bad ? -EINVAL : engine_match_tensor(x->engine, &m->t);
 
 	if (rc == -ENOENT)
-		rc = engine_add(x->engine, &m->t, &err);
+		rc = engine_add_tensor(x->engine, &m->t, &err);
 	m->is_open = false;
 	if (rc < 0)
-		report_bad(x, m->t.id, rc, err.s);
+		exec_report_bad_tensor(x, m->t.id, rc, err.s);
 }
 
-static void describe(struct exec *x, const struct ring_pair_entry *e)
+static void tensor_desc_add_entry(struct exec *x, const struct ring_pair_entry *e)
 {
 	struct exec_making *m = &x->making;
 
 	if (e->type == RING_PAIR_TENSOR) {
-		begin(x, e);
+		tensor_desc_begin(x, e);
 		return;
 	}
 	if (!m->is_open || e->id != m->t.id)
 		return;
 	if (e->type == RING_PAIR_BUFFER)
-		add_buffer(x, e);
+		tensor_desc_add_buffer(x, e);
 	else
-		add_place(x, e);
+		tensor_desc_add_place(x, e);
 	/* The description may have been discarded, because exec_read_agent found that the agent was
 	 * restarted. The next agent process describes the tensor again. */
 	if (!m->is_open)
 		return;
-	if (m->n_places == x->n_workers && m->n_out == 2 && m->n_in == engine_inputs(x->engine))
-		finish(x);
+	if (m->n_places == x->n_workers && m->n_out == 2 &&
+		m->n_in == engine_count_inputs(x->engine))
+		tensor_desc_finish(x);
 }
 
 void exec_entries_end(struct exec *x)
@@ -113,18 +114,18 @@ void exec_entry_forget(struct exec *x, const struct device_mem *mem)
 			x->making.places[w].at.mem = NULL;
 }
 
-static void poison(struct exec *x, const struct ring_pair_entry *e)
+static void exec_poison_slot(struct exec *x, const struct ring_pair_entry *e)
 {
 	if (e->b < x->n_workers && x->trainers[e->b].slots && e->z < x->n_slots)
 		gpu_slot_poison(&x->trainers[e->b].slots[e->z]);
 }
 
-void exec_entry(struct exec *x, const struct ring_pair_entry *e)
+void exec_apply_ring_entry(struct exec *x, const struct ring_pair_entry *e)
 {
 	int rc = 0;
 
 	if (e->type == RING_PAIR_POISON) {
-		poison(x, e);
+		exec_poison_slot(x, e);
 		return;
 	}
 	if (!x->engine || x->state != EXEC_RUNNING)
@@ -133,21 +134,21 @@ void exec_entry(struct exec *x, const struct ring_pair_entry *e)
 	case RING_PAIR_TENSOR:
 	case RING_PAIR_BUFFER:
 	case RING_PAIR_PLACE:
-		describe(x, e);
+		tensor_desc_add_entry(x, e);
 		break;
 	case RING_PAIR_RUN:
 		rc = e->a < OP_COUNT && !op_is_bitwise(e->a)
-			     ? engine_run(x->engine, e->id, e->x, e->a, e->b)
+			     ? engine_submit_round(x->engine, e->id, e->x, e->a, e->b)
 			     : -EINVAL;
 		if (rc < 0)
-			report_bad(x, e->id, rc,
+			exec_report_bad_tensor(x, e->id, rc,
 				"the agent has named a wrong round or an invalid operation");
 		break;
 	case RING_PAIR_LANDED:
-		rc = engine_landed(x->engine, e->id, (uint32_t)e->y, e->x);
+		rc = engine_accept_landed_sum(x->engine, e->id, (uint32_t)e->y, e->x);
 		break;
 	case RING_PAIR_CANCEL:
-		engine_cancel(x->engine, e->id);
+		engine_cancel_tensor(x->engine, e->id);
 		break;
 	default:
 		rc = -EINVAL;

@@ -18,7 +18,7 @@ _Static_assert(GPU_MEMORY_VERSION == DEVICE_DESC_VERSION && GPU_MEMORY_FD == (in
 		       GPU_UUID_BYTES == DEVICE_UUID_BYTES,
 	"devices and messages describe memory in the same way");
 
-static void close_second(struct exec_trainer *t)
+static void exec_trainer_close_second(struct exec_trainer *t)
 {
 	if (t->second >= 0)
 		close(t->second);
@@ -27,7 +27,7 @@ static void close_second(struct exec_trainer *t)
 
 /* In state MEETING, undo the HELLO of a trainer whose bps_gpu_open has timed out. The trainer may
  * call bps_gpu_open again and send another HELLO. */
-static void forget_hello(struct exec_trainer *t)
+static void exec_trainer_undo_hello(struct exec_trainer *t)
 {
 	if (t->slots)
 		munmap(t->slots, t->page_bytes);
@@ -40,19 +40,19 @@ static void forget_hello(struct exec_trainer *t)
 
 /* Disconnect the trainer. In RUNNING, the trainer's memory stays until exec_trainer_free, because
  * queued work may use the memory. */
-static void close_trainer(struct exec *x, uint32_t worker)
+static void exec_trainer_disconnect(struct exec *x, uint32_t worker)
 {
 	struct exec_trainer *t = &x->trainers[worker];
 
 	if (t->sock < 0)
 		return;
-	close_second(t);
+	exec_trainer_close_second(t);
 	close(t->sock);
 	t->sock = -1;
 	if (x->engine)
 		engine_member_gone(x->engine, worker);
 	else if (x->state == EXEC_MEETING)
-		forget_hello(t);
+		exec_trainer_undo_hello(t);
 }
 
 static void send_to_trainer(
@@ -66,30 +66,30 @@ static void send_to_trainer(
 			"disconnecting a trainer that does not accept a message: pid=%u type=%s "
 			"err=%s",
 			t->pid, local_type_name(m->type), err_str(rc));
-		close_trainer(x, worker);
+		exec_trainer_disconnect(x, worker);
 	}
 }
 
 /* Keep sock, which is one of the trainer's two sockets, and close the other socket. If HELLO has
  * arrived on the closed socket, undo the HELLO. */
-static void keep_socket(struct exec_trainer *t, int sock)
+static void exec_trainer_keep_socket(struct exec_trainer *t, int sock)
 {
 	if (sock != t->sock) {
 		t->second = t->sock;
 		t->sock = sock;
-		forget_hello(t);
+		exec_trainer_undo_hello(t);
 	}
-	close_second(t);
+	exec_trainer_close_second(t);
 }
 
 /* Close `sock`, one of the trainer's two sockets, because `sock` cannot be used any more. Keep the
  * other socket. */
-static void lose_socket(struct exec_trainer *t, int sock)
+static void exec_trainer_drop_socket(struct exec_trainer *t, int sock)
 {
-	keep_socket(t, sock == t->sock ? t->second : t->sock);
+	exec_trainer_keep_socket(t, sock == t->sock ? t->second : t->sock);
 }
 
-static bool is_hung_up(int sock)
+static bool socket_is_hung_up(int sock)
 {
 	struct pollfd p = {.fd = sock, .events = POLLRDHUP};
 
@@ -100,11 +100,11 @@ bool exec_trainer_waits(struct exec *x, uint32_t worker)
 {
 	struct exec_trainer *t = &x->trainers[worker];
 
-	if (t->sock >= 0 && is_hung_up(t->sock)) {
+	if (t->sock >= 0 && socket_is_hung_up(t->sock)) {
 		if (t->second >= 0)
-			lose_socket(t, t->sock);
+			exec_trainer_drop_socket(t, t->sock);
 		else
-			close_trainer(x, worker);
+			exec_trainer_disconnect(x, worker);
 	}
 	return t->has_hello;
 }
@@ -112,7 +112,7 @@ bool exec_trainer_waits(struct exec *x, uint32_t worker)
 void exec_trainers_met(struct exec *x)
 {
 	for (uint32_t w = 0; w < x->n_workers; w++)
-		close_second(&x->trainers[w]);
+		exec_trainer_close_second(&x->trainers[w]);
 }
 
 void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock)
@@ -125,10 +125,10 @@ void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock)
 	 * the socket that arrives first.
 	 * (b) The trainer has closed its old socket and requested a new one, but the executor has
 	 * not detected yet that the old socket is closed. */
-	if (t && t->second >= 0 && is_hung_up(t->second))
-		lose_socket(t, t->second);
-	if (t && t->second >= 0 && is_hung_up(t->sock))
-		lose_socket(t, t->sock);
+	if (t && t->second >= 0 && socket_is_hung_up(t->second))
+		exec_trainer_drop_socket(t, t->second);
+	if (t && t->second >= 0 && socket_is_hung_up(t->sock))
+		exec_trainer_drop_socket(t, t->sock);
 	if (!t || (t->has_hello && x->state != EXEC_MEETING) || t->second >= 0) {
 		close(sock);
 		return;
@@ -142,13 +142,14 @@ void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock)
 
 /* ---- counter page ---- */
 
-static int make_page(struct exec *x, struct exec_trainer *t, struct err_text *err)
+static int exec_trainer_make_page(struct exec *x, struct exec_trainer *t, struct err_text *err)
 {
 	uint64_t bytes = (uint64_t)x->n_slots * GPU_SLOT_BYTES;
 	int rc;
 
 	t->page_bytes = (bytes + PAGE - 1) / PAGE * PAGE;
-	rc = memfd_new("bps-counters", t->page_bytes, MEMFD_FIXED_SIZE | F_SEAL_SEAL, &t->page_fd);
+	rc = memfd_create_sealed(
+		"bps-counters", t->page_bytes, MEMFD_FIXED_SIZE | F_SEAL_SEAL, &t->page_fd);
 	if (rc)
 		return err_set(err, rc, "cannot make a counter page: %s", strerror(-rc));
 	t->slots = mmap(NULL, t->page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, t->page_fd, 0);
@@ -162,7 +163,7 @@ static int make_page(struct exec *x, struct exec_trainer *t, struct err_text *er
 
 /* Find the trainer's GPU by the uuid in its HELLO. If HELLO names no GPU, worker w gets the GPU
  * with index w modulo the number of GPUs. Errors: a negative code, and err gets the text. */
-static int choose_gpu(
+static int exec_trainer_choose_gpu(
 	struct exec *x, uint32_t worker, const struct gpu_hello *h, struct err_text *err)
 {
 	struct exec_trainer *t = &x->trainers[worker];
@@ -176,7 +177,7 @@ static int choose_gpu(
 	if (!h->uuid.bytes)
 		t->gpu = (int)worker % n;
 	else if (h->uuid.bytes == GPU_UUID_BYTES)
-		t->gpu = device_find(x->dev, h->uuid.data);
+		t->gpu = device_find_gpu_by_uuid(x->dev, h->uuid.data);
 	else
 		t->gpu = -1;
 	if (t->gpu < 0)
@@ -188,7 +189,8 @@ static int choose_gpu(
 	return 0;
 }
 
-static void refuse(struct exec *x, uint32_t worker, uint32_t seq, int rc, const char *text)
+static void exec_trainer_refuse_hello(
+	struct exec *x, uint32_t worker, uint32_t seq, int rc, const char *text)
 {
 	struct local_msg m = {.type = GPU_WELCOME, .seq = seq};
 	uint8_t none[GPU_UUID_BYTES] = {0};
@@ -201,14 +203,14 @@ static void refuse(struct exec *x, uint32_t worker, uint32_t seq, int rc, const 
 	send_to_trainer(x, worker, &m, NULL, 0);
 }
 
-static void on_hello(struct exec *x, uint32_t worker, const struct local_msg *m)
+static void on_gpu_hello_message(struct exec *x, uint32_t worker, const struct local_msg *m)
 {
 	struct exec_trainer *t = &x->trainers[worker];
 	struct err_text err = {""};
 	int rc;
 
 	if (t->has_hello) {
-		close_trainer(x, worker);
+		exec_trainer_disconnect(x, worker);
 		return;
 	}
 	if (m->gpu_hello.abi != LOCAL_ABI)
@@ -218,13 +220,13 @@ static void on_hello(struct exec *x, uint32_t worker, const struct local_msg *m)
 			m->gpu_hello.version, m->gpu_hello.abi, x->ops->name, BPS_VERSION,
 			LOCAL_ABI);
 	else
-		rc = choose_gpu(x, worker, &m->gpu_hello, &err);
+		rc = exec_trainer_choose_gpu(x, worker, &m->gpu_hello, &err);
 	if (rc == 0)
-		rc = make_page(x, t, &err);
+		rc = exec_trainer_make_page(x, t, &err);
 	/* Only this trainer's HELLO has failed. The trainer may send HELLO again and name another
 	 * GPU. */
 	if (rc == BPS_EDEVICE) {
-		refuse(x, worker, m->seq, rc, err.s);
+		exec_trainer_refuse_hello(x, worker, m->seq, rc, err.s);
 		return;
 	}
 	if (rc < 0) {
@@ -235,7 +237,7 @@ static void on_hello(struct exec *x, uint32_t worker, const struct local_msg *m)
 	t->hello_seq = m->seq;
 }
 
-void exec_welcome(struct exec *x)
+void exec_welcome_trainers(struct exec *x)
 {
 	for (uint32_t w = 0; w < x->n_workers; w++) {
 		struct exec_trainer *t = &x->trainers[w];
@@ -255,7 +257,7 @@ void exec_welcome(struct exec *x)
 
 /* ---- regions ---- */
 
-static struct exec_region *find_region(const struct exec_trainer *t, uint32_t id)
+static struct exec_region *exec_trainer_find_region(const struct exec_trainer *t, uint32_t id)
 {
 	struct exec_region *r;
 
@@ -265,14 +267,14 @@ static struct exec_region *find_region(const struct exec_trainer *t, uint32_t id
 	return NULL;
 }
 
-struct device_mem *exec_region(const struct exec *x, uint32_t worker, uint32_t region)
+struct device_mem *exec_region_memory(const struct exec *x, uint32_t worker, uint32_t region)
 {
-	const struct exec_region *r = find_region(&x->trainers[worker], region);
+	const struct exec_region *r = exec_trainer_find_region(&x->trainers[worker], region);
 
 	return r ? r->mem : NULL;
 }
 
-static int add_region(struct exec_trainer *t, struct device_mem *mem, uint32_t *ret_id)
+static int exec_trainer_add_region(struct exec_trainer *t, struct device_mem *mem, uint32_t *ret_id)
 {
 	struct exec_region *r = malloc(sizeof(*r));
 
@@ -285,7 +287,7 @@ static int add_region(struct exec_trainer *t, struct device_mem *mem, uint32_t *
 	return 0;
 }
 
-static void answer_region(
+static void exec_answer_region_request(
 	struct exec *x, uint32_t worker, uint32_t seq, int rc, const char *text, uint32_t id)
 {
 	struct local_msg m = {.type = GPU_REGION, .seq = seq};
@@ -297,7 +299,7 @@ static void answer_region(
 
 /* List the other GPUs of the job that can copy into the memory of this trainer's GPU. Returns their
  * number. */
-static int others(const struct exec *x, const struct exec_trainer *t, int *ret)
+static int exec_list_peer_gpus(const struct exec *x, const struct exec_trainer *t, int *ret)
 {
 	int n = 0;
 
@@ -313,7 +315,7 @@ static int others(const struct exec *x, const struct exec_trainer *t, int *ret)
 	return n;
 }
 
-static struct gpu_memory describe(const struct device_desc *d)
+static struct gpu_memory gpu_memory_of_desc(const struct device_desc *d)
 {
 	return (struct gpu_memory){.version = d->version,
 		.kind = d->kind,
@@ -325,10 +327,10 @@ static struct gpu_memory describe(const struct device_desc *d)
 		.handle = {d->blob, sizeof(d->blob)}};
 }
 
-static int alloc(struct exec *x, struct exec_trainer *t, uint64_t bytes, uint32_t *ret_id,
-	struct device_desc *desc, int *fds)
+static int exec_trainer_alloc_region(struct exec *x, struct exec_trainer *t, uint64_t bytes,
+	uint32_t *ret_id, struct device_desc *desc, int *fds)
 {
-	int also[DEVICE_GPUS_MAX], n_also = others(x, t, also), n, rc;
+	int also[DEVICE_GPUS_MAX], n_also = exec_list_peer_gpus(x, t, also), n, rc;
 	struct device_mem *mem;
 
 	rc = x->ops->alloc(x->dev, t->gpu, bytes, also, n_also, &mem);
@@ -336,7 +338,7 @@ static int alloc(struct exec *x, struct exec_trainer *t, uint64_t bytes, uint32_
 		return rc;
 	n = x->ops->share(mem, desc, fds, LOCAL_FDS_MAX);
 	if (n >= 0)
-		rc = add_region(t, mem, ret_id);
+		rc = exec_trainer_add_region(t, mem, ret_id);
 	if (n >= 0 && rc == 0)
 		return n;
 	for (int i = 0; i < n; i++)
@@ -345,7 +347,7 @@ static int alloc(struct exec *x, struct exec_trainer *t, uint64_t bytes, uint32_
 	return n < 0 ? n : rc;
 }
 
-static void on_alloc(struct exec *x, uint32_t worker, const struct local_msg *in)
+static void on_gpu_alloc_message(struct exec *x, uint32_t worker, const struct local_msg *in)
 {
 	struct exec_trainer *t = &x->trainers[worker];
 	struct local_msg m = {.type = GPU_REGION, .seq = in->seq};
@@ -355,15 +357,15 @@ static void on_alloc(struct exec *x, uint32_t worker, const struct local_msg *in
 	uint32_t id = 0;
 
 	if (t->n_regions < EXEC_REGIONS_MAX)
-		n = alloc(x, t, in->gpu_alloc.bytes, &id, &desc, fds);
+		n = exec_trainer_alloc_region(x, t, in->gpu_alloc.bytes, &id, &desc, fds);
 	if (n < 0) {
-		answer_region(x, worker, in->seq, n,
+		exec_answer_region_request(x, worker, in->seq, n,
 			n == -EMFILE ? "the trainer has too many regions of GPU memory"
 				     : x->dev->why.s,
 			0);
 		return;
 	}
-	memory = describe(&desc);
+	memory = gpu_memory_of_desc(&desc);
 	m.gpu_region =
 		(struct gpu_region){.text = "", .region = id, .memory = &memory, .n_memory = 1};
 	send_to_trainer(x, worker, &m, fds, (unsigned)n);
@@ -371,7 +373,7 @@ static void on_alloc(struct exec *x, uint32_t worker, const struct local_msg *in
 		close(fds[i]);
 }
 
-static int to_desc(
+static int desc_of_gpu_import(
 	const struct gpu_import *m, unsigned n_fds, struct device_desc *ret, struct err_text *err)
 {
 	const struct gpu_memory *g = m->memory;
@@ -391,7 +393,7 @@ static int to_desc(
 	return device_desc_check(ret, n_fds, err);
 }
 
-static void on_import(
+static void on_gpu_import_message(
 	struct exec *x, uint32_t worker, const struct local_msg *m, const int *fds, unsigned n_fds)
 {
 	struct exec_trainer *t = &x->trainers[worker];
@@ -402,26 +404,26 @@ static void on_import(
 	int rc = -EMFILE;
 
 	if (t->n_regions < EXEC_REGIONS_MAX)
-		rc = to_desc(&m->gpu_import, n_fds, &desc, &err);
+		rc = desc_of_gpu_import(&m->gpu_import, n_fds, &desc, &err);
 	if (rc == 0) {
 		rc = x->ops->import(x->dev, t->gpu, &desc, fds, (int)n_fds, &mem);
 		if (rc < 0)
 			err = x->dev->why;
 	}
 	if (rc == 0) {
-		rc = add_region(t, mem, &id);
+		rc = exec_trainer_add_region(t, mem, &id);
 		if (rc < 0)
 			x->ops->drop(mem);
 	}
-	answer_region(x, worker, m->seq, rc, err.s, id);
+	exec_answer_region_request(x, worker, m->seq, rc, err.s, id);
 }
 
-static void on_release(struct exec *x, uint32_t worker, const struct local_msg *in)
+static void on_gpu_release_message(struct exec *x, uint32_t worker, const struct local_msg *in)
 {
 	struct exec_trainer *t = &x->trainers[worker];
-	struct exec_region *r = find_region(t, in->gpu_release.region);
+	struct exec_region *r = exec_trainer_find_region(t, in->gpu_release.region);
 	struct local_msg m = {.type = GPU_RELEASED, .seq = in->seq};
-	int rc = r ? engine_forget(x->engine, r->mem) : -ENOENT;
+	int rc = r ? engine_cancel_tensors_of_memory(x->engine, r->mem) : -ENOENT;
 
 	m.gpu_release = (struct gpu_release){.code = (uint32_t)-rc,
 		.text = rc == -EBUSY ? "a tensor in the memory is in flight" : "",
@@ -438,24 +440,24 @@ static void on_release(struct exec *x, uint32_t worker, const struct local_msg *
 
 /* ---- socket ---- */
 
-static void on_message(struct exec *x, uint32_t worker, int sock, const struct local_msg *m,
-	const int *fds, unsigned n_fds)
+static void on_gpu_trainer_message(struct exec *x, uint32_t worker, int sock,
+	const struct local_msg *m, const int *fds, unsigned n_fds)
 {
 	bool is_running = x->state == EXEC_RUNNING;
 
 	/* the trainer uses the socket on which this message arrived, so keep this socket and close
 	 * the trainer's other socket, if there is one */
-	keep_socket(&x->trainers[worker], sock);
+	exec_trainer_keep_socket(&x->trainers[worker], sock);
 	if (m->type == GPU_HELLO && x->state == EXEC_MEETING)
-		on_hello(x, worker, m);
+		on_gpu_hello_message(x, worker, m);
 	else if (m->type == GPU_ALLOC && is_running)
-		on_alloc(x, worker, m);
+		on_gpu_alloc_message(x, worker, m);
 	else if (m->type == GPU_IMPORT && is_running)
-		on_import(x, worker, m, fds, n_fds);
+		on_gpu_import_message(x, worker, m, fds, n_fds);
 	else if (m->type == GPU_RELEASE && is_running)
-		on_release(x, worker, m);
+		on_gpu_release_message(x, worker, m);
 	else if (x->state != EXEC_ENDING)
-		close_trainer(x, worker);
+		exec_trainer_disconnect(x, worker);
 }
 
 void exec_trainer_read(struct exec *x, uint32_t worker, int sock)
@@ -467,17 +469,17 @@ void exec_trainer_read(struct exec *x, uint32_t worker, int sock)
 
 	/* The trainer has closed this socket. Keep the trainer's other socket, and ignore a HELLO
 	 * that this socket may still contain. */
-	if (t->second >= 0 && is_hung_up(sock)) {
-		lose_socket(t, sock);
+	if (t->second >= 0 && socket_is_hung_up(sock)) {
+		exec_trainer_drop_socket(t, sock);
 		return;
 	}
 	rc = local_recv(sock, &f, 0, &err);
 	if (rc == 1)
-		on_message(x, worker, sock, &f.msg, f.fds, f.n_fds);
+		on_gpu_trainer_message(x, worker, sock, &f.msg, f.fds, f.n_fds);
 	else if (rc != -EAGAIN && t->second >= 0)
-		lose_socket(t, sock);
+		exec_trainer_drop_socket(t, sock);
 	else if (rc != -EAGAIN)
-		close_trainer(x, worker);
+		exec_trainer_disconnect(x, worker);
 	if (rc == BPS_EPROTO)
 		log_rated(LOG_WARN,
 			"disconnecting a trainer that sent an invalid message: pid=%u why=%s",
@@ -497,7 +499,7 @@ void exec_trainer_free(struct exec *x, uint32_t worker)
 	}
 	if (t->slots)
 		munmap(t->slots, t->page_bytes);
-	close_second(t);
+	exec_trainer_close_second(t);
 	if (t->page_fd >= 0)
 		close(t->page_fd);
 	if (t->sock >= 0)

@@ -14,7 +14,7 @@
 #include "bps-agent/executor/plan/report.h"
 
 /* Print the number of GPUs, or why there are none. Returns the exit status. */
-static int probe(const struct device_ops *ops)
+static int executor_print_gpu_count(const struct device_ops *ops)
 {
 	struct err_text why = {""};
 	int n = ops->probe(&why);
@@ -29,7 +29,7 @@ static int probe(const struct device_ops *ops)
 
 /* Print a line for each GPU, in the format of report.h. The agent reads these lines. Returns the
  * exit status. */
-static int tell_gpus(const struct device_ops *ops)
+static int executor_print_gpus(const struct device_ops *ops)
 {
 	struct topo_report reports[TOPO_GPUS_MAX];
 	struct device_gpu gpus[DEVICE_GPUS_MAX];
@@ -43,7 +43,7 @@ static int tell_gpus(const struct device_ops *ops)
 	if (n > 0 && ops->gpus(dev, gpus, DEVICE_GPUS_MAX) != n)
 		n = err_set(&why, DEVICE_NODEV, "the number of GPUs changed during the listing");
 	for (int i = 0; i < n; i++) {
-		report_write(&reports[i], gpus[i].caps & DEVICE_CAP_CLIQUE, line);
+		topo_report_format(&reports[i], gpus[i].caps & DEVICE_CAP_CLIQUE, line);
 		puts(line);
 	}
 	if (dev)
@@ -64,9 +64,9 @@ int executor_program(const struct device_ops *ops, int argc, char **argv)
 		return 0;
 	}
 	if (argc == 2 && !strcmp(argv[1], "--probe"))
-		return probe(ops);
+		return executor_print_gpu_count(ops);
 	if (argc == 2 && !strcmp(argv[1], "--gpus"))
-		return tell_gpus(ops);
+		return executor_print_gpus(ops);
 	if (argc > 1 || getsockopt(GPU_PIPE_FD, SOL_SOCKET, SO_TYPE, &type, &len) < 0 ||
 		type != SOCK_SEQPACKET) {
 		fprintf(stderr,

@@ -21,7 +21,7 @@
 /* Create the tensor's struct device_tensor. `id` is the executor's id of the tensor. After a
  * restart of the agent, smaller ids may be unused, because the previous process refused the tensors
  * with these ids before it wrote ledger records of them. */
-static int new_on_device(struct executor_link *g, struct tensor *tensor, uint32_t id)
+static int device_tensor_new(struct executor_link *g, struct tensor *tensor, uint32_t id)
 {
 	struct device_tensor **v, *d;
 
@@ -49,12 +49,12 @@ int device_tensor_restore(struct executor_link *g, struct tensor *tensor, uint32
 		/* The records are invalid: ids must increase from record to record, and must be
 		 * less than LOCAL_TENSORS_MAX. */
 		return BPS_EPROTO;
-	return new_on_device(g, tensor, id);
+	return device_tensor_new(g, tensor, id);
 }
 
 /* Handle the end of a memory request: add the new arena, or fail the executor. Then continue the
  * DECLAREs that wait for the arena. */
-static void made(struct memory_request *m)
+static void on_staging_memory_made(struct memory_request *m)
 {
 	struct executor_link *g = m->user;
 	struct job *job = g->job;
@@ -63,7 +63,7 @@ static void made(struct memory_request *m)
 
 	g->is_making = false;
 	if (rc < 0 || g->state != EXECUTOR_RUNNING || !job || job->state == JOB_ENDED) {
-		arena_forgo(&g->arenas, ARENA_PRIVATE, m->bytes);
+		arena_release_charge(&g->arenas, ARENA_PRIVATE, m->bytes);
 		if (rc == 0)
 			memory_thread_drop(g->agent->memory_thread, &m->memory);
 	} else {
@@ -74,25 +74,26 @@ static void made(struct memory_request *m)
 	if (job) {
 		job->n_making--;
 		if (rc != -ECANCELED)
-			declare_wake(job);
+			declare_resume_waiting(job);
 		job_free_if_unused(job);
 	}
 }
 
 /* Allocate staging memory. `node` is the number of the NUMA node plus 1, or 0 for any node. Errors:
  * those of arena_alloc. After -EINPROGRESS, the memory thread makes an arena for this executor, and
- * declare_wake is called when the arena is ready. */
-static int alloc(struct executor_link *g, uint32_t node, size_t bytes, struct arena **ret_arena,
-	struct agt_mem *ret, struct err_text *err)
+ * declare_resume_waiting is called when the arena is ready. */
+static int executor_alloc_staging(struct executor_link *g, uint32_t node, size_t bytes,
+	struct arena **ret_arena, struct agt_mem *ret, struct err_text *err)
 {
 	int rc;
 
-	/* If alloc returns -EINPROGRESS and want_bytes is 0, make_wanted (trainers/declare.c)
-	 * requests no memory, and the DECLARE waits for declare_wake. */
+	/* If alloc returns -EINPROGRESS and want_bytes is 0, declare_request_memory
+	 * (trainers/declare.c) requests no memory, and the DECLARE waits for
+	 * declare_resume_waiting. */
 	g->job->arenas.want_bytes = 0;
 	if (g->is_making)
 		return -EINPROGRESS;
-	rc = arena_alloc(&g->arenas, ARENA_PRIVATE, arena_newest(&g->arenas, node), bytes,
+	rc = arena_alloc(&g->arenas, ARENA_PRIVATE, arena_newest_on_node(&g->arenas, node), bytes,
 		ret_arena, ret, err);
 	if (rc != -EINPROGRESS)
 		return rc;
@@ -101,11 +102,11 @@ static int alloc(struct executor_link *g, uint32_t node, size_t bytes, struct ar
 		.more_seals = 0,
 		.node = node,
 		.uid = g->job->uid,
-		.done = made,
+		.done = on_staging_memory_made,
 		.user = g};
 	rc = memory_thread_make(g->agent->memory_thread, &g->request);
 	if (rc < 0) {
-		arena_forgo(&g->arenas, ARENA_PRIVATE, g->request.bytes);
+		arena_release_charge(&g->arenas, ARENA_PRIVATE, g->request.bytes);
 		return err_set(err, rc, "the agent is stopping");
 	}
 	g->is_making = true;
@@ -115,16 +116,17 @@ static int alloc(struct executor_link *g, uint32_t node, size_t bytes, struct ar
 
 /* Allocate the staging memory that the tensor still lacks. A tensor that was restored after a
  * restart has its memory already. */
-static int alloc_staging(struct job *job, struct tensor *tensor, size_t bytes, struct err_text *err)
+static int tensor_alloc_staging(
+	struct job *job, struct tensor *tensor, size_t bytes, struct err_text *err)
 {
 	struct device_tensor *d = tensor->device;
 	struct executor_link *g = d->executor;
-	size_t each = arena_round(bytes);
+	size_t each = arena_round_up_bytes(bytes);
 	struct agt_mem out;
 	int rc = 0;
 
 	if (!d->out_arena) {
-		rc = alloc(g, g->sum_node, 2 * each, &d->out_arena, &out, err);
+		rc = executor_alloc_staging(g, g->sum_node, 2 * each, &d->out_arena, &out, err);
 		if (rc < 0)
 			return rc;
 		tensor->out[0] = tensor->out[1] = out;
@@ -134,9 +136,11 @@ static int alloc_staging(struct job *job, struct tensor *tensor, size_t bytes, s
 	}
 	for (uint32_t i = 0; i < g->n_inputs && rc == 0; i++)
 		if (!d->in_arena[i])
-			rc = alloc(g, g->input_nodes[i], bytes, &d->in_arena[i], &d->in[i], err);
+			rc = executor_alloc_staging(
+				g, g->input_nodes[i], bytes, &d->in_arena[i], &d->in[i], err);
 	if (rc == 0 && g->n_inputs > 1 && !job->is_local && !tensor->staging.mem)
-		rc = alloc(g, g->sum_node, bytes, &tensor->staging_arena, &tensor->staging, err);
+		rc = executor_alloc_staging(
+			g, g->sum_node, bytes, &tensor->staging_arena, &tensor->staging, err);
 	return rc;
 }
 
@@ -150,7 +154,7 @@ static int device_declare(struct trainer *t, struct tensor *tensor, const struct
 	if (g && g->state == EXECUTOR_MEETING)
 		/* The trainer may already have received a route that this agent has not read yet,
 		 * so read the route now. */
-		executor_read(g);
+		executor_receive_messages(g);
 	if (!g || g->state != EXECUTOR_RUNNING)
 		return err_set(err, BPS_EDEVICE, "%s",
 			g && *g->text
@@ -162,10 +166,10 @@ static int device_declare(struct trainer *t, struct tensor *tensor, const struct
 	if (d->region_offset % dtype_bytes(d->shape.dtype))
 		return err_set(err, -EINVAL,
 			"the tensor's address is not a multiple of the size of an element");
-	if (!tensor->device && new_on_device(g, tensor, g->n_tensors) < 0)
+	if (!tensor->device && device_tensor_new(g, tensor, g->n_tensors) < 0)
 		rc = err_set(err, -ENOMEM, "the agent is out of memory");
 	if (rc == 0)
-		rc = alloc_staging(job, tensor, bytes, err);
+		rc = tensor_alloc_staging(job, tensor, bytes, err);
 	if (rc < 0)
 		return rc;
 	tensor->device->workers[t->worker].region = d->region;
@@ -192,39 +196,39 @@ static int device_to_core(struct tensor *tensor)
 
 /* ---- rounds ---- */
 
-static void say(struct device_tensor *d, struct ring_pair_entry e)
+static void device_send_entry(struct device_tensor *d, struct ring_pair_entry e)
 {
 	e.id = d->id;
-	executor_send(d->executor, &e);
+	executor_send_entry(d->executor, &e);
 }
 
-static void tell_tensor(struct device_tensor *d)
+static void device_send_description(struct device_tensor *d)
 {
 	const struct tensor *tensor = d->tensor;
 
 	d->is_told = true;
-	say(d, (struct ring_pair_entry){.type = RING_PAIR_TENSOR,
-		       .a = tensor->shape.dtype,
-		       .x = tensor->shape.n_values,
-		       .y = agt_tensor_part_bytes(tensor->core)});
+	device_send_entry(d, (struct ring_pair_entry){.type = RING_PAIR_TENSOR,
+				     .a = tensor->shape.dtype,
+				     .x = tensor->shape.n_values,
+				     .y = agt_tensor_part_bytes(tensor->core)});
 	for (uint16_t i = 0; i < 2; i++)
-		say(d, (struct ring_pair_entry){.type = RING_PAIR_BUFFER,
-			       .a = RING_PAIR_OUT,
-			       .b = i,
-			       .x = d->out_arena->id,
-			       .y = tensor->out[i].offset});
+		device_send_entry(d, (struct ring_pair_entry){.type = RING_PAIR_BUFFER,
+					     .a = RING_PAIR_OUT,
+					     .b = i,
+					     .x = d->out_arena->id,
+					     .y = tensor->out[i].offset});
 	for (uint32_t i = 0; i < d->executor->n_inputs; i++)
-		say(d, (struct ring_pair_entry){.type = RING_PAIR_BUFFER,
-			       .a = RING_PAIR_IN,
-			       .b = (uint16_t)i,
-			       .x = d->in_arena[i]->id,
-			       .y = d->in[i].offset});
+		device_send_entry(d, (struct ring_pair_entry){.type = RING_PAIR_BUFFER,
+					     .a = RING_PAIR_IN,
+					     .b = (uint16_t)i,
+					     .x = d->in_arena[i]->id,
+					     .y = d->in[i].offset});
 	for (uint32_t w = 0; w < tensor->job->n_workers; w++)
-		say(d, (struct ring_pair_entry){.type = RING_PAIR_PLACE,
-			       .b = (uint16_t)w,
-			       .x = d->workers[w].region,
-			       .y = d->workers[w].offset,
-			       .z = tensor->workers[w].index});
+		device_send_entry(d, (struct ring_pair_entry){.type = RING_PAIR_PLACE,
+					     .b = (uint16_t)w,
+					     .x = d->workers[w].region,
+					     .y = d->workers[w].offset,
+					     .z = tensor->workers[w].index});
 }
 
 void device_tensor_stage(
@@ -234,9 +238,10 @@ void device_tensor_stage(
 
 	(void)ctx;
 	if (!d->is_told)
-		tell_tensor(d);
+		device_send_description(d);
 	d->tensor->awaited_stream = 0;
-	say(d, (struct ring_pair_entry){.type = RING_PAIR_RUN, .a = op, .b = priority, .x = round});
+	device_send_entry(d, (struct ring_pair_entry){
+				     .type = RING_PAIR_RUN, .a = op, .b = priority, .x = round});
 }
 
 void device_tensor_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t round)
@@ -244,7 +249,8 @@ void device_tensor_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t
 	struct device_tensor *d = ((struct tensor *)tensor_user)->device;
 
 	(void)ctx;
-	say(d, (struct ring_pair_entry){.type = RING_PAIR_LANDED, .x = round, .y = part});
+	device_send_entry(
+		d, (struct ring_pair_entry){.type = RING_PAIR_LANDED, .x = round, .y = part});
 }
 
 static void device_submit_waiting(struct tensor *tensor)
@@ -294,9 +300,9 @@ static void device_round_over(struct tensor *tensor, int status)
 	struct device_tensor *d = tensor->device;
 
 	if (status < 0 && d->is_told)
-		say(d, (struct ring_pair_entry){.type = RING_PAIR_CANCEL});
-	/* Do not submit the next round inside this callback of the core. pump_again submits the
-	 * round later. */
+		device_send_entry(d, (struct ring_pair_entry){.type = RING_PAIR_CANCEL});
+	/* Do not submit the next round inside this callback of the core. executor_submit_waiting
+	 * submits the round later. */
 	if (!d->is_again)
 		TAILQ_INSERT_TAIL(&d->executor->again, d, again);
 	d->is_again = true;
@@ -316,14 +322,14 @@ static void device_fail_waiting(struct tensor *tensor, int code)
 
 static void device_poison(struct tensor *tensor, uint32_t worker)
 {
-	say(tensor->device, (struct ring_pair_entry){.type = RING_PAIR_POISON,
-				    .b = (uint16_t)worker,
-				    .z = tensor->workers[worker].index});
+	device_send_entry(tensor->device, (struct ring_pair_entry){.type = RING_PAIR_POISON,
+						  .b = (uint16_t)worker,
+						  .z = tensor->workers[worker].index});
 }
 
 static void device_cancel(struct tensor *tensor)
 {
-	say(tensor->device, (struct ring_pair_entry){.type = RING_PAIR_CANCEL});
+	device_send_entry(tensor->device, (struct ring_pair_entry){.type = RING_PAIR_CANCEL});
 }
 
 static void device_free(struct tensor *tensor)
@@ -351,7 +357,7 @@ const struct tensor_kind device_tensor_kind = {.has_streams = true,
 
 /* ---- messages from the executor ---- */
 
-static void on_bad(
+static void on_bad_tensor_report(
 	struct executor_link *g, struct device_tensor *d, const struct ring_pair_entry *e)
 {
 	struct tensor *tensor = d->tensor;
@@ -364,7 +370,7 @@ static void on_bad(
 	tensor_refuse(tensor, -EINVAL, text.s, NULL);
 	/* Fail the whole job, because other machines would wait for this tensor in GPU streams,
 	 * which have no time-out. */
-	job_core_fail(g->agent, tensor->job->id, -EINVAL, text.s);
+	on_core_job_failure(g->agent, tensor->job->id, -EINVAL, text.s);
 }
 
 void device_tensor_on_entry(struct executor_link *g, const struct ring_pair_entry *e)
@@ -388,7 +394,7 @@ void device_tensor_on_entry(struct executor_link *g, const struct ring_pair_entr
 		d->tensor->awaited_stream = e->b < d->tensor->job->n_workers ? e->b + 1u : 0;
 		break;
 	case RING_PAIR_BAD:
-		on_bad(g, d, e);
+		on_bad_tensor_report(g, d, e);
 		break;
 	default:
 		rc = -EINVAL;

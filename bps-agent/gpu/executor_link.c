@@ -37,7 +37,7 @@
 
 static const char *const states[] = {"starting", "meeting", "running", "over"};
 
-static void set_state(struct executor_link *g, enum executor_state state, const char *why)
+static void executor_set_state(struct executor_link *g, enum executor_state state, const char *why)
 {
 	log_debug("executor changes from %s to %s: job=%s pid=%d why=%s", states[g->state],
 		states[state], g->job ? g->job->name : "-", (int)g->pid, why);
@@ -48,7 +48,7 @@ static void set_state(struct executor_link *g, enum executor_state state, const 
 
 /* Stop counting the executor's process in the user's quota, because it has ended or was never
  * started. */
-static void uncount(struct executor_link *g)
+static void executor_release_quota(struct executor_link *g)
 {
 	if (g->is_counted)
 		quota_give(g->user, QUOTA_EXECUTORS, 1);
@@ -60,10 +60,10 @@ static void free_if_unused(struct executor_link *g)
 	if (g->job || g->n_handles || g->is_making)
 		return;
 	TAILQ_REMOVE(&g->agent->executors, g, link);
-	uncount(g);
-	quota_put(g->user);
+	executor_release_quota(g);
+	quota_account_release(g->user);
 	ring_pair_fini(&g->pipe);
-	memory_drop(&g->page);
+	memory_unmap_and_close(&g->page);
 	for (const int *fd = (int[]){g->sock, g->wake_fd, g->exec_fd, g->pidfd, -2}; *fd != -2;
 		fd++)
 		if (*fd >= 0)
@@ -80,7 +80,7 @@ static void on_handle_closed(uv_handle_t *h)
 	free_if_unused(g);
 }
 
-static void close_handles(struct executor_link *g)
+static void executor_close_handles(struct executor_link *g)
 {
 	uv_handle_t *all[] = {(uv_handle_t *)&g->sock_poll, (uv_handle_t *)&g->wake_poll,
 		(uv_handle_t *)&g->pid_poll, (uv_handle_t *)&g->watchdog};
@@ -90,19 +90,19 @@ static void close_handles(struct executor_link *g)
 			uv_close(all[i], on_handle_closed);
 }
 
-static void answer(struct trainer *t, int fd, int code, const char *text)
+static void trainer_send_device_answer(struct trainer *t, int fd, int code, const char *text)
 {
 	struct local_msg m = {.type = LOCAL_DEVICE_AT, .seq = t->live->device_seq};
 
 	m.device_at = (struct local_text){.code = (uint32_t)-code, .text = text};
 	t->wants_device = false;
-	trainer_send(t, &m, &fd, fd >= 0);
+	trainer_send_message(t, &m, &fd, fd >= 0);
 	/* Clear device_seq last. If the process ends before this store, the next process repeats
 	 * the answer, which is harmless. */
 	t->live->device_seq = 0;
 }
 
-static void answer_all(struct executor_link *g, int code, const char *text)
+static void executor_answer_waiters(struct executor_link *g, int code, const char *text)
 {
 	struct trainer *t;
 
@@ -110,46 +110,46 @@ static void answer_all(struct executor_link *g, int code, const char *text)
 		return;
 	TAILQ_FOREACH (t, &g->job->trainers, of_job)
 		if (t->wants_device)
-			answer(t, -1, code, text);
+			trainer_send_device_answer(t, -1, code, text);
 }
 
 /* Set the state OVER, and answer the trainers that wait for the executor. code, text: the reason.
  * Later messages from the executor are ignored, but the agent still waits for the end of the
  * executor's process. */
-static void over(struct executor_link *g, int code, const char *text)
+static void executor_mark_over(struct executor_link *g, int code, const char *text)
 {
 	g->code = code;
 	snprintf(g->text, sizeof(g->text), "%s", text);
-	set_state(g, EXECUTOR_OVER, text);
+	executor_set_state(g, EXECUTOR_OVER, text);
 	handover_forget_executor(g);
-	answer_all(g, code, g->text);
+	executor_answer_waiters(g, code, g->text);
 }
 
 /* Kill the executor by its pidfd, not by its pid. An adopted executor may have ended, and its pid
  * may belong to another process now. */
-static void end_process(const struct executor_link *g)
+static void executor_kill_process(const struct executor_link *g)
 {
 	(void)syscall(SYS_pidfd_send_signal, g->pidfd, SIGKILL, NULL, 0);
 }
 
-static void on_kill_due(uv_timer_t *timer)
+static void on_executor_kill_timer(uv_timer_t *timer)
 {
 	struct executor_link *g = timer->data;
 
 	log_warn("killing an executor that does not end: pid=%d", (int)g->pid);
-	end_process(g);
+	executor_kill_process(g);
 }
 
 /* Send GPU_END to the executor. If the executor does not end within KILL_MS, the timer `watchdog`
  * kills the executor. */
-static void send_end(struct executor_link *g, int code, const char *text)
+static void executor_send_end(struct executor_link *g, int code, const char *text)
 {
 	struct local_msg m = {.type = GPU_END, .gpu_text = {.code = (uint32_t)-code, .text = text}};
 
 	if (local_send(g->sock, &m, NULL, 0, 0) < 0)
 		shutdown(g->sock, SHUT_RDWR);
 	if (g->watchdog.data)
-		uv_timer_start(&g->watchdog, on_kill_due, KILL_MS, 0);
+		uv_timer_start(&g->watchdog, on_executor_kill_timer, KILL_MS, 0);
 }
 
 void executor_fail(struct executor_link *g, int code, const char *fmt, ...)
@@ -171,11 +171,11 @@ void executor_fail(struct executor_link *g, int code, const char *fmt, ...)
 	 * shrink then continues without this machine. */
 	if (code != BPS_EWORKER_LOST)
 		code = BPS_EDEVICE;
-	send_end(g, code, text.s);
-	over(g, code, text.s);
+	executor_send_end(g, code, text.s);
+	executor_mark_over(g, code, text.s);
 	if (!was_used || !job || job->state != JOB_RUNNING || job->code < 0)
 		return;
-	job_fail(g->agent, job->id, code, g->text,
+	job_report_failure(g->agent, job->id, code, g->text,
 		&(struct ctl_cause){CTL_NO_ID, g->agent->cfg.host});
 	agt_job_fail(job->core, code);
 }
@@ -184,8 +184,8 @@ static void executor_end(struct executor_link *g, int code, const char *text)
 {
 	if (!g || g->state == EXECUTOR_OVER)
 		return;
-	send_end(g, code, text);
-	over(g, code < 0 ? code : BPS_ECLOSED, code < 0 ? text : "the job is over");
+	executor_send_end(g, code, text);
+	executor_mark_over(g, code < 0 ? code : BPS_ECLOSED, code < 0 ? text : "the job is over");
 }
 
 static void executor_release(struct executor_link *g)
@@ -211,13 +211,13 @@ void executor_stop_all(struct agent *a)
 			executor_end(g, BPS_ENOAGENT, "bps-agent is stopping");
 			shutdown(g->sock, SHUT_RDWR);
 		}
-		close_handles(g);
+		executor_close_handles(g);
 	}
 }
 
 /* ---- the child ---- */
 
-static void describe_end(int status, const char *program, struct err_text *ret)
+static void describe_exit_status(int status, const char *program, struct err_text *ret)
 {
 	if (WIFSIGNALED(status))
 		err_set(ret, 0, "%s was ended by signal %d (%s)", program, WTERMSIG(status),
@@ -230,7 +230,7 @@ static void describe_end(int status, const char *program, struct err_text *ret)
 		err_set(ret, 0, "%s ended with status %d", program, WEXITSTATUS(status));
 }
 
-static void on_process_end(uv_poll_t *p, int status, int events)
+static void on_executor_exit(uv_poll_t *p, int status, int events)
 {
 	struct executor_link *g = p->data;
 	struct err_text text;
@@ -240,15 +240,16 @@ static void on_process_end(uv_poll_t *p, int status, int events)
 	(void)events;
 	if (!g->is_adopted && waitpid(g->pid, &wstatus, WNOHANG) != g->pid)
 		return;
-	executor_read(g); /* the reason for the end is in the last messages from the executor */
+	executor_receive_messages(
+		g); /* the reason for the end is in the last messages from the executor */
 	if (g->is_adopted)
 		err_set(&text, 0, "the executor of the job's GPUs has ended");
 	else
-		describe_end(wstatus, basename(g->agent->cfg.gpu.program), &text);
+		describe_exit_status(wstatus, basename(g->agent->cfg.gpu.program), &text);
 	log_debug("executor has ended: pid=%d: %s", (int)g->pid, text.s);
 	executor_fail(g, BPS_EDEVICE, "%s", text.s);
-	close_handles(g);
-	uncount(g);
+	executor_close_handles(g);
+	executor_release_quota(g);
 }
 
 static int spawn_executor(const struct gpu_config *cfg, int sock, pid_t *ret)
@@ -264,14 +265,14 @@ static int spawn_executor(const struct gpu_config *cfg, int sock, pid_t *ret)
 	return rc;
 }
 
-static void on_socket(uv_poll_t *p, int status, int events)
+static void on_executor_readable(uv_poll_t *p, int status, int events)
 {
 	(void)status;
 	(void)events;
-	executor_read(p->data);
+	executor_receive_messages(p->data);
 }
 
-static void on_wake(uv_poll_t *p, int status, int events)
+static void on_executor_wake_event(uv_poll_t *p, int status, int events)
 {
 	uint64_t n;
 
@@ -282,7 +283,7 @@ static void on_wake(uv_poll_t *p, int status, int events)
 }
 
 /* Check that the executor's loop still runs. The loop increments `beat` in the shared page. */
-static void on_watch(uv_timer_t *timer)
+static void on_executor_watch_timer(uv_timer_t *timer)
 {
 	struct executor_link *g = timer->data;
 	const struct ring_pair_page *page = g->page.mem;
@@ -297,11 +298,11 @@ static void on_watch(uv_timer_t *timer)
 		executor_fail(g, BPS_EDEVICE,
 			"%s hangs: the process has made no progress for %.0f s",
 			basename(g->agent->cfg.gpu.program), (double)HANG_NS / 1e9);
-		end_process(g);
+		executor_kill_process(g);
 	}
 }
 
-static void watch(struct executor_link *g)
+static void executor_start_watching(struct executor_link *g)
 {
 	uv_loop_t *uv = dataloop_uv(g->agent->loop);
 
@@ -312,15 +313,15 @@ static void watch(struct executor_link *g)
 	g->watchdog.data = g->sock_poll.data = g->wake_poll.data = g->pid_poll.data = g;
 	g->n_handles = 4;
 	g->beat_at_ns = clock_now_ns();
-	uv_timer_start(&g->watchdog, on_watch, WATCH_MS, WATCH_MS);
-	uv_poll_start(&g->sock_poll, UV_READABLE | UV_DISCONNECT, on_socket);
-	uv_poll_start(&g->wake_poll, UV_READABLE, on_wake);
-	uv_poll_start(&g->pid_poll, UV_READABLE, on_process_end);
+	uv_timer_start(&g->watchdog, on_executor_watch_timer, WATCH_MS, WATCH_MS);
+	uv_poll_start(&g->sock_poll, UV_READABLE | UV_DISCONNECT, on_executor_readable);
+	uv_poll_start(&g->wake_poll, UV_READABLE, on_executor_wake_event);
+	uv_poll_start(&g->pid_poll, UV_READABLE, on_executor_exit);
 }
 
-static int make_rings(struct executor_link *g, struct err_text *err)
+static int executor_make_rings(struct executor_link *g, struct err_text *err)
 {
-	int rc = memory_make(&g->page, "bps-rings", sizeof(struct ring_pair_page), 0, err);
+	int rc = memory_make_sealed(&g->page, "bps-rings", sizeof(struct ring_pair_page), 0, err);
 
 	if (rc < 0)
 		return rc;
@@ -333,8 +334,8 @@ static int make_rings(struct executor_link *g, struct err_text *err)
 	return 0;
 }
 
-/* Send START. If sending fails, the executor has ended, and on_process_end handles its end. */
-static void say_start(struct executor_link *g)
+/* Send START. If sending fails, the executor has ended, and on_executor_exit handles its end. */
+static void executor_send_start(struct executor_link *g)
 {
 	struct local_msg m = {.type = GPU_START};
 
@@ -350,10 +351,10 @@ static void say_start(struct executor_link *g)
 
 /* Start the executor's process, with its socket and rings. Errors: a negative code, and err gets
  * the text. */
-static int start(struct executor_link *g, struct err_text *err)
+static int executor_start_process(struct executor_link *g, struct err_text *err)
 {
 	const struct gpu_config *cfg = &g->agent->cfg.gpu;
-	int sv[2], rc = make_rings(g, err);
+	int sv[2], rc = executor_make_rings(g, err);
 
 	if (rc < 0)
 		return rc;
@@ -373,8 +374,8 @@ static int start(struct executor_link *g, struct err_text *err)
 		waitpid(g->pid, NULL, 0);
 		return err_set(err, rc, "cannot watch the process of an executor: %s", err_str(rc));
 	}
-	watch(g);
-	say_start(g);
+	executor_start_watching(g);
+	executor_send_start(g);
 	return 0;
 }
 
@@ -393,16 +394,16 @@ static int executor_arena_adopted(void *ctx, struct arena *a)
 	int rc = handover_write_staging(job, a);
 
 	if (rc == 0 && executor_tell_arena(job->executor, a->id, a->bytes, a->fd) < 0)
-		rc = BPS_EDEVICE; /* the executor has ended, and on_process_end reports why */
+		rc = BPS_EDEVICE; /* the executor has ended, and on_executor_exit reports why */
 	return rc;
 }
 
-static struct executor_link *make(struct job *job)
+static struct executor_link *executor_link_new(struct job *job)
 {
 	struct executor_link *g = calloc(1, sizeof(*g));
 
 	if (g)
-		g->user = quota_user(job->agent->quota, job->uid);
+		g->user = quota_get_user_account(job->agent->quota, job->uid);
 	if (!g || !g->user) {
 		free(g);
 		return NULL;
@@ -426,9 +427,9 @@ static struct executor_link *make(struct job *job)
  * ended. If the agent drives no GPUs, or if the executor's process cannot be started, the function
  * returns 0. Then job->executor is in state OVER, its fields `code` and `text` describe the
  * failure, and the failure is final. */
-static int executor_new(struct job *job, struct err_text *err)
+static int executor_create_and_start(struct job *job, struct err_text *err)
 {
-	struct executor_link *g = make(job);
+	struct executor_link *g = executor_link_new(job);
 	int rc;
 
 	if (!g)
@@ -445,19 +446,19 @@ static int executor_new(struct job *job, struct err_text *err)
 			"bps-agent on %s drives no GPUs (see its setting --gpu)",
 			g->agent->cfg.host);
 	else
-		rc = start(g, err);
+		rc = executor_start_process(g, err);
 	if (rc < 0) {
 		log_rated(LOG_WARN, "cannot start an executor: job=%s: %s", job->name, err->s);
 		g->agent->executor_failures += *g->agent->cfg.gpu.program != 0;
-		uncount(g);
-		over(g, BPS_EDEVICE, err->s);
+		executor_release_quota(g);
+		executor_mark_over(g, BPS_EDEVICE, err->s);
 	}
 	return 0;
 }
 
 int executor_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text *err)
 {
-	struct executor_link *g = make(job);
+	struct executor_link *g = executor_link_new(job);
 	int rc;
 
 	if (!g) {
@@ -472,16 +473,16 @@ int executor_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err
 	g->pid = pid;
 	g->is_handed_over = g->is_adopted = g->is_counted = true;
 	quota_charge(g->user, QUOTA_EXECUTORS, 1);
-	rc = sock >= 0 && pidfd >= 0 ? make_rings(g, err) : BPS_EDEVICE;
+	rc = sock >= 0 && pidfd >= 0 ? executor_make_rings(g, err) : BPS_EDEVICE;
 	if (rc == 0) {
-		watch(g);
-		say_start(g);
+		executor_start_watching(g);
+		executor_send_start(g);
 		return 0;
 	}
 	if (rc == BPS_EDEVICE)
 		err_set(err, rc, "the executor of the job's GPUs has ended");
-	uncount(g);
-	over(g, rc, err->s);
+	executor_release_quota(g);
+	executor_mark_over(g, rc, err->s);
 	return rc == BPS_EDEVICE ? 0 : rc;
 }
 
@@ -495,33 +496,34 @@ int executor_restore_route(struct executor_link *g, const struct ledger_route *k
 	memcpy(g->input_workers, k->input_workers, sizeof(g->input_workers));
 	g->sum_node = k->sum_node;
 	if (g->state != EXECUTOR_OVER)
-		set_state(g, EXECUTOR_RUNNING, "the executor ran before the restart");
+		executor_set_state(g, EXECUTOR_RUNNING, "the executor ran before the restart");
 	return 0;
 }
 
 /* ---- trainers ---- */
 
 /* Connect the trainer and the executor: send each of them one end of a new socket pair. */
-static void introduce(struct executor_link *g, struct trainer *t)
+static void executor_connect_trainer(struct executor_link *g, struct trainer *t)
 {
 	struct local_msg m = {
 		.type = GPU_TRAINER, .gpu_trainer = {.worker = t->worker, .pid = (uint32_t)t->pid}};
 	int sv[2], rc;
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv) < 0) {
-		answer(t, -1, -errno, "cannot create a socket to the executor");
+		trainer_send_device_answer(t, -1, -errno, "cannot create a socket to the executor");
 		return;
 	}
 	rc = local_send(g->sock, &m, &sv[1], 1, 0);
 	if (rc < 0)
-		answer(t, -1, BPS_EDEVICE, "the executor does not accept connections");
+		trainer_send_device_answer(
+			t, -1, BPS_EDEVICE, "the executor does not accept connections");
 	else
-		answer(t, sv[0], 0, "");
+		trainer_send_device_answer(t, sv[0], 0, "");
 	close(sv[0]);
 	close(sv[1]);
 }
 
-static void executor_ask(struct trainer *t, uint32_t seq)
+static void executor_accept_request(struct trainer *t, uint32_t seq)
 {
 	struct job *job = t->job;
 	struct err_text err = {""};
@@ -529,31 +531,31 @@ static void executor_ask(struct trainer *t, uint32_t seq)
 
 	t->live->device_seq = seq;
 	if (t->state != TRAINER_ATTACHED || job->state != JOB_RUNNING) {
-		answer(t, -1, job && job->code < 0 ? job->code : BPS_ECLOSED,
+		trainer_send_device_answer(t, -1, job && job->code < 0 ? job->code : BPS_ECLOSED,
 			job && *job->text ? job->text : "the job is not running");
 		return;
 	}
 	if (!job->executor)
-		rc = executor_new(job, &err);
+		rc = executor_create_and_start(job, &err);
 	t->has_asked_device = true;
 	if (rc < 0)
-		answer(t, -1, rc, err.s);
+		trainer_send_device_answer(t, -1, rc, err.s);
 	else if (job->executor->state == EXECUTOR_OVER)
-		answer(t, -1, job->executor->code, job->executor->text);
+		trainer_send_device_answer(t, -1, job->executor->code, job->executor->text);
 	else if (job->executor->state == EXECUTOR_STARTING)
 		t->wants_device = true;
 	else
-		introduce(job->executor, t);
+		executor_connect_trainer(job->executor, t);
 }
 
 const struct executor_ops executor_ops = {.tensors = &device_tensor_kind,
-	.ask = executor_ask,
+	.ask = executor_accept_request,
 	.end = executor_end,
 	.release = executor_release};
 
 /* ---- messages from the executor ---- */
 
-static void on_ready(struct executor_link *g, const struct gpu_text *m)
+static void on_executor_ready(struct executor_link *g, const struct gpu_text *m)
 {
 	struct trainer *t, *next;
 
@@ -562,15 +564,15 @@ static void on_ready(struct executor_link *g, const struct gpu_text *m)
 		return;
 	}
 	if (g->state == EXECUTOR_STARTING)
-		set_state(g, EXECUTOR_MEETING, "ready");
+		executor_set_state(g, EXECUTOR_MEETING, "ready");
 	for (t = g->job ? TAILQ_FIRST(&g->job->trainers) : NULL; t; t = next) {
 		next = TAILQ_NEXT(t, of_job);
 		if (t->wants_device)
-			introduce(g, t);
+			executor_connect_trainer(g, t);
 	}
 }
 
-static void on_route(struct executor_link *g, const struct gpu_route *m)
+static void on_executor_route(struct executor_link *g, const struct gpu_route *m)
 {
 	if (!m->n_inputs || m->n_inputs > LOCAL_GPUS_MAX ||
 		m->input_nodes.bytes != m->n_inputs * sizeof(g->input_nodes[0]) ||
@@ -593,19 +595,19 @@ static void on_route(struct executor_link *g, const struct gpu_route *m)
 	if (handover_write_route(g) < 0)
 		executor_fail(g, -ENOMEM, "the agent is out of memory");
 	else
-		set_state(g, EXECUTOR_RUNNING, m->route);
+		executor_set_state(g, EXECUTOR_RUNNING, m->route);
 }
 
-static void on_message(struct executor_link *g, const struct local_msg *m)
+static void on_executor_message(struct executor_link *g, const struct local_msg *m)
 {
 	if (g->state == EXECUTOR_OVER)
 		return;
 	/* An adopted executor sends READY and ROUTE again after it receives START from this
 	 * process. */
 	if (m->type == GPU_READY && (g->state == EXECUTOR_STARTING || g->is_adopted))
-		on_ready(g, &m->gpu_text);
+		on_executor_ready(g, &m->gpu_text);
 	else if (m->type == GPU_ROUTE && (g->state == EXECUTOR_MEETING || g->is_adopted))
-		on_route(g, &m->gpu_route);
+		on_executor_route(g, &m->gpu_route);
 	else if (m->type == GPU_FAILED)
 		executor_fail(g,
 			m->gpu_text.code == (uint32_t)-BPS_EWORKER_LOST ? BPS_EWORKER_LOST
@@ -616,7 +618,7 @@ static void on_message(struct executor_link *g, const struct local_msg *m)
 			local_type_name(m->type));
 }
 
-void executor_read(struct executor_link *g)
+void executor_receive_messages(struct executor_link *g)
 {
 	int rc = 1;
 
@@ -626,12 +628,12 @@ void executor_read(struct executor_link *g)
 
 		rc = local_recv(g->sock, &f, 0, &err);
 		if (rc == 1)
-			on_message(g, &f.msg);
+			on_executor_message(g, &f.msg);
 		else if (rc == BPS_EPROTO || rc == -EMFILE)
 			executor_fail(
 				g, rc, "cannot decode a message from the executor: %s", err.s);
 		else if (rc != -EAGAIN && g->sock_poll.data)
-			/* on_process_end reports why the executor has ended */
+			/* on_executor_exit reports why the executor has ended */
 			uv_poll_stop(&g->sock_poll);
 		local_frame_free(&f);
 	}
@@ -649,13 +651,13 @@ uint32_t executor_count(const struct agent *a)
 	return n;
 }
 
-void executor_send(struct executor_link *g, const struct ring_pair_entry *e)
+void executor_send_entry(struct executor_link *g, const struct ring_pair_entry *e)
 {
 	if (g->state == EXECUTOR_RUNNING && ring_pair_push(&g->pipe, e) < 0)
 		executor_fail(g, -ENOMEM, "the agent is out of memory");
 }
 
-static bool pump_again(struct executor_link *g)
+static bool executor_submit_waiting(struct executor_link *g)
 {
 	struct device_tensor *d;
 	bool any = false;
@@ -669,7 +671,7 @@ static bool pump_again(struct executor_link *g)
 	return any;
 }
 
-bool executor_work(struct agent *a)
+bool executor_poll_rings(struct agent *a)
 {
 	struct executor_link *g;
 	bool any = false;
@@ -683,7 +685,7 @@ bool executor_work(struct agent *a)
 			device_tensor_on_entry(g, &e);
 			any = true;
 		}
-		any |= pump_again(g);
+		any |= executor_submit_waiting(g);
 		if (g->page.mem)
 			any |= ring_pair_flush(&g->pipe);
 	}

@@ -28,14 +28,14 @@ void executor_stop_all(struct agent *a);
 /* Handle the entries in the rings of all executors, and send the entries that wait for space.
  * Returns whether there was any work. The data thread calls this function in each iteration of its
  * loop. */
-bool executor_work(struct agent *a);
+bool executor_poll_rings(struct agent *a);
 bool executor_may_sleep(struct agent *a);
 void executor_awake(struct agent *a);
 /* Return the number of executors whose processes run. */
 uint32_t executor_count(const struct agent *a);
 /* Read the executor's socket until it is empty. */
-void executor_read(struct executor_link *g);
-void executor_send(struct executor_link *g, const struct ring_pair_entry *e);
+void executor_receive_messages(struct executor_link *g);
+void executor_send_entry(struct executor_link *g, const struct ring_pair_entry *e);
 /* End an executor that has failed or has violated the protocol. If its job is running, the job
  * fails on this machine. code: the cause, for the log. The job fails with BPS_EWORKER_LOST if code
  * is BPS_EWORKER_LOST, else with BPS_EDEVICE. After BPS_EDEVICE, a job that may shrink continues on

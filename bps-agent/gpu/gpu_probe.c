@@ -38,7 +38,7 @@ struct gpu_probe {
 	char why[256];
 };
 
-static void stop_reading(struct gpu_probe *p)
+static void gpu_probe_stop_reading(struct gpu_probe *p)
 {
 	if (p->readable)
 		event_free(p->readable);
@@ -51,7 +51,7 @@ static void stop_reading(struct gpu_probe *p)
 /* Kill the child and wait for its end, but at most END_TRIES ms, because the watchdog of this
  * thread allows no long wait. A child that hangs in the driver does not end in that time, and may
  * stay until the agent ends. */
-static void end_child(struct gpu_probe *p)
+static void gpu_probe_kill_child(struct gpu_probe *p)
 {
 	if (!p->pid)
 		return;
@@ -65,12 +65,12 @@ static void end_child(struct gpu_probe *p)
 
 /* Handle a line of the child's output. A line that does not describe a GPU is an error message.
  * Keep the last error, because it is usually the most precise. */
-static void take_line(struct gpu_probe *p, const char *line)
+static void gpu_probe_parse_line(struct gpu_probe *p, const char *line)
 {
 	bool has_cliques;
 
 	if (p->n_reports < TOPO_GPUS_MAX &&
-		report_parse(line, &p->reports[p->n_reports], &has_cliques)) {
+		topo_report_parse(line, &p->reports[p->n_reports], &has_cliques)) {
 		p->has_cliques = has_cliques && (p->n_reports == 0 || p->has_cliques);
 		p->n_reports++;
 	} else if (*line) {
@@ -78,18 +78,18 @@ static void take_line(struct gpu_probe *p, const char *line)
 	}
 }
 
-static void finish(struct gpu_probe *p, const char *why)
+static void gpu_probe_finish(struct gpu_probe *p, const char *why)
 {
 	char *save = NULL;
 
-	stop_reading(p);
-	end_child(p);
+	gpu_probe_stop_reading(p);
+	gpu_probe_kill_child(p);
 	p->text[p->n_text] = '\0';
 	/* the dynamic loader writes this message if the library is missing */
 	if (strstr(p->text, "loading shared libraries: libcuda.so.1"))
 		why = "there is no CUDA driver (libcuda.so.1 was not found)";
 	for (char *s = strtok_r(p->text, "\n", &save); s; s = strtok_r(NULL, "\n", &save))
-		take_line(p, s);
+		gpu_probe_parse_line(p, s);
 	if (why || (p->n_reports == 0 && !*p->why))
 		snprintf(p->why, sizeof(p->why), "%s",
 			why ? why : "the probe for GPUs wrote no output");
@@ -103,13 +103,13 @@ static void finish(struct gpu_probe *p, const char *why)
 	}
 }
 
-static void on_readable(evutil_socket_t fd, short what, void *arg)
+static void on_gpu_probe_output(evutil_socket_t fd, short what, void *arg)
 {
 	struct gpu_probe *p = arg;
 	ssize_t n;
 
 	if (what & EV_TIMEOUT) {
-		finish(p, "the probe for GPUs did not end within 20 s");
+		gpu_probe_finish(p, "the probe for GPUs did not end within 20 s");
 		return;
 	}
 	n = read(fd, p->text + p->n_text, sizeof(p->text) - 1 - p->n_text);
@@ -118,12 +118,12 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
 	if (n > 0)
 		p->n_text += (size_t)n;
 	if (p->n_text == sizeof(p->text) - 1)
-		finish(p, "the probe for GPUs wrote too much output");
+		gpu_probe_finish(p, "the probe for GPUs wrote too much output");
 	else if (n <= 0)
-		finish(p, NULL);
+		gpu_probe_finish(p, NULL);
 }
 
-static int spawn_probe(struct gpu_probe *p, const char *program, int out)
+static int gpu_probe_spawn(struct gpu_probe *p, const char *program, int out)
 {
 	posix_spawn_file_actions_t files;
 	int rc;
@@ -155,12 +155,12 @@ int gpu_probe_start(
 		goto fail;
 	}
 	p->fd = fds[0];
-	rc = spawn_probe(p, program, fds[1]);
+	rc = gpu_probe_spawn(p, program, fds[1]);
 	close(fds[1]);
 	if (rc < 0)
 		goto fail;
 	rc = -ENOMEM;
-	p->readable = event_new(base, p->fd, EV_READ | EV_PERSIST, on_readable, p);
+	p->readable = event_new(base, p->fd, EV_READ | EV_PERSIST, on_gpu_probe_output, p);
 	if (!p->readable || event_add(p->readable, &limit) < 0)
 		goto fail;
 	*ret = p;
@@ -175,8 +175,8 @@ void gpu_probe_free(struct gpu_probe *p)
 {
 	if (!p)
 		return;
-	stop_reading(p);
-	end_child(p);
+	gpu_probe_stop_reading(p);
+	gpu_probe_kill_child(p);
 	free(p);
 }
 

@@ -11,7 +11,7 @@ extern char **environ;
 
 /* Return whether the child must not get the environment variable. Private variables are those of
  * the service manager, of credentials and of the agent's settings. */
-static bool is_private(const char *variable)
+static bool is_private_variable(const char *variable)
 {
 	static const char *const ours[] = {
 		"NOTIFY_SOCKET=", "WATCHDOG_", "LISTEN_", "CREDENTIALS_DIRECTORY=", "BPS_"};
@@ -37,7 +37,7 @@ static char **child_environment(void)
 	if (!v)
 		return NULL;
 	for (size_t i = 0; i < n; i++)
-		if (!is_private(environ[i]))
+		if (!is_private_variable(environ[i]))
 			v[k++] = environ[i];
 	return v;
 }

@@ -6,21 +6,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static json_t *pci_json(uint64_t pci)
+static json_t *pci_address_to_json(uint64_t pci)
 {
 	char text[TOPO_PCI_BYTES];
 
-	topo_pci_text(pci, text);
+	topo_pci_format(pci, text);
 	return json_string(text);
 }
 
 /* Convert an index to JSON; TOPO_NONE becomes null. */
-static json_t *index_json(uint32_t i)
+static json_t *uplink_index_to_json(uint32_t i)
 {
 	return i == TOPO_NONE ? json_null() : json_integer((json_int_t)i);
 }
 
-static json_t *mask_json(uint64_t mask)
+static json_t *gpu_mask_to_json(uint64_t mask)
 {
 	json_t *list = json_array();
 
@@ -30,7 +30,7 @@ static json_t *mask_json(uint64_t mask)
 	return list;
 }
 
-static json_t *uuid_json(const struct topo_gpu *g)
+static json_t *gpu_uuid_to_json(const struct topo_gpu *g)
 {
 	char text[48];
 	size_t n = 0;
@@ -44,7 +44,7 @@ static json_t *uuid_json(const struct topo_gpu *g)
 	return json_string(text);
 }
 
-static json_t *gpus_json(const struct topology *t)
+static json_t *topology_gpus_to_json(const struct topology *t)
 {
 	json_t *list = json_array();
 
@@ -54,15 +54,16 @@ static json_t *gpus_json(const struct topology *t)
 
 		json_array_append_new(
 			list, json_pack("{s:o, s:o, s:i, s:o, s:o, s:i, s:b, s:o}", "pci",
-				      pci_json(g->pci), "uplink", index_json(g->uplink), "numa",
-				      (int)g->numa, "uuid", uuid_json(g), "name",
-				      name ? name : json_string("?"), "device", (int)g->device,
-				      "is_mig", g->is_mig, "links", mask_json(g->links)));
+				      pci_address_to_json(g->pci), "uplink",
+				      uplink_index_to_json(g->uplink), "numa", (int)g->numa, "uuid",
+				      gpu_uuid_to_json(g), "name", name ? name : json_string("?"),
+				      "device", (int)g->device, "is_mig", g->is_mig, "links",
+				      gpu_mask_to_json(g->links)));
 	}
 	return list;
 }
 
-static json_t *nics_json(const struct topology *t)
+static json_t *topology_nics_to_json(const struct topology *t)
 {
 	json_t *list = json_array();
 
@@ -71,15 +72,16 @@ static json_t *nics_json(const struct topology *t)
 		json_t *name = json_string(n->name);
 
 		json_array_append_new(
-			list, json_pack("{s:o, s:o, s:i, s:o, s:I, s:b}", "pci", pci_json(n->pci),
-				      "uplink", index_json(n->uplink), "numa", (int)n->numa, "name",
+			list, json_pack("{s:o, s:o, s:i, s:o, s:I, s:b}", "pci",
+				      pci_address_to_json(n->pci), "uplink",
+				      uplink_index_to_json(n->uplink), "numa", (int)n->numa, "name",
 				      name ? name : json_string("?"), "mbps", (json_int_t)n->mbps,
 				      "is_up", n->is_up));
 	}
 	return list;
 }
 
-static json_t *uplinks_json(const struct topology *t)
+static json_t *topology_uplinks_to_json(const struct topology *t)
 {
 	json_t *list = json_array();
 
@@ -87,13 +89,13 @@ static json_t *uplinks_json(const struct topology *t)
 		const struct topo_uplink *u = &t->uplinks[i];
 
 		json_array_append_new(
-			list, json_pack("{s:o, s:s, s:b}", "pci", pci_json(u->pci), "bridge",
-				      u->bridge, "has_switch", u->has_switch));
+			list, json_pack("{s:o, s:s, s:b}", "pci", pci_address_to_json(u->pci),
+				      "bridge", u->bridge, "has_switch", u->has_switch));
 	}
 	return list;
 }
 
-static json_t *groups_json(const struct transfer_plan *p)
+static json_t *plan_groups_to_json(const struct transfer_plan *p)
 {
 	json_t *list = json_array();
 
@@ -107,7 +109,7 @@ static json_t *groups_json(const struct transfer_plan *p)
 	return list;
 }
 
-static json_t *steps_json(const struct transfer_plan *p)
+static json_t *plan_steps_to_json(const struct transfer_plan *p)
 {
 	json_t *list = json_array();
 
@@ -126,15 +128,15 @@ static json_t *steps_json(const struct transfer_plan *p)
 	return list;
 }
 
-static json_t *plan_json(const struct transfer_plan *p)
+static json_t *transfer_plan_to_json(const struct transfer_plan *p)
 {
 	return json_pack("{s:s, s:b, s:s, s:i, s:i, s:i, s:o, s:o}", "name",
 		strategy_words[p->strategy], "is_forced", p->is_forced, "why", p->why, "units",
 		(int)p->n_units, "sources", (int)p->n_sources, "turns", (int)p->n_turns, "groups",
-		groups_json(p), "steps", steps_json(p));
+		plan_groups_to_json(p), "steps", plan_steps_to_json(p));
 }
 
-static json_t *topology_json(const struct topology *t, const struct strategy_ask *ask)
+static json_t *topology_to_json(const struct topology *t, const struct strategy_ask *ask)
 {
 	struct transfer_plan *p = malloc(sizeof(*p));
 	struct err_text err = {""};
@@ -144,12 +146,12 @@ static json_t *topology_json(const struct topology *t, const struct strategy_ask
 		return NULL;
 	root = json_pack("{s:s, s:i, s:i, s:o, s:o, s:o}", "source",
 		t->is_refined ? "executor" : "sysfs", "nvswitches", (int)t->n_nvswitches, "odd",
-		(int)t->n_odd, "gpus", gpus_json(t), "nics", nics_json(t), "uplinks",
-		uplinks_json(t));
+		(int)t->n_odd, "gpus", topology_gpus_to_json(t), "nics", topology_nics_to_json(t),
+		"uplinks", topology_uplinks_to_json(t));
 	if (t->n_gpus == 0)
 		json_object_set_new(root, "strategy", json_null());
 	else if (strategy_plan(t, ask, p, &err) == 0)
-		json_object_set_new(root, "strategy", plan_json(p));
+		json_object_set_new(root, "strategy", transfer_plan_to_json(p));
 	else
 		json_object_set_new(root, "error", json_string(err.s));
 	free(p);
@@ -170,7 +172,7 @@ json_t *topology_report(const char *sysfs, const struct strategy_ask *ask,
 	if (rc == 0 && n)
 		rc = topology_refine(t, reports, n, &err);
 	if (rc == 0)
-		root = topology_json(t, ask);
+		root = topology_to_json(t, ask);
 	else
 		root = json_pack("{s:s}", "error", err.s);
 	if (*why)

@@ -24,7 +24,7 @@ struct cluster_live {
 	_Atomic uint32_t term, unused;
 };
 
-static bool has_jobs(const struct fdstore *s)
+static bool fdstore_has_jobs(const struct fdstore *s)
 {
 	unsigned long long number;
 	char what;
@@ -36,7 +36,7 @@ static bool has_jobs(const struct fdstore *s)
 	return false;
 }
 
-static int read_back(struct cluster_identity *p, int fd, struct err_text *err)
+static int cluster_identity_read_ledger(struct cluster_identity *p, int fd, struct err_text *err)
 {
 	const struct cluster_record *fixed;
 	struct ledger_record r;
@@ -68,17 +68,17 @@ void cluster_identity_take(struct cluster_identity *p, struct fdstore *s)
 
 	if (fd < 0)
 		return;
-	if (read_back(p, fd, &err) < 0)
+	if (cluster_identity_read_ledger(p, fd, &err) < 0)
 		log_warn("cannot restore the cluster's identity from the previous process: %s: "
 			 "the agent waits for the scheduler",
 			err.s);
-	if (!p->live || !has_jobs(s))
+	if (!p->live || !fdstore_has_jobs(s))
 		cluster_identity_forget(p);
 }
 
 /* Remove the old ledger from the service manager. If two ledgers were stored under one name, the
  * next process would take the older one. */
-static int say_forgotten(struct cluster_identity *p)
+static int cluster_identity_remove_ledger(struct cluster_identity *p)
 {
 	int rc = fdstore_remove(NAME);
 
@@ -86,11 +86,11 @@ static int say_forgotten(struct cluster_identity *p)
 	return p->is_unsaid ? rc : 0;
 }
 
-static int begin(struct cluster_identity *p, const struct member_past *now)
+static int cluster_identity_begin_ledger(struct cluster_identity *p, const struct member_past *now)
 {
 	struct cluster_record fixed = {.member_id = now->member_id};
 	struct err_text err;
-	int rc = p->is_unsaid ? say_forgotten(p) : 0;
+	int rc = p->is_unsaid ? cluster_identity_remove_ledger(p) : 0;
 	void *live;
 
 	if (rc == 0)
@@ -102,12 +102,12 @@ static int begin(struct cluster_identity *p, const struct member_past *now)
 	if (rc < 0)
 		return rc;
 	p->live = live;
-	return fdstore_offer(NAME, ledger_fd(p->ledger));
+	return fdstore_put_or_remove(NAME, ledger_fd(p->ledger));
 }
 
 void cluster_identity_note(struct cluster_identity *p, const struct member_past *now)
 {
-	int rc = p->ledger ? 0 : begin(p, now);
+	int rc = p->ledger ? 0 : cluster_identity_begin_ledger(p, now);
 
 	if (rc < 0) {
 		log_rated(rc == -EAGAIN ? LOG_INFO : LOG_WARN,
@@ -126,7 +126,7 @@ void cluster_identity_forget(struct cluster_identity *p)
 {
 	cluster_identity_fini(p);
 	*p = (struct cluster_identity){0};
-	say_forgotten(p);
+	cluster_identity_remove_ledger(p);
 }
 
 void cluster_identity_fini(struct cluster_identity *p)

@@ -32,14 +32,14 @@ struct unsent_fd {
 	char name[FDSTORE_NAME_BYTES];
 };
 
-static void unsent_free(struct unsent_fd *l)
+static void unsent_fd_free(struct unsent_fd *l)
 {
 	if (l->fd >= 0)
 		close(l->fd);
 	free(l);
 }
 
-static int send_later(struct agent *a, const char *name, int fd)
+static int unsent_fd_enqueue(struct agent *a, const char *name, int fd)
 {
 	struct unsent_fd *l = calloc(1, sizeof(*l));
 
@@ -64,7 +64,7 @@ static int send_later(struct agent *a, const char *name, int fd)
 	return 0;
 }
 
-static void warn_lost(const char *name, int rc)
+static void warn_lost_descriptor(const char *name, int rc)
 {
 	log_rated(LOG_WARN,
 		"the service manager has not stored the descriptor %s, so a restart of this agent "
@@ -74,7 +74,7 @@ static void warn_lost(const char *name, int rc)
 
 /* Store a descriptor with the service manager, or queue it. A failure is logged. The agent
  * then continues, but a restart of the agent loses the descriptor. */
-static void put(struct agent *a, const char *name, int fd)
+static void handover_store_fd(struct agent *a, const char *name, int fd)
 {
 	int rc;
 
@@ -82,13 +82,13 @@ static void put(struct agent *a, const char *name, int fd)
 		return;
 	rc = STAILQ_EMPTY(&a->unsent) ? fdstore_put(name, &fd, 1) : -EAGAIN;
 	if (rc == -EAGAIN)
-		rc = send_later(a, name, fd);
+		rc = unsent_fd_enqueue(a, name, fd);
 	if (rc < 0)
-		warn_lost(name, rc);
+		warn_lost_descriptor(name, rc);
 }
 
 /* Remove the queue's entries with the name `name`. Returns whether any entry was removed. */
-static bool drop_unsent(struct agent *a, const char *name)
+static bool unsent_fd_remove_named(struct agent *a, const char *name)
 {
 	struct unsent_fd *l, *next;
 	bool had_some = false;
@@ -98,7 +98,7 @@ static bool drop_unsent(struct agent *a, const char *name)
 		if (strcmp(l->name, name) != 0)
 			continue;
 		STAILQ_REMOVE(&a->unsent, l, unsent_fd, next);
-		unsent_free(l);
+		unsent_fd_free(l);
 		had_some = true;
 	}
 	return had_some;
@@ -107,22 +107,22 @@ static bool drop_unsent(struct agent *a, const char *name)
 /* Remove the descriptors with the name `name` from the queue and from the manager. is_of_many:
  * several descriptors have the name (the arenas of a job). In that case, some of the descriptors
  * may be with the manager while the others are in the queue. */
-static void take_back(struct agent *a, const char *name, bool is_of_many)
+static void handover_remove_fds(struct agent *a, const char *name, bool is_of_many)
 {
-	if (drop_unsent(a, name) && !is_of_many)
+	if (unsent_fd_remove_named(a, name) && !is_of_many)
 		return;
 	if (!STAILQ_EMPTY(&a->unsent) || fdstore_remove(name) == -EAGAIN)
-		send_later(a, name, -1);
+		unsent_fd_enqueue(a, name, -1);
 }
 
 /* Remove the first entry l from the queue. If rc is 0, the manager has accepted the entry. If rc is
  * negative, the entry is lost. */
-static void settle(struct agent *a, struct unsent_fd *l, int rc)
+static void unsent_fd_dequeue(struct agent *a, struct unsent_fd *l, int rc)
 {
 	if (rc < 0)
-		warn_lost(l->name, rc);
+		warn_lost_descriptor(l->name, rc);
 	STAILQ_REMOVE_HEAD(&a->unsent, next);
-	unsent_free(l);
+	unsent_fd_free(l);
 }
 
 uint64_t handover_write_tick(struct agent *a, uint64_t now_ns)
@@ -134,11 +134,11 @@ uint64_t handover_write_tick(struct agent *a, uint64_t now_ns)
 	if (now_ns < a->unsent_due_ns)
 		return a->unsent_due_ns;
 	while ((l = STAILQ_FIRST(&a->unsent))) {
-		int rc = fdstore_offer(l->name, l->fd);
+		int rc = fdstore_put_or_remove(l->name, l->fd);
 
 		if (rc == -EAGAIN)
 			break;
-		settle(a, l, rc);
+		unsent_fd_dequeue(a, l, rc);
 	}
 	if (!l) {
 		log_info("the service manager has accepted all waiting descriptors");
@@ -161,32 +161,32 @@ void handover_write_end(struct agent *a)
 	while ((l = STAILQ_FIRST(&a->unsent))) {
 		if (rc == 0)
 			rc = l->fd >= 0 ? fdstore_put(l->name, &l->fd, 1) : fdstore_remove(l->name);
-		settle(a, l, rc);
+		unsent_fd_dequeue(a, l, rc);
 	}
 }
 
 /* Store a descriptor under the name <kind><number>.<part>, see handover_write.h. */
-static void put_part(struct agent *a, char kind, uint64_t number, char part, int fd)
+static void handover_store_part_fd(struct agent *a, char kind, uint64_t number, char part, int fd)
 {
 	char name[FDSTORE_NAME_BYTES];
 
 	snprintf(name, sizeof(name), "%c%" PRIu64 ".%c", kind, number, part);
-	put(a, name, fd);
+	handover_store_fd(a, name, fd);
 }
 
-static void forget_parts(struct agent *a, char kind, uint64_t number, const char *parts)
+static void handover_remove_part_fds(struct agent *a, char kind, uint64_t number, const char *parts)
 {
 	char name[FDSTORE_NAME_BYTES];
 
 	for (; *parts; parts++) {
 		snprintf(name, sizeof(name), "%c%" PRIu64 ".%c", kind, number, *parts);
-		take_back(a, name, *parts == 'm');
+		handover_remove_fds(a, name, *parts == 'm');
 	}
 }
 
 /* Add a record whose fixed part consists of n bytes at `fixed`, followed by the string `text`. */
-static int add_with_text(struct ledger *l, enum ledger_type type, const void *fixed, size_t n,
-	const char *text, size_t n_live, void **ret_live)
+static int ledger_add_with_text(struct ledger *l, enum ledger_type type, const void *fixed,
+	size_t n, const char *text, size_t n_live, void **ret_live)
 {
 	size_t n_text = strlen(text) + 1;
 	char *both = malloc(n + n_text);
@@ -210,8 +210,8 @@ void handover_write_socket(struct trainer *t)
 	t->has_kept_socket = true;
 	/* Store the pidfd first, because a process that restores the socket expects the pidfd,
 	 * too. */
-	put_part(t->agent, 't', t->number, 'p', t->pidfd);
-	put_part(t->agent, 't', t->number, 's', t->sock);
+	handover_store_part_fd(t->agent, 't', t->number, 'p', t->pidfd);
+	handover_store_part_fd(t->agent, 't', t->number, 's', t->sock);
 }
 
 int handover_write_trainer(
@@ -229,8 +229,8 @@ int handover_write_trainer(
 	void *live;
 	int rc;
 
-	put_part(t->agent, 't', t->number, 'e', t->efd);
-	put_part(t->agent, 't', t->number, 'c', control_fd);
+	handover_store_part_fd(t->agent, 't', t->number, 'e', t->efd);
+	handover_store_part_fd(t->agent, 't', t->number, 'c', control_fd);
 	rc = ledger_add(t->job->ledger, LEDGER_TRAINER, &k, sizeof(k),
 		sizeof(struct ledger_trainer_live), &live);
 	if (rc < 0)
@@ -242,7 +242,7 @@ int handover_write_trainer(
 void handover_forget_trainer(const struct trainer *t)
 {
 	if (t->has_kept_socket && t->agent->cfg.can_hand_over)
-		forget_parts(t->agent, 't', t->number, t->live ? "spec" : "sp");
+		handover_remove_part_fds(t->agent, 't', t->number, t->live ? "spec" : "sp");
 }
 
 /* ---- jobs ---- */
@@ -266,7 +266,7 @@ int handover_write_job(struct job *job, struct err_text *err)
 	rc = ledger_add(job->ledger, LEDGER_JOB, &k, sizeof(k), 0, NULL);
 	if (rc < 0)
 		return err_set(err, rc, "the agent is out of memory");
-	put_part(job->agent, 'j', job->number, 'l', ledger_fd(job->ledger));
+	handover_store_part_fd(job->agent, 'j', job->number, 'l', ledger_fd(job->ledger));
 	return 0;
 }
 
@@ -294,7 +294,7 @@ int handover_write_running(struct job *job, const struct ctl_job *m, uint16_t my
 	return rc;
 }
 
-static int add_arena(struct job *job, struct arena *arena, bool is_gpu)
+static int handover_add_arena(struct job *job, struct arena *arena, bool is_gpu)
 {
 	struct ledger_arena k = {.bytes = arena->bytes,
 		.id = arena->id,
@@ -308,7 +308,7 @@ static int add_arena(struct job *job, struct arena *arena, bool is_gpu)
 	if (fstat(arena->fd, &st) < 0)
 		return -errno;
 	k.inode = st.st_ino;
-	put_part(job->agent, 'j', job->number, 'm', arena->fd);
+	handover_store_part_fd(job->agent, 'j', job->number, 'm', arena->fd);
 	rc = ledger_add(job->ledger, LEDGER_ARENA, &k, sizeof(k), sizeof(uint64_t), &live);
 	if (rc == 0)
 		arena->kept_used = live;
@@ -317,20 +317,20 @@ static int add_arena(struct job *job, struct arena *arena, bool is_gpu)
 
 int handover_write_arena(void *ctx, struct arena *arena)
 {
-	return add_arena(ctx, arena, false);
+	return handover_add_arena(ctx, arena, false);
 }
 
 int handover_write_staging(struct job *job, struct arena *arena)
 {
-	return add_arena(job, arena, true);
+	return handover_add_arena(job, arena, true);
 }
 
 int handover_write_executor(struct executor_link *g)
 {
 	struct ledger_executor k = {.pid = (uint32_t)g->pid};
 
-	put_part(g->agent, 'j', g->job->number, 'p', g->pidfd);
-	put_part(g->agent, 'j', g->job->number, 'x', g->sock);
+	handover_store_part_fd(g->agent, 'j', g->job->number, 'p', g->pidfd);
+	handover_store_part_fd(g->agent, 'j', g->job->number, 'x', g->sock);
 	g->is_handed_over = g->agent->cfg.can_hand_over;
 	return ledger_add(g->job->ledger, LEDGER_EXECUTOR, &k, sizeof(k), 0, NULL);
 }
@@ -348,19 +348,19 @@ int handover_write_route(const struct executor_link *g)
 void handover_forget_executor(struct executor_link *g)
 {
 	if (g->is_handed_over && g->job)
-		forget_parts(g->agent, 'j', g->job->number, "xp");
+		handover_remove_part_fds(g->agent, 'j', g->job->number, "xp");
 	g->is_handed_over = false;
 }
 
 void handover_forget_job(const struct job *job)
 {
 	if (job->agent->cfg.can_hand_over)
-		forget_parts(job->agent, 'j', job->number, "lm");
+		handover_remove_part_fds(job->agent, 'j', job->number, "lm");
 }
 
 /* ---- tensors ---- */
 
-static int write_tensor(struct tensor *tensor)
+static int handover_write_tensor(struct tensor *tensor)
 {
 	struct ledger_tensor k = {.shape = tensor->shape,
 		.out_offset = {tensor->out[0].offset, tensor->out[1].offset},
@@ -373,7 +373,7 @@ static int write_tensor(struct tensor *tensor)
 
 	if (tensor->idx != CTL_NO_ID)
 		return 0;
-	rc = add_with_text(job->ledger, LEDGER_TENSOR, &k, sizeof(k), tensor->name,
+	rc = ledger_add_with_text(job->ledger, LEDGER_TENSOR, &k, sizeof(k), tensor->name,
 		sizeof(struct ledger_tensor_live), &live);
 	if (rc < 0)
 		return rc;
@@ -385,7 +385,7 @@ static int write_tensor(struct tensor *tensor)
 	return 0;
 }
 
-static int write_inputs(struct tensor *tensor)
+static int handover_write_inputs(struct tensor *tensor)
 {
 	struct {
 		struct ledger_inputs head;
@@ -404,7 +404,7 @@ static int write_inputs(struct tensor *tensor)
 	return rc;
 }
 
-static void note_staging(struct tensor *tensor)
+static void handover_record_staging(struct tensor *tensor)
 {
 	struct ledger_tensor_live *live = tensor->live;
 
@@ -414,7 +414,7 @@ static void note_staging(struct tensor *tensor)
 	live->staging_arena = tensor->staging_arena->id + 1;
 }
 
-static int write_worker(struct tensor *tensor, uint32_t worker)
+static int handover_write_worker(struct tensor *tensor, uint32_t worker)
 {
 	struct tensor_worker *tw = &tensor->workers[worker];
 	struct ledger_declared k = {.tensor = tensor->idx, .worker = worker, .index = tw->index};
@@ -437,14 +437,14 @@ static int write_worker(struct tensor *tensor, uint32_t worker)
 
 int handover_write_declared(struct tensor *tensor, uint32_t worker)
 {
-	int rc = write_tensor(tensor);
+	int rc = handover_write_tensor(tensor);
 
 	if (rc == 0 && tensor->device)
-		rc = write_inputs(tensor);
+		rc = handover_write_inputs(tensor);
 	if (rc == 0)
-		rc = write_worker(tensor, worker);
+		rc = handover_write_worker(tensor, worker);
 	if (rc == 0)
-		note_staging(tensor);
+		handover_record_staging(tensor);
 	return rc;
 }
 
@@ -479,6 +479,6 @@ void handover_write_refused(const struct tensor *tensor)
 	struct ledger_refused k = {.tensor = tensor->idx, .code = tensor->failed};
 
 	if (tensor->idx != CTL_NO_ID)
-		add_with_text(tensor->job->ledger, LEDGER_REFUSED, &k, sizeof(k),
+		ledger_add_with_text(tensor->job->ledger, LEDGER_REFUSED, &k, sizeof(k),
 			tensor->fail_text ? tensor->fail_text : "", 0, NULL);
 }

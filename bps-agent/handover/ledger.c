@@ -42,12 +42,12 @@ struct ledger {
 	size_t file_bytes;
 };
 
-static size_t rounded(size_t n, size_t to)
+static size_t round_up_to_multiple(size_t n, size_t to)
 {
 	return (n + to - 1) / to * to;
 }
 
-static uint32_t crc_of(const struct ledger_entry *r)
+static uint32_t ledger_entry_crc(const struct ledger_entry *r)
 {
 	uint32_t crc = crc32c(0, r, offsetof(struct ledger_entry, crc));
 
@@ -55,16 +55,16 @@ static uint32_t crc_of(const struct ledger_entry *r)
 }
 
 /* Return the offset of a record's live part from the start of the record. */
-static size_t live_at(size_t n_fixed)
+static size_t ledger_live_offset(size_t n_fixed)
 {
-	return rounded(sizeof(struct ledger_entry) + n_fixed, LEDGER_ALIGN);
+	return round_up_to_multiple(sizeof(struct ledger_entry) + n_fixed, LEDGER_ALIGN);
 }
 
 /* Extend the file to at least the given size. The pages are allocated at once, because a page that
  * cannot be allocated at a later access would raise SIGBUS. */
-static int grow(struct ledger *l, size_t bytes)
+static int ledger_grow_file(struct ledger *l, size_t bytes)
 {
-	size_t to = rounded(bytes, STEP);
+	size_t to = round_up_to_multiple(bytes, STEP);
 	int rc;
 
 	if (to <= l->file_bytes)
@@ -78,7 +78,7 @@ static int grow(struct ledger *l, size_t bytes)
 	return 0;
 }
 
-static int map(struct ledger *l)
+static int ledger_map_file(struct ledger *l)
 {
 	void *p = mmap(NULL, RANGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, l->fd, 0);
 
@@ -96,9 +96,9 @@ int ledger_new(struct ledger **ret, struct err_text *err)
 	if (!l)
 		return err_set(err, rc, "out of memory");
 	l->fd = memfd_create("bps-ledger", MFD_CLOEXEC);
-	rc = l->fd < 0 ? -errno : grow(l, sizeof(*l->head));
+	rc = l->fd < 0 ? -errno : ledger_grow_file(l, sizeof(*l->head));
 	if (rc == 0)
-		rc = map(l);
+		rc = ledger_map_file(l);
 	if (rc < 0 || !l->head) {
 		ledger_free(l);
 		return err_set(err, rc, "cannot create the record for the next process: %s",
@@ -111,7 +111,7 @@ int ledger_new(struct ledger **ret, struct err_text *err)
 }
 
 /* Check the file's size and its head, before any record is used. */
-static int check_head(struct ledger *l, struct err_text *err)
+static int ledger_check_head(struct ledger *l, struct err_text *err)
 {
 	struct ledger_head head;
 	struct stat st;
@@ -144,8 +144,8 @@ int ledger_open(int fd, struct ledger **ret, struct err_text *err)
 		return err_set(err, -ENOMEM, "out of memory");
 	}
 	l->fd = fd;
-	rc = check_head(l, err);
-	if (rc == 0 && (rc = map(l)) < 0)
+	rc = ledger_check_head(l, err);
+	if (rc == 0 && (rc = ledger_map_file(l)) < 0)
 		err_set(err, rc, "cannot map the ledger of the previous process: %s",
 			strerror(-rc));
 	if (rc < 0) {
@@ -176,14 +176,14 @@ int ledger_add(struct ledger *l, uint32_t type, const void *fixed, size_t n_fixe
 	void **ret_live)
 {
 	uint64_t used = l->head->used;
-	size_t live = live_at(n_fixed), bytes;
+	size_t live = ledger_live_offset(n_fixed), bytes;
 	struct ledger_entry *r;
 	int rc;
 
 	if (n_fixed > RANGE || n_live > RANGE)
 		return -EFBIG;
-	bytes = live + rounded(n_live, LEDGER_ALIGN);
-	rc = grow(l, sizeof(*l->head) + used + bytes);
+	bytes = live + round_up_to_multiple(n_live, LEDGER_ALIGN);
+	rc = ledger_grow_file(l, sizeof(*l->head) + used + bytes);
 	if (rc < 0)
 		return rc;
 	r = (struct ledger_entry *)(l->head->records + used);
@@ -193,7 +193,7 @@ int ledger_add(struct ledger *l, uint32_t type, const void *fixed, size_t n_fixe
 		memcpy(r->fixed, fixed, n_fixed);
 	/* Clear the live part. A previous process may have ended while it wrote a record here. */
 	memset((unsigned char *)r + live, 0, n_live);
-	r->crc = crc_of(r);
+	r->crc = ledger_entry_crc(r);
 	/* Release: pairs with the acquire load in ledger_next, so that the next process sees the
 	 * whole record. */
 	atomic_store_explicit(&l->head->used, used + bytes, memory_order_release);
@@ -213,15 +213,16 @@ int ledger_next(const struct ledger *l, size_t *at, struct ledger_record *ret, s
 	left = used - *at;
 	if (left < sizeof(*r) || r->bytes > left || r->bytes % LEDGER_ALIGN ||
 		r->n_live > r->bytes || r->n_fixed > r->bytes ||
-		live_at(r->n_fixed) + rounded(r->n_live, LEDGER_ALIGN) != r->bytes ||
-		r->crc != crc_of(r))
+		ledger_live_offset(r->n_fixed) + round_up_to_multiple(r->n_live, LEDGER_ALIGN) !=
+			r->bytes ||
+		r->crc != ledger_entry_crc(r))
 		return err_set(err, BPS_EPROTO,
 			"the ledger of the previous process is damaged at byte %zu of %llu", *at,
 			(unsigned long long)used);
 	*ret = (struct ledger_record){.type = r->type,
 		.fixed = r->fixed,
 		.n_fixed = r->n_fixed,
-		.live = (unsigned char *)r + live_at(r->n_fixed),
+		.live = (unsigned char *)r + ledger_live_offset(r->n_fixed),
 		.n_live = r->n_live};
 	*at += r->bytes;
 	return 1;

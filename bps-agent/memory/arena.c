@@ -21,15 +21,15 @@
 #define PAGE          4096u
 #define ARENA_FIRST   ((size_t)1 << 20)
 #define ARENA_LARGEST ((size_t)32 << 20)
-/* Number of bytes that one call of memory_step allocates. One call for all memory would take too
- * long: 1 GiB takes up to 1 s, and much more on a busy machine. */
+/* Number of bytes that one call of memory_allocate_piece allocates. One call for all memory would
+ * take too long: 1 GiB takes up to 1 s, and much more on a busy machine. */
 #define PIECE ((size_t)16 << 20)
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
 
-int memory_begin(
+int memory_create_mapping(
 	struct memory *m, const char *name, size_t bytes, int more_seals, struct err_text *err)
 {
 	int rc = FAILPOINT(AGENT_MEMORY_MAKE);
@@ -37,7 +37,7 @@ int memory_begin(
 	if (rc < 0)
 		return err_set(err, rc, "cannot create shared memory: %s", err_str(rc));
 	*m = (struct memory){.bytes = bytes, .more_seals = more_seals, .fd = -1};
-	rc = memfd_new(name, bytes, 0, &m->fd);
+	rc = memfd_create_sealed(name, bytes, 0, &m->fd);
 	if (rc)
 		return err_set(err, rc, "cannot create shared memory: %s", strerror(-rc));
 	m->mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
@@ -46,11 +46,11 @@ int memory_begin(
 	rc = err_set(
 		err, -errno, "cannot map %zu bytes of shared memory: %s", bytes, strerror(errno));
 	m->mem = NULL;
-	memory_drop(m);
+	memory_unmap_and_close(m);
 	return rc;
 }
 
-void memory_prefer(struct memory *m, uint32_t node)
+void memory_prefer_node(struct memory *m, uint32_t node)
 {
 	unsigned long mask[1024 / (8 * sizeof(unsigned long))] = {0};
 	unsigned bits = 8 * sizeof(mask[0]);
@@ -67,7 +67,7 @@ void memory_prefer(struct memory *m, uint32_t node)
 			strerror(errno));
 }
 
-int memory_step(struct memory *m, struct err_text *err)
+int memory_allocate_piece(struct memory *m, struct err_text *err)
 {
 	size_t n = m->bytes - m->n_made < PIECE ? m->bytes - m->n_made : PIECE;
 	/* allocate the pages at once, because a page that cannot be allocated at a later access
@@ -88,7 +88,7 @@ int memory_step(struct memory *m, struct err_text *err)
 	return 0;
 }
 
-void memory_drop(struct memory *m)
+void memory_unmap_and_close(struct memory *m)
 {
 	if (m->mem)
 		munmap(m->mem, m->bytes);
@@ -97,21 +97,21 @@ void memory_drop(struct memory *m)
 	*m = (struct memory){.fd = -1};
 }
 
-int memory_make(
+int memory_make_sealed(
 	struct memory *m, const char *name, size_t bytes, int more_seals, struct err_text *err)
 {
-	int rc = memory_begin(m, name, bytes, more_seals, err);
+	int rc = memory_create_mapping(m, name, bytes, more_seals, err);
 
 	if (rc < 0)
 		return rc;
-	while ((rc = memory_step(m, err)) > 0)
+	while ((rc = memory_allocate_piece(m, err)) > 0)
 		;
 	if (rc < 0)
-		memory_drop(m);
+		memory_unmap_and_close(m);
 	return rc;
 }
 
-size_t arena_round(size_t n_bytes)
+size_t arena_round_up_bytes(size_t n_bytes)
 {
 	size_t align = n_bytes >= PAGE ? PAGE : 64;
 
@@ -120,14 +120,14 @@ size_t arena_round(size_t n_bytes)
 
 /* Outputs get F_SEAL_FUTURE_WRITE. A descriptor without write access is not enough, because its
  * holder may reopen the file for writing. */
-int arena_seals(const struct arena_set *set, enum arena_kind kind)
+int arena_seals_of_kind(const struct arena_set *set, enum arena_kind kind)
 {
 	return kind == ARENA_OUTPUT && !set->keeps_outputs_writable ? F_SEAL_FUTURE_WRITE : 0;
 }
 
 /* Replace the writable descriptor of an output arena by a read-only descriptor for trainers. Makes
  * the file's mode read-only, too, so that a trainer cannot reopen the file for writing. */
-static int make_readonly(int *fd, struct err_text *err)
+static int descriptor_make_readonly(int *fd, struct err_text *err)
 {
 	char path[32];
 	int ro;
@@ -150,7 +150,7 @@ struct arena *arena_find(const struct arena_set *set, uint32_t id)
 	return a;
 }
 
-struct arena *arena_newest(const struct arena_set *set, uint32_t node)
+struct arena *arena_newest_on_node(const struct arena_set *set, uint32_t node)
 {
 	struct arena *a = set->head;
 
@@ -159,18 +159,18 @@ struct arena *arena_newest(const struct arena_set *set, uint32_t node)
 	return a;
 }
 
-static unsigned fds_of(enum arena_kind kind)
+static unsigned arena_count_fds(enum arena_kind kind)
 {
 	return kind != ARENA_PRIVATE;
 }
 
-void arena_forgo(struct arena_set *set, enum arena_kind kind, size_t bytes)
+void arena_release_charge(struct arena_set *set, enum arena_kind kind, size_t bytes)
 {
-	set->owner->release(set->owner_ctx, bytes, fds_of(kind));
+	set->owner->release(set->owner_ctx, bytes, arena_count_fds(kind));
 }
 
 /* Offer the arena as a segment to servers, over the network and on this host. */
-static int offer(struct xport *x, struct arena *a)
+static int arena_offer_segment(struct xport *x, struct arena *a)
 {
 	int rc = x->ops->seg_add(x, a->mem, a->bytes, &a->segment);
 
@@ -184,10 +184,10 @@ static int offer(struct xport *x, struct arena *a)
 
 /* Replace or close the arena's writable descriptor if a->fd is not yet as struct arena
  * describes. */
-static int give_fd(const struct arena_set *set, struct arena *a, struct err_text *err)
+static int arena_restrict_fd(const struct arena_set *set, struct arena *a, struct err_text *err)
 {
 	if (a->kind == ARENA_OUTPUT && set->keeps_outputs_writable)
-		return make_readonly(&a->fd, err);
+		return descriptor_make_readonly(&a->fd, err);
 	if (a->kind == ARENA_PRIVATE) {
 		close(a->fd);
 		a->fd = -1;
@@ -198,9 +198,10 @@ static int give_fd(const struct arena_set *set, struct arena *a, struct err_text
 /* Offer the arena to servers and add it to the set. If is_new is true, also record the arena for
  * the next process. Errors: a negative code; err gets the text, and an offer already made is
  * withdrawn. */
-static int enlist(struct arena_set *set, struct arena *a, bool is_new, struct err_text *err)
+static int arena_set_register(
+	struct arena_set *set, struct arena *a, bool is_new, struct err_text *err)
 {
-	int rc = offer(set->x, a);
+	int rc = arena_offer_segment(set->x, a);
 
 	if (rc < 0)
 		return err_set(
@@ -208,7 +209,7 @@ static int enlist(struct arena_set *set, struct arena *a, bool is_new, struct er
 	if (is_new && set->adopted && (rc = set->adopted(set->owner_ctx, a)) < 0)
 		err_set(err, rc, "the agent is out of memory");
 	if (rc == 0)
-		rc = give_fd(set, a, err);
+		rc = arena_restrict_fd(set, a, err);
 	if (rc < 0) {
 		set->x->ops->seg_del(set->x, a->segment);
 		return rc;
@@ -250,7 +251,7 @@ int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, uint
 			strerror(errno));
 		goto failed;
 	}
-	rc = enlist(set, a, false, err);
+	rc = arena_set_register(set, a, false, err);
 	if (rc == 0)
 		return 0;
 failed:
@@ -273,7 +274,7 @@ int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, s
 			.mem = m->mem,
 			.bytes = m->bytes,
 			.node = m->node};
-		rc = enlist(set, a, true, err);
+		rc = arena_set_register(set, a, true, err);
 		m->fd = a->fd;
 	} else {
 		err_set(err, rc, "the agent is out of memory");
@@ -282,15 +283,15 @@ int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, s
 		*ret = a;
 		return 0;
 	}
-	arena_forgo(set, kind, m->bytes);
-	memory_drop(m);
+	arena_release_charge(set, kind, m->bytes);
+	memory_unmap_and_close(m);
 	free(a);
 	return rc;
 }
 
 /* Return the offset of the next `need` free bytes in the arena `a`. If `a` is NULL or has no room,
  * return SIZE_MAX. */
-static size_t next_start(const struct arena *a, size_t need)
+static size_t arena_next_free_offset(const struct arena *a, size_t need)
 {
 	size_t start;
 
@@ -300,17 +301,18 @@ static size_t next_start(const struct arena *a, size_t need)
 	return start > a->bytes || need > a->bytes - start ? SIZE_MAX : start;
 }
 
-size_t arena_growth(const struct arena *a, size_t n_bytes)
+size_t arena_bytes_to_grow(const struct arena *a, size_t n_bytes)
 {
-	size_t need = arena_round(n_bytes);
+	size_t need = arena_round_up_bytes(n_bytes);
 
-	return next_start(a, need) == SIZE_MAX ? (need + PAGE - 1) / PAGE * PAGE : 0;
+	return arena_next_free_offset(a, need) == SIZE_MAX ? (need + PAGE - 1) / PAGE * PAGE : 0;
 }
 
 int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefer, size_t n_bytes,
 	struct arena **ret_arena, struct agt_mem *ret, struct err_text *err)
 {
-	size_t need = arena_round(n_bytes), bytes, start = next_start(prefer, need);
+	size_t need = arena_round_up_bytes(n_bytes), bytes,
+	       start = arena_next_free_offset(prefer, need);
 	struct arena *a = prefer;
 	int rc;
 
@@ -321,7 +323,7 @@ int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefe
 		/* If the account is near its quota, allocate no more than requested. */
 		if (bytes < need || bytes > set->owner->room(set->owner_ctx) / 4)
 			bytes = (need + PAGE - 1) / PAGE * PAGE;
-		rc = set->owner->admit(set->owner_ctx, bytes, fds_of(kind), err);
+		rc = set->owner->admit(set->owner_ctx, bytes, arena_count_fds(kind), err);
 		if (rc < 0)
 			return rc;
 		set->want_kind = kind;
@@ -347,7 +349,7 @@ void arena_set_fini(struct arena_set *set)
 			set->x->ops->seg_del(set->x, a->segment);
 		m = (struct memory){.fd = a->fd, .mem = a->mem, .bytes = a->bytes};
 		set->owner->drop(set->owner_ctx, &m);
-		arena_forgo(set, a->kind, a->bytes);
+		arena_release_charge(set, a->kind, a->bytes);
 		free(a);
 	}
 }

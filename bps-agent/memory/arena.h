@@ -80,14 +80,15 @@ struct arena_set {
  * a page. prefer: the newest arena of this kind, or NULL. The memory is taken from `prefer` if this
  * arena has room. *ret_arena: the arena, *ret: the memory. Errors: the errors of the callback
  * `admit`; err then gets the text. -EINPROGRESS: `prefer` is NULL or has no room. In this case, the
- * account has been charged for a new arena, and the caller must call arena_adopt or arena_forgo. */
+ * account has been charged for a new arena, and the caller must call arena_adopt or
+ * arena_release_charge. */
 int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefer, size_t n_bytes,
 	struct arena **ret_arena, struct agt_mem *ret, struct err_text *err);
 /* Return the least size of a new arena that can hold n_bytes; 0: arena `a` has room for n_bytes. */
-size_t arena_growth(const struct arena *a, size_t n_bytes);
+size_t arena_bytes_to_grow(const struct arena *a, size_t n_bytes);
 /* Return the number of bytes that an allocation of n_bytes takes in an arena: n_bytes, rounded up
  * to the alignment. */
-size_t arena_round(size_t n_bytes);
+size_t arena_round_up_bytes(size_t n_bytes);
 /* Withdraw all arenas from servers, and unmap them. All reads into the arenas must have ended. */
 void arena_set_fini(struct arena_set *set);
 
@@ -98,7 +99,7 @@ int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, s
 	struct err_text *err);
 /* Undo the charge of arena_alloc for an arena that was not made: return the bytes to the
  * account. */
-void arena_forgo(struct arena_set *set, enum arena_kind kind, size_t bytes);
+void arena_release_charge(struct arena_set *set, enum arena_kind kind, size_t bytes);
 /* Restore an arena after a restart. node: 1 + number of the NUMA node; 0: any node. Owns: the
  * function takes fd, unless the call fails. kept_used: the ledger's copy of `used`. This call reads
  * the copy, and each later allocation updates the copy. Errors: -errno; BPS_EPROTO if the file has
@@ -109,27 +110,27 @@ int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, uint
 struct arena *arena_find(const struct arena_set *set, uint32_t id);
 /* Return the newest arena that was made for `node`, or NULL. node: 1 + number of the NUMA node;
  * 0: any node. */
-struct arena *arena_newest(const struct arena_set *set, uint32_t node);
+struct arena *arena_newest_on_node(const struct arena_set *set, uint32_t node);
 /* Return which seals an arena of kind `kind` gets, in addition to the seals against shrinking and
  * growing, which all arenas have. */
-int arena_seals(const struct arena_set *set, enum arena_kind kind);
+int arena_seals_of_kind(const struct arena_set *set, enum arena_kind kind);
 
 /* Create a memfd of `bytes` bytes and map it, without allocating pages. Errors: -errno, and err
  * gets the text; nothing is left to free. */
-int memory_begin(
+int memory_create_mapping(
 	struct memory *m, const char *name, size_t bytes, int more_seals, struct err_text *err);
 /* Allocate the next 16 MiB of pages, so that no later access can fail for lack of a page. One call
  * takes 3 ms or more. The last call adds the memfd's seals. Returns 1 if there are more pages to
  * allocate, otherwise 0. Errors: -errno, and err gets the text; the caller must then call
- * memory_drop. */
-int memory_step(struct memory *m, struct err_text *err);
+ * memory_unmap_and_close. */
+int memory_allocate_piece(struct memory *m, struct err_text *err);
 /* Place the pages on a NUMA node, if the node has room. node: 1 + number of the NUMA node; 0: any
- * node. Call this function before the first memory_step. */
-void memory_prefer(struct memory *m, uint32_t node);
+ * node. Call this function before the first memory_allocate_piece. */
+void memory_prefer_node(struct memory *m, uint32_t node);
 /* Unmap and close the memory. */
-void memory_drop(struct memory *m);
-/* Call memory_begin, then call memory_step until it has allocated all pages. Errors: -errno, and
- * err gets the text. */
-int memory_make(
+void memory_unmap_and_close(struct memory *m);
+/* Call memory_create_mapping, then call memory_allocate_piece until it has allocated all pages.
+ * Errors: -errno, and err gets the text. */
+int memory_make_sealed(
 	struct memory *m, const char *name, size_t bytes, int more_seals, struct err_text *err);
 #endif

@@ -1,7 +1,7 @@
 /* The thread that makes and frees shared memory, piece by piece. memory_thread.h describes requests
- * and their order. Arenas are in arena.c. Threads: the data thread runs `deliver`, `add_request`
- * and the functions of the header. The memory thread runs all other functions, unless stated
- * otherwise. */
+ * and their order. Arenas are in arena.c. Threads: the data thread runs `deliver`,
+ * `memory_thread_add_request` and the functions of the header. The memory thread runs all other
+ * functions, unless stated otherwise. */
 #include "bps-agent/memory/memory_thread.h"
 
 #include <errno.h>
@@ -39,17 +39,17 @@ struct memory_thread {
 	bool is_stopped;
 };
 
-static void deliver(void *arg)
+static void memory_request_deliver(void *arg)
 {
 	struct memory_request *m = arg;
 
 	m->done(m);
 }
 
-static void finish(struct memory_request *m, int rc)
+static void memory_request_finish(struct memory_request *m, int rc)
 {
 	m->rc = rc;
-	while (dataloop_post(m->memory_thread->loop, deliver, m) == -EAGAIN)
+	while (dataloop_post(m->memory_thread->loop, memory_request_deliver, m) == -EAGAIN)
 		sched_yield(); /* retry, because the loop's queue is full */
 }
 
@@ -57,7 +57,7 @@ static void finish(struct memory_request *m, int rc)
  * the next user is the one who has waited longest for a new piece of memory. Take the first request
  * of this user. In all requests of this user, set the field `turn` to the sequence number of the
  * new piece. */
-static struct memory_request *take_request(struct memory_thread *m)
+static struct memory_request *memory_thread_take_request(struct memory_thread *m)
 {
 	struct memory_request *next = TAILQ_FIRST(&m->requests), *r;
 
@@ -78,7 +78,7 @@ static struct memory_request *take_request(struct memory_thread *m)
  * value of `turn` as these requests. Otherwise its `turn` is m->turn, the sequence number of the
  * piece that was begun last. No queued request has a `turn` larger than m->turn, so the users that
  * already wait are served first. */
-static void add_request(struct memory_thread *m, struct memory_request *request)
+static void memory_thread_add_request(struct memory_thread *m, struct memory_request *request)
 {
 	struct memory_request *r;
 
@@ -91,34 +91,34 @@ static void add_request(struct memory_thread *m, struct memory_request *request)
 
 /* Make one piece of the request. Returns true if more pieces must be made. Otherwise calls the
  * function `finish` for the request and returns false. */
-static bool advance(struct memory_request *r)
+static bool memory_request_make_piece(struct memory_request *r)
 {
 	int rc = 0;
 
 	if (!r->memory.mem)
-		rc = memory_begin(&r->memory, r->name, r->bytes, r->more_seals, &r->err);
+		rc = memory_create_mapping(&r->memory, r->name, r->bytes, r->more_seals, &r->err);
 	if (rc == 0 && !r->memory.n_made)
-		memory_prefer(&r->memory, r->node);
+		memory_prefer_node(&r->memory, r->node);
 	if (rc == 0)
-		rc = memory_step(&r->memory, &r->err);
+		rc = memory_allocate_piece(&r->memory, &r->err);
 	if (rc > 0)
 		return true;
 	if (rc < 0)
-		memory_drop(&r->memory);
-	finish(r, rc);
+		memory_unmap_and_close(&r->memory);
+	memory_request_finish(r, rc);
 	return false;
 }
 
-static void drop_one(struct memory_thread *m, struct memory_discard *d)
+static void memory_thread_free_discard(struct memory_thread *m, struct memory_discard *d)
 {
 	TAILQ_REMOVE(&m->drops, d, link);
 	pthread_mutex_unlock(&m->lock);
-	memory_drop(&d->memory);
+	memory_unmap_and_close(&d->memory);
 	free(d);
 	pthread_mutex_lock(&m->lock);
 }
 
-static void wait_for_work(struct memory_thread *m)
+static void memory_thread_wait(struct memory_thread *m)
 {
 	struct timespec ts;
 
@@ -141,26 +141,26 @@ static void *memory_thread_main(void *arg)
 	for (;;) {
 		d = TAILQ_FIRST(&m->drops);
 		if (d)
-			drop_one(m, d);
+			memory_thread_free_discard(m, d);
 		if (m->is_stopped && TAILQ_EMPTY(&m->drops))
 			break;
-		r = m->is_stopped ? NULL : take_request(m);
+		r = m->is_stopped ? NULL : memory_thread_take_request(m);
 		if (r) {
 			pthread_mutex_unlock(&m->lock);
-			if (!advance(r))
+			if (!memory_request_make_piece(r))
 				/* the request is finished and belongs to its caller again */
 				r = NULL;
 			pthread_mutex_lock(&m->lock);
 			if (r)
 				TAILQ_INSERT_TAIL(&m->requests, r, link);
 		} else if (!d) {
-			wait_for_work(m);
+			memory_thread_wait(m);
 		}
 	}
-	while ((r = take_request(m))) {
-		memory_drop(&r->memory);
+	while ((r = memory_thread_take_request(m))) {
+		memory_unmap_and_close(&r->memory);
 		err_set(&r->err, -ECANCELED, "the agent is stopping");
-		finish(r, -ECANCELED);
+		memory_request_finish(r, -ECANCELED);
 	}
 	pthread_mutex_unlock(&m->lock);
 	return NULL;
@@ -230,9 +230,9 @@ int memory_thread_make(struct memory_thread *m, struct memory_request *request)
 	pthread_mutex_lock(&m->lock);
 	if (m->is_stopped) {
 		request->rc = err_set(&request->err, -ECANCELED, "the agent is stopping");
-		rc = dataloop_post(m->loop, deliver, request) < 0 ? -ECANCELED : 0;
+		rc = dataloop_post(m->loop, memory_request_deliver, request) < 0 ? -ECANCELED : 0;
 	} else {
-		add_request(m, request);
+		memory_thread_add_request(m, request);
 		pthread_cond_signal(&m->wake);
 	}
 	pthread_mutex_unlock(&m->lock);
@@ -245,7 +245,7 @@ void memory_thread_drop(struct memory_thread *m, const struct memory *memory)
 	struct memory mine = *memory;
 
 	if (!d) {
-		memory_drop(&mine);
+		memory_unmap_and_close(&mine);
 		return;
 	}
 	d->memory = mine;
@@ -257,6 +257,6 @@ void memory_thread_drop(struct memory_thread *m, const struct memory *memory)
 	pthread_cond_signal(&m->wake);
 	pthread_mutex_unlock(&m->lock);
 	if (d)
-		memory_drop(&d->memory);
+		memory_unmap_and_close(&d->memory);
 	free(d);
 }

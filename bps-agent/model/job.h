@@ -84,7 +84,7 @@ struct job {
 };
 
 /* Return the cause of the job's failure. The job owns the host name of the cause. */
-static inline struct ctl_cause job_cause(const struct job *job)
+static inline struct ctl_cause job_failure_cause(const struct job *job)
 {
 	return (struct ctl_cause){job->cause_rank, job->cause_host};
 }

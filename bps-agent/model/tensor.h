@@ -48,8 +48,8 @@ struct tensor_kind {
 	bool has_streams;
 	/* Declare the tensor for a worker, and make the memory that the tensor still lacks. Errors:
 	 * a negative code, and err gets the text. -EINPROGRESS: the memory is being made, and
-	 * declare_wake is called when the memory is ready. BPS_EMISMATCH: an earlier worker has
-	 * declared the tensor in a different kind of memory than this worker. */
+	 * declare_resume_waiting is called when the memory is ready. BPS_EMISMATCH: an earlier
+	 * worker has declared the tensor in a different kind of memory than this worker. */
 	int (*declare)(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
 		size_t bytes, struct err_text *err);
 	/* Return whether the worker has declared the tensor in the memory that `d` names. */

@@ -71,7 +71,7 @@ const char *quota_scope_name(enum quota_scope scope)
 	return scopes[scope];
 }
 
-const char *quota_setting(enum quota_scope scope, enum quota_kind kind)
+const char *quota_setting_name(enum quota_scope scope, enum quota_kind kind)
 {
 	return kinds[kind].settings[scope];
 }
@@ -128,7 +128,7 @@ void quota_set_limits(struct quota *q, const struct quota_limits *limits)
 	q->limits = *limits;
 }
 
-static struct quota_account *account_new(
+static struct quota_account *quota_account_new(
 	struct quota_account *above, enum quota_scope scope, uid_t uid, const char *name)
 {
 	struct quota_account *a = calloc(1, sizeof(*a));
@@ -143,7 +143,7 @@ static struct quota_account *account_new(
 	return a;
 }
 
-struct quota_account *quota_user(struct quota *q, uid_t uid)
+struct quota_account *quota_get_user_account(struct quota *q, uid_t uid)
 {
 	struct quota_account *a;
 
@@ -154,12 +154,12 @@ struct quota_account *quota_user(struct quota *q, uid_t uid)
 			return a;
 		}
 	}
-	return account_new(&q->machine, QUOTA_USER, uid, "");
+	return quota_account_new(&q->machine, QUOTA_USER, uid, "");
 }
 
-struct quota_account *quota_job(struct quota_account *user, const char *name)
+struct quota_account *quota_new_job_account(struct quota_account *user, const char *name)
 {
-	return account_new(user, QUOTA_JOB, user->uid, name);
+	return quota_account_new(user, QUOTA_JOB, user->uid, name);
 }
 
 static void drop_oldest_idle(struct quota *q)
@@ -174,7 +174,7 @@ static void drop_oldest_idle(struct quota *q)
 	free(a);
 }
 
-static void user_put(struct quota_account *user)
+static void quota_user_release(struct quota_account *user)
 {
 	struct quota *q = user->quota;
 
@@ -184,14 +184,14 @@ static void user_put(struct quota_account *user)
 		drop_oldest_idle(q);
 }
 
-void quota_put(struct quota_account *a)
+void quota_account_release(struct quota_account *a)
 {
 	struct quota_account *user;
 
 	if (!a)
 		return;
 	if (a->scope == QUOTA_USER) {
-		user_put(a);
+		quota_user_release(a);
 		return;
 	}
 	if (--a->n_refs > 0)
@@ -201,7 +201,7 @@ void quota_put(struct quota_account *a)
 		quota_give(a, (enum quota_kind)k, a->used[k]);
 	TAILQ_REMOVE(&a->quota->accounts, a, link);
 	free(a);
-	user_put(user);
+	quota_user_release(user);
 }
 
 void quota_set_name(struct quota_account *user, const char *name)
@@ -220,12 +220,12 @@ bool quota_is_named(struct quota_account *user)
 
 /* ---- amounts ---- */
 
-static uint64_t limit_of(const struct quota_account *a, enum quota_kind kind)
+static uint64_t quota_account_limit(const struct quota_account *a, enum quota_kind kind)
 {
 	return a->quota->limits.of[a->scope][kind];
 }
 
-static void put_user(const struct quota_account *a, char *ret, size_t room)
+static void quota_format_user(const struct quota_account *a, char *ret, size_t room)
 {
 	if (*a->name)
 		snprintf(ret, room, "user %s (uid %u)", a->name, (unsigned)a->uid);
@@ -233,7 +233,7 @@ static void put_user(const struct quota_account *a, char *ret, size_t room)
 		snprintf(ret, room, "the user with uid %u", (unsigned)a->uid);
 }
 
-static void put_whose(const struct quota_account *a, char *ret, size_t room)
+static void quota_format_owner(const struct quota_account *a, char *ret, size_t room)
 {
 	char user[QUOTA_NAME_BYTES + 32];
 
@@ -241,14 +241,14 @@ static void put_whose(const struct quota_account *a, char *ret, size_t room)
 		snprintf(ret, room, "all users together have");
 		return;
 	}
-	put_user(a->scope == QUOTA_JOB ? a->above : a, user, sizeof(user));
+	quota_format_user(a->scope == QUOTA_JOB ? a->above : a, user, sizeof(user));
 	if (a->scope == QUOTA_JOB)
 		snprintf(ret, room, "job '%s' of %s has", a->name, user);
 	else
 		snprintf(ret, room, "%s has", user);
 }
 
-static void put_amount(enum quota_kind kind, uint64_t n, char ret[static 32])
+static void quota_format_amount(enum quota_kind kind, uint64_t n, char ret[static 32])
 {
 	if (kinds[kind].is_bytes)
 		quota_bytes_text(n, ret);
@@ -256,16 +256,17 @@ static void put_amount(enum quota_kind kind, uint64_t n, char ret[static 32])
 		snprintf(ret, 32, "%llu", (unsigned long long)n);
 }
 
-static int refuse(struct quota_account *a, enum quota_kind kind, uint64_t n, struct err_text *err)
+static int quota_refuse_amount(
+	struct quota_account *a, enum quota_kind kind, uint64_t n, struct err_text *err)
 {
 	char whose[2 * QUOTA_NAME_BYTES + 64], used[32], limit[32], more[32], request[64] = "";
 
 	a->refused++;
 	a->quota->refused[a->scope][kind]++;
-	put_whose(a, whose, sizeof(whose));
-	put_amount(kind, a->used[kind], used);
-	put_amount(kind, limit_of(a, kind), limit);
-	put_amount(kind, n, more);
+	quota_format_owner(a, whose, sizeof(whose));
+	quota_format_amount(kind, a->used[kind], used);
+	quota_format_amount(kind, quota_account_limit(a, kind), limit);
+	quota_format_amount(kind, n, more);
 	if (n > 1)
 		snprintf(request, sizeof(request), ", and %s more is requested", more);
 	/* For example: user ann (uid 1000) has 3.00 GiB of 4.00 GiB shared memory on node7, and
@@ -281,10 +282,10 @@ static int refuse(struct quota_account *a, enum quota_kind kind, uint64_t n, str
 int quota_take(struct quota_account *a, enum quota_kind kind, uint64_t n, struct err_text *err)
 {
 	for (struct quota_account *x = a; x; x = x->above) {
-		uint64_t limit = limit_of(x, kind);
+		uint64_t limit = quota_account_limit(x, kind);
 
 		if (limit && (n > limit || x->used[kind] > limit - n))
-			return refuse(x, kind, n, err);
+			return quota_refuse_amount(x, kind, n, err);
 	}
 	quota_charge(a, kind, n);
 	return 0;
@@ -317,7 +318,7 @@ void quota_give(struct quota_account *a, enum quota_kind kind, uint64_t n)
 	}
 }
 
-void quota_note(struct quota_account *a, enum quota_kind kind, uint64_t n)
+void quota_set_used(struct quota_account *a, enum quota_kind kind, uint64_t n)
 {
 	uint64_t was = a->used[kind];
 
@@ -335,7 +336,7 @@ uint64_t quota_room(const struct quota_account *a, enum quota_kind kind)
 	uint64_t room = UINT64_MAX;
 
 	for (; a; a = a->above) {
-		uint64_t limit = limit_of(a, kind);
+		uint64_t limit = quota_account_limit(a, kind);
 		uint64_t left = limit > a->used[kind] ? limit - a->used[kind] : 0;
 
 		if (limit && left < room)
@@ -346,19 +347,20 @@ uint64_t quota_room(const struct quota_account *a, enum quota_kind kind)
 
 /* ---- requests ---- */
 
-static int hopeless(struct quota_account *user, const struct quota_pace *pace, struct err_text *err)
+static int quota_refuse_rate_excess(
+	struct quota_account *user, const struct quota_pace *pace, struct err_text *err)
 {
 	char whose[QUOTA_NAME_BYTES + 32];
 
 	user->quota->hopeless++;
-	put_user(user, whose, sizeof(whose));
+	quota_format_user(user, whose, sizeof(whose));
 	return err_set(err, BPS_EQUOTA,
 		"%s sends more than %u requests a second on %s: %u requests in a row exceeded "
 		"this limit; send fewer, or raise bps-agent's --user-requests",
 		whose, user->quota->limits.requests_per_s, user->quota->host, pace->n_slowed);
 }
 
-int64_t quota_request(
+int64_t quota_pace_request(
 	struct quota_account *user, struct quota_pace *pace, uint64_t now_ns, struct err_text *err)
 {
 	uint64_t rate = user->quota->limits.requests_per_s, due;
@@ -374,7 +376,7 @@ int64_t quota_request(
 		return 0;
 	}
 	if (++pace->n_slowed > HOPELESS_S * rate)
-		return hopeless(user, pace, err);
+		return quota_refuse_rate_excess(user, pace, err);
 	user->served_ns = due;
 	user->slowed++;
 	user->quota->slowed++;
@@ -383,13 +385,13 @@ int64_t quota_request(
 
 /* ---- view ---- */
 
-static void view_row(const struct quota_account *a, struct quota_view *v)
+static void quota_view_append(const struct quota_account *a, struct quota_view *v)
 {
 	const struct quota_account *user = a->scope == QUOTA_JOB ? a->above : a;
 	struct quota_row *row;
 
 	for (unsigned k = 0; k < QUOTA_KINDS; k++) {
-		uint64_t limit = limit_of(a, (enum quota_kind)k);
+		uint64_t limit = quota_account_limit(a, (enum quota_kind)k);
 		double share = limit ? (double)a->used[k] / (double)limit : 0;
 
 		if (share > v->fullest[a->scope][k])
@@ -408,7 +410,7 @@ static void view_row(const struct quota_account *a, struct quota_view *v)
 		memcpy(row->job, a->name, sizeof(row->job));
 }
 
-void quota_view(const struct quota *q, struct quota_view *ret)
+void quota_fill_view(const struct quota *q, struct quota_view *ret)
 {
 	const struct quota_account *a;
 
@@ -417,8 +419,8 @@ void quota_view(const struct quota *q, struct quota_view *ret)
 	memcpy(ret->refused, q->refused, sizeof(ret->refused));
 	ret->slowed = q->slowed;
 	ret->hopeless = q->hopeless;
-	view_row(&q->machine, ret);
+	quota_view_append(&q->machine, ret);
 	TAILQ_FOREACH (a, &q->accounts, link)
 		if (a->n_refs > 0)
-			view_row(a, ret);
+			quota_view_append(a, ret);
 }

@@ -45,7 +45,7 @@ struct quota_account;
 /* Create the set of accounts. host: name of this machine, for error texts; copied. Returns NULL
  * when out of memory. */
 struct quota *quota_new(const struct quota_limits *limits, const char *host);
-/* Free the set. All references must have been dropped (quota_put). NULL is allowed. */
+/* Free the set. All references must have been dropped (quota_account_release). NULL is allowed. */
 void quota_free(struct quota *q);
 
 /* Change the limits. If an account already uses more than a new limit, the account keeps the amount
@@ -53,15 +53,15 @@ void quota_free(struct quota *q);
 void quota_set_limits(struct quota *q, const struct quota_limits *limits);
 
 /* Return the account of a user, which all callers share. Returns NULL when out of memory. The
- * caller gets a reference, and drops it with quota_put. Some unused accounts are kept with their
- * bucket and name. */
-struct quota_account *quota_user(struct quota *q, uid_t uid);
+ * caller gets a reference, and drops it with quota_account_release. Some unused accounts are kept
+ * with their bucket and name. */
+struct quota_account *quota_get_user_account(struct quota *q, uid_t uid);
 /* Create an account of a job. user: account of the job's owner. Returns NULL when out of memory.
- * The caller gets the only reference, and drops it with quota_put. */
-struct quota_account *quota_job(struct quota_account *user, const char *name);
+ * The caller gets the only reference, and drops it with quota_account_release. */
+struct quota_account *quota_new_job_account(struct quota_account *user, const char *name);
 /* Drop a reference. Dropping the last reference subtracts the account's amounts from the accounts
  * above it. NULL is allowed. */
-void quota_put(struct quota_account *a);
+void quota_account_release(struct quota_account *a);
 /* Set the user's name; "": the user has none. */
 void quota_set_name(struct quota_account *user, const char *name);
 /* Return true if the user's name has been set, or if a look-up of the name has been started. If
@@ -79,7 +79,7 @@ int quota_take_fds(struct quota_account *a, enum quota_kind kind, uint64_t n, un
 void quota_give(struct quota_account *a, enum quota_kind kind, uint64_t n);
 /* Set the account's amount to n, without checking the limit. Used for resources that are limited
  * elsewhere. */
-void quota_note(struct quota_account *a, enum quota_kind kind, uint64_t n);
+void quota_set_used(struct quota_account *a, enum quota_kind kind, uint64_t n);
 uint64_t quota_used(const struct quota_account *a, enum quota_kind kind);
 /* Add n without checking the limits, because the amount is in use already. */
 void quota_charge(struct quota_account *a, enum quota_kind kind, uint64_t n);
@@ -94,7 +94,7 @@ struct quota_pace {
  * the caller must wait that many ns and then serve the request, without another call. Errors:
  * BPS_EQUOTA if the connection has exceeded the rate for too long without a pause. `err` then gets
  * the text. */
-int64_t quota_request(
+int64_t quota_pace_request(
 	struct quota_account *user, struct quota_pace *pace, uint64_t now_ns, struct err_text *err);
 
 /* ---- for the status and the metrics ---- */
@@ -117,13 +117,13 @@ struct quota_view {
 	/* largest fraction of a limit that any account uses, for each scope and kind */
 	double fullest[QUOTA_SCOPES][QUOTA_KINDS];
 };
-void quota_view(const struct quota *q, struct quota_view *ret);
+void quota_fill_view(const struct quota *q, struct quota_view *ret);
 /* Return the kind's name in JSON, such as "memory". */
 const char *quota_kind_name(enum quota_kind kind);
 const char *quota_scope_name(enum quota_scope scope);
 /* Return the name of the setting for this limit, such as "user-memory"; NULL: there is no such
  * limit. */
-const char *quota_setting(enum quota_scope scope, enum quota_kind kind);
+const char *quota_setting_name(enum quota_scope scope, enum quota_kind kind);
 /* Format bytes for display: "1.5 GiB". */
 void quota_bytes_text(uint64_t bytes, char ret[static 32]);
 #endif

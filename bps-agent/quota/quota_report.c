@@ -4,55 +4,56 @@
 #include "common/daemon/metrics.h"
 
 /* Write one sample of a metric for each limit that has a setting. */
-static void samples(struct evbuffer *out, const char *name, const struct quota_view *v,
+static void quota_write_samples(struct evbuffer *out, const char *name, const struct quota_view *v,
 	double (*value)(const struct quota_view *v, unsigned scope, unsigned kind))
 {
 	for (unsigned s = 0; s < QUOTA_SCOPES; s++) {
 		for (unsigned k = 0; k < QUOTA_KINDS; k++) {
 			const char *setting =
-				quota_setting((enum quota_scope)s, (enum quota_kind)k);
+				quota_setting_name((enum quota_scope)s, (enum quota_kind)k);
 
 			if (setting)
-				metric_value(out, name, value(v, s, k), "quota", setting, NULL);
+				metric_append_value(
+					out, name, value(v, s, k), "quota", setting, NULL);
 		}
 	}
 }
 
-static double fullest(const struct quota_view *v, unsigned scope, unsigned kind)
+static double quota_fullest_share(const struct quota_view *v, unsigned scope, unsigned kind)
 {
 	return v->fullest[scope][kind];
 }
 
-static double refused(const struct quota_view *v, unsigned scope, unsigned kind)
+static double quota_refused_count(const struct quota_view *v, unsigned scope, unsigned kind)
 {
 	return (double)v->refused[scope][kind];
 }
 
-void quota_metrics(const struct quota_view *v, struct evbuffer *out)
+void quota_write_metrics(const struct quota_view *v, struct evbuffer *out)
 {
-	metric_begin(out, "bps_agent_quota_used_ratio", "gauge",
+	metric_append_header(out, "bps_agent_quota_used_ratio", "gauge",
 		"largest share of its limit that a job, a user or the machine uses");
-	samples(out, "bps_agent_quota_used_ratio", v, fullest);
-	metric_begin(
+	quota_write_samples(out, "bps_agent_quota_used_ratio", v, quota_fullest_share);
+	metric_append_header(
 		out, "bps_agent_quota_refused_total", "counter", "requests that exceeded a limit");
-	samples(out, "bps_agent_quota_refused_total", v, refused);
-	metric_value(out, "bps_agent_quota_refused_total", (double)v->hopeless, "quota",
+	quota_write_samples(out, "bps_agent_quota_refused_total", v, quota_refused_count);
+	metric_append_value(out, "bps_agent_quota_refused_total", (double)v->hopeless, "quota",
 		"user-requests", NULL);
-	metric_one(out, "bps_agent_requests_slowed_total", "counter",
+	metric_append_single(out, "bps_agent_requests_slowed_total", "counter",
 		"trainers' requests that were delayed by their user's rate limit",
 		(double)v->slowed);
 }
 
-static json_t *row_json(const struct quota_view *v, const struct quota_row *r)
+static json_t *quota_row_to_json(const struct quota_view *v, const struct quota_row *r)
 {
 	json_t *o = json_object();
 
 	if (r->scope != QUOTA_MACHINE) {
 		json_object_set_new(o, "uid", json_integer((json_int_t)r->uid));
-		json_object_set_new(o, "user", jsontext(r->user));
+		json_object_set_new(o, "user", json_text_sanitized(r->user));
 	}
 	if (r->scope == QUOTA_JOB)
-		json_object_set_new(o, "job", jsontext(r->job));
+		json_object_set_new(o, "job", json_text_sanitized(r->job));
 	for (unsigned k = 0; k < QUOTA_KINDS; k++) {
 		uint64_t limit = v->limits.of[r->scope][k];
 
@@ -66,7 +67,7 @@ static json_t *row_json(const struct quota_view *v, const struct quota_row *r)
 	return o;
 }
 
-json_t *quota_json(const struct quota_view *v)
+json_t *quota_view_to_json(const struct quota_view *v)
 {
 	json_t *o = json_object(), *lists[QUOTA_SCOPES];
 
@@ -75,7 +76,7 @@ json_t *quota_json(const struct quota_view *v)
 		json_object_set_new(o, quota_scope_name((enum quota_scope)s), lists[s]);
 	}
 	for (uint32_t i = 0; i < v->n_rows; i++)
-		json_array_append_new(lists[v->rows[i].scope], row_json(v, &v->rows[i]));
+		json_array_append_new(lists[v->rows[i].scope], quota_row_to_json(v, &v->rows[i]));
 	json_object_set_new(o, "left_out", json_integer((json_int_t)v->n_left_out));
 	json_object_set_new(
 		o, "requests_per_s", json_integer((json_int_t)v->limits.requests_per_s));

@@ -46,7 +46,7 @@ int handover_take_fd(struct fdstore *s, char kind, uint64_t number, char what)
 
 /* Return the string that follows the first n bytes of the record's fixed part. NULL: no zero byte
  * ends the string within the record. */
-static const char *text_behind(const struct ledger_record *rec, size_t n)
+static const char *ledger_record_text_after(const struct ledger_record *rec, size_t n)
 {
 	const char *text = (const char *)rec->fixed + n;
 
@@ -55,7 +55,7 @@ static const char *text_behind(const struct ledger_record *rec, size_t n)
 
 /* ---- trainers ---- */
 
-static void forget(char kind, uint64_t number, const char *parts)
+static void fdstore_remove_parts(char kind, uint64_t number, const char *parts)
 {
 	char name[FDSTORE_NAME_BYTES];
 
@@ -67,7 +67,8 @@ static void forget(char kind, uint64_t number, const char *parts)
 
 /* Create a trainer for a socket of the previous process. If memory is exhausted, or if the peer's
  * user cannot be determined, close sock and pidfd, and return NULL. */
-static struct trainer *trainer_again(struct agent *a, int sock, int pidfd, uint64_t number)
+static struct trainer *handover_restore_trainer(
+	struct agent *a, int sock, int pidfd, uint64_t number)
 {
 	struct trainer *t = calloc(1, sizeof(*t));
 	struct quota_account *user = NULL;
@@ -75,7 +76,7 @@ static struct trainer *trainer_again(struct agent *a, int sock, int pidfd, uint6
 	socklen_t len = sizeof(cred);
 
 	if (t && getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0)
-		user = quota_user(a->quota, cred.uid);
+		user = quota_get_user_account(a->quota, cred.uid);
 	if (!user) {
 		free(t);
 		close(sock);
@@ -87,14 +88,14 @@ static struct trainer *trainer_again(struct agent *a, int sock, int pidfd, uint6
 	trainer_name_user(a, user, cred.uid);
 	quota_charge(user, QUOTA_TRAINERS, 1);
 	quota_charge(user, QUOTA_DESCRIPTORS, TRAINER_FDS);
-	trainer_take(a, user, &cred, sock, pidfd, number, t);
+	trainer_register(a, user, &cred, sock, pidfd, number, t);
 	t->has_kept_socket = t->may_repeat_message = true;
 	return t;
 }
 
 /* Check that the trainer's library, which outlives this agent's previous process, can go on with
  * this process. The control page begins with its magic number and its version in every release. */
-static int check_abi(struct handover_reader *r, int control_fd)
+static int handover_check_abi(struct handover_reader *r, int control_fd)
 {
 	uint32_t head[2];
 
@@ -108,7 +109,7 @@ static int check_abi(struct handover_reader *r, int control_fd)
 		head[1], BPS_VERSION, LOCAL_ABI);
 }
 
-static int map_control(struct trainer *t, int fd, uint64_t bytes)
+static int trainer_map_control(struct trainer *t, int fd, uint64_t bytes)
 {
 	struct stat st;
 	void *p;
@@ -132,18 +133,18 @@ static void cannot_continue(const char *why, struct err_text *ret)
 		why);
 }
 
-static void turn_out(struct trainer *t, const char *text)
+static void trainer_fail_and_drop(struct trainer *t, const char *text)
 {
 	trainer_send_job_failure(t, BPS_EJOB_FAILED, text, NULL);
-	trainer_drop(t, false, text);
+	trainer_disconnect(t, false, text);
 }
 
 /* Attach the trainer to its job again. Repeats WELCOME if the trainer may not have received it. */
-static int attach(struct handover_reader *r, struct trainer *t, const struct ledger_trainer *k,
-	struct ledger_trainer_live *live, int control_fd)
+static int trainer_reattach_to_job(struct handover_reader *r, struct trainer *t,
+	const struct ledger_trainer *k, struct ledger_trainer_live *live, int control_fd)
 {
 	struct agent *a = r->a;
-	int rc = check_abi(r, control_fd);
+	int rc = handover_check_abi(r, control_fd);
 
 	if (rc < 0)
 		return rc;
@@ -151,14 +152,14 @@ static int attach(struct handover_reader *r, struct trainer *t, const struct led
 	t->max_tensors = k->max_tensors;
 	if (k->sq_entries > LOCAL_SQ_MAX || (k->sq_entries & (k->sq_entries - 1)) ||
 		!k->max_tensors || k->max_tensors > k->sq_entries ||
-		map_control(t, control_fd, k->control_bytes) < 0)
+		trainer_map_control(t, control_fd, k->control_bytes) < 0)
 		return handover_contradicts(r, "a trainer's control page");
 	t->tensors = calloc(k->max_tensors, sizeof(struct tensor *));
 	if (!t->tensors)
 		return err_set(&r->err, -ENOMEM, "the agent is out of memory");
 	t->live = live;
-	/* The previous process ended between the two steps of barrier_ask: it recorded the barrier,
-	 * but not that the message was handled. */
+	/* The previous process ended between the two steps of barrier_accept_request: it recorded
+	 * the barrier, but not that the message was handled. */
 	if (live->barrier_seq && (int32_t)(live->barrier_seq - live->handled_seq) > 0)
 		live->handled_seq = live->barrier_seq;
 	t->sq_head = live->sq_head;
@@ -182,7 +183,7 @@ static int attach(struct handover_reader *r, struct trainer *t, const struct led
 }
 
 /* Note a trainer that has finished and left. */
-static int note_left(struct handover_reader *r, uint64_t number)
+static int handover_record_left(struct handover_reader *r, uint64_t number)
 {
 	uint64_t *more = realloc(r->left, (r->n_left + 1) * sizeof(*more));
 
@@ -193,7 +194,7 @@ static int note_left(struct handover_reader *r, uint64_t number)
 	return 0;
 }
 
-static int on_trainer(struct handover_reader *r, const struct ledger_record *rec)
+static int handover_read_trainer(struct handover_reader *r, const struct ledger_record *rec)
 {
 	const struct ledger_trainer *k = rec->fixed;
 	const struct ledger_trainer_live *live = rec->live;
@@ -208,16 +209,16 @@ static int on_trainer(struct handover_reader *r, const struct ledger_record *rec
 	control_fd = handover_take_fd(r->store, 't', k->number, 'c');
 	pidfd = handover_take_fd(r->store, 't', k->number, 'p');
 	if (sock >= 0 && efd >= 0 && control_fd >= 0) {
-		t = trainer_again(r->a, sock, pidfd, k->number);
+		t = handover_restore_trainer(r->a, sock, pidfd, k->number);
 		sock = pidfd = -1;
 	}
 	if (t) {
 		t->efd = efd;
 		efd = -1;
-		rc = attach(r, t, k, rec->live, control_fd);
+		rc = trainer_reattach_to_job(r, t, k, rec->live, control_fd);
 		if (rc < 0 && !t->job) {
 			cannot_continue(r->err.s, &text);
-			turn_out(t, text.s);
+			trainer_fail_and_drop(t, text.s);
 		}
 	}
 	for (int *fd = (int[]){sock, efd, control_fd, pidfd, -2}; *fd != -2; fd++)
@@ -225,15 +226,15 @@ static int on_trainer(struct handover_reader *r, const struct ledger_record *rec
 			close(*fd);
 	if (t)
 		return rc;
-	/* If descriptors are missing, the trainer has left. Otherwise trainer_again has failed. In
-	 * both cases, the trainer's rank in the job stays empty. */
-	forget('t', k->number, "spec");
-	return live->is_finishing ? note_left(r, k->number) : 0;
+	/* If descriptors are missing, the trainer has left. Otherwise handover_restore_trainer has
+	 * failed. In both cases, the trainer's rank in the job stays empty. */
+	fdstore_remove_parts('t', k->number, "spec");
+	return live->is_finishing ? handover_record_left(r, k->number) : 0;
 }
 
 /* ---- memory ---- */
 
-static int on_arena(struct handover_reader *r, const struct ledger_record *rec)
+static int handover_read_arena(struct handover_reader *r, const struct ledger_record *rec)
 {
 	const struct ledger_arena *k = rec->fixed;
 	struct job *job = r->job;
@@ -294,14 +295,14 @@ bool handover_place(const struct arena_set *set, uint32_t id, enum arena_kind ki
 
 /* ---- jobs and tensors ---- */
 
-static int on_job(struct handover_reader *r, const struct ledger_record *rec)
+static int handover_read_job(struct handover_reader *r, const struct ledger_record *rec)
 {
 	const struct ledger_job *k = rec->fixed;
 
 	if (r->job || rec->n_fixed != sizeof(*k) || !memchr(k->name, 0, sizeof(k->name)) ||
 		!k->size || k->size > CTL_WORKERS_MAX)
 		return handover_contradicts(r, "a job");
-	r->user = quota_user(r->a->quota, k->uid);
+	r->user = quota_get_user_account(r->a->quota, k->uid);
 	r->job = r->user ? job_new(r->a, r->user, k->uid, k->name, k->size, k->flags) : NULL;
 	if (!r->job)
 		return err_set(&r->err, -ENOMEM, "the agent is out of memory");
@@ -334,7 +335,7 @@ static bool has_finished_and_left(const struct handover_reader *r, uint64_t numb
 	return false;
 }
 
-static int on_running(struct handover_reader *r, const struct ledger_record *rec)
+static int handover_read_running(struct handover_reader *r, const struct ledger_record *rec)
 {
 	const struct ledger_running *k = rec->fixed;
 	const struct ledger_rank *ranks = (const struct ledger_rank *)(k + 1);
@@ -360,7 +361,7 @@ static int on_running(struct handover_reader *r, const struct ledger_record *rec
 	return 0;
 }
 
-static int add_tensor(struct handover_reader *r, struct tensor *tensor)
+static int handover_add_tensor(struct handover_reader *r, struct tensor *tensor)
 {
 	if (r->n_tensors == r->tensors_room) {
 		uint32_t room = 2 * r->tensors_room + 64;
@@ -383,15 +384,15 @@ uint64_t handover_tensor_bytes(const struct tensor *tensor)
 }
 
 /* Return the arena set that contains the tensor's memory. */
-static const struct arena_set *arenas_of(const struct tensor *tensor)
+static const struct arena_set *tensor_arena_set(const struct tensor *tensor)
 {
 	return tensor->device ? &tensor->device->executor->arenas : &tensor->job->arenas;
 }
 
-static int on_tensor(struct handover_reader *r, const struct ledger_record *rec)
+static int handover_read_tensor(struct handover_reader *r, const struct ledger_record *rec)
 {
 	const struct ledger_tensor *k = rec->fixed;
-	const char *name = text_behind(rec, sizeof(*k));
+	const char *name = ledger_record_text_after(rec, sizeof(*k));
 	struct local_decl d = {.name = name};
 	struct ledger_tensor_live *live = rec->live;
 	struct tensor *tensor;
@@ -401,7 +402,7 @@ static int on_tensor(struct handover_reader *r, const struct ledger_record *rec)
 		shape_check(&k->shape, SIZE_MAX / 8, &why) < 0 || tensor_find(r->job, name))
 		return handover_contradicts(r, "a tensor");
 	d.shape = k->shape;
-	tensor = tensor_new(r->job, 0, &d);
+	tensor = tensor_new_in_job(r->job, 0, &d);
 	if (!tensor)
 		return err_set(&r->err, -ENOMEM, "the agent is out of memory");
 	quota_charge(r->job->quota, QUOTA_TENSORS, 1);
@@ -410,16 +411,16 @@ static int on_tensor(struct handover_reader *r, const struct ledger_record *rec)
 				 device_tensor_restore(r->job->executor, tensor, k->gpu_id) < 0))
 		return handover_contradicts(r, "a tensor on GPUs");
 	for (unsigned i = 0; i < 2; i++)
-		if (!handover_place(arenas_of(tensor), k->out_arena,
+		if (!handover_place(tensor_arena_set(tensor), k->out_arena,
 			    k->is_gpu ? ARENA_PRIVATE : ARENA_OUTPUT, k->out_offset[i],
 			    handover_tensor_bytes(tensor), &tensor->out_arena, &tensor->out[i]))
 			return handover_contradicts(r, "a tensor's output");
 	if (k->is_gpu)
 		tensor->device->out_arena = tensor->out_arena;
-	return add_tensor(r, tensor);
+	return handover_add_tensor(r, tensor);
 }
 
-static bool declared_at(struct tensor *tensor, const struct ledger_declared *k)
+static bool handover_place_input(struct tensor *tensor, const struct ledger_declared *k)
 {
 	struct tensor_worker *tw = &tensor->workers[k->worker];
 
@@ -432,7 +433,7 @@ static bool declared_at(struct tensor *tensor, const struct ledger_declared *k)
 	return tensor->device->has_kept_inputs;
 }
 
-static int on_declared(struct handover_reader *r, const struct ledger_record *rec)
+static int handover_read_declared(struct handover_reader *r, const struct ledger_record *rec)
 {
 	const struct ledger_declared *k = rec->fixed;
 	struct job *job = r->job;
@@ -446,14 +447,14 @@ static int on_declared(struct handover_reader *r, const struct ledger_record *re
 	tensor = r->tensors[k->tensor];
 	tw = &tensor->workers[k->worker];
 	t = job->by_worker[k->worker];
-	if (tw->is_declared || !declared_at(tensor, k))
+	if (tw->is_declared || !handover_place_input(tensor, k))
 		return handover_contradicts(r, "a tensor's input");
 	if (t && (k->index != t->n_tensors || k->index >= t->max_tensors))
 		return handover_contradicts(r, "a trainer's tensors");
 	tw->live = rec->live;
 	tw->submitted = atomic_load_explicit(&tw->live->submitted, memory_order_acquire);
 	tw->op = ledger_submission_at(tw->live, tw->submitted)->op;
-	if (!op_is_for(tw->op, tensor->shape.dtype))
+	if (!op_is_valid_for_dtype(tw->op, tensor->shape.dtype))
 		return handover_contradicts(r, "a submission");
 	tw->since_ns = clock_now_ns();
 	tw->is_declared = true;
@@ -471,7 +472,7 @@ static int on_declared(struct handover_reader *r, const struct ledger_record *re
 	return 0;
 }
 
-static int on_parts(struct handover_reader *r, const struct ledger_record *rec)
+static int handover_read_parts(struct handover_reader *r, const struct ledger_record *rec)
 {
 	const struct ledger_parts *k = rec->fixed;
 	struct tensor *tensor;
@@ -488,10 +489,10 @@ static int on_parts(struct handover_reader *r, const struct ledger_record *rec)
 	return 0;
 }
 
-static int on_refused(struct handover_reader *r, const struct ledger_record *rec)
+static int handover_read_refused(struct handover_reader *r, const struct ledger_record *rec)
 {
 	const struct ledger_refused *k = rec->fixed;
-	const char *text = text_behind(rec, sizeof(*k));
+	const char *text = ledger_record_text_after(rec, sizeof(*k));
 	struct tensor *tensor;
 
 	if (!text || k->tensor >= r->n_tensors || k->code >= 0)
@@ -503,17 +504,17 @@ static int on_refused(struct handover_reader *r, const struct ledger_record *rec
 	return 0;
 }
 
-static int on_record(struct handover_reader *r, const struct ledger_record *rec)
+static int handover_read_record(struct handover_reader *r, const struct ledger_record *rec)
 {
 	static int (*const readers[])(struct handover_reader *, const struct ledger_record *) = {
-		[LEDGER_JOB] = on_job,
-		[LEDGER_TRAINER] = on_trainer,
-		[LEDGER_RUNNING] = on_running,
-		[LEDGER_ARENA] = on_arena,
-		[LEDGER_TENSOR] = on_tensor,
-		[LEDGER_DECLARED] = on_declared,
-		[LEDGER_PARTS] = on_parts,
-		[LEDGER_REFUSED] = on_refused,
+		[LEDGER_JOB] = handover_read_job,
+		[LEDGER_TRAINER] = handover_read_trainer,
+		[LEDGER_RUNNING] = handover_read_running,
+		[LEDGER_ARENA] = handover_read_arena,
+		[LEDGER_TENSOR] = handover_read_tensor,
+		[LEDGER_DECLARED] = handover_read_declared,
+		[LEDGER_PARTS] = handover_read_parts,
+		[LEDGER_REFUSED] = handover_read_refused,
 		[LEDGER_EXECUTOR] = handover_read_executor,
 		[LEDGER_ROUTE] = handover_read_route,
 		[LEDGER_INPUTS] = handover_read_inputs,
@@ -527,15 +528,15 @@ static int on_record(struct handover_reader *r, const struct ledger_record *rec)
 
 /* Find the staging memory of each tensor. Staging memory is allocated after the tensor is recorded,
  * so the live part of the tensor's record contains the offset of the memory. */
-static int find_staging(struct handover_reader *r)
+static int handover_find_staging(struct handover_reader *r)
 {
 	for (uint32_t i = 0; i < r->n_tensors; i++) {
 		struct tensor *tensor = r->tensors[i];
 		const struct ledger_tensor_live *live = tensor->live;
 
 		if (live->staging_arena &&
-			!handover_place(arenas_of(tensor), live->staging_arena - 1, ARENA_PRIVATE,
-				live->staging_offset, handover_tensor_bytes(tensor),
+			!handover_place(tensor_arena_set(tensor), live->staging_arena - 1,
+				ARENA_PRIVATE, live->staging_offset, handover_tensor_bytes(tensor),
 				&tensor->staging_arena, &tensor->staging))
 			return handover_contradicts(r, "a tensor's staging");
 	}
@@ -543,7 +544,7 @@ static int find_staging(struct handover_reader *r)
 }
 
 /* Resume the job when all its records have been read. A job that is still forming needs no work. */
-static int go_on(struct handover_reader *r)
+static int handover_resume_job(struct handover_reader *r)
 {
 	struct ctl_job_member *members;
 	struct job *job = r->job;
@@ -553,7 +554,7 @@ static int go_on(struct handover_reader *r)
 
 	if (!job->n_workers)
 		return 0;
-	if (find_staging(r) < 0)
+	if (handover_find_staging(r) < 0)
 		return BPS_EPROTO;
 	rc = handover_check_executor(r);
 	if (rc < 0)
@@ -573,21 +574,21 @@ static int go_on(struct handover_reader *r)
 			.flags = job->flags,
 			.members = members,
 			.n_members = r->running.n_members};
-		rc = job_resume(job, &m, (uint16_t)r->running.my_member);
+		rc = job_resume_after_restart(job, &m, (uint16_t)r->running.my_member);
 	}
 	free(ranks);
 	free(members);
 	if (rc < 0)
 		return err_set(&r->err, rc, "the agent is out of memory");
 	for (uint32_t i = 0; i < r->n_tensors; i++)
-		tensor_resume(r->tensors[i]);
+		tensor_resume_after_restart(r->tensors[i]);
 	handover_ask_again(job);
 	return 0;
 }
 
 /* ---- jobs and trainers that cannot continue ---- */
 
-static void give_up(struct handover_reader *r, uint64_t number)
+static void handover_abandon_job(struct handover_reader *r, uint64_t number)
 {
 	struct job *job = r->job;
 	struct err_text text;
@@ -596,18 +597,18 @@ static void give_up(struct handover_reader *r, uint64_t number)
 	cannot_continue(r->err.s, &text);
 	log_error("cannot continue a job of the previous process: job=%s why=%s",
 		job ? job->name : "?", r->err.s);
-	forget('j', number, "lmxp");
+	fdstore_remove_parts('j', number, "lmxp");
 	if (!job)
 		return;
 	executor_ops.end(job->executor, BPS_ENOAGENT, text.s);
 	while ((t = TAILQ_FIRST(&job->trainers))) {
 		TAILQ_REMOVE(&job->trainers, t, of_job);
 		t->job = NULL;
-		turn_out(t, text.s);
+		trainer_fail_and_drop(t, text.s);
 	}
 	if (job->core)
 		agt_job_free(job->core, NULL, NULL);
-	job_leave(job);
+	job_free_keep_records(job);
 }
 
 /* Jobs that cannot continue. Some of their trainers may not be named in any ledger that was read.
@@ -618,7 +619,7 @@ struct failed_jobs {
 };
 
 /* Continue the job of a ledger, or add the job to `failed`. */
-static void job_again(
+static void handover_restore_job(
 	struct agent *a, struct fdstore *s, int fd, uint64_t number, struct failed_jobs *failed)
 {
 	struct handover_reader r = {.a = a, .store = s};
@@ -628,17 +629,17 @@ static void job_again(
 	int rc = ledger_open(fd, &l, &r.err);
 
 	while (rc == 0 && (rc = ledger_next(l, &at, &rec, &r.err)) > 0)
-		rc = on_record(&r, &rec);
+		rc = handover_read_record(&r, &rec);
 	if (rc == 0 && (!r.job || r.job->number != number))
 		rc = handover_contradicts(&r, "a job");
 	if (r.job)
 		r.job->ledger = l;
 	if (rc == 0)
-		rc = go_on(&r);
+		rc = handover_resume_job(&r);
 	if (rc < 0) {
 		failed->n++;
 		failed->why = r.err;
-		give_up(&r, number);
+		handover_abandon_job(&r, number);
 	} else if (TAILQ_EMPTY(&r.job->trainers) && r.job->state == JOB_FORMING) {
 		job_free_if_unused(r.job);
 	} else {
@@ -648,13 +649,14 @@ static void job_again(
 	}
 	if (!r.job)
 		ledger_free(l);
-	quota_put(r.user);
+	quota_account_release(r.user);
 	free(r.tensors);
 	free(r.left);
 }
 
 /* Parse a name such as t12.s or j3.l. Returns whether the name is valid. */
-static bool parse(const char *name, char ret_kind[2], uint64_t *ret_number, char *ret_what)
+static bool fdstore_parse_name(
+	const char *name, char ret_kind[2], uint64_t *ret_number, char *ret_what)
 {
 	int n = 0;
 
@@ -663,7 +665,7 @@ static bool parse(const char *name, char ret_kind[2], uint64_t *ret_number, char
 }
 
 /* Return whether the trainer has sent HELLO without receiving an answer. */
-static bool is_greeting(const struct trainer *t)
+static bool is_waiting_for_welcome(const struct trainer *t)
 {
 	struct local_msg m;
 	struct err_text err;
@@ -675,7 +677,7 @@ static bool is_greeting(const struct trainer *t)
 }
 
 /* Return whether the store had the ledger of a job at the start. */
-static bool had_ledger(const struct fdstore *s, uint64_t number)
+static bool fdstore_has_ledger(const struct fdstore *s, uint64_t number)
 {
 	char name[FDSTORE_NAME_BYTES];
 
@@ -688,7 +690,7 @@ static bool had_ledger(const struct fdstore *s, uint64_t number)
 
 /* Return the reason for a trainer whose job is not known. If several jobs cannot continue, the
  * trainer may belong to any of them. */
-static const char *why_unknown(const struct failed_jobs *failed)
+static const char *failed_jobs_reason(const struct failed_jobs *failed)
 {
 	return failed->n == 1 && failed->why.s[0] ? failed->why.s
 						  : "its records are lost or cannot be read";
@@ -696,57 +698,59 @@ static const char *why_unknown(const struct failed_jobs *failed)
 
 /* Restore a trainer that no ledger has named. Either the trainer has sent HELLO and has no answer
  * yet, or its job cannot be continued. In the second case the trainer gets an error. */
-static void greet_again(struct agent *a, struct fdstore *s, struct fdstore_fd *f, uint64_t number,
-	const struct failed_jobs *failed)
+static void handover_restore_unnamed(struct agent *a, struct fdstore *s, struct fdstore_fd *f,
+	uint64_t number, const struct failed_jobs *failed)
 {
-	struct trainer *t = trainer_again(a, f->fd, handover_take_fd(s, 't', number, 'p'), number);
+	struct trainer *t =
+		handover_restore_trainer(a, f->fd, handover_take_fd(s, 't', number, 'p'), number);
 	struct err_text text;
 
 	f->fd = -1;
 	if (!t) {
-		forget('t', number, "sp");
-	} else if (!is_greeting(t)) {
-		cannot_continue(why_unknown(failed), &text);
-		turn_out(t, text.s);
+		fdstore_remove_parts('t', number, "sp");
+	} else if (!is_waiting_for_welcome(t)) {
+		cannot_continue(failed_jobs_reason(failed), &text);
+		trainer_fail_and_drop(t, text.s);
 	}
 }
 
-void handover_read(struct agent *a, struct fdstore *s)
+void handover_restore_all(struct agent *a, struct fdstore *s)
 {
 	struct failed_jobs failed = {.why = {""}};
 	uint64_t number;
 	char kind[2], what;
 
 	for (size_t i = 0; i < s->n; i++) {
-		if (!parse(s->fds[i].name, kind, &number, &what))
+		if (!fdstore_parse_name(s->fds[i].name, kind, &number, &what))
 			continue;
 		if (number >= a->next_number)
 			a->next_number = number + 1;
 		/* a job without a ledger may count several times, which changes nothing */
-		if (*kind == 'j' && !had_ledger(s, number))
+		if (*kind == 'j' && !fdstore_has_ledger(s, number))
 			failed.n++;
 	}
 	for (size_t i = 0; i < s->n; i++) {
 		struct fdstore_fd *f = &s->fds[i];
 		int fd = f->fd;
 
-		if (fd < 0 || !parse(f->name, kind, &number, &what) || *kind != 'j' || what != 'l')
+		if (fd < 0 || !fdstore_parse_name(f->name, kind, &number, &what) || *kind != 'j' ||
+			what != 'l')
 			continue;
 		f->fd = -1;
-		job_again(a, s, fd, number, &failed);
+		handover_restore_job(a, s, fd, number, &failed);
 	}
 	for (size_t i = 0; i < s->n; i++) {
 		struct fdstore_fd *f = &s->fds[i];
 
-		if (f->fd < 0 || !parse(f->name, kind, &number, &what))
+		if (f->fd < 0 || !fdstore_parse_name(f->name, kind, &number, &what))
 			continue;
 		if (*kind == 't' && what == 's')
-			greet_again(a, s, f, number, &failed);
+			handover_restore_unnamed(a, s, f, number, &failed);
 	}
 	/* Nothing uses the remaining descriptors. Make the service manager forget them;
 	 * fdstore_fini closes them. */
 	for (size_t i = 0; i < s->n; i++)
-		if (s->fds[i].fd >= 0 && parse(s->fds[i].name, kind, &number, &what))
+		if (s->fds[i].fd >= 0 && fdstore_parse_name(s->fds[i].name, kind, &number, &what))
 			fdstore_remove(s->fds[i].name);
 	a->has_dirty = true;
 }

@@ -8,5 +8,5 @@ struct fdstore;
  * trainers of a restored job are read only after the scheduler has answered. Jobs that cannot
  * continue are ended, and their trainers get the reason. Takes the descriptors of restored jobs and
  * trainers out of the store s. */
-void handover_read(struct agent *a, struct fdstore *s);
+void handover_restore_all(struct agent *a, struct fdstore *s);
 #endif

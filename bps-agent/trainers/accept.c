@@ -1,6 +1,6 @@
 /* Accepts trainers at the listening socket, and looks up the names of their users. Messages from
- * trainers are read in trainer.c. Thread: the data thread, except look_up, which runs on a thread
- * of libuv's pool. */
+ * trainers are read in trainer.c. Thread: the data thread, except user_lookup_read_name, which runs
+ * on a thread of libuv's pool. */
 #include "bps-agent/trainers/accept.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
-static void refuse(struct agent *a, int sock, const char *text)
+static void trainer_refuse_socket(struct agent *a, int sock, const char *text)
 {
 	struct local_msg m = {.type = LOCAL_WELCOME};
 
@@ -27,13 +27,13 @@ static void refuse(struct agent *a, int sock, const char *text)
 	log_rated(LOG_WARN, "trainer refused: %s", text);
 	if (local_send(sock, &m, NULL, 0, 0) < 0)
 		log_debug("cannot send the refusal to a trainer");
-	slow_close(a, sock);
+	slow_close_socket(a, sock);
 }
 
 /* Refuse a client when the process has no free descriptor. Closing the spare descriptor makes room
  * to accept and refuse the client. Otherwise the client would stay in the queue, and the
  * listening socket would stay readable. */
-static void turn_away(struct agent *a)
+static void accept_and_refuse_one(struct agent *a)
 {
 	int sock;
 
@@ -41,7 +41,8 @@ static void turn_away(struct agent *a)
 		close(a->spare_fd);
 	sock = accept4(a->cfg.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	if (sock >= 0)
-		refuse(a, sock, "this bps-agent has no descriptor left; raise LimitNOFILE");
+		trainer_refuse_socket(
+			a, sock, "this bps-agent has no descriptor left; raise LimitNOFILE");
 	a->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
@@ -54,7 +55,7 @@ struct user_lookup {
 	char name[QUOTA_NAME_BYTES];
 };
 
-static void look_up(uv_work_t *w)
+static void user_lookup_read_name(uv_work_t *w)
 {
 	struct user_lookup *n = w->data;
 	struct passwd pw, *found = NULL;
@@ -64,14 +65,15 @@ static void look_up(uv_work_t *w)
 		snprintf(n->name, sizeof(n->name), "%s", pw.pw_name);
 }
 
-static void named(uv_work_t *w, int status)
+static void on_user_lookup_done(uv_work_t *w, int status)
 {
 	struct user_lookup *n = w->data;
-	struct quota_account *user = status == 0 ? quota_user(n->agent->quota, n->uid) : NULL;
+	struct quota_account *user =
+		status == 0 ? quota_get_user_account(n->agent->quota, n->uid) : NULL;
 
 	if (user)
 		quota_set_name(user, n->name);
-	quota_put(user);
+	quota_account_release(user);
 	free(n);
 }
 
@@ -85,12 +87,13 @@ void trainer_name_user(struct agent *a, struct quota_account *user, uid_t uid)
 	n->work.data = n;
 	n->agent = a;
 	n->uid = uid;
-	if (uv_queue_work(dataloop_uv(a->loop), &n->work, look_up, named) < 0)
+	if (uv_queue_work(
+		    dataloop_uv(a->loop), &n->work, user_lookup_read_name, on_user_lookup_done) < 0)
 		free(n);
 }
 
-void trainer_take(struct agent *a, struct quota_account *user, const struct ucred *cred, int sock,
-	int pidfd, uint64_t number, struct trainer *t)
+void trainer_register(struct agent *a, struct quota_account *user, const struct ucred *cred,
+	int sock, int pidfd, uint64_t number, struct trainer *t)
 {
 	*t = (struct trainer){.agent = a,
 		.number = number,
@@ -104,7 +107,7 @@ void trainer_take(struct agent *a, struct quota_account *user, const struct ucre
 		.quiet_since_ns = clock_now_ns()};
 	TAILQ_INSERT_TAIL(&a->trainers, t, link);
 	a->n_trainers++;
-	trainer_watch(t);
+	trainer_start_watching(t);
 }
 
 void trainer_accept(struct agent *a)
@@ -117,7 +120,7 @@ void trainer_accept(struct agent *a)
 	struct trainer *t;
 
 	if (sock < 0 && (errno == EMFILE || errno == ENFILE)) {
-		turn_away(a);
+		accept_and_refuse_one(a);
 		return;
 	}
 	if (sock < 0) {
@@ -127,7 +130,7 @@ void trainer_accept(struct agent *a)
 	}
 	t = calloc(1, sizeof(*t));
 	if (t && getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0)
-		user = quota_user(a->quota, cred.uid);
+		user = quota_get_user_account(a->quota, cred.uid);
 	if (!user) {
 		log_rated(LOG_WARN,
 			"cannot accept a trainer: out of memory, or its user is not known");
@@ -137,11 +140,11 @@ void trainer_accept(struct agent *a)
 	}
 	trainer_name_user(a, user, cred.uid);
 	if (quota_take_fds(user, QUOTA_TRAINERS, 1, TRAINER_FDS, &err) < 0) {
-		refuse(a, sock, err.s);
-		quota_put(user);
+		trainer_refuse_socket(a, sock, err.s);
+		quota_account_release(user);
 		free(t);
 		return;
 	}
-	trainer_take(a, user, &cred, sock, (int)syscall(SYS_pidfd_open, cred.pid, 0),
+	trainer_register(a, user, &cred, sock, (int)syscall(SYS_pidfd_open, cred.pid, 0),
 		a->next_number++, t);
 }

@@ -11,7 +11,7 @@
 #include "bps-agent/trainers/trainer.h"
 #include "common/base/failpoint.h"
 
-static void say(struct trainer *t)
+static void barrier_report_worker(struct trainer *t)
 {
 	struct ctl_msg m = {.type = CTL_WORKER,
 		.worker = {.job = t->job->id,
@@ -23,7 +23,8 @@ static void say(struct trainer *t)
 	member_send(t->agent->member, &m);
 }
 
-static void answer(struct trainer *t, int code, const char *text, const struct ctl_cause *cause)
+static void barrier_answer_worker(
+	struct trainer *t, int code, const char *text, const struct ctl_cause *cause)
 {
 	struct local_msg m = {.type = LOCAL_PASSED, .seq = t->live->barrier_seq};
 
@@ -32,7 +33,7 @@ static void answer(struct trainer *t, int code, const char *text, const struct c
 	if (cause)
 		m.passed.cause = *cause;
 	roster_newcomers(t->job, t->live->barrier, &m.passed.n_new, &m.passed.root);
-	trainer_send(t, &m, NULL, 0);
+	trainer_send_message(t, &m, NULL, 0);
 	/* Clear barrier_seq last. If the process ends before this store, the next process repeats
 	 * the answer, which is harmless. */
 	t->live->barrier_seq = 0;
@@ -41,7 +42,7 @@ static void answer(struct trainer *t, int code, const char *text, const struct c
 /* Return whether the trainer has received the answer to its BARRIER, although the agent's previous
  * process did not record that answer. Call this function when the trainer has sent a message or a
  * submission. A trainer that waits at a barrier sends neither. */
-static bool has_passed(struct trainer *t)
+static bool barrier_has_been_passed(struct trainer *t)
 {
 	bool may = t->may_have_passed;
 
@@ -51,18 +52,18 @@ static bool has_passed(struct trainer *t)
 
 bool barrier_is_over(struct trainer *t)
 {
-	if (t->live && has_passed(t))
+	if (t->live && barrier_has_been_passed(t))
 		t->live->barrier_seq = 0;
 	return !t->live || !t->live->barrier_seq;
 }
 
-void barrier_again(struct trainer *t)
+void barrier_report_again(struct trainer *t)
 {
 	if (t->state == TRAINER_ATTACHED && t->live && t->live->barrier_seq)
-		say(t);
+		barrier_report_worker(t);
 }
 
-void barrier_look(struct job *job)
+void barrier_answer_or_report(struct job *job)
 {
 	struct trainer *t;
 
@@ -70,22 +71,23 @@ void barrier_look(struct job *job)
 		if (t->state != TRAINER_ATTACHED || !t->live || !t->live->barrier_seq)
 			continue;
 		if (job->barrier >= t->live->barrier)
-			answer(t, 0, "", NULL);
+			barrier_answer_worker(t, 0, "", NULL);
 		else
-			say(t);
+			barrier_report_worker(t);
 	}
 }
 
-void barrier_over(struct trainer *t, int code, const char *text, const struct ctl_cause *cause)
+void barrier_answer_job_end(
+	struct trainer *t, int code, const char *text, const struct ctl_cause *cause)
 {
 	if (t->live && t->live->barrier_seq)
-		answer(t, code < 0 ? code : BPS_ECLOSED, text, cause);
+		barrier_answer_worker(t, code < 0 ? code : BPS_ECLOSED, text, cause);
 }
 
 /* Return whether all rounds that the trainer has submitted are over. The trainer then has nothing
  * in flight (J11 in docs/reference/faults.md). Without backup machines, no worker of the job can
  * have completed a round that this trainer has not submitted. */
-static bool is_quiet(const struct trainer *t)
+static bool trainer_has_no_open_round(const struct trainer *t)
 {
 	for (uint32_t i = 0; i < t->n_tensors; i++) {
 		const struct tensor *tensor = t->tensors[i];
@@ -101,17 +103,17 @@ static bool is_quiet(const struct trainer *t)
 
 /* Return whether `number` is the number of the next barrier, or of a barrier that has been
  * passed. */
-static bool is_next(struct trainer *t, uint64_t number)
+static bool barrier_is_next_or_passed(struct trainer *t, uint64_t number)
 {
 	uint64_t passed = t->job->barrier;
 
-	if (has_passed(t) && passed < t->live->barrier)
+	if (barrier_has_been_passed(t) && passed < t->live->barrier)
 		/* the JOB message about this barrier has not arrived yet */
 		passed = t->live->barrier;
 	return number <= passed + 1;
 }
 
-void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number)
+void barrier_accept_request(struct trainer *t, uint32_t seq, uint64_t number)
 {
 	struct job *job = t->job;
 
@@ -120,14 +122,14 @@ void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number)
 			.seq = seq,
 			.passed = {.code = (uint32_t) - (job->code < 0 ? job->code : BPS_ECLOSED),
 				.text = job->text,
-				.cause = job_cause(job)}};
+				.cause = job_failure_cause(job)}};
 
-		trainer_send(t, &m, NULL, 0);
+		trainer_send_message(t, &m, NULL, 0);
 		return;
 	}
-	if (t->state != TRAINER_ATTACHED || !t->live || !seq || !is_next(t, number) ||
-		!is_quiet(t)) {
-		trainer_drop(t, true,
+	if (t->state != TRAINER_ATTACHED || !t->live || !seq ||
+		!barrier_is_next_or_passed(t, number) || !trainer_has_no_open_round(t)) {
+		trainer_disconnect(t, true,
 			"the trainer sent BARRIER out of order, or before all rounds were "
 			"complete");
 		return;
@@ -142,7 +144,7 @@ void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number)
 	 * may have passed the barrier and submitted its next round by then. */
 	t->live->handled_seq = seq;
 	if (job->barrier >= number)
-		answer(t, 0, "", NULL);
+		barrier_answer_worker(t, 0, "", NULL);
 	else
-		say(t);
+		barrier_report_worker(t);
 }

@@ -40,7 +40,7 @@ struct pending_declare {
 
 /* If rc is an error, set the error text of a refused declaration: the tensor's name and the reason.
  * Returns rc. */
-static int refuse_decl(
+static int declaration_set_error(
 	int rc, const struct local_decl *d, const struct err_text *why, struct err_text *err)
 {
 	return rc < 0 ? err_set(err, rc, "tensor '%s' (%s): %s", d->name, shape_text(&d->shape).s,
@@ -48,26 +48,26 @@ static int refuse_decl(
 		      : rc;
 }
 
-static void tell_arena(struct trainer *t, const struct arena *a)
+static void trainer_send_arena(struct trainer *t, const struct arena *a)
 {
 	struct local_msg m = {.type = LOCAL_ARENA,
 		.arena = {.id = a->id, .is_writable = a->kind == ARENA_INPUT, .bytes = a->bytes}};
 
-	trainer_send(t, &m, &a->fd, 1);
+	trainer_send_message(t, &m, &a->fd, 1);
 }
 
 /* Send the descriptors of the output arenas that the trainer does not have. The oldest arena is
  * sent first. a: first arena of a list that is sorted from the newest to the oldest arena. */
-static void tell_outputs(struct trainer *t, const struct arena *a)
+static void trainer_send_output_arenas(struct trainer *t, const struct arena *a)
 {
 	if (!a || a->id < t->live->n_told)
 		return;
-	tell_outputs(t, a->next);
+	trainer_send_output_arenas(t, a->next);
 	if (a->kind == ARENA_OUTPUT)
-		tell_arena(t, a);
+		trainer_send_arena(t, a);
 }
 
-static int declare_again(
+static int declare_check_shape(
 	struct trainer *t, struct tensor *tensor, const struct local_decl *d, struct err_text *err)
 {
 	uint32_t other = t->job->ranks[tensor->first_worker];
@@ -85,7 +85,7 @@ static int declare_again(
 	 * job. On this machine, tensor_refuse fails the tensor. On the other machines, the
 	 * scheduler fails the tensor, because the declarations of rank `other` and of this rank
 	 * differ. Send both declarations in one message. The scheduler compares all declarations of
-	 * a message before it makes the tensor READY (check_named in
+	 * a message before it makes the tensor READY (check_named_tensor_ready in
 	 * bps-scheduler/core/declare.c). */
 	if (!tensor->workers[t->worker].is_declared) {
 		if (t->job->n_batch > JOB_BATCH - 2)
@@ -101,12 +101,12 @@ static int declare_again(
 
 /* Find the declared tensor, or create it. Errors: BPS_EMISMATCH, BPS_EQUOTA, -ENOMEM; err gets the
  * text. */
-static int tensor_for(
+static int tensor_find_or_create(
 	struct trainer *t, const struct local_decl *d, struct tensor **ret, struct err_text *err)
 {
 	struct job *job = t->job;
 	struct tensor *tensor = tensor_find(job, d->name);
-	int rc = tensor ? declare_again(t, tensor, d, err) : 0;
+	int rc = tensor ? declare_check_shape(t, tensor, d, err) : 0;
 	struct err_text why = {0};
 
 	if (rc < 0)
@@ -119,8 +119,8 @@ static int tensor_for(
 	if (!tensor) {
 		rc = quota_take(job->quota, QUOTA_TENSORS, 1, &why);
 		if (rc < 0)
-			return refuse_decl(rc, d, &why, err);
-		tensor = tensor_new(job, t->worker, d);
+			return declaration_set_error(rc, d, &why, err);
+		tensor = tensor_new_in_job(job, t->worker, d);
 	}
 	if (!tensor) {
 		quota_give(job->quota, QUOTA_TENSORS, 1);
@@ -131,16 +131,17 @@ static int tensor_for(
 }
 
 /* Send the descriptor of the input arena if the trainer does not have this descriptor yet. */
-static void tell_input(struct trainer *t, struct arena *a)
+static void trainer_send_input_arena(struct trainer *t, struct arena *a)
 {
 	if (a != t->told_input)
-		tell_arena(t, a);
+		trainer_send_arena(t, a);
 	t->told_input = a;
 	t->live->told_input = a->id + 1;
 }
 
 /* Write the location of the tensor's memory to *slot. */
-static void fill_slot(const struct trainer *t, const struct tensor *tensor, struct local_slot *slot)
+static void declare_fill_slot(
+	const struct trainer *t, const struct tensor *tensor, struct local_slot *slot)
 {
 	const struct tensor_worker *tw = &tensor->workers[t->worker];
 
@@ -167,14 +168,14 @@ static void tell_arena_again(struct pending_declare *x, const struct arena *a)
 	if (x->has_unread)
 		return;
 	x->again[x->n_again++] = a;
-	tell_arena(x->trainer, a);
+	trainer_send_arena(x->trainer, a);
 }
 
 /* Answer a worker that declares a tensor again. The worker may have lost the first answer, or the
  * descriptors that came with it, for instance because its process had too many files open. So send
  * the descriptors of the tensor's arenas again. Errors: BPS_EMISMATCH; err gets the text. */
-static int tell_again(struct trainer *t, const struct tensor *tensor, const struct local_decl *d,
-	struct local_slot *slot, struct err_text *err)
+static int declare_repeat_answer(struct trainer *t, const struct tensor *tensor,
+	const struct local_decl *d, struct local_slot *slot, struct err_text *err)
 {
 	const struct tensor_worker *tw = &tensor->workers[t->worker];
 
@@ -182,11 +183,12 @@ static int tell_again(struct trainer *t, const struct tensor *tensor, const stru
 		return err_set(err, BPS_EMISMATCH,
 			"rank %u declares tensor '%s' again, but in other memory: use another name",
 			t->rank, d->name);
-	fill_slot(t, tensor, slot);
+	declare_fill_slot(t, tensor, slot);
 	if (tensor->kind != &host_tensor_kind)
 		return 0;
 	if (tw->in_arena->id >= t->live->told_input)
-		tell_input(t, tw->in_arena); /* the previous process has not sent it */
+		trainer_send_input_arena(
+			t, tw->in_arena); /* the previous process has not sent it */
 	else
 		tell_arena_again(t->declaring, tw->in_arena);
 	tell_arena_again(t->declaring, tensor->out_arena);
@@ -196,15 +198,15 @@ static int tell_again(struct trainer *t, const struct tensor *tensor, const stru
 /* Fail the tensor and its job, because one worker of this machine declares the tensor in host
  * memory and another in GPU memory. No round of the tensor is possible, and the workers of other
  * machines would wait forever. */
-static void disagree(struct trainer *t, struct tensor *tensor, const struct err_text *why,
-	const struct ctl_cause *cause)
+static void declare_fail_tensor_and_job(struct trainer *t, struct tensor *tensor,
+	const struct err_text *why, const struct ctl_cause *cause)
 {
 	struct err_text text;
 
 	err_set(&text, 0, "tensor '%s' of job '%s', rank %u: %s", tensor->name, t->job->name,
 		t->rank, why->s);
 	tensor_refuse(tensor, BPS_EMISMATCH, text.s, cause);
-	job_fail(t->agent, t->job->id, BPS_EMISMATCH, text.s, cause);
+	job_report_failure(t->agent, t->job->id, BPS_EMISMATCH, text.s, cause);
 }
 
 /* Undo the refused declaration of the worker. Also free the tensor, because the scheduler must
@@ -219,11 +221,11 @@ static void forget_refused(struct tensor *tensor, uint32_t worker)
 	for (uint32_t w = 0; w < tensor->job->n_workers; w++)
 		if (tensor->workers[w].is_declaring)
 			return;
-	tensor_forget(tensor);
+	tensor_remove_from_job(tensor);
 }
 
-static int declare_one(struct trainer *t, const struct local_decl *d, struct local_slot *slot,
-	struct err_text *err)
+static int declare_single_tensor(struct trainer *t, const struct local_decl *d,
+	struct local_slot *slot, struct err_text *err)
 {
 	struct job *job = t->job;
 	struct err_text why = {"its name is empty"};
@@ -234,14 +236,14 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 
 	if (!*d->name || shape_check(&d->shape, SIZE_MAX / 4, &why) < 0)
 		return err_set(err, -EINVAL, "cannot declare tensor '%s': %s", d->name, why.s);
-	rc = tensor_for(t, d, &tensor, err);
+	rc = tensor_find_or_create(t, d, &tensor, err);
 	if (rc == BPS_EMISMATCH)
 		slot->cause = (struct ctl_cause){t->rank, t->agent->cfg.host};
 	if (rc < 0)
 		return rc;
 	tw = &tensor->workers[t->worker];
 	if (tw->is_declared)
-		return tell_again(t, tensor, d, slot, err);
+		return declare_repeat_answer(t, tensor, d, slot, err);
 	kind = d->region ? t->agent->executor_ops->tensors : &host_tensor_kind;
 	rc = kind->declare(t, tensor, d, (size_t)shape_bytes(&d->shape), &why);
 	if (rc == -EINPROGRESS) {
@@ -250,11 +252,11 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	}
 	if (rc == BPS_EMISMATCH) {
 		slot->cause = (struct ctl_cause){t->rank, t->agent->cfg.host};
-		disagree(t, tensor, &why, &slot->cause);
+		declare_fail_tensor_and_job(t, tensor, &why, &slot->cause);
 	}
 	if (rc < 0) {
 		forget_refused(tensor, t->worker);
-		return refuse_decl(rc, d, &why, err);
+		return declaration_set_error(rc, d, &why, err);
 	}
 	tw->index = t->n_tensors;
 	rc = handover_write_declared(tensor, t->worker);
@@ -265,9 +267,9 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	tw->is_declaring = false;
 	tw->is_declared = true;
 	t->tensors[t->n_tensors++] = tensor;
-	fill_slot(t, tensor, slot);
+	declare_fill_slot(t, tensor, slot);
 	if (kind == &host_tensor_kind)
-		tell_input(t, tw->in_arena);
+		trainer_send_input_arena(t, tw->in_arena);
 	if (++tensor->n_declared == job->n_workers && !tensor->failed)
 		tensor_complete(tensor);
 	return 0;
@@ -281,18 +283,18 @@ void declare_free(struct trainer *t)
 	t->declaring = NULL;
 }
 
-static void declared(struct trainer *t)
+static void declare_send_answer(struct trainer *t)
 {
 	struct pending_declare *x = t->declaring;
 	struct local_msg m = {.type = LOCAL_DECLARED, .seq = x->seq};
 
 	if (t->job) {
 		tensor_flush_declares(t->job);
-		tell_outputs(t, t->job->arenas.head);
+		trainer_send_output_arenas(t, t->job->arenas.head);
 		t->live->n_told = t->job->arenas.next_id;
 	}
 	m.declared = (struct local_declared){.slots = x->slots, .n_slots = x->d.n_tensors};
-	trainer_send(t, &m, NULL, 0);
+	trainer_send_message(t, &m, NULL, 0);
 	declare_free(t);
 	trainer_answered(t);
 }
@@ -315,7 +317,7 @@ static void declare_refused(struct pending_declare *x, int rc)
 	x->next++;
 }
 
-static void made(struct memory_request *m);
+static void on_declare_memory_made(struct memory_request *m);
 
 static void wait_for_outputs(struct pending_declare *x)
 {
@@ -323,7 +325,7 @@ static void wait_for_outputs(struct pending_declare *x)
 	/* Send the batch now, because its names may be freed while the DECLARE waits. */
 	tensor_flush_declares(x->job);
 	TAILQ_INSERT_TAIL(&x->job->waiting, x, link);
-	trainer_hold(x->trainer, true);
+	trainer_set_held(x->trainer, true);
 }
 
 void declare_cancel(struct trainer *t)
@@ -338,7 +340,7 @@ void declare_cancel(struct trainer *t)
 
 /* Request the arena that arena_alloc needs, and stop reading the trainer's messages until the arena
  * has been made. */
-static int make_wanted(struct pending_declare *x, struct err_text *err)
+static int declare_request_memory(struct pending_declare *x, struct err_text *err)
 {
 	struct arena_set *set = &x->job->arenas;
 	int rc;
@@ -350,13 +352,13 @@ static int make_wanted(struct pending_declare *x, struct err_text *err)
 	x->kind = set->want_kind;
 	x->request = (struct memory_request){.name = "bps-arena",
 		.bytes = set->want_bytes,
-		.more_seals = arena_seals(set, set->want_kind),
+		.more_seals = arena_seals_of_kind(set, set->want_kind),
 		.uid = x->trainer->uid,
-		.done = made,
+		.done = on_declare_memory_made,
 		.user = x};
 	rc = memory_thread_make(x->trainer->agent->memory_thread, &x->request);
 	if (rc < 0) {
-		arena_forgo(set, x->kind, x->request.bytes);
+		arena_release_charge(set, x->kind, x->request.bytes);
 		return err_set(err, rc, "the agent is stopping");
 	}
 	x->job->n_making++;
@@ -365,13 +367,13 @@ static int make_wanted(struct pending_declare *x, struct err_text *err)
 	/* Send the batch now, because its names may be freed while the DECLARE waits. */
 	tensor_flush_declares(x->job);
 	trainer_ref(x->trainer);
-	trainer_hold(x->trainer, true);
+	trainer_set_held(x->trainer, true);
 	return 0;
 }
 
 /* Declare the remaining tensors of the trainer's DECLARE. Returns early if memory must be made
  * first. After the last tensor, sends the answer. */
-static void declare_run(struct trainer *t)
+static void declare_remaining_tensors(struct trainer *t)
 {
 	struct pending_declare *x = t->declaring;
 
@@ -381,13 +383,14 @@ static void declare_run(struct trainer *t)
 
 		x->slots[x->next] = (struct local_slot){.text = ""};
 		if (t->state != TRAINER_OVER)
-			rc = declare_one(t, &x->d.tensors[x->next], &x->slots[x->next], err);
+			rc = declare_single_tensor(
+				t, &x->d.tensors[x->next], &x->slots[x->next], err);
 		else if (t->job->code < 0)
-			rc = job_why_over(t, err, &x->slots[x->next].cause);
+			rc = job_reason_of_end(t, err, &x->slots[x->next].cause);
 		else
 			rc = err_set(err, BPS_ECLOSED, "the job has ended");
 		if (rc == -EINPROGRESS) {
-			rc = make_wanted(x, err);
+			rc = declare_request_memory(x, err);
 			if (rc == 0)
 				return;
 			declare_memory_refused(x);
@@ -397,10 +400,10 @@ static void declare_run(struct trainer *t)
 		else
 			x->next++;
 	}
-	declared(t);
+	declare_send_answer(t);
 }
 
-static struct arena **newest(struct pending_declare *x)
+static struct arena **declare_newest_arena(struct pending_declare *x)
 {
 	return x->kind == ARENA_INPUT    ? &x->trainer->input
 	       : x->kind == ARENA_OUTPUT ? &x->job->output
@@ -409,7 +412,7 @@ static struct arena **newest(struct pending_declare *x)
 
 /* Continue the waiting DECLAREs. Empty the list first, because a DECLARE may start to wait
  * again. */
-void declare_wake(struct job *job)
+void declare_resume_waiting(struct job *job)
 {
 	TAILQ_HEAD(, pending_declare) all = TAILQ_HEAD_INITIALIZER(all);
 	struct pending_declare *x;
@@ -418,12 +421,12 @@ void declare_wake(struct job *job)
 	while ((x = TAILQ_FIRST(&all))) {
 		TAILQ_REMOVE(&all, x, link);
 		x->is_waiting = false;
-		trainer_hold(x->trainer, false);
-		declare_run(x->trainer);
+		trainer_set_held(x->trainer, false);
+		declare_remaining_tensors(x->trainer);
 	}
 }
 
-static void made(struct memory_request *m)
+static void on_declare_memory_made(struct memory_request *m)
 {
 	struct pending_declare *x = m->user;
 	struct trainer *t = x->trainer;
@@ -433,25 +436,26 @@ static void made(struct memory_request *m)
 	int rc = m->rc;
 
 	if (rc < 0 || !is_wanted) {
-		arena_forgo(&job->arenas, x->kind, m->bytes);
+		arena_release_charge(&job->arenas, x->kind, m->bytes);
 		if (rc == 0)
 			memory_thread_drop(job->agent->memory_thread, &m->memory);
 	} else {
-		rc = arena_adopt(&job->arenas, x->kind, &m->memory, newest(x), &m->err);
+		rc = arena_adopt(
+			&job->arenas, x->kind, &m->memory, declare_newest_arena(x), &m->err);
 	}
 	if (was_output)
 		job->makes_output = false;
 	if (rc != -ECANCELED && t->state != TRAINER_GONE) {
 		if (rc < 0) {
 			declare_memory_refused(x);
-			declare_refused(x, refuse_decl(rc, &x->d.tensors[x->next], &m->err,
-						   &x->errs[x->next]));
+			declare_refused(x, declaration_set_error(rc, &x->d.tensors[x->next],
+						   &m->err, &x->errs[x->next]));
 		}
-		trainer_hold(t, false);
-		declare_run(t);
+		trainer_set_held(t, false);
+		declare_remaining_tensors(t);
 	}
 	if (rc != -ECANCELED && was_output)
-		declare_wake(job);
+		declare_resume_waiting(job);
 	job->n_making--;
 	trainer_unref(t);
 	job_free_if_unused(job);
@@ -464,12 +468,12 @@ void declare_begin(struct trainer *t, uint32_t seq, const struct local_declare *
 
 	FAILPOINT(AGENT_TRAINER_DECLARE);
 	if (t->state != TRAINER_ATTACHED && t->state != TRAINER_OVER) {
-		trainer_drop(t, true, "the trainer sent DECLARE without a running job");
+		trainer_disconnect(t, true, "the trainer sent DECLARE without a running job");
 		return;
 	}
 	x = malloc(sizeof(*x));
 	if (!x) {
-		trainer_drop(t, false, "the agent is out of memory");
+		trainer_disconnect(t, false, "the agent is out of memory");
 		return;
 	}
 	x->trainer = t;
@@ -483,5 +487,5 @@ void declare_begin(struct trainer *t, uint32_t seq, const struct local_declare *
 	x->mem = *mem;
 	*mem = NULL;
 	t->declaring = x;
-	declare_run(t);
+	declare_remaining_tensors(t);
 }

@@ -9,9 +9,9 @@
  * Until then, no other message of the trainer is read. Owns: takes *mem, which holds the names
  * in the message `d`. */
 void declare_begin(struct trainer *t, uint32_t seq, const struct local_declare *d, void **mem);
-/* Continue the job's DECLAREs that wait for memory. The caller calls declare_wake when the memory
- * has been made, or when making it has failed. */
-void declare_wake(struct job *job);
+/* Continue the job's DECLAREs that wait for memory. The caller calls declare_resume_waiting when
+ * the memory has been made, or when making it has failed. */
+void declare_resume_waiting(struct job *job);
 /* Cancel the waiting DECLARE of a trainer whose state is about to become GONE. Memory that is being
  * made for that trainer still arrives later. */
 void declare_cancel(struct trainer *t);

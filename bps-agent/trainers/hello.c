@@ -16,7 +16,7 @@
 
 /* Reset the trainer's eventfd. The trainer has the same open file and may clear O_NONBLOCK, so only
  * a read with RWF_NOWAIT is sure not to block. */
-static void on_eventfd(uv_poll_t *p, int status, int events)
+static void on_trainer_eventfd(uv_poll_t *p, int status, int events)
 {
 	struct trainer *t = p->data;
 	uint64_t n;
@@ -27,7 +27,7 @@ static void on_eventfd(uv_poll_t *p, int status, int events)
 	if (preadv2(t->efd, &iov, 1, -1, RWF_NOWAIT) < 0 && errno != EAGAIN)
 		/* disconnect, because otherwise the eventfd would stay readable, and the loop would
 		 * never sleep */
-		trainer_drop(t, false, strerror(errno));
+		trainer_disconnect(t, false, strerror(errno));
 }
 
 /* A HELLO whose control page is being made. */
@@ -44,7 +44,7 @@ void trainer_welcome(struct trainer *t, uint32_t seq, int control_fd)
 		.seq = seq,
 		.welcome = {.text = "", .n_types = LOCAL_TYPE_END}};
 
-	trainer_send(t, &reply, (int[]){control_fd, t->efd}, 2);
+	trainer_send_message(t, &reply, (int[]){control_fd, t->efd}, 2);
 }
 
 void trainer_listen_event(struct trainer *t)
@@ -52,41 +52,41 @@ void trainer_listen_event(struct trainer *t)
 	uv_poll_init(dataloop_uv(t->agent->loop), &t->efd_poll, t->efd);
 	t->efd_poll.data = t;
 	t->n_handles++;
-	uv_poll_start(&t->efd_poll, UV_READABLE, on_eventfd);
+	uv_poll_start(&t->efd_poll, UV_READABLE, on_trainer_eventfd);
 }
 
-static void refuse_hello(struct trainer *t, uint32_t seq, int rc, const char *why)
+static void trainer_refuse_hello(struct trainer *t, uint32_t seq, int rc, const char *why)
 {
 	struct local_msg reply = {
 		.type = LOCAL_WELCOME, .seq = seq, .welcome = {.code = (uint32_t)-rc, .text = why}};
 
-	trainer_send(t, &reply, NULL, 0);
-	trainer_drop(t, false, why);
+	trainer_send_message(t, &reply, NULL, 0);
+	trainer_disconnect(t, false, why);
 }
 
-static void take_control(struct trainer *t, struct pending_hello *g)
+static void hello_attach_and_answer(struct trainer *t, struct pending_hello *g)
 {
 	struct err_text *err = &g->request.err;
 	int fd = g->request.memory.fd, rc;
 
 	t->control = g->request.memory.mem;
 	local_control_init(t->control, t->sq_entries, t->max_tensors);
-	rc = job_attach(t, &g->m.hello, err);
+	rc = job_attach_trainer(t, &g->m.hello, err);
 	if (rc == 0)
 		rc = handover_write_trainer(t, g->m.seq, fd, err);
 	if (rc == 0) {
-		job_join(t);
+		trainer_send_join(t);
 		trainer_welcome(t, g->m.seq, fd);
 		trainer_answered(t);
 		trainer_listen_event(t);
 	} else {
-		refuse_hello(t, g->m.seq, rc, err->s);
+		trainer_refuse_hello(t, g->m.seq, rc, err->s);
 	}
-	trainer_hold(t, false);
+	trainer_set_held(t, false);
 	close(fd);
 }
 
-static void control_made(struct memory_request *m)
+static void on_control_page_made(struct memory_request *m)
 {
 	struct pending_hello *g = m->user;
 	struct trainer *t = g->trainer;
@@ -98,9 +98,9 @@ static void control_made(struct memory_request *m)
 		/* After a cancellation, do not send an answer, because this agent process is about
 		 * to end. The next agent process serves the trainer. */
 		else if (m->rc != -ECANCELED)
-			refuse_hello(t, g->m.seq, m->rc, m->err.s);
+			trainer_refuse_hello(t, g->m.seq, m->rc, m->err.s);
 	} else {
-		take_control(t, g);
+		hello_attach_and_answer(t, g);
 	}
 	explicit_bzero((void *)(uintptr_t)g->m.hello.token.data, g->m.hello.token.bytes);
 	free(g->mem);
@@ -111,7 +111,7 @@ static void control_made(struct memory_request *m)
 /* Request the trainer's control page from the memory thread. Zeroing the page takes time, and a
  * trainer that reconnects again and again must not delay other trainers. Owns: takes *mem, unless
  * the call fails. */
-static int make_control(
+static int trainer_request_control(
 	struct trainer *t, const struct local_msg *m, void **mem, struct err_text *err)
 {
 	uint32_t n = t->agent->cfg.limits.max_tensors;
@@ -133,7 +133,7 @@ static int make_control(
 	g->request = (struct memory_request){.name = "bps-control",
 		.bytes = t->control_bytes,
 		.uid = t->uid,
-		.done = control_made,
+		.done = on_control_page_made,
 		.user = g};
 	rc = quota_take(t->user, QUOTA_MEMORY, t->control_bytes, err);
 	if (rc < 0) {
@@ -148,11 +148,11 @@ static int make_control(
 	}
 	*mem = NULL;
 	trainer_ref(t);
-	trainer_hold(t, true);
+	trainer_set_held(t, true);
 	return 0;
 }
 
-void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem)
+void on_hello_of_trainer(struct trainer *t, const struct local_msg *m, void **mem)
 {
 	struct err_text err = {0};
 	int rc;
@@ -163,7 +163,7 @@ void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem)
 		 * when it restored the trainer. */
 		return;
 	if (t->state != TRAINER_GREETING) {
-		trainer_drop(t, true, "the trainer sent HELLO twice");
+		trainer_disconnect(t, true, "the trainer sent HELLO twice");
 		return;
 	}
 	uv_timer_stop(&t->greeting);
@@ -174,9 +174,9 @@ void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem)
 			"version %u: install both from one release",
 			m->hello.version, m->hello.abi, BPS_VERSION, LOCAL_ABI);
 	else
-		rc = make_control(t, m, mem, &err);
+		rc = trainer_request_control(t, m, mem, &err);
 	if (rc < 0) {
 		explicit_bzero((void *)(uintptr_t)m->hello.token.data, m->hello.token.bytes);
-		refuse_hello(t, m->seq, rc, err.s);
+		trainer_refuse_hello(t, m->seq, rc, err.s);
 	}
 }

@@ -6,7 +6,7 @@
 
 /* Serve HELLO. The answer is sent when the control page has been made. *mem: memory that holds the
  * strings of m; set to NULL if the function takes that memory. */
-void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem);
+void on_hello_of_trainer(struct trainer *t, const struct local_msg *m, void **mem);
 /* Answer the trainer's HELLO with success. After a restart, the agent calls this function to
  * repeat the answer. */
 void trainer_welcome(struct trainer *t, uint32_t seq, int control_fd);

@@ -41,7 +41,8 @@ static void job_set_state(struct job *job, enum job_state state, const char *why
 /* Find the FORMING job with this name that a trainer may join. `proof` is the proof of the
  * trainer's job token, or NULL if the trainer has no token. With a token, the job and the trainer
  * may have different uids. */
-static struct job *job_forming(struct agent *a, uid_t uid, const char *name, const uint8_t *proof)
+static struct job *job_find_forming(
+	struct agent *a, uid_t uid, const char *name, const uint8_t *proof)
 {
 	struct job *job;
 
@@ -57,7 +58,7 @@ static struct job *job_forming(struct agent *a, uid_t uid, const char *name, con
 
 /* Return whether the scheduler has assigned the job's id. The answer to JOIN contains the id. So
  * the id is assigned if a trainer of the job has the answer to its last JOIN. */
-static bool is_numbered(const struct job *job)
+static bool job_has_id_assigned(const struct job *job)
 {
 	const struct trainer *t;
 
@@ -77,20 +78,20 @@ static struct job *job_unnumbered(struct agent *a, uid_t uid, const char *name)
 
 	TAILQ_FOREACH (job, &a->jobs, link)
 		if (job->state == JOB_FORMING && strcmp(job->name, name) == 0 &&
-			(job->has_token || job->uid == uid) && !is_numbered(job))
+			(job->has_token || job->uid == uid) && !job_has_id_assigned(job))
 			return job;
 	return NULL;
 }
 
 /* ---- end of a job ---- */
 
-void job_leave(struct job *job)
+void job_free_keep_records(struct job *job)
 {
 	arena_set_fini(&job->arenas);
 	tensor_free_all(job);
 	job->agent->executor_ops->release(job->executor);
 	TAILQ_REMOVE(&job->agent->jobs, job, link);
-	quota_put(job->quota);
+	quota_account_release(job->quota);
 	roster_free(job);
 	ledger_free(job->ledger);
 	free(job->ranks);
@@ -99,19 +100,19 @@ void job_leave(struct job *job)
 	free(job);
 }
 
-static void job_free(struct job *job)
+static void job_free_and_forget(struct job *job)
 {
 	handover_forget_job(job);
-	job_leave(job);
+	job_free_keep_records(job);
 }
 
 void job_free_if_unused(struct job *job)
 {
 	if (!job->is_busy && !job->core && !job->n_making && TAILQ_EMPTY(&job->trainers))
-		job_free(job);
+		job_free_and_forget(job);
 }
 
-static void job_released(void *ctx)
+static void on_job_core_released(void *ctx)
 {
 	struct job *job = ctx;
 
@@ -119,27 +120,27 @@ static void job_released(void *ctx)
 	job_free_if_unused(job);
 }
 
-static void send_finished(struct trainer *t)
+static void trainer_send_finished(struct trainer *t)
 {
 	struct local_msg m = {.type = LOCAL_FINISHED, .seq = t->live->finish_seq};
 	struct err_text text;
 
-	m.finished.code = (uint32_t)-job_why_over(t, &text, &m.finished.cause);
+	m.finished.code = (uint32_t)-job_reason_of_end(t, &text, &m.finished.cause);
 	m.finished.text = text.s;
-	trainer_send(t, &m, NULL, 0);
+	trainer_send_message(t, &m, NULL, 0);
 }
 
-static void tell_end(struct job *job, struct trainer *t)
+static void trainer_send_job_end(struct job *job, struct trainer *t)
 {
 	struct err_text text;
 	struct ctl_cause cause;
-	int code = job_why_over(t, &text, &cause);
+	int code = job_reason_of_end(t, &text, &cause);
 
 	if (t->state == TRAINER_OVER)
 		return; /* the trainer has been refused already */
-	barrier_over(t, code, text.s, &cause);
+	barrier_answer_job_end(t, code, text.s, &cause);
 	if (t->state == TRAINER_FINISHING) {
-		send_finished(t);
+		trainer_send_finished(t);
 	} else if (job->code < 0 && (t->state == TRAINER_JOINING || t->state == TRAINER_ATTACHED)) {
 		trainer_send_job_failure(t, code, text.s, &cause);
 	}
@@ -148,7 +149,7 @@ static void tell_end(struct job *job, struct trainer *t)
 
 /* Start reading the messages of a resumed job's trainers. Called when the scheduler has reported
  * the job's state, or when the job has ended. */
-static void hear_trainers(struct job *job)
+static void job_resume_reading_trainers(struct job *job)
 {
 	struct trainer *t;
 
@@ -156,10 +157,11 @@ static void hear_trainers(struct job *job)
 		return;
 	job->is_resumed = false;
 	TAILQ_FOREACH (t, &job->trainers, of_job)
-		trainer_hold(t, false);
+		trainer_set_held(t, false);
 }
 
-static void job_end(struct job *job, int code, const char *text, const struct ctl_cause *cause)
+static void job_end_with_cause(
+	struct job *job, int code, const char *text, const struct ctl_cause *cause)
 {
 	struct agt_job *core = job->core;
 	struct tensor *tensor;
@@ -182,23 +184,23 @@ static void job_end(struct job *job, int code, const char *text, const struct ct
 	}
 	job->agent->executor_ops->end(job->executor, code, text);
 	TAILQ_FOREACH (t, &job->trainers, of_job)
-		tell_end(job, t);
-	hear_trainers(job);
+		trainer_send_job_end(job, t);
+	job_resume_reading_trainers(job);
 	if (core)
-		agt_job_free(core, job_released, job); /* this call may free the job */
+		agt_job_free(core, on_job_core_released, job); /* this call may free the job */
 }
 
-void job_on_end(struct agent *a, const struct ctl_job_end *m)
+void job_on_end_message(struct agent *a, const struct ctl_job_end *m)
 {
 	struct job *job = job_find(a, m->job);
 
 	if (job)
-		job_end(job, -(int)m->code, m->text, &m->cause);
+		job_end_with_cause(job, -(int)m->code, m->text, &m->cause);
 }
 
 /* ---- joining ---- */
 
-void job_join(struct trainer *t)
+void trainer_send_join(struct trainer *t)
 {
 	struct ctl_msg m = {.type = CTL_JOIN};
 
@@ -222,7 +224,7 @@ void job_join(struct trainer *t)
 	member_send(t->agent->member, &m);
 }
 
-static int admit_memory(void *ctx, size_t bytes, unsigned n_fds, struct err_text *err)
+static int job_admit_memory(void *ctx, size_t bytes, unsigned n_fds, struct err_text *err)
 {
 	return quota_take_fds(((struct job *)ctx)->quota, QUOTA_MEMORY, bytes, n_fds, err);
 }
@@ -235,18 +237,20 @@ static void release_memory(void *ctx, size_t bytes, unsigned n_fds)
 	quota_give(job->quota, QUOTA_DESCRIPTORS, n_fds);
 }
 
-static void drop_memory(void *ctx, const struct memory *m)
+static void job_discard_memory(void *ctx, const struct memory *m)
 {
 	memory_thread_drop(((struct job *)ctx)->agent->memory_thread, m);
 }
 
-static size_t memory_room(void *ctx)
+static size_t job_memory_quota_left(void *ctx)
 {
 	return quota_room(((struct job *)ctx)->quota, QUOTA_MEMORY);
 }
 
-static const struct arena_owner memory_owner = {
-	.admit = admit_memory, .release = release_memory, .room = memory_room, .drop = drop_memory};
+static const struct arena_owner memory_owner = {.admit = job_admit_memory,
+	.release = release_memory,
+	.room = job_memory_quota_left,
+	.drop = job_discard_memory};
 
 struct job *job_new(struct agent *a, struct quota_account *user, uid_t uid, const char *name,
 	uint32_t size, uint32_t flags)
@@ -254,7 +258,7 @@ struct job *job_new(struct agent *a, struct quota_account *user, uid_t uid, cons
 	struct job *job = calloc(1, sizeof(*job));
 
 	if (job)
-		job->quota = quota_job(user, name);
+		job->quota = quota_new_job_account(user, name);
 	if (!job || !job->quota) {
 		free(job);
 		return NULL;
@@ -279,8 +283,8 @@ struct job *job_new(struct agent *a, struct quota_account *user, uid_t uid, cons
 
 /* Create the job that the trainer's HELLO describes, and write the job's handover records.
  * Errors: -ENOMEM, -errno; err gets the text. */
-static int job_begin(struct trainer *t, const struct local_hello *h, const uint8_t *proof,
-	struct job **ret, struct err_text *err)
+static int job_create_for_trainer(struct trainer *t, const struct local_hello *h,
+	const uint8_t *proof, struct job **ret, struct err_text *err)
 {
 	struct job *job = job_new(t->agent, t->user, t->uid, h->job, h->size, h->flags);
 	int rc;
@@ -297,14 +301,14 @@ static int job_begin(struct trainer *t, const struct local_hello *h, const uint8
 	}
 	rc = handover_write_job(job, err);
 	if (rc < 0) {
-		job_free(job);
+		job_free_and_forget(job);
 		return rc;
 	}
 	*ret = job;
 	return 0;
 }
 
-int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *err)
+int job_attach_trainer(struct trainer *t, const struct local_hello *h, struct err_text *err)
 {
 	uint8_t token[CTL_TOKEN_BYTES];
 	const uint8_t *proof;
@@ -320,12 +324,12 @@ int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *
 			"a job needs a name, a size of 1 to %u and ranks below its size; got job "
 			"'%s', rank %d of %u",
 			CTL_WORKERS_MAX, h->job, (int)h->rank, h->size);
-	if (h->token.bytes && (rc = token_proof(&h->token, h->job, token)) < 0)
+	if (h->token.bytes && (rc = token_compute_proof(&h->token, h->job, token)) < 0)
 		return err_set(
 			err, rc, "job '%s': the job token cannot be used: %s", h->job, err_str(rc));
 	proof = h->token.bytes ? token : NULL;
-	job = job_forming(a, t->uid, h->job, proof);
-	if (!job && (rc = job_begin(t, h, proof, &job, err)) < 0)
+	job = job_find_forming(a, t->uid, h->job, proof);
+	if (!job && (rc = job_create_for_trainer(t, h, proof, &job, err)) < 0)
 		return rc;
 	if (job->size != h->size || job->flags != h->flags || job->backup != h->backup ||
 		job->grace_ms != h->grace_ms)
@@ -344,7 +348,7 @@ int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *
 	return 0;
 }
 
-static void send_worker(
+static void job_send_worker_event(
 	struct agent *a, uint32_t id, uint32_t rank, enum worker_event event, const char *text)
 {
 	struct ctl_msg m = {.type = CTL_WORKER,
@@ -354,7 +358,7 @@ static void send_worker(
 		member_send(a->member, &m);
 }
 
-void job_on_joined(struct agent *a, const struct ctl_joined *m)
+void job_on_joined_message(struct agent *a, const struct ctl_joined *m)
 {
 	struct trainer *t;
 
@@ -364,7 +368,7 @@ void job_on_joined(struct agent *a, const struct ctl_joined *m)
 	/* The worker left before this answer arrived. The agent could not report the loss earlier,
 	 * because this answer is the first message with the worker's rank. */
 	if (!t && m->code == 0 && m->job != CTL_NO_ID)
-		send_worker(
+		job_send_worker_event(
 			a, m->job, m->rank, WORKER_LOST, "the worker left before it had joined");
 	if (!t || t->state != TRAINER_JOINING)
 		return;
@@ -381,7 +385,7 @@ void job_on_joined(struct agent *a, const struct ctl_joined *m)
 	trainer_set_state(t, TRAINER_OVER);
 }
 
-static struct trainer *job_trainer(const struct job *job, uint32_t rank)
+static struct trainer *job_joining_trainer(const struct job *job, uint32_t rank)
 {
 	struct trainer *t;
 
@@ -395,26 +399,27 @@ static struct trainer *job_trainer(const struct job *job, uint32_t rank)
  * answered yet, a missing rank may still get its trainer. In this case do not report the rank as
  * lost, because another JOB message follows. Otherwise the trainer of a missing rank has left. In
  * this case report the rank to the scheduler, which then ends the job. */
-static bool has_all_ranks(struct job *job, const struct ctl_job *m, const struct ctl_job_member *me)
+static bool job_has_all_trainers(
+	struct job *job, const struct ctl_job *m, const struct ctl_job_member *me)
 {
 	const struct trainer *t;
 	uint32_t n_missing = 0;
 
 	for (uint32_t i = 0; i < me->n_ranks; i++)
-		n_missing += !job_trainer(job, me->ranks[i].rank);
+		n_missing += !job_joining_trainer(job, me->ranks[i].rank);
 	if (!n_missing)
 		return true;
 	TAILQ_FOREACH (t, &job->trainers, of_job)
 		if (t->state == TRAINER_JOINING && !t->has_rank)
 			return false;
 	for (uint32_t i = 0; i < me->n_ranks; i++)
-		if (!job_trainer(job, me->ranks[i].rank))
-			send_worker(job->agent, m->job, me->ranks[i].rank, WORKER_LOST,
+		if (!job_joining_trainer(job, me->ranks[i].rank))
+			job_send_worker_event(job->agent, m->job, me->ranks[i].rank, WORKER_LOST,
 				"the worker left while the job formed");
 	return false;
 }
 
-static int job_start(struct job *job, const struct ctl_job *m, uint16_t my_member)
+static int job_init_members_and_core(struct job *job, const struct ctl_job *m, uint16_t my_member)
 {
 	const struct ctl_job_member *me = &m->members[my_member];
 	int rc;
@@ -427,7 +432,7 @@ static int job_start(struct job *job, const struct ctl_job *m, uint16_t my_membe
 		return -ENOMEM;
 	for (uint32_t w = 0; w < me->n_ranks; w++) {
 		job->ranks[w] = me->ranks[w].rank;
-		job->by_worker[w] = job_trainer(job, me->ranks[w].rank);
+		job->by_worker[w] = job_joining_trainer(job, me->ranks[w].rank);
 	}
 	rc = roster_update(job, m);
 	if (rc == 0)
@@ -449,7 +454,7 @@ static void worker_has_finished(struct trainer *t)
 	t->job->n_finished++;
 }
 
-static void attach_worker(struct job *job, uint32_t w)
+static void job_attach_worker(struct job *job, uint32_t w)
 {
 	job->by_worker[w]->worker = w;
 	trainer_set_state(job->by_worker[w], TRAINER_ATTACHED);
@@ -470,10 +475,10 @@ static void welcome_worker(struct job *job, uint32_t w)
 		.barrier = job->barrier,
 		.is_new = roster_is_new(job, t->rank)};
 	roster_newcomers(job, job->barrier, &n_new, &m.job.root);
-	trainer_send(t, &m, NULL, 0);
+	trainer_send_message(t, &m, NULL, 0);
 }
 
-int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member)
+int job_resume_after_restart(struct job *job, const struct ctl_job *m, uint16_t my_member)
 {
 	int rc = agt_job_new(job->agent->core, m, my_member, &job->core);
 
@@ -491,8 +496,8 @@ int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member)
 			continue;
 		t->rank = job->ranks[w];
 		t->has_rank = true;
-		attach_worker(job, w);
-		trainer_hold(t, true);
+		job_attach_worker(job, w);
+		trainer_set_held(t, true);
 		if (t->live->is_finishing)
 			worker_has_finished(t);
 	}
@@ -501,7 +506,7 @@ int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member)
 
 /* Apply a JOB message that changes a running job: workers have left or joined, or all workers have
  * passed a barrier. */
-static void job_change(struct job *job, const struct ctl_job *m)
+static void job_apply_change(struct job *job, const struct ctl_job *m)
 {
 	if (m->view <= job->view || !job->core)
 		return;
@@ -518,14 +523,14 @@ static void job_change(struct job *job, const struct ctl_job *m)
 /* Handle the first JOB message for a resumed job. A worker may not have received the JOB message of
  * the agent's previous process, so send JOB to all workers. Only now does this process know the
  * job's size and barrier. A worker that has received JOB before keeps what it has. */
-static void welcome_again(struct job *job)
+static void job_welcome_workers_again(struct job *job)
 {
 	for (uint32_t w = 0; w < job->n_workers; w++)
 		if (job->by_worker[w] && job->by_worker[w]->state == TRAINER_ATTACHED)
 			welcome_worker(job, w);
 }
 
-void job_on_job(struct agent *a, const struct ctl_job *m)
+void job_on_job_message(struct agent *a, const struct ctl_job *m)
 {
 	struct job *job = job_find(a, m->job);
 	uint32_t i = 0;
@@ -538,11 +543,11 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 	if (i == m->n_members || m->n_members > WIRE_MEMBERS_MAX)
 		return;
 	if (job && job->state == JOB_RUNNING) {
-		job_change(job, m);
+		job_apply_change(job, m);
 		if (job->is_resumed)
-			welcome_again(job);
-		barrier_look(job);
-		hear_trainers(job);
+			job_welcome_workers_again(job);
+		barrier_answer_or_report(job);
+		job_resume_reading_trainers(job);
 		return;
 	}
 	if (!job)
@@ -551,31 +556,31 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 		/* A previous process of this agent had the job, but left no record of the job.
 		 * Report the workers of this machine as lost. */
 		for (uint32_t r = 0; r < m->members[i].n_ranks; r++)
-			send_worker(a, m->job, m->members[i].ranks[r].rank, WORKER_LOST,
+			job_send_worker_event(a, m->job, m->members[i].ranks[r].rank, WORKER_LOST,
 				"its bps-agent was restarted and has no record of the job");
 		return;
 	}
-	if (!has_all_ranks(job, m, &m->members[i]))
+	if (!job_has_all_trainers(job, m, &m->members[i]))
 		return;
 	job->id = m->job;
 	job->is_told = true;
-	rc = job_start(job, m, (uint16_t)i);
+	rc = job_init_members_and_core(job, m, (uint16_t)i);
 	if (rc == 0)
 		rc = handover_write_running(job, m, (uint16_t)i);
 	if (rc < 0) {
-		job_core_fail(a, job->id, rc, "the agent is out of memory");
-		job_end(job, rc, "the agent is out of memory", NULL);
+		on_core_job_failure(a, job->id, rc, "the agent is out of memory");
+		job_end_with_cause(job, rc, "the agent is out of memory", NULL);
 		return;
 	}
 	job_set_state(job, JOB_RUNNING, "all workers have joined");
 	FAILPOINT(AGENT_JOB_WELCOME);
 	for (uint32_t w = 0; w < job->n_workers; w++) {
-		attach_worker(job, w);
+		job_attach_worker(job, w);
 		welcome_worker(job, w);
 	}
 }
 
-void job_detach(struct trainer *t, const char *why)
+void job_detach_trainer(struct trainer *t, const char *why)
 {
 	const struct ctl_msg unjoin = {.type = CTL_UNJOIN, .unjoin = {t->join_seq}};
 	struct job *job = t->job;
@@ -588,11 +593,11 @@ void job_detach(struct trainer *t, const char *why)
 	for (uint32_t w = 0; w < job->n_workers; w++)
 		if (job->by_worker[w] == t)
 			job->by_worker[w] = NULL;
-	/* If the rank is not known yet, job_on_joined reports the loss later. */
+	/* If the rank is not known yet, job_on_joined_message reports the loss later. */
 	if (job->state != JOB_ENDED && t->has_rank &&
 		(t->state == TRAINER_JOINING || t->state == TRAINER_ATTACHED)) {
 		err_set(&text, 0, "pid %d: %s", (int)t->pid, why);
-		send_worker(job->agent, job->id, t->rank, WORKER_LOST, text.s);
+		job_send_worker_event(job->agent, job->id, t->rank, WORKER_LOST, text.s);
 	}
 	if (t->state == TRAINER_JOINING && !t->has_rank)
 		/* withdraw the JOIN, so that the other workers do not wait for this worker */
@@ -601,13 +606,13 @@ void job_detach(struct trainer *t, const char *why)
 	 * answers for their rounds. */
 	if (TAILQ_EMPTY(&job->trainers) && job->state == JOB_RUNNING &&
 		job->n_finished < job->n_workers)
-		job_end(job, BPS_EWORKER_LOST, "all workers of this machine have left",
+		job_end_with_cause(job, BPS_EWORKER_LOST, "all workers of this machine have left",
 			NULL); /* this call may free the job */
 	else
 		job_free_if_unused(job);
 }
 
-void job_finish(struct trainer *t, uint32_t seq)
+void job_finish_worker(struct trainer *t, uint32_t seq)
 {
 	struct job *job = t->job;
 
@@ -622,17 +627,17 @@ void job_finish(struct trainer *t, uint32_t seq)
 		 * last FINISH gets the answer. */
 		t->live->finish_seq = seq;
 		if (t->state == TRAINER_OVER)
-			send_finished(t);
+			trainer_send_finished(t);
 		return;
 	}
 	if (t->state != TRAINER_ATTACHED) {
-		trainer_drop(t, true, "the trainer sent FINISH without a running job");
+		trainer_disconnect(t, true, "the trainer sent FINISH without a running job");
 		return;
 	}
 	t->live->finish_seq = seq;
 	t->live->is_finishing = 1;
 	worker_has_finished(t);
-	send_worker(job->agent, job->id, t->rank, WORKER_FINISHED, "");
+	job_send_worker_event(job->agent, job->id, t->rank, WORKER_FINISHED, "");
 }
 
 void job_resync_begin(struct agent *a)
@@ -643,24 +648,25 @@ void job_resync_begin(struct agent *a)
 	/* Report losses before joins. If this machine has left a job and joins it again, the
 	 * scheduler would otherwise count an old loss against the new membership. */
 	TAILQ_FOREACH (job, &a->jobs, link) {
-		const struct ctl_cause cause = job_cause(job);
+		const struct ctl_cause cause = job_failure_cause(job);
 
 		job->is_told = false;
 		if (job->state != JOB_RUNNING)
 			continue;
 		if (job->code < 0)
-			job_fail(a, job->id, job->code, job->text, &cause);
+			job_report_failure(a, job->id, job->code, job->text, &cause);
 		for (uint32_t w = 0; w < job->n_workers; w++)
 			if (job->has_finished[w])
-				send_worker(a, job->id, job->ranks[w], WORKER_FINISHED, "");
+				job_send_worker_event(
+					a, job->id, job->ranks[w], WORKER_FINISHED, "");
 			else if (!job->by_worker[w])
-				send_worker(
+				job_send_worker_event(
 					a, job->id, job->ranks[w], WORKER_LOST, "the worker left");
 	}
 	TAILQ_FOREACH (t, &a->trainers, link) {
 		if (t->state == TRAINER_JOINING)
-			job_join(t);
-		barrier_again(t);
+			trainer_send_join(t);
+		barrier_report_again(t);
 	}
 	TAILQ_FOREACH (job, &a->jobs, link)
 		if (job->state == JOB_RUNNING)
@@ -674,7 +680,7 @@ void job_resync_end(struct agent *a)
 	for (job = TAILQ_FIRST(&a->jobs); job; job = next) {
 		next = TAILQ_NEXT(job, link);
 		if (job->state == JOB_RUNNING && !job->is_told)
-			job_end(job, BPS_EJOB_FAILED,
+			job_end_with_cause(job, BPS_EJOB_FAILED,
 				"the scheduler has lost its state and no longer has this job",
 				NULL);
 	}

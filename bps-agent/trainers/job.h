@@ -7,27 +7,27 @@
 struct job *job_new(struct agent *a, struct quota_account *user, uid_t uid, const char *name,
 	uint32_t size, uint32_t flags);
 /* Attach the trainer to the job that its HELLO names. Creates the job if necessary. The caller must
- * call job_join next. Errors: a negative code, and err gets the text. */
-int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *err);
+ * call trainer_send_join next. Errors: a negative code, and err gets the text. */
+int job_attach_trainer(struct trainer *t, const struct local_hello *h, struct err_text *err);
 /* Send JOIN to the scheduler for an attached trainer. */
-void job_join(struct trainer *t);
+void trainer_send_join(struct trainer *t);
 /* Resume a running job after a restart. job->by_worker must contain the job's trainers that are
  * still connected. Errors: -ENOMEM. */
-int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member);
+int job_resume_after_restart(struct job *job, const struct ctl_job *m, uint16_t my_member);
 /* Handle the trainer's FINISH. The trainer gets the answer when the job ends. */
-void job_finish(struct trainer *t, uint32_t seq);
+void job_finish_worker(struct trainer *t, uint32_t seq);
 /* Detach a trainer whose state is about to become GONE. If the trainer's job is not over, report
  * the loss to the scheduler. why: the reason for the loss; NULL: this process ends, and the next
  * process serves the trainer and the job. */
-void job_detach(struct trainer *t, const char *why);
+void job_detach_trainer(struct trainer *t, const char *why);
 /* Free the job at the end of the process, but keep its records for the next process. */
-void job_leave(struct job *job);
+void job_free_keep_records(struct job *job);
 /* Free the job and its records, if it has no trainers, no core and no open memory requests. */
 void job_free_if_unused(struct job *job);
 /* Handle a message from the scheduler. m is valid only during the call. */
-void job_on_joined(struct agent *a, const struct ctl_joined *m);
-void job_on_job(struct agent *a, const struct ctl_job *m);
-void job_on_end(struct agent *a, const struct ctl_job_end *m);
+void job_on_joined_message(struct agent *a, const struct ctl_joined *m);
+void job_on_job_message(struct agent *a, const struct ctl_job *m);
+void job_on_end_message(struct agent *a, const struct ctl_job_end *m);
 /* Send all unanswered requests again after a WELCOME, because the scheduler may have lost the
  * requests. */
 void job_resync_begin(struct agent *a);

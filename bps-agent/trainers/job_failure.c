@@ -43,14 +43,14 @@ void job_set_cause(struct job *job, const struct ctl_cause *cause)
 	snprintf(job->cause_host, sizeof(job->cause_host), "%s", cause->host);
 }
 
-int job_why_over(const struct trainer *t, struct err_text *ret, struct ctl_cause *ret_cause)
+int job_reason_of_end(const struct trainer *t, struct err_text *ret, struct ctl_cause *ret_cause)
 {
 	const struct job *job = t->job;
 	const struct tensor *cause =
 		job->code == BPS_EWORKER_LOST ? unheard_mismatch(job, t) : NULL;
 
-	*ret_cause =
-		cause ? (struct ctl_cause){cause->cause_rank, cause->cause_host} : job_cause(job);
+	*ret_cause = cause ? (struct ctl_cause){cause->cause_rank, cause->cause_host}
+			   : job_failure_cause(job);
 	if (cause && strstr(job->text, cause->fail_text))
 		return err_set(ret, BPS_EMISMATCH, "%s", job->text);
 	if (cause)
@@ -61,9 +61,9 @@ int job_why_over(const struct trainer *t, struct err_text *ret, struct ctl_cause
 /* Report the job's failure to its trainers before any round ends with an error. When the library
  * receives the failure, it protects the inputs from later writes (libbpsclient/session.h), because
  * servers of this host may still read the inputs. */
-static void warn_trainers(struct job *job)
+static void job_report_to_trainers(struct job *job)
 {
-	const struct ctl_cause cause = job_cause(job);
+	const struct ctl_cause cause = job_failure_cause(job);
 	struct trainer *t;
 
 	TAILQ_FOREACH (t, &job->trainers, of_job)
@@ -71,7 +71,7 @@ static void warn_trainers(struct job *job)
 			trainer_send_job_failure(t, job->code, job->text, &cause);
 }
 
-void job_fail(
+void job_report_failure(
 	struct agent *a, uint32_t job, int code, const char *text, const struct ctl_cause *cause)
 {
 	struct ctl_msg m = {
@@ -84,26 +84,26 @@ void job_fail(
 		j->code = code;
 		snprintf(j->text, sizeof(j->text), "%s", text);
 		job_set_cause(j, cause);
-		warn_trainers(j);
+		job_report_to_trainers(j);
 	}
 	member_send(a->member, &m);
 }
 
-void job_core_fail(void *ctx, uint32_t job, int code, const char *text)
+void on_core_job_failure(void *ctx, uint32_t job, int code, const char *text)
 {
-	job_fail(ctx, job, code, text, NULL);
+	job_report_failure(ctx, job, code, text, NULL);
 }
 
 /* ---- workers that have finished (rule J15) ---- */
 
-static bool is_watched(const struct job *job)
+static bool job_may_have_leavers(const struct job *job)
 {
 	return job->state == JOB_RUNNING && job->n_finished > 0 &&
 	       job->n_finished < job->n_workers && !job->backup && job->code >= 0;
 }
 
 /* Return the last round of the tensor for which a worker waits that has not finished. 0: none. */
-static uint64_t awaited_round(const struct tensor *tensor)
+static uint64_t tensor_awaited_round(const struct tensor *tensor)
 {
 	uint64_t done = tensor->core ? agt_tensor_round(tensor->core) : 0, round = 0;
 
@@ -136,14 +136,14 @@ static bool fail_job_if_left(const struct tensor *tensor, uint64_t round)
 			"let all workers make the same number of steps before they close the job",
 			job->ranks[w], job->agent->cfg.host, job->name, tensor->name,
 			(unsigned long long)round);
-		job_fail(job->agent, job->id, BPS_EWORKER_LOST, err.s, &cause);
+		job_report_failure(job->agent, job->id, BPS_EWORKER_LOST, err.s, &cause);
 		return true;
 	}
 	return false;
 }
 
 /* Return whether a worker that has not finished may wait. If none does, no tensor is read. */
-static bool may_wait(const struct job *job)
+static bool job_may_have_waiting_worker(const struct job *job)
 {
 	for (uint32_t w = 0; w < job->n_workers; w++) {
 		const struct trainer *t = job->by_worker[w];
@@ -154,30 +154,30 @@ static bool may_wait(const struct job *job)
 	return false;
 }
 
-static void check_job(const struct job *job)
+static void job_check_leavers(const struct job *job)
 {
 	const struct tensor *tensor;
 
-	if (!may_wait(job))
+	if (!job_may_have_waiting_worker(job))
 		return;
 	TAILQ_FOREACH (tensor, &job->tensors, link)
-		if (!tensor->failed && fail_job_if_left(tensor, awaited_round(tensor)))
+		if (!tensor->failed && fail_job_if_left(tensor, tensor_awaited_round(tensor)))
 			return;
 }
 
-uint64_t leaver_tick(struct agent *a, uint64_t now_ns)
+uint64_t leaver_check_jobs(struct agent *a, uint64_t now_ns)
 {
 	const struct job *job;
 	bool is_any = false;
 
 	TAILQ_FOREACH (job, &a->jobs, link)
-		is_any |= is_watched(job);
+		is_any |= job_may_have_leavers(job);
 	if (!is_any)
 		return UINT64_MAX;
 	if (now_ns < a->leavers_ns)
 		return a->leavers_ns;
 	TAILQ_FOREACH (job, &a->jobs, link)
-		if (is_watched(job))
-			check_job(job);
+		if (job_may_have_leavers(job))
+			job_check_leavers(job);
 	return a->leavers_ns = now_ns + LEAVERS_LOOK_NS;
 }

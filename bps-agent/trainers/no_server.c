@@ -8,7 +8,7 @@
 
 #define LOOK_NS UINT64_C(250000000)
 
-static bool has_server(const struct agent *a)
+static bool agent_has_server(const struct agent *a)
 {
 	for (uint32_t i = 0; i < a->n_servers; i++)
 		if (a->servers[i].state == PEER_UP)
@@ -20,7 +20,7 @@ static bool has_server(const struct agent *a)
  * is no limit. BPS_EISOLATED: the agent has received nothing from the scheduler or any server for
  * longer than the limit. BPS_ENOSERVER: for longer than the limit, no server in the scheduler's
  * list has been up. */
-static int judge(struct agent *a, uint64_t now_ns)
+static int agent_stranded_code(struct agent *a, uint64_t now_ns)
 {
 	uint64_t limit_ns = a->cfg.limits.stranded_ns;
 	uint64_t quiet_ns = member_quiet_ms(a->member) * 1000000;
@@ -29,7 +29,7 @@ static int judge(struct agent *a, uint64_t now_ns)
 		a->heard_ns = now_ns;
 	else if (now_ns > quiet_ns && now_ns - quiet_ns > a->heard_ns)
 		a->heard_ns = now_ns - quiet_ns;
-	if (!a->server_ns || has_server(a))
+	if (!a->server_ns || agent_has_server(a))
 		a->server_ns = now_ns;
 	if (!limit_ns)
 		return 0;
@@ -38,7 +38,7 @@ static int judge(struct agent *a, uint64_t now_ns)
 	return now_ns - a->server_ns > limit_ns ? BPS_ENOSERVER : 0;
 }
 
-static void tell(struct job *job, int code)
+static void job_publish_trouble(struct job *job, int code)
 {
 	struct trainer *t;
 
@@ -56,13 +56,14 @@ uint64_t no_server_tick(struct agent *a, uint64_t now_ns)
 {
 	struct job *job;
 	bool is_needed = false;
-	int code = judge(a, now_ns);
+	int code = agent_stranded_code(a, now_ns);
 
 	TAILQ_FOREACH (job, &a->jobs, link) {
 		if (job->state != JOB_RUNNING || job->is_local)
 			continue;
 		is_needed = true;
-		tell(job, now_ns - job->running_since_ns > a->cfg.limits.stranded_ns ? code : 0);
+		job_publish_trouble(
+			job, now_ns - job->running_since_ns > a->cfg.limits.stranded_ns ? code : 0);
 	}
 	if (code && code != a->stranded && is_needed)
 		log_write(LOG_AS(LOG_WARN, STRANDED),

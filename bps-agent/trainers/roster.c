@@ -28,7 +28,7 @@ struct roster {
 	struct roster_worker workers[]; /* sorted by rank */
 };
 
-static int by_rank(const void *a, const void *b)
+static int compare_by_rank(const void *a, const void *b)
 {
 	const struct roster_worker *x = a, *y = b;
 
@@ -72,7 +72,7 @@ int roster_update(struct job *job, const struct ctl_job *m)
 		for (uint32_t r = 0; r < cm->n_ranks; r++)
 			p->workers[at++] = (struct roster_worker){cm->ranks[r].rank, (uint16_t)i};
 	}
-	qsort(p->workers, n, sizeof(p->workers[0]), by_rank);
+	qsort(p->workers, n, sizeof(p->workers[0]), compare_by_rank);
 	roster_free(job);
 	job->roster = p;
 	return 0;
@@ -104,7 +104,7 @@ bool roster_is_new(const struct job *job, uint32_t rank)
 	return false;
 }
 
-void roster_ask(struct trainer *t, uint32_t seq, const struct local_ask *q)
+void roster_answer_request(struct trainer *t, uint32_t seq, const struct local_ask *q)
 {
 	const struct tensor *tensor = q->tensor < t->n_tensors ? t->tensors[q->tensor] : NULL;
 	const struct roster *p = t->job ? t->job->roster : NULL;
@@ -132,5 +132,5 @@ void roster_ask(struct trainer *t, uint32_t seq, const struct local_ask *q)
 			.host = machine->host,
 			.why = machine->why};
 	}
-	trainer_send(t, &m, NULL, 0);
+	trainer_send_message(t, &m, NULL, 0);
 }

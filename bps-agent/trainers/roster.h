@@ -15,7 +15,7 @@ void roster_newcomers(
 /* Return whether the rank was let in at the last barrier at which workers joined. */
 bool roster_is_new(const struct job *job, uint32_t rank);
 /* Answer the message ASK, in which a trainer requests the members of its job. */
-void roster_ask(struct trainer *t, uint32_t seq, const struct local_ask *q);
+void roster_answer_request(struct trainer *t, uint32_t seq, const struct local_ask *q);
 /* Free the list. Called when the job is freed. */
 void roster_free(struct job *job);
 #endif

@@ -1,5 +1,5 @@
 /* Closes sockets of trainers on the threads of libuv's pool, because closing them may take long.
- * Thread: slow_close runs on the data thread, close_it on a thread of the pool. */
+ * Thread: slow_close runs on the data thread, drain_and_close_socket on a thread of the pool. */
 #include "bps-agent/trainers/slow_close.h"
 
 #include <pthread.h>
@@ -30,7 +30,7 @@ struct slow_close {
 
 /* Discard unread messages. If they remained, close would reset the connection, and the trainer
  * could not read why it was disconnected. */
-static void drain(int sock)
+static void socket_drain_messages(int sock)
 {
 	char c;
 
@@ -38,7 +38,7 @@ static void drain(int sock)
 		;
 }
 
-static void on_hurry(int sig)
+static void on_hurry_signal(int sig)
 {
 	(void)sig; /* no work: the signal only interrupts a blocking call */
 }
@@ -47,9 +47,9 @@ static void on_hurry(int sig)
  * socket stops waiting. Without the timer, a trainer could block all threads of the pool with a few
  * lingering sockets, for as long as the trainer chooses. Then all other sockets would stay open,
  * and the agent could not end. */
-static bool hurry_begin(timer_t *ret)
+static bool hurry_timer_start(timer_t *ret)
 {
-	struct sigaction act = {.sa_handler = on_hurry};
+	struct sigaction act = {.sa_handler = on_hurry_signal};
 	struct sigevent ev = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = HURRY_SIGNAL};
 	struct itimerspec every = {.it_value.tv_nsec = HURRY_NS, .it_interval.tv_nsec = HURRY_NS};
 	sigset_t set;
@@ -64,7 +64,7 @@ static bool hurry_begin(timer_t *ret)
 	return true;
 }
 
-static void hurry_end(timer_t timer)
+static void hurry_timer_stop(timer_t timer)
 {
 	sigset_t set;
 
@@ -74,25 +74,25 @@ static void hurry_end(timer_t timer)
 	pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
-static void close_it(uv_work_t *w)
+static void drain_and_close_socket(uv_work_t *w)
 {
 	const struct slow_close *c = w->data;
 	timer_t timer;
-	bool is_hurried = hurry_begin(&timer);
+	bool is_hurried = hurry_timer_start(&timer);
 
-	drain(c->sock);
+	socket_drain_messages(c->sock);
 	close(c->sock);
 	if (is_hurried)
-		hurry_end(timer);
+		hurry_timer_stop(timer);
 }
 
-static void free_work(uv_work_t *w, int status)
+static void on_slow_close_done(uv_work_t *w, int status)
 {
 	(void)status;
 	free(w->data);
 }
 
-void slow_close(struct agent *a, int sock)
+void slow_close_socket(struct agent *a, int sock)
 {
 	struct slow_close *c = malloc(sizeof(*c));
 
@@ -101,7 +101,8 @@ void slow_close(struct agent *a, int sock)
 		c->sock = sock;
 		c->work.data = c;
 	}
-	if (!c || uv_queue_work(dataloop_uv(a->loop), &c->work, close_it, free_work) < 0) {
+	if (!c || uv_queue_work(dataloop_uv(a->loop), &c->work, drain_and_close_socket,
+			  on_slow_close_done) < 0) {
 		free(c);
 		close(sock);
 	}

@@ -18,7 +18,7 @@
 #include "common/base/log.h"
 #include "common/data/shape.h"
 
-static int by_name(const void *a, const void *b)
+static int compare_by_name(const void *a, const void *b)
 {
 	return strcmp(((const struct tensor *)a)->name, ((const struct tensor *)b)->name);
 }
@@ -26,12 +26,12 @@ static int by_name(const void *a, const void *b)
 struct tensor *tensor_find(struct job *job, const char *name)
 {
 	struct tensor key = {.name = (char *)(uintptr_t)name};
-	struct tensor **node = tfind(&key, &job->by_name, by_name);
+	struct tensor **node = tfind(&key, &job->by_name, compare_by_name);
 
 	return node ? *node : NULL;
 }
 
-struct tensor *tensor_new(struct job *job, uint32_t worker, const struct local_decl *d)
+struct tensor *tensor_new_in_job(struct job *job, uint32_t worker, const struct local_decl *d)
 {
 	struct tensor *tensor =
 		calloc(1, sizeof(*tensor) + job->n_workers * sizeof(tensor->workers[0]));
@@ -44,7 +44,7 @@ struct tensor *tensor_new(struct job *job, uint32_t worker, const struct local_d
 	tensor->name = strdup(d->name);
 	tensor->shape = d->shape;
 	tensor->first_worker = worker;
-	if (!tensor->name || !tsearch(tensor, &job->by_name, by_name)) {
+	if (!tensor->name || !tsearch(tensor, &job->by_name, compare_by_name)) {
 		free(tensor->name);
 		free(tensor);
 		return NULL;
@@ -53,7 +53,7 @@ struct tensor *tensor_new(struct job *job, uint32_t worker, const struct local_d
 	return tensor;
 }
 
-static void tensor_free(struct tensor *tensor)
+static void tensor_unlink_and_free(struct tensor *tensor)
 {
 	TAILQ_REMOVE(&tensor->job->tensors, tensor, link);
 	if (tensor->kind->has_streams)
@@ -64,11 +64,11 @@ static void tensor_free(struct tensor *tensor)
 	free(tensor);
 }
 
-void tensor_forget(struct tensor *tensor)
+void tensor_remove_from_job(struct tensor *tensor)
 {
-	tdelete(tensor, &tensor->job->by_name, by_name);
+	tdelete(tensor, &tensor->job->by_name, compare_by_name);
 	quota_give(tensor->job->quota, QUOTA_TENSORS, 1);
-	tensor_free(tensor);
+	tensor_unlink_and_free(tensor);
 }
 
 void tensor_flush_declares(struct job *job)
@@ -97,7 +97,7 @@ void tensor_tell_done(
 	struct trainer *t = tensor->job->by_worker[w];
 
 	if (t)
-		trainer_done(t, tensor->workers[w].index, round, status, workers);
+		trainer_report_round_done(t, tensor->workers[w].index, round, status, workers);
 	if (status < 0 && tensor->kind->has_streams)
 		tensor->kind->poison(tensor, w);
 }
@@ -122,7 +122,7 @@ void tensor_refuse(struct tensor *tensor, int code, const char *text, const stru
 
 /* Plan a tensor of a job whose workers are all on this machine. Such a tensor needs no placement by
  * the scheduler. */
-static int plan_locally(struct tensor *tensor, uint32_t id)
+static int tensor_plan_locally(struct tensor *tensor, uint32_t id)
 {
 	struct ctl_tensor plan = {.tensor = id, .shape = tensor->shape, .part_elems = 1};
 
@@ -131,7 +131,7 @@ static int plan_locally(struct tensor *tensor, uint32_t id)
 
 /* Fail the job, because two workers of this machine have submitted the same round with different
  * operations. w: the second of these workers. op: the operation of that worker. */
-static void op_mismatch(struct tensor *tensor, uint32_t w, uint64_t round, uint8_t op)
+static void job_fail_op_mismatch(struct tensor *tensor, uint32_t w, uint64_t round, uint8_t op)
 {
 	struct job *job = tensor->job;
 	struct err_text text;
@@ -146,7 +146,7 @@ static void op_mismatch(struct tensor *tensor, uint32_t w, uint64_t round, uint8
 		tensor->name, (unsigned long long)round, job->ranks[w],
 		job->by_worker[w] ? (int)job->by_worker[w]->pid : 0, op_name(op), job->ranks[other],
 		op_name(tensor->workers[other].op));
-	job_fail(job->agent, job->id, BPS_EMISMATCH, text.s,
+	job_report_failure(job->agent, job->id, BPS_EMISMATCH, text.s,
 		&(struct ctl_cause){job->ranks[w], job->agent->cfg.host});
 	agt_job_fail(job->core, BPS_EMISMATCH);
 }
@@ -158,9 +158,9 @@ int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submi
 	int rc = job->code;
 
 	if (rc == 0) {
-		rc = agt_submit(tensor->core, w, p->round, p->op, p->priority);
+		rc = agt_tensor_submit(tensor->core, w, p->round, p->op, p->priority);
 		if (rc == BPS_EMISMATCH)
-			op_mismatch(tensor, w, p->round, p->op);
+			job_fail_op_mismatch(tensor, w, p->round, p->op);
 	}
 	if (rc == BPS_EBUSY)
 		return rc;
@@ -174,10 +174,12 @@ int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submi
 /* Check that the quota has room for the tensor's outputs and for the input of worker `t`. Without
  * this check, the outputs could be allocated although the input is then refused. Memory of a
  * refused declaration stays allocated until the job ends. Errors: BPS_EQUOTA; err gets the text. */
-static int check_room(const struct trainer *t, size_t each, size_t bytes, struct err_text *err)
+static int tensor_check_quota_room(
+	const struct trainer *t, size_t each, size_t bytes, struct err_text *err)
 {
 	struct job *job = t->job;
-	size_t more = arena_growth(job->output, 2 * each) + arena_growth(t->input, bytes);
+	size_t more =
+		arena_bytes_to_grow(job->output, 2 * each) + arena_bytes_to_grow(t->input, bytes);
 	int rc = quota_take(job->quota, QUOTA_MEMORY, more, err);
 
 	if (rc == 0)
@@ -198,7 +200,7 @@ static int host_declare(struct trainer *t, struct tensor *tensor, const struct l
 	struct tensor_worker *tw = &tensor->workers[t->worker];
 	bool is_last = tensor->n_declared + 1 == job->n_workers;
 	struct agt_mem out;
-	size_t each = arena_round(bytes);
+	size_t each = arena_round_up_bytes(bytes);
 	int rc = 0;
 
 	(void)d;
@@ -210,7 +212,7 @@ static int host_declare(struct trainer *t, struct tensor *tensor, const struct l
 		return -EINPROGRESS;
 	}
 	if (!tensor->out_arena) {
-		rc = check_room(t, each, bytes, err);
+		rc = tensor_check_quota_room(t, each, bytes, err);
 		if (rc < 0)
 			return rc;
 		rc = arena_alloc(
@@ -287,9 +289,9 @@ static void host_resubmit(struct tensor *tensor, uint32_t w, uint64_t complete)
 	if (complete && t) {
 		agt_tensor_contributors(tensor->core, &members, &least, &most);
 		local_done_most(t->control, t->sq_entries, tw->index, most);
-		trainer_done(t, tw->index, complete, 0, least);
-		/* trainer_done has counted only the last complete round, so add the rounds before
-		 * it */
+		trainer_report_round_done(t, tw->index, complete, 0, least);
+		/* trainer_report_round_done has counted only the last complete round, so add the
+		 * rounds before it */
 		t->completed += complete - 1;
 	}
 	if (tw->submitted > complete)
@@ -338,7 +340,7 @@ void tensor_complete(struct tensor *tensor)
 	int rc = tensor->kind->to_core(tensor);
 
 	if (rc == 0 && job->is_local)
-		rc = plan_locally(tensor, job->n_tensors++);
+		rc = tensor_plan_locally(tensor, job->n_tensors++);
 	if (rc < 0)
 		tensor_refuse(tensor, rc, "the agent is out of memory", NULL);
 	if (!job->is_local)
@@ -350,7 +352,7 @@ void tensor_complete(struct tensor *tensor)
 
 /* If the tensor had a plan before the restart, apply that plan again. A tensor that had no plan
  * gets one here only if all workers of its job are on this machine. */
-static int plan_again(struct tensor *tensor)
+static int tensor_restore_plan(struct tensor *tensor)
 {
 	struct ctl_tensor plan = {.tensor = tensor->kept_id,
 		.shape = tensor->shape,
@@ -361,12 +363,12 @@ static int plan_again(struct tensor *tensor)
 
 		if (id >= tensor->job->n_tensors)
 			tensor->job->n_tensors = id + 1;
-		return plan_locally(tensor, id);
+		return tensor_plan_locally(tensor, id);
 	}
 	return tensor->parts ? agt_tensor_plan(tensor->core, &plan) : 0;
 }
 
-void tensor_resume(struct tensor *tensor)
+void tensor_resume_after_restart(struct tensor *tensor)
 {
 	int rc = tensor->n_declared == tensor->job->n_workers && !tensor->failed
 			 ? tensor->kind->to_core(tensor)
@@ -374,7 +376,7 @@ void tensor_resume(struct tensor *tensor)
 	uint64_t complete = 0;
 
 	if (rc == 0 && tensor->core)
-		rc = plan_again(tensor);
+		rc = tensor_restore_plan(tensor);
 	if (rc < 0)
 		tensor_refuse(tensor, rc,
 			"the agent's records of this tensor from before the restart are "
@@ -412,7 +414,8 @@ bool tensor_is_awaited(const struct tensor *tensor, uint32_t w)
 /* Return whether this submission has already been recorded. After a restart, one such submission
  * can arrive. In that case the previous process recorded the submission, but ended before it could
  * record that the submission's ring entry was taken. */
-static bool is_repeated(struct trainer *t, const struct tensor_worker *tw, uint64_t round)
+static bool submission_is_repeated(
+	struct trainer *t, const struct tensor_worker *tw, uint64_t round)
 {
 	bool may = t->may_repeat_submission;
 
@@ -439,14 +442,14 @@ int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct er
 	struct tensor_worker *tw;
 	int rc;
 
-	if (!tensor || !op_is_for(e->op, tensor->shape.dtype) ||
+	if (!tensor || !op_is_valid_for_dtype(e->op, tensor->shape.dtype) ||
 		(tensor->kind->has_streams && op_is_bitwise(e->op)) || e->flags ||
 		t->state == TRAINER_FINISHING || t->state == TRAINER_JOINING || !barrier_is_over(t))
 		return err_set(err, BPS_EPROTO,
 			"a submission of tensor %u, op %u, flags %u is invalid", e->tensor, e->op,
 			e->flags);
 	tw = &tensor->workers[t->worker];
-	if (is_repeated(t, tw, e->round))
+	if (submission_is_repeated(t, tw, e->round))
 		return 0;
 	if (tw->pending.is_set || e->round != tw->submitted + 1)
 		return err_set(err, BPS_EPROTO,
@@ -505,7 +508,7 @@ void tensor_core_done(void *ctx, void *tensor_user, uint64_t round, int status, 
 		tensor->kind->round_over(tensor, status);
 }
 
-static void refuse_parts(struct tensor *tensor, const struct ctl_tensor *plan)
+static void tensor_refuse_part_size(struct tensor *tensor, const struct ctl_tensor *plan)
 {
 	const struct agent *a = tensor->job->agent;
 	struct err_text text;
@@ -532,12 +535,12 @@ void tensor_on_plan(struct agent *a, const struct ctl_plan *m)
 		int rc = tensor && tensor->core ? agt_tensor_plan(tensor->core, &m->tensors[i]) : 0;
 
 		if (rc == BPS_EQUOTA)
-			refuse_parts(tensor, &m->tensors[i]);
+			tensor_refuse_part_size(tensor, &m->tensors[i]);
 		else if (rc < 0)
 			tensor_refuse(
 				tensor, rc, "the scheduler's plan does not fit the tensor", NULL);
 	}
-	agt_job_runs(job->core, m->runs, m->n_runs);
+	agt_job_apply_placement(job->core, m->runs, m->n_runs);
 }
 
 void tensor_on_fail(struct agent *a, const struct ctl_tensor_fail *m)
@@ -554,7 +557,7 @@ void tensor_on_fail(struct agent *a, const struct ctl_tensor_fail *m)
 /* Return whether the scheduler must get the tensor's declaration again. A tensor that failed before
  * it had a place is declared again with its error code, so that the scheduler fails it for the
  * other machines too. */
-static bool is_unplanned(const struct tensor *tensor)
+static bool tensor_is_unplanned(const struct tensor *tensor)
 {
 	if (tensor->core ? agt_tensor_id(tensor->core) != CTL_NO_ID : tensor->parts != NULL)
 		return false;
@@ -568,12 +571,12 @@ void tensor_declare_unplanned(struct job *job)
 	if (job->is_local)
 		return;
 	TAILQ_FOREACH (tensor, &job->tensors, link)
-		if (is_unplanned(tensor))
+		if (tensor_is_unplanned(tensor))
 			declare_to_scheduler(tensor);
 	tensor_flush_declares(job);
 }
 
-static void no_op(void *node)
+static void tree_node_free_nothing(void *node)
 {
 	(void)node;
 }
@@ -582,9 +585,9 @@ void tensor_free_all(struct job *job)
 {
 	struct tensor *next;
 
-	tdestroy(job->by_name, no_op);
+	tdestroy(job->by_name, tree_node_free_nothing);
 	for (struct tensor *tensor = TAILQ_FIRST(&job->tensors); tensor; tensor = next) {
 		next = TAILQ_NEXT(tensor, link);
-		tensor_free(tensor);
+		tensor_unlink_and_free(tensor);
 	}
 }

@@ -11,17 +11,17 @@ extern const struct tensor_kind host_tensor_kind;
 struct tensor *tensor_find(struct job *job, const char *name);
 /* Create a tensor. worker: the first worker that declares the tensor. The job owns the tensor.
  * Returns NULL when out of memory. */
-struct tensor *tensor_new(struct job *job, uint32_t worker, const struct local_decl *d);
+struct tensor *tensor_new_in_job(struct job *job, uint32_t worker, const struct local_decl *d);
 /* Free a tensor whose declaration was refused, so that its name can be declared again. Arena space
  * of the tensor is freed only with the job. */
-void tensor_forget(struct tensor *tensor);
+void tensor_remove_from_job(struct tensor *tensor);
 /* Add the tensor to the core and declare it to the scheduler. Call this function when the tensor's
  * memory has been made and all local workers have declared the tensor. If an error occurs, the
  * tensor is refused. */
 void tensor_complete(struct tensor *tensor);
 /* Resume a tensor from its records after a restart. Send its trainers the completions that they may
  * have missed. */
-void tensor_resume(struct tensor *tensor);
+void tensor_resume_after_restart(struct tensor *tensor);
 /* Make all rounds of the tensor end with the error `code`. `cause` is the worker whose declaration
  * or submission contradicts those of other workers, or NULL if the worker is not known. */
 void tensor_refuse(

@@ -8,7 +8,8 @@
 _Static_assert(CTL_TOKEN_BYTES == KEY_BYTES, "a token is the key of its proof");
 _Static_assert(CTL_TOKEN_BYTES == KEY_MAC_BYTES, "a proof is as long as its token");
 
-int token_proof(const struct blob *token, const char *job, uint8_t ret[static CTL_TOKEN_BYTES])
+int token_compute_proof(
+	const struct blob *token, const char *job, uint8_t ret[static CTL_TOKEN_BYTES])
 {
 	static const char purpose[] = "bps job token"; /* sizeof(purpose) includes the zero byte */
 	char text[sizeof(purpose) + CTL_JOB_NAME_MAX];
@@ -21,7 +22,7 @@ int token_proof(const struct blob *token, const char *job, uint8_t ret[static CT
 	memcpy(text, purpose, sizeof(purpose));
 	memcpy(text + sizeof(purpose), job, n);
 	memcpy(key.b, token->data, sizeof(key.b));
-	rc = key_mac(&key, text, sizeof(purpose) + n, ret);
+	rc = key_compute_mac(&key, text, sizeof(purpose) + n, ret);
 	key_wipe(&key);
 	return rc;
 }

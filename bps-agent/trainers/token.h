@@ -16,5 +16,6 @@
 
 /* Compute the proof of a token. Errors: -EINVAL (the token is not CTL_TOKEN_BYTES long), -ENOMEM,
  * -EIO (OpenSSL has failed). */
-int token_proof(const struct blob *token, const char *job, uint8_t ret[static CTL_TOKEN_BYTES]);
+int token_compute_proof(
+	const struct blob *token, const char *job, uint8_t ret[static CTL_TOKEN_BYTES]);
 #endif

@@ -56,16 +56,16 @@ static void free_if_closed(struct trainer *t)
 	if (t->is_left)
 		close(t->sock);
 	else
-		slow_close(t->agent, t->sock);
+		slow_close_socket(t->agent, t->sock);
 	quota_give(t->user, QUOTA_MEMORY, t->control ? t->control_bytes : 0);
 	quota_give(t->user, QUOTA_DESCRIPTORS, TRAINER_FDS);
-	quota_put(t->user);
+	quota_account_release(t->user);
 	t->agent->trainer_events->freed(t);
 	free(t->tensors);
 	free(t);
 }
 
-static void on_closed(uv_handle_t *h)
+static void on_trainer_handle_closed(uv_handle_t *h)
 {
 	struct trainer *t = h->data;
 
@@ -85,15 +85,15 @@ void trainer_unref(struct trainer *t)
 		free_if_closed(t);
 }
 
-static void close_handle(uv_handle_t *h)
+static void trainer_close_handle(uv_handle_t *h)
 {
 	if (h->data)
-		uv_close(h, on_closed);
+		uv_close(h, on_trainer_handle_closed);
 }
 
 /* Remove the trainer from the agent's list. The trainer's memory is freed when all handles of the
  * trainer are closed. */
-static void unlist(struct trainer *t)
+static void trainer_unlist_and_close(struct trainer *t)
 {
 	trainer_set_state(t, TRAINER_GONE);
 	TAILQ_REMOVE(&t->agent->trainers, t, link);
@@ -101,16 +101,16 @@ static void unlist(struct trainer *t)
 	quota_give(t->user, QUOTA_TRAINERS, 1);
 	/* keep the trainer's memory until uv_close has been called for all handles */
 	t->n_handles++;
-	close_handle((uv_handle_t *)&t->sock_poll);
-	close_handle((uv_handle_t *)&t->efd_poll);
-	close_handle((uv_handle_t *)&t->pid_poll);
-	close_handle((uv_handle_t *)&t->greeting);
-	close_handle((uv_handle_t *)&t->slowed);
+	trainer_close_handle((uv_handle_t *)&t->sock_poll);
+	trainer_close_handle((uv_handle_t *)&t->efd_poll);
+	trainer_close_handle((uv_handle_t *)&t->pid_poll);
+	trainer_close_handle((uv_handle_t *)&t->greeting);
+	trainer_close_handle((uv_handle_t *)&t->slowed);
 	t->n_handles--;
 	free_if_closed(t);
 }
 
-void trainer_drop(struct trainer *t, bool is_fault, const char *why)
+void trainer_disconnect(struct trainer *t, bool is_fault, const char *why)
 {
 	if (t->state == TRAINER_GONE)
 		return;
@@ -125,17 +125,17 @@ void trainer_drop(struct trainer *t, bool is_fault, const char *why)
 		log_debug("trainer left: pid=%d why=%s", (int)t->pid, why);
 	t->agent->trainer_events->going(t, why);
 	handover_forget_trainer(t);
-	unlist(t);
+	trainer_unlist_and_close(t);
 }
 
-void trainer_leave(struct trainer *t)
+void trainer_close_for_handover(struct trainer *t)
 {
 	t->is_left = true;
 	t->agent->trainer_events->going(t, NULL);
-	unlist(t);
+	trainer_unlist_and_close(t);
 }
 
-void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsigned n_fds)
+void trainer_send_message(struct trainer *t, struct local_msg *m, const int *fds, unsigned n_fds)
 {
 	int rc;
 
@@ -160,7 +160,7 @@ void trainer_send_job_failure(
 
 	if (cause)
 		m.job.cause = *cause;
-	trainer_send(t, &m, NULL, 0);
+	trainer_send_message(t, &m, NULL, 0);
 }
 
 /* ---- ring ---- */
@@ -177,7 +177,7 @@ static bool take_submissions(struct trainer *t, unsigned most)
 			break;
 		any = true;
 		if (t->agent->trainer_events->submission(t, &e, &err) < 0) {
-			trainer_drop(t, true, err.s);
+			trainer_disconnect(t, true, err.s);
 			break;
 		}
 		t->live->sq_head = t->sq_head;
@@ -201,21 +201,22 @@ bool trainer_may_sleep(struct trainer *t)
 	return !t->control || local_sq_sleep(t->control, t->sq_entries, t->sq_head);
 }
 
-void trainer_awake(struct trainer *t)
+void trainer_mark_awake(struct trainer *t)
 {
 	if (t->control)
 		local_sq_awake(t->control);
 }
 
-void trainer_done(struct trainer *t, uint32_t index, uint64_t round, int status, uint32_t workers)
+void trainer_report_round_done(
+	struct trainer *t, uint32_t index, uint64_t round, int status, uint32_t workers)
 {
-	local_done(t->control, t->sq_entries, index, round, status, workers);
+	local_complete_round(t->control, t->sq_entries, index, round, status, workers);
 	t->completed++;
 	t->is_dirty = true;
 	t->agent->has_dirty = true;
 }
 
-void trainer_flush(struct agent *a)
+void trainer_wake_dirty(struct agent *a)
 {
 	struct trainer *t;
 
@@ -232,10 +233,10 @@ void trainer_flush(struct agent *a)
 
 /* ---- socket ---- */
 
-/* Remove the message that has been answered. on_socket only peeks at a message, so that the message
- * stays in the socket until it has been answered. After a crash, the next process finds the message
- * there. A crash may also happen after the answer and before this function. So the first message
- * that the next process finds may have been answered already. */
+/* Remove the message that has been answered. on_trainer_readable only peeks at a message, so that
+ * the message stays in the socket until it has been answered. After a crash, the next process finds
+ * the message there. A crash may also happen after the answer and before this function. So the
+ * first message that the next process finds may have been answered already. */
 void trainer_answered(struct trainer *t)
 {
 	char c;
@@ -248,55 +249,56 @@ void trainer_answered(struct trainer *t)
 	(void)!recv(t->sock, &c, sizeof(c), MSG_DONTWAIT);
 }
 
-static bool was_answered(const struct trainer *t, const struct local_msg *m)
+static bool is_answered_message(const struct trainer *t, const struct local_msg *m)
 {
 	return t->may_repeat_message && t->live && m->seq && m->seq == t->live->handled_seq;
 }
 
-static void on_socket(uv_poll_t *p, int status, int events);
+static void on_trainer_readable(uv_poll_t *p, int status, int events);
 
 /* Poll the socket for the end of the connection. Unless messages must wait, also poll the socket
  * for messages. */
-static void listen_to(struct trainer *t)
+static void trainer_update_socket_poll(struct trainer *t)
 {
 	bool is_deaf = t->is_slowed || t->is_held;
 
-	uv_poll_start(&t->sock_poll, UV_DISCONNECT | (is_deaf ? 0 : UV_READABLE), on_socket);
+	uv_poll_start(
+		&t->sock_poll, UV_DISCONNECT | (is_deaf ? 0 : UV_READABLE), on_trainer_readable);
 }
 
-static void on_process_end(uv_poll_t *p, int status, int events);
+static void on_trainer_exit(uv_poll_t *p, int status, int events);
 
 /* Return whether the trainer waits until the scheduler has reported its job after a restart. If it
  * ends meanwhile, its last messages stay in the socket. */
-static bool is_resuming(const struct trainer *t)
+static bool trainer_is_resuming(const struct trainer *t)
 {
 	return t->is_held && t->job && t->job->is_resumed;
 }
 
-void trainer_hold(struct trainer *t, bool is_held)
+void trainer_set_held(struct trainer *t, bool is_held)
 {
 	t->is_held = is_held;
 	if (t->state == TRAINER_GONE)
 		return;
-	listen_to(t);
+	trainer_update_socket_poll(t);
 	if (!is_held && t->pid_poll.data)
-		uv_poll_start(&t->pid_poll, UV_READABLE, on_process_end);
+		uv_poll_start(&t->pid_poll, UV_READABLE, on_trainer_exit);
 }
 
-static void on_slowed(uv_timer_t *timer)
+static void on_trainer_pace_timer(uv_timer_t *timer)
 {
 	struct trainer *t = timer->data;
 
 	t->is_slowed = false;
 	t->has_waited = true;
-	listen_to(t);
+	trainer_update_socket_poll(t);
 }
 
 /* Return whether the limit on the user's request rate allows the agent to read the next message
  * now. If the limit requires a wait, the message stays in the socket, and the agent reads the
  * message after the wait. If the connection has exceeded the limit for too long, disconnect the
  * trainer. */
-static bool has_turn(struct trainer *t)
+static bool trainer_has_turn(struct trainer *t)
 {
 	struct err_text err;
 	int64_t wait_ns;
@@ -305,15 +307,16 @@ static bool has_turn(struct trainer *t)
 		t->has_waited = false;
 		return true;
 	}
-	wait_ns = quota_request(t->user, &t->pace, clock_now_ns(), &err);
+	wait_ns = quota_pace_request(t->user, &t->pace, clock_now_ns(), &err);
 	if (wait_ns < 0) {
 		/* Report the reason before disconnecting the trainer. */
 		trainer_send_job_failure(t, BPS_EQUOTA, err.s, NULL);
-		trainer_drop(t, true, err.s);
+		trainer_disconnect(t, true, err.s);
 	} else if (wait_ns > 0) {
 		t->is_slowed = true;
-		listen_to(t);
-		uv_timer_start(&t->slowed, on_slowed, (uint64_t)wait_ns / 1000000 + 1, 0);
+		trainer_update_socket_poll(t);
+		uv_timer_start(
+			&t->slowed, on_trainer_pace_timer, (uint64_t)wait_ns / 1000000 + 1, 0);
 	}
 	return wait_ns == 0;
 }
@@ -322,7 +325,7 @@ static bool has_turn(struct trainer *t)
  * descriptors are not received. Otherwise the agent would have to close each of them, which could
  * block in a file system of the trainer. Returns 1 if there is a message, 0 for an empty message or
  * at the end of the connection, or -errno. */
-static int peek(int sock, bool *ret_brings_fds)
+static int socket_peek_message(int sock, bool *ret_brings_fds)
 {
 	char c;
 	struct iovec iov = {&c, sizeof(c)};
@@ -335,14 +338,14 @@ static int peek(int sock, bool *ret_brings_fds)
 	return (int)n;
 }
 
-static bool has_message(const struct trainer *t)
+static bool trainer_has_message(const struct trainer *t)
 {
 	bool unused;
 
-	return peek(t->sock, &unused) > 0;
+	return socket_peek_message(t->sock, &unused) > 0;
 }
 
-static void on_socket(uv_poll_t *p, int status, int events)
+static void on_trainer_readable(uv_poll_t *p, int status, int events)
 {
 	struct trainer *t = p->data;
 	struct local_msg m;
@@ -353,19 +356,19 @@ static void on_socket(uv_poll_t *p, int status, int events)
 
 	(void)status; /* the receive call below reports the error more precisely */
 	if (t->is_slowed || t->is_held) {
-		if (events & UV_DISCONNECT && is_resuming(t))
+		if (events & UV_DISCONNECT && trainer_is_resuming(t))
 			uv_poll_stop(&t->sock_poll);
 		else if (events & UV_DISCONNECT)
-			trainer_drop(t, false, "the trainer closed its socket");
+			trainer_disconnect(t, false, "the trainer closed its socket");
 		return;
 	}
-	if (!has_turn(t))
+	if (!trainer_has_turn(t))
 		return;
-	n = peek(t->sock, &brings_fds);
+	n = socket_peek_message(t->sock, &brings_fds);
 	if (n == -EAGAIN)
 		return;
 	if (brings_fds) {
-		trainer_drop(
+		trainer_disconnect(
 			t, true, "the trainer sent descriptors, which the agent does not accept");
 		return;
 	}
@@ -375,43 +378,43 @@ static void on_socket(uv_poll_t *p, int status, int events)
 	if (rc == 1) {
 		t->is_asking = true;
 		t->asked_seq = m.seq;
-		if (!was_answered(t, &m))
+		if (!is_answered_message(t, &m))
 			t->agent->trainer_events->message(t, &m, &mem);
 		if (!t->is_held)
 			trainer_answered(t);
 		free(mem);
 		return;
 	}
-	trainer_drop(t, rc == BPS_EPROTO,
+	trainer_disconnect(t, rc == BPS_EPROTO,
 		rc == 0  ? "the trainer closed its socket"
 		: *err.s ? err.s
 			 : err_str(rc));
 }
 
-static void on_process_end(uv_poll_t *p, int status, int events)
+static void on_trainer_exit(uv_poll_t *p, int status, int events)
 {
 	struct trainer *t = p->data;
 
 	(void)status;
 	(void)events;
-	if (is_resuming(t)) {
+	if (trainer_is_resuming(t)) {
 		uv_poll_stop(p);
 		return;
 	}
 	/* The process may have sent messages before its end, for example FINISH. */
-	while (t->state != TRAINER_GONE && !t->is_slowed && !t->is_held && has_message(t))
-		on_socket(&t->sock_poll, 0, UV_READABLE);
-	trainer_drop(t, false, "the trainer's process has ended");
+	while (t->state != TRAINER_GONE && !t->is_slowed && !t->is_held && trainer_has_message(t))
+		on_trainer_readable(&t->sock_poll, 0, UV_READABLE);
+	trainer_disconnect(t, false, "the trainer's process has ended");
 }
 
-static void on_greeting(uv_timer_t *timer)
+static void on_greeting_timeout(uv_timer_t *timer)
 {
 	struct trainer *t = timer->data;
 
-	trainer_drop(t, true, "the trainer sent no HELLO within 5 s");
+	trainer_disconnect(t, true, "the trainer sent no HELLO within 5 s");
 }
 
-void trainer_watch(struct trainer *t)
+void trainer_start_watching(struct trainer *t)
 {
 	uv_loop_t *uv = dataloop_uv(t->agent->loop);
 
@@ -420,11 +423,11 @@ void trainer_watch(struct trainer *t)
 	uv_timer_init(uv, &t->slowed);
 	t->sock_poll.data = t->greeting.data = t->slowed.data = t;
 	t->n_handles = 3;
-	uv_timer_start(&t->greeting, on_greeting, GREETING_MS, 0);
+	uv_timer_start(&t->greeting, on_greeting_timeout, GREETING_MS, 0);
 	if (t->pidfd >= 0 && uv_poll_init(uv, &t->pid_poll, t->pidfd) == 0) {
 		t->pid_poll.data = t;
 		t->n_handles++;
-		uv_poll_start(&t->pid_poll, UV_READABLE, on_process_end);
+		uv_poll_start(&t->pid_poll, UV_READABLE, on_trainer_exit);
 	}
-	listen_to(t);
+	trainer_update_socket_poll(t);
 }

@@ -14,6 +14,6 @@ struct agent;
  *     submit     `missing` lists the workers of this machine that have not submitted the round
  *     elsewhere  all workers of this machine have submitted the round
  * A job has at most WAITS_MAX waits. Returns NULL when out of memory. */
-json_t *waits_report(const struct agent *a);
+json_t *waits_report_to_json(const struct agent *a);
 #define WAITS_MAX 64
 #endif

@@ -36,16 +36,16 @@ static void answer_failure(
 		.seq = seq,
 		.text = {.code = (uint32_t)-code, .text = text, .cause = *cause}};
 
-	trainer_send(t, &m, NULL, 0);
+	trainer_send_message(t, &m, NULL, 0);
 }
 
 /* Answer a trainer whose call waits, but has not failed. */
-static void answer(struct trainer *t, uint32_t seq, const char *text)
+static void why_answer_trainer(struct trainer *t, uint32_t seq, const char *text)
 {
 	answer_failure(t, seq, 0, text, &(struct ctl_cause){0, NULL});
 }
 
-static uint32_t ms_since(uint64_t then_ns, uint64_t now_ns)
+static uint32_t elapsed_milliseconds(uint64_t then_ns, uint64_t now_ns)
 {
 	uint64_t ms = now_ns > then_ns ? (now_ns - then_ns) / 1000000 : 0;
 
@@ -54,7 +54,7 @@ static uint32_t ms_since(uint64_t then_ns, uint64_t now_ns)
 
 /* Return a clause that describes how the worker delays the round; NULL: the worker does not delay
  * the round. */
-static const char *culprit(const struct tensor *tensor, uint32_t w, uint64_t round)
+static const char *worker_delay_clause(const struct tensor *tensor, uint32_t w, uint64_t round)
 {
 	const struct tensor_worker *tw = &tensor->workers[w];
 
@@ -76,7 +76,7 @@ static unsigned local_culprits(const struct tensor *tensor, uint64_t round, char
 	size_t used = 0;
 
 	for (uint32_t w = 0; w < job->n_workers; w++) {
-		const char *what = culprit(tensor, w, round);
+		const char *what = worker_delay_clause(tensor, w, round);
 		const struct trainer *t = job->by_worker[w];
 		char pid[24] = "gone";
 		int len;
@@ -97,7 +97,7 @@ static unsigned local_culprits(const struct tensor *tensor, uint64_t round, char
 
 /* Append a clause to the text in buf. Separate the text and the clause by "; ". Cut off the part of
  * the clause that does not fit. */
-static void append(char *buf, size_t room, const char *clause)
+static void text_append_clause(char *buf, size_t room, const char *clause)
 {
 	size_t used = strlen(buf);
 
@@ -136,7 +136,7 @@ static uint64_t executor_stands_ns(const struct executor_link *g, uint64_t now_n
 
 /* If some workers of this machine wait in bps_gpu_open, append to buf a list of the workers that
  * have not called bps_gpu_open. */
-static void say_gpu_open(const struct job *job, char *buf, size_t room)
+static void append_gpu_open_missing(const struct job *job, char *buf, size_t room)
 {
 	char text[128];
 	uint32_t ms;
@@ -147,13 +147,13 @@ static void say_gpu_open(const struct job *job, char *buf, size_t room)
 		snprintf(text, sizeof(text),
 			"rank %u (this host, pid %d) has not called bps_gpu_open", job->ranks[w],
 			(int)job->by_worker[w]->pid);
-		append(buf, room, text);
+		text_append_clause(buf, room, text);
 	}
 }
 
 /* If the executor has made no progress for STANDS_NS, append this fact to buf. The agent kills an
  * executor that makes no progress for much longer. */
-static void say_executor(const struct job *job, uint64_t now, char *buf, size_t room)
+static void append_executor_hang(const struct job *job, uint64_t now, char *buf, size_t room)
 {
 	uint64_t ns = executor_stands_ns(job->executor, now);
 	char text[128];
@@ -163,10 +163,10 @@ static void say_executor(const struct job *job, uint64_t now, char *buf, size_t 
 	snprintf(text, sizeof(text),
 		"the executor of its GPUs (this host, pid %d) has made no progress for %.0f s",
 		(int)job->executor->pid, (double)ns / 1e9);
-	append(buf, room, text);
+	text_append_clause(buf, room, text);
 }
 
-static void no_scheduler(const struct agent *a, char *buf, size_t room)
+static void format_scheduler_down(const struct agent *a, char *buf, size_t room)
 {
 	snprintf(buf, room, "the scheduler at %s has been unreachable for %.1f s", a->cfg.scheduler,
 		(double)member_down_ms(a->member) / 1000);
@@ -174,7 +174,7 @@ static void no_scheduler(const struct agent *a, char *buf, size_t room)
 
 /* Send WHY to the scheduler, which collects reports of all machines of the job. When the scheduler
  * answers, why_stuck_on_text adds the local findings. */
-static void ask_scheduler(struct trainer *t, uint32_t seq, uint32_t tensor, uint64_t round)
+static void why_request_scheduler(struct trainer *t, uint32_t seq, uint32_t tensor, uint64_t round)
 {
 	struct ctl_msg m = {.type = CTL_WHY};
 	struct agent *a = t->agent;
@@ -190,9 +190,9 @@ static void ask_scheduler(struct trainer *t, uint32_t seq, uint32_t tensor, uint
 	if (t->job->id != CTL_NO_ID && member_send(a->member, &m) == 0)
 		return;
 	t->why_seq = 0;
-	no_scheduler(a, text, sizeof(text));
-	append(text, sizeof(text), t->why_text);
-	answer(t, seq, text);
+	format_scheduler_down(a, text, sizeof(text));
+	text_append_clause(text, sizeof(text), t->why_text);
+	why_answer_trainer(t, seq, text);
 }
 
 uint64_t why_stuck_tick(struct agent *a, uint64_t now_ns)
@@ -216,14 +216,15 @@ uint64_t why_stuck_tick(struct agent *a, uint64_t now_ns)
 		t->why_seq = 0;
 		snprintf(text, sizeof(text), "the scheduler at %s does not answer",
 			a->cfg.scheduler);
-		append(text, sizeof(text), t->why_text);
-		answer(t, t->why_local_seq, text);
+		text_append_clause(text, sizeof(text), t->why_text);
+		why_answer_trainer(t, t->why_local_seq, text);
 	}
 	return a->why_due_ns ? a->why_due_ns : UINT64_MAX;
 }
 
 /* Append to buf which partition of the tensor has waited longest, and for what. */
-static void say_stall(const struct agent *a, const struct agt_tensor *t, char *buf, size_t room)
+static void append_partition_stall(
+	const struct agent *a, const struct agt_tensor *t, char *buf, size_t room)
 {
 	static const char *const what[] = {[AGT_STALL_NOWHERE] = "has no server",
 		[AGT_STALL_LINK] = "waits for a connection to",
@@ -237,7 +238,7 @@ static void say_stall(const struct agent *a, const struct agt_tensor *t, char *b
 
 	if (!agt_tensor_stall(t, &s))
 		return;
-	if (s.server && member_peer(a->member, s.server, &peer) == 0)
+	if (s.server && member_find_peer(a->member, s.server, &peer) == 0)
 		snprintf(where, sizeof(where), " server %s (host %s)", peer.name, peer.host);
 	else if (s.server)
 		snprintf(where, sizeof(where), " server %u", s.server);
@@ -245,19 +246,19 @@ static void say_stall(const struct agent *a, const struct agt_tensor *t, char *b
 		snprintf(span, sizeof(span), ", for %.1f s", (double)s.ns / 1e9);
 	snprintf(text, sizeof(text), "%u of %u partitions have no sum yet; partition %u %s%s%s",
 		s.n_open, s.n_parts, s.part, what[s.kind], where, span);
-	append(buf, room, text);
+	text_append_clause(buf, room, text);
 }
 
-static void ask_about_job(struct trainer *t, uint32_t seq, bool is_gpu_open)
+static void why_answer_about_job(struct trainer *t, uint32_t seq, bool is_gpu_open)
 {
 	if (is_gpu_open) {
-		say_gpu_open(t->job, t->why_text, sizeof(t->why_text));
+		append_gpu_open_missing(t->job, t->why_text, sizeof(t->why_text));
 		t->has_asked_device = false;
 	}
 	if (*t->why_text)
-		answer(t, seq, t->why_text);
+		why_answer_trainer(t, seq, t->why_text);
 	else
-		ask_scheduler(t, seq, CTL_NO_ID, 0);
+		why_request_scheduler(t, seq, CTL_NO_ID, 0);
 }
 
 static void ask_about_tensor(
@@ -267,21 +268,22 @@ static void ask_about_tensor(
 	struct job *job = t->job;
 
 	if (local_culprits(tensor, round, t->why_text, sizeof(t->why_text)) > 0 && job->is_local) {
-		answer(t, seq, t->why_text);
+		why_answer_trainer(t, seq, t->why_text);
 		return;
 	}
 	if (job->core && !*t->why_text) {
 		agt_job_network(job->core, network, sizeof(network));
 		if (tensor->core)
-			say_stall(t->agent, tensor->core, t->why_text, sizeof(t->why_text));
-		say_executor(job, clock_now_ns(), t->why_text, sizeof(t->why_text));
-		append(t->why_text, sizeof(t->why_text), network);
+			append_partition_stall(
+				t->agent, tensor->core, t->why_text, sizeof(t->why_text));
+		append_executor_hang(job, clock_now_ns(), t->why_text, sizeof(t->why_text));
+		text_append_clause(t->why_text, sizeof(t->why_text), network);
 	}
-	ask_scheduler(t, seq, tensor->core ? agt_tensor_id(tensor->core) : CTL_NO_ID,
+	why_request_scheduler(t, seq, tensor->core ? agt_tensor_id(tensor->core) : CTL_NO_ID,
 		tensor->core ? round - agt_tensor_base(tensor->core) : round);
 }
 
-void why_stuck_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
+void why_stuck_accept_request(struct trainer *t, uint32_t seq, const struct local_why *w)
 {
 	struct job *job = t->job;
 	struct ctl_cause cause;
@@ -293,20 +295,20 @@ void why_stuck_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 	t->why_text[0] = '\0';
 	tensor = w->tensor < t->n_tensors ? t->tensors[w->tensor] : NULL;
 	if (!tensor && w->tensor != UINT32_MAX)
-		trainer_drop(t, true, "WHY names a tensor that the trainer has not declared");
+		trainer_disconnect(t, true, "WHY names a tensor that the trainer has not declared");
 	else if (tensor && tensor->failed)
 		answer_failure(t, seq, tensor->failed, tensor->fail_text ? tensor->fail_text : "",
 			&(struct ctl_cause){tensor->cause_rank, tensor->cause_host});
 	else if (job->code < 0)
-		answer_failure(t, seq, job_why_over(t, &over, &cause), over.s, &cause);
+		answer_failure(t, seq, job_reason_of_end(t, &over, &cause), over.s, &cause);
 	else if (tensor)
 		ask_about_tensor(t, seq, tensor, w->round);
 	else if (t->is_waiting)
-		answer(t, seq,
+		why_answer_trainer(t, seq,
 			"the job runs already, and admits new workers only when all its workers "
 			"wait in bps_checkpoint_barrier");
 	else
-		ask_about_job(t, seq, w->round == LOCAL_WHY_GPU_OPEN);
+		why_answer_about_job(t, seq, w->round == LOCAL_WHY_GPU_OPEN);
 }
 
 void why_stuck_on_text(struct agent *a, const struct ctl_why_text *m)
@@ -321,11 +323,11 @@ void why_stuck_on_text(struct agent *a, const struct ctl_why_text *m)
 	if (!t)
 		return;
 	t->why_seq = 0;
-	append(text, sizeof(text), m->text);
+	text_append_clause(text, sizeof(text), m->text);
 	/* If the scheduler's text contains `ours`, it already contains this agent's report. */
 	if (!strstr(m->text, ours))
-		append(text, sizeof(text), t->why_text);
-	answer(t, t->why_local_seq, text);
+		text_append_clause(text, sizeof(text), t->why_text);
+	why_answer_trainer(t, t->why_local_seq, text);
 }
 
 static void describe_worker(const struct job *job, uint32_t w, const struct ctl_probe *p,
@@ -341,7 +343,7 @@ static void describe_worker(const struct job *job, uint32_t w, const struct ctl_
 		r->pid = (uint32_t)t->pid;
 		r->calls = t->calls;
 		r->completed = t->completed;
-		r->quiet_ms = ms_since(t->quiet_since_ns, now);
+		r->quiet_ms = elapsed_milliseconds(t->quiet_since_ns, now);
 	}
 	r->gpu_open = (uint8_t)executor_opening(job, w, &r->gpu_open_ms);
 	TAILQ_FOREACH (tensor, &job->tensors, link) {
@@ -362,7 +364,7 @@ static void describe_worker(const struct job *job, uint32_t w, const struct ctl_
 		r->oldest_tensor = id;
 		r->oldest_name = name_hash(tensor->name);
 		r->oldest_round = tw->submitted - base;
-		r->oldest_ms = ms_since(tw->since_ns, now);
+		r->oldest_ms = elapsed_milliseconds(tw->since_ns, now);
 		r->is_waiting = is_awaited;
 	}
 }
@@ -384,8 +386,8 @@ static uint64_t waited_since_ns(const struct tensor *tensor)
 
 /* Append to buf what one tensor waits for. asked: the tensor's id. If asked is CTL_NO_ID, describe
  * the tensor for which workers have waited longest, if they have waited longer than OLD_NS. */
-static void say_tensor(const struct agent *a, const struct job *job, uint32_t asked, uint64_t now,
-	char *buf, size_t room)
+static void append_tensor_wait(const struct agent *a, const struct job *job, uint32_t asked,
+	uint64_t now, char *buf, size_t room)
 {
 	const struct tensor *tensor, *oldest = NULL;
 	uint64_t since_ns = now - OLD_NS, ns;
@@ -404,12 +406,12 @@ static void say_tensor(const struct agent *a, const struct job *job, uint32_t as
 	if (oldest && oldest->kind->has_streams)
 		local_culprits(oldest, agt_tensor_round(oldest->core) + 1, buf, room);
 	if (oldest)
-		say_stall(a, oldest->core, buf, room);
+		append_partition_stall(a, oldest->core, buf, room);
 }
 
 /* If the probe names a tensor, a call waits for that tensor. In this case, log each local worker
  * that waits for no tensor and has submitted no round of any tensor for STALLED_MS. */
-static void log_stalled(const struct job *job, const struct ctl_probe *p,
+static void log_stalled_workers(const struct job *job, const struct ctl_probe *p,
 	const struct ctl_report_worker *r, uint32_t n)
 {
 	const struct tensor *tensor;
@@ -435,10 +437,10 @@ void why_stuck_describe(const struct agent *a, const struct job *job, uint32_t t
 	if (!job->core)
 		return;
 	agt_job_network(job->core, network, sizeof(network));
-	say_tensor(a, job, tensor, now_ns, buf, room);
-	say_gpu_open(job, buf, room);
-	say_executor(job, now_ns, buf, room);
-	append(buf, room, network);
+	append_tensor_wait(a, job, tensor, now_ns, buf, room);
+	append_gpu_open_missing(job, buf, room);
+	append_executor_hang(job, now_ns, buf, room);
+	text_append_clause(buf, room, network);
 }
 
 void why_stuck_on_probe(struct agent *a, const struct ctl_probe *p)
@@ -463,7 +465,7 @@ void why_stuck_on_probe(struct agent *a, const struct ctl_probe *p)
 		goto send;
 	for (uint32_t w = 0; w < job->n_workers; w++)
 		describe_worker(job, w, p, &m.report.workers[m.report.n_workers++], now);
-	log_stalled(job, p, m.report.workers, m.report.n_workers);
+	log_stalled_workers(job, p, m.report.workers, m.report.n_workers);
 	if (job->state == JOB_FORMING)
 		TAILQ_FOREACH (t, &job->trainers, of_job)
 			m.report.workers[m.report.n_workers++] =

@@ -6,7 +6,7 @@
 /* Serve WHY: describe what the trainer's call waits for. The answer is sent at once if this machine
  * causes the wait. Otherwise the agent sends WHY to the scheduler, and why_stuck_on_text sends the
  * answer. */
-void why_stuck_ask(struct trainer *t, uint32_t seq, const struct local_why *w);
+void why_stuck_accept_request(struct trainer *t, uint32_t seq, const struct local_why *w);
 void why_stuck_on_text(struct agent *a, const struct ctl_why_text *m);
 /* Answer each WHY that the scheduler has not answered within the time limit. The answer contains
  * only this agent's own findings. Returns the next deadline. */

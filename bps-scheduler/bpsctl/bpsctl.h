@@ -36,7 +36,7 @@ struct bpsctl_opts {
 
 /* ---- output.c ---- */
 /* Set whether --json was given. If so, each command prints one JSON document. */
-void print_as_json(bool is_json);
+void set_json_output(bool is_json);
 /* Print an error on stderr, and with --json also as a document on stdout. Returns `status`. The
  * name print_error would replace cmocka's function in the unit tests. */
 int print_error_line(const char *text, int status);
@@ -56,8 +56,8 @@ int print_answer(const struct bpsctl_opts *o, const char *text, json_t *doc);
 void print_json_line(json_t *o);
 /* Set (true) or remove (false) the time limit. The program ends two seconds after the call that set
  * the limit, even while the resolver blocks. */
-void limit_time(bool is_bounded);
-static inline uint32_t interval_ms(const struct bpsctl_opts *o)
+void query_time_limit_set(bool is_bounded);
+static inline uint32_t opts_interval_ms(const struct bpsctl_opts *o)
 {
 	return (uint32_t)(o->interval_us / 1000);
 }
@@ -71,7 +71,7 @@ struct document_view {
 };
 extern const struct document_view view_status, view_servers, view_agents, view_jobs, view_job,
 	view_why_stuck, view_check;
-int cmd_view(const struct document_view *v, const struct bpsctl_opts *o, const char *arg);
+int cmd_show_document(const struct document_view *v, const struct bpsctl_opts *o, const char *arg);
 int cmd_top(const struct bpsctl_opts *o, const char *arg);
 int cmd_agent(const struct bpsctl_opts *o, const char *arg);
 int cmd_explain(const struct bpsctl_opts *o, const char *arg);
@@ -83,7 +83,7 @@ int cmd_events(const struct bpsctl_opts *o, const char *arg);
 /* ---- cmd_steer.c: commands that change something ---- */
 /* Call steer_call. If --scheduler is not given and the default port does not answer, get the port
  * number from the scheduler of this host over HTTP. Then try again with that port. */
-int ask_scheduler(const struct bpsctl_opts *o, const char *verb, const char *target,
+int send_steer_request(const struct bpsctl_opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
 	bool *ret_is_answer, struct err_text *err);
 int cmd_drain(const struct bpsctl_opts *o, const char *arg);

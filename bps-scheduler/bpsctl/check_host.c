@@ -22,30 +22,32 @@
 #define KERNEL_MINOR 3
 #define IB_CLASS     "/sys/class/infiniband"
 
-static void check_kernel(json_t *list)
+static void check_kernel_version(json_t *list)
 {
 	struct utsname u;
 	int major = 0, minor = 0;
 
 	if (uname(&u) < 0 || sscanf(u.release, "%d.%d", &major, &minor) != 2)
-		check_add(list, CHECK_WARN, "kernel", "", "cannot read the kernel's version");
+		check_result_append(
+			list, CHECK_WARN, "kernel", "", "cannot read the kernel's version");
 	else if (major < KERNEL_MAJOR || (major == KERNEL_MAJOR && minor < KERNEL_MINOR))
-		check_add(list, CHECK_BAD, "kernel", "upgrade to 5.3 or newer (pidfd_open)",
-			"%.64s is too old", u.release);
+		check_result_append(list, CHECK_BAD, "kernel",
+			"upgrade to 5.3 or newer (pidfd_open)", "%.64s is too old", u.release);
 	else
-		check_add(list, CHECK_OK, "kernel", "", "%.64s", u.release);
+		check_result_append(list, CHECK_OK, "kernel", "", "%.64s", u.release);
 }
 
 static void check_libraries(json_t *list)
 {
-	check_add(list, CHECK_OK, "libraries", "", "OpenSSL %.24s, libevent %.24s, jansson %.24s",
+	check_result_append(list, CHECK_OK, "libraries", "",
+		"OpenSSL %.24s, libevent %.24s, jansson %.24s",
 		OpenSSL_version(OPENSSL_VERSION_STRING), event_get_version(),
 		jansson_version_str());
 }
 
 /* Read the soft limit `name` of the process `pid` from /proc/PID/limits. Returns false if the limit
  * cannot be read. */
-static bool limit_of(int pid, const char *name, uint64_t *ret)
+static bool process_limit_read(int pid, const char *name, uint64_t *ret)
 {
 	char path[64], line[256];
 	bool is_found = false;
@@ -67,7 +69,7 @@ static bool limit_of(int pid, const char *name, uint64_t *ret)
 	return is_found;
 }
 
-static uint64_t own_limit(int resource)
+static uint64_t own_soft_limit_get(int resource)
 {
 	struct rlimit r;
 
@@ -76,34 +78,37 @@ static uint64_t own_limit(int resource)
 	return r.rlim_cur;
 }
 
-static uint64_t limit(const struct host_needs *needs, const char *name, int resource)
+static uint64_t daemon_or_own_limit_get(
+	const struct host_needs *needs, const char *name, int resource)
 {
 	uint64_t v;
 
-	return needs->pid && limit_of(needs->pid, name, &v) ? v : own_limit(resource);
+	return needs->pid && process_limit_read(needs->pid, name, &v)
+		       ? v
+		       : own_soft_limit_get(resource);
 }
 
-static void check_limits(json_t *list, const struct host_needs *needs)
+static void check_resource_limits(json_t *list, const struct host_needs *needs)
 {
-	uint64_t files = limit(needs, "Max open files", RLIMIT_NOFILE);
-	uint64_t locked = limit(needs, "Max locked memory", RLIMIT_MEMLOCK);
+	uint64_t files = daemon_or_own_limit_get(needs, "Max open files", RLIMIT_NOFILE);
+	uint64_t locked = daemon_or_own_limit_get(needs, "Max locked memory", RLIMIT_MEMLOCK);
 	const char *whose = needs->pid ? "(limit of the running daemon)" : "(limit of this shell)";
 
 	if (files < FILES_MIN)
-		check_add(list, CHECK_WARN, "open files",
+		check_result_append(list, CHECK_WARN, "open files",
 			"LimitNOFILE=65536 in the unit, or ulimit -n 65536",
 			"%llu %s: too few for many trainers and servers", (unsigned long long)files,
 			whose);
 	else
-		check_add(list, CHECK_OK, "open files", "", "%s %s",
+		check_result_append(list, CHECK_OK, "open files", "", "%s %s",
 			files == UINT64_MAX ? "unlimited" : cell_count(files).s, whose);
 	if (locked < MEMLOCK_MIN && needs->has_verbs)
-		check_add(list, CHECK_BAD, "locked memory",
+		check_result_append(list, CHECK_BAD, "locked memory",
 			"LimitMEMLOCK=infinity in the unit, or ulimit -l unlimited",
 			"%s %s: too little for RDMA, which locks the memory that it uses",
 			cell_size(locked).s, whose);
 	else
-		check_add(list, CHECK_OK, "locked memory", "", "%s %s%s",
+		check_result_append(list, CHECK_OK, "locked memory", "", "%s %s%s",
 			locked == UINT64_MAX ? "unlimited" : cell_size(locked).s, whose,
 			needs->has_verbs ? "" : "; TCP locks no memory");
 }
@@ -121,17 +126,18 @@ static void check_huge_pages(json_t *list)
 	if (f)
 		fclose(f);
 	if (total && unused == total)
-		check_add(list, CHECK_WARN, "huge pages",
+		check_result_append(list, CHECK_WARN, "huge pages",
 			"release them (vm.nr_hugepages=0), unless other programs need them",
 			"%lu are reserved but unused; bps needs none", total);
 	else
-		check_add(list, CHECK_OK, "huge pages", "", "%lu reserved; bps needs none", total);
+		check_result_append(
+			list, CHECK_OK, "huge pages", "", "%lu reserved; bps needs none", total);
 }
 
 /* ---- RDMA ---- */
 
 /* Append the active ports of a device to ret, as "mlx5_0/1". Returns the number of active ports. */
-static unsigned ports_up(const char *device, char *ret, size_t room)
+static unsigned append_active_ports(const char *device, char *ret, size_t room)
 {
 	char path[512], state[64];
 	unsigned n = 0;
@@ -156,15 +162,16 @@ static void check_libfabric(json_t *list, const struct host_needs *needs)
 	uint32_t v;
 
 	if (libfabric_load(&err) < 0) {
-		check_add(list, needs->has_libfabric ? CHECK_BAD : CHECK_WARN, "libfabric",
-			"install libfabric " FABRIC_VERSIONS_TEXT, "%s", err.s);
+		check_result_append(list, needs->has_libfabric ? CHECK_BAD : CHECK_WARN,
+			"libfabric", "install libfabric " FABRIC_VERSIONS_TEXT, "%s", err.s);
 		return;
 	}
 	v = fi_version();
-	check_add(list, CHECK_OK, "libfabric", "", "bpsctl loads %u.%u", FI_MAJOR(v), FI_MINOR(v));
+	check_result_append(
+		list, CHECK_OK, "libfabric", "", "bpsctl loads %u.%u", FI_MAJOR(v), FI_MINOR(v));
 }
 
-static void check_rdma(json_t *list, const struct host_needs *needs)
+static void check_rdma_devices(json_t *list, const struct host_needs *needs)
 {
 	DIR *dir = opendir(IB_CLASS);
 	unsigned n_devices = 0, n_ports = 0;
@@ -175,32 +182,32 @@ static void check_rdma(json_t *list, const struct host_needs *needs)
 		if (e->d_name[0] == '.')
 			continue;
 		n_devices++;
-		n_ports += ports_up(e->d_name, ports, sizeof(ports));
+		n_ports += append_active_ports(e->d_name, ports, sizeof(ports));
 	}
 	if (dir)
 		closedir(dir);
 	if (n_devices || needs->has_libfabric)
 		check_libfabric(list, needs);
 	if (!n_devices)
-		check_add(list, needs->has_verbs ? CHECK_BAD : CHECK_OK, "RDMA",
+		check_result_append(list, needs->has_verbs ? CHECK_BAD : CHECK_OK, "RDMA",
 			needs->has_verbs
 				? "load the driver of the RDMA device, or set provider = sockets"
 				: "",
 			"no RDMA device%s", needs->has_verbs ? "" : "; TCP is used");
 	else if (!n_ports)
-		check_add(list, needs->has_verbs ? CHECK_BAD : CHECK_WARN, "RDMA",
+		check_result_append(list, needs->has_verbs ? CHECK_BAD : CHECK_WARN, "RDMA",
 			"check the cable, the switch, and the subnet manager",
 			"%u RDMA devices, but no port is up", n_devices);
 	else if (access("/dev/infiniband/rdma_cm", F_OK) < 0)
-		check_add(list, needs->has_verbs ? CHECK_BAD : CHECK_WARN, "RDMA",
+		check_result_append(list, needs->has_verbs ? CHECK_BAD : CHECK_WARN, "RDMA",
 			"modprobe rdma_ucm", "/dev/infiniband/rdma_cm does not exist");
 	else
-		check_add(list, CHECK_OK, "RDMA", "", "ports up: %s", ports);
+		check_result_append(list, CHECK_OK, "RDMA", "", "ports up: %s", ports);
 }
 
 /* ---- GPU ---- */
 
-static void check_gpu(json_t *list)
+static void check_gpu_devices(json_t *list)
 {
 	char version[128] = "";
 	unsigned n = 0;
@@ -210,25 +217,26 @@ static void check_gpu(json_t *list)
 		access(path, F_OK) == 0)
 		n++;
 	if (access("/proc/driver/nvidia/version", F_OK) < 0) {
-		check_add(
+		check_result_append(
 			list, CHECK_OK, "GPU", "", "no NVIDIA driver; tensors are in host memory");
 		return;
 	}
 	first_line_read("/proc/driver/nvidia/version", version, sizeof(version));
 	if (!n || access("/dev/nvidiactl", F_OK) < 0 || access("/dev/nvidia-uvm", F_OK) < 0)
-		check_add(list, CHECK_WARN, "GPU",
+		check_result_append(list, CHECK_WARN, "GPU",
 			"systemctl enable --now nvidia-persistenced (or run nvidia-modprobe -u)",
 			"the NVIDIA driver is loaded, but some of its device nodes are missing");
 	else
-		check_add(list, CHECK_OK, "GPU", "", "%u NVIDIA devices, %.60s", n, version);
+		check_result_append(
+			list, CHECK_OK, "GPU", "", "%u NVIDIA devices, %.60s", n, version);
 }
 
 void check_host(json_t *list, const struct host_needs *needs)
 {
-	check_kernel(list);
+	check_kernel_version(list);
 	check_libraries(list);
-	check_limits(list, needs);
+	check_resource_limits(list, needs);
 	check_huge_pages(list);
-	check_rdma(list, needs);
-	check_gpu(list);
+	check_rdma_devices(list, needs);
+	check_gpu_devices(list);
 }

@@ -36,7 +36,7 @@
 
 static const char *const level_names[] = {"ok", "warn", "bad"};
 
-void check_add(json_t *list, enum check_level level, const char *name, const char *action,
+void check_result_append(json_t *list, enum check_level level, const char *name, const char *action,
 	const char *fmt, ...)
 {
 	char what[512], todo[512];
@@ -45,9 +45,9 @@ void check_add(json_t *list, enum check_level level, const char *name, const cha
 	va_start(ap, fmt);
 	vsnprintf(what, sizeof(what), fmt, ap);
 	va_end(ap);
-	log_blank(what);
+	log_replace_unprintable(what);
 	snprintf(todo, sizeof(todo), "%s", action);
-	log_blank(todo);
+	log_replace_unprintable(todo);
 	json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:s}", "name", name, "state",
 					    level_names[level], "what", what, "action", todo));
 }
@@ -70,7 +70,7 @@ struct checked_daemon {
 
 /* Find the daemon's program, starting from the folder of bpsctl. Search the places of a build tree
  * first, then those of an installation. */
-static bool find_program(struct checked_daemon *r)
+static bool find_daemon_program(struct checked_daemon *r)
 {
 	struct stat st;
 	char self[256], places[3][128];
@@ -94,7 +94,8 @@ static bool find_program(struct checked_daemon *r)
 
 /* Get the value of a setting from the output of the daemon's --print-config; "" if it is not
  * set. */
-static void conf_get(const struct checked_daemon *r, const char *name, char *ret, size_t room)
+static void conf_get_setting(
+	const struct checked_daemon *r, const char *name, char *ret, size_t room)
 {
 	const char *line = r->conf;
 	size_t n = strlen(name);
@@ -113,7 +114,7 @@ static void conf_get(const struct checked_daemon *r, const char *name, char *ret
 }
 
 /* Return the last line of a daemon's output, which states what is wrong in its settings. */
-static const char *complaint(char *text)
+static const char *output_last_line(char *text)
 {
 	char *line = text + strlen(text);
 
@@ -124,7 +125,7 @@ static const char *complaint(char *text)
 	return *line == '<' && strchr(line, '>') ? strchr(line, '>') + 1 : line;
 }
 
-static void take_settings(json_t *list, struct checked_daemon *r, struct subprocess *c)
+static void check_settings_result(json_t *list, struct checked_daemon *r, struct subprocess *c)
 {
 	char name[32];
 
@@ -132,14 +133,15 @@ static void take_settings(json_t *list, struct checked_daemon *r, struct subproc
 	r->is_valid = c->status >= 0 && WIFEXITED(c->status) && WEXITSTATUS(c->status) == 0;
 	if (r->is_valid) {
 		snprintf(r->conf, sizeof(r->conf), "%s", c->text);
-		check_add(list, CHECK_OK, name, "", "%s", r->has_file ? r->file : "the defaults");
+		check_result_append(
+			list, CHECK_OK, name, "", "%s", r->has_file ? r->file : "the defaults");
 	} else if (c->status < 0) {
-		check_add(list, CHECK_WARN, name, "run bps-DAEMON --check-config",
+		check_result_append(list, CHECK_WARN, name, "run bps-DAEMON --check-config",
 			"bps-%s did not check its settings: %s", r->name, strerror(-c->status));
 	} else {
-		check_add(list, CHECK_BAD, name,
+		check_result_append(list, CHECK_BAD, name,
 			"correct the settings; bps-DAEMON --check-config reports the details", "%s",
-			complaint(c->text));
+			output_last_line(c->text));
 	}
 }
 
@@ -152,9 +154,10 @@ static void check_settings(json_t *list, struct checked_daemon *roles, size_t n)
 		struct checked_daemon *r = &roles[i];
 		struct subprocess *c = &children[n_run];
 
-		if (!find_program(r)) {
+		if (!find_daemon_program(r)) {
 			if (r->has_file)
-				check_add(list, CHECK_WARN, r->name, "install the program",
+				check_result_append(list, CHECK_WARN, r->name,
+					"install the program",
 					"%s exists, but there is no program bps-%s", r->file,
 					r->name);
 			continue;
@@ -168,18 +171,18 @@ static void check_settings(json_t *list, struct checked_daemon *roles, size_t n)
 	if (children)
 		subprocess_run_all(children, n_run, CHILDREN_MS);
 	for (size_t k = 0; k < n_run; k++)
-		take_settings(list, &roles[at[k]], &children[k]);
+		check_settings_result(list, &roles[at[k]], &children[k]);
 	free(children);
 }
 
 /* ---- ports ---- */
 
 /* Try to bind the address. Returns 0 or -errno. */
-static int try_bind(const struct addr *a)
+static int address_try_bind(const struct addr *a)
 {
 	struct sockaddr_storage sa;
 	socklen_t len;
-	int on = 1, fd, rc = addr_number(a, &sa, &len);
+	int on = 1, fd, rc = addr_resolve_numeric(a, &sa, &len);
 
 	if (rc < 0)
 		return rc;
@@ -192,7 +195,7 @@ static int try_bind(const struct addr *a)
 	return rc;
 }
 
-static void check_port(
+static void check_listen_port(
 	json_t *list, const struct checked_daemon *r, const char *setting, uint16_t port)
 {
 	char text[ADDR_TEXT_BYTES], name[48];
@@ -200,34 +203,35 @@ static void check_port(
 	struct addr a;
 	int rc;
 
-	conf_get(r, setting, text, sizeof(text));
+	conf_get_setting(r, setting, text, sizeof(text));
 	snprintf(name, sizeof(name), "%s %s", r->name, setting);
 	if (addr_parse(&a, text, port, &err) < 0 || !a.port)
 		/* nothing to check: the daemon binds to any free port or rejects the address */
 		return;
-	rc = try_bind(&a);
+	rc = address_try_bind(&a);
 	if (rc == -EADDRINUSE && r->is_running)
-		check_add(list, CHECK_OK, name, "", "%s is used by the running bps-%s", text,
-			r->name);
+		check_result_append(list, CHECK_OK, name, "", "%s is used by the running bps-%s",
+			text, r->name);
 	else if (rc == -EADDRINUSE)
-		check_add(list, CHECK_BAD, name,
+		check_result_append(list, CHECK_BAD, name,
 			"`ss -ltnp` shows the program: stop it, or choose another port",
 			"%s is used by another program", text);
 	else if (rc < 0)
-		check_add(list, CHECK_BAD, name, "set an address of this host", "%s: %s", text,
-			strerror(-rc));
+		check_result_append(list, CHECK_BAD, name, "set an address of this host", "%s: %s",
+			text, strerror(-rc));
 	else if (r->is_running)
-		check_add(list, CHECK_WARN, name,
+		check_result_append(list, CHECK_WARN, name,
 			"restart the daemon, or set the address with which it was started",
 			"%s is free: the running bps-%s listens on another address", text, r->name);
 	else
-		check_add(list, CHECK_OK, name, "", "%s is free: bps-%s is not running", text,
-			r->name);
+		check_result_append(list, CHECK_OK, name, "", "%s is free: bps-%s is not running",
+			text, r->name);
 }
 
 /* Note the servers in the status of the running agent. Only the provider sockets answers path
  * probes. */
-static void note_servers(json_t *root, const struct checked_daemon *agent, struct path_list *paths)
+static void path_list_add_servers(
+	json_t *root, const struct checked_daemon *agent, struct path_list *paths)
 {
 	char text[ADDR_TEXT_BYTES], name[48];
 	struct sockaddr_storage sa;
@@ -239,27 +243,27 @@ static void note_servers(json_t *root, const struct checked_daemon *agent, struc
 
 	if (!cell_is(root, "provider", "sockets"))
 		return;
-	conf_get(agent, "listen", text, sizeof(text));
+	conf_get_setting(agent, "listen", text, sizeof(text));
 	if (addr_parse(&a, text, 1, &err) == 0 && strcmp(a.host, "*") != 0)
 		memcpy(paths->from, a.host, sizeof(paths->from));
 	json_array_foreach (json_object_get(root, "servers"), i, s) {
 		a.port = (uint16_t)cell_num(s, "port");
 		snprintf(a.host, sizeof(a.host), "%s", cell_str(s, "addr").s);
 		snprintf(name, sizeof(name), "server %.40s", cell_str(s, "name").s);
-		if (addr_number(&a, &sa, &len) == 0)
+		if (addr_resolve_numeric(&a, &sa, &len) == 0)
 			path_list_add(paths, name, &a, &sa, len, false);
 	}
 }
 
 /* Check whether the daemon of this role answers on its HTTP port. */
-static void ask_daemon(json_t *list, struct checked_daemon *r, struct path_list *paths)
+static void check_daemon_answers(json_t *list, struct checked_daemon *r, struct path_list *paths)
 {
 	struct http_get g = {.path = "/status"};
 	char text[ADDR_TEXT_BYTES], name[48], role[16];
 	struct err_text err = {""};
 	struct addr a;
 
-	conf_get(r, "http", text, sizeof(text));
+	conf_get_setting(r, "http", text, sizeof(text));
 	if (addr_parse(&a, text, r->http_port, &err) < 0 || !a.port)
 		return;
 	if (strcmp(a.host, "*") == 0)
@@ -269,23 +273,24 @@ static void ask_daemon(json_t *list, struct checked_daemon *r, struct path_list 
 	snprintf(name, sizeof(name), "%s daemon", r->name);
 	if (g.rc == BPS_ETIMEDOUT) {
 		r->is_running = true;
-		check_add(list, CHECK_BAD, name,
+		check_result_append(list, CHECK_BAD, name,
 			"restart the daemon; its log and /livez report the reason",
 			"a program accepts connections on %s, but does not answer within %d ms",
 			text, DAEMON_MS);
 	} else if (g.rc == 0 && cell_is(g.root, "role", role)) {
 		r->is_running = true;
 		r->pid = (int)cell_num(g.root, "pid");
-		note_servers(g.root, r, paths);
+		path_list_add_servers(g.root, r, paths);
 		if (json_is_false(json_object_get(g.root, "scheduler_up")))
-			check_add(list, CHECK_WARN, name,
+			check_result_append(list, CHECK_WARN, name,
 				"see the daemon's log: its key or address may be wrong, a firewall "
 				"may block it, or no scheduler runs",
 				"runs, but has no connection to the scheduler");
 		else if (cell_is(g.root, "version", BPS_VERSION))
-			check_add(list, CHECK_OK, name, "", "runs, release " BPS_VERSION);
+			check_result_append(list, CHECK_OK, name, "", "runs, release " BPS_VERSION);
 		else
-			check_add(list, CHECK_WARN, name, "restart the daemon after the upgrade",
+			check_result_append(list, CHECK_WARN, name,
+				"restart the daemon after the upgrade",
 				"runs release %.32s, but this bpsctl is of release " BPS_VERSION,
 				cell_str(g.root, "version").s);
 	}
@@ -294,19 +299,19 @@ static void ask_daemon(json_t *list, struct checked_daemon *r, struct path_list 
 
 /* ---- keys ---- */
 
-static void check_key(json_t *list, const struct checked_daemon *r, const char *config_dir)
+static void check_daemon_key(json_t *list, const struct checked_daemon *r, const char *config_dir)
 {
 	char path[512], name[48];
 	struct err_text err = {""};
 	struct keyring ring;
 	int rc;
 
-	conf_get(r, "key-file", path, sizeof(path));
+	conf_get_setting(r, "key-file", path, sizeof(path));
 	if (!*path)
 		snprintf(path, sizeof(path), "%.400s/%s", config_dir, r->key_file);
 	snprintf(name, sizeof(name), "%s key", r->name);
 	if (access(path, F_OK) < 0) {
-		check_add(list, CHECK_WARN, name,
+		check_result_append(list, CHECK_WARN, name,
 			"create the cluster's key with `bpsctl key new`, or this host's with "
 			"`bpsctl key derive`",
 			"there is no %s, so the daemon uses loopback only", path);
@@ -314,12 +319,12 @@ static void check_key(json_t *list, const struct checked_daemon *r, const char *
 	}
 	rc = keyring_load(&ring, path, &err);
 	if (rc > 0)
-		check_add(list, CHECK_OK, name, "", "%s", path);
+		check_result_append(list, CHECK_OK, name, "", "%s", path);
 	else if (rc == -EACCES)
-		check_add(list, CHECK_WARN, name, "run this check as root",
+		check_result_append(list, CHECK_WARN, name, "run this check as root",
 			"this user may not read %s", path);
 	else
-		check_add(list, CHECK_BAD, name,
+		check_result_append(list, CHECK_BAD, name,
 			"chmod 600 and chown the file, or create a new key", "%s",
 			*err.s ? err.s : path);
 	if (rc > 0)
@@ -346,12 +351,12 @@ static void check_versions(json_t *list, json_t *root)
 				n > 1 ? ", " : "", cell_str(m, "name").s, cell_str(m, "version").s);
 	}
 	if (n)
-		check_add(list, CHECK_WARN, "releases",
+		check_result_append(list, CHECK_WARN, "releases",
 			"upgrade the scheduler, then servers, then agents",
 			"%u daemons do not run release " BPS_VERSION " (%s%s)", n, others,
 			n > 4 ? ", ..." : "");
 	else
-		check_add(list, CHECK_OK, "releases", "",
+		check_result_append(list, CHECK_OK, "releases", "",
 			"all connected daemons run release " BPS_VERSION);
 }
 
@@ -369,54 +374,58 @@ static void check_host_names(json_t *list, json_t *root)
 		if (!cell_is(p, "code", "HOST_DUPLICATE") || !what)
 			continue;
 		is_found = true;
-		check_add(list, CHECK_BAD, "host names", cell_str(p, "action").s, "%s", what);
+		check_result_append(
+			list, CHECK_BAD, "host names", cell_str(p, "action").s, "%s", what);
 	}
 	if (!is_found)
-		check_add(list, CHECK_OK, "host names", "",
+		check_result_append(list, CHECK_OK, "host names", "",
 			"the scheduler sees no two machines with one host name");
 }
 
-static bool is_loopback(const struct addr *a)
+static bool is_loopback_addr(const struct addr *a)
 {
 	struct sockaddr_storage sa;
 	socklen_t len;
 
-	return addr_number(a, &sa, &len) == 0 && sockaddr_is_loopback((struct sockaddr *)&sa);
+	return addr_resolve_numeric(a, &sa, &len) == 0 &&
+	       sockaddr_is_loopback((struct sockaddr *)&sa);
 }
 
 /* Return whether the scheduler runs on another host. The function returns true if the settings of a
  * daemon name a remote scheduler, and no scheduler is set up or runs on this host. The scheduler's
  * HTTP port listens on the loopback address of that other host, so this host cannot check the port.
  * This host has already checked the scheduler's control port. */
-static bool is_elsewhere(const struct checked_daemon *roles, size_t n, const struct addr *http)
+static bool is_scheduler_remote(
+	const struct checked_daemon *roles, size_t n, const struct addr *http)
 {
 	char text[ADDR_TEXT_BYTES];
 	struct err_text err;
 	struct addr a;
 
-	if (!is_loopback(http) || roles[0].has_file || roles[0].is_running)
+	if (!is_loopback_addr(http) || roles[0].has_file || roles[0].is_running)
 		return false;
 	for (size_t i = 1; i < n; i++) {
-		conf_get(&roles[i], "scheduler", text, sizeof(text));
-		if (roles[i].has_file && addr_parse(&a, text, 7300, &err) == 0 && !is_loopback(&a))
+		conf_get_setting(&roles[i], "scheduler", text, sizeof(text));
+		if (roles[i].has_file && addr_parse(&a, text, 7300, &err) == 0 &&
+			!is_loopback_addr(&a))
 			return true;
 	}
 	return false;
 }
 
 /* Get the address that the scheduler's settings give to its HTTP port. */
-static void conf_get_http(const struct checked_daemon *scheduler, struct addr *ret)
+static void conf_get_scheduler_http(const struct checked_daemon *scheduler, struct addr *ret)
 {
 	char text[ADDR_TEXT_BYTES];
 	struct err_text err;
 
-	conf_get(scheduler, "http", text, sizeof(text));
+	conf_get_setting(scheduler, "http", text, sizeof(text));
 	if (addr_parse(ret, text, scheduler->http_port, &err) < 0)
 		*ret = (struct addr){.host = "127.0.0.1", .port = scheduler->http_port};
 }
 
 /* given: the address to ask; NULL: the address in the scheduler's settings. */
-static void check_scheduler(
+static void check_scheduler_answers(
 	json_t *list, const struct checked_daemon *roles, size_t n_roles, const struct addr *given)
 {
 	struct http_get g = {.path = "/status"};
@@ -425,23 +434,23 @@ static void check_scheduler(
 	const struct addr *http = given;
 
 	if (!given) {
-		conf_get_http(&roles[0], &of_settings);
+		conf_get_scheduler_http(&roles[0], &of_settings);
 		http = &of_settings;
 	}
 
-	if (is_elsewhere(roles, n_roles, http)) {
-		check_add(list, CHECK_OK, "scheduler", "",
+	if (is_scheduler_remote(roles, n_roles, http)) {
+		check_result_append(list, CHECK_OK, "scheduler", "",
 			"runs on another host; `bpsctl status` there shows the cluster");
 		return;
 	}
 	http_get_all(http, &g, 1, SCHEDULER_MS);
 	addr_format(http, text);
 	if (g.rc < 0 || !cell_is(g.root, "role", "scheduler")) {
-		check_add(list, CHECK_BAD, "scheduler",
+		check_result_append(list, CHECK_BAD, "scheduler",
 			"start bps-scheduler, or set its address with --scheduler-http", "%s",
 			g.rc < 0 ? g.err.s : "the daemon that answers is not a scheduler");
 	} else {
-		check_add(list, CHECK_OK, "scheduler", "",
+		check_result_append(list, CHECK_OK, "scheduler", "",
 			"answers at %s, release %.32s, health %.8s", text,
 			cell_str(g.root, "version").s, cell_str(g.root, "health").s);
 		check_versions(list, g.root);
@@ -451,7 +460,8 @@ static void check_scheduler(
 }
 
 /* Check that the control port in a daemon's setting `scheduler` accepts connections. */
-static void check_control(json_t *list, const struct checked_daemon *r, struct path_list *paths)
+static void check_control_port(
+	json_t *list, const struct checked_daemon *r, struct path_list *paths)
 {
 	char text[ADDR_TEXT_BYTES], name[48];
 	struct err_text err = {""};
@@ -460,23 +470,23 @@ static void check_control(json_t *list, const struct checked_daemon *r, struct p
 	socklen_t len;
 	int rc;
 
-	conf_get(r, "scheduler", text, sizeof(text));
+	conf_get_setting(r, "scheduler", text, sizeof(text));
 	if (!r->has_file || addr_parse(&a, text, 7300, &err) < 0)
 		return;
 	snprintf(name, sizeof(name), "%s's scheduler", r->name);
 	rc = http_can_connect(&a, DAEMON_MS, &sa, &len, &err);
 	if (rc < 0)
-		check_add(list, CHECK_BAD, name, "check --scheduler, the network and the firewall",
-			"%s", err.s);
+		check_result_append(list, CHECK_BAD, name,
+			"check --scheduler, the network and the firewall", "%s", err.s);
 	else
-		check_add(list, CHECK_OK, name, "", "%s accepts connections", text);
+		check_result_append(list, CHECK_OK, name, "", "%s accepts connections", text);
 	if (rc == 0)
 		path_list_add(paths, "scheduler", &a, &sa, len, true);
 }
 
 /* ---- paths ---- */
 
-static enum check_level path_level(enum path_result result)
+static enum check_level path_result_level(enum path_result result)
 {
 	if (result == PATH_PASSES || result == PATH_UNSUPPORTED)
 		return CHECK_OK;
@@ -484,13 +494,13 @@ static enum check_level path_level(enum path_result result)
 }
 
 /* Measure the paths, under a new time limit of the program. */
-static void check_paths(json_t *list, struct path_list *paths)
+static void measure_and_check_paths(json_t *list, struct path_list *paths)
 {
-	limit_time(true);
+	query_time_limit_set(true);
 	path_list_measure(paths);
 	if (paths->n_left_out)
-		check_add(list, CHECK_OK, "paths", "", "measured %zu of %zu paths", paths->n,
-			paths->n + paths->n_left_out);
+		check_result_append(list, CHECK_OK, "paths", "", "measured %zu of %zu paths",
+			paths->n, paths->n + paths->n_left_out);
 	for (size_t i = 0; i < paths->n; i++) {
 		const struct checked_path *p = &paths->paths[i];
 		struct path_text text;
@@ -498,13 +508,14 @@ static void check_paths(json_t *list, struct path_list *paths)
 
 		snprintf(name, sizeof(name), "path to %s", p->name);
 		path_describe(p, &text);
-		check_add(list, path_level(p->result), name, text.action, "%s", text.what);
+		check_result_append(
+			list, path_result_level(p->result), name, text.action, "%s", text.what);
 	}
 }
 
 /* ---- all ---- */
 
-static void fill_roles(struct checked_daemon roles[3], const char *config_dir)
+static void checked_daemons_init(struct checked_daemon roles[3], const char *config_dir)
 {
 	static const struct checked_daemon models[3] = {
 		{.name = "scheduler", .key_file = "cluster.key", .port = 7300, .http_port = 7301},
@@ -526,10 +537,10 @@ static void conf_get_provider(const struct checked_daemon *r, char *ret, size_t 
 	struct err_text err;
 	struct addr a;
 
-	conf_get(r, "provider", ret, room);
+	conf_get_setting(r, "provider", ret, room);
 	if (strcmp(ret, "auto") != 0)
 		return;
-	conf_get(r, "listen", text, sizeof(text));
+	conf_get_setting(r, "listen", text, sizeof(text));
 	snprintf(ret, room, "%s",
 		addr_parse(&a, text, r->port, &err) == 0 && rdma_port_has_address(NIC_SYSFS, a.host)
 			? "verbs"
@@ -547,38 +558,38 @@ static void check_providers(json_t *list, const struct checked_daemon roles[3])
 	conf_get_provider(server, of_server, sizeof(of_server));
 	conf_get_provider(agent, of_agent, sizeof(of_agent));
 	if (strcmp(of_server, of_agent) != 0)
-		check_add(list, CHECK_BAD, "provider",
+		check_result_append(list, CHECK_BAD, "provider",
 			"set the same provider on all servers and agents",
 			"the server's settings select '%s', those of the agent '%s'", of_server,
 			of_agent);
 }
 
-static void check_role(json_t *list, struct checked_daemon *r, const char *config_dir,
+static void check_daemon_role(json_t *list, struct checked_daemon *r, const char *config_dir,
 	struct host_needs *needs, struct path_list *paths)
 {
 	char provider[32];
 
 	if (!r->is_valid)
 		return;
-	ask_daemon(list, r, paths);
+	check_daemon_answers(list, r, paths);
 	if (r->pid)
 		needs->pid = r->pid;
 	if (!r->has_file)
 		/* without a settings file, the daemon is not meant to run on this host, or it was
 		 * started with other settings */
 		return;
-	check_key(list, r, config_dir);
+	check_daemon_key(list, r, config_dir);
 	conf_get_provider(r, provider, sizeof(provider));
 	/* bind(2) cannot check an RDMA port. */
 	if (r->port && strcmp(provider, "verbs") != 0)
-		check_port(list, r, "listen", r->port);
-	check_port(list, r, "http", r->http_port);
-	check_control(list, r, paths);
+		check_listen_port(list, r, "listen", r->port);
+	check_listen_port(list, r, "http", r->http_port);
+	check_control_port(list, r, paths);
 	needs->has_verbs |= strcmp(provider, "verbs") == 0;
 	needs->has_libfabric |= strcmp(provider, "verbs") == 0 || strcmp(provider, "tcp") == 0;
 }
 
-static void count(json_t *root)
+static void count_checks_by_level(json_t *root)
 {
 	json_t *c;
 	size_t i;
@@ -592,7 +603,7 @@ static void count(json_t *root)
 	}
 }
 
-json_t *checks_json(const char *config_dir, const struct addr *scheduler_http)
+json_t *checks_run_all_json(const char *config_dir, const struct addr *scheduler_http)
 {
 	struct checked_daemon *roles = calloc(3, sizeof(*roles));
 	struct path_list *paths = calloc(1, sizeof(*paths));
@@ -606,20 +617,20 @@ json_t *checks_json(const char *config_dir, const struct addr *scheduler_http)
 		free(paths);
 		return NULL;
 	}
-	fill_roles(roles, config_dir);
+	checked_daemons_init(roles, config_dir);
 	check_settings(list, roles, 3);
 	for (size_t i = 0; i < 3; i++)
-		check_role(list, &roles[i], config_dir, &needs, paths);
+		check_daemon_role(list, &roles[i], config_dir, &needs, paths);
 	check_providers(list, roles);
-	check_scheduler(list, roles, 3, scheduler_http);
-	check_paths(list, paths);
+	check_scheduler_answers(list, roles, 3, scheduler_http);
+	measure_and_check_paths(list, paths);
 	check_host(list, &needs);
 	free(roles);
 	free(paths);
 	machine_host_name(host, domain);
 	root = json_pack("{s:i, s:s, s:s, s:s, s:o}", "schema", 1, "host", host, "version",
 		BPS_VERSION, "commit", bps_commit(), "checks", list);
-	count(root);
+	count_checks_by_level(root);
 	return root;
 }
 

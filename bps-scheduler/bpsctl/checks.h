@@ -3,8 +3,9 @@
 /* Implements the command `bpsctl check`, which checks whether this host is ready for the daemons
  * that will run on it. The result is a list of lines. Each line has a state (ok, warn or bad) and
  * the action to take. checks.c checks this host's daemons and the scheduler. check_host.c checks
- * the machine. The checks change nothing. Before checks_json returns, it ends the programs that it
- * has started and closes the sockets that it has opened. The functions block for a limited time. */
+ * the machine. The checks change nothing. Before checks_run_all_json returns, it ends the programs
+ * that it has started and closes the sockets that it has opened. The functions block for a limited
+ * time. */
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -24,7 +25,7 @@ struct host_needs {
 };
 
 /* Append a line to list. action: what the operator should do, "" for nothing. */
-void check_add(json_t *list, enum check_level level, const char *name, const char *action,
+void check_result_append(json_t *list, enum check_level level, const char *name, const char *action,
 	const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 
 /* Check the machine, and append the results to list (check_host.c). */
@@ -34,7 +35,7 @@ void check_host(json_t *list, const struct host_needs *needs);
  * HTTP port; NULL: the address in the scheduler's settings. Fields of the document:
  *  schema host version commit checks[{name state("ok"|"warn"|"bad") what action}]
  *  ok, warn, bad: three fields, each with the number of checks in the state of that name */
-json_t *checks_json(const char *config_dir, const struct addr *scheduler_http);
+json_t *checks_run_all_json(const char *config_dir, const struct addr *scheduler_http);
 /* Print the results of the checks. Returns 2 if a result is bad, 1 if a result is a warning, else
  * 0. */
 int screen_check(FILE *out, json_t *root);

@@ -16,7 +16,7 @@
 #define EVENTS_BEFORE 10 /* number of past events that `events --follow` prints first */
 #define SINCE_MAX_MS  (UINT64_C(3650) * 86400 * 1000)
 
-static int get_events(
+static int fetch_events_once(
 	const struct bpsctl_opts *o, uint64_t since, json_t **ret, struct err_text *err)
 {
 	json_t *root = NULL;
@@ -24,9 +24,9 @@ static int get_events(
 	int rc;
 
 	snprintf(path, sizeof(path), "/status?events=%" PRIu64, since);
-	limit_time(true);
+	query_time_limit_set(true);
 	rc = fetch_path(&o->scheduler_http, path, &root, err);
-	limit_time(false);
+	query_time_limit_set(false);
 	if (rc < 0)
 		return rc;
 	if (!json_object_get(root, "events")) {
@@ -48,17 +48,17 @@ static int get_all_events(const struct bpsctl_opts *o, uint64_t since, uint64_t 
 {
 	json_t *root = NULL, *next = NULL;
 	bool is_new = true;
-	int rc = get_events(o, since, &root, err);
+	int rc = fetch_events_once(o, since, &root, err);
 
 	if (rc == 0 && term && cell_num(root, "term") != term) {
 		uint64_t restored = cell_num(root, "restored");
 
 		json_decref(root);
 		root = NULL;
-		rc = get_events(o, since < restored ? since : restored, &root, err);
+		rc = fetch_events_once(o, since < restored ? since : restored, &root, err);
 	}
 	while (rc == 0 && is_new && cell_num(root, "next") < cell_num(root, "last")) {
-		rc = get_events(o, cell_num(root, "next"), &next, err);
+		rc = fetch_events_once(o, cell_num(root, "next"), &next, err);
 		if (rc < 0)
 			break;
 		is_new = cell_num(next, "next") > cell_num(root, "next");
@@ -92,10 +92,10 @@ static void print_events(const struct bpsctl_opts *o, json_t *root)
 
 /* Parse the value of --since. *ret_number: the number of the event after which to start, or 0.
  * *ret_span_s: the time span in seconds, or 0. Errors: -EINVAL. */
-static int since_parse(
+static int parse_since_flag(
 	const char *text, uint64_t *ret_number, double *ret_span_s, struct err_text *err)
 {
-	uint64_t ms = duration_ms(text, SINCE_MAX_MS);
+	uint64_t ms = duration_parse_ms(text, SINCE_MAX_MS);
 	char *end;
 
 	*ret_number = 0;
@@ -112,7 +112,7 @@ static int since_parse(
 
 /* Keep only the events of the last span_s seconds by the scheduler's clock. If span_s is 0, keep
  * all events. */
-static void drop_older(json_t *root, double span_s)
+static void drop_older_events(json_t *root, double span_s)
 {
 	json_t *list = json_object_get(root, "events");
 	double from = cell_sec(root, "now") - span_s;
@@ -127,16 +127,16 @@ static void drop_older(json_t *root, double span_s)
 /* Find where --follow begins. *ret_since: the number of the event after which --follow begins, or
  * 0. *ret_span_s: the time span before now, in seconds, or 0. If --since is set, it gives one of
  * the two values. Without --since, begin EVENTS_BEFORE events before the newest. */
-static int follow_start(
+static int find_follow_start(
 	const struct bpsctl_opts *o, uint64_t *ret_since, double *ret_span_s, struct err_text *err)
 {
 	json_t *root = NULL;
 	uint64_t last;
-	int rc = since_parse(o->since, ret_since, ret_span_s, err);
+	int rc = parse_since_flag(o->since, ret_since, ret_span_s, err);
 
 	if (rc < 0 || *o->since)
 		return rc;
-	rc = get_events(o, UINT64_MAX, &root, err);
+	rc = fetch_events_once(o, UINT64_MAX, &root, err);
 	if (rc < 0)
 		return rc;
 	last = cell_num(root, "last");
@@ -145,14 +145,14 @@ static int follow_start(
 	return 0;
 }
 
-static int follow(const struct bpsctl_opts *o)
+static int follow_new_events(const struct bpsctl_opts *o)
 {
 	struct err_text err = {""};
 	uint64_t since = 0, term = 0;
 	double span_s = 0;
 	bool is_away = false;
 	struct live_screen w;
-	int rc = follow_start(o, &since, &span_s, &err);
+	int rc = find_follow_start(o, &since, &span_s, &err);
 
 	if (rc == -EINVAL)
 		return print_error_line(err.s, EX_USAGE);
@@ -171,13 +171,13 @@ static int follow(const struct bpsctl_opts *o)
 			continue;
 		}
 		is_away = false;
-		drop_older(root, span_s);
+		drop_older_events(root, span_s);
 		span_s = 0;
 		print_events(o, root);
 		since = cell_num(root, "next");
 		term = cell_num(root, "term");
 		json_decref(root);
-	} while (live_screen_wait(&w, interval_ms(o)));
+	} while (live_screen_wait(&w, opts_interval_ms(o)));
 	live_screen_end(&w);
 	return is_away ? EXIT_UNREACHABLE : 0;
 }
@@ -192,12 +192,12 @@ int cmd_events(const struct bpsctl_opts *o, const char *arg)
 
 	(void)arg;
 	if (o->follow)
-		return follow(o);
-	if (since_parse(o->since, &since, &span_s, &err) < 0)
+		return follow_new_events(o);
+	if (parse_since_flag(o->since, &since, &span_s, &err) < 0)
 		return print_error_line(err.s, EX_USAGE);
 	rc = get_all_events(o, since, 0, &root, &err);
 	if (rc < 0)
 		return print_failure(rc, &err);
-	drop_older(root, span_s);
+	drop_older_events(root, span_s);
 	return print_document(o, root, screen_events);
 }

@@ -10,7 +10,7 @@
 #include "bps-scheduler/bpsctl/table_cells.h"
 #include "common/control/keyring.h"
 
-static bool is_identity(const char *s)
+static bool is_member_identity(const char *s)
 {
 	static const char *const roles[] = {"server:", "agent:", "ctl:"};
 
@@ -20,7 +20,7 @@ static bool is_identity(const char *s)
 	return false;
 }
 
-static int answer_key(const struct bpsctl_opts *o, const char *hex)
+static int print_key_answer(const struct bpsctl_opts *o, const char *hex)
 {
 	return print_answer(o, hex, json_pack("{s:i, s:s}", "schema", 1, "key", hex));
 }
@@ -31,20 +31,21 @@ int cmd_key_new(const struct bpsctl_opts *o, const char *arg)
 	char hex[KEY_HEX_BYTES];
 
 	(void)arg;
-	if (key_random(&key) < 0)
+	if (key_generate_random(&key) < 0)
 		return print_error_line("cannot get random bytes from the kernel", EXIT_ERR);
-	key_hex(&key, hex);
-	answer_key(o, hex);
+	key_format_hex(&key, hex);
+	print_key_answer(o, hex);
 	key_wipe(&key);
 	return 0;
 }
 
 /* Derive the key of an identity. Returns -EKEYREVOKED if the key is revoked, because the scheduler
  * would refuse the key. */
-static int derive(struct cluster_key *ret_key, const struct keyring *ring, const char *identity)
+static int derive_identity_key(
+	struct cluster_key *ret_key, const struct keyring *ring, const char *identity)
 {
 	char print[KEY_PRINT_BYTES], wire[KEYRING_ID_BYTES];
-	int rc = key_for_host(ret_key, &ring->key[0], identity);
+	int rc = key_derive_for_host(ret_key, &ring->key[0], identity);
 
 	if (rc == 0)
 		rc = key_fingerprint(ret_key, print);
@@ -56,11 +57,11 @@ static int derive(struct cluster_key *ret_key, const struct keyring *ring, const
 }
 
 /* Load the file with the master key. If there is no key, or loading fails, print an error on
- * stderr. Returns the result of steer_keys. */
-static int load_keys(const struct bpsctl_opts *o, struct keyring *ret_ring)
+ * stderr. Returns the result of steer_load_keyring. */
+static int load_master_keys(const struct bpsctl_opts *o, struct keyring *ret_ring)
 {
 	struct err_text err = {""};
-	int rc = steer_keys(&o->steer, ret_ring, &err);
+	int rc = steer_load_keyring(&o->steer, ret_ring, &err);
 
 	if (rc <= 0)
 		print_error_line(
@@ -78,12 +79,12 @@ int cmd_key_derive(const struct bpsctl_opts *o, const char *arg)
 	char hex[KEY_HEX_BYTES];
 	int rc;
 
-	if (!is_identity(arg))
+	if (!is_member_identity(arg))
 		return print_error_line(
 			"`key derive` needs server:NAME, agent:NAME or ctl:NAME", EX_USAGE);
-	if (load_keys(o, &ring) <= 0)
+	if (load_master_keys(o, &ring) <= 0)
 		return EXIT_ERR;
-	rc = derive(&key, &ring, arg);
+	rc = derive_identity_key(&key, &ring, arg);
 	keyring_wipe(&ring);
 	if (rc == -EKEYREVOKED)
 		return print_error_line(
@@ -92,8 +93,8 @@ int cmd_key_derive(const struct bpsctl_opts *o, const char *arg)
 			EXIT_ERR);
 	if (rc < 0)
 		return print_error_line(err_str(rc), EXIT_ERR);
-	key_hex(&key, hex);
-	answer_key(o, hex);
+	key_format_hex(&key, hex);
+	print_key_answer(o, hex);
 	key_wipe(&key);
 	return 0;
 }
@@ -102,7 +103,7 @@ int cmd_key_derive(const struct bpsctl_opts *o, const char *arg)
 
 /* Return whether the scheduler uses the keys of the keyring `ring`. root: the scheduler's answer to
  * `key reload`. */
-static bool has_taken(json_t *root, const struct keyring *ring)
+static bool has_scheduler_loaded_keys(json_t *root, const struct keyring *ring)
 {
 	json_t *first = json_array_get(json_object_get(root, "keys"), 0);
 	char print[KEY_PRINT_BYTES];
@@ -113,12 +114,12 @@ static bool has_taken(json_t *root, const struct keyring *ring)
 }
 
 /* Send the scheduler the request to read the changed key file. Returns the exit code. */
-static int tell_scheduler(const struct bpsctl_opts *o, const struct keyring *ring)
+static int request_key_reload(const struct bpsctl_opts *o, const struct keyring *ring)
 {
 	struct err_text text = {""}, err = {""};
 	json_t *root = NULL;
-	int rc = ask_scheduler(o, "key reload", "", NULL, 0, &text, &root, NULL, &err);
-	bool is_good = rc == 0 && has_taken(root, ring);
+	int rc = send_steer_request(o, "key reload", "", NULL, 0, &text, &root, NULL, &err);
+	bool is_good = rc == 0 && has_scheduler_loaded_keys(root, ring);
 
 	json_decref(root);
 	if (rc < 0) {
@@ -144,7 +145,7 @@ static int tell_scheduler(const struct bpsctl_opts *o, const struct keyring *rin
 
 static const char *const key_words[KEYRING_KEYS] = {"current", "previous"};
 
-static void print_change(const struct keyring *ring, const char *text)
+static void print_key_change_json(const struct keyring *ring, const char *text)
 {
 	json_t *keys = json_array(), *root;
 	char print[KEY_PRINT_BYTES] = "";
@@ -160,20 +161,21 @@ static void print_change(const struct keyring *ring, const char *text)
 
 /* Write the changed keys to the key file and let the scheduler read it. done: a sentence about the
  * change, for --json. Returns the exit code. */
-static int store(const struct bpsctl_opts *o, const struct keyring *ring, const char *done)
+static int store_keyring_and_reload(
+	const struct bpsctl_opts *o, const struct keyring *ring, const char *done)
 {
 	struct err_text err = {""};
 	int status;
 
 	if (keyring_store(ring, steer_key_path(&o->steer), &err) < 0)
 		return print_error_line(err.s, EXIT_ERR);
-	status = tell_scheduler(o, ring);
+	status = request_key_reload(o, ring);
 	if (o->json)
-		print_change(ring, done);
+		print_key_change_json(ring, done);
 	return status;
 }
 
-static void print_prints(const struct keyring *ring)
+static void print_key_fingerprints(const struct keyring *ring)
 {
 	char print[KEY_PRINT_BYTES] = "";
 
@@ -189,7 +191,7 @@ int cmd_key_rotate(const struct bpsctl_opts *o, const char *arg)
 	int rc = 0, status = EXIT_ERR;
 
 	(void)arg;
-	if (load_keys(o, &ring) <= 0)
+	if (load_master_keys(o, &ring) <= 0)
 		return EXIT_ERR;
 	if (ring.n_keys == KEYRING_KEYS && !o->force) {
 		print_error_line(
@@ -198,17 +200,17 @@ int cmd_key_rotate(const struct bpsctl_opts *o, const char *arg)
 			EXIT_ERR);
 		goto out;
 	}
-	rc = key_random(&fresh);
+	rc = key_generate_random(&fresh);
 	if (rc == 0)
 		rc = keyring_rotate(&ring, &fresh);
 	if (rc < 0) {
 		print_error_line(err_str(rc), EXIT_ERR);
 		goto out;
 	}
-	status = store(o, &ring, "the key is rotated");
+	status = store_keyring_and_reload(o, &ring, "the key is rotated");
 	if (status == EXIT_ERR || o->json)
 		goto out;
-	print_prints(&ring);
+	print_key_fingerprints(&ring);
 	printf("Next: give each host its new key (bpsctl key derive ROLE:NAME) and reload its "
 	       "daemon\n"
 	       "(SIGHUP). When `bpsctl key status` shows no member with the previous key, run\n"
@@ -227,7 +229,7 @@ static bool is_previous_unused(const struct bpsctl_opts *o)
 	json_t *root = NULL, *k;
 	uint64_t n = 0;
 	size_t i;
-	int rc = ask_scheduler(o, "key status", "", NULL, 0, &text, &root, NULL, &err);
+	int rc = send_steer_request(o, "key status", "", NULL, 0, &text, &root, NULL, &err);
 
 	if (rc < 0) {
 		fprintf(stderr, "bpsctl: cannot find out which members use the previous key: %s\n",
@@ -253,7 +255,7 @@ int cmd_key_retire(const struct bpsctl_opts *o, const char *arg)
 	int rc, status = EXIT_ERR;
 
 	(void)arg;
-	if (load_keys(o, &ring) <= 0)
+	if (load_master_keys(o, &ring) <= 0)
 		return EXIT_ERR;
 	if (!o->force && ring.n_keys == KEYRING_KEYS && !is_previous_unused(o)) {
 		print_error_line("the previous key is not retired (--force retires it)", EXIT_ERR);
@@ -264,7 +266,7 @@ int cmd_key_retire(const struct bpsctl_opts *o, const char *arg)
 		print_error_line(
 			rc == -ENOENT ? "there is no previous key" : err_str(rc), EXIT_ERR);
 	else
-		status = store(o, &ring, "the previous key is retired");
+		status = store_keyring_and_reload(o, &ring, "the previous key is retired");
 out:
 	keyring_wipe(&ring);
 	return status;
@@ -275,16 +277,16 @@ int cmd_key_revoke(const struct bpsctl_opts *o, const char *arg)
 	struct keyring ring;
 	int rc, status = EXIT_ERR;
 
-	if (!is_identity(arg))
+	if (!is_member_identity(arg))
 		return print_error_line(
 			"`key revoke` needs server:NAME, agent:NAME or ctl:NAME", EX_USAGE);
-	if (load_keys(o, &ring) <= 0)
+	if (load_master_keys(o, &ring) <= 0)
 		return EXIT_ERR;
 	rc = keyring_revoke(&ring, arg);
 	/* -EEXIST: the key was revoked by an earlier command. Write the file nevertheless, because
 	 * the scheduler may not have read the file since that command. */
 	if (rc == 0 || rc == -EEXIST)
-		status = store(o, &ring, "the key is revoked");
+		status = store_keyring_and_reload(o, &ring, "the key is revoked");
 	else
 		print_error_line(rc == -ENOSPC ? "too many keys are revoked: rotate the key instead"
 					       : err_str(rc),
@@ -295,7 +297,7 @@ int cmd_key_revoke(const struct bpsctl_opts *o, const char *arg)
 
 /* ---- key status ---- */
 
-static void list_masters(FILE *out, json_t *members)
+static void print_master_key_holders(FILE *out, json_t *members)
 {
 	json_t *o;
 	size_t i, n = 0;
@@ -337,7 +339,7 @@ static int screen_keys(FILE *out, json_t *root)
 	}
 	if (n_shown > SCREEN_MISSING_MAX)
 		fprintf(out, "(%zu more: --json)\n", n_shown - SCREEN_MISSING_MAX);
-	list_masters(out, json_object_get(root, "members"));
+	print_master_key_holders(out, json_object_get(root, "members"));
 	json_array_foreach (json_object_get(root, "revoked"), i, o)
 		fprintf(out, "%srevoked %s\n", i ? "" : "\n", cell_text(json_string_value(o)).s);
 	return 0;
@@ -347,7 +349,7 @@ int cmd_key_status(const struct bpsctl_opts *o, const char *arg)
 {
 	struct err_text text = {""}, err = {""};
 	json_t *root = NULL;
-	int rc = ask_scheduler(o, "key status", "", NULL, 0, &text, &root, NULL, &err);
+	int rc = send_steer_request(o, "key status", "", NULL, 0, &text, &root, NULL, &err);
 
 	(void)arg;
 	return rc < 0 ? print_failure(rc, &err) : print_document(o, root, screen_keys);

@@ -17,8 +17,8 @@
 
 /* Fetch and show one screen. If the daemon is unreachable, show the error instead; --watch goes
  * on. */
-static int watch_once(const struct document_view *v, const struct bpsctl_opts *o, const char *arg,
-	struct live_screen *w)
+static int watch_show_once(const struct document_view *v, const struct bpsctl_opts *o,
+	const char *arg, struct live_screen *w)
 {
 	char *text = NULL;
 	size_t n = 0;
@@ -29,9 +29,9 @@ static int watch_once(const struct document_view *v, const struct bpsctl_opts *o
 
 	if (!out)
 		return print_error_line("out of memory", EXIT_ERR);
-	limit_time(true);
+	query_time_limit_set(true);
 	rc = v->fetch(o, arg, &root, &err);
-	limit_time(false);
+	query_time_limit_set(false);
 	if (rc == 0 && o->verbose && !o->json)
 		json_object_set_new(root, "verbose", json_true());
 	if (rc == 0)
@@ -51,7 +51,8 @@ static int watch_once(const struct document_view *v, const struct bpsctl_opts *o
 	return status;
 }
 
-static int watch_view(const struct document_view *v, const struct bpsctl_opts *o, const char *arg)
+static int watch_document_view(
+	const struct document_view *v, const struct bpsctl_opts *o, const char *arg)
 {
 	struct live_screen w;
 	int status;
@@ -59,20 +60,20 @@ static int watch_view(const struct document_view *v, const struct bpsctl_opts *o
 	if (live_screen_begin(&w) < 0)
 		return print_error_line("cannot wait for signals", EXIT_ERR);
 	do
-		status = watch_once(v, o, arg, &w);
-	while (live_screen_wait(&w, interval_ms(o)));
+		status = watch_show_once(v, o, arg, &w);
+	while (live_screen_wait(&w, opts_interval_ms(o)));
 	live_screen_end(&w);
 	return status;
 }
 
-int cmd_view(const struct document_view *v, const struct bpsctl_opts *o, const char *arg)
+int cmd_show_document(const struct document_view *v, const struct bpsctl_opts *o, const char *arg)
 {
 	struct err_text err = {""};
 	json_t *root = NULL;
 	int rc;
 
 	if (o->watch)
-		return watch_view(v, o, arg);
+		return watch_document_view(v, o, arg);
 	rc = v->fetch(o, arg, &root, &err);
 	if (rc == 0)
 		return print_document(o, root, v->screen);
@@ -81,60 +82,61 @@ int cmd_view(const struct document_view *v, const struct bpsctl_opts *o, const c
 
 /* ---- the commands ---- */
 
-static int get_status(
+static int view_fetch_status(
 	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
 {
 	(void)arg;
 	return fetch_status(&o->scheduler_http, ret, err);
 }
-const struct document_view view_status = {get_status, screen_status};
+const struct document_view view_status = {view_fetch_status, screen_status};
 
-static int get_servers(
+static int view_fetch_servers(
 	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
 {
 	(void)arg;
 	return fetch_members(&o->scheduler_http, "server", ret, err);
 }
-const struct document_view view_servers = {get_servers, screen_servers};
+const struct document_view view_servers = {view_fetch_servers, screen_servers};
 
-static int get_agents(
+static int view_fetch_agents(
 	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
 {
 	(void)arg;
 	return fetch_members(&o->scheduler_http, "agent", ret, err);
 }
-const struct document_view view_agents = {get_agents, screen_agents};
+const struct document_view view_agents = {view_fetch_agents, screen_agents};
 
-static int get_agent(
+static int view_fetch_agent(
 	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
 {
 	return fetch_agent(arg, o->topology, ret, err);
 }
 
-static int get_jobs(
+static int view_fetch_jobs(
 	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
 {
 	(void)arg;
 	return fetch_jobs(&o->scheduler_http, ret, err);
 }
-const struct document_view view_jobs = {get_jobs, screen_jobs};
+const struct document_view view_jobs = {view_fetch_jobs, screen_jobs};
 
-static int get_job(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
+static int view_fetch_job(
+	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
 {
 	return fetch_job(&o->scheduler_http, arg, ret, err);
 }
-const struct document_view view_job = {get_job, screen_job};
+const struct document_view view_job = {view_fetch_job, screen_job};
 
-static int get_stuck(
+static int view_fetch_stuck(
 	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
 {
 	return fetch_stuck(&o->scheduler_http, &o->agent_http, arg, ret, err);
 }
-const struct document_view view_why_stuck = {get_stuck, screen_stuck};
+const struct document_view view_why_stuck = {view_fetch_stuck, screen_stuck};
 
 int cmd_top(const struct bpsctl_opts *o, const char *arg)
 {
-	return watch_view(&view_status, o, arg);
+	return watch_document_view(&view_status, o, arg);
 }
 
 int cmd_agent(const struct bpsctl_opts *o, const char *arg)
@@ -144,19 +146,20 @@ int cmd_agent(const struct bpsctl_opts *o, const char *arg)
 
 	if (addr_parse(&a, arg, AGENT_HTTP, &err) < 0)
 		return print_error_line(err.s, EX_USAGE);
-	return cmd_view(
-		&(struct document_view){get_agent, o->topology ? screen_topology : screen_daemon},
+	return cmd_show_document(&(struct document_view){view_fetch_agent,
+					 o->topology ? screen_topology : screen_daemon},
 		o, arg);
 }
 
-static int get_checks(
+static int view_fetch_checks(
 	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
 {
 	(void)arg;
-	*ret = checks_json(o->config_dir, o->is_scheduler_given ? &o->scheduler_http : NULL);
+	*ret = checks_run_all_json(
+		o->config_dir, o->is_scheduler_given ? &o->scheduler_http : NULL);
 	return *ret ? 0 : err_set(err, -ENOMEM, "out of memory");
 }
-const struct document_view view_check = {get_checks, screen_check};
+const struct document_view view_check = {view_fetch_checks, screen_check};
 
 int cmd_version(const struct bpsctl_opts *o, const char *arg)
 {

@@ -17,12 +17,12 @@
 #define WAIT_MS 200 /* milliseconds between two checks of --wait */
 
 /* Return whether the address stands for all addresses of this host. */
-static bool is_any(const struct addr *a)
+static bool is_any_address(const struct addr *a)
 {
 	struct sockaddr_storage ss;
 	socklen_t len;
 
-	return addr_number(a, &ss, &len) == 0 && sockaddr_is_any((struct sockaddr *)&ss);
+	return addr_resolve_numeric(a, &ss, &len) == 0 && sockaddr_is_any((struct sockaddr *)&ss);
 }
 
 /* Request from the scheduler of this host the address on which it really listens. With this
@@ -43,7 +43,7 @@ static bool find_scheduler(const struct bpsctl_opts *o, struct addr *ret_addr)
 		   addr_parse(&found, cell_str(root, "listen").s, asked.port, &err) == 0 &&
 		   found.port &&
 		   (found.port != asked.port ||
-			   (!is_any(&found) && strcmp(found.host, asked.host) != 0));
+			   (!is_any_address(&found) && strcmp(found.host, asked.host) != 0));
 	json_decref(root);
 	if (is_found)
 		*ret_addr = found;
@@ -52,7 +52,7 @@ static bool find_scheduler(const struct bpsctl_opts *o, struct addr *ret_addr)
 
 /* Send the request without testing the port first, because the scheduler would count the test as a
  * connection from an unknown peer. */
-int ask_scheduler(const struct bpsctl_opts *o, const char *verb, const char *target,
+int send_steer_request(const struct bpsctl_opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
 	bool *ret_is_answer, struct err_text *err)
 {
@@ -66,14 +66,14 @@ int ask_scheduler(const struct bpsctl_opts *o, const char *verb, const char *tar
 	return rc;
 }
 
-static int print_text(const struct bpsctl_opts *o, const char *text)
+static int print_text_answer(const struct bpsctl_opts *o, const char *text)
 {
 	return print_answer(o, text, json_pack("{s:i, s:s}", "schema", 1, "text", text));
 }
 
 /* Print the error of a request. An argument that the scheduler refuses is a wrong command line.
  * Returns the exit code. */
-static int print_refusal(int rc, bool is_answer, const struct err_text *err)
+static int print_request_error(int rc, bool is_answer, const struct err_text *err)
 {
 	bool is_usage = rc == -EMSGSIZE || (rc == -EINVAL && is_answer);
 
@@ -81,47 +81,47 @@ static int print_refusal(int rc, bool is_answer, const struct err_text *err)
 }
 
 /* Send a request with this verb to the scheduler, and print the answer. */
-static int order(const struct bpsctl_opts *o, const char *verb, const char *target,
+static int send_request_and_print(const struct bpsctl_opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args)
 {
 	struct err_text text = {""}, err = {""};
 	bool is_answer;
-	int rc = ask_scheduler(o, verb, target, args, n_args, &text, NULL, &is_answer, &err);
+	int rc = send_steer_request(o, verb, target, args, n_args, &text, NULL, &is_answer, &err);
 
-	return rc < 0 ? print_refusal(rc, is_answer, &err) : print_text(o, text.s);
+	return rc < 0 ? print_request_error(rc, is_answer, &err) : print_text_answer(o, text.s);
 }
 
 /* ---- drain ---- */
 
 /* Get the number of partitions that the member `target` still has. Errors: as steer_call. */
-static int parts_left(
+static int get_partitions_left(
 	const struct bpsctl_opts *o, const char *target, uint64_t *ret_n, struct err_text *err)
 {
 	struct err_text text = {""};
 	json_t *json = NULL;
 	int rc;
 
-	limit_time(true);
-	rc = ask_scheduler(o, "drain status", target, NULL, 0, &text, &json, NULL, err);
-	limit_time(false);
+	query_time_limit_set(true);
+	rc = send_steer_request(o, "drain status", target, NULL, 0, &text, &json, NULL, err);
+	query_time_limit_set(false);
 	if (rc == 0)
 		*ret_n = cell_num(json, "partitions");
 	json_decref(json);
 	return rc;
 }
 
-static int say_empty(const struct bpsctl_opts *o, const char *target, double took_s)
+static int print_drain_complete(const struct bpsctl_opts *o, const char *target, double took_s)
 {
 	char text[CTL_NAME_MAX + 64];
 
 	snprintf(text, sizeof(text), "%.70s has no partitions any more, after %.1f s", target,
 		took_s);
-	return print_text(o, text);
+	return print_text_answer(o, text);
 }
 
 /* Wait until the target has no partitions, or until the time of --timeout is over. Keep waiting
  * while the scheduler is unreachable. */
-static int wait_empty(const struct bpsctl_opts *o, const char *target)
+static int wait_until_drained(const struct bpsctl_opts *o, const char *target)
 {
 	uint64_t begin = clock_now_ns(), n = 1, took_ns;
 	const struct timespec pause = {.tv_nsec = WAIT_MS * 1000000L};
@@ -129,10 +129,10 @@ static int wait_empty(const struct bpsctl_opts *o, const char *target)
 	int rc;
 
 	for (;;) {
-		rc = parts_left(o, target, &n, &err);
+		rc = get_partitions_left(o, target, &n, &err);
 		took_ns = clock_now_ns() - begin;
 		if (rc == 0 && !n)
-			return say_empty(o, target, (double)took_ns / 1e9);
+			return print_drain_complete(o, target, (double)took_ns / 1e9);
 		if (rc < 0 && rc != BPS_ENOSCHED && rc != BPS_ETIMEDOUT)
 			return print_failure(rc, &err);
 		if (took_ns / 1000 > o->timeout_us)
@@ -153,32 +153,32 @@ int cmd_drain(const struct bpsctl_opts *o, const char *arg)
 	const struct steer_arg reason = {"reason", o->reason};
 	struct err_text text = {""}, err = {""};
 	bool is_answer;
-	int rc = ask_scheduler(o, "drain", arg, &reason, 1, &text, NULL, &is_answer, &err);
+	int rc = send_steer_request(o, "drain", arg, &reason, 1, &text, NULL, &is_answer, &err);
 
 	if (rc < 0)
-		return print_refusal(rc, is_answer, &err);
+		return print_request_error(rc, is_answer, &err);
 	if (!o->wait)
-		return print_text(o, text.s);
+		return print_text_answer(o, text.s);
 	/* with --json, print only one document, the result of the wait */
 	if (!o->json)
-		print_text(o, text.s);
-	return wait_empty(o, arg);
+		print_text_answer(o, text.s);
+	return wait_until_drained(o, arg);
 }
 
 int cmd_undrain(const struct bpsctl_opts *o, const char *arg)
 {
-	return order(o, "undrain", arg, NULL, 0);
+	return send_request_and_print(o, "undrain", arg, NULL, 0);
 }
 
 int cmd_job_kill(const struct bpsctl_opts *o, const char *arg)
 {
 	const struct steer_arg reason = {"reason", o->reason};
 
-	return order(o, "job kill", arg, &reason, 1);
+	return send_request_and_print(o, "job kill", arg, &reason, 1);
 }
 
 /* Convert a code to capitals, because all codes are written in capitals. */
-static void upper(const char *s, char *ret, size_t room)
+static void convert_to_upper(const char *s, char *ret, size_t room)
 {
 	size_t n = 0;
 
@@ -192,14 +192,14 @@ int cmd_mute(const struct bpsctl_opts *o, const char *arg)
 	const struct steer_arg args[] = {{"duration", o->more}, {"reason", o->reason}};
 	char code[64];
 
-	upper(arg, code, sizeof(code));
-	return order(o, "mute", code, args, sizeof(args) / sizeof(args[0]));
+	convert_to_upper(arg, code, sizeof(code));
+	return send_request_and_print(o, "mute", code, args, sizeof(args) / sizeof(args[0]));
 }
 
 int cmd_unmute(const struct bpsctl_opts *o, const char *arg)
 {
 	char code[64];
 
-	upper(arg, code, sizeof(code));
-	return order(o, "unmute", code, NULL, 0);
+	convert_to_upper(arg, code, sizeof(code));
+	return send_request_and_print(o, "unmute", code, NULL, 0);
 }

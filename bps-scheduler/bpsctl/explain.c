@@ -201,7 +201,7 @@ static const struct explanation rows[] = {
 		"use other machines; `bpsctl agents` shows who drained it and why"},
 };
 
-static bool is_named(const struct explanation *r, const char *code)
+static bool explanation_has_code(const struct explanation *r, const char *code)
 {
 	char *end;
 	long number = strtol(code, &end, 10);
@@ -229,7 +229,7 @@ const char *explain_nearest(const char *code, char buf[static NEAREST_HINT_BYTES
 	return nearest_name_hint(&best, "", buf);
 }
 
-static json_t *row_json(const struct explanation *r)
+static json_t *explanation_row_json(const struct explanation *r)
 {
 	json_t *o = json_pack("{s:s, s:s, s:s, s:s}", "code", r->code, "what", r->what, "effect",
 		r->effect, "action", r->action);
@@ -245,9 +245,9 @@ json_t *explain_json(const char *code)
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		if (list) {
-			json_array_append_new(list, row_json(&rows[i]));
-		} else if (is_named(&rows[i], code)) {
-			json_t *o = row_json(&rows[i]);
+			json_array_append_new(list, explanation_row_json(&rows[i]));
+		} else if (explanation_has_code(&rows[i], code)) {
+			json_t *o = explanation_row_json(&rows[i]);
 
 			json_object_set_new(o, "schema", json_integer(1));
 			return o;

@@ -27,7 +27,7 @@
 
 /* Get the document from the answer to a GET. Errors: the codes of http_get_all, and BPS_ENOTFOUND
  * if the HTTP status is not 200. */
-static int take(struct http_get *g, json_t **ret, struct err_text *err)
+static int http_get_extract_document(struct http_get *g, json_t **ret, struct err_text *err)
 {
 	const char *text = json_string_value(json_object_get(g->root, "error"));
 
@@ -44,19 +44,19 @@ static int take(struct http_get *g, json_t **ret, struct err_text *err)
 	return 0;
 }
 
-static int fetch_within(const struct addr *addr, const char *path, uint32_t timeout_ms,
+static int fetch_path_within_ms(const struct addr *addr, const char *path, uint32_t timeout_ms,
 	json_t **ret, struct err_text *err)
 {
 	struct http_get g = {.rc = 0};
 
 	snprintf(g.path, sizeof(g.path), "%s", path);
 	http_get_all(addr, &g, 1, timeout_ms);
-	return take(&g, ret, err);
+	return http_get_extract_document(&g, ret, err);
 }
 
 int fetch_path(const struct addr *addr, const char *path, json_t **ret, struct err_text *err)
 {
-	return fetch_within(addr, path, ANSWER_MS, ret, err);
+	return fetch_path_within_ms(addr, path, ANSWER_MS, ret, err);
 }
 
 static int scheduler_only(json_t *root, struct err_text *err)
@@ -80,7 +80,7 @@ struct job_details {
 
 /* Request the details of the jobs. Details of jobs that are still forming are requested only if
  * has_forming is set. */
-static void details_get(struct job_details *d, const struct addr *addr, json_t *cluster,
+static void job_details_fetch(struct job_details *d, const struct addr *addr, json_t *cluster,
 	bool has_forming, uint32_t timeout_ms)
 {
 	json_t *j;
@@ -100,14 +100,14 @@ static void details_get(struct job_details *d, const struct addr *addr, json_t *
 	http_get_all(addr, d->gets, d->n, timeout_ms);
 }
 
-static void details_free(struct job_details *d)
+static void job_details_free(struct job_details *d)
 {
 	for (size_t i = 0; i < d->n; i++)
 		json_decref(d->gets[i].root);
 	free(d);
 }
 
-static bool is_in(json_t *list, const char *s)
+static bool array_has_string(json_t *list, const char *s)
 {
 	json_t *v;
 	size_t i;
@@ -118,7 +118,7 @@ static bool is_in(json_t *list, const char *s)
 	return false;
 }
 
-static void add_missing(json_t *missing, json_t *names)
+static void append_missing_names(json_t *missing, json_t *names)
 {
 	json_t *v;
 	size_t i;
@@ -126,13 +126,13 @@ static void add_missing(json_t *missing, json_t *names)
 	json_array_foreach (names, i, v) {
 		const char *s = json_string_value(v);
 
-		if (s && !is_in(missing, s))
+		if (s && !array_has_string(missing, s))
 			json_array_append(missing, v);
 	}
 }
 
 /* Return the member's name, with the role if another member has the same name. */
-static json_t *member_label(json_t *root, json_t *m)
+static json_t *member_label_json(json_t *root, json_t *m)
 {
 	const char *name = json_string_value(json_object_get(m, "name"));
 	size_t i, n = 0;
@@ -150,7 +150,8 @@ static json_t *member_label(json_t *root, json_t *m)
  * their machines were probably taken away. Append to `missing` the name of each member that is
  * neither counted, nor in `silent`, nor skipped. *ret_daemons: number of all members except the
  * skipped agents. */
-static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t *ret_daemons)
+static size_t count_heard_members(
+	json_t *root, json_t *silent, json_t *missing, size_t *ret_daemons)
 {
 	size_t i, n = 0;
 	json_t *m;
@@ -159,7 +160,7 @@ static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t 
 	json_array_foreach (json_object_get(root, "members"), i, m) {
 		const char *name = json_string_value(json_object_get(m, "name"));
 		bool is_agent = cell_is(m, "role", "agent");
-		bool is_silent = is_agent && name && is_in(silent, name);
+		bool is_silent = is_agent && name && array_has_string(silent, name);
 		bool is_heard = cell_is(m, "state", "up") && !is_silent &&
 				!json_is_true(json_object_get(m, "is_quiet"));
 
@@ -173,7 +174,7 @@ static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t 
 		/* make labels only for the first entries of `missing`, because making a label takes
 		 * a scan of all members */
 		if (json_array_size(missing) < SCREEN_MISSING_MAX)
-			json_array_append_new(missing, member_label(root, m));
+			json_array_append_new(missing, member_label_json(root, m));
 		else
 			json_array_append_new(missing, json_string(name));
 	}
@@ -182,7 +183,7 @@ static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t 
 
 /* Add figures to `job`, an entry of the cluster's document. The figures are computed from the
  * workers in `detail`, the job's own document. */
-static void add_figures(json_t *job, json_t *detail)
+static void job_add_worker_figures(json_t *job, json_t *detail)
 {
 	uint64_t rounds = 0, waiting = 0;
 	double longest_s = 0;
@@ -205,9 +206,9 @@ static void add_figures(json_t *job, json_t *detail)
 	json_object_set_new(job, "longest_s", json_real(longest_s));
 }
 
-/* Add "missing" and "collected" to the cluster's document. Call add_figures for each job whose
- * details were requested. */
-static void put_collected(json_t *root, const struct job_details *d, uint64_t start_ms)
+/* Add "missing" and "collected" to the cluster's document. Call job_add_worker_figures for each job
+ * whose details were requested. */
+static void put_collection_summary(json_t *root, const struct job_details *d, uint64_t start_ms)
 {
 	json_t *missing = json_array(), *silent;
 	size_t asked = 0, answered = 0, daemons, heard;
@@ -217,7 +218,7 @@ static void put_collected(json_t *root, const struct job_details *d, uint64_t st
 		char text[CTL_JOB_NAME_MAX + 16];
 		size_t k;
 
-		add_figures(d->jobs[i], d->gets[i].root);
+		job_add_worker_figures(d->jobs[i], d->gets[i].root);
 		if (d->gets[i].rc < 0) {
 			snprintf(text, sizeof(text), "job %s", cell_str(d->jobs[i], "name").s);
 			json_array_append_new(missing, json_string(text));
@@ -228,11 +229,11 @@ static void put_collected(json_t *root, const struct job_details *d, uint64_t st
 			asked++;
 			answered += json_is_true(json_object_get(a, "has_answered"));
 		}
-		add_missing(missing, json_object_get(d->gets[i].root, "missing"));
+		append_missing_names(missing, json_object_get(d->gets[i].root, "missing"));
 	}
 	silent = json_copy(missing);
 	/* the 1 counts the scheduler itself */
-	heard = 1 + count_heard(root, silent, missing, &daemons);
+	heard = 1 + count_heard_members(root, silent, missing, &daemons);
 	json_decref(silent);
 	json_object_set_new(root, "missing", missing);
 	json_object_set_new(root, "collected",
@@ -244,14 +245,14 @@ static void put_collected(json_t *root, const struct job_details *d, uint64_t st
 }
 
 /* Get the cluster's document and the documents of its jobs. */
-static int get_all(const struct addr *addr, bool has_forming, uint32_t timeout_ms, json_t **ret,
-	struct job_details **ret_d, struct err_text *err)
+static int fetch_cluster_and_jobs(const struct addr *addr, bool has_forming, uint32_t timeout_ms,
+	json_t **ret, struct job_details **ret_d, struct err_text *err)
 {
 	uint64_t start_ms = clock_now_ms();
 	json_t *root = NULL;
 	int rc;
 
-	rc = fetch_within(addr, "/status", timeout_ms, &root, err);
+	rc = fetch_path_within_ms(addr, "/status", timeout_ms, &root, err);
 	if (rc < 0)
 		return rc;
 	*ret_d = calloc(1, sizeof(**ret_d));
@@ -262,25 +263,25 @@ static int get_all(const struct addr *addr, bool has_forming, uint32_t timeout_m
 	if (cell_is(root, "role", "scheduler")) {
 		uint32_t spent = (uint32_t)(clock_now_ms() - start_ms);
 
-		details_get(*ret_d, addr, root, has_forming,
+		job_details_fetch(*ret_d, addr, root, has_forming,
 			spent < timeout_ms ? timeout_ms - spent : 0);
-		put_collected(root, *ret_d, start_ms);
+		put_collection_summary(root, *ret_d, start_ms);
 	}
 	*ret = root;
 	return 0;
 }
 
-static int get_scheduler(const struct addr *addr, bool has_forming, uint32_t timeout_ms,
+static int fetch_scheduler_and_jobs(const struct addr *addr, bool has_forming, uint32_t timeout_ms,
 	json_t **ret, struct job_details **ret_d, struct err_text *err)
 {
-	int rc = get_all(addr, has_forming, timeout_ms, ret, ret_d, err);
+	int rc = fetch_cluster_and_jobs(addr, has_forming, timeout_ms, ret, ret_d, err);
 
 	if (rc < 0)
 		return rc;
 	rc = scheduler_only(*ret, err);
 	if (rc < 0) {
 		json_decref(*ret);
-		details_free(*ret_d);
+		job_details_free(*ret_d);
 	}
 	return rc;
 }
@@ -290,15 +291,15 @@ static int get_scheduler(const struct addr *addr, bool has_forming, uint32_t tim
 int fetch_status(const struct addr *addr, json_t **ret, struct err_text *err)
 {
 	struct job_details *d;
-	int rc = get_all(addr, false, ANSWER_MS, ret, &d, err);
+	int rc = fetch_cluster_and_jobs(addr, false, ANSWER_MS, ret, &d, err);
 
 	if (rc < 0)
 		return rc;
-	details_free(d);
+	job_details_free(d);
 	return 0;
 }
 
-static json_t *document(json_t *cluster)
+static json_t *new_scheduler_document(json_t *cluster)
 {
 	json_t *o = json_pack("{s:i, s:s}", "schema", 1, "role", "scheduler");
 
@@ -322,7 +323,7 @@ int fetch_members(const struct addr *addr, const char *role, json_t **ret, struc
 	json_array_foreach (json_object_get(root, "members"), i, m)
 		if (cell_is(m, "role", role))
 			json_array_append(list, m);
-	*ret = document(root);
+	*ret = new_scheduler_document(root);
 	json_object_set_new(*ret, "members", list);
 	json_decref(root);
 	return 0;
@@ -333,20 +334,20 @@ int fetch_jobs(const struct addr *addr, json_t **ret, struct err_text *err)
 	static const char *const keep[] = {"jobs", "missing", "collected"};
 	json_t *root = NULL;
 	struct job_details *d;
-	int rc = get_scheduler(addr, false, ANSWER_MS, &root, &d, err);
+	int rc = fetch_scheduler_and_jobs(addr, false, ANSWER_MS, &root, &d, err);
 
 	if (rc < 0)
 		return rc;
-	*ret = document(root);
+	*ret = new_scheduler_document(root);
 	for (size_t i = 0; i < sizeof(keep) / sizeof(keep[0]); i++)
 		json_object_set(*ret, keep[i], json_object_get(root, keep[i]));
 	json_decref(root);
-	details_free(d);
+	job_details_free(d);
 	return 0;
 }
 
-static int job_within(const struct addr *addr, const char *name, uint32_t timeout_ms, json_t **ret,
-	struct err_text *err)
+static int fetch_job_within_ms(const struct addr *addr, const char *name, uint32_t timeout_ms,
+	json_t **ret, struct err_text *err)
 {
 	char escaped[3 * CTL_JOB_NAME_MAX + 1], path[sizeof(escaped) + 16];
 	json_t *root = NULL;
@@ -356,7 +357,7 @@ static int job_within(const struct addr *addr, const char *name, uint32_t timeou
 		return err_set(
 			err, BPS_ENOTFOUND, "there is no such job: the name is too long for a job");
 	snprintf(path, sizeof(path), "/status?job=%s", escaped);
-	rc = fetch_within(addr, path, timeout_ms, &root, err);
+	rc = fetch_path_within_ms(addr, path, timeout_ms, &root, err);
 	if (rc < 0)
 		return rc;
 	/* a daemon that is not the scheduler ignores "?job=NAME" in the path */
@@ -372,7 +373,7 @@ static int job_within(const struct addr *addr, const char *name, uint32_t timeou
 
 int fetch_job(const struct addr *addr, const char *name, json_t **ret, struct err_text *err)
 {
-	return job_within(addr, name, ANSWER_MS, ret, err);
+	return fetch_job_within_ms(addr, name, ANSWER_MS, ret, err);
 }
 
 static int stuck_of_scheduler(
@@ -383,33 +384,33 @@ static int stuck_of_scheduler(
 	int rc;
 
 	if (name && *name) {
-		rc = job_within(addr, name, STUCK_MS, &root, err);
+		rc = fetch_job_within_ms(addr, name, STUCK_MS, &root, err);
 		if (rc < 0)
 			return rc;
-		*ret = document(root);
+		*ret = new_scheduler_document(root);
 		json_object_set(*ret, "missing", json_object_get(root, "missing"));
 		json_object_set_new(*ret, "jobs", json_pack("[o]", root));
 		return 0;
 	}
-	rc = get_scheduler(addr, true, STUCK_MS, &root, &d, err);
+	rc = fetch_scheduler_and_jobs(addr, true, STUCK_MS, &root, &d, err);
 	if (rc < 0)
 		return rc;
 	jobs = json_array();
 	for (size_t i = 0; i < d->n; i++)
 		if (json_object_get(d->gets[i].root, "job"))
 			json_array_append(jobs, d->gets[i].root);
-	*ret = document(root);
+	*ret = new_scheduler_document(root);
 	json_object_set(*ret, "missing", json_object_get(root, "missing"));
 	json_object_set(*ret, "collected", json_object_get(root, "collected"));
 	json_object_set_new(*ret, "jobs", jobs);
 	json_decref(root);
-	details_free(d);
+	job_details_free(d);
 	return 0;
 }
 
 /* ---- the agent of this host, while the scheduler is silent ---- */
 
-static bool is_job(json_t *doc, const char *name)
+static bool is_document_of_job(json_t *doc, const char *name)
 {
 	json_t *job = json_object_get(doc, "job");
 	char number[32];
@@ -421,13 +422,13 @@ static bool is_job(json_t *doc, const char *name)
 
 /* Remove all jobs from the document except those with this name or number. Returns whether any job
  * is left. */
-static bool keep_job(json_t *root, const char *name)
+static bool keep_only_named_job(json_t *root, const char *name)
 {
 	json_t *jobs = json_array(), *doc;
 	size_t i;
 
 	json_array_foreach (json_object_get(root, "jobs"), i, doc)
-		if (is_job(doc, name))
+		if (is_document_of_job(doc, name))
 			json_array_append(jobs, doc);
 	json_object_set_new(root, "jobs", jobs);
 	return json_array_size(jobs) > 0;
@@ -441,13 +442,13 @@ static int stuck_of_agent(
 	struct err_text err = {""}, silent = *why;
 	json_t *root = NULL;
 
-	if (fetch_within(addr, "/status?waits=1", AGENT_MS, &root, &err) < 0)
+	if (fetch_path_within_ms(addr, "/status?waits=1", AGENT_MS, &root, &err) < 0)
 		return err_set(why, BPS_ENOSCHED,
 			"%.300s; and no agent answers at %.80s:%u (--agent-http sets this "
 			"address)",
 			silent.s, addr->host, addr->port);
 	if (!cell_is(root, "role", "agent") || !json_object_get(root, "jobs") ||
-		(*name && !keep_job(root, name))) {
+		(*name && !keep_only_named_job(root, name))) {
 		json_decref(root);
 		return err_set(why, BPS_ENOSCHED, "%.300s; the agent at %.80s:%u has no such job",
 			silent.s, addr->host, addr->port);

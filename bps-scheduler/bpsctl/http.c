@@ -27,37 +27,38 @@ struct http_exchange {
 	struct http_get *get;
 };
 
-static void hang_up(struct http_exchange *x)
+static void exchange_close_socket(struct http_exchange *x)
 {
 	if (x->fd >= 0)
 		close(x->fd);
 	x->fd = -1;
 }
 
-static void fail(struct http_exchange *x, int rc, const char *why)
+static void exchange_fail_with(struct http_exchange *x, int rc, const char *why)
 {
 	x->get->rc = err_set(&x->get->err, rc, "%s %s", x->where, why);
-	hang_up(x);
+	exchange_close_socket(x);
 }
 
-static void unreachable(struct http_exchange *x, int code)
+static void exchange_fail_unreachable(struct http_exchange *x, int code)
 {
 	x->get->rc = err_set(&x->get->err, BPS_ENOSCHED,
 		"cannot connect to the HTTP port of a daemon at %s: %s (is the daemon running "
 		"there? --scheduler-http sets another address)",
 		x->where, strerror(code));
-	hang_up(x);
+	exchange_close_socket(x);
 }
 
-static void dial(struct http_exchange *x, const struct sockaddr_storage *sa, socklen_t len)
+static void exchange_start_connect(
+	struct http_exchange *x, const struct sockaddr_storage *sa, socklen_t len)
 {
 	x->fd = socket(sa->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (x->fd < 0 ||
 		(connect(x->fd, (const struct sockaddr *)sa, len) < 0 && errno != EINPROGRESS))
-		unreachable(x, errno);
+		exchange_fail_unreachable(x, errno);
 }
 
-static void ask(struct http_exchange *x)
+static void exchange_send_request(struct http_exchange *x)
 {
 	char text[HTTP_PATH_BYTES + 256];
 	int error = 0;
@@ -68,22 +69,22 @@ static void ask(struct http_exchange *x)
 
 	getsockopt(x->fd, SOL_SOCKET, SO_ERROR, &error, &len);
 	if (error)
-		unreachable(x, error);
+		exchange_fail_unreachable(x, error);
 	else if (n < 0 || n >= (int)sizeof(text))
-		fail(x, -EINVAL, "cannot be queried: the request is too long");
+		exchange_fail_with(x, -EINVAL, "cannot be queried: the request is too long");
 	/* A single send is enough, because the request fits in an empty socket buffer. */
 	else if (send(x->fd, text, (size_t)n, MSG_NOSIGNAL) != n)
-		unreachable(x, errno);
+		exchange_fail_unreachable(x, errno);
 	x->is_asked = true;
 }
 
-static void parse(struct http_exchange *x)
+static void exchange_parse_answer(struct http_exchange *x)
 {
 	const char *body = strstr(x->text, "\r\n\r\n");
 	json_error_t je;
 
 	if (!body || sscanf(x->text, "HTTP/1.%*d %d", &x->get->status) != 1) {
-		fail(x, BPS_EPROTO, "is not an HTTP server (is the port right?)");
+		exchange_fail_with(x, BPS_EPROTO, "is not an HTTP server (is the port right?)");
 		return;
 	}
 	body += 4;
@@ -92,15 +93,16 @@ static void parse(struct http_exchange *x)
 	if (!json_is_object(x->get->root)) {
 		json_decref(x->get->root);
 		x->get->root = NULL;
-		fail(x, BPS_EPROTO, "does not answer with JSON (is it a bps daemon?)");
+		exchange_fail_with(
+			x, BPS_EPROTO, "does not answer with JSON (is it a bps daemon?)");
 		return;
 	}
 	x->get->rc = 0;
-	hang_up(x);
+	exchange_close_socket(x);
 }
 
 /* Enlarge the buffer so that at least one more byte and the terminating zero fit. */
-static bool grow(struct http_exchange *x)
+static bool exchange_grow_buffer(struct http_exchange *x)
 {
 	size_t room = x->room ? 2 * x->room : ANSWER_START;
 	char *text;
@@ -109,7 +111,7 @@ static bool grow(struct http_exchange *x)
 		return true;
 	text = room <= ANSWER_MAX ? realloc(x->text, room) : NULL;
 	if (!text) {
-		fail(x, -E2BIG, "sent an answer that is too long");
+		exchange_fail_with(x, -E2BIG, "sent an answer that is too long");
 		return false;
 	}
 	x->text = text;
@@ -117,28 +119,29 @@ static bool grow(struct http_exchange *x)
 	return true;
 }
 
-static void hear(struct http_exchange *x)
+static void exchange_receive(struct http_exchange *x)
 {
 	ssize_t n;
 
-	if (!grow(x))
+	if (!exchange_grow_buffer(x))
 		return;
 	n = recv(x->fd, x->text + x->used, x->room - x->used - 1, 0);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
 	if (n < 0) {
-		unreachable(x, errno);
+		exchange_fail_unreachable(x, errno);
 		return;
 	}
 	x->used += (size_t)n;
 	x->text[x->used] = '\0';
 	if (n == 0)
-		parse(x);
+		exchange_parse_answer(x);
 }
 
 /* Poll once and process the ready connections. Returns false if no connection is open, or the
  * deadline has passed. */
-static bool turn(struct http_exchange *x, struct pollfd *p, size_t n, uint64_t deadline_ms)
+static bool exchanges_poll_once(
+	struct http_exchange *x, struct pollfd *p, size_t n, uint64_t deadline_ms)
 {
 	uint64_t now = clock_now_ms();
 	size_t n_open = 0;
@@ -155,9 +158,9 @@ static bool turn(struct http_exchange *x, struct pollfd *p, size_t n, uint64_t d
 		if (!p[i].revents)
 			continue;
 		if (x[i].is_asked)
-			hear(&x[i]);
+			exchange_receive(&x[i]);
 		else
-			ask(&x[i]);
+			exchange_send_request(&x[i]);
 	}
 	return ready >= 0 || errno == EINTR;
 }
@@ -171,7 +174,7 @@ void http_get_all(const struct addr *addr, struct http_get *gets, size_t n, uint
 	struct sockaddr_storage sa;
 	socklen_t len = 0;
 	struct err_text err = {""};
-	int rc = x && p ? addr_lookup(addr, &sa, &len, &err) : -ENOMEM;
+	int rc = x && p ? addr_resolve_host(addr, &sa, &len, &err) : -ENOMEM;
 
 	addr_format(addr, where);
 	for (size_t i = 0; i < n; i++) {
@@ -182,14 +185,14 @@ void http_get_all(const struct addr *addr, struct http_get *gets, size_t n, uint
 		if (rc < 0)
 			continue;
 		x[i] = (struct http_exchange){.fd = -1, .where = where, .get = &gets[i]};
-		dial(&x[i], &sa, len);
+		exchange_start_connect(&x[i], &sa, len);
 	}
 	if (rc == 0)
-		while (turn(x, p, n, deadline_ms))
+		while (exchanges_poll_once(x, p, n, deadline_ms))
 			;
 	for (size_t i = 0; rc == 0 && i < n; i++) {
 		if (x[i].fd >= 0)
-			fail(&x[i], BPS_ETIMEDOUT,
+			exchange_fail_with(&x[i], BPS_ETIMEDOUT,
 				"does not answer in time (to query another daemon: bpsctl --daemon "
 				"HOST:PORT status)");
 		free(x[i].text);
@@ -205,7 +208,7 @@ int http_can_connect(const struct addr *addr, uint32_t timeout_ms, struct sockad
 	struct sockaddr_storage sa;
 	struct pollfd p = {.fd = -1, .events = POLLOUT};
 	socklen_t len = 0, n = sizeof(int);
-	int error = 0, rc = addr_lookup(addr, &sa, &len, err);
+	int error = 0, rc = addr_resolve_host(addr, &sa, &len, err);
 
 	if (rc < 0)
 		return rc;

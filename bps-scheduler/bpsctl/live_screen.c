@@ -38,7 +38,7 @@ void live_screen_end(struct live_screen *w)
 		close(w->signals);
 }
 
-static size_t count_lines(const char *s)
+static size_t count_text_lines(const char *s)
 {
 	size_t n = 0;
 
@@ -49,7 +49,7 @@ static size_t count_lines(const char *s)
 
 void live_screen_frame(FILE *out, const char *text, unsigned n_rows, bool is_first)
 {
-	size_t lines = count_lines(text), shown = lines < n_rows ? lines : n_rows - 2;
+	size_t lines = count_text_lines(text), shown = lines < n_rows ? lines : n_rows - 2;
 
 	/* Move the cursor to the top left, rewrite each line up to its end, then clear the rows
 	 * below the text. So the terminal never shows a blank screen between two frames. */
@@ -66,7 +66,7 @@ void live_screen_frame(FILE *out, const char *text, unsigned n_rows, bool is_fir
 	fputs("\033[J", out);
 }
 
-static void draw(struct live_screen *w, const char *text)
+static void live_screen_draw(struct live_screen *w, const char *text)
 {
 	struct winsize size = {.ws_row = 0};
 	char *frame = NULL;
@@ -90,7 +90,7 @@ void live_screen_show(struct live_screen *w, const char *text)
 	struct tm tm;
 
 	if (w->is_drawing) {
-		draw(w, text);
+		live_screen_draw(w, text);
 	} else {
 		if (localtime_r(&now, &tm))
 			strftime(when, sizeof(when), "%F %T", &tm);

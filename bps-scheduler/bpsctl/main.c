@@ -127,7 +127,7 @@ static const struct bpsctl_command commands[] = {
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
-static json_t *help_json(void)
+static json_t *command_list_json(void)
 {
 	json_t *list = json_array();
 
@@ -149,8 +149,8 @@ static int cmd_help(const struct bpsctl_opts *o, const char *arg)
 {
 	(void)arg;
 	if (o->json)
-		return print_answer(
-			o, "", json_pack("{s:i, s:o}", "schema", 1, "commands", help_json()));
+		return print_answer(o, "",
+			json_pack("{s:i, s:o}", "schema", 1, "commands", command_list_json()));
 	printf("bpsctl [flags] COMMAND\n");
 	for (size_t i = 0; i < N_COMMANDS; i++) {
 		char text[64], head[80];
@@ -167,7 +167,7 @@ static int cmd_help(const struct bpsctl_opts *o, const char *arg)
 
 /* Return how many of the first n arguments form this command's name (1 or 2). Return 0 if the
  * arguments name another command. */
-static size_t matches(const struct bpsctl_command *c, char *const *args, size_t n)
+static size_t command_match_words(const struct bpsctl_command *c, char *const *args, size_t n)
 {
 	const char *space = strchr(c->words, ' ');
 	size_t first = space ? (size_t)(space - c->words) : strlen(c->words);
@@ -179,7 +179,7 @@ static size_t matches(const struct bpsctl_command *c, char *const *args, size_t 
 	return n > 1 && strcmp(args[1], space + 1) == 0 ? 2 : 0;
 }
 
-static void complain_of(const char *word)
+static void print_no_such_command(const char *word)
 {
 	struct nearest_name best = NEAREST_NONE;
 	char hint[NEAREST_HINT_BYTES];
@@ -192,7 +192,7 @@ static void complain_of(const char *word)
 	print_error_line(text.s, 0);
 }
 
-static int unknown(char *const *args, size_t n)
+static int reject_unknown_command(char *const *args, size_t n)
 {
 	size_t first = n ? strlen(args[0]) : 0;
 	/* true if args[0] is the first word of a command of two words, but the second word is
@@ -211,7 +211,7 @@ static int unknown(char *const *args, size_t n)
 	if (!n)
 		print_error_line("a command is missing; `bpsctl help` lists the commands", 0);
 	else if (!is_half)
-		complain_of(args[0]);
+		print_no_such_command(args[0]);
 	else
 		print_error_json("the command is not complete");
 	return EX_USAGE;
@@ -220,13 +220,14 @@ static int unknown(char *const *args, size_t n)
 /* Return the command whose name matches the most words of the arguments. For example, for the
  * arguments "job kill NAME", return the command "job kill", not "job". Store the number of matched
  * words in *ret_words. */
-static const struct bpsctl_command *find_command(char *const *args, size_t n, size_t *ret_words)
+static const struct bpsctl_command *find_longest_command(
+	char *const *args, size_t n, size_t *ret_words)
 {
 	const struct bpsctl_command *found = NULL;
 
 	*ret_words = 0;
 	for (size_t i = 0; i < N_COMMANDS; i++) {
-		size_t words = matches(&commands[i], args, n);
+		size_t words = command_match_words(&commands[i], args, n);
 
 		if (words <= *ret_words)
 			continue;
@@ -236,25 +237,25 @@ static const struct bpsctl_command *find_command(char *const *args, size_t n, si
 	return found;
 }
 
-static bool is_needed(const char *argument)
+static bool is_argument_required(const char *argument)
 {
 	return argument && argument[0] != '[';
 }
 
-static int dispatch(struct bpsctl_opts *o, char *const *args, size_t n)
+static int dispatch_command(struct bpsctl_opts *o, char *const *args, size_t n)
 {
 	size_t words;
-	const struct bpsctl_command *c = find_command(args, n, &words);
+	const struct bpsctl_command *c = find_longest_command(args, n, &words);
 	char text[128];
 	size_t most, least;
 
 	if (!c)
-		return unknown(args, n);
+		return reject_unknown_command(args, n);
 	most = words + (c->argument != NULL) + (c->second != NULL);
-	least = words + is_needed(c->argument) + is_needed(c->second);
+	least = words + is_argument_required(c->argument) + is_argument_required(c->second);
 	o->more = n > words + 1 ? args[words + 1] : "";
 	if (n >= least && n <= most)
-		return c->view ? cmd_view(c->view, o, n > words ? args[words] : "")
+		return c->view ? cmd_show_document(c->view, o, n > words ? args[words] : "")
 			       : c->run(o, n > words ? args[words] : "");
 	snprintf(text, sizeof(text), "usage: bpsctl %s %s%s%s", c->words,
 		c->argument ? c->argument : "(no argument)", c->second ? " " : "",
@@ -270,7 +271,7 @@ static const struct {
 
 /* Convert the interval after --watch to the flag --interval. A number without a unit means
  * seconds. */
-static char *interval_flag(const char *s)
+static char *make_interval_flag(const char *s)
 {
 	char *text = NULL;
 	size_t n = strspn(s, "0123456789.");
@@ -286,14 +287,14 @@ static char *interval_flag(const char *s)
 }
 
 /* Return whether s is a negative error number, such as -10001. */
-static bool is_negative(const char *s)
+static bool is_negative_number(const char *s)
 {
 	return s[0] == '-' && s[1] && !s[1 + strspn(s + 1, "0123456789")];
 }
 
 /* Return argv with short flags replaced by their full names. The array `mem` receives the
  * new strings, which the caller frees. Returns NULL when out of memory. */
-static char **expand(int argc, char **argv, char **mem)
+static char **expand_short_flags(int argc, char **argv, char **mem)
 {
 	char **args = calloc((size_t)argc + 1, sizeof(*args));
 	bool has_code = false;
@@ -301,11 +302,11 @@ static char **expand(int argc, char **argv, char **mem)
 	for (int i = 0; args && i < argc; i++) {
 		args[i] = argv[i];
 		/* the argument is an error number for `explain`, not a flag: skip the minus sign */
-		if (has_code && is_negative(argv[i]))
+		if (has_code && is_negative_number(argv[i]))
 			args[i]++;
 		has_code |= i && strcmp(argv[i], "explain") == 0;
 		if (i > 1 && strcmp(argv[i - 1], "--watch") == 0)
-			mem[i] = interval_flag(argv[i]);
+			mem[i] = make_interval_flag(argv[i]);
 		if (mem[i]) {
 			args[i] = mem[i];
 			continue;
@@ -325,7 +326,7 @@ static char **expand(int argc, char **argv, char **mem)
 	return args;
 }
 
-static void expand_free(int argc, char **args, char **mem)
+static void expanded_args_free(int argc, char **args, char **mem)
 {
 	for (int i = 0; mem && i < argc; i++)
 		free(mem[i]);
@@ -334,7 +335,7 @@ static void expand_free(int argc, char **args, char **mem)
 }
 
 /* Return whether --json is given. Does not parse the other flags, which may be invalid. */
-static bool is_json_asked(char *const *argv)
+static bool is_json_requested(char *const *argv)
 {
 	for (; *argv; argv++)
 		if (strcmp(*argv, "--json") == 0 || strcmp(*argv, "--json=yes") == 0)
@@ -342,7 +343,7 @@ static bool is_json_asked(char *const *argv)
 	return false;
 }
 
-static int run(int argc, char **argv)
+static int run_command_line(int argc, char **argv)
 {
 	struct bpsctl_opts opts = {0};
 	struct err_text err = {""};
@@ -354,14 +355,14 @@ static int run(int argc, char **argv)
 
 	if (v == SETTINGS_DONE)
 		return 0;
-	print_as_json(v == SETTINGS_RUN ? opts.json : is_json_asked(argv));
+	set_json_output(v == SETTINGS_RUN ? opts.json : is_json_requested(argv));
 	if (v != SETTINGS_RUN)
 		return print_error_line(err.s, v == SETTINGS_USAGE ? EX_USAGE : EX_CONFIG);
-	limit_time(true);
+	query_time_limit_set(true);
 	opts.is_scheduler_given =
 		strcmp(settings_source(settings, "scheduler-http"), "default") != 0;
 	args = settings_args(settings, &n);
-	status = dispatch(&opts, args, n);
+	status = dispatch_command(&opts, args, n);
 	settings_free(settings);
 	if (fflush(stdout) != 0)
 		status = print_error_line("cannot write the answer to stdout", EXIT_ERR);
@@ -371,9 +372,10 @@ static int run(int argc, char **argv)
 int main(int argc, char **argv)
 {
 	char **mem = calloc((size_t)argc + 1, sizeof(*mem));
-	char **args = mem ? expand(argc, argv, mem) : NULL;
-	int status = args ? run(argc, args) : print_error_line("out of memory", EXIT_ERR);
+	char **args = mem ? expand_short_flags(argc, argv, mem) : NULL;
+	int status =
+		args ? run_command_line(argc, args) : print_error_line("out of memory", EXIT_ERR);
 
-	expand_free(argc, args, mem);
+	expanded_args_free(argc, args, mem);
 	return status;
 }

@@ -19,7 +19,7 @@ static struct {
 	bool is_json, has_document;
 } answer;
 
-void print_as_json(bool is_json)
+void set_json_output(bool is_json)
 {
 	answer.is_json = is_json;
 }
@@ -37,7 +37,7 @@ void print_error_json(const char *text)
 
 	if (!answer.is_json || answer.has_document)
 		return;
-	o = json_pack("{s:i, s:o}", "schema", 1, "error", jsontext(text));
+	o = json_pack("{s:i, s:o}", "schema", 1, "error", json_text_sanitized(text));
 	print_json_line(o);
 	json_decref(o);
 }
@@ -97,7 +97,7 @@ void print_json_line(json_t *o)
 
 /* Signal handler that ends bpsctl when its time limit is over. A signal is necessary because the
  * resolver has no time limit that bpsctl could set. */
-static void on_alarm(int sig)
+static void on_time_limit_alarm(int sig)
 {
 	static const char text[] = "bpsctl: " LATE "\n";
 	static const char json[] = "{\"schema\":1,\"error\":\"" LATE "\"}\n";
@@ -111,10 +111,10 @@ static void on_alarm(int sig)
 	_exit(EXIT_UNREACHABLE);
 }
 
-void limit_time(bool is_bounded)
+void query_time_limit_set(bool is_bounded)
 {
 	struct itimerval t = {.it_value = {.tv_sec = is_bounded ? BOUND_S : 0}};
 
-	signal(SIGALRM, on_alarm);
+	signal(SIGALRM, on_time_limit_alarm);
 	setitimer(ITIMER_REAL, &t, NULL);
 }

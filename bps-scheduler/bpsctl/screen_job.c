@@ -14,12 +14,12 @@
 
 /* ---- one job ---- */
 
-static bool is_culprit(json_t *w)
+static bool is_worker_left_or_behind(json_t *w)
 {
 	return json_is_false(json_object_get(w, "attached")) || cell_num(w, "behind") > 0;
 }
 
-static int job_code(json_t *root)
+static int screen_job_exit_code(json_t *root)
 {
 	json_t *job = json_object_get(root, "job"), *w;
 	size_t i;
@@ -30,14 +30,14 @@ static int job_code(json_t *root)
 		json_array_size(json_object_get(root, "missing")) || cell_count_problems(root))
 		return 1;
 	json_array_foreach (json_object_get(root, "workers"), i, w)
-		if (is_culprit(w) && cell_sec(w, "quiet_s") > QUIET_LONG_S)
+		if (is_worker_left_or_behind(w) && cell_sec(w, "quiet_s") > QUIET_LONG_S)
 			return 1;
 	return 0;
 }
 
 /* Show the progress of the job, such as its steps per second and its bytes per second. The job's
  * servers report these figures. */
-static void job_pace(FILE *out, json_t *pace)
+static void print_job_pace(FILE *out, json_t *pace)
 {
 	json_t *slowest = json_object_get(pace, "slowest");
 	double share = cell_sec(slowest, "share");
@@ -46,16 +46,16 @@ static void job_pace(FILE *out, json_t *pace)
 		return;
 	fprintf(out, "  round %s   %s steps/s   push %s GB/s   wait %s ms (p50/p99)\n",
 		cell_count(cell_num(pace, "round")).s, cell_rate(cell_sec(pace, "steps_s")).s,
-		cell_rate(cell_sec(pace, "push_bytes_s") / 1e9).s, cell_wait(pace).s);
+		cell_rate(cell_sec(pace, "push_bytes_s") / 1e9).s, cell_wait_percentiles(pace).s);
 	if (json_is_object(slowest))
 		fprintf(out, "  last in %.0f %% of the rounds: agent %.24s on %.24s, %s\n",
 			100 * (share < 1 ? share : 1), cell_str(slowest, "agent").s,
-			cell_str(slowest, "host").s, cell_lag(slowest).s);
+			cell_str(slowest, "host").s, cell_slowest_lag(slowest).s);
 }
 
 /* Show the machines that have left, the workers that wait to join, the workers that wait at a
  * barrier, and the backup machines. */
-static void job_changes(FILE *out, json_t *job)
+static void print_job_changes(FILE *out, json_t *job)
 {
 	json_t *m;
 	size_t i;
@@ -74,19 +74,19 @@ static void job_changes(FILE *out, json_t *job)
 			cell_num(job, "backup"));
 }
 
-static void job_head(FILE *out, json_t *job)
+static void print_job_header(FILE *out, json_t *job)
 {
 	fprintf(out, "job %.40s (%" PRIu64 ")   user %" PRIu64 "   %s for %s\n",
 		cell_str(job, "name").s, cell_num(job, "id"), cell_num(job, "uid"),
-		cell_str(job, "state").s, cell_span(cell_sec(job, "state_s")).s);
+		cell_str(job, "state").s, cell_time_span(cell_sec(job, "state_s")).s);
 	fprintf(out,
 		"  workers %" PRIu64 "/%" PRIu64 ", %" PRIu64
 		" done   agents %zu   tensors %" PRIu64 " (%s)   partitions %" PRIu64 "\n",
 		cell_num(job, "joined"), cell_num(job, "size"), cell_num(job, "done"),
 		json_array_size(json_object_get(job, "agents")), cell_num(job, "tensors"),
 		cell_size(cell_num(job, "bytes")).s, cell_num(job, "partitions"));
-	job_pace(out, json_object_get(job, "pace"));
-	job_changes(out, job);
+	print_job_pace(out, json_object_get(job, "pace"));
+	print_job_changes(out, job);
 	if (cell_num(job, "undeclared"))
 		fprintf(out, "! %" PRIu64 " tensors are not declared by all workers yet\n",
 			cell_num(job, "undeclared"));
@@ -96,7 +96,7 @@ static void job_head(FILE *out, json_t *job)
 	cell_wrapped_key(out, cell_num(job, "code") ? "X failed: " : "  ended: ", job, "text");
 }
 
-static void missing_ranks(FILE *out, json_t *job)
+static void print_missing_ranks(FILE *out, json_t *job)
 {
 	json_t *list = json_object_get(job, "missing_ranks"), *r;
 	uint64_t more = cell_num(job, "size") - cell_num(job, "joined") - json_array_size(list);
@@ -113,14 +113,14 @@ static void missing_ranks(FILE *out, json_t *job)
 	putc('\n', out);
 }
 
-static void culprits(FILE *out, json_t *workers)
+static void print_left_or_behind_workers(FILE *out, json_t *workers)
 {
 	char text[320];
 	size_t i, n = 0;
 	json_t *w;
 
 	json_array_foreach (workers, i, w) {
-		if (!is_culprit(w) || n++ >= 8)
+		if (!is_worker_left_or_behind(w) || n++ >= 8)
 			continue;
 		if (json_is_false(json_object_get(w, "attached")))
 			snprintf(text, sizeof(text), "%s has left", cell_worker(w).s);
@@ -129,14 +129,14 @@ static void culprits(FILE *out, json_t *workers)
 				"%s is %" PRIu64
 				" push_pulls behind, and has submitted nothing for %s",
 				cell_worker(w).s, cell_num(w, "behind"),
-				cell_span(cell_sec(w, "quiet_s")).s);
+				cell_time_span(cell_sec(w, "quiet_s")).s);
 		cell_wrapped(out, "! ", text);
 	}
 	if (n > 8)
 		fprintf(out, "! and %zu more\n", n - 8);
 }
 
-static void worker_row(FILE *out, json_t *w)
+static void print_worker_row(FILE *out, json_t *w)
 {
 	json_t *oldest = json_object_get(w, "oldest");
 
@@ -144,14 +144,14 @@ static void worker_row(FILE *out, json_t *w)
 		"%6" PRIu64 " %-16.16s %8" PRIu64 " %10" PRIu64 " %10" PRIu64 " %6" PRIu64 " %8s",
 		cell_num(w, "rank"), cell_str(w, "host").s, cell_num(w, "pid"),
 		cell_num(w, "submitted"), cell_num(w, "completed"), cell_num(w, "behind"),
-		cell_span(cell_sec(w, "quiet_s")).s);
+		cell_time_span(cell_sec(w, "quiet_s")).s);
 	if (json_is_object(oldest))
 		fprintf(out, "  %.14s %" PRIu64 ", %s", cell_str(oldest, "tensor").s,
-			cell_num(oldest, "round"), cell_span(cell_sec(oldest, "s")).s);
+			cell_num(oldest, "round"), cell_time_span(cell_sec(oldest, "s")).s);
 	putc('\n', out);
 }
 
-static void worker_rows(FILE *out, json_t *workers)
+static void print_worker_table(FILE *out, json_t *workers)
 {
 	size_t i, n = json_array_size(workers);
 	json_t *w;
@@ -163,14 +163,14 @@ static void worker_rows(FILE *out, json_t *workers)
 	json_array_foreach (workers, i, w) {
 		if (i >= WORKER_ROWS_MAX)
 			break;
-		worker_row(out, w);
+		print_worker_row(out, w);
 	}
 	if (n > WORKER_ROWS_MAX)
 		fprintf(out, "(and %zu more workers, which are ahead of these; --json shows all)\n",
 			n - WORKER_ROWS_MAX);
 }
 
-static void agents_say(FILE *out, json_t *root)
+static void print_agent_answers(FILE *out, json_t *root)
 {
 	json_t *a;
 	size_t i;
@@ -192,11 +192,11 @@ int screen_job(FILE *out, json_t *root)
 {
 	json_t *job = json_object_get(root, "job"), *workers = json_object_get(root, "workers");
 
-	job_head(out, job);
-	cell_problems(out, root);
-	missing_ranks(out, job);
-	culprits(out, workers);
-	agents_say(out, root);
-	worker_rows(out, workers);
-	return job_code(root);
+	print_job_header(out, job);
+	cell_print_problems(out, root);
+	print_missing_ranks(out, job);
+	print_left_or_behind_workers(out, workers);
+	print_agent_answers(out, root);
+	print_worker_table(out, workers);
+	return screen_job_exit_code(root);
 }

@@ -21,7 +21,7 @@ struct member_count {
 	unsigned up, all;
 };
 
-static struct member_count count_members(json_t *root, const char *role)
+static struct member_count count_role_members(json_t *root, const char *role)
 {
 	struct member_count n = {0, 0};
 	json_t *m;
@@ -36,7 +36,7 @@ static struct member_count count_members(json_t *root, const char *role)
 	return n;
 }
 
-static unsigned count_jobs(json_t *root, const char *state)
+static unsigned count_jobs_in_state(json_t *root, const char *state)
 {
 	unsigned n = 0;
 	json_t *j;
@@ -50,7 +50,7 @@ static unsigned count_jobs(json_t *root, const char *state)
 
 /* Return the provider of the data connections, which is the same for all connected members; "" if
  * there is none. */
-static struct table_cell provider_of(json_t *root)
+static struct table_cell cluster_provider_cell(json_t *root)
 {
 	json_t *m;
 	size_t i;
@@ -61,20 +61,20 @@ static struct table_cell provider_of(json_t *root)
 	return (struct table_cell){""};
 }
 
-static void headline(FILE *out, json_t *root)
+static void print_cluster_header(FILE *out, json_t *root)
 {
-	struct table_cell provider = provider_of(root);
-	struct member_count servers = count_members(root, "server");
-	struct member_count agents = count_members(root, "agent");
+	struct table_cell provider = cluster_provider_cell(root);
+	struct member_count servers = count_role_members(root, "server");
+	struct member_count agents = count_role_members(root, "agent");
 	char text[512];
 
 	snprintf(text, sizeof(text),
 		"%.40s  HEALTH_%.8s  view %.20s  up %s  servers %u/%u  agents %u/%u  jobs %u "
 		"running, %u waiting",
 		cell_str(root, "cluster").s, cell_str(root, "health").s,
-		cell_str(root, "view_text").s, cell_span(cell_sec(root, "up_s")).s, servers.up,
-		servers.all, agents.up, agents.all, count_jobs(root, "running"),
-		count_jobs(root, "forming"));
+		cell_str(root, "view_text").s, cell_time_span(cell_sec(root, "up_s")).s, servers.up,
+		servers.all, agents.up, agents.all, count_jobs_in_state(root, "running"),
+		count_jobs_in_state(root, "forming"));
 	cell_wrapped(out, "cluster ", text);
 	if (!json_is_true(json_object_get(root, "verbose")))
 		return;
@@ -84,7 +84,7 @@ static void headline(FILE *out, json_t *root)
 	cell_wrapped(out, "  ", text);
 }
 
-static void tolerated(FILE *out, json_t *root)
+static void print_tolerated_losses(FILE *out, json_t *root)
 {
 	json_t *t = json_object_get(root, "tolerates"), *state = json_object_get(root, "state");
 	uint64_t n = cell_num(t, "server_losses");
@@ -103,7 +103,7 @@ static void tolerated(FILE *out, json_t *root)
 }
 
 /* Show the muted problems on one line, whatever their number. */
-static void muted(FILE *out, json_t *root)
+static void print_muted_problems(FILE *out, json_t *root)
 {
 	json_t *list = json_object_get(root, "muted"), *m;
 	char text[1024];
@@ -114,7 +114,7 @@ static void muted(FILE *out, json_t *root)
 			at += (size_t)snprintf(text + at, sizeof(text) - at,
 				"%s%.40s (%zu now, for %s more%s%.60s)", i ? ", " : "",
 				cell_str(m, "code").s, cell_count_code(root, cell_str(m, "code").s),
-				cell_span(cell_sec(m, "left_s")).s,
+				cell_time_span(cell_sec(m, "left_s")).s,
 				json_string_length(json_object_get(m, "reason")) ? ": " : "",
 				json_string_length(json_object_get(m, "reason"))
 					? cell_str(m, "reason").s
@@ -124,7 +124,7 @@ static void muted(FILE *out, json_t *root)
 		cell_wrapped(out, "  muted: ", text);
 }
 
-static void refused(FILE *out, json_t *root)
+static void print_refused_identities(FILE *out, json_t *root)
 {
 	json_t *r;
 	char text[256];
@@ -146,7 +146,7 @@ static void refused(FILE *out, json_t *root)
 
 /* Print a blank line before a section, unless the previous output already ended with a blank line
  * (*has_gap). */
-static void gap(FILE *out, bool *has_gap)
+static void print_section_gap(FILE *out, bool *has_gap)
 {
 	if (!*has_gap)
 		putc('\n', out);
@@ -155,7 +155,7 @@ static void gap(FILE *out, bool *has_gap)
 
 /* ---- jobs ---- */
 
-static void slowest_cell(json_t *j, char ret[32])
+static void job_slowest_cell(json_t *j, char ret[32])
 {
 	json_t *slowest = json_object_get(json_object_get(j, "pace"), "slowest");
 
@@ -163,12 +163,13 @@ static void slowest_cell(json_t *j, char ret[32])
 		snprintf(ret, 32, "%" PRIu64 " of %" PRIu64 " joined", cell_num(j, "joined"),
 			cell_num(j, "size"));
 	else if (cell_sec(slowest, "lag_s") >= 0.0005)
-		snprintf(ret, 32, "%.10s %.9s", cell_str(slowest, "host").s, cell_lag(slowest).s);
+		snprintf(ret, 32, "%.10s %.9s", cell_str(slowest, "host").s,
+			cell_slowest_lag(slowest).s);
 	else
 		snprintf(ret, 32, "-");
 }
 
-static struct table_cell name_of(json_t *root, json_t *o)
+static struct table_cell name_cell_with_id(json_t *root, json_t *o)
 {
 	struct table_cell c = cell_str(o, "name");
 
@@ -178,48 +179,48 @@ static struct table_cell name_of(json_t *root, json_t *o)
 	return c;
 }
 
-static void job_row(FILE *out, json_t *root, json_t *j)
+static void print_status_job_row(FILE *out, json_t *root, json_t *j)
 {
 	json_t *pace = json_object_get(j, "pace");
 	bool is_known = json_is_object(pace);
 	char agents[48] = "-", slowest[32];
 
-	slowest_cell(j, slowest);
+	job_slowest_cell(j, slowest);
 	if (cell_is(j, "state", "running"))
 		snprintf(agents, sizeof(agents), "%" PRIu64 "/%zu", cell_num(j, "agents_up"),
 			json_array_size(json_object_get(j, "agents")));
 	fprintf(out, "%-12.12s %-7.7s %7.7s %7.7s %7.7s %9.9s %15.15s  %-19.19s %.7s\n",
-		name_of(root, j).s, cell_user(cell_num(j, "uid")).s, agents,
+		name_cell_with_id(root, j).s, cell_user_name(cell_num(j, "uid")).s, agents,
 		is_known ? cell_count(cell_num(pace, "round")).s
 			 : (json_object_get(j, "rounds") ? cell_count(cell_num(j, "rounds")).s
 							 : "-"),
 		is_known ? cell_rate(cell_sec(pace, "steps_s")).s : "-",
 		is_known ? cell_rate(cell_sec(pace, "push_bytes_s") / 1e9).s : "-",
-		is_known && cell_num(pace, "rounds") ? cell_wait(pace).s : "-", slowest,
+		is_known && cell_num(pace, "rounds") ? cell_wait_percentiles(pace).s : "-", slowest,
 		cell_str(j, "state").s);
 	if (cell_num(j, "waiting_partitions"))
 		fprintf(out, "    ! %" PRIu64 " of its partitions wait for a server\n",
 			cell_num(j, "waiting_partitions"));
 }
 
-static void job_rows(FILE *out, json_t *root, bool *has_gap)
+static void print_status_job_table(FILE *out, json_t *root, bool *has_gap)
 {
 	json_t *jobs = json_object_get(root, "jobs"), *j;
 	size_t i;
 
 	if (!json_array_size(jobs))
 		return;
-	gap(out, has_gap);
+	print_section_gap(out, has_gap);
 	fprintf(out, "%-12s %-7s %7s %7s %7s %9s %15s  %-19s %s\n", "JOB", "USER", "AGENTS",
 		"ROUNDS", "STEPS/s", "PUSH GB/s", "WAIT p50/p99 ms", "SLOWEST", "STATE");
 	json_array_foreach (jobs, i, j)
 		if (i < JOBS_MAX)
-			job_row(out, root, j);
+			print_status_job_row(out, root, j);
 	if (i > JOBS_MAX)
 		fprintf(out, "(%zu more: bpsctl jobs)\n", i - JOBS_MAX);
 }
 
-static void failed_rows(FILE *out, json_t *root, bool *has_gap)
+static void print_failed_jobs(FILE *out, json_t *root, bool *has_gap)
 {
 	json_t *j;
 	size_t i, shown = 0;
@@ -231,37 +232,37 @@ static void failed_rows(FILE *out, json_t *root, bool *has_gap)
 			shown == FAILED_MAX)
 			continue;
 		if (!shown++) {
-			gap(out, has_gap);
+			print_section_gap(out, has_gap);
 			fprintf(out, "FAILED IN THE LAST 10 MINUTES\n");
 		}
 		snprintf(head, sizeof(head), "%-24.24s %8.16s ago  ", cell_str(j, "name").s,
-			cell_span(cell_sec(j, "state_s")).s);
+			cell_time_span(cell_sec(j, "state_s")).s);
 		cell_wrapped_key(out, head, j, "text");
 	}
 }
 
 /* ---- members ---- */
 
-static bool is_well(json_t *m)
+static bool is_member_healthy(json_t *m)
 {
 	return cell_is(m, "state", "up") && !json_is_true(json_object_get(m, "is_quiet"));
 }
 
 static bool is_worth_a_row(json_t *m)
 {
-	return !is_well(m) || json_is_true(json_object_get(m, "is_drained"));
+	return !is_member_healthy(m) || json_is_true(json_object_get(m, "is_drained"));
 }
 
-static struct table_cell state_cell(json_t *m)
+static struct table_cell cell_state_with_mark(json_t *m)
 {
 	struct table_cell c;
 
 	snprintf(c.s, sizeof(c.s), "%.10s%s", cell_state(m).s,
-		is_well(m) ? "" : "*"); /* the star marks a member with a problem */
+		is_member_healthy(m) ? "" : "*"); /* the star marks a member with a problem */
 	return c;
 }
 
-static void server_row(FILE *out, json_t *root, json_t *m)
+static void print_server_row(FILE *out, json_t *root, json_t *m)
 {
 	bool is_up = cell_is(m, "state", "up");
 	char memory[48];
@@ -269,16 +270,16 @@ static void server_row(FILE *out, json_t *root, json_t *m)
 	snprintf(memory, sizeof(memory), "%.10s/%.10s", cell_size(cell_num(m, "mem_bytes")).s,
 		cell_size(cell_num(m, "quota_bytes")).s);
 	fprintf(out, "%-12.12s %-13.13s %-9.9s %7.7s %7.7s %8.8s %19.19s %6.6s %9.9s\n",
-		name_of(root, m).s, cell_str(m, "host").s, state_cell(m).s,
+		name_cell_with_id(root, m).s, cell_str(m, "host").s, cell_state_with_mark(m).s,
 		cell_count(cell_num(m, "partitions")).s,
 		is_up ? cell_rate(cell_sec(m, "rx_bytes_s") / 1e9).s : "-",
 		is_up ? cell_rate(cell_sec(m, "tx_bytes_s") / 1e9).s : "-", is_up ? memory : "-",
 		is_up ? cell_rate(cell_sec(m, "sum_s") * 1e3).s : "-", cell_last_heard(m).s);
 }
 
-static void server_rows(FILE *out, json_t *root, bool *has_gap)
+static void print_server_table(FILE *out, json_t *root, bool *has_gap)
 {
-	bool is_few = count_members(root, "server").all <= SERVERS_MAX;
+	bool is_few = count_role_members(root, "server").all <= SERVERS_MAX;
 	size_t i, n = 0, shown = 0;
 	json_t *m;
 
@@ -286,14 +287,14 @@ static void server_rows(FILE *out, json_t *root, bool *has_gap)
 		if (!cell_is(m, "role", "server"))
 			continue;
 		if (!n)
-			gap(out, has_gap);
+			print_section_gap(out, has_gap);
 		if (!n++)
 			fprintf(out, "%-12s %-13s %-9s %7s %7s %8s %19s %6s %9s\n", "SERVER",
 				"HOST", "STATE", "PARTS", "IN GB/s", "OUT GB/s", "MEM used/limit",
 				"SUM ms", "LAST");
 		if (!is_few && (!is_worth_a_row(m) || shown >= OUTLIERS_MAX))
 			continue;
-		server_row(out, root, m);
+		print_server_row(out, root, m);
 		shown++;
 	}
 	if (n > shown)
@@ -302,7 +303,7 @@ static void server_rows(FILE *out, json_t *root, bool *has_gap)
 
 /* Show at most OUTLIERS_MAX agents, and only agents that have a problem or are drained. For the
  * other agents, show only their count. The row of each job shows how many of its agents are up. */
-static void agent_rows(FILE *out, json_t *root, bool *has_gap)
+static void print_agent_table(FILE *out, json_t *root, bool *has_gap)
 {
 	size_t i, n = 0, shown = 0;
 	json_t *m;
@@ -314,20 +315,20 @@ static void agent_rows(FILE *out, json_t *root, bool *has_gap)
 		if (!is_worth_a_row(m) || shown >= OUTLIERS_MAX)
 			continue;
 		if (!shown)
-			gap(out, has_gap);
+			print_section_gap(out, has_gap);
 		if (!shown++)
 			fprintf(out, "%-12s %-13s %-9s %9s\n", "AGENT", "HOST", "STATE", "LAST");
-		fprintf(out, "%-12.12s %-13.13s %-9.9s %9.9s\n", name_of(root, m).s,
-			cell_str(m, "host").s, state_cell(m).s, cell_last_heard(m).s);
+		fprintf(out, "%-12.12s %-13.13s %-9.9s %9.9s\n", name_cell_with_id(root, m).s,
+			cell_str(m, "host").s, cell_state_with_mark(m).s, cell_last_heard(m).s);
 	}
 	if (n > shown && !shown)
-		gap(out, has_gap);
+		print_section_gap(out, has_gap);
 	if (n > shown)
 		fprintf(out, "(%zu %sagent%s: bpsctl agents)\n", n - shown, shown ? "more " : "",
 			n - shown == 1 ? "" : "s");
 }
 
-static int status_code(json_t *root)
+static int status_exit_code(json_t *root)
 {
 	if (cell_is(root, "health", "OK"))
 		return 0;
@@ -340,18 +341,18 @@ int screen_status(FILE *out, json_t *root)
 
 	if (!cell_is(root, "role", "scheduler"))
 		return screen_daemon(out, root);
-	headline(out, root);
-	tolerated(out, root);
-	muted(out, root);
-	refused(out, root);
+	print_cluster_header(out, root);
+	print_tolerated_losses(out, root);
+	print_muted_problems(out, root);
+	print_refused_identities(out, root);
 	if (cell_count_problems(root))
 		putc('\n', out);
-	cell_problems(out, root);
+	cell_print_problems(out, root);
 	has_gap = cell_count_problems(root) > 0;
-	job_rows(out, root, &has_gap);
-	failed_rows(out, root, &has_gap);
-	server_rows(out, root, &has_gap);
-	agent_rows(out, root, &has_gap);
+	print_status_job_table(out, root, &has_gap);
+	print_failed_jobs(out, root, &has_gap);
+	print_server_table(out, root, &has_gap);
+	print_agent_table(out, root, &has_gap);
 	screen_missing(out, root);
-	return status_code(root);
+	return status_exit_code(root);
 }

@@ -8,23 +8,23 @@
 
 #define NAMED_MAX 8
 
-static bool is_stuck(json_t *wait)
+static bool is_wait_delayed(json_t *wait)
 {
 	return cell_is(wait, "why", "join") || cell_sec(wait, "s") >= SCREEN_STUCK_S;
 }
 
-static const char *plural(uint64_t n)
+static const char *plural_suffix_of(uint64_t n)
 {
 	return n == 1 ? "" : "s";
 }
 
-static void more(FILE *out, uint64_t all, size_t shown)
+static void print_omitted_count(FILE *out, uint64_t all, size_t shown)
 {
 	if (all > shown)
 		fprintf(out, "      and %" PRIu64 " more\n", all - shown);
 }
 
-static const char *reason(json_t *wait)
+static const char *wait_reason_text(json_t *wait)
 {
 	if (cell_is(wait, "why", "submit"))
 		return "these have not submitted it:";
@@ -35,7 +35,7 @@ static const char *reason(json_t *wait)
 	return "the missing worker is unknown, because some agents do not answer";
 }
 
-static void wait_head(FILE *out, json_t *wait)
+static void print_wait_header(FILE *out, json_t *wait)
 {
 	const char *tensor = json_string_value(json_object_get(wait, "tensor"));
 	uint64_t n = cell_num(wait, "n_waiting");
@@ -43,12 +43,12 @@ static void wait_head(FILE *out, json_t *wait)
 
 	if (cell_is(wait, "why", "join"))
 		snprintf(text, sizeof(text), "bps_open: %" PRIu64 " worker%s waiting for %s%s", n,
-			plural(n), cell_span(cell_sec(wait, "s")).s,
+			plural_suffix_of(n), cell_time_span(cell_sec(wait, "s")).s,
 			cell_num(wait, "n_missing") ? "; these have not joined:" : "");
 	else if (cell_is(wait, "why", "gpu_open"))
 		snprintf(text, sizeof(text),
-			"bps_gpu_open: %" PRIu64 " worker%s waiting for %s; %s", n, plural(n),
-			cell_span(cell_sec(wait, "s")).s,
+			"bps_gpu_open: %" PRIu64 " worker%s waiting for %s; %s", n,
+			plural_suffix_of(n), cell_time_span(cell_sec(wait, "s")).s,
 			cell_num(wait, "n_missing")
 				? "these workers of the machine have not called it:"
 				: "the executor of their GPUs is not ready");
@@ -56,16 +56,16 @@ static void wait_head(FILE *out, json_t *wait)
 		snprintf(text, sizeof(text),
 			"'%.255s' not ready for %s; workers of these agents "
 			"have not declared it:",
-			tensor ? tensor : "-", cell_span(cell_sec(wait, "s")).s);
+			tensor ? tensor : "-", cell_time_span(cell_sec(wait, "s")).s);
 	else
 		snprintf(text, sizeof(text),
 			"'%.255s' round %" PRIu64 ": %" PRIu64 " worker%s waiting for %s; %s",
-			tensor ? tensor : "-", cell_num(wait, "round"), n, plural(n),
-			cell_span(cell_sec(wait, "s")).s, reason(wait));
+			tensor ? tensor : "-", cell_num(wait, "round"), n, plural_suffix_of(n),
+			cell_time_span(cell_sec(wait, "s")).s, wait_reason_text(wait));
 	cell_wrapped(out, "  ! ", text);
 }
 
-static void missing_row(FILE *out, json_t *w, bool is_round)
+static void print_missing_worker(FILE *out, json_t *w, bool is_round)
 {
 	char text[320];
 
@@ -75,13 +75,13 @@ static void missing_row(FILE *out, json_t *w, bool is_round)
 		snprintf(text, sizeof(text),
 			"%s is at round %" PRIu64 ", and has submitted nothing for %s",
 			cell_worker(w).s, cell_num(w, "submitted"),
-			cell_span(cell_sec(w, "quiet_s")).s);
+			cell_time_span(cell_sec(w, "quiet_s")).s);
 	else
 		snprintf(text, sizeof(text), "%s", cell_worker(w).s);
 	cell_wrapped(out, "      ", text);
 }
 
-static void missing_rows(FILE *out, json_t *wait)
+static void print_missing_workers(FILE *out, json_t *wait)
 {
 	json_t *w;
 	size_t i;
@@ -89,12 +89,12 @@ static void missing_rows(FILE *out, json_t *wait)
 	json_array_foreach (json_object_get(wait, "missing"), i, w) {
 		if (i == NAMED_MAX)
 			break;
-		missing_row(out, w, cell_is(wait, "why", "submit"));
+		print_missing_worker(out, w, cell_is(wait, "why", "submit"));
 	}
-	more(out, cell_num(wait, "n_missing"), i);
+	print_omitted_count(out, cell_num(wait, "n_missing"), i);
 }
 
-static void server_rows(FILE *out, json_t *wait)
+static void print_summing_servers(FILE *out, json_t *wait)
 {
 	char text[320];
 	json_t *s;
@@ -106,13 +106,13 @@ static void server_rows(FILE *out, json_t *wait)
 		snprintf(text, sizeof(text),
 			"server %.64s (host %.64s), %.10s, last message %s ago",
 			cell_str(s, "name").s, cell_str(s, "host").s, cell_str(s, "state").s,
-			cell_span(cell_sec(s, "quiet_s")).s);
+			cell_time_span(cell_sec(s, "quiet_s")).s);
 		cell_wrapped(out, "      ", text);
 	}
-	more(out, cell_num(wait, "n_servers"), i);
+	print_omitted_count(out, cell_num(wait, "n_servers"), i);
 }
 
-static void waiting_row(FILE *out, json_t *wait)
+static void print_waiting_workers(FILE *out, json_t *wait)
 {
 	json_t *first = json_array_get(json_object_get(wait, "waiting"), 0);
 	uint64_t n = cell_num(wait, "n_waiting");
@@ -128,7 +128,7 @@ static void waiting_row(FILE *out, json_t *wait)
 	cell_wrapped(out, "    waiting: ", text);
 }
 
-static void networks(FILE *out, json_t *job)
+static void print_agent_networks(FILE *out, json_t *job)
 {
 	json_t *a;
 	size_t i;
@@ -143,14 +143,14 @@ static void networks(FILE *out, json_t *job)
 }
 
 /* Show a job. Returns whether any of its calls is delayed, or any of its agents did not answer. */
-static bool show_job(FILE *out, json_t *doc)
+static bool print_job_waits(FILE *out, json_t *doc)
 {
 	json_t *job = json_object_get(doc, "job"), *wait;
 	size_t i, n_stuck = 0, n_quick = 0;
 	bool is_summing = false, is_mute = json_array_size(json_object_get(doc, "missing")) > 0;
 
 	json_array_foreach (json_object_get(doc, "waits"), i, wait) {
-		if (is_stuck(wait))
+		if (is_wait_delayed(wait))
 			n_stuck++;
 		else
 			n_quick++;
@@ -158,32 +158,32 @@ static bool show_job(FILE *out, json_t *doc)
 	fprintf(out, "job %.40s (%" PRIu64 "), %.8s", cell_str(job, "name").s, cell_num(job, "id"),
 		cell_str(job, "state").s);
 	if (json_object_get(job, "state_s"))
-		fprintf(out, " for %s", cell_span(cell_sec(job, "state_s")).s);
+		fprintf(out, " for %s", cell_time_span(cell_sec(job, "state_s")).s);
 	fprintf(out, ": ");
 	if (n_stuck)
-		fprintf(out, "%zu wait%s\n", n_stuck, plural(n_stuck));
+		fprintf(out, "%zu wait%s\n", n_stuck, plural_suffix_of(n_stuck));
 	else if (n_quick)
 		fprintf(out, "calls are in flight, but none has waited for long\n");
 	else
 		fprintf(out, "%s\n", is_mute ? "no waiting call is known" : "nothing waits");
 	json_array_foreach (json_object_get(doc, "waits"), i, wait) {
-		if (!is_stuck(wait))
+		if (!is_wait_delayed(wait))
 			continue;
-		wait_head(out, wait);
-		missing_rows(out, wait);
-		server_rows(out, wait);
-		waiting_row(out, wait);
+		print_wait_header(out, wait);
+		print_missing_workers(out, wait);
+		print_summing_servers(out, wait);
+		print_waiting_workers(out, wait);
 		is_summing |= cell_is(wait, "why", "sum");
 	}
 	if (is_summing || is_mute)
-		networks(out, doc);
+		print_agent_networks(out, doc);
 	if (n_stuck || is_mute)
 		cell_wrapped_key(out, "  ! ", doc, "condition");
 	return n_stuck || is_mute;
 }
 
 /* Show that the answer comes from an agent, because the scheduler does not answer. */
-static void agent_head(FILE *out, json_t *root)
+static void print_agent_header(FILE *out, json_t *root)
 {
 	char text[600];
 
@@ -201,10 +201,10 @@ int screen_stuck(FILE *out, json_t *root)
 	size_t i;
 
 	if (is_agent)
-		agent_head(out, root);
+		print_agent_header(out, root);
 
 	json_array_foreach (jobs, i, doc)
-		is_any |= show_job(out, doc);
+		is_any |= print_job_waits(out, doc);
 	if (!i)
 		fprintf(out, "nothing waits: no job forms or runs\n");
 	screen_missing(out, root);

@@ -11,7 +11,7 @@
 /* ---- footers ---- */
 
 /* Write the names in the list `missing` as "s2, node7 and 3 more". */
-static void name_missing(json_t *missing, char *ret, size_t room)
+static void format_missing_names(json_t *missing, char *ret, size_t room)
 {
 	size_t n = json_array_size(missing), at = 0;
 
@@ -31,7 +31,7 @@ void screen_missing(FILE *out, json_t *root)
 	json_t *c = json_object_get(root, "collected"), *missing = json_object_get(root, "missing");
 	char names[SCREEN_MISSING_MAX * 70], text[sizeof(names) + 128];
 
-	name_missing(missing, names, sizeof(names));
+	format_missing_names(missing, names, sizeof(names));
 	if (cell_num(c, "not_asked"))
 		fprintf(out, "! %" PRIu64 " more jobs are not shown; `bpsctl job NAME` shows one\n",
 			cell_num(c, "not_asked"));
@@ -49,7 +49,7 @@ void screen_missing(FILE *out, json_t *root)
 /* ---- members ---- */
 
 /* Return the speed of the member's network card in Gbit/s, and how this speed was found. */
-static struct table_cell nic_cell(json_t *m)
+static struct table_cell cell_nic_speed(json_t *m)
 {
 	double gbps = (double)cell_num(m, "nic_mbps") / 1e3;
 	const char *from = cell_is(m, "nic_source", "measured") ? "meas."
@@ -62,7 +62,7 @@ static struct table_cell nic_cell(json_t *m)
 	return c;
 }
 
-static bool is_drained(json_t *m)
+static bool is_member_drained(json_t *m)
 {
 	return json_is_true(json_object_get(m, "is_drained"));
 }
@@ -84,14 +84,14 @@ static void same_host_note(FILE *out, json_t *m)
 }
 
 /* Print, below the member's row, the values that only some members have. */
-static void member_notes(FILE *out, json_t *m)
+static void print_member_notes(FILE *out, json_t *m)
 {
 	char text[600];
 	bool has_reason;
 
 	cell_wrapped_key(out, "    down: ", m, "why");
 	same_host_note(out, m);
-	if (!is_drained(m))
+	if (!is_member_drained(m))
 		return;
 	has_reason = json_string_length(json_object_get(m, "drain_reason")) > 0;
 	snprintf(text, sizeof(text), "%s%sby %s", has_reason ? cell_str(m, "drain_reason").s : "",
@@ -116,10 +116,10 @@ int screen_servers(FILE *out, json_t *root)
 		fprintf(out, "%-12.12s %-12.12s %-8.8s %7.7s %9.9s %17.17s %8.8s %10.10s %8.8s\n",
 			cell_str(m, "name").s, cell_str(m, "host").s, cell_state(m).s,
 			cell_digits(m, "threads").s, cell_size(cell_num(m, "partitions_bytes")).s,
-			memory, cell_size(cell_num(m, "rx_bytes")).s, nic_cell(m).s,
+			memory, cell_size(cell_num(m, "rx_bytes")).s, cell_nic_speed(m).s,
 			cell_last_heard(m).s);
-		member_notes(out, m);
-		status |= !cell_is(m, "state", "up") && !is_drained(m);
+		print_member_notes(out, m);
+		status |= !cell_is(m, "state", "up") && !is_member_drained(m);
 	}
 	if (!i)
 		fprintf(out, "(no server has ever joined)\n");
@@ -140,9 +140,10 @@ int screen_agents(FILE *out, json_t *root)
 			cell_str(m, "name").s, cell_str(m, "host").s, cell_state(m).s,
 			cell_digits(m, "pid").s, cell_digits(m, "trainers").s,
 			cell_digits(m, "restarts").s, cell_size(cell_num(m, "tx_bytes")).s,
-			cell_size(cell_num(m, "rx_bytes")).s, nic_cell(m).s, cell_last_heard(m).s);
-		member_notes(out, m);
-		status |= !cell_is(m, "state", "up") && !is_drained(m);
+			cell_size(cell_num(m, "rx_bytes")).s, cell_nic_speed(m).s,
+			cell_last_heard(m).s);
+		print_member_notes(out, m);
+		status |= !cell_is(m, "state", "up") && !is_member_drained(m);
 	}
 	if (!i)
 		fprintf(out, "(no agent has ever joined)\n");
@@ -151,7 +152,7 @@ int screen_agents(FILE *out, json_t *root)
 
 /* ---- jobs ---- */
 
-static void job_row(FILE *out, json_t *j)
+static void print_job_table_row(FILE *out, json_t *j)
 {
 	bool is_asked = json_object_get(j, "rounds") != NULL;
 	char workers[48], rounds[128] = "-", waiting[64] = "-";
@@ -161,13 +162,13 @@ static void job_row(FILE *out, json_t *j)
 	if (is_asked) {
 		snprintf(rounds, sizeof(rounds), "%s", cell_count(cell_num(j, "rounds")).s);
 		snprintf(waiting, sizeof(waiting), "%" PRIu64 " %.12s",
-			cell_num(j, "calls_waiting"), cell_span(cell_sec(j, "longest_s")).s);
+			cell_num(j, "calls_waiting"), cell_time_span(cell_sec(j, "longest_s")).s);
 	}
 	fprintf(out, "%-18.18s %-10.10s %6zu %11.11s %7.7s %10.10s %12.12s  %.8s %s\n",
-		cell_str(j, "name").s, cell_user(cell_num(j, "uid")).s,
+		cell_str(j, "name").s, cell_user_name(cell_num(j, "uid")).s,
 		json_array_size(json_object_get(j, "agents")), workers,
 		cell_count(cell_num(j, "tensors")).s, rounds, waiting, cell_str(j, "state").s,
-		cell_span(cell_sec(j, "state_s")).s);
+		cell_time_span(cell_sec(j, "state_s")).s);
 }
 
 int screen_jobs(FILE *out, json_t *root)
@@ -179,7 +180,7 @@ int screen_jobs(FILE *out, json_t *root)
 	fprintf(out, "%-18s %-10s %6s %11s %7s %10s %12s  %s\n", "JOB", "USER", "AGENTS", "WORKERS",
 		"TENSORS", "ROUNDS", "WAITING", "STATE");
 	json_array_foreach (json_object_get(root, "jobs"), i, j) {
-		job_row(out, j);
+		print_job_table_row(out, j);
 		status |= !cell_is(j, "state", "running") ||
 			  cell_num(j, "waiting_partitions") > 0 ||
 			  cell_sec(j, "longest_s") > SCREEN_STUCK_S;
@@ -202,7 +203,7 @@ int screen_daemon(FILE *out, json_t *root)
 		cell_str(root, "role").s, cell_str(root, "name").s, cell_digits(root, "id").s,
 		cell_str(root, "host").s, cell_str(root, "version").s);
 	cell_wrapped(out, "bps-", text);
-	cell_problems(out, root);
+	cell_print_problems(out, root);
 	json_object_foreach (root, key, v) {
 		size_t n = strlen(key);
 

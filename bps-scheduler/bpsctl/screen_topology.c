@@ -9,7 +9,7 @@
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/table_cells.h"
 
-static json_t *part(json_t *root, const char *key)
+static json_t *topology_part_get(json_t *root, const char *key)
 {
 	return json_object_get(json_object_get(root, "topology"), key);
 }
@@ -41,7 +41,7 @@ int fetch_agent(const char *host, bool has_topology, json_t **ret, struct err_te
 
 /* ---- the tree ---- */
 
-static bool is_below(json_t *device, size_t uplink)
+static bool is_below_uplink(json_t *device, size_t uplink)
 {
 	json_t *v = json_object_get(device, "uplink");
 
@@ -51,7 +51,7 @@ static bool is_below(json_t *device, size_t uplink)
 }
 
 /* Write the device's NUMA node, if it is known. */
-static void numa(json_t *device, char *ret, size_t room)
+static void format_numa_node(json_t *device, char *ret, size_t room)
 {
 	json_int_t node = json_integer_value(json_object_get(device, "numa"));
 
@@ -60,24 +60,24 @@ static void numa(json_t *device, char *ret, size_t room)
 		snprintf(ret, room, "  node %d", (int)node);
 }
 
-static void gpu_line(FILE *out, json_t *gpu, size_t i)
+static void print_gpu_line(FILE *out, json_t *gpu, size_t i)
 {
 	char node[16];
 
-	numa(gpu, node, sizeof(node));
+	format_numa_node(gpu, node, sizeof(node));
 	fprintf(out, "    GPU %-3zu %.19s%s%s%.40s%s\n", i, cell_str(gpu, "pci").s, node,
 		json_string_length(json_object_get(gpu, "name")) ? "  " : "",
 		json_string_length(json_object_get(gpu, "name")) ? cell_str(gpu, "name").s : "",
 		json_is_true(json_object_get(gpu, "is_mig")) ? "  (part of a GPU)" : "");
 }
 
-static void nic_line(FILE *out, json_t *nic)
+static void print_nic_line(FILE *out, json_t *nic)
 {
 	bool is_up = json_is_true(json_object_get(nic, "is_up"));
 	uint64_t mbps = cell_num(nic, "mbps");
 	char node[16], speed[32] = "";
 
-	numa(nic, node, sizeof(node));
+	format_numa_node(nic, node, sizeof(node));
 	if (mbps)
 		snprintf(speed, sizeof(speed), "  %.10g Gbit/s", (double)mbps / 1e3);
 	fprintf(out, "    card    %.19s%s  %.31s%s%s\n", cell_str(nic, "pci").s, node,
@@ -88,45 +88,45 @@ static void nic_line(FILE *out, json_t *nic)
 
 /* Print the devices below one uplink. uplink: SIZE_MAX for the devices without an uplink. head:
  * text to print before the first device. */
-static void below(FILE *out, json_t *root, size_t uplink, const char *head)
+static void print_devices_below(FILE *out, json_t *root, size_t uplink, const char *head)
 {
 	json_t *v;
 	size_t i;
 
-	json_array_foreach (part(root, "gpus"), i, v) {
-		if (!is_below(v, uplink))
+	json_array_foreach (topology_part_get(root, "gpus"), i, v) {
+		if (!is_below_uplink(v, uplink))
 			continue;
 		fputs(head, out);
 		head = "";
-		gpu_line(out, v, i);
+		print_gpu_line(out, v, i);
 	}
-	json_array_foreach (part(root, "nics"), i, v) {
-		if (!is_below(v, uplink))
+	json_array_foreach (topology_part_get(root, "nics"), i, v) {
+		if (!is_below_uplink(v, uplink))
 			continue;
 		fputs(head, out);
 		head = "";
-		nic_line(out, v);
+		print_nic_line(out, v);
 	}
 }
 
-static void tree(FILE *out, json_t *root)
+static void print_uplink_tree(FILE *out, json_t *root)
 {
 	json_t *v;
 	size_t i;
 
-	json_array_foreach (part(root, "uplinks"), i, v) {
+	json_array_foreach (topology_part_get(root, "uplinks"), i, v) {
 		fprintf(out, "  uplink %.19s of %.19s%s\n", cell_str(v, "pci").s,
 			cell_str(v, "bridge").s,
 			json_is_true(json_object_get(v, "has_switch")) ? ", a switch" : "");
-		below(out, root, i, "");
+		print_devices_below(out, root, i, "");
 	}
-	below(out, root, SIZE_MAX, "  without an uplink\n");
+	print_devices_below(out, root, SIZE_MAX, "  without an uplink\n");
 }
 
 /* ---- NVLink ---- */
 
 /* Write a list of GPU numbers as "0 1 2 3", or as "0-7" if the numbers are consecutive. */
-static void list_gpus(json_t *list, char *ret, size_t room)
+static void format_gpu_numbers(json_t *list, char *ret, size_t room)
 {
 	size_t n = json_array_size(list), used = 0;
 
@@ -145,37 +145,37 @@ static void list_gpus(json_t *list, char *ret, size_t room)
 	}
 }
 
-static bool links_all(json_t *root)
+static bool has_links_between_all(json_t *root)
 {
-	size_t n = json_array_size(part(root, "gpus")), i;
+	size_t n = json_array_size(topology_part_get(root, "gpus")), i;
 	json_t *gpu;
 
-	json_array_foreach (part(root, "gpus"), i, gpu) {
+	json_array_foreach (topology_part_get(root, "gpus"), i, gpu) {
 		if (json_array_size(json_object_get(gpu, "links")) + 1 != n)
 			return false;
 	}
 	return n > 1;
 }
 
-static void links(FILE *out, json_t *root)
+static void print_nvlink_lines(FILE *out, json_t *root)
 {
 	json_t *topology = json_object_get(root, "topology"), *gpu;
 	bool is_asked = !cell_is(topology, "source", "sysfs");
 	char to[300], text[400];
 	size_t i;
 
-	if (json_array_size(part(root, "gpus")) < 2)
+	if (json_array_size(topology_part_get(root, "gpus")) < 2)
 		return;
-	if (links_all(root))
+	if (has_links_between_all(root))
 		cell_wrapped(out, "  NVLink: ",
 			is_asked ? "all GPUs" : "all GPUs, since there are NVSwitches");
 	else if (!is_asked)
 		cell_wrapped(out,
 			"  NVLink: ", "none is assumed, since only the CUDA driver reports it");
-	if (links_all(root) || !is_asked)
+	if (has_links_between_all(root) || !is_asked)
 		return;
-	json_array_foreach (part(root, "gpus"), i, gpu) {
-		list_gpus(json_object_get(gpu, "links"), to, sizeof(to));
+	json_array_foreach (topology_part_get(root, "gpus"), i, gpu) {
+		format_gpu_numbers(json_object_get(gpu, "links"), to, sizeof(to));
 		snprintf(text, sizeof(text), "GPU %zu to %s", i, to);
 		if (*to)
 			cell_wrapped(out, "  NVLink: ", text);
@@ -185,7 +185,7 @@ static void links(FILE *out, json_t *root)
 /* ---- the strategy ---- */
 
 /* Write the groups of GPUs of the strategy, as "0-3, 4-7". */
-static void list_groups(json_t *strategy, char *ret, size_t room)
+static void format_gpu_groups(json_t *strategy, char *ret, size_t room)
 {
 	json_t *group;
 	size_t i, used = 0;
@@ -193,7 +193,7 @@ static void list_groups(json_t *strategy, char *ret, size_t room)
 
 	ret[0] = '\0';
 	json_array_foreach (json_object_get(strategy, "groups"), i, group) {
-		list_gpus(group, text, sizeof(text));
+		format_gpu_numbers(group, text, sizeof(text));
 		if (used < room)
 			used += (size_t)snprintf(
 				ret + used, room - used, "%s%s", used ? ", " : "", text);
@@ -202,7 +202,7 @@ static void list_groups(json_t *strategy, char *ret, size_t room)
 
 /* Show, in their order, the steps by which the strategy sums gradients. Consecutive steps of the
  * same kind share one line. */
-static void steps(FILE *out, json_t *strategy)
+static void print_strategy_steps(FILE *out, json_t *strategy)
 {
 	uint64_t units = cell_num(strategy, "units"), sources = cell_num(strategy, "sources");
 	json_t *all = json_object_get(strategy, "steps"), *s;
@@ -210,7 +210,7 @@ static void steps(FILE *out, json_t *strategy)
 	const char *last = "";
 	size_t i;
 
-	list_groups(strategy, groups, sizeof(groups));
+	format_gpu_groups(strategy, groups, sizeof(groups));
 	json_array_foreach (all, i, s) {
 		const char *op = json_string_value(json_object_get(s, "op"));
 
@@ -238,9 +238,9 @@ static void steps(FILE *out, json_t *strategy)
 			cell_num(strategy, "turns"));
 }
 
-static void strategy(FILE *out, json_t *root)
+static void print_gpu_strategy(FILE *out, json_t *root)
 {
-	json_t *s = part(root, "strategy");
+	json_t *s = topology_part_get(root, "strategy");
 	char text[300];
 
 	if (!json_is_object(s))
@@ -251,7 +251,7 @@ static void strategy(FILE *out, json_t *root)
 			? json_string_value(json_object_get(s, "why"))
 			: "-");
 	cell_wrapped(out, "  strategy: ", text);
-	steps(out, s);
+	print_strategy_steps(out, s);
 }
 
 int screen_topology(FILE *out, json_t *root)
@@ -263,13 +263,14 @@ int screen_topology(FILE *out, json_t *root)
 
 	snprintf(text, sizeof(text), "%.63s on %.63s: %zu GPUs, %zu cards (from %.10s)",
 		cell_str(root, "name").s, cell_str(root, "host").s,
-		json_array_size(part(root, "gpus")), json_array_size(part(root, "nics")),
+		json_array_size(topology_part_get(root, "gpus")),
+		json_array_size(topology_part_get(root, "nics")),
 		json_is_string(json_object_get(topology, "source")) ? cell_str(topology, "source").s
 								    : "-");
 	cell_wrapped(out, "bps-agent ", text);
-	tree(out, root);
-	links(out, root);
-	strategy(out, root);
+	print_uplink_tree(out, root);
+	print_nvlink_lines(out, root);
+	print_gpu_strategy(out, root);
 	if (odd)
 		fprintf(out, "  ! %" PRIu64 " devices or attributes are invalid and left out\n",
 			odd);

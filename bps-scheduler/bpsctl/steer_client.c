@@ -33,18 +33,18 @@ struct steer_request {
 	struct err_text *err;
 };
 
-static void over(struct steer_request *call, int rc)
+static void steer_request_finish(struct steer_request *call, int rc)
 {
 	call->is_over = true;
 	call->rc = rc;
 	event_base_loopbreak(call->base);
 }
 
-static void on_opened(void *arg, struct ctlchan *chan)
+static void on_steer_chan_opened(void *arg, struct ctlchan *chan)
 {
 	struct steer_request *call = arg;
 	const struct layout *layout = ctl_layout(CTL_STEER);
-	size_t n = codec_size(layout, &call->steer);
+	size_t n = codec_encoded_size(layout, &call->steer);
 	void *buf = n ? malloc(n) : NULL;
 	int rc = n ? -ENOMEM : -EMSGSIZE;
 
@@ -61,10 +61,10 @@ static void on_opened(void *arg, struct ctlchan *chan)
 	else if (rc < 0)
 		err_set(call->err, rc, "cannot send the request to the scheduler: %s", err_str(rc));
 	if (rc < 0)
-		over(call, rc);
+		steer_request_finish(call, rc);
 }
 
-static void on_frame(
+static void on_steer_answer_frame(
 	void *arg, struct ctlchan *chan, uint16_t type, const uint8_t *body, size_t n_body)
 {
 	struct steer_request *call = arg;
@@ -77,10 +77,10 @@ static void on_frame(
 		rc = ctl_decode(type, body, n_body, &call->msg, &call->mem, call->err);
 	else
 		err_set(call->err, rc, "the scheduler's answer is not the message STEERED");
-	over(call, rc);
+	steer_request_finish(call, rc);
 }
 
-static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
+static void on_steer_chan_closed(void *arg, struct ctlchan *chan, const char *reason)
 {
 	struct steer_request *call = arg;
 	char text[ADDR_TEXT_BYTES];
@@ -89,20 +89,23 @@ static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
 	call->chan = NULL;
 	if (call->is_over)
 		return;
-	over(call, err_set(call->err, BPS_ENOSCHED,
-			   "the scheduler's control port %s does not answer: %s (--scheduler sets "
-			   "another address)",
-			   addr_format(&call->conf->scheduler, text), reason));
+	steer_request_finish(call,
+		err_set(call->err, BPS_ENOSCHED,
+			"the scheduler's control port %s does not answer: %s (--scheduler sets "
+			"another address)",
+			addr_format(&call->conf->scheduler, text), reason));
 }
 
-static const struct ctlchan_ops ops = {on_opened, on_frame, on_closed};
+static const struct ctlchan_ops ops = {
+	on_steer_chan_opened, on_steer_answer_frame, on_steer_chan_closed};
 
 const char *steer_key_path(const struct steer_conf *conf)
 {
 	return *conf->auth.key_file ? conf->auth.key_file : STEER_KEY_FILE;
 }
 
-int steer_keys(const struct steer_conf *conf, struct keyring *ret_ring, struct err_text *err)
+int steer_load_keyring(
+	const struct steer_conf *conf, struct keyring *ret_ring, struct err_text *err)
 {
 	int rc;
 
@@ -115,7 +118,7 @@ int steer_keys(const struct steer_conf *conf, struct keyring *ret_ring, struct e
 	return access(STEER_KEY_FILE, F_OK) == 0 ? keyring_load(ret_ring, STEER_KEY_FILE, err) : 0;
 }
 
-static void name_user(struct steer_request *call)
+static void steer_request_set_user(struct steer_request *call)
 {
 	const struct passwd *pw = getpwuid(getuid());
 
@@ -131,13 +134,13 @@ static void name_user(struct steer_request *call)
 	call->steer.host = call->host;
 }
 
-static int talk(struct steer_request *call, struct tls *tls)
+static int steer_request_exchange(struct steer_request *call, struct tls *tls)
 {
 	struct timeval bound = {BOUND_MS / 1000, BOUND_MS % 1000 * 1000L};
 	char text[ADDR_TEXT_BYTES];
 	struct sockaddr_storage sa;
 	socklen_t len;
-	int rc = addr_lookup(&call->conf->scheduler, &sa, &len, call->err);
+	int rc = addr_resolve_host(&call->conf->scheduler, &sa, &len, call->err);
 
 	call->is_over = false;
 	if (rc < 0)
@@ -158,8 +161,8 @@ static int talk(struct steer_request *call, struct tls *tls)
 }
 
 /* Store the scheduler's answer in the caller's variables. */
-static int hand_over(const struct ctl_steered *m, struct err_text *ret_text, json_t **ret_json,
-	struct err_text *err)
+static int steer_answer_store(const struct ctl_steered *m, struct err_text *ret_text,
+	json_t **ret_json, struct err_text *err)
 {
 	int rc = m->code && m->code <= INT32_MAX ? -(int)m->code : m->code ? BPS_EPROTO : 0;
 	json_error_t je;
@@ -176,7 +179,8 @@ static int hand_over(const struct ctl_steered *m, struct err_text *ret_text, jso
 	return 0;
 }
 
-static int put_args(struct steer_request *call, const struct steer_arg *args, size_t n_args)
+static int steer_request_add_args(
+	struct steer_request *call, const struct steer_arg *args, size_t n_args)
 {
 	struct ctl_steer *s = &call->steer;
 
@@ -194,7 +198,8 @@ static int put_args(struct steer_request *call, const struct steer_arg *args, si
 
 /* Send the request with one key of `auth`. `which`: index of that key. If `auth` is NULL, send the
  * request without a key. */
-static int ask(struct steer_request *call, const struct tls_conf *auth, unsigned which)
+static int steer_request_send_with_key(
+	struct steer_request *call, const struct tls_conf *auth, unsigned which)
 {
 	const char *as = *call->conf->as ? call->conf->as : call->user;
 	char identity[TLS_IDENTITY_BYTES];
@@ -205,21 +210,21 @@ static int ask(struct steer_request *call, const struct tls_conf *auth, unsigned
 	if (auth)
 		rc = tls_new_client(&tls, auth, which, auth->cert ? "ctl:" : identity, call->err);
 	if (rc == 0)
-		rc = talk(call, tls);
+		rc = steer_request_exchange(call, tls);
 	tls_free(tls);
 	return rc;
 }
 
 /* Send the request with the current key. If that fails, try the previous key, because the scheduler
  * may not have read the current key yet. */
-static int ask_in_turn(struct steer_request *call, const struct tls_conf *auth)
+static int steer_request_try_keys(struct steer_request *call, const struct tls_conf *auth)
 {
 	int rc = BPS_ENOSCHED;
 
 	if (tls_conf_is_empty(auth) || auth->cert)
-		return ask(call, auth->cert ? auth : NULL, 0);
+		return steer_request_send_with_key(call, auth->cert ? auth : NULL, 0);
 	for (unsigned i = 0; rc == BPS_ENOSCHED && i < auth->keys.n_keys; i++)
-		rc = ask(call, auth, i);
+		rc = steer_request_send_with_key(call, auth, i);
 	return rc;
 }
 
@@ -233,22 +238,23 @@ int steer_call(const struct steer_conf *conf, const char *verb, const char *targ
 
 	call.steer.verb = verb;
 	call.steer.target = target;
-	name_user(&call);
+	steer_request_set_user(&call);
 	if (ret_is_answer)
 		*ret_is_answer = false;
-	rc = put_args(&call, args, n_args);
+	rc = steer_request_add_args(&call, args, n_args);
 	if (rc < 0)
 		return rc;
 	rc = conf->auth.kind == AUTH_CERT ? auth_load(&auth, &conf->auth, err)
-					  : steer_keys(conf, &auth.keys, err);
+					  : steer_load_keyring(conf, &auth.keys, err);
 	if (rc >= 0) {
 		call.base = event_base_new();
-		rc = call.base ? ask_in_turn(&call, &auth) : err_set(err, -ENOMEM, "out of memory");
+		rc = call.base ? steer_request_try_keys(&call, &auth)
+			       : err_set(err, -ENOMEM, "out of memory");
 	}
 	if (ret_is_answer)
 		*ret_is_answer = rc == 0;
 	if (rc == 0)
-		rc = hand_over(&call.msg.steered, ret_text, ret_json, err);
+		rc = steer_answer_store(&call.msg.steered, ret_text, ret_json, err);
 	if (call.base)
 		event_base_free(call.base);
 	keyring_wipe(&auth.keys);

@@ -32,7 +32,8 @@ struct steer_arg {
 
 /* Load the keys that conf selects. Returns 1 if keys were loaded, or 0 if there are no keys.
  * Errors: those of keyring_load; -EINVAL if conf selects certificates instead of keys. */
-int steer_keys(const struct steer_conf *conf, struct keyring *ret_ring, struct err_text *err);
+int steer_load_keyring(
+	const struct steer_conf *conf, struct keyring *ret_ring, struct err_text *err);
 /* Return the path of the key file, which `key rotate` and other commands write. The caller must not
  * free the string. */
 const char *steer_key_path(const struct steer_conf *conf);

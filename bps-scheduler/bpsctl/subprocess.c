@@ -25,7 +25,7 @@ struct running_subprocess {
 	size_t used;
 };
 
-static int spawn(struct running_subprocess *r)
+static int subprocess_spawn(struct running_subprocess *r)
 {
 	posix_spawn_file_actions_t actions;
 	int ends[2], rc;
@@ -50,7 +50,7 @@ static int spawn(struct running_subprocess *r)
 	return 0;
 }
 
-static void hear(struct running_subprocess *r)
+static void subprocess_read_output(struct running_subprocess *r)
 {
 	char more[512];
 	size_t room = SUBPROCESS_TEXT_BYTES - 1 - r->used;
@@ -66,7 +66,7 @@ static void hear(struct running_subprocess *r)
 }
 
 /* Read the output of the programs until all of them have closed it, or the deadline passes. */
-static void hear_all(struct running_subprocess *runs, size_t n, uint64_t deadline_ms)
+static void subprocesses_read_all(struct running_subprocess *runs, size_t n, uint64_t deadline_ms)
 {
 	for (;;) {
 		struct pollfd p[CHILDREN_MAX];
@@ -83,11 +83,11 @@ static void hear_all(struct running_subprocess *runs, size_t n, uint64_t deadlin
 			return;
 		for (size_t i = 0; i < n; i++)
 			if (p[i].revents)
-				hear(&runs[i]);
+				subprocess_read_output(&runs[i]);
 	}
 }
 
-static void reap(struct running_subprocess *r)
+static void subprocess_reap(struct running_subprocess *r)
 {
 	bool is_late = r->fd >= 0;
 
@@ -115,12 +115,12 @@ void subprocess_run_all(struct subprocess *children, size_t n, uint32_t timeout_
 
 		runs[i] = (struct running_subprocess){.child = &children[i], .fd = -1};
 		children[i].text[0] = '\0';
-		rc = spawn(&runs[i]);
+		rc = subprocess_spawn(&runs[i]);
 		children[i].status = rc;
 		if (rc < 0)
 			runs[i].pid = 0;
 	}
-	hear_all(runs, n, deadline_ms);
+	subprocesses_read_all(runs, n, deadline_ms);
 	for (size_t i = 0; i < n; i++)
-		reap(&runs[i]);
+		subprocess_reap(&runs[i]);
 }

@@ -22,7 +22,7 @@ struct table_cell cell_text(const char *s)
 	struct table_cell c;
 
 	snprintf(c.s, sizeof(c.s), "%s", s ? s : "-");
-	log_blank(c.s);
+	log_replace_unprintable(c.s);
 	return c;
 }
 
@@ -62,7 +62,7 @@ bool cell_is(json_t *o, const char *key, const char *value)
 	return v && strcmp(v, value) == 0;
 }
 
-struct table_cell cell_span(double s)
+struct table_cell cell_time_span(double s)
 {
 	struct table_cell c;
 	unsigned long t = s > 0 ? (unsigned long)s : 0;
@@ -124,7 +124,7 @@ struct table_cell cell_rate(double v)
 }
 
 /* Format seconds as milliseconds, in at most 6 columns. */
-static struct table_cell cell_ms(double s)
+static struct table_cell cell_milliseconds(double s)
 {
 	struct table_cell c;
 	double ms = s * 1e3;
@@ -133,22 +133,22 @@ static struct table_cell cell_ms(double s)
 	return c;
 }
 
-struct table_cell cell_wait(json_t *pace)
+struct table_cell cell_wait_percentiles(json_t *pace)
 {
 	struct table_cell c;
 
-	snprintf(c.s, sizeof(c.s), "%.7s/%.7s", cell_ms(cell_sec(pace, "wait_p50_s")).s,
-		cell_ms(cell_sec(pace, "wait_p99_s")).s);
+	snprintf(c.s, sizeof(c.s), "%.7s/%.7s", cell_milliseconds(cell_sec(pace, "wait_p50_s")).s,
+		cell_milliseconds(cell_sec(pace, "wait_p99_s")).s);
 	return c;
 }
 
-struct table_cell cell_lag(json_t *slowest)
+struct table_cell cell_slowest_lag(json_t *slowest)
 {
 	struct table_cell c;
 	double s = cell_sec(slowest, "lag_s");
 
 	if (s < 10)
-		snprintf(c.s, sizeof(c.s), "+%.10s ms", cell_ms(s).s);
+		snprintf(c.s, sizeof(c.s), "+%.10s ms", cell_milliseconds(s).s);
 	else
 		snprintf(c.s, sizeof(c.s), "+%.0f s", s < 99999 ? s : 99999);
 	return c;
@@ -156,7 +156,7 @@ struct table_cell cell_lag(json_t *slowest)
 
 /* Read the name from /etc/passwd only, because the query of a directory service might exceed
  * bpsctl's time limit. */
-struct table_cell cell_user(uint64_t uid)
+struct table_cell cell_user_name(uint64_t uid)
 {
 	FILE *f = fopen("/etc/passwd", "re");
 	const struct passwd *p;
@@ -181,7 +181,7 @@ void cell_wrapped(FILE *out, const char *head, const char *s)
 
 	if (!text)
 		return;
-	log_blank(text);
+	log_replace_unprintable(text);
 	settings_print_wrapped(out, head, text, SCREEN_COLUMNS);
 	free(text);
 }
@@ -194,14 +194,14 @@ void cell_wrapped_key(FILE *out, const char *head, json_t *o, const char *key)
 		cell_wrapped(out, head, v);
 }
 
-static const char *cell_code(json_t *problem)
+static const char *problem_code_or_dash(json_t *problem)
 {
 	const char *code = json_string_value(json_object_get(problem, "code"));
 
 	return code ? code : "-";
 }
 
-static void problem(FILE *out, json_t *p)
+static void print_problem_details(FILE *out, json_t *p)
 {
 	char head[64];
 
@@ -214,30 +214,30 @@ static void problem(FILE *out, json_t *p)
 }
 
 /* Count the problems before list[i] that have the same code as list[i]. */
-static size_t same_before(json_t *list, size_t i)
+static size_t count_same_code_before(json_t *list, size_t i)
 {
-	const char *code = cell_code(json_array_get(list, i));
+	const char *code = problem_code_or_dash(json_array_get(list, i));
 	size_t n = 0;
 
 	for (size_t k = 0; k < i; k++)
-		n += strcmp(cell_code(json_array_get(list, k)), code) == 0;
+		n += strcmp(problem_code_or_dash(json_array_get(list, k)), code) == 0;
 	return n;
 }
 
-void cell_problems(FILE *out, json_t *root)
+void cell_print_problems(FILE *out, json_t *root)
 {
 	json_t *list = json_object_get(root, "problems"), *p;
 	size_t i, shown = 0;
 
 	json_array_foreach (list, i, p) {
-		size_t n = same_before(list, i);
+		size_t n = count_same_code_before(list, i);
 
 		if (json_is_true(json_object_get(p, "muted")))
 			continue;
 		shown++;
 		if (n < PROBLEMS_OF_A_CODE)
-			problem(out, p);
-		else if (n + 1 == cell_count_code(root, cell_code(p)))
+			print_problem_details(out, p);
+		else if (n + 1 == cell_count_code(root, problem_code_or_dash(p)))
 			fprintf(out, "  %-13.40s (%zu more of these: --json)\n",
 				cell_str(p, "code").s, n + 1 - PROBLEMS_OF_A_CODE);
 	}
@@ -261,7 +261,7 @@ size_t cell_count_code(json_t *root, const char *code)
 	size_t i, n = 0;
 
 	json_array_foreach (json_object_get(root, "problems"), i, p)
-		n += strcmp(cell_code(p), code) == 0;
+		n += strcmp(problem_code_or_dash(p), code) == 0;
 	return n;
 }
 
@@ -279,7 +279,7 @@ struct table_cell cell_worker(json_t *w)
 
 struct table_cell cell_last_heard(json_t *m)
 {
-	return cell_span(cell_sec(m, cell_is(m, "state", "up") ? "quiet_s" : "state_s"));
+	return cell_time_span(cell_sec(m, cell_is(m, "state", "up") ? "quiet_s" : "state_s"));
 }
 
 struct table_cell cell_state(json_t *m)

@@ -26,7 +26,7 @@ double cell_sec(json_t *o, const char *key);
  * width of a column. */
 struct table_cell cell_digits(json_t *o, const char *key);
 bool cell_is(json_t *o, const char *key, const char *value);
-struct table_cell cell_span(double s);
+struct table_cell cell_time_span(double s);
 struct table_cell cell_size(uint64_t bytes);
 /* Format a number, such as "18,412". Numbers from ten million on get a unit, such as "12.3 M". The
  * text has at most 7 columns for numbers up to 1e15. */
@@ -35,9 +35,9 @@ struct table_cell cell_count(uint64_t n);
 struct table_cell cell_rate(double v);
 /* Format the waiting times in a job's `pace`: the median and the 99th percentile in ms, such as
  * "12/55". The text has at most 15 columns. */
-struct table_cell cell_wait(json_t *pace);
+struct table_cell cell_wait_percentiles(json_t *pace);
 /* Format the delay of a job's slowest agent as "+41 ms", in at most 9 columns. */
-struct table_cell cell_lag(json_t *slowest);
+struct table_cell cell_slowest_lag(json_t *slowest);
 /* Return the state of a member. A member that is up may also be "drained", "draining" (the member
  * still has partitions) or "leaving". */
 struct table_cell cell_state(json_t *m);
@@ -45,7 +45,7 @@ struct table_cell cell_state(json_t *m);
  * return the time since the last change of the member's state. */
 struct table_cell cell_last_heard(json_t *m);
 /* Return the name that this machine has for the user uid, or the number uid if there is no name. */
-struct table_cell cell_user(uint64_t uid);
+struct table_cell cell_user_name(uint64_t uid);
 
 /* Print the string s after the string `head`. If s is too long for one line, each further line
  * begins in the column in which s begins. cell_wrapped_key prints the value of `key` in o, if the
@@ -55,7 +55,7 @@ void cell_wrapped_key(FILE *out, const char *head, json_t *o, const char *key);
 /* Print the problems of a document that are not muted. For each problem, print what is wrong, the
  * effect, the action, and the command that explains the problem. If many problems have the same
  * code, print only the first of them, and the number of the others. */
-void cell_problems(FILE *out, json_t *root);
+void cell_print_problems(FILE *out, json_t *root);
 /* Count the problems that are not muted. cell_count_code counts all problems that have the given
  * code, also the muted ones. */
 size_t cell_count_problems(json_t *root);

@@ -18,13 +18,13 @@
 #include "common/base/key.h"
 #include "common/data/shape.h"
 
-static bool has_token(const struct sched_job *j, const struct ctl_join *q)
+static bool has_matching_token(const struct sched_job *j, const struct ctl_join *q)
 {
 	return j->has_token && q->token.bytes == sizeof(j->token) &&
 	       key_bytes_equal(j->token, q->token.data, sizeof(j->token));
 }
 
-static int refuse_token(const struct sched_core *c, const struct sched_job *j,
+static int refuse_wrong_token(const struct sched_core *c, const struct sched_job *j,
 	const struct ctl_join *q, struct err_text *err)
 {
 	const char *what = !j->has_token ? "was opened without a job token, and this worker has one"
@@ -39,7 +39,7 @@ static int refuse_token(const struct sched_core *c, const struct sched_job *j,
 	return err_set(err, BPS_EAUTH,
 		"job '%s' of uid %u %s (BPS_JOB_TOKEN must be the same for all workers); the job's "
 		"rank %u is pid %u on host %s",
-		j->name, j->uid, what, rank, w->pid, sched_host_of(c, w->agent));
+		j->name, j->uid, what, rank, w->pid, sched_host_of_member(c, w->agent));
 }
 
 int admission_find_job(const struct sched_core *c, const struct ctl_join *q, struct sched_job **ret,
@@ -50,7 +50,7 @@ int admission_find_job(const struct sched_core *c, const struct ctl_join *q, str
 	for (struct sched_job *j = c->jobs; j; j = j->next) {
 		if (strcmp(j->name, q->job) != 0)
 			continue;
-		if (has_token(j, q)) {
+		if (has_matching_token(j, q)) {
 			*ret = j;
 			return 0;
 		}
@@ -58,7 +58,7 @@ int admission_find_job(const struct sched_core *c, const struct ctl_join *q, str
 			own = j;
 	}
 	if (own && (own->has_token || q->token.bytes))
-		return refuse_token(c, own, q, err);
+		return refuse_wrong_token(c, own, q, err);
 	*ret = own;
 	return 0;
 }
@@ -127,7 +127,7 @@ uint64_t admission_share(uint64_t all_bytes, uint32_t percent)
 	return all_bytes / 100 * percent + all_bytes % 100 * percent / 100;
 }
 
-static int refuse_memory(const char *whose, uint64_t used, uint64_t more, uint64_t all,
+static int refuse_memory_quota(const char *whose, uint64_t used, uint64_t more, uint64_t all,
 	uint32_t percent, const char *setting, struct err_text *err)
 {
 	return err_set(err, BPS_EQUOTA,
@@ -137,7 +137,7 @@ static int refuse_memory(const char *whose, uint64_t used, uint64_t more, uint64
 		(double)admission_share(all, percent) / 0x1p20, percent, setting);
 }
 
-static bool is_beyond(uint64_t used, uint64_t more, uint64_t all, uint32_t percent)
+static bool is_beyond_memory_share(uint64_t used, uint64_t more, uint64_t all, uint32_t percent)
 {
 	uint64_t limit = admission_share(all, percent);
 
@@ -157,7 +157,7 @@ void admission_unclaim(struct sched_job *j, const struct sched_tensor *t)
 	j->claimed_sums -= balance_tensor_need(j, t);
 }
 
-static uint64_t job_sums(const struct sched_job *j)
+static uint64_t job_server_sum_bytes(const struct sched_job *j)
 {
 	return job_is_local(j->n_members, j->flags) ? 0 : j->claimed_sums;
 }
@@ -167,29 +167,29 @@ uint64_t admission_all_sums(const struct sched_core *c)
 	uint64_t n = 0;
 
 	for (const struct sched_job *j = c->jobs; j; j = j->next)
-		n += job_sums(j);
+		n += job_server_sum_bytes(j);
 	return n;
 }
 
-static uint64_t user_sums(const struct sched_core *c, uint32_t uid)
+static uint64_t user_server_sum_bytes(const struct sched_core *c, uint32_t uid)
 {
 	uint64_t n = 0;
 
 	for (const struct sched_job *j = c->jobs; j; j = j->next)
-		n += j->uid == uid ? job_sums(j) : 0;
+		n += j->uid == uid ? job_server_sum_bytes(j) : 0;
 	return n;
 }
 
 /* Check the reserve of memory (rule I12). Only users whose sums need little memory may use the
  * reserve. Therefore, if a user with small sums declares a tensor, the large tensors of another
  * user do not cause a refusal. */
-static int check_reserve(struct sched_core *c, const struct sched_job *j, uint64_t all,
+static int check_memory_reserve(struct sched_core *c, const struct sched_job *j, uint64_t all,
 	uint64_t more, struct err_text *err)
 {
 	uint64_t reserve = admission_share(all, c->cfg.small_reserve), left = all - reserve;
 	uint64_t small = reserve / ADMISSION_SMALL_USERS, used = admission_all_sums(c);
 
-	if (!reserve || (more <= small && user_sums(c, j->uid) <= small - more) ||
+	if (!reserve || (more <= small && user_server_sum_bytes(c, j->uid) <= small - more) ||
 		(more <= left && used <= left - more))
 		return 0;
 	c->refused[QUOTA_SMALL_RESERVE]++;
@@ -210,23 +210,24 @@ int admission_check_tensor(struct sched_core *c, const struct sched_job *j,
 
 	if (!all || job_is_local(j->n_members, j->flags))
 		return 0;
-	if (is_beyond(used, bytes, all, c->cfg.job_share)) {
+	if (is_beyond_memory_share(used, bytes, all, c->cfg.job_share)) {
 		c->refused[QUOTA_JOB_SHARE]++;
-		return refuse_memory(
+		return refuse_memory_quota(
 			"the job", used, bytes, all, c->cfg.job_share, "job-share", err);
 	}
 	used = admission_user_bytes(c, j->uid);
-	if (is_beyond(used, bytes, all, c->cfg.user_share)) {
+	if (is_beyond_memory_share(used, bytes, all, c->cfg.user_share)) {
 		c->refused[QUOTA_USER_SHARE]++;
 		snprintf(whose, sizeof(whose), "the user with uid %u", j->uid);
-		return refuse_memory(whose, used, bytes, all, c->cfg.user_share, "user-share", err);
+		return refuse_memory_quota(
+			whose, used, bytes, all, c->cfg.user_share, "user-share", err);
 	}
-	return check_reserve(c, j, all, balance_tensor_need(j, t), err);
+	return check_memory_reserve(c, j, all, balance_tensor_need(j, t), err);
 }
 
 /* Return whether a job waits for servers: it has partitions without a server, or tensors that were
  * accepted unchecked because the cluster had no server. */
-static bool is_waiting(const struct sched_job *j)
+static bool is_job_waiting_for_server(const struct sched_job *j)
 {
 	return j->n_orphans || j->is_unchecked;
 }
@@ -238,23 +239,24 @@ static struct sched_job *largest_waiting(const struct sched_core *c, uint64_t sm
 	struct sched_job *largest = NULL;
 
 	for (struct sched_job *j = c->jobs; j; j = j->next)
-		if (is_waiting(j) && j->state == JOB_RUNNING && user_sums(c, j->uid) > small &&
-			(!largest || job_sums(j) > job_sums(largest)))
+		if (is_job_waiting_for_server(j) && j->state == JOB_RUNNING &&
+			user_server_sum_bytes(c, j->uid) > small &&
+			(!largest || job_server_sum_bytes(j) > job_server_sum_bytes(largest)))
 			largest = j;
 	return largest;
 }
 
-static bool has_waiting(const struct sched_core *c)
+static bool has_job_waiting_for_server(const struct sched_core *c)
 {
 	for (const struct sched_job *j = c->jobs; j; j = j->next)
-		if (is_waiting(j))
+		if (is_job_waiting_for_server(j))
 			return true;
 	return false;
 }
 
 void admission_check_waiting(struct sched_core *c)
 {
-	uint64_t all = has_waiting(c) ? admission_servers_bytes(c) : 0;
+	uint64_t all = has_job_waiting_for_server(c) ? admission_servers_bytes(c) : 0;
 	uint64_t reserve = admission_share(all, c->cfg.small_reserve);
 	struct sched_job *j;
 
@@ -267,7 +269,7 @@ void admission_check_waiting(struct sched_core *c)
 			"job '%s' waited for servers, and its sums take %.1f MiB, but the present "
 			"servers have %.1f MiB, of which %u%% is reserved for users who need "
 			"little; see bps-scheduler's --small-user-reserve",
-			j->name, (double)job_sums(j) / 0x1p20, (double)all / 0x1p20,
+			j->name, (double)job_server_sum_bytes(j) / 0x1p20, (double)all / 0x1p20,
 			c->cfg.small_reserve);
 	}
 	for (j = c->jobs; j; j = j->next)

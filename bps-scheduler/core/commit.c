@@ -13,7 +13,7 @@
 /* Send PEERS, a list of the members that this transaction has changed. List only members whose role
  * is equal to `changed`. If `changed` is ROLE_SERVER, send PEERS to the agents, otherwise to the
  * servers. */
-static void tell_members(struct sched_core *c, enum role changed)
+static void send_changed_peers(struct sched_core *c, enum role changed)
 {
 	const struct sched_member **list = NULL;
 	uint32_t n = 0, room = 0;
@@ -21,7 +21,7 @@ static void tell_members(struct sched_core *c, enum role changed)
 	for (const struct sched_member *m = c->dirty_members; m; m = m->next_dirty) {
 		if (m->role != changed)
 			continue;
-		list = sched_grow(list, &room, n + 1, sizeof(*list));
+		list = sched_grow_array(list, &room, n + 1, sizeof(*list));
 		list[n++] = m;
 	}
 	for (uint32_t i = 1; n && i <= c->n_members; i++) {
@@ -37,13 +37,14 @@ static void tell_members(struct sched_core *c, enum role changed)
  * which the caller sends the changes now. Changes are sent to every server and to all agents of the
  * job, also to agents that have left the job. A member that is about to get the whole state
  * (needs_sync) does not get the changes. */
-static bool is_audience(const struct sched_job *j, const struct sched_member *m, enum role role)
+static bool is_job_change_receiver(
+	const struct sched_job *j, const struct sched_member *m, enum role role)
 {
 	return m->role == role && m->conn && !m->needs_sync &&
 	       (role == ROLE_SERVER || sched_job_member_ever(j, m->id) != CTL_NO_ID);
 }
 
-static void job_tell(struct sched_core *c, struct sched_job *j)
+static void job_send_changes(struct sched_core *c, struct sched_job *j)
 {
 	/* Send the changes to the servers first. A server must receive the place of a partition
 	 * before a contribution to the partition arrives. */
@@ -57,7 +58,7 @@ static void job_tell(struct sched_core *c, struct sched_job *j)
 				sched_job_member(j, m->id) != CTL_NO_ID)
 				/* is_behind stays set until the agent connects again */
 				m->is_behind = true;
-			if (!is_audience(j, m, order[r]))
+			if (!is_job_change_receiver(j, m, order[r]))
 				continue;
 			if (j->state == JOB_ENDED) {
 				sched_send_job_end(c, m, j);
@@ -80,19 +81,19 @@ static void job_tell(struct sched_core *c, struct sched_job *j)
 
 /* Send the places of all partitions of the job to the members that requested them during the
  * transaction. */
-static void tell_owed(struct sched_core *c, struct sched_job *j)
+static void job_send_owed_plans(struct sched_core *c, struct sched_job *j)
 {
 	for (uint32_t i = 0; j->owes_plans && i < j->n_members; i++) {
 		struct sched_job_member *jm = &j->members[i];
 
 		if (jm->is_owed_plan && !jm->is_gone)
-			sched_send_plan(c, sched_member(c, jm->agent), j, true);
+			sched_send_plan(c, sched_member_by_id(c, jm->agent), j, true);
 		jm->is_owed_plan = false;
 	}
 	j->owes_plans = false;
 }
 
-static void job_settle(struct sched_job *j)
+static void job_clear_changes(struct sched_job *j)
 {
 	while (j->fresh) {
 		struct sched_tensor *t = j->fresh;
@@ -111,19 +112,19 @@ static void job_settle(struct sched_job *j)
 	j->next_dirty = NULL;
 }
 
-static void flush(struct sched_core *c)
+static void commit_send_changes(struct sched_core *c)
 {
-	tell_members(c, ROLE_SERVER);
-	tell_members(c, ROLE_AGENT);
+	send_changed_peers(c, ROLE_SERVER);
+	send_changed_peers(c, ROLE_AGENT);
 	for (struct sched_job *j = c->dirty_jobs; j; j = j->next_dirty)
-		job_tell(c, j);
+		job_send_changes(c, j);
 	for (struct sched_job *j = c->jobs; j; j = j->next)
-		tell_owed(c, j);
+		job_send_owed_plans(c, j);
 	while (c->dirty_jobs) {
 		struct sched_job *j = c->dirty_jobs;
 
 		c->dirty_jobs = j->next_dirty;
-		job_settle(j);
+		job_clear_changes(j);
 	}
 	while (c->dirty_members) {
 		struct sched_member *m = c->dirty_members;
@@ -135,28 +136,28 @@ static void flush(struct sched_core *c)
 	sched_ended_trim(c);
 }
 
-static void set_undurable(struct sched_core *c, int r)
+static void state_set_undurable(struct sched_core *c, int r)
 {
 	if (!c->is_undurable) {
 		log_write(LOG_AS(LOG_ERROR, STATE_LOST),
 			"cannot write the state: %s; rejecting new jobs and members until a write "
 			"succeeds: view=%llx",
 			err_str(r), (unsigned long long)c->view);
-		sched_note(
+		sched_report_event(
 			c, EVENT_SCHEDULER, "the scheduler cannot write its state: %s", err_str(r));
 	}
 	c->is_undurable = true;
 	c->retry_ns = c->now_ns + c->cfg.beat_ms * NS_PER_MS;
-	sched_arm(c, c->retry_ns);
+	sched_arm_deadline(c, c->retry_ns);
 }
 
-static void set_durable(struct sched_core *c)
+static void state_set_durable(struct sched_core *c)
 {
 	if (!c->is_undurable)
 		return;
 	log_write(LOG_AS(LOG_INFO, STATE_BACK), "the state is durable again: view=%llx",
 		(unsigned long long)c->tx_view);
-	sched_note(c, EVENT_SCHEDULER, "the state is durable again");
+	sched_report_event(c, EVENT_SCHEDULER, "the state is durable again");
 	c->is_undurable = false;
 	/* Members were refused while the state could not be written. Give these members time to
 	 * return. */
@@ -176,49 +177,50 @@ static void note_member_view(struct sched_core *c)
 
 	for (const struct sched_member *i = m->next_dirty; i; i = i->next_dirty)
 		more++;
-	sched_note(c, EVENT_VIEW, "%s %s %s%s", sched_role_name(m->role), m->name,
+	sched_report_event(c, EVENT_VIEW, "%s %s %s%s", sched_role_name(m->role), m->name,
 		m->state == MEMBER_DOWN ? "is down" : "has joined or changed",
 		more ? ", and other members have changed" : "");
 }
 
-static void note_job_view(struct sched_core *c, const struct sched_job *j)
+static void note_job_view_event(struct sched_core *c, const struct sched_job *j)
 {
 	uint32_t n_fresh = 0;
 
 	for (const struct sched_tensor *t = j->fresh; t; t = t->next_fresh)
 		n_fresh++;
 	if (j->state == JOB_ENDED)
-		sched_note(c, EVENT_VIEW, "job '%s' has ended", j->name);
+		sched_report_event(c, EVENT_VIEW, "job '%s' has ended", j->name);
 	else if (j->is_changed && j->formed == c->view)
-		sched_note(c, EVENT_VIEW, "job '%s' has formed", j->name);
+		sched_report_event(c, EVENT_VIEW, "job '%s' has formed", j->name);
 	else if (j->is_changed && j->border == c->view)
-		sched_note(c, EVENT_VIEW, "job '%s' has new workers", j->name);
+		sched_report_event(c, EVENT_VIEW, "job '%s' has new workers", j->name);
 	else if (j->is_changed && !j->has_moved)
-		sched_note(c, EVENT_VIEW, "job '%s' has passed barrier %llu", j->name,
+		sched_report_event(c, EVENT_VIEW, "job '%s' has passed barrier %llu", j->name,
 			(unsigned long long)j->barrier);
 	else if (j->is_changed)
-		sched_note(c, EVENT_VIEW, "job '%s' continues with %u of %u machines", j->name,
-			j->n_members - j->n_left, j->n_members);
+		sched_report_event(c, EVENT_VIEW, "job '%s' continues with %u of %u machines",
+			j->name, j->n_members - j->n_left, j->n_members);
 	else if (j->has_moved)
-		sched_note(c, EVENT_VIEW, "partitions of job '%s' were placed again", j->name);
+		sched_report_event(
+			c, EVENT_VIEW, "partitions of job '%s' were placed again", j->name);
 	else
-		sched_note(c, EVENT_VIEW, "placed %u tensor%s of job '%s'", n_fresh,
+		sched_report_event(c, EVENT_VIEW, "placed %u tensor%s of job '%s'", n_fresh,
 			n_fresh == 1 ? "" : "s", j->name);
 }
 
 /* Report an event that names the change which has just become durable. */
-static void note_view(struct sched_core *c)
+static void note_commit_view_event(struct sched_core *c)
 {
 	if (!c->env.event)
 		return;
 	if (c->dirty_members)
 		note_member_view(c);
 	else if (c->dirty_jobs)
-		note_job_view(c, c->dirty_jobs);
+		note_job_view_event(c, c->dirty_jobs);
 	else if (c->has_new_mutes)
-		sched_note(c, EVENT_VIEW, "the muted problems have changed");
+		sched_report_event(c, EVENT_VIEW, "the muted problems have changed");
 	else
-		sched_note(c, EVENT_VIEW, "the scheduler has reserved ids for jobs");
+		sched_report_event(c, EVENT_VIEW, "the scheduler has reserved ids for jobs");
 }
 
 int sched_commit(struct sched_core *c, bool is_retry)
@@ -228,23 +230,23 @@ int sched_commit(struct sched_core *c, bool is_retry)
 	if (c->is_undurable && !is_retry)
 		return BPS_ENOTDURABLE;
 	admission_check_waiting(c);
-	place_waiting(c);
-	place_fresh(c);
+	place_waiting_parts(c);
+	place_fresh_tensors(c);
 	if (c->tx_view) {
 		FAILPOINT(SCHED_COMMIT_BEFORE_PERSIST);
-		r = sched_persist(c);
+		r = sched_persist_changes(c);
 		if (r < 0) {
-			set_undurable(c, r);
+			state_set_undurable(c, r);
 			return r;
 		}
-		set_durable(c);
+		state_set_durable(c);
 		c->view = c->tx_view;
 		c->tx_view = 0;
 		c->changes++;
-		note_view(c);
+		note_commit_view_event(c);
 		c->has_new_mutes = false;
 		FAILPOINT(SCHED_COMMIT_BEFORE_SEND);
-		flush(c);
+		commit_send_changes(c);
 		FAILPOINT(SCHED_COMMIT_SENT);
 	}
 	return 0;
@@ -253,7 +255,7 @@ int sched_commit(struct sched_core *c, bool is_retry)
 uint32_t sched_job_id_take(struct sched_core *c)
 {
 	if (c->next_job == c->job_id_limit) {
-		sched_change(c);
+		sched_open_transaction_view(c);
 		c->job_id_limit += JOB_ID_BLOCK;
 		if (sched_commit(c, false) < 0) {
 			c->job_id_limit -= JOB_ID_BLOCK;

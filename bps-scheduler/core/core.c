@@ -27,7 +27,8 @@
 
 /* ---- events ---- */
 
-static void beat(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b)
+static void member_receive_beat(
+	struct sched_core *c, struct sched_member *m, const struct ctl_beat *b)
 {
 	if (b->progress != m->beat.progress)
 		m->moved_ns = c->now_ns;
@@ -38,62 +39,64 @@ static void beat(struct sched_core *c, struct sched_member *m, const struct ctl_
 	m->beat.n_jobs = m->beat.n_links = 0;
 	if (m->beat.measured_mbps > NIC_MAX_MBPS)
 		m->beat.measured_mbps = NIC_MAX_MBPS;
-	progress_beat(c, m, b);
-	speed_beat(c, m, &m->beat);
+	progress_receive_beat(c, m, b);
+	speed_receive_beat(c, m, &m->beat);
 }
 
-static void dispatch(struct sched_core *c, struct sched_member *m, const struct ctl_msg *msg)
+static void dispatch_member_message(
+	struct sched_core *c, struct sched_member *m, const struct ctl_msg *msg)
 {
 	if (msg->type == CTL_BEAT) {
-		beat(c, m, &msg->beat);
+		member_receive_beat(c, m, &msg->beat);
 		return;
 	}
 	if (msg->type == CTL_FAIL) {
-		sched_fail(c, m, &msg->fail);
+		sched_receive_fail(c, m, &msg->fail);
 		return;
 	}
 	if (msg->type == CTL_SEEN) {
-		sched_seen(c, m, &msg->sight);
+		sched_receive_sight(c, m, &msg->sight);
 		return;
 	}
 	if (msg->type == CTL_LEAVE) {
-		drain_leave(c, m);
+		drain_receive_leave(c, m);
 		return;
 	}
 	if (m->role != ROLE_AGENT) {
-		sched_kick(c, m, "sent a message that only agents may send");
+		sched_member_disconnect(c, m, "sent a message that only agents may send");
 		return;
 	}
 	switch ((enum ctl_type)msg->type) {
 	case CTL_JOIN:
-		sched_join(c, m, &msg->join);
+		sched_receive_join(c, m, &msg->join);
 		break;
 	case CTL_UNJOIN:
-		sched_unjoin(c, m, msg->unjoin.seq);
+		sched_receive_unjoin(c, m, msg->unjoin.seq);
 		break;
 	case CTL_DECLARE:
-		sched_declare(c, m, &msg->declare);
+		sched_receive_declare(c, m, &msg->declare);
 		break;
 	case CTL_WORKER:
-		sched_worker(c, m, &msg->worker);
+		sched_receive_worker_event(c, m, &msg->worker);
 		break;
 	case CTL_WHY:
-		sched_why(c, m, &msg->why);
+		sched_receive_why(c, m, &msg->why);
 		break;
 	case CTL_REPORT:
-		sched_report(c, m, &msg->report);
+		sched_receive_report(c, m, &msg->report);
 		break;
 	default:
-		sched_kick(c, m, "sent a message that members must not send");
+		sched_member_disconnect(c, m, "sent a message that members must not send");
 		break;
 	}
 }
 
-static void first_message(struct sched_core *c, struct sched_conn *conn, const struct ctl_msg *msg)
+static void receive_first_message(
+	struct sched_core *c, struct sched_conn *conn, const struct ctl_msg *msg)
 {
 	if (msg->type != CTL_HELLO)
 		sched_conn_drop(c, conn->id, "its first message is not HELLO");
-	else if (!sched_hello(c, conn, &msg->hello))
+	else if (!sched_receive_hello(c, conn, &msg->hello))
 		return;
 	else if (sched_commit(c, false) < 0)
 		sched_hello_undo(c, conn);
@@ -101,27 +104,27 @@ static void first_message(struct sched_core *c, struct sched_conn *conn, const s
 		sched_send_sync(c, conn->member);
 }
 
-void sched_message(
+void sched_receive_message(
 	struct sched_core *c, uint32_t conn_id, const struct ctl_msg *msg, uint64_t now_ns)
 {
-	struct sched_conn *conn = *sched_conn_at(c, conn_id);
+	struct sched_conn *conn = *sched_conn_find_slot(c, conn_id);
 
 	c->now_ns = now_ns;
 	if (!conn)
 		return;
 	if (!conn->member) {
-		first_message(c, conn, msg);
+		receive_first_message(c, conn, msg);
 		return;
 	}
 	conn->member->heard_ns = now_ns;
-	dispatch(c, conn->member, msg);
+	dispatch_member_message(c, conn->member, msg);
 	if (msg->type != CTL_BEAT)
 		sched_commit(c, false);
 }
 
 int sched_job_kill(struct sched_core *c, uint32_t job, const char *text, uint64_t now_ns)
 {
-	struct sched_job *j = sched_job(c, job);
+	struct sched_job *j = sched_job_by_id(c, job);
 
 	c->now_ns = now_ns;
 	if (!j)
@@ -153,7 +156,7 @@ int sched_unmute(struct sched_core *c, const char *code, uint64_t now_ns)
 	return rc < 0 ? rc : sched_commit(c, false);
 }
 
-static int drain_commit(
+static int commit_drain_change(
 	struct sched_core *c, const struct sched_member *m, struct err_text *ret_text)
 {
 	int rc = sched_commit(c, false);
@@ -172,8 +175,8 @@ int sched_drain(struct sched_core *c, const char *target, const char *reason, co
 	int rc;
 
 	c->now_ns = now_ns;
-	rc = drain_set(c, target, reason, who, &m, ret_text);
-	return rc < 0 ? rc : drain_commit(c, m, ret_text);
+	rc = drain_set_member(c, target, reason, who, &m, ret_text);
+	return rc < 0 ? rc : commit_drain_change(c, m, ret_text);
 }
 
 int sched_undrain(
@@ -183,11 +186,11 @@ int sched_undrain(
 	int rc;
 
 	c->now_ns = now_ns;
-	rc = drain_clear(c, target, &m, ret_text);
+	rc = drain_clear_member(c, target, &m, ret_text);
 	if (rc == -EALREADY && !m->is_dirty)
 		return 0; /* ret_text has this answer */
 	/* is_dirty: this order may repeat one that was not written */
-	return rc < 0 && rc != -EALREADY ? rc : drain_commit(c, m, ret_text);
+	return rc < 0 && rc != -EALREADY ? rc : commit_drain_change(c, m, ret_text);
 }
 
 void sched_conn_open(struct sched_core *c, uint32_t id, uint64_t now_ns)
@@ -200,12 +203,12 @@ void sched_conn_open(struct sched_core *c, uint32_t id, uint64_t now_ns)
 	conn->next = c->conns[id % CONN_BUCKETS];
 	c->conns[id % CONN_BUCKETS] = conn;
 	c->n_silent++;
-	sched_arm(c, conn->deadline_ns);
+	sched_arm_deadline(c, conn->deadline_ns);
 }
 
 void sched_conn_note_master(struct sched_core *c, uint32_t id)
 {
-	struct sched_conn *conn = *sched_conn_at(c, id);
+	struct sched_conn *conn = *sched_conn_find_slot(c, id);
 
 	if (conn)
 		conn->has_master = true;
@@ -213,7 +216,7 @@ void sched_conn_note_master(struct sched_core *c, uint32_t id)
 
 void sched_conn_closed(struct sched_core *c, uint32_t id, uint64_t now_ns)
 {
-	struct sched_conn *conn = *sched_conn_at(c, id);
+	struct sched_conn *conn = *sched_conn_find_slot(c, id);
 	struct sched_member *m = conn ? conn->member : NULL;
 
 	c->now_ns = now_ns;
@@ -222,7 +225,7 @@ void sched_conn_closed(struct sched_core *c, uint32_t id, uint64_t now_ns)
 		return;
 	sched_member_suspect(c, m, "its connection closed");
 	if (drain_has_stopped(m))
-		sched_arm(c, m->deadline_ns = now_ns);
+		sched_arm_deadline(c, m->deadline_ns = now_ns);
 }
 
 void sched_expel(struct sched_core *c, enum role role, const char *name, uint64_t now_ns)
@@ -236,7 +239,7 @@ void sched_expel(struct sched_core *c, enum role role, const char *name, uint64_
 
 /* Move the deadlines of all members by span_ns. The scheduler itself was delayed by span_ns, and
  * this delay must not count as silence of the members. */
-static void extend(struct sched_core *c, uint64_t span_ns)
+static void extend_member_deadlines(struct sched_core *c, uint64_t span_ns)
 {
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		struct sched_member *m = c->members[i];
@@ -267,17 +270,17 @@ static void drop_silent_conns(struct sched_core *c)
 			if (conn->deadline_ns <= c->now_ns)
 				sched_conn_drop(c, conn->id, "no HELLO in time");
 			else
-				sched_arm(c, conn->deadline_ns);
+				sched_arm_deadline(c, conn->deadline_ns);
 		}
 	}
 }
 
-static void send_beats(struct sched_core *c)
+static void send_member_beats(struct sched_core *c)
 {
 	struct ctl_msg msg = {.type = CTL_BEAT};
 
 	if (c->now_ns < c->beat_ns) {
-		sched_arm(c, c->beat_ns);
+		sched_arm_deadline(c, c->beat_ns);
 		return;
 	}
 	c->beat_ns = 0;
@@ -287,11 +290,11 @@ static void send_beats(struct sched_core *c)
 		if (!m->conn)
 			continue;
 		msg.beat = (struct ctl_beat){++m->tx_seq, m->beat.seq, .view = c->view};
-		sched_send(c, m, &msg);
+		sched_send_message(c, m, &msg);
 		c->beat_ns = c->now_ns + c->cfg.beat_ms * NS_PER_MS;
 	}
 	if (c->beat_ns)
-		sched_arm(c, c->beat_ns);
+		sched_arm_deadline(c, c->beat_ns);
 }
 
 void sched_tick(struct sched_core *c, uint64_t now_ns)
@@ -302,18 +305,18 @@ void sched_tick(struct sched_core *c, uint64_t now_ns)
 	if (late_ns > LATE_NS) {
 		log_rated(LOG_WARN, "this process was delayed by %.3f s: extending all deadlines",
 			(double)late_ns / 1e9);
-		extend(c, late_ns);
+		extend_member_deadlines(c, late_ns);
 	}
 	c->due_ns = UINT64_MAX;
 	drop_silent_conns(c);
-	send_beats(c);
+	send_member_beats(c);
 	stalls_tick(c);
 	sched_probe_tick(c);
 	if (c->is_undurable) {
 		if (now_ns >= c->retry_ns)
 			sched_commit(c, true);
 		else
-			sched_arm(c, c->retry_ns);
+			sched_arm_deadline(c, c->retry_ns);
 	}
 	if (c->is_undurable)
 		return;
@@ -321,10 +324,10 @@ void sched_tick(struct sched_core *c, uint64_t now_ns)
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		sched_member_check(c, c->members[i]);
 	if (speed_tick(c))
-		balance_all(c);
+		balance_request_all_jobs(c);
 	balance_tick(c);
 	if (sched_commit(c, false) == 0)
-		drain_settle(c);
+		drain_answer_leavers(c);
 }
 
 /* ---- start and end ---- */
@@ -377,18 +380,18 @@ int sched_start(struct sched_core *c, uint64_t now_ns)
 		m->since_ns = m->heard_ns = now_ns;
 		m->deadline_ns = c->grace_ns;
 		if (m->state == MEMBER_EXPECTED)
-			sched_arm(c, m->deadline_ns);
+			sched_arm_deadline(c, m->deadline_ns);
 	}
 	for (struct sched_job *j = c->jobs; j; j = j->next)
 		j->since_ns = now_ns;
 	balance_gathered(c); /* continue the planned moves that the previous process began */
-	r = sched_persist(c);
+	r = sched_persist_changes(c);
 	if (r < 0)
 		return r;
 	c->view = c->tx_view;
 	c->tx_view = 0;
 	c->is_started = true;
-	sched_note(c, EVENT_SCHEDULER, "the scheduler has started, term %u", c->term);
+	sched_report_event(c, EVENT_SCHEDULER, "the scheduler has started, term %u", c->term);
 	return 0;
 }
 
@@ -401,7 +404,7 @@ void sched_set_times(struct sched_core *c, const struct sched_config *cfg, uint6
 	c->cfg.stall_ms = cfg->stall_ms;
 	c->cfg.forming_ms = cfg->forming_ms;
 	c->cfg.server_slow_ms = cfg->server_slow_ms;
-	sched_arm(c, now_ns); /* run a tick now, which computes all deadlines again */
+	sched_arm_deadline(c, now_ns); /* run a tick now, which computes all deadlines again */
 }
 
 void sched_set_quotas(struct sched_core *c, const struct sched_config *cfg)
@@ -413,7 +416,7 @@ void sched_set_quotas(struct sched_core *c, const struct sched_config *cfg)
 	c->cfg.small_reserve = cfg->small_reserve;
 }
 
-static void free_jobs(struct sched_core *c, struct sched_job *j)
+static void sched_free_job_list(struct sched_core *c, struct sched_job *j)
 {
 	while (j) {
 		struct sched_job *next = j->next;
@@ -428,8 +431,8 @@ void sched_free(struct sched_core *c)
 	if (!c)
 		return;
 	sched_probe_free_all(c);
-	free_jobs(c, c->jobs);
-	free_jobs(c, c->ended);
+	sched_free_job_list(c, c->jobs);
+	sched_free_job_list(c, c->ended);
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		sched_member_free(c->members[i]);
 	free(c->members);
@@ -447,12 +450,12 @@ void sched_free(struct sched_core *c)
 	free(c);
 }
 
-uint32_t sched_term(const struct sched_core *c)
+uint32_t sched_current_term(const struct sched_core *c)
 {
 	return c->term;
 }
 
-uint64_t sched_view(const struct sched_core *c)
+uint64_t sched_current_view(const struct sched_core *c)
 {
 	return c->view;
 }

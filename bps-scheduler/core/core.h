@@ -91,7 +91,8 @@ void sched_conn_open(struct sched_core *c, uint32_t conn, uint64_t now_ns);
 void sched_conn_note_master(struct sched_core *c, uint32_t conn);
 /* Handle a decoded message. The caller still owns msg after the call. Messages from connections
  * that the core has dropped are ignored. */
-void sched_message(struct sched_core *c, uint32_t conn, const struct ctl_msg *msg, uint64_t now_ns);
+void sched_receive_message(
+	struct sched_core *c, uint32_t conn, const struct ctl_msg *msg, uint64_t now_ns);
 void sched_conn_closed(struct sched_core *c, uint32_t conn, uint64_t now_ns);
 
 /* Declare a member dead because its key is revoked, even if servers still receive data from it.
@@ -108,9 +109,9 @@ void sched_tick(struct sched_core *c, uint64_t now_ns);
 
 /* Return the term, which is the number of this start of the scheduler. Before sched_start, this is
  * the term of the previous start. */
-uint32_t sched_term(const struct sched_core *c);
+uint32_t sched_current_term(const struct sched_core *c);
 /* Return the newest view that is durable. */
-uint64_t sched_view(const struct sched_core *c);
+uint64_t sched_current_view(const struct sched_core *c);
 /* Return false while the state cannot be written to the disk. During that time members and jobs do
  * not change. */
 bool sched_is_durable(const struct sched_core *c);
@@ -145,10 +146,10 @@ int sched_unmute(struct sched_core *c, const char *code, uint64_t now_ns);
 
 /* Drain a member, or undrain it (drain.h). The change is durable when the function returns 0.
  * ret_text gets the consequences, or the reason of the error. sched_undrain returns 0 if the member
- * is not drained, and ret_text has this answer. Errors: the errors of drain_set or drain_find;
- * BPS_ENOTDURABLE, also for an order that repeats one which is not written yet; the errors of
- * env.persist. After BPS_ENOTDURABLE or an error of env.persist, the change is in effect, and the
- * core writes it when the state can be written again. */
+ * is not drained, and ret_text has this answer. Errors: the errors of drain_set_member or
+ * drain_find_member; BPS_ENOTDURABLE, also for an order that repeats one which is not written yet;
+ * the errors of env.persist. After BPS_ENOTDURABLE or an error of env.persist, the change is in
+ * effect, and the core writes it when the state can be written again. */
 int sched_drain(struct sched_core *c, const char *target, const char *reason, const char *who,
 	uint64_t now_ns, struct err_text *ret_text);
 int sched_undrain(

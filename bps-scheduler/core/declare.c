@@ -18,7 +18,7 @@ struct declare_request {
 	uint32_t member; /* member number of agent `m` in the job */
 };
 
-static void mismatch_text(const struct declare_request *in, const struct sched_tensor *t,
+static void format_shape_mismatch(const struct declare_request *in, const struct sched_tensor *t,
 	const struct ctl_decl *d, char *ret, size_t n)
 {
 	const struct sched_worker *w = &in->j->workers[t->first_rank];
@@ -26,7 +26,7 @@ static void mismatch_text(const struct declare_request *in, const struct sched_t
 	snprintf(ret, n,
 		"tensor '%s' of job '%s': rank %u (host %s) declares %s, rank %u (host %s) declares"
 		" %s",
-		t->name, in->j->name, t->first_rank, sched_host_of(in->c, w->agent),
+		t->name, in->j->name, t->first_rank, sched_host_of_member(in->c, w->agent),
 		shape_text(&t->shape).s, d->rank, in->m->host, shape_text(&d->shape).s);
 }
 
@@ -36,15 +36,16 @@ static void fail_collecting(const struct declare_request *in, struct sched_tenso
 {
 	log_rated(LOG_AS(LOG_WARN, TENSOR_REFUSED), "%s job='%s' id=%u", text, in->j->name,
 		in->j->id);
-	t->fail_text = sched_dup(text);
+	t->fail_text = sched_dup_string(text);
 	t->fail_code = code;
 	t->cause_rank = cause->rank;
-	t->cause_host = cause->host ? sched_dup(cause->host) : NULL;
+	t->cause_host = cause->host ? sched_dup_string(cause->host) : NULL;
 	admission_unclaim(in->j, t);
 	for (uint32_t i = 0; i < in->j->n_members; i++)
 		if (sched_tensor_has_declared(t, i))
-			sched_send_tensor_fail(in->c, sched_member(in->c, in->j->members[i].agent),
-				in->j, t->name, code, text, cause);
+			sched_send_tensor_fail(in->c,
+				sched_member_by_id(in->c, in->j->members[i].agent), in->j, t->name,
+				code, text, cause);
 	sched_tensor_set_state(in->j, t, TENSOR_FAILED, "refused");
 }
 
@@ -54,7 +55,7 @@ static void tensor_mismatch(
 	const struct ctl_cause cause = {d->rank, in->m->host};
 	char text[CTL_TEXT_MAX + 1];
 
-	mismatch_text(in, t, d, text, sizeof(text));
+	format_shape_mismatch(in, t, d, text, sizeof(text));
 	/* all members have already agreed on a shape, so refuse only the new declaration */
 	if (t->state != TENSOR_COLLECTING) {
 		sched_send_tensor_fail(in->c, in->m, in->j, t->name, BPS_EMISMATCH, text, &cause);
@@ -66,7 +67,7 @@ static void tensor_mismatch(
 
 /* The tensor has failed on the machine of the agent, for example because the scheduler refused it
  * before a restart. Fail it for all agents, because that agent takes part in no round of it. */
-static void failed_before(
+static void fail_tensor_for_all_agents(
 	const struct declare_request *in, struct sched_tensor *t, const struct ctl_decl *d)
 {
 	int code = d->code <= INT32_MAX ? -(int)d->code : BPS_EJOB_FAILED;
@@ -80,13 +81,14 @@ static void failed_before(
 	fail_collecting(in, t, code, text.s, &(struct ctl_cause){0, NULL});
 }
 
-static struct sched_tensor *tensor_new(const struct declare_request *in, const struct ctl_decl *d)
+static struct sched_tensor *declared_tensor_new(
+	const struct declare_request *in, const struct ctl_decl *d)
 {
 	struct sched_tensor *t = sched_alloc(1, sizeof(*t));
 
 	t->id = CTL_NO_ID;
 	t->shape = d->shape;
-	t->name = sched_dup(d->name);
+	t->name = sched_dup_string(d->name);
 	t->first_rank = d->rank;
 	t->since_ns = in->c->now_ns;
 	t->declared = sched_alloc((in->j->n_members + 63) / 64, sizeof(uint64_t));
@@ -94,17 +96,17 @@ static struct sched_tensor *tensor_new(const struct declare_request *in, const s
 	return t;
 }
 
-static bool is_decl_sound(const struct declare_request *in, const struct ctl_decl *d)
+static bool is_declaration_valid(const struct declare_request *in, const struct ctl_decl *d)
 {
 	struct sched_core *c = in->c;
 
 	if (d->name[0] && d->rank < in->j->n_room && in->j->workers[d->rank].agent == in->m->id)
 		return true;
-	sched_kick(c, in->m, "sent an invalid declaration");
+	sched_member_disconnect(c, in->m, "sent an invalid declaration");
 	return false;
 }
 
-static bool has_room(const struct declare_request *in, const struct ctl_decl *d)
+static bool has_room_for_tensor(const struct declare_request *in, const struct ctl_decl *d)
 {
 	uint32_t max = in->c->cfg.job_tensors;
 	struct err_text err;
@@ -127,7 +129,7 @@ static bool has_room(const struct declare_request *in, const struct ctl_decl *d)
  * table, in state FAILED (rule C9), for two reasons. First, all agents must get the same answer,
  * even if the servers have more memory later. Second, no tensor of that name with another shape may
  * be placed. */
-static void claim(const struct declare_request *in, struct sched_tensor *t)
+static void tensor_claim_or_refuse(const struct declare_request *in, struct sched_tensor *t)
 {
 	struct err_text why, err;
 	int rc = shape_check(&t->shape, SCHED_TENSOR_BYTES_MAX, &why);
@@ -139,24 +141,24 @@ static void claim(const struct declare_request *in, struct sched_tensor *t)
 		return;
 	}
 	err_set(&err, rc, "tensor '%s' of job '%s': %s", t->name, in->j->name, why.s);
-	t->fail_text = sched_dup(err.s);
+	t->fail_text = sched_dup_string(err.s);
 	t->fail_code = rc;
 	sched_tensor_set_state(in->j, t, TENSOR_FAILED, "refused");
 }
 
-static void declare_one(const struct declare_request *in, const struct ctl_decl *d)
+static void declare_one_tensor(const struct declare_request *in, const struct ctl_decl *d)
 {
 	struct sched_job *j = in->j;
 	struct sched_tensor *t = sched_tensor_find(j, d->name);
 
 	if (!t) {
-		if (!has_room(in, d))
+		if (!has_room_for_tensor(in, d))
 			return;
-		t = tensor_new(in, d);
-		claim(in, t);
+		t = declared_tensor_new(in, d);
+		tensor_claim_or_refuse(in, t);
 	}
 	if (d->code && t->state == TENSOR_COLLECTING) {
-		failed_before(in, t, d);
+		fail_tensor_for_all_agents(in, t, d);
 	} else if (t->state == TENSOR_FAILED) {
 		sched_send_tensor_fail(in->c, in->m, j, t->name, t->fail_code, t->fail_text,
 			&(struct ctl_cause){t->cause_rank, t->cause_host});
@@ -177,7 +179,7 @@ static void declare_one(const struct declare_request *in, const struct ctl_decl 
 /* Make a tensor READY if all members have declared it. Runs after all declarations of a message
  * were handled. Two declarations of one tensor in a message come from two workers, which may
  * disagree. Therefore all declarations must be compared before the tensor becomes READY. */
-static void check_named(const struct declare_request *in, const char *name)
+static void check_named_tensor_ready(const struct declare_request *in, const char *name)
 {
 	struct sched_tensor *t = sched_tensor_find(in->j, name);
 
@@ -185,9 +187,10 @@ static void check_named(const struct declare_request *in, const char *name)
 		sched_tensor_check_declared(in->c, in->j, t);
 }
 
-void sched_declare(struct sched_core *c, struct sched_member *m, const struct ctl_declare *msg)
+void sched_receive_declare(
+	struct sched_core *c, struct sched_member *m, const struct ctl_declare *msg)
 {
-	struct declare_request in = {c, m, sched_job(c, msg->job), 0};
+	struct declare_request in = {c, m, sched_job_by_id(c, msg->job), 0};
 
 	if (!in.j) {
 		sched_send_unknown_job(c, m, msg->job);
@@ -197,14 +200,14 @@ void sched_declare(struct sched_core *c, struct sched_member *m, const struct ct
 		return;
 	in.member = sched_job_member(in.j, m->id);
 	if (in.member == CTL_NO_ID || in.j->state != JOB_RUNNING) {
-		sched_kick(c, m,
+		sched_member_disconnect(c, m,
 			"sent DECLARE for a job that has not formed, or to which it does not "
 			"belong");
 		return;
 	}
 	for (uint32_t i = 0; i < msg->n_tensors && m->conn; i++)
-		if (is_decl_sound(&in, &msg->tensors[i]))
-			declare_one(&in, &msg->tensors[i]);
+		if (is_declaration_valid(&in, &msg->tensors[i]))
+			declare_one_tensor(&in, &msg->tensors[i]);
 	for (uint32_t i = 0; i < msg->n_tensors && m->conn; i++)
-		check_named(&in, msg->tensors[i].name);
+		check_named_tensor_ready(&in, msg->tensors[i].name);
 }

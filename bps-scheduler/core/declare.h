@@ -4,5 +4,6 @@
 
 /* Handle DECLARE from member m. The caller keeps msg. An invalid message closes the connection of
  * m. */
-void sched_declare(struct sched_core *c, struct sched_member *m, const struct ctl_declare *msg);
+void sched_receive_declare(
+	struct sched_core *c, struct sched_member *m, const struct ctl_declare *msg);
 #endif

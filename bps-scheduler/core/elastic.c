@@ -17,7 +17,7 @@
 /* ---- machines that join ---- */
 
 /* Return whether a worker that is not gone has the rank. False for CTL_NO_ID. */
-static bool is_live(const struct sched_job *j, uint32_t rank)
+static bool is_live_worker_rank(const struct sched_job *j, uint32_t rank)
 {
 	return rank < j->n_room &&
 	       (j->workers[rank].state == WORKER_ATTACHED || j->workers[rank].state == WORKER_DONE);
@@ -40,24 +40,24 @@ int sched_newcomer(struct sched_core *c, const struct sched_member *m, struct sc
 	if (j->n_joined + j->n_newcomers >= j->max_size)
 		return err_set(err, BPS_EDUP, "job '%s' already has all its %u workers", j->name,
 			j->max_size);
-	if (is_live(j, q->rank))
+	if (is_live_worker_rank(j, q->rank))
 		return err_set(err, BPS_EDUP,
 			"rank %u of job '%s' is already taken by pid %u on host %s", q->rank,
 			j->name, j->workers[q->rank].pid,
-			sched_host_of(c, j->workers[q->rank].agent));
+			sched_host_of_member(c, j->workers[q->rank].agent));
 	if (j->n_members >= WIRE_MEMBERS_MAX && sched_job_member_ever(j, m->id) == CTL_NO_ID)
 		return err_set(err, BPS_EQUOTA, "job '%s' has had %u machines, which is the limit",
 			j->name, WIRE_MEMBERS_MAX);
-	j->newcomers = sched_grow(
+	j->newcomers = sched_grow_array(
 		j->newcomers, &j->newcomers_room, j->n_newcomers + 1, sizeof(*j->newcomers));
 	j->newcomers[j->n_newcomers++] =
 		(struct sched_newcomer){m->id, q->pid, q->seq, q->rank, q->local_size};
-	sched_note(c, EVENT_JOB, "job '%s': a worker on host %s waits for admission", j->name,
-		m->host);
+	sched_report_event(c, EVENT_JOB, "job '%s': a worker on host %s waits for admission",
+		j->name, m->host);
 	return 0;
 }
 
-void sched_unjoin(struct sched_core *c, const struct sched_member *m, uint32_t seq)
+void sched_receive_unjoin(struct sched_core *c, const struct sched_member *m, uint32_t seq)
 {
 	for (struct sched_job *j = c->jobs; j; j = j->next) {
 		for (uint32_t i = 0; i < j->n_newcomers; i++) {
@@ -66,7 +66,7 @@ void sched_unjoin(struct sched_core *c, const struct sched_member *m, uint32_t s
 			if (n->agent != m->id || n->seq != seq)
 				continue;
 			memmove(n, n + 1, (--j->n_newcomers - i) * sizeof(*n));
-			sched_note(c, EVENT_JOB,
+			sched_report_event(c, EVENT_JOB,
 				"job '%s': a worker on host %s has left before its admission",
 				j->name, m->host);
 			return;
@@ -75,7 +75,7 @@ void sched_unjoin(struct sched_core *c, const struct sched_member *m, uint32_t s
 }
 
 /* Free a rank if its worker is gone. */
-static void rank_forget(struct sched_job *j, uint32_t rank)
+static void free_gone_worker_rank(struct sched_job *j, uint32_t rank)
 {
 	struct sched_worker *w = &j->workers[rank];
 
@@ -88,50 +88,51 @@ static void rank_forget(struct sched_job *j, uint32_t rank)
 
 /* Make an agent a member of the job again. The agent had left the job. Remove the agent's previous
  * workers. */
-static void member_revive(struct sched_job *j, struct sched_job_member *jm)
+static void job_member_revive(struct sched_job *j, struct sched_job_member *jm)
 {
 	for (uint32_t r = 0; r < j->n_room; r++)
 		if (j->workers[r].agent == jm->agent)
-			rank_forget(j, r);
+			free_gone_worker_rank(j, r);
 	free(jm->why);
 	*jm = (struct sched_job_member){.agent = jm->agent, .low_rank = CTL_NO_ID};
 	j->n_left--;
 }
 
-static void let_in(struct sched_core *c, struct sched_job *j, const struct sched_newcomer *n)
+static void admit_one_newcomer(
+	struct sched_core *c, struct sched_job *j, const struct sched_newcomer *n)
 {
 	uint32_t i = sched_job_member_ever(j, n->agent), rank = n->asked_rank;
 
-	if (rank == CTL_NO_ID || is_live(j, rank))
-		for (rank = 0; is_live(j, rank);)
+	if (rank == CTL_NO_ID || is_live_worker_rank(j, rank))
+		for (rank = 0; is_live_worker_rank(j, rank);)
 			rank++;
 	if (i != CTL_NO_ID && j->members[i].is_gone)
-		member_revive(j, &j->members[i]);
+		job_member_revive(j, &j->members[i]);
 	sched_worker_at(j, rank);
-	rank_forget(j, rank);
+	free_gone_worker_rank(j, rank);
 	sched_job_attach(j, rank, n->agent, n->pid, n->seq);
 	j->workers[rank].is_fresh = true;
-	j->members[sched_job_member(j, n->agent)].since = sched_change(c);
+	j->members[sched_job_member(j, n->agent)].since = sched_open_transaction_view(c);
 	log_limited(LOG_AS(LOG_INFO, JOB), "job admits rank %u: job='%s' id=%u host=%s pid=%u",
-		rank, j->name, j->id, sched_host_of(c, n->agent), n->pid);
+		rank, j->name, j->id, sched_host_of_member(c, n->agent), n->pid);
 }
 
 /* Return whether all workers of the newcomer's machine wait to be let in, and the machine's agent
  * is connected. */
-static bool is_ready(
+static bool is_newcomer_ready(
 	const struct sched_core *c, const struct sched_job *j, const struct sched_newcomer *n)
 {
 	uint32_t beside = 0;
 
 	for (uint32_t i = 0; i < j->n_newcomers; i++)
 		beside += j->newcomers[i].agent == n->agent;
-	return beside >= n->local_size && sched_member(c, n->agent)->conn;
+	return beside >= n->local_size && sched_member_by_id(c, n->agent)->conn;
 }
 
 /* Return whether the newcomer's machine has a member number or can get one. If neither is the case,
  * refuse the newcomer. Machines that were let in just before may have taken the last free member
  * number. */
-static bool has_number(
+static bool can_get_member_number(
 	struct sched_core *c, const struct sched_job *j, const struct sched_newcomer *n)
 {
 	struct ctl_msg msg = {.type = CTL_JOINED,
@@ -140,7 +141,7 @@ static bool has_number(
 
 	if (j->n_members < WIRE_MEMBERS_MAX || sched_job_member_ever(j, n->agent) != CTL_NO_ID)
 		return true;
-	sched_send(c, sched_member(c, n->agent), &msg);
+	sched_send_message(c, sched_member_by_id(c, n->agent), &msg);
 	return false;
 }
 
@@ -162,10 +163,11 @@ static void widen_declared(struct sched_job *j, uint32_t was)
 	}
 }
 
-/* If all workers of a newcomer's machine wait to be let in (is_ready), let in the newcomers of that
- * machine. At a barrier, no worker of the job has a round in flight, so no worker needs the result
- * of an earlier round. Therefore all members, old and new, count the rounds from 1 again. */
-static void let_all_in(struct sched_core *c, struct sched_job *j)
+/* If all workers of a newcomer's machine wait to be let in (is_newcomer_ready), let in the
+ * newcomers of that machine. At a barrier, no worker of the job has a round in flight, so no worker
+ * needs the result of an earlier round. Therefore all members, old and new, count the rounds from 1
+ * again. */
+static void admit_ready_newcomers(struct sched_core *c, struct sched_job *j)
 {
 	uint32_t was = j->n_members, kept = 0, n = j->n_newcomers, let = 0;
 	struct sched_newcomer *all = sched_alloc(n, sizeof(*all));
@@ -173,13 +175,13 @@ static void let_all_in(struct sched_core *c, struct sched_job *j)
 
 	for (uint32_t i = 0; i < n; i++) {
 		all[i] = j->newcomers[i];
-		ready[i] = is_ready(c, j, &all[i]);
+		ready[i] = is_newcomer_ready(c, j, &all[i]);
 	}
 	for (uint32_t i = 0; i < n; i++) {
-		if (ready[i] && !has_number(c, j, &all[i]))
+		if (ready[i] && !can_get_member_number(c, j, &all[i]))
 			continue;
 		if (ready[i]) {
-			let_in(c, j, &all[i]);
+			admit_one_newcomer(c, j, &all[i]);
 			let++;
 		} else {
 			j->newcomers[kept++] = all[i];
@@ -192,25 +194,25 @@ static void let_all_in(struct sched_core *c, struct sched_job *j)
 		return;
 	widen_declared(j, was);
 	sched_job_rescale(c, j, was);
-	j->border = sched_change(c);
+	j->border = sched_open_transaction_view(c);
 	j->border_barrier = j->barrier;
-	place_refence(c, j);
-	sched_note(c, EVENT_JOB, "job '%s' continues with %u more workers, %u in all", j->name, let,
-		j->n_joined);
+	place_renew_part_pgens(c, j);
+	sched_report_event(c, EVENT_JOB, "job '%s' continues with %u more workers, %u in all",
+		j->name, let, j->n_joined);
 }
 
 /* ---- barriers ---- */
 
-static void pass_barrier(struct sched_core *c, struct sched_job *j)
+static void job_pass_barrier(struct sched_core *c, struct sched_job *j)
 {
 	j->barrier++;
 	j->n_at_barrier = 0;
-	j->view = sched_change(c);
+	j->view = sched_open_transaction_view(c);
 	j->is_changed = true;
 	sched_job_dirty(c, j);
 	log_debug("all workers have reached barrier %llu: job='%s' id=%u",
 		(unsigned long long)j->barrier, j->name, j->id);
-	let_all_in(c, j);
+	admit_ready_newcomers(c, j);
 }
 
 void sched_at_barrier(struct sched_core *c, const struct sched_member *m, struct sched_job *j,
@@ -235,5 +237,5 @@ void sched_at_barrier(struct sched_core *c, const struct sched_member *m, struct
 		return;
 	w->barrier = n;
 	if (++j->n_at_barrier == j->n_joined)
-		pass_barrier(c, j);
+		job_pass_barrier(c, j);
 }

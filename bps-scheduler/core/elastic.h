@@ -15,5 +15,5 @@ int sched_newcomer(struct sched_core *c, const struct sched_member *m, struct sc
  * number in that worker's JOIN. If the JOIN never arrived, or the worker was already let in, the
  * scheduler has no such request, and the call has no effect. If a worker that was let in is lost
  * later, its loss is reported like the loss of any other worker. */
-void sched_unjoin(struct sched_core *c, const struct sched_member *m, uint32_t seq);
+void sched_receive_unjoin(struct sched_core *c, const struct sched_member *m, uint32_t seq);
 #endif

@@ -18,9 +18,9 @@
 #define ISOLATED_BEATS 2
 
 /* Return whether another machine has claimed the member's name since the member's last message. */
-static bool is_claimed(const struct sched_member *m, uint64_t now_ns)
+static bool is_member_name_claimed(const struct sched_member *m, uint64_t now_ns)
 {
-	const struct machine_rival *rival = machine_rival(m, now_ns);
+	const struct machine_rival *rival = machine_recent_rival(m, now_ns);
 
 	return rival && rival->at_ns > m->heard_ns;
 }
@@ -28,7 +28,7 @@ static bool is_claimed(const struct sched_member *m, uint64_t now_ns)
 /* Return when the scheduler last received from any member.
  * ret_connected: number of connected members.
  * ret_unclaimed: number of those whose name no other machine has claimed since. */
-static uint64_t last_heard_ns(
+static uint64_t members_last_heard_ns(
 	const struct sched_core *c, uint32_t *ret_connected, uint32_t *ret_unclaimed)
 {
 	uint64_t last = 0;
@@ -40,7 +40,7 @@ static uint64_t last_heard_ns(
 		if (!m->conn)
 			continue;
 		++*ret_connected;
-		*ret_unclaimed += !is_claimed(m, c->now_ns);
+		*ret_unclaimed += !is_member_name_claimed(m, c->now_ns);
 		if (m->heard_ns > last)
 			last = m->heard_ns;
 	}
@@ -51,7 +51,7 @@ void isolation_tick(struct sched_core *c)
 {
 	uint64_t quiet_ns, limit_ns = ISOLATED_BEATS * c->cfg.beat_ms * NS_PER_MS + NS_PER_MS;
 	uint32_t n_connected, n_unclaimed;
-	uint64_t last = last_heard_ns(c, &n_connected, &n_unclaimed);
+	uint64_t last = members_last_heard_ns(c, &n_connected, &n_unclaimed);
 	bool is_isolated;
 
 	if (!c->is_isolated && n_unclaimed < 2)
@@ -66,11 +66,11 @@ void isolation_tick(struct sched_core *c)
 		log_info(
 			"a member reports again: restarting the time limits of all silent members");
 	if (is_isolated != c->is_isolated)
-		sched_note(c, EVENT_SCHEDULER, "%s",
+		sched_report_event(c, EVENT_SCHEDULER, "%s",
 			is_isolated ? "all members are silent" : "members report again");
 	if (is_isolated || c->is_isolated)
 		c->isolated_ns = c->now_ns;
 	c->is_isolated = is_isolated;
 	if (is_isolated)
-		sched_arm(c, c->now_ns + c->cfg.beat_ms * NS_PER_MS);
+		sched_arm_deadline(c, c->now_ns + c->cfg.beat_ms * NS_PER_MS);
 }

@@ -21,9 +21,9 @@
 #include "bps-scheduler/placement/place_apply.h"
 #include "common/base/log.h"
 
-/* If a tensor of the job has failed, shrink() cuts the direct reason of the loss to this number of
- * bytes. The short text of the loss (`why`) then has room for the failed tensor's text after this
- * reason. */
+/* If a tensor of the job has failed, job_continue_without_member() cuts the direct reason of the
+ * loss to this number of bytes. The short text of the loss (`why`) then has room for the failed
+ * tensor's text after this reason. */
 #define WHY_ITSELF_MAX 64
 
 /* Append the error text of the job's first failed tensor to `text`, which reports an event. That
@@ -61,10 +61,10 @@ void sched_job_end(struct sched_core *c, struct sched_job *j, int code,
 	sched_job_drop_tensors(c, j);
 	sched_newcomers_drop(c, j, CTL_NO_ID);
 	j->code = (uint32_t)-code;
-	j->end_text = sched_dup(text);
+	j->end_text = sched_dup_string(text);
 	if (cause && ctl_has_cause(cause)) {
 		j->cause_rank = cause->rank;
-		j->cause_host = sched_dup(cause->host);
+		j->cause_host = sched_dup_string(cause->host);
 	}
 	j->is_changed = true;
 	sched_job_dirty(c, j);
@@ -88,20 +88,21 @@ void sched_job_abort(struct sched_core *c, struct sched_job *j, const char *text
 		return;
 	}
 	for (uint32_t i = 0; i < j->n_members; i++) {
-		const struct sched_member *m = sched_member(c, j->members[i].agent);
+		const struct sched_member *m = sched_member_by_id(c, j->members[i].agent);
 
 		if (m)
-			sched_send(c, m, &msg);
+			sched_send_message(c, m, &msg);
 	}
-	sched_note(c, EVENT_JOB, "job '%s' (%u workers, uid %u) has ended before it had formed: %s",
-		j->name, j->size, j->uid, text);
+	sched_report_event(c, EVENT_JOB,
+		"job '%s' (%u workers, uid %u) has ended before it had formed: %s", j->name,
+		j->size, j->uid, text);
 	sched_job_unlink(c, j);
 	sched_job_free(c, j);
 }
 
 /* Forget which workers wait at the next barrier. All workers must reach a barrier in the same view,
  * so they report again after they have received the new view. */
-static void barrier_again(struct sched_job *j)
+static void job_reset_barrier_waiters(struct sched_job *j)
 {
 	for (uint32_t r = 0; r < j->n_room; r++)
 		if (j->workers[r].barrier == j->barrier + 1)
@@ -116,16 +117,17 @@ static void note_first_loss(struct sched_job *j, const char *agent, const char *
 	if (j->first_loss)
 		return;
 	snprintf(text, sizeof(text), "agent %s: %s", agent, why);
-	j->first_loss = sched_dup(text);
+	j->first_loss = sched_dup_string(text);
 }
 
 /* Continue the job without member i. The argument `itself` is the direct reason why the member was
  * lost. The state log, the program's log, the event and the message JOB all name the machine that
  * left and this reason. */
-static void shrink(struct sched_core *c, struct sched_job *j, uint32_t i, const char *itself)
+static void job_continue_without_member(
+	struct sched_core *c, struct sched_job *j, uint32_t i, const char *itself)
 {
 	struct sched_job_member *m = &j->members[i];
-	const struct sched_member *agent = sched_member(c, m->agent);
+	const struct sched_member *agent = sched_member_by_id(c, m->agent);
 	char text[CTL_TEXT_MAX + 1], why[CTL_WHY_GONE_MAX + 1];
 
 	snprintf(why, sizeof(why), "%.*s", j->first_failure ? WHY_ITSELF_MAX : CTL_WHY_GONE_MAX,
@@ -136,16 +138,16 @@ static void shrink(struct sched_core *c, struct sched_job *j, uint32_t i, const 
 	note_first_loss(j, agent->name, itself);
 	sched_job_member_drop(c, j, i, why);
 	m->is_untold = true;
-	j->view = sched_change(c);
+	j->view = sched_open_transaction_view(c);
 	j->is_changed = true;
-	barrier_again(j);
-	place_refence(c, j);
+	job_reset_barrier_waiters(j);
+	place_renew_part_pgens(c, j);
 	log_limited(LOG_AS(LOG_WARN, JOB),
 		"job goes on without agent %s: %s job='%s' id=%u host=%s lost_ranks=%u "
 		"remaining_machines=%u/%u",
 		agent->name, text, j->name, j->id, agent->host, m->n_ranks,
 		j->n_members - j->n_left, j->n_members);
-	sched_note(c, EVENT_JOB, "job '%s' goes on without agent %s (host %s): %s", j->name,
+	sched_report_event(c, EVENT_JOB, "job '%s' goes on without agent %s (host %s): %s", j->name,
 		agent->name, agent->host, text);
 	sched_job_check_done(c, j);
 }
@@ -153,7 +155,7 @@ static void shrink(struct sched_core *c, struct sched_job *j, uint32_t i, const 
 void sched_machine_lost(struct sched_core *c, struct sched_job *j, uint32_t i, uint32_t rank,
 	int code, const char *fmt, ...)
 {
-	struct ctl_cause cause = {rank, sched_host_of(c, j->members[i].agent)};
+	struct ctl_cause cause = {rank, sched_host_of_member(c, j->members[i].agent)};
 	char text[CTL_TEXT_MAX + 1];
 	va_list ap;
 
@@ -161,7 +163,7 @@ void sched_machine_lost(struct sched_core *c, struct sched_job *j, uint32_t i, u
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
 	if (j->flags & JOB_SHRINK && j->n_members - j->n_left > 1) {
-		shrink(c, j, i, text);
+		job_continue_without_member(c, j, i, text);
 		return;
 	}
 	add_first_loss(j, text, sizeof(text));

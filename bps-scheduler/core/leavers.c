@@ -13,14 +13,15 @@ bool leavers_has_any(const struct sched_job *j)
 }
 
 /* Declare the worker lost. what: what another worker waits for. */
-static void declare_lost(struct sched_core *c, struct sched_job *j, uint32_t rank, const char *what)
+static void declare_worker_lost(
+	struct sched_core *c, struct sched_job *j, uint32_t rank, const char *what)
 {
 	const struct sched_worker *w = &j->workers[rank];
 
 	sched_machine_lost(c, j, sched_job_member(j, w->agent), rank, BPS_EWORKER_LOST,
 		"rank %u (host %s, pid %u) has left job '%s' (it has closed the job or exited), "
 		"but %s; let all workers make the same number of steps before they close the job",
-		rank, sched_host_of(c, w->agent), w->pid, j->name, what);
+		rank, sched_host_of_member(c, w->agent), w->pid, j->name, what);
 }
 
 /* ---- barriers ---- */
@@ -43,14 +44,14 @@ void leavers_tick(struct sched_core *c, struct sched_job *j)
 		return;
 	for (uint32_t r = 0; j->state == JOB_RUNNING && r < j->n_room; r++)
 		if (j->workers[r].state == WORKER_DONE && j->workers[r].barrier != next)
-			declare_lost(c, j, r, "other workers wait for it at a barrier");
+			declare_worker_lost(c, j, r, "other workers wait for it at a barrier");
 }
 
 /* ---- declarations ---- */
 
 /* Return the member's first rank if all its workers had finished before the probe began and its
  * agent has answered. Otherwise, return CTL_NO_ID. */
-static uint32_t finished_rank(
+static uint32_t finished_member_rank(
 	const struct sched_job *j, uint32_t member, const struct sched_probe *p)
 {
 	uint32_t agent = j->members[member].agent, first = CTL_NO_ID;
@@ -80,12 +81,12 @@ static bool lose_if_undeclared(struct sched_core *c, struct sched_job *j,
 
 		if (j->members[i].is_gone || sched_tensor_has_declared(t, i))
 			continue;
-		rank = finished_rank(j, i, p);
+		rank = finished_member_rank(j, i, p);
 		if (rank == CTL_NO_ID)
 			continue;
 		snprintf(what, sizeof(what), "other workers wait for it to declare tensor '%.200s'",
 			t->name);
-		declare_lost(c, j, rank, what);
+		declare_worker_lost(c, j, rank, what);
 		found = true;
 	}
 	return found;
@@ -115,7 +116,7 @@ static bool is_tensor_awaited(
 
 /* A tensor has no plan before all members have declared it. Declare lost the finished members
  * that have not declared a tensor for which a worker waits. */
-static void look_for_declarations(
+static void lose_undeclared_leavers(
 	struct sched_core *c, struct sched_job *j, const struct sched_probe *p)
 {
 	for (uint32_t b = 0; b < j->n_buckets; b++)
@@ -128,7 +129,7 @@ static void look_for_declarations(
 /* ---- rounds ---- */
 
 /* Return the rank of a worker that waits for a round of the tensor, or CTL_NO_ID. */
-static uint32_t waiting_rank(
+static uint32_t waiting_rank_of_tensor(
 	const struct sched_job *j, const struct sched_probe *p, uint32_t tensor)
 {
 	for (uint32_t i = 0; i < p->n_workers; i++) {
@@ -148,7 +149,7 @@ static bool lose_if_round_missing(struct sched_core *c, struct sched_job *j,
 {
 	const struct sched_tensor *t =
 		detail->tensor < j->n_placed ? j->placed[detail->tensor] : NULL;
-	uint32_t waits = waiting_rank(j, p, detail->tensor);
+	uint32_t waits = waiting_rank_of_tensor(j, p, detail->tensor);
 	char what[CTL_TEXT_MAX + 1];
 	bool found = false;
 
@@ -166,7 +167,7 @@ static bool lose_if_round_missing(struct sched_core *c, struct sched_job *j,
 			"%llu",
 			waits, t->name, (unsigned long long)detail->round, w->rank,
 			(unsigned long long)w->submitted);
-		declare_lost(c, j, w->rank, what);
+		declare_worker_lost(c, j, w->rank, what);
 		found = true;
 	}
 	return found;
@@ -178,5 +179,5 @@ void leavers_probed(struct sched_core *c, struct sched_job *j, const struct sche
 		if (lose_if_round_missing(c, j, p, d))
 			return;
 	if (leavers_has_any(j))
-		look_for_declarations(c, j, p);
+		lose_undeclared_leavers(c, j, p);
 }

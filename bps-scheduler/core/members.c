@@ -37,7 +37,7 @@
  * after the previous question. */
 #define SIGHT_SHARE 5
 
-static uint64_t sight_end(const struct sched_core *c, const struct sched_member *m)
+static uint64_t agent_sighting_end_ns(const struct sched_core *c, const struct sched_member *m)
 {
 	if (m->role != ROLE_AGENT || !m->seen_ns || m->is_behind)
 		return 0;
@@ -46,14 +46,14 @@ static uint64_t sight_end(const struct sched_core *c, const struct sched_member 
 
 /* Ask the connected members of the other role when they last received from m. If m is an agent,
  * these are the servers. If m is a server, these are the agents. */
-static void ask_others(struct sched_core *c, struct sched_member *m)
+static void send_sight_requests(struct sched_core *c, struct sched_member *m)
 {
 	struct ctl_msg msg = {
 		.type = CTL_SIGHT, .sight = {.member = m->id, .instance = m->instance}};
 
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		if (c->members[i]->role != m->role && c->members[i]->conn)
-			sched_send(c, c->members[i], &msg);
+			sched_send_message(c, c->members[i], &msg);
 	m->asked_ns = c->now_ns;
 }
 
@@ -62,27 +62,28 @@ static void ask_others(struct sched_core *c, struct sched_member *m)
  * message from m arrives earlier. A span is 1/SIGHT_SHARE of m's dead time (setting server-dead or
  * agent-dead). The first question is due one span before silent_at_ns. Each further question is due
  * one span after the previous question. */
-static void ask_before(struct sched_core *c, struct sched_member *m, uint64_t silent_at_ns)
+static void schedule_sight_requests(
+	struct sched_core *c, struct sched_member *m, uint64_t silent_at_ns)
 {
 	uint64_t span = sched_member_dead_ns(c, m) / SIGHT_SHARE, at = silent_at_ns - span;
 
 	if (at < m->asked_ns + span)
 		at = m->asked_ns + span;
 	if (at > c->now_ns) {
-		sched_arm(c, at);
+		sched_arm_deadline(c, at);
 		return;
 	}
-	ask_others(c, m);
-	sched_arm(c, c->now_ns + span);
+	send_sight_requests(c, m);
+	sched_arm_deadline(c, c->now_ns + span);
 }
 
 /* Schedule the next check of m for dead_at_ns, the time at which m is declared dead. If m is an
  * agent, also ask the servers about m, or schedule this question if it is not due yet. */
-static void look_for(struct sched_core *c, struct sched_member *m, uint64_t dead_at_ns)
+static void schedule_member_check(struct sched_core *c, struct sched_member *m, uint64_t dead_at_ns)
 {
-	sched_arm(c, dead_at_ns);
+	sched_arm_deadline(c, dead_at_ns);
 	if (m->role == ROLE_AGENT && !m->is_behind)
-		ask_before(c, m, dead_at_ns);
+		schedule_sight_requests(c, m, dead_at_ns);
 }
 
 /* Rule C2: a server that hangs while the scheduler starts is declared dead before the grace period
@@ -91,7 +92,7 @@ static void look_for(struct sched_core *c, struct sched_member *m, uint64_t dead
  * server again at any time. at_ns: the time at which m is declared dead if there are no recent
  * reports. If recent reports lead to an earlier time, the function returns this earlier time.
  * Otherwise the function returns at_ns. */
-static uint64_t hung_end(struct sched_core *c, struct sched_member *m, uint64_t at_ns)
+static uint64_t hung_server_dead_at_ns(struct sched_core *c, struct sched_member *m, uint64_t at_ns)
 {
 	uint64_t dead_ns = sched_member_dead_ns(c, m), span = dead_ns / SIGHT_SHARE;
 	uint64_t heard_ns = m->heard_ns > c->isolated_ns ? m->heard_ns : c->isolated_ns;
@@ -103,7 +104,7 @@ static uint64_t hung_end(struct sched_core *c, struct sched_member *m, uint64_t 
 		own_ns = m->since_ns + window_ns;
 	if (own_ns >= at_ns)
 		return at_ns;
-	ask_before(c, m, own_ns);
+	schedule_sight_requests(c, m, own_ns);
 	if (!m->seen_ns || m->answered_ns + 2 * span < c->now_ns)
 		return at_ns;
 	if (own_ns < m->seen_ns + dead_ns)
@@ -111,9 +112,10 @@ static uint64_t hung_end(struct sched_core *c, struct sched_member *m, uint64_t 
 	return own_ns < at_ns ? own_ns : at_ns;
 }
 
-void sched_seen(struct sched_core *c, const struct sched_member *by, const struct ctl_sight *s)
+void sched_receive_sight(
+	struct sched_core *c, const struct sched_member *by, const struct ctl_sight *s)
 {
-	struct sched_member *m = sched_member(c, s->member);
+	struct sched_member *m = sched_member_by_id(c, s->member);
 	uint64_t quiet_ns = s->quiet_ms * NS_PER_MS;
 
 	if (!m || m->role == by->role || m->instance != s->instance || m->state == MEMBER_DOWN ||
@@ -126,7 +128,7 @@ void sched_seen(struct sched_core *c, const struct sched_member *by, const struc
 
 /* ---- deaths and returns ---- */
 
-static void member_down(struct sched_core *c, struct sched_member *m, const char *why)
+static void member_declare_down(struct sched_core *c, struct sched_member *m, const char *why)
 {
 	FAILPOINT(SCHED_MEMBER_DOWN);
 	snprintf(m->why_down, sizeof(m->why_down), "%s", why);
@@ -151,12 +153,12 @@ void sched_member_expel(struct sched_core *c, enum role role, const char *name)
 	if (c->is_undurable)
 		m->is_behind = true;
 	else
-		member_down(c, m, "its key is no longer accepted");
+		member_declare_down(c, m, "its key is no longer accepted");
 }
 
-static void refuse(struct sched_core *c, uint32_t conn, int code, const char *fmt, ...)
+static void refuse_member_hello(struct sched_core *c, uint32_t conn, int code, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
-static void refuse(struct sched_core *c, uint32_t conn, int code, const char *fmt, ...)
+static void refuse_member_hello(struct sched_core *c, uint32_t conn, int code, const char *fmt, ...)
 {
 	struct err_text text;
 	struct ctl_msg msg = {.type = CTL_REFUSE, .refuse = {(uint32_t)-code, text.s}};
@@ -183,7 +185,7 @@ static bool is_hello_sound(const struct ctl_hello *h)
 
 /* Adopt the cluster id that a member reports, if this scheduler has no state. Returns false if the
  * member belongs to another cluster. */
-static bool adopt_cluster(struct sched_core *c, const struct ctl_hello *h)
+static bool adopt_cluster_id(struct sched_core *c, const struct ctl_hello *h)
 {
 	if (!h->cluster_id.bytes || memcmp(h->cluster_id.data, c->cluster_id, STATE_ID_BYTES) == 0)
 		return true;
@@ -193,11 +195,11 @@ static bool adopt_cluster(struct sched_core *c, const struct ctl_hello *h)
 	log_rated(LOG_WARN,
 		"this scheduler has no state: adopting the cluster id that %s '%s' on %s reports",
 		sched_role_name(h->role), h->name, h->host);
-	sched_change(c);
+	sched_open_transaction_view(c);
 	return true;
 }
 
-static void go_above(struct sched_core *c, uint64_t view)
+static void raise_view_above_member(struct sched_core *c, uint64_t view)
 {
 	uint32_t term = (uint32_t)(view >> 32);
 
@@ -217,7 +219,7 @@ static void go_above(struct sched_core *c, uint64_t view)
  * the present term and is at most c->view, the scheduler may have issued h->view since its start.
  * In this case, h->view proves a loss only under two conditions. First, the restored state contains
  * the process that sent `h`. Second, the member has not connected since the scheduler started. */
-static bool is_ahead(
+static bool is_member_view_ahead(
 	const struct sched_core *c, const struct sched_member *m, const struct ctl_hello *h)
 {
 	if (!c->is_restored || h->view <= c->kept_view)
@@ -242,7 +244,8 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 		"state log: start them again",
 		(unsigned long long)c->kept_view, sched_role_name(h->role), h->name, h->host,
 		(unsigned long long)h->view);
-	sched_note(c, EVENT_SCHEDULER, "the scheduler's state is older than the state of %s '%s'",
+	sched_report_event(c, EVENT_SCHEDULER,
+		"the scheduler's state is older than the state of %s '%s'",
 		sched_role_name(h->role), h->name);
 	for (struct sched_job *j = c->jobs; j; j = next) {
 		next = j->next;
@@ -267,7 +270,7 @@ static bool is_same_machine(const struct sched_member *m, const struct ctl_hello
  * each other without end. Exception: if m has no connection, the replaced process may take the name
  * back. In this case m may be a dead process whose HELLO arrived late, and the replaced process may
  * still be alive. */
-static bool is_name_free(const struct sched_member *m, const struct ctl_hello *h)
+static bool is_member_name_free(const struct sched_member *m, const struct ctl_hello *h)
 {
 	return !m || m->state == MEMBER_DOWN || m->instance == h->instance ||
 	       (is_same_machine(m, h) && (!m->conn || m->former_instance != h->instance));
@@ -283,11 +286,11 @@ static void refuse_machine(
 	char place[MACHINE_PLACE_BYTES];
 
 	if (machine_rival_note(m, h, c->now_ns))
-		sched_note(c, EVENT_MEMBER, "refused %s %s (pid %u on %s): host name taken", role,
-			m->name, h->pid, m->rival->place);
-	machine_place(&machine, m->addr, m->port, place);
+		sched_report_event(c, EVENT_MEMBER, "refused %s %s (pid %u on %s): host name taken",
+			role, m->name, h->pid, m->rival->place);
+	machine_format_place(&machine, m->addr, m->port, place);
 	/* The advice comes first, because long domains make the text longer than CTL_TEXT_MAX. */
-	refuse(c, conn, BPS_EDUP,
+	refuse_member_hello(c, conn, BPS_EDUP,
 		"two machines have the host name '%s': give one of the machines another host "
 		"name, or set `name` and `host` of its daemons; %s '%s' is pid %u on %s, and the "
 		"refused process is pid %u on %s; a machine that was booted again is accepted "
@@ -295,7 +298,7 @@ static void refuse_machine(
 		h->host, role, h->name, m->pid, place, h->pid, m->rival->place, role);
 }
 
-static void refuse_name(
+static void refuse_used_name(
 	struct sched_core *c, uint32_t conn, const struct ctl_hello *h, struct sched_member *m)
 {
 	struct machine machine = machine_of_member(m);
@@ -305,8 +308,8 @@ static void refuse_name(
 		refuse_machine(c, conn, h, m);
 		return;
 	}
-	machine_place(&machine, m->addr, m->port, place);
-	refuse(c, conn, BPS_EDUP,
+	machine_format_place(&machine, m->addr, m->port, place);
+	refuse_member_hello(c, conn, BPS_EDUP,
 		"the name '%s' is already used by a live %s on %s (pid %u), and the refused "
 		"process is pid %u on %s: stop one of the two, or choose another --name",
 		h->name, sched_role_name(h->role), place, m->pid, h->pid, h->host);
@@ -314,12 +317,12 @@ static void refuse_name(
 
 /* Reject a HELLO because the state cannot be written. A refused process ends. A known member must
  * not end for this reason, so only its connection is closed, and it tries again. */
-static void turn_away(struct sched_core *c, uint32_t conn, bool is_known)
+static void reject_undurable_hello(struct sched_core *c, uint32_t conn, bool is_known)
 {
 	if (is_known)
 		sched_conn_drop(c, conn, "the state cannot be written, retry later");
 	else
-		refuse(c, conn, BPS_ENOTDURABLE,
+		refuse_member_hello(c, conn, BPS_ENOTDURABLE,
 			"the scheduler cannot write its state and accepts no new members; see its "
 			"log");
 }
@@ -343,34 +346,35 @@ static const struct sched_member *other_provider(
 static void refuse_provider(struct sched_core *c, uint32_t conn, const struct ctl_hello *h,
 	const struct sched_member *other)
 {
-	refuse(c, conn, -EINVAL,
+	refuse_member_hello(c, conn, -EINVAL,
 		"%s '%s' on %s uses provider '%s', but %s '%s' on %s uses '%s': set `provider` to "
 		"the same value on all servers and agents, and restart those that you change",
 		sched_role_name(h->role), h->name, h->host, h->provider,
 		sched_role_name(other->role), other->name, other->host, other->provider);
 }
 
-static bool hello_refused(
+static bool hello_is_refused(
 	struct sched_core *c, uint32_t conn, const struct ctl_hello *h, struct sched_member *m)
 {
 	const struct sched_member *other;
 
 	if (h->proto != CTL_PROTO) {
-		refuse(c, conn, BPS_EVERSION,
+		refuse_member_hello(c, conn, BPS_EVERSION,
 			"'%s' on %s (release %s) uses control protocol %u, but the scheduler "
 			"(release %s) uses %u: install the same release",
 			h->name, h->host, h->version, h->proto, BPS_VERSION, CTL_PROTO);
 	} else if (!is_hello_sound(h)) {
-		refuse(c, conn, BPS_EPROTO, "HELLO from '%s' on '%s' is invalid", h->name, h->host);
+		refuse_member_hello(c, conn, BPS_EPROTO, "HELLO from '%s' on '%s' is invalid",
+			h->name, h->host);
 	} else if (c->is_undurable) {
-		turn_away(c, conn, m != NULL);
-	} else if (!is_name_free(m, h)) {
-		refuse_name(c, conn, h, m);
+		reject_undurable_hello(c, conn, m != NULL);
+	} else if (!is_member_name_free(m, h)) {
+		refuse_used_name(c, conn, h, m);
 	} else if (!m && c->n_members >= SCHED_MEMBERS_MAX) {
-		refuse(c, conn, BPS_EQUOTA, "the scheduler has %u members, which is its limit",
-			SCHED_MEMBERS_MAX);
-	} else if (!adopt_cluster(c, h)) {
-		refuse(c, conn, BPS_EMISMATCH,
+		refuse_member_hello(c, conn, BPS_EQUOTA,
+			"the scheduler has %u members, which is its limit", SCHED_MEMBERS_MAX);
+	} else if (!adopt_cluster_id(c, h)) {
+		refuse_member_hello(c, conn, BPS_EMISMATCH,
 			"%s '%s' on %s belongs to another cluster: point it to its own scheduler, "
 			"or restart it to join this cluster",
 			sched_role_name(h->role), h->name, h->host);
@@ -384,7 +388,8 @@ static bool hello_refused(
 
 /* Store the machine of a process that the state log knows without it, because an earlier release
  * wrote the log. */
-static void learn_machine(struct sched_core *c, struct sched_member *m, const struct ctl_hello *h)
+static void member_store_machine(
+	struct sched_core *c, struct sched_member *m, const struct ctl_hello *h)
 {
 	if (machine_of_member(m).boot_id || !machine_of_hello(h).boot_id)
 		return;
@@ -392,7 +397,8 @@ static void learn_machine(struct sched_core *c, struct sched_member *m, const st
 	sched_member_describe(c, m, h);
 }
 
-static void member_back(struct sched_core *c, struct sched_member *m, const struct ctl_hello *h)
+static void member_reconnect(
+	struct sched_core *c, struct sched_member *m, const struct ctl_hello *h)
 {
 	bool is_new = m->instance != h->instance, was_usable = sched_is_usable(m);
 
@@ -418,11 +424,11 @@ static void member_back(struct sched_core *c, struct sched_member *m, const stru
 
 		log_limited(LOG_AS(LOG_INFO, MEMBER), "%s %s: %s host=%s", sched_role_name(m->role),
 			m->name, how, h->host);
-		sched_note(c, EVENT_MEMBER, "%s %s (host %s) has %s", sched_role_name(m->role),
-			m->name, h->host, how);
+		sched_report_event(c, EVENT_MEMBER, "%s %s (host %s) has %s",
+			sched_role_name(m->role), m->name, h->host, how);
 	}
 	if (!is_new && was_usable) {
-		learn_machine(c, m, h);
+		member_store_machine(c, m, h);
 		return;
 	}
 	sched_member_dirty(c, m);
@@ -445,21 +451,21 @@ static void member_back(struct sched_core *c, struct sched_member *m, const stru
 	sched_member_describe(c, m, h);
 }
 
-bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl_hello *h)
+bool sched_receive_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl_hello *h)
 {
 	struct sched_member *m = sched_member_find(c, h->role, h->name);
 	bool was_there = m && sched_is_usable(m) && m->instance == h->instance;
 	bool has_more;
 
 	conn->is_known = m != NULL;
-	if (hello_refused(c, conn->id, h, m))
+	if (hello_is_refused(c, conn->id, h, m))
 		return false;
-	has_more = is_ahead(c, m, h);
-	go_above(c, h->view);
+	has_more = is_member_view_ahead(c, m, h);
+	raise_view_above_member(c, h->view);
 	if (has_more)
 		end_stale_jobs(c, h);
 	if (m) {
-		member_back(c, m, h);
+		member_reconnect(c, m, h);
 	} else {
 		m = sched_member_add(c, c->n_members + 1, h->role, h->name);
 		m->instance = h->instance;
@@ -468,7 +474,7 @@ bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl
 		m->moved_ns = c->now_ns;
 		sched_member_set_state(c, m, MEMBER_UP, "new member");
 	}
-	if (m->role == ROLE_SERVER && !was_there && sched_is_open(m))
+	if (m->role == ROLE_SERVER && !was_there && sched_member_is_open(m))
 		balance_gathered(c);
 	c->n_silent--;
 	conn->member = m;
@@ -477,8 +483,8 @@ bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl
 	m->heard_ns = c->now_ns;
 	m->needs_sync = m->has_come = true;
 	/* While the grace period lasts, check all members without delay. When the last missing
-	 * member has returned, the grace period ends for all members; see is_grace. */
-	sched_arm(c, c->beat_ns && c->now_ns >= c->grace_ns ? c->beat_ns : c->now_ns);
+	 * member has returned, the grace period ends for all members; see is_grace_period. */
+	sched_arm_deadline(c, c->beat_ns && c->now_ns >= c->grace_ns ? c->beat_ns : c->now_ns);
 	return true;
 }
 
@@ -491,13 +497,13 @@ void sched_hello_undo(struct sched_core *c, struct sched_conn *conn)
 	m->needs_sync = false;
 	c->n_silent++;
 	sched_member_suspect(c, m, "the state cannot be written");
-	turn_away(c, conn->id, conn->is_known);
+	reject_undurable_hello(c, conn->id, conn->is_known);
 }
 
 /* Return whether the grace period after the scheduler's start still lasts (rule C2). The grace
  * period is meant for members that have not connected yet. Once all members are connected, a silent
  * member is declared dead after its usual dead time. */
-static bool is_grace(const struct sched_core *c)
+static bool is_grace_period(const struct sched_core *c)
 {
 	if (c->now_ns >= c->grace_ns)
 		return false;
@@ -510,7 +516,7 @@ static bool is_grace(const struct sched_core *c)
 
 void sched_member_check(struct sched_core *c, struct sched_member *m)
 {
-	uint64_t at = m->deadline_ns, seen_to = sight_end(c, m);
+	uint64_t at = m->deadline_ns, seen_to = agent_sighting_end_ns(c, m);
 	char why[64];
 
 	if (m->state == MEMBER_DOWN)
@@ -518,12 +524,12 @@ void sched_member_check(struct sched_core *c, struct sched_member *m)
 	if (m->state == MEMBER_UP) {
 		at = (m->heard_ns > c->isolated_ns ? m->heard_ns : c->isolated_ns) +
 		     sched_member_dead_ns(c, m);
-		if (at < c->grace_ns && is_grace(c))
+		if (at < c->grace_ns && is_grace_period(c))
 			at = c->grace_ns;
 	} else if (c->isolated_ns && at < c->isolated_ns + sched_member_window_ns(c, m)) {
 		at = c->isolated_ns + sched_member_window_ns(c, m);
 	}
-	at = hung_end(c, m, at);
+	at = hung_server_dead_at_ns(c, m, at);
 	if (at <= c->now_ns && seen_to > c->now_ns && m->state == MEMBER_UP) {
 		sched_conn_drop(c, m->conn->id, "silent, but servers receive from it");
 		sched_member_set_state(c, m, MEMBER_SUSPECT,
@@ -533,7 +539,7 @@ void sched_member_check(struct sched_core *c, struct sched_member *m)
 	if (at < seen_to)
 		at = seen_to;
 	if (at > c->now_ns) {
-		look_for(c, m, at);
+		schedule_member_check(c, m, at);
 		return;
 	}
 	if (m->state == MEMBER_UP)
@@ -550,5 +556,5 @@ void sched_member_check(struct sched_core *c, struct sched_member *m)
 			(double)(c->now_ns - m->since_ns) / 1e9);
 	else
 		snprintf(why, sizeof(why), "did not return after the scheduler's restart");
-	member_down(c, m, why);
+	member_declare_down(c, m, why);
 }

@@ -12,7 +12,7 @@
 
 /* ---- members ---- */
 
-static void rate_sample(struct sched_traffic *r, const struct ctl_beat *b, uint64_t now_ns)
+static void traffic_rate_sample(struct sched_traffic *r, const struct ctl_beat *b, uint64_t now_ns)
 {
 	double s = (double)(now_ns - r->at_ns) / 1e9;
 
@@ -31,7 +31,7 @@ static void rate_sample(struct sched_traffic *r, const struct ctl_beat *b, uint6
  * if the observation contradicts the condition, 0 if undecided. Sets *is_raised when the score
  * reaches PROGRESS_SURE, and clears *is_raised when the score reaches 0. Returns whether *is_raised
  * has changed. */
-static bool hysteresis(unsigned *score, bool *is_raised, int looks)
+static bool hysteresis_update(unsigned *score, bool *is_raised, int looks)
 {
 	if (looks > 0)
 		*score += *score < PROGRESS_SURE;
@@ -45,7 +45,8 @@ static bool hysteresis(unsigned *score, bool *is_raised, int looks)
 
 /* Judge from a heartbeat whether a server takes too long to sum, and report an event when the
  * judgement changes. */
-static void judge_sums(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b)
+static void judge_server_sum_delay(
+	struct sched_core *c, struct sched_member *m, const struct ctl_beat *b)
 {
 	struct sched_sum_delay *s = &m->sums;
 	uint32_t limit_us = c->cfg.server_slow_ms * 1000;
@@ -55,15 +56,15 @@ static void judge_sums(struct sched_core *c, struct sched_member *m, const struc
 										 : -1;
 
 	m->last_rounds = b->rounds;
-	if (!hysteresis(&s->score, &s->is_slow, looks))
+	if (!hysteresis_update(&s->score, &s->is_slow, looks))
 		return;
 	if (s->is_slow)
-		sched_note(c, EVENT_MEMBER,
+		sched_report_event(c, EVENT_MEMBER,
 			"server %s (host %s) is slow: %.0f ms from the last "
 			"contribution to the sum",
 			m->name, m->host, b->sum_us / 1e3);
 	else
-		sched_note(
+		sched_report_event(
 			c, EVENT_MEMBER, "server %s (host %s) is no longer slow", m->name, m->host);
 }
 
@@ -78,7 +79,7 @@ void progress_reset(struct sched_member *m)
 	m->rate = (struct sched_traffic){0};
 }
 
-static void take_reports(struct sched_member *m, const struct ctl_beat *b)
+static void member_store_job_reports(struct sched_member *m, const struct ctl_beat *b)
 {
 	m->n_reports = 0;
 	if (!b->n_jobs)
@@ -97,7 +98,7 @@ static void take_reports(struct sched_member *m, const struct ctl_beat *b)
 	}
 }
 
-static void take_losses(struct sched_member *m, const struct ctl_beat *b)
+static void member_store_link_losses(struct sched_member *m, const struct ctl_beat *b)
 {
 	m->n_losses = 0;
 	if (!b->n_links)
@@ -127,7 +128,7 @@ struct job_totals {
 	unsigned n_late;
 };
 
-static void add_late(struct job_totals *t, const struct ctl_beat_late *l)
+static void job_totals_add_late(struct job_totals *t, const struct ctl_beat_late *l)
 {
 	unsigned k = 0;
 
@@ -145,7 +146,7 @@ static void add_late(struct job_totals *t, const struct ctl_beat_late *l)
 	t->late[k].lag += (double)l->lag_us * l->rounds;
 }
 
-static void add_report(struct job_totals *t, const struct sched_server_report *r)
+static void job_totals_add_report(struct job_totals *t, const struct sched_server_report *r)
 {
 	t->is_known = true;
 	if (r->job.round > t->round)
@@ -157,20 +158,21 @@ static void add_report(struct job_totals *t, const struct sched_server_report *r
 	if (r->job.wait_p99_us > t->wait_p99_us)
 		t->wait_p99_us = r->job.wait_p99_us;
 	for (uint32_t k = 0; k < r->job.n_late; k++)
-		add_late(t, &r->late[k]);
+		job_totals_add_late(t, &r->late[k]);
 }
 
-static void total_of(const struct sched_member *const *tellers, uint32_t n,
+static void job_totals_collect(const struct sched_member *const *tellers, uint32_t n,
 	const struct sched_job *j, struct job_totals *ret)
 {
 	*ret = (struct job_totals){.n_late = 0};
 	for (uint32_t i = 0; i < n; i++)
 		for (uint32_t k = 0; k < tellers[i]->n_reports; k++)
 			if (tellers[i]->reports[k].job.job == j->id)
-				add_report(ret, &tellers[i]->reports[k]);
+				job_totals_add_report(ret, &tellers[i]->reports[k]);
 }
 
-static void set_rates(struct sched_progress *p, const struct job_totals *t, uint64_t now_ns)
+static void progress_set_rates(
+	struct sched_progress *p, const struct job_totals *t, uint64_t now_ns)
 {
 	double s = (double)(now_ns - p->at_ns) / 1e9;
 
@@ -190,7 +192,7 @@ static void set_rates(struct sched_progress *p, const struct job_totals *t, uint
 
 /* Set the slowest agent: the agent with the most rounds in which it contributed last. While the
  * present slowest agent counts as a straggler, do not choose another agent. */
-static void set_slowest(struct sched_progress *p, const struct job_totals *t)
+static void progress_set_slowest(struct sched_progress *p, const struct job_totals *t)
 {
 	unsigned worst = CANDIDATES_MAX;
 
@@ -225,7 +227,7 @@ static double straggler_share(uint32_t n_agents)
 
 /* Judge the slowest agent of a job. Returns 1 if the agent looks like a straggler, -1 if the agent
  * does not, 0 if the figures do not decide. */
-static int judge(const struct sched_progress *p, uint32_t n_agents)
+static int judge_slowest_agent(const struct sched_progress *p, uint32_t n_agents)
 {
 	double share = p->rounds ? (double)p->slowest_rounds / p->rounds : 0;
 	double share_min = straggler_share(n_agents);
@@ -246,26 +248,26 @@ static int judge(const struct sched_progress *p, uint32_t n_agents)
 static void note_straggler(struct sched_core *c, const struct sched_job *j)
 {
 	const struct sched_progress *p = &j->progress;
-	const struct sched_member *m = sched_member(c, p->slowest);
+	const struct sched_member *m = sched_member_by_id(c, p->slowest);
 
 	if (!p->is_straggling)
-		sched_note(c, EVENT_JOB, "job '%.100s': agent %s no longer delays it", j->name,
-			m ? m->name : "?");
+		sched_report_event(c, EVENT_JOB, "job '%.100s': agent %s no longer delays it",
+			j->name, m ? m->name : "?");
 	else
-		sched_note(c, EVENT_JOB,
+		sched_report_event(c, EVENT_JOB,
 			"job '%.100s': agent %s (host %s) is last in %.0f %% of the rounds by "
 			"%.1f ms",
 			j->name, m ? m->name : "?", m ? m->host : "?",
 			100.0 * p->slowest_rounds / p->rounds, p->slowest_lag_us / 1e3);
 }
 
-static void job_update(struct sched_core *c, struct sched_job *j,
+static void job_progress_update(struct sched_core *c, struct sched_job *j,
 	const struct sched_member *const *tellers, uint32_t n)
 {
 	struct sched_progress *p = &j->progress;
 	struct job_totals t;
 
-	total_of(tellers, n, j, &t);
+	job_totals_collect(tellers, n, j, &t);
 	if (!t.is_known && !p->is_known)
 		return;
 	p->is_known = true;
@@ -273,15 +275,16 @@ static void job_update(struct sched_core *c, struct sched_job *j,
 	p->partition_rounds = t.partition_rounds;
 	p->wait_p50_us = t.rounds ? (uint32_t)(t.wait_p50 / (double)t.rounds) : 0;
 	p->wait_p99_us = t.wait_p99_us;
-	set_rates(p, &t, c->now_ns);
-	set_slowest(p, &t);
-	if (hysteresis(&p->score, &p->is_straggling, judge(p, j->n_members - j->n_left)))
+	progress_set_rates(p, &t, c->now_ns);
+	progress_set_slowest(p, &t);
+	if (hysteresis_update(
+		    &p->score, &p->is_straggling, judge_slowest_agent(p, j->n_members - j->n_left)))
 		note_straggler(c, j);
 }
 
 /* Update the figures of all running jobs, once a second. The cost is the number of jobs times the
  * number of servers that report jobs, independent of the number of agents. */
-static void update_all(struct sched_core *c)
+static void progress_update_all_jobs(struct sched_core *c)
 {
 	const struct sched_member **tellers = sched_alloc(c->n_members + 1, sizeof(*tellers));
 	uint32_t n = 0;
@@ -291,21 +294,21 @@ static void update_all(struct sched_core *c)
 			tellers[n++] = c->members[i];
 	for (struct sched_job *j = c->jobs; j; j = j->next)
 		if (j->state == JOB_RUNNING)
-			job_update(c, j, tellers, n);
+			job_progress_update(c, j, tellers, n);
 	free(tellers);
 }
 
-void progress_beat(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b)
+void progress_receive_beat(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b)
 {
-	rate_sample(&m->rate, b, c->now_ns);
+	traffic_rate_sample(&m->rate, b, c->now_ns);
 	if (m->role != ROLE_SERVER) {
-		take_losses(m, b);
+		member_store_link_losses(m, b);
 		return;
 	}
-	judge_sums(c, m, b);
-	take_reports(m, b);
+	judge_server_sum_delay(c, m, b);
+	member_store_job_reports(m, b);
 	if (c->now_ns - c->progress_ns < PROGRESS_EVERY_NS)
 		return;
 	c->progress_ns = c->now_ns;
-	update_all(c);
+	progress_update_all_jobs(c);
 }

@@ -35,7 +35,7 @@ struct sched_member;
 #define PROGRESS_RATE_NS      UINT64_C(2000000000) /* minimum time over which rates are computed */
 
 /* Update the figures from a heartbeat of a server or agent. c->now_ns must be set. */
-void progress_beat(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b);
+void progress_receive_beat(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b);
 /* Forget the figures of m's previous process, because another process has replaced it. */
 void progress_reset(struct sched_member *m);
 #endif

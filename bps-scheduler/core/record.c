@@ -20,12 +20,12 @@ struct record_builder {
 	uint32_t members_room, jobs_room, tensors_room, runs_room;
 };
 
-static void add_member(struct record_builder *b, const struct sched_member *m)
+static void record_add_member(struct record_builder *b, const struct sched_member *m)
 {
 	struct state_record *r = &b->rec;
 
-	r->members =
-		sched_grow(r->members, &b->members_room, r->n_members + 1, sizeof(*r->members));
+	r->members = sched_grow_array(
+		r->members, &b->members_room, r->n_members + 1, sizeof(*r->members));
 	r->members[r->n_members++] = (struct state_member){.id = m->id,
 		.role = (uint8_t)m->role,
 		.is_up = sched_is_usable(m),
@@ -50,22 +50,23 @@ static void add_member(struct record_builder *b, const struct sched_member *m)
 
 /* Convert a time on the core's clock to seconds of the wall clock. The end of a job is stored in
  * this form, because the machine may reboot before the record is read. */
-static uint64_t unix_of(const struct sched_core *c, uint64_t ns)
+static uint64_t record_unix_of_ns(const struct sched_core *c, uint64_t ns)
 {
 	return (uint64_t)((int64_t)ns / (int64_t)NS_PER_S + c->cfg.unix_offset_s);
 }
 
-static uint64_t ns_of_unix(const struct sched_core *c, uint64_t unix_s)
+static uint64_t record_ns_of_unix(const struct sched_core *c, uint64_t unix_s)
 {
 	return (unix_s - (uint64_t)c->cfg.unix_offset_s) * NS_PER_S;
 }
 
-static void add_job(struct record_builder *b, const struct sched_core *c, const struct sched_job *j)
+static void record_add_job(
+	struct record_builder *b, const struct sched_core *c, const struct sched_job *j)
 {
 	struct state_record *r = &b->rec;
 	struct state_job *s;
 
-	r->jobs = sched_grow(r->jobs, &b->jobs_room, r->n_jobs + 1, sizeof(*r->jobs));
+	r->jobs = sched_grow_array(r->jobs, &b->jobs_room, r->n_jobs + 1, sizeof(*r->jobs));
 	s = &r->jobs[r->n_jobs++];
 	*s = (struct state_job){.id = j->id,
 		.uid = j->uid,
@@ -86,7 +87,7 @@ static void add_job(struct record_builder *b, const struct sched_core *c, const 
 		.barrier = j->barrier,
 		.border = j->border,
 		.border_barrier = j->border_barrier,
-		.ended_unix_s = j->state == JOB_ENDED ? unix_of(c, j->since_ns) : 0,
+		.ended_unix_s = j->state == JOB_ENDED ? record_unix_of_ns(c, j->since_ns) : 0,
 		.cause = {j->cause_rank, j->cause_host}};
 	s->members = sched_alloc(j->n_members, sizeof(*s->members));
 	for (uint32_t i = 0; i < j->n_members; i++) {
@@ -108,13 +109,13 @@ static void add_job(struct record_builder *b, const struct sched_core *c, const 
 	}
 }
 
-static void add_tensor(
+static void record_add_tensor(
 	struct record_builder *b, const struct sched_job *j, const struct sched_tensor *t)
 {
 	struct state_record *r = &b->rec;
 
-	r->tensors =
-		sched_grow(r->tensors, &b->tensors_room, r->n_tensors + 1, sizeof(*r->tensors));
+	r->tensors = sched_grow_array(
+		r->tensors, &b->tensors_room, r->n_tensors + 1, sizeof(*r->tensors));
 	r->tensors[r->n_tensors++] = (struct state_tensor){.job = j->id,
 		.tensor = t->id,
 		.name = t->name,
@@ -122,7 +123,7 @@ static void add_tensor(
 		.part_elems = t->part_elems};
 }
 
-static void add_runs(struct record_builder *b, const struct sched_job *j,
+static void record_add_runs(struct record_builder *b, const struct sched_job *j,
 	const struct sched_tensor *t, uint64_t pgen)
 {
 	struct state_record *r = &b->rec;
@@ -130,7 +131,7 @@ static void add_runs(struct record_builder *b, const struct sched_job *j,
 	uint32_t at = 0;
 
 	while (sched_run_next(t, &at, pgen, SERVER_ANY, &run)) {
-		r->runs = sched_grow(r->runs, &b->runs_room, r->n_runs + 1, sizeof(*r->runs));
+		r->runs = sched_grow_array(r->runs, &b->runs_room, r->n_runs + 1, sizeof(*r->runs));
 		r->runs[r->n_runs++] = (struct state_run){.job = j->id,
 			.tensor = run.tensor,
 			.first = run.first,
@@ -142,7 +143,7 @@ static void add_runs(struct record_builder *b, const struct sched_job *j,
 	}
 }
 
-static void builder_init(struct record_builder *b, const struct sched_core *c, uint64_t view)
+static void record_builder_init(struct record_builder *b, const struct sched_core *c, uint64_t view)
 {
 	*b = (struct record_builder){.rec = {.cluster_id = {c->cluster_id, STATE_ID_BYTES},
 					     .secret = {c->secret, STATE_SECRET_BYTES},
@@ -151,7 +152,7 @@ static void builder_init(struct record_builder *b, const struct sched_core *c, u
 					     .job_id_limit = c->job_id_limit}};
 }
 
-static void builder_fini(struct record_builder *b)
+static void record_builder_fini(struct record_builder *b)
 {
 	for (uint32_t i = 0; i < b->rec.n_jobs; i++) {
 		for (uint32_t k = 0; k < b->rec.jobs[i].n_members; k++)
@@ -164,47 +165,47 @@ static void builder_fini(struct record_builder *b)
 	free(b->rec.runs);
 }
 
-static void add_mutes(struct record_builder *b, const struct sched_core *c)
+static void record_add_mutes(struct record_builder *b, const struct sched_core *c)
 {
 	b->rec.has_mutes = 1;
 	b->rec.mutes = b->mutes;
-	b->rec.n_mutes = mute_record(c, b->mutes);
+	b->rec.n_mutes = mute_write_records(c, b->mutes);
 }
 
 static void add_job_changes(struct record_builder *b, const struct sched_core *c,
 	const struct sched_job *j, uint64_t tx_view)
 {
 	if (j->is_changed)
-		add_job(b, c, j);
+		record_add_job(b, c, j);
 	if (j->state == JOB_ENDED)
 		return;
 	for (const struct sched_tensor *t = j->fresh; t; t = t->next_fresh) {
-		add_tensor(b, j, t);
+		record_add_tensor(b, j, t);
 		if (!j->has_moved)
-			add_runs(b, j, t, 0);
+			record_add_runs(b, j, t, 0);
 	}
 	for (uint32_t i = 0; j->has_moved && i < j->n_placed; i++)
-		add_runs(b, j, j->placed[i], tx_view);
+		record_add_runs(b, j, j->placed[i], tx_view);
 }
 
-int sched_persist(struct sched_core *c)
+int sched_persist_changes(struct sched_core *c)
 {
 	struct record_builder b;
 	int r;
 
-	builder_init(&b, c, c->tx_view);
+	record_builder_init(&b, c, c->tx_view);
 	if (c->has_new_mutes)
-		add_mutes(&b, c);
+		record_add_mutes(&b, c);
 	for (const struct sched_member *m = c->dirty_members; m; m = m->next_dirty)
-		add_member(&b, m);
+		record_add_member(&b, m);
 	for (const struct sched_job *j = c->dirty_jobs; j; j = j->next_dirty)
 		add_job_changes(&b, c, j, c->tx_view);
 	r = c->env.persist(c->env.ctx, &b.rec);
-	builder_fini(&b);
+	record_builder_fini(&b);
 	return r;
 }
 
-static const struct sched_job *nth_ended(const struct sched_core *c, uint32_t n)
+static const struct sched_job *ended_job_at_index(const struct sched_core *c, uint32_t n)
 {
 	const struct sched_job *j = c->ended;
 
@@ -219,23 +220,23 @@ int sched_snapshot(
 	struct record_builder b;
 	int r;
 
-	builder_init(&b, c, c->view);
-	add_mutes(&b, c);
+	record_builder_init(&b, c, c->view);
+	record_add_mutes(&b, c);
 	for (uint32_t i = 1; i <= c->n_members; i++)
-		add_member(&b, c->members[i]);
+		record_add_member(&b, c->members[i]);
 	for (uint32_t i = c->n_ended; i-- > 0;) /* in the order in which the jobs ended */
-		add_job(&b, c, nth_ended(c, i));
+		record_add_job(&b, c, ended_job_at_index(c, i));
 	for (const struct sched_job *j = c->jobs; j; j = j->next) {
 		if (j->state != JOB_RUNNING)
 			continue;
-		add_job(&b, c, j);
+		record_add_job(&b, c, j);
 		for (uint32_t i = 0; i < j->n_placed; i++) {
-			add_tensor(&b, j, j->placed[i]);
-			add_runs(&b, j, j->placed[i], 0);
+			record_add_tensor(&b, j, j->placed[i]);
+			record_add_runs(&b, j, j->placed[i], 0);
 		}
 	}
 	r = fn(ctx, &b.rec);
-	builder_fini(&b);
+	record_builder_fini(&b);
 	return r;
 }
 
@@ -255,7 +256,7 @@ static int restore_member(struct sched_core *c, const struct state_member *s, st
 		.provider = s->provider,
 		.boot_id = s->boot_id,
 		.domain = s->domain};
-	struct sched_member *m = sched_member(c, s->id);
+	struct sched_member *m = sched_member_by_id(c, s->id);
 
 	if ((!m && s->id != c->n_members + 1) || (m && m->role != s->role) ||
 		(s->role != ROLE_SERVER && s->role != ROLE_AGENT) ||
@@ -279,7 +280,7 @@ static int restore_workers(struct sched_core *c, struct sched_job *j, const stru
 {
 	for (uint32_t i = 0; i < s->n_members; i++) {
 		const struct state_job_member *sm = &s->members[i];
-		const struct sched_member *m = sched_member(c, sm->agent);
+		const struct sched_member *m = sched_member_by_id(c, sm->agent);
 
 		if (!m || m->role != ROLE_AGENT || sched_job_member_ever(j, sm->agent) != CTL_NO_ID)
 			return -EINVAL;
@@ -320,12 +321,12 @@ static struct sched_job *job_of_record(struct sched_core *c, const struct state_
 	j->border = s->border;
 	j->border_barrier = s->border_barrier;
 	sched_job_set_state(c, j, s->is_ended ? JOB_ENDED : JOB_RUNNING, NULL);
-	j->since_ns = s->ended_unix_s ? ns_of_unix(c, s->ended_unix_s) : 0;
+	j->since_ns = s->ended_unix_s ? record_ns_of_unix(c, s->ended_unix_s) : 0;
 	j->code = s->code;
-	j->end_text = s->is_ended ? sched_dup(s->text) : NULL;
+	j->end_text = s->is_ended ? sched_dup_string(s->text) : NULL;
 	if (ctl_has_cause(&s->cause)) {
 		j->cause_rank = s->cause.rank;
-		j->cause_host = sched_dup(s->cause.host);
+		j->cause_host = sched_dup_string(s->cause.host);
 	}
 	return j;
 }
@@ -357,7 +358,7 @@ static int restore_members(
  * passes a barrier, and when it ends. */
 static int restore_job(struct sched_core *c, const struct state_job *s, struct err_text *err)
 {
-	struct sched_job *j = sched_job(c, s->id);
+	struct sched_job *j = sched_job_by_id(c, s->id);
 
 	if (j && !s->is_ended)
 		return restore_members(c, j, s, err);
@@ -366,7 +367,7 @@ static int restore_job(struct sched_core *c, const struct state_job *s, struct e
 		sched_job_free(c, j);
 	}
 	if (!s->name[0] || !s->size || s->size > CTL_WORKERS_MAX || s->id >= c->job_id_limit ||
-		sched_job_any(c, s->id))
+		sched_job_any_by_id(c, s->id))
 		return err_set(err, -EINVAL,
 			"job %u '%s' is invalid or contradicts earlier records", s->id, s->name);
 	j = job_of_record(c, s);
@@ -383,20 +384,20 @@ static int restore_job(struct sched_core *c, const struct state_job *s, struct e
 
 static int restore_tensor(struct sched_core *c, const struct state_tensor *s, struct err_text *err)
 {
-	struct sched_job *j = sched_job(c, s->job);
+	struct sched_job *j = sched_job_by_id(c, s->job);
 	struct err_text why = {"its name or its place is wrong"};
 	struct sched_tensor *t;
 
 	if (!j || s->tensor != j->n_placed || !s->part_elems ||
 		shape_check(&s->shape, SCHED_TENSOR_BYTES_MAX, &why) < 0 ||
-		shape_n_parts(&s->shape, s->part_elems) > PLACE_PARTS_MAX ||
+		shape_partition_count(&s->shape, s->part_elems) > PLACE_PARTS_MAX ||
 		sched_tensor_find(j, s->name))
 		return err_set(err, -EINVAL,
 			"tensor '%s' of job %u is invalid or contradicts earlier records: %s",
 			s->name, s->job, why.s);
 	t = sched_alloc(1, sizeof(*t));
 	t->id = CTL_NO_ID;
-	t->name = sched_dup(s->name);
+	t->name = sched_dup_string(s->name);
 	t->shape = s->shape;
 	t->part_elems = s->part_elems;
 	sched_tensor_set_state(j, t, TENSOR_READY, NULL);
@@ -406,11 +407,12 @@ static int restore_tensor(struct sched_core *c, const struct state_tensor *s, st
 	return 0;
 }
 
-static int restore_run(struct sched_core *c, const struct state_run *s, struct err_text *err)
+static int restore_partition_run(
+	struct sched_core *c, const struct state_run *s, struct err_text *err)
 {
-	struct sched_job *j = sched_job(c, s->job);
+	struct sched_job *j = sched_job_by_id(c, s->job);
 	struct sched_tensor *t = j && s->tensor < j->n_placed ? j->placed[s->tensor] : NULL;
-	struct sched_member *m = s->server == CTL_NO_ID ? NULL : sched_member(c, s->server);
+	struct sched_member *m = s->server == CTL_NO_ID ? NULL : sched_member_by_id(c, s->server);
 
 	if (!t || !s->n || (uint64_t)s->first + s->n > t->n_parts || !t->parts ||
 		(s->server != CTL_NO_ID && (!m || m->role != ROLE_SERVER)) ||
@@ -428,7 +430,8 @@ static int restore_run(struct sched_core *c, const struct state_run *s, struct e
 	return 0;
 }
 
-static int restore_head(struct sched_core *c, const struct state_record *rec, struct err_text *err)
+static int restore_record_head(
+	struct sched_core *c, const struct state_record *rec, struct err_text *err)
 {
 	if (rec->cluster_id.bytes != STATE_ID_BYTES || rec->secret.bytes != STATE_SECRET_BYTES)
 		return err_set(err, -EINVAL, "the cluster id or the secret has a wrong length");
@@ -446,7 +449,7 @@ static int restore_head(struct sched_core *c, const struct state_record *rec, st
 
 int sched_restore(struct sched_core *c, const struct state_record *rec, struct err_text *err)
 {
-	int r = restore_head(c, rec, err);
+	int r = restore_record_head(c, rec, err);
 
 	for (uint32_t i = 0; r == 0 && i < rec->n_members; i++)
 		r = restore_member(c, &rec->members[i], err);
@@ -455,7 +458,7 @@ int sched_restore(struct sched_core *c, const struct state_record *rec, struct e
 	for (uint32_t i = 0; r == 0 && i < rec->n_tensors; i++)
 		r = restore_tensor(c, &rec->tensors[i], err);
 	for (uint32_t i = 0; r == 0 && i < rec->n_runs; i++)
-		r = restore_run(c, &rec->runs[i], err);
+		r = restore_partition_run(c, &rec->runs[i], err);
 	if (r == 0 && rec->has_mutes && mute_restore(c, rec->mutes, rec->n_mutes) < 0)
 		r = err_set(err, -EINVAL, "too many mutes");
 	return r;

@@ -5,5 +5,5 @@
 
 /* Write the changes of the open transaction as one record, through env.persist. Errors: those of
  * env.persist. */
-int sched_persist(struct sched_core *c);
+int sched_persist_changes(struct sched_core *c);
 #endif

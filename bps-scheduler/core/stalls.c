@@ -30,25 +30,25 @@ const char *sched_stall_state_name(enum stall_state s)
 	return s < STALL_STATES ? states[s].name : "?";
 }
 
-static void set_state(struct sched_stall *s, enum stall_state to)
+static void stall_set_state(struct sched_stall *s, enum stall_state to)
 {
 	assert(states[s->state].next & STATE_BIT(to));
 	s->state = to;
 }
 
-static uint64_t stand_ns(const struct sched_core *c, const struct sched_job *j)
+static uint64_t stall_probe_delay_ns(const struct sched_core *c, const struct sched_job *j)
 {
 	uint64_t usual = c->cfg.stall_ms * NS_PER_MS / 2;
 
 	return leavers_has_any(j) && usual > LEAVER_NS ? LEAVER_NS : usual;
 }
 
-static void moved(const struct sched_core *c, struct sched_stall *s)
+static void stall_note_progress(const struct sched_core *c, struct sched_stall *s)
 {
 	s->moved_ns = c->now_ns;
 	s->n_findings = 0;
 	if (s->state != STALL_MOVING)
-		set_state(s, STALL_MOVING);
+		stall_set_state(s, STALL_MOVING);
 }
 
 /* ---- findings from the answers to probes ---- */
@@ -58,11 +58,11 @@ struct finding_list {
 	uint32_t n;
 };
 
-static void silent_agents(const struct sched_core *c, const struct sched_job *j,
+static void add_silent_agent_findings(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, struct finding_list *l)
 {
 	for (uint32_t i = 0; i < p->n_members && l->n < SCHED_FINDINGS_MAX; i++) {
-		const struct sched_member *m = sched_member(c, j->members[i].agent);
+		const struct sched_member *m = sched_member_by_id(c, j->members[i].agent);
 
 		/* an agent without connection is reported as CONTROL_SILENT */
 		if (!p->has_answered[i] && m->conn)
@@ -75,8 +75,8 @@ static void silent_agents(const struct sched_core *c, const struct sched_job *j,
  * stall_ms. A shorter wait of at least STRAGGLER_MS is enough if only a few workers are late. f
  * names one late worker. If the list already has a finding that names this worker, only the finding
  * with the longer wait is kept. */
-static void late(const struct sched_core *c, const struct sched_job *j, uint32_t n_late,
-	struct sched_finding f, struct finding_list *l)
+static void finding_list_add_late(const struct sched_core *c, const struct sched_job *j,
+	uint32_t n_late, struct sched_finding f, struct finding_list *l)
 {
 	uint64_t ms = (c->now_ns - f.since_ns) / NS_PER_MS;
 	bool is_stalled = ms >= c->cfg.stall_ms;
@@ -96,7 +96,7 @@ static void late(const struct sched_core *c, const struct sched_job *j, uint32_t
 	}
 }
 
-static void set_worker(struct sched_finding *f, const struct sched_probe_worker *w)
+static void finding_set_worker(struct sched_finding *f, const struct sched_probe_worker *w)
 {
 	f->agent = w->agent;
 	f->rank = w->w.rank;
@@ -117,7 +117,7 @@ static void late_for_tensor(const struct sched_core *c, const struct sched_job *
 		if (w->w.submitted >= detail->round && w->w.is_attached)
 			continue;
 		if (!n_late++)
-			set_worker(&f, w);
+			finding_set_worker(&f, w);
 	}
 	for (uint32_t i = 0; i < p->n_workers; i++) {
 		const struct ctl_report_worker *w = &p->workers[i].w;
@@ -129,12 +129,12 @@ static void late_for_tensor(const struct sched_core *c, const struct sched_job *
 			longest_ms = w->oldest_ms;
 	}
 	f.since_ns = c->now_ns - longest_ms * NS_PER_MS;
-	late(c, j, n_late, f, l);
+	finding_list_add_late(c, j, n_late, f, l);
 }
 
-/* Find late workers of a job that runs on only one machine. stalls_find uses this function if
- * p->details is empty. In this case, no answer shows which workers have not submitted a tensor. A
- * worker is late if it has no call in flight and has made fewer calls than another worker. If no
+/* Find late workers of a job that runs on only one machine. stalls_list_findings uses this function
+ * if p->details is empty. In this case, no answer shows which workers have not submitted a tensor.
+ * A worker is late if it has no call in flight and has made fewer calls than another worker. If no
  * worker has a call in flight, no worker is late. The time of the last completed call is known only
  * from answers to probes, and is too coarse to find stragglers. So each finding about late workers
  * is a FINDING_STALLED, never a FINDING_STRAGGLER. */
@@ -157,9 +157,9 @@ static void late_on_one_machine(const struct sched_core *c, const struct sched_j
 		const struct ctl_report_worker *w = &p->workers[i].w;
 
 		if (w->is_attached && w->calls == w->completed && w->calls < f.round && !n_late++)
-			set_worker(&f, &p->workers[i]);
+			finding_set_worker(&f, &p->workers[i]);
 	}
-	late(c, j, n_late, f, l);
+	finding_list_add_late(c, j, n_late, f, l);
 }
 
 static bool is_on_one_machine(const struct sched_job *j)
@@ -167,14 +167,14 @@ static bool is_on_one_machine(const struct sched_job *j)
 	return j->n_members - j->n_left == 1;
 }
 
-uint32_t stalls_find(const struct sched_core *c, const struct sched_job *j,
+uint32_t stalls_list_findings(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, struct sched_finding *ret)
 {
 	struct finding_list l = {ret, 0};
 
 	if (j->state != JOB_RUNNING)
 		return 0;
-	silent_agents(c, j, p, &l);
+	add_silent_agent_findings(c, j, p, &l);
 	for (const struct sched_probe *d = p->details; d; d = d->next)
 		late_for_tensor(c, j, p, d, &l);
 	if (is_on_one_machine(j) && !p->details)
@@ -186,7 +186,7 @@ uint32_t stalls_find(const struct sched_core *c, const struct sched_job *j,
 
 /* Return whether the workers have completed calls since the previous probe. Returns false for the
  * first probe. */
-static bool has_moved_on(struct sched_stall *s, const struct sched_probe *p)
+static bool has_job_completed_calls(struct sched_stall *s, const struct sched_probe *p)
 {
 	uint64_t completed = 0, before = s->completed;
 	bool is_known = s->has_completed;
@@ -200,53 +200,53 @@ static bool has_moved_on(struct sched_stall *s, const struct sched_probe *p)
 	return is_known && completed > before;
 }
 
-void stalls_probed(struct sched_core *c, struct sched_job *j, const struct sched_probe *p)
+void stalls_finish_probe(struct sched_core *c, struct sched_job *j, const struct sched_probe *p)
 {
 	struct sched_stall *s = &j->stall;
 
 	if (j->state != JOB_RUNNING || s->state != STALL_PROBING || s->probe_seq != p->seq)
 		return; /* a round has completed since probe p began */
-	set_state(s, STALL_PROBED);
-	s->due_ns = c->now_ns + stand_ns(c, j);
+	stall_set_state(s, STALL_PROBED);
+	s->due_ns = c->now_ns + stall_probe_delay_ns(c, j);
 	leavers_probed(c, j, p);
 	if (j->state != JOB_RUNNING)
 		return; /* a machine was lost */
-	if (has_moved_on(s, p)) {
-		moved(c, s);
+	if (has_job_completed_calls(s, p)) {
+		stall_note_progress(c, s);
 		return;
 	}
-	s->n_findings = stalls_find(c, j, p, s->findings);
+	s->n_findings = stalls_list_findings(c, j, p, s->findings);
 }
 
-static void look(const struct sched_core *c, struct sched_job *j)
+static void stall_update_state(const struct sched_core *c, struct sched_job *j)
 {
 	struct sched_stall *s = &j->stall;
 
 	if (j->progress.partition_rounds != s->rounds) {
 		s->rounds = j->progress.partition_rounds;
-		moved(c, s);
+		stall_note_progress(c, s);
 	}
 	if (s->moved_ns < j->since_ns)
 		s->moved_ns = j->since_ns;
-	if (s->state == STALL_MOVING && c->now_ns >= s->moved_ns + stand_ns(c, j)) {
-		set_state(s, STALL_STANDING);
+	if (s->state == STALL_MOVING && c->now_ns >= s->moved_ns + stall_probe_delay_ns(c, j)) {
+		stall_set_state(s, STALL_STANDING);
 		s->due_ns = c->now_ns;
 	} else if (s->state == STALL_PROBED && c->now_ns >= s->due_ns) {
-		set_state(s, STALL_STANDING);
+		stall_set_state(s, STALL_STANDING);
 	}
 }
 
 static bool has_connected_agent(const struct sched_core *c, const struct sched_job *j)
 {
 	for (uint32_t i = 0; i < j->n_members; i++)
-		if (!j->members[i].is_gone && sched_member(c, j->members[i].agent)->conn)
+		if (!j->members[i].is_gone && sched_member_by_id(c, j->members[i].agent)->conn)
 			return true;
 	return false;
 }
 
 /* Return the job that has waited longest for its probe, or NULL if no job waits. A job is skipped
  * while none of its agents is connected. */
-static struct sched_job *next_to_probe(const struct sched_core *c)
+static struct sched_job *next_job_to_probe(const struct sched_core *c)
 {
 	struct sched_job *best = NULL;
 
@@ -258,7 +258,7 @@ static struct sched_job *next_to_probe(const struct sched_core *c)
 	return best;
 }
 
-static uint32_t count_probing(const struct sched_core *c)
+static uint32_t count_stall_probes(const struct sched_core *c)
 {
 	uint32_t n = 0;
 
@@ -267,7 +267,7 @@ static uint32_t count_probing(const struct sched_core *c)
 	return n;
 }
 
-void stalls_hurry(struct sched_core *c, struct sched_job *j)
+void stalls_probe_sooner(struct sched_core *c, struct sched_job *j)
 {
 	struct sched_stall *s = &j->stall;
 
@@ -281,25 +281,25 @@ void stalls_tick(struct sched_core *c)
 	uint32_t n;
 
 	if (c->now_ns < c->stalls_ns) {
-		sched_arm(c, c->stalls_ns);
+		sched_arm_deadline(c, c->stalls_ns);
 		return;
 	}
-	n = count_probing(c);
+	n = count_stall_probes(c);
 	for (j = c->jobs; j; j = next) {
 		next = j->next; /* leavers_tick may end the job, which moves it in the list */
 		leavers_tick(c, j);
 		if (j->state == JOB_RUNNING)
-			look(c, j);
+			stall_update_state(c, j);
 	}
-	while (n < STALLS_PROBES_MAX && (j = next_to_probe(c)) && sched_probe_own(c, j)) {
-		set_state(&j->stall, STALL_PROBING);
+	while (n < STALLS_PROBES_MAX && (j = next_job_to_probe(c)) && sched_probe_own(c, j)) {
+		stall_set_state(&j->stall, STALL_PROBING);
 		j->stall.probe_seq = c->probe_seq;
 		n++;
 	}
 	if (!c->jobs)
 		return;
 	c->stalls_ns = c->now_ns + LOOK_NS;
-	sched_arm(c, c->stalls_ns);
+	sched_arm_deadline(c, c->stalls_ns);
 }
 
 int stalls_check(const struct sched_core *c, const struct sched_job *j, struct err_text *err)
@@ -316,7 +316,7 @@ int stalls_check(const struct sched_core *c, const struct sched_job *j, struct e
 	if (s->state == STALL_PROBING && j->state == JOB_RUNNING && n != 1)
 		return err_set(
 			err, -EINVAL, "job %u is in the state 'probing', but has no probe", j->id);
-	if (count_probing(c) > STALLS_PROBES_MAX)
+	if (count_stall_probes(c) > STALLS_PROBES_MAX)
 		return err_set(err, -EINVAL, "too many jobs are probed");
 	return 0;
 }

@@ -33,13 +33,13 @@ const char *sched_stall_state_name(enum stall_state s);
 void stalls_tick(struct sched_core *c);
 /* Bring the next probe of a job in PROBED forward, because one of its workers has finished. Does
  * nothing in other states. */
-void stalls_hurry(struct sched_core *c, struct sched_job *j);
+void stalls_probe_sooner(struct sched_core *c, struct sched_job *j);
 /* Handle the end of p, a probe of j that stalls_tick started. */
-void stalls_probed(struct sched_core *c, struct sched_job *j, const struct sched_probe *p);
+void stalls_finish_probe(struct sched_core *c, struct sched_job *j, const struct sched_probe *p);
 /* Derive findings from the answers to probe p. The probe must be finished, and must ask about the
  * whole job, not about one tensor. Store at most SCHED_FINDINGS_MAX findings in ret, and return the
  * number of findings. */
-uint32_t stalls_find(const struct sched_core *c, const struct sched_job *j,
+uint32_t stalls_list_findings(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, struct sched_finding *ret);
 /* Check the consistency of j's state. Returns 0, or -EINVAL; err then names the violated rule. */
 int stalls_check(const struct sched_core *c, const struct sched_job *j, struct err_text *err);

@@ -15,7 +15,7 @@
 
 #define NAMES_MAX        8
 #define PROBES_PER_AGENT 16
-/* note_stalled does not report a worker that was quiet for less than this time */
+/* note_stalled_worker does not report a worker that was quiet for less than this time */
 #define STALLED_MS     1000
 #define DOWN_RECENT_NS (60 * NS_PER_S)
 
@@ -26,8 +26,9 @@ struct why_text {
 	size_t n;
 };
 
-static void add(struct why_text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void add(struct why_text *t, const char *fmt, ...)
+static void why_text_append(struct why_text *t, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+static void why_text_append(struct why_text *t, const char *fmt, ...)
 {
 	va_list ap;
 	int n;
@@ -41,13 +42,13 @@ static void add(struct why_text *t, const char *fmt, ...)
 		t->n = sizeof(t->s) - 1;
 }
 
-static void add_clause(struct why_text *t)
+static void why_text_begin_clause(struct why_text *t)
 {
 	if (t->n)
-		add(t, "; ");
+		why_text_append(t, "; ");
 }
 
-static double seconds(uint64_t ns)
+static double seconds_from_ns(uint64_t ns)
 {
 	return (double)ns / 1e9;
 }
@@ -56,12 +57,12 @@ static void add_missing_ranks(struct why_text *t, const struct sched_job *j)
 {
 	uint32_t missing = sched_job_missing(j), named = 0;
 
-	add(t, "missing rank%s ", missing > 1 ? "s" : "");
+	why_text_append(t, "missing rank%s ", missing > 1 ? "s" : "");
 	for (uint32_t r = 0; named < missing && named < NAMES_MAX; r++)
 		if (r >= j->n_room || j->workers[r].state == WORKER_ABSENT)
-			add(t, "%s%u", named++ ? ", " : "", r);
+			why_text_append(t, "%s%u", named++ ? ", " : "", r);
 	if (missing > named)
-		add(t, " and %u more", missing - named);
+		why_text_append(t, " and %u more", missing - named);
 }
 
 /* Name the machines of an elastic job from which not all workers have joined. */
@@ -74,24 +75,26 @@ static void add_missing_beside(
 		const struct sched_job_member *jm = &j->members[i];
 
 		if (jm->n_ranks < jm->local_size && n++ < NAMES_MAX)
-			add(t, "%s%u of %u on host %s", n > 1 ? ", " : "but only ", jm->n_ranks,
-				jm->local_size, sched_host_of(c, jm->agent));
+			why_text_append(t, "%s%u of %u on host %s", n > 1 ? ", " : "but only ",
+				jm->n_ranks, jm->local_size, sched_host_of_member(c, jm->agent));
 	}
 	if (n > NAMES_MAX)
-		add(t, " and %u more", n - NAMES_MAX);
+		why_text_append(t, " and %u more", n - NAMES_MAX);
 }
 
-static void say_forming(const struct sched_core *c, const struct sched_job *j, struct why_text *t)
+static void why_append_forming(
+	const struct sched_core *c, const struct sched_job *j, struct why_text *t)
 {
-	add(t, "job '%s': %u of %u workers have joined, ", j->name, j->n_joined, j->size);
+	why_text_append(
+		t, "job '%s': %u of %u workers have joined, ", j->name, j->n_joined, j->size);
 	if (sched_job_missing(j))
 		add_missing_ranks(t, j);
 	else
 		add_missing_beside(c, j, t);
-	add(t, "; waiting %.1f s", seconds(c->now_ns - j->since_ns));
+	why_text_append(t, "; waiting %.1f s", seconds_from_ns(c->now_ns - j->since_ns));
 }
 
-static uint32_t count_servers(const struct sched_core *c)
+static uint32_t count_usable_servers(const struct sched_core *c)
 {
 	uint32_t n = 0;
 
@@ -100,21 +103,22 @@ static uint32_t count_servers(const struct sched_core *c)
 	return n;
 }
 
-static void say_state(const struct sched_core *c, struct why_text *t)
+static void why_append_undurable(const struct sched_core *c, struct why_text *t)
 {
 	if (!c->is_undurable)
 		return;
-	add_clause(t);
-	add(t, "the scheduler cannot write its state, so no partition can move");
+	why_text_begin_clause(t);
+	why_text_append(t, "the scheduler cannot write its state, so no partition can move");
 }
 
-static void say_servers(const struct sched_core *c, const struct sched_job *j, struct why_text *t)
+static void why_append_silent_servers(
+	const struct sched_core *c, const struct sched_job *j, struct why_text *t)
 {
 	uint32_t n = 0;
 
-	if (j->n_orphans && !count_servers(c)) {
-		add_clause(t);
-		add(t, "no server is alive: start one");
+	if (j->n_orphans && !count_usable_servers(c)) {
+		why_text_begin_clause(t);
+		why_text_append(t, "no server is alive: start one");
 	}
 	for (uint32_t i = 1; i <= c->n_members && n < NAMES_MAX; i++) {
 		const struct sched_member *m = c->members[i];
@@ -125,16 +129,16 @@ static void say_servers(const struct sched_core *c, const struct sched_job *j, s
 		if (m->state == MEMBER_UP) {
 			if (quiet_ns <= c->cfg.server_dead_ms * NS_PER_MS / 3)
 				continue;
-			add_clause(t);
-			add(t, "server %s (host %s) has been silent for %.1f s", m->name, m->host,
-				seconds(quiet_ns));
+			why_text_begin_clause(t);
+			why_text_append(t, "server %s (host %s) has been silent for %.1f s",
+				m->name, m->host, seconds_from_ns(quiet_ns));
 		} else {
 			if (m->state == MEMBER_DOWN && since_ns > DOWN_RECENT_NS &&
-				count_servers(c))
+				count_usable_servers(c))
 				continue;
-			add_clause(t);
-			add(t, "server %s (host %s) has been down for %.1f s", m->name, m->host,
-				seconds(since_ns));
+			why_text_begin_clause(t);
+			why_text_append(t, "server %s (host %s) has been down for %.1f s", m->name,
+				m->host, seconds_from_ns(since_ns));
 		}
 		n++;
 	}
@@ -142,7 +146,7 @@ static void say_servers(const struct sched_core *c, const struct sched_job *j, s
 
 /* Describe tensors that only some agents have declared. A worker that waits for the declarations of
  * the other agents has no round yet. So probes of rounds do not find out why this worker waits. */
-static void say_undeclared(
+static void why_append_undeclared(
 	const struct sched_core *c, const struct sched_job *j, struct why_text *t)
 {
 	uint32_t n_tensors = 0, n = 0;
@@ -159,22 +163,22 @@ static void say_undeclared(
 	}
 	if (!first)
 		return;
-	add_clause(t);
-	add(t, "tensor '%.100s'", first->name);
+	why_text_begin_clause(t);
+	why_text_append(t, "tensor '%.100s'", first->name);
 	if (n_tensors > 1)
-		add(t, " and %u more", n_tensors - 1);
-	add(t, " not declared yet by ");
+		why_text_append(t, " and %u more", n_tensors - 1);
+	why_text_append(t, " not declared yet by ");
 	for (uint32_t i = 0; i < j->n_members; i++) {
-		const struct sched_member *m = sched_member(c, j->members[i].agent);
+		const struct sched_member *m = sched_member_by_id(c, j->members[i].agent);
 
 		if (j->members[i].is_gone || sched_tensor_has_declared(first, i))
 			continue;
 		if (n++ < NAMES_MAX)
-			add(t, "%srank %u (host %s)", n > 1 ? ", " : "", j->members[i].low_rank,
-				m->host);
+			why_text_append(t, "%srank %u (host %s)", n > 1 ? ", " : "",
+				j->members[i].low_rank, m->host);
 	}
 	if (n > NAMES_MAX)
-		add(t, " and %u more", n - NAMES_MAX);
+		why_text_append(t, " and %u more", n - NAMES_MAX);
 }
 
 static int quietest_first(const void *a, const void *b)
@@ -186,7 +190,7 @@ static int quietest_first(const void *a, const void *b)
 }
 
 /* Describe the workers that have not submitted the probed round. Returns their number. */
-static uint32_t say_late_workers(
+static uint32_t why_append_late_workers(
 	const struct sched_core *c, const struct sched_probe *p, struct why_text *t)
 {
 	uint32_t n = 0;
@@ -199,47 +203,47 @@ static uint32_t say_late_workers(
 		if (n++ >= NAMES_MAX)
 			continue;
 		if (n == 1)
-			add(t, "waiting for ");
+			why_text_append(t, "waiting for ");
 		else
-			add(t, ", ");
-		add(t, "rank %u (host %s, pid %u), which ", w->w.rank,
-			sched_member(c, w->agent)->host, w->w.pid);
+			why_text_append(t, ", ");
+		why_text_append(t, "rank %u (host %s, pid %u), which ", w->w.rank,
+			sched_member_by_id(c, w->agent)->host, w->w.pid);
 		if (!w->w.is_attached)
-			add(t, "has left");
+			why_text_append(t, "has left");
 		else
-			add(t, "submitted up to round %llu, quiet for %.1f s",
+			why_text_append(t, "submitted up to round %llu, quiet for %.1f s",
 				(unsigned long long)w->w.submitted, w->w.quiet_ms / 1e3);
 	}
 	if (n > NAMES_MAX)
-		add(t, " and %u more", n - NAMES_MAX);
+		why_text_append(t, " and %u more", n - NAMES_MAX);
 	return n;
 }
 
-static void say_agents(const struct sched_core *c, const struct sched_job *j,
+static void why_append_silent_agents(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, struct why_text *t)
 {
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < p->n_members; i++) {
-		const struct sched_member *m = sched_member(c, j->members[i].agent);
+		const struct sched_member *m = sched_member_by_id(c, j->members[i].agent);
 
 		if (p->has_answered[i])
 			continue;
 		if (n++ >= NAMES_MAX)
 			continue;
-		add_clause(t);
+		why_text_begin_clause(t);
 		if (m->conn)
-			add(t, "agent %s (host %s) did not answer within %.1f s", m->name, m->host,
-				p->bound_ms / 1e3);
+			why_text_append(t, "agent %s (host %s) did not answer within %.1f s",
+				m->name, m->host, p->bound_ms / 1e3);
 		else
-			add(t, "agent %s (host %s) has not been connected for %.1f s", m->name,
-				m->host, seconds(c->now_ns - m->since_ns));
+			why_text_append(t, "agent %s (host %s) has not been connected for %.1f s",
+				m->name, m->host, seconds_from_ns(c->now_ns - m->since_ns));
 	}
 	if (n > NAMES_MAX)
-		add(t, " and %u more", n - NAMES_MAX);
+		why_text_append(t, " and %u more", n - NAMES_MAX);
 }
 
-static void say_networks(const struct sched_core *c, const struct sched_job *j,
+static void why_append_networks(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, struct why_text *t)
 {
 	uint32_t n = 0;
@@ -247,8 +251,9 @@ static void say_networks(const struct sched_core *c, const struct sched_job *j,
 	for (uint32_t i = 0; i < p->n_members && n < 3; i++) {
 		if (!p->texts[i] || !p->texts[i][0])
 			continue;
-		add_clause(t);
-		add(t, "host %s: %s", sched_member(c, j->members[i].agent)->host, p->texts[i]);
+		why_text_begin_clause(t);
+		why_text_append(t, "host %s: %s", sched_member_by_id(c, j->members[i].agent)->host,
+			p->texts[i]);
 		n++;
 	}
 }
@@ -256,7 +261,7 @@ static void say_networks(const struct sched_core *c, const struct sched_job *j,
 /* Describe the workers for which other workers wait. If a worker waits at a barrier, these are the
  * workers that have not reached it. Otherwise these are the workers that have not called
  * bps_close. */
-static void say_unfinished(
+static void why_append_unfinished(
 	const struct sched_core *c, const struct sched_job *j, struct why_text *t)
 {
 	bool is_barrier = j->n_at_barrier > 0;
@@ -270,38 +275,38 @@ static void say_unfinished(
 			n++ >= NAMES_MAX)
 			continue;
 		if (n == 1)
-			add_clause(t);
-		add(t, "%srank %u (host %s, pid %u)", n > 1 ? ", " : "waiting for ", r,
-			sched_host_of(c, w->agent), w->pid);
+			why_text_begin_clause(t);
+		why_text_append(t, "%srank %u (host %s, pid %u)", n > 1 ? ", " : "waiting for ", r,
+			sched_host_of_member(c, w->agent), w->pid);
 	}
 	if (n > NAMES_MAX)
-		add(t, " and %u more", n - NAMES_MAX);
+		why_text_append(t, " and %u more", n - NAMES_MAX);
 	if (n)
-		add(t, " to %s", is_barrier ? "reach the barrier" : "finish");
+		why_text_append(t, " to %s", is_barrier ? "reach the barrier" : "finish");
 }
 
-static void say_round(const struct sched_core *c, const struct sched_job *j, struct sched_probe *p,
-	struct why_text *t)
+static void why_append_round(const struct sched_core *c, const struct sched_job *j,
+	struct sched_probe *p, struct why_text *t)
 {
 	uint32_t late;
 
 	if (p->n_workers)
 		qsort(p->workers, p->n_workers, sizeof(*p->workers), quietest_first);
-	late = say_late_workers(c, p, t);
+	late = why_append_late_workers(c, p, t);
 	if (p->tensor == CTL_NO_ID)
-		say_undeclared(c, j, t);
+		why_append_undeclared(c, j, t);
 	if (p->tensor == CTL_NO_ID)
-		say_unfinished(c, j, t);
-	say_agents(c, j, p, t);
-	say_servers(c, j, t);
+		why_append_unfinished(c, j, t);
+	why_append_silent_agents(c, j, p, t);
+	why_append_silent_servers(c, j, t);
 	if (!late)
-		say_networks(c, j, p, t);
+		why_append_networks(c, j, p, t);
 	if (t->n)
 		return;
 	if (p->tensor == CTL_NO_ID)
-		add(t, "job '%s' is running, and no missing worker is known", j->name);
+		why_text_append(t, "job '%s' is running, and no missing worker is known", j->name);
 	else
-		add(t, "all workers have submitted round %llu; the sum is in progress",
+		why_text_append(t, "all workers have submitted round %llu; the sum is in progress",
 			(unsigned long long)p->round);
 }
 
@@ -311,23 +316,23 @@ void why_stuck_conditions(const struct sched_core *c, const struct sched_job *j,
 	struct why_text t = {.n = 0};
 
 	if (p)
-		say_agents(c, j, p, &t);
-	say_state(c, &t);
+		why_append_silent_agents(c, j, p, &t);
+	why_append_undurable(c, &t);
 	if (j->state == JOB_RUNNING)
-		say_servers(c, j, &t);
+		why_append_silent_servers(c, j, &t);
 	memcpy(ret, t.s, t.n);
 	ret[t.n] = 0;
 }
 
 /* ---- probes ---- */
 
-static void answer(struct sched_core *c, uint32_t agent, uint32_t seq, const char *text)
+static void send_why_answer(struct sched_core *c, uint32_t agent, uint32_t seq, const char *text)
 {
 	struct ctl_msg msg = {.type = CTL_WHY_TEXT, .why_text = {seq, text}};
-	const struct sched_member *m = sched_member(c, agent);
+	const struct sched_member *m = sched_member_by_id(c, agent);
 
 	if (m)
-		sched_send(c, m, &msg);
+		sched_send_message(c, m, &msg);
 }
 
 static void probe_free(struct sched_probe *p)
@@ -362,31 +367,32 @@ static struct sched_probe *probe_new(
 	p->next = c->probes;
 	c->probes = p;
 	c->n_probes++;
-	sched_arm(c, p->deadline_ns);
+	sched_arm_deadline(c, p->deadline_ns);
 	return p;
 }
 
-static void probe_ask(struct sched_core *c, const struct sched_job *j, struct sched_probe *p)
+static void probe_send_requests(
+	struct sched_core *c, const struct sched_job *j, struct sched_probe *p)
 {
 	struct ctl_msg msg = {.type = CTL_PROBE, .probe = {p->seq, j->id, p->tensor}};
 
 	for (uint32_t i = 0; i < j->n_members; i++) {
-		const struct sched_member *m = sched_member(c, j->members[i].agent);
+		const struct sched_member *m = sched_member_by_id(c, j->members[i].agent);
 
 		/* no answer is expected from a member that is gone */
 		p->has_answered[i] = j->members[i].is_gone;
 		if (!m->conn || j->members[i].is_gone || (p->parent && !p->parent->has_answered[i]))
 			continue;
 		p->n_open++;
-		sched_send(c, m, &msg);
+		sched_send_message(c, m, &msg);
 	}
 	if (!p->n_open)
-		sched_arm(c, p->deadline_ns = c->now_ns);
+		sched_arm_deadline(c, p->deadline_ns = c->now_ns);
 }
 
 /* Return the worker whose call has waited longest for a tensor that is not among the n tensors in
  * `asked`. NULL: there is no such worker. */
-static const struct ctl_report_worker *next_wait(
+static const struct ctl_report_worker *next_longest_waiter(
 	const struct sched_probe *p, const uint32_t *asked, uint32_t n)
 {
 	const struct ctl_report_worker *best = NULL;
@@ -405,7 +411,7 @@ static const struct ctl_report_worker *next_wait(
 
 /* Return the earliest of the tensor's rounds for which a worker waits. A worker that waits for a
  * later round already has the result of the earliest round. */
-static uint64_t wait_round(const struct sched_probe *p, uint32_t tensor)
+static uint64_t earliest_waited_round(const struct sched_probe *p, uint32_t tensor)
 {
 	uint64_t round = UINT64_MAX;
 
@@ -417,25 +423,25 @@ static uint64_t wait_round(const struct sched_probe *p, uint32_t tensor)
 
 /* Start the second step of a status probe: ask about the tensors whose waiting calls have waited
  * longest. Returns whether there are answers to wait for. */
-static bool ask_details(struct sched_core *c, struct sched_probe *p)
+static bool probe_start_details(struct sched_core *c, struct sched_probe *p)
 {
-	const struct sched_job *j = sched_job(c, p->job);
+	const struct sched_job *j = sched_job_by_id(c, p->job);
 	uint32_t asked[SCHED_DETAILS_MAX], n = 0;
 
 	if (p->asker || p->parent || p->deadline_ns == UINT64_MAX || !j)
 		return false;
 	while (n < SCHED_DETAILS_MAX && c->n_probes < SCHED_PROBES_MAX) {
-		const struct ctl_report_worker *w = next_wait(p, asked, n);
+		const struct ctl_report_worker *w = next_longest_waiter(p, asked, n);
 		struct sched_probe *d;
 
 		if (!w)
 			break;
 		d = probe_new(c, j, w->oldest_tensor, c->cfg.probe_ms / 4);
-		d->round = wait_round(p, w->oldest_tensor);
+		d->round = earliest_waited_round(p, w->oldest_tensor);
 		d->parent = p;
 		asked[n++] = w->oldest_tensor;
 		p->n_details_open++;
-		probe_ask(c, j, d);
+		probe_send_requests(c, j, d);
 	}
 	if (n) {
 		/* The probe p now ends when all probes of the second step have ended. Late answers
@@ -459,7 +465,8 @@ static void probe_unlink(struct sched_core *c, struct sched_probe *p)
 
 /* Report an event when a call has ended because a worker did not submit the call's tensor in time.
  * The event names the worker. Each round is reported once. */
-static void note_stalled(struct sched_core *c, struct sched_job *j, const struct sched_probe *p)
+static void note_stalled_worker(
+	struct sched_core *c, struct sched_job *j, const struct sched_probe *p)
 {
 	const struct sched_tensor *tensor = p->tensor < j->n_placed ? j->placed[p->tensor] : NULL;
 
@@ -472,55 +479,55 @@ static void note_stalled(struct sched_core *c, struct sched_job *j, const struct
 			continue;
 		j->stalled_tensor = p->tensor;
 		j->stalled_round = p->round;
-		sched_note(c, EVENT_JOB,
+		sched_report_event(c, EVENT_JOB,
 			"job '%s': rank %u (host %s, pid %u) has stalled: it has not submitted "
 			"'%.100s', round %llu, for %.1f s",
-			j->name, w->w.rank, sched_host_of(c, w->agent), w->w.pid, tensor->name,
-			(unsigned long long)p->round, w->w.quiet_ms / 1e3);
+			j->name, w->w.rank, sched_host_of_member(c, w->agent), w->w.pid,
+			tensor->name, (unsigned long long)p->round, w->w.quiet_ms / 1e3);
 		return;
 	}
 }
 
-static void probe_answer(struct sched_core *c, struct sched_probe *p)
+static void probe_send_answer(struct sched_core *c, struct sched_probe *p)
 {
-	struct sched_job *j = sched_job(c, p->job);
+	struct sched_job *j = sched_job_by_id(c, p->job);
 	struct why_text t = {.n = 0};
 
 	if (j) {
-		/* say_round also sorts p->workers, so that note_stalled reports the stalled
-		 * worker that is furthest behind */
-		say_round(c, j, p, &t);
-		note_stalled(c, j, p);
+		/* why_append_round also sorts p->workers, so that note_stalled_worker reports the
+		 * stalled worker that is furthest behind */
+		why_append_round(c, j, p, &t);
+		note_stalled_worker(c, j, p);
 	} else {
-		add(&t, "the job has ended");
+		why_text_append(&t, "the job has ended");
 	}
-	answer(c, p->asker, p->asker_seq, t.s);
+	send_why_answer(c, p->asker, p->asker_seq, t.s);
 }
 
-static void probe_done(struct sched_core *c, struct sched_probe *p)
+static void probe_advance_or_end(struct sched_core *c, struct sched_probe *p)
 {
 	struct sched_probe *parent = p->parent;
 
-	if (ask_details(c, p))
+	if (probe_start_details(c, p))
 		return;
 	probe_unlink(c, p);
 	if (parent) {
 		p->next = parent->details;
 		parent->details = p;
 		if (--parent->n_details_open == 0)
-			probe_done(c, parent);
+			probe_advance_or_end(c, parent);
 		return;
 	}
 	if (p->asker)
-		probe_answer(c, p);
-	else if (p->is_own && sched_job(c, p->job))
-		stalls_probed(c, sched_job(c, p->job), p);
+		probe_send_answer(c, p);
+	else if (p->is_own && sched_job_by_id(c, p->job))
+		stalls_finish_probe(c, sched_job_by_id(c, p->job), p);
 	else if (!p->is_own)
 		c->env.probe_done(c->env.ctx, p->token, p);
 	probe_free(p);
 }
 
-static bool has_room(const struct sched_core *c, uint32_t agent)
+static bool has_room_for_probe(const struct sched_core *c, uint32_t agent)
 {
 	uint32_t n = 0;
 
@@ -530,9 +537,9 @@ static bool has_room(const struct sched_core *c, uint32_t agent)
 	       n < (agent ? PROBES_PER_AGENT : SCHED_STATUS_PROBES);
 }
 
-void sched_why(struct sched_core *c, struct sched_member *m, const struct ctl_why *msg)
+void sched_receive_why(struct sched_core *c, struct sched_member *m, const struct ctl_why *msg)
 {
-	struct sched_job *j = sched_job(c, msg->job);
+	struct sched_job *j = sched_job_by_id(c, msg->job);
 	struct sched_probe *p;
 	struct why_text t = {.n = 0};
 
@@ -543,24 +550,24 @@ void sched_why(struct sched_core *c, struct sched_member *m, const struct ctl_wh
 	if (sched_send_evicted(c, m, j))
 		return;
 	if (sched_job_member(j, m->id) == CTL_NO_ID) {
-		sched_kick(c, m, "sent WHY for a job to which it does not belong");
+		sched_member_disconnect(c, m, "sent WHY for a job to which it does not belong");
 		return;
 	}
 	if (j->state == JOB_FORMING) {
-		say_forming(c, j, &t);
-		answer(c, m->id, msg->seq, t.s);
+		why_append_forming(c, j, &t);
+		send_why_answer(c, m->id, msg->seq, t.s);
 		return;
 	}
 	if (c->is_undurable && j->is_dirty && msg->tensor == CTL_NO_ID) {
-		add(&t,
+		why_text_append(&t,
 			"the scheduler cannot write its state, so job '%s' has to wait; see its "
 			"log",
 			j->name);
-		answer(c, m->id, msg->seq, t.s);
+		send_why_answer(c, m->id, msg->seq, t.s);
 		return;
 	}
-	if (!has_room(c, m->id)) {
-		answer(c, m->id, msg->seq, "too many requests at once, retry");
+	if (!has_room_for_probe(c, m->id)) {
+		send_why_answer(c, m->id, msg->seq, "too many requests at once, retry");
 		return;
 	}
 	/* The time limit is short, because the trainer's call returns only after the answer to
@@ -569,22 +576,22 @@ void sched_why(struct sched_core *c, struct sched_member *m, const struct ctl_wh
 	p->round = msg->round;
 	p->asker = m->id;
 	p->asker_seq = msg->seq;
-	probe_ask(c, j, p);
+	probe_send_requests(c, j, p);
 }
 
 int sched_probe_start(struct sched_core *c, uint32_t job, uint64_t token, uint64_t now_ns)
 {
-	struct sched_job *j = sched_job(c, job);
+	struct sched_job *j = sched_job_by_id(c, job);
 	struct sched_probe *p;
 
 	c->now_ns = now_ns;
 	if (!j || j->state != JOB_RUNNING)
 		return BPS_ENOTFOUND;
-	if (!has_room(c, 0))
+	if (!has_room_for_probe(c, 0))
 		return BPS_EBUSY;
 	p = probe_new(c, j, CTL_NO_ID, c->cfg.probe_ms);
 	p->token = token;
-	probe_ask(c, j, p);
+	probe_send_requests(c, j, p);
 	return 0;
 }
 
@@ -596,11 +603,11 @@ bool sched_probe_own(struct sched_core *c, struct sched_job *j)
 		return false;
 	p = probe_new(c, j, CTL_NO_ID, c->cfg.probe_ms);
 	p->is_own = true;
-	probe_ask(c, j, p);
+	probe_send_requests(c, j, p);
 	return true;
 }
 
-static void take_workers(struct sched_probe *p, const struct sched_job *j, uint32_t agent,
+static void probe_add_workers(struct sched_probe *p, const struct sched_job *j, uint32_t agent,
 	const struct ctl_report *msg)
 {
 	p->workers = realloc(p->workers, (p->n_workers + msg->n_workers + 1) * sizeof(*p->workers));
@@ -615,7 +622,8 @@ static void take_workers(struct sched_probe *p, const struct sched_job *j, uint3
 	}
 }
 
-void sched_report(struct sched_core *c, struct sched_member *m, const struct ctl_report *msg)
+void sched_receive_report(
+	struct sched_core *c, struct sched_member *m, const struct ctl_report *msg)
 {
 	struct sched_probe *p = c->probes;
 	const struct sched_job *j;
@@ -623,7 +631,7 @@ void sched_report(struct sched_core *c, struct sched_member *m, const struct ctl
 
 	while (p && p->seq != msg->seq)
 		p = p->next;
-	j = p ? sched_job(c, p->job) : NULL;
+	j = p ? sched_job_by_id(c, p->job) : NULL;
 	i = j ? sched_job_member(j, m->id) : CTL_NO_ID;
 	if (i == CTL_NO_ID || i >= p->n_members || p->has_answered[i] ||
 		msg->n_workers > j->members[i].n_ranks) {
@@ -632,10 +640,10 @@ void sched_report(struct sched_core *c, struct sched_member *m, const struct ctl
 		return;
 	}
 	p->has_answered[i] = true;
-	p->texts[i] = sched_dup(msg->text);
-	take_workers(p, j, m->id, msg);
+	p->texts[i] = sched_dup_string(msg->text);
+	probe_add_workers(p, j, m->id, msg);
 	if (p->n_open && --p->n_open == 0)
-		probe_done(c, p);
+		probe_advance_or_end(c, p);
 }
 
 void sched_probe_tick(struct sched_core *c)
@@ -644,11 +652,12 @@ void sched_probe_tick(struct sched_core *c)
 
 	while (p) {
 		if (p->deadline_ns > c->now_ns) {
-			sched_arm(c, p->deadline_ns);
+			sched_arm_deadline(c, p->deadline_ns);
 			p = p->next;
 			continue;
 		}
-		probe_done(c, p); /* probe_done may also free other probes, so begin again */
+		probe_advance_or_end(
+			c, p); /* probe_advance_or_end may also free other probes, so begin again */
 		p = c->probes;
 	}
 }

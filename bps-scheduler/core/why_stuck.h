@@ -10,10 +10,11 @@ void why_stuck_conditions(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, char ret[CTL_TEXT_MAX + 1]);
 /* Handle a message from an agent. WHY asks for the reason that a call waits. REPORT answers a
  * probe. The caller keeps msg. */
-void sched_why(struct sched_core *c, struct sched_member *m, const struct ctl_why *msg);
-void sched_report(struct sched_core *c, struct sched_member *m, const struct ctl_report *msg);
+void sched_receive_why(struct sched_core *c, struct sched_member *m, const struct ctl_why *msg);
+void sched_receive_report(
+	struct sched_core *c, struct sched_member *m, const struct ctl_report *msg);
 /* Start a probe of a running job. No agent has requested this probe, and its answers are passed to
- * stalls_probed. Returns false if there are too many probes. */
+ * stalls_finish_probe. Returns false if there are too many probes. */
 bool sched_probe_own(struct sched_core *c, struct sched_job *j);
 /* End the probes whose time is over, and use the answers that have arrived. */
 void sched_probe_tick(struct sched_core *c);

@@ -18,14 +18,14 @@
 #include "bps-scheduler/model/compare.h"
 #include "common/base/log.h"
 
-static const struct sched_worker *worker_get(const struct sched_job *j, uint32_t rank)
+static const struct sched_worker *job_worker_or_null(const struct sched_job *j, uint32_t rank)
 {
 	return rank < j->n_room ? &j->workers[rank] : NULL;
 }
 
 /* Remove a worker from a forming job. If the worker was the last one on its machine, remove the
  * machine too. */
-static void job_detach(struct sched_job *j, uint32_t rank)
+static void job_detach_worker(struct sched_job *j, uint32_t rank)
 {
 	uint32_t i = sched_job_member(j, j->workers[rank].agent);
 
@@ -47,7 +47,7 @@ static uint32_t take_free_rank(struct sched_job *j)
 	return r;
 }
 
-static const struct sched_worker *any_worker(const struct sched_job *j, uint32_t *ret_rank)
+static const struct sched_worker *first_joined_worker(const struct sched_job *j, uint32_t *ret_rank)
 {
 	for (uint32_t r = 0; r < j->n_room; r++) {
 		if (j->workers[r].state != WORKER_ABSENT) {
@@ -66,11 +66,11 @@ struct join_request {
 	const struct ctl_join *msg;
 };
 
-static void joined(const struct join_request *in, uint32_t job, uint32_t rank)
+static void send_joined_answer(const struct join_request *in, uint32_t job, uint32_t rank)
 {
 	struct ctl_msg msg = {.type = CTL_JOINED, .joined = {in->msg->seq, 0, "", job, rank}};
 
-	sched_send(in->c, in->m, &msg);
+	sched_send_message(in->c, in->m, &msg);
 }
 
 static void join_refuse(const struct join_request *in, int code, const char *fmt, ...)
@@ -87,7 +87,7 @@ static void join_refuse(const struct join_request *in, int code, const char *fmt
 	va_end(ap);
 	log_limited(LOG_AS(LOG_INFO, WORKER_REFUSED), "worker refused: %s agent=%s pid=%u", text,
 		in->m->name, in->msg->pid);
-	sched_send(in->c, in->m, &msg);
+	sched_send_message(in->c, in->m, &msg);
 }
 
 /* Return whether w is the worker of this JOIN. One process may join twice, as two workers. Only the
@@ -100,12 +100,12 @@ static bool is_same_worker(const struct join_request *in, const struct sched_wor
 
 /* Return the rank that the worker of a repeated JOIN already has. CTL_NO_ID: the JOIN is not a
  * repetition. */
-static uint32_t join_repeated(const struct join_request *in, const struct sched_job *j)
+static uint32_t join_find_repeated(const struct join_request *in, const struct sched_job *j)
 {
 	const struct sched_worker *w;
 
 	if (in->msg->rank != CTL_NO_ID) {
-		w = worker_get(j, in->msg->rank);
+		w = job_worker_or_null(j, in->msg->rank);
 		return w && is_same_worker(in, w) ? in->msg->rank : CTL_NO_ID;
 	}
 	for (uint32_t r = 0; r < j->n_room; r++) {
@@ -116,7 +116,7 @@ static uint32_t join_repeated(const struct join_request *in, const struct sched_
 	return CTL_NO_ID;
 }
 
-static bool join_sound(const struct join_request *in)
+static bool join_request_is_valid(const struct join_request *in)
 {
 	const struct ctl_join *q = in->msg;
 	uint32_t most = q->flags & JOB_ELASTIC ? q->max_size : q->size;
@@ -159,7 +159,7 @@ static bool join_sound(const struct join_request *in)
 
 /* Check that the worker requests the options that the job has. If not, refuse the worker. The error
  * names a worker that has already joined. */
-static bool join_agrees(const struct join_request *in, const struct sched_job *j)
+static bool join_has_same_options(const struct join_request *in, const struct sched_job *j)
 {
 	const struct ctl_join *q = in->msg;
 	bool is_elastic = q->flags & JOB_ELASTIC;
@@ -175,7 +175,7 @@ static bool join_agrees(const struct join_request *in, const struct sched_job *j
 		{"ms of grace for late machines", j->grace_ms, q->grace_ms},
 	};
 	uint32_t rank = 0;
-	const struct sched_worker *w = any_worker(j, &rank);
+	const struct sched_worker *w = first_joined_worker(j, &rank);
 
 	for (size_t i = 0; w && i < sizeof(options) / sizeof(options[0]); i++) {
 		if (options[i].theirs == options[i].ours)
@@ -183,8 +183,8 @@ static bool join_agrees(const struct join_request *in, const struct sched_job *j
 		join_refuse(in, BPS_EMISMATCH,
 			"job '%s': rank %u (host %s, pid %u) requested %u %s, but this worker "
 			"(host %s, pid %u) requests %u",
-			j->name, rank, sched_host_of(in->c, w->agent), w->pid, options[i].theirs,
-			options[i].what, in->m->host, q->pid, options[i].ours);
+			j->name, rank, sched_host_of_member(in->c, w->agent), w->pid,
+			options[i].theirs, options[i].what, in->m->host, q->pid, options[i].ours);
 		return false;
 	}
 	return true;
@@ -192,7 +192,7 @@ static bool join_agrees(const struct join_request *in, const struct sched_job *j
 
 static bool join_has_room(const struct join_request *in, const struct sched_job *j, uint32_t rank)
 {
-	const struct sched_worker *w = worker_get(j, rank);
+	const struct sched_worker *w = job_worker_or_null(j, rank);
 
 	if (rank >= sched_rank_bound(j))
 		join_refuse(in, BPS_EDUP, "job '%s' already has all its %u workers", j->name,
@@ -200,7 +200,7 @@ static bool join_has_room(const struct join_request *in, const struct sched_job 
 	else if (w && w->state != WORKER_ABSENT)
 		join_refuse(in, BPS_EDUP,
 			"rank %u of job '%s' is already taken by pid %u on host %s", rank, j->name,
-			w->pid, sched_host_of(in->c, w->agent));
+			w->pid, sched_host_of_member(in->c, w->agent));
 	else if (j->n_members >= WIRE_MEMBERS_MAX && sched_job_member(j, in->m->id) == CTL_NO_ID)
 		join_refuse(in, BPS_EQUOTA, "job '%s' spans %u machines, which is the limit",
 			j->name, WIRE_MEMBERS_MAX);
@@ -209,7 +209,7 @@ static bool join_has_room(const struct join_request *in, const struct sched_job 
 	return false;
 }
 
-static struct sched_job *job_open(const struct join_request *in)
+static struct sched_job *job_begin_forming(const struct join_request *in)
 {
 	struct sched_core *c = in->c;
 	struct err_text err;
@@ -238,12 +238,12 @@ static struct sched_job *job_open(const struct join_request *in)
 		memcpy(j->token, in->msg->token.data, CTL_TOKEN_BYTES);
 	j->since_ns = c->now_ns;
 	sched_job_link(c, j);
-	sched_note(c, EVENT_JOB, "job '%s' (%u workers, uid %u) begins to form", j->name, j->size,
-		j->uid);
+	sched_report_event(c, EVENT_JOB, "job '%s' (%u workers, uid %u) begins to form", j->name,
+		j->size, j->uid);
 	return j;
 }
 
-static int by_low_rank(const void *a, const void *b)
+static int compare_by_low_rank(const void *a, const void *b)
 {
 	uint32_t x = ((const struct sched_job_member *)a)->low_rank;
 	uint32_t y = ((const struct sched_job_member *)b)->low_rank;
@@ -260,14 +260,14 @@ static void number_members(struct sched_job *j)
 	for (uint32_t r = j->n_room; r-- > 0;)
 		if (j->workers[r].state != WORKER_ABSENT)
 			j->members[sched_job_member(j, j->workers[r].agent)].low_rank = r;
-	qsort(j->members, j->n_members, sizeof(*j->members), by_low_rank);
+	qsort(j->members, j->n_members, sizeof(*j->members), compare_by_low_rank);
 }
 
-static void job_start(struct sched_core *c, struct sched_job *j)
+static void job_start_running(struct sched_core *c, struct sched_job *j)
 {
 	number_members(j);
 	sched_job_set_state(c, j, JOB_RUNNING, "all workers have joined");
-	j->view = j->formed = sched_change(c);
+	j->view = j->formed = sched_open_transaction_view(c);
 	for (uint32_t i = 0; i < j->n_members; i++)
 		j->members[i].since = j->formed;
 	j->is_changed = true;
@@ -276,7 +276,7 @@ static void job_start(struct sched_core *c, struct sched_job *j)
 
 /* Return whether a forming job can start. A job of fixed size needs all its workers. An elastic job
  * needs `size` workers, and all workers of each of its machines. */
-static bool can_start(const struct sched_job *j)
+static bool can_forming_job_start(const struct sched_job *j)
 {
 	if (!j->max_size)
 		return j->n_joined == j->size;
@@ -288,36 +288,36 @@ static bool can_start(const struct sched_job *j)
 
 /* Answer a repeated JOIN with JOINED, then JOB and PLAN if the job runs. JOINED must come first,
  * because an agent cannot interpret JOB before it knows its ranks. */
-static void join_again(const struct join_request *in, struct sched_job *j, uint32_t rank)
+static void join_answer_repeated(const struct join_request *in, struct sched_job *j, uint32_t rank)
 {
 	if (j->state == JOB_RUNNING && in->c->is_undurable) {
-		sched_kick(in->c, in->m, "the job is not durable yet");
+		sched_member_disconnect(in->c, in->m, "the job is not durable yet");
 		return;
 	}
-	joined(in, j->id, rank);
+	send_joined_answer(in, j->id, rank);
 	if (j->state != JOB_RUNNING)
 		return;
 	sched_send_job(in->c, in->m, j);
 	sched_send_plan(in->c, in->m, j, true);
 }
 
-void sched_join(struct sched_core *c, struct sched_member *m, const struct ctl_join *msg)
+void sched_receive_join(struct sched_core *c, struct sched_member *m, const struct ctl_join *msg)
 {
 	struct join_request in = {c, m, msg};
 	struct err_text err;
 	struct sched_job *j = NULL;
 	int rc = admission_find_job(c, msg, &j, &err);
-	uint32_t rank = j ? join_repeated(&in, j) : CTL_NO_ID;
+	uint32_t rank = j ? join_find_repeated(&in, j) : CTL_NO_ID;
 
 	if (rank != CTL_NO_ID && j->workers[rank].state == WORKER_GONE) {
 		join_refuse(&in, BPS_EEVICTED, "job '%s' went on without this machine", j->name);
 		return;
 	}
 	if (rank != CTL_NO_ID) {
-		join_again(&in, j, rank);
+		join_answer_repeated(&in, j, rank);
 		return;
 	}
-	if (!join_sound(&in))
+	if (!join_request_is_valid(&in))
 		return;
 	if (rc < 0) {
 		join_refuse(&in, rc, "%s", err.s);
@@ -331,14 +331,14 @@ void sched_join(struct sched_core *c, struct sched_member *m, const struct ctl_j
 			m->drain_who);
 		return;
 	}
-	if (!j && !(j = job_open(&in)))
+	if (!j && !(j = job_begin_forming(&in)))
 		return;
-	if (!join_agrees(&in, j))
+	if (!join_has_same_options(&in, j))
 		return;
 	if (j->state == JOB_RUNNING && j->flags & JOB_ELASTIC) {
 		rc = sched_newcomer(c, m, j, msg, &err);
 		if (rc == 0)
-			joined(&in, CTL_NO_ID, CTL_NO_ID);
+			send_joined_answer(&in, CTL_NO_ID, CTL_NO_ID);
 		else
 			join_refuse(&in, rc, "%s", err.s);
 		return;
@@ -347,31 +347,31 @@ void sched_join(struct sched_core *c, struct sched_member *m, const struct ctl_j
 	if (!join_has_room(&in, j, rank))
 		return;
 	sched_job_attach(j, rank, m->id, msg->pid, msg->seq);
-	joined(&in, j->id, rank);
+	send_joined_answer(&in, j->id, rank);
 	j->members[sched_job_member(j, m->id)].local_size = msg->local_size;
-	if (can_start(j))
-		job_start(c, j);
+	if (can_forming_job_start(j))
+		job_start_running(c, j);
 }
 
 /* ---- workers' ends ---- */
 
 /* Remove a forming job whose last worker has left. */
-static void forming_end(struct sched_core *c, struct sched_job *j)
+static void forming_job_remove(struct sched_core *c, struct sched_job *j)
 {
-	sched_note(c, EVENT_JOB,
+	sched_report_event(c, EVENT_JOB,
 		"job '%s' (%u workers, uid %u): all workers left before the job had formed",
 		j->name, j->size, j->uid);
 	sched_job_unlink(c, j);
 	sched_job_free(c, j);
 }
 
-static void forming_lost(struct sched_core *c, struct sched_job *j, uint32_t rank)
+static void forming_worker_remove(struct sched_core *c, struct sched_job *j, uint32_t rank)
 {
 	log_limited(LOG_INFO, "rank %u left before the job had formed: job='%s' id=%u", rank,
 		j->name, j->id);
-	job_detach(j, rank);
+	job_detach_worker(j, rank);
 	if (!j->n_joined)
-		forming_end(c, j);
+		forming_job_remove(c, j);
 }
 
 static void worker_finished(struct sched_core *c, struct sched_job *j, struct sched_worker *w)
@@ -381,13 +381,14 @@ static void worker_finished(struct sched_core *c, struct sched_job *j, struct sc
 	w->state = WORKER_DONE;
 	w->done_seq = c->probe_seq;
 	j->n_done++;
-	stalls_hurry(c, j);
+	stalls_probe_sooner(c, j);
 	sched_job_check_done(c, j);
 }
 
-void sched_worker(struct sched_core *c, struct sched_member *m, const struct ctl_worker *msg)
+void sched_receive_worker_event(
+	struct sched_core *c, struct sched_member *m, const struct ctl_worker *msg)
 {
-	struct sched_job *j = sched_job(c, msg->job);
+	struct sched_job *j = sched_job_by_id(c, msg->job);
 	struct sched_worker *w;
 
 	if (!j) {
@@ -398,14 +399,14 @@ void sched_worker(struct sched_core *c, struct sched_member *m, const struct ctl
 		return;
 	w = msg->rank < j->n_room ? &j->workers[msg->rank] : NULL;
 	if (msg->event < WORKER_FINISHED || msg->event > WORKER_AT_BARRIER) {
-		sched_kick(c, m, "sent an unknown event about a worker");
+		sched_member_disconnect(c, m, "sent an unknown event about a worker");
 	} else if (!w || w->state == WORKER_ABSENT || w->agent != m->id) {
 		log_rated(LOG_WARN,
 			"ignoring an event from agent %s about rank %u of job '%s': the worker is "
 			"not on the agent's machine",
 			m->name, msg->rank, j->name);
 	} else if (j->state == JOB_FORMING) {
-		forming_lost(c, j, msg->rank);
+		forming_worker_remove(c, j, msg->rank);
 	} else if (msg->event == WORKER_AT_BARRIER) {
 		sched_at_barrier(c, m, j, msg->rank, msg->barrier);
 	} else if (msg->event == WORKER_FINISHED) {
@@ -417,9 +418,9 @@ void sched_worker(struct sched_core *c, struct sched_member *m, const struct ctl
 	}
 }
 
-void sched_fail(struct sched_core *c, struct sched_member *m, const struct ctl_fail *msg)
+void sched_receive_fail(struct sched_core *c, struct sched_member *m, const struct ctl_fail *msg)
 {
-	struct sched_job *j = sched_job(c, msg->job);
+	struct sched_job *j = sched_job_by_id(c, msg->job);
 	int code = msg->code && msg->code <= INT32_MAX ? -(int)msg->code : BPS_EJOB_FAILED;
 	uint32_t rank = msg->cause.rank;
 
@@ -430,7 +431,7 @@ void sched_fail(struct sched_core *c, struct sched_member *m, const struct ctl_f
 	if (sched_send_evicted(c, m, j))
 		return;
 	if (m->role == ROLE_AGENT && sched_job_member(j, m->id) == CTL_NO_ID) {
-		sched_kick(c, m, "sent FAIL for a job to which it does not belong");
+		sched_member_disconnect(c, m, "sent FAIL for a job to which it does not belong");
 		return;
 	}
 	/* the agent names the worker that is lost (J15); other failures concern its machine */
@@ -452,9 +453,9 @@ static void forming_drop_agent(struct sched_core *c, struct sched_job *j, uint32
 {
 	for (uint32_t r = 0; r < j->n_room; r++)
 		if (j->workers[r].state != WORKER_ABSENT && j->workers[r].agent == agent)
-			job_detach(j, r);
+			job_detach_worker(j, r);
 	if (!j->n_joined)
-		forming_end(c, j);
+		forming_job_remove(c, j);
 }
 
 void sched_agent_gone(struct sched_core *c, struct sched_member *m, bool is_dead)

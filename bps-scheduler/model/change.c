@@ -3,7 +3,7 @@
 
 #include "bps-scheduler/model/model.h"
 
-uint64_t sched_change(struct sched_core *c)
+uint64_t sched_open_transaction_view(struct sched_core *c)
 {
 	if (!c->tx_view)
 		c->tx_view = c->view + 1;
@@ -12,7 +12,7 @@ uint64_t sched_change(struct sched_core *c)
 
 void sched_member_dirty(struct sched_core *c, struct sched_member *m)
 {
-	sched_change(c);
+	sched_open_transaction_view(c);
 	if (m->is_dirty)
 		return;
 	m->is_dirty = true;
@@ -22,7 +22,7 @@ void sched_member_dirty(struct sched_core *c, struct sched_member *m)
 
 void sched_job_dirty(struct sched_core *c, struct sched_job *j)
 {
-	sched_change(c);
+	sched_open_transaction_view(c);
 	if (j->is_dirty)
 		return;
 	j->is_dirty = true;

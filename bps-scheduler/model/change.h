@@ -6,7 +6,7 @@
 /* Record that the current event changes durable state. Opens a transaction if none is open.
  * Returns the transaction's view: the number that the state gets when the transaction is
  * durable. */
-uint64_t sched_change(struct sched_core *c);
+uint64_t sched_open_transaction_view(struct sched_core *c);
 /* Add a changed object to the open transaction. sched_commit writes the object to the state log,
  * then sends it to the servers and agents that need it. */
 void sched_member_dirty(struct sched_core *c, struct sched_member *m);

@@ -6,7 +6,7 @@
 #include "bps-scheduler/model/model.h"
 #include "common/base/log.h"
 
-struct sched_conn **sched_conn_at(struct sched_core *c, uint32_t id)
+struct sched_conn **sched_conn_find_slot(struct sched_core *c, uint32_t id)
 {
 	struct sched_conn **at = &c->conns[id % CONN_BUCKETS];
 
@@ -17,7 +17,7 @@ struct sched_conn **sched_conn_at(struct sched_core *c, uint32_t id)
 
 void sched_conn_forget(struct sched_core *c, uint32_t id)
 {
-	struct sched_conn **at = sched_conn_at(c, id), *conn = *at;
+	struct sched_conn **at = sched_conn_find_slot(c, id), *conn = *at;
 
 	if (!conn)
 		return;
@@ -43,10 +43,10 @@ void sched_member_suspect(struct sched_core *c, struct sched_member *m, const ch
 		until = c->grace_ns;
 	sched_member_set_state(c, m, MEMBER_SUSPECT, why);
 	m->deadline_ns = until;
-	sched_arm(c, until);
+	sched_arm_deadline(c, until);
 }
 
-void sched_kick(struct sched_core *c, struct sched_member *m, const char *why)
+void sched_member_disconnect(struct sched_core *c, struct sched_member *m, const char *why)
 {
 	log_rated(LOG_WARN, "%s %s: %s; closing its connection", sched_role_name(m->role), m->name,
 		why);

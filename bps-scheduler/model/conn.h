@@ -17,7 +17,7 @@ struct sched_conn {
 /* Find a connection by id. Returns the address of the pointer that links the connection into its
  * hash chain, so that the caller can unlink the connection. That pointer is NULL if there is no
  * such connection. */
-struct sched_conn **sched_conn_at(struct sched_core *c, uint32_t id);
+struct sched_conn **sched_conn_find_slot(struct sched_core *c, uint32_t id);
 /* Free the record of a connection without closing the connection. The state of its member does not
  * change. */
 void sched_conn_forget(struct sched_core *c, uint32_t id);
@@ -30,5 +30,5 @@ void sched_conn_drop(struct sched_core *c, uint32_t id, const char *why);
 void sched_member_suspect(struct sched_core *c, struct sched_member *m, const char *why);
 /* Close the connection of a member that violated the protocol, and log why. The member may connect
  * again. */
-void sched_kick(struct sched_core *c, struct sched_member *m, const char *why);
+void sched_member_disconnect(struct sched_core *c, struct sched_member *m, const char *why);
 #endif

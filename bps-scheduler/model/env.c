@@ -22,7 +22,7 @@ void *sched_alloc(size_t n, size_t bytes)
 	return p;
 }
 
-void *sched_grow(void *p, uint32_t *room, uint32_t need, size_t bytes)
+void *sched_grow_array(void *p, uint32_t *room, uint32_t need, size_t bytes)
 {
 	uint32_t n = *room ? *room : 8;
 
@@ -40,7 +40,7 @@ void *sched_grow(void *p, uint32_t *room, uint32_t need, size_t bytes)
 	return p;
 }
 
-char *sched_dup(const char *s)
+char *sched_dup_string(const char *s)
 {
 	size_t n = strlen(s) + 1;
 	char *d = sched_alloc(n, 1);
@@ -49,7 +49,7 @@ char *sched_dup(const char *s)
 	return d;
 }
 
-void sched_note(struct sched_core *c, enum sched_event_kind kind, const char *fmt, ...)
+void sched_report_event(struct sched_core *c, enum sched_event_kind kind, const char *fmt, ...)
 {
 	char text[SCHED_EVENT_BYTES];
 	struct sched_event e = {kind, c->tx_view ? c->tx_view : c->view, text};
@@ -63,7 +63,7 @@ void sched_note(struct sched_core *c, enum sched_event_kind kind, const char *fm
 	c->env.event(c->env.ctx, &e);
 }
 
-void sched_arm(struct sched_core *c, uint64_t at_ns)
+void sched_arm_deadline(struct sched_core *c, uint64_t at_ns)
 {
 	if (at_ns < c->due_ns)
 		c->due_ns = at_ns;

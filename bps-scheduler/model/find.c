@@ -5,7 +5,7 @@
 
 #include "bps-scheduler/model/model.h"
 
-struct sched_member *sched_member(const struct sched_core *c, uint32_t id)
+struct sched_member *sched_member_by_id(const struct sched_core *c, uint32_t id)
 {
 	return id && id <= c->n_members ? c->members[id] : NULL;
 }
@@ -18,7 +18,7 @@ struct sched_member *sched_member_find(const struct sched_core *c, enum role rol
 	return NULL;
 }
 
-struct sched_job *sched_job(const struct sched_core *c, uint32_t id)
+struct sched_job *sched_job_by_id(const struct sched_core *c, uint32_t id)
 {
 	for (struct sched_job *j = c->jobs; j; j = j->next)
 		if (j->id == id)
@@ -26,12 +26,12 @@ struct sched_job *sched_job(const struct sched_core *c, uint32_t id)
 	return NULL;
 }
 
-struct sched_job *sched_job_any(const struct sched_core *c, uint32_t id)
+struct sched_job *sched_job_any_by_id(const struct sched_core *c, uint32_t id)
 {
 	for (struct sched_job *j = c->ended; j; j = j->next)
 		if (j->id == id)
 			return j;
-	return sched_job(c, id);
+	return sched_job_by_id(c, id);
 }
 
 uint32_t sched_job_member_ever(const struct sched_job *j, uint32_t agent)
@@ -49,9 +49,9 @@ uint32_t sched_job_member(const struct sched_job *j, uint32_t agent)
 	return i == CTL_NO_ID || j->members[i].is_gone ? CTL_NO_ID : i;
 }
 
-const char *sched_host_of(const struct sched_core *c, uint32_t agent)
+const char *sched_host_of_member(const struct sched_core *c, uint32_t agent)
 {
-	const struct sched_member *m = sched_member(c, agent);
+	const struct sched_member *m = sched_member_by_id(c, agent);
 
 	return m ? m->host : "?";
 }

@@ -34,8 +34,8 @@ void sched_job_set_state(
 	log_limited(LOG_AS(LOG_INFO, JOB), "job: %s -> %s, %s job='%s' id=%u uid=%u workers=%u/%u",
 		job_states[j->state].name, job_states[to].name, why, j->name, j->id, j->uid,
 		j->n_joined, j->size);
-	sched_note(c, EVENT_JOB, "job '%s' (%u workers, uid %u) %s: %s", j->name, j->size, j->uid,
-		to == JOB_RUNNING ? "runs" : "has ended", why);
+	sched_report_event(c, EVENT_JOB, "job '%s' (%u workers, uid %u) %s: %s", j->name, j->size,
+		j->uid, to == JOB_RUNNING ? "runs" : "has ended", why);
 	j->state = to;
 	j->since_ns = c->now_ns;
 }
@@ -46,7 +46,7 @@ struct sched_job *sched_job_new(uint32_t id, uint32_t uid, const char *name, uin
 
 	j->id = id;
 	j->uid = uid;
-	j->name = sched_dup(name);
+	j->name = sched_dup_string(name);
 	j->size = size;
 	j->fresh_tail = &j->fresh;
 	return j;
@@ -92,14 +92,14 @@ void sched_job_unlink(struct sched_core *c, struct sched_job *j)
 
 struct sched_worker *sched_worker_at(struct sched_job *j, uint32_t rank)
 {
-	j->workers = sched_grow(j->workers, &j->n_room, rank + 1, sizeof(*j->workers));
+	j->workers = sched_grow_array(j->workers, &j->n_room, rank + 1, sizeof(*j->workers));
 	return &j->workers[rank];
 }
 
 struct sched_job_member *sched_job_member_add(struct sched_job *j, uint32_t agent)
 {
-	j->members =
-		sched_grow(j->members, &j->members_room, j->n_members + 1, sizeof(*j->members));
+	j->members = sched_grow_array(
+		j->members, &j->members_room, j->n_members + 1, sizeof(*j->members));
 	j->members[j->n_members] = (struct sched_job_member){
 		.agent = agent, .low_rank = CTL_NO_ID, .since = j->formed};
 	return &j->members[j->n_members++];
@@ -135,7 +135,7 @@ void sched_job_member_drop(struct sched_core *c, struct sched_job *j, uint32_t i
 		j->n_gone++;
 	}
 	m->is_gone = true;
-	m->why = sched_dup(why);
+	m->why = sched_dup_string(why);
 	j->n_left++;
 	sched_job_undeclare(c, j, i);
 }
@@ -154,14 +154,14 @@ void sched_newcomers_drop(struct sched_core *c, struct sched_job *j, uint32_t ag
 
 	for (uint32_t i = 0; i < j->n_newcomers; i++) {
 		const struct sched_newcomer *n = &j->newcomers[i];
-		const struct sched_member *m = sched_member(c, n->agent);
+		const struct sched_member *m = sched_member_by_id(c, n->agent);
 		struct ctl_msg msg = {.type = CTL_JOINED,
 			.joined = {n->seq, (uint32_t)-BPS_ECLOSED,
 				"the job ended while this worker waited for admission", CTL_NO_ID,
 				CTL_NO_ID}};
 
 		if (agent == CTL_NO_ID && m)
-			sched_send(c, m, &msg);
+			sched_send_message(c, m, &msg);
 		else if (n->agent != agent)
 			j->newcomers[kept++] = *n;
 	}

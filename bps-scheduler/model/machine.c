@@ -7,14 +7,14 @@
 
 static const uint8_t unknown_id[CTL_BOOT_ID_BYTES];
 
-static const uint8_t *known_or_null(const uint8_t *boot_id)
+static const uint8_t *boot_id_known_or_null(const uint8_t *boot_id)
 {
 	return memcmp(boot_id, unknown_id, sizeof(unknown_id)) ? boot_id : NULL;
 }
 
 struct machine machine_of_member(const struct sched_member *m)
 {
-	return (struct machine){m->host, m->domain, known_or_null(m->boot_id)};
+	return (struct machine){m->host, m->domain, boot_id_known_or_null(m->boot_id)};
 }
 
 struct machine machine_of_hello(const struct ctl_hello *h)
@@ -22,7 +22,7 @@ struct machine machine_of_hello(const struct ctl_hello *h)
 	bool has_id = h->boot_id.bytes == CTL_BOOT_ID_BYTES;
 
 	return (struct machine){h->host, h->domain ? h->domain : "",
-		has_id ? known_or_null(h->boot_id.data) : NULL};
+		has_id ? boot_id_known_or_null(h->boot_id.data) : NULL};
 }
 
 bool machine_is_same(const struct machine *a, const struct machine *b)
@@ -34,7 +34,7 @@ bool machine_is_same(const struct machine *a, const struct machine *b)
 	return !a->boot_id || !b->boot_id || memcmp(a->boot_id, b->boot_id, CTL_BOOT_ID_BYTES) == 0;
 }
 
-void machine_place(
+void machine_format_place(
 	const struct machine *m, const char *addr, uint16_t port, char ret[MACHINE_PLACE_BYTES])
 {
 	const char *dot = *m->domain ? "." : "";
@@ -52,17 +52,17 @@ void machine_place(
 bool machine_rival_note(struct sched_member *m, const struct ctl_hello *h, uint64_t now_ns)
 {
 	struct machine machine = machine_of_hello(h);
-	bool is_first = !machine_rival(m, now_ns);
+	bool is_first = !machine_recent_rival(m, now_ns);
 
 	if (!m->rival)
 		m->rival = sched_alloc(1, sizeof(*m->rival));
 	m->rival->at_ns = now_ns;
 	m->rival->pid = h->pid;
-	machine_place(&machine, h->addr, h->port, m->rival->place);
+	machine_format_place(&machine, h->addr, h->port, m->rival->place);
 	return is_first;
 }
 
-const struct machine_rival *machine_rival(const struct sched_member *m, uint64_t now_ns)
+const struct machine_rival *machine_recent_rival(const struct sched_member *m, uint64_t now_ns)
 {
 	return m->rival && now_ns < m->rival->at_ns + MACHINE_RIVAL_NS ? m->rival : NULL;
 }

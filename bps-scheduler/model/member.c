@@ -40,28 +40,28 @@ void sched_member_set_state(
 	log_limited(LOG_AS(LOG_INFO, MEMBER), "%s %s: %s -> %s, %s host=%s id=%u view=%llx",
 		sched_role_name(m->role), m->name, member_states[m->state].name,
 		member_states[to].name, why, m->host, m->id, (unsigned long long)c->view);
-	sched_note(c, EVENT_MEMBER, "%s %s (host %s) is %s: %s", sched_role_name(m->role), m->name,
-		m->host, member_states[to].name, why);
+	sched_report_event(c, EVENT_MEMBER, "%s %s (host %s) is %s: %s", sched_role_name(m->role),
+		m->name, m->host, member_states[to].name, why);
 	m->state = to;
 	m->since_ns = c->now_ns;
 }
 
-static uint32_t host_intern(struct sched_core *c, const char *host)
+static uint32_t host_name_intern(struct sched_core *c, const char *host)
 {
 	for (uint32_t i = 0; i < c->n_hosts; i++)
 		if (strcmp(c->hosts[i], host) == 0)
 			return i;
-	c->hosts = sched_grow(c->hosts, &c->hosts_room, c->n_hosts + 1, sizeof(*c->hosts));
-	c->hosts[c->n_hosts] = sched_dup(host);
+	c->hosts = sched_grow_array(c->hosts, &c->hosts_room, c->n_hosts + 1, sizeof(*c->hosts));
+	c->hosts[c->n_hosts] = sched_dup_string(host);
 	return c->n_hosts++;
 }
 
-static void set_str(char **s, const char *to)
+static void set_owned_string(char **s, const char *to)
 {
 	if (*s && strcmp(*s, to) == 0)
 		return;
 	free(*s);
-	*s = sched_dup(to);
+	*s = sched_dup_string(to);
 }
 
 struct sched_member *sched_member_add(
@@ -69,14 +69,14 @@ struct sched_member *sched_member_add(
 {
 	struct sched_member *m = sched_alloc(1, sizeof(*m));
 
-	c->members =
-		sched_grow(c->members, &c->members_room, id + 1, sizeof(struct sched_member *));
+	c->members = sched_grow_array(
+		c->members, &c->members_room, id + 1, sizeof(struct sched_member *));
 	if (id > c->n_members)
 		c->n_members = id;
 	c->members[id] = m;
 	m->id = id;
 	m->role = role;
-	m->name = sched_dup(name);
+	m->name = sched_dup_string(name);
 	return m;
 }
 
@@ -85,15 +85,15 @@ void sched_member_describe(struct sched_core *c, struct sched_member *m, const s
 	uint16_t threads = m->role == ROLE_SERVER ? h->threads : 0;
 	struct machine machine = machine_of_hello(h);
 
-	set_str(&m->host, h->host);
-	set_str(&m->addr, h->addr);
-	set_str(&m->version, h->version);
-	set_str(&m->provider, h->provider);
-	set_str(&m->domain, machine.domain);
+	set_owned_string(&m->host, h->host);
+	set_owned_string(&m->addr, h->addr);
+	set_owned_string(&m->version, h->version);
+	set_owned_string(&m->provider, h->provider);
+	set_owned_string(&m->domain, machine.domain);
 	memset(m->boot_id, 0, sizeof(m->boot_id));
 	if (machine.boot_id)
 		memcpy(m->boot_id, machine.boot_id, sizeof(m->boot_id));
-	m->host_idx = host_intern(c, h->host);
+	m->host_idx = host_name_intern(c, h->host);
 	m->pid = h->pid;
 	m->port = h->port;
 	m->nic_mbps = h->nic_mbps;

@@ -129,7 +129,7 @@ static inline bool sched_is_usable(const struct sched_member *m)
 }
 /* Return whether the member accepts new work. A server's new work is partitions, and an agent's new
  * work is jobs. */
-static inline bool sched_is_open(const struct sched_member *m)
+static inline bool sched_member_is_open(const struct sched_member *m)
 {
 	return sched_is_usable(m) && !m->is_drained && !m->is_leaving;
 }

@@ -9,7 +9,7 @@
 #include "bps-scheduler/model/model.h"
 
 /* Remove mutes whose end has passed. Called before each change of the mutes. */
-static void drop_ended(struct sched_core *c)
+static void drop_ended_mutes(struct sched_core *c)
 {
 	uint32_t n = 0;
 
@@ -20,7 +20,7 @@ static void drop_ended(struct sched_core *c)
 }
 
 /* Return the index of the code's mute in c->mutes. Return c->n_mutes if the code is not muted. */
-static uint32_t find(const struct sched_core *c, const char *code)
+static uint32_t mute_index_of_code(const struct sched_core *c, const char *code)
 {
 	uint32_t i = 0;
 
@@ -29,17 +29,18 @@ static uint32_t find(const struct sched_core *c, const char *code)
 	return i;
 }
 
-const struct sched_mute *mute_find(const struct sched_core *c, const char *code, uint64_t now_ns)
+const struct sched_mute *mute_find_active(
+	const struct sched_core *c, const char *code, uint64_t now_ns)
 {
-	uint32_t i = find(c, code);
+	uint32_t i = mute_index_of_code(c, code);
 
 	return i < c->n_mutes && c->mutes[i].end_ns > now_ns ? &c->mutes[i] : NULL;
 }
 
-static void mark_changed(struct sched_core *c)
+static void mutes_mark_changed(struct sched_core *c)
 {
 	c->has_new_mutes = true;
-	sched_change(c);
+	sched_open_transaction_view(c);
 }
 
 int mute_set(struct sched_core *c, const char *code, uint64_t span_ms, const char *reason,
@@ -48,8 +49,8 @@ int mute_set(struct sched_core *c, const char *code, uint64_t span_ms, const cha
 	struct sched_mute *m;
 	uint32_t i;
 
-	drop_ended(c);
-	i = find(c, code);
+	drop_ended_mutes(c);
+	i = mute_index_of_code(c, code);
 	if (i == MUTES_MAX)
 		return BPS_EQUOTA;
 	if (i == c->n_mutes)
@@ -59,7 +60,7 @@ int mute_set(struct sched_core *c, const char *code, uint64_t span_ms, const cha
 	snprintf(m->reason, sizeof(m->reason), "%s", reason);
 	snprintf(m->who, sizeof(m->who), "%s", who);
 	m->end_ns = c->now_ns + span_ms * NS_PER_MS;
-	mark_changed(c);
+	mutes_mark_changed(c);
 	return 0;
 }
 
@@ -67,33 +68,33 @@ int mute_clear(struct sched_core *c, const char *code)
 {
 	uint32_t i;
 
-	drop_ended(c);
-	i = find(c, code);
+	drop_ended_mutes(c);
+	i = mute_index_of_code(c, code);
 	if (i == c->n_mutes)
 		return BPS_ENOTFOUND;
 	c->mutes[i] = c->mutes[--c->n_mutes];
-	mark_changed(c);
+	mutes_mark_changed(c);
 	return 0;
 }
 
 /* ---- durable ---- */
 
 /* Convert a time of the core's clock to seconds of the wall clock. */
-static uint64_t unix_of(const struct sched_core *c, uint64_t ns)
+static uint64_t mute_unix_of_ns(const struct sched_core *c, uint64_t ns)
 {
 	int64_t s = (int64_t)(ns / NS_PER_S) + c->cfg.unix_offset_s;
 
 	return s > 0 ? (uint64_t)s : 0;
 }
 
-static uint64_t ns_of_unix(const struct sched_core *c, uint64_t unix_s)
+static uint64_t mute_ns_of_unix(const struct sched_core *c, uint64_t unix_s)
 {
 	int64_t s = (int64_t)unix_s - c->cfg.unix_offset_s;
 
 	return s > 0 && (uint64_t)s < UINT64_MAX / NS_PER_S ? (uint64_t)s * NS_PER_S : 0;
 }
 
-uint32_t mute_record(const struct sched_core *c, struct state_mute *ret)
+uint32_t mute_write_records(const struct sched_core *c, struct state_mute *ret)
 {
 	uint32_t n = 0;
 
@@ -105,7 +106,7 @@ uint32_t mute_record(const struct sched_core *c, struct state_mute *ret)
 			.who = m->who,
 			.boot_id = {c->cfg.boot_id, sizeof(c->cfg.boot_id)},
 			.end_ns = m->end_ns,
-			.end_unix_s = unix_of(c, m->end_ns)};
+			.end_unix_s = mute_unix_of_ns(c, m->end_ns)};
 	}
 	return n;
 }
@@ -125,7 +126,7 @@ int mute_restore(struct sched_core *c, const struct state_mute *list, uint32_t n
 		snprintf(m->code, sizeof(m->code), "%s", s->code);
 		snprintf(m->reason, sizeof(m->reason), "%s", s->reason);
 		snprintf(m->who, sizeof(m->who), "%s", s->who);
-		m->end_ns = is_same_boot ? s->end_ns : ns_of_unix(c, s->end_unix_s);
+		m->end_ns = is_same_boot ? s->end_ns : mute_ns_of_unix(c, s->end_unix_s);
 	}
 	return 0;
 }

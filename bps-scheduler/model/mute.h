@@ -38,11 +38,12 @@ int mute_set(struct sched_core *c, const char *code, uint64_t span_ms, const cha
 /* Remove a mute. Errors: BPS_ENOTFOUND if the code is not muted. */
 int mute_clear(struct sched_core *c, const char *code);
 /* Find a mute. NULL: the code is not muted. */
-const struct sched_mute *mute_find(const struct sched_core *c, const char *code, uint64_t now_ns);
+const struct sched_mute *mute_find_active(
+	const struct sched_core *c, const char *code, uint64_t now_ns);
 
 /* Write the descriptions of all mutes, for a state record, to ret. ret is an array of MUTES_MAX
  * entries. The strings belong to the core. Returns the number of mutes. */
-uint32_t mute_record(const struct sched_core *c, struct state_mute *ret);
+uint32_t mute_write_records(const struct sched_core *c, struct state_mute *ret);
 /* Replace all mutes by those of a state record. Errors: -EINVAL if the record has more than
  * MUTES_MAX mutes. */
 int mute_restore(struct sched_core *c, const struct state_mute *list, uint32_t n);

@@ -14,7 +14,8 @@
 #define PEERS_MAX       1024
 #define PLAN_NAME_BYTES (256u << 10) /* largest number of bytes of tensor names in one PLAN */
 
-void sched_send(struct sched_core *c, const struct sched_member *m, const struct ctl_msg *msg)
+void sched_send_message(
+	struct sched_core *c, const struct sched_member *m, const struct ctl_msg *msg)
 {
 	if (m->conn)
 		c->env.send(c->env.ctx, m->conn->id, msg);
@@ -44,8 +45,9 @@ void sched_send_job(struct sched_core *c, const struct sched_member *m, const st
 
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		members[i] = (struct ctl_job_member){j->members[i].agent,
-			sched_host_of(c, j->members[i].agent), next, 0, j->members[i].is_gone,
-			j->members[i].why ? j->members[i].why : "", j->members[i].since};
+			sched_host_of_member(c, j->members[i].agent), next, 0,
+			j->members[i].is_gone, j->members[i].why ? j->members[i].why : "",
+			j->members[i].since};
 		next += j->members[i].n_ranks;
 		number[j->members[i].agent] = i;
 	}
@@ -56,7 +58,7 @@ void sched_send_job(struct sched_core *c, const struct sched_member *m, const st
 			continue;
 		to->ranks[to->n_ranks++].rank = r;
 	}
-	sched_send(c, m, &msg);
+	sched_send_message(c, m, &msg);
 	free(members);
 	free(ranks);
 	free(number);
@@ -79,7 +81,7 @@ void sched_send_job_end(
 		msg.job_end.text = text;
 		msg.job_end.cause = (struct ctl_cause){CTL_NO_ID, m->host};
 	}
-	sched_send(c, m, &msg);
+	sched_send_message(c, m, &msg);
 }
 
 struct plan_message {
@@ -90,12 +92,12 @@ struct plan_message {
 	size_t name_bytes;
 };
 
-static void plan_flush(struct plan_message *p)
+static void plan_message_flush(struct plan_message *p)
 {
 	struct ctl_plan *plan = &p->msg.plan;
 
 	if (plan->n_tensors || plan->n_runs)
-		sched_send(p->c, p->m, &p->msg);
+		sched_send_message(p->c, p->m, &p->msg);
 	plan->n_tensors = plan->n_runs = 0;
 	p->name_bytes = 0;
 }
@@ -105,8 +107,8 @@ static void plan_add_tensor(struct plan_message *p, const struct sched_tensor *t
 	struct ctl_plan *plan = &p->msg.plan;
 
 	if (plan->n_tensors == CTL_LIST_MAX || p->name_bytes > PLAN_NAME_BYTES)
-		plan_flush(p);
-	plan->tensors = sched_grow(
+		plan_message_flush(p);
+	plan->tensors = sched_grow_array(
 		plan->tensors, &p->tensors_room, plan->n_tensors + 1, sizeof(*plan->tensors));
 	plan->tensors[plan->n_tensors++] =
 		(struct ctl_tensor){t->id, t->name, t->shape, t->part_elems};
@@ -118,15 +120,17 @@ static void plan_add_run(struct plan_message *p, const struct ctl_run *run)
 	struct ctl_plan *plan = &p->msg.plan;
 
 	if (plan->n_runs == CTL_LIST_MAX)
-		plan_flush(p);
-	plan->runs = sched_grow(plan->runs, &p->runs_room, plan->n_runs + 1, sizeof(*plan->runs));
+		plan_message_flush(p);
+	plan->runs =
+		sched_grow_array(plan->runs, &p->runs_room, plan->n_runs + 1, sizeof(*plan->runs));
 	plan->runs[plan->n_runs++] = *run;
 }
 
 /* Add the tensor and those of its runs that concern the receiver. The comment on sched_run_next
  * explains what a run is and what `pgen` means. If no run concerns the receiver, the tensor is
  * added only if the receiver is an agent and `pgen` is 0. */
-static void plan_add(struct plan_message *p, const struct sched_tensor *t, uint64_t pgen)
+static void plan_add_tensor_runs(
+	struct plan_message *p, const struct sched_tensor *t, uint64_t pgen)
 {
 	uint32_t server = p->m->role == ROLE_SERVER ? p->m->id : SERVER_ANY, at = 0;
 	struct ctl_run run;
@@ -138,9 +142,9 @@ static void plan_add(struct plan_message *p, const struct sched_tensor *t, uint6
 		plan_add_run(p, &run);
 }
 
-static void plan_send(struct plan_message *p)
+static void plan_send_and_free(struct plan_message *p)
 {
-	plan_flush(p);
+	plan_message_flush(p);
 	free(p->msg.plan.tensors);
 	free(p->msg.plan.runs);
 }
@@ -153,11 +157,11 @@ void sched_send_plan(
 	p.msg = (struct ctl_msg){.type = CTL_PLAN, .plan = {.view = c->view, .job = j->id}};
 	for (uint32_t i = 0; (everything || j->has_moved) && i < j->n_placed; i++)
 		if (everything || j->placed[i]->parts)
-			plan_add(&p, j->placed[i], everything ? 0 : c->view);
+			plan_add_tensor_runs(&p, j->placed[i], everything ? 0 : c->view);
 	for (struct sched_tensor *t = everything ? NULL : j->fresh; t; t = t->next_fresh)
 		if (!j->has_moved || !t->parts)
-			plan_add(&p, t, 0);
-	plan_send(&p);
+			plan_add_tensor_runs(&p, t, 0);
+	plan_send_and_free(&p);
 }
 
 void sched_send_tensor(struct sched_core *c, const struct sched_member *m,
@@ -166,8 +170,8 @@ void sched_send_tensor(struct sched_core *c, const struct sched_member *m,
 	struct plan_message p = {.c = c, .m = m};
 
 	p.msg = (struct ctl_msg){.type = CTL_PLAN, .plan = {.view = c->view, .job = j->id}};
-	plan_add(&p, t, 0);
-	plan_send(&p);
+	plan_add_tensor_runs(&p, t, 0);
+	plan_send_and_free(&p);
 }
 
 bool sched_send_evicted(
@@ -192,7 +196,7 @@ void sched_send_joined(
 			continue;
 		msg.joined.seq = j->workers[r].seq;
 		msg.joined.rank = r;
-		sched_send(c, m, &msg);
+		sched_send_message(c, m, &msg);
 	}
 }
 
@@ -201,14 +205,14 @@ void sched_send_unknown_job(struct sched_core *c, const struct sched_member *m, 
 	struct ctl_msg msg = {.type = CTL_JOB_END,
 		.job_end = {id, (uint32_t)-BPS_EJOB_FAILED,
 			"there is no such job, or it ended long ago", {0, NULL}}};
-	const struct sched_job *j = sched_job_any(c, id);
+	const struct sched_job *j = sched_job_any_by_id(c, id);
 
 	if (j && j->is_dirty)
 		return; /* JOB_END is sent when the end of the job is durable */
 	if (j)
 		sched_send_job_end(c, m, j);
 	else
-		sched_send(c, m, &msg);
+		sched_send_message(c, m, &msg);
 }
 
 void sched_send_tensor_fail(struct sched_core *c, const struct sched_member *m, struct sched_job *j,
@@ -218,20 +222,20 @@ void sched_send_tensor_fail(struct sched_core *c, const struct sched_member *m, 
 		.tensor_fail = {j->id, name, (uint32_t)-code, text, *cause}};
 
 	if (!j->first_failure)
-		j->first_failure = sched_dup(text);
-	sched_send(c, m, &msg);
+		j->first_failure = sched_dup_string(text);
+	sched_send_message(c, m, &msg);
 }
 
 void sched_send_left(struct sched_core *c, const struct sched_member *m, int code, const char *text)
 {
 	struct ctl_msg msg = {.type = CTL_LEFT, .left = {(uint32_t)-code, text}};
 
-	sched_send(c, m, &msg);
+	sched_send_message(c, m, &msg);
 }
 
 /* ---- members ---- */
 
-static void fill_peer(struct sched_core *c, const struct sched_member *to,
+static void make_peer_entry(struct sched_core *c, const struct sched_member *to,
 	const struct sched_member *m, uint8_t key[CTL_KEY_BYTES], struct ctl_peer *ret)
 {
 	const struct sched_member *agent = to->role == ROLE_AGENT ? to : m;
@@ -260,10 +264,10 @@ void sched_send_peers(struct sched_core *c, const struct sched_member *to,
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t at = msg.peers.n_peers++;
 
-		fill_peer(c, to, list[i], keys[at], &peers[at]);
+		make_peer_entry(c, to, list[i], keys[at], &peers[at]);
 		if (msg.peers.n_peers < PEERS_MAX && i + 1 < n)
 			continue;
-		sched_send(c, to, &msg);
+		sched_send_message(c, to, &msg);
 		msg.peers.n_peers = 0;
 	}
 	free(peers);
@@ -300,7 +304,7 @@ void sched_send_sync(struct sched_core *c, struct sched_member *m)
 	struct ctl_msg end = {.type = CTL_PEERS, .peers = {.view = c->view}};
 
 	m->needs_sync = m->is_behind = false;
-	sched_send(c, m, &welcome);
+	sched_send_message(c, m, &welcome);
 	send_all_peers(c, m);
 	for (struct sched_job *j = c->jobs; j; j = j->next) {
 		if (j->state != JOB_RUNNING)
@@ -315,5 +319,5 @@ void sched_send_sync(struct sched_core *c, struct sched_member *m)
 	for (struct sched_job *j = c->ended; j; j = j->next)
 		if (m->role == ROLE_SERVER || sched_job_member_ever(j, m->id) != CTL_NO_ID)
 			sched_send_job_end(c, m, j);
-	sched_send(c, m, &end);
+	sched_send_message(c, m, &end);
 }

@@ -6,7 +6,8 @@
 
 /* Send msg to a member. Does nothing if the member is not connected, because a member gets the
  * whole state when it connects again (sched_send_sync). */
-void sched_send(struct sched_core *c, const struct sched_member *m, const struct ctl_msg *msg);
+void sched_send_message(
+	struct sched_core *c, const struct sched_member *m, const struct ctl_msg *msg);
 /* Send JOB, the description of j, to m. sched_send_job_end sends JOB_END. */
 void sched_send_job(struct sched_core *c, const struct sched_member *m, const struct sched_job *j);
 void sched_send_job_end(

@@ -122,7 +122,7 @@ static const struct field record_fields[] = {
 };
 static const struct layout record_layout = LAYOUT_(state_record, record_fields);
 
-const struct layout *state_layout(void)
+const struct layout *state_record_layout(void)
 {
 	return &record_layout;
 }

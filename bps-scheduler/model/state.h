@@ -131,5 +131,5 @@ struct state_record {
 };
 
 /* Return the layout of struct state_record, for common/wire/codec.h. */
-const struct layout *state_layout(void);
+const struct layout *state_record_layout(void);
 #endif

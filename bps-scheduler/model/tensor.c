@@ -82,7 +82,7 @@ bool sched_tensor_has_declared(const struct sched_tensor *t, uint32_t member)
 	return t->declared && t->declared[member / 64] >> (member % 64) & 1;
 }
 
-static void fresh_add(struct sched_core *c, struct sched_job *j, struct sched_tensor *t)
+static void job_add_fresh_tensor(struct sched_core *c, struct sched_job *j, struct sched_tensor *t)
 {
 	sched_tensor_set_state(j, t, TENSOR_READY, "all agents have declared it");
 	*j->fresh_tail = t;
@@ -93,7 +93,7 @@ static void fresh_add(struct sched_core *c, struct sched_job *j, struct sched_te
 void sched_tensor_check_declared(struct sched_core *c, struct sched_job *j, struct sched_tensor *t)
 {
 	if (t->n_declared == j->n_members - j->n_left)
-		fresh_add(c, j, t);
+		job_add_fresh_tensor(c, j, t);
 }
 
 void sched_job_undeclare(struct sched_core *c, struct sched_job *j, uint32_t member)
@@ -123,7 +123,8 @@ uint64_t sched_sums_need(const struct sched_tensor *t, uint64_t n_elems)
 {
 	uint64_t bytes = dtype_bytes(t->shape.dtype), acc = dtype_acc_bytes(t->shape.dtype);
 
-	return 2 * pool_rounded(n_elems * bytes) + (acc == bytes ? 0 : pool_rounded(n_elems * acc));
+	return 2 * pool_rounded_bytes(n_elems * bytes) +
+	       (acc == bytes ? 0 : pool_rounded_bytes(n_elems * acc));
 }
 
 uint64_t sched_part_need(const struct sched_tensor *t, uint32_t i)
@@ -152,7 +153,7 @@ void sched_part_set(struct sched_core *c, struct sched_job *j, struct sched_tens
 	struct sched_member *server, uint16_t thread, uint64_t pgen)
 {
 	struct sched_part *p = &t->parts[i];
-	struct sched_member *old = sched_member(c, p->server);
+	struct sched_member *old = sched_member_by_id(c, p->server);
 	uint64_t bytes = sched_part_bytes(t, i);
 	uint32_t former = p->former;
 
@@ -170,7 +171,8 @@ void sched_part_set(struct sched_core *c, struct sched_job *j, struct sched_tens
 		former = old->id;
 	*p = (struct sched_part){.pgen = pgen, .server = CTL_NO_ID, .former = former};
 	if (server) {
-		j->loads = sched_grow(j->loads, &j->n_loads, server->id + 1, sizeof(*j->loads));
+		j->loads =
+			sched_grow_array(j->loads, &j->n_loads, server->id + 1, sizeof(*j->loads));
 		server->thread_bytes[thread] += bytes;
 		server->scaled_bytes += bytes * j->n_members;
 		server->sums_bytes += sched_part_need(t, i);
@@ -186,11 +188,12 @@ void sched_part_set(struct sched_core *c, struct sched_job *j, struct sched_tens
 void sched_tensor_publish(struct sched_job *j, struct sched_tensor *t)
 {
 	sched_tensor_set_state(j, t, TENSOR_PLACED, "numbered");
-	j->placed = sched_grow(j->placed, &j->placed_room, j->n_placed + 1, sizeof(*j->placed));
+	j->placed =
+		sched_grow_array(j->placed, &j->placed_room, j->n_placed + 1, sizeof(*j->placed));
 	t->id = j->n_placed;
 	j->placed[j->n_placed++] = t;
 	j->bytes += shape_bytes(&t->shape);
-	t->n_parts = (uint32_t)shape_n_parts(&t->shape, t->part_elems);
+	t->n_parts = (uint32_t)shape_partition_count(&t->shape, t->part_elems);
 	if (job_is_local(j->n_members, j->flags))
 		return;
 	t->parts = sched_alloc(t->n_parts, sizeof(*t->parts));
@@ -199,7 +202,7 @@ void sched_tensor_publish(struct sched_job *j, struct sched_tensor *t)
 	j->n_orphans += t->n_parts;
 }
 
-static void tensor_free(struct sched_tensor *t)
+static void sched_tensor_free(struct sched_tensor *t)
 {
 	free(t->parts);
 	free(t->declared);
@@ -220,7 +223,7 @@ void sched_job_drop_tensors(struct sched_core *c, struct sched_job *j)
 			struct sched_tensor *t = j->buckets[b];
 
 			j->buckets[b] = t->next_hash;
-			tensor_free(t);
+			sched_tensor_free(t);
 		}
 	}
 	free(j->buckets);
@@ -239,7 +242,7 @@ void sched_job_drop_tensors(struct sched_core *c, struct sched_job *j)
  * `pgen` and `server` mean the same as those of sched_run_next. If the server lost p in the view
  * `pgen`, the message must contain the new place of p. Without the new place, the server would not
  * free the memory of p's sums. */
-static bool concerns(const struct sched_part *p, uint64_t pgen, uint32_t server)
+static bool is_part_place_needed(const struct sched_part *p, uint64_t pgen, uint32_t server)
 {
 	return (!pgen || p->pgen == pgen) &&
 	       (server == SERVER_ANY || p->server == server || (pgen && p->former == server));
@@ -251,7 +254,7 @@ bool sched_run_next(const struct sched_tensor *t, uint32_t *at, uint64_t pgen, u
 	const struct sched_part *p = t->parts, *first;
 	uint32_t i = *at;
 
-	while (p && i < t->n_parts && !concerns(&p[i], pgen, server))
+	while (p && i < t->n_parts && !is_part_place_needed(&p[i], pgen, server))
 		i++;
 	if (!p || i >= t->n_parts)
 		return false;
@@ -260,7 +263,7 @@ bool sched_run_next(const struct sched_tensor *t, uint32_t *at, uint64_t pgen, u
 		t->id, i, 1, first->server, first->instance, first->thread, first->pgen};
 	for (i++; i < t->n_parts && p[i].server == first->server && p[i].pgen == first->pgen &&
 		  p[i].instance == first->instance && p[i].thread == first->thread &&
-		  concerns(&p[i], pgen, server);
+		  is_part_place_needed(&p[i], pgen, server);
 		i++)
 		ret->n++;
 	*at = i;

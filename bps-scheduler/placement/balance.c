@@ -21,30 +21,30 @@
 
 /* ---- time of the next check ---- */
 
-static void again(struct sched_core *c, uint64_t at_ns)
+static void balance_schedule_at(struct sched_core *c, uint64_t at_ns)
 {
 	if (!c->balance_ns || at_ns < c->balance_ns)
 		c->balance_ns = at_ns;
-	sched_arm(c, c->balance_ns);
+	sched_arm_deadline(c, c->balance_ns);
 }
 
-void balance_soon(struct sched_core *c)
+void balance_schedule_now(struct sched_core *c)
 {
-	again(c, c->now_ns);
+	balance_schedule_at(c, c->now_ns);
 }
 
-void balance_all(struct sched_core *c)
+void balance_request_all_jobs(struct sched_core *c)
 {
 	for (struct sched_job *j = c->jobs; j; j = j->next)
 		j->wants_balance = true;
-	balance_soon(c);
+	balance_schedule_now(c);
 }
 
 void balance_gathered(struct sched_core *c)
 {
 	c->gathered_ns = c->now_ns;
 	if (c->jobs)
-		balance_all(c);
+		balance_request_all_jobs(c);
 }
 
 /* ---- memory ---- */
@@ -64,7 +64,7 @@ uint64_t balance_usable(uint64_t all)
 	return (uint64_t)((double)all * MEMORY_SHARE);
 }
 
-uint64_t balance_room(uint64_t all, uint64_t need)
+uint64_t balance_memory_room(uint64_t all, uint64_t need)
 {
 	uint64_t usable = balance_usable(all);
 
@@ -77,16 +77,16 @@ uint64_t balance_room(uint64_t all, uint64_t need)
 
 /* Return whether at least one server must lose all its partitions of the job, because the server is
  * drained or about to end. *ret_is_hurried: at least one of these servers is about to end. */
-static bool has_to_leave(
+static bool has_server_to_evacuate(
 	const struct sched_core *c, const struct sched_job *j, bool *ret_is_hurried)
 {
 	bool found = false;
 
 	*ret_is_hurried = false;
 	for (uint32_t i = 1; i < j->n_loads; i++) {
-		const struct sched_member *m = j->loads[i] ? sched_member(c, i) : NULL;
+		const struct sched_member *m = j->loads[i] ? sched_member_by_id(c, i) : NULL;
 
-		if (!m || !sched_is_usable(m) || sched_is_open(m))
+		if (!m || !sched_is_usable(m) || sched_member_is_open(m))
 			continue;
 		found = true;
 		*ret_is_hurried |= m->is_leaving;
@@ -94,7 +94,7 @@ static bool has_to_leave(
 	return found;
 }
 
-static bool is_heard(const struct sched_core *c, const struct sched_member *m)
+static bool is_recently_heard(const struct sched_core *c, const struct sched_member *m)
 {
 	return m->state == MEMBER_UP &&
 	       c->now_ns <= m->heard_ns + BEATS * c->cfg.beat_ms * NS_PER_MS;
@@ -102,12 +102,13 @@ static bool is_heard(const struct sched_core *c, const struct sched_member *m)
 
 /* Return whether every agent of the job has sent a heartbeat recently and has applied the view in
  * which partitions of the job last moved. */
-static bool agents_follow(const struct sched_core *c, const struct sched_job *j)
+static bool has_each_agent_applied_move(const struct sched_core *c, const struct sched_job *j)
 {
 	for (uint32_t i = 0; i < j->n_members; i++) {
-		const struct sched_member *m = sched_member(c, j->members[i].agent);
+		const struct sched_member *m = sched_member_by_id(c, j->members[i].agent);
 
-		if (!j->members[i].is_gone && (!is_heard(c, m) || m->beat.view < j->moved_view))
+		if (!j->members[i].is_gone &&
+			(!is_recently_heard(c, m) || m->beat.view < j->moved_view))
 			return false;
 	}
 	return true;
@@ -116,28 +117,28 @@ static bool agents_follow(const struct sched_core *c, const struct sched_job *j)
 /* Return whether all servers that would get partitions have sent a heartbeat recently. If one of
  * these servers is silent, no partition moves until that server sends a heartbeat or is declared
  * dead. */
-static bool servers_live(const struct sched_core *c)
+static bool is_each_open_server_live(const struct sched_core *c)
 {
 	for (uint32_t i = 1; i <= c->n_members; i++)
-		if (c->members[i]->role == ROLE_SERVER && sched_is_open(c->members[i]) &&
-			!is_heard(c, c->members[i]))
+		if (c->members[i]->role == ROLE_SERVER && sched_member_is_open(c->members[i]) &&
+			!is_recently_heard(c, c->members[i]))
 			return false;
 	return true;
 }
 
-static void batch_moved(struct sched_core *c, struct sched_job *j, uint32_t n)
+static void note_batch_moved(struct sched_core *c, struct sched_job *j, uint32_t n)
 {
 	j->has_moved = true;
 	j->moved_ns = c->now_ns;
-	j->moved_view = sched_change(c);
+	j->moved_view = sched_open_transaction_view(c);
 	c->n_planned += n;
 	sched_job_dirty(c, j);
-	again(c, c->now_ns + GAP_NS);
+	balance_schedule_at(c, c->now_ns + GAP_NS);
 }
 
 /* Return how many of n partitions move in one batch. The number stays the same until all partitions
  * have moved. */
-static uint32_t batch_of(struct sched_job *j, uint32_t n)
+static uint32_t move_batch_size(struct sched_job *j, uint32_t n)
 {
 	if (!j->batch)
 		j->batch = n / BALANCE_BATCHES;
@@ -146,16 +147,16 @@ static uint32_t batch_of(struct sched_job *j, uint32_t n)
 	return j->batch;
 }
 
-static bool is_to_leave(const struct sched_core *c, const struct sched_part *p)
+static bool is_part_to_evacuate(const struct sched_core *c, const struct sched_part *p)
 {
-	const struct sched_member *m = sched_member(c, p->server);
+	const struct sched_member *m = sched_member_by_id(c, p->server);
 
-	return m && !sched_is_open(m);
+	return m && !sched_member_is_open(m);
 }
 
 /* Move a batch of partitions away from servers that are drained or about to end. Partitions move
  * only if at least one server accepts partitions. */
-static void evacuate(struct sched_core *c, struct sched_job *j)
+static void evacuate_part_batch(struct sched_core *c, struct sched_job *j)
 {
 	struct sched_part_ref p = {NULL, 0};
 	struct place_wants w = {0};
@@ -166,18 +167,18 @@ static void evacuate(struct sched_core *c, struct sched_job *j)
 	if (is_none_open)
 		return;
 	while (sched_part_next(j, SERVER_ANY, &p))
-		n += is_to_leave(c, &p.t->parts[p.i]);
-	batch = batch_of(j, n);
+		n += is_part_to_evacuate(c, &p.t->parts[p.i]);
+	batch = move_batch_size(j, n);
 	p = (struct sched_part_ref){NULL, 0};
 	while (w.n < batch && sched_part_next(j, SERVER_ANY, &p)) {
-		if (!is_to_leave(c, &p.t->parts[p.i]))
+		if (!is_part_to_evacuate(c, &p.t->parts[p.i]))
 			continue;
 		sched_part_set(c, j, p.t, p.i, NULL, 0, p.t->parts[p.i].pgen);
 		place_want_add(&w, p.t, p.i);
 	}
-	place_apply(c, j, &w);
-	batch_moved(c, j, w.n);
-	sched_note(c, EVENT_PARTITIONS,
+	place_apply_wants(c, j, &w);
+	note_batch_moved(c, j, w.n);
+	sched_report_event(c, EVENT_PARTITIONS,
 		"%u partitions of job '%s' move away from servers that are drained or about to "
 		"end; %u are still there",
 		w.n, j->name, n - w.n);
@@ -217,8 +218,8 @@ static void rebalance_init(struct sched_core *c, struct sched_job *j, struct reb
 
 		if (!at)
 			continue;
-		e->parts = sched_grow(e->parts, &e->n_room, e->n + 1, sizeof(*e->parts));
-		e->refs = sched_grow(e->refs, &e->refs_room, e->n + 1, sizeof(*e->refs));
+		e->parts = sched_grow_array(e->parts, &e->n_room, e->n + 1, sizeof(*e->parts));
+		e->refs = sched_grow_array(e->refs, &e->refs_room, e->n + 1, sizeof(*e->refs));
 		e->parts[e->n] = (struct rebalance_part){.bytes = sched_part_bytes(p.t, p.i),
 			.need = sched_part_need(p.t, p.i),
 			.server = at - 1,
@@ -236,10 +237,10 @@ static void rebalance_free(struct rebalance *e)
 	free(e->refs);
 }
 
-static void apply(
+static void apply_rebalance_batch(
 	struct sched_core *c, struct sched_job *j, const struct rebalance *e, uint32_t n_moves)
 {
-	uint32_t batch = batch_of(j, n_moves), n = 0;
+	uint32_t batch = move_batch_size(j, n_moves), n = 0;
 
 	for (uint32_t i = 0; i < e->n; i++) {
 		const struct rebalance_part *p = &e->parts[i];
@@ -250,16 +251,17 @@ static void apply(
 			continue;
 		to = e->servers[p->to];
 		sched_part_set(c, j, w->t, w->i, to,
-			place_idlest_thread(to->thread_bytes, to->threads), sched_change(c));
+			place_idlest_thread(to->thread_bytes, to->threads),
+			sched_open_transaction_view(c));
 		n++;
 	}
-	batch_moved(c, j, n);
-	sched_note(c, EVENT_PARTITIONS,
+	note_batch_moved(c, j, n);
+	sched_report_event(c, EVENT_PARTITIONS,
 		"%u partitions of job '%s' move to balance its servers; %u more will follow", n,
 		j->name, n_moves - n);
 }
 
-static void even_out(struct sched_core *c, struct sched_job *j)
+static void rebalance_job_servers(struct sched_core *c, struct sched_job *j)
 {
 	struct rebalance e;
 	struct rebalance_gain gain = {0};
@@ -269,7 +271,7 @@ static void even_out(struct sched_core *c, struct sched_job *j)
 		gain = rebalance_plan(&e.place, e.rooms, e.parts, e.n);
 	if (gain.n_moves &&
 		gain.after <= gain.before * (1 - (j->batch ? BALANCE_REST : BALANCE_GAIN)))
-		apply(c, j, &e, gain.n_moves);
+		apply_rebalance_batch(c, j, &e, gain.n_moves);
 	else
 		j->wants_balance = false;
 	rebalance_free(&e);
@@ -277,7 +279,7 @@ static void even_out(struct sched_core *c, struct sched_job *j)
 
 static void balance_job(struct sched_core *c, struct sched_job *j)
 {
-	bool is_hurried, is_leaving = has_to_leave(c, j, &is_hurried);
+	bool is_hurried, is_leaving = has_server_to_evacuate(c, j, &is_hurried);
 	uint64_t from_ns = c->gathered_ns + BALANCE_SETTLE_NS, settled_ns = speed_settles_ns(c);
 
 	if (from_ns < settled_ns)
@@ -288,18 +290,18 @@ static void balance_job(struct sched_core *c, struct sched_job *j)
 	}
 	if (!is_leaving && c->now_ns < from_ns) {
 		j->batch = 0;
-		again(c, from_ns);
+		balance_schedule_at(c, from_ns);
 		return;
 	}
-	if (c->now_ns < j->moved_ns + GAP_NS || !servers_live(c) ||
-		(!is_hurried && !agents_follow(c, j))) {
-		again(c, c->now_ns + GAP_NS);
+	if (c->now_ns < j->moved_ns + GAP_NS || !is_each_open_server_live(c) ||
+		(!is_hurried && !has_each_agent_applied_move(c, j))) {
+		balance_schedule_at(c, c->now_ns + GAP_NS);
 		return;
 	}
 	if (is_leaving)
-		evacuate(c, j);
+		evacuate_part_batch(c, j);
 	else
-		even_out(c, j);
+		rebalance_job_servers(c, j);
 }
 
 void balance_tick(struct sched_core *c)
@@ -307,7 +309,7 @@ void balance_tick(struct sched_core *c)
 	if (!c->balance_ns)
 		return;
 	if (c->now_ns < c->balance_ns) {
-		sched_arm(c, c->balance_ns);
+		sched_arm_deadline(c, c->balance_ns);
 		return;
 	}
 	c->balance_ns = 0;

@@ -43,9 +43,9 @@ struct sched_tensor;
 #define BALANCE_REST      0.03
 
 /* Check all jobs at the next tick, because some partitions must leave their server. */
-void balance_soon(struct sched_core *c);
+void balance_schedule_now(struct sched_core *c);
 /* Check at the next tick whether moves can balance the load of each job's servers. */
-void balance_all(struct sched_core *c);
+void balance_request_all_jobs(struct sched_core *c);
 /* Handle a server that has joined or returned and accepts partitions: after BALANCE_SETTLE_NS,
  * check which partitions move to the server. */
 void balance_gathered(struct sched_core *c);
@@ -62,7 +62,7 @@ uint64_t balance_usable(uint64_t all);
 /* Return how much memory of a server is free for further sums. `all`: result of host_memory_of; 0
  * means unknown. `need`: memory that the server's sums already take. If `all` is 0, the result is
  * UINT64_MAX. */
-uint64_t balance_room(uint64_t all, uint64_t need);
+uint64_t balance_memory_room(uint64_t all, uint64_t need);
 static inline uint64_t balance_add_room(uint64_t a, uint64_t b)
 {
 	return a + b < a ? UINT64_MAX : a + b;

@@ -12,17 +12,18 @@
 #include "bps-scheduler/model/model.h"
 #include "bps-scheduler/placement/balance.h"
 
-static const char *behind(const char *target, const char *prefix)
+static const char *text_after_prefix(const char *target, const char *prefix)
 {
 	size_t n = strlen(prefix);
 
 	return strncmp(target, prefix, n) == 0 ? target + n : NULL;
 }
 
-int drain_find(
+int drain_find_member(
 	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err)
 {
-	const char *as_server = behind(target, "server:"), *as_agent = behind(target, "agent:");
+	const char *as_server = text_after_prefix(target, "server:"),
+		   *as_agent = text_after_prefix(target, "agent:");
 	struct sched_member *server =
 		as_agent ? NULL : sched_member_find(c, ROLE_SERVER, as_server ? as_server : target);
 	struct sched_member *agent =
@@ -40,7 +41,7 @@ int drain_find(
 
 /* ---- checks ---- */
 
-uint64_t drain_parts(const struct sched_core *c, const struct sched_member *m)
+uint64_t drain_count_parts(const struct sched_core *c, const struct sched_member *m)
 {
 	uint64_t n = 0;
 
@@ -59,18 +60,19 @@ uint64_t drain_parts(const struct sched_core *c, const struct sched_member *m)
 
 /* Return whether m is a server that can take over partitions of another server. A server without a
  * connection cannot do so, because it may never connect again. */
-static bool is_taker(const struct sched_member *m)
+static bool is_partition_taker(const struct sched_member *m)
 {
-	return m->role == ROLE_SERVER && m->state == MEMBER_UP && sched_is_open(m);
+	return m->role == ROLE_SERVER && m->state == MEMBER_UP && sched_member_is_open(m);
 }
 
 /* Count the servers that would take m's partitions. */
-static uint32_t others_open(const struct sched_core *c, const struct sched_member *m)
+static uint32_t count_other_partition_takers(
+	const struct sched_core *c, const struct sched_member *m)
 {
 	uint32_t n = 0;
 
 	for (uint32_t i = 1; i <= c->n_members; i++)
-		n += c->members[i] != m && is_taker(c->members[i]);
+		n += c->members[i] != m && is_partition_taker(c->members[i]);
 	return n;
 }
 
@@ -84,22 +86,22 @@ static bool has_room_elsewhere(const struct sched_core *c, const struct sched_me
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		const struct sched_member *k = c->members[i];
 
-		if (k != m && is_taker(k))
+		if (k != m && is_partition_taker(k))
 			room = balance_add_room(
-				room, balance_room(host_memory_of(hosts, k), k->sums_bytes));
+				room, balance_memory_room(host_memory_of(hosts, k), k->sums_bytes));
 	}
 	free(hosts);
 	return m->sums_bytes <= room;
 }
 
-static int largest_first(const void *a, const void *b)
+static int compare_largest_first(const void *a, const void *b)
 {
 	return compare_u64(*(const uint64_t *)b, *(const uint64_t *)a);
 }
 
 /* Count how many servers the cluster can lose while the remaining servers have enough memory for
  * all sums. The worst case is assumed: the servers with the most memory are lost first. */
-uint32_t drain_losses(const struct sched_core *c, bool *ret_lacks_memory)
+uint32_t drain_tolerated_losses(const struct sched_core *c, bool *ret_lacks_memory)
 {
 	uint64_t used = 0, room = 0;
 	uint64_t *sizes = sched_alloc(c->n_members + 1, sizeof(*sizes));
@@ -108,12 +110,12 @@ uint32_t drain_losses(const struct sched_core *c, bool *ret_lacks_memory)
 
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		used += c->members[i]->sums_bytes;
-		if (!is_taker(c->members[i]))
+		if (!is_partition_taker(c->members[i]))
 			continue;
-		sizes[n] = balance_room(host_memory_of(hosts, c->members[i]), 0);
+		sizes[n] = balance_memory_room(host_memory_of(hosts, c->members[i]), 0);
 		room = balance_add_room(room, sizes[n++]);
 	}
-	qsort(sizes, n, sizeof(*sizes), largest_first);
+	qsort(sizes, n, sizeof(*sizes), compare_largest_first);
 	while (lost + 1 < n && (room == UINT64_MAX || room - sizes[lost] >= used)) {
 		room -= room == UINT64_MAX ? 0 : sizes[lost];
 		lost++;
@@ -124,11 +126,12 @@ uint32_t drain_losses(const struct sched_core *c, bool *ret_lacks_memory)
 	return lost;
 }
 
-static int may_drain(const struct sched_core *c, const struct sched_member *m, struct err_text *err)
+static int check_may_drain(
+	const struct sched_core *c, const struct sched_member *m, struct err_text *err)
 {
 	if (m->role != ROLE_SERVER || m->is_drained)
 		return 0;
-	if (!others_open(c, m))
+	if (!count_other_partition_takers(c, m))
 		return err_set(err, -EBUSY,
 			"'%s' is the last server that accepts partitions: start or undrain another "
 			"one first",
@@ -143,15 +146,15 @@ static int may_drain(const struct sched_core *c, const struct sched_member *m, s
 
 /* ---- operators ---- */
 
-static void set_words(struct sched_member *m, const char *reason, const char *who)
+static void member_set_drain_words(struct sched_member *m, const char *reason, const char *who)
 {
 	free(m->drain_reason);
 	free(m->drain_who);
-	m->drain_reason = sched_dup(reason);
-	m->drain_who = sched_dup(who);
+	m->drain_reason = sched_dup_string(reason);
+	m->drain_who = sched_dup_string(who);
 }
 
-static uint32_t jobs_at(const struct sched_core *c, const struct sched_member *m)
+static uint32_t count_member_jobs(const struct sched_core *c, const struct sched_member *m)
 {
 	uint32_t n = 0;
 
@@ -160,32 +163,32 @@ static uint32_t jobs_at(const struct sched_core *c, const struct sched_member *m
 	return n;
 }
 
-int drain_set(struct sched_core *c, const char *target, const char *reason, const char *who,
+int drain_set_member(struct sched_core *c, const char *target, const char *reason, const char *who,
 	struct sched_member **ret, struct err_text *err)
 {
 	struct sched_member *m;
 	bool is_again;
-	int rc = drain_find(c, target, ret, err);
+	int rc = drain_find_member(c, target, ret, err);
 
 	if (rc == 0)
-		rc = may_drain(c, *ret, err);
+		rc = check_may_drain(c, *ret, err);
 	if (rc < 0)
 		return rc;
 	m = *ret;
 	is_again = m->is_drained;
 	m->is_drained = true;
 	if (!is_again || *reason) /* a second drain without a reason keeps the first reason */
-		set_words(m, reason, who);
-	balance_soon(c);
+		member_set_drain_words(m, reason, who);
+	balance_schedule_now(c);
 	sched_member_dirty(c, m);
 	return 0;
 }
 
-int drain_clear(
+int drain_clear_member(
 	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err)
 {
 	struct sched_member *m;
-	int rc = drain_find(c, target, ret, err);
+	int rc = drain_find_member(c, target, ret, err);
 
 	if (rc < 0)
 		return rc;
@@ -203,7 +206,7 @@ int drain_clear(
 int drain_describe(
 	const struct sched_core *c, const struct sched_member *m, struct err_text *ret_text)
 {
-	uint64_t n = drain_parts(c, m);
+	uint64_t n = drain_count_parts(c, m);
 
 	if (!m->is_drained)
 		return err_set(ret_text, 0,
@@ -213,12 +216,12 @@ int drain_describe(
 	if (m->role == ROLE_AGENT)
 		return err_set(ret_text, 0,
 			"agent %s accepts no new jobs; its %u running jobs go on until they end",
-			m->name, jobs_at(c, m));
+			m->name, count_member_jobs(c, m));
 	if (!n)
 		return err_set(ret_text, 0, "server %s is drained, and has no partitions", m->name);
 	return err_set(ret_text, 0,
 		"server %s is being drained: its %llu partitions are moving to %u other servers",
-		m->name, (unsigned long long)n, others_open(c, m));
+		m->name, (unsigned long long)n, count_other_partition_takers(c, m));
 }
 
 /* ---- members that are about to end ---- */
@@ -228,7 +231,7 @@ bool drain_has_stopped(const struct sched_member *m)
 	return m->role == ROLE_AGENT && m->is_drained && m->is_leaving;
 }
 
-void drain_leave(struct sched_core *c, struct sched_member *m)
+void drain_receive_leave(struct sched_core *c, struct sched_member *m)
 {
 	m->has_left = false;
 	if (m->role == ROLE_AGENT) {
@@ -238,24 +241,25 @@ void drain_leave(struct sched_core *c, struct sched_member *m)
 	}
 	if (c->is_undurable) {
 		sched_send_left(c, m, BPS_ENOTDURABLE, "the scheduler cannot write its state");
-	} else if (!others_open(c, m)) {
+	} else if (!count_other_partition_takers(c, m)) {
 		sched_send_left(c, m, BPS_ENOSERVER, "no other server accepts partitions");
 	} else if (!has_room_elsewhere(c, m)) {
 		sched_send_left(c, m, BPS_EQUOTA, "the other servers have no memory for its sums");
 	} else {
 		m->is_leaving = true;
-		sched_note(
+		sched_report_event(
 			c, EVENT_MEMBER, "server %s (host %s) is about to end", m->name, m->host);
-		balance_soon(c);
+		balance_schedule_now(c);
 	}
 }
 
-void drain_settle(struct sched_core *c)
+void drain_answer_leavers(struct sched_core *c)
 {
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		struct sched_member *m = c->members[i];
 
-		if (m->role != ROLE_SERVER || !m->is_leaving || m->has_left || drain_parts(c, m))
+		if (m->role != ROLE_SERVER || !m->is_leaving || m->has_left ||
+			drain_count_parts(c, m))
 			continue;
 		m->has_left = true;
 		sched_send_left(c, m, 0, "");
@@ -267,5 +271,5 @@ void drain_settle(struct sched_core *c)
 void drain_restore(struct sched_member *m, const struct state_member *s)
 {
 	m->is_drained = s->is_drained;
-	set_words(m, s->drain_reason, s->drain_who);
+	member_set_drain_words(m, s->drain_reason, s->drain_who);
 }

@@ -29,18 +29,18 @@ struct state_member;
 /* Find a member. target: "NAME" of a server or agent. If a server and an agent have the same name,
  * target must be "server:NAME" or "agent:NAME". Errors: BPS_ENOTFOUND if no member has
  * this name; -EINVAL if the name is ambiguous. On errors, err contains a sentence. */
-int drain_find(
+int drain_find_member(
 	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err);
 
 /* Drain the target. If the target is already drained, replace its reason, unless the new reason is
  * empty. After every success, the caller must call sched_commit. *ret: the drained member. Errors:
- * the errors of drain_find; -EBUSY if the target is the last server that accepts partitions, or if
- * the other servers lack memory for the target's sums. */
-int drain_set(struct sched_core *c, const char *target, const char *reason, const char *who,
+ * the errors of drain_find_member; -EBUSY if the target is the last server that accepts partitions,
+ * or if the other servers lack memory for the target's sums. */
+int drain_set_member(struct sched_core *c, const char *target, const char *reason, const char *who,
 	struct sched_member **ret, struct err_text *err);
 /* Undrain the target. After every success, the caller must call sched_commit. Errors: the errors of
- * drain_find; -EALREADY if the target is not drained. */
-int drain_clear(
+ * drain_find_member; -EALREADY if the target is not drained. */
+int drain_clear_member(
 	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err);
 /* Write a sentence about the effect of draining or undraining m. Returns 0. */
 int drain_describe(
@@ -50,20 +50,20 @@ int drain_describe(
  * still have enough memory for all sums. At least one server must remain. The rules of a drain
  * decide which servers take the partitions and how much of their memory counts. Set
  * *ret_lacks_memory if memory is the limit. */
-uint32_t drain_losses(const struct sched_core *c, bool *ret_lacks_memory);
+uint32_t drain_tolerated_losses(const struct sched_core *c, bool *ret_lacks_memory);
 
 /* Return the number of partitions of all jobs on a server. */
-uint64_t drain_parts(const struct sched_core *c, const struct sched_member *m);
+uint64_t drain_count_parts(const struct sched_core *c, const struct sched_member *m);
 
 /* Return whether m is a drained agent that has sent LEAVE. Such an agent is dead as soon as its
  * connection closes. The agent gets no time to return. */
 bool drain_has_stopped(const struct sched_member *m);
 /* Handle LEAVE, with which a server or agent announces its end. LEAVE from an agent that is not
  * drained is only answered, because the agent may be restarting. */
-void drain_leave(struct sched_core *c, struct sched_member *m);
+void drain_receive_leave(struct sched_core *c, struct sched_member *m);
 /* Send LEFT to each leaving server that has no partitions any more. Must run after the changes are
  * durable and sent. */
-void drain_settle(struct sched_core *c);
+void drain_answer_leavers(struct sched_core *c);
 
 /* Restore the drain of m from its state record. */
 void drain_restore(struct sched_member *m, const struct state_member *s);

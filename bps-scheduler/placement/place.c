@@ -15,13 +15,13 @@
  * further, and are made only if a server would otherwise have too few partitions. */
 #define PART_BYTES_QUICK (UINT64_C(128) << 10)
 
-static int by_value(const void *a, const void *b)
+static int compare_by_value(const void *a, const void *b)
 {
 	return compare_u64(*(const uint64_t *)a, *(const uint64_t *)b);
 }
 
 /* Return the median of the known bandwidths, or 1 if none is known. */
-static uint64_t default_mbps(const struct placement *p)
+static uint64_t median_nic_mbps(const struct placement *p)
 {
 	uint64_t *known = malloc((p->n_machines + 1) * sizeof(*known)), median = 1;
 	size_t n = 0;
@@ -32,14 +32,14 @@ static uint64_t default_mbps(const struct placement *p)
 		if (p->machines[i].nic_mbps)
 			known[n++] = p->machines[i].nic_mbps;
 	if (n) {
-		qsort(known, n, sizeof(*known), by_value);
+		qsort(known, n, sizeof(*known), compare_by_value);
 		median = known[n / 2];
 	}
 	free(known);
 	return median;
 }
 
-static double machine_rate(const struct place_machine *m, uint64_t mbps_default)
+static double machine_byte_rate(const struct place_machine *m, uint64_t mbps_default)
 {
 	return BYTES_PER_MBIT * (double)(m->nic_mbps ? m->nic_mbps : mbps_default);
 }
@@ -54,16 +54,16 @@ static double machine_time_s(const struct placement *p, const struct place_machi
 		moved = (double)p->job_bytes + (n > 2 ? (n - 2) * bytes : 0);
 	else
 		moved = n * bytes;
-	return (moved + (double)m->other_bytes) / machine_rate(m, mbps_default);
+	return (moved + (double)m->other_bytes) / machine_byte_rate(m, mbps_default);
 }
 
 /* Return how many of the job's bytes the machine m can sum within t seconds. In these t seconds,
  * m's network card also moves `other` bytes of other jobs. */
-static double machine_room(const struct placement *p, const struct place_machine *m, double t,
-	uint64_t other, uint64_t mbps_default)
+static double machine_bytes_within(const struct placement *p, const struct place_machine *m,
+	double t, uint64_t other, uint64_t mbps_default)
 {
 	double n = p->n_agents, total = (double)p->job_bytes;
-	double moved = t * machine_rate(m, mbps_default) - (double)other;
+	double moved = t * machine_byte_rate(m, mbps_default) - (double)other;
 
 	if (!m->has_server)
 		return 0;
@@ -75,33 +75,34 @@ static double machine_room(const struct placement *p, const struct place_machine
 }
 
 /* Return the bytes that all servers together can sum within t seconds. */
-static double room(const struct placement *p, double t, bool has_others, uint64_t mbps_default)
+static double servers_bytes_within(
+	const struct placement *p, double t, bool has_others, uint64_t mbps_default)
 {
 	double sum = 0;
 
 	for (uint32_t i = 0; i < p->n_machines; i++)
-		sum += machine_room(p, &p->machines[i], t,
+		sum += machine_bytes_within(p, &p->machines[i], t,
 			has_others ? p->machines[i].other_bytes : 0, mbps_default);
 	return sum;
 }
 
 /* Return the smallest time, in seconds, in which the servers can sum all bytes of the job. */
-static double least_time_s(const struct placement *p, bool has_others, uint64_t mbps_default)
+static double least_sum_time_s(const struct placement *p, bool has_others, uint64_t mbps_default)
 {
 	double total = (double)p->job_bytes, low = 0, high;
 
 	for (uint32_t i = 0; i < p->n_machines; i++)
 		if (p->machines[i].has_agent)
-			low = fmax(low, total / machine_rate(&p->machines[i], mbps_default));
-	if (room(p, low, has_others, mbps_default) >= total)
+			low = fmax(low, total / machine_byte_rate(&p->machines[i], mbps_default));
+	if (servers_bytes_within(p, low, has_others, mbps_default) >= total)
 		return low;
 	high = low > 0 ? low : 1e-9;
-	while (room(p, high, has_others, mbps_default) < total)
+	while (servers_bytes_within(p, high, has_others, mbps_default) < total)
 		high *= 2;
 	for (int i = 0; i < BISECTIONS; i++) {
 		double mid = (low + high) / 2;
 
-		if (room(p, mid, has_others, mbps_default) >= total)
+		if (servers_bytes_within(p, mid, has_others, mbps_default) >= total)
 			high = mid;
 		else
 			low = mid;
@@ -109,19 +110,19 @@ static double least_time_s(const struct placement *p, bool has_others, uint64_t 
 	return high;
 }
 
-void place_shares(struct placement *p)
+void place_compute_shares(struct placement *p)
 {
-	uint64_t mbps_default = default_mbps(p);
-	double t = least_time_s(p, true, mbps_default);
+	uint64_t mbps_default = median_nic_mbps(p);
+	double t = least_sum_time_s(p, true, mbps_default);
 
 	for (uint32_t i = 0; i < p->n_machines; i++)
-		p->machines[i].share_bytes = machine_room(
+		p->machines[i].share_bytes = machine_bytes_within(
 			p, &p->machines[i], t, p->machines[i].other_bytes, mbps_default);
 }
 
 /* Return whether the sums of a partition fit into the memory of a server. need: memory that these
  * sums take. */
-static bool has_memory(const struct place_server *s, uint64_t need)
+static bool has_memory_for_part(const struct place_server *s, uint64_t need)
 {
 	return need <= place_server_room(s);
 }
@@ -129,7 +130,7 @@ static bool has_memory(const struct place_server *s, uint64_t need)
 /* Choose a server for a partition. For each machine, compute the fraction of the machine's share
  * that would be filled if the machine got the partition. Return a server of the machine with the
  * smallest fraction. Return -1 if the partition fits into no share. */
-static int64_t least_filled(const struct placement *p, const struct place_part *part)
+static int64_t find_least_filled_server(const struct placement *p, const struct place_part *part)
 {
 	int64_t best = -1;
 	double least = INFINITY;
@@ -139,7 +140,7 @@ static int64_t least_filled(const struct placement *p, const struct place_part *
 		const struct place_machine *m = &p->machines[s->machine];
 		double filled = (double)(m->bytes + part->bytes) / m->share_bytes;
 
-		if (filled > 1 || !has_memory(s, part->need))
+		if (filled > 1 || !has_memory_for_part(s, part->need))
 			continue;
 		if (filled < least || (filled <= least && s->bytes < p->servers[best].bytes)) {
 			best = i;
@@ -151,7 +152,7 @@ static int64_t least_filled(const struct placement *p, const struct place_part *
 
 /* Return the server that would finish first if it got the partition, or -1 if no server has memory
  * for the partition. */
-static int64_t earliest_end(
+static int64_t find_earliest_end_server(
 	const struct placement *p, const struct place_part *part, uint64_t mbps_default)
 {
 	int64_t best = -1;
@@ -161,7 +162,7 @@ static int64_t earliest_end(
 		const struct place_server *s = &p->servers[i];
 		double t = machine_time_s(p, &p->machines[s->machine], part->bytes, mbps_default);
 
-		if (!has_memory(s, part->need))
+		if (!has_memory_for_part(s, part->need))
 			continue;
 		if (best < 0 || t < best_time ||
 			(t <= best_time && s->bytes < p->servers[best].bytes)) {
@@ -174,7 +175,7 @@ static int64_t earliest_end(
 
 /* Return the server whose memory is used least, as a fraction. The memory of all servers is
  * known. */
-static uint32_t least_used(const struct placement *p)
+static uint32_t find_least_used_server(const struct placement *p)
 {
 	uint32_t best = 0;
 	double least = INFINITY;
@@ -190,14 +191,14 @@ static uint32_t least_used(const struct placement *p)
 	return best;
 }
 
-static uint32_t best_server(
+static uint32_t choose_best_server(
 	const struct placement *p, const struct place_part *part, uint64_t mbps_default)
 {
-	int64_t best = least_filled(p, part);
+	int64_t best = find_least_filled_server(p, part);
 
 	if (best < 0)
-		best = earliest_end(p, part, mbps_default);
-	return best >= 0 ? (uint32_t)best : least_used(p);
+		best = find_earliest_end_server(p, part, mbps_default);
+	return best >= 0 ? (uint32_t)best : find_least_used_server(p);
 }
 
 uint16_t place_idlest_thread(const uint64_t *thread_bytes, uint16_t n_threads)
@@ -212,14 +213,14 @@ uint16_t place_idlest_thread(const uint64_t *thread_bytes, uint16_t n_threads)
 
 void place_parts(struct placement *p, struct place_part *parts, size_t n_parts)
 {
-	uint64_t mbps = default_mbps(p);
+	uint64_t mbps = median_nic_mbps(p);
 
-	place_shares(p);
+	place_compute_shares(p);
 	for (size_t i = 0; i < n_parts; i++) {
 		struct place_part *part = &parts[i];
 		struct place_server *s;
 
-		part->server = best_server(p, part, mbps);
+		part->server = choose_best_server(p, part, mbps);
 		s = &p->servers[part->server];
 		part->thread = place_idlest_thread(s->thread_bytes, s->n_threads);
 		s->bytes += part->bytes;
@@ -229,9 +230,9 @@ void place_parts(struct placement *p, struct place_part *parts, size_t n_parts)
 	}
 }
 
-double place_time_s(const struct placement *p)
+double placement_worst_time_s(const struct placement *p)
 {
-	uint64_t mbps = default_mbps(p);
+	uint64_t mbps = median_nic_mbps(p);
 	double worst = 0;
 
 	for (uint32_t i = 0; i < p->n_machines; i++)
@@ -241,7 +242,7 @@ double place_time_s(const struct placement *p)
 
 double place_optimum_s(const struct placement *p)
 {
-	return least_time_s(p, false, default_mbps(p));
+	return least_sum_time_s(p, false, median_nic_mbps(p));
 }
 
 /* Return the partition size for a tensor. The default is PLACE_PART_BYTES. With this size, LPT

@@ -48,8 +48,9 @@ struct place_machine {
 	bool has_server;
 	/* bytes of other jobs that the machine's network card moves per round in each direction */
 	uint64_t other_bytes;
-	uint64_t bytes;     /* bytes of this job's partitions on the servers of the machine */
-	double share_bytes; /* bytes of this job that the machine should sum; set by place_shares */
+	uint64_t bytes; /* bytes of this job's partitions on the servers of the machine */
+	/* bytes of this job that the machine should sum; set by place_compute_shares */
+	double share_bytes;
 };
 
 struct place_server {
@@ -93,12 +94,12 @@ void place_parts(struct placement *p, struct place_part *parts, size_t n_parts);
 uint16_t place_idlest_thread(const uint64_t *thread_bytes, uint16_t n_threads);
 
 /* Set the machines' shares of the job. place_parts calls this function first. */
-void place_shares(struct placement *p);
+void place_compute_shares(struct placement *p);
 
 /* Return the seconds that the slowest machine takes per round. The median of the known bandwidths
  * replaces unknown ones. If all bandwidths are unknown, 1 Mbit/s replaces them, and then only
  * ratios of times are meaningful. */
-double place_time_s(const struct placement *p);
+double placement_worst_time_s(const struct placement *p);
 
 /* Return the time in seconds that a round takes with the best distribution of the job's bytes over
  * the machines of p, if no other job runs. The loads in p have no effect. The job has n agents and

@@ -15,14 +15,14 @@
 
 void place_want_add(struct place_wants *w, struct sched_tensor *t, uint32_t i)
 {
-	w->v = sched_grow(w->v, &w->room, w->n + 1, sizeof(*w->v));
+	w->v = sched_grow_array(w->v, &w->room, w->n + 1, sizeof(*w->v));
 	w->v[w->n++] = (struct place_want){
 		.part = {.bytes = sched_part_bytes(t, i), .need = sched_part_need(t, i)},
 		.t = t,
 		.i = i};
 }
 
-static int larger_first(const void *a, const void *b)
+static int compare_larger_part_first(const void *a, const void *b)
 {
 	const struct place_want *x = a, *y = b;
 
@@ -40,14 +40,14 @@ uint32_t place_taking_servers(const struct sched_core *c, bool *ret_any)
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		if (c->members[i]->role != ROLE_SERVER)
 			continue;
-		n_open += sched_is_open(c->members[i]);
+		n_open += sched_member_is_open(c->members[i]);
 		n_usable += sched_is_usable(c->members[i]);
 	}
 	*ret_any = !n_open;
 	return n_open ? n_open : n_usable;
 }
 
-static void note_nic(struct place_machine *machine, const struct sched_member *m)
+static void machine_raise_nic_mbps(struct place_machine *machine, const struct sched_member *m)
 {
 	uint64_t mbps = speed_mbps(m);
 
@@ -72,21 +72,21 @@ void placement_fill(const struct sched_core *c, const struct sched_job *j, struc
 	p->job_bytes = j->bytes;
 	p->n_machines = c->n_hosts;
 	for (uint32_t i = 0; i < j->n_members; i++) {
-		const struct sched_member *m = sched_member(c, j->members[i].agent);
+		const struct sched_member *m = sched_member_by_id(c, j->members[i].agent);
 
 		if (j->members[i].is_gone)
 			continue;
 		p->machines[m->host_idx].has_agent = true;
-		note_nic(&p->machines[m->host_idx], m);
+		machine_raise_nic_mbps(&p->machines[m->host_idx], m);
 	}
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		struct sched_member *m = c->members[i];
 		uint64_t own = i < j->n_loads ? j->loads[i] : 0;
 		struct place_machine *machine = &p->machines[m->host_idx];
 
-		if (m->role != ROLE_SERVER || !(any ? sched_is_usable(m) : sched_is_open(m)))
+		if (m->role != ROLE_SERVER || !(any ? sched_is_usable(m) : sched_member_is_open(m)))
 			continue;
-		note_nic(machine, m);
+		machine_raise_nic_mbps(machine, m);
 		machine->has_server = true;
 		machine->bytes += own;
 		machine->other_bytes += m->scaled_bytes - own * j->n_members;
@@ -112,14 +112,14 @@ void placement_free(struct placement *p, struct sched_member **servers)
 	free(servers);
 }
 
-void place_apply(struct sched_core *c, struct sched_job *j, struct place_wants *w)
+void place_apply_wants(struct sched_core *c, struct sched_job *j, struct place_wants *w)
 {
 	struct sched_member **servers;
 	struct placement p;
 	struct place_part *parts = sched_alloc(w->n, sizeof(*parts));
-	uint64_t pgen = sched_change(c);
+	uint64_t pgen = sched_open_transaction_view(c);
 
-	qsort(w->v, w->n, sizeof(*w->v), larger_first);
+	qsort(w->v, w->n, sizeof(*w->v), compare_larger_part_first);
 	for (uint32_t k = 0; k < w->n; k++)
 		parts[k] = w->v[k].part;
 	placement_fill(c, j, &p, &servers);
@@ -153,11 +153,11 @@ static void place_fresh_of(struct sched_core *c, struct sched_job *j)
 			place_want_add(&w, t, i);
 	}
 	if (w.n)
-		place_apply(c, j, &w);
+		place_apply_wants(c, j, &w);
 	free(w.v);
 }
 
-void place_fresh(struct sched_core *c)
+void place_fresh_tensors(struct sched_core *c)
 {
 	for (struct sched_job *j = c->dirty_jobs; j; j = j->next_dirty)
 		if (j->fresh)
@@ -166,23 +166,23 @@ void place_fresh(struct sched_core *c)
 
 /* Report an event about n partitions that were placed again. `from` is the server that had these
  * partitions, or NULL if the partitions had no server. */
-static void note_moved(struct sched_core *c, const struct sched_job *j, uint32_t n,
+static void report_parts_moved(struct sched_core *c, const struct sched_job *j, uint32_t n,
 	const struct sched_member *from)
 {
 	if (j->n_orphans)
-		sched_note(c, EVENT_PARTITIONS,
+		sched_report_event(c, EVENT_PARTITIONS,
 			"%u partitions of job '%s' have no server, because no server is alive", n,
 			j->name);
 	else if (from)
-		sched_note(c, EVENT_PARTITIONS,
+		sched_report_event(c, EVENT_PARTITIONS,
 			"%u partitions of job '%s' moved from server %s to others", n, j->name,
 			from->name);
 	else
-		sched_note(c, EVENT_PARTITIONS,
+		sched_report_event(c, EVENT_PARTITIONS,
 			"%u waiting partitions of job '%s' have a server now", n, j->name);
 }
 
-static void replace_from(struct sched_core *c, struct sched_job *j, uint32_t server)
+static void replace_parts_from(struct sched_core *c, struct sched_job *j, uint32_t server)
 {
 	struct sched_part_ref p = {NULL, 0};
 	struct place_wants w = {0};
@@ -192,9 +192,9 @@ static void replace_from(struct sched_core *c, struct sched_job *j, uint32_t ser
 		place_want_add(&w, p.t, p.i);
 	}
 	if (w.n) {
-		place_apply(c, j, &w);
+		place_apply_wants(c, j, &w);
 		j->has_moved = true;
-		note_moved(c, j, w.n, sched_member(c, server));
+		report_parts_moved(c, j, w.n, sched_member_by_id(c, server));
 	}
 	free(w.v);
 }
@@ -203,10 +203,10 @@ void place_server_gone(struct sched_core *c, struct sched_member *m)
 {
 	for (struct sched_job *j = c->jobs; j; j = j->next)
 		if (m->id < j->n_loads && j->loads[m->id])
-			replace_from(c, j, m->id);
+			replace_parts_from(c, j, m->id);
 }
 
-void place_waiting(struct sched_core *c)
+void place_waiting_parts(struct sched_core *c)
 {
 	bool has_server = false, any;
 
@@ -215,7 +215,7 @@ void place_waiting(struct sched_core *c)
 			continue;
 		if (!has_server && !(has_server = place_taking_servers(c, &any) > 0))
 			return;
-		replace_from(c, j, CTL_NO_ID);
+		replace_parts_from(c, j, CTL_NO_ID);
 	}
 }
 
@@ -247,22 +247,23 @@ void place_server_restarted(struct sched_core *c, struct sched_member *m, uint16
 		if (m->id >= j->n_loads || !j->loads[m->id])
 			continue;
 		for (; sched_part_next(j, m->id, &p); n++)
-			sched_part_set(c, j, p.t, p.i, m, p.t->parts[p.i].thread, sched_change(c));
+			sched_part_set(c, j, p.t, p.i, m, p.t->parts[p.i].thread,
+				sched_open_transaction_view(c));
 		j->has_moved = true;
 		sched_job_dirty(c, j);
-		sched_note(c, EVENT_PARTITIONS,
+		sched_report_event(c, EVENT_PARTITIONS,
 			"%u partitions of job '%s' start again on the restarted server %s", n,
 			j->name, m->name);
 	}
 }
 
-void place_refence(struct sched_core *c, struct sched_job *j)
+void place_renew_part_pgens(struct sched_core *c, struct sched_job *j)
 {
 	struct sched_part_ref p = {NULL, 0};
-	uint64_t pgen = sched_change(c);
+	uint64_t pgen = sched_open_transaction_view(c);
 
 	while (sched_part_next(j, SERVER_ANY, &p))
-		sched_part_set(c, j, p.t, p.i, sched_member(c, p.t->parts[p.i].server),
+		sched_part_set(c, j, p.t, p.i, sched_member_by_id(c, p.t->parts[p.i].server),
 			p.t->parts[p.i].thread, pgen);
 	j->has_moved = true;
 	sched_job_dirty(c, j);

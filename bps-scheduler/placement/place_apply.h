@@ -16,12 +16,12 @@ struct place_wants {
 void place_want_add(struct place_wants *w, struct sched_tensor *t, uint32_t i);
 /* Assign servers to the partitions in w, under a new pgen. The partitions belong to j. Each
  * partition has no server, or must leave its server. Sorts w. */
-void place_apply(struct sched_core *c, struct sched_job *j, struct place_wants *w);
+void place_apply_wants(struct sched_core *c, struct sched_job *j, struct place_wants *w);
 /* Give ids to the tensors that became READY in the open transaction, and place their partitions. A
  * tensor becomes READY when all agents of the job have declared it. */
-void place_fresh(struct sched_core *c);
+void place_fresh_tensors(struct sched_core *c);
 /* If a server accepts partitions, place the partitions that have no server. */
-void place_waiting(struct sched_core *c);
+void place_waiting_parts(struct sched_core *c);
 /* Handle a dead server. Its partitions move to other servers, or wait for a server. */
 void place_server_gone(struct sched_core *c, struct sched_member *m);
 /* Handle a restarted server. The server keeps its partitions, which get a new pgen. */
@@ -30,7 +30,7 @@ void place_server_restarted(struct sched_core *c, struct sched_member *m, uint16
  * pgens, but move to threads that exist. */
 void place_server_rethread(struct sched_core *c, struct sched_member *m, uint16_t threads);
 /* Handle a change of j's members. Every partition stays on its server, but gets a new pgen. */
-void place_refence(struct sched_core *c, struct sched_job *j);
+void place_renew_part_pgens(struct sched_core *c, struct sched_job *j);
 /* Return the number of servers that accept partitions. Normally these are the servers that are
  * neither down, drained nor leaving. If no such server exists, all servers that are not down accept
  * partitions, and *ret_any is true. */

@@ -9,16 +9,16 @@
 #include "bps-scheduler/model/compare.h"
 #include "bps-scheduler/placement/place.h"
 
-/* Smallest share that the plan assumes for a server, as a fraction of an equal share. place_shares
- * may give a server the share 0. Such a server may still have a partition, because a partition that
- * fits into no share is placed as well (place.h). Without this minimum, the fill of such a server
- * would be infinite. */
+/* Smallest share that the plan assumes for a server, as a fraction of an equal share.
+ * place_compute_shares may give a server the share 0. Such a server may still have a partition,
+ * because a partition that fits into no share is placed as well (place.h). Without this minimum,
+ * the fill of such a server would be infinite. */
 #define SHARE_MIN 0.05
 /* Smallest gain of a move, as a fraction of the fill of the fullest server. */
 #define STEP_MIN 0.005
 
-/* A server and its partitions: parts[at] to parts[end - 1], largest first. pick() skips the
- * partitions in this range that the plan has already moved. */
+/* A server and its partitions: parts[at] to parts[end - 1], largest first. pick_part_to_move()
+ * skips the partitions in this range that the plan has already moved. */
 struct rebalance_server {
 	double share;
 	uint64_t bytes;
@@ -38,19 +38,20 @@ static int by_server_and_size(const void *a, const void *b)
 	return rc ? rc : compare_u64(x->ref, y->ref);
 }
 
-static double fill(const struct rebalance_server *s)
+static double server_fill_ratio(const struct rebalance_server *s)
 {
 	return (double)s->bytes / s->share;
 }
 
-/* Set the shares of the servers. place_shares computes the share of each machine. The servers of
- * one machine get equal parts of the machine's share, but at least the minimum SHARE_MIN. */
-static void set_shares(struct placement *p, struct rebalance_server *sides, uint64_t total)
+/* Set the shares of the servers. place_compute_shares computes the share of each machine. The
+ * servers of one machine get equal parts of the machine's share, but at least the minimum
+ * SHARE_MIN. */
+static void set_server_shares(struct placement *p, struct rebalance_server *sides, uint64_t total)
 {
 	uint32_t *n = calloc(p->n_machines, sizeof(*n));
 	double least = SHARE_MIN * (double)total / p->n_servers;
 
-	place_shares(p);
+	place_compute_shares(p);
 	for (uint32_t i = 0; n && i < p->n_servers; i++)
 		n[p->servers[i].machine]++;
 	for (uint32_t i = 0; i < p->n_servers; i++) {
@@ -63,15 +64,16 @@ static void set_shares(struct placement *p, struct rebalance_server *sides, uint
 }
 
 /* Find the fullest server, and the emptiest one that can take a partition. */
-static void extremes(struct rebalance_server *sides, uint32_t n, struct rebalance_server **ret_full,
-	struct rebalance_server **ret_free)
+static void find_full_and_empty(struct rebalance_server *sides, uint32_t n,
+	struct rebalance_server **ret_full, struct rebalance_server **ret_free)
 {
 	struct rebalance_server *full = NULL, *empty = NULL;
 
 	for (uint32_t i = 0; i < n; i++) {
-		if (!full || fill(&sides[i]) > fill(full))
+		if (!full || server_fill_ratio(&sides[i]) > server_fill_ratio(full))
 			full = &sides[i];
-		if (!sides[i].is_out && (!empty || fill(&sides[i]) < fill(empty)))
+		if (!sides[i].is_out &&
+			(!empty || server_fill_ratio(&sides[i]) < server_fill_ratio(empty)))
 			empty = &sides[i];
 	}
 	*ret_full = full;
@@ -80,8 +82,8 @@ static void extremes(struct rebalance_server *sides, uint32_t n, struct rebalanc
 
 /* Choose a partition to move from server `from` to server `to`, which has `room` bytes of free
  * memory. Returns NULL if no move lowers the fill of `from` enough. */
-static struct rebalance_part *pick(struct rebalance_part *parts, struct rebalance_server *from,
-	const struct rebalance_server *to, uint64_t room)
+static struct rebalance_part *pick_part_to_move(struct rebalance_part *parts,
+	struct rebalance_server *from, const struct rebalance_server *to, uint64_t room)
 {
 	double ideal = ((double)from->bytes * to->share - (double)to->bytes * from->share) /
 		       (from->share + to->share);
@@ -98,28 +100,29 @@ static struct rebalance_part *pick(struct rebalance_part *parts, struct rebalanc
 			return p;
 		smallest = p;
 	}
-	if (smallest &&
-		(double)(to->bytes + smallest->bytes) / to->share < fill(from) * (1 - STEP_MIN))
+	if (smallest && (double)(to->bytes + smallest->bytes) / to->share <
+				server_fill_ratio(from) * (1 - STEP_MIN))
 		return smallest;
 	return NULL;
 }
 
-static double fullest(const struct rebalance_server *sides, uint32_t n)
+static double highest_fill_ratio(const struct rebalance_server *sides, uint32_t n)
 {
 	double most = 0;
 
 	for (uint32_t i = 0; i < n; i++)
-		most = fmax(most, fill(&sides[i]));
+		most = fmax(most, server_fill_ratio(&sides[i]));
 	return most;
 }
 
-static void plan(struct rebalance_server *sides, uint32_t n, uint64_t *rooms,
+static void plan_part_moves(struct rebalance_server *sides, uint32_t n, uint64_t *rooms,
 	struct rebalance_part *parts, struct rebalance_gain *ret)
 {
 	struct rebalance_server *from, *to;
 
-	for (extremes(sides, n, &from, &to); to && from != to; extremes(sides, n, &from, &to)) {
-		struct rebalance_part *p = pick(parts, from, to, rooms[to->id]);
+	for (find_full_and_empty(sides, n, &from, &to); to && from != to;
+		find_full_and_empty(sides, n, &from, &to)) {
+		struct rebalance_part *p = pick_part_to_move(parts, from, to, rooms[to->id]);
 
 		if (!p) {
 			to->is_out = true;
@@ -161,10 +164,10 @@ struct rebalance_gain rebalance_plan(
 	}
 	for (uint32_t i = 0; i < p->n_servers; i++)
 		sides[i].id = i;
-	set_shares(p, sides, total);
-	gain.before = fullest(sides, p->n_servers);
-	plan(sides, p->n_servers, rooms, parts, &gain);
-	gain.after = fullest(sides, p->n_servers);
+	set_server_shares(p, sides, total);
+	gain.before = highest_fill_ratio(sides, p->n_servers);
+	plan_part_moves(sides, p->n_servers, rooms, parts, &gain);
+	gain.after = highest_fill_ratio(sides, p->n_servers);
 	free(sides);
 	return gain;
 }

@@ -3,13 +3,13 @@
 /* Plans which partitions must move so that each server has its share of the job. (place.h places
  * partitions that have no server yet.) The functions are pure: they use only the caller's arrays.
  *
- * Each server has a share of the job (place_shares). Its fill is its bytes divided by its share.
- * The plan repeatedly moves a partition from the server with the largest fill (the sender) to the
- * server with the smallest fill (the receiver). The plan chooses the largest partition that meets
- * this condition: after the move, the receiver's fill is at most the sender's fill. If there is no
- * such partition, the plan chooses the sender's smallest partition. In that case, the receiver's
- * fill after the move must be below the sender's fill before the move. So every move lowers the
- * larger fill of two servers, and no move undoes another. */
+ * Each server has a share of the job (place_compute_shares). Its fill is its bytes divided by its
+ * share. The plan repeatedly moves a partition from the server with the largest fill (the sender)
+ * to the server with the smallest fill (the receiver). The plan chooses the largest partition that
+ * meets this condition: after the move, the receiver's fill is at most the sender's fill. If there
+ * is no such partition, the plan chooses the sender's smallest partition. In that case, the
+ * receiver's fill after the move must be below the sender's fill before the move. So every move
+ * lowers the larger fill of two servers, and no move undoes another. */
 #include <stddef.h>
 #include <stdint.h>
 

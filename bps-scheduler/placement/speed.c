@@ -8,26 +8,27 @@
 #include "bps-scheduler/model/compare.h"
 #include "bps-scheduler/model/model.h"
 
-static uint64_t measured(const struct sched_member *m)
+static uint64_t member_measured_mbps(const struct sched_member *m)
 {
 	const struct sched_nic_speed *s = &m->speed;
 
 	return m->nic_mbps ? 0 : s->best > s->past ? s->best : s->past;
 }
 
-static bool is_above(uint64_t a, uint64_t b, double factor)
+static bool is_above_by_factor(uint64_t a, uint64_t b, double factor)
 {
 	return (double)a >= (double)b * factor;
 }
 
-static bool has_changed(const struct sched_member *m)
+static bool has_speed_changed(const struct sched_member *m)
 {
-	uint64_t now = measured(m), then = m->speed.then_mbps;
+	uint64_t now = member_measured_mbps(m), then = m->speed.then_mbps;
 
-	return now && (is_above(now, then, SPEED_STEP) || is_above(then, now, SPEED_STEP));
+	return now && (is_above_by_factor(now, then, SPEED_STEP) ||
+			      is_above_by_factor(then, now, SPEED_STEP));
 }
 
-static uint64_t due_ns(const struct sched_core *c)
+static uint64_t speed_update_due_ns(const struct sched_core *c)
 {
 	const struct sched_nic_speeds *s = &c->speeds;
 	uint64_t settled = s->first_ns + SPEED_SETTLE_NS, gap = s->taken_ns + SPEED_GAP_NS;
@@ -37,7 +38,7 @@ static uint64_t due_ns(const struct sched_core *c)
 	return s->taken_ns && gap > settled ? gap : settled;
 }
 
-void speed_beat(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b)
+void speed_receive_beat(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b)
 {
 	struct sched_nic_speed *s = &m->speed;
 
@@ -50,11 +51,11 @@ void speed_beat(struct sched_core *c, struct sched_member *m, const struct ctl_b
 	}
 	if (b->measured_mbps > s->best)
 		s->best = b->measured_mbps;
-	if (has_changed(m)) {
+	if (has_speed_changed(m)) {
 		if (!c->speeds.is_due)
 			c->speeds.since_ns = c->now_ns;
 		c->speeds.is_due = true;
-		sched_arm(c, due_ns(c));
+		sched_arm_deadline(c, speed_update_due_ns(c));
 	}
 }
 
@@ -65,35 +66,35 @@ void speed_reset(struct sched_member *m, bool is_moved)
 	m->speed.best = m->speed.past = 0;
 }
 
-static int faster_first(const void *a, const void *b)
+static int compare_faster_first(const void *a, const void *b)
 {
 	const struct sched_member *x = *(struct sched_member *const *)a,
 				  *y = *(struct sched_member *const *)b;
-	int rc = compare_u64(measured(y), measured(x));
+	int rc = compare_u64(member_measured_mbps(y), member_measured_mbps(x));
 
 	return rc ? rc : compare_u64(x->id, y->id);
 }
 
-static void take_over(struct sched_core *c)
+static void speed_adopt_measured(struct sched_core *c)
 {
 	struct sched_member **by_speed = sched_alloc(c->n_members, sizeof(struct sched_member *));
 	uint64_t group = 0;
 	uint32_t n = 0;
 
 	for (uint32_t i = 1; i <= c->n_members; i++)
-		if (measured(c->members[i]))
+		if (member_measured_mbps(c->members[i]))
 			by_speed[n++] = c->members[i];
-	qsort(by_speed, n, sizeof(struct sched_member *), faster_first);
+	qsort(by_speed, n, sizeof(struct sched_member *), compare_faster_first);
 	for (uint32_t i = 0; i < n; i++) {
 		struct sched_nic_speed *s = &by_speed[i]->speed;
 
-		s->then_mbps = measured(by_speed[i]);
-		if (!group || is_above(group, s->then_mbps, SPEED_EQUAL))
+		s->then_mbps = member_measured_mbps(by_speed[i]);
+		if (!group || is_above_by_factor(group, s->then_mbps, SPEED_EQUAL))
 			group = s->then_mbps;
 		s->used_mbps = group;
 	}
 	if (n)
-		sched_note(c, EVENT_MEMBER,
+		sched_report_event(c, EVENT_MEMBER,
 			"placement uses new measured speeds of %u network cards: %llu to %llu "
 			"Mbit/s",
 			n, (unsigned long long)by_speed[n - 1]->speed.used_mbps,
@@ -107,16 +108,16 @@ bool speed_tick(struct sched_core *c)
 
 	if (!c->speeds.is_due)
 		return false;
-	if (c->now_ns < due_ns(c)) {
-		sched_arm(c, due_ns(c));
+	if (c->now_ns < speed_update_due_ns(c)) {
+		sched_arm_deadline(c, speed_update_due_ns(c));
 		return false;
 	}
 	c->speeds.is_due = false;
 	for (uint32_t i = 1; i <= c->n_members; i++)
-		is_due |= has_changed(c->members[i]);
+		is_due |= has_speed_changed(c->members[i]);
 	if (!is_due)
 		return false;
-	take_over(c);
+	speed_adopt_measured(c);
 	c->speeds.taken_ns = c->now_ns;
 	c->speeds.count++;
 	return true;
@@ -124,7 +125,7 @@ bool speed_tick(struct sched_core *c)
 
 uint64_t speed_settles_ns(const struct sched_core *c)
 {
-	return c->speeds.is_due && !c->speeds.taken_ns ? due_ns(c) : 0;
+	return c->speeds.is_due && !c->speeds.taken_ns ? speed_update_due_ns(c) : 0;
 }
 
 uint64_t speed_mbps(const struct sched_member *m)

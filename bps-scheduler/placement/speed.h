@@ -53,12 +53,12 @@ struct ctl_beat;
 #define SPEED_GAP_NS    UINT64_C(10000000000)
 
 /* Record the speed that a member's heartbeat reports. */
-void speed_beat(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b);
+void speed_receive_beat(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b);
 /* Forget the measurements of member m, because m has a new process. is_moved: the new process runs
  * on another machine than the former process, so forget the speed in use too. */
 void speed_reset(struct sched_member *m, bool is_moved);
 /* Update the speeds in use if an update is due. Returns true if an update took place. In this
- * case the caller must call balance_all. */
+ * case the caller must call balance_request_all_jobs. */
 bool speed_tick(struct sched_core *c);
 /* Return the time from which the scheduler may balance jobs. Before this time, the first
  * measurements are still arriving. 0: there is no need to wait. */

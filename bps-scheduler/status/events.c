@@ -50,7 +50,7 @@ struct event_ring *events_new(void)
 	return ev;
 }
 
-static void close_file(struct event_ring *ev)
+static void events_close_file(struct event_ring *ev)
 {
 	if (ev->file)
 		fclose(ev->file);
@@ -61,34 +61,34 @@ void events_free(struct event_ring *ev)
 {
 	if (!ev)
 		return;
-	close_file(ev);
+	events_close_file(ev);
 	free(ev->path);
 	free(ev);
 }
 
 /* ---- file ---- */
 
-static uint64_t first_kept(const struct event_ring *ev)
+static uint64_t events_first_kept_seq(const struct event_ring *ev)
 {
 	uint64_t first = ev->last > EVENTS_KEPT ? ev->last - EVENTS_KEPT + 1 : 1;
 
 	return first > ev->start ? first : ev->start;
 }
 
-static bool print_entry(const struct event_ring *ev, uint64_t seq, FILE *f)
+static bool print_event_entry(const struct event_ring *ev, uint64_t seq, FILE *f)
 {
 	const struct entry *e = &ev->ring[seq % EVENTS_KEPT];
 	char text[SCHED_EVENT_BYTES];
 
 	snprintf(text, sizeof(text), "%s", e->text);
-	log_blank(text); /* log_blank replaces line breaks by '?' */
+	log_replace_unprintable(text); /* log_replace_unprintable replaces line breaks by '?' */
 	return fprintf(f, "%" PRIu64 " %.17g %" PRIu64 " %s %s\n", seq, e->unix_s, e->view,
 		       kinds[e->kind], text) > 0;
 }
 
 /* Write a new file that has the events of the ring, and replace the old file by it. The new file
  * stays open. */
-static int rewrite(struct event_ring *ev)
+static int events_rewrite_file(struct event_ring *ev)
 {
 	char fresh[4096];
 	bool is_written = true;
@@ -96,12 +96,12 @@ static int rewrite(struct event_ring *ev)
 	int rc;
 
 	snprintf(fresh, sizeof(fresh), "%s.new", ev->path);
-	close_file(ev);
+	events_close_file(ev);
 	f = fopen(fresh, "we");
 	if (!f)
 		return -errno;
-	for (uint64_t i = first_kept(ev); i <= ev->last; i++)
-		is_written = print_entry(ev, i, f) && is_written;
+	for (uint64_t i = events_first_kept_seq(ev); i <= ev->last; i++)
+		is_written = print_event_entry(ev, i, f) && is_written;
 	if (!is_written || fflush(f) || rename(fresh, ev->path) < 0) {
 		rc = errno ? -errno : -EIO;
 		fclose(f);
@@ -109,21 +109,21 @@ static int rewrite(struct event_ring *ev)
 		return rc;
 	}
 	ev->file = f;
-	ev->n_lines = (unsigned)(ev->last - first_kept(ev) + 1);
+	ev->n_lines = (unsigned)(ev->last - events_first_kept_seq(ev) + 1);
 	return 0;
 }
 
 /* Write the newest event to the file. Write the whole file again if an earlier write failed, for
  * example because the disk was full, or if the file has LINES_MAX lines. */
-static void keep_last(struct event_ring *ev)
+static void events_write_newest(struct event_ring *ev)
 {
 	int rc = 0;
 
 	if (!ev->path)
 		return;
 	if (!ev->file || ev->n_lines >= LINES_MAX)
-		rc = rewrite(ev);
-	else if (print_entry(ev, ev->last, ev->file) && fflush(ev->file) == 0)
+		rc = events_rewrite_file(ev);
+	else if (print_event_entry(ev, ev->last, ev->file) && fflush(ev->file) == 0)
 		ev->n_lines++;
 	else
 		rc = errno ? -errno : -EIO;
@@ -131,10 +131,10 @@ static void keep_last(struct event_ring *ev)
 		return;
 	log_rated(LOG_WARN, "cannot write '%s': %s; events are in memory only", ev->path,
 		err_str(rc));
-	close_file(ev);
+	events_close_file(ev);
 }
 
-static int find_kind(const char *name)
+static int find_event_kind(const char *name)
 {
 	for (int i = 0; i < EVENT_KINDS; i++)
 		if (strcmp(kinds[i], name) == 0)
@@ -144,7 +144,7 @@ static int find_kind(const char *name)
 
 /* Parse a line of the file, and add the line's event to the ring. Returns false if the line is
  * incomplete or is not an event. */
-static bool take_line(struct event_ring *ev, char *line)
+static bool events_parse_line(struct event_ring *ev, char *line)
 {
 	char kind[16];
 	struct entry e;
@@ -159,7 +159,7 @@ static bool take_line(struct event_ring *ev, char *line)
 		    &at) < 4 ||
 		!at)
 		return false;
-	k = find_kind(kind);
+	k = find_event_kind(kind);
 	if (k < 0 || !line[at] || seq <= ev->last || seq > INT64_MAX)
 		return false;
 	if (seq != ev->last + 1) /* forget the events before a gap in the numbers */
@@ -171,13 +171,13 @@ static bool take_line(struct event_ring *ev, char *line)
 	return true;
 }
 
-static void read_file(struct event_ring *ev, FILE *f)
+static void events_read_file(struct event_ring *ev, FILE *f)
 {
 	char line[LINE_BYTES];
 	unsigned n_odd = 0;
 
 	while (fgets(line, sizeof(line), f))
-		n_odd += !take_line(ev, line);
+		n_odd += !events_parse_line(ev, line);
 	ev->restored = ev->last;
 	if (n_odd)
 		log_warn("ignored %u incomplete or invalid lines of '%s'", n_odd, ev->path);
@@ -190,13 +190,13 @@ void events_open(struct event_ring *ev, const char *dir)
 	int rc;
 
 	snprintf(path, sizeof(path), "%s/events", dir);
-	ev->path = sched_dup(path);
+	ev->path = sched_dup_string(path);
 	f = fopen(path, "re");
 	if (f) {
-		read_file(ev, f);
+		events_read_file(ev, f);
 		fclose(f);
 	}
-	rc = rewrite(ev);
+	rc = events_rewrite_file(ev);
 	if (rc < 0)
 		log_warn("cannot write '%s': %s; events are in memory only", path, err_str(rc));
 }
@@ -209,10 +209,10 @@ void events_add(struct event_ring *ev, const struct sched_event *e, double unix_
 	at->view = e->view;
 	at->kind = e->kind;
 	snprintf(at->text, sizeof(at->text), "%s", e->text);
-	keep_last(ev);
+	events_write_newest(ev);
 }
 
-static json_t *entry_json(const struct entry *e, uint64_t seq)
+static json_t *event_entry_json(const struct entry *e, uint64_t seq)
 {
 	json_t *o = json_object();
 
@@ -226,13 +226,13 @@ static json_t *entry_json(const struct entry *e, uint64_t seq)
 
 json_t *events_json(const struct event_ring *ev, uint32_t term, uint64_t since)
 {
-	uint64_t first = first_kept(ev);
+	uint64_t first = events_first_kept_seq(ev);
 	uint64_t from = since >= first - 1 ? since : first - 1, at = from;
 	json_t *o = json_object(), *list = json_array();
 
 	while (at < ev->last && at - from < EVENTS_ANSWER_MAX) {
 		at++;
-		json_array_append_new(list, entry_json(&ev->ring[at % EVENTS_KEPT], at));
+		json_array_append_new(list, event_entry_json(&ev->ring[at % EVENTS_KEPT], at));
 	}
 	status_put_num(o, "schema", STATUS_SCHEMA);
 	status_put_str(o, "role", "scheduler");

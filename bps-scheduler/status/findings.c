@@ -17,9 +17,10 @@ static bool has_problem_of(json_t *list, const char *code, const char *subject)
 	return false;
 }
 
-static void no_answer(const struct sched_core *c, const struct sched_finding *f, json_t *list)
+static void add_no_answer_problem(
+	const struct sched_core *c, const struct sched_finding *f, json_t *list)
 {
-	const struct sched_member *m = sched_member(c, f->agent);
+	const struct sched_member *m = sched_member_by_id(c, f->agent);
 	struct problem_lines l;
 	char subject[CTL_NAME_MAX + 16];
 
@@ -38,10 +39,10 @@ static void no_answer(const struct sched_core *c, const struct sched_finding *f,
 	status_problem(list, "NO_ANSWER", false, subject, &l);
 }
 
-static void late_workers(const struct sched_core *c, const struct status_info *info,
+static void add_late_worker_problem(const struct sched_core *c, const struct status_info *info,
 	const struct sched_job *j, const struct sched_finding *f, json_t *list)
 {
-	const char *host = sched_host_of(c, f->agent);
+	const char *host = sched_host_of_member(c, f->agent);
 	char subject[CTL_JOB_NAME_MAX + 32], others[32] = "";
 	struct problem_lines l;
 	int n;
@@ -71,7 +72,7 @@ void status_findings(const struct sched_core *c, const struct status_info *info,
 {
 	for (uint32_t i = 0; i < n; i++)
 		if (f[i].kind == FINDING_NO_ANSWER)
-			no_answer(c, &f[i], list);
+			add_no_answer_problem(c, &f[i], list);
 		else
-			late_workers(c, info, j, &f[i], list);
+			add_late_worker_problem(c, info, j, &f[i], list);
 }

@@ -6,7 +6,7 @@
 #include "bps-scheduler/status/status_impl.h"
 #include "common/daemon/metrics.h"
 
-static uint32_t count_drained(const struct sched_core *c, enum role role)
+static uint32_t count_drained_members(const struct sched_core *c, enum role role)
 {
 	uint32_t n = 0;
 
@@ -20,40 +20,41 @@ static void members_metrics(
 {
 	static const enum role roles[] = {ROLE_SERVER, ROLE_AGENT};
 
-	metric_begin(out, "bps_members", "gauge", "members by role and state");
+	metric_append_header(out, "bps_members", "gauge", "members by role and state");
 	for (size_t r = 0; r < 2; r++)
 		for (int s = 0; s < MEMBER_STATES; s++)
-			metric_value(out, "bps_members",
+			metric_append_value(out, "bps_members",
 				status_count_members(c, roles[r], (enum member_state)s), "role",
 				r ? "agent" : "server", "state",
 				sched_member_state_name((enum member_state)s), NULL);
-	metric_begin(out, "bps_drained_members", "gauge", "members that get no new work, by role");
+	metric_append_header(
+		out, "bps_drained_members", "gauge", "members that get no new work, by role");
 	for (size_t r = 0; r < 2; r++)
-		metric_value(out, "bps_drained_members", count_drained(c, roles[r]), "role",
-			r ? "agent" : "server", NULL);
-	metric_one(out, "bps_planned_moves_total", "counter",
+		metric_append_value(out, "bps_drained_members", count_drained_members(c, roles[r]),
+			"role", r ? "agent" : "server", NULL);
+	metric_append_single(out, "bps_planned_moves_total", "counter",
 		"partitions moved by plan, for example off drained servers or to new servers",
 		(double)c->n_planned);
-	metric_begin(out, "bps_heartbeat_age_seconds", "gauge",
+	metric_append_header(out, "bps_heartbeat_age_seconds", "gauge",
 		"seconds since the last message of a live member");
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		if (c->members[i]->state == MEMBER_UP)
-			metric_value(out, "bps_heartbeat_age_seconds",
+			metric_append_value(out, "bps_heartbeat_age_seconds",
 				status_span_s(info, c->members[i]->heard_ns), "role",
 				sched_role_name(c->members[i]->role), "peer", c->members[i]->name,
 				NULL);
 }
 
-static void jobs_metrics(const struct sched_core *c, struct evbuffer *out)
+static void write_jobs_metrics(const struct sched_core *c, struct evbuffer *out)
 {
 	uint32_t n[JOB_STATES] = {0};
 
 	for (const struct sched_job *j = c->jobs; j; j = j->next)
 		n[j->state]++;
-	metric_begin(out, "bps_jobs", "gauge", "jobs by state");
-	metric_value(out, "bps_jobs", n[JOB_FORMING], "state", "forming", NULL);
-	metric_value(out, "bps_jobs", n[JOB_RUNNING], "state", "running", NULL);
-	metric_one(out, "bps_waiting_partitions", "gauge", "partitions without a server",
+	metric_append_header(out, "bps_jobs", "gauge", "jobs by state");
+	metric_append_value(out, "bps_jobs", n[JOB_FORMING], "state", "forming", NULL);
+	metric_append_value(out, "bps_jobs", n[JOB_RUNNING], "state", "running", NULL);
+	metric_append_single(out, "bps_waiting_partitions", "gauge", "partitions without a server",
 		(double)status_orphans(c));
 }
 
@@ -66,7 +67,7 @@ static void health_metrics(
 	bool is_error;
 	json_t *list = status_problems(c, info, &is_error);
 
-	metric_begin(out, "bps_health", "gauge", "1: this problem is present");
+	metric_append_header(out, "bps_health", "gauge", "1: this problem is present");
 	for (size_t k = 0; k < sizeof(codes) / sizeof(codes[0]); k++) {
 		bool is_there = false;
 
@@ -74,7 +75,7 @@ static void health_metrics(
 			is_there |= strcmp(json_string_value(json_object_get(
 						   json_array_get(list, i), "code")),
 					    codes[k]) == 0;
-		metric_value(out, "bps_health", is_there, "code", codes[k], NULL);
+		metric_append_value(out, "bps_health", is_there, "code", codes[k], NULL);
 	}
 	json_decref(list);
 }
@@ -83,25 +84,27 @@ void status_metrics(
 	const struct sched_core *c, const struct status_info *info, struct evbuffer *out)
 {
 	metrics_process(out, info->started_unix);
-	metric_one(out, "bps_view", "gauge", "number of the current view (members and placement)",
-		(double)c->view);
-	metric_one(out, "bps_term", "gauge", "starts of this cluster's schedulers", c->term);
+	metric_append_single(out, "bps_view", "gauge",
+		"number of the current view (members and placement)", (double)c->view);
+	metric_append_single(
+		out, "bps_term", "gauge", "starts of this cluster's schedulers", c->term);
 	members_metrics(c, info, out);
-	jobs_metrics(c, out);
+	write_jobs_metrics(c, out);
 	status_job_metrics(c, info, out);
 	status_quota_metrics(c, out);
 	health_metrics(c, info, out);
-	metric_one(
+	metric_append_single(
 		out, "bps_view_changes_total", "counter", "views made durable", (double)c->changes);
-	metric_one(out, "bps_state_fsync_seconds", "gauge",
+	metric_append_single(out, "bps_state_fsync_seconds", "gauge",
 		"duration of the last sync of the state", (double)info->log_sync_ns / 1e9);
-	metric_one(
+	metric_append_single(
 		out, "bps_state_bytes", "gauge", "size of the state log", (double)info->log_bytes);
-	metric_begin(out, "bps_auth_failures_total", "counter", "control connections refused");
-	metric_value(out, "bps_auth_failures_total", (double)info->auth_failures, "reason",
+	metric_append_header(
+		out, "bps_auth_failures_total", "counter", "control connections refused");
+	metric_append_value(out, "bps_auth_failures_total", (double)info->auth_failures, "reason",
 		"handshake", NULL);
-	metric_value(out, "bps_auth_failures_total", (double)info->protocol_errors, "reason",
+	metric_append_value(out, "bps_auth_failures_total", (double)info->protocol_errors, "reason",
 		"protocol", NULL);
-	metric_value(out, "bps_auth_failures_total", (double)info->trust_timeouts, "reason",
+	metric_append_value(out, "bps_auth_failures_total", (double)info->trust_timeouts, "reason",
 		"timeout", NULL);
 }

@@ -9,7 +9,7 @@
 struct health_watch {
 	health_event_fn fn;
 	void *ctx;
-	json_t *problems; /* the problems at the last call of health_watch_look */
+	json_t *problems; /* the problems at the last call of health_watch_check */
 };
 
 struct health_watch *health_watch_new(health_event_fn fn, void *ctx)
@@ -30,27 +30,28 @@ void health_watch_free(struct health_watch *w)
 	free(w);
 }
 
-static const char *text_of(json_t *problem, const char *key)
+static const char *problem_text_of(json_t *problem, const char *key)
 {
 	return json_string_value(json_object_get(problem, key));
 }
 
-static bool is_in(json_t *list, json_t *problem)
+static bool is_problem_in_list(json_t *list, json_t *problem)
 {
 	json_t *p;
 	size_t i;
 
 	json_array_foreach (list, i, p)
-		if (strcmp(text_of(p, "code"), text_of(problem, "code")) == 0 &&
-			strcmp(text_of(p, "subject"), text_of(problem, "subject")) == 0)
+		if (strcmp(problem_text_of(p, "code"), problem_text_of(problem, "code")) == 0 &&
+			strcmp(problem_text_of(p, "subject"),
+				problem_text_of(problem, "subject")) == 0)
 			return true;
 	return false;
 }
 
 /* Report an event for each problem that is in `list` but not in `others`. If `is_over` is true, the
  * event reports that the problem is over. Otherwise the event reports a new problem. */
-static void note_new(const struct health_watch *w, const struct sched_core *c, json_t *list,
-	json_t *others, bool is_over)
+static void report_problem_changes(const struct health_watch *w, const struct sched_core *c,
+	json_t *list, json_t *others, bool is_over)
 {
 	char text[SCHED_EVENT_BYTES];
 	struct sched_event e = {EVENT_HEALTH, c->view, text};
@@ -59,20 +60,20 @@ static void note_new(const struct health_watch *w, const struct sched_core *c, j
 	size_t i;
 
 	json_array_foreach (list, i, p) {
-		if (is_in(others, p))
+		if (is_problem_in_list(others, p))
 			continue;
-		subject = text_of(p, "subject");
+		subject = problem_text_of(p, "subject");
 		if (is_over)
-			snprintf(text, sizeof(text), "%s is over%s%s", text_of(p, "code"),
+			snprintf(text, sizeof(text), "%s is over%s%s", problem_text_of(p, "code"),
 				*subject ? ": " : "", subject);
 		else
-			snprintf(text, sizeof(text), "%s: %s", text_of(p, "code"),
-				text_of(p, "what"));
+			snprintf(text, sizeof(text), "%s: %s", problem_text_of(p, "code"),
+				problem_text_of(p, "what"));
 		w->fn(w->ctx, &e);
 	}
 }
 
-void health_watch_look(
+void health_watch_check(
 	struct health_watch *w, const struct sched_core *c, const struct status_info *info)
 {
 	bool is_error;
@@ -80,8 +81,8 @@ void health_watch_look(
 
 	while (json_array_size(problems) > HEALTH_WATCHED_MAX)
 		json_array_remove(problems, json_array_size(problems) - 1);
-	note_new(w, c, problems, w->problems, false);
-	note_new(w, c, w->problems, problems, true);
+	report_problem_changes(w, c, problems, w->problems, false);
+	report_problem_changes(w, c, w->problems, problems, true);
 	json_decref(w->problems);
 	w->problems = problems;
 }

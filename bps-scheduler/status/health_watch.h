@@ -14,7 +14,7 @@ typedef void (*health_event_fn)(void *ctx, const struct sched_event *e);
 /* Create a watch, which calls fn(ctx, event) for each event. Return NULL if memory is exhausted. */
 struct health_watch *health_watch_new(health_event_fn fn, void *ctx);
 /* Compare the problems with those of the last call, and report the differences. */
-void health_watch_look(
+void health_watch_check(
 	struct health_watch *w, const struct sched_core *c, const struct status_info *info);
 void health_watch_free(struct health_watch *w);
 #endif

@@ -10,54 +10,54 @@
 
 typedef double (*job_value_fn)(const struct status_info *info, const struct sched_job *j);
 
-static double job_round(const struct status_info *info, const struct sched_job *j)
+static double job_round_value(const struct status_info *info, const struct sched_job *j)
 {
 	(void)info;
 	return (double)j->progress.round;
 }
 
-static double job_steps(const struct status_info *info, const struct sched_job *j)
+static double job_steps_value(const struct status_info *info, const struct sched_job *j)
 {
 	(void)info;
 	return j->progress.steps_s;
 }
 
-static double job_stalled(const struct status_info *info, const struct sched_job *j)
+static double job_stalled_value(const struct status_info *info, const struct sched_job *j)
 {
 	return status_span_s(
 		info, j->stall.moved_ns > j->since_ns ? j->stall.moved_ns : j->since_ns);
 }
 
-static double job_workers(const struct status_info *info, const struct sched_job *j)
+static double job_workers_value(const struct status_info *info, const struct sched_job *j)
 {
 	(void)info;
 	return j->n_joined;
 }
 
-static void gauge(const struct sched_core *c, const struct status_info *info, struct evbuffer *out,
-	const char *name, const char *help, job_value_fn value)
+static void write_job_gauge(const struct sched_core *c, const struct status_info *info,
+	struct evbuffer *out, const char *name, const char *help, job_value_fn value)
 {
 	unsigned n = 0;
 	char id[16];
 
-	metric_begin(out, name, "gauge", help);
+	metric_append_header(out, name, "gauge", help);
 	for (const struct sched_job *j = c->jobs; j && n < JOBS_MAX; j = j->next) {
 		if (j->state != JOB_RUNNING)
 			continue;
 		n++;
 		snprintf(id, sizeof(id), "%u", j->id);
-		metric_value(out, name, value(info, j), "bps_job", j->name, "id", id, NULL);
+		metric_append_value(out, name, value(info, j), "bps_job", j->name, "id", id, NULL);
 	}
 }
 
 void status_job_metrics(
 	const struct sched_core *c, const struct status_info *info, struct evbuffer *out)
 {
-	gauge(c, info, out, "bps_job_round",
-		"largest round of the job that is complete at a server", job_round);
-	gauge(c, info, out, "bps_job_steps_per_second", "recent rounds of the job per second",
-		job_steps);
-	gauge(c, info, out, "bps_job_stalled_seconds",
-		"seconds since a round of the job last completed", job_stalled);
-	gauge(c, info, out, "bps_job_workers", "workers of the job", job_workers);
+	write_job_gauge(c, info, out, "bps_job_round",
+		"largest round of the job that is complete at a server", job_round_value);
+	write_job_gauge(c, info, out, "bps_job_steps_per_second",
+		"recent rounds of the job per second", job_steps_value);
+	write_job_gauge(c, info, out, "bps_job_stalled_seconds",
+		"seconds since a round of the job last completed", job_stalled_value);
+	write_job_gauge(c, info, out, "bps_job_workers", "workers of the job", job_workers_value);
 }

@@ -17,7 +17,7 @@ uint32_t status_find_job(const struct sched_core *c, const char *name)
 	/* a # before a number selects the job with that number, because a job's name may consist of
 	 * digits */
 	if (*name == '#') {
-		found = sched_job_any(c, (uint32_t)strtoul(name + 1, NULL, 10));
+		found = sched_job_any_by_id(c, (uint32_t)strtoul(name + 1, NULL, 10));
 		return found ? found->id : 0;
 	}
 
@@ -28,7 +28,7 @@ uint32_t status_find_job(const struct sched_core *c, const char *name)
 		if (strcmp(j->name, name) == 0)
 			found = j;
 	if (!found && number && number < CTL_NO_ID)
-		found = sched_job_any(c, (uint32_t)number);
+		found = sched_job_any_by_id(c, (uint32_t)number);
 	return found ? found->id : 0;
 }
 
@@ -44,7 +44,7 @@ static int fewest_calls_first(const void *a, const void *b)
 	return rc ? rc : compare_u64(x->rank, y->rank);
 }
 
-static json_t *oldest_json(const struct sched_job *j, const struct ctl_report_worker *w)
+static json_t *oldest_wait_json(const struct sched_job *j, const struct ctl_report_worker *w)
 {
 	json_t *o;
 
@@ -58,10 +58,10 @@ static json_t *oldest_json(const struct sched_job *j, const struct ctl_report_wo
 	return o;
 }
 
-static json_t *worker_json(const struct sched_core *c, const struct sched_job *j,
+static json_t *job_worker_json(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe_worker *w, uint64_t most_calls)
 {
-	const struct sched_member *m = sched_member(c, w->agent);
+	const struct sched_member *m = sched_member_by_id(c, w->agent);
 	json_t *o = json_object();
 
 	status_put_num(o, "rank", w->w.rank);
@@ -73,11 +73,11 @@ static json_t *worker_json(const struct sched_core *c, const struct sched_job *j
 	status_put_num(o, "completed", w->w.completed);
 	status_put_sec(o, "quiet_s", w->w.quiet_ms / 1e3);
 	status_put_num(o, "behind", most_calls - w->w.calls);
-	json_object_set_new(o, "oldest", oldest_json(j, &w->w));
+	json_object_set_new(o, "oldest", oldest_wait_json(j, &w->w));
 	return o;
 }
 
-static json_t *workers_json(
+static json_t *job_workers_json(
 	const struct sched_core *c, const struct sched_job *j, const struct sched_probe *p)
 {
 	const struct sched_probe_worker **order = sched_alloc(p->n_workers, sizeof(*order));
@@ -91,18 +91,18 @@ static json_t *workers_json(
 	}
 	qsort(order, p->n_workers, sizeof(*order), fewest_calls_first);
 	for (uint32_t i = 0; i < p->n_workers; i++)
-		json_array_append_new(list, worker_json(c, j, order[i], most));
+		json_array_append_new(list, job_worker_json(c, j, order[i], most));
 	free(order);
 	return list;
 }
 
-static json_t *agents_json(const struct sched_core *c, const struct sched_job *j,
+static json_t *job_agents_json(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, json_t *missing)
 {
 	json_t *list = json_array();
 
 	for (uint32_t i = 0; i < j->n_members; i++) {
-		const struct sched_member *m = sched_member(c, j->members[i].agent);
+		const struct sched_member *m = sched_member_by_id(c, j->members[i].agent);
 		bool has_answered = p && i < p->n_members && p->has_answered[i];
 		json_t *o;
 
@@ -115,15 +115,15 @@ static json_t *agents_json(const struct sched_core *c, const struct sched_job *j
 		status_put_str(o, "text", p && has_answered && p->texts[i] ? p->texts[i] : "");
 		json_array_append_new(list, o);
 		if (p && !has_answered)
-			json_array_append_new(missing, jsontext(m->name));
+			json_array_append_new(missing, json_text_sanitized(m->name));
 	}
 	return list;
 }
 
-json_t *status_job(const struct sched_core *c, const struct status_info *info, uint32_t job,
+json_t *status_job_json(const struct sched_core *c, const struct status_info *info, uint32_t job,
 	const struct sched_probe *p)
 {
-	const struct sched_job *j = sched_job_any(c, job);
+	const struct sched_job *j = sched_job_any_by_id(c, job);
 	struct sched_finding found[SCHED_FINDINGS_MAX];
 	char condition[CTL_TEXT_MAX + 1];
 	json_t *o, *missing, *waits, *problems;
@@ -139,13 +139,13 @@ json_t *status_job(const struct sched_core *c, const struct status_info *info, u
 	status_put_str(o, "role", "scheduler");
 	status_put_view(o, c);
 	json_object_set_new(o, "job", status_job_brief(c, info, j));
-	json_object_set_new(o, "agents", agents_json(c, j, p, missing));
-	json_object_set_new(
-		o, "workers", p && j->state == JOB_RUNNING ? workers_json(c, j, p) : json_array());
+	json_object_set_new(o, "agents", job_agents_json(c, j, p, missing));
+	json_object_set_new(o, "workers",
+		p && j->state == JOB_RUNNING ? job_workers_json(c, j, p) : json_array());
 	json_object_set_new(o, "missing", missing);
 	problems = json_array();
 	if (p)
-		status_findings(c, info, j, found, stalls_find(c, j, p, found), problems);
+		status_findings(c, info, j, found, stalls_list_findings(c, j, p, found), problems);
 	status_mark_muted(c, info, problems, &is_error, &is_any);
 	json_object_set_new(o, "problems", problems);
 	json_object_set_new(o, "waits", waits);

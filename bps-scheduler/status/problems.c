@@ -43,7 +43,7 @@ void status_problem(json_t *list, const char *code, bool is_error, const char *s
 	json_array_append_new(list, o);
 }
 
-static void problem(
+static void add_cluster_problem(
 	struct problem_list *p, const char *code, bool is_error, const struct problem_lines *l)
 {
 	status_problem(p->list, code, is_error, "", l);
@@ -60,7 +60,7 @@ static void member_problem(struct problem_list *p, const struct sched_member *m,
 	p->is_error |= is_error;
 }
 
-static void job_problem(struct problem_list *p, const struct sched_job *j, const char *code,
+static void add_job_problem(struct problem_list *p, const struct sched_job *j, const char *code,
 	const struct problem_lines *l)
 {
 	char subject[CTL_JOB_NAME_MAX + 16];
@@ -69,7 +69,7 @@ static void job_problem(struct problem_list *p, const struct sched_job *j, const
 	status_problem(p->list, code, false, subject, l);
 }
 
-static void down_problem(const struct sched_core *c, const struct status_info *info,
+static void add_down_member_problem(const struct sched_core *c, const struct status_info *info,
 	const struct sched_member *m, struct problem_list *p)
 {
 	bool is_server = m->role == ROLE_SERVER;
@@ -102,7 +102,7 @@ static void down_problem(const struct sched_core *c, const struct status_info *i
 
 /* Add a problem for an agent whose messages do not reach the scheduler, although servers still
  * receive data from the agent. */
-static void cut_problem(
+static void add_control_silent_problem(
 	const struct status_info *info, const struct sched_member *m, struct problem_list *p)
 {
 	struct problem_lines l;
@@ -130,7 +130,7 @@ static void silent_problem(const struct sched_core *c, const struct status_info 
 		dead_ns = m->heard_ns + sched_member_dead_ns(c, m);
 	if (m->role == ROLE_AGENT && m->seen_ns && !m->is_behind &&
 		m->seen_ns + sched_member_dead_ns(c, m) > dead_ns) {
-		cut_problem(info, m, p);
+		add_control_silent_problem(info, m, p);
 		return;
 	}
 	snprintf(l.what, sizeof(l.what), "%s %s on %s: %s for %.1f s", sched_role_name(m->role),
@@ -146,7 +146,7 @@ static void silent_problem(const struct sched_core *c, const struct status_info 
 	member_problem(p, m, "CONTROL_SILENT", false, &l);
 }
 
-static void stuck_problem(
+static void add_stuck_member_problem(
 	const struct status_info *info, const struct sched_member *m, struct problem_list *p)
 {
 	struct problem_lines l;
@@ -161,7 +161,7 @@ static void stuck_problem(
 	member_problem(p, m, "MEMBER_STUCK", false, &l);
 }
 
-static void slow_problem(
+static void add_slow_server_problem(
 	const struct sched_core *c, const struct sched_member *m, struct problem_list *p)
 {
 	struct problem_lines l;
@@ -187,7 +187,7 @@ static void unstable_problem(
 	char more[40] = "";
 
 	for (uint32_t i = 0; i < m->n_losses; i++) {
-		const struct sched_member *s = sched_member(c, m->losses[i].server);
+		const struct sched_member *s = sched_member_by_id(c, m->losses[i].server);
 
 		if (!s || s->role != ROLE_SERVER || s->state != MEMBER_UP ||
 			m->losses[i].losses < LOSSES_MIN)
@@ -224,7 +224,7 @@ static void behind_problem(
 	snprintf(l.effect, sizeof(l.effect), "earlier jobs have ended with BPS_EJOB_FAILED");
 	snprintf(l.action, sizeof(l.action),
 		"start the jobs again; check whether the disk of --state-dir loses synced data");
-	problem(p, "STATE_BEHIND", false, &l);
+	add_cluster_problem(p, "STATE_BEHIND", false, &l);
 }
 
 static void memory_problems(const struct sched_core *c, struct problem_list *p)
@@ -259,14 +259,14 @@ static void memory_problems(const struct sched_core *c, struct problem_list *p)
 static void refused_machine_problem(
 	const struct status_info *info, const struct sched_member *m, struct problem_list *p)
 {
-	const struct machine_rival *rival = machine_rival(m, info->now_ns);
+	const struct machine_rival *rival = machine_recent_rival(m, info->now_ns);
 	struct machine machine = machine_of_member(m);
 	char place[MACHINE_PLACE_BYTES];
 	struct problem_lines l;
 
 	if (!rival)
 		return;
-	machine_place(&machine, m->addr, m->port, place);
+	machine_format_place(&machine, m->addr, m->port, place);
 	snprintf(l.what, sizeof(l.what),
 		"two machines have the host name %s: %s %s is pid %u on %s, and pid %u on %s is "
 		"refused",
@@ -289,8 +289,8 @@ static void duplicate_host_problem(
 	char place_a[MACHINE_PLACE_BYTES], place_b[MACHINE_PLACE_BYTES], subject[CTL_NAME_MAX + 16];
 	struct problem_lines l;
 
-	machine_place(&of_a, a->addr, a->port, place_a);
-	machine_place(&of_b, b->addr, b->port, place_b);
+	machine_format_place(&of_a, a->addr, a->port, place_a);
+	machine_format_place(&of_b, b->addr, b->port, place_b);
 	snprintf(subject, sizeof(subject), "host %s", a->host);
 	snprintf(l.what, sizeof(l.what),
 		"two machines have the host name %s: %s %s is on %s, and %s %s is on %s", a->host,
@@ -359,7 +359,7 @@ static void master_problem(const struct sched_core *c, struct problem_list *p)
 		"run `bpsctl key status`; give each member the key of its name (bpsctl key derive "
 		"%s:%s)",
 		sched_role_name(first->role), first->name);
-	problem(p, "MASTER_KEY", false, &l);
+	add_cluster_problem(p, "MASTER_KEY", false, &l);
 }
 
 static void member_problems(
@@ -369,14 +369,14 @@ static void member_problems(
 		const struct sched_member *m = c->members[i];
 
 		if (m->state == MEMBER_DOWN)
-			down_problem(c, info, m, p);
+			add_down_member_problem(c, info, m, p);
 		else if (m->state != MEMBER_UP ||
 			 info->now_ns > m->heard_ns + sched_member_dead_ns(c, m) / SILENT_SHARE)
 			silent_problem(c, info, m, p);
 		else if (m->beat.progress && info->now_ns > m->moved_ns + STUCK_NS)
-			stuck_problem(info, m, p);
+			add_stuck_member_problem(info, m, p);
 		if (m->state == MEMBER_UP && m->sums.is_slow)
-			slow_problem(c, m, p);
+			add_slow_server_problem(c, m, p);
 		if (m->state == MEMBER_UP)
 			unstable_problem(c, m, p);
 		if (sched_is_usable(m))
@@ -405,14 +405,14 @@ static void forming_problem(
 	snprintf(l.effect, sizeof(l.effect),
 		"workers that have joined wait in bps_open until their time-out");
 	snprintf(l.action, sizeof(l.action), "start the missing ranks, or see their own output");
-	job_problem(p, j, "JOB_FORMING_LONG", &l);
+	add_job_problem(p, j, "JOB_FORMING_LONG", &l);
 }
 
 static void straggler_problem(
 	const struct sched_core *c, const struct sched_job *j, struct problem_list *p)
 {
 	const struct sched_progress *pace = &j->progress;
-	const struct sched_member *m = sched_member(c, pace->slowest);
+	const struct sched_member *m = sched_member_by_id(c, pace->slowest);
 	double share = pace->steps_s * pace->slowest_lag_us / 1e6;
 	struct problem_lines l;
 
@@ -427,10 +427,10 @@ static void straggler_problem(
 		100 * (share < 1 ? share : 1));
 	snprintf(l.action, sizeof(l.action),
 		"check load, clock and input of that machine; see `bpsctl job %.80s`", j->name);
-	job_problem(p, j, "STRAGGLER", &l);
+	add_job_problem(p, j, "STRAGGLER", &l);
 }
 
-static void job_problems(
+static void add_all_job_problems(
 	const struct sched_core *c, const struct status_info *info, struct problem_list *p)
 {
 	struct problem_lines l;
@@ -458,7 +458,7 @@ static void job_problems(
 	snprintf(l.effect, sizeof(l.effect), "%llu partitions wait for a server",
 		(unsigned long long)status_orphans(c));
 	snprintf(l.action, sizeof(l.action), "start bps-server on some machine");
-	problem(p, "NO_SERVER", true, &l);
+	add_cluster_problem(p, "NO_SERVER", true, &l);
 }
 
 void status_mark_muted(const struct sched_core *c, const struct status_info *info, json_t *list,
@@ -471,7 +471,7 @@ void status_mark_muted(const struct sched_core *c, const struct status_info *inf
 	json_array_foreach (list, i, p) {
 		const char *code = json_string_value(json_object_get(p, "code"));
 		const char *severity = json_string_value(json_object_get(p, "severity"));
-		bool is_muted = mute_find(c, code, info->now_ns) != NULL;
+		bool is_muted = mute_find_active(c, code, info->now_ns) != NULL;
 
 		json_object_set_new(p, "muted", json_boolean(is_muted));
 		*ret_is_any |= !is_muted;
@@ -479,7 +479,7 @@ void status_mark_muted(const struct sched_core *c, const struct status_info *inf
 	}
 }
 
-static bool has_code(json_t *list, const char *code)
+static bool has_unmuted_code(json_t *list, const char *code)
 {
 	json_t *p;
 	size_t i;
@@ -506,7 +506,7 @@ bool status_health(
 	if (is_any)
 		n = (size_t)snprintf(ret_text->s, sizeof(ret_text->s), is_error ? "ERR" : "WARN");
 	for (size_t k = 0; k < sizeof(codes) / sizeof(codes[0]) && n < sizeof(ret_text->s); k++)
-		if (has_code(list, codes[k]))
+		if (has_unmuted_code(list, codes[k]))
 			n += (size_t)snprintf(
 				ret_text->s + n, sizeof(ret_text->s) - n, " %s", codes[k]);
 	json_decref(list);
@@ -523,14 +523,14 @@ json_t *status_problems(
 		"see the scheduler's log; free or repair the disk of --state-dir"};
 
 	if (c->is_undurable)
-		problem(&p, "STATE_NOT_DURABLE", true, &l);
+		add_cluster_problem(&p, "STATE_NOT_DURABLE", true, &l);
 	if (c->behind_ns && info->now_ns - c->behind_ns < BEHIND_NS)
 		behind_problem(c, info, &p);
 	member_problems(c, info, &p);
 	master_problem(c, &p);
 	memory_problems(c, &p);
 	duplicate_host_problems(c, &p);
-	job_problems(c, info, &p);
+	add_all_job_problems(c, info, &p);
 	*ret_is_error = p.is_error;
 	return p.list;
 }

@@ -24,7 +24,7 @@ double status_span_s(const struct status_info *info, uint64_t since_ns)
 
 void status_put_str(json_t *o, const char *key, const char *s)
 {
-	json_object_set_new(o, key, jsontext(s));
+	json_object_set_new(o, key, json_text_sanitized(s));
 }
 
 void status_put_num(json_t *o, const char *key, uint64_t v)
@@ -56,7 +56,7 @@ uint32_t status_count_members(const struct sched_core *c, enum role role, enum m
 	return n;
 }
 
-void status_line(const struct sched_core *c, char *ret, size_t room)
+void status_write_line(const struct sched_core *c, char *ret, size_t room)
 {
 	uint32_t running = 0;
 
@@ -93,7 +93,7 @@ uint32_t status_missing_ranks(const struct sched_job *j, uint32_t *ret, uint32_t
 
 /* ---- cluster ---- */
 
-static uint64_t placed_bytes(const struct sched_member *m)
+static uint64_t member_placed_bytes(const struct sched_member *m)
 {
 	uint64_t n = 0;
 
@@ -104,7 +104,7 @@ static uint64_t placed_bytes(const struct sched_member *m)
 
 /* Return whether the member has sent no message for QUIET_BEATS heartbeat intervals and for at
  * least 1 s. Such a member may be hanging. */
-static bool is_quiet(
+static bool is_member_quiet(
 	const struct sched_core *c, const struct status_info *info, const struct sched_member *m)
 {
 	uint64_t limit_ns = QUIET_BEATS * c->cfg.beat_ms * NS_PER_MS;
@@ -112,7 +112,7 @@ static bool is_quiet(
 	return info->now_ns > m->heard_ns + (limit_ns > NS_PER_S ? limit_ns : NS_PER_S);
 }
 
-static json_t *member_json(const struct sched_core *c, const struct status_info *info,
+static json_t *member_status_json(const struct sched_core *c, const struct status_info *info,
 	const struct sched_member *m, uint64_t n_parts)
 {
 	json_t *o = json_object();
@@ -132,7 +132,7 @@ static json_t *member_json(const struct sched_core *c, const struct status_info 
 	status_put_str(o, "state", sched_member_state_name(m->state));
 	status_put_sec(o, "state_s", status_span_s(info, m->since_ns));
 	status_put_sec(o, "quiet_s", status_span_s(info, m->heard_ns));
-	json_object_set_new(o, "is_quiet", json_boolean(is_quiet(c, info, m)));
+	json_object_set_new(o, "is_quiet", json_boolean(is_member_quiet(c, info, m)));
 	status_put_str(o, "why", m->state == MEMBER_DOWN ? m->why_down : "");
 	json_object_set_new(o, "is_drained", json_boolean(m->is_drained));
 	json_object_set_new(o, "is_leaving", json_boolean(m->is_leaving));
@@ -142,7 +142,7 @@ static json_t *member_json(const struct sched_core *c, const struct status_info 
 	status_put_num(o, "nic_mbps", speed_mbps(m));
 	status_put_str(o, "nic_source", speed_source(m));
 	status_put_num(o, "measured_mbps", m->beat.measured_mbps);
-	status_put_num(o, "partitions_bytes", placed_bytes(m));
+	status_put_num(o, "partitions_bytes", member_placed_bytes(m));
 	status_put_num(o, "restarts", m->restart_count);
 	status_put_num(o, "view", m->beat.view);
 	status_put_num(o, "rounds", m->beat.rounds);
@@ -165,10 +165,10 @@ static json_t *member_json(const struct sched_core *c, const struct status_info 
 
 /* Return the progress of the job, as the servers report it. Returns JSON null before the first
  * report of a server. Servers do not report a job that runs on one machine. */
-static json_t *progress_json(const struct sched_core *c, const struct sched_job *j)
+static json_t *job_progress_json(const struct sched_core *c, const struct sched_job *j)
 {
 	const struct sched_progress *p = &j->progress;
-	const struct sched_member *m = sched_member(c, p->slowest);
+	const struct sched_member *m = sched_member_by_id(c, p->slowest);
 	json_t *o, *slowest = json_null();
 
 	if (!p->is_known)
@@ -193,7 +193,7 @@ static json_t *progress_json(const struct sched_core *c, const struct sched_job 
 }
 
 /* Describe a machine that has left a running job. */
-static json_t *lost_json(const struct sched_member *m, const struct sched_job_member *jm)
+static json_t *lost_machine_json(const struct sched_member *m, const struct sched_job_member *jm)
 {
 	json_t *o = json_object();
 
@@ -213,13 +213,13 @@ json_t *status_job_brief(
 	uint64_t parts = 0, agents_up = 0;
 
 	for (uint32_t i = 0; i < j->n_members; i++) {
-		const struct sched_member *m = sched_member(c, j->members[i].agent);
+		const struct sched_member *m = sched_member_by_id(c, j->members[i].agent);
 
 		if (j->members[i].is_gone) {
-			json_array_append_new(lost, lost_json(m, &j->members[i]));
+			json_array_append_new(lost, lost_machine_json(m, &j->members[i]));
 			continue;
 		}
-		json_array_append_new(agents, jsontext(m->name));
+		json_array_append_new(agents, json_text_sanitized(m->name));
 		agents_up += m->state == MEMBER_UP;
 	}
 	for (uint32_t i = 0; i < n; i++)
@@ -251,7 +251,7 @@ json_t *status_job_brief(
 	json_object_set_new(o, "quota", status_job_quota(c, j));
 	status_put_num(o, "agents_up", agents_up);
 	if (j->state == JOB_RUNNING)
-		json_object_set_new(o, "pace", progress_json(c, j));
+		json_object_set_new(o, "pace", job_progress_json(c, j));
 	if (j->state == JOB_ENDED) {
 		status_put_num(o, "code", j->code);
 		status_put_str(o, "text", j->end_text);
@@ -280,13 +280,13 @@ static json_t *tolerates_json(const struct sched_core *c, const struct status_in
 	json_t *o = json_object();
 	bool lacks_memory;
 
-	status_put_num(o, "server_losses", drain_losses(c, &lacks_memory));
+	status_put_num(o, "server_losses", drain_tolerated_losses(c, &lacks_memory));
 	status_put_str(o, "limit", lacks_memory ? "memory" : "servers");
 	json_object_set_new(o, "scheduler_loss", json_boolean(info->has_log && !c->is_undurable));
 	return o;
 }
 
-static json_t *muted_json(const struct sched_core *c, const struct status_info *info)
+static json_t *muted_codes_json(const struct sched_core *c, const struct status_info *info)
 {
 	json_t *list = json_array();
 
@@ -306,7 +306,7 @@ static json_t *muted_json(const struct sched_core *c, const struct status_info *
 	return list;
 }
 
-static json_t *state_json(const struct status_info *info)
+static json_t *state_log_json(const struct status_info *info)
 {
 	json_t *o = json_object();
 
@@ -325,7 +325,8 @@ json_t *status_cluster(const struct sched_core *c, const struct status_info *inf
 	uint64_t *n_parts = parts_by_server(c);
 
 	for (uint32_t i = 1; i <= c->n_members; i++)
-		json_array_append_new(members, member_json(c, info, c->members[i], n_parts[i]));
+		json_array_append_new(
+			members, member_status_json(c, info, c->members[i], n_parts[i]));
 	free(n_parts);
 	for (const struct sched_job *j = c->jobs; j; j = j->next)
 		json_array_append_new(jobs, status_job_brief(c, info, j));
@@ -343,13 +344,13 @@ json_t *status_cluster(const struct sched_core *c, const struct status_info *inf
 	status_put_num(o, "term", c->term);
 	status_put_sec(o, "up_s", status_span_s(info, c->started_ns));
 	json_object_set_new(o, "is_durable", json_boolean(!c->is_undurable));
-	json_object_set_new(o, "state", state_json(info));
+	json_object_set_new(o, "state", state_log_json(info));
 	json_object_set_new(o, "tolerates", tolerates_json(c, info));
 	json_object_set_new(o, "problems", problems);
-	json_object_set_new(o, "muted", muted_json(c, info));
+	json_object_set_new(o, "muted", muted_codes_json(c, info));
 	json_object_set_new(o, "members", members);
 	json_object_set_new(o, "jobs", jobs);
-	json_object_set_new(o, "users", status_users(c));
+	json_object_set_new(o, "users", status_users_json(c));
 	json_object_set_new(o, "ended", ended);
 	return o;
 }

@@ -80,7 +80,7 @@ struct status_info {
 };
 
 /* Write a summary of the cluster in one line. */
-void status_line(const struct sched_core *c, char *ret, size_t room);
+void status_write_line(const struct sched_core *c, char *ret, size_t room);
 
 /* Write the health and the codes of the problems, for example "WARN SERVER_DOWN TRAINER_STALLED".
  * Write "" if the health is OK. Returns false if the health is ERR. */
@@ -97,7 +97,7 @@ uint32_t status_find_job(const struct sched_core *c, const char *name);
 
 /* Return the status of a job as JSON, a new reference. p: the finished probe of the job's agents;
  * NULL if the job does not run. Returns NULL if the job no longer exists, or when out of memory. */
-json_t *status_job(const struct sched_core *c, const struct status_info *info, uint32_t job,
+json_t *status_job_json(const struct sched_core *c, const struct status_info *info, uint32_t job,
 	const struct sched_probe *p);
 
 /* Append the core's metrics as Prometheus text. */

@@ -48,11 +48,11 @@ json_t *status_job_brief(
 json_t *status_problems(
 	const struct sched_core *c, const struct status_info *info, bool *ret_is_error);
 
-/* status_job_quota returns the quotas of a job. status_users returns the quotas of each user that
- * has a job. Both return the use and the limit of each quota (user_quotas.c). A limit of 0 means
- * unlimited. The results are new references. */
+/* status_job_quota returns the quotas of a job. status_users_json returns the quotas of each user
+ * that has a job. Both return the use and the limit of each quota (user_quotas.c). A limit of 0
+ * means unlimited. The results are new references. */
 json_t *status_job_quota(const struct sched_core *c, const struct sched_job *j);
-json_t *status_users(const struct sched_core *c);
+json_t *status_users_json(const struct sched_core *c);
 void status_quota_metrics(const struct sched_core *c, struct evbuffer *out);
 /* Append metrics of the running jobs (job_gauges.c). */
 void status_job_metrics(

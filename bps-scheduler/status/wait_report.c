@@ -17,13 +17,13 @@ struct wait_list {
 	uint32_t n;
 };
 
-static struct wait_list people_new(void)
+static struct wait_list wait_list_create(void)
 {
 	return (struct wait_list){json_array(), 0};
 }
 
 /* Add o to the list, or only count o if the list is full. Takes ownership of o. */
-static void people_add(struct wait_list *p, json_t *o)
+static void wait_list_append(struct wait_list *p, json_t *o)
 {
 	if (p->n++ < NAMED_MAX)
 		json_array_append_new(p->list, o);
@@ -31,28 +31,30 @@ static void people_add(struct wait_list *p, json_t *o)
 		json_decref(o);
 }
 
-static void people_put(json_t *o, const char *list, const char *count, const struct wait_list *p)
+static void wait_list_put_json(
+	json_t *o, const char *list, const char *count, const struct wait_list *p)
 {
 	json_object_set_new(o, list, p->list);
 	status_put_num(o, count, p->n);
 }
 
-static json_t *wait_new(
+static json_t *wait_entry_json(
 	const char *why, const char *tensor, uint64_t round, double s, struct wait_list *waiting)
 {
 	json_t *o = json_object();
 
 	status_put_str(o, "why", why);
-	json_object_set_new(o, "tensor", tensor ? jsontext(tensor) : json_null());
+	json_object_set_new(o, "tensor", tensor ? json_text_sanitized(tensor) : json_null());
 	status_put_num(o, "round", round);
 	status_put_sec(o, "s", s);
-	people_put(o, "waiting", "n_waiting", waiting);
+	wait_list_put_json(o, "waiting", "n_waiting", waiting);
 	return o;
 }
 
-static json_t *worker_json(const struct sched_core *c, uint32_t rank, uint32_t agent, uint32_t pid)
+static json_t *wait_worker_json(
+	const struct sched_core *c, uint32_t rank, uint32_t agent, uint32_t pid)
 {
-	const struct sched_member *m = sched_member(c, agent);
+	const struct sched_member *m = sched_member_by_id(c, agent);
 	json_t *o = json_object();
 
 	status_put_num(o, "rank", rank);
@@ -64,35 +66,35 @@ static json_t *worker_json(const struct sched_core *c, uint32_t rank, uint32_t a
 
 /* ---- forming ---- */
 
-static json_t *join_wait(
+static json_t *join_wait_json(
 	const struct status_info *info, const struct sched_core *c, const struct sched_job *j)
 {
-	struct wait_list waiting = people_new(), missing = people_new();
+	struct wait_list waiting = wait_list_create(), missing = wait_list_create();
 	uint32_t n = sched_job_missing(j);
 	json_t *o;
 
 	for (uint32_t r = 0; r < j->n_room || missing.n < n; r++) {
 		if (r < j->n_room && j->workers[r].state != WORKER_ABSENT) {
-			people_add(&waiting,
-				worker_json(c, r, j->workers[r].agent, j->workers[r].pid));
+			wait_list_append(&waiting,
+				wait_worker_json(c, r, j->workers[r].agent, j->workers[r].pid));
 		} else if (missing.n < n) {
 			json_t *w = json_object();
 
 			status_put_num(w, "rank", r);
-			people_add(&missing, w);
+			wait_list_append(&missing, w);
 		}
 	}
-	o = wait_new("join", NULL, 0, status_span_s(info, j->since_ns), &waiting);
-	people_put(o, "missing", "n_missing", &missing);
+	o = wait_entry_json("join", NULL, 0, status_span_s(info, j->since_ns), &waiting);
+	wait_list_put_json(o, "missing", "n_missing", &missing);
 	return o;
 }
 
 /* ---- tensors that not all members of the job have declared ---- */
 
-static json_t *declare_wait(const struct status_info *info, const struct sched_core *c,
+static json_t *declare_wait_json(const struct status_info *info, const struct sched_core *c,
 	const struct sched_job *j, const struct sched_tensor *t)
 {
-	struct wait_list waiting = people_new(), missing = people_new();
+	struct wait_list waiting = wait_list_create(), missing = wait_list_create();
 	json_t *o;
 
 	for (uint32_t i = 0; i < j->n_members; i++) {
@@ -101,16 +103,16 @@ static json_t *declare_wait(const struct status_info *info, const struct sched_c
 
 		if (jm->is_gone)
 			continue;
-		people_add(sched_tensor_has_declared(t, i) ? &waiting : &missing,
-			worker_json(c, jm->low_rank, jm->agent, pid));
+		wait_list_append(sched_tensor_has_declared(t, i) ? &waiting : &missing,
+			wait_worker_json(c, jm->low_rank, jm->agent, pid));
 	}
-	o = wait_new("declare", t->name, 0, t->since_ns ? status_span_s(info, t->since_ns) : 0,
-		&waiting);
-	people_put(o, "missing", "n_missing", &missing);
+	o = wait_entry_json("declare", t->name, 0,
+		t->since_ns ? status_span_s(info, t->since_ns) : 0, &waiting);
+	wait_list_put_json(o, "missing", "n_missing", &missing);
 	return o;
 }
 
-static void declare_waits(const struct status_info *info, const struct sched_core *c,
+static void append_declare_waits(const struct status_info *info, const struct sched_core *c,
 	const struct sched_job *j, json_t *list)
 {
 	uint32_t n = 0;
@@ -119,7 +121,7 @@ static void declare_waits(const struct status_info *info, const struct sched_cor
 		for (const struct sched_tensor *t = j->buckets[b]; t && n < UNDECLARED_MAX;
 			t = t->next_hash)
 			if (t->state == TENSOR_COLLECTING) {
-				json_array_append_new(list, declare_wait(info, c, j, t));
+				json_array_append_new(list, declare_wait_json(info, c, j, t));
 				n++;
 			}
 }
@@ -128,9 +130,10 @@ static void declare_waits(const struct status_info *info, const struct sched_cor
 
 /* Describe the wait in bps_gpu_open on one machine. `first`: p->workers[first] is the machine's
  * first worker that waits in bps_gpu_open or is missing. */
-static json_t *gpu_wait(const struct sched_core *c, const struct sched_probe *p, uint32_t first)
+static json_t *gpu_open_wait_json(
+	const struct sched_core *c, const struct sched_probe *p, uint32_t first)
 {
-	struct wait_list waiting = people_new(), missing = people_new();
+	struct wait_list waiting = wait_list_create(), missing = wait_list_create();
 	uint32_t agent = p->workers[first].agent, ms = 0;
 	json_t *o;
 
@@ -140,15 +143,16 @@ static json_t *gpu_wait(const struct sched_core *c, const struct sched_probe *p,
 		if (w->agent != agent || w->w.gpu_open == GPU_OPEN_NONE)
 			continue;
 		ms = w->w.gpu_open_ms;
-		people_add(w->w.gpu_open == GPU_OPEN_WAITS ? &waiting : &missing,
-			worker_json(c, w->w.rank, w->agent, w->w.pid));
+		wait_list_append(w->w.gpu_open == GPU_OPEN_WAITS ? &waiting : &missing,
+			wait_worker_json(c, w->w.rank, w->agent, w->w.pid));
 	}
-	o = wait_new("gpu_open", NULL, 0, ms / 1e3, &waiting);
-	people_put(o, "missing", "n_missing", &missing);
+	o = wait_entry_json("gpu_open", NULL, 0, ms / 1e3, &waiting);
+	wait_list_put_json(o, "missing", "n_missing", &missing);
 	return o;
 }
 
-static void gpu_waits(const struct sched_core *c, const struct sched_probe *p, json_t *list)
+static void append_gpu_open_waits(
+	const struct sched_core *c, const struct sched_probe *p, json_t *list)
 {
 	/* is_seen[id]: the agent with this id has an entry in `list` already */
 	bool *is_seen = sched_alloc(c->n_members + 1, sizeof(*is_seen));
@@ -160,17 +164,17 @@ static void gpu_waits(const struct sched_core *c, const struct sched_probe *p, j
 			is_seen[agent])
 			continue;
 		is_seen[agent] = true;
-		json_array_append_new(list, gpu_wait(c, p, i));
+		json_array_append_new(list, gpu_open_wait_json(c, p, i));
 	}
 	free(is_seen);
 }
 
 /* ---- rounds ---- */
 
-static struct wait_list callers(
+static struct wait_list list_waiting_callers(
 	const struct sched_core *c, const struct sched_probe *p, uint32_t tensor, double *ret_s)
 {
-	struct wait_list waiting = people_new();
+	struct wait_list waiting = wait_list_create();
 
 	*ret_s = 0;
 	for (uint32_t i = 0; i < p->n_workers; i++) {
@@ -180,14 +184,15 @@ static struct wait_list callers(
 			continue;
 		if (w->w.oldest_ms / 1e3 > *ret_s)
 			*ret_s = w->w.oldest_ms / 1e3;
-		people_add(&waiting, worker_json(c, w->w.rank, w->agent, w->w.pid));
+		wait_list_append(&waiting, wait_worker_json(c, w->w.rank, w->agent, w->w.pid));
 	}
 	return waiting;
 }
 
-static struct wait_list late_workers(const struct sched_core *c, const struct sched_probe *detail)
+static struct wait_list list_late_workers(
+	const struct sched_core *c, const struct sched_probe *detail)
 {
-	struct wait_list late = people_new();
+	struct wait_list late = wait_list_create();
 
 	for (uint32_t i = 0; i < detail->n_workers; i++) {
 		const struct sched_probe_worker *w = &detail->workers[i];
@@ -195,24 +200,24 @@ static struct wait_list late_workers(const struct sched_core *c, const struct sc
 
 		if (w->w.submitted >= detail->round && w->w.is_attached)
 			continue;
-		o = worker_json(c, w->w.rank, w->agent, w->w.pid);
+		o = wait_worker_json(c, w->w.rank, w->agent, w->w.pid);
 		json_object_set_new(o, "attached", json_boolean(w->w.is_attached));
 		status_put_num(o, "submitted", w->w.submitted);
 		status_put_sec(o, "quiet_s", w->w.quiet_ms / 1e3);
-		people_add(&late, o);
+		wait_list_append(&late, o);
 	}
 	return late;
 }
 
 /* List the servers that sum partitions of t. */
-static struct wait_list servers_of(
+static struct wait_list list_tensor_servers(
 	const struct status_info *info, const struct sched_core *c, const struct sched_tensor *t)
 {
 	bool *is_named = sched_alloc(c->n_members + 1, sizeof(*is_named));
-	struct wait_list servers = people_new();
+	struct wait_list servers = wait_list_create();
 
 	for (uint32_t k = 0; t->parts && k < t->n_parts; k++) {
-		const struct sched_member *m = sched_member(c, t->parts[k].server);
+		const struct sched_member *m = sched_member_by_id(c, t->parts[k].server);
 		json_t *o;
 
 		if (!m || is_named[m->id])
@@ -223,13 +228,13 @@ static struct wait_list servers_of(
 		status_put_str(o, "host", m->host);
 		status_put_str(o, "state", sched_member_state_name(m->state));
 		status_put_sec(o, "quiet_s", status_span_s(info, m->heard_ns));
-		people_add(&servers, o);
+		wait_list_append(&servers, o);
 	}
 	free(is_named);
 	return servers;
 }
 
-static bool all_answered(const struct sched_probe *p)
+static bool has_each_agent_answered(const struct sched_probe *p)
 {
 	for (uint32_t i = 0; i < p->n_members; i++)
 		if (!p->has_answered[i])
@@ -237,26 +242,26 @@ static bool all_answered(const struct sched_probe *p)
 	return true;
 }
 
-static json_t *round_wait(const struct status_info *info, const struct sched_core *c,
+static json_t *round_wait_json(const struct status_info *info, const struct sched_core *c,
 	const struct sched_job *j, const struct sched_probe *p, const struct sched_probe *detail)
 {
 	const struct sched_tensor *t =
 		detail->tensor < j->n_placed ? j->placed[detail->tensor] : NULL;
-	struct wait_list late = late_workers(c, detail), servers = people_new(), waiting;
+	struct wait_list late = list_late_workers(c, detail), servers = wait_list_create(), waiting;
 	double s;
 	json_t *o;
 
-	waiting = callers(c, p, detail->tensor, &s);
-	if (t && !late.n && all_answered(detail)) {
+	waiting = list_waiting_callers(c, p, detail->tensor, &s);
+	if (t && !late.n && has_each_agent_answered(detail)) {
 		json_decref(servers.list);
-		servers = servers_of(info, c, t);
+		servers = list_tensor_servers(info, c, t);
 	}
-	o = wait_new(late.n                 ? "submit"
-		     : all_answered(detail) ? "sum"
-					    : "unknown",
+	o = wait_entry_json(late.n                            ? "submit"
+			    : has_each_agent_answered(detail) ? "sum"
+							      : "unknown",
 		t ? t->name : "?", detail->round, s, &waiting);
-	people_put(o, "missing", "n_missing", &late);
-	people_put(o, "servers", "n_servers", &servers);
+	wait_list_put_json(o, "missing", "n_missing", &late);
+	wait_list_put_json(o, "servers", "n_servers", &servers);
 	return o;
 }
 
@@ -266,13 +271,13 @@ json_t *wait_report_json(const struct status_info *info, const struct sched_core
 	json_t *list = json_array();
 
 	if (j->state == JOB_FORMING)
-		json_array_append_new(list, join_wait(info, c, j));
+		json_array_append_new(list, join_wait_json(info, c, j));
 	if (j->state != JOB_RUNNING)
 		return list;
-	declare_waits(info, c, j, list);
+	append_declare_waits(info, c, j, list);
 	if (p)
-		gpu_waits(c, p, list);
+		append_gpu_open_waits(c, p, list);
 	for (const struct sched_probe *d = p ? p->details : NULL; d; d = d->next)
-		json_array_append_new(list, round_wait(info, c, j, p, d));
+		json_array_append_new(list, round_wait_json(info, c, j, p, d));
 	return list;
 }

@@ -38,8 +38,8 @@ void arrivals_complete(
 	m->window_lag[0][histogram_bucket(r->last_ns - r->half_ns)]++;
 }
 
-void arrivals_late(struct arrivals *a, const struct arrivals_round *r, uint16_t member,
-	bool is_first, uint64_t now_ns)
+void arrivals_record_late_member(struct arrivals *a, const struct arrivals_round *r,
+	uint16_t member, bool is_first, uint64_t now_ns)
 {
 	struct arrivals_member *m = &a->members[member];
 
@@ -52,7 +52,7 @@ void arrivals_late(struct arrivals *a, const struct arrivals_round *r, uint16_t 
 	m->window_lag[0][histogram_bucket(now_ns - r->half_ns)]++;
 }
 
-void arrivals_roll(struct arrivals *a, uint64_t now_ns)
+void arrivals_roll_window(struct arrivals *a, uint64_t now_ns)
 {
 	if (now_ns - a->window_ns < ARRIVALS_WINDOW_NS)
 		return;
@@ -72,7 +72,7 @@ void arrivals_roll(struct arrivals *a, uint64_t now_ns)
 /* Return whether there are more rounds in which member `a` contributed last than rounds in which
  * member `b` did. First count the rounds of the present and the previous window together. If the
  * counts are equal, count the rounds of the job's whole lifetime. */
-static bool is_worse(const struct arrivals_late *a, const struct arrivals_late *b)
+static bool is_more_often_last(const struct arrivals_late *a, const struct arrivals_late *b)
 {
 	if (a->window_last != b->window_last)
 		return a->window_last > b->window_last;
@@ -81,11 +81,11 @@ static bool is_worse(const struct arrivals_late *a, const struct arrivals_late *
 
 /* Insert `late` into the job's list if the member of `late` is among the members that most often
  * contribute last. */
-static void place(struct arrivals_job *j, const struct arrivals_late *late)
+static void late_list_insert_ranked(struct arrivals_job *j, const struct arrivals_late *late)
 {
 	unsigned at = j->n_late;
 
-	while (at && is_worse(late, &j->late[at - 1]))
+	while (at && is_more_often_last(late, &j->late[at - 1]))
 		at--;
 	if (at == ARRIVALS_LATE_MAX)
 		return;
@@ -114,11 +114,11 @@ void arrivals_report(const struct arrivals *a, struct arrivals_job *ret)
 			continue;
 		for (unsigned k = 0; k < HISTOGRAM_BUCKETS; k++)
 			late.lag.n[k] = m->window_lag[0][k] + m->window_lag[1][k];
-		place(ret, &late);
+		late_list_insert_ranked(ret, &late);
 	}
 }
 
-static void merge_job(struct arrivals_job *to, const struct arrivals_job *from)
+static void arrivals_merge_job(struct arrivals_job *to, const struct arrivals_job *from)
 {
 	struct arrivals_job old = *to;
 
@@ -141,10 +141,10 @@ static void merge_job(struct arrivals_job *to, const struct arrivals_job *from)
 			old.late[k] = old.late[--old.n_late];
 			break;
 		}
-		place(to, &late);
+		late_list_insert_ranked(to, &late);
 	}
 	for (unsigned k = 0; k < old.n_late; k++)
-		place(to, &old.late[k]);
+		late_list_insert_ranked(to, &old.late[k]);
 }
 
 void arrivals_merge(struct arrivals_figures *to, const struct arrivals_figures *from)
@@ -155,13 +155,13 @@ void arrivals_merge(struct arrivals_figures *to, const struct arrivals_figures *
 		while (k < to->n_jobs && to->jobs[k].job != from->jobs[i].job)
 			k++;
 		if (k < to->n_jobs)
-			merge_job(&to->jobs[k], &from->jobs[i]);
+			arrivals_merge_job(&to->jobs[k], &from->jobs[i]);
 		else if (k < ARRIVALS_JOBS_MAX)
 			to->jobs[to->n_jobs++] = from->jobs[i];
 	}
 }
 
-static uint32_t us(uint64_t ns)
+static uint32_t us_from_ns_saturated(uint64_t ns)
 {
 	return ns / NS_PER_US < UINT32_MAX ? (uint32_t)(ns / NS_PER_US) : UINT32_MAX;
 }
@@ -177,14 +177,17 @@ uint32_t arrivals_fill_beat(
 			.rounds = j->rounds,
 			.bytes = j->bytes,
 			.window_rounds = (uint32_t)histogram_count(&j->window_wait),
-			.wait_p50_us = us(histogram_quantile(&j->window_wait, 0.5)),
-			.wait_p99_us = us(histogram_quantile(&j->window_wait, 0.99)),
+			.wait_p50_us =
+				us_from_ns_saturated(histogram_quantile(&j->window_wait, 0.5)),
+			.wait_p99_us =
+				us_from_ns_saturated(histogram_quantile(&j->window_wait, 0.99)),
 			.late = late,
 			.n_late = j->n_late};
 		for (unsigned k = 0; k < j->n_late; k++)
 			*late++ = (struct ctl_beat_late){.agent = j->late[k].agent,
 				.rounds = j->late[k].window_last,
-				.lag_us = us(histogram_quantile(&j->late[k].lag, 0.5))};
+				.lag_us = us_from_ns_saturated(
+					histogram_quantile(&j->late[k].lag, 0.5))};
 	}
 	return f->n_jobs;
 }

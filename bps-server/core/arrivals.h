@@ -106,11 +106,11 @@ void arrivals_complete(
 	struct arrivals *a, const struct arrivals_round *r, uint64_t round, uint64_t bytes);
 /* Record that a round with backup machines ended without this member. is_first: this is the first
  * call of arrivals_late for the round. */
-void arrivals_late(struct arrivals *a, const struct arrivals_round *r, uint16_t member,
-	bool is_first, uint64_t now_ns);
+void arrivals_record_late_member(struct arrivals *a, const struct arrivals_round *r,
+	uint16_t member, bool is_first, uint64_t now_ns);
 /* Start a new window if the present window is full. The cost is O(members), so do not call this
  * function for each message. */
-void arrivals_roll(struct arrivals *a, uint64_t now_ns);
+void arrivals_roll_window(struct arrivals *a, uint64_t now_ns);
 /* Fill in the figures of a job, except its number and name. */
 void arrivals_report(const struct arrivals *a, struct arrivals_job *ret);
 /* Add the figures of a thread to the sum over all threads. */

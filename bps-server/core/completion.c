@@ -16,15 +16,15 @@
 
 #define SUM_MEAN_OF 8 /* sum_ns is a moving mean over about this number of sums */
 
-void slot_clear(struct srv_core *core, struct slot *slot)
+void slot_reset_to_empty(struct srv_core *core, struct slot *slot)
 {
-	sums_discard(core, slot);
+	sums_discard_slot_sum(core, slot);
 	if (slot->fetch)
-		fetch_detach(slot->fetch);
+		fetch_detach_from_owner(slot->fetch);
 	slot->fetch = NULL;
 	slot->wants_fetch = false;
 	if (slot->n_offered)
-		retired_add(core, slot);
+		retired_add_slot_result(core, slot);
 	if (slot->state != SLOT_EMPTY)
 		slot_set_state(core, slot, SLOT_EMPTY);
 	memset(&slot->contributed, 0, sizeof(slot->contributed));
@@ -37,10 +37,10 @@ void slot_clear(struct srv_core *core, struct slot *slot)
 	slot->round = 0;
 }
 
-void seat_clear(struct srv_core *core, struct seat *seat)
+void seat_reset_for_pgen(struct srv_core *core, struct seat *seat)
 {
 	seat_drop_owed(seat);
-	reads_forget(core, seat);
+	reads_cancel_contribution(core, seat);
 	assert(seat->state == SEAT_IDLE);
 	seat->offered = 0;
 	seat->peer = NULL;
@@ -50,7 +50,7 @@ void seat_clear(struct srv_core *core, struct seat *seat)
 
 enum slot_relation slot_relation_of(struct srv_part *part, uint64_t r)
 {
-	const struct slot *slot = part_slot(part, r);
+	const struct slot *slot = part_slot_of_round(part, r);
 	bool is_over = slot->state == SLOT_DONE || (slot->state == SLOT_OPEN && slot->n_has > 0 &&
 							   slot->n_spoken == slot->n_has);
 
@@ -61,25 +61,25 @@ enum slot_relation slot_relation_of(struct srv_part *part, uint64_t r)
 	return slot->round == r - 2 && is_over ? SLOT_HERE : SLOT_AHEAD;
 }
 
-struct slot *slot_for(struct srv_core *core, struct srv_part *part, uint64_t r)
+struct slot *slot_open_for_round(struct srv_core *core, struct srv_part *part, uint64_t r)
 {
-	struct slot *slot = part_slot(part, r);
+	struct slot *slot = part_slot_of_round(part, r);
 
 	if (slot->state != SLOT_EMPTY && slot->round == r)
 		return slot;
 	if (slot->state != SLOT_EMPTY)
-		slot_clear(core, slot);
+		slot_reset_to_empty(core, slot);
 	slot->round = r;
 	slot_set_state(core, slot, SLOT_OPEN);
 	return slot;
 }
 
-static bool is_same_host(const struct srv_peer *peer)
+static bool peer_is_on_same_host(const struct srv_peer *peer)
 {
 	return peer && peer->conn->is_same_host;
 }
 
-void slot_done(struct srv_core *core, struct slot *slot)
+void slot_publish_result(struct srv_core *core, struct slot *slot)
 {
 	struct srv_part *part = slot->part;
 
@@ -92,13 +92,13 @@ void slot_done(struct srv_core *core, struct slot *slot)
 	for (unsigned i = 0; i < part->n_seats; i++) {
 		if (!member_set_has(&slot->contributed, i) || member_set_has(&slot->has, i))
 			continue;
-		if (part->bytes > WIRE_INLINE_MAX && !is_same_host(part->seats[i].peer))
+		if (part->bytes > WIRE_INLINE_MAX && !peer_is_on_same_host(part->seats[i].peer))
 			core->stats.offered_bytes += part->bytes;
-		seat_owe(&part->seats[i], OWE_RESULT, slot->round);
+		seat_queue_message(&part->seats[i], OWE_RESULT, slot->round);
 	}
 }
 
-static struct srv_peer *peer_of(struct srv_core *core, uint32_t agent)
+static struct srv_peer *peer_find_by_agent(struct srv_core *core, uint32_t agent)
 {
 	struct srv_peer *peer;
 
@@ -108,7 +108,7 @@ static struct srv_peer *peer_of(struct srv_core *core, uint32_t agent)
 	return NULL;
 }
 
-void slot_ask_donor(struct srv_core *core, struct slot *slot)
+void slot_request_donation(struct srv_core *core, struct slot *slot)
 {
 	struct srv_part *part = slot->part;
 
@@ -127,11 +127,11 @@ void slot_ask_donor(struct srv_core *core, struct slot *slot)
 		if (!member_set_has(&slot->has, i))
 			continue;
 		if (!seat->peer) /* the member has sent nothing since it reconnected */
-			seat->peer = peer_of(core, part->job->members[i].agent);
+			seat->peer = peer_find_by_agent(core, part->job->members[i].agent);
 		if (!seat->peer)
 			continue;
 		slot->donor = i;
-		seat_owe(seat, OWE_DONATE_REQ, slot->round);
+		seat_queue_message(seat, OWE_DONATE_REQ, slot->round);
 		return;
 	}
 }
@@ -151,19 +151,19 @@ void slot_check_complete(struct srv_core *core, struct slot *slot)
 				slot->arrivals.last_ns - slot->arrivals.first_ns);
 		arrivals_complete(part->job->arrivals, &slot->arrivals, slot->round,
 			(uint64_t)part->n_live * part->bytes);
-		sums_queue(core, slot);
+		sums_queue_slot(core, slot);
 	} else if (slot->n_has < slot->n_spoken) {
 		core->stats.donations++;
 		slot_set_state(core, slot, SLOT_DONATING);
-		slot_ask_donor(core, slot);
+		slot_request_donation(core, slot);
 	}
 }
 
-void slot_add_has(struct srv_core *core, struct slot *slot, struct seat *seat)
+void slot_add_result_holder(struct srv_core *core, struct slot *slot, struct seat *seat)
 {
 	struct srv_part *part = slot->part;
 
-	slot_unoffer(slot, seat);
+	slot_clear_seat_offer(slot, seat);
 	if (member_set_has(&slot->has, seat->member))
 		return;
 	member_set_add(&slot->has, seat->member);
@@ -175,12 +175,12 @@ void slot_add_has(struct srv_core *core, struct slot *slot, struct seat *seat)
 	if (slot->n_has == 1) {
 		/* A member has the result, so the round must not be summed again. Discard the bytes
 		 * of the contributions, but keep the set of members that sent them. */
-		sums_discard(core, slot);
+		sums_discard_slot_sum(core, slot);
 		for (unsigned i = 0; i < part->n_seats; i++) {
 			struct seat *s = &part->seats[i];
 
 			if (s->state != SEAT_IDLE && s->offer.round == slot->round) {
-				reads_forget(core, s);
+				reads_cancel_contribution(core, s);
 				slot_add_contributed(slot, i);
 			}
 		}
@@ -203,18 +203,18 @@ static void count_in_order(struct slot *slot)
 
 /* In a sum with a fixed order, queue the read of the contribution that must be added next, if this
  * read was postponed (is_parked). */
-static void call_next(struct srv_core *core, struct slot *slot)
+static void unpark_next_in_order(struct srv_core *core, struct slot *slot)
 {
 	unsigned next = part_nth_member(slot->part, slot->n_folded + slot->n_in_order);
 	struct seat *seat = next < slot->part->n_seats ? &slot->part->seats[next] : NULL;
 
 	if (seat && seat->is_parked && seat->offer.round == slot->round)
-		reads_unpark(core, seat);
+		reads_unpark_seat(core, seat);
 }
 
-void seat_staged(struct srv_core *core, struct seat *seat)
+void seat_stage_contribution(struct srv_core *core, struct seat *seat)
 {
-	struct slot *slot = part_slot(seat->part, seat->offer.round);
+	struct slot *slot = part_slot_of_round(seat->part, seat->offer.round);
 	struct seat *after = NULL;
 
 	assert(slot->round == seat->offer.round && slot->state == SLOT_OPEN && slot->n_has == 0);
@@ -233,7 +233,7 @@ void seat_staged(struct srv_core *core, struct seat *seat)
 	slot->n_staged++;
 	if (part_is_ordered(seat->part)) {
 		count_in_order(slot);
-		call_next(core, slot);
+		unpark_next_in_order(core, slot);
 	}
 	slot->workers += seat->offer.workers;
 	member_set_add(&slot->contributors, seat->member);
@@ -246,8 +246,8 @@ void seat_staged(struct srv_core *core, struct seat *seat)
 	/* If many contributions are staged, or if a read waits for staging memory (is_starved),
 	 * queue a summing pass (sums.c) without waiting for the end of the round. The pass frees
 	 * staging memory. */
-	if ((slot->n_staged > 2 * REDUCE_MAX_SRC || core->is_starved) && sums_can_fold(slot))
-		sums_queue(core, slot);
+	if ((slot->n_staged > 2 * REDUCE_MAX_SRC || core->is_starved) && sums_can_fold_slot(slot))
+		sums_queue_slot(core, slot);
 	slot_check_complete(core, slot);
 }
 
@@ -260,9 +260,9 @@ static void part_peer_down(struct srv_core *core, struct srv_part *part, struct 
 			continue;
 		seat_drop_owed(seat);
 		if (seat->state == SEAT_WANT_READ)
-			reads_forget(core, seat);
+			reads_cancel_contribution(core, seat);
 		for (unsigned k = 0; k < 2; k++)
-			slot_unoffer(
+			slot_clear_seat_offer(
 				/* the agent's reads ended when the connection closed */
 				&part->slots[k], seat);
 		seat->peer = NULL;
@@ -271,7 +271,7 @@ static void part_peer_down(struct srv_core *core, struct srv_part *part, struct 
 		struct slot *slot = &part->slots[k];
 
 		if (slot->state == SLOT_DONATING && !slot->fetch && !part->seats[slot->donor].peer)
-			slot_ask_donor(core, slot);
+			slot_request_donation(core, slot);
 	}
 }
 

@@ -12,26 +12,26 @@ enum slot_relation { SLOT_HERE, SLOT_OVER, SLOT_AHEAD };
 enum slot_relation slot_relation_of(struct srv_part *part, uint64_t round);
 /* Return the slot of a round, whose relation must be SLOT_HERE. If the slot does not hold this
  * round yet, open the slot for it. */
-struct slot *slot_for(struct srv_core *core, struct srv_part *part, uint64_t round);
+struct slot *slot_open_for_round(struct srv_core *core, struct srv_part *part, uint64_t round);
 /* Set the slot to EMPTY (S6). A result that may still be read becomes a retired result
  * (retired.h). */
-void slot_clear(struct srv_core *core, struct slot *slot);
+void slot_reset_to_empty(struct srv_core *core, struct slot *slot);
 /* Reset the seat to its state at the start of a pgen. The seat must not be STAGED, so clear the
  * partition's slots first. */
-void seat_clear(struct srv_core *core, struct seat *seat);
+void seat_reset_for_pgen(struct srv_core *core, struct seat *seat);
 /* Count the contribution of the seat's member. The contribution must be valid, and seat->buf or
  * seat->loan must refer to it. The call may complete the round. */
-void seat_staged(struct srv_core *core, struct seat *seat);
+void seat_stage_contribution(struct srv_core *core, struct seat *seat);
 /* Record that the seat's member has the result of the slot's round: add the member to the set H of
  * docs/reference/faults.md. A repeated call has no effect. The call may complete the round. */
-void slot_add_has(struct srv_core *core, struct slot *slot, struct seat *seat);
+void slot_add_result_holder(struct srv_core *core, struct slot *slot, struct seat *seat);
 /* Complete the round if enough members have sent CONTRIB or HAVE (S4). If no member has the result,
  * the contributions are summed. Otherwise the result is requested from a member that has it. */
 void slot_check_complete(struct srv_core *core, struct slot *slot);
 /* Handle the completion of the slot's result: queue the result for the members that wait for it. */
-void slot_done(struct srv_core *core, struct slot *slot);
+void slot_publish_result(struct srv_core *core, struct slot *slot);
 /* Request the result of a DONATING slot from the next member that has it. */
-void slot_ask_donor(struct srv_core *core, struct slot *slot);
+void slot_request_donation(struct srv_core *core, struct slot *slot);
 /* Handle the loss of the peer's connection: drop the peer's queued reads and messages, and detach
  * the seats from the peer. */
 void slots_peer_down(struct srv_core *core, struct srv_peer *peer);

@@ -6,7 +6,7 @@
  *
  * The core is a state machine without clock, threads or sockets. Messages and finished reads arrive
  * as events of the transport. The core sends messages and starts reads through the transport. The
- * core sums in slices, when its owner calls srv_core_work. The simulator runs the same code.
+ * core sums in slices, when its owner calls srv_core_sum_slice. The simulator runs the same code.
  * docs/reference/faults.md defines the rules S1-S6, B1, B3 and B5. All calls must come from one
  * thread.
  *
@@ -83,11 +83,11 @@ extern const struct xport_events srv_core_events;
 /* Apply a message from the scheduler: JOB (a job and its members), PLAN (which server sums which
  * partition) or JOB_END. The JOB of a job must be applied before its PLAN. If a plan needs more
  * memory than is left, the core fails the job with BPS_EQUOTA through env->fail. The caller still
- * owns the messages. srv_core_job returns BPS_EPROTO if the job has too many members, or -ENOMEM.
- * If srv_core_job fails for a job that the core does not have yet, the core does not create the
- * job. */
-int srv_core_job(struct srv_core *core, const struct ctl_job *job);
-void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan);
+ * owns the messages. srv_core_apply_job returns BPS_EPROTO if the job has too many members, or
+ * -ENOMEM. If srv_core_apply_job fails for a job that the core does not have yet, the core does not
+ * create the job. */
+int srv_core_apply_job(struct srv_core *core, const struct ctl_job *job);
+void srv_core_apply_plan(struct srv_core *core, const struct ctl_plan *plan);
 void srv_core_job_end(struct srv_core *core, uint32_t job);
 /* Return the time at which the last message arrived from the agent's process with this instance.
  * Returns 0 if that process has no connection. */
@@ -108,11 +108,11 @@ void srv_core_resync_end(struct srv_core *core);
 #ifndef SRV_SLICE_BYTES /* the simulator defines a smaller slice */
 #define SRV_SLICE_BYTES (2u << 20)
 #endif
-bool srv_core_work(struct srv_core *core);
+bool srv_core_sum_slice(struct srv_core *core);
 
 /* Set the core's time and handle the deadlines that have passed. Must be called before each batch
  * of events. Returns the next deadline; UINT64_MAX: there is none. */
-uint64_t srv_core_tick(struct srv_core *core, uint64_t now_ns);
+uint64_t srv_core_run_deadlines(struct srv_core *core, uint64_t now_ns);
 
 /* Change the limit for the total size of the running reads from one agent. Reads that are already
  * running are not affected. */

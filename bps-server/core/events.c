@@ -17,10 +17,10 @@
 #include "common/base/failpoint.h"
 
 static const struct srv_reports reports = {
-	.contribution_read = seat_staged,
-	.result_ready = slot_done,
-	.donation_failed = slot_ask_donor,
-	.staging_exhausted = sums_relieve,
+	.contribution_read = seat_stage_contribution,
+	.result_ready = slot_publish_result,
+	.donation_failed = slot_request_donation,
+	.staging_exhausted = sums_queue_foldable_slots,
 };
 
 int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct srv_core **ret)
@@ -85,7 +85,8 @@ uint64_t srv_core_heard_ns(const struct srv_core *core, uint32_t agent, uint64_t
 	return 0;
 }
 
-static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
+static void event_peer_connected(
+	void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
 {
 	struct srv_core *core = ctx;
 	struct srv_peer *peer = calloc(1, sizeof(*peer)), *old, *next;
@@ -116,7 +117,7 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 	TAILQ_INSERT_TAIL(&core->peers, peer, link);
 }
 
-static void event_down(void *ctx, struct xconn *c, const char *why)
+static void event_peer_disconnected(void *ctx, struct xconn *c, const char *why)
 {
 	struct srv_core *core = ctx;
 	struct srv_peer *peer = c->user;
@@ -133,10 +134,10 @@ static void event_down(void *ctx, struct xconn *c, const char *why)
 	heap_fini(&peer->want);
 	heap_fini(&peer->results);
 	free(peer);
-	reads_pump(core);
+	reads_start_queued(core);
 }
 
-static void event_writable(void *ctx, struct xconn *c)
+static void event_peer_writable(void *ctx, struct xconn *c)
 {
 	struct srv_peer *peer = c->user;
 
@@ -148,23 +149,23 @@ static void event_writable(void *ctx, struct xconn *c)
 }
 
 const struct xport_events srv_core_events = {
-	.up = event_up,
-	.down = event_down,
+	.up = event_peer_connected,
+	.down = event_peer_disconnected,
 	.message = rounds_message,
-	.read_done = reads_done,
-	.writable = event_writable,
+	.read_done = on_peer_read_done,
+	.writable = event_peer_writable,
 };
 
-uint64_t srv_core_tick(struct srv_core *core, uint64_t now_ns)
+uint64_t srv_core_run_deadlines(struct srv_core *core, uint64_t now_ns)
 {
 	struct slot *slot;
 	uint64_t cut_ns;
 
 	core->now_ns = now_ns;
-	/* The list is ordered by deadline, because slot_ask_donor always adds the same interval to
-	 * the present time and moves the slot to the tail. */
+	/* The list is ordered by deadline, because slot_request_donation always adds the same
+	 * interval to the present time and moves the slot to the tail. */
 	while ((slot = TAILQ_FIRST(&core->donating)) && slot->donor_deadline_ns <= now_ns)
-		slot_ask_donor(core, slot);
+		slot_request_donation(core, slot);
 	cut_ns = rule_backup_tick(core);
 	return slot && slot->donor_deadline_ns < cut_ns ? slot->donor_deadline_ns : cut_ns;
 }
@@ -188,10 +189,10 @@ void srv_core_set_peer_window(struct srv_core *core, size_t bytes)
 void srv_core_stats(const struct srv_core *core, struct srv_stats *ret)
 {
 	*ret = core->stats;
-	ret->sums_used = pool_used(core->sums);
-	ret->sums_high = pool_high(core->sums);
-	ret->staging_used = pool_used(core->staging);
-	ret->staging_high = pool_high(core->staging);
+	ret->sums_used = pool_used_bytes(core->sums);
+	ret->sums_high = pool_peak_bytes(core->sums);
+	ret->staging_used = pool_used_bytes(core->staging);
+	ret->staging_high = pool_peak_bytes(core->staging);
 }
 
 void srv_core_arrivals(struct srv_core *core, struct arrivals_figures *ret)
@@ -206,7 +207,7 @@ void srv_core_arrivals(struct srv_core *core, struct arrivals_figures *ret)
 			break;
 		if (!job->arrivals->rounds) /* no round of this job was summed on this thread */
 			continue;
-		arrivals_roll(job->arrivals, core->now_ns);
+		arrivals_roll_window(job->arrivals, core->now_ns);
 		j->job = job->id;
 		memcpy(j->name, job->name, sizeof(j->name));
 		arrivals_report(job->arrivals, j);

@@ -9,17 +9,17 @@
 #include "common/data/crc32c.h"
 
 /* Queue an offer of a result; the most urgent result is sent first. */
-static void owe_offer(struct seat *seat)
+static void seat_queue_result_offer(struct seat *seat)
 {
 	struct srv_peer *peer = seat->peer;
 
-	if (heap_has(&seat->result))
+	if (heap_node_is_queued(&seat->result))
 		return;
 	seat->result.key = heap_key(seat->offer.priority, peer->result_seq++);
 	heap_push(&peer->results, &seat->result);
 }
 
-void seat_owe(struct seat *seat, enum owe what, uint64_t round)
+void seat_queue_message(struct seat *seat, enum owe what, uint64_t round)
 {
 	struct srv_peer *peer = seat->peer;
 
@@ -31,7 +31,7 @@ void seat_owe(struct seat *seat, enum owe what, uint64_t round)
 	if (what == OWE_BAD_CRC || what == OWE_AGAIN)
 		seat->retry_round = round;
 	if (what == OWE_RESULT && seat->part->bytes > WIRE_INLINE_MAX) {
-		owe_offer(seat);
+		seat_queue_result_offer(seat);
 	} else {
 		if (!seat->owes)
 			TAILQ_INSERT_TAIL(&peer->owing, seat, owing);
@@ -45,11 +45,12 @@ void seat_drop_owed(struct seat *seat)
 	if (seat->owes)
 		TAILQ_REMOVE(&seat->peer->owing, seat, owing);
 	seat->owes = 0;
-	if (heap_has(&seat->result))
+	if (heap_node_is_queued(&seat->result))
 		heap_remove(&seat->peer->results, &seat->result);
 }
 
-static struct wire_msg message_to(const struct seat *seat, enum wire_type type, uint64_t round)
+static struct wire_msg message_build_for_seat(
+	const struct seat *seat, enum wire_type type, uint64_t round)
 {
 	const struct srv_part *part = seat->part;
 
@@ -65,13 +66,13 @@ static struct wire_msg message_to(const struct seat *seat, enum wire_type type, 
 
 /* Compute the missing crc of a result. When the round was summed, all members were on this host and
  * needed no crc. Now one of the members is on another host. */
-static void take_crc(struct slot *slot)
+static void slot_compute_result_crc(struct slot *slot)
 {
 	slot->crc = crc32c(0, slot->result->mem, slot->part->bytes);
 	slot->has_crc = true;
 }
 
-static int send_result(struct seat *seat)
+static int seat_send_result(struct seat *seat)
 {
 	struct slot *slot = NULL;
 	struct wire_msg m;
@@ -89,8 +90,8 @@ static int send_result(struct seat *seat)
 	if (FAILPOINT(SERVER_RESULT_BEFORE_SEND))
 		return 0;
 	if (!slot->has_crc && !seat->peer->conn->is_same_host)
-		take_crc(slot);
-	m = message_to(seat, WIRE_RESULT, slot->round);
+		slot_compute_result_crc(slot);
+	m = message_build_for_seat(seat, WIRE_RESULT, slot->round);
 	m.len = seat->part->bytes;
 	m.crc = slot->crc;
 	m.result.workers = slot->workers;
@@ -111,15 +112,15 @@ static int send_result(struct seat *seat)
 	return rc;
 }
 
-static int send_owed(struct seat *seat, enum owe what)
+static int seat_send_owed_message(struct seat *seat, enum owe what)
 {
 	struct wire_msg m;
 
 	switch (what) {
 	case OWE_RESULT:
-		return send_result(seat);
+		return seat_send_result(seat);
 	case OWE_HAVE_OK:
-		m = message_to(seat, WIRE_HAVE_OK, seat->have_round);
+		m = message_build_for_seat(seat, WIRE_HAVE_OK, seat->have_round);
 		break;
 	case OWE_DONATE_REQ:
 		for (unsigned i = 0; i < 2; i++) {
@@ -129,16 +130,16 @@ static int send_owed(struct seat *seat, enum owe what)
 				continue;
 			if (FAILPOINT(SERVER_DONATION_ASK))
 				return 0;
-			m = message_to(seat, WIRE_DONATE_REQ, s->round);
+			m = message_build_for_seat(seat, WIRE_DONATE_REQ, s->round);
 			return xport_send(seat->peer->conn, &m);
 		}
 		return 0;
 	case OWE_BAD_CRC:
-		m = message_to(seat, WIRE_BAD_CRC, seat->retry_round);
+		m = message_build_for_seat(seat, WIRE_BAD_CRC, seat->retry_round);
 		m.crc = seat->bad_crc;
 		break;
 	case OWE_AGAIN:
-		m = message_to(seat, WIRE_AGAIN, seat->retry_round);
+		m = message_build_for_seat(seat, WIRE_AGAIN, seat->retry_round);
 		break;
 	default:
 		return 0;
@@ -160,7 +161,7 @@ void peer_send_owed(struct srv_peer *peer)
 		for (unsigned what = 1; what <= OWE_AGAIN; what <<= 1) {
 			if (!(seat->owes & what))
 				continue;
-			if (send_owed(seat, (enum owe)what) == -EAGAIN) {
+			if (seat_send_owed_message(seat, (enum owe)what) == -EAGAIN) {
 				peer->is_stuck = true;
 				return;
 			}
@@ -169,7 +170,7 @@ void peer_send_owed(struct srv_peer *peer)
 		TAILQ_REMOVE(&peer->owing, seat, owing);
 	}
 	while (!peer->is_stuck && !peer->is_full && (result = heap_min(&peer->results))) {
-		peer->is_full = send_result(seat_of_result(result)) == -EAGAIN;
+		peer->is_full = seat_send_result(seat_of_result(result)) == -EAGAIN;
 		if (!peer->is_full)
 			heap_remove(&peer->results, result);
 	}

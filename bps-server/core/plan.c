@@ -18,11 +18,11 @@
 static void part_free(struct srv_core *core, struct srv_part *part)
 {
 	for (unsigned i = 0; i < 2; i++) {
-		slot_clear(core, &part->slots[i]);
+		slot_reset_to_empty(core, &part->slots[i]);
 		pool_put(core->sums, part->slots[i].result);
 	}
 	for (unsigned i = 0; i < part->n_seats; i++)
-		seat_clear(core, &part->seats[i]);
+		seat_reset_for_pgen(core, &part->seats[i]);
 	pool_put(core->sums, part->acc);
 	core->stats.parts--;
 	free(part);
@@ -50,7 +50,7 @@ void plan_free_job(struct srv_core *core, struct srv_job *job)
 
 /* Return whether msg describes this job. The job number is not sufficient, because a new scheduler
  * can reuse the number for a different job. But the two jobs have formed in different views. */
-static bool is_same_job(const struct srv_job *job, const struct ctl_job *msg)
+static bool job_is_same_as_message(const struct srv_job *job, const struct ctl_job *msg)
 {
 	return job->view == msg->view ||
 	       (msg->formed && job->formed == msg->formed && job->n_members <= msg->n_members);
@@ -78,7 +78,7 @@ static void job_take_members(struct srv_job *job, const struct ctl_job *msg)
 
 /* Enlarge the job's lists for more members. A partition gets seats for the new members when it gets
  * its next pgen. */
-static int job_widen(struct srv_core *core, struct srv_job *job, uint32_t n_members)
+static int job_grow_member_lists(struct srv_core *core, struct srv_job *job, uint32_t n_members)
 {
 	struct arrivals *a = arrivals_new(n_members, core->now_ns);
 	struct srv_job_member *m = a ? realloc(job->members, n_members * sizeof(*m)) : NULL;
@@ -95,7 +95,7 @@ static int job_widen(struct srv_core *core, struct srv_job *job, uint32_t n_memb
 	return 0;
 }
 
-int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
+int srv_core_apply_job(struct srv_core *core, const struct ctl_job *msg)
 {
 	struct srv_job *job = srv_job_find(core, msg->job);
 	int rc = FAILPOINT(SERVER_JOB_NEW);
@@ -104,10 +104,11 @@ int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
 		return rc;
 	if (msg->n_members > WIRE_MEMBERS_MAX)
 		return BPS_EPROTO;
-	if (job && is_same_job(job, msg)) {
+	if (job && job_is_same_as_message(job, msg)) {
 		/* The message was sent again after a reconnect, or the members have changed. */
 		job->is_confirmed = true;
-		if (msg->n_members > job->n_members && job_widen(core, job, msg->n_members) < 0)
+		if (msg->n_members > job->n_members &&
+			job_grow_member_lists(core, job, msg->n_members) < 0)
 			return -ENOMEM;
 		if (msg->view > job->view)
 			job_take_members(job, msg);
@@ -151,10 +152,10 @@ void srv_core_job_end(struct srv_core *core, uint32_t id)
 
 	if (job)
 		plan_free_job(core, job);
-	reads_pump(core);
+	reads_start_queued(core);
 }
 
-static int tensor_add(struct srv_job *job, const struct ctl_tensor *t)
+static int job_register_tensor(struct srv_job *job, const struct ctl_tensor *t)
 {
 	struct err_text why;
 	struct srv_tensor *tensor;
@@ -163,7 +164,7 @@ static int tensor_add(struct srv_job *job, const struct ctl_tensor *t)
 	if (shape_check(&t->shape, UINT64_MAX, &why) < 0 || !t->part_elems ||
 		t->part_elems > UINT32_MAX / dtype_bytes(t->shape.dtype))
 		return BPS_EPROTO;
-	n_parts = shape_n_parts(&t->shape, t->part_elems);
+	n_parts = shape_partition_count(&t->shape, t->part_elems);
 	if (n_parts > UINT32_MAX || t->tensor >= CTL_TENSORS_MAX)
 		return BPS_EPROTO;
 	if (t->tensor >= job->n_tensors) {
@@ -189,7 +190,7 @@ static int tensor_add(struct srv_job *job, const struct ctl_tensor *t)
 	return 0;
 }
 
-static int part_buffers(struct srv_core *core, struct srv_part *part)
+static int part_allocate_buffers(struct srv_core *core, struct srv_part *part)
 {
 	enum dtype dtype = part_dtype(part);
 
@@ -213,7 +214,7 @@ int plan_reserve_peer(const struct srv_core *core, struct srv_peer *peer)
 	return rc < 0 ? rc : heap_reserve(&peer->results, core->stats.parts);
 }
 
-static int part_add(
+static int part_create_in_tensor(
 	struct srv_core *core, struct srv_job *job, uint32_t t, uint32_t index, uint64_t pgen)
 {
 	struct srv_tensor *tensor = &job->tensors[t];
@@ -249,7 +250,7 @@ static int part_add(
 			break;
 	if (rc == 0)
 		rc = part->bytes > core->cfg.staging_bytes / 4 ? BPS_EQUOTA
-							       : part_buffers(core, part);
+							       : part_allocate_buffers(core, part);
 	if (rc < 0) {
 		part_free(core, part);
 		return rc;
@@ -260,22 +261,22 @@ static int part_add(
 
 /* Restart a partition from scratch under a larger pgen (rule S6 of docs/reference/faults.md). Clear
  * its slots and seats. The server ignores messages of the old pgen from now on. */
-static void part_fence(struct srv_core *core, struct srv_part *part, uint64_t pgen)
+static void part_restart_under_pgen(struct srv_core *core, struct srv_part *part, uint64_t pgen)
 {
 	log_debug(
 		"partition restarts in a new placement: job=%u tensor=%u part=%u pgen=%llu to=%llu",
 		part->job->id, part->tensor, part->index, (unsigned long long)part->pgen,
 		(unsigned long long)pgen);
 	for (unsigned i = 0; i < 2; i++)
-		slot_clear(core, &part->slots[i]);
+		slot_reset_to_empty(core, &part->slots[i]);
 	for (unsigned i = 0; i < part->n_seats; i++)
-		seat_clear(core, &part->seats[i]);
+		seat_reset_for_pgen(core, &part->seats[i]);
 	part->pgen = pgen;
 	part->n_live = part->job->n_live;
 	part->live = part->job->live;
 }
 
-static int run_apply(
+static int run_apply_to_partition(
 	struct srv_core *core, struct srv_job *job, const struct ctl_run *run, uint32_t i)
 {
 	struct srv_tensor *tensor = &job->tensors[run->tensor];
@@ -288,30 +289,30 @@ static int run_apply(
 	if (part && run->pgen <= part->pgen)
 		return 0;
 	if (part && is_mine && part->n_seats == job->n_members) {
-		part_fence(core, part, run->pgen);
+		part_restart_under_pgen(core, part, run->pgen);
 	} else if (part) {
 		tensor->parts[i] = NULL;
 		part_free(core, part);
 		part = NULL;
 	}
-	return is_mine && !part ? part_add(core, job, run->tensor, i, run->pgen) : 0;
+	return is_mine && !part ? part_create_in_tensor(core, job, run->tensor, i, run->pgen) : 0;
 }
 
-static void plan_failed(struct srv_core *core, struct srv_job *job, int rc)
+static void job_fail_for_plan_error(struct srv_core *core, struct srv_job *job, int rc)
 {
 	if (rc == BPS_EQUOTA)
 		srv_job_fail(core, job, rc,
 			"server %u, thread %u: memory for sums is exhausted (%zu of %zu bytes in "
 			"use); raise the server's sums-memory or add servers",
-			core->cfg.server_id, core->cfg.thread, pool_used(core->sums),
-			pool_limit(core->sums));
+			core->cfg.server_id, core->cfg.thread, pool_used_bytes(core->sums),
+			pool_limit_bytes(core->sums));
 	else
 		srv_job_fail(core, job, rc,
 			"server %u cannot apply the scheduler's plan for the job: %s",
 			core->cfg.server_id, err_str(rc));
 }
 
-void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan)
+void srv_core_apply_plan(struct srv_core *core, const struct ctl_plan *plan)
 {
 	struct srv_job *job = srv_job_find(core, plan->job);
 	int rc = 0;
@@ -322,7 +323,7 @@ void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan)
 		return;
 	}
 	for (uint32_t t = 0; rc == 0 && t < plan->n_tensors; t++)
-		rc = tensor_add(job, &plan->tensors[t]);
+		rc = job_register_tensor(job, &plan->tensors[t]);
 	for (uint32_t r = 0; rc == 0 && r < plan->n_runs; r++) {
 		const struct ctl_run *run = &plan->runs[r];
 
@@ -332,14 +333,14 @@ void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan)
 			break;
 		}
 		for (uint32_t i = run->first; rc == 0 && i < run->first + run->n; i++)
-			rc = run_apply(core, job, run, i);
+			rc = run_apply_to_partition(core, job, run, i);
 	}
 	if (rc < 0)
-		plan_failed(core, job, rc);
-	reads_pump(core);
+		job_fail_for_plan_error(core, job, rc);
+	reads_start_queued(core);
 }
 
-static void job_resync(struct srv_core *core, struct srv_job *job, bool is_begin)
+static void job_resync_partitions(struct srv_core *core, struct srv_job *job, bool is_begin)
 {
 	for (uint32_t t = 0; t < job->n_tensors; t++) {
 		struct srv_tensor *tensor = &job->tensors[t];
@@ -363,7 +364,7 @@ void srv_core_resync_begin(struct srv_core *core)
 
 	TAILQ_FOREACH (job, &core->jobs, link) {
 		job->is_confirmed = false;
-		job_resync(core, job, true);
+		job_resync_partitions(core, job, true);
 	}
 }
 
@@ -374,9 +375,9 @@ void srv_core_resync_end(struct srv_core *core)
 	for (job = TAILQ_FIRST(&core->jobs); job; job = next) {
 		next = TAILQ_NEXT(job, link);
 		if (job->is_confirmed)
-			job_resync(core, job, false);
+			job_resync_partitions(core, job, false);
 		else
 			plan_free_job(core, job);
 	}
-	reads_pump(core);
+	reads_start_queued(core);
 }

@@ -1,6 +1,7 @@
 #ifndef BPS_SERVER_CORE_PLAN_H
 #define BPS_SERVER_CORE_PLAN_H
-/* Jobs and their partitions, as the scheduler announces them: srv_core_job and related calls. */
+/* Jobs and their partitions, as the scheduler announces them: srv_core_apply_job and related
+ * calls. */
 #include "bps-server/core/core_impl.h"
 
 /* Free the job and all its partitions. */

@@ -15,7 +15,7 @@
 #define seat_of_node(n)  ((struct seat *)((char *)(n)-offsetof(struct seat, read_node)))
 #define fetch_of_read(r) ((struct fetch *)((char *)(r)-offsetof(struct fetch, rd)))
 
-static void peer_ready(struct srv_core *core, struct srv_peer *peer)
+static void peer_mark_ready_to_read(struct srv_core *core, struct srv_peer *peer)
 {
 	if (peer->is_ready || !peer->want.n)
 		return;
@@ -23,54 +23,54 @@ static void peer_ready(struct srv_core *core, struct srv_peer *peer)
 	TAILQ_INSERT_TAIL(&core->ready, peer, ready);
 }
 
-static void enqueue(struct srv_core *core, struct seat *seat)
+static void seat_enqueue_read(struct srv_core *core, struct seat *seat)
 {
 	seat->read_node.key = heap_key(seat->offer.priority, core->read_seq++);
 	heap_push(&seat->peer->want, &seat->read_node);
-	peer_ready(core, seat->peer);
+	peer_mark_ready_to_read(core, seat->peer);
 }
 
-void reads_want(struct srv_core *core, struct seat *seat)
+void reads_queue_contribution(struct srv_core *core, struct seat *seat)
 {
 	seat_set_state(seat, SEAT_WANT_READ);
-	enqueue(core, seat);
-	reads_pump(core);
+	seat_enqueue_read(core, seat);
+	reads_start_queued(core);
 }
 
-void reads_forget(struct srv_core *core, struct seat *seat)
+void reads_cancel_contribution(struct srv_core *core, struct seat *seat)
 {
 	if (seat->state == SEAT_WANT_READ && seat->is_parked)
 		TAILQ_REMOVE(&core->parked, seat, parked);
 	else if (seat->state == SEAT_WANT_READ)
 		heap_remove(&seat->peer->want, &seat->read_node);
 	else if (seat->state == SEAT_READING)
-		fetch_detach(seat->fetch);
+		fetch_detach_from_owner(seat->fetch);
 	seat->is_parked = false;
 	seat->fetch = NULL;
 	if (seat->state == SEAT_WANT_READ || seat->state == SEAT_READING)
 		seat_set_state(seat, SEAT_IDLE);
 }
 
-void reads_unpark(struct srv_core *core, struct seat *seat)
+void reads_unpark_seat(struct srv_core *core, struct seat *seat)
 {
 	TAILQ_REMOVE(&core->parked, seat, parked);
 	seat->is_parked = false;
-	enqueue(core, seat);
+	seat_enqueue_read(core, seat);
 }
 
-static bool is_early_room(const struct srv_core *core)
+static bool staging_has_early_room(const struct srv_core *core)
 {
-	return pool_used(core->staging) <= pool_limit(core->staging) / 2;
+	return pool_used_bytes(core->staging) <= pool_limit_bytes(core->staging) / 2;
 }
 
-static void park(struct srv_core *core, struct seat *seat)
+static void reads_park_seat(struct srv_core *core, struct seat *seat)
 {
 	heap_remove(&seat->peer->want, &seat->read_node);
 	seat->is_parked = true;
 	TAILQ_INSERT_TAIL(&core->parked, seat, parked);
 }
 
-struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t member,
+struct buf *staging_acquire_buffer(struct srv_core *core, const struct slot *slot, uint16_t member,
 	size_t bytes, bool *ret_is_early)
 {
 	struct buf *buf;
@@ -80,7 +80,7 @@ struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t
 	 * contribution. */
 	*ret_is_early = part_is_ordered(slot->part) &&
 			member != part_nth_member(slot->part, slot->n_folded + slot->n_in_order) &&
-			!is_early_room(core);
+			!staging_has_early_room(core);
 	if (*ret_is_early)
 		return NULL;
 	buf = pool_get(core->staging, bytes);
@@ -91,12 +91,12 @@ struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t
 	return buf;
 }
 
-void staging_put(struct srv_core *core, struct buf *buf)
+void staging_release_buffer(struct srv_core *core, struct buf *buf)
 {
 	pool_put(core->staging, buf);
 	core->is_starved = false;
-	while (!TAILQ_EMPTY(&core->parked) && (core->is_scattered || is_early_room(core)))
-		reads_unpark(core, TAILQ_FIRST(&core->parked));
+	while (!TAILQ_EMPTY(&core->parked) && (core->is_scattered || staging_has_early_room(core)))
+		reads_unpark_seat(core, TAILQ_FIRST(&core->parked));
 	core->is_scattered = false;
 }
 
@@ -121,15 +121,15 @@ static void fetch_free(struct srv_core *core, struct fetch *f)
 	TAILQ_INSERT_HEAD(&core->free_fetches, f, link);
 }
 
-void fetch_detach(struct fetch *f)
+void fetch_detach_from_owner(struct fetch *f)
 {
 	f->seat = NULL;
 	f->slot = NULL;
 }
 
 /* Start the read of an offer's `len` bytes into `buf`. The new fetch then owns `buf`. */
-static int fetch_start(struct srv_core *core, struct srv_peer *peer, const struct offer *offer,
-	uint32_t len, struct buf *buf, struct fetch **ret)
+static int fetch_start_offer_read(struct srv_core *core, struct srv_peer *peer,
+	const struct offer *offer, uint32_t len, struct buf *buf, struct fetch **ret)
 {
 	struct fetch *f = fetch_new(core);
 	int rc;
@@ -170,9 +170,9 @@ static void donation_start(struct srv_core *core, struct slot *slot)
 		core->reports->staging_exhausted(core);
 		return;
 	}
-	if (fetch_start(core, seat->peer, &slot->donation, slot->part->bytes, buf, &slot->fetch) <
-		0) {
-		staging_put(core, buf); /* the retry timer repeats the request */
+	if (fetch_start_offer_read(
+		    core, seat->peer, &slot->donation, slot->part->bytes, buf, &slot->fetch) < 0) {
+		staging_release_buffer(core, buf); /* the retry timer repeats the request */
 		return;
 	}
 	slot->fetch->slot = slot;
@@ -193,21 +193,21 @@ static bool peer_start_read(struct srv_core *core, struct srv_peer *peer)
 	if (!seat ||
 		(peer->reading_bytes && peer->reading_bytes + len > core->cfg.peer_window_bytes))
 		return false;
-	buf = staging_get(
-		core, part_slot(seat->part, seat->offer.round), seat->member, len, &is_early);
+	buf = staging_acquire_buffer(core, part_slot_of_round(seat->part, seat->offer.round),
+		seat->member, len, &is_early);
 	if (is_early) {
-		park(core, seat);
+		reads_park_seat(core, seat);
 		return true;
 	}
 	if (!buf)
 		return false;
-	rc = fetch_start(core, peer, &seat->offer, len, buf, &seat->fetch);
+	rc = fetch_start_offer_read(core, peer, &seat->offer, len, buf, &seat->fetch);
 	if (rc < 0) {
 		pool_put(core->staging, buf);
 		if (rc == -EAGAIN)
 			return false;
 		/* the offer is invalid, or the connection is being closed */
-		reads_forget(core, seat);
+		reads_cancel_contribution(core, seat);
 		return true;
 	}
 	seat->fetch->seat = seat;
@@ -228,17 +228,17 @@ static bool is_waiting_for_staging(const struct srv_core *core)
  * contribution of the same size is added to the same sum. The free pieces are at least as large as
  * the smallest staged contribution. So there is room to read the missing contribution for which
  * the smallest staged contribution waits. */
-static void set_aside(struct srv_core *core, struct srv_peer *peer)
+static void peer_park_most_urgent_read(struct srv_core *core, struct srv_peer *peer)
 {
 	struct heap_node *node = heap_min(&peer->want);
 
 	if (!node)
 		return;
-	park(core, seat_of_node(node));
+	reads_park_seat(core, seat_of_node(node));
 	core->is_scattered = true;
 }
 
-void reads_pump(struct srv_core *core)
+void reads_start_queued(struct srv_core *core)
 {
 	struct slot *slot;
 	struct srv_peer *peer;
@@ -253,9 +253,9 @@ void reads_pump(struct srv_core *core)
 		TAILQ_REMOVE(&core->ready, peer, ready);
 		peer->is_ready = false;
 		if (peer_start_read(core, peer) || core->is_starved)
-			peer_ready(core, peer);
+			peer_mark_ready_to_read(core, peer);
 		if (core->is_starved && !is_waiting_for_staging(core))
-			set_aside(core, peer);
+			peer_park_most_urgent_read(core, peer);
 	}
 	if (!is_waiting_for_staging(core))
 		core->is_starved = false;
@@ -279,11 +279,11 @@ static void seat_read_done(struct srv_core *core, struct fetch *f, int status)
 	if (status == 0) {
 		core->stats.crc_errors++;
 		seat->bad_crc = f->crc;
-		seat_owe(seat, OWE_BAD_CRC, f->round);
+		seat_queue_message(seat, OWE_BAD_CRC, f->round);
 	} else if (seat->peer && seat->peer != f->peer) {
 		/* the connection of the read was lost, and the member has offered the contribution
 		 * again on a newer connection */
-		reads_want(core, seat);
+		reads_queue_contribution(core, seat);
 	}
 }
 
@@ -292,7 +292,7 @@ static void donation_read_done(struct srv_core *core, struct fetch *f, int statu
 	struct slot *slot = f->slot;
 
 	slot->fetch = NULL;
-	if (status == 0 && xport_read_crc(&f->rd) == f->crc && slot_result(core, slot)) {
+	if (status == 0 && xport_read_crc(&f->rd) == f->crc && slot_get_result_memory(core, slot)) {
 		memcpy(slot->result->mem, f->buf->mem, f->rd.len);
 		slot->crc = f->crc;
 		slot->has_crc = true;
@@ -304,7 +304,7 @@ static void donation_read_done(struct srv_core *core, struct fetch *f, int statu
 	core->reports->donation_failed(core, slot);
 }
 
-void reads_done(void *ctx, struct xport_read *rd, int status)
+void on_peer_read_done(void *ctx, struct xport_read *rd, int status)
 {
 	struct srv_core *core = ctx;
 	struct fetch *f = fetch_of_read(rd);
@@ -315,8 +315,8 @@ void reads_done(void *ctx, struct xport_read *rd, int status)
 	else if (f->slot)
 		donation_read_done(core, f, status);
 	if (f->buf)
-		staging_put(core, f->buf);
-	peer_ready(core, f->peer);
+		staging_release_buffer(core, f->buf);
+	peer_mark_ready_to_read(core, f->peer);
 	fetch_free(core, f);
-	reads_pump(core);
+	reads_start_queued(core);
 }

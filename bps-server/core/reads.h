@@ -6,24 +6,23 @@
 
 /* Queue a read of the contribution that seat->offer describes. The seat must be IDLE and
  * connected. */
-void reads_want(struct srv_core *core, struct seat *seat);
+void reads_queue_contribution(struct srv_core *core, struct seat *seat);
 /* Drop the seat's offer. A running read ends without effect. A STAGED seat stays STAGED. */
-void reads_forget(struct srv_core *core, struct seat *seat);
+void reads_cancel_contribution(struct srv_core *core, struct seat *seat);
 /* Queue a seat's read that was postponed (is_parked). */
-void reads_unpark(struct srv_core *core, struct seat *seat);
+void reads_unpark_seat(struct srv_core *core, struct seat *seat);
 /* Start as many queued reads as the windows and the staging memory allow. */
-void reads_pump(struct srv_core *core);
+void reads_start_queued(struct srv_core *core);
 /* The callback read_done of struct xport_events; ctx is the core. */
-void reads_done(void *ctx, struct xport_read *rd, int status);
+void on_peer_read_done(void *ctx, struct xport_read *rd, int status);
 /* Mark a running read as not needed: its data is discarded when the read ends. */
-void fetch_detach(struct fetch *f);
-/* Get staging memory for a member's contribution. staging_put frees the memory. Returns NULL if
- * there is no memory for the contribution now. In that case *ret_is_early gives the reason.
+void fetch_detach_from_owner(struct fetch *f);
+/* Get staging memory for a member's contribution. staging_release_buffer frees the memory. Returns
+ * NULL if there is no memory for the contribution now. In that case *ret_is_early gives the reason.
  * If *ret_is_early is false, no free piece of staging memory is large enough. A read or a sum must
- * free memory first.
- * If *ret_is_early is true, the sum has a fixed order, and the remaining staging memory is reserved
- * for contributions that must be added before this contribution. */
-struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t member,
+ * free memory first. If *ret_is_early is true, the sum has a fixed order, and the remaining staging
+ * memory is reserved for contributions that must be added before this contribution. */
+struct buf *staging_acquire_buffer(struct srv_core *core, const struct slot *slot, uint16_t member,
 	size_t bytes, bool *ret_is_early);
-void staging_put(struct srv_core *core, struct buf *buf);
+void staging_release_buffer(struct srv_core *core, struct buf *buf);
 #endif

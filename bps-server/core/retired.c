@@ -23,7 +23,7 @@ static void retired_release(
 	free(l);
 }
 
-void retired_add(struct srv_core *core, struct slot *slot)
+void retired_add_slot_result(struct srv_core *core, struct slot *slot)
 {
 	struct srv_part *part = slot->part;
 	struct retired_result *l = malloc(sizeof(*l) + slot->n_offered * sizeof(l->peers[0]));
@@ -50,7 +50,7 @@ void retired_add(struct srv_core *core, struct slot *slot)
 			continue;
 		if (seat->peer)
 			l->peers[l->n_peers++] = seat->peer;
-		slot_unoffer(slot, seat);
+		slot_clear_seat_offer(slot, seat);
 	}
 	slot->result = NULL;
 	TAILQ_INSERT_TAIL(&core->retired, l, link);

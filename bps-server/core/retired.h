@@ -4,7 +4,7 @@
 #include "bps-server/core/core_impl.h"
 
 /* Take the result out of the slot. The result's buffer is kept as long as a member may read it. */
-void retired_add(struct srv_core *core, struct slot *slot);
+void retired_add_slot_result(struct srv_core *core, struct slot *slot);
 /* Release the retired results that the peer will not read any more, according to its message m. */
 void retired_acknowledged(struct srv_core *core, struct srv_peer *peer, const struct wire_msg *m);
 /* Handle the loss of the peer's connection: release the retired results that the peer may have been

@@ -3,7 +3,8 @@
 /* A round rule says for which members the rounds of a job wait, and how many rounds its members may
  * be apart. Each job has one rule. The rest of the core is the same for all rules: the sets of
  * members that have contributed (C) or have the result (H), reads, sums, donations and answers. A
- * new rule is a new file with one table, and a line in srv_core_job, which chooses the rule. */
+ * new rule is a new file with one table, and a line in srv_core_apply_job, which chooses the
+ * rule. */
 #include "bps-server/core/core_impl.h"
 
 /* Answer of a rule to a contribution. */

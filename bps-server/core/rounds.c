@@ -16,7 +16,7 @@
 #include "common/base/log.h"
 #include "common/data/crc32c.h"
 
-static void peer_error(
+static void peer_close_on_protocol_error(
 	struct srv_core *core, struct srv_peer *peer, const struct wire_msg *m, const char *what)
 {
 	core->stats.protocol_errors++;
@@ -31,11 +31,11 @@ static void peer_error(
 /* Check that all members have received the same result of the previous round (A6). CONTRIB carries
  * the crc of that result. If the crcs of two members differ, the job fails, and this function
  * returns false. */
-static bool echo_agrees(
+static bool slot_prev_crc_is_consistent(
 	struct srv_core *core, struct slot *slot, const struct seat *seat, const struct wire_msg *m)
 {
 	struct srv_part *part = slot->part;
-	const struct slot *prev = part_slot(part, m->round - 1);
+	const struct slot *prev = part_slot_of_round(part, m->round - 1);
 	uint32_t echo = m->contrib.crc_prev, want = echo;
 	const struct srv_job_member *me, *other;
 
@@ -70,12 +70,13 @@ static bool echo_agrees(
 static bool contrib_is_valid(
 	const struct srv_part *part, const struct seat *seat, const struct wire_msg *m)
 {
-	return m->len == part->bytes && op_is_for(m->contrib.op, part_dtype(part)) &&
+	return m->len == part->bytes && op_is_valid_for_dtype(m->contrib.op, part_dtype(part)) &&
 	       m->contrib.workers == part->job->members[seat->member].workers &&
 	       (m->len <= WIRE_INLINE_MAX) == !!(m->flags & WIRE_INLINE);
 }
 
-static bool op_agrees(struct srv_core *core, struct slot *slot, const struct wire_msg *m)
+static bool slot_op_is_consistent(
+	struct srv_core *core, struct slot *slot, const struct wire_msg *m)
 {
 	if (!slot->op_known) {
 		slot->op_known = true;
@@ -100,16 +101,16 @@ static void contrib_inline(
 	if (!seat->peer->conn->is_same_host && crc32c(0, m->payload, m->len) != m->crc) {
 		core->stats.crc_errors++;
 		seat->bad_crc = m->crc;
-		seat_owe(seat, OWE_BAD_CRC, m->round);
+		seat_queue_message(seat, OWE_BAD_CRC, m->round);
 		return;
 	}
-	seat->buf = staging_get(core, slot, seat->member, m->len, &is_early);
+	seat->buf = staging_acquire_buffer(core, slot, seat->member, m->len, &is_early);
 	if (!seat->buf) {
-		seat_owe(seat, OWE_AGAIN, m->round);
+		seat_queue_message(seat, OWE_AGAIN, m->round);
 		return;
 	}
 	memcpy(seat->buf->mem, m->payload, m->len);
-	seat_staged(core, seat);
+	seat_stage_contribution(core, seat);
 }
 
 /* Use a contribution from this host in place, without a copy. The contribution's bytes do not
@@ -123,17 +124,28 @@ static bool contrib_borrow(struct srv_core *core, struct seat *seat, const struc
 	if (!c->is_same_host || seat->part->job->flags & JOB_SHRINK ||
 		c->x->ops->borrow(c, m->segment, m->offset, m->len, &seat->loan))
 		return false;
-	seat_staged(core, seat);
+	seat_stage_contribution(core, seat);
 	return true;
 }
 
-static void on_contrib(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
+/* Count a contribution whose bytes are not needed, because the result exists or a member will
+ * donate it. */
+static void contrib_count_without_bytes(struct srv_core *core, struct slot *slot, struct seat *seat)
+{
+	slot_add_contributed(slot, seat->member);
+	if (slot->state == SLOT_DONE)
+		seat_queue_message(seat, OWE_RESULT, slot->round);
+	slot_check_complete(core, slot);
+}
+
+static void on_contrib_message(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
 	struct srv_part *part = seat->part;
 	struct slot *slot = NULL;
 
 	if (!contrib_is_valid(part, seat, m)) {
-		peer_error(core, seat->peer, m, "the contribution does not fit its partition");
+		peer_close_on_protocol_error(
+			core, seat->peer, m, "the contribution does not fit its partition");
 		return;
 	}
 	switch (part->job->rule->accept(core, seat, m->round, &slot)) {
@@ -143,29 +155,25 @@ static void on_contrib(struct srv_core *core, struct seat *seat, const struct wi
 		core->stats.duplicates++;
 		return;
 	case ROUND_EARLY:
-		seat_owe(seat, OWE_AGAIN, m->round);
+		seat_queue_message(seat, OWE_AGAIN, m->round);
 		return;
 	case ROUND_INVALID:
-		peer_error(core, seat->peer, m, "the round is out of order");
+		peer_close_on_protocol_error(core, seat->peer, m, "the round is out of order");
 		return;
 	}
 	if (member_set_has(&slot->contributed, seat->member)) {
 		core->stats.duplicates++;
 		if (slot->state == SLOT_DONE)
-			seat_owe(seat, OWE_RESULT, m->round);
+			seat_queue_message(seat, OWE_RESULT, m->round);
 		return;
 	}
-	if (!op_agrees(core, slot, m) || !echo_agrees(core, slot, seat, m))
+	if (!slot_op_is_consistent(core, slot, m) ||
+		!slot_prev_crc_is_consistent(core, slot, seat, m))
 		return;
 	/* the server sends the result to this member with the priority of the contribution */
 	seat->offer.priority = m->priority;
 	if (slot->n_has || slot->state != SLOT_OPEN) {
-		/* The bytes of the contribution are not needed, because the result exists or a
-		 * member will donate it. */
-		slot_add_contributed(slot, seat->member);
-		if (slot->state == SLOT_DONE)
-			seat_owe(seat, OWE_RESULT, m->round);
-		slot_check_complete(core, slot);
+		contrib_count_without_bytes(core, slot, seat);
 		return;
 	}
 	assert(seat->state == SEAT_IDLE || seat->offer.round == m->round);
@@ -173,7 +181,7 @@ static void on_contrib(struct srv_core *core, struct seat *seat, const struct wi
 		core->stats.duplicates++;
 	if (seat->state == SEAT_WANT_READ)
 		/* the queued offer may be in another segment than this offer */
-		reads_forget(core, seat);
+		reads_cancel_contribution(core, seat);
 	if (seat->offer.round != m->round)
 		arrivals_offer(&slot->arrivals, seat->member, part->n_live, core->now_ns);
 	seat->offer = (struct offer){.round = m->round,
@@ -187,20 +195,20 @@ static void on_contrib(struct srv_core *core, struct seat *seat, const struct wi
 	if (m->flags & WIRE_INLINE)
 		contrib_inline(core, slot, seat, m);
 	else if (!contrib_borrow(core, seat, m))
-		reads_want(core, seat);
+		reads_queue_contribution(core, seat);
 }
 
-static void on_have(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
+static void on_have_message(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
 	if (seat->part->job->rule->record_result(core, seat, m->round))
-		seat_owe(seat, OWE_HAVE_OK, m->round);
+		seat_queue_message(seat, OWE_HAVE_OK, m->round);
 	else
-		peer_error(core, seat->peer, m, "the round is out of order");
+		peer_close_on_protocol_error(core, seat->peer, m, "the round is out of order");
 }
 
-static void on_donate(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
+static void on_donate_message(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
-	struct slot *slot = part_slot(seat->part, m->round);
+	struct slot *slot = part_slot_of_round(seat->part, m->round);
 
 	if (slot->state != SLOT_DONATING || slot->round != m->round ||
 		!member_set_has(&slot->has, seat->member) || slot->fetch) {
@@ -209,7 +217,8 @@ static void on_donate(struct srv_core *core, struct seat *seat, const struct wir
 	}
 	if (m->len != seat->part->bytes || m->result.n_members != seat->part->n_seats ||
 		m->result.workers == 0) {
-		peer_error(core, seat->peer, m, "the donation does not fit its partition");
+		peer_close_on_protocol_error(
+			core, seat->peer, m, "the donation does not fit its partition");
 		return;
 	}
 	slot->donor = seat->member;
@@ -222,58 +231,59 @@ static void on_donate(struct srv_core *core, struct seat *seat, const struct wir
 		.segment = m->segment};
 	if (!(m->flags & WIRE_INLINE)) {
 		slot->wants_fetch = true;
-		reads_pump(core);
+		reads_start_queued(core);
 		return;
 	}
-	if (crc32c(0, m->payload, m->len) != m->crc || !slot_result(core, slot)) {
+	if (crc32c(0, m->payload, m->len) != m->crc || !slot_get_result_memory(core, slot)) {
 		core->stats.crc_errors++;
 		return; /* the retry timer repeats the request */
 	}
 	memcpy(slot->result->mem, m->payload, m->len);
 	slot->crc = m->crc;
 	slot->has_crc = true;
-	slot_done(core, slot);
+	slot_publish_result(core, slot);
 }
 
-static void on_got(struct seat *seat, const struct wire_msg *m)
+static void on_got_message(struct seat *seat, const struct wire_msg *m)
 {
-	struct slot *slot = part_slot(seat->part, m->round);
+	struct slot *slot = part_slot_of_round(seat->part, m->round);
 
 	if (slot->state != SLOT_EMPTY && slot->round == m->round)
-		slot_unoffer(slot, seat);
+		slot_clear_seat_offer(slot, seat);
 }
 
 /* Answer AGAIN to a message whose partition this server does not have, or whose pgen is newer than
  * the server's. The reason may be that the scheduler's plan has not arrived yet. */
-static void reply_again(struct srv_peer *peer, const struct wire_msg *m)
+static void peer_send_again_reply(struct srv_peer *peer, const struct wire_msg *m)
 {
-	struct wire_msg r = wire_answer(m, WIRE_AGAIN);
+	struct wire_msg r = wire_make_answer(m, WIRE_AGAIN);
 
 	if (m->type == WIRE_CONTRIB || m->type == WIRE_HAVE)
 		xport_send(peer->conn, &r); /* if the send fails, the agent's own timer retries */
 }
 
-static struct seat *seat_of(struct srv_core *core, struct srv_peer *peer, struct srv_part *part,
-	const struct wire_msg *m)
+static struct seat *seat_find_for_sender(struct srv_core *core, struct srv_peer *peer,
+	struct srv_part *part, const struct wire_msg *m)
 {
 	struct seat *seat;
 
 	if (m->member >= part->n_seats || !member_set_has(&part->live, m->member) ||
 		part->job->members[m->member].agent != peer->conn->peer_id) {
-		peer_error(core, peer, m, "the agent is not a member of the job");
+		peer_close_on_protocol_error(core, peer, m, "the agent is not a member of the job");
 		return NULL;
 	}
 	seat = &part->seats[m->member];
 	if (!seat->peer)
 		seat->peer = peer;
 	if (seat->peer != peer) {
-		peer_error(core, peer, m, "the agent has a second connection");
+		peer_close_on_protocol_error(core, peer, m, "the agent has a second connection");
 		return NULL;
 	}
 	return seat;
 }
 
-static void peer_message(struct srv_core *core, struct srv_peer *peer, const struct wire_msg *m)
+static void peer_dispatch_message(
+	struct srv_core *core, struct srv_peer *peer, const struct wire_msg *m)
 {
 	struct srv_job *job = srv_job_find(core, m->job);
 	struct srv_part *part = job ? srv_part_find(job, m->tensor, m->part) : NULL;
@@ -281,35 +291,35 @@ static void peer_message(struct srv_core *core, struct srv_peer *peer, const str
 
 	if (!part || m->pgen > part->pgen) {
 		core->stats.fenced_new++;
-		reply_again(peer, m);
+		peer_send_again_reply(peer, m);
 		return;
 	}
 	if (m->pgen < part->pgen) {
 		core->stats.fenced_old++;
 		return;
 	}
-	seat = seat_of(core, peer, part, m);
+	seat = seat_find_for_sender(core, peer, part, m);
 	if (!seat || job->has_failed)
 		return;
 	switch (m->type) {
 	case WIRE_CONTRIB:
 		if (!FAILPOINT(SERVER_CONTRIB_RECEIVED))
-			on_contrib(core, seat, m);
+			on_contrib_message(core, seat, m);
 		break;
 	case WIRE_HAVE:
 		if (!FAILPOINT(SERVER_HAVE_RECEIVED))
-			on_have(core, seat, m);
+			on_have_message(core, seat, m);
 		break;
 	case WIRE_DONATE:
 		if (!FAILPOINT(SERVER_DONATE_RECEIVED))
-			on_donate(core, seat, m);
+			on_donate_message(core, seat, m);
 		break;
 	case WIRE_GOT:
 		FAILPOINT(SERVER_GOT_RECEIVED);
-		on_got(seat, m);
+		on_got_message(seat, m);
 		break;
 	default:
-		peer_error(core, peer, m, "the message is not for a server");
+		peer_close_on_protocol_error(core, peer, m, "the message is not for a server");
 	}
 }
 
@@ -321,6 +331,6 @@ void rounds_message(void *ctx, struct xconn *c, const struct wire_msg *m)
 	if (!peer)
 		return;
 	retired_acknowledged(core, peer, m);
-	peer_message(core, peer, m);
-	reads_pump(core); /* the message may have freed staging memory */
+	peer_dispatch_message(core, peer, m);
+	reads_start_queued(core); /* the message may have freed staging memory */
 }

@@ -28,7 +28,7 @@
 #define LOOK_AGAIN_NS UINT64_C(10000000)
 
 /* Record that the seat's member has the results of all rounds up to `round`. */
-static void note_has(struct srv_core *core, struct seat *seat, uint64_t round)
+static void seat_record_results_up_to(struct srv_core *core, struct seat *seat, uint64_t round)
 {
 	struct srv_part *part = seat->part;
 
@@ -41,14 +41,14 @@ static void note_has(struct srv_core *core, struct seat *seat, uint64_t round)
 		if (slot->state == SLOT_EMPTY)
 			continue;
 		if (slot->round <= seat->has_round)
-			slot_add_has(core, slot, seat);
+			slot_add_result_holder(core, slot, seat);
 		slot_check_complete(core, slot);
 	}
 }
 
 /* Return whether the member may already have the result of round `round`. Return false while this
  * server is still summing round `round` or an earlier round. */
-static bool may_have(const struct seat *seat, uint64_t round)
+static bool backup_may_have_result(const struct seat *seat, uint64_t round)
 {
 	for (unsigned i = 0; i < 2; i++) {
 		const struct slot *slot = &seat->part->slots[i];
@@ -60,7 +60,7 @@ static bool may_have(const struct seat *seat, uint64_t round)
 }
 
 /* Return whether round `round` may begin: all members must have the result of `round` - 2. */
-static bool can_open(const struct srv_part *part, uint64_t round)
+static bool backup_can_open_round(const struct srv_part *part, uint64_t round)
 {
 	for (unsigned i = 0; round > 2 && i < part->n_seats; i++)
 		if (member_set_has(&part->live, i) &&
@@ -70,19 +70,19 @@ static bool can_open(const struct srv_part *part, uint64_t round)
 }
 
 /* Record which members already have the result of a slot that was just opened. */
-static void slot_opened(struct srv_core *core, struct slot *slot)
+static void slot_add_known_holders(struct srv_core *core, struct slot *slot)
 {
 	struct srv_part *part = slot->part;
 
 	for (unsigned i = 0; i < part->n_seats; i++)
 		if (member_set_has(&part->live, i) && part->seats[i].has_round >= slot->round)
-			slot_add_has(core, slot, &part->seats[i]);
+			slot_add_result_holder(core, slot, &part->seats[i]);
 }
 
 /* Return whether all members have sent HAVE or CONTRIB under this pgen. A member that has sent
  * neither may already have a result of this round. In this case the server must not compute a
  * different result. */
-static bool all_spoke(const struct slot *slot)
+static bool slot_has_all_reports(const struct slot *slot)
 {
 	const struct srv_part *part = slot->part;
 
@@ -92,7 +92,7 @@ static bool all_spoke(const struct slot *slot)
 	return true;
 }
 
-static bool is_being_read(const struct slot *slot)
+static bool slot_has_pending_reads(const struct slot *slot)
 {
 	const struct srv_part *part = slot->part;
 
@@ -106,13 +106,13 @@ static bool is_being_read(const struct slot *slot)
 	return false;
 }
 
-static void look_at(struct srv_core *core, uint64_t at_ns)
+static void cut_schedule_check(struct srv_core *core, uint64_t at_ns)
 {
 	if (at_ns < core->cut_due_ns)
 		core->cut_due_ns = at_ns;
 }
 
-static void name_late(struct srv_core *core, struct slot *slot)
+static void slot_record_late_members(struct srv_core *core, struct slot *slot)
 {
 	struct srv_part *part = slot->part;
 	bool is_first = true;
@@ -121,7 +121,8 @@ static void name_late(struct srv_core *core, struct slot *slot)
 		if (!member_set_has(&part->live, i) || member_set_has(&slot->contributed, i))
 			continue;
 		core->stats.late++;
-		arrivals_late(part->job->arrivals, &slot->arrivals, i, is_first, core->now_ns);
+		arrivals_record_late_member(
+			part->job->arrivals, &slot->arrivals, i, is_first, core->now_ns);
 		is_first = false;
 		log_debug("round %llu ends without agent %u (host %s): job=%u tensor=%u part=%u",
 			(unsigned long long)slot->round, part->job->members[i].agent,
@@ -140,19 +141,19 @@ static bool must_be_summed(struct srv_core *core, struct slot *slot)
 
 	if (slot->n_contributed == part->n_live)
 		return true;
-	if (slot->n_contributed < part->n_live - spare || !all_spoke(slot))
+	if (slot->n_contributed < part->n_live - spare || !slot_has_all_reports(slot))
 		return false;
 	if (!slot->is_cutting) {
 		slot->is_cutting = true;
 		slot->cut_ns = core->now_ns + part->job->grace_ns;
 		TAILQ_INSERT_TAIL(&core->cutting, slot, cutting);
 	}
-	if (core->now_ns < slot->cut_ns || is_being_read(slot)) {
-		look_at(core,
+	if (core->now_ns < slot->cut_ns || slot_has_pending_reads(slot)) {
+		cut_schedule_check(core,
 			core->now_ns < slot->cut_ns ? slot->cut_ns : core->now_ns + LOOK_AGAIN_NS);
 		return false;
 	}
-	name_late(core, slot);
+	slot_record_late_members(core, slot);
 	return true;
 }
 
@@ -162,24 +163,24 @@ static bool backup_is_complete(struct srv_core *core, struct slot *slot)
 	return slot->n_has || must_be_summed(core, slot);
 }
 
-static enum round_verdict backup_accept(
+static enum round_verdict backup_accept_contribution(
 	struct srv_core *core, struct seat *seat, uint64_t round, struct slot **ret_slot)
 {
 	struct srv_part *part = seat->part;
-	struct slot *slot = part_slot(part, round);
+	struct slot *slot = part_slot_of_round(part, round);
 
-	if (!may_have(seat, round - 1))
+	if (!backup_may_have_result(seat, round - 1))
 		return ROUND_INVALID;
-	note_has(core, seat, round - 1);
+	seat_record_results_up_to(core, seat, round - 1);
 	if (slot->state == SLOT_EMPTY || slot->round != round) {
 		if (slot->state != SLOT_EMPTY && slot->round > round)
 			return ROUND_OVER;
-		if (!can_open(part, round))
+		if (!backup_can_open_round(part, round))
 			return ROUND_EARLY;
 		if (slot_relation_of(part, round) != SLOT_HERE)
 			return ROUND_INVALID;
-		slot = slot_for(core, part, round);
-		slot_opened(core, slot);
+		slot = slot_open_for_round(core, part, round);
+		slot_add_known_holders(core, slot);
 	}
 	*ret_slot = slot;
 	return ROUND_ACCEPTED;
@@ -187,14 +188,14 @@ static enum round_verdict backup_accept(
 
 static bool backup_record_result(struct srv_core *core, struct seat *seat, uint64_t round)
 {
-	if (!may_have(seat, round))
+	if (!backup_may_have_result(seat, round))
 		return false;
-	note_has(core, seat, round);
+	seat_record_results_up_to(core, seat, round);
 	return true;
 }
 
 const struct round_rule rule_backup = {
-	.accept = backup_accept,
+	.accept = backup_accept_contribution,
 	.record_result = backup_record_result,
 	.is_complete = backup_is_complete,
 };

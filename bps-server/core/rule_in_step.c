@@ -8,9 +8,9 @@
 /* Return whether it is possible that the member already has the result of round r. If the member
  * has reported that it has the result, return true. Otherwise return false while the server is
  * still computing the result or requesting it from another member. */
-static bool can_have(struct srv_part *part, const struct seat *seat, uint64_t r)
+static bool in_step_may_have_result(struct srv_part *part, const struct seat *seat, uint64_t r)
 {
-	const struct slot *slot = part_slot(part, r);
+	const struct slot *slot = part_slot_of_round(part, r);
 
 	return slot->round != r || (slot->state != SLOT_SUMMING && slot->state != SLOT_DONATING) ||
 	       member_set_has(&slot->has, seat->member);
@@ -25,11 +25,12 @@ static enum round_verdict in_step_accept(
 
 	if (here == SLOT_OVER)
 		return ROUND_OVER;
-	if (here == SLOT_AHEAD || before == SLOT_AHEAD || !can_have(part, seat, round - 1))
+	if (here == SLOT_AHEAD || before == SLOT_AHEAD ||
+		!in_step_may_have_result(part, seat, round - 1))
 		return ROUND_INVALID;
-	*ret_slot = slot_for(core, part, round);
+	*ret_slot = slot_open_for_round(core, part, round);
 	if (before == SLOT_HERE)
-		slot_add_has(core, slot_for(core, part, round - 1), seat);
+		slot_add_result_holder(core, slot_open_for_round(core, part, round - 1), seat);
 	return ROUND_ACCEPTED;
 }
 
@@ -37,10 +38,10 @@ static bool in_step_record_result(struct srv_core *core, struct seat *seat, uint
 {
 	enum slot_relation here = slot_relation_of(seat->part, round);
 
-	if (!round || here == SLOT_AHEAD || !can_have(seat->part, seat, round))
+	if (!round || here == SLOT_AHEAD || !in_step_may_have_result(seat->part, seat, round))
 		return false;
 	if (here == SLOT_HERE)
-		slot_add_has(core, slot_for(core, seat->part, round), seat);
+		slot_add_result_holder(core, slot_open_for_round(core, seat->part, round), seat);
 	return true;
 }
 

@@ -8,7 +8,7 @@
 #include "common/base/log.h"
 #include "common/base/state.h"
 
-struct slot *part_slot(struct srv_part *part, uint64_t round)
+struct slot *part_slot_of_round(struct srv_part *part, uint64_t round)
 {
 	return &part->slots[round & 1];
 }
@@ -51,7 +51,7 @@ void seat_set_state(struct seat *seat, enum seat_state state)
 	seat->state = state;
 }
 
-void slot_unoffer(struct slot *slot, struct seat *seat)
+void slot_clear_seat_offer(struct slot *slot, struct seat *seat)
 {
 	uint8_t bit = (uint8_t)(1u << (slot - slot->part->slots));
 
@@ -83,7 +83,7 @@ uint16_t part_nth_member(const struct srv_part *part, unsigned nth)
 	return i;
 }
 
-void *slot_result(struct srv_core *core, struct slot *slot)
+void *slot_get_result_memory(struct srv_core *core, struct slot *slot)
 {
 	/* A slot without memory has given its memory to a retired result. Members may still read
 	 * the retired result. */

@@ -4,7 +4,7 @@
 #include "bps-server/core/core_impl.h"
 
 /* Return the slot that a round uses (S3). The slot may still hold a different round. */
-struct slot *part_slot(struct srv_part *part, uint64_t round);
+struct slot *part_slot_of_round(struct srv_part *part, uint64_t round);
 /* Set the state of a slot or a seat. No other function writes the state. The tables of allowed
  * changes are in slots.c. */
 void slot_set_state(struct srv_core *core, struct slot *slot, enum slot_state state);
@@ -13,10 +13,10 @@ void seat_set_state(struct seat *seat, enum seat_state state);
  * slot->contributed (set C). A repeated call has no effect. */
 void slot_add_contributed(struct slot *slot, unsigned member);
 /* Record that the member will not read the slot's result any more. */
-void slot_unoffer(struct slot *slot, struct seat *seat);
+void slot_clear_seat_offer(struct slot *slot, struct seat *seat);
 /* Return the memory of the slot's result. Returns NULL if no memory is left. In that case the job
  * has failed. */
-void *slot_result(struct srv_core *core, struct slot *slot);
+void *slot_get_result_memory(struct srv_core *core, struct slot *slot);
 /* Return the nth member of the partition, counted from 0 in the order of member numbers. Members
  * that are gone are not counted. Returns n_seats if there is no such member. */
 uint16_t part_nth_member(const struct srv_part *part, unsigned nth);

@@ -11,14 +11,14 @@
 #include "bps-server/core/slots.h"
 #include "common/data/crc32c.h"
 
-static void unqueue(struct srv_core *core, struct slot *slot)
+static void sums_unqueue_slot(struct srv_core *core, struct slot *slot)
 {
 	if (slot->is_queued)
 		TAILQ_REMOVE(&core->work, slot, work);
 	slot->is_queued = false;
 }
 
-void sums_queue(struct srv_core *core, struct slot *slot)
+void sums_queue_slot(struct srv_core *core, struct slot *slot)
 {
 	if (slot->is_queued)
 		return;
@@ -26,23 +26,23 @@ void sums_queue(struct srv_core *core, struct slot *slot)
 	TAILQ_INSERT_TAIL(&core->work, slot, work);
 }
 
-bool sums_can_fold(const struct slot *slot)
+bool sums_can_fold_slot(const struct slot *slot)
 {
 	unsigned n = part_is_ordered(slot->part) ? slot->n_in_order : slot->n_staged;
 
 	return n > 0 && !slot->part->job->has_failed;
 }
 
-void sums_relieve(struct srv_core *core)
+void sums_queue_foldable_slots(struct srv_core *core)
 {
 	struct slot *slot;
 
 	TAILQ_FOREACH (slot, &core->holding, holding)
-		if (sums_can_fold(slot))
-			sums_queue(core, slot);
+		if (sums_can_fold_slot(slot))
+			sums_queue_slot(core, slot);
 }
 
-static void unhold(struct srv_core *core, struct slot *slot)
+static void slot_remove_from_holding(struct srv_core *core, struct slot *slot)
 {
 	if (slot->is_holding)
 		TAILQ_REMOVE(&core->holding, slot, holding);
@@ -60,17 +60,17 @@ static void release_staged(struct srv_core *core, struct slot *slot, unsigned n)
 		seat_set_state(seat, SEAT_IDLE);
 		xport_loan_end(&seat->loan);
 		if (seat->buf)
-			staging_put(core, seat->buf);
+			staging_release_buffer(core, seat->buf);
 		seat->buf = NULL;
 	}
 	if (!slot->n_staged)
-		unhold(core, slot);
+		slot_remove_from_holding(core, slot);
 }
 
-void sums_discard(struct srv_core *core, struct slot *slot)
+void sums_discard_slot_sum(struct srv_core *core, struct slot *slot)
 {
 	release_staged(core, slot, slot->n_staged);
-	unqueue(core, slot);
+	sums_unqueue_slot(core, slot);
 	slot->n_folded = slot->n_in_order = slot->pass_n = 0;
 	slot->has_pass = false;
 	slot->pos = 0;
@@ -90,7 +90,7 @@ static bool is_for_network(const struct srv_part *part)
 /* If all members have the result of the partition's other slot, swap the memory of the two slots
  * before the first addition. Then most rounds use the same memory, and more of that memory is in
  * the cache. */
-static void swap_spent(struct slot *slot)
+static void slot_swap_spent_memory(struct slot *slot)
 {
 	struct srv_part *part = slot->part;
 	struct slot *other = &part->slots[slot == part->slots];
@@ -103,7 +103,7 @@ static void swap_spent(struct slot *slot)
 	slot->result = spent;
 }
 
-static bool pass_begin(struct srv_core *core, struct slot *slot)
+static bool slot_begin_sum_pass(struct srv_core *core, struct slot *slot)
 {
 	unsigned n = part_is_ordered(slot->part) ? slot->n_in_order : slot->n_staged;
 
@@ -113,8 +113,8 @@ static bool pass_begin(struct srv_core *core, struct slot *slot)
 	if (n == 0 && !slot->is_last_pass)
 		return false;
 	if (!slot->n_folded)
-		swap_spent(slot);
-	if (!slot_result(core, slot))
+		slot_swap_spent_memory(slot);
+	if (!slot_get_result_memory(core, slot))
 		return false;
 	slot->pass_n = n;
 	slot->pos = 0;
@@ -126,8 +126,8 @@ static bool pass_begin(struct srv_core *core, struct slot *slot)
 
 /* Compute one block of a pass over means (op_takes_means). The result has the same bits for any
  * division into passes. */
-static void means_block(const struct slot *slot, void *dst, void *acc, const void *const *src,
-	const float *weights, size_t n)
+static void slot_sum_means_block(const struct slot *slot, void *dst, void *acc,
+	const void *const *src, const float *weights, size_t n)
 {
 	bool is_first = slot->n_folded == 0;
 
@@ -141,7 +141,7 @@ static void means_block(const struct slot *slot, void *dst, void *acc, const voi
 		reduce_finish(dst, acc, n, DTYPE_F16, OP_AVG, slot->workers);
 }
 
-static size_t pass_block(struct slot *slot)
+static size_t slot_sum_pass_block(struct slot *slot)
 {
 	struct srv_part *part = slot->part;
 	enum dtype dtype = part_dtype(part);
@@ -161,7 +161,7 @@ static size_t pass_block(struct slot *slot)
 		weights[i] = (float)seat->offer.workers;
 	}
 	if (op_takes_means(slot->op, dtype)) {
-		means_block(slot, dst, acc, src, weights, n);
+		slot_sum_means_block(slot, dst, acc, src, weights, n);
 	} else if (is_first && slot->is_last_pass && slot->pass_n) {
 		reduce_all(dst, src, slot->pass_n, n, dtype, slot->op, slot->workers);
 	} else {
@@ -176,7 +176,7 @@ static size_t pass_block(struct slot *slot)
 	return n * elem * (slot->pass_n + 1);
 }
 
-static void pass_end(struct srv_core *core, struct slot *slot)
+static void slot_end_sum_pass(struct srv_core *core, struct slot *slot)
 {
 	unsigned n = slot->pass_n;
 
@@ -186,28 +186,28 @@ static void pass_end(struct srv_core *core, struct slot *slot)
 	slot->n_in_order -= part_is_ordered(slot->part) ? n : 0;
 	release_staged(core, slot, n);
 	if (slot->is_last_pass) {
-		unqueue(core, slot);
+		sums_unqueue_slot(core, slot);
 		core->reports->result_ready(core, slot);
 	} else if (slot->state != SLOT_SUMMING) {
-		unqueue(core, slot);
+		sums_unqueue_slot(core, slot);
 	}
 }
 
-bool srv_core_work(struct srv_core *core)
+bool srv_core_sum_slice(struct srv_core *core)
 {
 	size_t done = 0;
 	struct slot *slot;
 
 	while (done < SRV_SLICE_BYTES && (slot = TAILQ_FIRST(&core->work))) {
-		if (!slot->has_pass && !pass_begin(core, slot)) {
-			unqueue(core, slot);
+		if (!slot->has_pass && !slot_begin_sum_pass(core, slot)) {
+			sums_unqueue_slot(core, slot);
 			continue;
 		}
-		done += pass_block(slot);
+		done += slot_sum_pass_block(slot);
 		if (slot->pos == slot->part->n_elems)
-			pass_end(core, slot);
+			slot_end_sum_pass(core, slot);
 	}
 	core->stats.bytes_summed += done;
-	reads_pump(core);
+	reads_start_queued(core);
 	return !TAILQ_EMPTY(&core->work);
 }

@@ -1,5 +1,6 @@
-/* Parse and format network addresses, and resolve host names. Only addr_lookup calls the resolver,
- * and no function opens a socket. The functions keep no state and may be called on any thread. */
+/* Parse and format network addresses, and resolve host names. Only addr_resolve_host calls the
+ * resolver, and no function opens a socket. The functions keep no state and may be called on any
+ * thread. */
 #include "common/base/addr.h"
 
 #include <arpa/inet.h>
@@ -9,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static int parse_port(const char *s, uint16_t *ret_port)
+static int addr_parse_port(const char *s, uint16_t *ret_port)
 {
 	unsigned long v = 0;
 
@@ -26,7 +27,7 @@ static int parse_port(const char *s, uint16_t *ret_port)
 	return 0;
 }
 
-static bool host_is_sane(const char *host)
+static bool host_has_valid_characters(const char *host)
 {
 	static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 				      "0123456789.-_:%";
@@ -36,7 +37,7 @@ static bool host_is_sane(const char *host)
 
 /* Split the string `text` into host and port. *ret_port points to the port in `text`, or is NULL if
  * `text` has no port. */
-static int split(const char *text, char host[ADDR_HOST_BYTES], const char **ret_port)
+static int addr_split_host_port(const char *text, char host[ADDR_HOST_BYTES], const char **ret_port)
 {
 	const char *end, *port = NULL, *from = text;
 
@@ -70,11 +71,11 @@ int addr_parse(struct addr *ret_addr, const char *text, uint16_t default_port, s
 	struct addr a = {.port = default_port};
 	const char *port;
 
-	if (split(text, a.host, &port) || !host_is_sane(a.host))
+	if (addr_split_host_port(text, a.host, &port) || !host_has_valid_characters(a.host))
 		return err_set(err, -EINVAL,
 			"'%s' is not an address (write host:port, 10.0.0.1:port or [v6]:port)",
 			text);
-	if (port && parse_port(port, &a.port))
+	if (port && addr_parse_port(port, &a.port))
 		return err_set(err, -EINVAL, "'%s' has no valid port (0 to 65535)", text);
 	if (!port && !default_port)
 		return err_set(err, -EINVAL, "'%s' has no port (write host:port)", text);
@@ -90,7 +91,7 @@ const char *addr_format(const struct addr *a, char buf[static ADDR_TEXT_BYTES])
 	return buf;
 }
 
-static void set_port(struct sockaddr_storage *sa, uint16_t port)
+static void sockaddr_set_port(struct sockaddr_storage *sa, uint16_t port)
 {
 	if (sa->ss_family == AF_INET6)
 		((struct sockaddr_in6 *)sa)->sin6_port = htons(port);
@@ -98,7 +99,7 @@ static void set_port(struct sockaddr_storage *sa, uint16_t port)
 		((struct sockaddr_in *)sa)->sin_port = htons(port);
 }
 
-static int take_info(
+static int host_resolve_first_address(
 	const char *host, int flags, struct sockaddr_storage *ret_sa, socklen_t *ret_len)
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = flags}, *info;
@@ -113,7 +114,7 @@ static int take_info(
 	return 0;
 }
 
-int addr_number(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t *ret_len)
+int addr_resolve_numeric(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t *ret_len)
 {
 	const char *host = a->host;
 
@@ -121,30 +122,30 @@ int addr_number(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t
 		host = "::";
 	else if (strcmp(host, "localhost") == 0)
 		host = "127.0.0.1";
-	if (!*host || take_info(host, AI_NUMERICHOST, ret_sa, ret_len))
+	if (!*host || host_resolve_first_address(host, AI_NUMERICHOST, ret_sa, ret_len))
 		return -EINVAL;
-	set_port(ret_sa, a->port);
+	sockaddr_set_port(ret_sa, a->port);
 	return 0;
 }
 
-int addr_lookup(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t *ret_len,
+int addr_resolve_host(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t *ret_len,
 	struct err_text *err)
 {
 	int rc;
 
-	if (addr_number(a, ret_sa, ret_len) == 0)
+	if (addr_resolve_numeric(a, ret_sa, ret_len) == 0)
 		return 0;
-	rc = take_info(a->host, AI_ADDRCONFIG, ret_sa, ret_len);
+	rc = host_resolve_first_address(a->host, AI_ADDRCONFIG, ret_sa, ret_len);
 	if (rc)
 		return err_set(
 			err, -EADDRNOTAVAIL, "cannot resolve '%s': %s", a->host, gai_strerror(rc));
-	set_port(ret_sa, a->port);
+	sockaddr_set_port(ret_sa, a->port);
 	return 0;
 }
 
 /* Write the address as 16 bytes. An IPv4 address is written as a v4-mapped IPv6 address. Returns
  * false if the address is neither IPv4 nor IPv6. */
-static bool as_v6(const struct sockaddr *sa, uint8_t ret_ip[16])
+static bool sockaddr_map_to_ipv6(const struct sockaddr *sa, uint8_t ret_ip[16])
 {
 	static const uint8_t mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
@@ -180,7 +181,8 @@ bool sockaddr_is_any(const struct sockaddr *sa)
 	static const uint8_t v6_any[16] = {0}, v4_any[16] = {[10] = 0xff, [11] = 0xff};
 	uint8_t ip[16];
 
-	return as_v6(sa, ip) && (memcmp(ip, v6_any, 16) == 0 || memcmp(ip, v4_any, 16) == 0);
+	return sockaddr_map_to_ipv6(sa, ip) &&
+	       (memcmp(ip, v6_any, 16) == 0 || memcmp(ip, v4_any, 16) == 0);
 }
 
 bool sockaddr_is_loopback(const struct sockaddr *sa)
@@ -189,7 +191,7 @@ bool sockaddr_is_loopback(const struct sockaddr *sa)
 	static const uint8_t mapped_127[13] = {[10] = 0xff, [11] = 0xff, [12] = 127};
 	uint8_t ip[16];
 
-	if (!as_v6(sa, ip))
+	if (!sockaddr_map_to_ipv6(sa, ip))
 		return false;
 	return memcmp(ip, v6_loopback, 16) == 0 || memcmp(ip, mapped_127, 13) == 0;
 }
@@ -198,7 +200,8 @@ bool sockaddr_same_host(const struct sockaddr *a, const struct sockaddr *b)
 {
 	uint8_t ip_a[16], ip_b[16];
 
-	return as_v6(a, ip_a) && as_v6(b, ip_b) && memcmp(ip_a, ip_b, 16) == 0;
+	return sockaddr_map_to_ipv6(a, ip_a) && sockaddr_map_to_ipv6(b, ip_b) &&
+	       memcmp(ip_a, ip_b, 16) == 0;
 }
 
 uint16_t sockaddr_port(const struct sockaddr *sa)

@@ -1,7 +1,8 @@
 #ifndef BPS_COMMON_BASE_ADDR_H
 #define BPS_COMMON_BASE_ADDR_H
 /* Network addresses as text: "host:port", "[v6]:port", "host", "*:port" (any local address). The
- * functions keep no state and may be called on any thread. Only addr_lookup uses the network. */
+ * functions keep no state and may be called on any thread. Only addr_resolve_host uses the
+ * network. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -30,12 +31,12 @@ const char *addr_format(const struct addr *a, char buf[static ADDR_TEXT_BYTES]);
 
 /* Convert a numeric host, "*" or "localhost" into a socket address, without the resolver.
  * Errors: -EINVAL: the host is any other name. */
-int addr_number(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t *ret_len);
+int addr_resolve_numeric(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t *ret_len);
 
 /* Convert any host into a socket address. A name is resolved, and the first answer is used. The
  * resolver may block for seconds, so call the function at program start, not in an event loop.
  * Errors: -EADDRNOTAVAIL; err gets the text. */
-int addr_lookup(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t *ret_len,
+int addr_resolve_host(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t *ret_len,
 	struct err_text *err);
 
 /* Return advice for an address that cannot be bound, in the form " (...)", or "" when there is

@@ -29,7 +29,7 @@ static inline uint64_t clock_deadline(uint32_t timeout_ms)
 }
 
 /* Return the milliseconds until deadline_ns, rounded up; 0 when the deadline has passed. */
-static inline uint32_t clock_left_ms(uint64_t deadline_ns)
+static inline uint32_t clock_ms_until_deadline(uint64_t deadline_ns)
 {
 	uint64_t now = clock_now_ns();
 	uint64_t ms = now < deadline_ns ? (deadline_ns - now + NS_PER_MS - 1) / NS_PER_MS : 0;
@@ -38,7 +38,7 @@ static inline uint32_t clock_left_ms(uint64_t deadline_ns)
 }
 
 /* Return the wall-clock time in seconds since 1970. */
-static inline double clock_unix_s(void)
+static inline double clock_unix_seconds(void)
 {
 	struct timespec ts;
 

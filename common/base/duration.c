@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t duration_ms(const char *text, uint64_t max_ms)
+uint64_t duration_parse_ms(const char *text, uint64_t max_ms)
 {
 	static const struct {
 		const char *unit;

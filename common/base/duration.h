@@ -8,5 +8,5 @@
 #define NS_PER_MS UINT64_C(1000000)
 
 /* Parse a duration into milliseconds. Returns 0 when text is not a duration from 1 ms to max_ms. */
-uint64_t duration_ms(const char *text, uint64_t max_ms);
+uint64_t duration_parse_ms(const char *text, uint64_t max_ms);
 #endif

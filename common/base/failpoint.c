@@ -64,7 +64,7 @@ static struct {
 
 /* ---- parsing ---- */
 
-static int find_point(const char *name, struct err_text *err)
+static int failpoint_find_by_name(const char *name, struct err_text *err)
 {
 	struct nearest_name best = NEAREST_NONE;
 	char hint[NEAREST_HINT_BYTES];
@@ -80,7 +80,7 @@ static int find_point(const char *name, struct err_text *err)
 
 /* Look up the error `name` among the names of errno and of error.h. Returns its negative code, or 0
  * if neither has the name. */
-static int find_code(const char *name)
+static int error_code_find_by_name(const char *name)
 {
 	for (int e = 1; e <= ERRNO_MAX; e++) {
 		const char *n = strerrorname_np(e);
@@ -96,7 +96,8 @@ static int find_code(const char *name)
 	return 0;
 }
 
-static int read_action(struct arm *a, const char *name, const char *arg, struct err_text *err)
+static int failpoint_parse_action(
+	struct arm *a, const char *name, const char *arg, struct err_text *err)
 {
 	struct nearest_name best = NEAREST_NONE;
 	char hint[NEAREST_HINT_BYTES];
@@ -116,15 +117,15 @@ static int read_action(struct arm *a, const char *name, const char *arg, struct 
 			      "in sleep:200ms and error:EIO"
 			    : "the actions 'sleep' and 'error' need an argument after ':', as in "
 			      "sleep:200ms and error:EIO");
-	if (a->action == ACT_SLEEP && !(a->sleep_ms = duration_ms(arg, SLEEP_MAX_MS)))
+	if (a->action == ACT_SLEEP && !(a->sleep_ms = duration_parse_ms(arg, SLEEP_MAX_MS)))
 		return err_set(err, -EINVAL, "'%s' is not a time such as 200ms or 5s", arg);
-	if (a->action == ACT_ERROR && !(a->code = find_code(arg)))
+	if (a->action == ACT_ERROR && !(a->code = error_code_find_by_name(arg)))
 		return err_set(err, -EINVAL,
 			"'%s' is not the name of an error (examples: EIO, BPS_EPROTO)", arg);
 	return 0;
 }
 
-static int read_u64(const char *text, uint64_t *ret)
+static int failpoint_parse_u64(const char *text, uint64_t *ret)
 {
 	char *end;
 
@@ -133,7 +134,7 @@ static int read_u64(const char *text, uint64_t *ret)
 	return errno || end == text || *end || *text == '-' ? -EINVAL : 0;
 }
 
-static int read_option(struct arm *a, char *text, struct err_text *err)
+static int failpoint_parse_option(struct arm *a, char *text, struct err_text *err)
 {
 	char *value = strchr(text, '='), *end;
 
@@ -141,9 +142,9 @@ static int read_option(struct arm *a, char *text, struct err_text *err)
 		return err_set(err, -EINVAL,
 			"'%s' is not an option (allowed: after=N, count=N, prob=P)", text);
 	*value++ = '\0';
-	if (strcmp(text, "after") == 0 && read_u64(value, &a->after) == 0)
+	if (strcmp(text, "after") == 0 && failpoint_parse_u64(value, &a->after) == 0)
 		return 0;
-	if (strcmp(text, "count") == 0 && read_u64(value, &a->count) == 0 && a->count)
+	if (strcmp(text, "count") == 0 && failpoint_parse_u64(value, &a->count) == 0 && a->count)
 		return 0;
 	if (strcmp(text, "prob") == 0) {
 		a->prob = strtod(value, &end);
@@ -156,7 +157,7 @@ static int read_option(struct arm *a, char *text, struct err_text *err)
 		text, value);
 }
 
-static int read_word(struct failpoint_plan *plan, char *word, struct err_text *err)
+static int failpoint_parse_fault(struct failpoint_plan *plan, char *word, struct err_text *err)
 {
 	struct arm a = {.prob = 1, .count = UINT64_MAX};
 	char *action = strchr(word, '='), *options, *arg, *save;
@@ -167,10 +168,10 @@ static int read_word(struct failpoint_plan *plan, char *word, struct err_text *e
 			err, -EINVAL, "the fault '%s' does not have the form POINT=ACTION", word);
 	*action++ = '\0';
 	if (strcmp(word, "seed") == 0)
-		return read_u64(action, &plan->seed) < 0
+		return failpoint_parse_u64(action, &plan->seed) < 0
 			       ? err_set(err, -EINVAL, "the seed '%s' is not a number", action)
 			       : 0;
-	point = find_point(word, err);
+	point = failpoint_find_by_name(word, err);
 	if (point < 0)
 		return point;
 	options = strchr(action, ',');
@@ -179,10 +180,10 @@ static int read_word(struct failpoint_plan *plan, char *word, struct err_text *e
 	arg = strchr(action, ':');
 	if (arg)
 		*arg++ = '\0';
-	rc = read_action(&a, action, arg, err);
+	rc = failpoint_parse_action(&a, action, arg, err);
 	for (char *o = options ? strtok_r(options, ",", &save) : NULL; o && rc == 0;
 		o = strtok_r(NULL, ",", &save))
-		rc = read_option(&a, o, err);
+		rc = failpoint_parse_option(&a, o, err);
 	if (rc < 0)
 		return rc;
 	if ((a.action == ACT_ERROR && !(points[point].takes & FP_ERROR)) ||
@@ -193,7 +194,7 @@ static int read_word(struct failpoint_plan *plan, char *word, struct err_text *e
 	return 0;
 }
 
-static int read_plan(const char *text, struct failpoint_plan *ret, struct err_text *err)
+static int failpoint_parse_plan(const char *text, struct failpoint_plan *ret, struct err_text *err)
 {
 	static const char blanks[] = " \t\n";
 	char word[WORD_BYTES];
@@ -210,7 +211,7 @@ static int read_plan(const char *text, struct failpoint_plan *ret, struct err_te
 		memcpy(word, text, n);
 		word[n] = '\0';
 		text += n;
-		rc = read_word(ret, word, err);
+		rc = failpoint_parse_fault(ret, word, err);
 	}
 	return rc;
 }
@@ -219,13 +220,13 @@ int failpoint_check(const char *text, struct err_text *err)
 {
 	struct failpoint_plan plan;
 
-	return read_plan(text, &plan, err);
+	return failpoint_parse_plan(text, &plan, err);
 }
 
 int failpoint_set(const char *text, struct err_text *err)
 {
 	struct failpoint_plan plan;
-	int n = 0, rc = read_plan(text ? text : "", &plan, err);
+	int n = 0, rc = failpoint_parse_plan(text ? text : "", &plan, err);
 
 	if (rc < 0)
 		return rc;
@@ -276,7 +277,7 @@ void failpoint_print(FILE *out, unsigned owners)
 
 /* Return a pseudo-random number from 0 to 1 for this pass of the point. The steps that mix the bits
  * are those of splitmix64 (Steele, Lea, Flood, OOPSLA 2014), as in Vigna's public domain code. */
-static double chance(uint64_t seed, uint64_t point, uint64_t passed)
+static double failpoint_random_fraction(uint64_t seed, uint64_t point, uint64_t passed)
 {
 	uint64_t z = seed + (point << 48) + passed * UINT64_C(0x9e3779b97f4a7c15);
 
@@ -289,7 +290,7 @@ static double chance(uint64_t seed, uint64_t point, uint64_t passed)
 /* Report the first action of a point since the faults were set. The line is written before the
  * action, and with one system call, so that it survives a crash. log.c is not used, because the
  * library does not link it. */
-static void report(enum failpoint point, enum action action)
+static void failpoint_report_action(enum failpoint point, enum action action)
 {
 	ssize_t unused;
 	char line[128];
@@ -303,23 +304,23 @@ static void report(enum failpoint point, enum action action)
 
 /* Count a pass of the point, and return whether the point's action runs in this pass. The caller
  * holds the lock. */
-static bool acts(struct arm *a, enum failpoint point)
+static bool failpoint_pass_has_action(struct arm *a, enum failpoint point)
 {
 	uint64_t n = a->passed++;
 
 	if (!a->action || n < a->after || a->done >= a->count)
 		return false;
-	if (a->prob < 1 && chance(the.plan.seed, point, n) >= a->prob)
+	if (a->prob < 1 && failpoint_random_fraction(the.plan.seed, point, n) >= a->prob)
 		return false;
 	the.n_acted[point]++;
 	if (a->done++ == 0)
-		report(point, a->action);
+		failpoint_report_action(point, a->action);
 	return true;
 }
 
 /* Wait until `ms` milliseconds have passed or the faults change. The caller holds the lock, which
  * the wait releases. */
-static void linger(uint64_t ms)
+static void failpoint_sleep_until_change(uint64_t ms)
 {
 	uint64_t generation = the.generation;
 	struct timespec until;
@@ -342,12 +343,13 @@ int failpoint_pass(enum failpoint point)
 	bool does;
 
 	pthread_mutex_lock(&the.lock);
-	does = acts(&the.plan.arms[point], point);
+	does = failpoint_pass_has_action(&the.plan.arms[point], point);
 	a = the.plan.arms[point];
 	if (does && a.action == ACT_CRASH)
 		kill(getpid(), SIGKILL);
 	if (does && (a.action == ACT_SLEEP || a.action == ACT_HANG))
-		linger(a.action == ACT_HANG ? UINT64_C(24) * 3600 * 1000 : a.sleep_ms);
+		failpoint_sleep_until_change(
+			a.action == ACT_HANG ? UINT64_C(24) * 3600 * 1000 : a.sleep_ms);
 	pthread_mutex_unlock(&the.lock);
 	if (!does)
 		return 0;

@@ -27,7 +27,7 @@ void heap_fini(struct heap *h)
 	*h = (struct heap){0};
 }
 
-static void place(struct heap *h, size_t i, struct heap_node *n)
+static void heap_place_node(struct heap *h, size_t i, struct heap_node *n)
 {
 	h->v[i] = n;
 	n->pos = i + 1;
@@ -36,8 +36,8 @@ static void place(struct heap *h, size_t i, struct heap_node *n)
 static void sift_up(struct heap *h, size_t i, struct heap_node *n)
 {
 	for (; i > 0 && h->v[(i - 1) / 2]->key > n->key; i = (i - 1) / 2)
-		place(h, i, h->v[(i - 1) / 2]);
-	place(h, i, n);
+		heap_place_node(h, i, h->v[(i - 1) / 2]);
+	heap_place_node(h, i, n);
 }
 
 static void sift_down(struct heap *h, size_t i, struct heap_node *n)
@@ -51,15 +51,15 @@ static void sift_down(struct heap *h, size_t i, struct heap_node *n)
 			c++;
 		if (h->v[c]->key >= n->key)
 			break;
-		place(h, i, h->v[c]);
+		heap_place_node(h, i, h->v[c]);
 		i = c;
 	}
-	place(h, i, n);
+	heap_place_node(h, i, n);
 }
 
 void heap_push(struct heap *h, struct heap_node *n)
 {
-	assert(!heap_has(n) && h->n < h->cap);
+	assert(!heap_node_is_queued(n) && h->n < h->cap);
 	sift_up(h, h->n++, n);
 }
 
@@ -68,7 +68,7 @@ void heap_remove(struct heap *h, struct heap_node *n)
 	struct heap_node *last;
 	size_t i = n->pos - 1;
 
-	assert(heap_has(n) && h->v[i] == n);
+	assert(heap_node_is_queued(n) && h->v[i] == n);
 	n->pos = 0;
 	last = h->v[--h->n];
 	if (last == n)

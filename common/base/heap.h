@@ -28,7 +28,7 @@ static inline uint64_t heap_key(uint16_t priority, uint64_t seq)
 /* Return a heap_key for a partition. Equal priorities are sorted by seq, then by the partition's
  * index. seq: position of the round among all rounds, in the order of their starts. index: the
  * partition's index (less than 2^16: PLACE_PARTS_MAX). */
-static inline uint64_t heap_key_part(uint16_t priority, uint64_t seq, uint32_t index)
+static inline uint64_t heap_key_of_partition(uint16_t priority, uint64_t seq, uint32_t index)
 {
 	return heap_key(priority, seq << 16 | (index & 0xffff));
 }
@@ -49,7 +49,7 @@ static inline struct heap_node *heap_min(const struct heap *h)
 {
 	return h->n ? h->v[0] : NULL;
 }
-static inline bool heap_has(const struct heap_node *n)
+static inline bool heap_node_is_queued(const struct heap_node *n)
 {
 	return n->pos != 0;
 }

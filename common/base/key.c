@@ -16,7 +16,7 @@
 #include <openssl/params.h>
 #include <openssl/rand.h>
 
-static int hex_digit(char c)
+static int key_hex_digit_value(char c)
 {
 	if (c >= '0' && c <= '9')
 		return c - '0';
@@ -30,7 +30,8 @@ static int hex_digit(char c)
 int key_parse_hex(struct cluster_key *ret_key, const char *text)
 {
 	for (size_t i = 0; i < KEY_BYTES; i++) {
-		int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
+		int high = key_hex_digit_value(text[2 * i]),
+		    low = key_hex_digit_value(text[2 * i + 1]);
 
 		if (high < 0 || low < 0)
 			return -EINVAL;
@@ -39,12 +40,12 @@ int key_parse_hex(struct cluster_key *ret_key, const char *text)
 	return 0;
 }
 
-int key_random(struct cluster_key *ret_key)
+int key_generate_random(struct cluster_key *ret_key)
 {
 	return RAND_bytes(ret_key->b, KEY_BYTES) == 1 ? 0 : -EIO;
 }
 
-void key_hex(const struct cluster_key *key, char ret_hex[static KEY_HEX_BYTES])
+void key_format_hex(const struct cluster_key *key, char ret_hex[static KEY_HEX_BYTES])
 {
 	static const char digits[] = "0123456789abcdef";
 
@@ -55,7 +56,8 @@ void key_hex(const struct cluster_key *key, char ret_hex[static KEY_HEX_BYTES])
 	ret_hex[KEY_HEX_BYTES - 1] = '\0';
 }
 
-static int hkdf(uint8_t *out, const struct cluster_key *key, uint8_t *info, size_t n_info)
+static int key_derive_hkdf_sha256(
+	uint8_t *out, const struct cluster_key *key, uint8_t *info, size_t n_info)
 {
 	char digest[] = "SHA256";
 	uint8_t secret[KEY_BYTES];
@@ -90,7 +92,7 @@ int key_derive(struct cluster_key *ret_key, const struct cluster_key *key, const
 		return -ENOMEM;
 	memcpy(info, label, n_label);
 	memcpy(info + n_label, context, n_context);
-	rc = hkdf(derived.b, key, info, n_label + n_context);
+	rc = key_derive_hkdf_sha256(derived.b, key, info, n_label + n_context);
 	free(info);
 	if (!rc)
 		*ret_key = derived;
@@ -98,13 +100,13 @@ int key_derive(struct cluster_key *ret_key, const struct cluster_key *key, const
 	return rc;
 }
 
-int key_for_host(
+int key_derive_for_host(
 	struct cluster_key *ret_key, const struct cluster_key *master, const char *identity)
 {
 	return key_derive(ret_key, master, "bps host key", identity);
 }
 
-int key_mac(const struct cluster_key *key, const void *data, size_t n_bytes,
+int key_compute_mac(const struct cluster_key *key, const void *data, size_t n_bytes,
 	uint8_t ret_mac[static KEY_MAC_BYTES])
 {
 	unsigned n = 0;
@@ -118,7 +120,7 @@ int key_fingerprint(const struct cluster_key *key, char ret_print[static KEY_PRI
 {
 	static const char label[] = "bps key fingerprint";
 	uint8_t mac[KEY_MAC_BYTES];
-	int rc = key_mac(key, label, sizeof(label), mac);
+	int rc = key_compute_mac(key, label, sizeof(label), mac);
 
 	for (int i = 0; i < (KEY_PRINT_BYTES - 1) / 2; i++)
 		snprintf(ret_print + 2 * i, 3, "%02x", mac[i]);

@@ -24,10 +24,10 @@ struct cluster_key {
 
 /* Make a random key.
  * Errors: -EIO: no random bytes are available. */
-int key_random(struct cluster_key *ret_key);
+int key_generate_random(struct cluster_key *ret_key);
 
 /* Write a key as 64 hex digits, for a key file. */
-void key_hex(const struct cluster_key *key, char ret_hex[static KEY_HEX_BYTES]);
+void key_format_hex(const struct cluster_key *key, char ret_hex[static KEY_HEX_BYTES]);
 
 /* Parse a key of 64 hex digits. Text after them is ignored.
  * Errors: -EINVAL. */
@@ -41,16 +41,16 @@ int key_derive(struct cluster_key *ret_key, const struct cluster_key *key, const
 	const char *context);
 
 /* Derive the host key of an identity ("role:name"). `bpsctl key derive` prints the same key. */
-int key_for_host(
+int key_derive_for_host(
 	struct cluster_key *ret_key, const struct cluster_key *master, const char *identity);
 
 /* Compute HMAC-SHA256 of data under key.
  * Errors: -ENOMEM, -EIO. */
-int key_mac(const struct cluster_key *key, const void *data, size_t n_bytes,
+int key_compute_mac(const struct cluster_key *key, const void *data, size_t n_bytes,
 	uint8_t ret_mac[static KEY_MAC_BYTES]);
 
 /* Compute a short fingerprint of the key. The fingerprint is not secret and may be shown.
- * Errors: those of key_mac. */
+ * Errors: those of key_compute_mac. */
 int key_fingerprint(const struct cluster_key *key, char ret_print[static KEY_PRINT_BYTES]);
 
 /* Return whether two byte strings are equal. The comparison takes the same time for all contents,

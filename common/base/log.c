@@ -43,7 +43,7 @@ int log_level_parse(const char *name, enum log_level *ret_level)
 	return -EINVAL;
 }
 
-bool log_enabled(enum log_level level)
+bool log_level_is_enabled(enum log_level level)
 {
 	return (int)level <= atomic_load_explicit(&level_now, memory_order_relaxed);
 }
@@ -52,7 +52,7 @@ bool log_enabled(enum log_level level)
 
 /* Return the number of bytes of the UTF-8 character at s; 0: the character is invalid or must be
  * escaped. */
-static size_t shown_bytes(const unsigned char *s, size_t n)
+static size_t utf8_printable_length(const unsigned char *s, size_t n)
 {
 	static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
 	size_t len = s[0] < 0x80 ? 1 : s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : s[0] >= 0xc0 ? 2 : 0;
@@ -76,7 +76,7 @@ static size_t shown_bytes(const unsigned char *s, size_t n)
 	return len;
 }
 
-static size_t escape_byte(char *ret, unsigned char b)
+static size_t log_escape_byte(char *ret, unsigned char b)
 {
 	static const char hex[] = "0123456789abcdef";
 
@@ -96,10 +96,10 @@ size_t log_escape(char *dst, size_t room, const char *src, size_t n)
 	size_t out = 0;
 
 	for (size_t i = 0; i < n;) {
-		size_t len = shown_bytes((const unsigned char *)src + i, n - i);
+		size_t len = utf8_printable_length((const unsigned char *)src + i, n - i);
 		char escaped[4];
 		const char *piece = len ? src + i : escaped;
-		size_t n_piece = len ? len : escape_byte(escaped, (unsigned char)src[i]);
+		size_t n_piece = len ? len : log_escape_byte(escaped, (unsigned char)src[i]);
 
 		if (out + n_piece >= room)
 			break;
@@ -111,10 +111,10 @@ size_t log_escape(char *dst, size_t room, const char *src, size_t n)
 	return out;
 }
 
-void log_blank(char *s)
+void log_replace_unprintable(char *s)
 {
 	for (size_t len; *s; s += len ? len : 1) {
-		len = shown_bytes((const unsigned char *)s, strnlen(s, 4));
+		len = utf8_printable_length((const unsigned char *)s, strnlen(s, 4));
 		if (!len)
 			*s = '?';
 	}
@@ -122,7 +122,7 @@ void log_blank(char *s)
 
 /* ---- writing ---- */
 
-static size_t put_time(char *buf, size_t room, bool is_local)
+static size_t log_format_time(char *buf, size_t room, bool is_local)
 {
 	struct timespec now;
 	struct tm tm;
@@ -137,13 +137,13 @@ static size_t put_time(char *buf, size_t room, bool is_local)
 }
 
 /* Convert a level to a syslog priority. syslog has nothing below debug, so trace becomes debug. */
-static unsigned priority_of(unsigned level)
+static unsigned log_syslog_priority(unsigned level)
 {
 	return level > LOG_DEBUG ? LOG_DEBUG : level;
 }
 
 /* Write the start of a line, which precedes the message text. */
-static size_t put_head(char *buf, size_t room, unsigned level, const struct stat *st)
+static size_t log_format_prefix(char *buf, size_t room, unsigned level, const struct stat *st)
 {
 	static const char *const words[] = {[LOG_ERROR] = "error",
 		[LOG_WARN] = "warn ",
@@ -153,13 +153,13 @@ static size_t put_head(char *buf, size_t room, unsigned level, const struct stat
 	size_t n;
 
 	if (S_ISCHR(st->st_mode) && isatty(STDERR_FILENO)) {
-		n = put_time(buf, room, true);
+		n = log_format_time(buf, room, true);
 		return n + (size_t)snprintf(buf + n, room - n, " %s ", words[level]);
 	}
-	n = (size_t)snprintf(buf, room, "<%u>", priority_of(level));
+	n = (size_t)snprintf(buf, room, "<%u>", log_syslog_priority(level));
 	if (!S_ISREG(st->st_mode))
 		return n;
-	n += put_time(buf + n, room - n, false);
+	n += log_format_time(buf + n, room - n, false);
 	return n + (size_t)snprintf(buf + n, room - n, "Z ");
 }
 
@@ -168,12 +168,12 @@ static size_t put_head(char *buf, size_t room, unsigned level, const struct stat
  * datagram. The journal looks up the unit of a datagram's sender only when the journal reads the
  * datagram. If the sender has ended by then, the journal finds no unit. For stderr, the journal has
  * the unit from the start. */
-static bool is_last_word(unsigned level, enum log_id id)
+static bool log_line_may_be_last(unsigned level, enum log_id id)
 {
 	return level == LOG_ERROR && id == LOG_ID_NONE;
 }
 
-static void write_line(unsigned level, enum log_id id, const char *text, size_t n_text)
+static void log_write_line(unsigned level, enum log_id id, const char *text, size_t n_text)
 {
 	char line[HEAD_BYTES + TEXT_BYTES + 1];
 	struct stat st;
@@ -181,10 +181,10 @@ static void write_line(unsigned level, enum log_id id, const char *text, size_t 
 
 	if (fstat(STDERR_FILENO, &st) < 0)
 		return;
-	if (log_is_journal(&st) && !is_last_word(level, id) &&
-		log_to_journal((int)priority_of(level), id, text, n_text))
+	if (log_is_journal(&st) && !log_line_may_be_last(level, id) &&
+		log_to_journal((int)log_syslog_priority(level), id, text, n_text))
 		return;
-	n = put_head(line, HEAD_BYTES, level, &st);
+	n = log_format_prefix(line, HEAD_BYTES, level, &st);
 	memcpy(line + n, text, n_text);
 	n += n_text;
 	line[n++] = '\n';
@@ -200,7 +200,7 @@ void log_write(unsigned level, const char *fmt, ...)
 	va_list ap;
 
 	level &= 0xff;
-	if (!log_enabled((enum log_level)level))
+	if (!log_level_is_enabled((enum log_level)level))
 		return;
 	va_start(ap, fmt);
 	n = vsnprintf(raw, sizeof(raw), fmt, ap);
@@ -208,13 +208,13 @@ void log_write(unsigned level, const char *fmt, ...)
 	if (n >= (int)sizeof(raw))
 		n = (int)sizeof(raw) - 1;
 	if (n >= 0)
-		write_line(level, id, text, log_escape(text, sizeof(text), raw, (size_t)n));
+		log_write_line(level, id, text, log_escape(text, sizeof(text), raw, (size_t)n));
 	errno = saved_errno;
 }
 
 /* ---- rate limits ---- */
 
-bool log_rate_pass(struct log_rate *r, uint32_t burst, uint32_t *ret_swallowed)
+bool log_rate_may_write(struct log_rate *r, uint32_t burst, uint32_t *ret_swallowed)
 {
 	/* Add the length of a window to the time. So the window of a zeroed struct log_rate, which
 	 * starts at 0, counts as expired even just after boot. */

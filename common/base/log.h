@@ -65,7 +65,7 @@ enum log_id {
 void log_set_level(enum log_level level);
 int log_level_parse(const char *name, enum log_level *ret_level);
 
-bool log_enabled(enum log_level level);
+bool log_level_is_enabled(enum log_level level);
 /* Write a line. level: enum log_level, or LOG_AS. */
 void log_write(unsigned level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
@@ -75,19 +75,19 @@ void log_write(unsigned level, const char *fmt, ...) __attribute__((format(print
 size_t log_escape(char *dst, size_t room, const char *src, size_t n);
 /* Put a question mark in the place of every byte that log_escape would escape. Use the function for
  * screens with columns, because the length of the text stays the same. */
-void log_blank(char *s);
+void log_replace_unprintable(char *s);
 
 #define log_error(...) log_write(LOG_ERROR, __VA_ARGS__)
 #define log_warn(...)  log_write(LOG_WARN, __VA_ARGS__)
 #define log_info(...)  log_write(LOG_INFO, __VA_ARGS__)
 #define log_debug(...)                                                                             \
 	do {                                                                                       \
-		if (log_enabled(LOG_DEBUG))                                                        \
+		if (log_level_is_enabled(LOG_DEBUG))                                               \
 			log_write(LOG_DEBUG, __VA_ARGS__);                                         \
 	} while (0)
 #define log_trace(...)                                                                             \
 	do {                                                                                       \
-		if (log_enabled(LOG_TRACE))                                                        \
+		if (log_level_is_enabled(LOG_TRACE))                                               \
 			log_write(LOG_TRACE, __VA_ARGS__);                                         \
 	} while (0)
 
@@ -103,12 +103,12 @@ struct log_rate {
 	_Atomic uint32_t count;
 	_Atomic uint32_t swallowed;
 };
-bool log_rate_pass(struct log_rate *r, uint32_t burst, uint32_t *ret_swallowed);
+bool log_rate_may_write(struct log_rate *r, uint32_t burst, uint32_t *ret_swallowed);
 #define LOG_BURST_(burst, level, fmt, ...)                                                         \
 	do {                                                                                       \
 		static struct log_rate rate_;                                                      \
 		uint32_t swallowed_;                                                               \
-		if (log_rate_pass(&rate_, burst, &swallowed_)) {                                   \
+		if (log_rate_may_write(&rate_, burst, &swallowed_)) {                              \
 			if (swallowed_)                                                            \
 				log_write(level, fmt " swallowed=%u", ##__VA_ARGS__, swallowed_);  \
 			else                                                                       \

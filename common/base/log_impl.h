@@ -12,7 +12,7 @@
 bool log_is_journal(const struct stat *st);
 #define LOG_DATAGRAM_BYTES 8192
 /* Write the datagram for an escaped line into buf. Returns its length. */
-size_t log_datagram(char buf[static LOG_DATAGRAM_BYTES], int priority, enum log_id id,
+size_t log_format_datagram(char buf[static LOG_DATAGRAM_BYTES], int priority, enum log_id id,
 	const char *text, size_t n);
 /* Send an escaped line to the journal. Returns false when the journal cannot be reached. Any thread
  * may call this function. */

@@ -56,7 +56,7 @@ static int datagram_socket(void)
 	return none;
 }
 
-static void add(struct fields *f, const char *name, const char *value, size_t n_value)
+static void journal_add_field(struct fields *f, const char *name, const char *value, size_t n_value)
 {
 	size_t n_name = strlen(name);
 
@@ -72,7 +72,7 @@ static void add(struct fields *f, const char *name, const char *value, size_t n_
 
 /* Add a field for a word of the form key=value, for example BPS_JOB=7 for "job=7". Ignore a word
  * of any other form. */
-static void add_word(struct fields *f, const char *word, size_t n)
+static void journal_add_word_field(struct fields *f, const char *word, size_t n)
 {
 	const char *eq = memchr(word, '=', n);
 	size_t n_key = eq ? (size_t)(eq - word) : 0, n_value = eq ? n - n_key - 1 : 0;
@@ -86,15 +86,15 @@ static void add_word(struct fields *f, const char *word, size_t n)
 		name[4 + i] = (char)toupper((unsigned char)word[i]);
 	}
 	if (n_value >= 2 && eq[1] == '\'' && eq[n_value] == '\'')
-		add(f, name, eq + 2, n_value - 2);
+		journal_add_field(f, name, eq + 2, n_value - 2);
 	else
-		add(f, name, eq + 1, n_value);
+		journal_add_field(f, name, eq + 1, n_value);
 	f->count++;
 }
 
 /* Add a field for each word of the form key=value. A blank between quotes does not end a word. An
  * apostrophe inside a word does not start a quotation. */
-static void add_words(struct fields *f, const char *text, size_t n)
+static void journal_add_text_fields(struct fields *f, const char *text, size_t n)
 {
 	size_t start = 0;
 	bool is_quoted = false;
@@ -104,24 +104,24 @@ static void add_words(struct fields *f, const char *text, size_t n)
 			is_quoted = !is_quoted && (i == start || (text[i - 1] == '=' && i + 1 < n));
 		if (i < n && (text[i] != ' ' || is_quoted))
 			continue;
-		add_word(f, text + start, i - start);
+		journal_add_word_field(f, text + start, i - start);
 		start = i + 1;
 	}
 }
 
-size_t log_datagram(char buf[static LOG_DATAGRAM_BYTES], int priority, enum log_id id,
+size_t log_format_datagram(char buf[static LOG_DATAGRAM_BYTES], int priority, enum log_id id,
 	const char *text, size_t n)
 {
 	struct fields f = {.buf = buf};
 	char digit = (char)('0' + priority);
 	const char *program = program_invocation_short_name;
 
-	add(&f, "MESSAGE", text, n);
-	add(&f, "PRIORITY", &digit, 1);
-	add(&f, "SYSLOG_IDENTIFIER", program, strlen(program));
+	journal_add_field(&f, "MESSAGE", text, n);
+	journal_add_field(&f, "PRIORITY", &digit, 1);
+	journal_add_field(&f, "SYSLOG_IDENTIFIER", program, strlen(program));
 	if (uuids[id])
-		add(&f, "MESSAGE_ID", uuids[id], strlen(uuids[id]));
-	add_words(&f, text, n);
+		journal_add_field(&f, "MESSAGE_ID", uuids[id], strlen(uuids[id]));
+	journal_add_text_fields(&f, text, n);
 	return f.n;
 }
 
@@ -133,6 +133,6 @@ bool log_to_journal(int priority, enum log_id id, const char *text, size_t n)
 
 	if (fd < 0)
 		return false;
-	n = log_datagram(buf, priority, id, text, n);
+	n = log_format_datagram(buf, priority, id, text, n);
 	return sendto(fd, buf, n, MSG_NOSIGNAL, (const struct sockaddr *)&sun, sizeof(sun)) >= 0;
 }

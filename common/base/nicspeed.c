@@ -27,7 +27,7 @@
 /* ---- measuring ---- */
 
 /* Return the lowest rate of the last NIC_PLATEAU windows if their rates agree, else 0. */
-static double plateau(const struct nic_way *w)
+static double nic_way_plateau_rate(const struct nic_way *w)
 {
 	double least = w->rates[0], most = w->rates[0];
 
@@ -40,7 +40,7 @@ static double plateau(const struct nic_way *w)
 	return most <= least * NIC_SPREAD && least >= NIC_MIN_MBPS * BYTES_PER_MBIT ? least : 0;
 }
 
-static double way_add(struct nic_way *w, double span_s, uint64_t bytes)
+static double nic_way_add_sample(struct nic_way *w, double span_s, uint64_t bytes)
 {
 	double rate = (double)(bytes - w->bytes) / span_s;
 
@@ -52,7 +52,8 @@ static double way_add(struct nic_way *w, double span_s, uint64_t bytes)
 	return rate;
 }
 
-bool nic_meter_add(struct nic_meter *m, uint64_t now_ns, uint64_t rx_bytes, uint64_t tx_bytes)
+bool nic_meter_add_sample(
+	struct nic_meter *m, uint64_t now_ns, uint64_t rx_bytes, uint64_t tx_bytes)
 {
 	struct nic_way *rx = &m->ways[0], *tx = &m->ways[1];
 	uint64_t span_ns = now_ns - m->at_ns;
@@ -66,10 +67,10 @@ bool nic_meter_add(struct nic_meter *m, uint64_t now_ns, uint64_t rx_bytes, uint
 		return false;
 	}
 	m->at_ns = now_ns;
-	rate = way_add(rx, span_s, rx_bytes);
-	rate += way_add(tx, span_s, tx_bytes);
-	flat = plateau(rx);
-	flat = plateau(tx) > flat ? plateau(tx) : flat;
+	rate = nic_way_add_sample(rx, span_s, rx_bytes);
+	rate += nic_way_add_sample(tx, span_s, tx_bytes);
+	flat = nic_way_plateau_rate(rx);
+	flat = nic_way_plateau_rate(tx) > flat ? nic_way_plateau_rate(tx) : flat;
 	if (flat > m->rate)
 		m->rate = flat;
 	else if (flat > 0)
@@ -86,7 +87,7 @@ uint64_t nic_meter_mbps(const struct nic_meter *m)
 
 /* ---- the driver's speed ---- */
 
-static bool has_device(const char *sysfs, const char *name)
+static bool nic_has_sysfs_device(const char *sysfs, const char *name)
 {
 	char path[PATH_MAX];
 
@@ -101,7 +102,7 @@ static bool stands_on_cards(const char *sysfs, const char *name, unsigned depth)
 	struct dirent *e;
 	DIR *dir;
 
-	if (has_device(sysfs, name))
+	if (nic_has_sysfs_device(sysfs, name))
 		return true;
 	snprintf(path, sizeof(path), "%s/class/net/%s", sysfs, name);
 	dir = depth < STACK_MAX ? opendir(path) : NULL;
@@ -139,7 +140,7 @@ uint64_t nic_driver_mbps(const char *sysfs, const char *name)
 
 /* ---- the interface ---- */
 
-static int open_counter(const char *sysfs, const char *name, const char *counter)
+static int nic_open_counter(const char *sysfs, const char *name, const char *counter)
 {
 	char path[PATH_MAX];
 
@@ -147,20 +148,20 @@ static int open_counter(const char *sysfs, const char *name, const char *counter
 	return open(path, O_RDONLY | O_CLOEXEC);
 }
 
-void nic_open_name(struct nic *nic, const char *sysfs, const char *name)
+void nic_open_by_name(struct nic *nic, const char *sysfs, const char *name)
 {
 	*nic = (struct nic){.rx_fd = -1, .tx_fd = -1};
 	snprintf(nic->name, sizeof(nic->name), "%s", name);
 	nic->driver_mbps = nic_driver_mbps(sysfs, name);
 	if (nic->driver_mbps)
 		return;
-	nic->rx_fd = open_counter(sysfs, name, "rx_bytes");
-	nic->tx_fd = open_counter(sysfs, name, "tx_bytes");
+	nic->rx_fd = nic_open_counter(sysfs, name, "rx_bytes");
+	nic->tx_fd = nic_open_counter(sysfs, name, "tx_bytes");
 	if (nic->rx_fd < 0 || nic->tx_fd < 0)
 		nic_close(nic);
 }
 
-bool nic_find(const char *host, char ret_name[IF_NAMESIZE])
+bool nic_find_by_host(const char *host, char ret_name[IF_NAMESIZE])
 {
 	struct addr addr = {.port = 0};
 	struct sockaddr_storage sa;
@@ -169,7 +170,7 @@ bool nic_find(const char *host, char ret_name[IF_NAMESIZE])
 	socklen_t len;
 
 	snprintf(addr.host, sizeof(addr.host), "%s", host);
-	if (addr_number(&addr, &sa, &len) < 0 || getifaddrs(&all) < 0)
+	if (addr_resolve_numeric(&addr, &sa, &len) < 0 || getifaddrs(&all) < 0)
 		return false;
 	for (const struct ifaddrs *i = all; i && !is_found; i = i->ifa_next) {
 		if ((i->ifa_flags & IFF_LOOPBACK) || !i->ifa_addr ||
@@ -182,13 +183,13 @@ bool nic_find(const char *host, char ret_name[IF_NAMESIZE])
 	return is_found;
 }
 
-void nic_open(struct nic *nic, const char *sysfs, const char *host)
+void nic_open_by_host(struct nic *nic, const char *sysfs, const char *host)
 {
 	char name[IF_NAMESIZE];
 
 	*nic = (struct nic){.rx_fd = -1, .tx_fd = -1};
-	if (nic_find(host, name))
-		nic_open_name(nic, sysfs, name);
+	if (nic_find_by_host(host, name))
+		nic_open_by_name(nic, sysfs, name);
 }
 
 void nic_close(struct nic *nic)
@@ -202,7 +203,7 @@ void nic_close(struct nic *nic)
 	nic->rx_fd = nic->tx_fd = -1;
 }
 
-static bool read_counter(int fd, uint64_t *ret)
+static bool nic_read_counter(int fd, uint64_t *ret)
 {
 	char text[32];
 	ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
@@ -214,11 +215,11 @@ static bool read_counter(int fd, uint64_t *ret)
 	return true;
 }
 
-static bool read_counters(struct nic *nic, uint64_t *ret_rx, uint64_t *ret_tx)
+static bool nic_read_both_counters(struct nic *nic, uint64_t *ret_rx, uint64_t *ret_tx)
 {
 	if (!nic_is_measured(nic))
 		return false;
-	if (read_counter(nic->rx_fd, ret_rx) && read_counter(nic->tx_fd, ret_tx))
+	if (nic_read_counter(nic->rx_fd, ret_rx) && nic_read_counter(nic->tx_fd, ret_tx))
 		return true;
 	nic_close(nic); /* the interface no longer exists */
 	return false;
@@ -228,7 +229,8 @@ bool nic_sample(struct nic *nic, uint64_t now_ns)
 {
 	uint64_t rx, tx;
 
-	return read_counters(nic, &rx, &tx) && nic_meter_add(&nic->meter, now_ns, rx, tx);
+	return nic_read_both_counters(nic, &rx, &tx) &&
+	       nic_meter_add_sample(&nic->meter, now_ns, rx, tx);
 }
 
 bool nic_has_load(struct nic *nic)
@@ -236,7 +238,7 @@ bool nic_has_load(struct nic *nic)
 	const double least = NIC_MIN_MBPS * BYTES_PER_MBIT * NIC_PLATEAU * NIC_WINDOW_NS / 1e9;
 	uint64_t rx, tx, before = nic->looked_bytes;
 
-	if (!read_counters(nic, &rx, &tx))
+	if (!nic_read_both_counters(nic, &rx, &tx))
 		return false;
 	nic->looked_bytes = rx + tx;
 	return (double)(rx + tx - before) >= least;

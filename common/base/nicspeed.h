@@ -54,7 +54,8 @@ struct nic_meter {
 /* Add a sample: the interface's counters at now_ns. Returns whether there was load since the
  * previous sample. If the time since the previous sample is much longer than one window, the
  * measurement starts from scratch, and the function returns false. */
-bool nic_meter_add(struct nic_meter *m, uint64_t now_ns, uint64_t rx_bytes, uint64_t tx_bytes);
+bool nic_meter_add_sample(
+	struct nic_meter *m, uint64_t now_ns, uint64_t rx_bytes, uint64_t tx_bytes);
 /* Return the measured rate in Mbit/s; 0: unknown. */
 uint64_t nic_meter_mbps(const struct nic_meter *m);
 
@@ -74,22 +75,22 @@ struct nic {
 
 /* Find the name of the interface whose numeric address is `host` (as in struct addr). Returns false
  * if there is no such interface, or if it is the loopback. */
-bool nic_find(const char *host, char ret_name[IF_NAMESIZE]);
+bool nic_find_by_host(const char *host, char ret_name[IF_NAMESIZE]);
 /* Find the interface whose numeric address is `host` (as in struct addr). Open its counters unless
  * the driver reports the speed. Never fails: if there is no interface, the speed is unknown. */
-void nic_open(struct nic *nic, const char *sysfs, const char *host);
+void nic_open_by_host(struct nic *nic, const char *sysfs, const char *host);
 /* Open an interface by its name. Open its counters unless the driver reports the speed. */
-void nic_open_name(struct nic *nic, const char *sysfs, const char *name);
+void nic_open_by_name(struct nic *nic, const char *sysfs, const char *name);
 /* Close the counters. A zeroed struct that was never opened is allowed. */
 void nic_close(struct nic *nic);
-/* Return whether the speed is measured. nic_open opens the counters only if the driver reports no
- * speed. */
+/* Return whether the speed is measured. nic_open_by_host opens the counters only if the driver
+ * reports no speed. */
 static inline bool nic_is_measured(const struct nic *nic)
 {
 	return nic->name[0] && nic->rx_fd >= 0;
 }
-/* Read the counters and add a sample. Returns the result of nic_meter_add, or false when there is
- * nothing to measure. */
+/* Read the counters and add a sample. Returns the result of nic_meter_add_sample, or false when
+ * there is nothing to measure. */
 bool nic_sample(struct nic *nic, uint64_t now_ns);
 /* Return whether the bytes since the last call, sent and received together, are enough for a
  * plateau. */

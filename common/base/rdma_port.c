@@ -36,7 +36,7 @@ static bool has_roce_address(const char *port, const char *interface)
 }
 
 /* Return whether the interface is the IPoIB interface of this port. */
-static bool is_ipoib(
+static bool interface_is_ipoib_of_port(
 	const char *sysfs, const char *interface, const char *device, unsigned long port)
 {
 	char path[PATH_MAX], text[32];
@@ -49,7 +49,7 @@ static bool is_ipoib(
 	return first_line_read(path, text, sizeof(text)) && strtoul(text, NULL, 10) + 1 == port;
 }
 
-static bool device_has(const char *sysfs, const char *device, const char *interface)
+static bool rdma_device_has_interface(const char *sysfs, const char *device, const char *interface)
 {
 	char ports[PATH_MAX], port[PATH_MAX], path[PATH_MAX], state[32];
 	bool is_there = false;
@@ -68,7 +68,8 @@ static bool device_has(const char *sysfs, const char *device, const char *interf
 		if (!first_line_read(path, state, sizeof(state)) || !strstr(state, "ACTIVE"))
 			continue;
 		is_there = has_roce_address(port, interface) ||
-			   is_ipoib(sysfs, interface, device, strtoul(e->d_name, NULL, 10));
+			   interface_is_ipoib_of_port(
+				   sysfs, interface, device, strtoul(e->d_name, NULL, 10));
 	}
 	closedir(dir);
 	return is_there;
@@ -86,7 +87,8 @@ bool rdma_port_is_active(const char *sysfs, const char *interface)
 	if (!dir)
 		return false;
 	while (!is_there && (e = readdir(dir)))
-		is_there = e->d_name[0] != '.' && device_has(sysfs, e->d_name, interface);
+		is_there = e->d_name[0] != '.' &&
+			   rdma_device_has_interface(sysfs, e->d_name, interface);
 	closedir(dir);
 	return is_there;
 }
@@ -95,5 +97,5 @@ bool rdma_port_has_address(const char *sysfs, const char *host)
 {
 	char name[IF_NAMESIZE];
 
-	return nic_find(host, name) && rdma_port_is_active(sysfs, name);
+	return nic_find_by_host(host, name) && rdma_port_is_active(sysfs, name);
 }

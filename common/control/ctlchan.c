@@ -40,7 +40,7 @@ static const struct state_row states[] = {
 
 /* --- states ----------------------------------------------------------------------------------- */
 
-static void set_state(struct ctlchan *c, enum chan_state state, const char *why)
+static void chan_change_state(struct ctlchan *c, enum chan_state state, const char *why)
 {
 	if (!(states[c->state].next & TO(state))) {
 		log_error("control channel: ignored an invalid change from state %s to %s (please "
@@ -52,12 +52,12 @@ static void set_state(struct ctlchan *c, enum chan_state state, const char *why)
 		states[c->state].name, states[state].name, why, c->peer, c->who.identity);
 	c->state = state;
 	if (c->listener && state == TRUSTED)
-		listen_move(c, &c->listener->trusted);
+		listen_move_chan(c, &c->listener->trusted);
 	else if (c->listener && (state == FLUSHING || state == DEAD))
-		listen_move(c, &c->listener->dying);
+		listen_move_chan(c, &c->listener->dying);
 }
 
-static bool is_open(const struct ctlchan *c)
+static bool chan_is_established(const struct ctlchan *c)
 {
 	return c->state == UNTRUSTED || c->state == TRUSTED;
 }
@@ -76,7 +76,7 @@ void chan_fail(struct ctlchan *c, const char *fmt, ...)
 	}
 	if (c->listener && is_stranger)
 		listen_log_refusal(c->listener, c);
-	set_state(c, DEAD, c->reason);
+	chan_change_state(c, DEAD, c->reason);
 	if (c->dial)
 		event_del(c->dial);
 	if (c->bev) {
@@ -90,7 +90,7 @@ void ctlchan_free(struct ctlchan *c)
 {
 	if (!c)
 		return;
-	listen_move(c, NULL);
+	listen_move_chan(c, NULL);
 	if (c->dial) {
 		evutil_socket_t fd = event_get_fd(c->dial);
 
@@ -112,7 +112,7 @@ void chan_reap(struct ctlchan *c)
 	ctlchan_free(c);
 }
 
-static void on_timer(evutil_socket_t fd, short what, void *arg)
+static void on_chan_timer_expired(evutil_socket_t fd, short what, void *arg)
 {
 	struct ctlchan *c = arg;
 
@@ -141,7 +141,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
 
 /* --- bytes ------------------------------------------------------------------------------------ */
 
-static int next_frame(
+static int chan_parse_next_frame(
 	struct ctlchan *c, struct evbuffer *in, struct ctlframe *ret_frame, size_t *ret_bytes)
 {
 	size_t max = c->state == TRUSTED ? CTLFRAME_MAX_BYTES : CTLFRAME_UNTRUSTED_BYTES;
@@ -163,7 +163,7 @@ static int next_frame(
 /* Return a hint for the user if this process has no key and the listener may have one. A listener
  * with a key treats the first frame of a process without a key as an invalid TLS handshake. The
  * listener then closes the connection without an answer. Returns "" if the hint does not apply. */
-static const char *keyless_hint(const struct ctlchan *c)
+static const char *chan_missing_key_hint(const struct ctlchan *c)
 {
 	bool is_turned_away = !c->listener && !c->tls && !c->has_heard;
 
@@ -173,7 +173,7 @@ static const char *keyless_hint(const struct ctlchan *c)
 		       : "";
 }
 
-static void on_read(struct bufferevent *bev, void *arg)
+static void on_chan_readable(struct bufferevent *bev, void *arg)
 {
 	struct ctlchan *c = arg;
 	struct evbuffer *in = bufferevent_get_input(bev);
@@ -181,7 +181,8 @@ static void on_read(struct bufferevent *bev, void *arg)
 	size_t n_bytes;
 	int rc = 0;
 
-	while (is_open(c) && (rc = next_frame(c, in, &frame, &n_bytes)) > 0) {
+	while (chan_is_established(c) &&
+		(rc = chan_parse_next_frame(c, in, &frame, &n_bytes)) > 0) {
 		if (c->state == UNTRUSTED && (c->stranger_bytes += n_bytes) > STRANGER_BYTES) {
 			rc = -EMSGSIZE;
 			break;
@@ -190,37 +191,37 @@ static void on_read(struct bufferevent *bev, void *arg)
 		c->ops->frame(c->arg, c, frame.type, frame.body, frame.n_body);
 		evbuffer_drain(in, n_bytes);
 	}
-	if (!is_open(c)) {
+	if (!chan_is_established(c)) {
 		evbuffer_drain(in, evbuffer_get_length(in));
 	} else if (rc < 0) {
 		if (c->listener)
 			c->listener->stats.protocol_errors++;
-		chan_fail(
-			c, "%s sent an invalid frame: %s%s", c->peer, err_str(rc), keyless_hint(c));
+		chan_fail(c, "%s sent an invalid frame: %s%s", c->peer, err_str(rc),
+			chan_missing_key_hint(c));
 	}
 }
 
-static void hang_up(struct ctlchan *c)
+static void chan_shutdown_sending(struct ctlchan *c)
 {
 	shutdown(bufferevent_getfd(c->bev), SHUT_WR);
 }
 
-static void on_drained(struct bufferevent *bev, void *arg)
+static void on_chan_output_drained(struct bufferevent *bev, void *arg)
 {
 	struct ctlchan *c = arg;
 
 	(void)bev;
 	if (c->state == FLUSHING)
-		hang_up(c);
+		chan_shutdown_sending(c);
 }
 
-void chan_opened(struct ctlchan *c)
+void chan_complete_opening(struct ctlchan *c)
 {
 	if (c->listener) {
-		set_state(c, UNTRUSTED, "open");
+		chan_change_state(c, UNTRUSTED, "open");
 	} else {
 		evtimer_del(c->timer);
-		set_state(c, TRUSTED, "open");
+		chan_change_state(c, TRUSTED, "open");
 	}
 	c->has_opened = true;
 	c->ops->opened(c->arg, c);
@@ -236,7 +237,7 @@ static void handshake_failed(struct ctlchan *c, const char *what)
 }
 
 /* Return whether the error is an alert of the peer. An alert has a number of one byte. */
-static bool is_alert(unsigned long ssl_error)
+static bool ssl_error_is_alert(unsigned long ssl_error)
 {
 	int number = ERR_GET_REASON(ssl_error) - SSL_AD_REASON_OFFSET;
 
@@ -246,13 +247,14 @@ static bool is_alert(unsigned long ssl_error)
 /* Return the alert with which the listener has refused this side after the handshake was complete
  * on this side, or 0. If the listener also closes the connection before this side has written its
  * first frame, the write fails before libevent reads the alert. */
-static unsigned long late_alert(const struct ctlchan *c, short what, unsigned long ssl_error)
+static unsigned long chan_find_late_alert(
+	const struct ctlchan *c, short what, unsigned long ssl_error)
 {
 	bool has_write_failed = what & BEV_EVENT_ERROR && !ssl_error;
 
 	if (!c->tls || c->listener || !c->has_opened || c->has_heard)
 		return 0;
-	if (is_alert(ssl_error))
+	if (ssl_error_is_alert(ssl_error))
 		return ssl_error;
 	if (!(what & BEV_EVENT_EOF) && !has_write_failed)
 		return 0;
@@ -261,7 +263,7 @@ static unsigned long late_alert(const struct ctlchan *c, short what, unsigned lo
 
 /* Return the error of OpenSSL that the event reports, or 0. libevent 2.1.13 also reports errors of
  * system calls so. *sys gets the number of such an error. */
-static unsigned long openssl_error(const struct ctlchan *c, int *sys)
+static unsigned long chan_take_openssl_error(const struct ctlchan *c, int *sys)
 {
 	unsigned long error = c->tls ? bufferevent_get_openssl_error(c->bev) : 0;
 
@@ -271,37 +273,37 @@ static unsigned long openssl_error(const struct ctlchan *c, int *sys)
 	return 0;
 }
 
-static void on_event(struct bufferevent *bev, short what, void *arg)
+static void on_chan_bufferevent(struct bufferevent *bev, short what, void *arg)
 {
 	struct ctlchan *c = arg;
 	int sys = EVUTIL_SOCKET_ERROR();
-	unsigned long ssl_error = openssl_error(c, &sys);
+	unsigned long ssl_error = chan_take_openssl_error(c, &sys);
 	const SSL *ssl = c->tls ? bufferevent_openssl_get_ssl(bev) : NULL;
-	unsigned long alert = late_alert(c, what, ssl_error);
+	unsigned long alert = chan_find_late_alert(c, what, ssl_error);
 	const char *why;
 
 	if (what & BEV_EVENT_CONNECTED) {
 		if (c->state != HANDSHAKE)
 			return;
-		why = tls_unproven(ssl);
+		why = tls_rejection_reason(ssl);
 		if (why)
 			handshake_failed(c, why);
 		else
-			chan_opened(c);
+			chan_complete_opening(c);
 		/* NOLINTNEXTLINE(bugprone-branch-clone): two different cases need the same call */
 	} else if (c->state == HANDSHAKE) {
-		handshake_failed(c, tls_failure(ssl, ssl_error));
+		handshake_failed(c, tls_failure_text(ssl, ssl_error));
 	} else if (c->tls && !c->has_opened && ssl_error) {
-		handshake_failed(c, tls_failure(ssl, ssl_error));
+		handshake_failed(c, tls_failure_text(ssl, ssl_error));
 	} else if (alert) {
-		chan_fail(c, "TLS with %s failed: %s", c->peer, tls_failure(ssl, alert));
+		chan_fail(c, "TLS with %s failed: %s", c->peer, tls_failure_text(ssl, alert));
 	} else if (what & BEV_EVENT_EOF) {
-		chan_fail(c, "%s closed the connection%s", c->peer, keyless_hint(c));
+		chan_fail(c, "%s closed the connection%s", c->peer, chan_missing_key_hint(c));
 	} else if (ssl_error) {
-		chan_fail(c, "TLS with %s failed: %s", c->peer, tls_failure(ssl, ssl_error));
+		chan_fail(c, "TLS with %s failed: %s", c->peer, tls_failure_text(ssl, ssl_error));
 	} else {
 		chan_fail(c, "connection to %s lost: %s%s", c->peer,
-			strerror(sys ? sys : ECONNRESET), keyless_hint(c));
+			strerror(sys ? sys : ECONNRESET), chan_missing_key_hint(c));
 	}
 }
 
@@ -314,7 +316,7 @@ static struct bufferevent *new_bufferevent(struct ctlchan *c, int fd)
 
 	if (!c->tls)
 		return bufferevent_socket_new(c->base, fd, BEV_OPT_CLOSE_ON_FREE);
-	ssl = tls_session(c->tls, c->listener ? &c->who : NULL);
+	ssl = tls_create_session(c->tls, c->listener ? &c->who : NULL);
 	if (!ssl)
 		return NULL;
 	bev = bufferevent_openssl_socket_new(c->base, fd, ssl, role, BEV_OPT_CLOSE_ON_FREE);
@@ -323,7 +325,7 @@ static struct bufferevent *new_bufferevent(struct ctlchan *c, int fd)
 	return bev;
 }
 
-int chan_start(struct ctlchan *c, int fd)
+int chan_start_bufferevent(struct ctlchan *c, int fd)
 {
 	int one = 1;
 
@@ -335,7 +337,7 @@ int chan_start(struct ctlchan *c, int fd)
 		close(fd);
 		return -ENOMEM;
 	}
-	bufferevent_setcb(c->bev, on_read, on_drained, on_event, c);
+	bufferevent_setcb(c->bev, on_chan_readable, on_chan_output_drained, on_chan_bufferevent, c);
 	bufferevent_enable(c->bev, EV_READ | EV_WRITE);
 	return 0;
 }
@@ -354,7 +356,7 @@ struct ctlchan *chan_new(struct event_base *base, const struct sockaddr *sa, soc
 	memcpy(&c->peer_sa, sa, sa_len < sizeof(c->peer_sa) ? sa_len : sizeof(c->peer_sa));
 	sockaddr_format(sa, c->peer);
 	c->born_ms = clock_now_ms();
-	c->timer = evtimer_new(base, on_timer, c);
+	c->timer = evtimer_new(base, on_chan_timer_expired, c);
 	if (c->timer)
 		return c;
 	free(c);
@@ -375,7 +377,7 @@ int chan_refuse_without_key(
 
 /* --- connector -------------------------------------------------------------------------------- */
 
-static void on_connected(evutil_socket_t fd, short what, void *arg)
+static void on_chan_tcp_connected(evutil_socket_t fd, short what, void *arg)
 {
 	struct ctlchan *c = arg;
 	socklen_t len = sizeof(int);
@@ -391,22 +393,22 @@ static void on_connected(evutil_socket_t fd, short what, void *arg)
 	event_free(c->dial);
 	c->dial = NULL;
 	if (c->tls)
-		set_state(c, HANDSHAKE, "connected");
-	if (chan_start(c, fd))
+		chan_change_state(c, HANDSHAKE, "connected");
+	if (chan_start_bufferevent(c, fd))
 		chan_fail(c, "out of memory");
 	else if (!c->tls)
-		chan_opened(c);
+		chan_complete_opening(c);
 }
 
 /* Start to connect. The callback closed() reports every error of connect(2), even if connect(2)
  * fails at once. */
-static int dial(struct ctlchan *c, const struct sockaddr *sa, socklen_t sa_len)
+static int chan_start_connect(struct ctlchan *c, const struct sockaddr *sa, socklen_t sa_len)
 {
 	int fd = socket(sa->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
 	if (fd < 0)
 		return -errno;
-	c->dial = event_new(c->base, fd, EV_WRITE, on_connected, c);
+	c->dial = event_new(c->base, fd, EV_WRITE, on_chan_tcp_connected, c);
 	if (!c->dial) {
 		close(fd);
 		return -ENOMEM;
@@ -432,8 +434,8 @@ int ctlchan_connect(struct ctlchan **ret_chan, struct event_base *base, const st
 	if (!c)
 		return err_set(err, -ENOMEM, "out of memory");
 	c->tls = tls_ref(tls);
-	chan_arm(c->timer, timeout_ms);
-	rc = dial(c, sa, sa_len);
+	chan_timer_start(c->timer, timeout_ms);
+	rc = chan_start_connect(c, sa, sa_len);
 	if (rc) {
 		err_set(err, rc, "cannot connect to %s: %s", c->peer, err_str(rc));
 		ctlchan_free(c);
@@ -450,7 +452,7 @@ const char *ctlchan_identity(const struct ctlchan *c)
 	return c->who.identity;
 }
 
-const char *ctlchan_print(const struct ctlchan *c)
+const char *ctlchan_fingerprint(const struct ctlchan *c)
 {
 	return c->who.print;
 }
@@ -462,12 +464,12 @@ const char *ctlchan_master(const struct ctlchan *c)
 
 bool ctlchan_uses_master(const struct ctlchan *c)
 {
-	return c->tls && !tls_uses_cert(c->tls) && strcmp(c->who.print, c->who.master) == 0;
+	return c->tls && !tls_has_certificate(c->tls) && strcmp(c->who.print, c->who.master) == 0;
 }
 
 bool ctlchan_has_master(const struct ctlchan *c)
 {
-	return !c->tls || tls_uses_cert(c->tls) || ctlchan_uses_master(c);
+	return !c->tls || tls_has_certificate(c->tls) || ctlchan_uses_master(c);
 }
 
 bool ctlchan_is_expelled(const struct ctlchan *c)
@@ -475,7 +477,7 @@ bool ctlchan_is_expelled(const struct ctlchan *c)
 	return c->is_expelled;
 }
 
-const char *ctlchan_peer(const struct ctlchan *c)
+const char *ctlchan_peer_address(const struct ctlchan *c)
 {
 	return c->peer;
 }
@@ -495,7 +497,7 @@ void ctlchan_set_trusted(struct ctlchan *c)
 	if (c->state != UNTRUSTED)
 		return;
 	evtimer_del(c->timer);
-	set_state(c, TRUSTED, "registered");
+	chan_change_state(c, TRUSTED, "registered");
 }
 
 int ctlchan_send(struct ctlchan *c, uint16_t type, const void *body, size_t n_body)
@@ -504,7 +506,7 @@ int ctlchan_send(struct ctlchan *c, uint16_t type, const void *body, size_t n_bo
 	uint8_t head[CTLFRAME_HEAD_BYTES];
 	int rc;
 
-	if (!is_open(c))
+	if (!chan_is_established(c))
 		return BPS_ECLOSED;
 	rc = FAILPOINT(CONTROL_SEND);
 	if (rc < 0) {
@@ -523,7 +525,7 @@ int ctlchan_send(struct ctlchan *c, uint16_t type, const void *body, size_t n_bo
 		chan_fail(c, "out of memory");
 		return -ENOMEM;
 	}
-	ctlframe_head(head, type, n_body);
+	ctlframe_write_head(head, type, n_body);
 	evbuffer_add(out, head, sizeof(head));
 	if (n_body)
 		evbuffer_add(out, body, n_body);
@@ -540,15 +542,15 @@ void ctlchan_close(struct ctlchan *c, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(reason, sizeof(reason), fmt, ap);
 	va_end(ap);
-	if (!is_open(c)) {
+	if (!chan_is_established(c)) {
 		chan_fail(c, "%s", reason);
 		return;
 	}
 	memcpy(c->reason, reason, sizeof(reason));
-	set_state(c, FLUSHING, reason);
-	chan_arm(c->timer, FLUSH_TIMEOUT_MS);
+	chan_change_state(c, FLUSHING, reason);
+	chan_timer_start(c->timer, FLUSH_TIMEOUT_MS);
 	if (evbuffer_get_length(bufferevent_get_output(c->bev)) == 0)
-		hang_up(c);
+		chan_shutdown_sending(c);
 }
 
 void ctlchan_abort(struct ctlchan *c, const char *fmt, ...)

@@ -115,11 +115,11 @@ int ctlchan_connect(struct ctlchan **ret_chan, struct event_base *base, const st
 	void *arg, struct err_text *err);
 
 /* Return the identity "role:name" that the peer has proven. On the connecting side,
- * ctlchan_identity, ctlchan_print and ctlchan_master return "". These functions also return "" if
- * the connection uses no credentials. */
+ * ctlchan_identity, ctlchan_fingerprint and ctlchan_master return "". These functions also return
+ * "" if the connection uses no credentials. */
 const char *ctlchan_identity(const struct ctlchan *c);
 /* Return the fingerprint of the peer's key or certificate. */
-const char *ctlchan_print(const struct ctlchan *c);
+const char *ctlchan_fingerprint(const struct ctlchan *c);
 /* Return the fingerprint of the peer's master key, or of the master key from which the peer's host
  * key was derived. */
 const char *ctlchan_master(const struct ctlchan *c);
@@ -133,7 +133,7 @@ bool ctlchan_has_master(const struct ctlchan *c);
  * key or certificate (ctllisten_set_auth). */
 bool ctlchan_is_expelled(const struct ctlchan *c);
 /* Return the peer's address and port, for example "10.0.0.1:4711". */
-const char *ctlchan_peer(const struct ctlchan *c);
+const char *ctlchan_peer_address(const struct ctlchan *c);
 
 /* Set or return the pointer that the connection's owner stores in the connection. */
 void ctlchan_set_data(struct ctlchan *c, void *data);

@@ -57,7 +57,7 @@ struct ctllisten {
 	unsigned n_unlogged;
 };
 
-static inline void chan_arm(struct event *timer, uint32_t ms)
+static inline void chan_timer_start(struct event *timer, uint32_t ms)
 {
 	struct timeval tv = {.tv_sec = ms / 1000, .tv_usec = (ms % 1000) * 1000};
 
@@ -71,9 +71,9 @@ struct ctlchan *chan_new(struct event_base *base, const struct sockaddr *sa, soc
 /* Start to receive frames on a connected socket, with TLS if there is a key. Takes ownership of fd,
  * also when the function fails.
  * Errors: -ENOMEM. */
-int chan_start(struct ctlchan *c, int fd);
+int chan_start_bufferevent(struct ctlchan *c, int fd);
 /* Mark the connection as open, so that frames may be sent, and call the owner's opened(). */
-void chan_opened(struct ctlchan *c);
+void chan_complete_opening(struct ctlchan *c);
 /* End the connection now, with the reason. The caller may be inside a callback of this connection.
  * So only the next iteration of the event loop runs closed() and frees c. */
 void chan_fail(struct ctlchan *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -88,7 +88,7 @@ int chan_refuse_without_key(
 /* Functions of ctllisten.c. */
 /* Move a connection to one of its listener's lists. If list is NULL, only remove the connection
  * from its present list. Does nothing for a connection made by ctlchan_connect. */
-void listen_move(struct ctlchan *c, struct chan_list *list);
+void listen_move_chan(struct ctlchan *c, struct chan_list *list);
 /* Record the failed handshake of a peer that claimed this identity. Does nothing if the identity
  * is empty. */
 void listen_note_refusal(struct ctllisten *l, const char *identity);

@@ -52,7 +52,8 @@ struct ctlclient {
 	struct sockaddr_storage sa; /* peer address of chan */
 	socklen_t sa_len;
 	struct event *retry;
-	struct event *settle;    /* timer after which `trial` replaces `chan`, see chan_settle */
+	/* timer after which `trial` replaces `chan`, see client_start_settle_timer */
+	struct event *settle;
 	struct resolve *resolve; /* running name lookup; used in the state CLIENT_RESOLVING */
 	struct ctlchan *chan;    /* connection; used in the states CLIENT_DIALING and CLIENT_UP */
 	enum client_state state;
@@ -90,7 +91,7 @@ static void client_set_state(struct ctlclient *c, enum client_state state)
 
 /* Return the longest allowed pause between attempts. In the first window_ms after an accepted
  * connection was lost, the limit may be shorter than BACKOFF_MAX_MS. */
-static uint32_t longest_ms(const struct ctlclient *c)
+static uint32_t client_max_backoff_ms(const struct ctlclient *c)
 {
 	uint32_t share = c->window_ms / WINDOW_SHARE;
 
@@ -101,7 +102,7 @@ static uint32_t longest_ms(const struct ctlclient *c)
 
 /* Return the pause before an attempt, in milliseconds. The first attempts are at 0, about 100 and
  * about 300 ms. Later attempts are 0.4 to 1.5 s apart. longest: upper limit of the pause. */
-static uint32_t backoff_ms(unsigned n_failed, uint32_t longest)
+static uint32_t client_random_backoff_ms(unsigned n_failed, uint32_t longest)
 {
 	static const uint32_t first[] = {0, 100, 200};
 	uint32_t random, least, most;
@@ -123,7 +124,7 @@ static uint32_t backoff_ms(unsigned n_failed, uint32_t longest)
 
 static void wait_for_retry(struct ctlclient *c)
 {
-	uint32_t ms = backoff_ms(c->n_failed++, longest_ms(c));
+	uint32_t ms = client_random_backoff_ms(c->n_failed++, client_max_backoff_ms(c));
 	struct timeval tv = {.tv_sec = ms / 1000, .tv_usec = (ms % 1000) * 1000};
 
 	client_set_state(c, CLIENT_WAITING);
@@ -137,21 +138,21 @@ static void attempt_failed(struct ctlclient *c, const char *reason)
 	c->ops->down(c->arg, c, reason, false);
 }
 
-static void drop_tls(struct ctlclient *c, unsigned from)
+static void client_free_tls_from(struct ctlclient *c, unsigned from)
 {
 	while (c->n_tls > from)
 		tls_free(c->tls[--c->n_tls]);
 }
 
 /* Close the trial and stop its settle timer, so that another trial may start. */
-static void drop_trial(struct ctlclient *c)
+static void client_close_trial(struct ctlclient *c)
 {
 	ctlchan_free(c->trial);
 	c->trial = NULL;
 	evtimer_del(c->settle);
 }
 
-static void client_is_up(struct ctlclient *c)
+static void client_enter_up_state(struct ctlclient *c)
 {
 	client_set_state(c, CLIENT_UP);
 	c->up_since_ms = clock_now_ms();
@@ -159,7 +160,7 @@ static void client_is_up(struct ctlclient *c)
 }
 
 /* Let the trial replace chan, because the peer has accepted the new key. */
-static void replace_chan(struct ctlclient *c)
+static void client_promote_trial(struct ctlclient *c)
 {
 	ctlchan_free(c->chan);
 	c->chan = c->trial;
@@ -168,41 +169,41 @@ static void replace_chan(struct ctlclient *c)
 	client_set_state(c, CLIENT_DIALING);
 	c->is_accepted = false;
 	c->ops->down(c->arg, c, "replaced by a connection with the new key", true);
-	client_is_up(c);
+	client_enter_up_state(c);
 }
 
-static void on_settled(evutil_socket_t fd, short what, void *arg)
+static void on_trial_settled(evutil_socket_t fd, short what, void *arg)
 {
 	struct ctlclient *c = arg;
 
 	(void)fd;
 	(void)what;
 	if (c->trial)
-		replace_chan(c);
+		client_promote_trial(c);
 }
 
 /* Start the settle timer of an open trial. With certificates, the handshake of this side completes
  * before the listener has checked the client's certificate. When the check succeeds, the listener
  * sends nothing. So wait for SETTLE_MS to see whether the listener closes the connection. */
-static void chan_settle(struct ctlclient *c)
+static void client_start_settle_timer(struct ctlclient *c)
 {
-	struct timeval tv = {.tv_usec = tls_uses_cert(c->tls[0]) ? SETTLE_MS * 1000 : 0};
+	struct timeval tv = {.tv_usec = tls_has_certificate(c->tls[0]) ? SETTLE_MS * 1000 : 0};
 
 	evtimer_add(c->settle, &tv);
 }
 
-static void on_opened(void *arg, struct ctlchan *chan)
+static void on_client_chan_opened(void *arg, struct ctlchan *chan)
 {
 	struct ctlclient *c = arg;
 
 	if (chan == c->trial) {
-		chan_settle(c);
+		client_start_settle_timer(c);
 		return;
 	}
-	client_is_up(c);
+	client_enter_up_state(c);
 }
 
-static void on_frame(
+static void on_client_chan_frame(
 	void *arg, struct ctlchan *chan, uint16_t type, const uint8_t *body, size_t n_body)
 {
 	struct ctlclient *c = arg;
@@ -211,25 +212,25 @@ static void on_frame(
 		return;
 	if (c->used == c->tls[0])
 		/* a frame on this connection proves that the peer accepts the newest key */
-		drop_tls(c, 1);
+		client_free_tls_from(c, 1);
 	c->ops->frame(c->arg, c, type, body, n_body);
 }
 
-static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
+static void on_client_chan_closed(void *arg, struct ctlchan *chan, const char *reason)
 {
 	struct ctlclient *c = arg;
 	bool was_up = c->state == CLIENT_UP;
 
 	if (chan == c->trial) {
 		c->trial = NULL; /* ctlchan frees chan after this callback */
-		drop_trial(c);
+		client_close_trial(c);
 		log_warn("keeping the connection with the previous key, because the scheduler "
 			 "does not accept the new key yet: why=%s",
 			reason);
 		return;
 	}
 	c->chan = NULL;
-	drop_trial(c);
+	client_close_trial(c);
 	if (!was_up) {
 		attempt_failed(c, reason);
 		return;
@@ -243,7 +244,8 @@ static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
 	c->ops->down(c->arg, c, reason, true);
 }
 
-static const struct ctlchan_ops chan_ops = {on_opened, on_frame, on_closed};
+static const struct ctlchan_ops chan_ops = {
+	on_client_chan_opened, on_client_chan_frame, on_client_chan_closed};
 
 /* For this attempt, choose a key and one of the n_results results of the address's lookup. Each
  * attempt uses the next address of the configuration. After n_addrs attempts the next result is
@@ -258,7 +260,7 @@ static void select_result_and_key(
 	*ret_tls = c->n_tls ? c->tls[n_rounds / n_results % c->n_tls] : NULL;
 }
 
-static void on_resolved(void *arg, const struct resolve_answer *answer)
+static void on_client_resolved(void *arg, const struct resolve_answer *answer)
 {
 	struct ctlclient *c = arg;
 	struct err_text err;
@@ -279,7 +281,7 @@ static void on_resolved(void *arg, const struct resolve_answer *answer)
 		client_set_state(c, CLIENT_DIALING);
 }
 
-static void on_retry(evutil_socket_t fd, short what, void *arg)
+static void on_client_retry_due(evutil_socket_t fd, short what, void *arg)
 {
 	struct ctlclient *c = arg;
 	const struct addr *addr = &c->conf.addrs[c->next_addr++ % c->conf.n_addrs];
@@ -288,7 +290,7 @@ static void on_retry(evutil_socket_t fd, short what, void *arg)
 	(void)fd;
 	(void)what;
 	if (!rc)
-		rc = resolve_start(&c->resolve, c->base, addr, on_resolved, c);
+		rc = resolve_start(&c->resolve, c->base, addr, on_client_resolved, c);
 	if (rc)
 		attempt_failed(c, err_str(rc));
 	else
@@ -297,8 +299,8 @@ static void on_retry(evutil_socket_t fd, short what, void *arg)
 
 /* Make a context for each key.
  * Errors: a negative code; err gets the text, and no context is left to free. */
-static int make_tls(const struct ctlclient *c, const struct tls_conf *auth, struct tls *ret[N_TLS],
-	unsigned *ret_n, struct err_text *err)
+static int client_create_tls(const struct ctlclient *c, const struct tls_conf *auth,
+	struct tls *ret[N_TLS], unsigned *ret_n, struct err_text *err)
 {
 	unsigned n = 0, n_wanted = auth->cert ? 1 : auth->keys.n_keys;
 	int rc = 0;
@@ -314,7 +316,7 @@ static int make_tls(const struct ctlclient *c, const struct tls_conf *auth, stru
 	return rc;
 }
 
-static void start_trial(struct ctlclient *c)
+static void client_start_trial(struct ctlclient *c)
 {
 	struct err_text err;
 
@@ -335,19 +337,19 @@ int ctlclient_set_auth(struct ctlclient *c, const struct tls_conf *auth, struct 
 	if (tls_conf_is_empty(auth) != (c->n_tls == 0))
 		return err_set(err, -EINVAL,
 			"adding the first key or removing the last key needs a restart");
-	rc = make_tls(c, auth, fresh, &n, err);
+	rc = client_create_tls(c, auth, fresh, &n, err);
 	if (rc < 0 || !n)
 		return rc;
 	former = c->chan && c->used ? c->used : c->tls[0];
-	is_same = tls_is_same(former, fresh[0]);
+	is_same = tls_has_same_identity(former, fresh[0]);
 	if (n < N_TLS && !is_same)
 		fresh[n++] = tls_ref(former);
-	drop_tls(c, 0);
+	client_free_tls_from(c, 0);
 	memcpy(c->tls, fresh, sizeof(fresh));
 	c->n_tls = n;
-	drop_trial(c);
+	client_close_trial(c);
 	if (c->state == CLIENT_UP && !is_same)
-		start_trial(c);
+		client_start_trial(c);
 	return 0;
 }
 
@@ -373,12 +375,12 @@ int ctlclient_new(struct ctlclient **ret_client, struct event_base *base,
 	snprintf(c->identity, sizeof(c->identity), "%s", conf->identity ? conf->identity : "");
 	if (!conf->attempt_timeout_ms)
 		c->conf.attempt_timeout_ms = ATTEMPT_TIMEOUT_MS;
-	c->retry = evtimer_new(base, on_retry, c);
-	c->settle = evtimer_new(base, on_settled, c);
+	c->retry = evtimer_new(base, on_client_retry_due, c);
+	c->settle = evtimer_new(base, on_trial_settled, c);
 	if (!c->retry || !c->settle)
 		rc = err_set(err, -ENOMEM, "out of memory");
 	if (!rc)
-		rc = make_tls(c, &conf->auth, c->tls, &c->n_tls, err);
+		rc = client_create_tls(c, &conf->auth, c->tls, &c->n_tls, err);
 	keyring_wipe(&c->conf.auth.keys);
 	if (rc) {
 		ctlclient_free(c);
@@ -417,6 +419,6 @@ void ctlclient_free(struct ctlclient *c)
 		event_free(c->retry);
 	if (c->settle)
 		event_free(c->settle);
-	drop_tls(c, 0);
+	client_free_tls_from(c, 0);
 	free(c);
 }

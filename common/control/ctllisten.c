@@ -30,14 +30,14 @@
 #define LISTEN_BACKLOG 512
 
 /* Accept connections again after a pause. */
-static void go_on(struct ctllisten *l)
+static void listen_resume_accepting(struct ctllisten *l)
 {
 	l->is_full = false;
 	if (l->listener)
 		evconnlistener_enable(l->listener);
 }
 
-void listen_move(struct ctlchan *c, struct chan_list *list)
+void listen_move_chan(struct ctlchan *c, struct chan_list *list)
 {
 	if (!c->listener)
 		return;
@@ -55,7 +55,7 @@ void listen_move(struct ctlchan *c, struct chan_list *list)
 	else if (list == &c->listener->trusted)
 		c->listener->stats.trusted++;
 	if (c->listener->is_full && c->listener->stats.untrusted < c->listener->conf.max_untrusted)
-		go_on(c->listener);
+		listen_resume_accepting(c->listener);
 }
 
 void listen_log_refusal(struct ctllisten *l, const struct ctlchan *c)
@@ -79,10 +79,11 @@ void listen_log_refusal(struct ctllisten *l, const struct ctlchan *c)
  * of all strangers has reached the total limit, close the oldest of all. The oldest stranger is
  * hardly ever a valid peer, because a valid peer is a stranger for some milliseconds only.
  *
- * At the total limit, wait_for_room first pauses the listener. The pause ends when there is room
- * again or the oldest stranger is PLACE_MS old. Only after the pause can this function close the
- * oldest of all. Therefore members that all reconnect at once do not displace each other. */
-static void make_room(struct ctllisten *l, const struct sockaddr *sa)
+ * At the total limit, listen_pause_until_room first pauses the listener. The pause ends when there
+ * is room again or the oldest stranger is PLACE_MS old. Only after the pause can this function
+ * close the oldest of all. Therefore members that all reconnect at once do not displace each
+ * other. */
+static void listen_evict_stranger(struct ctllisten *l, const struct sockaddr *sa)
 {
 	struct ctlchan *c, *oldest_of_host = NULL, *victim = NULL;
 	unsigned n_of_host = 0;
@@ -106,23 +107,23 @@ static void make_room(struct ctllisten *l, const struct sockaddr *sa)
 
 /* Leave new connections in the kernel's accept queue until the number of strangers is below the
  * limit, or until the oldest stranger is PLACE_MS old. */
-static void wait_for_room(struct ctllisten *l)
+static void listen_pause_until_room(struct ctllisten *l)
 {
 	uint64_t age = clock_now_ms() - TAILQ_FIRST(&l->untrusted)->born_ms;
 
 	l->is_full = true;
 	evconnlistener_disable(l->listener);
-	chan_arm(l->resume, age < PLACE_MS ? (uint32_t)(PLACE_MS - age) : 1);
+	chan_timer_start(l->resume, age < PLACE_MS ? (uint32_t)(PLACE_MS - age) : 1);
 }
 
-static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *sa,
-	int sa_len, void *arg)
+static void on_stranger_accepted(struct evconnlistener *listener, evutil_socket_t fd,
+	struct sockaddr *sa, int sa_len, void *arg)
 {
 	struct ctllisten *l = arg;
 	struct ctlchan *c;
 
 	(void)listener;
-	make_room(l, sa);
+	listen_evict_stranger(l, sa);
 	l->stats.accepted++;
 	c = chan_new(l->base, sa, (socklen_t)sa_len, HANDSHAKE, l->ops, l->arg);
 	if (!c) {
@@ -131,42 +132,42 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
 	}
 	c->listener = l;
 	c->tls = tls_ref(l->tls);
-	listen_move(c, &l->untrusted);
-	chan_arm(c->timer, l->conf.trust_timeout_ms);
-	if (chan_start(c, fd))
+	listen_move_chan(c, &l->untrusted);
+	chan_timer_start(c->timer, l->conf.trust_timeout_ms);
+	if (chan_start_bufferevent(c, fd))
 		chan_fail(c, "out of memory");
 	else if (!c->tls)
-		chan_opened(c);
+		chan_complete_opening(c);
 	if (l->stats.untrusted >= l->conf.max_untrusted)
-		wait_for_room(l);
+		listen_pause_until_room(l);
 }
 
-static void on_accept_error(struct evconnlistener *listener, void *arg)
+static void on_listen_accept_error(struct evconnlistener *listener, void *arg)
 {
 	struct ctllisten *l = arg;
 
 	log_rated(LOG_WARN, "control channel: cannot accept connections, pausing for %d ms: %s",
 		ACCEPT_PAUSE_MS, strerror(EVUTIL_SOCKET_ERROR()));
 	evconnlistener_disable(listener);
-	chan_arm(l->resume, ACCEPT_PAUSE_MS);
+	chan_timer_start(l->resume, ACCEPT_PAUSE_MS);
 }
 
-static void on_resume(evutil_socket_t fd, short what, void *arg)
+static void on_listen_resume_due(evutil_socket_t fd, short what, void *arg)
 {
 	struct ctllisten *l = arg;
 
 	(void)fd;
 	(void)what;
-	go_on(l);
+	listen_resume_accepting(l);
 }
 
-static int bind_listener(struct ctllisten *l, struct err_text *err)
+static int listen_bind_address(struct ctllisten *l, struct err_text *err)
 {
 	unsigned flags = LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE;
 	struct sockaddr_storage sa;
 	socklen_t sa_len;
 	char text[ADDR_TEXT_BYTES];
-	int rc = addr_lookup(&l->conf.addr, &sa, &sa_len, err);
+	int rc = addr_resolve_host(&l->conf.addr, &sa, &sa_len, err);
 
 	if (rc)
 		return rc;
@@ -176,12 +177,12 @@ static int bind_listener(struct ctllisten *l, struct err_text *err)
 		if (rc)
 			return rc;
 	}
-	l->listener = evconnlistener_new_bind(
-		l->base, on_accept, l, flags, LISTEN_BACKLOG, (struct sockaddr *)&sa, (int)sa_len);
+	l->listener = evconnlistener_new_bind(l->base, on_stranger_accepted, l, flags,
+		LISTEN_BACKLOG, (struct sockaddr *)&sa, (int)sa_len);
 	if (!l->listener)
 		return err_set(err, -errno, "cannot listen on %s: %s%s",
 			addr_format(&l->conf.addr, text), strerror(errno), addr_bind_hint(-errno));
-	evconnlistener_set_error_cb(l->listener, on_accept_error);
+	evconnlistener_set_error_cb(l->listener, on_listen_accept_error);
 	return 0;
 }
 
@@ -208,14 +209,14 @@ int ctllisten_new(struct ctllisten **ret_listen, struct event_base *base,
 		l->conf.max_untrusted = MAX_UNTRUSTED;
 	if (!conf->max_untrusted_per_host)
 		l->conf.max_untrusted_per_host = MAX_UNTRUSTED_PER_HOST;
-	l->resume = evtimer_new(base, on_resume, l);
+	l->resume = evtimer_new(base, on_listen_resume_due, l);
 	if (!l->resume)
 		rc = err_set(err, -ENOMEM, "out of memory");
 	if (!rc && !tls_conf_is_empty(&conf->auth))
 		rc = tls_new_listener(&l->tls, &conf->auth, err);
 	keyring_wipe(&l->conf.auth.keys); /* from now on only l->tls has the keys */
 	if (!rc)
-		rc = bind_listener(l, err);
+		rc = listen_bind_address(l, err);
 	if (rc)
 		ctllisten_free(l);
 	else
@@ -231,7 +232,7 @@ static int close_unaccepted(struct ctllisten *l, struct chan_list *list)
 	for (c = TAILQ_FIRST(list); c; c = next) {
 		next = TAILQ_NEXT(c, link);
 		if (!*c->who.print || /* no fingerprint: the peer has not proven its identity yet */
-			tls_accepts(l->tls, &c->who, bufferevent_openssl_get_ssl(c->bev)))
+			tls_peer_is_accepted(l->tls, &c->who, bufferevent_openssl_get_ssl(c->bev)))
 			continue;
 		c->is_expelled = true;
 		chan_fail(c, "the key or certificate of %s is no longer accepted", c->who.identity);
@@ -298,7 +299,7 @@ void ctllisten_stats(const struct ctllisten *l, struct ctllisten_stats *ret_stat
 	*ret_stats = l->stats;
 }
 
-static void close_all(struct chan_list *list)
+static void chan_list_close_all(struct chan_list *list)
 {
 	struct ctlchan *c;
 
@@ -317,9 +318,9 @@ void ctllisten_free(struct ctllisten *l)
 		return;
 	if (l->listener)
 		evconnlistener_free(l->listener);
-	close_all(&l->untrusted);
-	close_all(&l->trusted);
-	close_all(&l->dying);
+	chan_list_close_all(&l->untrusted);
+	chan_list_close_all(&l->trusted);
+	chan_list_close_all(&l->dying);
 	if (l->resume)
 		event_free(l->resume);
 	tls_free(l->tls);

@@ -65,7 +65,7 @@ static int parse_revoked_line(struct keyring *r, const char *line)
 
 /* Parse a key file's `text`. The function overwrites the line ends. Returns the number of the first
  * invalid line, or 0 if all lines are valid. */
-static unsigned parse_text(struct keyring *r, char *text)
+static unsigned keyring_parse_lines(struct keyring *r, char *text)
 {
 	unsigned n = 0;
 	char *line;
@@ -82,7 +82,8 @@ static unsigned parse_text(struct keyring *r, char *text)
 	return rc == 0 && n ? 0 : n ? n : 1;
 }
 
-static int parse(struct keyring *ret, char *buf, size_t n, const char *path, struct err_text *err)
+static int keyring_parse_content(
+	struct keyring *ret, char *buf, size_t n, const char *path, struct err_text *err)
 {
 	unsigned bad;
 
@@ -91,7 +92,7 @@ static int parse(struct keyring *ret, char *buf, size_t n, const char *path, str
 		return 1;
 	}
 	buf[n] = '\0';
-	bad = n < FILE_MAX_BYTES && !memchr(buf, '\0', n) ? parse_text(ret, buf) : 1;
+	bad = n < FILE_MAX_BYTES && !memchr(buf, '\0', n) ? keyring_parse_lines(ret, buf) : 1;
 	if (!bad)
 		return 1;
 	if (bad > 1)
@@ -110,7 +111,7 @@ int keyring_parse(
 	struct keyring *ret_ring, char *text, size_t n, const char *path, struct err_text *err)
 {
 	struct keyring ring = {.n_keys = 0};
-	int rc = parse(&ring, text, n, path, err);
+	int rc = keyring_parse_content(&ring, text, n, path, err);
 
 	if (rc > 0)
 		*ret_ring = ring;
@@ -118,7 +119,7 @@ int keyring_parse(
 	return rc;
 }
 
-static int load_file(
+static int keyring_load_file(
 	struct keyring *ret, const char *path, bool is_credential, struct err_text *err)
 {
 	char buf[FILE_MAX_BYTES + 1];
@@ -139,10 +140,10 @@ int keyring_load(struct keyring *ret_ring, const char *path, struct err_text *er
 	char credential[PATH_MAX];
 
 	if (path && *path)
-		return load_file(ret_ring, path, false, err);
+		return keyring_load_file(ret_ring, path, false, err);
 	if (!secret_credential("cluster.key", credential, sizeof(credential)))
 		return 0;
-	return load_file(ret_ring, credential, true, err);
+	return keyring_load_file(ret_ring, credential, true, err);
 }
 
 /* ---- writing ---- */
@@ -153,7 +154,7 @@ size_t keyring_format(const struct keyring *r, char *buf, size_t room)
 	size_t used = 0;
 
 	for (unsigned i = 0; i < r->n_keys; i++) {
-		key_hex(&r->key[i], hex);
+		key_format_hex(&r->key[i], hex);
 		used += (size_t)snprintf(
 			buf + used, room - used, "%s%s\n", i ? previous_word : "", hex);
 	}
@@ -166,7 +167,7 @@ size_t keyring_format(const struct keyring *r, char *buf, size_t room)
 
 /* Write n bytes of text to a new file `path`, and sync the file. `of`: path of the file that the
  * new file will replace. The new file gets the owner of the replaced file. */
-static int write_new(const char *path, const char *of, const char *text, size_t n)
+static int key_file_write_new(const char *path, const char *of, const char *text, size_t n)
 {
 	struct stat st;
 	int fd, rc = 0;
@@ -194,7 +195,7 @@ static int write_new(const char *path, const char *of, const char *text, size_t 
 	return rc;
 }
 
-static int sync_folder(const char *path)
+static int parent_folder_sync(const char *path)
 {
 	char copy[PATH_MAX];
 	int fd, rc;
@@ -217,14 +218,14 @@ int keyring_store(const struct keyring *ring, const char *path, struct err_text 
 	if (snprintf(fresh, sizeof(fresh), "%s.new", path) >= (int)sizeof(fresh))
 		rc = -ENAMETOOLONG;
 	else
-		rc = write_new(fresh, path, text, n);
+		rc = key_file_write_new(fresh, path, text, n);
 	OPENSSL_cleanse(text, sizeof(text));
 	if (rc == 0 && rename(fresh, path)) {
 		rc = -errno;
 		unlink(fresh);
 	}
 	if (rc == 0)
-		rc = sync_folder(path);
+		rc = parent_folder_sync(path);
 	return rc < 0 ? err_set(err, rc, "cannot write key file '%s': %s", path, err_str(rc)) : 0;
 }
 
@@ -232,12 +233,12 @@ int keyring_store(const struct keyring *ring, const char *path, struct err_text 
 
 /* Write "identity#fingerprint" to ret_wire. The fingerprint is that of the host key that is derived
  * from `master` for `identity`. */
-static int wire_identity(const struct cluster_key *master, const char *identity,
+static int key_format_wire_identity(const struct cluster_key *master, const char *identity,
 	char ret_wire[static KEYRING_ID_BYTES])
 {
 	struct cluster_key host_key = {{0}};
 	char print[KEY_PRINT_BYTES];
-	int rc = key_for_host(&host_key, master, identity);
+	int rc = key_derive_for_host(&host_key, master, identity);
 
 	if (rc == 0)
 		rc = key_fingerprint(&host_key, print);
@@ -247,20 +248,20 @@ static int wire_identity(const struct cluster_key *master, const char *identity,
 	return rc;
 }
 
-static int is_from(const struct cluster_key *master, const char *wire, bool *ret)
+static int identity_is_from_master(const struct cluster_key *master, const char *wire, bool *ret)
 {
 	char identity[KEYRING_ID_BYTES], again[KEYRING_ID_BYTES];
 	int rc;
 
 	snprintf(identity, sizeof(identity), "%s", wire);
 	identity[strcspn(identity, "#")] = '\0';
-	rc = wire_identity(master, identity, again);
+	rc = key_format_wire_identity(master, identity, again);
 	*ret = rc == 0 && strcmp(again, wire) == 0;
 	return rc;
 }
 
 /* Keep only the revocations of keys that were derived from this master key. */
-static int keep_revoked(struct keyring *r, const struct cluster_key *master)
+static int keyring_filter_revoked(struct keyring *r, const struct cluster_key *master)
 {
 	struct keyring kept = *r;
 	int rc = 0;
@@ -269,7 +270,7 @@ static int keep_revoked(struct keyring *r, const struct cluster_key *master)
 	for (unsigned i = 0; rc == 0 && i < r->n_revoked; i++) {
 		bool is_its = false;
 
-		rc = is_from(master, r->revoked[i], &is_its);
+		rc = identity_is_from_master(master, r->revoked[i], &is_its);
 		if (is_its)
 			memcpy(kept.revoked[kept.n_revoked++], r->revoked[i], KEYRING_ID_BYTES);
 	}
@@ -281,7 +282,7 @@ static int keep_revoked(struct keyring *r, const struct cluster_key *master)
 
 int keyring_rotate(struct keyring *ring, const struct cluster_key *fresh)
 {
-	int rc = keep_revoked(ring, &ring->key[0]);
+	int rc = keyring_filter_revoked(ring, &ring->key[0]);
 
 	if (rc < 0)
 		return rc;
@@ -293,7 +294,7 @@ int keyring_rotate(struct keyring *ring, const struct cluster_key *fresh)
 
 int keyring_retire(struct keyring *ring)
 {
-	int rc = ring->n_keys == 2 ? keep_revoked(ring, &ring->key[0]) : -ENOENT;
+	int rc = ring->n_keys == 2 ? keyring_filter_revoked(ring, &ring->key[0]) : -ENOENT;
 
 	if (rc < 0)
 		return rc;
@@ -318,7 +319,7 @@ int keyring_revoke(struct keyring *ring, const char *identity)
 	if (!keyring_is_identity(identity))
 		return -EINVAL;
 	for (unsigned i = 0; i < ring->n_keys; i++) {
-		int rc = wire_identity(&ring->key[i], identity, wire[i]);
+		int rc = key_format_wire_identity(&ring->key[i], identity, wire[i]);
 
 		if (rc < 0)
 			return rc;
@@ -339,7 +340,7 @@ bool keyring_is_out(const struct keyring *ring, const char *identity)
 	char wire[KEYRING_ID_BYTES];
 
 	for (unsigned i = 0; i < ring->n_keys; i++)
-		if (wire_identity(&ring->key[i], identity, wire) < 0 ||
+		if (key_format_wire_identity(&ring->key[i], identity, wire) < 0 ||
 			!keyring_is_revoked(ring, wire))
 			return false;
 	return ring->n_keys > 0;

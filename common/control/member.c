@@ -82,7 +82,7 @@ struct outgoing {
 	uint8_t body[];
 };
 
-static void send_outgoing(void *arg)
+static void member_send_outgoing(void *arg)
 {
 	struct outgoing *o = arg;
 
@@ -91,10 +91,10 @@ static void send_outgoing(void *arg)
 	free(o);
 }
 
-static struct outgoing *encode(struct member *m, const struct ctl_msg *msg)
+static struct outgoing *member_encode_message(struct member *m, const struct ctl_msg *msg)
 {
 	const struct layout *l = ctl_layout(msg->type);
-	size_t bytes = codec_size(l, &msg->hello);
+	size_t bytes = codec_encoded_size(l, &msg->hello);
 	struct outgoing *o = bytes ? malloc(sizeof(*o) + bytes) : NULL;
 
 	if (!o)
@@ -112,12 +112,12 @@ int member_send(struct member *m, const struct ctl_msg *msg)
 
 	if (!atomic_load(&m->is_up))
 		return BPS_ENOSCHED;
-	o = encode(m, msg);
+	o = member_encode_message(m, msg);
 	if (!o) {
 		atomic_store(&m->has_lost, true);
 		return -ENOMEM;
 	}
-	rc = loop_post(m->loop, send_outgoing, o);
+	rc = loop_post(m->loop, member_send_outgoing, o);
 	if (rc < 0) {
 		atomic_store(&m->has_lost, true);
 		free(o);
@@ -125,22 +125,22 @@ int member_send(struct member *m, const struct ctl_msg *msg)
 	return rc;
 }
 
-static void send_now(struct member *m, const struct ctl_msg *msg)
+static void member_send_immediately(struct member *m, const struct ctl_msg *msg)
 {
-	struct outgoing *o = encode(m, msg);
+	struct outgoing *o = member_encode_message(m, msg);
 
 	if (o)
-		send_outgoing(o);
+		member_send_outgoing(o);
 }
 
 /* ---- peers ---- */
 
-static void copy_text(char *dst, size_t room, const char *src)
+static void member_copy_text(char *dst, size_t room, const char *src)
 {
 	snprintf(dst, room, "%s", src ? src : "");
 }
 
-static void peer_set(struct member *m, const struct ctl_peer *p)
+static void member_update_peer(struct member *m, const struct ctl_peer *p)
 {
 	struct member_peer *to;
 	size_t i = 0;
@@ -170,9 +170,9 @@ static void peer_set(struct member *m, const struct ctl_peer *p)
 		.instance = p->instance,
 		.port = p->port,
 		.threads = p->threads};
-	copy_text(to->name, sizeof(to->name), p->name);
-	copy_text(to->host, sizeof(to->host), p->host);
-	copy_text(to->addr, sizeof(to->addr), p->addr);
+	member_copy_text(to->name, sizeof(to->name), p->name);
+	member_copy_text(to->host, sizeof(to->host), p->host);
+	member_copy_text(to->addr, sizeof(to->addr), p->addr);
 	if (p->key.bytes == CTL_KEY_BYTES)
 		memcpy(to->key, p->key.data, CTL_KEY_BYTES);
 	m->peers[i].is_told = true;
@@ -181,7 +181,7 @@ static void peer_set(struct member *m, const struct ctl_peer *p)
 /* Remove the peers that the scheduler has not listed since the WELCOME. These peers left the
  * cluster while the connection was down. Returns a PEERS message that lists the removed peers. The
  * caller must release the message. Returns NULL when no peer was removed, or when out of memory. */
-static struct member_msg *peers_forget(struct member *m)
+static struct member_msg *member_remove_unlisted_peers(struct member *m)
 {
 	struct member_msg *ret = calloc(1, sizeof(*ret));
 	struct ctl_peer *gone = calloc(m->n_peers + 1, sizeof(*gone));
@@ -197,7 +197,7 @@ static struct member_msg *peers_forget(struct member *m)
 
 		if (m->peers[i].is_told)
 			continue;
-		peer_set(m, &p);
+		member_update_peer(m, &p);
 		if (gone)
 			gone[n++] = p;
 	}
@@ -213,7 +213,7 @@ static struct member_msg *peers_forget(struct member *m)
 	return ret;
 }
 
-int member_peer(struct member *m, uint32_t id, struct member_peer *ret)
+int member_find_peer(struct member *m, uint32_t id, struct member_peer *ret)
 {
 	int rc = BPS_ENOTFOUND;
 
@@ -240,7 +240,7 @@ int member_peer_key(void *ctx, uint32_t id, uint64_t instance, void *ret_key)
 {
 	struct member *_Atomic *m = ctx;
 	struct member_peer p;
-	int rc = atomic_load(m) ? member_peer(atomic_load(m), id, &p) : BPS_ENOTFOUND;
+	int rc = atomic_load(m) ? member_find_peer(atomic_load(m), id, &p) : BPS_ENOTFOUND;
 
 	if (rc < 0)
 		return rc;
@@ -252,18 +252,18 @@ int member_peer_key(void *ctx, uint32_t id, uint64_t instance, void *ret_key)
 
 /* ---- the scheduler's side ---- */
 
-static void start_timer(struct member *m, uint32_t ms)
+static void member_start_beat_timer(struct member *m, uint32_t ms)
 {
 	struct timeval tv = {ms / 1000, (suseconds_t)(ms % 1000) * 1000};
 
 	event_add(m->beat_timer, &tv);
 }
 
-static void say_hello(struct member *m)
+static void member_send_hello(struct member *m)
 {
 	struct ctl_msg msg = {.type = CTL_HELLO};
 
-	start_timer(m, m->cfg.welcome_ms);
+	member_start_beat_timer(m, m->cfg.welcome_ms);
 	msg.hello = (struct ctl_hello){.proto = CTL_PROTO,
 		.role = (uint8_t)m->cfg.role,
 		.instance = m->cfg.instance,
@@ -283,10 +283,10 @@ static void say_hello(struct member *m)
 		.domain = m->cfg.domain};
 	if (m->has_cluster_id)
 		msg.hello.cluster_id = (struct blob){m->cluster_id, sizeof(m->cluster_id)};
-	send_now(m, &msg);
+	member_send_immediately(m, &msg);
 }
 
-static void on_welcome(struct member *m, const struct ctl_welcome *w)
+static void on_member_welcome(struct member *m, const struct ctl_welcome *w)
 {
 	FAILPOINT(MEMBER_WELCOME);
 	/* Rule C8: only one scheduler may control a member. */
@@ -312,7 +312,7 @@ static void on_welcome(struct member *m, const struct ctl_welcome *w)
 	for (size_t i = 0; i < m->n_peers; i++)
 		m->peers[i].is_told = false;
 	ctlclient_accepted(m->client, w->window_ms);
-	start_timer(m, m->beat_ms);
+	member_start_beat_timer(m, m->beat_ms);
 	atomic_store(&m->is_up, true);
 	log_write(LOG_AS(LOG_INFO, JOINED), "joined the cluster: id=%u term=%u view=%llu",
 		w->member_id, w->term, (unsigned long long)w->view);
@@ -323,7 +323,7 @@ static void on_welcome(struct member *m, const struct ctl_welcome *w)
 	m->ops->up(m->ctx, w->member_id);
 }
 
-static void on_beat_timer(evutil_socket_t fd, short what, void *arg)
+static void on_member_beat_due(evutil_socket_t fd, short what, void *arg)
 {
 	struct member *m = arg;
 	struct ctl_msg msg = {.type = CTL_BEAT};
@@ -349,21 +349,21 @@ static void on_beat_timer(evutil_socket_t fd, short what, void *arg)
 	msg.beat.echo = m->last_seq;
 	msg.beat.view = atomic_load(&m->view);
 	if (!FAILPOINT(MEMBER_BEAT_BEFORE_SEND))
-		send_now(m, &msg);
+		member_send_immediately(m, &msg);
 }
 
-static void note_view(struct member *m, uint64_t view)
+static void member_raise_view(struct member *m, uint64_t view)
 {
 	if (view > atomic_load(&m->view))
 		atomic_store(&m->view, view);
 }
 
-static void all_told(struct member *m)
+static void member_finish_state_sync(struct member *m)
 {
 	struct member_msg *gone;
 
 	pthread_mutex_lock(&m->lock);
-	gone = peers_forget(m);
+	gone = member_remove_unlisted_peers(m);
 	pthread_mutex_unlock(&m->lock);
 	if (gone)
 		m->ops->message(m->ctx, gone);
@@ -371,14 +371,14 @@ static void all_told(struct member *m)
 	m->ops->told(m->ctx);
 }
 
-static void dispatch(struct member *m, struct member_msg *in)
+static void member_dispatch_message(struct member *m, struct member_msg *in)
 {
 	const struct ctl_msg *msg = &in->msg;
 
 	switch (msg->type) {
 	case CTL_WELCOME:
-		note_view(m, msg->welcome.view);
-		on_welcome(m, &msg->welcome);
+		member_raise_view(m, msg->welcome.view);
+		on_member_welcome(m, &msg->welcome);
 		return;
 	case CTL_REFUSE:
 		if (m->has_cluster_id && msg->refuse.code == (uint32_t)-BPS_EMISMATCH) {
@@ -400,36 +400,36 @@ static void dispatch(struct member *m, struct member_msg *in)
 		m->last_seq = msg->beat.seq;
 		return;
 	case CTL_PEERS:
-		note_view(m, msg->peers.view);
+		member_raise_view(m, msg->peers.view);
 		pthread_mutex_lock(&m->lock);
 		for (uint32_t i = 0; i < msg->peers.n_peers; i++)
-			peer_set(m, &msg->peers.peers[i]);
+			member_update_peer(m, &msg->peers.peers[i]);
 		pthread_mutex_unlock(&m->lock);
 		break;
 	case CTL_JOB:
-		note_view(m, msg->job.view);
+		member_raise_view(m, msg->job.view);
 		break;
 	case CTL_PLAN:
-		note_view(m, msg->plan.view);
+		member_raise_view(m, msg->plan.view);
 		break;
 	default:
 		break;
 	}
 	if (msg->type == CTL_PEERS && msg->peers.n_peers == 0) {
-		all_told(m);
+		member_finish_state_sync(m);
 		return;
 	}
 	if (atomic_load(&m->is_up))
 		m->ops->message(m->ctx, in);
 }
 
-static void client_up(void *arg, struct ctlclient *c)
+static void on_member_client_up(void *arg, struct ctlclient *c)
 {
 	(void)c;
-	say_hello(arg);
+	member_send_hello(arg);
 }
 
-static void client_frame(
+static void on_member_client_frame(
 	void *arg, struct ctlclient *c, uint16_t type, const uint8_t *body, size_t n)
 {
 	struct member *m = arg;
@@ -448,18 +448,18 @@ static void client_frame(
 			"received a malformed message from the scheduler, reconnecting: %s", err.s);
 		ctlclient_drop(c, "the scheduler sent a malformed message");
 	} else {
-		dispatch(m, in);
+		member_dispatch_message(m, in);
 	}
 	member_msg_unref(in);
 }
 
-static void client_down(void *arg, struct ctlclient *c, const char *reason, bool was_up)
+static void on_member_client_down(void *arg, struct ctlclient *c, const char *reason, bool was_up)
 {
 	struct member *m = arg;
 
 	(void)c;
 	event_del(m->beat_timer);
-	copy_text(m->down_why, sizeof(m->down_why), reason);
+	member_copy_text(m->down_why, sizeof(m->down_why), reason);
 	/* If is_up is false, the scheduler did not accept this member on the connection */
 	if (was_up && atomic_load(&m->is_up))
 		log_rated(LOG_AS(LOG_WARN, SCHEDULER_LOST),
@@ -474,7 +474,7 @@ static void client_down(void *arg, struct ctlclient *c, const char *reason, bool
 }
 
 static const struct ctlclient_ops client_ops = {
-	.up = client_up, .frame = client_frame, .down = client_down};
+	.up = on_member_client_up, .frame = on_member_client_frame, .down = on_member_client_down};
 
 int member_new(struct member **ret, struct loop *loop, const struct member_config *cfg,
 	const struct member_ops *ops, void *ctx, struct err_text *err)
@@ -500,13 +500,13 @@ int member_new(struct member **ret, struct loop *loop, const struct member_confi
 	}
 	if (!m->cfg.welcome_ms)
 		m->cfg.welcome_ms = WELCOME_MS;
-	copy_text(m->name, sizeof(m->name), cfg->name);
-	copy_text(m->host, sizeof(m->host), cfg->host);
-	copy_text(m->data_addr, sizeof(m->data_addr), cfg->data_addr);
+	member_copy_text(m->name, sizeof(m->name), cfg->name);
+	member_copy_text(m->host, sizeof(m->host), cfg->host);
+	member_copy_text(m->data_addr, sizeof(m->data_addr), cfg->data_addr);
 	pthread_mutex_init(&m->lock, NULL);
 	atomic_store(&m->down_since, clock_now_ns());
 	m->last_heard_ns = clock_now_ns();
-	m->beat_timer = event_new(loop_base(loop), -1, EV_PERSIST, on_beat_timer, m);
+	m->beat_timer = event_new(loop_base(loop), -1, EV_PERSIST, on_member_beat_due, m);
 	conf.addrs[0] = cfg->scheduler;
 	snprintf(identity, sizeof(identity), "%s:%s", cfg->role == ROLE_SERVER ? "server" : "agent",
 		m->name);
@@ -560,7 +560,7 @@ uint32_t member_restarts(const struct member *m)
 	return m->restarts;
 }
 
-bool member_now(const struct member *m, struct member_past *ret)
+bool member_snapshot_state(const struct member *m, struct member_past *ret)
 {
 	if (!m->has_cluster_id)
 		return false;

@@ -114,7 +114,7 @@ uint32_t member_restarts(const struct member *m);
 /* Copy to *ret the state that this process passes to the next process, where it becomes
  * member_config.past. Returns false if neither this process nor a previous process has received a
  * WELCOME. Thread: the loop's. */
-bool member_now(const struct member *m, struct member_past *ret);
+bool member_snapshot_state(const struct member *m, struct member_past *ret);
 /* Return the milliseconds since the control connection was lost, or 0 if the connection is up.
  * Thread: any. */
 uint64_t member_down_ms(const struct member *m);
@@ -135,7 +135,7 @@ struct member_peer {
 };
 /* Look up a peer in the table. Thread: any.
  * Errors: BPS_ENOTFOUND. */
-int member_peer(struct member *m, uint32_t id, struct member_peer *ret);
+int member_find_peer(struct member *m, uint32_t id, struct member_peer *ret);
 /* Call fn for each peer in the table. fn must not call functions of the member. Thread: any. */
 typedef void member_peer_fn(void *ctx, const struct member_peer *p);
 void member_each_peer(struct member *m, member_peer_fn *fn, void *ctx);

@@ -25,7 +25,7 @@ struct resolve {
 	struct resolve_answer answer; /* the thread writes the answer before it writes to fd */
 };
 
-static void *lookup(void *arg)
+static void *resolve_thread_main(void *arg)
 {
 	struct resolve *r = arg;
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
@@ -69,7 +69,7 @@ void resolve_cancel(struct resolve *r)
 	free(r);
 }
 
-static void on_ready(evutil_socket_t fd, short what, void *arg)
+static void on_resolve_ready(evutil_socket_t fd, short what, void *arg)
 {
 	struct resolve *r = arg;
 	struct resolve_answer answer;
@@ -102,16 +102,16 @@ int resolve_start(struct resolve **ret_resolve, struct event_base *base, const s
 		rc = -errno;
 		goto fail;
 	}
-	r->ready = event_new(base, r->fd, EV_READ, on_ready, r);
+	r->ready = event_new(base, r->fd, EV_READ, on_resolve_ready, r);
 	if (!r->ready || event_add(r->ready, NULL)) {
 		rc = -ENOMEM;
 		goto fail;
 	}
-	if (addr_number(addr, &r->answer.addrs[0], &r->answer.lens[0]) == 0) {
+	if (addr_resolve_numeric(addr, &r->answer.addrs[0], &r->answer.lens[0]) == 0) {
 		r->answer.n_addrs = 1;
 		eventfd_write(r->fd, 1);
 	} else {
-		rc = -pthread_create(&r->thread, NULL, lookup, r);
+		rc = -pthread_create(&r->thread, NULL, resolve_thread_main, r);
 		r->has_thread = rc == 0;
 	}
 	if (rc)

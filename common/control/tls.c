@@ -32,8 +32,8 @@ static bool has_fingerprint(const struct cluster_key *key, const char *text)
 
 /* Find the key with the fingerprint `print`: the master key, or the host key that is derived from
  * the master key for this identity. Returns 0 or BPS_EAUTH. */
-static int match_key(const struct cluster_key *master, const char *identity, const char *print,
-	struct cluster_key *ret_key)
+static int key_find_by_fingerprint(const struct cluster_key *master, const char *identity,
+	const char *print, struct cluster_key *ret_key)
 {
 	struct cluster_key host_key = {{0}};
 	int rc = BPS_EAUTH;
@@ -42,7 +42,8 @@ static int match_key(const struct cluster_key *master, const char *identity, con
 		*ret_key = *master;
 		return 0;
 	}
-	if (key_for_host(&host_key, master, identity) == 0 && has_fingerprint(&host_key, print)) {
+	if (key_derive_for_host(&host_key, master, identity) == 0 &&
+		has_fingerprint(&host_key, print)) {
 		*ret_key = host_key;
 		rc = 0;
 	}
@@ -52,13 +53,13 @@ static int match_key(const struct cluster_key *master, const char *identity, con
 
 /* Find the key of a peer in the listener's keyring. Set the fields `print` and `master` of
  * ret_peer. */
-static int find_key(const struct tls *t, const char *identity, const char *print,
+static int tls_find_peer_key(const struct tls *t, const char *identity, const char *print,
 	struct cluster_key *ret_key, struct tls_peer *ret_peer)
 {
 	const struct keyring *keys = &t->conf.keys;
 
 	for (unsigned i = 0; i < keys->n_keys; i++) {
-		if (match_key(&keys->key[i], identity, print, ret_key))
+		if (key_find_by_fingerprint(&keys->key[i], identity, print, ret_key))
 			continue;
 		memcpy(ret_peer->print, print, KEY_PRINT_BYTES);
 		return key_fingerprint(&keys->key[i], ret_peer->master);
@@ -84,7 +85,7 @@ static int split_identity(const unsigned char *wire, size_t n_wire,
 	return 0;
 }
 
-static SSL_SESSION *psk_session(SSL *ssl, const struct cluster_key *key)
+static SSL_SESSION *tls_create_psk_session(SSL *ssl, const struct cluster_key *key)
 {
 	static const unsigned char aes_128_gcm_sha256[] = {0x13, 0x01};
 	const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, aes_128_gcm_sha256);
@@ -98,7 +99,7 @@ static SSL_SESSION *psk_session(SSL *ssl, const struct cluster_key *key)
 	return NULL;
 }
 
-static bool is_revoked(const struct tls *t, const char *identity, const char *print)
+static bool tls_identity_is_revoked(const struct tls *t, const char *identity, const char *print)
 {
 	char wire[TLS_IDENTITY_BYTES + KEY_PRINT_BYTES + 1];
 
@@ -106,13 +107,13 @@ static bool is_revoked(const struct tls *t, const char *identity, const char *pr
 	return keyring_is_revoked(&t->conf.keys, wire);
 }
 
-bool tls_accepts(const struct tls *t, const struct tls_peer *peer, const SSL *ssl)
+bool tls_peer_is_accepted(const struct tls *t, const struct tls_peer *peer, const SSL *ssl)
 {
 	if (t->conf.cert)
 		return tlscert_accepts(t->ctx, ssl);
 	for (unsigned i = 0; i < t->conf.keys.n_keys; i++)
 		if (has_fingerprint(&t->conf.keys.key[i], peer->master))
-			return !is_revoked(t, peer->identity, peer->print);
+			return !tls_identity_is_revoked(t, peer->identity, peer->print);
 	return false;
 }
 
@@ -131,10 +132,10 @@ static int on_find_session(
 	if (split_identity(wire, n_wire, identity, print))
 		return 1;
 	memcpy(ret_peer->identity, identity, strlen(identity) + 1);
-	ret_peer->is_revoked = is_revoked(t, identity, print);
-	if (ret_peer->is_revoked || find_key(t, identity, print, &key, ret_peer))
+	ret_peer->is_revoked = tls_identity_is_revoked(t, identity, print);
+	if (ret_peer->is_revoked || tls_find_peer_key(t, identity, print, &key, ret_peer))
 		return 1;
-	*ret_session = psk_session(ssl, &key);
+	*ret_session = tls_create_psk_session(ssl, &key);
 	key_wipe(&key);
 	return *ret_session != NULL;
 }
@@ -145,7 +146,7 @@ static int on_use_session(SSL *ssl, const EVP_MD *md, const unsigned char **ret_
 	const struct tls *t = SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
 
 	(void)md;
-	*ret_session = psk_session(ssl, &t->key);
+	*ret_session = tls_create_psk_session(ssl, &t->key);
 	*ret_wire = (const unsigned char *)t->wire_identity;
 	*ret_n_wire = strlen(t->wire_identity);
 	return *ret_session != NULL;
@@ -160,7 +161,7 @@ static uint32_t stranger_limit(const struct tls *t)
  * before it reads the body. OpenSSL itself would accept a ClientHello of 128 KiB. If the peer's
  * records announce more bytes in total than stranger_limit returns, replace the socket by an empty
  * source. The empty source ends the handshake. */
-static void on_record(
+static void on_tls_record_header(
 	int is_ours, int version, int type, const void *head, size_t n, SSL *ssl, void *arg)
 {
 	const struct tls *t = SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
@@ -177,7 +178,7 @@ static void on_record(
 		SSL_set0_rbio(ssl, BIO_new(BIO_s_null()));
 }
 
-static SSL_CTX *new_ctx(struct tls *t)
+static SSL_CTX *tls_create_ssl_context(struct tls *t)
 {
 	SSL_CTX *ctx = SSL_CTX_new(t->is_listener ? TLS_server_method() : TLS_client_method());
 
@@ -196,17 +197,17 @@ static SSL_CTX *new_ctx(struct tls *t)
 	SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
 	SSL_CTX_set_app_data(ctx, t);
 	if (t->is_listener)
-		SSL_CTX_set_msg_callback(ctx, on_record);
+		SSL_CTX_set_msg_callback(ctx, on_tls_record_header);
 	return ctx;
 }
 
 /* Replace the SSL context of t by a new context for conf. who: the identity that the certificate in
  * conf must have.
  * Errors: a negative code. `err` then gets the text, and t keeps its present context. */
-static int set_ctx(
+static int tls_replace_ssl_context(
 	struct tls *t, const struct tls_conf *conf, const char *who, struct err_text *err)
 {
-	SSL_CTX *ctx = new_ctx(t);
+	SSL_CTX *ctx = tls_create_ssl_context(t);
 	int rc = 0;
 
 	if (!ctx)
@@ -230,7 +231,7 @@ static int set_ctx(
 
 /* Make the TLS context of a listener or a client.
  * Errors: a negative code; err gets the text, and *ret is unchanged. */
-static int new_side(struct tls **ret, bool is_listener, const struct tls_conf *conf,
+static int tls_create_endpoint(struct tls **ret, bool is_listener, const struct tls_conf *conf,
 	const char *who, struct err_text *err)
 {
 	struct tls *t = calloc(1, sizeof(*t));
@@ -239,7 +240,7 @@ static int new_side(struct tls **ret, bool is_listener, const struct tls_conf *c
 	if (!t)
 		return err_set(err, -ENOMEM, "out of memory");
 	t->is_listener = is_listener;
-	rc = set_ctx(t, conf, who, err);
+	rc = tls_replace_ssl_context(t, conf, who, err);
 	if (rc < 0)
 		tls_free(t);
 	else
@@ -249,12 +250,12 @@ static int new_side(struct tls **ret, bool is_listener, const struct tls_conf *c
 
 int tls_new_listener(struct tls **ret_tls, const struct tls_conf *conf, struct err_text *err)
 {
-	return new_side(ret_tls, true, conf, "scheduler:", err);
+	return tls_create_endpoint(ret_tls, true, conf, "scheduler:", err);
 }
 
 int tls_renew(struct tls *t, const struct tls_conf *conf, struct err_text *err)
 {
-	return set_ctx(t, conf, "scheduler:", err);
+	return tls_replace_ssl_context(t, conf, "scheduler:", err);
 }
 
 int tls_new_client(struct tls **ret_tls, const struct tls_conf *conf, unsigned which,
@@ -262,12 +263,12 @@ int tls_new_client(struct tls **ret_tls, const struct tls_conf *conf, unsigned w
 {
 	const struct cluster_key *key = &conf->keys.key[which];
 	char print[KEY_PRINT_BYTES], dummy[TLS_IDENTITY_BYTES];
-	/* The initial value prevents a warning of gcc -O2, which does not see that new_side sets t
-	 * when it returns 0 */
+	/* The initial value prevents a warning of gcc -O2, which does not see that
+	 * tls_create_endpoint sets t when it returns 0 */
 	struct tls *t = NULL;
 	int rc, n;
 
-	rc = new_side(&t, false, conf, identity, err);
+	rc = tls_create_endpoint(&t, false, conf, identity, err);
 	if (rc < 0 || conf->cert) {
 		if (rc == 0)
 			*ret_tls = t;
@@ -293,7 +294,7 @@ int tls_new_client(struct tls **ret_tls, const struct tls_conf *conf, unsigned w
 	return 0;
 }
 
-SSL *tls_session(struct tls *t, struct tls_peer *ret_peer)
+SSL *tls_create_session(struct tls *t, struct tls_peer *ret_peer)
 {
 	SSL *ssl = SSL_new(t->ctx);
 
@@ -305,19 +306,19 @@ SSL *tls_session(struct tls *t, struct tls_peer *ret_peer)
 	return ssl;
 }
 
-bool tls_uses_cert(const struct tls *t)
+bool tls_has_certificate(const struct tls *t)
 {
 	return t->conf.cert != NULL;
 }
 
 /* Read the peer's certificate. A listener also fills in the struct tls_peer of the session. Returns
  * the reason for refusing the certificate, or NULL. */
-static const char *cert_unproven(const struct tls *t, const SSL *ssl)
+static const char *cert_rejection_reason(const struct tls *t, const SSL *ssl)
 {
 	struct tls_peer peer = {.print = ""};
 	struct tls_peer *at = t->is_listener ? SSL_get_app_data(ssl) : &peer;
 
-	if (tlscert_peer(ssl, at))
+	if (tlscert_read_peer(ssl, at))
 		return "the peer's certificate has no identity (its subject needs exactly one CN, "
 		       "ROLE:NAME)";
 	/* The handshake has used the context that was current when the handshake started. If
@@ -331,18 +332,18 @@ static const char *cert_unproven(const struct tls *t, const SSL *ssl)
 	return NULL;
 }
 
-const char *tls_unproven(const SSL *ssl)
+const char *tls_rejection_reason(const SSL *ssl)
 {
 	const struct tls *t = SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
 
 	if (!SSL_is_init_finished(ssl) || SSL_version(ssl) != TLS1_3_VERSION)
 		return "the peer does not use TLS 1.3";
 	if (t->conf.cert)
-		return cert_unproven(t, ssl);
+		return cert_rejection_reason(t, ssl);
 	return SSL_session_reused(ssl) ? NULL : "the peer did not use the cluster key";
 }
 
-const char *tls_failure(const SSL *ssl, unsigned long ssl_error)
+const char *tls_failure_text(const SSL *ssl, unsigned long ssl_error)
 {
 	static const char cert_refused[] = "the other side refuses this certificate: its authority "
 					   "is unknown, or it is expired or revoked (see the log "
@@ -400,7 +401,7 @@ unsigned long tls_unread_alert(SSL *ssl)
 	return SSL_peek(ssl, &unused, 1) > 0 ? 0 : ERR_get_error();
 }
 
-bool tls_is_same(const struct tls *a, const struct tls *b)
+bool tls_has_same_identity(const struct tls *a, const struct tls *b)
 {
 	return !a->conf.cert && !b->conf.cert && strcmp(a->wire_identity, b->wire_identity) == 0;
 }

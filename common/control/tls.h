@@ -36,7 +36,7 @@ static inline bool tls_conf_is_empty(const struct tls_conf *conf)
 	return !conf->keys.n_keys && !conf->cert;
 }
 
-/* Peer of a listener. The identity is proven only if tls_unproven returns NULL. */
+/* Peer of a listener. The identity is proven only if tls_rejection_reason returns NULL. */
 struct tls_peer {
 	char identity[TLS_IDENTITY_BYTES]; /* "role:name" */
 	char print[KEY_PRINT_BYTES];       /* fingerprint of the peer's key or certificate */
@@ -58,7 +58,7 @@ int tls_new_listener(struct tls **ret_tls, const struct tls_conf *conf, struct e
 int tls_renew(struct tls *t, const struct tls_conf *conf, struct err_text *err);
 /* Return whether the present credentials of listener t still accept this peer: the peer's key or
  * certificate is still valid and not revoked. */
-bool tls_accepts(const struct tls *t, const struct tls_peer *peer, const SSL *ssl);
+bool tls_peer_is_accepted(const struct tls *t, const struct tls_peer *peer, const SSL *ssl);
 
 /* Make the TLS context of a client. `which` is the index of the key in conf. With certificates,
  * pass 0. `identity` is this client's "role:name". The client's certificate must have this
@@ -69,25 +69,25 @@ int tls_new_client(struct tls **ret_tls, const struct tls_conf *conf, unsigned w
 	const char *identity, struct err_text *err);
 
 /* Return whether t uses certificates, not keys. */
-bool tls_uses_cert(const struct tls *t);
+bool tls_has_certificate(const struct tls *t);
 
 /* Return whether both clients use the same identity and the same key. Returns false if a client
  * uses a certificate. */
-bool tls_is_same(const struct tls *a, const struct tls *b);
+bool tls_has_same_identity(const struct tls *a, const struct tls *b);
 
 /* Make an SSL object for one connection. The caller frees the object with SSL_free, and needs a
  * reference to t until then. For a connection of a listener, pass a ret_peer. The handshake fills
  * in *ret_peer, which must outlive the SSL object. For a connection of a client, pass NULL. Returns
  * NULL when out of memory. */
-SSL *tls_session(struct tls *t, struct tls_peer *ret_peer);
+SSL *tls_create_session(struct tls *t, struct tls_peer *ret_peer);
 
 /* Return the reason why a peer with a complete handshake has not proven its identity. Return NULL
  * if the peer has proven its identity. */
-const char *tls_unproven(const SSL *ssl);
+const char *tls_rejection_reason(const SSL *ssl);
 
 /* Return a sentence that explains a failed handshake. ssl_error: error code of OpenSSL, or 0 if
  * the peer closed the connection. */
-const char *tls_failure(const SSL *ssl, unsigned long ssl_error);
+const char *tls_failure_text(const SSL *ssl, unsigned long ssl_error);
 
 /* Return the error code of OpenSSL for an alert of the peer that has not been read yet, or 0 if
  * there is none. Call the function only after the connection has failed, for example because a

@@ -13,7 +13,7 @@
 #include "common/os/secret.h"
 
 /* Return OpenSSL's reason for the last failure, and clear OpenSSL's error queue. */
-static const char *last_reason(void)
+static const char *openssl_take_last_reason(void)
 {
 	unsigned long e = ERR_peek_last_error();
 	const char *reason = ERR_reason_error_string(e);
@@ -26,7 +26,7 @@ static const char *last_reason(void)
 
 /* Turn on the check of revocation lists if the file with the authorities contains a list. Otherwise
  * leave the check off, because OpenSSL would treat the missing list as an error. */
-static void check_lists(X509_STORE *store)
+static void store_enable_crl_check(X509_STORE *store)
 {
 	const STACK_OF(X509_OBJECT) *all = X509_STORE_get0_objects(store);
 
@@ -35,26 +35,26 @@ static void check_lists(X509_STORE *store)
 			X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK);
 }
 
-static int load_files(SSL_CTX *ctx, const struct tls_conf *conf, struct err_text *err)
+static int tlscert_load_files(SSL_CTX *ctx, const struct tls_conf *conf, struct err_text *err)
 {
 	ERR_clear_error();
 	if (SSL_CTX_load_verify_locations(ctx, conf->ca, NULL) != 1)
 		return err_set(err, -EINVAL, "cannot use the authorities in '%s': %s", conf->ca,
-			last_reason());
+			openssl_take_last_reason());
 	if (SSL_CTX_use_certificate_chain_file(ctx, conf->cert) != 1)
 		return err_set(err, -EINVAL, "cannot use the certificate '%s': %s", conf->cert,
-			last_reason());
+			openssl_take_last_reason());
 	if (SSL_CTX_use_PrivateKey_file(ctx, conf->key, SSL_FILETYPE_PEM) != 1 ||
 		SSL_CTX_check_private_key(ctx) != 1)
 		return err_set(err, -EINVAL, "cannot use the private key '%s' with '%s': %s",
-			conf->key, conf->cert, last_reason());
+			conf->key, conf->cert, openssl_take_last_reason());
 	return 0;
 }
 
 /* Read the CN of the certificate's subject. There must be exactly one CN. It must have the form
  * "role:name", with only characters that are safe in logs.
  * Errors: BPS_EAUTH. */
-static int read_identity(X509 *cert, char ret[static TLS_IDENTITY_BYTES])
+static int tlscert_read_identity(X509 *cert, char ret[static TLS_IDENTITY_BYTES])
 {
 	const X509_NAME *subject = X509_get_subject_name(cert);
 	int at = X509_NAME_get_index_by_NID(subject, NID_commonName, -1), n;
@@ -75,7 +75,7 @@ static int read_identity(X509 *cert, char ret[static TLS_IDENTITY_BYTES])
 	return is_good ? 0 : BPS_EAUTH;
 }
 
-static int check_own(
+static int tlscert_check_own_identity(
 	SSL_CTX *ctx, const struct tls_conf *conf, const char *who, struct err_text *err)
 {
 	X509 *cert = SSL_CTX_get0_certificate(ctx);
@@ -83,7 +83,7 @@ static int check_own(
 	size_t n = strlen(who);
 	bool is_role = n && who[n - 1] == ':';
 
-	if (cert && read_identity(cert, identity) == 0 &&
+	if (cert && tlscert_read_identity(cert, identity) == 0 &&
 		(is_role ? strncmp(identity, who, n) : strcmp(identity, who)) == 0)
 		return 0;
 	return err_set(err, -EINVAL,
@@ -96,24 +96,24 @@ int tlscert_set_up(SSL_CTX *ctx, const struct tls_conf *conf, const char *who, s
 	int rc = secret_check(conf->key, "private key", err);
 
 	if (rc == 0)
-		rc = load_files(ctx, conf, err);
+		rc = tlscert_load_files(ctx, conf, err);
 	if (rc == 0 && who)
-		rc = check_own(ctx, conf, who, err);
+		rc = tlscert_check_own_identity(ctx, conf, who, err);
 	if (rc < 0)
 		return rc;
-	check_lists(SSL_CTX_get_cert_store(ctx));
+	store_enable_crl_check(SSL_CTX_get_cert_store(ctx));
 	SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
 	return 0;
 }
 
-int tlscert_peer(const SSL *ssl, struct tls_peer *ret_peer)
+int tlscert_read_peer(const SSL *ssl, struct tls_peer *ret_peer)
 {
 	X509 *cert = SSL_get0_peer_certificate(ssl);
 	unsigned char digest[EVP_MAX_MD_SIZE];
 	unsigned n = 0;
 
 	if (!cert || SSL_get_verify_result(ssl) != X509_V_OK ||
-		read_identity(cert, ret_peer->identity) < 0 ||
+		tlscert_read_identity(cert, ret_peer->identity) < 0 ||
 		!X509_digest(cert, EVP_sha256(), digest, &n))
 		return BPS_EAUTH;
 	for (int i = 0; i < (KEY_PRINT_BYTES - 1) / 2; i++)

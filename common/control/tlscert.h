@@ -21,7 +21,7 @@ int tlscert_set_up(
 
 /* Read identity and fingerprint of the peer's certificate after a complete handshake.
  * Errors: BPS_EAUTH: the certificate has no valid identity. */
-int tlscert_peer(const SSL *ssl, struct tls_peer *ret_peer);
+int tlscert_read_peer(const SSL *ssl, struct tls_peer *ret_peer);
 
 /* Return whether the authorities of ctx accept the certificate that the peer of ssl has sent. */
 bool tlscert_accepts(SSL_CTX *ctx, const SSL *ssl);

@@ -15,7 +15,7 @@ const char *const auth_words[] = {"psk", "cert", NULL};
 
 /* Add the content of a file to the digest. auth_equal compares digests, to detect that a file has
  * changed. */
-static int digest_file(EVP_MD_CTX *ctx, const char *path, struct err_text *err)
+static int auth_digest_add_file(EVP_MD_CTX *ctx, const char *path, struct err_text *err)
 {
 	uint8_t buf[4096];
 	size_t total = 0;
@@ -36,7 +36,7 @@ static int digest_file(EVP_MD_CTX *ctx, const char *path, struct err_text *err)
 	return rc;
 }
 
-static int digest_files(struct tls_conf *conf, struct err_text *err)
+static int auth_digest_all_files(struct tls_conf *conf, struct err_text *err)
 {
 	const char *paths[] = {conf->cert, conf->key, conf->ca};
 	EVP_MD_CTX *ctx = EVP_MD_CTX_new();
@@ -46,14 +46,15 @@ static int digest_files(struct tls_conf *conf, struct err_text *err)
 	if (!ctx || !EVP_DigestInit_ex(ctx, EVP_sha256(), NULL))
 		rc = err_set(err, -ENOMEM, "out of memory");
 	for (size_t i = 0; rc == 0 && i < sizeof(paths) / sizeof(paths[0]); i++)
-		rc = digest_file(ctx, paths[i], err);
+		rc = auth_digest_add_file(ctx, paths[i], err);
 	if (rc == 0 && !EVP_DigestFinal_ex(ctx, conf->digest, &n))
 		rc = err_set(err, -EIO, "cannot compute a digest of the certificate files");
 	EVP_MD_CTX_free(ctx);
 	return rc;
 }
 
-static int load_cert(struct tls_conf *ret, const struct auth_opts *o, struct err_text *err)
+static int auth_load_certificate(
+	struct tls_conf *ret, const struct auth_opts *o, struct err_text *err)
 {
 	const struct {
 		const char *name, *value;
@@ -67,14 +68,14 @@ static int load_cert(struct tls_conf *ret, const struct auth_opts *o, struct err
 	*ret = (struct tls_conf){.cert = o->cert, .key = o->key, .ca = o->ca};
 	rc = secret_check(o->key, "private key", err);
 	if (rc == 0)
-		rc = digest_files(ret, err);
+		rc = auth_digest_all_files(ret, err);
 	return rc < 0 ? rc : 1;
 }
 
 int auth_load(struct tls_conf *ret, const struct auth_opts *o, struct err_text *err)
 {
 	struct tls_conf conf = {.cert = NULL};
-	int rc = o->kind == AUTH_CERT ? load_cert(&conf, o, err)
+	int rc = o->kind == AUTH_CERT ? auth_load_certificate(&conf, o, err)
 				      : keyring_load(&conf.keys, o->key_file, err);
 
 	if (rc >= 0)

@@ -22,10 +22,10 @@
 #include "common/base/log.h"
 #include "common/daemon/notify.h"
 
-/* Time that daemon_end waits, in milliseconds. systemd gives up on a unit that starts more than
- * StartLimitBurst= times within StartLimitIntervalSec=. If each start ends with this wait, fewer
- * than StartLimitBurst= starts fit into StartLimitIntervalSec=. So systemd never gives up. PAUSE_MS
- * is less than the shortest WatchdogSec= of the units. */
+/* Time that daemon_delay_exit waits, in milliseconds. systemd gives up on a unit that starts more
+ * than StartLimitBurst= times within StartLimitIntervalSec=. If each start ends with this wait,
+ * fewer than StartLimitBurst= starts fit into StartLimitIntervalSec=. So systemd never gives up.
+ * PAUSE_MS is less than the shortest WatchdogSec= of the units. */
 #define PAUSE_MS 1500
 
 const char *const daemon_log_levels[] = {"error", "warn", "info", "debug", "trace", NULL};
@@ -40,7 +40,7 @@ static void apply_log_level(const struct daemon_opts *opts)
 
 /* Set the failpoints of the setting `faults`. Log a warning if the setting is not empty.
  * Errors: a negative code; err gets the text. */
-static int apply_faults(const char *text, struct err_text *err)
+static int daemon_arm_failpoints(const char *text, struct err_text *err)
 {
 	int n = failpoint_set(text, err);
 
@@ -54,8 +54,8 @@ static int apply_faults(const char *text, struct err_text *err)
 /* Load the credentials into *ret. Returns 1 when they differ from the credentials in force and can
  * replace them. Otherwise returns 0.
  * Errors: a negative code; err gets the text. */
-static int load_auth(const struct daemon *d, const struct auth_opts *o, struct tls_conf *ret,
-	struct err_text *err)
+static int daemon_load_changed_auth(const struct daemon *d, const struct auth_opts *o,
+	struct tls_conf *ret, struct err_text *err)
 {
 	int rc = auth_load(ret, o, err);
 
@@ -74,7 +74,7 @@ static int load_auth(const struct daemon *d, const struct auth_opts *o, struct t
 /* Put new credentials in force.
  * Errors: a negative code; err gets the text, and the old credentials stay in force. One cause is a
  * certificate that does not match the private key. */
-static int take_auth(
+static int daemon_apply_auth(
 	struct daemon *d, const struct tls_conf *auth, const char *key_file, struct err_text *err)
 {
 	struct tls_conf former = d->auth;
@@ -99,24 +99,24 @@ static int take_auth(
 
 /* Read the credentials again and put them in force if they have changed. Returns 1 when they have
  * changed, else 0.
- * Errors: the errors of load_auth and take_auth. */
-static int renew_auth(struct daemon *d, const struct auth_opts *o, struct err_text *err)
+ * Errors: the errors of daemon_load_changed_auth and daemon_apply_auth. */
+static int daemon_renew_auth(struct daemon *d, const struct auth_opts *o, struct err_text *err)
 {
 	struct tls_conf auth = {.keys.n_keys = 0};
-	int rc = load_auth(d, o, &auth, err), changed = rc;
+	int rc = daemon_load_changed_auth(d, o, &auth, err), changed = rc;
 
 	if (rc > 0)
-		rc = take_auth(d, &auth, o->key_file, err);
+		rc = daemon_apply_auth(d, &auth, o->key_file, err);
 	keyring_wipe(&auth.keys);
 	return rc < 0 ? rc : changed;
 }
 
 int daemon_reload_auth(struct daemon *d, struct err_text *err)
 {
-	return renew_auth(d, &d->opts.auth, err);
+	return daemon_renew_auth(d, &d->opts.auth, err);
 }
 
-static int reload(struct daemon *d, struct err_text *err)
+static int daemon_reload_settings(struct daemon *d, struct err_text *err)
 {
 	struct settings *fresh = NULL;
 	const struct daemon_opts *opts;
@@ -129,7 +129,7 @@ static int reload(struct daemon *d, struct err_text *err)
 	opts = settings_values(fresh);
 	/* All fields of opts->auth other than key_file change only with a restart */
 	auth_opts.key_file = opts->auth.key_file;
-	changed = renew_auth(d, &auth_opts, err);
+	changed = daemon_renew_auth(d, &auth_opts, err);
 	if (changed < 0) {
 		settings_free(fresh);
 		return changed;
@@ -140,8 +140,9 @@ static int reload(struct daemon *d, struct err_text *err)
 	d->opts.auth.key_file = opts->auth.key_file;
 	apply_log_level(&d->opts);
 	if (strcmp(d->opts.faults, opts->faults) != 0)
-		/* apply_faults cannot fail here, because settings_reread has checked the text */
-		apply_faults(opts->faults, NULL);
+		/* daemon_arm_failpoints cannot fail here, because settings_reread has checked the
+		 * text */
+		daemon_arm_failpoints(opts->faults, NULL);
 	d->opts.faults = opts->faults;
 	if (n && d->reload_ops->changed)
 		d->reload_ops->changed(d->reload_ctx);
@@ -150,7 +151,7 @@ static int reload(struct daemon *d, struct err_text *err)
 	return 0;
 }
 
-static void on_hangup(struct daemon *d)
+static void on_hangup_signal(struct daemon *d)
 {
 	struct err_text err;
 
@@ -161,7 +162,7 @@ static void on_hangup(struct daemon *d)
 	}
 	if (d->is_ready)
 		notify_reloading();
-	if (reload(d, &err) < 0)
+	if (daemon_reload_settings(d, &err) < 0)
 		log_write(LOG_AS(LOG_ERROR, RELOAD_REFUSED),
 			"cannot reload, keeping all settings as they are: %s", err.s);
 	if (d->is_ready)
@@ -178,7 +179,7 @@ void daemon_on_reload(
 
 /* ---- signals ---- */
 
-static void our_signals(sigset_t *ret)
+static void daemon_fill_signal_set(sigset_t *ret)
 {
 	sigemptyset(ret);
 	sigaddset(ret, SIGTERM);
@@ -186,7 +187,7 @@ static void our_signals(sigset_t *ret)
 	sigaddset(ret, SIGHUP);
 }
 
-static void stop(struct daemon *d)
+static void daemon_request_stop(struct daemon *d)
 {
 	void (*fn)(void *ctx) = d->stop;
 
@@ -203,7 +204,7 @@ void daemon_on_stop(struct daemon *d, void (*fn)(void *ctx), void *ctx)
 	d->stop_ctx = ctx;
 }
 
-static void on_signal(evutil_socket_t fd, short what, void *arg)
+static void on_daemon_signal(evutil_socket_t fd, short what, void *arg)
 {
 	struct daemon *d = arg;
 	struct signalfd_siginfo si;
@@ -211,26 +212,26 @@ static void on_signal(evutil_socket_t fd, short what, void *arg)
 	(void)what;
 	while (read(fd, &si, sizeof(si)) == sizeof(si)) {
 		if (si.ssi_signo == SIGHUP) {
-			on_hangup(d);
+			on_hangup_signal(d);
 			continue;
 		}
 		log_write(LOG_AS(LOG_INFO, STOPPING), "stopping: signal=%s",
 			si.ssi_signo == SIGTERM ? "TERM" : "INT");
-		stop(d);
+		daemon_request_stop(d);
 	}
 }
 
-static int watch_signals(struct daemon *d, struct err_text *err)
+static int daemon_watch_signals(struct daemon *d, struct err_text *err)
 {
 	sigset_t set;
 
-	our_signals(&set);
+	daemon_fill_signal_set(&set);
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	d->signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
 	if (d->signal_fd < 0)
 		return err_set(err, -errno, "cannot watch signals: %s", strerror(errno));
-	d->signals =
-		event_new(loop_base(d->loop), d->signal_fd, EV_READ | EV_PERSIST, on_signal, d);
+	d->signals = event_new(
+		loop_base(d->loop), d->signal_fd, EV_READ | EV_PERSIST, on_daemon_signal, d);
 	if (!d->signals || event_add(d->signals, NULL) < 0)
 		return err_set(err, -ENOMEM, "cannot watch signals: out of memory");
 	return 0;
@@ -238,13 +239,13 @@ static int watch_signals(struct daemon *d, struct err_text *err)
 
 /* ---- start and end ---- */
 
-static int raise_limits(struct err_text *err)
+static int daemon_raise_limits(struct err_text *err)
 {
 	struct err_text text;
 	uint64_t files;
 
 	limits_raise();
-	files = limits_files();
+	files = limits_open_files();
 	/* open(2) would fail with EMFILE, too, when the descriptors are used up */
 	if (files < LIMIT_FILES_MIN)
 		return limits_explain(-EMFILE, "cannot start", err);
@@ -260,13 +261,13 @@ int daemon_init(
 {
 	int rc;
 
-	d->started_unix = clock_unix_s();
+	d->started_unix = clock_unix_seconds();
 	d->opts = *opts;
 	d->signal_fd = -1;
 	apply_log_level(opts);
-	rc = raise_limits(err);
+	rc = daemon_raise_limits(err);
 	if (rc == 0)
-		rc = apply_faults(opts->faults, err);
+		rc = daemon_arm_failpoints(opts->faults, err);
 	if (rc < 0)
 		return rc;
 	rc = auth_load(&d->auth, &opts->auth, err);
@@ -275,7 +276,7 @@ int daemon_init(
 	rc = loop_new(&d->loop, program, 4096, err);
 	if (rc < 0)
 		return rc;
-	rc = watch_signals(d, err);
+	rc = daemon_watch_signals(d, err);
 	if (rc < 0) {
 		daemon_fini(d);
 		return rc;
@@ -286,7 +287,7 @@ int daemon_init(
 	return 0;
 }
 
-static void on_watchdog(evutil_socket_t fd, short what, void *arg)
+static void on_watchdog_due(evutil_socket_t fd, short what, void *arg)
 {
 	struct daemon *d = arg;
 	struct err_text err;
@@ -303,7 +304,7 @@ static void on_watchdog(evutil_socket_t fd, short what, void *arg)
 			err.s);
 }
 
-static void http_config(void *arg, struct evbuffer *out)
+static void daemon_write_config_page(void *arg, struct evbuffer *out)
 {
 	struct daemon *d = arg;
 	char *text = NULL;
@@ -318,7 +319,8 @@ static void http_config(void *arg, struct evbuffer *out)
 	free(text);
 }
 
-int daemon_http(struct daemon *d, const struct httpd_ops *ops, void *arg, struct err_text *err)
+int daemon_start_http_server(
+	struct daemon *d, const struct httpd_ops *ops, void *arg, struct err_text *err)
 {
 	uint64_t us = notify_watchdog_us() / 4;
 	struct timeval tv = {(time_t)(us / 1000000), (suseconds_t)(us % 1000000)};
@@ -326,13 +328,13 @@ int daemon_http(struct daemon *d, const struct httpd_ops *ops, void *arg, struct
 
 	if (rc < 0)
 		return rc;
-	httpd_set_config(d->http, http_config, d);
+	httpd_set_config(d->http, daemon_write_config_page, d);
 	httpd_set_names(d->http, d->opts.http_names);
 	if (!us)
 		return 0;
 	d->http_ops = ops;
 	d->http_arg = arg;
-	d->watchdog = event_new(loop_base(d->loop), -1, EV_PERSIST, on_watchdog, d);
+	d->watchdog = event_new(loop_base(d->loop), -1, EV_PERSIST, on_watchdog_due, d);
 	if (!d->watchdog || event_add(d->watchdog, &tv) < 0)
 		return err_set(err, -ENOMEM,
 			"cannot report to the service manager's watchdog: out of memory");
@@ -352,14 +354,15 @@ void daemon_tell_now(struct daemon *d)
 	notify_status("%s", line);
 }
 
-static void on_teller(evutil_socket_t fd, short what, void *arg)
+static void on_status_report_due(evutil_socket_t fd, short what, void *arg)
 {
 	(void)fd;
 	(void)what;
 	daemon_tell_now(arg);
 }
 
-int daemon_tell(struct daemon *d, daemon_line_fn line, void *ctx, struct err_text *err)
+int daemon_start_status_reports(
+	struct daemon *d, daemon_line_fn line, void *ctx, struct err_text *err)
 {
 	const struct timeval tv = {.tv_sec = 1};
 
@@ -370,13 +373,13 @@ int daemon_tell(struct daemon *d, daemon_line_fn line, void *ctx, struct err_tex
 	line(ctx, d->told, sizeof(d->told));
 	notify_ready(d->told);
 	d->is_ready = true;
-	d->teller = event_new(loop_base(d->loop), -1, EV_PERSIST, on_teller, d);
+	d->teller = event_new(loop_base(d->loop), -1, EV_PERSIST, on_status_report_due, d);
 	if (!d->teller || event_add(d->teller, &tv) < 0)
 		return err_set(err, -ENOMEM, "cannot report to the service manager: out of memory");
 	return 0;
 }
 
-void daemon_ready(struct daemon *d, uint16_t port, const char *status)
+void daemon_announce_ready(struct daemon *d, uint16_t port, const char *status)
 {
 	int fd = (int)d->opts.ready_fd;
 
@@ -434,7 +437,7 @@ void daemon_fini(struct daemon *d)
 	d->loop = NULL;
 }
 
-int daemon_end(int exit_status)
+int daemon_delay_exit(int exit_status)
 {
 	const struct timespec pause = {
 		.tv_sec = PAUSE_MS / 1000, .tv_nsec = PAUSE_MS % 1000 * 1000000L};
@@ -445,7 +448,7 @@ int daemon_end(int exit_status)
 	log_info("waiting %d ms before the exit, because the service manager gives up on a "
 		 "program that restarts too often",
 		PAUSE_MS);
-	our_signals(&set);
+	daemon_fill_signal_set(&set);
 	sigdelset(&set, SIGHUP);
 	sigtimedwait(&set, NULL, &pause);
 	return exit_status;

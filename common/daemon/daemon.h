@@ -13,8 +13,9 @@
  *
  * When the daemon is ready, it writes "PORT=<port>\nHTTP=<port>\n" to the descriptor of --ready-fd.
  *
- *   daemon_begin ──> settings_load ──> daemon_init ──> daemon_on_reload, daemon_http
- *      ──> daemon_tell ──> daemon_ready, daemon_run ──> daemon_fini ──> daemon_end */
+ *   daemon_begin ──> settings_load ──> daemon_init ──> daemon_on_reload, daemon_start_http_server
+ *      ──> daemon_start_status_reports ──> daemon_announce_ready, daemon_run ──> daemon_fini
+ *      ──> daemon_delay_exit */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -119,16 +120,18 @@ void daemon_on_stop(struct daemon *d, void (*fn)(void *ctx), void *ctx);
 int daemon_reload_auth(struct daemon *d, struct err_text *err);
 /* Start the HTTP server. Also send WATCHDOG=1 to the service manager while ops->probe returns true
  * for HTTPD_LIVE. The result true means that every loop of the process makes progress. */
-int daemon_http(struct daemon *d, const struct httpd_ops *ops, void *arg, struct err_text *err);
+int daemon_start_http_server(
+	struct daemon *d, const struct httpd_ops *ops, void *arg, struct err_text *err);
 /* Report to the service manager that the program is ready (READY=1). From then on call `line` each
  * second, and send the line when it has changed. `systemctl status` shows the line. */
-int daemon_tell(struct daemon *d, daemon_line_fn line, void *ctx, struct err_text *err);
-/* Send the line of daemon_tell now, if it has changed. */
+int daemon_start_status_reports(
+	struct daemon *d, daemon_line_fn line, void *ctx, struct err_text *err);
+/* Send the line of daemon_start_status_reports now, if it has changed. */
 void daemon_tell_now(struct daemon *d);
 /* Log that the program is ready to serve, and write its ports to the descriptor of --ready-fd.
  * port: the program's main port, or 0 if the program has none.
  * status: text for the end of the log line. */
-void daemon_ready(struct daemon *d, uint16_t port, const char *status);
+void daemon_announce_ready(struct daemon *d, uint16_t port, const char *status);
 /* Return the exit status for a start that failed with rc. EX_TEMPFAIL (75): a later start may
  * succeed without a change of the configuration. Examples are an address that is in use or does not
  * exist yet, a full disk, and a lack of memory. EX_CONFIG (78): every start fails until the
@@ -144,7 +147,7 @@ void daemon_fini(struct daemon *d);
  * once, but only StartLimitBurst= times in StartLimitIntervalSec=. Starts that end with exit status
  * 75 must not reach this limit. So for status 75 the function waits before it returns. SIGTERM and
  * SIGINT end the wait. */
-int daemon_end(int exit_status);
+int daemon_delay_exit(int exit_status);
 
 /* Make a random instance number for this process, never 0. */
 uint64_t daemon_instance(void);

@@ -16,7 +16,7 @@
 #define FIRST   3
 #define FDS_MAX 65536
 
-static size_t inherited(void)
+static size_t fdstore_count_inherited(void)
 {
 	const char *pid = getenv("LISTEN_PID"), *n = getenv("LISTEN_FDS");
 	long v;
@@ -30,7 +30,7 @@ static size_t inherited(void)
 int fdstore_inherit(struct fdstore *ret, struct err_text *err)
 {
 	const char *names = getenv("LISTEN_FDNAMES");
-	size_t n = inherited();
+	size_t n = fdstore_count_inherited();
 
 	*ret = (struct fdstore){.n = 0};
 	if (!n)
@@ -87,7 +87,7 @@ struct fdstore_message {
 	char s[FDSTORE_NAME_BYTES + 64];
 };
 
-static struct fdstore_message message_of(const char *name, bool is_put)
+static struct fdstore_message fdstore_format_message(const char *name, bool is_put)
 {
 	struct fdstore_message l;
 
@@ -98,15 +98,15 @@ static struct fdstore_message message_of(const char *name, bool is_put)
 
 int fdstore_put(const char *name, const int *fds, unsigned n)
 {
-	return notify_send_fds(message_of(name, true).s, fds, n);
+	return notify_send_fds(fdstore_format_message(name, true).s, fds, n);
 }
 
-int fdstore_offer(const char *name, int fd)
+int fdstore_put_or_remove(const char *name, int fd)
 {
-	return notify_send(message_of(name, fd >= 0).s, fd);
+	return notify_send(fdstore_format_message(name, fd >= 0).s, fd);
 }
 
 int fdstore_remove(const char *name)
 {
-	return notify_send_fds(message_of(name, false).s, NULL, 0);
+	return notify_send_fds(fdstore_format_message(name, false).s, NULL, 0);
 }

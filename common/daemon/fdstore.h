@@ -48,7 +48,7 @@ int fdstore_put(const char *name, const int *fds, unsigned n);
 /* Ask the manager to store one descriptor, as fdstore_put does, but without waiting. If fd is -1,
  * ask the manager to close all descriptors with this name, as fdstore_remove does.
  * Errors: -EAGAIN: the manager has not read the previous messages; -errno. */
-int fdstore_offer(const char *name, int fd);
+int fdstore_put_or_remove(const char *name, int fd);
 /* Ask the manager to close all descriptors that it has stored under this name.
  * Errors: -errno; the manager still has the descriptors. */
 int fdstore_remove(const char *name);

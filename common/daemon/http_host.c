@@ -7,7 +7,7 @@
 
 #define SEPARATORS " \t,"
 
-static bool is_machine(const char *host)
+static bool host_is_machine_name(const char *host)
 {
 	char name[ADDR_HOST_BYTES] = "";
 
@@ -19,7 +19,7 @@ static bool is_machine(const char *host)
 	return strcasecmp(host, name) == 0;
 }
 
-static bool is_listed(const char *host, const char *names)
+static bool host_is_in_name_list(const char *host, const char *names)
 {
 	size_t n_host = strlen(host), n;
 
@@ -31,12 +31,12 @@ static bool is_listed(const char *host, const char *names)
 	return false;
 }
 
-static bool is_our_number(const struct addr *a, const struct sockaddr *local)
+static bool host_is_own_numeric_address(const struct addr *a, const struct sockaddr *local)
 {
 	struct sockaddr_storage sa;
 	socklen_t len;
 
-	if (strcmp(a->host, "*") == 0 || addr_number(a, &sa, &len))
+	if (strcmp(a->host, "*") == 0 || addr_resolve_numeric(a, &sa, &len))
 		return false;
 	return sockaddr_is_loopback((struct sockaddr *)&sa) ||
 	       (local && sockaddr_same_host((struct sockaddr *)&sa, local));
@@ -54,8 +54,8 @@ bool http_host_is_ours(const char *host, const struct addr *listen, const struct
 	/* remove the dot at the end of a fully qualified domain name */
 	if (n > 1 && a.host[n - 1] == '.')
 		a.host[n - 1] = '\0';
-	return strcasecmp(a.host, "localhost") == 0 || is_our_number(&a, local) ||
+	return strcasecmp(a.host, "localhost") == 0 || host_is_own_numeric_address(&a, local) ||
 	       (*listen->host && strcasecmp(a.host, listen->host) == 0 &&
 		       strcmp(a.host, "*") != 0) ||
-	       is_machine(a.host) || is_listed(a.host, names);
+	       host_is_machine_name(a.host) || host_is_in_name_list(a.host, names);
 }

@@ -82,7 +82,7 @@ struct httpd {
 
 /* --- number of connections -------------------------------------------------------------------- */
 
-static int socket_cookie(evutil_socket_t fd, uint64_t *ret_cookie)
+static int socket_read_cookie(evutil_socket_t fd, uint64_t *ret_cookie)
 {
 	socklen_t len = sizeof(*ret_cookie);
 
@@ -96,7 +96,7 @@ static void learn_descriptor(evutil_socket_t fd, short what, void *arg)
 	(void)fd;
 	(void)what;
 	s->fd = bufferevent_getfd(s->bev);
-	if (s->fd >= 0 && socket_cookie(s->fd, &s->cookie))
+	if (s->fd >= 0 && socket_read_cookie(s->fd, &s->cookie))
 		s->fd = -1;
 	bufferevent_decref(s->bev);
 	s->bev = NULL;
@@ -104,7 +104,7 @@ static void learn_descriptor(evutil_socket_t fd, short what, void *arg)
 
 /* Shut down a connection's socket if it is still open. evhttp then reads the end of the stream and
  * frees the connection. */
-static void seen_close(struct http_connection *s)
+static void http_connection_shutdown(struct http_connection *s)
 {
 	uint64_t cookie;
 
@@ -112,7 +112,7 @@ static void seen_close(struct http_connection *s)
 		event_del(s->learn);
 		learn_descriptor(-1, 0, s);
 	}
-	if (s->fd >= 0 && socket_cookie(s->fd, &cookie) == 0 && cookie == s->cookie)
+	if (s->fd >= 0 && socket_read_cookie(s->fd, &cookie) == 0 && cookie == s->cookie)
 		shutdown(s->fd, SHUT_RDWR);
 	s->fd = -1;
 }
@@ -120,7 +120,7 @@ static void seen_close(struct http_connection *s)
 /* Callback of evhttp for a new connection. evhttp sets the descriptor in the bufferevent only after
  * this callback. So learn_descriptor reads the descriptor in the next iteration of the event
  * loop. */
-static struct bufferevent *on_connection(struct event_base *base, void *arg)
+static struct bufferevent *on_http_connection(struct event_base *base, void *arg)
 {
 	struct httpd *h = arg;
 	struct http_connection *s = &h->seen[h->next_seen];
@@ -129,7 +129,7 @@ static struct bufferevent *on_connection(struct event_base *base, void *arg)
 	if (!bev)
 		return NULL;
 	h->next_seen = (h->next_seen + 1) % HTTPD_MAX_CONNECTIONS;
-	seen_close(s);
+	http_connection_shutdown(s);
 	s->bev = bev;
 	bufferevent_incref(bev);
 	event_active(s->learn, EV_TIMEOUT, 0);
@@ -139,7 +139,7 @@ static struct bufferevent *on_connection(struct event_base *base, void *arg)
 /* Stop the listener after a failed accept. `arg` belongs to evhttp, and this function cannot get
  * the struct httpd from it. So the function cannot start a timer of that struct. Instead, the
  * periodic timer `resume` starts the listener again. */
-static void on_accept_error(struct evconnlistener *listener, void *arg)
+static void on_http_accept_error(struct evconnlistener *listener, void *arg)
 {
 	(void)arg;
 	log_rated(LOG_WARN, "HTTP server: cannot accept connections, pausing for a second: %s",
@@ -147,7 +147,7 @@ static void on_accept_error(struct evconnlistener *listener, void *arg)
 	evconnlistener_disable(listener);
 }
 
-static void on_resume(evutil_socket_t fd, short what, void *arg)
+static void on_http_resume_due(evutil_socket_t fd, short what, void *arg)
 {
 	struct httpd *h = arg;
 
@@ -160,7 +160,8 @@ static void on_resume(evutil_socket_t fd, short what, void *arg)
 
 /* Send the content of `out` as the answer. out: NULL when the caller could not allocate the
  * buffer. */
-static void reply(struct evhttp_request *req, int code, const char *type, struct evbuffer *out)
+static void http_reply_buffer(
+	struct evhttp_request *req, int code, const char *type, struct evbuffer *out)
 {
 	struct evkeyvalq *headers = evhttp_request_get_output_headers(req);
 	char length[24];
@@ -175,61 +176,61 @@ static void reply(struct evhttp_request *req, int code, const char *type, struct
 	evhttp_send_reply(req, code, NULL, out);
 }
 
-static void reply_text(struct evhttp_request *req, int code, const char *text)
+static void http_reply_text(struct evhttp_request *req, int code, const char *text)
 {
 	struct evbuffer *out = evbuffer_new();
 
 	if (out)
 		evbuffer_add_printf(out, "%s\n", text);
-	reply(req, code, TEXT_TYPE, out);
+	http_reply_buffer(req, code, TEXT_TYPE, out);
 	if (out)
 		evbuffer_free(out);
 }
 
-static void reply_json(struct evhttp_request *req, int code, const json_t *root)
+static void http_reply_json(struct evhttp_request *req, int code, const json_t *root)
 {
 	char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
 	struct evbuffer *out = text ? evbuffer_new() : NULL;
 
 	if (out) {
 		evbuffer_add_printf(out, "%s\n", text);
-		reply(req, code, JSON_TYPE, out);
+		http_reply_buffer(req, code, JSON_TYPE, out);
 		evbuffer_free(out);
 	} else {
-		reply_text(req, HTTP_INTERNAL, "cannot create the answer");
+		http_reply_text(req, HTTP_INTERNAL, "cannot create the answer");
 	}
 	free(text);
 }
 
-static void answer_page(struct evhttp_request *req, const char *type,
+static void http_reply_page(struct evhttp_request *req, const char *type,
 	void (*page)(void *arg, struct evbuffer *out), void *arg)
 {
 	struct evbuffer *out = evbuffer_new();
 
 	if (!out) {
-		reply_text(req, HTTP_INTERNAL, "out of memory");
+		http_reply_text(req, HTTP_INTERNAL, "out of memory");
 		return;
 	}
 	page(arg, out);
-	reply(req, HTTP_OK, type, out);
+	http_reply_buffer(req, HTTP_OK, type, out);
 	evbuffer_free(out);
 }
 
-static void answer_probe(struct httpd *h, struct evhttp_request *req, enum httpd_probe probe)
+static void http_reply_probe(struct httpd *h, struct evhttp_request *req, enum httpd_probe probe)
 {
 	struct err_text err = {""};
 
 	if (h->ops->probe(h->arg, probe, &err))
-		reply_text(req, HTTP_OK, *err.s ? err.s : "ok");
+		http_reply_text(req, HTTP_OK, *err.s ? err.s : "ok");
 	else
-		reply_text(req, HTTP_SERVUNAVAIL, err.s);
+		http_reply_text(req, HTTP_SERVUNAVAIL, err.s);
 }
 
 /* --- status ----------------------------------------------------------------------------------- */
 
 /* Separate r from evhttp's request. evhttp frees its request after the answer, or when the
  * connection closes. Returns evhttp's request, or NULL when r was already separated. */
-static struct evhttp_request *detach(struct httpd_request *r)
+static struct evhttp_request *http_request_detach(struct httpd_request *r)
 {
 	struct evhttp_request *req = r->req;
 
@@ -249,7 +250,7 @@ static void on_client_gone(struct evhttp_connection *conn, void *arg)
 	evtimer_del(r->deadline);
 }
 
-static void on_deadline(evutil_socket_t fd, short what, void *arg)
+static void on_http_request_deadline(evutil_socket_t fd, short what, void *arg)
 {
 	struct httpd_request *r = arg;
 	json_t *root = json_pack("{s:s, s:i}", "error", "no answer in time", "timeout_ms",
@@ -257,28 +258,28 @@ static void on_deadline(evutil_socket_t fd, short what, void *arg)
 
 	(void)fd;
 	(void)what;
-	reply_json(detach(r), HTTP_SERVUNAVAIL, root);
+	http_reply_json(http_request_detach(r), HTTP_SERVUNAVAIL, root);
 	json_decref(root);
 }
 
-static void request_free(struct httpd_request *r)
+static void http_request_free(struct httpd_request *r)
 {
 	LIST_REMOVE(r, link);
 	event_free(r->deadline);
 	free(r);
 }
 
-static void answer_status(struct httpd *h, struct evhttp_request *req)
+static void http_start_status_request(struct httpd *h, struct evhttp_request *req)
 {
 	struct timeval tv = {.tv_sec = h->status_timeout_ms / 1000,
 		.tv_usec = (h->status_timeout_ms % 1000) * 1000};
 	struct httpd_request *r = calloc(1, sizeof(*r));
 
 	if (r)
-		r->deadline = evtimer_new(h->base, on_deadline, r);
+		r->deadline = evtimer_new(h->base, on_http_request_deadline, r);
 	if (!r || !r->deadline) {
 		free(r);
-		reply_text(req, HTTP_INTERNAL, "out of memory");
+		http_reply_text(req, HTTP_INTERNAL, "out of memory");
 		return;
 	}
 	r->httpd = h;
@@ -289,17 +290,18 @@ static void answer_status(struct httpd *h, struct evhttp_request *req)
 	h->ops->status(h->arg, r);
 }
 
-void httpd_answer(struct httpd_request *r, int code, json_t *root)
+void httpd_reply_and_free(struct httpd_request *r, int code, json_t *root)
 {
-	struct evhttp_request *req = detach(r);
+	struct evhttp_request *req = http_request_detach(r);
 
 	if (req)
-		reply_json(req, code, root);
+		http_reply_json(req, code, root);
 	json_decref(root);
-	request_free(r);
+	http_request_free(r);
 }
 
-bool httpd_query(const struct httpd_request *r, const char *name, char *buf, size_t n_buf)
+bool httpd_read_query_parameter(
+	const struct httpd_request *r, const char *name, char *buf, size_t n_buf)
 {
 	struct evkeyvalq params;
 	const char *query, *value;
@@ -321,7 +323,7 @@ bool httpd_query(const struct httpd_request *r, const char *name, char *buf, siz
 /* Return whether the Host of the request names this daemon. Also return true for a request without
  * a Host: it cannot be an attack by DNS rebinding (http_host.h), because browsers always send a
  * Host. */
-static bool is_for_us(const struct httpd *h, struct evhttp_request *req)
+static bool http_request_has_own_host(const struct httpd *h, struct evhttp_request *req)
 {
 	const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(req);
 	const char *hosts[] = {evhttp_find_header(evhttp_request_get_input_headers(req), "Host"),
@@ -339,7 +341,7 @@ static bool is_for_us(const struct httpd *h, struct evhttp_request *req)
 	return true;
 }
 
-static void on_request(struct evhttp_request *req, void *arg)
+static void on_http_request(struct evhttp_request *req, void *arg)
 {
 	static const char *const probes[] = {
 		[HTTPD_HEALTH] = "/healthz", [HTTPD_LIVE] = "/livez", [HTTPD_READY] = "/readyz"};
@@ -349,48 +351,48 @@ static void on_request(struct evhttp_request *req, void *arg)
 	enum evhttp_cmd_type method = evhttp_request_get_command(req);
 
 	FAILPOINT(DAEMON_HTTP);
-	if (!is_for_us(h, req)) {
-		reply_text(req, HTTP_MISDIRECTED,
+	if (!http_request_has_own_host(h, req)) {
+		http_reply_text(req, HTTP_MISDIRECTED,
 			"the Host header of this request does not name this daemon: use its "
 			"address, or add the name to its setting http-names");
 		return;
 	}
 	if (method != EVHTTP_REQ_GET && method != EVHTTP_REQ_HEAD) {
 		evhttp_add_header(evhttp_request_get_output_headers(req), "Allow", "GET, HEAD");
-		reply_text(req, HTTP_BADMETHOD, "only GET and HEAD are allowed");
+		http_reply_text(req, HTTP_BADMETHOD, "only GET and HEAD are allowed");
 		return;
 	}
 	if (path && h->ops->metrics && strcmp(path, "/metrics") == 0) {
-		answer_page(req, METRICS_TYPE, h->ops->metrics, h->arg);
+		http_reply_page(req, METRICS_TYPE, h->ops->metrics, h->arg);
 		return;
 	}
 	if (path && h->ops->status && strcmp(path, "/status") == 0) {
-		answer_status(h, req);
+		http_start_status_request(h, req);
 		return;
 	}
 	if (path && h->config && strcmp(path, "/config") == 0) {
-		answer_page(req, TEXT_TYPE, h->config, h->config_arg);
+		http_reply_page(req, TEXT_TYPE, h->config, h->config_arg);
 		return;
 	}
 	for (unsigned i = 0; path && h->ops->probe && i < 3; i++) {
 		if (strcmp(path, probes[i]) == 0) {
-			answer_probe(h, req, (enum httpd_probe)i);
+			http_reply_probe(h, req, (enum httpd_probe)i);
 			return;
 		}
 	}
-	reply_text(req, HTTP_NOTFOUND, "no such page");
+	http_reply_text(req, HTTP_NOTFOUND, "no such page");
 }
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-static int bind_server(struct httpd *h, const struct addr *addr, struct err_text *err)
+static int httpd_bind_listener(struct httpd *h, const struct addr *addr, struct err_text *err)
 {
 	unsigned flags = LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE;
 	struct sockaddr_storage sa;
 	socklen_t sa_len;
 	struct timeval pause = {.tv_sec = ACCEPT_PAUSE_S};
 	char text[ADDR_TEXT_BYTES];
-	int rc = addr_lookup(addr, &sa, &sa_len, err);
+	int rc = addr_resolve_host(addr, &sa, &sa_len, err);
 
 	if (rc)
 		return rc;
@@ -404,17 +406,17 @@ static int bind_server(struct httpd *h, const struct addr *addr, struct err_text
 		h->listener = NULL;
 		return err_set(err, -ENOMEM, "out of memory");
 	}
-	evconnlistener_set_error_cb(h->listener, on_accept_error);
+	evconnlistener_set_error_cb(h->listener, on_http_accept_error);
 	event_add(h->resume, &pause);
 	return 0;
 }
 
-static int make_parts(struct httpd *h)
+static int httpd_create_parts(struct httpd *h)
 {
 	struct timeval silence = {.tv_sec = SILENCE_S};
 
 	h->http = evhttp_new(h->base);
-	h->resume = event_new(h->base, -1, EV_PERSIST, on_resume, h);
+	h->resume = event_new(h->base, -1, EV_PERSIST, on_http_resume_due, h);
 	if (!h->http || !h->resume)
 		return -ENOMEM;
 	for (size_t i = 0; i < HTTPD_MAX_CONNECTIONS; i++) {
@@ -427,8 +429,8 @@ static int make_parts(struct httpd *h)
 	evhttp_set_max_headers_size(h->http, MAX_HEADER_BYTES);
 	evhttp_set_max_body_size(h->http, MAX_BODY_BYTES);
 	evhttp_set_timeout_tv(h->http, &silence);
-	evhttp_set_bevcb(h->http, on_connection, h);
-	evhttp_set_gencb(h->http, on_request, h);
+	evhttp_set_bevcb(h->http, on_http_connection, h);
+	evhttp_set_gencb(h->http, on_http_request, h);
 	return 0;
 }
 
@@ -448,11 +450,11 @@ int httpd_new(struct httpd **ret_httpd, struct event_base *base, const struct ad
 	h->names = "";
 	h->status_timeout_ms = status_timeout_ms ? status_timeout_ms : STATUS_TIMEOUT_MS;
 	LIST_INIT(&h->waiting);
-	rc = make_parts(h);
+	rc = httpd_create_parts(h);
 	if (rc)
 		err_set(err, rc, "out of memory");
 	else
-		rc = bind_server(h, addr, err);
+		rc = httpd_bind_listener(h, addr, err);
 	if (rc) {
 		httpd_free(h);
 		return rc;
@@ -489,10 +491,10 @@ void httpd_free(struct httpd *h)
 	if (!h)
 		return;
 	while ((r = LIST_FIRST(&h->waiting))) {
-		/* the analyzer does not see that request_free removes r from the list */
+		/* the analyzer does not see that http_request_free removes r from the list */
 		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
-		detach(r);
-		request_free(r);
+		http_request_detach(r);
+		http_request_free(r);
 	}
 	for (size_t i = 0; i < HTTPD_MAX_CONNECTIONS && h->seen[i].learn; i++) {
 		if (h->seen[i].bev)

@@ -43,9 +43,9 @@ struct httpd_ops {
 	/* Return whether the probe succeeds. If the probe fails, err gets the reason. If the probe
 	 * succeeds, err stays empty or gets a notice for the answer. */
 	bool (*probe)(void *arg, enum httpd_probe probe, struct err_text *err);
-	/* Call httpd_answer exactly once, inside this callback or later. At the deadline the server
-	 * answers the client with 503. After the deadline httpd_answer must still be called, but
-	 * the answer is discarded. */
+	/* Call httpd_reply_and_free exactly once, inside this callback or later. At the deadline
+	 * the server answers the client with 503. After the deadline httpd_reply_and_free must
+	 * still be called, but the answer is discarded. */
 	void (*status)(void *arg, struct httpd_request *req);
 };
 
@@ -69,16 +69,17 @@ uint16_t httpd_port(const struct httpd *h);
 /* Answer a status request and free the request. code: HTTP status, usually 200. root: JSON document
  * of the answer; NULL: the answer has status 500.
  * Owns: takes the reference to root. */
-void httpd_answer(struct httpd_request *req, int code, json_t *root);
+void httpd_reply_and_free(struct httpd_request *req, int code, json_t *root);
 
 /* Copy the value of a query parameter of a status request to buf. name: the name of the parameter.
  * For example, in /status?verbose=1 the parameter "verbose" has the value "1". Returns false if the
  * parameter is missing or its value does not fit into buf. Also returns false if the client has
  * closed the connection or has received a 503. */
-bool httpd_query(const struct httpd_request *req, const char *name, char *buf, size_t n_buf);
+bool httpd_read_query_parameter(
+	const struct httpd_request *req, const char *name, char *buf, size_t n_buf);
 
 /* Close all connections and free the server. Status requests without an answer are freed as well,
- * so do not call httpd_answer for them afterwards. Do not call this function from inside a
+ * so do not call httpd_reply_and_free for them afterwards. Do not call this function from inside a
  * callback. NULL is allowed. */
 void httpd_free(struct httpd *h);
 #endif

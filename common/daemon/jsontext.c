@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-json_t *jsontext(const char *s)
+json_t *json_text_sanitized(const char *s)
 {
 	json_t *j = json_string(s ? s : "");
 	char *copy;

@@ -7,5 +7,5 @@
 
 /* Return s as a JSON string. When s is not UTF-8, each byte beyond ASCII becomes '?'. If s is NULL,
  * returns the empty string. Returns a new reference, or NULL when out of memory. */
-json_t *jsontext(const char *s);
+json_t *json_text_sanitized(const char *s);
 #endif

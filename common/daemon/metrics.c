@@ -17,13 +17,13 @@
 #include "common/base/version.h"
 #include "common/daemon/process_metrics.h"
 
-static void add_text(struct evbuffer *out, const char *text)
+static void metric_append_text(struct evbuffer *out, const char *text)
 {
 	evbuffer_add(out, text, strlen(text));
 }
 
 /* Format a number for Prometheus. Whole numbers up to 2^53 are written without an exponent. */
-static const char *format_value(double v, char buf[static 32])
+static const char *metric_format_value(double v, char buf[static 32])
 {
 	if (isnan(v))
 		return "NaN";
@@ -36,7 +36,7 @@ static const char *format_value(double v, char buf[static 32])
 	return buf;
 }
 
-static void add_escaped(struct evbuffer *out, const char *text, const char *escaped)
+static void metric_append_escaped(struct evbuffer *out, const char *text, const char *escaped)
 {
 	for (; *text; text++) {
 		char pair[2] = {'\\', *text == '\n' ? 'n' : *text};
@@ -48,60 +48,62 @@ static void add_escaped(struct evbuffer *out, const char *text, const char *esca
 	}
 }
 
-void metric_begin(struct evbuffer *out, const char *name, const char *type, const char *help)
+void metric_append_header(
+	struct evbuffer *out, const char *name, const char *type, const char *help)
 {
 	evbuffer_add_printf(out, "# HELP %s ", name);
-	add_escaped(out, help, "\\\n");
+	metric_append_escaped(out, help, "\\\n");
 	evbuffer_add_printf(out, "\n# TYPE %s %s\n", name, type);
 }
 
-static void add_label(struct evbuffer *out, char open, const char *name, const char *value)
+static void metric_append_label(
+	struct evbuffer *out, char open, const char *name, const char *value)
 {
 	evbuffer_add_printf(out, "%c%s=\"", open, name);
-	add_escaped(out, value, "\\\"\n");
-	add_text(out, "\"");
+	metric_append_escaped(out, value, "\\\"\n");
+	metric_append_text(out, "\"");
 }
 
 /* Write a sample of the metric `name`. The sample's name is `name` followed by `suffix`. ap: label
  * names and values, then NULL. le: the upper bound of a histogram's bucket, which is added as a
  * label; NULL: no label is added. */
-static void add_sample(struct evbuffer *out, const char *name, const char *suffix, double value,
-	const char *le, va_list ap)
+static void metric_append_sample(struct evbuffer *out, const char *name, const char *suffix,
+	double value, const char *le, va_list ap)
 {
 	const char *label;
 	char open = '{', buf[32];
 
-	add_text(out, name);
-	add_text(out, suffix);
+	metric_append_text(out, name);
+	metric_append_text(out, suffix);
 	while ((label = va_arg(ap, const char *))) {
-		add_label(out, open, label, va_arg(ap, const char *));
+		metric_append_label(out, open, label, va_arg(ap, const char *));
 		open = ',';
 	}
 	if (le) {
-		add_label(out, open, "le", le);
+		metric_append_label(out, open, "le", le);
 		open = ',';
 	}
 	if (open == ',')
-		add_text(out, "}");
-	evbuffer_add_printf(out, " %s\n", format_value(value, buf));
+		metric_append_text(out, "}");
+	evbuffer_add_printf(out, " %s\n", metric_format_value(value, buf));
 }
 
-void metric_value(struct evbuffer *out, const char *name, double value, ...)
+void metric_append_value(struct evbuffer *out, const char *name, double value, ...)
 {
 	va_list ap;
 
 	va_start(ap, value);
-	add_sample(out, name, "", value, NULL, ap);
+	metric_append_sample(out, name, "", value, NULL, ap);
 	va_end(ap);
 }
 
-static void add_histogram(struct evbuffer *out, const char *name, const char *suffix, double value,
-	const char *le, va_list ap)
+static void metric_append_histogram_line(struct evbuffer *out, const char *name, const char *suffix,
+	double value, const char *le, va_list ap)
 {
 	va_list copy;
 
 	va_copy(copy, ap);
-	add_sample(out, name, suffix, value, le, copy);
+	metric_append_sample(out, name, suffix, value, le, copy);
 	va_end(copy);
 }
 
@@ -117,22 +119,22 @@ void metric_histogram(struct evbuffer *out, const char *name, const struct histo
 		n += h->n[k];
 		if (k < HISTOGRAM_BUCKETS - 1)
 			snprintf(le, sizeof(le), "%.10g", (double)(HISTOGRAM_FIRST_NS << k) / 1e9);
-		add_histogram(out, name, "_bucket", (double)n, le, ap);
+		metric_append_histogram_line(out, name, "_bucket", (double)n, le, ap);
 	}
-	add_histogram(out, name, "_sum", (double)h->sum_ns / 1e9, NULL, ap);
-	add_histogram(out, name, "_count", (double)n, NULL, ap);
+	metric_append_histogram_line(out, name, "_sum", (double)h->sum_ns / 1e9, NULL, ap);
+	metric_append_histogram_line(out, name, "_count", (double)n, NULL, ap);
 	va_end(ap);
 }
 
-void metric_one(
+void metric_append_single(
 	struct evbuffer *out, const char *name, const char *type, const char *help, double value)
 {
-	metric_begin(out, name, type, help);
-	metric_value(out, name, value, NULL);
+	metric_append_header(out, name, type, help);
+	metric_append_value(out, name, value, NULL);
 }
 
 /* Count the open descriptors of this process, without the descriptor that is open for the count. */
-static double count_fds(void)
+static double process_count_open_fds(void)
 {
 	DIR *dir = opendir("/proc/self/fd");
 	const struct dirent *e;
@@ -146,14 +148,15 @@ static double count_fds(void)
 	return n;
 }
 
-static void add_faults(struct evbuffer *out)
+static void metrics_append_fault_counts(struct evbuffer *out)
 {
-	metric_begin(out, "bps_injected_faults_total", "counter", "faults injected by failpoints");
+	metric_append_header(
+		out, "bps_injected_faults_total", "counter", "faults injected by failpoints");
 	for (int i = 0; i < FAILPOINT_COUNT; i++) {
 		uint64_t n = failpoint_acted((enum failpoint)i);
 
 		if (n)
-			metric_value(out, "bps_injected_faults_total", (double)n, "point",
+			metric_append_value(out, "bps_injected_faults_total", (double)n, "point",
 				failpoint_name((enum failpoint)i), NULL);
 	}
 }
@@ -162,15 +165,16 @@ void metrics_process(struct evbuffer *out, double started_unix)
 {
 	struct rlimit limit;
 
-	metric_begin(out, "bps_build_info", "gauge", "version of this program, and its commit");
-	metric_value(
+	metric_append_header(
+		out, "bps_build_info", "gauge", "version of this program, and its commit");
+	metric_append_value(
 		out, "bps_build_info", 1, "version", BPS_VERSION, "commit", bps_commit(), NULL);
-	metric_one(out, "bps_fds", "gauge", "open descriptors", count_fds());
+	metric_append_single(out, "bps_fds", "gauge", "open descriptors", process_count_open_fds());
 	if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
-		metric_one(out, "bps_fds_limit", "gauge", "limit of open descriptors",
+		metric_append_single(out, "bps_fds_limit", "gauge", "limit of open descriptors",
 			limit.rlim_cur == RLIM_INFINITY ? INFINITY : (double)limit.rlim_cur);
-	metric_one(out, "bps_up_since_seconds", "gauge",
+	metric_append_single(out, "bps_up_since_seconds", "gauge",
 		"start time of this process, in seconds since 1970", started_unix);
-	add_faults(out);
+	metrics_append_fault_counts(out);
 	process_metrics(out);
 }

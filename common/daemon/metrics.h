@@ -2,8 +2,8 @@
 #define BPS_COMMON_DAEMON_METRICS_H
 /* Writer of the Prometheus text format 0.0.4 into a libevent buffer.
  *
- *   metric_begin(out, "bps_members", "gauge", "members by role and state");
- *   metric_value(out, "bps_members", 3, "role", "agent", "state", "up", NULL);
+ *   metric_append_header(out, "bps_members", "gauge", "members by role and state");
+ *   metric_append_value(out, "bps_members", 3, "role", "agent", "state", "up", NULL);
  *
  * Names of metrics begin with bps_, and names of counters end in _total. If a metric has a unit,
  * the name contains the unit. The unit is a base unit, such as seconds or bytes. Label values may
@@ -19,21 +19,22 @@ void metrics_process(struct evbuffer *out, double started_unix);
 
 /* Write the HELP and TYPE lines, once before the values of a metric. type: "counter", "gauge" or
  * "histogram". */
-void metric_begin(struct evbuffer *out, const char *name, const char *type, const char *help);
+void metric_append_header(
+	struct evbuffer *out, const char *name, const char *type, const char *help);
 
 /* Write a sample. The arguments after `value` are pairs of label name and label value, then
  * NULL. */
-void metric_value(struct evbuffer *out, const char *name, double value, ...)
+void metric_append_value(struct evbuffer *out, const char *name, double value, ...)
 	__attribute__((sentinel));
 
 /* Write the samples of a histogram of durations. The durations are written in seconds. Call
- * metric_begin first. The arguments after `h` are pairs of label name and label value, then NULL,
- * as in metric_value. */
+ * metric_append_header first. The arguments after `h` are pairs of label name and label value, then
+ * NULL, as in metric_append_value. */
 struct histogram;
 void metric_histogram(struct evbuffer *out, const char *name, const struct histogram *h, ...)
 	__attribute__((sentinel));
 
 /* Write a whole metric that has one sample without labels. */
-void metric_one(
+void metric_append_single(
 	struct evbuffer *out, const char *name, const char *type, const char *help, double value);
 #endif

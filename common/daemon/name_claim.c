@@ -16,7 +16,7 @@
  * between bind(2) and connect(2), the next attempt succeeds. */
 #define ATTEMPTS 3
 
-static socklen_t address_of(const char *name, struct sockaddr_un *ret)
+static socklen_t name_claim_address(const char *name, struct sockaddr_un *ret)
 {
 	int n;
 
@@ -29,7 +29,7 @@ static socklen_t address_of(const char *name, struct sockaddr_un *ret)
 /* Find the process that listens on the socket: connect to the socket, and read the credentials that
  * the kernel recorded when that process called listen(2). Returns false when no process listens or
  * the connect fails. */
-static bool ask_holder(const struct sockaddr_un *sun, socklen_t len, struct ucred *ret)
+static bool name_claim_find_holder(const struct sockaddr_un *sun, socklen_t len, struct ucred *ret)
 {
 	socklen_t n = sizeof(*ret);
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -52,7 +52,7 @@ void name_claim_drain(int fd)
 }
 
 /* Listen on the address. Return the socket, or -errno. */
-static int claim(const struct sockaddr_un *sun, socklen_t len)
+static int name_claim_listen(const struct sockaddr_un *sun, socklen_t len)
 {
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc;
 
@@ -68,11 +68,11 @@ static int claim(const struct sockaddr_un *sun, socklen_t len)
 int name_claim(const char *name, int *ret_fd, pid_t *ret_holder)
 {
 	struct sockaddr_un sun;
-	socklen_t len = address_of(name, &sun);
+	socklen_t len = name_claim_address(name, &sun);
 	struct ucred holder;
 
 	for (int i = 0; i < ATTEMPTS; i++) {
-		int fd = claim(&sun, len);
+		int fd = name_claim_listen(&sun, len);
 
 		if (fd < 0 && fd != -EADDRINUSE)
 			return fd;
@@ -80,7 +80,7 @@ int name_claim(const char *name, int *ret_fd, pid_t *ret_holder)
 			*ret_fd = fd;
 			return 0;
 		}
-		if (!ask_holder(&sun, len, &holder))
+		if (!name_claim_find_holder(&sun, len, &holder))
 			continue;
 		if (holder.uid != geteuid() && holder.uid != 0)
 			break;

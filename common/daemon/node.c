@@ -28,7 +28,7 @@
  * again when there is load. */
 #define IDLE_SAMPLES 50
 
-static void fill_names(struct node *n, const struct node_opts *o)
+static void node_fill_names(struct node *n, const struct node_opts *o)
 {
 	machine_host_name(n->host, n->domain);
 	snprintf(n->name, sizeof(n->name), "%s", *o->name ? o->name : n->host);
@@ -43,7 +43,7 @@ _Static_assert(MACHINE_NAME_BYTES == CTL_NAME_MAX + 1 && MACHINE_BOOT_ID_BYTES =
 
 /* Check at the start that the address exists on this machine. An agent uses the address only when
  * it connects to a server, which is too late to reject the setting. */
-static int check_address(const char *host, struct err_text *err)
+static int node_check_local_address(const char *host, struct err_text *err)
 {
 	struct sockaddr_storage sa;
 	struct addr any_port = {.port = 0};
@@ -51,7 +51,7 @@ static int check_address(const char *host, struct err_text *err)
 	int fd, rc = 0;
 
 	snprintf(any_port.host, sizeof(any_port.host), "%s", host);
-	if (addr_number(&any_port, &sa, &len) < 0)
+	if (addr_resolve_numeric(&any_port, &sa, &len) < 0)
 		return 0;
 	fd = socket(sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd >= 0 && bind(fd, (struct sockaddr *)&sa, len) < 0)
@@ -62,12 +62,14 @@ static int check_address(const char *host, struct err_text *err)
 	return rc;
 }
 
-static int check_listen(const struct node *n, const struct node_opts *o, struct err_text *err)
+static int node_check_listen_setting(
+	const struct node *n, const struct node_opts *o, struct err_text *err)
 {
 	struct sockaddr_storage sa;
 	socklen_t len;
 
-	if (addr_number(&o->listen, &sa, &len) < 0 || sockaddr_is_any((struct sockaddr *)&sa))
+	if (addr_resolve_numeric(&o->listen, &sa, &len) < 0 ||
+		sockaddr_is_any((struct sockaddr *)&sa))
 		return err_set(err, -EINVAL,
 			"--listen needs the numeric address of this machine on the training "
 			"network, not '%s'",
@@ -77,20 +79,21 @@ static int check_listen(const struct node *n, const struct node_opts *o, struct 
 			"cannot use --listen '%s': without a cluster key only loopback addresses "
 			"are allowed (set --key-file)",
 			o->listen.host);
-	return check_address(o->listen.host, err);
+	return node_check_local_address(o->listen.host, err);
 }
 
 /* Without a cluster key, only a loopback address of the scheduler can work. Refuse any other
  * address at once, instead of trying to connect without end. Accept a name that cannot be resolved
  * now, because the name may later resolve to a loopback address. */
-static int check_scheduler(const struct node *n, const struct node_opts *o, struct err_text *err)
+static int node_check_scheduler_address(
+	const struct node *n, const struct node_opts *o, struct err_text *err)
 {
 	struct sockaddr_storage sa;
 	struct err_text why;
 	socklen_t len;
 
 	if (!tls_conf_is_empty(&n->daemon.auth) ||
-		addr_lookup(&o->scheduler, &sa, &len, &why) < 0 ||
+		addr_resolve_host(&o->scheduler, &sa, &len, &why) < 0 ||
 		sockaddr_is_loopback((struct sockaddr *)&sa))
 		return 0;
 	return err_set(err, -EPERM,
@@ -157,7 +160,7 @@ static void open_same_host(
 	n->same_host_state = o->same_host ? SAME_HOST_OFF : SAME_HOST_NO_PLACE;
 	if (o->same_host)
 		return;
-	if (is_server && shm_sweep(o->same_host_dir) < 0) {
+	if (is_server && shm_unlink_dead_sockets(o->same_host_dir) < 0) {
 		log_info("no memory is shared with agents of this host: cannot make a socket in "
 			 "'%s': %s (create the folder for this user, or choose another "
 			 "--same-host-dir)",
@@ -187,7 +190,7 @@ const struct shm_config *node_same_host(const struct node *n)
 
 /* ---- the card's speed ---- */
 
-static void on_sample(evutil_socket_t fd, short what, void *arg)
+static void on_nic_sample_due(evutil_socket_t fd, short what, void *arg)
 {
 	struct node *n = arg;
 
@@ -201,7 +204,7 @@ static void on_sample(evutil_socket_t fd, short what, void *arg)
 
 /* Start to measure the network card when the card has load. This function runs with each
  * heartbeat, because a separate timer would wake an idle daemon. */
-static void look_for_load(struct node *n)
+static void node_start_nic_sampling(struct node *n)
 {
 	const struct timeval tv = {.tv_usec = NIC_WINDOW_NS / 1000};
 
@@ -212,13 +215,13 @@ static void look_for_load(struct node *n)
 		log_rated(LOG_WARN, "cannot measure the network card: out of memory");
 }
 
-static int open_nic(struct node *n, const struct node_opts *o, struct err_text *err)
+static int node_open_network_card(struct node *n, const struct node_opts *o, struct err_text *err)
 {
 	n->nic_source = NIC_SET;
 	n->nic_mbps = (uint64_t)o->nic_mbps;
 	if (o->nic_mbps)
 		return 0;
-	nic_open(&n->nic, NIC_SYSFS, o->listen.host);
+	nic_open_by_host(&n->nic, NIC_SYSFS, o->listen.host);
 	n->nic_mbps = n->nic.driver_mbps;
 	n->nic_source = n->nic_mbps ? NIC_DRIVER : NIC_UNTOLD;
 	if (n->nic_mbps)
@@ -226,15 +229,15 @@ static int open_nic(struct node *n, const struct node_opts *o, struct err_text *
 			(unsigned long long)n->nic.driver_mbps);
 	if (!nic_is_measured(&n->nic))
 		return 0;
-	n->sample = event_new(loop_base(n->daemon.loop), -1, EV_PERSIST, on_sample, n);
+	n->sample = event_new(loop_base(n->daemon.loop), -1, EV_PERSIST, on_nic_sample_due, n);
 	return n->sample ? 0
 			 : err_set(err, -ENOMEM, "cannot measure the network card: out of memory");
 }
 
-void node_beat(struct node *n, struct ctl_beat *b)
+void node_fill_beat_report(struct node *n, struct ctl_beat *b)
 {
 	name_claim_drain(n->claim_fd);
-	look_for_load(n);
+	node_start_nic_sampling(n);
 	b->nic_source = n->nic_source;
 	b->measured_mbps = nic_meter_mbps(&n->nic.meter);
 	b->same_host = (uint8_t)n->same_host_state;
@@ -242,7 +245,7 @@ void node_beat(struct node *n, struct ctl_beat *b)
 	b->same_host_bytes = n->same_host_counters.received_bytes;
 }
 
-static int open_member(struct node *n, enum role role, const struct node_opts *o,
+static int node_open_member(struct node *n, enum role role, const struct node_opts *o,
 	unsigned n_threads, uint64_t quota_bytes, const struct member_ops *ops, void *ctx,
 	struct err_text *err)
 {
@@ -276,7 +279,7 @@ static int open_member(struct node *n, enum role role, const struct node_opts *o
  * process ends and is restarted. A service manager's watchdog may end the process sooner than this
  * function. n_hung counts the successive checks that found a hung thread. The function counts
  * checks instead of measuring a time, because time also passes while the process is stopped. */
-static void on_look(evutil_socket_t fd, short what, void *arg)
+static void on_thread_check_due(evutil_socket_t fd, short what, void *arg)
 {
 	struct node *n = arg;
 	struct err_text err;
@@ -305,7 +308,7 @@ static int look_at_threads(struct node *n, uint64_t dead_us, const struct httpd_
 	n->http_ops = ops;
 	n->ctx = ctx;
 	n->n_looks_dead = 1 + (uint32_t)(dead_us > found_us ? (dead_us - found_us) / LOOK_US : 0);
-	n->look = event_new(loop_base(n->daemon.loop), -1, EV_PERSIST, on_look, n);
+	n->look = event_new(loop_base(n->daemon.loop), -1, EV_PERSIST, on_thread_check_due, n);
 	if (!n->look || event_add(n->look, &tv) < 0)
 		return err_set(err, -ENOMEM, "cannot watch the data threads: out of memory");
 	return 0;
@@ -328,7 +331,7 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 	int rc;
 
 	n->claim_fd = -1;
-	fill_names(n, o);
+	node_fill_names(n, o);
 	machine_boot_id(n->boot_id);
 	n->instance = fc.my_instance = daemon_instance();
 	rc = daemon_init(&n->daemon, program, &o->daemon, err);
@@ -336,14 +339,14 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 		return rc;
 	rc = limits_try_threads(n_threads + n_more_threads, err);
 	if (rc == 0)
-		rc = check_listen(n, o, err);
+		rc = node_check_listen_setting(n, o, err);
 	if (rc == 0)
-		rc = check_scheduler(n, o, err);
+		rc = node_check_scheduler_address(n, o, err);
 	if (rc == 0)
 		rc = claim_our_name(n, program, o, err);
 	if (rc < 0)
 		return rc;
-	rc = open_nic(n, o, err);
+	rc = node_open_network_card(n, o, err);
 	if (rc < 0)
 		return rc;
 	open_same_host(n, role == ROLE_SERVER, n_threads, o);
@@ -352,10 +355,10 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 	rc = net_open(&fc, member_peer_key, &n->member, &n->net, err);
 	if (rc < 0)
 		return rc;
-	rc = open_member(n, role, o, n_threads, quota_bytes, ops, ctx, err);
+	rc = node_open_member(n, role, o, n_threads, quota_bytes, ops, ctx, err);
 	if (rc < 0)
 		return rc;
-	rc = daemon_http(&n->daemon, http_ops, ctx, err);
+	rc = daemon_start_http_server(&n->daemon, http_ops, ctx, err);
 	return rc < 0 ? rc : look_at_threads(n, o->thread_dead_us, http_ops, ctx, err);
 }
 
@@ -384,7 +387,7 @@ void node_close(struct node *n)
 	daemon_fini(&n->daemon);
 }
 
-int node_welcome(struct node *n, uint32_t id)
+int node_accept_member_id(struct node *n, uint32_t id)
 {
 	if (n->id && n->id != id) {
 		log_error("the scheduler assigned another member id, so this process ends and "
@@ -400,7 +403,7 @@ int node_welcome(struct node *n, uint32_t id)
 	return 1;
 }
 
-void node_refused(void *ctx, int code, const char *text)
+void on_member_refused(void *ctx, int code, const char *text)
 {
 	struct node *n = ctx;
 
@@ -413,7 +416,7 @@ uint64_t node_half_memory_bytes(void)
 	return cgroup_memory_bytes() / 2;
 }
 
-bool node_line(const struct node *n, char *ret, size_t room)
+bool node_is_up_else_write_status(const struct node *n, char *ret, size_t room)
 {
 	uint64_t away_s = member_down_ms(n->member) / 1000;
 
@@ -428,7 +431,7 @@ bool node_line(const struct node *n, char *ret, size_t room)
 
 /* Return for how many nanoseconds a data thread has been hung. 0: no data thread hangs, or no data
  * thread runs yet. */
-static uint64_t stuck_ns(uint64_t beat_ns)
+static uint64_t thread_stuck_duration_ns(uint64_t beat_ns)
 {
 	uint64_t now = clock_now_ns();
 
@@ -461,33 +464,33 @@ static const struct {
 };
 #define N_NODE_PROBLEMS (sizeof(node_problems) / sizeof(node_problems[0]))
 
-static bool has_problem(const struct node *n, size_t i, const struct node_health *h)
+static bool node_has_problem(const struct node *n, size_t i, const struct node_health *h)
 {
 	const bool is_there[N_NODE_PROBLEMS] = {
-		!member_is_up(n->member), stuck_ns(h->beat_ns) > 0, h->is_isolated};
+		!member_is_up(n->member), thread_stuck_duration_ns(h->beat_ns) > 0, h->is_isolated};
 
 	return is_there[i];
 }
 
 /* Write all present problems in one line. Returns the number of problems. */
-static unsigned name_problems(
+static unsigned node_format_problems(
 	const struct node *n, const struct node_health *h, struct err_text *ret_text)
 {
 	unsigned n_found = 0;
 	size_t used = 0;
 
 	for (size_t i = 0; i < N_NODE_PROBLEMS; i++)
-		if (has_problem(n, i, h) && used < sizeof(ret_text->s))
+		if (node_has_problem(n, i, h) && used < sizeof(ret_text->s))
 			used += (size_t)snprintf(ret_text->s + used, sizeof(ret_text->s) - used,
 				"%s%s (%s)", n_found++ ? "; " : "", node_problems[i].what,
 				node_problems[i].code);
 	return n_found;
 }
 
-bool node_probe(const struct node *n, enum httpd_probe probe, const struct node_health *h,
-	struct err_text *err)
+bool node_probe_has_passed(const struct node *n, enum httpd_probe probe,
+	const struct node_health *h, struct err_text *err)
 {
-	uint64_t stuck = stuck_ns(h->beat_ns);
+	uint64_t stuck = thread_stuck_duration_ns(h->beat_ns);
 
 	if (stuck) {
 		err_set(err, -EIO, "a data thread has been hung for %.1f s (MEMBER_STUCK)",
@@ -498,38 +501,39 @@ bool node_probe(const struct node *n, enum httpd_probe probe, const struct node_
 		err_set(err, -EIO, "the scheduler has not accepted this member yet");
 		return false;
 	}
-	return probe != HTTPD_HEALTH || !name_problems(n, h, err);
+	return probe != HTTPD_HEALTH || !node_format_problems(n, h, err);
 }
 
-void node_metrics(const struct node *n, const struct node_health *h, struct evbuffer *out)
+void node_write_metrics(const struct node *n, const struct node_health *h, struct evbuffer *out)
 {
 	metrics_process(out, n->daemon.started_unix);
-	metric_one(out, "bps_view", "gauge", "number of the current view (members and placement)",
+	metric_append_single(out, "bps_view", "gauge",
+		"number of the current view (members and placement)",
 		(double)member_view(n->member));
-	metric_one(out, "bps_term", "gauge", "starts of this cluster's schedulers",
+	metric_append_single(out, "bps_term", "gauge", "starts of this cluster's schedulers",
 		member_term(n->member));
-	metric_one(out, "bps_same_host_received_bytes_total", "counter",
+	metric_append_single(out, "bps_same_host_received_bytes_total", "counter",
 		"bytes read from the memory of daemons on this host; not included in the network "
 		"metrics",
 		(double)n->same_host_counters.received_bytes);
-	metric_one(out, "bps_same_host_connections", "gauge",
+	metric_append_single(out, "bps_same_host_connections", "gauge",
 		"data connections through shared memory", n->same_host_counters.connections);
-	metric_one(out, "bps_same_host_refused_total", "counter",
+	metric_append_single(out, "bps_same_host_refused_total", "counter",
 		"same-host connection attempts without a valid ticket",
 		(double)n->same_host_counters.refused);
-	metric_begin(out, "bps_health", "gauge", "1: this problem is present");
+	metric_append_header(out, "bps_health", "gauge", "1: this problem is present");
 	for (size_t i = 0; i < N_NODE_PROBLEMS; i++)
 		if (h->is_agent || !node_problems[i].is_of_agents)
-			metric_value(out, "bps_health", has_problem(n, i, h), "code",
+			metric_append_value(out, "bps_health", node_has_problem(n, i, h), "code",
 				node_problems[i].code, NULL);
 }
 
-static json_t *problems_json(const struct node *n, const struct node_health *h)
+static json_t *node_problems_to_json(const struct node *n, const struct node_health *h)
 {
 	json_t *list = json_array();
 
 	for (size_t i = 0; i < N_NODE_PROBLEMS; i++) {
-		if (!has_problem(n, i, h))
+		if (!node_has_problem(n, i, h))
 			continue;
 		json_array_append_new(list,
 			json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:o, s:b}", "code",
@@ -542,9 +546,9 @@ static json_t *problems_json(const struct node *n, const struct node_health *h)
 	return list;
 }
 
-json_t *node_status(const struct node *n, const char *role, const struct node_health *h)
+json_t *node_status_to_json(const struct node *n, const char *role, const struct node_health *h)
 {
-	json_t *root, *problems = problems_json(n, h);
+	json_t *root, *problems = node_problems_to_json(n, h);
 	struct net_stats f;
 
 	net_stats(n->net, &f);

@@ -121,7 +121,7 @@ struct node {
 };
 
 /* Open all parts of the node except the data threads. The program starts the data threads when
- * node_welcome has taken the member id. n: zeroed, except n->past. role: a node with
+ * node_accept_member_id has taken the member id. n: zeroed, except n->past. role: a node with
  * ROLE_SERVER listens for agents. n_threads: number of data threads. n_more_threads: number of all
  * other threads that the process will start. If they cannot be started now, node_open fails,
  * because libraries would abort the process later. quota_bytes: memory for sums, reported to the
@@ -140,19 +140,20 @@ void node_close(struct node *n);
 /* Take the member id that the scheduler has assigned. Returns 1 the first time, and 0 when the
  * scheduler assigns the same id again. When the scheduler assigns another id, begins to end the
  * process and returns BPS_EDUP. */
-int node_welcome(struct node *n, uint32_t id);
+int node_accept_member_id(struct node *n, uint32_t id);
 /* Implement `refused` of struct member_ops: end the process. ctx: a struct that begins with a
  * struct node. */
-void node_refused(void *ctx, int code, const char *text);
+void on_member_refused(void *ctx, int code, const char *text);
 
 /* Return the configuration with which data threads share memory within this host; NULL: no memory
- * is shared. The configuration is complete after node_welcome, and lives as long as the node. */
+ * is shared. The configuration is complete after node_accept_member_id, and lives as long as the
+ * node. */
 const struct shm_config *node_same_host(const struct node *n);
 
 /* Fill in the heartbeat's fields about shared memory and the network card. Call this function for
  * every heartbeat, because the function also starts the measurement of the card when there is
  * load. */
-void node_beat(struct node *n, struct ctl_beat *b);
+void node_fill_beat_report(struct node *n, struct ctl_beat *b);
 
 /* Return half of the memory of the machine, or of its control group if that has less. It is the
  * default of some settings. */
@@ -160,7 +161,7 @@ uint64_t node_half_memory_bytes(void);
 
 /* Return whether the scheduler can be reached. If the scheduler cannot be reached, write the line
  * that the program's daemon_line_fn must return. */
-bool node_line(const struct node *n, char *ret, size_t room);
+bool node_is_up_else_write_status(const struct node *n, char *ret, size_t room);
 
 /* Health of the program's threads. */
 struct node_health {
@@ -173,11 +174,11 @@ struct node_health {
 };
 
 /* Return whether the probe succeeds. If the probe fails, err gets the reason. */
-bool node_probe(const struct node *n, enum httpd_probe probe, const struct node_health *h,
-	struct err_text *err);
+bool node_probe_has_passed(const struct node *n, enum httpd_probe probe,
+	const struct node_health *h, struct err_text *err);
 /* Write the first part of /metrics, which is the same for bps-server and bps-agent. */
-void node_metrics(const struct node *n, const struct node_health *h, struct evbuffer *out);
+void node_write_metrics(const struct node *n, const struct node_health *h, struct evbuffer *out);
 /* Make a new JSON object with the first part of /status, which is the same for bps-server and
  * bps-agent. */
-json_t *node_status(const struct node *n, const char *role, const struct node_health *h);
+json_t *node_status_to_json(const struct node *n, const char *role, const struct node_health *h);
 #endif

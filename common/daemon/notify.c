@@ -35,8 +35,8 @@ static int socket_address(const char *path, struct sockaddr_un *ret_sun, socklen
 }
 
 /* Send one message. timeout_ms: longest wait for a full socket; 0: do not wait. */
-static int send_to(const struct sockaddr_un *sun, socklen_t len, const char *lines, const int *fds,
-	unsigned n_fds, uint32_t timeout_ms)
+static int notify_send_to_socket(const struct sockaddr_un *sun, socklen_t len, const char *lines,
+	const int *fds, unsigned n_fds, uint32_t timeout_ms)
 {
 	union fd_passing_room room;
 	struct iovec iov = {.iov_base = (void *)(uintptr_t)lines, .iov_len = strlen(lines)};
@@ -60,7 +60,7 @@ static int send_to(const struct sockaddr_un *sun, socklen_t len, const char *lin
 }
 
 /* Return the path of the manager's socket, or NULL if there is no service manager. */
-static const char *socket_path(void)
+static const char *notify_socket_path(void)
 {
 	const char *path = getenv("NOTIFY_SOCKET");
 
@@ -69,12 +69,12 @@ static const char *socket_path(void)
 
 bool notify_is_heard(void)
 {
-	return socket_path() != NULL;
+	return notify_socket_path() != NULL;
 }
 
-static int notify(const char *lines, const int *fds, unsigned n_fds, uint32_t timeout_ms)
+static int notify_send_lines(const char *lines, const int *fds, unsigned n_fds, uint32_t timeout_ms)
 {
-	const char *path = socket_path();
+	const char *path = notify_socket_path();
 	struct sockaddr_un sun;
 	socklen_t len;
 	int rc;
@@ -82,20 +82,20 @@ static int notify(const char *lines, const int *fds, unsigned n_fds, uint32_t ti
 	if (!path)
 		return 0;
 	rc = socket_address(path, &sun, &len);
-	return rc ? rc : send_to(&sun, len, lines, fds, n_fds, timeout_ms);
+	return rc ? rc : notify_send_to_socket(&sun, len, lines, fds, n_fds, timeout_ms);
 }
 
 int notify_send(const char *lines, int fd)
 {
-	return notify(lines, &fd, fd >= 0, 0);
+	return notify_send_lines(lines, &fd, fd >= 0, 0);
 }
 
 int notify_send_fds(const char *lines, const int *fds, unsigned n_fds)
 {
-	return n_fds > NOTIFY_FDS_MAX ? -EINVAL : notify(lines, fds, n_fds, SLOW_MS);
+	return n_fds > NOTIFY_FDS_MAX ? -EINVAL : notify_send_lines(lines, fds, n_fds, SLOW_MS);
 }
 
-static int send_status(const char *head, const char *status)
+static int notify_send_status(const char *head, const char *status)
 {
 	char lines[600];
 
@@ -109,7 +109,7 @@ static int send_status(const char *head, const char *status)
 
 int notify_ready(const char *status)
 {
-	return status ? send_status("READY=1\n", status) : notify_send("READY=1", -1);
+	return status ? notify_send_status("READY=1\n", status) : notify_send("READY=1", -1);
 }
 
 int notify_reloading(void)
@@ -129,7 +129,7 @@ int notify_status(const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(status, sizeof(status), fmt, ap);
 	va_end(ap);
-	return send_status("", status);
+	return notify_send_status("", status);
 }
 
 int notify_stopping(void)

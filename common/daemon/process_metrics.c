@@ -32,7 +32,7 @@ struct thread_list {
 
 /* Read the first line of a file in the thread's /proc folder into buf. Returns false when the
  * thread has ended. */
-static bool read_line(const char *tid, const char *file, char *buf, size_t room)
+static bool thread_read_proc_line(const char *tid, const char *file, char *buf, size_t room)
 {
 	char path[64];
 
@@ -40,15 +40,15 @@ static bool read_line(const char *tid, const char *file, char *buf, size_t room)
 	return first_line_read(path, buf, room);
 }
 
-static void add_thread(struct thread_list *l, const char *tid)
+static void thread_list_add_times(struct thread_list *l, const char *tid)
 {
 	struct thread_times t = {.is_main = strtol(tid, NULL, 10) == (long)getpid()};
 	char line[96];
 	unsigned i = 0;
 
-	if (!read_line(tid, "schedstat", line, sizeof(line)) ||
+	if (!thread_read_proc_line(tid, "schedstat", line, sizeof(line)) ||
 		sscanf(line, "%" SCNu64 " %" SCNu64, &t.busy_ns, &t.runqueue_ns) != 2 ||
-		!read_line(tid, "comm", t.name, sizeof(t.name)))
+		!thread_read_proc_line(tid, "comm", t.name, sizeof(t.name)))
 		return;
 	while (i < l->n && (l->t[i].is_main || t.is_main || strcmp(l->t[i].name, t.name) != 0))
 		i++;
@@ -62,7 +62,7 @@ static void add_thread(struct thread_list *l, const char *tid)
 	l->t[i].runqueue_ns += t.runqueue_ns;
 }
 
-static void read_threads(struct thread_list *l)
+static void thread_list_read_all(struct thread_list *l)
 {
 	DIR *dir = opendir("/proc/self/task");
 	const struct dirent *e;
@@ -72,34 +72,34 @@ static void read_threads(struct thread_list *l)
 		return;
 	while ((e = readdir(dir)))
 		if (e->d_name[0] != '.')
-			add_thread(l, e->d_name);
+			thread_list_add_times(l, e->d_name);
 	closedir(dir);
 }
 
-static void thread_sample(
+static void thread_append_sample(
 	struct evbuffer *out, const char *metric, const struct thread_times *t, uint64_t ns)
 {
 	const char *kind = t->is_main                         ? "main"
 			   : strncmp(t->name, "data", 4) == 0 ? "data"
 							      : "other";
 
-	metric_value(out, metric, (double)ns / 1e9, "thread", t->is_main ? "main" : t->name, "kind",
-		kind, NULL);
+	metric_append_value(out, metric, (double)ns / 1e9, "thread", t->is_main ? "main" : t->name,
+		"kind", kind, NULL);
 }
 
 static void thread_metrics(struct evbuffer *out)
 {
 	struct thread_list l;
 
-	read_threads(&l);
-	metric_begin(out, "bps_thread_busy_seconds_total", "counter",
+	thread_list_read_all(&l);
+	metric_append_header(out, "bps_thread_busy_seconds_total", "counter",
 		"time that threads ran on a processor");
 	for (unsigned i = 0; i < l.n; i++)
-		thread_sample(out, "bps_thread_busy_seconds_total", &l.t[i], l.t[i].busy_ns);
-	metric_begin(out, "bps_thread_runqueue_seconds_total", "counter",
+		thread_append_sample(out, "bps_thread_busy_seconds_total", &l.t[i], l.t[i].busy_ns);
+	metric_append_header(out, "bps_thread_runqueue_seconds_total", "counter",
 		"time that threads waited for a processor, ready to run");
 	for (unsigned i = 0; i < l.n; i++)
-		thread_sample(
+		thread_append_sample(
 			out, "bps_thread_runqueue_seconds_total", &l.t[i], l.t[i].runqueue_ns);
 }
 
@@ -123,11 +123,11 @@ void process_metrics(struct evbuffer *out)
 	struct timespec t;
 
 	if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0)
-		metric_one(out, "process_cpu_seconds_total", "counter",
+		metric_append_single(out, "process_cpu_seconds_total", "counter",
 			"user and system time of this process",
 			(double)t.tv_sec + (double)t.tv_nsec / 1e9);
 	if (resident > 0)
-		metric_one(out, "process_resident_memory_bytes", "gauge",
+		metric_append_single(out, "process_resident_memory_bytes", "gauge",
 			"resident memory, shared memory included", resident);
 	thread_metrics(out);
 }

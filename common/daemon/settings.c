@@ -21,14 +21,14 @@ struct settings_entry *settings_entry(const struct settings *s, const struct set
 	return &s->entries[row - s->spec->rows];
 }
 
-static void *value_of(void *values, const struct setting *row)
+static void *settings_row_value(void *values, const struct setting *row)
 {
 	return (char *)values + row->offset;
 }
 
 /* ---- sources ---- */
 
-int settings_take(struct settings *s, const struct setting *row, const char *text,
+int settings_apply_text(struct settings *s, const struct setting *row, const char *text,
 	const char *source, struct err_text *err)
 {
 	struct settings_entry *e = settings_entry(s, row);
@@ -40,7 +40,7 @@ int settings_take(struct settings *s, const struct setting *row, const char *tex
 		rc = err_set(err, -ENOMEM, "out of memory");
 		goto fail;
 	}
-	rc = setting_parse(row, value_of(s->loaded, row), text_dup, &why);
+	rc = setting_parse(row, settings_row_value(s->loaded, row), text_dup, &why);
 	if (rc) {
 		err_set(err, rc, "%s: %s: %s", source, row->name, why.s);
 		goto fail;
@@ -56,16 +56,17 @@ fail:
 	return rc;
 }
 
-static int take_defaults(struct settings *s, struct err_text *err)
+static int settings_apply_defaults(struct settings *s, struct err_text *err)
 {
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < s->spec->n_rows; i++)
-		rc = settings_take(s, &s->spec->rows[i], s->spec->rows[i].def, "default", err);
+		rc = settings_apply_text(
+			s, &s->spec->rows[i], s->spec->rows[i].def, "default", err);
 	return rc;
 }
 
-static const char *env_name(const char *name, char buf[static SETTINGS_NAME_BYTES + 8])
+static const char *settings_env_name(const char *name, char buf[static SETTINGS_NAME_BYTES + 8])
 {
 	size_t n = 4;
 
@@ -83,11 +84,11 @@ static int take_environment(struct settings *s, struct err_text *err)
 	int rc = 0;
 
 	for (size_t i = 0; !rc && i < s->spec->n_rows; i++) {
-		text = getenv(env_name(s->spec->rows[i].name, name));
+		text = getenv(settings_env_name(s->spec->rows[i].name, name));
 		if (!text)
 			continue;
 		snprintf(source, sizeof(source), "environment %s", name);
-		rc = settings_take(s, &s->spec->rows[i], text, source, err);
+		rc = settings_apply_text(s, &s->spec->rows[i], text, source, err);
 	}
 	return rc;
 }
@@ -96,7 +97,7 @@ static int take_environment(struct settings *s, struct err_text *err)
  * misspelt. Close means that at most a quarter of the letters of the setting's name differ. Any
  * other unknown name may belong to another program of the suite, because all programs use the
  * prefix BPS_. */
-static void warn_of_slip(const struct settings *s, const char *name, size_t n_name)
+static void settings_warn_misspelt_env(const struct settings *s, const char *name, size_t n_name)
 {
 	struct nearest_name best = NEAREST_NONE;
 	char wrong[SETTINGS_NAME_BYTES], right[SETTINGS_NAME_BYTES + 8];
@@ -114,17 +115,17 @@ static void warn_of_slip(const struct settings *s, const char *name, size_t n_na
 		return;
 	log_warn("environment variable %.*s is not a setting and has no effect (did you mean "
 		 "'%s'?)",
-		(int)n_name, name, env_name(best.name, right));
+		(int)n_name, name, settings_env_name(best.name, right));
 }
 
 static void check_environment(const struct settings *s)
 {
 	for (char **e = environ; *e; e++)
 		if (strncmp(*e, "BPS_", 4) == 0)
-			warn_of_slip(s, *e, strcspn(*e, "="));
+			settings_warn_misspelt_env(s, *e, strcspn(*e, "="));
 }
 
-static int take_flags(struct settings *s, struct err_text *err)
+static int settings_apply_flags(struct settings *s, struct err_text *err)
 {
 	char source[SETTINGS_NAME_BYTES + 16];
 	int rc = 0;
@@ -133,7 +134,7 @@ static int take_flags(struct settings *s, struct err_text *err)
 		if (!s->entries[i].flag)
 			continue;
 		snprintf(source, sizeof(source), "flag --%s", s->spec->rows[i].name);
-		rc = settings_take(s, &s->spec->rows[i], s->entries[i].flag, source, err);
+		rc = settings_apply_text(s, &s->spec->rows[i], s->entries[i].flag, source, err);
 	}
 	return rc;
 }
@@ -154,7 +155,8 @@ static bool *builtin_switch(struct settings *s, const char *name, size_t n)
 
 /* Read a flag `--name[=value]`. next: the argument after the flag, or NULL. Returns how many
  * arguments the flag has used: 1 or 2. */
-static int read_flag(struct settings *s, const char *arg, const char *next, struct err_text *err)
+static int settings_parse_flag(
+	struct settings *s, const char *arg, const char *next, struct err_text *err)
 {
 	const char *name = arg + 2, *eq = strchr(name, '='), *value = eq ? eq + 1 : next;
 	size_t n = eq ? (size_t)(eq - name) : strlen(name);
@@ -208,7 +210,7 @@ static int read_command_line(struct settings *s, struct err_text *err)
 			return err_set(
 				err, -EINVAL, "unknown flag '%s' (flags start with --)", argv[i]);
 		} else {
-			n = read_flag(s, argv[i], argv[i + 1], err);
+			n = settings_parse_flag(s, argv[i], argv[i + 1], err);
 			if (n < 0)
 				return n;
 		}
@@ -220,7 +222,7 @@ static int read_command_line(struct settings *s, struct err_text *err)
 
 /* Check the program's table with assertions, because an error in the table is a bug of the
  * program. */
-static void check_table(const struct settings_spec *spec)
+static void settings_check_table(const struct settings_spec *spec)
 {
 	for (size_t i = 0; i < spec->n_rows; i++) {
 		const struct setting *row = &spec->rows[i];
@@ -266,18 +268,19 @@ static struct settings *settings_new(const struct settings_spec *spec, int argc,
 }
 
 /* Read all sources. Returns SETTINGS_RUN, or another verdict when a value is invalid. */
-static enum settings_verdict take_all(struct settings *s, struct err_text *err)
+static enum settings_verdict settings_apply_all_sources(struct settings *s, struct err_text *err)
 {
-	if (take_defaults(s, err) || settings_take_files(s, err) || take_environment(s, err))
+	if (settings_apply_defaults(s, err) || settings_take_files(s, err) ||
+		take_environment(s, err))
 		return SETTINGS_CONFIG;
-	if (take_flags(s, err))
+	if (settings_apply_flags(s, err))
 		return SETTINGS_USAGE;
 	if (s->spec->check && s->spec->check(s->loaded, err))
 		return SETTINGS_CONFIG;
 	return SETTINGS_RUN;
 }
 
-static enum settings_verdict load(struct settings *s, struct err_text *err)
+static enum settings_verdict settings_load_or_print(struct settings *s, struct err_text *err)
 {
 	enum settings_verdict verdict;
 
@@ -296,7 +299,7 @@ static enum settings_verdict load(struct settings *s, struct err_text *err)
 		return SETTINGS_DONE;
 	}
 	check_environment(s);
-	verdict = take_all(s, err);
+	verdict = settings_apply_all_sources(s, err);
 	if (verdict != SETTINGS_RUN)
 		return verdict;
 	if (s->wants_print)
@@ -311,21 +314,21 @@ enum settings_verdict settings_load(struct settings **ret_settings,
 	struct settings *s;
 	enum settings_verdict verdict;
 
-	check_table(spec);
+	settings_check_table(spec);
 	s = settings_new(spec, argc, argv);
 	if (!s) {
 		err_set(err, -ENOMEM, "out of memory");
 		return SETTINGS_CONFIG;
 	}
-	verdict = load(s, err);
+	verdict = settings_load_or_print(s, err);
 	if (verdict != SETTINGS_RUN) {
 		settings_free(s);
 		return verdict;
 	}
 	s->values = values;
 	for (size_t i = 0; i < spec->n_rows; i++)
-		memcpy(value_of(values, &spec->rows[i]), value_of(s->loaded, &spec->rows[i]),
-			spec->rows[i].bytes);
+		memcpy(settings_row_value(values, &spec->rows[i]),
+			settings_row_value(s->loaded, &spec->rows[i]), spec->rows[i].bytes);
 	*ret_settings = s;
 	return verdict;
 }
@@ -379,19 +382,20 @@ static void make_effective(struct settings *s, struct settings *fresh)
 	for (size_t i = 0; i < s->spec->n_rows; i++) {
 		const struct setting *row = &s->spec->rows[i];
 
-		memcpy(value_of(fresh->effective, row),
-			value_of(row->is_live ? fresh->loaded : s->loaded, row), row->bytes);
+		memcpy(settings_row_value(fresh->effective, row),
+			settings_row_value(row->is_live ? fresh->loaded : s->loaded, row),
+			row->bytes);
 	}
 }
 
-static int reread(struct settings *s, struct settings *fresh, struct err_text *err)
+static int settings_reread_sources(struct settings *s, struct settings *fresh, struct err_text *err)
 {
 	struct err_text why;
 	int rc = read_command_line(fresh, err);
 
 	if (rc)
 		return rc;
-	if (take_all(fresh, err) != SETTINGS_RUN)
+	if (settings_apply_all_sources(fresh, err) != SETTINGS_RUN)
 		return -EINVAL;
 	make_effective(s, fresh);
 	rc = s->spec->check ? s->spec->check(fresh->effective, &why) : 0;
@@ -412,7 +416,7 @@ int settings_reread(struct settings *s, struct settings **ret_fresh, struct err_
 	if (!fresh || !fresh->effective)
 		rc = err_set(err, -ENOMEM, "out of memory");
 	else
-		rc = reread(s, fresh, err);
+		rc = settings_reread_sources(s, fresh, err);
 	if (rc)
 		settings_free(fresh);
 	else
@@ -425,7 +429,7 @@ const void *settings_values(const struct settings *s)
 	return s->effective ? s->effective : s->values;
 }
 
-static void swap_text(char **a, char **b)
+static void text_swap_pointers(char **a, char **b)
 {
 	char *t = *a;
 
@@ -433,32 +437,37 @@ static void swap_text(char **a, char **b)
 	*b = t;
 }
 
-static const char *shown(const char *text)
+static const char *setting_shown_text(const char *text)
 {
 	return *text ? text : "''";
 }
 
-static void adopt_row(struct settings *s, struct settings *fresh, const struct setting *row)
+static void settings_adopt_row(
+	struct settings *s, struct settings *fresh, const struct setting *row)
 {
 	struct settings_entry *e = settings_entry(s, row), *f = settings_entry(fresh, row);
 
-	log_info("%s: %s -> %s source='%s'", row->name, shown(e->text), shown(f->text), f->source);
-	swap_text(&e->text, &f->text);
-	swap_text(&e->source, &f->source);
-	memcpy(value_of(s->loaded, row), value_of(fresh->loaded, row), row->bytes);
-	memcpy(value_of(s->values, row), value_of(fresh->loaded, row), row->bytes);
+	log_info("%s: %s -> %s source='%s'", row->name, setting_shown_text(e->text),
+		setting_shown_text(f->text), f->source);
+	text_swap_pointers(&e->text, &f->text);
+	text_swap_pointers(&e->source, &f->source);
+	memcpy(settings_row_value(s->loaded, row), settings_row_value(fresh->loaded, row),
+		row->bytes);
+	memcpy(settings_row_value(s->values, row), settings_row_value(fresh->loaded, row),
+		row->bytes);
 }
 
 /* Keep the present value of a row that needs a restart. Store the new value and its source for
  * settings_print. */
-static void keep_row(struct settings *s, struct settings *fresh, const struct setting *row)
+static void settings_defer_row_change(
+	struct settings *s, struct settings *fresh, const struct setting *row)
 {
 	struct settings_entry *e = settings_entry(s, row), *f = settings_entry(fresh, row);
 
 	log_warn("%s: the old value %s stays in force; the new value %s takes effect after a "
 		 "restart: source='%s'",
-		row->name, shown(e->text), shown(f->text), f->source);
-	if (asprintf(&e->waiting, "%s (%s)", shown(f->text), f->source) < 0)
+		row->name, setting_shown_text(e->text), setting_shown_text(f->text), f->source);
+	if (asprintf(&e->waiting, "%s (%s)", setting_shown_text(f->text), f->source) < 0)
 		e->waiting = NULL;
 }
 
@@ -472,13 +481,14 @@ unsigned settings_adopt(struct settings *s, struct settings *fresh)
 
 		free(e->waiting);
 		e->waiting = NULL;
-		if (setting_is_same(row, value_of(s->loaded, row), value_of(fresh->loaded, row))) {
-			swap_text(&e->source, &f->source);
+		if (setting_is_same(row, settings_row_value(s->loaded, row),
+			    settings_row_value(fresh->loaded, row))) {
+			text_swap_pointers(&e->source, &f->source);
 		} else if (row->is_live) {
-			adopt_row(s, fresh, row);
+			settings_adopt_row(s, fresh, row);
 			n_changed++;
 		} else {
-			keep_row(s, fresh, row);
+			settings_defer_row_change(s, fresh, row);
 		}
 	}
 	if (n_changed) { /* `fresh` now owns the old strings of s; settings_free(s) frees `fresh` */

@@ -1,5 +1,5 @@
 /* Settings from INI files: the program's FILE, and the files in FILE.d whose names end in .conf.
- * settings_take checks the values. Thread: main. */
+ * settings_apply_text checks the values. Thread: main. */
 #include "common/daemon/settings_impl.h"
 
 #include <dirent.h>
@@ -32,7 +32,7 @@ static bool is_own_section(const struct settings *s, const char *name, size_t n)
 	return strlen(program + 4) == n && strncmp(program + 4, name, n) == 0;
 }
 
-static void check_section(struct ini_read *r, const char *line)
+static void ini_check_section(struct ini_read *r, const char *line)
 {
 	const char *end = strchr(line, ']'), *program = r->s->spec->program;
 
@@ -47,7 +47,7 @@ static void check_section(struct ini_read *r, const char *line)
 /* Read one line for libinih. Count the lines here, because libinih does not pass line numbers to
  * its handler. Remove leading blanks, because libinih would treat an indented line as the
  * continuation of the previous line. */
-static char *read_line(char *buf, int n_bytes, void *arg)
+static char *ini_read_next_line(char *buf, int n_bytes, void *arg)
 {
 	struct ini_read *r = arg;
 	size_t blanks, n;
@@ -63,11 +63,11 @@ static char *read_line(char *buf, int n_bytes, void *arg)
 	}
 	blanks = strspn(buf, " \t");
 	memmove(buf, buf + blanks, n - blanks + 1);
-	check_section(r, buf);
+	ini_check_section(r, buf);
 	return r->rc ? NULL : buf;
 }
 
-static int take_line(void *arg, const char *section, const char *name, const char *text)
+static int on_ini_setting(void *arg, const char *section, const char *name, const char *text)
 {
 	struct ini_read *r = arg;
 	const struct setting *row = settings_find(r->s, name, strlen(name));
@@ -90,7 +90,7 @@ static int take_line(void *arg, const char *section, const char *name, const cha
 	}
 	e->file = r->s->n_files;
 	e->line = r->line;
-	r->rc = settings_take(r->s, row, text, source, r->err);
+	r->rc = settings_apply_text(r->s, row, text, source, r->err);
 	return r->rc == 0;
 }
 
@@ -100,7 +100,7 @@ int settings_take_stream(struct settings *s, FILE *file, const char *path, struc
 	int bad_line;
 
 	s->n_files++;
-	bad_line = ini_parse_stream(read_line, &r, take_line, &r);
+	bad_line = ini_parse_stream(ini_read_next_line, &r, on_ini_setting, &r);
 	if (!r.rc && ferror(file))
 		r.rc = err_set(err, -EIO, "cannot read '%s': %s", path, strerror(errno));
 	else if (!r.rc && bad_line)
@@ -110,7 +110,8 @@ int settings_take_stream(struct settings *s, FILE *file, const char *path, struc
 	return r.rc;
 }
 
-static int take_file(struct settings *s, const char *path, bool is_required, struct err_text *err)
+static int settings_apply_file(
+	struct settings *s, const char *path, bool is_required, struct err_text *err)
 {
 	FILE *file = fopen(path, "re");
 	int rc;
@@ -125,26 +126,26 @@ static int take_file(struct settings *s, const char *path, bool is_required, str
 }
 
 /* Select files whose names end in .conf, because editors leave backup files with other names. */
-static int is_drop_in(const struct dirent *d)
+static int dirent_is_drop_in(const struct dirent *d)
 {
 	size_t n = strlen(d->d_name);
 
 	return d->d_name[0] != '.' && n > 5 && strcmp(d->d_name + n - 5, ".conf") == 0;
 }
 
-static int compare_names(const struct dirent **a, const struct dirent **b)
+static int dirent_compare_names(const struct dirent **a, const struct dirent **b)
 {
 	return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-static int take_drop_ins(struct settings *s, struct err_text *err)
+static int settings_apply_drop_ins(struct settings *s, struct err_text *err)
 {
 	char path[SETTINGS_SOURCE_BYTES];
 	struct dirent **list = NULL;
 	int n, rc = 0;
 
 	snprintf(path, sizeof(path), "%s.d", s->config_path);
-	n = scandir(path, &list, is_drop_in, compare_names);
+	n = scandir(path, &list, dirent_is_drop_in, dirent_compare_names);
 	if (n < 0 && (errno == ENOENT || errno == ENOTDIR))
 		return 0;
 	if (n < 0)
@@ -152,7 +153,7 @@ static int take_drop_ins(struct settings *s, struct err_text *err)
 	for (int i = 0; i < n; i++) {
 		snprintf(path, sizeof(path), "%s.d/%s", s->config_path, list[i]->d_name);
 		if (!rc)
-			rc = take_file(s, path, true, err);
+			rc = settings_apply_file(s, path, true, err);
 		free(list[i]);
 	}
 	free(list);
@@ -165,6 +166,6 @@ int settings_take_files(struct settings *s, struct err_text *err)
 
 	if (!s->config_path)
 		return 0;
-	rc = take_file(s, s->config_path, s->is_config_required, err);
-	return rc ? rc : take_drop_ins(s, err);
+	rc = settings_apply_file(s, s->config_path, s->is_config_required, err);
+	return rc ? rc : settings_apply_drop_ins(s, err);
 }

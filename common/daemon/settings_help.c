@@ -48,7 +48,7 @@ const struct setting *settings_find(const struct settings *s, const char *name, 
 /* ---- output ---- */
 
 /* Return how many bytes of `text` the next line takes. */
-static size_t cut(const char *text, size_t room)
+static size_t text_wrapped_line_bytes(const char *text, size_t room)
 {
 	size_t n = strlen(text), at = room;
 
@@ -64,7 +64,7 @@ void settings_print_wrapped(FILE *out, const char *head, const char *text, size_
 	size_t indent = strlen(head), n;
 
 	do {
-		n = cut(text, columns - indent);
+		n = text_wrapped_line_bytes(text, columns - indent);
 		fprintf(out, "%*s%.*s\n", (int)indent, head, (int)n, text);
 		text += n;
 		text += *text == ' ';
@@ -72,7 +72,7 @@ void settings_print_wrapped(FILE *out, const char *head, const char *text, size_
 	} while (*text);
 }
 
-static void print_wrapped(const char *head, const char *text)
+static void help_print_wrapped(const char *head, const char *text)
 {
 	settings_print_wrapped(stdout, head, text, SETTINGS_HELP_COLUMNS);
 }
@@ -80,16 +80,16 @@ static void print_wrapped(const char *head, const char *text)
 static void print_row_help(const struct setting *row)
 {
 	char words[256], range[80], text[HELP_BYTES];
-	bool has_range = setting_range(row, range, sizeof(range)), has_default = *row->def;
+	bool has_range = setting_format_range(row, range, sizeof(range)), has_default = *row->def;
 
-	printf("  --%s%s\n", row->name, setting_form(row, words, sizeof(words)));
+	printf("  --%s%s\n", row->name, setting_value_form(row, words, sizeof(words)));
 	snprintf(text, sizeof(text), "%s%s%s%s%s%s%s", row->help, row->is_live ? "; live" : "",
 		has_range ? "; " : "", has_range ? range : "", has_default ? " (default " : "",
 		row->def, has_default ? ")" : "");
-	print_wrapped(INDENT, text);
+	help_print_wrapped(INDENT, text);
 }
 
-static bool has_live(const struct settings_spec *spec)
+static bool settings_has_live_row(const struct settings_spec *spec)
 {
 	for (size_t i = 0; i < spec->n_rows; i++)
 		if (spec->rows[i].is_live)
@@ -105,7 +105,7 @@ void settings_print_help(const struct settings *s)
 	printf("usage: %s [flags]%s%s\n", spec->program, spec->usage ? " " : "",
 		spec->usage ? spec->usage : "");
 	if (spec->about)
-		print_wrapped("", spec->about);
+		help_print_wrapped("", spec->about);
 	printf("\n");
 	for (size_t i = 0; i < spec->n_rows; i++)
 		print_row_help(&spec->rows[i]);
@@ -115,18 +115,20 @@ void settings_print_help(const struct settings *s)
 		spec->config_path ? " (default " : "", spec->config_path ? spec->config_path : "",
 		spec->config_path ? ")" : "");
 	printf("  --config=FILE\n");
-	print_wrapped(INDENT, text);
+	help_print_wrapped(INDENT, text);
 	printf("  --check-config  check all settings and exit\n"
 	       "  --print-config  print all settings with their sources and exit\n"
 	       "  --version       print the version and exit\n");
 	if (spec->failpoints)
 		printf("  --failpoints    list the points that --faults can name, and exit\n");
 	printf("  --help, -h      print this help and exit\n\n");
-	print_wrapped("", "Each setting may also come from the environment (BPS_NAME) or the INI "
-			  "file; a flag has priority.");
-	if (has_live(spec))
-		print_wrapped("", "After SIGHUP the program reads the files again; settings marked "
-				  "live change at once.");
+	help_print_wrapped("",
+		"Each setting may also come from the environment (BPS_NAME) or the INI "
+		"file; a flag has priority.");
+	if (settings_has_live_row(spec))
+		help_print_wrapped("",
+			"After SIGHUP the program reads the files again; settings marked "
+			"live change at once.");
 }
 
 void settings_print(const struct settings *s, FILE *out)

@@ -50,7 +50,7 @@ struct settings {
 /* ---- settings.c ---- */
 /* Parse `text` and set the value of a row. source: name of the source of `text`. Error texts start
  * with this name. */
-int settings_take(struct settings *s, const struct setting *row, const char *text,
+int settings_apply_text(struct settings *s, const struct setting *row, const char *text,
 	const char *source, struct err_text *err);
 struct settings_entry *settings_entry(const struct settings *s, const struct setting *row);
 
@@ -64,17 +64,17 @@ bool setting_is_same(const struct setting *row, const void *a, const void *b);
 size_t setting_bytes(enum setting_type type);
 /* Return the text, such as "=SIZE", that the help prints after the name of a flag. For an enum, the
  * text is a list of its words, written to buf. */
-const char *setting_form(const struct setting *row, char *buf, size_t n_buf);
+const char *setting_value_form(const struct setting *row, char *buf, size_t n_buf);
 /* Write the limits of a row, such as "1 to 64", into buf. Returns false when the row has no
  * limits. */
-bool setting_range(const struct setting *row, char *buf, size_t n_buf);
+bool setting_format_range(const struct setting *row, char *buf, size_t n_buf);
 
 /* ---- settings_file.c ---- */
 /* Read the INI file FILE and the .conf files in FILE.d. FILE is the value of --config or of
  * BPS_CONFIG, or the default. */
 int settings_take_files(struct settings *s, struct err_text *err);
 /* Read an open INI file into s->loaded. The file stays open. path: name of the file, for error
- * texts. Errors: -EIO, -EINVAL, and the errors of settings_take. The text in err contains the
+ * texts. Errors: -EIO, -EINVAL, and the errors of settings_apply_text. The text in err contains the
  * name. */
 int settings_take_stream(struct settings *s, FILE *file, const char *path, struct err_text *err);
 

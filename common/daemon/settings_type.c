@@ -25,15 +25,15 @@ static const struct setting_unit no_units[] = {{NULL, 0}};
 
 /* ---- numbers ---- */
 
-static const struct setting_unit *units_of(enum setting_type type)
+static const struct setting_unit *setting_type_units(enum setting_type type)
 {
 	return type == SET_SIZE ? size_units : type == SET_DURATION ? duration_units : no_units;
 }
 
 /* Write the number v in the largest unit of which v is a multiple. */
-static void format_number(enum setting_type type, int64_t v, char *buf, size_t n)
+static void setting_format_number(enum setting_type type, int64_t v, char *buf, size_t n)
 {
-	const struct setting_unit *u = units_of(type);
+	const struct setting_unit *u = setting_type_units(type);
 
 	while (u->name && (v == 0 || v % u->factor != 0))
 		u++;
@@ -43,7 +43,7 @@ static void format_number(enum setting_type type, int64_t v, char *buf, size_t n
 		snprintf(buf, n, "%" PRId64, v);
 }
 
-static void limits_of(const struct setting *row, int64_t *ret_min, int64_t *ret_max)
+static void setting_get_limits(const struct setting *row, int64_t *ret_min, int64_t *ret_max)
 {
 	bool is_open = row->min == row->max;
 
@@ -51,20 +51,20 @@ static void limits_of(const struct setting *row, int64_t *ret_min, int64_t *ret_
 	*ret_max = is_open ? INT64_MAX : row->max;
 }
 
-static void format_limits(const struct setting *row, char *buf, size_t n)
+static void setting_format_limits(const struct setting *row, char *buf, size_t n)
 {
 	char low[32], high[32];
 	int64_t min, max;
 
-	limits_of(row, &min, &max);
-	format_number(row->type, min, low, sizeof(low));
-	format_number(row->type, max, high, sizeof(high));
+	setting_get_limits(row, &min, &max);
+	setting_format_number(row->type, min, low, sizeof(low));
+	setting_format_number(row->type, max, high, sizeof(high));
 	snprintf(buf, n, "%s to %s", low, high);
 }
 
-static int read_number(enum setting_type type, const char *text, int64_t *ret)
+static int setting_read_number(enum setting_type type, const char *text, int64_t *ret)
 {
-	const struct setting_unit *u = units_of(type);
+	const struct setting_unit *u = setting_type_units(type);
 	char *end;
 	long long v;
 
@@ -90,7 +90,8 @@ static int read_number(enum setting_type type, const char *text, int64_t *ret)
 	return 0;
 }
 
-static int number_error(const struct setting *row, const char *text, int rc, struct err_text *err)
+static int setting_number_error(
+	const struct setting *row, const char *text, int rc, struct err_text *err)
 {
 	static const char *const forms[] = {
 		[SET_INT] = "an integer",
@@ -101,27 +102,28 @@ static int number_error(const struct setting *row, const char *text, int rc, str
 
 	if (rc == -EINVAL)
 		return err_set(err, rc, "'%s' is not %s", text, forms[row->type]);
-	format_limits(row, limits, sizeof(limits));
+	setting_format_limits(row, limits, sizeof(limits));
 	return err_set(err, rc, "'%s' is out of range (allowed: %s)", text, limits);
 }
 
-static int parse_number(const struct setting *row, void *at, char *text, struct err_text *err)
+static int setting_parse_number(
+	const struct setting *row, void *at, char *text, struct err_text *err)
 {
 	int64_t v, min, max;
-	int rc = read_number(row->type, text, &v);
+	int rc = setting_read_number(row->type, text, &v);
 
-	limits_of(row, &min, &max);
+	setting_get_limits(row, &min, &max);
 	if (!rc && (v < min || v > max))
 		rc = -ERANGE;
 	if (rc)
-		return number_error(row, text, rc, err);
+		return setting_number_error(row, text, rc, err);
 	memcpy(at, &v, sizeof(v));
 	return 0;
 }
 
 /* ---- other types ---- */
 
-static int parse_bool(const struct setting *row, void *at, char *text, struct err_text *err)
+static int setting_parse_bool(const struct setting *row, void *at, char *text, struct err_text *err)
 {
 	static const char *const words[] = {"no", "yes", "false", "true", "off", "on", "0", "1"};
 
@@ -135,7 +137,7 @@ static int parse_bool(const struct setting *row, void *at, char *text, struct er
 	return err_set(err, -EINVAL, "'%s' is not yes or no", text);
 }
 
-static int parse_enum(const struct setting *row, void *at, char *text, struct err_text *err)
+static int setting_parse_enum(const struct setting *row, void *at, char *text, struct err_text *err)
 {
 	struct nearest_name best = NEAREST_NONE;
 	char hint[SETTINGS_HINT_BYTES], list[256] = "";
@@ -155,11 +157,12 @@ static int parse_enum(const struct setting *row, void *at, char *text, struct er
 		nearest_name_hint(&best, "", hint));
 }
 
-static int parse_string(const struct setting *row, void *at, char *text, struct err_text *err)
+static int setting_parse_string(
+	const struct setting *row, void *at, char *text, struct err_text *err)
 {
 	int64_t n = (int64_t)strlen(text), min, max;
 
-	limits_of(row, &min, &max);
+	setting_get_limits(row, &min, &max);
 	if (n < min || n > max)
 		return err_set(err, -ERANGE,
 			"'%s' has %" PRId64 " characters (allowed: %" PRId64 " to %" PRId64 ")",
@@ -168,11 +171,12 @@ static int parse_string(const struct setting *row, void *at, char *text, struct 
 	return 0;
 }
 
-static int parse_faults(const struct setting *row, void *at, char *text, struct err_text *err)
+static int setting_parse_faults(
+	const struct setting *row, void *at, char *text, struct err_text *err)
 {
 	int rc = failpoint_check(text, err);
 
-	return rc < 0 ? rc : parse_string(row, at, text, err);
+	return rc < 0 ? rc : setting_parse_string(row, at, text, err);
 }
 
 static bool is_same_string(const void *a, const void *b)
@@ -180,7 +184,7 @@ static bool is_same_string(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b) == 0;
 }
 
-static int parse_addr(const struct setting *row, void *at, char *text, struct err_text *err)
+static int setting_parse_addr(const struct setting *row, void *at, char *text, struct err_text *err)
 {
 	if (*text || *row->def)
 		return addr_parse(at, text, row->port, err);
@@ -208,14 +212,14 @@ struct setting_type_row {
 };
 
 static const struct setting_type_row types[] = {
-	[SET_BOOL] = {sizeof(bool), "", parse_bool, NULL, false},
-	[SET_INT] = {sizeof(int64_t), "=N", parse_number, NULL, true},
-	[SET_SIZE] = {sizeof(uint64_t), "=SIZE", parse_number, NULL, true},
-	[SET_DURATION] = {sizeof(uint64_t), "=TIME", parse_number, NULL, true},
-	[SET_STRING] = {sizeof(const char *), "=TEXT", parse_string, is_same_string, false},
-	[SET_FAULTS] = {sizeof(const char *), "=TEXT", parse_faults, is_same_string, false},
-	[SET_ENUM] = {sizeof(unsigned), NULL, parse_enum, NULL, false},
-	[SET_ADDR] = {sizeof(struct addr), "=HOST:PORT", parse_addr, is_same_addr, false},
+	[SET_BOOL] = {sizeof(bool), "", setting_parse_bool, NULL, false},
+	[SET_INT] = {sizeof(int64_t), "=N", setting_parse_number, NULL, true},
+	[SET_SIZE] = {sizeof(uint64_t), "=SIZE", setting_parse_number, NULL, true},
+	[SET_DURATION] = {sizeof(uint64_t), "=TIME", setting_parse_number, NULL, true},
+	[SET_STRING] = {sizeof(const char *), "=TEXT", setting_parse_string, is_same_string, false},
+	[SET_FAULTS] = {sizeof(const char *), "=TEXT", setting_parse_faults, is_same_string, false},
+	[SET_ENUM] = {sizeof(unsigned), NULL, setting_parse_enum, NULL, false},
+	[SET_ADDR] = {sizeof(struct addr), "=HOST:PORT", setting_parse_addr, is_same_addr, false},
 };
 
 int setting_parse(const struct setting *row, void *at, char *text, struct err_text *err)
@@ -235,7 +239,7 @@ size_t setting_bytes(enum setting_type type)
 	return types[type].bytes;
 }
 
-const char *setting_form(const struct setting *row, char *buf, size_t n_buf)
+const char *setting_value_form(const struct setting *row, char *buf, size_t n_buf)
 {
 	size_t n = 0;
 
@@ -246,10 +250,10 @@ const char *setting_form(const struct setting *row, char *buf, size_t n_buf)
 	return buf;
 }
 
-bool setting_range(const struct setting *row, char *buf, size_t n_buf)
+bool setting_format_range(const struct setting *row, char *buf, size_t n_buf)
 {
 	if (!types[row->type].has_limits || row->min == row->max)
 		return false;
-	format_limits(row, buf, n_buf);
+	setting_format_limits(row, buf, n_buf);
 	return true;
 }

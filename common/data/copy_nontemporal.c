@@ -11,7 +11,7 @@
 
 #define LINE_BYTES sizeof(__m128i[4])
 
-static void stream_line(char *dst, const char *src)
+static void cache_line_stream_copy(char *dst, const char *src)
 {
 	for (size_t i = 0; i < LINE_BYTES; i += sizeof(__m128i))
 		_mm_stream_si128((__m128i *)(dst + i), _mm_loadu_si128((const __m128i *)(src + i)));
@@ -30,7 +30,7 @@ void copy_nontemporal(void *dst, const void *src, size_t n_bytes)
 	memcpy(to, from, head);
 	for (to += head, from += head, n_bytes -= head; n_bytes >= LINE_BYTES;
 		n_bytes -= LINE_BYTES) {
-		stream_line(to, from);
+		cache_line_stream_copy(to, from);
 		to += LINE_BYTES;
 		from += LINE_BYTES;
 	}

@@ -11,14 +11,14 @@
 
 #define POLY_REFLECTED 0x82f63b78u
 
-/* tables[k][b] is the value of the CRC register after byte b and k zero bytes. With these
- * tables, eight independent look-ups process eight bytes (M. E. Kounavis, F. L. Berry: A systematic
- * approach to building high performance software-based CRC generators, ISCC 2005). tables_fill
- * writes the tables once. */
+/* tables[k][b] is the value of the CRC register after byte b and k zero bytes. With these tables,
+ * eight independent look-ups process eight bytes (M. E. Kounavis, F. L. Berry: A systematic
+ * approach to building high performance software-based CRC generators, ISCC 2005).
+ * crc32c_fill_tables writes the tables once. */
 static uint32_t tables[8][256];
 static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
 
-static void tables_fill(void)
+static void crc32c_fill_tables(void)
 {
 	for (uint32_t b = 0; b < 256; b++) {
 		uint32_t c = b;
@@ -37,7 +37,7 @@ uint32_t crc32c_portable(uint32_t crc, const void *data, size_t n_bytes)
 	const unsigned char *p = data;
 	uint32_t c = ~crc;
 
-	pthread_once(&tables_once, tables_fill);
+	pthread_once(&tables_once, crc32c_fill_tables);
 	for (; n_bytes >= 8; n_bytes -= 8, p += 8)
 		c = tables[7][p[0] ^ (c & 0xff)] ^ tables[6][p[1] ^ (c >> 8 & 0xff)] ^
 		    tables[5][p[2] ^ (c >> 16 & 0xff)] ^ tables[4][p[3] ^ c >> 24] ^
@@ -64,7 +64,7 @@ uint32_t crc32c_portable(uint32_t crc, const void *data, size_t n_bytes)
 static const uint32_t long_shift[2] = {0x82f89c77, 0x54a86326};
 static const uint32_t short_shift[2] = {0xb9e02b86, 0xdd7e3b0c};
 
-static inline uint64_t load64(const unsigned char *p)
+static inline uint64_t crc32c_load_u64(const unsigned char *p)
 {
 	uint64_t v;
 
@@ -72,7 +72,7 @@ static inline uint64_t load64(const unsigned char *p)
 	return v;
 }
 
-TARGET static inline uint64_t shift_lane(uint64_t crc, uint32_t by)
+TARGET static inline uint64_t crc32c_shift_lane(uint64_t crc, uint32_t by)
 {
 	__m128i product = _mm_clmulepi64_si128(
 		_mm_cvtsi64_si128((int64_t)crc), _mm_cvtsi64_si128((int64_t)by), 0);
@@ -83,21 +83,21 @@ TARGET static inline uint64_t shift_lane(uint64_t crc, uint32_t by)
 /* Compute the crc of three lanes of `lane` bytes each at p. Shift the crcs of the first two lanes,
  * XOR them with the last word of the third lane, and continue the third lane's crc with the
  * resulting word. */
-TARGET static inline uint64_t three_lanes(
+TARGET static inline uint64_t crc32c_three_lanes(
 	uint64_t crc, const unsigned char *p, size_t lane, const uint32_t shift[2])
 {
 	uint64_t c0 = crc, c1 = 0, c2 = 0, merge;
 	const unsigned char *last = p + lane - 8;
 
 	for (; p < last; p += 8) {
-		c0 = _mm_crc32_u64(c0, load64(p));
-		c1 = _mm_crc32_u64(c1, load64(p + lane));
-		c2 = _mm_crc32_u64(c2, load64(p + 2 * lane));
+		c0 = _mm_crc32_u64(c0, crc32c_load_u64(p));
+		c1 = _mm_crc32_u64(c1, crc32c_load_u64(p + lane));
+		c2 = _mm_crc32_u64(c2, crc32c_load_u64(p + 2 * lane));
 	}
-	c0 = _mm_crc32_u64(c0, load64(p));
-	c1 = _mm_crc32_u64(c1, load64(p + lane));
-	merge = shift_lane(c0, shift[1]) ^ shift_lane(c1, shift[0]);
-	return _mm_crc32_u64(c2, load64(p + 2 * lane) ^ merge);
+	c0 = _mm_crc32_u64(c0, crc32c_load_u64(p));
+	c1 = _mm_crc32_u64(c1, crc32c_load_u64(p + lane));
+	merge = crc32c_shift_lane(c0, shift[1]) ^ crc32c_shift_lane(c1, shift[0]);
+	return _mm_crc32_u64(c2, crc32c_load_u64(p + 2 * lane) ^ merge);
 }
 
 #define TARGET_WIDE __attribute__((target("avx512f,vpclmulqdq,sse4.2,pclmul")))
@@ -118,7 +118,8 @@ static const uint64_t move_128[2] = {0xf20c0dfe, 0x14cd00bd6};
 
 /* Move each of the four 128-bit parts of v: multiply the low half of the part with `by[0]`, and the
  * high half with `by[1]`. Then XOR the two products and the corresponding part of `onto`. */
-TARGET_WIDE static inline __m512i move_wide(__m512i v, const uint64_t by[2], __m512i onto)
+TARGET_WIDE static inline __m512i crc32c_fold_512_bits(
+	__m512i v, const uint64_t by[2], __m512i onto)
 {
 	__m512i k = _mm512_broadcast_i32x4(_mm_set_epi64x((int64_t)by[1], (int64_t)by[0]));
 
@@ -126,7 +127,7 @@ TARGET_WIDE static inline __m512i move_wide(__m512i v, const uint64_t by[2], __m
 		_mm512_clmulepi64_epi128(v, k, 0x11), onto, 0x96);
 }
 
-TARGET_WIDE static inline __m128i move_narrow(__m128i v, const uint64_t by[2])
+TARGET_WIDE static inline __m128i crc32c_fold_128_bits(__m128i v, const uint64_t by[2])
 {
 	__m128i k = _mm_set_epi64x((int64_t)by[1], (int64_t)by[0]);
 
@@ -147,20 +148,20 @@ TARGET_WIDE static uint32_t crc32c_wide(uint32_t crc, const unsigned char *p, si
 
 	a = _mm512_xor_si512(a, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)~crc)));
 	for (p += 256; end - p >= 256; p += 256) {
-		a = move_wide(a, move_2048, _mm512_loadu_si512(p));
-		b = move_wide(b, move_2048, _mm512_loadu_si512(p + 64));
-		c = move_wide(c, move_2048, _mm512_loadu_si512(p + 128));
-		d = move_wide(d, move_2048, _mm512_loadu_si512(p + 192));
+		a = crc32c_fold_512_bits(a, move_2048, _mm512_loadu_si512(p));
+		b = crc32c_fold_512_bits(b, move_2048, _mm512_loadu_si512(p + 64));
+		c = crc32c_fold_512_bits(c, move_2048, _mm512_loadu_si512(p + 128));
+		d = crc32c_fold_512_bits(d, move_2048, _mm512_loadu_si512(p + 192));
 	}
-	d = move_wide(c, move_512, d);
-	d = move_wide(b, move_1024, d);
-	d = move_wide(a, move_1536, d);
+	d = crc32c_fold_512_bits(c, move_512, d);
+	d = crc32c_fold_512_bits(b, move_1024, d);
+	d = crc32c_fold_512_bits(a, move_1536, d);
 	for (; p < end; p += 64)
-		d = move_wide(d, move_512, _mm512_loadu_si512(p));
+		d = crc32c_fold_512_bits(d, move_512, _mm512_loadu_si512(p));
 	v = _mm512_extracti32x4_epi32(d, 3);
-	v = _mm_xor_si128(v, move_narrow(_mm512_extracti32x4_epi32(d, 0), move_384));
-	v = _mm_xor_si128(v, move_narrow(_mm512_extracti32x4_epi32(d, 1), move_256));
-	v = _mm_xor_si128(v, move_narrow(_mm512_extracti32x4_epi32(d, 2), move_128));
+	v = _mm_xor_si128(v, crc32c_fold_128_bits(_mm512_extracti32x4_epi32(d, 0), move_384));
+	v = _mm_xor_si128(v, crc32c_fold_128_bits(_mm512_extracti32x4_epi32(d, 1), move_256));
+	v = _mm_xor_si128(v, crc32c_fold_128_bits(_mm512_extracti32x4_epi32(d, 2), move_128));
 	r = _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(v));
 	r = _mm_crc32_u64(r, (uint64_t)_mm_extract_epi64(v, 1));
 	return ~(uint32_t)r;
@@ -173,11 +174,11 @@ TARGET static uint32_t crc32c_sse42(uint32_t crc, const unsigned char *p, size_t
 	for (; n_bytes && (uintptr_t)p % 8; n_bytes--)
 		c = _mm_crc32_u8((uint32_t)c, *p++);
 	for (; n_bytes >= 3 * LONG_LANE; n_bytes -= 3 * LONG_LANE, p += 3 * LONG_LANE)
-		c = three_lanes(c, p, LONG_LANE, long_shift);
+		c = crc32c_three_lanes(c, p, LONG_LANE, long_shift);
 	for (; n_bytes >= 3 * SHORT_LANE; n_bytes -= 3 * SHORT_LANE, p += 3 * SHORT_LANE)
-		c = three_lanes(c, p, SHORT_LANE, short_shift);
+		c = crc32c_three_lanes(c, p, SHORT_LANE, short_shift);
 	for (; n_bytes >= 8; n_bytes -= 8, p += 8)
-		c = _mm_crc32_u64(c, load64(p));
+		c = _mm_crc32_u64(c, crc32c_load_u64(p));
 	for (; n_bytes; n_bytes--)
 		c = _mm_crc32_u8((uint32_t)c, *p++);
 	return ~(uint32_t)c;

@@ -56,7 +56,7 @@ bool op_is_bitwise(unsigned op)
 	return op >= OP_BAND && op < OP_COUNT;
 }
 
-bool op_is_for(unsigned op, unsigned dtype)
+bool op_is_valid_for_dtype(unsigned op, unsigned dtype)
 {
 	return op < OP_COUNT && dtype_bytes(dtype) &&
 	       (!op_is_bitwise(op) || !dtype_is_float(dtype));

@@ -45,7 +45,7 @@ const char *op_name(unsigned op);
 /* Return whether op is a bitwise operation. */
 bool op_is_bitwise(unsigned op);
 /* Return whether op is an operation on elements of dtype. */
-bool op_is_for(unsigned op, unsigned dtype);
+bool op_is_valid_for_dtype(unsigned op, unsigned dtype);
 /* Return whether a machine contributes the mean of its workers' values instead of their sum. This
  * holds for averages of f16, because the sum may be too large for f16 although the average is not.
  * Then the server weights each contribution by the number of its workers. */

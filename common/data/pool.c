@@ -22,7 +22,7 @@ struct pool {
 	TAILQ_HEAD(, buf) free[ORDERS];
 };
 
-static unsigned order_of(size_t bytes)
+static unsigned pool_order_for_bytes(size_t bytes)
 {
 	unsigned o = 0;
 
@@ -65,16 +65,16 @@ static void free_list_add(struct pool *p, struct buf *b, size_t bytes)
 	b->bytes = bytes;
 	b->is_head = true;
 	b->is_free = true;
-	TAILQ_INSERT_HEAD(&p->free[order_of(bytes)], b, link);
+	TAILQ_INSERT_HEAD(&p->free[pool_order_for_bytes(bytes)], b, link);
 }
 
 static void free_list_del(struct pool *p, struct buf *b)
 {
 	b->is_free = false;
-	TAILQ_REMOVE(&p->free[order_of(b->bytes)], b, link);
+	TAILQ_REMOVE(&p->free[pool_order_for_bytes(b->bytes)], b, link);
 }
 
-static int grow(struct pool *p)
+static int pool_grow_by_segment(struct pool *p)
 {
 	size_t n = p->segment_bytes / POOL_MIN_BYTES;
 	struct pool_segment *s;
@@ -102,14 +102,14 @@ static int grow(struct pool *p)
 	return 0;
 }
 
-static struct buf *block_at(const struct buf *b, uint64_t offset)
+static struct buf *pool_block_at_offset(const struct buf *b, uint64_t offset)
 {
 	return &b->owner->blocks[offset / POOL_MIN_BYTES];
 }
 
 struct buf *pool_get(struct pool *p, size_t bytes)
 {
-	unsigned want = order_of(bytes), o = want;
+	unsigned want = pool_order_for_bytes(bytes), o = want;
 	struct buf *b;
 
 	if (bytes > p->segment_bytes)
@@ -117,16 +117,16 @@ struct buf *pool_get(struct pool *p, size_t bytes)
 	while (o < ORDERS && TAILQ_EMPTY(&p->free[o]))
 		o++;
 	if (o == ORDERS) {
-		if (grow(p) < 0)
+		if (pool_grow_by_segment(p) < 0)
 			return NULL;
-		o = order_of(p->segment_bytes);
+		o = pool_order_for_bytes(p->segment_bytes);
 	}
 	b = TAILQ_FIRST(&p->free[o]);
 	free_list_del(p, b);
 	while (o > want) { /* split the block; its upper half becomes free */
 		size_t half = (size_t)POOL_MIN_BYTES << --o;
 
-		free_list_add(p, block_at(b, b->offset + half), half);
+		free_list_add(p, pool_block_at_offset(b, b->offset + half), half);
 	}
 	b->bytes = (size_t)POOL_MIN_BYTES << want;
 	b->is_head = true;
@@ -145,7 +145,7 @@ void pool_put(struct pool *p, struct buf *b)
 	assert(b->is_head && !b->is_free);
 	p->used -= b->bytes;
 	for (bytes = b->bytes; bytes < p->segment_bytes; bytes *= 2) {
-		struct buf *other = block_at(b, b->offset ^ bytes);
+		struct buf *other = pool_block_at_offset(b, b->offset ^ bytes);
 
 		if (!other->is_head || !other->is_free || other->bytes != bytes)
 			break;
@@ -160,17 +160,17 @@ void pool_put(struct pool *p, struct buf *b)
 	free_list_add(p, b, bytes);
 }
 
-size_t pool_used(const struct pool *p)
+size_t pool_used_bytes(const struct pool *p)
 {
 	return p->used;
 }
 
-size_t pool_high(const struct pool *p)
+size_t pool_peak_bytes(const struct pool *p)
 {
 	return p->high;
 }
 
-size_t pool_limit(const struct pool *p)
+size_t pool_limit_bytes(const struct pool *p)
 {
 	return p->limit;
 }

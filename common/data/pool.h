@@ -31,7 +31,7 @@ typedef int (*pool_segment_fn)(void *ctx, size_t bytes, void **ret_mem, uint16_t
 
 struct pool;
 /* Return the size of the buffer that pool_get returns for a request of `bytes` bytes. */
-static inline uint64_t pool_rounded(uint64_t bytes)
+static inline uint64_t pool_rounded_bytes(uint64_t bytes)
 {
 	uint64_t n = POOL_MIN_BYTES;
 
@@ -55,9 +55,10 @@ void pool_free(struct pool *p);
 struct buf *pool_get(struct pool *p, size_t bytes);
 /* Return a buffer to the pool. NULL is allowed. */
 void pool_put(struct pool *p, struct buf *b);
-/* pool_used returns the total size of all buffers in use. pool_high returns the largest value that
- * pool_used has had since pool_new. pool_limit returns the limit_bytes that pool_new received. */
-size_t pool_used(const struct pool *p);
-size_t pool_high(const struct pool *p);
-size_t pool_limit(const struct pool *p);
+/* pool_used_bytes returns the total size of all buffers in use. pool_peak_bytes returns the largest
+ * value that pool_used_bytes has had since pool_new. pool_limit_bytes returns the limit_bytes that
+ * pool_new received. */
+size_t pool_used_bytes(const struct pool *p);
+size_t pool_peak_bytes(const struct pool *p);
+size_t pool_limit_bytes(const struct pool *p);
 #endif

@@ -38,7 +38,7 @@ static bool table_is_usable(const struct reduce_table *t)
 	return t == &reduce_portable;
 }
 
-static int table_find(const char *name, const struct reduce_table **ret_table)
+static int reduce_table_find(const char *name, const struct reduce_table **ret_table)
 {
 	for (size_t i = 0; i < N_TABLES; i++) {
 		if (strcmp(tables[i]->name, name) == 0 && table_is_usable(tables[i])) {
@@ -49,13 +49,13 @@ static int table_find(const char *name, const struct reduce_table **ret_table)
 	return -ENOTSUP;
 }
 
-static const struct reduce_table *table_choose(void)
+static const struct reduce_table *reduce_table_choose(void)
 {
 	const char *wanted = getenv("BPS_SIMD");
 	const struct reduce_table *t = NULL;
 	size_t i = 0;
 
-	if (wanted && table_find(wanted, &t) == 0)
+	if (wanted && reduce_table_find(wanted, &t) == 0)
 		return t;
 	while (i < N_TABLES - 1 && !table_is_usable(tables[i]))
 		i++;
@@ -70,26 +70,26 @@ static const struct reduce_table *table_choose(void)
  * table, and tables are constant, so relaxed order suffices. */
 static _Atomic(const struct reduce_table *) table_now;
 
-static const struct reduce_table *table_get(void)
+static const struct reduce_table *reduce_table_get(void)
 {
 	const struct reduce_table *t = atomic_load_explicit(&table_now, memory_order_relaxed);
 
 	if (!t) {
-		t = table_choose();
+		t = reduce_table_choose();
 		atomic_store_explicit(&table_now, t, memory_order_relaxed);
 	}
 	return t;
 }
 
-const char *reduce_isa(void)
+const char *reduce_isa_name(void)
 {
-	return table_get()->name;
+	return reduce_table_get()->name;
 }
 
-int reduce_select(const char *name)
+int reduce_select_isa(const char *name)
 {
 	const struct reduce_table *t;
-	int rc = table_find(name, &t);
+	int rc = reduce_table_find(name, &t);
 
 	if (rc == 0)
 		atomic_store_explicit(&table_now, t, memory_order_relaxed);
@@ -104,8 +104,8 @@ struct rest {
 };
 
 /* Copy n elements from element `begin` on of each source. elem: size of an element in bytes. */
-static void rest_copy(struct rest *ret, const void *const *src, unsigned n_src, size_t begin,
-	size_t n, size_t elem)
+static void reduce_copy_remainder(struct rest *ret, const void *const *src, unsigned n_src,
+	size_t begin, size_t n, size_t elem)
 {
 	memset(ret->mem, 0, n_src * sizeof(ret->mem[0]));
 	for (unsigned i = 0; i < n_src; i++) {
@@ -114,10 +114,10 @@ static void rest_copy(struct rest *ret, const void *const *src, unsigned n_src, 
 	}
 }
 
-static void fold_elems(void *acc, const void *const *src, const float *weights, unsigned n_src,
-	size_t n_elems, enum dtype dtype, enum op op, bool is_first)
+static void reduce_fold_elements(void *acc, const void *const *src, const float *weights,
+	unsigned n_src, size_t n_elems, enum dtype dtype, enum op op, bool is_first)
 {
-	reduce_fold_fn *fn = table_get()->fold[dtype][op];
+	reduce_fold_fn *fn = reduce_table_get()->fold[dtype][op];
 	size_t acc_size = dtype_acc_bytes(dtype), group = REDUCE_GROUP_BYTES / acc_size;
 	size_t n_rest = n_elems % group, n_whole = n_elems - n_rest;
 	unsigned char *acc_rest = (unsigned char *)acc + n_whole * acc_size;
@@ -128,7 +128,7 @@ static void fold_elems(void *acc, const void *const *src, const float *weights, 
 		fn(acc, src, weights, n_src, n_whole, is_first);
 	if (!n_rest)
 		return;
-	rest_copy(&rest, src, n_src, n_whole, n_rest, dtype_bytes(dtype));
+	reduce_copy_remainder(&rest, src, n_src, n_whole, n_rest, dtype_bytes(dtype));
 	if (!is_first)
 		memcpy(pad_acc, acc_rest, n_rest * acc_size);
 	fn(pad_acc, rest.src, weights, n_src, group, is_first);
@@ -143,13 +143,14 @@ void reduce_fold(void *acc, const void *const *src, unsigned n_src, size_t n_ele
 		n_elems *= dtype_bytes(dtype);
 		dtype = DTYPE_U8;
 	}
-	fold_elems(acc, src, NULL, n_src, n_elems, dtype, op == OP_AVG ? OP_SUM : op, is_first);
+	reduce_fold_elements(
+		acc, src, NULL, n_src, n_elems, dtype, op == OP_AVG ? OP_SUM : op, is_first);
 }
 
 void reduce_means_fold(void *acc, const void *const *src, const float *weights, unsigned n_src,
 	size_t n_elems, bool is_first)
 {
-	fold_elems(acc, src, weights, n_src, n_elems, DTYPE_F16, OP_AVG, is_first);
+	reduce_fold_elements(acc, src, weights, n_src, n_elems, DTYPE_F16, OP_AVG, is_first);
 }
 
 static int64_t floor_div(int64_t x, uint32_t divisor)
@@ -186,10 +187,10 @@ static void finish_integers(
 		FLOOR_DIV_ALL(int64_t)
 }
 
-static void finish_floats(
+static void reduce_finish_floats(
 	void *dst, const void *acc, size_t n_elems, enum dtype dtype, uint32_t divisor)
 {
-	reduce_finish_fn *fn = table_get()->finish[dtype];
+	reduce_finish_fn *fn = reduce_table_get()->finish[dtype];
 	unsigned char pad_acc[REDUCE_GROUP_BYTES] = {0}, pad_dst[REDUCE_GROUP_BYTES];
 	size_t acc_size = dtype_acc_bytes(dtype), size = dtype_bytes(dtype);
 	size_t n_rest = n_elems % (REDUCE_GROUP_BYTES / acc_size), n_whole = n_elems - n_rest;
@@ -213,17 +214,17 @@ void reduce_finish(
 	if (divisor == 1 && is_same_type) {
 		if (dst != acc && n_elems)
 			memcpy(dst, acc, n_elems * dtype_bytes(dtype));
-	} else if (table_get()->finish[dtype]) {
-		finish_floats(dst, acc, n_elems, dtype, divisor);
+	} else if (reduce_table_get()->finish[dtype]) {
+		reduce_finish_floats(dst, acc, n_elems, dtype, divisor);
 	} else {
 		finish_integers(dst, acc, n_elems, dtype, divisor);
 	}
 }
 
-static void whole_elems(void *dst, const void *const *src, const float *weights, unsigned n_src,
-	size_t n_elems, enum dtype dtype, enum op op, uint32_t divisor)
+static void reduce_whole_elements(void *dst, const void *const *src, const float *weights,
+	unsigned n_src, size_t n_elems, enum dtype dtype, enum op op, uint32_t divisor)
 {
-	reduce_whole_fn *fn = table_get()->whole[dtype][op];
+	reduce_whole_fn *fn = reduce_table_get()->whole[dtype][op];
 	size_t elem = dtype_bytes(dtype), group = REDUCE_GROUP_BYTES / dtype_acc_bytes(dtype);
 	size_t n_rest = n_elems % group, n_whole = n_elems - n_rest;
 	unsigned char out[REDUCE_GROUP_BYTES];
@@ -233,7 +234,7 @@ static void whole_elems(void *dst, const void *const *src, const float *weights,
 		fn(dst, src, weights, n_src, n_whole, divisor);
 	if (!n_rest)
 		return;
-	rest_copy(&rest, src, n_src, n_whole, n_rest, elem);
+	reduce_copy_remainder(&rest, src, n_src, n_whole, n_rest, elem);
 	fn(out, rest.src, weights, n_src, group, divisor);
 	memcpy((unsigned char *)dst + n_whole * elem, out, n_rest * elem);
 }
@@ -245,14 +246,14 @@ void reduce_all(void *dst, const void *const *src, unsigned n_src, size_t n_elem
 		reduce_fold(dst, src, n_src, n_elems, dtype, op, true);
 		reduce_finish(dst, dst, n_elems, dtype, op, divisor);
 	} else if (op == OP_AVG) {
-		whole_elems(dst, src, NULL, n_src, n_elems, dtype, OP_SUM, divisor);
+		reduce_whole_elements(dst, src, NULL, n_src, n_elems, dtype, OP_SUM, divisor);
 	} else {
-		whole_elems(dst, src, NULL, n_src, n_elems, dtype, op, 1);
+		reduce_whole_elements(dst, src, NULL, n_src, n_elems, dtype, op, 1);
 	}
 }
 
 void reduce_means_all(void *dst, const void *const *src, const float *weights, unsigned n_src,
 	size_t n_elems, uint32_t divisor)
 {
-	whole_elems(dst, src, weights, n_src, n_elems, DTYPE_F16, OP_AVG, divisor);
+	reduce_whole_elements(dst, src, weights, n_src, n_elems, DTYPE_F16, OP_AVG, divisor);
 }

@@ -28,9 +28,9 @@
 /* Apply `op` to acc, src[0], src[1], ... src[n_src - 1], in this order, and store the result in
  * acc. If is_first, leave out the old content of acc. acc: n_elems accumulator elements. src: n_src
  * (1..REDUCE_MAX_SRC) arrays of n_elems elements of dtype, any alignment. acc may be src[0] itself
- * when dtype is also the type of the accumulator. The caller has checked that op_is_for(op, dtype).
- * For op avg, reduce_fold computes the sum, and reduce_finish divides the
- * sum. */
+ * when dtype is also the type of the accumulator. The caller has checked that
+ * op_is_valid_for_dtype(op, dtype). For op avg, reduce_fold computes the sum, and reduce_finish
+ * divides the sum. */
 void reduce_fold(void *acc, const void *const *src, unsigned n_src, size_t n_elems,
 	enum dtype dtype, enum op op, bool is_first);
 
@@ -58,11 +58,11 @@ void reduce_means_all(void *dst, const void *const *src, const float *weights, u
 	size_t n_elems, uint32_t divisor);
 
 /* Return the name of the instruction set in use: "avx512", "avx2" or "portable". */
-const char *reduce_isa(void);
+const char *reduce_isa_name(void);
 
 /* Use the named instruction set from now on. For tests and measurements; do not call it while a
  * reduction runs.
  * Errors: -ENOTSUP: the name is unknown, or this machine or build does not have the instruction
  * set; nothing changes. */
-int reduce_select(const char *name);
+int reduce_select_isa(const char *name);
 #endif

@@ -82,65 +82,66 @@ INLINE vec vec_load(const void *p)
 	return v;
 }
 
-INLINE v_u32 select_u32(v_i32 mask, v_u32 yes, v_u32 no)
+INLINE v_u32 vec_select_u32(v_i32 mask, v_u32 yes, v_u32 no)
 {
 	return (yes & (v_u32)mask) | (no & ~(v_u32)mask);
 }
 
-/* u16_load reads 16-bit numbers and extends each number with zeros to 32 bits. u16_store truncates
- * 32-bit numbers to 16 bits and writes the results. f16_load reads f16 and converts to f32.
- * f16_store converts f32 to f16 and writes the results.
+/* vec_load_u16_as_u32 reads 16-bit numbers and extends each number with zeros to 32 bits.
+ * vec_store_u32_as_u16 truncates 32-bit numbers to 16 bits and writes the results.
+ * vec_load_f16_as_f32 reads f16 and converts to f32. vec_store_f32_as_f16 converts f32 to f16 and
+ * writes the results.
  *
  * Only six functions have a version for each instruction set: these four functions, and also
- * f32_any_nan and f64_any_nan. Portable code cannot use the f16 instructions of F16C, and cannot
- * branch on a vector. Portable code can widen 16-bit vectors, but gcc 12 compiles this
- * inefficiently. */
+ * vec_f32_may_have_nan and vec_f64_may_have_nan. Portable code cannot use the f16 instructions of
+ * F16C, and cannot branch on a vector. Portable code can widen 16-bit vectors, but gcc 12 compiles
+ * this inefficiently. */
 #if REDUCE_VEC_BYTES == 64
-INLINE v_u32 u16_load(const void *p)
+INLINE v_u32 vec_load_u16_as_u32(const void *p)
 {
 	return (v_u32)_mm512_cvtepu16_epi32(_mm256_loadu_si256(p));
 }
 
-INLINE void u16_store(void *p, v_u32 v)
+INLINE void vec_store_u32_as_u16(void *p, v_u32 v)
 {
 	_mm256_storeu_si256(p, _mm512_cvtepi32_epi16((__m512i)v));
 }
 
-INLINE v_f32 f16_load(const void *p)
+INLINE v_f32 vec_load_f16_as_f32(const void *p)
 {
 	return (v_f32)_mm512_cvtph_ps(_mm256_loadu_si256(p));
 }
 
-INLINE void f16_store(void *p, v_f32 v)
+INLINE void vec_store_f32_as_f16(void *p, v_f32 v)
 {
 	_mm256_storeu_si256(p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
 }
 #elif REDUCE_VEC_BYTES == 32
-INLINE v_u32 u16_load(const void *p)
+INLINE v_u32 vec_load_u16_as_u32(const void *p)
 {
 	return (v_u32)_mm256_cvtepu16_epi32(_mm_loadu_si128(p));
 }
 
-INLINE void u16_store(void *p, v_u32 v)
+INLINE void vec_store_u32_as_u16(void *p, v_u32 v)
 {
 	__m128i low = _mm256_castsi256_si128((__m256i)v);
 
 	_mm_storeu_si128(p, _mm_packus_epi32(low, _mm256_extracti128_si256((__m256i)v, 1)));
 }
 
-INLINE v_f32 f16_load(const void *p)
+INLINE v_f32 vec_load_f16_as_f32(const void *p)
 {
 	return (v_f32)_mm256_cvtph_ps(_mm_loadu_si128(p));
 }
 
-INLINE void f16_store(void *p, v_f32 v)
+INLINE void vec_store_f32_as_f16(void *p, v_f32 v)
 {
 	_mm_storeu_si128(p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
 }
 #else
 typedef uint16_t v_u16 VECTOR(REDUCE_VEC_BYTES);
 
-INLINE v_u32 u16_load(const void *p)
+INLINE v_u32 vec_load_u16_as_u32(const void *p)
 {
 	uint64_t four;
 	v_u16 h;
@@ -154,7 +155,7 @@ INLINE v_u32 u16_load(const void *p)
 #endif
 }
 
-INLINE void u16_store(void *p, v_u32 v)
+INLINE void vec_store_u32_as_u16(void *p, v_u32 v)
 {
 	v_u16 h = (v_u16)v;
 
@@ -170,13 +171,13 @@ INLINE void u16_store(void *p, v_u32 v)
  * subnormal number is normalised by a subtraction. Its bits become the fraction of a number between
  * 2^-14 and 2^-13, and then 2^-14 is subtracted. The function uses no f32 subnormals, because they
  * are slow or flushed to zero. */
-INLINE v_f32 f16_load(const void *p)
+INLINE v_f32 vec_load_f16_as_f32(const void *p)
 {
 	const int32_t rebias = (127 - 15) << 23, least = (127 - 14) << 23;
-	v_u32 h = u16_load(p);
+	v_u32 h = vec_load_u16_as_u32(p);
 	v_i32 magnitude = (v_i32)(h & 0x7fff) << 13;
 	v_f32 small = (v_f32)(magnitude + least) - (v_f32)((v_i32){0} + least);
-	v_u32 f = select_u32(magnitude < 1 << 23, (v_u32)small, (v_u32)(magnitude + rebias));
+	v_u32 f = vec_select_u32(magnitude < 1 << 23, (v_u32)small, (v_u32)(magnitude + rebias));
 
 	f |= (v_u32)(magnitude >= 0x7c00 << 13) & 0x7f800000; /* exponent of infinity and NaN */
 	return (v_f32)(f | (h & 0x8000) << 16);
@@ -187,35 +188,35 @@ INLINE v_f32 f16_load(const void *p)
  * bit 13 is 0, or 0x1000 if bit 13 is 1. Then remove the 13 low bits. A carry increases the
  * exponent, up to infinity. To round a subnormal result, add 0.5f. The last bit of 0.5f has the
  * same weight as the last bit of an f16 subnormal. */
-INLINE void f16_store(void *p, v_f32 v)
+INLINE void vec_store_f32_as_f16(void *p, v_f32 v)
 {
 	const uint32_t rebias = (uint32_t)(15 - 127) << 23;
 	v_u32 u = (v_u32)v & 0x7fffffff, sign = (v_u32)v >> 16 & 0x8000;
 	v_u32 normal = (u + rebias + 0xfff + (u >> 13 & 1)) >> 13;
 	v_u32 small = (v_u32)((v_f32)u + 0.5f) - 0x3f000000;
 	v_u32 nan = (u >> 13 & 0x3ff) | 0x7e00;
-	v_u32 h = select_u32((v_i32)u < (127 - 14) << 23, small, normal);
+	v_u32 h = vec_select_u32((v_i32)u < (127 - 14) << 23, small, normal);
 
-	h = select_u32((v_i32)u >= (127 + 16) << 23, (v_u32){0} + 0x7c00, h);
-	u16_store(p, select_u32((v_i32)u > 0x7f800000, nan, h) | sign);
+	h = vec_select_u32((v_i32)u >= (127 + 16) << 23, (v_u32){0} + 0x7c00, h);
+	vec_store_u32_as_u16(p, vec_select_u32((v_i32)u > 0x7f800000, nan, h) | sign);
 }
 #endif
 
-INLINE v_f32 bf16_load(const void *p)
+INLINE v_f32 vec_load_bf16_as_f32(const void *p)
 {
-	return (v_f32)(u16_load(p) << 16);
+	return (v_f32)(vec_load_u16_as_u32(p) << 16);
 }
 
 /* Convert f32 to bf16, round to nearest even, and store the result. is_settled: the function
  * `settle` has replaced all NaNs in v. Rounding does not change the NaN that `settle` writes. */
-INLINE void bf16_store(void *p, v_f32 v, bool is_settled)
+INLINE void vec_store_f32_as_bf16(void *p, v_f32 v, bool is_settled)
 {
 	v_u32 u = (v_u32)v;
 	v_u32 rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
 
 	if (!is_settled)
-		rounded = select_u32(v == v, rounded, u >> 16 | 0x40);
-	u16_store(p, rounded);
+		rounded = vec_select_u32(v == v, rounded, u >> 16 | 0x40);
+	vec_store_u32_as_u16(p, rounded);
 }
 
 /* Operations on integers. Sum and product use the unsigned type, for which overflow is defined. */
@@ -275,35 +276,35 @@ DEFINE_FLOAT_OPS(v_f64, v_i64)
  * because the check would cost as much as replacing the NaNs. */
 #if REDUCE_VEC_BYTES == 64
 #define UNORDERED(type, a, b) _mm512_cmp_##type##_mask((a), (b), _CMP_UNORD_Q)
-INLINE bool f32_any_nan(v_f32 a, v_f32 b, v_f32 c, v_f32 d)
+INLINE bool vec_f32_may_have_nan(v_f32 a, v_f32 b, v_f32 c, v_f32 d)
 {
 	return UNORDERED(ps, (__m512)a, (__m512)b) | UNORDERED(ps, (__m512)c, (__m512)d);
 }
 
-INLINE bool f64_any_nan(v_f64 a, v_f64 b, v_f64 c, v_f64 d)
+INLINE bool vec_f64_may_have_nan(v_f64 a, v_f64 b, v_f64 c, v_f64 d)
 {
 	return UNORDERED(pd, (__m512d)a, (__m512d)b) | UNORDERED(pd, (__m512d)c, (__m512d)d);
 }
 #elif REDUCE_VEC_BYTES == 32
-INLINE bool f32_any_nan(v_f32 a, v_f32 b, v_f32 c, v_f32 d)
+INLINE bool vec_f32_may_have_nan(v_f32 a, v_f32 b, v_f32 c, v_f32 d)
 {
 	return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_UNORD_Q),
 		_mm256_cmp_ps((__m256)c, (__m256)d, _CMP_UNORD_Q)));
 }
 
-INLINE bool f64_any_nan(v_f64 a, v_f64 b, v_f64 c, v_f64 d)
+INLINE bool vec_f64_may_have_nan(v_f64 a, v_f64 b, v_f64 c, v_f64 d)
 {
 	return _mm256_movemask_pd(_mm256_or_pd(_mm256_cmp_pd((__m256d)a, (__m256d)b, _CMP_UNORD_Q),
 		_mm256_cmp_pd((__m256d)c, (__m256d)d, _CMP_UNORD_Q)));
 }
 #else
-INLINE bool f32_any_nan(v_f32 a, v_f32 b, v_f32 c, v_f32 d)
+INLINE bool vec_f32_may_have_nan(v_f32 a, v_f32 b, v_f32 c, v_f32 d)
 {
 	(void)a, (void)b, (void)c, (void)d;
 	return true;
 }
 
-INLINE bool f64_any_nan(v_f64 a, v_f64 b, v_f64 c, v_f64 d)
+INLINE bool vec_f64_may_have_nan(v_f64 a, v_f64 b, v_f64 c, v_f64 d)
 {
 	(void)a, (void)b, (void)c, (void)d;
 	return true;
@@ -313,19 +314,19 @@ INLINE bool f64_any_nan(v_f64 a, v_f64 b, v_f64 c, v_f64 d)
 /* The functions below are called with constants for dtype and op, so that the compiler makes one
  * specialised copy of them for each kernel. */
 
-INLINE vec src_load(enum dtype dtype, const void *p)
+INLINE vec vec_load_source(enum dtype dtype, const void *p)
 {
 	switch (dtype) {
 	case DTYPE_F16:
-		return (vec)f16_load(p);
+		return (vec)vec_load_f16_as_f32(p);
 	case DTYPE_BF16:
-		return (vec)bf16_load(p);
+		return (vec)vec_load_bf16_as_f32(p);
 	default:
 		return vec_load(p);
 	}
 }
 
-INLINE vec apply(enum dtype dtype, enum op op, vec a, vec b)
+INLINE vec vec_apply_operation(enum dtype dtype, enum op op, vec a, vec b)
 {
 	switch (dtype) {
 	case DTYPE_I8:
@@ -347,7 +348,7 @@ INLINE vec apply(enum dtype dtype, enum op op, vec a, vec b)
 }
 
 /* Replace each NaN by the NaN that reduce.h specifies. */
-INLINE vec settle(enum dtype dtype, vec v)
+INLINE vec vec_canonicalize_nan(enum dtype dtype, vec v)
 {
 	switch (dtype) {
 	case DTYPE_F16:
@@ -361,35 +362,35 @@ INLINE vec settle(enum dtype dtype, vec v)
 	}
 }
 
-INLINE bool any_nan(enum dtype dtype, vec a, vec b, vec c, vec d)
+INLINE bool vec_may_have_nan(enum dtype dtype, vec a, vec b, vec c, vec d)
 {
 	switch (dtype) {
 	case DTYPE_F16:
 	case DTYPE_BF16:
 	case DTYPE_F32:
-		return f32_any_nan((v_f32)a, (v_f32)b, (v_f32)c, (v_f32)d);
+		return vec_f32_may_have_nan((v_f32)a, (v_f32)b, (v_f32)c, (v_f32)d);
 	case DTYPE_F64:
-		return f64_any_nan((v_f64)a, (v_f64)b, (v_f64)c, (v_f64)d);
+		return vec_f64_may_have_nan((v_f64)a, (v_f64)b, (v_f64)c, (v_f64)d);
 	default:
 		return false;
 	}
 }
 
-INLINE bool is_half(enum dtype dtype)
+INLINE bool dtype_is_half_float(enum dtype dtype)
 {
 	return dtype == DTYPE_F16 || dtype == DTYPE_BF16;
 }
 
-INLINE void finish_vec(
+INLINE void vec_finish_and_store(
 	enum dtype dtype, unsigned char *dst, vec v, bool divide, uint32_t divisor, bool is_settled)
 {
 	if (divide)
 		v = dtype == DTYPE_F64 ? (vec)((v_f64)v / (double)divisor)
 				       : (vec)((v_f32)v / (float)divisor);
 	if (dtype == DTYPE_F16)
-		f16_store(dst, (v_f32)v);
+		vec_store_f32_as_f16(dst, (v_f32)v);
 	else if (dtype == DTYPE_BF16)
-		bf16_store(dst, (v_f32)v, is_settled);
+		vec_store_f32_as_bf16(dst, (v_f32)v, is_settled);
 	else
 		memcpy(dst, &v, sizeof(v));
 }
@@ -397,19 +398,20 @@ INLINE void finish_vec(
 /* Store the accumulator register v, in which `settle` has replaced all NaNs. If divisor is 0, store
  * v unchanged. Otherwise, divide v by divisor, round the quotient to dtype, and store the result.
  * The caller passes the divisor 0 as a constant, so that the compiler removes the branch. */
-INLINE void put(enum dtype dtype, unsigned char *to, size_t at, vec v, uint32_t divisor)
+INLINE void vec_store_accumulator(
+	enum dtype dtype, unsigned char *to, size_t at, vec v, uint32_t divisor)
 {
 	if (divisor)
-		finish_vec(
-			dtype, to + at / (is_half(dtype) ? 2 : 1), v, divisor != 1, divisor, true);
+		vec_finish_and_store(dtype, to + at / (dtype_is_half_float(dtype) ? 2 : 1), v,
+			divisor != 1, divisor, true);
 	else
 		memcpy(to + at, &v, sizeof(v));
 }
 
 /* Load a register of source i, and multiply by the weight of the source if there are weights. */
-INLINE vec weighted_load(enum dtype dtype, const void *p, const float *weights, unsigned i)
+INLINE vec vec_load_weighted(enum dtype dtype, const void *p, const float *weights, unsigned i)
 {
-	vec v = src_load(dtype, p);
+	vec v = vec_load_source(dtype, p);
 
 	return weights ? (vec)((v_f32)v * weights[i]) : v;
 }
@@ -420,11 +422,12 @@ INLINE vec weighted_load(enum dtype dtype, const void *p, const float *weights, 
  * loop over the sources would take most of the time. acc may be src[0], because each step loads
  * before it stores. The compiler can unroll the loop over the sources if n_more is a constant.
  * weights: one weight for each source, only for f16. NULL as a constant: there are no weights. */
-INLINE void fold_n(enum dtype dtype, enum op op, unsigned char *acc, const void *const *src,
-	const float *weights, size_t acc_bytes, bool is_first, unsigned n_more, uint32_t divisor)
+INLINE void kernel_fold_n_sources(enum dtype dtype, enum op op, unsigned char *acc,
+	const void *const *src, const float *weights, size_t acc_bytes, bool is_first,
+	unsigned n_more, uint32_t divisor)
 {
 	enum { STEP = REDUCE_VEC_BYTES };
-	const unsigned shrink = is_half(dtype) ? 2 : 1;
+	const unsigned shrink = dtype_is_half_float(dtype) ? 2 : 1;
 
 	for (size_t at = 0; at < acc_bytes; at += 4 * STEP) {
 		unsigned char *a = acc + at;
@@ -433,10 +436,10 @@ INLINE void fold_n(enum dtype dtype, enum op op, unsigned char *acc, const void 
 		if (is_first) {
 			const unsigned char *s = (const unsigned char *)src[0] + at / shrink;
 
-			v0 = weighted_load(dtype, s, weights, 0);
-			v1 = weighted_load(dtype, s + 1 * STEP / shrink, weights, 0);
-			v2 = weighted_load(dtype, s + 2 * STEP / shrink, weights, 0);
-			v3 = weighted_load(dtype, s + 3 * STEP / shrink, weights, 0);
+			v0 = vec_load_weighted(dtype, s, weights, 0);
+			v1 = vec_load_weighted(dtype, s + 1 * STEP / shrink, weights, 0);
+			v2 = vec_load_weighted(dtype, s + 2 * STEP / shrink, weights, 0);
+			v3 = vec_load_weighted(dtype, s + 3 * STEP / shrink, weights, 0);
 		} else {
 			v0 = vec_load(a);
 			v1 = vec_load(a + 1 * STEP);
@@ -446,63 +449,66 @@ INLINE void fold_n(enum dtype dtype, enum op op, unsigned char *acc, const void 
 		for (unsigned i = 0; i < n_more; i++) {
 			const unsigned src_idx = is_first + i;
 			const unsigned char *s = (const unsigned char *)src[src_idx] + at / shrink;
-			vec s0 = weighted_load(dtype, s, weights, src_idx);
-			vec s1 = weighted_load(dtype, s + 1 * STEP / shrink, weights, src_idx);
-			vec s2 = weighted_load(dtype, s + 2 * STEP / shrink, weights, src_idx);
-			vec s3 = weighted_load(dtype, s + 3 * STEP / shrink, weights, src_idx);
+			vec s0 = vec_load_weighted(dtype, s, weights, src_idx);
+			vec s1 = vec_load_weighted(dtype, s + 1 * STEP / shrink, weights, src_idx);
+			vec s2 = vec_load_weighted(dtype, s + 2 * STEP / shrink, weights, src_idx);
+			vec s3 = vec_load_weighted(dtype, s + 3 * STEP / shrink, weights, src_idx);
 
-			v0 = apply(dtype, op, v0, s0);
-			v1 = apply(dtype, op, v1, s1);
-			v2 = apply(dtype, op, v2, s2);
-			v3 = apply(dtype, op, v3, s3);
+			v0 = vec_apply_operation(dtype, op, v0, s0);
+			v1 = vec_apply_operation(dtype, op, v1, s1);
+			v2 = vec_apply_operation(dtype, op, v2, s2);
+			v3 = vec_apply_operation(dtype, op, v3, s3);
 		}
-		if (any_nan(dtype, v0, v1, v2, v3)) {
-			v0 = settle(dtype, v0);
-			v1 = settle(dtype, v1);
-			v2 = settle(dtype, v2);
-			v3 = settle(dtype, v3);
+		if (vec_may_have_nan(dtype, v0, v1, v2, v3)) {
+			v0 = vec_canonicalize_nan(dtype, v0);
+			v1 = vec_canonicalize_nan(dtype, v1);
+			v2 = vec_canonicalize_nan(dtype, v2);
+			v3 = vec_canonicalize_nan(dtype, v3);
 		}
-		put(dtype, acc, at, v0, divisor);
-		put(dtype, acc, at + 1 * STEP, v1, divisor);
-		put(dtype, acc, at + 2 * STEP, v2, divisor);
-		put(dtype, acc, at + 3 * STEP, v3, divisor);
+		vec_store_accumulator(dtype, acc, at, v0, divisor);
+		vec_store_accumulator(dtype, acc, at + 1 * STEP, v1, divisor);
+		vec_store_accumulator(dtype, acc, at + 2 * STEP, v2, divisor);
+		vec_store_accumulator(dtype, acc, at + 3 * STEP, v3, divisor);
 	}
 }
 
-INLINE void fold(enum dtype dtype, enum op op, void *acc, const void *const *src, unsigned n_src,
-	size_t acc_bytes, bool is_first)
+INLINE void kernel_fold_sources(enum dtype dtype, enum op op, void *acc, const void *const *src,
+	unsigned n_src, size_t acc_bytes, bool is_first)
 {
 	if (n_src == 1 && !is_first)
-		fold_n(dtype, op, acc, src, NULL, acc_bytes, false, 1, 0);
+		kernel_fold_n_sources(dtype, op, acc, src, NULL, acc_bytes, false, 1, 0);
 	else if (n_src == 2 && !is_first)
-		fold_n(dtype, op, acc, src, NULL, acc_bytes, false, 2, 0);
+		kernel_fold_n_sources(dtype, op, acc, src, NULL, acc_bytes, false, 2, 0);
 	else
-		fold_n(dtype, op, acc, src, NULL, acc_bytes, is_first, n_src - is_first, 0);
+		kernel_fold_n_sources(
+			dtype, op, acc, src, NULL, acc_bytes, is_first, n_src - is_first, 0);
 }
 
 /* Reduce all sources to dst. The accumulator is only in registers, not in memory. */
-INLINE void whole(enum dtype dtype, enum op op, void *dst, const void *const *src, unsigned n_src,
-	size_t acc_bytes, uint32_t divisor)
+INLINE void kernel_reduce_whole(enum dtype dtype, enum op op, void *dst, const void *const *src,
+	unsigned n_src, size_t acc_bytes, uint32_t divisor)
 {
 	if (divisor != 1)
-		fold_n(dtype, op, dst, src, NULL, acc_bytes, true, n_src - 1, divisor);
+		kernel_fold_n_sources(
+			dtype, op, dst, src, NULL, acc_bytes, true, n_src - 1, divisor);
 	else if (n_src == 2)
-		fold_n(dtype, op, dst, src, NULL, acc_bytes, true, 1, 1);
+		kernel_fold_n_sources(dtype, op, dst, src, NULL, acc_bytes, true, 1, 1);
 	else
-		fold_n(dtype, op, dst, src, NULL, acc_bytes, true, n_src - 1, 1);
+		kernel_fold_n_sources(dtype, op, dst, src, NULL, acc_bytes, true, n_src - 1, 1);
 }
 
-INLINE void finish(enum dtype dtype, unsigned char *dst, const unsigned char *acc, size_t acc_bytes,
-	uint32_t divisor)
+INLINE void kernel_finish_values(enum dtype dtype, unsigned char *dst, const unsigned char *acc,
+	size_t acc_bytes, uint32_t divisor)
 {
-	const unsigned shrink = is_half(dtype) ? 2 : 1;
+	const unsigned shrink = dtype_is_half_float(dtype) ? 2 : 1;
 
 	if (divisor == 1)
 		for (size_t at = 0; at < acc_bytes; at += REDUCE_VEC_BYTES)
-			finish_vec(dtype, dst + at / shrink, vec_load(acc + at), false, 1, false);
+			vec_finish_and_store(
+				dtype, dst + at / shrink, vec_load(acc + at), false, 1, false);
 	else
 		for (size_t at = 0; at < acc_bytes; at += REDUCE_VEC_BYTES)
-			finish_vec(
+			vec_finish_and_store(
 				dtype, dst + at / shrink, vec_load(acc + at), true, divisor, false);
 }
 
@@ -511,7 +517,8 @@ INLINE void finish(enum dtype dtype, unsigned char *dst, const unsigned char *ac
 		unsigned n_src, size_t n_elems, bool is_first)                                     \
 	{                                                                                          \
 		(void)weights;                                                                     \
-		fold(DTYPE_##dtype, OP_##op, acc, src, n_src, n_elems *(acc_size), is_first);      \
+		kernel_fold_sources(                                                               \
+			DTYPE_##dtype, OP_##op, acc, src, n_src, n_elems *(acc_size), is_first);   \
 	}
 #define DEFINE_FOLDS(dtype, acc_size)                                                              \
 	DEFINE_FOLD(dtype, SUM, acc_size)                                                          \
@@ -521,14 +528,15 @@ INLINE void finish(enum dtype dtype, unsigned char *dst, const unsigned char *ac
 #define DEFINE_FINISH(dtype, acc_size)                                                             \
 	static void finish_##dtype(void *dst, const void *acc, size_t n_elems, uint32_t divisor)   \
 	{                                                                                          \
-		finish(DTYPE_##dtype, dst, acc, n_elems *(acc_size), divisor);                     \
+		kernel_finish_values(DTYPE_##dtype, dst, acc, n_elems *(acc_size), divisor);       \
 	}
 #define DEFINE_WHOLE(dtype, op, acc_size)                                                          \
 	static void whole_##dtype##_##op(void *dst, const void *const *src, const float *weights,  \
 		unsigned n_src, size_t n_elems, uint32_t divisor)                                  \
 	{                                                                                          \
 		(void)weights;                                                                     \
-		whole(DTYPE_##dtype, OP_##op, dst, src, n_src, n_elems *(acc_size), divisor);      \
+		kernel_reduce_whole(                                                               \
+			DTYPE_##dtype, OP_##op, dst, src, n_src, n_elems *(acc_size), divisor);    \
 	}
 #define DEFINE_WHOLES(dtype, acc_size)                                                             \
 	DEFINE_WHOLE(dtype, SUM, acc_size)                                                         \
@@ -563,13 +571,15 @@ DEFINE_WHOLES(BF16, 4)
 static void fold_F16_AVG(void *acc, const void *const *src, const float *weights, unsigned n_src,
 	size_t n_elems, bool is_first)
 {
-	fold_n(DTYPE_F16, OP_SUM, acc, src, weights, n_elems * 4, is_first, n_src - is_first, 0);
+	kernel_fold_n_sources(
+		DTYPE_F16, OP_SUM, acc, src, weights, n_elems * 4, is_first, n_src - is_first, 0);
 }
 
 static void whole_F16_AVG(void *dst, const void *const *src, const float *weights, unsigned n_src,
 	size_t n_elems, uint32_t divisor)
 {
-	fold_n(DTYPE_F16, OP_SUM, dst, src, weights, n_elems * 4, true, n_src - 1, divisor);
+	kernel_fold_n_sources(
+		DTYPE_F16, OP_SUM, dst, src, weights, n_elems * 4, true, n_src - 1, divisor);
 }
 
 const struct reduce_table REDUCE_TABLE = {

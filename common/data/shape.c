@@ -6,7 +6,7 @@
 
 #include "common/base/error.h"
 
-struct tensor_shape shape_of(unsigned dtype, uint64_t n_values)
+struct tensor_shape shape_from_dtype_and_count(unsigned dtype, uint64_t n_values)
 {
 	return (struct tensor_shape){
 		.dtype = dtype < UINT8_MAX ? (uint8_t)dtype : UINT8_MAX, .n_values = n_values};
@@ -22,7 +22,7 @@ uint64_t shape_bytes(const struct tensor_shape *s)
 	return shape_elems(s) * dtype_bytes(s->dtype);
 }
 
-uint64_t shape_n_parts(const struct tensor_shape *s, uint32_t part_elems)
+uint64_t shape_partition_count(const struct tensor_shape *s, uint32_t part_elems)
 {
 	return (shape_elems(s) - 1) / part_elems + 1;
 }

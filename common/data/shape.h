@@ -30,14 +30,14 @@ struct shape_text {
 
 /* Return the shape of a tensor of n_values values, without a digest. dtype: enum dtype, or any
  * other number, which shape_check then refuses. */
-struct tensor_shape shape_of(unsigned dtype, uint64_t n_values);
+struct tensor_shape shape_from_dtype_and_count(unsigned dtype, uint64_t n_values);
 /* Return the number of elements of type s->dtype. */
 uint64_t shape_elems(const struct tensor_shape *s);
 /* Return the size of all elements in bytes. s: a shape that shape_check accepts. */
 uint64_t shape_bytes(const struct tensor_shape *s);
 /* Return the number of partitions of a tensor. part_elems: number of elements, at least 1, in every
  * partition except the last, which may have fewer. */
-uint64_t shape_n_parts(const struct tensor_shape *s, uint32_t part_elems);
+uint64_t shape_partition_count(const struct tensor_shape *s, uint32_t part_elems);
 /* Return the number of elements of the partition with the index `part`. */
 uint32_t shape_part_elems(const struct tensor_shape *s, uint32_t part_elems, uint32_t part);
 bool shape_is_equal(const struct tensor_shape *a, const struct tensor_shape *b);

@@ -1,6 +1,6 @@
-/* A transport that combines shared memory and the network. path_connect uses shared memory if
- * possible, else the network. Later calls go directly to the transport of the connection. Thread:
- * the data thread that owns the transport. */
+/* A transport that combines shared memory and the network. datapath_connect_peer uses shared memory
+ * if possible, else the network. Later calls go directly to the transport of the connection.
+ * Thread: the data thread that owns the transport. */
 #include "common/datapath/datapath.h"
 
 #include <errno.h>
@@ -38,14 +38,14 @@ struct datapath {
 	unsigned next_trouble;
 };
 
-static struct datapath *of(struct xport *x)
+static struct datapath *datapath_of_xport(struct xport *x)
 {
 	return (struct datapath *)x;
 }
 
 /* Return the record of the failures to connect to the given server thread through shared memory, or
  * NULL when no failure is recorded. */
-static struct trouble *trouble_with(struct datapath *d, uint64_t instance, uint16_t thread)
+static struct trouble *datapath_find_trouble(struct datapath *d, uint64_t instance, uint16_t thread)
 {
 	for (unsigned i = 0; i < TROUBLES_MAX; i++)
 		if (d->troubles[i].instance == instance && d->troubles[i].thread == thread)
@@ -53,10 +53,10 @@ static struct trouble *trouble_with(struct datapath *d, uint64_t instance, uint1
 	return NULL;
 }
 
-static void note_trouble(
+static void datapath_record_trouble(
 	struct datapath *d, uint32_t peer_id, uint64_t instance, uint16_t thread, const char *why)
 {
-	struct trouble *t = trouble_with(d, instance, thread);
+	struct trouble *t = datapath_find_trouble(d, instance, thread);
 
 	if (!t) {
 		t = &d->troubles[d->next_trouble++ % TROUBLES_MAX];
@@ -70,13 +70,13 @@ static void note_trouble(
 
 static void forget_trouble(struct datapath *d, uint64_t instance, uint16_t thread)
 {
-	struct trouble *t = trouble_with(d, instance, thread);
+	struct trouble *t = datapath_find_trouble(d, instance, thread);
 
 	if (t)
 		*t = (struct trouble){0};
 }
 
-static struct attempt *attempt_of(struct datapath *d, const struct xconn *c)
+static struct attempt *datapath_find_attempt(struct datapath *d, const struct xconn *c)
 {
 	for (unsigned i = 0; i < SHM_CONNS_MAX; i++)
 		if (d->attempts[i].conn == c)
@@ -86,30 +86,31 @@ static struct attempt *attempt_of(struct datapath *d, const struct xconn *c)
 
 /* Start to connect through shared memory. Returns 0 or an error. After -EAGAIN, try again later.
  * After any other error, use the network. */
-static int connect_shm(struct datapath *d, const char *addr, uint16_t port, uint16_t thread,
-	uint32_t peer_id, uint64_t instance, const void *key, void *user, struct xconn **ret)
+static int datapath_connect_shm(struct datapath *d, const char *addr, uint16_t port,
+	uint16_t thread, uint32_t peer_id, uint64_t instance, const void *key, void *user,
+	struct xconn **ret)
 {
-	const struct trouble *t = trouble_with(d, instance, thread);
-	struct attempt *a = attempt_of(d, NULL);
+	const struct trouble *t = datapath_find_trouble(d, instance, thread);
+	struct attempt *a = datapath_find_attempt(d, NULL);
 	int rc;
 
-	if ((t && t->n >= TRIES) || !shm_is_here(&d->cfg, instance, thread))
+	if ((t && t->n >= TRIES) || !shm_peer_is_on_host(&d->cfg, instance, thread))
 		return -ENOENT;
 	rc = a ? d->shm->ops->connect(d->shm, addr, port, thread, peer_id, instance, key, user, ret)
 	       : -EMFILE;
 	if (rc < 0) {
-		note_trouble(d, peer_id, instance, thread, err_str(rc));
+		datapath_record_trouble(d, peer_id, instance, thread, err_str(rc));
 		return -EAGAIN;
 	}
 	*a = (struct attempt){*ret, thread};
 	return 0;
 }
 
-static int path_connect(struct xport *x, const char *addr, uint16_t port, uint16_t thread,
+static int datapath_connect_peer(struct xport *x, const char *addr, uint16_t port, uint16_t thread,
 	uint32_t peer_id, uint64_t instance, const void *key, void *user, struct xconn **ret)
 {
-	struct datapath *d = of(x);
-	int rc = connect_shm(d, addr, port, thread, peer_id, instance, key, user, ret);
+	struct datapath *d = datapath_of_xport(x);
+	int rc = datapath_connect_shm(d, addr, port, thread, peer_id, instance, key, user, ret);
 
 	if (rc == 0 || rc == -EAGAIN)
 		return rc;
@@ -118,10 +119,10 @@ static int path_connect(struct xport *x, const char *addr, uint16_t port, uint16
 
 /* Pass the events of the shared-memory transport to the core, and record whether connection
  * attempts succeed. */
-static void shm_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
+static void on_shm_conn_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
 {
 	struct datapath *d = ctx;
-	struct attempt *a = attempt_of(d, c);
+	struct attempt *a = datapath_find_attempt(d, c);
 
 	if (a) {
 		forget_trouble(d, peer_instance, a->thread);
@@ -130,33 +131,33 @@ static void shm_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_i
 	d->pub.ev->up(d->pub.ctx, c, peer_id, peer_instance);
 }
 
-static void shm_down(void *ctx, struct xconn *c, const char *why)
+static void on_shm_conn_down(void *ctx, struct xconn *c, const char *why)
 {
 	struct datapath *d = ctx;
-	struct attempt *a = attempt_of(d, c);
+	struct attempt *a = datapath_find_attempt(d, c);
 
 	if (a) {
-		note_trouble(d, c->peer_id, c->peer_instance, a->thread, why);
+		datapath_record_trouble(d, c->peer_id, c->peer_instance, a->thread, why);
 		a->conn = NULL;
 	}
 	d->pub.ev->down(d->pub.ctx, c, why);
 }
 
-static void shm_message(void *ctx, struct xconn *c, const struct wire_msg *m)
+static void on_shm_conn_message(void *ctx, struct xconn *c, const struct wire_msg *m)
 {
 	struct datapath *d = ctx;
 
 	d->pub.ev->message(d->pub.ctx, c, m);
 }
 
-static void shm_read_done(void *ctx, struct xport_read *r, int status)
+static void on_shm_read_done(void *ctx, struct xport_read *r, int status)
 {
 	struct datapath *d = ctx;
 
 	d->pub.ev->read_done(d->pub.ctx, r, status);
 }
 
-static void shm_writable(void *ctx, struct xconn *c)
+static void on_shm_conn_writable(void *ctx, struct xconn *c)
 {
 	struct datapath *d = ctx;
 
@@ -164,16 +165,16 @@ static void shm_writable(void *ctx, struct xconn *c)
 }
 
 static const struct xport_events shm_events = {
-	.up = shm_up,
-	.down = shm_down,
-	.message = shm_message,
-	.read_done = shm_read_done,
-	.writable = shm_writable,
+	.up = on_shm_conn_up,
+	.down = on_shm_conn_down,
+	.message = on_shm_conn_message,
+	.read_done = on_shm_read_done,
+	.writable = on_shm_conn_writable,
 };
 
-static int path_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment)
+static int datapath_segment_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment)
 {
-	struct datapath *d = of(x);
+	struct datapath *d = datapath_of_xport(x);
 	int rc = d->net->ops->seg_add(d->net, mem, bytes, ret_segment);
 
 	if (rc == 0)
@@ -183,52 +184,53 @@ static int path_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_
 
 static int path_seg_share(struct xport *x, uint16_t segment, int fd)
 {
-	return of(x)->shm->ops->seg_share(of(x)->shm, segment, fd);
+	return datapath_of_xport(x)->shm->ops->seg_share(datapath_of_xport(x)->shm, segment, fd);
 }
 
-static void path_seg_del(struct xport *x, uint16_t segment)
+static void datapath_segment_del(struct xport *x, uint16_t segment)
 {
-	if (of(x)->shm) /* path_free sets shm to NULL before it frees net */
-		of(x)->shm->ops->seg_del(of(x)->shm, segment);
-	of(x)->net->ops->seg_del(of(x)->net, segment);
+	if (datapath_of_xport(x)
+			->shm) /* datapath_free_xport sets shm to NULL before it frees net */
+		datapath_of_xport(x)->shm->ops->seg_del(datapath_of_xport(x)->shm, segment);
+	datapath_of_xport(x)->net->ops->seg_del(datapath_of_xport(x)->net, segment);
 }
 
-static int path_poll(struct xport *x, uint64_t now_ns)
+static int datapath_poll_both(struct xport *x, uint64_t now_ns)
 {
-	return of(x)->shm->ops->poll(of(x)->shm, now_ns) +
-	       of(x)->net->ops->poll(of(x)->net, now_ns);
+	return datapath_of_xport(x)->shm->ops->poll(datapath_of_xport(x)->shm, now_ns) +
+	       datapath_of_xport(x)->net->ops->poll(datapath_of_xport(x)->net, now_ns);
 }
 
 static int path_may_sleep(struct xport *x)
 {
 	/* Call may_sleep of both transports, even if the first call returns false, because
 	 * may_sleep also sends queued messages. */
-	int may_net = of(x)->net->ops->may_sleep(of(x)->net);
+	int may_net = datapath_of_xport(x)->net->ops->may_sleep(datapath_of_xport(x)->net);
 
-	return of(x)->shm->ops->may_sleep(of(x)->shm) && may_net;
+	return datapath_of_xport(x)->shm->ops->may_sleep(datapath_of_xport(x)->shm) && may_net;
 }
 
-static int path_fd(struct xport *x)
+static int datapath_poll_fd(struct xport *x)
 {
-	return of(x)->epoll_fd;
+	return datapath_of_xport(x)->epoll_fd;
 }
 
 static uint64_t path_next_deadline(struct xport *x)
 {
-	uint64_t net = of(x)->net->ops->next_deadline(of(x)->net);
-	uint64_t shm = of(x)->shm->ops->next_deadline(of(x)->shm);
+	uint64_t net = datapath_of_xport(x)->net->ops->next_deadline(datapath_of_xport(x)->net);
+	uint64_t shm = datapath_of_xport(x)->shm->ops->next_deadline(datapath_of_xport(x)->shm);
 
 	return net < shm ? net : shm;
 }
 
-static void path_free(struct xport *x)
+static void datapath_free_xport(struct xport *x)
 {
-	struct datapath *d = of(x);
+	struct datapath *d = datapath_of_xport(x);
 
 	xport_free(d->shm);
 	/* xport_free(d->net) ends the reads of d->net. When a job's last read ends, the read's
-	 * callback read_done calls path_seg_del. So set d->shm to NULL first: path_seg_del then
-	 * does not use the freed transport. */
+	 * callback read_done calls datapath_segment_del. So set d->shm to NULL first:
+	 * datapath_segment_del then does not use the freed transport. */
 	d->shm = NULL;
 	xport_free(d->net);
 	if (d->epoll_fd >= 0)
@@ -237,18 +239,18 @@ static void path_free(struct xport *x)
 }
 
 static const struct xport_ops path_ops = {
-	.connect = path_connect,
-	.seg_add = path_seg_add,
+	.connect = datapath_connect_peer,
+	.seg_add = datapath_segment_add,
 	.seg_share = path_seg_share,
-	.seg_del = path_seg_del,
-	.poll = path_poll,
+	.seg_del = datapath_segment_del,
+	.poll = datapath_poll_both,
 	.may_sleep = path_may_sleep,
-	.fd = path_fd,
+	.fd = datapath_poll_fd,
 	.next_deadline = path_next_deadline,
-	.free = path_free,
+	.free = datapath_free_xport,
 };
 
-static int watch(struct datapath *d, struct xport *x)
+static int datapath_watch_xport(struct datapath *d, struct xport *x)
 {
 	struct epoll_event ev = {.events = EPOLLIN};
 
@@ -283,11 +285,11 @@ int datapath_new(struct net *net, const struct shm_config *same_host, unsigned t
 		return 0;
 	}
 	d->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	rc = d->epoll_fd < 0 ? -errno : watch(d, d->net);
+	rc = d->epoll_fd < 0 ? -errno : datapath_watch_xport(d, d->net);
 	if (rc == 0)
-		rc = watch(d, d->shm);
+		rc = datapath_watch_xport(d, d->shm);
 	if (rc < 0) {
-		path_free(&d->pub);
+		datapath_free_xport(&d->pub);
 		return err_set(err, rc, "cannot watch the network and shared memory with epoll: %s",
 			err_str(rc));
 	}

@@ -16,7 +16,7 @@ const char *net_provider_auto(const char *sysfs, const char *bind_addr)
 	return rdma_port_has_address(sysfs, bind_addr) ? "verbs" : "sockets";
 }
 
-static int open_as(const char *provider, const struct net_config *cfg, net_key_fn key_fn,
+static int net_open_provider(const char *provider, const struct net_config *cfg, net_key_fn key_fn,
 	void *key_ctx, struct net **ret, struct err_text *err)
 {
 	struct net_config named = *cfg;
@@ -42,7 +42,7 @@ int net_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, str
 		log_info("provider 'auto' means '%s': address=%s has_active_rdma_port=%s", provider,
 			cfg->bind_addr, strcmp(provider, "verbs") == 0 ? "yes" : "no");
 	}
-	rc = open_as(provider, cfg, key_fn, key_ctx, ret, err);
+	rc = net_open_provider(provider, cfg, key_fn, key_ctx, ret, err);
 	/* Do not fall back to sockets after -EADDRINUSE, because a port in use becomes free after
 	 * a moment. */
 	if (!is_auto || rc >= 0 || rc == -EADDRINUSE || strcmp(provider, "sockets") == 0)
@@ -50,5 +50,5 @@ int net_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, str
 	log_warn("using provider 'sockets', because the RDMA port of address %s cannot be used: "
 		 "%s",
 		cfg->bind_addr, err->s);
-	return open_as("sockets", cfg, key_fn, key_ctx, ret, err);
+	return net_open_provider("sockets", cfg, key_fn, key_ctx, ret, err);
 }

@@ -9,7 +9,7 @@
 
 /* Return whether the path leads to a file that bpsrun has made. In a container, or after the end of
  * bpsrun, the same path may lead to a file of another process. */
-static bool is_of_bpsrun(const char *path)
+static bool cause_file_is_of_bpsrun(const char *path)
 {
 	char target[sizeof(CAUSE_FILE_LINK)];
 	ssize_t n = readlink(path, target, sizeof(target));
@@ -19,7 +19,7 @@ static bool is_of_bpsrun(const char *path)
 }
 
 /* Return whether bpsrun has given this worker the value of the variable. */
-static bool is_given(const char *variable, const char *value)
+static bool env_variable_has_value(const char *variable, const char *value)
 {
 	const char *given = getenv(variable);
 
@@ -33,7 +33,8 @@ void cause_file_set(const char *job, uint32_t own_rank, uint32_t cause)
 	int fd = -1;
 
 	snprintf(rank, sizeof(rank), "%u", (unsigned)own_rank);
-	if (path && is_given("BPS_JOB", job) && is_given("BPS_RANK", rank) && is_of_bpsrun(path))
+	if (path && env_variable_has_value("BPS_JOB", job) &&
+		env_variable_has_value("BPS_RANK", rank) && cause_file_is_of_bpsrun(path))
 		fd = open(path, O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
 		return;

@@ -26,7 +26,7 @@ _Static_assert(sizeof(struct local_sqe) == 16, "ring entries are part of the ABI
 _Static_assert(sizeof(struct local_entry) == 64, "tensor entries are part of the ABI");
 _Static_assert(sizeof(struct local_control) % LOCAL_ALIGN == 0, "the ring is aligned");
 
-static size_t sq_bytes(uint32_t sq_entries)
+static size_t local_sq_ring_bytes(uint32_t sq_entries)
 {
 	size_t bytes = (size_t)sq_entries * sizeof(struct local_sqe);
 
@@ -35,7 +35,7 @@ static size_t sq_bytes(uint32_t sq_entries)
 
 size_t local_control_bytes(uint32_t sq_entries, uint32_t tensor_entries)
 {
-	return sizeof(struct local_control) + sq_bytes(sq_entries) +
+	return sizeof(struct local_control) + local_sq_ring_bytes(sq_entries) +
 	       (size_t)tensor_entries * sizeof(struct local_entry);
 }
 
@@ -46,7 +46,7 @@ void local_control_init(struct local_control *c, uint32_t sq_entries, uint32_t t
 	c->sq_entries = sq_entries;
 	c->tensor_entries = tensor_entries;
 	c->sq_offset = sizeof(*c);
-	c->entries_offset = sizeof(*c) + sq_bytes(sq_entries);
+	c->entries_offset = sizeof(*c) + local_sq_ring_bytes(sq_entries);
 	c->bytes = local_control_bytes(sq_entries, tensor_entries);
 }
 
@@ -73,7 +73,7 @@ int local_control_check(const struct local_control *c, size_t mapped_bytes, stru
 			"the agent's control page has an invalid number of tensor entries: %u",
 			c->tensor_entries);
 	if (c->sq_offset != sizeof(*c) ||
-		c->entries_offset != sizeof(*c) + sq_bytes(c->sq_entries) ||
+		c->entries_offset != sizeof(*c) + local_sq_ring_bytes(c->sq_entries) ||
 		c->bytes != local_control_bytes(c->sq_entries, c->tensor_entries) ||
 		c->bytes > mapped_bytes)
 		return err_set(err, BPS_EPROTO,
@@ -82,9 +82,9 @@ int local_control_check(const struct local_control *c, size_t mapped_bytes, stru
 	return 0;
 }
 
-struct local_entry *local_entries(struct local_control *c, uint32_t sq_entries)
+struct local_entry *local_tensor_entries(struct local_control *c, uint32_t sq_entries)
 {
-	return (struct local_entry *)((char *)c + sizeof(*c) + sq_bytes(sq_entries));
+	return (struct local_entry *)((char *)c + sizeof(*c) + local_sq_ring_bytes(sq_entries));
 }
 
 /* ---- ring ---- */
@@ -124,7 +124,7 @@ bool local_sq_publish(struct local_control *c)
 	return atomic_load(&c->agent_sleeps) != 0;
 }
 
-static uint32_t sq_ready(uint32_t tail, uint32_t head, uint32_t sq_entries)
+static uint32_t local_sq_ready_count(uint32_t tail, uint32_t head, uint32_t sq_entries)
 {
 	return tail - head <= sq_entries ? tail - head : 0;
 }
@@ -134,7 +134,7 @@ bool local_sq_pop(
 {
 	uint32_t tail = atomic_load_explicit(&c->sq_tail, memory_order_acquire);
 
-	if (!sq_ready(tail, *head, sq_entries))
+	if (!local_sq_ready_count(tail, *head, sq_entries))
 		return false;
 	*ret = local_sq(c)[*head & (sq_entries - 1)];
 	*head += 1;
@@ -147,7 +147,7 @@ bool local_sq_pop(
 bool local_sq_sleep(struct local_control *c, uint32_t sq_entries, uint32_t head)
 {
 	atomic_store(&c->agent_sleeps, 1); /* seq_cst, for the reason in local_sq_publish */
-	if (!sq_ready(atomic_load(&c->sq_tail), head, sq_entries))
+	if (!local_sq_ready_count(atomic_load(&c->sq_tail), head, sq_entries))
 		return true;
 	local_sq_awake(c);
 	return false;
@@ -160,7 +160,8 @@ void local_sq_awake(struct local_control *c)
 
 /* ---- completions ---- */
 
-static long futex(_Atomic uint32_t *word, int op, uint32_t val, const struct timespec *timeout)
+static long futex_system_call(
+	_Atomic uint32_t *word, int op, uint32_t val, const struct timespec *timeout)
 {
 	return syscall(SYS_futex, word, op, val, timeout, NULL, 0);
 }
@@ -174,10 +175,10 @@ static void cpu_relax(void)
 #endif
 }
 
-void local_done(struct local_control *c, uint32_t sq_entries, uint32_t tensor, uint64_t round,
-	int status, uint32_t workers)
+void local_complete_round(struct local_control *c, uint32_t sq_entries, uint32_t tensor,
+	uint64_t round, int status, uint32_t workers)
 {
-	struct local_entry *e = &local_entries(c, sq_entries)[tensor];
+	struct local_entry *e = &local_tensor_entries(c, sq_entries)[tensor];
 
 	atomic_store_explicit(&e->status, status, memory_order_relaxed);
 	atomic_store_explicit(&e->workers, workers, memory_order_relaxed);
@@ -193,10 +194,10 @@ void local_done(struct local_control *c, uint32_t sq_entries, uint32_t tensor, u
 void local_done_most(
 	struct local_control *c, uint32_t sq_entries, uint32_t tensor, uint32_t workers)
 {
-	struct local_entry *e = &local_entries(c, sq_entries)[tensor];
+	struct local_entry *e = &local_tensor_entries(c, sq_entries)[tensor];
 
-	/* Relaxed, because the caller calls local_done next. The release store in local_done also
-	 * orders this store. */
+	/* Relaxed, because the caller calls local_complete_round next. The release store in
+	 * local_complete_round also orders this store. */
 	atomic_store_explicit(&e->workers_most, workers, memory_order_relaxed);
 }
 
@@ -208,7 +209,7 @@ void local_done_wake(struct local_control *c)
 	 * reads that the trainer waits. */
 	atomic_fetch_add(&c->done_seq, 1);
 	if (atomic_load(&c->trainer_waits))
-		futex(&c->done_seq, FUTEX_WAKE, INT_MAX, NULL);
+		futex_system_call(&c->done_seq, FUTEX_WAKE, INT_MAX, NULL);
 }
 
 bool local_is_awaited(struct local_control *c, uint32_t sq_entries, uint32_t tensor)
@@ -216,7 +217,7 @@ bool local_is_awaited(struct local_control *c, uint32_t sq_entries, uint32_t ten
 	/* Relaxed: the number guards no data. An old value only moves a finding of the agent to a
 	 * later look, or reports a wait that has just ended. */
 	return atomic_load_explicit(
-		&local_entries(c, sq_entries)[tensor].waits, memory_order_relaxed);
+		&local_tensor_entries(c, sq_entries)[tensor].waits, memory_order_relaxed);
 }
 
 int local_done_wait(struct local_control *c, struct local_entry *entry, uint32_t seen,
@@ -238,7 +239,7 @@ int local_done_wait(struct local_control *c, struct local_entry *entry, uint32_t
 	atomic_fetch_add_explicit(&entry->waits, 1, memory_order_relaxed);
 	atomic_fetch_add(&c->trainer_waits, 1);
 	if (atomic_load(&c->done_seq) == seen)
-		rc = futex(&c->done_seq, FUTEX_WAIT, seen, &ts);
+		rc = futex_system_call(&c->done_seq, FUTEX_WAIT, seen, &ts);
 	rc = rc && (errno == ETIMEDOUT || errno == EINTR) ? -errno : 0;
 	atomic_fetch_sub(&c->trainer_waits, 1);
 	atomic_fetch_sub_explicit(&entry->waits, 1, memory_order_relaxed);
@@ -394,7 +395,7 @@ bool local_is_sealed(int fd)
 	return seals >= 0 && seals & F_SEAL_SHRINK; /* seals: -1 if the file cannot have seals */
 }
 
-static const struct local_row *row_of(unsigned type)
+static const struct local_row *local_row_of_type(unsigned type)
 {
 	if (type >= GPU_TYPE_FIRST && type < GPU_TYPE_END)
 		return &gpu_rows[type - GPU_TYPE_FIRST];
@@ -403,18 +404,18 @@ static const struct local_row *row_of(unsigned type)
 
 const char *local_type_name(unsigned type)
 {
-	const struct local_row *row = row_of(type);
+	const struct local_row *row = local_row_of_type(type);
 
 	return row ? row->name : "?";
 }
 
-static void put_le(unsigned char *p, uint32_t v, unsigned n_bytes)
+static void store_little_endian(unsigned char *p, uint32_t v, unsigned n_bytes)
 {
 	for (unsigned i = 0; i < n_bytes; i++)
 		p[i] = (unsigned char)(v >> (8 * i));
 }
 
-static uint32_t get_le(const unsigned char *p, unsigned n_bytes)
+static uint32_t load_little_endian(const unsigned char *p, unsigned n_bytes)
 {
 	uint32_t v = 0;
 
@@ -435,13 +436,13 @@ int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **
 		return err_set(err, BPS_EPROTO, "a received frame has an invalid size of %zu bytes",
 			n_bytes);
 	memset(&m, 0, sizeof(m));
-	m.type = (uint16_t)get_le(p, 2);
-	m.seq = get_le(p + 4, 4);
-	row = row_of(m.type);
+	m.type = (uint16_t)load_little_endian(p, 2);
+	m.seq = load_little_endian(p + 4, 4);
+	row = local_row_of_type(m.type);
 	if (!row)
 		return err_set(err, BPS_EPROTO, "a received frame has the unknown message type %u",
 			(unsigned)m.type);
-	if (get_le(p + 2, 2))
+	if (load_little_endian(p + 2, 2))
 		return err_set(
 			err, BPS_EPROTO, "a received frame (%s) has unknown flags", row->name);
 	rc = codec_decode(&row->layout, p + FRAME_HEAD_BYTES, n_bytes - FRAME_HEAD_BYTES,
@@ -456,7 +457,7 @@ int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **
 
 /* Wait until sock is ready for `events`, or until the deadline. Returns 0, -ETIMEDOUT or another
  * -errno. If deadline_ns is 0, returns -EAGAIN at once, without a check of the socket. */
-static int wait_ready(int sock, short events, uint64_t deadline_ns)
+static int socket_wait_ready(int sock, short events, uint64_t deadline_ns)
 {
 	struct pollfd pfd = {.fd = sock, .events = events};
 	uint32_t left_ms;
@@ -465,7 +466,7 @@ static int wait_ready(int sock, short events, uint64_t deadline_ns)
 	if (!deadline_ns)
 		return -EAGAIN;
 	do {
-		left_ms = clock_left_ms(deadline_ns);
+		left_ms = clock_ms_until_deadline(deadline_ns);
 		rc = poll(&pfd, 1, left_ms > INT_MAX ? INT_MAX : (int)left_ms);
 	} while (rc < 0 && errno == EINTR);
 	if (rc < 0)
@@ -473,14 +474,14 @@ static int wait_ready(int sock, short events, uint64_t deadline_ns)
 	return rc ? 0 : -ETIMEDOUT;
 }
 
-static uint64_t deadline_of(uint32_t timeout_ms)
+static uint64_t deadline_from_timeout(uint32_t timeout_ms)
 {
 	return timeout_ms ? clock_deadline(timeout_ms) : 0;
 }
 
-static int send_all(int sock, const struct msghdr *mh, uint32_t timeout_ms)
+static int socket_send_message(int sock, const struct msghdr *mh, uint32_t timeout_ms)
 {
-	uint64_t deadline_ns = deadline_of(timeout_ms);
+	uint64_t deadline_ns = deadline_from_timeout(timeout_ms);
 	int rc;
 
 	for (;;) {
@@ -490,7 +491,7 @@ static int send_all(int sock, const struct msghdr *mh, uint32_t timeout_ms)
 			continue;
 		if (errno != EAGAIN)
 			return -errno;
-		rc = wait_ready(sock, POLLOUT, deadline_ns);
+		rc = socket_wait_ready(sock, POLLOUT, deadline_ns);
 		if (rc < 0)
 			return rc;
 	}
@@ -499,7 +500,7 @@ static int send_all(int sock, const struct msghdr *mh, uint32_t timeout_ms)
 int local_send(
 	int sock, const struct local_msg *m, const int *fds, unsigned n_fds, uint32_t timeout_ms)
 {
-	const struct local_row *row = row_of(m->type);
+	const struct local_row *row = local_row_of_type(m->type);
 	union fd_passing_room room;
 	struct iovec iov;
 	struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
@@ -509,28 +510,28 @@ int local_send(
 
 	if (!row || n_fds > LOCAL_FDS_MAX || (n_fds && !fds))
 		return -EINVAL;
-	body = codec_size(&row->layout, &m->hello);
+	body = codec_encoded_size(&row->layout, &m->hello);
 	if (!body || body + FRAME_HEAD_BYTES > LOCAL_FRAME_MAX)
 		return -EMSGSIZE;
 	buf = malloc(body + FRAME_HEAD_BYTES);
 	if (!buf)
 		return -ENOMEM;
-	put_le(buf, m->type, 2);
-	put_le(buf + 2, 0, 2);
-	put_le(buf + 4, m->seq, 4);
+	store_little_endian(buf, m->type, 2);
+	store_little_endian(buf + 2, 0, 2);
+	store_little_endian(buf + 4, m->seq, 4);
 	codec_encode(&row->layout, &m->hello, buf + FRAME_HEAD_BYTES);
 	iov.iov_base = buf;
 	iov.iov_len = body + FRAME_HEAD_BYTES;
 	if (n_fds)
 		fd_passing_attach(&mh, &room, fds, n_fds);
-	rc = send_all(sock, &mh, timeout_ms);
+	rc = socket_send_message(sock, &mh, timeout_ms);
 	if (m->type == LOCAL_HELLO)
 		explicit_bzero(buf, body + FRAME_HEAD_BYTES); /* erase the job's token */
 	free(buf);
 	return rc;
 }
 
-int local_code(uint32_t wire, int fallback)
+int local_code_from_wire(uint32_t wire, int fallback)
 {
 	int code = wire <= INT32_MAX ? -(int)wire : 0;
 
@@ -546,9 +547,9 @@ void local_frame_free(struct local_frame *f)
 	*f = (struct local_frame){.mem = NULL};
 }
 
-static ssize_t recv_one(int sock, struct msghdr *mh, uint32_t timeout_ms)
+static ssize_t socket_receive_message(int sock, struct msghdr *mh, uint32_t timeout_ms)
 {
-	uint64_t deadline_ns = deadline_of(timeout_ms);
+	uint64_t deadline_ns = deadline_from_timeout(timeout_ms);
 	size_t control_bytes = mh->msg_controllen;
 	ssize_t n;
 	int rc;
@@ -562,7 +563,7 @@ static ssize_t recv_one(int sock, struct msghdr *mh, uint32_t timeout_ms)
 			continue;
 		if (errno != EAGAIN)
 			return -errno;
-		rc = wait_ready(sock, POLLIN, deadline_ns);
+		rc = socket_wait_ready(sock, POLLIN, deadline_ns);
 		if (rc < 0)
 			return rc;
 	}
@@ -607,7 +608,7 @@ int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct er
 	iov.iov_base = malloc(LOCAL_FRAME_MAX);
 	if (!iov.iov_base)
 		return err_set(err, -ENOMEM, "out of memory");
-	n = recv_one(sock, &mh, timeout_ms);
+	n = socket_receive_message(sock, &mh, timeout_ms);
 	if (n < 0) {
 		rc = err_set(err, (int)n, "cannot receive: %s", err_str((int)n));
 		goto free_buf;

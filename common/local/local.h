@@ -134,7 +134,7 @@ static inline struct local_sqe *local_sq(struct local_control *c)
 }
 /* Return the array of tensor entries, which lies after the ring. sq_entries: number of ring
  * entries. */
-struct local_entry *local_entries(struct local_control *c, uint32_t sq_entries);
+struct local_entry *local_tensor_entries(struct local_control *c, uint32_t sq_entries);
 
 /* Trainer: return how many submissions fit into the ring now. */
 uint32_t local_sq_room(const struct local_control *c);
@@ -157,9 +157,9 @@ bool local_sq_sleep(struct local_control *c, uint32_t sq_entries, uint32_t head)
 void local_sq_awake(struct local_control *c);
 /* Agent: mark a round of a tensor as complete. The caller has checked `tensor`, the index of the
  * tensor's entry. After a batch of these calls, call local_done_wake once. */
-void local_done(struct local_control *c, uint32_t sq_entries, uint32_t tensor, uint64_t round,
-	int status, uint32_t workers);
-/* Agent: set workers_most of a tensor's entry. Call this function before local_done. */
+void local_complete_round(struct local_control *c, uint32_t sq_entries, uint32_t tensor,
+	uint64_t round, int status, uint32_t workers);
+/* Agent: set workers_most of a tensor's entry. Call this function before local_complete_round. */
 void local_done_most(
 	struct local_control *c, uint32_t sq_entries, uint32_t tensor, uint32_t workers);
 /* Agent: wake the trainer's waiting threads, if there are any. */
@@ -394,7 +394,7 @@ int local_send(
 	int sock, const struct local_msg *m, const int *fds, unsigned n_fds, uint32_t timeout_ms);
 /* Convert the positive error code in a message to the negative code. Returns `fallback` when the
  * code is invalid. */
-int local_code(uint32_t wire, int fallback);
+int local_code_from_wire(uint32_t wire, int fallback);
 /* Received frame with its descriptors. Free the frame with local_frame_free. */
 struct local_frame {
 	struct local_msg msg;

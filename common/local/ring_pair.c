@@ -21,7 +21,7 @@ void ring_pair_fini(struct ring_pair *p)
 	p->late = NULL;
 }
 
-static bool put(struct ring_pair *p, const struct ring_pair_entry *e)
+static bool ring_pair_try_push(struct ring_pair *p, const struct ring_pair_entry *e)
 {
 	struct ring_pair_ring *r = &p->page->rings[p->out];
 	/* Acquire: pairs with the store in ring_pair_pop. The reader copies an entry before it
@@ -38,7 +38,7 @@ static bool put(struct ring_pair *p, const struct ring_pair_entry *e)
 	return true;
 }
 
-static int keep(struct ring_pair *p, const struct ring_pair_entry *e)
+static int ring_pair_append_late(struct ring_pair *p, const struct ring_pair_entry *e)
 {
 	struct ring_pair_entry *v;
 
@@ -61,8 +61,8 @@ static int keep(struct ring_pair *p, const struct ring_pair_entry *e)
 
 int ring_pair_push(struct ring_pair *p, const struct ring_pair_entry *e)
 {
-	if (p->n_late || !put(p, e))
-		return keep(p, e);
+	if (p->n_late || !ring_pair_try_push(p, e))
+		return ring_pair_append_late(p, e);
 	p->is_dirty = true;
 	return 0;
 }
@@ -72,7 +72,7 @@ bool ring_pair_flush(struct ring_pair *p)
 	struct ring_pair_ring *r = &p->page->rings[p->out];
 	uint64_t one = 1;
 
-	while (p->n_late && put(p, &p->late[p->first_late])) {
+	while (p->n_late && ring_pair_try_push(p, &p->late[p->first_late])) {
 		p->first_late++;
 		p->n_late--;
 		p->is_dirty = true;

@@ -58,7 +58,7 @@ struct dataloop {
 	size_t cap, head, n;
 };
 
-static bool pop_post(struct dataloop *l, struct dataloop_post *ret)
+static bool dataloop_pop_post(struct dataloop *l, struct dataloop_post *ret)
 {
 	bool has;
 
@@ -73,47 +73,47 @@ static bool pop_post(struct dataloop *l, struct dataloop_post *ret)
 	return has;
 }
 
-static void run_posts(struct dataloop *l)
+static void dataloop_run_posts(struct dataloop *l)
 {
 	struct dataloop_post p;
 
-	while (pop_post(l, &p))
+	while (dataloop_pop_post(l, &p))
 		p.fn(p.arg);
 }
 
-static void on_async(uv_async_t *a)
+static void on_async_wakeup(uv_async_t *a)
 {
-	run_posts(a->data);
+	dataloop_run_posts(a->data);
 }
 
-static void on_nothing(uv_poll_t *p, int status, int events)
+static void on_transport_readable(uv_poll_t *p, int status, int events)
 {
 	(void)p;
 	(void)status;
 	(void)events;
 }
 
-static void on_idle(uv_idle_t *i)
+static void on_dataloop_idle(uv_idle_t *i)
 {
 	(void)i;
 }
 
-static void on_timer(uv_timer_t *t)
+static void on_dataloop_timer(uv_timer_t *t)
 {
 	(void)t;
 }
 
-static void beat(struct dataloop *l)
+static void dataloop_record_beat(struct dataloop *l)
 {
 	atomic_store_explicit(&l->beat_ns, clock_now_ns(), memory_order_relaxed);
 }
 
-static void on_beat(uv_timer_t *t)
+static void on_dataloop_beat(uv_timer_t *t)
 {
-	beat(t->data);
+	dataloop_record_beat(t->data);
 }
 
-static void set_timer(struct dataloop *l, uint64_t now_ns, uint64_t deadline_ns)
+static void dataloop_set_timer(struct dataloop *l, uint64_t now_ns, uint64_t deadline_ns)
 {
 	uint64_t ms;
 
@@ -123,10 +123,10 @@ static void set_timer(struct dataloop *l, uint64_t now_ns, uint64_t deadline_ns)
 	}
 	ms = deadline_ns > now_ns ? (deadline_ns - now_ns + 999999) / 1000000 : 0;
 	uv_update_time(&l->uv);
-	uv_timer_start(&l->timer, on_timer, ms, 0);
+	uv_timer_start(&l->timer, on_dataloop_timer, ms, 0);
 }
 
-static bool has_posts(struct dataloop *l)
+static bool dataloop_has_posts(struct dataloop *l)
 {
 	bool has;
 
@@ -138,7 +138,7 @@ static bool has_posts(struct dataloop *l)
 
 /* Work until there is nothing to do or until TURN_NS have passed. Returns true when work is
  * left. */
-static bool turn(struct dataloop *l, uint64_t *ret_now, uint64_t *ret_deadline)
+static bool dataloop_run_turn(struct dataloop *l, uint64_t *ret_now, uint64_t *ret_deadline)
 {
 	uint64_t start = clock_now_ns(), now = start, next;
 	bool more, any = false;
@@ -159,7 +159,7 @@ static bool turn(struct dataloop *l, uint64_t *ret_now, uint64_t *ret_deadline)
 	return more;
 }
 
-static bool can_spin(const struct dataloop *l, uint64_t now_ns)
+static bool dataloop_can_spin(const struct dataloop *l, uint64_t now_ns)
 {
 	return now_ns - l->idle_since_ns < l->spin_ns && now_ns >= l->no_spin_until_ns;
 }
@@ -175,7 +175,7 @@ uint64_t dataloop_rest_ns(uint64_t last_ns, uint64_t quiet_ns)
  * the next message can run. If the yield takes long, another process needs the processor. Then
  * pause the spinning for a while and sleep instead, because the kernel prefers a newly woken thread
  * to a thread that has yielded. */
-static void spin(struct dataloop *l, uint64_t now_ns)
+static void dataloop_spin_once(struct dataloop *l, uint64_t now_ns)
 {
 	uint64_t after;
 
@@ -189,40 +189,40 @@ static void spin(struct dataloop *l, uint64_t now_ns)
 
 /* Return whether this thread may block now: the owner and the transport have no work, and no posted
  * function waits. */
-static bool can_sleep(struct dataloop *l)
+static bool dataloop_can_sleep(struct dataloop *l)
 {
 	if (l->ops->may_sleep && !l->ops->may_sleep(l->ctx))
 		return false;
 	l->is_asleep = true;
-	return (!l->x || l->x->ops->may_sleep(l->x)) && !has_posts(l);
+	return (!l->x || l->x->ops->may_sleep(l->x)) && !dataloop_has_posts(l);
 }
 
 /* Runs before libuv polls the descriptors. With an active idle handle, libuv polls without
  * blocking. */
-static void on_prepare(uv_prepare_t *p)
+static void on_dataloop_prepare(uv_prepare_t *p)
 {
 	struct dataloop *l = p->data;
 	uint64_t now, deadline;
 
 	for (unsigned i = 0; i < TURNS; i++) {
-		if (turn(l, &now, &deadline))
+		if (dataloop_run_turn(l, &now, &deadline))
 			break; /* work is left, but the descriptors must be polled first */
-		if (can_spin(l, now)) {
-			spin(l, now);
+		if (dataloop_can_spin(l, now)) {
+			dataloop_spin_once(l, now);
 			continue;
 		}
-		if (can_sleep(l)) {
+		if (dataloop_can_sleep(l)) {
 			uv_idle_stop(&l->idle);
-			set_timer(l, now, deadline);
+			dataloop_set_timer(l, now, deadline);
 			return;
 		}
 	}
 	if (l->x)
 		l->x->ops->may_sleep(l->x); /* called only to send the queued messages */
-	uv_idle_start(&l->idle, on_idle);
+	uv_idle_start(&l->idle, on_dataloop_idle);
 }
 
-static void on_check(uv_check_t *c)
+static void on_dataloop_check(uv_check_t *c)
 {
 	struct dataloop *l = c->data;
 
@@ -260,11 +260,11 @@ int dataloop_new(const char *name, uint32_t spin_us, size_t queue_count,
 	uv_idle_init(&l->uv, &l->idle);
 	uv_timer_init(&l->uv, &l->timer);
 	uv_timer_init(&l->uv, &l->beat);
-	uv_async_init(&l->uv, &l->async, on_async);
+	uv_async_init(&l->uv, &l->async, on_async_wakeup);
 	l->prepare.data = l->check.data = l->async.data = l->beat.data = l;
-	uv_prepare_start(&l->prepare, on_prepare);
-	uv_check_start(&l->check, on_check);
-	uv_timer_start(&l->beat, on_beat, 0, DATALOOP_BEAT_MS);
+	uv_prepare_start(&l->prepare, on_dataloop_prepare);
+	uv_check_start(&l->check, on_dataloop_check);
+	uv_timer_start(&l->beat, on_dataloop_beat, 0, DATALOOP_BEAT_MS);
 	atomic_store(&l->beat_ns, clock_now_ns());
 	*ret = l;
 	return 0;
@@ -274,7 +274,7 @@ void dataloop_attach(struct dataloop *l, struct xport *x)
 {
 	l->x = x;
 	uv_poll_init(&l->uv, &l->x_poll, x->ops->fd(x));
-	uv_poll_start(&l->x_poll, UV_READABLE, on_nothing);
+	uv_poll_start(&l->x_poll, UV_READABLE, on_transport_readable);
 	l->has_x_poll = true;
 }
 
@@ -283,7 +283,7 @@ uv_loop_t *dataloop_uv(struct dataloop *l)
 	return &l->uv;
 }
 
-static void *thread_main(void *arg)
+static void *dataloop_thread_main(void *arg)
 {
 	struct dataloop *l = arg;
 
@@ -300,7 +300,7 @@ int dataloop_start(struct dataloop *l, struct err_text *err)
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	rc = pthread_create(&l->thread, NULL, thread_main, l);
+	rc = pthread_create(&l->thread, NULL, dataloop_thread_main, l);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (rc)
 		return limits_explain(-rc, "cannot start a data thread", err);
@@ -323,7 +323,7 @@ int dataloop_post(struct dataloop *l, void (*fn)(void *arg), void *arg)
 	return rc;
 }
 
-static void stop_now(void *arg)
+static void dataloop_mark_stopping(void *arg)
 {
 	struct dataloop *l = arg;
 
@@ -335,13 +335,13 @@ void dataloop_stop(struct dataloop *l)
 	if (!l->has_thread)
 		return;
 	/* The queue does not stay full, because the thread still runs. */
-	while (dataloop_post(l, stop_now, l) == -EAGAIN)
+	while (dataloop_post(l, dataloop_mark_stopping, l) == -EAGAIN)
 		sched_yield();
 	pthread_join(l->thread, NULL);
 	l->has_thread = false;
 }
 
-static void close_handle(uv_handle_t *h, void *arg)
+static void dataloop_close_handle(uv_handle_t *h, void *arg)
 {
 	(void)arg;
 	if (!uv_is_closing(h))
@@ -354,7 +354,7 @@ void dataloop_free(struct dataloop *l)
 		return;
 	dataloop_stop(l);
 	uv_prepare_stop(&l->prepare);
-	uv_walk(&l->uv, close_handle, NULL);
+	uv_walk(&l->uv, dataloop_close_handle, NULL);
 	uv_run(&l->uv, UV_RUN_DEFAULT);
 	uv_loop_close(&l->uv);
 	pthread_mutex_destroy(&l->lock);

@@ -38,7 +38,7 @@ static void on_libevent_log(int severity, const char *msg)
 		log_debug("libevent: %s", msg);
 }
 
-static bool take_post(struct loop *l, struct loop_post_entry *ret_post, bool *ret_is_closed)
+static bool loop_take_post(struct loop *l, struct loop_post_entry *ret_post, bool *ret_is_closed)
 {
 	bool found;
 
@@ -56,7 +56,7 @@ static bool take_post(struct loop *l, struct loop_post_entry *ret_post, bool *re
 
 /* Run posted functions, but at most l->size of them in one call. Otherwise functions that post
  * other functions would keep the loop from serving its sockets. */
-static void on_wake(evutil_socket_t fd, short what, void *arg)
+static void on_loop_wakeup(evutil_socket_t fd, short what, void *arg)
 {
 	struct loop *l = arg;
 	struct loop_post_entry post;
@@ -66,7 +66,7 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
 	(void)what;
 	eventfd_read(fd, &n);
 	for (size_t i = 0; i < l->size; i++) {
-		if (!take_post(l, &post, &is_closed)) {
+		if (!loop_take_post(l, &post, &is_closed)) {
 			if (is_closed)
 				event_base_loopbreak(l->base);
 			return;
@@ -76,7 +76,7 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
 	eventfd_write(fd, 1);
 }
 
-static int make_parts(struct loop *l)
+static int loop_create_parts(struct loop *l)
 {
 	event_set_log_callback(on_libevent_log);
 	l->posts = calloc(l->size, sizeof(*l->posts));
@@ -86,7 +86,7 @@ static int make_parts(struct loop *l)
 	l->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 	if (l->fd < 0)
 		return -errno;
-	l->wake = event_new(l->base, l->fd, EV_READ | EV_PERSIST, on_wake, l);
+	l->wake = event_new(l->base, l->fd, EV_READ | EV_PERSIST, on_loop_wakeup, l);
 	if (!l->wake || event_add(l->wake, NULL))
 		return -ENOMEM;
 	return 0;
@@ -102,7 +102,7 @@ int loop_new(struct loop **ret_loop, const char *name, size_t queue_count, struc
 	pthread_mutex_init(&l->mutex, NULL);
 	l->fd = -1;
 	l->size = queue_count ? queue_count : 1;
-	rc = make_parts(l);
+	rc = loop_create_parts(l);
 	if (rc) {
 		loop_free(l);
 		return err_set(err, rc, "cannot make the event loop '%s': %s", name, err_str(rc));

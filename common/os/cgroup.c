@@ -25,7 +25,8 @@ void cgroup_set_paths(const char *self, const char *mount)
 typedef void visit_fn(void *ctx, const char *dir, bool is_v2);
 
 /* Call fn for the folder mount/path and for the folders above it, up to mount. */
-static void visit_up(const char *mount, char *path, bool is_v2, visit_fn *fn, void *ctx)
+static void cgroup_visit_ancestors(
+	const char *mount, char *path, bool is_v2, visit_fn *fn, void *ctx)
 {
 	char dir[2 * PATH_BYTES];
 	char *slash;
@@ -53,7 +54,7 @@ static bool has_controller(const char *list, const char *controller)
 }
 
 /* Call fn for the groups of the process that the controller manages, from the innermost one on. */
-static void visit(const char *controller, visit_fn *fn, void *ctx)
+static void cgroup_visit_groups(const char *controller, visit_fn *fn, void *ctx)
 {
 	char line[PATH_BYTES], mount[PATH_BYTES];
 	FILE *f = fopen(self_path, "re");
@@ -67,10 +68,10 @@ static void visit(const char *controller, visit_fn *fn, void *ctx)
 		list++;
 		path[strcspn(path, "\n")] = 0;
 		if (!*list) {
-			visit_up(mount_path, path, true, fn, ctx);
+			cgroup_visit_ancestors(mount_path, path, true, fn, ctx);
 		} else if (has_controller(list, controller)) {
 			snprintf(mount, sizeof(mount), "%s/%s", mount_path, list);
-			visit_up(mount, path, false, fn, ctx);
+			cgroup_visit_ancestors(mount, path, false, fn, ctx);
 		}
 	}
 	if (f)
@@ -79,7 +80,7 @@ static void visit(const char *controller, visit_fn *fn, void *ctx)
 
 /* Read the words of the first line of dir/name as numbers. A word that is no number, such as "max",
  * gives -1. Returns how many numbers were read, at most n. */
-static int read_numbers(const char *dir, const char *name, long long *ret, int n)
+static int cgroup_read_numbers(const char *dir, const char *name, long long *ret, int n)
 {
 	char path[2 * PATH_BYTES + 64], line[128], *at = line, *word, *end;
 	FILE *f;
@@ -103,12 +104,13 @@ static int read_numbers(const char *dir, const char *name, long long *ret, int n
 
 /* ---- memory ---- */
 
-static void least_memory(void *ctx, const char *dir, bool is_v2)
+static void cgroup_min_memory_limit(void *ctx, const char *dir, bool is_v2)
 {
 	uint64_t *least = ctx;
 	long long limit;
 
-	if (read_numbers(dir, is_v2 ? "memory.max" : "memory.limit_in_bytes", &limit, 1) == 1 &&
+	if (cgroup_read_numbers(dir, is_v2 ? "memory.max" : "memory.limit_in_bytes", &limit, 1) ==
+			1 &&
 		limit > 0 && (uint64_t)limit < *least)
 		*least = (uint64_t)limit;
 }
@@ -117,12 +119,12 @@ uint64_t cgroup_memory_bytes(void)
 {
 	uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 
-	visit("memory", least_memory, &bytes);
+	cgroup_visit_groups("memory", cgroup_min_memory_limit, &bytes);
 	return bytes;
 }
 
 /* memory.events also counts the kills in the groups below */
-static void most_kills(void *ctx, const char *dir, bool is_v2)
+static void cgroup_max_oom_kills(void *ctx, const char *dir, bool is_v2)
 {
 	char path[2 * PATH_BYTES + 64], line[128];
 	uint64_t *most = ctx;
@@ -144,19 +146,20 @@ uint64_t cgroup_oom_kills(void)
 {
 	uint64_t most = 0;
 
-	visit("memory", most_kills, &most);
+	cgroup_visit_groups("memory", cgroup_max_oom_kills, &most);
 	return most;
 }
 
 /* ---- processors ---- */
 
-static void least_cpus(void *ctx, const char *dir, bool is_v2)
+static void cgroup_min_cpu_quota(void *ctx, const char *dir, bool is_v2)
 {
 	unsigned *least = ctx;
 	long long v[2] = {-1, -1};
-	bool is_known = is_v2 ? read_numbers(dir, "cpu.max", v, 2) == 2
-			      : read_numbers(dir, "cpu.cfs_quota_us", v, 1) == 1 &&
-					read_numbers(dir, "cpu.cfs_period_us", v + 1, 1) == 1;
+	bool is_known =
+		is_v2 ? cgroup_read_numbers(dir, "cpu.max", v, 2) == 2
+		      : cgroup_read_numbers(dir, "cpu.cfs_quota_us", v, 1) == 1 &&
+				cgroup_read_numbers(dir, "cpu.cfs_period_us", v + 1, 1) == 1;
 
 	if (!is_known || v[0] <= 0 || v[1] <= 0)
 		return;
@@ -174,12 +177,12 @@ unsigned cgroup_cpus_source(enum cpus_source *ret_source)
 	if (sched_getaffinity(0, sizeof(set), &set) == 0)
 		mine = (unsigned)CPU_COUNT(&set);
 	cpus = mine;
-	visit("cpu", least_cpus, &cpus);
+	cgroup_visit_groups("cpu", cgroup_min_cpu_quota, &cpus);
 	*ret_source = cpus < mine ? CPUS_OF_QUOTA : mine < all ? CPUS_OF_AFFINITY : CPUS_OF_MACHINE;
 	return cpus ? cpus : 1;
 }
 
-unsigned cgroup_cpus(void)
+unsigned cgroup_cpu_count(void)
 {
 	enum cpus_source source;
 
@@ -193,15 +196,15 @@ struct pids_limit {
 	uint64_t most, left;
 };
 
-static void least_pids(void *ctx, const char *dir, bool is_v2)
+static void cgroup_min_pids_left(void *ctx, const char *dir, bool is_v2)
 {
 	struct pids_limit *l = ctx;
 	long long most, used;
 	uint64_t left;
 
 	(void)is_v2;
-	if (read_numbers(dir, "pids.max", &most, 1) != 1 || most < 0 ||
-		read_numbers(dir, "pids.current", &used, 1) != 1 || used < 0)
+	if (cgroup_read_numbers(dir, "pids.max", &most, 1) != 1 || most < 0 ||
+		cgroup_read_numbers(dir, "pids.current", &used, 1) != 1 || used < 0)
 		return;
 	left = used < most ? (uint64_t)(most - used) : 0;
 	if (!l->is_known || left < l->left)
@@ -212,7 +215,7 @@ bool cgroup_pids(uint64_t *ret_most, uint64_t *ret_left)
 {
 	struct pids_limit l = {.is_known = false};
 
-	visit("pids", least_pids, &l);
+	cgroup_visit_groups("pids", cgroup_min_pids_left, &l);
 	if (l.is_known) {
 		*ret_most = l.most;
 		*ret_left = l.left;

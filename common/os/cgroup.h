@@ -15,7 +15,7 @@ enum cpus_source { CPUS_OF_MACHINE, CPUS_OF_AFFINITY, CPUS_OF_QUOTA };
 uint64_t cgroup_memory_bytes(void);
 /* Return the number of processors that the process may use, at least 1: those of its affinity mask,
  * or the least quota of the control group and the groups above it, rounded up. */
-unsigned cgroup_cpus(void);
+unsigned cgroup_cpu_count(void);
 /* Return the same number, and the limit that it comes from. */
 unsigned cgroup_cpus_source(enum cpus_source *ret_source);
 /* Read how many processes and threads the control group may have, and how many of them are left: of

@@ -18,7 +18,7 @@
 
 /* ---- open files and locked memory ---- */
 
-static void raise_soft(int resource, rlim_t most)
+static void limits_raise_soft(int resource, rlim_t most)
 {
 	struct rlimit r;
 
@@ -34,11 +34,11 @@ static void raise_soft(int resource, rlim_t most)
 
 void limits_raise(void)
 {
-	raise_soft(RLIMIT_NOFILE, FILES_MAX);
-	raise_soft(RLIMIT_MEMLOCK, RLIM_INFINITY);
+	limits_raise_soft(RLIMIT_NOFILE, FILES_MAX);
+	limits_raise_soft(RLIMIT_MEMLOCK, RLIM_INFINITY);
 }
 
-uint64_t limits_files(void)
+uint64_t limits_open_files(void)
 {
 	struct rlimit r = {.rlim_cur = 1024}; /* the limit to report if getrlimit fails */
 
@@ -55,7 +55,7 @@ struct thread_gate {
 	bool is_open;
 };
 
-static void *wait_at_gate(void *arg)
+static void *thread_wait_at_gate(void *arg)
 {
 	struct thread_gate *g = arg;
 
@@ -76,7 +76,7 @@ int limits_try_threads(unsigned n, struct err_text *err)
 
 	n += SPARE_THREADS;
 	while (rc == 0 && started < n) {
-		rc = -pthread_create(&threads[started], NULL, wait_at_gate, &g);
+		rc = -pthread_create(&threads[started], NULL, thread_wait_at_gate, &g);
 		started += rc == 0;
 	}
 	snprintf(what, sizeof(what), "cannot start %u threads", n);
@@ -122,5 +122,5 @@ int limits_explain(int rc, const char *what, struct err_text *err)
 	return err_set(err, rc,
 		"%s: the limit of open files is %llu: raise it (LimitNOFILE= of systemd, ulimit "
 		"-n, --ulimit nofile= of docker run)",
-		what, (unsigned long long)limits_files());
+		what, (unsigned long long)limits_open_files());
 }

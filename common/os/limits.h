@@ -19,7 +19,7 @@
  * locks memory. */
 void limits_raise(void);
 /* Return the soft limit of open files now in force. */
-uint64_t limits_files(void);
+uint64_t limits_open_files(void);
 /* Start n threads that do nothing, and some more, and end them. A daemon calls this at its start,
  * because a library may abort the process if it cannot start a thread later. An ended thread still
  * counts for a moment, and other processes start threads, too: the further threads are room for

@@ -8,7 +8,7 @@
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
 
-int memfd_new(const char *name, uint64_t bytes, int seals, int *ret_fd)
+int memfd_create_sealed(const char *name, uint64_t bytes, int seals, int *ret_fd)
 {
 	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL), rc;
 

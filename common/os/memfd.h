@@ -14,5 +14,5 @@
  * seals can be added later unless `seals` contains F_SEAL_SEAL.
  * Owns: *ret_fd belongs to the caller.
  * Errors: -errno. */
-int memfd_new(const char *name, uint64_t bytes, int seals, int *ret_fd);
+int memfd_create_sealed(const char *name, uint64_t bytes, int seals, int *ret_fd);
 #endif

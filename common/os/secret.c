@@ -9,7 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int check(int fd, const char *path, const char *what, mode_t forbidden, struct err_text *err)
+static int secret_check_owner_mode(
+	int fd, const char *path, const char *what, mode_t forbidden, struct err_text *err)
 {
 	struct stat st;
 
@@ -32,7 +33,8 @@ static int check(int fd, const char *path, const char *what, mode_t forbidden, s
 
 /* Open the file and check its owner and mode. Returns the descriptor.
  * Errors: same as secret_read. */
-static int open_secret(const char *path, const char *what, bool is_credential, struct err_text *err)
+static int secret_open_checked(
+	const char *path, const char *what, bool is_credential, struct err_text *err)
 {
 	int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC), rc;
 
@@ -41,7 +43,7 @@ static int open_secret(const char *path, const char *what, bool is_credential, s
 			what, path);
 	if (fd < 0)
 		return err_set(err, -errno, "cannot open %s '%s': %s", what, path, strerror(errno));
-	rc = check(fd, path, what, is_credential ? 007 : 077, err);
+	rc = secret_check_owner_mode(fd, path, what, is_credential ? 007 : 077, err);
 	if (rc == 0)
 		return fd;
 	close(fd);
@@ -51,7 +53,7 @@ static int open_secret(const char *path, const char *what, bool is_credential, s
 int secret_read(const char *path, const char *what, bool is_credential, void *ret_buf, size_t room,
 	struct err_text *err)
 {
-	int fd = open_secret(path, what, is_credential, err);
+	int fd = secret_open_checked(path, what, is_credential, err);
 	uint8_t *buf = ret_buf;
 	size_t used = 0;
 	ssize_t n = 1;
@@ -82,7 +84,8 @@ int secret_check(const char *path, const char *what, struct err_text *err)
 {
 	const char *dir = getenv("CREDENTIALS_DIRECTORY");
 	size_t n = dir ? strlen(dir) : 0;
-	int fd = open_secret(path, what, n && strncmp(path, dir, n) == 0 && path[n] == '/', err);
+	int fd = secret_open_checked(
+		path, what, n && strncmp(path, dir, n) == 0 && path[n] == '/', err);
 
 	if (fd < 0)
 		return fd;

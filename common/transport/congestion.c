@@ -63,7 +63,7 @@ static int may_use(void *ctx, const char *name)
 	return congestion_set(*(const int *)ctx, name);
 }
 
-static void tell(const char *wanted, const char *system, const char *name)
+static void congestion_log_choice(const char *wanted, const char *system, const char *name)
 {
 	if (strcmp(wanted, AUTO) != 0 || strncmp(system, BBR, strlen(BBR)) != 0)
 		return;
@@ -100,7 +100,7 @@ int congestion_find(const char *wanted, char *ret, struct err_text *err)
 	name = congestion_choose(wanted, system, may_use, &fd, err);
 	if (name) {
 		snprintf(ret, CONGESTION_NAME_MAX + 1, "%s", name);
-		tell(wanted, system, name);
+		congestion_log_choice(wanted, system, name);
 	} else {
 		rc = -EINVAL;
 	}

@@ -12,20 +12,20 @@
 
 #define CONNECT_TIMEOUT_MS 3000
 
-static uint64_t look(const _Atomic uint64_t *c)
+static uint64_t counter_load_relaxed(const _Atomic uint64_t *c)
 {
 	return atomic_load_explicit(c, memory_order_relaxed);
 }
 
-static void add_counters(struct net_stats *s, const struct net_counters *c)
+static void net_stats_add_counters(struct net_stats *s, const struct net_counters *c)
 {
-	s->rx_bytes += look(&c->rx_bytes);
-	s->tx_bytes += look(&c->tx_bytes);
-	s->messages_in += look(&c->messages_in);
-	s->messages_out += look(&c->messages_out);
-	s->reads += look(&c->reads);
-	s->discarded_bytes += look(&c->discarded_bytes);
-	s->protocol_errors += look(&c->protocol_errors);
+	s->rx_bytes += counter_load_relaxed(&c->rx_bytes);
+	s->tx_bytes += counter_load_relaxed(&c->tx_bytes);
+	s->messages_in += counter_load_relaxed(&c->messages_in);
+	s->messages_out += counter_load_relaxed(&c->messages_out);
+	s->reads += counter_load_relaxed(&c->reads);
+	s->discarded_bytes += counter_load_relaxed(&c->discarded_bytes);
+	s->protocol_errors += counter_load_relaxed(&c->protocol_errors);
 }
 
 /* ---- the interface of net.h ---- */
@@ -64,13 +64,13 @@ void net_stats(struct net *n, struct net_stats *ret)
 	pthread_mutex_lock(&n->lock);
 	*ret = n->past;
 	LIST_FOREACH (t, &n->threads, link) {
-		add_counters(ret, &t->count);
+		net_stats_add_counters(ret, &t->count);
 		ret->connections +=
 			atomic_load_explicit(&t->count.connections, memory_order_relaxed);
 	}
 	pthread_mutex_unlock(&n->lock);
-	ret->refused_tickets = look(&n->refused);
-	ret->silent_strangers = look(&n->silent);
+	ret->refused_tickets = counter_load_relaxed(&n->refused);
+	ret->silent_strangers = counter_load_relaxed(&n->silent);
 }
 
 /* ---- for the implementations ---- */
@@ -116,7 +116,7 @@ struct net_thread *net_find_thread(const struct net *n, unsigned thread)
 void net_remove_thread(struct net *n, struct net_thread *t)
 {
 	LIST_REMOVE(t, link);
-	add_counters(&n->past, &t->count);
+	net_stats_add_counters(&n->past, &t->count);
 }
 
 /* ---- tickets ---- */
@@ -178,7 +178,7 @@ const char *net_check_ticket(
 	return FAILPOINT(NET_ACCEPT) ? "ordered by a failpoint" : NULL;
 }
 
-const char *net_refuse(struct net *n, const struct ticket *t, const char *why)
+const char *net_record_refusal(struct net *n, const struct ticket *t, const char *why)
 {
 	struct err_text text;
 

@@ -18,7 +18,7 @@ struct net_counters {
 		discarded_bytes;
 	_Atomic uint32_t connections;
 };
-static inline void net_count(_Atomic uint64_t *c, uint64_t n)
+static inline void net_counter_add(_Atomic uint64_t *c, uint64_t n)
 {
 	atomic_store_explicit(
 		c, atomic_load_explicit(c, memory_order_relaxed) + n, memory_order_relaxed);
@@ -67,7 +67,7 @@ int net_init(struct net *n, const struct net_ops *ops, const struct net_config *
 	net_key_fn key_fn, void *key_ctx);
 void net_fini(struct net *n);
 
-static inline struct peer_times net_times(const struct net *n)
+static inline struct peer_times net_peer_times(const struct net *n)
 {
 	return (struct peer_times){n->cfg.connect_timeout_ms, n->cfg.ping_ms, n->cfg.dead_ms};
 }
@@ -92,5 +92,5 @@ void net_seal_proof(const struct net *n, const struct ticket *t, const void *key
 const char *net_check_ticket(
 	struct net *n, const void *buf, size_t n_bytes, struct ticket *ret, void *ret_key);
 /* Count and log a refusal. Returns the word (REFUSED_...) that the caller sends to the peer. */
-const char *net_refuse(struct net *n, const struct ticket *t, const char *why);
+const char *net_record_refusal(struct net *n, const struct ticket *t, const char *why);
 #endif

@@ -19,7 +19,7 @@ static const struct state_row states[] = {
 	[CONN_GONE] = {"gone", 1u << CONN_FREE},
 };
 
-static struct peer_xport *xport_of(const struct peer_conn *c)
+static struct peer_xport *peer_xport_of_conn(const struct peer_conn *c)
 {
 	return (struct peer_xport *)c->pub.x;
 }
@@ -35,13 +35,13 @@ void peer_xport_init(struct peer_xport *x, const struct xport_ops *ops,
 	TAILQ_INIT(&x->doomed);
 }
 
-void peer_deadline(struct peer_xport *x, uint64_t at_ns)
+void peer_xport_lower_deadline(struct peer_xport *x, uint64_t at_ns)
 {
 	if (at_ns < x->next_deadline_ns)
 		x->next_deadline_ns = at_ns;
 }
 
-int peer_fd(struct xport *x)
+int peer_xport_poll_fd(struct xport *x)
 {
 	return ((const struct peer_xport *)x)->epoll_fd;
 }
@@ -51,12 +51,12 @@ uint64_t peer_next_deadline(struct xport *x)
 	return ((const struct peer_xport *)x)->next_deadline_ns;
 }
 
-uint64_t peer_heard_ns(const struct xconn *c)
+uint64_t peer_last_received_ns(const struct xconn *c)
 {
 	return ((const struct peer_conn *)c)->rx_ns;
 }
 
-int peer_reap(struct peer_xport *x)
+int peer_close_doomed(struct peer_xport *x)
 {
 	struct peer_conn *c;
 	int n = 0;
@@ -73,9 +73,9 @@ void peer_conn_set_state(struct peer_conn *c, enum conn_state to, const char *wh
 		c->pub.is_same_host ? "same-host " : "", c->pub.peer_id, c->slot,
 		states[c->state].name, states[to].name, why);
 	if (c->state == CONN_DOOMED)
-		TAILQ_REMOVE(&xport_of(c)->doomed, c, doomed);
+		TAILQ_REMOVE(&peer_xport_of_conn(c)->doomed, c, doomed);
 	if (to == CONN_DOOMED)
-		TAILQ_INSERT_TAIL(&xport_of(c)->doomed, c, doomed);
+		TAILQ_INSERT_TAIL(&peer_xport_of_conn(c)->doomed, c, doomed);
 	c->state = to;
 }
 
@@ -92,32 +92,32 @@ void peer_conn_set_peer(struct peer_conn *c, uint16_t thread, uint32_t peer_id,
 
 void peer_conn_begin(struct peer_conn *c, enum conn_state state, const char *why)
 {
-	struct peer_xport *x = xport_of(c);
+	struct peer_xport *x = peer_xport_of_conn(c);
 
 	c->rx_ns = clock_now_ns();
 	c->connect_by_ns = c->rx_ns + x->times.connect_timeout_ms * NS_PER_MS;
-	peer_deadline(x, c->connect_by_ns);
+	peer_xport_lower_deadline(x, c->connect_by_ns);
 	peer_conn_set_state(c, state, why);
 }
 
 void peer_conn_come_up(struct peer_conn *c)
 {
-	struct peer_xport *x = xport_of(c);
+	struct peer_xport *x = peer_xport_of_conn(c);
 
 	peer_conn_set_state(c, CONN_UP, "handshake done");
 	c->is_told = true;
 	c->rx_ns = x->now_ns;
 	if (x->times.ping_ms)
-		peer_deadline(x, x->now_ns + x->times.ping_ms * NS_PER_MS);
+		peer_xport_lower_deadline(x, x->now_ns + x->times.ping_ms * NS_PER_MS);
 }
 
 void peer_conn_heard(struct peer_conn *c)
 {
-	struct peer_xport *x = xport_of(c);
+	struct peer_xport *x = peer_xport_of_conn(c);
 
 	c->rx_ns = x->now_ns;
 	if (c->is_pinged)
-		peer_deadline(x, x->now_ns + x->times.ping_ms * NS_PER_MS);
+		peer_xport_lower_deadline(x, x->now_ns + x->times.ping_ms * NS_PER_MS);
 	c->is_pinged = false;
 }
 
@@ -143,7 +143,7 @@ void peer_conn_broke_protocol(struct peer_conn *c, const char *what)
 
 /* ---- time ---- */
 
-static uint64_t dead_at(const struct peer_conn *c, const struct peer_times *t)
+static uint64_t peer_conn_dead_at_ns(const struct peer_conn *c, const struct peer_times *t)
 {
 	uint64_t by_rx = c->rx_ns + t->dead_ms * NS_PER_MS;
 	uint64_t by_ping = c->ping_ns + (t->dead_ms - t->ping_ms) * NS_PER_MS;
@@ -151,9 +151,9 @@ static uint64_t dead_at(const struct peer_conn *c, const struct peer_times *t)
 	return by_rx > by_ping ? by_rx : by_ping;
 }
 
-static bool tick_up(struct peer_conn *c)
+static bool peer_conn_is_ping_due(struct peer_conn *c)
 {
-	struct peer_xport *x = xport_of(c);
+	struct peer_xport *x = peer_xport_of_conn(c);
 	uint64_t ping_at_ns = c->rx_ns + x->times.ping_ms * NS_PER_MS, at_ns;
 	bool must_ping = !c->is_pinged && x->now_ns >= ping_at_ns;
 
@@ -163,26 +163,26 @@ static bool tick_up(struct peer_conn *c)
 		c->is_pinged = true;
 		c->ping_ns = x->now_ns;
 	}
-	at_ns = c->is_pinged ? dead_at(c, &x->times) : ping_at_ns;
+	at_ns = c->is_pinged ? peer_conn_dead_at_ns(c, &x->times) : ping_at_ns;
 	if (c->is_pinged && x->now_ns >= at_ns) {
 		peer_conn_doom(c, "no byte was received from the peer for %lu ms",
 			(unsigned long)((x->now_ns - c->rx_ns) / NS_PER_MS));
 		return false;
 	}
-	peer_deadline(x, at_ns);
+	peer_xport_lower_deadline(x, at_ns);
 	return must_ping;
 }
 
 bool peer_conn_tick(struct peer_conn *c)
 {
-	struct peer_xport *x = xport_of(c);
+	struct peer_xport *x = peer_xport_of_conn(c);
 
 	if (c->state == CONN_UP)
-		return tick_up(c);
+		return peer_conn_is_ping_due(c);
 	if (c->state != CONN_CONNECTING && c->state != CONN_ACCEPTING)
 		return false;
 	if (x->now_ns < c->connect_by_ns)
-		peer_deadline(x, c->connect_by_ns);
+		peer_xport_lower_deadline(x, c->connect_by_ns);
 	else
 		peer_conn_doom(c, "the handshake was not complete after %u ms",
 			x->times.connect_timeout_ms);

@@ -5,11 +5,11 @@
  * with struct peer_conn and struct peer_xport. Closing sockets, cancelling reads and running
  * callbacks is the task of each transport.
  *
- *   FREE --connect--> CONNECTING --proofs checked-> UP --error--> DOOMED --peer_reap--> GONE
- *   FREE --accept---> ACCEPTING  --first message--> UP        (xport_close goes straight to GONE)
+ *   FREE --connect--> CONNECTING --proofs checked-> UP --error--> DOOMED --(closed)--> GONE
+ *   FREE --accept---> ACCEPTING  --first message--> UP   (xport_close goes straight to GONE)
  *
- * A DOOMED connection has failed, and peer_reap closes it later. After GONE, the memory of the
- * connection is freed, or its slot becomes FREE. Thread: the data thread. */
+ * A DOOMED connection has failed, and peer_close_doomed closes it later. After GONE, the memory of
+ * the connection is freed, or its slot becomes FREE. Thread: the data thread. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -65,13 +65,13 @@ struct peer_xport {
 void peer_xport_init(struct peer_xport *x, const struct xport_ops *ops,
 	const struct xport_events *ev, void *ctx, unsigned thread, struct peer_times times);
 /* Make the data thread poll x no later than at the time at_ns. */
-void peer_deadline(struct peer_xport *x, uint64_t at_ns);
+void peer_xport_lower_deadline(struct peer_xport *x, uint64_t at_ns);
 /* Implement fd, next_deadline and heard_ns of struct xport_ops. */
-int peer_fd(struct xport *x);
+int peer_xport_poll_fd(struct xport *x);
 uint64_t peer_next_deadline(struct xport *x);
-uint64_t peer_heard_ns(const struct xconn *c);
+uint64_t peer_last_received_ns(const struct xconn *c);
 /* Close the DOOMED connections. Returns how many connections were closed. */
-int peer_reap(struct peer_xport *x);
+int peer_close_doomed(struct peer_xport *x);
 
 /* Change the connection's state, and log the reason `why`. to: the new state; the present state
  * must allow this change. */
@@ -85,8 +85,8 @@ void peer_conn_begin(struct peer_conn *c, enum conn_state state, const char *why
 void peer_conn_come_up(struct peer_conn *c);
 /* Record that bytes were received from the peer. */
 void peer_conn_heard(struct peer_conn *c);
-/* Mark the connection as failed (DOOMED) and record the reason. peer_reap closes it later. A second
- * call changes nothing, so the first reason stays. */
+/* Mark the connection as failed (DOOMED) and record the reason. peer_close_doomed closes it later.
+ * A second call changes nothing, so the first reason stays. */
 void peer_conn_doom(struct peer_conn *c, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 /* Log that the peer broke the protocol, and mark the connection as failed. */

@@ -56,7 +56,7 @@ void recv_window_init(struct recv_window *w)
 
 /* Set the size of the window. If `bytes` is 0, the kernel chooses the size. Returns true, because
  * the window has changed. */
-static bool set(struct recv_window *w, int bytes)
+static bool recv_window_set_bytes(struct recv_window *w, int bytes)
 {
 	w->n_fast = w->n_slow = w->n_long = 0;
 	w->bytes = bytes;
@@ -77,7 +77,7 @@ bool recv_window_shared(struct recv_window *w, unsigned n_conns)
 	return true;
 }
 
-static bool pace(struct recv_window *w)
+static bool recv_window_set_paced(struct recv_window *w)
 {
 	w->is_paced = true;
 	w->is_quick = false;
@@ -104,7 +104,7 @@ static bool judge_fastness(struct recv_window *w)
 		return false;
 	w->is_paced = false;
 	w->is_quick = true;
-	return set(w, 0);
+	return recv_window_set_bytes(w, 0);
 }
 
 bool recv_window_measured(struct recv_window *w, uint32_t rtt_us)
@@ -122,12 +122,12 @@ bool recv_window_measured(struct recv_window *w, uint32_t rtt_us)
 	if (!w->bytes && is_long) {
 		w->n_limited += w->n_limited < LIMITED_MAX;
 		w->is_quick &= !w->is_quick_if_fast;
-		return set(w, w->share);
+		return recv_window_set_bytes(w, w->share);
 	}
 	if (judge_fastness(w))
 		return true;
 	if (w->bytes && !w->is_paced && w->n_slow >= SLOW_TIMES)
-		return pace(w);
+		return recv_window_set_paced(w);
 	return has_changed;
 }
 
@@ -163,7 +163,7 @@ void recv_window_refused(struct recv_window *w)
 	 * again */
 	w->n_limited = LIMITED_MAX;
 	w->is_quick &= !w->is_quick_if_fast;
-	set(w, w->share);
+	recv_window_set_bytes(w, w->share);
 }
 
 void recv_rtt_heard(struct recv_rtt *r, uint64_t now_ns)

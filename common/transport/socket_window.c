@@ -14,7 +14,7 @@
 /* Return whether the window has room for fewer than two TCP segments of the peer. The peer's kernel
  * fills such a window only when a timer expires, after 200 ms. Segments are up to 64 KiB long on a
  * loopback device. */
-static bool is_too_small(int fd, int window)
+static bool recv_window_is_too_small(int fd, int window)
 {
 	struct tcp_info info;
 	socklen_t len = sizeof(info);
@@ -26,7 +26,7 @@ static bool is_too_small(int fd, int window)
 
 /* Limit the window that the kernel advertises. Do not reduce SO_RCVBUF instead, because then the
  * kernel would drop bytes in the buffer. */
-static int clamp(int fd, int bytes)
+static int socket_clamp_recv_window(int fd, int bytes)
 {
 	return setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &bytes, sizeof(bytes)) ? -errno : 0;
 }
@@ -34,7 +34,7 @@ static int clamp(int fd, int bytes)
 /* Lock the size of the receive buffer, or let the kernel choose the size. Kernels before 5.14 have
  * no option for this. With these kernels the size is fixed, because socket_window_begin has set it.
  * Errors: -errno. */
-static int lock_room(int fd, bool is_locked)
+static int socket_lock_recv_buffer(int fd, bool is_locked)
 {
 #ifdef SO_BUF_LOCK
 	int locks = is_locked ? SOCK_RCVBUF_LOCK : 0;
@@ -60,13 +60,13 @@ int socket_window_pace(const struct recv_window *w, int fd)
 
 int socket_window_set(const struct recv_window *w, int fd)
 {
-	int window = w->bytes, rc = lock_room(fd, window != 0);
+	int window = w->bytes, rc = socket_lock_recv_buffer(fd, window != 0);
 
 	if (rc && !window)
 		return rc;
-	if (is_too_small(fd, window))
+	if (recv_window_is_too_small(fd, window))
 		window = RECV_WINDOW_MAX;
-	return clamp(fd, window ? window : INT_MAX);
+	return socket_clamp_recv_window(fd, window ? window : INT_MAX);
 }
 
 int socket_window_begin(const struct recv_window *w, int fd)
@@ -80,7 +80,8 @@ int socket_window_begin(const struct recv_window *w, int fd)
 
 /* Adapt w to rtt_us, the average time that the bytes of one window take to arrive. The kernel has
  * measured this time. Returns whether w has changed. */
-static bool judge(struct recv_window *w, struct recv_rtt *rtt, uint32_t rtt_us, uint64_t now_ns)
+static bool recv_window_adapt_to_rtt(
+	struct recv_window *w, struct recv_rtt *rtt, uint32_t rtt_us, uint64_t now_ns)
 {
 	if (recv_rtt_measured(rtt, rtt_us, now_ns))
 		return recv_window_measured(w, rtt_us);
@@ -106,5 +107,5 @@ bool socket_window_measure(
 		return false;
 	w->unmeasured = 0;
 	return !getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) && info.tcpi_rcv_rtt &&
-	       judge(w, &m->rtt, info.tcpi_rcv_rtt, now_ns);
+	       recv_window_adapt_to_rtt(w, &m->rtt, info.tcpi_rcv_rtt, now_ns);
 }

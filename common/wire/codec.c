@@ -17,19 +17,19 @@
 #define PREFIX_BYTES 4
 #define LIST_ALIGN   8
 
-static size_t int_bytes(enum field_kind kind)
+static size_t field_int_bytes(enum field_kind kind)
 {
 	return (size_t)1 << (kind - FIELD_U8);
 }
 
-static uint64_t int_load(enum field_kind kind, const void *from)
+static uint64_t field_int_load(enum field_kind kind, const void *from)
 {
 	uint8_t u8;
 	uint16_t u16;
 	uint32_t u32;
 	uint64_t u64;
 
-	switch (int_bytes(kind)) {
+	switch (field_int_bytes(kind)) {
 	case 1:
 		memcpy(&u8, from, sizeof(u8));
 		return u8;
@@ -45,13 +45,13 @@ static uint64_t int_load(enum field_kind kind, const void *from)
 	}
 }
 
-static void int_store(enum field_kind kind, void *to, uint64_t v)
+static void field_int_store(enum field_kind kind, void *to, uint64_t v)
 {
 	uint8_t u8 = (uint8_t)v;
 	uint16_t u16 = (uint16_t)v;
 	uint32_t u32 = (uint32_t)v;
 
-	switch (int_bytes(kind)) {
+	switch (field_int_bytes(kind)) {
 	case 1:
 		memcpy(to, &u8, sizeof(u8));
 		break;
@@ -67,7 +67,7 @@ static void int_store(enum field_kind kind, void *to, uint64_t v)
 }
 
 /* Load n <= 8 little-endian bytes. */
-static uint64_t le_load(const uint8_t *from, size_t n)
+static uint64_t codec_load_little_endian(const uint8_t *from, size_t n)
 {
 	uint64_t v = 0;
 
@@ -75,18 +75,18 @@ static uint64_t le_load(const uint8_t *from, size_t n)
 	return le64toh(v);
 }
 
-static void le_store(uint8_t *to, size_t n, uint64_t v)
+static void codec_store_little_endian(uint8_t *to, size_t n, uint64_t v)
 {
 	v = htole64(v);
 	memcpy(to, &v, n);
 }
 
-static uint32_t list_count(const struct field *f, const uint8_t *msg)
+static uint32_t field_list_count(const struct field *f, const uint8_t *msg)
 {
-	return (uint32_t)int_load(FIELD_U32, msg + f->count_offset);
+	return (uint32_t)field_int_load(FIELD_U32, msg + f->count_offset);
 }
 
-static const uint8_t *pointer_at(const uint8_t *msg, uint32_t offset)
+static const uint8_t *field_pointer_at(const uint8_t *msg, uint32_t offset)
 {
 	const uint8_t *p;
 
@@ -96,13 +96,13 @@ static const uint8_t *pointer_at(const uint8_t *msg, uint32_t offset)
 
 /* Get the bytes of a string or blob. Returns false when the value is longer than the field's
  * max. */
-static bool bytes_get(
+static bool field_get_bytes(
 	const struct field *f, const uint8_t *msg, const uint8_t **ret_data, uint32_t *ret_bytes)
 {
 	struct blob b;
 
 	if (f->kind == FIELD_STR) {
-		b.data = pointer_at(msg, f->offset);
+		b.data = field_pointer_at(msg, f->offset);
 		b.bytes = b.data ? (uint32_t)strnlen(b.data, (size_t)f->max + 1) : 0;
 	} else {
 		memcpy(&b, msg + f->offset, sizeof(b));
@@ -118,18 +118,18 @@ static bool bytes_get(
 
 /* The functions that compute sizes return 0 for a value that cannot be encoded. Every other value
  * takes at least one byte. */
-static uint64_t struct_size(const struct layout *l, const uint8_t *msg, unsigned depth);
+static uint64_t codec_struct_size(const struct layout *l, const uint8_t *msg, unsigned depth);
 
-static uint64_t list_size(const struct field *f, const uint8_t *msg, unsigned depth)
+static uint64_t codec_list_size(const struct field *f, const uint8_t *msg, unsigned depth)
 {
-	const uint8_t *items = pointer_at(msg, f->offset);
-	uint32_t n = list_count(f, msg);
+	const uint8_t *items = field_pointer_at(msg, f->offset);
+	uint32_t n = field_list_count(f, msg);
 	uint64_t sum = PREFIX_BYTES;
 
 	if (n > f->max || (n && (!items || depth == DEPTH_MAX)))
 		return 0;
 	for (size_t i = 0; i < n; i++) {
-		uint64_t bytes = struct_size(f->sub, items + i * f->sub->bytes, depth + 1);
+		uint64_t bytes = codec_struct_size(f->sub, items + i * f->sub->bytes, depth + 1);
 
 		if (!bytes || bytes > UINT32_MAX - sum)
 			return 0;
@@ -138,7 +138,7 @@ static uint64_t list_size(const struct field *f, const uint8_t *msg, unsigned de
 	return sum;
 }
 
-static uint64_t field_size(const struct field *f, const uint8_t *msg, unsigned depth)
+static uint64_t codec_field_size(const struct field *f, const uint8_t *msg, unsigned depth)
 {
 	const uint8_t *data;
 	uint32_t n_bytes;
@@ -148,24 +148,25 @@ static uint64_t field_size(const struct field *f, const uint8_t *msg, unsigned d
 	case FIELD_U16:
 	case FIELD_U32:
 	case FIELD_U64:
-		return int_bytes(f->kind);
+		return field_int_bytes(f->kind);
 	case FIELD_STR:
 	case FIELD_BLOB:
-		return bytes_get(f, msg, &data, &n_bytes) ? (uint64_t)PREFIX_BYTES + n_bytes : 0;
+		return field_get_bytes(f, msg, &data, &n_bytes) ? (uint64_t)PREFIX_BYTES + n_bytes
+								: 0;
 	case FIELD_LIST:
-		return list_size(f, msg, depth);
+		return codec_list_size(f, msg, depth);
 	case FIELD_STRUCT:
-		return struct_size(f->sub, msg + f->offset, depth);
+		return codec_struct_size(f->sub, msg + f->offset, depth);
 	}
 	return 0;
 }
 
-static uint64_t struct_size(const struct layout *l, const uint8_t *msg, unsigned depth)
+static uint64_t codec_struct_size(const struct layout *l, const uint8_t *msg, unsigned depth)
 {
 	uint64_t sum = PREFIX_BYTES;
 
 	for (uint32_t i = 0; i < l->n_fields; i++) {
-		uint64_t bytes = field_size(&l->fields[i], msg, depth);
+		uint64_t bytes = codec_field_size(&l->fields[i], msg, depth);
 
 		if (!bytes || bytes > UINT32_MAX - sum)
 			return 0;
@@ -174,14 +175,14 @@ static uint64_t struct_size(const struct layout *l, const uint8_t *msg, unsigned
 	return sum;
 }
 
-size_t codec_size(const struct layout *l, const void *msg)
+size_t codec_encoded_size(const struct layout *l, const void *msg)
 {
-	return (size_t)struct_size(l, msg, 0);
+	return (size_t)codec_struct_size(l, msg, 0);
 }
 
-static uint8_t *struct_write(const struct layout *l, const uint8_t *msg, uint8_t *to);
+static uint8_t *codec_write_struct(const struct layout *l, const uint8_t *msg, uint8_t *to);
 
-static uint8_t *field_write(const struct field *f, const uint8_t *msg, uint8_t *to)
+static uint8_t *codec_write_field(const struct field *f, const uint8_t *msg, uint8_t *to)
 {
 	const uint8_t *data = NULL;
 	uint32_t n = 0;
@@ -191,49 +192,50 @@ static uint8_t *field_write(const struct field *f, const uint8_t *msg, uint8_t *
 	case FIELD_U16:
 	case FIELD_U32:
 	case FIELD_U64:
-		le_store(to, int_bytes(f->kind), int_load(f->kind, msg + f->offset));
-		return to + int_bytes(f->kind);
+		codec_store_little_endian(
+			to, field_int_bytes(f->kind), field_int_load(f->kind, msg + f->offset));
+		return to + field_int_bytes(f->kind);
 	case FIELD_STR:
 	case FIELD_BLOB:
-		bytes_get(f, msg, &data, &n);
-		le_store(to, PREFIX_BYTES, n);
+		field_get_bytes(f, msg, &data, &n);
+		codec_store_little_endian(to, PREFIX_BYTES, n);
 		to += PREFIX_BYTES;
 		if (n)
 			memcpy(to, data, n);
 		return to + n;
 	case FIELD_LIST:
-		data = pointer_at(msg, f->offset);
-		n = list_count(f, msg);
-		le_store(to, PREFIX_BYTES, n);
+		data = field_pointer_at(msg, f->offset);
+		n = field_list_count(f, msg);
+		codec_store_little_endian(to, PREFIX_BYTES, n);
 		to += PREFIX_BYTES;
 		for (size_t i = 0; i < n; i++)
-			to = struct_write(f->sub, data + i * f->sub->bytes, to);
+			to = codec_write_struct(f->sub, data + i * f->sub->bytes, to);
 		return to;
 	case FIELD_STRUCT:
-		return struct_write(f->sub, msg + f->offset, to);
+		return codec_write_struct(f->sub, msg + f->offset, to);
 	}
 	return to;
 }
 
-/* Write the struct and return the end of the written bytes. struct_size must have checked every
- * value before. */
-static uint8_t *struct_write(const struct layout *l, const uint8_t *msg, uint8_t *to)
+/* Write the struct and return the end of the written bytes. codec_struct_size must have checked
+ * every value before. */
+static uint8_t *codec_write_struct(const struct layout *l, const uint8_t *msg, uint8_t *to)
 {
 	uint8_t *body = to + PREFIX_BYTES;
 	uint8_t *end = body;
 
 	for (uint32_t i = 0; i < l->n_fields; i++)
-		end = field_write(&l->fields[i], msg, end);
-	le_store(to, PREFIX_BYTES, (uint64_t)(end - body));
+		end = codec_write_field(&l->fields[i], msg, end);
+	codec_store_little_endian(to, PREFIX_BYTES, (uint64_t)(end - body));
 	return end;
 }
 
 size_t codec_encode(const struct layout *l, const void *msg, void *buf)
 {
-	size_t n_bytes = codec_size(l, msg);
+	size_t n_bytes = codec_encoded_size(l, msg);
 
 	if (n_bytes)
-		struct_write(l, msg, buf);
+		codec_write_struct(l, msg, buf);
 	return n_bytes;
 }
 
@@ -250,22 +252,22 @@ struct reader {
 	struct err_text *err;
 };
 
-static size_t left(const struct reader *r)
+static size_t reader_bytes_left(const struct reader *r)
 {
 	return (size_t)(r->end - r->p);
 }
 
-static int read_int(struct reader *r, enum field_kind kind, uint64_t *ret_v)
+static int reader_read_int(struct reader *r, enum field_kind kind, uint64_t *ret_v)
 {
-	if (int_bytes(kind) > left(r))
+	if (field_int_bytes(kind) > reader_bytes_left(r))
 		return BPS_EPROTO;
-	*ret_v = le_load(r->p, int_bytes(kind));
-	r->p += int_bytes(kind);
+	*ret_v = codec_load_little_endian(r->p, field_int_bytes(kind));
+	r->p += field_int_bytes(kind);
 	return 0;
 }
 
 /* Take `n` bytes of the block, aligned to `align`. In the first pass, *ret_at is NULL. */
-static int mem_take(struct reader *r, size_t n, size_t align, uint8_t **ret_at)
+static int reader_take_memory(struct reader *r, size_t n, size_t align, uint8_t **ret_at)
 {
 	size_t at = r->mem_used + (align - r->mem_used % align) % align;
 
@@ -277,15 +279,16 @@ static int mem_take(struct reader *r, size_t n, size_t align, uint8_t **ret_at)
 	return 0;
 }
 
-static int read_bytes(struct reader *r, const struct layout *l, const struct field *f, uint8_t *out)
+static int reader_read_bytes(
+	struct reader *r, const struct layout *l, const struct field *f, uint8_t *out)
 {
 	uint64_t n;
 	uint8_t *at;
 	struct blob b;
 	int rc;
 
-	rc = read_int(r, FIELD_U32, &n);
-	if (rc || n > left(r))
+	rc = reader_read_int(r, FIELD_U32, &n);
+	if (rc || n > reader_bytes_left(r))
 		return err_set(r->err, BPS_EPROTO, "%s.%s is cut short", l->name, f->name);
 	if (n > f->max)
 		return err_set(r->err, BPS_EPROTO, "%s.%s has %zu bytes, at most %u are allowed",
@@ -294,7 +297,7 @@ static int read_bytes(struct reader *r, const struct layout *l, const struct fie
 		return 0;
 	if (f->kind == FIELD_STR && memchr(r->p, 0, n))
 		return err_set(r->err, BPS_EPROTO, "%s.%s contains a NUL byte", l->name, f->name);
-	rc = mem_take(r, n + (f->kind == FIELD_STR), 1, &at);
+	rc = reader_take_memory(r, n + (f->kind == FIELD_STR), 1, &at);
 	if (rc)
 		return rc;
 	if (out) {
@@ -311,20 +314,21 @@ static int read_bytes(struct reader *r, const struct layout *l, const struct fie
 	return 0;
 }
 
-static int read_struct(struct reader *r, const struct layout *l, uint8_t *out, unsigned depth);
+static int reader_read_struct(
+	struct reader *r, const struct layout *l, uint8_t *out, unsigned depth);
 
-static int read_list(struct reader *r, const struct layout *l, const struct field *f, uint8_t *out,
-	unsigned depth)
+static int reader_read_list(struct reader *r, const struct layout *l, const struct field *f,
+	uint8_t *out, unsigned depth)
 {
 	uint64_t n;
 	size_t n_bytes;
 	uint8_t *items;
 	int rc;
 
-	rc = read_int(r, FIELD_U32, &n);
+	rc = reader_read_int(r, FIELD_U32, &n);
 	/* Each item has at least its length prefix, so at least n * PREFIX_BYTES bytes must
 	 * follow. */
-	if (rc || n > left(r) / PREFIX_BYTES)
+	if (rc || n > reader_bytes_left(r) / PREFIX_BYTES)
 		return err_set(r->err, BPS_EPROTO, "%s.%s is cut short", l->name, f->name);
 	if (n > f->max)
 		return err_set(r->err, BPS_EPROTO, "%s.%s has %zu items, at most %u are allowed",
@@ -335,23 +339,24 @@ static int read_list(struct reader *r, const struct layout *l, const struct fiel
 		return err_set(r->err, BPS_EPROTO, "%s.%s is nested too deeply", l->name, f->name);
 	if (__builtin_mul_overflow((size_t)n, (size_t)f->sub->bytes, &n_bytes))
 		return err_set(r->err, -E2BIG, "%s.%s has too many items", l->name, f->name);
-	rc = mem_take(r, n_bytes, LIST_ALIGN, &items);
+	rc = reader_take_memory(r, n_bytes, LIST_ALIGN, &items);
 	if (rc)
 		return rc;
 	if (out) {
 		memcpy(out + f->offset, &items, sizeof(items));
-		int_store(FIELD_U32, out + f->count_offset, n);
+		field_int_store(FIELD_U32, out + f->count_offset, n);
 	}
 	for (size_t i = 0; i < n; i++) {
-		rc = read_struct(r, f->sub, out ? items + i * f->sub->bytes : NULL, depth + 1);
+		rc = reader_read_struct(
+			r, f->sub, out ? items + i * f->sub->bytes : NULL, depth + 1);
 		if (rc)
 			return rc;
 	}
 	return 0;
 }
 
-static int read_field(struct reader *r, const struct layout *l, const struct field *f, uint8_t *out,
-	unsigned depth)
+static int reader_read_field(struct reader *r, const struct layout *l, const struct field *f,
+	uint8_t *out, unsigned depth)
 {
 	uint64_t v;
 
@@ -360,25 +365,25 @@ static int read_field(struct reader *r, const struct layout *l, const struct fie
 	case FIELD_U16:
 	case FIELD_U32:
 	case FIELD_U64:
-		if (read_int(r, f->kind, &v))
+		if (reader_read_int(r, f->kind, &v))
 			break;
 		if (out)
-			int_store(f->kind, out + f->offset, v);
+			field_int_store(f->kind, out + f->offset, v);
 		return 0;
 	case FIELD_STR:
 	case FIELD_BLOB:
-		return read_bytes(r, l, f, out);
+		return reader_read_bytes(r, l, f, out);
 	case FIELD_LIST:
-		return read_list(r, l, f, out, depth);
+		return reader_read_list(r, l, f, out, depth);
 	case FIELD_STRUCT:
-		return read_struct(r, f->sub, out ? out + f->offset : NULL, depth);
+		return reader_read_struct(r, f->sub, out ? out + f->offset : NULL, depth);
 	}
 	return err_set(r->err, BPS_EPROTO, "%s.%s is cut short", l->name, f->name);
 }
 
 /* Set numbers to zero, lists to empty, and strings and blobs to empty values whose pointers are not
  * NULL. */
-static void struct_clear(const struct layout *l, uint8_t *out)
+static void codec_clear_struct(const struct layout *l, uint8_t *out)
 {
 	static const char *const empty = "";
 
@@ -392,24 +397,25 @@ static void struct_clear(const struct layout *l, uint8_t *out)
 			memcpy(out + f->offset + offsetof(struct blob, data), &empty,
 				sizeof(empty));
 		if (f->kind == FIELD_STRUCT)
-			struct_clear(f->sub, out + f->offset);
+			codec_clear_struct(f->sub, out + f->offset);
 	}
 }
 
-static int read_struct(struct reader *r, const struct layout *l, uint8_t *out, unsigned depth)
+static int reader_read_struct(
+	struct reader *r, const struct layout *l, uint8_t *out, unsigned depth)
 {
 	const uint8_t *outer_end = r->end;
 	uint64_t n_bytes;
 	int rc;
 
-	rc = read_int(r, FIELD_U32, &n_bytes);
-	if (rc || n_bytes > left(r))
+	rc = reader_read_int(r, FIELD_U32, &n_bytes);
+	if (rc || n_bytes > reader_bytes_left(r))
 		return err_set(r->err, BPS_EPROTO, "%s is cut short", l->name);
 	r->end = r->p + n_bytes;
 	if (out)
-		struct_clear(l, out);
-	for (uint32_t i = 0; i < l->n_fields && left(r); i++) {
-		rc = read_field(r, l, &l->fields[i], out, depth);
+		codec_clear_struct(l, out);
+	for (uint32_t i = 0; i < l->n_fields && reader_bytes_left(r); i++) {
+		rc = reader_read_field(r, l, &l->fields[i], out, depth);
 		if (rc)
 			return rc;
 	}
@@ -427,12 +433,12 @@ int codec_decode(const struct layout *l, const void *buf, size_t n_bytes, size_t
 	struct reader fill = {.p = p, .end = p + n_bytes, .err = err};
 	int rc;
 
-	rc = read_struct(&count, l, NULL, 0);
+	rc = reader_read_struct(&count, l, NULL, 0);
 	if (rc)
 		return rc;
-	if (left(&count))
-		return err_set(
-			err, BPS_EPROTO, "%s has %zu bytes after its end", l->name, left(&count));
+	if (reader_bytes_left(&count))
+		return err_set(err, BPS_EPROTO, "%s has %zu bytes after its end", l->name,
+			reader_bytes_left(&count));
 	if (count.mem_used) {
 		fill.mem = malloc(count.mem_used);
 		if (!fill.mem)
@@ -440,7 +446,7 @@ int codec_decode(const struct layout *l, const void *buf, size_t n_bytes, size_t
 				count.mem_used, l->name);
 		fill.mem_limit = count.mem_used;
 	}
-	rc = read_struct(&fill, l, ret_msg, 0);
+	rc = reader_read_struct(&fill, l, ret_msg, 0);
 	if (rc) {
 		free(fill.mem);
 		return rc;

@@ -99,10 +99,11 @@ struct layout {
 
 /* Return the number of bytes that codec_encode will write for msg. Returns 0 when that number does
  * not fit in 32 bits, or when a field of msg exceeds the limit `max` of its table row. */
-size_t codec_size(const struct layout *l, const void *msg);
+size_t codec_encoded_size(const struct layout *l, const void *msg);
 
-/* Write codec_size(l, msg) bytes for msg into buf, and return codec_size(l, msg). A NULL string is
- * written as an empty string. Returns 0 and writes nothing when codec_size(l, msg) is 0. */
+/* Write codec_encoded_size(l, msg) bytes for msg into buf, and return codec_encoded_size(l, msg). A
+ * NULL string is written as an empty string. Returns 0 and writes nothing when
+ * codec_encoded_size(l, msg) is 0. */
 size_t codec_encode(const struct layout *l, const void *msg, void *buf);
 
 /* Decode the n_bytes bytes of buf into *ret_msg, whose size is l->bytes. Strings, blobs and lists

@@ -25,7 +25,7 @@ int ctlframe_parse(const uint8_t *buf, size_t n_bytes, size_t max_bytes, struct 
 	return 1;
 }
 
-void ctlframe_head(uint8_t ret_head[static CTLFRAME_HEAD_BYTES], uint16_t type, size_t n_body)
+void ctlframe_write_head(uint8_t ret_head[static CTLFRAME_HEAD_BYTES], uint16_t type, size_t n_body)
 {
 	uint32_t length = (uint32_t)(TYPE_BYTES + n_body);
 

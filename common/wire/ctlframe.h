@@ -27,5 +27,6 @@ int ctlframe_parse(const uint8_t *buf, size_t n_bytes, size_t max_bytes, struct 
 	size_t *ret_bytes);
 
 /* Write the head of a frame with a body of n_body bytes (at most CTLFRAME_MAX_BYTES - 2). */
-void ctlframe_head(uint8_t ret_head[static CTLFRAME_HEAD_BYTES], uint16_t type, size_t n_body);
+void ctlframe_write_head(
+	uint8_t ret_head[static CTLFRAME_HEAD_BYTES], uint16_t type, size_t n_body);
 #endif

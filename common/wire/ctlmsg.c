@@ -348,14 +348,14 @@ static const struct ctl_row {
 	[CTL_UNJOIN] = {"UNJOIN", LAYOUT_(ctl_unjoin, unjoin_fields)},
 };
 
-static const struct ctl_row *row_find(unsigned type)
+static const struct ctl_row *ctl_row_find_type(unsigned type)
 {
 	return type < CTL_TYPE_END && rows[type].name ? &rows[type] : NULL;
 }
 
 const struct layout *ctl_layout(unsigned type)
 {
-	const struct ctl_row *row = row_find(type);
+	const struct ctl_row *row = ctl_row_find_type(type);
 
 	return row ? &row->layout : NULL;
 }
@@ -372,7 +372,7 @@ const char *ctl_same_host_name(unsigned state)
 
 const char *ctl_type_name(unsigned type)
 {
-	const struct ctl_row *row = row_find(type);
+	const struct ctl_row *row = ctl_row_find_type(type);
 
 	return row ? row->name : NULL;
 }

@@ -53,7 +53,7 @@ uint64_t ticket_random64(void)
 /* Compute HMAC-SHA256 of `label`, `nonce` and `data`, and write the first n_out bytes of the HMAC
  * to ret. Each direction has its own label, so that a side cannot send back a received MAC as its
  * own. */
-static void mac(const void *key, const char *label, uint64_t nonce, const void *data,
+static void ticket_compute_mac(const void *key, const char *label, uint64_t nonce, const void *data,
 	size_t n_bytes, void *ret, size_t n_out)
 {
 	uint8_t in[4 + 8 + TICKET_BYTES], out[EVP_MAX_MD_SIZE];
@@ -84,7 +84,7 @@ void ticket_seal(const struct ticket *t, const void *key, uint8_t ret[TICKET_BYT
 		.instance = htole64(t->instance),
 		.nonce = htole64(t->nonce)};
 
-	mac(key, "c2s", 0, &w, sizeof(w) - MAC_BYTES, w.mac, MAC_BYTES);
+	ticket_compute_mac(key, "c2s", 0, &w, sizeof(w) - MAC_BYTES, w.mac, MAC_BYTES);
 	memcpy(ret, &w, sizeof(w));
 }
 
@@ -126,7 +126,7 @@ void ticket_explain_version(unsigned theirs, struct err_text *ret)
 		version, TICKET_VERSION);
 }
 
-void ticket_refuse(const char *word, uint8_t ret[REFUSED_BYTES])
+void ticket_format_refusal(const char *word, uint8_t ret[REFUSED_BYTES])
 {
 	const uint16_t version = htole16(TICKET_VERSION);
 
@@ -167,11 +167,11 @@ int ticket_verify(const void *buf, const void *key)
 	uint8_t want[MAC_BYTES];
 	const uint8_t *b = buf;
 
-	mac(key, "c2s", 0, b, TICKET_BYTES - MAC_BYTES, want, MAC_BYTES);
+	ticket_compute_mac(key, "c2s", 0, b, TICKET_BYTES - MAC_BYTES, want, MAC_BYTES);
 	return CRYPTO_memcmp(want, b + TICKET_BYTES - MAC_BYTES, MAC_BYTES) ? BPS_EAUTH : 0;
 }
 
-static struct replay_peer *replay_find(struct replay *r, const struct ticket *t)
+static struct replay_peer *replay_find_or_add_peer(struct replay *r, const struct ticket *t)
 {
 	uint16_t tag = (uint16_t)(t->nonce >> 16);
 	uint64_t h =
@@ -193,7 +193,7 @@ static struct replay_peer *replay_find(struct replay *r, const struct ticket *t)
 
 int replay_check(struct replay *r, const struct ticket *t)
 {
-	struct replay_peer *p = replay_find(r, t);
+	struct replay_peer *p = replay_find_or_add_peer(r, t);
 	uint32_t n = (uint32_t)(t->nonce >> 32), behind;
 
 	p->used_at = ++r->clock;
@@ -220,7 +220,7 @@ void proof_seal(const struct proof *p, uint64_t nonce, const void *key, uint8_t 
 		.flags = htole16(p->can_take_eager ? FLAG_CAN_TAKE_EAGER : 0),
 		.cookie = htole64(p->cookie)};
 
-	mac(key, "s2c", nonce, &w, sizeof(w) - MAC_BYTES, w.mac, MAC_BYTES);
+	ticket_compute_mac(key, "s2c", nonce, &w, sizeof(w) - MAC_BYTES, w.mac, MAC_BYTES);
 	memcpy(ret, &w, sizeof(w));
 }
 
@@ -232,7 +232,7 @@ int proof_open(const void *buf, size_t n_bytes, uint64_t nonce, const void *key,
 	if (n_bytes < sizeof(w))
 		return BPS_EPROTO;
 	memcpy(&w, buf, sizeof(w));
-	mac(key, "s2c", nonce, &w, sizeof(w) - MAC_BYTES, want, MAC_BYTES);
+	ticket_compute_mac(key, "s2c", nonce, &w, sizeof(w) - MAC_BYTES, want, MAC_BYTES);
 	if (CRYPTO_memcmp(want, w.mac, MAC_BYTES))
 		return BPS_EAUTH;
 	ret->instance = le64toh(w.instance);
@@ -249,6 +249,6 @@ uint64_t ticket_cookie(uint64_t nonce, const void *key)
 {
 	uint64_t h;
 
-	mac(key, "tag", nonce, "", 0, &h, sizeof(h));
+	ticket_compute_mac(key, "tag", nonce, "", 0, &h, sizeof(h));
 	return (le64toh(h) & ~UINT64_C(0xffff)) | (nonce & 0xffff);
 }

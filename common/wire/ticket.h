@@ -90,7 +90,7 @@ int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret);
 /* Check the HMAC of a ticket. Returns 0 or BPS_EAUTH. */
 int ticket_verify(const void *buf, const void *key);
 /* Encode a refusal. word: one of REFUSED_... */
-void ticket_refuse(const char *word, uint8_t ret[REFUSED_BYTES]);
+void ticket_format_refusal(const char *word, uint8_t ret[REFUSED_BYTES]);
 /* Explain a refusal. buf: the n_bytes that were received from the peer. Returns whether these bytes
  * begin with a word REFUSED_... above; if so, ret gets the sentence. */
 bool ticket_refusal(const void *buf, size_t n_bytes, struct err_text *ret);

@@ -97,12 +97,12 @@ static const struct rule {
 #undef PLAIN
 };
 
-static const struct rule *rule_find(unsigned type)
+static const struct rule *wire_rule_find(unsigned type)
 {
 	return type < WIRE_TYPE_END && rules[type].name ? &rules[type] : NULL;
 }
 
-struct wire_msg wire_answer(const struct wire_msg *m, enum wire_type type)
+struct wire_msg wire_make_answer(const struct wire_msg *m, enum wire_type type)
 {
 	return (struct wire_msg){.type = (uint8_t)type,
 		.pgen = m->pgen,
@@ -116,12 +116,12 @@ struct wire_msg wire_answer(const struct wire_msg *m, enum wire_type type)
 
 const char *wire_type_name(unsigned type)
 {
-	const struct rule *rule = rule_find(type);
+	const struct rule *rule = wire_rule_find(type);
 
 	return rule ? rule->name : "?";
 }
 
-static uint64_t load64(const uint8_t *p)
+static uint64_t wire_load_uint64(const uint8_t *p)
 {
 	uint64_t v;
 
@@ -129,13 +129,13 @@ static uint64_t load64(const uint8_t *p)
 	return le64toh(v);
 }
 
-static void store64(uint8_t *p, uint64_t v)
+static void wire_store_uint64(uint8_t *p, uint64_t v)
 {
 	v = htole64(v);
 	memcpy(p, &v, sizeof(v));
 }
 
-static size_t set_words(unsigned n_members)
+static size_t wire_member_set_words(unsigned n_members)
 {
 	return ((size_t)n_members + 63) / 64;
 }
@@ -147,12 +147,12 @@ static uint64_t set_stray_mask(unsigned n_members)
 	return n_members % 64 ? ~BITS(n_members % 64) : 0;
 }
 
-static size_t padded(size_t n_bytes)
+static size_t wire_padded_bytes(size_t n_bytes)
 {
 	return (n_bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
 }
 
-static size_t tail_size(const struct rule *rule, unsigned n_members)
+static size_t wire_tail_bytes(const struct rule *rule, unsigned n_members)
 {
 	switch ((enum tail)rule->tail) {
 	case TAIL_NONE:
@@ -160,7 +160,7 @@ static size_t tail_size(const struct rule *rule, unsigned n_members)
 	case TAIL_CONTRIB:
 		return TAIL_CONTRIB_BYTES;
 	case TAIL_RESULT:
-		return TAIL_RESULT_BYTES + 8 * set_words(n_members);
+		return TAIL_RESULT_BYTES + 8 * wire_member_set_words(n_members);
 	case TAIL_SEG:
 		return TAIL_SEG_BYTES;
 	}
@@ -168,53 +168,58 @@ static size_t tail_size(const struct rule *rule, unsigned n_members)
 }
 
 /* Return the rule of a message that this process sends. */
-static const struct rule *rule_get(const struct wire_msg *m)
+static const struct rule *wire_rule_of_message(const struct wire_msg *m)
 {
-	assert(rule_find(m->type));
+	assert(wire_rule_find(m->type));
 	return &rules[m->type];
 }
 
 size_t wire_size(const struct wire_msg *m)
 {
-	const struct rule *rule = rule_get(m);
+	const struct rule *rule = wire_rule_of_message(m);
 	bool is_inline = m->flags & WIRE_INLINE;
 
 	assert(rule->has_payload || !is_inline);
 	assert(!is_inline || m->len <= WIRE_INLINE_MAX);
 	assert(rule->tail != TAIL_RESULT || m->result.n_members <= WIRE_MEMBERS_MAX);
 	return WIRE_HDR_BYTES +
-	       tail_size(rule, rule->tail == TAIL_RESULT ? m->result.n_members : 0) +
-	       (is_inline ? padded(m->len) : 0);
+	       wire_tail_bytes(rule, rule->tail == TAIL_RESULT ? m->result.n_members : 0) +
+	       (is_inline ? wire_padded_bytes(m->len) : 0);
 }
 
-static void set_encode(const struct member_set *s, unsigned n_members, uint8_t *to)
+static void wire_encode_member_set(const struct member_set *s, unsigned n_members, uint8_t *to)
 {
-	size_t n = set_words(n_members);
+	size_t n = wire_member_set_words(n_members);
 
 	for (size_t i = 0; i < n; i++)
-		store64(to + 8 * i, i + 1 < n ? s->w[i] : s->w[i] & ~set_stray_mask(n_members));
+		wire_store_uint64(
+			to + 8 * i, i + 1 < n ? s->w[i] : s->w[i] & ~set_stray_mask(n_members));
 }
 
-static void tail_encode(const struct rule *rule, const struct wire_msg *m, uint8_t *to)
+static void wire_encode_tail(const struct rule *rule, const struct wire_msg *m, uint8_t *to)
 {
 	switch ((enum tail)rule->tail) {
 	case TAIL_NONE:
 		break;
 	case TAIL_CONTRIB:
-		store64(to, (uint64_t)m->contrib.crc_prev | (uint64_t)m->contrib.op << 32);
-		store64(to + 8, m->contrib.workers);
+		wire_store_uint64(
+			to, (uint64_t)m->contrib.crc_prev | (uint64_t)m->contrib.op << 32);
+		wire_store_uint64(to + 8, m->contrib.workers);
 		break;
 	case TAIL_RESULT:
-		store64(to, (uint64_t)m->result.workers | (uint64_t)m->result.n_members << 32 |
-				    (uint64_t)m->result.last << 48);
-		store64(to + 8, (uint64_t)m->result.wait_us | (uint64_t)m->result.sum_us << 32);
-		store64(to + 16, 0);
-		set_encode(&m->result.contributors, m->result.n_members, to + TAIL_RESULT_BYTES);
+		wire_store_uint64(to, (uint64_t)m->result.workers |
+					      (uint64_t)m->result.n_members << 32 |
+					      (uint64_t)m->result.last << 48);
+		wire_store_uint64(
+			to + 8, (uint64_t)m->result.wait_us | (uint64_t)m->result.sum_us << 32);
+		wire_store_uint64(to + 16, 0);
+		wire_encode_member_set(
+			&m->result.contributors, m->result.n_members, to + TAIL_RESULT_BYTES);
 		break;
 	case TAIL_SEG:
-		store64(to, m->seg.base);
-		store64(to + 8, m->seg.key);
-		store64(to + 16, m->seg.bytes);
+		wire_store_uint64(to, m->seg.base);
+		wire_store_uint64(to + 8, m->seg.key);
+		wire_store_uint64(to + 16, m->seg.bytes);
 		break;
 	}
 }
@@ -222,7 +227,7 @@ static void tail_encode(const struct rule *rule, const struct wire_msg *m, uint8
 size_t wire_encode(const struct wire_msg *m, void *buf)
 {
 	size_t n_bytes = wire_size(m);
-	const struct rule *rule = rule_get(m);
+	const struct rule *rule = wire_rule_of_message(m);
 	bool is_inline = m->flags & WIRE_INLINE;
 	const uint64_t *mask = is_inline ? rule->inline_mask : rule->mask;
 	uint8_t *to = buf;
@@ -239,12 +244,12 @@ size_t wire_encode(const struct wire_msg *m, void *buf)
 	};
 
 	for (size_t i = 0; i < HDR_WORDS; i++)
-		store64(to + 8 * i, w[i] & mask[i]);
-	tail_encode(rule, m, to + WIRE_HDR_BYTES);
+		wire_store_uint64(to + 8 * i, w[i] & mask[i]);
+	wire_encode_tail(rule, m, to + WIRE_HDR_BYTES);
 	if (is_inline && m->len) {
-		uint8_t *payload = to + n_bytes - padded(m->len);
+		uint8_t *payload = to + n_bytes - wire_padded_bytes(m->len);
 
-		store64(to + n_bytes - ALIGN_BYTES, 0);
+		wire_store_uint64(to + n_bytes - ALIGN_BYTES, 0);
 		memcpy(payload, m->payload, m->len);
 	}
 	return n_bytes;
@@ -252,7 +257,7 @@ size_t wire_encode(const struct wire_msg *m, void *buf)
 
 /* Return BPS_EPROTO, and write into err the name of a field that is set although the message's type
  * does not use the field. */
-static int refuse_unused(
+static int wire_reject_unused_field(
 	const struct rule *rule, const uint64_t *w, const uint64_t *mask, struct err_text *err)
 {
 	const char *name = "flags";
@@ -268,7 +273,7 @@ static int refuse_unused(
 
 /* Check the header first, because the lengths in the header are needed to read the rest of the
  * message. */
-static int hdr_check(
+static int wire_check_header(
 	const struct rule *rule, const uint64_t *w, bool is_inline, struct err_text *err)
 {
 	const uint64_t *mask = is_inline ? rule->inline_mask : rule->mask;
@@ -279,7 +284,7 @@ static int hdr_check(
 	for (size_t i = 0; i < HDR_WORDS; i++)
 		unused |= w[i] & ~mask[i];
 	if (unused)
-		return refuse_unused(rule, w, mask, err);
+		return wire_reject_unused_field(rule, w, mask, err);
 	if (rule->is_round && w[3] == 0)
 		return err_set(
 			err, BPS_EPROTO, "%s has round 0, but rounds count from 1", rule->name);
@@ -296,7 +301,7 @@ static int hdr_check(
 	return 0;
 }
 
-static int tail_check(
+static int wire_check_tail(
 	const struct rule *rule, const uint8_t *tail, unsigned n_members, struct err_text *err)
 {
 	uint64_t base, n_bytes;
@@ -305,21 +310,22 @@ static int tail_check(
 	case TAIL_NONE:
 		return 0;
 	case TAIL_CONTRIB:
-		if (load64(tail) >> 40 || load64(tail + 8) >> 32)
+		if (wire_load_uint64(tail) >> 40 || wire_load_uint64(tail + 8) >> 32)
 			break;
 		return 0;
 	case TAIL_RESULT:
-		if (load64(tail + 16))
+		if (wire_load_uint64(tail + 16))
 			break;
-		if (load64(tail + TAIL_RESULT_BYTES + 8 * (set_words(n_members) - 1)) &
+		if (wire_load_uint64(
+			    tail + TAIL_RESULT_BYTES + 8 * (wire_member_set_words(n_members) - 1)) &
 			set_stray_mask(n_members))
 			return err_set(err, BPS_EPROTO,
 				"%s has a contributor that is not one of its %u members",
 				rule->name, n_members);
 		return 0;
 	case TAIL_SEG:
-		base = load64(tail);
-		n_bytes = load64(tail + 16);
+		base = wire_load_uint64(tail);
+		n_bytes = wire_load_uint64(tail + 16);
 		if (n_bytes == 0 || n_bytes - 1 > UINT64_MAX - base)
 			return err_set(
 				err, BPS_EPROTO, "%s has an invalid segment size", rule->name);
@@ -328,7 +334,7 @@ static int tail_check(
 	return err_set(err, BPS_EPROTO, "%s has a reserved field that is not 0", rule->name);
 }
 
-static void tail_decode(const struct rule *rule, const uint8_t *tail, struct wire_msg *ret)
+static void wire_decode_tail(const struct rule *rule, const uint8_t *tail, struct wire_msg *ret)
 {
 	uint64_t w;
 	size_t n;
@@ -337,33 +343,33 @@ static void tail_decode(const struct rule *rule, const uint8_t *tail, struct wir
 	case TAIL_NONE:
 		break;
 	case TAIL_CONTRIB:
-		w = load64(tail);
+		w = wire_load_uint64(tail);
 		ret->contrib.crc_prev = (uint32_t)w;
 		ret->contrib.op = (uint8_t)(w >> 32);
-		ret->contrib.workers = (uint32_t)load64(tail + 8);
+		ret->contrib.workers = (uint32_t)wire_load_uint64(tail + 8);
 		break;
 	case TAIL_RESULT:
-		w = load64(tail);
+		w = wire_load_uint64(tail);
 		ret->result.workers = (uint32_t)w;
 		ret->result.n_members = (uint16_t)(w >> 32);
 		ret->result.last = (uint16_t)(w >> 48);
-		w = load64(tail + 8);
+		w = wire_load_uint64(tail + 8);
 		ret->result.wait_us = (uint32_t)w;
 		ret->result.sum_us = (uint32_t)(w >> 32);
-		n = set_words(ret->result.n_members);
+		n = wire_member_set_words(ret->result.n_members);
 		for (size_t i = 0; i < WIRE_MEMBERS_MAX / 64; i++)
 			ret->result.contributors.w[i] =
-				i < n ? load64(tail + TAIL_RESULT_BYTES + 8 * i) : 0;
+				i < n ? wire_load_uint64(tail + TAIL_RESULT_BYTES + 8 * i) : 0;
 		break;
 	case TAIL_SEG:
-		ret->seg.base = load64(tail);
-		ret->seg.key = load64(tail + 8);
-		ret->seg.bytes = load64(tail + 16);
+		ret->seg.base = wire_load_uint64(tail);
+		ret->seg.key = wire_load_uint64(tail + 8);
+		ret->seg.bytes = wire_load_uint64(tail + 16);
 		break;
 	}
 }
 
-static void hdr_decode(const uint64_t *w, struct wire_msg *ret)
+static void wire_decode_header(const uint64_t *w, struct wire_msg *ret)
 {
 	ret->type = (uint8_t)w[0];
 	ret->flags = (uint16_t)(w[0] >> 16);
@@ -384,7 +390,7 @@ static void hdr_decode(const uint64_t *w, struct wire_msg *ret)
 
 /* Return the number of members in a RESULT or DONATE. The length of the tail depends on this
  * number. Returns 0 for other types. */
-static int members_read(
+static int wire_read_member_count(
 	const struct rule *rule, const uint8_t *tail, size_t n_bytes, struct err_text *err)
 {
 	unsigned n;
@@ -393,7 +399,7 @@ static int members_read(
 		return 0;
 	if (n_bytes < TAIL_RESULT_BYTES)
 		return err_set(err, BPS_EPROTO, "%s is cut short in its tail", rule->name);
-	n = (uint16_t)(load64(tail) >> 32);
+	n = (uint16_t)(wire_load_uint64(tail) >> 32);
 	if (n == 0 || n > WIRE_MEMBERS_MAX)
 		return err_set(
 			err, BPS_EPROTO, "%s has an invalid number of members: %u", rule->name, n);
@@ -412,34 +418,35 @@ int wire_decode(const void *buf, size_t n_bytes, struct wire_msg *ret, struct er
 	if (n_bytes < WIRE_HDR_BYTES)
 		return err_set(err, BPS_EPROTO, "%zu bytes are too few for a header", n_bytes);
 	for (size_t i = 0; i < HDR_WORDS; i++)
-		w[i] = load64(p + 8 * i);
+		w[i] = wire_load_uint64(p + 8 * i);
 	if ((uint8_t)(w[0] >> 8) != WIRE_VERSION)
 		return err_set(err, BPS_EPROTO,
 			"message has version %u, but only version %u is supported",
 			(unsigned)(uint8_t)(w[0] >> 8), WIRE_VERSION);
-	rule = rule_find((uint8_t)w[0]);
+	rule = wire_rule_find((uint8_t)w[0]);
 	if (!rule)
 		return err_set(err, BPS_EPROTO, "unknown message type %u", (unsigned)(uint8_t)w[0]);
 	is_inline = w[0] >> 16 & WIRE_INLINE;
-	rc = hdr_check(rule, w, is_inline, err);
+	rc = wire_check_header(rule, w, is_inline, err);
 	if (rc)
 		return rc;
-	n_members = members_read(rule, tail, n_bytes - WIRE_HDR_BYTES, err);
+	n_members = wire_read_member_count(rule, tail, n_bytes - WIRE_HDR_BYTES, err);
 	if (n_members < 0)
 		return n_members;
-	tail_bytes = tail_size(rule, (unsigned)n_members);
+	tail_bytes = wire_tail_bytes(rule, (unsigned)n_members);
 	len = is_inline ? (uint32_t)w[6] : 0;
-	need = WIRE_HDR_BYTES + tail_bytes + padded(len);
+	need = WIRE_HDR_BYTES + tail_bytes + wire_padded_bytes(len);
 	if (n_bytes < need)
 		return err_set(err, BPS_EPROTO, "%s needs %zu bytes, only %zu were received",
 			rule->name, need, n_bytes);
-	rc = tail_check(rule, tail, (unsigned)n_members, err);
+	rc = wire_check_tail(rule, tail, (unsigned)n_members, err);
 	if (rc)
 		return rc;
-	if (len % ALIGN_BYTES && load64(p + need - ALIGN_BYTES) >> (len % ALIGN_BYTES * 8))
+	if (len % ALIGN_BYTES &&
+		wire_load_uint64(p + need - ALIGN_BYTES) >> (len % ALIGN_BYTES * 8))
 		return err_set(err, BPS_EPROTO, "%s has padding that is not zero", rule->name);
-	hdr_decode(w, ret);
-	tail_decode(rule, tail, ret);
+	wire_decode_header(w, ret);
+	wire_decode_tail(rule, tail, ret);
 	ret->payload = is_inline ? tail + tail_bytes : NULL;
 	return (int)need;
 }

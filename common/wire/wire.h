@@ -137,7 +137,7 @@ int wire_decode(const void *buf, size_t n_bytes, struct wire_msg *ret, struct er
 
 /* Return a message of the type `type`, without tail or payload. The job, tensor, part, pgen, round
  * and member are copied from `m`. */
-struct wire_msg wire_answer(const struct wire_msg *m, enum wire_type type);
+struct wire_msg wire_make_answer(const struct wire_msg *m, enum wire_type type);
 
 /* Return the name of a type, such as "CONTRIB"; "?" for an unknown type. */
 const char *wire_type_name(unsigned type);

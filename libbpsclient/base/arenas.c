@@ -13,7 +13,7 @@
 
 #define ARENAS_MAX 65536u
 
-int arenas_map(int fd, uint64_t bytes, bool is_writable, void **ret)
+int arenas_map_sealed_file(int fd, uint64_t bytes, bool is_writable, void **ret)
 {
 	struct stat st;
 	void *p;
@@ -34,7 +34,7 @@ int arenas_map(int fd, uint64_t bytes, bool is_writable, void **ret)
 	return 0;
 }
 
-static struct mapped_arena *find(const struct mapped_arenas *as, uint32_t id)
+static struct mapped_arena *arenas_find_by_id(const struct mapped_arenas *as, uint32_t id)
 {
 	for (uint32_t i = as->n; i > 0; i--) /* the newest arena is looked up most often */
 		if (as->all[i - 1].id == id)
@@ -44,7 +44,7 @@ static struct mapped_arena *find(const struct mapped_arenas *as, uint32_t id)
 
 int arenas_add(struct mapped_arenas *as, const struct local_arena *m, int *fd)
 {
-	struct mapped_arena *known = find(as, m->id), *more;
+	struct mapped_arena *known = arenas_find_by_id(as, m->id), *more;
 	void *base = NULL;
 	int rc;
 
@@ -64,7 +64,7 @@ int arenas_add(struct mapped_arenas *as, const struct local_arena *m, int *fd)
 		as->all = more;
 		known = &as->all[as->n];
 	}
-	rc = *fd < 0 ? *fd : arenas_map(*fd, m->bytes, m->is_writable, &base);
+	rc = *fd < 0 ? *fd : arenas_map_sealed_file(*fd, m->bytes, m->is_writable, &base);
 	if (rc == BPS_EPROTO)
 		return rc;
 	if (known == as->all + as->n)
@@ -82,17 +82,17 @@ int arenas_add(struct mapped_arenas *as, const struct local_arena *m, int *fd)
 
 int arenas_why_lost(const struct mapped_arenas *as, uint32_t id)
 {
-	const struct mapped_arena *a = find(as, id);
+	const struct mapped_arena *a = arenas_find_by_id(as, id);
 
 	if (a)
 		return a->code;
 	return as->has_lost_some ? -ENOMEM : 0;
 }
 
-void *arenas_place(const struct mapped_arenas *as, uint32_t id, bool is_writable, uint64_t offset,
-	uint64_t bytes)
+void *arenas_resolve_address(const struct mapped_arenas *as, uint32_t id, bool is_writable,
+	uint64_t offset, uint64_t bytes)
 {
-	const struct mapped_arena *a = find(as, id);
+	const struct mapped_arena *a = arenas_find_by_id(as, id);
 
 	if (!a || !a->base || a->is_writable != is_writable || bytes > a->bytes ||
 		offset > a->bytes - bytes || offset % LOCAL_ALIGN)
@@ -117,7 +117,7 @@ int arenas_copy_on_write(
 	return -EINVAL;
 }
 
-void arenas_freeze(struct mapped_arenas *as)
+void arenas_make_inputs_private(struct mapped_arenas *as)
 {
 	for (uint32_t i = 0; i < as->n; i++) {
 		struct mapped_arena *a = &as->all[i];

@@ -3,7 +3,7 @@
 /* Arenas: memory that the agent has created and this process has mapped. Each arena has an id. An
  * arena holds either inputs (writable) or sums (read-only) of tensors.
  *
- *   arenas_add ── arenas_place ── arenas_freeze (inputs become private copies) ── arenas_fini
+ *   arenas_add ── arenas_resolve_address ── arenas_make_inputs_private ── arenas_fini
  *
  * A zeroed struct mapped_arenas is empty. The caller must hold the session's lock. */
 #include <stdbool.h>
@@ -32,7 +32,7 @@ struct mapped_arenas {
  * The memory must be sealed against shrinking. Otherwise the agent could shrink it, and an access
  * here would raise SIGBUS. Owns: the caller keeps fd. Errors: BPS_EPROTO when the memory is not
  * sealed, or when it has less than `bytes` bytes; -errno. */
-int arenas_map(int fd, uint64_t bytes, bool is_writable, void **ret);
+int arenas_map_sealed_file(int fd, uint64_t bytes, bool is_writable, void **ret);
 /* Map the arena that message m announces. *fd is the descriptor of the arena, or -1 if the message
  * had none. It is -EMFILE if the descriptor was lost, because this process has too many descriptors
  * open. An arena that is mapped already is not changed. If descriptors or memory run out, the
@@ -48,8 +48,8 @@ int arenas_why_lost(const struct mapped_arenas *as, uint32_t id);
  * inputs, false if it needs an arena of sums. Returns NULL if the arena is unknown, is not mapped,
  * or is of the other kind. Also returns NULL if the arena cannot hold `bytes` bytes at `offset`, or
  * if `offset` is not a multiple of LOCAL_ALIGN. */
-void *arenas_place(const struct mapped_arenas *as, uint32_t id, bool is_writable, uint64_t offset,
-	uint64_t bytes);
+void *arenas_resolve_address(const struct mapped_arenas *as, uint32_t id, bool is_writable,
+	uint64_t offset, uint64_t bytes);
 /* Map `bytes` bytes of sums a second time, copy-on-write. *ret: start of the second mapping, which
  * the kernel chooses. address: start of the sums, a page boundary in a mapped arena of sums. The
  * arena must have at least `bytes` bytes from `address` on. Owns: the caller unmaps *ret, which
@@ -59,6 +59,6 @@ int arenas_copy_on_write(
 	const struct mapped_arenas *as, const void *address, uint64_t bytes, void **ret);
 /* Replace the mapped inputs by private copies. Other processes then no longer see what this process
  * writes to the inputs. If address space runs out, the inputs stay shared. */
-void arenas_freeze(struct mapped_arenas *as);
+void arenas_make_inputs_private(struct mapped_arenas *as);
 void arenas_fini(struct mapped_arenas *as);
 #endif

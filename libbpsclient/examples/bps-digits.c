@@ -63,7 +63,7 @@ struct digits_trainer {
 	struct bps_tensor *t_weight, *t_bias, *t_loss;
 };
 
-static int fail(const char *what)
+static int print_bps_last_error(const char *what)
 {
 	fprintf(stderr, "bps-digits: %s: %s\n", what, bps_last_error());
 	return -1;
@@ -71,7 +71,7 @@ static int fail(const char *what)
 
 /* ---- data ---- */
 
-static int parse_line(char *line, struct sample *s)
+static int parse_sample_line(char *line, struct sample *s)
 {
 	char *p = line, *end;
 	long v;
@@ -93,7 +93,7 @@ static int parse_line(char *line, struct sample *s)
  * the source tree, if the working directory is the top of this tree. The second path leads to the
  * same file, but starts at the program's folder. The third path leads from the program's folder to
  * the installed file. */
-static FILE *open_data(const char *path)
+static FILE *open_sample_file(const char *path)
 {
 	static const char *const places[] = {"libbpsclient/examples/digits.csv",
 		"../../libbpsclient/examples/digits.csv", "../share/bps/digits.csv"};
@@ -111,9 +111,9 @@ static FILE *open_data(const char *path)
 	return f;
 }
 
-static int read_data(struct digits_trainer *t)
+static int read_sample_file(struct digits_trainer *t)
 {
-	FILE *f = open_data(t->o.data);
+	FILE *f = open_sample_file(t->o.data);
 	char line[1024];
 	unsigned n;
 	int rc = 0;
@@ -129,9 +129,9 @@ static int read_data(struct digits_trainer *t)
 	}
 	for (n = 0; !rc && n < SAMPLES && fgets(line, sizeof(line), f); n++) {
 		if (n % TEST_EACH == TEST_EACH - 1)
-			rc = parse_line(line, &t->test[t->n_test++]);
+			rc = parse_sample_line(line, &t->test[t->n_test++]);
 		else
-			rc = parse_line(line, &t->train[t->n_train++]);
+			rc = parse_sample_line(line, &t->train[t->n_train++]);
 	}
 	fclose(f);
 	if (rc || !t->n_train || !t->n_test) {
@@ -144,7 +144,7 @@ static int read_data(struct digits_trainer *t)
 }
 
 /* xorshift64*: Vigna, An experimental exploration of Marsaglia's xorshift generators, 2016. */
-static uint64_t next_random(struct digits_trainer *t)
+static uint64_t generate_random_number(struct digits_trainer *t)
 {
 	t->random ^= t->random >> 12;
 	t->random ^= t->random << 25;
@@ -152,12 +152,12 @@ static uint64_t next_random(struct digits_trainer *t)
 	return t->random * 2685821657736338717ull;
 }
 
-static void shuffle(struct digits_trainer *t, unsigned *order)
+static void shuffle_sample_order(struct digits_trainer *t, unsigned *order)
 {
 	unsigned j, swap;
 
 	for (unsigned i = (unsigned)t->n_train - 1; i > 0; i--) {
-		j = (unsigned)(next_random(t) % (i + 1));
+		j = (unsigned)(generate_random_number(t) % (i + 1));
 		swap = order[i];
 		order[i] = order[j];
 		order[j] = swap;
@@ -167,7 +167,8 @@ static void shuffle(struct digits_trainer *t, unsigned *order)
 /* ---- model ---- */
 
 /* Compute the probability p[c] of each class c for a sample. Returns the sample's loss. */
-static double classify(const struct digits_trainer *t, const struct sample *s, double *p)
+static double compute_class_probabilities(
+	const struct digits_trainer *t, const struct sample *s, double *p)
 {
 	double max = -INFINITY, sum = 0;
 
@@ -188,11 +189,12 @@ struct gradient {
 	double weight[WEIGHTS], bias[CLASSES], loss;
 };
 
-static void add_sample(const struct digits_trainer *t, const struct sample *s, struct gradient *g)
+static void gradient_add_sample(
+	const struct digits_trainer *t, const struct sample *s, struct gradient *g)
 {
 	double p[CLASSES], d;
 
-	g->loss += classify(t, s, p);
+	g->loss += compute_class_probabilities(t, s, p);
 	for (unsigned c = 0; c < CLASSES; c++) {
 		d = p[c] - (c == s->label);
 		g->bias[c] += d;
@@ -201,7 +203,7 @@ static void add_sample(const struct digits_trainer *t, const struct sample *s, s
 	}
 }
 
-static void round_into(struct bps_tensor *t, const double *values, unsigned n)
+static void write_rounded_tensor_input(struct bps_tensor *t, const double *values, unsigned n)
 {
 	float *in = bps_input(t);
 
@@ -211,7 +213,7 @@ static void round_into(struct bps_tensor *t, const double *values, unsigned n)
 
 /* Do one gradient step on n weights: w -= rate * sum, in double, rounded once to float. Returns the
  * sum of the squares of the new weights. */
-static double update(float *w, const float *sum, unsigned n, double rate)
+static double update_weights_by_gradient(float *w, const float *sum, unsigned n, double rate)
 {
 	double squares = 0;
 
@@ -224,7 +226,8 @@ static double update(float *w, const float *sum, unsigned n, double rate)
 
 /* Do one step on a global batch of n samples. This worker computes the gradients of its share of
  * the samples. Adds the batch's loss to *loss. */
-static int step(struct digits_trainer *t, const unsigned *batch, unsigned n, double *loss)
+static int train_global_batch(
+	struct digits_trainer *t, const unsigned *batch, unsigned n, double *loss)
 {
 	struct bps_tensor *tensors[] = {t->t_weight, t->t_bias, t->t_loss};
 	unsigned first = (unsigned)((uint64_t)n * (unsigned)t->rank / (unsigned)t->size);
@@ -233,22 +236,22 @@ static int step(struct digits_trainer *t, const unsigned *batch, unsigned n, dou
 	double rate = t->o.lr / n, norm;
 
 	for (unsigned i = first; i < end; i++)
-		add_sample(t, &t->train[batch[i]], &g);
-	round_into(t->t_weight, g.weight, WEIGHTS);
-	round_into(t->t_bias, g.bias, CLASSES);
+		gradient_add_sample(t, &t->train[batch[i]], &g);
+	write_rounded_tensor_input(t->t_weight, g.weight, WEIGHTS);
+	write_rounded_tensor_input(t->t_bias, g.bias, CLASSES);
 	*(double *)bps_input(t->t_loss) = g.loss;
 	if (bps_push_pull_group(tensors, 3, BPS_SUM, BPS_PRIORITY_AUTO) < 0 ||
 		bps_wait_group(tensors, 3, 0) < 0)
-		return fail("cannot sum the gradients");
-	norm = update(t->weight, bps_output(t->t_weight), WEIGHTS, rate);
-	norm += update(t->bias, bps_output(t->t_bias), CLASSES, rate);
+		return print_bps_last_error("cannot sum the gradients");
+	norm = update_weights_by_gradient(t->weight, bps_output(t->t_weight), WEIGHTS, rate);
+	norm += update_weights_by_gradient(t->bias, bps_output(t->t_bias), CLASSES, rate);
 	t->max_norm = fmax(t->max_norm, sqrt(norm));
 	t->steps++;
 	*loss += *(const double *)bps_output(t->t_loss);
 	return 0;
 }
 
-static void show_progress(const struct digits_trainer *t, unsigned epoch, double loss)
+static void print_epoch_progress(const struct digits_trainer *t, unsigned epoch, double loss)
 {
 	bool is_tty = isatty(STDOUT_FILENO);
 
@@ -259,7 +262,7 @@ static void show_progress(const struct digits_trainer *t, unsigned epoch, double
 	fflush(stdout);
 }
 
-static int train(struct digits_trainer *t, double *ret_loss)
+static int train_all_epochs(struct digits_trainer *t, double *ret_loss)
 {
 	unsigned *order = calloc(t->n_train, sizeof(*order)), n;
 	double loss = 0;
@@ -268,29 +271,29 @@ static int train(struct digits_trainer *t, double *ret_loss)
 	for (unsigned i = 0; order && i < t->n_train; i++)
 		order[i] = i;
 	for (unsigned e = 1; !rc && e <= t->o.epochs; e++) {
-		shuffle(t, order);
+		shuffle_sample_order(t, order);
 		loss = 0;
 		for (unsigned at = 0; !rc && at < t->n_train; at += n) {
 			n = (unsigned)t->n_train - at < t->o.batch ? (unsigned)t->n_train - at
 								   : t->o.batch;
-			rc = step(t, order + at, n, &loss);
+			rc = train_global_batch(t, order + at, n, &loss);
 		}
 		loss /= (double)t->n_train;
 		if (!rc)
-			show_progress(t, e, loss);
+			print_epoch_progress(t, e, loss);
 	}
 	*ret_loss = loss;
 	free(order);
 	return rc;
 }
 
-static unsigned count_right(const struct digits_trainer *t)
+static unsigned count_correct_test_samples(const struct digits_trainer *t)
 {
 	double p[CLASSES];
 	unsigned right = 0, best;
 
 	for (size_t s = 0; s < t->n_test; s++) {
-		classify(t, &t->test[s], p);
+		compute_class_probabilities(t, &t->test[s], p);
 		best = 0;
 		for (unsigned c = 1; c < CLASSES; c++)
 			best = p[c] > p[best] ? c : best;
@@ -301,7 +304,7 @@ static unsigned count_right(const struct digits_trainer *t)
 
 /* Return the largest norm of all input vectors. The opening comment calls this value X. Each vector
  * also has the element 1 for the bias. */
-static double largest_input(const struct digits_trainer *t)
+static double compute_largest_input_norm(const struct digits_trainer *t)
 {
 	double largest = 0, squares;
 
@@ -316,7 +319,7 @@ static double largest_input(const struct digits_trainer *t)
 
 /* ---- program ---- */
 
-static int prepare(struct digits_trainer *t)
+static int init_weights_and_tensors(struct digits_trainer *t)
 {
 	const size_t size = sizeof(struct bps_decl);
 	const struct bps_decl decls[] = {{size, "digits.weight", BPS_F32, WEIGHTS, 0},
@@ -325,18 +328,19 @@ static int prepare(struct digits_trainer *t)
 
 	t->random = 0x9e3779b97f4a7c15ull ^ t->o.seed;
 	for (unsigned i = 0; i < WEIGHTS; i++)
-		t->weight[i] = (float)(((double)(next_random(t) >> 11) * 0x1p-53 - 0.5) * 0.1);
+		t->weight[i] =
+			(float)(((double)(generate_random_number(t) >> 11) * 0x1p-53 - 0.5) * 0.1);
 	if (bps_declare_group(t->b, decls, 3, tensors) < 0)
-		return fail("cannot declare the tensors");
+		return print_bps_last_error("cannot declare the tensors");
 	t->t_weight = tensors[0];
 	t->t_bias = tensors[1];
 	t->t_loss = tensors[2];
 	if (bps_broadcast(t->b, t->weight, sizeof(t->weight), 0, 0) < 0)
-		return fail("cannot broadcast the weights");
+		return print_bps_last_error("cannot broadcast the weights");
 	return 0;
 }
 
-static int write_weights(const struct digits_trainer *t)
+static int write_weights_file(const struct digits_trainer *t)
 {
 	FILE *f;
 	bool ok;
@@ -354,10 +358,10 @@ static int write_weights(const struct digits_trainer *t)
 	return ok ? 0 : -1;
 }
 
-static void show_result(const struct digits_trainer *t, double loss)
+static void print_training_result(const struct digits_trainer *t, double loss)
 {
-	double x = largest_input(t);
-	unsigned right = count_right(t);
+	double x = compute_largest_input_norm(t);
+	unsigned right = count_correct_test_samples(t);
 
 	if (t->rank)
 		return;
@@ -370,31 +374,31 @@ static void show_result(const struct digits_trainer *t, double loss)
 		printf("tolerance none: the learning rate is above %.3g\n", 4 / (x * x));
 }
 
-static int run(struct digits_trainer *t)
+static int run_training_job(struct digits_trainer *t)
 {
 	double loss;
 
 	if (bps_open(NULL, &t->b) < 0)
-		return fail("cannot join the job");
+		return print_bps_last_error("cannot join the job");
 	t->rank = bps_rank(t->b);
 	t->size = bps_size(t->b);
-	if (prepare(t) < 0 || train(t, &loss) < 0) {
+	if (init_weights_and_tensors(t) < 0 || train_all_epochs(t, &loss) < 0) {
 		bps_abort(t->b);
 		return -1;
 	}
-	show_result(t, loss);
-	if (write_weights(t) < 0) {
+	print_training_result(t, loss);
+	if (write_weights_file(t) < 0) {
 		bps_abort(t->b);
 		return -1;
 	}
-	return bps_close(t->b, 0) < 0 ? fail("cannot leave the job") : 0;
+	return bps_close(t->b, 0) < 0 ? print_bps_last_error("cannot leave the job") : 0;
 }
 
 static const char usage[] =
 	"usage: bps-digits [--epochs N] [--batch N] [--lr RATE] [--seed N] [--data FILE]\n"
 	"                  [--weights-out FILE]\n";
 
-static int parse_options(int argc, char **argv, struct digits_options *o)
+static int parse_digits_options(int argc, char **argv, struct digits_options *o)
 {
 	static const struct option names[] = {{"epochs", required_argument, NULL, 'e'},
 		{"batch", required_argument, NULL, 'b'}, {"lr", required_argument, NULL, 'l'},
@@ -434,13 +438,13 @@ int main(int argc, char **argv)
 	if (!t)
 		return 1;
 	t->o = (struct digits_options){.epochs = 30, .batch = 64, .seed = 1, .lr = 0.15};
-	if (parse_options(argc, argv, &t->o) < 0) {
+	if (parse_digits_options(argc, argv, &t->o) < 0) {
 		fputs(usage, stderr);
 		free(t);
 		return 2;
 	}
-	if (read_data(t) == 0)
-		rc = run(t);
+	if (read_sample_file(t) == 0)
+		rc = run_training_job(t);
 	free(t->test);
 	free(t->train);
 	free(t);

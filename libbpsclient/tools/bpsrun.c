@@ -26,7 +26,7 @@
 
 #define STATUS_MS 10000 /* time limit for bpsctl, which prints the final state */
 
-static void show_status(struct bpsrun *r)
+static void run_bpsctl_status(struct bpsrun *r)
 {
 	char path[PATH_MAX + 64];
 	char *argv[] = {path, ARG("status"), NULL};
@@ -41,7 +41,7 @@ static void show_status(struct bpsrun *r)
 		return;
 	p = (struct pollfd){.fd = c.pidfd, .events = POLLIN};
 	if (poll(&p, 1, STATUS_MS) == 0)
-		output_say(
+		output_print_message(
 			"`bpsctl status` has not ended after %d s: stopping it", STATUS_MS / 1000);
 	child_stop_all(&c, 1, 0);
 }
@@ -50,14 +50,14 @@ static void show_status(struct bpsrun *r)
  * environment has a token, use this token. Otherwise a job on one node gets a random token, and a
  * job on several nodes gets no token, because bpsrun on the other nodes would not have the random
  * token. Errors: -EINVAL, -EIO. */
-static int make_token(struct bpsrun *r)
+static int choose_job_token(struct bpsrun *r)
 {
 	const char *given = getenv("BPS_JOB_TOKEN");
 	unsigned char bytes[CTL_TOKEN_BYTES];
 
 	if (given && *given) {
 		if (strlen(given) != 2 * CTL_TOKEN_BYTES) {
-			output_say("BPS_JOB_TOKEN has %zu characters, not %d hex digits",
+			output_print_message("BPS_JOB_TOKEN has %zu characters, not %d hex digits",
 				strlen(given), 2 * CTL_TOKEN_BYTES);
 			return -EINVAL;
 		}
@@ -67,7 +67,8 @@ static int make_token(struct bpsrun *r)
 	if (r->o.nnodes > 1)
 		return 0;
 	if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes)) {
-		output_say("cannot get random bytes for the job's token: %s", strerror(errno));
+		output_print_message(
+			"cannot get random bytes for the job's token: %s", strerror(errno));
 		return -EIO;
 	}
 	for (unsigned i = 0; i < CTL_TOKEN_BYTES; i++)
@@ -100,7 +101,7 @@ static void make_cause_file(struct bpsrun *r)
 			r->cause_fd);
 }
 
-static int run_init(struct bpsrun *r)
+static int bpsrun_initialize(struct bpsrun *r)
 {
 	ssize_t n = readlink("/proc/self/exe", r->exe_dir, sizeof(r->exe_dir) - 1);
 	sigset_t set;
@@ -112,12 +113,12 @@ static int run_init(struct bpsrun *r)
 		snprintf(r->job, sizeof(r->job), "%s", r->o.job);
 	else
 		snprintf(r->job, sizeof(r->job), "bpsrun-%d", (int)getpid());
-	if (make_token(r) < 0)
+	if (choose_job_token(r) < 0)
 		return -EINVAL;
 	r->daemons = calloc(DAEMONS_MAX, sizeof(*r->daemons));
 	r->trainers = calloc(r->o.n, sizeof(*r->trainers));
 	if (!r->daemons || !r->trainers) {
-		output_say("out of memory for %u workers", r->o.n);
+		output_print_message("out of memory for %u workers", r->o.n);
 		return -ENOMEM;
 	}
 	for (unsigned i = 0; i < r->o.n; i++)
@@ -132,20 +133,21 @@ static int run_init(struct bpsrun *r)
 	if (r->signal_fd < 0) {
 		int rc = -errno;
 
-		output_say("cannot receive signals: %s", strerror(-rc));
+		output_print_message("cannot receive signals: %s", strerror(-rc));
 		return rc;
 	}
 	return 0;
 }
 
-static int run_job(struct bpsrun *r)
+static int run_job_until_end(struct bpsrun *r)
 {
 	int rc = 0;
 
 	r->o.agent = daemons_choose(&r->o);
 	if (!r->o.agent && r->o.nnodes > 1) {
-		output_say("a job on several nodes needs a running agent on each node: set --agent "
-			   "or BPS_AGENT_SOCKET");
+		output_print_message(
+			"a job on several nodes needs a running agent on each node: set --agent "
+			"or BPS_AGENT_SOCKET");
 		return -EINVAL;
 	}
 	if (!r->o.agent)
@@ -160,10 +162,10 @@ static int run_job(struct bpsrun *r)
 		r->result = EXIT_OWN;
 		trainers_stop(r, SIGTERM);
 	}
-	trainers_run(r);
+	trainers_run_until_end(r);
 	daemons_let_go(r);
 	if (r->o.wants_status && !rc)
-		show_status(r);
+		run_bpsctl_status(r);
 	return rc;
 }
 
@@ -174,9 +176,9 @@ int main(int argc, char **argv)
 
 	if (rc)
 		return rc < 0 ? EXIT_OWN : 0;
-	rc = run_init(&r);
+	rc = bpsrun_initialize(&r);
 	if (!rc)
-		rc = run_job(&r);
+		rc = run_job_until_end(&r);
 	if (rc < 0 && !r.result)
 		r.result = EXIT_OWN;
 	if (r.daemons)

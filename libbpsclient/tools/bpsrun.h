@@ -107,17 +107,17 @@ bool horovod_option_explain(const char *word);
 
 /* ---- output.c ---- */
 /* Print a line that begins with "bpsrun: " on stderr. */
-void output_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* Create a pipe for a child's output. output_read writes the lines to the descriptor `to`.
- * *ret_write: the child's end of the pipe, which the caller closes. Errors: -errno. */
+void output_print_message(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Create a pipe for a child's output. output_read_and_print writes the lines to the descriptor
+ * `to`. *ret_write: the child's end of the pipe, which the caller closes. Errors: -errno. */
 int output_open(struct output_stream *s, int to, int *ret_write);
 /* Write the child's available output to s->to, without waiting. Returns false if no more output is
  * available at present. */
-bool output_read(const struct bpsrun_child *c, struct output_stream *s);
+bool output_read_and_print(const struct bpsrun_child *c, struct output_stream *s);
 void output_close(const struct bpsrun_child *c, struct output_stream *s);
 /* Read the last lines of a daemon's log. Print those whose level is `least` (enum log_level) or
  * more urgent, and those without a level. */
-void output_tail(const struct bpsrun_child *c, int least);
+void output_print_log_tail(const struct bpsrun_child *c, int least);
 
 /* ---- child.c ---- */
 /* Cast a constant string to the type of exec's arguments. exec does not write to the string. */
@@ -144,16 +144,16 @@ struct spawn_plan {
  * -errno. */
 int child_spawn(struct bpsrun_child *c, const struct spawn_plan *sp);
 /* Send a signal to the process group of c. Does nothing if c does not run. */
-void child_signal(const struct bpsrun_child *c, int sig);
+void child_signal_group(const struct bpsrun_child *c, int sig);
 /* Reap c if it has ended. Returns its exit code (128 + the number of the signal that killed it), or
  * -1 if it still runs. */
-int child_reap(struct bpsrun_child *c);
+int child_reap_if_ended(struct bpsrun_child *c);
 /* Send TERM to n children, and KILL to those that still run after grace_ms. Returns when all have
  * ended. */
 void child_stop_all(struct bpsrun_child *c, unsigned n, uint64_t grace_ms);
 /* Return the time-out for poll(2) in ms, so that poll ends at deadline_ms of the monotonic clock.
  * deadline_ms 0: there is no deadline, so returns -1. */
-int child_left_ms(uint64_t deadline_ms);
+int poll_timeout_left_ms(uint64_t deadline_ms);
 
 /* ---- daemons.c ---- */
 /* Return the socket of the agent to use. NULL: start private daemons. */
@@ -202,5 +202,5 @@ int trainers_start(struct bpsrun *r, unsigned i);
 /* Send sig to all trainers. A second call sends KILL instead. */
 void trainers_stop(struct bpsrun *r, int sig);
 /* Serve all children until the last trainer has ended. Errors: -ENOMEM. */
-int trainers_run(struct bpsrun *r);
+int trainers_run_until_end(struct bpsrun *r);
 #endif

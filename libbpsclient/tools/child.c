@@ -17,7 +17,7 @@
 #include "common/base/clock.h"
 #include "common/os/limits.h"
 
-int child_left_ms(uint64_t deadline_ms)
+int poll_timeout_left_ms(uint64_t deadline_ms)
 {
 	uint64_t now = clock_now_ms();
 
@@ -30,7 +30,7 @@ int child_left_ms(uint64_t deadline_ms)
 /* Give the child its descriptors sp->fds with the numbers 3, 4, ..., as sd_listen_fds(3) expects.
  * First move all descriptors to high numbers, because a descriptor may have a number that another
  * descriptor needs. Runs in the child. */
-static void hand_over(const struct spawn_plan *sp)
+static void child_install_listen_fds(const struct spawn_plan *sp)
 {
 	char text[16];
 
@@ -51,7 +51,7 @@ static void hand_over(const struct spawn_plan *sp)
 	setenv("LISTEN_FDNAMES", sp->fd_names, 1);
 }
 
-static void run_child(const struct spawn_plan *sp, pid_t parent)
+static void child_setup_and_exec(const struct spawn_plan *sp, pid_t parent)
 {
 	int null_fd = open("/dev/null", O_RDONLY);
 	sigset_t none;
@@ -71,14 +71,14 @@ static void run_child(const struct spawn_plan *sp, pid_t parent)
 	if (sp->keep >= 0)
 		fcntl(sp->keep, F_SETFD, 0);
 	if (sp->n_fds)
-		hand_over(sp);
+		child_install_listen_fds(sp);
 	if (sp->fd_limit)
 		setrlimit(RLIMIT_NOFILE, sp->fd_limit);
 	for (const char *const *e = sp->env; e && *e; e += 2)
 		if (e[1])
 			setenv(e[0], e[1], 1);
 	execvp(sp->argv[0], sp->argv);
-	output_say("cannot run '%s': %s", sp->argv[0], strerror(errno));
+	output_print_message("cannot run '%s': %s", sp->argv[0], strerror(errno));
 	_exit(errno == ENOENT ? 127 : 126);
 }
 
@@ -92,31 +92,31 @@ int child_spawn(struct bpsrun_child *c, const struct spawn_plan *sp)
 	if (c->pid < 0) {
 		c->pid = 0;
 		rc = limits_explain(-errno, "cannot start a process: fork", &err);
-		output_say("%s", err.s);
+		output_print_message("%s", err.s);
 		return rc;
 	}
 	if (!c->pid)
-		run_child(sp, parent);
+		child_setup_and_exec(sp, parent);
 	/* Parent and child both set the child's process group, because the parent may send
 	 * a signal to the group before the child has run. */
 	setpgid(c->pid, c->pid);
 	c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
 	if (c->pidfd < 0) {
 		rc = limits_explain(-errno, "cannot watch a process: pidfd_open", &err);
-		output_say("%s", err.s);
+		output_print_message("%s", err.s);
 		return rc;
 	}
 	fcntl(c->pidfd, F_SETFD, FD_CLOEXEC);
 	return 0;
 }
 
-void child_signal(const struct bpsrun_child *c, int sig)
+void child_signal_group(const struct bpsrun_child *c, int sig)
 {
 	if (c->pid)
 		kill(-c->pid, sig);
 }
 
-int child_reap(struct bpsrun_child *c)
+int child_reap_if_ended(struct bpsrun_child *c)
 {
 	siginfo_t si = {.si_pid = 0};
 	int status;
@@ -141,15 +141,15 @@ void child_stop_all(struct bpsrun_child *c, unsigned n, uint64_t grace_ms)
 	struct pollfd p;
 
 	for (unsigned i = 0; i < n; i++)
-		child_signal(&c[i], SIGTERM);
+		child_signal_group(&c[i], SIGTERM);
 	for (unsigned i = 0; i < n; i++) {
 		if (!c[i].pid)
 			continue;
 		p = (struct pollfd){.fd = c[i].pidfd, .events = POLLIN};
-		if (poll(&p, 1, child_left_ms(deadline)) <= 0) {
-			child_signal(&c[i], SIGKILL);
+		if (poll(&p, 1, poll_timeout_left_ms(deadline)) <= 0) {
+			child_signal_group(&c[i], SIGKILL);
 			poll(&p, 1, DAEMON_STOP_MS);
 		}
-		child_reap(&c[i]);
+		child_reap_if_ended(&c[i]);
 	}
 }

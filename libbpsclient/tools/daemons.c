@@ -26,7 +26,7 @@
  * probably end again. */
 #define LIVES_MAX 20
 
-static bool is_program(const char *path)
+static bool is_executable_file(const char *path)
 {
 	struct stat st;
 
@@ -36,17 +36,17 @@ static bool is_program(const char *path)
 void daemons_program(const struct bpsrun *r, const char *name, char *ret, size_t room)
 {
 	snprintf(ret, room, "%s/%s", r->exe_dir, name);
-	if (is_program(ret))
+	if (is_executable_file(ret))
 		return;
 	snprintf(ret, room, "%s/%s/%s", r->exe_dir, name, name);
-	if (is_program(ret))
+	if (is_executable_file(ret))
 		return;
 	snprintf(ret, room, "%s/../sbin/%s", r->exe_dir, name);
-	if (!is_program(ret))
+	if (!is_executable_file(ret))
 		snprintf(ret, room, "%s", name);
 }
 
-static bool parse_ports(const char *text, unsigned *ret_port, unsigned *ret_http)
+static bool parse_daemon_ports(const char *text, unsigned *ret_port, unsigned *ret_http)
 {
 	const char *port = strstr(text, "PORT="), *http = strstr(text, "HTTP=");
 
@@ -57,7 +57,7 @@ static bool parse_ports(const char *text, unsigned *ret_port, unsigned *ret_http
 /* Wait until a daemon is ready: it writes its ports to its ready descriptor, and then closes the
  * descriptor. Errors: -ETIMEDOUT; -ECHILD: the daemon ended or wrote no valid ports; -EINTR: bpsrun
  * has received a signal. */
-static int await_ready(
+static int daemon_await_ready(
 	struct bpsrun *r, struct bpsrun_child *c, unsigned *ret_port, unsigned *ret_http)
 {
 	struct pollfd p[] = {
@@ -68,10 +68,10 @@ static int await_ready(
 	ssize_t got = 1;
 
 	while (got && n < sizeof(text) - 1) {
-		if (poll(p, 2, child_left_ms(deadline)) == 0) {
-			output_say("%s is not ready after %d s; its log ends with:", c->name,
-				READY_MS / 1000);
-			output_tail(c, LOG_TRACE);
+		if (poll(p, 2, poll_timeout_left_ms(deadline)) == 0) {
+			output_print_message("%s is not ready after %d s; its log ends with:",
+				c->name, READY_MS / 1000);
+			output_print_log_tail(c, LOG_TRACE);
 			return -ETIMEDOUT;
 		}
 		if (p[1].revents)
@@ -81,10 +81,10 @@ static int await_ready(
 	}
 	close(c->ready_fd);
 	c->ready_fd = -1;
-	if (parse_ports(text, ret_port, ret_http))
+	if (parse_daemon_ports(text, ret_port, ret_http))
 		return 0;
-	output_say("%s did not start; its log ends with:", c->name);
-	output_tail(c, LOG_TRACE);
+	output_print_message("%s did not start; its log ends with:", c->name);
+	output_print_log_tail(c, LOG_TRACE);
 	return -ECHILD;
 }
 
@@ -98,7 +98,7 @@ static void daemons_notify(
 /* Create the pipe on which a daemon reports that it is ready. The daemon inherits n_fds
  * descriptors. The pipe's write end gets a number above the numbers of these descriptors. Errors:
  * -errno. */
-static int ready_pipe(unsigned n_fds, int ret[2])
+static int create_ready_pipe(unsigned n_fds, int ret[2])
 {
 	int fd, rc;
 
@@ -134,11 +134,11 @@ static int start_daemon(
 	sp.fds = fds;
 	sp.fd_names = names;
 	log_fd = open(c->log, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
-	rc = log_fd < 0 ? -errno : ready_pipe(sp.n_fds, ready);
+	rc = log_fd < 0 ? -errno : create_ready_pipe(sp.n_fds, ready);
 	if (rc < 0) {
 		snprintf(what, sizeof(what), "cannot start %s", c->name);
 		limits_explain(rc, what, &err);
-		output_say("%s", err.s);
+		output_print_message("%s", err.s);
 		goto out;
 	}
 	snprintf(fd_text, sizeof(fd_text), "%d", ready[1]);
@@ -165,7 +165,7 @@ out:
 	return rc;
 }
 
-static struct bpsrun_child *name_daemon(struct bpsrun *r, const char *kind, unsigned i)
+static struct bpsrun_child *daemons_append_child(struct bpsrun *r, const char *kind, unsigned i)
 {
 	struct bpsrun_child *c = &r->daemons[r->n_daemons++];
 
@@ -184,19 +184,19 @@ static int start_scheduler(struct bpsrun *r)
 	char state[128];
 	char *args[] = {ARG("--listen"), ARG("127.0.0.1:0"), ARG("--http"), ARG("127.0.0.1:0"),
 		ARG("--state-dir"), state, NULL};
-	struct bpsrun_child *c = name_daemon(r, "scheduler", 0);
+	struct bpsrun_child *c = daemons_append_child(r, "scheduler", 0);
 	unsigned port = 0, http = 0;
 	int rc;
 
 	snprintf(state, sizeof(state), "%s/state", r->dir);
 	if (mkdir(state, 0700) < 0) {
 		rc = -errno;
-		output_say("cannot create the folder '%s': %s", state, strerror(-rc));
+		output_print_message("cannot create the folder '%s': %s", state, strerror(-rc));
 		return rc;
 	}
 	rc = start_daemon(r, c, "bps-scheduler", args);
 	if (!rc)
-		rc = await_ready(r, &r->daemons[0], &port, &http);
+		rc = daemon_await_ready(r, &r->daemons[0], &port, &http);
 	if (rc < 0)
 		return rc;
 	snprintf(r->scheduler, sizeof(r->scheduler), "127.0.0.1:%u", port);
@@ -222,13 +222,13 @@ static void memory_setting(const struct bpsrun *r, const char *variable, char *r
 			(unsigned long long)((all - all / 16) / (n < 2 ? 2 : n)));
 }
 
-static int start_server(struct bpsrun *r, unsigned i)
+static int start_private_server(struct bpsrun *r, unsigned i)
 {
 	char memory[32];
 	char *args[] = {ARG("--name"), NULL, ARG("--scheduler"), r->scheduler, ARG("--listen"),
 		ARG("127.0.0.1:0"), ARG("--http"), ARG("127.0.0.1:0"), ARG("--same-host-dir"),
 		r->dir, ARG("--sums-memory"), memory, NULL};
-	struct bpsrun_child *c = name_daemon(r, "server", i);
+	struct bpsrun_child *c = daemons_append_child(r, "server", i);
 
 	memory_setting(r, "BPS_SUMS_MEMORY", memory, sizeof(memory));
 	args[1] = c->name;
@@ -243,7 +243,7 @@ void daemons_socket(const struct bpsrun *r, unsigned i, char *ret, size_t room)
 		snprintf(ret, room, "%s", r->o.agent);
 }
 
-static int run_agent(struct bpsrun *r, struct bpsrun_child *c)
+static int start_agent_process(struct bpsrun *r, struct bpsrun_child *c)
 {
 	char listen[32], path[128], memory[32];
 	char *args[] = {ARG("--name"), NULL, ARG("--scheduler"), r->scheduler, ARG("--listen"),
@@ -258,15 +258,15 @@ static int run_agent(struct bpsrun *r, struct bpsrun_child *c)
 	return start_daemon(r, c, "bps-agent", args);
 }
 
-static int start_agent(struct bpsrun *r, unsigned i)
+static int start_private_agent(struct bpsrun *r, unsigned i)
 {
-	struct bpsrun_child *c = name_daemon(r, "agent", i);
+	struct bpsrun_child *c = daemons_append_child(r, "agent", i);
 	char notify[160];
 	int rc;
 
 	daemons_notify(r, c, notify, sizeof(notify));
 	rc = fdstore_server_open(notify, &c->fdstore);
-	return rc < 0 ? rc : run_agent(r, c);
+	return rc < 0 ? rc : start_agent_process(r, c);
 }
 
 bool daemons_revive(struct bpsrun *r, struct bpsrun_child *c, int code)
@@ -277,11 +277,11 @@ bool daemons_revive(struct bpsrun *r, struct bpsrun_child *c, int code)
 		close(c->ready_fd);
 	c->ready_fd = -1;
 	fdstore_server_receive(c->fdstore); /* handle messages that the ended agent has sent */
-	return run_agent(r, c) == 0;
+	return start_agent_process(r, c) == 0;
 }
 
 /* Return whether the environment asks for servers even for a job on one machine. */
-static bool is_forced(void)
+static bool is_distributed_forced(void)
 {
 	const char *bps = getenv("BPS_FORCE_DISTRIBUTED"),
 		   *byteps = getenv("BYTEPS_FORCE_DISTRIBUTED");
@@ -293,7 +293,7 @@ bool daemon_is_needed(const struct bpsrun *r, const struct bpsrun_child *c)
 {
 	if (c->fdstore) /* an agent */
 		return !r->may_shrink;
-	if (c != r->daemons && r->o.agents == 1 && !is_forced())
+	if (c != r->daemons && r->o.agents == 1 && !is_distributed_forced())
 		return false; /* all workers are on one machine, so no server takes part */
 	for (unsigned i = 1; c != r->daemons && i <= r->o.servers; i++)
 		if (r->daemons[i].pid)
@@ -301,7 +301,7 @@ bool daemon_is_needed(const struct bpsrun *r, const struct bpsrun_child *c)
 	return true;
 }
 
-static int make_dir(struct bpsrun *r)
+static int daemons_create_dir(struct bpsrun *r)
 {
 	const char *base = getenv("XDG_RUNTIME_DIR");
 
@@ -310,7 +310,7 @@ static int make_dir(struct bpsrun *r)
 		base = "/tmp";
 	snprintf(r->dir, sizeof(r->dir), "%s/bpsrun-XXXXXX", base);
 	if (!mkdtemp(r->dir)) {
-		output_say("cannot create the folder '%s': %s", r->dir, strerror(errno));
+		output_print_message("cannot create the folder '%s': %s", r->dir, strerror(errno));
 		r->dir[0] = 0;
 		return -errno;
 	}
@@ -322,20 +322,20 @@ static int make_dir(struct bpsrun *r)
 int daemons_start(struct bpsrun *r)
 {
 	unsigned port, http;
-	int rc = make_dir(r);
+	int rc = daemons_create_dir(r);
 
 	if (!rc)
 		rc = start_scheduler(r);
 	for (unsigned i = 0; !rc && i < r->o.servers; i++)
-		rc = start_server(r, i);
+		rc = start_private_server(r, i);
 	for (unsigned i = 0; !rc && i < r->o.agents; i++)
-		rc = start_agent(r, i);
+		rc = start_private_agent(r, i);
 	for (unsigned i = 1; !rc && i < r->n_daemons; i++)
-		rc = await_ready(r, &r->daemons[i], &port, &http);
+		rc = daemon_await_ready(r, &r->daemons[i], &port, &http);
 	return rc;
 }
 
-static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *ftw)
+static int remove_tree_entry(const char *path, const struct stat *st, int kind, struct FTW *ftw)
 {
 	(void)st;
 	(void)kind;
@@ -355,7 +355,7 @@ void daemons_stop(struct bpsrun *r)
 {
 	daemons_let_go(r);
 	for (unsigned i = r->n_daemons; r->result && i > 0; i--)
-		output_tail(&r->daemons[i - 1], LOG_WARN);
+		output_print_log_tail(&r->daemons[i - 1], LOG_WARN);
 	if (r->n_daemons > 1)
 		child_stop_all(r->daemons + 1, r->n_daemons - 1, DAEMON_STOP_MS);
 	child_stop_all(r->daemons, r->n_daemons, DAEMON_STOP_MS);
@@ -363,11 +363,11 @@ void daemons_stop(struct bpsrun *r)
 		if (r->daemons[i].ready_fd >= 0)
 			close(r->daemons[i].ready_fd);
 	if (r->dir[0])
-		nftw(r->dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+		nftw(r->dir, remove_tree_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 /* Return 0 if a process accepts connections at the socket with this path; otherwise -errno. */
-static int try_connect(const char *path)
+static int probe_agent_socket(const char *path)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -389,11 +389,12 @@ const char *daemons_choose(const struct bpsrun_options *o)
 		return o->agent;
 	if (env && *env)
 		return env;
-	rc = try_connect(LOCAL_SOCKET);
+	rc = probe_agent_socket(LOCAL_SOCKET);
 	/* Print the error, because the user may expect that the job uses this host's agent. */
 	if (rc < 0)
-		output_say("cannot connect to the agent at %s: %s%s; starting a separate cluster "
-			   "for the job",
+		output_print_message(
+			"cannot connect to the agent at %s: %s%s; starting a separate cluster "
+			"for the job",
 			LOCAL_SOCKET, strerror(-rc),
 			rc == -EACCES || rc == -EPERM ? " (is this user in the socket's group?)"
 						      : "");

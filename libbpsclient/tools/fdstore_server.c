@@ -38,7 +38,7 @@ int fdstore_server_open(const char *path, struct fdstore_server **ret)
 	k->sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (k->sock < 0 || bind(k->sock, (struct sockaddr *)&addr, sizeof(addr)) < 0) {
 		rc = -errno;
-		output_say("cannot listen on '%s': %s", path, strerror(errno));
+		output_print_message("cannot listen on '%s': %s", path, strerror(errno));
 		fdstore_server_close(k);
 		return rc;
 	}
@@ -65,7 +65,7 @@ int fdstore_server_socket(const struct fdstore_server *k)
 
 /* Store the descriptor `fd` under the name `name`. If there is no room, close the descriptor.
  * Owns: takes the descriptor. */
-static void keep(struct fdstore_server *k, const char *name, int fd)
+static void fdstore_server_add_fd(struct fdstore_server *k, const char *name, int fd)
 {
 	if (k->n == k->room && k->n < KEPT_MAX) {
 		unsigned room = 2 * k->room + 32;
@@ -84,7 +84,7 @@ static void keep(struct fdstore_server *k, const char *name, int fd)
 	snprintf(k->kept[k->n++].name, NAME_BYTES, "%s", name);
 }
 
-static void forget(struct fdstore_server *k, const char *name)
+static void fdstore_server_remove_fds(struct fdstore_server *k, const char *name)
 {
 	unsigned n = 0;
 
@@ -99,7 +99,7 @@ static void forget(struct fdstore_server *k, const char *name)
 
 /* Find the line that begins with `key`, such as "FDNAME=", and copy the rest of the line to ret.
  * Returns false if no line begins with `key`, or if the rest of the line is not a valid name. */
-static bool value_of(const char *lines, const char *key, char ret[NAME_BYTES])
+static bool parse_notify_value(const char *lines, const char *key, char ret[NAME_BYTES])
 {
 	size_t n = strlen(key), len;
 
@@ -135,13 +135,13 @@ void fdstore_server_receive(struct fdstore_server *k)
 			return;
 		lines[n] = 0;
 		n_fds = fd_passing_detach(&mh, fds, FD_PASSING_MAX);
-		if (!value_of(lines, "FDNAME=", name))
+		if (!parse_notify_value(lines, "FDNAME=", name))
 			*name = 0;
-		if (*name && value_of(lines, "FDSTOREREMOVE=", yes))
-			forget(k, name);
+		if (*name && parse_notify_value(lines, "FDSTOREREMOVE=", yes))
+			fdstore_server_remove_fds(k, name);
 		for (unsigned i = 0; i < n_fds; i++)
-			if (*name && value_of(lines, "FDSTORE=", yes))
-				keep(k, name, fds[i]);
+			if (*name && parse_notify_value(lines, "FDSTORE=", yes))
+				fdstore_server_add_fd(k, name, fds[i]);
 			else
 				close(fds[i]);
 	}

@@ -53,7 +53,7 @@ static const struct {
 
 /* Return whether `word` begins with the option `name`, and its value follows or is in the next
  * word: "--hosts", "--hosts=a:2", "-Ha:2". */
-static bool is_option(const char *word, const char *name, size_t n)
+static bool word_is_horovod_option(const char *word, const char *name, size_t n)
 {
 	bool is_long = name[1] == '-' || n > 2;
 
@@ -68,9 +68,9 @@ bool horovod_option_explain(const char *word)
 		for (const char *name = options[i].names; *name;) {
 			size_t n = strcspn(name, " ");
 
-			if (is_option(word, name, n)) {
-				output_say("%.*s is an option of horovodrun: %s", (int)n, name,
-					options[i].instead);
+			if (word_is_horovod_option(word, name, n)) {
+				output_print_message("%.*s is an option of horovodrun: %s", (int)n,
+					name, options[i].instead);
 				return true;
 			}
 			name += n + (name[n] == ' ');

@@ -19,7 +19,7 @@ static const char usage[] =
 	"              -- COMMAND [ARG...]\n"
 	"bpsrun(1) describes the options (`man bpsrun`).\n";
 
-static int parse_count(
+static int parse_number_in_range(
 	const char *what, const char *text, unsigned min, unsigned max, unsigned *ret)
 {
 	char *end;
@@ -28,22 +28,23 @@ static int parse_count(
 	errno = 0;
 	v = strtoul(text, &end, 10);
 	if (errno || end == text || *end || text[0] == '-' || v < min || v > max) {
-		output_say("%s '%s' is not a number from %u to %u", what, text, min, max);
+		output_print_message("%s '%s' is not a number from %u to %u", what, text, min, max);
 		return -EINVAL;
 	}
 	*ret = (unsigned)v;
 	return 0;
 }
 
-static int parse_time(const char *option, const char *text, uint32_t *ret_ms)
+static int parse_option_duration(const char *option, const char *text, uint32_t *ret_ms)
 {
-	uint64_t ms = duration_ms(text, INT32_MAX);
+	uint64_t ms = duration_parse_ms(text, INT32_MAX);
 
 	if (ms) {
 		*ret_ms = (uint32_t)ms;
 		return 0;
 	}
-	output_say("%s '%s' is not a number with a unit, such as 30s or 5min", option, text);
+	output_print_message(
+		"%s '%s' is not a number with a unit, such as 30s or 5min", option, text);
 	return -EINVAL;
 }
 
@@ -80,25 +81,27 @@ static const struct option long_options[] = {
 
 /* Store the option c. Return 0 on success. Return 1 for --help and --version, after which nothing
  * is run. Return -EINVAL if the option is not valid. */
-static int parse_option(int c, struct bpsrun_options *o)
+static int parse_bpsrun_option(int c, struct bpsrun_options *o)
 {
 	switch (c) {
 	case 'n':
-		return parse_count("-n", optarg, 1, TRAINERS_MAX, &o->n);
+		return parse_number_in_range("-n", optarg, 1, TRAINERS_MAX, &o->n);
 	case OPT_SERVERS:
 		o->has_servers = true;
-		return parse_count("--servers", optarg, 1, DAEMONS_MAX / 2 - 1, &o->servers);
+		return parse_number_in_range(
+			"--servers", optarg, 1, DAEMONS_MAX / 2 - 1, &o->servers);
 	case OPT_AGENTS:
 		o->has_agents = true;
-		return parse_count("--agents", optarg, 1, DAEMONS_MAX / 2 - 1, &o->agents);
+		return parse_number_in_range(
+			"--agents", optarg, 1, DAEMONS_MAX / 2 - 1, &o->agents);
 	case OPT_NNODES:
-		return parse_count("--nnodes", optarg, 1, 65536, &o->nnodes);
+		return parse_number_in_range("--nnodes", optarg, 1, 65536, &o->nnodes);
 	case OPT_NODE_RANK:
-		return parse_count("--node-rank", optarg, 0, 65535, &o->node_rank);
+		return parse_number_in_range("--node-rank", optarg, 0, 65535, &o->node_rank);
 	case OPT_TIMEOUT:
-		return parse_time("--timeout", optarg, &o->timeout_ms);
+		return parse_option_duration("--timeout", optarg, &o->timeout_ms);
 	case OPT_GRACE:
-		return parse_time("--grace", optarg, &o->grace_ms);
+		return parse_option_duration("--grace", optarg, &o->grace_ms);
 	case OPT_JOB:
 		o->job = optarg;
 		return 0;
@@ -126,36 +129,42 @@ static int parse_option(int c, struct bpsrun_options *o)
 	}
 }
 
-static int check_options(struct bpsrun_options *o)
+static int check_bpsrun_options(struct bpsrun_options *o)
 {
 	if (!o->n || !o->command[0]) {
-		output_say("%s is missing", o->n ? "the command" : "-n, the number of workers,");
+		output_print_message(
+			"%s is missing", o->n ? "the command" : "-n, the number of workers,");
 		fputs(usage, stderr);
 		return -EINVAL;
 	}
 	if (o->node_rank >= o->nnodes) {
-		output_say("--node-rank %u is not below --nnodes %u", o->node_rank, o->nnodes);
+		output_print_message(
+			"--node-rank %u is not below --nnodes %u", o->node_rank, o->nnodes);
 		return -EINVAL;
 	}
 	if (o->nnodes > 1 && !o->job) {
-		output_say("a job on several nodes needs --job, with the same name on each node");
+		output_print_message(
+			"a job on several nodes needs --job, with the same name on each node");
 		return -EINVAL;
 	}
 	if (o->job && (!*o->job || strlen(o->job) > CTL_JOB_NAME_MAX)) {
-		output_say("--job must have 1 to %d bytes", CTL_JOB_NAME_MAX);
+		output_print_message("--job must have 1 to %d bytes", CTL_JOB_NAME_MAX);
 		return -EINVAL;
 	}
 	if (o->on_agent_loss && strcmp(o->on_agent_loss, "abort") != 0 &&
 		strcmp(o->on_agent_loss, "shrink") != 0) {
-		output_say("--on-agent-loss '%s' is neither abort nor shrink", o->on_agent_loss);
+		output_print_message(
+			"--on-agent-loss '%s' is neither abort nor shrink", o->on_agent_loss);
 		return -EINVAL;
 	}
 	if (o->agents > o->n) {
-		output_say("--agents %u is more than the number of workers, %u", o->agents, o->n);
+		output_print_message(
+			"--agents %u is more than the number of workers, %u", o->agents, o->n);
 		return -EINVAL;
 	}
 	if (o->agent && (o->has_agents || o->has_servers)) {
-		output_say("--agent uses running daemons; --agents and --servers start new ones");
+		output_print_message(
+			"--agent uses running daemons; --agents and --servers start new ones");
 		return -EINVAL;
 	}
 	return 0;
@@ -173,10 +182,10 @@ int bpsrun_options_parse(int argc, char **argv, struct bpsrun_options *o)
 		c = getopt_long(argc, argv, "+n:h", long_options, NULL);
 		if (c < 0)
 			break;
-		rc = parse_option(c, o);
+		rc = parse_bpsrun_option(c, o);
 		if (rc)
 			return rc;
 	}
 	o->command = argv + optind;
-	return check_options(o);
+	return check_bpsrun_options(o);
 }

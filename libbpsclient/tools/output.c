@@ -18,7 +18,7 @@
  * is the state of the process's terminal, so it is not a field of a struct. */
 static const struct output_stream *unfinished;
 
-void output_say(const char *fmt, ...)
+void output_print_message(const char *fmt, ...)
 {
 	char line[1024];
 	va_list ap;
@@ -32,7 +32,7 @@ void output_say(const char *fmt, ...)
 	dprintf(STDERR_FILENO, "bpsrun: %s\n", line);
 }
 
-static void write_all(int fd, const char *p, size_t n)
+static void output_write_all(int fd, const char *p, size_t n)
 {
 	ssize_t done;
 
@@ -51,14 +51,14 @@ static void write_all(int fd, const char *p, size_t n)
 
 /* Print a text, with the rank in front of it unless it continues the stream's unfinished line.
  * begin: "\r" to write over that line, else "". end: "\n", or "" to leave the line unfinished. */
-static void emit(const struct bpsrun_child *c, const struct output_stream *s, const char *begin,
-	const char *text, size_t n, const char *end)
+static void output_print_text(const struct bpsrun_child *c, const struct output_stream *s,
+	const char *begin, const char *text, size_t n, const char *end)
 {
 	char whole[sizeof(s->buf) + 48];
 	int head = 0;
 
 	if (unfinished && unfinished != s)
-		write_all(unfinished->to, "\n", 1);
+		output_write_all(unfinished->to, "\n", 1);
 	if (unfinished != s || *begin)
 		head = snprintf(
 			whole, sizeof(whole), "%s[%u] ", unfinished == s ? begin : "", c->rank);
@@ -66,14 +66,14 @@ static void emit(const struct bpsrun_child *c, const struct output_stream *s, co
 	if (*end)
 		whole[(size_t)head + n++] = *end;
 	/* one write per line, so that lines of different children do not mix */
-	write_all(s->to, whole, (size_t)head + n);
+	output_write_all(s->to, whole, (size_t)head + n);
 	unfinished = *end ? NULL : s;
 }
 
 /* Print a line without its newline. Each part of the line that begins with '\r' is printed over
  * the part before. */
-static void emit_line(const struct bpsrun_child *c, struct output_stream *s, const char *line,
-	size_t n, const char *end)
+static void output_print_line(const struct bpsrun_child *c, struct output_stream *s,
+	const char *line, size_t n, const char *end)
 {
 	const char *stop = line + n;
 
@@ -84,32 +84,34 @@ static void emit_line(const struct bpsrun_child *c, struct output_stream *s, con
 		if (!next)
 			break;
 		if (next > line)
-			emit(c, s, s->has_return ? "\r" : "", line, (size_t)(next - line), "");
+			output_print_text(
+				c, s, s->has_return ? "\r" : "", line, (size_t)(next - line), "");
 		s->has_return = true;
 		line = next + 1;
 	}
 	if (line == stop && !*end)
 		return;
-	emit(c, s, line < stop && s->has_return ? "\r" : "", line, (size_t)(stop - line), end);
+	output_print_text(
+		c, s, line < stop && s->has_return ? "\r" : "", line, (size_t)(stop - line), end);
 	s->has_return = false;
 }
 
-static void emit_lines(const struct bpsrun_child *c, struct output_stream *s)
+static void output_print_buffered_lines(const struct bpsrun_child *c, struct output_stream *s)
 {
 	char *start = s->buf, *end = s->buf + s->n, *nl;
 
 	s->has_progress |= memchr(start, '\r', s->n) != NULL;
 	while ((nl = memchr(start, '\n', (size_t)(end - start)))) {
-		emit_line(c, s, start, (size_t)(nl - start), "\n");
+		output_print_line(c, s, start, (size_t)(nl - start), "\n");
 		start = nl + 1;
 	}
 	s->n = (size_t)(end - start);
 	memmove(s->buf, start, s->n);
 	if (s->n && s->has_progress) {
-		emit_line(c, s, s->buf, s->n, "");
+		output_print_line(c, s, s->buf, s->n, "");
 		s->n = 0;
 	} else if (s->n == sizeof(s->buf)) { /* the line fills the buffer: print it in parts */
-		emit(c, s, "", s->buf, s->n, "\n");
+		output_print_text(c, s, "", s->buf, s->n, "\n");
 		s->n = 0;
 	}
 }
@@ -119,7 +121,7 @@ void output_close(const struct bpsrun_child *c, struct output_stream *s)
 	if (s->fd < 0)
 		return;
 	if (s->n || unfinished == s)
-		emit(c, s, "", s->buf, s->n, "\n");
+		output_print_text(c, s, "", s->buf, s->n, "\n");
 	s->n = 0;
 	close(s->fd);
 	s->fd = -1;
@@ -133,7 +135,7 @@ int output_open(struct output_stream *s, int to, int *ret_write)
 		struct err_text err;
 		int rc = limits_explain(-errno, "cannot make a pipe for a worker's output", &err);
 
-		output_say("%s", err.s);
+		output_print_message("%s", err.s);
 		return rc;
 	}
 	fcntl(p[0], F_SETFL, O_NONBLOCK);
@@ -143,7 +145,7 @@ int output_open(struct output_stream *s, int to, int *ret_write)
 	return 0;
 }
 
-bool output_read(const struct bpsrun_child *c, struct output_stream *s)
+bool output_read_and_print(const struct bpsrun_child *c, struct output_stream *s)
 {
 	ssize_t n;
 
@@ -157,11 +159,11 @@ bool output_read(const struct bpsrun_child *c, struct output_stream *s)
 		return false;
 	}
 	s->n += (size_t)n;
-	emit_lines(c, s);
+	output_print_buffered_lines(c, s);
 	return true;
 }
 
-void output_tail(const struct bpsrun_child *c, int least)
+void output_print_log_tail(const struct bpsrun_child *c, int least)
 {
 	char buf[TAIL_BYTES + 1], *line = buf, *p;
 	int fd = open(c->log, O_RDONLY | O_CLOEXEC), lines = 0;
@@ -182,6 +184,6 @@ void output_tail(const struct bpsrun_child *c, int least)
 	for (p = strtok(line, "\n"); p; p = strtok(NULL, "\n")) {
 		has_level = p[0] == '<' && p[1] >= '0' && p[1] <= '9' && p[2] == '>';
 		if (!has_level || p[1] - '0' <= least)
-			output_say("%s: %s", c->name, has_level ? p + 3 : p);
+			output_print_message("%s: %s", c->name, has_level ? p + 3 : p);
 	}
 }

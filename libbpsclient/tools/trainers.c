@@ -36,7 +36,7 @@ int trainers_choose_port(struct bpsrun *r)
 	if (fd < 0 || bind(fd, (struct sockaddr *)&at, sizeof(at)) < 0 ||
 		getsockname(fd, (struct sockaddr *)&at, &len) < 0) {
 		rc = -errno;
-		output_say("cannot choose a port on the loopback: %s", strerror(-rc));
+		output_print_message("cannot choose a port on the loopback: %s", strerror(-rc));
 	}
 	if (fd >= 0)
 		close(fd);
@@ -93,7 +93,7 @@ int trainers_start(struct bpsrun *r, unsigned i)
 void trainers_stop(struct bpsrun *r, int sig)
 {
 	for (unsigned i = 0; i < r->o.n; i++)
-		child_signal(&r->trainers[i], r->is_stopping ? SIGKILL : sig);
+		child_signal_group(&r->trainers[i], r->is_stopping ? SIGKILL : sig);
 	if (!r->is_stopping)
 		r->kill_ms = clock_now_ms() + r->o.grace_ms;
 	r->is_stopping = true;
@@ -109,49 +109,50 @@ static bool take_oom_kills(struct bpsrun *r)
 	return r->oom_kills > before;
 }
 
-static void describe_exit(struct bpsrun *r, const char *who, int code)
+static void print_exit_reason(struct bpsrun *r, const char *who, int code)
 {
 	if (code == 128 + SIGKILL && take_oom_kills(r))
-		output_say("%s was killed for lack of memory: the control group may use %llu MiB; "
-			   "raise its limit, or start fewer workers",
+		output_print_message(
+			"%s was killed for lack of memory: the control group may use %llu MiB; "
+			"raise its limit, or start fewer workers",
 			who, (unsigned long long)(cgroup_memory_bytes() >> 20));
 	else if (code > 128)
-		output_say(
+		output_print_message(
 			"%s was killed by signal %d (%s)", who, code - 128, strsignal(code - 128));
 	else
-		output_say("%s exited with code %d", who, code);
+		output_print_message("%s exited with code %d", who, code);
 }
 
-static void daemon_ended(struct bpsrun *r, struct bpsrun_child *c, int code)
+static void on_private_daemon_exit(struct bpsrun *r, struct bpsrun_child *c, int code)
 {
-	describe_exit(r, c->name, code);
+	print_exit_reason(r, c->name, code);
 	if (!r->is_stopping && daemons_revive(r, c, code)) {
-		output_say("%s was restarted; the job goes on", c->name);
+		output_print_message("%s was restarted; the job goes on", c->name);
 		return;
 	}
-	output_tail(c, LOG_TRACE);
+	output_print_log_tail(c, LOG_TRACE);
 	if (!r->is_stopping && daemon_is_needed(r, c)) {
-		output_say("the job cannot go on without %s: stopping it", c->name);
+		output_print_message("the job cannot go on without %s: stopping it", c->name);
 		r->result = EXIT_OWN;
 		trainers_stop(r, SIGTERM);
 	}
 }
 
-static void check_child(struct bpsrun *r, struct bpsrun_child *c)
+static void reap_and_record_child_exit(struct bpsrun *r, struct bpsrun_child *c)
 {
-	int code = child_reap(c);
+	int code = child_reap_if_ended(c);
 
 	if (code < 0)
 		return;
 	if (c->is_daemon) {
-		daemon_ended(r, c, code);
+		on_private_daemon_exit(r, c, code);
 		return;
 	}
 	c->code = code;
 	if (!code) {
 		r->n_well++;
 	} else if (r->may_shrink && !r->is_stopping) {
-		describe_exit(r, c->name, code);
+		print_exit_reason(r, c->name, code);
 		r->failed = code;
 	} else if (!r->may_shrink && !r->first_failed) {
 		r->first_failed = c;
@@ -160,7 +161,7 @@ static void check_child(struct bpsrun *r, struct bpsrun_child *c)
 }
 
 /* Return the worker of this node that the cause file names, or NULL. */
-static const struct bpsrun_child *named_cause(const struct bpsrun *r)
+static const struct bpsrun_child *find_trainer_in_cause_file(const struct bpsrun *r)
 {
 	char text[16] = "", *end;
 	unsigned long rank;
@@ -185,22 +186,22 @@ static void stop_after_failure(struct bpsrun *r)
 
 	if (!first || r->is_stopping)
 		return;
-	cause = named_cause(r);
+	cause = find_trainer_in_cause_file(r);
 	if (cause && cause->pid && now < r->cause_deadline_ms)
 		return;
 	if (!cause || cause->pid)
 		cause = first;
 	if (!cause->code) {
-		output_say(
+		output_print_message(
 			"%s exited with code 0 before the other workers had finished", cause->name);
 		cause = first;
 	}
-	describe_exit(r, cause->name, cause->code);
+	print_exit_reason(r, cause->name, cause->code);
 	r->result = cause->code;
 	trainers_stop(r, SIGTERM);
 }
 
-static void take_signal(struct bpsrun *r)
+static void read_and_forward_signal(struct bpsrun *r)
 {
 	struct signalfd_siginfo si;
 
@@ -208,7 +209,7 @@ static void take_signal(struct bpsrun *r)
 		return;
 	if (si.ssi_signo == SIGUSR1 || si.ssi_signo == SIGUSR2) {
 		for (unsigned i = 0; i < r->o.n; i++)
-			child_signal(&r->trainers[i], (int)si.ssi_signo);
+			child_signal_group(&r->trainers[i], (int)si.ssi_signo);
 		return;
 	}
 	if (!r->result)
@@ -221,7 +222,7 @@ static void check_deadlines(struct bpsrun *r)
 	uint64_t now = clock_now_ms();
 
 	if (r->timeout_at && now >= r->timeout_at && !r->is_stopping) {
-		output_say("the job has not ended after %u ms (--timeout): stopping it",
+		output_print_message("the job has not ended after %u ms (--timeout): stopping it",
 			r->o.timeout_ms);
 		r->result = EXIT_TIMEOUT;
 		trainers_stop(r, SIGTERM);
@@ -233,7 +234,7 @@ static void check_deadlines(struct bpsrun *r)
 }
 
 /* Return the time at which the loop must run again, or 0. */
-static uint64_t next_due(const struct bpsrun *r)
+static uint64_t compute_next_deadline_ms(const struct bpsrun *r)
 {
 	if (r->kill_ms)
 		return r->kill_ms;
@@ -244,7 +245,7 @@ static uint64_t next_due(const struct bpsrun *r)
 	return r->timeout_at;
 }
 
-static unsigned fill_poll(const struct bpsrun *r, struct pollfd *p)
+static unsigned fill_poll_descriptors(const struct bpsrun *r, struct pollfd *p)
 {
 	unsigned n = 0;
 
@@ -262,7 +263,7 @@ static unsigned fill_poll(const struct bpsrun *r, struct pollfd *p)
 	return n;
 }
 
-static bool has_trainers(const struct bpsrun *r)
+static bool has_running_trainers(const struct bpsrun *r)
 {
 	for (unsigned i = 0; i < r->o.n; i++)
 		if (r->trainers[i].pid)
@@ -273,7 +274,7 @@ static bool has_trainers(const struct bpsrun *r)
 /* Return whether an option or the environment lets the job continue when a machine is lost.
  * A trainer's own code may also let the job continue, but bpsrun does not see this. So if only the
  * code makes this choice, the first failure stops all trainers of this node. */
-static bool may_shrink(const struct bpsrun *r)
+static bool job_may_lose_machines(const struct bpsrun *r)
 {
 	const char *env = getenv("BPS_ON_AGENT_LOSS"), *elastic = getenv("BPS_ELASTIC");
 
@@ -282,36 +283,37 @@ static bool may_shrink(const struct bpsrun *r)
 	return (env && strcasecmp(env, "shrink") == 0) || (elastic && strcmp(elastic, "1") == 0);
 }
 
-int trainers_run(struct bpsrun *r)
+int trainers_run_until_end(struct bpsrun *r)
 {
 	struct pollfd *p = calloc(1 + 2 * DAEMONS_MAX + 3 * r->o.n, sizeof(*p));
 
 	if (!p)
 		return -ENOMEM;
-	r->may_shrink = may_shrink(r);
-	while (has_trainers(r)) {
-		poll(p, fill_poll(r, p), child_left_ms(next_due(r)));
+	r->may_shrink = job_may_lose_machines(r);
+	while (has_running_trainers(r)) {
+		poll(p, fill_poll_descriptors(r, p),
+			poll_timeout_left_ms(compute_next_deadline_ms(r)));
 		if (p[0].revents)
-			take_signal(r);
+			read_and_forward_signal(r);
 		for (unsigned i = 0; i < r->o.n; i++) {
-			output_read(&r->trainers[i], &r->trainers[i].out);
-			output_read(&r->trainers[i], &r->trainers[i].err);
-			check_child(r, &r->trainers[i]);
+			output_read_and_print(&r->trainers[i], &r->trainers[i].out);
+			output_read_and_print(&r->trainers[i], &r->trainers[i].err);
+			reap_and_record_child_exit(r, &r->trainers[i]);
 		}
 		stop_after_failure(r);
 		for (unsigned i = 0; i < r->n_daemons; i++) {
 			if (r->daemons[i].fdstore)
 				fdstore_server_receive(r->daemons[i].fdstore);
-			check_child(r, &r->daemons[i]);
+			reap_and_record_child_exit(r, &r->daemons[i]);
 		}
 		check_deadlines(r);
 	}
 	if (!r->result && !r->n_well)
 		r->result = r->failed;
 	for (unsigned i = 0; i < r->o.n; i++) {
-		while (output_read(&r->trainers[i], &r->trainers[i].out))
+		while (output_read_and_print(&r->trainers[i], &r->trainers[i].out))
 			;
-		while (output_read(&r->trainers[i], &r->trainers[i].err))
+		while (output_read_and_print(&r->trainers[i], &r->trainers[i].err))
 			;
 		output_close(&r->trainers[i], &r->trainers[i].out);
 		output_close(&r->trainers[i], &r->trainers[i].err);

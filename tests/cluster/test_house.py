@@ -83,11 +83,11 @@ def test_a_folder_that_grows_too_large_or_is_unknown_is_found(tree):
 def test_a_name_that_exists_twice_is_found(tree):
     append(
         tree / "common/base/heap.c",
-        "struct srv_core {\n\tint x;\n};\nint duration_ms(void)\n{\n\treturn 0;\n}",
+        "struct srv_core {\n\tint x;\n};\nint duration_parse_ms(void)\n{\n\treturn 0;\n}",
     )
     status, out = check(tree, "unique_names.py")
     assert status == 1
-    assert "srv_core" in out and "duration_ms" in out
+    assert "srv_core" in out and "duration_parse_ms" in out
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 static uint8_t *encode(const struct ctl_msg *m, size_t *ret_n)
 {
 	const struct layout *l = ctl_layout(m->type);
-	size_t n = codec_size(l, &m->hello);
+	size_t n = codec_encoded_size(l, &m->hello);
 	uint8_t *buf = malloc(n);
 
 	if (!n || !buf || codec_encode(l, &m->hello, buf) != n)

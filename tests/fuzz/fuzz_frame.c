@@ -30,7 +30,7 @@ static void check_head(const uint8_t *data, const struct ctlframe *frame)
 {
 	uint8_t head[CTLFRAME_HEAD_BYTES];
 
-	ctlframe_head(head, frame->type, frame->n_body);
+	ctlframe_write_head(head, frame->type, frame->n_body);
 	if (memcmp(head, data, sizeof(head)) || frame->body != data + sizeof(head))
 		abort();
 }

@@ -48,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 		abort();
 	memcpy(value, data, n_bytes);
 	value[n_bytes] = '\0';
-	metric_value(out, "bps_x", 1, "peer", value, NULL);
+	metric_append_value(out, "bps_x", 1, "peer", value, NULL);
 	evbuffer_add(out, "", 1);
 	p = (const char *)evbuffer_pullup(out, -1);
 	if (strncmp(p, head, sizeof(head) - 1))

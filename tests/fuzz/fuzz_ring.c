@@ -45,8 +45,8 @@ static void on_done(void *ctx, void *user, uint64_t round, int status, uint32_t 
 	if (status || workers != WORKERS || round != ++*done)
 		abort();
 	for (unsigned i = 0; i < WORKERS; i++)
-		local_done(w->trainers[i].page, ENTRIES, (uint32_t)(done - w->done), round, status,
-			workers);
+		local_complete_round(w->trainers[i].page, ENTRIES, (uint32_t)(done - w->done),
+			round, status, workers);
 }
 
 static void on_fail(void *ctx, uint32_t job, int code, const char *text)
@@ -84,8 +84,9 @@ static void start(struct ring_world *w)
 		struct agt_mem in[WORKERS] = {mem_of(w, t, 0), mem_of(w, t, 1)};
 		struct agt_mem staging = mem_of(w, t, 2),
 			       out[2] = {mem_of(w, t, 3), mem_of(w, t, 4)};
-		struct ctl_tensor plan = {
-			.tensor = t, .shape = shape_of(DTYPE_F32, ELEMS), .part_elems = ELEMS / 2};
+		struct ctl_tensor plan = {.tensor = t,
+			.shape = shape_from_dtype_and_count(DTYPE_F32, ELEMS),
+			.part_elems = ELEMS / 2};
 
 		if (agt_tensor_new(
 			    job, &plan.shape, in, &staging, out, &w->done[t], &w->tensors[t]) ||
@@ -110,8 +111,8 @@ static void serve(struct ring_world *w, unsigned i)
 	for (unsigned n = 0; n < 2 * ENTRIES && !t->is_gone; n++) {
 		if (!local_sq_pop(t->page, ENTRIES, &t->head, &e))
 			break;
-		if (e.tensor >= TENSORS || e.flags || !op_is_for(e.op, DTYPE_F32) ||
-			agt_submit(w->tensors[e.tensor], i, e.round, e.op, e.priority) < 0)
+		if (e.tensor >= TENSORS || e.flags || !op_is_valid_for_dtype(e.op, DTYPE_F32) ||
+			agt_tensor_submit(w->tensors[e.tensor], i, e.round, e.op, e.priority) < 0)
 			t->is_gone = 1; /* the agent ends the connection */
 	}
 	local_sq_sleep(t->page, ENTRIES, t->head);
@@ -141,7 +142,7 @@ static void step(struct ring_world *w, const uint8_t *s)
 		break;
 	default:
 		serve(w, s[0] >> 4 & 1);
-		while (agt_core_work(w->core))
+		while (agt_core_run_queued_work(w->core))
 			;
 	}
 }

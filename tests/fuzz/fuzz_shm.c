@@ -46,7 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 			r.mine - start > RING_BYTES)
 			abort();
 		wire_decode(entry, (size_t)n, &m, &err);
-		ring_took(&r);
+		ring_release_consumed(&r);
 	}
 	free(ring);
 	return 0;

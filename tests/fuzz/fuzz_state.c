@@ -45,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 	uint64_t now = 1000000000;
 
 	log_set_level(LOG_ERROR);
-	if (codec_decode(state_layout(), data, n_bytes, 1 << 24, &rec, &mem, &err) < 0)
+	if (codec_decode(state_record_layout(), data, n_bytes, 1 << 24, &rec, &mem, &err) < 0)
 		return 0;
 	c = core_new();
 	if (sched_restore(c, &rec, &err) == 0 && sched_start(c, now) == 0) {

@@ -258,7 +258,7 @@ static void begin_read(struct fuzzed *f, uint8_t n)
 		.len = (n + 1) * 997u,
 		.offset = n * UINT64_C(4096)};
 	f->is_reading[i] = true;
-	if (tcp_read(&f->reads[i]))
+	if (tcp_start_read(&f->reads[i]))
 		f->is_reading[i] = false;
 }
 
@@ -448,7 +448,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 		data += took;
 		n_bytes -= took;
 	}
-	tcp_down(f.c, "the input ends");
+	tcp_conn_tear_down(f.c, "the input ends");
 	for (unsigned i = 0; i < N_LANES; i++)
 		close(f.peer[i]);
 	tcp_free_gone(&x);

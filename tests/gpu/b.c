@@ -173,7 +173,7 @@ struct kind {
 	double share;
 };
 
-static bool lane_open(struct second *w, struct b_lane *l, CUstream stream)
+static bool engine_lane_open(struct second *w, struct b_lane *l, CUstream stream)
 {
 	char *page;
 	int fd;
@@ -194,8 +194,8 @@ static bool second_open(struct second *w)
 	       CU(cuMemAlloc, &w->to, COPY_BYTES) && CU(cuMemAlloc, &w->big, BIG_BYTES) &&
 	       CU(cuMemHostAlloc, &w->host_from, COPY_BYTES, 0) &&
 	       CU(cuMemHostAlloc, &w->host_to, COPY_BYTES, 0) &&
-	       lane_open(w, &w->lane_out, w->out) && lane_open(w, &w->lane_in, w->in) &&
-	       times_new(&w->times);
+	       engine_lane_open(w, &w->lane_out, w->out) &&
+	       engine_lane_open(w, &w->lane_in, w->in) && times_new(&w->times);
 }
 
 static bool kernel_once(struct second *w, const struct kind *k, double *ret_us)

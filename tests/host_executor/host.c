@@ -138,7 +138,7 @@ static int host_alloc(struct device *dev, int gpu, uint64_t bytes, const int *al
 	rc = mem_new(dev, gpu, (bytes + GRAIN - 1) / GRAIN * GRAIN, &m);
 	if (rc < 0)
 		return rc;
-	rc = memfd_new("bps-device", m->m.bytes, MEMFD_FIXED_SIZE | F_SEAL_SEAL, &m->fd);
+	rc = memfd_create_sealed("bps-device", m->m.bytes, MEMFD_FIXED_SIZE | F_SEAL_SEAL, &m->fd);
 	errno = -rc;
 	if (rc)
 		goto failed;

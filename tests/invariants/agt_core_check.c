@@ -47,7 +47,7 @@ static void expect(struct agt_checker *c, bool is_true, const char *what)
 
 static bool heap_holds(const struct heap *h, const struct heap_node *n)
 {
-	return heap_has(n) && n->pos <= h->n && h->v[n->pos - 1] == n;
+	return heap_node_is_queued(n) && n->pos <= h->n && h->v[n->pos - 1] == n;
 }
 
 /* ---- partitions ---- */
@@ -55,7 +55,7 @@ static bool heap_holds(const struct heap *h, const struct heap_node *n)
 static void check_lists(struct agt_checker *c, const struct agt_part *part)
 {
 	bool is_local = part->tensor->job->is_local;
-	bool is_ready = part->state == PART_READY, is_queued = heap_has(&part->node);
+	bool is_ready = part->state == PART_READY, is_queued = heap_node_is_queued(&part->node);
 	const struct heap *home = part->is_parked ? &part->tensor->job->parked
 				  : is_local      ? &c->core->local
 				  : part->share   ? &part->share->ready
@@ -67,7 +67,7 @@ static void check_lists(struct agt_checker *c, const struct agt_part *part)
 		"staging => READY, on a device");
 	expect(c, is_queued == (is_ready && home && !part->is_staging),
 		"READY with a home, and staged <=> queued");
-	expect(c, !heap_has(&part->timer) || heap_holds(&c->core->timers, &part->timer),
+	expect(c, !heap_node_is_queued(&part->timer) || heap_holds(&c->core->timers, &part->timer),
 		"timer => in the heap");
 	expect(c, !part->owes || part->link, "owes => a link");
 	expect(c, !part->is_charged || part->link, "charged => a link");
@@ -81,7 +81,7 @@ static void check_lists(struct agt_checker *c, const struct agt_part *part)
 	c->n.n_ready += is_queued && !is_local && !part->is_parked;
 	c->n.n_parked += part->is_parked;
 	c->n.job_bytes += part->is_charged ? part_bytes(part) : 0;
-	c->n.n_timers += heap_has(&part->timer);
+	c->n.n_timers += heap_node_is_queued(&part->timer);
 	c->n.n_offered += part->state == PART_OFFERED;
 	c->n.n_owing += part->owes != 0;
 	c->n.n_homes += part->link != NULL;
@@ -91,7 +91,7 @@ static void check_lists(struct agt_checker *c, const struct agt_part *part)
 static void check_state(struct agt_checker *c, const struct agt_part *part)
 {
 	bool is_up = part->link && part->link->state == LINK_UP;
-	bool has_timer = heap_has(&part->timer);
+	bool has_timer = heap_node_is_queued(&part->timer);
 
 	switch (part->state) {
 	case PART_IDLE:
@@ -151,7 +151,7 @@ static void check_round(struct agt_checker *c, const struct agt_part *part)
 		"kept->landed = last round that has landed");
 	if ((part->state == PART_IDLE || part->state == PART_READY) && part->is_have_unconfirmed &&
 		part->link)
-		expect(c, heap_has(&part->timer) || (part->owes & OWE_HAVE),
+		expect(c, heap_node_is_queued(&part->timer) || (part->owes & OWE_HAVE),
 			"an unconfirmed HAVE will be sent again");
 }
 
@@ -223,7 +223,7 @@ static bool can_send(const struct agt_link *link)
 	const struct lockstep_share *s;
 
 	TAILQ_FOREACH (s, &link->shares, of_link)
-		if (s->ready.n && (!lockstep_is_held(s) || !heap_has(&s->wait)))
+		if (s->ready.n && (!lockstep_is_held(s) || !heap_node_is_queued(&s->wait)))
 			return true;
 	return false;
 }
@@ -250,18 +250,18 @@ static void check_shares(struct agt_checker *c, const struct agt_link *link)
 			"a share has partitions, on its link");
 		expect(c, ready_bytes == s->ready_bytes,
 			"a share's ready_bytes = ready bytes not sent yet");
-		expect(c, heap_has(&s->lag) == lockstep_counts(s),
+		expect(c, heap_node_is_queued(&s->lag) == lockstep_counts(s),
 			"others may wait for the share <=> lagging");
-		expect(c, !heap_has(&s->lag) || heap_holds(&s->job->lagging, &s->lag),
+		expect(c, !heap_node_is_queued(&s->lag) || heap_holds(&s->job->lagging, &s->lag),
 			"lagging => in its job's heap");
-		expect(c, !heap_has(&s->wait) || heap_holds(&s->job->held, &s->wait),
+		expect(c, !heap_node_is_queued(&s->wait) || heap_holds(&s->job->held, &s->wait),
 			"held => in its job's heap");
-		expect(c, !heap_has(&s->wait) || lockstep_is_held(s) || link->is_active,
+		expect(c, !heap_node_is_queued(&s->wait) || lockstep_is_held(s) || link->is_active,
 			"no longer held => its link is active");
 		c->n.n_ready -= s->ready.n;
 		c->n.n_shares++;
-		c->n.n_lagging += heap_has(&s->lag);
-		c->n.n_held += heap_has(&s->wait);
+		c->n.n_lagging += heap_node_is_queued(&s->lag);
+		c->n.n_held += heap_node_is_queued(&s->wait);
 	}
 }
 
@@ -272,7 +272,7 @@ static bool is_window_full(const struct agt_checker *c, const struct agt_link *l
 
 static void check_link(struct agt_checker *c, const struct agt_link *link)
 {
-	bool is_up = link->state == LINK_UP, has_timer = heap_has(&link->timer);
+	bool is_up = link->state == LINK_UP, has_timer = heap_node_is_queued(&link->timer);
 
 	c->link = link;
 	expect(c, (link->state == LINK_DOWN) == !link->conn, "a connection <=> not DOWN");
@@ -312,7 +312,7 @@ static void check_links(struct agt_checker *c)
 		check_link(c, link);
 		n_links++;
 		n_is_active += link->is_active;
-		n_timers += heap_has(&link->timer);
+		n_timers += heap_node_is_queued(&link->timer);
 	}
 	TAILQ_FOREACH (link, &core->active, active)
 		n_active++;

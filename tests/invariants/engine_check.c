@@ -27,7 +27,8 @@ static void check_part(
 	bool is_open = p->chunk->state == CHUNK_OPEN;
 	bool is_queued = p->state == PART_UP_WAIT || p->state == PART_DOWN_WAIT;
 
-	expect(c, heap_has(&p->node) == is_queued, "a partition waits <=> it is in a heap");
+	expect(c, heap_node_is_queued(&p->node) == is_queued,
+		"a partition waits <=> it is in a heap");
 	expect(c, p->state == PART_IDLE || p->state == PART_LANDED || is_open,
 		"a partition is under way => its chunk is open");
 	expect(c, !is_open || p->state != PART_IDLE,

@@ -88,7 +88,7 @@ static int check_workers(
 	EXPECT(j->state != JOB_RUNNING || done < joined,
 		"job %u runs, but all its workers are done", j->id);
 	for (uint32_t i = 0; i < j->n_members; i++) {
-		const struct sched_member *m = sched_member(c, j->members[i].agent);
+		const struct sched_member *m = sched_member_by_id(c, j->members[i].agent);
 
 		EXPECT(m && m->role == ROLE_AGENT, "member %u of job %u is not an agent", i, j->id);
 		left += j->members[i].is_gone;
@@ -119,7 +119,7 @@ static int check_parts(const struct sched_core *c, const struct sched_job *j,
 
 	for (uint32_t i = 0; i < t->n_parts; i++) {
 		const struct sched_part *p = &t->parts[i];
-		const struct sched_member *m = sched_member(c, p->server);
+		const struct sched_member *m = sched_member_by_id(c, p->server);
 
 		EXPECT(p->pgen && p->pgen <= limit,
 			"invalid pgen of partition %u of '%s' of job %u", i, t->name, j->id);
@@ -153,7 +153,7 @@ static int check_tensor(const struct sched_core *c, const struct sched_job *j,
 		return 0;
 	}
 	EXPECT(t->id < j->n_placed && j->placed[t->id] == t, "wrong id of tensor '%s'", t->name);
-	EXPECT(t->part_elems && t->n_parts == shape_n_parts(&t->shape, t->part_elems) &&
+	EXPECT(t->part_elems && t->n_parts == shape_partition_count(&t->shape, t->part_elems) &&
 			t->n_parts <= PLACE_PARTS_MAX,
 		"wrong partitions of tensor '%s'", t->name);
 	EXPECT((t->parts != NULL) == !job_is_local(j->n_members, j->flags),

@@ -180,7 +180,7 @@ static void check_slot_state(struct srv_checker *c, const struct slot *slot)
 				!slot->is_queued && !slot->op_known && !slot->crc_prev_known,
 			"EMPTY => nothing is left");
 	else
-		expect(c, slot->round > 0 && part_slot(slot->part, slot->round) == slot,
+		expect(c, slot->round > 0 && part_slot_of_round(slot->part, slot->round) == slot,
 			"slot = round & 1");
 	if (slot->state == SLOT_OPEN)
 		expect(c, slot->n_spoken < n || slot->n_has == n, "OPEN => not complete");
@@ -228,7 +228,7 @@ static void check_slot(struct srv_checker *c, const struct slot *slot)
 
 static bool heap_holds(const struct heap *h, const struct heap_node *n)
 {
-	return heap_has(n) && n->pos <= h->n && h->v[n->pos - 1] == n;
+	return heap_node_is_queued(n) && n->pos <= h->n && h->v[n->pos - 1] == n;
 }
 
 static void check_seat_lists(struct srv_checker *c, const struct seat *seat)
@@ -236,10 +236,13 @@ static void check_seat_lists(struct srv_checker *c, const struct seat *seat)
 	bool wants = seat->state == SEAT_WANT_READ;
 	bool is_staged = seat->state == SEAT_STAGED, is_reading = seat->state == SEAT_READING;
 
-	expect(c, wants == (seat->is_parked || heap_has(&seat->read_node)),
+	expect(c, wants == (seat->is_parked || heap_node_is_queued(&seat->read_node)),
 		"WANT_READ <=> in want or parked");
-	expect(c, !seat->is_parked || !heap_has(&seat->read_node), "parked => not in want");
-	expect(c, !heap_has(&seat->read_node) || heap_holds(&seat->peer->want, &seat->read_node),
+	expect(c, !seat->is_parked || !heap_node_is_queued(&seat->read_node),
+		"parked => not in want");
+	expect(c,
+		!heap_node_is_queued(&seat->read_node) ||
+			heap_holds(&seat->peer->want, &seat->read_node),
 		"read_node => in its own connection's want");
 	expect(c, is_staged == (seat->buf || seat->loan.mem), "STAGED <=> bytes");
 	expect(c, !seat->buf || !seat->loan.mem, "bytes are read or borrowed, not both");
@@ -252,7 +255,7 @@ static void check_seat_lists(struct srv_checker *c, const struct seat *seat)
 			"READING => the fetch is for this seat");
 	expect(c, !seat->owes || seat->peer, "owed => connected");
 	expect(c,
-		!heap_has(&seat->result) ||
+		!heap_node_is_queued(&seat->result) ||
 			(seat->peer && heap_holds(&seat->peer->results, &seat->result)),
 		"a result is owed on its own connection");
 	expect(c, !seat->offered || seat->peer, "offered => connected");
@@ -262,7 +265,7 @@ static void check_seat_lists(struct srv_checker *c, const struct seat *seat)
 
 static void check_seat(struct srv_checker *c, const struct seat *seat)
 {
-	const struct slot *slot = part_slot(seat->part, seat->offer.round);
+	const struct slot *slot = part_slot_of_round(seat->part, seat->offer.round);
 
 	c->seat = seat->member;
 	expect(c, seat->state <= SEAT_STAGED, "a seat's state is valid");
@@ -281,9 +284,9 @@ static void check_seat(struct srv_checker *c, const struct seat *seat)
 		expect(c, seat->peer->conn->peer_id == seat->part->job->members[seat->member].agent,
 			"a seat's peer is its agent");
 	c->n.n_owing += seat->owes != 0;
-	c->n.n_results += heap_has(&seat->result);
+	c->n.n_results += heap_node_is_queued(&seat->result);
 	c->n.n_parked += seat->is_parked;
-	c->n.n_want += heap_has(&seat->read_node);
+	c->n.n_want += heap_node_is_queued(&seat->read_node);
 	c->n.n_fetches += seat->state == SEAT_READING;
 	c->n.staging_bytes += seat->buf ? seat->buf->bytes : 0;
 	c->seat = -1;
@@ -432,7 +435,7 @@ static void check_progress(struct srv_checker *c)
 		"starved => a read or a sum is under way");
 	expect(c,
 		TAILQ_EMPTY(&core->parked) || core->is_scattered ||
-			pool_used(core->staging) > pool_limit(core->staging) / 2,
+			pool_used_bytes(core->staging) > pool_limit_bytes(core->staging) / 2,
 		"parked => over half of the staging memory is used");
 	expect(c, core->is_starved || TAILQ_EMPTY(&core->ready), "ready => starved");
 }
@@ -454,12 +457,13 @@ int srv_core_check(const struct srv_core *core, struct err_text *err)
 	check_retired(&c);
 	check_lists(&c);
 	check_progress(&c);
-	expect(&c, c.n.sums_bytes == pool_used(core->sums), "sums in use = bytes that objects use");
-	expect(&c, c.n.staging_bytes == pool_used(core->staging),
+	expect(&c, c.n.sums_bytes == pool_used_bytes(core->sums),
+		"sums in use = bytes that objects use");
+	expect(&c, c.n.staging_bytes == pool_used_bytes(core->staging),
 		"staging in use = bytes that objects use");
 	expect(&c,
-		pool_used(core->sums) <= pool_limit(core->sums) &&
-			pool_used(core->staging) <= pool_limit(core->staging),
+		pool_used_bytes(core->sums) <= pool_limit_bytes(core->sums) &&
+			pool_used_bytes(core->staging) <= pool_limit_bytes(core->staging),
 		"memory within its limits");
 	return c.rc;
 }

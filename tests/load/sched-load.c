@@ -231,10 +231,10 @@ static void flush(struct load_generator *l, struct load_member *m)
 static void send_msg(struct load_generator *l, struct load_member *m, const struct ctl_msg *msg)
 {
 	const struct layout *layout = ctl_layout(msg->type);
-	size_t n = codec_size(layout, &msg->hello);
+	size_t n = codec_encoded_size(layout, &msg->hello);
 
 	room(&m->out, CTLFRAME_HEAD_BYTES + n);
-	ctlframe_head(m->out.v + m->out.n, msg->type, n);
+	ctlframe_write_head(m->out.v + m->out.n, msg->type, n);
 	codec_encode(layout, &msg->hello, m->out.v + m->out.n + CTLFRAME_HEAD_BYTES);
 	m->out.n += CTLFRAME_HEAD_BYTES + n;
 	flush(l, m);
@@ -301,8 +301,8 @@ static void declare(struct load_generator *l, struct load_member *m)
 		uint32_t at = msg.declare.n_tensors++;
 
 		snprintf(names[at], sizeof(names[at]), "model.layers.%u.attention.weight", i);
-		decls[at] =
-			(struct ctl_decl){m->idx, names[at], shape_of(DTYPE_F16, TENSOR_ELEMS), 0};
+		decls[at] = (struct ctl_decl){
+			m->idx, names[at], shape_from_dtype_and_count(DTYPE_F16, TENSOR_ELEMS), 0};
 		if (msg.declare.n_tensors < DECLARE_MAX && i + 1 < l->n_tensors)
 			continue;
 		send_msg(l, m, &msg);

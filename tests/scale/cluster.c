@@ -117,22 +117,22 @@ static double server_cost(struct scale_node *n)
 
 static bool agent_work(void *core)
 {
-	return agt_core_work(core);
+	return agt_core_run_queued_work(core);
 }
 
 static uint64_t agent_tick(void *core, uint64_t now_ns)
 {
-	return agt_core_tick(core, now_ns);
+	return agt_core_run_timers(core, now_ns);
 }
 
 static bool server_work(void *core)
 {
-	return srv_core_work(core);
+	return srv_core_sum_slice(core);
 }
 
 static uint64_t server_tick(void *core, uint64_t now_ns)
 {
-	return srv_core_tick(core, now_ns);
+	return srv_core_run_deadlines(core, now_ns);
 }
 
 /* ---- messages of the scheduler ---- */
@@ -152,7 +152,7 @@ static void agent_job(struct scale_agent *a, const struct ctl_job *msg)
 		a->tensors[i] = (struct scale_tensor){.agent = a, .idx = i};
 		/* each tensor has its own segment number, so that offers differ */
 		mem.segment = (uint16_t)i;
-		shape = shape_of(a->w->o.dtype, trace->tensors[i].elems);
+		shape = shape_from_dtype_and_count(a->w->o.dtype, trace->tensors[i].elems);
 		if (agt_tensor_new(
 			    a->job, &shape, &mem, NULL, out, &a->tensors[i], &a->tensors[i].t) < 0)
 			fatal("out of memory");
@@ -184,9 +184,9 @@ static void agent_plan(struct scale_agent *a, const struct ctl_plan *msg)
 		if (agt_tensor_plan(tensor_named(a, p->name), p) < 0)
 			fatal("the agent rejects the plan of tensor '%s'", p->name);
 		if (a->idx == 0)
-			a->w->n_parts += shape_n_parts(&p->shape, p->part_elems);
+			a->w->n_parts += shape_partition_count(&p->shape, p->part_elems);
 	}
-	agt_job_runs(a->job, msg->runs, msg->n_runs);
+	agt_job_apply_placement(a->job, msg->runs, msg->n_runs);
 }
 
 static void tell_agent(struct scale_agent *a, const struct ctl_msg *msg)
@@ -210,10 +210,10 @@ static void tell_server(struct scale_server *srv, const struct ctl_msg *msg)
 	for (uint32_t i = 0; i < srv->n_threads; i++) {
 		struct scale_node *n = &srv->threads[i];
 
-		if (msg->type == CTL_JOB && srv_core_job(n->core, &msg->job) < 0)
+		if (msg->type == CTL_JOB && srv_core_apply_job(n->core, &msg->job) < 0)
 			fatal("out of memory");
 		if (msg->type == CTL_PLAN)
-			srv_core_plan(n->core, &msg->plan);
+			srv_core_apply_plan(n->core, &msg->plan);
 	}
 }
 
@@ -291,7 +291,7 @@ static void agent_new(struct scale_world *w, uint32_t i)
 	a->node.cpu_ns = w->o.agent_cpu;
 	a->node.speed = w->o.agent_threads;
 	a->node.x = (struct xport){.ops = xport_ops(w), .ev = &agt_core_events, .ctx = core};
-	agt_core_tick(core, 0);
+	agt_core_run_timers(core, 0);
 }
 
 static void server_new(struct scale_world *w, uint32_t i, struct scale_host *host)
@@ -325,7 +325,7 @@ static void server_new(struct scale_world *w, uint32_t i, struct scale_host *hos
 		n->cost = server_cost;
 		n->cpu_ns = w->o.server_cpu;
 		n->x = (struct xport){.ops = xport_ops(w), .ev = &srv_core_events, .ctx = core};
-		srv_core_tick(core, 0);
+		srv_core_run_deadlines(core, 0);
 	}
 }
 
@@ -350,7 +350,7 @@ static void hello(struct scale_world *w, uint32_t conn, enum role role, const st
 		.quota_bytes = SUMS_BYTES,
 		.provider = "sockets"};
 	sched_conn_open(w->sched, conn, 0);
-	sched_message(w->sched, conn, &msg, 0);
+	sched_receive_message(w->sched, conn, &msg, 0);
 }
 
 static void join(struct scale_world *w, const struct scale_agent *a)
@@ -363,7 +363,7 @@ static void join(struct scale_world *w, const struct scale_agent *a)
 			.pid = 1,
 			.part_bytes = w->o.part_bytes}};
 
-	sched_message(w->sched, a->idx, &msg, 0);
+	sched_receive_message(w->sched, a->idx, &msg, 0);
 }
 
 static void declare(struct scale_world *w, const struct scale_agent *a)
@@ -376,11 +376,11 @@ static void declare(struct scale_world *w, const struct scale_agent *a)
 	for (uint32_t i = 0; i < w->trace->n_tensors; i++) {
 		const struct scale_tensor_def *t = &w->trace->tensors[i];
 
-		decls[msg.declare.n_tensors++] =
-			(struct ctl_decl){a->idx, t->name, shape_of(w->o.dtype, t->elems), 0};
+		decls[msg.declare.n_tensors++] = (struct ctl_decl){
+			a->idx, t->name, shape_from_dtype_and_count(w->o.dtype, t->elems), 0};
 		if (msg.declare.n_tensors < CTL_LIST_MAX && i + 1 < w->trace->n_tensors)
 			continue;
-		sched_message(w->sched, a->idx, &msg, 0);
+		sched_receive_message(w->sched, a->idx, &msg, 0);
 		msg.declare.n_tensors = 0;
 	}
 	free(decls);

@@ -47,12 +47,12 @@ void reduce_means_all(void *dst, const void *const *src, const float *weights, u
 	(void)dst, (void)src, (void)weights, (void)n_src, (void)n_elems, (void)divisor;
 }
 
-const char *reduce_isa(void)
+const char *reduce_isa_name(void)
 {
 	return "none";
 }
 
-int reduce_select(const char *name)
+int reduce_select_isa(const char *name)
 {
 	return strcmp(name, "none") == 0 ? 0 : -1;
 }

@@ -51,7 +51,7 @@ static void work(struct sim_agent *a)
 
 	if (a->is_work_posted)
 		return;
-	while (agt_core_work(a->core)) {
+	while (agt_core_run_queued_work(a->core)) {
 		if (s->o.is_work_slow) {
 			a->is_work_posted = true;
 			sim_post(s, &a->node, rnd_below(s, s->o.delay_ns), on_work)->p = a;
@@ -68,7 +68,7 @@ void agent_enter(void *owner)
 {
 	struct sim_agent *a = owner;
 
-	agt_core_tick(a->core, a->s->now);
+	agt_core_run_timers(a->core, a->s->now);
 }
 
 void agent_leave(void *owner)
@@ -82,7 +82,7 @@ void agent_leave(void *owner)
 	work(a);
 	if (rnd_below(s, CHECK_EVERY) == 0 && agt_core_check(a->core, &err) < 0)
 		violation(s, "agt_core_check: %s", err.s);
-	at = agt_core_tick(a->core, s->now);
+	at = agt_core_run_timers(a->core, s->now);
 	if (at == UINT64_MAX || (a->tick_at && a->tick_at <= at))
 		return;
 	a->tick_at = at > s->now ? at : s->now;
@@ -110,7 +110,7 @@ static uint16_t priority_of(const struct sim_agent *a, unsigned t)
 
 void agent_submit(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w, uint64_t round)
 {
-	int rc = agt_submit(ts->t, a->workers[w].slot, round, a->s->o.tensors[ts->idx].op,
+	int rc = agt_tensor_submit(ts->t, a->workers[w].slot, round, a->s->o.tensors[ts->idx].op,
 		priority_of(a, ts->idx));
 
 	if (rc < 0 && !ts->failed)
@@ -360,7 +360,9 @@ static void declare(struct sim_agent *a)
 			continue;
 		snprintf(names[t], sizeof(names[t]), "t%u", t);
 		decls[msg.declare.n_tensors++] = (struct ctl_decl){a->workers[0].rank, names[t],
-			shape_of(a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems), 0};
+			shape_from_dtype_and_count(
+				a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems),
+			0};
 	}
 	if (msg.declare.n_tensors)
 		sim_member_send(&a->m, &msg);
@@ -378,7 +380,8 @@ static void tensor_make(struct sim_agent *a, unsigned t)
 
 void agent_tensor_attach(struct sim_agent *a, unsigned t)
 {
-	struct tensor_shape shape = shape_of(a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems);
+	struct tensor_shape shape =
+		shape_from_dtype_and_count(a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems);
 	struct sim_tensor_state *ts = &a->tensors[t];
 	uint32_t bytes = tensor_bytes(a->s, t);
 	struct agt_mem in[WORKERS_MAX] = {{0}}, dev[WORKERS_MAX] = {{0}}, staging, out[2] = {{0}};
@@ -586,7 +589,7 @@ static void plan(struct sim_agent *a, const struct ctl_plan *msg)
 			violation(a->s, "%s rejects the plan of tensor %u", a->node.name, t);
 		ts->is_planned = true;
 	}
-	agt_job_runs(a->job, msg->runs, msg->n_runs);
+	agt_job_apply_placement(a->job, msg->runs, msg->n_runs);
 }
 
 static struct agt_kept_part *env_keep(
@@ -822,7 +825,7 @@ void agent_core_make(struct sim_agent *a)
 		abort();
 	port_init(s, &a->port, &a->node, &agt_core_events, a->core, a, agent_enter, agent_leave);
 	a->port.m = &a->m;
-	agt_core_tick(a->core, s->now);
+	agt_core_run_timers(a->core, s->now);
 }
 
 void agent_lose(struct sim *s, unsigned idx)

@@ -164,10 +164,12 @@ static struct sim_pipe *any_pipe_of(struct sim *s, const struct sim_port *port)
 static void lie_to_scheduler(struct guest *g)
 {
 	struct sim *s = g->s;
-	struct ctl_decl decl = {
-		(uint32_t)rnd_below(s, 4), "t1", shape_of(DTYPE_F32, rnd_below(s, 1000)), 0};
-	struct ctl_decl twice[2] = {{g->rank, REFUSED, shape_of(DTYPE_F64, UINT64_C(1) << 38), 0},
-		{g->rank, REFUSED, shape_of(DTYPE_U8, decl.shape.n_values + 1), 0}};
+	struct ctl_decl decl = {(uint32_t)rnd_below(s, 4), "t1",
+		shape_from_dtype_and_count(DTYPE_F32, rnd_below(s, 1000)), 0};
+	struct ctl_decl twice[2] = {
+		{g->rank, REFUSED, shape_from_dtype_and_count(DTYPE_F64, UINT64_C(1) << 38), 0},
+		{g->rank, REFUSED, shape_from_dtype_and_count(DTYPE_U8, decl.shape.n_values + 1),
+			0}};
 	struct ctl_report_worker worker = {.rank = (uint32_t)rnd_below(s, 9)};
 	uint32_t job = any_job(s), rank = (uint32_t)rnd_below(s, 9);
 	struct ctl_msg msg;

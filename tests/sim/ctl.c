@@ -30,7 +30,7 @@ static void encode(struct sim_event *e, const struct ctl_msg *msg)
 		e->a |= RAW;
 		return;
 	}
-	n = codec_size(l, &msg->hello);
+	n = codec_encoded_size(l, &msg->hello);
 	codec_encode(l, &msg->hello, event_room(e, (uint32_t)n));
 }
 
@@ -62,7 +62,7 @@ static void on_up_message(struct sim *s, struct sim_event *e)
 		return;
 	if (msg.type != CTL_BEAT)
 		trace(s, "sched: %s from %s", ctl_type_name(msg.type), c->m->node->name);
-	sched_message(s->sched.core, c->id, &msg, s->now);
+	sched_receive_message(s->sched.core, c->id, &msg, s->now);
 	free(mem);
 	sched_settle(s);
 }
@@ -288,7 +288,7 @@ static int env_persist(void *ctx, const struct state_record *rec)
 {
 	struct sim *s = ctx;
 	struct sim_sched *sc = &s->sched;
-	size_t n = codec_size(state_layout(), rec);
+	size_t n = codec_encoded_size(state_record_layout(), rec);
 	struct sim_record *r;
 
 	if (s->now < sc->eio_until)
@@ -302,7 +302,7 @@ static int env_persist(void *ctx, const struct state_record *rec)
 		abort();
 	r->next = NULL;
 	r->n_bytes = n;
-	codec_encode(state_layout(), rec, r->bytes);
+	codec_encode(state_record_layout(), rec, r->bytes);
 	*sc->tail = r;
 	sc->tail = &r->next;
 	sc->durable_view = rec->view;
@@ -398,7 +398,7 @@ static bool restore(struct sim *s, const struct sim_record *r)
 	struct err_text err;
 	void *mem = NULL;
 	int rc = codec_decode(
-		state_layout(), r->bytes, r->n_bytes, RECORD_MEM_MAX, &rec, &mem, &err);
+		state_record_layout(), r->bytes, r->n_bytes, RECORD_MEM_MAX, &rec, &mem, &err);
 
 	if (rc == 0)
 		rc = sched_restore(s->sched.core, &rec, &err);
@@ -432,7 +432,7 @@ void sched_node_start(struct sim *s)
 		if (!restore(s, r))
 			return;
 	rc = sched_start(sc->core, s->now);
-	trace(s, "sched: started, term %u", sched_term(sc->core));
+	trace(s, "sched: started, term %u", sched_current_term(sc->core));
 	if (rc < 0) { /* the core did not start, so the service manager restarts the scheduler */
 		sc->node.is_up = false;
 		sched_free(sc->core);

@@ -67,7 +67,7 @@ static void work(struct guest *g)
 	unsigned n = 0;
 	struct sim_event *e;
 
-	while (!g->is_work_posted && agt_core_work(g->core)) {
+	while (!g->is_work_posted && agt_core_run_queued_work(g->core)) {
 		if (s->o.is_work_slow) {
 			g->is_work_posted = true;
 			e = sim_post(s, &g->node, rnd_below(s, s->o.delay_ns), on_turn);
@@ -84,7 +84,7 @@ static void guest_enter(void *owner)
 {
 	struct guest *g = owner;
 
-	agt_core_tick(g->core, g->s->now);
+	agt_core_run_timers(g->core, g->s->now);
 }
 
 static void guest_leave(void *owner)
@@ -98,7 +98,7 @@ static void guest_leave(void *owner)
 	work(g);
 	if (rnd_below(s, CHECK_EVERY) == 0 && agt_core_check(g->core, &err) < 0)
 		violation(s, "agt_core_check of %s: %s", g->node.name, err.s);
-	at = agt_core_tick(g->core, s->now);
+	at = agt_core_run_timers(g->core, s->now);
 	if (at == UINT64_MAX || (g->tick_at && g->tick_at <= at))
 		return;
 	g->tick_at = at > s->now ? at : s->now;
@@ -146,7 +146,7 @@ static void on_submit(struct sim *s, struct sim_event *e)
 	guest_enter(g->agent);
 	for (uint32_t i = 0; i < job_of(g)->n_elems; i++)
 		((uint32_t *)t->in)[i] = value(g, t->idx, g->rank, t->round + 1, i);
-	rc = agt_submit(t->t, 0, t->round + 1, OP_SUM, 1);
+	rc = agt_tensor_submit(t->t, 0, t->round + 1, OP_SUM, 1);
 	if (rc < 0 && !t->failed)
 		violation(s, "%s: submit: %s", g->node.name, err_str(rc));
 	guest_leave(g->agent);
@@ -257,13 +257,13 @@ static void declare(struct guest *g)
 		if (g->tensors[t].is_planned)
 			continue;
 		snprintf(names[t], sizeof(names[t]), "t%u", t);
-		decls[msg.declare.n_tensors++] = (struct ctl_decl){
-			g->rank, names[t], shape_of(DTYPE_I32, job_of(g)->n_elems), 0};
+		decls[msg.declare.n_tensors++] = (struct ctl_decl){g->rank, names[t],
+			shape_from_dtype_and_count(DTYPE_I32, job_of(g)->n_elems), 0};
 	}
 	if (g->s->o.has_failing) {
 		snprintf(names[GUEST_TENSORS], sizeof(names[0]), "t%u", FAILED_TENSOR);
 		decls[msg.declare.n_tensors++] = (struct ctl_decl){g->rank, names[GUEST_TENSORS],
-			shape_of(DTYPE_I32, job_of(g)->n_elems), g->failed};
+			shape_from_dtype_and_count(DTYPE_I32, job_of(g)->n_elems), g->failed};
 	}
 	if (msg.declare.n_tensors)
 		sim_member_send(&g->agent->m, &msg);
@@ -276,7 +276,7 @@ static void on_greed(struct sim *s, struct sim_event *e)
 	uint64_t k = e->a, n_elems = 1 + mix(s->seed ^ k << 8) % (SUMS_BYTES / 16);
 	struct guest *g = e->p;
 	char name[16];
-	struct ctl_decl decl = {g->rank, name, shape_of(DTYPE_I32, n_elems), 0};
+	struct ctl_decl decl = {g->rank, name, shape_from_dtype_and_count(DTYPE_I32, n_elems), 0};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {g->job_id, &decl, 1}};
 	struct sim_event *next;
 
@@ -295,7 +295,7 @@ static void tensor_make(struct guest *g, unsigned i)
 	uint32_t bytes = job_of(g)->n_elems * (uint32_t)sizeof(uint32_t);
 	uint8_t *mem;
 	uint16_t segment;
-	struct tensor_shape shape = shape_of(DTYPE_I32, job_of(g)->n_elems);
+	struct tensor_shape shape = shape_from_dtype_and_count(DTYPE_I32, job_of(g)->n_elems);
 	struct agt_mem in, out[2];
 
 	if (port_segment(&g->agent->port, 3 * (size_t)bytes, (void **)&mem, &segment) < 0)
@@ -383,7 +383,7 @@ static void plan(struct guest *g, const struct ctl_plan *msg)
 			violation(g->s, "%s rejects the plan of tensor %u", g->node.name, t);
 		g->tensors[t].is_planned = true;
 	}
-	agt_job_runs(g->job, msg->runs, msg->n_runs);
+	agt_job_apply_placement(g->job, msg->runs, msg->n_runs);
 }
 
 static void tensor_failed(struct guest *g, const struct ctl_tensor_fail *msg)
@@ -559,7 +559,7 @@ static void agent_of_guest_start(struct sim *s, struct sim_event *e)
 		abort();
 	port_init(s, &g->port, &g->node, &agt_core_events, g->core, g, guest_enter, guest_leave);
 	g->port.m = &g->m;
-	agt_core_tick(g->core, s->now);
+	agt_core_run_timers(g->core, s->now);
 	trace(s, "%s: started%s", g->node.name, g->is_liar ? ", and lies" : "");
 	member_start(&g->m);
 	if (g->is_liar)

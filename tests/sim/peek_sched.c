@@ -3,7 +3,7 @@
 
 bool peek_is_refused(const struct sched_core *core, uint32_t job, const char *name)
 {
-	const struct sched_job *j = sched_job(core, job);
+	const struct sched_job *j = sched_job_by_id(core, job);
 	const struct sched_tensor *t = j ? sched_tensor_find(j, name) : NULL;
 
 	return !t || t->state == TENSOR_FAILED;

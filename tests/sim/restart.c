@@ -18,7 +18,8 @@ static struct agt_tensor *tensor_again(struct sim_agent *a, unsigned t)
 	struct sim_tensor_state *ts = &a->tensors[t];
 	struct ctl_tensor plan = {.tensor = ts->id,
 		.name = "",
-		.shape = shape_of(a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems),
+		.shape = shape_from_dtype_and_count(
+			a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems),
 		.part_elems = ts->part_elems};
 	struct member_set members;
 	uint32_t least, most;

@@ -69,7 +69,7 @@ static void work(struct sim_thread *t)
 
 	if (t->is_work_posted)
 		return;
-	while (srv_core_work(t->core)) {
+	while (srv_core_sum_slice(t->core)) {
 		if (s->o.is_work_slow) {
 			t->is_work_posted = true;
 			sim_post(s, &t->server->node, rnd_below(s, s->o.delay_ns), on_work)->p = t;
@@ -86,7 +86,7 @@ static void thread_enter(void *owner)
 {
 	struct sim_thread *t = owner;
 
-	srv_core_tick(t->core, t->server->s->now);
+	srv_core_run_deadlines(t->core, t->server->s->now);
 }
 
 static void thread_leave(void *owner)
@@ -100,7 +100,7 @@ static void thread_leave(void *owner)
 	work(t);
 	if (rnd_below(s, CHECK_EVERY) == 0 && srv_core_check(t->core, &err) < 0)
 		violation(s, "srv_core_check: %s", err.s);
-	at = srv_core_tick(t->core, s->now);
+	at = srv_core_run_deadlines(t->core, s->now);
 	if (at == UINT64_MAX || (t->tick_at && t->tick_at <= at))
 		return;
 	t->tick_at = at > s->now ? at : s->now;
@@ -134,10 +134,10 @@ static void on_handover(struct sim *s, struct sim_event *e)
 	}
 	thread_enter(t);
 	if (msg.type == CTL_JOB) {
-		if (srv_core_job(t->core, &msg.job) < 0)
+		if (srv_core_apply_job(t->core, &msg.job) < 0)
 			violation(s, "%s refuses a job", t->server->node.name);
 	} else if (msg.type == CTL_PLAN) {
-		srv_core_plan(t->core, &msg.plan);
+		srv_core_apply_plan(t->core, &msg.plan);
 	} else if (msg.type == CTL_SIGHT) {
 		answer_sight(t, &msg.sight);
 	} else if (msg.type == CTL_WELCOME) {
@@ -167,7 +167,8 @@ static void hand_over(struct sim_server *srv, const struct ctl_msg *msg)
 		e = sim_post(s, &srv->node, at - s->now, on_handover);
 		e->p = t;
 		e->a = msg->type;
-		codec_encode(l, &msg->hello, event_room(e, (uint32_t)codec_size(l, &msg->hello)));
+		codec_encode(l, &msg->hello,
+			event_room(e, (uint32_t)codec_encoded_size(l, &msg->hello)));
 	}
 }
 
@@ -195,7 +196,7 @@ static void make_cores(struct sim_server *srv)
 			abort();
 		port_init(s, &t->port, &srv->node, &srv_core_events, t->core, t, thread_enter,
 			thread_leave);
-		srv_core_tick(t->core, s->now);
+		srv_core_run_deadlines(t->core, s->now);
 	}
 	srv->has_cores = true;
 }

@@ -50,7 +50,7 @@ static void on_claim(struct sim *s, struct sim_event *e)
 	sc->conns[s->twin.id] = &s->twin;
 	s->twin.is_open_s = true;
 	sched_conn_open(sc->core, s->twin.id, s->now);
-	sched_message(sc->core, s->twin.id, &msg, s->now);
+	sched_receive_message(sc->core, s->twin.id, &msg, s->now);
 }
 
 void twin_start(struct sim *s)

@@ -91,7 +91,7 @@ static inline void round_done(void *ctx, void *user, uint64_t round, int status,
 	w->done_workers = workers;
 	if (w->submits_again) {
 		w->submits_again = false;
-		assert_int_equal(agt_submit(w->t[0], 0, round + 1, OP_SUM, 0), 0);
+		assert_int_equal(agt_tensor_submit(w->t[0], 0, round + 1, OP_SUM, 0), 0);
 	}
 }
 
@@ -157,7 +157,7 @@ static inline void check(struct agt_world *w)
 
 static inline void work(struct agt_world *w)
 {
-	while (agt_core_work(w->core))
+	while (agt_core_run_queued_work(w->core))
 		check(w);
 	check(w);
 }
@@ -165,7 +165,7 @@ static inline void work(struct agt_world *w)
 static inline void tick(struct agt_world *w, uint64_t ms)
 {
 	w->now_ns += ms * MS;
-	agt_core_tick(w->core, w->now_ns);
+	agt_core_run_timers(w->core, w->now_ns);
 	check(w);
 	work(w);
 }
@@ -186,7 +186,7 @@ static inline void tell_runs(struct agt_world *w, uint32_t server, uint64_t pgen
 		struct ctl_run run = {
 			.tensor = 10 + t, .n = w->n_parts, .server = server, .pgen = pgen};
 
-		agt_job_runs(w->job, &run, 1);
+		agt_job_apply_placement(w->job, &run, 1);
 	}
 	w->pgen = pgen > w->pgen ? pgen : w->pgen;
 	check(w);
@@ -196,7 +196,7 @@ static inline void tell_plan(struct agt_world *w, unsigned t)
 {
 	struct ctl_tensor plan = {.tensor = 10 + t,
 		.name = "t",
-		.shape = shape_of(w->dtype, (uint64_t)w->n_elems * w->n_parts),
+		.shape = shape_from_dtype_and_count(w->dtype, (uint64_t)w->n_elems * w->n_parts),
 		.part_elems = w->n_elems};
 
 	assert_int_equal(agt_tensor_plan(w->t[t], &plan), 0);
@@ -207,7 +207,8 @@ static inline void add_tensor(struct agt_world *w)
 {
 	/* the first input holds the values of the workers that have no input of their own */
 	uint16_t in_workers[WORKERS_MAX] = {(uint16_t)(w->n_workers - w->n_in + 1)};
-	struct tensor_shape shape = shape_of(w->dtype, (uint64_t)w->n_elems * w->n_parts);
+	struct tensor_shape shape =
+		shape_from_dtype_and_count(w->dtype, (uint64_t)w->n_elems * w->n_parts);
 	struct agt_mem in[WORKERS_MAX], staging = {w->a->staging, 1 << 20, SEGMENT}, out[2];
 
 	for (unsigned i = 0; i < WORKERS_MAX; i++) {
@@ -360,7 +361,7 @@ static inline void submit(
 
 	for (size_t e = 0; w->dtype == DTYPE_F32 && e < (size_t)w->n_elems * w->n_parts; e++)
 		v[e] = input(worker, r, e);
-	assert_int_equal(agt_submit(w->t[t], worker, r, OP_SUM, priority), 0);
+	assert_int_equal(agt_tensor_submit(w->t[t], worker, r, OP_SUM, priority), 0);
 	check(w);
 }
 

@@ -318,7 +318,7 @@ static void fake_done(struct fake_trainer *t, uint32_t idx, int status, uint32_t
 	struct fake_slot *s = &t->slots[idx];
 
 	s->done = s->submitted;
-	local_done(t->c, SQ_ENTRIES, idx, s->done, status, workers);
+	local_complete_round(t->c, SQ_ENTRIES, idx, s->done, status, workers);
 	local_done_wake(t->c);
 }
 

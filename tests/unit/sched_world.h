@@ -178,7 +178,7 @@ static inline uint64_t view_of(const struct ctl_msg *m)
 static inline void on_send(void *ctx, uint32_t conn, const struct ctl_msg *m)
 {
 	struct sched_world *w = ctx;
-	size_t n = codec_size(ctl_layout(m->type), &m->hello);
+	size_t n = codec_encoded_size(ctl_layout(m->type), &m->hello);
 
 	assert_true(n > 0);                      /* every message can be encoded */
 	assert_true(view_of(m) <= w->kept_view); /* I10: the view is durable */
@@ -197,7 +197,7 @@ static inline void on_drop(void *ctx, uint32_t conn, const char *why)
 static inline int on_persist(void *ctx, const struct state_record *rec)
 {
 	struct sched_world *w = ctx;
-	size_t n = codec_size(state_layout(), rec);
+	size_t n = codec_encoded_size(state_record_layout(), rec);
 
 	if (w->persist_error)
 		return w->persist_error;
@@ -205,7 +205,7 @@ static inline int on_persist(void *ctx, const struct state_record *rec)
 	assert_true(rec->view > w->kept_view); /* I6: the view grows */
 	w->records[w->n_records].bytes = malloc(n);
 	w->records[w->n_records].n =
-		codec_encode(state_layout(), rec, w->records[w->n_records].bytes);
+		codec_encode(state_record_layout(), rec, w->records[w->n_records].bytes);
 	w->n_records++;
 	w->kept_view = rec->view;
 	return 0;
@@ -235,7 +235,7 @@ static inline void on_probe_done(void *ctx, uint64_t token, const struct sched_p
 	for (uint32_t i = 0; i < p->n_members; i++)
 		w->probe_answers += p->has_answered[i];
 	json_decref(w->status);
-	w->status = status_job(w->core, &(struct status_info){.now_ns = w->now}, p->job, p);
+	w->status = status_job_json(w->core, &(struct status_info){.now_ns = w->now}, p->job, p);
 }
 
 static inline void on_event(void *ctx, const struct sched_event *e)
@@ -295,8 +295,8 @@ static inline void kill_scheduler(struct sched_world *w)
 		struct err_text err = {""};
 		void *mem;
 
-		assert_int_equal(codec_decode(state_layout(), w->records[i].bytes, w->records[i].n,
-					 1 << 24, &rec, &mem, &err),
+		assert_int_equal(codec_decode(state_record_layout(), w->records[i].bytes,
+					 w->records[i].n, 1 << 24, &rec, &mem, &err),
 			0);
 		if (sched_restore(w->core, &rec, &err) < 0)
 			fail_msg("record %zu: %s", i, err.s);
@@ -323,7 +323,7 @@ static inline void pass(struct sched_world *w, uint64_t ms, const uint32_t *conn
 		}
 		if (next_beat <= w->now) {
 			for (size_t i = 0; conns && conns[i]; i++)
-				sched_message(w->core, conns[i], &msg, w->now);
+				sched_receive_message(w->core, conns[i], &msg, w->now);
 			next_beat = w->now + 100 * MS;
 		}
 		if (at > next_beat)
@@ -337,7 +337,7 @@ static inline void pass(struct sched_world *w, uint64_t ms, const uint32_t *conn
 
 static inline void send_msg(struct sched_world *w, uint32_t conn, const struct ctl_msg *msg)
 {
-	sched_message(w->core, conn, msg, w->now);
+	sched_receive_message(w->core, conn, msg, w->now);
 	check(w);
 }
 
@@ -477,7 +477,7 @@ static inline void join(
 static inline void declare_failed(struct sched_world *w, uint32_t conn, uint32_t rank,
 	const char *name, uint8_t dtype, uint64_t n, uint32_t code)
 {
-	struct ctl_decl d = {rank, name, shape_of(dtype, n), code};
+	struct ctl_decl d = {rank, name, shape_from_dtype_and_count(dtype, n), code};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {w->last_job, &d, 1}};
 
 	send_msg(w, conn, &msg);

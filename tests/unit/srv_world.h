@@ -110,14 +110,14 @@ static inline void tell_job(struct srv_world *w)
 	for (unsigned i = 0; i < w->n_members; i++)
 		members[i] = (struct ctl_job_member){
 			.agent = 100 + i, .host = "h", .ranks = ranks, .n_ranks = w->m[i].workers};
-	assert_int_equal(srv_core_job(w->core, &job), 0);
+	assert_int_equal(srv_core_apply_job(w->core, &job), 0);
 }
 
 static inline void tell_plan(struct srv_world *w, uint32_t n_parts, uint32_t server, uint64_t pgen)
 {
 	struct ctl_tensor t = {.tensor = 0,
 		.name = w->tensor,
-		.shape = shape_of(w->dtype, (uint64_t)w->n_elems * n_parts),
+		.shape = shape_from_dtype_and_count(w->dtype, (uint64_t)w->n_elems * n_parts),
 		.part_elems = w->n_elems};
 	struct ctl_run run = {.tensor = 0,
 		.n = n_parts,
@@ -128,7 +128,7 @@ static inline void tell_plan(struct srv_world *w, uint32_t n_parts, uint32_t ser
 	struct ctl_plan plan = {
 		.view = pgen, .job = JOB, .tensors = &t, .n_tensors = 1, .runs = &run, .n_runs = 1};
 
-	srv_core_plan(w->core, &plan);
+	srv_core_apply_plan(w->core, &plan);
 	w->pgen = pgen;
 	check(w);
 }
@@ -342,7 +342,7 @@ static inline void end_reads(struct srv_world *w)
 
 static inline void work(struct srv_world *w)
 {
-	while (srv_core_work(w->core))
+	while (srv_core_sum_slice(w->core))
 		check(w);
 	check(w);
 }
@@ -350,7 +350,7 @@ static inline void work(struct srv_world *w)
 static inline void tick(struct srv_world *w, uint64_t ms)
 {
 	w->now_ns += ms * MS;
-	srv_core_tick(w->core, w->now_ns);
+	srv_core_run_deadlines(w->core, w->now_ns);
 	check(w);
 }
 

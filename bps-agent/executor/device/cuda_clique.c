@@ -52,12 +52,12 @@ struct cuda_clique {
 	struct cuda_member member[];
 };
 
-static struct cuda_clique *cuda_clique(struct device_clique *c)
+static struct cuda_clique *cuda_clique_of_base(struct device_clique *c)
 {
 	return (struct cuda_clique *)c;
 }
 
-static const char *state_name(enum clique_state s)
+static const char *clique_state_name(enum clique_state s)
 {
 	static const char *const names[] = {"opening", "ready", "launching", "failed", "aborted"};
 
@@ -69,20 +69,20 @@ static void clique_set_state(struct cuda_clique *c, enum clique_state to, const 
 	if (c->state == to)
 		return;
 	log_debug("clique of %d GPUs changes from %s to %s: %s", c->base.n_ranks,
-		state_name(c->state), state_name(to), why);
+		clique_state_name(c->state), clique_state_name(to), why);
 	c->state = to;
 }
 
 /* NCCL has a single code for all errors of the driver. Find out whether the driver's error is
  * sticky. After a sticky error, the process cannot use the driver any more. Returns DEVICE_LOST if
  * the error is sticky, else 0. */
-static int driver_says(struct cuda_clique *c, const char *what)
+static int clique_find_sticky_error(struct cuda_clique *c, const char *what)
 {
 	for (int i = 0; i < c->base.n_local; i++) {
-		int rc = cuda_enter(c->base.dev, c->member[i].gpu);
+		int rc = cuda_enter_context(c->base.dev, c->member[i].gpu);
 
 		if (!rc)
-			rc = cuda_fail(c->base.dev, cuStreamQuery(NULL), what);
+			rc = cuda_check_result(c->base.dev, cuStreamQuery(NULL), what);
 		if (rc == DEVICE_LOST)
 			return rc;
 	}
@@ -91,12 +91,12 @@ static int driver_says(struct cuda_clique *c, const char *what)
 
 /* Convert a result of NCCL to a device error. The arguments have been checked before, so every
  * failure means that the clique has failed. */
-static int nccl_fail(struct cuda_clique *c, ncclResult_t r, const char *what)
+static int clique_check_nccl_result(struct cuda_clique *c, ncclResult_t r, const char *what)
 {
 	if (r == ncclSuccess || r == ncclInProgress)
 		return 0;
 	clique_set_state(c, FAILED, what);
-	if (r == ncclUnhandledCudaError && driver_says(c, what) == DEVICE_LOST)
+	if (r == ncclUnhandledCudaError && clique_find_sticky_error(c, what) == DEVICE_LOST)
 		return DEVICE_LOST;
 	return cuda_refuse(c->base.dev, DEVICE_PEER, "%s: %s: %s", what, c->nccl->GetErrorString(r),
 		c->nccl->GetLastError(NULL));
@@ -109,9 +109,9 @@ int cuda_clique_id(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES])
 	ncclResult_t r;
 	int rc;
 
-	if (cuda_device(dev)->is_lost)
+	if (cuda_device_of_base(dev)->is_lost)
 		return DEVICE_LOST;
-	rc = cuda_nccl(cuda_device(dev), &nccl);
+	rc = cuda_load_nccl_once(cuda_device_of_base(dev), &nccl);
 	if (rc)
 		return rc;
 	r = nccl->GetUniqueId(&id);
@@ -125,7 +125,7 @@ int cuda_clique_id(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES])
 /* Return the least number of ranks of a clique. The number is 2, because a single GPU needs no
  * clique. Run D of tests/gpu sets an environment variable that allows 1, so that NCCL can be tested
  * on a single GPU. */
-static int least_ranks(void)
+static int clique_least_ranks(void)
 {
 	const char *one = getenv("BPS_TEST_CLIQUE_OF_ONE");
 
@@ -134,13 +134,13 @@ static int least_ranks(void)
 
 /* Check the members of a new clique. NCCL rejects two ranks on one GPU. Since version 2.30, an
  * environment variable allows two ranks on one GPU, for tests. */
-static int check_members(struct cuda_device *d, const struct nccl *nccl, int n_ranks,
+static int clique_check_members(struct cuda_device *d, const struct nccl *nccl, int n_ranks,
 	const int *gpu, const int *rank, int n_local)
 {
 	const char *multi = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
 	bool may_share = nccl->version >= NCCL_VERSION(2, 30, 0) && multi && !strcmp(multi, "1");
 
-	if (n_ranks < least_ranks() || n_local < 1 || n_local > n_ranks ||
+	if (n_ranks < clique_least_ranks() || n_local < 1 || n_local > n_ranks ||
 		n_local > DEVICE_GPUS_MAX)
 		return cuda_refuse(&d->base, DEVICE_ARG,
 			"a clique of %d ranks, of which %d are in this process, is not possible",
@@ -162,9 +162,9 @@ static int check_members(struct cuda_device *d, const struct nccl *nccl, int n_r
 	return 0;
 }
 
-static int join(struct cuda_clique *c, const uint8_t *id_bytes)
+static int clique_init_communicators(struct cuda_clique *c, const uint8_t *id_bytes)
 {
-	struct cuda_device *d = cuda_device(c->base.dev);
+	struct cuda_device *d = cuda_device_of_base(c->base.dev);
 	ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
 	ncclUniqueId id;
 	int rc = 0, failed;
@@ -174,36 +174,36 @@ static int join(struct cuda_clique *c, const uint8_t *id_bytes)
 	config.maxCTAs = MAX_CTAS;
 	config.commName = c->name;
 	memcpy(id.internal, id_bytes, DEVICE_ID_BYTES);
-	rc = nccl_fail(c, c->nccl->GroupStart(), "cannot open a clique");
+	rc = clique_check_nccl_result(c, c->nccl->GroupStart(), "cannot open a clique");
 	if (rc)
 		return rc;
 	for (int i = 0; i < c->base.n_local && !rc; i++) {
 		struct cuda_member *m = &c->member[i];
 
-		rc = cuda_enter(&d->base, m->gpu);
+		rc = cuda_enter_context(&d->base, m->gpu);
 		if (!rc)
-			rc = nccl_fail(c,
+			rc = clique_check_nccl_result(c,
 				c->nccl->CommInitRankConfig(
 					&m->comm, c->base.n_ranks, id, m->rank, &config),
 				"cannot open a clique");
 	}
-	failed = nccl_fail(c, c->nccl->GroupEnd(), "cannot open a clique");
+	failed = clique_check_nccl_result(c, c->nccl->GroupEnd(), "cannot open a clique");
 	return rc ? rc : failed;
 }
 
 int cuda_clique_open(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int n_ranks,
 	const int *gpu, const int *rank, int n_local, struct device_clique **ret_clique)
 {
-	struct cuda_device *d = cuda_device(dev);
+	struct cuda_device *d = cuda_device_of_base(dev);
 	const struct nccl *nccl;
 	struct cuda_clique *c;
 	int rc;
 
 	if (d->is_lost)
 		return DEVICE_LOST;
-	rc = cuda_nccl(d, &nccl);
+	rc = cuda_load_nccl_once(d, &nccl);
 	if (!rc)
-		rc = check_members(d, nccl, n_ranks, gpu, rank, n_local);
+		rc = clique_check_members(d, nccl, n_ranks, gpu, rank, n_local);
 	if (rc)
 		return rc;
 	c = calloc(1, sizeof(*c) + (size_t)n_local * sizeof(c->member[0]));
@@ -213,7 +213,7 @@ int cuda_clique_open(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int 
 	c->nccl = nccl;
 	for (int i = 0; i < n_local; i++)
 		c->member[i] = (struct cuda_member){.gpu = gpu[i], .rank = rank[i]};
-	rc = join(c, id);
+	rc = clique_init_communicators(c, id);
 	if (rc) {
 		cuda_clique_close(&c->base);
 		return rc;
@@ -224,7 +224,7 @@ int cuda_clique_open(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int 
 
 /* Poll all communicators. Returns the first error. Without an error, returns ncclInProgress if a
  * communicator is busy, else ncclSuccess. */
-static ncclResult_t ask_all(struct cuda_clique *c)
+static ncclResult_t clique_poll_communicators(struct cuda_clique *c)
 {
 	ncclResult_t worst = ncclSuccess;
 
@@ -245,9 +245,9 @@ static ncclResult_t ask_all(struct cuda_clique *c)
 }
 
 /* Return the error if the clique cannot be used any more, else 0. */
-static int usable(struct cuda_clique *c)
+static int clique_check_usable(struct cuda_clique *c)
 {
-	if (cuda_device(c->base.dev)->is_lost)
+	if (cuda_device_of_base(c->base.dev)->is_lost)
 		return DEVICE_LOST;
 	if (c->state == ABORTED)
 		return cuda_refuse(c->base.dev, DEVICE_ARG, "the clique was aborted");
@@ -256,16 +256,16 @@ static int usable(struct cuda_clique *c)
 
 int cuda_clique_poll(struct device_clique *clique)
 {
-	struct cuda_clique *c = cuda_clique(clique);
+	struct cuda_clique *c = cuda_clique_of_base(clique);
 	ncclResult_t r;
-	int rc = usable(c);
+	int rc = clique_check_usable(c);
 
 	if (rc)
 		return rc;
-	r = ask_all(c);
+	r = clique_poll_communicators(c);
 	if (r == ncclInProgress)
 		return DEVICE_AGAIN;
-	rc = nccl_fail(c, r, "a member of the clique failed");
+	rc = clique_check_nccl_result(c, r, "a member of the clique failed");
 	if (!rc)
 		clique_set_state(c, READY, "all members are connected");
 	return rc;
@@ -305,12 +305,12 @@ struct nccl_part {
 	int rank;
 };
 
-static int check_piece(struct cuda_clique *c, int i, const struct device_piece *p, uint64_t bytes,
-	struct nccl_part *ret)
+static int clique_check_piece(struct cuda_clique *c, int i, const struct device_piece *p,
+	uint64_t bytes, struct nccl_part *ret)
 {
 	struct cuda_member *m = &c->member[i];
 	struct device *dev = c->base.dev;
-	uint64_t addr = cuda_addr(p->mem, m->gpu);
+	uint64_t addr = cuda_memory_address(p->mem, m->gpu);
 
 	if (p->queue->gpu != m->gpu || !addr || p->mem->gpu == DEVICE_HOST)
 		return cuda_refuse(dev, DEVICE_ARG,
@@ -330,19 +330,20 @@ static int check_piece(struct cuda_clique *c, int i, const struct device_piece *
 
 /* Check all arguments before NCCL is called, because a collective that only some members start
  * would block these members forever. */
-static int check(struct cuda_clique *c, const struct device_piece *pieces, uint64_t blocks,
-	uint64_t count, enum dtype dtype, enum op op, struct nccl_part *ret)
+static int clique_check_collective(struct cuda_clique *c, const struct device_piece *pieces,
+	uint64_t blocks, uint64_t count, enum dtype dtype, enum op op, struct nccl_part *ret)
 {
 	struct device *dev = c->base.dev;
 	uint64_t bytes;
-	int rc = usable(c);
+	int rc = clique_check_usable(c);
 
 	if (rc)
 		return rc;
 	if (c->state != READY)
 		return cuda_refuse(dev, DEVICE_ARG,
-			"a collective cannot start while its clique is %s", state_name(c->state));
-	if (!dtype_bytes(dtype) || !op_is_for(op, dtype) || op_is_bitwise(op) ||
+			"a collective cannot start while its clique is %s",
+			clique_state_name(c->state));
+	if (!dtype_bytes(dtype) || !op_is_valid_for_dtype(op, dtype) || op_is_bitwise(op) ||
 		(op == OP_AVG && !dtype_is_float(dtype)))
 		return cuda_refuse(dev, DEVICE_ARG, "a clique cannot compute %s of %s", op_name(op),
 			dtype_name(dtype));
@@ -352,18 +353,18 @@ static int check(struct cuda_clique *c, const struct device_piece *pieces, uint6
 			"a collective over %llu elements is empty or too large",
 			(unsigned long long)count);
 	for (int i = 0; i < c->base.n_local && !rc; i++)
-		rc = check_piece(c, i, &pieces[i], bytes, &ret[i]);
+		rc = clique_check_piece(c, i, &pieces[i], bytes, &ret[i]);
 	return rc;
 }
 
-static int group_start(struct cuda_clique *c)
+static int clique_start_nccl_group(struct cuda_clique *c)
 {
-	return nccl_fail(c, c->nccl->GroupStart(), "cannot begin a collective");
+	return clique_check_nccl_result(c, c->nccl->GroupStart(), "cannot begin a collective");
 }
 
 /* Begin a collective. Until its launch is complete, the queues of its pieces accept only
  * collectives of this clique. */
-static int start(struct cuda_clique *c, const struct nccl_part *parts)
+static int clique_start_launch(struct cuda_clique *c, const struct nccl_part *parts)
 {
 	int rc = 0;
 
@@ -371,7 +372,7 @@ static int start(struct cuda_clique *c, const struct nccl_part *parts)
 		if (parts[i].queue->clique != c)
 			rc = cuda_clique_launched(parts[i].queue);
 	if (!rc)
-		rc = group_start(c);
+		rc = clique_start_nccl_group(c);
 	for (int i = 0; i < c->base.n_local && !rc; i++) {
 		struct cuda_queue *q = parts[i].queue;
 
@@ -382,7 +383,7 @@ static int start(struct cuda_clique *c, const struct nccl_part *parts)
 	return rc;
 }
 
-static int check_root(struct cuda_clique *c, int root)
+static int clique_check_root(struct cuda_clique *c, int root)
 {
 	if (root >= 0 && root < c->base.n_ranks)
 		return 0;
@@ -391,23 +392,24 @@ static int check_root(struct cuda_clique *c, int root)
 }
 
 /* Check all arguments, and start the collective. root: 0 if the collective has no root. */
-static int begin(struct cuda_clique *c, const struct device_piece *pieces, uint64_t blocks,
-	uint64_t count, enum dtype dtype, enum op op, int root, struct nccl_part *ret)
+static int clique_begin_collective(struct cuda_clique *c, const struct device_piece *pieces,
+	uint64_t blocks, uint64_t count, enum dtype dtype, enum op op, int root,
+	struct nccl_part *ret)
 {
-	int rc = check(c, pieces, blocks, count, dtype, op, ret);
+	int rc = clique_check_collective(c, pieces, blocks, count, dtype, op, ret);
 
 	if (!rc)
-		rc = check_root(c, root);
-	return rc ? rc : start(c, ret);
+		rc = clique_check_root(c, root);
+	return rc ? rc : clique_start_launch(c, ret);
 }
 
 /* End a group of NCCL calls. The end of the outermost group launches the collectives. If the launch
  * is not complete yet, the state becomes LAUNCHING, and clique_poll reports the end of the
  * launch. */
-static int group_launch(struct cuda_clique *c, int rc)
+static int clique_end_nccl_group(struct cuda_clique *c, int rc)
 {
 	ncclResult_t r = c->nccl->GroupEnd();
-	int failed = nccl_fail(c, r, "cannot launch a collective");
+	int failed = clique_check_nccl_result(c, r, "cannot launch a collective");
 
 	if (!rc && !failed && !c->group_depth && r == ncclInProgress)
 		clique_set_state(c, LAUNCHING, "collective");
@@ -417,86 +419,88 @@ static int group_launch(struct cuda_clique *c, int rc)
 int cuda_reduce_scatter(struct device_clique *clique, const struct device_piece *pieces,
 	uint64_t count_per_rank, enum dtype dtype, enum op op)
 {
-	struct cuda_clique *c = cuda_clique(clique);
+	struct cuda_clique *c = cuda_clique_of_base(clique);
 	uint64_t block = count_per_rank * dtype_bytes(dtype);
 	struct nccl_part p[DEVICE_GPUS_MAX];
-	int rc = begin(c, pieces, (uint64_t)c->base.n_ranks, count_per_rank, dtype, op, 0, p);
+	int rc = clique_begin_collective(
+		c, pieces, (uint64_t)c->base.n_ranks, count_per_rank, dtype, op, 0, p);
 
 	if (rc)
 		return rc;
 	for (int i = 0; i < c->base.n_local && !rc; i++)
-		rc = nccl_fail(c,
+		rc = clique_check_nccl_result(c,
 			c->nccl->ReduceScatter(p[i].at, p[i].at + (uint64_t)p[i].rank * block,
 				count_per_rank, (ncclDataType_t)dtype, (ncclRedOp_t)op, p[i].comm,
 				p[i].stream),
 			"cannot queue a reduce-scatter");
-	return group_launch(c, rc);
+	return clique_end_nccl_group(c, rc);
 }
 
 int cuda_all_gather(struct device_clique *clique, const struct device_piece *pieces,
 	uint64_t count_per_rank, enum dtype dtype)
 {
-	struct cuda_clique *c = cuda_clique(clique);
+	struct cuda_clique *c = cuda_clique_of_base(clique);
 	uint64_t block = count_per_rank * dtype_bytes(dtype);
 	struct nccl_part p[DEVICE_GPUS_MAX];
-	int rc = begin(c, pieces, (uint64_t)c->base.n_ranks, count_per_rank, dtype, OP_SUM, 0, p);
+	int rc = clique_begin_collective(
+		c, pieces, (uint64_t)c->base.n_ranks, count_per_rank, dtype, OP_SUM, 0, p);
 
 	if (rc)
 		return rc;
 	for (int i = 0; i < c->base.n_local && !rc; i++)
-		rc = nccl_fail(c,
+		rc = clique_check_nccl_result(c,
 			c->nccl->AllGather(p[i].at + (uint64_t)p[i].rank * block, p[i].at,
 				count_per_rank, (ncclDataType_t)dtype, p[i].comm, p[i].stream),
 			"cannot queue an all-gather");
-	return group_launch(c, rc);
+	return clique_end_nccl_group(c, rc);
 }
 
 int cuda_reduce(struct device_clique *clique, const struct device_piece *pieces, uint64_t count,
 	enum dtype dtype, enum op op, int root)
 {
-	struct cuda_clique *c = cuda_clique(clique);
+	struct cuda_clique *c = cuda_clique_of_base(clique);
 	struct nccl_part p[DEVICE_GPUS_MAX];
-	int rc = begin(c, pieces, 1, count, dtype, op, root, p);
+	int rc = clique_begin_collective(c, pieces, 1, count, dtype, op, root, p);
 
 	if (rc)
 		return rc;
 	for (int i = 0; i < c->base.n_local && !rc; i++)
-		rc = nccl_fail(c,
+		rc = clique_check_nccl_result(c,
 			c->nccl->Reduce(p[i].at, p[i].rank == root ? p[i].at : NULL, count,
 				(ncclDataType_t)dtype, (ncclRedOp_t)op, root, p[i].comm,
 				p[i].stream),
 			"cannot queue a reduction");
-	return group_launch(c, rc);
+	return clique_end_nccl_group(c, rc);
 }
 
 int cuda_broadcast(struct device_clique *clique, const struct device_piece *pieces, uint64_t count,
 	enum dtype dtype, int root)
 {
-	struct cuda_clique *c = cuda_clique(clique);
+	struct cuda_clique *c = cuda_clique_of_base(clique);
 	struct nccl_part p[DEVICE_GPUS_MAX];
-	int rc = begin(c, pieces, 1, count, dtype, OP_SUM, root, p);
+	int rc = clique_begin_collective(c, pieces, 1, count, dtype, OP_SUM, root, p);
 
 	if (rc)
 		return rc;
 	for (int i = 0; i < c->base.n_local && !rc; i++)
-		rc = nccl_fail(c,
+		rc = clique_check_nccl_result(c,
 			c->nccl->Broadcast(p[i].at, p[i].at, count, (ncclDataType_t)dtype, root,
 				p[i].comm, p[i].stream),
 			"cannot queue a broadcast");
-	return group_launch(c, rc);
+	return clique_end_nccl_group(c, rc);
 }
 
 int cuda_group_begin(struct device_clique *clique)
 {
-	struct cuda_clique *c = cuda_clique(clique);
-	int rc = usable(c);
+	struct cuda_clique *c = cuda_clique_of_base(clique);
+	int rc = clique_check_usable(c);
 
 	if (rc)
 		return rc;
 	if (c->group_depth)
 		return cuda_refuse(clique->dev, DEVICE_ARG,
 			"a group of collectives begins inside another group");
-	rc = group_start(c);
+	rc = clique_start_nccl_group(c);
 	if (!rc)
 		c->group_depth = 1;
 	return rc;
@@ -504,21 +508,21 @@ int cuda_group_begin(struct device_clique *clique)
 
 int cuda_group_end(struct device_clique *clique)
 {
-	struct cuda_clique *c = cuda_clique(clique);
+	struct cuda_clique *c = cuda_clique_of_base(clique);
 
 	if (!c->group_depth)
 		return cuda_refuse(clique->dev, DEVICE_ARG,
 			"a group of collectives cannot end, because none has begun");
 	c->group_depth = 0;
-	return group_launch(c, usable(c));
+	return clique_end_nccl_group(c, clique_check_usable(c));
 }
 
 /* End an open group first, because NCCL keeps the group per thread and not per communicator. */
 void cuda_clique_abort(struct device_clique *clique)
 {
-	struct cuda_clique *c = cuda_clique(clique);
+	struct cuda_clique *c = cuda_clique_of_base(clique);
 
-	if (cuda_device(clique->dev)->is_lost)
+	if (cuda_device_of_base(clique->dev)->is_lost)
 		return;
 	if (c->group_depth) {
 		c->group_depth = 0;
@@ -527,7 +531,7 @@ void cuda_clique_abort(struct device_clique *clique)
 	for (int i = 0; i < clique->n_local; i++) {
 		struct cuda_member *m = &c->member[i];
 
-		if (m->comm && !cuda_enter(clique->dev, m->gpu))
+		if (m->comm && !cuda_enter_context(clique->dev, m->gpu))
 			c->nccl->CommAbort(m->comm);
 		m->comm = NULL;
 	}
@@ -535,11 +539,11 @@ void cuda_clique_abort(struct device_clique *clique)
 	clique_set_state(c, ABORTED, "abort requested");
 }
 
-static void finalize(struct cuda_clique *c)
+static void clique_finalize_communicators(struct cuda_clique *c)
 {
 	for (int i = 0; i < c->base.n_local; i++)
-		if (!cuda_enter(c->base.dev, c->member[i].gpu))
-			nccl_fail(c, c->nccl->CommFinalize(c->member[i].comm),
+		if (!cuda_enter_context(c->base.dev, c->member[i].gpu))
+			clique_check_nccl_result(c, c->nccl->CommFinalize(c->member[i].comm),
 				"cannot leave a clique");
 }
 
@@ -547,23 +551,23 @@ static void finalize(struct cuda_clique *c)
  * members have read the data sent to them. This wait is short if all members leave. The wait has a
  * time limit, because another member may never leave. Returns false if the clique must be
  * aborted. */
-static bool leave(struct cuda_clique *c)
+static bool clique_try_leave(struct cuda_clique *c)
 {
 	const struct timespec nap = {.tv_nsec = 200000};
 	uint64_t deadline_ns = clock_now_ns() + LEAVE_NS;
 	ncclResult_t r;
 
-	finalize(c);
+	clique_finalize_communicators(c);
 	if (c->state != READY)
 		return false;
-	while ((r = ask_all(c)) == ncclInProgress && clock_now_ns() < deadline_ns)
+	while ((r = clique_poll_communicators(c)) == ncclInProgress && clock_now_ns() < deadline_ns)
 		nanosleep(&nap, NULL);
 	if (r != ncclSuccess)
 		return false;
 	for (int i = 0; i < c->base.n_local; i++) {
 		struct cuda_member *m = &c->member[i];
 
-		if (!cuda_enter(c->base.dev, m->gpu))
+		if (!cuda_enter_context(c->base.dev, m->gpu))
 			c->nccl->CommDestroy(m->comm);
 		m->comm = NULL;
 	}
@@ -572,13 +576,13 @@ static bool leave(struct cuda_clique *c)
 
 void cuda_clique_close(struct device_clique *clique)
 {
-	struct cuda_clique *c = cuda_clique(clique);
+	struct cuda_clique *c = cuda_clique_of_base(clique);
 
 	if (!c)
 		return;
-	if (cuda_device(clique->dev)->is_lost)
+	if (cuda_device_of_base(clique->dev)->is_lost)
 		goto out;
-	if (c->state != READY || c->group_depth || !leave(c))
+	if (c->state != READY || c->group_depth || !clique_try_leave(c))
 		cuda_clique_abort(clique);
 out:
 	release_queues(c);

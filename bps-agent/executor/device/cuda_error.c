@@ -64,7 +64,7 @@ static const struct {
 };
 
 /* The error text has the code's name and number, so that users can find them in manuals. */
-int cuda_error(CUresult r, struct err_text *why, const char *what)
+int cuda_convert_result(CUresult r, struct err_text *why, const char *what)
 {
 	const char *name = NULL, *hint = NULL;
 	int error = DEVICE_LOST;
@@ -85,16 +85,16 @@ int cuda_error(CUresult r, struct err_text *why, const char *what)
 		hint ? hint : "");
 }
 
-int cuda_fail(struct device *dev, CUresult r, const char *what)
+int cuda_check_result(struct device *dev, CUresult r, const char *what)
 {
-	int rc = cuda_error(r, &dev->why, what);
+	int rc = cuda_convert_result(r, &dev->why, what);
 
 	if (rc == DEVICE_LOST)
-		cuda_device(dev)->is_lost = true;
+		cuda_device_of_base(dev)->is_lost = true;
 	return rc;
 }
 
-void cuda_say(struct device *dev, const char *fmt, ...)
+void cuda_set_error_text(struct device *dev, const char *fmt, ...)
 {
 	va_list ap;
 

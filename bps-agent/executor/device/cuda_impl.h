@@ -37,11 +37,11 @@ struct cuda_mem {
 	uint64_t map_bytes; /* number of reserved bytes, starting at address `map` */
 	/* number of mapped bytes, starting at address `map` */
 	uint64_t mapped_bytes;
-	/* handle of memory that cuda_alloc has allocated; 0: none */
+	/* handle of memory that cuda_alloc_memory has allocated; 0: none */
 	CUmemGenericAllocationHandle handle;
 	uint64_t buffer_id;
-	/* Host memory to pin. If a GPU has a context, cuda_pin pins the memory. Otherwise the first
-	 * call of pinned_addr pins it. */
+	/* Host memory to pin. If a GPU has a context, cuda_pin_host_memory pins the memory.
+	 * Otherwise the first call of cuda_mem_pinned_address pins it. */
 	char *host;
 	bool is_pinned; /* the memory is pinned in the context of pin_gpu */
 	int pin_gpu;
@@ -58,56 +58,59 @@ struct cuda_queue {
 	CUstream stream;
 };
 
-static inline struct cuda_device *cuda_device(struct device *dev)
+static inline struct cuda_device *cuda_device_of_base(struct device *dev)
 {
 	return (struct cuda_device *)dev;
 }
 
 /* cuda_error.c: convert a result of the driver to a device error. what: describes the failed call,
- * for the error text in `why`. cuda_fail writes the text to dev->why, and marks the device as lost
- * after a sticky error. */
-int cuda_error(CUresult r, struct err_text *why, const char *what);
-int cuda_fail(struct device *dev, CUresult r, const char *what);
+ * for the error text in `why`. cuda_check_result writes the text to dev->why, and marks the device
+ * as lost after a sticky error. */
+int cuda_convert_result(CUresult r, struct err_text *why, const char *what);
+int cuda_check_result(struct device *dev, CUresult r, const char *what);
 /* Report a failure that this back-end has detected. Set dev->why, and return the argument `code`.
  * cuda_refuse is a macro, because static analysis of a single file must know the returned value. */
-#define cuda_refuse(dev, code, ...) (cuda_say(dev, __VA_ARGS__), (code))
-void cuda_say(struct device *dev, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#define cuda_refuse(dev, code, ...) (cuda_set_error_text(dev, __VA_ARGS__), (code))
+void cuda_set_error_text(struct device *dev, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
 
 /* cuda.c: make a GPU's context current. Creates the context if there is none. Errors:
  * DEVICE_LOST. */
-int cuda_enter(struct device *dev, int gpu);
+int cuda_enter_context(struct device *dev, int gpu);
 /* Return whether GPU a can use the memory of GPU b. */
-bool cuda_reaches(struct cuda_device *d, int a, int b);
+bool cuda_gpu_can_reach(struct cuda_device *d, int a, int b);
 
 /* cuda_mem.c, cuda_share.c, cuda_queue.c, cuda_clique.c: functions of the table device_cuda, see
  * device.h. */
-int cuda_alloc(struct device *dev, int gpu, uint64_t bytes, const int *also, int n_also,
+int cuda_alloc_memory(struct device *dev, int gpu, uint64_t bytes, const int *also, int n_also,
 	struct device_mem **ret_mem);
-int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem **ret_mem);
-uint64_t cuda_addr(struct device_mem *mem, int gpu);
-void cuda_drop(struct device_mem *mem);
+int cuda_pin_host_memory(
+	struct device *dev, void *host, uint64_t bytes, struct device_mem **ret_mem);
+uint64_t cuda_memory_address(struct device_mem *mem, int gpu);
+void cuda_drop_memory(struct device_mem *mem);
 struct cuda_mem *cuda_mem_new(struct device *dev, int gpu, enum cuda_mem_kind kind);
 /* Reserve device addresses for n handles of `chunk` bytes each, map the handles, and let the GPUs
- * in m->reach access the memory. After a failure, the caller must call cuda_drop, which undoes the
- * completed steps. */
-int cuda_map(struct cuda_mem *m, const CUmemGenericAllocationHandle *handles, unsigned n,
+ * in m->reach access the memory. After a failure, the caller must call cuda_drop_memory, which
+ * undoes the completed steps. */
+int cuda_map_handles(struct cuda_mem *m, const CUmemGenericAllocationHandle *handles, unsigned n,
 	uint64_t chunk);
 
-int cuda_share(struct device_mem *mem, struct device_desc *ret_desc, int *fds, int max);
-/* cuda_export_handle returns a new file descriptor for the handle. cuda_describe returns a
+int cuda_share_memory(struct device_mem *mem, struct device_desc *ret_desc, int *fds, int max);
+/* cuda_export_handle returns a new file descriptor for the handle. cuda_describe_memory returns a
  * description whose n_fds and offset are not set. */
 int cuda_export_handle(struct device *dev, CUmemGenericAllocationHandle handle);
-struct device_desc cuda_describe(
+struct device_desc cuda_describe_memory(
 	struct device *dev, int gpu, enum device_desc_kind kind, uint64_t bytes, uint64_t chunk);
-int cuda_import(struct device *dev, int gpu, const struct device_desc *desc, const int *fds,
+int cuda_import_memory(struct device *dev, int gpu, const struct device_desc *desc, const int *fds,
 	int n_fds, struct device_mem **ret_mem);
 
 int cuda_queue_open(struct device *dev, int gpu, int priority, struct device_queue **ret_queue);
 void cuda_queue_close(struct device_queue *q);
 int cuda_queue_poll(struct device_queue *q);
-int cuda_copy(struct device_queue *q, struct device_mem *dst, uint64_t dst_offset,
+int cuda_queue_copy(struct device_queue *q, struct device_mem *dst, uint64_t dst_offset,
 	struct device_mem *src, uint64_t src_offset, uint64_t bytes);
-int cuda_post(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
+int cuda_queue_counter_write(
+	struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
 
 /* Check whether work may be queued on q. Returns 0 if work may be queued, DEVICE_AGAIN while a
  * clique launches a collective on q, DEVICE_PEER if that clique has failed. */

@@ -10,7 +10,7 @@
 #define VERSION_MIN NCCL_VERSION(2, 18, 0)
 
 /* Look up a function, and convert dlsym's void pointer to a function pointer as POSIX intends. */
-static bool lookup(void *lib, const char *name, void *ret_fn)
+static bool nccl_find_function(void *lib, const char *name, void *ret_fn)
 {
 	void *sym = dlsym(lib, name);
 
@@ -18,7 +18,7 @@ static bool lookup(void *lib, const char *name, void *ret_fn)
 	return sym;
 }
 
-static int load(struct cuda_device *d, struct nccl *n)
+static int nccl_load_library(struct cuda_device *d, struct nccl *n)
 {
 	void *lib = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
 	const char *missing = NULL;
@@ -29,7 +29,7 @@ static int load(struct cuda_device *d, struct nccl *n)
 			"installed?)",
 			dlerror());
 #define X(name)                                                                                    \
-	if (!lookup(lib, "nccl" #name, &n->name))                                                  \
+	if (!nccl_find_function(lib, "nccl" #name, &n->name))                                      \
 		missing = "nccl" #name;
 	NCCL_CALLS(X)
 #undef X
@@ -45,7 +45,7 @@ static int load(struct cuda_device *d, struct nccl *n)
 	return 0;
 }
 
-int cuda_nccl(struct cuda_device *d, const struct nccl **ret_nccl)
+int cuda_load_nccl_once(struct cuda_device *d, const struct nccl **ret_nccl)
 {
 	struct nccl *n = d->nccl;
 	int rc;
@@ -55,7 +55,7 @@ int cuda_nccl(struct cuda_device *d, const struct nccl **ret_nccl)
 		if (!n)
 			return cuda_refuse(&d->base, DEVICE_NOMEM,
 				"out of memory for the table of NCCL's functions");
-		rc = load(d, n);
+		rc = nccl_load_library(d, n);
 		if (rc) {
 			free(n);
 			return rc;

@@ -34,5 +34,5 @@ struct nccl {
 
 /* Write the device's NCCL to *ret_nccl. The first call loads NCCL. Errors: DEVICE_UNSUP,
  * DEVICE_NOMEM, with the text in d->base.why. */
-int cuda_nccl(struct cuda_device *d, const struct nccl **ret_nccl);
+int cuda_load_nccl_once(struct cuda_device *d, const struct nccl **ret_nccl);
 #endif

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-static int check_fds(const struct device_desc *d, struct err_text *err)
+static int device_desc_check_fds(const struct device_desc *d, struct err_text *err)
 {
 	if (!d->n_fds || d->n_fds > DEVICE_FDS_MAX)
 		return err_set(err, DEVICE_ARG,
@@ -31,7 +31,7 @@ int device_desc_check(const struct device_desc *d, unsigned n_fds, struct err_te
 	switch (d->kind) {
 	case DEVICE_DESC_FD:
 	case DEVICE_DESC_HOST:
-		rc = check_fds(d, err);
+		rc = device_desc_check_fds(d, err);
 		if (rc)
 			return rc;
 		break;
@@ -58,7 +58,7 @@ int device_desc_check(const struct device_desc *d, unsigned n_fds, struct err_te
 	return 0;
 }
 
-int device_find(struct device *dev, const uint8_t uuid[DEVICE_UUID_BYTES])
+int device_find_gpu_by_uuid(struct device *dev, const uint8_t uuid[DEVICE_UUID_BYTES])
 {
 	struct device_gpu gpus[DEVICE_GPUS_MAX];
 	int n = dev->ops->gpus(dev, gpus, DEVICE_GPUS_MAX);

@@ -289,7 +289,7 @@ struct device_clique {
 };
 
 /* Return the index of the GPU with this uuid, or DEVICE_NODEV if there is none. */
-int device_find(struct device *dev, const uint8_t uuid[DEVICE_UUID_BYTES]);
+int device_find_gpu_by_uuid(struct device *dev, const uint8_t uuid[DEVICE_UUID_BYTES]);
 /* Return the error's name for logs, for example "AGAIN" or "LOST". Returns "?" if `code` is not in
  * enum device_error. */
 const char *device_error_name(int code);

@@ -45,7 +45,7 @@ static bool has_collective(const struct transfer_plan *p)
 	return false;
 }
 
-static void groups_of_one(struct route *r)
+static void route_make_single_groups(struct route *r)
 {
 	r->n_groups = r->n_members;
 	for (unsigned i = 0; i < r->n_members; i++)
@@ -83,14 +83,14 @@ static void route_of_plan(const struct transfer_plan *p, struct route *ret)
 		r.down = has_roots ? DOWN_BCAST : DOWN_GATHER;
 		r.chunk_bytes = ROUTE_CHUNK_BYTES;
 	} else {
-		groups_of_one(&r);
+		route_make_single_groups(&r);
 		r.up = UP_COPY;
 		r.down = p->strategy == STRATEGY_CE ? DOWN_PEER : DOWN_COPY;
 	}
 	*ret = r;
 }
 
-static int parse(const char *want, enum strategy *ret, struct err_text *err)
+static int strategy_parse_name(const char *want, enum strategy *ret, struct err_text *err)
 {
 	for (unsigned i = 0; strategy_words[i]; i++)
 		if (strcmp(*want ? want : "auto", strategy_words[i]) == 0) {
@@ -104,7 +104,7 @@ static int parse(const char *want, enum strategy *ret, struct err_text *err)
 
 /* Return whether two members share a GPU. If so, only the processor can sum the members'
  * tensors. */
-static bool is_shared(const int *gpus, unsigned n)
+static bool has_shared_gpu(const int *gpus, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
 		for (unsigned k = 0; k < i; k++)
@@ -123,11 +123,11 @@ static int copy_for_shared(enum strategy want, unsigned n, struct choice *ret, s
 	snprintf(ret->why, sizeof(ret->why), "workers share a GPU, so the processor sums");
 	ret->route = (struct route){
 		.name = "copy", .n_members = (uint8_t)n, .up = UP_COPY, .down = DOWN_COPY};
-	groups_of_one(&ret->route);
+	route_make_single_groups(&ret->route);
 	return 0;
 }
 
-static bool has_cliques(struct device *dev, const int *gpus, unsigned n)
+static bool has_cliques_on_gpus(struct device *dev, const int *gpus, unsigned n)
 {
 	struct device_gpu all[DEVICE_GPUS_MAX];
 	int n_all = dev->ops->gpus(dev, all, DEVICE_GPUS_MAX);
@@ -146,7 +146,8 @@ struct work {
 };
 
 /* Store the topology of the machine in w->topology. The sources are sysfs and the device. */
-static int read_machine(struct work *w, const char *sysfs, struct device *dev, struct err_text *err)
+static int topology_read_machine(
+	struct work *w, const char *sysfs, struct device *dev, struct err_text *err)
 {
 	int rc = choose_reports(dev, w->reports, err);
 
@@ -157,16 +158,16 @@ static int read_machine(struct work *w, const char *sysfs, struct device *dev, s
 	return topology_refine(&w->topology, w->reports, (unsigned)rc, err);
 }
 
-static int choose(struct work *w, struct device *dev, const int *gpus, unsigned n,
+static int route_choose_by_strategy(struct work *w, struct device *dev, const int *gpus, unsigned n,
 	enum strategy want, struct choice *ret, struct err_text *err)
 {
 	struct strategy_ask ask = {.want = want,
-		.has_collectives = has_cliques(dev, gpus, n),
+		.has_collectives = has_cliques_on_gpus(dev, gpus, n),
 		.gpus = w->gpus,
 		.n_gpus = n};
 	int rc;
 
-	if (is_shared(gpus, n))
+	if (has_shared_gpu(gpus, n))
 		return copy_for_shared(want, n, ret, err);
 	for (unsigned i = 0; i < n; i++)
 		w->gpus[i] = (unsigned)gpus[i];
@@ -187,7 +188,7 @@ struct common_node {
 	int32_t numa;
 };
 
-static void common_add(struct common_node *c, int32_t numa)
+static void common_node_add(struct common_node *c, int32_t numa)
 {
 	c->is_apart |= c->is_any && c->numa != numa;
 	c->is_any = true;
@@ -195,7 +196,7 @@ static void common_add(struct common_node *c, int32_t numa)
 }
 
 /* Return 1 + the number of the common node, or 0 if there is no common node. */
-static uint16_t common_get(const struct common_node *c)
+static uint16_t common_node_get(const struct common_node *c)
 {
 	return c->is_any && !c->is_apart && c->numa >= 0 ? (uint16_t)(c->numa + 1) : 0;
 }
@@ -210,11 +211,11 @@ static uint16_t node_of_fastest_cards(const struct topology *t)
 			most = t->nics[i].mbps;
 	for (unsigned i = 0; i < t->n_nics; i++)
 		if (t->nics[i].is_up && t->nics[i].mbps == most)
-			common_add(&cards, t->nics[i].numa);
-	return common_get(&cards);
+			common_node_add(&cards, t->nics[i].numa);
+	return common_node_get(&cards);
 }
 
-static void choose_nodes(const struct topology *t, const int *gpus, struct choice *ret)
+static void choose_numa_nodes(const struct topology *t, const int *gpus, struct choice *ret)
 {
 	const struct route *r = &ret->route;
 	struct common_node all = {0};
@@ -225,13 +226,13 @@ static void choose_nodes(const struct topology *t, const int *gpus, struct choic
 		for (unsigned i = 0; i < r->groups[g].n; i++) {
 			int32_t numa = t->gpus[gpus[r->groups[g].member[i]]].numa;
 
-			common_add(&group, numa);
-			common_add(&all, numa);
+			common_node_add(&group, numa);
+			common_node_add(&all, numa);
 		}
-		ret->input_nodes[g] = common_get(&group);
+		ret->input_nodes[g] = common_node_get(&group);
 	}
 	if (!all.is_apart) {
-		ret->sum_node = common_get(&all);
+		ret->sum_node = common_node_get(&all);
 		return;
 	}
 	ret->sum_node = node_of_fastest_cards(t);
@@ -247,7 +248,7 @@ int choose_route(const char *sysfs, struct device *dev, const int *gpus, unsigne
 {
 	enum strategy strategy = STRATEGY_AUTO;
 	struct work *w;
-	int rc = parse(want, &strategy, err);
+	int rc = strategy_parse_name(want, &strategy, err);
 
 	if (rc < 0)
 		return rc;
@@ -259,11 +260,11 @@ int choose_route(const char *sysfs, struct device *dev, const int *gpus, unsigne
 	w = calloc(1, sizeof(*w));
 	if (!w)
 		return err_set(err, -ENOMEM, "out of memory");
-	rc = read_machine(w, sysfs, dev, err);
+	rc = topology_read_machine(w, sysfs, dev, err);
 	if (rc >= 0)
-		rc = choose(w, dev, gpus, n_members, strategy, ret, err);
+		rc = route_choose_by_strategy(w, dev, gpus, n_members, strategy, ret, err);
 	if (rc == 0)
-		choose_nodes(&w->topology, gpus, ret);
+		choose_numa_nodes(&w->topology, gpus, ret);
 	free(w);
 	return rc;
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void report_write(const struct topo_report *r, bool has_cliques, char ret[REPORT_LINE_BYTES])
+void topo_report_format(const struct topo_report *r, bool has_cliques, char ret[REPORT_LINE_BYTES])
 {
 	char uuid[2 * sizeof(r->uuid) + 1], name[TOPO_NAME_BYTES];
 
@@ -20,7 +20,7 @@ void report_write(const struct topo_report *r, bool has_cliques, char ret[REPORT
 
 /* Read the next word of *s and advance *s. Returns false if there is no word, or if the word is too
  * long. */
-static bool take_word(const char **s, char *ret, size_t room)
+static bool report_take_word(const char **s, char *ret, size_t room)
 {
 	size_t n = strcspn(*s, " ");
 
@@ -32,21 +32,22 @@ static bool take_word(const char **s, char *ret, size_t room)
 	return true;
 }
 
-static bool take_number(const char **s, int base, long long least, uint64_t *ret)
+static bool report_take_number(const char **s, int base, long long least, uint64_t *ret)
 {
 	char word[24], *end;
 
-	if (!take_word(s, word, sizeof(word)) || strchr(word, '+') || (least >= 0 && *word == '-'))
+	if (!report_take_word(s, word, sizeof(word)) || strchr(word, '+') ||
+		(least >= 0 && *word == '-'))
 		return false;
 	*ret = base == 16 ? strtoull(word, &end, 16) : (uint64_t)strtoll(word, &end, 10);
 	return !*end && (base == 16 || (int64_t)*ret >= least);
 }
 
-static bool take_uuid(const char **s, uint8_t ret[16])
+static bool report_take_uuid(const char **s, uint8_t ret[16])
 {
 	char word[33], pair[3] = "", *end;
 
-	if (!take_word(s, word, sizeof(word)) || strlen(word) != 32)
+	if (!report_take_word(s, word, sizeof(word)) || strlen(word) != 32)
 		return false;
 	for (size_t i = 0; i < 16; i++) {
 		memcpy(pair, word + 2 * i, 2);
@@ -57,17 +58,18 @@ static bool take_uuid(const char **s, uint8_t ret[16])
 	return true;
 }
 
-bool report_parse(const char *line, struct topo_report *ret, bool *ret_has_cliques)
+bool topo_report_parse(const char *line, struct topo_report *ret, bool *ret_has_cliques)
 {
 	struct topo_report r = {.numa = -1};
 	uint64_t numa, cliques, unused;
 
-	if (!take_word(&line, r.pci, sizeof(r.pci)) ||
+	if (!report_take_word(&line, r.pci, sizeof(r.pci)) ||
 		(strcmp(r.pci, "-") != 0 && !topo_pci_parse(r.pci, &unused)) ||
-		!take_uuid(&line, r.uuid) || !take_number(&line, 10, -1, &numa) ||
-		!take_number(&line, 16, 0, &r.links) || !take_number(&line, 16, 0, &r.peers) ||
-		!take_number(&line, 10, 0, &cliques) || (int64_t)numa > 1023 || cliques > 1 ||
-		!*line)
+		!report_take_uuid(&line, r.uuid) || !report_take_number(&line, 10, -1, &numa) ||
+		!report_take_number(&line, 16, 0, &r.links) ||
+		!report_take_number(&line, 16, 0, &r.peers) ||
+		!report_take_number(&line, 10, 0, &cliques) || (int64_t)numa > 1023 ||
+		cliques > 1 || !*line)
 		return false;
 	r.numa = (int32_t)numa;
 	snprintf(r.name, sizeof(r.name), "%s", line);

@@ -16,7 +16,7 @@
 #define REPORT_LINE_BYTES 256
 
 /* Write the description as a line of text, without the newline character. */
-void report_write(const struct topo_report *r, bool has_cliques, char ret[REPORT_LINE_BYTES]);
+void topo_report_format(const struct topo_report *r, bool has_cliques, char ret[REPORT_LINE_BYTES]);
 /* Parse a line. Returns whether the line is valid. */
-bool report_parse(const char *line, struct topo_report *ret, bool *ret_has_cliques);
+bool topo_report_parse(const char *line, struct topo_report *ret, bool *ret_has_cliques);
 #endif

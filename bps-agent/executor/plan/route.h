@@ -67,9 +67,9 @@ bool route_has_cliques(const struct route *s);
 /* Compute member i's piece of a chunk in a scatter or gather among n members. *ret_first: offset of
  * the piece in the chunk; *ret_bytes: its size. The members have equal blocks, and the last member
  * also has the remainder. */
-void route_piece(
+void route_piece_range(
 	uint64_t chunk_bytes, unsigned n, unsigned i, uint64_t *ret_first, uint64_t *ret_bytes);
-/* Return the size of one of the equal blocks into which route_piece divides the chunk. The size is
- * a multiple of 256 bytes. */
-uint64_t route_block(uint64_t chunk_bytes, unsigned n);
+/* Return the size of one of the equal blocks into which route_piece_range divides the chunk. The
+ * size is a multiple of 256 bytes. */
+uint64_t route_block_bytes(uint64_t chunk_bytes, unsigned n);
 #endif

@@ -46,18 +46,18 @@ struct facts {
 	unsigned n_with_card, n_without_card;
 };
 
-static const struct topo_gpu *gpu_of(
+static const struct topo_gpu *topo_gpu_of_member(
 	const struct topology *t, const struct transfer_plan *p, unsigned i)
 {
 	return &t->gpus[p->gpus[i]];
 }
 
-static bool is_joined(const struct topology *t, unsigned a, unsigned b)
+static bool is_joined_by_nvlink(const struct topology *t, unsigned a, unsigned b)
 {
 	return t->gpus[a].links >> b & 1 && t->gpus[b].links >> a & 1;
 }
 
-static bool shares_uplink(const struct topo_gpu *a, const struct topo_gpu *b)
+static bool is_on_same_uplink(const struct topo_gpu *a, const struct topo_gpu *b)
 {
 	return a->uplink != TOPO_NONE && a->uplink == b->uplink;
 }
@@ -67,8 +67,8 @@ static bool shares_uplink(const struct topo_gpu *a, const struct topo_gpu *b)
 /* Give the same label to GPUs that are connected by NVLinks, directly or through other GPUs. If
  * by_uplink is true, GPUs that share an uplink also count as connected. The label is the least
  * index among the connected GPUs. Returns the number of different labels. */
-static unsigned label(const struct topology *t, const struct transfer_plan *p, bool by_uplink,
-	uint8_t ret[TOPO_GPUS_MAX])
+static unsigned label_connected_gpus(const struct topology *t, const struct transfer_plan *p,
+	bool by_uplink, uint8_t ret[TOPO_GPUS_MAX])
 {
 	unsigned n_labels = 0;
 	bool has_changed = true;
@@ -82,9 +82,11 @@ static unsigned label(const struct topology *t, const struct transfer_plan *p, b
 				uint8_t least = ret[i] < ret[k] ? ret[i] : ret[k];
 
 				if (ret[i] == ret[k] ||
-					(!is_joined(t, p->gpus[i], p->gpus[k]) &&
-						!(by_uplink && shares_uplink(gpu_of(t, p, i),
-								       gpu_of(t, p, k)))))
+					(!is_joined_by_nvlink(t, p->gpus[i], p->gpus[k]) &&
+						!(by_uplink &&
+							is_on_same_uplink(
+								topo_gpu_of_member(t, p, i),
+								topo_gpu_of_member(t, p, k)))))
 					continue;
 				ret[i] = ret[k] = least;
 				has_changed = true;
@@ -95,7 +97,8 @@ static unsigned label(const struct topology *t, const struct transfer_plan *p, b
 	return n_labels;
 }
 
-static void add_group(struct transfer_plan *p, const uint8_t labels[TOPO_GPUS_MAX], unsigned wanted)
+static void plan_add_group(
+	struct transfer_plan *p, const uint8_t labels[TOPO_GPUS_MAX], unsigned wanted)
 {
 	struct plan_group *g = &p->groups[p->n_groups++];
 
@@ -105,26 +108,26 @@ static void add_group(struct transfer_plan *p, const uint8_t labels[TOPO_GPUS_MA
 			g->gpus[g->n++] = (uint8_t)i;
 }
 
-static void group_all(struct transfer_plan *p)
+static void plan_group_all_gpus(struct transfer_plan *p)
 {
 	static const uint8_t one[TOPO_GPUS_MAX];
 
-	add_group(p, one, 0);
+	plan_add_group(p, one, 0);
 }
 
 static void group_by_switch(struct transfer_plan *p, const struct topology *t)
 {
 	uint8_t labels[TOPO_GPUS_MAX] = {0};
 
-	label(t, p, true, labels);
+	label_connected_gpus(t, p, true, labels);
 	for (unsigned i = 0; i < p->n_gpus; i++)
 		if (labels[i] == i)
-			add_group(p, labels, i);
+			plan_add_group(p, labels, i);
 }
 
 /* Return the least number of units that is a multiple of the size of every group; 0: the number
  * exceeds PLAN_UNITS_MAX. */
-static uint32_t common_units(const struct transfer_plan *p)
+static uint32_t plan_common_units(const struct transfer_plan *p)
 {
 	uint32_t units = 1;
 
@@ -141,27 +144,27 @@ static uint32_t common_units(const struct transfer_plan *p)
 
 /* ---- steps ---- */
 
-static void add_step(struct transfer_plan *p, struct plan_step s)
+static void plan_append_step(struct transfer_plan *p, struct plan_step s)
 {
 	if (p->n_steps < PLAN_STEPS_MAX)
 		p->steps[p->n_steps++] = s;
 }
 
-static void add_copy(
+static void plan_append_copy(
 	struct transfer_plan *p, const struct topology *t, enum plan_op op, struct plan_step s)
 {
 	s.op = op;
-	s.numa = gpu_of(t, p, s.gpu)->numa;
-	add_step(p, s);
+	s.numa = topo_gpu_of_member(t, p, s.gpu)->numa;
+	plan_append_step(p, s);
 }
 
-static void add_sum(struct transfer_plan *p)
+static void plan_append_sums(struct transfer_plan *p)
 {
 	for (unsigned turn = 0; turn < p->n_turns; turn++)
-		add_step(p, (struct plan_step){.op = PLAN_SUM,
-				    .turn = (uint8_t)turn,
-				    .numa = -1,
-				    .n = p->n_units});
+		plan_append_step(p, (struct plan_step){.op = PLAN_SUM,
+					    .turn = (uint8_t)turn,
+					    .numa = -1,
+					    .n = p->n_units});
 }
 
 /* For each group that has several GPUs, add a step that runs the collective operation `op`. */
@@ -169,22 +172,23 @@ static void add_collectives(struct transfer_plan *p, enum plan_op op)
 {
 	for (unsigned g = 0; g < p->n_groups; g++)
 		if (p->groups[g].n > 1)
-			add_step(p, (struct plan_step){.op = op,
-					    .group = (uint8_t)g,
-					    .numa = -1,
-					    .n = p->n_units});
+			plan_append_step(p, (struct plan_step){.op = op,
+						    .group = (uint8_t)g,
+						    .numa = -1,
+						    .n = p->n_units});
 }
 
 /* For each GPU, add a step that copies the GPU's share of the tensor. The GPUs of a group have
  * equal shares. */
-static void add_shares(struct transfer_plan *p, const struct topology *t, enum plan_op op)
+static void plan_append_share_copies(
+	struct transfer_plan *p, const struct topology *t, enum plan_op op)
 {
 	for (unsigned g = 0; g < p->n_groups; g++) {
 		const struct plan_group *group = &p->groups[g];
 		uint32_t n = p->n_units / group->n;
 
 		for (unsigned i = 0; i < group->n; i++)
-			add_copy(p, t, op,
+			plan_append_copy(p, t, op,
 				(struct plan_step){.group = (uint8_t)g,
 					.gpu = group->gpus[i],
 					.source = (uint8_t)g,
@@ -195,74 +199,76 @@ static void add_shares(struct transfer_plan *p, const struct topology *t, enum p
 
 /* For each GPU, add a step that copies the whole tensor. Each GPU has its own source in staging
  * memory. */
-static void add_wholes(struct transfer_plan *p, const struct topology *t, enum plan_op op)
+static void plan_append_whole_copies(
+	struct transfer_plan *p, const struct topology *t, enum plan_op op)
 {
 	for (unsigned i = 0; i < p->n_gpus; i++)
-		add_copy(p, t, op,
+		plan_append_copy(p, t, op,
 			(struct plan_step){
 				.gpu = (uint8_t)i, .source = (uint8_t)i, .n = p->n_units});
 }
 
-static void begin(struct transfer_plan *p, unsigned n_turns, unsigned n_sources, uint32_t n_units)
+static void plan_set_sizes(
+	struct transfer_plan *p, unsigned n_turns, unsigned n_sources, uint32_t n_units)
 {
 	p->n_turns = n_turns;
 	p->n_sources = n_sources;
 	p->n_units = n_units;
 }
 
-static void plan_copy(struct transfer_plan *p, const struct topology *t)
+static void plan_make_copy(struct transfer_plan *p, const struct topology *t)
 {
-	group_all(p);
-	begin(p, 1, p->n_gpus, 1);
-	add_wholes(p, t, PLAN_COPY_OUT);
+	plan_group_all_gpus(p);
+	plan_set_sizes(p, 1, p->n_gpus, 1);
+	plan_append_whole_copies(p, t, PLAN_COPY_OUT);
 	if (p->n_gpus > 1)
-		add_sum(p);
-	add_wholes(p, t, PLAN_COPY_IN);
+		plan_append_sums(p);
+	plan_append_whole_copies(p, t, PLAN_COPY_IN);
 }
 
-static void plan_ce(struct transfer_plan *p, const struct topology *t)
+static void plan_make_peer_copies(struct transfer_plan *p, const struct topology *t)
 {
-	group_all(p);
-	begin(p, 1, p->n_gpus, p->n_gpus);
-	add_wholes(p, t, PLAN_COPY_OUT);
-	add_sum(p);
-	add_shares(p, t, PLAN_COPY_IN);
+	plan_group_all_gpus(p);
+	plan_set_sizes(p, 1, p->n_gpus, p->n_gpus);
+	plan_append_whole_copies(p, t, PLAN_COPY_OUT);
+	plan_append_sums(p);
+	plan_append_share_copies(p, t, PLAN_COPY_IN);
 	for (unsigned i = 0; i < p->n_gpus; i++)
-		add_step(p, (struct plan_step){.op = PLAN_PEER_COPY,
-				    .gpu = (uint8_t)i,
-				    .numa = -1,
-				    .n = p->n_units});
+		plan_append_step(p, (struct plan_step){.op = PLAN_PEER_COPY,
+					    .gpu = (uint8_t)i,
+					    .numa = -1,
+					    .n = p->n_units});
 }
 
 /* Make the plan of reduce-scatter and all-gather in the existing groups. If there are several
  * groups, the processor adds their sums. Returns false if no number of units up to PLAN_UNITS_MAX
  * is a multiple of the size of every group. */
-static bool plan_scatter(struct transfer_plan *p, const struct topology *t)
+static bool plan_make_scatter_gather(struct transfer_plan *p, const struct topology *t)
 {
-	uint32_t units = common_units(p);
+	uint32_t units = plan_common_units(p);
 
 	if (!units)
 		return false;
-	begin(p, 1, p->n_groups, units);
+	plan_set_sizes(p, 1, p->n_groups, units);
 	add_collectives(p, PLAN_REDUCE_SCATTER);
-	add_shares(p, t, PLAN_COPY_OUT);
+	plan_append_share_copies(p, t, PLAN_COPY_OUT);
 	if (p->n_groups > 1)
-		add_sum(p);
-	add_shares(p, t, PLAN_COPY_IN);
+		plan_append_sums(p);
+	plan_append_share_copies(p, t, PLAN_COPY_IN);
 	add_collectives(p, PLAN_ALL_GATHER);
 	return true;
 }
 
 /* Choose the roots: one GPU of each uplink that has no network card. If all uplinks have cards,
  * choose one GPU of each uplink. */
-static unsigned find_roots(
+static unsigned plan_choose_roots(
 	const struct facts *f, const struct transfer_plan *p, uint8_t ret[TOPO_GPUS_MAX])
 {
 	bool is_taken[TOPO_PORTS_MAX] = {false};
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < p->n_gpus; i++) {
-		uint32_t up = gpu_of(f->t, p, i)->uplink;
+		uint32_t up = topo_gpu_of_member(f->t, p, i)->uplink;
 
 		if (up == TOPO_NONE || is_taken[up] ||
 			(f->n_without_card && f->t->uplinks[up].n_nics))
@@ -275,32 +281,32 @@ static unsigned find_roots(
 	return n;
 }
 
-static void plan_roots(struct transfer_plan *p, const struct facts *f)
+static void plan_make_roots(struct transfer_plan *p, const struct facts *f)
 {
 	static const enum plan_op ops[] = {
 		PLAN_REDUCE, PLAN_COPY_OUT, PLAN_COPY_IN, PLAN_BROADCAST};
 	uint8_t roots[TOPO_GPUS_MAX];
-	unsigned n = find_roots(f, p, roots);
+	unsigned n = plan_choose_roots(f, p, roots);
 
-	group_all(p);
-	begin(p, n, 1, 1);
+	plan_group_all_gpus(p);
+	plan_set_sizes(p, n, 1, 1);
 	for (unsigned k = 0; k < sizeof(ops) / sizeof(ops[0]); k++)
 		for (unsigned turn = 0; turn < n; turn++)
-			add_copy(p, f->t, ops[k],
+			plan_append_copy(p, f->t, ops[k],
 				(struct plan_step){
 					.gpu = roots[turn], .turn = (uint8_t)turn, .n = 1});
 }
 
 /* ---- the rule ---- */
 
-static void look(struct facts *f, const struct transfer_plan *p)
+static void strategy_collect_facts(struct facts *f, const struct transfer_plan *p)
 {
 	bool is_seen[TOPO_PORTS_MAX] = {false};
 	uint8_t labels[TOPO_GPUS_MAX] = {0};
 
 	f->can_reach = true;
 	for (unsigned i = 0; i < p->n_gpus; i++) {
-		const struct topo_gpu *g = gpu_of(f->t, p, i);
+		const struct topo_gpu *g = topo_gpu_of_member(f->t, p, i);
 
 		f->has_mig |= g->is_mig;
 		for (unsigned k = 0; f->t->is_refined && k < p->n_gpus; k++)
@@ -317,12 +323,12 @@ static void look(struct facts *f, const struct transfer_plan *p)
 			f->n_without_card++;
 	}
 	f->can_reach &= !f->has_mig;
-	f->is_linked = label(f->t, p, false, labels) == 1;
+	f->is_linked = label_connected_gpus(f->t, p, false, labels) == 1;
 }
 
-static void set_reason(struct transfer_plan *p, const char *fmt, ...)
+static void plan_set_reason(struct transfer_plan *p, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
-static void set_reason(struct transfer_plan *p, const char *fmt, ...)
+static void plan_set_reason(struct transfer_plan *p, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -331,43 +337,45 @@ static void set_reason(struct transfer_plan *p, const char *fmt, ...)
 	va_end(ap);
 }
 
-static enum strategy by_rule(struct transfer_plan *p, const struct facts *f, unsigned n_groups)
+static enum strategy strategy_choose_by_rule(
+	struct transfer_plan *p, const struct facts *f, unsigned n_groups)
 {
 	unsigned n = p->n_gpus;
 
 	if (n == 1) {
-		set_reason(p, "there is one GPU");
+		plan_set_reason(p, "there is one GPU");
 		return STRATEGY_COPY;
 	}
 	if (f->has_mig) {
-		set_reason(
+		plan_set_reason(
 			p, "parts of a GPU (MIG) cannot copy to each other, so the processor sums");
 		return STRATEGY_COPY;
 	}
 	if (f->is_linked && f->n_with_card && f->n_without_card) {
-		set_reason(p,
+		plan_set_reason(p,
 			"NVLink joins the %u GPUs, and %u of their %u uplinks have no network "
 			"card: GPUs on these uplinks copy",
 			n, f->n_without_card, f->n_with_card + f->n_without_card);
 		return STRATEGY_ROOTS;
 	}
 	if (f->is_linked) {
-		set_reason(p,
+		plan_set_reason(p,
 			"NVLink joins the %u GPUs, and all or none of their uplinks have a network "
 			"card",
 			n);
 		return STRATEGY_RS_AG;
 	}
 	if (!f->has_tree) {
-		set_reason(p, "neither a PCI tree (a virtual machine?) nor NVLink is visible, so "
-			      "the processor sums");
+		plan_set_reason(p,
+			"neither a PCI tree (a virtual machine?) nor NVLink is visible, so "
+			"the processor sums");
 		return STRATEGY_COPY;
 	}
 	if (n_groups == 1) {
-		set_reason(p, "the %u GPUs share one uplink", n);
+		plan_set_reason(p, "the %u GPUs share one uplink", n);
 		return STRATEGY_RS_AG;
 	}
-	set_reason(p,
+	plan_set_reason(p,
 		"the %u GPUs have %u uplinks and no NVLink between the uplinks, so GPUs copy "
 		"only within an uplink",
 		n, n_groups);
@@ -381,7 +389,7 @@ static bool needs_collectives(enum strategy s, unsigned n_gpus, unsigned n_group
 }
 
 /* Check whether strategy s, which a setting requires, is possible. */
-static int check_wanted(
+static int strategy_check_wanted(
 	enum strategy s, const struct transfer_plan *p, const struct facts *f, struct err_text *err)
 {
 	const char *name = strategy_words[s];
@@ -400,46 +408,47 @@ static int check_wanted(
 	return 0;
 }
 
-static void build(struct transfer_plan *p, const struct facts *f)
+static void plan_build_steps(struct transfer_plan *p, const struct facts *f)
 {
 	switch (p->strategy) {
 	case STRATEGY_RS_AG:
-		group_all(p);
-		plan_scatter(p, f->t);
+		plan_group_all_gpus(p);
+		plan_make_scatter_gather(p, f->t);
 		return;
 	case STRATEGY_SWITCH_SUM:
 		group_by_switch(p, f->t);
-		if (plan_scatter(p, f->t))
+		if (plan_make_scatter_gather(p, f->t))
 			return;
 		p->n_groups = 0;
 		p->strategy = STRATEGY_COPY;
-		set_reason(p,
+		plan_set_reason(p,
 			"the sizes of the groups of GPUs are too unequal for equal shares of a "
 			"tensor, so the processor sums");
-		plan_copy(p, f->t);
+		plan_make_copy(p, f->t);
 		return;
 	case STRATEGY_ROOTS:
-		plan_roots(p, f);
+		plan_make_roots(p, f);
 		return;
 	case STRATEGY_CE:
-		plan_ce(p, f->t);
+		plan_make_peer_copies(p, f->t);
 		return;
 	case STRATEGY_AUTO:
 	case STRATEGY_COPY:
 		break;
 	}
-	plan_copy(p, f->t);
+	plan_make_copy(p, f->t);
 }
 
-static int choose(struct transfer_plan *p, const struct facts *f, struct err_text *err)
+static int strategy_choose_and_build(
+	struct transfer_plan *p, const struct facts *f, struct err_text *err)
 {
 	uint8_t labels[TOPO_GPUS_MAX] = {0};
-	unsigned n_groups = label(f->t, p, true, labels);
-	enum strategy s = by_rule(p, f, n_groups), want = f->ask->want;
+	unsigned n_groups = label_connected_gpus(f->t, p, true, labels);
+	enum strategy s = strategy_choose_by_rule(p, f, n_groups), want = f->ask->want;
 	int rc;
 
 	if (want != STRATEGY_AUTO && p->n_gpus > 1) {
-		rc = check_wanted(want, p, f, err);
+		rc = strategy_check_wanted(want, p, f, err);
 		if (rc < 0)
 			return rc;
 		if (needs_collectives(want, p->n_gpus, n_groups) && !f->ask->has_collectives)
@@ -448,21 +457,21 @@ static int choose(struct transfer_plan *p, const struct facts *f, struct err_tex
 				"gpu-strategy to 'ce' or 'copy'",
 				strategy_words[want]);
 		if (want != s)
-			set_reason(
+			plan_set_reason(
 				p, "set by gpu-strategy; auto would choose %s", strategy_words[s]);
 		p->is_forced = true;
 		s = want;
 	} else if (needs_collectives(s, p->n_gpus, n_groups) && !f->ask->has_collectives) {
 		s = f->can_reach ? STRATEGY_CE : STRATEGY_COPY;
-		set_reason(p, "NCCL cannot be used, so the processor sums%s",
+		plan_set_reason(p, "NCCL cannot be used, so the processor sums%s",
 			s == STRATEGY_CE ? ", and GPUs copy the shares among themselves" : "");
 	}
 	p->strategy = s;
-	build(p, f);
+	plan_build_steps(p, f);
 	return 0;
 }
 
-static int take_gpus(struct transfer_plan *p, const struct topology *t,
+static int plan_take_gpus(struct transfer_plan *p, const struct topology *t,
 	const struct strategy_ask *ask, struct err_text *err)
 {
 	uint64_t seen = 0;
@@ -492,9 +501,9 @@ int strategy_plan(const struct topology *t, const struct strategy_ask *ask,
 	int rc;
 
 	memset(ret, 0, sizeof(*ret));
-	rc = take_gpus(ret, t, ask, err);
+	rc = plan_take_gpus(ret, t, ask, err);
 	if (rc < 0)
 		return rc;
-	look(&f, ret);
-	return choose(ret, &f, err);
+	strategy_collect_facts(&f, ret);
+	return strategy_choose_and_build(ret, &f, err);
 }

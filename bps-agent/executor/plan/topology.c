@@ -26,7 +26,7 @@
 
 /* ---- PCI addresses ---- */
 
-static bool take_hex(const char **s, unsigned least, unsigned most, uint64_t *ret)
+static bool pci_take_hex_digits(const char **s, unsigned least, unsigned most, uint64_t *ret)
 {
 	unsigned n = 0;
 	uint64_t v = 0;
@@ -48,7 +48,7 @@ static bool take_hex(const char **s, unsigned least, unsigned most, uint64_t *re
 	return true;
 }
 
-static bool take_char(const char **s, char c)
+static bool pci_take_character(const char **s, char c)
 {
 	return **s == c && ++*s;
 }
@@ -57,15 +57,16 @@ bool topo_pci_parse(const char *s, uint64_t *ret)
 {
 	uint64_t domain, bus, dev, fn;
 
-	if (!take_hex(&s, 4, 8, &domain) || !take_char(&s, ':') || !take_hex(&s, 2, 2, &bus) ||
-		!take_char(&s, ':') || !take_hex(&s, 2, 2, &dev) || !take_char(&s, '.') ||
-		!take_hex(&s, 1, 1, &fn) || *s || dev > 31 || fn > 7)
+	if (!pci_take_hex_digits(&s, 4, 8, &domain) || !pci_take_character(&s, ':') ||
+		!pci_take_hex_digits(&s, 2, 2, &bus) || !pci_take_character(&s, ':') ||
+		!pci_take_hex_digits(&s, 2, 2, &dev) || !pci_take_character(&s, '.') ||
+		!pci_take_hex_digits(&s, 1, 1, &fn) || *s || dev > 31 || fn > 7)
 		return false;
 	*ret = domain << 16 | bus << 8 | dev << 3 | fn;
 	return true;
 }
 
-void topo_pci_text(uint64_t pci, char ret[TOPO_PCI_BYTES])
+void topo_pci_format(uint64_t pci, char ret[TOPO_PCI_BYTES])
 {
 	if (pci == TOPO_NO_PCI)
 		snprintf(ret, TOPO_PCI_BYTES, "-");
@@ -83,15 +84,15 @@ static bool is_host_bridge(const char *s)
 	if (strncmp(s, "pci", 3) != 0)
 		return false;
 	s += 3;
-	return take_hex(&s, 4, 8, &unused) && take_char(&s, ':') && take_hex(&s, 2, 2, &unused) &&
-	       !*s;
+	return pci_take_hex_digits(&s, 4, 8, &unused) && pci_take_character(&s, ':') &&
+	       pci_take_hex_digits(&s, 2, 2, &unused) && !*s;
 }
 
 /* ---- attributes ---- */
 
 /* Read a small file that has one line of printable characters. Errors: -errno; -EBADMSG: the file
  * has other content. */
-static int read_line(int dir, const char *path, char ret[ATTR_BYTES])
+static int sysfs_read_line(int dir, const char *path, char ret[ATTR_BYTES])
 {
 	int fd = openat(dir, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	ssize_t n;
@@ -115,12 +116,13 @@ static int read_line(int dir, const char *path, char ret[ATTR_BYTES])
 	return 0;
 }
 
-/* Read a file that has one number from `least` to `most`. Errors: those of read_line. */
-static int read_number(int dir, const char *path, long long least, long long most, long long *ret)
+/* Read a file that has one number from `least` to `most`. Errors: those of sysfs_read_line. */
+static int sysfs_read_number(
+	int dir, const char *path, long long least, long long most, long long *ret)
 {
 	char text[ATTR_BYTES], *end;
 	long long v;
-	int rc = read_line(dir, path, text);
+	int rc = sysfs_read_line(dir, path, text);
 
 	if (rc < 0)
 		return rc;
@@ -135,14 +137,14 @@ static int read_number(int dir, const char *path, long long least, long long mos
 /* Return the number in a file of a device. device: name of the device's folder. name: path of the
  * file in this folder. Returns `otherwise` if the file cannot be read or the number is invalid.
  * Counts an invalid number in t->n_odd. */
-static long long attr(struct topology *t, int devices, const char *device, const char *name,
-	long long least, long long most, long long otherwise)
+static long long sysfs_read_attribute(struct topology *t, int devices, const char *device,
+	const char *name, long long least, long long most, long long otherwise)
 {
 	char path[TOPO_PCI_BYTES + ATTR_BYTES];
 	long long v = otherwise;
 
 	snprintf(path, sizeof(path), "%.19s/%.40s", device, name);
-	if (read_number(devices, path, least, most, &v) == -EBADMSG)
+	if (sysfs_read_number(devices, path, least, most, &v) == -EBADMSG)
 		t->n_odd++;
 	return v;
 }
@@ -186,7 +188,7 @@ static bool topo_place_parse(char *path, uint64_t device, struct topo_place *ret
 }
 
 /* Return the index of the device's uplink, or TOPO_NONE. Adds the uplink if it is new. */
-static uint32_t find_uplink(struct topology *t, int devices, const char *name, uint64_t pci)
+static uint32_t topology_get_uplink(struct topology *t, int devices, const char *name, uint64_t pci)
 {
 	char path[PATH_MAX];
 	ssize_t n = readlinkat(devices, name, path, sizeof(path) - 1);
@@ -217,7 +219,7 @@ static uint32_t find_uplink(struct topology *t, int devices, const char *name, u
 
 /* ---- devices ---- */
 
-static void add_gpu(struct topology *t, int devices, const char *name, uint64_t pci)
+static void topology_add_gpu(struct topology *t, int devices, const char *name, uint64_t pci)
 {
 	struct topo_gpu *g = &t->gpus[t->n_gpus];
 
@@ -225,15 +227,15 @@ static void add_gpu(struct topology *t, int devices, const char *name, uint64_t 
 		t->n_odd++;
 		return;
 	}
-	*g = (struct topo_gpu){.pci = pci, .uplink = find_uplink(t, devices, name, pci)};
-	g->numa = (int32_t)attr(t, devices, name, "numa_node", -1, NUMA_MAX, -1);
-	g->device = (uint16_t)attr(t, devices, name, "device", 0, UINT16_MAX, 0);
+	*g = (struct topo_gpu){.pci = pci, .uplink = topology_get_uplink(t, devices, name, pci)};
+	g->numa = (int32_t)sysfs_read_attribute(t, devices, name, "numa_node", -1, NUMA_MAX, -1);
+	g->device = (uint16_t)sysfs_read_attribute(t, devices, name, "device", 0, UINT16_MAX, 0);
 	t->n_gpus++;
 }
 
 /* List the file names in a subfolder of a device's folder. what: name of the subfolder, for example
  * "net". Returns the number of names. */
-static unsigned list_names(
+static unsigned sysfs_list_names(
 	int devices, const char *device, const char *what, char ret[NAMES_MAX][TOPO_NAME_BYTES])
 {
 	char path[TOPO_PCI_BYTES + ATTR_BYTES];
@@ -263,10 +265,11 @@ static unsigned list_names(
 
 /* Read state and speed of a card's network interfaces. Use the values of the fastest interface that
  * is up. */
-static void look_at_net(struct topology *t, int devices, const char *device, struct topo_nic *nic)
+static void nic_read_interfaces(
+	struct topology *t, int devices, const char *device, struct topo_nic *nic)
 {
 	char names[NAMES_MAX][TOPO_NAME_BYTES];
-	unsigned n = list_names(devices, device, "net", names), n_down = 0;
+	unsigned n = sysfs_list_names(devices, device, "net", names), n_down = 0;
 
 	for (unsigned i = 0; i < n; i++) {
 		char path[2 * ATTR_BYTES], state[ATTR_BYTES];
@@ -274,13 +277,13 @@ static void look_at_net(struct topology *t, int devices, const char *device, str
 		uint32_t mbps;
 
 		snprintf(path, sizeof(path), "%.19s/net/%.31s/operstate", device, names[i]);
-		is_down = read_line(devices, path, state) == 0 && strcmp(state, "up") != 0 &&
+		is_down = sysfs_read_line(devices, path, state) == 0 && strcmp(state, "up") != 0 &&
 			  strcmp(state, "unknown") != 0;
 		n_down += is_down;
 		snprintf(path, sizeof(path), "net/%.31s/speed", names[i]);
 		/* The kernel reports a speed of -1 if the speed is not known, and an error while
 		 * the interface is down. */
-		mbps = (uint32_t)attr(t, devices, device, path, -1, UINT32_MAX, 0);
+		mbps = (uint32_t)sysfs_read_attribute(t, devices, device, path, -1, UINT32_MAX, 0);
 		mbps = mbps > LINK_MBPS_MAX ? 0 : mbps;
 		if (!*nic->name || (!is_down && mbps > nic->mbps))
 			memcpy(nic->name, names[i], sizeof(nic->name));
@@ -291,19 +294,19 @@ static void look_at_net(struct topology *t, int devices, const char *device, str
 }
 
 /* Read the state of an InfiniBand card, if it has no network interface. */
-static void look_at_rdma(int devices, const char *device, struct topo_nic *nic)
+static void nic_read_infiniband(int devices, const char *device, struct topo_nic *nic)
 {
 	char names[NAMES_MAX][TOPO_NAME_BYTES], path[2 * ATTR_BYTES], state[ATTR_BYTES];
 
-	if (*nic->name || list_names(devices, device, "infiniband", names) == 0)
+	if (*nic->name || sysfs_list_names(devices, device, "infiniband", names) == 0)
 		return;
 	memcpy(nic->name, names[0], sizeof(nic->name));
 	snprintf(path, sizeof(path), "%.19s/infiniband/%.31s/ports/1/state", device, names[0]);
-	if (read_line(devices, path, state) == 0 && strncmp(state, "4:", 2) != 0)
+	if (sysfs_read_line(devices, path, state) == 0 && strncmp(state, "4:", 2) != 0)
 		nic->is_up = false;
 }
 
-static void add_nic(struct topology *t, int devices, const char *name, uint64_t pci)
+static void topology_add_nic(struct topology *t, int devices, const char *name, uint64_t pci)
 {
 	struct topo_nic *nic = &t->nics[t->n_nics];
 
@@ -311,14 +314,14 @@ static void add_nic(struct topology *t, int devices, const char *name, uint64_t 
 		t->n_odd++;
 		return;
 	}
-	*nic = (struct topo_nic){.pci = pci, .uplink = find_uplink(t, devices, name, pci)};
-	nic->numa = (int32_t)attr(t, devices, name, "numa_node", -1, NUMA_MAX, -1);
-	look_at_net(t, devices, name, nic);
-	look_at_rdma(devices, name, nic);
+	*nic = (struct topo_nic){.pci = pci, .uplink = topology_get_uplink(t, devices, name, pci)};
+	nic->numa = (int32_t)sysfs_read_attribute(t, devices, name, "numa_node", -1, NUMA_MAX, -1);
+	nic_read_interfaces(t, devices, name, nic);
+	nic_read_infiniband(devices, name, nic);
 	t->n_nics++;
 }
 
-static void add_device(struct topology *t, int devices, const char *name)
+static void topology_add_device(struct topology *t, int devices, const char *name)
 {
 	uint64_t pci;
 	long long kind, vendor;
@@ -327,18 +330,18 @@ static void add_device(struct topology *t, int devices, const char *name)
 		t->n_odd++;
 		return;
 	}
-	kind = attr(t, devices, name, "class", 0, 0xffffff, 0);
+	kind = sysfs_read_attribute(t, devices, name, "class", 0, 0xffffff, 0);
 	if (kind >> 16 == CLASS_NETWORK) {
-		add_nic(t, devices, name, pci);
+		topology_add_nic(t, devices, name, pci);
 		return;
 	}
 	if (kind >> 16 != CLASS_DISPLAY && kind >> 8 != CLASS_NVSWITCH)
 		return;
-	vendor = attr(t, devices, name, "vendor", 0, UINT16_MAX, 0);
+	vendor = sysfs_read_attribute(t, devices, name, "vendor", 0, UINT16_MAX, 0);
 	if (vendor != VENDOR_NVIDIA)
 		return;
 	if (kind >> 16 == CLASS_DISPLAY)
-		add_gpu(t, devices, name, pci);
+		topology_add_gpu(t, devices, name, pci);
 	else
 		t->n_nvswitches++;
 }
@@ -346,14 +349,14 @@ static void add_device(struct topology *t, int devices, const char *name)
 /* ---- the whole machine ---- */
 
 /* Compare two GPUs, or two cards, by address, which is the first field of both structs. */
-static int by_pci(const void *a, const void *b)
+static int compare_by_pci_address(const void *a, const void *b)
 {
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 
 	return (x > y) - (x < y);
 }
 
-static void count_uplinks(struct topology *t)
+static void uplinks_count_devices(struct topology *t)
 {
 	for (unsigned i = 0; i < t->n_uplinks; i++)
 		t->uplinks[i].n_gpus = t->uplinks[i].n_nics = 0;
@@ -367,7 +370,7 @@ static void count_uplinks(struct topology *t)
 
 /* Sort the uplinks by address. Then correct the indices of uplinks in the fields `uplink` of all
  * GPUs and cards. */
-static void sort_uplinks(struct topology *t)
+static void topology_sort_uplinks(struct topology *t)
 {
 	uint32_t place[TOPO_PORTS_MAX] = {0};
 	struct topo_uplink sorted[TOPO_PORTS_MAX] = {{0}};
@@ -387,7 +390,7 @@ static void sort_uplinks(struct topology *t)
 			t->nics[i].uplink = place[t->nics[i].uplink];
 }
 
-static uint64_t others(unsigned self, unsigned n)
+static uint64_t mask_of_other_gpus(unsigned self, unsigned n)
 {
 	uint64_t all = n == 64 ? UINT64_MAX : (UINT64_C(1) << n) - 1;
 
@@ -408,21 +411,21 @@ int topology_read(const char *root, struct topology *ret, struct err_text *err)
 	memset(ret, 0, sizeof(*ret));
 	while ((e = readdir(dir)))
 		if (e->d_name[0] != '.' && n++ < DEVICES_MAX)
-			add_device(ret, dirfd(dir), e->d_name);
+			topology_add_device(ret, dirfd(dir), e->d_name);
 	closedir(dir);
 	ret->n_odd += n > DEVICES_MAX;
-	qsort(ret->gpus, ret->n_gpus, sizeof(ret->gpus[0]), by_pci);
-	qsort(ret->nics, ret->n_nics, sizeof(ret->nics[0]), by_pci);
+	qsort(ret->gpus, ret->n_gpus, sizeof(ret->gpus[0]), compare_by_pci_address);
+	qsort(ret->nics, ret->n_nics, sizeof(ret->nics[0]), compare_by_pci_address);
 	for (unsigned i = 0; ret->n_nvswitches && i < ret->n_gpus; i++)
-		ret->gpus[i].links = others(i, ret->n_gpus);
-	sort_uplinks(ret);
-	count_uplinks(ret);
+		ret->gpus[i].links = mask_of_other_gpus(i, ret->n_gpus);
+	topology_sort_uplinks(ret);
+	uplinks_count_devices(ret);
 	return 0;
 }
 
 /* Return whether reports[self] describes a part of a GPU (MIG). Returns true if reports[self] is
  * marked as a part, or if another element of reports has the same PCI address. */
-static bool is_part(const struct topo_report *reports, unsigned n, unsigned self)
+static bool report_is_mig_part(const struct topo_report *reports, unsigned n, unsigned self)
 {
 	for (unsigned i = 0; i < n; i++)
 		if (i != self && *reports[i].pci &&
@@ -431,8 +434,8 @@ static bool is_part(const struct topo_report *reports, unsigned n, unsigned self
 	return reports[self].is_mig;
 }
 
-static void refine_gpu(const struct topology *t, const struct topo_report *reports, unsigned self,
-	unsigned n, struct topo_gpu *ret)
+static void topology_refine_gpu(const struct topology *t, const struct topo_report *reports,
+	unsigned self, unsigned n, struct topo_gpu *ret)
 {
 	const struct topo_report *r = &reports[self];
 	uint64_t pci;
@@ -446,13 +449,13 @@ static void refine_gpu(const struct topology *t, const struct topo_report *repor
 	}
 	if (r->numa >= 0 && r->numa <= NUMA_MAX)
 		ret->numa = r->numa;
-	ret->is_mig = is_part(reports, n, self);
+	ret->is_mig = report_is_mig_part(reports, n, self);
 	ret->has_uuid = true;
 	memcpy(ret->uuid, r->uuid, sizeof(ret->uuid));
 	memcpy(ret->name, r->name, sizeof(ret->name));
 	ret->name[sizeof(ret->name) - 1] = '\0';
-	ret->links = ret->is_mig ? 0 : r->links & others(self, n);
-	ret->peers = ret->is_mig ? 0 : r->peers & others(self, n);
+	ret->links = ret->is_mig ? 0 : r->links & mask_of_other_gpus(self, n);
+	ret->peers = ret->is_mig ? 0 : r->peers & mask_of_other_gpus(self, n);
 }
 
 int topology_refine(
@@ -468,11 +471,11 @@ int topology_refine(
 	if (!gpus)
 		return err_set(err, -ENOMEM, "out of memory");
 	for (unsigned i = 0; i < n; i++)
-		refine_gpu(t, reports, i, n, &gpus[i]);
+		topology_refine_gpu(t, reports, i, n, &gpus[i]);
 	memcpy(t->gpus, gpus, sizeof(t->gpus));
 	free(gpus);
 	t->n_gpus = n;
 	t->is_refined = true;
-	count_uplinks(t);
+	uplinks_count_devices(t);
 	return 0;
 }

@@ -109,5 +109,5 @@ int topology_refine(
  * is the first field, has 4 to 8 digits. Returns false if the text is invalid. */
 bool topo_pci_parse(const char *s, uint64_t *ret);
 /* Write the address `pci` as text, in lower case. TOPO_NO_PCI is written as "-". */
-void topo_pci_text(uint64_t pci, char ret[TOPO_PCI_BYTES]);
+void topo_pci_format(uint64_t pci, char ret[TOPO_PCI_BYTES]);
 #endif

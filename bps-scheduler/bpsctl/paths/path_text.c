@@ -15,7 +15,8 @@ fill(struct path_text *ret, const char *action, const char *fmt, ...)
 	snprintf(ret->action, sizeof(ret->action), "%s", action);
 }
 
-static void describe_drop(const struct checked_path *p, const char *where, struct path_text *ret)
+static void describe_path_drop(
+	const struct checked_path *p, const char *where, struct path_text *ret)
 {
 	char action[sizeof(ret->action)];
 
@@ -55,5 +56,5 @@ void path_describe(const struct checked_path *p, struct path_text *ret)
 		fill(ret, "check the network and the firewall; see the log of the daemon there",
 			"%s does not answer within %.1f s", where, PATHS_LIMIT_MS / 1e3);
 	else
-		describe_drop(p, where, ret);
+		describe_path_drop(p, where, ret);
 }

@@ -55,8 +55,8 @@ struct padded_hello {
 	size_t n;
 };
 
-static int add_pad(SSL *ssl, unsigned type, unsigned context, const unsigned char **ret,
-	size_t *ret_n, X509 *x, size_t chain_idx, int *alert, void *arg)
+static int on_hello_add_padding(SSL *ssl, unsigned type, unsigned context,
+	const unsigned char **ret, size_t *ret_n, X509 *x, size_t chain_idx, int *alert, void *arg)
 {
 	(void)ssl, (void)type, (void)context, (void)x, (void)chain_idx, (void)alert, (void)arg;
 	*ret = zeros;
@@ -66,7 +66,7 @@ static int add_pad(SSL *ssl, unsigned type, unsigned context, const unsigned cha
 
 /* Let OpenSSL write the first message of a handshake. Leaves ret->n 0 if the settings of OpenSSL
  * forbid the message, or when out of memory. */
-static void make_hello(struct padded_hello *ret)
+static void padded_hello_make(struct padded_hello *ret)
 {
 	SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
 	SSL *ssl = NULL;
@@ -76,8 +76,8 @@ static void make_hello(struct padded_hello *ret)
 	/* one short key share, so that the message has the expected length with every OpenSSL */
 	if (ctx && SSL_CTX_set_min_proto_version(ctx, TLS1_3_VERSION) &&
 		SSL_CTX_set1_groups_list(ctx, "P-256") &&
-		SSL_CTX_add_custom_ext(
-			ctx, HELLO_PAD_TYPE, SSL_EXT_CLIENT_HELLO, add_pad, NULL, NULL, NULL, NULL))
+		SSL_CTX_add_custom_ext(ctx, HELLO_PAD_TYPE, SSL_EXT_CLIENT_HELLO,
+			on_hello_add_padding, NULL, NULL, NULL, NULL))
 		ssl = SSL_new(ctx);
 	if (ssl) {
 		in = BIO_new(BIO_s_mem());
@@ -98,7 +98,7 @@ static void make_hello(struct padded_hello *ret)
 
 /* ---- one path ---- */
 
-static void set_step(struct path_probe *p, enum path_step step, int error)
+static void path_probe_set_step(struct path_probe *p, enum path_step step, int error)
 {
 	p->step = step;
 	p->error = error;
@@ -109,34 +109,34 @@ static void set_step(struct path_probe *p, enum path_step step, int error)
 	}
 }
 
-static void bind_from(int fd, const char *from, sa_family_t family)
+static void bind_source_address(int fd, const char *from, sa_family_t family)
 {
 	struct addr own = {.host = ""};
 	struct sockaddr_storage sa;
 	socklen_t len;
 
 	memcpy(own.host, from, sizeof(own.host));
-	if (*from && addr_number(&own, &sa, &len) == 0 && sa.ss_family == family)
+	if (*from && addr_resolve_numeric(&own, &sa, &len) == 0 && sa.ss_family == family)
 		(void)bind(fd, (struct sockaddr *)&sa, len); /* else the kernel chooses one */
 }
 
-static void path_connect(struct path_probe *p, const char *from)
+static void path_probe_connect(struct path_probe *p, const char *from)
 {
 	const struct checked_path *path = p->path;
 	int on = 1;
 
 	p->fd = socket(path->sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (p->fd >= 0 && !path->is_control)
-		bind_from(p->fd, from, path->sa.ss_family);
+		bind_source_address(p->fd, from, path->sa.ss_family);
 	if (p->fd >= 0)
 		setsockopt(p->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	if (p->fd < 0 || (connect(p->fd, (const struct sockaddr *)&path->sa, path->sa_len) < 0 &&
 				 errno != EINPROGRESS))
-		set_step(p, STEP_FAILED, errno);
+		path_probe_set_step(p, STEP_FAILED, errno);
 }
 
 /* Send more of n_all bytes. Returns false when the connection has failed. */
-static bool send_more(struct path_probe *p, const void *bytes, size_t n_all)
+static bool path_probe_send_more(struct path_probe *p, const void *bytes, size_t n_all)
 {
 	ssize_t n;
 
@@ -144,7 +144,7 @@ static bool send_more(struct path_probe *p, const void *bytes, size_t n_all)
 		return true;
 	n = send(p->fd, (const uint8_t *)bytes + p->sent, n_all - p->sent, MSG_NOSIGNAL);
 	if (n < 0 && errno != EAGAIN && errno != EINTR) {
-		set_step(p, STEP_FAILED, errno);
+		path_probe_set_step(p, STEP_FAILED, errno);
 		return false;
 	}
 	p->sent += n > 0 ? (size_t)n : 0;
@@ -152,7 +152,7 @@ static bool send_more(struct path_probe *p, const void *bytes, size_t n_all)
 }
 
 /* Send what is due in the present step. */
-static void path_send(struct path_probe *p, const struct padded_hello *hello)
+static void path_probe_send_step(struct path_probe *p, const struct padded_hello *hello)
 {
 	uint8_t head[PATH_PROBE_HEAD_BYTES];
 	socklen_t len = sizeof(p->error);
@@ -160,28 +160,29 @@ static void path_send(struct path_probe *p, const struct padded_hello *hello)
 	if (p->step == STEP_CONNECT) {
 		getsockopt(p->fd, SOL_SOCKET, SO_ERROR, &p->error, &len);
 		if (p->error)
-			set_step(p, STEP_FAILED, p->error);
+			path_probe_set_step(p, STEP_FAILED, p->error);
 		else
-			set_step(p, p->path->is_control ? STEP_LARGE : STEP_SMALL, 0);
+			path_probe_set_step(p, p->path->is_control ? STEP_LARGE : STEP_SMALL, 0);
 	}
 	path_probe_head(head);
 	if (p->step == STEP_SMALL)
-		send_more(p, head, sizeof(head));
+		path_probe_send_more(p, head, sizeof(head));
 	else if (p->step == STEP_LARGE && p->path->is_control)
-		send_more(p, hello->bytes, hello->n);
+		path_probe_send_more(p, hello->bytes, hello->n);
 	else if (p->step == STEP_LARGE)
-		send_more(p, zeros, sizeof(zeros));
+		path_probe_send_more(p, zeros, sizeof(zeros));
 }
 
-static void receive_echo(struct path_probe *p, ssize_t n)
+static void path_probe_check_echo(struct path_probe *p, ssize_t n)
 {
 	p->received += (size_t)n;
 	if (n > 0 && p->received < sizeof(p->echo))
 		return;
-	set_step(p, n > 0 && path_probe_is_head(p->echo) ? STEP_LARGE : STEP_UNSUPPORTED, 0);
+	path_probe_set_step(
+		p, n > 0 && path_probe_is_head(p->echo) ? STEP_LARGE : STEP_UNSUPPORTED, 0);
 }
 
-static void path_receive(struct path_probe *p)
+static void path_probe_receive(struct path_probe *p)
 {
 	uint8_t buf[16384];
 	ssize_t n;
@@ -194,26 +195,26 @@ static void path_receive(struct path_probe *p)
 		return;
 	if (p->step == STEP_SMALL) {
 		/* A server of an earlier release refuses the head, and may reset the connection. */
-		receive_echo(p, n > 0 ? n : 0);
+		path_probe_check_echo(p, n > 0 ? n : 0);
 	} else if (p->path->is_control) {
 		/* Any answer to the TLS message shows that the message has arrived, also a refusal
 		 * or a reset. */
-		set_step(p, STEP_OK, 0);
+		path_probe_set_step(p, STEP_OK, 0);
 	} else if (n < 0) {
-		set_step(p, STEP_FAILED, errno);
+		path_probe_set_step(p, STEP_FAILED, errno);
 	} else {
 		p->received += (size_t)n;
 		if (p->received >= PATH_PROBE_BYTES)
-			set_step(p, STEP_OK, 0);
+			path_probe_set_step(p, STEP_OK, 0);
 		else if (n == 0)
-			set_step(p, STEP_FAILED, ECONNRESET);
+			path_probe_set_step(p, STEP_FAILED, ECONNRESET);
 	}
 }
 
 /* ---- all paths ---- */
 
 /* Poll once. Returns false if no connection is open, or the deadline has passed. */
-static bool paths_turn(
+static bool path_probes_poll_once(
 	struct path_probe *probes, size_t n, const struct padded_hello *hello, uint64_t deadline_ms)
 {
 	struct pollfd fds[PATHS_MAX];
@@ -235,9 +236,9 @@ static bool paths_turn(
 		return false;
 	for (size_t i = 0; i < n; i++) {
 		if (probes[i].step != STEP_CONNECT && fds[i].revents & (POLLIN | POLLERR | POLLHUP))
-			path_receive(&probes[i]);
+			path_probe_receive(&probes[i]);
 		else if (fds[i].revents)
-			path_send(&probes[i], hello);
+			path_probe_send_step(&probes[i], hello);
 	}
 	return true;
 }
@@ -250,7 +251,7 @@ static bool has_unacknowledged(const struct path_probe *p)
 	return ioctl(p->fd, SIOCOUTQ, &n) == 0 && n > 0;
 }
 
-static void note_result(struct path_probe *p, const struct padded_hello *hello)
+static void path_probe_set_result(struct path_probe *p, const struct padded_hello *hello)
 {
 	struct checked_path *path = p->path;
 
@@ -287,18 +288,18 @@ void path_list_measure(struct path_list *l)
 	struct path_probe probes[PATHS_MAX];
 	struct padded_hello hello = {.n = 0};
 
-	make_hello(&hello);
+	padded_hello_make(&hello);
 	for (size_t i = 0; i < l->n; i++) {
 		probes[i] = (struct path_probe){.path = &l->paths[i], .fd = -1};
 		if (l->paths[i].is_control && !hello.n)
-			set_step(&probes[i], STEP_SKIPPED, 0);
+			path_probe_set_step(&probes[i], STEP_SKIPPED, 0);
 		else
-			path_connect(&probes[i], l->from);
+			path_probe_connect(&probes[i], l->from);
 	}
-	while (paths_turn(probes, l->n, &hello, deadline_ms))
+	while (path_probes_poll_once(probes, l->n, &hello, deadline_ms))
 		;
 	for (size_t i = 0; i < l->n; i++)
-		note_result(&probes[i], &hello);
+		path_probe_set_result(&probes[i], &hello);
 }
 
 void path_list_add(struct path_list *l, const char *name, const struct addr *a,

@@ -34,7 +34,7 @@
 
 #define LOCK_HINT "`ulimit -l unlimited`, or LimitMEMLOCK=infinity in the unit"
 
-int fabric_mr_reg(
+int fabric_register_memory(
 	struct fabric_xport *x, void *mem, size_t bytes, uint64_t access, struct fid_mr **ret)
 {
 	int rc = FAILPOINT(NET_REGISTER);
@@ -53,7 +53,7 @@ int fabric_mr_reg(
 	return rc;
 }
 
-static struct fi_info *make_hints(const struct net_config *cfg, int mr_mode)
+static struct fi_info *fabric_make_hints(const struct net_config *cfg, int mr_mode)
 {
 	struct fi_info *h = fi_allocinfo();
 
@@ -76,7 +76,7 @@ static struct fi_info *make_hints(const struct net_config *cfg, int mr_mode)
 	return h;
 }
 
-static int ask(struct fabric *f, const struct fi_info *hints, uint16_t port)
+static int fabric_query_info(struct fabric *f, const struct fi_info *hints, uint16_t port)
 {
 	char service[8];
 
@@ -85,14 +85,14 @@ static int ask(struct fabric *f, const struct fi_info *hints, uint16_t port)
 		FI_VERSION(1, 17), f->base.cfg.bind_addr, service, FI_SOURCE, hints, &f->info);
 }
 
-static bool is_verbs(const struct fabric *f)
+static bool fabric_is_verbs(const struct fabric *f)
 {
 	return strcmp(f->base.cfg.provider, "verbs") == 0;
 }
 
-static int listen_failed(const struct fabric *f, int rc, struct err_text *err)
+static int fabric_explain_listen_error(const struct fabric *f, int rc, struct err_text *err)
 {
-	bool is_other = rc == -EADDRINUSE && is_verbs(f);
+	bool is_other = rc == -EADDRINUSE && fabric_is_verbs(f);
 
 	return err_set(err, rc, "cannot listen for data connections on %s port %u: %s%s",
 		f->base.cfg.bind_addr, f->base.cfg.port, fi_strerror(-rc),
@@ -101,23 +101,23 @@ static int listen_failed(const struct fabric *f, int rc, struct err_text *err)
 			 : addr_bind_hint(rc));
 }
 
-static int get_info(struct fabric *f, int mr_mode, struct err_text *err)
+static int fabric_init_provider_info(struct fabric *f, int mr_mode, struct err_text *err)
 {
-	struct fi_info *hints = make_hints(&f->base.cfg, mr_mode);
+	struct fi_info *hints = fabric_make_hints(&f->base.cfg, mr_mode);
 	uint16_t port = f->base.cfg.is_listener ? f->base.cfg.port : 0;
 	bool is_taken = false;
 	int rc;
 
 	if (!hints)
 		return err_set(err, -ENOMEM, "out of memory");
-	rc = ask(f, hints, port);
+	rc = fabric_query_info(f, hints, port);
 	/* The provider `verbs` tries to bind the port, and returns FI_ENODATA when the port is in
 	 * use. If the same request succeeds without a port, the port was the cause. */
 	if (rc == -FI_ENODATA && port)
-		is_taken = ask(f, hints, 0) == 0;
+		is_taken = fabric_query_info(f, hints, 0) == 0;
 	fi_freeinfo(hints);
 	if (is_taken)
-		return listen_failed(f, -EADDRINUSE, err);
+		return fabric_explain_listen_error(f, -EADDRINUSE, err);
 	if (rc)
 		return fabric_explain(&f->base.cfg, rc, err);
 	f->mr_mode = (uint64_t)f->info->domain_attr->mr_mode;
@@ -130,7 +130,7 @@ static int get_info(struct fabric *f, int mr_mode, struct err_text *err)
 		return err_set(err, -EINVAL,
 			"the send queue of libfabric provider '%s' is too small",
 			f->base.cfg.provider);
-	if (is_verbs(f) && fabric_lockable_bytes() < FABRIC_LOCKED_MIN)
+	if (fabric_is_verbs(f) && fabric_lockable_bytes() < FABRIC_LOCKED_MIN)
 		return err_set(err, -EPERM,
 			"libfabric provider 'verbs' locks the memory that it uses, and this "
 			"process may lock only %llu KiB, so raise the limit: " LOCK_HINT,
@@ -138,7 +138,7 @@ static int get_info(struct fabric *f, int mr_mode, struct err_text *err)
 	return 0;
 }
 
-static void set_int(int fd, int level, int name, int value)
+static void fabric_set_socket_option(int fd, int level, int name, int value)
 {
 	if (setsockopt(fd, level, name, &value, sizeof(value)))
 		log_warn("cannot set a socket option that protects the data port: option=%d: %s",
@@ -186,12 +186,12 @@ static void harden_listener(
 		/* A socket that is accepted with BBR stays paced after a change of its congestion
 		 * control. A failure is logged when the accepted socket is tuned. */
 		(void)congestion_set(fd, f->congestion);
-		set_int(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, LISTEN_DEFER_S);
-		set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-		set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, LISTEN_KEEPIDLE_S);
-		set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, LISTEN_KEEPINTVL_S);
-		set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, LISTEN_KEEPCNT);
-		set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, LISTEN_USER_MS);
+		fabric_set_socket_option(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, LISTEN_DEFER_S);
+		fabric_set_socket_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+		fabric_set_socket_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, LISTEN_KEEPIDLE_S);
+		fabric_set_socket_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, LISTEN_KEEPINTVL_S);
+		fabric_set_socket_option(fd, IPPROTO_TCP, TCP_KEEPCNT, LISTEN_KEEPCNT);
+		fabric_set_socket_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, LISTEN_USER_MS);
 	}
 	closedir(d);
 out:
@@ -201,7 +201,7 @@ out:
 }
 
 /* Open an event queue, and add its descriptor to epoll_fd of the thread that reads the queue. */
-static int open_eq(const struct fabric *f, int epoll_fd, struct fid_eq **ret)
+static int fabric_open_event_queue(const struct fabric *f, int epoll_fd, struct fid_eq **ret)
 {
 	struct fi_eq_attr attr = {.size = 1024, .wait_obj = FI_WAIT_FD};
 	struct epoll_event ev = {.events = EPOLLIN};
@@ -220,13 +220,13 @@ static int open_eq(const struct fabric *f, int epoll_fd, struct fid_eq **ret)
 	return rc;
 }
 
-static int start_listening(struct fabric *f, struct err_text *err)
+static int fabric_start_listening(struct fabric *f, struct err_text *err)
 {
 	struct sockaddr_storage ss;
 	size_t len = sizeof(ss);
 	int backlog = LISTEN_BACKLOG, rc;
 
-	rc = open_eq(f, f->epoll_fd, &f->eq);
+	rc = fabric_open_event_queue(f, f->epoll_fd, &f->eq);
 	if (!rc)
 		rc = fi_passive_ep(f->fabric, f->info, &f->pep, NULL);
 	if (!rc)
@@ -238,14 +238,14 @@ static int start_listening(struct fabric *f, struct err_text *err)
 	if (!rc)
 		rc = fi_getname(&f->pep->fid, &ss, &len);
 	if (rc)
-		return listen_failed(f, rc, err);
+		return fabric_explain_listen_error(f, rc, err);
 	f->base.port = sockaddr_port((struct sockaddr *)&ss);
 	if (strcmp(f->base.cfg.provider, "tcp") == 0)
 		harden_listener(f, &ss, len);
 	return 0;
 }
 
-static int start_thread(struct fabric *f)
+static int fabric_start_cm_thread(struct fabric *f)
 {
 	struct epoll_event ev = {.events = EPOLLIN};
 
@@ -272,7 +272,7 @@ static void fabric_free(struct fabric *f)
 	free(f);
 }
 
-static void close_all(struct net *n)
+static void fabric_stop_and_free(struct net *n)
 {
 	struct fabric *f = (struct fabric *)n;
 	uint64_t one = 1;
@@ -283,8 +283,8 @@ static void close_all(struct net *n)
 	fabric_free(f);
 }
 
-static int xport_new(struct net *n, unsigned thread, const struct xport_events *ev, void *ctx,
-	struct xport **ret, struct err_text *err);
+static int fabric_xport_new(struct net *n, unsigned thread, const struct xport_events *ev,
+	void *ctx, struct xport **ret, struct err_text *err);
 
 /* Choose the congestion control, if this version of libfabric can set it. If `wanted` is NULL, the
  * choice is "auto". */
@@ -294,7 +294,7 @@ static int choose_congestion(struct fabric *f, const char *wanted, struct err_te
 
 	if (f->gates.has_get_fd)
 		return congestion_find(wanted ? wanted : "auto", f->congestion, err);
-	if (!is_auto && !is_verbs(f))
+	if (!is_auto && !fabric_is_verbs(f))
 		return err_set(err, -EINVAL,
 			"with provider tcp, congestion-control '%s' needs libfabric 2.2 or newer, "
 			"and the loaded libfabric is %u.%u: set congestion-control to auto, or use "
@@ -304,26 +304,32 @@ static int choose_congestion(struct fabric *f, const char *wanted, struct err_te
 }
 
 static const struct net_ops net_ops = {
-	.close = close_all,
-	.xport_new = xport_new,
+	.close = fabric_stop_and_free,
+	.xport_new = fabric_xport_new,
 };
 
-int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn, void *key_ctx,
-	struct net **ret, struct err_text *err)
+/* Set the environment that libfabric reads. Turn off the cache of memory registrations: with the
+ * cache, the provider `verbs` does not revoke the peer's key when a registration is closed. The
+ * second variable sets the size of a buffer that fabric_socket_set_lowat depends on. The third
+ * variable is for libinfinipath, which libfabric loads: then libinfinipath does not handle SIGSEGV
+ * and SIGABRT of this process. */
+static void fabric_set_environment(void)
 {
 	char prefetch[16];
-	struct fabric *f;
-	int rc;
 
-	/* Turn off the cache of memory registrations. With the cache, the provider `verbs` does not
-	 * revoke the peer's key when a registration is closed. The second variable sets the size
-	 * of a buffer that fabric_socket_set_lowat depends on. The third variable is for
-	 * libinfinipath, which libfabric loads. With this variable, libinfinipath does not handle
-	 * SIGSEGV and SIGABRT of this process. */
 	setenv("FI_MR_CACHE_MAX_COUNT", "0", 1);
 	snprintf(prefetch, sizeof(prefetch), "%d", FABRIC_PREFETCH);
 	setenv("FI_TCP_PREFETCH_RBUF_SIZE", prefetch, 1);
 	setenv("IPATH_NO_BACKTRACE", "1", 1);
+}
+
+int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn, void *key_ctx,
+	struct net **ret, struct err_text *err)
+{
+	struct fabric *f;
+	int rc;
+
+	fabric_set_environment();
 	rc = libfabric_load(err);
 	if (rc)
 		return rc;
@@ -343,11 +349,11 @@ int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn,
 			err, -ENOMEM, "cannot set up libfabric: no memory or descriptors left");
 		goto fail;
 	}
-	f->gates = fabric_gates_of(fi_version(), is_verbs(f));
+	f->gates = fabric_gates_of(fi_version(), fabric_is_verbs(f));
 	f->base.can_take_eager = f->gates.has_eager;
 	rc = choose_congestion(f, cfg->congestion, err);
 	if (!rc)
-		rc = get_info(f, mr_mode, err);
+		rc = fabric_init_provider_info(f, mr_mode, err);
 	if (rc)
 		goto fail;
 	rc = fi_fabric(f->info->fabric_attr, &f->fabric, NULL);
@@ -357,10 +363,10 @@ int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn,
 		goto fail;
 	}
 	if (cfg->is_listener)
-		rc = start_listening(f, err);
+		rc = fabric_start_listening(f, err);
 	if (rc)
 		goto fail;
-	rc = start_thread(f);
+	rc = fabric_start_cm_thread(f);
 	if (rc) {
 		err_set(err, rc, "cannot start the connection thread: %s", strerror(-rc));
 		goto fail;
@@ -384,7 +390,7 @@ int fabric_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, 
 /* ---- data threads ---- */
 
 /* Add the descriptor of the completion queue to those that wake the data thread. Errors: -errno. */
-static int watch_cq(const struct fabric_xport *x)
+static int fabric_watch_cq(const struct fabric_xport *x)
 {
 	struct epoll_event ev = {.events = EPOLLIN};
 	int fd, rc = fi_control(&x->cq->fid, FI_GETWAIT, &fd);
@@ -397,7 +403,7 @@ static int watch_cq(const struct fabric_xport *x)
 /* If the thread reads its own events, the descriptor of the event queue wakes it for everything
  * that arrives. The completion queue then has no descriptor: libfabric would write to it for each
  * completion, although the thread itself has made the completion. */
-static int open_cq(struct fabric_xport *x)
+static int fabric_open_cq(struct fabric_xport *x)
 {
 	bool is_watched = !x->f->gates.has_own_events;
 	struct fi_cq_attr attr = {.size = FABRIC_CQ_DEPTH,
@@ -408,7 +414,7 @@ static int open_cq(struct fabric_xport *x)
 
 	rc = fi_cq_open(x->domain, &attr, &x->cq, NULL);
 	if (!rc && is_watched)
-		rc = watch_cq(x);
+		rc = fabric_watch_cq(x);
 	if (rc)
 		return rc;
 	rx.size = FABRIC_CQ_DEPTH;
@@ -426,7 +432,7 @@ static int open_cq(struct fabric_xport *x)
 	return rc && x->is_verbs ? 0 : rc;
 }
 
-static void close_cq(struct fabric_xport *x)
+static void fabric_close_cq(struct fabric_xport *x)
 {
 	if (x->srx)
 		fi_close(&x->srx->fid);
@@ -436,7 +442,7 @@ static void close_cq(struct fabric_xport *x)
 	x->cq = NULL;
 }
 
-static void close_conns(struct fabric_xport *x, const char *why)
+static void fabric_close_conns(struct fabric_xport *x, const char *why)
 {
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++) {
 		if (x->conns[i] && x->conns[i]->base.state != CONN_FREE)
@@ -444,21 +450,22 @@ static void close_conns(struct fabric_xport *x, const char *why)
 	}
 }
 
-void fabric_spoil(struct fabric_xport *x)
+void fabric_mark_spoiled(struct fabric_xport *x)
 {
 	x->is_spoiled = x->f->gates.is_spoiled_by_cut_reads;
 }
 
-void fabric_renew(struct fabric_xport *x)
+void fabric_reset_connections(struct fabric_xport *x)
 {
 	int rc;
 
 	log_info("a connection ended during a read, so all connections of the data thread are "
 		 "opened again: thread=%u connections=%u",
 		x->base.thread, x->base.n_conns);
-	close_conns(x, "all connections of the data thread restart after an incomplete read");
-	close_cq(x);
-	rc = open_cq(x);
+	fabric_close_conns(
+		x, "all connections of the data thread restart after an incomplete read");
+	fabric_close_cq(x);
+	rc = fabric_open_cq(x);
 	if (!rc)
 		rc = fabric_io_renew(x);
 	if (rc) {
@@ -469,12 +476,12 @@ void fabric_renew(struct fabric_xport *x)
 	x->is_spoiled = false;
 }
 
-static void close_now(struct xconn *c, const char *why)
+static void fabric_conn_close_now(struct xconn *c, const char *why)
 {
 	fabric_conn_down((struct fabric_conn *)c, why);
 }
 
-static void drop_requests(struct fabric_xport *x)
+static void fabric_reject_requests(struct fabric_xport *x)
 {
 	struct fabric_cm_event ev;
 
@@ -483,11 +490,11 @@ static void drop_requests(struct fabric_xport *x)
 			fabric_cm_reject(x->f, ev.info, REFUSED_TICKET);
 }
 
-static void xport_destroy(struct fabric_xport *x)
+static void fabric_xport_destroy(struct fabric_xport *x)
 {
-	close_conns(x, "this process shuts down");
-	drop_requests(x);
-	close_cq(x);
+	fabric_close_conns(x, "this process shuts down");
+	fabric_reject_requests(x);
+	fabric_close_cq(x);
 	for (unsigned i = 0; x->segs && i < FABRIC_SEGS_MAX; i++)
 		if (x->segs[i].mr)
 			fi_close(&x->segs[i].mr->fid);
@@ -506,7 +513,7 @@ static void xport_destroy(struct fabric_xport *x)
 	free(x);
 }
 
-static void free_xport(struct xport *xp)
+static void fabric_xport_free(struct xport *xp)
 {
 	struct fabric_xport *x = (struct fabric_xport *)xp;
 	int fd;
@@ -516,7 +523,7 @@ static void free_xport(struct xport *xp)
 	if (!x->f->gates.has_own_events && !fi_control(&x->eq->fid, FI_GETWAIT, &fd))
 		epoll_ctl(x->f->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
 	pthread_mutex_unlock(&x->f->base.lock);
-	xport_destroy(x);
+	fabric_xport_destroy(x);
 }
 
 static const struct xport_ops fabric_ops = {
@@ -524,19 +531,19 @@ static const struct xport_ops fabric_ops = {
 	.send = fabric_io_send,
 	.send_eager = fabric_eager_send,
 	.read = fabric_io_read,
-	.close = close_now,
+	.close = fabric_conn_close_now,
 	.seg_add = fabric_seg_add,
 	.seg_del = fabric_seg_del,
-	.heard_ns = peer_heard_ns,
+	.heard_ns = peer_last_received_ns,
 	.poll = fabric_poll,
 	.may_sleep = fabric_may_sleep,
-	.fd = peer_fd,
+	.fd = peer_xport_poll_fd,
 	.next_deadline = peer_next_deadline,
-	.free = free_xport,
+	.free = fabric_xport_free,
 };
 
-static int xport_new(struct net *n, unsigned thread, const struct xport_events *ev, void *ctx,
-	struct xport **ret, struct err_text *err)
+static int fabric_xport_new(struct net *n, unsigned thread, const struct xport_events *ev,
+	void *ctx, struct xport **ret, struct err_text *err)
 {
 	struct fabric *f = (struct fabric *)n;
 	struct fabric_xport *x = calloc(1, sizeof(*x));
@@ -544,7 +551,7 @@ static int xport_new(struct net *n, unsigned thread, const struct xport_events *
 
 	if (!x)
 		return err_set(err, -ENOMEM, "out of memory");
-	peer_xport_init(&x->base, &fabric_ops, ev, ctx, thread, net_times(&f->base));
+	peer_xport_init(&x->base, &fabric_ops, ev, ctx, thread, net_peer_times(&f->base));
 	x->shared.x = &x->base;
 	x->f = f;
 	recv_window_init(&x->window);
@@ -568,10 +575,11 @@ static int xport_new(struct net *n, unsigned thread, const struct xport_events *
 		     ? -errno
 		     : fi_domain(f->fabric, f->info, &x->domain, NULL);
 	if (!rc)
-		rc = open_cq(x);
+		rc = fabric_open_cq(x);
 	pthread_mutex_lock(&f->base.lock);
 	if (!rc)
-		rc = open_eq(f, f->gates.has_own_events ? x->base.epoll_fd : f->epoll_fd, &x->eq);
+		rc = fabric_open_event_queue(
+			f, f->gates.has_own_events ? x->base.epoll_fd : f->epoll_fd, &x->eq);
 	if (!rc)
 		LIST_INSERT_HEAD(&f->base.threads, &x->shared, link);
 	pthread_mutex_unlock(&f->base.lock);
@@ -582,6 +590,6 @@ static int xport_new(struct net *n, unsigned thread, const struct xport_events *
 fail:
 	err_set(err, rc, "cannot set up a data thread with provider '%s': %s", f->base.cfg.provider,
 		fi_strerror(-rc));
-	xport_destroy(x);
+	fabric_xport_destroy(x);
 	return rc;
 }

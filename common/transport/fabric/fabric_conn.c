@@ -18,7 +18,7 @@
 
 /* Find a free slot for a new connection, and zero its struct except last_cookie. Returns NULL when
  * no slot is free, or when out of memory. */
-static struct fabric_conn *conn_get(struct fabric_xport *x)
+static struct fabric_conn *fabric_conn_take_slot(struct fabric_xport *x)
 {
 	struct fabric_conn *c = NULL;
 	uint64_t last_cookie;
@@ -67,7 +67,7 @@ static void close_channels(struct fabric_conn *c)
 	OPENSSL_cleanse(c->base.key, sizeof(c->base.key));
 }
 
-static void conn_put(struct fabric_conn *c)
+static void fabric_conn_free_slot(struct fabric_conn *c)
 {
 	for (unsigned i = 0; i < FABRIC_SEGS_MAX / FABRIC_SEG_CHUNK; i++) {
 		free(c->peer_segs[i]);
@@ -85,13 +85,13 @@ void fabric_conn_close_endpoints(struct fabric_conn *c)
 }
 
 /* Free the slot of a connection whose connect or accept failed at once. No callback runs. */
-static void conn_discard(struct fabric_conn *c)
+static void fabric_conn_discard(struct fabric_conn *c)
 {
 	close_channels(c);
 	c->rx_cookie = 0;
 }
 
-static void set_count(struct fabric_xport *x, uint32_t n)
+static void fabric_set_conn_count(struct fabric_xport *x, uint32_t n)
 {
 	x->base.n_conns = n;
 	atomic_store_explicit(&x->shared.count.connections, n, memory_order_relaxed);
@@ -102,7 +102,8 @@ static void set_count(struct fabric_xport *x, uint32_t n)
 /* Open the endpoint of a channel, ready to receive. The channel of eager bytes has receives of its
  * own. Other endpoints use the shared receive buffers. After a failure, c->eps[channel] may hold an
  * endpoint, which close_channels closes. */
-static int open_ep(struct fabric_conn *c, enum channel channel, struct fi_info *info)
+static int fabric_conn_open_endpoint(
+	struct fabric_conn *c, enum channel channel, struct fi_info *info)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
 	bool has_receives = c->is_eager && channel == CHANNEL_SECOND;
@@ -127,17 +128,17 @@ static int open_ep(struct fabric_conn *c, enum channel channel, struct fi_info *
 	return rc;
 }
 
-static void conn_begin(struct fabric_conn *c, enum conn_state state, const char *why)
+static void fabric_conn_begin(struct fabric_conn *c, enum conn_state state, const char *why)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
 
 	c->rx_allow = c->granted;
 	x->n_granted += c->granted;
-	set_count(x, x->base.n_conns + 1);
+	fabric_set_conn_count(x, x->base.n_conns + 1);
 	peer_conn_begin(&c->base, state, why);
 }
 
-static int parse_addr(const char *addr, uint16_t port, void **ret_sa, size_t *ret_len)
+static int fabric_parse_address(const char *addr, uint16_t port, void **ret_sa, size_t *ret_len)
 {
 	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(port)};
 	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
@@ -162,7 +163,7 @@ static int connect_channel(struct fabric_conn *c, enum channel channel)
 {
 	const struct net *net = &fabric_xport_of(c)->f->base;
 	uint8_t sealed[TICKET_BYTES];
-	int rc = open_ep(c, channel, c->info);
+	int rc = fabric_conn_open_endpoint(c, channel, c->info);
 
 	if (rc)
 		return rc;
@@ -180,7 +181,7 @@ int fabric_conn_connect(struct xport *xp, const char *addr, uint16_t port, uint1
 
 	if (x->is_spoiled)
 		return -EAGAIN;
-	c = conn_get(x);
+	c = fabric_conn_take_slot(x);
 	if (!c) {
 		log_rated(LOG_WARN,
 			"data thread %u has the maximum of %u connections, so it cannot connect "
@@ -193,7 +194,7 @@ int fabric_conn_connect(struct xport *xp, const char *addr, uint16_t port, uint1
 		return -ENOMEM;
 	free(c->info->dest_addr);
 	c->info->dest_addr = NULL;
-	rc = parse_addr(addr, port, &c->info->dest_addr, &c->info->dest_addrlen);
+	rc = fabric_parse_address(addr, port, &c->info->dest_addr, &c->info->dest_addrlen);
 	if (rc)
 		goto fail;
 	peer_conn_set_peer(&c->base, thread, peer_id, peer_instance, key, user);
@@ -204,11 +205,11 @@ int fabric_conn_connect(struct xport *xp, const char *addr, uint16_t port, uint1
 	if (rc)
 		goto fail;
 	c->ep = c->eps[CHANNEL_FIRST];
-	conn_begin(c, CONN_CONNECTING, addr);
+	fabric_conn_begin(c, CONN_CONNECTING, addr);
 	*ret_conn = &c->base.pub;
 	return 0;
 fail:
-	conn_discard(c);
+	fabric_conn_discard(c);
 	return rc;
 }
 
@@ -218,7 +219,7 @@ static int accept_channel(struct fabric_conn *c, struct fabric_cm_event *ev)
 	struct fabric *f = fabric_xport_of(c)->f;
 	enum channel channel = ev->ticket.channel;
 	uint8_t sealed[PROOF_BYTES];
-	int rc = open_ep(c, channel, ev->info);
+	int rc = fabric_conn_open_endpoint(c, channel, ev->info);
 
 	if (rc && !c->eps[channel]) {
 		fabric_cm_reject(f, ev->info, REFUSED_BUSY);
@@ -232,7 +233,7 @@ static int accept_channel(struct fabric_conn *c, struct fabric_cm_event *ev)
 	return rc;
 }
 
-static void accept_second(struct fabric_xport *x, struct fabric_cm_event *ev)
+static void fabric_accept_second(struct fabric_xport *x, struct fabric_cm_event *ev)
 {
 	struct fabric_conn *c = NULL;
 	int rc;
@@ -259,10 +260,10 @@ void fabric_conn_accept(struct fabric_xport *x, struct fabric_cm_event *ev)
 	int rc;
 
 	if (ev->ticket.channel == CHANNEL_SECOND) {
-		accept_second(x, ev);
+		fabric_accept_second(x, ev);
 		return;
 	}
-	c = conn_get(x);
+	c = fabric_conn_take_slot(x);
 	if (!c) {
 		log_rated(LOG_WARN,
 			"data thread %u has the maximum of %u connections, so it refused peer=%u",
@@ -279,15 +280,15 @@ void fabric_conn_accept(struct fabric_xport *x, struct fabric_cm_event *ev)
 	c->base.nonce = ev->ticket.nonce;
 	rc = accept_channel(c, ev);
 	if (!rc) {
-		conn_begin(c, CONN_ACCEPTING, "ticket is good");
+		fabric_conn_begin(c, CONN_ACCEPTING, "ticket is good");
 		return;
 	}
-	conn_discard(c);
+	fabric_conn_discard(c);
 	log_rated(LOG_WARN, "cannot accept a data connection: peer=%u: %s", ev->ticket.peer_id,
 		fi_strerror(-rc));
 }
 
-static void mark_all_segs(struct fabric_conn *c)
+static void fabric_conn_mark_all_segments(struct fabric_conn *c)
 {
 	const struct fabric_xport *x = fabric_xport_of(c);
 
@@ -307,14 +308,14 @@ void fabric_conn_up(struct fabric_conn *c)
 	/* The peer sends its first message when both channels are open. With provider tcp they are
 	 * then open at this side, too. With verbs this side waits for the event. */
 	c->is_linked |= c->is_eager;
-	mark_all_segs(c);
+	fabric_conn_mark_all_segments(c);
 	fabric_io_touch(c);
 	x->base.pub.ev->up(
 		x->base.pub.ctx, &c->base.pub, c->base.pub.peer_id, c->base.pub.peer_instance);
 }
 
 /* On the connecting side: handle the peer's acceptance of a channel. */
-static void on_accepted(
+static void on_channel_accepted(
 	struct fabric_conn *c, enum channel channel, const struct fabric_cm_event *ev)
 {
 	struct wire_msg hello = {.type = WIRE_PING};
@@ -325,7 +326,7 @@ static void on_accepted(
 	if (!rc && channel == CHANNEL_SECOND && p.cookie != c->tx_cookie)
 		rc = BPS_EAUTH;
 	if (rc) {
-		net_count(&fabric_xport_of(c)->shared.count.protocol_errors, 1);
+		net_counter_add(&fabric_xport_of(c)->shared.count.protocol_errors, 1);
 		peer_conn_doom(&c->base, "the peer could not prove its identity: %s", err_str(rc));
 		return;
 	}
@@ -345,15 +346,15 @@ static void on_accepted(
 	c->is_linked = true;
 	/* Send this ping before any message of the owner. The accepting side goes UP when it
 	 * receives the first message. */
-	fabric_io_put(c, &hello, 1);
+	fabric_io_put_message(c, &hello, 1);
 	fabric_conn_up(c);
 }
 
-static void on_connected(
+static void on_channel_connected(
 	struct fabric_conn *c, enum channel channel, const struct fabric_cm_event *ev)
 {
 	if (c->base.state == CONN_CONNECTING) {
-		on_accepted(c, channel, ev);
+		on_channel_accepted(c, channel, ev);
 		return;
 	}
 	/* The accepting side goes UP with the first message, which may arrive before this event. */
@@ -364,7 +365,7 @@ static void on_connected(
 		fabric_io_touch(c);
 }
 
-static void on_refused(struct fabric_conn *c, const struct fabric_cm_event *ev)
+static void on_channel_refused(struct fabric_conn *c, const struct fabric_cm_event *ev)
 {
 	struct err_text why;
 
@@ -394,14 +395,14 @@ void fabric_conn_cm_event(struct fabric_xport *x, const struct fabric_cm_event *
 	if (!c)
 		return;
 	if (ev->kind == CM_CONNECTED)
-		on_connected(c, channel, ev);
+		on_channel_connected(c, channel, ev);
 	else if (ev->err)
-		on_refused(c, ev);
+		on_channel_refused(c, ev);
 	else
 		peer_conn_doom(&c->base, "closed by the peer");
 }
 
-static void cancel_reads(struct fabric_conn *c)
+static void fabric_conn_cancel_reads(struct fabric_conn *c)
 {
 	const struct xport *x = c->base.pub.x;
 
@@ -425,17 +426,17 @@ void fabric_conn_down(struct fabric_conn *c, const char *why)
 	c->is_busy = c->is_stuck = false;
 	peer_conn_set_state(&c->base, CONN_GONE, why);
 	if (c->n_rops)
-		fabric_spoil(x);
+		fabric_mark_spoiled(x);
 	/* After close_channels this side receives no byte, and the peer can read no byte. So this
 	 * side may then overwrite the memory that it offered. */
 	close_channels(c);
 	fabric_io_abandon(c);
-	cancel_reads(c);
+	fabric_conn_cancel_reads(c);
 	x->n_granted -= c->granted;
-	set_count(x, x->base.n_conns - 1);
+	fabric_set_conn_count(x, x->base.n_conns - 1);
 	if (c->base.is_told)
 		x->base.pub.ev->down(x->base.pub.ctx, &c->base.pub, why);
-	conn_put(c);
+	fabric_conn_free_slot(c);
 }
 
 void fabric_conn_tick(struct fabric_xport *x)
@@ -447,13 +448,13 @@ void fabric_conn_tick(struct fabric_xport *x)
 	 * peer then has to send credits. The credits show that the peer is alive. */
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++)
 		if (x->conns[i] && peer_conn_tick(&x->conns[i]->base))
-			fabric_io_put(x->conns[i], &ping, 1);
+			fabric_io_put_message(x->conns[i], &ping, 1);
 	fabric_io_reclaim(x);
 }
 
 /* ---- segments ---- */
 
-static void seg_mark(struct fabric_xport *x, uint16_t id)
+static void fabric_segment_mark_dirty(struct fabric_xport *x, uint16_t id)
 {
 	uint64_t bit = UINT64_C(1) << (id % 64);
 
@@ -486,14 +487,14 @@ int fabric_seg_add(struct xport *xp, void *mem, size_t bytes, uint16_t *ret_segm
 	}
 	if (!s)
 		return -ENOSPC;
-	rc = fabric_mr_reg(x, mem, bytes, FI_SEND | FI_READ | FI_REMOTE_READ, &s->mr);
+	rc = fabric_register_memory(x, mem, bytes, FI_SEND | FI_READ | FI_REMOTE_READ, &s->mr);
 	if (rc)
 		return rc;
 	s->mem = mem;
 	s->bytes = bytes;
 	s->desc = fi_mr_desc(s->mr);
 	x->seg_next = (uint16_t)((id + 1) % FABRIC_SEGS_MAX);
-	seg_mark(x, id);
+	fabric_segment_mark_dirty(x, id);
 	*ret_segment = id;
 	return 0;
 }
@@ -509,10 +510,10 @@ void fabric_seg_del(struct xport *xp, uint16_t id)
 	s = &x->segs[id];
 	fi_close(&s->mr->fid);
 	*s = (struct fabric_seg){0};
-	seg_mark(x, id);
+	fabric_segment_mark_dirty(x, id);
 }
 
-static void seg_message(const struct fabric_xport *x, uint16_t id, struct wire_msg *ret)
+static void fabric_segment_message(const struct fabric_xport *x, uint16_t id, struct wire_msg *ret)
 {
 	const struct fabric_seg *s = &x->segs[id];
 
@@ -533,8 +534,8 @@ int fabric_seg_announce(struct fabric_conn *c)
 			uint16_t id = (uint16_t)(w * 64 + (unsigned)__builtin_ctzll(c->dirty[w]));
 			int rc;
 
-			seg_message(fabric_xport_of(c), id, &m);
-			rc = fabric_io_put(c, &m, 1);
+			fabric_segment_message(fabric_xport_of(c), id, &m);
+			rc = fabric_io_put_message(c, &m, 1);
 			if (rc)
 				return rc;
 			c->dirty[w] &= c->dirty[w] - 1;
@@ -545,7 +546,7 @@ int fabric_seg_announce(struct fabric_conn *c)
 }
 
 /* Return whether a requested piece of a read of this segment has not arrived. */
-static bool is_being_read(const struct fabric_conn *c, uint16_t segment)
+static bool fabric_segment_is_being_read(const struct fabric_conn *c, uint16_t segment)
 {
 	for (uint32_t left = c->reads_used; left; left &= left - 1) {
 		const struct fabric_read *rd = &c->reads[__builtin_ctz(left)];
@@ -561,7 +562,7 @@ void fabric_seg_note(struct fabric_conn *c, const struct wire_msg *m)
 	struct fabric_peer_seg **chunk, *s;
 
 	if (m->segment >= FABRIC_SEGS_MAX) {
-		net_count(&fabric_xport_of(c)->shared.count.protocol_errors, 1);
+		net_counter_add(&fabric_xport_of(c)->shared.count.protocol_errors, 1);
 		peer_conn_doom(
 			&c->base, "protocol: segment number %u is above the limit", m->segment);
 		return;
@@ -574,7 +575,7 @@ void fabric_seg_note(struct fabric_conn *c, const struct wire_msg *m)
 		return;
 	}
 	s = &(*chunk)[m->segment % FABRIC_SEG_CHUNK];
-	if (s->bytes && is_being_read(c, m->segment)) {
+	if (s->bytes && fabric_segment_is_being_read(c, m->segment)) {
 		/* The peer may have freed the memory. Its provider tcp then sends only a part of
 		 * the answer, and this side takes what follows for the rest of the answer. */
 		peer_conn_doom(

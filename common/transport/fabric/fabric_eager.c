@@ -18,7 +18,7 @@
 #include "common/base/failpoint.h"
 #include "common/transport/fabric/fabric_socket.h"
 
-static struct fabric_eager *eager_at(struct fabric_conn *c, unsigned i)
+static struct fabric_eager *fabric_eager_offer_at(struct fabric_conn *c, unsigned i)
 {
 	return &c->eager[(c->eager_first + i) % EAGER_IN_MAX];
 }
@@ -26,7 +26,7 @@ static struct fabric_eager *eager_at(struct fabric_conn *c, unsigned i)
 /* ---- sending ---- */
 
 /* Send only the message that offers bytes, not the bytes. */
-static int send_alone(struct fabric_conn *c, const struct wire_msg *m)
+static int fabric_send_offer_only(struct fabric_conn *c, const struct wire_msg *m)
 {
 	int rc = fabric_io_send(&c->base.pub, m);
 
@@ -43,7 +43,7 @@ bool fabric_eager_has_room(const struct fabric_conn *c, bool is_patient)
 
 /* Post the bytes that m offers.
  * Errors: -EAGAIN: the endpoint is full; -ENOTCONN: the connection has failed (DOOMED). */
-static int post_bytes(struct fabric_conn *c, const struct wire_msg *m)
+static int fabric_post_eager_bytes(struct fabric_conn *c, const struct wire_msg *m)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
 	const struct fabric_seg *s = &x->segs[m->segment];
@@ -90,13 +90,13 @@ static int send_with_bytes(struct fabric_conn *c, const struct wire_msg *m, bool
 		rc = fabric_io_make_room(c, wire_size(m), 1);
 	if (rc)
 		return rc;
-	rc = post_bytes(c, m);
+	rc = fabric_post_eager_bytes(c, m);
 	*ret_is_full = rc == -EAGAIN;
 	if (rc)
 		return rc;
 	eager_policy_sent(&c->policy, m->segment, m->offset, m->len);
 	out.flags |= WIRE_EAGER;
-	rc = fabric_io_put(c, &out, 1);
+	rc = fabric_io_put_message(c, &out, 1);
 	assert(rc == 0);
 	return rc;
 }
@@ -112,15 +112,15 @@ int fabric_eager_send(struct xconn *xc, const struct wire_msg *m, bool is_patien
 		return -ENOTCONN;
 	if (!c->is_eager || m->len > FABRIC_EAGER_BYTES || !eager_policy_may_go(&c->policy) ||
 		!lies_in_a_segment(fabric_xport_of(c), m))
-		return send_alone(c, m);
+		return fabric_send_offer_only(c, m);
 	if (!fabric_eager_has_room(c, is_patient)) {
 		c->wants_eager |= is_patient;
-		return is_patient ? -EAGAIN : send_alone(c, m);
+		return is_patient ? -EAGAIN : fabric_send_offer_only(c, m);
 	}
 	FAILPOINT(NET_SEND);
 	rc = send_with_bytes(c, m, &is_full);
 	if (is_full && (!is_patient || !c->n_eager_out))
-		return send_alone(c, m);
+		return fabric_send_offer_only(c, m);
 	if (is_full)
 		c->wants_eager = true;
 	else if (rc == -EAGAIN)
@@ -137,7 +137,7 @@ void fabric_eager_sent(struct fabric_conn *c, uint32_t len)
 }
 
 /* Return whether a connection sends eager bytes of this segment. */
-static bool sends_from(const struct fabric_conn *c, uint16_t segment)
+static bool fabric_segment_is_being_sent(const struct fabric_conn *c, uint16_t segment)
 {
 	const struct fabric_op *op;
 
@@ -152,7 +152,7 @@ void fabric_eager_end_segment(struct fabric_xport *x, uint16_t segment)
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++) {
 		struct fabric_conn *c = x->conns[i];
 
-		if (!c || !c->n_eager_out || !sends_from(c, segment))
+		if (!c || !c->n_eager_out || !fabric_segment_is_being_sent(c, segment))
 			continue;
 		peer_conn_doom(&c->base, "memory was withdrawn while its bytes were sent");
 		fabric_conn_close_endpoints(c);
@@ -161,7 +161,7 @@ void fabric_eager_end_segment(struct fabric_xport *x, uint16_t segment)
 
 /* ---- receiving ---- */
 
-static bool is_same_memory(
+static bool fabric_eager_is_same_memory(
 	const struct fabric_eager *e, uint16_t segment, uint64_t offset, uint32_t len)
 {
 	return e->segment == segment && e->offset == offset && e->len == len;
@@ -175,9 +175,10 @@ bool fabric_eager_record(struct fabric_conn *c, const struct wire_msg *m)
 	if (!m->len || m->flags & WIRE_INLINE)
 		return !is_eager;
 	for (unsigned i = c->n_eager_posted; i < c->n_eager; i++) {
-		struct fabric_eager *e = eager_at(c, i);
+		struct fabric_eager *e = fabric_eager_offer_at(c, i);
 
-		e->is_offered_again |= is_same_memory(e, m->segment, m->offset, m->len);
+		e->is_offered_again |=
+			fabric_eager_is_same_memory(e, m->segment, m->offset, m->len);
 	}
 	if (!is_eager)
 		return true;
@@ -189,7 +190,7 @@ bool fabric_eager_record(struct fabric_conn *c, const struct wire_msg *m)
 		c->n_eager_lost++;
 		return true;
 	}
-	*eager_at(c, c->n_eager++) = (struct fabric_eager){.segment = m->segment,
+	*fabric_eager_offer_at(c, c->n_eager++) = (struct fabric_eager){.segment = m->segment,
 		.len = m->len,
 		.offset = m->offset,
 		.turn = fabric_xport_of(c)->turn};
@@ -199,10 +200,10 @@ bool fabric_eager_record(struct fabric_conn *c, const struct wire_msg *m)
 struct fabric_eager *fabric_eager_find(struct fabric_conn *c, const struct xport_read *r)
 {
 	for (unsigned i = c->n_eager_posted; i < c->n_eager; i++) {
-		struct fabric_eager *e = eager_at(c, i);
+		struct fabric_eager *e = fabric_eager_offer_at(c, i);
 
 		if (!e->rd && !e->is_offered_again &&
-			is_same_memory(e, r->segment, r->offset, r->len))
+			fabric_eager_is_same_memory(e, r->segment, r->offset, r->len))
 			return e;
 	}
 	return NULL;
@@ -210,7 +211,7 @@ struct fabric_eager *fabric_eager_find(struct fabric_conn *c, const struct xport
 
 /* Allocate the buffer for discarded bytes, if it is not allocated yet. Returns false when out of
  * memory. Its content is never read, so all discarded bytes may go to it. */
-static bool has_sink(struct fabric_xport *x)
+static bool fabric_has_discard_sink(struct fabric_xport *x)
 {
 	if (!x->sink)
 		x->sink = malloc(FABRIC_EAGER_BYTES);
@@ -219,7 +220,7 @@ static bool has_sink(struct fabric_xport *x)
 
 /* Post the receive of an offer's bytes. Returns false when the receive cannot be posted now, or
  * when the connection has failed. */
-static bool post_receive(struct fabric_conn *c, struct fabric_eager *e)
+static bool fabric_post_eager_receive(struct fabric_conn *c, struct fabric_eager *e)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
 	const struct xport_read *r = e->rd ? e->rd->r : NULL;
@@ -228,7 +229,7 @@ static bool post_receive(struct fabric_conn *c, struct fabric_eager *e)
 	struct fabric_rop *rop = fabric_io_get_rop(x, OP_EAGER_IN);
 	ssize_t rc = -FI_EAGAIN;
 
-	if (rop && (r || has_sink(x)))
+	if (rop && (r || fabric_has_discard_sink(x)))
 		rc = fi_recv(c->eps[CHANNEL_SECOND], r ? r->dst : x->sink, len,
 			r ? x->segs[r->own_segment].desc : NULL, 0, &rop->op.ctx);
 	if (rc) {
@@ -248,7 +249,7 @@ static bool post_receive(struct fabric_conn *c, struct fabric_eager *e)
 }
 
 /* Return whether this side may decide now that no read takes the bytes of an offer. */
-static bool is_unwanted(const struct fabric_conn *c, const struct fabric_eager *e)
+static bool fabric_offer_is_unwanted(const struct fabric_conn *c, const struct fabric_eager *e)
 {
 	return e->is_offered_again || e->turn < fabric_xport_of(c)->turn;
 }
@@ -261,14 +262,15 @@ void fabric_eager_post(struct fabric_conn *c)
 		if (c->n_eager_posted == c->n_eager && c->n_eager_lost) {
 			/* The bytes of a lost offer are discarded, and its memory is not known any
 			 * more. */
-			*eager_at(c, c->n_eager++) =
+			*fabric_eager_offer_at(c, c->n_eager++) =
 				(struct fabric_eager){.is_offered_again = true};
 			c->n_eager_lost--;
 		}
 		if (c->n_eager_posted == c->n_eager)
 			return;
-		e = eager_at(c, c->n_eager_posted);
-		if ((!e->rd && !is_unwanted(c, e)) || !post_receive(c, e)) {
+		e = fabric_eager_offer_at(c, c->n_eager_posted);
+		if ((!e->rd && !fabric_offer_is_unwanted(c, e)) ||
+			!fabric_post_eager_receive(c, e)) {
 			fabric_io_serve_next_poll(c);
 			return;
 		}
@@ -279,7 +281,7 @@ void fabric_eager_received(
 	struct fabric_conn *c, struct fabric_read *rd, uint32_t offered, size_t len)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
-	const struct fabric_eager e = *eager_at(c, 0);
+	const struct fabric_eager e = *fabric_eager_offer_at(c, 0);
 
 	c->eager_first = (c->eager_first + 1) % EAGER_IN_MAX;
 	c->n_eager--;
@@ -288,11 +290,11 @@ void fabric_eager_received(
 		fabric_protocol_error(c, "eager bytes whose length differs from their offer");
 		return;
 	}
-	net_count(&x->shared.count.rx_bytes, len);
+	net_counter_add(&x->shared.count.rx_bytes, len);
 	peer_conn_heard(&c->base);
 	fabric_socket_measure(c, CHANNEL_SECOND, len);
 	if (!rd) {
-		net_count(&x->shared.count.discarded_bytes, len);
+		net_counter_add(&x->shared.count.discarded_bytes, len);
 		if (!e.is_offered_again && c->n_discarded < FABRIC_DISCARDED)
 			c->discarded[c->n_discarded++] = e;
 	}
@@ -310,7 +312,7 @@ void fabric_eager_report(struct fabric_conn *c)
 
 		m.segment = e->segment;
 		m.offset = e->offset;
-		if (fabric_io_put(c, &m, 1))
+		if (fabric_io_put_message(c, &m, 1))
 			return;
 		c->n_discarded--;
 	}

@@ -27,7 +27,7 @@ int fabric_explain(const struct net_config *cfg, int rc, struct err_text *err)
 		cfg->bind_addr, fi_strerror(-rc));
 }
 
-static bool may_lock_any(void)
+static bool process_may_lock_memory(void)
 {
 	struct __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};
 	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
@@ -40,7 +40,8 @@ uint64_t fabric_lockable_bytes(void)
 {
 	struct rlimit limit;
 
-	if (getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur == RLIM_INFINITY || may_lock_any())
+	if (getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur == RLIM_INFINITY ||
+		process_may_lock_memory())
 		return UINT64_MAX;
 	return limit.rlim_cur;
 }

@@ -15,7 +15,7 @@
 struct fabric_gates {
 	/* If the endpoint of an arriving read closes or fails, provider `tcp` of libfabric 1.17.0
 	 * and 1.17.1 frees the entry of the read two times. libfabric's commit a74ea0fcd fixes this
-	 * error in 1.18.0. See fabric_spoil. */
+	 * error in 1.18.0. See fabric_mark_spoiled. */
 	bool is_spoiled_by_cut_reads;
 	/* Provider `tcp` has FI_GET_FD, with which fi_control returns the socket of an endpoint.
 	 * libfabric has had FI_GET_FD since commit 54253b517 (libfabric 2.2). */

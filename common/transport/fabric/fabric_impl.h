@@ -265,7 +265,7 @@ struct fabric_xport {
 	struct net_thread shared;
 	struct fabric *f;
 	bool is_verbs;
-	bool is_spoiled; /* set by fabric_spoil, cleared by fabric_renew */
+	bool is_spoiled; /* set by fabric_mark_spoiled, cleared by fabric_reset_connections */
 	uint64_t turn;   /* number of polls so far */
 	/* Fields for reading `eq` in this thread (has_own_events in fabric_gates.h). is_event_due:
 	 * `eq` has an event. events_ns: when `eq` was last read. */
@@ -346,19 +346,19 @@ int fabric_may_sleep(struct xport *x);
 void fabric_sweep_silent(struct fabric *f);
 
 /* Functions of fabric.c. */
-/* Mark the data thread for fabric_renew. Call this function when a connection ends during a read.
- * After such an end, some versions of libfabric use one entry of a pool for two later operations.
- * The bytes of these operations go to the wrong place (is_spoiled_by_cut_reads in fabric_gates.h).
- * So nothing more is posted until the next poll calls fabric_renew. fabric_renew closes all
- * connections of this data thread and replaces the completion queue, which owns the pool. Peers
- * reconnect within milliseconds. With versions of libfabric that do not have this error,
- * fabric_spoil does nothing. */
-void fabric_spoil(struct fabric_xport *x);
-void fabric_renew(struct fabric_xport *x);
+/* Mark the data thread for fabric_reset_connections. Call this function when a connection ends
+ * during a read. After such an end, some versions of libfabric use one entry of a pool for two
+ * later operations. The bytes of these operations go to the wrong place (is_spoiled_by_cut_reads in
+ * fabric_gates.h). So nothing more is posted until the next poll calls fabric_reset_connections.
+ * fabric_reset_connections closes all connections of this data thread and replaces the completion
+ * queue, which owns the pool. Peers reconnect within milliseconds. With versions of libfabric that
+ * do not have this error, fabric_mark_spoiled does nothing. */
+void fabric_mark_spoiled(struct fabric_xport *x);
+void fabric_reset_connections(struct fabric_xport *x);
 
 /* Register memory. Some providers choose the key. Otherwise the key is random, so that a peer to
  * which this process has not sent the key cannot guess the key. */
-int fabric_mr_reg(
+int fabric_register_memory(
 	struct fabric_xport *x, void *mem, size_t bytes, uint64_t access, struct fid_mr **ret);
 
 /* Functions of fabric_listener.c. */
@@ -405,13 +405,13 @@ int fabric_io_read(struct xport_read *r);
 /* Append a message to the open send buffer, or to a new send buffer, which takes a credit. reserve:
  * credits that must remain after this call.
  * Errors: -EAGAIN: there is no credit or no buffer; -ENOTCONN. */
-int fabric_io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve);
+int fabric_io_put_message(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve);
 /* Put the connection on x->busy, the list of connections to serve before the thread sleeps. */
 void fabric_io_touch(struct fabric_conn *c);
 /* Put the connection on x->stuck, the list of connections to serve in the next poll. */
 void fabric_io_serve_next_poll(struct fabric_conn *c);
-/* Open a send buffer with room for n_bytes more. Then fabric_io_put of a message of this size
- * succeeds. reserve and errors as in fabric_io_put. */
+/* Open a send buffer with room for n_bytes more. Then fabric_io_put_message of a message of this
+ * size succeeds. reserve and errors as in fabric_io_put_message. */
 int fabric_io_make_room(struct fabric_conn *c, size_t n_bytes, uint32_t reserve);
 /* Get an operation from the pool. Returns NULL when out of memory. */
 struct fabric_rop *fabric_io_get_rop(struct fabric_xport *x, enum fabric_op_kind kind);

@@ -16,7 +16,8 @@
 /* ---- pools ---- */
 
 /* Allocate and register n buffers. fabric_io_free frees them. */
-static int slab_new(struct fabric_xport *x, uint32_t n, uint64_t access, struct fabric_slab **ret)
+static int fabric_slab_create(
+	struct fabric_xport *x, uint32_t n, uint64_t access, struct fabric_slab **ret)
 {
 	struct fabric_slab *s = calloc(1, sizeof(*s));
 	void *desc = NULL;
@@ -30,7 +31,7 @@ static int slab_new(struct fabric_xport *x, uint32_t n, uint64_t access, struct 
 	if (s->mem == MAP_FAILED || !s->bufs)
 		goto fail;
 	if (x->f->mr_mode & FI_MR_LOCAL) {
-		rc = fabric_mr_reg(x, s->mem, s->bytes, access, &s->mr);
+		rc = fabric_register_memory(x, s->mem, s->bytes, access, &s->mr);
 		if (rc)
 			goto fail;
 		desc = fi_mr_desc(s->mr);
@@ -74,7 +75,7 @@ void fabric_io_free(struct fabric_xport *x)
 
 /* Serve the connection before the thread sleeps, so that fabric_socket_set_lowat takes account of
  * the expected bytes. */
-static void update_lowat(struct fabric_conn *c)
+static void fabric_update_lowat(struct fabric_conn *c)
 {
 	if (c->fds[fabric_arrival_channel(c)] >= 0)
 		fabric_io_touch(c);
@@ -90,23 +91,23 @@ void fabric_io_expect(struct fabric_conn *c, enum channel channel, uint32_t len)
 		recv_rtt_heard(&a->meter.rtt, fabric_xport_of(c)->base.now_ns);
 	a->longest = a->expected && a->longest > len ? a->longest : len;
 	a->expected += len;
-	update_lowat(c);
+	fabric_update_lowat(c);
 }
 
 /* The len bytes of an operation have arrived on a channel, or will not arrive. */
-static void end_arrival(struct fabric_conn *c, enum channel channel, uint32_t len)
+static void fabric_finish_arrival(struct fabric_conn *c, enum channel channel, uint32_t len)
 {
 	c->arrivals[channel].expected -= len;
-	update_lowat(c);
+	fabric_update_lowat(c);
 }
 
 void fabric_io_done(struct fabric_xport *x, struct fabric_op *op)
 {
 	if (op->conn && op->kind == OP_READ)
-		end_arrival(
+		fabric_finish_arrival(
 			op->conn, fabric_read_channel(op->conn), ((struct fabric_rop *)op)->len);
 	if (op->conn && op->kind == OP_EAGER_IN)
-		end_arrival(op->conn, CHANNEL_SECOND, ((struct fabric_rop *)op)->len);
+		fabric_finish_arrival(op->conn, CHANNEL_SECOND, ((struct fabric_rop *)op)->len);
 	TAILQ_REMOVE(op->conn ? &op->conn->ops : &x->orphans, op, link);
 	op->conn = NULL;
 	TAILQ_INSERT_HEAD(op->kind == OP_SEND ? &x->tx_free : &x->rop_free, op, link);
@@ -146,7 +147,7 @@ void fabric_io_abandon(struct fabric_conn *c)
 	TAILQ_INIT(&c->queue);
 }
 
-static struct fabric_buf *tx_get(struct fabric_xport *x)
+static struct fabric_buf *fabric_take_send_buffer(struct fabric_xport *x)
 {
 	struct fabric_op *op;
 	struct fabric_slab *s;
@@ -154,7 +155,7 @@ static struct fabric_buf *tx_get(struct fabric_xport *x)
 	if (TAILQ_EMPTY(&x->tx_free)) {
 		fabric_io_reclaim(x);
 		if (TAILQ_EMPTY(&x->tx_free)) {
-			if (slab_new(x, TX_SLAB, FI_SEND, &s))
+			if (fabric_slab_create(x, TX_SLAB, FI_SEND, &s))
 				return NULL;
 			for (int i = 0; i < TX_SLAB; i++)
 				TAILQ_INSERT_TAIL(&x->tx_free, &s->bufs[i].op, link);
@@ -201,7 +202,7 @@ int fabric_io_grow_rx(struct fabric_xport *x, uint32_t n_posted)
 	if (x->rx_posted >= n_posted)
 		return 0;
 	n = n_posted - x->rx_posted;
-	rc = slab_new(x, n, FI_RECV, &s);
+	rc = fabric_slab_create(x, n, FI_RECV, &s);
 	for (uint32_t i = 0; !rc && i < n; i++) {
 		rc = fabric_io_post_rx(x, &s->bufs[i]);
 		x->rx_posted += !rc;
@@ -269,17 +270,17 @@ int fabric_io_flush(struct fabric_conn *c)
 	b->op.conn = c;
 	TAILQ_INSERT_TAIL(&c->ops, &b->op, link);
 	c->open = NULL;
-	net_count(&x->shared.count.tx_bytes, b->used);
+	net_counter_add(&x->shared.count.tx_bytes, b->used);
 	return 0;
 }
 
-static int tx_open(struct fabric_conn *c, uint32_t reserve)
+static int fabric_conn_open_buffer(struct fabric_conn *c, uint32_t reserve)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
 
 	if (c->credits <= reserve || c->tx_inflight >= x->f->tx_max)
 		return -EAGAIN;
-	c->open = tx_get(x);
+	c->open = fabric_take_send_buffer(x);
 	if (!c->open)
 		return -EAGAIN;
 	c->open->used = 0;
@@ -295,11 +296,11 @@ int fabric_io_make_room(struct fabric_conn *c, size_t n_bytes, uint32_t reserve)
 	if (c->open && c->open->used + n_bytes > FABRIC_BUF_BYTES)
 		rc = fabric_io_flush(c);
 	if (!rc && !c->open)
-		rc = tx_open(c, reserve);
+		rc = fabric_conn_open_buffer(c, reserve);
 	return rc;
 }
 
-int fabric_io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve)
+int fabric_io_put_message(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve)
 {
 	struct wire_msg out;
 	int rc = fabric_io_make_room(c, wire_size(m), reserve);
@@ -314,7 +315,7 @@ int fabric_io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t rese
 	c->rx_allow += c->owed;
 	c->owed = 0;
 	c->open->used += (uint32_t)wire_encode(&out, c->open->data + c->open->used);
-	net_count(&fabric_xport_of(c)->shared.count.messages_out, 1);
+	net_counter_add(&fabric_xport_of(c)->shared.count.messages_out, 1);
 	return 0;
 }
 
@@ -330,7 +331,7 @@ int fabric_io_send(struct xconn *xc, const struct wire_msg *m)
 	if (c->n_dirty)
 		rc = fabric_seg_announce(c);
 	if (!rc)
-		rc = fabric_io_put(c, m, 1);
+		rc = fabric_io_put_message(c, m, 1);
 	if (rc == -EAGAIN)
 		c->has_want = true;
 	else if (!rc && c->is_eager && m->len && !(m->flags & WIRE_INLINE))
@@ -343,7 +344,7 @@ int fabric_io_send(struct xconn *xc, const struct wire_msg *m)
 
 /* Post a read of the next len bytes. Returns false when the read cannot be posted now, or when the
  * connection has failed. */
-static bool piece_issue(struct fabric_conn *c, struct fabric_read *rd, uint32_t len)
+static bool fabric_issue_read_piece(struct fabric_conn *c, struct fabric_read *rd, uint32_t len)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
 	const struct xport_read *r = rd->r;
@@ -384,7 +385,7 @@ static bool piece_issue(struct fabric_conn *c, struct fabric_read *rd, uint32_t 
 	return true;
 }
 
-static uint32_t piece_len(const struct fabric_conn *c, const struct fabric_read *rd)
+static uint32_t fabric_read_piece_bytes(const struct fabric_conn *c, const struct fabric_read *rd)
 {
 	size_t max = fabric_xport_of(c)->f->info->ep_attr->max_msg_size;
 	uint32_t len = read_window_piece(&c->read_window, rd->r->len - rd->issued);
@@ -397,11 +398,11 @@ void fabric_io_issue_reads(struct fabric_conn *c)
 	struct fabric_read *rd;
 
 	while ((rd = TAILQ_FIRST(&c->queue)) && c->n_rops < READS_MAX) {
-		uint32_t len = piece_len(c, rd);
+		uint32_t len = fabric_read_piece_bytes(c, rd);
 
 		if (!read_window_takes(&c->read_window, len))
 			return;
-		if (!piece_issue(c, rd, len))
+		if (!fabric_issue_read_piece(c, rd, len))
 			return;
 		if (rd->issued < rd->r->len)
 			continue;
@@ -418,7 +419,7 @@ void fabric_io_read_arrived(struct fabric_conn *c, uint32_t len, uint64_t took_n
 		fabric_io_touch(c);
 }
 
-static bool lies_in(const struct fabric_seg *s, const void *p, size_t n)
+static bool fabric_segment_has_range(const struct fabric_seg *s, const void *p, size_t n)
 {
 	uintptr_t off = (uintptr_t)p - (uintptr_t)s->mem;
 
@@ -441,7 +442,8 @@ int fabric_io_read(struct xport_read *r)
 	if (!s || !r->len || r->offset > s->bytes || r->len > s->bytes - r->offset)
 		return BPS_EPROTO;
 	if (r->own_segment >= FABRIC_SEGS_MAX ||
-		!lies_in(&fabric_xport_of(c)->segs[r->own_segment], r->dst, r->len))
+		!fabric_segment_has_range(
+			&fabric_xport_of(c)->segs[r->own_segment], r->dst, r->len))
 		return -EINVAL;
 	e = fabric_eager_find(c, r);
 	/* With eager bytes, accept reads that wait for the window, too: if this function returned

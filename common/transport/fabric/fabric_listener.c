@@ -27,12 +27,12 @@ void fabric_cm_reject(struct fabric *f, struct fi_info *info, const char *word)
 {
 	uint8_t out[REFUSED_BYTES];
 
-	ticket_refuse(word, out);
+	ticket_format_refusal(word, out);
 	fi_reject(f->pep, info->handle, out, sizeof(out));
 	fi_freeinfo(info);
 }
 
-static void on_request(struct fabric *f, const struct fi_eq_cm_entry *e, size_t n_bytes)
+static void on_fabric_conn_request(struct fabric *f, const struct fi_eq_cm_entry *e, size_t n_bytes)
 {
 	struct fabric_cm_event ev = {.kind = CM_REQUEST, .info = e->info};
 	const char *why = net_check_ticket(&f->base, e->data, n_bytes, &ev.ticket, ev.key);
@@ -41,7 +41,7 @@ static void on_request(struct fabric *f, const struct fi_eq_cm_entry *e, size_t 
 	if (!why && !(t = net_find_thread(&f->base, ev.ticket.thread)))
 		why = "its data thread does not exist";
 	if (why) {
-		fabric_cm_reject(f, e->info, net_refuse(&f->base, &ev.ticket, why));
+		fabric_cm_reject(f, e->info, net_record_refusal(&f->base, &ev.ticket, why));
 	} else if (!handover_queue_push(&t->queue, &ev, CM_REQUESTS_MAX)) {
 		log_rated(LOG_WARN,
 			"refused a data connection, because its data thread is overloaded: "
@@ -52,7 +52,7 @@ static void on_request(struct fabric *f, const struct fi_eq_cm_entry *e, size_t 
 	OPENSSL_cleanse(&ev, sizeof(ev));
 }
 
-static void tell(struct fabric_xport *x, struct fabric_cm_event *ev)
+static void fabric_queue_cm_event(struct fabric_xport *x, struct fabric_cm_event *ev)
 {
 	/* If the queue is full, drop the event. A timeout, a ping or the completion queue reports
 	 * the end of the connection later. */
@@ -64,13 +64,13 @@ static void tell(struct fabric_xport *x, struct fabric_cm_event *ev)
 }
 
 /* Handle one event; x is NULL for the listener's queue. */
-static void on_event(struct fabric *f, struct fabric_xport *x, uint32_t event,
+static void on_fabric_cm_event(struct fabric *f, struct fabric_xport *x, uint32_t event,
 	const struct fi_eq_cm_entry *e, size_t n_bytes)
 {
 	struct fabric_cm_event ev = {.fid = e->fid};
 
 	if (event == FI_CONNREQ) {
-		on_request(f, e, n_bytes);
+		on_fabric_conn_request(f, e, n_bytes);
 		return;
 	}
 	if (!x)
@@ -79,14 +79,14 @@ static void on_event(struct fabric *f, struct fabric_xport *x, uint32_t event,
 		ev.kind = CM_CONNECTED;
 		ev.data_bytes = (uint32_t)(n_bytes < PROOF_BYTES ? n_bytes : PROOF_BYTES);
 		memcpy(ev.data, e->data, ev.data_bytes);
-		tell(x, &ev);
+		fabric_queue_cm_event(x, &ev);
 	} else if (event == FI_SHUTDOWN) {
 		ev.kind = CM_DOWN;
-		tell(x, &ev);
+		fabric_queue_cm_event(x, &ev);
 	}
 }
 
-static void on_error(struct fabric_xport *x, struct fid_eq *eq)
+static void on_fabric_cm_error(struct fabric_xport *x, struct fid_eq *eq)
 {
 	struct fi_eq_err_entry e = {0};
 	struct fabric_cm_event ev = {.kind = CM_DOWN};
@@ -103,11 +103,11 @@ static void on_error(struct fabric_xport *x, struct fid_eq *eq)
 									   : REFUSED_BYTES);
 		memcpy(ev.data, e.err_data, ev.data_bytes);
 	}
-	tell(x, &ev);
+	fabric_queue_cm_event(x, &ev);
 }
 
 /* Handle the events in a queue. Returns the number of handled events. */
-static int drain_eq(struct fabric *f, struct fabric_xport *x, struct fid_eq *eq)
+static int fabric_drain_event_queue(struct fabric *f, struct fabric_xport *x, struct fid_eq *eq)
 {
 	union {
 		struct fi_eq_cm_entry e;
@@ -128,24 +128,24 @@ static int drain_eq(struct fabric *f, struct fabric_xport *x, struct fid_eq *eq)
 		n = fi_eq_read(eq, &event, &u, sizeof(u), 0);
 
 		if (n == -FI_EAVAIL)
-			on_error(x, eq);
+			on_fabric_cm_error(x, eq);
 		else if (n < (ssize_t)sizeof(u.e))
 			break;
 		else
-			on_event(f, x, event, &u.e, (size_t)n - sizeof(u.e));
+			on_fabric_cm_event(f, x, event, &u.e, (size_t)n - sizeof(u.e));
 	}
 	return i;
 }
 
 int fabric_read_events(struct fabric_xport *x)
 {
-	return drain_eq(x->f, x, x->eq);
+	return fabric_drain_event_queue(x->f, x, x->eq);
 }
 
-static int drain_all(struct fabric *f)
+static int fabric_drain_all_queues(struct fabric *f)
 {
 	struct net_thread *t;
-	int n = f->eq ? drain_eq(f, NULL, f->eq) : 0;
+	int n = f->eq ? fabric_drain_event_queue(f, NULL, f->eq) : 0;
 
 	if (f->gates.has_own_events)
 		return n;
@@ -155,14 +155,14 @@ static int drain_all(struct fabric *f)
 }
 
 /* Read all event queues of this thread. Returns true when the thread may block on them. */
-static bool cm_round(struct fabric *f)
+static bool fabric_cm_drain_may_block(struct fabric *f)
 {
 	struct net_thread *t;
 	struct fid *fid;
 	bool ok = true;
 
 	pthread_mutex_lock(&f->base.lock);
-	drain_all(f);
+	fabric_drain_all_queues(f);
 	if (f->eq) {
 		fid = &f->eq->fid;
 		ok = fi_trywait(f->fabric, &fid, 1) == 0;
@@ -174,12 +174,12 @@ static bool cm_round(struct fabric *f)
 		}
 	/* Read again, because fi_trywait clears the signal of an event that a data thread has
 	 * queued since the first drain. */
-	ok = drain_all(f) == 0 && ok;
+	ok = fabric_drain_all_queues(f) == 0 && ok;
 	pthread_mutex_unlock(&f->base.lock);
 	return ok;
 }
 
-static bool must_stop(int fd)
+static bool stop_event_is_set(int fd)
 {
 	uint64_t n;
 
@@ -192,8 +192,8 @@ void *fabric_cm_main(void *arg)
 	struct epoll_event ev[8];
 
 	pthread_setname_np(pthread_self(), "bps-connect");
-	while (!must_stop(f->stop_fd)) {
-		if (cm_round(f))
+	while (!stop_event_is_set(f->stop_fd)) {
+		if (fabric_cm_drain_may_block(f))
 			epoll_wait(f->epoll_fd, ev, 8, CM_IDLE_MS);
 		fabric_sweep_silent(f);
 	}

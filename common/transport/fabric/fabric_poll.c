@@ -20,7 +20,7 @@
 
 void fabric_protocol_error(struct fabric_conn *c, const char *what)
 {
-	net_count(&fabric_xport_of(c)->shared.count.protocol_errors, 1);
+	net_counter_add(&fabric_xport_of(c)->shared.count.protocol_errors, 1);
 	peer_conn_broke_protocol(&c->base, what);
 }
 
@@ -30,11 +30,11 @@ static bool waits_for_room(const struct fabric_conn *c)
 	return c->has_want || c->wants_eager || c->has_pong || c->n_discarded || c->n_dirty;
 }
 
-static void rx_message(struct fabric_conn *c, const struct wire_msg *m)
+static void fabric_dispatch_message(struct fabric_conn *c, const struct wire_msg *m)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
 
-	net_count(&x->shared.count.messages_in, 1);
+	net_counter_add(&x->shared.count.messages_in, 1);
 	if (m->credits) {
 		c->credits += m->credits;
 		if (c->credits > UINT16_MAX) {
@@ -65,13 +65,13 @@ static void rx_message(struct fabric_conn *c, const struct wire_msg *m)
 }
 
 /* Return whether this message is allowed only if both sides can receive eager bytes. */
-static bool needs_eager(const struct wire_msg *m)
+static bool wire_message_is_eager_only(const struct wire_msg *m)
 {
 	return m->flags & WIRE_EAGER || m->type == WIRE_DISCARDED;
 }
 
 /* Handle all messages of one receive. Stop when a callback has closed the connection. */
-static void rx_messages(struct fabric_conn *c, const uint8_t *data, size_t n_bytes)
+static void fabric_receive_messages(struct fabric_conn *c, const uint8_t *data, size_t n_bytes)
 {
 	uint64_t cookie = c->rx_cookie;
 	struct wire_msg m;
@@ -90,7 +90,7 @@ static void rx_messages(struct fabric_conn *c, const uint8_t *data, size_t n_byt
 		}
 		data += n;
 		n_bytes -= (size_t)n;
-		if (needs_eager(&m) && !c->is_eager) {
+		if (wire_message_is_eager_only(&m) && !c->is_eager) {
 			fabric_protocol_error(c, "bytes that were not requested");
 			return;
 		}
@@ -99,13 +99,14 @@ static void rx_messages(struct fabric_conn *c, const uint8_t *data, size_t n_byt
 			return;
 		}
 		m.flags &= (uint16_t)~WIRE_EAGER;
-		rx_message(c, &m);
+		fabric_dispatch_message(c, &m);
 	}
 }
 
 /* Find the connection to which received data belongs, by the cookie of the first message. Returns
  * NULL when no connection has this cookie. */
-static struct fabric_conn *rx_owner(struct fabric_xport *x, const uint8_t *data, size_t n_bytes)
+static struct fabric_conn *fabric_find_conn_of_data(
+	struct fabric_xport *x, const uint8_t *data, size_t n_bytes)
 {
 	struct fabric_conn *c;
 	uint64_t cookie;
@@ -122,19 +123,19 @@ static struct fabric_conn *rx_owner(struct fabric_xport *x, const uint8_t *data,
 	if (c && c->last_cookie == cookie)
 		return NULL; /* a delayed message for the previous connection in this slot */
 unknown:
-	net_count(&x->shared.count.protocol_errors, 1);
+	net_counter_add(&x->shared.count.protocol_errors, 1);
 	log_rated(
 		LOG_WARN, "dropped a message of %zu bytes that belongs to no connection", n_bytes);
 	return NULL;
 }
 
-static void rx_done(struct fabric_xport *x, struct fabric_buf *b, size_t n_bytes)
+static void on_fabric_receive_done(struct fabric_xport *x, struct fabric_buf *b, size_t n_bytes)
 {
-	struct fabric_conn *c = rx_owner(x, b->data, n_bytes);
+	struct fabric_conn *c = fabric_find_conn_of_data(x, b->data, n_bytes);
 	uint64_t cookie = 0;
 	int rc;
 
-	net_count(&x->shared.count.rx_bytes, n_bytes);
+	net_counter_add(&x->shared.count.rx_bytes, n_bytes);
 	if (c && c->base.state == CONN_CONNECTING)
 		fabric_protocol_error(c, "a message before the end of the handshake");
 	if (c && c->base.state == CONN_ACCEPTING && !c->ep)
@@ -146,7 +147,7 @@ static void rx_done(struct fabric_xport *x, struct fabric_buf *b, size_t n_bytes
 		peer_conn_heard(&c->base);
 		if (c->rx_allow-- == 0)
 			fabric_protocol_error(c, "more messages than its credits allow");
-		rx_messages(c, b->data, n_bytes);
+		fabric_receive_messages(c, b->data, n_bytes);
 	}
 	rc = fabric_io_post_rx(x, b);
 	if (rc) {
@@ -167,17 +168,17 @@ void fabric_read_finish(struct fabric_conn *c, struct fabric_read *rd)
 
 	c->reads_used &= ~(UINT32_C(1) << (rd - c->reads));
 	c->n_reads--;
-	net_count(&fabric_xport_of(c)->shared.count.reads, 1);
+	net_counter_add(&fabric_xport_of(c)->shared.count.reads, 1);
 	c->base.pub.x->ev->read_done(c->base.pub.x->ctx, r, 0);
 }
 
-static void piece_done(struct fabric_conn *c, const struct fabric_rop *rop)
+static void on_fabric_read_piece_done(struct fabric_conn *c, const struct fabric_rop *rop)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
 	struct fabric_read *rd = rop->rd;
 
 	fabric_io_read_arrived(c, rop->len, x->base.now_ns - rop->asked_ns);
-	net_count(&x->shared.count.rx_bytes, rop->len);
+	net_counter_add(&x->shared.count.rx_bytes, rop->len);
 	fabric_socket_measure(c, fabric_read_channel(c), rop->len);
 	/* On verbs a completed read does not show that the peer is alive. The peer's network
 	 * adapter serves reads even when the peer's process hangs. */
@@ -189,7 +190,7 @@ static void piece_done(struct fabric_conn *c, const struct fabric_rop *rop)
 }
 
 /* Handle the completion of a send, a read, or eager bytes. n_bytes: bytes that were received. */
-static void op_done(struct fabric_xport *x, struct fabric_op *op, size_t n_bytes)
+static void on_fabric_op_done(struct fabric_xport *x, struct fabric_op *op, size_t n_bytes)
 {
 	struct fabric_conn *c = op->conn;
 	enum fabric_op_kind kind = op->kind;
@@ -209,7 +210,7 @@ static void op_done(struct fabric_xport *x, struct fabric_op *op, size_t n_bytes
 			fabric_io_touch(c);
 		return;
 	case OP_READ:
-		piece_done(c, &rop);
+		on_fabric_read_piece_done(c, &rop);
 		return;
 	case OP_EAGER_OUT:
 		fabric_eager_sent(c, rop.len);
@@ -222,9 +223,10 @@ static void op_done(struct fabric_xport *x, struct fabric_op *op, size_t n_bytes
 
 /* A receive of a message failed: its endpoint failed, and further events of the endpoint will end
  * the connection; or the message was longer than its buffer. */
-static void rx_failed(struct fabric_xport *x, struct fabric_buf *b, int err)
+static void on_fabric_receive_failed(struct fabric_xport *x, struct fabric_buf *b, int err)
 {
-	struct fabric_conn *c = err == FI_ETRUNC ? rx_owner(x, b->data, FABRIC_BUF_BYTES) : NULL;
+	struct fabric_conn *c =
+		err == FI_ETRUNC ? fabric_find_conn_of_data(x, b->data, FABRIC_BUF_BYTES) : NULL;
 
 	if (c)
 		fabric_protocol_error(c, "a message that is longer than a buffer");
@@ -232,7 +234,7 @@ static void rx_failed(struct fabric_xport *x, struct fabric_buf *b, int err)
 		x->rx_posted--;
 }
 
-static void cq_error(struct fabric_xport *x)
+static void on_fabric_cq_error(struct fabric_xport *x)
 {
 	struct fi_cq_err_entry e = {0};
 	struct fabric_op *op;
@@ -241,11 +243,11 @@ static void cq_error(struct fabric_xport *x)
 		return;
 	op = e.op_context;
 	if (!op || op->kind == OP_READ)
-		fabric_spoil(x);
+		fabric_mark_spoiled(x);
 	if (!op)
 		return;
 	if (op->kind == OP_RECV) {
-		rx_failed(x, (struct fabric_buf *)op, e.err);
+		on_fabric_receive_failed(x, (struct fabric_buf *)op, e.err);
 		return;
 	}
 	if (op->conn && e.err == FI_ETRUNC && op->kind == OP_EAGER_IN)
@@ -264,7 +266,7 @@ static void cq_error(struct fabric_xport *x)
 /* Handle a batch of completions. Return the number of those that are not of sent messages.
  * *ret_more: whether to read again. libfabric receives only when the queue is empty, so read again
  * after completions of sent messages alone. */
-static int drain_cq(struct fabric_xport *x, bool *ret_more)
+static int fabric_drain_cq(struct fabric_xport *x, bool *ret_more)
 {
 	struct fi_cq_msg_entry e[CQ_BATCH];
 	ssize_t n = fi_cq_read(x->cq, e, CQ_BATCH);
@@ -272,7 +274,7 @@ static int drain_cq(struct fabric_xport *x, bool *ret_more)
 
 	*ret_more = n == CQ_BATCH || n == -FI_EAVAIL;
 	if (n == -FI_EAVAIL) {
-		cq_error(x);
+		on_fabric_cq_error(x);
 		return 1;
 	}
 	if (n == -FI_EAGAIN)
@@ -291,19 +293,19 @@ static int drain_cq(struct fabric_xport *x, bool *ret_more)
 			continue;
 		n_arrived += op->kind != OP_SEND;
 		if (op->kind == OP_RECV)
-			rx_done(x, (struct fabric_buf *)op, e[i].len);
+			on_fabric_receive_done(x, (struct fabric_buf *)op, e[i].len);
 		else
-			op_done(x, op, e[i].len);
+			on_fabric_op_done(x, op, e[i].len);
 	}
 	*ret_more |= n_arrived == 0;
 	return n_arrived;
 }
 
-static void service_up(struct fabric_conn *c)
+static void fabric_serve_up_conn(struct fabric_conn *c)
 {
 	struct wire_msg m = {.type = WIRE_PONG};
 
-	if (c->has_pong && !fabric_io_put(c, &m, 1))
+	if (c->has_pong && !fabric_io_put_message(c, &m, 1))
 		c->has_pong = false;
 	if (c->n_dirty)
 		fabric_seg_announce(c);
@@ -311,14 +313,14 @@ static void service_up(struct fabric_conn *c)
 		fabric_eager_report(c);
 	m.type = WIRE_CREDIT;
 	if (c->owed >= c->granted / 2)
-		fabric_io_put(c, &m, 0);
+		fabric_io_put_message(c, &m, 0);
 	fabric_io_issue_reads(c);
 	fabric_eager_post(c);
 	fabric_socket_set_lowat(c);
 }
 
 /* Return whether the owner waits for room, and there may be room now. */
-static bool is_writable(const struct fabric_conn *c)
+static bool fabric_conn_is_writable(const struct fabric_conn *c)
 {
 	bool has_room = c->credits > 1 && c->tx_inflight < fabric_xport_of(c)->f->tx_max;
 
@@ -326,17 +328,17 @@ static bool is_writable(const struct fabric_conn *c)
 }
 
 /* Send everything that waits to be sent on one connection. Returns whether the owner was called. */
-static bool service(struct fabric_conn *c)
+static bool fabric_serve_conn(struct fabric_conn *c)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
 
 	if (c->base.state == CONN_UP)
-		service_up(c);
+		fabric_serve_up_conn(c);
 	if (c->base.state == CONN_UP && fabric_io_flush(c) == -EAGAIN) {
 		fabric_io_serve_next_poll(c);
 		return false;
 	}
-	if (c->base.state != CONN_UP || !is_writable(c))
+	if (c->base.state != CONN_UP || !fabric_conn_is_writable(c))
 		return false;
 	c->has_want = c->wants_eager = false;
 	x->base.pub.ev->writable(x->base.pub.ctx, &c->base.pub);
@@ -344,9 +346,9 @@ static bool service(struct fabric_conn *c)
 }
 
 /* Serve every connection that has something to send. Return the number of times that the owner was
- * called. service() may put a connection back on the list, for example when libfabric cannot take
- * another read yet. So the counter n limits the number of iterations. */
-static int service_busy(struct fabric_xport *x)
+ * called. fabric_serve_conn() may put a connection back on the list, for example when libfabric
+ * cannot take another read yet. So the counter n limits the number of iterations. */
+static int fabric_serve_busy_conns(struct fabric_xport *x)
 {
 	struct fabric_conn *c;
 	unsigned n = 4 * FABRIC_CONNS_MAX;
@@ -355,13 +357,13 @@ static int service_busy(struct fabric_xport *x)
 	while (n-- && (c = TAILQ_FIRST(&x->busy))) {
 		TAILQ_REMOVE(&x->busy, c, link);
 		c->is_busy = false;
-		n_called += service(c);
+		n_called += fabric_serve_conn(c);
 	}
 	return n_called;
 }
 
 /* Try again to send on the connections whose endpoint was full. */
-static void unstick(struct fabric_xport *x)
+static void fabric_requeue_stuck_conns(struct fabric_xport *x)
 {
 	struct fabric_conn *c;
 
@@ -372,12 +374,12 @@ static void unstick(struct fabric_xport *x)
 	}
 }
 
-static unsigned cm_pending(const struct fabric_xport *x)
+static unsigned fabric_count_cm_events(const struct fabric_xport *x)
 {
 	return atomic_load_explicit(&x->shared.queue.n, memory_order_relaxed);
 }
 
-static void run_cm_events(struct fabric_xport *x, unsigned n)
+static void fabric_run_cm_events(struct fabric_xport *x, unsigned n)
 {
 	struct fabric_cm_event ev;
 
@@ -391,7 +393,7 @@ static void run_cm_events(struct fabric_xport *x, unsigned n)
 	explicit_bzero(&ev, sizeof(ev));
 }
 
-static void read_events(struct fabric_xport *x, uint64_t now_ns)
+static void fabric_read_due_events(struct fabric_xport *x, uint64_t now_ns)
 {
 	if (!x->f->gates.has_own_events || (!x->is_event_due && now_ns - x->events_ns < EVENTS_NS))
 		return;
@@ -410,26 +412,26 @@ int fabric_poll(struct xport *xp, uint64_t now_ns)
 	/* Read and count the pending events, then read the completions, then handle only the
 	 * counted events. Because of this order, the messages that a peer sent before it closed the
 	 * connection are handled before the event that reports the close. */
-	read_events(x, now_ns);
-	n_events = cm_pending(x);
+	fabric_read_due_events(x, now_ns);
+	n_events = fabric_count_cm_events(x);
 	x->base.now_ns = now_ns;
 	x->turn++;
-	unstick(x);
+	fabric_requeue_stuck_conns(x);
 	/* Send what the owner has queued since the last poll, before a system call looks for
 	 * completions. */
-	n += service_busy(x);
+	n += fabric_serve_busy_conns(x);
 	for (int i = 0; i < POLL_ROUNDS && has_more; i++) {
-		n += drain_cq(x, &has_more);
-		n += service_busy(x);
+		n += fabric_drain_cq(x, &has_more);
+		n += fabric_serve_busy_conns(x);
 	}
 	if (n_events)
-		run_cm_events(x, n_events);
+		fabric_run_cm_events(x, n_events);
 	if (now_ns >= x->base.next_deadline_ns)
 		fabric_conn_tick(x);
-	n += service_busy(x);
-	n += (int)n_events + peer_reap(&x->base);
+	n += fabric_serve_busy_conns(x);
+	n += (int)n_events + peer_close_doomed(&x->base);
 	if (x->is_spoiled) {
-		fabric_renew(x);
+		fabric_reset_connections(x);
 		n++;
 	}
 	return n;
@@ -440,8 +442,9 @@ int fabric_may_sleep(struct xport *xp)
 	struct fabric_xport *x = (struct fabric_xport *)xp;
 	struct fid *cq = &x->cq->fid, *eq = &x->eq->fid;
 
-	if (service_busy(x) || x->is_spoiled || !TAILQ_EMPTY(&x->busy) || !TAILQ_EMPTY(&x->stuck) ||
-		!TAILQ_EMPTY(&x->base.doomed) || cm_pending(x))
+	if (fabric_serve_busy_conns(x) || x->is_spoiled || !TAILQ_EMPTY(&x->busy) ||
+		!TAILQ_EMPTY(&x->stuck) || !TAILQ_EMPTY(&x->base.doomed) ||
+		fabric_count_cm_events(x))
 		return 0;
 	if (x->f->gates.has_own_events && fi_trywait(x->f->fabric, &eq, 1) != 0)
 		x->is_event_due = true;

@@ -32,7 +32,7 @@ struct tcp_info_head {
 /* Smallest size of the kernel's struct tcp_info that includes bytes_received (Linux 4.1). */
 #define TCP_INFO_NEEDED sizeof(struct tcp_info_head)
 
-static bool is_silent(int fd, uint16_t port)
+static bool socket_is_silent_stranger(int fd, uint16_t port)
 {
 	struct tcp_info_head info;
 	struct sockaddr_storage ss;
@@ -63,7 +63,8 @@ void fabric_sweep_silent(struct fabric *f)
 	while ((e = readdir(d))) {
 		int fd = atoi(e->d_name);
 
-		if (e->d_name[0] == '.' || fd == dirfd(d) || !is_silent(fd, f->base.port))
+		if (e->d_name[0] == '.' || fd == dirfd(d) ||
+			!socket_is_silent_stranger(fd, f->base.port))
 			continue;
 		shutdown(fd, SHUT_RDWR);
 		n++;

@@ -30,7 +30,7 @@ static struct {
 
 /* Look up a function and write its address to ret_fn. memcpy converts dlsym's void pointer to a
  * function pointer, as POSIX specifies. */
-static int find(void *handle, const char *name, void *ret_fn, struct err_text *err)
+static int library_find_function(void *handle, const char *name, void *ret_fn, struct err_text *err)
 {
 	void *sym = dlsym(handle, name);
 
@@ -50,17 +50,17 @@ int libfabric_load(struct err_text *err)
 		return err_set(err, -ENOENT,
 			"libfabric cannot be opened: %s (is package libfabric1 installed?)",
 			dlerror());
-	rc = find(handle, "fi_version", &lib.version, err);
+	rc = library_find_function(handle, "fi_version", &lib.version, err);
 	if (rc == 0)
-		rc = find(handle, "fi_getinfo", &lib.getinfo, err);
+		rc = library_find_function(handle, "fi_getinfo", &lib.getinfo, err);
 	if (rc == 0)
-		rc = find(handle, "fi_freeinfo", &lib.freeinfo, err);
+		rc = library_find_function(handle, "fi_freeinfo", &lib.freeinfo, err);
 	if (rc == 0)
-		rc = find(handle, "fi_dupinfo", &lib.dupinfo, err);
+		rc = library_find_function(handle, "fi_dupinfo", &lib.dupinfo, err);
 	if (rc == 0)
-		rc = find(handle, "fi_fabric", &lib.fabric, err);
+		rc = library_find_function(handle, "fi_fabric", &lib.fabric, err);
 	if (rc == 0)
-		rc = find(handle, "fi_strerror", &lib.strerror, err);
+		rc = library_find_function(handle, "fi_strerror", &lib.strerror, err);
 	if (rc == 0)
 		rc = fabric_gates_check(lib.version(), err);
 	if (rc)

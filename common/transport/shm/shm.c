@@ -22,7 +22,7 @@
 
 /* ---- the poll loop ---- */
 
-static void free_gone(struct shm_xport *x)
+static void shm_free_gone_conns(struct shm_xport *x)
 {
 	struct shm_conn *c;
 
@@ -48,18 +48,18 @@ static void look_at_sockets(struct shm_xport *x)
 		else if (x->conns[ev[i].data.u32])
 			shm_conn_socket(x->conns[ev[i].data.u32], ev[i].events);
 	}
-	peer_reap(&x->base);
+	peer_close_doomed(&x->base);
 	/* Accept new connections only now, because the connections that ended above have made room
 	 * for them. */
 	if (has_guests)
-		shm_accept(x);
+		shm_accept_waiting(x);
 }
 
-static void disarm(struct shm_xport *x)
+static void shm_disarm_wakeups(struct shm_xport *x)
 {
 	for (unsigned i = 0; i < SHM_CONNS_MAX; i++)
 		if (x->conns[i] && x->conns[i]->base.state == CONN_UP)
-			ring_awake(&x->conns[i]->rx);
+			ring_clear_sleeping(&x->conns[i]->rx);
 	x->is_armed = false;
 }
 
@@ -70,9 +70,9 @@ static int shm_poll(struct xport *xp, uint64_t now_ns)
 	int n = 0;
 
 	x->base.now_ns = now_ns;
-	free_gone(x);
+	shm_free_gone_conns(x);
 	if (x->is_armed)
-		disarm(x);
+		shm_disarm_wakeups(x);
 	if (must_look && (x->base.n_conns || x->listen_fd >= 0))
 		look_at_sockets(x);
 	for (unsigned i = 0, left = x->base.n_conns; left && i < SHM_CONNS_MAX; i++) {
@@ -82,11 +82,11 @@ static int shm_poll(struct xport *xp, uint64_t now_ns)
 			continue;
 		left--;
 		if (c->base.state == CONN_UP)
-			n += shm_turn(c);
+			n += shm_conn_run_turn(c);
 	}
 	if (now_ns >= x->base.next_deadline_ns)
-		shm_tick(x);
-	return n + peer_reap(&x->base);
+		shm_tick_all_conns(x);
+	return n + peer_close_doomed(&x->base);
 }
 
 static bool conn_may_sleep(struct shm_conn *c)
@@ -116,9 +116,9 @@ static int shm_may_sleep(struct xport *xp)
 	return may;
 }
 
-static void close_now(struct xconn *c, const char *why)
+static void shm_conn_close_now(struct xconn *c, const char *why)
 {
-	shm_down((struct shm_conn *)c, why);
+	shm_conn_tear_down((struct shm_conn *)c, why);
 }
 
 /* ---- setup and end ---- */
@@ -129,8 +129,8 @@ static void shm_free(struct xport *xp)
 
 	for (unsigned i = 0; i < SHM_CONNS_MAX; i++)
 		if (x->conns[i])
-			shm_down(x->conns[i], "this process shuts down");
-	free_gone(x);
+			shm_conn_tear_down(x->conns[i], "this process shuts down");
+	shm_free_gone_conns(x);
 	shm_segs_free(x);
 	if (x->listen_fd >= 0) {
 		close(x->listen_fd);
@@ -144,16 +144,16 @@ static void shm_free(struct xport *xp)
 static const struct xport_ops shm_ops = {
 	.connect = shm_connect,
 	.send = shm_send,
-	.read = shm_read,
-	.close = close_now,
+	.read = shm_start_read,
+	.close = shm_conn_close_now,
 	.seg_add = shm_seg_add,
 	.seg_del = shm_seg_del,
 	.seg_share = shm_seg_share,
 	.borrow = shm_borrow,
-	.heard_ns = peer_heard_ns,
+	.heard_ns = peer_last_received_ns,
 	.poll = shm_poll,
 	.may_sleep = shm_may_sleep,
-	.fd = peer_fd,
+	.fd = peer_xport_poll_fd,
 	.next_deadline = peer_next_deadline,
 	.free = shm_free,
 };
@@ -196,7 +196,7 @@ void shm_unlisten(const struct shm_config *cfg, unsigned n)
 	}
 }
 
-static int start_listening(struct shm_xport *x, struct err_text *err)
+static int shm_start_listening(struct shm_xport *x, struct err_text *err)
 {
 	struct epoll_event ev = {.events = EPOLLIN, .data.u32 = LISTENER};
 	int *made = x->cfg.listen_fds ? &x->cfg.listen_fds[x->base.thread] : NULL;
@@ -234,7 +234,7 @@ int shm_xport_new(const struct shm_config *cfg, unsigned thread, const struct xp
 	}
 	for (unsigned i = 0; i < SHM_SEGS_MAX; i++)
 		x->segs[i].fd = -1;
-	if (cfg->is_listener && (rc = start_listening(x, err)) < 0)
+	if (cfg->is_listener && (rc = shm_start_listening(x, err)) < 0)
 		goto fail;
 	*ret = &x->base.pub;
 	return 0;

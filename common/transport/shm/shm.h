@@ -83,12 +83,12 @@ int shm_xport_new(const struct shm_config *cfg, unsigned thread, const struct xp
 
 /* Check that this process can make sockets in the directory. Also unlink the sockets of processes
  * that have ended. Returns 0, or -1 with errno set. */
-int shm_sweep(const char *dir);
+int shm_unlink_dead_sockets(const char *dir);
 
 /* Return whether the socket of data thread `thread` of the server with instance id peer_instance
  * exists on this host. Costs one system call. Only xport_ops.connect finds out whether that server
  * accepts a connection. */
-bool shm_is_here(const struct shm_config *cfg, uint64_t peer_instance, uint16_t thread);
+bool shm_peer_is_on_host(const struct shm_config *cfg, uint64_t peer_instance, uint16_t thread);
 
 /* Add a segment. `segment`: the id that the network transport of this thread has assigned to the
  * segment. `mem` and `bytes` are as for xport_ops.seg_add. Peers can map the segment after

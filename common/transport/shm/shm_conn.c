@@ -28,7 +28,7 @@ void shm_socket_path(
 
 /* Make a connection in state `state` on this socket. Returns NULL, and closes the socket, when no
  * slot, memory or descriptor is left. */
-static struct shm_conn *conn_new(struct shm_xport *x, int sock, enum conn_state state)
+static struct shm_conn *shm_conn_create(struct shm_xport *x, int sock, enum conn_state state)
 {
 	struct epoll_event ev = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET};
 	struct shm_conn *c = NULL;
@@ -62,9 +62,9 @@ static struct shm_conn *conn_new(struct shm_xport *x, int sock, enum conn_state 
 
 /* Remove c from the table. The memory stays until the next poll, because callers still have a
  * pointer to it. */
-static void conn_put(struct shm_conn *c)
+static void shm_conn_remove(struct shm_conn *c)
 {
-	struct shm_xport *x = shm_of(c);
+	struct shm_xport *x = shm_xport_of_conn(c);
 
 	x->conns[c->base.slot] = NULL;
 	x->base.n_conns--;
@@ -72,7 +72,7 @@ static void conn_put(struct shm_conn *c)
 }
 
 /* Return whether the process that listened on this socket has ended. */
-static bool is_dead(const char *path)
+static bool socket_path_is_dead(const char *path)
 {
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -86,7 +86,7 @@ static bool is_dead(const char *path)
 	return is_refused;
 }
 
-int shm_sweep(const char *dir)
+int shm_unlink_dead_sockets(const char *dir)
 {
 	char path[SHM_PATH_BYTES];
 	unsigned long instance;
@@ -100,14 +100,14 @@ int shm_sweep(const char *dir)
 		if (sscanf(e->d_name, "%16lx.%2u", &instance, &thread) != 2)
 			continue;
 		snprintf(path, sizeof(path), "%s/%016lx.%u", dir, instance, thread);
-		if (is_dead(path))
+		if (socket_path_is_dead(path))
 			unlink(path);
 	}
 	closedir(d);
 	return 0;
 }
 
-bool shm_is_here(const struct shm_config *cfg, uint64_t peer_instance, uint16_t thread)
+bool shm_peer_is_on_host(const struct shm_config *cfg, uint64_t peer_instance, uint16_t thread)
 {
 	char path[SHM_PATH_BYTES];
 
@@ -135,7 +135,7 @@ int shm_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thre
 		close(fd);
 		return rc;
 	}
-	c = conn_new(x, fd, CONN_CONNECTING);
+	c = shm_conn_create(x, fd, CONN_CONNECTING);
 	if (!c)
 		return -EMFILE;
 	peer_conn_set_peer(&c->base, thread, peer_id, peer_instance, key, user);
@@ -147,7 +147,7 @@ int shm_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thre
 /* Check the number of connections without a ticket against two limits: one for all users, and one
  * for the user `uid`. Returns whether neither is exceeded. The limit per user keeps one user from
  * blocking all other users. */
-static bool may_come(const struct shm_xport *x, uid_t uid)
+static bool shm_stranger_may_connect(const struct shm_xport *x, uid_t uid)
 {
 	unsigned n = 0, of_user = 0;
 
@@ -162,27 +162,27 @@ static bool may_come(const struct shm_xport *x, uid_t uid)
 	return n <= SHM_STRANGERS && of_user <= SHM_PER_USER;
 }
 
-static void accept_one(struct shm_xport *x, int fd)
+static void shm_accept_socket(struct shm_xport *x, int fd)
 {
 	struct shm_challenge ch = {.magic = SHM_MAGIC, .version = SHM_VERSION};
-	struct shm_conn *c = conn_new(x, fd, CONN_ACCEPTING);
+	struct shm_conn *c = shm_conn_create(x, fd, CONN_ACCEPTING);
 
 	if (!c)
 		return;
-	if (!may_come(x, c->uid)) {
+	if (!shm_stranger_may_connect(x, c->uid)) {
 		log_rated(LOG_WARN,
 			"refused a same-host connection, because too many connections have not "
 			"sent a ticket yet: uid=%u",
 			(unsigned)c->uid);
-		shm_down(c, "too many connections have not sent a ticket yet");
+		shm_conn_tear_down(c, "too many connections have not sent a ticket yet");
 		return;
 	}
 	c->base.nonce = ch.nonce = ticket_random64();
 	if (send(c->sock, &ch, sizeof(ch), MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof(ch))
-		shm_down(c, "cannot send the challenge");
+		shm_conn_tear_down(c, "cannot send the challenge");
 }
 
-void shm_accept(struct shm_xport *x)
+void shm_accept_waiting(struct shm_xport *x)
 {
 	int fd;
 
@@ -190,15 +190,15 @@ void shm_accept(struct shm_xport *x)
 		fd = accept4(x->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (fd < 0)
 			return;
-		accept_one(x, fd);
+		shm_accept_socket(x, fd);
 	}
 }
 
 /* ---- handshake ---- */
 
-static void come_up(struct shm_conn *c, void *area)
+static void shm_conn_come_up(struct shm_conn *c, void *area)
 {
-	struct shm_xport *x = shm_of(c);
+	struct shm_xport *x = shm_xport_of_conn(c);
 	uint8_t *rings = (uint8_t *)area + SHM_PAGE;
 	enum shm_side peer = c->side == SHM_AGENT ? SHM_SERVER : SHM_AGENT;
 
@@ -207,7 +207,7 @@ static void come_up(struct shm_conn *c, void *area)
 	ring_init(&c->rx, &c->page->dir[peer], rings + peer * (size_t)RING_BYTES);
 	OPENSSL_cleanse(c->base.key, sizeof(c->base.key));
 	peer_conn_come_up(&c->base);
-	shm_mark_all(c);
+	shm_mark_all_segments(c);
 	atomic_fetch_add_explicit(&x->cfg.counters->connections, 1, memory_order_relaxed);
 	x->base.pub.ev->up(
 		x->base.pub.ctx, &c->base.pub, c->base.pub.peer_id, c->base.pub.peer_instance);
@@ -231,9 +231,9 @@ static ssize_t handshake_recv(struct shm_conn *c, void *buf, size_t room, int *r
 	return BPS_EPROTO;
 }
 
-static void send_hello(struct shm_conn *c, uint64_t challenge)
+static void shm_send_hello(struct shm_conn *c, uint64_t challenge)
 {
-	struct shm_xport *x = shm_of(c);
+	struct shm_xport *x = shm_xport_of_conn(c);
 	struct ticket t = {.thread = c->base.peer_thread,
 		.channel = TICKET_SAME_HOST,
 		.peer_id = x->cfg.my_id,
@@ -250,7 +250,7 @@ static void send_hello(struct shm_conn *c, uint64_t challenge)
 static void take_challenge(struct shm_conn *c, const struct shm_challenge *ch)
 {
 	if (ch->version == SHM_VERSION)
-		send_hello(c, ch->nonce);
+		shm_send_hello(c, ch->nonce);
 	else
 		peer_conn_doom(&c->base,
 			"the peer uses version %u of the protocol within one host, but this "
@@ -258,20 +258,20 @@ static void take_challenge(struct shm_conn *c, const struct shm_challenge *ch)
 			ch->version, SHM_VERSION);
 }
 
-static void take_welcome(struct shm_conn *c, const struct shm_welcome *w, int fd)
+static void shm_apply_welcome(struct shm_conn *c, const struct shm_welcome *w, int fd)
 {
 	struct proof p;
 	void *area;
 
 	if (peer_conn_check_proof(&c->base, CHANNEL_FIRST, w->proof, sizeof(w->proof), &p)) {
 		close(fd);
-		shm_count(&shm_of(c)->cfg.counters->refused, 1);
+		shm_counter_add(&shm_xport_of_conn(c)->cfg.counters->refused, 1);
 		peer_conn_doom(&c->base, "the peer could not prove its identity");
 		return;
 	}
-	area = shm_map_fd(fd, SHM_AREA_BYTES, PROT_READ | PROT_WRITE, MAP_POPULATE);
+	area = shm_map_sealed_fd(fd, SHM_AREA_BYTES, PROT_READ | PROT_WRITE, MAP_POPULATE);
 	if (area)
-		come_up(c, area);
+		shm_conn_come_up(c, area);
 	else
 		peer_conn_doom(
 			&c->base, "the peer's shared memory is not sealed, or cannot be mapped");
@@ -295,7 +295,7 @@ static void connecting_socket(struct shm_conn *c)
 			c->is_challenged = true;
 			take_challenge(c, &u.ch);
 		} else if (n == sizeof(u.w) && fd >= 0) {
-			take_welcome(c, &u.w, fd); /* take_welcome owns fd now */
+			shm_apply_welcome(c, &u.w, fd); /* shm_apply_welcome owns fd now */
 		} else {
 			if (fd >= 0)
 				close(fd);
@@ -307,10 +307,10 @@ static void connecting_socket(struct shm_conn *c)
 /* Check the hello of a connecting agent. If the hello is valid, writes the shared key to ret_key
  * and returns NULL. Otherwise returns the reason for refusing the hello, which is in `text` if it
  * names a version. */
-static const char *check_hello(struct shm_conn *c, const struct shm_hello *hello, struct ticket *t,
-	void *ret_key, struct err_text *text)
+static const char *shm_check_hello(struct shm_conn *c, const struct shm_hello *hello,
+	struct ticket *t, void *ret_key, struct err_text *text)
 {
-	const struct shm_xport *x = shm_of(c);
+	const struct shm_xport *x = shm_xport_of_conn(c);
 	int rc = ticket_parse(hello->ticket, sizeof(hello->ticket), t);
 
 	if (rc == BPS_EVERSION) {
@@ -328,9 +328,9 @@ static const char *check_hello(struct shm_conn *c, const struct shm_hello *hello
 
 /* Make the shared memory of the rings, and allocate all its pages now.
  * Errors: -errno. */
-static int make_area(int *ret_fd, void **ret_area)
+static int shm_create_ring_area(int *ret_fd, void **ret_area)
 {
-	int fd, rc = memfd_new("bps-rings", SHM_AREA_BYTES, MEMFD_FIXED_SIZE, &fd);
+	int fd, rc = memfd_create_sealed("bps-rings", SHM_AREA_BYTES, MEMFD_FIXED_SIZE, &fd);
 	void *area;
 
 	if (rc < 0)
@@ -349,15 +349,15 @@ static int make_area(int *ret_fd, void **ret_area)
 	return 0;
 }
 
-static void welcome(struct shm_conn *c, const struct shm_hello *hello, const void *key)
+static void shm_send_welcome(struct shm_conn *c, const struct shm_hello *hello, const void *key)
 {
-	const struct shm_xport *x = shm_of(c);
+	const struct shm_xport *x = shm_xport_of_conn(c);
 	struct proof p = {.instance = x->cfg.my_instance,
 		.peer_id = x->cfg.my_id,
 		.credits = TICKET_NO_CREDITS};
 	struct shm_welcome w = {{0}};
 	void *area = NULL;
-	int fd = -1, rc = make_area(&fd, &area);
+	int fd = -1, rc = shm_create_ring_area(&fd, &area);
 
 	if (rc < 0) {
 		peer_conn_doom(&c->base, "cannot make shared memory: %s", strerror(-rc));
@@ -372,7 +372,7 @@ static void welcome(struct shm_conn *c, const struct shm_hello *hello, const voi
 			&c->base, "cannot send the shared memory to the peer: %s", strerror(-rc));
 		return;
 	}
-	come_up(c, area);
+	shm_conn_come_up(c, area);
 }
 
 static void accepting_socket(struct shm_conn *c)
@@ -389,10 +389,10 @@ static void accepting_socket(struct shm_conn *c)
 		return;
 	if (fd >= 0)
 		close(fd);
-	why = n == sizeof(hello) && fd < 0 ? check_hello(c, &hello, &t, key, &text)
+	why = n == sizeof(hello) && fd < 0 ? shm_check_hello(c, &hello, &t, key, &text)
 					   : "malformed ticket";
 	if (why) {
-		shm_count(&shm_of(c)->cfg.counters->refused, 1);
+		shm_counter_add(&shm_xport_of_conn(c)->cfg.counters->refused, 1);
 		log_rated(LOG_WARN, "refused a same-host connection: %s uid=%u peer=%u", why,
 			(unsigned)c->uid, t.peer_id);
 		peer_conn_doom(&c->base, "%s", why);
@@ -400,13 +400,13 @@ static void accepting_socket(struct shm_conn *c)
 	}
 	c->base.pub.peer_id = t.peer_id;
 	c->base.pub.peer_instance = t.instance;
-	welcome(c, &hello, key);
+	shm_send_welcome(c, &hello, key);
 	OPENSSL_cleanse(key, sizeof(key));
 }
 
 /* Receive the wake-ups in the socket. A message with a memfd stays in the socket until a SEG_ADD
- * message in the ring names the memfd's segment. recv_memfd then receives the memfd. */
-static void drain_notes(struct shm_conn *c)
+ * message in the ring names the memfd's segment. shm_receive_memfd then receives the memfd. */
+static void shm_drain_wakeups(struct shm_conn *c)
 {
 	struct shm_note note;
 	ssize_t n;
@@ -431,7 +431,7 @@ void shm_conn_socket(struct shm_conn *c, uint32_t events)
 	if (c->base.state == CONN_UP && events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR))
 		peer_conn_doom(&c->base, "closed by the peer");
 	else if (c->base.state == CONN_UP)
-		drain_notes(c);
+		shm_drain_wakeups(c);
 	else if (c->base.state == CONN_CONNECTING)
 		connecting_socket(c);
 	else if (c->base.state == CONN_ACCEPTING)
@@ -442,20 +442,20 @@ void shm_conn_socket(struct shm_conn *c, uint32_t events)
 
 void shm_protocol_error(struct shm_conn *c, const char *what)
 {
-	shm_count(&shm_of(c)->cfg.counters->protocol_errors, 1);
+	shm_counter_add(&shm_xport_of_conn(c)->cfg.counters->protocol_errors, 1);
 	peer_conn_broke_protocol(&c->base, what);
 }
 
-void shm_down(struct shm_conn *c, const char *why)
+void shm_conn_tear_down(struct shm_conn *c, const char *why)
 {
-	struct shm_xport *x = shm_of(c);
+	struct shm_xport *x = shm_xport_of_conn(c);
 
 	if (c->base.state == CONN_GONE)
 		return; /* second call of this function, from a callback of the first call */
 	peer_conn_set_state(&c->base, CONN_GONE, why);
 	if (c->page) {
 		/* After this store, this process may overwrite memory that it had offered. The
-		 * peer's is_intact checks the stored value. */
+		 * peer's shm_map_is_intact checks the stored value. */
 		atomic_exchange_explicit(&c->page->is_over[c->side], 1, memory_order_acq_rel);
 		atomic_fetch_sub_explicit(&x->cfg.counters->connections, 1, memory_order_relaxed);
 	}
@@ -468,12 +468,12 @@ void shm_down(struct shm_conn *c, const char *why)
 		munmap(c->page, SHM_AREA_BYTES);
 	c->page = NULL;
 	OPENSSL_cleanse(c->base.key, sizeof(c->base.key));
-	conn_put(c);
+	shm_conn_remove(c);
 }
 
 /* ---- time ---- */
 
-void shm_tick(struct shm_xport *x)
+void shm_tick_all_conns(struct shm_xport *x)
 {
 	const struct wire_msg ping = {.type = WIRE_PING};
 
@@ -486,8 +486,8 @@ void shm_tick(struct shm_xport *x)
 		if (peer_conn_tick(&c->base))
 			/* If the ring has no room, the ping is not sent. The peer then has unread
 			 * messages, which have the same effect as a ping */
-			shm_put(c, &ping);
+			shm_put_message(c, &ping);
 		if (c->base.state == CONN_UP && c->is_sock_full)
-			peer_deadline(&x->base, c->sock_retry_ns);
+			peer_xport_lower_deadline(&x->base, c->sock_retry_ns);
 	}
 }

@@ -128,11 +128,11 @@ struct shm_xport {
 	_Alignas(8) uint8_t tx_buf[SHM_BUF_BYTES];
 };
 
-static inline struct shm_xport *shm_of(const struct shm_conn *c)
+static inline struct shm_xport *shm_xport_of_conn(const struct shm_conn *c)
 {
 	return (struct shm_xport *)c->base.pub.x;
 }
-static inline void shm_count(_Atomic uint64_t *counter, uint64_t n)
+static inline void shm_counter_add(_Atomic uint64_t *counter, uint64_t n)
 {
 	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
@@ -141,32 +141,32 @@ static inline void shm_count(_Atomic uint64_t *counter, uint64_t n)
 int shm_connect(struct xport *x, const char *addr, uint16_t port, uint16_t thread, uint32_t peer_id,
 	uint64_t peer_instance, const void *key, void *user, struct xconn **ret_conn);
 /* Accept a connection from the listening socket. */
-void shm_accept(struct shm_xport *x);
+void shm_accept_waiting(struct shm_xport *x);
 /* Handle an event of the connection's socket. events: the events that epoll_wait(2) returned. */
 void shm_conn_socket(struct shm_conn *c, uint32_t events);
 /* Take the connection down at once: end its reads, then run the down callback. */
-void shm_down(struct shm_conn *c, const char *why);
+void shm_conn_tear_down(struct shm_conn *c, const char *why);
 void shm_protocol_error(struct shm_conn *c, const char *what);
 /* Send the due pings. If a handshake or the answer to a ping is overdue, mark the connection as
  * failed. */
-void shm_tick(struct shm_xport *x);
+void shm_tick_all_conns(struct shm_xport *x);
 void shm_socket_path(
 	const struct shm_config *cfg, uint64_t instance, unsigned thread, char *ret, size_t room);
 
 /* Functions of shm_io.c. */
 int shm_send(struct xconn *c, const struct wire_msg *m);
-int shm_read(struct xport_read *r);
+int shm_start_read(struct xport_read *r);
 int shm_borrow(
 	struct xconn *c, uint16_t segment, uint64_t offset, uint32_t len, struct xport_loan *ret);
 /* Put a message into the ring to the peer, and wake the peer if it sleeps.
  * Errors: -EAGAIN: the ring has no room; -ENOTCONN: the connection has failed (DOOMED). */
-int shm_put(struct shm_conn *c, const struct wire_msg *m);
+int shm_put_message(struct shm_conn *c, const struct wire_msg *m);
 /* Handle received messages, copy bytes of started reads, and send pending messages. Returns 0 when
  * there was nothing to do, else a positive number. */
-int shm_turn(struct shm_conn *c);
+int shm_conn_run_turn(struct shm_conn *c);
 void shm_reads_init(struct shm_conn *c);
 void shm_reads_cancel(struct shm_conn *c);
-void shm_wake(struct shm_conn *c);
+void shm_send_wakeup(struct shm_conn *c);
 
 /* Functions of shm_seg.c. */
 /* Send a message of n bytes with a descriptor.
@@ -185,13 +185,13 @@ int shm_seg_share(struct xport *x, uint16_t segment, int fd);
 int shm_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
 void shm_seg_del(struct xport *x, uint16_t segment);
 void shm_segs_free(struct shm_xport *x);
-/* Mark all shared segments, so that shm_announce sends them to a new peer. */
-void shm_mark_all(struct shm_conn *c);
+/* Mark all shared segments, so that shm_announce_dirty sends them to a new peer. */
+void shm_mark_all_segments(struct shm_conn *c);
 /* Send the peer a message for each own segment that was added or removed since the last call.
  * Returns 0, or -EAGAIN when the ring or the socket is full. */
-int shm_announce(struct shm_conn *c);
+int shm_announce_dirty(struct shm_conn *c);
 /* Handle a SEG_ADD or SEG_DEL message of the peer. */
-void shm_note_seg(struct shm_conn *c, const struct wire_msg *m);
+void shm_apply_segment_message(struct shm_conn *c, const struct wire_msg *m);
 /* Find the mapping that contains `len` bytes of the peer's segment, starting at `offset`. Take a
  * reference to the mapping.
  * Errors: BPS_EPROTO: the segment is unknown, or the bytes are outside of the segment. */
@@ -203,5 +203,5 @@ void shm_maps_drop(struct shm_conn *c);
 /* Map a memfd that a peer sent. flags: flags of mmap(2) in addition to MAP_SHARED.
  * Owns: the function closes fd, also after an error. Returns NULL when the memfd is not sealed or
  * is too small, or when mmap fails. */
-void *shm_map_fd(int fd, size_t bytes, int prot, int flags);
+void *shm_map_sealed_fd(int fd, size_t bytes, int prot, int flags);
 #endif

@@ -10,7 +10,7 @@
 
 /* ---- messages ---- */
 
-void shm_wake(struct shm_conn *c)
+void shm_send_wakeup(struct shm_conn *c)
 {
 	const struct shm_note note = {.type = SHM_WAKE};
 
@@ -19,9 +19,9 @@ void shm_wake(struct shm_conn *c)
 	send(c->sock, &note, sizeof(note), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-int shm_put(struct shm_conn *c, const struct wire_msg *m)
+int shm_put_message(struct shm_conn *c, const struct wire_msg *m)
 {
-	struct shm_xport *x = shm_of(c);
+	struct shm_xport *x = shm_xport_of_conn(c);
 	struct wire_msg out = *m;
 	size_t n;
 	int rc;
@@ -36,9 +36,9 @@ int shm_put(struct shm_conn *c, const struct wire_msg *m)
 	}
 	if (rc)
 		return rc;
-	shm_count(&x->cfg.counters->messages_out, 1);
+	shm_counter_add(&x->cfg.counters->messages_out, 1);
 	if (ring_must_wake(&c->tx))
-		shm_wake(c);
+		shm_send_wakeup(c);
 	return 0;
 }
 
@@ -50,19 +50,19 @@ int shm_send(struct xconn *xc, const struct wire_msg *m)
 	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
 	if (c->n_dirty) /* announce new segments first, because the message may name one */
-		rc = shm_announce(c);
+		rc = shm_announce_dirty(c);
 	if (!rc)
-		rc = shm_put(c, m);
+		rc = shm_put_message(c, m);
 	if (rc == -EAGAIN)
 		c->has_want = true;
 	return rc;
 }
 
-static void message(struct shm_conn *c, const struct wire_msg *m)
+static void shm_dispatch_message(struct shm_conn *c, const struct wire_msg *m)
 {
-	struct shm_xport *x = shm_of(c);
+	struct shm_xport *x = shm_xport_of_conn(c);
 
-	shm_count(&x->cfg.counters->messages_in, 1);
+	shm_counter_add(&x->cfg.counters->messages_in, 1);
 	switch (m->type) {
 	case WIRE_CREDIT:
 	case WIRE_PONG:
@@ -72,21 +72,21 @@ static void message(struct shm_conn *c, const struct wire_msg *m)
 		return;
 	case WIRE_SEG_ADD:
 	case WIRE_SEG_DEL:
-		shm_note_seg(c, m);
+		shm_apply_segment_message(c, m);
 		return;
 	case WIRE_DISCARDED:
 		shm_protocol_error(c, "a message of another transport");
 		return;
 	default:
 		if (m->flags & WIRE_INLINE)
-			shm_count(&x->cfg.counters->received_bytes, m->len);
+			shm_counter_add(&x->cfg.counters->received_bytes, m->len);
 		x->base.pub.ev->message(x->base.pub.ctx, &c->base.pub, m);
 	}
 }
 
-static int receive(struct shm_conn *c)
+static int shm_receive_messages(struct shm_conn *c)
 {
-	struct shm_xport *x = shm_of(c);
+	struct shm_xport *x = shm_xport_of_conn(c);
 	struct err_text err = {"a malformed message"};
 	struct wire_msg m;
 	int i, n = 0;
@@ -100,12 +100,13 @@ static int receive(struct shm_conn *c)
 			break;
 		}
 		peer_conn_heard(&c->base);
-		message(c, &m);
+		shm_dispatch_message(c, &m);
 	}
 	if (n < 0)
 		shm_protocol_error(c, "an invalid write index or entry in the ring");
-	if (i && c->base.state == CONN_UP && ring_took(&c->rx) && ring_must_wake(&c->tx))
-		shm_wake(c);
+	if (i && c->base.state == CONN_UP && ring_release_consumed(&c->rx) &&
+		ring_must_wake(&c->tx))
+		shm_send_wakeup(c);
 	return i;
 }
 
@@ -119,7 +120,7 @@ void shm_reads_init(struct shm_conn *c)
 		TAILQ_INSERT_TAIL(&c->free_reads, &c->read_room[i], link);
 }
 
-int shm_read(struct xport_read *r)
+int shm_start_read(struct xport_read *r)
 {
 	struct shm_conn *c = (struct shm_conn *)r->conn;
 	struct shm_read *rd = TAILQ_FIRST(&c->free_reads);
@@ -144,7 +145,7 @@ int shm_read(struct xport_read *r)
 	return 0;
 }
 
-static void read_end(struct shm_conn *c, struct shm_read *rd, int status)
+static void shm_finish_read(struct shm_conn *c, struct shm_read *rd, int status)
 {
 	const struct xport *x = c->base.pub.x;
 
@@ -159,25 +160,26 @@ void shm_reads_cancel(struct shm_conn *c)
 	struct shm_read *rd;
 
 	while ((rd = TAILQ_FIRST(&c->reads)))
-		read_end(c, rd, -ECANCELED);
+		shm_finish_read(c, rd, -ECANCELED);
 }
 
 /* Return whether the peer still offered the memory when the last byte of a read had been copied. */
-static bool is_intact(const struct shm_conn *c, const struct shm_map *map)
+static bool shm_map_is_intact(const struct shm_conn *c, const struct shm_map *map)
 {
 	enum shm_side peer = c->side == SHM_AGENT ? SHM_SERVER : SHM_AGENT;
 
-	/* Load is_over with a fetch-or. The peer's shm_down sets is_over to 1 with an exchange.
-	 * Both are read-modify-write operations, so one of them comes first. If the fetch-or comes
-	 * first, this process has copied all bytes before the peer makes any write that follows the
-	 * exchange (release to acquire). If the exchange comes first, the fetch-or returns 1. */
+	/* Load is_over with a fetch-or. The peer's shm_conn_tear_down sets is_over to 1 with an
+	 * exchange. Both are read-modify-write operations, so one of them comes first. If the
+	 * fetch-or comes first, this process has copied all bytes before the peer makes any write
+	 * that follows the exchange (release to acquire). If the exchange comes first, the fetch-or
+	 * returns 1. */
 	return !map->is_withdrawn &&
 	       !atomic_fetch_or_explicit(&c->page->is_over[peer], 0, memory_order_acq_rel);
 }
 
 /* Copy at most SHM_COPY_SLICE bytes of the started reads. Returns the number of reads for which the
  * function copied bytes. */
-static int copy(struct shm_conn *c)
+static int shm_copy_read_bytes(struct shm_conn *c)
 {
 	size_t left = SHM_COPY_SLICE;
 	const uint8_t *from;
@@ -200,17 +202,17 @@ static int copy(struct shm_conn *c)
 		n++;
 		if (rd->done < r->len)
 			break;
-		if (!is_intact(c, rd->map)) {
+		if (!shm_map_is_intact(c, rd->map)) {
 			peer_conn_doom(&c->base, "the peer withdrew memory that was being read");
 			break;
 		}
-		shm_count(&shm_of(c)->cfg.counters->received_bytes, r->len);
-		read_end(c, rd, 0);
+		shm_counter_add(&shm_xport_of_conn(c)->cfg.counters->received_bytes, r->len);
+		shm_finish_read(c, rd, 0);
 	}
 	return n;
 }
 
-static void loan_end(void *map)
+static void on_shm_loan_end(void *map)
 {
 	shm_map_put(map);
 }
@@ -227,34 +229,34 @@ int shm_borrow(
 	rc = shm_map_get(c, segment, offset, len, &map);
 	if (rc)
 		return rc;
-	shm_count(&shm_of(c)->cfg.counters->received_bytes, len);
-	*ret = (struct xport_loan){.mem = map->mem + offset, .end = loan_end, .impl = map};
+	shm_counter_add(&shm_xport_of_conn(c)->cfg.counters->received_bytes, len);
+	*ret = (struct xport_loan){.mem = map->mem + offset, .end = on_shm_loan_end, .impl = map};
 	return 0;
 }
 
 /* ---- the turn ---- */
 
-static void service(struct shm_conn *c)
+static void shm_serve_conn(struct shm_conn *c)
 {
 	const struct wire_msg pong = {.type = WIRE_PONG};
 
-	if (c->has_pong && !shm_put(c, &pong))
+	if (c->has_pong && !shm_put_message(c, &pong))
 		c->has_pong = false;
 	if (c->base.state == CONN_UP && c->n_dirty)
-		shm_announce(c);
+		shm_announce_dirty(c);
 	if (c->base.state == CONN_UP && c->has_want && !c->is_sock_full && ring_want_room(&c->tx)) {
 		c->has_want = false;
 		c->base.pub.x->ev->writable(c->base.pub.x->ctx, &c->base.pub);
 	}
 }
 
-int shm_turn(struct shm_conn *c)
+int shm_conn_run_turn(struct shm_conn *c)
 {
-	int n = receive(c);
+	int n = shm_receive_messages(c);
 
 	if (c->base.state == CONN_UP)
-		n += copy(c);
+		n += shm_copy_read_bytes(c);
 	if (c->base.state == CONN_UP)
-		service(c);
+		shm_serve_conn(c);
 	return n;
 }

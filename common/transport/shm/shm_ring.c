@@ -13,7 +13,7 @@ void ring_init(struct ring_end *r, struct ring_shared *s, void *bytes)
 	*r = (struct ring_end){.s = s, .bytes = bytes};
 }
 
-static void copy_in(struct ring_end *r, uint64_t at, const void *src, size_t n)
+static void ring_copy_bytes_in(struct ring_end *r, uint64_t at, const void *src, size_t n)
 {
 	size_t start = at % RING_BYTES;
 	size_t first = n < RING_BYTES - start ? n : RING_BYTES - start;
@@ -22,7 +22,7 @@ static void copy_in(struct ring_end *r, uint64_t at, const void *src, size_t n)
 	memcpy(r->bytes, (const uint8_t *)src + first, n - first);
 }
 
-static void copy_out(const struct ring_end *r, uint64_t at, void *dst, size_t n)
+static void ring_copy_bytes_out(const struct ring_end *r, uint64_t at, void *dst, size_t n)
 {
 	size_t start = at % RING_BYTES;
 	size_t first = n < RING_BYTES - start ? n : RING_BYTES - start;
@@ -32,10 +32,10 @@ static void copy_out(const struct ring_end *r, uint64_t at, void *dst, size_t n)
 }
 
 /* Read the consumer's index. Returns false when it is invalid. */
-static bool see_head(struct ring_end *r)
+static bool ring_refresh_head(struct ring_end *r)
 {
-	/* Pairs with the store in ring_took, so that the consumer has copied the bytes before this
-	 * side overwrites them. */
+	/* Pairs with the store in ring_release_consumed, so that the consumer has copied the bytes
+	 * before this side overwrites them. */
 	uint64_t head = atomic_load(&r->s->head);
 
 	if (head < r->theirs || head > r->mine)
@@ -44,43 +44,45 @@ static bool see_head(struct ring_end *r)
 	return true;
 }
 
-static bool has_room(const struct ring_end *r, size_t n)
+static bool ring_has_known_room(const struct ring_end *r, size_t n)
 {
 	return RING_BYTES - (r->mine - r->theirs) >= n;
 }
 
 bool ring_has_room(struct ring_end *r, size_t n)
 {
-	return has_room(r, RING_LEN_BYTES + n) || (see_head(r) && has_room(r, RING_LEN_BYTES + n));
+	return ring_has_known_room(r, RING_LEN_BYTES + n) ||
+	       (ring_refresh_head(r) && ring_has_known_room(r, RING_LEN_BYTES + n));
 }
 
 int ring_put(struct ring_end *r, const void *entry, size_t n)
 {
 	uint64_t len = n;
 
-	if (!has_room(r, RING_LEN_BYTES + n) && !see_head(r))
+	if (!ring_has_known_room(r, RING_LEN_BYTES + n) && !ring_refresh_head(r))
 		return BPS_EPROTO;
-	if (!has_room(r, RING_LEN_BYTES + n))
+	if (!ring_has_known_room(r, RING_LEN_BYTES + n))
 		return -EAGAIN;
-	copy_in(r, r->mine, &len, RING_LEN_BYTES);
-	copy_in(r, r->mine + RING_LEN_BYTES, entry, n);
+	ring_copy_bytes_in(r, r->mine, &len, RING_LEN_BYTES);
+	ring_copy_bytes_in(r, r->mine + RING_LEN_BYTES, entry, n);
 	r->mine += RING_LEN_BYTES + n;
-	/* Pairs with the acquire in see_tail: the bytes are written before the index includes them.
-	 * The store is sequentially consistent because of `sleeps`, as the header explains. */
+	/* Pairs with the acquire in ring_refresh_tail: the bytes are written before the index
+	 * includes them. The store is sequentially consistent because of `sleeps`, as the header
+	 * explains. */
 	atomic_store(&r->s->tail, r->mine);
 	return 0;
 }
 
 /* Clear the flag of a sleeper, so that the caller wakes the sleeper only once. Returns whether the
  * flag was set. */
-static bool take_flag(_Atomic uint32_t *flag)
+static bool ring_take_wake_flag(_Atomic uint32_t *flag)
 {
 	return atomic_load(flag) && atomic_exchange(flag, 0);
 }
 
 bool ring_must_wake(struct ring_end *r)
 {
-	return take_flag(&r->s->sleeps);
+	return ring_take_wake_flag(&r->s->sleeps);
 }
 
 bool ring_want_room(struct ring_end *r)
@@ -90,10 +92,10 @@ bool ring_want_room(struct ring_end *r)
 	atomic_store(&r->s->wants, 1);
 	/* If the consumer's index is invalid, return true. The next ring_put then reports the
 	 * error. */
-	return !see_head(r) || has_room(r, RING_BYTES / 2);
+	return !ring_refresh_head(r) || ring_has_known_room(r, RING_BYTES / 2);
 }
 
-static bool see_tail(struct ring_end *r)
+static bool ring_refresh_tail(struct ring_end *r)
 {
 	uint64_t tail = atomic_load_explicit(&r->s->tail, memory_order_acquire);
 
@@ -107,23 +109,23 @@ int ring_get(struct ring_end *r, void *entry, size_t room)
 {
 	uint64_t len, there;
 
-	if (r->theirs == r->mine && !see_tail(r))
+	if (r->theirs == r->mine && !ring_refresh_tail(r))
 		return BPS_EPROTO;
 	there = r->theirs - r->mine;
 	if (!there)
 		return 0;
-	copy_out(r, r->mine, &len, RING_LEN_BYTES);
+	ring_copy_bytes_out(r, r->mine, &len, RING_LEN_BYTES);
 	if (!len || len % 8 || len > room || len > there - RING_LEN_BYTES)
 		return BPS_EPROTO;
-	copy_out(r, r->mine + RING_LEN_BYTES, entry, len);
+	ring_copy_bytes_out(r, r->mine + RING_LEN_BYTES, entry, len);
 	r->mine += RING_LEN_BYTES + len;
 	return (int)len;
 }
 
-bool ring_took(struct ring_end *r)
+bool ring_release_consumed(struct ring_end *r)
 {
 	atomic_store(&r->s->head, r->mine);
-	return take_flag(&r->s->wants);
+	return ring_take_wake_flag(&r->s->wants);
 }
 
 bool ring_may_sleep(struct ring_end *r)
@@ -132,7 +134,7 @@ bool ring_may_sleep(struct ring_end *r)
 	return atomic_load(&r->s->tail) == r->mine;
 }
 
-void ring_awake(struct ring_end *r)
+void ring_clear_sleeping(struct ring_end *r)
 {
 	atomic_store_explicit(&r->s->sleeps, 0, memory_order_relaxed);
 }

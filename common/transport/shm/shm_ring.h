@@ -74,10 +74,10 @@ bool ring_want_room(struct ring_end *r);
 int ring_get(struct ring_end *r, void *entry, size_t room);
 /* Consumer: publish that the producer may overwrite the copied entries. Returns true when the
  * producer waits for room; then the caller must wake the producer. */
-bool ring_took(struct ring_end *r);
+bool ring_release_consumed(struct ring_end *r);
 /* Consumer: announce that this consumer will sleep. Returns false when an entry is in the ring;
  * then the consumer must not sleep. */
 bool ring_may_sleep(struct ring_end *r);
 /* Consumer: withdraw the announcement of ring_may_sleep. */
-void ring_awake(struct ring_end *r);
+void ring_clear_sleeping(struct ring_end *r);
 #endif

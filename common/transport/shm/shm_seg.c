@@ -21,7 +21,7 @@
  * process. */
 #define SEGMENT_MAX (UINT64_C(1) << 40)
 
-void *shm_map_fd(int fd, size_t bytes, int prot, int flags)
+void *shm_map_sealed_fd(int fd, size_t bytes, int prot, int flags)
 {
 	int seals = fcntl(fd, F_GET_SEALS);
 	void *mem = MAP_FAILED;
@@ -81,7 +81,7 @@ ssize_t shm_recv_fd(int sock, void *buf, size_t room, int *ret_fd)
 
 /* ---- own segments ---- */
 
-static void mark(struct shm_xport *x, uint16_t id)
+static void shm_mark_segment_dirty(struct shm_xport *x, uint16_t id)
 {
 	uint64_t bit = UINT64_C(1) << (id % 64);
 
@@ -95,9 +95,9 @@ static void mark(struct shm_xport *x, uint16_t id)
 	}
 }
 
-void shm_mark_all(struct shm_conn *c)
+void shm_mark_all_segments(struct shm_conn *c)
 {
-	const struct shm_xport *x = shm_of(c);
+	const struct shm_xport *x = shm_xport_of_conn(c);
 
 	for (unsigned i = 0; i < SHM_SEGS_MAX; i++) {
 		if (x->segs[i].fd < 0)
@@ -139,7 +139,7 @@ int shm_seg_share(struct xport *xp, uint16_t id, int fd)
 	x->segs[id].fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	if (x->segs[id].fd < 0)
 		return -errno;
-	mark(x, id);
+	shm_mark_segment_dirty(x, id);
 	return 0;
 }
 
@@ -151,7 +151,7 @@ void shm_seg_del(struct xport *xp, uint16_t id)
 		return;
 	if (x->segs[id].fd >= 0) {
 		close(x->segs[id].fd);
-		mark(x, id);
+		shm_mark_segment_dirty(x, id);
 	}
 	x->segs[id] = (struct shm_seg){.fd = -1};
 }
@@ -169,9 +169,9 @@ void shm_segs_free(struct shm_xport *x)
  * is put into the ring.
  * Errors: -EAGAIN: the socket cannot take the memfd now; -ENOTCONN: the connection has failed
  * (DOOMED). */
-static int send_memfd(struct shm_conn *c, uint16_t id)
+static int shm_send_segment_memfd(struct shm_conn *c, uint16_t id)
 {
-	const struct shm_seg *s = &shm_of(c)->segs[id];
+	const struct shm_seg *s = &shm_xport_of_conn(c)->segs[id];
 	struct shm_note note = {.type = SHM_SEGMENT, .segment = id, .bytes = s->bytes};
 	int rc = shm_send_fd(c->sock, &note, sizeof(note), s->fd);
 
@@ -179,41 +179,41 @@ static int send_memfd(struct shm_conn *c, uint16_t id)
 		return 0;
 	if (rc == -EAGAIN || rc == -ENOBUFS || rc == -ETOOMANYREFS) {
 		c->is_sock_full = true;
-		c->sock_retry_ns = shm_of(c)->base.now_ns + SHM_SOCK_FULL_NS;
-		peer_deadline(&shm_of(c)->base, c->sock_retry_ns);
+		c->sock_retry_ns = shm_xport_of_conn(c)->base.now_ns + SHM_SOCK_FULL_NS;
+		peer_xport_lower_deadline(&shm_xport_of_conn(c)->base, c->sock_retry_ns);
 		return -EAGAIN;
 	}
 	peer_conn_doom(&c->base, "cannot share a segment: %s", strerror(-rc));
 	return -ENOTCONN;
 }
 
-static int announce_one(struct shm_conn *c, uint16_t id)
+static int shm_announce_segment(struct shm_conn *c, uint16_t id)
 {
-	const struct shm_seg *s = &shm_of(c)->segs[id];
+	const struct shm_seg *s = &shm_xport_of_conn(c)->segs[id];
 	struct wire_msg m = {
 		.type = s->fd >= 0 ? WIRE_SEG_ADD : WIRE_SEG_DEL, .segment = id, .seg.bytes = 0};
 	int rc = 0;
 
-	/* Check the ring's room before send_memfd. If shm_put failed after send_memfd, a retry
-	 * would send the memfd again. */
+	/* Check the ring's room before shm_send_segment_memfd. If shm_put_message failed after
+	 * shm_send_segment_memfd, a retry would send the memfd again. */
 	if (!ring_has_room(&c->tx, SHM_NOTE_ROOM))
 		return -EAGAIN;
 	if (s->fd >= 0) {
 		m.seg.bytes = s->bytes;
-		rc = send_memfd(c, id);
+		rc = shm_send_segment_memfd(c, id);
 	}
-	return rc ? rc : shm_put(c, &m);
+	return rc ? rc : shm_put_message(c, &m);
 }
 
-int shm_announce(struct shm_conn *c)
+int shm_announce_dirty(struct shm_conn *c)
 {
-	if (c->is_sock_full && shm_of(c)->base.now_ns < c->sock_retry_ns)
+	if (c->is_sock_full && shm_xport_of_conn(c)->base.now_ns < c->sock_retry_ns)
 		return -EAGAIN;
 	c->is_sock_full = false;
 	for (unsigned w = 0; c->n_dirty && w < SHM_SEGS_MAX / 64; w++) {
 		while (c->dirty[w]) {
 			uint16_t id = (uint16_t)(w * 64 + (unsigned)__builtin_ctzll(c->dirty[w]));
-			int rc = announce_one(c, id);
+			int rc = shm_announce_segment(c, id);
 
 			if (rc)
 				return rc;
@@ -236,7 +236,7 @@ void shm_map_put(void *p)
 	free(map);
 }
 
-static void withdraw(struct shm_conn *c, uint16_t id)
+static void shm_map_withdraw(struct shm_conn *c, uint16_t id)
 {
 	struct shm_map *map = c->maps[id];
 
@@ -250,12 +250,12 @@ static void withdraw(struct shm_conn *c, uint16_t id)
 void shm_maps_drop(struct shm_conn *c)
 {
 	for (unsigned i = 0; i < SHM_SEGS_MAX; i++)
-		withdraw(c, (uint16_t)i);
+		shm_map_withdraw(c, (uint16_t)i);
 }
 
 /* Receive the memfd for the segment of message m from the socket. Discard wake-ups that arrive
  * before the memfd. Returns -1 when the memfd is missing. */
-static int recv_memfd(struct shm_conn *c, const struct wire_msg *m)
+static int shm_receive_memfd(struct shm_conn *c, const struct wire_msg *m)
 {
 	struct shm_note note;
 	ssize_t n;
@@ -273,7 +273,7 @@ static int recv_memfd(struct shm_conn *c, const struct wire_msg *m)
 	}
 }
 
-void shm_note_seg(struct shm_conn *c, const struct wire_msg *m)
+void shm_apply_segment_message(struct shm_conn *c, const struct wire_msg *m)
 {
 	struct shm_map *map;
 	int fd;
@@ -282,10 +282,10 @@ void shm_note_seg(struct shm_conn *c, const struct wire_msg *m)
 		shm_protocol_error(c, "a segment number above the limit");
 		return;
 	}
-	withdraw(c, m->segment);
+	shm_map_withdraw(c, m->segment);
 	if (m->type == WIRE_SEG_DEL)
 		return;
-	fd = recv_memfd(c, m);
+	fd = shm_receive_memfd(c, m);
 	if (fd < 0 || m->seg.bytes > SEGMENT_MAX) {
 		if (fd >= 0)
 			close(fd);
@@ -294,8 +294,8 @@ void shm_note_seg(struct shm_conn *c, const struct wire_msg *m)
 	}
 	map = calloc(1, sizeof(*map));
 	if (map)
-		/* shm_map_fd closes fd, also when the mapping fails */
-		map->mem = shm_map_fd(fd, m->seg.bytes, PROT_READ, 0);
+		/* shm_map_sealed_fd closes fd, also when the mapping fails */
+		map->mem = shm_map_sealed_fd(fd, m->seg.bytes, PROT_READ, 0);
 	else
 		close(fd);
 	if (!map || !map->mem) {

@@ -20,24 +20,24 @@
 
 /* ---- the poll loop ---- */
 
-static void note_event(struct tcp_xport *x, const struct epoll_event *ev)
+static void tcp_record_event(struct tcp_xport *x, const struct epoll_event *ev)
 {
 	struct tcp_conn *c = x->conns[ev->data.u64 >> 8];
 	struct tcp_lane *l;
 
 	/* c is NULL if the connection went down after this event. The event cannot belong to a
-	 * later connection in the slot, because note_events records all events before it accepts
-	 * new connections. */
+	 * later connection in the slot, because tcp_record_events records all events before it
+	 * accepts new connections. */
 	if (!c)
 		return;
 	l = &c->lanes[ev->data.u64 & 0xff];
 	l->can_recv |= !!(ev->events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR));
 	l->can_send |= !!(ev->events & (EPOLLOUT | EPOLLHUP | EPOLLERR));
 	l->is_ended |= !!(ev->events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR));
-	tcp_touch(c);
+	tcp_conn_mark_busy(c);
 }
 
-static void take_accepted(struct tcp_xport *x)
+static void tcp_take_accepted(struct tcp_xport *x)
 {
 	struct tcp_accepted g;
 
@@ -48,7 +48,7 @@ static void take_accepted(struct tcp_xport *x)
 }
 
 /* Record the events of all sockets. Returns the number of events. */
-static int note_events(struct tcp_xport *x)
+static int tcp_record_events(struct tcp_xport *x)
 {
 	struct epoll_event ev[EVENTS_MAX];
 	bool has_accepted = false;
@@ -58,14 +58,14 @@ static int note_events(struct tcp_xport *x)
 		if (ev[i].data.u64 == WAKE_UP)
 			has_accepted = true;
 		else
-			note_event(x, &ev[i]);
+			tcp_record_event(x, &ev[i]);
 	}
 	if (has_accepted)
-		take_accepted(x);
+		tcp_take_accepted(x);
 	return n > 0 ? n : 0;
 }
 
-static void receive(struct tcp_conn *c)
+static void tcp_conn_receive(struct tcp_conn *c)
 {
 	for (unsigned i = 0; i < N_LANES; i++)
 		if (c->lanes[i].hs != HS_DONE && c->lanes[i].fd >= 0 &&
@@ -78,19 +78,19 @@ static void receive(struct tcp_conn *c)
 		c->base.state == CONN_UP)
 		/* Eager bytes wait on LANE_BULK for the message that offers them. The peer has
 		 * closed the connection, so this message can no longer arrive */
-		tcp_lost(c, 0);
+		tcp_doom_lost_conn(c, 0);
 	if (c->lanes[LANE_BULK].can_recv && !c->is_held && c->base.state == CONN_UP)
 		tcp_take_bulk(c);
 }
 
 /* Return whether there is room now for a send that returned -EAGAIN before. */
-static bool is_writable(const struct tcp_conn *c)
+static bool tcp_conn_is_writable(const struct tcp_conn *c)
 {
 	return (c->has_want && tcp_tx_room(c) >= TCP_FRAME_MAX + TCP_TX_RESERVE) ||
 	       (c->wants_eager && tcp_takes_eager(c, true));
 }
 
-static void transmit(struct tcp_conn *c)
+static void tcp_conn_transmit(struct tcp_conn *c)
 {
 	const struct wire_msg ping = {.type = WIRE_PING}, pong = {.type = WIRE_PONG};
 
@@ -98,23 +98,23 @@ static void transmit(struct tcp_conn *c)
 		/* Without this flush, the pings and requests below would find no room in the
 		 * buffer, and no event would report when there is room again. */
 		tcp_flush(c);
-	if (c->has_pong && !tcp_put(c, &pong, TCP_READS_RESERVE))
+	if (c->has_pong && !tcp_put_message(c, &pong, TCP_READS_RESERVE))
 		c->has_pong = false;
-	if (c->has_ping && !tcp_put(c, &ping, TCP_READS_RESERVE))
+	if (c->has_ping && !tcp_put_message(c, &ping, TCP_READS_RESERVE))
 		c->has_ping = false;
 	if (c->n_queued)
 		tcp_issue_reads(c);
 	tcp_flush(c);
 	if (c->base.state == CONN_UP && c->n_answers && c->lanes[LANE_BULK].can_send)
 		tcp_send_bulk(c);
-	if (c->base.state == CONN_UP && is_writable(c)) {
+	if (c->base.state == CONN_UP && tcp_conn_is_writable(c)) {
 		c->has_want = c->wants_eager = false;
 		c->base.pub.x->ev->writable(c->base.pub.x->ctx, &c->base.pub);
 	}
 }
 
 /* Return whether work is left that can be done at once, without waiting for an event. */
-static bool has_work(const struct tcp_conn *c)
+static bool tcp_conn_has_work(const struct tcp_conn *c)
 {
 	const struct tcp_lane *msg = &c->lanes[LANE_MESSAGES], *bulk = &c->lanes[LANE_BULK];
 
@@ -127,34 +127,35 @@ static bool has_work(const struct tcp_conn *c)
 
 /* Receive and send once on every connection that has work. Returns 0 when there was nothing to do,
  * else a positive number. */
-static int serve(struct tcp_xport *x)
+static int tcp_serve_busy_conns(struct tcp_xport *x)
 {
 	struct tcp_conn *c;
-	int n = peer_reap(&x->base);
+	int n = peer_close_doomed(&x->base);
 
 	for (unsigned left = x->base.n_conns; left && (c = TAILQ_FIRST(&x->busy)); left--) {
 		TAILQ_REMOVE(&x->busy, c, link);
 		c->is_busy = false;
 		n++;
 		if (c->base.state != CONN_DOOMED)
-			receive(c);
+			tcp_conn_receive(c);
 		if (c->base.state == CONN_UP)
-			transmit(c);
-		if (has_work(c))
-			tcp_touch(c);
-		peer_reap(&x->base);
+			tcp_conn_transmit(c);
+		if (tcp_conn_has_work(c))
+			tcp_conn_mark_busy(c);
+		peer_close_doomed(&x->base);
 	}
 	return n;
 }
 
-/* Receive from every connection before tcp_tick looks for silent peers. After this process was
- * stopped for a while, a socket may hold unread bytes. The peer that sent them is not silent. */
-static void hear_all(struct tcp_xport *x)
+/* Receive from every connection before tcp_tick_all_conns looks for silent peers. After this
+ * process was stopped for a while, a socket may hold unread bytes. The peer that sent them is not
+ * silent. */
+static void tcp_receive_all_conns(struct tcp_xport *x)
 {
 	for (unsigned i = 0; i < N_LANES * TCP_CONNS_MAX / EVENTS_MAX; i++)
-		if (note_events(x) < EVENTS_MAX)
+		if (tcp_record_events(x) < EVENTS_MAX)
 			break;
-	serve(x);
+	tcp_serve_busy_conns(x);
 }
 
 static int tcp_poll(struct xport *xp, uint64_t now_ns)
@@ -165,12 +166,12 @@ static int tcp_poll(struct xport *xp, uint64_t now_ns)
 	x->base.now_ns = now_ns;
 	x->turn++;
 	tcp_free_gone(x);
-	n = note_events(x);
-	n += serve(x);
+	n = tcp_record_events(x);
+	n += tcp_serve_busy_conns(x);
 	if (now_ns >= x->base.next_deadline_ns) {
-		hear_all(x);
-		tcp_tick(x);
-		n += serve(x);
+		tcp_receive_all_conns(x);
+		tcp_tick_all_conns(x);
+		n += tcp_serve_busy_conns(x);
 	}
 	return n;
 }
@@ -181,7 +182,7 @@ static int tcp_may_sleep(struct xport *xp)
 
 	/* Send the messages queued since the poll. If serve has run a callback, the owner may have
 	 * new work, so the thread must not sleep now. */
-	return !serve(x) && TAILQ_EMPTY(&x->busy);
+	return !tcp_serve_busy_conns(x) && TAILQ_EMPTY(&x->busy);
 }
 
 /* ---- segments ---- */
@@ -224,21 +225,21 @@ static void tcp_seg_del(struct xport *xp, uint16_t id)
 
 /* ---- struct tcp_xport, which the data thread uses ---- */
 
-static void close_now(struct xconn *c, const char *why)
+static void tcp_conn_close_now(struct xconn *c, const char *why)
 {
-	tcp_down((struct tcp_conn *)c, why);
+	tcp_conn_tear_down((struct tcp_conn *)c, why);
 }
 
-static void destroy(struct tcp_xport *x)
+static void tcp_xport_destroy(struct tcp_xport *x)
 {
 	struct tcp_accepted g;
 
 	for (unsigned i = 0; i < TCP_CONNS_MAX; i++)
 		if (x->conns[i])
-			tcp_down(x->conns[i], "this process shuts down");
+			tcp_conn_tear_down(x->conns[i], "this process shuts down");
 	tcp_free_gone(x);
 	while (handover_queue_pop(&x->shared.queue, &g))
-		tcp_refuse(g.fd, REFUSED_TICKET);
+		tcp_refuse_socket(g.fd, REFUSED_TICKET);
 	OPENSSL_cleanse(&g, sizeof(g));
 	if (x->base.epoll_fd >= 0)
 		close(x->base.epoll_fd);
@@ -253,21 +254,21 @@ static void tcp_xport_free(struct xport *xp)
 	pthread_mutex_lock(&x->net->base.lock);
 	net_remove_thread(&x->net->base, &x->shared);
 	pthread_mutex_unlock(&x->net->base.lock);
-	destroy(x);
+	tcp_xport_destroy(x);
 }
 
 static const struct xport_ops xport_ops = {
 	.connect = tcp_connect,
 	.send = tcp_send,
 	.send_eager = tcp_send_eager,
-	.read = tcp_read,
-	.close = close_now,
+	.read = tcp_start_read,
+	.close = tcp_conn_close_now,
 	.seg_add = tcp_seg_add,
 	.seg_del = tcp_seg_del,
-	.heard_ns = peer_heard_ns,
+	.heard_ns = peer_last_received_ns,
 	.poll = tcp_poll,
 	.may_sleep = tcp_may_sleep,
-	.fd = peer_fd,
+	.fd = peer_xport_poll_fd,
 	.next_deadline = peer_next_deadline,
 	.free = tcp_xport_free,
 };
@@ -282,7 +283,7 @@ static int tcp_xport_new(struct net *n, unsigned thread, const struct xport_even
 
 	if (!x)
 		return err_set(err, -ENOMEM, "out of memory");
-	peer_xport_init(&x->base, &xport_ops, ev, ctx, thread, net_times(&net->base));
+	peer_xport_init(&x->base, &xport_ops, ev, ctx, thread, net_peer_times(&net->base));
 	x->base.pub.ahead_bytes = SOCKET_AHEAD_SLOW;
 	x->net = net;
 	x->shared.x = &x->base;
@@ -294,7 +295,7 @@ static int tcp_xport_new(struct net *n, unsigned thread, const struct xport_even
 	if (!rc && epoll_ctl(x->base.epoll_fd, EPOLL_CTL_ADD, x->shared.queue.wake_fd, &wake))
 		rc = -errno;
 	if (rc) {
-		destroy(x);
+		tcp_xport_destroy(x);
 		return err_set(err, rc, "cannot set up a data thread: %s", strerror(-rc));
 	}
 	pthread_mutex_lock(&net->base.lock);
@@ -306,7 +307,7 @@ static int tcp_xport_new(struct net *n, unsigned thread, const struct xport_even
 
 /* ---- the process's object ---- */
 
-static void net_free(struct tcp_net *net)
+static void tcp_net_destroy(struct tcp_net *net)
 {
 	tcp_listener_close(net);
 	net_fini(&net->base);
@@ -315,7 +316,7 @@ static void net_free(struct tcp_net *net)
 
 static void tcp_close(struct net *n)
 {
-	net_free((struct tcp_net *)n);
+	tcp_net_destroy((struct tcp_net *)n);
 }
 
 static const struct net_ops net_ops = {
@@ -328,7 +329,7 @@ static int parse_bind_addr(struct tcp_net *net, struct err_text *err)
 	struct addr a = {.port = net->base.cfg.is_listener ? net->base.cfg.port : 0};
 
 	strncpy(a.host, net->base.cfg.bind_addr, sizeof(a.host) - 1);
-	if (addr_number(&a, &net->bind_addr, &net->bind_len))
+	if (addr_resolve_numeric(&a, &net->bind_addr, &net->bind_len))
 		return err_set(err, -EINVAL,
 			"'%s' is not numeric; use a numeric address of this machine", a.host);
 	return 0;
@@ -353,7 +354,7 @@ int tcp_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, str
 	if (!rc && cfg->is_listener)
 		rc = tcp_listener_open(net, err);
 	if (rc) {
-		net_free(net);
+		tcp_net_destroy(net);
 		return rc;
 	}
 	*ret = &net->base;

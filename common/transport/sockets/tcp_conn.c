@@ -17,17 +17,17 @@
 #include "common/base/addr.h"
 #include "common/base/log.h"
 
-void tcp_touch(struct tcp_conn *c)
+void tcp_conn_mark_busy(struct tcp_conn *c)
 {
 	if (c->is_busy || c->base.state == CONN_GONE)
 		return;
 	c->is_busy = true;
-	TAILQ_INSERT_TAIL(&tcp_of(c)->busy, c, link);
+	TAILQ_INSERT_TAIL(&tcp_xport_of_conn(c)->busy, c, link);
 }
 
 /* ---- start ---- */
 
-static void set_count(struct tcp_xport *x, uint32_t n)
+static void tcp_set_conn_count(struct tcp_xport *x, uint32_t n)
 {
 	x->base.n_conns = n;
 	atomic_store_explicit(&x->shared.count.connections, n, memory_order_relaxed);
@@ -36,7 +36,7 @@ static void set_count(struct tcp_xport *x, uint32_t n)
 }
 
 /* Allocate the struct of a connection in a free slot. Returns NULL if slots or memory run out. */
-static struct tcp_conn *conn_new(struct tcp_xport *x, enum conn_state state)
+static struct tcp_conn *tcp_conn_create(struct tcp_xport *x, enum conn_state state)
 {
 	struct tcp_conn *c = NULL;
 	uint16_t slot = 0;
@@ -64,16 +64,16 @@ static struct tcp_conn *conn_new(struct tcp_xport *x, enum conn_state state)
 	c->read_window.least = READ_WINDOW_MIN;
 	peer_conn_begin(&c->base, state, "handshake begins");
 	x->conns[slot] = c;
-	set_count(x, x->base.n_conns + 1);
+	tcp_set_conn_count(x, x->base.n_conns + 1);
 	return c;
 }
 
 /* Make fd the socket of a lane and watch it. The connection now owns fd, also after an error.
  * Errors: -errno. */
-static int lane_open(
+static int tcp_lane_open_socket(
 	struct tcp_conn *c, enum tcp_lane_kind lane, int fd, enum tcp_handshake_step hs)
 {
-	struct tcp_xport *x = tcp_of(c);
+	struct tcp_xport *x = tcp_xport_of_conn(c);
 	struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
 		.data.u64 = (uint64_t)c->base.slot << 8 | lane};
 	int rc = 0;
@@ -89,7 +89,7 @@ static int lane_open(
 
 /* Connect from the address in net->bind_addr, so that routing by source address works.
  * Errors: -errno. */
-static int dial(const struct tcp_net *net, const struct tcp_conn *c, int *ret_fd)
+static int tcp_start_connect(const struct tcp_net *net, const struct tcp_conn *c, int *ret_fd)
 {
 	struct sockaddr_storage from = net->bind_addr;
 	int one = 1, rc = 0;
@@ -102,7 +102,7 @@ static int dial(const struct tcp_net *net, const struct tcp_conn *c, int *ret_fd
 	if (setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one)))
 		rc = -errno;
 	if (!rc)
-		rc = tcp_tune(net, fd);
+		rc = tcp_tune_socket(net, fd);
 	if (!rc && from.ss_family == c->addr.ss_family &&
 		!sockaddr_is_any((struct sockaddr *)&from) &&
 		bind(fd, (struct sockaddr *)&from, net->bind_len))
@@ -117,33 +117,33 @@ static int dial(const struct tcp_net *net, const struct tcp_conn *c, int *ret_fd
 	return rc;
 }
 
-static int dial_lane(struct tcp_conn *c, enum tcp_lane_kind lane)
+static int tcp_lane_connect(struct tcp_conn *c, enum tcp_lane_kind lane)
 {
-	int fd = -1, rc = dial(tcp_of(c)->net, c, &fd);
+	int fd = -1, rc = tcp_start_connect(tcp_xport_of_conn(c)->net, c, &fd);
 
-	return rc ? rc : lane_open(c, lane, fd, HS_CONNECT);
+	return rc ? rc : tcp_lane_open_socket(c, lane, fd, HS_CONNECT);
 }
 
 /* Remove c from the table and close its sockets. The memory of c stays until the next poll, because
  * callers still have a pointer to it. */
-static void conn_put(struct tcp_conn *c)
+static void tcp_conn_remove(struct tcp_conn *c)
 {
-	struct tcp_xport *x = tcp_of(c);
+	struct tcp_xport *x = tcp_xport_of_conn(c);
 
 	for (unsigned i = 0; i < N_LANES; i++)
 		if (c->lanes[i].fd >= 0)
 			close(c->lanes[i].fd);
 	OPENSSL_cleanse(c->base.key, sizeof(c->base.key));
 	x->conns[c->base.slot] = NULL;
-	set_count(x, x->base.n_conns - 1);
+	tcp_set_conn_count(x, x->base.n_conns - 1);
 	TAILQ_INSERT_TAIL(&x->gone, c, gone);
 }
 
 /* Discard a connection that tcp_connect could not begin. No callback runs. */
-static void conn_discard(struct tcp_conn *c)
+static void tcp_conn_discard(struct tcp_conn *c)
 {
 	peer_conn_set_state(&c->base, CONN_GONE, "did not begin");
-	conn_put(c);
+	tcp_conn_remove(c);
 }
 
 int tcp_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thread,
@@ -158,10 +158,10 @@ int tcp_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thre
 	int rc;
 
 	snprintf(a.host, sizeof(a.host), "%s", addr);
-	rc = addr_number(&a, &ss, &len);
+	rc = addr_resolve_numeric(&a, &ss, &len);
 	if (rc)
 		return rc;
-	c = conn_new(x, CONN_CONNECTING);
+	c = tcp_conn_create(x, CONN_CONNECTING);
 	if (!c) {
 		log_rated(LOG_WARN,
 			"data thread %u cannot connect to %s: this host is out of memory, or the "
@@ -173,20 +173,21 @@ int tcp_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thre
 	c->addr_len = len;
 	peer_conn_set_peer(&c->base, thread, peer_id, peer_instance, key, user);
 	c->base.nonce = net_new_nonce(&x->net->base, c->base.slot);
-	rc = dial_lane(c, LANE_MESSAGES);
+	rc = tcp_lane_connect(c, LANE_MESSAGES);
 	if (rc) {
-		conn_discard(c);
+		tcp_conn_discard(c);
 		return rc;
 	}
 	*ret_conn = &c->base.pub;
 	return 0;
 }
 
-static int send_proof(struct tcp_conn *c, enum tcp_lane_kind lane, const struct tcp_accepted *g)
+static int tcp_send_proof(struct tcp_conn *c, enum tcp_lane_kind lane, const struct tcp_accepted *g)
 {
 	uint8_t sealed[PROOF_BYTES];
 
-	net_seal_proof(&tcp_of(c)->net->base, &g->ticket, g->key, TICKET_NO_CREDITS, 0, sealed);
+	net_seal_proof(
+		&tcp_xport_of_conn(c)->net->base, &g->ticket, g->key, TICKET_NO_CREDITS, 0, sealed);
 	/* The socket has room, because these are the first bytes on it. */
 	return send(c->lanes[lane].fd, sealed, sizeof(sealed), MSG_DONTWAIT | MSG_NOSIGNAL) ==
 			       sizeof(sealed)
@@ -194,19 +195,20 @@ static int send_proof(struct tcp_conn *c, enum tcp_lane_kind lane, const struct 
 		       : -EIO;
 }
 
-static void accept_lane(struct tcp_conn *c, enum tcp_lane_kind lane, const struct tcp_accepted *g)
+static void tcp_lane_accept(
+	struct tcp_conn *c, enum tcp_lane_kind lane, const struct tcp_accepted *g)
 {
-	int rc = lane_open(c, lane, g->fd, HS_DONE);
+	int rc = tcp_lane_open_socket(c, lane, g->fd, HS_DONE);
 
 	if (!rc)
-		rc = send_proof(c, lane, g);
+		rc = tcp_send_proof(c, lane, g);
 	if (rc)
 		peer_conn_doom(&c->base, "cannot accept the connection: %s", strerror(-rc));
 }
 
 /* Find the connection that has only its first socket and whose second socket is announced by the
  * ticket t. Returns NULL if there is no such connection. */
-static struct tcp_conn *find_first(struct tcp_xport *x, const struct ticket *t)
+static struct tcp_conn *tcp_find_first_channel(struct tcp_xport *x, const struct ticket *t)
 {
 	for (unsigned i = 0; i < TCP_CONNS_MAX; i++) {
 		struct tcp_conn *c = x->conns[i];
@@ -220,13 +222,14 @@ static struct tcp_conn *find_first(struct tcp_xport *x, const struct ticket *t)
 void tcp_accept(struct tcp_xport *x, const struct tcp_accepted *g)
 {
 	bool is_first = g->ticket.channel == CHANNEL_FIRST;
-	struct tcp_conn *c = is_first ? conn_new(x, CONN_ACCEPTING) : find_first(x, &g->ticket);
+	struct tcp_conn *c = is_first ? tcp_conn_create(x, CONN_ACCEPTING)
+				      : tcp_find_first_channel(x, &g->ticket);
 
 	if (!c) {
 		log_rated(LOG_WARN, "refused a data connection from peer=%u: %s", g->ticket.peer_id,
 			is_first ? "no room for a connection"
 				 : "the first channel of this connection is closed");
-		tcp_refuse(g->fd, is_first ? REFUSED_FULL : REFUSED_TICKET);
+		tcp_refuse_socket(g->fd, is_first ? REFUSED_FULL : REFUSED_TICKET);
 		return;
 	}
 	if (is_first) {
@@ -234,12 +237,12 @@ void tcp_accept(struct tcp_xport *x, const struct tcp_accepted *g)
 		c->base.pub.peer_instance = g->ticket.instance;
 		c->base.nonce = g->ticket.nonce;
 	}
-	accept_lane(c, is_first ? LANE_MESSAGES : LANE_BULK, g);
+	tcp_lane_accept(c, is_first ? LANE_MESSAGES : LANE_BULK, g);
 }
 
-static void go_up(struct tcp_conn *c)
+static void tcp_conn_enter_up(struct tcp_conn *c)
 {
-	struct tcp_xport *x = tcp_of(c);
+	struct tcp_xport *x = tcp_xport_of_conn(c);
 
 	peer_conn_come_up(&c->base);
 	x->base.pub.ev->up(
@@ -251,24 +254,24 @@ void tcp_come_up(struct tcp_conn *c)
 	if (c->lanes[LANE_BULK].fd < 0)
 		tcp_protocol_error(c, "a message before the second channel was open");
 	else
-		go_up(c);
+		tcp_conn_enter_up(c);
 }
 
 /* ---- the connecting side's handshake ---- */
 
-static void send_ticket(struct tcp_conn *c, enum tcp_lane_kind lane)
+static void tcp_send_ticket(struct tcp_conn *c, enum tcp_lane_kind lane)
 {
 	uint8_t sealed[TICKET_BYTES];
 
-	net_seal_ticket(
-		&tcp_of(c)->net->base, &c->base, (enum channel)lane, TICKET_NO_CREDITS, sealed);
+	net_seal_ticket(&tcp_xport_of_conn(c)->net->base, &c->base, (enum channel)lane,
+		TICKET_NO_CREDITS, sealed);
 	if (send(c->lanes[lane].fd, sealed, sizeof(sealed), MSG_DONTWAIT | MSG_NOSIGNAL) !=
 		sizeof(sealed))
 		peer_conn_doom(&c->base, "cannot send the ticket: %s", strerror(errno));
 	c->lanes[lane].hs = HS_PROOF;
 }
 
-static void on_connected(struct tcp_conn *c, enum tcp_lane_kind lane)
+static void on_tcp_lane_connected(struct tcp_conn *c, enum tcp_lane_kind lane)
 {
 	socklen_t len = sizeof(int);
 	int err = 0;
@@ -278,12 +281,12 @@ static void on_connected(struct tcp_conn *c, enum tcp_lane_kind lane)
 	if (err)
 		peer_conn_doom(&c->base, "cannot connect: %s", strerror(err));
 	else
-		send_ticket(c, lane);
+		tcp_send_ticket(c, lane);
 }
 
 /* Handle a peer that closed the connection instead of sending its proof. l->hs_buf may contain the
  * reason that the peer sent. */
-static void on_refused(struct tcp_conn *c, const struct tcp_lane *l, int err)
+static void on_tcp_lane_refused(struct tcp_conn *c, const struct tcp_lane *l, int err)
 {
 	struct err_text why;
 
@@ -294,7 +297,7 @@ static void on_refused(struct tcp_conn *c, const struct tcp_lane *l, int err)
 			err ? strerror(err) : "it closed the connection");
 }
 
-static void on_proof(struct tcp_conn *c, enum tcp_lane_kind lane)
+static void on_tcp_lane_proof(struct tcp_conn *c, enum tcp_lane_kind lane)
 {
 	const struct wire_msg hello = {.type = WIRE_PING};
 	struct tcp_lane *l = &c->lanes[lane];
@@ -303,13 +306,13 @@ static void on_proof(struct tcp_conn *c, enum tcp_lane_kind lane)
 		&c->base, (enum channel)lane, l->hs_buf, sizeof(l->hs_buf), &p);
 
 	if (rc) {
-		net_count(&tcp_of(c)->shared.count.protocol_errors, 1);
+		net_counter_add(&tcp_xport_of_conn(c)->shared.count.protocol_errors, 1);
 		peer_conn_doom(&c->base, "the peer could not prove its identity: %s", err_str(rc));
 		return;
 	}
 	l->hs = HS_DONE;
 	if (lane == LANE_MESSAGES) {
-		rc = dial_lane(c, LANE_BULK);
+		rc = tcp_lane_connect(c, LANE_BULK);
 		if (rc)
 			peer_conn_doom(
 				&c->base, "cannot open the second channel: %s", strerror(-rc));
@@ -318,8 +321,8 @@ static void on_proof(struct tcp_conn *c, enum tcp_lane_kind lane)
 	OPENSSL_cleanse(c->base.key, sizeof(c->base.key));
 	/* Send this ping before any message of the owner. The accepting side goes UP when it
 	 * receives the first message. */
-	tcp_put(c, &hello, 0);
-	go_up(c);
+	tcp_put_message(c, &hello, 0);
+	tcp_conn_enter_up(c);
 }
 
 void tcp_handshake(struct tcp_conn *c, enum tcp_lane_kind lane)
@@ -328,7 +331,7 @@ void tcp_handshake(struct tcp_conn *c, enum tcp_lane_kind lane)
 	ssize_t n;
 
 	if (l->hs == HS_CONNECT && l->can_send)
-		on_connected(c, lane);
+		on_tcp_lane_connected(c, lane);
 	if (l->hs != HS_PROOF || !l->can_recv || c->base.state != CONN_CONNECTING)
 		return;
 	/* Read until EAGAIN, because the reason for a refusal and the end of the stream may arrive
@@ -342,24 +345,24 @@ void tcp_handshake(struct tcp_conn *c, enum tcp_lane_kind lane)
 			return;
 		}
 		if (n <= 0) {
-			on_refused(c, l, n < 0 ? errno : 0);
+			on_tcp_lane_refused(c, l, n < 0 ? errno : 0);
 			return;
 		}
 		peer_conn_heard(&c->base);
 		l->n_hs += (unsigned)n;
 	}
-	on_proof(c, lane);
+	on_tcp_lane_proof(c, lane);
 }
 
 /* ---- down ---- */
 
 void tcp_protocol_error(struct tcp_conn *c, const char *what)
 {
-	net_count(&tcp_of(c)->shared.count.protocol_errors, 1);
+	net_counter_add(&tcp_xport_of_conn(c)->shared.count.protocol_errors, 1);
 	peer_conn_broke_protocol(&c->base, what);
 }
 
-void tcp_lost(struct tcp_conn *c, int err)
+void tcp_doom_lost_conn(struct tcp_conn *c, int err)
 {
 	if (err)
 		peer_conn_doom(&c->base, "connection lost: %s", strerror(err));
@@ -367,19 +370,20 @@ void tcp_lost(struct tcp_conn *c, int err)
 		peer_conn_doom(&c->base, "closed by the peer");
 }
 
-void tcp_down(struct tcp_conn *c, const char *why)
+void tcp_conn_tear_down(struct tcp_conn *c, const char *why)
 {
-	struct tcp_xport *x = tcp_of(c);
+	struct tcp_xport *x = tcp_xport_of_conn(c);
 
 	if (c->base.state == CONN_GONE)
-		return; /* tcp_down for c is running already, and one of its callbacks closes c */
+		/* tcp_conn_tear_down for c is running already, and one of its callbacks closes c */
+		return;
 	if (c->is_busy)
 		TAILQ_REMOVE(&x->busy, c, link);
 	c->is_busy = false;
 	peer_conn_set_state(&c->base, CONN_GONE, why);
-	/* conn_put closes the sockets, so that no more bytes are received into the destination of a
-	 * read */
-	conn_put(c);
+	/* tcp_conn_remove closes the sockets, so that no more bytes are received into the
+	 * destination of a read */
+	tcp_conn_remove(c);
 	tcp_cancel_reads(c);
 	if (c->base.is_told)
 		x->base.pub.ev->down(x->base.pub.ctx, &c->base.pub, why);
@@ -399,13 +403,13 @@ void tcp_free_gone(struct tcp_xport *x)
 
 /* ---- time ---- */
 
-void tcp_tick(struct tcp_xport *x)
+void tcp_tick_all_conns(struct tcp_xport *x)
 {
 	x->base.next_deadline_ns = UINT64_MAX;
 	for (unsigned i = 0; i < TCP_CONNS_MAX; i++) {
 		if (!x->conns[i] || !peer_conn_tick(&x->conns[i]->base))
 			continue;
 		x->conns[i]->has_ping = true;
-		tcp_touch(x->conns[i]);
+		tcp_conn_mark_busy(x->conns[i]);
 	}
 }

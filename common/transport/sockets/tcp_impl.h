@@ -209,7 +209,7 @@ static inline size_t tcp_tx_room(const struct tcp_conn *c)
 	return TCP_TX_BYTES - (c->tx_tail - c->tx_head);
 }
 
-static inline struct tcp_xport *tcp_of(const struct tcp_conn *c)
+static inline struct tcp_xport *tcp_xport_of_conn(const struct tcp_conn *c)
 {
 	return (struct tcp_xport *)c->base.pub.x;
 }
@@ -225,19 +225,19 @@ void tcp_handshake(struct tcp_conn *c, enum tcp_lane_kind lane);
  * side has arrived. */
 void tcp_come_up(struct tcp_conn *c);
 /* Put the connection on x->busy, the list of connections to serve before the thread sleeps. */
-void tcp_touch(struct tcp_conn *c);
+void tcp_conn_mark_busy(struct tcp_conn *c);
 /* Mark the connection as failed, because its peer broke the protocol. The connection goes down in
  * this poll or in the next one. */
 void tcp_protocol_error(struct tcp_conn *c, const char *what);
 /* Mark the connection as failed, because its socket failed (err is an errno) or was closed by the
  * peer (err is 0). */
-void tcp_lost(struct tcp_conn *c, int err);
+void tcp_doom_lost_conn(struct tcp_conn *c, int err);
 /* Take the connection down at once: close the sockets, then run read_done of all its reads, then
  * the down callback. */
-void tcp_down(struct tcp_conn *c, const char *why);
+void tcp_conn_tear_down(struct tcp_conn *c, const char *why);
 /* Send the due pings. Mark a connection as failed if its handshake or its answer to a ping is
  * overdue. */
-void tcp_tick(struct tcp_xport *x);
+void tcp_tick_all_conns(struct tcp_xport *x);
 /* Free the memory of connections that went down since the last poll. */
 void tcp_free_gone(struct tcp_xport *x);
 
@@ -247,9 +247,9 @@ int tcp_send(struct xconn *c, const struct wire_msg *m);
 int tcp_send_eager(struct xconn *c, const struct wire_msg *m, bool is_patient);
 /* Append a message to the send buffer. reserve: bytes of the buffer that must stay free. Returns 0,
  * or -EAGAIN. */
-int tcp_put(struct tcp_conn *c, const struct wire_msg *m, size_t reserve);
+int tcp_put_message(struct tcp_conn *c, const struct wire_msg *m, size_t reserve);
 /* Append a read request (FRAME_READ) to the send buffer. Returns 0, or -EAGAIN. */
-int tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t len);
+int tcp_put_read_request(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t len);
 /* Send the frames in the send buffer, until the socket is full. */
 void tcp_flush(struct tcp_conn *c);
 /* Receive and handle frames that have arrived. After the call, can_recv is true if more frames may
@@ -257,7 +257,7 @@ void tcp_flush(struct tcp_conn *c);
 void tcp_take_messages(struct tcp_conn *c);
 
 /* Functions of tcp_in.c. */
-int tcp_read(struct xport_read *r);
+int tcp_start_read(struct xport_read *r);
 /* Send requests for the bytes of the queued reads, until the read window has no room. */
 void tcp_issue_reads(struct tcp_conn *c);
 /* Receive requested and eager bytes that have arrived. After the call, can_recv is true if more
@@ -271,14 +271,14 @@ int tcp_begin_window(const struct tcp_xport *x, int fd);
 /* Set the receive window of all LANE_BULK sockets to x->window. */
 void tcp_set_windows(struct tcp_xport *x);
 /* Record that frame f announces eager bytes. */
-void tcp_announced(struct tcp_conn *c, const struct tcp_frame *f);
+void tcp_record_eager_offer(struct tcp_conn *c, const struct tcp_frame *f);
 /* Record that message m was received. From now on, reads may take the eager bytes that were
  * announced before m. */
 void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m);
 
 /* Functions of tcp_out.c. */
 /* Queue the answer to the peer's read request, which is frame f (FRAME_READ). */
-void tcp_asked(struct tcp_conn *c, const struct tcp_frame *f);
+void tcp_queue_read_answer(struct tcp_conn *c, const struct tcp_frame *f);
 /* Return whether the send queue has room for the bytes of one more offer. If is_patient, the queue
  * must also have fewer than ahead_bytes eager bytes. */
 bool tcp_takes_eager(const struct tcp_conn *c, bool is_patient);

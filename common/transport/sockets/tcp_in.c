@@ -22,21 +22,23 @@
 
 /* ---- reads ---- */
 
-static struct tcp_piece *piece_at(struct tcp_conn *c, unsigned i)
+static struct tcp_piece *tcp_read_piece_at(struct tcp_conn *c, unsigned i)
 {
 	return &c->pieces[(c->piece_first + i) % TCP_PIECES];
 }
 
 /* Request the next len bytes of a read. Returns false when the send buffer has no room for the
  * request. */
-static bool ask(struct tcp_conn *c, struct tcp_read *rd, uint32_t len)
+static bool tcp_request_read_piece(struct tcp_conn *c, struct tcp_read *rd, uint32_t len)
 {
 	const struct xport_read *r = rd->r;
 
-	if (tcp_put_read(c, r->segment, r->offset + rd->issued, len))
+	if (tcp_put_read_request(c, r->segment, r->offset + rd->issued, len))
 		return false;
-	*piece_at(c, c->n_pieces) = (struct tcp_piece){
-		.rd = rd, .at = rd->issued, .len = len, .asked_ns = tcp_of(c)->base.now_ns};
+	*tcp_read_piece_at(c, c->n_pieces) = (struct tcp_piece){.rd = rd,
+		.at = rd->issued,
+		.len = len,
+		.asked_ns = tcp_xport_of_conn(c)->base.now_ns};
 	c->n_pieces++;
 	c->read_window.bytes += len;
 	rd->issued += len;
@@ -50,7 +52,7 @@ void tcp_issue_reads(struct tcp_conn *c)
 	while ((rd = TAILQ_FIRST(&c->queue)) && c->n_pieces < TCP_PIECES) {
 		uint32_t len = read_window_piece(&c->read_window, rd->r->len - rd->issued);
 
-		if (!read_window_takes(&c->read_window, len) || !ask(c, rd, len))
+		if (!read_window_takes(&c->read_window, len) || !tcp_request_read_piece(c, rd, len))
 			return;
 		if (rd->issued < rd->r->len)
 			continue;
@@ -59,44 +61,45 @@ void tcp_issue_reads(struct tcp_conn *c)
 	}
 }
 
-static struct tcp_eager *eager_at(struct tcp_conn *c, unsigned i)
+static struct tcp_eager *tcp_eager_offer_at(struct tcp_conn *c, unsigned i)
 {
 	return &c->eager[(c->eager_first + i) % EAGER_IN_MAX];
 }
 
-static bool is_same_memory(
+static bool tcp_eager_is_same_memory(
 	const struct tcp_eager *e, uint16_t segment, uint64_t offset, uint32_t len)
 {
 	return e->segment == segment && e->offset == offset && e->len == len;
 }
 
 /* Return 1 when the bytes of the first recorded offer are arriving now, else 0. */
-static unsigned n_arriving(struct tcp_conn *c)
+static unsigned tcp_count_arriving_offers(struct tcp_conn *c)
 {
 	const struct tcp_arrival *in = &c->in;
 
-	return in->is_open && in->is_eager && c->n_eager && eager_at(c, 0)->count == in->offset;
+	return in->is_open && in->is_eager && c->n_eager &&
+	       tcp_eager_offer_at(c, 0)->count == in->offset;
 }
 
 /* Find the recorded offer whose bytes the read r can take. Returns NULL if the peer does not send
  * the bytes of r eagerly, or if this side already discards the bytes. If the result is NULL, this
  * side must request the bytes. */
-static struct tcp_eager *eager_of(struct tcp_conn *c, const struct xport_read *r)
+static struct tcp_eager *tcp_find_offer_of_read(struct tcp_conn *c, const struct xport_read *r)
 {
-	for (unsigned i = n_arriving(c); i < c->n_eager; i++) {
-		struct tcp_eager *e = eager_at(c, i);
+	for (unsigned i = tcp_count_arriving_offers(c); i < c->n_eager; i++) {
+		struct tcp_eager *e = tcp_eager_offer_at(c, i);
 
 		if (e->is_heard && !e->rd && !e->is_old &&
-			is_same_memory(e, r->segment, r->offset, r->len))
+			tcp_eager_is_same_memory(e, r->segment, r->offset, r->len))
 			return e;
 	}
 	return NULL;
 }
 
-int tcp_read(struct xport_read *r)
+int tcp_start_read(struct xport_read *r)
 {
 	struct tcp_conn *c = (struct tcp_conn *)r->conn;
-	const struct tcp_xport *x = tcp_of(c);
+	const struct tcp_xport *x = tcp_xport_of_conn(c);
 	const struct tcp_seg *own = &x->segs[r->own_segment % TCP_SEGS_MAX];
 	uintptr_t at = (uintptr_t)r->dst - (uintptr_t)own->mem;
 	struct tcp_read *rd;
@@ -112,7 +115,7 @@ int tcp_read(struct xport_read *r)
 	if (r->own_segment >= TCP_SEGS_MAX || !own->mem || at > own->bytes ||
 		r->len > own->bytes - at)
 		return -EINVAL;
-	e = eager_of(c, r);
+	e = tcp_find_offer_of_read(c, r);
 	/* Accept up to READS_MAX reads, even if they wait for room in the read window. If this
 	 * function returned -EAGAIN for such a read, the caller would start no further read until
 	 * an earlier read ends. This side would discard the eager bytes that arrive until then, and
@@ -124,7 +127,7 @@ int tcp_read(struct xport_read *r)
 	r->impl = rd;
 	c->reads_used |= UINT32_C(1) << (rd - c->reads);
 	c->n_reads++;
-	tcp_touch(c);
+	tcp_conn_mark_busy(c);
 	if (e) {
 		e->rd = rd;
 		return 0;
@@ -135,14 +138,14 @@ int tcp_read(struct xport_read *r)
 	return 0;
 }
 
-static void read_end(struct tcp_conn *c, struct tcp_read *rd, int status)
+static void tcp_finish_read(struct tcp_conn *c, struct tcp_read *rd, int status)
 {
 	const struct xport *x = c->base.pub.x;
 
 	c->reads_used &= ~(UINT32_C(1) << (rd - c->reads));
 	c->n_reads--;
 	if (!status)
-		net_count(&tcp_of(c)->shared.count.reads, 1);
+		net_counter_add(&tcp_xport_of_conn(c)->shared.count.reads, 1);
 	rd->r->has_crc = true;
 	rd->r->crc = rd->crc;
 	x->ev->read_done(x->ctx, rd->r, status);
@@ -151,12 +154,12 @@ static void read_end(struct tcp_conn *c, struct tcp_read *rd, int status)
 void tcp_cancel_reads(struct tcp_conn *c)
 {
 	while (c->reads_used)
-		read_end(c, &c->reads[__builtin_ctz(c->reads_used)], -ECANCELED);
+		tcp_finish_read(c, &c->reads[__builtin_ctz(c->reads_used)], -ECANCELED);
 }
 
 /* ---- eager bytes ---- */
 
-void tcp_announced(struct tcp_conn *c, const struct tcp_frame *f)
+void tcp_record_eager_offer(struct tcp_conn *c, const struct tcp_frame *f)
 {
 	struct tcp_eager e = {.segment = le16toh(f->segment),
 		.len = le32toh(f->len),
@@ -169,7 +172,7 @@ void tcp_announced(struct tcp_conn *c, const struct tcp_frame *f)
 	}
 	c->eager_count++;
 	if (c->n_eager < EAGER_IN_MAX)
-		*eager_at(c, c->n_eager++) = e;
+		*tcp_eager_offer_at(c, c->n_eager++) = e;
 }
 
 /* Allow reads to take the eager bytes that were announced before message m. Call this function
@@ -177,24 +180,24 @@ void tcp_announced(struct tcp_conn *c, const struct tcp_frame *f)
 void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m)
 {
 	for (unsigned i = 0; i < c->n_eager; i++) {
-		struct tcp_eager *e = eager_at(c, i);
+		struct tcp_eager *e = tcp_eager_offer_at(c, i);
 
 		if (e->is_heard) {
-			e->is_old |= is_same_memory(e, m->segment, m->offset, m->len);
+			e->is_old |= tcp_eager_is_same_memory(e, m->segment, m->offset, m->len);
 			continue;
 		}
 		e->is_heard = true;
-		e->turn = tcp_of(c)->turn;
+		e->turn = tcp_xport_of_conn(c)->turn;
 	}
 	if (c->is_held)
-		tcp_touch(c);
+		tcp_conn_mark_busy(c);
 	c->is_held = false;
 }
 
 /* Handle the head of an answer. */
-static void open_answer(struct tcp_conn *c)
+static void tcp_begin_answer(struct tcp_conn *c)
 {
-	const struct tcp_piece *p = piece_at(c, 0);
+	const struct tcp_piece *p = tcp_read_piece_at(c, 0);
 
 	if (!c->n_pieces) {
 		tcp_protocol_error(c, "bytes that were not requested");
@@ -212,10 +215,10 @@ static void open_answer(struct tcp_conn *c)
 /* Handle the head of eager bytes. The bytes stay in the socket until the message with their offer
  * has arrived. If no read takes the bytes at that time, they stay for one more poll, because the
  * owner may start the read a little later. */
-static void open_eager(struct tcp_conn *c)
+static void tcp_begin_eager_bytes(struct tcp_conn *c)
 {
 	uint64_t count = le64toh(c->head.offset);
-	struct tcp_eager *e = c->n_eager ? eager_at(c, 0) : NULL;
+	struct tcp_eager *e = c->n_eager ? tcp_eager_offer_at(c, 0) : NULL;
 
 	if (count != c->eager_done) {
 		tcp_protocol_error(c, "eager bytes in the wrong order");
@@ -235,13 +238,13 @@ static void open_eager(struct tcp_conn *c)
 		return;
 	}
 	c->is_held = !e->rd && !e->is_heard;
-	c->in.is_open = e->rd || (e->is_heard && e->turn < tcp_of(c)->turn);
+	c->in.is_open = e->rd || (e->is_heard && e->turn < tcp_xport_of_conn(c)->turn);
 	c->in.rd = e->rd;
 	c->in.dst = e->rd ? e->rd->r->dst : NULL;
 }
 
 /* Handle a complete head: find the destination of the bytes that follow. */
-static void open_arrival(struct tcp_conn *c)
+static void tcp_begin_arrival(struct tcp_conn *c)
 {
 	const struct tcp_frame *h = &c->head;
 
@@ -250,46 +253,46 @@ static void open_arrival(struct tcp_conn *c)
 	if (h->status || h->segment || !c->in.len)
 		tcp_protocol_error(c, "a malformed head");
 	else if (h->type == FRAME_ANSWER)
-		open_answer(c);
+		tcp_begin_answer(c);
 	else if (h->type == FRAME_EAGER)
-		open_eager(c);
+		tcp_begin_eager_bytes(c);
 	else
 		tcp_protocol_error(c, "bytes that were not requested");
 }
 
 /* ---- receiving ---- */
 
-static void answer_end(struct tcp_conn *c, uint32_t len)
+static void tcp_finish_answer(struct tcp_conn *c, uint32_t len)
 {
-	struct tcp_piece p = *piece_at(c, 0);
+	struct tcp_piece p = *tcp_read_piece_at(c, 0);
 	struct tcp_read *rd = p.rd;
 
 	c->piece_first = (c->piece_first + 1) % TCP_PIECES;
 	c->n_pieces--;
-	read_window_arrived(
-		&c->read_window, len, tcp_of(c)->base.now_ns - p.asked_ns, c->n_queued > 0);
+	read_window_arrived(&c->read_window, len, tcp_xport_of_conn(c)->base.now_ns - p.asked_ns,
+		c->n_queued > 0);
 	if (c->n_queued)
-		tcp_touch(c);
+		tcp_conn_mark_busy(c);
 	rd->done += len;
 	if (rd->done == rd->r->len)
-		read_end(c, rd, rd->status);
+		tcp_finish_read(c, rd, rd->status);
 }
 
-static void eager_end(struct tcp_conn *c, const struct tcp_arrival *in)
+static void tcp_finish_eager_bytes(struct tcp_conn *c, const struct tcp_arrival *in)
 {
-	if (c->n_eager && eager_at(c, 0)->count == in->offset) {
+	if (c->n_eager && tcp_eager_offer_at(c, 0)->count == in->offset) {
 		c->eager_first = (c->eager_first + 1) % EAGER_IN_MAX;
 		c->n_eager--;
 	}
 	c->eager_done = in->offset + 1;
 	if (in->rd)
-		read_end(c, in->rd, in->rd->status);
+		tcp_finish_read(c, in->rd, in->rd->status);
 	else
-		net_count(&tcp_of(c)->shared.count.discarded_bytes, in->len);
+		net_counter_add(&tcp_xport_of_conn(c)->shared.count.discarded_bytes, in->len);
 }
 
 /* Finish an arrival: all its bytes and the trailer have been received. */
-static void arrival_end(struct tcp_conn *c)
+static void tcp_finish_arrival(struct tcp_conn *c)
 {
 	const struct tcp_arrival in = c->in;
 	const struct tcp_frame *t = &in.trailer;
@@ -299,15 +302,15 @@ static void arrival_end(struct tcp_conn *c)
 		tcp_protocol_error(c, "a trailer that does not match its bytes");
 		return;
 	}
-	net_count(&tcp_of(c)->shared.count.rx_bytes, in.len);
+	net_counter_add(&tcp_xport_of_conn(c)->shared.count.rx_bytes, in.len);
 	if (in.rd && t->status)
 		in.rd->status = BPS_ENOTFOUND;
 	/* Clear c->in before the calls below, because these calls run callbacks */
 	c->in = (struct tcp_arrival){0};
 	if (in.is_eager)
-		eager_end(c, &in);
+		tcp_finish_eager_bytes(c, &in);
 	else
-		answer_end(c, in.len);
+		tcp_finish_answer(c, in.len);
 }
 
 static size_t min_size(size_t a, size_t b)
@@ -324,46 +327,46 @@ struct tcp_recv_plan {
 	unsigned n_frames;
 };
 
-static void add(struct tcp_recv_plan *p, void *mem, size_t len)
+static void recv_plan_add_bytes(struct tcp_recv_plan *p, void *mem, size_t len)
 {
 	p->iov[p->n++] = (struct iovec){mem, len};
 	p->bytes += len;
 }
 
-static void add_frame(struct tcp_recv_plan *p, size_t got)
+static void recv_plan_add_frame(struct tcp_recv_plan *p, size_t got)
 {
-	add(p, &p->frames[p->n_frames++], HEAD - got);
+	recv_plan_add_bytes(p, &p->frames[p->n_frames++], HEAD - got);
 }
 
 /* Add destinations for the rest of `len` bytes and for the trailer after the bytes. `got` bytes
  * have already arrived. Returns false when the plan has room for only some of the bytes. */
-static bool add_item(struct tcp_recv_plan *p, uint8_t *dst, size_t len, size_t got)
+static bool recv_plan_add_item(struct tcp_recv_plan *p, uint8_t *dst, size_t len, size_t got)
 {
 	size_t left = got < len ? len - got : 0;
 	size_t part = min_size(left, p->bytes < RECV_SLICE ? RECV_SLICE - p->bytes : 0);
 
 	if (part)
-		add(p, dst + got, part);
+		recv_plan_add_bytes(p, dst + got, part);
 	if (part < left)
 		return false;
-	add_frame(p, got > len ? got - len : 0);
+	recv_plan_add_frame(p, got > len ? got - len : 0);
 	return true;
 }
 
 /* Return the i-th recorded offer under two conditions: a read takes this offer's bytes, and before
  * these bytes, only bytes of earlier recorded offers can arrive. Else return NULL. */
-static const struct tcp_eager *next_eager(struct tcp_conn *c, unsigned i)
+static const struct tcp_eager *tcp_next_eager_offer(struct tcp_conn *c, unsigned i)
 {
-	const struct tcp_eager *e = eager_at(c, i);
+	const struct tcp_eager *e = tcp_eager_offer_at(c, i);
 
 	return !c->n_pieces && i < c->n_eager && e->rd && e->count == c->eager_done + i ? e : NULL;
 }
 
-static void make_plan(struct tcp_conn *c, struct tcp_recv_plan *p)
+static void tcp_make_recv_plan(struct tcp_conn *c, struct tcp_recv_plan *p)
 {
 	const struct tcp_arrival *in = &c->in;
 	const struct tcp_eager *e;
-	unsigned i = n_arriving(c);
+	unsigned i = tcp_count_arriving_offers(c);
 
 	p->n = p->n_frames = 0;
 	p->bytes = 0;
@@ -371,26 +374,27 @@ static void make_plan(struct tcp_conn *c, struct tcp_recv_plan *p)
 		size_t left = HEAD + in->len - in->got;
 
 		if (in->got < HEAD + in->len)
-			add(p, tcp_of(c)->nowhere, min_size(left, sizeof(tcp_of(c)->nowhere)));
+			recv_plan_add_bytes(p, tcp_xport_of_conn(c)->nowhere,
+				min_size(left, sizeof(tcp_xport_of_conn(c)->nowhere)));
 		else
-			add_frame(p, in->got - HEAD - in->len);
+			recv_plan_add_frame(p, in->got - HEAD - in->len);
 		return;
 	}
-	if (in->is_open && !add_item(p, in->dst, in->len, in->got - HEAD))
+	if (in->is_open && !recv_plan_add_item(p, in->dst, in->len, in->got - HEAD))
 		return;
-	add_frame(p, in->is_open ? 0 : in->got);
+	recv_plan_add_frame(p, in->is_open ? 0 : in->got);
 	while (p->n_frames + 2 <= 2 * PLAN_ITEMS && p->bytes < RECV_SLICE &&
-		(e = next_eager(c, i++))) {
-		if (!add_item(p, e->rd->r->dst, e->len, 0))
+		(e = tcp_next_eager_offer(c, i++))) {
+		if (!recv_plan_add_item(p, e->rd->r->dst, e->len, 0))
 			return;
-		add_frame(p, 0);
+		recv_plan_add_frame(p, 0);
 	}
 }
 
 /* Record `len` received bytes at mem as bytes of the current section: head, data or trailer.
  * Returns how many of the bytes belong to this section. Returns 0 if a read takes the bytes, but
  * mem is not the address at which the read expects them. */
-static size_t take_part(struct tcp_conn *c, const uint8_t *mem, size_t len)
+static size_t tcp_take_section_bytes(struct tcp_conn *c, const uint8_t *mem, size_t len)
 {
 	struct tcp_arrival *in = &c->in;
 	size_t at = in->got - HEAD, n;
@@ -413,32 +417,32 @@ static size_t take_part(struct tcp_conn *c, const uint8_t *mem, size_t len)
 }
 
 /* Record n received bytes, which are stored at the planned destinations. */
-static void take(struct tcp_conn *c, const struct tcp_recv_plan *p, size_t n)
+static void tcp_take_received_bytes(struct tcp_conn *c, const struct tcp_recv_plan *p, size_t n)
 {
 	for (unsigned i = 0; n && c->base.state == CONN_UP; i++) {
 		size_t len = min_size(n, p->iov[i].iov_len);
 
-		if (take_part(c, p->iov[i].iov_base, len) != len) {
+		if (tcp_take_section_bytes(c, p->iov[i].iov_base, len) != len) {
 			tcp_protocol_error(c, "bytes that were not requested");
 			return;
 		}
 		n -= len;
 		if (!c->in.is_open && c->in.got == HEAD)
-			open_arrival(c);
+			tcp_begin_arrival(c);
 		else if (c->in.is_open && c->in.got == HEAD + c->in.len + HEAD)
-			arrival_end(c);
+			tcp_finish_arrival(c);
 	}
 }
 
 /* Set how many bytes must arrive before the kernel wakes this thread. The socket is empty now. */
-static void set_lowat(struct tcp_conn *c)
+static void tcp_set_recv_lowat(struct tcp_conn *c)
 {
 	struct tcp_lane *l = &c->lanes[LANE_BULK];
 	const struct tcp_arrival *in = &c->in;
-	const struct tcp_eager *e = in->is_open || in->got ? NULL : next_eager(c, 0);
+	const struct tcp_eager *e = in->is_open || in->got ? NULL : tcp_next_eager_offer(c, 0);
 	size_t len = in->is_open ? in->len + HEAD : e ? e->len + HEAD : 0;
 	size_t left = HEAD + len - in->got;
-	int want = (int)min_size(left, socket_window_lowat(&tcp_of(c)->window));
+	int want = (int)min_size(left, socket_window_lowat(&tcp_xport_of_conn(c)->window));
 
 	if (want == l->lowat)
 		return;
@@ -474,9 +478,9 @@ void tcp_set_windows(struct tcp_xport *x)
 		recv_window_refused(&x->window);
 }
 
-static void measure(struct tcp_conn *c, size_t n)
+static void tcp_measure_window(struct tcp_conn *c, size_t n)
 {
-	struct tcp_xport *x = tcp_of(c);
+	struct tcp_xport *x = tcp_xport_of_conn(c);
 
 	recv_rtt_heard(&c->meter.rtt, x->base.now_ns);
 	if (socket_window_measure(&x->window, &c->meter, c->lanes[LANE_BULK].fd, n, x->base.now_ns))
@@ -491,11 +495,11 @@ void tcp_take_bulk(struct tcp_conn *c)
 	ssize_t n;
 
 	if (c->in.got == HEAD && !c->in.is_open) {
-		open_arrival(c);
+		tcp_begin_arrival(c);
 		if (!c->in.is_open)
 			return;
 	}
-	make_plan(c, &p);
+	tcp_make_recv_plan(c, &p);
 	mh.msg_iovlen = p.n;
 	n = recvmsg(l->fd, &mh, MSG_DONTWAIT);
 	if (n < 0 && errno == EINTR)
@@ -503,18 +507,18 @@ void tcp_take_bulk(struct tcp_conn *c)
 	if (n <= 0) {
 		l->can_recv = false;
 		if (n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
-			tcp_lost(c, n == 0 ? 0 : errno);
+			tcp_doom_lost_conn(c, n == 0 ? 0 : errno);
 		else
-			set_lowat(c);
+			tcp_set_recv_lowat(c);
 		return;
 	}
 	peer_conn_heard(&c->base);
-	take(c, &p, (size_t)n);
+	tcp_take_received_bytes(c, &p, (size_t)n);
 	if (c->base.state != CONN_UP)
 		return;
-	measure(c, (size_t)n);
+	tcp_measure_window(c, (size_t)n);
 	if (l->is_ended || (size_t)n == p.bytes)
 		return;
 	l->can_recv = false; /* bytes that arrive later raise a new event */
-	set_lowat(c);
+	tcp_set_recv_lowat(c);
 }

@@ -30,26 +30,26 @@
 #define USER_TIMEOUT_MS   10000
 #define ACCEPT_BATCH      64
 
-static int set_int(int fd, int level, int name, int value)
+static int tcp_set_socket_option(int fd, int level, int name, int value)
 {
 	return setsockopt(fd, level, name, &value, sizeof(value)) ? -errno : 0;
 }
 
-int tcp_tune(const struct tcp_net *net, int fd)
+int tcp_tune_socket(const struct tcp_net *net, int fd)
 {
-	int rc = set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+	int rc = tcp_set_socket_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 
 	congestion_set_or_warn(fd, net->congestion);
 	/* Pings detect a dead peer long before this timeout. The timeout only ends the kernel's
 	 * attempts to deliver bytes to a dead peer. */
-	return rc ? rc : set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, USER_TIMEOUT_MS);
+	return rc ? rc : tcp_set_socket_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, USER_TIMEOUT_MS);
 }
 
-void tcp_refuse(int fd, const char *word)
+void tcp_refuse_socket(int fd, const char *word)
 {
 	uint8_t out[REFUSED_BYTES];
 
-	ticket_refuse(word, out);
+	ticket_format_refusal(word, out);
 	if (send(fd, out, sizeof(out), MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
 		log_debug("cannot send the reason for refusing a data connection: %s",
 			strerror(errno));
@@ -59,7 +59,7 @@ void tcp_refuse(int fd, const char *word)
 /* Pass the socket to the data thread that its ticket names. The lock keeps the data thread from
  * ending meanwhile. Returns NULL, or the word (REFUSED_...) that states why the socket is
  * refused. */
-static const char *hand_over(struct tcp_net *net, const struct tcp_accepted *g)
+static const char *tcp_hand_over_socket(struct tcp_net *net, const struct tcp_accepted *g)
 {
 	struct net_thread *t;
 	bool ok;
@@ -71,29 +71,30 @@ static const char *hand_over(struct tcp_net *net, const struct tcp_accepted *g)
 	return ok ? NULL : t ? REFUSED_BUSY : REFUSED_TICKET;
 }
 
-static void decide(struct tcp_net *net, const struct tcp_pending *s)
+static void tcp_hand_over_or_refuse(struct tcp_net *net, const struct tcp_pending *s)
 {
 	struct tcp_accepted g = {.fd = s->fd};
 	const char *why = net_check_ticket(&net->base, s->ticket, TICKET_BYTES, &g.ticket, g.key);
-	const char *word = why ? net_refuse(&net->base, &g.ticket, why) : hand_over(net, &g);
+	const char *word = why ? net_record_refusal(&net->base, &g.ticket, why)
+			       : tcp_hand_over_socket(net, &g);
 
 	if (word && !why)
-		net_refuse(
+		net_record_refusal(
 			&net->base, &g.ticket, "its data thread does not exist or is overloaded");
 	if (word)
-		tcp_refuse(s->fd, word);
+		tcp_refuse_socket(s->fd, word);
 	OPENSSL_cleanse(&g, sizeof(g));
 }
 
-static void free_pending(struct tcp_pending *s)
+static void tcp_pending_free(struct tcp_pending *s)
 {
 	s->fd = -1;
 }
 
-static void close_silent(struct tcp_net *net, struct tcp_pending *s)
+static void tcp_pending_close_silent(struct tcp_net *net, struct tcp_pending *s)
 {
 	close(s->fd);
-	free_pending(s);
+	tcp_pending_free(s);
 	if (s->is_probe)
 		return;
 	atomic_fetch_add_explicit(&net->base.silent, 1, memory_order_relaxed);
@@ -101,20 +102,20 @@ static void close_silent(struct tcp_net *net, struct tcp_pending *s)
 		(unsigned long)atomic_load_explicit(&net->base.silent, memory_order_relaxed));
 }
 
-static void end_pending(struct tcp_pending *s)
+static void tcp_pending_close(struct tcp_pending *s)
 {
 	close(s->fd);
-	free_pending(s);
+	tcp_pending_free(s);
 }
 
 /* Add the bytes that recv or send has returned. If the peer has closed the socket, close it on this
  * side as well. Returns whether there were bytes. */
-static bool note_bytes(struct tcp_pending *s, ssize_t n)
+static bool tcp_pending_add_bytes(struct tcp_pending *s, ssize_t n)
 {
 	if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
 		return false;
 	if (n <= 0)
-		end_pending(s);
+		tcp_pending_close(s);
 	else
 		s->n += (size_t)n;
 	return n > 0;
@@ -131,7 +132,7 @@ _Static_assert(PATH_PROBE_HEAD_BYTES <= TICKET_BYTES, "the listener reads a head
 /* Send the head back. It fits into the empty send buffer. When the socket is closed, the kernel
  * resets the connection and drops bytes that the peer has not acknowledged. So probes occupy no
  * more memory than the entries allow, and no peer takes a part of the answer for all of it. */
-static void begin_probe(struct tcp_pending *s)
+static void tcp_pending_begin_probe(struct tcp_pending *s)
 {
 	const struct linger drop = {.l_onoff = 1};
 
@@ -139,10 +140,11 @@ static void begin_probe(struct tcp_pending *s)
 	setsockopt(s->fd, SOL_SOCKET, SO_LINGER, &drop, sizeof(drop));
 	if (send(s->fd, s->ticket, PATH_PROBE_HEAD_BYTES, MSG_DONTWAIT | MSG_NOSIGNAL) !=
 		PATH_PROBE_HEAD_BYTES)
-		end_pending(s);
+		tcp_pending_close(s);
 }
 
-static void watch_probe(const struct tcp_net *net, const struct tcp_pending *s, uint32_t events)
+static void tcp_probe_set_events(
+	const struct tcp_net *net, const struct tcp_pending *s, uint32_t events)
 {
 	struct epoll_event ev = {
 		.events = events, .data.u32 = (uint32_t)(s - net->listener.pending)};
@@ -152,7 +154,7 @@ static void watch_probe(const struct tcp_net *net, const struct tcp_pending *s, 
 
 /* Discard the bytes of a probe. When all have arrived, send as many back. Then wait until the peer
  * closes the connection. */
-static void serve_probe(const struct tcp_net *net, struct tcp_pending *s)
+static void tcp_pending_serve_probe(const struct tcp_net *net, struct tcp_pending *s)
 {
 	static const uint8_t zeros[16384];
 	size_t left = PROBE_ANSWERED - s->n;
@@ -163,42 +165,42 @@ static void serve_probe(const struct tcp_net *net, struct tcp_pending *s)
 	else if (left)
 		n = send(s->fd, zeros, left < sizeof(zeros) ? left : sizeof(zeros),
 			MSG_DONTWAIT | MSG_NOSIGNAL);
-	if (!note_bytes(s, n))
+	if (!tcp_pending_add_bytes(s, n))
 		return;
 	if (s->n == PROBE_RECEIVED)
-		watch_probe(net, s, EPOLLOUT);
+		tcp_probe_set_events(net, s, EPOLLOUT);
 	else if (s->n == PROBE_ANSWERED)
-		watch_probe(net, s, EPOLLIN);
+		tcp_probe_set_events(net, s, EPOLLIN);
 }
 
 /* ---- tickets ---- */
 
 /* Read the bytes of the ticket or probe that have arrived. */
-static void recv_pending(struct tcp_net *net, struct tcp_pending *s)
+static void tcp_pending_receive(struct tcp_net *net, struct tcp_pending *s)
 {
 	ssize_t n;
 
 	if (s->is_probe) {
-		serve_probe(net, s);
+		tcp_pending_serve_probe(net, s);
 		return;
 	}
 	n = recv(s->fd, s->ticket + s->n, TICKET_BYTES - s->n, MSG_DONTWAIT);
-	if (!note_bytes(s, n))
+	if (!tcp_pending_add_bytes(s, n))
 		return;
 	if (s->n == PATH_PROBE_HEAD_BYTES && path_probe_is_head(s->ticket)) {
-		begin_probe(s);
+		tcp_pending_begin_probe(s);
 		return;
 	}
 	if (s->n < TICKET_BYTES)
 		return;
 	epoll_ctl(net->listener.epoll_fd, EPOLL_CTL_DEL, s->fd, NULL);
-	decide(net, s);
-	free_pending(s);
+	tcp_hand_over_or_refuse(net, s);
+	tcp_pending_free(s);
 }
 
 /* Return a free entry for one more connection. When there is none, close the connection that has
  * waited longest. */
-static struct tcp_pending *make_room(struct tcp_net *net)
+static struct tcp_pending *tcp_pending_make_room(struct tcp_net *net)
 {
 	struct tcp_pending *oldest = &net->listener.pending[0];
 
@@ -210,24 +212,24 @@ static struct tcp_pending *make_room(struct tcp_net *net)
 		if (s->since_ns < oldest->since_ns)
 			oldest = s;
 	}
-	close_silent(net, oldest);
+	tcp_pending_close_silent(net, oldest);
 	return oldest;
 }
 
-static void add_pending(struct tcp_net *net, int fd)
+static void tcp_pending_add_socket(struct tcp_net *net, int fd)
 {
-	struct tcp_pending *s = make_room(net);
+	struct tcp_pending *s = tcp_pending_make_room(net);
 	struct epoll_event ev = {
 		.events = EPOLLIN, .data.u32 = (uint32_t)(s - net->listener.pending)};
 
 	*s = (struct tcp_pending){.fd = fd, .since_ns = clock_now_ns()};
-	if (tcp_tune(net, fd) || epoll_ctl(net->listener.epoll_fd, EPOLL_CTL_ADD, fd, &ev)) {
+	if (tcp_tune_socket(net, fd) || epoll_ctl(net->listener.epoll_fd, EPOLL_CTL_ADD, fd, &ev)) {
 		close(fd);
-		free_pending(s);
+		tcp_pending_free(s);
 		return;
 	}
 	/* The ticket has usually arrived already, because of TCP_DEFER_ACCEPT */
-	recv_pending(net, s);
+	tcp_pending_receive(net, s);
 }
 
 static void accept_waiting(struct tcp_net *net)
@@ -236,7 +238,7 @@ static void accept_waiting(struct tcp_net *net)
 		int fd = accept4(net->listener.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
 		if (fd >= 0) {
-			add_pending(net, fd);
+			tcp_pending_add_socket(net, fd);
 			continue;
 		}
 		if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
@@ -251,7 +253,7 @@ static void accept_waiting(struct tcp_net *net)
 	}
 }
 
-static void sweep(struct tcp_net *net)
+static void tcp_close_expired_pending(struct tcp_net *net)
 {
 	uint64_t now = clock_now_ns();
 
@@ -259,14 +261,14 @@ static void sweep(struct tcp_net *net)
 		struct tcp_pending *s = &net->listener.pending[i];
 
 		if (s->fd >= 0 && now - s->since_ns > TICKET_TIMEOUT_NS)
-			close_silent(net, s);
+			tcp_pending_close_silent(net, s);
 	}
 }
 
 /* Values of epoll data that are not indexes into `pending`. */
 enum { EVENT_LISTENER = TCP_PENDING_MAX, EVENT_STOP };
 
-static void *listener_main(void *arg)
+static void *listener_thread_main(void *arg)
 {
 	struct tcp_net *net = arg;
 	struct epoll_event ev[16];
@@ -284,21 +286,21 @@ static void *listener_main(void *arg)
 			else if (who == EVENT_LISTENER)
 				accept_waiting(net);
 			else if (net->listener.pending[who].fd >= 0)
-				recv_pending(net, &net->listener.pending[who]);
+				tcp_pending_receive(net, &net->listener.pending[who]);
 		}
-		sweep(net);
+		tcp_close_expired_pending(net);
 	}
 	return NULL;
 }
 
-static int watch(struct tcp_listener *d, int fd, uint32_t who)
+static int tcp_listener_watch_fd(struct tcp_listener *d, int fd, uint32_t who)
 {
 	struct epoll_event ev = {.events = EPOLLIN, .data.u32 = who};
 
 	return epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
 }
 
-static int listen_on(struct tcp_net *net)
+static int tcp_listener_bind_socket(struct tcp_net *net)
 {
 	socklen_t len = sizeof(struct sockaddr_storage);
 	struct sockaddr_storage ss;
@@ -309,9 +311,9 @@ static int listen_on(struct tcp_net *net)
 	if (fd < 0)
 		return -errno;
 	net->listener.listen_fd = fd;
-	rc = set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+	rc = tcp_set_socket_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 	if (!rc)
-		rc = set_int(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, DEFER_ACCEPT_S);
+		rc = tcp_set_socket_option(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, DEFER_ACCEPT_S);
 	/* Set the congestion control on the listening socket, because accepted sockets inherit it.
 	 * If the system's default is BBR, a change on an accepted socket is too late: BBR has
 	 * already turned on pacing for that socket. */
@@ -330,7 +332,7 @@ static int listen_on(struct tcp_net *net)
 int tcp_listener_open(struct tcp_net *net, struct err_text *err)
 {
 	struct tcp_listener *d = &net->listener;
-	int rc = listen_on(net);
+	int rc = tcp_listener_bind_socket(net);
 
 	if (rc)
 		return err_set(err, rc, "cannot listen for data connections on %s port %u: %s%s",
@@ -338,11 +340,13 @@ int tcp_listener_open(struct tcp_net *net, struct err_text *err)
 			addr_bind_hint(rc));
 	d->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	d->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	rc = d->epoll_fd < 0 || d->stop_fd < 0 ? -errno : watch(d, d->listen_fd, EVENT_LISTENER);
+	rc = d->epoll_fd < 0 || d->stop_fd < 0
+		     ? -errno
+		     : tcp_listener_watch_fd(d, d->listen_fd, EVENT_LISTENER);
 	if (!rc)
-		rc = watch(d, d->stop_fd, EVENT_STOP);
+		rc = tcp_listener_watch_fd(d, d->stop_fd, EVENT_STOP);
 	if (!rc)
-		rc = -pthread_create(&d->thread, NULL, listener_main, net);
+		rc = -pthread_create(&d->thread, NULL, listener_thread_main, net);
 	d->has_thread = !rc;
 	if (rc)
 		return limits_explain(rc, "cannot start the connection thread", err);

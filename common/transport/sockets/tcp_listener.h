@@ -57,8 +57,8 @@ int tcp_listener_open(struct tcp_net *net, struct err_text *err);
 void tcp_listener_close(struct tcp_net *net);
 /* Send the peer the reason for refusing the connection. The peer logs the reason. Closes fd. word:
  * the reason, one of REFUSED_... */
-void tcp_refuse(int fd, const char *word);
+void tcp_refuse_socket(int fd, const char *word);
 /* Set the options that every data socket needs.
  * Errors: -errno. */
-int tcp_tune(const struct tcp_net *net, int fd);
+int tcp_tune_socket(const struct tcp_net *net, int fd);
 #endif

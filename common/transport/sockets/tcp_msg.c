@@ -12,7 +12,7 @@
 
 /* ---- sending ---- */
 
-static bool has_room(struct tcp_conn *c, size_t n)
+static bool tcp_tx_has_room(struct tcp_conn *c, size_t n)
 {
 	if (TCP_TX_BYTES - c->tx_tail >= n)
 		return true;
@@ -24,13 +24,13 @@ static bool has_room(struct tcp_conn *c, size_t n)
 	return true;
 }
 
-int tcp_put(struct tcp_conn *c, const struct wire_msg *m, size_t reserve)
+int tcp_put_message(struct tcp_conn *c, const struct wire_msg *m, size_t reserve)
 {
 	size_t size = wire_size(m);
 	struct tcp_frame f = {.type = FRAME_MESSAGE, .len = htole32((uint32_t)size)};
 	struct wire_msg out;
 
-	if (!has_room(c, sizeof(f) + size + reserve))
+	if (!tcp_tx_has_room(c, sizeof(f) + size + reserve))
 		return -EAGAIN;
 	out = *m;
 	out.cookie = 0;
@@ -38,12 +38,12 @@ int tcp_put(struct tcp_conn *c, const struct wire_msg *m, size_t reserve)
 	memcpy(c->tx + c->tx_tail, &f, sizeof(f));
 	wire_encode(&out, c->tx + c->tx_tail + sizeof(f));
 	c->tx_tail += (uint32_t)(sizeof(f) + size);
-	net_count(&tcp_of(c)->shared.count.messages_out, 1);
-	tcp_touch(c);
+	net_counter_add(&tcp_xport_of_conn(c)->shared.count.messages_out, 1);
+	tcp_conn_mark_busy(c);
 	return 0;
 }
 
-int tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t len)
+int tcp_put_read_request(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t len)
 {
 	struct tcp_frame f = {.type = FRAME_READ,
 		.segment = htole16(segment),
@@ -54,11 +54,11 @@ int tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t
 	 * requests. So the buffer is full only if the peer has broken the protocol by answering
 	 * requests that are still in the buffer. Such requests count as answered, but still take
 	 * room. */
-	if (!has_room(c, sizeof(f)))
+	if (!tcp_tx_has_room(c, sizeof(f)))
 		return -EAGAIN;
 	memcpy(c->tx + c->tx_tail, &f, sizeof(f));
 	c->tx_tail += sizeof(f);
-	tcp_touch(c);
+	tcp_conn_mark_busy(c);
 	return 0;
 }
 
@@ -70,7 +70,7 @@ int tcp_send(struct xconn *xc, const struct wire_msg *m)
 	FAILPOINT(NET_SEND);
 	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
-	rc = tcp_put(c, m, TCP_TX_RESERVE);
+	rc = tcp_put_message(c, m, TCP_TX_RESERVE);
 	if (rc == -EAGAIN)
 		c->has_want = true;
 	/* The message offers bytes without sending them, so the peer will request them. */
@@ -80,7 +80,7 @@ int tcp_send(struct xconn *xc, const struct wire_msg *m)
 }
 
 /* Send only the message that offers bytes, not the bytes. */
-static int send_alone(struct tcp_conn *c, const struct wire_msg *m)
+static int tcp_send_offer_only(struct tcp_conn *c, const struct wire_msg *m)
 {
 	int rc = tcp_send(&c->base.pub, m);
 
@@ -101,13 +101,13 @@ int tcp_send_eager(struct xconn *xc, const struct wire_msg *m, bool is_patient)
 	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
 	if (!eager_policy_may_go(&c->policy))
-		return send_alone(c, m);
+		return tcp_send_offer_only(c, m);
 	if (!tcp_takes_eager(c, is_patient)) {
 		c->wants_eager |= is_patient;
-		return is_patient ? -EAGAIN : send_alone(c, m);
+		return is_patient ? -EAGAIN : tcp_send_offer_only(c, m);
 	}
 	FAILPOINT(NET_SEND);
-	if (!has_room(c, 2 * sizeof(f) + wire_size(m) + TCP_TX_RESERVE)) {
+	if (!tcp_tx_has_room(c, 2 * sizeof(f) + wire_size(m) + TCP_TX_RESERVE)) {
 		c->has_want = true;
 		return -EAGAIN;
 	}
@@ -115,7 +115,7 @@ int tcp_send_eager(struct xconn *xc, const struct wire_msg *m, bool is_patient)
 	c->tx_tail += sizeof(f);
 	tcp_push_eager(c, m);
 	eager_policy_sent(&c->policy, m->segment, m->offset, m->len);
-	return tcp_put(c, m, TCP_TX_RESERVE);
+	return tcp_put_message(c, m, TCP_TX_RESERVE);
 }
 
 void tcp_flush(struct tcp_conn *c)
@@ -129,14 +129,14 @@ void tcp_flush(struct tcp_conn *c)
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
-			tcp_lost(c, errno);
+			tcp_doom_lost_conn(c, errno);
 			return;
 		}
 		l->can_send = n == (ssize_t)want;
 		if (n < 0)
 			return;
 		c->tx_head += (uint32_t)n;
-		net_count(&tcp_of(c)->shared.count.tx_bytes, (uint64_t)n);
+		net_counter_add(&tcp_xport_of_conn(c)->shared.count.tx_bytes, (uint64_t)n);
 	}
 	if (c->tx_head == c->tx_tail)
 		c->tx_head = c->tx_tail = 0;
@@ -144,17 +144,17 @@ void tcp_flush(struct tcp_conn *c)
 
 /* ---- receiving ---- */
 
-static void message(struct tcp_conn *c, const struct wire_msg *m)
+static void tcp_dispatch_message(struct tcp_conn *c, const struct wire_msg *m)
 {
-	struct tcp_xport *x = tcp_of(c);
+	struct tcp_xport *x = tcp_xport_of_conn(c);
 
-	net_count(&x->shared.count.messages_in, 1);
+	net_counter_add(&x->shared.count.messages_in, 1);
 	switch (m->type) {
 	case WIRE_PONG:
 		return;
 	case WIRE_PING:
 		c->has_pong = true;
-		tcp_touch(c);
+		tcp_conn_mark_busy(c);
 		return;
 	case WIRE_CREDIT:
 	case WIRE_SEG_ADD:
@@ -169,7 +169,7 @@ static void message(struct tcp_conn *c, const struct wire_msg *m)
 
 /* Handle the frame at the start of `data`. Returns the length of the frame, or 0 if the frame
  * is incomplete or the connection has failed. */
-static size_t take_frame(struct tcp_conn *c, const uint8_t *data, size_t n_bytes)
+static size_t tcp_consume_frame(struct tcp_conn *c, const uint8_t *data, size_t n_bytes)
 {
 	struct err_text err = {"a malformed message"};
 	struct wire_msg m;
@@ -180,11 +180,11 @@ static size_t take_frame(struct tcp_conn *c, const uint8_t *data, size_t n_bytes
 		return 0;
 	memcpy(&f, data, sizeof(f));
 	if (f.type == FRAME_READ) {
-		tcp_asked(c, &f);
+		tcp_queue_read_answer(c, &f);
 		return sizeof(f);
 	}
 	if (f.type == FRAME_EAGER) {
-		tcp_announced(c, &f);
+		tcp_record_eager_offer(c, &f);
 		return sizeof(f);
 	}
 	len = le32toh(f.len);
@@ -203,7 +203,7 @@ static size_t take_frame(struct tcp_conn *c, const uint8_t *data, size_t n_bytes
 		tcp_come_up(c);
 	if (c->base.state == CONN_UP) {
 		tcp_offer_heard(c, &m);
-		message(c, &m);
+		tcp_dispatch_message(c, &m);
 	}
 	return sizeof(f) + len;
 }
@@ -219,15 +219,15 @@ void tcp_take_messages(struct tcp_conn *c)
 	if (n <= 0) {
 		l->can_recv = false;
 		if (n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
-			tcp_lost(c, n == 0 ? 0 : errno);
+			tcp_doom_lost_conn(c, n == 0 ? 0 : errno);
 		return;
 	}
 	l->can_recv = l->is_ended || (size_t)n == room;
 	peer_conn_heard(&c->base);
-	net_count(&tcp_of(c)->shared.count.rx_bytes, (uint64_t)n);
+	net_counter_add(&tcp_xport_of_conn(c)->shared.count.rx_bytes, (uint64_t)n);
 	c->rx_used += (uint32_t)n;
 	while ((c->base.state == CONN_UP || c->base.state == CONN_ACCEPTING) &&
-		(n_bytes = take_frame(c, c->rx + at, c->rx_used - at)))
+		(n_bytes = tcp_consume_frame(c, c->rx + at, c->rx_used - at)))
 		at += n_bytes;
 	c->rx_used -= (uint32_t)at;
 	memmove(c->rx, c->rx + at, c->rx_used);

@@ -14,20 +14,20 @@
 
 static const uint8_t zeros[ZEROS];
 
-static struct tcp_answer *answer_at(struct tcp_conn *c, unsigned i)
+static struct tcp_answer *tcp_answer_at_index(struct tcp_conn *c, unsigned i)
 {
 	return &c->answers[(c->answer_first + i) % TCP_ANSWERS];
 }
 
-static void push(struct tcp_conn *c, const struct tcp_answer *a)
+static void tcp_append_answer(struct tcp_conn *c, const struct tcp_answer *a)
 {
-	*answer_at(c, c->n_answers++) = *a;
-	tcp_touch(c);
+	*tcp_answer_at_index(c, c->n_answers++) = *a;
+	tcp_conn_mark_busy(c);
 }
 
-void tcp_asked(struct tcp_conn *c, const struct tcp_frame *f)
+void tcp_queue_read_answer(struct tcp_conn *c, const struct tcp_frame *f)
 {
-	const struct tcp_xport *x = tcp_of(c);
+	const struct tcp_xport *x = tcp_xport_of_conn(c);
 	struct tcp_answer a = {.segment = le16toh(f->segment),
 		.len = le32toh(f->len),
 		.offset = le64toh(f->offset)};
@@ -44,7 +44,7 @@ void tcp_asked(struct tcp_conn *c, const struct tcp_frame *f)
 	a.is_refused = a.offset > s->bytes || a.len > s->bytes - a.offset;
 	c->n_asked++;
 	eager_policy_asked(&c->policy, a.segment, a.offset);
-	push(c, &a);
+	tcp_append_answer(c, &a);
 }
 
 bool tcp_takes_eager(const struct tcp_conn *c, bool is_patient)
@@ -55,21 +55,22 @@ bool tcp_takes_eager(const struct tcp_conn *c, bool is_patient)
 
 void tcp_push_eager(struct tcp_conn *c, const struct wire_msg *m)
 {
-	const struct tcp_seg *s = &tcp_of(c)->segs[m->segment % TCP_SEGS_MAX];
+	const struct tcp_seg *s = &tcp_xport_of_conn(c)->segs[m->segment % TCP_SEGS_MAX];
 
-	push(c, &(struct tcp_answer){.segment = m->segment,
-			.is_refused = m->offset > s->bytes || m->len > s->bytes - m->offset,
-			.is_eager = true,
-			.len = m->len,
-			.offset = m->offset,
-			.count = c->eager_sent++});
+	tcp_append_answer(
+		c, &(struct tcp_answer){.segment = m->segment,
+			   .is_refused = m->offset > s->bytes || m->len > s->bytes - m->offset,
+			   .is_eager = true,
+			   .len = m->len,
+			   .offset = m->offset,
+			   .count = c->eager_sent++});
 	c->eager_bytes += m->len;
 }
 
 void tcp_refuse_segment(struct tcp_conn *c, uint16_t segment)
 {
 	for (unsigned i = 0; i < c->n_answers; i++) {
-		struct tcp_answer *a = answer_at(c, i);
+		struct tcp_answer *a = tcp_answer_at_index(c, i);
 
 		a->is_refused |= a->segment == segment;
 	}
@@ -85,7 +86,7 @@ struct tcp_send_plan {
 	unsigned n_frames;
 };
 
-static void add(struct tcp_send_plan *p, const void *mem, size_t len)
+static void send_plan_add_bytes(struct tcp_send_plan *p, const void *mem, size_t len)
 {
 	if (!len)
 		return;
@@ -93,8 +94,8 @@ static void add(struct tcp_send_plan *p, const void *mem, size_t len)
 	p->bytes += len;
 }
 
-static void add_frame(struct tcp_send_plan *p, const struct tcp_answer *a, enum tcp_frame_type type,
-	uint8_t status, size_t sent)
+static void send_plan_add_frame(struct tcp_send_plan *p, const struct tcp_answer *a,
+	enum tcp_frame_type type, uint8_t status, size_t sent)
 {
 	struct tcp_frame *f = &p->frames[p->n_frames++];
 
@@ -102,37 +103,37 @@ static void add_frame(struct tcp_send_plan *p, const struct tcp_answer *a, enum 
 		.status = status,
 		.len = htole32(a->len),
 		.offset = htole64(a->is_eager ? a->count : a->offset)};
-	add(p, (const uint8_t *)f + sent, HEAD - sent);
+	send_plan_add_bytes(p, (const uint8_t *)f + sent, HEAD - sent);
 }
 
 /* Add the rest of an answer to the plan. `sent` bytes of the answer are already sent. Returns false
  * when the plan has room for only a part of the rest. */
-static bool add_answer(
+static bool send_plan_add_answer(
 	struct tcp_send_plan *p, const struct tcp_conn *c, const struct tcp_answer *a, size_t sent)
 {
-	const uint8_t *mem = tcp_of(c)->segs[a->segment].mem;
+	const uint8_t *mem = tcp_xport_of_conn(c)->segs[a->segment].mem;
 	size_t at = sent > HEAD ? sent - HEAD : 0, left = at < a->len ? a->len - at : 0, len;
 
 	if (sent < HEAD)
-		add_frame(p, a, a->is_eager ? FRAME_EAGER : FRAME_ANSWER, 0, sent);
+		send_plan_add_frame(p, a, a->is_eager ? FRAME_EAGER : FRAME_ANSWER, 0, sent);
 	len = a->is_refused ? ZEROS : p->bytes < SEND_SLICE ? SEND_SLICE - p->bytes : 0;
 	len = left < len ? left : len;
-	add(p, a->is_refused ? zeros : mem + a->offset + at, len);
+	send_plan_add_bytes(p, a->is_refused ? zeros : mem + a->offset + at, len);
 	if (len < left)
 		return false;
-	add_frame(p, a, FRAME_BYTES, a->is_refused, at > a->len ? at - a->len : 0);
+	send_plan_add_frame(p, a, FRAME_BYTES, a->is_refused, at > a->len ? at - a->len : 0);
 	return true;
 }
 
-static size_t answer_bytes(const struct tcp_answer *a)
+static size_t tcp_answer_wire_bytes(const struct tcp_answer *a)
 {
 	return HEAD + a->len + HEAD;
 }
 
 /* Remove the first answer from the queue. The caller has sent this answer completely. */
-static void answer_end(struct tcp_conn *c)
+static void tcp_remove_sent_answer(struct tcp_conn *c)
 {
-	const struct tcp_answer *a = answer_at(c, 0);
+	const struct tcp_answer *a = tcp_answer_at_index(c, 0);
 
 	if (a->is_eager)
 		c->eager_bytes -= a->len;
@@ -154,7 +155,7 @@ void tcp_send_bulk(struct tcp_conn *c)
 	p.n = p.n_frames = 0;
 	p.bytes = 0;
 	for (unsigned i = 0; i < c->n_answers && p.bytes < SEND_SLICE && p.n + 3 <= IOV_ROOM; i++) {
-		if (!add_answer(&p, c, answer_at(c, i), sent))
+		if (!send_plan_add_answer(&p, c, tcp_answer_at_index(c, i), sent))
 			break;
 		sent = 0;
 	}
@@ -165,17 +166,17 @@ void tcp_send_bulk(struct tcp_conn *c)
 	if (n < 0) {
 		l->can_send = false;
 		if (errno != EAGAIN && errno != EWOULDBLOCK)
-			tcp_lost(c, errno);
+			tcp_doom_lost_conn(c, errno);
 		return;
 	}
 	l->can_send = (size_t)n == p.bytes;
 	while (n) {
-		size_t left = answer_bytes(answer_at(c, 0)) - c->answer_sent;
+		size_t left = tcp_answer_wire_bytes(tcp_answer_at_index(c, 0)) - c->answer_sent;
 		size_t part = (size_t)n < left ? (size_t)n : left;
 
 		c->answer_sent += (uint32_t)part;
 		n -= (ssize_t)part;
 		if (part == left)
-			answer_end(c);
+			tcp_remove_sent_answer(c);
 	}
 }

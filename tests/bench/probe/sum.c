@@ -1,6 +1,6 @@
 /* The speed of the sums of a server's core. All members are on the server's host, so that
  * contributions are summed in place. Nothing is read from sockets, no CRC is computed, and all
- * contributions are present before the sums start. The measured time is that of srv_core_work,
+ * contributions are present before the sums start. The measured time is that of srv_core_sum_slice,
  * which also sends the results. The program runs the core and plain loops in turn. The core and the
  * loops add operands with the same layout. The results of the core and of the loops must be
  * equal. */
@@ -71,7 +71,7 @@ static void begin(struct probe_sums *s)
 		.view = 1, .job = JOB, .name = "sum", .members = members, .n_members = s->members};
 	uint32_t elem = (uint32_t)dtype_bytes(s->dtype);
 	struct ctl_tensor tensor = {.name = "t",
-		.shape = shape_of(s->dtype, s->bytes / elem),
+		.shape = shape_from_dtype_and_count(s->dtype, s->bytes / elem),
 		.part_elems = (uint32_t)(s->part / elem)};
 	struct ctl_run run = {.n = (uint32_t)((s->bytes + s->part - 1) / s->part),
 		.server = SERVER,
@@ -99,14 +99,14 @@ static void begin(struct probe_sums *s)
 	for (unsigned i = 0; i < s->members; i++)
 		members[i] = (struct ctl_job_member){
 			.agent = 100 + i, .host = "h", .ranks = &rank, .n_ranks = 1};
-	if (srv_core_job(s->core, &job) < 0)
+	if (srv_core_apply_job(s->core, &job) < 0)
 		probe_fail("no job");
 	for (unsigned i = 0; i < s->members; i++) {
 		s->conns[i] = fake_accept(&s->x, 100 + i, 1000 + i);
 		s->conns[i]->base.is_same_host = true;
 		s->conns[i]->peer[1] = (struct fake_segment){s->src[i], s->bytes};
 	}
-	srv_core_plan(s->core, &plan);
+	srv_core_apply_plan(s->core, &plan);
 }
 
 static void end(struct probe_sums *s)
@@ -204,7 +204,7 @@ static double round_ours(struct probe_sums *s)
 		for (unsigned i = 0; i < s->members; i++)
 			contribute(s, i, p);
 	start = probe_now_s();
-	while (srv_core_work(s->core))
+	while (srv_core_sum_slice(s->core))
 		continue;
 	took = probe_now_s() - start;
 	take_results(s, n_parts);

@@ -55,16 +55,17 @@ static int share_legacy(
 	size_t size = 0;
 	int rc;
 
-	rc = cuda_fail(dev, cuMemGetAddressRange(&base, &size, addr), "cannot find the allocation");
+	rc = cuda_check_result(
+		dev, cuMemGetAddressRange(&base, &size, addr), "cannot find the allocation");
 	if (rc)
 		return rc;
 	if (addr < base || addr - base > size || bytes > size - (addr - base))
 		return cuda_refuse(
 			dev, DEVICE_ARG, "memory to share reaches beyond its allocation");
-	rc = cuda_fail(dev, cuIpcGetMemHandle(&handle, base), "cannot share device memory");
+	rc = cuda_check_result(dev, cuIpcGetMemHandle(&handle, base), "cannot share device memory");
 	if (rc)
 		return rc;
-	*ret_desc = cuda_describe(dev, gpu, DEVICE_DESC_IPC, bytes, size);
+	*ret_desc = cuda_describe_memory(dev, gpu, DEVICE_DESC_IPC, bytes, size);
 	ret_desc->offset = addr - base;
 	memcpy(ret_desc->blob, &handle, sizeof(handle));
 	return 0;
@@ -77,12 +78,12 @@ static int share_mapping(struct device *dev, const struct about *a)
 	CUmemGenericAllocationHandle handle = 0;
 	int fd, rc;
 
-	rc = cuda_fail(dev, cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)a->map),
+	rc = cuda_check_result(dev, cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)a->map),
 		"cannot find the memory behind a mapping");
 	if (rc)
 		return rc;
 	fd = cuda_export_handle(dev, handle);
-	rc = cuda_fail(dev, cuMemRelease(handle), "cannot release a handle");
+	rc = cuda_check_result(dev, cuMemRelease(handle), "cannot release a handle");
 	if (rc && fd >= 0) {
 		close(fd);
 		return rc;
@@ -113,7 +114,7 @@ static int share_mappings(struct device *dev, int gpu, CUdeviceptr addr, uint64_
 		close_all(fds, n);
 		return rc;
 	}
-	*ret_desc = cuda_describe(dev, gpu, DEVICE_DESC_FD, bytes, chunk);
+	*ret_desc = cuda_describe_memory(dev, gpu, DEVICE_DESC_FD, bytes, chunk);
 	ret_desc->n_fds = (uint32_t)n;
 	ret_desc->offset = addr - start;
 	return n;
@@ -122,7 +123,7 @@ static int share_mappings(struct device *dev, int gpu, CUdeviceptr addr, uint64_
 int share_ptr(struct device *dev, uint64_t addr, uint64_t bytes, struct device_desc *ret_desc,
 	int *fds, int max)
 {
-	struct cuda_device *d = cuda_device(dev);
+	struct cuda_device *d = cuda_device_of_base(dev);
 	struct about a;
 	int gpu, rc;
 
@@ -137,7 +138,7 @@ int share_ptr(struct device *dev, uint64_t addr, uint64_t bytes, struct device_d
 	if (a.is_managed || a.pool)
 		return cuda_refuse(dev, DEVICE_UNSUP, "%s memory cannot be shared",
 			a.is_managed ? "managed" : "a pool's");
-	rc = cuda_enter(dev, gpu);
+	rc = cuda_enter_context(dev, gpu);
 	if (rc)
 		return rc;
 	if (a.is_legacy)

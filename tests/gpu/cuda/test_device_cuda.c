@@ -86,9 +86,9 @@ static void gpus_are_described_and_found_by_uuid(void **state)
 	assert_int_equal(gpus[0].bytes >> 30, 16);
 	assert_int_equal(gpus[0].caps,
 		DEVICE_CAP_VMM_FD | DEVICE_CAP_LEGACY_IPC | DEVICE_CAP_MEMOP64 | DEVICE_CAP_CLIQUE);
-	assert_int_equal(device_find(dev, uuid), 2);
+	assert_int_equal(device_find_gpu_by_uuid(dev, uuid), 2);
 	uuid[0] = 0;
-	assert_int_equal(device_find(dev, uuid), DEVICE_NODEV);
+	assert_int_equal(device_find_gpu_by_uuid(dev, uuid), DEVICE_NODEV);
 	assert_int_equal(ops->peer(dev, 0, 3), DEVICE_LINK_NVLINK);
 	assert_int_equal(ops->peer(dev, 3, 3), DEVICE_ARG);
 	assert_int_equal(ops->peer(dev, 0, 8), DEVICE_ARG);

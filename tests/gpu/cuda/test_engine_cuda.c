@@ -70,7 +70,7 @@ static void on_staged(void *ctx, uint32_t tensor, uint32_t part, uint64_t round)
 			sum += host_values(s, in_offset(tensor, g))[i];
 		host_values(s, out_offset(tensor, round))[i] = 10 * sum;
 	}
-	assert_int_equal(engine_landed(s->e, tensor, part, round), 0);
+	assert_int_equal(engine_accept_landed_sum(s->e, tensor, part, round), 0);
 }
 
 static void on_done(void *ctx, uint32_t tensor, uint64_t round)
@@ -95,7 +95,7 @@ static void add_tensor(struct stage *s, uint32_t t)
 	struct engine_place places[MEMBERS];
 	struct engine_range in[MEMBERS];
 	struct engine_tensor_desc d = {.id = t,
-		.shape = shape_of(DTYPE_I32, ELEMS),
+		.shape = shape_from_dtype_and_count(DTYPE_I32, ELEMS),
 		.part_bytes = PART_BYTES,
 		.places = places,
 		.in = in};
@@ -107,7 +107,7 @@ static void add_tensor(struct stage *s, uint32_t t)
 		in[g] = (struct engine_range){s->host_mem, in_offset(t, g)};
 	for (unsigned i = 0; i < 2; i++)
 		d.out[i] = (struct engine_range){s->host_mem, out_offset(t, i)};
-	assert_int_equal(engine_add(s->e, &d, &err), 0);
+	assert_int_equal(engine_add_tensor(s->e, &d, &err), 0);
 }
 
 static void alloc_all(struct stage *s, struct engine_member_desc *members)
@@ -176,7 +176,7 @@ static void submit(struct stage *s, uint32_t t, uint64_t round)
 		atomic_store(&s->slots[m][t].ready, round);
 	}
 	free(values);
-	assert_int_equal(engine_run(s->e, t, round, OP_SUM, (uint16_t)t), 0);
+	assert_int_equal(engine_submit_round(s->e, t, round, OP_SUM, (uint16_t)t), 0);
 }
 
 static void expect_sum(const struct stage *s, uint32_t t, uint64_t round)

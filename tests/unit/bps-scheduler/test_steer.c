@@ -58,7 +58,7 @@ static void listen_frame(
 
 	assert_int_equal(type, CTL_STEER);
 	assert_int_equal(ctl_decode(type, body, n_body, &msg, &mem, &err), 0);
-	steer_handle(&f->steer, c, &msg.steer, 1);
+	steer_receive_request(&f->steer, c, &msg.steer, 1);
 	free(mem);
 }
 
@@ -75,7 +75,7 @@ static void on_opened(void *arg, struct ctlchan *c)
 {
 	struct steer_fixture *f = arg;
 	const struct layout *l = ctl_layout(CTL_STEER);
-	size_t n = codec_size(l, &f->ask);
+	size_t n = codec_encoded_size(l, &f->ask);
 	uint8_t buf[4096];
 
 	assert_in_range(n, 1, sizeof(buf));
@@ -174,10 +174,11 @@ static void ask(struct steer_fixture *f, const char *identity, struct ctl_steer 
 	if (identity) {
 		auth.keys.key[0] = master;
 		if (!f->with_master)
-			assert_int_equal(key_for_host(&auth.keys.key[0], &master, identity), 0);
+			assert_int_equal(
+				key_derive_for_host(&auth.keys.key[0], &master, identity), 0);
 		assert_int_equal(tls_new_client(&tls, &auth, 0, identity, &err), 0);
 	}
-	assert_int_equal(addr_number(&addr, &sa, &len), 0);
+	assert_int_equal(addr_resolve_numeric(&addr, &sa, &len), 0);
 	assert_int_equal(ctlchan_connect(&f->chan, f->base, (struct sockaddr *)&sa, len, tls, 1000,
 				 &ops, f, &err),
 		0);

@@ -18,20 +18,21 @@
 static void server_alone_takes_half_of_the_processors_up_to_eight(void **state)
 {
 	(void)state;
-	assert_int_equal(count_threads(1, false), 1);
-	assert_int_equal(count_threads(2, false), 1);
-	assert_int_equal(count_threads(6, false), 3);
-	assert_int_equal(count_threads(16, false), 8);
-	assert_int_equal(count_threads(256, false), 8);
+	assert_int_equal(count_default_threads(1, false), 1);
+	assert_int_equal(count_default_threads(2, false), 1);
+	assert_int_equal(count_default_threads(6, false), 3);
+	assert_int_equal(count_default_threads(16, false), 8);
+	assert_int_equal(count_default_threads(256, false), 8);
 }
 
 static void server_beside_an_agent_takes_a_quarter_of_that(void **state)
 {
 	(void)state;
-	assert_int_equal(count_threads(1, true), 1);
-	assert_int_equal(count_threads(8, true), 1);
+	assert_int_equal(count_default_threads(1, true), 1);
+	assert_int_equal(count_default_threads(8, true), 1);
 	for (unsigned cpus = 8; cpus <= 256; cpus++)
-		assert_int_equal(count_threads(cpus, true), count_threads(cpus, false) / 4);
+		assert_int_equal(
+			count_default_threads(cpus, true), count_default_threads(cpus, false) / 4);
 }
 
 static void agent_is_found_by_its_socket_alone(void **state)

@@ -26,7 +26,7 @@ static struct agt_world *divided(
 				.server = 1,
 				.pgen = 6}};
 
-		agt_job_runs(w->job, runs, 2);
+		agt_job_apply_placement(w->job, runs, 2);
 	}
 	tick(w, 0);
 	fake_up(w->conn[1]);
@@ -105,10 +105,10 @@ static void several_partitions_of_a_connection_are_sent_in_one_turn(void **state
 	(void)state;
 	for (unsigned t = 0; t < TENSORS; t++)
 		submit(w, t, 0, 1, 0);
-	agt_core_work(w->core);
+	agt_core_run_queued_work(w->core);
 	assert_int_equal(w->conn[0]->n_sent + w->conn[1]->n_sent, 1);
 	w->core->cfg.turn_bytes = 3 * PART_BYTES;
-	agt_core_work(w->core);
+	agt_core_run_queued_work(w->core);
 	assert_int_equal(w->conn[0]->n_sent + w->conn[1]->n_sent, 4);
 	assert_true(w->conn[0]->n_sent >= LEAD || w->conn[1]->n_sent >= LEAD);
 	world_free(w);
@@ -122,7 +122,7 @@ static void turn_ends_even_without_a_limit_on_its_bytes(void **state)
 	w->core->cfg.turn_bytes = UINT64_MAX;
 	for (unsigned t = 0; t < TENSORS; t++)
 		submit(w, t, 0, 1, 0);
-	assert_true(agt_core_work(w->core));
+	assert_true(agt_core_run_queued_work(w->core));
 	assert_in_range(w->conn[0]->n_sent + w->conn[1]->n_sent, 2, 16);
 	work(w);
 	assert_int_equal(w->conn[0]->n_sent + w->conn[1]->n_sent, TO_0 + TO_1);
@@ -156,7 +156,7 @@ static void urgent_partitions_are_not_held_by_less_urgent_ones(void **state)
 	size_t n_before;
 
 	(void)state;
-	agt_job_runs(w->job, &run, 1);
+	agt_job_apply_placement(w->job, &run, 1);
 	tick(w, 0);
 	for (unsigned t = 0; t < 3; t++)
 		submit(w, t, 0, 1, 0);
@@ -186,7 +186,7 @@ static void urgent_partitions_are_sent_when_the_slower_connection_has_none_left(
 	struct ctl_run run = {.tensor = 13, .n = PARTS, .server = 1, .pgen = 7};
 
 	(void)state;
-	agt_job_runs(w->job, &run, 1);
+	agt_job_apply_placement(w->job, &run, 1);
 	tick(w, 0);
 	for (unsigned t = 0; t < TENSORS; t++)
 		submit(w, t, 0, 1, t >= 2 ? 9 : 0);
@@ -302,7 +302,7 @@ static void connection_that_starts_later_starts_at_the_others_progress(void **st
 	unsigned ms = 0;
 
 	(void)state;
-	agt_job_runs(w->job, &run, 1);
+	agt_job_apply_placement(w->job, &run, 1);
 	tick(w, 0);
 	for (unsigned t = 0; t < 2; t++)
 		submit(w, t, 0, 1, 0);
@@ -469,7 +469,7 @@ static void jobs_do_not_wait_for_each_other(void **state)
 	w->n_tensors--;
 	add_tensor(w);
 	tell_plan(w, TENSORS - 1);
-	agt_job_runs(other,
+	agt_job_apply_placement(other,
 		&(struct ctl_run){.tensor = 10 + TENSORS - 1, .n = PARTS, .server = 1, .pgen = 8},
 		1);
 	submit(w, TENSORS - 1, 0, 1, 0);

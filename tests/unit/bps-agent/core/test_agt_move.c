@@ -263,7 +263,7 @@ static void restarted_agent_sends_the_same_contribution_and_echo(void **state)
 	restart(w);
 	assert_int_equal(agt_tensor_round(w->t[0]), 1);
 	assert_int_equal(w->t[0]->submitted[0], 1);
-	assert_int_equal(agt_submit(w->t[0], 0, 2, OP_SUM, 0), 0);
+	assert_int_equal(agt_tensor_submit(w->t[0], 0, 2, OP_SUM, 0), 0);
 	come_back(w);
 	expect_msg(w, 0, WIRE_HAVE, 1);
 	is = expect_msg(w, 0, WIRE_CONTRIB, 2);
@@ -290,7 +290,7 @@ static void restarted_agent_has_landed_sums_and_requests_the_rest(void **state)
 	say(w, 0, &m);
 	restart(w);
 	assert_int_equal(agt_tensor_round(w->t[0]), 0);
-	assert_int_equal(agt_submit(w->t[0], 0, 1, OP_SUM, 0), 0);
+	assert_int_equal(agt_tensor_submit(w->t[0], 0, 1, OP_SUM, 0), 0);
 	come_back(w);
 	m = expect_msg(w, 0, WIRE_HAVE, 1);
 	assert_int_equal(m.part, 0);
@@ -330,7 +330,7 @@ static void contradictory_kept_state_is_not_used(void **state)
 	struct agt_world *w = world(.n_elems = SMALL, .n_parts = 2, .is_unplanned = true);
 	struct ctl_tensor plan = {.tensor = 10,
 		.name = "t",
-		.shape = shape_of(DTYPE_F32, (uint64_t)2 * w->n_elems),
+		.shape = shape_from_dtype_and_count(DTYPE_F32, (uint64_t)2 * w->n_elems),
 		.part_elems = w->n_elems};
 
 	(void)state;
@@ -341,7 +341,7 @@ static void contradictory_kept_state_is_not_used(void **state)
 	assert_int_equal(agt_tensor_plan(w->t[0], &plan), 0);
 	assert_int_equal(agt_tensor_round(w->t[0]), 2);
 	check(w);
-	assert_int_equal(agt_submit(w->t[0], 0, 3, OP_SUM, 0), 0);
+	assert_int_equal(agt_tensor_submit(w->t[0], 0, 3, OP_SUM, 0), 0);
 	check(w);
 	world_free(w);
 }

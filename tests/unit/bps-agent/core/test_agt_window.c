@@ -66,7 +66,8 @@ static void other_jobs_push_while_one_has_its_most_bytes_in_flight(void **state)
 	other = w->job = second_job(w);
 	add_tensor(w);
 	tell_plan(w, 1);
-	agt_job_runs(other, &(struct ctl_run){.tensor = 11, .n = 3, .server = 0, .pgen = 5}, 1);
+	agt_job_apply_placement(
+		other, &(struct ctl_run){.tensor = 11, .n = 3, .server = 0, .pgen = 5}, 1);
 	submit(w, 1, 0, 1, 0);
 	work(w);
 	assert_int_equal(w->conn[0]->n_sent, 2);
@@ -119,7 +120,7 @@ static void partition_that_never_fits_is_refused(void **state)
 	struct agt_world *w = world(.n_elems = LARGE, .is_unplanned = true, .job_inflight = 1000);
 	struct ctl_tensor plan = {.tensor = 10,
 		.name = "t",
-		.shape = shape_of(w->dtype, w->n_elems),
+		.shape = shape_from_dtype_and_count(w->dtype, w->n_elems),
 		.part_elems = w->n_elems};
 
 	(void)state;
@@ -205,7 +206,8 @@ static void job_that_begins_later_does_not_overtake(void **state)
 	other = w->job = second_job(w);
 	add_tensor(w);
 	tell_plan(w, 1);
-	agt_job_runs(other, &(struct ctl_run){.tensor = 11, .n = 3, .server = 0, .pgen = 5}, 1);
+	agt_job_apply_placement(
+		other, &(struct ctl_run){.tensor = 11, .n = 3, .server = 0, .pgen = 5}, 1);
 	submit(w, 1, 0, 1, 1);
 	w->job = mine;
 	for (uint32_t p = 0; p < 3; p++)

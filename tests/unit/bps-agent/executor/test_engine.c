@@ -72,7 +72,7 @@ static void land(struct engine_rig *r, uint32_t t, uint32_t part, uint64_t round
 			sum += ((int32_t *)(void *)(r->host + in_offset(r, t, g)))[i];
 		((int32_t *)(void *)(r->host + out_offset(r, t, round & 1)))[i] = 10 * sum;
 	}
-	assert_int_equal(engine_landed(r->e, t, part, round), 0);
+	assert_int_equal(engine_accept_landed_sum(r->e, t, part, round), 0);
 	if (r->landed)
 		r->landed[t][part] = true;
 }
@@ -119,7 +119,7 @@ static void add_tensor(struct engine_rig *r, uint32_t t)
 	struct engine_place places[MEMBERS];
 	struct engine_range in[MEMBERS];
 	struct engine_tensor_desc d = {.id = t,
-		.shape = shape_of(DTYPE_I32, r->n_elems),
+		.shape = shape_from_dtype_and_count(DTYPE_I32, r->n_elems),
 		.part_bytes = r->part_bytes,
 		.places = places,
 		.in = in};
@@ -131,7 +131,7 @@ static void add_tensor(struct engine_rig *r, uint32_t t)
 		in[g] = (struct engine_range){r->host_mem, in_offset(r, t, g)};
 	for (unsigned i = 0; i < 2; i++)
 		d.out[i] = (struct engine_range){r->host_mem, out_offset(r, t, i)};
-	assert_int_equal(engine_add(r->e, &d, &err), 0);
+	assert_int_equal(engine_add_tensor(r->e, &d, &err), 0);
 }
 
 static int make(struct engine_rig *r, const struct device_ops *ops, const char *name, unsigned n,
@@ -218,7 +218,7 @@ static void submit(struct engine_rig *r, uint32_t t, uint64_t round, uint16_t pr
 	fill(r, t, round);
 	for (unsigned m = 0; m < r->route.n_members; m++)
 		atomic_store(&r->slots[m][t].ready, round);
-	assert_int_equal(engine_run(r->e, t, round, OP_SUM, priority), 0);
+	assert_int_equal(engine_submit_round(r->e, t, round, OP_SUM, priority), 0);
 }
 
 static void expect_sum(const struct engine_rig *r, uint32_t t, uint64_t round)
@@ -331,7 +331,7 @@ static void a_round_starts_only_when_every_stream_is_ready(void **state)
 	(void)state;
 	assert_int_equal(make(&r, &device_fake, "ce", 4, 1000, 1024, 0), 0);
 	fill(&r, 0, 1);
-	assert_int_equal(engine_run(r.e, 0, 1, OP_SUM, 0), 0);
+	assert_int_equal(engine_submit_round(r.e, 0, 1, OP_SUM, 0), 0);
 	for (unsigned m = 0; m < 4; m++) {
 		poll_engine(&r);
 		assert_int_equal(engine_missing(r.e, 0), m);
@@ -351,7 +351,7 @@ static void a_stream_that_is_late_is_named_once(void **state)
 	(void)state;
 	assert_int_equal(make(&r, &device_fake, "ce", 3, 1000, 1024, 0), 0);
 	fill(&r, 0, 1);
-	assert_int_equal(engine_run(r.e, 0, 1, OP_SUM, 0), 0);
+	assert_int_equal(engine_submit_round(r.e, 0, 1, OP_SUM, 0), 0);
 	poll_engine(&r);
 	r.now_ns += 900000000;
 	poll_engine(&r);
@@ -446,14 +446,14 @@ static void a_landed_partition_must_have_been_staged(void **state)
 
 	(void)state;
 	assert_int_equal(make(&r, &device_fake, "copy", 1, 1000, 1024, 0), 0);
-	assert_int_equal(engine_landed(r.e, 0, 0, 1), -EINVAL);
+	assert_int_equal(engine_accept_landed_sum(r.e, 0, 0, 1), -EINVAL);
 	submit(&r, 0, 1, 0);
 	poll_engine(&r);
-	assert_int_equal(engine_landed(r.e, 0, 0, 1), -EINVAL);
-	assert_int_equal(engine_landed(r.e, 9, 0, 1), -EINVAL);
-	assert_int_equal(engine_run(r.e, 0, 1, OP_SUM, 0), -EINVAL);
-	assert_int_equal(engine_run(r.e, 1, 2, OP_SUM, 0), -EINVAL);
-	assert_int_equal(engine_run(r.e, 9, 1, OP_SUM, 0), -EINVAL);
+	assert_int_equal(engine_accept_landed_sum(r.e, 0, 0, 1), -EINVAL);
+	assert_int_equal(engine_accept_landed_sum(r.e, 9, 0, 1), -EINVAL);
+	assert_int_equal(engine_submit_round(r.e, 0, 1, OP_SUM, 0), -EINVAL);
+	assert_int_equal(engine_submit_round(r.e, 1, 2, OP_SUM, 0), -EINVAL);
+	assert_int_equal(engine_submit_round(r.e, 9, 1, OP_SUM, 0), -EINVAL);
 	unmake(&r);
 }
 
@@ -466,7 +466,7 @@ static void have_successor(
 	unsigned before = r->n_staged, n_done[TENSORS];
 
 	memcpy(n_done, r->n_done, sizeof(n_done));
-	engine_mute(r->e);
+	engine_mute_reports(r->e);
 	for (unsigned i = 0; i < 40; i++) {
 		poll_engine(r);
 		fake_device_step(r->dev, i % fake_device_queues(r->dev));
@@ -474,10 +474,11 @@ static void have_successor(
 	assert_int_equal(r->n_staged, before);
 	for (uint32_t t = 0; t < TENSORS; t++) {
 		assert_int_equal(r->n_done[t], n_done[t]);
-		assert_int_equal(engine_run(r->e, t, rounds[t], OP_SUM, 0), 0);
+		assert_int_equal(engine_submit_round(r->e, t, rounds[t], OP_SUM, 0), 0);
 		for (uint32_t i = 0; i < PARTS_MAX; i++)
 			if (has_landed[t][i])
-				assert_int_equal(engine_landed(r->e, t, i, rounds[t]), 0);
+				assert_int_equal(
+					engine_accept_landed_sum(r->e, t, i, rounds[t]), 0);
 	}
 	check(r);
 }
@@ -503,7 +504,7 @@ static void a_restarted_agent_receives_the_reports_that_it_missed(void **state)
 			}
 			have_successor(&r, first, landed);
 			/* the same round cannot run again */
-			assert_int_equal(engine_run(r.e, 0, 1, OP_SUM, 0), -EINVAL);
+			assert_int_equal(engine_submit_round(r.e, 0, 1, OP_SUM, 0), -EINVAL);
 			for (uint32_t t = 0; t < TENSORS; t++)
 				if (atomic_load(&r.slots[0][t].done) < 1)
 					run_fake(&r, t);
@@ -537,8 +538,8 @@ static void a_restarted_agent_may_request_rounds_that_are_over(void **state)
 	assert_int_equal(r.n_done[0], 3);
 	assert_int_equal(r.n_done[1], 3);
 	assert_int_equal(r.n_done[2], 2);
-	engine_landed(r.e, 0, 0, 2); /* a late report about a round that has ended */
-	assert_int_equal(engine_run(r.e, 0, 3, OP_SUM, 0), 0);
+	engine_accept_landed_sum(r.e, 0, 0, 2); /* a late report about a round that has ended */
+	assert_int_equal(engine_submit_round(r.e, 0, 3, OP_SUM, 0), 0);
 	run_fake(&r, 0);
 	expect_sum(&r, 0, 3);
 	unmake(&r);
@@ -549,7 +550,7 @@ static void a_tensor_outside_of_its_memory_is_refused(void **state)
 	struct engine_place place = {{0}, 3};
 	struct engine_range in;
 	struct engine_tensor_desc d = {.id = 7,
-		.shape = shape_of(DTYPE_I32, 1000),
+		.shape = shape_from_dtype_and_count(DTYPE_I32, 1000),
 		.part_bytes = 1024,
 		.places = &place,
 		.in = &in};
@@ -560,17 +561,17 @@ static void a_tensor_outside_of_its_memory_is_refused(void **state)
 	assert_int_equal(make(&r, &device_fake, "copy", 1, 1000, 1024, 0), 0);
 	in = d.out[0] = d.out[1] = (struct engine_range){r.host_mem, 0};
 	place.at = (struct engine_range){r.gpu_mem[0], r.bytes * TENSORS - 3996};
-	assert_int_equal(engine_add(r.e, &d, &err), -EINVAL);
+	assert_int_equal(engine_add_tensor(r.e, &d, &err), -EINVAL);
 	place.at.offset = UINT64_MAX - 3;
-	assert_int_equal(engine_add(r.e, &d, &err), -EINVAL);
+	assert_int_equal(engine_add_tensor(r.e, &d, &err), -EINVAL);
 	place.at.offset = 2;
-	assert_int_equal(engine_add(r.e, &d, &err), -EINVAL);
+	assert_int_equal(engine_add_tensor(r.e, &d, &err), -EINVAL);
 	place.at.offset = 0;
 	place.slot = SLOTS;
-	assert_int_equal(engine_add(r.e, &d, &err), -EINVAL);
+	assert_int_equal(engine_add_tensor(r.e, &d, &err), -EINVAL);
 	place.slot = 3;
-	assert_int_equal(engine_add(r.e, &d, &err), 0);
-	assert_int_equal(engine_add(r.e, &d, &err), -EINVAL);
+	assert_int_equal(engine_add_tensor(r.e, &d, &err), 0);
+	assert_int_equal(engine_add_tensor(r.e, &d, &err), -EINVAL);
 	unmake(&r);
 }
 
@@ -701,7 +702,7 @@ static void a_slow_trainer_or_network_is_no_fault(void **state)
 	(void)state;
 	make(&r, &device_fake, "copy", 1, 1000, 4096, 0);
 	r.lands_at_once = false;
-	assert_int_equal(engine_run(r.e, 0, 1, OP_SUM, 0), 0);
+	assert_int_equal(engine_submit_round(r.e, 0, 1, OP_SUM, 0), 0);
 	r.now_ns += UINT64_C(100000000000);
 	poll_engine(&r);
 	fill(&r, 0, 1);
@@ -744,7 +745,7 @@ static void a_member_may_leave_when_nothing_is_in_flight(void **state)
 	run_fake(&r, 0);
 	engine_member_gone(r.e, 1);
 	assert_int_equal(r.failed, 0);
-	assert_int_equal(engine_run(r.e, 0, 2, OP_SUM, 0), 0);
+	assert_int_equal(engine_submit_round(r.e, 0, 2, OP_SUM, 0), 0);
 	assert_int_equal(r.failed, BPS_EWORKER_LOST);
 	unmake(&r);
 }
@@ -764,13 +765,13 @@ static void a_cancelled_tensor_leaves_the_others_alone(void **state)
 				fake_device_step(r.dev, i % fake_device_queues(r.dev));
 			}
 			if (!r.n_done[0]) {
-				engine_cancel(r.e, 0);
+				engine_cancel_tensor(r.e, 0);
 				check(&r);
 				assert_true(gpu_slot_is_poisoned(atomic_load(&r.slots[0][0].done)));
 			}
 			run_fake(&r, 1);
 			expect_sum(&r, 1, 1);
-			assert_int_equal(engine_run(r.e, 0, 1 + r.n_done[0], OP_SUM, 0),
+			assert_int_equal(engine_submit_round(r.e, 0, 1 + r.n_done[0], OP_SUM, 0),
 				r.n_done[0] ? 0 : -EINVAL);
 			unmake(&r);
 		}
@@ -783,9 +784,9 @@ static void memory_in_use_is_not_released(void **state)
 	(void)state;
 	make(&r, &device_fake, "copy", 1, 1000, 1024, 0);
 	submit(&r, 0, 1, 0);
-	assert_int_equal(engine_forget(r.e, r.gpu_mem[0]), -EBUSY);
+	assert_int_equal(engine_cancel_tensors_of_memory(r.e, r.gpu_mem[0]), -EBUSY);
 	run_fake(&r, 0);
-	assert_int_equal(engine_forget(r.e, r.gpu_mem[0]), 0);
+	assert_int_equal(engine_cancel_tensors_of_memory(r.e, r.gpu_mem[0]), 0);
 	assert_true(gpu_slot_is_poisoned(atomic_load(&r.slots[0][2].done)));
 	unmake(&r);
 }

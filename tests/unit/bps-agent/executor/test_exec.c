@@ -101,7 +101,8 @@ static void say_hello(struct exec_rig *r, uint32_t worker, int sock)
 
 static void make_rings(struct exec_rig *r)
 {
-	assert_int_equal(memfd_new("pipe", sizeof(*r->page), MEMFD_FIXED_SIZE, &r->page_fd), 0);
+	assert_int_equal(
+		memfd_create_sealed("pipe", sizeof(*r->page), MEMFD_FIXED_SIZE, &r->page_fd), 0);
 	r->page = mmap(NULL, sizeof(*r->page), PROT_READ | PROT_WRITE, MAP_SHARED, r->page_fd, 0);
 	assert_true(r->page != MAP_FAILED);
 	r->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -226,7 +227,7 @@ static void memory_that_can_shrink_is_refused(void **state)
 	fd = open("/", O_RDONLY | O_DIRECTORY);
 	assert_int_not_equal(import(&r, 1, 0, fd), 0);
 	close(fd);
-	assert_int_equal(memfd_new("good", 65536, MEMFD_FIXED_SIZE, &fd), 0);
+	assert_int_equal(memfd_create_sealed("good", 65536, MEMFD_FIXED_SIZE, &fd), 0);
 	assert_int_not_equal(import(&r, 131072, 0, fd), 0);
 	assert_int_not_equal(import(&r, UINT64_MAX, 1, fd), 0);
 	assert_int_equal(import(&r, 65536, 0, fd), 0);
@@ -259,7 +260,7 @@ static void give_arena(struct exec_rig *r)
 	struct local_msg arena = {.type = GPU_ARENA, .gpu_arena = {.id = 1, .bytes = 1 << 20}};
 	int fd;
 
-	assert_int_equal(memfd_new("arena", 1 << 20, MEMFD_FIXED_SIZE, &fd), 0);
+	assert_int_equal(memfd_create_sealed("arena", 1 << 20, MEMFD_FIXED_SIZE, &fd), 0);
 	say(r->agent, &arena, &fd, 1);
 	close(fd);
 }

@@ -25,10 +25,10 @@ static void large_memory_is_allocated_in_pieces_and_completely(void **state)
 	unsigned n = 1;
 
 	(void)state;
-	assert_int_equal(memory_begin(&m, "test", 40 * MIB,
-				 arena_seals(&(struct arena_set){0}, ARENA_INPUT), &err),
+	assert_int_equal(memory_create_mapping(&m, "test", 40 * MIB,
+				 arena_seals_of_kind(&(struct arena_set){0}, ARENA_INPUT), &err),
 		0);
-	while (memory_step(&m, &err) == 1)
+	while (memory_allocate_piece(&m, &err) == 1)
 		n++;
 	assert_int_equal(n, 3); /* three pieces: 16 + 16 + 8 MiB */
 	assert_int_equal(fstat(m.fd, &st), 0);
@@ -38,7 +38,7 @@ static void large_memory_is_allocated_in_pieces_and_completely(void **state)
 	assert_int_equal(fcntl(m.fd, F_GET_SEALS) & F_SEAL_SHRINK, F_SEAL_SHRINK);
 	assert_int_equal(((char *)m.mem)[0], 0);
 	assert_int_equal(((char *)m.mem)[40 * MIB - 1], 0);
-	memory_drop(&m);
+	memory_unmap_and_close(&m);
 	assert_int_equal(m.fd, -1);
 }
 
@@ -79,7 +79,7 @@ static void drop(void *ctx, const struct memory *m)
 	struct memory mine = *m;
 
 	(void)ctx;
-	memory_drop(&mine);
+	memory_unmap_and_close(&mine);
 }
 
 static const struct arena_owner owner = {
@@ -101,15 +101,18 @@ static void arena_is_requested_allocated_elsewhere_and_adopted(void **state)
 	assert_int_equal(arena_alloc(&set, ARENA_INPUT, NULL, 4096, &a, &mem, &err), -EINPROGRESS);
 	assert_int_equal(set.want_bytes, MIB);
 	assert_int_equal(account.bytes, MIB);
-	assert_int_equal(memory_make(&m, "test", MIB, arena_seals(&set, ARENA_INPUT), &err), 0);
+	assert_int_equal(
+		memory_make_sealed(&m, "test", MIB, arena_seals_of_kind(&set, ARENA_INPUT), &err),
+		0);
 	assert_int_equal(arena_adopt(&set, ARENA_INPUT, &m, &a, &err), 0);
 	assert_int_equal(arena_alloc(&set, ARENA_INPUT, a, 4096, &a, &mem, &err), 0);
 	assert_int_equal(arena_alloc(&set, ARENA_INPUT, a, 20 * MIB, &a, &mem, &err), -EINPROGRESS);
 	assert_int_equal(set.want_kind, ARENA_INPUT);
 	assert_int_equal(set.want_bytes, 20 * MIB);
 	assert_int_equal(account.bytes, 21 * MIB);
-	assert_int_equal(
-		memory_make(&m, "test", set.want_bytes, arena_seals(&set, set.want_kind), &err), 0);
+	assert_int_equal(memory_make_sealed(&m, "test", set.want_bytes,
+				 arena_seals_of_kind(&set, set.want_kind), &err),
+		0);
 	assert_int_equal(arena_adopt(&set, set.want_kind, &m, &a, &err), 0);
 	assert_int_equal(arena_alloc(&set, ARENA_INPUT, a, 20 * MIB, &a, &mem, &err), 0);
 	assert_ptr_equal(mem.mem, a->mem);
@@ -117,7 +120,7 @@ static void arena_is_requested_allocated_elsewhere_and_adopted(void **state)
 	assert_int_equal(arena_alloc(&set, ARENA_INPUT, a, 10 * MIB, &a, &mem, &err), BPS_EQUOTA);
 	assert_int_equal(
 		arena_alloc(&set, ARENA_PRIVATE, NULL, 5 * MIB, &a, &mem, &err), -EINPROGRESS);
-	arena_forgo(&set, set.want_kind, set.want_bytes);
+	arena_release_charge(&set, set.want_kind, set.want_bytes);
 	assert_int_equal(account.bytes, 21 * MIB);
 	arena_set_fini(&set);
 	assert_int_equal(account.bytes, 0);
@@ -131,7 +134,7 @@ static void missing_memory_is_an_error_and_leaves_nothing(void **state)
 	struct err_text err = {""};
 
 	(void)state;
-	assert_true(memory_make(&m, "test", SIZE_MAX / 4, 0, &err) < 0);
+	assert_true(memory_make_sealed(&m, "test", SIZE_MAX / 4, 0, &err) < 0);
 	assert_non_null(strstr(err.s, "shared memory"));
 	assert_null(m.mem);
 	assert_int_equal(m.fd, -1);

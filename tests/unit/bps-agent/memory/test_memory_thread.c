@@ -64,7 +64,7 @@ static void setup(struct memory_world *w)
 	w->large = w->small = (struct memory_request){.name = "test", .done = done, .user = w};
 	w->large.bytes = 512 * MIB;
 	w->small.bytes = MIB;
-	w->small.more_seals = arena_seals(&(struct arena_set){0}, ARENA_OUTPUT);
+	w->small.more_seals = arena_seals_of_kind(&(struct arena_set){0}, ARENA_OUTPUT);
 }
 
 static void teardown(struct memory_world *w)

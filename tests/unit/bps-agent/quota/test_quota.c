@@ -31,9 +31,9 @@ static int setup(void **state)
 	static struct quota_world w;
 
 	w.q = quota_new(&limits, "node1");
-	w.alice = quota_user(w.q, 1000);
-	w.bob = quota_user(w.q, 1001);
-	w.job = quota_job(w.alice, "train");
+	w.alice = quota_get_user_account(w.q, 1000);
+	w.bob = quota_get_user_account(w.q, 1001);
+	w.job = quota_new_job_account(w.alice, "train");
 	quota_set_name(w.alice, "alice");
 	*state = &w;
 	return 0;
@@ -43,9 +43,9 @@ static int teardown(void **state)
 {
 	struct quota_world *w = *state;
 
-	quota_put(w->job);
-	quota_put(w->alice);
-	quota_put(w->bob);
+	quota_account_release(w->job);
+	quota_account_release(w->alice);
+	quota_account_release(w->bob);
 	quota_free(w->q);
 	return 0;
 }
@@ -94,7 +94,8 @@ static void refusal_names_the_limit_and_what_to_do(void **state)
 static void use_of_a_job_counts_for_its_user_and_the_machine(void **state)
 {
 	struct quota_world *w = *state;
-	struct quota_account *second = quota_job(w->alice, "eval"), *other = quota_job(w->bob, "x");
+	struct quota_account *second = quota_new_job_account(w->alice, "eval"),
+			     *other = quota_new_job_account(w->bob, "x");
 
 	take(w, w->job, QUOTA_MEMORY, 40 * MIB);
 	assert_refused(w, w->job, QUOTA_MEMORY, 3 * MIB / 2,
@@ -111,11 +112,11 @@ static void use_of_a_job_counts_for_its_user_and_the_machine(void **state)
 		"all users together have 100.0 MiB of 100.0 MiB shared memory on node1; " KEPT
 		"see bps-agent's --memory");
 	assert_int_equal(quota_used(w->alice, QUOTA_MEMORY), 60 * MIB);
-	quota_put(second); /* freeing the account ends its charges */
+	quota_account_release(second); /* freeing the account ends its charges */
 	assert_int_equal(quota_used(w->alice, QUOTA_MEMORY), 40 * MIB);
 	take(w, w->bob, QUOTA_MEMORY, 20 * MIB);
 	quota_give(w->bob, QUOTA_MEMORY, 20 * MIB);
-	quota_put(other);
+	quota_account_release(other);
 	assert_int_equal(quota_used(w->bob, QUOTA_MEMORY), 0);
 }
 
@@ -129,7 +130,7 @@ static void every_limit_is_exact(void **state)
 			enum quota_kind kind = (enum quota_kind)k;
 			uint64_t limit = limits.of[s][k];
 
-			assert_true(!limit || quota_setting((enum quota_scope)s, kind));
+			assert_true(!limit || quota_setting_name((enum quota_scope)s, kind));
 			if (!limit)
 				continue;
 			take(w, of[s], kind, limit);
@@ -137,7 +138,8 @@ static void every_limit_is_exact(void **state)
 			quota_give(of[s], kind, 1);
 			take(w, of[s], kind, 1);
 			assert_int_equal(quota_take(of[s], kind, UINT64_MAX, &w->err), BPS_EQUOTA);
-			assert_non_null(strstr(w->err.s, quota_setting((enum quota_scope)s, kind)));
+			assert_non_null(
+				strstr(w->err.s, quota_setting_name((enum quota_scope)s, kind)));
 			quota_give(of[s], kind, limit);
 			assert_int_equal(quota_used(w->alice, kind), 0);
 		}
@@ -175,19 +177,19 @@ static void users_that_have_left_keep_their_name_and_at_most_some_are_kept(void 
 	struct quota_account *a;
 
 	for (uid_t uid = 2000; uid < 4000; uid++) {
-		a = quota_user(w->q, uid);
+		a = quota_get_user_account(w->q, uid);
 		assert_non_null(a);
 		if (uid == 3999)
 			quota_set_name(a, "last");
-		quota_put(a);
+		quota_account_release(a);
 	}
-	a = quota_user(w->q, 3999);
+	a = quota_get_user_account(w->q, 3999);
 	assert_true(quota_is_named(a));
-	quota_put(a);
-	a = quota_user(w->q, 2000);
+	quota_account_release(a);
+	a = quota_get_user_account(w->q, 2000);
 	assert_false(quota_is_named(a));
 	assert_true(quota_is_named(a)); /* the first request of a user looks the user's name up */
-	quota_put(a);
+	quota_account_release(a);
 	assert_true(quota_is_named(w->alice));
 }
 
@@ -198,12 +200,12 @@ static void burst_is_served_at_once_and_then_the_rate_holds(void **state)
 	uint64_t now = 5 * NS_PER_S;
 
 	for (unsigned i = 0; i < 20; i++)
-		assert_int_equal(quota_request(w->alice, &pace, now, &w->err), 0);
-	assert_int_equal(quota_request(w->alice, &pace, now, &w->err), NS_PER_S / 10);
-	assert_int_equal(quota_request(w->alice, &pace, now, &w->err), 2 * NS_PER_S / 10);
-	assert_int_equal(quota_request(w->bob, &other, now, &w->err), 0);
+		assert_int_equal(quota_pace_request(w->alice, &pace, now, &w->err), 0);
+	assert_int_equal(quota_pace_request(w->alice, &pace, now, &w->err), NS_PER_S / 10);
+	assert_int_equal(quota_pace_request(w->alice, &pace, now, &w->err), 2 * NS_PER_S / 10);
+	assert_int_equal(quota_pace_request(w->bob, &other, now, &w->err), 0);
 	now += NS_PER_S;
-	assert_int_equal(quota_request(w->alice, &pace, now, &w->err), 0);
+	assert_int_equal(quota_pace_request(w->alice, &pace, now, &w->err), 0);
 	assert_int_equal(pace.n_slowed, 0);
 }
 
@@ -213,11 +215,11 @@ static void connections_of_one_user_share_its_rate(void **state)
 	struct quota_pace one = {0}, two = {0};
 
 	for (unsigned i = 0; i < 10; i++) {
-		assert_int_equal(quota_request(w->alice, &one, NS_PER_S, &w->err), 0);
-		assert_int_equal(quota_request(w->alice, &two, NS_PER_S, &w->err), 0);
+		assert_int_equal(quota_pace_request(w->alice, &one, NS_PER_S, &w->err), 0);
+		assert_int_equal(quota_pace_request(w->alice, &two, NS_PER_S, &w->err), 0);
 	}
-	assert_true(quota_request(w->alice, &one, NS_PER_S, &w->err) > 0);
-	assert_true(quota_request(w->alice, &two, NS_PER_S, &w->err) > 0);
+	assert_true(quota_pace_request(w->alice, &one, NS_PER_S, &w->err) > 0);
+	assert_true(quota_pace_request(w->alice, &two, NS_PER_S, &w->err) > 0);
 }
 
 static void requests_that_never_pause_are_refused_in_the_end(void **state)
@@ -228,30 +230,30 @@ static void requests_that_never_pause_are_refused_in_the_end(void **state)
 	int64_t wait = 0;
 
 	for (unsigned i = 0; i < 20 + 40; i++) {
-		wait = quota_request(w->alice, &pace, now, &w->err);
+		wait = quota_pace_request(w->alice, &pace, now, &w->err);
 		assert_true(wait >= 0);
 		now += (uint64_t)wait;
 	}
-	assert_int_equal(quota_request(w->alice, &pace, now, &w->err), BPS_EQUOTA);
+	assert_int_equal(quota_pace_request(w->alice, &pace, now, &w->err), BPS_EQUOTA);
 	assert_string_equal(w->err.s,
 		"user alice (uid 1000) sends more than 10 requests a second on node1: 41 requests "
 		"in a row exceeded this limit; send fewer, or raise bps-agent's --user-requests");
 	/* requests of another connection of the user are counted separately */
-	assert_true(quota_request(w->alice, &fresh, now, &w->err) > 0);
+	assert_true(quota_pace_request(w->alice, &fresh, now, &w->err) > 0);
 }
 
 static void rate_of_0_is_no_limit(void **state)
 {
 	struct quota_limits none = {.requests_per_s = 0};
 	struct quota *q = quota_new(&none, "node1");
-	struct quota_account *a = quota_user(q, 1);
+	struct quota_account *a = quota_get_user_account(q, 1);
 	struct quota_pace pace = {0};
 	struct err_text err;
 
 	(void)state;
 	for (unsigned i = 0; i < 1000; i++)
-		assert_int_equal(quota_request(a, &pace, 1, &err), 0);
-	quota_put(a);
+		assert_int_equal(quota_pace_request(a, &pace, 1, &err), 0);
+	quota_account_release(a);
 	quota_free(q);
 }
 
@@ -263,7 +265,7 @@ static void view_has_use_limits_refusals_and_a_bound(void **state)
 
 	take(w, w->job, QUOTA_TENSORS, 3);
 	assert_int_equal(quota_take(w->job, QUOTA_TENSORS, 4, &w->err), BPS_EQUOTA);
-	quota_view(w->q, &v);
+	quota_fill_view(w->q, &v);
 	assert_int_equal(v.n_rows, 4); /* rows: the machine, alice, bob, the job */
 	assert_int_equal(v.rows[0].scope, QUOTA_MACHINE);
 	assert_string_equal(v.rows[1].user, "alice");
@@ -275,13 +277,13 @@ static void view_has_use_limits_refusals_and_a_bound(void **state)
 	assert_int_equal(v.refused[QUOTA_JOB][QUOTA_TENSORS], 1);
 	assert_true(v.fullest[QUOTA_JOB][QUOTA_TENSORS] == 0.5);
 	for (unsigned i = 0; i < QUOTA_VIEW_MAX + 3; i++)
-		many[i] = quota_user(w->q, 5000 + i);
-	quota_view(w->q, &v);
+		many[i] = quota_get_user_account(w->q, 5000 + i);
+	quota_fill_view(w->q, &v);
 	assert_int_equal(v.n_rows, QUOTA_VIEW_MAX);
 	assert_int_equal(v.n_left_out, 4 + QUOTA_VIEW_MAX + 3 - QUOTA_VIEW_MAX);
 	for (unsigned i = 0; i < QUOTA_VIEW_MAX + 3; i++)
-		quota_put(many[i]);
-	quota_view(w->q, &v);
+		quota_account_release(many[i]);
+	quota_fill_view(w->q, &v);
 	assert_int_equal(v.n_rows, 4); /* users who use nothing are not listed */
 }
 

@@ -15,7 +15,7 @@
 
 /* A stub, which this test never calls. The agent's own function would link all of the agent's code,
  * whose names clash with those of the library. */
-void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsigned n_fds)
+void trainer_send_message(struct trainer *t, struct local_msg *m, const int *fds, unsigned n_fds)
 {
 	(void)t;
 	(void)m;

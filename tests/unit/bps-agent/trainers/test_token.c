@@ -21,7 +21,7 @@ static void assert_proof(const char *job, const char *hex)
 	for (unsigned i = 0; i < sizeof(bytes); i++)
 		bytes[i] = (uint8_t)i;
 	assert_int_equal(hex_parse(hex, want, sizeof(want)), sizeof(want));
-	assert_int_equal(token_proof(&token, job, got), 0);
+	assert_int_equal(token_compute_proof(&token, job, got), 0);
 	assert_memory_equal(got, want, sizeof(want));
 }
 
@@ -38,8 +38,8 @@ static void token_of_another_length_has_no_proof(void **state)
 	uint8_t got[CTL_TOKEN_BYTES];
 
 	(void)state;
-	assert_int_equal(token_proof(&shorter, "mnist", got), -EINVAL);
-	assert_int_equal(token_proof(&none, "mnist", got), -EINVAL);
+	assert_int_equal(token_compute_proof(&shorter, "mnist", got), -EINVAL);
+	assert_int_equal(token_compute_proof(&none, "mnist", got), -EINVAL);
 }
 
 int main(void)

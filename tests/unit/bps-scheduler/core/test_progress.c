@@ -68,7 +68,7 @@ static void hello(struct progress_world *w, uint32_t conn, enum role role, const
 			.provider = "sockets"}};
 
 	sched_conn_open(w->core, conn, w->now);
-	sched_message(w->core, conn, &msg, w->now);
+	sched_receive_message(w->core, conn, &msg, w->now);
 }
 
 static void world_init(struct progress_world *w)
@@ -96,7 +96,7 @@ static void world_init(struct progress_world *w)
 			.join = {.seq = 1, .job = "x", .rank = i, .size = AGENTS, .pid = i}};
 
 		hello(w, 21 + i, ROLE_AGENT, names[i]);
-		sched_message(w->core, 21 + i, &join, w->now);
+		sched_receive_message(w->core, 21 + i, &join, w->now);
 	}
 }
 
@@ -105,7 +105,7 @@ static void beat_agents(struct progress_world *w)
 	struct ctl_msg msg = {.type = CTL_BEAT};
 
 	for (uint32_t i = 0; i < AGENTS; i++)
-		sched_message(w->core, 21 + i, &msg, w->now);
+		sched_receive_message(w->core, 21 + i, &msg, w->now);
 }
 
 /* Advance the time by one second. Both servers report that the agent with the index `last` was the
@@ -129,9 +129,9 @@ static void second(
 
 	w->now += 1000 * MS;
 	beat_agents(w);
-	sched_message(w->core, 11, &msg, w->now);
+	sched_receive_message(w->core, 11, &msg, w->now);
 	job.wait_p50_us = 0;
-	sched_message(w->core, 12, &msg, w->now);
+	sched_receive_message(w->core, 12, &msg, w->now);
 	memset(late, 0xee, sizeof(late)); /* the core must have copied what it needs */
 	memset(&job, 0xee, sizeof(job));
 	sched_tick(w->core, w->now);
@@ -155,8 +155,8 @@ static void seconds_of(struct progress_world *w, unsigned n, struct figures f)
 		w->now += 1000 * MS;
 		job.round = w->steps += f.steps;
 		beat_agents(w);
-		sched_message(w->core, 11, &msg, w->now);
-		sched_message(w->core, 12, &other, w->now);
+		sched_receive_message(w->core, 11, &msg, w->now);
+		sched_receive_message(w->core, 12, &other, w->now);
 		sched_tick(w->core, w->now);
 	}
 }
@@ -200,9 +200,9 @@ static void sums(struct progress_world *w, uint64_t rounds, uint32_t sum_us)
 
 	w->now += 1000 * MS;
 	beat_agents(w);
-	sched_message(w->core, 11, &msg, w->now);
+	sched_receive_message(w->core, 11, &msg, w->now);
 	msg.beat = (struct ctl_beat){.rounds = rounds};
-	sched_message(w->core, 12, &msg, w->now);
+	sched_receive_message(w->core, 12, &msg, w->now);
 	sched_tick(w->core, w->now);
 }
 
@@ -248,8 +248,8 @@ static void lists_of_a_heartbeat_are_cut_to_their_limits(void **state)
 	for (unsigned i = 0; i <= CTL_BEAT_JOBS_MAX; i++)
 		jobs[i] = (struct ctl_beat_job){.late = late, .n_late = CTL_BEAT_LATE_MAX + 1};
 	world_init(&w);
-	sched_message(w.core, 11, &msg, w.now);
-	m = sched_member(w.core, 1);
+	sched_receive_message(w.core, 11, &msg, w.now);
+	m = sched_member_by_id(w.core, 1);
 	assert_int_equal(m->n_reports, CTL_BEAT_JOBS_MAX);
 	for (uint32_t i = 0; i < m->n_reports; i++)
 		assert_int_equal(m->reports[i].job.n_late, CTL_BEAT_LATE_MAX);

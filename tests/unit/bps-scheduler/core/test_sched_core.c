@@ -85,7 +85,7 @@ static void chaos_hello(struct chaos *h, uint32_t i, bool is_new)
 	msg.hello.view = h->w.kept_view;
 	h->conn[i] = ++h->next_conn;
 	sched_conn_open(h->w.core, h->conn[i], h->w.now);
-	sched_message(h->w.core, h->conn[i], &msg, h->w.now);
+	sched_receive_message(h->w.core, h->conn[i], &msg, h->w.now);
 }
 
 static void chaos_message(struct chaos *h)
@@ -96,8 +96,10 @@ static void chaos_message(struct chaos *h)
 	uint32_t i = is_sane ? 3 + draw(h, 3) : draw(h, MEMBERS);
 	uint32_t job = is_sane ? h->w.last_job : draw(h, 4), rank = is_sane ? i - 3 : draw(h, 4);
 	struct ctl_decl d[2] = {
-		{rank, tensors[draw(h, 4)], shape_of(DTYPE_F32, draw(h, 20) ? 400000 : 1000), 0},
-		{rank, tensors[draw(h, 4)], shape_of(DTYPE_F32, 400000), draw(h, 20) ? 0 : ENOMEM}};
+		{rank, tensors[draw(h, 4)],
+			shape_from_dtype_and_count(DTYPE_F32, draw(h, 20) ? 400000 : 1000), 0},
+		{rank, tensors[draw(h, 4)], shape_from_dtype_and_count(DTYPE_F32, 400000),
+			draw(h, 20) ? 0 : ENOMEM}};
 	struct ctl_report_worker rw = {.rank = rank};
 	struct ctl_msg msg = {.type = CTL_BEAT};
 
@@ -133,7 +135,7 @@ static void chaos_message(struct chaos *h)
 			msg = (struct ctl_msg){.type = CTL_FAIL, .fail = {job, 0, ""}};
 		break;
 	}
-	sched_message(h->w.core, h->conn[i], &msg, h->w.now);
+	sched_receive_message(h->w.core, h->conn[i], &msg, h->w.now);
 }
 
 static void chaos_pass(struct chaos *h)

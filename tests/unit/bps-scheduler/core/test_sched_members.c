@@ -291,7 +291,7 @@ static void reconnect_of_the_same_instance_changes_no_view(void **state)
 
 	(void)state;
 	running_job(&w);
-	view = sched_view(w.core);
+	view = sched_current_view(w.core);
 	close_conn(&w, 11);
 	close_conn(&w, 21);
 	pass(&w, 300, (const uint32_t[]){12, 22, 0});
@@ -304,7 +304,7 @@ static void reconnect_of_the_same_instance_changes_no_view(void **state)
 	SAID(&w, "41 WELCOME id=3");
 	SAID(&w, "41 PLAN job=1 0=w");
 	NOT_SAID(&w, "22 ");
-	assert_true(sched_view(w.core) == view);
+	assert_true(sched_current_view(w.core) == view);
 	world_fini(&w);
 }
 

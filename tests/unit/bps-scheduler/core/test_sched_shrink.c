@@ -62,7 +62,7 @@ static void lost_worker_takes_its_machine_out_of_a_job_that_may_shrink(void **st
 	world_fini(&w);
 }
 
-static void job_fail(struct sched_world *w, uint32_t conn, int code, const char *text)
+static void job_report_failure(struct sched_world *w, uint32_t conn, int code, const char *text)
 {
 	struct ctl_msg msg = {
 		.type = CTL_FAIL, .fail = {w->last_job, (uint32_t)-code, .text = text}};
@@ -78,22 +78,22 @@ static void machine_whose_gpus_fail_leaves_a_job_that_may_shrink(void **state)
 
 	(void)state;
 	shrinking_job(&w);
-	job_fail(&w, 23, BPS_EDEVICE, "an illegal address");
+	job_report_failure(&w, 23, BPS_EDEVICE, "an illegal address");
 	SAID(&w, "21 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) gone");
 	SAID(&w, "23 JOB_END job=1 code=10009 agent 'c' (host c) is no longer in job 'x', "
 		 "which went on without it: c (host c): an illegal address");
 	clear(&w);
 	/* the agent repeats the message after a reconnection */
-	job_fail(&w, 23, BPS_EDEVICE, "an illegal address");
+	job_report_failure(&w, 23, BPS_EDEVICE, "an illegal address");
 	SAID(&w, "23 JOB_END job=1 code=10009");
 	NOT_SAID(&w, "21 JOB");
-	job_fail(&w, 22, BPS_EMISMATCH, "results differ");
+	job_report_failure(&w, 22, BPS_EMISMATCH, "results differ");
 	SAID(&w, "21 JOB_END job=1 code=10003 results differ");
 	world_fini(&w);
 	shrinking_job(&w);
 	worker(&w, 23, 2, WORKER_LOST);
 	worker(&w, 22, 1, WORKER_LOST);
-	job_fail(&w, 21, BPS_EDEVICE, "an illegal address");
+	job_report_failure(&w, 21, BPS_EDEVICE, "an illegal address");
 	SAID(&w, "21 JOB_END job=1 code=10024 a (host a): an illegal address");
 	world_fini(&w);
 }

@@ -13,10 +13,10 @@ static void restarted_scheduler_knows_its_members_and_jobs(void **state)
 	running_job(&w);
 	/* s1 restarts, which gives the tensor's partitions a newer pgen */
 	server(&w, 31, "s1", 111);
-	view = sched_view(w.core);
+	view = sched_current_view(w.core);
 	kill_scheduler(&w);
-	assert_int_equal(sched_term(w.core), 2);
-	assert_true(sched_view(w.core) > view);
+	assert_int_equal(sched_current_term(w.core), 2);
+	assert_true(sched_current_view(w.core) > view);
 	clear(&w);
 	server(&w, 11, "s1", 111);
 	SAID(&w, "11 WELCOME id=1 term=2");
@@ -234,9 +234,9 @@ static void log_without_its_last_record_ends_the_jobs_that_it_has(void **state)
 	(void)state;
 	running_job(&w);
 	n = w.n_records;
-	before = sched_view(w.core);
+	before = sched_current_view(w.core);
 	server(&w, 31, "s1", 111); /* partitions move, but the record of the move will be lost */
-	view = sched_view(w.core);
+	view = sched_current_view(w.core);
 	assert_true(view > before);
 	lose_records(&w, n, before);
 	kill_scheduler(&w);
@@ -269,17 +269,17 @@ static void older_copy_of_the_state_is_detected_within_a_term(void **state)
 	(void)state;
 	running_job(&w);
 	n = w.n_records;
-	before = sched_view(w.core);
+	before = sched_current_view(w.core);
 	kill_scheduler(&w);
 	server(&w, 12, "s2", 112);
-	view = sched_view(w.core);
+	view = sched_current_view(w.core);
 	lose_records(&w, n, before);
 	kill_scheduler(&w);
-	assert_int_equal(sched_term(w.core), view >> 32);
+	assert_int_equal(sched_current_term(w.core), view >> 32);
 	agent(&w, 22, "b", 212);
 	server(&w, 12, "s2", 122);
 	server(&w, 13, "s3", 103);
-	assert_true(sched_view(w.core) > view);
+	assert_true(sched_current_view(w.core) > view);
 	clear(&w);
 	hello_seen(&w, 11, ROLE_SERVER, "s1", 101, view);
 	SAID(&w, "22 JOB_END job=1 code=10021");
@@ -293,14 +293,14 @@ static void members_without_newer_state_end_no_job(void **state)
 
 	(void)state;
 	running_job(&w);
-	view = sched_view(w.core);
+	view = sched_current_view(w.core);
 	kill_scheduler(&w);
 	clear(&w);
 	hello_seen(&w, 21, ROLE_AGENT, "a", 201, view);
 	server(&w, 11, "s1", 111);
 	close_conn(&w, 21);
-	hello_seen(&w, 23, ROLE_AGENT, "a", 201, sched_view(w.core));
-	hello_seen(&w, 24, ROLE_AGENT, "renamed", 203, sched_view(w.core));
+	hello_seen(&w, 23, ROLE_AGENT, "a", 201, sched_current_view(w.core));
+	hello_seen(&w, 24, ROLE_AGENT, "renamed", 203, sched_current_view(w.core));
 	NOT_SAID(&w, "JOB_END");
 	assert_false(has_problem(&w, "STATE_BEHIND"));
 	world_fini(&w);
@@ -384,7 +384,7 @@ static void scheduler_without_state_takes_a_term_above_its_members(void **state)
 	sched_conn_open(w.core, 21, w.now);
 	send_msg(&w, 21, &msg);
 	SAID(&w, "21 WELCOME id=1 term=8");
-	assert_true(sched_view(w.core) > msg.hello.view);
+	assert_true(sched_current_view(w.core) > msg.hello.view);
 	world_fini(&w);
 }
 
@@ -395,7 +395,7 @@ static void nothing_is_sent_that_is_not_durable(void **state)
 
 	(void)state;
 	running_job(&w);
-	view = sched_view(w.core);
+	view = sched_current_view(w.core);
 	w.persist_error = -ENOSPC;
 	clear(&w);
 	declare(&w, 21, 0, "v", DTYPE_F32, 100);
@@ -410,7 +410,7 @@ static void nothing_is_sent_that_is_not_durable(void **state)
 	pass(&w, 8000, (const uint32_t[]){21, 22, 0});
 	NOT_SAID(&w, "PLAN");
 	NOT_SAID(&w, "down");
-	assert_true(sched_view(w.core) == view);
+	assert_true(sched_current_view(w.core) == view);
 	assert_false(sched_is_durable(w.core));
 	w.persist_error = 0;
 	clear(&w);
@@ -470,12 +470,12 @@ static void known_member_is_not_refused_while_the_state_cannot_be_written(void *
 static int keep_snapshot(void *ctx, const struct state_record *rec)
 {
 	struct sched_world *w = ctx;
-	size_t n = codec_size(state_layout(), rec);
+	size_t n = codec_encoded_size(state_record_layout(), rec);
 
 	for (size_t i = 0; i < w->n_records; i++)
 		free(w->records[i].bytes);
 	w->records[0].bytes = malloc(n);
-	w->records[0].n = codec_encode(state_layout(), rec, w->records[0].bytes);
+	w->records[0].n = codec_encode(state_record_layout(), rec, w->records[0].bytes);
 	w->n_records = 1;
 	return 0;
 }
@@ -504,9 +504,9 @@ static int keep_record(void *ctx, const struct state_record *rec)
 {
 	struct kept_record *ret = ctx;
 
-	ret->n = codec_size(state_layout(), rec);
+	ret->n = codec_encoded_size(state_record_layout(), rec);
 	ret->bytes = malloc(ret->n);
-	codec_encode(state_layout(), rec, ret->bytes);
+	codec_encode(state_record_layout(), rec, ret->bytes);
 	return 0;
 }
 
@@ -531,8 +531,8 @@ static struct kept_record snapshot_restored_from(
 		struct err_text err = {""};
 		void *mem;
 
-		assert_int_equal(codec_decode(state_layout(), bytes[i], n_bytes[i], 1 << 24, &rec,
-					 &mem, &err),
+		assert_int_equal(codec_decode(state_record_layout(), bytes[i], n_bytes[i], 1 << 24,
+					 &rec, &mem, &err),
 			0);
 		if (sched_restore(other.core, &rec, &err) < 0)
 			fail_msg("record %zu: %s", i, err.s);
@@ -652,7 +652,7 @@ static void record_of_a_tensor_is_refused_beyond_its_limits(void **state)
 	const struct state_tensor good = {.job = 1,
 		.tensor = 1,
 		.name = "v",
-		.shape = shape_of(DTYPE_F32, 9),
+		.shape = shape_from_dtype_and_count(DTYPE_F32, 9),
 		.part_elems = 9};
 	struct state_tensor t[9];
 	struct state_record rec = {.cluster_id = {"0123456789abcdef", 16},
@@ -675,8 +675,8 @@ static void record_of_a_tensor_is_refused_beyond_its_limits(void **state)
 	t[7].part_elems = UINT32_MAX;
 	t[8].shape.n_values = PLACE_PARTS_MAX * UINT64_C(9);
 	running_job(&w);
-	rec.term = sched_term(w.core);
-	rec.view = sched_view(w.core);
+	rec.term = sched_current_term(w.core);
+	rec.view = sched_current_view(w.core);
 	rec.job_id_limit = UINT32_MAX;
 	for (unsigned i = 0; i < 9; i++) {
 		rec.tensors = &t[i];

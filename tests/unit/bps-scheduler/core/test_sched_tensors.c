@@ -27,20 +27,20 @@ static void tensor_is_planned_when_all_agents_agree(void **state)
 static void tensors_of_one_message_share_a_plan_and_a_view(void **state)
 {
 	struct sched_world w;
-	struct ctl_decl d[2] = {
-		{0, "v1", shape_of(DTYPE_F16, 100), 0}, {0, "v2", shape_of(DTYPE_F16, 200), 0}};
+	struct ctl_decl d[2] = {{0, "v1", shape_from_dtype_and_count(DTYPE_F16, 100), 0},
+		{0, "v2", shape_from_dtype_and_count(DTYPE_F16, 200), 0}};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, 2}};
 	uint64_t view;
 
 	(void)state;
 	running_job(&w);
 	send_msg(&w, 21, &msg);
-	view = sched_view(w.core);
+	view = sched_current_view(w.core);
 	clear(&w);
 	d[0].rank = d[1].rank = 1;
 	send_msg(&w, 22, &msg);
 	SAID(&w, "21 PLAN job=1 1=v1 2=v2 [1:0+1");
-	assert_true(sched_view(w.core) == view + 1);
+	assert_true(sched_current_view(w.core) == view + 1);
 	world_fini(&w);
 }
 
@@ -60,8 +60,8 @@ static void declare_all(
 		join(w, 21 + rank, rank, 2, 10 + rank);
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		for (uint32_t i = 0; i < n; i++)
-			d[i] = (struct ctl_decl){
-				rank, names[i], shape_of(DTYPE_F32, n_elems[i]), 0};
+			d[i] = (struct ctl_decl){rank, names[i],
+				shape_from_dtype_and_count(DTYPE_F32, n_elems[i]), 0};
 		send_msg(w, 21 + rank, &msg);
 	}
 }
@@ -92,8 +92,8 @@ static void equal_tensors_of_one_message_are_placed_one_after_the_other(void **s
 static void placed_tensor_that_is_declared_beside_a_new_one_is_planned_too(void **state)
 {
 	struct sched_world w;
-	struct ctl_decl d[2] = {
-		{1, "v", shape_of(DTYPE_F16, 100), 0}, {1, "w", shape_of(DTYPE_F32, 400000), 0}};
+	struct ctl_decl d[2] = {{1, "v", shape_from_dtype_and_count(DTYPE_F16, 100), 0},
+		{1, "w", shape_from_dtype_and_count(DTYPE_F32, 400000), 0}};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, 2}};
 
 	(void)state;
@@ -204,8 +204,8 @@ static void job_that_ends_after_a_failed_tensor_names_it(void **state)
  * declares one of these shapes. */
 static void workers_of_one_machine_that_disagree_fail_it_for_all(void **state)
 {
-	struct ctl_decl d[2] = {
-		{1, "v", shape_of(DTYPE_F32, 1000), 0}, {1, "v", shape_of(DTYPE_F32, 500), 0}};
+	struct ctl_decl d[2] = {{1, "v", shape_from_dtype_and_count(DTYPE_F32, 1000), 0},
+		{1, "v", shape_from_dtype_and_count(DTYPE_F32, 500), 0}};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, 2}};
 
 	(void)state;
@@ -244,8 +244,9 @@ static void impossible_declarations_are_refused(void **state)
  * (C9). */
 static void name_of_a_refused_declaration_is_not_placed_in_another_shape(void **state)
 {
-	struct ctl_decl d[2] = {{0, "v", shape_of(DTYPE_F64, UINT64_C(1) << 38), 0},
-		{0, "v", shape_of(DTYPE_U8, 1000), 0}};
+	struct ctl_decl d[2] = {
+		{0, "v", shape_from_dtype_and_count(DTYPE_F64, UINT64_C(1) << 38), 0},
+		{0, "v", shape_from_dtype_and_count(DTYPE_U8, 1000), 0}};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, 2}};
 	struct sched_world w;
 
@@ -357,7 +358,8 @@ static void long_plans_are_sent_in_frames(void **state)
 	for (uint32_t i = 0; i < CTL_LIST_MAX; i++) {
 		memset(names[i], 'n', CTL_TENSOR_NAME_MAX);
 		snprintf(names[i], sizeof(names[i]), "%0200u", i);
-		d[i] = (struct ctl_decl){0, names[i], shape_of(DTYPE_F32, 5000), 0};
+		d[i] = (struct ctl_decl){
+			0, names[i], shape_from_dtype_and_count(DTYPE_F32, 5000), 0};
 	}
 	send_msg(&w, 21, &msg);
 	for (uint32_t i = 0; i < CTL_LIST_MAX; i++)
@@ -397,10 +399,10 @@ static void restarted_server_keeps_its_partitions_under_a_new_pgen(void **state)
 
 	(void)state;
 	running_job(&w);
-	view = sched_view(w.core);
+	view = sched_current_view(w.core);
 	clear(&w);
 	server(&w, 31, "s1", 111);
-	assert_true(sched_view(w.core) == view + 1);
+	assert_true(sched_current_view(w.core) == view + 1);
 	SAID(&w, "31 PLAN job=1 0=w [0:");
 	SAID(&w, "s1 i111]");
 	SAID(&w, "21 PLAN job=1 0=w [0:");

@@ -113,7 +113,7 @@ static void forming_reads(struct sched_world *w, const char *why_text, const cha
 	json_decref(root);
 	assert_true(has_problem);
 	json_decref(w->status);
-	w->status = status_job(w->core, &(struct status_info){.now_ns = w->now}, 1, NULL);
+	w->status = status_job_json(w->core, &(struct status_info){.now_ns = w->now}, 1, NULL);
 	wait = first_wait(w);
 	assert_int_equal(json_integer_value(json_object_get(wait, "n_waiting")), n_waiting);
 	p = json_array_get(json_object_get(wait, "missing"), 0);
@@ -456,13 +456,13 @@ static void status_names_who_has_to_join_or_declare(void **state)
 	agent(&w, 21, "a", 201);
 	agent(&w, 22, "b", 202);
 	join(&w, 21, 0, 2, 10);
-	w.status = status_job(w.core, &info, w.last_job, NULL);
+	w.status = status_job_json(w.core, &info, w.last_job, NULL);
 	assert_string_equal(text_of(first_wait(&w), NULL, "why"), "join");
 	assert_string_equal(text_of(first_wait(&w), "waiting", "host"), "a");
 	json_decref(w.status);
 	join(&w, 22, 1, 2, 20);
 	declare(&w, 21, 0, "v", DTYPE_F32, 10);
-	w.status = status_job(w.core, &info, w.last_job, NULL);
+	w.status = status_job_json(w.core, &info, w.last_job, NULL);
 	assert_string_equal(text_of(first_wait(&w), NULL, "why"), "declare");
 	assert_string_equal(text_of(first_wait(&w), NULL, "tensor"), "v");
 	assert_string_equal(text_of(first_wait(&w), "missing", "host"), "b");

@@ -41,10 +41,10 @@ static int env_persist(void *ctx, const struct state_record *rec)
 	if (w->persist_error)
 		return w->persist_error;
 	free(w->bytes);
-	w->n_bytes = codec_size(state_layout(), rec);
+	w->n_bytes = codec_encoded_size(state_record_layout(), rec);
 	w->bytes = malloc(w->n_bytes);
 	assert_non_null(w->bytes);
-	codec_encode(state_layout(), rec, w->bytes);
+	codec_encode(state_record_layout(), rec, w->bytes);
 	return 0;
 }
 
@@ -62,8 +62,8 @@ static void start(struct mute_world *w)
 
 	w->core = sched_new(&w->cfg, &env);
 	if (w->bytes) {
-		assert_int_equal(codec_decode(state_layout(), w->bytes, w->n_bytes, 1 << 20, &rec,
-					 &mem, &err),
+		assert_int_equal(codec_decode(state_record_layout(), w->bytes, w->n_bytes, 1 << 20,
+					 &rec, &mem, &err),
 			0);
 		if (sched_restore(w->core, &rec, &err) < 0)
 			fail_msg("%s", err.s);
@@ -97,7 +97,7 @@ static void world_fini(struct mute_world *w)
 
 static bool is_muted(struct mute_world *w, const char *code)
 {
-	return mute_find(w->core, code, w->now) != NULL;
+	return mute_find_active(w->core, code, w->now) != NULL;
 }
 
 static void mute_ends_at_its_time_or_by_an_order(void **state)
@@ -127,7 +127,7 @@ static void muting_again_sets_a_new_end(void **state)
 	world_init(&w);
 	assert_int_equal(sched_mute(w.core, "STRAGGLER", H_MS, "", "me", w.now), 0);
 	assert_int_equal(sched_mute(w.core, "STRAGGLER", 1000, "b", "me", w.now), 0);
-	assert_string_equal(mute_find(w.core, "STRAGGLER", w.now)->reason, "b");
+	assert_string_equal(mute_find_active(w.core, "STRAGGLER", w.now)->reason, "b");
 	w.now += 1 * S;
 	assert_false(is_muted(&w, "STRAGGLER"));
 	world_fini(&w);
@@ -145,8 +145,8 @@ static void restart_of_the_scheduler_changes_neither_mute_nor_end(void **state)
 	restart(&w);
 	restart(&w); /* the second restart reads a snapshot */
 	assert_true(is_muted(&w, "STRAGGLER"));
-	assert_string_equal(mute_find(w.core, "STRAGGLER", w.now)->reason, "old node");
-	assert_string_equal(mute_find(w.core, "STRAGGLER", w.now)->who, "me");
+	assert_string_equal(mute_find_active(w.core, "STRAGGLER", w.now)->reason, "old node");
+	assert_string_equal(mute_find_active(w.core, "STRAGGLER", w.now)->who, "me");
 	w.now += 1800 * S - 1;
 	assert_true(is_muted(&w, "STRAGGLER"));
 	w.now += 1;

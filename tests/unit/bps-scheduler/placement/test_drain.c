@@ -99,14 +99,14 @@ static void env_drop(void *ctx, uint32_t conn, const char *why)
 static int env_persist(void *ctx, const struct state_record *rec)
 {
 	struct drain_world *w = ctx;
-	size_t n = codec_size(state_layout(), rec);
+	size_t n = codec_encoded_size(state_record_layout(), rec);
 
 	if (w->persist_error)
 		return w->persist_error;
 	assert_true(n && w->n_records < RECORDS);
 	w->records[w->n_records].bytes = malloc(n);
 	w->records[w->n_records].n =
-		codec_encode(state_layout(), rec, w->records[w->n_records].bytes);
+		codec_encode(state_record_layout(), rec, w->records[w->n_records].bytes);
 	w->n_records++;
 	return 0;
 }
@@ -126,8 +126,8 @@ static void core_start(struct drain_world *w)
 		struct err_text err = {""};
 		void *mem = NULL;
 
-		assert_int_equal(codec_decode(state_layout(), w->records[i].bytes, w->records[i].n,
-					 1 << 24, &rec, &mem, &err),
+		assert_int_equal(codec_decode(state_record_layout(), w->records[i].bytes,
+					 w->records[i].n, 1 << 24, &rec, &mem, &err),
 			0);
 		if (sched_restore(w->core, &rec, &err) < 0)
 			fail_msg("record %zu: %s", i, err.s);
@@ -162,7 +162,7 @@ static void check(struct drain_world *w)
 
 static void send_msg(struct drain_world *w, uint32_t conn, const struct ctl_msg *msg)
 {
-	sched_message(w->core, conn, msg, w->now);
+	sched_receive_message(w->core, conn, msg, w->now);
 }
 
 static void hello(struct drain_world *w, uint32_t conn, enum role role, const char *name,
@@ -215,7 +215,7 @@ static void join(
 
 static void declare(struct drain_world *w, uint32_t conn, uint32_t rank, uint64_t bytes)
 {
-	struct ctl_decl d = {rank, "w", shape_of(DTYPE_F32, bytes / 4), 0};
+	struct ctl_decl d = {rank, "w", shape_from_dtype_and_count(DTYPE_F32, bytes / 4), 0};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {w->job, &d, 1}};
 
 	send_msg(w, conn, &msg);
@@ -265,8 +265,8 @@ static uint64_t parts(struct drain_world *w, const char *name)
 	char target[64];
 
 	snprintf(target, sizeof(target), "server:%s", name);
-	assert_int_equal(drain_find(w->core, target, &m, &err), 0);
-	return drain_parts(w->core, m);
+	assert_int_equal(drain_find_member(w->core, target, &m, &err), 0);
+	return drain_count_parts(w->core, m);
 }
 
 static int drain(struct drain_world *w, const char *name)
@@ -497,10 +497,10 @@ static void check_shared_memory(uint64_t quota)
 	declare(&w, 22, 1, 640u << 20);
 	assert_int_equal(drain(&w, "s1"), -EBUSY);
 	assert_non_null(strstr(w.text, "no memory for the sums of server 's1'"));
-	assert_int_equal(drain_losses(w.core, &lacks_memory), 0);
+	assert_int_equal(drain_tolerated_losses(w.core, &lacks_memory), 0);
 	assert_true(lacks_memory);
 	hello(&w, 4, ROLE_SERVER, "s4", 104, GIB);
-	assert_int_equal(drain_losses(w.core, &lacks_memory), 1);
+	assert_int_equal(drain_tolerated_losses(w.core, &lacks_memory), 1);
 	assert_true(lacks_memory);
 	assert_int_equal(drain(&w, "s1"), 0);
 	world_fini(&w);
@@ -522,13 +522,13 @@ static void losses_that_are_tolerated_count_the_servers_that_a_drain_counts(void
 	world_init(&w);
 	for (uint32_t i = 0; i < 3; i++)
 		hello(&w, 1 + i, ROLE_SERVER, (const char *[]){"s1", "s2", "s3"}[i], 101 + i, GIB);
-	assert_int_equal(drain_losses(w.core, &lacks_memory), 2);
+	assert_int_equal(drain_tolerated_losses(w.core, &lacks_memory), 2);
 	assert_false(lacks_memory);
 	sched_conn_closed(w.core, 3, w.now);
 	w.conns[3].is_open = false;
-	assert_int_equal(drain_losses(w.core, &lacks_memory), 1);
+	assert_int_equal(drain_tolerated_losses(w.core, &lacks_memory), 1);
 	assert_int_equal(drain(&w, "s1"), 0);
-	assert_int_equal(drain_losses(w.core, &lacks_memory), 0);
+	assert_int_equal(drain_tolerated_losses(w.core, &lacks_memory), 0);
 	assert_false(lacks_memory);
 	world_fini(&w);
 }
@@ -553,8 +553,8 @@ static void drain_outlives_server_and_scheduler(void **state)
 		hello(&w, 31 + i, ROLE_AGENT, (const char *[]){"a", "b", "c"}[i], 201 + i, 0);
 	pass(&w, WAIT_MS);
 	assert_int_equal(parts(&w, "s1"), 0);
-	assert_string_equal(sched_member(w.core, 1)->drain_reason, "disk");
-	assert_string_equal(sched_member(w.core, 1)->drain_who, "alice");
+	assert_string_equal(sched_member_by_id(w.core, 1)->drain_reason, "disk");
+	assert_string_equal(sched_member_by_id(w.core, 1)->drain_who, "alice");
 	assert_int_equal(undrain(&w, "s1"), 0);
 	pass(&w, WAIT_MS);
 	assert_int_equal(parts(&w, "s1"), N_PARTS / 2);
@@ -711,7 +711,7 @@ static void speed_that_is_set_is_not_measured(void **state)
 	pass(&w, 2 * WAIT_MS);
 	assert_int_equal(parts(&w, "s2"), N_PARTS / 2);
 	assert_int_equal(w.conns[21].plans, plans);
-	assert_string_equal(speed_source(sched_member(w.core, 1)), "set");
+	assert_string_equal(speed_source(sched_member_by_id(w.core, 1)), "set");
 	world_fini(&w);
 }
 
@@ -775,16 +775,16 @@ static void measured_speed_is_forgotten_when_a_server_returns_on_another_host(vo
 	measure(&w, 500);
 	pass(&w, WAIT_MS);
 	server(&w, 4, "s2", 112);
-	assert_int_equal(speed_mbps(sched_member(w.core, 2)), 500);
-	assert_string_equal(speed_source(sched_member(w.core, 2)), "measured");
+	assert_int_equal(speed_mbps(sched_member_by_id(w.core, 2)), 500);
+	assert_string_equal(speed_source(sched_member_by_id(w.core, 2)), "measured");
 	w.conns[4].is_open = false;
 	sched_conn_closed(w.core, 4, w.now);
 	pass(&w, WAIT_MS);
 	w.host = "elsewhere";
 	server(&w, 5, "s2", 122);
 	assert_true(w.conns[5].is_open);
-	assert_int_equal(speed_mbps(sched_member(w.core, 2)), 0);
-	assert_string_equal(speed_source(sched_member(w.core, 2)), "unknown");
+	assert_int_equal(speed_mbps(sched_member_by_id(w.core, 2)), 0);
+	assert_string_equal(speed_source(sched_member_by_id(w.core, 2)), "unknown");
 	world_fini(&w);
 }
 
@@ -821,7 +821,7 @@ static void speed_of_a_new_member_is_used_some_time_after_its_first_measurement(
 		pass(&w, 3 * WAIT_MS);
 		hello(&w, 24 + i, ROLE_AGENT, name, 300 + i, 0);
 		w.conns[24 + i].mbps = 1000;
-		assert_int_equal(drain_find(w.core, name, &m, &err), 0);
+		assert_int_equal(drain_find_member(w.core, name, &m, &err), 0);
 		pass(&w, SPEED_SETTLE_NS / MS - 50);
 		assert_string_equal(speed_source(m), "unknown");
 		pass(&w, 50 + BEAT_MS);
@@ -859,8 +859,8 @@ static void impossible_measured_speed_is_capped(void **state)
 	running_job(&w);
 	measure(&w, UINT64_C(1) << 62);
 	pass(&w, WAIT_MS);
-	assert_int_equal(sched_member(w.core, 2)->beat.measured_mbps, NIC_MAX_MBPS);
-	assert_int_equal(speed_mbps(sched_member(w.core, 2)), NIC_MAX_MBPS);
+	assert_int_equal(sched_member_by_id(w.core, 2)->beat.measured_mbps, NIC_MAX_MBPS);
+	assert_int_equal(speed_mbps(sched_member_by_id(w.core, 2)), NIC_MAX_MBPS);
 	world_fini(&w);
 }
 
@@ -1081,11 +1081,11 @@ static void only_a_drained_agent_that_stops_is_dead_at_once(void **state)
 		send_msg(&w, 21, &leave);
 		assert_true(w.conns[21].has_left);
 		pass(&w, 500);
-		assert_non_null(sched_job(w.core, w.job));
+		assert_non_null(sched_job_by_id(w.core, w.job));
 		w.conns[21].is_open = false;
 		sched_conn_closed(w.core, 21, w.now);
 		tick(&w);
-		assert_true((sched_job(w.core, w.job) == NULL) == is_drained);
+		assert_true((sched_job_by_id(w.core, w.job) == NULL) == is_drained);
 		world_fini(&w);
 	}
 }
@@ -1100,7 +1100,7 @@ static void second_drain_without_a_reason_keeps_the_first_ones(void **state)
 	running_job(&w);
 	assert_int_equal(drain(&w, "s1"), 0);
 	assert_int_equal(sched_drain(w.core, "s1", "", "bob", w.now, &text), 0);
-	assert_int_equal(drain_find(w.core, "s1", &m, &text), 0);
+	assert_int_equal(drain_find_member(w.core, "s1", &m, &text), 0);
 	assert_string_equal(m->drain_reason, "disk");
 	assert_string_equal(m->drain_who, "alice");
 	assert_int_equal(sched_drain(w.core, "s1", "fan", "bob", w.now, &text), 0);

@@ -99,7 +99,7 @@ static double place_trace(struct cluster *c, const struct place_trace *t)
 	}
 	qsort(parts, n_parts, sizeof(*parts), larger_first);
 	place_parts(&c->p, parts, n_parts);
-	ratio = place_time_s(&c->p) / place_optimum_s(&c->p);
+	ratio = placement_worst_time_s(&c->p) / place_optimum_s(&c->p);
 	free(parts);
 	return ratio;
 }

@@ -23,7 +23,7 @@ static void on_health(void *ctx, const struct sched_event *e)
 static const char *look(struct health_log *l)
 {
 	l->text[0] = '\0';
-	health_watch_look(l->watch, l->w.core, &(struct status_info){.now_ns = l->w.now});
+	health_watch_check(l->watch, l->w.core, &(struct status_info){.now_ns = l->w.now});
 	return l->text;
 }
 

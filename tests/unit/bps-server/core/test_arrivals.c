@@ -101,10 +101,10 @@ static void old_rounds_count_only_in_the_totals(void **state)
 	for (unsigned i = 1; i <= 2; i++) {
 		arrivals_report(a, &j);
 		assert_int_equal(j.late[0].window_last, 1);
-		arrivals_roll(a, i * ARRIVALS_WINDOW_NS - 1);
+		arrivals_roll_window(a, i * ARRIVALS_WINDOW_NS - 1);
 		arrivals_report(a, &j);
 		assert_int_equal(j.late[0].window_last, 1);
-		arrivals_roll(a, i * ARRIVALS_WINDOW_NS);
+		arrivals_roll_window(a, i * ARRIVALS_WINDOW_NS);
 	}
 	arrivals_report(a, &j);
 	assert_int_equal(j.late[0].window_last, 0);
@@ -143,8 +143,8 @@ static void members_that_a_round_did_not_wait_for_count_as_last(void **state)
 	(void)state;
 	arrivals_offer(&r, 0, 4, MS);
 	arrivals_offer(&r, 1, 4, 2 * MS);
-	arrivals_late(a, &r, 3, true, 42 * MS);
-	arrivals_late(a, &r, 2, false, 42 * MS);
+	arrivals_record_late_member(a, &r, 3, true, 42 * MS);
+	arrivals_record_late_member(a, &r, 2, false, 42 * MS);
 	arrivals_complete(a, &r, 1, 4096);
 	for (unsigned i = 0; i < 3; i++) {
 		unsigned n_recent = i < 2; /* the round is in the present or the previous window */
@@ -163,7 +163,7 @@ static void members_that_a_round_did_not_wait_for_count_as_last(void **state)
 		assert_int_equal(histogram_count(&j.wait), 1);
 		assert_int_equal(j.wait.sum_ns, 41 * MS);
 		assert_int_equal(histogram_count(&j.window_wait), n_recent);
-		arrivals_roll(a, (i + 1) * ARRIVALS_WINDOW_NS);
+		arrivals_roll_window(a, (i + 1) * ARRIVALS_WINDOW_NS);
 	}
 	free(a);
 }

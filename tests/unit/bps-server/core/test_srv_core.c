@@ -306,7 +306,7 @@ static void random_messages_keep_the_invariants(void **state)
 				break;
 			case 8:
 			case 9:
-				srv_core_work(w->core);
+				srv_core_sum_slice(w->core);
 				break;
 			case 10:
 			case 11:

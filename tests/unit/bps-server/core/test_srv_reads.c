@@ -440,7 +440,7 @@ static void press(struct srv_shape s, unsigned seed)
 		} else if (c->n_reads) {
 			end_read(w, i, (unsigned)rand() % (unsigned)c->n_reads, 0);
 			idle = 0;
-		} else if (rand() % 4 == 0 && srv_core_work(w->core)) {
+		} else if (rand() % 4 == 0 && srv_core_sum_slice(w->core)) {
 			idle = 0;
 		}
 		check(w);
@@ -480,7 +480,7 @@ static void scattered_staging_does_not_stop_ordered_sums(void **state)
 			.flags = JOB_DETERMINISTIC, .staging = 2 * SEGMENT);
 		struct ctl_tensor t = {.tensor = 1,
 			.name = "u",
-			.shape = shape_of(DTYPE_F32, 4 << 14),
+			.shape = shape_from_dtype_and_count(DTYPE_F32, 4 << 14),
 			.part_elems = 1 << 14};
 		struct ctl_run run = {
 			.tensor = 1, .n = 4, .server = SERVER, .instance = INSTANCE, .pgen = 5};
@@ -489,7 +489,7 @@ static void scattered_staging_does_not_stop_ordered_sums(void **state)
 		bool has_offered[3][PARTS_MAX + 4] = {{false}};
 		unsigned idle = 0;
 
-		srv_core_plan(w->core, &plan);
+		srv_core_apply_plan(w->core, &plan);
 		srand(seed);
 		while (stats(w).rounds < PARTS_MAX + 4 && idle < 3000) {
 			unsigned i = (unsigned)rand() % 3, p = (unsigned)rand() % (PARTS_MAX + 4);
@@ -511,7 +511,7 @@ static void scattered_staging_does_not_stop_ordered_sums(void **state)
 					0);
 				idle = 0;
 			} else if (rand() % 4 == 0) {
-				srv_core_work(w->core);
+				srv_core_sum_slice(w->core);
 			}
 			check(w);
 		}

@@ -331,7 +331,7 @@ static void another_instance_of_this_server_is_another_server(void **state)
 	struct ctl_plan plan = {.job = JOB, .runs = &run, .n_runs = 1};
 
 	(void)state;
-	srv_core_plan(w->core, &plan);
+	srv_core_apply_plan(w->core, &plan);
 	assert_int_equal(stats(w).parts, 0);
 	world_free(w);
 }
@@ -353,7 +353,7 @@ static void plan_that_does_not_fit_fails_the_job(void **state)
 		struct ctl_run run = bad[k];
 		struct ctl_plan plan = {.job = JOB, .runs = &run, .n_runs = 1};
 
-		srv_core_plan(w->core, &plan);
+		srv_core_apply_plan(w->core, &plan);
 		assert_int_equal(w->fail_code, BPS_EPROTO);
 		world_free(w);
 	}
@@ -379,7 +379,7 @@ static void tensor_that_cannot_exist_fails_the_job(void **state)
 		struct ctl_tensor t = bad[k];
 		struct ctl_plan plan = {.job = JOB, .tensors = &t, .n_tensors = 1};
 
-		srv_core_plan(w->core, &plan);
+		srv_core_apply_plan(w->core, &plan);
 		assert_int_equal(w->fail_code, BPS_EPROTO);
 		world_free(w);
 	}

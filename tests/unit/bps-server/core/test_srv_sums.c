@@ -100,7 +100,7 @@ static void ordered_sum_has_the_same_bits_in_every_order(void **state)
 				if (rand() % 2)
 					end_reads(w);
 				if (rand() % 3 == 0) {
-					sums_relieve(w->core);
+					sums_queue_foldable_slots(w->core);
 					work(w);
 				}
 			}
@@ -132,7 +132,7 @@ static void averages_of_f16_are_weighted_means(void **state)
 			m.contrib.op = OP_AVG;
 			say(w, i, &m);
 			if (has_passes)
-				sums_relieve(w->core);
+				sums_queue_foldable_slots(w->core);
 			work(w);
 		}
 		memcpy(&got, expect_msg(w, 0, WIRE_RESULT, 1).payload, 2);
@@ -160,7 +160,7 @@ static void half_precision_is_rounded_once(void **state)
 		say(w, i, &m);
 		/* Make the core add each contribution in a pass of its own. All passes must add to
 		 * one f32 accumulator. */
-		sums_relieve(w->core);
+		sums_queue_foldable_slots(w->core);
 		work(w);
 	}
 	r = expect_msg(w, 0, WIRE_RESULT, 1);

@@ -14,20 +14,20 @@
 static void number_with_a_unit_is_a_span(void **state)
 {
 	(void)state;
-	assert_int_equal(duration_ms("4h", MAX_MS), 4 * H_MS);
-	assert_int_equal(duration_ms("30min", MAX_MS), H_MS / 2);
-	assert_int_equal(duration_ms("30m", MAX_MS), H_MS / 2);
-	assert_int_equal(duration_ms("90s", MAX_MS), 90000);
-	assert_int_equal(duration_ms("1ms", MAX_MS), 1);
-	assert_int_equal(duration_ms("90d", MAX_MS), MAX_MS);
+	assert_int_equal(duration_parse_ms("4h", MAX_MS), 4 * H_MS);
+	assert_int_equal(duration_parse_ms("30min", MAX_MS), H_MS / 2);
+	assert_int_equal(duration_parse_ms("30m", MAX_MS), H_MS / 2);
+	assert_int_equal(duration_parse_ms("90s", MAX_MS), 90000);
+	assert_int_equal(duration_parse_ms("1ms", MAX_MS), 1);
+	assert_int_equal(duration_parse_ms("90d", MAX_MS), MAX_MS);
 }
 
 static void span_above_the_maximum_is_refused(void **state)
 {
 	(void)state;
-	assert_int_equal(duration_ms("91d", MAX_MS), 0);
-	assert_int_equal(duration_ms("2161h", MAX_MS), 0);
-	assert_int_equal(duration_ms("18446744073709551617s", MAX_MS), 0);
+	assert_int_equal(duration_parse_ms("91d", MAX_MS), 0);
+	assert_int_equal(duration_parse_ms("2161h", MAX_MS), 0);
+	assert_int_equal(duration_parse_ms("18446744073709551617s", MAX_MS), 0);
 }
 
 static void other_text_is_refused(void **state)
@@ -36,7 +36,7 @@ static void other_text_is_refused(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
-		assert_int_equal(duration_ms(wrong[i], MAX_MS), 0);
+		assert_int_equal(duration_parse_ms(wrong[i], MAX_MS), 0);
 }
 
 int main(void)

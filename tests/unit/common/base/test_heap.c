@@ -25,9 +25,9 @@ static void smallest_key_comes_first(void **state)
 		struct heap_node *min = heap_min(&h);
 
 		assert_int_equal(min->key, want[i]);
-		assert_true(heap_has(min));
+		assert_true(heap_node_is_queued(min));
 		heap_remove(&h, min);
-		assert_false(heap_has(min));
+		assert_false(heap_node_is_queued(min));
 	}
 	assert_null(heap_min(&h));
 	heap_fini(&h);
@@ -41,9 +41,9 @@ static void larger_priority_goes_first_and_equal_ones_in_order(void **state)
 	assert_true(heap_key(3, 7) < heap_key(3, 8));
 	/* heap_key uses only the lower 48 bits of seq */
 	assert_int_equal(heap_key(UINT16_MAX, UINT64_C(1) << 48), 0);
-	assert_true(heap_key_part(3, 7, UINT16_MAX) < heap_key_part(3, 8, 0));
-	assert_true(heap_key_part(3, 7, 1) < heap_key_part(3, 7, 2));
-	assert_true(heap_key_part(4, 8, 1) < heap_key_part(3, 7, 0));
+	assert_true(heap_key_of_partition(3, 7, UINT16_MAX) < heap_key_of_partition(3, 8, 0));
+	assert_true(heap_key_of_partition(3, 7, 1) < heap_key_of_partition(3, 7, 2));
+	assert_true(heap_key_of_partition(4, 8, 1) < heap_key_of_partition(3, 7, 0));
 }
 
 static void reserve_keeps_what_is_there_and_never_shrinks(void **state)
@@ -74,7 +74,7 @@ static void check(const struct heap *h, const struct heap_node *n, const bool *i
 	size_t count = 0;
 
 	for (unsigned i = 0; i < N; i++) {
-		assert_true(heap_has(&n[i]) == is_in[i]);
+		assert_true(heap_node_is_queued(&n[i]) == is_in[i]);
 		if (!is_in[i])
 			continue;
 		count++;

@@ -164,13 +164,13 @@ static void swallowed_lines_are_counted(void **state)
 	uint32_t swallowed = 7;
 
 	(void)state;
-	assert_true(log_rate_pass(&r, 2, &swallowed));
+	assert_true(log_rate_may_write(&r, 2, &swallowed));
 	assert_int_equal(swallowed, 0);
-	assert_true(log_rate_pass(&r, 2, &swallowed));
-	assert_false(log_rate_pass(&r, 2, &swallowed));
-	assert_false(log_rate_pass(&r, 2, &swallowed));
+	assert_true(log_rate_may_write(&r, 2, &swallowed));
+	assert_false(log_rate_may_write(&r, 2, &swallowed));
+	assert_false(log_rate_may_write(&r, 2, &swallowed));
 	r.window_ms -= LOG_RATE_MS; /* as if a minute had passed */
-	assert_true(log_rate_pass(&r, 2, &swallowed));
+	assert_true(log_rate_may_write(&r, 2, &swallowed));
 	assert_int_equal(swallowed, 2);
 }
 
@@ -187,7 +187,7 @@ static const char *datagram(enum log_id id, const char *text)
 {
 	static char buf[LOG_DATAGRAM_BYTES + 1];
 
-	buf[log_datagram(buf, 6, id, text, strlen(text))] = '\0';
+	buf[log_format_datagram(buf, 6, id, text, strlen(text))] = '\0';
 	return buf;
 }
 

@@ -132,7 +132,7 @@ static void counters_are_read_only_where_the_driver_is_silent(void **state)
 
 	(void)state;
 	make_card("told0", true, "1000\n", "");
-	nic_open_name(&nic, root, "told0");
+	nic_open_by_name(&nic, root, "told0");
 	assert_int_equal(nic.driver_mbps, 1000);
 	assert_false(nic_is_measured(&nic));
 	nic_close(&nic);
@@ -140,7 +140,7 @@ static void counters_are_read_only_where_the_driver_is_silent(void **state)
 	make_dir("mute0/statistics");
 	make_file("mute0/statistics/rx_bytes", "0\n");
 	make_file("mute0/statistics/tx_bytes", "0\n");
-	nic_open_name(&nic, root, "mute0");
+	nic_open_by_name(&nic, root, "mute0");
 	assert_true(nic_is_measured(&nic));
 	assert_false(nic_has_load(&nic));
 	for (unsigned i = 0; i <= NIC_PLATEAU; i++) {
@@ -154,7 +154,7 @@ static void counters_are_read_only_where_the_driver_is_silent(void **state)
 	assert_false(nic_has_load(&nic));
 	assert_int_equal(nic_meter_mbps(&nic.meter), 1000);
 	nic_close(&nic);
-	nic_open(&nic, root, "127.0.0.1");
+	nic_open_by_host(&nic, root, "127.0.0.1");
 	assert_false(nic_is_measured(&nic));
 	assert_int_equal(nic.driver_mbps, 0);
 	nic_close(&nic);
@@ -175,7 +175,7 @@ static void load(struct fake_nic *l, unsigned n, uint64_t rx_mbps, uint64_t tx_m
 		l->now_ns += NIC_WINDOW_NS;
 		l->rx += rx_mbps * MBIT / 1000 * (NIC_WINDOW_NS / MS);
 		l->tx += tx_mbps * MBIT / 1000 * (NIC_WINDOW_NS / MS);
-		nic_meter_add(&l->meter, l->now_ns, l->rx, l->tx);
+		nic_meter_add_sample(&l->meter, l->now_ns, l->rx, l->tx);
 	}
 }
 

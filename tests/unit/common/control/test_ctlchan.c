@@ -271,7 +271,7 @@ static void put_frame(int fd, uint16_t type, const void *body, size_t n)
 {
 	uint8_t head[CTLFRAME_HEAD_BYTES];
 
-	ctlframe_head(head, type, n);
+	ctlframe_write_head(head, type, n);
 	put(fd, head, sizeof(head));
 	put(fd, body, n);
 }
@@ -323,7 +323,7 @@ static void host_key_works_for_its_own_name_only(void **state)
 	struct cluster_key host_key;
 
 	(void)state;
-	assert_int_equal(key_for_host(&host_key, &key_a, "agent:node1"), 0);
+	assert_int_equal(key_derive_for_host(&host_key, &key_a, "agent:node1"), 0);
 	start_listen(f, one_key(key_a), 0);
 	start_client(f, &host_key, "agent:node1");
 	run_until(f, &f->n_opened, 1);
@@ -395,7 +395,7 @@ static void revoked_host_key_is_refused_and_its_connections_are_closed(void **st
 	struct cluster_key key;
 
 	(void)state;
-	assert_int_equal(key_for_host(&key, &key_a, "server:a"), 0);
+	assert_int_equal(key_derive_for_host(&key, &key_a, "server:a"), 0);
 	start_listen(f, ring, 0);
 	start_client(f, &key, "server:a");
 	run_until(f, &f->n_up, 1);
@@ -782,7 +782,7 @@ static void ipv6_loopback_works(void **state)
 	assert_int_equal(ctlclient_new(&f->client, f->base, &client_conf, &client_ops, f, &err), 0);
 	run_until(f, &f->n_up, 1);
 	run_until(f, &f->n_opened, 1);
-	assert_memory_equal(ctlchan_peer(f->last), "[::1]:", 6);
+	assert_memory_equal(ctlchan_peer_address(f->last), "[::1]:", 6);
 	fixture_free(f);
 }
 
@@ -1052,7 +1052,7 @@ static void frames_sent_byte_by_byte_decode_the_same(void **state)
 
 	(void)state;
 	for (unsigned n = 0; n < 30; n++) {
-		ctlframe_head(head, SAY, n);
+		ctlframe_write_head(head, SAY, n);
 		memcpy(wire + n_wire, head, sizeof(head));
 		n_wire += sizeof(head);
 		for (unsigned i = 0; i < n && n_wire < sizeof(wire); i++, sum += n)
@@ -1085,7 +1085,7 @@ static void parser_asks_for_exactly_what_is_missing(void **state)
 	size_t n_bytes;
 
 	(void)state;
-	ctlframe_head(wire, 0x1234, 5);
+	ctlframe_write_head(wire, 0x1234, 5);
 	memcpy(wire + CTLFRAME_HEAD_BYTES, "hello", 5);
 	assert_int_equal(wire[0], 7);
 	for (size_t n = 0; n < sizeof(wire); n++) {

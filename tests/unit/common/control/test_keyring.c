@@ -92,7 +92,7 @@ static void raw_and_hex_files_give_the_same_key(void **state)
 	assert_counting_key(&key);
 	write_key(p, hex, 64, 0400);
 	assert_int_equal(key_load(&key, p->path, &err), 1);
-	key_hex(&key, text);
+	key_format_hex(&key, text);
 	write_key(p, text, strlen(text), 0400);
 	assert_int_equal(key_load(&key, p->path, &err), 1);
 	assert_counting_key(&key);

@@ -38,7 +38,7 @@ struct member_fixture {
 static void say(struct ctlchan *c, const struct ctl_msg *m)
 {
 	uint8_t buf[512];
-	size_t n = codec_size(ctl_layout(m->type), &m->hello);
+	size_t n = codec_encoded_size(ctl_layout(m->type), &m->hello);
 
 	assert_true(n > 0 && n <= sizeof(buf));
 	codec_encode(ctl_layout(m->type), &m->hello, buf);
@@ -108,7 +108,7 @@ static void on_told(void *ctx)
 	struct member_fixture *f = ctx;
 	struct member_peer p;
 
-	f->peer_rc = member_peer(f->member, SERVER_ID, &p);
+	f->peer_rc = member_find_peer(f->member, SERVER_ID, &p);
 	if (f->n_up >= f->wanted_up)
 		loop_quit(f->loop);
 }

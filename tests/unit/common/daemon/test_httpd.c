@@ -48,8 +48,8 @@ struct httpd_fixture {
 static void on_metrics(void *arg, struct evbuffer *out)
 {
 	(void)arg;
-	metric_begin(out, "bps_up", "gauge", "always one");
-	metric_value(out, "bps_up", 1, NULL);
+	metric_append_header(out, "bps_up", "gauge", "always one");
+	metric_append_value(out, "bps_up", 1, NULL);
 }
 
 static bool on_probe(void *arg, enum httpd_probe probe, struct err_text *err)
@@ -68,8 +68,8 @@ static void answer(struct httpd_request *req)
 {
 	char verbose[8] = "no";
 
-	httpd_query(req, "verbose", verbose, sizeof(verbose));
-	httpd_answer(req, 200, json_pack("{s:i, s:s}", "schema", 1, "verbose", verbose));
+	httpd_read_query_parameter(req, "verbose", verbose, sizeof(verbose));
+	httpd_reply_and_free(req, 200, json_pack("{s:i, s:s}", "schema", 1, "verbose", verbose));
 }
 
 static void on_later(evutil_socket_t fd, short what, void *arg)
@@ -455,8 +455,8 @@ static void labels_are_escaped(void **state)
 	struct evbuffer *out = evbuffer_new();
 
 	(void)state;
-	metric_begin(out, "bps_x_total", "counter", "one\\two\nthree");
-	metric_value(out, "bps_x_total", 1, "job", "a\"b\\c\nd", "user", "\x01\xff{}", NULL);
+	metric_append_header(out, "bps_x_total", "counter", "one\\two\nthree");
+	metric_append_value(out, "bps_x_total", 1, "job", "a\"b\\c\nd", "user", "\x01\xff{}", NULL);
 	assert_text(out, "# HELP bps_x_total one\\\\two\\nthree\n# TYPE bps_x_total counter\n"
 			 "bps_x_total{job=\"a\\\"b\\\\c\\nd\",user=\"??{}\"} 1\n");
 }
@@ -466,13 +466,13 @@ static void values_are_exact(void **state)
 	struct evbuffer *out = evbuffer_new();
 
 	(void)state;
-	metric_value(out, "a", 9007199254740991.0, NULL);
-	metric_value(out, "a", 0.5, NULL);
-	metric_value(out, "a", -3, NULL);
-	metric_value(out, "a", NAN, NULL);
-	metric_value(out, "a", INFINITY, NULL);
-	metric_value(out, "a", -INFINITY, NULL);
-	metric_value(out, "a", 1e300, NULL);
+	metric_append_value(out, "a", 9007199254740991.0, NULL);
+	metric_append_value(out, "a", 0.5, NULL);
+	metric_append_value(out, "a", -3, NULL);
+	metric_append_value(out, "a", NAN, NULL);
+	metric_append_value(out, "a", INFINITY, NULL);
+	metric_append_value(out, "a", -INFINITY, NULL);
+	metric_append_value(out, "a", 1e300, NULL);
 	assert_text(out, "a 9007199254740991\na 0.5\na -3\na NaN\na +Inf\na -Inf\n"
 			 "a 1.0000000000000001e+300\n");
 }

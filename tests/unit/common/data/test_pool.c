@@ -71,7 +71,7 @@ static void sizes_are_rounded_up_to_powers_of_two(void **state)
 		struct buf *b = get(&w, sizes[i][0]);
 
 		assert_int_equal(b->bytes, sizes[i][1]);
-		assert_int_equal(pool_used(w.pool), sizes[i][1]);
+		assert_int_equal(pool_used_bytes(w.pool), sizes[i][1]);
 		pool_put(w.pool, b);
 	}
 	assert_int_equal(w.n_segments, 1);
@@ -99,7 +99,7 @@ static void halves_merge_again_in_any_order(void **state)
 		}
 		pool_put(w.pool, get(&w, SEGMENT));
 	}
-	assert_int_equal(pool_used(w.pool), 0);
+	assert_int_equal(pool_used_bytes(w.pool), 0);
 	world_fini(&w);
 }
 
@@ -114,7 +114,7 @@ static void scattered_buffers_leave_room_only_between_them(void **state)
 		b[i] = get(&w, PAGE);
 	for (unsigned i = 0; i < 8; i += 2)
 		pool_put(w.pool, b[i]);
-	assert_int_equal(pool_used(w.pool), 4 * PAGE);
+	assert_int_equal(pool_used_bytes(w.pool), 4 * PAGE);
 	assert_null(pool_get(w.pool, 2 * PAGE));
 	pool_put(w.pool, b[3]);
 	two = get(&w, 2 * PAGE);
@@ -140,13 +140,13 @@ static void pool_grows_by_segments_up_to_its_limit(void **state)
 	assert_int_equal(w.n_segments, 2);
 	assert_int_not_equal(b[0]->segment, b[1]->segment);
 	assert_null(pool_get(w.pool, PAGE));
-	assert_int_equal(pool_high(w.pool), 2 * SEGMENT);
+	assert_int_equal(pool_peak_bytes(w.pool), 2 * SEGMENT);
 	pool_put(w.pool, b[0]);
 	pool_put(w.pool, b[1]);
 	pool_put(w.pool, NULL);
-	assert_int_equal(pool_used(w.pool), 0);
-	assert_int_equal(pool_high(w.pool), 2 * SEGMENT);
-	assert_int_equal(pool_limit(w.pool), 2 * SEGMENT + PAGE);
+	assert_int_equal(pool_used_bytes(w.pool), 0);
+	assert_int_equal(pool_peak_bytes(w.pool), 2 * SEGMENT);
+	assert_int_equal(pool_limit_bytes(w.pool), 2 * SEGMENT + PAGE);
 	world_fini(&w);
 }
 
@@ -241,13 +241,13 @@ static void pool_agrees_with_a_map_of_pages(void **state)
 				pool_put(w.pool, bufs[i]);
 				bufs[i] = bufs[--n];
 			}
-			assert_int_equal(pool_used(w.pool), used);
-			assert_true(pool_high(w.pool) >= used);
+			assert_int_equal(pool_used_bytes(w.pool), used);
+			assert_true(pool_peak_bytes(w.pool) >= used);
 		}
 		assert_true(n_refused > 0);
 		while (n > 0)
 			pool_put(w.pool, bufs[--n]);
-		assert_int_equal(pool_used(w.pool), 0);
+		assert_int_equal(pool_used_bytes(w.pool), 0);
 		for (unsigned i = 0; i < w.n_segments; i++)
 			/* all buffers are free, so each segment is available in one piece */
 			bufs[n++] = get(&w, SEGMENT);

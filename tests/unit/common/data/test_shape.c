@@ -67,7 +67,7 @@ static void a_number_that_is_no_type_stays_unknown(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-		struct tensor_shape s = shape_of(numbers[i], 1);
+		struct tensor_shape s = shape_from_dtype_and_count(numbers[i], 1);
 
 		assert_int_equal(shape_check(&s, 16, &err), -EINVAL);
 	}
@@ -77,11 +77,11 @@ static void partitions_cover_the_elements(void **state)
 {
 	(void)state;
 	for (uint64_t n = 1; n < 40; n++) {
-		struct tensor_shape s = shape_of(DTYPE_F64, n);
+		struct tensor_shape s = shape_from_dtype_and_count(DTYPE_F64, n);
 
 		assert_int_equal(shape_bytes(&s), 8 * n);
 		for (uint32_t each = 1; each < 45; each++) {
-			uint64_t n_parts = shape_n_parts(&s, each), sum = 0;
+			uint64_t n_parts = shape_partition_count(&s, each), sum = 0;
 
 			for (uint32_t i = 0; i < n_parts; i++) {
 				uint32_t elems = shape_part_elems(&s, each, i);
@@ -96,7 +96,7 @@ static void partitions_cover_the_elements(void **state)
 
 static void the_text_names_type_count_and_digest(void **state)
 {
-	struct tensor_shape s = shape_of(DTYPE_BF16, UINT64_MAX);
+	struct tensor_shape s = shape_from_dtype_and_count(DTYPE_BF16, UINT64_MAX);
 
 	(void)state;
 	assert_string_equal(shape_text(&s).s, "bf16 x 18446744073709551615");

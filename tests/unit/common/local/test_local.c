@@ -45,7 +45,7 @@ static void fresh_control_page_passes_its_check(void **state)
 
 	(void)state;
 	assert_int_equal(local_control_check(c, local_control_bytes(SQ, TENSORS), &err), 0);
-	assert_ptr_equal(local_entries(c, SQ), (char *)c + c->entries_offset);
+	assert_ptr_equal(local_tensor_entries(c, SQ), (char *)c + c->entries_offset);
 	free(c);
 }
 
@@ -155,10 +155,11 @@ static void wait_for_a_completion_ends_at_its_time_out(void **state)
 	struct local_control *c = control_new(SQ, TENSORS);
 
 	(void)state;
-	assert_int_equal(local_done_wait(c, local_entries(c, SQ), 0, 0, 1000000), -ETIMEDOUT);
+	assert_int_equal(
+		local_done_wait(c, local_tensor_entries(c, SQ), 0, 0, 1000000), -ETIMEDOUT);
 	assert_int_equal(atomic_load(&c->trainer_waits), 0);
 	local_done_wake(c);
-	assert_int_equal(local_done_wait(c, local_entries(c, SQ), 0, 0, 1000000), 0);
+	assert_int_equal(local_done_wait(c, local_tensor_entries(c, SQ), 0, 0, 1000000), 0);
 	free(c);
 }
 
@@ -201,7 +202,7 @@ static void *agent_main(void *arg)
 		}
 		if (e.tensor >= PUMP_TENSORS || e.round != ++next[e.tensor])
 			break;
-		local_done(p->c, PUMP_TENSORS, e.tensor, e.round, 0, (uint32_t)e.round);
+		local_complete_round(p->c, PUMP_TENSORS, e.tensor, e.round, 0, (uint32_t)e.round);
 		local_done_wake(p->c);
 		left--;
 	}
@@ -221,7 +222,7 @@ static void trainer_submit(struct pump *p, uint32_t tensor, uint64_t round)
 
 static void trainer_wait(struct pump *p, uint32_t tensor, uint64_t round)
 {
-	struct local_entry *e = &local_entries(p->c, PUMP_TENSORS)[tensor];
+	struct local_entry *e = &local_tensor_entries(p->c, PUMP_TENSORS)[tensor];
 	uint32_t seen;
 
 	for (;;) {
@@ -229,7 +230,7 @@ static void trainer_wait(struct pump *p, uint32_t tensor, uint64_t round)
 		if (atomic_load(&e->done_round) >= round)
 			break;
 		assert_int_equal(
-			local_done_wait(p->c, local_entries(p->c, SQ), seen, 0, WAIT_NS), 0);
+			local_done_wait(p->c, local_tensor_entries(p->c, SQ), seen, 0, WAIT_NS), 0);
 	}
 	assert_int_equal(atomic_load(&e->workers), round);
 }
@@ -432,7 +433,8 @@ static void largest_declare_and_largest_refusal_fit_into_a_frame(void **state)
 	memset(text, 't', 511);
 	name[255] = text[511] = 0;
 	for (unsigned i = 0; i < LOCAL_DECLARE_MAX; i++) {
-		decls[i] = (struct local_decl){.name = name, .shape = shape_of(7, i + 1)};
+		decls[i] = (struct local_decl){
+			.name = name, .shape = shape_from_dtype_and_count(7, i + 1)};
 		/* The host name in .cause has CTL_NAME_MAX bytes, the maximum length. */
 		slots[i] = (struct local_slot){.code = 1,
 			.text = text,

@@ -39,7 +39,7 @@ static int setup(void **state)
 {
 	(void)state;
 	machine_bytes = cgroup_memory_bytes();
-	machine_cpus = cgroup_cpus();
+	machine_cpus = cgroup_cpu_count();
 	strcpy(root, "/tmp/bps-cgroup-XXXXXX");
 	assert_non_null(mkdtemp(root));
 	snprintf(self, sizeof(self), "%s/self", root);
@@ -63,11 +63,11 @@ static void without_groups_the_machine_is_the_limit(void **state)
 {
 	(void)state;
 	assert_true(cgroup_memory_bytes() >= machine_bytes);
-	assert_true(cgroup_cpus() >= machine_cpus);
+	assert_true(cgroup_cpu_count() >= machine_cpus);
 	assert_int_equal(cgroup_oom_kills(), 0);
 	put("self", "garbage\n::\n0::/none\n5:memory\n");
 	assert_true(cgroup_memory_bytes() >= machine_bytes);
-	assert_true(cgroup_cpus() >= machine_cpus);
+	assert_true(cgroup_cpu_count() >= machine_cpus);
 }
 
 static void least_limit_on_the_path_counts_in_version_2(void **state)
@@ -80,10 +80,10 @@ static void least_limit_on_the_path_counts_in_version_2(void **state)
 	put("mount/a/cpu.max", "50000 100000\n");
 	put("mount/a/memory.events", "low 0\noom 3\noom_kill 2\n");
 	assert_int_equal(cgroup_memory_bytes(), 64 << 20);
-	assert_int_equal(cgroup_cpus(), 1); /* half a processor */
+	assert_int_equal(cgroup_cpu_count(), 1); /* half a processor */
 	assert_int_equal(cgroup_oom_kills(), 2);
 	put("mount/a/cpu.max", "150000 100000\n");
-	assert_int_equal(cgroup_cpus(), machine_cpus < 2 ? 1 : 2); /* rounded up */
+	assert_int_equal(cgroup_cpu_count(), machine_cpus < 2 ? 1 : 2); /* rounded up */
 	put("mount/a/b/memory.max", "4096\n");
 	assert_int_equal(cgroup_memory_bytes(), 4096);
 }
@@ -97,7 +97,7 @@ static void containers_own_group_at_the_mount_point_counts(void **state)
 	put("mount/cpu,cpuacct/cpu.cfs_quota_us", "100000\n");
 	put("mount/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
 	assert_int_equal(cgroup_memory_bytes(), 1 << 20);
-	assert_int_equal(cgroup_cpus(), 1);
+	assert_int_equal(cgroup_cpu_count(), 1);
 	assert_int_equal(cgroup_oom_kills(), 7);
 }
 
@@ -110,7 +110,7 @@ static void limits_that_are_none_are_ignored(void **state)
 	put("mount/cpu/x/cpu.cfs_quota_us", "-1\n");
 	put("mount/cpu/x/cpu.cfs_period_us", "100000\n");
 	assert_true(cgroup_memory_bytes() >= machine_bytes);
-	assert_true(cgroup_cpus() >= machine_cpus);
+	assert_true(cgroup_cpu_count() >= machine_cpus);
 	put("mount/memory/x/memory.limit_in_bytes", "");
 	assert_true(cgroup_memory_bytes() >= machine_bytes);
 }

@@ -42,12 +42,12 @@ static bool raises_soft_limits(void)
 
 	for (size_t i = 0; i < 2; i++)
 		is_raised &= setrlimit((__rlimit_resource_t)resources[i], &low) == 0;
-	is_raised &= limits_files() == 64;
+	is_raised &= limits_open_files() == 64;
 	limits_raise();
 	for (size_t i = 0; i < 2; i++)
 		is_raised &= getrlimit((__rlimit_resource_t)resources[i], &r) == 0 &&
 			     r.rlim_cur == 128 && r.rlim_max == 128;
-	return is_raised && limits_files() == 128;
+	return is_raised && limits_open_files() == 128;
 }
 
 static void soft_limits_become_the_hard_ones(void **state)

@@ -148,7 +148,7 @@ static void all_kinds_have_the_documented_bytes(void **state)
 	uint8_t buf[sizeof(golden)];
 
 	(void)state;
-	assert_int_equal(codec_size(&all_layout, &sample), sizeof(golden));
+	assert_int_equal(codec_encoded_size(&all_layout, &sample), sizeof(golden));
 	assert_int_equal(codec_encode(&all_layout, &sample, buf), sizeof(golden));
 	assert_memory_equal(buf, golden, sizeof(golden));
 }
@@ -298,7 +298,7 @@ static void corruption_of_any_byte_is_refused_or_decodes_to_a_valid_message(void
 				continue;
 			}
 			n_valid++;
-			assert_int_not_equal(codec_size(&all_layout, &m), 0);
+			assert_int_not_equal(codec_encoded_size(&all_layout, &m), 0);
 			free(mem);
 		}
 	}
@@ -422,23 +422,23 @@ static void message_beyond_a_maximum_is_not_encoded(void **state)
 
 	(void)state;
 	m.s = "elevenbytes";
-	assert_int_equal(codec_size(&all_layout, &m), 0);
+	assert_int_equal(codec_encoded_size(&all_layout, &m), 0);
 	assert_int_equal(codec_encode(&all_layout, &m, buf), 0);
 	m = sample;
 	m.x = (struct blob){"12345", 5};
-	assert_int_equal(codec_size(&all_layout, &m), 0);
+	assert_int_equal(codec_encoded_size(&all_layout, &m), 0);
 	m.x = (struct blob){NULL, 1};
-	assert_int_equal(codec_size(&all_layout, &m), 0);
+	assert_int_equal(codec_encoded_size(&all_layout, &m), 0);
 	m = sample;
 	m.leaves = leaves;
 	m.n_leaves = 4;
-	assert_int_equal(codec_size(&all_layout, &m), 0);
+	assert_int_equal(codec_encoded_size(&all_layout, &m), 0);
 	m.n_leaves = 3;
-	assert_int_not_equal(codec_size(&all_layout, &m), 0);
+	assert_int_not_equal(codec_encoded_size(&all_layout, &m), 0);
 	leaves[2].name = "ninebytes";
-	assert_int_equal(codec_size(&all_layout, &m), 0);
+	assert_int_equal(codec_encoded_size(&all_layout, &m), 0);
 	m.leaves = NULL;
-	assert_int_equal(codec_size(&all_layout, &m), 0);
+	assert_int_equal(codec_encoded_size(&all_layout, &m), 0);
 	assert_int_equal(buf[0], 0x5a);
 }
 
@@ -492,7 +492,7 @@ static void four_nested_lists_are_carried_and_five_refused(void **state)
 	 * this list, so the encoder writes 4 bytes more than chain_bytes. */
 	assert_int_equal(codec_encode(&tree_layout, t, buf), chain_bytes(bytes, 4) + 4);
 	t[4] = (struct tree){&t[5], 1};
-	assert_int_equal(codec_size(&tree_layout, t), 0);
+	assert_int_equal(codec_encoded_size(&tree_layout, t), 0);
 
 	n = chain_bytes(bytes, 4);
 	assert_int_equal(decode(&tree_layout, bytes, n, NO_LIMIT, &back, &mem, NULL), 0);

@@ -162,7 +162,7 @@ static uint8_t *encode(const struct ctl_msg *m, size_t *ret_n)
 	const struct layout *l = ctl_layout(m->type);
 	uint8_t *buf;
 
-	*ret_n = codec_size(l, &m->hello);
+	*ret_n = codec_encoded_size(l, &m->hello);
 	assert_int_not_equal(*ret_n, 0);
 	buf = malloc(*ret_n);
 	assert_non_null(buf);
@@ -415,7 +415,8 @@ static void corruption_of_any_byte_is_refused_or_decodes_to_a_valid_message(void
 					continue;
 				}
 				n_valid++;
-				assert_int_not_equal(codec_size(ctl_layout(m.type), body(&m)), 0);
+				assert_int_not_equal(
+					codec_encoded_size(ctl_layout(m.type), body(&m)), 0);
 				free(mem);
 			}
 			bytes[at] = was;
@@ -509,11 +510,11 @@ static void names_and_keys_longer_than_their_limit_are_not_sent(void **state)
 	(void)state;
 	memset(name, 'x', CTL_JOB_NAME_MAX);
 	j.job = name;
-	assert_int_not_equal(codec_size(ctl_layout(CTL_JOIN), &j), 0);
+	assert_int_not_equal(codec_encoded_size(ctl_layout(CTL_JOIN), &j), 0);
 	name[CTL_JOB_NAME_MAX] = 'x';
-	assert_int_equal(codec_size(ctl_layout(CTL_JOIN), &j), 0);
+	assert_int_equal(codec_encoded_size(ctl_layout(CTL_JOIN), &j), 0);
 	p.key.bytes = CTL_KEY_BYTES + 1;
-	assert_int_equal(codec_size(ctl_layout(CTL_PEERS), &ps), 0);
+	assert_int_equal(codec_encoded_size(ctl_layout(CTL_PEERS), &ps), 0);
 }
 
 /* The memory limit of one decoded message is a protection against peers without a key. The limit

@@ -24,10 +24,10 @@ static void written_lines_are_read_back(void **state)
 	bool has_cliques = false;
 
 	(void)state;
-	report_write(&model, true, line);
+	topo_report_format(&model, true, line);
 	assert_string_equal(line, "0000:3b:00.0 6a000102030405060708090a0b0c0dff 1 fe "
 				  "ffffffffffffffff 1 NVIDIA H200");
-	assert_true(report_parse(line, &r, &has_cliques));
+	assert_true(topo_report_parse(line, &r, &has_cliques));
 	assert_true(has_cliques);
 	assert_string_equal(r.pci, model.pci);
 	assert_string_equal(r.name, model.name);
@@ -44,9 +44,9 @@ static void unknown_values_are_written_as_a_word(void **state)
 	bool has_cliques = true;
 
 	(void)state;
-	report_write(&r, false, line);
+	topo_report_format(&r, false, line);
 	assert_string_equal(line, "- 00000000000000000000000000000000 -1 0 0 0 ?");
-	assert_true(report_parse(line, &back, &has_cliques));
+	assert_true(topo_report_parse(line, &back, &has_cliques));
 	assert_false(has_cliques);
 	assert_int_equal(back.numa, -1);
 }
@@ -60,12 +60,12 @@ static void names_cannot_add_or_lengthen_lines(void **state)
 	(void)state;
 	memset(r.name, '\n', sizeof(r.name) - 1);
 	memset(r.pci, 'x', sizeof(r.pci) - 1);
-	report_write(&r, true, line);
+	topo_report_format(&r, true, line);
 	assert_null(strchr(line, '\n'));
-	assert_false(report_parse(line, &back, &has_cliques));
+	assert_false(topo_report_parse(line, &back, &has_cliques));
 	snprintf(r.pci, sizeof(r.pci), "ffffffff:ff:1f.7");
-	report_write(&r, true, line);
-	assert_true(report_parse(line, &back, &has_cliques));
+	topo_report_format(&r, true, line);
+	assert_true(topo_report_parse(line, &back, &has_cliques));
 	assert_int_equal(strlen(back.name), TOPO_NAME_BYTES - 1);
 }
 
@@ -89,7 +89,7 @@ static void invalid_lines_are_not_read_as_gpus(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
-		if (report_parse(lines[i], &r, &has_cliques))
+		if (topo_report_parse(lines[i], &r, &has_cliques))
 			fail_msg("the parser accepts '%s'", lines[i]);
 }
 

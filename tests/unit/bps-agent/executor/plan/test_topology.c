@@ -44,7 +44,7 @@ static void assert_pci(uint64_t pci, const char *text)
 {
 	char is[TOPO_PCI_BYTES];
 
-	topo_pci_text(pci, is);
+	topo_pci_format(pci, is);
 	assert_string_equal(is, text);
 }
 

@@ -116,7 +116,7 @@ static void add_path(struct path_list *l, uint16_t port, bool is_control)
 	struct sockaddr_storage sa;
 	socklen_t len;
 
-	assert_int_equal(addr_number(&a, &sa, &len), 0);
+	assert_int_equal(addr_resolve_numeric(&a, &sa, &len), 0);
 	strcpy(a.host, "peer.invalid");
 	path_list_add(l, "peer", &a, &sa, len, is_control);
 }

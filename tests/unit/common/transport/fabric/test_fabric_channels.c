@@ -34,7 +34,7 @@ static void message_before_the_second_channel_ends_the_connection(void **state)
 	c = fabric_conn_of(&p.r.server);
 	c->ep = NULL;
 	c->base.state = CONN_ACCEPTING;
-	assert_int_equal(fabric_io_put(fabric_conn_of(&p.r.client), &m, 1), 0);
+	assert_int_equal(fabric_io_put_message(fabric_conn_of(&p.r.client), &m, 1), 0);
 	RUN(&p.r, p.r.client.n_down == 1);
 	assert_int_equal(protocol_errors(&p.r.server), 1);
 	fabric_pair_close(&p);

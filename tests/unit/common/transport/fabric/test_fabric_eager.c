@@ -315,7 +315,7 @@ static void send_another_length(uint32_t len, uint32_t sent, bool is_taken)
 	RUN(&p.r, fabric_seg_find(fabric_conn_of(&p.r.client), p.from.seg));
 	m = offer_of(&p.from, 1, 0, len);
 	m.flags = WIRE_EAGER;
-	assert_int_equal(fabric_io_put(c, &m, 1), 0);
+	assert_int_equal(fabric_io_put_message(c, &m, 1), 0);
 	m = offer_of(&p.from, 2, 0, sent);
 	assert_int_equal(xport_send_eager(p.r.server.conn, &m, false), 0);
 	RUN(&p.r, p.r.client.n_down == 1);
@@ -343,7 +343,7 @@ static void offer_wrongly(uint64_t offset, uint32_t len)
 	m = offer_of(&p.from, 1, 0, len);
 	m.flags = WIRE_EAGER;
 	m.offset = offset;
-	assert_int_equal(fabric_io_put(fabric_conn_of(&p.r.server), &m, 1), 0);
+	assert_int_equal(fabric_io_put_message(fabric_conn_of(&p.r.server), &m, 1), 0);
 	RUN(&p.r, p.r.client.n_down == 1);
 	assert_int_equal(protocol_errors(&p.r.client), 1);
 	assert_int_equal(p.t->n_heard, 0);
@@ -371,7 +371,7 @@ static void eager_messages_without_eager_end_the_connection(void **state)
 	(void)state;
 	fabric_pair_open(&p, 1000);
 	fabric_conn_of(&p.r.client)->is_eager = false;
-	assert_int_equal(fabric_io_put(fabric_conn_of(&p.r.server), &m, 1), 0);
+	assert_int_equal(fabric_io_put_message(fabric_conn_of(&p.r.server), &m, 1), 0);
 	RUN(&p.r, p.r.client.n_down == 1);
 	assert_int_equal(protocol_errors(&p.r.client), 1);
 	fabric_pair_close(&p);

@@ -144,7 +144,7 @@ static void node_open(struct shm_rig *r, struct shm_node *n, uint32_t ping_ms, u
 	n->is_known = true;
 	if (shm_xport_new(&cfg, is_server ? THREAD : 0, &events, n, &n->x, &err))
 		fail_msg("%s", err.s);
-	assert_int_equal(memfd_new("test", SEG_BYTES, MEMFD_FIXED_SIZE, &fd), 0);
+	assert_int_equal(memfd_create_sealed("test", SEG_BYTES, MEMFD_FIXED_SIZE, &fd), 0);
 	n->mem = mmap(NULL, SEG_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	assert_ptr_not_equal(n->mem, MAP_FAILED);
 	assert_int_equal(n->x->ops->seg_add(n->x, n->mem, SEG_BYTES, &n->seg), 0);
@@ -270,7 +270,7 @@ static void entries_are_intact_even_across_the_wrap(void **state)
 		memset(in, (int)(got % 251), n);
 		assert_int_equal(ring_get(&r.rx, out, sizeof(out)), n);
 		assert_memory_equal(in, out, n);
-		ring_took(&r.rx);
+		ring_release_consumed(&r.rx);
 		got++;
 	}
 	assert_int_equal(ring_get(&r.rx, out, sizeof(out)), 0);
@@ -291,8 +291,8 @@ static void producer_without_room_is_woken_when_there_is_some(void **state)
 	assert_false(ring_want_room(&r.tx));
 	while (ring_get(&r.rx, e, sizeof(e)) > 0)
 		;
-	assert_true(ring_took(&r.rx));
-	assert_false(ring_took(&r.rx)); /* only the first call requests a wake-up */
+	assert_true(ring_release_consumed(&r.rx));
+	assert_false(ring_release_consumed(&r.rx)); /* only the first call requests a wake-up */
 	assert_true(ring_want_room(&r.tx));
 	assert_int_equal(ring_put(&r.tx, e, sizeof(e)), 0);
 	free(r.bytes);
@@ -310,7 +310,7 @@ static void consumer_sleeps_only_when_nothing_has_come_in(void **state)
 	assert_true(ring_must_wake(&r.tx));
 	assert_false(ring_must_wake(&r.tx)); /* only the first call requests a wake-up */
 	assert_false(ring_may_sleep(&r.rx));
-	ring_awake(&r.rx);
+	ring_clear_sleeping(&r.rx);
 	assert_int_equal(ring_put(&r.tx, &e, 8), 0);
 	assert_false(ring_must_wake(&r.tx));
 	free(r.bytes);
@@ -476,7 +476,7 @@ static void server_without_the_key_is_rejected(void **state)
 	r.client.x->ops->may_sleep(r.client.x);
 	turn(&r.client);
 	assert_int_equal(recv(fd, &hello, sizeof(hello), 0), sizeof(hello));
-	assert_int_equal(memfd_new("fake", SHM_AREA_BYTES, MEMFD_FIXED_SIZE, &area), 0);
+	assert_int_equal(memfd_create_sealed("fake", SHM_AREA_BYTES, MEMFD_FIXED_SIZE, &area), 0);
 	assert_int_equal(shm_send_fd(fd, &w, sizeof(w), area), 0);
 	drive(&r, &r.client.n_down, 1);
 	assert_int_equal(r.client.n_up, 0);
@@ -661,10 +661,10 @@ static void two_descriptors_for_a_segment_close_the_connection_and_both(void **s
 
 	(void)state;
 	rig_connect(&r);
-	assert_int_equal(memfd_new("seg", 65536, MEMFD_FIXED_SIZE, &fd), 0);
+	assert_int_equal(memfd_create_sealed("seg", 65536, MEMFD_FIXED_SIZE, &fd), 0);
 	before = open_descriptors();
 	send_with_two(((struct shm_conn *)r.client.conn)->sock, &note, sizeof(note), fd);
-	assert_int_equal(shm_put((struct shm_conn *)r.client.conn, &add), 0);
+	assert_int_equal(shm_put_message((struct shm_conn *)r.client.conn, &add), 0);
 	drive(&r, &r.server.n_down, 1);
 	drive(&r, &r.client.n_down, 1);
 	/* the descriptors of both ends of the connection are closed */
@@ -848,7 +848,7 @@ static void malformed_message_closes_its_connection(void **state)
 	rig_connect(&r);
 	c = (struct shm_conn *)r.client.conn;
 	assert_int_equal(ring_put(&c->tx, junk, sizeof(junk)), 0);
-	shm_wake(c);
+	shm_send_wakeup(c);
 	drive(&r, &r.server.n_down, 1);
 	drive(&r, &r.client.n_down, 1);
 	assert_int_equal(r.server.counters.protocol_errors, 1);
@@ -864,7 +864,7 @@ static void ring_of_a_hostile_peer_closes_its_connection(void **state)
 	rig_connect(&r);
 	c = (struct shm_conn *)r.client.conn;
 	atomic_store(&c->tx.s->tail, UINT64_MAX - 7);
-	shm_wake(c);
+	shm_send_wakeup(c);
 	drive(&r, &r.server.n_down, 1);
 	assert_int_equal(r.server.counters.protocol_errors, 1);
 	rig_close(&r);
@@ -1052,7 +1052,7 @@ static void memory_smaller_than_announced_closes_the_connection(void **state)
 
 	(void)state;
 	rig_connect(&r);
-	assert_int_equal(memfd_new("small", 4096, MEMFD_FIXED_SIZE, &fd), 0);
+	assert_int_equal(memfd_create_sealed("small", 4096, MEMFD_FIXED_SIZE, &fd), 0);
 	assert_int_equal(r.client.x->ops->seg_add(r.client.x, r.client.mem, 65536, &seg), 0);
 	assert_int_equal(r.client.x->ops->seg_share(r.client.x, seg, fd), 0);
 	close(fd);

@@ -271,7 +271,7 @@ static void window_stays_what_was_chosen(void **state)
 	(void)state;
 	pair_open(&p, READ_MAX);
 	p.r.client.on_message = hear_and_take;
-	x = tcp_of(tcp_conn_of(&p.r.client));
+	x = tcp_xport_of_conn(tcp_conn_of(&p.r.client));
 	assert_true(recv_window_shared(&x->window, 9));
 	tcp_set_windows(x);
 	for (unsigned i = 0; i < 4; i++) {
@@ -295,7 +295,7 @@ static void smallest_window_does_not_wait_for_timers(void **state)
 	p.r.client.on_message = hear_and_take;
 	assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, READ_MAX / 4), 0);
 	RUN(&p.r, p.r.client.n_read_done == 1);
-	x = tcp_of(tcp_conn_of(&p.r.client));
+	x = tcp_xport_of_conn(tcp_conn_of(&p.r.client));
 	x->window.bytes = RECV_WINDOW_MIN;
 	tcp_set_windows(x);
 	assert_int_equal(send_offer(&p.r.server, &p.from, 2, READ_MAX / 4, READ_MAX / 2), 0);
@@ -722,7 +722,7 @@ static void connection_may_be_closed_from_the_end_of_a_read(void **state)
 	for (unsigned i = 0; i < 5; i++)
 		n += put_eager(b + n, i, i);
 	RUN(&l.r, l.t->n_begun == 4);
-	x = tcp_of(tcp_conn_of(&l.r.server));
+	x = tcp_xport_of_conn(tcp_conn_of(&l.r.server));
 	x->window.unmeasured = 1 << 20;
 	raw_send(&l.p, LANE_BULK, b, n);
 	RUN(&l.r, l.r.server.n_down == 1);
@@ -781,7 +781,7 @@ static void all_may_come_byte_by_byte(void **state)
 			/* The kernel would not wake the thread for so few bytes, so simulate the
 			 * wake-up. */
 			c->lanes[LANE_BULK].can_recv = true;
-			tcp_touch(c);
+			tcp_conn_mark_busy(c);
 			l.r.server.x->ops->poll(l.r.server.x, clock_now_ns());
 		}
 		RUN(&l.r, c->eager_done == i + 1);

@@ -306,7 +306,7 @@ static void refusal_and_close_are_processed_together(void **state)
 
 		assert_int_equal(dial(&n, port, the_key), 0);
 		fd = take_ticket(listen_fd, &n, &t);
-		ticket_refuse(words[i].word, refusal);
+		ticket_format_refusal(words[i].word, refusal);
 		refusal[REFUSED_WORD_BYTES] = words[i].version;
 		if (words[i].n_bytes)
 			assert_int_equal(send(fd, refusal, words[i].n_bytes, 0), words[i].n_bytes);
@@ -600,7 +600,7 @@ static void sockets_that_are_there_and_new_ones_are_paced_when_the_link_is_slow(
 	(void)state;
 	net_rig_open(&r);
 	rig_connect(&r);
-	x = tcp_of(tcp_conn_of(&r.client));
+	x = tcp_xport_of_conn(tcp_conn_of(&r.client));
 	assert_true(pace_of(tcp_conn_of(&r.client)) == UINT64_MAX);
 	assert_int_equal(unsent_of(tcp_conn_of(&r.client)), SOCKET_AHEAD_SLOW);
 	x->window.is_quick = x->window.is_paced = true;

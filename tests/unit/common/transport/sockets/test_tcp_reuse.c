@@ -67,7 +67,7 @@ static uint32_t seed_of(uint64_t version)
 
 static void say_got(struct end *e, struct wanted *w, const struct wire_msg *m)
 {
-	struct wire_msg got = wire_answer(m, WIRE_GOT);
+	struct wire_msg got = wire_make_answer(m, WIRE_GOT);
 
 	w->done = m->round;
 	/* a short message, for which there is always room */
@@ -203,7 +203,7 @@ static void withdraw(struct end *e)
 static void change_window(struct end *e)
 {
 	static const int windows[] = {RECV_WINDOW_MIN, 224 << 10, RECV_WINDOW_MAX};
-	struct tcp_xport *x = tcp_of(tcp_conn_of(e->n));
+	struct tcp_xport *x = tcp_xport_of_conn(tcp_conn_of(e->n));
 
 	x->window.bytes = windows[draw(e, 3)];
 	tcp_set_windows(x);
