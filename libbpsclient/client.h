@@ -39,6 +39,9 @@
 #define CLIENT_RESERVED    "__bps"
 #define CLIENT_NAME_PREFIX CTL_OWN_TENSORS
 
+/* The tensor that is declared first gets this priority, the next one a smaller one, and so on. */
+#define CLIENT_PRIORITY_MAX 65535
+
 struct average;
 
 struct bps_tensor {

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "libbpsclient/ignored.h"
+#include "libbpsclient/base/ignored.h"
 #include "libbpsclient/last_error.h"
 #include "libbpsclient/base/process_limit.h"
 

@@ -25,10 +25,8 @@
 #include "common/base/log.h"
 
 /* KILL_MS: time limit for an executor to end after GPU_END; then the executor is killed. The
- * executor may have to wait for its GPUs first. BATCH: maximum number of ring entries that one
- * iteration of the loop handles. */
+ * executor may have to wait for its GPUs first. */
 #define KILL_MS 5000
-#define BATCH   1024
 /* WATCH_MS: interval at which the agent checks whether the executor makes progress. The executor's
  * loop runs at least once a second, but pinning much memory can delay the loop. HANG_NS: if the
  * executor makes no progress for this time, the agent kills the executor. */
@@ -637,79 +635,4 @@ void executor_receive_messages(struct executor_link *g)
 			uv_poll_stop(&g->sock_poll);
 		local_frame_free(&f);
 	}
-}
-
-/* ---- for the loop ---- */
-
-uint32_t executor_count(const struct agent *a)
-{
-	const struct executor_link *g;
-	uint32_t n = 0;
-
-	TAILQ_FOREACH (g, &a->executors, link)
-		n += g->n_handles > 0;
-	return n;
-}
-
-void executor_send_entry(struct executor_link *g, const struct ring_pair_entry *e)
-{
-	if (g->state == EXECUTOR_RUNNING && ring_pair_push(&g->pipe, e) < 0)
-		executor_fail(g, -ENOMEM, "the agent is out of memory");
-}
-
-static bool executor_submit_waiting(struct executor_link *g)
-{
-	struct device_tensor *d;
-	bool any = false;
-
-	while ((d = TAILQ_FIRST(&g->again))) {
-		TAILQ_REMOVE(&g->again, d, again);
-		d->is_again = false;
-		d->tensor->kind->submit_waiting(d->tensor);
-		any = true;
-	}
-	return any;
-}
-
-bool executor_poll_rings(struct agent *a)
-{
-	struct executor_link *g;
-	bool any = false;
-
-	TAILQ_FOREACH (g, &a->executors, link) {
-		struct ring_pair_entry e;
-
-		for (unsigned i = 0;
-			g->state == EXECUTOR_RUNNING && i < BATCH && ring_pair_pop(&g->pipe, &e);
-			i++) {
-			device_tensor_on_entry(g, &e);
-			any = true;
-		}
-		any |= executor_submit_waiting(g);
-		if (g->page.mem)
-			any |= ring_pair_flush(&g->pipe);
-	}
-	return any;
-}
-
-bool executor_may_sleep(struct agent *a)
-{
-	struct executor_link *g;
-	bool may = true;
-
-	TAILQ_FOREACH (g, &a->executors, link)
-		if (g->state == EXECUTOR_RUNNING) {
-			ring_pair_flush(&g->pipe);
-			may &= TAILQ_EMPTY(&g->again) && ring_pair_sleep(&g->pipe);
-		}
-	return may;
-}
-
-void executor_awake(struct agent *a)
-{
-	struct executor_link *g;
-
-	TAILQ_FOREACH (g, &a->executors, link)
-		if (g->state == EXECUTOR_RUNNING)
-			ring_pair_awake(&g->pipe);
 }

@@ -1,7 +1,8 @@
 #ifndef BPS_AGENT_RESTORE_HANDOVER_READ_IMPL_H
 #define BPS_AGENT_RESTORE_HANDOVER_READ_IMPL_H
-/* Declarations that handover_read.c and handover_read_gpu.c share. handover_read.c reads the
- * ledgers. handover_read_gpu.c reads the records of device memory. Functions that return int return
+/* Declarations that handover_read.c, handover_trainers.c and handover_read_gpu.c share.
+ * handover_read.c reads the ledgers. handover_trainers.c restores trainers. handover_read_gpu.c
+ * reads the records of device memory. Functions that return int return
  * 0, BPS_EPROTO, -ENOMEM or the error of an executor that has ended. For an error, r->err gets the
  * text. */
 #include "bps-agent/handover/ledger.h"
@@ -35,6 +36,19 @@ int handover_take_fd(struct fdstore *s, char kind, uint64_t number, char what);
 bool handover_place(const struct arena_set *set, uint32_t id, enum arena_kind kind, uint64_t offset,
 	uint64_t n_bytes, struct arena **ret_arena, struct agt_mem *ret);
 uint64_t handover_tensor_bytes(const struct tensor *tensor);
+
+/* ---- handover_trainers.c ---- */
+/* Read LEDGER_TRAINER. */
+int handover_read_trainer(struct handover_reader *r, const struct ledger_record *rec);
+/* Create a trainer for a socket of the previous process. If memory is exhausted, or if the peer's
+ * user cannot be determined, close sock and pidfd, and return NULL. */
+struct trainer *handover_restore_trainer(struct agent *a, int sock, int pidfd, uint64_t number);
+/* Set *ret to the text for the trainers of a job that cannot continue. */
+void handover_describe_lost_job(const char *why, struct err_text *ret);
+/* Send the trainer this failure of its job, and disconnect it. */
+void handover_drop_trainer(struct trainer *t, const char *text);
+/* Remove descriptors from the store. parts: a letter for each descriptor. */
+void handover_drop_stored_fds(char kind, uint64_t number, const char *parts);
 
 /* ---- handover_read_gpu.c ---- */
 /* Read LEDGER_EXECUTOR, LEDGER_ROUTE and LEDGER_INPUTS. */

@@ -2,7 +2,7 @@
  * Variables that change neither results nor speed, such as addresses of their servers and levels of
  * logs, are not in the table. Neither are variables that only matter
  * together with another one in the table. Thread: the caller's. */
-#include "libbpsclient/ignored.h"
+#include "libbpsclient/base/ignored.h"
 
 #include <stdbool.h>
 #include <stdio.h>
