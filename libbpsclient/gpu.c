@@ -307,8 +307,10 @@ int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, vo
 	if (rc == 0)
 		rc = g->driver->write(
 			g, stream, &g->slots[t->idx].ready, t->round + 1, last_error_text());
-	if (rc == 0)
+	if (rc == 0) {
+		atomic_store_explicit(&t->entry->waits, 0, memory_order_relaxed);
 		tensor_submit_next_round(t, op, priority);
+	}
 	pthread_mutex_unlock(&t->b->ring_mutex);
 	if (rc < 0)
 		return rc;
@@ -326,6 +328,8 @@ int bps_gpu_wait_stream(struct bps_tensor *t, void *stream)
 		return rc;
 	g = t->b->gpu;
 	timeout_ms = t->b->options.timeout_ms;
+	/* Relaxed: the flag guards no data (local_is_awaited). */
+	atomic_store_explicit(&t->entry->waits, 1, memory_order_relaxed);
 	rc = g->driver->wait(g, stream, &g->slots[t->idx].done, t->round,
 		clock_deadline(timeout_ms), last_error_text());
 	if (rc == BPS_ETIMEDOUT)

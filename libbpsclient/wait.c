@@ -133,6 +133,16 @@ int tensor_wait_for_result(struct bps_tensor *t, uint64_t deadline_ns, uint32_t 
 	return wait_and_settle(t, deadline_ns, timeout_ms);
 }
 
+/* Add `by` to the number of threads that wait for each of the tensors (struct local_entry), because
+ * the caller waits for all of them while it sleeps for one. */
+static void tensors_count_waits(struct bps_tensor *const *tensors, size_t n, uint32_t by)
+{
+	for (size_t i = 0; i < n; i++)
+		if (tensors[i])
+			atomic_fetch_add_explicit(
+				&tensors[i]->entry->waits, by, memory_order_relaxed);
+}
+
 int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms)
 {
 	uint64_t deadline_ns;
@@ -146,8 +156,12 @@ int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout
 	if (!timeout_ms)
 		timeout_ms = tensors[0]->b->options.timeout_ms;
 	deadline_ns = clock_deadline(timeout_ms);
+	if (n > 1)
+		tensors_count_waits(tensors, n, 1);
 	for (size_t i = 0; !rc && i < n; i++)
 		rc = tensor_wait_for_result(tensors[i], deadline_ns, timeout_ms);
+	if (n > 1)
+		tensors_count_waits(tensors, n, UINT32_MAX);
 	return rc;
 }
 
@@ -283,8 +297,10 @@ static int wait_for_any_done_tensor(struct bps *b, struct bps_tensor *const *ten
 		now = clock_now_ns();
 		if (now >= deadline_ns)
 			return tensor_explain_timeout(pending, pending->round, timeout_ms);
+		tensors_count_waits(tensors, n, 1);
 		local_done_wait(c, pending->entry, seen, spin_ns,
 			deadline_ns - now < SLICE_NS ? deadline_ns - now : SLICE_NS);
+		tensors_count_waits(tensors, n, UINT32_MAX);
 		spin_ns = 0;
 	}
 }

@@ -91,7 +91,7 @@ void tensor_add_declare(struct job *job, const struct ctl_decl *decl)
 	job->batch[job->n_batch++] = *decl;
 }
 
-void tensor_tell_done(
+void tensor_report_done(
 	struct tensor *tensor, uint32_t w, uint64_t round, int status, uint32_t workers)
 {
 	struct trainer *t = tensor->job->by_worker[w];
@@ -165,7 +165,7 @@ int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submi
 	if (rc == BPS_EBUSY)
 		return rc;
 	if (rc < 0 && t)
-		tensor_tell_done(tensor, w, p->round, rc, 0);
+		tensor_report_done(tensor, w, p->round, rc, 0);
 	return 0;
 }
 
@@ -313,7 +313,7 @@ static void host_fail_waiting(struct tensor *tensor, int code)
 		struct tensor_worker *tw = &tensor->workers[w];
 
 		if (tw->pending.is_set)
-			tensor_tell_done(tensor, w, tw->pending.round, code, 0);
+			tensor_report_done(tensor, w, tw->pending.round, code, 0);
 		tw->pending.is_set = false;
 	}
 }
@@ -392,7 +392,7 @@ void tensor_resume_after_restart(struct tensor *tensor)
 		struct trainer *t = tensor->job->by_worker[w];
 
 		if (tensor->failed && t && tw->submitted) {
-			tensor_tell_done(tensor, w, tw->submitted, tensor->failed, 0);
+			tensor_report_done(tensor, w, tw->submitted, tensor->failed, 0);
 			t->completed += tw->submitted - 1;
 		} else if (!tensor->failed && tw->is_declared)
 			tensor->kind->resubmit(tensor, w, complete);
@@ -405,8 +405,7 @@ bool tensor_is_awaited(const struct tensor *tensor, uint32_t w)
 	const struct trainer *t = tensor->job->by_worker[w];
 
 	return t && tensor->workers[w].is_declared &&
-	       (tensor->kind->has_streams ||
-		       local_is_awaited(t->control, t->sq_entries, tensor->workers[w].index));
+	       local_is_awaited(t->control, t->sq_entries, tensor->workers[w].index);
 }
 
 /* ---- submissions ---- */
@@ -463,7 +462,7 @@ int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct er
 	if (job->state == JOB_ENDED || tensor->failed) {
 		/* Report the tensor's own failure rather than the job's end, because the tensor's
 		 * failure describes the cause more precisely. */
-		tensor_tell_done(tensor, t->worker, e->round,
+		tensor_report_done(tensor, t->worker, e->round,
 			tensor->failed  ? tensor->failed
 			: job->code < 0 ? job->code
 					: BPS_ECLOSED,
@@ -502,7 +501,7 @@ void tensor_core_done(void *ctx, void *tensor_user, uint64_t round, int status, 
 
 		if (t)
 			local_done_most(t->control, t->sq_entries, tensor->workers[w].index, most);
-		tensor_tell_done(tensor, w, round, status, workers);
+		tensor_report_done(tensor, w, round, status, workers);
 	}
 	if (tensor->kind->has_streams)
 		tensor->kind->round_over(tensor, status);

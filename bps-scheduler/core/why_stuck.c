@@ -15,7 +15,7 @@
 
 #define NAMES_MAX        8
 #define PROBES_PER_AGENT 16
-/* note_stalled_worker does not report a worker that was quiet for less than this time */
+/* probe_report_stalled_worker does not report a worker that was quiet for less than this time */
 #define STALLED_MS     1000
 #define DOWN_RECENT_NS (60 * NS_PER_S)
 
@@ -55,7 +55,7 @@ static double seconds_from_ns(uint64_t ns)
 
 static void add_missing_ranks(struct why_text *t, const struct sched_job *j)
 {
-	uint32_t missing = sched_job_missing(j), named = 0;
+	uint32_t missing = sched_job_missing_count(j), named = 0;
 
 	why_text_append(t, "missing rank%s ", missing > 1 ? "s" : "");
 	for (uint32_t r = 0; named < missing && named < NAMES_MAX; r++)
@@ -87,7 +87,7 @@ static void why_append_forming(
 {
 	why_text_append(
 		t, "job '%s': %u of %u workers have joined, ", j->name, j->n_joined, j->size);
-	if (sched_job_missing(j))
+	if (sched_job_missing_count(j))
 		add_missing_ranks(t, j);
 	else
 		add_missing_beside(c, j, t);
@@ -391,7 +391,8 @@ static void probe_send_requests(
 }
 
 /* Return the worker whose call has waited longest for a tensor that is not among the n tensors in
- * `asked`. NULL: there is no such worker. */
+ * `asked`. If no call waits for one, return the worker whose round has been in flight longest. NULL:
+ * there is no such worker. */
 static const struct ctl_report_worker *next_longest_waiter(
 	const struct sched_probe *p, const uint32_t *asked, uint32_t n)
 {
@@ -403,7 +404,9 @@ static const struct ctl_report_worker *next_longest_waiter(
 
 		for (uint32_t k = 0; k < n && !is_asked; k++)
 			is_asked = asked[k] == w->oldest_tensor;
-		if (!is_asked && (!best || w->oldest_ms > best->oldest_ms))
+		if (!is_asked && (!best || w->is_waiting > best->is_waiting ||
+					 (w->is_waiting == best->is_waiting &&
+						 w->oldest_ms > best->oldest_ms)))
 			best = w;
 	}
 	return best;
@@ -465,7 +468,7 @@ static void probe_unlink(struct sched_core *c, struct sched_probe *p)
 
 /* Report an event when a call has ended because a worker did not submit the call's tensor in time.
  * The event names the worker. Each round is reported once. */
-static void note_stalled_worker(
+static void probe_report_stalled_worker(
 	struct sched_core *c, struct sched_job *j, const struct sched_probe *p)
 {
 	const struct sched_tensor *tensor = p->tensor < j->n_placed ? j->placed[p->tensor] : NULL;
@@ -494,10 +497,10 @@ static void probe_send_answer(struct sched_core *c, struct sched_probe *p)
 	struct why_text t = {.n = 0};
 
 	if (j) {
-		/* why_append_round also sorts p->workers, so that note_stalled_worker reports the
-		 * stalled worker that is furthest behind */
+		/* why_append_round also sorts p->workers, so that probe_report_stalled_worker
+		 * reports the stalled worker that is furthest behind */
 		why_append_round(c, j, p, &t);
-		note_stalled_worker(c, j, p);
+		probe_report_stalled_worker(c, j, p);
 	} else {
 		why_text_append(&t, "the job has ended");
 	}

@@ -82,6 +82,17 @@ def test_wait_for_another_tensor_does_not_count_for_an_abandoned_one(cluster, pl
     assert [code for code, *_ in results] == [0, 0, 0], results
 
 
+@pytest.mark.parametrize(
+    "placement", [[0, 0, 0], [0, 1, 1], [0, 1, 2]], ids=["one", "two", "three"]
+)
+def test_wait_for_several_tensors_counts_for_each(cluster, placement):
+    c = cluster(agents=max(placement) + 1, servers=1)
+    args = {"way": "group", "leavers": [0], "n_rounds": 3, "pause": 2.5}
+    results = c.run("leaving", 3, args, placement=placement)
+    expect_named(results, 0, "'lone'")
+    assert results[1][3] < 2, results
+
+
 def on_one_and_two(test):
     return pytest.mark.parametrize("placement", [[0, 0], [0, 1]], ids=["one", "two"])(test)
 

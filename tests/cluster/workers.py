@@ -73,7 +73,8 @@ def leaving(way, leavers, n_rounds, on_agent_loss=None, pause=0.0, gone=None, ho
     last round, or declare a tensor that they do not use. "abandoned" needs nothing more either: the
     others have submitted a tensor for which they do not wait, and the leavers have not declared it
     ("abandoned") or not submitted it ("unsubmitted"). Then the highest rank is late for the last
-    round. Return [error code, text, rank that the error names, seconds until the error].
+    round. "group" needs a leaver's submission: the others wait for two tensors, and the highest rank
+    is late for the first one. Return [error code, text, rank that the error names, seconds until the error].
 
     gone: path of a file. The leavers give up closing the job after a moment, and exit. The others
     go on when the file exists.
@@ -89,11 +90,11 @@ def leaving(way, leavers, n_rounds, on_agent_loss=None, pause=0.0, gone=None, ho
             t.wait()
         if way == "late" and (job.rank in leavers or not gone):
             t.push_pull()
-        if way == "unsubmitted" or way == "abandoned" and job.rank not in leavers:
+        if way in ("unsubmitted", "group") or way == "abandoned" and job.rank not in leavers:
             lone = job.declare("lone", "f32", 10)
             if job.rank not in leavers:
                 lone.push_pull()
-        if way in ("abandoned", "unsubmitted"):
+        if way in ("abandoned", "unsubmitted", "group"):
             if job.rank == job.size - 1:
                 time.sleep(pause)
             t.push_pull()
@@ -115,6 +116,8 @@ def leaving(way, leavers, n_rounds, on_agent_loss=None, pause=0.0, gone=None, ho
             t.wait()
         elif way in ("abandoned", "unsubmitted"):
             t.wait()
+        elif way == "group":
+            job.wait([t, lone])
         elif way == "unused":
             job.declare("unused", "f32", 10)
             time.sleep(pause)
