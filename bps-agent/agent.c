@@ -1,7 +1,7 @@
 /* The agent's data thread: its loop, the callbacks of the core (struct agt_env), and the events
  * that the control thread posts. trainers/ serves the trainers, and core/ moves the partitions.
  * Thread: the data thread. The control thread calls agent_new, agent_free, agent_post_event,
- * agent_ask_waits and the functions that read figures. */
+ * agent_request_waits_report and the functions that read figures. */
 
 #include "bps-agent/agent.h"
 
@@ -53,7 +53,7 @@ static void agent_publish_stats(struct agent *a, uint64_t now_ns)
 	a->figures.n_links = agt_core_losses(a->core, now_ns, a->figures.links);
 	a->figures.trainers = a->n_trainers;
 	a->figures.jobs = jobs;
-	a->figures.executors = executor_count(a);
+	a->figures.executors = executors_count_in_use(a);
 	a->figures.executor_failures = a->executor_failures;
 	a->figures.stranded = a->stranded;
 	a->figures.shared_bytes = a->quota_view.rows[0].used[QUOTA_MEMORY];
@@ -105,7 +105,7 @@ static bool loop_may_sleep(void *ctx)
 	trainer_wake_dirty(a);
 	TAILQ_FOREACH (t, &a->trainers, link)
 		may &= trainer_may_sleep(t);
-	may &= executor_may_sleep(a);
+	may &= executors_prepare_sleep(a);
 	return may;
 }
 
@@ -116,7 +116,7 @@ static void loop_mark_rings_awake(void *ctx)
 
 	TAILQ_FOREACH (t, &a->trainers, link)
 		trainer_mark_awake(t);
-	executor_awake(a);
+	executors_end_sleep(a);
 }
 
 static const struct dataloop_ops loop_ops = {.tick = loop_run_periodic_checks,
@@ -192,7 +192,7 @@ static void on_server_report(struct agent *a, const struct ctl_peer *p)
  * because the scheduler itself receives nothing from that server (rule C2). */
 static void on_sight_request(struct agent *a, const struct ctl_sight *asked)
 {
-	uint64_t heard_ns = agt_core_heard_ns(a->core, asked->member, asked->instance);
+	uint64_t heard_ns = agt_core_last_receive_ns(a->core, asked->member, asked->instance);
 	uint64_t now_ns = clock_now_ns();
 	struct ctl_msg m = {.type = CTL_SEEN, .sight = *asked};
 
@@ -338,8 +338,8 @@ struct waits_question {
 	json_t *jobs;
 };
 
-/* Pass the answer of waits_report_to_json to the caller of agent_ask_waits. Runs on the control
- * loop. */
+/* Pass the answer of waits_report_to_json to the caller of agent_request_waits_report. Runs on the
+ * control loop. */
 static void waits_return_report(void *arg)
 {
 	struct waits_question *q = arg;
@@ -359,7 +359,7 @@ static void waits_collect_report(void *arg)
 	free(q);
 }
 
-int agent_ask_waits(
+int agent_request_waits_report(
 	struct agent *a, struct loop *control, void (*done)(void *arg, json_t *jobs), void *arg)
 {
 	struct waits_question *q = calloc(1, sizeof(*q));

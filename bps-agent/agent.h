@@ -51,7 +51,7 @@ void agent_read_figures(struct agent *a, struct agent_figures *ret);
  * reference to `jobs`. If the data loop or the control loop ends first, `done` is not called. If
  * the data thread hangs, `done` is called late. Thread: the control thread. Errors: -EAGAIN: the
  * queue is full; -ENOMEM. */
-int agent_ask_waits(
+int agent_request_waits_report(
 	struct agent *a, struct loop *control, void (*done)(void *arg, json_t *jobs), void *arg);
 /* Write to *ret which resources each user and job uses. Thread: the control thread. */
 void agent_read_quotas(struct agent *a, struct quota_view *ret);

@@ -254,7 +254,7 @@ static int app_start_data_thread(struct agent_app *app, uint32_t id)
 	}
 	fdstore_fini(&app->inherited);
 	daemon_announce_ready(&app->node.daemon, 0, "accepting trainers");
-	daemon_tell_now(&app->node.daemon);
+	daemon_report_status_line(&app->node.daemon);
 	return 0;
 }
 
@@ -330,7 +330,7 @@ static void on_agent_member_down(void *ctx, const char *why)
 	(void)why;
 	if (app_is_stopping(app))
 		daemon_quit(&app->node.daemon, EX_OK);
-	daemon_tell_now(&app->node.daemon);
+	daemon_report_status_line(&app->node.daemon);
 }
 
 static void on_agent_member_message(void *ctx, struct member_msg *m)
@@ -490,7 +490,8 @@ static void agent_http_waits(struct agent_app *app, struct httpd_request *req)
 
 	if (w) {
 		*w = (struct waits_request){app, req};
-		if (agent_ask_waits(app->agent, app->node.daemon.loop, on_waits_report, w) == 0)
+		if (agent_request_waits_report(
+			    app->agent, app->node.daemon.loop, on_waits_report, w) == 0)
 			return;
 		free(w);
 	}
@@ -578,7 +579,7 @@ static int app_open_listener(struct agent_app *app, struct err_text *err)
 
 	if (rc < 0)
 		return rc;
-	app->can_hand_over = notify_is_heard() && app->opts.keeps_trainers;
+	app->can_hand_over = notify_has_manager() && app->opts.keeps_trainers;
 	cluster_identity_take(&app->identity, &app->inherited);
 	app->node.past = app->identity.known.member_id ? &app->identity.known : NULL;
 	return listen_socket_open(&app->listener, app->opts.socket, app->opts.group,

@@ -223,7 +223,7 @@ static bool is_request_printable(const struct ctl_steer *msg)
 	       is_printable_text(msg->user) && is_printable_text(msg->host);
 }
 
-static bool has_verb_argument(const struct verb *v, const char *name)
+static bool verb_has_argument(const struct verb *v, const char *name)
 {
 	for (size_t i = 0; i < sizeof(v->args) / sizeof(v->args[0]) && v->args[i]; i++)
 		if (strcmp(v->args[i], name) == 0)
@@ -235,7 +235,7 @@ static int check_verb_arguments(
 	const struct verb *v, const struct ctl_steer *msg, struct err_text *err)
 {
 	for (uint32_t i = 0; i < msg->n_args; i++)
-		if (!has_verb_argument(v, msg->args[i].name))
+		if (!verb_has_argument(v, msg->args[i].name))
 			return err_set(err, -EINVAL, "'%s' takes no argument '%s'", v->name,
 				msg->args[i].name);
 	if (v->wants_target != (*msg->target != '\0'))

@@ -157,7 +157,7 @@ static void on_server_member_up(void *ctx, uint32_t id)
 	}
 	log_info("started %u data threads: why=%s", app->n_threads, app->threads_why);
 	daemon_announce_ready(&app->node.daemon, net_port(app->node.net), "summing");
-	daemon_tell_now(&app->node.daemon);
+	daemon_report_status_line(&app->node.daemon);
 }
 
 static void on_server_member_down(void *ctx, const char *why)
@@ -165,7 +165,7 @@ static void on_server_member_down(void *ctx, const char *why)
 	struct srv_app *app = ctx;
 
 	(void)why;
-	daemon_tell_now(&app->node.daemon);
+	daemon_report_status_line(&app->node.daemon);
 }
 
 static void on_server_member_message(void *ctx, struct member_msg *m)
@@ -289,7 +289,7 @@ static void server_begin_stop(void *ctx)
 		return;
 	}
 	leave_begin(&app->leave, app->opts.leave_us / 1000);
-	daemon_tell_now(&app->node.daemon);
+	daemon_report_status_line(&app->node.daemon);
 }
 
 /* ---- service manager ---- */

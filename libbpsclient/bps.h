@@ -181,9 +181,9 @@ BPS_API int bps_local_size(const struct bps *b);
 /* Declare a tensor of n_values (>= 1) values. Returns before the other workers have declared the
  * tensor. If the declarations of the workers differ, the tensor's first push_pull fails, and
  * bps_last_error names two workers and their declarations. If this worker has declared the name
- * before, returns the same tensor, provided that type and count agree. name: 1 to 255 bytes that do
- * not begin with "__bps". Errors: -EINVAL, BPS_EMISMATCH (this worker has declared the name with
- * another type or count), BPS_EQUOTA. */
+ * before, returns the same tensor, provided that type, count and digest agree. name: 1 to 255 bytes
+ * that do not begin with "__bps". Errors: -EINVAL, BPS_EMISMATCH (this worker has declared the name
+ * with another type, count or digest), BPS_EQUOTA. */
 BPS_API int bps_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_values,
 	struct bps_tensor **ret);
 /* A declaration for bps_declare_group. Set all its bytes to zero first, because later releases
@@ -198,8 +198,8 @@ struct bps_decl {
 	 * counts are. */
 	uint64_t digest;
 };
-/* Declare n tensors in one request to the agent. All of them have the same
- * `size`. Writes n handles to ret. Errors: those of bps_declare. */
+/* Declare n tensors in one request to the agent. All of them have the same `size`. Writes n handles
+ * to ret. Errors: those of bps_declare; -EINVAL if a `size` is wrong. */
 BPS_API int bps_declare_group(
 	struct bps *b, const struct bps_decl *decls, size_t n, struct bps_tensor **ret);
 

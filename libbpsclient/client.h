@@ -2,10 +2,10 @@
 #define BPSCLIENT_CLIENT_H
 /* Internals of the library: the handle of one worker in a job, and its tensors.
  *
- *   open.c     joins and leaves the job       suspend.c  leaves the job, and joins again
- *   tensor.c   declares and submits tensors   wait.c     waits for rounds
- *   barrier.c  waits for all workers          workers.c  lists the workers
- *   average.c  averages integers
+ *   open.c     joins and leaves the job   suspend.c  leaves the job, and joins again
+ *   declare.c  declares tensors           tensor.c   submits tensors
+ *   wait.c     waits for rounds           barrier.c  waits for all workers
+ *   workers.c  lists the workers          average.c  averages integers
  *
  * Locks, in the order of taking: declare_mutex (the table of tensors), ring_mutex (submissions;
  * held briefly), the session's lock. collect_mutex allows one collective at a time.

@@ -19,8 +19,9 @@ _Static_assert(BPS_I8 == (int)DTYPE_I8 && BPS_U8 == (int)DTYPE_U8 && BPS_I32 == 
 	"public and internal element types");
 
 #define NAME_MAX_BYTES 255
-/* Smallest and largest size of a declaration of any release in bytes */
-#define DECL_BYTES_MIN sizeof(struct bps_decl)
+/* Smallest size in bytes of a declaration, that of the first release with this struct, and largest
+ * size of any release */
+#define DECL_BYTES_MIN (offsetof(struct bps_decl, digest) + sizeof(uint64_t))
 #define DECL_BYTES_MAX 4096
 
 /* ---- table ---- */
@@ -262,25 +263,29 @@ int tensor_redeclare(struct bps *b, struct bps_tensor **tensors, size_t n)
 
 /* Copy the element i of an array of declarations of a program that was compiled with this or
  * another release. A later release appends fields. If one of those is set, it has an effect that
- * this release does not know. */
+ * this release does not have. */
 static int copy_public_declaration(const struct bps_decl *decls, size_t i, struct bps_decl *ret)
 {
 	const uint8_t *from = (const uint8_t *)decls + i * decls->size;
 	size_t known = decls->size < sizeof(*ret) ? decls->size : sizeof(*ret);
 
 	memset(ret, 0, sizeof(*ret));
-	if (known >= DECL_BYTES_MIN && decls->size <= DECL_BYTES_MAX)
-		memcpy(ret, from, known);
-	if (ret->size != decls->size || !ret->size)
+	if (decls->size < DECL_BYTES_MIN || decls->size > DECL_BYTES_MAX)
 		return last_error_set(-EINVAL,
-			"declare: the field `size` of declaration %zu must be "
-			"sizeof(struct bps_decl), not %zu",
-			i, ret->size);
+			"declare: the field `size` of a declaration must be sizeof(struct "
+			"bps_decl), not %zu",
+			decls->size);
+	memcpy(ret, from, known);
+	if (ret->size != decls->size)
+		return last_error_set(-EINVAL,
+			"declare: the field `size` of declaration %zu is %zu, but that of the "
+			"first one is %zu",
+			i, ret->size, decls->size);
 	for (size_t byte = known; byte < decls->size; byte++)
 		if (from[byte])
 			return last_error_set(-EINVAL,
-				"declare: the declaration has a field that this library does not "
-				"know: install the release with which the program was compiled");
+				"declare: the declaration sets a field that this library does not "
+				"have: install the release with which the program was compiled");
 	return 0;
 }
 

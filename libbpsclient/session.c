@@ -237,7 +237,7 @@ static int session_await_answer(
 	}
 }
 
-int session_request_answer(struct session *s, struct local_msg *m, uint16_t answer_type,
+int session_send_and_receive(struct session *s, struct local_msg *m, uint16_t answer_type,
 	uint64_t deadline_ns, struct local_frame *f)
 {
 	int rc;
@@ -352,7 +352,7 @@ static int session_attach_to_agent(struct session *s, uint64_t deadline_ns, stru
 	struct local_frame f = {.mem = NULL};
 	int rc;
 
-	rc = session_request_answer(s, &m, LOCAL_WELCOME, deadline_ns, &f);
+	rc = session_send_and_receive(s, &m, LOCAL_WELCOME, deadline_ns, &f);
 	if (rc < 0) {
 		rc = session_explain_request(s, rc, "cannot attach to the agent", err);
 	} else if (f.msg.welcome.code) {

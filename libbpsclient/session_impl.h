@@ -6,7 +6,7 @@
 
 /* Send m and receive its answer in f, which the caller frees. Errors: -EOPNOTSUPP if the agent does
  * not support this type of message; -ETIMEDOUT; or the error with which the session has failed. */
-int session_request_answer(struct session *s, struct local_msg *m, uint16_t answer_type,
+int session_send_and_receive(struct session *s, struct local_msg *m, uint16_t answer_type,
 	uint64_t deadline_ns, struct local_frame *f);
 /* Write to err why a request has no answer. Returns the error's code. */
 int session_explain_request(struct session *s, int rc, const char *what, struct err_text *err);

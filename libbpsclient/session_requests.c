@@ -51,7 +51,7 @@ static int session_resolve_slot(struct session *s, const struct local_slot *m, u
 /* Take the lock, send m and receive the answer to m. If session_lock_and_request() returns 0, the
  * caller holds the lock. The caller must then read the answer and call
  * session_free_answer_and_unlock(), which releases the lock. what: beginning of the error sentence,
- * such as "cannot declare tensors". Errors: those of session_request_answer(). */
+ * such as "cannot declare tensors". Errors: those of session_send_and_receive(). */
 static int session_lock_and_request(struct session *s, struct local_msg *m, uint16_t answer_type,
 	uint32_t timeout_ms, const char *what, struct local_frame *f, struct err_text *err)
 {
@@ -62,7 +62,7 @@ static int session_lock_and_request(struct session *s, struct local_msg *m, uint
 	if (rc < 0)
 		return err_set(err, BPS_ETIMEDOUT,
 			"%s: another thread still waits for an answer from the agent", what);
-	rc = session_request_answer(s, m, answer_type, deadline_ns, f);
+	rc = session_send_and_receive(s, m, answer_type, deadline_ns, f);
 	if (!rc)
 		return 0;
 	rc = session_explain_request(s, rc, what, err);
@@ -176,7 +176,7 @@ static int session_collective_request(struct session *s, struct local_msg *m, ui
 	if (rc < 0)
 		return err_set(err, BPS_ETIMEDOUT,
 			"%s: another thread still waits for an answer from the agent", what);
-	rc = session_request_answer(s, m, answer_type, deadline_ns, &f);
+	rc = session_send_and_receive(s, m, answer_type, deadline_ns, &f);
 	if (rc < 0 && rc != -ETIMEDOUT)
 		rc = session_explain_request(s, rc, what, err);
 	else if (!rc && answer_type == LOCAL_FINISHED && f.msg.finished.code)

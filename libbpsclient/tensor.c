@@ -1,6 +1,6 @@
 /* Submission and attributes of a worker's tensors. Declarations are in declare.c, waits in wait.c,
- * messages in session.c. Thread: any; but two
- * threads must not operate on one tensor at once. */
+ * messages in session_requests.c. Thread: any; but two threads must not operate on one tensor at
+ * once. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 

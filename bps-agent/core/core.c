@@ -264,7 +264,7 @@ void agt_job_fail_and_report(struct agt_job *job, int code, const char *fmt, ...
 }
 
 /* in_workers: as agt_tensor_new_device describes; NULL: each input is the values of one worker. */
-static int core_tensor_new(struct agt_job *job, const struct tensor_shape *shape,
+static int agt_tensor_allocate(struct agt_job *job, const struct tensor_shape *shape,
 	const struct agt_mem *in, const uint16_t *in_workers, uint32_t n_in,
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
 	struct agt_tensor **ret)
@@ -303,7 +303,7 @@ int agt_tensor_new(struct agt_job *job, const struct tensor_shape *shape, const 
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
 	struct agt_tensor **ret)
 {
-	return core_tensor_new(job, shape, in, NULL, job->n_workers, staging, out, user, ret);
+	return agt_tensor_allocate(job, shape, in, NULL, job->n_workers, staging, out, user, ret);
 }
 
 int agt_tensor_new_device(struct agt_job *job, const struct tensor_shape *shape,
@@ -311,7 +311,7 @@ int agt_tensor_new_device(struct agt_job *job, const struct tensor_shape *shape,
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
 	struct agt_tensor **ret)
 {
-	int rc = core_tensor_new(job, shape, in, in_workers, n_in, staging, out, user, ret);
+	int rc = agt_tensor_allocate(job, shape, in, in_workers, n_in, staging, out, user, ret);
 
 	if (rc == 0)
 		(*ret)->is_device = true;

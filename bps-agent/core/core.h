@@ -281,12 +281,12 @@ void agt_core_server_changed(struct agt_core *core, uint32_t server);
 /* Return whether all links that carry partitions of the job are up. True for a job with one member.
  * ret_text lists the missing connections. If partitions are in job->parked, ret_text also contains
  * their number, even if the result is true. */
-bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_bytes);
+bool agt_job_describe_waits(const struct agt_job *job, char *ret_text, size_t text_bytes);
 
 /* Return the time at which the given instance of a server last sent anything on a data connection.
  * A link is considered only if its latest connection, open or closed, was to this instance. Return
  * 0 if there is no such link. */
-uint64_t agt_core_heard_ns(struct agt_core *core, uint32_t server, uint64_t instance);
+uint64_t agt_core_last_receive_ns(struct agt_core *core, uint32_t server, uint64_t instance);
 /* Return whether any server is connected. */
 bool agt_core_is_connected(const struct agt_core *core);
 
@@ -309,7 +309,7 @@ struct agt_stall {
 };
 /* Find the partition that has waited longest for its sum. Returns false if all partitions have
  * their sums, or if the job needs no server. The run time grows with the number of partitions. */
-bool agt_tensor_stall(const struct agt_tensor *t, struct agt_stall *ret);
+bool agt_tensor_find_stall(const struct agt_tensor *t, struct agt_stall *ret);
 
 /* Do the work of one iteration of the loop: send contributions until their bytes reach the limit
  * turn_bytes, and sum one partition of a job that has only one member. Return whether more work is

@@ -38,7 +38,7 @@ static void stall_record_part(const struct agt_part *part, struct agt_stall *ret
 	ret->ns = ns;
 }
 
-bool agt_tensor_stall(const struct agt_tensor *t, struct agt_stall *ret)
+bool agt_tensor_find_stall(const struct agt_tensor *t, struct agt_stall *ret)
 {
 	*ret = (struct agt_stall){.n_parts = t->n_parts};
 	if (t->job->is_local)

@@ -15,7 +15,7 @@ static bool link_carries_job(const struct agt_link *link, const struct agt_job *
 	return false;
 }
 
-bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_bytes)
+bool agt_job_describe_waits(const struct agt_job *job, char *ret_text, size_t text_bytes)
 {
 	const struct agt_core *core = job->core;
 	const struct agt_link *link;
@@ -44,7 +44,7 @@ bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_byte
 	return used == 0;
 }
 
-uint64_t agt_core_heard_ns(struct agt_core *core, uint32_t server, uint64_t instance)
+uint64_t agt_core_last_receive_ns(struct agt_core *core, uint32_t server, uint64_t instance)
 {
 	uint64_t last_ns = 0;
 	struct agt_link *link;

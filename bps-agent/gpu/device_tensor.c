@@ -316,7 +316,7 @@ static void device_fail_waiting(struct tensor *tensor, int code)
 
 		gw->n_ahead = 0;
 		for (unsigned i = 0; i < n; i++)
-			tensor_tell_done(tensor, w, gw->ahead[i].round, code, 0);
+			tensor_report_done(tensor, w, gw->ahead[i].round, code, 0);
 	}
 }
 

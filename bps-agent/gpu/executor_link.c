@@ -377,7 +377,7 @@ static int executor_start_process(struct executor_link *g, struct err_text *err)
 	return 0;
 }
 
-int executor_tell_arena(struct executor_link *g, uint32_t id, uint64_t bytes, int fd)
+int executor_send_arena(struct executor_link *g, uint32_t id, uint64_t bytes, int fd)
 {
 	struct local_msg m = {.type = GPU_ARENA, .gpu_arena = {.id = id, .bytes = bytes}};
 
@@ -391,7 +391,7 @@ static int executor_arena_adopted(void *ctx, struct arena *a)
 	struct job *job = ctx;
 	int rc = handover_write_staging(job, a);
 
-	if (rc == 0 && executor_tell_arena(job->executor, a->id, a->bytes, a->fd) < 0)
+	if (rc == 0 && executor_send_arena(job->executor, a->id, a->bytes, a->fd) < 0)
 		rc = BPS_EDEVICE; /* the executor has ended, and on_executor_exit reports why */
 	return rc;
 }

@@ -29,10 +29,10 @@ void executor_stop_all(struct agent *a);
  * Returns whether there was any work. The data thread calls this function in each iteration of its
  * loop. */
 bool executor_poll_rings(struct agent *a);
-bool executor_may_sleep(struct agent *a);
-void executor_awake(struct agent *a);
+bool executors_prepare_sleep(struct agent *a);
+void executors_end_sleep(struct agent *a);
 /* Return the number of executors whose processes run. */
-uint32_t executor_count(const struct agent *a);
+uint32_t executors_count_in_use(const struct agent *a);
 /* Read the executor's socket until it is empty. */
 void executor_receive_messages(struct executor_link *g);
 void executor_send_entry(struct executor_link *g, const struct ring_pair_entry *e);
@@ -43,5 +43,5 @@ void executor_send_entry(struct executor_link *g, const struct ring_pair_entry *
 void executor_fail(struct executor_link *g, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Send an arena of staging memory to the executor, which maps it. Errors: those of local_send. */
-int executor_tell_arena(struct executor_link *g, uint32_t id, uint64_t bytes, int fd);
+int executor_send_arena(struct executor_link *g, uint32_t id, uint64_t bytes, int fd);
 #endif

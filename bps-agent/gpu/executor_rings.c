@@ -7,7 +7,7 @@
 
 #define BATCH 1024 /* maximum number of ring entries that one iteration of the loop handles */
 
-uint32_t executor_count(const struct agent *a)
+uint32_t executors_count_in_use(const struct agent *a)
 {
 	const struct executor_link *g;
 	uint32_t n = 0;
@@ -58,7 +58,7 @@ bool executor_poll_rings(struct agent *a)
 	return any;
 }
 
-bool executor_may_sleep(struct agent *a)
+bool executors_prepare_sleep(struct agent *a)
 {
 	struct executor_link *g;
 	bool may = true;
@@ -71,7 +71,7 @@ bool executor_may_sleep(struct agent *a)
 	return may;
 }
 
-void executor_awake(struct agent *a)
+void executors_end_sleep(struct agent *a)
 {
 	struct executor_link *g;
 

@@ -26,7 +26,7 @@ static bool is_private_variable(const char *variable)
 
 /* Build the child's environment. The caller frees the array, but not the strings, which belong to
  * the agent's environment. */
-static char **child_environment(void)
+static char **child_build_environment(void)
 {
 	size_t n = 0, k = 0;
 	char **v;
@@ -46,7 +46,7 @@ int spawn_child(
 	const char *program, const char *arg, const posix_spawn_file_actions_t *files, pid_t *ret)
 {
 	char *argv[] = {(char *)(uintptr_t)program, (char *)(uintptr_t)arg, NULL};
-	char **env = child_environment();
+	char **env = child_build_environment();
 	posix_spawnattr_t attr;
 	sigset_t none, all;
 	int rc;

@@ -71,7 +71,7 @@ static int handover_read_arena(struct handover_reader *r, const struct ledger_re
 			st.st_ino != k->inode)
 			continue;
 		if (k->is_gpu && job->executor->state != EXECUTOR_OVER)
-			rc = executor_tell_arena(job->executor, k->id, k->bytes, f->fd);
+			rc = executor_send_arena(job->executor, k->id, k->bytes, f->fd);
 		if (rc < 0)
 			return err_set(
 				&r->err, BPS_EDEVICE, "the executor of the job's GPUs has ended");
@@ -398,7 +398,7 @@ static int handover_resume_job(struct handover_reader *r)
 		return err_set(&r->err, rc, "the agent is out of memory");
 	for (uint32_t i = 0; i < r->n_tensors; i++)
 		tensor_resume_after_restart(r->tensors[i]);
-	handover_ask_again(job);
+	handover_repeat_device_request(job);
 	return 0;
 }
 

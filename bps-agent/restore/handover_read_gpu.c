@@ -61,7 +61,7 @@ int handover_check_executor(struct handover_reader *r)
 	return 0;
 }
 
-void handover_ask_again(struct job *job)
+void handover_repeat_device_request(struct job *job)
 {
 	struct trainer *t;
 

@@ -58,5 +58,5 @@ int handover_read_inputs(struct handover_reader *r, const struct ledger_record *
 /* Return an error if the job has tensors on GPUs and the job's executor has ended. */
 int handover_check_executor(struct handover_reader *r);
 /* Request the executor again for each of the job's trainers that waits for an answer to DEVICE. */
-void handover_ask_again(struct job *job);
+void handover_repeat_device_request(struct job *job);
 #endif

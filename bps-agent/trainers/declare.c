@@ -33,7 +33,7 @@ struct pending_declare {
 	enum arena_kind kind;
 	/* The trainer has not read all messages before the answer to this DECLARE. */
 	bool has_unread;
-	/* arenas whose descriptors this DECLARE has sent again (tell_arena_again) */
+	/* arenas whose descriptors this DECLARE has sent again (trainer_resend_arena) */
 	const struct arena *again[2 * LOCAL_DECLARE_MAX];
 	unsigned n_again;
 };
@@ -160,7 +160,7 @@ static void declare_fill_slot(
  * A descriptor that was sent and not received counts against a limit of the kernel that all
  * trainers share. So send none while messages of the trainer are unread: such descriptors may be
  * among them. If they are not, the trainer may declare the tensor once more. */
-static void tell_arena_again(struct pending_declare *x, const struct arena *a)
+static void trainer_resend_arena(struct pending_declare *x, const struct arena *a)
 {
 	for (unsigned i = 0; i < x->n_again; i++)
 		if (x->again[i] == a)
@@ -190,8 +190,8 @@ static int declare_repeat_answer(struct trainer *t, const struct tensor *tensor,
 		trainer_send_input_arena(
 			t, tw->in_arena); /* the previous process has not sent it */
 	else
-		tell_arena_again(t->declaring, tw->in_arena);
-	tell_arena_again(t->declaring, tensor->out_arena);
+		trainer_resend_arena(t->declaring, tw->in_arena);
+	trainer_resend_arena(t->declaring, tensor->out_arena);
 	return 0;
 }
 

@@ -461,7 +461,7 @@ static void job_attach_worker(struct job *job, uint32_t w)
 }
 
 /* Send JOB to a worker. */
-static void welcome_worker(struct job *job, uint32_t w)
+static void job_send_job_to_worker(struct job *job, uint32_t w)
 {
 	struct trainer *t = job->by_worker[w];
 	struct local_msg m = {.type = LOCAL_JOB};
@@ -527,7 +527,7 @@ static void job_welcome_workers_again(struct job *job)
 {
 	for (uint32_t w = 0; w < job->n_workers; w++)
 		if (job->by_worker[w] && job->by_worker[w]->state == TRAINER_ATTACHED)
-			welcome_worker(job, w);
+			job_send_job_to_worker(job, w);
 }
 
 void job_on_job_message(struct agent *a, const struct ctl_job *m)
@@ -576,7 +576,7 @@ void job_on_job_message(struct agent *a, const struct ctl_job *m)
 	FAILPOINT(AGENT_JOB_WELCOME);
 	for (uint32_t w = 0; w < job->n_workers; w++) {
 		job_attach_worker(job, w);
-		welcome_worker(job, w);
+		job_send_job_to_worker(job, w);
 	}
 }
 

@@ -38,7 +38,7 @@ int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct er
 int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submission *p);
 /* Report to a worker that a round is over, if its trainer is still connected. After a failure, also
  * release the worker's GPU stream, which waits for the round. */
-void tensor_tell_done(
+void tensor_report_done(
 	struct tensor *tensor, uint32_t w, uint64_t round, int status, uint32_t workers);
 /* Add a declaration to the job's batch for the scheduler. Declarations are sent in batches, because
  * the scheduler syncs its disk for each message. tensor_flush_declares sends the batch, and must be

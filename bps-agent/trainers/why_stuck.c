@@ -236,7 +236,7 @@ static void append_partition_stall(
 	struct member_peer peer;
 	struct agt_stall s;
 
-	if (!agt_tensor_stall(t, &s))
+	if (!agt_tensor_find_stall(t, &s))
 		return;
 	if (s.server && member_find_peer(a->member, s.server, &peer) == 0)
 		snprintf(where, sizeof(where), " server %s (host %s)", peer.name, peer.host);
@@ -261,7 +261,7 @@ static void why_answer_about_job(struct trainer *t, uint32_t seq, bool is_gpu_op
 		why_request_scheduler(t, seq, CTL_NO_ID, 0);
 }
 
-static void ask_about_tensor(
+static void why_answer_tensor_query(
 	struct trainer *t, uint32_t seq, const struct tensor *tensor, uint64_t round)
 {
 	char network[CTL_TEXT_MAX + 1];
@@ -272,7 +272,7 @@ static void ask_about_tensor(
 		return;
 	}
 	if (job->core && !*t->why_text) {
-		agt_job_network(job->core, network, sizeof(network));
+		agt_job_describe_waits(job->core, network, sizeof(network));
 		if (tensor->core)
 			append_partition_stall(
 				t->agent, tensor->core, t->why_text, sizeof(t->why_text));
@@ -302,7 +302,7 @@ void why_stuck_accept_request(struct trainer *t, uint32_t seq, const struct loca
 	else if (job->code < 0)
 		answer_failure(t, seq, job_reason_of_end(t, &over, &cause), over.s, &cause);
 	else if (tensor)
-		ask_about_tensor(t, seq, tensor, w->round);
+		why_answer_tensor_query(t, seq, tensor, w->round);
 	else if (t->is_waiting)
 		why_answer_trainer(t, seq,
 			"the job runs already, and admits new workers only when all its workers "
@@ -436,7 +436,7 @@ void why_stuck_describe(const struct agent *a, const struct job *job, uint32_t t
 
 	if (!job->core)
 		return;
-	agt_job_network(job->core, network, sizeof(network));
+	agt_job_describe_waits(job->core, network, sizeof(network));
 	append_tensor_wait(a, job, tensor, now_ns, buf, room);
 	append_gpu_open_missing(job, buf, room);
 	append_executor_hang(job, now_ns, buf, room);

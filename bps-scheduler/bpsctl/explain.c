@@ -122,8 +122,8 @@ static const struct explanation rows[] = {
 		"a push_pull of this tensor is in flight, or another thread is in a collective",
 		"the call did nothing", "wait for the first call before the next"},
 	{ERROR_ROW(BPS_EMISMATCH),
-		"workers disagree about a tensor's type or count, an operation, or the job's size "
-		"or settings",
+		"workers disagree about a tensor's type, count or digest, an operation, or the "
+		"job's size or settings",
 		"the tensor is refused for all workers, the worker that joined later is refused, "
 		"or the job ends",
 		"the message names two workers and their values: run the same program on both"},

@@ -223,7 +223,7 @@ void sched_conn_closed(struct sched_core *c, uint32_t id, uint64_t now_ns)
 	sched_conn_forget(c, id);
 	if (!m || m->state != MEMBER_UP)
 		return;
-	sched_member_suspect(c, m, "its connection closed");
+	sched_member_set_suspect(c, m, "its connection closed");
 	if (drain_has_stopped(m))
 		sched_arm_deadline(c, m->deadline_ns = now_ns);
 }

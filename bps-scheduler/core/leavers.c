@@ -144,7 +144,7 @@ static uint32_t waiting_rank_of_tensor(
 /* Declare lost all workers that have finished and that a round waits for. detail: an answered
  * probe about one tensor. A worker's number of submitted rounds is its last one if the worker had
  * finished before the probe began. */
-static bool lose_if_round_missing(struct sched_core *c, struct sched_job *j,
+static bool probe_lose_missing_workers(struct sched_core *c, struct sched_job *j,
 	const struct sched_probe *p, const struct sched_probe *detail)
 {
 	const struct sched_tensor *t =
@@ -176,7 +176,7 @@ static bool lose_if_round_missing(struct sched_core *c, struct sched_job *j,
 void leavers_probed(struct sched_core *c, struct sched_job *j, const struct sched_probe *p)
 {
 	for (const struct sched_probe *d = p->details; d && leavers_has_any(j); d = d->next)
-		if (lose_if_round_missing(c, j, p, d))
+		if (probe_lose_missing_workers(c, j, p, d))
 			return;
 	if (leavers_has_any(j))
 		lose_undeclared_leavers(c, j, p);

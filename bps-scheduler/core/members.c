@@ -257,7 +257,7 @@ static void end_stale_jobs(struct sched_core *c, const struct ctl_hello *h)
 	}
 }
 
-static bool is_same_machine(const struct sched_member *m, const struct ctl_hello *h)
+static bool member_is_on_hello_machine(const struct sched_member *m, const struct ctl_hello *h)
 {
 	struct machine of_member = machine_of_member(m), of_hello = machine_of_hello(h);
 
@@ -273,7 +273,8 @@ static bool is_same_machine(const struct sched_member *m, const struct ctl_hello
 static bool is_member_name_free(const struct sched_member *m, const struct ctl_hello *h)
 {
 	return !m || m->state == MEMBER_DOWN || m->instance == h->instance ||
-	       (is_same_machine(m, h) && (!m->conn || m->former_instance != h->instance));
+	       (member_is_on_hello_machine(m, h) &&
+		       (!m->conn || m->former_instance != h->instance));
 }
 
 /* Refuse a process because another machine has the same host name. The refused process may also run
@@ -304,7 +305,7 @@ static void refuse_used_name(
 	struct machine machine = machine_of_member(m);
 	char place[MACHINE_PLACE_BYTES];
 
-	if (strcmp(m->host, h->host) == 0 && !is_same_machine(m, h)) {
+	if (strcmp(m->host, h->host) == 0 && !member_is_on_hello_machine(m, h)) {
 		refuse_machine(c, conn, h, m);
 		return;
 	}
@@ -496,7 +497,7 @@ void sched_hello_undo(struct sched_core *c, struct sched_conn *conn)
 	m->conn = NULL;
 	m->needs_sync = false;
 	c->n_silent++;
-	sched_member_suspect(c, m, "the state cannot be written");
+	sched_member_set_suspect(c, m, "the state cannot be written");
 	reject_undurable_hello(c, conn->id, conn->is_known);
 }
 

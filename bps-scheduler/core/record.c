@@ -169,7 +169,7 @@ static void record_add_mutes(struct record_builder *b, const struct sched_core *
 {
 	b->rec.has_mutes = 1;
 	b->rec.mutes = b->mutes;
-	b->rec.n_mutes = mute_write_records(c, b->mutes);
+	b->rec.n_mutes = mute_make_records(c, b->mutes);
 }
 
 static void add_job_changes(struct record_builder *b, const struct sched_core *c,

@@ -35,7 +35,7 @@ void sched_conn_drop(struct sched_core *c, uint32_t id, const char *why)
 	c->env.drop(c->env.ctx, id, why);
 }
 
-void sched_member_suspect(struct sched_core *c, struct sched_member *m, const char *why)
+void sched_member_set_suspect(struct sched_core *c, struct sched_member *m, const char *why)
 {
 	uint64_t until = c->now_ns + sched_member_window_ns(c, m);
 
@@ -54,5 +54,5 @@ void sched_member_disconnect(struct sched_core *c, struct sched_member *m, const
 		return;
 	sched_conn_drop(c, m->conn->id, why);
 	if (m->state == MEMBER_UP)
-		sched_member_suspect(c, m, why);
+		sched_member_set_suspect(c, m, why);
 }

@@ -27,7 +27,7 @@ void sched_conn_drop(struct sched_core *c, uint32_t id, const char *why);
  * connect again within its window (server_window_ms or agent_window_ms), m is declared dead. If the
  * window would end before the end of the scheduler's grace period (c->grace_ns), the window is
  * extended to the end of the grace period. */
-void sched_member_suspect(struct sched_core *c, struct sched_member *m, const char *why);
+void sched_member_set_suspect(struct sched_core *c, struct sched_member *m, const char *why);
 /* Close the connection of a member that violated the protocol, and log why. The member may connect
  * again. */
 void sched_member_disconnect(struct sched_core *c, struct sched_member *m, const char *why);

@@ -163,7 +163,7 @@ static inline uint32_t sched_rank_bound(const struct sched_job *j)
 }
 /* Return how many workers a forming job lacks. An elastic job may have more than `size` workers
  * while it still waits for the other workers of a machine. */
-static inline uint32_t sched_job_missing(const struct sched_job *j)
+static inline uint32_t sched_job_missing_count(const struct sched_job *j)
 {
 	return j->n_joined < j->size ? j->size - j->n_joined : 0;
 }

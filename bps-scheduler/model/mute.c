@@ -94,7 +94,7 @@ static uint64_t mute_ns_of_unix(const struct sched_core *c, uint64_t unix_s)
 	return s > 0 && (uint64_t)s < UINT64_MAX / NS_PER_S ? (uint64_t)s * NS_PER_S : 0;
 }
 
-uint32_t mute_write_records(const struct sched_core *c, struct state_mute *ret)
+uint32_t mute_make_records(const struct sched_core *c, struct state_mute *ret)
 {
 	uint32_t n = 0;
 

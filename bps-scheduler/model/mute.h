@@ -43,7 +43,7 @@ const struct sched_mute *mute_find_active(
 
 /* Write the descriptions of all mutes, for a state record, to ret. ret is an array of MUTES_MAX
  * entries. The strings belong to the core. Returns the number of mutes. */
-uint32_t mute_write_records(const struct sched_core *c, struct state_mute *ret);
+uint32_t mute_make_records(const struct sched_core *c, struct state_mute *ret);
 /* Replace all mutes by those of a state record. Errors: -EINVAL if the record has more than
  * MUTES_MAX mutes. */
 int mute_restore(struct sched_core *c, const struct state_mute *list, uint32_t n);

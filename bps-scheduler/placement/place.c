@@ -152,7 +152,7 @@ static int64_t find_least_filled_server(const struct placement *p, const struct 
 
 /* Return the server that would finish first if it got the partition, or -1 if no server has memory
  * for the partition. */
-static int64_t find_earliest_end_server(
+static int64_t placement_find_earliest_end(
 	const struct placement *p, const struct place_part *part, uint64_t mbps_default)
 {
 	int64_t best = -1;
@@ -197,7 +197,7 @@ static uint32_t choose_best_server(
 	int64_t best = find_least_filled_server(p, part);
 
 	if (best < 0)
-		best = find_earliest_end_server(p, part, mbps_default);
+		best = placement_find_earliest_end(p, part, mbps_default);
 	return best >= 0 ? (uint32_t)best : find_least_used_server(p);
 }
 

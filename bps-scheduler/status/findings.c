@@ -60,7 +60,7 @@ static void add_late_worker_problem(const struct sched_core *c, const struct sta
 		snprintf(l.what + n, sizeof(l.what) - (size_t)n, "its call number %llu",
 			(unsigned long long)f->round);
 	snprintf(l.effect, sizeof(l.effect), "%u other workers have waited for it for %.0f ms",
-		f->n_waiting, 1e3 * status_span_s(info, f->since_ns));
+		f->n_waiting, 1e3 * status_seconds_since(info, f->since_ns));
 	snprintf(l.action, sizeof(l.action), "check that process on %.40s; see `bpsctl job %.60s`",
 		host, j->name);
 	status_problem(list, f->kind == FINDING_STALLED ? "TRAINER_STALLED" : "STRAGGLER", false,

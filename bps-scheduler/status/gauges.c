@@ -40,7 +40,7 @@ static void members_metrics(
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		if (c->members[i]->state == MEMBER_UP)
 			metric_append_value(out, "bps_heartbeat_age_seconds",
-				status_span_s(info, c->members[i]->heard_ns), "role",
+				status_seconds_since(info, c->members[i]->heard_ns), "role",
 				sched_role_name(c->members[i]->role), "peer", c->members[i]->name,
 				NULL);
 }
@@ -83,7 +83,7 @@ static void health_metrics(
 void status_metrics(
 	const struct sched_core *c, const struct status_info *info, struct evbuffer *out)
 {
-	metrics_process(out, info->started_unix);
+	metrics_append_process(out, info->started_unix);
 	metric_append_single(out, "bps_view", "gauge",
 		"number of the current view (members and placement)", (double)c->view);
 	metric_append_single(

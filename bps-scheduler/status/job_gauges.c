@@ -24,7 +24,7 @@ static double job_steps_value(const struct status_info *info, const struct sched
 
 static double job_stalled_value(const struct status_info *info, const struct sched_job *j)
 {
-	return status_span_s(
+	return status_seconds_since(
 		info, j->stall.moved_ns > j->since_ns ? j->stall.moved_ns : j->since_ns);
 }
 

@@ -82,7 +82,7 @@ static void add_down_member_problem(const struct sched_core *c, const struct sta
 	if (m->is_drained && !is_error)
 		return;
 	snprintf(l.what, sizeof(l.what), "%s on %s: down for %.0f s (%s)", m->name, m->host,
-		status_span_s(info, m->since_ns),
+		status_seconds_since(info, m->since_ns),
 		m->why_down[0] ? m->why_down : "declared dead before the scheduler's restart");
 	if (is_error)
 		snprintf(l.effect, sizeof(l.effect),
@@ -110,8 +110,8 @@ static void add_control_silent_problem(
 	snprintf(l.what, sizeof(l.what),
 		"agent %s on %s: the scheduler has received nothing for %.1f s, but servers "
 		"received data from it %.1f s ago",
-		m->name, m->host, status_span_s(info, m->heard_ns),
-		status_span_s(info, m->seen_ns));
+		m->name, m->host, status_seconds_since(info, m->heard_ns),
+		status_seconds_since(info, m->seen_ns));
 	snprintf(l.effect, sizeof(l.effect),
 		"none while servers receive data from it; if partitions have to move, its jobs "
 		"end");
@@ -138,7 +138,7 @@ static void silent_problem(const struct sched_core *c, const struct status_info 
 		m->state == MEMBER_UP         ? "silent"
 		: m->state == MEMBER_EXPECTED ? "has not returned since the scheduler's restart"
 					      : "connection lost",
-		status_span_s(info, m->state == MEMBER_UP ? m->heard_ns : m->since_ns));
+		status_seconds_since(info, m->state == MEMBER_UP ? m->heard_ns : m->since_ns));
 	snprintf(l.effect, sizeof(l.effect), "declared dead in %.1f s",
 		dead_ns > info->now_ns ? (double)(dead_ns - info->now_ns) / 1e9 : 0);
 	snprintf(l.action, sizeof(l.action), "wait, then run `systemctl status bps-%s` on %s",
@@ -153,7 +153,8 @@ static void add_stuck_member_problem(
 
 	snprintf(l.what, sizeof(l.what),
 		"%s %s on %s: alive, but a thread has made no progress for %.0f s",
-		sched_role_name(m->role), m->name, m->host, status_span_s(info, m->moved_ns));
+		sched_role_name(m->role), m->name, m->host,
+		status_seconds_since(info, m->moved_ns));
 	snprintf(l.effect, sizeof(l.effect), "rounds may wait for this member");
 	snprintf(l.action, sizeof(l.action),
 		"wait until its watchdog restarts it, or restart bps-%s on %s",
@@ -220,7 +221,7 @@ static void behind_problem(
 
 	snprintf(l.what, sizeof(l.what),
 		"the state log was older than the state of a member; detected %.0f s ago",
-		status_span_s(info, c->behind_ns));
+		status_seconds_since(info, c->behind_ns));
 	snprintf(l.effect, sizeof(l.effect), "earlier jobs have ended with BPS_EJOB_FAILED");
 	snprintf(l.action, sizeof(l.action),
 		"start the jobs again; check whether the disk of --state-dir loses synced data");
@@ -389,13 +390,13 @@ static void forming_problem(
 {
 	uint32_t ranks[STATUS_MISSING_MAX];
 	uint32_t n = status_missing_ranks(j, ranks, STATUS_MISSING_MAX),
-		 more = sched_job_missing(j) - n;
+		 more = sched_job_missing_count(j) - n;
 	struct problem_lines l;
 	int at;
 
 	at = snprintf(l.what, sizeof(l.what),
 		"job %.80s: %u of %u workers have joined in %.0f s; missing %s", j->name,
-		j->n_joined, j->size, status_span_s(info, j->since_ns),
+		j->n_joined, j->size, status_seconds_since(info, j->since_ns),
 		n ? "rank" : "other workers of a machine");
 	for (uint32_t i = 0; i < n && at > 0 && at < (int)sizeof(l.what); i++)
 		at += snprintf(

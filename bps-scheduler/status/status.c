@@ -15,7 +15,7 @@
 
 #define QUIET_BEATS 3
 
-double status_span_s(const struct status_info *info, uint64_t since_ns)
+double status_seconds_since(const struct status_info *info, uint64_t since_ns)
 {
 	int64_t span_ns = (int64_t)(info->now_ns - since_ns);
 
@@ -83,7 +83,7 @@ uint64_t status_orphans(const struct sched_core *c)
 
 uint32_t status_missing_ranks(const struct sched_job *j, uint32_t *ret, uint32_t max)
 {
-	uint32_t missing = sched_job_missing(j), n = 0;
+	uint32_t missing = sched_job_missing_count(j), n = 0;
 
 	for (uint32_t r = 0; r < j->size && n < missing && n < max; r++)
 		if (r >= j->n_room || j->workers[r].state == WORKER_ABSENT)
@@ -130,8 +130,8 @@ static json_t *member_status_json(const struct sched_core *c, const struct statu
 	status_put_str(o, "provider", m->provider);
 	status_put_str(o, "instance", instance);
 	status_put_str(o, "state", sched_member_state_name(m->state));
-	status_put_sec(o, "state_s", status_span_s(info, m->since_ns));
-	status_put_sec(o, "quiet_s", status_span_s(info, m->heard_ns));
+	status_put_sec(o, "state_s", status_seconds_since(info, m->since_ns));
+	status_put_sec(o, "quiet_s", status_seconds_since(info, m->heard_ns));
 	json_object_set_new(o, "is_quiet", json_boolean(is_member_quiet(c, info, m)));
 	status_put_str(o, "why", m->state == MEMBER_DOWN ? m->why_down : "");
 	json_object_set_new(o, "is_drained", json_boolean(m->is_drained));
@@ -230,7 +230,7 @@ json_t *status_job_brief(
 	status_put_str(o, "name", j->name);
 	status_put_num(o, "uid", j->uid);
 	status_put_str(o, "state", sched_job_state_name(j->state));
-	status_put_sec(o, "state_s", status_span_s(info, j->since_ns));
+	status_put_sec(o, "state_s", status_seconds_since(info, j->since_ns));
 	status_put_num(o, "size", j->size);
 	status_put_num(o, "joined", j->n_joined);
 	status_put_num(o, "done", j->n_done);
@@ -342,7 +342,7 @@ json_t *status_cluster(const struct sched_core *c, const struct status_info *inf
 	status_put_str(o, "health", is_error ? "ERR" : is_any ? "WARN" : "OK");
 	status_put_view(o, c);
 	status_put_num(o, "term", c->term);
-	status_put_sec(o, "up_s", status_span_s(info, c->started_ns));
+	status_put_sec(o, "up_s", status_seconds_since(info, c->started_ns));
 	json_object_set_new(o, "is_durable", json_boolean(!c->is_undurable));
 	json_object_set_new(o, "state", state_log_json(info));
 	json_object_set_new(o, "tolerates", tolerates_json(c, info));

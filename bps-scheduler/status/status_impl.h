@@ -19,7 +19,7 @@ void status_put_str(json_t *o, const char *key, const char *s);
 void status_put_num(json_t *o, const char *key, uint64_t v);
 void status_put_sec(json_t *o, const char *key, double v);
 /* Return the seconds from since_ns to info->now_ns; 0 if since_ns is later than info->now_ns. */
-double status_span_s(const struct status_info *info, uint64_t since_ns);
+double status_seconds_since(const struct status_info *info, uint64_t since_ns);
 /* The three lines of a problem: what is wrong, the effect on jobs, and what the operator should
  * do. */
 struct problem_lines {

@@ -70,7 +70,7 @@ static json_t *join_wait_json(
 	const struct status_info *info, const struct sched_core *c, const struct sched_job *j)
 {
 	struct wait_list waiting = wait_list_create(), missing = wait_list_create();
-	uint32_t n = sched_job_missing(j);
+	uint32_t n = sched_job_missing_count(j);
 	json_t *o;
 
 	for (uint32_t r = 0; r < j->n_room || missing.n < n; r++) {
@@ -84,7 +84,7 @@ static json_t *join_wait_json(
 			wait_list_append(&missing, w);
 		}
 	}
-	o = wait_entry_json("join", NULL, 0, status_span_s(info, j->since_ns), &waiting);
+	o = wait_entry_json("join", NULL, 0, status_seconds_since(info, j->since_ns), &waiting);
 	wait_list_put_json(o, "missing", "n_missing", &missing);
 	return o;
 }
@@ -107,7 +107,7 @@ static json_t *declare_wait_json(const struct status_info *info, const struct sc
 			wait_worker_json(c, jm->low_rank, jm->agent, pid));
 	}
 	o = wait_entry_json("declare", t->name, 0,
-		t->since_ns ? status_span_s(info, t->since_ns) : 0, &waiting);
+		t->since_ns ? status_seconds_since(info, t->since_ns) : 0, &waiting);
 	wait_list_put_json(o, "missing", "n_missing", &missing);
 	return o;
 }
@@ -227,7 +227,7 @@ static struct wait_list list_tensor_servers(
 		status_put_str(o, "name", m->name);
 		status_put_str(o, "host", m->host);
 		status_put_str(o, "state", sched_member_state_name(m->state));
-		status_put_sec(o, "quiet_s", status_span_s(info, m->heard_ns));
+		status_put_sec(o, "quiet_s", status_seconds_since(info, m->heard_ns));
 		wait_list_append(&servers, o);
 	}
 	free(is_named);

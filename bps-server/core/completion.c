@@ -1,4 +1,4 @@
-/* Decides when a round is complete (S4 to S6). Then the round's contributions are summed (sums.c),
+/* Ends a round that its rule calls complete (S4 to S6): its contributions are summed (sums.c),
  * or the result is requested from a member that has it (a donation). Finally the result is queued
  * for the members that wait for it. All functions run on the data thread that owns the core. */
 #include "bps-server/core/completion.h"

@@ -12,7 +12,7 @@
  *
  * A partition has two slots, and a seat for each member. Round r uses slot r & 1.
  *
- *   slot:  EMPTY --CONTRIB/HAVE--> OPEN --all contributed--> SUMMING --> DONE --> (round + 2) OPEN
+ *   slot:  EMPTY --CONTRIB/HAVE--> OPEN --rule is met------> SUMMING --> DONE --> (round + 2) OPEN
  *                                   |                                     ^
  *                                   `--(*)-----------------> DONATING----'    a new pgen: all EMPTY
  *

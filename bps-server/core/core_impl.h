@@ -1,6 +1,6 @@
 #ifndef BPS_SERVER_CORE_CORE_IMPL_H
 #define BPS_SERVER_CORE_CORE_IMPL_H
-/* Objects that all files of the server's core share. Each file also has its own header. The files:
+/* Objects that all files of the server's core share. The files:
  *   events.c        the core as a whole, peers, the transport's events
  *   plan.c          jobs and partitions, as the scheduler announces and places them
  *   rounds.c        the effect of each message on slots and seats
@@ -14,8 +14,8 @@
  *   slots.c         slots and seats: their states
  *   job.c           look-ups, failure of a job
  *   arrivals.c      statistics of the members that contribute last
- * A file calls only files below it. Lower files report to completion.c and sums.c through struct
- * srv_reports. */
+ * A file calls only files below it, except through two tables: completion.c asks the job's rule
+ * (struct round_rule), and lower files report to completion.c and sums.c (struct srv_reports). */
 #include <sys/queue.h>
 
 #include "bps-server/core/core.h"

@@ -1,7 +1,7 @@
 #ifndef BPS_SERVER_CORE_ROUND_RULE_H
 #define BPS_SERVER_CORE_ROUND_RULE_H
-/* A round rule says for which members the rounds of a job wait, and how many rounds its members may
- * be apart. Each job has one rule. The rest of the core is the same for all rules: the sets of
+/* A round rule states for which members the rounds of a job wait, and how many rounds its members
+ * may be apart. Each job has one rule. The rest of the core is the same for all rules: the sets of
  * members that have contributed (C) or have the result (H), reads, sums, donations and answers. A
  * new rule is a new file with one table, and a line in srv_core_apply_job, which chooses the
  * rule. */
@@ -17,7 +17,7 @@ enum round_verdict {
 
 struct round_rule {
 	/* Find the slot for a member's contribution to a round, and open it if needed. The
-	 * contribution also says that the member has the result of the round before. *ret_slot is
+	 * contribution also means that the member has the result of the round before. *ret_slot is
 	 * set if the contribution is accepted. May complete other rounds. */
 	enum round_verdict (*accept)(
 		struct srv_core *core, struct seat *seat, uint64_t round, struct slot **ret_slot);

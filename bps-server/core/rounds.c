@@ -1,5 +1,5 @@
-/* Applies each message to the slots and seats of its partition (S1-S3). completion.c decides when a
- * round is complete. All functions run on the data thread that owns the core. */
+/* Applies each message to the slots and seats of its partition (S1-S3). The job's rule decides when
+ * a round is complete. All functions run on the data thread that owns the core. */
 #include "bps-server/core/rounds.h"
 
 #include <assert.h>

@@ -1,5 +1,6 @@
 /* The round rule of jobs with backup machines. Their rounds do not wait for all members
- * (docs/reference/faults.md, J6 to J10). All functions run on the data thread that owns the core.
+ * (docs/reference/faults.md, J6 to J10, J14). All functions run on the data thread that owns the
+ * core.
  *
  *   slot OPEN --(n - backup) members contributed, all reported (*), none has the result--> CUTTING
  *        --grace over, no read runs--> SUMMING
@@ -13,11 +14,10 @@
  * sum, all contributions except one worker's are zero, so the result would be lost without that
  * worker.
  *
- * In jobs without backup machines, no member can be more than one round behind another: CONTRIB(r)
- * of one member implies that all members have the result of r - 2. With backup machines, a member
- * may be further behind. Therefore each seat records, for the lifetime of the pgen, which results
- * its member has. Round r begins only when all members have the result of r - 2. So no member needs
- * a result older than the two that agents keep. */
+ * A member may be more than one round behind another, unlike under rule_in_step.c. Therefore each
+ * seat records, for the lifetime of the pgen, which results its member has. Round r begins only
+ * when all members have the result of r - 2. So no member needs a result older than the two that
+ * agents keep. */
 #include "bps-server/core/completion.h"
 #include "bps-server/core/round_rule.h"
 #include "bps-server/core/slots.h"
@@ -132,7 +132,7 @@ static void slot_record_late_members(struct srv_core *core, struct slot *slot)
 
 /* Return whether the round must be summed now. No member has its result. If the round must wait for
  * its grace time, a later call of rule_backup_tick checks the round again. */
-static bool must_be_summed(struct srv_core *core, struct slot *slot)
+static bool slot_check_cut_deadline(struct srv_core *core, struct slot *slot)
 {
 	const struct srv_part *part = slot->part;
 	unsigned spare = part->waits_for_all                ? 0
@@ -160,7 +160,7 @@ static bool must_be_summed(struct srv_core *core, struct slot *slot)
 /* If one member has the result, no other result is possible, and the round is not summed (J7). */
 static bool backup_is_complete(struct srv_core *core, struct slot *slot)
 {
-	return slot->n_has || must_be_summed(core, slot);
+	return slot->n_has || slot_check_cut_deadline(core, slot);
 }
 
 static enum round_verdict backup_accept_contribution(

@@ -346,7 +346,7 @@ bool keyring_is_out(const struct keyring *ring, const char *identity)
 	return ring->n_keys > 0;
 }
 
-bool keyring_equal(const struct keyring *a, const struct keyring *b)
+bool keyring_is_equal(const struct keyring *a, const struct keyring *b)
 {
 	if (a->n_keys != b->n_keys || a->n_revoked != b->n_revoked)
 		return false;

@@ -77,7 +77,7 @@ bool keyring_is_out(const struct keyring *ring, const char *identity);
 /* Return whether a host key is revoked. wire: the identity and fingerprint of the host key, for
  * example "server:node3#1a2b3c4d". */
 bool keyring_is_revoked(const struct keyring *ring, const char *wire);
-bool keyring_equal(const struct keyring *a, const struct keyring *b);
+bool keyring_is_equal(const struct keyring *a, const struct keyring *b);
 
 /* Return whether `text` is a valid "role:name". Letters, digits and the characters ".-_:" are
  * allowed. These characters are safe in logs and labels. */

@@ -569,7 +569,7 @@ bool member_snapshot_state(const struct member *m, struct member_past *ret)
 	return true;
 }
 
-const char *member_down_why(const struct member *m)
+const char *member_get_down_reason(const struct member *m)
 {
 	return m->down_why;
 }

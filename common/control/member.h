@@ -123,7 +123,7 @@ uint64_t member_down_ms(const struct member *m);
 uint64_t member_quiet_ms(const struct member *m);
 /* Return the reason why the last connection or attempt to connect ended, or "" if none has ended
  * yet. The string is valid until the next connection or attempt ends. Thread: the loop's. */
-const char *member_down_why(const struct member *m);
+const char *member_get_down_reason(const struct member *m);
 
 struct member_peer {
 	uint32_t id;

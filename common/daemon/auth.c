@@ -13,8 +13,8 @@
 
 const char *const auth_words[] = {"psk", "cert", NULL};
 
-/* Add the content of a file to the digest. auth_equal compares digests, to detect that a file has
- * changed. */
+/* Add the content of a file to the digest. auth_is_equal compares digests, to detect that a file
+ * has changed. */
 static int auth_digest_add_file(EVP_MD_CTX *ctx, const char *path, struct err_text *err)
 {
 	uint8_t buf[4096];
@@ -84,8 +84,8 @@ int auth_load(struct tls_conf *ret, const struct auth_opts *o, struct err_text *
 	return rc;
 }
 
-bool auth_equal(const struct tls_conf *a, const struct tls_conf *b)
+bool auth_is_equal(const struct tls_conf *a, const struct tls_conf *b)
 {
-	return !a->cert == !b->cert && keyring_equal(&a->keys, &b->keys) &&
+	return !a->cert == !b->cert && keyring_is_equal(&a->keys, &b->keys) &&
 	       memcmp(a->digest, b->digest, sizeof(a->digest)) == 0;
 }

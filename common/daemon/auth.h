@@ -43,5 +43,5 @@ struct auth_opts {
 int auth_load(struct tls_conf *ret, const struct auth_opts *o, struct err_text *err);
 
 /* Return whether a and b have the same credentials. */
-bool auth_equal(const struct tls_conf *a, const struct tls_conf *b);
+bool auth_is_equal(const struct tls_conf *a, const struct tls_conf *b);
 #endif

@@ -68,7 +68,7 @@ static int daemon_load_changed_auth(const struct daemon *d, const struct auth_op
 			tls_conf_is_empty(ret) ? "with" : "without");
 		return 0;
 	}
-	return !auth_equal(ret, &d->auth);
+	return !auth_is_equal(ret, &d->auth);
 }
 
 /* Put new credentials in force.
@@ -341,7 +341,7 @@ int daemon_start_http_server(
 	return 0;
 }
 
-void daemon_tell_now(struct daemon *d)
+void daemon_report_status_line(struct daemon *d)
 {
 	char line[DAEMON_LINE_BYTES] = "";
 
@@ -358,7 +358,7 @@ static void on_status_report_due(evutil_socket_t fd, short what, void *arg)
 {
 	(void)fd;
 	(void)what;
-	daemon_tell_now(arg);
+	daemon_report_status_line(arg);
 }
 
 int daemon_start_status_reports(
@@ -366,7 +366,7 @@ int daemon_start_status_reports(
 {
 	const struct timeval tv = {.tv_sec = 1};
 
-	if (!notify_is_heard())
+	if (!notify_has_manager())
 		return 0;
 	d->line = line;
 	d->line_ctx = ctx;
@@ -443,7 +443,7 @@ int daemon_delay_exit(int exit_status)
 		.tv_sec = PAUSE_MS / 1000, .tv_nsec = PAUSE_MS % 1000 * 1000000L};
 	sigset_t set;
 
-	if (exit_status != EX_TEMPFAIL || !notify_is_heard())
+	if (exit_status != EX_TEMPFAIL || !notify_has_manager())
 		return exit_status;
 	log_info("waiting %d ms before the exit, because the service manager gives up on a "
 		 "program that restarts too often",

@@ -127,7 +127,7 @@ int daemon_start_http_server(
 int daemon_start_status_reports(
 	struct daemon *d, daemon_line_fn line, void *ctx, struct err_text *err);
 /* Send the line of daemon_start_status_reports now, if it has changed. */
-void daemon_tell_now(struct daemon *d);
+void daemon_report_status_line(struct daemon *d);
 /* Log that the program is ready to serve, and write its ports to the descriptor of --ready-fd.
  * port: the program's main port, or 0 if the program has none.
  * status: text for the end of the log line. */

@@ -161,7 +161,7 @@ static void metrics_append_fault_counts(struct evbuffer *out)
 	}
 }
 
-void metrics_process(struct evbuffer *out, double started_unix)
+void metrics_append_process(struct evbuffer *out, double started_unix)
 {
 	struct rlimit limit;
 

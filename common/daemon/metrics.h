@@ -15,7 +15,7 @@ struct evbuffer;
 /* Write the metrics that every process has: bps_build_info, bps_fds, bps_fds_limit,
  * bps_up_since_seconds, bps_injected_faults_total, and the metrics of process_metrics.h.
  * started_unix: start time of the process, in seconds since 1970. */
-void metrics_process(struct evbuffer *out, double started_unix);
+void metrics_append_process(struct evbuffer *out, double started_unix);
 
 /* Write the HELP and TYPE lines, once before the values of a metric. type: "counter", "gauge" or
  * "histogram". */

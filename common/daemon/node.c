@@ -297,8 +297,8 @@ static void on_thread_check_due(evutil_socket_t fd, short what, void *arg)
 	_exit(EX_SOFTWARE);
 }
 
-static int look_at_threads(struct node *n, uint64_t dead_us, const struct httpd_ops *ops, void *ctx,
-	struct err_text *err)
+static int node_start_thread_watchdog(struct node *n, uint64_t dead_us, const struct httpd_ops *ops,
+	void *ctx, struct err_text *err)
 {
 	const struct timeval tv = {.tv_usec = LOOK_US};
 	uint64_t found_us = STUCK_NS / 1000;
@@ -359,7 +359,7 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 	if (rc < 0)
 		return rc;
 	rc = daemon_start_http_server(&n->daemon, http_ops, ctx, err);
-	return rc < 0 ? rc : look_at_threads(n, o->thread_dead_us, http_ops, ctx, err);
+	return rc < 0 ? rc : node_start_thread_watchdog(n, o->thread_dead_us, http_ops, ctx, err);
 }
 
 int node_auth_changed(void *ctx, struct err_text *err)
@@ -425,7 +425,7 @@ bool node_is_up_else_write_status(const struct node *n, char *ret, size_t room)
 	snprintf(ret, room, "%s for %llu s: %s",
 		n->id ? "running jobs go on; the scheduler cannot be reached"
 		      : "waiting for the scheduler",
-		(unsigned long long)away_s, member_down_why(n->member));
+		(unsigned long long)away_s, member_get_down_reason(n->member));
 	return false;
 }
 
@@ -506,7 +506,7 @@ bool node_probe_has_passed(const struct node *n, enum httpd_probe probe,
 
 void node_write_metrics(const struct node *n, const struct node_health *h, struct evbuffer *out)
 {
-	metrics_process(out, n->daemon.started_unix);
+	metrics_append_process(out, n->daemon.started_unix);
 	metric_append_single(out, "bps_view", "gauge",
 		"number of the current view (members and placement)",
 		(double)member_view(n->member));

@@ -67,7 +67,7 @@ static const char *notify_socket_path(void)
 	return path && *path ? path : NULL;
 }
 
-bool notify_is_heard(void)
+bool notify_has_manager(void)
 {
 	return notify_socket_path() != NULL;
 }

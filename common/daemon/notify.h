@@ -9,7 +9,7 @@
 
 /* Return whether $NOTIFY_SOCKET is set. If $NOTIFY_SOCKET is not set, no service manager receives
  * the messages. */
-bool notify_is_heard(void);
+bool notify_has_manager(void);
 
 /* Send lines such as "READY=1\nSTATUS=...". fd: descriptor to send with the lines, for FDSTORE=1;
  * negative: no descriptor. */

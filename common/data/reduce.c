@@ -221,7 +221,7 @@ void reduce_finish(
 	}
 }
 
-static void reduce_whole_elements(void *dst, const void *const *src, const float *weights,
+static void reduce_fold_and_finish(void *dst, const void *const *src, const float *weights,
 	unsigned n_src, size_t n_elems, enum dtype dtype, enum op op, uint32_t divisor)
 {
 	reduce_whole_fn *fn = reduce_table_get()->whole[dtype][op];
@@ -246,14 +246,14 @@ void reduce_all(void *dst, const void *const *src, unsigned n_src, size_t n_elem
 		reduce_fold(dst, src, n_src, n_elems, dtype, op, true);
 		reduce_finish(dst, dst, n_elems, dtype, op, divisor);
 	} else if (op == OP_AVG) {
-		reduce_whole_elements(dst, src, NULL, n_src, n_elems, dtype, OP_SUM, divisor);
+		reduce_fold_and_finish(dst, src, NULL, n_src, n_elems, dtype, OP_SUM, divisor);
 	} else {
-		reduce_whole_elements(dst, src, NULL, n_src, n_elems, dtype, op, 1);
+		reduce_fold_and_finish(dst, src, NULL, n_src, n_elems, dtype, op, 1);
 	}
 }
 
 void reduce_means_all(void *dst, const void *const *src, const float *weights, unsigned n_src,
 	size_t n_elems, uint32_t divisor)
 {
-	reduce_whole_elements(dst, src, weights, n_src, n_elems, DTYPE_F16, OP_AVG, divisor);
+	reduce_fold_and_finish(dst, src, weights, n_src, n_elems, DTYPE_F16, OP_AVG, divisor);
 }

@@ -66,6 +66,9 @@ struct shape_text shape_text(const struct tensor_shape *s)
 	int n = snprintf(ret.s, sizeof(ret.s), "%s x %llu", dtype_name(s->dtype),
 		(unsigned long long)s->n_values);
 
+	if (s->mode || s->owner || s->stale)
+		n += snprintf(ret.s + n, sizeof(ret.s) - (size_t)n,
+			" (mode %u, owner %u, stale %u)", s->mode, s->owner, s->stale);
 	if (s->digest)
 		snprintf(ret.s + n, sizeof(ret.s) - (size_t)n, " (layout %llx)",
 			(unsigned long long)s->digest);

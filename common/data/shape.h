@@ -23,7 +23,7 @@ struct tensor_shape {
 };
 
 /* Size of the text of a shape in bytes, with its zero byte */
-#define SHAPE_TEXT_BYTES 64
+#define SHAPE_TEXT_BYTES 128
 struct shape_text {
 	char s[SHAPE_TEXT_BYTES];
 };

@@ -107,7 +107,7 @@ static bool judge_fastness(struct recv_window *w)
 	return recv_window_set_bytes(w, 0);
 }
 
-bool recv_window_measured(struct recv_window *w, uint32_t rtt_us)
+bool recv_window_add_rtt_sample(struct recv_window *w, uint32_t rtt_us)
 {
 	bool is_long, has_changed;
 

@@ -67,7 +67,7 @@ bool recv_window_shared(struct recv_window *w, unsigned n_conns);
 /* Add a sample that recv_rtt_measured accepted. The sample measures one connection. rtt_us: the
  * average time that the bytes of one window take to arrive, as measured by the kernel, in
  * microseconds. Returns whether w->bytes, w->is_paced or w->is_quick has changed. */
-bool recv_window_measured(struct recv_window *w, uint32_t rtt_us);
+bool recv_window_add_rtt_sample(struct recv_window *w, uint32_t rtt_us);
 /* Add a sample that recv_rtt_measured rejected. That function rejects a sample if more than half of
  * the measured time may be pauses of the sender. most_us: the measured time in microseconds, an
  * upper bound of the true time. On a busy machine recv_rtt_measured rejects all samples. A rejected

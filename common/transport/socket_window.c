@@ -84,7 +84,7 @@ static bool recv_window_adapt_to_rtt(
 	struct recv_window *w, struct recv_rtt *rtt, uint32_t rtt_us, uint64_t now_ns)
 {
 	if (recv_rtt_measured(rtt, rtt_us, now_ns))
-		return recv_window_measured(w, rtt_us);
+		return recv_window_add_rtt_sample(w, rtt_us);
 	return recv_window_bounded(w, rtt_us, now_ns);
 }
 

@@ -21,7 +21,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 	if (keyring_parse(&ring, text, n_bytes, "x", &err) > 0) {
 		size_t n = keyring_format(&ring, again, sizeof(again));
 
-		if (keyring_parse(&back, again, n, "x", &err) <= 0 || !keyring_equal(&ring, &back))
+		if (keyring_parse(&back, again, n, "x", &err) <= 0 ||
+			!keyring_is_equal(&ring, &back))
 			abort();
 	}
 	free(text);

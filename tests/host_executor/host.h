@@ -1,5 +1,5 @@
-#ifndef BPS_AGENT_EXECUTOR_DEVICE_HOST_H
-#define BPS_AGENT_EXECUTOR_DEVICE_HOST_H
+#ifndef BPS_TESTS_HOST_EXECUTOR_HOST_H
+#define BPS_TESTS_HOST_EXECUTOR_HOST_H
 /* Back-end "host": emulates a machine's GPUs in plain memory, so that the whole path from trainer
  * to servers and back can run without GPUs. Device memory is a memfd, which trainers map instead of
  * importing memory of a GPU. A queue is a thread that copies. Collectives use common/data/reduce.h.

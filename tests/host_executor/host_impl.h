@@ -1,5 +1,5 @@
-#ifndef BPS_AGENT_EXECUTOR_DEVICE_HOST_IMPL_H
-#define BPS_AGENT_EXECUTOR_DEVICE_HOST_IMPL_H
+#ifndef BPS_TESTS_HOST_EXECUTOR_HOST_IMPL_H
+#define BPS_TESTS_HOST_EXECUTOR_HOST_IMPL_H
 /* Declarations that the files of the back-end "host" share. Memory and the table of functions are
  * in host.c, queues in host_queue.c, collectives in host_clique.c.
  *

@@ -670,7 +670,7 @@ static void report(struct sim_agent *a, const struct ctl_probe *p)
 
 static void answer_sight(struct sim_agent *a, const struct ctl_sight *asked)
 {
-	uint64_t heard_ns = agt_core_heard_ns(a->core, asked->member, asked->instance);
+	uint64_t heard_ns = agt_core_last_receive_ns(a->core, asked->member, asked->instance);
 	struct ctl_msg seen = {.type = CTL_SEEN, .sight = *asked};
 
 	seen.sight.quiet_ms = (uint32_t)((a->s->now - heard_ns) / MS);

@@ -303,7 +303,7 @@ void fabric_eager_received(
 		fabric_read_finish(c, rd);
 }
 
-void fabric_eager_report(struct fabric_conn *c)
+void fabric_eager_send_discarded(struct fabric_conn *c)
 {
 	struct wire_msg m = {.type = WIRE_DISCARDED};
 

@@ -26,5 +26,5 @@ void fabric_eager_post(struct fabric_conn *c);
 void fabric_eager_received(
 	struct fabric_conn *c, struct fabric_read *rd, uint32_t offered, size_t len);
 /* Send the peer the waiting DISCARDED messages, as far as there is room. */
-void fabric_eager_report(struct fabric_conn *c);
+void fabric_eager_send_discarded(struct fabric_conn *c);
 #endif

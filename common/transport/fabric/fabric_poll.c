@@ -310,7 +310,7 @@ static void fabric_serve_up_conn(struct fabric_conn *c)
 	if (c->n_dirty)
 		fabric_seg_announce(c);
 	if (c->n_discarded)
-		fabric_eager_report(c);
+		fabric_eager_send_discarded(c);
 	m.type = WIRE_CREDIT;
 	if (c->owed >= c->granted / 2)
 		fabric_io_put_message(c, &m, 0);

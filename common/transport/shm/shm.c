@@ -32,7 +32,7 @@ static void shm_free_gone_conns(struct shm_xport *x)
 	}
 }
 
-static void look_at_sockets(struct shm_xport *x)
+static void shm_xport_poll_sockets(struct shm_xport *x)
 {
 	struct epoll_event ev[16];
 	int n = epoll_wait(x->base.epoll_fd, ev, 16, 0);
@@ -74,7 +74,7 @@ static int shm_poll(struct xport *xp, uint64_t now_ns)
 	if (x->is_armed)
 		shm_disarm_wakeups(x);
 	if (must_look && (x->base.n_conns || x->listen_fd >= 0))
-		look_at_sockets(x);
+		shm_xport_poll_sockets(x);
 	for (unsigned i = 0, left = x->base.n_conns; left && i < SHM_CONNS_MAX; i++) {
 		struct shm_conn *c = x->conns[i];
 

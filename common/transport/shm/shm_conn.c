@@ -460,7 +460,7 @@ void shm_conn_tear_down(struct shm_conn *c, const char *why)
 		atomic_fetch_sub_explicit(&x->cfg.counters->connections, 1, memory_order_relaxed);
 	}
 	close(c->sock);
-	shm_reads_cancel(c);
+	shm_conn_cancel_reads(c);
 	if (c->base.is_told)
 		x->base.pub.ev->down(x->base.pub.ctx, &c->base.pub, why);
 	shm_maps_drop(c);

@@ -165,7 +165,7 @@ int shm_put_message(struct shm_conn *c, const struct wire_msg *m);
  * there was nothing to do, else a positive number. */
 int shm_conn_run_turn(struct shm_conn *c);
 void shm_reads_init(struct shm_conn *c);
-void shm_reads_cancel(struct shm_conn *c);
+void shm_conn_cancel_reads(struct shm_conn *c);
 void shm_send_wakeup(struct shm_conn *c);
 
 /* Functions of shm_seg.c. */

@@ -155,7 +155,7 @@ static void shm_finish_read(struct shm_conn *c, struct shm_read *rd, int status)
 	x->ev->read_done(x->ctx, rd->r, status);
 }
 
-void shm_reads_cancel(struct shm_conn *c)
+void shm_conn_cancel_reads(struct shm_conn *c)
 {
 	struct shm_read *rd;
 

@@ -313,7 +313,7 @@ static void tcp_finish_arrival(struct tcp_conn *c)
 		tcp_finish_answer(c, in.len);
 }
 
-static size_t min_size(size_t a, size_t b)
+static size_t size_min_of_two(size_t a, size_t b)
 {
 	return a < b ? a : b;
 }
@@ -343,7 +343,7 @@ static void recv_plan_add_frame(struct tcp_recv_plan *p, size_t got)
 static bool recv_plan_add_item(struct tcp_recv_plan *p, uint8_t *dst, size_t len, size_t got)
 {
 	size_t left = got < len ? len - got : 0;
-	size_t part = min_size(left, p->bytes < RECV_SLICE ? RECV_SLICE - p->bytes : 0);
+	size_t part = size_min_of_two(left, p->bytes < RECV_SLICE ? RECV_SLICE - p->bytes : 0);
 
 	if (part)
 		recv_plan_add_bytes(p, dst + got, part);
@@ -375,7 +375,7 @@ static void tcp_make_recv_plan(struct tcp_conn *c, struct tcp_recv_plan *p)
 
 		if (in->got < HEAD + in->len)
 			recv_plan_add_bytes(p, tcp_xport_of_conn(c)->nowhere,
-				min_size(left, sizeof(tcp_xport_of_conn(c)->nowhere)));
+				size_min_of_two(left, sizeof(tcp_xport_of_conn(c)->nowhere)));
 		else
 			recv_plan_add_frame(p, in->got - HEAD - in->len);
 		return;
@@ -400,16 +400,16 @@ static size_t tcp_take_section_bytes(struct tcp_conn *c, const uint8_t *mem, siz
 	size_t at = in->got - HEAD, n;
 
 	if (!in->is_open) {
-		n = min_size(len, HEAD - in->got);
+		n = size_min_of_two(len, HEAD - in->got);
 		memcpy((uint8_t *)&c->head + in->got, mem, n);
 	} else if (at < in->len) {
 		if (in->rd && mem != in->dst + at)
 			return 0;
-		n = min_size(len, in->len - at);
+		n = size_min_of_two(len, in->len - at);
 		if (in->rd)
 			in->rd->crc = crc32c(in->rd->crc, mem, n);
 	} else {
-		n = min_size(len, in->len + HEAD - at);
+		n = size_min_of_two(len, in->len + HEAD - at);
 		memcpy((uint8_t *)&in->trailer + (at - in->len), mem, n);
 	}
 	in->got += n;
@@ -420,7 +420,7 @@ static size_t tcp_take_section_bytes(struct tcp_conn *c, const uint8_t *mem, siz
 static void tcp_take_received_bytes(struct tcp_conn *c, const struct tcp_recv_plan *p, size_t n)
 {
 	for (unsigned i = 0; n && c->base.state == CONN_UP; i++) {
-		size_t len = min_size(n, p->iov[i].iov_len);
+		size_t len = size_min_of_two(n, p->iov[i].iov_len);
 
 		if (tcp_take_section_bytes(c, p->iov[i].iov_base, len) != len) {
 			tcp_protocol_error(c, "bytes that were not requested");
@@ -442,7 +442,7 @@ static void tcp_set_recv_lowat(struct tcp_conn *c)
 	const struct tcp_eager *e = in->is_open || in->got ? NULL : tcp_next_eager_offer(c, 0);
 	size_t len = in->is_open ? in->len + HEAD : e ? e->len + HEAD : 0;
 	size_t left = HEAD + len - in->got;
-	int want = (int)min_size(left, socket_window_lowat(&tcp_xport_of_conn(c)->window));
+	int want = (int)size_min_of_two(left, socket_window_lowat(&tcp_xport_of_conn(c)->window));
 
 	if (want == l->lowat)
 		return;

@@ -65,6 +65,35 @@ static void declaration_without_a_place_for_its_handle_is_refused(void **state)
 	assert_int_equal(bps_close(b, 0), 0);
 }
 
+/* A program of a later release has fields behind those of this one. */
+static void declaration_of_another_size_is_read_as_far_as_it_is_known(void **state)
+{
+	struct later {
+		struct bps_decl d;
+		uint64_t field;
+	} later[2] = {{{sizeof(later[0]), "a", BPS_F32, 1, 0}, 0},
+		{{sizeof(later[0]), "b", BPS_F32, 2, 0}, 0}};
+	struct bps *b = open_alone();
+	struct bps_tensor *t[2];
+
+	(void)state;
+	assert_int_equal(bps_declare_group(b, &later[0].d, 2, t), 0);
+	assert_int_equal(bps_count(t[1]), 2);
+	later[1].field = 1;
+	assert_int_equal(bps_declare_group(b, &later[0].d, 2, t), -EINVAL);
+	assert_error_has("sets a field that this library does not have");
+	later[1].d.size--;
+	assert_int_equal(bps_declare_group(b, &later[0].d, 2, t), -EINVAL);
+	assert_error_has("`size` of declaration 1 is 47, but that of the first one is 48");
+	later[0].d.size = sizeof(struct bps_decl) - 1;
+	assert_int_equal(bps_declare_group(b, &later[0].d, 1, t), -EINVAL);
+	assert_error_has("must be sizeof(struct bps_decl), not 39");
+	later[0].d.size = 4097;
+	assert_int_equal(bps_declare_group(b, &later[0].d, 1, t), -EINVAL);
+	assert_error_has("not 4097");
+	assert_int_equal(bps_close(b, 0), 0);
+}
+
 static void questions_about_no_tensor_are_refused(void **state)
 {
 	struct bps *b = open_alone();
@@ -183,6 +212,7 @@ int main(void)
 		T(group_that_is_null_is_refused),
 		T(tensors_of_two_jobs_are_not_waited_for_together),
 		T(declaration_without_a_place_for_its_handle_is_refused),
+		T(declaration_of_another_size_is_read_as_far_as_it_is_known),
 		T(questions_about_no_tensor_are_refused),
 		T(collective_without_memory_or_of_too_much_is_refused),
 		T(every_int_has_a_text),

@@ -317,7 +317,7 @@ static void expect_stall(
 	struct agt_stall s;
 
 	check(w);
-	assert_true(agt_tensor_stall(w->t[0], &s));
+	assert_true(agt_tensor_find_stall(w->t[0], &s));
 	assert_int_equal(s.kind, kind);
 	assert_int_equal(s.part, part);
 	assert_int_equal(s.n_parts, w->n_parts);
@@ -330,7 +330,7 @@ static void expect_no_stall(struct agt_world *w)
 {
 	struct agt_stall s;
 
-	assert_false(agt_tensor_stall(w->t[0], &s));
+	assert_false(agt_tensor_find_stall(w->t[0], &s));
 }
 
 static void longest_wait_of_a_round_is_described(void **state)

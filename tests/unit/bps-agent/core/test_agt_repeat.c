@@ -120,11 +120,11 @@ static void reconnections_start_at_once_and_become_rarer(void **state)
 	(void)state;
 	cut(w, 0);
 	assert_int_equal(w->n_connects, 2);
-	assert_false(agt_job_network(w->job, text, sizeof(text)));
+	assert_false(agt_job_describe_waits(w->job, text, sizeof(text)));
 	assert_non_null(strstr(text, "server 0 thread 0"));
 	/* the second job has no partitions on server 0, so the text about this job is empty */
 	other = second_job(w);
-	assert_true(agt_job_network(other, text, sizeof(text)));
+	assert_true(agt_job_describe_waits(other, text, sizeof(text)));
 	assert_string_equal(text, "");
 	agt_job_free(other, NULL, NULL);
 	for (unsigned k = 0; k < 4; k++) {
@@ -136,7 +136,7 @@ static void reconnections_start_at_once_and_become_rarer(void **state)
 	}
 	fake_up(w->conn[0]);
 	check(w);
-	assert_true(agt_job_network(w->job, text, sizeof(text)));
+	assert_true(agt_job_describe_waits(w->job, text, sizeof(text)));
 	assert_string_equal(text, "");
 	world_free(w);
 }

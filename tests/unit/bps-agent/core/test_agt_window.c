@@ -40,7 +40,7 @@ static void pushes_of_a_job_stay_within_its_bytes_in_flight(void **state)
 	(void)state;
 	submit_all(w, 1);
 	assert_int_equal(w->conn[0]->n_sent, 2);
-	assert_true(agt_job_network(w->job, text, sizeof(text)));
+	assert_true(agt_job_describe_waits(w->job, text, sizeof(text)));
 	assert_non_null(strstr(text, "4 partitions wait because the job has"));
 	for (unsigned p = 0; p < 6; p++) {
 		assert_true(agt_job_inflight(w->job) <= 2 * BYTES_MAX);
@@ -50,7 +50,7 @@ static void pushes_of_a_job_stay_within_its_bytes_in_flight(void **state)
 		assert_int_equal(w->conn[0]->n_sent, p < 4 ? p + 3 : 6);
 	}
 	assert_int_equal(w->n_done, 1);
-	assert_true(agt_job_network(w->job, text, sizeof(text)));
+	assert_true(agt_job_describe_waits(w->job, text, sizeof(text)));
 	assert_string_equal(text, "");
 	world_free(w);
 }

@@ -293,7 +293,7 @@ static void stored_ring_reads_back_as_it_was(void **state)
 	assert_int_equal(stat(p->path, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0600);
 	assert_int_equal(keyring_load(&back, p->path, &err), 1);
-	assert_true(keyring_equal(&ring, &back));
+	assert_true(keyring_is_equal(&ring, &back));
 }
 
 static void ring_that_cannot_be_stored_leaves_the_file(void **state)

@@ -103,6 +103,11 @@ static void the_text_names_type_count_and_digest(void **state)
 	s.digest = UINT64_MAX;
 	assert_string_equal(
 		shape_text(&s).s, "bf16 x 18446744073709551615 (layout ffffffffffffffff)");
+	s.mode = s.owner = UINT8_MAX;
+	s.stale = UINT32_MAX;
+	assert_string_equal(shape_text(&s).s,
+		"bf16 x 18446744073709551615 (mode 255, owner 255, stale 4294967295) "
+		"(layout ffffffffffffffff)");
 }
 
 int main(void)

@@ -23,7 +23,7 @@ static unsigned until_change(struct recv_window *w, uint32_t rtt_us, unsigned mo
 
 	for (unsigned i = 1; i <= most; i++) {
 		bool was_paced = w->is_paced, was_quick = w->is_quick;
-		bool has_changed = recv_window_measured(w, rtt_us);
+		bool has_changed = recv_window_add_rtt_sample(w, rtt_us);
 
 		assert_int_equal(has_changed,
 			w->bytes != before || w->is_paced != was_paced || w->is_quick != was_quick);
@@ -38,7 +38,7 @@ static bool stays(struct recv_window *w, uint32_t rtt_us)
 {
 	struct recv_window before = *w;
 
-	recv_window_measured(w, rtt_us);
+	recv_window_add_rtt_sample(w, rtt_us);
 	return w->bytes == before.bytes && w->is_paced == before.is_paced;
 }
 
@@ -103,7 +103,7 @@ static void reconnections_do_not_restart_the_count(void **state)
 		assert_true(stays(&w, FAST));
 		assert_true(recv_window_shared(&w, i & 1 ? 8 : 9));
 	}
-	assert_true(recv_window_measured(&w, FAST));
+	assert_true(recv_window_add_rtt_sample(&w, FAST));
 	assert_int_equal(w.bytes, 0);
 }
 
@@ -151,29 +151,29 @@ static void more_bytes_may_wait_while_round_trips_are_short(void **state)
 	assert_false(w.is_quick);
 	for (unsigned round = 0; round < 3; round++) {
 		for (unsigned k = 0; k < 31; k++)
-			assert_false(recv_window_measured(&w, BUSY));
-		assert_false(recv_window_measured(&w, TARDY));
+			assert_false(recv_window_add_rtt_sample(&w, BUSY));
+		assert_false(recv_window_add_rtt_sample(&w, TARDY));
 		for (unsigned k = 0; k < 31; k++)
-			assert_false(recv_window_measured(&w, BUSY));
-		assert_true(recv_window_measured(&w, BUSY));
+			assert_false(recv_window_add_rtt_sample(&w, BUSY));
+		assert_true(recv_window_add_rtt_sample(&w, BUSY));
 		assert_true(w.is_quick);
 		for (unsigned k = 0; k < 3; k++)
-			assert_false(recv_window_measured(&w, TARDY));
+			assert_false(recv_window_add_rtt_sample(&w, TARDY));
 		assert_true(w.is_quick);
-		assert_true(recv_window_measured(&w, TARDY));
+		assert_true(recv_window_add_rtt_sample(&w, TARDY));
 		assert_false(w.is_quick);
 	}
 	/* After 32 round trips of SLOW, is_quick is still set. After 64 round trips of SLOW,
 	 * is_quick is cleared and sends are paced. */
 	for (unsigned k = 0; k < 32; k++)
-		recv_window_measured(&w, SLOW);
+		recv_window_add_rtt_sample(&w, SLOW);
 	assert_true(w.is_quick);
 	for (unsigned k = 32; k < 64; k++)
-		recv_window_measured(&w, SLOW);
+		recv_window_add_rtt_sample(&w, SLOW);
 	assert_true(w.is_paced);
 	assert_false(w.is_quick);
 	for (unsigned k = 0; k < 100; k++)
-		assert_false(recv_window_measured(&w, BUSY));
+		assert_false(recv_window_add_rtt_sample(&w, BUSY));
 	assert_int_equal(until_change(&w, FAST, 1000), 32);
 	assert_true(w.is_quick);
 }
@@ -201,7 +201,7 @@ static void pauses_do_not_hide_that_round_trips_are_short(void **state)
 		if (run % 2)
 			assert_false(recv_window_bounded(&w, TARDY, now_ns));
 		else
-			assert_false(recv_window_measured(&w, TARDY));
+			assert_false(recv_window_add_rtt_sample(&w, TARDY));
 	}
 	for (unsigned k = 0; k < 32; k++)
 		assert_false(
@@ -212,12 +212,12 @@ static void pauses_do_not_hide_that_round_trips_are_short(void **state)
 	/* Nine fast samples of recv_window_bounded reset the count of tardy samples. So four more
 	 * tardy samples are needed to clear is_quick. */
 	for (unsigned k = 0; k < 3; k++)
-		assert_false(recv_window_measured(&w, TARDY));
+		assert_false(recv_window_add_rtt_sample(&w, TARDY));
 	for (unsigned k = 0; k < 9; k++)
 		assert_false(recv_window_bounded(&w, FAST, now_ns));
 	for (unsigned k = 0; k < 3; k++)
-		assert_false(recv_window_measured(&w, TARDY));
-	assert_true(recv_window_measured(&w, TARDY));
+		assert_false(recv_window_add_rtt_sample(&w, TARDY));
+	assert_true(recv_window_add_rtt_sample(&w, TARDY));
 	assert_false(w.is_quick);
 }
 
@@ -260,7 +260,7 @@ static void slow_link_is_paced_until_it_is_fast(void **state)
 	for (unsigned k = 0; k < 63; k++)
 		assert_true(stays(&w, SLOW));
 	assert_false(w.is_paced);
-	assert_true(recv_window_measured(&w, SLOW));
+	assert_true(recv_window_add_rtt_sample(&w, SLOW));
 	assert_true(w.is_paced);
 	assert_int_equal(w.bytes, RECV_WINDOW_MAX);
 	for (unsigned k = 0; k < 100; k++)
@@ -275,7 +275,7 @@ static void slow_link_is_paced_until_it_is_fast(void **state)
 	assert_int_equal(until_change(&w, LONG, 1000), 8);
 	for (unsigned k = 0; k < 63; k++)
 		assert_true(stays(&w, SLOW));
-	assert_true(recv_window_measured(&w, SLOW));
+	assert_true(recv_window_add_rtt_sample(&w, SLOW));
 }
 
 static void kernel_that_refuses_is_not_asked_again_soon(void **state)
