@@ -80,8 +80,8 @@ struct local_entry { /* entry of a tensor, 64 bytes */
 	_Atomic uint32_t workers;
 	/* Largest number of workers in a partition's sum of round done_round */
 	_Atomic uint32_t workers_most;
-	/* Number of the trainer's threads that wait for this tensor. For a tensor in device memory: 1
-	 * if a stream waits for the last submitted round. Written only by the trainer */
+	/* Number of the trainer's threads that wait for this tensor. For a tensor in device memory:
+	 * 1 if a stream waits for the last submitted round. Written only by the trainer */
 	_Atomic uint32_t waits;
 	/* Position of round done_round among all completed rounds of this trainer, in the order of
 	 * completion, from 1 */

@@ -73,8 +73,9 @@ def leaving(way, leavers, n_rounds, on_agent_loss=None, pause=0.0, gone=None, ho
     last round, or declare a tensor that they do not use. "abandoned" needs nothing more either: the
     others have submitted a tensor for which they do not wait, and the leavers have not declared it
     ("abandoned") or not submitted it ("unsubmitted"). Then the highest rank is late for the last
-    round. "group" needs a leaver's submission: the others wait for two tensors, and the highest rank
-    is late for the first one. Return [error code, text, rank that the error names, seconds until the error].
+    round. "group" needs a leaver's submission: the others wait for two tensors, and the highest
+    rank is late for the first one. Return [error code, text, rank that the error names, seconds
+    until the error].
 
     gone: path of a file. The leavers give up closing the job after a moment, and exit. The others
     go on when the file exists.
