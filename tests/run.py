@@ -54,7 +54,7 @@ REFERENCE_S = 0.25
 BUDGETS_S = {
     "unit tests, fuzz targets, simulators": 120,
     "cluster": 480,
-    "cluster, timed tests": 90,
+    "cluster, timed tests": 130,
     "faults": 80,
     "cluster, provider tcp": 160,
     "100 deaths of trainers": 20,

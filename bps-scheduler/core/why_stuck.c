@@ -391,8 +391,8 @@ static void probe_send_requests(
 }
 
 /* Return the worker whose call has waited longest for a tensor that is not among the n tensors in
- * `asked`. If no call waits for one, return the worker whose round has been in flight longest. NULL:
- * there is no such worker. */
+ * `asked`. If no call waits for one, return the worker whose round has been in flight longest.
+ * NULL: there is no such worker. */
 static const struct ctl_report_worker *next_longest_waiter(
 	const struct sched_probe *p, const uint32_t *asked, uint32_t n)
 {

@@ -14,7 +14,7 @@ RUN = ROOT / "tests" / "gpu" / "run"
 PROGRAMS = BUILD / "tests" / "gpu"
 FAKE = BUILD / "fake"
 
-pytestmark = pytest.mark.xdist_group("gpu_runs")  # each run keeps dozens of threads busy
+pytestmark = pytest.mark.alone  # each run keeps dozens of threads busy, within time limits
 needs_toolkit = pytest.mark.skipif(
     not (PROGRAMS / "a").exists()
     or not (FAKE / "libcuda.so.1").exists()
