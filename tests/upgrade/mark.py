@@ -25,7 +25,14 @@ from repository import git, without_comments
 ROOT = Path(__file__).resolve().parent.parent.parent
 FILE = ROOT / "tests" / "compatibility-mark"
 BUILDS = ROOT / "build" / "mark"
-PRODUCT = ("common", "bps-scheduler", "bps-server", "bps-agent", "libbpsclient")
+PRODUCT = (
+    "common",
+    "bps-scheduler",
+    "bps-server",
+    "bps-agent",
+    "libbpsclient",
+    "tests/host_executor",
+)
 # Constants that must have the value of another constant.
 WITH = {"GPU_MEMORY_VERSION": ("DEVICE_DESC_VERSION",)}
 
