@@ -115,13 +115,15 @@ $(B)/commit: FORCE
 
 # Sums must have the same bits with every instruction set, so the compiler may not use fused
 # multiply-add. With -O3 the compiler unrolls loops, which makes the sums a tenth faster.
-$(B)/common/data/reduce.o: ISA := -O3 -ffp-contract=off
+KERNEL_FLAGS := -O3 -ffp-contract=off
+AVX2_FLAGS := -mavx2 -mf16c
+AVX512_FLAGS := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mf16c
+$(B)/common/data/reduce.o: ISA := $(KERNEL_FLAGS)
 # The compiler vectorizes `x < y ? a : b` on floats only if comparisons cannot trap.
 $(B)/libbpsclient/convert.o: ISA := -O3 -ffp-contract=off -fno-trapping-math
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
-$(B)/common/data/reduce_avx2.o: ISA := -O3 -ffp-contract=off -mavx2 -mf16c
-$(B)/common/data/reduce_avx512.o: ISA := -O3 -ffp-contract=off -mavx512f -mavx512bw \
-	-mavx512dq -mavx512vl -mf16c
+$(B)/common/data/%_avx2.o: ISA := $(KERNEL_FLAGS) $(AVX2_FLAGS)
+$(B)/common/data/%_avx512.o: ISA := $(KERNEL_FLAGS) $(AVX512_FLAGS)
 endif
 
 $(LIBCOMMON): $(call objs,$(COMMON))

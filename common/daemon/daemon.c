@@ -18,9 +18,10 @@
 
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
-#include "common/os/limits.h"
 #include "common/base/log.h"
+#include "common/data/simd.h"
 #include "common/daemon/notify.h"
+#include "common/os/limits.h"
 
 /* Time that daemon_delay_exit waits, in milliseconds. systemd gives up on a unit that starts more
  * than StartLimitBurst= times within StartLimitIntervalSec=. If each start ends with this wait,
@@ -256,6 +257,16 @@ static int daemon_raise_limits(struct err_text *err)
 	return 0;
 }
 
+static void daemon_check_simd_choice(void)
+{
+	const char *refused = simd_refused_choice();
+
+	if (refused)
+		log_warn("BPS_SIMD='%s' is unknown or not supported on this machine (set BPS_SIMD "
+			 "to portable, avx2 or avx512); using '%s' instead",
+			refused, simd_name());
+}
+
 int daemon_init(
 	struct daemon *d, const char *program, const struct daemon_opts *opts, struct err_text *err)
 {
@@ -265,6 +276,7 @@ int daemon_init(
 	d->opts = *opts;
 	d->signal_fd = -1;
 	apply_log_level(opts);
+	daemon_check_simd_choice();
 	rc = daemon_raise_limits(err);
 	if (rc == 0)
 		rc = daemon_arm_failpoints(opts->faults, err);

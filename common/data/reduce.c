@@ -1,99 +1,21 @@
-/* Element-wise reduction: choose the instruction set, split the elements into groups, and pad an
- * incomplete last group. The inner loops are in reduce_kernels.h. The only state is the chosen
- * instruction set. Any thread may call the functions. */
+/* Element-wise reduction: split the elements into groups, and pad an incomplete last group. The
+ * inner loops are in reduce_kernels.h. Any thread may call the functions. */
 #include "common/data/reduce.h"
 
-#include <errno.h>
-#include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "common/base/log.h"
+#include "common/data/simd.h"
 
 #define REDUCE_TABLE     reduce_portable
-#define REDUCE_NAME      "portable"
 #define REDUCE_VEC_BYTES 16 /* width of the registers of SSE2, NEON and VSX */
 #include "common/data/reduce_kernels.h"
 
-/* Tables of all instruction sets, in order of preference. */
-static const struct reduce_table *const tables[] = {
-#ifdef __x86_64__
-	&reduce_avx512, &reduce_avx2,
-#endif
-	&reduce_portable};
-
-#define N_TABLES (sizeof(tables) / sizeof(tables[0]))
-
-static bool table_is_usable(const struct reduce_table *t)
-{
-#ifdef __x86_64__
-	/* reduce_avx2 also needs F16C, which every CPU with AVX2 has. F16C is not checked, because
-	 * __builtin_cpu_supports of clang does not accept the name "f16c". */
-	if (t == &reduce_avx2)
-		return __builtin_cpu_supports("avx2");
-	if (t == &reduce_avx512)
-		return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-		       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-#endif
-	return t == &reduce_portable;
-}
-
-static int reduce_table_find(const char *name, const struct reduce_table **ret_table)
-{
-	for (size_t i = 0; i < N_TABLES; i++) {
-		if (strcmp(tables[i]->name, name) == 0 && table_is_usable(tables[i])) {
-			*ret_table = tables[i];
-			return 0;
-		}
-	}
-	return -ENOTSUP;
-}
-
-static const struct reduce_table *reduce_table_choose(void)
-{
-	const char *wanted = getenv("BPS_SIMD");
-	const struct reduce_table *t = NULL;
-	size_t i = 0;
-
-	if (wanted && reduce_table_find(wanted, &t) == 0)
-		return t;
-	while (i < N_TABLES - 1 && !table_is_usable(tables[i]))
-		i++;
-	if (wanted)
-		log_warn("BPS_SIMD='%s' is unknown or not supported on this machine (set BPS_SIMD "
-			 "to portable, avx2 or avx512); using '%s' instead",
-			wanted, tables[i]->name);
-	return tables[i];
-}
-
-/* Table in use; NULL before the first use. Threads that choose at the same time choose the same
- * table, and tables are constant, so relaxed order suffices. */
-static _Atomic(const struct reduce_table *) table_now;
+static const struct reduce_table *const tables[SIMD_COUNT] =
+	SIMD_TABLES(reduce_portable, reduce_avx2, reduce_avx512);
 
 static const struct reduce_table *reduce_table_get(void)
 {
-	const struct reduce_table *t = atomic_load_explicit(&table_now, memory_order_relaxed);
-
-	if (!t) {
-		t = reduce_table_choose();
-		atomic_store_explicit(&table_now, t, memory_order_relaxed);
-	}
-	return t;
-}
-
-const char *reduce_isa_name(void)
-{
-	return reduce_table_get()->name;
-}
-
-int reduce_select_isa(const char *name)
-{
-	const struct reduce_table *t;
-	int rc = reduce_table_find(name, &t);
-
-	if (rc == 0)
-		atomic_store_explicit(&table_now, t, memory_order_relaxed);
-	return rc;
+	return tables[simd_in_use()];
 }
 
 /* The elements of the sources after the last whole group, in padded buffers, because kernels work

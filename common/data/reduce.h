@@ -1,15 +1,12 @@
 #ifndef BPS_COMMON_DATA_REDUCE_H
 #define BPS_COMMON_DATA_REDUCE_H
 /* Element-wise reduction: the arithmetic of the service. The server reduces over machines, the
- * agent over the workers of its machine. The only state is the chosen instruction set. Any thread
- * may call the functions.
+ * agent over the workers of its machine. Any thread may call the functions.
  *
  * A reduction uses an accumulator. The accumulator has the type f32 for the element types f16 and
  * bf16, else the element type itself. If the accumulator has the element type, one buffer can be
  * both the accumulator and the destination. Integers wrap on overflow. min and max propagate NaN.
- * Results in f16 and bf16 are rounded once, to nearest even, in reduce_finish. The first use
- * chooses the instruction set (AVX-512, AVX2, portable). The environment variable
- * BPS_SIMD=portable|avx2|avx512 overrides this choice.
+ * Results in f16 and bf16 are rounded once, to nearest even, in reduce_finish.
  *
  * All instruction sets produce the same bits. The order of additions per element is the same, and
  * FMA contraction is off. Every NaN that a fold writes is the quiet positive NaN without payload.
@@ -56,13 +53,4 @@ void reduce_means_fold(void *acc, const void *const *src, const float *weights, 
 	size_t n_elems, bool is_first);
 void reduce_means_all(void *dst, const void *const *src, const float *weights, unsigned n_src,
 	size_t n_elems, uint32_t divisor);
-
-/* Return the name of the instruction set in use: "avx512", "avx2" or "portable". */
-const char *reduce_isa_name(void);
-
-/* Use the named instruction set from now on. For tests and measurements; do not call it while a
- * reduction runs.
- * Errors: -ENOTSUP: the name is unknown, or this machine or build does not have the instruction
- * set; nothing changes. */
-int reduce_select_isa(const char *name);
 #endif

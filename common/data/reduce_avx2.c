@@ -2,7 +2,6 @@
  * instruction sets enabled. */
 #ifdef __AVX2__
 #define REDUCE_TABLE     reduce_avx2
-#define REDUCE_NAME      "avx2"
 #define REDUCE_VEC_BYTES 32
 #include "common/data/reduce_kernels.h"
 #endif

@@ -2,7 +2,6 @@
  * instruction sets enabled. */
 #ifdef __AVX512F__
 #define REDUCE_TABLE     reduce_avx512
-#define REDUCE_NAME      "avx512"
 #define REDUCE_VEC_BYTES 64
 #include "common/data/reduce_kernels.h"
 #endif

@@ -6,7 +6,6 @@
  * of each instruction set compiles the second part once. Before the source file includes this
  * header, it defines
  *   REDUCE_TABLE     name of the table to define
- *   REDUCE_NAME      name of the instruction set
  *   REDUCE_VEC_BYTES width of a register: 16 (any CPU), 32 (AVX2, F16C) or 64 (AVX-512)
  * Some CPUs lack the instruction set for which a source file is compiled. So each source file must
  * define only its table and static functions. reduce.c calls these functions only after it has
@@ -41,7 +40,6 @@ typedef void reduce_whole_fn(void *dst, const void *const *src, const float *wei
 #define REDUCE_DTYPES 10
 
 struct reduce_table {
-	const char *name;
 	/* Functions, indexed by dtype and op. OP_AVG has functions only for f16: they take means.
 	 * For other averages, reduce.c calls the function of OP_SUM. The bitwise operations have
 	 * functions only for u8: reduce.c passes the bytes of all integers to them. */
@@ -583,7 +581,6 @@ static void whole_F16_AVG(void *dst, const void *const *src, const float *weight
 }
 
 const struct reduce_table REDUCE_TABLE = {
-	.name = REDUCE_NAME,
 	FOLDS_OF(I8),
 	FOLDS_OF(U8),
 	FOLD_OF(U8, BAND),

@@ -1,8 +1,6 @@
 /* Empty functions in place of checksums and sums. The simulator never uses the results of checksums
  * and sums. Options of the simulator set how long checksums and sums take. The linker prefers these
  * functions to the functions of the archives. */
-#include <string.h>
-
 #include "common/data/crc32c.h"
 #include "common/data/reduce.h"
 
@@ -45,14 +43,4 @@ void reduce_means_all(void *dst, const void *const *src, const float *weights, u
 	size_t n_elems, uint32_t divisor)
 {
 	(void)dst, (void)src, (void)weights, (void)n_src, (void)n_elems, (void)divisor;
-}
-
-const char *reduce_isa_name(void)
-{
-	return "none";
-}
-
-int reduce_select_isa(const char *name)
-{
-	return strcmp(name, "none") == 0 ? 0 : -1;
 }

@@ -18,12 +18,11 @@ $(B)/sim-obj/%.o: %.c
 	$(call say,CC,$@)
 	$(Q)$(CC) $(CFLAGS_ALL) $(SIM_DEFS) $(ISA) -MMD -MP -c -o $@ $<
 # Compile these files with -O3, because the oracle computes expected sums very often.
-$(B)/sim-obj/tests/sim/oracle.o: ISA := -O3 -ffp-contract=off
-$(B)/sim-obj/common/data/reduce.o: ISA := -O3 -ffp-contract=off
+$(B)/sim-obj/tests/sim/oracle.o: ISA = -O3 -ffp-contract=off
+$(B)/sim-obj/common/data/reduce.o: ISA = $(KERNEL_FLAGS)
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
-$(B)/sim-obj/common/data/reduce_avx2.o: ISA := -O3 -ffp-contract=off -mavx2 -mf16c
-$(B)/sim-obj/common/data/reduce_avx512.o: ISA := -O3 -ffp-contract=off -mavx512f \
-	-mavx512bw -mavx512dq -mavx512vl -mf16c
+$(B)/sim-obj/common/data/%_avx2.o: ISA = $(KERNEL_FLAGS) $(AVX2_FLAGS)
+$(B)/sim-obj/common/data/%_avx512.o: ISA = $(KERNEL_FLAGS) $(AVX512_FLAGS)
 endif
 $(SIMBIN): $(SIM_OBJS)
 	$(call say,LD,$@)

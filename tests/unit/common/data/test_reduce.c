@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "common/data/reduce.h"
+#include "common/data/simd.h"
 
 /* The thread sanitizer makes the code twenty times slower. Larger arrays would not test more parts
  * of the code. */
@@ -239,8 +240,8 @@ static void check_float(const struct bufs *b, size_t i, enum dtype dtype, enum o
 		magnitude /= DIVISOR;
 	}
 	if (!(fabs(got - want) <= bound(dtype, op, magnitude, want)))
-		fail_msg("%s %s %s [%zu]: got %.17g, want %.17g", reduce_isa_name(),
-			dtype_name(dtype), op_name(op), i, got, want);
+		fail_msg("%s %s %s [%zu]: got %.17g, want %.17g", simd_name(), dtype_name(dtype),
+			op_name(op), i, got, want);
 }
 
 static void check_int(const struct bufs *b, size_t i, enum dtype dtype, enum op op)
@@ -255,8 +256,8 @@ static void check_int(const struct bufs *b, size_t i, enum dtype dtype, enum op 
 		want = want / DIVISOR - below;
 	}
 	if (got != want)
-		fail_msg("%s %s %s [%zu]: got %lld, want %lld", reduce_isa_name(),
-			dtype_name(dtype), op_name(op), i, (long long)got, (long long)want);
+		fail_msg("%s %s %s [%zu]: got %lld, want %lld", simd_name(), dtype_name(dtype),
+			op_name(op), i, (long long)got, (long long)want);
 }
 
 static void run(const struct bufs *b, size_t n_elems, enum dtype dtype, enum op op)
@@ -312,7 +313,7 @@ static int teardown(void **state)
 	free(b->other_acc - MISALIGN);
 	free(b->other_dst - MISALIGN);
 	free(b);
-	return reduce_select_isa("portable");
+	return simd_select("portable");
 }
 
 static void every_dtype_and_op_matches_the_plain_loop_at_every_size(void **state)
@@ -323,7 +324,7 @@ static void every_dtype_and_op_matches_the_plain_loop_at_every_size(void **state
 		for (int s = 0; s < N_SRC; s++)
 			fill(b->src[s], MAX_ELEMS, dtypes[t]);
 		for (unsigned isa = 0; isa < COUNT(isas); isa++) {
-			if (reduce_select_isa(isas[isa]) < 0)
+			if (simd_select(isas[isa]) < 0)
 				continue;
 			for (unsigned op = 0; op_is_valid_for_dtype(op, dtypes[t]); op++) {
 				for (size_t n = 0; n < COUNT(sizes); n++) {
@@ -343,7 +344,7 @@ static void nothing_beyond_the_last_element_is_written(void **state)
 		size_t size = dtype_bytes(dtypes[t]), acc_size = dtype_acc_bytes(dtypes[t]);
 
 		for (unsigned isa = 0; isa < COUNT(isas); isa++) {
-			if (reduce_select_isa(isas[isa]) < 0)
+			if (simd_select(isas[isa]) < 0)
 				continue;
 			for (size_t n = 0; n < 300; n++) {
 				memset(b->acc + n * acc_size, 0xa5, 8);
@@ -379,8 +380,7 @@ static void check_means(const struct bufs *b, size_t n)
 		for (int s = 0; s < N_SRC; s++)
 			want += (double)weights[s] * float_at(b->src[s], i, DTYPE_F16) / 6;
 		if (!(fabs(got - want) <= fabs(want) * 0x1p-10))
-			fail_msg(
-				"%s [%zu]: got %.17g, want %.17g", reduce_isa_name(), i, got, want);
+			fail_msg("%s [%zu]: got %.17g, want %.17g", simd_name(), i, got, want);
 	}
 }
 
@@ -395,7 +395,7 @@ static void means_of_f16_are_weighted(void **state)
 			memcpy(b->src[s] + 2 * i, &h, 2);
 		}
 	for (unsigned isa = 0; isa < COUNT(isas); isa++)
-		for (size_t n = 0; n < 300 && reduce_select_isa(isas[isa]) == 0; n++)
+		for (size_t n = 0; n < 300 && simd_select(isas[isa]) == 0; n++)
 			check_means(b, n);
 }
 
@@ -446,12 +446,12 @@ static void all_instruction_sets_give_the_same_bits_for_any_bits(void **state)
 
 		fill_special(b, n, dtype);
 		for (unsigned op = 0; op_is_valid_for_dtype(op, dtype); op++) {
-			assert_int_equal(reduce_select_isa("portable"), 0);
+			assert_int_equal(simd_select("portable"), 0);
 			run(b, n, dtype, op);
 			memcpy(b->other_acc, b->acc, n * dtype_acc_bytes(dtype));
 			memcpy(b->other_dst, b->dst, n * dtype_bytes(dtype));
 			for (unsigned isa = 1; isa < COUNT(isas); isa++) {
-				if (reduce_select_isa(isas[isa]) < 0)
+				if (simd_select(isas[isa]) < 0)
 					continue;
 				memset(b->acc, 0x5a, n * dtype_acc_bytes(dtype));
 				memset(b->dst, 0x5a, n * dtype_bytes(dtype));
@@ -495,7 +495,7 @@ static void min_and_max_propagate_nan_and_order_the_zeros(void **state)
 {
 	(void)state;
 	for (unsigned isa = 0; isa < COUNT(isas); isa++) {
-		if (reduce_select_isa(isas[isa]) < 0)
+		if (simd_select(isas[isa]) < 0)
 			continue;
 		for (unsigned op = OP_MAX; op <= OP_MIN; op++) {
 			assert_int_equal(fold_two(NAN, 1, op), 0x7fc00000);
@@ -518,7 +518,7 @@ static void one_nan_in_any_place_becomes_the_nan_without_payload(void **state)
 
 	(void)state;
 	for (unsigned isa = 0; isa < COUNT(isas); isa++) {
-		if (reduce_select_isa(isas[isa]) < 0)
+		if (simd_select(isas[isa]) < 0)
 			continue;
 		for (size_t at = 0; at < 200; at++) {
 			double a64[200] = {0}, b64[200] = {0};
@@ -567,7 +567,7 @@ static void nans_of_halves_become_one_in_a_single_pass(void **state)
 
 	(void)state;
 	for (unsigned isa = 0; isa < COUNT(isas); isa++) {
-		if (reduce_select_isa(isas[isa]) < 0)
+		if (simd_select(isas[isa]) < 0)
 			continue;
 		for (unsigned n_src = 2; n_src <= 3; n_src++) {
 			nans_of(&f16, n_src, OP_SUM);
@@ -592,7 +592,7 @@ static void the_accumulator_may_be_the_first_source_and_the_destination(void **s
 		for (int s = 0; s < N_SRC; s++)
 			fill(b->src[s], n, dtypes[t]);
 		for (unsigned isa = 0; isa < COUNT(isas); isa++) {
-			if (reduce_select_isa(isas[isa]) < 0)
+			if (simd_select(isas[isa]) < 0)
 				continue;
 			for (unsigned op = 0; op_is_valid_for_dtype(op, dtypes[t]); op++) {
 				run(b, n, dtypes[t], op);
@@ -621,7 +621,7 @@ static void folds_of_any_number_of_sources_add_in_order(void **state)
 		for (unsigned i = 0; i < REDUCE_MAX_SRC; i++)
 			src[i] = b->src[i % N_SRC];
 		for (unsigned isa = 0; isa < COUNT(isas); isa++) {
-			if (reduce_select_isa(isas[isa]) < 0)
+			if (simd_select(isas[isa]) < 0)
 				continue;
 			for (unsigned k = 1; k <= REDUCE_MAX_SRC; k++) {
 				reduce_fold(b->acc, src, 1, n, dtypes[t], OP_SUM, true);
@@ -648,7 +648,7 @@ static void every_half_survives_the_way_to_f32_and_back(void **state)
 		all[i] = (uint16_t)i;
 	for (size_t t = 0; t < COUNT(halves); t++) {
 		for (unsigned isa = 0; isa < COUNT(isas); isa++) {
-			if (reduce_select_isa(isas[isa]) < 0)
+			if (simd_select(isas[isa]) < 0)
 				continue;
 			reduce_fold(wide, src, 1, 65536, halves[t], OP_SUM, true);
 			reduce_finish(back, wide, 65536, halves[t], OP_SUM, 1);
@@ -698,7 +698,7 @@ static void rounding_is_to_the_nearest_half_and_ties_go_to_even(void **state)
 			wide[3 * h + 2] = nextafterf(wide[3 * h + 1], INFINITY);
 		}
 		for (unsigned isa = 0; isa < COUNT(isas); isa++) {
-			if (reduce_select_isa(isas[isa]) < 0)
+			if (simd_select(isas[isa]) < 0)
 				continue;
 			reduce_finish(got, wide, 3 * n, halves[t], OP_SUM, 1);
 			for (unsigned h = 0; h < n; h++) {
@@ -717,7 +717,7 @@ static void nans_become_quiet_halves_and_keep_their_sign(void **state)
 
 	(void)state;
 	for (unsigned isa = 0; isa < COUNT(isas); isa++) {
-		if (reduce_select_isa(isas[isa]) < 0)
+		if (simd_select(isas[isa]) < 0)
 			continue;
 		reduce_finish(got, nans, 4, DTYPE_F16, OP_SUM, 1);
 		assert_int_equal(got[0], 0x7e00);
@@ -750,15 +750,19 @@ static void integer_averages_round_to_the_floor(void **state)
 static void an_unknown_instruction_set_is_refused(void **state)
 {
 	(void)state;
-	assert_int_equal(reduce_select_isa("portable"), 0);
-	assert_true(reduce_select_isa("avx1024") < 0);
-	assert_string_equal(reduce_isa_name(), "portable");
+	assert_int_equal(simd_select("portable"), 0);
+	assert_true(simd_select("avx1024") < 0);
+	assert_string_equal(simd_name(), "portable");
+	assert_null(simd_refused_choice());
+	setenv("BPS_SIMD", "avx1024", 1);
+	assert_string_equal(simd_refused_choice(), "avx1024");
+	setenv("BPS_SIMD", "portable", 1);
 }
 
 static void *isa_name(void *arg)
 {
 	(void)arg;
-	return (void *)(uintptr_t)reduce_isa_name();
+	return (void *)(uintptr_t)simd_name();
 }
 
 static void bitwise_operations_are_for_integers(void **state)
