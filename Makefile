@@ -54,7 +54,8 @@ HOSTEXEC := $(call tree,tests/host_executor)
 CTL	:= $(call tree,bps-scheduler/bpsctl)
 CLIENT	:= $(call src,libbpsclient/*.c libbpsclient/base/*.c) common/wire/codec.c \
 	   common/wire/shape_layout.c \
-	   common/data/dtype.c common/data/shape.c common/data/copy_nontemporal.c \
+	   $(addprefix common/data/,dtype.c shape.c copy_nontemporal.c simd.c \
+	   block.c block_avx2.c block_avx512.c convert.c convert_avx2.c convert_avx512.c) \
 	   $(addprefix common/local/,cause_file.c local.c local_gpu.c) common/os/cgroup.c \
 	   common/os/fd_passing.c \
 	   $(addprefix common/base/,duration.c error.c failpoint.c nearest_name.c)
@@ -89,6 +90,14 @@ BENCHBIN := $(B)/bps-bench
 all: $(DAEMONS) $(EXECUTORS) $(BPSCTL) $(LIBBPS) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBIN) \
 	$(HOSTEXECBIN)
 
+# Sums must have the same bits with every instruction set, so the compiler may not use fused
+# multiply-add. With -O3 the compiler unrolls loops, which makes the sums a tenth faster. The
+# compiler vectorizes `x < y ? a : b` on floats only if comparisons cannot trap.
+KERNELS := $(addprefix common/data/,block.o convert.o reduce.o)
+KERNEL_FLAGS := -O3 -ffp-contract=off -fno-trapping-math
+AVX2_FLAGS := -mavx2 -mf16c
+AVX512_FLAGS := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mf16c
+
 include tests/sim/sim.mk
 include tests/scale/scale.mk
 include tests/bench/bench.mk
@@ -113,14 +122,7 @@ $(B)/commit: FORCE
 	$(Q)[ "$$(cat $@ 2>/dev/null)" = "$(COMMIT)" ] || echo "$(COMMIT)" >$@
 .PHONY: FORCE
 
-# Sums must have the same bits with every instruction set, so the compiler may not use fused
-# multiply-add. With -O3 the compiler unrolls loops, which makes the sums a tenth faster.
-KERNEL_FLAGS := -O3 -ffp-contract=off
-AVX2_FLAGS := -mavx2 -mf16c
-AVX512_FLAGS := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mf16c
-$(B)/common/data/reduce.o: ISA := $(KERNEL_FLAGS)
-# The compiler vectorizes `x < y ? a : b` on floats only if comparisons cannot trap.
-$(B)/libbpsclient/convert.o: ISA := -O3 -ffp-contract=off -fno-trapping-math
+$(addprefix $(B)/,$(KERNELS)): ISA := $(KERNEL_FLAGS)
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
 $(B)/common/data/%_avx2.o: ISA := $(KERNEL_FLAGS) $(AVX2_FLAGS)
 $(B)/common/data/%_avx512.o: ISA := $(KERNEL_FLAGS) $(AVX512_FLAGS)

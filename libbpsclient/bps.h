@@ -43,13 +43,23 @@ enum bps_dtype {
 	BPS_F16 = 6,
 	BPS_F32 = 7,
 	BPS_F64 = 8,
-	BPS_BF16 = 9
+	BPS_BF16 = 9,
+	/* Block types, for fewer bytes on the network. An element is a block of 256, 64 or 1024
+	 * values: a scale, and 8, 4 or 1 bits for each value. bps_fill_at_f32 encodes f32 values,
+	 * and bps_read_at_f32 decodes them; bps_fill_f32(3) has the layout. Only SUM and AVG,
+	 * and only tensors in host memory. */
+	BPS_Q8 = 32,
+	BPS_Q4 = 33,
+	BPS_SIGN = 34
 };
+/* Return the number of elements of a tensor of n_values values: n_values, or for block types the
+ * number of blocks. 0: dtype is unknown. */
+BPS_API uint64_t bps_blocks(enum bps_dtype dtype, uint64_t n_values);
 
 /* Reductions. Sums and products of integers wrap. AVG divides the sum by the number of workers. For
  * integers, AVG returns the floor of the exact mean, and does not wrap; bps_push_pull(3) states the
- * cost of this average. MIN and MAX propagate NaN. f16 and bf16 are accumulated in f32. BAND, BOR
- * and BXOR are bitwise operations on integers in host memory. */
+ * cost of this average. MIN and MAX propagate NaN. f16, bf16 and block types are accumulated in
+ * f32. BAND, BOR and BXOR are bitwise operations on integers in host memory. */
 enum bps_op {
 	BPS_SUM = 0,
 	BPS_PROD = 1,
@@ -203,8 +213,8 @@ struct bps_decl {
 BPS_API int bps_declare_group(
 	struct bps *b, const struct bps_decl *decls, size_t n, struct bps_tensor **ret);
 
-/* Return the input buffer: bps_count(t) values, 64-byte aligned, in memory shared with the agent.
- * bps_push_pull does not copy the values. */
+/* Return the input buffer: bps_blocks(bps_dtype(t), bps_count(t)) elements, 64-byte aligned, in
+ * memory shared with the agent. bps_push_pull does not copy the values. */
 BPS_API void *bps_input(struct bps_tensor *t);
 /* Return the result of the last completed round; NULL before the first round is complete. */
 BPS_API const void *bps_output(const struct bps_tensor *t);
@@ -240,14 +250,35 @@ BPS_API void bps_results_unmap(struct bps_results *r);
 BPS_API int bps_write(struct bps_tensor *t, uint64_t at, const void *src, uint64_t n_bytes);
 BPS_API int bps_read(const struct bps_tensor *t, uint64_t at, void *dst, uint64_t n_bytes);
 /* Multiply the bps_count(t) values of src by scale, and write the products to the input of a tensor
- * of floats. Each exact product is rounded once, to the nearest value, ties to even. Errors:
- * BPS_EBUSY if a round is in flight; -EINVAL if the tensor has integers or lies in device memory;
- * the error with which the job has failed. */
+ * of floats or blocks. Each exact product is rounded once, to the nearest value, ties to even.
+ * Products for blocks are rounded to f32, and then encoded. Errors: BPS_EBUSY if a round is in
+ * flight; -EINVAL if the tensor has integers or lies in device memory; the error with which the job
+ * has failed. */
 BPS_API int bps_fill_f32(struct bps_tensor *t, const float *src, float scale);
-/* Multiply the output of a tensor of floats by scale, and write the products to dst. Each product
- * of an f64 tensor is rounded twice: to f64, then to f32. Errors: -EINVAL if the tensor has
+/* Multiply the output of a tensor of floats or blocks by scale, and write the products to dst. Each
+ * product of an f64 tensor is rounded twice: to f64, then to f32. Errors: -EINVAL if the tensor has
  * integers or lies in device memory, or if no round is complete. */
 BPS_API int bps_read_f32(const struct bps_tensor *t, float *dst, float scale);
+/* Do what bps_fill_f32 does for n_values values, which begin at value `first` of the tensor. For
+ * blocks, `first` must be a multiple of the block's number of values. If n_values is not, the last
+ * block that is written repeats its values, and the tensor's other values in that block are lost.
+ *
+ * residual: NULL, or for block types an array of n_values f32: the errors of the last round (error
+ * feedback). The call then encodes p = src * scale + residual, and sets residual to p minus what
+ * the block's reader gets. The residual of a block with an infinity or a NaN becomes 0. The array
+ * belongs to the program, which saves it with a checkpoint. src and residual must not overlap.
+ *
+ * Errors: those of bps_fill_f32; -EINVAL if the values do not lie in the tensor, if `first` is
+ * inside of a block, or if there is a residual for another type. After an error, neither the
+ * tensor's input nor residual has changed. Source of error feedback: Karimireddy et al., ICML 2019.
+ */
+BPS_API int bps_fill_at_f32(struct bps_tensor *t, uint64_t first, const float *src,
+	uint64_t n_values, float scale, float *residual);
+/* Do what bps_read_f32 does for n_values values, which begin at value `first` of the tensor.
+ * Errors: those of bps_read_f32; -EINVAL if the values do not lie in the tensor, or if `first` is
+ * inside of a block. */
+BPS_API int bps_read_at_f32(
+	const struct bps_tensor *t, uint64_t first, float *dst, uint64_t n_values, float scale);
 BPS_API uint64_t bps_count(const struct bps_tensor *t);
 BPS_API enum bps_dtype bps_dtype(const struct bps_tensor *t);
 BPS_API const char *bps_name(const struct bps_tensor *t);

@@ -15,7 +15,8 @@
 _Static_assert(BPS_I8 == (int)DTYPE_I8 && BPS_U8 == (int)DTYPE_U8 && BPS_I32 == (int)DTYPE_I32 &&
 		       BPS_I64 == (int)DTYPE_I64 && BPS_F16 == (int)DTYPE_F16 &&
 		       BPS_F32 == (int)DTYPE_F32 && BPS_F64 == (int)DTYPE_F64 &&
-		       BPS_BF16 == (int)DTYPE_BF16,
+		       BPS_BF16 == (int)DTYPE_BF16 && BPS_Q8 == (int)DTYPE_Q8 &&
+		       BPS_Q4 == (int)DTYPE_Q4 && BPS_SIGN == (int)DTYPE_SIGN,
 	"public and internal element types");
 
 #define NAME_MAX_BYTES 255

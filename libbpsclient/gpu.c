@@ -226,6 +226,11 @@ int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint6
 		rc = tensor_check_decl(&d);
 	if (rc < 0)
 		return rc;
+	if (dtype_is_block(dtype))
+		return last_error_set(-EINVAL,
+			"tensor '%s': a tensor of type %s cannot lie in device memory: declare it "
+			"with bps_declare, and copy the blocks to bps_input",
+			name, dtype_name(dtype));
 	if (!gpu_link_find_region(b->gpu, ptr, shape_bytes(&d.shape), &place.region, &place.offset))
 		return last_error_set(-EINVAL,
 			"tensor '%s': its %llu bytes at %p are not within one piece of memory from "

@@ -216,8 +216,9 @@ static int check_tensors_for_push_pull(struct bps_tensor *const *tensors, size_t
 	for (size_t i = 0; i < n; i++)
 		if (!op_is_valid_for_dtype(op, (unsigned)tensors[i]->shape.dtype))
 			return last_error_set(-EINVAL,
-				"push_pull: tensor '%s': %s is an operation on integers, not on %s",
+				"push_pull: tensor '%s': %s is an operation on %s, not on %s",
 				tensors[i]->name, op_name(op),
+				op_is_bitwise(op) ? "integers" : "single values",
 				dtype_name((unsigned)tensors[i]->shape.dtype));
 	return 0;
 }

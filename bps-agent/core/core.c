@@ -26,7 +26,7 @@ int agt_core_new(const struct agt_config *cfg, const struct agt_env *env, struct
 
 	if (!core)
 		return -ENOMEM;
-	core->scratch = malloc(AGT_BLOCK_ELEMS * sizeof(float));
+	core->scratch = malloc(AGT_STEP_VALUES * sizeof(float));
 	if (!core->scratch) {
 		free(core);
 		return -ENOMEM;

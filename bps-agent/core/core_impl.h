@@ -118,7 +118,8 @@ struct agt_core {
 	struct agt_stats stats;
 };
 
-#define AGT_BLOCK_ELEMS 8192
+/* Number of values in a step of a local sum: the size of `scratch` */
+#define AGT_STEP_VALUES 8192
 
 /* Find the job whose id is `id`. Returns NULL if there is no such job, or if it is closing. */
 struct agt_job *agt_job_find(struct agt_core *core, uint32_t id);

@@ -160,8 +160,8 @@ void part_send_got(struct agt_part *part);
 /* Send the contribution. Errors: those of xport_send. */
 int part_send_contrib(struct agt_part *part);
 int part_send_owed(struct agt_part *part, enum part_owe what);
-/* Compute the local sum, and the crc if wants_crc. The function works block by block, so that each
- * block is still in the cache for the crc. The sum is computed only once per round. After a
+/* Compute the local sum, and the crc if wants_crc. The function works step by step, so that each
+ * step is still in the cache for the crc. The sum is computed only once per round. After a
  * restart, it is not computed again, because a server on this host may be reading it (B6). */
 void part_prepare_contrib(struct agt_part *part, bool wants_crc);
 /* Sum the partition into the output. Used for jobs with one member. */

@@ -9,16 +9,16 @@
 #include "common/base/failpoint.h"
 #include "common/data/crc32c.h"
 
-/* Compute the sum of the inputs for one block of the partition into dst. If op is OP_AVG, compute
+/* Compute the sum of the inputs for one step of the partition into dst. If op is OP_AVG, compute
  * the mean of the machine's workers instead. */
-static void part_reduce_block(struct agt_part *part, size_t first, size_t n, char *dst, enum op op)
+static void part_reduce_step(struct agt_part *part, size_t first, size_t n, char *dst, enum op op)
 {
 	struct agt_tensor *t = part->tensor;
 	bool takes_means = op_takes_means(t->op, t->shape.dtype);
 	size_t elem = dtype_bytes(t->shape.dtype);
 	uint64_t offset = part_byte_offset(part) + first * elem;
-	bool is_half = dtype_acc_bytes(t->shape.dtype) != elem;
-	void *acc = is_half ? (void *)part_core(part)->scratch : dst;
+	bool has_acc = dtype_acc_bytes(t->shape.dtype) != elem;
+	void *acc = has_acc ? (void *)part_core(part)->scratch : dst;
 
 	for (uint32_t w = 0; w < t->n_in; w += REDUCE_MAX_SRC) {
 		const void *src[REDUCE_MAX_SRC];
@@ -52,6 +52,7 @@ void part_prepare_contrib(struct agt_part *part, bool wants_crc)
 	bool wants_sum = part->tensor->n_in > 1 &&
 			 atomic_load_explicit(summed, memory_order_acquire) != part->round;
 	size_t elem = dtype_bytes(part->tensor->shape.dtype), left = part_elems(part), first = 0;
+	size_t step = dtype_elems_in_step(part->tensor->shape.dtype, AGT_STEP_VALUES);
 	char *mem = part_contrib_memory(part).mem;
 	/* The contribution is the machine's reduction, or for averages of f16 the mean of its
 	 * workers. */
@@ -62,10 +63,10 @@ void part_prepare_contrib(struct agt_part *part, bool wants_crc)
 		return;
 	FAILPOINT(AGENT_CONTRIB_PREPARE);
 	while (left > 0) {
-		size_t n = left < AGT_BLOCK_ELEMS ? left : AGT_BLOCK_ELEMS;
+		size_t n = left < step ? left : step;
 
 		if (wants_sum)
-			part_reduce_block(part, first, n, mem + first * elem, op);
+			part_reduce_step(part, first, n, mem + first * elem, op);
 		if (wants_crc)
 			crc = crc32c(crc, mem + first * elem, n * elem);
 		first += n;
@@ -232,14 +233,15 @@ void part_sum_local(struct agt_part *part)
 {
 	struct agt_tensor *t = part->tensor;
 	size_t elem = dtype_bytes(t->shape.dtype), left = part_elems(part), first = 0;
+	size_t step = dtype_elems_in_step(t->shape.dtype, AGT_STEP_VALUES);
 	struct agt_core *core = part_core(part);
 	char *dst = part_output_address(part);
 
 	heap_remove(&core->local, &part->node);
 	while (left > 0) {
-		size_t n = left < AGT_BLOCK_ELEMS ? left : AGT_BLOCK_ELEMS;
+		size_t n = left < step ? left : step;
 
-		part_reduce_block(part, first, n, dst + first * elem, t->op);
+		part_reduce_step(part, first, n, dst + first * elem, t->op);
 		first += n;
 		left -= n;
 	}

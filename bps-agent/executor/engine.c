@@ -264,8 +264,8 @@ static int engine_check_tensor_desc(
 	struct err_text why;
 
 	if (d->id >= ENGINE_TENSORS_MAX || engine_tensor_by_id(e, d->id) ||
-		shape_check(&d->shape, UINT64_MAX, &why) < 0 || !d->part_bytes ||
-		d->part_bytes % elem || (bytes - 1) / d->part_bytes >= UINT32_MAX)
+		shape_check(&d->shape, UINT64_MAX, &why) < 0 || dtype_is_block(d->shape.dtype) ||
+		!d->part_bytes || d->part_bytes % elem || (bytes - 1) / d->part_bytes >= UINT32_MAX)
 		return err_set(err, -EINVAL,
 			"tensor %u has an invalid description, or exists already", d->id);
 	for (unsigned i = 0; i < e->route.n_members; i++)

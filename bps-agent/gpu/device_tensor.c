@@ -163,6 +163,9 @@ static int device_declare(struct trainer *t, struct tensor *tensor, const struct
 	if (!tensor->device && tensor->n_declared)
 		return err_set(err, BPS_EMISMATCH,
 			"another worker of this machine has declared the tensor in host memory");
+	if (dtype_is_block(d->shape.dtype))
+		return err_set(err, -EINVAL, "a tensor of type %s cannot lie in device memory",
+			dtype_name(d->shape.dtype));
 	if (d->region_offset % dtype_bytes(d->shape.dtype))
 		return err_set(err, -EINVAL,
 			"the tensor's address is not a multiple of the size of an element");

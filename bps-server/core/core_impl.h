@@ -291,9 +291,9 @@ static inline enum dtype part_dtype(const struct srv_part *part)
 	return part->job->tensors[part->tensor].shape.dtype;
 }
 
-#ifndef SRV_BLOCK_ELEMS /* the simulator defines a smaller block */
-/* Number of elements in a block. Contributions are summed block by block, and the operands of a
- * block fit in the first levels of the CPU's cache. */
-#define SRV_BLOCK_ELEMS 8192
+#ifndef SRV_STEP_VALUES /* the simulator defines smaller steps */
+/* Number of values in a step. Contributions are summed step by step, and the operands of a step fit
+ * in the first levels of the CPU's cache. */
+#define SRV_STEP_VALUES 8192
 #endif
 #endif

@@ -1,7 +1,7 @@
 /* Sums contributions. A pass adds at most REDUCE_MAX_SRC staged contributions of a slot to the
- * slot's sum, block by block. The last pass for a result also converts the sum to the type of the
- * result, divides for averages, and computes the crc while the block is in cache. A pass may be
- * interrupted after any block. All functions run on the data thread that owns the core. */
+ * slot's sum, step by step. The last pass for a result also converts the sum to the type of the
+ * result, divides for averages, and computes the crc while the step is in cache. A pass may be
+ * interrupted after any step. All functions run on the data thread that owns the core. */
 #include "bps-server/core/sums.h"
 
 #include <assert.h>
@@ -124,9 +124,9 @@ static bool slot_begin_sum_pass(struct srv_core *core, struct slot *slot)
 	return true;
 }
 
-/* Compute one block of a pass over means (op_takes_means). The result has the same bits for any
+/* Compute one step of a pass over means (op_takes_means). The result has the same bits for any
  * division into passes. */
-static void slot_sum_means_block(const struct slot *slot, void *dst, void *acc,
+static void slot_sum_means_step(const struct slot *slot, void *dst, void *acc,
 	const void *const *src, const float *weights, size_t n)
 {
 	bool is_first = slot->n_folded == 0;
@@ -141,13 +141,13 @@ static void slot_sum_means_block(const struct slot *slot, void *dst, void *acc,
 		reduce_finish(dst, acc, n, DTYPE_F16, OP_AVG, slot->workers);
 }
 
-static size_t slot_sum_pass_block(struct slot *slot)
+static size_t slot_sum_pass_step(struct slot *slot)
 {
 	struct srv_part *part = slot->part;
 	enum dtype dtype = part_dtype(part);
 	size_t elem = dtype_bytes(dtype), acc_elem = dtype_acc_bytes(dtype);
-	size_t n = part->n_elems - slot->pos < SRV_BLOCK_ELEMS ? part->n_elems - slot->pos
-							       : SRV_BLOCK_ELEMS;
+	size_t step = dtype_elems_in_step(dtype, SRV_STEP_VALUES), left = part->n_elems - slot->pos;
+	size_t n = left < step ? left : step;
 	char *dst = (char *)slot->result->mem + slot->pos * elem;
 	const void *src[REDUCE_MAX_SRC];
 	float weights[REDUCE_MAX_SRC];
@@ -161,7 +161,7 @@ static size_t slot_sum_pass_block(struct slot *slot)
 		weights[i] = (float)seat->offer.workers;
 	}
 	if (op_takes_means(slot->op, dtype)) {
-		slot_sum_means_block(slot, dst, acc, src, weights, n);
+		slot_sum_means_step(slot, dst, acc, src, weights, n);
 	} else if (is_first && slot->is_last_pass && slot->pass_n) {
 		reduce_all(dst, src, slot->pass_n, n, dtype, slot->op, slot->workers);
 	} else {
@@ -203,7 +203,7 @@ bool srv_core_sum_slice(struct srv_core *core)
 			sums_unqueue_slot(core, slot);
 			continue;
 		}
-		done += slot_sum_pass_block(slot);
+		done += slot_sum_pass_step(slot);
 		if (slot->pos == slot->part->n_elems)
 			slot_end_sum_pass(core, slot);
 	}

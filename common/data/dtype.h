@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_DATA_DTYPE_H
 #define BPS_COMMON_DATA_DTYPE_H
 /* Element types and reduction operations, with the numbers that the wire, the ring and bps.h use.
- * The numbers of the types are those of NCCL. Types of NCCL that are missing here are refused with
- * an error. */
+ * The numbers below 32 are those of NCCL. Types of NCCL that are missing here are refused with an
+ * error. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,9 +16,13 @@ enum dtype {
 	DTYPE_F32 = 7,
 	DTYPE_F64 = 8,
 	DTYPE_BF16 = 9,
+	/* Block types: an element holds many values (block.h). */
+	DTYPE_Q8 = 32,
+	DTYPE_Q4 = 33,
+	DTYPE_SIGN = 34,
 };
 
-/* The bitwise operations are defined for integers only. */
+/* The bitwise operations are defined for integers only, and only sum and avg for block types. */
 enum op {
 	OP_SUM = 0,
 	OP_PROD = 1,
@@ -33,10 +37,20 @@ enum op {
 
 /* Return the size of one element in bytes, or 0 for an unknown dtype. */
 size_t dtype_bytes(unsigned dtype);
-/* Return the size of one element of the accumulator in bytes: 4 for f16 and bf16, else the result
- * of dtype_bytes. */
+/* Return the number of values of one element: 1, or the number of values of a block. */
+size_t dtype_values(unsigned dtype);
+/* Return the number of elements that n_values values need. The last element of a block type may be
+ * incomplete. dtype: a known type. */
+uint64_t dtype_elems(unsigned dtype, uint64_t n_values);
+/* Return the number of whole elements that n_values values make up, but at least 1. dtype: a known
+ * type. */
+size_t dtype_elems_in_step(unsigned dtype, size_t n_values);
+/* Return the size of the accumulator of one element in bytes: an f32 per value for f16, bf16 and
+ * block types, else the result of dtype_bytes. */
 size_t dtype_acc_bytes(unsigned dtype);
-/* Return whether dtype is a floating-point type. */
+/* Return whether dtype is a block type. */
+bool dtype_is_block(unsigned dtype);
+/* Return whether dtype is a type of fractional numbers: a floating-point type or a block type. */
 bool dtype_is_float(unsigned dtype);
 /* Return the name of a type or an operation, such as "f32" or "sum", or "?" for an unknown dtype or
  * op. */

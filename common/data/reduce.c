@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "common/data/block.h"
 #include "common/data/simd.h"
 
 #define REDUCE_TABLE     reduce_portable
@@ -60,6 +61,10 @@ static void reduce_fold_elements(void *acc, const void *const *src, const float 
 void reduce_fold(void *acc, const void *const *src, unsigned n_src, size_t n_elems,
 	enum dtype dtype, enum op op, bool is_first)
 {
+	if (dtype_is_block(dtype)) {
+		block_fold(acc, src, n_src, n_elems, dtype, is_first);
+		return;
+	}
 	if (op_is_bitwise(op)) {
 		/* bitwise operations are the same for all integers */
 		n_elems *= dtype_bytes(dtype);
@@ -133,7 +138,9 @@ void reduce_finish(
 
 	if (op != OP_AVG)
 		divisor = 1;
-	if (divisor == 1 && is_same_type) {
+	if (dtype_is_block(dtype)) {
+		block_finish(dst, acc, n_elems, dtype, divisor);
+	} else if (divisor == 1 && is_same_type) {
 		if (dst != acc && n_elems)
 			memcpy(dst, acc, n_elems * dtype_bytes(dtype));
 	} else if (reduce_table_get()->finish[dtype]) {
@@ -164,7 +171,9 @@ static void reduce_fold_and_finish(void *dst, const void *const *src, const floa
 void reduce_all(void *dst, const void *const *src, unsigned n_src, size_t n_elems, enum dtype dtype,
 	enum op op, uint32_t divisor)
 {
-	if (dtype_bytes(dtype) == dtype_acc_bytes(dtype)) {
+	if (dtype_is_block(dtype)) {
+		block_reduce_all(dst, src, n_src, n_elems, dtype, op == OP_AVG ? divisor : 1);
+	} else if (dtype_bytes(dtype) == dtype_acc_bytes(dtype)) {
 		reduce_fold(dst, src, n_src, n_elems, dtype, op, true);
 		reduce_finish(dst, dst, n_elems, dtype, op, divisor);
 	} else if (op == OP_AVG) {

@@ -3,10 +3,11 @@
 /* Element-wise reduction: the arithmetic of the service. The server reduces over machines, the
  * agent over the workers of its machine. Any thread may call the functions.
  *
- * A reduction uses an accumulator. The accumulator has the type f32 for the element types f16 and
- * bf16, else the element type itself. If the accumulator has the element type, one buffer can be
- * both the accumulator and the destination. Integers wrap on overflow. min and max propagate NaN.
- * Results in f16 and bf16 are rounded once, to nearest even, in reduce_finish.
+ * A reduction uses an accumulator. The accumulator has one f32 per value for the element types f16
+ * and bf16 and for block types, else the element type itself. If the accumulator has the element
+ * type, one buffer can be both the accumulator and the destination. Integers wrap on overflow. min
+ * and max propagate NaN. Results in f16 and bf16 are rounded once, to nearest even, in
+ * reduce_finish. There the sums of a block type are encoded, also once (block.h).
  *
  * All instruction sets produce the same bits. The order of additions per element is the same, and
  * FMA contraction is off. Every NaN that a fold writes is the quiet positive NaN without payload.
@@ -23,9 +24,9 @@
 #define REDUCE_MAX_SRC 8
 
 /* Apply `op` to acc, src[0], src[1], ... src[n_src - 1], in this order, and store the result in
- * acc. If is_first, leave out the old content of acc. acc: n_elems accumulator elements. src: n_src
- * (1..REDUCE_MAX_SRC) arrays of n_elems elements of dtype, any alignment. acc may be src[0] itself
- * when dtype is also the type of the accumulator. The caller has checked that
+ * acc. If is_first, leave out the old content of acc. acc: the accumulators of n_elems elements.
+ * src: n_src (1..REDUCE_MAX_SRC) arrays of n_elems elements of dtype, any alignment. acc may be
+ * src[0] itself when dtype is also the type of the accumulator. The caller has checked that
  * op_is_valid_for_dtype(op, dtype). For op avg, reduce_fold computes the sum, and reduce_finish
  * divides the sum. */
 void reduce_fold(void *acc, const void *const *src, unsigned n_src, size_t n_elems,

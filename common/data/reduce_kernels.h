@@ -341,8 +341,9 @@ INLINE vec vec_apply_operation(enum dtype dtype, enum op op, vec a, vec b)
 		return (vec)v_f32_apply(op, (v_f32)a, (v_f32)b);
 	case DTYPE_F64:
 		return (vec)v_f64_apply(op, (v_f64)a, (v_f64)b);
+	default: /* block types have kernels of their own (block_kernels.h) */
+		return a;
 	}
-	return a;
 }
 
 /* Replace each NaN by the NaN that reduce.h specifies. */

@@ -14,7 +14,7 @@ struct tensor_shape shape_from_dtype_and_count(unsigned dtype, uint64_t n_values
 
 uint64_t shape_elems(const struct tensor_shape *s)
 {
-	return s->n_values;
+	return dtype_elems(s->dtype, s->n_values);
 }
 
 uint64_t shape_bytes(const struct tensor_shape *s)

@@ -66,7 +66,11 @@ const char *bench_size(uint64_t bytes, char *ret);
 void bench_json_result(struct bench *bench);
 
 /* ---- pattern.c: inputs whose reduction is known exactly ---- */
+/* Return the size of an element in bytes. */
 size_t dtype_size(enum bps_dtype dtype);
+/* Return the number of values of a tensor of the size `bytes`. For block types, `bytes` is the size
+ * of the values as f32, so that all types can move the same values. */
+uint64_t pattern_value_count(enum bps_dtype dtype, uint64_t bytes);
 /* Return whether sums (or other reductions) over this number of workers are exact in this type. */
 bool pattern_is_exact(enum bps_dtype dtype, enum bps_op op, int size);
 /* Fill the tensor with the rank's input of a round: small integers that repeat after PATTERN_PERIOD

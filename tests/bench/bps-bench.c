@@ -105,7 +105,8 @@ static const struct {
 	const char *name;
 	enum bps_dtype dtype;
 } dtypes[] = {{"f32", BPS_F32}, {"f16", BPS_F16}, {"bf16", BPS_BF16}, {"f64", BPS_F64},
-	{"i8", BPS_I8}, {"u8", BPS_U8}, {"i32", BPS_I32}, {"i64", BPS_I64}};
+	{"i8", BPS_I8}, {"u8", BPS_U8}, {"i32", BPS_I32}, {"i64", BPS_I64}, {"q8", BPS_Q8},
+	{"q4", BPS_Q4}, {"sign", BPS_SIGN}};
 static const char *const ops[] = {[BPS_SUM] = "sum",
 	[BPS_PROD] = "prod",
 	[BPS_MAX] = "max",
@@ -190,7 +191,7 @@ static int parse_dtype(const char *text, enum bps_dtype *ret)
 			*ret = dtypes[i].dtype;
 			return 0;
 		}
-	return bad("dtype", text, "f32, f16, bf16, f64, i8, u8, i32 or i64");
+	return bad("dtype", text, "f32, f16, bf16, f64, i8, u8, i32, i64, q8, q4 or sign");
 }
 
 static int parse_op(const char *text, enum bps_op *ret)
@@ -326,6 +327,10 @@ static int parse_options(int argc, char **argv, struct bench_options *o)
 			ops[o->op]);
 		return -1;
 	}
+	if (o->dtype >= BPS_Q8 && o->op != BPS_SUM && o->op != BPS_AVG) {
+		fprintf(stderr, "bps-bench: --dtype q8, q4 and sign need --op sum or avg\n");
+		return -1;
+	}
 	if (given[OPT_ROUNDS - OPT_BYTES] && given[OPT_SECONDS - OPT_BYTES]) {
 		fprintf(stderr, "bps-bench: --rounds and --seconds cannot be given together\n");
 		return -1;
@@ -342,7 +347,7 @@ static int parse_options(int argc, char **argv, struct bench_options *o)
 		return -1;
 	}
 	for (unsigned i = 0; i < o->n_bytes; i++)
-		if (o->bytes[i] % dtype_size(o->dtype)) {
+		if (o->bytes[i] % (o->dtype >= BPS_Q8 ? sizeof(float) : dtype_size(o->dtype))) {
 			fprintf(stderr,
 				"bps-bench: %llu bytes are not a whole number of elements\n",
 				(unsigned long long)o->bytes[i]);

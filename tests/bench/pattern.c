@@ -2,7 +2,8 @@
  * where base is (i + r) mod 7 and share is k mod 4. For products, see input_value. The reduction
  * over the ranks depends on i only through (i + r) mod 7, so the result repeats after 7 elements.
  * Therefore only the first 7 elements of the result are computed. Each later element is compared
- * with the element 7 places before. */
+ * with the element 7 places before. Block types have equal inputs at all ranks (block_value), which
+ * their sums represent exactly. */
 #include "tests/bench/bench.h"
 
 #include <string.h>
@@ -24,8 +25,25 @@ size_t dtype_size(enum bps_dtype dtype)
 	case BPS_I64:
 	case BPS_F64:
 		break;
+	case BPS_Q8:
+		return 260;
+	case BPS_Q4:
+		return 34;
+	case BPS_SIGN:
+		return 132;
 	}
 	return 8;
+}
+
+/* Return the number of values of a block, or 0 if dtype is not a block type. */
+static unsigned block_values(enum bps_dtype dtype)
+{
+	return dtype == BPS_Q8 ? 256 : dtype == BPS_Q4 ? 64 : dtype == BPS_SIGN ? 1024 : 0;
+}
+
+uint64_t pattern_value_count(enum bps_dtype dtype, uint64_t bytes)
+{
+	return bytes / (block_values(dtype) ? sizeof(float) : dtype_size(dtype));
 }
 
 /* Return a number n such that the type represents all integers from 0 to n exactly. */
@@ -45,6 +63,9 @@ static uint64_t exact_max(enum bps_dtype dtype)
 	case BPS_I32:
 	case BPS_I64:
 	case BPS_F64:
+	case BPS_Q8:
+	case BPS_Q4:
+	case BPS_SIGN:
 		break;
 	}
 	return INT32_MAX;
@@ -95,8 +116,53 @@ static uint64_t output_value(enum bps_op op, unsigned base, int size)
 	return n * base + shares;
 }
 
+/* Return value i of a block type. Each block has the largest integer of its type, so the scale is 1
+ * for one rank, and n for the sum of n ranks. */
+static float block_value(enum bps_dtype dtype, uint64_t i)
+{
+	unsigned base = (unsigned)(i % PATTERN_PERIOD);
+
+	if (dtype == BPS_SIGN)
+		return base < 3 ? -1 : 1;
+	return (float)(base + (dtype == BPS_Q8 ? 127 : 7) - (PATTERN_PERIOD - 1));
+}
+
+static void block_pattern_fill(struct bps_tensor *t, uint64_t round)
+{
+	enum bps_dtype dtype = bps_dtype(t);
+	uint64_t n = bps_count(t), values = block_values(dtype);
+	float block[1024];
+
+	for (uint64_t at = 0; at < n; at += values) {
+		for (uint64_t i = 0; i < values; i++)
+			block[i] = block_value(dtype, at + i + round);
+		bps_fill_at_f32(t, at, block, n - at < values ? n - at : values, 1, NULL);
+	}
+}
+
+static int64_t block_pattern_check(
+	const struct bps_tensor *t, enum bps_op op, uint64_t round, int size)
+{
+	enum bps_dtype dtype = bps_dtype(t);
+	uint64_t n = bps_count(t), values = block_values(dtype);
+	float block[1024], factor = op == BPS_AVG ? 1 : (float)size;
+
+	for (uint64_t at = 0; at < n; at += values) {
+		uint64_t m = n - at < values ? n - at : values;
+
+		if (bps_read_at_f32(t, at, block, m, 1) < 0)
+			return (int64_t)at;
+		for (uint64_t i = 0; i < m; i++)
+			if (block[i] != factor * block_value(dtype, at + i + round))
+				return (int64_t)(at + i);
+	}
+	return -1;
+}
+
 bool pattern_is_exact(enum bps_dtype dtype, enum bps_op op, int size)
 {
+	if (block_values(dtype))
+		return size <= 1 << (dtype == BPS_Q4 ? 8 : 12); /* the bits of a scale */
 	/* An average is exact if the division by the number of workers is exact. If the number of
 	 * workers is 1, 2 or a multiple of 4, the mean of the shares is a multiple of one half,
 	 * which float types represent. Averages of integers are rounded to the floor. */
@@ -154,6 +220,10 @@ static void encode(enum bps_dtype dtype, double v, void *dst)
 	case BPS_F64:
 		u.f64 = v;
 		break;
+	case BPS_Q8:
+	case BPS_Q4:
+	case BPS_SIGN:
+		return; /* the library encodes blocks */
 	}
 	memcpy(dst, &u, dtype_size(dtype));
 }
@@ -164,6 +234,10 @@ void pattern_fill(struct bps_tensor *t, enum bps_op op, uint64_t round, int rank
 	size_t elem = dtype_size(dtype), all = bps_count(t) * elem, have;
 	unsigned char *in = bps_input(t), *p = in;
 
+	if (block_values(dtype)) {
+		block_pattern_fill(t, round);
+		return;
+	}
 	for (uint64_t i = 0; i < PATTERN_PERIOD && i < bps_count(t); i++, p += elem)
 		encode(dtype,
 			(double)input_value(op, (unsigned)((i + round) % PATTERN_PERIOD), rank), p);
@@ -179,6 +253,8 @@ int64_t pattern_check(const struct bps_tensor *t, enum bps_op op, uint64_t round
 	uint64_t n = bps_count(t);
 	unsigned char want[8];
 
+	if (block_values(dtype))
+		return block_pattern_check(t, op, round, size);
 	for (uint64_t i = 0; i < n && i < PATTERN_PERIOD; i++) {
 		double v = (double)output_value(op, (unsigned)((i + round) % PATTERN_PERIOD), size);
 

@@ -152,7 +152,7 @@ static int declare(struct bench_replay *r)
 			.name = r->rows[i].name,
 			.dtype = o->dtype,
 			.n_values = (r->rows[i].elems + o->shrink - 1) / o->shrink};
-		r->step_bytes += decls[i].n_values * dtype_size(o->dtype);
+		r->step_bytes += bps_blocks(o->dtype, decls[i].n_values) * dtype_size(o->dtype);
 	}
 	rc = bps_declare_group(r->bench->b, decls, r->n_rows, r->tensors);
 	free(decls);

@@ -30,8 +30,8 @@ static int declare(struct sweep *s)
 
 	for (unsigned i = 0; i < o->tensors && rc == 0; i++) {
 		snprintf(name, sizeof(name), "bench.%llu.%u", (unsigned long long)s->bytes, i);
-		rc = bps_declare(s->bench->b, name, o->dtype, s->bytes / dtype_size(o->dtype),
-			&s->tensors[i]);
+		rc = bps_declare(s->bench->b, name, o->dtype,
+			pattern_value_count(o->dtype, s->bytes), &s->tensors[i]);
 		if (rc == 0)
 			pattern_fill(s->tensors[i], o->op, 0, s->bench->rank);
 	}

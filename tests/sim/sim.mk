@@ -1,6 +1,6 @@
 # The simulator. The cores are compiled again with very small limits, so that short histories reach
 # all edge cases.
-SIM_DEFS := -DWIRE_INLINE_MAX=256 -DPOOL_MIN_BYTES=512 -DSRV_SLICE_BYTES=512 -DSRV_BLOCK_ELEMS=48
+SIM_DEFS := -DWIRE_INLINE_MAX=256 -DPOOL_MIN_BYTES=512 -DSRV_SLICE_BYTES=512 -DSRV_STEP_VALUES=48
 SIM_CORES := $(call tree,bps-scheduler/model bps-scheduler/core bps-scheduler/placement \
 	bps-server/core bps-agent/core)
 SIM_COMMON := $(addprefix common/base/,duration.c error.c failpoint.c heap.c histogram.c key.c \
@@ -18,11 +18,11 @@ $(B)/sim-obj/%.o: %.c
 	$(call say,CC,$@)
 	$(Q)$(CC) $(CFLAGS_ALL) $(SIM_DEFS) $(ISA) -MMD -MP -c -o $@ $<
 # Compile these files with -O3, because the oracle computes expected sums very often.
-$(B)/sim-obj/tests/sim/oracle.o: ISA = -O3 -ffp-contract=off
-$(B)/sim-obj/common/data/reduce.o: ISA = $(KERNEL_FLAGS)
+$(B)/sim-obj/tests/sim/oracle.o: ISA := -O3 -ffp-contract=off
+$(addprefix $(B)/sim-obj/,$(KERNELS)): ISA := $(KERNEL_FLAGS)
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
-$(B)/sim-obj/common/data/%_avx2.o: ISA = $(KERNEL_FLAGS) $(AVX2_FLAGS)
-$(B)/sim-obj/common/data/%_avx512.o: ISA = $(KERNEL_FLAGS) $(AVX512_FLAGS)
+$(B)/sim-obj/common/data/%_avx2.o: ISA := $(KERNEL_FLAGS) $(AVX2_FLAGS)
+$(B)/sim-obj/common/data/%_avx512.o: ISA := $(KERNEL_FLAGS) $(AVX512_FLAGS)
 endif
 $(SIMBIN): $(SIM_OBJS)
 	$(call say,LD,$@)

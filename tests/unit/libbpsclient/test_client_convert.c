@@ -195,6 +195,116 @@ static void integers_missing_memory_and_busy_tensors_are_refused(void **state)
 	fake_agent_free(f);
 }
 
+static void products_with_a_power_of_two_are_rounded_once(void **state)
+{
+	static float wide[N_VALUES], small[N_VALUES];
+	struct bps *b = open_alone();
+	struct bps_tensor *half, *bf16;
+
+	(void)state;
+	make_values(wide, -140, 100);
+	make_values(small, -27, 14);
+	assert_int_equal(bps_declare(b, "f16", BPS_F16, N_VALUES, &half), 0);
+	assert_int_equal(bps_declare(b, "bf16", BPS_BF16, N_VALUES, &bf16), 0);
+	for (int exponent = -20; exponent <= 1; exponent++) {
+		float scale = (float)ldexp(exponent % 2 ? -1 : 1, exponent);
+
+		assert_int_equal(bps_fill_f32(half, small, scale), 0);
+		assert_int_equal(bps_fill_f32(bf16, wide, scale), 0);
+		for (int i = 0; i < N_VALUES; i++) {
+			assert_int_equal(((uint16_t *)bps_input(half))[i],
+				half_round((double)small[i] * (double)scale));
+			assert_int_equal(((uint16_t *)bps_input(bf16))[i],
+				bf16_round((double)wide[i] * (double)scale));
+		}
+	}
+	wide[0] = -3e38f;
+	assert_int_equal(bps_fill_f32(half, wide, 2), 0);
+	assert_int_equal(bps_fill_f32(bf16, wide, 2), 0);
+	assert_int_equal(((uint16_t *)bps_input(half))[0], 0xfc00);
+	assert_int_equal(((uint16_t *)bps_input(bf16))[0], 0xff80);
+	assert_int_equal(bps_close(b, 0), 0);
+}
+
+static void blocks_are_filled_and_read_in_pieces(void **state)
+{
+	enum { N = 2 * 256 + 100 };
+	struct bps *b = open_alone();
+	struct bps_tensor *t;
+	float x[N], residual[N] = {0}, got[N];
+
+	(void)state;
+	for (int i = 0; i < N; i++)
+		x[i] = (float)(i % 255 - 127);
+	assert_int_equal(bps_blocks(BPS_Q8, N), 3);
+	assert_int_equal(bps_blocks(BPS_F32, N), N);
+	assert_int_equal(bps_blocks((enum bps_dtype)3, N), 0);
+	assert_int_equal(bps_declare(b, "q", BPS_Q8, N, &t), 0);
+	assert_int_equal(bps_count(t), N);
+	assert_int_equal(bps_fill_at_f32(t, 256, x + 256, N - 256, 2, residual + 256), 0);
+	assert_int_equal(bps_fill_at_f32(t, 0, x, 256, 2, residual), 0);
+	assert_int_equal(bps_push_pull(t, BPS_SUM, 0), 0);
+	assert_int_equal(bps_wait(t, 0), 0);
+	assert_int_equal(bps_read_f32(t, got, 0.5f), 0);
+	for (int i = 0; i < N; i++)
+		assert_true(got[i] * 2 + residual[i] == x[i] * 2);
+	memset(got, 0, sizeof(got));
+	assert_int_equal(bps_read_at_f32(t, 512, got, 3, 1), 0);
+	assert_true(got[2] + residual[514] == 2 * x[514] && got[3] == 0);
+	assert_int_equal(bps_close(b, 0), 0);
+}
+
+static void wrong_pieces_are_refused_and_change_nothing(void **state)
+{
+	enum { N = 700 };
+	struct bps *b = open_alone();
+	float x[N] = {1}, residual[N];
+	struct bps_tensor *q, *f;
+	unsigned char before[3 * 260];
+
+	(void)state;
+	for (int i = 0; i < N; i++)
+		residual[i] = 5;
+	assert_int_equal(bps_declare(b, "q", BPS_Q8, N, &q), 0);
+	assert_int_equal(bps_declare(b, "f", BPS_F32, N, &f), 0);
+	assert_int_equal(bps_fill_f32(q, x, 1), 0);
+	memcpy(before, bps_input(q), sizeof(before));
+	assert_int_equal(bps_fill_at_f32(q, 100, x, 1, 1, residual), -EINVAL);
+	assert_error_has("has blocks of 256 values, and value 100 is inside of a block");
+	assert_int_equal(bps_fill_at_f32(q, 512, x, N - 511, 1, residual), -EINVAL);
+	assert_error_has("values 512 to 701 do not lie in tensor 'q', which has 700 values");
+	assert_int_equal(bps_fill_at_f32(q, UINT64_MAX - 255, x, 256, 1, residual), -EINVAL);
+	assert_int_equal(bps_fill_at_f32(f, 0, x, N, 1, residual), -EINVAL);
+	assert_error_has("has type f32: only q8, q4 and sign take a residual");
+	assert_int_equal(bps_read_at_f32(q, 1, x, 1, 1), -EINVAL);
+	assert_error_has("inside of a block");
+	assert_int_equal(bps_push_pull(q, BPS_MAX, 0), -EINVAL);
+	assert_error_has("max is an operation on single values, not on q8");
+	assert_memory_equal(bps_input(q), before, sizeof(before));
+	for (int i = 0; i < N; i++)
+		assert_true(residual[i] == 5);
+	assert_int_equal(bps_close(b, 0), 0);
+}
+
+static void a_busy_block_tensor_keeps_the_residual(void **state)
+{
+	struct fake_agent *f = fake_agent_new();
+	float x[256] = {1}, residual[256] = {3};
+	struct bps_tensor *t;
+	struct bps *b;
+
+	(void)state;
+	f->is_mute = true;
+	fake_agent_start(f);
+	b = open_one(f);
+	assert_int_equal(bps_declare(b, "q", BPS_Q8, 256, &t), 0);
+	assert_int_equal(bps_push_pull(t, BPS_SUM, 0), 0);
+	assert_int_equal(bps_fill_at_f32(t, 0, x, 256, 1, residual), BPS_EBUSY);
+	assert_true(residual[0] == 3);
+	bps_abort(b);
+	fake_agent_free(f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -202,6 +312,10 @@ int main(void)
 		T(edges_of_the_types_are_kept),
 		T(every_half_is_read_with_its_value),
 		T(integers_missing_memory_and_busy_tensors_are_refused),
+		T(products_with_a_power_of_two_are_rounded_once),
+		T(blocks_are_filled_and_read_in_pieces),
+		T(wrong_pieces_are_refused_and_change_nothing),
+		T(a_busy_block_tensor_keeps_the_residual),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
