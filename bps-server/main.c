@@ -17,9 +17,8 @@
 #include "common/local/local.h"
 #include "common/os/cgroup.h"
 
-#define MAX_THREADS   64
-#define SEGMENT_BYTES (16u << 20)
-#define MORE_THREADS  2 /* besides the data threads: the connection thread and the resolver */
+#define MAX_THREADS  64
+#define MORE_THREADS 2 /* besides the data threads: the connection thread and the resolver */
 
 struct srv_opts {
 	struct node_opts node;
@@ -108,7 +107,7 @@ static int start_data_threads(struct srv_app *app, struct err_text *err)
 			.instance = app->node.instance,
 			.sums_bytes = o->sums_bytes / app->n_threads,
 			.staging_bytes = o->staging_bytes / app->n_threads,
-			.segment_bytes = SEGMENT_BYTES,
+			.segment_bytes = POOL_SEGMENT_BYTES,
 			.peer_window_bytes = o->window_bytes,
 			.retry_ns = NODE_RETRY_NS}};
 	int rc;

@@ -118,8 +118,10 @@ struct agt_core {
 	struct agt_stats stats;
 };
 
+#ifndef AGT_STEP_VALUES /* the simulator defines smaller steps */
 /* Number of values in a step of a local sum: the size of `scratch` */
 #define AGT_STEP_VALUES 8192
+#endif
 
 /* Find the job whose id is `id`. Returns NULL if there is no such job, or if it is closing. */
 struct agt_job *agt_job_find(struct agt_core *core, uint32_t id);

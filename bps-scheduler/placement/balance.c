@@ -51,8 +51,7 @@ void balance_gathered(struct sched_core *c)
 
 uint64_t balance_tensor_need(const struct sched_job *j, const struct sched_tensor *t)
 {
-	uint32_t elems = place_part_elems(shape_elems(&t->shape),
-		(uint32_t)dtype_bytes(t->shape.dtype), 1, UINT64_MAX, j->part_bytes);
+	uint32_t elems = place_part_elems(&t->shape, 1, UINT64_MAX, j->part_bytes);
 	uint64_t rest = shape_elems(&t->shape) % elems;
 
 	return shape_elems(&t->shape) / elems * sched_sums_need(t, elems) +

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "bps-scheduler/model/compare.h"
+#include "common/data/pool.h"
 
 /* Number of bisection steps. A double has only 64 bits, so more steps change nothing. */
 #define BISECTIONS     100
@@ -270,15 +271,19 @@ static uint64_t part_bytes_wanted(uint64_t tensor_bytes, uint32_t n_servers, uin
 	return bytes;
 }
 
-uint32_t place_part_elems(uint64_t n_elems, uint32_t elem_bytes, uint32_t n_servers,
-	uint64_t job_bytes, uint32_t want_bytes)
+uint32_t place_part_elems(const struct tensor_shape *shape, uint32_t n_servers, uint64_t job_bytes,
+	uint32_t want_bytes)
 {
 	uint64_t bytes = want_bytes, elems, least;
+	uint64_t most = POOL_SEGMENT_BYTES / dtype_acc_bytes(shape->dtype) / PLACE_ALIGN_ELEMS *
+			PLACE_ALIGN_ELEMS;
 
 	if (!bytes)
-		bytes = part_bytes_wanted(n_elems * elem_bytes, n_servers, job_bytes);
-	elems = bytes / elem_bytes;
-	least = (n_elems + PLACE_PARTS_MAX - 1) / PLACE_PARTS_MAX;
+		bytes = part_bytes_wanted(shape_bytes(shape), n_servers, job_bytes);
+	elems = bytes / dtype_bytes(shape->dtype);
+	if (elems > most)
+		elems = most;
+	least = (shape_elems(shape) - 1) / PLACE_PARTS_MAX + 1;
 	if (elems < least)
 		elems = least;
 	elems = (elems + PLACE_ALIGN_ELEMS - 1) / PLACE_ALIGN_ELEMS * PLACE_ALIGN_ELEMS;

@@ -35,7 +35,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PLACE_ALIGN_ELEMS    64
+#include "common/data/shape.h"
+
+#ifndef PLACE_ALIGN_ELEMS /* the simulator defines a smaller value */
+/* Partitions of all types begin at multiples of 64 bytes of the tensor. */
+#define PLACE_ALIGN_ELEMS 64
+#endif
 #define PLACE_PART_BYTES     (512u << 10)
 #define PLACE_PART_BYTES_MIN (64u << 10)
 #define PLACE_PARTS_MAX      32768 /* largest number of partitions of a tensor */
@@ -113,8 +118,9 @@ double place_optimum_s(const struct placement *p);
 /* Return the number of elements of each partition of a tensor. The last partition may be shorter.
  * job_bytes is the size of all tensors of the job so far, including this tensor and the tensors
  * declared in the same batch. want_bytes is the partition size that the job requests, or 0 if the
- * job requests no size. The result is a multiple of PLACE_ALIGN_ELEMS. The tensor has at most
+ * job requests no size. The result is a multiple of PLACE_ALIGN_ELEMS. The accumulator of a
+ * partition is not larger than a server's segment, unless the tensor would then have more than
  * PLACE_PARTS_MAX partitions. */
-uint32_t place_part_elems(uint64_t n_elems, uint32_t elem_bytes, uint32_t n_servers,
-	uint64_t job_bytes, uint32_t want_bytes);
+uint32_t place_part_elems(const struct tensor_shape *shape, uint32_t n_servers, uint64_t job_bytes,
+	uint32_t want_bytes);
 #endif

@@ -12,6 +12,10 @@
 #ifndef POOL_MIN_BYTES /* the simulator defines a smaller value */
 #define POOL_MIN_BYTES 4096
 #endif
+#ifndef POOL_SEGMENT_BYTES /* the simulator defines a smaller value */
+/* Size of a segment of a server, and so the largest buffer of a partition */
+#define POOL_SEGMENT_BYTES (16u << 20)
+#endif
 
 struct buf {
 	void *mem;       /* aligned to POOL_MIN_BYTES if the segment is aligned to POOL_MIN_BYTES */

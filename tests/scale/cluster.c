@@ -9,7 +9,6 @@
 
 #include "common/data/dtype.h"
 
-#define SEGMENT_BYTES (16u << 20)
 #define STAGING_BYTES (UINT64_C(256) << 20) /* default of a server's setting staging-memory */
 #define SUMS_BYTES    (UINT64_C(64) << 30)
 #define RETRY_NS      (2 * S)
@@ -310,7 +309,7 @@ static void server_new(struct scale_world *w, uint32_t i, struct scale_host *hos
 			.thread = (uint16_t)k,
 			.sums_bytes = SUMS_BYTES,
 			.staging_bytes = STAGING_BYTES / srv->n_threads,
-			.segment_bytes = SEGMENT_BYTES,
+			.segment_bytes = POOL_SEGMENT_BYTES,
 			.peer_window_bytes = w->o.peer_window,
 			.retry_ns = RETRY_NS};
 		struct srv_env env = {.ctx = n, .segment = env_segment, .fail = env_fail};

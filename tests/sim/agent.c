@@ -361,7 +361,7 @@ static void declare(struct sim_agent *a)
 		snprintf(names[t], sizeof(names[t]), "t%u", t);
 		decls[msg.declare.n_tensors++] = (struct ctl_decl){a->workers[0].rank, names[t],
 			shape_from_dtype_and_count(
-				a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems),
+				a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_values),
 			0};
 	}
 	if (msg.declare.n_tensors)
@@ -381,7 +381,7 @@ static void tensor_make(struct sim_agent *a, unsigned t)
 void agent_tensor_attach(struct sim_agent *a, unsigned t)
 {
 	struct tensor_shape shape =
-		shape_from_dtype_and_count(a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems);
+		shape_from_dtype_and_count(a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_values);
 	struct sim_tensor_state *ts = &a->tensors[t];
 	uint32_t bytes = tensor_bytes(a->s, t);
 	struct agt_mem in[WORKERS_MAX] = {{0}}, dev[WORKERS_MAX] = {{0}}, staging, out[2] = {{0}};

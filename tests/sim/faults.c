@@ -59,6 +59,7 @@ static void draw_job(struct sim *s)
 			o->tensors[t].op = OP_AVG;
 		}
 		o->tensors[t].n_elems = n - (uint32_t)rnd_below(s, part / 2);
+		o->tensors[t].n_values = o->tensors[t].n_elems;
 	}
 }
 
@@ -136,6 +137,27 @@ static void draw_restarts(struct sim *s)
 	o->think_ns = o->think_ns > 16 * MS ? 16 * MS : o->think_ns;
 }
 
+/* Change some tensors of floats to a block type, whose last block is not full. Derive all from the
+ * seed without a random draw, so that the histories of recorded seeds stay the same. The partitions
+ * of such a tensor exceed some seeds' limit of bytes in flight, and take memory that a greedy job
+ * would leave to a small tensor. */
+static void draw_blocks(struct sim *s)
+{
+	struct sim_options *o = &s->o;
+
+	for (unsigned t = 0; t < o->n_tensors && !o->job_inflight_bytes && !o->has_greedy; t++) {
+		uint64_t any = mix(s->seed * TENSORS_MAX + t);
+
+		if (o->tensors[t].dtype != DTYPE_F32 || any % 5)
+			continue;
+		o->tensors[t].dtype = DTYPE_Q4;
+		o->tensors[t].op = any >> 16 & 1 ? OP_AVG : OP_SUM;
+		o->tensors[t].n_elems = BLOCKS_MAX - (uint32_t)(any >> 20) % (BLOCKS_MAX / 2);
+		o->tensors[t].n_values = o->tensors[t].n_elems * (uint32_t)dtype_values(DTYPE_Q4) -
+					 (uint32_t)(any >> 40) % 60;
+	}
+}
+
 void options_draw(struct sim *s)
 {
 	struct sim_options *o = &s->o;
@@ -182,6 +204,7 @@ void options_draw(struct sim *s)
 		o->has_greedy = s->seed % 32 == 17;
 		guests_draw(s);
 	}
+	draw_blocks(s);
 	/* in a job that may end with an error anyway */
 	if (o->may_fail && !elastic_is(s) && o->n_agents > 1 && mix(s->seed ^ 0x1ea4e) % 3 == 0)
 		o->leaver = 1 + (unsigned)(mix(s->seed ^ 0x1ea4f) % o->n_agents);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/data/block.h"
 #include "common/data/crc32c.h"
 #include "tests/unit/half.h"
 
@@ -90,12 +91,43 @@ static bool half_is(uint8_t dtype, uint16_t half, int sum, uint32_t n)
 	return got == (float)sum;
 }
 
+#define BLOCK_VALUES 64 /* values of a block of type q4 */
+
+/* Store the values of a block of a tensor of type q4: small integers, of which the first is the
+ * largest. So the worker's block and sums of workers' values have these values exactly, in every
+ * order of addition. The last block repeats its values until it is full. */
+static void block_values_at(
+	const struct sim *s, unsigned t, uint64_t seed, uint32_t block, float ret[BLOCK_VALUES])
+{
+	uint32_t first = block * BLOCK_VALUES, n = s->o.tensors[t].n_values - first;
+
+	for (uint32_t i = 0; i < BLOCK_VALUES; i++)
+		ret[i] = i < n ? (float)small_int_at(seed, first + i) : ret[i - n];
+	for (uint32_t i = 0; i < BLOCK_VALUES; i += n)
+		ret[i] = 7;
+}
+
+static void blocks_fill(const struct sim *s, unsigned t, uint64_t seed, unsigned char *dst)
+{
+	size_t elem = dtype_bytes(DTYPE_Q4);
+	float v[BLOCK_VALUES];
+
+	for (uint32_t b = 0; b < s->o.tensors[t].n_elems; b++) {
+		block_values_at(s, t, seed, b, v);
+		block_encode(dst + b * elem, v, NULL, BLOCK_VALUES, 1, DTYPE_Q4);
+	}
+}
+
 void oracle_fill(struct sim *s, unsigned t, uint32_t rank, uint64_t round, void *dst)
 {
 	uint64_t seed = seed_of(s, t, rank, round);
 	uint32_t n = s->o.tensors[t].n_elems;
 	uint8_t op = s->o.tensors[t].op;
 
+	if (dtype_is_block(s->o.tensors[t].dtype)) {
+		blocks_fill(s, t, seed, dst);
+		return;
+	}
 	for (uint32_t i = 0; i < n; i++) {
 		switch (s->o.tensors[t].dtype) {
 		case DTYPE_I32:
@@ -277,6 +309,50 @@ static bool half_part_is_sum(const struct sim *s, unsigned t, const uint64_t *se
 	return half_is(s->o.tensors[t].dtype, half, sum, n);
 }
 
+/* Compute one block of the result (N3): a machine with several workers encodes the sum of its
+ * workers once, and the server encodes the sum of the machines once. */
+static void block_result(const struct sim *s, unsigned t, const uint64_t *seeds, uint32_t block,
+	uint32_t members, unsigned char *ret)
+{
+	const struct oracle *o = &s->oracle;
+	float sum[BLOCK_VALUES] = {0}, part[BLOCK_VALUES], v[BLOCK_VALUES];
+	uint32_t workers = 0;
+
+	for (unsigned m = 0; m < o->n_members; m++) {
+		if (!(members >> m & 1))
+			continue;
+		memset(part, 0, sizeof(part));
+		for (unsigned k = 0; k < o->n_ranks[m]; k++, workers++) {
+			block_values_at(s, t, seeds[o->ranks[m][k]], block, v);
+			for (uint32_t i = 0; i < BLOCK_VALUES; i++)
+				part[i] += v[i];
+		}
+		if (o->n_ranks[m] > 1) {
+			block_encode(ret, part, NULL, BLOCK_VALUES, 1, DTYPE_Q4);
+			block_decode(part, ret, BLOCK_VALUES, 1, DTYPE_Q4);
+		}
+		for (uint32_t i = 0; i < BLOCK_VALUES; i++)
+			sum[i] += part[i];
+	}
+	for (uint32_t i = 0; i < BLOCK_VALUES && s->o.tensors[t].op == OP_AVG && workers; i++)
+		sum[i] /= (float)workers;
+	block_encode(ret, sum, NULL, BLOCK_VALUES, 1, DTYPE_Q4);
+}
+
+static bool blocks_are_right(const struct sim *s, unsigned t, const uint64_t *seeds, uint32_t first,
+	uint32_t n, uint32_t members, const unsigned char *v)
+{
+	size_t elem = dtype_bytes(DTYPE_Q4);
+	unsigned char want[BLOCK_VALUES];
+
+	for (uint32_t b = first; b < first + n; b++) {
+		block_result(s, t, seeds, b, members, want);
+		if (memcmp(v + b * elem, want, elem) != 0)
+			return false;
+	}
+	return true;
+}
+
 bool oracle_is_sum(const struct sim *s, unsigned t, uint64_t round, uint32_t first, uint32_t n,
 	uint32_t members, const void *v)
 {
@@ -284,6 +360,8 @@ bool oracle_is_sum(const struct sim *s, unsigned t, uint64_t round, uint32_t fir
 	bool is_sum = true;
 
 	seeds_of(s, t, round, seeds);
+	if (dtype_is_block(s->o.tensors[t].dtype))
+		return blocks_are_right(s, t, seeds, first, n, members, v);
 	for (uint32_t i = first; is_sum && i < first + n; i++) {
 		switch (s->o.tensors[t].dtype) {
 		case DTYPE_I32:
@@ -311,6 +389,8 @@ static bool is_right(const struct sim *s, unsigned t, uint64_t round, const void
 						    : int_is_right(s, t, seeds, v);
 	case DTYPE_F32:
 		return float_is_right(s, t, seeds, v);
+	case DTYPE_Q4:
+		return blocks_are_right(s, t, seeds, 0, s->o.tensors[t].n_elems, UINT32_MAX, v);
 	default:
 		return half_is_right(s, t, seeds, v);
 	}

@@ -19,7 +19,7 @@ static struct agt_tensor *tensor_again(struct sim_agent *a, unsigned t)
 	struct ctl_tensor plan = {.tensor = ts->id,
 		.name = "",
 		.shape = shape_from_dtype_and_count(
-			a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems),
+			a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_values),
 		.part_elems = ts->part_elems};
 	struct member_set members;
 	uint32_t least, most;

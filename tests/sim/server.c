@@ -9,10 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RETRY_NS      (200 * MS)
-#define SEGMENT_BYTES (8u << 10)
-#define WORK_LIMIT    100000
-#define CHECK_EVERY   16
+#define RETRY_NS    (200 * MS)
+#define WORK_LIMIT  100000
+#define CHECK_EVERY 16
 
 static int env_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment)
 {
@@ -183,7 +182,7 @@ static void make_cores(struct sim_server *srv)
 			.thread = (uint16_t)k,
 			.sums_bytes = SUMS_BYTES,
 			.staging_bytes = s->o.staging_bytes,
-			.segment_bytes = SEGMENT_BYTES,
+			.segment_bytes = POOL_SEGMENT_BYTES,
 			.peer_window_bytes = s->o.peer_window_bytes,
 			.retry_ns = RETRY_NS};
 		struct srv_env env = {.ctx = t, .segment = env_segment, .fail = env_fail};

@@ -50,6 +50,7 @@
 #define PARTS_MAX       4
 #define ROUNDS_MAX      12
 #define ELEMS_MAX       512 /* maximum for each tensor */
+#define BLOCKS_MAX      40  /* maximum for each tensor of a block type */
 #define GUEST_JOBS      2
 #define GUESTS_OF_JOB   2
 #define GUESTS_MAX      (GUEST_JOBS * GUESTS_OF_JOB)
@@ -167,7 +168,7 @@ struct sim_options {
 	uint32_t part_bytes;
 	struct {
 		uint8_t dtype, op;
-		uint32_t n_elems;
+		uint32_t n_elems, n_values;
 	} tensors[TENSORS_MAX];
 	uint64_t delay_ns, read_delay_ns, ctl_delay_ns, think_ns;
 	uint32_t tail_permille, loss_permille, dup_permille, reorder_permille, eagain_permille,

@@ -1,6 +1,7 @@
 # The simulator. The cores are compiled again with very small limits, so that short histories reach
 # all edge cases.
-SIM_DEFS := -DWIRE_INLINE_MAX=256 -DPOOL_MIN_BYTES=512 -DSRV_SLICE_BYTES=512 -DSRV_STEP_VALUES=48
+SIM_DEFS := -DWIRE_INLINE_MAX=256 -DPOOL_MIN_BYTES=512 -DSRV_SLICE_BYTES=512 -DSRV_STEP_VALUES=48 \
+	-DAGT_STEP_VALUES=128 -DPOOL_SEGMENT_BYTES=8192 -DPLACE_ALIGN_ELEMS=16
 SIM_CORES := $(call tree,bps-scheduler/model bps-scheduler/core bps-scheduler/placement \
 	bps-server/core bps-agent/core)
 SIM_COMMON := $(addprefix common/base/,duration.c error.c failpoint.c heap.c histogram.c key.c \

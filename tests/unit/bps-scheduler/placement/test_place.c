@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "bps-scheduler/placement/place.h"
+#include "common/data/pool.h"
 
 #define TENSORS_MAX 1024
 #define NODES_MAX   64
@@ -84,7 +85,8 @@ static double place_trace(struct cluster *c, const struct place_trace *t)
 	double ratio;
 
 	for (size_t i = 0; i < t->n; i++) {
-		uint32_t part = place_part_elems(t->elems[i], 4, c->p.n_servers, t->bytes, 0);
+		struct tensor_shape shape = shape_from_dtype_and_count(DTYPE_F32, t->elems[i]);
+		uint32_t part = place_part_elems(&shape, c->p.n_servers, t->bytes, 0);
 
 		for (uint64_t at = 0; at < t->elems[i]; at += part) {
 			uint64_t elems = t->elems[i] - at < part ? t->elems[i] - at : part;
@@ -306,24 +308,35 @@ static void sums_beyond_all_memory_are_shared_by_memory(void **state)
 static void part_size_is_aligned_and_bounded(void **state)
 {
 	static const uint64_t elems[] = {1, 63, 64, 1000, 1 << 20, 1ull << 30, 1ull << 40};
-	static const uint32_t sizes[] = {1, 2, 4, 8}, wants[] = {0, 1, 4096, 1 << 20, 4000000};
+	static const enum dtype types[] = {
+		DTYPE_U8, DTYPE_BF16, DTYPE_F32, DTYPE_F64, DTYPE_Q8, DTYPE_Q4, DTYPE_SIGN};
+	static const uint32_t wants[] = {0, 1, 4096, 1 << 20, 4000000};
+	struct tensor_shape shape;
 
 	(void)state;
 	for (size_t i = 0; i < 7; i++) {
-		for (size_t j = 0; j < 4; j++) {
-			for (size_t w = 0; w < 5; w++) {
-				uint32_t part = place_part_elems(
-					elems[i], sizes[j], 7, elems[i] * sizes[j], wants[w]);
+		for (size_t j = 0; j < sizeof(types) / sizeof(types[0]); j++) {
+			for (size_t w = 0; w < sizeof(wants) / sizeof(wants[0]); w++) {
+				struct tensor_shape s = shape_from_dtype_and_count(
+					types[j], elems[i] * dtype_values(types[j]));
+				uint32_t part = place_part_elems(&s, 7, shape_bytes(&s), wants[w]);
+				uint64_t acc = (uint64_t)part * dtype_acc_bytes(types[j]);
 
 				assert_true(part > 0 && part % PLACE_ALIGN_ELEMS == 0);
 				assert_true((elems[i] + part - 1) / part <= PLACE_PARTS_MAX);
+				assert_true(
+					acc <= POOL_SEGMENT_BYTES ||
+					elems[i] / (part - PLACE_ALIGN_ELEMS) >= PLACE_PARTS_MAX);
 			}
 		}
 	}
-	assert_int_equal(place_part_elems(1 << 24, 4, 4, 1 << 26, 0), (128u << 10) / 4);
-	assert_int_equal(place_part_elems(1 << 24, 4, 4, 1 << 28, 0), PLACE_PART_BYTES / 4);
-	assert_int_equal(place_part_elems(1 << 25, 4, 4, 1u << 30, 0), PLACE_PART_BYTES / 2);
-	assert_int_equal(place_part_elems(1 << 24, 4, 4, 1 << 26, 1 << 16), 1 << 14);
+	shape = shape_from_dtype_and_count(DTYPE_F32, 1 << 24);
+	assert_int_equal(place_part_elems(&shape, 4, 1 << 26, 0), (128u << 10) / 4);
+	assert_int_equal(place_part_elems(&shape, 4, 1 << 28, 0), PLACE_PART_BYTES / 4);
+	assert_int_equal(place_part_elems(&shape, 4, 1 << 26, 1 << 16), 1 << 14);
+	assert_int_equal(place_part_elems(&shape, 4, 1 << 26, 1u << 30), POOL_SEGMENT_BYTES / 4);
+	shape = shape_from_dtype_and_count(DTYPE_F32, 1 << 25);
+	assert_int_equal(place_part_elems(&shape, 4, 1u << 30, 0), PLACE_PART_BYTES / 2);
 }
 
 /* A training step goes through the tensors of a job in order. In every part of the step, machines

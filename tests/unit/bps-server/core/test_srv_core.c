@@ -126,6 +126,27 @@ static void contribution_of_an_unknown_agent_closes_its_connection(void **state)
 	world_free(w);
 }
 
+static void operation_that_the_type_lacks_closes_the_connection(void **state)
+{
+	static const struct {
+		uint8_t dtype, op;
+	} bad[] = {{DTYPE_Q8, OP_MAX}, {DTYPE_Q4, OP_PROD}, {DTYPE_SIGN, OP_MIN},
+		{DTYPE_Q8, OP_BXOR}, {DTYPE_F32, OP_BAND}, {DTYPE_F32, OP_COUNT}};
+
+	(void)state;
+	for (unsigned k = 0; k < sizeof(bad) / sizeof(bad[0]); k++) {
+		struct srv_world *w =
+			world(.n_members = 2, .n_elems = 1, .dtype = 1 + bad[k].dtype);
+		struct wire_msg m = contrib_msg(w, 0, 1, 0);
+
+		m.contrib.op = bad[k].op;
+		say(w, 0, &m);
+		expect_closed(w, 0);
+		connect_member(w, 0);
+		world_free(w);
+	}
+}
+
 /* ---- every message in every state ---- */
 
 enum srv_scene {
@@ -335,6 +356,7 @@ int main(void)
 		cmocka_unit_test(different_operations_are_found),
 		cmocka_unit_test(invalid_message_closes_only_its_sender),
 		cmocka_unit_test(contribution_of_an_unknown_agent_closes_its_connection),
+		cmocka_unit_test(operation_that_the_type_lacks_closes_the_connection),
 		cmocka_unit_test(every_message_in_every_state_keeps_the_invariants),
 		cmocka_unit_test(random_messages_keep_the_invariants),
 	};

@@ -404,7 +404,7 @@ static void passes_of_any_size_give_the_bytes_of_one_pass(void **state)
 	}
 }
 
-/* What one instruction set computes from the same input. */
+/* Results that one instruction set computes from the same input. */
 struct outputs {
 	unsigned char encoded[BYTES_MAX], with_residual[BYTES_MAX], sum[BYTES_MAX], mean[BYTES_MAX];
 	float residual[N_MAX], decoded[N_MAX];
