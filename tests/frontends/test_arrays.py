@@ -9,6 +9,9 @@ import pytest
 
 import bps
 from bps import _arrays, _core, _ops, _sets
+from bps._compression import Coding
+
+HALF = Coding("float16")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -116,7 +119,7 @@ def test_integers_are_scaled_in_64_bits_and_rounded_once(name):
 
 def test_compression_changes_the_type_on_the_wire_only():
     x = np.full(8, 0.5 + _core.rank(), "f4")
-    (out,) = _arrays.reduce(_core.runtime(), [x], name="half", op=bps.SUM, compress="float16")
+    (out,) = _arrays.reduce(_core.runtime(), [x], name="half", op=bps.SUM, coding=HALF)
     assert out.dtype == np.float32 and (out == total(lambda r: 0.5 + r)).all()
 
 
@@ -338,7 +341,7 @@ def test_compressions_and_operations_that_differ_are_an_error_at_all(n, name):
     rt, x = _core.runtime(), [np.ones(3, np.float32)] * n
     if name is not None:
         name = f"{name}.{n}"
-    for options in ({"compress": "float16"}, {"op": bps.MAX}):
+    for options in ({"coding": HALF}, {"op": bps.MAX}):
         mine = options if _core.rank() else {}
         with pytest.raises(bps.Error, match=r"disagree .*rank 0 has.* avg"):
             _arrays.reduce(rt, x, name=name and f"{name}.{[*options]}", **mine)

@@ -647,9 +647,21 @@ def test_gathers_and_broadcasts_of_a_set_are_in_flight(some):
 # ---- compression ----
 
 
-@pytest.mark.parametrize(("name", "wire"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
-def test_compression_casts_floats_and_leaves_integers(name, wire):
-    kind = getattr(bps.Compression, name)
+class WithATorchType(bps.Compressor):
+    """A compressor that names its type as PyTorch does."""
+
+    wire = torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("kind", "wire"),
+    [
+        (bps.Compression.fp16, torch.float16),
+        (bps.Compression.bf16, torch.bfloat16),
+        (WithATorchType, torch.bfloat16),
+    ],
+)
+def test_compression_casts_floats_and_leaves_integers(kind, wire):
     for dtype in FLOATS + INTEGERS:
         x = torch.tensor([1, 2, 3]).to(dtype)
         small, context = kind.compress(x)

@@ -276,9 +276,20 @@ class Tripling(bps.Compression.none):
         return tensor * 3
 
 
-def test_a_compressor_with_one_method_of_its_own_is_called():
-    out = bps.allreduce(np.ones(2), op=bps.Sum, compression=Tripling)
-    assert out.tolist() == [3.0 * bps.size()] * 2
+class TriplingHalves(bps.Compression.fp16):
+    """A compressor that sends the type of its base class."""
+
+    @classmethod
+    def decompress(cls, tensor, context):
+        return super().decompress(tensor * 3, context)
+
+
+@pytest.mark.parametrize("kind", [Tripling, TriplingHalves])
+def test_a_compressor_with_one_method_of_its_own_is_called(kind):
+    for value in (np.ones(2), keras.ops.ones(2)):
+        out = bps.allreduce(value, op=bps.Sum, compression=kind)
+        assert out.tolist() == [3.0 * bps.size()] * 2
+        assert out.dtype.name == keras.backend.standardize_dtype(value.dtype)
 
 
 def test_the_name_of_a_broadcast_is_compared():

@@ -1,5 +1,6 @@
 """bps.mxnet: every worker of a job runs these tests in the same order (tests/frontends/run.py)."""
 
+import importlib.util
 import re
 
 import jobs
@@ -276,6 +277,16 @@ def test_compression_changes_the_type_on_the_wire_only():
     small, context = bps.Compression.fp16.compress(full((2,), 1.5))
     assert small.dtype == np.float16
     assert bps.Compression.fp16.decompress(small, context).dtype == np.float32
+
+
+def test_bfloat16_on_the_wire_needs_ml_dtypes():
+    value = full((8,), 0.5 + bps.rank())
+    if importlib.util.find_spec("ml_dtypes") is None:
+        with pytest.raises(TypeError, match="pip install ml_dtypes"):
+            bps.allreduce(value, op=bps.Sum, compression=bps.Compression.bf16)
+    else:
+        out = bps.allreduce(value, op=bps.Sum, compression=bps.Compression.bf16)
+        assert out.dtype == np.float32 and near(out, total(lambda r: 0.5 + r))
 
 
 def test_grouped_allreduce_returns_all_outputs():

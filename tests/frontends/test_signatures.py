@@ -9,7 +9,7 @@ import pytest
 
 import bps.compat.byteps
 import bps.compat.horovod  # noqa: F401
-from bps._ops import through, wire_of
+from bps._compression import RAW, coding_of, through
 
 SETS = "process_set=global_process_set"
 SCALES = "prescale_factor=1.0, postscale_factor=1.0"
@@ -215,5 +215,5 @@ def test_scripts_derive_compressors_from_those_of_horovod(module):
         def decompress(tensor, context):
             return tensor - context
 
-    assert through(Mine, [5.0], lambda given: [3 * given[0]]) == [13.0] and wire_of(Mine) is None
+    assert through(Mine, [5.0], lambda given: [3 * given[0]]) == [13.0] and coding_of(Mine) == RAW
     assert found.NoneCompressor is found.Compression.none

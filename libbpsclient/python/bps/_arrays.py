@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from bps import _compare
+from bps._compression import RAW, Coding
 from bps._library import AVG, CODES, PRIORITY_AUTO, SUM, Error
 from bps._ops import priority_of, split_table
 from bps._runtime import IN_FLIGHT, OPS, Operation, Runtime, Slot
@@ -66,18 +67,19 @@ def numpy_type(name: str) -> np.dtype:
     return np.dtype(ml_dtypes.bfloat16)
 
 
-def wire_type(dtype: np.dtype, compress: str | None = None) -> np.dtype:
+def wire_type(dtype: np.dtype, coding: Coding = RAW) -> np.dtype:
     """Return the type in which an array is sent.
 
     Args:
         dtype (dtype): type of the array.
-        compress (str, optional): type in which floating-point arrays are sent.
+        coding (Coding): how floating-point arrays are sent.
 
     Raises:
         TypeError: arrays of this type cannot be reduced.
     """
-    if compress is not None and dtype.name in FLOATS:
-        return numpy_type(compress)
+    wire = coding.type_of(dtype.name)
+    if wire != dtype.name:
+        return numpy_type(wire)
     name = CARRIERS.get(dtype.name, dtype.name)
     if name not in NAMES:
         raise TypeError(
@@ -152,12 +154,12 @@ class Group:
         rt (Runtime): the workers that take part.
         name (str): the user's name. The names of the buckets' tensors begin with its next path.
         kinds (sequence): type and shape of each array.
-        compress (str, optional): type in which floating-point arrays are sent.
+        coding (Coding): how floating-point arrays are sent.
     """
 
-    def __init__(self, rt: Runtime, name: str, kinds: Sequence[Kind], compress: str | None) -> None:
+    def __init__(self, rt: Runtime, name: str, kinds: Sequence[Kind], coding: Coding) -> None:
         self._runtime, self._name, self._path = rt, name, rt.next_path(name)
-        self._list = _list(kinds, _sent_as(compress))
+        self._list = _list(kinds, str(coding))
         self._is_compared = False
         self._is_declared = False
         self._kinds = [(dtype, math.prod(shape)) for dtype, shape in kinds]
@@ -168,7 +170,7 @@ class Group:
         self._buckets: list[_Bucket] = []
         last: dict[np.dtype, _Bucket] = {}
         for i, (dtype, n) in enumerate(self._kinds):
-            self._lay_out(last, i, wire_type(dtype, compress), n)
+            self._lay_out(last, i, wire_type(dtype, coding), n)
 
     @property
     def has_mismatch(self) -> bool:
@@ -314,18 +316,13 @@ def _described(array: np.ndarray) -> str:
     return _compare.described(array.dtype.name, array.shape)
 
 
-def _sent_as(compress: str | None) -> str:
-    """Return text about a compression, which the workers compare."""
-    return f" sent as {compress}" if compress else ""
-
-
 def _list(kinds: Sequence[Kind], options: str) -> _compare.List:
     """Return arrays without names, for a comparison."""
     described = [_compare.described(dtype.name, shape) for dtype, shape in kinds]
     return _compare.List(_compare.unnamed(described), options)
 
 
-def group(rt: Runtime, name: str, kinds: Sequence[Kind], compress: str | None = None) -> Group:
+def group(rt: Runtime, name: str, kinds: Sequence[Kind], coding: Coding = RAW) -> Group:
     """Return the group of this name, types and shapes. Create the group at the first call.
 
     Each worker counts the different lists of types and shapes that it uses under one name, see
@@ -333,12 +330,12 @@ def group(rt: Runtime, name: str, kinds: Sequence[Kind], compress: str | None = 
     name. If these lists differ, the mismatch is an error at all workers, and a list that is passed
     again gets a new number.
     """
-    key = (tuple(kinds), compress)
+    key = (tuple(kinds), coding)
     with rt.lock:
         known = rt.groups.setdefault(name, {})
         found = known.get(key)
         if found is None or found.has_mismatch:
-            found = known[key] = Group(rt, name, kinds, compress)
+            found = known[key] = Group(rt, name, kinds, coding)
         return found
 
 
@@ -350,7 +347,7 @@ def reduce(
     op: int = AVG,
     prescale: float = 1.0,
     postscale: float = 1.0,
-    compress: str | None = None,
+    coding: Coding = RAW,
     priority: int = PRIORITY_AUTO,
     labels: Sequence[str] | None = None,
 ) -> list[np.ndarray]:
@@ -365,7 +362,7 @@ def reduce(
         op (int): one of SUM, PROD, MAX, MIN, AVG.
         prescale, postscale (float): factors before and after the reduction. Integers are multiplied
             in f64, and rounded towards zero.
-        compress (str, optional): type in which floating-point arrays are sent.
+        coding (Coding): how floating-point arrays are sent.
         priority (int): tensors with a larger priority are sent first. By default, tensors whose
             names were declared earlier (:func:`bps._ops.declare`) are sent first.
         labels (sequence of str, optional): names of the arrays for the text of an error.
@@ -392,19 +389,17 @@ def reduce(
     flat = [np.ascontiguousarray(a).reshape(-1) for a in arrays]
     targets = None if outputs is None else [o.reshape(-1) for o in outputs]
     if name is None and len(flat) == 1:
-        wire = wire_type(flat[0].dtype, compress)
+        wire = wire_type(flat[0].dtype, coding)
         if targets is None:
             targets = [np.empty_like(flat[0])]
-        text = f"{_described(arrays[0])}{_sent_as(compress)}, {OPS[op]}"
+        text = f"{_described(arrays[0])}{coding}, {OPS[op]}"
         factors = (prescale, postscale)
         _reduce_unnamed(rt, wire, flat[0], targets[0], op, factors, priority, text, is_mean)
     else:
         kinds = [(a.dtype, np.shape(a)) for a in arrays]
         if name is None:
-            rt.agree_on_list(
-                "grouped_all_reduce", _list(kinds, f"{_sent_as(compress)}, {OPS[op]}"), labels
-            )
-        one = group(rt, name or "group", kinds, compress)
+            rt.agree_on_list("grouped_all_reduce", _list(kinds, f"{coding}, {OPS[op]}"), labels)
+        one = group(rt, name or "group", kinds, coding)
         more = {"labels": labels, "is_mean": is_mean}
         targets = one.reduce(flat, targets, op, prescale, postscale, priority, **more)
     if outputs is not None:
@@ -612,7 +607,7 @@ def sum_rows(
     indices: np.ndarray,
     op: int,
     factor: float = 1.0,
-    compress: str | None = None,
+    coding: Coding = RAW,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows of all workers, with their indices. For AVG the rows are divided by the
     number of workers.
@@ -623,12 +618,13 @@ def sum_rows(
         indices: index of each row.
         op (int): SUM or AVG.
         factor (float): factor of all rows.
-        compress (str, optional): type in which floating-point rows are sent.
+        coding (Coding): how floating-point rows are sent.
     """
     if op not in (AVG, SUM):
         raise ValueError("op must be Average or Sum for sparse tensors")
-    is_small = compress is not None and values.dtype.name in FLOATS
-    rows, counts, _ = gather(rt, values.astype(numpy_type(compress)) if is_small else values)
+    wire = coding.type_of(values.dtype.name)
+    is_cast = wire != values.dtype.name
+    rows, counts, _ = gather(rt, values.astype(numpy_type(wire)) if is_cast else values)
     all_indices, _, _ = gather(rt, indices)
     factor /= len(counts) if op == AVG else 1
     if factor != 1.0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bps._library import AVG, MAX, MIN, PRIORITY_AUTO, PROD, SUM
@@ -60,21 +60,6 @@ def check_gradients(op: int, predivide: float = 1.0) -> None:
         raise ValueError("gradient_predivide_factor needs op=Average")
 
 
-def is_half(compression_params: Mapping[str, Any] | None) -> bool:
-    """Return whether BytePS's argument ``compression_params`` selects f16.
-
-    Raises:
-        NotImplementedError: the argument selects another compression.
-    """
-    known = dict(compression_params or {})
-    half = bool(known.pop("fp16", False))
-    if known:
-        raise NotImplementedError(
-            f"compression_params: bps does not support {', '.join(known)}: use {{'fp16': True}}"
-        )
-    return half
-
-
 def check_devices(*devices: str) -> None:
     """Check the devices that a script of Horovod or BytePS chooses for collectives.
 
@@ -86,48 +71,6 @@ def check_devices(*devices: str) -> None:
             raise NotImplementedError(
                 f"bps exchanges values in host memory, not on {device}: omit the device"
             )
-
-
-def wire_of(compression: Any) -> str | None:
-    """Return the type in which a compressor of bps sends floating-point tensors. None means their
-    own type, or the type that a compressor of the user chooses (see :func:`through`).
-
-    Raises:
-        TypeError: the object is not a compressor.
-    """
-    if not hasattr(compression, "wire") and not hasattr(compression, "compress"):
-        raise TypeError(
-            f"{compression!r} is not a compressor: pass a value of Compression, or a class with "
-            "the methods compress(tensor) and decompress(tensor, context)"
-        )
-    return getattr(compression, "wire", None)
-
-
-def through(
-    compression: Any, tensors: Sequence[Any], reduce: Callable[[list[Any]], Sequence[Any]]
-) -> list[Any]:
-    """Reduce tensors. If the compressor is a class of the user, compress each tensor before, and
-    decompress the results.
-
-    A compressor of bps only names a type for the wire (:func:`wire_of`), so its tensors are not
-    converted here.
-
-    Args:
-        compression: a compressor of bps, or a class with ``compress(tensor)``, which returns a
-            tensor and a context, and ``decompress(tensor, context)``. A class of the user that is
-            derived from a compressor of bps may have one of the two methods.
-        tensors: tensors of a framework.
-        reduce (callable): takes and returns a list of tensors.
-    """
-    methods = [getattr(compression, name, None) for name in ("compress", "decompress")]
-    if all(m is None or str(getattr(m, "__module__", "")).startswith("bps.") for m in methods):
-        return list(reduce(list(tensors)))
-    compress, decompress = methods
-    pairs = [(tensor, None) if compress is None else compress(tensor) for tensor in tensors]
-    results = reduce([small for small, _ in pairs])
-    if decompress is None:
-        return list(results)
-    return [decompress(r, context) for r, (_, context) in zip(results, pairs)]
 
 
 def check_groups(num_groups: int, groups: Any) -> Any:

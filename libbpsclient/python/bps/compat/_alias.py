@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import bps
+from bps import _compression
 
 Names = Callable[[], Mapping[str, Any]]
 
@@ -87,14 +88,13 @@ def names_of(module: str) -> dict[str, Any]:
     return {name: getattr(one, name) for name in one.__all__}
 
 
-def compressors_of(module: str) -> dict[str, Any]:
-    """Return the compressors of a module of bps, from which scripts derive their own."""
-    one = importlib.import_module(module)
+def compressors() -> dict[str, Any]:
+    """Return the compressors, from which scripts derive their own."""
     return {
-        "Compression": one.Compression,
-        "Compressor": one.Compressor,
-        "FP16Compressor": one.FP16Compressor,
-        "NoneCompressor": one.Compressor,
+        "Compression": _compression.Compression,
+        "Compressor": _compression.Compressor,
+        "FP16Compressor": _compression.FP16Compressor,
+        "NoneCompressor": _compression.Compressor,
     }
 
 

@@ -248,7 +248,7 @@ MODULES = {
     "byteps.mxnet": _mxnet,
     "byteps.mxnet.ops": _mxnet,
     "byteps.tensorflow": _tensorflow,
-    "byteps.tensorflow.compression": lambda: _alias.compressors_of("bps.tensorflow._ops"),
+    "byteps.tensorflow.compression": _alias.compressors,
     "byteps.tensorflow.keras": _keras,
     "byteps.tensorflow.keras.callbacks": _callbacks,
     "byteps.tensorflow.ops": _tensorflow,

@@ -18,6 +18,7 @@ Example::
 Start the script with ``bpsrun -n 4 -- python train.py``. A process uses one device.
 """
 
+from bps._compression import Compression
 from bps._core import (
     NotInitialized,
     init,
@@ -45,7 +46,6 @@ from bps._ops import (
 from bps._sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from bps.jax import elastic
 from bps.jax._ops import (
-    Compression,
     allgather,
     allreduce,
     alltoall,

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bps import _arrays, _core
-from bps._ops import Average, Sum, check_op, share, through, wire_of
+from bps._compression import Compression, coding_of, through
+from bps._ops import Average, Sum, check_op, share
 from bps._sets import ProcessSet, global_process_set
 from bps.jax import _ffi
 
@@ -28,36 +29,6 @@ _core.before_leaving.append(jax.effects_barrier)
 # The shapes in compiled functions depend on the number of workers, which may have changed. So JAX
 # must compile the functions again.
 _core.after_resuming.append(jax.clear_caches)
-
-
-class Compressor:
-    """Sends tensors in their own type. The base class of all compressors.
-
-    Attributes:
-        wire (str, optional): type in which floating-point tensors are sent; None: their own type.
-    """
-
-    wire: str | None = None
-
-
-class FP16Compressor(Compressor):
-    """Sends floating-point tensors as float16; servers add in float32."""
-
-    wire = "float16"
-
-
-class BF16Compressor(Compressor):
-    """Sends floating-point tensors as bfloat16; servers add in float32."""
-
-    wire = "bfloat16"
-
-
-class Compression:
-    """Compressors, as values for the argument ``compression`` of functions in this package."""
-
-    none = Compressor
-    fp16 = FP16Compressor
-    bf16 = BF16Compressor
 
 
 def call(
@@ -122,15 +93,15 @@ def reduce_leaves(
 ) -> list[jax.Array]:
     """Reduce arrays over all workers in one call. Not differentiable. `labels`: names of the
     arrays for the text of an error."""
-    wire = wire_of(compression)
+    coding = coding_of(compression)
 
     def reduce(arrays: Sequence[np.ndarray], outputs: Any) -> Sequence[np.ndarray]:
-        options = (name, op, *factors, wire)
+        options = (name, op, *factors, coding)
         return _arrays.reduce(process_set.runtime(), arrays, outputs, *options, labels=labels)
 
     def send(given: list[jax.Array]) -> list[jax.Array]:
         for leaf in given:
-            _arrays.wire_type(np.dtype(leaf.dtype), wire)
+            _arrays.wire_type(np.dtype(leaf.dtype), coding)
         return call(reduce, given, [_like(leaf) for leaf in given])
 
     return through(compression, leaves, send)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from bps._compression import Compression
 from bps._ops import Average, check_gradients
 from bps._sets import ProcessSet, global_process_set
-from bps.jax._ops import Compression, push_pull
+from bps.jax._ops import push_pull
 
 
 def average_gradients(

@@ -16,6 +16,7 @@ Example::
 Start the script with ``bpsrun -n 4 -- python train.py``.
 """
 
+from bps._compression import Compression
 from bps._core import (
     NotInitialized,
     init,
@@ -43,7 +44,6 @@ from bps._ops import (
 from bps._sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from bps.keras import callbacks, elastic
 from bps.keras._ops import (
-    Compression,
     allgather,
     allreduce,
     broadcast,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,39 +10,12 @@ import keras
 import numpy as np
 
 from bps import _arrays
-from bps._ops import Average, check_op, share, through, wire_of
+from bps._compression import Compression, cast, coding_of, through
+from bps._ops import Average, check_op, share
 from bps._sets import ProcessSet, global_process_set
 
-
-class Compressor:
-    """Sends gradients in their own type. The base class of all compressors.
-
-    Attributes:
-        wire (str, optional): type in which floating-point tensors are sent. If None, each tensor
-            is sent in its own type.
-    """
-
-    wire: str | None = None
-
-
-class FP16Compressor(Compressor):
-    """Sends floating-point tensors as float16; servers add in float32."""
-
-    wire = "float16"
-
-
-class BF16Compressor(Compressor):
-    """Sends floating-point tensors as bfloat16; servers add in float32."""
-
-    wire = "bfloat16"
-
-
-class Compression:
-    """Compressors, as values for the argument ``compression`` of functions in this package."""
-
-    none = Compressor
-    fp16 = FP16Compressor
-    bf16 = BF16Compressor
+if keras.backend.backend() in ("tensorflow", "torch"):
+    cast.register(importlib.import_module(keras.backend.backend()).Tensor, keras.ops.cast)
 
 
 def _array(value: Any) -> np.ndarray:
@@ -74,10 +48,10 @@ def allreduce(
         process_set (ProcessSet): the workers that take part.
     """
     op, factors = check_op(average, op), (prescale_factor, postscale_factor)
-    rt, wire = process_set.runtime(), wire_of(compression)
+    rt, coding = process_set.runtime(), coding_of(compression)
 
     def send(given: list[Any]) -> list[np.ndarray]:
-        return _arrays.reduce(rt, [_array(given[0])], None, name, op, *factors, wire)
+        return _arrays.reduce(rt, [_array(given[0])], None, name, op, *factors, coding)
 
     return _array(through(compression, [value], send)[0])
 

@@ -16,6 +16,7 @@ from typing import Any
 import keras
 
 from bps import _arrays
+from bps._compression import Compression, coding_of, through
 from bps._ops import (
     Average,
     Min,
@@ -23,11 +24,8 @@ from bps._ops import (
     check_gradients,
     check_groups,
     in_groups,
-    through,
-    wire_of,
 )
 from bps._sets import ProcessSet, global_process_set
-from bps.keras._ops import Compression
 
 # Takes gradients, none of which is None, the name of the operation, and the names of the gradients'
 # variables for the text of an error, or None.
@@ -61,13 +59,12 @@ def _on_jax(
 def _on_torch(
     op: int, factors: tuple[float, float], compression: Any, options: tuple[bool, ProcessSet]
 ) -> Reduce:
-    wire = wire_of(compression)
-    wire = None if wire is None else str(wire).removeprefix("torch.")
+    coding = coding_of(compression)
 
     def send(grads: list[Any], name: str, labels: Sequence[str] | None) -> list[Any]:
         given = [grad.detach().contiguous() for grad in grads]
         arrays = [grad.numpy() for grad in given]
-        rt, chosen = options[1].runtime(), (name, op, *factors, wire)
+        rt, chosen = options[1].runtime(), (name, op, *factors, coding)
         _arrays.reduce(rt, arrays, arrays, *chosen, labels=labels)
         return given
 
@@ -100,7 +97,7 @@ def _reducer(
         raise NotImplementedError(
             f"Keras runs on {name}: set KERAS_BACKEND to one of {', '.join(BACKENDS)}"
         )
-    wire_of(compression)  # check it now, not at the first update
+    coding_of(compression)  # check it now, not at the first update
     reduce = BACKENDS[name](op, factors, compression, (sparse_as_dense, process_set))
 
     def reduce_in_set(grads: Sequence[Any], name: str, labels: Sequence[str] | None) -> list[Any]:

@@ -14,6 +14,7 @@ Example::
 Start the script with ``bpsrun -n 4 -- python train.py``. MXNet 1.9.1 needs a NumPy older than 1.24.
 """
 
+from bps._compression import Compression
 from bps._core import (
     NotInitialized,
     init,
@@ -41,7 +42,6 @@ from bps._ops import (
 from bps._sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from bps.mxnet import elastic
 from bps.mxnet._ops import (
-    Compression,
     allgather,
     allreduce,
     allreduce_,

@@ -16,6 +16,7 @@ import numpy as np
 from mxnet.base import _LIB, check_call
 
 from bps import _arrays
+from bps._compression import Compression, coding_of, through
 from bps._library import PRIORITY_AUTO
 from bps._ops import (
     Average,
@@ -23,46 +24,8 @@ from bps._ops import (
     declare,
     group_names,
     share,
-    through,
-    wire_of,
 )
 from bps._sets import ProcessSet, global_process_set
-
-
-class Compressor:
-    """Sends tensors in their own type. The base class of all compressors.
-
-    Attributes:
-        wire (str, optional): type in which floating-point tensors are sent; None: their own type.
-    """
-
-    wire: str | None = None
-
-    @classmethod
-    def compress(cls, tensor: mx.nd.NDArray) -> tuple[mx.nd.NDArray, Any]:
-        """Return the tensor in the type in which it is sent, and the argument for
-        :meth:`decompress`."""
-        if cls.wire is None or np.dtype(tensor.dtype).name not in _arrays.FLOATS:
-            return tensor, None
-        return tensor.astype(cls.wire), tensor.dtype
-
-    @classmethod
-    def decompress(cls, tensor: mx.nd.NDArray, context: Any) -> mx.nd.NDArray:
-        """Return the tensor in the type that it had before :meth:`compress`."""
-        return tensor if context is None else tensor.astype(context)
-
-
-class FP16Compressor(Compressor):
-    """Sends floating-point tensors as float16; servers add in float32."""
-
-    wire = "float16"
-
-
-class Compression:
-    """Compressors, for the argument ``compression`` of other functions."""
-
-    none = Compressor
-    fp16 = FP16Compressor
 
 
 def view(tensor: mx.nd.NDArray) -> np.ndarray:
@@ -106,12 +69,12 @@ def reduce_in_place(
     priority: int = PRIORITY_AUTO,
 ) -> None:
     """Reduce tensors over all workers in one call, in place."""
-    wire = wire_of(compression)
+    coding = coding_of(compression)
 
     def send(given: list[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
         arrays = [view(t) for t in given]
         rt = process_set.runtime()
-        _arrays.reduce(rt, arrays, arrays, name, op, *factors, wire, priority)
+        _arrays.reduce(rt, arrays, arrays, name, op, *factors, coding, priority)
         return given
 
     for tensor, result in zip(tensors, through(compression, tensors, send)):
@@ -398,7 +361,7 @@ def sum_sparse(tensor: Any, op: int, compression: Any, process_set: ProcessSet) 
         tensor.data.asnumpy(),
         tensor.indices.asnumpy(),
         op,
-        compress=wire_of(compression),
+        coding=coding_of(compression),
     )
     kept, places = np.unique(indices, return_inverse=True)
     total = np.zeros((len(kept), *tensor.shape[1:]), rows.dtype)

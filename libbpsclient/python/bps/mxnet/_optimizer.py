@@ -13,10 +13,10 @@ import mxnet as mx
 from mxnet import gluon
 
 from bps import _arrays
-from bps._ops import Average, check_gradients, check_groups, in_groups, is_half, wire_of
+from bps._compression import Compression, coding_of, is_half
+from bps._ops import Average, check_gradients, check_groups, in_groups
 from bps._sets import ProcessSet, global_process_set
 from bps.mxnet import _ops
-from bps.mxnet._ops import Compression
 
 # Largest number of gradients that MXNet passes in one call of the optimizer. The value is larger
 # than the number of gradients of any model.
@@ -89,7 +89,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         check_gradients(op, gradient_predivide_factor)
         self._optimizer = optimizer
         self._factor, self._op = gradient_predivide_factor, op
-        wire_of(compression)  # check it now, not at the first step
+        coding_of(compression)  # check it now, not at the first step
         self._compression, self._process_set = compression, process_set
         self._groups = check_groups(num_groups, None)
         # Let MXNet pass all gradients in one call.
@@ -198,7 +198,7 @@ class DistributedTrainer(gluon.Trainer):
             )
             optimizer = optimizer._optimizer
         self._compression = Compression.fp16 if is_half(compression_params) else compression
-        wire_of(self._compression)  # check it now, not at the first step
+        coding_of(self._compression)  # check it now, not at the first step
         self._groups = check_groups(num_groups, None)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         if len(self._contexts) > 1:

@@ -20,6 +20,7 @@ Example::
 Start the script with ``bpsrun -n 4 -- python train.py``. For ``model.fit`` see :mod:`bps.keras`.
 """
 
+from bps._compression import Compression
 from bps._core import (
     NotInitialized,
     init,
@@ -48,7 +49,6 @@ from bps.tensorflow import elastic
 from bps.tensorflow._cross_device import CrossDeviceOps
 from bps.tensorflow._ops import (
     BroadcastGlobalVariablesHook,
-    Compression,
     allgather,
     allgather_object,
     allreduce,

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from bps import _arrays, _core, _ops
+from bps._compression import Compression, cast, coding_of, through
 from bps._ops import (
     Average,
     Sum,
@@ -22,8 +23,6 @@ from bps._ops import (
     check_op,
     group_names,
     share,
-    through,
-    wire_of,
 )
 from bps._sets import ProcessSet, global_process_set, process_sets
 from bps.tensorflow import _session
@@ -35,51 +34,11 @@ except ImportError:
     # not detect that XLA compiles the code. Then XLA itself reports an error.
     GraphOrParentsInXlaContext = None
 
+for _class in (tf.Tensor, tf.Variable):
+    cast.register(_class, tf.cast)
+
 # Argument of an operation: a tensor, or a variable of TensorFlow or Keras.
 Tensor = Any
-
-
-class Compressor:
-    """Sends tensors in their own type. The base class of all compressors.
-
-    Attributes:
-        wire (str, optional): type in which floating-point tensors are sent; None: their own type.
-    """
-
-    wire: str | None = None
-
-    @classmethod
-    def compress(cls, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """Return the tensor in the type in which it is sent, and the argument for
-        :meth:`decompress`."""
-        if cls.wire is None or not tensor.dtype.is_floating:
-            return tensor, None
-        return tf.cast(tensor, cls.wire), tensor.dtype
-
-    @classmethod
-    def decompress(cls, tensor: tf.Tensor, context: Any) -> tf.Tensor:
-        """Return the tensor in the type that it had before :meth:`compress`."""
-        return tensor if context is None else tf.cast(tensor, context)
-
-
-class FP16Compressor(Compressor):
-    """Sends floating-point tensors as float16; servers add in float32."""
-
-    wire = "float16"
-
-
-class BF16Compressor(Compressor):
-    """Sends floating-point tensors as bfloat16; servers add in float32."""
-
-    wire = "bfloat16"
-
-
-class Compression:
-    """Compressors, as values for the argument ``compression`` of functions in this package."""
-
-    none = Compressor
-    fp16 = FP16Compressor
-    bf16 = BF16Compressor
 
 
 def call(
@@ -150,16 +109,16 @@ def reduce_tensors(
     tensors for the text of an error."""
     if not tensors:
         return []
-    wire = wire_of(compression)
+    coding = coding_of(compression)
 
     def reduce(*arrays: np.ndarray) -> list[np.ndarray]:
         rt = process_set.runtime()
-        options = (name, op, prescale, postscale, wire)
+        options = (name, op, prescale, postscale, coding)
         return _arrays.reduce(rt, arrays, None, *options, labels=labels)
 
     def send(given: list[tf.Tensor]) -> list[tf.Tensor]:
         for tensor in given:
-            _arrays.wire_type(np.dtype(tensor.dtype.as_numpy_dtype), wire)
+            _arrays.wire_type(np.dtype(tensor.dtype.as_numpy_dtype), coding)
         types, shapes = [t.dtype for t in given], [t.shape for t in given]
         return call(reduce, given, types, shapes, process_set, name)
 
@@ -197,10 +156,10 @@ def sum_slices(
     user are for dense tensors, so they do not change the rows."""
     if op not in (Average, Sum):
         raise ValueError("op must be Average or Sum for sparse tensors")
-    wire = wire_of(compression)
+    coding = coding_of(compression)
 
     def gather(values: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return _arrays.sum_rows(process_set.runtime(), values, indices, op, factor, wire)
+        return _arrays.sum_rows(process_set.runtime(), values, indices, op, factor, coding)
 
     tensors = [slices.values, slices.indices]
     shapes = [[None, *slices.values.shape[1:]], [None]]
@@ -621,11 +580,11 @@ def reducescatter(
     tensor = tf.convert_to_tensor(tensor)
     if tensor.shape.rank == 0:
         raise ValueError("reducescatter needs a tensor of at least one dimension")
-    wire, name = wire_of(compression), scoped(name, ignore_name_scope)
+    coding, name = coding_of(compression), scoped(name, ignore_name_scope)
 
     def part(array: np.ndarray) -> list[np.ndarray]:
         rt = process_set.runtime()
-        given = (name, op, prescale_factor, postscale_factor, wire)
+        given = (name, op, prescale_factor, postscale_factor, coding)
         (total,) = _arrays.reduce(rt, [array], None, *given)
         first, n = share(len(total), process_set)
         return [total[first : first + n]]

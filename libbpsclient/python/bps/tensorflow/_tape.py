@@ -7,17 +7,16 @@ from typing import Any
 
 import tensorflow as tf
 
+from bps._compression import Compression, coding_of
 from bps._ops import (
     Average,
     check_devices,
     check_gradients,
     check_groups,
     in_groups,
-    wire_of,
 )
 from bps._sets import ProcessSet, global_process_set
 from bps.tensorflow._ops import (
-    Compression,
     labels_of,
     reduce_tensors,
     set_size,
@@ -94,7 +93,7 @@ class GradientReducer:
         scales_local: bool,
     ) -> None:
         check_gradients(op, predivide)
-        wire_of(compression)  # check it now, not at the first step
+        coding_of(compression)  # check it now, not at the first step
         self._options = (op, 1 / predivide, predivide, compression, sparse_as_dense, process_set)
         self._groups, self._process_set = groups, process_set
         self._scales_local, self._local = scales_local, set()

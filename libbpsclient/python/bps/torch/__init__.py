@@ -18,6 +18,7 @@ import torch
 if tuple(int(n) for n in torch.__version__.split(".")[:2]) < (2, 1):
     raise ImportError(f"bps.torch needs PyTorch 2.1 or later, not {torch.__version__}")
 
+from bps._compression import BF16Compressor, Compression, Compressor, FP16Compressor
 from bps._core import (
     NotInitialized,
     init,
@@ -45,7 +46,6 @@ from bps._ops import (
 )
 from bps._sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from bps.torch import elastic
-from bps.torch._compression import BF16Compressor, Compression, Compressor, FP16Compressor
 from bps.torch._ddp import DistributedDataParallel, HookState, ddp_hook
 from bps.torch._handle import Handle
 from bps.torch._ops import (

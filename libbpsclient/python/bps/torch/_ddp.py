@@ -11,8 +11,9 @@ import torch
 
 import bps
 from bps import _core
+from bps._compression import Compression, Compressor
 from bps.torch._channels import Channel, check_gradient, open_channels
-from bps.torch._compression import Compression, Compressor, wire_of
+from bps.torch._compression import gradient_coding
 from bps.torch._memory import has_storage_of, wire_dtype
 from bps.torch._optimizer import broadcast_parameters
 from bps.torch._reducer import BUCKET_BYTES, Reducer
@@ -66,7 +67,7 @@ class DistributedDataParallel(torch.nn.Module):
                 "no parameter of the module needs a gradient: use the module without "
                 "DistributedDataParallel"
             )
-        self._options = {"wire": wire_of(compression), "bucket_bytes": bucket_bytes}
+        self._options = {"coding": gradient_coding(compression), "bucket_bytes": bucket_bytes}
         self._is_paused = False
         self._reducer: Reducer | None = None
         # Hooks of a copy, which has no reducer yet, by the ids of their parameters.

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from bps import _compare
+from bps._compression import RAW, Coding
 from bps._runtime import Slot
 
 # NAMES: types of PyTorch that servers can sum, each with the service's name for the type.
@@ -29,12 +30,23 @@ TYPES = {name: dtype for dtype, name in NAMES.items()}
 COPIED_BYTES = 64 << 10
 
 
-def wire_dtype(dtype: torch.dtype) -> torch.dtype:
+def torch_type(name: str) -> torch.dtype:
+    """Return PyTorch's type of this name."""
+    return getattr(torch, name)
+
+
+def wire_dtype(dtype: torch.dtype, coding: Coding = RAW) -> torch.dtype:
     """Return the type in which a tensor of type `dtype` is sent.
+
+    Args:
+        coding (Coding): how floating-point tensors are sent.
 
     Raises:
         TypeError: tensors of type `dtype` cannot be reduced.
     """
+    name = described_type(dtype)
+    if coding.type_of(name) != name:
+        return torch_type(coding.type_of(name))
     wire = CARRIERS.get(dtype, dtype)
     if wire not in NAMES:
         known = ", ".join(str(t).removeprefix("torch.") for t in (*NAMES, *CARRIERS))

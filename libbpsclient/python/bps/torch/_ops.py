@@ -12,6 +12,7 @@ import torch
 
 import bps
 from bps import _compare, _core
+from bps._compression import RAW, Coding, Compression, Compressor
 from bps._ops import (
     Average,
     Sum,
@@ -23,17 +24,18 @@ from bps._ops import (
 )
 from bps._runtime import OPS, Operation, Runtime, Slot
 from bps._sets import ProcessSet, global_process_set
-from bps.torch._compression import Compression, Compressor
 from bps.torch._gather import Gather
 from bps.torch._handle import Handle, Mapped, Named, NameUse, Several
 from bps.torch._memory import (
     NAMES,
     check_device,
     described,
+    described_type,
     flatten,
     input_view,
     output_view,
     read_output,
+    torch_type,
     wire_dtype,
     write_input,
 )
@@ -778,7 +780,7 @@ def gather_sparse(
     tensors: Sequence[torch.Tensor | None],
     op: int,
     factor: float = 1.0,
-    wire: torch.dtype | None = None,
+    coding: Coding = RAW,
     what: str = "sparse tensors",
 ) -> list[torch.Tensor | None]:
     """Sum sparse tensors over the workers of a runtime, by gathering their elements.
@@ -789,8 +791,7 @@ def gather_sparse(
             A dense tensor adds all its rows.
         op (int): Average or Sum.
         factor (float): factor for the results.
-        wire (torch.dtype, optional): type in which values are sent. With None, values are sent in
-            their own type.
+        coding (Coding): how values are sent.
         what (str): says what is sent. The workers compare it.
     """
     mine = []
@@ -799,8 +800,8 @@ def gather_sparse(
             mine.append(None)
             continue
         one = (tensor if tensor.is_sparse else tensor.to_sparse(1)).detach().coalesce().cpu()
-        values = one.values()
-        mine.append((one.indices(), values if wire is None else values.to(wire), one.shape))
+        wire = torch_type(coding.type_of(described_type(one.dtype)))
+        mine.append((one.indices(), one.values().to(wire), one.shape))
     totals: list[torch.Tensor | None] = []
     given = rt.allgather_present(mine, what)
     if op == Average:

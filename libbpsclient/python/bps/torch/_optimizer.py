@@ -12,10 +12,11 @@ import torch
 
 import bps
 from bps import _core
+from bps._compression import Compression, Compressor
 from bps._ops import check_gradients
 from bps._sets import ProcessSet, global_process_set
 from bps.torch import _ops
-from bps.torch._compression import Compression, Compressor, wire_of
+from bps.torch._compression import gradient_coding
 from bps.torch._cross_barrier import CrossBarrier
 from bps.torch._reducer import BUCKET_BYTES, Reducer
 
@@ -364,7 +365,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         "passes": backward_passes_per_step,
         "prescale": 1 / gradient_predivide_factor,
         "postscale": gradient_predivide_factor,
-        "wire": wire_of(compression, compression_params),
+        "coding": gradient_coding(compression, compression_params),
         "sparse_as_dense": sparse_as_dense,
         "bucket_bytes": bucket_bytes,
         "groups": _group_by_name(named, num_groups if groups is None else groups),

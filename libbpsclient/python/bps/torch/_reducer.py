@@ -31,13 +31,13 @@ import torch
 
 import bps
 from bps import _compare, _core
+from bps._compression import RAW, Coding
 from bps._runtime import IN_FLIGHT, OPS, Slot
 from bps._sets import ProcessSet, global_process_set
 from bps.torch._channels import Channel, check_gradient, open_channels
 from bps.torch._memory import (
     COPIED_BYTES,
     described,
-    described_type,
     has_storage_of,
     input_view,
     output_view,
@@ -176,7 +176,7 @@ class Reducer:
         op (int): Average or Sum.
         passes (int): number of backward passes whose gradients are added up before they are sent.
         prescale, postscale (float): factors before and after the sum.
-        wire (torch.dtype, optional): type in which gradients are sent; None: their own type.
+        coding (Coding): how gradients are sent.
         sparse_as_dense (bool): convert sparse gradients to dense gradients and sum them, instead of
             gathering their rows.
         bucket_bytes (int): size of a bucket.
@@ -197,7 +197,7 @@ class Reducer:
         passes: int = 1,
         prescale: float = 1.0,
         postscale: float = 1.0,
-        wire: torch.dtype | None = None,
+        coding: Coding = RAW,
         sparse_as_dense: bool = False,
         bucket_bytes: int = BUCKET_BYTES,
         is_forward_order: bool = False,
@@ -206,7 +206,7 @@ class Reducer:
         keeps_gradients: bool = False,
     ) -> None:
         self._op, self.passes, self._prescale, self._postscale = op, passes, prescale, postscale
-        self._wire, self._bucket_bytes = wire, bucket_bytes
+        self._coding, self._bucket_bytes = coding, bucket_bytes
         self._is_forward_order, self._groups = is_forward_order, groups or {}
         self._keeps_gradients = keeps_gradients
         self._runtime = process_set.runtime()
@@ -297,11 +297,11 @@ class Reducer:
             group = self._groups.get(place.name)
             text = "" if group is None else f" in group {group}"
             entries.append((place.name, described(place.param) + text))
-        wire = f" sent as {described_type(self._wire)}," if self._wire else ""
+        coding = f"{self._coding}," if self._coding.wire else ""
         order = "forward" if self._is_forward_order else "backward"
         op = OPS[self._op] + (", sparse as dense" if self._sparse_as_dense else "")
         options = (
-            f"{wire} {op}, factors {self._prescale:g} and {self._postscale:g}, buckets of "
+            f"{coding} {op}, factors {self._prescale:g} and {self._postscale:g}, buckets of "
             f"{self._bucket_bytes} bytes in {order} order"
         )
         return _compare.List(entries, options)
@@ -396,8 +396,7 @@ class Reducer:
         decls = []
         for bucket in new:
             i, param = self._buckets.index(bucket), bucket.places[0].param
-            is_cast = self._wire is not None and param.dtype.is_floating_point
-            wire = self._wire if is_cast else wire_dtype(param.dtype)
+            wire = wire_dtype(param.dtype, self._coding)
             name = f"{self._runtime.prefix}grad/{self.number}.{i}"
             decls.append((name, wire, bucket.n_elems() + (i == 0), param.device))
         for bucket, channel in zip(new, open_channels(self._runtime, decls)):
@@ -505,7 +504,7 @@ class Reducer:
         grads = [place.param.grad for place in self._sparse]
         factor = self._prescale * self._postscale
         what = f"sparse gradients {self.number}, first '{self._sparse[0].name}'"
-        totals = gather_sparse(self._runtime, grads, self._op, factor, self._wire, what)
+        totals = gather_sparse(self._runtime, grads, self._op, factor, self._coding, what)
         for place, total in zip(self._sparse, totals):
             place.param.grad = total
         return [place.param for place in self._sparse]

@@ -1,0 +1,169 @@
+"""Compressions, which choose how floating-point tensors are sent.
+
+All front-ends share the compressors below. A compressor only names a type. The tensors are
+converted to this type where they are copied into the job's memory, and the results are converted
+back where they are copied out. A script can also pass a class of its own, with the methods of
+Horovod's compressors (see :func:`through`).
+
+To add a compression, add its class and its attribute of :class:`Compression`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+
+class Coding(NamedTuple):
+    """What a compressor chooses, for the functions that send tensors.
+
+    Attributes:
+        wire (str, optional): name of the type in which floating-point tensors are sent. None: each
+            tensor is sent in its own type.
+    """
+
+    wire: str | None = None
+
+    def type_of(self, name: str) -> str:
+        """Return the type in which a tensor is sent. Integers are sent in their own type.
+
+        Args:
+            name (str): name of the tensor's type, such as "float32".
+        """
+        return self.wire if self.wire and name.startswith(("float", "bfloat")) else name
+
+    def __str__(self) -> str:
+        """Return text that the workers compare, such as " sent as float16"."""
+        return f" sent as {self.wire}" if self.wire else ""
+
+
+RAW = Coding()
+
+
+def type_name(dtype: Any) -> str:
+    """Return the name of a type, such as "float32".
+
+    Args:
+        dtype: a type of NumPy or of a framework, or its name.
+    """
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    return name.removeprefix("torch.")
+
+
+@functools.singledispatch
+def cast(tensor: Any, dtype: Any) -> Any:
+    """Return a tensor in another type.
+
+    A front-end registers its function if its tensors, unlike arrays, have no method ``astype``.
+    """
+    return tensor.astype(type_name(dtype))
+
+
+class Compressor:
+    """Sends tensors in their own type. The base class of all compressors.
+
+    Attributes:
+        wire (str, optional): name of the type in which floating-point tensors are sent. If None,
+            each tensor is sent in its own type. PyTorch's types are also allowed.
+    """
+
+    wire: Any = None
+
+    @classmethod
+    def compress(cls, tensor: Any) -> tuple[Any, Any]:
+        """Return the tensor in the type in which it is sent, and the argument for
+        :meth:`decompress`."""
+        if cls.wire is None:
+            return tensor, None
+        own = type_name(tensor.dtype)
+        wire = coding_of(cls).type_of(own)
+        return (tensor, None) if wire == own else (cast(tensor, wire), tensor.dtype)
+
+    @classmethod
+    def decompress(cls, tensor: Any, context: Any) -> Any:
+        """Return the tensor in the type that it had before :meth:`compress`."""
+        return tensor if context is None else cast(tensor, context)
+
+
+class FP16Compressor(Compressor):
+    """Sends floating-point tensors as float16; servers add in float32."""
+
+    wire = "float16"
+
+
+class BF16Compressor(Compressor):
+    """Sends floating-point tensors as bfloat16; servers add in float32."""
+
+    wire = "bfloat16"
+
+
+class Compression:
+    """Compressors, as values for the argument ``compression`` of functions in this package."""
+
+    none = Compressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor
+
+
+def own_methods(compression: Any) -> list[str]:
+    """Return which of the methods ``compress`` and ``decompress`` a compressor does not have from
+    :class:`Compressor`."""
+    own = []
+    for name in ("compress", "decompress"):
+        method = getattr(compression, name, None)
+        if getattr(method, "__func__", method) is not getattr(Compressor, name).__func__:
+            own.append(name)
+    return own
+
+
+def coding_of(compression: Any) -> Coding:
+    """Return how the tensors of a compressor are sent.
+
+    Raises:
+        TypeError: the object is not a compressor.
+    """
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise TypeError(
+            f"{compression!r} is not a compressor: pass a value of Compression, or a class with "
+            "the methods compress(tensor) and decompress(tensor, context)"
+        )
+    wire = getattr(compression, "wire", None)
+    return RAW if wire is None else Coding(type_name(wire))
+
+
+def through(
+    compression: Any, tensors: Sequence[Any], reduce: Callable[[list[Any]], Sequence[Any]]
+) -> list[Any]:
+    """Reduce tensors. If the compressor is a class of the user, compress each tensor before, and
+    decompress the results.
+
+    A compressor of bps only names a type (:func:`coding_of`), so its tensors are not converted
+    here.
+
+    Args:
+        compression: a compressor of bps, or a class with ``compress(tensor)``, which returns a
+            tensor and a context, and ``decompress(tensor, context)``.
+        tensors: tensors of a framework.
+        reduce (callable): takes and returns a list of tensors.
+    """
+    if not own_methods(compression):
+        return list(reduce(list(tensors)))
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    results = reduce([small for small, _ in pairs])
+    return [compression.decompress(r, context) for r, (_, context) in zip(results, pairs)]
+
+
+def is_half(compression_params: Mapping[str, Any] | None) -> bool:
+    """Return whether BytePS's argument ``compression_params`` selects f16.
+
+    Raises:
+        NotImplementedError: the argument selects another compression.
+    """
+    known = dict(compression_params or {})
+    half = bool(known.pop("fp16", False))
+    if known:
+        raise NotImplementedError(
+            f"compression_params: bps does not support {', '.join(known)}: use {{'fp16': True}}"
+        )
+    return half
