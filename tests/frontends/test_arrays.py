@@ -123,6 +123,18 @@ def test_compression_changes_the_type_on_the_wire_only():
     assert out.dtype == np.float32 and (out == total(lambda r: 0.5 + r)).all()
 
 
+@pytest.mark.parametrize("name", [None, "limited"])
+@pytest.mark.parametrize("sizes", [[100], [99], [99, 100, 1]])
+def test_small_arrays_and_integers_are_not_compressed(name, sizes):
+    coding, fine = Coding("float16", min_bytes=400), np.float32(1 + 2**-12)  # 1 in float16
+    x = [np.full(n, fine) for n in sizes]
+    x.append(np.full(200, 2**12 + 1, np.int32))
+    outputs = _arrays.reduce(_core.runtime(), x, name=name, op=bps.MAX, coding=coding)
+    for n, out in zip(sizes, outputs):
+        assert (out == (1 if n == 100 else fine)).all()
+    assert (outputs[-1] == 2**12 + 1).all()
+
+
 def test_types_that_cannot_be_summed_are_refused_in_words():
     with pytest.raises(TypeError, match="complex64 cannot be summed"):
         _arrays.reduce(_core.runtime(), [np.ones(3, np.complex64)])

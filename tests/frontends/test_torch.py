@@ -991,6 +991,28 @@ def test_several_buckets_and_bf16_on_the_wire():
         assert torch.allclose(p.grad, q.grad, rtol=0.02, atol=1e-3) and same_everywhere(p.grad)
 
 
+class LargeAsHalves(bps.Compression.fp16):
+    """Sends tensors of 400 bytes or more as float16."""
+
+    min_bytes = 400
+
+
+def test_small_tensors_are_not_compressed():
+    fine = 1 + 2**-12  # 1 in float16
+    params = [torch.nn.Parameter(torch.ones(n)) for n in (99, 100, 1)]
+    named = [(str(len(p)), p) for p in params]
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(params, lr=1.0), named, compression=LargeAsHalves
+    )
+    sum((p * fine).sum() for p in params).backward()
+    optimizer.synchronize()
+    for p in params:
+        want = torch.full_like(p, 1 if len(p) == 100 else fine)
+        assert torch.equal(p.grad, want)
+        out = bps.allreduce(torch.full((len(p),), fine), compression=LargeAsHalves)
+        assert torch.equal(out, want)
+
+
 @pytest.mark.parametrize("kind", ["plain", "cross_barrier", "wrapper"])
 def test_first_layers_are_declared_first_only_with_cross_barrier(monkeypatch, kind):
     declared = []

@@ -67,17 +67,18 @@ def numpy_type(name: str) -> np.dtype:
     return np.dtype(ml_dtypes.bfloat16)
 
 
-def wire_type(dtype: np.dtype, coding: Coding = RAW) -> np.dtype:
+def wire_type(dtype: np.dtype, coding: Coding = RAW, n_values: int | None = None) -> np.dtype:
     """Return the type in which an array is sent.
 
     Args:
         dtype (dtype): type of the array.
         coding (Coding): how floating-point arrays are sent.
+        n_values (int, optional): size of the array, if it is known.
 
     Raises:
         TypeError: arrays of this type cannot be reduced.
     """
-    wire = coding.type_of(dtype.name)
+    wire = coding.type_of(dtype.name, None if n_values is None else n_values * dtype.itemsize)
     if wire != dtype.name:
         return numpy_type(wire)
     name = CARRIERS.get(dtype.name, dtype.name)
@@ -170,7 +171,7 @@ class Group:
         self._buckets: list[_Bucket] = []
         last: dict[np.dtype, _Bucket] = {}
         for i, (dtype, n) in enumerate(self._kinds):
-            self._lay_out(last, i, wire_type(dtype, coding), n)
+            self._lay_out(last, i, wire_type(dtype, coding, n), n)
 
     @property
     def has_mismatch(self) -> bool:
@@ -389,7 +390,7 @@ def reduce(
     flat = [np.ascontiguousarray(a).reshape(-1) for a in arrays]
     targets = None if outputs is None else [o.reshape(-1) for o in outputs]
     if name is None and len(flat) == 1:
-        wire = wire_type(flat[0].dtype, coding)
+        wire = wire_type(flat[0].dtype, coding, flat[0].size)
         if targets is None:
             targets = [np.empty_like(flat[0])]
         text = f"{_described(arrays[0])}{coding}, {OPS[op]}"

@@ -16,26 +16,34 @@ from typing import Any, NamedTuple
 
 
 class Coding(NamedTuple):
-    """What a compressor chooses, for the functions that send tensors.
+    """Choice of a compressor, for the functions that send tensors.
 
     Attributes:
         wire (str, optional): name of the type in which floating-point tensors are sent. None: each
             tensor is sent in its own type.
+        min_bytes (int): tensors of fewer bytes are sent in their own type.
     """
 
     wire: str | None = None
+    min_bytes: int = 0
 
-    def type_of(self, name: str) -> str:
-        """Return the type in which a tensor is sent. Integers are sent in their own type.
+    def type_of(self, name: str, n_bytes: int | None = None) -> str:
+        """Return the type in which a tensor is sent. Integers and small tensors are sent in their
+        own type.
 
         Args:
             name (str): name of the tensor's type, such as "float32".
+            n_bytes (int, optional): size of the tensor, the same at all workers. None: the size is
+                not known, or differs, so the type alone decides.
         """
-        return self.wire if self.wire and name.startswith(("float", "bfloat")) else name
+        if self.wire is None or not name.startswith(("float", "bfloat")):
+            return name
+        return name if n_bytes is not None and n_bytes < self.min_bytes else self.wire
 
     def __str__(self) -> str:
         """Return text that the workers compare, such as " sent as float16"."""
-        return f" sent as {self.wire}" if self.wire else ""
+        limit = f" from {self.min_bytes} bytes" if self.min_bytes else ""
+        return f" sent as {self.wire}{limit}" if self.wire else ""
 
 
 RAW = Coding()
@@ -66,9 +74,11 @@ class Compressor:
     Attributes:
         wire (str, optional): name of the type in which floating-point tensors are sent. If None,
             each tensor is sent in its own type. PyTorch's types are also allowed.
+        min_bytes (int): tensors of fewer bytes are sent in their own type.
     """
 
     wire: Any = None
+    min_bytes: int = 0
 
     @classmethod
     def compress(cls, tensor: Any) -> tuple[Any, Any]:
@@ -77,7 +87,7 @@ class Compressor:
         if cls.wire is None:
             return tensor, None
         own = type_name(tensor.dtype)
-        wire = coding_of(cls).type_of(own)
+        wire = coding_of(cls).type_of(own, getattr(tensor, "nbytes", None))
         return (tensor, None) if wire == own else (cast(tensor, wire), tensor.dtype)
 
     @classmethod
@@ -129,7 +139,9 @@ def coding_of(compression: Any) -> Coding:
             "the methods compress(tensor) and decompress(tensor, context)"
         )
     wire = getattr(compression, "wire", None)
-    return RAW if wire is None else Coding(type_name(wire))
+    if wire is None:
+        return RAW
+    return Coding(type_name(wire), getattr(compression, "min_bytes", 0))
 
 
 def through(

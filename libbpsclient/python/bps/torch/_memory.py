@@ -35,18 +35,20 @@ def torch_type(name: str) -> torch.dtype:
     return getattr(torch, name)
 
 
-def wire_dtype(dtype: torch.dtype, coding: Coding = RAW) -> torch.dtype:
+def wire_dtype(dtype: torch.dtype, coding: Coding = RAW, n_bytes: int | None = None) -> torch.dtype:
     """Return the type in which a tensor of type `dtype` is sent.
 
     Args:
         coding (Coding): how floating-point tensors are sent.
+        n_bytes (int, optional): size of the tensor, if it is known.
 
     Raises:
         TypeError: tensors of type `dtype` cannot be reduced.
     """
     name = described_type(dtype)
-    if coding.type_of(name) != name:
-        return torch_type(coding.type_of(name))
+    sent = coding.type_of(name, n_bytes)
+    if sent != name:
+        return torch_type(sent)
     wire = CARRIERS.get(dtype, dtype)
     if wire not in NAMES:
         known = ", ".join(str(t).removeprefix("torch.") for t in (*NAMES, *CARRIERS))

@@ -63,14 +63,19 @@ class Place:
 
 
 class Bucket:
-    """Gradients of one type that are sent together, in one bps tensor."""
+    """Gradients of one type that are sent together, in one bps tensor.
+
+    Args:
+        wire (torch.dtype): type in which the gradients are sent.
+    """
 
     __slots__ = (
         "_copy", "_inputs", "_is_mapped", "_small", "_views", "channel", "is_handed_over",
-        "is_in_place", "n_ready", "places",
+        "is_in_place", "n_ready", "places", "wire",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, wire: torch.dtype) -> None:
+        self.wire = wire
         self.places: list[Place] = []
         self.n_ready = 0
         self.is_handed_over = False  # True from step() until CrossBarrier collects the bucket
@@ -382,11 +387,12 @@ class Reducer:
                 self._sparse.append(place)
                 continue
             group = self._groups.get(place.name)
-            kind = (place.param.device, place.param.dtype, group)
             n_bytes = place.param.numel() * place.param.element_size()
+            wire = wire_dtype(place.param.dtype, self._coding, n_bytes)
+            kind = (place.param.device, place.param.dtype, wire, group)
             bucket, used = last.get(kind, (None, 0))
             if bucket is None or (group is None and used + n_bytes > self._bucket_bytes):
-                bucket, used = Bucket(), 0
+                bucket, used = Bucket(wire), 0
                 self._buckets.append(bucket)
             bucket.places.append(place)
             last[kind] = (bucket, used + n_bytes)
@@ -396,9 +402,8 @@ class Reducer:
         decls = []
         for bucket in new:
             i, param = self._buckets.index(bucket), bucket.places[0].param
-            wire = wire_dtype(param.dtype, self._coding)
             name = f"{self._runtime.prefix}grad/{self.number}.{i}"
-            decls.append((name, wire, bucket.n_elems() + (i == 0), param.device))
+            decls.append((name, bucket.wire, bucket.n_elems() + (i == 0), param.device))
         for bucket, channel in zip(new, open_channels(self._runtime, decls)):
             bucket.attach(channel, self._postscale != 1.0)
         self._plan.append((self._list(places), sparse))
