@@ -137,8 +137,7 @@ class _Bucket:
             _copy(span.input, arrays[span.i][span.first : span.last], factor)
 
     def collect(self, outputs: Sequence[np.ndarray], factor: float) -> None:
-        address = self.slot.tensor.output_address
-        assert address, "a round is complete"
+        address = self.slot.tensor.result_address
         views = self.slot.views.get(address)
         if views is None:
             whole = at_address(address, self.dtype, self.n_elems)
@@ -253,9 +252,9 @@ class Group:
                 are not defined.
         """
         with self._lock:
-            if self.has_mismatch:
-                raise self._failure  # at all workers
             if self._failure is not None:
+                if self.has_mismatch:
+                    raise self._failure  # at all workers
                 raise RuntimeError(
                     "an earlier reduction of these tensors failed, so this worker is out of step "
                     "with the others: start the job again"
@@ -388,11 +387,10 @@ def reduce(
             op, is_mean = SUM, True  # round the sum only once, after the division
     priority = priority_of(name, priority)
     flat = [np.ascontiguousarray(a).reshape(-1) for a in arrays]
-    targets = None if outputs is None else [o.reshape(-1) for o in outputs]
+    given = None if outputs is None else [o.reshape(-1) for o in outputs]
     if name is None and len(flat) == 1:
         wire = wire_type(flat[0].dtype, coding, flat[0].size)
-        if targets is None:
-            targets = [np.empty_like(flat[0])]
+        targets: Sequence[np.ndarray] = given or [np.empty_like(flat[0])]
         text = f"{_described(arrays[0])}{coding}, {OPS[op]}"
         factors = (prescale, postscale)
         _reduce_unnamed(rt, wire, flat[0], targets[0], op, factors, priority, text, is_mean)
@@ -401,8 +399,9 @@ def reduce(
         if name is None:
             rt.agree_on_list("grouped_all_reduce", _list(kinds, f"{coding}, {OPS[op]}"), labels)
         one = group(rt, name or "group", kinds, coding)
-        more = {"labels": labels, "is_mean": is_mean}
-        targets = one.reduce(flat, targets, op, prescale, postscale, priority, **more)
+        targets = one.reduce(
+            flat, given, op, prescale, postscale, priority, labels=labels, is_mean=is_mean
+        )
     if outputs is not None:
         return list(outputs)
     return [t.reshape(a.shape) for t, a in zip(targets, arrays)]
@@ -440,7 +439,7 @@ def _reduce_unnamed(
         slot.tensor.push_pull(op, priority)
 
         def collect() -> None:
-            address = slot.tensor.output_address
+            address = slot.tensor.result_address
             if address not in results:
                 results[address] = at_address(address, wire, slot.tensor.n_elems)
             n = slot.tensor.contributors if is_mean else 1

@@ -198,8 +198,8 @@ def _first_difference(
             return f"tensor '{title}': rank {first} has {one}, rank {rank} has {given[name]}"
     if ("#0" in known or "#0" in given) and len(known) != len(given):
         return f"rank {first} has {len(known)} tensors, rank {rank} has {len(given)} tensors"
-    for a, one, b, other in ((first, known, rank, given), (rank, given, first, known)):
-        for name, text in one.items():
+    for a, mine, b, other in ((first, known, rank, given), (rank, given, first, known)):
+        for name, text in mine.items():
             if name not in other:
                 return f"rank {a} has tensor '{name}' of {text}, which rank {b} does not have"
     return f"rank {first} or rank {rank} has two tensors of the same name"

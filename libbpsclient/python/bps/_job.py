@@ -136,6 +136,13 @@ class Tensor:
         return lib.bps_output(self.handle)
 
     @property
+    def result_address(self) -> int:
+        """Address of the result of the last completed round, which must exist."""
+        address = self.output_address
+        assert address, "a round is complete"
+        return address
+
+    @property
     def input(self) -> np.ndarray | None:
         """The input as a NumPy array; None while the job is suspended."""
         if self.handle and self._input is None and not self.job._is_suspended:
@@ -489,17 +496,16 @@ class Job:
                 different type, size or digest. The code is EQUOTA if the tensors would exceed a
                 quota.
         """
-        known, raw = [], []
+        known: list[tuple[str, str, tuple[int, ...]]] = []
+        raw: list[DeclStruct] = []
         for name, dtype, shape, *digest in decls:
             known.append(
                 (name, dtype, tuple(shape) if isinstance(shape, Iterable) else (int(shape),))
             )
             n_values = math.prod(known[-1][2])
-            raw.append(
-                (ctypes.sizeof(DeclStruct), encode(name), dtype_number(dtype), n_values, *digest)
-            )
-        handles = (ctypes.c_void_p * len(known))()
-        structs = (DeclStruct * len(raw))(*raw)
+            given = encode(name), dtype_number(dtype), n_values, *digest
+            raw.append(DeclStruct(ctypes.sizeof(DeclStruct), *given))
+        structs, handles = (DeclStruct * len(raw))(*raw), (ctypes.c_void_p * len(known))()
         check(lib.bps_declare_group(self.handle, structs, len(known), handles))
         return [Tensor(self, h, n, d, s) for h, (n, d, s) in zip(handles, known)]
 

@@ -216,7 +216,7 @@ class Agreement(Operation):
 
     def _compare(self) -> None:
         """Raise an error about the first difference between the workers, if any."""
-        most, least = _compare.read(self._slot.tensor.output_address, len(FIELDS))
+        most, least = _compare.read(self._slot.tensor.result_address, len(FIELDS))
         for field, (a, rank), (b, other) in zip(FIELDS, most.numbers, least.numbers):
             if a != b:
                 text = "an earlier operation already differed between the workers"
@@ -325,7 +325,7 @@ class Runtime:
                         f"tensor '{name}' is in flight already: synchronize the first operation, "
                         "or use another name"
                     )
-            if slot is None or slot.agreement.has_failed:
+            if slot is None or slot.agreement is None or slot.agreement.has_failed:
                 if slot is not None and slot.is_stale:
                     self._stale.append(slot)
                 path = self.next_path(name)
@@ -347,7 +347,7 @@ class Runtime:
         tensor.push_pull(MAX, PRIORITY_MOST)
 
         def compare() -> None:
-            both = _compare.read(tensor.output_address, 0)
+            both = _compare.read(tensor.result_address, 0)
             error = _compare.difference(title, *both, SAME_TENSORS)
             if error is not None:
                 raise error
@@ -388,7 +388,7 @@ class Runtime:
 
         slot = self.begin_once(f"c/list/{name}", "i64", _compare.n_words(1), MAX, write_text)
         slot.tensor.finish(is_interruptible=True)
-        most, least = _compare.read(slot.tensor.output_address, 1)
+        most, least = _compare.read(slot.tensor.result_address, 1)
         if _compare.difference(what, most, least, "") is None:
             self.end_once(f"c/list/{name}")
             return [*range(len(mine.entries))]
@@ -400,7 +400,7 @@ class Runtime:
 
         slot = self.begin_once(f"c/lists/{name}", "u8", length * size, SUM, write_list)
         slot.tensor.finish(is_interruptible=True)
-        all_ = ctypes.string_at(slot.tensor.output_address, length * size)
+        all_ = ctypes.string_at(slot.tensor.result_address, length * size)
         self.end_once(f"c/list/{name}", f"c/lists/{name}")
         given = (all_[r * length : (r + 1) * length].rstrip(b"\0") for r in range(size))
         lists = {self.shown(r): _compare.List.unpack(one) for r, one in enumerate(given) if one}
@@ -611,8 +611,9 @@ class Runtime:
             at = (turn - 1) % many
             if at == len(ring):
                 ring.append(Slot(self.job.declare(self._unnamed("s", key, at), dtype, n_elems)))
-            if ring[at].owner is not None:
-                ring[at].owner.settle()
+            owner = ring[at].owner
+            if owner is not None:
+                owner.settle()
             self._own_turns[key] += 1
             return ring[at]
 

@@ -21,7 +21,6 @@ class ProcessSet:
         ranks (iterable of int): ranks of these workers in the job.
 
     Attributes:
-        ranks (list[int]): these ranks in ascending order.
         process_set_id (int, optional): id of the set; None before :func:`add_process_set`.
     """
 
@@ -29,7 +28,7 @@ class ProcessSet:
     _runtime: Runtime | None = None
 
     def __init__(self, ranks: Iterable[int]) -> None:
-        self.ranks = sorted(ranks)
+        self._ranks = sorted(ranks)
         if any(not isinstance(rank, int) for rank in self.ranks):
             raise ValueError(f"{self.ranks} is not a process set: pass the ranks as integers")
         if not self.ranks or len(set(self.ranks)) < len(self.ranks):
@@ -39,6 +38,11 @@ class ProcessSet:
 
     def __repr__(self) -> str:
         return f"ProcessSet({self.ranks})"
+
+    @property
+    def ranks(self) -> list[int]:
+        """Ranks of these workers in the job, in ascending order."""
+        return self._ranks
 
     def included(self) -> bool:
         """Return True when this worker is in the set."""

@@ -32,7 +32,7 @@ class LearningRateScheduleCallback(callbacks.LearningRateScheduleCallback):
         initial_lr: float | None = None,
     ) -> None:
         super().__init__(
-            initial_lr,
+            initial_lr,  # type: ignore[arg-type] # on_train_begin() replaces None
             multiplier,
             start_epoch,
             end_epoch,
@@ -64,7 +64,13 @@ class LearningRateWarmupCallback(callbacks.LearningRateWarmupCallback):
         verbose: int = 0,
         initial_lr: float | None = None,
     ) -> None:
-        super().__init__(initial_lr, warmup_epochs, momentum_correction, steps_per_epoch, verbose)
+        super().__init__(
+            initial_lr,  # type: ignore[arg-type] # on_train_begin() replaces None
+            warmup_epochs,
+            momentum_correction,
+            steps_per_epoch,
+            verbose,
+        )
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Set initial_lr to the optimizer's learning rate if the caller gave no initial_lr."""

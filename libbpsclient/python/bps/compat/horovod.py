@@ -79,7 +79,8 @@ def _init(comm: Any = None, process_sets: Sequence[Any] | str | None = None) -> 
             "init(comm=...) has no counterpart in bps: give each communicator its own job "
             "name, and set BPS_JOB to this name at all its workers"
         )
-    sets = [] if process_sets in (None, "dynamic") else list(map(_process_set, process_sets))
+    asked = [] if process_sets in (None, "dynamic") else list(process_sets or ())
+    sets = list(map(_process_set, asked))
     for i, one in enumerate(sets):
         if any(one.ranks == other.ranks for other in sets[:i]):
             raise ValueError(f"init: process_sets has {one} twice")
@@ -90,7 +91,7 @@ def _init(comm: Any = None, process_sets: Sequence[Any] | str | None = None) -> 
     elif sets:
         known = list(_sets.process_sets().values())
         known_ranks = [one.ranks for one in known]
-        for given, one in zip(process_sets, sets):
+        for given, one in zip(asked, sets):
             is_known = one in known if given is one else one.ranks in known_ranks
             if not is_known:
                 raise ValueError(

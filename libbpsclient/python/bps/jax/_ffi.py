@@ -222,9 +222,8 @@ def _check_devices(context: Any) -> None:
         NotImplementedError: the code runs on several devices. Each device would call bps, and in an
             order of its own.
     """
-    n_devices = getattr(context, "num_devices", None) or getattr(
-        getattr(context, "mesh", None), "size", 1
-    )
+    mesh = getattr(context, "mesh", None)
+    n_devices = getattr(context, "num_devices", 0) or getattr(mesh, "size", 1)
     if n_devices > 1:
         raise NotImplementedError(
             f"bps cannot run inside code that jit compiles for {n_devices} devices: call bps "

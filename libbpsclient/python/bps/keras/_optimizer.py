@@ -219,7 +219,7 @@ def _subclass(base: type, methods: Mapping[str, Any]) -> type:
 
 
 def _wrapped(optimizer: Any, methods: Mapping[str, Any]) -> Any:
-    wrapped = object.__new__(_subclass(type(optimizer), methods))
+    wrapped: Any = object.__new__(_subclass(type(optimizer), methods))
     wrapped.__dict__.update(optimizer.__dict__)
     return wrapped
 

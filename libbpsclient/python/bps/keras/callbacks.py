@@ -116,7 +116,8 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Replace the metrics in the logs by their averages."""
-        names = sorted(logs or {})
+        logs = {} if logs is None else logs
+        names = sorted(logs)
         if names and self.process_set.included():
             mine = np.array([float(logs[name]) for name in names])
             rt = self.process_set.runtime()

@@ -122,7 +122,7 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
         state (KerasState): a state with the attribute ``batch``.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: Any) -> None:
         super().__init__()
         self.state = state
 
@@ -143,7 +143,7 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):
         state (KerasState): a state with the attribute ``epoch``.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: Any) -> None:
         super().__init__()
         self.state = state
 

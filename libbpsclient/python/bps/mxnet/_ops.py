@@ -51,6 +51,7 @@ def view(tensor: mx.nd.NDArray) -> np.ndarray:
     check_call(_LIB.MXNDArrayWaitToWrite(tensor.handle))
     address = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(tensor.handle, ctypes.byref(address)))
+    assert address.value, "the tensor is not empty"
     return _arrays.at_address(address.value, dtype, tensor.size).reshape(tensor.shape)
 
 

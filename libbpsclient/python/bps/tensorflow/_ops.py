@@ -275,7 +275,7 @@ def push_pull(
     if enable_async:
         raise NotImplementedError("push_pull: bps does not support enable_async=True")
     full = f"{scope}{name or ''}" or None
-    options = {"name": full, "ignore_name_scope": bool(scope)}
+    options: dict[str, Any] = {"name": full, "ignore_name_scope": bool(scope)}
     return allreduce(tensor, average, device_dense, device_sparse, compression, op, **options)
 
 
@@ -291,7 +291,7 @@ def _broadcast_tensors(
     name: str | None,
     labels: Sequence[str] | None = None,
 ) -> list[tf.Tensor]:
-    names = [name] if len(tensors) == 1 else group_names(name, len(tensors))
+    names: list[Any] = [name] if len(tensors) == 1 else group_names(name, len(tensors))
 
     def send(*arrays: np.ndarray) -> list[np.ndarray]:
         root = process_set.place(root_rank)
@@ -620,7 +620,7 @@ def grouped_reducescatter(
     has_horovods_gradient: bool = False,
 ) -> list[tf.Tensor]:
     """Apply :func:`reducescatter` to each tensor."""
-    options = {
+    options: dict[str, Any] = {
         "prescale_factor": prescale_factor,
         "postscale_factor": postscale_factor,
         "has_horovods_gradient": has_horovods_gradient,

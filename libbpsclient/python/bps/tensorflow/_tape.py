@@ -96,7 +96,8 @@ class GradientReducer:
         coding_of(compression)  # check it now, not at the first step
         self._options = (op, 1 / predivide, predivide, compression, sparse_as_dense, process_set)
         self._groups, self._process_set = groups, process_set
-        self._scales_local, self._local = scales_local, set()
+        self._scales_local = scales_local
+        self._local: set[int] = set()
 
     def register_local(self, variable: Any) -> None:
         """Exclude the gradient of a variable from the reduction."""
@@ -194,7 +195,7 @@ def DistributedGradientTape(  # noqa: N802 - the name that users know
     base = type(gradtape)
     hidden = ("__dict__", "__weakref__", "__doc__")
     methods = {k: v for k, v in vars(_DistributedGradientTape).items() if k not in hidden}
-    wrapped = object.__new__(type(base.__name__, (base,), methods))
+    wrapped: Any = object.__new__(type(base.__name__, (base,), methods))
     wrapped.__dict__.update(gradtape.__dict__)
     wrapped._bps_base = base
     wrapped._bps_reducer = GradientReducer(
@@ -350,12 +351,12 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
             )
         return base.apply_gradients(self, *args, **kwargs)
 
-    methods = {
+    methods: dict[str, Any] = {
         "compute_gradients": compute_gradients,
         "apply_gradients": apply_gradients,
         "register_local_var": lambda self, variable: reducer.register_local(variable),
     }
-    wrapped = object.__new__(type(base.__name__, (base,), methods))
+    wrapped: Any = object.__new__(type(base.__name__, (base,), methods))
     wrapped.__dict__.update(optimizer.__dict__)
     wrapped._name = name or optimizer._name
     wrapped._use_locking = use_locking or optimizer._use_locking

@@ -83,7 +83,7 @@ class Collectives:
         leave: Callable[[bool], None],
         store: Any,
     ) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg] # to PyTorch's class, see Group
         self.title = title
         self._runtime, self._rank, self._size = runtime, rank, size
         self._timeout, self._leave = timeout, leave

@@ -5,7 +5,7 @@ import collections
 import contextlib
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -20,7 +20,7 @@ from bps.torch._reducer import BUCKET_BYTES, Reducer
 
 # Shape of a bucket: type, number of elements, whether the bucket is the last one.
 Shape = tuple[torch.dtype, int, bool]
-Averages = torch.futures.Future[torch.Tensor]
+Averages: TypeAlias = torch.futures.Future[torch.Tensor]
 
 
 def _at_end_of_backward(call: Any) -> None:
@@ -67,7 +67,10 @@ class DistributedDataParallel(torch.nn.Module):
                 "no parameter of the module needs a gradient: use the module without "
                 "DistributedDataParallel"
             )
-        self._options = {"coding": gradient_coding(compression), "bucket_bytes": bucket_bytes}
+        self._options: dict[str, Any] = {
+            "coding": gradient_coding(compression),
+            "bucket_bytes": bucket_bytes,
+        }
         self._is_paused = False
         self._reducer: Reducer | None = None
         # Hooks of a copy, which has no reducer yet, by the ids of their parameters.
@@ -199,7 +202,7 @@ class HookState:
         buffer, index = bucket.buffer(), bucket.index()
         shape = (buffer.dtype, buffer.numel(), bucket.is_last())
         known, channel = self.channels.get(index, (None, None))
-        if known != shape:
+        if channel is None or known != shape:
             check_gradient(buffer)
             self.n_shapes[index] += 1
             wire = self.wire or wire_dtype(buffer.dtype)

@@ -92,11 +92,12 @@ class Named(Mapped):
     """An operation with a name, which another operation may have when a caller has waited.
 
     Args:
+        handle (Handle): the operation.
         use (NameUse): the use of the name by this operation.
     """
 
-    def __init__(self, use: NameUse) -> None:
-        super().__init__(use.handle, lambda output: output)
+    def __init__(self, handle: Handle, use: NameUse) -> None:
+        super().__init__(handle, lambda output: output)
         self._use = use
 
     def __del__(self) -> None:

@@ -114,7 +114,7 @@ def _with_name(kind: str, name: str | None, process_set: ProcessSet, handle: Han
     if name is None:
         return handle
     use = _named.setdefault(process_set.runtime(), {})[kind, name] = NameUse(handle)
-    return Named(use)
+    return Named(handle, use)
 
 
 def _reduce(
@@ -794,7 +794,7 @@ def gather_sparse(
         coding (Coding): how values are sent.
         what (str): says what is sent. The workers compare it.
     """
-    mine = []
+    mine: list[tuple[torch.Tensor, torch.Tensor, torch.Size] | None] = []
     for tensor in tensors:
         if tensor is None:
             mine.append(None)

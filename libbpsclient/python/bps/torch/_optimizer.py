@@ -86,7 +86,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         reducer = self._bps_connect()
         if self._bps_cross is not None:
             self._bps_cross.flush()
-            if not reducer.begun:
+            if reducer is not None and not reducer.begun:
                 return
         if reducer is not None:
             reducer.finish()
@@ -251,7 +251,7 @@ def _new(base: type[torch.optim.Optimizer]) -> Any:
     hidden = ("__dict__", "__weakref__", "__doc__")
     methods = {k: v for k, v in vars(_DistributedOptimizer).items() if k not in hidden}
     methods |= {"__module__": base.__module__, "__qualname__": base.__qualname__, "_bps_base": base}
-    one = object.__new__(type(base.__name__, (base,), methods))
+    one: Any = object.__new__(type(base.__name__, (base,), methods))
     one._bps_original = one
     return one
 

@@ -34,7 +34,7 @@ from bps import _compare, _core
 from bps._compression import RAW, Coding
 from bps._runtime import IN_FLIGHT, OPS, Slot
 from bps._sets import ProcessSet, global_process_set
-from bps.torch._channels import Channel, check_gradient, open_channels
+from bps.torch._channels import Channel, HostChannel, check_gradient, open_channels
 from bps.torch._memory import (
     COPIED_BYTES,
     described,
@@ -54,6 +54,8 @@ class Place:
 
     __slots__ = ("bucket", "input", "is_filled", "is_large", "n_passes", "name", "param")
 
+    input: torch.Tensor  # the gradient's part of the bucket's input
+
     def __init__(self, name: str, param: torch.Tensor) -> None:
         self.name, self.param = name, param
         self.bucket: Bucket | None = None  # None: not assigned yet, or the gradient is sparse
@@ -70,7 +72,7 @@ class Bucket:
     """
 
     __slots__ = (
-        "_copy", "_inputs", "_is_mapped", "_small", "_views", "channel", "is_handed_over",
+        "_copy", "_inputs", "_mapped", "_small", "_views", "channel", "is_handed_over",
         "is_in_place", "n_ready", "places", "wire",
     )  # fmt: skip
 
@@ -94,8 +96,10 @@ class Bucket:
         self.channel = channel
         is_same = channel.input.dtype == self.places[0].param.dtype
         self.is_in_place = channel.is_in_place and is_same
-        can_map = not channel.is_in_place and is_same and not is_scaled
-        self._is_mapped = can_map and channel.map()
+        # The channel, if the results are mapped.
+        self._mapped: HostChannel | None = None
+        if isinstance(channel, HostChannel) and is_same and not is_scaled and channel.map():
+            self._mapped = channel
         self._copy: torch.Tensor | None = None
         # key: address of the results; value: the gradients, which are views of these results
         self._views: dict[int, list[torch.Tensor]] = {}
@@ -149,11 +153,11 @@ class Bucket:
         """Return the results, in memory that may be written to."""
         if self.is_in_place:
             return self.channel.input
-        if self._is_mapped:
-            flat, was_written = self.channel.last()
+        if self._mapped is not None:
+            flat, was_written = self._mapped.last()
             if not was_written:
                 return flat
-            self._is_mapped = False
+            self._mapped = None
             self._views.clear()
         if self._copy is None:
             self._copy = self.places[0].param.new_empty(self.n_elems())
@@ -381,7 +385,7 @@ class Reducer:
         bucket. The buckets depend only on device, type, order and size of these gradients, so all
         workers have the same buckets."""
         first = len(self._buckets)
-        last: dict[tuple[torch.device, torch.dtype, int | None], tuple[Bucket, int]] = {}
+        last: dict[Any, tuple[Bucket, int]] = {}
         for i, place in enumerate(places):
             if i in sparse:
                 self._sparse.append(place)
@@ -390,10 +394,11 @@ class Reducer:
             n_bytes = place.param.numel() * place.param.element_size()
             wire = wire_dtype(place.param.dtype, self._coding, n_bytes)
             kind = (place.param.device, place.param.dtype, wire, group)
-            bucket, used = last.get(kind, (None, 0))
-            if bucket is None or (group is None and used + n_bytes > self._bucket_bytes):
-                bucket, used = Bucket(wire), 0
-                self._buckets.append(bucket)
+            found = last.get(kind)
+            if found is None or (group is None and found[1] + n_bytes > self._bucket_bytes):
+                found = Bucket(wire), 0
+                self._buckets.append(found[0])
+            bucket, used = found
             bucket.places.append(place)
             last[kind] = (bucket, used + n_bytes)
         # A tensor that is declared earlier has a larger priority.
@@ -435,7 +440,7 @@ class Reducer:
                 self.on_begin()
         if place.n_passes == self.passes:
             if place.bucket is not None:
-                self._fill(place)
+                self._fill(place, place.bucket)
         elif place.n_passes > self.passes:
             raise AssertionError(
                 f"parameter '{place.name}' got more gradients than "
@@ -446,10 +451,10 @@ class Reducer:
                 "With checkpointing of a layer that is used twice, use use_reentrant=False"
             )
 
-    def _fill(self, place: Place) -> None:
+    def _fill(self, place: Place, bucket: Bucket) -> None:
         """Copy a parameter's gradient into its bucket. If the parameter has no gradient, copy zeros
         instead. If the bucket is then full, send the bucket."""
-        param, bucket = place.param, place.bucket
+        param = place.param
         grad = param.grad
         bucket.channel.check()
         if grad is None:
@@ -499,7 +504,7 @@ class Reducer:
         """Copy the gradients that are not in their buckets yet, and send the buckets."""
         for place in self._places:
             if place.bucket is not None and not place.is_filled:
-                self._fill(place)
+                self._fill(place, place.bucket)
 
     def sum_sparse(self) -> list[torch.Tensor]:
         """Replace sparse gradients by their sums over all workers. Return the parameters that have
