@@ -37,8 +37,9 @@ help:
 	@echo 'make crashes     kill CRASHES (1000) trainers'
 	@echo 'make noticed     measure how soon KILLS (300) crashes are detected'
 	@echo 'make sched-load  a scheduler with 1,000 members and 10,000 tensors'
-	@echo 'make lint        format, folders, names, prose, clang-tidy, cppcheck,'
-	@echo '                 gcc -fanalyzer, shellcheck, manual pages, units, alert rules;'
+	@echo 'make lint        format, folders, names, prose, types of the Python package,'
+	@echo '                 clang-tidy, cppcheck, gcc -fanalyzer, shellcheck, manual pages,'
+	@echo '                 units, alert rules; lint-types: only the types (mypy; download);'
 	@echo '                 DEEP=1: also clang'"'"'s analyser on the unit tests'
 	@echo 'make hooks       let git check commit messages (docs/CONTRIBUTING.md)'
 	@echo 'make fuzz        each fuzz target for FUZZ_S seconds (60) with libFuzzer'
@@ -276,6 +277,12 @@ lint-names:
 # Check that comments and documents are in plain English.
 lint-prose:
 	$(Q)$(PYTHON) tests/prose.py
+# Check the types of the Python package. mypy is in a Python environment below build/mypy, which is
+# made once.
+lint-types:
+	$(Q)python=$$(python3 tests/frontends/environment.py tests/mypy.txt \
+		$(CURDIR)/build/mypy) && cd libbpsclient/python && \
+		$$python -m mypy --cache-dir $(CURDIR)/build/mypy/cache --no-error-summary
 lint-cppcheck:
 	$(Q)cppcheck --quiet -j 2 $(addprefix --include=,$(LINT_H)) \
 		--enable=warning,performance,portability --inline-suppr --std=c11 \
@@ -301,7 +308,7 @@ lint-rules:
 	$(Q)cd systemd/prometheus && promtool check config prometheus.yml >/dev/null && \
 		promtool test rules bps-alerts.test.yml >/dev/null
 lint-tidy: $(patsubst %.c,$(B)/%.tidy,$(LINT_SRC))
-LINTS	:= $(addprefix lint-,format layers names prose cppcheck shell man units rules tidy)
+LINTS	:= $(addprefix lint-,format layers names prose types cppcheck shell man units rules tidy)
 lint-all: $(LINTS)
 	@echo 'lint: clean'
 lint:
