@@ -20,7 +20,7 @@ struct bench_options {
 	unsigned tensors, depth; /* `depth`: push_pulls in flight, <= `tensors` */
 	unsigned rounds;         /* rounds per tensor, or 0 for as many as fit into `seconds` */
 	double seconds;
-	bool is_checking, is_json;
+	bool is_checking, is_json, has_copies;
 	const char *replay;
 	double compute_s; /* seconds of the forward and backward pass of one step */
 	unsigned batch, shrink;

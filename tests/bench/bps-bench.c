@@ -118,7 +118,8 @@ static const char *const ops[] = {[BPS_SUM] = "sum",
 
 static const char usage[] =
 	"usage: bps-bench [--bytes LIST] [--dtype TYPE] [--op OP] [--tensors N]\n"
-	"                 [--depth N] [--rounds N | --seconds S] [--check] [--json]\n"
+	"                 [--depth N] [--copies] [--rounds N | --seconds S] [--check]\n"
+	"                 [--json]\n"
 	"       bps-bench --replay FILE.tsv [--compute SECONDS] [--batch N] [--barrier]\n"
 	"                 [--fifo] [--shrink N] [--dtype TYPE] [--op OP]\n"
 	"                 [--rounds N | --seconds S] [--check] [--json]\n"
@@ -220,6 +221,7 @@ enum {
 	OPT_SHRINK,
 	OPT_BARRIER,
 	OPT_FIFO,
+	OPT_COPIES,
 	OPT_HELP,
 	OPT_VERSION
 };
@@ -232,8 +234,8 @@ static const struct option longopts[] = {{"bytes", 1, NULL, OPT_BYTES},
 	{"json", 0, NULL, OPT_JSON}, {"replay", 1, NULL, OPT_REPLAY},
 	{"compute", 1, NULL, OPT_COMPUTE}, {"batch", 1, NULL, OPT_BATCH},
 	{"shrink", 1, NULL, OPT_SHRINK}, {"barrier", 0, NULL, OPT_BARRIER},
-	{"fifo", 0, NULL, OPT_FIFO}, {"help", 0, NULL, OPT_HELP}, {"version", 0, NULL, OPT_VERSION},
-	{0}};
+	{"fifo", 0, NULL, OPT_FIFO}, {"copies", 0, NULL, OPT_COPIES}, {"help", 0, NULL, OPT_HELP},
+	{"version", 0, NULL, OPT_VERSION}, {0}};
 
 static int parse_option(int c, const char *arg, struct bench_options *o)
 {
@@ -273,6 +275,9 @@ static int parse_option(int c, const char *arg, struct bench_options *o)
 	case OPT_FIFO:
 		o->is_fifo = true;
 		return 0;
+	case OPT_COPIES:
+		o->has_copies = true;
+		return 0;
 	case OPT_HELP:
 		fputs(usage, stdout);
 		exit(0);
@@ -289,7 +294,7 @@ static int parse_option(int c, const char *arg, struct bench_options *o)
  * options would have no effect. */
 static int check_mode(const bool *given, bool is_replay)
 {
-	static const int of_sweep[] = {OPT_BYTES, OPT_TENSORS, OPT_DEPTH, 0};
+	static const int of_sweep[] = {OPT_BYTES, OPT_TENSORS, OPT_DEPTH, OPT_COPIES, 0};
 	static const int of_replay[] = {
 		OPT_COMPUTE, OPT_BATCH, OPT_SHRINK, OPT_BARRIER, OPT_FIFO, 0};
 
@@ -346,8 +351,13 @@ static int parse_options(int argc, char **argv, struct bench_options *o)
 			o->depth);
 		return -1;
 	}
+	if (o->has_copies && o->dtype < BPS_F16) {
+		fprintf(stderr, "bps-bench: --copies needs a --dtype of fractional numbers\n");
+		return -1;
+	}
 	for (unsigned i = 0; i < o->n_bytes; i++)
-		if (o->bytes[i] % (o->dtype >= BPS_Q8 ? sizeof(float) : dtype_size(o->dtype))) {
+		if (o->bytes[i] % (o->has_copies || o->dtype >= BPS_Q8 ? sizeof(float)
+								       : dtype_size(o->dtype))) {
 			fprintf(stderr,
 				"bps-bench: %llu bytes are not a whole number of elements\n",
 				(unsigned long long)o->bytes[i]);

@@ -415,8 +415,11 @@ class Suite:
             figures[name] = after.get(name, 0) - counters.get(name, 0)
         return figures
 
-    def bench(self, bytes_, depth, seconds, check=False):
+    def bench(self, bytes_, depth, seconds, check=False, dtype=None):
+        """Run bps-bench. With `dtype`, the rounds include the copies from and to arrays of f32,
+        which have `bytes_` bytes each."""
         options = ["--bytes", bytes_, "--depth", depth, "--seconds", seconds]
+        options += ["--copies", "--dtype", dtype] if dtype else []
         return self.trainers([*options, "--check"] if check else options)
 
     def replay(self, trace, compute_s, fifo, steps):

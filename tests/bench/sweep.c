@@ -1,6 +1,7 @@
 /* Sweep over sizes. For each size, the program submits `tensors` tensors in turn, with at most
  * `depth` tensors in flight. The program waits for the tensors in the same order. The time of a
- * push_pull begins when the program submits it and ends when the program has the result. */
+ * push_pull begins when the program submits it and ends when the program has the result. With
+ * --copies, the time includes the copies from and to an f32 array of the program. */
 #include "tests/bench/bench.h"
 
 #include <stdlib.h>
@@ -13,6 +14,7 @@ struct sweep {
 	uint64_t bytes, round; /* round: number of submissions of each tensor so far */
 	struct bps_tensor **tensors;
 	double *submitted_s;
+	float *from, *to; /* arrays of the size `bytes`; NULL without --copies */
 	char title[32];
 };
 
@@ -31,7 +33,9 @@ static int declare(struct sweep *s)
 	for (unsigned i = 0; i < o->tensors && rc == 0; i++) {
 		snprintf(name, sizeof(name), "bench.%llu.%u", (unsigned long long)s->bytes, i);
 		rc = bps_declare(s->bench->b, name, o->dtype,
-			pattern_value_count(o->dtype, s->bytes), &s->tensors[i]);
+			o->has_copies ? s->bytes / sizeof(float)
+				      : pattern_value_count(o->dtype, s->bytes),
+			&s->tensors[i]);
 		if (rc == 0)
 			pattern_fill(s->tensors[i], o->op, 0, s->bench->rank);
 	}
@@ -41,12 +45,15 @@ static int declare(struct sweep *s)
 static int submit(struct sweep *s, unsigned i, uint64_t round)
 {
 	const struct bench_options *o = &s->bench->o;
-	int rc;
+	int rc = 0;
 
 	if (o->is_checking)
 		pattern_fill(s->tensors[i], o->op, round, s->bench->rank);
 	s->submitted_s[i] = bench_now_s();
-	rc = bps_push_pull(s->tensors[i], o->op, 0);
+	if (o->has_copies && !o->is_checking)
+		rc = bps_fill_f32(s->tensors[i], s->from, 1);
+	if (rc == 0)
+		rc = bps_push_pull(s->tensors[i], o->op, 0);
 	s->bench->bytes_moved += s->bytes;
 	return rc < 0 ? bench_fail(rc, "cannot submit") : 0;
 }
@@ -57,6 +64,8 @@ static int finish(struct sweep *s, unsigned i, uint64_t round, double *ret_s)
 	int64_t wrong;
 	int rc = bps_wait(s->tensors[i], 0);
 
+	if (rc == 0 && bench->o.has_copies)
+		rc = bps_read_f32(s->tensors[i], s->to, 1);
 	*ret_s = bench_now_s() - s->submitted_s[i];
 	if (rc < 0)
 		return bench_fail(rc, "push_pull failed");
@@ -122,6 +131,27 @@ static int calibrate(struct sweep *s, uint64_t *ret_rounds)
 			rounds *= 2;
 	}
 	return rc ? rc : bench_agree(s->bench, ret_rounds);
+}
+
+/* Make the arrays of --copies. The values differ, as gradients do. */
+static int make_arrays(struct sweep *s)
+{
+	uint32_t x = 1;
+
+	free(s->from);
+	free(s->to);
+	s->from = malloc(s->bytes);
+	s->to = malloc(s->bytes);
+	if (!s->from || !s->to) {
+		fprintf(stderr, "bps-bench: out of memory\n");
+		return -1;
+	}
+	for (uint64_t i = 0; i < s->bytes / sizeof(float); i++) {
+		x = x * 1664525 + 1013904223;
+		s->from[i] = (float)(int32_t)x * 0x1p-31f;
+		s->to[i] = 0;
+	}
+	return 0;
 }
 
 static int measure(struct sweep *s, struct sweep_result *ret)
@@ -194,7 +224,9 @@ int sweep_run(struct bench *bench)
 		s.bytes = o->bytes[i];
 		s.round = 0;
 		bench_size(s.bytes, s.title);
-		rc = declare(&s);
+		rc = o->has_copies ? make_arrays(&s) : 0;
+		if (rc == 0)
+			rc = declare(&s);
 		if (rc == 0)
 			rc = measure(&s, &result);
 		if (rc < 0)
@@ -204,5 +236,7 @@ int sweep_run(struct bench *bench)
 out:
 	free(s.tensors);
 	free(s.submitted_s);
+	free(s.from);
+	free(s.to);
 	return rc;
 }
