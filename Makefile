@@ -95,8 +95,8 @@ all: $(DAEMONS) $(EXECUTORS) $(BPSCTL) $(LIBBPS) $(TOOLBINS) $(EXAMPLEBINS) $(BE
 # compiler vectorizes `x < y ? a : b` on floats only if comparisons cannot trap.
 KERNELS := $(addprefix common/data/,block.o convert.o reduce.o)
 KERNEL_FLAGS := -O3 -ffp-contract=off -fno-trapping-math
-AVX2_FLAGS := -mavx2 -mf16c
-AVX512_FLAGS := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mf16c
+AVX2_FLAGS := -mavx2 -mfma -mf16c
+AVX512_FLAGS := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
 
 include tests/sim/sim.mk
 include tests/scale/scale.mk

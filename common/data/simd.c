@@ -19,7 +19,7 @@ static bool simd_is_usable(enum simd simd)
 	/* The kernels for AVX2 also need F16C, which every CPU with AVX2 has. F16C is not checked,
 	 * because __builtin_cpu_supports of clang does not accept the name "f16c". */
 	if (simd == SIMD_AVX2)
-		return __builtin_cpu_supports("avx2");
+		return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 	if (simd == SIMD_AVX512)
 		return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
 		       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");

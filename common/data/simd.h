@@ -9,8 +9,8 @@
 
 enum simd {
 	SIMD_PORTABLE, /* what every CPU of the architecture has: SSE2, NEON or VSX */
-	SIMD_AVX2,     /* AVX2 and F16C */
-	SIMD_AVX512,   /* AVX-512 F, BW, DQ and VL */
+	SIMD_AVX2,     /* AVX2, FMA and F16C */
+	SIMD_AVX512,   /* AVX-512 F, BW, DQ and VL, FMA and F16C */
 	SIMD_COUNT
 };
 

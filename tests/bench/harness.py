@@ -226,7 +226,7 @@ class Suite:
     agents. alone: number of further servers. Each of them has its own host, after the agents'
     hosts. provider: transport of data connections. meet: if "all", all loopback addresses count as
     one host, so that the daemons use the same-host path. Otherwise each address counts as a host.
-    Shaped hosts are always separate.
+    Shaped hosts are always separate. workers: number of workers at each agent.
     """
 
     def __init__(
@@ -244,10 +244,12 @@ class Suite:
         server_arg="",
         agent_arg="",
         nic_mbps=None,
+        workers=1,
     ):
         folder = Path(tempfile.mkdtemp(dir=folder))
         self.build, self.lab, self.processes, self.folder = build.resolve(), lab, processes, folder
         self.same_host, self.provider, self.meet = same_host, provider, meet
+        self.workers, self.pids = workers, {}
         self.daemons, self.n_jobs, self.n_metrics = [], 0, 0
         self.agent_hosts = lab.hosts[1 : 1 + agents]
         self.server_hosts = [self.agent_hosts[i % agents] for i in range(beside)] + lab.hosts[
@@ -352,6 +354,7 @@ class Suite:
             )
         os.close(w)
         self.daemons.append(p)
+        self.pids.setdefault(program, []).append(p.pid)
         self.processes.daemons.append(p)
         data, end = b"", time.monotonic() + 30
         with os.fdopen(r, "rb", buffering=0) as f:
@@ -368,6 +371,10 @@ class Suite:
 
     def cpu(self):
         return sum(cpu_s(p.pid) for p in self.daemons)
+
+    def cpu_of(self):
+        """Return {program: CPU seconds of its daemons}."""
+        return {program: sum(map(cpu_s, pids)) for program, pids in self.pids.items()}
 
     def metrics(self, daemons):
         """Return {counter: its sum over daemons of one kind}."""
@@ -386,31 +393,37 @@ class Suite:
         return total
 
     def trainers(self, options):
-        """Run a bps-bench at each agent.
+        """Run the workers, each a bps-bench.
 
-        Return one dict with the figures that rank 0 reports, the CPU seconds that all processes use
-        per GB, and two counters of the agents.
+        Return one dict with the figures that rank 0 reports, the CPU seconds per GB of a worker's
+        tensors that all processes, the agents and the servers use, and two counters of the agents.
         """
         self.n_jobs += 1
-        n, started = len(self.agent_hosts), []
-        for i, host in enumerate(self.agent_hosts):
+        n, started = len(self.agent_hosts) * self.workers, []
+        for rank in range(n):
+            i, local = divmod(rank, self.workers)
+            host = self.agent_hosts[i]
             env = {
                 "BPS_JOB": f"bench{self.n_jobs}",
-                "BPS_RANK": str(i),
+                "BPS_RANK": str(rank),
                 "BPS_SIZE": str(n),
-                "BPS_LOCAL_RANK": "0",
-                "BPS_LOCAL_SIZE": "1",
+                "BPS_LOCAL_RANK": str(local),
+                "BPS_LOCAL_SIZE": str(self.workers),
                 "BPS_AGENT_SOCKET": str(self.sockets[i]),
                 "BPS_TIMEOUT": "120s",
             }
             started.append((host, [self.build / "bps-bench", "--json", *map(str, options)], env))
-        before, counters = self.cpu(), self.metrics(self.agent_http)
+        before, counters = self.cpu_of(), self.metrics(self.agent_http)
         out, cpu = self.processes.run(started)
-        cpu += self.cpu() - before
+        used = {program: s - before[program] for program, s in self.cpu_of().items()}
+        cpu += sum(used.values())
         after = self.metrics(self.agent_http)
         result = json.loads(out)
         figures = result["results"][0]
-        figures["cpu_s_per_gb"] = cpu / (result["bytes_moved"] / 1e9)
+        moved_gb = result["bytes_moved"] / 1e9
+        figures["cpu_s_per_gb"] = cpu / moved_gb
+        figures["agents_s_per_gb"] = used["bps-agent"] / moved_gb
+        figures["servers_s_per_gb"] = used["bps-server"] / moved_gb
         for name in ("bps_agent_repush_total", "bps_agent_reconnects_total"):
             figures[name] = after.get(name, 0) - counters.get(name, 0)
         return figures

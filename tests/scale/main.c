@@ -139,7 +139,7 @@ static int parse_bytes(const char *text, double *ret)
 
 static int parse_dtype(const char *text, uint8_t *ret)
 {
-	for (uint8_t d = 0; d < 16; d++) {
+	for (uint8_t d = 0; d < UINT8_MAX; d++) {
 		if (dtype_bytes(d) && strcmp(dtype_name(d), text) == 0) {
 			*ret = d;
 			return 0;

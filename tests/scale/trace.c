@@ -63,7 +63,7 @@ static void make_layers(struct scale_trace *t, const struct scale_options *o)
 	for (uint32_t i = 0; i < t->n_tensors; i++) {
 		struct scale_tensor_def *d = &t->tensors[i];
 
-		d->bytes = d->elems * dtype_bytes(o->dtype);
+		d->bytes = dtype_elems(o->dtype, d->elems) * dtype_bytes(o->dtype);
 		if (!layer || d->macs) {
 			layer = &t->layers[t->n_layers++];
 			layer->first = i;

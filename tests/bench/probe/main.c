@@ -88,7 +88,8 @@ static int usage(void)
 	      "       bps-probe crc BYTES PART SECONDS\n"
 	      "       bps-probe cores PROCESSES SECONDS\n"
 	      "       bps-probe sum BYTES PART MEMBERS SECONDS\n"
-	      "       bps-probe part BYTES SERVERS\n",
+	      "       bps-probe part BYTES SERVERS\n"
+	      "       bps-probe kernels SECONDS\n",
 		stderr);
 	return EX_USAGE;
 }
@@ -96,7 +97,7 @@ static int usage(void)
 int main(int argc, char **argv)
 {
 	const size_t mem = (size_t)1 << 32;
-	double seconds = argc > 3 ? strtod(argv[argc - 1], NULL) : 0;
+	double seconds = argc > 2 ? strtod(argv[argc - 1], NULL) : 0;
 
 	if (argc == 7 && !strcmp(argv[1], "raw"))
 		probe_raw((unsigned)number(argv[2], PROBE_MEMBERS_MAX),
@@ -109,6 +110,8 @@ int main(int argc, char **argv)
 	else if (argc == 6 && !strcmp(argv[1], "sum"))
 		probe_sum(number(argv[2], mem), number(argv[3], mem),
 			(unsigned)number(argv[4], PROBE_MEMBERS_MAX), seconds);
+	else if (argc == 3 && !strcmp(argv[1], "kernels"))
+		probe_kernels(seconds);
 	else if (argc == 4 && !strcmp(argv[1], "part"))
 		part(number(argv[2], mem), (unsigned)number(argv[3], 1024));
 	else

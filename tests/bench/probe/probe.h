@@ -7,6 +7,7 @@
  *   cpu.c    crc32c of the bytes of a partition; how much processor time n processes get in total
  *   sum.c    the sums of the server's core
  *   plain.c  plain loops, for comparison with the sums of the server's core
+ *   kernels.c  conversions and sums of one core, from memory
  *   main.c   "part": the partition size that the scheduler chooses for a tensor of f32
  *
  * The program has one thread. The commands "raw" and "cores" (in cpu.c) also start processes. */
@@ -37,6 +38,8 @@ void probe_crc(size_t bytes, size_t part, double seconds);
 /* Measure the total number of CPU seconds per second that n processes get. Each process only reads
  * the clock in a loop. */
 void probe_cores(unsigned n, double seconds);
+/* Measure the conversions and sums of one core, for `seconds` in all. */
+void probe_kernels(double seconds);
 void probe_sum(size_t bytes, size_t part, unsigned members, double seconds);
 
 /* plain_add and plain_sum are the loops that a programmer would write first. The operands have the
