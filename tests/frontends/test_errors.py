@@ -218,7 +218,7 @@ import torch
 import torch.distributed as dist
 import bps
 import bps.torch
-from bps._job import Tensor
+from bps._tensor import Tensor
 
 way = "{way}"
 dist.init_process_group("bps", init_method="bps://")

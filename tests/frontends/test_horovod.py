@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import bps.torch
-from bps._job import Tensor
+from bps._tensor import Tensor
 
 EMISMATCH = -10003
 

@@ -15,7 +15,7 @@ import torch
 
 import bps.torch as bps
 from bps import _core
-from bps import _job as bps_job
+from bps import _tensor as bps_tensor
 from bps.torch import _reducer
 from bps.torch._channels import open_channels
 
@@ -1735,8 +1735,8 @@ def test_a_step_may_be_repeated_after_a_time_out_of_its_comparison(monkeypatch):
     ((model(x[mine()]) - y[mine()]) ** 2).mean().backward()
     if bps.rank() == 0:
         with monkeypatch.context() as patch:
-            wait = bps_job.Tensor.finish
-            patch.setattr(bps_job.Tensor, "finish", lambda self, **_: wait(self, 0.05))
+            wait = bps_tensor.Tensor.finish
+            patch.setattr(bps_tensor.Tensor, "finish", lambda self, **_: wait(self, 0.05))
             for _ in range(3):
                 with pytest.raises(bps.Timeout):
                     optimizer.step()

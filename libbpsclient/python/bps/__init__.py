@@ -14,7 +14,8 @@ Example::
 Only the methods that take or return arrays need NumPy. See bpsclient(3) for the calls.
 """
 
-from bps._job import GpuTensor, Job, Tensor, open
+from bps._gpu_tensor import GpuTensor
+from bps._job import Job, open
 from bps._library import (
     ABI,
     AVG,
@@ -35,6 +36,7 @@ from bps._library import (
     Worker,
     version,
 )
+from bps._tensor import Tensor
 
 globals().update(CODES)  # defines the error codes bps.EBUSY, bps.ETIMEDOUT, ...
 

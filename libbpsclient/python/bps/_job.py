@@ -1,418 +1,39 @@
-"""Jobs and tensors: one class per C struct, one method per C function, see bpsclient(3)."""
+"""Jobs: one method per C function, see bpsclient(3)."""
 
 from __future__ import annotations
 
 import ctypes
-import errno
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bps import _compare
+from bps._gpu_tensor import GpuTensor, uuid_bytes
 from bps._library import (
     ABI,
     CODES,
-    DTYPES,
     PRIORITY_AUTO,
     SUM,
     DeclStruct,
     Error,
-    Info,
-    InfoStruct,
     Options,
     Traffic,
     TrafficStruct,
     Worker,
-    WorkerStruct,
     check,
     dtype_number,
     encode,
     lib,
     milliseconds,
 )
+from bps._tensor import Shape, Tensor, workers_of
 
 if TYPE_CHECKING:
     import numpy as np
 
-Shape = int | Sequence[int]
 DESCRIPTION_BYTES = 128  # length of the text with which workers compare their arrays
-
-
-def _uuid(gpu: Any) -> bytes | None:
-    """Return the 16 bytes of a GPU's UUID; None for None.
-
-    The argument may be a string as nvidia-smi -L prints it ("GPU-8a2f..."), a uuid.UUID, or the
-    UUID of PyTorch's device properties.
-
-    Raises:
-        Error: the argument is none of these.
-    """
-    if gpu is None:
-        return None
-    value, raw = getattr(gpu, "bytes", gpu), b""
-    try:
-        if isinstance(value, str):
-            raw = bytes.fromhex(value.removeprefix("GPU-").replace("-", ""))
-        elif isinstance(value, (bytes, bytearray, memoryview, list)):
-            raw = bytes(value)
-    except (TypeError, ValueError):
-        pass  # `raw` stays empty, and the check below raises an error
-    if len(raw) != 16:
-        raise Error(
-            -errno.EINVAL,
-            "the argument is not a GPU's UUID: pass 16 bytes, or GPU-8a2f... as nvidia-smi -L "
-            "prints it",
-        )
-    return raw
-
-
-def _workers(call: Callable[[Any, int], int]) -> list[Worker]:
-    n = check(call(None, 0))
-    while True:
-        raw = (WorkerStruct * max(n, 1))()
-        room, n = n, check(call(raw, n))
-        if n <= room:
-            return [
-                Worker(
-                    w.rank,
-                    bool(w.is_lost),
-                    bool(w.is_new),
-                    bool(w.is_missing),
-                    w.host.decode(errors="replace"),
-                    w.why.decode(errors="replace"),
-                )
-                for w in raw[:n]
-            ]
-
-
-class Tensor:
-    """A declared tensor in memory that is shared with the agent.
-
-    A tensor keeps its :class:`Job` object alive, but not the job itself. After the job is closed,
-    the program must not use the memory of the tensor.
-
-    Attributes:
-        job (Job): the job in which it was declared.
-        name (str): its name, the same at all workers.
-        dtype (str): its element type, a key of :data:`bps.DTYPES`.
-        shape (tuple[int, ...]): its shape.
-        n_elems (int): the number of its elements.
-        n_bytes (int): the size of its input; its output has the same size.
-    """
-
-    def __init__(
-        self, job: Job, handle: int, name: str, dtype: str, shape: tuple[int, ...]
-    ) -> None:
-        self.job, self.name, self.dtype, self.shape = job, name, dtype, shape
-        self.n_elems = math.prod(shape)
-        self.n_bytes = self.n_elems * int(DTYPES[dtype][1][1:])
-        self._handle = handle
-        self._input: np.ndarray | None = None
-        job._tensors.add(self)
-
-    def _view(self, address: int) -> np.ndarray:
-        import numpy as np
-
-        raw = (ctypes.c_char * self.n_bytes).from_address(address)
-        return np.frombuffer(raw, dtype=DTYPES[self.dtype][1]).reshape(self.shape)
-
-    @property
-    def handle(self) -> int:
-        self.job.handle  # noqa: B018 - raises an error if the job cannot be used
-        return self._handle
-
-    @property
-    def input_address(self) -> int:
-        """Address of the ``n_bytes`` bytes that the next push_pull reads. Write to these bytes only
-        while no push_pull is in flight."""
-        return lib.bps_input(self.handle)
-
-    @property
-    def output_address(self) -> int | None:
-        """Address of the result of the last completed round. The result has ``n_bytes`` bytes and
-        must not be written to. None before the first round."""
-        return lib.bps_output(self.handle)
-
-    @property
-    def result_address(self) -> int:
-        """Address of the result of the last completed round, which must exist."""
-        address = self.output_address
-        assert address, "a round is complete"
-        return address
-
-    @property
-    def input(self) -> np.ndarray | None:
-        """The input as a NumPy array; None while the job is suspended."""
-        if self.handle and self._input is None and not self.job._is_suspended:
-            self._input = self._view(self.input_address)
-        return self._input
-
-    @property
-    def output(self) -> np.ndarray | None:
-        """The result of the last completed round, read-only; None if no round is complete. The
-        array is valid until the second push_pull after the round that the array belongs to."""
-        address = self.output_address
-        if not address:
-            return None
-        view = self._view(address)
-        view.flags.writeable = False
-        return view
-
-    @property
-    def outputs(self) -> tuple[np.ndarray, np.ndarray]:
-        """The two result buffers, read-only, valid until the job is suspended or closed.
-
-        The result of round ``n`` is in ``outputs[n & 1]``; ``info.round`` is the last completed
-        round. So a program can read this property once, and use both arrays in all rounds. These
-        buffers do not hold averages of integers. For such averages, use :attr:`output`.
-        """
-        addresses = (ctypes.c_void_p * 2)()
-        check(lib.bps_outputs(self.handle, addresses))
-        views = self._view(addresses[0] or 0), self._view(addresses[1] or 0)
-        for view in views:
-            view.flags.writeable = False
-        return views
-
-    def map_results(self) -> Results:
-        """Map the two result buffers again, copy-on-write, so that the caller may write to them.
-
-        Raises:
-            Error: -EOPNOTSUPP in a job of one worker, whose results are not shared with an agent.
-        """
-        handle = ctypes.c_void_p()
-        check(lib.bps_results_map(self.handle, ctypes.byref(handle)))
-        return Results(self, handle)
-
-    def write_memory(self, at: int, address: int, n_bytes: int) -> None:
-        """Copy ``n_bytes`` bytes from the memory at ``address`` to the input. In the input, the
-        copied bytes begin at the byte offset ``at``."""
-        check(lib.bps_write(self.handle, at, address, n_bytes))
-
-    def read_memory(self, at: int, address: int, n_bytes: int) -> None:
-        """Copy ``n_bytes`` bytes of the output to the memory at ``address``. In the output, the
-        copied bytes begin at the byte offset ``at``."""
-        check(lib.bps_read(self.handle, at, address, n_bytes))
-
-    def fill(self, src: Any, scale: float = 1.0) -> None:
-        """Multiply the values of ``src`` by a factor, and write the products to the tensor's input.
-        The tensor must have a floating-point type; bf16 is allowed.
-
-        Args:
-            src: an array of n_elems values, of f32 or of a type that NumPy converts to f32 safely.
-            scale (float): the factor, rounded to f32. Each product is rounded once, to the nearest
-                value, ties to even.
-
-        Raises:
-            Error: EBUSY while a push_pull of this tensor is in flight; -EINVAL for a tensor of
-                integers.
-        """
-        import numpy as np
-
-        src = np.asarray(src)
-        if not np.can_cast(src.dtype, np.float32) or src.size != self.n_elems:
-            raise ValueError(
-                f"{self.name}: the array has {src.size} values of {src.dtype}, but fill() needs "
-                f"{self.n_elems} of f32"
-            )
-        src = np.ascontiguousarray(src, dtype=np.float32)
-        check(lib.bps_fill_f32(self.handle, src.ctypes.data, scale))
-
-    def read(self, scale: float = 1.0) -> np.ndarray:
-        """Return the output, multiplied by a factor. The tensor must have a floating-point type;
-        bf16 is allowed.
-
-        Args:
-            scale (float): the factor, rounded to f32.
-
-        Returns:
-            numpy.ndarray: f32 values in the tensor's shape.
-
-        Raises:
-            Error: -EINVAL for a tensor of integers, or if no round is complete.
-        """
-        import numpy as np
-
-        out = np.empty(self.shape, np.float32)
-        check(lib.bps_read_f32(self.handle, out.ctypes.data, scale))
-        return out
-
-    @property
-    def contributors(self) -> int:
-        """Number of workers whose values are in the last completed round."""
-        return lib.bps_contributors(self.handle)
-
-    @property
-    def info(self) -> Info:
-        """The last completed round, and the number of workers that contributed to it."""
-        raw = InfoStruct()
-        check(lib.bps_tensor_info(self.handle, ctypes.byref(raw)))
-        return Info(raw.round, raw.contributors, raw.contributors_most)
-
-    def contributor_list(self) -> list[Worker]:
-        """Return the workers of the job. ``is_missing`` is set for each worker whose values are
-        missing in some part of this tensor's last round."""
-        return _workers(lambda raw, n: lib.bps_contributor_list(self.handle, raw, n))
-
-    def push_pull(self, op: int = SUM, priority: int = PRIORITY_AUTO) -> None:
-        """Submit the input for reduction over all workers, and return at once.
-
-        Args:
-            op (int): one of SUM, PROD, MAX, MIN, AVG, and for integers BAND, BOR, BXOR. Sums of
-                integers wrap; AVG of integers is the floor of the exact mean.
-            priority (int): tensors with a larger priority are sent first. By default the tensor
-                that was declared first is sent first.
-
-        Raises:
-            Error: EBUSY while a push_pull of this tensor is in flight. If the job has failed, the
-                error with which the job failed.
-        """
-        check(lib.bps_push_pull(self.handle, op, priority))
-
-    def push_pull_copy(
-        self, src: Any, dst: np.ndarray | None = None, op: int = SUM, priority: int = PRIORITY_AUTO
-    ) -> None:
-        """Copy the array src, and submit the copy. When a later :meth:`wait` or :meth:`poll` finds
-        that the round is complete, that method writes the result to dst."""
-        import numpy as np
-
-        kind = np.dtype(DTYPES[self.dtype][1])
-        src = np.asarray(src)
-        if not np.can_cast(src.dtype, kind, "same_kind"):
-            raise ValueError(
-                f"{self.name}: an array of {src.dtype} cannot be sent as {self.dtype} ({kind})"
-            )
-        src = np.ascontiguousarray(src, dtype=kind)
-        if src.size != self.n_elems:
-            raise ValueError(
-                f"{self.name}: the array has {src.size} values, but the tensor has {self.n_elems}"
-            )
-        if dst is not None and (
-            dst.dtype != kind
-            or dst.size != src.size
-            or not dst.flags.c_contiguous
-            or not dst.flags.writeable
-        ):
-            raise ValueError(
-                f"{self.name}: dst must be a contiguous writable {kind} array of {src.size} values"
-            )
-        address = dst.ctypes.data if dst is not None else None
-        check(lib.bps_push_pull_copy(self.handle, src.ctypes.data, address, op, priority))
-        self.job._copied[self._handle] = dst  # keep dst alive until the result is written
-
-    def poll(self) -> bool:
-        """Return True if the last submitted round is complete, or no round was submitted."""
-        return check(lib.bps_poll(self.handle)) == 1
-
-    def wait(self, timeout: float | None = None) -> np.ndarray | None:
-        """Wait for the last submitted round, and return the output.
-
-        Wait for at most ``timeout`` seconds. If ``timeout`` is None, use the job's time-out. After
-        a KeyboardInterrupt the round is still in flight, and the caller may wait again.
-        """
-        self.finish(timeout, is_interruptible=True)
-        return self.output
-
-    def finish(self, timeout: float | None = None, is_interruptible: bool = False) -> None:
-        """Wait as :meth:`wait` does, but return no array. Does not need NumPy.
-
-        Args:
-            timeout (float, optional): seconds; None: the job's time-out.
-            is_interruptible (bool): let signal handlers run during the wait. A handler may raise
-                KeyboardInterrupt.
-        """
-        if not is_interruptible:
-            check(lib.bps_wait(self.handle, milliseconds(timeout)))
-            return
-        begun_ns = ctypes.c_uint64()
-        handle, limit, rc = self.handle, milliseconds(timeout), -errno.EINTR
-        while rc == -errno.EINTR:  # Python runs signal handlers before each repeated call
-            rc = lib.bps_wait_intr(handle, limit, ctypes.byref(begun_ns))
-        check(rc)
-
-
-class Mapping:
-    """Mapped memory of a :class:`Results`. When the Mapping is freed, the memory is unmapped."""
-
-    def __init__(self, handle: ctypes.c_void_p) -> None:
-        self.handle = handle
-        # Keep the memory at exit, because functions that run later may read it.
-        weakref.finalize(self, lib.bps_results_unmap, handle).atexit = False
-
-
-class Results:
-    """The two result buffers of a tensor, mapped copy-on-write: no other process sees the caller's
-    writes. :meth:`Tensor.map_results` returns this object.
-
-    Attributes:
-        mapping (Mapping): keeps the memory mapped, also after the job is closed.
-    """
-
-    def __init__(self, tensor: Tensor, handle: ctypes.c_void_p) -> None:
-        self._tensor, self.mapping = tensor, Mapping(handle)
-
-    def last(self) -> tuple[int, bool]:
-        """Get the result of the last completed round. If the caller has written to the buffer of
-        this result, this method first discards those writes.
-
-        Returns:
-            tuple: address of the result, and whether there were such writes.
-        """
-        self._tensor.handle  # noqa: B018 - raises an error if the job cannot be used
-        address = ctypes.c_void_p()
-        rc = check(lib.bps_results_last(self.mapping.handle, ctypes.byref(address)))
-        return address.value or 0, rc == 1
-
-
-class GpuTensor:
-    """A tensor in device memory at ``address``. The result of a push_pull replaces the
-    tensor's values. Methods take the address of a CUDA stream as a number. 0 is the default
-    stream."""
-
-    def __init__(
-        self, job: Job, handle: ctypes.c_void_p, name: str, dtype: str, n_elems: int, address: int
-    ) -> None:
-        self.job, self.name, self.dtype, self.n_elems, self.address = (
-            job,
-            name,
-            dtype,
-            n_elems,
-            address,
-        )
-        self._handle = handle
-
-    @property
-    def handle(self) -> ctypes.c_void_p:
-        self.job.handle  # noqa: B018 - raises an error if the job cannot be used
-        return self._handle
-
-    @property
-    def contributors(self) -> int:
-        """Number of workers whose values are in the last completed round."""
-        return lib.bps_contributors(self.handle)
-
-    def push_pull(self, op: int = SUM, priority: int = PRIORITY_AUTO, stream: int = 0) -> None:
-        """Submit for reduction the values that the tensor will have when the stream has completed
-        all earlier work. Return at once, without waiting for this work.
-
-        Raises:
-            Error: -EOPNOTSUPP for AVG of integers; EBUSY while 8 rounds are in flight.
-        """
-        check(lib.bps_gpu_push_pull(self.handle, op, priority, stream))
-
-    def wait_stream(self, stream: int = 0) -> None:
-        """Make later work of the stream wait for the result of the last push_pull. Return at
-        once."""
-        check(lib.bps_gpu_wait_stream(self.handle, stream))
-
-    def poll(self) -> bool:
-        """Return whether the last submitted round is complete."""
-        return check(lib.bps_poll(self.handle)) == 1
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Block this thread until the last submitted round is complete."""
-        check(lib.bps_wait(self.handle, milliseconds(timeout)))
 
 
 class Job:
@@ -555,7 +176,7 @@ class Job:
 
     def workers(self) -> list[Worker]:
         """Return the workers of the job by rank, including those that were lost."""
-        return _workers(lambda raw, n: lib.bps_workers(self.handle, raw, n, None))
+        return workers_of(lambda raw, n: lib.bps_workers(self.handle, raw, n, None))
 
     def traffic(self) -> Traffic:
         """Return how many bytes this machine's agent has sent and received for all of its jobs, see
@@ -572,7 +193,7 @@ class Job:
             uuid: UUID of the GPU, as 16 bytes or "GPU-8a2f...". None selects the current device
                 of the calling thread.
         """
-        check(lib.bps_gpu_open(self.handle, _uuid(uuid)))
+        check(lib.bps_gpu_open(self.handle, uuid_bytes(uuid)))
 
     gpu_route = property(lambda self: lib.bps_gpu_route(self.handle).decode())
 

@@ -30,8 +30,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from bps import _compare
-from bps._job import Job, Tensor
+from bps._job import Job
 from bps._library import CODES, DTYPES, MAX, SUM, Error, Timeout
+from bps._tensor import Tensor
 
 # Unnamed tensors are sent in pieces. PIECES lists the sizes of the pieces in bytes. At most
 # PIECES_IN_FLIGHT pieces of each size may be in flight.

@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from bps._job import GpuTensor, Job
+from bps._gpu_tensor import GpuTensor
+from bps._job import Job
 from bps._library import CODES, Error
 from bps._runtime import Runtime, Slot
 from bps.torch._memory import (
