@@ -48,6 +48,7 @@ from bps._sets import ProcessSet, add_process_set, global_process_set, remove_pr
 from bps.torch import elastic
 from bps.torch._ddp import DistributedDataParallel, HookState, ddp_hook
 from bps.torch._handle import Handle
+from bps.torch._join import join
 from bps.torch._ops import (
     allgather,
     allgather_async,
@@ -84,7 +85,6 @@ from bps.torch._optimizer import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
-from bps.torch._reducer import join
 from bps.torch._sync_batch_norm import SyncBatchNorm
 
 if torch.distributed.is_available():

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from bps.torch._reducer import Bucket, Reducer
+from bps.torch._bucket import Bucket
+from bps.torch._reducer import Reducer
 
 
 class CrossBarrier:

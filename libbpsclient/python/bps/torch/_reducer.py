@@ -1,12 +1,7 @@
-"""Reduction of gradients in buckets, which are groups of gradients that are sent together.
+"""Reduction of gradients in buckets (:mod:`bps.torch._bucket`).
 
 When autograd has computed a gradient, a hook copies it into its bucket, and a full bucket is sent.
-A bucket is the input of one bps tensor. When the sums are complete, each parameter's ``.grad``
-becomes a view of the tensor's result, which is mapped copy-on-write. So the sums are not copied. A
-script may write to ``.grad``, for example to clip gradients. The kernel then copies the written
-pages, which is slower than a copy of the whole bucket. So after the first write to a bucket's
-gradients, the reducer copies the bucket's results to a permanent buffer. No thread is started. The
-caller of :meth:`Reducer.finish` waits for the sums.
+No thread is started. The caller of :meth:`Reducer.finish` waits for the sums.
 
 Gradients are assigned to buckets at the end of the first step. First the workers compare the names,
 shapes and types of their parameters. If only the order of the names differs, the order of the
@@ -15,165 +10,32 @@ gradients are gathered instead of summed. Parameters that need a gradient only l
 were frozen or were added, get buckets in the first step in which they need one.
 
 The first bucket has one more element at its end. A worker that trains sends 1 in this element, and
-a worker that has called :func:`join` sends 0. If the sum is 0, all workers have called ``join``.
+a worker that has called :func:`bps.torch.join` sends 0. If the sum is 0, all workers have called
+``join``.
 """
 
 from __future__ import annotations
 
-import gc
-import itertools
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent import futures
 from typing import Any
 
 import torch
 
 import bps
-from bps import _compare, _core
+from bps import _compare
 from bps._compression import RAW, Coding
 from bps._runtime import IN_FLIGHT, OPS, Slot
 from bps._sets import ProcessSet, global_process_set
-from bps.torch._channels import Channel, HostChannel, check_gradient, open_channels
-from bps.torch._memory import (
-    COPIED_BYTES,
-    described,
-    has_storage_of,
-    input_view,
-    output_view,
-    wire_dtype,
-)
+from bps.torch._bucket import Bucket, Place
+from bps.torch._channels import check_gradient, open_channels
+from bps.torch._memory import described, has_storage_of, input_view, output_view, wire_dtype
 from bps.torch._ops import gather_sparse
 
 BUCKET_BYTES = 16 << 20
 WHAT = "the gradients of an optimizer or a module"  # for the text of errors
-
-
-class Place:
-    """The place of one parameter's gradient in a bucket."""
-
-    __slots__ = ("bucket", "input", "is_filled", "is_large", "n_passes", "name", "param")
-
-    input: torch.Tensor  # the gradient's part of the bucket's input
-
-    def __init__(self, name: str, param: torch.Tensor) -> None:
-        self.name, self.param = name, param
-        self.bucket: Bucket | None = None  # None: not assigned yet, or the gradient is sparse
-        self.n_passes = 0  # number of backward passes in this step
-        self.is_filled = False  # whether the gradient has been copied into the bucket
-        self.is_large = param.numel() * param.element_size() >= COPIED_BYTES
-
-
-class Bucket:
-    """Gradients of one type that are sent together, in one bps tensor.
-
-    Args:
-        wire (torch.dtype): type in which the gradients are sent.
-    """
-
-    __slots__ = (
-        "_copy", "_inputs", "_mapped", "_small", "_views", "channel", "is_handed_over",
-        "is_in_place", "n_ready", "places", "wire",
-    )  # fmt: skip
-
-    def __init__(self, wire: torch.dtype) -> None:
-        self.wire = wire
-        self.places: list[Place] = []
-        self.n_ready = 0
-        self.is_handed_over = False  # True from step() until CrossBarrier collects the bucket
-
-    def n_elems(self) -> int:
-        """Return the number of elements of all gradients in the bucket."""
-        return sum(p.param.numel() for p in self.places)
-
-    def attach(self, channel: Channel, is_scaled: bool) -> None:
-        """Use this channel's memory for the bucket. Assign a part of the memory to each gradient.
-
-        Args:
-            channel (Channel): memory of at least :meth:`n_elems` elements.
-            is_scaled (bool): the results are multiplied by a factor, so they must be copied.
-        """
-        self.channel = channel
-        is_same = channel.input.dtype == self.places[0].param.dtype
-        self.is_in_place = channel.is_in_place and is_same
-        # The channel, if the results are mapped.
-        self._mapped: HostChannel | None = None
-        if isinstance(channel, HostChannel) and is_same and not is_scaled and channel.map():
-            self._mapped = channel
-        self._copy: torch.Tensor | None = None
-        # key: address of the results; value: the gradients, which are views of these results
-        self._views: dict[int, list[torch.Tensor]] = {}
-        # Small gradients that are not copied yet, and their parts of the input. One call copies all
-        # of them, because a call for each would take longer than the copies.
-        self._small: list[torch.Tensor] = []
-        self._inputs: list[torch.Tensor] = []
-        for place, part in zip(self.places, self._parts(channel.input)):
-            place.bucket, place.input = self, part
-
-    def _parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Return each gradient's part of ``flat``, in the shape of the gradient's parameter."""
-        params = [place.param for place in self.places]
-        ends = itertools.accumulate(param.numel() for param in params)
-        return [_shaped(flat[end - p.numel() : end], p) for p, end in zip(params, ends)]
-
-    def fill(self, place: Place, grad: torch.Tensor) -> None:
-        """Copy a gradient to its place, or let :meth:`pack` copy it."""
-        if grad.requires_grad:  # true after backward(create_graph=True)
-            grad = grad.detach()
-        if grad.is_sparse:
-            place.input.copy_(grad.to_dense())
-        elif place.is_large:
-            self.channel.write(place.input, grad)
-        else:
-            self._small.append(grad)
-            self._inputs.append(place.input)
-
-    def pack(self, factor: float) -> None:
-        """Copy the remaining gradients, and multiply all gradients by a factor."""
-        if self._small:
-            torch._foreach_copy_(self._inputs, self._small)
-            self._small.clear()
-            self._inputs.clear()
-        if factor != 1.0:
-            self.channel.input[: self.n_elems()].mul_(factor)
-
-    def deliver(self, factor: float) -> None:
-        """Let the parameters' ``.grad`` be the complete results, multiplied by a factor."""
-        flat = self._result()
-        if factor != 1.0:
-            flat.mul_(factor)
-        grads = self._views.get(flat.data_ptr())
-        if grads is None:
-            grads = self._views[flat.data_ptr()] = self._parts(flat)
-        for place, grad in zip(self.places, grads):
-            if place.param.requires_grad:  # an optimizer would decay a parameter that is frozen
-                place.param.grad = grad
-
-    def _result(self) -> torch.Tensor:
-        """Return the results, in memory that may be written to."""
-        if self.is_in_place:
-            return self.channel.input
-        if self._mapped is not None:
-            flat, was_written = self._mapped.last()
-            if not was_written:
-                return flat
-            self._mapped = None
-            self._views.clear()
-        if self._copy is None:
-            self._copy = self.places[0].param.new_empty(self.n_elems())
-        self.channel.read(self._copy)
-        return self._copy
-
-
-def _shaped(flat: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
-    """Return a view of flat memory. The view has the parameter's shape. It also has the parameter's
-    strides if they leave no gaps, for example in the format channels_last."""
-    if param.is_contiguous() or not torch.ops.aten.is_non_overlapping_and_dense(param):
-        return flat.view(param.shape)
-    return flat.as_strided(param.shape, param.stride())
-
-
-_reducers: weakref.WeakSet[Reducer] = weakref.WeakSet()  # all reducers whose hooks are registered
+# All reducers whose hooks are registered.
+open_reducers: weakref.WeakSet[Reducer] = weakref.WeakSet()
 
 
 class Reducer:
@@ -244,7 +106,7 @@ class Reducer:
         self._n_steps = 0  # steps since the plan was empty, or was adopted at all workers
         self._new_owner: str | None = None  # a parameter that a newer reducer reduces
         self.add(named)
-        _reducers.add(self)
+        open_reducers.add(self)
         self._runtime.reopened.add(self)
 
     def add(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
@@ -268,7 +130,7 @@ class Reducer:
             wire_dtype(place.param.dtype)
         self._idle = idle
         mine = {id(place.param): place.name for place in new}
-        for other in list(_reducers - {self}):
+        for other in list(open_reducers - {self}):
             shared = [place for place in other._places if id(place.param) in mine]
             if shared:
                 other.close(shared[0].name)  # only the newest reducer may reduce a gradient
@@ -603,40 +465,4 @@ class Reducer:
         self._new_owner = name
         for hook in self._hooks:
             hook.remove()
-        _reducers.discard(self)
-
-
-def join(device: int = -1) -> int:
-    """Take part in the other workers' steps, with zeros for gradients, until all workers have
-    called this function.
-
-    A worker that has fewer batches than other workers calls this function after its last batch.
-    Averages are still over all workers. Meanwhile, the other workers may only run the steps of
-    ``DistributedOptimizer`` and of ``DistributedDataParallel`` with ``broadcast_buffers=False``.
-    They must call no other collective before they call ``join``.
-
-    Args:
-        device (int): Horovod's device for the zeros. It has no effect, because the zeros are
-            written to the memory of the gradients.
-
-    Returns:
-        int: rank of the worker that called ``join`` last. The model of that worker is the newest.
-            If several workers were last, the largest of their ranks.
-
-    Raises:
-        NotImplementedError: an optimizer gathers sparse gradients.
-
-    Example::
-
-        >>> for batch in batches:
-        ...     train(batch)
-        >>> newest = bps.torch.join()
-        >>> bps.torch.broadcast_parameters(model.state_dict(), root_rank=newest)
-    """
-    rt = _core.runtime()
-    gc.collect()  # all workers must have the same reducers, so free those of unused models
-    reducers = sorted(_reducers, key=lambda r: r.number)
-    with futures.ThreadPoolExecutor(max(1, len(reducers))) as threads:
-        n_steps = sum(threads.map(Reducer.send_zeros, reducers))
-    given = rt.allgather_object(n_steps, "the steps of join")
-    return max(rank for rank, n in enumerate(given) if n == min(given))
+        open_reducers.discard(self)
