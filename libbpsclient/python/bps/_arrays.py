@@ -25,8 +25,9 @@ import numpy as np
 from bps import _compare
 from bps._compression import RAW, Coding
 from bps._library import AVG, CODES, PRIORITY_AUTO, SUM, Error
+from bps._operation import IN_FLIGHT, Operation, Slot
 from bps._ops import priority_of, split_table
-from bps._runtime import IN_FLIGHT, OPS, Operation, Runtime, Slot
+from bps._runtime import OPS, Runtime
 from bps._sets import ProcessSet
 
 BUCKET_BYTES = 16 << 20

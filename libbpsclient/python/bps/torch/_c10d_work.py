@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Work
 
 from bps._library import CODES, Error
-from bps._runtime import IN_FLIGHT, Operation
+from bps._operation import IN_FLIGHT, Operation
 
 if TYPE_CHECKING:
     from bps.torch._c10d_collectives import Collectives

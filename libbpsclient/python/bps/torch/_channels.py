@@ -23,16 +23,9 @@ import torch
 from bps._gpu_tensor import GpuTensor
 from bps._job import Job
 from bps._library import CODES, Error
-from bps._runtime import Runtime, Slot
-from bps.torch._memory import (
-    NAMES,
-    TYPES,
-    input_view,
-    output_view,
-    read_output,
-    view,
-    write_input,
-)
+from bps._operation import Slot
+from bps._runtime import Runtime
+from bps.torch._memory import NAMES, TYPES, input_view, output_view, read_output, view, write_input
 
 
 class HostChannel:

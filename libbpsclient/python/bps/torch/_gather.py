@@ -26,7 +26,8 @@ from collections.abc import Sequence
 import torch
 
 from bps._library import CODES, SUM, Error
-from bps._runtime import Operation, Runtime
+from bps._operation import Operation
+from bps._runtime import Runtime
 from bps.torch._handle import Handle
 from bps.torch._memory import check_device, flatten
 from bps.torch._parts import MOVE, Part, as_bytes, sum_parts

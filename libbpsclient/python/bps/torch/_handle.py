@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bps._library import Error
-from bps._runtime import IN_FLIGHT, Operation
+from bps._operation import IN_FLIGHT, Operation
 
 
 class Handle:

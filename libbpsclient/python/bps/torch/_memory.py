@@ -9,7 +9,7 @@ import torch
 
 from bps import _compare
 from bps._compression import RAW, Coding
-from bps._runtime import Slot
+from bps._operation import Slot
 
 # NAMES: types of PyTorch that servers can sum, each with the service's name for the type.
 # CARRIERS: types of PyTorch that are converted to another type for the reduction.

@@ -13,16 +13,9 @@ import torch
 import bps
 from bps import _compare, _core
 from bps._compression import RAW, Coding, Compression, Compressor
-from bps._ops import (
-    Average,
-    Sum,
-    check_op,
-    group_names,
-    priority_of,
-    share,
-    split_table,
-)
-from bps._runtime import OPS, Operation, Runtime, Slot
+from bps._operation import Operation, Slot
+from bps._ops import Average, Sum, check_op, group_names, priority_of, share, split_table
+from bps._runtime import OPS, Runtime
 from bps._sets import ProcessSet, global_process_set
 from bps.torch._gather import Gather
 from bps.torch._handle import Handle, Mapped, Named, NameUse, Several

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from bps._library import CODES, PRIORITY_AUTO, Error
-from bps._runtime import PRIORITY_MOST, Operation, Runtime, Slot
+from bps._operation import Operation, Slot
+from bps._runtime import PRIORITY_MOST, Runtime
 from bps.torch._memory import NAMES, input_view, output_view, read_output, write_input
 
 # Options of sum_parts() for collectives whose callers wait for the result. The priority is that of
