@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 import bps
-from bps import _arrays, _core, _ops, _runtime
+from bps import _arrays, _core, _operation, _ops, _slots
 
 
 def frontend_collectives():
@@ -84,13 +84,13 @@ def frontend_late(ready):
             pass
 
     if rank == 0:
-        for i in range(_runtime.PIECES_IN_FLIGHT + 1):
+        for i in range(_slots.PIECES_IN_FLIGHT + 1):
             reduce(i)
         open(ready, "w", encoding="ascii").close()
     while not os.path.exists(ready):
         time.sleep(0.005)
-    first = _runtime.PIECES_IN_FLIGHT + 1 if rank == 0 else 0
-    for i in range(first, _runtime.PIECES_IN_FLIGHT + 2):
+    first = _slots.PIECES_IN_FLIGHT + 1 if rank == 0 else 0
+    for i in range(first, _slots.PIECES_IN_FLIGHT + 2):
         reduce(i)
     _core.leave(True)
     return sums
@@ -124,7 +124,7 @@ def frontend_hooks():
         def collect():
             parameter.grad = slot.tensor.output.copy()
 
-        operations[i] = _runtime.Operation(slot, collect, slot.agreement)
+        operations[i] = _operation.Operation(slot, collect, slot.agreement)
 
     for i, parameter in enumerate(parameters):
         parameter.hooks.append(lambda p, i=i: send(i, p))

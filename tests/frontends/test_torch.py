@@ -1778,7 +1778,7 @@ def test_lists_in_different_orders_take_no_new_memory_in_each_call():
             bps.broadcast_parameters([torch.ones(2 + (bps.rank() > 0)), torch.ones(2)])
         bps.broadcast_parameters(named if bps.rank() else named[::-1])
         assert (named[0][1] == 0).all()
-        slots.append([id(slot) for ring in rt._rings.values() for slot in ring])
+        slots.append(list(map(id, rt.slots.all())))
     assert slots[0] == slots[1]
 
 

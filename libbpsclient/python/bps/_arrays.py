@@ -5,7 +5,7 @@ other in buckets, which are declared tensors of limited size. While one bucket i
 bucket is filled. A caller that passes no outputs gets views of one block of memory. The block is
 used again when no view of it exists any more.
 
-A single array without a name is sent in slots, the reusable tensors of :mod:`bps._runtime`. The
+A single array without a name is sent in slots, the reusable tensors of :mod:`bps._slots`. The
 first array of a size is sent in pieces of fixed sizes. Later arrays of this size can get a slot of
 their own size.
 """
@@ -24,10 +24,10 @@ import numpy as np
 
 from bps import _compare
 from bps._compression import RAW, Coding
-from bps._library import AVG, CODES, PRIORITY_AUTO, SUM, Error
+from bps._library import AVG, CODES, OPS, PRIORITY_AUTO, SUM, Error
 from bps._operation import IN_FLIGHT, Operation, Slot
 from bps._ops import priority_of, split_table
-from bps._runtime import OPS, Runtime
+from bps._runtime import Runtime
 from bps._sets import ProcessSet
 
 BUCKET_BYTES = 16 << 20
@@ -450,12 +450,12 @@ def _reduce_unnamed(
 
     with rt.submission():
         parts.append(rt.agree("all_reduce", text))
-        slot = rt.own_slot(kind, op, n)
+        slot = rt.slots.own(kind, op, n)
         if slot is not None:
             submit(slot, 0, n)
             at = n
         while at < n:
-            slot = rt.piece(kind, op, n - at)
+            slot = rt.slots.piece(kind, op, n - at)
             step = min(n - at, slot.tensor.n_elems)
             submit(slot, at, at + step)
             at += step

@@ -11,6 +11,8 @@ import os
 from typing import Any, NamedTuple
 
 SUM, PROD, MAX, MIN, AVG, BAND, BOR, BXOR = range(8)
+# Names of the reductions, indexed by SUM, PROD, ...
+OPS = ("sum", "prod", "max", "min", "avg", "band", "bor", "bxor")
 PRIORITY_AUTO = -(2**31)
 ABI = 3  # version of the structures below, equal to BPS_ABI in bps.h
 

@@ -1,4 +1,4 @@
-"""Operations of a job: names of their tensors, reusable tensors, comparison of calls, objects.
+"""Operations of a job: names of their tensors, comparison of calls, objects.
 
 All workers must use the same tensor of the job for the same operation. So the names of these
 tensors follow from the order of the calls, which all workers share, never from the order of
@@ -10,8 +10,8 @@ tensor for their shapes of the same number. At the first use of this tensor the 
 shapes and types. If these differ, the mismatch is an error at all workers, and none of them uses
 the tensor again: a shape that is passed again gets a new number at each worker.
 
-The values of unnamed operations are sent in reusable tensors, which are called slots. If workers
-made different calls, their values would be mixed in the slots. So the workers compare each call
+The values of unnamed operations are sent in reusable tensors (:mod:`bps._slots`). If workers made
+different calls, their values would be mixed in these tensors. So the workers compare each call
 (:mod:`bps._compare`). A difference is an error at all workers.
 """
 
@@ -21,7 +21,6 @@ import collections
 import contextlib
 import ctypes
 import errno
-import pickle
 import threading
 import time
 import weakref
@@ -31,17 +30,11 @@ from typing import Any
 
 from bps import _compare
 from bps._job import Job
-from bps._library import CODES, DTYPES, MAX, SUM, Error
+from bps._library import CODES, MAX, SUM, Error
+from bps._objects import is_object, pack_object, unpack_object
 from bps._operation import Operation, Slot
+from bps._slots import Slots
 
-# Unnamed tensors are sent in pieces. PIECES lists the sizes of the pieces in bytes. At most
-# PIECES_IN_FLIGHT pieces of each size may be in flight.
-PIECES = tuple(1 << n for n in range(8, 23))
-PIECES_IN_FLIGHT = 4
-# The first unnamed tensor of each size is sent in pieces. Later unnamed tensors of the same size
-# can get slots of exactly this size, if they have at least OWN_SLOT_BYTES bytes. The sizes of all
-# these slots add up to at most OWN_SLOTS_BYTES bytes.
-OWN_SLOT_BYTES, OWN_SLOTS_BYTES = 64 << 10, 1 << 30
 PRIORITY_MOST = 2**31 - 1
 # Longest wait of Runtime.finish_stale(), for tensors submitted although the workers disagreed.
 STALE_S = 1.0
@@ -54,8 +47,6 @@ KINDS = (
     "all_gather_object", "grouped_all_reduce", "grouped_broadcast",
 )  # fmt: skip
 AGREEMENTS_IN_FLIGHT = 32
-# names of the reductions, indexed by SUM, PROD, ...
-OPS = ("sum", "prod", "max", "min", "avg", "band", "bor", "bxor")
 # Names of the numbers that the workers compare for each unnamed operation. `history` is a checksum
 # of the earlier operations. If several numbers differ, the error reports the first one in this
 # order.
@@ -64,7 +55,6 @@ SAME_TENSORS = "All workers must use a name for tensors of the same shape and ty
 # Errors that an operation raises at all workers. After such an error, each worker still makes the
 # same calls as the other workers.
 ALIKE = {CODES["EMISMATCH"], CODES["EWORKER_LOST"], -errno.EINVAL}
-Key = tuple[str, int, int]
 
 
 class Agreement(Operation):
@@ -126,14 +116,7 @@ class Runtime:
         self._named: dict[str, dict[str, Slot]] = collections.defaultdict(dict)
         # For each path of :meth:`next_path`, the number of paths that were returned.
         self._numbers: collections.Counter[str] = collections.Counter()
-        # Slots for unnamed operations, by element type, reduction (SUM, PROD, ...) and size. Two
-        # workers whose operations differ in one of these must not submit the same slot, because
-        # that would fail the job.
-        self._rings: dict[Key, list[Slot]] = {}
-        self._turns: collections.Counter[Key] = collections.Counter()
-        self._own: dict[Key, list[Slot]] = {}
-        self._own_turns: collections.Counter[Key] = collections.Counter()
-        self._own_bytes = 0
+        self.slots = Slots(self)
         self._stale: list[Slot] = []  # slots of earlier epochs with Slot.is_stale
         self._agreements: list[Slot] = []
         self._n_agreements = 0
@@ -367,7 +350,7 @@ class Runtime:
         with self.lock:
             if self._next_epoch > self._epoch:
                 self._epoch, self._history = self._next_epoch, 0
-                self._forget_unnamed()
+                self._stale += self.slots.restart(self._epoch)
             if not self._agreements:
                 n = _compare.n_words(len(FIELDS))
                 decls = [(f"{self.prefix}agree/{i}", "i64", n) for i in range(AGREEMENTS_IN_FLIGHT)]
@@ -418,80 +401,10 @@ class Runtime:
             lists = {self.shown(r): _compare.List.unpack(one) for r, one in enumerate(all_) if one}
             return _compare.order(kind, mine, lists, labels)
 
-    def _forget_unnamed(self) -> None:
-        for ring in (*self._rings.values(), *self._own.values()):
-            # An operation whose agreement fails later is stale, too.
-            self._stale += [slot for slot in ring if slot.is_stale or slot.owner is not None]
-        for known in (self._rings, self._turns, self._own, self._own_turns):
-            known.clear()
-        self._own_bytes = 0
-
-    def _unnamed(self, kind: str, key: Key, i: int) -> str:
-        dtype, op, size = key
-        epoch = f"e{self._epoch}/" if self._epoch else ""
-        return f"{self.prefix}{epoch}{kind}/{dtype}.{OPS[op]}.{size}.{i}"
-
-    def piece(self, dtype: str, op: int, n_elems: int) -> Slot:
-        """Return the next slot of the smallest size in PIECES that holds n_elems elements. If no
-        size is large enough, use the largest one. If an operation still uses the slot, finish that
-        operation first."""
-        item = int(DTYPES[dtype][1][1:])
-        with self.lock:
-            size = next((p for p in PIECES if p >= n_elems * item), PIECES[-1])
-            key = (dtype, op, size)
-            ring = self._rings.get(key)
-            if ring is None:
-                decls = [
-                    (self._unnamed("p", key, i), dtype, size // item)
-                    for i in range(PIECES_IN_FLIGHT)
-                ]
-                ring = self._rings[key] = [Slot(t) for t in self.job.declare_group(decls)]
-            slot = ring[self._turns[key] % PIECES_IN_FLIGHT]
-            if slot.owner is not None:
-                slot.owner.settle()
-            self._turns[key] += 1
-            return slot
-
-    def own_slot(self, dtype: str, op: int, n_elems: int) -> Slot | None:
-        """Return the next slot of exactly this size. If an operation still uses the slot, finish
-        that operation first.
-
-        The result depends only on the calls so far, which are the same at all workers.
-
-        Returns:
-            Slot: the slot. None if this size is used for the first time, or is below
-                OWN_SLOT_BYTES. Also None if the slots of this size, added to the slots of other
-                sizes, would exceed OWN_SLOTS_BYTES. After None, the caller uses pieces.
-        """
-        n_bytes = n_elems * int(DTYPES[dtype][1][1:])
-        key = (dtype, op, n_elems)
-        if n_bytes < OWN_SLOT_BYTES:
-            return None
-        with self.lock:
-            turn = self._own_turns[key]
-            if turn == 0:
-                self._own_turns[key] = 1
-                return None
-            many = 1 if n_bytes >= PIECES[-1] else PIECES_IN_FLIGHT
-            ring = self._own.get(key)
-            if ring is None:
-                if self._own_bytes + many * n_bytes > OWN_SLOTS_BYTES:
-                    return None
-                self._own_bytes += many * n_bytes
-                ring = self._own[key] = []
-            at = (turn - 1) % many
-            if at == len(ring):
-                ring.append(Slot(self.job.declare(self._unnamed("s", key, at), dtype, n_elems)))
-            owner = ring[at].owner
-            if owner is not None:
-                owner.settle()
-            self._own_turns[key] += 1
-            return ring[at]
-
     def settle(self) -> None:
         """Finish all operations in flight."""
         named = [slot for shapes in self._named.values() for slot in shapes.values()]
-        for ring in (named, self._agreements, *self._rings.values(), *self._own.values()):
+        for ring in (named, self._agreements, self.slots.all()):
             for slot in ring:
                 if slot.agreement is not None:
                     slot.agreement.settle()
@@ -540,7 +453,7 @@ class Runtime:
             self._begun.clear()
             self.groups.clear()
             self.members.clear()
-            self._forget_unnamed()
+            self.slots.restart()
             self._stale = []
             self._n_agreements = self._epoch = self._next_epoch = self._history = 0
             self._failure = None
@@ -578,20 +491,20 @@ class Runtime:
         """Send the object of rank ``root`` to all workers, pickled. Every worker's call returns
         this object. `what` is that of :meth:`broadcast_bytes`."""
         is_root = self.job.rank == root
-        data = self.broadcast_bytes(_pack(obj) if is_root else None, root, what)
-        return obj if is_root and data[:1] == _GOOD else _unpack(data, self.shown(root))
+        data = self.broadcast_bytes(pack_object(obj) if is_root else None, root, what)
+        return obj if is_root and is_object(data) else unpack_object(data, self.shown(root))
 
     def allgather_object(self, obj: Any, what: str = "an object") -> list[Any]:
         """Return every worker's object, ordered by rank. `what` is that of
         :meth:`allgather_bytes`."""
-        given = self.allgather_bytes(_pack(obj), what)
-        return [_unpack(data, self.shown(rank)) for rank, data in enumerate(given)]
+        given = self.allgather_bytes(pack_object(obj), what)
+        return [unpack_object(data, self.shown(rank)) for rank, data in enumerate(given)]
 
     def allgather_present(self, obj: Any, what: str = "an object") -> list[Any]:
         """Return the objects of the workers that are present. Leave out workers that are lost or
         have not joined yet. `what` is that of :meth:`allgather_bytes`."""
-        data = self.allgather_bytes(_pack(obj), what)
-        return [_unpack(one, self.shown(rank)) for rank, one in enumerate(data) if one]
+        data = self.allgather_bytes(pack_object(obj), what)
+        return [unpack_object(one, self.shown(rank)) for rank, one in enumerate(data) if one]
 
 
 def _out_of_step(failure: BaseException) -> Error:
@@ -603,23 +516,3 @@ def _out_of_step(failure: BaseException) -> Error:
     if isinstance(failure, Error):
         return Error(failure.code, text, failure.rank, failure.host, failure.tensor)
     return Error(CODES["EMISMATCH"], text)
-
-
-_GOOD, _BAD = b"+", b"-"
-
-
-def _pack(obj: Any) -> bytes:
-    """Pickle an object. If pickling fails, return the error instead of the object, because the
-    other workers wait for this worker's bytes."""
-    try:
-        return _GOOD + pickle.dumps(obj)
-    except Exception as error:
-        return _BAD + f"{type(error).__name__}: {error}".encode()
-
-
-def _unpack(data: bytes, rank: int) -> Any:
-    if data[:1] == _GOOD:
-        return pickle.loads(data[1:])
-    if data:
-        raise ValueError(f"rank {rank} cannot pickle its object: {data[1:].decode()}")
-    raise Error(CODES["EWORKER_LOST"], f"rank {rank} is lost, so its object is missing", rank)

@@ -3,7 +3,7 @@
 Every collective is a sum of memory over the workers. In a broadcast, all workers but the root add
 zeros. In an all-gather, each worker adds its bytes at its place, and zeros elsewhere. With each
 collective the workers also compare their calls (``Runtime.agree``), so different calls are an
-error. A collective sends its memory in slots, the reusable tensors of :mod:`bps._runtime`. A group
+error. A collective sends its memory in slots, the reusable tensors of :mod:`bps._slots`. A group
 uses its slots in the order in which the program calls the collectives.
 """
 
@@ -23,8 +23,8 @@ from torch._C._distributed_c10d import Work
 
 import bps
 from bps import _core
-from bps._library import CODES, Error
-from bps._runtime import OPS, Runtime
+from bps._library import CODES, OPS, Error
+from bps._runtime import Runtime
 from bps.torch._c10d_monitor import MonitoredBarriers
 from bps.torch._c10d_sparse import sum_sparse
 from bps.torch._c10d_work import GroupWork, ManyWorks, failure

@@ -13,9 +13,10 @@ import torch
 import bps
 from bps import _compare, _core
 from bps._compression import RAW, Coding, Compression, Compressor
+from bps._library import OPS
 from bps._operation import Operation, Slot
 from bps._ops import Average, Sum, check_op, group_names, priority_of, share, split_table
-from bps._runtime import OPS, Runtime
+from bps._runtime import Runtime
 from bps._sets import ProcessSet, global_process_set
 from bps.torch._gather import Gather
 from bps.torch._handle import Handle, Mapped, Named, NameUse, Several
@@ -146,7 +147,7 @@ def _reduce(
             agreement = rt.agree("all_reduce", f"{description}, {OPS[op]}")
             parts, at = [agreement], 0
             while at < n:
-                slot = rt.piece(NAMES[wire], op, n - at)
+                slot = rt.slots.piece(NAMES[wire], op, n - at)
                 step = min(n - at, slot.tensor.n_elems)
                 part, to = flat[at : at + step], out[at : at + step]
                 scale = (op, pre, post, priority)

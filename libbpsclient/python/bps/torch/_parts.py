@@ -110,20 +110,20 @@ def sum_parts(
         n_elems (int): number of elements of the memory.
         agreement (Operation, optional): the operation of :meth:`Runtime.agree`. If it fails, the
             returned operations fail, too.
-        has_own_slot (bool): use a slot of n_elems elements if :meth:`Runtime.own_slot` has one.
+        has_own_slot (bool): use a slot of n_elems elements if :meth:`Slots.own` has one.
         needed: ranks of the workers whose values the result must contain. If another worker is
             lost, its values may be missing from the sum.
         priority (int): memory with a larger priority is sent first.
         piece_elems (int, optional): largest number of elements to request for one piece from
-            :meth:`Runtime.piece`; None: no limit except the largest of bps._runtime.PIECES.
+            :meth:`Slots.piece`; None: no limit except the largest of bps._slots.PIECES.
 
     Returns:
         list[Operation]: the operations. When all operations are finished, the result is in `taken`.
     """
     operations, start, kind = [], 0, NAMES[dtype]
     while start < n_elems:
-        slot = rt.own_slot(kind, op, n_elems) if has_own_slot and start == 0 else None
-        slot = slot or rt.piece(kind, op, min(n_elems - start, piece_elems or n_elems))
+        slot = rt.slots.own(kind, op, n_elems) if has_own_slot and start == 0 else None
+        slot = slot or rt.slots.piece(kind, op, min(n_elems - start, piece_elems or n_elems))
         n = min(n_elems - start, slot.tensor.n_elems)
         target = input_view(slot)[:n]
         pieces = list(_overlap(given, start, n))

@@ -25,8 +25,8 @@ import torch
 import bps
 from bps import _compare
 from bps._compression import RAW, Coding
+from bps._library import OPS
 from bps._operation import IN_FLIGHT, Slot
-from bps._runtime import OPS
 from bps._sets import ProcessSet, global_process_set
 from bps.torch._bucket import Bucket, Place
 from bps.torch._channels import check_gradient, open_channels
