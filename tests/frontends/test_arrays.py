@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bps
-from bps import _arrays, _core, _ops, _sets
+from bps import _arrays, _core, _dtypes, _group, _ops, _sets
 from bps._compression import Coding
 
 HALF = Coding("float16")
@@ -35,11 +35,11 @@ def total(value=lambda rank: rank + 1):
     return sum(map(value, ranks()))
 
 
-@pytest.mark.parametrize("dtype", [*_arrays.NAMES, *_arrays.CARRIERS])
+@pytest.mark.parametrize("dtype", [*_dtypes.NAMES, *_dtypes.CARRIERS])
 def test_every_type_is_reduced_with_and_without_a_name(dtype):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
-    kind = _arrays.numpy_type(dtype)
+    kind = _dtypes.numpy_type(dtype)
     op = bps.MAX if dtype == "bool" else bps.SUM
     # Worker r has the values of r + 2 steps of a stair. A bool is set where one of them is not 0.
     everyones = [np.arange(33) % (r + 2) for r in ranks()]
@@ -65,7 +65,7 @@ def test_a_group_of_many_types_and_sizes_is_reduced_in_one_call():
 
 
 def test_an_array_larger_than_a_bucket_is_cut(monkeypatch):
-    monkeypatch.setattr(_arrays, "BUCKET_BYTES", 4096)
+    monkeypatch.setattr(_group, "BUCKET_BYTES", 4096)
     arrays = [np.arange(n, dtype=np.float32) + _core.rank() for n in (100, 5000, 3)]
     outputs = _arrays.reduce(_core.runtime(), arrays, name="cut", op=bps.SUM)
     for out, n in zip(outputs, (100, 5000, 3)):
@@ -74,7 +74,7 @@ def test_an_array_larger_than_a_bucket_is_cut(monkeypatch):
 
 def test_outputs_are_reused_only_when_no_reference_is_left():
     rt = _core.runtime()
-    one = _arrays.group(rt, "again", [(np.dtype("f4"), (10,)), (np.dtype("f4"), (20,))])
+    one = _group.group(rt, "again", [(np.dtype("f4"), (10,)), (np.dtype("f4"), (20,))])
     held = []
     for step in range(6):
         own = float(step + _core.rank())

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import bps.keras as bps
-from bps import _arrays
+from bps import _group
 
 BACKEND = keras.backend.backend()
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="for TensorFlow alone")
@@ -163,13 +163,13 @@ def test_momentum_weight_decay_and_moving_averages_stay_the_same_everywhere():
 
 @pytest.mark.parametrize("by_keras", [False, True])
 def test_gradients_of_several_batches_are_accumulated_and_sent_once(monkeypatch, by_keras):
-    sent, reduce = [], _arrays.Group.reduce
+    sent, reduce = [], _group.Group.reduce
 
     def observed(self, *args, **options):
         sent.append(self)
         return reduce(self, *args, **options)
 
-    monkeypatch.setattr(_arrays.Group, "reduce", observed)
+    monkeypatch.setattr(_group.Group, "reduce", observed)
     model, alone = network(), network()
     options = {"gradient_accumulation_steps": 2} if by_keras else {}
     optimizer = keras.optimizers.SGD(0.1, **options)
@@ -462,13 +462,13 @@ def test_a_compressor_of_the_script_is_called():
 
 @pytest.mark.parametrize("groups", [2, "lists"])
 def test_groups_of_gradients_are_sent_in_calls_of_their_own(monkeypatch, groups):
-    sent, reduce = [], _arrays.Group.reduce
+    sent, reduce = [], _group.Group.reduce
 
     def observed(self, arrays, *args, **options):
         sent.append(len(arrays))
         return reduce(self, arrays, *args, **options)
 
-    monkeypatch.setattr(_arrays.Group, "reduce", observed)
+    monkeypatch.setattr(_group.Group, "reduce", observed)
     model, alone = network(), network()
     v = model.trainable_variables
     options = {"num_groups": 2} if groups == 2 else {"groups": [[v[3], v[0]], [v[2]]]}

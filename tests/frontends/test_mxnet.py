@@ -10,7 +10,7 @@ import pytest
 from mxnet import autograd, gluon
 
 import bps.mxnet as bps
-from bps import _arrays
+from bps import _group
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -132,13 +132,13 @@ def test_a_compressor_of_the_script_is_called():
 
 
 def test_groups_of_gradients_are_sent_in_calls_of_their_own(monkeypatch):
-    sent, reduce = [], _arrays.Group.reduce
+    sent, reduce = [], _group.Group.reduce
 
     def observed(self, arrays, *args, **options):
         sent.append(len(arrays))
         return reduce(self, arrays, *args, **options)
 
-    monkeypatch.setattr(_arrays.Group, "reduce", observed)
+    monkeypatch.setattr(_group.Group, "reduce", observed)
     net, alone = network(), network()
     options = {"learning_rate": 0.05}
     trainer = bps.DistributedTrainer(net.collect_params(), "sgd", options, num_groups=2)
@@ -181,13 +181,13 @@ def test_the_name_of_a_call_is_in_the_texts_of_errors(call):
 
 
 def test_names_that_are_declared_have_priorities(monkeypatch):
-    sent, reduce = [], _arrays.Group.reduce
+    sent, reduce = [], _group.Group.reduce
 
     def observed(self, *args, **options):
         sent.append(args[-1])
         return reduce(self, *args, **options)
 
-    monkeypatch.setattr(_arrays.Group, "reduce", observed)
+    monkeypatch.setattr(_group.Group, "reduce", observed)
     for name in ("declared_a", "declared_b"):
         bps.byteps_declare_tensor(name)
     for name in ("declared_b", "declared_a"):

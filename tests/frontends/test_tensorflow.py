@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import bps.tensorflow as bps
-from bps import _arrays, _core
+from bps import _core, _group
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -645,13 +645,13 @@ def test_a_tape_keeps_gradients_of_local_variables_at_this_worker():
 @pytest.mark.parametrize("groups", [2, "lists"])
 def test_a_tape_sends_groups_of_gradients_in_calls_of_their_own(monkeypatch, groups):
     variables = network()
-    sent, reduce = [], _arrays.Group.reduce
+    sent, reduce = [], _group.Group.reduce
 
     def observed(self, arrays, *args, **options):
         sent.append(len(arrays))
         return reduce(self, arrays, *args, **options)
 
-    monkeypatch.setattr(_arrays.Group, "reduce", observed)
+    monkeypatch.setattr(_group.Group, "reduce", observed)
     x, y = batch()
     with tf.GradientTape(persistent=True) as tape:
         loss = loss_of(variables, x[mine()], y[mine()])

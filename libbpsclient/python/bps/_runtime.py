@@ -123,7 +123,7 @@ class Runtime:
         self._epoch, self._next_epoch, self._history = 0, 0, 0
         self._begun: dict[str, Slot] = {}  # see begin_once()
         self.n_sets = 0
-        self.groups: dict[str, dict[Any, Any]] = {}  # bps._arrays.Group objects by name and key
+        self.groups: dict[str, dict[Any, Any]] = {}  # bps._group.Group objects by name and key
         # Objects with a method reopen(). The functions resume() and reopen() of bps._core join the
         # job again, and then call that method of each object.
         self.reopened: weakref.WeakSet[Any] = weakref.WeakSet()

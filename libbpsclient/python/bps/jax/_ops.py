@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bps import _arrays, _core
+from bps import _arrays, _core, _dtypes
 from bps._compression import Compression, coding_of, through
 from bps._ops import Average, Sum, check_op, share
 from bps._sets import ProcessSet, global_process_set
@@ -101,7 +101,7 @@ def reduce_leaves(
 
     def send(given: list[jax.Array]) -> list[jax.Array]:
         for leaf in given:
-            _arrays.wire_type(np.dtype(leaf.dtype), coding)
+            _dtypes.wire_type(np.dtype(leaf.dtype), coding)
         return call(reduce, given, [_like(leaf) for leaf in given])
 
     return through(compression, leaves, send)

@@ -15,16 +15,10 @@ import mxnet as mx
 import numpy as np
 from mxnet.base import _LIB, check_call
 
-from bps import _arrays
+from bps import _arrays, _dtypes
 from bps._compression import Compression, coding_of, through
 from bps._library import PRIORITY_AUTO
-from bps._ops import (
-    Average,
-    check_op,
-    declare,
-    group_names,
-    share,
-)
+from bps._ops import Average, check_op, declare, group_names, share
 from bps._sets import ProcessSet, global_process_set
 
 
@@ -52,7 +46,7 @@ def view(tensor: mx.nd.NDArray) -> np.ndarray:
     address = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(tensor.handle, ctypes.byref(address)))
     assert address.value, "the tensor is not empty"
-    return _arrays.at_address(address.value, dtype, tensor.size).reshape(tensor.shape)
+    return _dtypes.at_address(address.value, dtype, tensor.size).reshape(tensor.shape)
 
 
 def as_tensor(array: np.ndarray, like: mx.nd.NDArray) -> mx.nd.NDArray:

@@ -14,16 +14,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bps import _arrays, _core, _ops
+from bps import _arrays, _core, _dtypes, _ops
 from bps._compression import Compression, cast, coding_of, through
-from bps._ops import (
-    Average,
-    Sum,
-    check_devices,
-    check_op,
-    group_names,
-    share,
-)
+from bps._ops import Average, Sum, check_devices, check_op, group_names, share
 from bps._sets import ProcessSet, global_process_set, process_sets
 from bps.tensorflow import _session
 
@@ -118,7 +111,7 @@ def reduce_tensors(
 
     def send(given: list[tf.Tensor]) -> list[tf.Tensor]:
         for tensor in given:
-            _arrays.wire_type(np.dtype(tensor.dtype.as_numpy_dtype), coding)
+            _dtypes.wire_type(np.dtype(tensor.dtype.as_numpy_dtype), coding)
         types, shapes = [t.dtype for t in given], [t.shape for t in given]
         return call(reduce, given, types, shapes, process_set, name)
 
