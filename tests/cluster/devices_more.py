@@ -248,7 +248,8 @@ def gpu_types(route=None):
             except bps.Error as e:
                 assert e.code == -errno.EOPNOTSUPP and f"do not compute {op}" in str(e), e
         job.gpu_release(address)
-        for dtype, (_, kind) in bps.DTYPES.items():
+        for dtype in (d for d in bps.DTYPES if d not in bps.BLOCKS):
+            kind = bps.DTYPES[dtype][1]
             for op in ("sum", "prod", "max", "min", "avg"):
                 # averages of integers are refused, because the sum may overflow
                 if op == "avg" and dtype[0] in "iu":

@@ -95,6 +95,21 @@ def test_average_of_f16_depends_on_the_placement_only_by_rounding(cluster, place
     assert abs(out[3] - 2.0**-24 * 1.5) <= 2.0**-24
 
 
+@pytest.mark.parametrize("placement", [[0, 1], [0, 0, 1, 1], [0, 0, 0], [0, 1, 1, 2, 2, 2, 3]])
+@pytest.mark.parametrize("dtype", ["q8", "q4", "sign"])
+def test_blocks_are_encoded_once_per_machine_and_once_per_sum(cluster, dtype, placement):
+    """Every byte of the results is compared with a plain loop in NumPy."""
+    c = cluster(agents=max(placement) + 1, servers=2)
+    args = {
+        "dtypes": [dtype],
+        "ops": ["sum", "avg"],
+        "sizes": [1, 63, 1025, 30011],
+        "placement": placement,
+        "part_bytes": 4096,
+    }
+    same_everywhere(c.run("block_sums", len(placement), args, placement=placement))
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_a_deterministic_job_gives_the_same_bits_run_after_run(cluster, dtype):
     c = cluster(agents=3, servers=2)

@@ -2,12 +2,14 @@
 
 import contextlib
 import hashlib
+import itertools
 import os
 import resource
 import time
 
 import numpy as np
 
+import blocks
 import bps
 import reference as ref
 
@@ -56,6 +58,43 @@ def f16_average(values):
         t.input[:] = np.array(values[job.rank], np.float16)
         t.push_pull(bps.AVG)
         return t.wait().astype(float).tolist()
+
+
+def block_values(n, rank, round_):
+    """Return values of different sizes for one worker and round. The last round has a NaN."""
+    rng = np.random.default_rng([n, rank, round_])
+    x = rng.standard_normal(n).astype(np.float32) * np.float32(2.0) ** rng.integers(-20, 20, n)
+    if round_ == 3 and rank == 1:
+        x[n // 2] = np.nan
+    return x.astype(np.float32)
+
+
+def block_sums(dtypes, ops, sizes, placement, rounds=3, part_bytes=0):
+    """Reduce blocks, and compare all bytes with a plain reference. Return digests of the bytes.
+
+    Args:
+        placement: number of each rank's machine, in ascending order, from which the order of the
+            additions follows.
+    """
+    digests = {}
+    with bps.open(deterministic=1, part_bytes=part_bytes) as job:
+        for dtype, op, n in itertools.product(dtypes, ops, sizes):
+            t = job.declare(f"{dtype}.{op}.{n}", dtype, n)
+            for r in range(1, rounds + 1):
+                t.fill(block_values(n, job.rank, r))
+                t.push_pull(getattr(bps, op.upper()))
+                out = t.wait()
+                machines = [
+                    [block_values(n, k, r) for k, m in enumerate(placement) if m == machine]
+                    for machine in sorted(set(placement))
+                ]
+                want = blocks.reduced(dtype, machines, op)
+                bad = np.flatnonzero((out != want).any(axis=1))
+                assert bad.size == 0, f"{dtype} {op} {n} round {r}: block {bad[0]} is wrong"
+                got = t.read()
+                assert np.array_equal(got, blocks.decode(dtype, want, n), equal_nan=True)
+                digests[f"{dtype} {op} {n} {r}"] = digest(out)
+    return digests
 
 
 def wait_for_file(path, limit_s=60):

@@ -17,7 +17,7 @@ PRIORITY_AUTO = -(2**31)
 ABI = 3  # version of the structures below, equal to BPS_ABI in bps.h
 
 # Maps the name of an element type to the number that the library uses and to a NumPy type. NumPy
-# has no bf16, so each bf16 value is accessed as a uint16.
+# has no bf16, so each bf16 value is accessed as a uint16. For q8, q4 and sign see BLOCKS.
 DTYPES: dict[str, tuple[int, str]] = {
     "i8": (0, "i1"),
     "u8": (1, "u1"),
@@ -27,7 +27,14 @@ DTYPES: dict[str, tuple[int, str]] = {
     "f32": (7, "f4"),
     "f64": (8, "f8"),
     "bf16": (9, "u2"),
+    "q8": (32, "u1"),
+    "q4": (33, "u1"),
+    "sign": (34, "u1"),
 }
+
+# Maps the name of a block type to the number of values and the number of bytes of a block. The
+# bytes are accessed as uint8.
+BLOCKS = {"q8": (256, 260), "q4": (64, 34), "sign": (1024, 132)}
 
 CODES = {
     "ETIMEDOUT": -10001,
@@ -94,6 +101,14 @@ class Error(RuntimeError):
 
 class Timeout(Error):
     """Error ``ETIMEDOUT``: the operation is still in flight, and the caller may wait again."""
+
+
+def size_of(dtype: str, n_values: int) -> int:
+    """Return the number of bytes of a tensor of ``n_values`` values."""
+    if dtype in BLOCKS:
+        values, n_bytes = BLOCKS[dtype]
+        return -(-n_values // values) * n_bytes
+    return n_values * int(DTYPES[dtype][1][1:])
 
 
 def dtype_number(name: str) -> int:
@@ -224,7 +239,7 @@ def load() -> ctypes.CDLL:
             f"{e} (set LD_LIBRARY_PATH to the library's folder, or BPS_LIBRARY to the file)"
         ) from None
     ptr, u32, i32, size_t = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int32, ctypes.c_size_t
-    int_, str_ = ctypes.c_int, ctypes.c_char_p
+    int_, str_, u64 = ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64
     for name, result, args in [
         ("options_init", None, [ptr]),
         ("open", int_, [ptr, ptr]),
@@ -247,6 +262,8 @@ def load() -> ctypes.CDLL:
         ("read", int_, [ptr, ctypes.c_uint64, ptr, ctypes.c_uint64]),
         ("fill_f32", int_, [ptr, ptr, ctypes.c_float]),
         ("read_f32", int_, [ptr, ptr, ctypes.c_float]),
+        ("fill_at_f32", int_, [ptr, u64, ptr, u64, ctypes.c_float, ptr]),
+        ("read_at_f32", int_, [ptr, u64, ptr, u64, ctypes.c_float]),
         ("push_pull", int_, [ptr, int_, i32]),
         ("push_pull_copy", int_, [ptr, ptr, ptr, int_, i32]),
         ("push_pull_group", int_, [ptr, size_t, int_, i32]),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bps._library import (
+    BLOCKS,
     DTYPES,
     PRIORITY_AUTO,
     SUM,
@@ -20,6 +21,7 @@ from bps._library import (
     check,
     lib,
     milliseconds,
+    size_of,
 )
 
 if TYPE_CHECKING:
@@ -65,8 +67,12 @@ class Tensor:
         name (str): its name, the same at all workers.
         dtype (str): its element type, a key of :data:`bps.DTYPES`.
         shape (tuple[int, ...]): its shape.
-        n_elems (int): the number of its elements.
+        n_elems (int): the number of its values.
         n_bytes (int): the size of its input; its output has the same size.
+
+    A tensor of type "q8", "q4" or "sign" holds blocks of 8, 4 or 1 bits per value. Write its values
+    with :meth:`fill`, and read them with :meth:`read`. Its :attr:`input` and :attr:`output` are the
+    bytes of the blocks, in the shape (blocks, bytes of a block).
     """
 
     def __init__(
@@ -74,7 +80,7 @@ class Tensor:
     ) -> None:
         self.job, self.name, self.dtype, self.shape = job, name, dtype, shape
         self.n_elems = math.prod(shape)
-        self.n_bytes = self.n_elems * int(DTYPES[dtype][1][1:])
+        self.n_bytes = size_of(dtype, self.n_elems)
         self._handle = handle
         self._input: np.ndarray | None = None
         job._tensors.add(self)
@@ -83,7 +89,9 @@ class Tensor:
         import numpy as np
 
         raw = (ctypes.c_char * self.n_bytes).from_address(address)
-        return np.frombuffer(raw, dtype=DTYPES[self.dtype][1]).reshape(self.shape)
+        flat = np.frombuffer(raw, dtype=DTYPES[self.dtype][1])
+        shape = (-1, BLOCKS[self.dtype][1]) if self.dtype in BLOCKS else self.shape
+        return flat.reshape(shape)
 
     @property
     def handle(self) -> int:
@@ -162,18 +170,31 @@ class Tensor:
         copied bytes begin at the byte offset ``at``."""
         check(lib.bps_read(self.handle, at, address, n_bytes))
 
-    def fill(self, src: Any, scale: float = 1.0) -> None:
+    def fill(self, src: Any, scale: float = 1.0, residual: np.ndarray | None = None) -> None:
         """Multiply the values of ``src`` by a factor, and write the products to the tensor's input.
-        The tensor must have a floating-point type; bf16 is allowed.
+        The tensor must have a floating-point type or a block type.
 
         Args:
             src: an array of n_elems values, of f32 or of a type that NumPy converts to f32 safely.
             scale (float): the factor, rounded to f32. Each product is rounded once, to the nearest
-                value, ties to even.
+                value, ties to even. Products for blocks are rounded to f32, and then encoded.
+            residual (numpy.ndarray, optional): for block types, n_elems values of f32, zeros at
+                first. They are added to the products before they are encoded, and then become the
+                errors of this call (error feedback). Save the array with a checkpoint.
 
         Raises:
             Error: EBUSY while a push_pull of this tensor is in flight; -EINVAL for a tensor of
-                integers.
+                integers, or a residual of a type without blocks. Neither the input nor the residual
+                has changed then.
+            ValueError: an array has another size or type.
+
+        Example:
+            >>> t = job.declare("gradient", "q8", grad.shape)
+            >>> residual = np.zeros(grad.size, np.float32)
+            >>> t.fill(grad, residual=residual)
+            >>> t.push_pull(bps.AVG)
+            >>> t.wait()
+            >>> mean = t.read()
         """
         import numpy as np
 
@@ -183,12 +204,40 @@ class Tensor:
                 f"{self.name}: the array has {src.size} values of {src.dtype}, but fill() needs "
                 f"{self.n_elems} of f32"
             )
+        if residual is not None and (
+            residual.dtype != np.float32
+            or residual.size != self.n_elems
+            or not residual.flags.c_contiguous
+            or not residual.flags.writeable
+        ):
+            raise ValueError(
+                f"{self.name}: residual must be a contiguous writable float32 array of "
+                f"{self.n_elems} values"
+            )
         src = np.ascontiguousarray(src, dtype=np.float32)
-        check(lib.bps_fill_f32(self.handle, src.ctypes.data, scale))
+        at = None if residual is None else residual.ctypes.data
+        self.fill_memory(0, src.ctypes.data, self.n_elems, scale, at)
+
+    def fill_memory(
+        self, first: int, address: int, n_values: int, scale: float, residual: int | None = None
+    ) -> None:
+        """Do what :meth:`fill` does for ``n_values`` values of f32 at ``address``. In the tensor,
+        the values begin at value ``first``, which must be the first value of a block.
+
+        Args:
+            residual (int, optional): address of the ``n_values`` residuals.
+        """
+        check(lib.bps_fill_at_f32(self.handle, first, address, n_values, scale, residual))
+
+    def read_values(self, first: int, address: int, n_values: int, scale: float) -> None:
+        """Multiply ``n_values`` values of the output, from value ``first`` on, by a factor, and
+        write them to the memory at ``address`` as f32. ``first`` must be the first value of a
+        block."""
+        check(lib.bps_read_at_f32(self.handle, first, address, n_values, scale))
 
     def read(self, scale: float = 1.0) -> np.ndarray:
-        """Return the output, multiplied by a factor. The tensor must have a floating-point type;
-        bf16 is allowed.
+        """Return the output, multiplied by a factor. The tensor must have a floating-point type or
+        a block type.
 
         Args:
             scale (float): the factor, rounded to f32.
@@ -244,6 +293,11 @@ class Tensor:
         that the round is complete, that method writes the result to dst."""
         import numpy as np
 
+        if self.dtype in BLOCKS:
+            raise ValueError(
+                f"{self.name}: push_pull_copy() does not encode {self.dtype}: use fill(), "
+                "push_pull() and read()"
+            )
         kind = np.dtype(DTYPES[self.dtype][1])
         src = np.asarray(src)
         if not np.can_cast(src.dtype, kind, "same_kind"):
