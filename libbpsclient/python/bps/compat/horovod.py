@@ -19,7 +19,9 @@ from typing import Any
 
 import bps
 from bps import _core, _sets
+from bps._compression import Compression
 from bps._elastic import HostsUpdatedInterrupt
+from bps._ops import Average
 from bps.compat import _alias
 
 LACKING = {
@@ -228,13 +230,13 @@ def _reducescatters() -> dict[str, Any]:
     of workers."""
     import torch
 
-    from bps.torch import _ops
+    from bps.torch import _grouped, _reducescatter
 
     def reducescatter(
         tensor: Any,
         name: str | None = None,
-        compression: Any = _ops.Compression.none,
-        op: int = _ops.Average,
+        compression: Any = Compression.none,
+        op: int = Average,
         process_set: Any = _sets.global_process_set,
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
@@ -245,9 +247,9 @@ def _reducescatters() -> dict[str, Any]:
             n, tensor = process_set.size(), tensor.view_as(tensor)
             tensor.register_hook(lambda grad: grad * n)
         pre, post = prescale_factor, postscale_factor
-        return _ops.reducescatter(tensor, name, compression, op, process_set, pre, post)
+        return _reducescatter.reducescatter(tensor, name, compression, op, process_set, pre, post)
 
-    grouped = _ops.make_grouped("grouped_reducescatter", reducescatter, list)
+    grouped = _grouped.make_grouped("grouped_reducescatter", reducescatter, list)
     return {"reducescatter": reducescatter, "grouped_reducescatter": grouped}
 
 

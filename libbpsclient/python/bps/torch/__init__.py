@@ -46,22 +46,21 @@ from bps._ops import (
 )
 from bps._sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from bps.torch import elastic
-from bps.torch._ddp import DistributedDataParallel, HookState, ddp_hook
-from bps.torch._handle import Handle
-from bps.torch._join import join
-from bps.torch._ops import (
-    allgather,
-    allgather_async,
+from bps.torch._allgather import allgather, allgather_async
+from bps.torch._allreduce import (
     allreduce,
     allreduce_,
     allreduce_async,
     allreduce_async_,
-    alltoall,
-    alltoall_async,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
+    push_pull,
+    push_pull_async,
+    push_pull_async_inplace,
+    push_pull_inplace,
+)
+from bps.torch._alltoall import alltoall, alltoall_async
+from bps.torch._broadcast import broadcast, broadcast_, broadcast_async, broadcast_async_
+from bps.torch._ddp import DistributedDataParallel, HookState, ddp_hook
+from bps.torch._grouped import (
     grouped_allgather,
     grouped_allgather_async,
     grouped_allreduce,
@@ -70,21 +69,16 @@ from bps.torch._ops import (
     grouped_allreduce_async_,
     grouped_reducescatter,
     grouped_reducescatter_async,
-    poll,
-    push_pull,
-    push_pull_async,
-    push_pull_async_inplace,
-    push_pull_inplace,
-    reducescatter,
-    reducescatter_async,
-    sparse_allreduce_async,
-    synchronize,
 )
+from bps.torch._handle import Handle, poll, synchronize
+from bps.torch._join import join
 from bps.torch._optimizer import (
     DistributedOptimizer,
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from bps.torch._reducescatter import reducescatter, reducescatter_async
+from bps.torch._sparse import sparse_allreduce_async
 from bps.torch._sync_batch_norm import SyncBatchNorm
 
 if torch.distributed.is_available():

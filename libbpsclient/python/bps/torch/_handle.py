@@ -127,3 +127,13 @@ class Several(Handle):
 
     def wait(self) -> list[Any]:
         return [h.wait() for h in self._handles]
+
+
+def poll(handle: Handle) -> bool:
+    """Return True if :func:`synchronize` can return without blocking."""
+    return handle.poll()
+
+
+def synchronize(handle: Handle) -> Any:
+    """Wait for an operation and return its output."""
+    return handle.wait()

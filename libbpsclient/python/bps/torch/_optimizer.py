@@ -15,7 +15,7 @@ from bps import _core
 from bps._compression import Compression, Compressor
 from bps._ops import check_gradients
 from bps._sets import ProcessSet, global_process_set
-from bps.torch import _ops
+from bps.torch._broadcast import broadcast_all_
 from bps.torch._compression import gradient_coding
 from bps.torch._cross_barrier import CrossBarrier
 from bps.torch._reducer import BUCKET_BYTES, Reducer
@@ -406,7 +406,7 @@ def broadcast_parameters(
     Raises:
         Error: EMISMATCH at all workers if their tensors differ, also if a worker has none.
     """
-    _ops.broadcast_all_(_tensors(params), root_rank, process_set)
+    broadcast_all_(_tensors(params), root_rank, process_set)
 
 
 def broadcast_optimizer_state(

@@ -31,7 +31,7 @@ from bps._sets import ProcessSet, global_process_set
 from bps.torch._bucket import Bucket, Place
 from bps.torch._channels import check_gradient, open_channels
 from bps.torch._memory import described, has_storage_of, input_view, output_view, wire_dtype
-from bps.torch._ops import gather_sparse
+from bps.torch._sparse import gather_sparse
 
 BUCKET_BYTES = 16 << 20
 WHAT = "the gradients of an optimizer or a module"  # for the text of errors

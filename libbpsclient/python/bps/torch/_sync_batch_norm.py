@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from bps._ops import Sum
 from bps._sets import ProcessSet, global_process_set
-from bps.torch import _ops
+from bps.torch._allreduce import allreduce
 
 
 class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
@@ -62,7 +63,7 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
         mean = x.mean(1).double() if n_mine else x.new_zeros(self.num_features).double()
         square = (x.double() - mean[:, None]).pow(2).sum(1) + n_mine * mean.pow(2)
         mine = torch.cat([mean * n_mine, square, mean.new_tensor([n_mine])])
-        total = _ops.allreduce(mine, op=_ops.Sum, process_set=self.process_set)
+        total = allreduce(mine, op=Sum, process_set=self.process_set)
         n = total[-1].item()
         mean, square = total[:-1].view(2, -1) / n
         var = (square - mean.pow(2)).clamp_min(0)
