@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bps
-from bps import _arrays, _core, _dtypes, _group, _ops, _sets
+from bps import _arrays, _core, _dtypes, _group, _ops, _residuals, _sets
 from bps._compression import Coding
 
 HALF = Coding("float16")
@@ -49,6 +49,84 @@ def test_every_type_is_reduced_with_and_without_a_name(dtype):
         (out,) = _arrays.reduce(_core.runtime(), [x], name=name, op=op)
         assert out.dtype == kind and out.shape == (3, 11)
         assert (out == want).all()
+
+
+def step_values(n, rank, step):
+    """Return values between -1 and 1 that differ between workers and steps."""
+    return np.sin(np.arange(n) * (rank + 1) + step).astype(np.float32)
+
+
+@pytest.mark.parametrize(("wire", "levels"), [("q8", 254), ("q4", 14)])
+@pytest.mark.parametrize("name", [None, "blocks"])
+def test_large_floats_are_sent_in_blocks_and_all_else_as_it_is(wire, levels, name):
+    rt, me, n = _core.runtime(), _core.rank(), 40001
+    if name:
+        name = f"{name}.{wire}"
+    arrays = [
+        step_values(n, me, 0).reshape(1, n),
+        np.full(7, me, np.float32),
+        np.full(30000, me, np.int32),
+        step_values(40000, me, 1).astype(np.float16),
+    ]
+    out = _arrays.reduce(
+        rt, arrays, name=name, op=bps.SUM, prescale=2, coding=Coding(wire, 1 << 16)
+    )
+    size = _core.size()
+    # each worker, each machine and the server encode once; no value is larger than 2 * size
+    bound = 2 * 3 * size / levels * 1.01
+    want = [2 * sum(step_values(k, r, i) for r in ranks()) for i, k in ((0, n), (1, 40000))]
+    assert np.abs(out[0].reshape(-1) - want[0]).max() <= bound
+    assert 0 < np.abs(out[0].reshape(-1) - want[0]).max(), "the values were not encoded"
+    assert (out[1] == 2 * sum(ranks())).all() and (out[2] == 2 * sum(ranks())).all()
+    assert out[3].dtype == np.float16
+    assert np.abs(out[3].astype(np.float32) - want[1]).max() <= bound + 0.01 * size
+    same = _ops.allgather_object([o.tobytes() for o in out])
+    assert same.count(same[0]) == size
+
+
+@pytest.mark.parametrize("wire", ["q8", "q4"])
+def test_residuals_give_back_what_blocks_lose(wire):
+    rt, me, n, steps = _core.runtime(), _core.rank(), 20001, 30
+    plain, coding = Coding(wire, 1 << 16), Coding(wire, 1 << 16, True)
+    sums = {False: 0, True: 0}
+    for step in range(steps):
+        x = step_values(n, me, 0) * np.float32(0.01)
+        x[::64] = 1  # large values, beside which the others are lost without a residual
+        for has_residual, one in ((False, plain), (True, coding)):
+            (out,) = _arrays.reduce(
+                rt, [x], name=f"ef.{wire}.{has_residual}", op=bps.SUM, coding=one
+            )
+            sums[has_residual] = sums[has_residual] + out.astype(np.float64)
+        if step == 10:  # a checkpoint keeps the residuals
+            state = _residuals.compression_state_dict()
+            _residuals.clear()
+            _residuals.load_compression_state_dict(state)
+    want = steps * sum(step_values(n, r, 0).astype(np.float64) * 0.01 for r in ranks())
+    want[::64] = steps * _core.size()
+    errors = {k: np.abs(v - want).mean() for k, v in sums.items()}
+    # The sums of a machine with several workers, and the results, are encoded without a residual.
+    assert errors[True] < errors[False] * (0.7 if wire == "q8" else 1), errors
+    kept = {k: v for k, v in _residuals.compression_state_dict().items() if f"ef.{wire}." in k}
+    (residual,) = kept.values()  # that of the coding with a residual
+    step = 1 / (127 if wire == "q8" else 7)
+    assert 0 < np.abs(residual).max() <= step
+    _residuals.scale_compression_state(4)
+    assert (_residuals.compression_state_dict()[next(iter(kept))] == 4 * residual).all()
+
+
+def test_blocks_are_refused_where_they_make_no_sense():
+    rt, x = _core.runtime(), np.zeros(40000, np.float32)
+    with pytest.raises(ValueError, match="max needs the values themselves"):
+        _arrays.reduce(rt, [x], name="wrong", op=bps.MAX, coding=Coding("q8"))
+    with pytest.raises(ValueError, match="needs the argument name"):
+        _arrays.reduce(rt, [x], op=bps.SUM, coding=Coding("q8", 0, True))
+    hosts = [w.host for w in rt.job.workers()]
+    if len(set(hosts)) < len(hosts):
+        with pytest.raises(ValueError, match="use Compression.int4"):
+            _arrays.reduce(rt, [x], name="sign", coding=Coding("sign", 0, True))
+    else:
+        (out,) = _arrays.reduce(rt, [x + 2], name="sign", coding=Coding("sign", 0, True))
+        assert (out == 2).all()
 
 
 def test_a_group_of_many_types_and_sizes_is_reduced_in_one_call():

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bps import _compare
-from bps._compression import RAW, Coding
+from bps._compression import RAW, Coding, check_blocks
 from bps._dtypes import FLOATS, NAMES, at_address, copy_scaled, numpy_type, wire_type
 from bps._group import group, list_of_kinds
 from bps._library import AVG, CODES, OPS, PRIORITY_AUTO, SUM, Error
@@ -62,6 +62,8 @@ def reduce(
 
     Raises:
         Error: EMISMATCH if the workers' arrays differ in type or shape.
+        ValueError: see :func:`bps._compression.check_blocks`; or a compression with a residual has
+            no name.
     """
     is_mean = False
     if (prescale, postscale) != (1.0, 1.0):
@@ -76,9 +78,17 @@ def reduce(
                 )
             op, is_mean = SUM, True  # round the sum only once, after the division
     priority = priority_of(name, priority)
+    has_blocks = any(coding.block_of(a.dtype.name, a.nbytes) for a in arrays)
+    if has_blocks:
+        check_blocks(rt, coding, op)
+        if name is None and coding.has_residual:
+            raise ValueError(
+                "a compression with a residual needs the argument name, by which the residual is "
+                "found at the next step"
+            )
     flat = [np.ascontiguousarray(a).reshape(-1) for a in arrays]
     given = None if outputs is None else [o.reshape(-1) for o in outputs]
-    if name is None and len(flat) == 1:
+    if name is None and len(flat) == 1 and not has_blocks:
         wire = wire_type(flat[0].dtype, coding, flat[0].size)
         targets: Sequence[np.ndarray] = given or [np.empty_like(flat[0])]
         text = f"{_described(arrays[0])}{coding}, {OPS[op]}"

@@ -7,18 +7,20 @@ views of one block of memory. The block is used again when no view of it exists 
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from bps import _compare
 from bps._compression import RAW, Coding
 from bps._dtypes import NAMES, at_address, copy_scaled, wire_type
-from bps._library import CODES, OPS, PRIORITY_AUTO, SUM, Error
+from bps._library import BLOCKS, CODES, OPS, PRIORITY_AUTO, SUM, Error
 from bps._operation import IN_FLIGHT, Slot
+from bps._residuals import residual_of
 from bps._runtime import Runtime
 
 BUCKET_BYTES = 16 << 20
@@ -43,7 +45,8 @@ class _Bucket:
     """A declared tensor and the parts of arrays (spans) that it holds."""
 
     def __init__(self, dtype: np.dtype) -> None:
-        self.dtype = dtype
+        self.dtype, self.kind = dtype, NAMES[dtype.name]
+        self.most, self.align = BUCKET_BYTES // dtype.itemsize, ALIGN_BYTES // dtype.itemsize
         self.spans: list[_Span] = []
         self.n_elems = 0
 
@@ -69,6 +72,44 @@ class _Bucket:
             copy_scaled(outputs[span.i][span.first : span.last], view, factor)
 
 
+class _BlockBucket:
+    """A declared tensor of a block type, and the parts of arrays that it holds. Each part begins
+    with a block.
+
+    Args:
+        kind (str): block type.
+        has_residual (bool): see :class:`bps._compression.Coding`.
+    """
+
+    def __init__(self, kind: str, has_residual: bool) -> None:
+        self.kind, self._has_residual = kind, has_residual
+        self.align = BLOCKS[kind][0]
+        self.most = BUCKET_BYTES // 4 // self.align * self.align
+        self.spans: list[_Span] = []
+        self.n_elems = 0
+
+    def attach(self, slot: Slot) -> None:
+        self.slot = slot
+        self._residual = None
+        if self._has_residual:
+            self._residual = residual_of(slot.tensor.name, self.n_elems)
+
+    def fill(self, arrays: Sequence[np.ndarray], factor: float) -> None:
+        for s in self.spans:
+            source = np.ascontiguousarray(arrays[s.i][s.first : s.last], np.float32)
+            residual = self._residual
+            at = None if residual is None else residual.ctypes.data + 4 * s.start
+            self.slot.tensor.fill_memory(s.start, source.ctypes.data, source.size, factor, at)
+
+    def collect(self, outputs: Sequence[np.ndarray], factor: float) -> None:
+        for s in self.spans:
+            target = outputs[s.i][s.first : s.last]
+            values = target if target.dtype == np.float32 else np.empty(target.size, np.float32)
+            self.slot.tensor.read_values(s.start, values.ctypes.data, values.size, factor)
+            if values is not target:
+                target[:] = values
+
+
 class Group:
     """Arrays of fixed types and sizes that are reduced in one call.
 
@@ -89,10 +130,16 @@ class Group:
         self._is_interrupted = False  # True after a KeyboardInterrupt has ended a wait
         self._lock = threading.Lock()
         self._blocks: list[np.ndarray] = []
-        self._buckets: list[_Bucket] = []
-        last: dict[np.dtype, _Bucket] = {}
+        self._buckets: list[_Bucket | _BlockBucket] = []
+        last: dict[np.dtype | str, _Bucket | _BlockBucket] = {}
         for i, (dtype, n) in enumerate(self._kinds):
-            self._lay_out(last, i, wire_type(dtype, coding, n), n)
+            block = coding.block_of(dtype.name, n * dtype.itemsize)
+            if block is None:
+                wire = wire_type(dtype, coding, n)
+                self._lay_out(last, i, n, wire, functools.partial(_Bucket, wire))
+            else:
+                bucket = functools.partial(_BlockBucket, block, coding.has_residual)
+                self._lay_out(last, i, n, block, bucket)
 
     @property
     def has_mismatch(self) -> bool:
@@ -116,7 +163,7 @@ class Group:
         """Declare the tensors of the buckets."""
         rt = self._runtime
         decls = [
-            (f"{rt.prefix}{self._path}.{i}", NAMES[bucket.dtype.name], bucket.n_elems)
+            (f"{rt.prefix}{self._path}.{i}", bucket.kind, bucket.n_elems)
             for i, bucket in enumerate(self._buckets)
         ]
         with rt.lock:
@@ -125,19 +172,32 @@ class Group:
             bucket.attach(slot)
         self._is_declared = True
 
-    def _lay_out(self, last: dict[np.dtype, _Bucket], i: int, dtype: np.dtype, n: int) -> None:
+    def _lay_out(
+        self,
+        last: dict[np.dtype | str, _Bucket | _BlockBucket],
+        i: int,
+        n: int,
+        wire: np.dtype | str,
+        new: Callable[[], _Bucket | _BlockBucket],
+    ) -> None:
         """Assign parts of buckets to array i. The result depends only on the arrays' types, order
-        and sizes, so it is the same at all workers."""
-        most, align = BUCKET_BYTES // dtype.itemsize, ALIGN_BYTES // dtype.itemsize
+        and sizes, so it is the same at all workers.
+
+        Args:
+            last (dict): the bucket that is not full yet of each type.
+            n (int): number of values of the array.
+            wire: type in which the array is sent.
+            new (callable): returns an empty bucket of this type.
+        """
         at = 0
         while at < n:
-            bucket = last.get(dtype)
-            if bucket is None or bucket.n_elems >= most:
-                bucket = last[dtype] = _Bucket(dtype)
+            bucket = last.get(wire)
+            if bucket is None or bucket.n_elems >= bucket.most:
+                bucket = last[wire] = new()
                 self._buckets.append(bucket)
-            step = min(n - at, most - bucket.n_elems)
+            step = min(n - at, bucket.most - bucket.n_elems)
             bucket.spans.append(_Span(i, at, at + step, bucket.n_elems))
-            bucket.n_elems += -(-step // align) * align
+            bucket.n_elems += -(-step // bucket.align) * bucket.align
             at += step
 
     def reduce(
