@@ -34,41 +34,31 @@ from bps._core import (
     suspend,
 )
 from bps._library import Error, Timeout
-from bps._ops import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    barrier,
-    declare,
-)
+from bps._ops import Adasum, Average, Max, Min, Product, Sum, barrier, declare
 from bps._sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from bps.tensorflow import elastic
-from bps.tensorflow._cross_device import CrossDeviceOps
-from bps.tensorflow._ops import (
+from bps.tensorflow._allreduce import allreduce, grouped_allreduce, push_pull
+from bps.tensorflow._broadcast import (
     BroadcastGlobalVariablesHook,
-    allgather,
-    allgather_object,
-    allreduce,
-    alltoall,
     broadcast,
     broadcast_,
     broadcast_global_variables,
-    broadcast_object,
-    broadcast_object_fn,
     broadcast_variables,
+)
+from bps.tensorflow._cross_device import CrossDeviceOps
+from bps.tensorflow._gather import (
+    allgather,
+    alltoall,
     grouped_allgather,
-    grouped_allreduce,
     grouped_reducescatter,
-    join,
+    reducescatter,
+)
+from bps.tensorflow._objects import allgather_object, broadcast_object, broadcast_object_fn, join
+from bps.tensorflow._place import (
     local_rank_op,
     local_size_op,
     process_set_included_op,
-    push_pull,
     rank_op,
-    reducescatter,
     size_op,
 )
 from bps.tensorflow._tape import (

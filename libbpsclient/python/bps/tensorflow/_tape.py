@@ -8,20 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from bps._compression import Compression, coding_of
-from bps._ops import (
-    Average,
-    check_devices,
-    check_gradients,
-    check_groups,
-    in_groups,
-)
+from bps._ops import Average, check_devices, check_gradients, check_groups, in_groups
 from bps._sets import ProcessSet, global_process_set
-from bps.tensorflow._ops import (
-    labels_of,
-    reduce_tensors,
-    set_size,
-    sum_slices,
-)
+from bps.tensorflow._allreduce import labels_of, reduce_tensors, sum_slices
+from bps.tensorflow._place import set_size
 
 
 def reduce_gradients(

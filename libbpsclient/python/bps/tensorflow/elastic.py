@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from bps._elastic import HostsUpdatedInterrupt, State, run
-from bps.tensorflow._ops import broadcast_variables
+from bps.tensorflow._broadcast import broadcast_variables
 
 __all__ = ["HostsUpdatedInterrupt", "State", "TensorFlowKerasState", "TensorFlowState", "run"]
 
