@@ -40,6 +40,7 @@ FRONTENDS = {
         "examples": ALONE,
         "torch": CLUSTERS,
         "collectives": ("2x2", "3x1"),
+        "blocks": ("2x2", "3x1"),
         "c10d": ("2x1", "3x1", "4x2", "3x2"),
         "distributed": ("2x2", "3x1"),
         "equality": ("3x1", "4x2"),

@@ -206,6 +206,8 @@ def shutdown() -> None:
     """Wait until all workers have called this function, and leave the job. If an exception is being
     handled, abort the job instead, without waiting."""
     leave(sys.exc_info()[0] is not None)
+    if "bps._residuals" in sys.modules:  # the module needs NumPy
+        sys.modules["bps._residuals"].clear()
 
 
 def is_initialized() -> bool:

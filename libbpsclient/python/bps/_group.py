@@ -90,16 +90,15 @@ class _BlockBucket:
 
     def attach(self, slot: Slot) -> None:
         self.slot = slot
-        self._residual = None
-        if self._has_residual:
-            self._residual = residual_of(slot.tensor.name, self.n_elems)
 
     def fill(self, arrays: Sequence[np.ndarray], factor: float) -> None:
+        tensor, residual = self.slot.tensor, None
+        if self._has_residual:
+            residual = residual_of(tensor.name, self.n_elems)
         for s in self.spans:
             source = np.ascontiguousarray(arrays[s.i][s.first : s.last], np.float32)
-            residual = self._residual
             at = None if residual is None else residual.ctypes.data + 4 * s.start
-            self.slot.tensor.fill_memory(s.start, source.ctypes.data, source.size, factor, at)
+            tensor.fill_memory(s.start, source.ctypes.data, source.size, factor, at)
 
     def collect(self, outputs: Sequence[np.ndarray], factor: float) -> None:
         for s in self.spans:

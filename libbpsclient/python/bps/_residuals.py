@@ -3,29 +3,32 @@ feedback). They belong to the program, which saves them with its checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-_arrays: dict[str, np.ndarray] = {}  # residuals in use, by the name of their tensor
+# Residuals in use, by the name of their tensor: arrays, or tensors of a framework on a device.
+_used: dict[str, Any] = {}
 _loaded: dict[str, np.ndarray] = {}  # residuals of a checkpoint that no tensor has used yet
 
 
-def residual_of(name: str, n_values: int) -> np.ndarray:
-    """Return the residual of a tensor, which the caller changes in place. It is zero at first.
+def residual_of(
+    name: str, n_values: int, place: Callable[[np.ndarray], Any] = lambda array: array
+) -> Any:
+    """Return the residual of a tensor, which the caller changes in place. It is zero at first. Call
+    this function at each step, because a loaded state replaces the residual.
 
     Args:
         name (str): name of the tensor, unique in the job.
         n_values (int): its number of values.
+        place (callable): takes an array of float32, and returns it as a tensor on a device.
     """
-    known = _arrays.get(name)
-    if known is None or known.size != n_values:
+    known = _used.get(name)
+    if known is None or len(known) != n_values:
         loaded = _loaded.pop(name, None)
-        known = np.zeros(n_values, np.float32)
-        if loaded is not None and loaded.size == n_values:
-            known[:] = loaded
-        _arrays[name] = known
+        is_same = loaded is not None and loaded.size == n_values
+        known = _used[name] = place(loaded if is_same else np.zeros(n_values, np.float32))
     return known
 
 
@@ -39,7 +42,8 @@ def compression_state_dict() -> dict[str, np.ndarray]:
         >>> state = bps.torch.compression_state_dict()
         >>> torch.save(state, f"residuals.{bps.torch.rank()}.pt")
     """
-    return {name: array.copy() for name, array in {**_loaded, **_arrays}.items()}
+    used = {name: one.cpu().numpy() if hasattr(one, "cpu") else one for name, one in _used.items()}
+    return {name: array.copy() for name, array in {**_loaded, **used}.items()}
 
 
 def load_compression_state_dict(state: Mapping[str, Any]) -> None:
@@ -52,11 +56,7 @@ def load_compression_state_dict(state: Mapping[str, Any]) -> None:
     """
     clear()
     for name, array in state.items():
-        _loaded[name] = np.asarray(array, np.float32).reshape(-1)
-    for name, array in _arrays.items():
-        loaded = _loaded.pop(name, None)
-        if loaded is not None and loaded.size == array.size:
-            array[:] = loaded
+        _loaded[name] = np.array(array, np.float32).reshape(-1)
 
 
 def scale_compression_state(factor: float) -> None:
@@ -69,12 +69,11 @@ def scale_compression_state(factor: float) -> None:
         >>> scaler.update()
         >>> bps.torch.scale_compression_state(scaler.get_scale() / before)
     """
-    for array in (*_arrays.values(), *_loaded.values()):
-        array *= np.float32(factor)
+    for one in (*_used.values(), *_loaded.values()):
+        one *= factor
 
 
 def clear() -> None:
     """Set all residuals to zero."""
+    _used.clear()
     _loaded.clear()
-    for array in _arrays.values():
-        array[:] = 0

@@ -43,6 +43,11 @@ from bps._ops import (
     barrier,
     broadcast_object,
 )
+from bps._residuals import (
+    compression_state_dict,
+    load_compression_state_dict,
+    scale_compression_state,
+)
 from bps._sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from bps.jax import elastic
 from bps.jax._ops import (
@@ -77,10 +82,12 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_object",
+    "compression_state_dict",
     "elastic",
     "global_process_set",
     "init",
     "is_initialized",
+    "load_compression_state_dict",
     "local_rank",
     "local_size",
     "push_pull",
@@ -88,6 +95,7 @@ __all__ = [
     "reducescatter",
     "remove_process_set",
     "resume",
+    "scale_compression_state",
     "shutdown",
     "size",
     "suspend",

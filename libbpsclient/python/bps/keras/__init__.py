@@ -41,6 +41,11 @@ from bps._ops import (
     barrier,
     broadcast_object,
 )
+from bps._residuals import (
+    compression_state_dict,
+    load_compression_state_dict,
+    scale_compression_state,
+)
 from bps._sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from bps.keras import callbacks, elastic
 from bps.keras._ops import (
@@ -78,10 +83,12 @@ __all__ = [
     "broadcast_object",
     "broadcast_variables",
     "callbacks",
+    "compression_state_dict",
     "elastic",
     "global_process_set",
     "init",
     "is_initialized",
+    "load_compression_state_dict",
     "load_model",
     "local_rank",
     "local_size",
@@ -90,6 +97,7 @@ __all__ = [
     "reducescatter",
     "remove_process_set",
     "resume",
+    "scale_compression_state",
     "shutdown",
     "size",
     "suspend",

@@ -39,6 +39,11 @@ from bps._ops import (
     barrier,
     broadcast_object,
 )
+from bps._residuals import (
+    compression_state_dict,
+    load_compression_state_dict,
+    scale_compression_state,
+)
 from bps._sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from bps.mxnet import elastic
 from bps.mxnet._ops import (
@@ -85,6 +90,7 @@ __all__ = [
     "broadcast_parameters",
     "byteps_declare_tensor",
     "byteps_push_pull",
+    "compression_state_dict",
     "elastic",
     "global_process_set",
     "grouped_allgather",
@@ -93,12 +99,14 @@ __all__ = [
     "grouped_reducescatter",
     "init",
     "is_initialized",
+    "load_compression_state_dict",
     "local_rank",
     "local_size",
     "rank",
     "reducescatter",
     "remove_process_set",
     "resume",
+    "scale_compression_state",
     "shutdown",
     "size",
     "suspend",

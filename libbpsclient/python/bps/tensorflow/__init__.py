@@ -35,6 +35,11 @@ from bps._core import (
 )
 from bps._library import Error, Timeout
 from bps._ops import Adasum, Average, Max, Min, Product, Sum, barrier, declare
+from bps._residuals import (
+    compression_state_dict,
+    load_compression_state_dict,
+    scale_compression_state,
+)
 from bps._sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from bps.tensorflow import elastic
 from bps.tensorflow._allreduce import allreduce, grouped_allreduce, push_pull
@@ -96,6 +101,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
+    "compression_state_dict",
     "declare",
     "elastic",
     "global_process_set",
@@ -105,6 +111,7 @@ __all__ = [
     "init",
     "is_initialized",
     "join",
+    "load_compression_state_dict",
     "local_rank",
     "local_rank_op",
     "local_size",
@@ -116,6 +123,7 @@ __all__ = [
     "reducescatter",
     "remove_process_set",
     "resume",
+    "scale_compression_state",
     "shutdown",
     "size",
     "size_op",

@@ -44,6 +44,11 @@ from bps._ops import (
     broadcast_object,
     declare,
 )
+from bps._residuals import (
+    compression_state_dict,
+    load_compression_state_dict,
+    scale_compression_state,
+)
 from bps._sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from bps.torch import elastic
 from bps.torch._allgather import allgather, allgather_async
@@ -124,6 +129,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "compression_state_dict",
     "ddp_hook",
     "declare",
     "elastic",
@@ -139,6 +145,7 @@ __all__ = [
     "init",
     "is_initialized",
     "join",
+    "load_compression_state_dict",
     "local_rank",
     "local_size",
     "poll",
@@ -151,6 +158,7 @@ __all__ = [
     "reducescatter_async",
     "remove_process_set",
     "resume",
+    "scale_compression_state",
     "shutdown",
     "size",
     "sparse_allreduce_async",

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 import bps
-from bps._compression import Compression, Compressor
-from bps._library import OPS
+from bps import _arrays
+from bps._compression import RAW, Coding, Compression, Compressor, coding_of
+from bps._library import BLOCKS, OPS
 from bps._operation import Operation, Slot
 from bps._ops import Average, Sum, check_op, priority_of
 from bps._sets import ProcessSet, global_process_set
@@ -17,6 +18,7 @@ from bps.torch._memory import (
     NAMES,
     check_device,
     described,
+    described_type,
     input_view,
     output_view,
     read_output,
@@ -175,19 +177,45 @@ def allreduce_async(
     return _reduce(tensor, output, name, op, pre, post, priority, process_set)
 
 
+def _reduce_blocks(
+    tensor: torch.Tensor,
+    name: str | None,
+    coding: Coding,
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: ProcessSet,
+    priority: int,
+) -> torch.Tensor:
+    """Reduce a tensor in blocks, and return the result."""
+    array = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+    factors = (prescale_factor, postscale_factor)
+    given = (name, op, *factors, coding, priority_of(name, priority))
+    (out,) = _arrays.reduce(process_set.runtime(), [array], None, *given)
+    return torch.from_numpy(out).to(tensor.device, tensor.dtype)
+
+
 class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, tensor: torch.Tensor, name: str | None, options: dict[str, Any]
+        ctx: Any,
+        tensor: torch.Tensor,
+        name: str | None,
+        options: dict[str, Any],
+        coding: Coding = RAW,
     ) -> torch.Tensor:
         ctx.options = options
+        n_bytes = tensor.numel() * tensor.element_size()
+        if coding.block_of(described_type(tensor.dtype), n_bytes):
+            check_device(tensor)
+            return _reduce_blocks(tensor, name, coding, **options)
         return allreduce_async(tensor, name=name, **options).wait()
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         if ctx.options["op"] not in (Average, Sum):
             raise NotImplementedError("only Average and Sum have gradients")
-        return allreduce_async(grad, **ctx.options).wait(), None, None
+        return allreduce_async(grad, **ctx.options).wait(), None, None, None
 
 
 def allreduce(
@@ -204,7 +232,8 @@ def allreduce(
     """Reduce a tensor over all workers and return the result. The function is differentiable.
 
     The function takes the arguments of :func:`allreduce_async_`. The additional argument
-    `compression` chooses the type in which the tensor is sent.
+    `compression` chooses the type in which the tensor is sent. A compression with a residual needs
+    a name. Gradients of the result are reduced in their own type.
 
     Example::
 
@@ -218,6 +247,9 @@ def allreduce(
         "process_set": process_set,
         "priority": priority,
     }
+    coding = coding_of(compression)
+    if coding.wire in BLOCKS:
+        return _Allreduce.apply(tensor, name, options, coding)
     small, context = compression.compress(tensor)
     return compression.decompress(_Allreduce.apply(small, name, options), context)
 

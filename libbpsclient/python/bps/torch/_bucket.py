@@ -13,16 +13,18 @@ import itertools
 
 import torch
 
-from bps.torch._channels import Channel, HostChannel
+from bps._library import BLOCKS
+from bps.torch._channels import BlockChannel, Channel, HostChannel, Wire
 from bps.torch._memory import COPIED_BYTES
 
 
 class Place:
     """The place of one parameter's gradient in a bucket."""
 
-    __slots__ = ("bucket", "input", "is_filled", "is_large", "n_passes", "name", "param")
+    __slots__ = ("bucket", "input", "is_filled", "is_large", "n_passes", "name", "param", "start")
 
-    input: torch.Tensor  # the gradient's part of the bucket's input
+    input: torch.Tensor  # the gradient's part of the bucket's input; not in a bucket of blocks
+    start: int  # number of the gradient's first value in a bucket of blocks
 
     def __init__(self, name: str, param: torch.Tensor) -> None:
         self.name, self.param = name, param
@@ -36,25 +38,33 @@ class Bucket:
     """Gradients of one type that are sent together, in one bps tensor.
 
     Args:
-        wire (torch.dtype): type in which the gradients are sent.
+        wire (torch.dtype or str): type in which the gradients are sent. A str is the name of a
+            block type; then each gradient begins with a block.
+        factor (float): factor of the gradients before they are sent.
     """
 
     __slots__ = (
-        "_copy", "_inputs", "_mapped", "_small", "_views", "channel", "is_handed_over",
-        "is_in_place", "n_ready", "places", "wire",
+        "_align", "_copy", "_factor", "_inputs", "_mapped", "_small", "_views", "channel",
+        "is_handed_over", "is_in_place", "n_ready", "places", "wire",
     )  # fmt: skip
 
-    def __init__(self, wire: torch.dtype) -> None:
-        self.wire = wire
+    def __init__(self, wire: Wire, factor: float = 1.0) -> None:
+        self.wire, self._factor = wire, factor
+        self._align = BLOCKS[wire][0] if isinstance(wire, str) else 1
         self.places: list[Place] = []
         self.n_ready = 0
         self.is_handed_over = False  # True from step() until CrossBarrier collects the bucket
 
     def n_elems(self) -> int:
-        """Return the number of elements of all gradients in the bucket."""
-        return sum(p.param.numel() for p in self.places)
+        """Return the number of elements of all gradients in the bucket, with the gaps between
+        them."""
+        return sum(self._room(place) for place in self.places)
 
-    def attach(self, channel: Channel, is_scaled: bool) -> None:
+    def _room(self, place: Place) -> int:
+        """Return the number of elements of a gradient and of the gap after it."""
+        return -(-place.param.numel() // self._align) * self._align
+
+    def attach(self, channel: Channel | BlockChannel, is_scaled: bool) -> None:
         """Use this channel's memory for the bucket. Assign a part of the memory to each gradient.
 
         Args:
@@ -62,15 +72,21 @@ class Bucket:
             is_scaled (bool): the results are multiplied by a factor, so they must be copied.
         """
         self.channel = channel
-        is_same = channel.input.dtype == self.places[0].param.dtype
-        self.is_in_place = channel.is_in_place and is_same
-        # The channel, if the results are mapped.
-        self._mapped: HostChannel | None = None
-        if isinstance(channel, HostChannel) and is_same and not is_scaled and channel.map():
-            self._mapped = channel
         self._copy: torch.Tensor | None = None
         # key: address of the results; value: the gradients, which are views of these results
         self._views: dict[int, list[torch.Tensor]] = {}
+        self._mapped: HostChannel | None = None
+        self.is_in_place = False
+        if isinstance(channel, BlockChannel):
+            start = 0
+            for place in self.places:
+                place.bucket, place.start = self, start
+                start += self._room(place)
+            return
+        is_same = channel.input.dtype == self.places[0].param.dtype
+        self.is_in_place = channel.is_in_place and is_same
+        if isinstance(channel, HostChannel) and is_same and not is_scaled and channel.map():
+            self._mapped = channel  # the results are mapped
         # Small gradients that are not copied yet, and their parts of the input. One call copies all
         # of them, because a call for each would take longer than the copies.
         self._small: list[torch.Tensor] = []
@@ -81,14 +97,20 @@ class Bucket:
     def _parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Return each gradient's part of ``flat``, in the shape of the gradient's parameter."""
         params = [place.param for place in self.places]
-        ends = itertools.accumulate(param.numel() for param in params)
-        return [_shaped(flat[end - p.numel() : end], p) for p, end in zip(params, ends)]
+        starts = [0, *itertools.accumulate(map(self._room, self.places))]
+        return [_shaped(flat[at : at + p.numel()], p) for p, at in zip(params, starts)]
 
-    def fill(self, place: Place, grad: torch.Tensor) -> None:
-        """Copy a gradient to its place, or let :meth:`pack` copy it."""
-        if grad.requires_grad:  # true after backward(create_graph=True)
+    def fill(self, place: Place, grad: torch.Tensor | None) -> None:
+        """Copy a gradient to its place, or let :meth:`pack` copy it. None stands for zeros."""
+        if grad is not None and grad.requires_grad:  # true after backward(create_graph=True)
             grad = grad.detach()
-        if grad.is_sparse:
+        if isinstance(self.channel, BlockChannel):
+            if grad is None:
+                grad = torch.zeros_like(place.param)
+            self.channel.encode(place.start, _flat_like(place.param, grad), self._factor)
+        elif grad is None:
+            place.input.zero_()
+        elif grad.is_sparse:
             place.input.copy_(grad.to_dense())
         elif place.is_large:
             self.channel.write(place.input, grad)
@@ -96,20 +118,35 @@ class Bucket:
             self._small.append(grad)
             self._inputs.append(place.input)
 
-    def pack(self, factor: float) -> None:
-        """Copy the remaining gradients, and multiply all gradients by a factor."""
+    def clear(self) -> None:
+        """Fill the bucket with zeros."""
+        if isinstance(self.channel, BlockChannel):
+            self.channel.clear(0, self.n_elems())
+        else:
+            self.channel.input.zero_()
+
+    def pack(self) -> None:
+        """Copy the remaining gradients, and multiply all gradients by the factor."""
+        if isinstance(self.channel, BlockChannel):
+            return
         if self._small:
             torch._foreach_copy_(self._inputs, self._small)
             self._small.clear()
             self._inputs.clear()
-        if factor != 1.0:
-            self.channel.input[: self.n_elems()].mul_(factor)
+        if self._factor != 1.0:
+            self.channel.input[: self.n_elems()].mul_(self._factor)
 
     def deliver(self, factor: float) -> None:
         """Let the parameters' ``.grad`` be the complete results, multiplied by a factor."""
-        flat = self._result()
-        if factor != 1.0:
-            flat.mul_(factor)
+        if isinstance(self.channel, BlockChannel):
+            if self._copy is None:
+                self._copy = self.places[0].param.new_empty(self.n_elems())
+            flat = self._copy
+            self.channel.decode(flat, factor)
+        else:
+            flat = self._result(self.channel)
+            if factor != 1.0:
+                flat.mul_(factor)
         grads = self._views.get(flat.data_ptr())
         if grads is None:
             grads = self._views[flat.data_ptr()] = self._parts(flat)
@@ -117,10 +154,10 @@ class Bucket:
             if place.param.requires_grad:  # an optimizer would decay a parameter that is frozen
                 place.param.grad = grad
 
-    def _result(self) -> torch.Tensor:
+    def _result(self, channel: Channel) -> torch.Tensor:
         """Return the results, in memory that may be written to."""
         if self.is_in_place:
-            return self.channel.input
+            return channel.input
         if self._mapped is not None:
             flat, was_written = self._mapped.last()
             if not was_written:
@@ -129,8 +166,20 @@ class Bucket:
             self._views.clear()
         if self._copy is None:
             self._copy = self.places[0].param.new_empty(self.n_elems())
-        self.channel.read(self._copy)
+        channel.read(self._copy)
         return self._copy
+
+
+def _flat_like(param: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    """Return the values of a gradient as a flat tensor, in the order of the parameter's memory."""
+    if grad.is_sparse:
+        grad = grad.to_dense()
+    is_dense = torch.ops.aten.is_non_overlapping_and_dense(param)
+    if not is_dense or grad.stride() != param.stride():
+        grad = torch.empty_like(param).copy_(grad)
+    if not torch.ops.aten.is_non_overlapping_and_dense(grad):
+        return grad.reshape(-1)
+    return grad.as_strided((grad.numel(),), (1,))
 
 
 def _shaped(flat: torch.Tensor, param: torch.Tensor) -> torch.Tensor:

@@ -16,20 +16,23 @@ from __future__ import annotations
 import errno
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from bps._gpu_tensor import GpuTensor
 from bps._job import Job
-from bps._library import CODES, Error
+from bps._library import BLOCKS, CODES, Error
 from bps._operation import Slot
+from bps._residuals import residual_of
 from bps._runtime import Runtime
+from bps.torch._blocks import decode, encode
 from bps.torch._memory import NAMES, TYPES, input_view, output_view, read_output, view, write_input
 
 
-class HostChannel:
-    """Gradients in memory that is shared with the agent.
+class _SharedChannel:
+    """Channel in memory that is shared with the agent.
 
     Args:
         slot (Slot): a declared tensor that only this channel uses.
@@ -39,7 +42,6 @@ class HostChannel:
 
     def __init__(self, slot: Slot) -> None:
         self._slot = slot
-        self.input = input_view(slot)
         # Raises an error if the job is closed, because the channel's memory is then unmapped.
         self.check = slot.tensor.job.check_mapped
 
@@ -55,10 +57,119 @@ class HostChannel:
         """Wait for the result."""
         self._slot.tensor.finish(is_interruptible=True)
 
+
+class BlockChannel(_SharedChannel):
+    """Gradients in blocks (:data:`bps.BLOCKS`). The library encodes and decodes values in host
+    memory. Values on a device are encoded there, so that fewer bytes are copied to host memory.
+
+    Args:
+        slot (Slot): a declared tensor of a block type, which only this channel uses.
+        device (torch.device): the device that has the gradients.
+        has_residual (bool): see :class:`bps._compression.Coding`.
+    """
+
+    def __init__(self, slot: Slot, device: torch.device, has_residual: bool) -> None:
+        super().__init__(slot)
+        self.kind, self._device, self._has_residual = slot.tensor.dtype, device, has_residual
+        self._values, self._block_bytes = BLOCKS[self.kind]
+
+    def _residual(self, first: int, n_values: int) -> torch.Tensor | None:
+        """Return the residuals of some values."""
+        if not self._has_residual:
+            return None
+        tensor = self._slot.tensor
+        whole = residual_of(tensor.name, tensor.n_elems, self._on_device)
+        return whole[first : first + n_values]
+
+    def _on_device(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(self._device)
+
+    def encode(self, first: int, values: torch.Tensor, factor: float) -> None:
+        """Write values, multiplied by a factor, to the input.
+
+        Args:
+            first (int): number of the first value, which begins a block.
+            values (Tensor): a flat tensor without gaps.
+        """
+        values = values.to(torch.float32)
+        if values.device.type != "cpu":
+            self.encode_on_device(first, values, factor)
+            return
+        n, residual = values.numel(), self._residual(first, values.numel())
+        at = None if residual is None else residual.data_ptr()
+        self._slot.tensor.fill_memory(first, values.data_ptr(), n, factor, at)
+
+    def encode_on_device(self, first: int, values: torch.Tensor, factor: float) -> None:
+        """Do the same as :meth:`encode` with operations on the device of the values."""
+        n, residual = values.numel(), self._residual(first, values.numel())
+        wanted = values * factor
+        if residual is not None:
+            wanted += residual
+        blocks = encode(self.kind, wanted)
+        if residual is not None:
+            error = wanted - decode(self.kind, blocks, n)
+            residual.copy_(error.nan_to_num_(0, 0, 0))
+        self._bytes(self._slot.tensor.input_address, first, n).copy_(blocks.view(-1))
+
+    def clear(self, first: int, n_values: int) -> None:
+        """Write zeros to the input, without the residual."""
+        self._bytes(self._slot.tensor.input_address, first, n_values).zero_()
+
+    def decode(self, values: torch.Tensor, factor: float) -> None:
+        """Write the beginning of the result of the last exchange, multiplied by a factor, to a flat
+        tensor without gaps."""
+        if values.device.type != "cpu":
+            self.decode_on_device(values, factor)
+            return
+        whole = values if values.dtype == torch.float32 else torch.empty(values.numel())
+        self._slot.tensor.read_values(0, whole.data_ptr(), whole.numel(), factor)
+        if whole is not values:
+            values.copy_(whole)
+
+    def decode_on_device(self, values: torch.Tensor, factor: float) -> None:
+        """Do the same as :meth:`decode` with operations on the device of the values."""
+        n = values.numel()
+        blocks = self._bytes(self._slot.tensor.result_address, 0, n).to(values.device)
+        values.copy_(decode(self.kind, blocks.view(-1, self._block_bytes), n) * factor)
+
+    def _bytes(self, address: int, first: int, n_values: int) -> torch.Tensor:
+        """Return the bytes of the blocks that hold some values of the input or the output."""
+        begin, n_blocks = first // self._values, -(-n_values // self._values)
+        return view(address + begin * self._block_bytes, torch.uint8, n_blocks * self._block_bytes)
+
+    def mark(self, value: int) -> None:
+        """Write a value to the last element of the input."""
+        last = self._slot.tensor.n_elems - 1
+        ones = torch.full((1,), float(value))
+        self._slot.tensor.fill_memory(last, ones.data_ptr(), 1, 1.0)
+
+    def last_is_zero(self) -> bool:
+        """Return whether the last element of the result is zero."""
+        got = torch.empty(1)
+        self._slot.tensor.read_values(self._slot.tensor.n_elems - 1, got.data_ptr(), 1, 1.0)
+        return got.item() == 0
+
+
+class HostChannel(_SharedChannel):
+    """Gradients in memory that is shared with the agent, in their own type or in another one that
+    PyTorch has."""
+
+    def __init__(self, slot: Slot) -> None:
+        super().__init__(slot)
+        self.input = input_view(slot)
+
     @property
     def output(self) -> torch.Tensor:
         """The result of the last exchange, read-only."""
         return output_view(self._slot)
+
+    def mark(self, value: int) -> None:
+        """Write a value to the last element of the input."""
+        self.input[-1] = value
+
+    def last_is_zero(self) -> bool:
+        """Return whether the last element of the result is zero."""
+        return bool(self.output[-1] == 0)
 
     def write(self, target: torch.Tensor, values: torch.Tensor) -> None:
         """Copy values to `target`, a view of the input."""
@@ -204,6 +315,14 @@ class GpuChannel:
         self._tensor.wait_stream(self._kind.stream(self._device))
         self._tensor.poll()
 
+    def mark(self, value: int) -> None:
+        """Write a value to the last element of the input."""
+        self.input[-1] = value
+
+    def last_is_zero(self) -> bool:
+        """Return whether the last element of the result is zero."""
+        return bool(self.output[-1] == 0)
+
     def write(self, target: torch.Tensor, values: torch.Tensor) -> None:
         """Copy values to `target`, a view of the input."""
         target.copy_(values)
@@ -238,6 +357,14 @@ class LonelyChannel:
     def finish(self) -> None:
         """Do nothing: the result is complete."""
 
+    def mark(self, value: int) -> None:
+        """Write a value to the last element of the input."""
+        self.input[-1] = value
+
+    def last_is_zero(self) -> bool:
+        """Return whether the last element of the result is zero."""
+        return bool(self.output[-1] == 0)
+
     def write(self, target: torch.Tensor, values: torch.Tensor) -> None:
         """Copy values to `target`, a view of the input."""
         target.copy_(values)
@@ -248,7 +375,9 @@ class LonelyChannel:
 
 
 Channel = HostChannel | GpuChannel | LonelyChannel
-Declaration = tuple[str, torch.dtype, int, torch.device]
+# Type in which values are sent: one of PyTorch, or the name of a block type.
+Wire: TypeAlias = torch.dtype | str
+Declaration = tuple[str, Wire, int, torch.device]
 
 
 def check_gradient(param: torch.Tensor) -> None:
@@ -264,20 +393,29 @@ def check_gradient(param: torch.Tensor) -> None:
         )
 
 
-def open_channels(rt: Runtime, decls: Sequence[Declaration]) -> list[Channel]:
+def open_channels(
+    rt: Runtime, decls: Sequence[Declaration], has_residual: bool = False
+) -> list[Channel | BlockChannel]:
     """Declare tensors for buckets, and return a channel for each.
 
     Args:
         rt (Runtime): the workers that take part.
         decls: for each bucket, its name, the type in which its values are sent, its number of
             elements, and its device.
+        has_residual (bool): whether buckets of blocks have residuals.
     """
     with rt.lock:
-        on_host = [(name, NAMES[dtype], n) for name, dtype, n, d in decls if d.type not in KINDS]
+        on_host = [
+            (name, dtype if isinstance(dtype, str) else NAMES[dtype], n)
+            for name, dtype, n, d in decls
+            if isinstance(dtype, str) or d.type not in KINDS
+        ]
         slots = iter([Slot(t) for t in rt.job.declare_group(on_host)] if on_host else [])
-        channels: list[Channel] = []
+        channels: list[Channel | BlockChannel] = []
         for name, dtype, n, device in decls:
-            if device.type not in KINDS:
+            if isinstance(dtype, str):
+                channels.append(BlockChannel(next(slots), device, has_residual))
+            elif device.type not in KINDS:
                 channels.append(HostChannel(next(slots)))
             elif _open_gpu(rt.job, device):
                 channels.append(GpuChannel(rt.job, name, dtype, n, device))

@@ -11,15 +11,16 @@ import torch
 
 import bps
 from bps import _core
-from bps._compression import Compression, Compressor
-from bps.torch._channels import Channel, check_gradient, open_channels
+from bps._compression import Compression, Compressor, check_blocks
+from bps.torch._channels import BlockChannel, Channel, check_gradient, open_channels
 from bps.torch._compression import gradient_coding
-from bps.torch._memory import has_storage_of, wire_dtype
+from bps.torch._memory import described_type, has_storage_of, wire_dtype
 from bps.torch._optimizer import broadcast_parameters
 from bps.torch._reducer import BUCKET_BYTES, Reducer
 
 # Shape of a bucket: type, number of elements, whether the bucket is the last one.
 Shape = tuple[torch.dtype, int, bool]
+AnyChannel: TypeAlias = Channel | BlockChannel
 Averages: TypeAlias = torch.futures.Future[torch.Tensor]
 
 
@@ -179,14 +180,20 @@ class HookState:
 
     Args:
         wire (torch.dtype, optional): type in which gradients are sent; None: their own type.
+        compression (Compressor): chooses the type, as for :class:`DistributedDataParallel`. With a
+            block type, parameters of one bucket may share blocks, because DDP lays out the bucket.
     """
 
-    def __init__(self, wire: torch.dtype | None = None) -> None:
-        self.wire = wire
+    def __init__(
+        self,
+        wire: torch.dtype | None = None,
+        compression: type[Compressor] = Compression.none,
+    ) -> None:
+        self.wire, self._coding = wire, gradient_coding(compression)
         self.number = _core.runtime().next_set()
-        self.channels: dict[int, tuple[Shape, Channel]] = {}  # key: index of the bucket
+        self.channels: dict[int, tuple[Shape, AnyChannel]] = {}  # key: index of the bucket
         self.n_shapes: collections.Counter[int] = collections.Counter()
-        self.pending: list[tuple[Channel, torch.Tensor, bool, Averages]] = []
+        self.pending: list[tuple[AnyChannel, torch.Tensor, bool, Averages]] = []
         _core.runtime().reopened.add(self)
 
     def reopen(self) -> None:
@@ -196,7 +203,7 @@ class HookState:
         self.n_shapes.clear()
         self.pending.clear()
 
-    def channel(self, bucket: Any) -> Channel:
+    def channel(self, bucket: Any) -> AnyChannel:
         """Return the channel for a bucket. If the bucket has a new shape, declare a tensor for
         it."""
         buffer, index = bucket.buffer(), bucket.index()
@@ -205,10 +212,14 @@ class HookState:
         if channel is None or known != shape:
             check_gradient(buffer)
             self.n_shapes[index] += 1
-            wire = self.wire or wire_dtype(buffer.dtype)
+            coding, n_bytes = self._coding, buffer.numel() * buffer.element_size()
+            block = coding.block_of(described_type(buffer.dtype), n_bytes)
+            if block:
+                check_blocks(_core.runtime(), coding, bps.AVG)
+            wire = block or self.wire or wire_dtype(buffer.dtype, coding, n_bytes)
             name = f"ddp/{self.number}.{index}#{self.n_shapes[index]}"
             decl = (name, wire, buffer.numel() + bucket.is_last(), buffer.device)
-            (channel,) = open_channels(_core.runtime(), [decl])
+            (channel,) = open_channels(_core.runtime(), [decl], coding.has_residual)
             self.channels[index] = (shape, channel)
         return channel
 
@@ -231,7 +242,7 @@ class HookState:
             future.set_exception(failure)
 
 
-def _average(channel: Channel, buffer: torch.Tensor, has_views: bool) -> torch.Tensor:
+def _average(channel: AnyChannel, buffer: torch.Tensor, has_views: bool) -> torch.Tensor:
     """Return the average of a bucket. DDP copies it to the gradients, unless it lies in their
     memory already.
 
@@ -240,6 +251,10 @@ def _average(channel: Channel, buffer: torch.Tensor, has_views: bool) -> torch.T
         buffer (Tensor): memory of the bucket.
         has_views (bool): the gradients are views of this memory (gradient_as_bucket_view).
     """
+    if isinstance(channel, BlockChannel):
+        average = buffer if has_views else torch.empty_like(buffer)
+        channel.decode(average, 1.0)
+        return average
     if has_views and buffer.device.type == "cpu":
         channel.read(buffer)
         return buffer
@@ -281,7 +296,10 @@ def ddp_hook(
         raise RuntimeError(
             f"bucket {bucket.index()} is still in flight after a time-out: the job cannot continue"
         )
-    channel.write(channel.input[: buffer.numel()], buffer)
+    if isinstance(channel, BlockChannel):
+        channel.encode(0, buffer, 1.0)
+    else:
+        channel.write(channel.input[: buffer.numel()], buffer)
     channel.push(bps.AVG)
     devices = [] if buffer.device.type == "cpu" else [buffer.device]
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)

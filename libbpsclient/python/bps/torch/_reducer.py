@@ -24,13 +24,20 @@ import torch
 
 import bps
 from bps import _compare
-from bps._compression import RAW, Coding
+from bps._compression import RAW, Coding, check_blocks
 from bps._library import OPS
 from bps._operation import IN_FLIGHT, Slot
 from bps._sets import ProcessSet, global_process_set
 from bps.torch._bucket import Bucket, Place
 from bps.torch._channels import check_gradient, open_channels
-from bps.torch._memory import described, has_storage_of, input_view, output_view, wire_dtype
+from bps.torch._memory import (
+    described,
+    described_type,
+    has_storage_of,
+    input_view,
+    output_view,
+    wire_dtype,
+)
 from bps.torch._sparse import gather_sparse
 
 BUCKET_BYTES = 16 << 20
@@ -255,11 +262,12 @@ class Reducer:
                 continue
             group = self._groups.get(place.name)
             n_bytes = place.param.numel() * place.param.element_size()
-            wire = wire_dtype(place.param.dtype, self._coding, n_bytes)
+            block = self._coding.block_of(described_type(place.param.dtype), n_bytes)
+            wire = block or wire_dtype(place.param.dtype, self._coding, n_bytes)
             kind = (place.param.device, place.param.dtype, wire, group)
             found = last.get(kind)
             if found is None or (group is None and found[1] + n_bytes > self._bucket_bytes):
-                found = Bucket(wire), 0
+                found = Bucket(wire, self._prescale), 0
                 self._buckets.append(found[0])
             bucket, used = found
             bucket.places.append(place)
@@ -272,7 +280,10 @@ class Reducer:
             i, param = self._buckets.index(bucket), bucket.places[0].param
             name = f"{self._runtime.prefix}grad/{self.number}.{i}"
             decls.append((name, bucket.wire, bucket.n_elems() + (i == 0), param.device))
-        for bucket, channel in zip(new, open_channels(self._runtime, decls)):
+        if any(isinstance(bucket.wire, str) for bucket in new):
+            check_blocks(self._runtime, self._coding, self._op)
+        has_residual = self._coding.has_residual
+        for bucket, channel in zip(new, open_channels(self._runtime, decls, has_residual)):
             bucket.attach(channel, self._postscale != 1.0)
         self._plan.append((self._list(places), sparse))
         self._uncut = [place for place in self._uncut if place not in places]
@@ -320,10 +331,11 @@ class Reducer:
         param = place.param
         grad = param.grad
         bucket.channel.check()
-        if grad is None:
-            place.input.zero_()
-        elif not bucket.is_in_place or grad.data_ptr() != place.input.data_ptr():
-            if bucket.is_in_place and has_storage_of(grad, place.input):
+        is_there = (
+            grad is not None and bucket.is_in_place and grad.data_ptr() == place.input.data_ptr()
+        )
+        if not is_there:
+            if grad is not None and bucket.is_in_place and has_storage_of(grad, place.input):
                 raise RuntimeError(
                     f"the gradient of parameter '{place.name}' shares memory with another "
                     "gradient, and its exchange would overwrite that other gradient: assign a "
@@ -335,12 +347,12 @@ class Reducer:
         place.is_filled = True
         bucket.n_ready += 1
         if bucket.n_ready == len(bucket.places):
-            bucket.pack(self._prescale)
+            bucket.pack()
             self._push(bucket, 1)
 
     def _push(self, bucket: Bucket, is_training: int) -> None:
         if bucket is self._buckets[0]:
-            bucket.channel.input[-1] = is_training
+            bucket.channel.mark(is_training)
         bucket.channel.push(self._op)
         self._in_flight.append(bucket)
 
@@ -449,12 +461,12 @@ class Reducer:
         n_steps = 0
         while self._buckets:
             for bucket in self._buckets:
-                bucket.channel.input.zero_()
+                bucket.clear()
                 self._push(bucket, 0)
             while self._in_flight:
                 self._in_flight[0].channel.finish()
                 self._in_flight.pop(0)
-            if self._buckets[0].channel.output[-1] == 0:
+            if self._buckets[0].channel.last_is_zero():
                 break
             n_steps += 1
         self._n_steps += n_steps

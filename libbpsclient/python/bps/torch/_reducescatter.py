@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
-from bps._compression import Compression, Compressor
+from bps._compression import Compression, Compressor, coding_of
+from bps._library import BLOCKS
 from bps._ops import Average, Sum, check_op, share
 from bps._sets import ProcessSet, global_process_set
-from bps.torch._allreduce import allreduce_async
+from bps.torch._allreduce import allreduce, allreduce_async
 from bps.torch._gather import Gather
 from bps.torch._handle import Handle, Mapped
 
@@ -56,12 +57,17 @@ def reducescatter(
             row more.
     """
     _check_rows(tensor)
-    options = {
+    options: dict[str, Any] = {
         "op": check_op(None, op),
         "prescale_factor": prescale_factor,
         "postscale_factor": postscale_factor,
         "process_set": process_set,
     }
+    if coding_of(compression).wire in BLOCKS:
+        first, n = share(tensor.shape[0], process_set)
+        name = None if name is None else f"{name}.rows"  # an all-reduce may have the same name
+        out = allreduce(tensor, None, name, compression, **options)
+        return out[first : first + n].clone()
     small, context = compression.compress(tensor)
     return compression.decompress(_Reducescatter.apply(small, name, options), context)
 

@@ -1,0 +1,272 @@
+"""Gradients in blocks of 8, 4 and 1 bits: all workers of a job run these tests in the same order."""
+
+import numpy as np
+import pytest
+import torch
+
+import bps.torch as bps
+from bps import _core
+from bps.torch import _blocks
+from bps.torch._channels import open_channels
+
+KINDS = [(bps.Compression.int8, 127), (bps.Compression.int4, 7)]
+NEEDS_SCALER = pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="PyTorch 2.3")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def job():
+    bps.init()
+    yield
+    bps.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def together():
+    """Wait until all workers have ended the previous test."""
+    bps.barrier()
+    torch.manual_seed(bps.rank())
+
+
+def ranks():
+    return range(bps.size())
+
+
+def is_same_everywhere(tensor):
+    all_ = bps.allgather(tensor.detach().reshape(1, -1).float())
+    return all(torch.equal(all_[0], row) for row in all_)
+
+
+def values_of(rank, n=50_000, step=0):
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    return torch.rand(n, generator=generator) * 2 - 1
+
+
+def network(dtype=torch.float32):
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 64, 11), torch.nn.Flatten(), torch.nn.Linear(576, 128)
+    )
+    return model.to(dtype).to(memory_format=torch.channels_last)
+
+
+def loss_of(model, rank, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(rank)
+    x = torch.randn(4, 3, 13, 13, generator=generator).to(dtype)
+    return (model(x).float() ** 2).mean()
+
+
+def true_gradients(dtype=torch.float32):
+    """Return the averages over all workers of the gradients, without bps."""
+    model = network(dtype)
+    for r in ranks():
+        (loss_of(model, r, dtype) / bps.size()).backward()
+    return [p.grad.float() for p in model.parameters()]
+
+
+def error_bound(true, levels):
+    """Return a bound for the errors of a gradient. A worker, a machine and the server each encode
+    once, and each error is at most half of a scale."""
+    return 4 * bps.size() * true.abs().max() / levels
+
+
+@pytest.mark.parametrize(("compression", "levels"), KINDS)
+def test_tensors_are_reduced_in_blocks(compression, levels):
+    mine, want = values_of(bps.rank()), sum(map(values_of, ranks()))
+    bound = 1.5 * bps.size() / levels
+    for name in (None, f"one.{levels}"):
+        out = bps.allreduce(mine, name=name, compression=compression, op=bps.Sum)
+        assert 0 < (out - want).abs().max() <= bound
+        assert is_same_everywhere(out)
+    small = bps.allreduce(mine[:100], compression=compression, op=bps.Sum)
+    assert torch.allclose(small, want[:100], atol=1e-5), "small tensors are sent as they are"
+    rows = bps.reducescatter(mine.view(-1, 100), compression=compression, op=bps.Sum)
+    assert (bps.allgather(rows).view(-1) - want).abs().max() <= bound
+    x = mine.clone().requires_grad_()
+    bps.allreduce(x, compression=compression, op=bps.Sum).sum().backward()
+    assert (x.grad == bps.size()).all()
+
+
+@pytest.mark.parametrize(("compression", "levels"), KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("way", ["optimizer", "module", "hook"])
+def test_gradients_are_averaged_in_blocks(compression, levels, dtype, way):
+    model, true = network(dtype), true_gradients(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0)
+    if way == "optimizer":
+        named = model.named_parameters()
+        optimizer = bps.DistributedOptimizer(optimizer, named, compression=compression)
+    elif way == "module":
+        model = bps.DistributedDataParallel(model, compression=compression)
+    else:
+        torch.distributed.init_process_group(
+            "gloo", init_method="env://", rank=bps.rank(), world_size=bps.size()
+        )
+        model = torch.nn.parallel.DistributedDataParallel(model)
+        state = bps.HookState(compression=compression)
+        model.register_comm_hook(state, bps.ddp_hook)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss_of(model, bps.rank(), dtype).backward()
+        optimizer.step()
+    if way == "hook":
+        torch.distributed.destroy_process_group()
+    for param, want in zip(model.parameters(), true):
+        error = (param.grad.float() - want).abs().max()
+        assert error <= error_bound(want, levels) + (0.02 if dtype == torch.bfloat16 else 1e-6)
+        assert is_same_everywhere(param.grad)
+        # DDP puts small gradients into the blocks of large ones
+        if way != "hook" and dtype == torch.float32:
+            assert (error > 1e-6) == (param.numel() * 4 >= 1 << 16), "the wrong gradients are coded"
+
+
+def test_factors_and_several_passes_apply_to_blocks():
+    model, true = network(), true_gradients()
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0),
+        model.named_parameters(),
+        compression=bps.Compression.int8,
+        backward_passes_per_step=2,
+        gradient_predivide_factor=4.0,
+    )
+    for _ in range(2):
+        loss_of(model, bps.rank()).backward()
+    optimizer.synchronize()
+    for param, want in zip(model.parameters(), true):
+        got = param.grad / 2
+        assert (got - want).abs().max() <= error_bound(want, 127) + 1e-6
+
+
+def test_residuals_make_up_for_the_errors_and_are_saved():
+    grad, steps = values_of(bps.rank(), 20_000) * 0.01, 40
+    grad[::256] = 1  # a large value in each block, beside which the others are lost
+    want, lost = -bps.allreduce(grad) * steps, []
+    for compression in (bps.Compression.int8, bps.Compression.int8.with_residual()):
+        param = torch.nn.Parameter(torch.zeros(20_000))
+        optimizer = torch.optim.SGD([param], lr=1)
+        optimizer = bps.DistributedOptimizer(optimizer, [("w", param)], compression=compression)
+        for step in range(steps):
+            param.grad = None
+            (param * grad).sum().backward()
+            optimizer.step()
+            if step == 20:
+                state = bps.compression_state_dict()
+                bps.load_compression_state_dict({})
+                bps.load_compression_state_dict(state)
+        lost.append((param.detach() - want).abs().mean().item())
+    # The sums of machines and of the server are encoded without a residual.
+    assert lost[1] < 0.8 * lost[0], lost
+    state = {k: v for k, v in bps.compression_state_dict().items() if "grad/" in k}
+    assert state and all(0 < np.abs(residual).max() <= 1 / 127 for residual in state.values())
+    bps.scale_compression_state(0.5)
+    scaled = bps.compression_state_dict()
+    assert all((scaled[k] == v / 2).all() for k, v in state.items())
+
+
+def test_infinities_arrive_as_nan_and_clear_the_residual():
+    param = torch.nn.Parameter(torch.zeros(20_000))
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD([param], lr=1),
+        [("v", param)],
+        compression=bps.Compression.int8.with_residual(),
+    )
+    grad = values_of(bps.rank(), 20_000)
+    if bps.rank() == bps.size() - 1:
+        grad[1000] = float("inf")
+    (param * grad).sum().backward()
+    optimizer.synchronize()
+    block = slice(1000 // 256 * 256, 1000 // 256 * 256 + 256)
+    assert param.grad[block].isnan().all() and param.grad.isnan().sum() == 256
+    if bps.rank() == bps.size() - 1:
+        residual = max(bps.compression_state_dict().values(), key=lambda r: -np.abs(r[block]).max())
+        assert not residual[block].any()
+
+
+@NEEDS_SCALER
+def test_mixed_precision_skips_a_step_with_an_overflow():
+    param = torch.nn.Parameter(torch.zeros(20_000))
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD([param], lr=1), [("u", param)], compression=bps.Compression.int4
+    )
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    grad = torch.ones(20_000)
+    grad[7] = float("inf") if bps.rank() == 0 else 1
+    scaler.scale((param * grad).sum()).backward()
+    optimizer.synchronize()
+    scaler.unscale_(optimizer)
+    with optimizer.skip_synchronize():
+        scaler.step(optimizer)
+    scaler.update()
+    assert not param.detach().any() and scaler.get_scale() == 2.0
+
+
+def test_a_worker_that_has_joined_sends_zeros():
+    param = torch.nn.Parameter(torch.zeros(20_000))
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD([param], lr=1), [("j", param)], op=bps.Sum, compression=bps.Compression.int8
+    )
+    for _ in range(1 + bps.rank()):
+        param.grad = None
+        param.sum().backward()
+        optimizer.synchronize()
+    bps.join()
+    assert torch.allclose(param.grad, torch.ones(20_000), rtol=1e-2) or bps.rank() + 1 < bps.size()
+
+
+@pytest.mark.parametrize("kind", _blocks.LAYOUTS)
+def test_pytorch_and_the_library_encode_to_the_same_bytes(kind):
+    job = _core.runtime().job
+    for n in (1, 63, 1000, 5000):
+        x = values_of(bps.rank(), n) * torch.exp2(torch.arange(n) % 40 - 20)
+        if n > 2000:
+            x[7], x[1500], x[4200] = float("nan"), float("inf"), 3e38
+            x[2048:4096] = 0
+        t = job.declare(f"same.{kind}.{n}", kind, n)
+        t.fill(x.numpy())
+        blocks = _blocks.encode(kind, x)
+        assert (blocks.numpy() == t.input).all()
+        t.push_pull()
+        got = t.wait()
+        want = t.read()
+        decoded = _blocks.decode(kind, torch.from_numpy(got.copy()), n)
+        assert np.array_equal(decoded.numpy(), want, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", ["q8", "q4"])
+def test_the_way_of_a_device_equals_that_of_the_host(kind):
+    """The operations of a device run here on the processor."""
+    n, cpu = 3000, torch.device("cpu")
+    decls = [(f"{way}.{kind}", kind, n, cpu) for way in ("host", "device")]
+    host, device = open_channels(_core.runtime(), decls, True)
+    for step in range(3):
+        x = values_of(bps.rank(), n, step)
+        host.encode(0, x, 0.3)
+        device.encode_on_device(0, x, 0.3)
+        results = []
+        for channel, decode in ((host, host.decode), (device, device.decode_on_device)):
+            channel.push(bps.Sum)
+            channel.finish()
+            out = torch.empty(n)
+            decode(out, 0.5)
+            results.append(out)
+        assert torch.equal(*results)
+    state = bps.compression_state_dict()
+    pair = [
+        state[k]
+        for k in sorted(state)
+        if k.endswith(f"host.{kind}") or k.endswith(f"device.{kind}")
+    ]
+    assert np.array_equal(*pair)
+
+
+def test_compressors_of_blocks_are_refused_where_they_cannot_work():
+    x = values_of(bps.rank())
+    with pytest.raises(ValueError, match="max needs the values themselves"):
+        bps.allreduce(x, op=bps.Max, compression=bps.Compression.int8)
+    with pytest.raises(ValueError, match="needs the argument name"):
+        bps.allreduce(x, compression=bps.Compression.int8.with_residual())
+    with pytest.raises(NotImplementedError, match="pass the class as the argument"):
+        bps.Compression.int8.compress(x)
+    hosts = [w.host for w in _core.runtime().job.workers()]
+    if len(set(hosts)) < len(hosts):
+        with pytest.raises(ValueError, match=r"use Compression\.int4"):
+            bps.allreduce(x, name="s", compression=bps.Compression.sign)
