@@ -1,4 +1,4 @@
-"""Gradients in blocks of 8, 4 and 1 bits: all workers of a job run these tests in the same order."""
+"""Gradients in blocks: all workers of a job run these tests in the same order."""
 
 import numpy as np
 import pytest

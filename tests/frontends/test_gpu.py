@@ -26,8 +26,8 @@ class PlainMemory:
         job.gpu_open()
 
     @staticmethod
-    def view(address: int, dtype: torch.dtype, n_elems: int, device: torch.device) -> torch.Tensor:
-        return _memory.view(address, dtype, n_elems)
+    def view(address: int, dtype: torch.dtype, n_values: int, device: torch.device) -> torch.Tensor:
+        return _memory.view(address, dtype, n_values)
 
     @staticmethod
     def stream(device: torch.device) -> int:

@@ -117,7 +117,7 @@ def _views(slot: Slot, dtype: np.dtype) -> tuple[np.ndarray, dict[int, np.ndarra
     seen = slot.views.get(dtype)
     if seen is None:
         t = slot.tensor
-        seen = slot.views[dtype] = (at_address(t.input_address, dtype, t.n_elems), {})
+        seen = slot.views[dtype] = (at_address(t.input_address, dtype, t.n_values), {})
     return seen
 
 
@@ -143,7 +143,7 @@ def _reduce_unnamed(
         def collect() -> None:
             address = slot.tensor.result_address
             if address not in results:
-                results[address] = at_address(address, wire, slot.tensor.n_elems)
+                results[address] = at_address(address, wire, slot.tensor.n_values)
             n = slot.tensor.contributors if is_mean else 1
             copy_scaled(out[first:last], results[address][: last - first], factors[1] / n)
 
@@ -157,7 +157,7 @@ def _reduce_unnamed(
             at = n
         while at < n:
             slot = rt.slots.piece(kind, op, n - at)
-            step = min(n - at, slot.tensor.n_elems)
+            step = min(n - at, slot.tensor.n_values)
             submit(slot, at, at + step)
             at += step
     try:

@@ -63,9 +63,9 @@ def wire_type(dtype: np.dtype, coding: Coding = RAW, n_values: int | None = None
     return dtype.newbyteorder("=") if name == dtype.name else np.dtype(name)
 
 
-def at_address(address: int, dtype: np.dtype, n_elems: int) -> np.ndarray:
+def at_address(address: int, dtype: np.dtype, n_values: int) -> np.ndarray:
     """Return a flat array of the memory at an address. The memory must outlive the array."""
-    raw = (ctypes.c_char * (n_elems * dtype.itemsize)).from_address(address)
+    raw = (ctypes.c_char * (n_values * dtype.itemsize)).from_address(address)
     return np.frombuffer(raw, dtype=dtype)
 
 

@@ -53,13 +53,13 @@ class GpuTensor:
     stream."""
 
     def __init__(
-        self, job: Job, handle: ctypes.c_void_p, name: str, dtype: str, n_elems: int, address: int
+        self, job: Job, handle: ctypes.c_void_p, name: str, dtype: str, n_values: int, address: int
     ) -> None:
-        self.job, self.name, self.dtype, self.n_elems, self.address = (
+        self.job, self.name, self.dtype, self.n_values, self.address = (
             job,
             name,
             dtype,
-            n_elems,
+            n_values,
             address,
         )
         self._handle = handle

@@ -48,11 +48,11 @@ class _Bucket:
         self.dtype, self.kind = dtype, NAMES[dtype.name]
         self.most, self.align = BUCKET_BYTES // dtype.itemsize, ALIGN_BYTES // dtype.itemsize
         self.spans: list[_Span] = []
-        self.n_elems = 0
+        self.n_values = 0
 
     def attach(self, slot: Slot) -> None:
         self.slot = slot
-        whole = at_address(slot.tensor.input_address, self.dtype, self.n_elems)
+        whole = at_address(slot.tensor.input_address, self.dtype, self.n_values)
         for span in self.spans:
             span.input = whole[span.start : span.start + span.last - span.first]
 
@@ -65,7 +65,7 @@ class _Bucket:
         address = self.slot.tensor.result_address
         views = self.slot.views.get(address)
         if views is None:
-            whole = at_address(address, self.dtype, self.n_elems)
+            whole = at_address(address, self.dtype, self.n_values)
             views = [whole[s.start : s.start + s.last - s.first] for s in self.spans]
             self.slot.views[address] = views
         for span, view in zip(self.spans, views):
@@ -86,7 +86,7 @@ class _BlockBucket:
         self.align = BLOCKS[kind][0]
         self.most = BUCKET_BYTES // 4 // self.align * self.align
         self.spans: list[_Span] = []
-        self.n_elems = 0
+        self.n_values = 0
 
     def attach(self, slot: Slot) -> None:
         self.slot = slot
@@ -94,7 +94,7 @@ class _BlockBucket:
     def fill(self, arrays: Sequence[np.ndarray], factor: float) -> None:
         tensor, residual = self.slot.tensor, None
         if self._has_residual:
-            residual = residual_of(tensor.name, self.n_elems)
+            residual = residual_of(tensor.name, self.n_values)
         for s in self.spans:
             source = np.ascontiguousarray(arrays[s.i][s.first : s.last], np.float32)
             at = None if residual is None else residual.ctypes.data + 4 * s.start
@@ -162,7 +162,7 @@ class Group:
         """Declare the tensors of the buckets."""
         rt = self._runtime
         decls = [
-            (f"{rt.prefix}{self._path}.{i}", bucket.kind, bucket.n_elems)
+            (f"{rt.prefix}{self._path}.{i}", bucket.kind, bucket.n_values)
             for i, bucket in enumerate(self._buckets)
         ]
         with rt.lock:
@@ -191,12 +191,12 @@ class Group:
         at = 0
         while at < n:
             bucket = last.get(wire)
-            if bucket is None or bucket.n_elems >= bucket.most:
+            if bucket is None or bucket.n_values >= bucket.most:
                 bucket = last[wire] = new()
                 self._buckets.append(bucket)
-            step = min(n - at, bucket.most - bucket.n_elems)
-            bucket.spans.append(_Span(i, at, at + step, bucket.n_elems))
-            bucket.n_elems += -(-step // bucket.align) * bucket.align
+            step = min(n - at, bucket.most - bucket.n_values)
+            bucket.spans.append(_Span(i, at, at + step, bucket.n_values))
+            bucket.n_values += -(-step // bucket.align) * bucket.align
             at += step
 
     def reduce(

@@ -212,7 +212,7 @@ class Job:
         """Release memory from :meth:`gpu_alloc` or :meth:`gpu_import`, see bps_gpu(3)."""
         check(lib.bps_gpu_release(self.handle, address))
 
-    def gpu_declare(self, name: str, dtype: str, n_elems: int, address: int) -> GpuTensor:
+    def gpu_declare(self, name: str, dtype: str, n_values: int, address: int) -> GpuTensor:
         """Declare a tensor at this address, in memory from :meth:`gpu_alloc` or
         :meth:`gpu_import`."""
         handle = ctypes.c_void_p()
@@ -221,12 +221,12 @@ class Job:
                 self.handle,
                 encode(name),
                 dtype_number(dtype),
-                n_elems,
+                n_values,
                 address,
                 ctypes.byref(handle),
             )
         )
-        return GpuTensor(self, handle, name, dtype, n_elems, address)
+        return GpuTensor(self, handle, name, dtype, n_values, address)
 
     def barrier(self, timeout: float | None = None) -> None:
         """Wait until all workers have called this method."""

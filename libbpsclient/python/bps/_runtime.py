@@ -151,7 +151,7 @@ class Runtime:
             number = self._numbers[name]
             return f"u{number}/{name}" if number > 1 else f"u/{name}"
 
-    def named(self, name: str, dtype: str, n_elems: int, description: str) -> Slot:
+    def named(self, name: str, dtype: str, n_values: int, description: str) -> Slot:
         """Return the slot for a tensor to which the user gave a name.
 
         At the first use of the slot, the workers compare the descriptions. If they differ, the
@@ -161,7 +161,7 @@ class Runtime:
         Args:
             name (str): the user's name.
             dtype (str): element type in which the tensor is sent.
-            n_elems (int): number of elements.
+            n_values (int): number of values.
             description (str): the tensor's own type, and its shape.
 
         Raises:
@@ -185,7 +185,7 @@ class Runtime:
                 path = self.next_path(name)
                 agreement = self._agree_on_tensor(path, f"tensor '{name}'", description)
                 try:
-                    tensor = self.job.declare(f"{self.prefix}{path}", dtype, max(n_elems, 1))
+                    tensor = self.job.declare(f"{self.prefix}{path}", dtype, max(n_values, 1))
                 except Error as error:
                     if error.code == CODES["EMISMATCH"]:
                         agreement.finish()  # its error has more details
@@ -261,7 +261,7 @@ class Runtime:
         return _compare.order(what, mine, lists, labels)
 
     def begin_once(
-        self, name: str, dtype: str, n_elems: int, op: int, fill: Callable[[Slot], None]
+        self, name: str, dtype: str, n_values: int, op: int, fill: Callable[[Slot], None]
     ) -> Slot:
         """Declare and submit a tensor, unless it has been submitted since the last
         :meth:`end_once`, and return its slot.
@@ -269,14 +269,14 @@ class Runtime:
         Args:
             name (str): the tensor's name.
             dtype (str): element type.
-            n_elems (int): number of elements.
+            n_values (int): number of values.
             op (int): the reduction.
             fill (callable): writes this worker's values to the tensor.
         """
         with self.lock:
             slot = self._begun.get(name)
             if slot is None:
-                slot = Slot(self.job.declare(f"{self.prefix}{name}", dtype, n_elems))
+                slot = Slot(self.job.declare(f"{self.prefix}{name}", dtype, n_values))
                 fill(slot)
                 slot.tensor.push_pull(op, PRIORITY_MOST)
                 self._begun[name] = slot

@@ -70,13 +70,13 @@ class Slots:
         epoch = f"e{self._epoch}/" if self._epoch else ""
         return f"{self._runtime.prefix}{epoch}{kind}/{dtype}.{OPS[op]}.{size}.{i}"
 
-    def piece(self, dtype: str, op: int, n_elems: int) -> Slot:
-        """Return the next slot of the smallest size in PIECES that holds n_elems elements. If no
+    def piece(self, dtype: str, op: int, n_values: int) -> Slot:
+        """Return the next slot of the smallest size in PIECES that holds n_values values. If no
         size is large enough, use the largest one. If an operation still uses the slot, finish that
         operation first."""
         item = int(DTYPES[dtype][1][1:])
         with self._runtime.lock:
-            size = next((p for p in PIECES if p >= n_elems * item), PIECES[-1])
+            size = next((p for p in PIECES if p >= n_values * item), PIECES[-1])
             key = (dtype, op, size)
             ring = self._rings.get(key)
             if ring is None:
@@ -90,7 +90,7 @@ class Slots:
             self._turns[key] += 1
             return slot
 
-    def own(self, dtype: str, op: int, n_elems: int) -> Slot | None:
+    def own(self, dtype: str, op: int, n_values: int) -> Slot | None:
         """Return the next slot of exactly this size. If an operation still uses the slot, finish
         that operation first.
 
@@ -99,8 +99,8 @@ class Slots:
                 OWN_SLOT_BYTES. Also None if the slots of this size, added to the slots of other
                 sizes, would exceed OWN_SLOTS_BYTES. After None, the caller uses pieces.
         """
-        n_bytes = n_elems * int(DTYPES[dtype][1][1:])
-        key = (dtype, op, n_elems)
+        n_bytes = n_values * int(DTYPES[dtype][1][1:])
+        key = (dtype, op, n_values)
         if n_bytes < OWN_SLOT_BYTES:
             return None
         with self._runtime.lock:
@@ -118,7 +118,7 @@ class Slots:
             at = (turn - 1) % many
             if at == len(ring):
                 ring.append(
-                    Slot(self._runtime.job.declare(self._name("s", key, at), dtype, n_elems))
+                    Slot(self._runtime.job.declare(self._name("s", key, at), dtype, n_values))
                 )
             owner = ring[at].owner
             if owner is not None:

@@ -67,7 +67,7 @@ class Tensor:
         name (str): its name, the same at all workers.
         dtype (str): its element type, a key of :data:`bps.DTYPES`.
         shape (tuple[int, ...]): its shape.
-        n_elems (int): the number of its values.
+        n_values (int): the number of its values.
         n_bytes (int): the size of its input; its output has the same size.
 
     A tensor of type "q8", "q4" or "sign" holds blocks of 8, 4 or 1 bits per value. Write its values
@@ -79,8 +79,8 @@ class Tensor:
         self, job: Job, handle: int, name: str, dtype: str, shape: tuple[int, ...]
     ) -> None:
         self.job, self.name, self.dtype, self.shape = job, name, dtype, shape
-        self.n_elems = math.prod(shape)
-        self.n_bytes = size_of(dtype, self.n_elems)
+        self.n_values = math.prod(shape)
+        self.n_bytes = size_of(dtype, self.n_values)
         self._handle = handle
         self._input: np.ndarray | None = None
         job._tensors.add(self)
@@ -175,10 +175,10 @@ class Tensor:
         The tensor must have a floating-point type or a block type.
 
         Args:
-            src: an array of n_elems values, of f32 or of a type that NumPy converts to f32 safely.
+            src: an array of n_values values, of f32 or of a type that NumPy converts to f32 safely.
             scale (float): the factor, rounded to f32. Each product is rounded once, to the nearest
                 value, ties to even. Products for blocks are rounded to f32, and then encoded.
-            residual (numpy.ndarray, optional): for block types, n_elems values of f32, zeros at
+            residual (numpy.ndarray, optional): for block types, n_values values of f32, zeros at
                 first. They are added to the products before they are encoded, and then become the
                 errors of this call (error feedback). Save the array with a checkpoint.
 
@@ -199,24 +199,24 @@ class Tensor:
         import numpy as np
 
         src = np.asarray(src)
-        if not np.can_cast(src.dtype, np.float32) or src.size != self.n_elems:
+        if not np.can_cast(src.dtype, np.float32) or src.size != self.n_values:
             raise ValueError(
                 f"{self.name}: the array has {src.size} values of {src.dtype}, but fill() needs "
-                f"{self.n_elems} of f32"
+                f"{self.n_values} of f32"
             )
         if residual is not None and (
             residual.dtype != np.float32
-            or residual.size != self.n_elems
+            or residual.size != self.n_values
             or not residual.flags.c_contiguous
             or not residual.flags.writeable
         ):
             raise ValueError(
                 f"{self.name}: residual must be a contiguous writable float32 array of "
-                f"{self.n_elems} values"
+                f"{self.n_values} values"
             )
         src = np.ascontiguousarray(src, dtype=np.float32)
         at = None if residual is None else residual.ctypes.data
-        self.fill_memory(0, src.ctypes.data, self.n_elems, scale, at)
+        self.fill_memory(0, src.ctypes.data, self.n_values, scale, at)
 
     def fill_memory(
         self, first: int, address: int, n_values: int, scale: float, residual: int | None = None
@@ -305,9 +305,9 @@ class Tensor:
                 f"{self.name}: an array of {src.dtype} cannot be sent as {self.dtype} ({kind})"
             )
         src = np.ascontiguousarray(src, dtype=kind)
-        if src.size != self.n_elems:
+        if src.size != self.n_values:
             raise ValueError(
-                f"{self.name}: the array has {src.size} values, but the tensor has {self.n_elems}"
+                f"{self.name}: the array has {src.size} values, but the tensor has {self.n_values}"
             )
         if dst is not None and (
             dst.dtype != kind

@@ -114,7 +114,7 @@ def _reduce(
             parts, at = [agreement], 0
             while at < n:
                 slot = rt.slots.piece(NAMES[wire], op, n - at)
-                step = min(n - at, slot.tensor.n_elems)
+                step = min(n - at, slot.tensor.n_values)
                 part, to = flat[at : at + step], out[at : at + step]
                 scale = (op, pre, post, priority)
                 parts.append(_submit(slot, part, to, *scale, agreement, is_mean))

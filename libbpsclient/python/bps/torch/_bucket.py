@@ -55,20 +55,20 @@ class Bucket:
         self.n_ready = 0
         self.is_handed_over = False  # True from step() until CrossBarrier collects the bucket
 
-    def n_elems(self) -> int:
-        """Return the number of elements of all gradients in the bucket, with the gaps between
+    def n_values(self) -> int:
+        """Return the number of values of all gradients in the bucket, with the gaps between
         them."""
         return sum(self._room(place) for place in self.places)
 
     def _room(self, place: Place) -> int:
-        """Return the number of elements of a gradient and of the gap after it."""
+        """Return the number of values of a gradient and of the gap after it."""
         return -(-place.param.numel() // self._align) * self._align
 
     def attach(self, channel: Channel | BlockChannel, is_scaled: bool) -> None:
         """Use this channel's memory for the bucket. Assign a part of the memory to each gradient.
 
         Args:
-            channel (Channel): memory of at least :meth:`n_elems` elements.
+            channel (Channel): memory of at least :meth:`n_values` elements.
             is_scaled (bool): the results are multiplied by a factor, so they must be copied.
         """
         self.channel = channel
@@ -121,7 +121,7 @@ class Bucket:
     def clear(self) -> None:
         """Fill the bucket with zeros."""
         if isinstance(self.channel, BlockChannel):
-            self.channel.clear(0, self.n_elems())
+            self.channel.clear(0, self.n_values())
         else:
             self.channel.input.zero_()
 
@@ -134,13 +134,13 @@ class Bucket:
             self._small.clear()
             self._inputs.clear()
         if self._factor != 1.0:
-            self.channel.input[: self.n_elems()].mul_(self._factor)
+            self.channel.input[: self.n_values()].mul_(self._factor)
 
     def deliver(self, factor: float) -> None:
         """Let the parameters' ``.grad`` be the complete results, multiplied by a factor."""
         if isinstance(self.channel, BlockChannel):
             if self._copy is None:
-                self._copy = self.places[0].param.new_empty(self.n_elems())
+                self._copy = self.places[0].param.new_empty(self.n_values())
             flat = self._copy
             self.channel.decode(flat, factor)
         else:
@@ -165,7 +165,7 @@ class Bucket:
             self._mapped = None
             self._views.clear()
         if self._copy is None:
-            self._copy = self.places[0].param.new_empty(self.n_elems())
+            self._copy = self.places[0].param.new_empty(self.n_values())
         channel.read(self._copy)
         return self._copy
 

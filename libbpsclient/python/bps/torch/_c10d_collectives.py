@@ -196,12 +196,12 @@ class Collectives:
         given: Sequence[Part],
         taken: Sequence[Part],
         output: Any,
-        n_elems: int,
+        n_values: int,
         text: str,
         opts: Any,
         last: Sequence[Callable[[], Any]] = (),
     ) -> GroupWork:
-        """Submit memory of `n_elems` elements for reduction over the group. Return the operation.
+        """Submit memory of `n_values` values for reduction over the group. Return the operation.
 
         Args:
             what (str): name of the operation.
@@ -210,7 +210,7 @@ class Collectives:
             given: parts of the memory that this worker fills. All other parts are zeros.
             taken: parts of the memory to which the result is copied.
             output: value of the operation's future.
-            n_elems (int): number of elements of the memory.
+            n_values (int): number of values of the memory.
             text (str): what must be equal at all workers. The root is added to the text.
             opts: options of torch.distributed, with time-out and root.
             last: functions to call when the results are in `taken`.
@@ -230,7 +230,7 @@ class Collectives:
             with rt.submission():
                 agreement = rt.agree(what, text if root is None else f"{text}, root {root}")
                 parts = sum_parts(
-                    rt, dtype, op, given, taken, n_elems, agreement, has_own_slot=True
+                    rt, dtype, op, given, taken, n_values, agreement, has_own_slot=True
                 )
                 work._operations = [agreement, *parts]
         except Error as error:
@@ -291,18 +291,18 @@ class Collectives:
         given: Sequence[Part],
         taken: Sequence[Part],
         output: Any,
-        n_elems: int,
+        n_values: int,
         dtype: torch.dtype,
         opts: Any,
         last: Sequence[Callable[[], Any]] = (),
     ) -> GroupWork:
         """Copy flat tensors to other workers by means of a sum of bytes. Each worker takes the
         parts of the sum that it needs. dtype: type of the elements."""
-        item, text = dtype.itemsize, f"{n_elems} elements of {described_type(dtype)}"
+        item, text = dtype.itemsize, f"{n_values} elements of {described_type(dtype)}"
         given = [(at * item, as_bytes(flat)) for at, flat in given]
         taken = [(at * item, as_bytes(flat)) for at, flat in taken]
         return self._submit(
-            what, torch.uint8, bps.SUM, given, taken, output, n_elems * item, text, opts, last
+            what, torch.uint8, bps.SUM, given, taken, output, n_values * item, text, opts, last
         )
 
     # ---- collectives ----

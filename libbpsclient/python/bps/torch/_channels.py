@@ -78,7 +78,7 @@ class BlockChannel(_SharedChannel):
         if not self._has_residual:
             return None
         tensor = self._slot.tensor
-        whole = residual_of(tensor.name, tensor.n_elems, self._on_device)
+        whole = residual_of(tensor.name, tensor.n_values, self._on_device)
         return whole[first : first + n_values]
 
     def _on_device(self, array: np.ndarray) -> torch.Tensor:
@@ -139,14 +139,14 @@ class BlockChannel(_SharedChannel):
 
     def mark(self, value: int) -> None:
         """Write a value to the last element of the input."""
-        last = self._slot.tensor.n_elems - 1
+        last = self._slot.tensor.n_values - 1
         ones = torch.full((1,), float(value))
         self._slot.tensor.fill_memory(last, ones.data_ptr(), 1, 1.0)
 
     def last_is_zero(self) -> bool:
         """Return whether the last element of the result is zero."""
         got = torch.empty(1)
-        self._slot.tensor.read_values(self._slot.tensor.n_elems - 1, got.data_ptr(), 1, 1.0)
+        self._slot.tensor.read_values(self._slot.tensor.n_values - 1, got.data_ptr(), 1, 1.0)
         return got.item() == 0
 
 
@@ -204,7 +204,7 @@ class HostChannel(_SharedChannel):
         seen = self._slot.views.get(("mapped", address))
         if seen is None:
             t = self._slot.tensor
-            seen = view(address, TYPES[t.dtype], t.n_elems, self._results.mapping)
+            seen = view(address, TYPES[t.dtype], t.n_values, self._results.mapping)
             self._slot.views["mapped", address] = seen
         return seen, was_written
 
@@ -221,12 +221,12 @@ class Cuda:
             job.gpu_open()
 
     @staticmethod
-    def view(address: int, dtype: torch.dtype, n_elems: int, device: torch.device) -> torch.Tensor:
+    def view(address: int, dtype: torch.dtype, n_values: int, device: torch.device) -> torch.Tensor:
         """Return a flat tensor of the device memory at an address."""
 
         class Memory:
             __cuda_array_interface__ = {
-                "shape": (n_elems * dtype.itemsize,),
+                "shape": (n_values * dtype.itemsize,),
                 "typestr": "|u1",
                 "data": (address, False),
                 "strides": None,
@@ -276,19 +276,19 @@ class GpuChannel:
         job (Job): a job for which :func:`_open_gpu` has returned True.
         name (str): name of the tensor, the same at all workers.
         dtype (torch.dtype): a type that servers sum.
-        n_elems (int): number of elements.
+        n_values (int): number of values.
         device (torch.device): the GPU that has the gradients.
     """
 
     is_in_place = True
 
     def __init__(
-        self, job: Job, name: str, dtype: torch.dtype, n_elems: int, device: torch.device
+        self, job: Job, name: str, dtype: torch.dtype, n_values: int, device: torch.device
     ) -> None:
-        address = job.gpu_alloc(n_elems * dtype.itemsize)
+        address = job.gpu_alloc(n_values * dtype.itemsize)
         self._device, self._kind = device, KINDS[device.type]
-        self._tensor: GpuTensor = job.gpu_declare(name, NAMES[dtype], n_elems, address)
-        self.input = self.output = self._kind.view(address, dtype, n_elems, device)
+        self._tensor: GpuTensor = job.gpu_declare(name, NAMES[dtype], n_values, address)
+        self.input = self.output = self._kind.view(address, dtype, n_values, device)
         # Raises an error if the job is closed, because the channel's memory is then unmapped.
         self.check = job.check_mapped
 
@@ -336,13 +336,13 @@ class LonelyChannel:
     """Channel of gradients on a GPU in a job of one worker. The worker's own values are the result.
 
     Args:
-        dtype, n_elems, device: see :class:`GpuChannel`.
+        dtype, n_values, device: see :class:`GpuChannel`.
     """
 
     is_in_place = True
 
-    def __init__(self, dtype: torch.dtype, n_elems: int, device: torch.device) -> None:
-        self.input = self.output = torch.zeros(n_elems, dtype=dtype, device=device)
+    def __init__(self, dtype: torch.dtype, n_values: int, device: torch.device) -> None:
+        self.input = self.output = torch.zeros(n_values, dtype=dtype, device=device)
 
     def check(self) -> None:
         """Do nothing, because PyTorch has allocated the memory, and the memory stays valid."""

@@ -66,10 +66,10 @@ def described(tensor: torch.Tensor) -> str:
     return _compare.described(described_type(tensor.dtype), tensor.shape)
 
 
-def view(address: int, dtype: torch.dtype, n_elems: int, owner: Any = None) -> torch.Tensor:
+def view(address: int, dtype: torch.dtype, n_values: int, owner: Any = None) -> torch.Tensor:
     """Return a flat tensor of the memory at an address. The memory must outlive the tensor. The
     tensor's storage keeps the object `owner` alive."""
-    raw = (ctypes.c_char * (n_elems * dtype.itemsize)).from_address(address)
+    raw = (ctypes.c_char * (n_values * dtype.itemsize)).from_address(address)
     raw.owner = owner
     return torch.frombuffer(raw, dtype=dtype)
 
@@ -97,7 +97,7 @@ def input_view(slot: Slot) -> torch.Tensor:
     seen = slot.views.get("input")
     if seen is None:
         t = slot.tensor
-        seen = slot.views["input"] = view(t.input_address, TYPES[t.dtype], t.n_elems)
+        seen = slot.views["input"] = view(t.input_address, TYPES[t.dtype], t.n_values)
     return seen
 
 
@@ -108,7 +108,7 @@ def output_view(slot: Slot) -> torch.Tensor:
     assert address, "a round is complete"
     seen = slot.views.get(address)
     if seen is None:
-        seen = slot.views[address] = view(address, TYPES[t.dtype], t.n_elems)
+        seen = slot.views[address] = view(address, TYPES[t.dtype], t.n_values)
     return seen
 
 

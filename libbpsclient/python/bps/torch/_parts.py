@@ -19,7 +19,7 @@ from bps.torch._memory import NAMES, input_view, output_view, read_output, write
 # Options of sum_parts() for collectives whose callers wait for the result. The priority is that of
 # bps_broadcast(3). A broadcast of 64 MiB took 32 to 34 ms in pieces of 1 MiB, and 38 ms in pieces
 # of 4 MiB (debug build, two workers, two agents, loopback).
-MOVE: dict[str, Any] = {"priority": PRIORITY_MOST, "piece_elems": 1 << 20}
+MOVE: dict[str, Any] = {"priority": PRIORITY_MOST, "piece_values": 1 << 20}
 
 # Offset of a flat tensor in the memory of an operation, as a number of elements, and the tensor.
 Part = tuple[int, torch.Tensor]
@@ -92,39 +92,39 @@ def sum_parts(
     op: int,
     given: Sequence[Part],
     taken: Sequence[Part],
-    n_elems: int,
+    n_values: int,
     agreement: Operation | None,
     has_own_slot: bool = False,
     needed: Sequence[int] = (),
     priority: int = PRIORITY_AUTO,
-    piece_elems: int | None = None,
+    piece_values: int | None = None,
 ) -> list[Operation]:
-    """Submit memory of n_elems elements for reduction. Call this in :meth:`Runtime.submission`.
+    """Submit memory of n_values values for reduction. Call this in :meth:`Runtime.submission`.
 
     Args:
         rt (Runtime): the workers that take part.
-        dtype (torch.dtype): type of the elements, one of NAMES.
+        dtype (torch.dtype): type of the values, one of NAMES.
         op (int): the reduction, for example bps.SUM.
         given: parts of the memory that this worker fills. All other parts are zeros.
         taken: parts of the memory to which the result is copied.
-        n_elems (int): number of elements of the memory.
+        n_values (int): number of values of the memory.
         agreement (Operation, optional): the operation of :meth:`Runtime.agree`. If it fails, the
             returned operations fail, too.
-        has_own_slot (bool): use a slot of n_elems elements if :meth:`Slots.own` has one.
+        has_own_slot (bool): use a slot of n_values values if :meth:`Slots.own` has one.
         needed: ranks of the workers whose values the result must contain. If another worker is
             lost, its values may be missing from the sum.
         priority (int): memory with a larger priority is sent first.
-        piece_elems (int, optional): largest number of elements to request for one piece from
+        piece_values (int, optional): largest number of values to request for one piece from
             :meth:`Slots.piece`; None: no limit except the largest of bps._slots.PIECES.
 
     Returns:
         list[Operation]: the operations. When all operations are finished, the result is in `taken`.
     """
     operations, start, kind = [], 0, NAMES[dtype]
-    while start < n_elems:
-        slot = rt.slots.own(kind, op, n_elems) if has_own_slot and start == 0 else None
-        slot = slot or rt.slots.piece(kind, op, min(n_elems - start, piece_elems or n_elems))
-        n = min(n_elems - start, slot.tensor.n_elems)
+    while start < n_values:
+        slot = rt.slots.own(kind, op, n_values) if has_own_slot and start == 0 else None
+        slot = slot or rt.slots.piece(kind, op, min(n_values - start, piece_values or n_values))
+        n = min(n_values - start, slot.tensor.n_values)
         target = input_view(slot)[:n]
         pieces = list(_overlap(given, start, n))
         if sum(piece.numel() for _, piece in pieces) < n:

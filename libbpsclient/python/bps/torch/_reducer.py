@@ -279,7 +279,7 @@ class Reducer:
         for bucket in new:
             i, param = self._buckets.index(bucket), bucket.places[0].param
             name = f"{self._runtime.prefix}grad/{self.number}.{i}"
-            decls.append((name, bucket.wire, bucket.n_elems() + (i == 0), param.device))
+            decls.append((name, bucket.wire, bucket.n_values() + (i == 0), param.device))
         if any(isinstance(bucket.wire, str) for bucket in new):
             check_blocks(self._runtime, self._coding, self._op)
         has_residual = self._coding.has_residual
