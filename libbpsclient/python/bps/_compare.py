@@ -78,7 +78,8 @@ def read(address: int, n_numbers: int) -> tuple[Sent, Sent]:
     n = n_words(n_numbers)
     words = struct.unpack(f"<{n}q", ctypes.string_at(address, 8 * n))
     sides = words[: n // 2], [-word for word in words[n // 2 :]]
-    return tuple(_sent(side, n_numbers) for side in sides)  # type: ignore[return-value]
+    most, least = (_sent(side, n_numbers) for side in sides)
+    return most, least
 
 
 def _sent(words: Sequence[int], n_numbers: int) -> Sent:

@@ -31,7 +31,7 @@ if torch.__version__ >= (2, 14):
 
 else:  # older PyTorch has no base class for back-ends in Python: derive from ProcessGroup
 
-    class Group(Collectives, dist.ProcessGroup):  # type: ignore[no-redef]
+    class Group(Collectives, dist.ProcessGroup):  # type: ignore[no-redef] # the variant
         """A process group of bps, with the method names that older releases of PyTorch call."""
 
         _allgather_base = Collectives.all_gather_single

@@ -46,7 +46,7 @@ def make_grouped(
     first, *others = signature.parameters.values()
     first = first.replace(name="tensors", annotation="Sequence[torch.Tensor]")
     kind = "Handle" if collect is Several else "list[torch.Tensor]"
-    grouped.__signature__ = signature.replace(  # type: ignore[attr-defined]
+    grouped.__signature__ = signature.replace(  # type: ignore[attr-defined] # inspect reads it
         parameters=[first, *others], return_annotation=kind
     )
     return grouped
