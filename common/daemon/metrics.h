@@ -13,7 +13,8 @@
 struct evbuffer;
 
 /* Write the metrics that every process has: bps_build_info, bps_fds, bps_fds_limit,
- * bps_up_since_seconds, bps_injected_faults_total, and the metrics of process_metrics.h.
+ * bps_up_since_seconds, bps_injected_faults_total, and the metrics of its processor time, memory
+ * and threads.
  * started_unix: start time of the process, in seconds since 1970. */
 void metrics_append_process(struct evbuffer *out, double started_unix);
 
