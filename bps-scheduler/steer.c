@@ -74,26 +74,15 @@ static int steer_run_job_kill(
 		"the scheduler cannot write its state; see its log, and try again");
 }
 
-#define CODE(name) #name,
-static const char *const codes[] = {STATUS_CODES(CODE)};
-#undef CODE
-
-static bool is_problem_code(const char *name)
-{
-	for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
-		if (strcmp(codes[i], name) == 0)
-			return true;
-	return false;
-}
-
-/* Write the error text for a code that is not in the table `codes`. */
+/* Write the error text for a code that the scheduler does not report. */
 static int set_unknown_code_error(const char *code, struct err_text *err)
 {
 	struct nearest_name best = NEAREST_NONE;
 	char hint[NEAREST_HINT_BYTES];
 
-	for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
-		nearest_name_try(&best, code, codes[i]);
+	for (const struct explanation *e = explanations; e->code; e++)
+		if (e->reporter & BY_SCHEDULER)
+			nearest_name_try(&best, code, e->code);
 	return err_set(err, -EINVAL,
 		"there is no problem code '%s'%s; `bpsctl explain` lists all codes", code,
 		nearest_name_hint(&best, "", hint));
@@ -105,7 +94,7 @@ static int steer_run_mute(struct steer *s, const struct steer_call *call, struct
 	uint64_t ms = *span ? duration_parse_ms(span, MUTE_SPAN_MAX_MS) : MUTE_DEFAULT_MS;
 	int rc;
 
-	if (!is_problem_code(call->target))
+	if (!explanation_find(call->target, BY_SCHEDULER))
 		return set_unknown_code_error(call->target, &reply->text);
 	if (!ms)
 		return err_set(&reply->text, -EINVAL,
@@ -128,7 +117,7 @@ static int steer_run_unmute(
 {
 	int rc = sched_unmute(s->core, call->target, call->now_ns);
 
-	if (rc == BPS_ENOTFOUND && !is_problem_code(call->target))
+	if (rc == BPS_ENOTFOUND && !explanation_find(call->target, BY_SCHEDULER))
 		return set_unknown_code_error(call->target, &reply->text);
 	if (rc == BPS_ENOTFOUND)
 		return err_set(&reply->text, 0, "%s is not muted", call->target);

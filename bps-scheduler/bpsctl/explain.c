@@ -1,205 +1,14 @@
-/* Explains problem codes and error codes (explain.h): the table of explanations, and its output as
- * a document. This file queries no daemon. One thread. */
+/* Prints the table of explanations (common/daemon/explanations.h), or one row of it. This file
+ * queries no daemon. One thread. */
 #include "bps-scheduler/bpsctl/explain.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include "bps-scheduler/bpsctl/table_cells.h"
-#include "common/base/error.h"
-
-struct explanation {
-	const char *code;
-	int number; /* error number; 0: the row explains a problem, not an error */
-	const char *what, *effect, *action;
-};
-
-#define ERROR_ROW(name) #name, name
-
-static const struct explanation rows[] = {
-	{"STATE_NOT_DURABLE", 0, "the scheduler cannot write its state",
-		"running jobs go on; the scheduler accepts no new jobs or members, and does not "
-		"move the partitions of a lost server",
-		"see the scheduler's log; free or repair the disk of its --state-dir"},
-	{"STATE_BEHIND", 0,
-		"the scheduler started with a state log that is older than the state of its "
-		"members: the log was cut, or replaced by an older copy; shown for an hour",
-		"earlier jobs have ended with BPS_EJOB_FAILED, because the lost part of the log "
-		"may have moved their partitions; mutes and drains in that part are lost, too",
-		"start the jobs again; check whether the disk of --state-dir loses synced data"},
-	{"NO_SERVER", 0, "partitions wait for a server, and there is none",
-		"rounds of their jobs do not complete; calls that have waited for ten seconds end "
-		"with BPS_ENOSERVER",
-		"start bps-server on some machine, with --scheduler set to this scheduler"},
-	{"SERVER_DOWN", 0, "a server is dead",
-		"its partitions have moved to other servers, and no round was lost; if there is no "
-		"other server, they wait (NO_SERVER)",
-		"run `systemctl status bps-server` on its host; no action is needed if the machine "
-		"was removed for good"},
-	{"AGENT_DOWN", 0, "an agent is dead; shown for ten minutes",
-		"jobs that ran there have ended with BPS_EAGENT_LOST; jobs that may shrink go on "
-		"without the machine",
-		"run `systemctl status bps-agent` on its host, then start the jobs again"},
-	{"CONTROL_SILENT", 0,
-		"the scheduler has lost its connection to a member, or receives nothing from the "
-		"member",
-		"running jobs go on; the scheduler declares the member dead after --server-dead or "
-		"--agent-dead",
-		"wait; if the member does not return, see its log, and check the network between "
-		"the member and the scheduler"},
-	{"MEMBER_STUCK", 0, "a member answers, but one of its threads has made no progress for 5 s",
-		"rounds may wait for this member",
-		"the member's watchdog restarts it; without a service manager, restart it by hand"},
-	{"JOB_FORMING_LONG", 0, "a job has waited for workers for a minute",
-		"workers that have joined wait in bps_open until their time-out",
-		"start the missing ranks, or see their own output; `bpsctl why-stuck JOB` names "
-		"them"},
-	{"STRAGGLER", 0,
-		"one machine is last in most rounds of a job, by a significant time; or many "
-		"workers have waited for half a second for a few that have not submitted",
-		"each step takes as long as the slowest worker",
-		"check the named process and its machine; `bpsctl job JOB` shows the round of each "
-		"worker"},
-	{"TRAINER_STALLED", 0,
-		"a worker has not submitted a tensor for which others have waited for ten seconds",
-		"the calls of the other workers wait until their time-outs",
-		"check the named process on its host: it may hang, be stopped, or wait for "
-		"something else"},
-	{"SERVER_SLOW", 0,
-		"for three heartbeats, a server has taken longer than the scheduler's "
-		"--server-slow from the last contribution to the sum",
-		"rounds of its partitions take longer by that time",
-		"check the load of its machine; `bpsctl drain SERVER` moves its partitions to "
-		"others"},
-	{"CONNECTION_UNSTABLE", 0,
-		"an agent has lost a data connection to a server at least three times in five "
-		"minutes, although both are up",
-		"rounds wait while the agent connects again; they may end with BPS_ETIMEDOUT",
-		"run `bpsctl check` on the agent's machine: it reports a path that passes small "
-		"packets and drops large ones (a wrong MTU); the agent's log has the reason of "
-		"each loss"},
-	{"MASTER_KEY", 0, "a server or an agent uses the cluster's master key",
-		"every key is derived from the master key: a user who reads it on that host can "
-		"pose as any member and operate the cluster",
-		"give the member the key of its name (`bpsctl key derive ROLE:NAME`) and reload "
-		"the member; if other users may have read the master key, rotate it"},
-	{"HOST_DUPLICATE", 0,
-		"two machines have the same host name: their boot ids or their domains differ",
-		"a server or an agent of the second machine is refused while the first one holds "
-		"its name; if the two have daemons of different roles or names, the scheduler "
-		"counts them as one machine",
-		"give one of the machines another host name, or set --name and --host of its "
-		"daemons; a machine that was booted again joins when its former daemons are "
-		"declared dead"},
-	{"HOST_MEMORY", 0,
-		"the servers and agents of a host may together take more memory than it has",
-		"the kernel may kill one of these daemons when the memory is used up; the "
-		"scheduler counts only a part of the memory limit of each server on that host",
-		"lower --sums-memory of the servers or --memory of the agents on that host"},
-	{"NO_ANSWER", 0,
-		"an agent of a running job did not report its workers' rounds within a second",
-		"bpsctl cannot show what its workers wait for; if the agent hangs, rounds of its "
-		"jobs wait",
-		"check the agent on its host; the scheduler declares a hung agent dead after "
-		"--agent-dead"},
-	{"SCHEDULER_UNREACHABLE", 0, "a server or an agent has no connection to the scheduler",
-		"running jobs go on; new jobs, and the replacement of lost servers, wait",
-		"start bps-scheduler; check --scheduler, and the network between the daemon and "
-		"the scheduler"},
-	{"ISOLATED", 0,
-		"for its --stranded-after, an agent has received nothing from the scheduler or any "
-		"server",
-		"waiting calls end with BPS_EISOLATED; their rounds are still in flight, and a "
-		"call may wait for them again",
-		"check the network of that machine"},
-	{ERROR_ROW(BPS_ETIMEDOUT), "a wait has reached its time-out",
-		"the round is still in flight, and a call may wait for it again",
-		"check the workers that the message names; `bpsctl why-stuck JOB` names them, too"},
-	{ERROR_ROW(BPS_EBUSY),
-		"a push_pull of this tensor is in flight, or another thread is in a collective",
-		"the call did nothing", "wait for the first call before the next"},
-	{ERROR_ROW(BPS_EMISMATCH),
-		"workers disagree about a tensor's type, count or digest, an operation, or the "
-		"job's size or settings",
-		"the tensor is refused for all workers, the worker that joined later is refused, "
-		"or the job ends",
-		"the message names two workers and their values: run the same program on both"},
-	{ERROR_ROW(BPS_ENOSERVER), "for its --stranded-after, the agent has had no server",
-		"waiting calls end with this error; the round is still in flight, and a call may "
-		"wait for it again",
-		"start bps-server; `bpsctl servers` lists the known servers"},
-	{ERROR_ROW(BPS_ENOSCHED), "the scheduler cannot be reached",
-		"running jobs go on; new jobs, and the replacement of lost servers, wait",
-		"start bps-scheduler, and check that --scheduler points to it"},
-	{ERROR_ROW(BPS_ENOAGENT), "this machine's agent cannot be reached, or has ended",
-		"workers on this machine cannot join or go on",
-		"check that bps-agent runs, and that this user may open its socket"},
-	{ERROR_ROW(BPS_EWORKER_LOST),
-		"a worker has ended without leaving the job, or has left it while others waited "
-		"for it",
-		"the job ends for all its workers; jobs that may shrink go on without its machine",
-		"see that worker's own output first; let all workers make the same number of "
-		"steps"},
-	{ERROR_ROW(BPS_EAGENT_LOST),
-		"a machine was silent for longer than --agent-dead, or its agent did not return "
-		"within --agent-window",
-		"its jobs end; jobs that may shrink go on without the machine",
-		"run `systemctl status bps-agent` on that machine, then check its network"},
-	{ERROR_ROW(BPS_EEVICTED), "the job's other machines went on without this machine",
-		"the workers of this machine cannot go on in this job", "start the workers again"},
-	{ERROR_ROW(BPS_EINPUT_CHANGED),
-		"a worker wrote to a tensor's input while a round of the tensor was in flight",
-		"the job ends: its sums would be wrong",
-		"submit copies (bps_push_pull_copy), or wait before writing"},
-	{ERROR_ROW(BPS_EDIVERGED), "machines report different results of the same round",
-		"the job ends",
-		"this should be impossible: check memory and network for faults, and report a bug"},
-	{ERROR_ROW(BPS_EQUOTA), "a request exceeds a limit", "the request is refused",
-		"the message has the limit and the present use; request less, or raise the "
-		"setting"},
-	{ERROR_ROW(BPS_EPROTO), "a peer broke the protocol, or belongs to another program",
-		"its connection is closed", "check the address and the port"},
-	{ERROR_ROW(BPS_EVERSION), "the versions of two programs are not compatible",
-		"the program that connects is refused",
-		"the message has the two versions: install the same release"},
-	{ERROR_ROW(BPS_EAUTH), "a key, or a job's token, is wrong or missing",
-		"the connection is refused",
-		"give the daemon the key of its role and name (`bpsctl key derive`) with "
-		"--key-file; give all workers of a job the same BPS_JOB_TOKEN"},
-	{ERROR_ROW(BPS_ENOTFOUND), "there is no such job or object", "the call did nothing",
-		"`bpsctl jobs` lists the existing jobs"},
-	{ERROR_ROW(BPS_EDUP), "a rank, or the name of a daemon, is already taken",
-		"the second worker or daemon is refused",
-		"the message names the present holder; choose another rank or --name"},
-	{ERROR_ROW(BPS_ECLOSED), "the job or the connection is closed", "the call did nothing",
-		"open the job again"},
-	{ERROR_ROW(BPS_EFORKED), "the handle belongs to the parent process of a fork",
-		"the call did nothing", "open the job in the child"},
-	{ERROR_ROW(BPS_ENOTDURABLE), "the scheduler cannot write its state",
-		"the scheduler accepts no new jobs or members",
-		"check the disk of its --state-dir"},
-	{ERROR_ROW(BPS_EJOB_FAILED), "the job has failed", "all its workers get this error",
-		"the message has the cause; `bpsctl job JOB` shows it for a while"},
-	{ERROR_ROW(BPS_EROUND_LOST), "a round was lost with its server", "the job ends",
-		"this release does not report this error, because its agents keep what a new "
-		"server needs"},
-	{ERROR_ROW(BPS_EDEVICE), "a GPU, or the process that drives it for the job, failed",
-		"if bps_gpu_open returns this error, the job continues; otherwise the job ends, or "
-		"goes on without that machine if it may shrink",
-		"read the driver's error in the message; look for Xid in the kernel's log"},
-	{ERROR_ROW(BPS_EISOLATED),
-		"for its --stranded-after, an agent has received nothing from the scheduler or any "
-		"server",
-		"waiting calls end with this error; the round is still in flight, and a call may "
-		"wait for it again",
-		"check the network of that machine"},
-	{ERROR_ROW(BPS_EDRAINED), "an operator has drained the agent of this machine",
-		"the agent accepts no new jobs; its running jobs go on",
-		"use other machines; `bpsctl agents` shows who drained it and why"},
-};
+#include "common/daemon/explanations.h"
 
 static bool explanation_has_code(const struct explanation *r, const char *code)
 {
@@ -221,10 +30,10 @@ const char *explain_nearest(const char *code, char buf[static NEAREST_HINT_BYTES
 	for (; code[n] && n + 1 < sizeof(text); n++)
 		text[n] = (char)toupper((unsigned char)code[n]);
 	text[n] = '\0';
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		nearest_name_try(&best, text, rows[i].code);
-		if (rows[i].number)
-			nearest_name_try(&best, text, rows[i].code + strlen("BPS_"));
+	for (const struct explanation *r = explanations; r->code; r++) {
+		nearest_name_try(&best, text, r->code);
+		if (r->number)
+			nearest_name_try(&best, text, r->code + strlen("BPS_"));
 	}
 	return nearest_name_hint(&best, "", buf);
 }
@@ -243,11 +52,11 @@ json_t *explain_json(const char *code)
 {
 	json_t *list = *code ? NULL : json_array();
 
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+	for (const struct explanation *r = explanations; r->code; r++) {
 		if (list) {
-			json_array_append_new(list, explanation_row_json(&rows[i]));
-		} else if (explanation_has_code(&rows[i], code)) {
-			json_t *o = explanation_row_json(&rows[i]);
+			json_array_append_new(list, explanation_row_json(r));
+		} else if (explanation_has_code(r, code)) {
+			json_t *o = explanation_row_json(r);
 
 			json_object_set_new(o, "schema", json_integer(1));
 			return o;

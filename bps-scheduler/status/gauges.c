@@ -61,22 +61,13 @@ static void write_jobs_metrics(const struct sched_core *c, struct evbuffer *out)
 static void health_metrics(
 	const struct sched_core *c, const struct status_info *info, struct evbuffer *out)
 {
-#define NAME(code) #code,
-	static const char *const codes[] = {STATUS_CODES(NAME)};
-#undef NAME
-	bool is_error;
-	json_t *list = status_problems(c, info, &is_error);
+	json_t *list = status_problems(c, info);
 
 	metric_append_header(out, "bps_health", "gauge", "1: this problem is present");
-	for (size_t k = 0; k < sizeof(codes) / sizeof(codes[0]); k++) {
-		bool is_there = false;
-
-		for (size_t i = 0; i < json_array_size(list); i++)
-			is_there |= strcmp(json_string_value(json_object_get(
-						   json_array_get(list, i), "code")),
-					    codes[k]) == 0;
-		metric_append_value(out, "bps_health", is_there, "code", codes[k], NULL);
-	}
+	for (const struct explanation *e = explanations; e->code; e++)
+		if (e->reporter & BY_SCHEDULER)
+			metric_append_value(out, "bps_health",
+				status_has_problem(list, e->code, NULL), "code", e->code, NULL);
 	json_decref(list);
 }
 

@@ -35,19 +35,6 @@ static const char *problem_text_of(json_t *problem, const char *key)
 	return json_string_value(json_object_get(problem, key));
 }
 
-static bool is_problem_in_list(json_t *list, json_t *problem)
-{
-	json_t *p;
-	size_t i;
-
-	json_array_foreach (list, i, p)
-		if (strcmp(problem_text_of(p, "code"), problem_text_of(problem, "code")) == 0 &&
-			strcmp(problem_text_of(p, "subject"),
-				problem_text_of(problem, "subject")) == 0)
-			return true;
-	return false;
-}
-
 /* Report an event for each problem that is in `list` but not in `others`. If `is_over` is true, the
  * event reports that the problem is over. Otherwise the event reports a new problem. */
 static void report_problem_changes(const struct health_watch *w, const struct sched_core *c,
@@ -60,9 +47,9 @@ static void report_problem_changes(const struct health_watch *w, const struct sc
 	size_t i;
 
 	json_array_foreach (list, i, p) {
-		if (is_problem_in_list(others, p))
-			continue;
 		subject = problem_text_of(p, "subject");
+		if (status_has_problem(others, problem_text_of(p, "code"), subject))
+			continue;
 		if (is_over)
 			snprintf(text, sizeof(text), "%s is over%s%s", problem_text_of(p, "code"),
 				*subject ? ": " : "", subject);
@@ -76,8 +63,7 @@ static void report_problem_changes(const struct health_watch *w, const struct sc
 void health_watch_check(
 	struct health_watch *w, const struct sched_core *c, const struct status_info *info)
 {
-	bool is_error;
-	json_t *problems = status_problems(c, info, &is_error);
+	json_t *problems = status_problems(c, info);
 
 	while (json_array_size(problems) > HEALTH_WATCHED_MAX)
 		json_array_remove(problems, json_array_size(problems) - 1);

@@ -319,7 +319,7 @@ static json_t *state_log_json(const struct status_info *info)
 json_t *status_cluster(const struct sched_core *c, const struct status_info *info)
 {
 	bool is_error, is_any;
-	json_t *problems = status_problems(c, info, &is_error);
+	json_t *problems = status_problems(c, info);
 	json_t *o = json_object(), *members = json_array(), *jobs = json_array();
 	json_t *ended = json_array();
 	uint64_t *n_parts = parts_by_server(c);

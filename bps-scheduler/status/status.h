@@ -50,26 +50,6 @@
 
 struct evbuffer;
 
-/* Codes of the problems that the scheduler reports in its status, /healthz, bps_health and
- * events. */
-#define STATUS_CODES(X)                                                                            \
-	X(STATE_NOT_DURABLE)                                                                       \
-	X(STATE_BEHIND)                                                                            \
-	X(NO_SERVER)                                                                               \
-	X(SERVER_DOWN)                                                                             \
-	X(AGENT_DOWN)                                                                              \
-	X(CONTROL_SILENT)                                                                          \
-	X(MEMBER_STUCK)                                                                            \
-	X(JOB_FORMING_LONG)                                                                        \
-	X(STRAGGLER)                                                                               \
-	X(TRAINER_STALLED)                                                                         \
-	X(SERVER_SLOW)                                                                             \
-	X(CONNECTION_UNSTABLE)                                                                     \
-	X(MASTER_KEY)                                                                              \
-	X(HOST_DUPLICATE)                                                                          \
-	X(HOST_MEMORY)                                                                             \
-	X(NO_ANSWER)
-
 /* Values that the status needs and that the core does not contain. */
 struct status_info {
 	uint64_t now_ns;     /* present time on the core's clock */

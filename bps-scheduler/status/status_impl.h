@@ -9,6 +9,7 @@
 
 #include "bps-scheduler/model/model.h"
 #include "bps-scheduler/status/status.h"
+#include "common/daemon/explanations.h"
 #include "common/daemon/jsontext.h"
 
 #define STATUS_SCHEMA      1
@@ -20,15 +21,14 @@ void status_put_num(json_t *o, const char *key, uint64_t v);
 void status_put_sec(json_t *o, const char *key, double v);
 /* Return the seconds from since_ns to info->now_ns; 0 if since_ns is later than info->now_ns. */
 double status_seconds_since(const struct status_info *info, uint64_t since_ns);
-/* The three lines of a problem: what is wrong, the effect on jobs, and what the operator should
- * do. */
-struct problem_lines {
-	char what[1024], effect[256], action[256];
-};
-/* Append a problem to list. subject: the affected object, such as "server s1", or "" for the
- * cluster. The subject must not change while the problem lasts. */
-void status_problem(json_t *list, const char *code, bool is_error, const char *subject,
-	const struct problem_lines *l);
+/* Append a problem to list. kind, name: the affected object, such as "server" and "s1"; "": the
+ * cluster. They must not change while the problem lasts. effect: the effect on jobs; NULL: the text
+ * of the table of explanations. fmt: what is wrong. */
+void status_add_problem(json_t *list, const char *code, bool is_error, const char *kind,
+	const char *name, const char *effect, const char *fmt, ...)
+	__attribute__((format(printf, 7, 8)));
+/* Return whether `list` contains a problem with this code and subject. subject: NULL: any. */
+bool status_has_problem(json_t *list, const char *code, const char *subject);
 
 /* Add the core's view to the JSON object o, as a number and as text. */
 void status_put_view(json_t *o, const struct sched_core *c);
@@ -43,10 +43,8 @@ uint32_t status_missing_ranks(const struct sched_job *j, uint32_t *ret, uint32_t
 /* Return a job's entry for the status of the cluster, as a new reference. */
 json_t *status_job_brief(
 	const struct sched_core *c, const struct status_info *info, const struct sched_job *j);
-/* Return all problems of the cluster, muted ones too, as a new reference. *ret_is_error: at least
- * one problem is an error. */
-json_t *status_problems(
-	const struct sched_core *c, const struct status_info *info, bool *ret_is_error);
+/* Return all problems of the cluster, muted ones too, as a new reference. */
+json_t *status_problems(const struct sched_core *c, const struct status_info *info);
 
 /* status_job_quota returns the quotas of a job. status_users_json returns the quotas of each user
  * that has a job. Both return the use and the limit of each quota (user_quotas.c). A limit of 0

@@ -14,6 +14,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/version.h"
+#include "common/daemon/explanations.h"
 #include "common/daemon/metrics.h"
 #include "common/daemon/name_claim.h"
 #include "common/os/cgroup.h"
@@ -438,52 +439,39 @@ static uint64_t thread_stuck_duration_ns(uint64_t beat_ns)
 	return beat_ns && now > beat_ns && now - beat_ns > STUCK_NS ? now - beat_ns : 0;
 }
 
-/* Problems that a server or agent reports about itself in /healthz, in the metric bps_health and in
- * /status. */
-static const struct {
-	const char *code, *what, *effect, *action;
-	bool is_of_agents;
-} node_problems[] = {
-	{.code = "SCHEDULER_UNREACHABLE",
-		.what = "this daemon has no connection to the scheduler",
-		.effect = "running jobs go on; new jobs, and the replacement of lost servers, wait",
-		.action = "start bps-scheduler; check --scheduler, and the network between the "
-			  "daemon and the scheduler"},
-	{.code = "MEMBER_STUCK",
-		.what = "a data thread of this daemon hangs",
-		.effect = "rounds may wait for this member",
-		.action = "the member's watchdog restarts it; without a service manager, restart "
-			  "it by hand"},
-	{.code = "ISOLATED",
-		.what = "this agent has received nothing from the scheduler or any server for the "
-			"time --stranded-after",
-		.effect = "waiting calls end with BPS_EISOLATED; their rounds are still in "
-			  "flight, and a call may wait for them again",
-		.action = "check the network of this machine",
-		.is_of_agents = true},
-};
-#define N_NODE_PROBLEMS (sizeof(node_problems) / sizeof(node_problems[0]))
-
-static bool node_has_problem(const struct node *n, size_t i, const struct node_health *h)
+/* Return the next problem of this daemon after e, or the first one if e is NULL. Return NULL if
+ * there is none. The problems stand in /healthz, in the metric bps_health and in /status. */
+static const struct explanation *node_next_problem(
+	const struct explanation *e, const struct node_health *h)
 {
-	const bool is_there[N_NODE_PROBLEMS] = {
-		!member_is_up(n->member), thread_stuck_duration_ns(h->beat_ns) > 0, h->is_isolated};
+	for (e = e ? e + 1 : explanations; e->code; e++)
+		if (e->reporter & (h->is_agent ? BY_AGENT : BY_SERVER))
+			return e;
+	return NULL;
+}
 
-	return is_there[i];
+static bool node_has_problem(
+	const struct node *n, const struct explanation *e, const struct node_health *h)
+{
+	if (strcmp(e->code, "SCHEDULER_UNREACHABLE") == 0)
+		return !member_is_up(n->member);
+	if (strcmp(e->code, "MEMBER_STUCK") == 0)
+		return thread_stuck_duration_ns(h->beat_ns) > 0;
+	return h->is_isolated;
 }
 
 /* Write all present problems in one line. Returns the number of problems. */
 static unsigned node_format_problems(
 	const struct node *n, const struct node_health *h, struct err_text *ret_text)
 {
+	const struct explanation *e = NULL;
 	unsigned n_found = 0;
 	size_t used = 0;
 
-	for (size_t i = 0; i < N_NODE_PROBLEMS; i++)
-		if (node_has_problem(n, i, h) && used < sizeof(ret_text->s))
+	while ((e = node_next_problem(e, h)))
+		if (node_has_problem(n, e, h) && used < sizeof(ret_text->s))
 			used += (size_t)snprintf(ret_text->s + used, sizeof(ret_text->s) - used,
-				"%s%s (%s)", n_found++ ? "; " : "", node_problems[i].what,
-				node_problems[i].code);
+				"%s%s (%s)", n_found++ ? "; " : "", e->what, e->code);
 	return n_found;
 }
 
@@ -506,6 +494,8 @@ bool node_probe_has_passed(const struct node *n, enum httpd_probe probe,
 
 void node_write_metrics(const struct node *n, const struct node_health *h, struct evbuffer *out)
 {
+	const struct explanation *e = NULL;
+
 	metrics_append_process(out, n->daemon.started_unix);
 	metric_append_single(out, "bps_view", "gauge",
 		"number of the current view (members and placement)",
@@ -522,27 +512,23 @@ void node_write_metrics(const struct node *n, const struct node_health *h, struc
 		"same-host connection attempts without a valid ticket",
 		(double)n->same_host_counters.refused);
 	metric_append_header(out, "bps_health", "gauge", "1: this problem is present");
-	for (size_t i = 0; i < N_NODE_PROBLEMS; i++)
-		if (h->is_agent || !node_problems[i].is_of_agents)
-			metric_append_value(out, "bps_health", node_has_problem(n, i, h), "code",
-				node_problems[i].code, NULL);
+	while ((e = node_next_problem(e, h)))
+		metric_append_value(
+			out, "bps_health", node_has_problem(n, e, h), "code", e->code, NULL);
 }
 
 static json_t *node_problems_to_json(const struct node *n, const struct node_health *h)
 {
+	const struct explanation *e = NULL;
 	json_t *list = json_array();
 
-	for (size_t i = 0; i < N_NODE_PROBLEMS; i++) {
-		if (!node_has_problem(n, i, h))
-			continue;
-		json_array_append_new(list,
-			json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:o, s:b}", "code",
-				node_problems[i].code, "severity", "WARN", "subject", "", "what",
-				node_problems[i].what, "effect", node_problems[i].effect, "action",
-				node_problems[i].action, "see",
-				json_sprintf("bpsctl explain %s", node_problems[i].code), "muted",
-				0));
-	}
+	while ((e = node_next_problem(e, h)))
+		if (node_has_problem(n, e, h))
+			json_array_append_new(list,
+				json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:o, s:b}", "code",
+					e->code, "severity", "WARN", "subject", "", "what", e->what,
+					"effect", e->effect, "action", e->action, "see",
+					json_sprintf("bpsctl explain %s", e->code), "muted", 0));
 	return list;
 }
 

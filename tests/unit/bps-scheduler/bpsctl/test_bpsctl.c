@@ -15,8 +15,8 @@
 #include "bps-scheduler/bpsctl/live_screen.h"
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/table_cells.h"
-#include "bps-scheduler/status/status.h"
 #include "common/base/error.h"
+#include "common/daemon/explanations.h"
 
 /* ---- rendering ---- */
 
@@ -524,9 +524,8 @@ static void explained(const char *code)
 static void every_problem_and_every_error_is_explained(void **state)
 {
 	(void)state;
-#define CODE(name) explained(#name);
-	STATUS_CODES(CODE)
-#undef CODE
+	for (const struct explanation *e = explanations; e->code; e++)
+		explained(e->code);
 #define ERROR(name, num, text)                                                                     \
 	explained(#name);                                                                          \
 	explained(#num);
