@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
+#include "common/os/handover_queue.h"
 #include "common/os/limits.h"
 #include "common/transport/xport.h"
 
@@ -48,42 +49,23 @@ struct dataloop {
 	uv_check_t check;
 	uv_idle_t idle;
 	uv_timer_t timer, beat;
-	uv_poll_t x_poll;
-	uv_async_t async;
+	uv_poll_t x_poll, posts_poll;
 	/* Time of the last beat. The data thread writes the time, other threads read it. Relaxed
 	 * order suffices, because no other data depends on the time */
 	_Atomic uint64_t beat_ns;
-	pthread_mutex_t lock; /* guards the ring of posts */
-	struct dataloop_post *posts;
-	size_t cap, head, n;
+	struct handover_queue posts; /* items: struct dataloop_post */
 };
 
-static bool dataloop_pop_post(struct dataloop *l, struct dataloop_post *ret)
+static void on_post_pending(uv_poll_t *h, int status, int events)
 {
-	bool has;
-
-	pthread_mutex_lock(&l->lock);
-	has = l->n > 0;
-	if (has) {
-		*ret = l->posts[l->head];
-		l->head = (l->head + 1) % l->cap;
-		l->n--;
-	}
-	pthread_mutex_unlock(&l->lock);
-	return has;
-}
-
-static void dataloop_run_posts(struct dataloop *l)
-{
+	struct dataloop *l = h->data;
 	struct dataloop_post p;
 
-	while (dataloop_pop_post(l, &p))
+	(void)status;
+	(void)events;
+	handover_queue_clear_wake(&l->posts);
+	while (handover_queue_pop(&l->posts, &p))
 		p.fn(p.arg);
-}
-
-static void on_async_wakeup(uv_async_t *a)
-{
-	dataloop_run_posts(a->data);
 }
 
 static void on_transport_readable(uv_poll_t *p, int status, int events)
@@ -124,16 +106,6 @@ static void dataloop_set_timer(struct dataloop *l, uint64_t now_ns, uint64_t dea
 	ms = deadline_ns > now_ns ? (deadline_ns - now_ns + 999999) / 1000000 : 0;
 	uv_update_time(&l->uv);
 	uv_timer_start(&l->timer, on_dataloop_timer, ms, 0);
-}
-
-static bool dataloop_has_posts(struct dataloop *l)
-{
-	bool has;
-
-	pthread_mutex_lock(&l->lock);
-	has = l->n > 0;
-	pthread_mutex_unlock(&l->lock);
-	return has;
 }
 
 /* Work until there is nothing to do or until TURN_NS have passed. Returns true when work is
@@ -187,14 +159,14 @@ static void dataloop_spin_once(struct dataloop *l, uint64_t now_ns)
 	l->no_spin_until_ns = after + l->no_spin_ns;
 }
 
-/* Return whether this thread may block now: the owner and the transport have no work, and no posted
- * function waits. */
+/* Return whether this thread may block now: the owner and the transport have no work. A posted
+ * function that waits wakes the thread at once. */
 static bool dataloop_can_sleep(struct dataloop *l)
 {
 	if (l->ops->may_sleep && !l->ops->may_sleep(l->ctx))
 		return false;
 	l->is_asleep = true;
-	return (!l->x || l->x->ops->may_sleep(l->x)) && !dataloop_has_posts(l);
+	return !l->x || l->x->ops->may_sleep(l->x);
 }
 
 /* Runs before libuv polls the descriptors. With an active idle handle, libuv polls without
@@ -231,26 +203,23 @@ static void on_dataloop_check(uv_check_t *c)
 	l->is_asleep = false;
 }
 
-int dataloop_new(const char *name, uint32_t spin_us, size_t queue_count,
+int dataloop_new(const char *name, uint32_t spin_us, unsigned queue_count,
 	const struct dataloop_ops *ops, void *ctx, struct dataloop **ret, struct err_text *err)
 {
 	struct dataloop *l = calloc(1, sizeof(*l));
 	int rc;
 
-	if (!l || !(l->posts = calloc(queue_count, sizeof(*l->posts)))) {
-		free(l);
+	if (!l)
 		return err_set(err, -ENOMEM, "out of memory for a data thread");
-	}
-	l->cap = queue_count;
 	l->ops = ops;
 	l->ctx = ctx;
 	l->spin_ns = (uint64_t)spin_us * 1000;
 	strncpy(l->name, name, sizeof(l->name) - 1);
-	pthread_mutex_init(&l->lock, NULL);
-	rc = uv_loop_init(&l->uv);
+	rc = handover_queue_init(&l->posts, queue_count, sizeof(struct dataloop_post));
+	if (!rc)
+		rc = uv_loop_init(&l->uv);
 	if (rc < 0) {
-		pthread_mutex_destroy(&l->lock);
-		free(l->posts);
+		handover_queue_fini(&l->posts);
 		free(l);
 		return err_set(err, rc, "cannot make the event loop of a data thread: %s",
 			uv_strerror(rc));
@@ -260,8 +229,9 @@ int dataloop_new(const char *name, uint32_t spin_us, size_t queue_count,
 	uv_idle_init(&l->uv, &l->idle);
 	uv_timer_init(&l->uv, &l->timer);
 	uv_timer_init(&l->uv, &l->beat);
-	uv_async_init(&l->uv, &l->async, on_async_wakeup);
-	l->prepare.data = l->check.data = l->async.data = l->beat.data = l;
+	uv_poll_init(&l->uv, &l->posts_poll, l->posts.wake_fd);
+	l->prepare.data = l->check.data = l->posts_poll.data = l->beat.data = l;
+	uv_poll_start(&l->posts_poll, UV_READABLE, on_post_pending);
 	uv_prepare_start(&l->prepare, on_dataloop_prepare);
 	uv_check_start(&l->check, on_dataloop_check);
 	uv_timer_start(&l->beat, on_dataloop_beat, 0, DATALOOP_BEAT_MS);
@@ -310,17 +280,7 @@ int dataloop_start(struct dataloop *l, struct err_text *err)
 
 int dataloop_post(struct dataloop *l, void (*fn)(void *arg), void *arg)
 {
-	int rc = -EAGAIN;
-
-	pthread_mutex_lock(&l->lock);
-	if (l->n < l->cap) {
-		l->posts[(l->head + l->n++) % l->cap] = (struct dataloop_post){fn, arg};
-		rc = 0;
-	}
-	pthread_mutex_unlock(&l->lock);
-	if (rc == 0)
-		uv_async_send(&l->async);
-	return rc;
+	return handover_queue_push(&l->posts, &(struct dataloop_post){fn, arg}, l->posts.max);
 }
 
 static void dataloop_mark_stopping(void *arg)
@@ -357,8 +317,7 @@ void dataloop_free(struct dataloop *l)
 	uv_walk(&l->uv, dataloop_close_handle, NULL);
 	uv_run(&l->uv, UV_RUN_DEFAULT);
 	uv_loop_close(&l->uv);
-	pthread_mutex_destroy(&l->lock);
-	free(l->posts);
+	handover_queue_fini(&l->posts);
 	free(l);
 }
 

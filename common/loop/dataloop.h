@@ -49,7 +49,7 @@ uint64_t dataloop_rest_ns(uint64_t last_ns, uint64_t quiet_ns);
  * microseconds. queue_count: maximum number of posted functions that wait. ops must outlive the
  * loop.
  * Errors: a negative code; err gets the text. */
-int dataloop_new(const char *name, uint32_t spin_us, size_t queue_count,
+int dataloop_new(const char *name, uint32_t spin_us, unsigned queue_count,
 	const struct dataloop_ops *ops, void *ctx, struct dataloop **ret, struct err_text *err);
 /* Set the transport that the loop polls. Call it before dataloop_start. */
 void dataloop_attach(struct dataloop *l, struct xport *x);

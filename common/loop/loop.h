@@ -16,7 +16,7 @@ typedef void loop_fn(void *arg);
 /* Make a loop. name: name of the loop in error texts. queue_count: maximum number of posted
  * functions that wait.
  * Errors: -ENOMEM, -errno; err gets the text. */
-int loop_new(struct loop **ret_loop, const char *name, size_t queue_count, struct err_text *err);
+int loop_new(struct loop **ret_loop, const char *name, unsigned queue_count, struct err_text *err);
 
 /* Return the libevent base, for use on the loop's thread. */
 struct event_base *loop_base(const struct loop *l);

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <sys/queue.h>
 
-#include "common/transport/handover_queue.h"
+#include "common/os/handover_queue.h"
 #include "common/transport/net.h"
 #include "common/transport/peer_conn.h"
 #include "common/wire/ticket.h"

@@ -42,7 +42,7 @@ static void on_fabric_conn_request(struct fabric *f, const struct fi_eq_cm_entry
 		why = "its data thread does not exist";
 	if (why) {
 		fabric_cm_reject(f, e->info, net_record_refusal(&f->base, &ev.ticket, why));
-	} else if (!handover_queue_push(&t->queue, &ev, CM_REQUESTS_MAX)) {
+	} else if (handover_queue_push(&t->queue, &ev, CM_REQUESTS_MAX)) {
 		log_rated(LOG_WARN,
 			"refused a data connection, because its data thread is overloaded: "
 			"thread=%u",
@@ -56,7 +56,7 @@ static void fabric_queue_cm_event(struct fabric_xport *x, struct fabric_cm_event
 {
 	/* If the queue is full, drop the event. A timeout, a ping or the completion queue reports
 	 * the end of the connection later. */
-	if (!handover_queue_push(&x->shared.queue, ev, FABRIC_CM_QUEUE))
+	if (handover_queue_push(&x->shared.queue, ev, FABRIC_CM_QUEUE))
 		log_rated(LOG_WARN,
 			"dropped the report of an opened or closed connection, because the data "
 			"thread is overloaded: thread=%u",

@@ -66,7 +66,7 @@ static const char *tcp_hand_over_socket(struct tcp_net *net, const struct tcp_ac
 
 	pthread_mutex_lock(&net->base.lock);
 	t = net_find_thread(&net->base, g->ticket.thread);
-	ok = t && handover_queue_push(&t->queue, g, TCP_QUEUE_MAX);
+	ok = t && !handover_queue_push(&t->queue, g, TCP_QUEUE_MAX);
 	pthread_mutex_unlock(&net->base.lock);
 	return ok ? NULL : t ? REFUSED_BUSY : REFUSED_TICKET;
 }

@@ -68,7 +68,7 @@ static void *run_loop(void *arg)
 	return NULL;
 }
 
-static struct loop *start_loop(size_t queue_count, pthread_t *ret_thread)
+static struct loop *start_loop(unsigned queue_count, pthread_t *ret_thread)
 {
 	struct err_text err;
 	struct loop *l;
