@@ -188,20 +188,6 @@ static void on_server_report(struct agent *a, const struct ctl_peer *p)
 	agt_core_server_changed(a->core, p->id);
 }
 
-/* Handle SIGHT. The scheduler asks how long ago this agent last received something from a server,
- * because the scheduler itself receives nothing from that server (rule C2). */
-static void on_sight_request(struct agent *a, const struct ctl_sight *asked)
-{
-	uint64_t heard_ns = agt_core_last_receive_ns(a->core, asked->member, asked->instance);
-	uint64_t now_ns = clock_now_ns();
-	struct ctl_msg m = {.type = CTL_SEEN, .sight = *asked};
-
-	if (!heard_ns)
-		return;
-	m.sight.quiet_ms = (uint32_t)(now_ns > heard_ns ? (now_ns - heard_ns) / 1000000 : 0);
-	member_send(a->member, &m);
-}
-
 static void on_scheduler_message(struct agent *a, const struct ctl_msg *m)
 {
 	switch (m->type) {
@@ -228,7 +214,8 @@ static void on_scheduler_message(struct agent *a, const struct ctl_msg *m)
 		why_stuck_on_text(a, &m->why_text);
 		break;
 	case CTL_SIGHT:
-		on_sight_request(a, &m->sight);
+		member_answer_sight(a->member, &m->sight,
+			agt_core_last_receive_ns(a->core, m->sight.member, m->sight.instance));
 		break;
 	case CTL_PROBE:
 		why_stuck_on_probe(a, &m->probe);
@@ -283,21 +270,14 @@ static void agent_deliver_event(void *arg)
 int agent_post_event(struct agent *a, enum agent_event event, struct member_msg *m,
 	const struct agent_limits *limits)
 {
-	struct agent_delivery *d = calloc(1, sizeof(*d));
+	struct agent_delivery d = {.agent = a, .event = event, .msg = m ? member_msg_ref(m) : NULL};
 	int rc;
 
-	if (!d)
-		return -ENOMEM;
-	d->agent = a;
-	d->event = event;
-	d->msg = m ? member_msg_ref(m) : NULL;
 	if (limits)
-		d->limits = *limits;
-	rc = dataloop_post(a->loop, agent_deliver_event, d);
-	if (rc < 0) {
-		member_msg_unref(d->msg);
-		free(d);
-	}
+		d.limits = *limits;
+	rc = dataloop_post_copy(a->loop, agent_deliver_event, &d, sizeof(d));
+	if (rc < 0)
+		member_msg_unref(d.msg);
 	return rc;
 }
 
@@ -362,16 +342,9 @@ static void waits_collect_report(void *arg)
 int agent_request_waits_report(
 	struct agent *a, struct loop *control, void (*done)(void *arg, json_t *jobs), void *arg)
 {
-	struct waits_question *q = calloc(1, sizeof(*q));
-	int rc;
+	const struct waits_question q = {.agent = a, .control = control, .done = done, .arg = arg};
 
-	if (!q)
-		return -ENOMEM;
-	*q = (struct waits_question){.agent = a, .control = control, .done = done, .arg = arg};
-	rc = dataloop_post(a->loop, waits_collect_report, q);
-	if (rc < 0)
-		free(q);
-	return rc;
+	return dataloop_post_copy(a->loop, waits_collect_report, &q, sizeof(q));
 }
 
 /* ---- start and end ---- */

@@ -74,35 +74,11 @@ struct srv_app {
 
 /* ---- scheduler ---- */
 
-static void on_thread_job_failed(void *ctx, uint32_t job, int code, const char *text)
-{
-	struct srv_app *app = ctx;
-	struct ctl_msg m = {
-		.type = CTL_FAIL, .fail = {.job = job, .code = (uint32_t)-code, .text = text}};
-
-	log_limited(LOG_AS(LOG_WARN, JOB_FAILED), "a job failed on this server: job=%u err=%s: %s",
-		job, err_str(code), text);
-	if (member_send(app->node.member, &m) < 0)
-		log_limited(LOG_WARN, "cannot report a failed job to the scheduler: job=%u", job);
-}
-
-static void on_thread_agent_seen(void *ctx, const struct ctl_sight *s)
-{
-	struct srv_app *app = ctx;
-	struct ctl_msg m = {.type = CTL_SEEN, .sight = *s};
-
-	/* if the answer cannot be sent, the scheduler asks again */
-	member_send(app->node.member, &m);
-}
-
 static int start_data_threads(struct srv_app *app, struct err_text *err)
 {
 	const struct srv_opts *o = &app->opts;
 	struct thread_config cfg = {.spin_us = (uint32_t)o->node.spin_us,
 		.same_host = node_same_host(&app->node),
-		.fail = on_thread_job_failed,
-		.seen = on_thread_agent_seen,
-		.ctx = app,
 		.core = {.server_id = app->node.id,
 			.instance = app->node.instance,
 			.sums_bytes = o->sums_bytes / app->n_threads,
@@ -116,7 +92,7 @@ static int start_data_threads(struct srv_app *app, struct err_text *err)
 		cfg.core.staging_bytes = cfg.core.segment_bytes;
 	for (unsigned i = 0; i < app->n_threads; i++) {
 		cfg.core.thread = (uint16_t)i;
-		rc = thread_new(app->node.net, &cfg, &app->threads[i], err);
+		rc = thread_new(app->node.net, app->node.member, &cfg, &app->threads[i], err);
 		if (rc < 0)
 			return rc;
 		app->n_started++;

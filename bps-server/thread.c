@@ -14,6 +14,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
+#include "common/base/log.h"
 #include "common/os/memfd.h"
 #include "common/loop/dataloop.h"
 
@@ -26,7 +27,7 @@ struct segment {
 };
 
 struct data_thread {
-	struct thread_config cfg;
+	struct member *member;
 	struct dataloop *loop;
 	struct xport *x;
 	struct srv_core *core;
@@ -117,8 +118,13 @@ static int segment_create_registered(void *ctx, size_t bytes, void **ret_mem, ui
 static void thread_report_job_failure(void *ctx, uint32_t job, int code, const char *text)
 {
 	struct data_thread *t = ctx;
+	struct ctl_msg m = {
+		.type = CTL_FAIL, .fail = {.job = job, .code = (uint32_t)-code, .text = text}};
 
-	t->cfg.fail(t->cfg.ctx, job, code, text);
+	log_limited(LOG_AS(LOG_WARN, JOB_FAILED), "a job failed on this server: job=%u err=%s: %s",
+		job, err_str(code), text);
+	if (member_send(t->member, &m) < 0)
+		log_limited(LOG_WARN, "cannot report a failed job to the scheduler: job=%u", job);
 }
 
 static uint64_t on_thread_loop_tick(void *ctx, uint64_t now_ns)
@@ -145,8 +151,8 @@ static bool on_thread_loop_work(void *ctx)
 static const struct dataloop_ops loop_ops = {
 	.tick = on_thread_loop_tick, .work = on_thread_loop_work};
 
-int thread_new(struct net *net, const struct thread_config *cfg, struct data_thread **ret,
-	struct err_text *err)
+int thread_new(struct net *net, struct member *member, const struct thread_config *cfg,
+	struct data_thread **ret, struct err_text *err)
 {
 	struct srv_env env = {
 		.segment = segment_create_registered, .fail = thread_report_job_failure};
@@ -156,7 +162,7 @@ int thread_new(struct net *net, const struct thread_config *cfg, struct data_thr
 
 	if (!t)
 		return err_set(err, -ENOMEM, "out of memory for a data thread");
-	t->cfg = *cfg;
+	t->member = member;
 	pthread_mutex_init(&t->lock, NULL);
 	env.ctx = t;
 	rc = srv_core_new(&cfg->core, &env, &t->core);
@@ -208,17 +214,6 @@ struct thread_message {
 	size_t window_bytes; /* new value of peer_window_bytes; set for THREAD_PEER_WINDOW */
 };
 
-static void on_thread_sight_request(struct data_thread *t, const struct ctl_sight *asked)
-{
-	uint64_t heard_ns = srv_core_heard_ns(t->core, asked->member, asked->instance);
-	struct ctl_sight seen = *asked;
-
-	if (!heard_ns)
-		return;
-	seen.quiet_ms = (uint32_t)((clock_now_ns() - heard_ns) / 1000000);
-	t->cfg.seen(t->cfg.ctx, &seen);
-}
-
 static void thread_dispatch_message(struct data_thread *t, const struct ctl_msg *msg)
 {
 	struct srv_core *core = t->core;
@@ -244,7 +239,8 @@ static void thread_dispatch_message(struct data_thread *t, const struct ctl_msg 
 		srv_core_job_end(core, msg->job_end.job);
 		break;
 	case CTL_SIGHT:
-		on_thread_sight_request(t, &msg->sight);
+		member_answer_sight(t->member, &msg->sight,
+			srv_core_heard_ns(core, msg->sight.member, msg->sight.instance));
 		break;
 	default:
 		break;
@@ -273,25 +269,11 @@ static void thread_deliver_event(void *arg)
 	free(d);
 }
 
-static int thread_post_message_copy(struct data_thread *t, const struct thread_message *proto)
-{
-	struct thread_message *d = malloc(sizeof(*d));
-	int rc;
-
-	if (!d)
-		return -ENOMEM;
-	*d = *proto;
-	rc = dataloop_post(t->loop, thread_deliver_event, d);
-	if (rc < 0)
-		free(d);
-	return rc;
-}
-
 int thread_post_event(struct data_thread *t, enum thread_event event, struct member_msg *m)
 {
 	struct thread_message d = {
 		.thread = t, .event = event, .msg = m ? member_msg_ref(m) : NULL};
-	int rc = thread_post_message_copy(t, &d);
+	int rc = dataloop_post_copy(t->loop, thread_deliver_event, &d, sizeof(d));
 
 	if (rc < 0)
 		member_msg_unref(m);
@@ -300,9 +282,10 @@ int thread_post_event(struct data_thread *t, enum thread_event event, struct mem
 
 int thread_set_peer_window(struct data_thread *t, size_t bytes)
 {
-	return thread_post_message_copy(
-		t, &(struct thread_message){
-			   .thread = t, .event = THREAD_PEER_WINDOW, .window_bytes = bytes});
+	const struct thread_message d = {
+		.thread = t, .event = THREAD_PEER_WINDOW, .window_bytes = bytes};
+
+	return dataloop_post_copy(t->loop, thread_deliver_event, &d, sizeof(d));
 }
 
 void thread_read_stats(struct data_thread *t, struct srv_stats *ret, uint64_t *ret_beat_ns)

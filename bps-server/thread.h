@@ -15,18 +15,13 @@ struct thread_config {
 	/* settings of the same-host path; NULL: the path is off. The settings must outlive the
 	 * thread. */
 	const struct shm_config *same_host;
-	/* Called when the job cannot continue; may run on any thread. */
-	void (*fail)(void *ctx, uint32_t job, int code, const char *text);
-	/* Called with the answer to a SIGHT message; may run on any thread. */
-	void (*seen)(void *ctx, const struct ctl_sight *s);
-	void *ctx;
 };
 
-/* Create the thread and start it. net must outlive the thread; cfg is copied. Returns 0, or a
- * negative error code with a text in err. Only the control thread may call this function and the
- * functions below. */
-int thread_new(struct net *net, const struct thread_config *cfg, struct data_thread **ret,
-	struct err_text *err);
+/* Create the thread and start it. net and member must outlive the thread; cfg is copied. Returns 0,
+ * or a negative error code with a text in err. Only the control thread may call this function and
+ * the functions below. */
+int thread_new(struct net *net, struct member *member, const struct thread_config *cfg,
+	struct data_thread **ret, struct err_text *err);
 /* Close all connections, join the thread and free it. NULL is allowed. */
 void thread_free(struct data_thread *t);
 /* Events for a data thread. Only thread_set_peer_window posts PEER_WINDOW. */

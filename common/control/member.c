@@ -125,6 +125,17 @@ int member_send(struct member *m, const struct ctl_msg *msg)
 	return rc;
 }
 
+void member_answer_sight(struct member *m, const struct ctl_sight *asked, uint64_t heard_ns)
+{
+	struct ctl_msg msg = {.type = CTL_SEEN, .sight = *asked};
+	uint64_t now_ns = clock_now_ns();
+
+	if (!heard_ns)
+		return;
+	msg.sight.quiet_ms = now_ns > heard_ns ? (uint32_t)((now_ns - heard_ns) / NS_PER_MS) : 0;
+	member_send(m, &msg);
+}
+
 static void member_send_immediately(struct member *m, const struct ctl_msg *msg)
 {
 	struct outgoing *o = member_encode_message(m, msg);

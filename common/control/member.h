@@ -101,6 +101,11 @@ int member_set_auth(struct member *m, const struct tls_conf *auth, struct err_te
  * Errors: BPS_ENOSCHED: the connection is not up; -EAGAIN, -ENOMEM: the message is lost, and the
  * connection is reset, so that up() runs again soon. */
 int member_send(struct member *m, const struct ctl_msg *msg);
+/* Answer SIGHT: the scheduler asks how long ago this process last received something from
+ * another member, because the scheduler itself receives nothing from it (rule C2). heard_ns: when
+ * that was; 0: never, so nothing is sent. If the answer is lost, the scheduler asks again. Thread:
+ * any. */
+void member_answer_sight(struct member *m, const struct ctl_sight *asked, uint64_t heard_ns);
 
 /* Return whether the scheduler has accepted this member on the current connection. Thread: any. */
 bool member_is_up(const struct member *m);

@@ -283,6 +283,20 @@ int dataloop_post(struct dataloop *l, void (*fn)(void *arg), void *arg)
 	return handover_queue_push(&l->posts, &(struct dataloop_post){fn, arg}, l->posts.max);
 }
 
+int dataloop_post_copy(struct dataloop *l, void (*fn)(void *item), const void *item, size_t n_bytes)
+{
+	void *copy = malloc(n_bytes);
+	int rc;
+
+	if (!copy)
+		return -ENOMEM;
+	memcpy(copy, item, n_bytes);
+	rc = dataloop_post(l, fn, copy);
+	if (rc < 0)
+		free(copy);
+	return rc;
+}
+
 static void dataloop_mark_stopping(void *arg)
 {
 	struct dataloop *l = arg;

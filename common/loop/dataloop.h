@@ -64,6 +64,10 @@ int dataloop_start(struct dataloop *l, struct err_text *err);
  * Thread: any. */
 int dataloop_post(struct dataloop *l, void (*fn)(void *arg), void *arg);
 
+/* Post fn with a copy of the n_bytes at item. fn frees the copy. Errors: also -ENOMEM. */
+int dataloop_post_copy(
+	struct dataloop *l, void (*fn)(void *item), const void *item, size_t n_bytes);
+
 /* Run all posted functions, end the thread and join it. Before this call the owner must have posted
  * a function that closes the owner's handles. */
 void dataloop_stop(struct dataloop *l);
