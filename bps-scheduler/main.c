@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sysexits.h>
 
 #include "bps-scheduler/app.h"
 #include "common/base/clock.h"

@@ -4,7 +4,6 @@
 #include <event2/buffer.h>
 #include <stdio.h>
 #include <sysexits.h>
-#include <unistd.h>
 
 #include "bps-server/leave.h"
 #include "bps-server/thread.h"

@@ -13,7 +13,6 @@
 #include "bps-agent/trainers/job.h"
 #include "bps-agent/trainers/job_failure.h"
 #include "bps-agent/trainers/tensor.h"
-#include "common/base/log.h"
 #include "common/data/shape.h"
 
 /* ---- declaring ---- */

@@ -3,9 +3,7 @@
  * shape. place_apply.c numbers the tensors. All functions run on the core's thread. */
 #include "bps-scheduler/core/declare.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "bps-scheduler/core/admission.h"
 #include "common/base/log.h"

@@ -13,8 +13,6 @@
  * This file is part of the core: it runs on the core's thread and reads no clock. */
 #include <stdint.h>
 
-#include "common/base/error.h"
-
 struct sched_core;
 struct state_mute;
 

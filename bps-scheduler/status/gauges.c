@@ -1,6 +1,4 @@
 /* Writes the scheduler's metrics as Prometheus text. All functions run on the core's thread. */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "bps-scheduler/status/status_impl.h"

@@ -3,7 +3,6 @@
  * calls. The status probe then starts further probes, each for one tensor (why_stuck.c). The core's
  * own state shows which workers have not joined and which tensors are not declared. All functions
  * run on the core's thread. */
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "bps-scheduler/status/status_impl.h"

@@ -11,8 +11,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/base/error.h"
-
 #define KEY_BYTES       32
 #define KEY_MAC_BYTES   32
 #define KEY_HEX_BYTES   (2 * KEY_BYTES + 1)

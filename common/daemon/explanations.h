@@ -3,7 +3,6 @@
 /* Texts of all problems and errors: what has happened, the effect, and the action to take.
  * `bpsctl explain` prints the table. The status of a daemon takes from it the codes of the daemon's
  * problems, and each text that does not depend on the case. */
-#include <stddef.h>
 
 /* Daemons that report a problem. 0: the row explains an error. */
 enum explanation_reporter { BY_SCHEDULER = 1, BY_SERVER = 2, BY_AGENT = 4 };

@@ -1,6 +1,5 @@
 #include "common/daemon/http_host.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>

@@ -11,8 +11,6 @@
  * functions. */
 #include <sys/types.h>
 
-#include "common/base/error.h"
-
 /* Claim a name. name: any text, cut at 100 bytes. After a successful claim, *ret_fd is the claim's
  * socket, and the function returns 0. To release the name, close *ret_fd.
  *

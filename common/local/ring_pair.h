@@ -17,8 +17,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/base/error.h"
-
 struct ring_pair_entry {
 	uint8_t type, a;
 	uint16_t b;

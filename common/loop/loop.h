@@ -4,7 +4,6 @@
  * queue with an eventfd. loop_run runs the loop in the caller's thread. Make events for the loop's
  * event_base before loop_run, or in posted functions. Free the events after loop_run has returned
  * and before loop_free. */
-#include <stddef.h>
 
 #include "common/base/error.h"
 

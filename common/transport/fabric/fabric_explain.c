@@ -4,7 +4,6 @@
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <linux/capability.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>

@@ -7,7 +7,6 @@
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>

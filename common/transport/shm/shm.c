@@ -12,7 +12,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "common/base/log.h"
 #include "common/transport/shm/shm_impl.h"
 
 /* Epoll data of the listening socket; other values are slots of connections */

@@ -13,7 +13,6 @@
 
 #include "common/base/addr.h"
 #include "common/base/failpoint.h"
-#include "common/base/log.h"
 
 #define EVENTS_MAX 64
 #define WAKE_UP    UINT64_MAX /* epoll data of the wake-up descriptor */

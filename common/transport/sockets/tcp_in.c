@@ -6,7 +6,6 @@
 
 #include <endian.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/uio.h>
