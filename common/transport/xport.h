@@ -51,7 +51,6 @@ struct xport_read {
 	bool has_crc;
 	uint32_t crc;
 	uint64_t offset;
-	void *impl; /* data of the transport; the caller does not use this field */
 };
 
 /* Memory of a peer, read in place. It stays readable until xport_loan_end, also when the connection

@@ -114,8 +114,7 @@ static void begin(struct fuzzed *f, struct tcp_net *net)
 	c->rx = malloc(TCP_RX_BYTES);
 	c->tx = malloc(TCP_TX_BYTES);
 	must(c->rx && c->tx);
-	TAILQ_INIT(&c->queue);
-	c->read_window.limit = READ_WINDOW_FIRST;
+	peer_reads_init(&c->reads, READ_WINDOW_MIN);
 	for (unsigned i = 0; i < N_LANES; i++) {
 		int fds[2];
 
@@ -127,9 +126,11 @@ static void begin(struct fuzzed *f, struct tcp_net *net)
 	f->c = c;
 }
 
-static bool is_used(const struct tcp_conn *c, const struct tcp_read *rd)
+static bool is_used(const struct tcp_conn *c, const struct peer_read *rd)
 {
-	return rd >= c->reads && rd < c->reads + READS_MAX && c->reads_used >> (rd - c->reads) & 1;
+	const struct peer_read *all = c->reads.all;
+
+	return rd >= all && rd < all + READS_MAX && c->reads.used >> (rd - all) & 1;
 }
 
 /* Check the eager offers whose bytes have not arrived. The offers must be in order. No two offers
@@ -144,7 +145,7 @@ static void check_eager(const struct tcp_conn *c)
 	must(c->eager_done + c->n_eager <= c->eager_count);
 	for (unsigned i = 0; i < c->n_eager; i++) {
 		const struct tcp_eager *e = &c->eager[(c->eager_first + i) % EAGER_IN_MAX];
-		uint32_t bit = e->rd ? UINT32_C(1) << (e->rd - c->reads) : 0;
+		uint32_t bit = e->rd ? UINT32_C(1) << (e->rd - c->reads.all) : 0;
 
 		must(e->count >= next && e->count < c->eager_count && e->len);
 		must(!e->rd || (is_used(c, e->rd) && e->rd->r->len == e->len));
@@ -185,10 +186,10 @@ static void check(const struct tcp_conn *c)
 	must(c->n_pieces <= TCP_PIECES && c->piece_first < TCP_PIECES);
 	check_eager(c);
 	check_answers(c);
-	must(c->n_queued <= c->n_reads && c->n_reads <= READS_MAX);
+	must(c->reads.n_queued <= c->reads.n && c->reads.n <= READS_MAX);
 	for (unsigned i = 0; i < READS_MAX; i++)
-		n += c->reads_used >> i & 1;
-	must(n == c->n_reads);
+		n += c->reads.used >> i & 1;
+	must(n == c->reads.n);
 }
 
 /* Return whether bytes of an offer have arrived in the same poll in which the offer was processed.

@@ -16,7 +16,7 @@ static unsigned n_requests(const struct net_node *n)
 {
 	const struct fabric_conn *c = fabric_conn_of(n);
 
-	return c->n_rops + c->n_queued;
+	return c->n_rops + c->reads.n_queued;
 }
 
 void fabric_pair_connect(struct offer_pair *p, size_t bytes)

@@ -51,7 +51,6 @@ static void on_read_done(void *ctx, struct xport_read *r, int status)
 {
 	struct net_node *n = ctx;
 
-	r->impl = NULL;
 	n->n_read_done++;
 	n->n_read_failed += status != 0;
 	n->downs_at_read = n->n_down;

@@ -44,10 +44,8 @@ static struct fabric_conn *fabric_conn_take_slot(struct fabric_xport *x)
 	for (unsigned i = 0; i < N_CHANNELS; i++)
 		c->fds[i] = -1;
 	TAILQ_INIT(&c->ops);
-	TAILQ_INIT(&c->queue);
 	c->lowat = 1;
-	c->read_window.limit = READ_WINDOW_FIRST;
-	c->read_window.least = x->f->gates.read_least_bytes;
+	peer_reads_init(&c->reads, x->f->gates.read_least_bytes);
 	return c;
 }
 
@@ -401,19 +399,6 @@ void fabric_conn_cm_event(struct fabric_xport *x, const struct fabric_cm_event *
 		peer_conn_doom(&c->base, "closed by the peer");
 }
 
-static void fabric_conn_cancel_reads(struct fabric_conn *c)
-{
-	const struct xport *x = c->base.pub.x;
-
-	while (c->reads_used) {
-		unsigned i = (unsigned)__builtin_ctz(c->reads_used);
-
-		c->reads_used &= c->reads_used - 1;
-		c->n_reads--;
-		x->ev->read_done(x->ctx, c->reads[i].r, -ECANCELED);
-	}
-}
-
 void fabric_conn_down(struct fabric_conn *c, const char *why)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
@@ -430,7 +415,7 @@ void fabric_conn_down(struct fabric_conn *c, const char *why)
 	 * side may then overwrite the memory that it offered. */
 	close_channels(c);
 	fabric_io_abandon(c);
-	fabric_conn_cancel_reads(c);
+	peer_reads_cancel(&c->reads, &x->base.pub);
 	x->n_granted -= c->granted;
 	fabric_set_conn_count(x, x->base.n_conns - 1);
 	if (c->base.is_told)
@@ -547,8 +532,8 @@ int fabric_seg_announce(struct fabric_conn *c)
 /* Return whether a requested piece of a read of this segment has not arrived. */
 static bool fabric_segment_is_being_read(const struct fabric_conn *c, uint16_t segment)
 {
-	for (uint32_t left = c->reads_used; left; left &= left - 1) {
-		const struct fabric_read *rd = &c->reads[__builtin_ctz(left)];
+	for (uint32_t left = c->reads.used; left; left &= left - 1) {
+		const struct peer_read *rd = &c->reads.all[__builtin_ctz(left)];
 
 		if (rd->issued > rd->done && rd->r->segment == segment)
 			return true;

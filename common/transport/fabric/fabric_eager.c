@@ -278,7 +278,7 @@ void fabric_eager_post(struct fabric_conn *c)
 }
 
 void fabric_eager_received(
-	struct fabric_conn *c, struct fabric_read *rd, uint32_t offered, size_t len)
+	struct fabric_conn *c, struct peer_read *rd, uint32_t offered, size_t len)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
 	const struct fabric_eager e = *fabric_eager_offer_at(c, 0);

@@ -24,7 +24,7 @@ void fabric_eager_post(struct fabric_conn *c);
 /* Handle the completion of the first posted receive. rd: the read that takes the bytes; NULL: they
  * are discarded. offered: bytes of the offer; 0: unknown. len: bytes that have arrived. */
 void fabric_eager_received(
-	struct fabric_conn *c, struct fabric_read *rd, uint32_t offered, size_t len);
+	struct fabric_conn *c, struct peer_read *rd, uint32_t offered, size_t len);
 /* Send the peer the waiting DISCARDED messages, as far as there is room. */
 void fabric_eager_send_discarded(struct fabric_conn *c);
 #endif

@@ -53,7 +53,7 @@
 #include "common/transport/fabric/fabric.h"
 #include "common/transport/fabric/fabric_gates.h"
 #include "common/transport/net_shared.h"
-#include "common/transport/read_window.h"
+#include "common/transport/peer_reads.h"
 #include "common/transport/socket_window.h"
 #include "common/wire/ticket.h"
 
@@ -125,7 +125,7 @@ struct fabric_buf {
  * rd: the read that takes the bytes; NULL: the bytes are sent, or discarded. */
 struct fabric_rop {
 	struct fabric_op op;
-	struct fabric_read *rd;
+	struct peer_read *rd;
 	uint32_t len;
 	uint16_t segment;  /* of the bytes that are sent */
 	uint64_t asked_ns; /* when the piece of a read was requested */
@@ -145,14 +145,6 @@ struct fabric_rop_slab {
 	struct fabric_rop rops[64];
 };
 
-struct fabric_read {
-	struct xport_read *r;
-	uint32_t issued, done;
-	/* Entry in the list c->queue. The read is in this list until all its bytes are requested */
-	TAILQ_ENTRY(fabric_read) link;
-};
-TAILQ_HEAD(fabric_read_list, fabric_read);
-
 /* An offer of the peer whose bytes arrive without a request. */
 struct fabric_eager {
 	uint16_t segment;
@@ -161,8 +153,8 @@ struct fabric_eager {
 	bool is_offered_again;
 	uint32_t len;
 	uint64_t offset;
-	uint64_t turn;          /* value of x->turn when the message was received */
-	struct fabric_read *rd; /* the read that takes the bytes */
+	uint64_t turn;        /* value of x->turn when the message was received */
+	struct peer_read *rd; /* the read that takes the bytes */
 };
 
 struct fabric_seg {
@@ -221,11 +213,8 @@ struct fabric_conn {
 	struct fabric_op_list ops;
 	TAILQ_ENTRY(fabric_conn) link; /* link in the list x->busy or x->stuck */
 
-	uint32_t n_reads, n_rops, n_queued;
-	struct read_window read_window;
-	struct fabric_read_list queue;
-	uint32_t reads_used; /* bitmap of the used elements of the array `reads` */
-	struct fabric_read reads[READS_MAX];
+	uint32_t n_rops; /* posted pieces of reads */
+	struct peer_reads reads;
 
 	/* Fields for sending eager bytes. wants_eager: fabric_eager_send with is_patient has
 	 * returned -EAGAIN, so call the writable callback when there is room. */
@@ -431,9 +420,6 @@ void fabric_io_free(struct fabric_xport *x);
 int fabric_io_flush(struct fabric_conn *c);
 /* Post pieces of the queued reads, as many as fit into the read window. */
 void fabric_io_issue_reads(struct fabric_conn *c);
-/* Account for a received piece of a read. len: bytes of the piece; took_ns: time from the request
- * to the arrival. */
-void fabric_io_read_arrived(struct fabric_conn *c, uint32_t len, uint64_t took_ns);
 /* Account for a posted operation whose len bytes are to arrive on a channel. */
 void fabric_io_expect(struct fabric_conn *c, enum channel channel, uint32_t len);
 /* Return a finished operation to its pool. */
@@ -444,5 +430,5 @@ int fabric_io_post_rx(struct fabric_xport *x, struct fabric_buf *b);
 /* Count an error of the peer, and mark the connection as failed. */
 void fabric_protocol_error(struct fabric_conn *c, const char *what);
 /* End a read whose bytes have all arrived. */
-void fabric_read_finish(struct fabric_conn *c, struct fabric_read *rd);
+void fabric_read_finish(struct fabric_conn *c, struct peer_read *rd);
 #endif

@@ -137,14 +137,12 @@ void fabric_io_abandon(struct fabric_conn *c)
 		TAILQ_INSERT_HEAD(&x->tx_free, &c->open->op, link);
 	c->open = NULL;
 	c->tx_inflight = 0;
-	c->n_rops = c->n_queued = 0;
+	c->n_rops = 0;
 	for (unsigned i = 0; i < N_CHANNELS; i++)
 		c->arrivals[i].expected = 0;
 	c->n_eager_out = c->eager_bytes = 0;
 	c->n_eager = c->n_eager_posted = 0;
 	c->n_eager_lost = 0;
-	c->read_window.bytes = 0;
-	TAILQ_INIT(&c->queue);
 }
 
 static struct fabric_buf *fabric_take_send_buffer(struct fabric_xport *x)
@@ -344,7 +342,7 @@ int fabric_io_send(struct xconn *xc, const struct wire_msg *m)
 
 /* Post a read of the next len bytes. Returns false when the read cannot be posted now, or when the
  * connection has failed. */
-static bool fabric_issue_read_piece(struct fabric_conn *c, struct fabric_read *rd, uint32_t len)
+static bool fabric_issue_read_piece(struct fabric_conn *c, struct peer_read *rd, uint32_t len)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
 	const struct xport_read *r = rd->r;
@@ -380,43 +378,19 @@ static bool fabric_issue_read_piece(struct fabric_conn *c, struct fabric_read *r
 	TAILQ_INSERT_TAIL(&c->ops, &rop->op, link);
 	c->n_rops++;
 	fabric_io_expect(c, fabric_read_channel(c), len);
-	c->read_window.bytes += len;
-	rd->issued += len;
+	peer_reads_requested(&c->reads, rd, len);
 	return true;
-}
-
-static uint32_t fabric_read_piece_bytes(const struct fabric_conn *c, const struct fabric_read *rd)
-{
-	size_t max = fabric_xport_of(c)->f->info->ep_attr->max_msg_size;
-	uint32_t len = read_window_piece(&c->read_window, rd->r->len - rd->issued);
-
-	return len > max ? (uint32_t)max : len;
 }
 
 void fabric_io_issue_reads(struct fabric_conn *c)
 {
-	struct fabric_read *rd;
+	size_t max = fabric_xport_of(c)->f->info->ep_attr->max_msg_size;
+	struct peer_read *rd;
+	uint32_t len;
 
-	while ((rd = TAILQ_FIRST(&c->queue)) && c->n_rops < READS_MAX) {
-		uint32_t len = fabric_read_piece_bytes(c, rd);
-
-		if (!read_window_takes(&c->read_window, len))
+	while (c->n_rops < READS_MAX && (len = peer_reads_next_piece(&c->reads, &rd)))
+		if (!fabric_issue_read_piece(c, rd, len > max ? (uint32_t)max : len))
 			return;
-		if (!fabric_issue_read_piece(c, rd, len))
-			return;
-		if (rd->issued < rd->r->len)
-			continue;
-		TAILQ_REMOVE(&c->queue, rd, link);
-		c->n_queued--;
-	}
-}
-
-void fabric_io_read_arrived(struct fabric_conn *c, uint32_t len, uint64_t took_ns)
-{
-	c->n_rops--;
-	read_window_arrived(&c->read_window, len, took_ns, c->n_queued > 0);
-	if (c->n_queued)
-		fabric_io_touch(c);
 }
 
 static bool fabric_segment_has_range(const struct fabric_seg *s, const void *p, size_t n)
@@ -431,7 +405,7 @@ int fabric_io_read(struct xport_read *r)
 	struct fabric_conn *c = (struct fabric_conn *)r->conn;
 	const struct fabric_peer_seg *s;
 	struct fabric_eager *e;
-	struct fabric_read *rd;
+	struct peer_read *rd;
 	int rc = FAILPOINT(NET_READ);
 
 	if (rc < 0)
@@ -449,20 +423,17 @@ int fabric_io_read(struct xport_read *r)
 	/* With eager bytes, accept reads that wait for the window, too: if this function returned
 	 * -EAGAIN for such a read, the caller would start no further read, and this side would
 	 * discard the eager bytes of the next ones. */
-	if (c->n_reads == READS_MAX || (!c->is_eager && c->n_queued == READ_WINDOW_QUEUE))
+	if (!c->is_eager && c->reads.n_queued == READ_WINDOW_QUEUE)
 		return -EAGAIN;
-	rd = &c->reads[__builtin_ctz(~c->reads_used)];
-	*rd = (struct fabric_read){.r = r};
-	r->impl = rd;
-	c->reads_used |= UINT32_C(1) << (rd - c->reads);
-	c->n_reads++;
+	rd = peer_reads_start(&c->reads, r);
+	if (!rd)
+		return -EAGAIN;
 	if (e) {
 		e->rd = rd;
 		fabric_eager_post(c);
 		return 0;
 	}
-	TAILQ_INSERT_TAIL(&c->queue, rd, link);
-	c->n_queued++;
+	peer_reads_enqueue(&c->reads, rd);
 	fabric_io_issue_reads(c);
 	return 0;
 }

@@ -162,31 +162,29 @@ static void on_fabric_receive_done(struct fabric_xport *x, struct fabric_buf *b,
 		fabric_io_touch(c);
 }
 
-void fabric_read_finish(struct fabric_conn *c, struct fabric_read *rd)
+void fabric_read_finish(struct fabric_conn *c, struct peer_read *rd)
 {
-	struct xport_read *r = rd->r;
-
-	c->reads_used &= ~(UINT32_C(1) << (rd - c->reads));
-	c->n_reads--;
 	net_counter_add(&fabric_xport_of(c)->shared.count.reads, 1);
-	c->base.pub.x->ev->read_done(c->base.pub.x->ctx, r, 0);
+	peer_reads_finish(&c->reads, rd, c->base.pub.x, 0);
 }
 
 static void on_fabric_read_piece_done(struct fabric_conn *c, const struct fabric_rop *rop)
 {
 	struct fabric_xport *x = fabric_xport_of(c);
-	struct fabric_read *rd = rop->rd;
+	bool is_whole =
+		peer_reads_arrived(&c->reads, rop->rd, rop->len, x->base.now_ns - rop->asked_ns);
 
-	fabric_io_read_arrived(c, rop->len, x->base.now_ns - rop->asked_ns);
+	c->n_rops--;
+	if (c->reads.n_queued)
+		fabric_io_touch(c);
 	net_counter_add(&x->shared.count.rx_bytes, rop->len);
 	fabric_socket_measure(c, fabric_read_channel(c), rop->len);
 	/* On verbs a completed read does not show that the peer is alive. The peer's network
 	 * adapter serves reads even when the peer's process hangs. */
 	if (!x->is_verbs)
 		peer_conn_heard(&c->base);
-	rd->done += rop->len;
-	if (rd->done == rd->r->len)
-		fabric_read_finish(c, rd);
+	if (is_whole)
+		fabric_read_finish(c, rop->rd);
 }
 
 /* Handle the completion of a send, a read, or eager bytes. n_bytes: bytes that were received. */

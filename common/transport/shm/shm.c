@@ -96,7 +96,7 @@ static bool conn_may_sleep(struct shm_conn *c)
 
 	if (c->has_want && !c->is_sock_full && ring_want_room(&c->tx))
 		return false;
-	return may && TAILQ_EMPTY(&c->reads);
+	return may && !c->reads.n;
 }
 
 static int shm_may_sleep(struct xport *xp)

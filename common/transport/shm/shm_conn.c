@@ -54,7 +54,7 @@ static struct shm_conn *shm_conn_create(struct shm_xport *x, int sock, enum conn
 	c->sock = sock;
 	c->uid = cred.uid;
 	peer_conn_begin(&c->base, state, "handshake begins");
-	shm_reads_init(c);
+	peer_reads_init(&c->reads, 0);
 	x->conns[slot] = c;
 	x->base.n_conns++;
 	return c;

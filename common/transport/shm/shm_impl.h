@@ -18,7 +18,7 @@
 
 #include "common/base/clock.h"
 #include "common/transport/peer_conn.h"
-#include "common/transport/read_window.h"
+#include "common/transport/peer_reads.h"
 #include "common/transport/shm/shm.h"
 #include "common/transport/shm/shm_ring.h"
 #include "common/wire/ticket.h"
@@ -82,14 +82,6 @@ struct shm_map {
 	size_t bytes;
 };
 
-struct shm_read {
-	struct xport_read *r;
-	struct shm_map *map;
-	uint32_t done;
-	TAILQ_ENTRY(shm_read) link; /* link in the list c->reads or c->free_reads */
-};
-TAILQ_HEAD(shm_read_list, shm_read);
-
 struct shm_conn {
 	struct peer_conn base; /* first member, so a pointer to it can be cast to this struct */
 	enum shm_side side;
@@ -99,8 +91,7 @@ struct shm_conn {
 	struct ring_end tx, rx;
 	bool is_challenged, has_want, has_pong, is_sock_full;
 	uint64_t sock_retry_ns;
-	struct shm_read_list reads, free_reads;
-	struct shm_read read_room[READS_MAX];
+	struct peer_reads reads; /* all are queued; impl: the struct shm_map of the bytes */
 	uint32_t n_dirty;
 	/* Bitmap of own segments whose addition or removal was not yet sent to the peer */
 	uint64_t dirty[SHM_SEGS_MAX / 64];
@@ -164,7 +155,6 @@ int shm_put_message(struct shm_conn *c, const struct wire_msg *m);
 /* Handle received messages, copy bytes of started reads, and send pending messages. Returns 0 when
  * there was nothing to do, else a positive number. */
 int shm_conn_run_turn(struct shm_conn *c);
-void shm_reads_init(struct shm_conn *c);
 void shm_conn_cancel_reads(struct shm_conn *c);
 void shm_send_wakeup(struct shm_conn *c);
 

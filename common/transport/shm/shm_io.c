@@ -112,18 +112,10 @@ static int shm_receive_messages(struct shm_conn *c)
 
 /* ---- reads ---- */
 
-void shm_reads_init(struct shm_conn *c)
-{
-	TAILQ_INIT(&c->reads);
-	TAILQ_INIT(&c->free_reads);
-	for (unsigned i = 0; i < READS_MAX; i++)
-		TAILQ_INSERT_TAIL(&c->free_reads, &c->read_room[i], link);
-}
-
 int shm_start_read(struct xport_read *r)
 {
 	struct shm_conn *c = (struct shm_conn *)r->conn;
-	struct shm_read *rd = TAILQ_FIRST(&c->free_reads);
+	struct peer_read *rd;
 	struct shm_map *map;
 	int rc;
 
@@ -132,34 +124,28 @@ int shm_start_read(struct xport_read *r)
 	rc = shm_map_get(c, r->segment, r->offset, r->len, &map);
 	if (rc)
 		return rc;
+	rd = peer_reads_start(&c->reads, r);
 	if (!rd) {
 		shm_map_put(map);
 		return -EAGAIN;
 	}
-	TAILQ_REMOVE(&c->free_reads, rd, link);
-	rd->r = r;
-	rd->map = map;
-	rd->done = 0;
-	r->impl = rd;
-	TAILQ_INSERT_TAIL(&c->reads, rd, link);
+	rd->impl = map;
+	peer_reads_enqueue(&c->reads, rd);
 	return 0;
 }
 
-static void shm_finish_read(struct shm_conn *c, struct shm_read *rd, int status)
+static void shm_finish_read(struct shm_conn *c, struct peer_read *rd, int status)
 {
-	const struct xport *x = c->base.pub.x;
-
-	TAILQ_REMOVE(&c->reads, rd, link);
-	TAILQ_INSERT_TAIL(&c->free_reads, rd, link);
-	shm_map_put(rd->map);
-	x->ev->read_done(x->ctx, rd->r, status);
+	shm_map_put(rd->impl);
+	peer_reads_dequeue(&c->reads, rd);
+	peer_reads_finish(&c->reads, rd, c->base.pub.x, status);
 }
 
 void shm_conn_cancel_reads(struct shm_conn *c)
 {
-	struct shm_read *rd;
+	struct peer_read *rd;
 
-	while ((rd = TAILQ_FIRST(&c->reads)))
+	while ((rd = TAILQ_FIRST(&c->reads.queue)))
 		shm_finish_read(c, rd, -ECANCELED);
 }
 
@@ -183,16 +169,18 @@ static int shm_copy_read_bytes(struct shm_conn *c)
 {
 	size_t left = SHM_COPY_SLICE;
 	const uint8_t *from;
-	struct shm_read *rd;
+	struct peer_read *rd;
+	const struct shm_map *map;
 	uint8_t *to;
 	int n = 0;
 
-	while (left && c->base.state == CONN_UP && (rd = TAILQ_FIRST(&c->reads))) {
+	while (left && c->base.state == CONN_UP && (rd = TAILQ_FIRST(&c->reads.queue))) {
 		const struct xport_read *r = rd->r;
 		size_t len = r->len - rd->done < left ? r->len - rd->done : left;
 
 		to = (uint8_t *)r->dst + rd->done;
-		from = rd->map->mem + r->offset + rd->done;
+		map = rd->impl;
+		from = map->mem + r->offset + rd->done;
 		if (r->is_past_caches)
 			copy_nontemporal(to, from, len);
 		else
@@ -202,7 +190,7 @@ static int shm_copy_read_bytes(struct shm_conn *c)
 		n++;
 		if (rd->done < r->len)
 			break;
-		if (!shm_map_is_intact(c, rd->map)) {
+		if (!shm_map_is_intact(c, map)) {
 			peer_conn_doom(&c->base, "the peer withdrew memory that was being read");
 			break;
 		}

@@ -101,7 +101,7 @@ static void tcp_conn_transmit(struct tcp_conn *c)
 		c->has_pong = false;
 	if (c->has_ping && !tcp_put_message(c, &ping, TCP_READS_RESERVE))
 		c->has_ping = false;
-	if (c->n_queued)
+	if (c->reads.n_queued)
 		tcp_issue_reads(c);
 	tcp_flush(c);
 	if (c->base.state == CONN_UP && c->n_answers && c->lanes[LANE_BULK].can_send)

@@ -59,9 +59,7 @@ static struct tcp_conn *tcp_conn_create(struct tcp_xport *x, enum conn_state sta
 	c->base.slot = slot;
 	for (unsigned i = 0; i < N_LANES; i++)
 		c->lanes[i] = (struct tcp_lane){.fd = -1, .lowat = 1};
-	TAILQ_INIT(&c->queue);
-	c->read_window.limit = READ_WINDOW_FIRST;
-	c->read_window.least = READ_WINDOW_MIN;
+	peer_reads_init(&c->reads, READ_WINDOW_MIN);
 	peer_conn_begin(&c->base, state, "handshake begins");
 	x->conns[slot] = c;
 	tcp_set_conn_count(x, x->base.n_conns + 1);
@@ -384,7 +382,7 @@ void tcp_conn_tear_down(struct tcp_conn *c, const char *why)
 	/* tcp_conn_remove closes the sockets, so that no more bytes are received into the
 	 * destination of a read */
 	tcp_conn_remove(c);
-	tcp_cancel_reads(c);
+	peer_reads_cancel(&c->reads, &x->base.pub);
 	if (c->base.is_told)
 		x->base.pub.ev->down(x->base.pub.ctx, &c->base.pub, why);
 }

@@ -41,7 +41,7 @@
 #include "common/base/clock.h"
 #include "common/transport/eager_policy.h"
 #include "common/transport/net_shared.h"
-#include "common/transport/read_window.h"
+#include "common/transport/peer_reads.h"
 #include "common/transport/socket_window.h"
 #include "common/transport/sockets/tcp.h"
 #include "common/transport/sockets/tcp_frame.h"
@@ -67,7 +67,7 @@ _Static_assert((int)N_LANES == (int)N_CHANNELS, "a socket per channel of the tic
 
 /* Part of a read. Each part is requested by its own FRAME_READ. */
 struct tcp_piece {
-	struct tcp_read *rd;
+	struct peer_read *rd;
 	uint32_t at, len; /* offset and length of the piece in the read */
 	uint64_t asked_ns;
 };
@@ -91,8 +91,8 @@ struct tcp_eager {
 	bool is_old;
 	uint32_t len;
 	uint64_t offset, count;
-	uint64_t turn;       /* value of x->turn when the message was received */
-	struct tcp_read *rd; /* the read that takes the bytes */
+	uint64_t turn;        /* value of x->turn when the message was received */
+	struct peer_read *rd; /* the read that takes the bytes */
 };
 /* State of the bytes being received on LANE_BULK. */
 struct tcp_arrival {
@@ -103,20 +103,10 @@ struct tcp_arrival {
 	/* Value of the head's field `offset`. For requested bytes: offset in the segment. For eager
 	 * bytes: number of eager offers before the offer of these bytes */
 	uint64_t offset;
-	struct tcp_read *rd; /* the read that takes the bytes; NULL: the bytes are discarded */
+	struct peer_read *rd; /* the read that takes the bytes; NULL: the bytes are discarded */
 	uint8_t *dst;
 	struct tcp_frame trailer;
 };
-
-struct tcp_read {
-	struct xport_read *r;
-	uint32_t issued, done;
-	uint32_t crc; /* crc of the bytes received */
-	int status;
-	/* Entry in the list c->queue. The read is in this list until all its bytes are requested */
-	TAILQ_ENTRY(tcp_read) link;
-};
-TAILQ_HEAD(tcp_read_list, tcp_read);
 
 struct tcp_seg {
 	const uint8_t *mem; /* start of the segment; NULL: this element of x->segs is unused */
@@ -177,11 +167,7 @@ struct tcp_conn {
 	bool wants_eager;
 	struct eager_policy policy;
 
-	uint32_t n_reads, n_queued;
-	struct read_window read_window;
-	struct tcp_read_list queue;
-	uint32_t reads_used; /* bitmap of the elements of `reads` that are in use */
-	struct tcp_read reads[READS_MAX];
+	struct peer_reads reads;
 
 	struct sockaddr_storage addr;
 	socklen_t addr_len;
@@ -263,8 +249,6 @@ void tcp_issue_reads(struct tcp_conn *c);
 /* Receive requested and eager bytes that have arrived. After the call, can_recv is true if more
  * bytes may have arrived. */
 void tcp_take_bulk(struct tcp_conn *c);
-/* End all reads with -ECANCELED. */
-void tcp_cancel_reads(struct tcp_conn *c);
 /* Set the receive window of a new LANE_BULK socket to x->window. If that window has no room for two
  * TCP segments of the peer, set a larger window. Errors: -errno. */
 int tcp_begin_window(const struct tcp_xport *x, int fd);

@@ -26,37 +26,19 @@ static struct tcp_piece *tcp_read_piece_at(struct tcp_conn *c, unsigned i)
 	return &c->pieces[(c->piece_first + i) % TCP_PIECES];
 }
 
-/* Request the next len bytes of a read. Returns false when the send buffer has no room for the
- * request. */
-static bool tcp_request_read_piece(struct tcp_conn *c, struct tcp_read *rd, uint32_t len)
-{
-	const struct xport_read *r = rd->r;
-
-	if (tcp_put_read_request(c, r->segment, r->offset + rd->issued, len))
-		return false;
-	*tcp_read_piece_at(c, c->n_pieces) = (struct tcp_piece){.rd = rd,
-		.at = rd->issued,
-		.len = len,
-		.asked_ns = tcp_xport_of_conn(c)->base.now_ns};
-	c->n_pieces++;
-	c->read_window.bytes += len;
-	rd->issued += len;
-	return true;
-}
-
 void tcp_issue_reads(struct tcp_conn *c)
 {
-	struct tcp_read *rd;
+	struct peer_read *rd;
+	uint32_t len;
 
-	while ((rd = TAILQ_FIRST(&c->queue)) && c->n_pieces < TCP_PIECES) {
-		uint32_t len = read_window_piece(&c->read_window, rd->r->len - rd->issued);
-
-		if (!read_window_takes(&c->read_window, len) || !tcp_request_read_piece(c, rd, len))
+	while (c->n_pieces < TCP_PIECES && (len = peer_reads_next_piece(&c->reads, &rd))) {
+		if (tcp_put_read_request(c, rd->r->segment, rd->r->offset + rd->issued, len))
 			return;
-		if (rd->issued < rd->r->len)
-			continue;
-		TAILQ_REMOVE(&c->queue, rd, link);
-		c->n_queued--;
+		*tcp_read_piece_at(c, c->n_pieces++) = (struct tcp_piece){.rd = rd,
+			.at = rd->issued,
+			.len = len,
+			.asked_ns = tcp_xport_of_conn(c)->base.now_ns};
+		peer_reads_requested(&c->reads, rd, len);
 	}
 }
 
@@ -101,7 +83,7 @@ int tcp_start_read(struct xport_read *r)
 	const struct tcp_xport *x = tcp_xport_of_conn(c);
 	const struct tcp_seg *own = &x->segs[r->own_segment % TCP_SEGS_MAX];
 	uintptr_t at = (uintptr_t)r->dst - (uintptr_t)own->mem;
-	struct tcp_read *rd;
+	struct peer_read *rd;
 	struct tcp_eager *e;
 	int rc = FAILPOINT(NET_READ);
 
@@ -119,41 +101,26 @@ int tcp_start_read(struct xport_read *r)
 	 * function returned -EAGAIN for such a read, the caller would start no further read until
 	 * an earlier read ends. This side would discard the eager bytes that arrive until then, and
 	 * would have to request them. */
-	if (c->n_reads == READS_MAX)
+	rd = peer_reads_start(&c->reads, r);
+	if (!rd)
 		return -EAGAIN;
-	rd = &c->reads[__builtin_ctz(~c->reads_used)];
-	*rd = (struct tcp_read){.r = r};
-	r->impl = rd;
-	c->reads_used |= UINT32_C(1) << (rd - c->reads);
-	c->n_reads++;
 	tcp_conn_mark_busy(c);
 	if (e) {
 		e->rd = rd;
 		return 0;
 	}
-	TAILQ_INSERT_TAIL(&c->queue, rd, link);
-	c->n_queued++;
+	peer_reads_enqueue(&c->reads, rd);
 	tcp_issue_reads(c);
 	return 0;
 }
 
-static void tcp_finish_read(struct tcp_conn *c, struct tcp_read *rd, int status)
+static void tcp_finish_read(struct tcp_conn *c, struct peer_read *rd, int status)
 {
-	const struct xport *x = c->base.pub.x;
-
-	c->reads_used &= ~(UINT32_C(1) << (rd - c->reads));
-	c->n_reads--;
 	if (!status)
 		net_counter_add(&tcp_xport_of_conn(c)->shared.count.reads, 1);
 	rd->r->has_crc = true;
 	rd->r->crc = rd->crc;
-	x->ev->read_done(x->ctx, rd->r, status);
-}
-
-void tcp_cancel_reads(struct tcp_conn *c)
-{
-	while (c->reads_used)
-		tcp_finish_read(c, &c->reads[__builtin_ctz(c->reads_used)], -ECANCELED);
+	peer_reads_finish(&c->reads, rd, c->base.pub.x, status);
 }
 
 /* ---- eager bytes ---- */
@@ -264,17 +231,14 @@ static void tcp_begin_arrival(struct tcp_conn *c)
 static void tcp_finish_answer(struct tcp_conn *c, uint32_t len)
 {
 	struct tcp_piece p = *tcp_read_piece_at(c, 0);
-	struct tcp_read *rd = p.rd;
+	uint64_t took_ns = tcp_xport_of_conn(c)->base.now_ns - p.asked_ns;
 
 	c->piece_first = (c->piece_first + 1) % TCP_PIECES;
 	c->n_pieces--;
-	read_window_arrived(&c->read_window, len, tcp_xport_of_conn(c)->base.now_ns - p.asked_ns,
-		c->n_queued > 0);
-	if (c->n_queued)
+	if (c->reads.n_queued)
 		tcp_conn_mark_busy(c);
-	rd->done += len;
-	if (rd->done == rd->r->len)
-		tcp_finish_read(c, rd, rd->status);
+	if (peer_reads_arrived(&c->reads, p.rd, len, took_ns))
+		tcp_finish_read(c, p.rd, p.rd->status);
 }
 
 static void tcp_finish_eager_bytes(struct tcp_conn *c, const struct tcp_arrival *in)

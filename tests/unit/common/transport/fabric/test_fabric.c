@@ -512,34 +512,6 @@ static void segment_is_announced_before_a_message_that_names_it(void **state)
 	mem_free(&from);
 }
 
-static void read_window_follows_the_time_that_reads_take(void **state)
-{
-	struct fabric_conn c = {.read_window = {.bytes = 1000000,
-					.limit = READ_WINDOW_FIRST,
-					.least = READ_WINDOW_MIN},
-		.is_busy = true,
-		.n_queued = 1,
-		.n_rops = 1000};
-	uint32_t before;
-
-	(void)state;
-	fabric_io_read_arrived(&c, 1000, (READ_FAST_NS + READ_SLOW_NS) / 2);
-	assert_int_equal(c.read_window.limit, READ_WINDOW_FIRST);
-	assert_int_equal(c.n_rops, 999);
-	assert_int_equal(c.read_window.bytes, 999000);
-	for (unsigned i = 0; i < 100; i++)
-		fabric_io_read_arrived(&c, 1000, READ_SLOW_NS + 1);
-	assert_in_range(c.read_window.limit, READ_WINDOW_MIN, READ_WINDOW_MIN * 8 / 7 + 1);
-	before = c.read_window.limit;
-	c.n_queued = 0; /* no read is queued, so no larger window is needed */
-	fabric_io_read_arrived(&c, 1000, 1);
-	assert_int_equal(c.read_window.limit, before);
-	c.n_queued = 1;
-	for (unsigned i = 0; i < 100; i++)
-		fabric_io_read_arrived(&c, 1000, 1);
-	assert_in_range(c.read_window.limit, READ_WINDOW_MAX * 7 / 8, READ_WINDOW_MAX);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -558,7 +530,6 @@ int main(void)
 		cmocka_unit_test(withdrawn_segment_can_not_be_read),
 		cmocka_unit_test(read_of_freed_memory_ends),
 		cmocka_unit_test(segment_is_announced_before_a_message_that_names_it),
-		cmocka_unit_test(read_window_follows_the_time_that_reads_take),
 	};
 
 	rig_use("tcp");

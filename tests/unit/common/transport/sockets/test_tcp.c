@@ -218,7 +218,7 @@ static void peer_that_pings_and_does_not_read_leaves_room_for_requests(void **st
 		RUN(&r, r.server.n_read_done == i + 1);
 		xport_read(&reads[i % n_begun]);
 	}
-	assert_true(c->n_queued > 0);
+	assert_true(c->reads.n_queued > 0);
 	assert_true(c->tx_tail <= TCP_TX_BYTES);
 	assert_int_equal(r.server.n_down, 0);
 	xport_close(r.server.conn, "test");

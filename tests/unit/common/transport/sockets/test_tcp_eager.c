@@ -16,7 +16,7 @@ static unsigned n_requests(const struct net_node *n)
 {
 	const struct tcp_conn *c = tcp_conn_of(n);
 
-	return c->n_pieces + c->n_queued;
+	return c->n_pieces + c->reads.n_queued;
 }
 
 static void begin(struct net_rig *r)
