@@ -22,48 +22,23 @@ static size_t field_int_bytes(enum field_kind kind)
 	return (size_t)1 << (kind - FIELD_U8);
 }
 
+/* Position of the n low bytes of a uint64_t in memory. */
+#define LOW_BYTES_AT(n) (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? sizeof(uint64_t) - (n) : 0)
+
 static uint64_t field_int_load(enum field_kind kind, const void *from)
 {
-	uint8_t u8;
-	uint16_t u16;
-	uint32_t u32;
-	uint64_t u64;
+	size_t n = field_int_bytes(kind);
+	uint64_t v = 0;
 
-	switch (field_int_bytes(kind)) {
-	case 1:
-		memcpy(&u8, from, sizeof(u8));
-		return u8;
-	case 2:
-		memcpy(&u16, from, sizeof(u16));
-		return u16;
-	case 4:
-		memcpy(&u32, from, sizeof(u32));
-		return u32;
-	default:
-		memcpy(&u64, from, sizeof(u64));
-		return u64;
-	}
+	memcpy((uint8_t *)&v + LOW_BYTES_AT(n), from, n);
+	return v;
 }
 
 static void field_int_store(enum field_kind kind, void *to, uint64_t v)
 {
-	uint8_t u8 = (uint8_t)v;
-	uint16_t u16 = (uint16_t)v;
-	uint32_t u32 = (uint32_t)v;
+	size_t n = field_int_bytes(kind);
 
-	switch (field_int_bytes(kind)) {
-	case 1:
-		memcpy(to, &u8, sizeof(u8));
-		break;
-	case 2:
-		memcpy(to, &u16, sizeof(u16));
-		break;
-	case 4:
-		memcpy(to, &u32, sizeof(u32));
-		break;
-	default:
-		memcpy(to, &v, sizeof(v));
-	}
+	memcpy(to, (const uint8_t *)&v + LOW_BYTES_AT(n), n);
 }
 
 /* Load n <= 8 little-endian bytes. */
@@ -73,12 +48,6 @@ static uint64_t codec_load_little_endian(const uint8_t *from, size_t n)
 
 	memcpy(&v, from, n);
 	return le64toh(v);
-}
-
-static void codec_store_little_endian(uint8_t *to, size_t n, uint64_t v)
-{
-	v = htole64(v);
-	memcpy(to, &v, n);
 }
 
 static uint32_t field_list_count(const struct field *f, const uint8_t *msg)
@@ -116,73 +85,47 @@ static bool field_get_bytes(
 	return true;
 }
 
-/* The functions that compute sizes return 0 for a value that cannot be encoded. Every other value
- * takes at least one byte. */
-static uint64_t codec_struct_size(const struct layout *l, const uint8_t *msg, unsigned depth);
+/* The encoder passes over the struct twice with the same code. In the first pass, `to` is NULL: the
+ * pass counts the bytes and checks the values. The second pass writes. */
+struct writer {
+	uint8_t *to;
+	uint64_t n;      /* bytes counted or written */
+	bool is_invalid; /* a value exceeds its limit */
+};
 
-static uint64_t codec_list_size(const struct field *f, const uint8_t *msg, unsigned depth)
+static void writer_put_bytes(struct writer *w, const void *data, size_t n)
+{
+	if (w->to && n)
+		memcpy(w->to + w->n, data, n);
+	w->n += n;
+}
+
+static void writer_put_int(struct writer *w, size_t n, uint64_t v)
+{
+	v = htole64(v);
+	writer_put_bytes(w, &v, n);
+}
+
+static void writer_put_struct(
+	struct writer *w, const struct layout *l, const uint8_t *msg, unsigned depth);
+
+static void writer_put_list(
+	struct writer *w, const struct field *f, const uint8_t *msg, unsigned depth)
 {
 	const uint8_t *items = field_pointer_at(msg, f->offset);
 	uint32_t n = field_list_count(f, msg);
-	uint64_t sum = PREFIX_BYTES;
 
-	if (n > f->max || (n && (!items || depth == DEPTH_MAX)))
-		return 0;
-	for (size_t i = 0; i < n; i++) {
-		uint64_t bytes = codec_struct_size(f->sub, items + i * f->sub->bytes, depth + 1);
-
-		if (!bytes || bytes > UINT32_MAX - sum)
-			return 0;
-		sum += bytes;
+	if (n > f->max || (n && (!items || depth == DEPTH_MAX))) {
+		w->is_invalid = true;
+		return;
 	}
-	return sum;
+	writer_put_int(w, PREFIX_BYTES, n);
+	for (size_t i = 0; i < n; i++)
+		writer_put_struct(w, f->sub, items + i * f->sub->bytes, depth + 1);
 }
 
-static uint64_t codec_field_size(const struct field *f, const uint8_t *msg, unsigned depth)
-{
-	const uint8_t *data;
-	uint32_t n_bytes;
-
-	switch (f->kind) {
-	case FIELD_U8:
-	case FIELD_U16:
-	case FIELD_U32:
-	case FIELD_U64:
-		return field_int_bytes(f->kind);
-	case FIELD_STR:
-	case FIELD_BLOB:
-		return field_get_bytes(f, msg, &data, &n_bytes) ? (uint64_t)PREFIX_BYTES + n_bytes
-								: 0;
-	case FIELD_LIST:
-		return codec_list_size(f, msg, depth);
-	case FIELD_STRUCT:
-		return codec_struct_size(f->sub, msg + f->offset, depth);
-	}
-	return 0;
-}
-
-static uint64_t codec_struct_size(const struct layout *l, const uint8_t *msg, unsigned depth)
-{
-	uint64_t sum = PREFIX_BYTES;
-
-	for (uint32_t i = 0; i < l->n_fields; i++) {
-		uint64_t bytes = codec_field_size(&l->fields[i], msg, depth);
-
-		if (!bytes || bytes > UINT32_MAX - sum)
-			return 0;
-		sum += bytes;
-	}
-	return sum;
-}
-
-size_t codec_encoded_size(const struct layout *l, const void *msg)
-{
-	return (size_t)codec_struct_size(l, msg, 0);
-}
-
-static uint8_t *codec_write_struct(const struct layout *l, const uint8_t *msg, uint8_t *to);
-
-static uint8_t *codec_write_field(const struct field *f, const uint8_t *msg, uint8_t *to)
+static void writer_put_field(
+	struct writer *w, const struct field *f, const uint8_t *msg, unsigned depth)
 {
 	const uint8_t *data = NULL;
 	uint32_t n = 0;
@@ -192,50 +135,50 @@ static uint8_t *codec_write_field(const struct field *f, const uint8_t *msg, uin
 	case FIELD_U16:
 	case FIELD_U32:
 	case FIELD_U64:
-		codec_store_little_endian(
-			to, field_int_bytes(f->kind), field_int_load(f->kind, msg + f->offset));
-		return to + field_int_bytes(f->kind);
+		writer_put_int(
+			w, field_int_bytes(f->kind), field_int_load(f->kind, msg + f->offset));
+		break;
 	case FIELD_STR:
 	case FIELD_BLOB:
-		field_get_bytes(f, msg, &data, &n);
-		codec_store_little_endian(to, PREFIX_BYTES, n);
-		to += PREFIX_BYTES;
-		if (n)
-			memcpy(to, data, n);
-		return to + n;
+		w->is_invalid |= !field_get_bytes(f, msg, &data, &n);
+		writer_put_int(w, PREFIX_BYTES, n);
+		writer_put_bytes(w, data, n);
+		break;
 	case FIELD_LIST:
-		data = field_pointer_at(msg, f->offset);
-		n = field_list_count(f, msg);
-		codec_store_little_endian(to, PREFIX_BYTES, n);
-		to += PREFIX_BYTES;
-		for (size_t i = 0; i < n; i++)
-			to = codec_write_struct(f->sub, data + i * f->sub->bytes, to);
-		return to;
+		writer_put_list(w, f, msg, depth);
+		break;
 	case FIELD_STRUCT:
-		return codec_write_struct(f->sub, msg + f->offset, to);
+		writer_put_struct(w, f->sub, msg + f->offset, depth);
+		break;
 	}
-	return to;
 }
 
-/* Write the struct and return the end of the written bytes. codec_struct_size must have checked
- * every value before. */
-static uint8_t *codec_write_struct(const struct layout *l, const uint8_t *msg, uint8_t *to)
+static void writer_put_struct(
+	struct writer *w, const struct layout *l, const uint8_t *msg, unsigned depth)
 {
-	uint8_t *body = to + PREFIX_BYTES;
-	uint8_t *end = body;
+	struct writer prefix = *w;
 
+	w->n += PREFIX_BYTES;
 	for (uint32_t i = 0; i < l->n_fields; i++)
-		end = codec_write_field(&l->fields[i], msg, end);
-	codec_store_little_endian(to, PREFIX_BYTES, (uint64_t)(end - body));
-	return end;
+		writer_put_field(w, &l->fields[i], msg, depth);
+	writer_put_int(&prefix, PREFIX_BYTES, w->n - prefix.n - PREFIX_BYTES);
+}
+
+size_t codec_encoded_size(const struct layout *l, const void *msg)
+{
+	struct writer w = {.to = NULL};
+
+	writer_put_struct(&w, l, msg, 0);
+	return w.is_invalid || w.n > UINT32_MAX ? 0 : (size_t)w.n;
 }
 
 size_t codec_encode(const struct layout *l, const void *msg, void *buf)
 {
 	size_t n_bytes = codec_encoded_size(l, msg);
+	struct writer w = {.to = buf};
 
 	if (n_bytes)
-		codec_write_struct(l, msg, buf);
+		writer_put_struct(&w, l, msg, 0);
 	return n_bytes;
 }
 

@@ -58,40 +58,20 @@ struct layout {
 };
 
 /* Macros for the rows of a field table. S is the tag of the struct, and m is a member of it. */
-#define FIELD_U8_(S, m)                                                                            \
+#define FIELD_(S, m, kind, count_at, max, L)                                                       \
 	{                                                                                          \
-#m, FIELD_U8, offsetof(struct S, m), 0, 0, NULL                                    \
+#m, kind, offsetof(struct S, m), count_at, max, L                                  \
 	}
-#define FIELD_U16_(S, m)                                                                           \
-	{                                                                                          \
-#m, FIELD_U16, offsetof(struct S, m), 0, 0, NULL                                   \
-	}
-#define FIELD_U32_(S, m)                                                                           \
-	{                                                                                          \
-#m, FIELD_U32, offsetof(struct S, m), 0, 0, NULL                                   \
-	}
-#define FIELD_U64_(S, m)                                                                           \
-	{                                                                                          \
-#m, FIELD_U64, offsetof(struct S, m), 0, 0, NULL                                   \
-	}
-#define FIELD_STR_(S, m, max)                                                                      \
-	{                                                                                          \
-#m, FIELD_STR, offsetof(struct S, m), 0, max, NULL                                 \
-	}
-#define FIELD_BLOB_(S, m, max)                                                                     \
-	{                                                                                          \
-#m, FIELD_BLOB, offsetof(struct S, m), 0, max, NULL                                \
-	}
+#define FIELD_U8_(S, m)        FIELD_(S, m, FIELD_U8, 0, 0, NULL)
+#define FIELD_U16_(S, m)       FIELD_(S, m, FIELD_U16, 0, 0, NULL)
+#define FIELD_U32_(S, m)       FIELD_(S, m, FIELD_U32, 0, 0, NULL)
+#define FIELD_U64_(S, m)       FIELD_(S, m, FIELD_U64, 0, 0, NULL)
+#define FIELD_STR_(S, m, max)  FIELD_(S, m, FIELD_STR, 0, max, NULL)
+#define FIELD_BLOB_(S, m, max) FIELD_(S, m, FIELD_BLOB, 0, max, NULL)
 /* Row for a list `struct T *m; uint32_t n_m;` whose items have layout L. */
-#define FIELD_LIST_(S, m, max, L)                                                                  \
-	{                                                                                          \
-#m, FIELD_LIST, offsetof(struct S, m), offsetof(struct S, n_##m), max, L           \
-	}
+#define FIELD_LIST_(S, m, max, L) FIELD_(S, m, FIELD_LIST, offsetof(struct S, n_##m), max, L)
 /* Row for a member `struct T m;` with layout L. */
-#define FIELD_STRUCT_(S, m, L)                                                                     \
-	{                                                                                          \
-#m, FIELD_STRUCT, offsetof(struct S, m), 0, 0, L                                   \
-	}
+#define FIELD_STRUCT_(S, m, L) FIELD_(S, m, FIELD_STRUCT, 0, 0, L)
 #define LAYOUT_(S, table)                                                                          \
 	{                                                                                          \
 #S, sizeof(struct S), sizeof(table) / sizeof((table)[0]), table                    \
