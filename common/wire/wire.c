@@ -11,11 +11,12 @@
 #define ALIGN_BYTES 8
 
 /* Position of each field in the header's eight little-endian words: X(a, b, field, word, shift,
- * bits). a and b are two arguments that WIRE_FIELDS passes on to X. Type, version, cookie and
- * credits belong to every message and are not listed. `inline` and `eager` are the known flags. */
-#define WIRE_FIELDS(X, a, b)                                                                       \
-	X(a, b, inline, 0, 16, 1)                                                                  \
-	X(a, b, eager, 0, 17, 1)                                                                   \
+ * bits). a and b are arguments that WIRE_FIELDS passes on to X. Type, version, flags, cookie and
+ * credits belong to every message and are not listed. FLAG_X takes the known flags, and X the
+ * members of struct wire_msg. */
+#define WIRE_FIELDS(X, FLAG_X, a, b)                                                               \
+	FLAG_X(a, b, inline, 0, 16, 1)                                                             \
+	FLAG_X(a, b, eager, 0, 17, 1)                                                              \
 	X(a, b, crc, 0, 32, 32)                                                                    \
 	X(a, b, pgen, 2, 0, 64)                                                                    \
 	X(a, b, round, 3, 0, 64)                                                                   \
@@ -30,21 +31,22 @@
 
 enum {
 #define X(a, b, field, word, shift, bits) IDX_##field,
-	WIRE_FIELDS(X, , )
+	WIRE_FIELDS(X, X, , )
 #undef X
 };
 enum {
 #define X(a, b, field, word, shift, bits) USE_##field = 1 << IDX_##field,
-	WIRE_FIELDS(X, , )
+	WIRE_FIELDS(X, X, , )
 #undef X
 };
 
+#define NO_FLAG(a, b, flag, word, shift, bits)
 #define BITS(n) (UINT64_MAX >> (64 - (n)))
 
 /* Mask of the bits of word w that a message with these fields may use. */
 #define X_MASK(uses, w, field, word, shift, bits)                                                  \
 	| ((word) == (w) && (uses)&USE_##field ? BITS(bits) << (shift) : 0)
-#define MASK(uses, w, always) ((always)WIRE_FIELDS(X_MASK, (uses), w))
+#define MASK(uses, w, always) ((always)WIRE_FIELDS(X_MASK, X_MASK, (uses), w))
 #define MASKS(uses)                                                                                \
 	{                                                                                          \
 		MASK(uses, 0, BITS(16)), MASK(uses, 1, UINT64_MAX), MASK(uses, 2, 0),              \
@@ -231,18 +233,13 @@ size_t wire_encode(const struct wire_msg *m, void *buf)
 	bool is_inline = m->flags & WIRE_INLINE;
 	const uint64_t *mask = is_inline ? rule->inline_mask : rule->mask;
 	uint8_t *to = buf;
-	const uint64_t w[HDR_WORDS] = {
-		(uint64_t)m->type | (uint64_t)WIRE_VERSION << 8 | (uint64_t)m->flags << 16 |
-			(uint64_t)m->crc << 32,
-		m->cookie,
-		m->pgen,
-		m->round,
-		(uint64_t)m->job | (uint64_t)m->tensor << 32,
-		(uint64_t)m->part | (uint64_t)m->member << 32 | (uint64_t)m->priority << 48,
-		(uint64_t)m->len | (uint64_t)m->segment << 32 | (uint64_t)m->credits << 48,
-		m->offset,
-	};
+	uint64_t w[HDR_WORDS] = {
+		(uint64_t)m->type | (uint64_t)WIRE_VERSION << 8 | (uint64_t)m->flags << 16,
+		m->cookie, [6] = (uint64_t)m->credits << 48};
 
+#define X(a, b, field, word, shift, bits) w[word] |= (uint64_t)m->field << (shift);
+	WIRE_FIELDS(X, NO_FLAG, , )
+#undef X
 	for (size_t i = 0; i < HDR_WORDS; i++)
 		wire_store_uint64(to + 8 * i, w[i] & mask[i]);
 	wire_encode_tail(rule, m, to + WIRE_HDR_BYTES);
@@ -265,7 +262,7 @@ static int wire_reject_unused_field(
 #define X(a, b, field, word, shift, bits)                                                          \
 	if (w[word] & ~mask[word] & BITS(bits) << (shift))                                         \
 		name = #field;
-	WIRE_FIELDS(X, , )
+	WIRE_FIELDS(X, X, , )
 #undef X
 	return err_set(err, BPS_EPROTO, "%s has %s set, which this message type does not use",
 		rule->name, name);
@@ -373,19 +370,12 @@ static void wire_decode_header(const uint64_t *w, struct wire_msg *ret)
 {
 	ret->type = (uint8_t)w[0];
 	ret->flags = (uint16_t)(w[0] >> 16);
-	ret->crc = (uint32_t)(w[0] >> 32);
 	ret->cookie = w[1];
-	ret->pgen = w[2];
-	ret->round = w[3];
-	ret->job = (uint32_t)w[4];
-	ret->tensor = (uint32_t)(w[4] >> 32);
-	ret->part = (uint32_t)w[5];
-	ret->member = (uint16_t)(w[5] >> 32);
-	ret->priority = (uint16_t)(w[5] >> 48);
-	ret->len = (uint32_t)w[6];
-	ret->segment = (uint16_t)(w[6] >> 32);
 	ret->credits = (uint16_t)(w[6] >> 48);
-	ret->offset = w[7];
+#define X(a, b, field, word, shift, bits)                                                          \
+	ret->field = (__typeof__(ret->field))(w[word] >> (shift)&BITS(bits));
+	WIRE_FIELDS(X, NO_FLAG, , )
+#undef X
 }
 
 /* Return the number of members in a RESULT or DONATE. The length of the tail depends on this
