@@ -66,7 +66,6 @@ struct ctlclient {
 	/* Number of attempts since the end of the most recent connection that was open for at least
 	 * STABLE_MS */
 	unsigned n_failed;
-	size_t next_addr;
 };
 
 #define TO(s) (1u << (s))
@@ -248,16 +247,15 @@ static const struct ctlchan_ops chan_ops = {
 	on_client_chan_opened, on_client_chan_frame, on_client_chan_closed};
 
 /* For this attempt, choose a key and one of the n_results results of the address's lookup. Each
- * attempt uses the next address of the configuration. After n_addrs attempts the next result is
- * used, and after all results the next key. So the client tries each key at each result of each
- * address. n_results: at least 1. n_failed counts this attempt too, so it is at least 1. */
+ * attempt uses the next result, and after all results the next key. n_results: at least 1. n_failed
+ * counts this attempt too, so it is at least 1. */
 static void select_result_and_key(
 	const struct ctlclient *c, size_t n_results, size_t *ret_result, struct tls **ret_tls)
 {
-	size_t n_rounds = (c->n_failed - 1) / c->conf.n_addrs; /* attempts at this address so far */
+	size_t n_tried = c->n_failed - 1;
 
-	*ret_result = n_rounds % n_results;
-	*ret_tls = c->n_tls ? c->tls[n_rounds / n_results % c->n_tls] : NULL;
+	*ret_result = n_tried % n_results;
+	*ret_tls = c->n_tls ? c->tls[n_tried / n_results % c->n_tls] : NULL;
 }
 
 static void on_client_resolved(void *arg, const struct resolve_answer *answer)
@@ -284,13 +282,12 @@ static void on_client_resolved(void *arg, const struct resolve_answer *answer)
 static void on_client_retry_due(evutil_socket_t fd, short what, void *arg)
 {
 	struct ctlclient *c = arg;
-	const struct addr *addr = &c->conf.addrs[c->next_addr++ % c->conf.n_addrs];
 	int rc = FAILPOINT(CONTROL_CONNECT);
 
 	(void)fd;
 	(void)what;
 	if (!rc)
-		rc = resolve_start(&c->resolve, c->base, addr, on_client_resolved, c);
+		rc = resolve_start(&c->resolve, c->base, &c->conf.addr, on_client_resolved, c);
 	if (rc)
 		attempt_failed(c, err_str(rc));
 	else
@@ -357,14 +354,9 @@ int ctlclient_new(struct ctlclient **ret_client, struct event_base *base,
 	const struct ctlclient_conf *conf, const struct ctlclient_ops *ops, void *arg,
 	struct err_text *err)
 {
-	struct ctlclient *c;
+	struct ctlclient *c = calloc(1, sizeof(*c));
 	int rc = 0;
 
-	if (conf->n_addrs < 1 || conf->n_addrs > CTLCLIENT_MAX_ADDRS)
-		return err_set(err, -EINVAL,
-			"the number of addresses to connect to is not between 1 and %d",
-			CTLCLIENT_MAX_ADDRS);
-	c = calloc(1, sizeof(*c));
 	if (!c)
 		return err_set(err, -ENOMEM, "out of memory");
 	c->base = base;

@@ -6,11 +6,10 @@
  * the immediate attempt. Before each further attempt, the client pauses for a random time of up to
  * 1.5 s. So a thousand agents do not reconnect at the same time. The peer may have sent a window,
  * which is the time in which the peer expects a reconnect (ctlclient_accepted). Within the window a
- * pause is at most a quarter of the window, so that the client makes several attempts. Each attempt
- * uses the next address of the configuration. If an address is a name with several results, the
- * client tries them one after the other. During a rotation the client has two keys. It tries all
- * addresses and results first with the current key, and then with the other key. Attempts continue
- * until the owner frees the client.
+ * pause is at most a quarter of the window, so that the client makes several attempts. If the
+ * address is a name with several results, the client tries them one after the other. During a
+ * rotation the client has two keys. It tries all results first with the current key, and then with
+ * the other key. Attempts continue until the owner frees the client.
  *
  *   WAITING ──> RESOLVING ──> DIALING ──> UP ──> WAITING        (each failure leads to WAITING)
  *                                <────────┘ a second connection replaces the first, because the
@@ -39,11 +38,8 @@ struct ctlclient_ops {
 	void (*down)(void *arg, struct ctlclient *c, const char *reason, bool was_up);
 };
 
-#define CTLCLIENT_MAX_ADDRS 8
-
 struct ctlclient_conf {
-	struct addr addrs[CTLCLIENT_MAX_ADDRS];
-	size_t n_addrs;
+	struct addr addr;
 	struct tls_conf auth; /* credentials; empty: only loopback addresses are allowed */
 	/* Identity such as "server:node7"; needed only until ctlclient_new returns */
 	const char *identity;

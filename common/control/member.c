@@ -491,7 +491,7 @@ int member_new(struct member **ret, struct loop *loop, const struct member_confi
 	const struct member_ops *ops, void *ctx, struct err_text *err)
 {
 	struct member *m = calloc(1, sizeof(*m));
-	struct ctlclient_conf conf = {.n_addrs = 1, .auth = cfg->auth};
+	struct ctlclient_conf conf = {.addr = cfg->scheduler, .auth = cfg->auth};
 	char identity[CTL_NAME_MAX + 16];
 	int rc;
 
@@ -518,7 +518,6 @@ int member_new(struct member **ret, struct loop *loop, const struct member_confi
 	atomic_store(&m->down_since, clock_now_ns());
 	m->last_heard_ns = clock_now_ns();
 	m->beat_timer = event_new(loop_base(loop), -1, EV_PERSIST, on_member_beat_due, m);
-	conf.addrs[0] = cfg->scheduler;
 	snprintf(identity, sizeof(identity), "%s:%s", cfg->role == ROLE_SERVER ? "server" : "agent",
 		m->name);
 	conf.identity = identity;

@@ -205,8 +205,7 @@ static void start_client(
 	struct ctlchan_fixture *f, const struct cluster_key *key, const char *identity)
 {
 	struct ctlclient_conf conf = {
-		.addrs = {{.host = "127.0.0.1", .port = f->port}},
-		.n_addrs = 1,
+		.addr = {.host = "127.0.0.1", .port = f->port},
 		.identity = identity,
 	};
 	struct err_text err;
@@ -697,10 +696,9 @@ static void alert_after_the_handshake_is_the_reason_even_if_a_write_fails_first(
 	static const struct ctlclient_ops ops = {on_up_and_reset, on_client_frame, on_down};
 	char dir[] = "/tmp/bps-certs-XXXXXX", ours[64], theirs[64];
 	struct ctlchan_fixture *f = fixture_new();
-	struct ctlclient_conf conf = {
-		.addrs = {{.host = "127.0.0.1"}}, .n_addrs = 1, .identity = "server:x"};
+	struct ctlclient_conf conf = {.addr = {.host = "127.0.0.1"}, .identity = "server:x"};
 	struct err_text err;
-	int listener = listen_somewhere(&conf.addrs[0].port), pipe_fd[2], status;
+	int listener = listen_somewhere(&conf.addr.port), pipe_fd[2], status;
 	pid_t pid;
 
 	(void)state;
@@ -734,8 +732,7 @@ static void without_key_only_loopback_is_allowed(void **state)
 {
 	struct ctlchan_fixture *f = fixture_new();
 	struct ctllisten_conf conf = {.addr = {.host = "0.0.0.0"}};
-	struct ctlclient_conf client_conf = {
-		.addrs = {{.host = "192.0.2.1", .port = 9}}, .n_addrs = 1};
+	struct ctlclient_conf client_conf = {.addr = {.host = "192.0.2.1", .port = 9}};
 	struct err_text err;
 
 	(void)state;
@@ -768,7 +765,7 @@ static void ipv6_loopback_works(void **state)
 {
 	struct ctlchan_fixture *f = fixture_new();
 	struct ctllisten_conf conf = {.addr = {.host = "::1"}};
-	struct ctlclient_conf client_conf = {.addrs = {{.host = "::1"}}, .n_addrs = 1};
+	struct ctlclient_conf client_conf = {.addr = {.host = "::1"}};
 	struct err_text err;
 	int rc = ctllisten_new(&f->listen, f->base, &conf, &listen_ops, f, &err);
 
@@ -778,7 +775,7 @@ static void ipv6_loopback_works(void **state)
 		skip();
 	}
 	assert_int_equal(rc, 0);
-	client_conf.addrs[0].port = ctllisten_port(f->listen);
+	client_conf.addr.port = ctllisten_port(f->listen);
 	assert_int_equal(ctlclient_new(&f->client, f->base, &client_conf, &client_ops, f, &err), 0);
 	run_until(f, &f->n_up, 1);
 	run_until(f, &f->n_opened, 1);
@@ -1193,52 +1190,41 @@ static void client_comes_back_after_a_listener_restart(void **state)
 	}
 }
 
-static void client_tries_its_addresses_in_turn(void **state)
+static void client_connects_to_a_name(void **state)
 {
 	struct ctlchan_fixture *f = fixture_new();
-	struct ctlclient_conf conf = {
-		.addrs = {{.host = "127.0.0.1", .port = 1}, {.host = "localhost"}}, .n_addrs = 2};
+	struct ctlclient_conf conf = {.addr = {.host = "localhost"}};
 	struct err_text err;
 
 	(void)state;
 	start_listen(f, no_key(), 0);
-	conf.addrs[1].port = f->port;
+	conf.addr.port = f->port;
+	assert_int_equal(ctlclient_new(&f->client, f->base, &conf, &client_ops, f, &err), 0);
+	run_until(f, &f->n_up, 1);
+	fixture_free(f);
+}
+
+static void client_tries_each_key(void **state)
+{
+	struct ctlchan_fixture *f = fixture_new();
+	struct ctlclient_conf conf = {.addr = {.host = "127.0.0.1"},
+		.identity = "server:x",
+		.auth.keys = {.key = {key_a, key_b}, .n_keys = 2}};
+	struct err_text err;
+
+	(void)state;
+	start_listen(f, one_key(key_b), 0);
+	conf.addr.port = f->port;
 	assert_int_equal(ctlclient_new(&f->client, f->base, &conf, &client_ops, f, &err), 0);
 	run_until(f, &f->n_up, 1);
 	assert_int_equal(f->n_failed, 1);
 	fixture_free(f);
 }
 
-static void client_tries_each_key_at_each_address(void **state)
-{
-	struct keyring both = {.key = {key_a, key_b}, .n_keys = 2};
-
-	(void)state;
-	for (size_t at = 0; at < 2; at++) {
-		struct ctlchan_fixture *f = fixture_new();
-		struct ctlclient_conf conf = {
-			.addrs = {{.host = "127.0.0.1", .port = 1},
-				{.host = "127.0.0.1", .port = 1}},
-			.n_addrs = 2,
-			.identity = "server:x",
-			.auth.keys = both,
-		};
-		struct err_text err;
-
-		start_listen(f, one_key(key_b), 0);
-		conf.addrs[at].port = f->port;
-		assert_int_equal(
-			ctlclient_new(&f->client, f->base, &conf, &client_ops, f, &err), 0);
-		run_until(f, &f->n_up, 1);
-		assert_int_equal(f->n_failed, 2 + at);
-		fixture_free(f);
-	}
-}
-
 static void unknown_name_is_a_failed_attempt_with_the_name(void **state)
 {
 	struct ctlchan_fixture *f = fixture_new();
-	struct ctlclient_conf conf = {.addrs = {{.host = "no..such", .port = 1}}, .n_addrs = 1};
+	struct ctlclient_conf conf = {.addr = {.host = "no..such", .port = 1}};
 	struct err_text err;
 
 	(void)state;
@@ -1289,7 +1275,7 @@ static void name_that_cannot_be_an_identity_is_refused(void **state)
 	static const char *const bad[] = {"", "server:a b", "server:a#b", "server:\n"};
 	struct ctlchan_fixture *f = fixture_new();
 	struct ctlclient_conf conf = {
-		.addrs = {{.host = "127.0.0.1", .port = 1}}, .n_addrs = 1, .auth.keys.n_keys = 1};
+		.addr = {.host = "127.0.0.1", .port = 1}, .auth.keys.n_keys = 1};
 	struct err_text err;
 
 	(void)state;
@@ -1338,8 +1324,8 @@ int main(void)
 		cmocka_unit_test(peer_that_does_not_read_is_closed),
 		cmocka_unit_test(too_large_a_send_is_refused_without_harm),
 		cmocka_unit_test(client_comes_back_after_a_listener_restart),
-		cmocka_unit_test(client_tries_its_addresses_in_turn),
-		cmocka_unit_test(client_tries_each_key_at_each_address),
+		cmocka_unit_test(client_connects_to_a_name),
+		cmocka_unit_test(client_tries_each_key),
 		cmocka_unit_test(unknown_name_is_a_failed_attempt_with_the_name),
 		cmocka_unit_test(dropped_connection_is_made_again),
 		cmocka_unit_test(client_reconnects_within_the_window),
