@@ -146,7 +146,7 @@ int listen_socket_open(struct listen_socket *s, const char *path, const char *gr
 	rc = listen_socket_bind(s, path, err);
 	if (rc < 0)
 		return rc;
-	if (can_hand_over && fdstore_put(LISTEN_NAME, &s->fd, 1) < 0)
+	if (can_hand_over && fdstore_put(LISTEN_NAME, s->fd) < 0)
 		log_warn("the service manager does not keep the listening socket: trainers that "
 			 "connect during a restart will be refused");
 	return set_socket_group(path, group, err);

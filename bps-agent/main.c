@@ -447,12 +447,10 @@ static void agent_http_metrics(void *arg, struct evbuffer *out)
 		"payloads with a wrong crc", (double)f.core.crc_errors);
 	metric_append_single(out, "bps_agent_rounds_total", "counter", "tensor rounds completed",
 		(double)f.core.rounds);
-	metric_append_header(out, "bps_agent_push_seconds", "histogram",
-		"time from sending a contribution to the offer of its sum");
-	metric_histogram(out, "bps_agent_push_seconds", &f.core.push, NULL);
-	metric_append_header(out, "bps_agent_pull_seconds", "histogram",
-		"time from the offer of a sum until the sum has been read");
-	metric_histogram(out, "bps_agent_pull_seconds", &f.core.pull, NULL);
+	metric_append_histogram(out, "bps_agent_push_seconds",
+		"time from sending a contribution to the offer of its sum", &f.core.push);
+	metric_append_histogram(out, "bps_agent_pull_seconds",
+		"time from the offer of a sum until the sum has been read", &f.core.pull);
 	metric_append_single(
 		out, "bps_agent_jobs", "gauge", "jobs with trainers on this machine", f.jobs);
 	metric_append_single(out, "bps_agent_trainers", "gauge", "trainers connected", f.trainers);

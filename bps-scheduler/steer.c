@@ -94,7 +94,7 @@ static int steer_run_mute(struct steer *s, const struct steer_call *call, struct
 	uint64_t ms = *span ? duration_parse_ms(span, MUTE_SPAN_MAX_MS) : MUTE_DEFAULT_MS;
 	int rc;
 
-	if (!explanation_find(call->target, BY_SCHEDULER))
+	if (!explanation_find(call->target))
 		return set_unknown_code_error(call->target, &reply->text);
 	if (!ms)
 		return err_set(&reply->text, -EINVAL,
@@ -117,7 +117,7 @@ static int steer_run_unmute(
 {
 	int rc = sched_unmute(s->core, call->target, call->now_ns);
 
-	if (rc == BPS_ENOTFOUND && !explanation_find(call->target, BY_SCHEDULER))
+	if (rc == BPS_ENOTFOUND && !explanation_find(call->target))
 		return set_unknown_code_error(call->target, &reply->text);
 	if (rc == BPS_ENOTFOUND)
 		return err_set(&reply->text, 0, "%s is not muted", call->target);

@@ -442,9 +442,8 @@ static void on_server_http_metrics(void *arg, struct evbuffer *out)
 		"kind", "staging", NULL);
 	metric_append_single(
 		out, "bps_server_connections", "gauge", "data connections", f.net.connections);
-	metric_append_header(out, "bps_server_round_wait_seconds", "histogram",
-		"time from the first to the last arrival of a partition's round");
-	metric_histogram(out, "bps_server_round_wait_seconds", &f.core.wait, NULL);
+	metric_append_histogram(out, "bps_server_round_wait_seconds",
+		"time from the first to the last arrival of a partition's round", &f.core.wait);
 	metric_append_single(out, "bps_server_sum_seconds", "gauge",
 		"time from the last arrival of a round to its sum, mean of the last few rounds",
 		(double)f.core.sum_ns / 1e9);

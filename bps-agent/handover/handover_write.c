@@ -80,7 +80,7 @@ static void handover_store_fd(struct agent *a, const char *name, int fd)
 
 	if (fd < 0 || !a->cfg.can_hand_over)
 		return;
-	rc = STAILQ_EMPTY(&a->unsent) ? fdstore_put(name, &fd, 1) : -EAGAIN;
+	rc = STAILQ_EMPTY(&a->unsent) ? fdstore_put(name, fd) : -EAGAIN;
 	if (rc == -EAGAIN)
 		rc = unsent_fd_enqueue(a, name, fd);
 	if (rc < 0)
@@ -160,7 +160,7 @@ void handover_write_end(struct agent *a)
 
 	while ((l = STAILQ_FIRST(&a->unsent))) {
 		if (rc == 0)
-			rc = l->fd >= 0 ? fdstore_put(l->name, &l->fd, 1) : fdstore_remove(l->name);
+			rc = l->fd >= 0 ? fdstore_put(l->name, l->fd) : fdstore_remove(l->name);
 		unsent_fd_dequeue(a, l, rc);
 	}
 }

@@ -38,7 +38,7 @@ bool status_has_problem(json_t *list, const char *code, const char *subject)
 void status_add_problem(json_t *list, const char *code, bool is_error, const char *kind,
 	const char *name, const char *effect, const char *fmt, ...)
 {
-	const struct explanation *e = explanation_find(code, BY_SCHEDULER);
+	const struct explanation *e = explanation_find(code);
 	char subject[CTL_JOB_NAME_MAX + 32], what[1024], see[64];
 	json_t *o = json_object();
 	va_list ap;

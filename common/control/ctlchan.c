@@ -553,13 +553,7 @@ void ctlchan_close(struct ctlchan *c, const char *fmt, ...)
 		chan_shutdown_sending(c);
 }
 
-void ctlchan_abort(struct ctlchan *c, const char *fmt, ...)
+void ctlchan_abort(struct ctlchan *c, const char *reason)
 {
-	char reason[ERR_TEXT_BYTES];
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(reason, sizeof(reason), fmt, ap);
-	va_end(ap);
 	chan_fail(c, "%s", reason);
 }

@@ -154,7 +154,7 @@ int ctlchan_send(struct ctlchan *c, uint16_t type, const void *body, size_t n_bo
 void ctlchan_close(struct ctlchan *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Close the connection as ctlchan_close does, but at once. Queued frames are discarded. */
-void ctlchan_abort(struct ctlchan *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void ctlchan_abort(struct ctlchan *c, const char *reason);
 
 /* Close and free the connection now; closed() does not run. Do not call this function from inside a
  * callback of c. NULL is allowed. */

@@ -397,7 +397,7 @@ int ctlclient_send(struct ctlclient *c, uint16_t type, const void *body, size_t 
 void ctlclient_drop(struct ctlclient *c, const char *reason)
 {
 	if (c->chan)
-		ctlchan_abort(c->chan, "%s", reason);
+		ctlchan_abort(c->chan, reason);
 }
 
 void ctlclient_free(struct ctlclient *c)

@@ -363,7 +363,7 @@ void daemon_report_status_line(struct daemon *d)
 	if (strcmp(line, d->told) == 0)
 		return;
 	memcpy(d->told, line, sizeof(line));
-	notify_status("%s", line);
+	notify_status(line);
 }
 
 static void on_status_report_due(evutil_socket_t fd, short what, void *arg)

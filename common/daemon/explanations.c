@@ -192,11 +192,11 @@ const struct explanation explanations[] = {
 	{NULL, 0, 0, NULL, NULL, NULL},
 };
 
-const struct explanation *explanation_find(const char *code, unsigned reporter)
+const struct explanation *explanation_find(const char *code)
 {
 	const struct explanation *e = explanations;
 
-	while (e->code && (strcmp(e->code, code) != 0 || !(e->reporter & reporter)))
+	while (e->code && (strcmp(e->code, code) != 0 || !(e->reporter & BY_SCHEDULER)))
 		e++;
 	return e->code ? e : NULL;
 }

@@ -19,6 +19,6 @@ struct explanation {
  * NULL. */
 extern const struct explanation explanations[];
 
-/* Find the problem with this code that a daemon of this kind reports. NULL: there is none. */
-const struct explanation *explanation_find(const char *code, unsigned reporter);
+/* Find the problem of the scheduler with this code. NULL: there is none. */
+const struct explanation *explanation_find(const char *code);
 #endif

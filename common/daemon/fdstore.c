@@ -96,17 +96,17 @@ static struct fdstore_message fdstore_format_message(const char *name, bool is_p
 	return l;
 }
 
-int fdstore_put(const char *name, const int *fds, unsigned n)
+int fdstore_put(const char *name, int fd)
 {
-	return notify_send_fds(fdstore_format_message(name, true).s, fds, n);
+	return notify_send(fdstore_format_message(name, true).s, fd, true);
 }
 
 int fdstore_put_or_remove(const char *name, int fd)
 {
-	return notify_send(fdstore_format_message(name, fd >= 0).s, fd);
+	return notify_send(fdstore_format_message(name, fd >= 0).s, fd, false);
 }
 
 int fdstore_remove(const char *name)
 {
-	return notify_send_fds(fdstore_format_message(name, false).s, NULL, 0);
+	return notify_send(fdstore_format_message(name, false).s, -1, true);
 }

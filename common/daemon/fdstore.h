@@ -40,11 +40,10 @@ void fdstore_fini(struct fdstore *s);
  * -1 when the list has no more descriptors with this name. */
 int fdstore_take(struct fdstore *s, const char *name);
 
-/* Ask the manager to store n <= NOTIFY_FDS_MAX descriptors under this name, in addition to the
- * descriptors that it has stored before. The name must not contain ':' or blanks. Waits up to 200
- * ms for a slow manager.
- * Errors: -errno; the manager does not store the descriptors. */
-int fdstore_put(const char *name, const int *fds, unsigned n);
+/* Ask the manager to store a descriptor under this name, in addition to the descriptors that it has
+ * stored before. The name must not contain ':' or blanks. Waits up to 200 ms for a slow manager.
+ * Errors: -errno; the manager does not store the descriptor. */
+int fdstore_put(const char *name, int fd);
 /* Ask the manager to store one descriptor, as fdstore_put does, but without waiting. If fd is -1,
  * ask the manager to close all descriptors with this name, as fdstore_remove does.
  * Errors: -EAGAIN: the manager has not read the previous messages; -errno. */

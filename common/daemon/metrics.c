@@ -73,66 +73,44 @@ static void metric_append_label(
 	metric_append_text(out, "\"");
 }
 
-/* Write a sample of the metric `name`. The sample's name is `name` followed by `suffix`. ap: label
- * names and values, then NULL. le: the upper bound of a histogram's bucket, which is added as a
- * label; NULL: no label is added. */
-static void metric_append_sample(struct evbuffer *out, const char *name, const char *suffix,
-	double value, const char *le, va_list ap)
+void metric_append_value(struct evbuffer *out, const char *name, double value, ...)
 {
 	const char *label;
 	char open = '{', buf[32];
+	va_list ap;
 
 	metric_append_text(out, name);
-	metric_append_text(out, suffix);
+	va_start(ap, value);
 	while ((label = va_arg(ap, const char *))) {
 		metric_append_label(out, open, label, va_arg(ap, const char *));
 		open = ',';
 	}
-	if (le) {
-		metric_append_label(out, open, "le", le);
-		open = ',';
-	}
+	va_end(ap);
 	if (open == ',')
 		metric_append_text(out, "}");
 	evbuffer_add_printf(out, " %s\n", metric_format_value(value, buf));
 }
 
-void metric_append_value(struct evbuffer *out, const char *name, double value, ...)
+void metric_append_histogram(
+	struct evbuffer *out, const char *name, const char *help, const struct histogram *h)
 {
-	va_list ap;
-
-	va_start(ap, value);
-	metric_append_sample(out, name, "", value, NULL, ap);
-	va_end(ap);
-}
-
-static void metric_append_histogram_line(struct evbuffer *out, const char *name, const char *suffix,
-	double value, const char *le, va_list ap)
-{
-	va_list copy;
-
-	va_copy(copy, ap);
-	metric_append_sample(out, name, suffix, value, le, copy);
-	va_end(copy);
-}
-
-void metric_histogram(struct evbuffer *out, const char *name, const struct histogram *h, ...)
-{
+	char sample[128];
 	uint64_t n = 0;
-	va_list ap;
 
-	va_start(ap, h);
+	metric_append_header(out, name, "histogram", help);
+	snprintf(sample, sizeof(sample), "%s_bucket", name);
 	for (unsigned k = 0; k < HISTOGRAM_BUCKETS; k++) {
 		char le[32] = "+Inf";
 
 		n += h->n[k];
 		if (k < HISTOGRAM_BUCKETS - 1)
 			snprintf(le, sizeof(le), "%.10g", (double)(HISTOGRAM_FIRST_NS << k) / 1e9);
-		metric_append_histogram_line(out, name, "_bucket", (double)n, le, ap);
+		metric_append_value(out, sample, (double)n, "le", le, NULL);
 	}
-	metric_append_histogram_line(out, name, "_sum", (double)h->sum_ns / 1e9, NULL, ap);
-	metric_append_histogram_line(out, name, "_count", (double)n, NULL, ap);
-	va_end(ap);
+	snprintf(sample, sizeof(sample), "%s_sum", name);
+	metric_append_value(out, sample, (double)h->sum_ns / 1e9, NULL);
+	snprintf(sample, sizeof(sample), "%s_count", name);
+	metric_append_value(out, sample, (double)n, NULL);
 }
 
 void metric_append_single(

@@ -28,12 +28,10 @@ void metric_append_header(
 void metric_append_value(struct evbuffer *out, const char *name, double value, ...)
 	__attribute__((sentinel));
 
-/* Write the samples of a histogram of durations. The durations are written in seconds. Call
- * metric_append_header first. The arguments after `h` are pairs of label name and label value, then
- * NULL, as in metric_append_value. */
+/* Write a whole metric that is a histogram of durations, in seconds. */
 struct histogram;
-void metric_histogram(struct evbuffer *out, const char *name, const struct histogram *h, ...)
-	__attribute__((sentinel));
+void metric_append_histogram(
+	struct evbuffer *out, const char *name, const char *help, const struct histogram *h);
 
 /* Write a whole metric that has one sample without labels. */
 void metric_append_single(

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,31 +33,6 @@ static int socket_address(const char *path, struct sockaddr_un *ret_sun, socklen
 	return 0;
 }
 
-/* Send one message. timeout_ms: longest wait for a full socket; 0: do not wait. */
-static int notify_send_to_socket(const struct sockaddr_un *sun, socklen_t len, const char *lines,
-	const int *fds, unsigned n_fds, uint32_t timeout_ms)
-{
-	union fd_passing_room room;
-	struct iovec iov = {.iov_base = (void *)(uintptr_t)lines, .iov_len = strlen(lines)};
-	struct msghdr msg = {.msg_name = (void *)(uintptr_t)sun,
-		.msg_namelen = len,
-		.msg_iov = &iov,
-		.msg_iovlen = 1};
-	struct timeval tv = {.tv_usec = (suseconds_t)timeout_ms * 1000};
-	int sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | (timeout_ms ? 0 : SOCK_NONBLOCK), 0);
-	int rc;
-
-	if (sock < 0)
-		return -errno;
-	if (timeout_ms)
-		setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
-	if (n_fds)
-		fd_passing_attach(&msg, &room, fds, n_fds);
-	rc = sendmsg(sock, &msg, MSG_NOSIGNAL) < 0 ? -errno : 0;
-	close(sock);
-	return rc;
-}
-
 /* Return the path of the manager's socket, or NULL if there is no service manager. */
 static const char *notify_socket_path(void)
 {
@@ -72,27 +46,31 @@ bool notify_has_manager(void)
 	return notify_socket_path() != NULL;
 }
 
-static int notify_send_lines(const char *lines, const int *fds, unsigned n_fds, uint32_t timeout_ms)
+int notify_send(const char *lines, int fd, bool may_wait)
 {
+	const struct timeval tv = {.tv_usec = SLOW_MS * 1000};
 	const char *path = notify_socket_path();
+	union fd_passing_room room;
 	struct sockaddr_un sun;
-	socklen_t len;
-	int rc;
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)lines, .iov_len = strlen(lines)};
+	struct msghdr msg = {.msg_name = &sun, .msg_iov = &iov, .msg_iovlen = 1};
+	int sock, rc;
 
 	if (!path)
 		return 0;
-	rc = socket_address(path, &sun, &len);
-	return rc ? rc : notify_send_to_socket(&sun, len, lines, fds, n_fds, timeout_ms);
-}
-
-int notify_send(const char *lines, int fd)
-{
-	return notify_send_lines(lines, &fd, fd >= 0, 0);
-}
-
-int notify_send_fds(const char *lines, const int *fds, unsigned n_fds)
-{
-	return n_fds > NOTIFY_FDS_MAX ? -EINVAL : notify_send_lines(lines, fds, n_fds, SLOW_MS);
+	rc = socket_address(path, &sun, &msg.msg_namelen);
+	if (rc)
+		return rc;
+	sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | (may_wait ? 0 : SOCK_NONBLOCK), 0);
+	if (sock < 0)
+		return -errno;
+	if (may_wait)
+		setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
+	if (fd >= 0)
+		fd_passing_attach(&msg, &room, &fd, 1);
+	rc = sendmsg(sock, &msg, MSG_NOSIGNAL) < 0 ? -errno : 0;
+	close(sock);
+	return rc;
 }
 
 static int notify_send_status(const char *head, const char *status)
@@ -104,12 +82,12 @@ static int notify_send_status(const char *head, const char *status)
 	for (char *p = lines + strlen(head); *p; p++)
 		if (*p == '\n')
 			*p = ' ';
-	return notify_send(lines, -1);
+	return notify_send(lines, -1, false);
 }
 
 int notify_ready(const char *status)
 {
-	return status ? notify_send_status("READY=1\n", status) : notify_send("READY=1", -1);
+	return status ? notify_send_status("READY=1\n", status) : notify_send("READY=1", -1, false);
 }
 
 int notify_reloading(void)
@@ -118,28 +96,22 @@ int notify_reloading(void)
 
 	snprintf(lines, sizeof(lines), "RELOADING=1\nMONOTONIC_USEC=%" PRIu64,
 		clock_now_ns() / 1000);
-	return notify_send(lines, -1);
+	return notify_send(lines, -1, false);
 }
 
-int notify_status(const char *fmt, ...)
+int notify_status(const char *status)
 {
-	char status[512];
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(status, sizeof(status), fmt, ap);
-	va_end(ap);
 	return notify_send_status("", status);
 }
 
 int notify_stopping(void)
 {
-	return notify_send("STOPPING=1", -1);
+	return notify_send("STOPPING=1", -1, false);
 }
 
 int notify_watchdog(void)
 {
-	return notify_send("WATCHDOG=1", -1);
+	return notify_send("WATCHDOG=1", -1, false);
 }
 
 uint64_t notify_watchdog_us(void)

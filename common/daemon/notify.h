@@ -2,7 +2,7 @@
 #define BPS_COMMON_DAEMON_NOTIFY_H
 /* Messages to the service manager, in the form of sd_notify(3). $NOTIFY_SOCKET names the manager's
  * socket, a path or an abstract socket. Without this variable all calls do nothing and return 0.
- * Any thread may call the functions. No call blocks, except notify_send_fds for up to 200 ms.
+ * Any thread may call the functions. No call blocks, except notify_send with may_wait.
  * Errors: -errno. Callers may ignore errors. */
 #include <stdbool.h>
 #include <stdint.h>
@@ -12,13 +12,9 @@
 bool notify_has_manager(void);
 
 /* Send lines such as "READY=1\nSTATUS=...". fd: descriptor to send with the lines, for FDSTORE=1;
- * negative: no descriptor. */
-int notify_send(const char *lines, int fd);
-
-/* Send a message that must not get lost, with n_fds <= NOTIFY_FDS_MAX descriptors (for FDSTORE=1,
- * see fdstore.h). Waits up to 200 ms for a slow manager. */
-#define NOTIFY_FDS_MAX 64
-int notify_send_fds(const char *lines, const int *fds, unsigned n_fds);
+ * negative: no descriptor. may_wait: the message must not get lost, so wait up to 200 ms for a slow
+ * manager. */
+int notify_send(const char *lines, int fd, bool may_wait);
 
 /* Send READY=1 with the status sentence `status`. If `status` is NULL, the service manager keeps
  * the previous sentence. Callers pass NULL after notify_reloading. */
@@ -28,7 +24,7 @@ int notify_ready(const char *status);
 int notify_reloading(void);
 /* Send STATUS= with a sentence for people (notify_status), STOPPING=1 (notify_stopping), or
  * WATCHDOG=1 (notify_watchdog). */
-int notify_status(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+int notify_status(const char *status);
 int notify_stopping(void);
 int notify_watchdog(void);
 

@@ -238,7 +238,7 @@ static void manager_is_notified_over_path_and_abstract_socket(void **state)
 
 		assert_int_equal(notify_ready("serving 3 agents"), 0);
 		assert_told(fd, "READY=1\nSTATUS=serving 3 agents");
-		assert_int_equal(notify_status("a\n%d", 7), 0);
+		assert_int_equal(notify_status("a\n7"), 0);
 		assert_told(fd, "STATUS=a 7");
 		assert_int_equal(notify_watchdog(), 0);
 		assert_told(fd, "WATCHDOG=1");
@@ -272,7 +272,7 @@ static void notification_carries_a_descriptor(void **state)
 	snprintf(path, sizeof(path), "@bps-notify-fd-%d", (int)getpid());
 	fd = manager(path);
 	assert_int_equal(pipe(sent), 0);
-	assert_int_equal(notify_send("FDSTORE=1\nFDNAME=c0", sent[1]), 0);
+	assert_int_equal(notify_send("FDSTORE=1\nFDNAME=c0", sent[1], false), 0);
 	assert_int_equal(recvmsg(fd, &msg, MSG_CMSG_CLOEXEC), 19);
 	assert_int_equal(control.head.cmsg_type, SCM_RIGHTS);
 	memcpy(&got, CMSG_DATA(&control.head), sizeof(got));
