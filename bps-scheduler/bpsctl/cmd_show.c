@@ -82,57 +82,12 @@ int cmd_show_document(const struct document_view *v, const struct bpsctl_opts *o
 
 /* ---- the commands ---- */
 
-static int view_fetch_status(
-	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
-{
-	(void)arg;
-	return fetch_status(&o->scheduler_http, ret, err);
-}
-const struct document_view view_status = {view_fetch_status, screen_status};
-
-static int view_fetch_servers(
-	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
-{
-	(void)arg;
-	return fetch_members(&o->scheduler_http, "server", ret, err);
-}
-const struct document_view view_servers = {view_fetch_servers, screen_servers};
-
-static int view_fetch_agents(
-	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
-{
-	(void)arg;
-	return fetch_members(&o->scheduler_http, "agent", ret, err);
-}
-const struct document_view view_agents = {view_fetch_agents, screen_agents};
-
-static int view_fetch_agent(
-	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
-{
-	return fetch_agent(arg, o->topology, ret, err);
-}
-
-static int view_fetch_jobs(
-	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
-{
-	(void)arg;
-	return fetch_jobs(&o->scheduler_http, ret, err);
-}
-const struct document_view view_jobs = {view_fetch_jobs, screen_jobs};
-
-static int view_fetch_job(
-	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
-{
-	return fetch_job(&o->scheduler_http, arg, ret, err);
-}
-const struct document_view view_job = {view_fetch_job, screen_job};
-
-static int view_fetch_stuck(
-	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
-{
-	return fetch_stuck(&o->scheduler_http, &o->agent_http, arg, ret, err);
-}
-const struct document_view view_why_stuck = {view_fetch_stuck, screen_stuck};
+const struct document_view view_status = {fetch_status, screen_status};
+const struct document_view view_servers = {fetch_servers, screen_servers};
+const struct document_view view_agents = {fetch_agents, screen_agents};
+const struct document_view view_jobs = {fetch_jobs, screen_jobs};
+const struct document_view view_job = {fetch_job, screen_job};
+const struct document_view view_why_stuck = {fetch_stuck, screen_stuck};
 
 int cmd_top(const struct bpsctl_opts *o, const char *arg)
 {
@@ -146,8 +101,8 @@ int cmd_agent(const struct bpsctl_opts *o, const char *arg)
 
 	if (addr_parse(&a, arg, AGENT_HTTP, &err) < 0)
 		return print_error_line(err.s, EX_USAGE);
-	return cmd_show_document(&(struct document_view){view_fetch_agent,
-					 o->topology ? screen_topology : screen_daemon},
+	return cmd_show_document(
+		&(struct document_view){fetch_agent, o->topology ? screen_topology : screen_daemon},
 		o, arg);
 }
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-scheduler/bpsctl/bpsctl.h"
 #include "bps-scheduler/bpsctl/http.h"
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/table_cells.h"
@@ -288,11 +289,12 @@ static int fetch_scheduler_and_jobs(const struct addr *addr, bool has_forming, u
 
 /* ---- documents ---- */
 
-int fetch_status(const struct addr *addr, json_t **ret, struct err_text *err)
+int fetch_status(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
 {
 	struct job_details *d;
-	int rc = fetch_cluster_and_jobs(addr, false, ANSWER_MS, ret, &d, err);
+	int rc = fetch_cluster_and_jobs(&o->scheduler_http, false, ANSWER_MS, ret, &d, err);
 
+	(void)arg;
 	if (rc < 0)
 		return rc;
 	job_details_free(d);
@@ -307,7 +309,8 @@ static json_t *new_scheduler_document(json_t *cluster)
 	return o;
 }
 
-int fetch_members(const struct addr *addr, const char *role, json_t **ret, struct err_text *err)
+static int fetch_members(
+	const struct addr *addr, const char *role, json_t **ret, struct err_text *err)
 {
 	json_t *root = NULL, *list = json_array(), *m;
 	int rc = fetch_path(addr, "/status", &root, err);
@@ -329,13 +332,26 @@ int fetch_members(const struct addr *addr, const char *role, json_t **ret, struc
 	return 0;
 }
 
-int fetch_jobs(const struct addr *addr, json_t **ret, struct err_text *err)
+int fetch_servers(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
+{
+	(void)arg;
+	return fetch_members(&o->scheduler_http, "server", ret, err);
+}
+
+int fetch_agents(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
+{
+	(void)arg;
+	return fetch_members(&o->scheduler_http, "agent", ret, err);
+}
+
+int fetch_jobs(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
 {
 	static const char *const keep[] = {"jobs", "missing", "collected"};
 	json_t *root = NULL;
 	struct job_details *d;
-	int rc = fetch_scheduler_and_jobs(addr, false, ANSWER_MS, &root, &d, err);
+	int rc = fetch_scheduler_and_jobs(&o->scheduler_http, false, ANSWER_MS, &root, &d, err);
 
+	(void)arg;
 	if (rc < 0)
 		return rc;
 	*ret = new_scheduler_document(root);
@@ -371,9 +387,28 @@ static int fetch_job_within_ms(const struct addr *addr, const char *name, uint32
 	return 0;
 }
 
-int fetch_job(const struct addr *addr, const char *name, json_t **ret, struct err_text *err)
+int fetch_job(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
 {
-	return fetch_job_within_ms(addr, name, ANSWER_MS, ret, err);
+	return fetch_job_within_ms(&o->scheduler_http, arg, ANSWER_MS, ret, err);
+}
+
+int fetch_agent(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
+{
+	struct addr a;
+	int rc = addr_parse(&a, arg, AGENT_HTTP, err);
+
+	if (rc < 0)
+		return -EINVAL;
+	rc = fetch_path(&a, o->topology ? "/status?topology=1" : "/status", ret, err);
+	if (rc < 0 || cell_is(*ret, "role", "agent"))
+		return rc;
+	err_set(err, -EINVAL,
+		"the daemon at this address is a bps-%.32s, not an agent (the HTTP port of "
+		"an agent is 7304, or the port that its --http sets)",
+		cell_str(*ret, "role").s);
+	json_decref(*ret);
+	*ret = NULL;
+	return -EINVAL;
 }
 
 static int stuck_of_scheduler(
@@ -383,7 +418,7 @@ static int stuck_of_scheduler(
 	struct job_details *d;
 	int rc;
 
-	if (name && *name) {
+	if (*name) {
 		rc = fetch_job_within_ms(addr, name, STUCK_MS, &root, err);
 		if (rc < 0)
 			return rc;
@@ -458,12 +493,11 @@ static int stuck_of_agent(
 	return 0;
 }
 
-int fetch_stuck(const struct addr *scheduler, const struct addr *agent, const char *name,
-	json_t **ret, struct err_text *err)
+int fetch_stuck(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
 {
-	int rc = stuck_of_scheduler(scheduler, name, ret, err);
+	int rc = stuck_of_scheduler(&o->scheduler_http, arg, ret, err);
 
 	if (rc != BPS_ENOSCHED && rc != BPS_ETIMEDOUT)
 		return rc;
-	return stuck_of_agent(agent, name ? name : "", ret, err);
+	return stuck_of_agent(&o->agent_http, arg, ret, err);
 }

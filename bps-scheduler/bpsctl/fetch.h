@@ -5,15 +5,16 @@
  * each job whose own document did not arrive. All documents have "schema": 1. The comments below
  * list the fields of a document. x[y]: x is a list of y. x{y}: x is an object with the fields y.
  *
- * ret: the document, a new reference. Errors: BPS_ENOSCHED, BPS_ETIMEDOUT and BPS_EPROTO, as in
- * http_get_all; BPS_ENOTFOUND if the daemon answers with an error; -EINVAL if the daemon is not a
- * scheduler. For each error, err gets a text. */
-#include <stdbool.h>
-
+ * o: the addresses of the daemons. arg: the argument of the command; unused where no text says
+ * otherwise. ret: the document, a new reference. Errors: those of http_get_all (BPS_ENOSCHED,
+ * BPS_ETIMEDOUT and BPS_EPROTO); BPS_ENOTFOUND if the daemon answers with an error; -EINVAL if the
+ * daemon is not of the right kind. For each error, err gets a text. */
 #include <jansson.h>
 
 #include "common/base/addr.h"
 #include "common/base/error.h"
+
+struct bpsctl_opts;
 
 /* Fetch one document unchanged. */
 int fetch_path(const struct addr *addr, const char *path, json_t **ret, struct err_text *err);
@@ -36,30 +37,30 @@ int fetch_path(const struct addr *addr, const char *path, json_t **ret, struct e
  *                   scheduler itself is counted, too.
  *   missing[name of member or job]
  *               members that have not answered, and jobs whose documents did not arrive */
-int fetch_status(const struct addr *addr, json_t **ret, struct err_text *err);
+int fetch_status(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err);
 
-/* Fetch the members whose role is `role`. Fields: schema, role, view_text, members[fields as in the
+/* Fetch the servers, or the agents. Fields: schema, role, view_text, members[fields as in the
  * cluster's document]. */
-int fetch_members(const struct addr *addr, const char *role, json_t **ret, struct err_text *err);
+int fetch_servers(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err);
+int fetch_agents(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err);
 
 /* Fetch the jobs. Fields: schema, role, view_text, jobs, collected, missing. `jobs`, `collected`
  * and `missing` have the same meaning as in fetch_status. `rounds` of a job: number of push_pulls
  * that the job's most advanced worker has completed. */
-int fetch_jobs(const struct addr *addr, json_t **ret, struct err_text *err);
+int fetch_jobs(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err);
 
-/* Fetch the wait reports of the job `name`, or of all forming and running jobs if `name` is NULL or
- * "". Fields: schema, role, view_text, jobs[documents of jobs], missing. If `name` is NULL or "",
- * the document also has the field `collected`. If the scheduler does not answer, the agent of this
- * host describes what the workers of its machine wait for. Then the fields are: role("agent"),
- * name, host, scheduler_error, jobs[as in bps-agent/trainers/waits_report.h]. */
-int fetch_stuck(const struct addr *scheduler, const struct addr *agent, const char *name,
-	json_t **ret, struct err_text *err);
+/* Fetch the wait reports of the job `arg`, or of all forming and running jobs if `arg` is "".
+ * Fields: schema, role, view_text, jobs[documents of jobs], missing. If `arg` is "", the document
+ * also has the field `collected`. If the scheduler does not answer, the agent of this host reports
+ * what the workers of its machine wait for. Then the fields are: role("agent"), name, host,
+ * scheduler_error, jobs[as in bps-agent/trainers/waits_report.h]. */
+int fetch_stuck(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err);
 
 #define AGENT_HTTP 7304 /* default HTTP port of an agent */
-/* Fetch an agent's own document over HTTP. host: the agent's address, as "host[:port]".
- * has_topology: include the GPUs of the agent's machine. */
-int fetch_agent(const char *host, bool has_topology, json_t **ret, struct err_text *err);
+/* Fetch an agent's own document over HTTP. arg: the agent's address, as "host[:port]". With
+ * o->topology, the document includes the GPUs of the agent's machine. */
+int fetch_agent(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err);
 
-/* Fetch one job's document. */
-int fetch_job(const struct addr *addr, const char *name, json_t **ret, struct err_text *err);
+/* Fetch the document of the job `arg`. */
+int fetch_job(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err);
 #endif

@@ -1,42 +1,15 @@
-/* Fetches an agent's own document, and shows the GPUs of its machine for `bpsctl agent --topology`:
- * which GPUs share a link to the processor, and the route of their gradients. One thread. */
-#include <errno.h>
+/* Shows the GPUs of an agent's machine for `bpsctl agent --topology`: which GPUs share a link to
+ * the processor, and the route of their gradients. One thread. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "bps-scheduler/bpsctl/fetch.h"
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/table_cells.h"
 
 static json_t *topology_part_get(json_t *root, const char *key)
 {
 	return json_object_get(json_object_get(root, "topology"), key);
-}
-
-int fetch_agent(const char *host, bool has_topology, json_t **ret, struct err_text *err)
-{
-	struct addr a;
-	int rc = addr_parse(&a, host, AGENT_HTTP, err);
-
-	if (rc < 0)
-		return -EINVAL;
-	rc = fetch_path(&a, has_topology ? "/status?topology=1" : "/status", ret, err);
-	if (rc < 0)
-		return rc;
-	if (!cell_is(*ret, "role", "agent"))
-		rc = err_set(err, -EINVAL,
-			"the daemon at this address is a bps-%.32s, not an agent (the HTTP port of "
-			"an agent is 7304, or the port that its --http sets)",
-			cell_str(*ret, "role").s);
-	else if (has_topology && !json_object_get(*ret, "topology"))
-		rc = err_set(err, BPS_ENOTFOUND,
-			"the agent is of an older release, which does not report its GPUs");
-	if (rc == 0)
-		return 0;
-	json_decref(*ret);
-	*ret = NULL;
-	return rc;
 }
 
 /* ---- the tree ---- */
