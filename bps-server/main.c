@@ -175,21 +175,16 @@ static void collect_server_figures(struct srv_app *app, struct srv_figures *ret)
 		uint64_t beat;
 
 		thread_read_stats(app->threads[i], &s, &beat);
+#define X(field, metric, help) sum->field += s.field;
+		SRV_COUNTERS(X)
+#undef X
 		sum->rounds += s.rounds;
-		sum->contributions += s.contributions;
-		sum->duplicates += s.duplicates;
 		sum->fenced_old += s.fenced_old;
 		sum->fenced_new += s.fenced_new;
-		sum->donations += s.donations;
-		sum->late += s.late;
-		sum->crc_errors += s.crc_errors;
 		sum->protocol_errors += s.protocol_errors;
-		sum->bytes_summed += s.bytes_summed;
 		sum->offered_bytes += s.offered_bytes;
 		sum->sums_used += s.sums_used;
-		sum->sums_high += s.sums_high;
 		sum->staging_used += s.staging_used;
-		sum->staging_high += s.staging_high;
 		sum->parts += s.parts;
 		sum->retired += s.retired;
 		if (s.sum_ns > sum->sum_ns)
@@ -299,12 +294,6 @@ static bool on_server_http_probe(void *arg, enum httpd_probe probe, struct err_t
 		&app->node, probe, &(struct node_health){.beat_ns = f.oldest_beat}, err);
 }
 
-static void write_counter_metric(
-	struct evbuffer *out, const char *name, const char *help, uint64_t v)
-{
-	metric_append_single(out, name, "counter", help, (double)v);
-}
-
 static void agent_name_or_id(struct srv_app *app, uint32_t id, char *ret, size_t room)
 {
 	struct member_peer peer;
@@ -333,17 +322,16 @@ static void write_job_metrics(struct srv_app *app, struct evbuffer *out)
 	char name[CTL_NAME_MAX + 1], id[16];
 
 	collect_thread_arrivals(app);
-	metric_append_header(
-		out, "bps_server_rounds_total", "counter", "partition rounds completed");
+	metric_append_header(out, "bps_server_rounds_total", "partition rounds completed");
 	for (unsigned i = 0; i < f->n_jobs; i++)
 		write_job_metric_sample(
 			out, "bps_server_rounds_total", f->jobs[i].rounds, &f->jobs[i]);
-	metric_append_header(out, "bps_server_contribution_bytes_total", "counter",
-		"bytes of contributions summed");
+	metric_append_header(
+		out, "bps_server_contribution_bytes_total", "bytes of contributions summed");
 	for (unsigned i = 0; i < f->n_jobs; i++)
 		write_job_metric_sample(
 			out, "bps_server_contribution_bytes_total", f->jobs[i].bytes, &f->jobs[i]);
-	metric_append_header(out, "bps_server_last_arrival_total", "counter",
+	metric_append_header(out, "bps_server_last_arrival_total",
 		"partition rounds in which this agent was the last to arrive");
 	for (unsigned i = 0; i < f->n_jobs; i++)
 		for (unsigned k = 0; k < f->jobs[i].n_late; k++) {
@@ -398,57 +386,47 @@ static void on_server_http_metrics(void *arg, struct evbuffer *out)
 
 	collect_server_figures(app, &f);
 	node_write_metrics(&app->node, &(struct node_health){.beat_ns = f.oldest_beat}, out);
-	write_counter_metric(out, "bps_server_received_bytes_total", "bytes received from agents",
-		f.net.rx_bytes);
-	write_counter_metric(out, "bps_server_sent_bytes_total",
+	metric_append_single(out, "bps_server_received_bytes_total", "bytes received from agents",
+		(double)f.net.rx_bytes);
+	metric_append_single(out, "bps_server_sent_bytes_total",
 		"bytes sent to agents, or offered to them for reading",
-		f.net.tx_bytes + f.core.offered_bytes);
-	write_counter_metric(out, "bps_server_discarded_bytes_total",
+		(double)(f.net.tx_bytes + f.core.offered_bytes));
+	metric_append_single(out, "bps_server_discarded_bytes_total",
 		"bytes that arrived with an offer and were discarded, because no read was open",
-		f.net.discarded_bytes);
-	write_counter_metric(out, "bps_server_contributions_total", "contributions accepted",
-		f.core.contributions);
-	write_counter_metric(out, "bps_server_duplicates_total",
-		"messages that repeated an earlier message", f.core.duplicates);
-	metric_append_header(out, "bps_server_fenced_total", "counter",
-		"messages of an older or newer placement");
+		(double)f.net.discarded_bytes);
+#define X(field, metric, help) metric_append_single(out, metric, help, (double)f.core.field);
+	SRV_COUNTERS(X)
+#undef X
+	metric_append_header(
+		out, "bps_server_fenced_total", "messages of an older or newer placement");
 	metric_append_value(
 		out, "bps_server_fenced_total", (double)f.core.fenced_old, "dir", "old", NULL);
 	metric_append_value(
 		out, "bps_server_fenced_total", (double)f.core.fenced_new, "dir", "new", NULL);
-	write_counter_metric(
-		out, "bps_server_donations_total", "results donated by agents", f.core.donations);
-	write_counter_metric(out, "bps_server_late_total",
-		"contributions for which the round did not wait", f.core.late);
-	write_counter_metric(
-		out, "bps_server_crc_errors_total", "payloads with a wrong crc", f.core.crc_errors);
-	write_counter_metric(out, "bps_server_protocol_errors_total",
+	metric_append_single(out, "bps_server_protocol_errors_total",
 		"connections closed for protocol errors",
-		f.core.protocol_errors + f.net.protocol_errors);
-	write_counter_metric(out, "bps_server_refused_tickets_total",
-		"connections refused because of an invalid ticket", f.net.refused_tickets);
-	write_counter_metric(out, "bps_server_silent_strangers_total",
-		"connections closed because they sent no ticket", f.net.silent_strangers);
-	metric_append_header(out, "bps_server_memory_bytes", "gauge", "memory in use by kind");
+		(double)(f.core.protocol_errors + f.net.protocol_errors));
+	metric_append_single(out, "bps_server_refused_tickets_total",
+		"connections refused because of an invalid ticket", (double)f.net.refused_tickets);
+	metric_append_single(out, "bps_server_silent_strangers_total",
+		"connections closed because they sent no ticket", (double)f.net.silent_strangers);
+	metric_append_header(out, "bps_server_memory_bytes", "memory in use by kind");
 	metric_append_value(
 		out, "bps_server_memory_bytes", (double)f.core.sums_used, "kind", "sums", NULL);
 	metric_append_value(out, "bps_server_memory_bytes", (double)f.core.staging_used, "kind",
 		"staging", NULL);
-	metric_append_header(
-		out, "bps_server_memory_limit_bytes", "gauge", "memory that may be in use");
+	metric_append_header(out, "bps_server_memory_limit_bytes", "memory that may be in use");
 	metric_append_value(out, "bps_server_memory_limit_bytes", (double)app->opts.sums_bytes,
 		"kind", "sums", NULL);
 	metric_append_value(out, "bps_server_memory_limit_bytes", (double)app->opts.staging_bytes,
 		"kind", "staging", NULL);
-	metric_append_single(
-		out, "bps_server_connections", "gauge", "data connections", f.net.connections);
+	metric_append_single(out, "bps_server_connections", "data connections", f.net.connections);
 	metric_append_histogram(out, "bps_server_round_wait_seconds",
 		"time from the first to the last arrival of a partition's round", &f.core.wait);
-	metric_append_single(out, "bps_server_sum_seconds", "gauge",
+	metric_append_single(out, "bps_server_sum_seconds",
 		"time from the last arrival of a round to its sum, mean of the last few rounds",
 		(double)f.core.sum_ns / 1e9);
-	metric_append_single(
-		out, "bps_server_partitions", "gauge", "partitions placed here", f.core.parts);
+	metric_append_single(out, "bps_server_partitions", "partitions placed here", f.core.parts);
 	write_job_metrics(app, out);
 }
 

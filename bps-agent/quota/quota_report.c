@@ -3,9 +3,10 @@
 #include "common/daemon/jsontext.h"
 #include "common/daemon/metrics.h"
 
-/* Write one sample of a metric for each limit that has a setting. */
-static void quota_write_samples(struct evbuffer *out, const char *name, const struct quota_view *v,
-	double (*value)(const struct quota_view *v, unsigned scope, unsigned kind))
+/* Write one sample of a metric for each limit that has a setting: the refused requests, or the
+ * largest used share. */
+static void quota_write_samples(
+	struct evbuffer *out, const char *name, const struct quota_view *v, bool is_refused)
 {
 	for (unsigned s = 0; s < QUOTA_SCOPES; s++) {
 		for (unsigned k = 0; k < QUOTA_KINDS; k++) {
@@ -13,33 +14,24 @@ static void quota_write_samples(struct evbuffer *out, const char *name, const st
 				quota_setting_name((enum quota_scope)s, (enum quota_kind)k);
 
 			if (setting)
-				metric_append_value(
-					out, name, value(v, s, k), "quota", setting, NULL);
+				metric_append_value(out, name,
+					is_refused ? (double)v->refused[s][k] : v->fullest[s][k],
+					"quota", setting, NULL);
 		}
 	}
 }
 
-static double quota_fullest_share(const struct quota_view *v, unsigned scope, unsigned kind)
-{
-	return v->fullest[scope][kind];
-}
-
-static double quota_refused_count(const struct quota_view *v, unsigned scope, unsigned kind)
-{
-	return (double)v->refused[scope][kind];
-}
-
 void quota_write_metrics(const struct quota_view *v, struct evbuffer *out)
 {
-	metric_append_header(out, "bps_agent_quota_used_ratio", "gauge",
+	metric_append_header(out, "bps_agent_quota_used_ratio",
 		"largest share of its limit that a job, a user or the machine uses");
-	quota_write_samples(out, "bps_agent_quota_used_ratio", v, quota_fullest_share);
+	quota_write_samples(out, "bps_agent_quota_used_ratio", v, false);
 	metric_append_header(
-		out, "bps_agent_quota_refused_total", "counter", "requests that exceeded a limit");
-	quota_write_samples(out, "bps_agent_quota_refused_total", v, quota_refused_count);
+		out, "bps_agent_quota_refused_total", "requests that exceeded a limit");
+	quota_write_samples(out, "bps_agent_quota_refused_total", v, true);
 	metric_append_value(out, "bps_agent_quota_refused_total", (double)v->hopeless, "quota",
 		"user-requests", NULL);
-	metric_append_single(out, "bps_agent_requests_slowed_total", "counter",
+	metric_append_single(out, "bps_agent_requests_slowed_total",
 		"trainers' requests that were delayed by their user's rate limit",
 		(double)v->slowed);
 }

@@ -18,22 +18,21 @@ static void members_metrics(
 {
 	static const enum role roles[] = {ROLE_SERVER, ROLE_AGENT};
 
-	metric_append_header(out, "bps_members", "gauge", "members by role and state");
+	metric_append_header(out, "bps_members", "members by role and state");
 	for (size_t r = 0; r < 2; r++)
 		for (int s = 0; s < MEMBER_STATES; s++)
 			metric_append_value(out, "bps_members",
 				status_count_members(c, roles[r], (enum member_state)s), "role",
 				r ? "agent" : "server", "state",
 				sched_member_state_name((enum member_state)s), NULL);
-	metric_append_header(
-		out, "bps_drained_members", "gauge", "members that get no new work, by role");
+	metric_append_header(out, "bps_drained_members", "members that get no new work, by role");
 	for (size_t r = 0; r < 2; r++)
 		metric_append_value(out, "bps_drained_members", count_drained_members(c, roles[r]),
 			"role", r ? "agent" : "server", NULL);
-	metric_append_single(out, "bps_planned_moves_total", "counter",
+	metric_append_single(out, "bps_planned_moves_total",
 		"partitions moved by plan, for example off drained servers or to new servers",
 		(double)c->n_planned);
-	metric_append_header(out, "bps_heartbeat_age_seconds", "gauge",
+	metric_append_header(out, "bps_heartbeat_age_seconds",
 		"seconds since the last message of a live member");
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		if (c->members[i]->state == MEMBER_UP)
@@ -49,10 +48,10 @@ static void write_jobs_metrics(const struct sched_core *c, struct evbuffer *out)
 
 	for (const struct sched_job *j = c->jobs; j; j = j->next)
 		n[j->state]++;
-	metric_append_header(out, "bps_jobs", "gauge", "jobs by state");
+	metric_append_header(out, "bps_jobs", "jobs by state");
 	metric_append_value(out, "bps_jobs", n[JOB_FORMING], "state", "forming", NULL);
 	metric_append_value(out, "bps_jobs", n[JOB_RUNNING], "state", "running", NULL);
-	metric_append_single(out, "bps_waiting_partitions", "gauge", "partitions without a server",
+	metric_append_single(out, "bps_waiting_partitions", "partitions without a server",
 		(double)status_orphans(c));
 }
 
@@ -61,7 +60,7 @@ static void health_metrics(
 {
 	json_t *list = status_problems(c, info);
 
-	metric_append_header(out, "bps_health", "gauge", "1: this problem is present");
+	metric_append_header(out, "bps_health", "1: this problem is present");
 	for (const struct explanation *e = explanations; e->code; e++)
 		if (e->reporter & BY_SCHEDULER)
 			metric_append_value(out, "bps_health",
@@ -73,23 +72,21 @@ void status_metrics(
 	const struct sched_core *c, const struct status_info *info, struct evbuffer *out)
 {
 	metrics_append_process(out, info->started_unix);
-	metric_append_single(out, "bps_view", "gauge",
-		"number of the current view (members and placement)", (double)c->view);
-	metric_append_single(
-		out, "bps_term", "gauge", "starts of this cluster's schedulers", c->term);
+	metric_append_single(out, "bps_view", "number of the current view (members and placement)",
+		(double)c->view);
+	metric_append_single(out, "bps_term", "starts of this cluster's schedulers", c->term);
 	members_metrics(c, info, out);
 	write_jobs_metrics(c, out);
 	status_job_metrics(c, info, out);
 	status_quota_metrics(c, out);
 	health_metrics(c, info, out);
 	metric_append_single(
-		out, "bps_view_changes_total", "counter", "views made durable", (double)c->changes);
-	metric_append_single(out, "bps_state_fsync_seconds", "gauge",
+		out, "bps_view_changes_total", "views made durable", (double)c->changes);
+	metric_append_single(out, "bps_state_fsync_seconds",
 		"duration of the last sync of the state", (double)info->log_sync_ns / 1e9);
 	metric_append_single(
-		out, "bps_state_bytes", "gauge", "size of the state log", (double)info->log_bytes);
-	metric_append_header(
-		out, "bps_auth_failures_total", "counter", "control connections refused");
+		out, "bps_state_bytes", "size of the state log", (double)info->log_bytes);
+	metric_append_header(out, "bps_auth_failures_total", "control connections refused");
 	metric_append_value(out, "bps_auth_failures_total", (double)info->auth_failures, "reason",
 		"handshake", NULL);
 	metric_append_value(out, "bps_auth_failures_total", (double)info->protocol_errors, "reason",

@@ -94,13 +94,12 @@ void status_quota_metrics(const struct sched_core *c, struct evbuffer *out)
 		keep_larger_share(
 			&fullest[QUOTA_USER_SHARE], admission_user_bytes(c, j->uid), user_limit);
 	}
-	metric_append_header(out, "bps_quota_used_ratio", "gauge",
+	metric_append_header(out, "bps_quota_used_ratio",
 		"largest share of its limit that a user or a job uses");
 	for (unsigned i = 0; i < SCHED_QUOTAS; i++)
 		metric_append_value(
 			out, "bps_quota_used_ratio", fullest[i], "quota", names[i], NULL);
-	metric_append_header(
-		out, "bps_quota_refused_total", "counter", "requests that exceeded a limit");
+	metric_append_header(out, "bps_quota_refused_total", "requests that exceeded a limit");
 	for (unsigned i = 0; i < SCHED_QUOTAS; i++)
 		metric_append_value(out, "bps_quota_refused_total", (double)c->refused[i], "quota",
 			names[i], NULL);

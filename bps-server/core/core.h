@@ -58,13 +58,21 @@ struct srv_env {
 	void (*fail)(void *ctx, uint32_t job, int code, const char *text);
 };
 
+/* Counters that have a metric of their own: X(field of struct srv_stats, metric, help). */
+#define SRV_COUNTERS(X)                                                                            \
+	X(contributions, "bps_server_contributions_total", "contributions accepted")               \
+	X(duplicates, "bps_server_duplicates_total", "messages that repeated an earlier message")  \
+	X(donations, "bps_server_donations_total", "results donated by agents")                    \
+	X(late, "bps_server_late_total", "contributions for which the round did not wait")         \
+	X(crc_errors, "bps_server_crc_errors_total", "payloads with a wrong crc")
+
 /* Counters for the status screen and the metrics. */
 struct srv_stats {
-	uint64_t rounds, contributions, duplicates, fenced_old, fenced_new, donations, crc_errors,
-		protocol_errors, bytes_summed;
-	/* number of contributions for which a round with backup machines did not wait */
-	uint64_t late;
-	size_t sums_used, sums_high, staging_used, staging_high;
+#define X(field, metric, help) uint64_t field;
+	SRV_COUNTERS(X)
+#undef X
+	uint64_t rounds, fenced_old, fenced_new, protocol_errors, bytes_summed;
+	size_t sums_used, staging_used;
 	uint32_t parts, retired;
 	/* moving mean of the time from a round's last contribution to its complete sum */
 	uint64_t sum_ns;

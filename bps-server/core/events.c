@@ -190,9 +190,7 @@ void srv_core_stats(const struct srv_core *core, struct srv_stats *ret)
 {
 	*ret = core->stats;
 	ret->sums_used = pool_used_bytes(core->sums);
-	ret->sums_high = pool_peak_bytes(core->sums);
 	ret->staging_used = pool_used_bytes(core->staging);
-	ret->staging_high = pool_peak_bytes(core->staging);
 }
 
 void srv_core_arrivals(struct srv_core *core, struct arrivals_figures *ret)

@@ -57,12 +57,20 @@ static void metric_append_escaped(struct evbuffer *out, const char *text, const 
 	}
 }
 
-void metric_append_header(
+static void metric_append_typed_header(
 	struct evbuffer *out, const char *name, const char *type, const char *help)
 {
 	evbuffer_add_printf(out, "# HELP %s ", name);
 	metric_append_escaped(out, help, "\\\n");
 	evbuffer_add_printf(out, "\n# TYPE %s %s\n", name, type);
+}
+
+void metric_append_header(struct evbuffer *out, const char *name, const char *help)
+{
+	size_t n = strlen(name), n_suffix = strlen("_total");
+	bool is_counter = n > n_suffix && strcmp(name + n - n_suffix, "_total") == 0;
+
+	metric_append_typed_header(out, name, is_counter ? "counter" : "gauge", help);
 }
 
 static void metric_append_label(
@@ -97,7 +105,7 @@ void metric_append_histogram(
 	char sample[128];
 	uint64_t n = 0;
 
-	metric_append_header(out, name, "histogram", help);
+	metric_append_typed_header(out, name, "histogram", help);
 	snprintf(sample, sizeof(sample), "%s_bucket", name);
 	for (unsigned k = 0; k < HISTOGRAM_BUCKETS; k++) {
 		char le[32] = "+Inf";
@@ -113,10 +121,9 @@ void metric_append_histogram(
 	metric_append_value(out, sample, (double)n, NULL);
 }
 
-void metric_append_single(
-	struct evbuffer *out, const char *name, const char *type, const char *help, double value)
+void metric_append_single(struct evbuffer *out, const char *name, const char *help, double value)
 {
-	metric_append_header(out, name, type, help);
+	metric_append_header(out, name, help);
 	metric_append_value(out, name, value, NULL);
 }
 
@@ -137,8 +144,7 @@ static double process_count_open_fds(void)
 
 static void metrics_append_fault_counts(struct evbuffer *out)
 {
-	metric_append_header(
-		out, "bps_injected_faults_total", "counter", "faults injected by failpoints");
+	metric_append_header(out, "bps_injected_faults_total", "faults injected by failpoints");
 	for (int i = 0; i < FAILPOINT_COUNT; i++) {
 		uint64_t n = failpoint_acted((enum failpoint)i);
 
@@ -224,11 +230,11 @@ static void thread_metrics(struct evbuffer *out)
 	struct thread_list l;
 
 	thread_list_read_all(&l);
-	metric_append_header(out, "bps_thread_busy_seconds_total", "counter",
-		"time that threads ran on a processor");
+	metric_append_header(
+		out, "bps_thread_busy_seconds_total", "time that threads ran on a processor");
 	for (unsigned i = 0; i < l.n; i++)
 		thread_append_sample(out, "bps_thread_busy_seconds_total", &l.t[i], l.t[i].busy_ns);
-	metric_append_header(out, "bps_thread_runqueue_seconds_total", "counter",
+	metric_append_header(out, "bps_thread_runqueue_seconds_total",
 		"time that threads waited for a processor, ready to run");
 	for (unsigned i = 0; i < l.n; i++)
 		thread_append_sample(
@@ -255,11 +261,11 @@ static void metrics_append_usage(struct evbuffer *out)
 	struct timespec t;
 
 	if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0)
-		metric_append_single(out, "process_cpu_seconds_total", "counter",
+		metric_append_single(out, "process_cpu_seconds_total",
 			"user and system time of this process",
 			(double)t.tv_sec + (double)t.tv_nsec / 1e9);
 	if (resident > 0)
-		metric_append_single(out, "process_resident_memory_bytes", "gauge",
+		metric_append_single(out, "process_resident_memory_bytes",
 			"resident memory, shared memory included", resident);
 	thread_metrics(out);
 }
@@ -268,15 +274,14 @@ void metrics_append_process(struct evbuffer *out, double started_unix)
 {
 	struct rlimit limit;
 
-	metric_append_header(
-		out, "bps_build_info", "gauge", "version of this program, and its commit");
+	metric_append_header(out, "bps_build_info", "version of this program, and its commit");
 	metric_append_value(
 		out, "bps_build_info", 1, "version", BPS_VERSION, "commit", bps_commit(), NULL);
-	metric_append_single(out, "bps_fds", "gauge", "open descriptors", process_count_open_fds());
+	metric_append_single(out, "bps_fds", "open descriptors", process_count_open_fds());
 	if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
-		metric_append_single(out, "bps_fds_limit", "gauge", "limit of open descriptors",
+		metric_append_single(out, "bps_fds_limit", "limit of open descriptors",
 			limit.rlim_cur == RLIM_INFINITY ? INFINITY : (double)limit.rlim_cur);
-	metric_append_single(out, "bps_up_since_seconds", "gauge",
+	metric_append_single(out, "bps_up_since_seconds",
 		"start time of this process, in seconds since 1970", started_unix);
 	metrics_append_fault_counts(out);
 	metrics_append_usage(out);

@@ -2,7 +2,7 @@
 #define BPS_COMMON_DAEMON_METRICS_H
 /* Writer of the Prometheus text format 0.0.4 into a libevent buffer.
  *
- *   metric_append_header(out, "bps_members", "gauge", "members by role and state");
+ *   metric_append_header(out, "bps_members", "members by role and state");
  *   metric_append_value(out, "bps_members", 3, "role", "agent", "state", "up", NULL);
  *
  * Names of metrics begin with bps_, and names of counters end in _total. If a metric has a unit,
@@ -18,10 +18,9 @@ struct evbuffer;
  * started_unix: start time of the process, in seconds since 1970. */
 void metrics_append_process(struct evbuffer *out, double started_unix);
 
-/* Write the HELP and TYPE lines, once before the values of a metric. type: "counter", "gauge" or
- * "histogram". */
-void metric_append_header(
-	struct evbuffer *out, const char *name, const char *type, const char *help);
+/* Write the HELP and TYPE lines, once before the values of a metric. A metric whose name ends in
+ * _total is a counter, any other a gauge. */
+void metric_append_header(struct evbuffer *out, const char *name, const char *help);
 
 /* Write a sample. The arguments after `value` are pairs of label name and label value, then
  * NULL. */
@@ -34,6 +33,5 @@ void metric_append_histogram(
 	struct evbuffer *out, const char *name, const char *help, const struct histogram *h);
 
 /* Write a whole metric that has one sample without labels. */
-void metric_append_single(
-	struct evbuffer *out, const char *name, const char *type, const char *help, double value);
+void metric_append_single(struct evbuffer *out, const char *name, const char *help, double value);
 #endif

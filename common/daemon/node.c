@@ -497,21 +497,20 @@ void node_write_metrics(const struct node *n, const struct node_health *h, struc
 	const struct explanation *e = NULL;
 
 	metrics_append_process(out, n->daemon.started_unix);
-	metric_append_single(out, "bps_view", "gauge",
-		"number of the current view (members and placement)",
+	metric_append_single(out, "bps_view", "number of the current view (members and placement)",
 		(double)member_view(n->member));
-	metric_append_single(out, "bps_term", "gauge", "starts of this cluster's schedulers",
-		member_term(n->member));
-	metric_append_single(out, "bps_same_host_received_bytes_total", "counter",
+	metric_append_single(
+		out, "bps_term", "starts of this cluster's schedulers", member_term(n->member));
+	metric_append_single(out, "bps_same_host_received_bytes_total",
 		"bytes read from the memory of daemons on this host; not included in the network "
 		"metrics",
 		(double)n->same_host_counters.received_bytes);
-	metric_append_single(out, "bps_same_host_connections", "gauge",
+	metric_append_single(out, "bps_same_host_connections",
 		"data connections through shared memory", n->same_host_counters.connections);
-	metric_append_single(out, "bps_same_host_refused_total", "counter",
+	metric_append_single(out, "bps_same_host_refused_total",
 		"same-host connection attempts without a valid ticket",
 		(double)n->same_host_counters.refused);
-	metric_append_header(out, "bps_health", "gauge", "1: this problem is present");
+	metric_append_header(out, "bps_health", "1: this problem is present");
 	while ((e = node_next_problem(e, h)))
 		metric_append_value(
 			out, "bps_health", node_has_problem(n, e, h), "code", e->code, NULL);

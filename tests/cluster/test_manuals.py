@@ -208,7 +208,7 @@ def test_metrics_that_are_served_are_those_of_the_documentation(service):
     code = "".join(
         p.read_text()
         for d in ("common", "bps-scheduler", "bps-server", "bps-agent")
-        for p in (ROOT / d).rglob("*.c")
+        for p in (ROOT / d).rglob("*.[ch]")
     )
     assert not [name for name in written if f'"{name}"' not in code], (
         "docs/reference/metrics.md names what no daemon serves"

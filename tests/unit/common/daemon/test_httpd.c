@@ -48,7 +48,7 @@ struct httpd_fixture {
 static void on_metrics(void *arg, struct evbuffer *out)
 {
 	(void)arg;
-	metric_append_header(out, "bps_up", "gauge", "always one");
+	metric_append_header(out, "bps_up", "always one");
 	metric_append_value(out, "bps_up", 1, NULL);
 }
 
@@ -455,7 +455,7 @@ static void labels_are_escaped(void **state)
 	struct evbuffer *out = evbuffer_new();
 
 	(void)state;
-	metric_append_header(out, "bps_x_total", "counter", "one\\two\nthree");
+	metric_append_header(out, "bps_x_total", "one\\two\nthree");
 	metric_append_value(out, "bps_x_total", 1, "job", "a\"b\\c\nd", "user", "\x01\xff{}", NULL);
 	assert_text(out, "# HELP bps_x_total one\\\\two\\nthree\n# TYPE bps_x_total counter\n"
 			 "bps_x_total{job=\"a\\\"b\\\\c\\nd\",user=\"??{}\"} 1\n");
