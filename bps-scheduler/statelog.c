@@ -55,30 +55,14 @@ static int statelog_set_error(struct err_text *err, int rc, const char *what, co
 
 /* ---- reading and writing ---- */
 
-static int statelog_write_all(int fd, const void *data, size_t n, uint64_t at)
-{
-	const char *p = data;
-
-	while (n) {
-		ssize_t done = pwrite(fd, p, n, (off_t)at);
-
-		if (done < 0 && errno == EINTR)
-			continue;
-		if (done <= 0)
-			return done < 0 ? -errno : -EIO;
-		p += done;
-		at += (uint64_t)done;
-		n -= (size_t)done;
-	}
-	return 0;
-}
-
-static int statelog_read_all(int fd, void *data, size_t n, uint64_t at)
+/* Write or read all n bytes at the position `at` of the file. Errors: -errno; -EIO: the file is too
+ * short. */
+static int statelog_transfer(int fd, bool is_write, void *data, size_t n, uint64_t at)
 {
 	char *p = data;
 
 	while (n) {
-		ssize_t done = pread(fd, p, n, (off_t)at);
+		ssize_t done = is_write ? pwrite(fd, p, n, (off_t)at) : pread(fd, p, n, (off_t)at);
 
 		if (done < 0 && errno == EINTR)
 			continue;
@@ -136,7 +120,7 @@ int statelog_append(struct statelog *l, const struct state_record *rec)
 		return r;
 	r = FAILPOINT(SCHED_LOG_WRITE);
 	if (r == 0)
-		r = statelog_write_all(l->fd, buf, n, l->bytes);
+		r = statelog_transfer(l->fd, true, buf, n, l->bytes);
 	if (r == 0)
 		r = statelog_sync_timed(l, l->fd);
 	free(buf);
@@ -162,9 +146,9 @@ static int write_snapshot(
 	if (rec)
 		r = encode_log_record(rec, &buf, &n);
 	if (r == 0)
-		r = statelog_write_all(fd, &head, sizeof(head), 0);
+		r = statelog_transfer(fd, true, &head, sizeof(head), 0);
 	if (r == 0 && rec)
-		r = statelog_write_all(fd, buf, n, sizeof(head));
+		r = statelog_transfer(fd, true, buf, n, sizeof(head));
 	if (r == 0)
 		r = statelog_sync_timed(l, fd);
 	free(buf);
@@ -172,9 +156,7 @@ static int write_snapshot(
 	return r;
 }
 
-/* Replace the log by a new file. The new file contains the record `rec`. If `rec` is NULL, the new
- * file contains no record. */
-static int statelog_replace_file(struct statelog *l, const struct state_record *rec)
+int statelog_compact(struct statelog *l, const struct state_record *rec)
 {
 	uint64_t bytes;
 	int fd = openat(l->dir_fd, NEW_NAME, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -202,11 +184,6 @@ static int statelog_replace_file(struct statelog *l, const struct state_record *
 	l->fd = fd;
 	l->bytes = l->bytes_at_compact = bytes;
 	return r;
-}
-
-int statelog_compact(struct statelog *l, const struct state_record *rec)
-{
-	return statelog_replace_file(l, rec);
 }
 
 bool statelog_is_long(const struct statelog *l)
@@ -262,7 +239,7 @@ static int64_t load_record(const struct log_reader *ld, uint64_t at)
 
 	if (left < sizeof(head))
 		return 0;
-	r = statelog_read_all(ld->l->fd, &head, sizeof(head), at);
+	r = statelog_transfer(ld->l->fd, false, &head, sizeof(head), at);
 	if (r < 0)
 		return err_set(ld->err, r, "cannot read '%s': %s", ld->l->path, err_str(r));
 	n = le32toh(head.bytes);
@@ -271,7 +248,7 @@ static int64_t load_record(const struct log_reader *ld, uint64_t at)
 	body = malloc(n ? n : 1);
 	if (!body)
 		return err_set(ld->err, -ENOMEM, "cannot read '%s': out of memory", ld->l->path);
-	r = statelog_read_all(ld->l->fd, body, n, at + sizeof(head));
+	r = statelog_transfer(ld->l->fd, false, body, n, at + sizeof(head));
 	if (r < 0)
 		err_set(ld->err, r, "cannot read '%s': %s", ld->l->path, err_str(r));
 	else if (!n || crc32c(0, body, n) != le32toh(head.crc))
@@ -292,7 +269,7 @@ static bool has_record_behind(const struct log_reader *ld, uint64_t at)
 	char *tail = malloc(n);
 	bool found = false;
 
-	if (!tail || statelog_read_all(ld->l->fd, tail, n, at) < 0) {
+	if (!tail || statelog_transfer(ld->l->fd, false, tail, n, at) < 0) {
 		free(tail);
 		return true; /* the tail cannot be checked, so do not cut the file */
 	}
@@ -341,7 +318,7 @@ static int load_all_records(const struct log_reader *ld)
 static int check_log_file_head(const struct log_reader *ld)
 {
 	struct file_head head;
-	int r = statelog_read_all(ld->l->fd, &head, sizeof(head), 0);
+	int r = statelog_transfer(ld->l->fd, false, &head, sizeof(head), 0);
 
 	if (r < 0)
 		return err_set(ld->err, r, "cannot read '%s': %s", ld->l->path, err_str(r));
@@ -361,10 +338,10 @@ static int statelog_load_file(const struct log_reader *ld)
 	int r;
 
 	/* An empty file is a new log without a head. A file that is not empty and is shorter than
-	 * the head is damaged, because statelog_replace_file() syncs the head before it gives a log
+	 * the head is damaged, because statelog_compact() syncs the head before it gives a log
 	 * its name. */
 	if (ld->size == 0) {
-		r = statelog_replace_file(ld->l, NULL);
+		r = statelog_compact(ld->l, NULL);
 		return r < 0 ? statelog_set_error(ld->err, r, "write", ld->l->path) : 0;
 	}
 	if (ld->size < sizeof(struct file_head))

@@ -45,8 +45,9 @@ int statelog_append(struct statelog *l, const struct state_record *rec);
  * more than twice as large as after the last compaction. */
 bool statelog_is_long(const struct statelog *l);
 
-/* Replace all records by the record `rec`, which must contain the whole state. After an error the
- * log has either its earlier records or only `rec`. Errors: -errno, -E2BIG. */
+/* Replace the log by a new file with the record `rec`, which must contain the whole state; NULL: no
+ * record. After an error the log has either its earlier records or only `rec`. Errors: -errno,
+ * -E2BIG. */
 int statelog_compact(struct statelog *l, const struct state_record *rec);
 
 /* Return the size of the file in bytes. */
