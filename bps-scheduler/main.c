@@ -252,8 +252,7 @@ static void on_sched_settings_changed(void *ctx)
 	struct sched_app *app = ctx;
 	struct sched_config cfg = make_core_config(&app->opts);
 
-	sched_set_times(app->core, &cfg, clock_now_ns());
-	sched_set_quotas(app->core, &cfg);
+	sched_reconfigure(app->core, &cfg, clock_now_ns());
 	app_after_event(app);
 }
 

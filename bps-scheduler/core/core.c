@@ -395,7 +395,7 @@ int sched_start(struct sched_core *c, uint64_t now_ns)
 	return 0;
 }
 
-void sched_set_times(struct sched_core *c, const struct sched_config *cfg, uint64_t now_ns)
+void sched_reconfigure(struct sched_core *c, const struct sched_config *cfg, uint64_t now_ns)
 {
 	c->cfg.server_dead_ms = cfg->server_dead_ms;
 	c->cfg.agent_dead_ms = cfg->agent_dead_ms;
@@ -404,16 +404,12 @@ void sched_set_times(struct sched_core *c, const struct sched_config *cfg, uint6
 	c->cfg.stall_ms = cfg->stall_ms;
 	c->cfg.forming_ms = cfg->forming_ms;
 	c->cfg.server_slow_ms = cfg->server_slow_ms;
-	sched_arm_deadline(c, now_ns); /* run a tick now, which computes all deadlines again */
-}
-
-void sched_set_quotas(struct sched_core *c, const struct sched_config *cfg)
-{
 	c->cfg.user_jobs = cfg->user_jobs;
 	c->cfg.job_tensors = cfg->job_tensors;
 	c->cfg.job_share = cfg->job_share;
 	c->cfg.user_share = cfg->user_share;
 	c->cfg.small_reserve = cfg->small_reserve;
+	sched_arm_deadline(c, now_ns); /* run a tick now, which computes all deadlines again */
 }
 
 static void sched_free_job_list(struct sched_core *c, struct sched_job *j)

@@ -74,14 +74,12 @@ int sched_restore(struct sched_core *c, const struct state_record *rec, struct e
  * After an error the core has not started. */
 int sched_start(struct sched_core *c, uint64_t now_ns);
 
-/* Apply the times in cfg: the silence after which members are dead, the windows, and the delays
- * after which jobs and servers appear in the status as slow or stalled. A change does not move the
- * end of a window that has begun. The beat interval does not change, so the caller must keep
- * server_dead_ms and agent_dead_ms well above the beat interval. */
-void sched_set_times(struct sched_core *c, const struct sched_config *cfg, uint64_t now_ns);
-
-/* Change the quotas to those of cfg. Jobs and tensors that already exceed them stay. */
-void sched_set_quotas(struct sched_core *c, const struct sched_config *cfg);
+/* Apply the times and the quotas in cfg: the silence after which members are dead, the windows, and
+ * the delays after which jobs and servers appear in the status as slow or stalled. A change does
+ * not move the end of a window that has begun. Jobs and tensors that already exceed the quotas
+ * stay. The beat interval does not change, so the caller must keep server_dead_ms and agent_dead_ms
+ * well above the beat interval. */
+void sched_reconfigure(struct sched_core *c, const struct sched_config *cfg, uint64_t now_ns);
 
 /* Report a new connection. The caller chooses the connection's number `conn`. No other open
  * connection may have this number. */

@@ -338,7 +338,7 @@ static void user_with_too_many_jobs_is_refused_and_another_one_is_not(void **sta
 	(void)state;
 	world_init(&w);
 	w.cfg.user_jobs = 3;
-	sched_set_quotas(w.core, &w.cfg);
+	sched_reconfigure(w.core, &w.cfg, w.now);
 	agent(&w, 21, "a", 201);
 	for (unsigned i = 0; i < 4; i++) {
 		msg.join.seq = msg.join.pid = i + 1;
@@ -373,7 +373,7 @@ static void world_with_memory(struct sched_world *w, uint32_t job_share, uint32_
 	world_init(w);
 	w->cfg.job_share = job_share;
 	w->cfg.user_share = user_share;
-	sched_set_quotas(w->core, &w->cfg);
+	sched_reconfigure(w->core, &w->cfg, w->now);
 	for (uint32_t i = 0; i < 2; i++) {
 		msg = hello_of(ROLE_SERVER, i ? "s2" : "s1", i ? "s2" : "s1", 101 + i);
 		msg.hello.quota_bytes = 1 << 20;
@@ -402,7 +402,7 @@ static void tensor_beyond_the_jobs_share_of_the_servers_is_refused_everywhere(vo
 	declare(&w, 22, 1, "w", DTYPE_F32, 150000);
 	declare(&w, 22, 1, "y", DTYPE_F32, 100000);
 	w.cfg.job_share = 0; /* new limits do not end jobs that were accepted before */
-	sched_set_quotas(w.core, &w.cfg);
+	sched_reconfigure(w.core, &w.cfg, w.now);
 	declare(&w, 22, 1, "x", DTYPE_F32, 150000);
 	SAID(&w, "22 TENSOR_FAIL x code=10012");
 	SAID(&w, "22 PLAN job=1 0=w");
@@ -420,7 +420,7 @@ static void only_users_with_little_get_the_reserve(void **state)
 	(void)state;
 	world_with_memory(&w, 0, 0);
 	w.cfg.small_reserve = 50;
-	sched_set_quotas(w.core, &w.cfg);
+	sched_reconfigure(w.core, &w.cfg, w.now);
 	/* the tensor's two sums, 512 KiB each, fill the unreserved 1 MiB */
 	declare(&w, 21, 0, "w", DTYPE_F32, 131072);
 	declare(&w, 22, 1, "w", DTYPE_F32, 131072);
@@ -454,7 +454,7 @@ static void largest_job_that_waited_for_servers_ends_when_it_does_not_fit(void *
 	(void)state;
 	world_init(&w);
 	w.cfg.small_reserve = 50;
-	sched_set_quotas(w.core, &w.cfg);
+	sched_reconfigure(w.core, &w.cfg, w.now);
 	agent(&w, 21, "a", 201);
 	agent(&w, 22, "b", 202);
 	join(&w, 21, 0, 2, 10);

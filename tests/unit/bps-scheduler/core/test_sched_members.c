@@ -179,7 +179,7 @@ static void all_times_can_be_set_while_the_scheduler_runs(void **state)
 	cfg.stall_ms++;
 	cfg.forming_ms++;
 	cfg.server_slow_ms++;
-	sched_set_times(w.core, &cfg, w.now);
+	sched_reconfigure(w.core, &cfg, w.now);
 	assert_int_equal(w.core->cfg.server_dead_ms, cfg.server_dead_ms);
 	assert_int_equal(w.core->cfg.agent_dead_ms, cfg.agent_dead_ms);
 	assert_int_equal(w.core->cfg.server_window_ms, cfg.server_window_ms);
@@ -202,7 +202,7 @@ static void shorter_dead_time_counts_from_now_on(void **state)
 	pass(&w, 1000, NULL); /* the server is silent, but not long enough to be dead */
 	NOT_SAID(&w, "11 DROP");
 	cfg.server_dead_ms = 800;
-	sched_set_times(w.core, &cfg, w.now);
+	sched_reconfigure(w.core, &cfg, w.now);
 	pass(&w, 10, NULL);
 	SAID(&w, "11 DROP silent for 1.0 s");
 	world_fini(&w);
@@ -221,7 +221,7 @@ static void longer_window_holds_for_later_losses(void **state)
 	close_conn(&w, 11);
 	cfg = w.cfg;
 	cfg.server_window_ms = 2 * w.cfg.server_window_ms;
-	sched_set_times(w.core, &cfg, w.now);
+	sched_reconfigure(w.core, &cfg, w.now);
 	close_conn(&w, 12);
 	clear(&w);
 	pass(&w, w.cfg.server_window_ms + 10, (const uint32_t[]){21, 0});

@@ -302,7 +302,7 @@ static void limit_is_a_setting(void **state)
 	(void)state;
 	running_job(&w);
 	w.cfg.stall_ms = 2000;
-	sched_set_times(w.core, &w.cfg, w.now);
+	sched_reconfigure(w.core, &w.cfg, w.now);
 	assert_true(stand_until_probe(&w, 1, 1) <= 3100);
 	answer_both(&w, 1, 2500);
 	health_is(&w, true, "WARN TRAINER_STALLED");
