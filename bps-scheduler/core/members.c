@@ -387,17 +387,6 @@ static bool hello_is_refused(
 	return true;
 }
 
-/* Store the machine of a process that the state log knows without it, because an earlier release
- * wrote the log. */
-static void member_store_machine(
-	struct sched_core *c, struct sched_member *m, const struct ctl_hello *h)
-{
-	if (machine_of_member(m).boot_id || !machine_of_hello(h).boot_id)
-		return;
-	sched_member_dirty(c, m);
-	sched_member_describe(c, m, h);
-}
-
 static void member_reconnect(
 	struct sched_core *c, struct sched_member *m, const struct ctl_hello *h)
 {
@@ -428,10 +417,8 @@ static void member_reconnect(
 		sched_report_event(c, EVENT_MEMBER, "%s %s (host %s) has %s",
 			sched_role_name(m->role), m->name, h->host, how);
 	}
-	if (!is_new && was_usable) {
-		member_store_machine(c, m, h);
+	if (!is_new && was_usable)
 		return;
-	}
 	sched_member_dirty(c, m);
 	if (is_new) {
 		free(m->rival);

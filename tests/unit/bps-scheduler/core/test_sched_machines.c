@@ -220,28 +220,6 @@ static void host_name_alone_decides_about_a_member_without_a_boot_id(void **stat
 	world_fini(&w);
 }
 
-/* An earlier release wrote the state log. The present processes of the members go on. */
-static void boot_id_is_learnt_when_a_process_reconnects(void **state)
-{
-	struct sched_world w;
-	size_t n;
-
-	(void)state;
-	world_init(&w);
-	agent_from(&w, 21, "a", 201, UNKNOWN);
-	kill_scheduler(&w);
-	n = w.n_records;
-	agent_from(&w, 22, "a", 201, BOOT_1);
-	assert_int_equal(w.n_records, n + 1);
-	agent_from(&w, 23, "a", 201, BOOT_1);
-	assert_int_equal(w.n_records, n + 1);
-	kill_scheduler(&w);
-	clear(&w);
-	agent_from(&w, 24, "a", 202, BOOT_2);
-	SAID(&w, "24 REFUSE code=10017 two machines");
-	world_fini(&w);
-}
-
 /* Two containers on one kernel have equal boot ids. */
 static void domains_tell_containers_of_one_kernel_apart(void **state)
 {
@@ -319,7 +297,6 @@ int main(void)
 		cmocka_unit_test(old_claim_does_not_end_the_jobs_of_a_scheduler_that_is_cut_off),
 		cmocka_unit_test(restarted_scheduler_remembers_the_machine),
 		cmocka_unit_test(host_name_alone_decides_about_a_member_without_a_boot_id),
-		cmocka_unit_test(boot_id_is_learnt_when_a_process_reconnects),
 		cmocka_unit_test(domains_tell_containers_of_one_kernel_apart),
 		cmocka_unit_test(advice_of_the_refusal_is_never_cut_off),
 	};
