@@ -474,24 +474,26 @@ static int socket_wait_ready(int sock, short events, uint64_t deadline_ns)
 	return rc ? 0 : -ETIMEDOUT;
 }
 
-static uint64_t deadline_from_timeout(uint32_t timeout_ms)
+/* Send or receive one message. Returns its length or -errno. */
+static ssize_t socket_transfer_message(
+	int sock, struct msghdr *mh, bool is_send, uint32_t timeout_ms)
 {
-	return timeout_ms ? clock_deadline(timeout_ms) : 0;
-}
-
-static int socket_send_message(int sock, const struct msghdr *mh, uint32_t timeout_ms)
-{
-	uint64_t deadline_ns = deadline_from_timeout(timeout_ms);
+	uint64_t deadline_ns = timeout_ms ? clock_deadline(timeout_ms) : 0;
+	size_t control_bytes = mh->msg_controllen;
+	ssize_t n;
 	int rc;
 
 	for (;;) {
-		if (sendmsg(sock, mh, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
-			return 0;
+		mh->msg_controllen = control_bytes;
+		n = is_send ? sendmsg(sock, mh, MSG_NOSIGNAL | MSG_DONTWAIT)
+			    : recvmsg(sock, mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+		if (n >= 0)
+			return n;
 		if (errno == EINTR)
 			continue;
 		if (errno != EAGAIN)
 			return -errno;
-		rc = socket_wait_ready(sock, POLLOUT, deadline_ns);
+		rc = socket_wait_ready(sock, is_send ? POLLOUT : POLLIN, deadline_ns);
 		if (rc < 0)
 			return rc;
 	}
@@ -506,7 +508,7 @@ int local_send(
 	struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
 	unsigned char *buf;
 	size_t body;
-	int rc;
+	ssize_t n;
 
 	if (!row || n_fds > LOCAL_FDS_MAX || (n_fds && !fds))
 		return -EINVAL;
@@ -524,11 +526,11 @@ int local_send(
 	iov.iov_len = body + FRAME_HEAD_BYTES;
 	if (n_fds)
 		fd_passing_attach(&mh, &room, fds, n_fds);
-	rc = socket_send_message(sock, &mh, timeout_ms);
+	n = socket_transfer_message(sock, &mh, true, timeout_ms);
 	if (m->type == LOCAL_HELLO)
 		explicit_bzero(buf, body + FRAME_HEAD_BYTES); /* erase the job's token */
 	free(buf);
-	return rc;
+	return n < 0 ? (int)n : 0;
 }
 
 int local_code_from_wire(uint32_t wire, int fallback)
@@ -545,28 +547,6 @@ void local_frame_free(struct local_frame *f)
 			close(f->fds[i]);
 	free(f->mem);
 	*f = (struct local_frame){.mem = NULL};
-}
-
-static ssize_t socket_receive_message(int sock, struct msghdr *mh, uint32_t timeout_ms)
-{
-	uint64_t deadline_ns = deadline_from_timeout(timeout_ms);
-	size_t control_bytes = mh->msg_controllen;
-	ssize_t n;
-	int rc;
-
-	for (;;) {
-		mh->msg_controllen = control_bytes;
-		n = recvmsg(sock, mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-		if (n >= 0)
-			return n;
-		if (errno == EINTR)
-			continue;
-		if (errno != EAGAIN)
-			return -errno;
-		rc = socket_wait_ready(sock, POLLIN, deadline_ns);
-		if (rc < 0)
-			return rc;
-	}
 }
 
 int local_peek(int sock, struct local_msg *ret, void **ret_mem, struct err_text *err)
@@ -608,7 +588,7 @@ int local_recv(int sock, struct local_frame *ret, uint32_t timeout_ms, struct er
 	iov.iov_base = malloc(LOCAL_FRAME_MAX);
 	if (!iov.iov_base)
 		return err_set(err, -ENOMEM, "out of memory");
-	n = socket_receive_message(sock, &mh, timeout_ms);
+	n = socket_transfer_message(sock, &mh, false, timeout_ms);
 	if (n < 0) {
 		rc = err_set(err, (int)n, "cannot receive: %s", err_str((int)n));
 		goto free_buf;
