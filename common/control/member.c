@@ -270,10 +270,12 @@ static void member_start_beat_timer(struct member *m, uint32_t ms)
 	event_add(m->beat_timer, &tv);
 }
 
-static void member_send_hello(struct member *m)
+static void on_member_client_up(void *arg, struct ctlclient *c)
 {
+	struct member *m = arg;
 	struct ctl_msg msg = {.type = CTL_HELLO};
 
+	(void)c;
 	member_start_beat_timer(m, m->cfg.welcome_ms);
 	msg.hello = (struct ctl_hello){.proto = CTL_PROTO,
 		.role = (uint8_t)m->cfg.role,
@@ -432,12 +434,6 @@ static void member_dispatch_message(struct member *m, struct member_msg *in)
 	}
 	if (atomic_load(&m->is_up))
 		m->ops->message(m->ctx, in);
-}
-
-static void on_member_client_up(void *arg, struct ctlclient *c)
-{
-	(void)c;
-	member_send_hello(arg);
 }
 
 static void on_member_client_frame(

@@ -85,14 +85,11 @@ static void on_dataloop_timer(uv_timer_t *t)
 	(void)t;
 }
 
-static void dataloop_record_beat(struct dataloop *l)
-{
-	atomic_store_explicit(&l->beat_ns, clock_now_ns(), memory_order_relaxed);
-}
-
 static void on_dataloop_beat(uv_timer_t *t)
 {
-	dataloop_record_beat(t->data);
+	struct dataloop *l = t->data;
+
+	atomic_store_explicit(&l->beat_ns, clock_now_ns(), memory_order_relaxed);
 }
 
 static void dataloop_set_timer(struct dataloop *l, uint64_t now_ns, uint64_t deadline_ns)

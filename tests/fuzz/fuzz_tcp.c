@@ -449,7 +449,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 		data += took;
 		n_bytes -= took;
 	}
-	tcp_conn_tear_down(f.c, "the input ends");
+	tcp_conn_tear_down(&f.c->base.pub, "the input ends");
 	for (unsigned i = 0; i < N_LANES; i++)
 		close(f.peer[i]);
 	tcp_free_gone(&x);

@@ -446,7 +446,7 @@ static void fabric_close_conns(struct fabric_xport *x, const char *why)
 {
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++) {
 		if (x->conns[i] && x->conns[i]->base.state != CONN_FREE)
-			fabric_conn_down(x->conns[i], why);
+			fabric_conn_down(&x->conns[i]->base.pub, why);
 	}
 }
 
@@ -474,11 +474,6 @@ void fabric_reset_connections(struct fabric_xport *x)
 		abort(); /* after abort(), the service manager restarts this process */
 	}
 	x->is_spoiled = false;
-}
-
-static void fabric_conn_close_now(struct xconn *c, const char *why)
-{
-	fabric_conn_down((struct fabric_conn *)c, why);
 }
 
 static void fabric_reject_requests(struct fabric_xport *x)
@@ -531,7 +526,7 @@ static const struct xport_ops fabric_ops = {
 	.send = fabric_io_send,
 	.send_eager = fabric_eager_send,
 	.read = fabric_io_read,
-	.close = fabric_conn_close_now,
+	.close = fabric_conn_down,
 	.seg_add = fabric_seg_add,
 	.seg_del = fabric_seg_del,
 	.heard_ns = peer_last_received_ns,

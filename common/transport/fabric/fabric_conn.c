@@ -399,8 +399,9 @@ void fabric_conn_cm_event(struct fabric_xport *x, const struct fabric_cm_event *
 		peer_conn_doom(&c->base, "closed by the peer");
 }
 
-void fabric_conn_down(struct fabric_conn *c, const char *why)
+void fabric_conn_down(struct xconn *conn, const char *why)
 {
+	struct fabric_conn *c = (struct fabric_conn *)conn;
 	struct fabric_xport *x = fabric_xport_of(c);
 
 	if (c->base.state == CONN_GONE || c->base.state == CONN_FREE)

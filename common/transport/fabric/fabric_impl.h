@@ -365,9 +365,9 @@ int fabric_conn_connect(struct xport *x, const char *addr, uint16_t port, uint16
 void fabric_conn_accept(struct fabric_xport *x, struct fabric_cm_event *ev);
 void fabric_conn_cm_event(struct fabric_xport *x, const struct fabric_cm_event *ev);
 void fabric_conn_up(struct fabric_conn *c);
-/* Take the connection down at once: close its endpoints, so that nothing more is received or read.
- * Then run read_done of all its reads, then the down callback. */
-void fabric_conn_down(struct fabric_conn *c, const char *why);
+/* Implement `close` of struct xport_ops: close the endpoints, so that nothing more is received or
+ * read. Then run read_done of all reads, then the down callback. */
+void fabric_conn_down(struct xconn *conn, const char *why);
 /* Close the endpoints of a DOOMED connection at once, before it goes down. After this call,
  * libfabric uses no memory of the connection's operations. */
 void fabric_conn_close_endpoints(struct fabric_conn *c);

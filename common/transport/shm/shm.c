@@ -115,11 +115,6 @@ static int shm_may_sleep(struct xport *xp)
 	return may;
 }
 
-static void shm_conn_close_now(struct xconn *c, const char *why)
-{
-	shm_conn_tear_down((struct shm_conn *)c, why);
-}
-
 /* ---- setup and end ---- */
 
 static void shm_free(struct xport *xp)
@@ -128,7 +123,7 @@ static void shm_free(struct xport *xp)
 
 	for (unsigned i = 0; i < SHM_CONNS_MAX; i++)
 		if (x->conns[i])
-			shm_conn_tear_down(x->conns[i], "this process shuts down");
+			shm_conn_tear_down(&x->conns[i]->base.pub, "this process shuts down");
 	shm_free_gone_conns(x);
 	shm_segs_free(x);
 	if (x->listen_fd >= 0) {
@@ -144,7 +139,7 @@ static const struct xport_ops shm_ops = {
 	.connect = shm_connect,
 	.send = shm_send,
 	.read = shm_start_read,
-	.close = shm_conn_close_now,
+	.close = shm_conn_tear_down,
 	.seg_add = shm_seg_add,
 	.seg_del = shm_seg_del,
 	.seg_share = shm_seg_share,

@@ -174,12 +174,12 @@ static void shm_accept_socket(struct shm_xport *x, int fd)
 			"refused a same-host connection, because too many connections have not "
 			"sent a ticket yet: uid=%u",
 			(unsigned)c->uid);
-		shm_conn_tear_down(c, "too many connections have not sent a ticket yet");
+		shm_conn_tear_down(&c->base.pub, "too many connections have not sent a ticket yet");
 		return;
 	}
 	c->base.nonce = ch.nonce = ticket_random64();
 	if (send(c->sock, &ch, sizeof(ch), MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof(ch))
-		shm_conn_tear_down(c, "cannot send the challenge");
+		shm_conn_tear_down(&c->base.pub, "cannot send the challenge");
 }
 
 void shm_accept_waiting(struct shm_xport *x)
@@ -446,8 +446,9 @@ void shm_protocol_error(struct shm_conn *c, const char *what)
 	peer_conn_broke_protocol(&c->base, what);
 }
 
-void shm_conn_tear_down(struct shm_conn *c, const char *why)
+void shm_conn_tear_down(struct xconn *conn, const char *why)
 {
+	struct shm_conn *c = (struct shm_conn *)conn;
 	struct shm_xport *x = shm_xport_of_conn(c);
 
 	if (c->base.state == CONN_GONE)

@@ -135,8 +135,8 @@ int shm_connect(struct xport *x, const char *addr, uint16_t port, uint16_t threa
 void shm_accept_waiting(struct shm_xport *x);
 /* Handle an event of the connection's socket. events: the events that epoll_wait(2) returned. */
 void shm_conn_socket(struct shm_conn *c, uint32_t events);
-/* Take the connection down at once: end its reads, then run the down callback. */
-void shm_conn_tear_down(struct shm_conn *c, const char *why);
+/* Implement `close` of struct xport_ops: end the reads, then run the down callback. */
+void shm_conn_tear_down(struct xconn *conn, const char *why);
 void shm_protocol_error(struct shm_conn *c, const char *what);
 /* Send the due pings. If a handshake or the answer to a ping is overdue, mark the connection as
  * failed. */

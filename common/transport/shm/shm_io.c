@@ -200,11 +200,6 @@ static int shm_copy_read_bytes(struct shm_conn *c)
 	return n;
 }
 
-static void on_shm_loan_end(void *map)
-{
-	shm_map_put(map);
-}
-
 int shm_borrow(
 	struct xconn *xc, uint16_t segment, uint64_t offset, uint32_t len, struct xport_loan *ret)
 {
@@ -218,7 +213,7 @@ int shm_borrow(
 	if (rc)
 		return rc;
 	shm_counter_add(&shm_xport_of_conn(c)->cfg.counters->received_bytes, len);
-	*ret = (struct xport_loan){.mem = map->mem + offset, .end = on_shm_loan_end, .impl = map};
+	*ret = (struct xport_loan){.mem = map->mem + offset, .end = shm_map_put, .impl = map};
 	return 0;
 }
 

@@ -224,18 +224,13 @@ static void tcp_seg_del(struct xport *xp, uint16_t id)
 
 /* ---- struct tcp_xport, which the data thread uses ---- */
 
-static void tcp_conn_close_now(struct xconn *c, const char *why)
-{
-	tcp_conn_tear_down((struct tcp_conn *)c, why);
-}
-
 static void tcp_xport_destroy(struct tcp_xport *x)
 {
 	struct tcp_accepted g;
 
 	for (unsigned i = 0; i < TCP_CONNS_MAX; i++)
 		if (x->conns[i])
-			tcp_conn_tear_down(x->conns[i], "this process shuts down");
+			tcp_conn_tear_down(&x->conns[i]->base.pub, "this process shuts down");
 	tcp_free_gone(x);
 	while (handover_queue_pop(&x->shared.queue, &g))
 		tcp_refuse_socket(g.fd, REFUSED_TICKET);
@@ -261,7 +256,7 @@ static const struct xport_ops xport_ops = {
 	.send = tcp_send,
 	.send_eager = tcp_send_eager,
 	.read = tcp_start_read,
-	.close = tcp_conn_close_now,
+	.close = tcp_conn_tear_down,
 	.seg_add = tcp_seg_add,
 	.seg_del = tcp_seg_del,
 	.heard_ns = peer_last_received_ns,
@@ -306,16 +301,13 @@ static int tcp_xport_new(struct net *n, unsigned thread, const struct xport_even
 
 /* ---- the process's object ---- */
 
-static void tcp_net_destroy(struct tcp_net *net)
-{
-	tcp_listener_close(net);
-	net_fini(&net->base);
-	free(net);
-}
-
 static void tcp_close(struct net *n)
 {
-	tcp_net_destroy((struct tcp_net *)n);
+	struct tcp_net *net = (struct tcp_net *)n;
+
+	tcp_listener_close(net);
+	net_fini(n);
+	free(net);
 }
 
 static const struct net_ops net_ops = {
@@ -353,7 +345,7 @@ int tcp_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, str
 	if (!rc && cfg->is_listener)
 		rc = tcp_listener_open(net, err);
 	if (rc) {
-		tcp_net_destroy(net);
+		tcp_close(&net->base);
 		return rc;
 	}
 	*ret = &net->base;

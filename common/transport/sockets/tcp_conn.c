@@ -368,8 +368,9 @@ void tcp_doom_lost_conn(struct tcp_conn *c, int err)
 		peer_conn_doom(&c->base, "closed by the peer");
 }
 
-void tcp_conn_tear_down(struct tcp_conn *c, const char *why)
+void tcp_conn_tear_down(struct xconn *conn, const char *why)
 {
+	struct tcp_conn *c = (struct tcp_conn *)conn;
 	struct tcp_xport *x = tcp_xport_of_conn(c);
 
 	if (c->base.state == CONN_GONE)

@@ -218,9 +218,9 @@ void tcp_protocol_error(struct tcp_conn *c, const char *what);
 /* Mark the connection as failed, because its socket failed (err is an errno) or was closed by the
  * peer (err is 0). */
 void tcp_doom_lost_conn(struct tcp_conn *c, int err);
-/* Take the connection down at once: close the sockets, then run read_done of all its reads, then
+/* Implement `close` of struct xport_ops: close the sockets, then run read_done of all reads, then
  * the down callback. */
-void tcp_conn_tear_down(struct tcp_conn *c, const char *why);
+void tcp_conn_tear_down(struct xconn *conn, const char *why);
 /* Send the due pings. Mark a connection as failed if its handshake or its answer to a ping is
  * overdue. */
 void tcp_tick_all_conns(struct tcp_xport *x);
