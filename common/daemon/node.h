@@ -15,7 +15,7 @@
 #include "common/daemon/daemon.h"
 #include "common/datapath/datapath.h"
 #include "common/datapath/net_open.h"
-#include "common/transport/congestion.h"
+#include "common/transport/flow/congestion.h"
 
 /* Settings that bps-server and bps-agent have in common. Each program's struct of options begins
  * with this struct. */

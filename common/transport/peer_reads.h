@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#include "common/transport/read_window.h"
+#include "common/transport/flow/read_window.h"
 #include "common/transport/xport.h"
 
 struct peer_read {

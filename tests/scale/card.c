@@ -7,8 +7,7 @@
  * thread has had time to process them. */
 #include "tests/scale/scale.h"
 
-#define KERNEL_BYTES                                                                               \
-	(UINT32_C(64) << 10) /* value of SOCKET_AHEAD_SLOW in common/transport/socket_window.h */
+#define KERNEL_BYTES (UINT32_C(64) << 10) /* SOCKET_AHEAD_SLOW of flow/socket_window.h */
 
 static struct scale_lane *lane_of(const struct scale_item *it)
 {

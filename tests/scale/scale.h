@@ -25,8 +25,8 @@
 #include "bps-agent/core/core.h"
 #include "bps-scheduler/core/core.h"
 #include "bps-server/core/core.h"
-#include "common/transport/read_window.h"
-#include "common/transport/eager_policy.h"
+#include "common/transport/flow/eager_policy.h"
+#include "common/transport/flow/read_window.h"
 #include "common/transport/xport.h"
 
 #define US          UINT64_C(1000)

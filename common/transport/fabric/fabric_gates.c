@@ -4,7 +4,7 @@
 
 #include <rdma/fabric.h>
 
-#include "common/transport/read_window.h"
+#include "common/transport/flow/read_window.h"
 
 #define OLDEST      FI_VERSION(1, 17)
 #define SPINNING    FI_VERSION(1, 18)

@@ -48,13 +48,13 @@
 
 #include "common/base/clock.h"
 #include "common/base/error.h"
-#include "common/transport/congestion.h"
-#include "common/transport/eager_policy.h"
 #include "common/transport/fabric/fabric.h"
 #include "common/transport/fabric/fabric_gates.h"
+#include "common/transport/flow/congestion.h"
+#include "common/transport/flow/eager_policy.h"
+#include "common/transport/flow/socket_window.h"
 #include "common/transport/net_shared.h"
 #include "common/transport/peer_reads.h"
-#include "common/transport/socket_window.h"
 #include "common/wire/ticket.h"
 
 /* Largest number of connections of a data thread with any version of libfabric. conns_max of struct

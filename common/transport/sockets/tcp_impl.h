@@ -39,10 +39,10 @@
 #include <sys/socket.h>
 
 #include "common/base/clock.h"
-#include "common/transport/eager_policy.h"
+#include "common/transport/flow/eager_policy.h"
+#include "common/transport/flow/socket_window.h"
 #include "common/transport/net_shared.h"
 #include "common/transport/peer_reads.h"
-#include "common/transport/socket_window.h"
 #include "common/transport/sockets/tcp.h"
 #include "common/transport/sockets/tcp_frame.h"
 #include "common/transport/sockets/tcp_listener.h"

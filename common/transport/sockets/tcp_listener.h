@@ -8,8 +8,8 @@
 #include <sys/socket.h>
 
 #include "common/base/error.h"
+#include "common/transport/flow/congestion.h"
 #include "common/transport/net_shared.h"
-#include "common/transport/congestion.h"
 #include "common/wire/ticket.h"
 
 #define TCP_QUEUE_MAX 512 /* largest number of accepted sockets that wait for one data thread */

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "common/data/crc32c.h"
-#include "common/transport/read_window.h"
+#include "common/transport/flow/read_window.h"
 #include "tests/unit/net_rig.h"
 
 /* ---- connecting ---- */

@@ -11,7 +11,7 @@
 #include <rdma/fabric.h>
 
 #include "common/transport/fabric/fabric_gates.h"
-#include "common/transport/read_window.h"
+#include "common/transport/flow/read_window.h"
 
 static void version_too_old_is_refused_with_those_that_can_be_used(void **state)
 {

@@ -2,7 +2,7 @@
  * connections of the thread, and on the round trip times of these connections. The caller passes
  * measured times as arguments; socket_window.c sets the options of the sockets. The functions do no
  * I/O. Thread: the data thread. */
-#include "common/transport/recv_window.h"
+#include "common/transport/flow/recv_window.h"
 
 #include <limits.h>
 #include <stddef.h>

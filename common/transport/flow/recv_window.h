@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_TRANSPORT_RECV_WINDOW_H
-#define BPS_COMMON_TRANSPORT_RECV_WINDOW_H
+#ifndef BPS_COMMON_TRANSPORT_FLOW_RECV_WINDOW_H
+#define BPS_COMMON_TRANSPORT_FLOW_RECV_WINDOW_H
 /* The receive window of the sockets on which a data thread receives bytes of tensors: one value for
  * all these sockets.
  *

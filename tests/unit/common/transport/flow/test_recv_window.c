@@ -1,5 +1,5 @@
 /* The receive window of a data thread's sockets, which is chosen from measured round trips. */
-#include "common/transport/recv_window.h"
+#include "common/transport/flow/recv_window.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,11 +1,11 @@
-#ifndef BPS_COMMON_TRANSPORT_SOCKET_WINDOW_H
-#define BPS_COMMON_TRANSPORT_SOCKET_WINDOW_H
+#ifndef BPS_COMMON_TRANSPORT_FLOW_SOCKET_WINDOW_H
+#define BPS_COMMON_TRANSPORT_FLOW_SOCKET_WINDOW_H
 /* Options of the TCP sockets that carry the bytes of tensors: the receive window (recv_window.h),
  * pacing, and the limit of unsent bytes. The functions set and measure sockets, and keep no state
  * of their own. Thread: the data thread. */
 #include <stddef.h>
 
-#include "common/transport/recv_window.h"
+#include "common/transport/flow/recv_window.h"
 
 /* Values of ahead_bytes in struct xport. The kernel may hold up to this number of unsent bytes.
  * These bytes keep the link busy until the data thread wakes up. Bytes that are more urgent and are

@@ -1,6 +1,6 @@
 /* Choose the congestion control of data sockets, and set it. See congestion.h for the reasons. The
  * functions keep no state and may be called on any thread. */
-#include "common/transport/congestion.h"
+#include "common/transport/flow/congestion.h"
 
 #include <errno.h>
 #include <netinet/in.h>

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_TRANSPORT_EAGER_POLICY_H
-#define BPS_COMMON_TRANSPORT_EAGER_POLICY_H
+#ifndef BPS_COMMON_TRANSPORT_FLOW_EAGER_POLICY_H
+#define BPS_COMMON_TRANSPORT_FLOW_EAGER_POLICY_H
 /* Policy of the sending side of a connection. The policy decides whether the next offer is sent
  * together with its bytes, before the peer requests these bytes.
  *

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_TRANSPORT_READ_WINDOW_H
-#define BPS_COMMON_TRANSPORT_READ_WINDOW_H
+#ifndef BPS_COMMON_TRANSPORT_FLOW_READ_WINDOW_H
+#define BPS_COMMON_TRANSPORT_FLOW_READ_WINDOW_H
 /* The read window: the limit of the bytes that are requested and not yet received on one
  * connection. In each direction, requested bytes and bytes sent without a request share one stream.
  * With too many bytes in flight, the answer to a new request waits behind all these bytes. So the

@@ -1,11 +1,11 @@
-#ifndef BPS_COMMON_TRANSPORT_CONGESTION_H
-#define BPS_COMMON_TRANSPORT_CONGESTION_H
+#ifndef BPS_COMMON_TRANSPORT_FLOW_CONGESTION_H
+#define BPS_COMMON_TRANSPORT_FLOW_CONGESTION_H
 /* The congestion control of data sockets.
  *
  * BBR measures the minimum round trip time. For this measurement, a connection that was busy for
  * ten seconds keeps only four packets in flight for 200 ms. All connections of a data thread do so
  * at the same time. BBR also paces each connection with a timer. Our receive windows are small and
- * equal (common/transport/recv_window.h), so queues are short under any congestion control.
+ * equal (common/transport/flow/recv_window.h), so queues are short under any congestion control.
  * BBR therefore has no benefit here, only costs. BBR needs more processor time, and at 1 Gbit/s BBR
  * reduces the throughput by 4 to 7 % (docs/explanation/performance.md, point 7). */
 #include "common/base/error.h"

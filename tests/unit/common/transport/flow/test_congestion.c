@@ -1,5 +1,5 @@
 /* How the congestion control of data sockets is chosen. */
-#include "common/transport/congestion.h"
+#include "common/transport/flow/congestion.h"
 
 #include <errno.h>
 #include <netinet/in.h>

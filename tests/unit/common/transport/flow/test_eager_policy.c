@@ -1,6 +1,6 @@
 /* The policy that decides whether the bytes of an offer are sent eagerly, together with the
  * offer. */
-#include "common/transport/eager_policy.h"
+#include "common/transport/flow/eager_policy.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

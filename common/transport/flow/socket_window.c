@@ -1,5 +1,5 @@
 /* Sets and measures the receive window, pacing and the limit of unsent bytes of TCP sockets. */
-#include "common/transport/socket_window.h"
+#include "common/transport/flow/socket_window.h"
 
 #include <errno.h>
 #include <limits.h>
