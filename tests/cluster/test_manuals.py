@@ -197,6 +197,25 @@ def test_every_problem_that_bpsctl_explains_is_in_its_manual():
         )
 
 
+def test_page_of_flow_control_has_its_files_and_bounds():
+    page = (ROOT / "docs" / "explanation" / "design" / "flow-control.md").read_text()
+    files = {p.name for p in (ROOT / "common" / "transport" / "flow").glob("*.h")}
+    assert files == set(re.findall(r"`(\w+\.h)`", page))
+    sources = "".join(
+        p.read_text() for d in ("common", "bps-agent") for p in sorted((ROOT / d).rglob("*.[ch]"))
+    )
+    factors = {"": 1, " KiB": 1 << 10, " MiB": 1 << 20, " ms": 1000}
+    bounds = re.findall(r"`([A-Z_]+)` \((\d+)( \w+)?\)", page)
+    assert len(bounds) > 20
+    for name, number, unit in bounds:
+        found = re.search(rf"(?m)^#define {name}\s+(.*?)(?: /\*.*)?$", sources)
+        assert found, name
+        terms = re.sub(r"UINT\d+_C|[()]|(?<=\d)u\b", "", found[1]).split("<<")
+        value = int(terms[0]) << int(terms[1] if terms[1:] else 0)
+        factor = factors[unit] * (1000 if unit == " ms" and name.endswith("_NS") else 1)
+        assert value == int(number) * factor, f"{name} is {value}"
+
+
 def test_metrics_that_are_served_are_those_of_the_documentation(service):
     rows = re.findall(r"^\|.*", (ROOT / "docs" / "reference" / "metrics.md").read_text(), re.M)
     written = set(re.findall(r"`((?:bps|process)_[a-z_]+)", " ".join(rows)))
