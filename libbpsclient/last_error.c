@@ -5,7 +5,6 @@
 #include "libbpsclient/last_error.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -64,11 +63,8 @@ int last_error_set(int code, const char *fmt, ...)
 {
 	/* Write to a copy, because an argument may point to the sentence that is replaced */
 	struct err_text text;
-	va_list ap;
 
-	va_start(ap, fmt);
-	vsnprintf(text.s, sizeof(text.s), fmt, ap);
-	va_end(ap);
+	format_arguments(text.s, fmt);
 	*last_error_text() = text;
 	if (code == -EINVAL)
 		last_error_clear();

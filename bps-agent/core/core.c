@@ -5,8 +5,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -250,13 +248,10 @@ void agt_job_fail(struct agt_job *job, int code)
 void agt_job_fail_and_report(struct agt_job *job, int code, const char *fmt, ...)
 {
 	struct err_text err;
-	va_list ap;
 
 	if (job->failed)
 		return;
-	va_start(ap, fmt);
-	vsnprintf(err.s, sizeof(err.s), fmt, ap);
-	va_end(ap);
+	format_arguments(err.s, fmt);
 	log_limited(LOG_AS(LOG_WARN, JOB_FAILED), "job failed on this host: job=%u err=%s: %s",
 		job->id, err_str(code), err.s);
 	job->core->env.fail(job->core->env.ctx, job->id, code, err.s);

@@ -4,8 +4,6 @@
 #include "bps-agent/executor/engine.h"
 
 #include <assert.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,13 +64,10 @@ static void engine_tensor_kill(struct engine_tensor *t)
 void engine_fail(struct engine *e, int code, const char *fmt, ...)
 {
 	struct err_text text;
-	va_list ap;
 
 	if (e->failed)
 		return;
-	va_start(ap, fmt);
-	vsnprintf(text.s, sizeof(text.s), fmt, ap);
-	va_end(ap);
+	format_arguments(text.s, fmt);
 	e->failed = code;
 	for (unsigned g = 0; g < e->route.n_groups; g++)
 		if (e->cliques[g])

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,13 +154,10 @@ void executor_fail(struct executor_link *g, int code, const char *fmt, ...)
 	struct job *job = g->job;
 	bool was_used = g->state == EXECUTOR_RUNNING;
 	struct err_text text;
-	va_list ap;
 
 	if (g->state == EXECUTOR_OVER)
 		return;
-	va_start(ap, fmt);
-	vsnprintf(text.s, sizeof(text.s), fmt, ap);
-	va_end(ap);
+	format_arguments(text.s, fmt);
 	log_rated(LOG_WARN, "ending an executor that failed: job=%s pid=%d err=%s: %s",
 		job ? job->name : "-", (int)g->pid, err_str(code), text.s);
 	g->agent->executor_failures++;

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -40,11 +39,8 @@ void check_result_append(json_t *list, enum check_level level, const char *name,
 	const char *fmt, ...)
 {
 	char what[512], todo[512];
-	va_list ap;
 
-	va_start(ap, fmt);
-	vsnprintf(what, sizeof(what), fmt, ap);
-	va_end(ap);
+	format_arguments(what, fmt);
 	log_replace_unprintable(what);
 	snprintf(todo, sizeof(todo), "%s", action);
 	log_replace_unprintable(todo);

@@ -14,7 +14,6 @@
  * thread. */
 #include "bps-scheduler/core/job_end.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -50,11 +49,8 @@ void sched_job_end(struct sched_core *c, struct sched_job *j, int code,
 	const struct ctl_cause *cause, const char *fmt, ...)
 {
 	char text[CTL_TEXT_MAX + 1];
-	va_list ap;
 
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
+	format_arguments(text, fmt);
 	if (code)
 		add_first_failure(j, text, sizeof(text));
 	sched_job_set_state(c, j, JOB_ENDED, text[0] ? text : "all workers have finished");
@@ -157,11 +153,8 @@ void sched_machine_lost(struct sched_core *c, struct sched_job *j, uint32_t i, u
 {
 	struct ctl_cause cause = {rank, sched_host_of_member(c, j->members[i].agent)};
 	char text[CTL_TEXT_MAX + 1];
-	va_list ap;
 
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
+	format_arguments(text, fmt);
 	if (j->flags & JOB_SHRINK && j->n_members - j->n_left > 1) {
 		job_continue_without_member(c, j, i, text);
 		return;

@@ -3,7 +3,6 @@
 #include "bps-scheduler/core/members.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -162,11 +161,8 @@ static void refuse_member_hello(struct sched_core *c, uint32_t conn, int code, c
 {
 	struct err_text text;
 	struct ctl_msg msg = {.type = CTL_REFUSE, .refuse = {(uint32_t)-code, text.s}};
-	va_list ap;
 
-	va_start(ap, fmt);
-	vsnprintf(text.s, sizeof(text.s), fmt, ap);
-	va_end(ap);
+	format_arguments(text.s, fmt);
 	log_rated(LOG_AS(LOG_WARN, REFUSED), "refused a member: %s", text.s);
 	c->env.send(c->env.ctx, conn, &msg);
 	sched_conn_drop(c, conn, "refused");

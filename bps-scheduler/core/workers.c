@@ -5,7 +5,6 @@
 #include "bps-scheduler/core/workers.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,11 +79,8 @@ static void join_refuse(const struct join_request *in, int code, const char *fmt
 	char text[CTL_TEXT_MAX + 1];
 	struct ctl_msg msg = {.type = CTL_JOINED,
 		.joined = {in->msg->seq, (uint32_t)-code, text, CTL_NO_ID, CTL_NO_ID}};
-	va_list ap;
 
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
+	format_arguments(text, fmt);
 	log_limited(LOG_AS(LOG_INFO, WORKER_REFUSED), "worker refused: %s agent=%s pid=%u", text,
 		in->m->name, in->msg->pid);
 	sched_send_message(in->c, in->m, &msg);

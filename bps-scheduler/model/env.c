@@ -3,8 +3,6 @@
  * durable and the data path does not need the scheduler. All tables are bounded. */
 #include "bps-scheduler/model/env.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,13 +51,10 @@ void sched_report_event(struct sched_core *c, enum sched_event_kind kind, const 
 {
 	char text[SCHED_EVENT_BYTES];
 	struct sched_event e = {kind, c->tx_view ? c->tx_view : c->view, text};
-	va_list ap;
 
 	if (!c->env.event)
 		return;
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
+	format_arguments(text, fmt);
 	c->env.event(c->env.ctx, &e);
 }
 

@@ -1,7 +1,6 @@
 /* Finds the problems of the cluster in the core's state, and derives the health from them. This
  * file changes nothing; findings.c adds the problems found by probes. All functions run on the
  * core's thread. */
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,11 +40,8 @@ void status_add_problem(json_t *list, const char *code, bool is_error, const cha
 	const struct explanation *e = explanation_find(code);
 	char subject[CTL_JOB_NAME_MAX + 32], what[1024], see[64];
 	json_t *o = json_object();
-	va_list ap;
 
-	va_start(ap, fmt);
-	vsnprintf(what, sizeof(what), fmt, ap);
-	va_end(ap);
+	format_arguments(what, fmt);
 	snprintf(subject, sizeof(subject), "%s%s%s", kind, *name ? " " : "", name);
 	snprintf(see, sizeof(see), "bpsctl explain %s", code);
 	status_put_str(o, "code", code);

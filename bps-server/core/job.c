@@ -1,8 +1,6 @@
 /* Finds jobs and partitions by the numbers in messages, and records the failure of a job. */
 #include "bps-server/core/job.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 struct srv_job *srv_job_find(struct srv_core *core, uint32_t id)
@@ -27,14 +25,11 @@ struct srv_part *srv_part_find(const struct srv_job *job, uint32_t tensor, uint3
 void srv_job_fail(struct srv_core *core, struct srv_job *job, int code, const char *fmt, ...)
 {
 	struct err_text err;
-	va_list ap;
 
 	if (job->has_failed)
 		return;
 	job->has_failed = true;
-	va_start(ap, fmt);
-	vsnprintf(err.s, sizeof(err.s), fmt, ap);
-	va_end(ap);
+	format_arguments(err.s, fmt);
 	job->fail_code = code;
 	job->fail_text = strdup(err.s);
 	core->env.fail(core->env.ctx, job->id, code, err.s);

@@ -1,7 +1,6 @@
 #include "common/base/error.h"
 
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -44,12 +43,9 @@ const char *err_name(int code)
 
 int err_set(struct err_text *err, int code, const char *fmt, ...)
 {
-	va_list ap;
 
 	if (!err)
 		return code;
-	va_start(ap, fmt);
-	vsnprintf(err->s, sizeof(err->s), fmt, ap);
-	va_end(ap);
+	format_arguments(err->s, fmt);
 	return code;
 }

@@ -6,6 +6,8 @@
  *
  * An error that a person will read also has a text: struct err_text. The function that detects the
  * error writes the text: what failed, on what object, why, and what to do next. */
+#include <stdarg.h>
+#include <stdio.h>
 
 #define BPS_ERRORS(X)                                                                              \
 	X(BPS_ETIMEDOUT, 10001, "timed out")                                                       \
@@ -68,4 +70,15 @@ const char *err_name(int code);
  * does not fit is cut. err may be NULL. */
 int err_set(struct err_text *err, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
+
+/* Write the variable arguments of the calling function to the array `buf`, in the format of `fmt`,
+ * its last named parameter. A text that does not fit is cut. */
+#define format_arguments(buf, fmt)                                                                 \
+	do {                                                                                       \
+		va_list ap;                                                                        \
+                                                                                                   \
+		va_start(ap, fmt);                                                                 \
+		vsnprintf(buf, sizeof(buf), fmt, ap);                                              \
+		va_end(ap);                                                                        \
+	} while (0)
 #endif

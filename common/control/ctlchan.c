@@ -7,8 +7,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -65,15 +63,11 @@ static bool chan_is_established(const struct ctlchan *c)
 void chan_fail(struct ctlchan *c, const char *fmt, ...)
 {
 	bool is_stranger = c->state == HANDSHAKE || c->state == UNTRUSTED;
-	va_list ap;
 
 	if (c->state == DEAD)
 		return;
-	if (c->state != FLUSHING) {
-		va_start(ap, fmt);
-		vsnprintf(c->reason, sizeof(c->reason), fmt, ap);
-		va_end(ap);
-	}
+	if (c->state != FLUSHING)
+		format_arguments(c->reason, fmt);
 	if (c->listener && is_stranger)
 		listen_log_refusal(c->listener, c);
 	chan_change_state(c, DEAD, c->reason);
@@ -535,13 +529,10 @@ int ctlchan_send(struct ctlchan *c, uint16_t type, const void *body, size_t n_bo
 void ctlchan_close(struct ctlchan *c, const char *fmt, ...)
 {
 	char reason[ERR_TEXT_BYTES];
-	va_list ap;
 
 	if (c->state == FLUSHING || c->state == DEAD)
 		return;
-	va_start(ap, fmt);
-	vsnprintf(reason, sizeof(reason), fmt, ap);
-	va_end(ap);
+	format_arguments(reason, fmt);
 	if (!chan_is_established(c)) {
 		chan_fail(c, "%s", reason);
 		return;

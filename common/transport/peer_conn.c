@@ -3,8 +3,6 @@
 #include "common/transport/peer_conn.h"
 
 #include <assert.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "common/base/log.h"
@@ -123,13 +121,10 @@ void peer_conn_heard(struct peer_conn *c)
 
 void peer_conn_doom(struct peer_conn *c, const char *fmt, ...)
 {
-	va_list ap;
 
 	if (c->state == CONN_DOOMED || c->state == CONN_GONE || c->state == CONN_FREE)
 		return;
-	va_start(ap, fmt);
-	vsnprintf(c->why, sizeof(c->why), fmt, ap);
-	va_end(ap);
+	format_arguments(c->why, fmt);
 	peer_conn_set_state(c, CONN_DOOMED, c->why);
 }
 

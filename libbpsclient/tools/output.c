@@ -4,11 +4,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/error.h"
 #include "common/os/limits.h"
 
 #define TAIL_BYTES 4096
@@ -21,11 +21,8 @@ static const struct output_stream *unfinished;
 void output_print_message(const char *fmt, ...)
 {
 	char line[1024];
-	va_list ap;
 
-	va_start(ap, fmt);
-	vsnprintf(line, sizeof(line), fmt, ap);
-	va_end(ap);
+	format_arguments(line, fmt);
 	if (unfinished)
 		dprintf(unfinished->to, "\n");
 	unfinished = NULL;

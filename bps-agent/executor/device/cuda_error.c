@@ -2,9 +2,6 @@
  * the executor's. */
 #include "bps-agent/executor/device/cuda_impl.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-
 /* Result codes of the driver, each with its device error and a hint for the operator. Code 35
  * belongs to the CUDA runtime, which reports this code when the driver is too old. A code that is
  * not in the table becomes DEVICE_LOST, because the state of the process is unknown. */
@@ -92,13 +89,4 @@ int cuda_check_result(struct device *dev, CUresult r, const char *what)
 	if (rc == DEVICE_LOST)
 		cuda_device_of_base(dev)->is_lost = true;
 	return rc;
-}
-
-void cuda_set_error_text(struct device *dev, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(dev->why.s, sizeof(dev->why.s), fmt, ap);
-	va_end(ap);
 }

@@ -70,9 +70,7 @@ int cuda_convert_result(CUresult r, struct err_text *why, const char *what);
 int cuda_check_result(struct device *dev, CUresult r, const char *what);
 /* Report a failure that this back-end has detected. Set dev->why, and return the argument `code`.
  * cuda_refuse is a macro, because static analysis of a single file must know the returned value. */
-#define cuda_refuse(dev, code, ...) (cuda_set_error_text(dev, __VA_ARGS__), (code))
-void cuda_set_error_text(struct device *dev, const char *fmt, ...)
-	__attribute__((format(printf, 2, 3)));
+#define cuda_refuse(dev, code, ...) ((void)err_set(&(dev)->why, code, __VA_ARGS__), (code))
 
 /* cuda.c: make a GPU's context current. Creates the context if there is none. Errors:
  * DEVICE_LOST. */

@@ -12,7 +12,8 @@ struct cuda_mem *cuda_mem_new(struct device *dev, int gpu, enum cuda_mem_kind ki
 	struct cuda_mem *m = calloc(1, sizeof(*m));
 
 	if (!m) {
-		cuda_set_error_text(dev, "out of memory for the description of device memory");
+		err_set(&dev->why, DEVICE_NOMEM,
+			"out of memory for the description of device memory");
 		return NULL;
 	}
 	m->base.dev = dev;

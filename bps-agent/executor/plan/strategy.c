@@ -3,7 +3,6 @@
 #include "bps-agent/executor/plan/strategy.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -326,56 +325,45 @@ static void strategy_collect_facts(struct facts *f, const struct transfer_plan *
 	f->is_linked = label_connected_gpus(f->t, p, false, labels) == 1;
 }
 
-static void plan_set_reason(struct transfer_plan *p, const char *fmt, ...)
-	__attribute__((format(printf, 2, 3)));
-static void plan_set_reason(struct transfer_plan *p, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(p->why, sizeof(p->why), fmt, ap);
-	va_end(ap);
-}
-
 static enum strategy strategy_choose_by_rule(
 	struct transfer_plan *p, const struct facts *f, unsigned n_groups)
 {
 	unsigned n = p->n_gpus;
 
 	if (n == 1) {
-		plan_set_reason(p, "there is one GPU");
+		snprintf(p->why, sizeof(p->why), "there is one GPU");
 		return STRATEGY_COPY;
 	}
 	if (f->has_mig) {
-		plan_set_reason(
-			p, "parts of a GPU (MIG) cannot copy to each other, so the processor sums");
+		snprintf(p->why, sizeof(p->why),
+			"parts of a GPU (MIG) cannot copy to each other, so the processor sums");
 		return STRATEGY_COPY;
 	}
 	if (f->is_linked && f->n_with_card && f->n_without_card) {
-		plan_set_reason(p,
+		snprintf(p->why, sizeof(p->why),
 			"NVLink joins the %u GPUs, and %u of their %u uplinks have no network "
 			"card: GPUs on these uplinks copy",
 			n, f->n_without_card, f->n_with_card + f->n_without_card);
 		return STRATEGY_ROOTS;
 	}
 	if (f->is_linked) {
-		plan_set_reason(p,
+		snprintf(p->why, sizeof(p->why),
 			"NVLink joins the %u GPUs, and all or none of their uplinks have a network "
 			"card",
 			n);
 		return STRATEGY_RS_AG;
 	}
 	if (!f->has_tree) {
-		plan_set_reason(p,
+		snprintf(p->why, sizeof(p->why),
 			"neither a PCI tree (a virtual machine?) nor NVLink is visible, so "
 			"the processor sums");
 		return STRATEGY_COPY;
 	}
 	if (n_groups == 1) {
-		plan_set_reason(p, "the %u GPUs share one uplink", n);
+		snprintf(p->why, sizeof(p->why), "the %u GPUs share one uplink", n);
 		return STRATEGY_RS_AG;
 	}
-	plan_set_reason(p,
+	snprintf(p->why, sizeof(p->why),
 		"the %u GPUs have %u uplinks and no NVLink between the uplinks, so GPUs copy "
 		"only within an uplink",
 		n, n_groups);
@@ -421,7 +409,7 @@ static void plan_build_steps(struct transfer_plan *p, const struct facts *f)
 			return;
 		p->n_groups = 0;
 		p->strategy = STRATEGY_COPY;
-		plan_set_reason(p,
+		snprintf(p->why, sizeof(p->why),
 			"the sizes of the groups of GPUs are too unequal for equal shares of a "
 			"tensor, so the processor sums");
 		plan_make_copy(p, f->t);
@@ -457,13 +445,13 @@ static int strategy_choose_and_build(
 				"gpu-strategy to 'ce' or 'copy'",
 				strategy_words[want]);
 		if (want != s)
-			plan_set_reason(
-				p, "set by gpu-strategy; auto would choose %s", strategy_words[s]);
+			snprintf(p->why, sizeof(p->why),
+				"set by gpu-strategy; auto would choose %s", strategy_words[s]);
 		p->is_forced = true;
 		s = want;
 	} else if (needs_collectives(s, p->n_gpus, n_groups) && !f->ask->has_collectives) {
 		s = f->can_reach ? STRATEGY_CE : STRATEGY_COPY;
-		plan_set_reason(p, "NCCL cannot be used, so the processor sums%s",
+		snprintf(p->why, sizeof(p->why), "NCCL cannot be used, so the processor sums%s",
 			s == STRATEGY_CE ? ", and GPUs copy the shares among themselves" : "");
 	}
 	p->strategy = s;

@@ -1,17 +1,12 @@
 #include "bps-scheduler/bpsctl/paths/path_text.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 static void __attribute__((format(printf, 3, 4)))
 fill(struct path_text *ret, const char *action, const char *fmt, ...)
 {
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(ret->what, sizeof(ret->what), fmt, ap);
-	va_end(ap);
+	format_arguments(ret->what, fmt);
 	snprintf(ret->action, sizeof(ret->action), "%s", action);
 }
 
