@@ -201,7 +201,8 @@ everything:
 .PHONY: everything
 
 # Target `matrix` injects every kind of fault into real processes of every kind. The target needs
-# root, because it makes network namespaces.
+# root, because it makes network namespaces. With FM_TYPE=q8 or q4 in the environment, the tensors
+# of its jobs are blocks.
 REPEAT	?= 20
 SHARD	?= 1/1
 MATRIX_MINUTES ?= 55

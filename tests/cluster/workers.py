@@ -415,6 +415,45 @@ def stranded(go, told, n_elems=1000):
     return text
 
 
+class Wholes:
+    """Inputs and sums of a steady job: 64-bit integers."""
+
+    dtype = "i64"
+
+    def __init__(self, n_elems, seed):
+        self.n = n_elems
+        self.base = np.random.default_rng(seed).integers(-1000, 1000, n_elems)
+
+    def fill(self, tensor, rank, step):
+        tensor.input[:] = self.base * (rank + 1) + step
+
+    def sum(self, ranks, step):
+        """Return the sum of the inputs of some ranks."""
+        return self.base * sum(r + 1 for r in ranks) + len(ranks) * step
+
+    def output(self, tensor):
+        return tensor.output
+
+
+class Blocks:
+    """Inputs and sums of a steady job: multiples of integers that blocks represent exactly. Each
+    block has the largest integer of its type, so its scale is the factor of the multiples."""
+
+    def __init__(self, dtype, n_elems):
+        self.dtype, self.n = dtype, 8 * n_elems  # of the size of n_elems i64, or a little less
+        self.base = (np.arange(self.n + 7) % 7 + {"q8": 121, "q4": 1}[dtype]).astype(np.float32)
+
+    def fill(self, tensor, rank, step):
+        tensor.fill(self.base[step % 7 :][: self.n], rank + 1)
+
+    def sum(self, ranks, step):
+        """Return the sum of the inputs of some ranks."""
+        return self.base[step % 7 :][: self.n] * np.float32(sum(r + 1 for r in ranks))
+
+    def output(self, tensor):
+        return tensor.read()
+
+
 def steady(
     stop,
     progress,
@@ -429,6 +468,7 @@ def steady(
     slow_rank=None,
     hungry_rank=None,
     lost_rank=None,
+    dtype="i64",
 ):
     """Run rounds and check every sum until the file `stop` appears, or until the job fails.
 
@@ -439,7 +479,7 @@ def steady(
 
     faults: for each rank, the value of BPS_FAULTS. Rank slow_rank pauses ten times as long as the
     other ranks. Rank hungry_rank allocates memory as long as the file `stop`.eat exists. The sums
-    may lack the contribution of lost_rank.
+    may lack the contribution of lost_rank. dtype: i64, q8 or q4.
     """
     rank = os.environ["BPS_RANK"]
     if faults and rank in faults:
@@ -447,20 +487,19 @@ def steady(
     eaten = []
     r, longest, longest_at, code, text, failed_at = 0, 0.0, 0.0, 0, "", 0.0
     end = time.monotonic() + seconds
-    base = np.random.default_rng(seed).integers(-1000, 1000, n_elems)
+    values = Wholes(n_elems, seed) if dtype == "i64" else Blocks(dtype, n_elems)
     start = time.monotonic()
     try:
         with bps.open(**(options or {})) as job:
             pid_file = f"{progress}-{job.rank}"
-            data = job.declare_group([(f"data{i}", "i64", n_elems) for i in range(n_tensors)])
+            data = job.declare_group([(f"data{i}", dtype, values.n) for i in range(n_tensors)])
             votes = job.declare("votes", "i64", 1)
-            size = job.size
-            ranks = size * (size + 1) // 2
+            ranks = set(range(job.size))
             over = False
             while not over:
                 r += 1
                 for i, t in enumerate(data):
-                    t.input[:] = base * (job.rank + 1) + r * (i + 1)
+                    values.fill(t, job.rank, r * (i + 1))
                 votes.input[:] = job.rank == 0 and (os.path.exists(stop) or time.monotonic() > end)
                 start = time.monotonic()
                 job.push_pull([*data, votes])
@@ -469,13 +508,13 @@ def steady(
                 if r > 1 and took > longest:  # round 1 places partitions, so it is slow
                     longest, longest_at = took, start
                 for i, t in enumerate(data):
-                    want = base * ranks + size * r * (i + 1)
+                    want, got = values.sum(ranks, r * (i + 1)), values.output(t)
                     # In one round, some partitions may contain lost_rank's contribution and others
                     # may lack it.
                     if lost_rank is not None:
-                        without = want - base * (lost_rank + 1) - r * (i + 1)
-                        want = np.where(t.output == without, without, want)
-                    assert np.array_equal(t.output, want), f"WRONG SUM: round {r} tensor {i}"
+                        without = values.sum(ranks - {lost_rank}, r * (i + 1))
+                        want = np.where(got == without, without, want)
+                    assert np.array_equal(got, want), f"WRONG SUM: round {r} tensor {i}"
                 with open(pid_file + ".new", "w", encoding="ascii") as f:
                     f.write(str(r))
                 os.rename(pid_file + ".new", pid_file)

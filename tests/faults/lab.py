@@ -487,6 +487,7 @@ class Steady:
         self.stop_file = cluster.dir / f"stop-{self.n_jobs}"
         self.progress = cluster.dir / f"rounds-{self.n_jobs}"
         env = args.pop("env", None)
+        args.setdefault("dtype", os.environ.get("FM_TYPE") or "i64")  # make matrix FM_TYPE=q8
         self.faults = args.get("faults") or {}
         self.workers = cluster.start_job(
             "steady",
