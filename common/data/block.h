@@ -18,8 +18,8 @@
  *
  * Encode: m is the largest absolute value of the block. The scale of q8 and q4 is m / 127 and
  * m / 7, the scale of sign is the mean of the absolute values; each is truncated to 16, 8 and 12
- * significant bits. The integer is value / scale, rounded to nearest, ties to even. If m is less
- * than 2^-119, the scale and all integers are 0. If m is not finite, the scale is a NaN and all
+ * significant bits. The integer is value / scale, rounded to nearest, ties to even. A scale of less
+ * than 2^-126 becomes 0, and so do all integers. If m is not finite, the scale is a NaN and all
  * integers are 0, so that all values of the block are NaN.
  *
  * Decode: the product of a scale, which has few bits, and an integer is exact. So it makes no

@@ -59,7 +59,7 @@ struct block_layout {
 #define WORDS_MAX    64
 #define VALUES_MAX   1024
 #define SOURCES_MAX  4           /* sources that one loop over an accumulator adds */
-#define LEAST_BITS   0x04000000u /* 2^-119, so that the scale is not subnormal */
+#define LEAST_BITS   0x00800000u /* 2^-126, the smallest normal number */
 #define F32_INF_BITS 0x7f800000u
 #define F32_NAN_BITS 0x7fc00000u
 #define AHEAD_BYTES  1024 /* distance of prefetches; 512 and 2048 gained less (AVX2, from memory) */
@@ -268,18 +268,18 @@ INLINE bool block_encode_one(
 	const float top = l.bits == 1 ? 1 : (float)((1 << (l.bits - 1)) - 1);
 	uint32_t largest = block_largest_bits(l, values), scale;
 
-	if (largest < LEAST_BITS || largest >= F32_INF_BITS) {
-		memset(block, 0, layout_bytes(l));
-		if (largest >= F32_INF_BITS)
-			block_store_scale(l, block, F32_NAN_BITS);
-		return largest < F32_INF_BITS;
-	}
 	if (l.bits == 1)
 		scale = f32_bits(block_mean(l, values));
 	else
 		scale = f32_bits(f32_from_bits(largest) / top);
 	/* A mean of the largest numbers may be rounded up to infinity. */
 	scale = (scale < F32_INF_BITS ? scale : F32_INF_BITS - 1) & l.scale_mask;
+	if (scale < LEAST_BITS || largest >= F32_INF_BITS) {
+		memset(block, 0, layout_bytes(l));
+		if (largest >= F32_INF_BITS)
+			block_store_scale(l, block, F32_NAN_BITS);
+		return largest < F32_INF_BITS;
+	}
 	block_store_scale(l, block, scale);
 	block_store_fields(l, block, values, 1 / f32_from_bits(scale));
 	return true;

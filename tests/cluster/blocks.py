@@ -8,7 +8,7 @@ LAYOUTS = {
     "q4": (64, 8, 4, 2, 0xFFFF0000),
     "sign": (1024, 32, 1, 4, 0xFFFFF000),
 }
-LEAST = np.float32(2.0**-119)
+LEAST = np.float32(2.0**-126)
 
 
 def mean_of_sizes(blocks):
@@ -33,8 +33,10 @@ def encode(dtype, x):
     largest = np.abs(blocks).max(axis=1)
     top = np.float32(2 ** (bits - 1) - 1)
     scale = mean_of_sizes(blocks) if bits == 1 else largest / top
+    scale = np.minimum(scale, np.finfo(np.float32).max)
     scale = (scale.view(np.uint32) & np.uint32(mask)).view(np.float32)
-    is_nan, is_zero = ~np.isfinite(largest), largest < LEAST
+    is_nan = ~np.isfinite(largest)
+    is_zero = ~is_nan & (scale < LEAST)
     with np.errstate(all="ignore"):
         if bits == 1:
             q = np.signbit(blocks).astype(np.uint32)

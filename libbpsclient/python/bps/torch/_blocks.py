@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 INF_BITS, NAN_BITS = 0x7F800000, 0x7FC00000
-LEAST = 2.0**-119  # blocks whose values are all smaller become zero
+LEAST_BITS = 0x00800000  # 2^-126: blocks of a smaller scale become zero
 
 
 class Layout(NamedTuple):
@@ -68,7 +68,8 @@ def encode(kind: str, values: torch.Tensor) -> torch.Tensor:
     scale = _mean_size(fields) if layout.bits == 1 else largest / (2 ** (layout.bits - 1) - 1)
     bits = torch.where(largest.isfinite(), scale.view(torch.int32), 0)
     bits = bits.clamp(max=INF_BITS - 1) >> layout.dropped << layout.dropped
-    is_zero, is_nan = largest < LEAST, ~largest.isfinite()
+    is_nan = ~largest.isfinite()
+    is_zero = (bits < LEAST_BITS) & ~is_nan
     if layout.bits == 1:
         q = (fields.view(torch.int32) < 0).to(torch.int32)
     else:
