@@ -11,6 +11,7 @@ printed ratio is the median of the ratios of the single rounds. Groups:
     shaped     4 workers on 4 agents, 4 servers, hosts with cards of 1 Gbit/s (needs root)
     overlap    2 workers on 2 agents, 2 servers, the same cards; layers sleep as long as a GPU would
                compute: ResNet-50 with the optimizer, VGG-16 with and without cross_barrier
+    blocks     as `shaped`: gradients as int8, beside f32 and beside DDP's hook of bf16
     hooks      time that the hooks add to a step of 161 tiny parameters
     start      2 workers on 2 agents: declaration of all gradients, broadcast of all parameters;
                import of bps. Each round has a new cluster.
@@ -52,6 +53,7 @@ VGG_BARS = {2.3: None, 4.2: 0.85}
 FORMS = ("ddp", "ddp-views", "hook", "hook-views", "backend", "backend-views", "optimizer")
 # Forms of the group `shaped`. With all of FORMS, four workers would need more than 24 GiB.
 SHAPED_FORMS = ("ddp", "ddp-views", "hook-views", "backend-views", "optimizer")
+BLOCK_FORMS = ("ddp-bf16", "optimizer", "optimizer-int8", "optimizer-int4")
 BARS = {
     "loopback": {"optimizer": 0.6, "hook": 0.75, "backend": 0.8},
     "shaped": {"optimizer": 0.72, "hook": 0.72, "backend": 0.72},
@@ -104,9 +106,10 @@ def make_model(counts: list[int], forward_s: float = 0.0, backward_s: float = 0.
 
 
 def make_step(form: str, model: Any, group: Any, **options: Any) -> Callable[[], None]:
-    """Return a function that runs a training step. `form` is one of FORMS, or 'none'. With 'none',
-    the step exchanges nothing."""
+    """Return a function that runs a training step. `form` is one of FORMS or BLOCK_FORMS, or
+    'none'. With 'none', the step exchanges nothing."""
     import torch
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
     from torch.nn.parallel import DistributedDataParallel
 
     import bps.torch
@@ -118,8 +121,9 @@ def make_step(form: str, model: Any, group: Any, **options: Any) -> Callable[[],
             pass
 
     optimizer = Idle(model.parameters(), lr=0.1)
-    kind, _, views = form.partition("-")
+    kind, _, way = form.partition("-")
     if kind == "optimizer":
+        options["compression"] = getattr(bps.torch.Compression, way or "none")
         optimizer = bps.torch.DistributedOptimizer(
             optimizer, list(model.named_parameters()), **options
         )
@@ -127,8 +131,10 @@ def make_step(form: str, model: Any, group: Any, **options: Any) -> Callable[[],
         model = DistributedDataParallel(
             model,
             process_group=group if kind == "backend" else None,
-            gradient_as_bucket_view=bool(views),
+            gradient_as_bucket_view=way == "views",
         )
+        if way == "bf16":
+            model.register_comm_hook(None, default_hooks.bf16_compress_hook)
         if kind == "hook":
             model.register_comm_hook(bps.torch.HookState(), bps.torch.ddp_hook)
     x = torch.zeros(1, requires_grad=True)
@@ -157,7 +163,7 @@ def steps_of_forms(args: argparse.Namespace, counts: list[int], group: Any) -> I
     """For each round, yield {form: median duration of a step, in milliseconds}."""
     import bps.torch
 
-    names = SHAPED_FORMS if args.worker == "shaped" else FORMS
+    names = {"shaped": SHAPED_FORMS, "blocks": BLOCK_FORMS}.get(args.worker, FORMS)
     if args.forms:
         names = args.forms.split(",")
     forms = {f: make_step(f, make_model(counts), group) for f in ("none", *names)}
@@ -244,6 +250,7 @@ def start(args: argparse.Namespace, counts: list[int], group: Any) -> Iterator[A
 MEASURES = {
     "loopback": steps_of_forms,
     "shaped": steps_of_forms,
+    "blocks": steps_of_forms,
     "overlap": steps_of_overlap,
     "start": start,
     "hooks": hooks,
@@ -353,6 +360,18 @@ def rows_of_forms(group: str, rounds: list[dict[str, float]]) -> Iterator[Row]:
         yield row(what, f"<= {bar}", ratios, lambda x, bar=bar: x <= bar)
 
 
+def rows_of_blocks(rounds: list[dict[str, float]]) -> Iterator[Row]:
+    """Yield the rows of the group `blocks`."""
+    for form in ("none", *BLOCK_FORMS):
+        yield row(f"blocks: {form}, ms a step", "", [r[form] for r in rounds], None)
+    for other, what, bar in (
+        ("optimizer", "without compression", 0.35),
+        ("ddp-bf16", "DDP + Gloo with its hook of bf16", 0.5),
+    ):
+        ratios = [r["optimizer-int8"] / r[other] for r in rounds]
+        yield row(f"blocks: int8 over {what}", f"<= {bar}", ratios, lambda x, bar=bar: x <= bar)
+
+
 def rows_of_overlap(args: argparse.Namespace) -> Iterator[Row]:
     """Measure the forms of the group `overlap`, and yield their rows."""
     counts = sizes("resnet50")
@@ -425,6 +444,8 @@ def report(args: argparse.Namespace) -> list[Row]:
             lines += rows_of_forms(group, measure(args, group, "resnet50", n, rate))
             if args.old and group == "loopback":
                 lines += rows_of_old(args)
+        elif group == "blocks":
+            lines += rows_of_blocks(measure(args, group, "resnet50", 4, RATE))
         elif group == "overlap":
             lines += rows_of_overlap(args)
         elif group == "hooks":
@@ -451,7 +472,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("build", type=Path)
-    parser.add_argument("--only", default="loopback,hooks,start,shaped,overlap", metavar="GROUPS")
+    parser.add_argument(
+        "--only", default="loopback,hooks,start,shaped,blocks,overlap", metavar="GROUPS"
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=5, help="steps of each form in a round")
     parser.add_argument("--old", type=Path, help="build folder of the build to compare with")
