@@ -3,6 +3,7 @@
 import gc
 import re
 
+import coded
 import jax
 import jax.numpy as jnp
 import jobs
@@ -296,6 +297,51 @@ def test_compression_changes_the_type_on_the_wire_only(mode, kind):
         mode, lambda x: bps.push_pull(x, bps.Sum, compression=kind), jnp.full(8, 0.5 + bps.rank())
     )
     assert out.dtype == jnp.float32 and near(out, total(lambda r: 0.5 + r))
+
+
+BLOCKS = pytest.mark.parametrize(("compression", "levels"), coded.KINDS)
+
+
+@MODES
+@BLOCKS
+def test_large_arrays_are_sent_in_blocks(mode, compression, levels):
+    x = jnp.asarray(coded.values(bps.rank(), (200, 100)))
+    tree = {"w": x, "h": x.astype("bfloat16"), "b": jnp.full(5, 1.0 * bps.rank())}
+    for name in (None, f"blocks.{levels}"):
+        out = run(mode, lambda t: bps.push_pull(t, name=name, compression=compression), tree)
+        coded.check(out["w"], levels)
+        assert out["h"].dtype == "bfloat16" and near(out["h"], coded.mean(x.shape), 2 / levels)
+        assert near(out["b"], sum(ranks()) / bps.size())
+
+
+@BLOCKS
+def test_an_optimizer_sends_blocks_with_residuals(compression, levels):
+    kind = compression.with_residual()
+    optimizer = bps.DistributedOptimizer(optax.sgd(1.0), name=f"ef{levels}", compression=kind)
+    params = {"w": jnp.zeros(coded.N), "b": jnp.zeros(3)}
+    state = optimizer.init(params)
+    grads = {"w": jnp.asarray(coded.values(bps.rank())), "b": jnp.ones(3)}
+    update = jax.jit(optimizer.update)
+    steps = []
+    for _ in range(8):
+        updates, state = update(grads, state)
+        steps.append(-np.asarray(updates["w"], "f8"))
+        assert near(updates["b"], -1)
+    coded.check(steps[0], levels)
+    errors = [np.abs(g - coded.mean()).mean() for g in (steps[0], sum(steps) / 8)]
+    assert errors[1] < errors[0]
+    coded.check_residual(f"ef{levels}", levels)
+
+
+@MODES
+def test_blocks_are_refused_where_they_make_no_sense(mode):
+    x = jnp.zeros(coded.N)
+    with pytest.raises(Exception, match="max needs the values themselves"):
+        kind = bps.Compression.int8
+        jax.block_until_ready(run(mode, lambda x: bps.push_pull(x, bps.Max, compression=kind), x))
+    with pytest.raises(Exception, match="needs the argument name"):
+        kind = bps.Compression.int4.with_residual()
+        jax.block_until_ready(run(mode, lambda x: bps.push_pull(x, compression=kind), x))
 
 
 @MODES

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 
+import coded
 import jobs
 import keras
 import numpy as np
@@ -71,6 +72,11 @@ def fit(model, rows=slice(None), epochs=5, callbacks=(), batch_size=24, **option
 
 def near(a, b, tolerance=1e-6):
     return all(np.allclose(x, y, rtol=0, atol=tolerance) for x, y in zip(a, b))
+
+
+def same_bytes(array):
+    all_ = bps.allgather_object(array.tobytes())
+    return all_.count(all_[0]) == bps.size()
 
 
 def same_everywhere(model):
@@ -212,6 +218,56 @@ def test_half_precision_on_the_wire_keeps_workers_the_same(kind):
     fit(model, mine())
     fit(alone)
     assert same_everywhere(model) and near(model.get_weights(), alone.get_weights(), 1e-2)
+
+
+@pytest.mark.parametrize(("compression", "levels"), coded.KINDS)
+def test_large_gradients_are_sent_in_blocks(compression, levels):
+    value = coded.values(bps.rank(), (200, 100))
+    coded.check(bps.allreduce(value, compression=compression), levels)
+
+    def made():
+        model = keras.Sequential(
+            [keras.Input((6,)), keras.layers.Dense(3000, "relu"), keras.layers.Dense(3)]
+        )
+        rng = np.random.RandomState(1)
+        model.set_weights([0.1 * rng.randn(*w.shape) for w in model.get_weights()])
+        return model
+
+    kind = compression.with_residual()
+    models = [made() for _ in range(bps.size() + 2)]
+    model, alone, *parts = models
+    model.compile(bps.DistributedOptimizer(keras.optimizers.SGD(1.0), compression=kind), "mse")
+    for one in (alone, *parts):
+        one.compile(keras.optimizers.SGD(1.0), "mse")
+    before = alone.get_weights()
+    fit(model, mine(), epochs=1)
+    fit(alone, epochs=1)
+    for r, one in enumerate(parts):
+        fit(one, slice(r * 24 // bps.size(), (r + 1) * 24 // bps.size()), epochs=1)
+    assert same_everywhere(model)
+    largest = [
+        max(np.abs(one.get_weights()[i] - w).max() for one in parts) for i, w in enumerate(before)
+    ]
+    for got, want, most in zip(model.get_weights(), alone.get_weights(), largest):
+        error = np.abs(got - want).max()
+        assert error <= coded.bound(levels, most) + 1e-5
+        assert (error > 1e-5) == (got.nbytes >= 1 << 16), "the wrong gradients are coded"
+    coded.check_residual("grad", levels / largest[0])
+
+
+def test_signs_are_sent_if_each_machine_has_one_worker():
+    options = {"name": "sign", "compression": bps.Compression.sign}
+    if coded.shares_a_machine():
+        with pytest.raises(ValueError, match=r"use Compression\.int4"):
+            bps.allreduce(np.ones(coded.N, "f4"), **options)
+        return
+    value = np.where(coded.values(bps.rank()) < 0, -2, 2).astype("f4")
+    out = bps.allreduce(value, **options)
+    is_alike = np.prod([np.sign(coded.values(r)) for r in ranks()], 0) > 0
+    # Where two workers have the same sign, the mean is 2, else 0. So the blocks of the result have
+    # the mean absolute value.
+    assert (np.sign(out) == np.sign(value))[is_alike].all()
+    assert same_bytes(out) and np.abs(out).mean() == pytest.approx(2 * is_alike.mean(), rel=0.1)
 
 
 def test_a_sum_of_gradients_is_not_divided():

@@ -3,6 +3,7 @@
 import importlib.util
 import re
 
+import coded
 import jobs
 import mxnet as mx
 import numpy as np
@@ -11,6 +12,7 @@ from mxnet import autograd, gluon
 
 import bps.mxnet as bps
 from bps import _group
+from bps.mxnet import _ops
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -287,6 +289,61 @@ def test_bfloat16_on_the_wire_needs_ml_dtypes():
     else:
         out = bps.allreduce(value, op=bps.Sum, compression=bps.Compression.bf16)
         assert out.dtype == np.float32 and near(out, total(lambda r: 0.5 + r))
+
+
+BLOCKS = pytest.mark.parametrize(("compression", "levels"), coded.KINDS)
+
+
+@BLOCKS
+def test_large_tensors_are_sent_in_blocks(compression, levels):
+    x = mx.nd.array(coded.values(bps.rank(), (200, 100)))
+    for name in (None, f"blocks.{levels}"):
+        out = bps.allreduce(x, name=name, compression=compression)
+        coded.check(out.asnumpy(), levels)
+    group = [x, x.astype("float16"), full((5,), bps.rank())]
+    bps.grouped_allreduce_(group, compression=compression)
+    coded.check(group[0].asnumpy(), levels)
+    assert near(group[1].astype("float32"), mx.nd.array(coded.mean(x.shape)), 2 / levels)
+    assert near(group[2], sum(ranks()) / bps.size())
+    with pytest.raises(ValueError, match="min needs the values themselves"):
+        bps.allreduce(x, op=bps.Min, compression=compression)
+    if coded.shares_a_machine():
+        with pytest.raises(ValueError, match=r"use Compression\.int4"):
+            bps.allreduce(x, name="sign", compression=bps.Compression.sign)
+
+
+@BLOCKS
+@pytest.mark.parametrize("way", ["trainer", "optimizer"])
+def test_gradients_are_sent_in_blocks_with_residuals(compression, levels, way):
+    net = gluon.nn.Dense(coded.N, in_units=1, use_bias=False)
+    net.initialize(mx.init.Zero())
+    options, kind = {"learning_rate": 1.0}, compression.with_residual()
+    if way == "trainer":
+        trainer = bps.DistributedTrainer(
+            net.collect_params(), "sgd", options, compression=kind, prefix=f"ef{levels}"
+        )
+    else:
+        sgd = bps.DistributedOptimizer(mx.optimizer.SGD(**options), compression=kind)
+        trainer = gluon.Trainer(net.collect_params(), sgd, kvstore=None)
+    grad, errors = mx.nd.array(coded.values(bps.rank())), []
+    for step in range(1, 9):
+        with autograd.record():
+            loss = (net(full((1, 1), 1)) * grad).sum()
+        loss.backward()
+        trainer.step(1)
+        got = -net.weight.data().reshape(-1).asnumpy() / step
+        errors.append(np.abs(got - coded.mean()).mean())
+        if step == 1:
+            coded.check(got, levels)
+    assert errors[-1] < errors[0]
+    coded.check_residual("grad", levels)
+
+
+def test_rows_of_sparse_gradients_are_not_sent_in_blocks():
+    rows = mx.nd.array(coded.values(bps.rank(), (200, 100)))
+    sparse = mx.nd.sparse.row_sparse_array((rows, mx.nd.arange(200)), shape=(200, 100))
+    out = _ops.sum_sparse(sparse, bps.Average, bps.Compression.int8, bps.global_process_set)
+    assert near(out.tostype("default"), mx.nd.array(coded.mean((200, 100))), 1e-6)
 
 
 def test_grouped_allreduce_returns_all_outputs():

@@ -5,6 +5,7 @@ Every worker of a job runs these tests in the same order (tests/frontends/run.py
 
 import re
 
+import coded
 import jobs
 import numpy as np
 import pytest
@@ -290,6 +291,74 @@ def test_rows_of_indexed_slices_are_scaled_and_compressed(mode):
 
     out = run(mode, reduce, full((1, 2), 1.0 + 2.0**-12), tf.constant([1], tf.int64))
     assert out.numpy().tolist() == [[5.0, 5.0]] * bps.size()  # f16 has no digit for 2^-12
+
+
+BLOCKS = pytest.mark.parametrize(("compression", "levels"), coded.KINDS)
+
+
+@MODES
+@BLOCKS
+def test_large_tensors_are_sent_in_blocks(mode, compression, levels):
+    x = tf.constant(coded.values(bps.rank(), (200, 100)))
+    small = full((5,), float(bps.rank()))
+    options = {"compression": compression}
+    for name in (None, f"blocks.{levels}"):
+        coded.check(run(mode, lambda x: bps.allreduce(x, name=name, **options), x), levels)
+    group = [x, tf.cast(x, tf.float16), small]
+    outputs = run(mode, lambda *g: bps.grouped_allreduce(g, **options), *group)
+    coded.check(outputs[0], levels)
+    assert outputs[1].dtype == tf.float16 and near(outputs[1], coded.mean(x.shape), 2 / levels)
+    assert near(outputs[2], full((5,), sum(ranks()) / bps.size()))
+    rows = run(mode, lambda x: bps.reducescatter(x, **options), x)
+    coded.check(bps.allgather(rows), levels)
+
+
+@MODES
+@BLOCKS
+def test_a_tape_sends_blocks_with_residuals(mode, compression, levels):
+    v = tf.Variable(tf.zeros([coded.N]))
+    grad = tf.constant(coded.values(bps.rank()))
+    local = tf.Variable(tf.zeros([3]))
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(v * grad) + tf.reduce_sum(local)
+        options = {"compression": compression.with_residual(), "groups": [[v]]}
+        return bps.DistributedGradientTape(tape, **options).gradient(loss, [v, local])
+
+    step = tf.function(step) if mode == "graph" else step
+    first, rest = step()
+    coded.check(first, levels)
+    assert near(rest, tf.ones(3))
+    steps = [first] + [step()[0] for _ in range(7)]
+    errors = [np.abs(g.numpy() - coded.mean()).mean() for g in (first, sum(steps) / 8)]
+    assert errors[1] < errors[0]
+    coded.check_residual("grad.0", levels)
+
+
+@MODES
+def test_rows_of_indexed_slices_are_not_sent_in_blocks(mode):
+    def reduce(values):
+        slices = tf.IndexedSlices(values, tf.range(200), tf.constant([200, 100], tf.int64))
+        return bps.allreduce(slices, op=bps.Sum, compression=bps.Compression.int8).values
+
+    out = run(mode, reduce, tf.constant(coded.values(bps.rank(), (200, 100))))
+    assert (out.numpy() == np.concatenate([coded.values(r, (200, 100)) for r in ranks()])).all()
+
+
+@MODES
+def test_blocks_are_refused_where_they_make_no_sense(mode):
+    x = tf.zeros([coded.N])
+    errors = (ValueError, tf.errors.InvalidArgumentError)
+    with pytest.raises(errors, match="max needs the values themselves"):
+        run(mode, lambda x: bps.allreduce(x, op=bps.Max, compression=bps.Compression.int8), x)
+    kind = bps.Compression.int4.with_residual()
+    with pytest.raises(errors, match="needs the argument name"):
+        run(mode, lambda x: bps.allreduce(x, compression=kind), x)
+    if coded.shares_a_machine():
+        with pytest.raises(errors, match=r"use Compression\.int4"):
+            options = {"name": "sign", "compression": bps.Compression.sign}
+            run(mode, lambda x: bps.allreduce(x, **options), x)
 
 
 class Doubling:
