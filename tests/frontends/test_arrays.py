@@ -114,6 +114,19 @@ def test_residuals_give_back_what_blocks_lose(wire):
     assert (_residuals.compression_state_dict()[next(iter(kept))] == 4 * residual).all()
 
 
+def test_a_process_set_has_residuals_of_its_own():
+    half = _sets.add_process_set([0])
+    x, coding = step_values(20001, 0, 0), Coding("q8", 1 << 16, True)
+    runtimes = [_core.runtime()] + ([half.runtime()] if half.included() else [])
+    for i, rt in enumerate(runtimes):
+        _arrays.reduce(rt, [x * (i + 1)], name="ef.set", coding=coding)
+    kept = [v for k, v in _residuals.compression_state_dict().items() if "ef.set" in k]
+    assert len(kept) == len(runtimes)
+    if half.included():  # a job of one worker encodes, too
+        assert np.abs(kept[1] - 2 * kept[0]).max() < 1e-6
+    _sets.remove_process_set(half)
+
+
 def test_blocks_are_refused_where_they_make_no_sense():
     rt, x = _core.runtime(), np.zeros(40000, np.float32)
     with pytest.raises(ValueError, match="max needs the values themselves"):

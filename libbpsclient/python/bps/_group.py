@@ -77,12 +77,13 @@ class _BlockBucket:
     with a block.
 
     Args:
+        rt (Runtime): the workers that take part.
         kind (str): block type.
         has_residual (bool): see :class:`bps._compression.Coding`.
     """
 
-    def __init__(self, kind: str, has_residual: bool) -> None:
-        self.kind, self._has_residual = kind, has_residual
+    def __init__(self, rt: Runtime, kind: str, has_residual: bool) -> None:
+        self._runtime, self.kind, self._has_residual = rt, kind, has_residual
         self.align = BLOCKS[kind][0]
         self.most = BUCKET_BYTES // 4 // self.align * self.align
         self.spans: list[_Span] = []
@@ -94,7 +95,7 @@ class _BlockBucket:
     def fill(self, arrays: Sequence[np.ndarray], factor: float) -> None:
         tensor, residual = self.slot.tensor, None
         if self._has_residual:
-            residual = residual_of(tensor.name, self.n_values)
+            residual = residual_of(self._runtime.residual_name(tensor.name), self.n_values)
         for s in self.spans:
             source = np.ascontiguousarray(arrays[s.i][s.first : s.last], np.float32)
             at = None if residual is None else residual.ctypes.data + 4 * s.start
@@ -137,7 +138,7 @@ class Group:
                 wire = wire_type(dtype, coding, n)
                 self._lay_out(last, i, n, wire, functools.partial(_Bucket, wire))
             else:
-                bucket = functools.partial(_BlockBucket, block, coding.has_residual)
+                bucket = functools.partial(_BlockBucket, rt, block, coding.has_residual)
                 self._lay_out(last, i, n, block, bucket)
 
     @property

@@ -20,7 +20,7 @@ def residual_of(
     this function at each step, because a loaded state replaces the residual.
 
     Args:
-        name (str): name of the tensor, unique in the job.
+        name (str): name of the tensor, see :meth:`bps._runtime.Runtime.residual_name`.
         n_values (int): its number of values.
         place (callable): takes an array of float32, and returns it as a tensor on a device.
     """

@@ -137,6 +137,13 @@ class Runtime:
         """Return the rank that errors name for a rank in this runtime's job."""
         return rank if self._ranks is None else self._ranks[rank]
 
+    def residual_name(self, tensor: str) -> str:
+        """Return the name of a tensor's residual (:mod:`bps._residuals`). This name differs between
+        the jobs of process sets, and is the same when the program runs again."""
+        if self._ranks is None:
+            return tensor
+        return f"ranks {', '.join(map(str, self._ranks))}: {tensor}"
+
     def next_set(self) -> int:
         """Return the next number for a set of gradients or a process set: 0, 1, ..."""
         with self.lock:

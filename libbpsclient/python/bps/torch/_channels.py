@@ -65,20 +65,20 @@ class BlockChannel(_SharedChannel):
     Args:
         slot (Slot): a declared tensor of a block type, which only this channel uses.
         device (torch.device): the device that has the gradients.
-        has_residual (bool): see :class:`bps._compression.Coding`.
+        residual (str, optional): name of the residual, see :func:`bps._residuals.residual_of`.
+            None: there is no residual.
     """
 
-    def __init__(self, slot: Slot, device: torch.device, has_residual: bool) -> None:
+    def __init__(self, slot: Slot, device: torch.device, residual: str | None) -> None:
         super().__init__(slot)
-        self.kind, self._device, self._has_residual = slot.tensor.dtype, device, has_residual
+        self.kind, self._device, self._residual_name = slot.tensor.dtype, device, residual
         self._values, self._block_bytes = BLOCKS[self.kind]
 
     def _residual(self, first: int, n_values: int) -> torch.Tensor | None:
         """Return the residuals of some values."""
-        if not self._has_residual:
+        if self._residual_name is None:
             return None
-        tensor = self._slot.tensor
-        whole = residual_of(tensor.name, tensor.n_values, self._on_device)
+        whole = residual_of(self._residual_name, self._slot.tensor.n_values, self._on_device)
         return whole[first : first + n_values]
 
     def _on_device(self, array: np.ndarray) -> torch.Tensor:
@@ -414,7 +414,8 @@ def open_channels(
         channels: list[Channel | BlockChannel] = []
         for name, dtype, n, device in decls:
             if isinstance(dtype, str):
-                channels.append(BlockChannel(next(slots), device, has_residual))
+                residual = rt.residual_name(name) if has_residual else None
+                channels.append(BlockChannel(next(slots), device, residual))
             elif device.type not in KINDS:
                 channels.append(HostChannel(next(slots)))
             elif _open_gpu(rt.job, device):
