@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bps
-from bps import _arrays, _core, _dtypes, _group, _ops, _residuals, _sets
+from bps import _arrays, _core, _dtypes, _elastic, _group, _ops, _residuals, _sets
 from bps._compression import Coding
 
 HALF = Coding("float16")
@@ -125,6 +125,19 @@ def test_a_process_set_has_residuals_of_its_own():
     if half.included():  # a job of one worker encodes, too
         assert np.abs(kept[1] - 2 * kept[0]).max() < 1e-6
     _sets.remove_process_set(half)
+
+
+def test_an_elastic_state_keeps_residuals():
+    rt, coding = _core.runtime(), Coding("q4", 1 << 16, True)
+    x, state = [step_values(20001, _core.rank(), 0)], _elastic.State(step=0)
+    _arrays.reduce(rt, x, name="ef.state", coding=coding)
+    state.save()
+    saved = _residuals.compression_state_dict()
+    _arrays.reduce(rt, x, name="ef.state", coding=coding)
+    (name,) = (name for name in saved if "ef.state" in name)
+    assert (_residuals.compression_state_dict()[name] != saved[name]).any()
+    state.restore()
+    assert (_residuals.compression_state_dict()[name] == saved[name]).all()
 
 
 def test_blocks_are_refused_where_they_make_no_sense():

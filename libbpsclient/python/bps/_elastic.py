@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,8 +31,16 @@ class HostsUpdatedInterrupt(RuntimeError):
     calls the training function again."""
 
 
+def _residuals() -> Any:
+    """Return the module :mod:`bps._residuals` if it is in use. The module needs NumPy."""
+    return sys.modules.get("bps._residuals")
+
+
 class State:
     """State that is equal at all workers. Workers that join later receive it.
+
+    The residuals of a compression differ between workers. They are saved and restored with the
+    state, but not sent: the residuals of a worker that joins are zero.
 
     Args:
         values: values that can be copied and pickled. Each becomes an attribute.
@@ -67,14 +76,19 @@ class State:
     def save(self) -> None:
         """Keep a copy of the state in memory."""
         values = {name: getattr(self, name) for name in self._names}
-        self._saved = copy.deepcopy(values), self._save_parts()
+        residuals = _residuals()
+        mine = {} if residuals is None else residuals.compression_state_dict()
+        self._saved = copy.deepcopy(values), self._save_parts(), mine
 
     def restore(self) -> None:
         """Set the state to the copy that the last :meth:`save` made."""
-        values, parts = self._saved
+        values, parts, mine = self._saved
         for name, value in copy.deepcopy(values).items():
             setattr(self, name, value)
         self._restore_parts(parts)
+        residuals = _residuals()
+        if residuals is not None:
+            residuals.load_compression_state_dict(mine)
 
     def commit(self) -> None:
         """Save the state, and let machines join. All workers must commit after the same step.
