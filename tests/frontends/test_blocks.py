@@ -266,7 +266,6 @@ def test_compressors_of_blocks_are_refused_where_they_cannot_work():
         bps.allreduce(x, compression=bps.Compression.int8.with_residual())
     with pytest.raises(NotImplementedError, match="pass the class as the argument"):
         bps.Compression.int8.compress(x)
-    hosts = [w.host for w in _core.runtime().job.workers()]
-    if len(set(hosts)) < len(hosts):
+    if max(bps.allgather_object(_core.runtime().job.local_size)) > 1:
         with pytest.raises(ValueError, match=r"use Compression\.int4"):
             bps.allreduce(x, name="s", compression=bps.Compression.sign)

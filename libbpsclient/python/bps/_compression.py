@@ -10,13 +10,15 @@ To add a compression, add its class and its attribute of :class:`Compression`.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bps._library import AVG, BLOCKS, OPS, SUM
+from bps._library import AVG, BLOCKS, MAX, OPS, SUM
 
 if TYPE_CHECKING:
+    from bps._operation import Slot
     from bps._runtime import Runtime
 
 BLOCK_BYTES_MIN = 64 << 10  # smaller tensors gain little from blocks
@@ -215,12 +217,25 @@ def check_blocks(rt: Runtime, coding: Coding, op: int) -> None:
     """
     if op not in (AVG, SUM):
         raise ValueError(f"{OPS[op]} needs the values themselves, not blocks: use Compression.none")
-    hosts = [worker.host for worker in rt.job.workers() if not worker.is_lost]
-    if coding.wire == "sign" and len(set(hosts)) < len(hosts):
+    if coding.wire == "sign" and _has_shared_agent(rt):
         raise ValueError(
             "Compression.sign needs machines of one worker each, because the sum of a machine's "
             "workers would be encoded without a residual: use Compression.int4"
         )
+
+
+def _has_shared_agent(rt: Runtime) -> bool:
+    """Return whether several workers have one agent, at any machine. All workers must call this
+    function."""
+
+    def fill(slot: Slot) -> None:
+        ctypes.memset(slot.tensor.input_address, rt.job.local_size > 1, 1)
+
+    slot = rt.begin_once("blocks/shared", "u8", 1, MAX, fill)
+    slot.tensor.finish(is_interruptible=True)
+    is_shared = ctypes.string_at(slot.tensor.result_address, 1) != b"\0"
+    rt.end_once("blocks/shared")
+    return is_shared
 
 
 def own_methods(compression: Any) -> list[str]:
