@@ -27,25 +27,25 @@ static void record_add_member(struct record_builder *b, const struct sched_membe
 	r->members = sched_grow_array(
 		r->members, &b->members_room, r->n_members + 1, sizeof(*r->members));
 	r->members[r->n_members++] = (struct state_member){.id = m->id,
-		.role = (uint8_t)m->role,
 		.is_up = sched_is_usable(m),
-		.instance = m->instance,
-		.name = m->name,
-		.host = m->host,
-		.addr = m->addr,
-		.version = m->version,
-		.pid = m->pid,
-		.port = m->port,
-		.threads = m->threads,
-		.nic_mbps = m->nic_mbps,
-		.quota_bytes = m->quota_bytes,
 		.is_drained = m->is_drained,
 		.drain_reason = m->is_drained ? m->drain_reason : "",
 		.drain_who = m->is_drained ? m->drain_who : "",
-		.memory_bytes = m->memory_bytes,
-		.provider = m->provider,
-		.boot_id = {m->boot_id, sizeof(m->boot_id)},
-		.domain = m->domain};
+		.hello = {.role = (uint8_t)m->role,
+			.instance = m->instance,
+			.name = m->name,
+			.host = m->host,
+			.addr = m->addr,
+			.version = m->version,
+			.pid = m->pid,
+			.port = m->port,
+			.threads = m->threads,
+			.nic_mbps = m->nic_mbps,
+			.quota_bytes = m->quota_bytes,
+			.memory_bytes = m->memory_bytes,
+			.provider = m->provider,
+			.boot_id = {m->boot_id, sizeof(m->boot_id)},
+			.domain = m->domain}};
 }
 
 /* Convert a time on the core's clock to seconds of the wall clock. The end of a job is stored in
@@ -132,14 +132,7 @@ static void record_add_runs(struct record_builder *b, const struct sched_job *j,
 
 	while (sched_run_next(t, &at, pgen, SERVER_ANY, &run)) {
 		r->runs = sched_grow_array(r->runs, &b->runs_room, r->n_runs + 1, sizeof(*r->runs));
-		r->runs[r->n_runs++] = (struct state_run){.job = j->id,
-			.tensor = run.tensor,
-			.first = run.first,
-			.n = run.n,
-			.server = run.server,
-			.instance = run.instance,
-			.thread = run.thread,
-			.pgen = run.pgen};
+		r->runs[r->n_runs++] = (struct state_run){j->id, run};
 	}
 }
 
@@ -244,33 +237,22 @@ int sched_snapshot(
 
 static int restore_member(struct sched_core *c, const struct state_member *s, struct err_text *err)
 {
-	struct ctl_hello h = {.host = s->host,
-		.addr = s->addr,
-		.version = s->version,
-		.pid = s->pid,
-		.port = s->port,
-		.threads = s->threads,
-		.nic_mbps = s->nic_mbps,
-		.quota_bytes = s->quota_bytes,
-		.memory_bytes = s->memory_bytes,
-		.provider = s->provider,
-		.boot_id = s->boot_id,
-		.domain = s->domain};
+	const struct ctl_hello *h = &s->hello;
 	struct sched_member *m = sched_member_by_id(c, s->id);
 
-	if ((!m && s->id != c->n_members + 1) || (m && m->role != s->role) ||
-		(s->role != ROLE_SERVER && s->role != ROLE_AGENT) ||
-		(s->role == ROLE_SERVER && !s->threads))
+	if ((!m && s->id != c->n_members + 1) || (m && m->role != h->role) ||
+		(h->role != ROLE_SERVER && h->role != ROLE_AGENT) ||
+		(h->role == ROLE_SERVER && !h->threads))
 		return err_set(err, -EINVAL,
-			"member %u '%s' is invalid or contradicts earlier records", s->id, s->name);
+			"member %u '%s' is invalid or contradicts earlier records", s->id, h->name);
 	if (!m)
-		m = sched_member_add(c, s->id, s->role, s->name);
+		m = sched_member_add(c, s->id, h->role, h->name);
 	/* A server that has partitions may have restarted with a different number of threads.
 	 * Assign its partitions to threads that exist, and compute the loads of the threads. */
-	if (m->threads != s->threads)
-		place_server_rethread(c, m, s->threads);
-	m->instance = s->instance;
-	sched_member_describe(c, m, &h);
+	if (m->threads != h->threads)
+		place_server_rethread(c, m, h->threads);
+	m->instance = h->instance;
+	sched_member_describe(c, m, h);
 	sched_member_set_state(c, m, s->is_up ? MEMBER_EXPECTED : MEMBER_DOWN, NULL);
 	drain_restore(m, s);
 	return 0;
@@ -411,21 +393,22 @@ static int restore_partition_run(
 	struct sched_core *c, const struct state_run *s, struct err_text *err)
 {
 	struct sched_job *j = sched_job_by_id(c, s->job);
-	struct sched_tensor *t = j && s->tensor < j->n_placed ? j->placed[s->tensor] : NULL;
-	struct sched_member *m = s->server == CTL_NO_ID ? NULL : sched_member_by_id(c, s->server);
+	const struct ctl_run *r = &s->run;
+	struct sched_tensor *t = j && r->tensor < j->n_placed ? j->placed[r->tensor] : NULL;
+	struct sched_member *m = r->server == CTL_NO_ID ? NULL : sched_member_by_id(c, r->server);
 
-	if (!t || !s->n || (uint64_t)s->first + s->n > t->n_parts || !t->parts ||
-		(s->server != CTL_NO_ID && (!m || m->role != ROLE_SERVER)) ||
-		(m && (s->thread >= m->threads || s->instance != m->instance)))
+	if (!t || !r->n || (uint64_t)r->first + r->n > t->n_parts || !t->parts ||
+		(r->server != CTL_NO_ID && (!m || m->role != ROLE_SERVER)) ||
+		(m && (r->thread >= m->threads || r->instance != m->instance)))
 		return err_set(err, -EINVAL,
 			"the range of partitions that begins with partition %u of tensor %u of job "
 			"%u contradicts earlier records",
-			s->first, s->tensor, s->job);
-	for (uint32_t i = s->first; i < s->first + s->n; i++) {
-		if (s->pgen < t->parts[i].pgen)
+			r->first, r->tensor, s->job);
+	for (uint32_t i = r->first; i < r->first + r->n; i++) {
+		if (r->pgen < t->parts[i].pgen)
 			return err_set(err, -EINVAL,
 				"a pgen of job %u is smaller than in earlier records", s->job);
-		sched_part_set(c, j, t, i, m, s->thread, s->pgen);
+		sched_part_set(c, j, t, i, m, r->thread, r->pgen);
 	}
 	return 0;
 }

@@ -13,25 +13,25 @@
 
 static const struct field member_fields[] = {
 	FIELD_U32_(state_member, id),
-	FIELD_U8_(state_member, role),
+	FIELD_U8_(state_member, hello.role),
 	FIELD_U8_(state_member, is_up),
-	FIELD_U64_(state_member, instance),
-	FIELD_STR_(state_member, name, CTL_NAME_MAX),
-	FIELD_STR_(state_member, host, CTL_NAME_MAX),
-	FIELD_STR_(state_member, addr, CTL_NAME_MAX),
-	FIELD_STR_(state_member, version, CTL_NAME_MAX),
-	FIELD_U32_(state_member, pid),
-	FIELD_U16_(state_member, port),
-	FIELD_U16_(state_member, threads),
-	FIELD_U64_(state_member, nic_mbps),
-	FIELD_U64_(state_member, quota_bytes),
+	FIELD_U64_(state_member, hello.instance),
+	FIELD_STR_(state_member, hello.name, CTL_NAME_MAX),
+	FIELD_STR_(state_member, hello.host, CTL_NAME_MAX),
+	FIELD_STR_(state_member, hello.addr, CTL_NAME_MAX),
+	FIELD_STR_(state_member, hello.version, CTL_NAME_MAX),
+	FIELD_U32_(state_member, hello.pid),
+	FIELD_U16_(state_member, hello.port),
+	FIELD_U16_(state_member, hello.threads),
+	FIELD_U64_(state_member, hello.nic_mbps),
+	FIELD_U64_(state_member, hello.quota_bytes),
 	FIELD_U8_(state_member, is_drained),
 	FIELD_STR_(state_member, drain_reason, DRAIN_REASON_MAX),
 	FIELD_STR_(state_member, drain_who, DRAIN_WHO_MAX),
-	FIELD_U64_(state_member, memory_bytes),
-	FIELD_STR_(state_member, provider, CTL_NAME_MAX),
-	FIELD_BLOB_(state_member, boot_id, CTL_BOOT_ID_BYTES),
-	FIELD_STR_(state_member, domain, CTL_NAME_MAX),
+	FIELD_U64_(state_member, hello.memory_bytes),
+	FIELD_STR_(state_member, hello.provider, CTL_NAME_MAX),
+	FIELD_BLOB_(state_member, hello.boot_id, CTL_BOOT_ID_BYTES),
+	FIELD_STR_(state_member, hello.domain, CTL_NAME_MAX),
 };
 static const struct layout member_layout = LAYOUT_(state_member, member_fields);
 
@@ -87,13 +87,13 @@ static const struct layout tensor_layout = LAYOUT_(state_tensor, tensor_fields);
 
 static const struct field run_fields[] = {
 	FIELD_U32_(state_run, job),
-	FIELD_U32_(state_run, tensor),
-	FIELD_U32_(state_run, first),
-	FIELD_U32_(state_run, n),
-	FIELD_U32_(state_run, server),
-	FIELD_U64_(state_run, instance),
-	FIELD_U16_(state_run, thread),
-	FIELD_U64_(state_run, pgen),
+	FIELD_U32_(state_run, run.tensor),
+	FIELD_U32_(state_run, run.first),
+	FIELD_U32_(state_run, run.n),
+	FIELD_U32_(state_run, run.server),
+	FIELD_U64_(state_run, run.instance),
+	FIELD_U16_(state_run, run.thread),
+	FIELD_U64_(state_run, run.pgen),
 };
 static const struct layout run_layout = LAYOUT_(state_run, run_fields);
 

@@ -11,6 +11,8 @@
 
 #include "common/wire/codec.h"
 #include "common/wire/ctlmsg_cause.h"
+#include "common/wire/ctlmsg_member.h"
+#include "common/wire/ctlmsg_tensor.h"
 #include "common/wire/shape_layout.h"
 
 #define STATE_ID_BYTES     16
@@ -18,26 +20,12 @@
 
 struct state_member {
 	uint32_t id;
-	uint8_t role;  /* role of the member, a value of enum role */
 	uint8_t is_up; /* 0 if the member was declared dead, else 1 */
-	uint64_t instance;
-	const char *name;
-	const char *host;
-	const char *addr;
-	const char *version;
-	uint32_t pid;
-	uint16_t port;
-	uint16_t threads;
-	uint64_t nic_mbps;
-	uint64_t quota_bytes;
 	uint8_t is_drained;
 	const char *drain_reason; /* reason of the drain; "" when the member is not drained */
 	const char *drain_who;
-	uint64_t memory_bytes; /* memory of the member's machine, in bytes */
-	const char *provider;  /* transport of the member's data connections */
-	/* boot id and domain of the member's machine, as in its HELLO */
-	struct blob boot_id;
-	const char *domain;
+	/* The member's HELLO, without the fields proto, cluster_id and view */
+	struct ctl_hello hello;
 };
 
 struct state_worker {
@@ -85,15 +73,9 @@ struct state_tensor {
 	struct tensor_shape shape;
 	uint32_t part_elems;
 };
-struct state_run { /* consecutive partitions with the same place, as in struct ctl_run */
+struct state_run {
 	uint32_t job;
-	uint32_t tensor;
-	uint32_t first;
-	uint32_t n;
-	uint32_t server;
-	uint64_t instance;
-	uint16_t thread;
-	uint64_t pgen;
+	struct ctl_run run;
 };
 
 struct state_mute {

@@ -66,7 +66,7 @@ static int on_record(void *ctx, const struct state_record *rec, struct err_text 
 		return err_set(err, -EINVAL, "it does not fit");
 	f->views[f->n_loaded++] = rec->view;
 	assert_int_equal(rec->n_members, 1);
-	assert_string_equal(rec->members[0].name, "s1");
+	assert_string_equal(rec->members[0].hello.name, "s1");
 	return 0;
 }
 
@@ -78,8 +78,8 @@ static int open_log(struct statelog_fixture *f)
 	return statelog_open(&f->log, f->dir, on_record, f, &f->err);
 }
 
-static struct state_member member = {
-	.id = 1, .role = 1, .name = "s1", .host = "h", .addr = "10.0.0.1", .version = "1"};
+static struct state_member member = {.id = 1,
+	.hello = {.role = 1, .name = "s1", .host = "h", .addr = "10.0.0.1", .version = "1"}};
 
 static struct state_record record(uint64_t view)
 {

@@ -627,8 +627,7 @@ static void snapshot_holds_the_barriers_that_a_job_has_passed(void **state)
 static void contradicting_record_is_refused(void **state)
 {
 	struct sched_world w;
-	struct state_member m = {
-		.id = 7, .role = ROLE_AGENT, .name = "n", .host = "h", .addr = "", .version = ""};
+	struct state_member m = {.id = 7, .hello = {.role = ROLE_AGENT, .name = "n", .host = "h"}};
 	struct state_record rec = {.cluster_id = {"0123456789abcdef", 16},
 		.secret = {"0123456789abcdef0123456789abcdef", 32},
 		.term = 1,
