@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bps-scheduler/core/commit.h"
 #include "bps-scheduler/core/declare.h"
@@ -397,18 +398,13 @@ int sched_start(struct sched_core *c, uint64_t now_ns)
 
 void sched_reconfigure(struct sched_core *c, const struct sched_config *cfg, uint64_t now_ns)
 {
-	c->cfg.server_dead_ms = cfg->server_dead_ms;
-	c->cfg.agent_dead_ms = cfg->agent_dead_ms;
-	c->cfg.server_window_ms = cfg->server_window_ms;
-	c->cfg.agent_window_ms = cfg->agent_window_ms;
-	c->cfg.stall_ms = cfg->stall_ms;
-	c->cfg.forming_ms = cfg->forming_ms;
-	c->cfg.server_slow_ms = cfg->server_slow_ms;
-	c->cfg.user_jobs = cfg->user_jobs;
-	c->cfg.job_tensors = cfg->job_tensors;
-	c->cfg.job_share = cfg->job_share;
-	c->cfg.user_share = cfg->user_share;
-	c->cfg.small_reserve = cfg->small_reserve;
+	const struct sched_config was = c->cfg;
+
+	c->cfg = *cfg;
+	c->cfg.cluster = was.cluster;
+	c->cfg.beat_ms = was.beat_ms;
+	memcpy(c->cfg.boot_id, was.boot_id, sizeof(was.boot_id));
+	c->cfg.unix_offset_s = was.unix_offset_s;
 	sched_arm_deadline(c, now_ns); /* run a tick now, which computes all deadlines again */
 }
 

@@ -77,8 +77,8 @@ int sched_start(struct sched_core *c, uint64_t now_ns);
 /* Apply the times and the quotas in cfg: the silence after which members are dead, the windows, and
  * the delays after which jobs and servers appear in the status as slow or stalled. A change does
  * not move the end of a window that has begun. Jobs and tensors that already exceed the quotas
- * stay. The beat interval does not change, so the caller must keep server_dead_ms and agent_dead_ms
- * well above the beat interval. */
+ * stay. The name, the clock and the beat interval do not change, so the caller must keep
+ * server_dead_ms and agent_dead_ms well above the beat interval. */
 void sched_reconfigure(struct sched_core *c, const struct sched_config *cfg, uint64_t now_ns);
 
 /* Report a new connection. The caller chooses the connection's number `conn`. No other open
