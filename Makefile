@@ -58,7 +58,8 @@ CLIENT	:= $(call src,libbpsclient/*.c libbpsclient/base/*.c) common/wire/codec.c
 	   block.c block_avx2.c block_avx512.c convert.c convert_avx2.c convert_avx512.c) \
 	   $(addprefix common/local/,cause_file.c local.c local_gpu.c) common/os/cgroup.c \
 	   common/os/fd_passing.c \
-	   $(addprefix common/base/,duration.c error.c failpoint.c nearest_name.c)
+	   $(addprefix common/base/,duration.c error.c failpoint.c first_line.c \
+	   nearest_name.c)
 TOOLS	:= $(call src,libbpsclient/tools/*.c)
 EXAMPLES := $(call src,libbpsclient/examples/*.c)
 UNIT	:= $(sort $(shell find tests/unit -name 'test_*.c'))

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/addr.h"
+#include "common/base/first_line.h"
 
 #define BYTES_PER_MBIT 125000.0
 /* Largest number of layers of interfaces. A VLAN on a bond of cards has three layers, and one more
@@ -120,21 +121,15 @@ static bool stands_on_cards(const char *sysfs, const char *name, unsigned depth)
 
 uint64_t nic_driver_mbps(const char *sysfs, const char *name)
 {
-	char path[PATH_MAX], text[32] = "";
-	ssize_t n = -1;
-	long mbps;
-	int fd;
+	char path[PATH_MAX], text[32];
+	long mbps = 0;
 
 	if (!stands_on_cards(sysfs, name, 0))
 		return 0;
 	snprintf(path, sizeof(path), "%s/class/net/%s/speed", sysfs, name);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd >= 0) {
-		n = read(fd, text, sizeof(text) - 1);
-		close(fd);
-	}
 	/* A driver reports -1 or 4294967295 for an unknown speed */
-	mbps = n > 0 ? strtol(text, NULL, 10) : 0;
+	if (first_line_read(path, text, sizeof(text)))
+		mbps = strtol(text, NULL, 10);
 	return mbps > 0 && mbps <= NIC_MAX_MBPS ? (uint64_t)mbps : 0;
 }
 

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/first_line.h"
+
 #define PATH_BYTES 4096
 
 static const char *self_path = "/proc/self/cgroup", *mount_path = "/sys/fs/cgroup";
@@ -82,18 +84,12 @@ static void cgroup_visit_groups(const char *controller, visit_fn *fn, void *ctx)
  * gives -1. Returns how many numbers were read, at most n. */
 static int cgroup_read_numbers(const char *dir, const char *name, long long *ret, int n)
 {
-	char path[2 * PATH_BYTES + 64], line[128], *at = line, *word, *end;
-	FILE *f;
+	char path[2 * PATH_BYTES + 64], line[128] = "", *at = line, *word, *end;
 	int k = 0;
 
 	snprintf(path, sizeof(path), "%s/%s", dir, name);
-	f = fopen(path, "re");
-	if (!f)
-		return 0;
-	if (!fgets(line, sizeof(line), f))
-		line[0] = 0;
-	fclose(f);
-	while (k < n && (word = strtok_r(at, " \n", &at))) {
+	first_line_read(path, line, sizeof(line));
+	while (k < n && (word = strtok_r(at, " ", &at))) {
 		ret[k] = strtoll(word, &end, 10);
 		if (*end)
 			ret[k] = -1;
