@@ -4,16 +4,19 @@ import datetime
 import functools
 import operator
 import os
+import re
 import subprocess
 import sys
 import time
 
+import coded
 import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import bps
+from bps import _slots
 
 RANK, SIZE = int(os.environ["BPS_RANK"]), int(os.environ["BPS_SIZE"])
 all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -738,3 +741,97 @@ def test_an_all_to_all_of_other_lengths_is_an_error_at_all_workers():
         dist.all_to_all_single(out, x, parts, [1] * SIZE)
     dist.all_reduce(x)
     assert x.tolist() == [SIZE] * SIZE
+
+
+# ---- blocks: these tests are the last, because tensors of an error may be in later texts ----
+
+
+@pytest.fixture(params=[("int8", 127), ("int4", 7)])
+def levels(request):
+    """Send large tensors in blocks, and return the largest number of a value."""
+    kind, levels = request.param
+    bps.torch.compress(None, kind)
+    yield levels
+    bps.torch.compress(dist.group.WORLD, "none")
+
+
+def close(tensor, want, levels):
+    return 1e-5 < (tensor.double() - want).abs().max() <= coded.bound(levels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("op", [dist.ReduceOp.SUM, dist.ReduceOp.AVG])
+@pytest.mark.parametrize("n", [20_000, 70_001])
+def test_large_tensors_are_summed_in_blocks(levels, dtype, op, n, monkeypatch):
+    monkeypatch.setattr(_slots, "PIECES", tuple(1 << n for n in range(8, 16)))
+    mean = torch.from_numpy(coded.mean((n,)))
+    for _ in range(2):
+        x = torch.from_numpy(coded.values(RANK, (n,))).to(dtype)
+        dist.all_reduce(x, op)
+        assert close(x / (SIZE if op == dist.ReduceOp.SUM else 1), mean, levels)
+        assert same_everywhere(x)
+
+
+def test_rows_are_reduced_in_blocks(levels):
+    n = 30_001 * SIZE
+    x, mean = torch.from_numpy(coded.values(RANK, (n,))), torch.from_numpy(coded.mean((n,)))
+    part, want = torch.empty(n // SIZE), mean.view(SIZE, -1)[RANK]
+    reduce_scatter_single(part, x)
+    assert close(part / SIZE, want, levels)
+    parts = list(x.split([n // SIZE] * SIZE))
+    dist.reduce_scatter(part, parts)
+    assert close(part / SIZE, want, levels)
+    columns = torch.empty(2, 60_000)[:, ::2]  # not contiguous
+    columns[:] = x[:60_000].view(2, -1)
+    dist.all_reduce(columns, dist.ReduceOp.AVG)
+    assert close(columns, mean[:60_000].view(2, -1), levels)
+
+
+def test_all_else_is_sent_as_it_is(levels):
+    x = torch.from_numpy(coded.values(RANK))
+    everyones = torch.stack([torch.from_numpy(coded.values(r)) for r in range(SIZE)])
+    small, numbers, largest = x[:1000].clone(), torch.arange(40_000) + RANK, x.clone()
+    dist.all_reduce(small)
+    assert torch.allclose(small, everyones[:, :1000].sum(0), atol=1e-5)
+    dist.all_reduce(numbers)
+    assert (numbers == torch.arange(40_000) * SIZE + TOTAL - SIZE).all()
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    assert (largest == everyones.amax(0)).all()
+    dist.reduce(largest, 0)
+    assert RANK or torch.allclose(largest, everyones.amax(0) * SIZE)
+    halves = x.clone()
+    dist.all_reduce(halves, dist._make_nccl_premul_sum(0.5))
+    assert torch.allclose(halves, everyones.sum(0) / 2, atol=1e-5)
+
+
+def test_compressions_of_a_group_are_checked():
+    with pytest.raises(ValueError, match="'sign' needs a residual"):
+        bps.torch.compress(None, "sign")
+    with pytest.raises(ValueError, match="'int8', 'int4' or 'none', not 'q8'"):
+        bps.torch.compress(None, "q8")
+    other, group = dist.new_group(backend="gloo"), dist.new_group()
+    with pytest.raises(TypeError, match="another back-end"):
+        bps.torch.compress(other)
+    x = torch.from_numpy(coded.values(RANK))
+    bps.torch.compress(group)
+    y = x.clone()
+    dist.all_reduce(x, dist.ReduceOp.AVG, group)
+    dist.all_reduce(y, dist.ReduceOp.AVG)
+    mean = torch.from_numpy(coded.mean())
+    assert close(x, mean, 127) and torch.allclose(y.double(), mean, atol=1e-6)
+    for one in (group, other):
+        dist.destroy_process_group(one)
+
+
+def test_a_worker_without_compression_is_an_error_at_all():
+    for n in (20_000, 300_000):
+        if RANK == SIZE - 1:
+            bps.torch.compress(None, "int8")
+        with pytest.raises(dist.DistBackendError, match="disagree in all_reduce") as caught:
+            dist.all_reduce(torch.ones(n))
+        text = str(caught.value)
+        assert "sum sent as q8" in text and re.search(r"float32, sum[.,]", text), text
+        bps.torch.compress(None, "none")
+        x = torch.ones(n)
+        dist.all_reduce(x)
+        assert (x == SIZE).all()

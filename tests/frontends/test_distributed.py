@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 import barriers
+import coded
 import pytest
 import torch
 import torch.distributed as dist
@@ -886,6 +887,41 @@ def test_ddp_takes_the_power_sgd_hook():
         assert near(models[0], list(models[1].parameters()), 1e-6)
         assert near(models[0], whole_batch(x), 1e-6) == (step < 2)
         assert all(same_everywhere(p.grad) for p in models[0].parameters())
+    dist.destroy_process_group(groups[1])
+
+
+def test_the_power_sgd_hook_sends_large_factors_in_blocks():
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
+
+    bps.torch.compress(None, "int8")
+    models = [torch.nn.Linear(16, 20_000, bias=False) for _ in range(2)]
+    groups, states = [dist.group.WORLD, dist.new_group(backend="gloo")], []
+    for model, group in zip(models, groups):
+        options = {"matrix_approximation_rank": 1, "start_powerSGD_iter": 2}
+        states.append(power.PowerSGDState(group, **options))
+        model.load_state_dict({"weight": torch.full((20_000, 16), 0.1)})
+    wrapped = [DistributedDataParallel(m, process_group=g) for m, g in zip(models, groups)]
+    for one, state in zip(wrapped, states):
+        one.register_comm_hook(state, power.powerSGD_hook)
+    torch.manual_seed(RANK)
+    x, scale = torch.randn(4, 16), torch.randn(20_000)
+    for step in range(3):
+        for one in wrapped:
+            one.zero_grad()
+            (one(x) * scale).sum().backward()
+        mine, want = (model.weight.grad for model in models)
+        if step < 2:  # the hook averages the gradients
+            most = torch.outer(scale, x.sum(0)).abs().max()
+            dist.all_reduce(most, dist.ReduceOp.MAX)
+            assert 1e-5 < (mine - want).abs().max() <= coded.bound(127, most)
+            whole = want.norm()
+    # The hook projects the gradients on a vector, which was sent in blocks. The difference of two
+    # projections is at most twice the error of the vector, times the gradient.
+    (vector,) = states[1].p_memory_dict.values()
+    error = coded.bound(127, vector.abs().max()) * vector.numel() ** 0.5 / vector.norm()
+    assert 1e-5 < (mine - want).norm() / whole <= 2 * error
+    assert same_everywhere(mine)
+    bps.torch.compress(None, "none")
     dist.destroy_process_group(groups[1])
 
 

@@ -64,6 +64,7 @@ from bps.torch._allreduce import (
 )
 from bps.torch._alltoall import alltoall, alltoall_async
 from bps.torch._broadcast import broadcast, broadcast_, broadcast_async, broadcast_async_
+from bps.torch._compression import compress
 from bps.torch._ddp import DistributedDataParallel, HookState, ddp_hook
 from bps.torch._grouped import (
     grouped_allgather,
@@ -129,6 +130,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "compress",
     "compression_state_dict",
     "ddp_hook",
     "declare",

@@ -14,8 +14,8 @@ import itertools
 import torch
 
 from bps._library import BLOCKS
-from bps.torch._channels import BlockChannel, Channel, HostChannel, Wire
-from bps.torch._memory import COPIED_BYTES
+from bps.torch._channels import BlockChannel, Channel, HostChannel
+from bps.torch._memory import COPIED_BYTES, Wire
 
 
 class Place:

@@ -23,12 +23,13 @@ from torch._C._distributed_c10d import Work
 
 import bps
 from bps import _core
+from bps._compression import RAW
 from bps._library import CODES, OPS, Error
 from bps._runtime import Runtime
 from bps.torch._c10d_monitor import MonitoredBarriers
 from bps.torch._c10d_sparse import sum_sparse
 from bps.torch._c10d_work import GroupWork, ManyWorks, failure
-from bps.torch._memory import check_device, described_type, flatten, wire_dtype
+from bps.torch._memory import Wire, check_device, described_type, flatten, wire_dtype
 from bps.torch._parts import Part, as_bytes, consecutive, length, sum_parts
 
 OPERATIONS = {
@@ -42,6 +43,8 @@ OPERATIONS = {
     dist.ReduceOp.BOR: bps.BOR,
     dist.ReduceOp.BXOR: bps.BXOR,
 }
+# Collectives whose tensors are sent in blocks after bps.torch.compress().
+ENCODED = ("all_reduce", "reduce_scatter", "reduce_scatter_single")
 BITWISE = (bps.BAND, bps.BOR, bps.BXOR)
 
 
@@ -89,6 +92,7 @@ class Collectives:
         self._timeout, self._leave = timeout, leave
         self._n_operations = 0
         self._monitor = MonitoredBarriers(store, rank, size)
+        self.coding = RAW  # set by bps.torch.compress()
         self._coalesced: list[GroupWork] | None = None  # see start_coalescing()
         self.closing = threading.Event()
         self._works: queue.SimpleQueue[GroupWork | None] = queue.SimpleQueue()
@@ -191,7 +195,7 @@ class Collectives:
     def _submit(
         self,
         what: str,
-        dtype: torch.dtype,
+        wire: Wire,
         op: int,
         given: Sequence[Part],
         taken: Sequence[Part],
@@ -205,7 +209,7 @@ class Collectives:
 
         Args:
             what (str): name of the operation.
-            dtype (torch.dtype): type of the elements.
+            wire (torch.dtype or str): type in which the elements are sent.
             op (int): the reduction, for example bps.SUM.
             given: parts of the memory that this worker fills. All other parts are zeros.
             taken: parts of the memory to which the result is copied.
@@ -230,7 +234,7 @@ class Collectives:
             with rt.submission():
                 agreement = rt.agree(what, text if root is None else f"{text}, root {root}")
                 parts = sum_parts(
-                    rt, dtype, op, given, taken, n_values, agreement, has_own_slot=True
+                    rt, wire, op, given, taken, n_values, agreement, has_own_slot=True
                 )
                 work._operations = [agreement, *parts]
         except Error as error:
@@ -283,6 +287,9 @@ class Collectives:
         parts = consecutive(given)
         n = length(parts)
         text, wire = f"{n} elements of {described_type(dtype)}, {OPS[op]}", wire_dtype(dtype)
+        block = self.coding.block_of(described_type(dtype), n * dtype.itemsize)
+        if block and what in ENCODED and op in (bps.SUM, bps.AVG) and factor is None:
+            text, wire = f"{text}{self.coding}", block
         return self._submit(what, wire, op, parts, taken, output, n, text, opts, last)
 
     def _move(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import weakref
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +28,16 @@ from bps._operation import Slot
 from bps._residuals import residual_of
 from bps._runtime import Runtime
 from bps.torch._blocks import decode, encode
-from bps.torch._memory import NAMES, TYPES, input_view, output_view, read_output, view, write_input
+from bps.torch._memory import (
+    NAMES,
+    TYPES,
+    Wire,
+    input_view,
+    output_view,
+    read_output,
+    view,
+    write_input,
+)
 
 
 class _SharedChannel:
@@ -375,8 +384,6 @@ class LonelyChannel:
 
 
 Channel = HostChannel | GpuChannel | LonelyChannel
-# Type in which values are sent: one of PyTorch, or the name of a block type.
-Wire: TypeAlias = torch.dtype | str
 Declaration = tuple[str, Wire, int, torch.device]
 
 

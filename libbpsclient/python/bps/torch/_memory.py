@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -25,6 +25,8 @@ NAMES = {
 }
 CARRIERS = {torch.bool: torch.uint8, torch.int16: torch.int32}
 TYPES = {name: dtype for dtype, name in NAMES.items()}
+# Type in which values are sent: one of PyTorch, or the name of a block type.
+Wire: TypeAlias = torch.dtype | str
 # Size from which the library copies values faster than PyTorch, because the copies bypass the CPU
 # caches.
 COPIED_BYTES = 64 << 10

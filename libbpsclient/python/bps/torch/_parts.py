@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from bps._library import CODES, PRIORITY_AUTO, Error
+from bps._library import BLOCKS, CODES, PRIORITY_AUTO, Error
 from bps._operation import Operation, Slot
 from bps._runtime import PRIORITY_MOST, Runtime
-from bps.torch._memory import NAMES, input_view, output_view, read_output, write_input
+from bps.torch._memory import NAMES, Wire, input_view, output_view, read_output, write_input
 
 # Options of sum_parts() for collectives whose callers wait for the result. The priority is that of
 # bps_broadcast(3). A broadcast of 64 MiB took 32 to 34 ms in pieces of 1 MiB, and 38 ms in pieces
@@ -70,6 +70,43 @@ def _check_contributors(rt: Runtime, slot: Slot, needed: Sequence[int]) -> None:
             raise Error(CODES["EWORKER_LOST"], text, rank, worker.host)
 
 
+def _write(slot: Slot, pieces: Sequence[tuple[slice, torch.Tensor]], n: int) -> None:
+    """Do what :func:`_encode` does for a slot of a type that PyTorch has."""
+    target = input_view(slot)[:n]
+    if sum(piece.numel() for _, piece in pieces) < n:
+        target.zero_()
+    for where, piece in pieces:
+        write_input(slot, target[where], piece)
+
+
+def _is_array(flat: torch.Tensor) -> bool:
+    """Return whether the library can access a flat tensor as an array of f32."""
+    return flat.dtype == torch.float32 and flat.device.type == "cpu"
+
+
+def _encode(slot: Slot, pieces: Sequence[tuple[slice, torch.Tensor]], n: int) -> None:
+    """Write the first n values of the input of a slot of a block type. Values that are in none of
+    the pieces are zeros."""
+    flat = pieces[0][1] if len(pieces) == 1 else torch.empty(0)
+    if flat.numel() < n or not _is_array(flat):
+        flat = torch.zeros(n)
+        for where, piece in pieces:
+            flat[where] = piece
+    slot.tensor.fill_memory(0, flat.data_ptr(), n, 1.0)
+
+
+def _decode(slot: Slot, where: slice, piece: torch.Tensor) -> None:
+    """Copy some values of the result of a slot of a block type to a flat tensor."""
+    skipped = where.start % BLOCKS[slot.tensor.dtype][0]
+    if not skipped and _is_array(piece):
+        flat = piece
+    else:
+        flat = torch.empty(skipped + piece.numel())
+    slot.tensor.read_values(where.start - skipped, flat.data_ptr(), flat.numel(), 1.0)
+    if flat is not piece:
+        piece.copy_(flat[skipped:])
+
+
 def _collector(
     rt: Runtime, slot: Slot, pieces: Sequence[tuple[slice, torch.Tensor]], needed: Sequence[int]
 ) -> Callable[[], None]:
@@ -78,17 +115,18 @@ def _collector(
     def collect() -> None:
         if needed:
             _check_contributors(rt, slot, needed)
-        if pieces:
-            result = output_view(slot)
         for where, piece in pieces:
-            read_output(slot, result[where], piece)
+            if slot.tensor.dtype in BLOCKS:
+                _decode(slot, where, piece)
+            else:
+                read_output(slot, output_view(slot)[where], piece)
 
     return collect
 
 
 def sum_parts(
     rt: Runtime,
-    dtype: torch.dtype,
+    wire: Wire,
     op: int,
     given: Sequence[Part],
     taken: Sequence[Part],
@@ -103,7 +141,8 @@ def sum_parts(
 
     Args:
         rt (Runtime): the workers that take part.
-        dtype (torch.dtype): type of the values, one of NAMES.
+        wire (torch.dtype or str): type of the values, one of NAMES, or a block type in which they
+            are sent.
         op (int): the reduction, for example bps.SUM.
         given: parts of the memory that this worker fills. All other parts are zeros.
         taken: parts of the memory to which the result is copied.
@@ -120,17 +159,16 @@ def sum_parts(
     Returns:
         list[Operation]: the operations. When all operations are finished, the result is in `taken`.
     """
-    operations, start, kind = [], 0, NAMES[dtype]
+    operations, start, kind = [], 0, wire if isinstance(wire, str) else NAMES[wire]
     while start < n_values:
         slot = rt.slots.own(kind, op, n_values) if has_own_slot and start == 0 else None
         slot = slot or rt.slots.piece(kind, op, min(n_values - start, piece_values or n_values))
         n = min(n_values - start, slot.tensor.n_values)
-        target = input_view(slot)[:n]
         pieces = list(_overlap(given, start, n))
-        if sum(piece.numel() for _, piece in pieces) < n:
-            target.zero_()
-        for where, piece in pieces:
-            write_input(slot, target[where], piece)
+        if kind in BLOCKS:
+            _encode(slot, pieces, n)
+        else:
+            _write(slot, pieces, n)
         slot.tensor.push_pull(op, priority)
         collect = _collector(rt, slot, list(_overlap(taken, start, n)), needed)
         operations.append(Operation(slot, collect, agreement))
