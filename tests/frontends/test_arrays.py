@@ -3,12 +3,14 @@
 Every worker runs these tests.
 """
 
+import hashlib
+
 import barriers
 import numpy as np
 import pytest
 
 import bps
-from bps import _arrays, _core, _dtypes, _elastic, _group, _ops, _residuals, _sets
+from bps import _arrays, _core, _dtypes, _elastic, _group, _ops, _picks, _residuals, _sets
 from bps._compression import Coding
 
 HALF = Coding("float16")
@@ -138,6 +140,73 @@ def test_an_elastic_state_keeps_residuals():
     assert (_residuals.compression_state_dict()[name] != saved[name]).any()
     state.restore()
     assert (_residuals.compression_state_dict()[name] == saved[name]).all()
+
+
+@pytest.mark.parametrize("k", [0.01, 300, 10**9])
+@pytest.mark.parametrize("name", [None, "picks"])
+def test_workers_agree_on_the_values_that_they_send(k, name, monkeypatch):
+    rt, me, n = _core.runtime(), _core.rank(), 40001
+    coding = Coding("randomk", 1 << 16, k=k, seed=3)
+    if name:
+        name = f"{name}.{k}"
+    small = np.full(7, me, np.float32)
+    monkeypatch.setattr(_group._PickBucket, "most", 128)  # spans begin inside of arrays
+    seen = []
+    for step in range(3):
+        x = step_values(n, me, step)
+        out, rest = _arrays.reduce(rt, [x, small], name=name, op=bps.SUM, coding=coding)
+        want = sum(step_values(n, r, step) for r in ranks())
+        is_sent = out != 0
+        assert np.allclose(out[is_sent], want[is_sent], atol=1e-5) and (rest == sum(ranks())).all()
+        seen.append(is_sent)
+    sent = min({0.01: 401, 300: 300}.get(k, n), n)
+    # sums of values that are zero are not counted
+    assert all(sent - 2 <= s.sum() <= sent for s in seen)
+    assert k == 10**9 or (seen[0] != seen[1]).any(), "each step has other positions"
+
+
+def plain_position(seed, name, step, n, k, j):
+    """Return position j of k, in Python's integers."""
+    raw = hashlib.blake2b(f"{seed}/{step}/{name}".encode(), digest_size=8).digest()
+    z = (int.from_bytes(raw, "little") + (j + 1) * 0x9E3779B97F4A7C15) % 2**64
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        z = (z ^ z >> shift) * factor % 2**64
+    first, last = j * n // k, (j + 1) * n // k
+    return first + ((z >> 32) * (last - first) >> 32)
+
+
+def test_the_positions_of_values_are_a_function_of_seed_name_and_step():
+    args, n, k = (5, "name", 7), 1003, 100
+    at = _picks.positions(*args, n, k, 0, k)
+    ends = np.arange(k + 1) * n // k
+    assert (ends[:-1] <= at).all() and (at < ends[1:]).all()
+    assert (at[40:60] == _picks.positions(*args, n, k, 40, 60)).all()
+    assert at.tolist() == [plain_position(*args, n, k, j) for j in range(k)]
+    others = [(6, "name", 7), (5, "other", 7), (5, "name", 8)]
+    assert all((at != _picks.positions(*other, n, k, 0, k)).any() for other in others)
+    # each place of a range of 10 is drawn equally often: 20,000 draws, 5 standard deviations
+    places = [(_picks.positions(0, "n", s, 1000, 100, 0, 100) % 10) for s in range(200)]
+    counts = np.bincount(np.concatenate(places), minlength=10)
+    assert np.abs(counts - 2000).max() < 5 * np.sqrt(20000 * 0.1 * 0.9)
+
+
+def test_residuals_send_all_values_in_time():
+    rt, me, n, steps = _core.runtime(), _core.rank(), 20000, 60
+    coding = Coding("randomk", 1 << 16, True, k=0.1)
+    x, total = step_values(n, me, 0), 0
+    for _ in range(steps):
+        (out,) = _arrays.reduce(rt, [x], name="ef.picks", op=bps.SUM, coding=coding)
+        total = total + out.astype(np.float64)
+    state = _residuals.compression_state_dict()
+    (mine,) = (v for k, v in state.items() if "ef.picks" in k)
+    kept = sum(_ops.allgather_object(mine.astype(np.float64)))
+    want = steps * sum(step_values(n, r, 0).astype(np.float64) for r in ranks())
+    assert np.allclose(total + kept, want, atol=1e-3), "a value was lost"
+    x[123] = np.inf if me == 0 else 0
+    (out,) = _arrays.reduce(rt, [x], name="ef.picks", op=bps.SUM, coding=coding)
+    assert np.isnan(out).any(), "the overflow does not arrive"
+    state = _residuals.compression_state_dict()
+    assert all(np.isfinite(v).all() for v in state.values())
 
 
 def test_blocks_are_refused_where_they_make_no_sense():

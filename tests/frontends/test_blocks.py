@@ -6,6 +6,7 @@ import torch
 
 import bps.torch as bps
 from bps import _core
+from bps._compression import Coding
 from bps.torch import _blocks
 from bps.torch._channels import open_channels
 
@@ -236,7 +237,7 @@ def test_the_way_of_a_device_equals_that_of_the_host(kind):
     """The operations of a device run here on the processor."""
     n, cpu = 3000, torch.device("cpu")
     decls = [(f"{way}.{kind}", kind, n, cpu) for way in ("host", "device")]
-    host, device = open_channels(_core.runtime(), decls, True)
+    host, device = open_channels(_core.runtime(), decls, Coding(kind, has_residual=True))
     for step in range(3):
         x = values_of(bps.rank(), n, step)
         host.encode(0, x, 0.3)
@@ -258,10 +259,81 @@ def test_the_way_of_a_device_equals_that_of_the_host(kind):
     assert np.array_equal(*pair)
 
 
+@pytest.mark.parametrize("way", ["optimizer", "module", "hook"])
+def test_some_values_of_gradients_are_averaged(way):
+    model, true = network(), true_gradients()
+    compression = bps.Compression.randomk(0.1, seed=4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0)
+    if way == "optimizer":
+        named = model.named_parameters()
+        optimizer = bps.DistributedOptimizer(optimizer, named, compression=compression)
+    elif way == "module":
+        model = bps.DistributedDataParallel(model, compression=compression)
+    else:
+        torch.distributed.init_process_group(
+            "gloo", init_method="env://", rank=bps.rank(), world_size=bps.size()
+        )
+        model = torch.nn.parallel.DistributedDataParallel(model)
+        model.register_comm_hook(bps.HookState(compression=compression), bps.ddp_hook)
+    seen = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss_of(model, bps.rank()).backward()
+        optimizer.step()
+        seen.append([p.grad != 0 for p in model.parameters()])
+    if way == "hook":
+        torch.distributed.destroy_process_group()
+    for param, want, first, last in zip(model.parameters(), true, seen[0], seen[-1]):
+        assert is_same_everywhere(param.grad)
+        assert torch.allclose(param.grad[last], want[last], atol=1e-6)
+        if param.numel() * 4 >= 1 << 16:
+            assert (first != last).any() and last.float().mean() == pytest.approx(0.1, rel=0.05)
+        elif way != "hook":
+            assert torch.allclose(param.grad, want, atol=1e-6)
+
+
+def test_values_that_were_not_sent_are_sent_later():
+    grad, steps = values_of(bps.rank(), 20_000), 50
+    param = torch.nn.Parameter(torch.zeros(20_000))
+    compression = bps.Compression.randomk(2000).with_residual()
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD([param], lr=1), [("w", param)], op=bps.Sum, compression=compression
+    )
+    bps.load_compression_state_dict({})
+    for _ in range(steps):
+        param.grad = None
+        (param * grad).sum().backward()
+        optimizer.step()
+    (mine,) = (v for k, v in bps.compression_state_dict().items() if "grad/" in k)
+    kept = bps.allreduce(torch.from_numpy(mine), op=bps.Sum)
+    want = steps * bps.allreduce(grad, op=bps.Sum)
+    assert torch.allclose(kept - param.detach(), want, atol=1e-2), "a value was lost"
+
+
+def test_a_worker_that_has_joined_sends_zeros_of_some_values():
+    param = torch.nn.Parameter(torch.zeros(20_000))
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD([param], lr=1),
+        [("k", param)],
+        op=bps.Sum,
+        compression=bps.Compression.randomk(10**6),
+    )
+    for _ in range(1 + bps.rank()):
+        param.grad = None
+        param.sum().backward()
+        optimizer.synchronize()
+    bps.join()
+    assert (param.grad == 1).all() or bps.rank() + 1 < bps.size()
+
+
 def test_compressors_of_blocks_are_refused_where_they_cannot_work():
     x = values_of(bps.rank())
     with pytest.raises(ValueError, match="max needs the values themselves"):
         bps.allreduce(x, op=bps.Max, compression=bps.Compression.int8)
+    with pytest.raises(ValueError, match="k must be a positive number"):
+        bps.Compression.randomk(0)
+    some = bps.allreduce(x, op=bps.Sum, compression=bps.Compression.randomk(100))
+    assert 98 <= (some != 0).sum() <= 100
     with pytest.raises(ValueError, match="needs the argument name"):
         bps.allreduce(x, compression=bps.Compression.int8.with_residual())
     with pytest.raises(NotImplementedError, match="pass the class as the argument"):

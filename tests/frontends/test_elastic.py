@@ -145,7 +145,19 @@ UNFREEZE = (
 )
 
 
-@pytest.mark.parametrize("script", [TRAIN, UNFREEZE], ids=["plain", "unfrozen"])
+# A newcomer must send values at the same positions as the others, which depend on the round.
+RANDOMK = (
+    TRAIN.replace("Linear(1, 1)", "Linear(1, 20_000)")
+    .replace(
+        "model.named_parameters())",
+        "model.named_parameters(),\n    compression=bps.Compression.randomk(500).with_residual())",
+    )
+    .replace("model.weight.item()", "hash(tuple(model.weight.flatten().tolist()))")
+    .replace('["momentum_buffer"].item()', '["momentum_buffer"].sum().item()')
+)
+
+
+@pytest.mark.parametrize("script", [TRAIN, UNFREEZE, RANDOMK], ids=["plain", "unfrozen", "randomk"])
 def test_a_machine_joins_at_a_commit(tmp_path, script):
     with processes.Cluster(agents=SIZE) as cluster:
         machines = Machines(cluster, script, tmp_path / "begun", SIZE - 1)

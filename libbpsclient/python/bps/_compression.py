@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,25 +23,37 @@ if TYPE_CHECKING:
     from bps._runtime import Runtime
 
 BLOCK_BYTES_MIN = 64 << 10  # smaller tensors gain little from blocks
+RANDOMK = "randomk"  # some values of each tensor (bps._picks)
+CODED = (*BLOCKS, RANDOMK)
 
 
 class Coding(NamedTuple):
     """Choice of a compressor, for the functions that send tensors.
 
     Attributes:
-        wire (str, optional): name of the type in which floating-point tensors are sent, or of a
-            block type of :data:`bps.BLOCKS`. None: each tensor is sent in its own type.
+        wire (str, optional): name of the type in which floating-point tensors are sent, or one of
+            CODED. None: each tensor is sent in its own type.
         min_bytes (int): tensors of fewer bytes are sent in their own type.
         has_residual (bool): add the error of the last step to each step's values (error feedback).
-            Only for block types.
+            Only for CODED.
+        k (float): for RANDOMK, the number of values that are sent of each tensor. Below 1: the
+            fraction.
+        seed (int): for RANDOMK, determines the positions of the values.
     """
 
     wire: str | None = None
     min_bytes: int = 0
     has_residual: bool = False
+    k: float = 0
+    seed: int = 0
+
+    def n_sent(self, n_values: int) -> int:
+        """Return how many values RANDOMK sends of a tensor."""
+        k = math.ceil(self.k * n_values) if self.k < 1 else int(self.k)
+        return min(max(k, 1), n_values)
 
     def block_of(self, name: str, n_bytes: int) -> str | None:
-        """Return the block type in which a tensor is sent, or None.
+        """Return which of CODED sends a tensor, or None.
 
         Args:
             name (str): name of the tensor's type, such as "float32".
@@ -48,24 +61,26 @@ class Coding(NamedTuple):
         """
         is_small = n_bytes < self.min_bytes
         is_float = name.startswith(("float", "bfloat"))
-        return self.wire if self.wire in BLOCKS and is_float and not is_small else None
+        return self.wire if self.wire in CODED and is_float and not is_small else None
 
     def type_of(self, name: str, n_bytes: int | None = None) -> str:
-        """Return the type in which a tensor is sent that is not sent in blocks
-        (:meth:`block_of`). Integers and small tensors are sent in their own type.
+        """Return the type in which a tensor is sent that is not encoded (:meth:`block_of`).
+        Integers and small tensors are sent in their own type.
 
         Args:
             name (str): name of the tensor's type, such as "float32".
             n_bytes (int, optional): size of the tensor, the same at all workers. None: the size is
                 not known, or differs, so the type alone decides.
         """
-        if self.wire is None or self.wire in BLOCKS or not name.startswith(("float", "bfloat")):
+        if self.wire is None or self.wire in CODED or not name.startswith(("float", "bfloat")):
             return name
         return name if n_bytes is not None and n_bytes < self.min_bytes else self.wire
 
     def __str__(self) -> str:
         """Return text that the workers compare, such as " sent as float16"."""
         limit = f" from {self.min_bytes} bytes" if self.min_bytes else ""
+        if self.wire == RANDOMK:
+            limit = f" (k {self.k:g}, seed {self.seed}){limit}"
         return f" sent as {self.wire}{limit}" if self.wire else ""
 
 
@@ -192,6 +207,20 @@ class SignCompressor(BlockCompressor):
     has_residual = True
 
 
+class RandomKCompressor(BlockCompressor):
+    """Sends some values of each tensor, at random positions that are the same at all workers. The
+    other values of the result are zeros. :meth:`Compression.randomk` returns a subclass.
+
+    Attributes:
+        k (float): number of values of each tensor; below 1: their fraction.
+        seed (int): determines the positions.
+    """
+
+    wire = RANDOMK
+    k: float = 0.01
+    seed: int = 0
+
+
 class Compression:
     """Compressors, as values for the argument ``compression`` of functions in this package."""
 
@@ -202,13 +231,33 @@ class Compression:
     int4 = Int4Compressor
     sign = SignCompressor
 
+    @staticmethod
+    def randomk(k: float, seed: int = 0) -> type[RandomKCompressor]:
+        """Return a compressor that sends k values of each large tensor. With ``with_residual()``,
+        later steps send the others.
+
+        Args:
+            k (float): number of values of each tensor; below 1: their fraction.
+            seed (int): determines the positions of the values, the same at all workers.
+
+        Raises:
+            ValueError: k is not positive.
+
+        Example:
+            >>> compression = bps.torch.Compression.randomk(0.05).with_residual()
+        """
+        if not k > 0:
+            raise ValueError(f"randomk: k must be a positive number, not {k!r}")
+        name = f"RandomKCompressor({k}, {seed})"
+        return type(name, (RandomKCompressor,), {"k": k, "seed": seed})
+
 
 def check_blocks(rt: Runtime, coding: Coding, op: int) -> None:
-    """Check that tensors can be sent in blocks.
+    """Check that tensors can be encoded.
 
     Args:
         rt (Runtime): the workers that take part.
-        coding (Coding): chooses a block type.
+        coding (Coding): chooses one of CODED.
         op (int): the reduction.
 
     Raises:
@@ -265,9 +314,12 @@ def coding_of(compression: Any) -> Coding:
     if wire is None:
         return RAW
     has_residual = bool(getattr(compression, "has_residual", False))
-    if has_residual and wire not in BLOCKS:
-        raise TypeError(f"{compression!r}: only {', '.join(BLOCKS)} have a residual, not {wire}")
-    return Coding(type_name(wire), getattr(compression, "min_bytes", 0), has_residual)
+    if has_residual and wire not in CODED:
+        raise TypeError(f"{compression!r}: only {', '.join(CODED)} have a residual, not {wire}")
+    coding = Coding(type_name(wire), getattr(compression, "min_bytes", 0), has_residual)
+    if wire == RANDOMK:
+        coding = coding._replace(k=compression.k, seed=compression.seed)
+    return coding
 
 
 def through(

@@ -12,14 +12,16 @@ import math
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from bps import _compare
-from bps._compression import RAW, Coding
+from bps._compression import RANDOMK, RAW, Coding
 from bps._dtypes import NAMES, at_address, copy_scaled, wire_type
 from bps._library import BLOCKS, CODES, OPS, PRIORITY_AUTO, SUM, Error
 from bps._operation import IN_FLIGHT, Slot
+from bps._picks import positions, put, range_of, take
 from bps._residuals import residual_of
 from bps._runtime import Runtime
 
@@ -110,6 +112,58 @@ class _BlockBucket:
                 target[:] = values
 
 
+class _PickBucket:
+    """A declared tensor of some values of arrays (:mod:`bps._picks`). A span counts the values that
+    are sent.
+
+    Args:
+        rt (Runtime): the workers that take part.
+        coding (Coding): how many values are sent.
+    """
+
+    kind, align, most = "f32", ALIGN_BYTES // 4, BUCKET_BYTES // 4
+
+    def __init__(self, rt: Runtime, coding: Coding) -> None:
+        self._runtime, self._coding = rt, coding
+        self.spans: list[_Span] = []
+        self.n_values = 0
+        self._n_steps = 0
+        self._at: list[tuple[slice, np.ndarray]] = []  # of the last fill(), for each span
+
+    def attach(self, slot: Slot) -> None:
+        self.slot = slot
+
+    def fill(self, arrays: Sequence[np.ndarray], factor: float) -> None:
+        tensor, coding = self.slot.tensor, self._coding
+        step = self._n_steps
+        self._n_steps += 1
+        target = at_address(tensor.input_address, np.dtype(np.float32), self.n_values)
+        self._at.clear()
+        for s in self.spans:
+            n = arrays[s.i].size
+            k = coding.n_sent(n)
+            where = range_of(n, k, s.first, s.last)
+            name = f"{tensor.name}/{s.i}"
+            at = positions(coding.seed, name, step, n, k, s.first, s.last) - where.start
+            residual = None
+            if coding.has_residual:
+                name = f"{name}.{s.first}"
+                residual = residual_of(self._runtime.residual_name(name), where.stop - where.start)
+            part = target[s.start : s.start + s.last - s.first]
+            take(part, arrays[s.i][where], factor, at, residual)
+            self._at.append((where, at))
+
+    def collect(self, outputs: Sequence[np.ndarray], factor: float) -> None:
+        address = self.slot.tensor.result_address
+        result = at_address(address, np.dtype(np.float32), self.n_values)
+        for s, (where, at) in zip(self.spans, self._at):
+            sent = result[s.start : s.start + s.last - s.first]
+            put(outputs[s.i][where], sent, factor, at)
+
+
+_AnyBucket: TypeAlias = _Bucket | _BlockBucket | _PickBucket
+
+
 class Group:
     """Arrays of fixed types and sizes that are reduced in one call.
 
@@ -130,13 +184,16 @@ class Group:
         self._is_interrupted = False  # True after a KeyboardInterrupt has ended a wait
         self._lock = threading.Lock()
         self._blocks: list[np.ndarray] = []
-        self._buckets: list[_Bucket | _BlockBucket] = []
-        last: dict[np.dtype | str, _Bucket | _BlockBucket] = {}
+        self._buckets: list[_AnyBucket] = []
+        last: dict[np.dtype | str, _AnyBucket] = {}
         for i, (dtype, n) in enumerate(self._kinds):
             block = coding.block_of(dtype.name, n * dtype.itemsize)
             if block is None:
                 wire = wire_type(dtype, coding, n)
                 self._lay_out(last, i, n, wire, functools.partial(_Bucket, wire))
+            elif block == RANDOMK:
+                picks = functools.partial(_PickBucket, rt, coding)
+                self._lay_out(last, i, coding.n_sent(n), block, picks)
             else:
                 bucket = functools.partial(_BlockBucket, rt, block, coding.has_residual)
                 self._lay_out(last, i, n, block, bucket)
@@ -174,18 +231,18 @@ class Group:
 
     def _lay_out(
         self,
-        last: dict[np.dtype | str, _Bucket | _BlockBucket],
+        last: dict[np.dtype | str, _AnyBucket],
         i: int,
         n: int,
         wire: np.dtype | str,
-        new: Callable[[], _Bucket | _BlockBucket],
+        new: Callable[[], _AnyBucket],
     ) -> None:
         """Assign parts of buckets to array i. The result depends only on the arrays' types, order
         and sizes, so it is the same at all workers.
 
         Args:
             last (dict): the bucket that is not full yet of each type.
-            n (int): number of values of the array.
+            n (int): number of values of the array that are sent.
             wire: type in which the array is sent.
             new (callable): returns an empty bucket of this type.
         """

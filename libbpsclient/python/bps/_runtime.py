@@ -127,6 +127,7 @@ class Runtime:
         # Objects with a method reopen(). The functions resume() and reopen() of bps._core join the
         # job again, and then call that method of each object.
         self.reopened: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.n_restarts = 0  # number of calls of restart()
         self.members: list[int] = []  # ranks that took part in the last State.sync()
         self.n_users = 0  # number of process groups that use the job
         self.line: Any = None  # queue of gathers: a bps.torch._gather.Line; None: no gather yet
@@ -459,6 +460,7 @@ class Runtime:
             self._numbers.clear()
             self._begun.clear()
             self.groups.clear()
+            self.n_restarts += 1
             self.members.clear()
             self.slots.restart()
             self._stale = []

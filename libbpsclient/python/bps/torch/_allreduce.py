@@ -8,8 +8,8 @@ import torch
 
 import bps
 from bps import _arrays
-from bps._compression import RAW, Coding, Compression, Compressor, coding_of
-from bps._library import BLOCKS, OPS
+from bps._compression import CODED, RAW, Coding, Compression, Compressor, coding_of
+from bps._library import OPS
 from bps._operation import Operation, Slot
 from bps._ops import Average, Sum, check_op, priority_of
 from bps._sets import ProcessSet, global_process_set
@@ -248,7 +248,7 @@ def allreduce(
         "priority": priority,
     }
     coding = coding_of(compression)
-    if coding.wire in BLOCKS:
+    if coding.wire in CODED:
         return _Allreduce.apply(tensor, name, options, coding)
     small, context = compression.compress(tensor)
     return compression.decompress(_Allreduce.apply(small, name, options), context)

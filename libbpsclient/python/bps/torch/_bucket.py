@@ -14,7 +14,7 @@ import itertools
 import torch
 
 from bps._library import BLOCKS
-from bps.torch._channels import BlockChannel, Channel, HostChannel
+from bps.torch._channels import Channel, EncodedChannel, HostChannel
 from bps.torch._memory import COPIED_BYTES, Wire
 
 
@@ -38,8 +38,9 @@ class Bucket:
     """Gradients of one type that are sent together, in one bps tensor.
 
     Args:
-        wire (torch.dtype or str): type in which the gradients are sent. A str is the name of a
-            block type; then each gradient begins with a block.
+        wire (torch.dtype or str): type in which the gradients are sent. A str is one of
+            :data:`bps._compression.CODED`. In a block type, each gradient begins with a block. With
+            RANDOMK, the bucket has one gradient.
         factor (float): factor of the gradients before they are sent.
     """
 
@@ -50,7 +51,7 @@ class Bucket:
 
     def __init__(self, wire: Wire, factor: float = 1.0) -> None:
         self.wire, self._factor = wire, factor
-        self._align = BLOCKS[wire][0] if isinstance(wire, str) else 1
+        self._align = BLOCKS[wire][0] if wire in BLOCKS else 1
         self.places: list[Place] = []
         self.n_ready = 0
         self.is_handed_over = False  # True from step() until CrossBarrier collects the bucket
@@ -64,7 +65,7 @@ class Bucket:
         """Return the number of values of a gradient and of the gap after it."""
         return -(-place.param.numel() // self._align) * self._align
 
-    def attach(self, channel: Channel | BlockChannel, is_scaled: bool) -> None:
+    def attach(self, channel: Channel | EncodedChannel, is_scaled: bool) -> None:
         """Use this channel's memory for the bucket. Assign a part of the memory to each gradient.
 
         Args:
@@ -77,7 +78,7 @@ class Bucket:
         self._views: dict[int, list[torch.Tensor]] = {}
         self._mapped: HostChannel | None = None
         self.is_in_place = False
-        if isinstance(channel, BlockChannel):
+        if isinstance(channel, EncodedChannel):
             start = 0
             for place in self.places:
                 place.bucket, place.start = self, start
@@ -104,7 +105,7 @@ class Bucket:
         """Copy a gradient to its place, or let :meth:`pack` copy it. None stands for zeros."""
         if grad is not None and grad.requires_grad:  # true after backward(create_graph=True)
             grad = grad.detach()
-        if isinstance(self.channel, BlockChannel):
+        if isinstance(self.channel, EncodedChannel):
             if grad is None:
                 grad = torch.zeros_like(place.param)
             self.channel.encode(place.start, _flat_like(place.param, grad), self._factor)
@@ -120,14 +121,14 @@ class Bucket:
 
     def clear(self) -> None:
         """Fill the bucket with zeros."""
-        if isinstance(self.channel, BlockChannel):
+        if isinstance(self.channel, EncodedChannel):
             self.channel.clear(0, self.n_values())
         else:
             self.channel.input.zero_()
 
     def pack(self) -> None:
         """Copy the remaining gradients, and multiply all gradients by the factor."""
-        if isinstance(self.channel, BlockChannel):
+        if isinstance(self.channel, EncodedChannel):
             return
         if self._small:
             torch._foreach_copy_(self._inputs, self._small)
@@ -138,7 +139,7 @@ class Bucket:
 
     def deliver(self, factor: float) -> None:
         """Let the parameters' ``.grad`` be the complete results, multiplied by a factor."""
-        if isinstance(self.channel, BlockChannel):
+        if isinstance(self.channel, EncodedChannel):
             if self._copy is None:
                 self._copy = self.places[0].param.new_empty(self.n_values())
             flat = self._copy

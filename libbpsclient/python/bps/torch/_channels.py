@@ -21,10 +21,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from bps._compression import RANDOMK, RAW, Coding
 from bps._gpu_tensor import GpuTensor
 from bps._job import Job
 from bps._library import BLOCKS, CODES, Error
 from bps._operation import Slot
+from bps._picks import positions, take
 from bps._residuals import residual_of
 from bps._runtime import Runtime
 from bps.torch._blocks import decode, encode
@@ -65,6 +67,65 @@ class _SharedChannel:
     def finish(self) -> None:
         """Wait for the result."""
         self._slot.tensor.finish(is_interruptible=True)
+
+
+class PickChannel(_SharedChannel):
+    """Some values of one gradient (:mod:`bps._picks`). They are chosen in host memory. The last
+    element of the tensor is not a value, so that it can be marked.
+
+    Args:
+        rt (Runtime): the workers that take part.
+        slot (Slot): a declared tensor of f32, which only this channel uses.
+        coding (Coding): how many values are sent.
+        residual (str, optional): see :class:`BlockChannel`.
+    """
+
+    def __init__(self, rt: Runtime, slot: Slot, coding: Coding, residual: str | None) -> None:
+        super().__init__(slot)
+        self._runtime, self._coding, self._residual_name = rt, coding, residual
+        self._steps = (0, 0)  # restarts of the runtime, number of exchanges since the last one
+        self._input = input_view(slot).numpy()
+        self._at = np.empty(0, np.int64)  # positions of the last encode()
+
+    def encode(self, first: int, values: torch.Tensor, factor: float) -> None:
+        """Write values, multiplied by a factor, to the input. `first` is 0."""
+        tensor, n = self._slot.tensor, values.numel()
+        k = tensor.n_values - 1
+        given = (self._coding.seed, tensor.name, self._n_steps())
+        self._at = positions(*given, n, k, 0, k)
+        name = self._residual_name
+        residual = None if name is None else residual_of(name, n)
+        array = values.detach().to("cpu", torch.float32).numpy()
+        take(self._input[:k], array, factor, self._at, residual)
+
+    def _n_steps(self) -> int:
+        """Return the number of exchanges, the same at all workers."""
+        n_restarts, n = self._steps
+        return n if n_restarts == self._runtime.n_restarts else 0
+
+    def push(self, op: int) -> None:
+        """Submit the input."""
+        super().push(op)
+        self._steps = (self._runtime.n_restarts, self._n_steps() + 1)
+
+    def clear(self, first: int, n_values: int) -> None:
+        """Write zeros to the input, without the residual."""
+        self._input[:] = 0
+
+    def decode(self, values: torch.Tensor, factor: float) -> None:
+        """Write the result of the last exchange, multiplied by a factor, to a flat tensor without
+        gaps."""
+        at = torch.from_numpy(self._at).to(values.device)
+        sent = output_view(self._slot)[: len(at)] * factor
+        values.zero_()[at] = sent.to(values.device, values.dtype)
+
+    def mark(self, value: int) -> None:
+        """Write a value to the last element of the input."""
+        self._input[-1] = value
+
+    def last_is_zero(self) -> bool:
+        """Return whether the last element of the result is zero."""
+        return bool(output_view(self._slot)[-1] == 0)
 
 
 class BlockChannel(_SharedChannel):
@@ -384,6 +445,7 @@ class LonelyChannel:
 
 
 Channel = HostChannel | GpuChannel | LonelyChannel
+EncodedChannel = BlockChannel | PickChannel  # encode() and decode() in place of write() and read()
 Declaration = tuple[str, Wire, int, torch.device]
 
 
@@ -401,27 +463,30 @@ def check_gradient(param: torch.Tensor) -> None:
 
 
 def open_channels(
-    rt: Runtime, decls: Sequence[Declaration], has_residual: bool = False
-) -> list[Channel | BlockChannel]:
+    rt: Runtime, decls: Sequence[Declaration], coding: Coding = RAW
+) -> list[Channel | EncodedChannel]:
     """Declare tensors for buckets, and return a channel for each.
 
     Args:
         rt (Runtime): the workers that take part.
         decls: for each bucket, its name, the type in which its values are sent, its number of
-            elements, and its device.
-        has_residual (bool): whether buckets of blocks have residuals.
+            elements, and its device. For RANDOMK, one more element is added, which can be marked.
+        coding (Coding): how buckets are encoded whose type is not one of PyTorch.
     """
     with rt.lock:
-        on_host = [
-            (name, dtype if isinstance(dtype, str) else NAMES[dtype], n)
-            for name, dtype, n, d in decls
-            if isinstance(dtype, str) or d.type not in KINDS
-        ]
+        on_host = []
+        for name, dtype, n, d in decls:
+            if dtype == RANDOMK:
+                on_host.append((name, "f32", coding.n_sent(n) + 1))
+            elif isinstance(dtype, str) or d.type not in KINDS:
+                on_host.append((name, dtype if isinstance(dtype, str) else NAMES[dtype], n))
         slots = iter([Slot(t) for t in rt.job.declare_group(on_host)] if on_host else [])
-        channels: list[Channel | BlockChannel] = []
+        channels: list[Channel | EncodedChannel] = []
         for name, dtype, n, device in decls:
-            if isinstance(dtype, str):
-                residual = rt.residual_name(name) if has_residual else None
+            residual = rt.residual_name(name) if coding.has_residual else None
+            if dtype == RANDOMK:
+                channels.append(PickChannel(rt, next(slots), coding, residual))
+            elif isinstance(dtype, str):
                 channels.append(BlockChannel(next(slots), device, residual))
             elif device.type not in KINDS:
                 channels.append(HostChannel(next(slots)))

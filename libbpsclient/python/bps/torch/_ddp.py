@@ -11,8 +11,8 @@ import torch
 
 import bps
 from bps import _core
-from bps._compression import Compression, Compressor, check_blocks
-from bps.torch._channels import BlockChannel, Channel, check_gradient, open_channels
+from bps._compression import RANDOMK, Compression, Compressor, check_blocks
+from bps.torch._channels import Channel, EncodedChannel, check_gradient, open_channels
 from bps.torch._compression import gradient_coding
 from bps.torch._memory import described_type, has_storage_of, wire_dtype
 from bps.torch._optimizer import broadcast_parameters
@@ -20,7 +20,7 @@ from bps.torch._reducer import BUCKET_BYTES, Reducer
 
 # Shape of a bucket: type, number of elements, whether the bucket is the last one.
 Shape = tuple[torch.dtype, int, bool]
-AnyChannel: TypeAlias = Channel | BlockChannel
+AnyChannel: TypeAlias = Channel | EncodedChannel
 Averages: TypeAlias = torch.futures.Future[torch.Tensor]
 
 
@@ -218,8 +218,9 @@ class HookState:
                 check_blocks(_core.runtime(), coding, bps.AVG)
             wire = block or self.wire or wire_dtype(buffer.dtype, coding, n_bytes)
             name = f"ddp/{self.number}.{index}#{self.n_shapes[index]}"
-            decl = (name, wire, buffer.numel() + bucket.is_last(), buffer.device)
-            (channel,) = open_channels(_core.runtime(), [decl], coding.has_residual)
+            n = buffer.numel() + (bucket.is_last() and wire != RANDOMK)
+            decl = (name, wire, n, buffer.device)
+            (channel,) = open_channels(_core.runtime(), [decl], coding)
             self.channels[index] = (shape, channel)
         return channel
 
@@ -251,7 +252,7 @@ def _average(channel: AnyChannel, buffer: torch.Tensor, has_views: bool) -> torc
         buffer (Tensor): memory of the bucket.
         has_views (bool): the gradients are views of this memory (gradient_as_bucket_view).
     """
-    if isinstance(channel, BlockChannel):
+    if isinstance(channel, EncodedChannel):
         average = buffer if has_views else torch.empty_like(buffer)
         channel.decode(average, 1.0)
         return average
@@ -296,7 +297,7 @@ def ddp_hook(
         raise RuntimeError(
             f"bucket {bucket.index()} is still in flight after a time-out: the job cannot continue"
         )
-    if isinstance(channel, BlockChannel):
+    if isinstance(channel, EncodedChannel):
         channel.encode(0, buffer, 1.0)
     else:
         channel.write(channel.input[: buffer.numel()], buffer)

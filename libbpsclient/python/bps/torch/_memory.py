@@ -25,7 +25,7 @@ NAMES = {
 }
 CARRIERS = {torch.bool: torch.uint8, torch.int16: torch.int32}
 TYPES = {name: dtype for dtype, name in NAMES.items()}
-# Type in which values are sent: one of PyTorch, or the name of a block type.
+# Type in which values are sent: one of PyTorch, or one of bps._compression.CODED.
 Wire: TypeAlias = torch.dtype | str
 # Size from which the library copies values faster than PyTorch, because the copies bypass the CPU
 # caches.

@@ -24,7 +24,7 @@ import torch
 
 import bps
 from bps import _compare
-from bps._compression import RAW, Coding, check_blocks
+from bps._compression import RANDOMK, RAW, Coding, check_blocks
 from bps._library import OPS
 from bps._operation import IN_FLIGHT, Slot
 from bps._sets import ProcessSet, global_process_set
@@ -264,7 +264,7 @@ class Reducer:
             n_bytes = place.param.numel() * place.param.element_size()
             block = self._coding.block_of(described_type(place.param.dtype), n_bytes)
             wire = block or wire_dtype(place.param.dtype, self._coding, n_bytes)
-            kind = (place.param.device, place.param.dtype, wire, group)
+            kind = (place.param.device, place.param.dtype, wire, i if wire == RANDOMK else group)
             found = last.get(kind)
             if found is None or (group is None and found[1] + n_bytes > self._bucket_bytes):
                 found = Bucket(wire, self._prescale), 0
@@ -279,11 +279,11 @@ class Reducer:
         for bucket in new:
             i, param = self._buckets.index(bucket), bucket.places[0].param
             name = f"{self._runtime.prefix}grad/{self.number}.{i}"
-            decls.append((name, bucket.wire, bucket.n_values() + (i == 0), param.device))
+            n = bucket.n_values() + (i == 0 and bucket.wire != RANDOMK)
+            decls.append((name, bucket.wire, n, param.device))
         if any(isinstance(bucket.wire, str) for bucket in new):
             check_blocks(self._runtime, self._coding, self._op)
-        has_residual = self._coding.has_residual
-        for bucket, channel in zip(new, open_channels(self._runtime, decls, has_residual)):
+        for bucket, channel in zip(new, open_channels(self._runtime, decls, self._coding)):
             bucket.attach(channel, self._postscale != 1.0)
         self._plan.append((self._list(places), sparse))
         self._uncut = [place for place in self._uncut if place not in places]

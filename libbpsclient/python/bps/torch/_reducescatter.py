@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from bps._compression import Compression, Compressor, coding_of
-from bps._library import BLOCKS
+from bps._compression import CODED, Compression, Compressor, coding_of
 from bps._ops import Average, Sum, check_op, share
 from bps._sets import ProcessSet, global_process_set
 from bps.torch._allreduce import allreduce, allreduce_async
@@ -63,7 +62,7 @@ def reducescatter(
         "postscale_factor": postscale_factor,
         "process_set": process_set,
     }
-    if coding_of(compression).wire in BLOCKS:
+    if coding_of(compression).wire in CODED:
         first, n = share(tensor.shape[0], process_set)
         name = None if name is None else f"{name}.rows"  # an all-reduce may have the same name
         out = allreduce(tensor, None, name, compression, **options)
