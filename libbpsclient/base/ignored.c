@@ -46,8 +46,6 @@ static const struct {
 	const char *advice;
 } ignored[] = {
 	{"BYTEPS_ENABLE_ASYNC", SWITCH, ASYNC},
-	{"BYTEPS_MIN_COMPRESS_BYTES", SWITCH,
-		"tensors are not compressed; unset it, and declare them as f16 or bf16"},
 	{"BYTEPS_TRACE_ON", SWITCH, TRACE},
 	{"BYTEPS_SCHEDULING_CREDIT", SWITCH,
 		"priorities are always used; unset it, and set 'peer-window' in bps.conf of the "

@@ -10,11 +10,14 @@ import bps.compat.byteps
 import bps.compat.horovod
 
 import byteps.torch as byteps
+import coded
 import horovod.torch as hvd
+import numpy as np
 import pytest
 import torch
 
 import bps.torch
+from bps import _residuals
 from bps._tensor import Tensor
 
 EMISMATCH = -10003
@@ -371,14 +374,71 @@ def test_operations_that_do_not_exist_are_refused_with_those_that_do():
 def test_options_of_byteps_are_used_or_refused():
     model = torch.nn.Linear(2, 2)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(NotImplementedError, match="does not support compressor, ef: use"):
-        byteps.DistributedOptimizer(sgd, compression_params={"compressor": "onebit", "ef": "x"})
     with pytest.raises(NotImplementedError, match="staleness: sums are synchronous"):
         byteps.DistributedOptimizer(sgd, staleness=1)
     optimizer = byteps.DistributedOptimizer(sgd, compression_params={"fp16": True})
     (model(torch.full((1, 2), 1 + 2**-12)) * 1.0).sum().backward()
     optimizer.synchronize()
     assert (model.weight.grad == 1).all()
+
+
+def averaged(params, n=20_000):
+    """Return the average of gradients that differ between workers, and the true average."""
+    param = torch.nn.Parameter(torch.zeros(n))
+    sgd = torch.optim.SGD([param], lr=0.1)
+    optimizer = byteps.DistributedOptimizer(sgd, [("p", param)], compression_params=params)
+    (param * torch.from_numpy(coded.values(hvd.rank(), (n,)))).sum().backward()
+    optimizer.synchronize()
+    return param.grad, torch.from_numpy(coded.mean((n,)))
+
+
+def test_compressors_of_byteps_are_replaced():
+    with pytest.warns(UserWarning, match="int8 is used in place of dithering"):
+        got, want = averaged({"compressor": "dithering", "k": 4, "ef": "vanilla"})
+    assert 1e-5 < (got - want).abs().max() <= coded.bound(127)
+    assert max(np.abs(r).max() for r in _residuals.compression_state_dict().values()) > 0
+    params = {"compressor": "onebit", "scaling": True, "ef": None, "k": 1, "fp16": False}
+    if coded.shares_a_machine():
+        with pytest.warns(UserWarning, match="int4 is used in its place"):
+            got, want = averaged(params)
+        assert 1e-5 < (got - want).abs().max() <= coded.bound(7)
+    got, want = averaged({"compressor": "randomk", "k": 0.1, "seed": 9})
+    assert 1990 <= (got != 0).sum() <= 2000
+    assert torch.allclose(got[got != 0].double(), want[got != 0], atol=1e-6)
+
+
+def test_byteps_smallest_size_of_a_compressed_tensor_is_read(monkeypatch):
+    params = {"compressor": "randomk", "k": 100}
+    for n_bytes, is_small in (("80001", True), ("80000", False)):
+        monkeypatch.setenv("BYTEPS_MIN_COMPRESS_BYTES", n_bytes)
+        got, _ = averaged(params)
+        assert ((got != 0).sum() > 100) == is_small
+    monkeypatch.setenv("BYTEPS_MIN_COMPRESS_BYTES", "1k")
+    with pytest.raises(ValueError, match="is not a number of bytes"):
+        averaged(params)
+
+
+WRONG = [
+    (
+        {"compressor": "topk", "k": 2},
+        NotImplementedError,
+        "use randomk with ef, or Compression.int4",
+    ),
+    ({"compressor": "onebit", "momentum": "nesterov"}, NotImplementedError, "of the optimizer"),
+    ({"compressor": "zip"}, NotImplementedError, "does not support the compressor 'zip'"),
+    ({"compressor": "randomk"}, ValueError, "randomk needs k"),
+    ({"compressor": "randomk", "k": -1}, ValueError, "k must be a positive number"),
+    ({"compressor": "randomk", "k": 2, "ef": "x"}, NotImplementedError, "ef must be 'vanilla'"),
+    ({"compressor": "randomk", "k": 2, "fp16": True}, ValueError, "exclude each other"),
+    ({"ef": "vanilla"}, ValueError, "ef need the key compressor"),
+    ({"level": 3}, NotImplementedError, "does not support level: use some of compressor, ef"),
+]
+
+
+@pytest.mark.parametrize(("params", "error", "text"), WRONG)
+def test_other_compressors_of_byteps_are_refused_in_words(params, error, text):
+    with pytest.raises(error, match=text):
+        averaged(params)
 
 
 @pytest.mark.parametrize("op", ["Average", "Sum"])

@@ -558,7 +558,7 @@ def test_a_trainer_in_half_precision_stays_near_full_precision():
 
 def test_a_trainer_refuses_codings_and_unwraps_an_optimizer():
     net = network()
-    with pytest.raises(NotImplementedError, match="compressor"):
+    with pytest.raises(NotImplementedError, match="does not support topk"):
         bps.DistributedTrainer(
             net.collect_params(), "sgd", compression_params={"compressor": "topk"}
         )
@@ -567,6 +567,23 @@ def test_a_trainer_refuses_codings_and_unwraps_an_optimizer():
             net.collect_params(), bps.DistributedOptimizer(mx.optimizer.SGD(learning_rate=0.5))
         )
     assert trainer.learning_rate == 0.5
+
+
+def test_a_trainer_takes_compressors_of_byteps():
+    net = gluon.nn.Dense(coded.N, in_units=1, use_bias=False)
+    net.initialize(mx.init.Zero())
+    params = {"compressor": "randomk", "k": 500, "seed": 1, "ef": "vanilla", "fp16": False}
+    trainer = bps.DistributedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": 1.0}, compression_params=params, prefix="k"
+    )
+    with autograd.record():
+        loss = (net(full((1, 1), 1)) * mx.nd.array(coded.values(bps.rank()))).sum()
+    loss.backward()
+    trainer.step(1)
+    got = -net.weight.data().reshape(-1).asnumpy()
+    assert 498 <= (got != 0).sum() <= 500 and same_everywhere(net.weight.data())
+    assert np.allclose(got[got != 0], coded.mean()[got != 0], atol=1e-6)
+    assert any("grad.k" in name for name in bps.compression_state_dict())
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam"])

@@ -206,8 +206,8 @@ def byteps_declare_tensor(name: str, **options: Any) -> None:
     """
     if options:
         raise NotImplementedError(
-            f"byteps_declare_tensor: bps does not support {', '.join(options)}: use "
-            "compression=Compression.fp16"
+            f"byteps_declare_tensor: bps does not support {', '.join(options)}: use the argument "
+            "compression of the other calls, or compression_params of DistributedTrainer"
         )
     declare(name)
 

@@ -13,7 +13,7 @@ import mxnet as mx
 from mxnet import gluon
 
 from bps import _arrays
-from bps._compression import Compression, coding_of, is_half
+from bps._compression import Compression, coding_of, compressor_of_byteps
 from bps._ops import Average, check_gradients, check_groups, in_groups
 from bps._sets import ProcessSet, global_process_set
 from bps.mxnet import _ops
@@ -160,8 +160,8 @@ class DistributedTrainer(gluon.Trainer):
         optimizer (str or Optimizer): name of an optimizer of MXNet, or an optimizer.
         optimizer_params (dict, optional): arguments of an optimizer that is given by its name.
         root_rank (int): rank of the worker whose parameters are broadcast at the first step.
-        compression_params (dict, optional): BytePS's way to choose a compression:
-            ``{"fp16": True}``.
+        compression_params (dict, optional): BytePS's way to choose a compression, for example
+            ``{"compressor": "randomk", "k": 0.01, "ef": "vanilla"}`` or ``{"fp16": True}``.
         compression (Compressor): type in which the tensors are sent, or a class with the methods
             ``compress(tensor)`` and ``decompress(tensor, context)``.
         gradient_predivide_factor (float): divisor f of the gradients before the sum. The sum over
@@ -197,7 +197,7 @@ class DistributedTrainer(gluon.Trainer):
                 stacklevel=2,
             )
             optimizer = optimizer._optimizer
-        self._compression = Compression.fp16 if is_half(compression_params) else compression
+        self._compression = compressor_of_byteps(compression_params, compression, process_set)
         coding_of(self._compression)  # check it now, not at the first step
         self._groups = check_groups(num_groups, None)
         super().__init__(params, optimizer, optimizer_params, kvstore=None)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from bps._compression import Coding, Compression, cast, coding_of, is_half, own_methods, type_name
+from bps._compression import Coding, Compression, cast, coding_of, own_methods, type_name
 from bps.torch._memory import torch_type
 
 
@@ -18,16 +17,14 @@ def _cast(tensor: torch.Tensor, dtype: str | torch.dtype) -> torch.Tensor:
     return tensor.to(torch_type(type_name(dtype)))
 
 
-def gradient_coding(compression: Any, params: Mapping[str, Any] | None = None) -> Coding:
+def gradient_coding(compression: Any) -> Coding:
     """Return how gradients are sent.
 
     Args:
         compression (Compressor): chooses the type.
-        params (dict, optional): BytePS's way to choose a compression: ``{"fp16": True}``.
 
     Raises:
         ValueError: the compressor has its own functions, which are not called for gradients.
-        NotImplementedError: see :func:`bps._compression.is_half`.
     """
     for name in own_methods(compression):
         raise ValueError(
@@ -36,7 +33,7 @@ def gradient_coding(compression: Any, params: Mapping[str, Any] | None = None) -
             "derive a class from Compressor that sets only the attribute 'wire'; for other "
             "changes, register hooks of the parameters (Tensor.register_hook)"
         )
-    return coding_of(Compression.fp16 if is_half(params) else compression)
+    return coding_of(compression)
 
 
 def compress(group: Any = None, compression: str = "int8") -> None:

@@ -12,7 +12,7 @@ import torch
 
 import bps
 from bps import _core
-from bps._compression import Compression, Compressor
+from bps._compression import Compression, Compressor, compressor_of_byteps
 from bps._ops import check_gradients
 from bps._sets import ProcessSet, global_process_set
 from bps.torch._broadcast import broadcast_all_
@@ -323,8 +323,8 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
             ``synchronize()`` before other code reads parameters. After ``step()``, ``.grad`` is
             None. With smaller buckets each wait is shorter.
         bucket_bytes (int): size of the groups in which gradients are sent.
-        compression_params (dict, optional): BytePS's way to choose a compression:
-            ``{"fp16": True}``.
+        compression_params (dict, optional): BytePS's way to choose a compression, for example
+            ``{"compressor": "randomk", "k": 0.01, "ef": "vanilla"}`` or ``{"fp16": True}``.
         keeps_gradients (bool): let this worker's gradients stay in ``.grad`` until ``step()`` or
             ``synchronize()`` replaces them, as Horovod does. This takes more memory. If False, or
             with `cross_barrier`, ``.grad`` is None in between.
@@ -338,7 +338,7 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
     Raises:
         ValueError: names are missing or not unique, or op, factor, groups or compression is not
             allowed.
-        NotImplementedError: for Adasum, and for compressions of BytePS other than fp16.
+        NotImplementedError: for Adasum, and for compressions of BytePS that bps does not have.
 
     Example::
 
@@ -365,7 +365,9 @@ def DistributedOptimizer(  # noqa: N802 - the name that users know
         "passes": backward_passes_per_step,
         "prescale": 1 / gradient_predivide_factor,
         "postscale": gradient_predivide_factor,
-        "coding": gradient_coding(compression, compression_params),
+        "coding": gradient_coding(
+            compressor_of_byteps(compression_params, compression, process_set)
+        ),
         "sparse_as_dense": sparse_as_dense,
         "bucket_bytes": bucket_bytes,
         "groups": _group_by_name(named, num_groups if groups is None else groups),
