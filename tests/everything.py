@@ -198,10 +198,17 @@ TARGETS = (
     Target(
         "bench-bars",
         45,
-        r"^[a-g]: \d+ of \d+ hold.*|^missed: .*",
+        r"^[a-h]: \d+ of \d+ hold.*|^missed: .*",
         ("BARS=--strict --only abf --seconds 1 --repeat 3 --out build/everything",),
         most=20,
         paths=BENCH,
+    ),
+    Target(
+        "accuracy",
+        30,
+        r"^\| .*\*\*no\*\*.*",
+        ("BARS=--strict --out build/everything/accuracy.md",),
+        paths=("common/data", "libbpsclient", "tests/bench/accuracy.py"),
     ),
     Target("huge", 10, r"\d+ passed.*", paths=CLUSTER),
     Target("deb-again", 20, r"the packages are the same", paths=PACKAGES),

@@ -53,6 +53,7 @@ help:
 	@echo 'make bench-torch steps of PyTorch over bps and Gloo (root);'
 	@echo '                 bench-frontends: steps of Keras, calls of TensorFlow and JAX;'
 	@echo '                 both write docs/results/performance'
+	@echo 'make accuracy    training with blocks beside float32, into docs/results'
 	@echo 'make install     into $$DESTDIR$$PREFIX (/usr/local); make uninstall'
 	@echo 'make wheel       the Python package with library and programs, in build/wheel'
 	@echo 'make wheel-test  install the wheel and run workers with nothing else'
@@ -191,7 +192,12 @@ bench-frontends:
 	$(STEP) BUILD=release all
 	$(Q)tests/bench/keras_steps.py build/release --out docs/results/performance/keras.md
 	$(Q)tests/bench/frontend_calls.py build/release --out docs/results/performance/calls.md
-.PHONY: huge latency bench-build bench-bars bench-torch bench-frontends
+# Compare the accuracy of training with gradients in blocks with that of training with float32.
+accuracy:
+	$(Q)tests/install-deps.sh frontends
+	$(STEP) BUILD=release all
+	$(Q)tests/bench/accuracy.py build/release --out docs/results/accuracy.md $(BARS)
+.PHONY: huge latency bench-build bench-bars bench-torch bench-frontends accuracy
 
 # Run, one after the other, the slow targets that .ci/run leaves out and that are red or due, as
 # many as fit in MINUTES (60). ONLY=a,b runs only targets a and b.
