@@ -341,3 +341,17 @@ def test_compressors_of_blocks_are_refused_where_they_cannot_work():
     if max(bps.allgather_object(_core.runtime().job.local_size)) > 1:
         with pytest.raises(ValueError, match=r"use Compression\.int4"):
             bps.allreduce(x, name="s", compression=bps.Compression.sign)
+
+
+@pytest.mark.parametrize("kind", ["gaps", "transposed"])
+def test_gradients_of_parameters_with_gaps_in_memory_are_in_their_places(kind):
+    whole = torch.zeros(128, 512)[:, :256]
+    param = torch.nn.Parameter(whole if kind == "gaps" else whole.t())
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD([param], lr=0), [("w", param)], compression=bps.Compression.int8
+    )
+    grads = [values_of(r, param.numel()).view(param.shape) for r in ranks()]
+    want = sum(grads) / bps.size()
+    (param * grads[bps.rank()]).sum().backward()
+    optimizer.step()
+    assert (param.grad - want).abs().max() <= error_bound(want, 127)

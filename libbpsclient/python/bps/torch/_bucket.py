@@ -172,14 +172,14 @@ class Bucket:
 
 
 def _flat_like(param: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-    """Return the values of a gradient as a flat tensor, in the order of the parameter's memory."""
+    """Return the values of a gradient as a flat tensor without gaps, of which :func:`_shaped` is
+    the gradient."""
     if grad.is_sparse:
         grad = grad.to_dense()
-    is_dense = torch.ops.aten.is_non_overlapping_and_dense(param)
-    if not is_dense or grad.stride() != param.stride():
+    if not torch.ops.aten.is_non_overlapping_and_dense(param):
+        return grad.contiguous().view(-1)
+    if grad.stride() != param.stride():
         grad = torch.empty_like(param).copy_(grad)
-    if not torch.ops.aten.is_non_overlapping_and_dense(grad):
-        return grad.reshape(-1)
     return grad.as_strided((grad.numel(),), (1,))
 
 
