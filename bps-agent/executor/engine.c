@@ -255,12 +255,12 @@ static int engine_check_tensor_desc(
 	const struct engine *e, const struct engine_tensor_desc *d, struct err_text *err)
 {
 	size_t elem = dtype_bytes(d->shape.dtype);
-	uint64_t bytes = shape_bytes(&d->shape);
-	struct err_text why;
+	bool is_known = shape_check(&d->shape, UINT64_MAX, &(struct err_text){0}) == 0;
+	uint64_t bytes = is_known ? shape_bytes(&d->shape) : 0;
 
-	if (d->id >= ENGINE_TENSORS_MAX || engine_tensor_by_id(e, d->id) ||
-		shape_check(&d->shape, UINT64_MAX, &why) < 0 || dtype_is_block(d->shape.dtype) ||
-		!d->part_bytes || d->part_bytes % elem || (bytes - 1) / d->part_bytes >= UINT32_MAX)
+	if (d->id >= ENGINE_TENSORS_MAX || engine_tensor_by_id(e, d->id) || !is_known ||
+		dtype_is_block(d->shape.dtype) || !d->part_bytes || d->part_bytes % elem ||
+		(bytes - 1) / d->part_bytes >= UINT32_MAX)
 		return err_set(err, -EINVAL,
 			"tensor %u has an invalid description, or exists already", d->id);
 	for (unsigned i = 0; i < e->route.n_members; i++)

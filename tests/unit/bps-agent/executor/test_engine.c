@@ -570,6 +570,11 @@ static void a_tensor_outside_of_its_memory_is_refused(void **state)
 	place.slot = SLOTS;
 	assert_int_equal(engine_add_tensor(r.e, &d, &err), -EINVAL);
 	place.slot = 3;
+	d.shape.dtype = UINT8_MAX;
+	assert_int_equal(engine_add_tensor(r.e, &d, &err), -EINVAL);
+	d.shape.dtype = DTYPE_Q8;
+	assert_int_equal(engine_add_tensor(r.e, &d, &err), -EINVAL);
+	d.shape.dtype = DTYPE_I32;
 	assert_int_equal(engine_add_tensor(r.e, &d, &err), 0);
 	assert_int_equal(engine_add_tensor(r.e, &d, &err), -EINVAL);
 	unmake(&r);
