@@ -1,5 +1,7 @@
 """Gradients in blocks: all workers of a job run these tests in the same order."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 import bps.torch as bps
 from bps import _core
 from bps._compression import Coding
+from bps._library import Error
 from bps.torch import _blocks
 from bps.torch._channels import open_channels
 
@@ -355,3 +358,21 @@ def test_gradients_of_parameters_with_gaps_in_memory_are_in_their_places(kind):
     (param * grads[bps.rank()]).sum().backward()
     optimizer.step()
     assert (param.grad - want).abs().max() <= error_bound(want, 127)
+
+
+def test_workers_that_disagree_about_the_coding_get_an_error():
+    compression = bps.Compression.sign if bps.rank() == 0 else bps.Compression.int8
+    with pytest.raises(Error, match="sent as sign"):
+        bps.allreduce(values_of(0), name="mixed", compression=compression)
+
+
+def test_threads_send_signs_at_the_same_time():
+    if max(bps.allgather_object(_core.runtime().job.local_size)) > 1:
+        return  # Compression.sign is refused
+
+    def work(i):
+        for _ in range(5):
+            bps.allreduce(values_of(i), name=f"thread.{i}", compression=bps.Compression.sign)
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(work, range(3)))  # raises the errors of the threads

@@ -155,9 +155,21 @@ RANDOMK = (
     .replace("model.weight.item()", "hash(tuple(model.weight.flatten().tolist()))")
     .replace('["momentum_buffer"].item()', '["momentum_buffer"].sum().item()')
 )
+# A newcomer must not wait for the others to repeat what they found out at their first step.
+SIGNS = (
+    TRAIN.replace("Linear(1, 1).double()", "Linear(1, 20_000)")
+    .replace("named_parameters())", "named_parameters(), compression=bps.Compression.sign)")
+    .replace("arange(24.0).double()", "arange(24.0)")
+    .replace("weight.item()", "weight.sum().item()")
+    .replace('["momentum_buffer"].item()', '["momentum_buffer"].sum().item()')
+)
 
 
-@pytest.mark.parametrize("script", [TRAIN, UNFREEZE, RANDOMK], ids=["plain", "unfrozen", "randomk"])
+@pytest.mark.parametrize(
+    "script",
+    [TRAIN, UNFREEZE, RANDOMK, SIGNS],
+    ids=["plain", "unfrozen", "randomk", "signs"],
+)
 def test_a_machine_joins_at_a_commit(tmp_path, script):
     with processes.Cluster(agents=SIZE) as cluster:
         machines = Machines(cluster, script, tmp_path / "begun", SIZE - 1)

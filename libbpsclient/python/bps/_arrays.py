@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bps import _compare
-from bps._compression import RAW, Coding, check_blocks
+from bps._compression import RAW, Coding, check_block_op
 from bps._dtypes import FLOATS, NAMES, at_address, copy_scaled, numpy_type, wire_type
 from bps._group import group, list_of_kinds
 from bps._library import AVG, CODES, OPS, PRIORITY_AUTO, SUM, Error
@@ -62,8 +62,8 @@ def reduce(
 
     Raises:
         Error: EMISMATCH if the workers' arrays differ in type or shape.
-        ValueError: see :func:`bps._compression.check_blocks`; or a compression with a residual has
-            no name.
+        ValueError: see :func:`bps._compression.check_block_op` and
+            :func:`bps._compression.check_machines`; or a compression with a residual has no name.
     """
     is_mean = False
     if (prescale, postscale) != (1.0, 1.0):
@@ -80,7 +80,7 @@ def reduce(
     priority = priority_of(name, priority)
     has_blocks = any(coding.block_of(a.dtype.name, a.nbytes) for a in arrays)
     if has_blocks:
-        check_blocks(rt, coding, op)
+        check_block_op(op)
         if name is None and coding.has_residual:
             raise ValueError(
                 "a compression with a residual needs the argument name, by which the residual is "

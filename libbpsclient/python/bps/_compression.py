@@ -262,38 +262,47 @@ def shares_machine(workers: Sequence[Worker]) -> bool:
     return len(set(hosts)) < len(hosts)
 
 
-def check_blocks(rt: Runtime, coding: Coding, op: int) -> None:
-    """Check that tensors can be encoded.
-
-    Args:
-        rt (Runtime): the workers that take part.
-        coding (Coding): chooses one of CODED.
-        op (int): the reduction.
+def check_block_op(op: int) -> None:
+    """Check that a reduction can be done in blocks.
 
     Raises:
-        ValueError: the reduction is not Average or Sum; or the type is "sign", and a machine has
-            several workers.
+        ValueError: the reduction is not Average or Sum.
     """
     if op not in (AVG, SUM):
         raise ValueError(f"{OPS[op]} needs the values themselves, not blocks: use Compression.none")
-    if coding.wire == "sign" and _has_shared_agent(rt):
+
+
+def check_machines(rt: Runtime, coding: Coding, name: str) -> None:
+    """Check that the machines of the workers allow a block type. All workers must call this
+    function, after they have compared their tensors and the coding. If the wait ends early, another
+    call continues it.
+
+    Args:
+        rt (Runtime): the workers that take part.
+        coding (Coding): chooses a block type.
+        name (str): name of the tensors, the same at all workers. No other thread may use it.
+
+    Raises:
+        ValueError: the type is "sign", and a machine has several workers.
+    """
+    if coding.wire == "sign" and _has_shared_agent(rt, f"blocks/{name}"):
         raise ValueError(
             "Compression.sign needs machines of one worker each, because the sum of a machine's "
             "workers would be encoded without a residual: use Compression.int4"
         )
 
 
-def _has_shared_agent(rt: Runtime) -> bool:
+def _has_shared_agent(rt: Runtime, name: str) -> bool:
     """Return whether several workers have one agent, at any machine. All workers must call this
-    function."""
+    function with the same name."""
 
     def fill(slot: Slot) -> None:
         ctypes.memset(slot.tensor.input_address, rt.job.local_size > 1, 1)
 
-    slot = rt.begin_once("blocks/shared", "u8", 1, MAX, fill)
+    slot = rt.begin_once(name, "u8", 1, MAX, fill)
     slot.tensor.finish(is_interruptible=True)
     is_shared = ctypes.string_at(slot.tensor.result_address, 1) != b"\0"
-    rt.end_once("blocks/shared")
+    rt.end_once(name)
     return is_shared
 
 

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 
 from bps import _compare
-from bps._compression import RANDOMK, RAW, Coding
+from bps._compression import RANDOMK, RAW, Coding, check_machines
 from bps._dtypes import NAMES, at_address, copy_scaled, wire_type
 from bps._library import BLOCKS, CODES, OPS, PRIORITY_AUTO, SUM, Error
 from bps._operation import IN_FLIGHT, Slot
@@ -177,6 +177,7 @@ class Group:
     def __init__(self, rt: Runtime, name: str, kinds: Sequence[Kind], coding: Coding) -> None:
         self._runtime, self._name, self._path = rt, name, rt.next_path(name)
         self._list = list_of_kinds(kinds, str(coding))
+        self._coding = coding
         self._is_compared = False
         self._is_declared = False
         self._kinds = [(dtype, math.prod(shape)) for dtype, shape in kinds]
@@ -287,6 +288,7 @@ class Group:
                 any more.
             Timeout: other workers have not made their first call. Another call continues the
                 comparison.
+            ValueError: see :func:`bps._compression.check_machines`.
             KeyboardInterrupt: the wait was interrupted. The group can be used again. The outputs
                 are not defined.
         """
@@ -302,6 +304,8 @@ class Group:
                 outputs = self._new_outputs()
             if not self._is_compared:
                 self._compare(op, labels)
+            if not self._is_declared and any(isinstance(b, _BlockBucket) for b in self._buckets):
+                check_machines(self._runtime, self._coding, self._path)
             try:
                 if not self._is_declared:
                     self._declare()

@@ -11,7 +11,7 @@ import torch
 
 import bps
 from bps import _core
-from bps._compression import RANDOMK, Compression, Compressor, check_blocks
+from bps._compression import RANDOMK, Compression, Compressor, check_machines
 from bps.torch._channels import Channel, EncodedChannel, check_gradient, open_channels
 from bps.torch._compression import gradient_coding
 from bps.torch._memory import described_type, has_storage_of, wire_dtype
@@ -214,13 +214,13 @@ class HookState:
             self.n_shapes[index] += 1
             coding, n_bytes = self._coding, buffer.numel() * buffer.element_size()
             block = coding.block_of(described_type(buffer.dtype), n_bytes)
-            if block:
-                check_blocks(_core.runtime(), coding, bps.AVG)
             wire = block or self.wire or wire_dtype(buffer.dtype, coding, n_bytes)
             name = f"ddp/{self.number}.{index}#{self.n_shapes[index]}"
             n = buffer.numel() + (bucket.is_last() and wire != RANDOMK)
             decl = (name, wire, n, buffer.device)
             (channel,) = open_channels(_core.runtime(), [decl], coding)
+            if block:  # after the declaration, which fails if the workers' buckets differ
+                check_machines(_core.runtime(), coding, name)
             self.channels[index] = (shape, channel)
         return channel
 

@@ -24,7 +24,7 @@ import torch
 
 import bps
 from bps import _compare
-from bps._compression import RANDOMK, RAW, Coding, check_blocks
+from bps._compression import RANDOMK, RAW, Coding, check_block_op, check_machines
 from bps._library import OPS
 from bps._operation import IN_FLIGHT, Slot
 from bps._sets import ProcessSet, global_process_set
@@ -203,12 +203,20 @@ class Reducer:
                 self._order = rt.compare_lists(name, WHAT, mine)
             places = [self._pending[i] for i in self._order]
             sparse = set() if self._sparse_as_dense else self._agree_on_sparse(places, name)
+            if any(self._block_of(p) for i, p in enumerate(places) if i not in sparse):
+                check_block_op(self._op)
+                check_machines(rt, self._coding, name)
         except bps.Error as error:
             if error.code not in IN_FLIGHT:
                 self._pending = self._order = None
             raise
         self._pending = self._order = None
         self._cut(places, sparse)
+
+    def _block_of(self, place: Place) -> str | None:
+        """Return the block type in which a dense gradient is sent, or None."""
+        n_bytes = place.param.numel() * place.param.element_size()
+        return self._coding.block_of(described_type(place.param.dtype), n_bytes)
 
     def _agree_on_sparse(self, places: Sequence[Place], name: str) -> set[int]:
         """Return the indices of those places whose gradient is sparse at one worker or more."""
@@ -262,8 +270,7 @@ class Reducer:
                 continue
             group = self._groups.get(place.name)
             n_bytes = place.param.numel() * place.param.element_size()
-            block = self._coding.block_of(described_type(place.param.dtype), n_bytes)
-            wire = block or wire_dtype(place.param.dtype, self._coding, n_bytes)
+            wire = self._block_of(place) or wire_dtype(place.param.dtype, self._coding, n_bytes)
             kind = (place.param.device, place.param.dtype, wire, i if wire == RANDOMK else group)
             found = last.get(kind)
             if found is None or (group is None and found[1] + n_bytes > self._bucket_bytes):
@@ -281,8 +288,6 @@ class Reducer:
             name = f"{self._runtime.prefix}grad/{self.number}.{i}"
             n = bucket.n_values() + (i == 0 and bucket.wire != RANDOMK)
             decls.append((name, bucket.wire, n, param.device))
-        if any(isinstance(bucket.wire, str) for bucket in new):
-            check_blocks(self._runtime, self._coding, self._op)
         for bucket, channel in zip(new, open_channels(self._runtime, decls, self._coding)):
             bucket.attach(channel, self._postscale != 1.0)
         self._plan.append((self._list(places), sparse))
