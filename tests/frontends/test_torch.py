@@ -1017,9 +1017,9 @@ def test_small_tensors_are_not_compressed():
 def test_first_layers_are_declared_first_only_with_cross_barrier(monkeypatch, kind):
     declared = []
 
-    def spy(rt, decls):
+    def spy(rt, decls, coding):
         declared.extend(name.rpartition(".")[2] for name, *_ in decls)
-        return open_channels(rt, decls)
+        return open_channels(rt, decls, coding)
 
     monkeypatch.setattr(_reducer, "open_channels", spy)
     model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(3)])
