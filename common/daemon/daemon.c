@@ -362,8 +362,9 @@ void daemon_report_status_line(struct daemon *d)
 	d->line(d->line_ctx, line, sizeof(line));
 	if (strcmp(line, d->told) == 0)
 		return;
-	memcpy(d->told, line, sizeof(line));
-	notify_status(line);
+	/* If the manager's socket is full, try again with the next report. */
+	if (notify_status(line) == 0)
+		memcpy(d->told, line, sizeof(line));
 }
 
 static void on_status_report_due(evutil_socket_t fd, short what, void *arg)

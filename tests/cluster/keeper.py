@@ -6,6 +6,7 @@ Manager only receives the messages of a daemon.
 """
 
 import array
+import contextlib
 import fcntl
 import os
 import select
@@ -206,9 +207,21 @@ class Manager:
         self.env = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "400000"}
         self.lines = []
 
+    def fill(self):
+        """Fill the queue of the socket, so that the daemon's messages get lost until they are
+        received here."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+            s.setblocking(False)
+            s.connect(self.env["NOTIFY_SOCKET"])
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    s.send(b"X=1")
+
     def wait_for(self, word, deadline_s=20):
+        end = time.monotonic() + deadline_s
         while not any(line.startswith(word) for line in self.lines):
-            assert select.select([self.socket], [], [], deadline_s)[0], f"no {word} in {self.lines}"
+            left = max(0, end - time.monotonic())
+            assert select.select([self.socket], [], [], left)[0], f"no {word} in {self.lines}"
             self.lines += self.socket.recv(4096).decode().splitlines()
         seen, self.lines = self.lines, []
         return seen

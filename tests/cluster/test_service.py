@@ -37,6 +37,7 @@ def test_member_is_up_while_it_waits_for_the_scheduler_and_says_what_it_does(
     assert "READY=1" in manager.wait_for("STATUS=waiting for the scheduler for ")
     del c.env["NOTIFY_SOCKET"]
     c.scheduler.pin()
+    manager.fill()  # a status that cannot be sent is sent again
     c.scheduler.start()
     read_ready(ready, d.process, d.name, d.log)
     manager.wait_for("STATUS=summing: " if which == "s0" else "STATUS=accepting trainers: ")
