@@ -23,8 +23,8 @@ struct block_functions {
 		float scale);
 	void (*decode)(float *dst, const unsigned char *src, size_t n_blocks, float scale);
 	/* Do what block_fold, block_finish and block_reduce_all do. */
-	void (*fold)(float *acc, const void *const *src, unsigned n_src, size_t n_blocks,
-		bool is_first);
+	void (*fold)(
+		float *acc, const void *const *src, unsigned n_src, size_t n_blocks, bool is_first);
 	void (*finish)(unsigned char *dst, const float *acc, size_t n_blocks, uint32_t divisor);
 	void (*reduce_all)(unsigned char *dst, const void *const *src, unsigned n_src,
 		size_t n_blocks, uint32_t divisor);
@@ -231,6 +231,7 @@ INLINE float block_mean(struct block_layout l, const float *values)
 	for (unsigned half = l.words / 2; half; half /= 2)
 		for (unsigned j = 0; j < half; j++)
 			sums[j] += sums[j + half];
+	/* cppcheck-suppress uninitvar ; l.words is a constant above 0 */
 	return sums[0];
 }
 
@@ -258,6 +259,7 @@ INLINE void block_store_fields(
 		}
 		words[j] = word;
 	}
+	/* cppcheck-suppress uninitvar ; l.words is a constant above 0 */
 	memcpy(block + l.scale_bytes, words, l.words * sizeof(uint32_t));
 }
 
@@ -325,8 +327,8 @@ INLINE void blocks_encode(struct block_layout l, unsigned char *dst, const float
 	}
 }
 
-INLINE void blocks_decode(struct block_layout l, float *dst, const unsigned char *src,
-	size_t n_blocks, float scale)
+INLINE void blocks_decode(
+	struct block_layout l, float *dst, const unsigned char *src, size_t n_blocks, float scale)
 {
 	for (size_t b = 0; b < n_blocks; b++)
 		block_decode_one(l, dst + b * layout_values(l), src + b * layout_bytes(l), scale);
@@ -336,8 +338,8 @@ INLINE void blocks_fold(struct block_layout l, float *acc, const void *const *sr
 	size_t n_blocks, bool is_first)
 {
 	for (size_t b = 0; b < n_blocks; b++)
-		block_add_all(l, acc + b * layout_values(l), src, n_src, b * layout_bytes(l),
-			is_first);
+		block_add_all(
+			l, acc + b * layout_values(l), src, n_src, b * layout_bytes(l), is_first);
 }
 
 INLINE void block_divide_and_encode(
@@ -400,7 +402,7 @@ INLINE void blocks_reduce_all(struct block_layout l, unsigned char *dst, const v
 		blocks_reduce_all(LAYOUT_##type, dst, src, n_src, n_blocks, divisor);              \
 	}
 #define BLOCK_FUNCTIONS(type)                                                                      \
-	[DTYPE_##type - DTYPE_Q8] = {encode_##type, decode_##type, block_fold_##type,              \
+	.types[DTYPE_##type - DTYPE_Q8] = {encode_##type, decode_##type, block_fold_##type,        \
 		block_finish_##type, block_reduce_all_##type}
 
 DEFINE_BLOCK_FUNCTIONS(Q8)
@@ -408,6 +410,6 @@ DEFINE_BLOCK_FUNCTIONS(Q4)
 DEFINE_BLOCK_FUNCTIONS(SIGN)
 
 const struct block_table BLOCK_TABLE = {
-	{BLOCK_FUNCTIONS(Q8), BLOCK_FUNCTIONS(Q4), BLOCK_FUNCTIONS(SIGN)}};
+	BLOCK_FUNCTIONS(Q8), BLOCK_FUNCTIONS(Q4), BLOCK_FUNCTIONS(SIGN)};
 #endif
 #endif

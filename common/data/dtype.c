@@ -43,12 +43,14 @@ uint64_t dtype_elems(unsigned dtype, uint64_t n_values)
 {
 	uint64_t values = dtype_values(dtype);
 
-	return n_values / values + (n_values % values != 0);
+	return values ? n_values / values + (n_values % values != 0) : 0;
 }
 
 size_t dtype_elems_in_step(unsigned dtype, size_t n_values)
 {
-	return n_values < dtype_values(dtype) ? 1 : n_values / dtype_values(dtype);
+	size_t values = dtype_values(dtype);
+
+	return values && n_values > values ? n_values / values : 1;
 }
 
 size_t dtype_acc_bytes(unsigned dtype)

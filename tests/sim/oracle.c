@@ -102,7 +102,7 @@ static void block_values_at(
 	uint32_t first = block * BLOCK_VALUES, n = s->o.tensors[t].n_values - first;
 
 	for (uint32_t i = 0; i < BLOCK_VALUES; i++)
-		ret[i] = i < n ? (float)small_int_at(seed, first + i) : ret[i - n];
+		ret[i] = (float)small_int_at(seed, first + i % n);
 	for (uint32_t i = 0; i < BLOCK_VALUES; i += n)
 		ret[i] = 7;
 }

@@ -18,7 +18,7 @@
 #define TURNS_MAX 256
 
 static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_Q8, DTYPE_Q4, DTYPE_SIGN};
-#define N_TYPES (sizeof(types) / sizeof(types[0]))
+static const unsigned n_types = sizeof(types) / sizeof(types[0]);
 
 struct kernels {
 	float *values, *residual, *dst;
@@ -89,10 +89,10 @@ void probe_kernels(double seconds)
 		k.values[i] = (float)(int32_t)x * 0x1p-31f;
 	}
 	printf("{\"what\": \"kernels\", \"simd\": \"%s\", \"results\": [", simd_name());
-	for (size_t t = 0; t < N_TYPES; t++) {
+	for (size_t t = 0; t < n_types; t++) {
 		double gbs[KERNELS];
 
-		measure_type(&k, types[t], seconds / N_TYPES, gbs);
+		measure_type(&k, types[t], seconds / n_types, gbs);
 		printf("%s{\"dtype\": \"%s\", \"memcpy_gbs\": %.3f, \"encode_gbs\": %.3f, "
 		       "\"residual_gbs\": %.3f, \"decode_gbs\": %.3f, \"sum_gbs\": %.3f}",
 			t ? ", " : "", dtype_name(types[t]), gbs[KERNEL_COPY], gbs[KERNEL_ENCODE],
