@@ -70,6 +70,13 @@ def busy(cluster):
         "rounds are counted",
         lambda: all("last_arrival_total{" in s.get("/metrics") for s in c.servers),
     )
+    # Both contributions to a round may come in one batch, and the round has then waited 0 s.
+    c.wait_for(
+        "the waits of rounds are counted",
+        lambda: all(
+            samples(s.get("/metrics"))["bps_server_round_wait_seconds_sum"][0][1] for s in c.servers
+        ),
+    )
     c.wait_for(
         "the agents' pulls of sums are counted",
         lambda: all(
