@@ -329,6 +329,22 @@ def test_a_worker_that_has_joined_sends_zeros_of_some_values():
     assert (param.grad == 1).all() or bps.rank() + 1 < bps.size()
 
 
+def test_named_tensors_on_both_sides_of_the_limit_are_a_mismatch():
+    n = 20_000 if bps.rank() == 0 else 100
+    with pytest.raises(Error, match="workers disagree"):
+        bps.allreduce(values_of(0, n), name="limit", compression=bps.Compression.int8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_named_tensors_keep_their_type(dtype):
+    for n in (100, 10_000, 40_000):
+        x = values_of(bps.rank(), n).to(dtype)
+        out = bps.allreduce(x, name=f"{dtype}.{n}", op=bps.Sum, compression=bps.Compression.int8)
+        want = sum(values_of(r, n).to(dtype).double() for r in ranks())
+        assert out.dtype == dtype
+        assert (out.double() - want).abs().max() <= 1.5 * bps.size() / 127 + 0.01 * bps.size()
+
+
 def test_compressors_of_blocks_are_refused_where_they_cannot_work():
     x = values_of(bps.rank())
     with pytest.raises(ValueError, match="max needs the values themselves"):

@@ -187,8 +187,10 @@ def _reduce_blocks(
     process_set: ProcessSet,
     priority: int,
 ) -> torch.Tensor:
-    """Reduce a tensor in blocks, and return the result."""
-    array = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+    """Reduce a tensor in blocks if it is large enough, and return the result."""
+    tensor = tensor.detach()
+    on_host = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # unknown to NumPy
+    array = on_host.cpu().contiguous().numpy()
     factors = (prescale_factor, postscale_factor)
     given = (name, op, *factors, coding, priority_of(name, priority))
     (out,) = _arrays.reduce(process_set.runtime(), [array], None, *given)
@@ -206,7 +208,10 @@ class _Allreduce(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.options = options
         n_bytes = tensor.numel() * tensor.element_size()
-        if coding.block_of(described_type(tensor.dtype), n_bytes):
+        is_named = name is not None and coding != RAW and tensor.is_floating_point()
+        if is_named or coding.block_of(described_type(tensor.dtype), n_bytes):
+            # Small tensors with a name go the same way, so that the workers also compare a small
+            # tensor with a large one.
             check_device(tensor)
             return _reduce_blocks(tensor, name, coding, **options)
         return allreduce_async(tensor, name=name, **options).wait()
