@@ -70,7 +70,7 @@ def busy(cluster):
         "rounds are counted",
         lambda: all("last_arrival_total{" in s.get("/metrics") for s in c.servers),
     )
-    # Both contributions to a round may come in one batch, and the round has then waited 0 s.
+    # Wait for a round whose contributions came apart: in one batch, the round has waited 0 s.
     c.wait_for(
         "the waits of rounds are counted",
         lambda: all(
