@@ -51,6 +51,5 @@ def check_residual(part, levels):
 
 
 def shares_a_machine():
-    """Return whether two workers of the job are on one machine."""
-    hosts = [worker.host for worker in _core.runtime().job.workers()]
-    return len(set(hosts)) < len(hosts)
+    """Return whether two workers of the job share an agent. All workers must call this function."""
+    return max(bps._ops.allgather_object(_core.runtime().job.local_size)) > 1
