@@ -98,17 +98,16 @@ def test_server_counts_the_processors_of_its_control_group(cluster):
         assert s.process.wait(LIMIT_S) == 0
 
 
-# The daemons of one group take threads from each other. Under load, one may lose those that it has
-# just tried, and abort.
-@pytest.mark.alone
+# An agent tries 11 threads. The limit is lower than what one agent needs, so that the result does
+# not depend on which daemon tries its threads first.
 def test_job_without_threads_left_ends_with_the_limit():
     """libuv would abort the agent at the first trainer."""
-    with group("pids", max=16) as procs:
+    with group("pids", max=12) as procs:
         r = bench(enter(procs))
     text = r.stdout + r.stderr
     assert r.returncode != 0, text
     assert "Aborted" not in text, text
-    assert "the control group allows 16 processes and threads: raise pids.max" in text, text
+    assert "the control group allows 12 processes and threads: raise pids.max" in text, text
     assert "TasksMax=" in text and "--pids-limit" in text, text
 
 
