@@ -145,7 +145,9 @@ static bool is_done_on_gpu_only(const struct bps_tensor *t, uint32_t region)
 	/* A relaxed load suffices, because the value only decides whether to call
 	 * tensor_wait_round. tensor_wait_round loads with acquire order. */
 	done = atomic_load_explicit(&t->b->gpu->slots[t->idx].done, memory_order_relaxed);
-	return !gpu_slot_is_poisoned(done) && gpu_slot_reached(done, t->round);
+	/* The executor poisons the slots of a tensor when one of the machine's workers releases its
+	 * memory, even if another worker's agent has not reported the last round. */
+	return gpu_slot_reached(gpu_slot_finished_round(done), t->round);
 }
 
 /* Find a tensor whose last round is complete on the stream, but has not been reported by the agent.

@@ -44,6 +44,12 @@ static inline bool gpu_slot_is_poisoned(uint64_t done)
 	return done >= GPU_SLOT_POISON;
 }
 
+/* Return the last round that the executor has finished, also from the counter of a poisoned slot. */
+static inline uint64_t gpu_slot_finished_round(uint64_t done)
+{
+	return gpu_slot_is_poisoned(done) ? done - GPU_SLOT_POISON : done;
+}
+
 /* Poison the slot, which ends every wait on the slot. A second call has no effect. */
 static inline void gpu_slot_poison(struct gpu_slot *s)
 {
