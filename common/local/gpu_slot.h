@@ -44,7 +44,8 @@ static inline bool gpu_slot_is_poisoned(uint64_t done)
 	return done >= GPU_SLOT_POISON;
 }
 
-/* Return the last round that the executor has finished, also from the counter of a poisoned slot. */
+/* Return the last round that the executor has finished. Works with the counter of a poisoned slot
+ * too. */
 static inline uint64_t gpu_slot_finished_round(uint64_t done)
 {
 	return gpu_slot_is_poisoned(done) ? done - GPU_SLOT_POISON : done;
