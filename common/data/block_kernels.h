@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "common/data/dtype.h"
+#include "common/data/kernels_inline.h"
 
 struct block_functions {
 	/* Encode or decode n_blocks whole blocks, as block_encode and block_decode do. */
@@ -40,8 +41,6 @@ struct block_table {
 extern const struct block_table block_portable, block_avx2, block_avx512;
 
 #ifdef BLOCK_TABLE
-#define INLINE static inline __attribute__((always_inline))
-
 /* The layout of a block type (block.h). */
 struct block_layout {
 	unsigned words;       /* number of 32-bit words of a block */
@@ -64,22 +63,6 @@ struct block_layout {
 #define F32_NAN_BITS 0x7fc00000u
 #define AHEAD_BYTES  1024 /* distance of prefetches; 512 and 2048 gained less (AVX2, from memory) */
 #define TO_INTEGER   0x1.8p23f /* adding it rounds an f32 to an integer in the lower bits */
-
-INLINE uint32_t f32_bits(float x)
-{
-	uint32_t bits;
-
-	memcpy(&bits, &x, sizeof(bits));
-	return bits;
-}
-
-INLINE float f32_from_bits(uint32_t bits)
-{
-	float x;
-
-	memcpy(&x, &bits, sizeof(x));
-	return x;
-}
 
 INLINE unsigned layout_fields(struct block_layout l)
 {
@@ -205,7 +188,7 @@ INLINE uint32_t block_largest_bits(struct block_layout l, const float *values)
 	int32_t largest = 0;
 
 	for (unsigned i = 0; i < layout_values(l); i++) {
-		int32_t bits = (int32_t)(f32_bits(values[i]) & INT32_MAX);
+		int32_t bits = (int32_t)(bits_from_f32(values[i]) & INT32_MAX);
 
 		largest = bits > largest ? bits : largest;
 	}
@@ -224,7 +207,8 @@ INLINE float block_mean(struct block_layout l, const float *values)
 
 #pragma GCC unroll 32
 		for (unsigned field = 0; field < layout_fields(l); field++)
-			sum += f32_from_bits(f32_bits(values[field * l.words + j]) & INT32_MAX) *
+			sum += f32_from_bits(
+				       bits_from_f32(values[field * l.words + j]) & INT32_MAX) *
 			       weight;
 		sums[j] = sum;
 	}
@@ -252,8 +236,8 @@ INLINE void block_store_fields(
 #pragma GCC unroll 32
 		for (unsigned field = 0; field < layout_fields(l); field++) {
 			float v = values[field * l.words + j];
-			uint32_t q = l.bits == 1 ? f32_bits(v) >> 31
-						 : f32_bits(v * factor + TO_INTEGER) & mask;
+			uint32_t q = l.bits == 1 ? bits_from_f32(v) >> 31
+						 : bits_from_f32(v * factor + TO_INTEGER) & mask;
 
 			word |= q << (field * l.bits);
 		}
@@ -271,9 +255,9 @@ INLINE bool block_encode_one(
 	uint32_t largest = block_largest_bits(l, values), scale;
 
 	if (l.bits == 1)
-		scale = f32_bits(block_mean(l, values));
+		scale = bits_from_f32(block_mean(l, values));
 	else
-		scale = f32_bits(f32_from_bits(largest) / top);
+		scale = bits_from_f32(f32_from_bits(largest) / top);
 	/* A mean of the largest numbers may be rounded up to infinity. */
 	scale = (scale < F32_INF_BITS ? scale : F32_INF_BITS - 1) & l.scale_mask;
 	if (scale < LEAST_BITS || largest >= F32_INF_BITS) {
@@ -317,7 +301,7 @@ INLINE void blocks_encode(struct block_layout l, unsigned char *dst, const float
 		if (residual) {
 			block_encode_with_residual(
 				l, block, values, residual + b * layout_values(l), scale);
-		} else if (f32_bits(scale) == f32_bits(1)) {
+		} else if (bits_from_f32(scale) == bits_from_f32(1)) {
 			block_encode_one(l, block, values);
 		} else {
 			for (unsigned i = 0; i < layout_values(l); i++)

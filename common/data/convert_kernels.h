@@ -18,6 +18,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "common/data/kernels_inline.h"
+
 struct convert_table {
 	void (*bf16_from_f32)(uint16_t *dst, const float *src, size_t n, float scale);
 	void (*f16_from_f32)(uint16_t *dst, const float *src, size_t n, float scale);
@@ -28,8 +30,6 @@ struct convert_table {
 extern const struct convert_table convert_portable, convert_avx2, convert_avx512;
 
 #ifdef CONVERT_TABLE
-#define INLINE static inline __attribute__((always_inline))
-
 /* Number of values that a loop converts at a time. The buffer of 4 KiB stays in the L1 cache. */
 #define BLOCK 1024
 
@@ -48,22 +48,6 @@ extern const struct convert_table convert_portable, convert_avx2, convert_avx512
 #define F16_END      0x47800000u /* 2^16 in f32 */
 #define F16_MIN      0x38800000u /* F16_NORMAL in f32 */
 #define HALF         0x3f000000u /* 0.5 in f32; its last bit has the value F16_LEAST */
-
-INLINE uint32_t bits_from_f32_value(float x)
-{
-	uint32_t bits;
-
-	memcpy(&bits, &x, sizeof(bits));
-	return bits;
-}
-
-INLINE float f32_value_from_bits(uint32_t bits)
-{
-	float x;
-
-	memcpy(&x, &bits, sizeof(x));
-	return x;
-}
 
 /* Round x to a type whose fraction is `dropped` bits shorter than that of f64. normal: the type's
  * smallest normal number. least: the type's smallest number above 0. The type's numbers below
@@ -90,8 +74,7 @@ INLINE uint16_t f16_from_f32_bits(uint32_t bits)
 {
 	uint32_t sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
 	uint32_t normal = (size - F16_REBIAS) >> 13;
-	uint32_t subnormal =
-		bits_from_f32_value(f32_value_from_bits(size) + f32_value_from_bits(HALF)) - HALF;
+	uint32_t subnormal = bits_from_f32(f32_from_bits(size) + f32_from_bits(HALF)) - HALF;
 	uint32_t h = size < F16_MIN ? subnormal : normal;
 
 	h = size >= F16_END ? F16_INF : h;
@@ -103,17 +86,16 @@ INLINE float f32_from_f16_bits(uint16_t h)
 {
 	uint32_t sign = (uint32_t)(h & 0x8000) << 16, size = h & 0x7fff;
 	uint32_t normal = (size << 13) + F16_REBIAS;
-	uint32_t subnormal =
-		bits_from_f32_value(f32_value_from_bits(HALF + size) - f32_value_from_bits(HALF));
+	uint32_t subnormal = bits_from_f32(f32_from_bits(HALF + size) - f32_from_bits(HALF));
 	uint32_t bits = size < 0x400 ? subnormal : normal;
 
 	bits = size >= F16_INF ? (size << 13) | F32_INF : bits;
-	return f32_value_from_bits(sign | bits);
+	return f32_from_bits(sign | bits);
 }
 
 INLINE float f32_from_bf16_bits(uint16_t h)
 {
-	return f32_value_from_bits((uint32_t)h << 16);
+	return f32_from_bits((uint32_t)h << 16);
 }
 
 INLINE void step_to_bf16_in_f64(
@@ -125,7 +107,7 @@ INLINE void step_to_bf16_in_f64(
 		block[i] = (float)round_f64_ties_to_even(
 			(double)from[i] * scale, BF16_DROPPED, BF16_NORMAL, BF16_LEAST);
 	for (size_t i = 0; i < n; i++)
-		to[i] = (uint16_t)(bits_from_f32_value(block[i]) >> 16);
+		to[i] = (uint16_t)(bits_from_f32(block[i]) >> 16);
 }
 
 INLINE void step_to_f16_in_f64(
@@ -137,13 +119,13 @@ INLINE void step_to_f16_in_f64(
 		block[i] = (float)round_f64_ties_to_even(
 			(double)from[i] * scale, F16_DROPPED, F16_NORMAL, F16_LEAST);
 	for (size_t i = 0; i < n; i++)
-		to[i] = f16_from_f32_bits(bits_from_f32_value(block[i]));
+		to[i] = f16_from_f32_bits(bits_from_f32(block[i]));
 }
 
 /* Return whether scale is a normal power of two. */
 INLINE bool scale_is_power_of_two(float scale)
 {
-	uint32_t bits = bits_from_f32_value(scale) & 0x7fffffff;
+	uint32_t bits = bits_from_f32(scale) & 0x7fffffff;
 
 	return !(bits & 0x7fffff) && bits && bits < F32_INF;
 }
@@ -174,9 +156,9 @@ INLINE bool step_to_bf16_in_f32(
 	uint32_t has_subnormal = 0;
 
 	for (size_t i = 0; i < n; i++) {
-		uint32_t bits = bits_from_f32_value(from[i] * scale);
+		uint32_t bits = bits_from_f32(from[i] * scale);
 		uint32_t is_small = (bits & F32_INF) == 0;
-		uint32_t is_zero = (bits_from_f32_value(from[i]) & 0x7fffffff) == 0;
+		uint32_t is_zero = (bits_from_f32(from[i]) & 0x7fffffff) == 0;
 
 		has_subnormal |= is_small & ~is_zero;
 		to[i] = bf16_from_f32_rounded(bits);
@@ -188,7 +170,7 @@ INLINE void step_to_f16_in_f32(
 	uint16_t *restrict to, const float *restrict from, size_t n, float scale)
 {
 	for (size_t i = 0; i < n; i++)
-		to[i] = f16_from_f32_rounded(bits_from_f32_value(from[i] * scale));
+		to[i] = f16_from_f32_rounded(bits_from_f32(from[i] * scale));
 }
 
 static void bf16_from_f32(uint16_t *dst, const float *src, size_t n_values, float scale)

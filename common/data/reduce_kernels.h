@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "common/data/dtype.h"
+#include "common/data/kernels_inline.h"
 
 /* Size of a group in bytes: four times the size of the widest register. The accumulator of a kernel
  * consists of whole groups. */
@@ -56,7 +57,6 @@ extern const struct reduce_table reduce_portable, reduce_avx2, reduce_avx512;
 #include <immintrin.h>
 #endif
 
-#define INLINE        static inline __attribute__((always_inline))
 #define VECTOR(bytes) __attribute__((vector_size(bytes)))
 
 typedef uint8_t v_u8 VECTOR(REDUCE_VEC_BYTES);
