@@ -8,6 +8,7 @@
 #include "common/data/shape.h"
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
+#include "libbpsclient/copy.h"
 #include "libbpsclient/last_error.h"
 
 /* A piece of a tensor: n values from value `first` on, and the caller's memory for them. */
@@ -92,12 +93,9 @@ static int read_piece(
 
 	if (rc < 0)
 		return rc;
-	out = bps_output(t);
-	if (!out)
-		return last_error_set(-EINVAL,
-			"%s: no round of tensor '%s' is complete: call bps_push_pull and "
-			"bps_wait first",
-			p->what, t->name);
+	rc = tensor_find_output(t, p->what, &out);
+	if (rc < 0)
+		return rc;
 	convert_to_f32(dst, out + byte_offset_of_value(t, p->first), p->n, scale, t->shape.dtype);
 	return 0;
 }

@@ -57,6 +57,16 @@ int bps_write(struct bps_tensor *t, uint64_t at, const void *src, uint64_t n_byt
 	return rc;
 }
 
+int tensor_find_output(const struct bps_tensor *t, const char *what, const char **ret)
+{
+	*ret = bps_output(t);
+	if (*ret)
+		return 0;
+	return last_error_set(-EINVAL,
+		"%s: no round of tensor '%s' is complete: call bps_push_pull and bps_wait first",
+		what, t->name);
+}
+
 int bps_read(const struct bps_tensor *t, uint64_t at, void *dst, uint64_t n_bytes)
 {
 	int rc = check_copy_arguments(t, "read", at, dst, n_bytes);
@@ -64,12 +74,9 @@ int bps_read(const struct bps_tensor *t, uint64_t at, void *dst, uint64_t n_byte
 
 	if (rc < 0)
 		return rc;
-	out = bps_output(t);
-	if (!out)
-		return last_error_set(-EINVAL,
-			"read: no round of tensor '%s' is complete: call bps_push_pull and "
-			"bps_wait first",
-			t->name);
+	rc = tensor_find_output(t, "read", &out);
+	if (rc < 0)
+		return rc;
 	if (n_bytes)
 		tensor_copy_bytes(t, dst, out + at, n_bytes);
 	return 0;
