@@ -90,11 +90,9 @@ def test_tensors_are_reduced_in_blocks(compression, levels):
     assert (x.grad == bps.size()).all()
 
 
-@pytest.mark.parametrize(("compression", "levels"), KINDS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("way", ["optimizer", "module", "hook"])
-def test_gradients_are_averaged_in_blocks(compression, levels, dtype, way):
-    model, true = network(dtype), true_gradients(dtype)
+def distributed(way, model, compression):
+    """Let an optimizer, a module or a hook of PyTorch's module average the model's gradients.
+    Return the model, and an optimizer with a learning rate of 0."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0)
     if way == "optimizer":
         named = model.named_parameters()
@@ -106,8 +104,16 @@ def test_gradients_are_averaged_in_blocks(compression, levels, dtype, way):
             "gloo", init_method="env://", rank=bps.rank(), world_size=bps.size()
         )
         model = torch.nn.parallel.DistributedDataParallel(model)
-        state = bps.HookState(compression=compression)
-        model.register_comm_hook(state, bps.ddp_hook)
+        model.register_comm_hook(bps.HookState(compression=compression), bps.ddp_hook)
+    return model, optimizer
+
+
+@pytest.mark.parametrize(("compression", "levels"), KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("way", ["optimizer", "module", "hook"])
+def test_gradients_are_averaged_in_blocks(compression, levels, dtype, way):
+    model, true = network(dtype), true_gradients(dtype)
+    model, optimizer = distributed(way, model, compression)
     for _ in range(3):
         optimizer.zero_grad()
         loss_of(model, bps.rank(), dtype).backward()
@@ -266,18 +272,7 @@ def test_the_way_of_a_device_equals_that_of_the_host(kind):
 def test_some_values_of_gradients_are_averaged(way):
     model, true = network(), true_gradients()
     compression = bps.Compression.randomk(0.1, seed=4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0)
-    if way == "optimizer":
-        named = model.named_parameters()
-        optimizer = bps.DistributedOptimizer(optimizer, named, compression=compression)
-    elif way == "module":
-        model = bps.DistributedDataParallel(model, compression=compression)
-    else:
-        torch.distributed.init_process_group(
-            "gloo", init_method="env://", rank=bps.rank(), world_size=bps.size()
-        )
-        model = torch.nn.parallel.DistributedDataParallel(model)
-        model.register_comm_hook(bps.HookState(compression=compression), bps.ddp_hook)
+    model, optimizer = distributed(way, model, compression)
     seen = []
     for _ in range(3):
         optimizer.zero_grad()
