@@ -18,13 +18,14 @@
  *
  * Encode: m is the largest absolute value of the block. The scale of q8 and q4 is m / 127 and
  * m / 7, the scale of sign is the mean of the absolute values; each is truncated to 16, 8 and 12
- * significant bits. The integer is value / scale, rounded to nearest, ties to even. A scale of less
- * than 2^-126 becomes 0, and so do all integers. If m is not finite, the scale is a NaN and all
- * integers are 0, so that all values of the block are NaN.
+ * significant bits. The integer is value * (1 / scale) in f32, rounded to nearest, ties to even. A
+ * scale of less than 2^-126 becomes 0, and so do all integers. If m is not finite, the scale is a
+ * NaN and all integers are 0, so that all values of the block are NaN.
  *
- * Decode: the product of a scale, which has few bits, and an integer is exact. So it makes no
- * difference whether a machine fuses the multiplication with an addition, and encoding a decoded
- * block gives the same block. Every sequence of bytes is a valid block.
+ * Decode: truncate the scale in the same way, because a program may have written the block. The
+ * product of a scale, which has few bits, and an integer is exact. So it makes no difference
+ * whether a machine fuses the multiplication with an addition, and encoding a decoded block gives
+ * the same block. Every sequence of bytes is a valid block.
  *
  * If a tensor's number of values is not a multiple of the block's, the last block repeats its
  * values until it is full. Zeros instead would reduce the mean that is the scale of sign. */

@@ -86,7 +86,8 @@ INLINE float block_load_scale(struct block_layout l, const unsigned char *block)
 	uint32_t bits = 0;
 
 	memcpy((unsigned char *)&bits + sizeof(bits) - l.scale_bytes, block, l.scale_bytes);
-	return f32_from_bits(bits);
+	/* A program may have written more bits, with which products would not be exact. */
+	return f32_from_bits(bits & l.scale_mask);
 }
 
 /* Return the integer in a field of a word. */

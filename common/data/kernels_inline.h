@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_DATA_KERNELS_INLINE_H
 #define BPS_COMMON_DATA_KERNELS_INLINE_H
-/* What the kernels of several files share. Each source file of an instruction set compiles its own
- * copy (convert_kernels.h), so all functions here are inlined. */
+/* Functions of the kernels of several files. Each source file of an instruction set compiles its
+ * own copy (convert_kernels.h), so all functions here are inlined. */
 #include <stdint.h>
 #include <string.h>
 

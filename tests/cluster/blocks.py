@@ -59,10 +59,10 @@ def encode(dtype, x):
 
 def decode(dtype, raw, n):
     """Return the n values of blocks as float32."""
-    _, _, bits, scale_bytes, _ = LAYOUTS[dtype]
+    _, _, bits, scale_bytes, mask = LAYOUTS[dtype]
     scale = np.zeros((len(raw), 4), np.uint8)
     scale[:, -scale_bytes:] = raw[:, :scale_bytes]
-    scale = scale.view("<f4").astype(np.float32)[:, :, None]
+    scale = (scale.view("<u4") & np.uint32(mask)).view("<f4").astype(np.float32)[:, :, None]
     packed = np.ascontiguousarray(raw[:, scale_bytes:]).view("<u4").astype(np.uint32)
     up = np.uint32(32) - np.uint32(bits) - np.arange(32 // bits, dtype=np.uint32) * np.uint32(bits)
     q = (packed[:, None, :] << up[None, :, None]).view(np.int32) >> (32 - bits)

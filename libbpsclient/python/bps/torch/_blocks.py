@@ -65,7 +65,10 @@ def encode(kind: str, values: torch.Tensor) -> torch.Tensor:
         values = torch.cat([values, values[-rest:][missing]])
     fields = values.view(-1, layout.fields, layout.words)
     largest = fields.abs().amax((1, 2))
-    scale = _mean_size(fields) if layout.bits == 1 else largest / (2 ** (layout.bits - 1) - 1)
+    # Divide by a tensor: on CUDA, PyTorch divides by a number as it multiplies by the reciprocal,
+    # which rounds twice.
+    top = torch.full_like(largest, 2 ** (layout.bits - 1) - 1)
+    scale = _mean_size(fields) if layout.bits == 1 else largest / top
     bits = torch.where(largest.isfinite(), scale.view(torch.int32), 0)
     bits = bits.clamp(max=INF_BITS - 1) >> layout.dropped << layout.dropped
     is_nan = ~largest.isfinite()
@@ -89,6 +92,7 @@ def decode(kind: str, blocks: torch.Tensor, n_values: int) -> torch.Tensor:
     layout = LAYOUTS[kind]
     bits = torch.zeros(len(blocks), 4, dtype=torch.uint8, device=blocks.device)
     bits[:, 4 - layout.scale_bytes :] = blocks[:, : layout.scale_bytes]
+    bits = bits.view(torch.int32) >> layout.dropped << layout.dropped
     scale = bits.view(torch.float32).view(-1, 1, 1)
     words = (
         blocks[:, layout.scale_bytes :]
