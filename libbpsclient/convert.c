@@ -44,7 +44,7 @@ static int check_piece(const struct bps_tensor *t, const struct value_range *p)
 
 	if (rc < 0)
 		return rc;
-	if (!p->memory)
+	if (!p->memory && p->n)
 		return last_error_set(
 			-EINVAL, "%s: tensor '%s': the caller's memory is NULL", p->what, t->name);
 	if (t->region)
@@ -132,5 +132,5 @@ int bps_read_at_f32(
 
 uint64_t bps_blocks(enum bps_dtype dtype, uint64_t n_values)
 {
-	return dtype_bytes(dtype) ? dtype_elems(dtype, n_values) : 0;
+	return dtype_elems(dtype, n_values);
 }

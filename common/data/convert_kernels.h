@@ -31,7 +31,7 @@ extern const struct convert_table convert_portable, convert_avx2, convert_avx512
 
 #ifdef CONVERT_TABLE
 /* Number of values that a loop converts at a time. The buffer of 4 KiB stays in the L1 cache. */
-#define BLOCK 1024
+#define STEP_VALUES 1024
 
 /* Number of fraction bits: f64 has 52, f32 has 23, f16 has 10, bf16 has 7. Bias of the exponent:
  * f32 has 127, f16 has 15. */
@@ -68,8 +68,8 @@ INLINE double round_f64_ties_to_even(double x, unsigned dropped, double normal, 
 	return __builtin_fabs(x) < normal ? small : large;
 }
 
-/* Return the f16 with the value of an f32, which is given as its bits. The caller has rounded the
- * value to f16's precision. A value that is too large gives infinity. */
+/* Return the f16 with the value of an f32, which is given as its bits. Unless the f16 is subnormal,
+ * the caller has rounded the value to f16's precision. A value that is too large gives infinity. */
 INLINE uint16_t f16_from_f32_bits(uint32_t bits)
 {
 	uint32_t sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
@@ -101,25 +101,25 @@ INLINE float f32_from_bf16_bits(uint16_t h)
 INLINE void step_to_bf16_in_f64(
 	uint16_t *restrict to, const float *restrict from, size_t n, double scale)
 {
-	float block[BLOCK];
+	float step[STEP_VALUES];
 
 	for (size_t i = 0; i < n; i++)
-		block[i] = (float)round_f64_ties_to_even(
+		step[i] = (float)round_f64_ties_to_even(
 			(double)from[i] * scale, BF16_DROPPED, BF16_NORMAL, BF16_LEAST);
 	for (size_t i = 0; i < n; i++)
-		to[i] = (uint16_t)(bits_from_f32(block[i]) >> 16);
+		to[i] = (uint16_t)(bits_from_f32(step[i]) >> 16);
 }
 
 INLINE void step_to_f16_in_f64(
 	uint16_t *restrict to, const float *restrict from, size_t n, double scale)
 {
-	float block[BLOCK];
+	float step[STEP_VALUES];
 
 	for (size_t i = 0; i < n; i++)
-		block[i] = (float)round_f64_ties_to_even(
+		step[i] = (float)round_f64_ties_to_even(
 			(double)from[i] * scale, F16_DROPPED, F16_NORMAL, F16_LEAST);
 	for (size_t i = 0; i < n; i++)
-		to[i] = f16_from_f32_bits(bits_from_f32(block[i]));
+		to[i] = f16_from_f32_bits(bits_from_f32(step[i]));
 }
 
 /* Return whether scale is a normal power of two. */
@@ -177,8 +177,8 @@ static void bf16_from_f32(uint16_t *dst, const float *src, size_t n_values, floa
 {
 	bool is_exact = scale_is_power_of_two(scale);
 
-	for (size_t i = 0; i < n_values; i += BLOCK) {
-		size_t n = n_values - i < BLOCK ? n_values - i : BLOCK;
+	for (size_t i = 0; i < n_values; i += STEP_VALUES) {
+		size_t n = n_values - i < STEP_VALUES ? n_values - i : STEP_VALUES;
 
 		if (!is_exact || !step_to_bf16_in_f32(dst + i, src + i, n, scale))
 			step_to_bf16_in_f64(dst + i, src + i, n, (double)scale);
@@ -191,8 +191,8 @@ static void f16_from_f32(uint16_t *dst, const float *src, size_t n_values, float
 {
 	bool is_exact = scale_is_power_of_two(scale);
 
-	for (size_t i = 0; i < n_values; i += BLOCK) {
-		size_t n = n_values - i < BLOCK ? n_values - i : BLOCK;
+	for (size_t i = 0; i < n_values; i += STEP_VALUES) {
+		size_t n = n_values - i < STEP_VALUES ? n_values - i : STEP_VALUES;
 
 		if (is_exact)
 			step_to_f16_in_f32(dst + i, src + i, n, scale);

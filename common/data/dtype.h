@@ -40,7 +40,7 @@ size_t dtype_bytes(unsigned dtype);
 /* Return the number of values of one element: 1, or the number of values of a block. */
 size_t dtype_values(unsigned dtype);
 /* Return the number of elements that n_values values need. The last element of a block type may be
- * incomplete. dtype: a known type. */
+ * incomplete. If the type is unknown, return 0. */
 uint64_t dtype_elems(unsigned dtype, uint64_t n_values);
 /* Return the number of whole elements that n_values values make up, but at least 1. dtype: a known
  * type. */

@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_DATA_SIMD_H
 #define BPS_COMMON_DATA_SIMD_H
 /* The instruction set in use for sums and conversions. Each module with kernels (reduce.c, block.c,
- * halves.c) has one table of functions for each instruction set, and all tables compute the same
+ * convert.c) has one table of functions for each instruction set, and all tables compute the same
  * bits. The first use chooses the best instruction set that this CPU has. The environment variable
  * BPS_SIMD=portable|avx2|avx512 overrides this choice. The only state is the choice. Any thread may
  * call the functions. */
