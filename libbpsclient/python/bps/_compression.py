@@ -13,22 +13,22 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-import os
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bps import _core
-from bps._library import AVG, BLOCKS, MAX, OPS, SUM, Worker
+from bps._library import AVG, BLOCKS, MAX, OPS, SUM
 
 if TYPE_CHECKING:
     from bps._operation import Slot
     from bps._runtime import Runtime
-    from bps._sets import ProcessSet
 
 BLOCK_BYTES_MIN = 64 << 10  # smaller tensors gain little from blocks
 RANDOMK = "randomk"  # some values of each tensor (bps._picks)
 CODED = (*BLOCKS, RANDOMK)
+SHARED_AGENT = (
+    "Compression.sign needs machines of one worker each, because the sum of a machine's workers "
+    "would be encoded without a residual: use Compression.int4"
+)
 
 
 class Coding(NamedTuple):
@@ -84,7 +84,7 @@ class Coding(NamedTuple):
         """Return text that the workers compare, such as " sent as float16"."""
         limit = f" from {self.min_bytes} bytes" if self.min_bytes else ""
         if self.wire == RANDOMK:
-            limit = f" (k {self.k:g}, seed {self.seed}){limit}"
+            limit = f" (k {self.k!r}, seed {self.seed}){limit}"
         return f" sent as {self.wire}{limit}" if self.wire else ""
 
 
@@ -256,12 +256,6 @@ class Compression:
         return type(name, (RandomKCompressor,), {"k": k, "seed": seed})
 
 
-def shares_machine(workers: Sequence[Worker]) -> bool:
-    """Return whether two workers are on one machine."""
-    hosts = [worker.host for worker in workers if not worker.is_lost]
-    return len(set(hosts)) < len(hosts)
-
-
 def check_block_op(op: int) -> None:
     """Check that a reduction can be done in blocks.
 
@@ -286,10 +280,18 @@ def check_machines(rt: Runtime, coding: Coding, name: str) -> None:
         ValueError: the type is "sign", and a machine has several workers.
     """
     if coding.wire == "sign" and _has_shared_agent(rt, f"blocks/{name}"):
-        raise ValueError(
-            "Compression.sign needs machines of one worker each, because the sum of a machine's "
-            "workers would be encoded without a residual: use Compression.int4"
-        )
+        raise ValueError(SHARED_AGENT)
+
+
+def check_own_machine(rt: Runtime, coding: Coding) -> None:
+    """Do what :func:`check_machines` does for a worker that joins a running job, without the other
+    workers.
+
+    Raises:
+        ValueError: the type is "sign", and this worker's machine has several workers.
+    """
+    if coding.wire == "sign" and rt.job.local_size > 1:
+        raise ValueError(SHARED_AGENT)
 
 
 def _has_shared_agent(rt: Runtime, name: str) -> bool:
@@ -361,89 +363,3 @@ def through(
     pairs = [compression.compress(tensor) for tensor in tensors]
     results = reduce([small for small, _ in pairs])
     return [compression.decompress(r, context) for r, (_, context) in zip(results, pairs)]
-
-
-BYTEPS_KEYS = "compressor ef momentum k seed scaling partition normalize fp16".split()
-
-
-def compressor_of_byteps(
-    params: Mapping[str, Any] | None, compression: Any, process_set: ProcessSet
-) -> Any:
-    """Return the compressor that BytePS's argument ``compression_params`` chooses, or
-    `compression` if it chooses none.
-
-    ``onebit`` becomes sign, or int4 if two workers are on one machine. ``dithering`` becomes int8.
-    Tensors of fewer than BYTEPS_MIN_COMPRESS_BYTES bytes are sent in their own type.
-
-    Args:
-        params (dict, optional): keys and values of BytePS.
-        compression: compressor of the argument `compression`.
-        process_set (ProcessSet): the workers that take part.
-
-    Raises:
-        NotImplementedError: bps has no equivalent. The text says what to use.
-        ValueError: a key lacks another key, or a value is wrong.
-    """
-    given = {key: value for key, value in (params or {}).items() if value not in (None, False)}
-    if unknown := [str(key) for key in given if key not in BYTEPS_KEYS]:
-        raise NotImplementedError(
-            f"compression_params: bps does not support {', '.join(unknown)}: use some of "
-            f"{', '.join(BYTEPS_KEYS)}"
-        )
-    if "momentum" in given:
-        raise NotImplementedError(
-            "compression_params: bps does not support momentum: use the momentum of the optimizer, "
-            "which updates the parameters with the averages"
-        )
-    kind = given.pop("compressor", None)
-    if kind is None:
-        if given.keys() - {"fp16"}:
-            raise ValueError(f"compression_params: {', '.join(given)} need the key compressor")
-        return Compression.fp16 if given else compression
-    if "fp16" in given:
-        raise ValueError("compression_params: fp16 and compressor exclude each other: pass one")
-    chosen = _byteps_compressor(kind, given, process_set)
-    ef = given.get("ef")
-    if ef not in (None, "vanilla"):
-        raise NotImplementedError(f"compression_params: ef must be 'vanilla', not {ef!r}")
-    chosen = chosen.with_residual() if ef else chosen
-    raw = os.environ.get("BYTEPS_MIN_COMPRESS_BYTES", "")
-    if raw and not raw.isdecimal():
-        raise ValueError(f"BYTEPS_MIN_COMPRESS_BYTES={raw} is not a number of bytes")
-    return type(chosen.__name__, (chosen,), {"min_bytes": int(raw)}) if raw else chosen
-
-
-def _byteps_compressor(
-    kind: Any, given: Mapping[str, Any], process_set: ProcessSet
-) -> type[BlockCompressor]:
-    """Return the compressor in place of one of BytePS, without a residual."""
-    if kind == "onebit":
-        workers, ranks = _core.runtime().job.workers(), process_set.ranks
-        if not shares_machine([worker for worker in workers if worker.rank in ranks]):
-            return Compression.sign
-        warnings.warn(
-            "compression_params: onebit needs machines of one worker each: int4 is used in its "
-            "place, which sends four times the bytes",
-            stacklevel=4,
-        )
-        return Compression.int4
-    if kind == "dithering":
-        warnings.warn(
-            "compression_params: int8 is used in place of dithering; k, seed, partition and "
-            "normalize have no effect",
-            stacklevel=4,
-        )
-        return Compression.int8
-    if kind == "randomk":
-        if "k" not in given:
-            raise ValueError("compression_params: randomk needs k, the number of values to send")
-        return Compression.randomk(given["k"], given.get("seed", 0))
-    if kind == "topk":
-        raise NotImplementedError(
-            "compression_params: bps does not support topk, because the largest values are at "
-            "other places at each worker: use randomk with ef, or Compression.int4"
-        )
-    raise NotImplementedError(
-        f"compression_params: bps does not support the compressor {kind!r}: use onebit, dithering "
-        "or randomk"
-    )

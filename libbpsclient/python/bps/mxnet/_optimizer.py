@@ -13,7 +13,8 @@ import mxnet as mx
 from mxnet import gluon
 
 from bps import _arrays
-from bps._compression import Compression, coding_of, compressor_of_byteps
+from bps._compression import Compression, coding_of
+from bps._compression_params import compressor_of_byteps
 from bps._ops import Average, check_gradients, check_groups, in_groups
 from bps._sets import ProcessSet, global_process_set
 from bps.mxnet import _ops

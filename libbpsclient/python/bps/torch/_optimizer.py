@@ -12,7 +12,8 @@ import torch
 
 import bps
 from bps import _core
-from bps._compression import Compression, Compressor, compressor_of_byteps
+from bps._compression import Compression, Compressor
+from bps._compression_params import compressor_of_byteps
 from bps._ops import check_gradients
 from bps._sets import ProcessSet, global_process_set
 from bps.torch._broadcast import broadcast_all_
@@ -445,7 +446,7 @@ def broadcast_optimizer_state(
 
         def make(value: Any) -> Any:
             if isinstance(value, _Missing):
-                tensors.append(torch.empty(value.shape, dtype=value.dtype))
+                tensors.append(torch.empty(value.shape, dtype=value.dtype, device="cpu"))
                 return tensors[-1]
             if isinstance(value, dict):
                 return {k: make(v) for k, v in value.items()}
