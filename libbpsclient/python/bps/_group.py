@@ -2,7 +2,7 @@
 
 A group places its arrays one after the other in buckets, which are declared tensors of limited
 size. While one bucket is sent, the next bucket is filled. A caller that passes no outputs gets
-views of one block of memory. The block is used again when no view of it exists any more.
+views of one piece of memory. The memory is used again when no view of it exists any more.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import functools
 import math
 import sys
 import threading
+import zlib
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -28,7 +29,7 @@ from bps._runtime import Runtime
 BUCKET_BYTES = 16 << 20
 # Alignment of memory that TensorFlow and XLA use without a copy.
 ALIGN_BYTES = 64
-BLOCKS_KEPT = 2
+MEMORIES_KEPT = 2
 Kind = tuple[np.dtype, tuple[int, ...]]  # type and shape of an array
 
 
@@ -58,7 +59,7 @@ class _Bucket:
         for span in self.spans:
             span.input = whole[span.start : span.start + span.last - span.first]
 
-    def fill(self, arrays: Sequence[np.ndarray], factor: float) -> None:
+    def fill(self, arrays: Sequence[np.ndarray], factor: float, user: str) -> None:
         self.slot.tensor.job.check_mapped()
         for span in self.spans:
             copy_scaled(span.input, arrays[span.i][span.first : span.last], factor)
@@ -94,10 +95,10 @@ class _BlockBucket:
     def attach(self, slot: Slot) -> None:
         self.slot = slot
 
-    def fill(self, arrays: Sequence[np.ndarray], factor: float) -> None:
+    def fill(self, arrays: Sequence[np.ndarray], factor: float, user: str) -> None:
         tensor, residual = self.slot.tensor, None
         if self._has_residual:
-            residual = residual_of(self._runtime.residual_name(tensor.name), self.n_values)
+            residual = residual_of(self._runtime.residual_name(tensor.name + user), self.n_values)
         for s in self.spans:
             source = np.ascontiguousarray(arrays[s.i][s.first : s.last], np.float32)
             at = None if residual is None else residual.ctypes.data + 4 * s.start
@@ -133,7 +134,7 @@ class _PickBucket:
     def attach(self, slot: Slot) -> None:
         self.slot = slot
 
-    def fill(self, arrays: Sequence[np.ndarray], factor: float) -> None:
+    def fill(self, arrays: Sequence[np.ndarray], factor: float, user: str) -> None:
         tensor, coding = self.slot.tensor, self._coding
         step = self._n_steps
         self._n_steps += 1
@@ -147,7 +148,7 @@ class _PickBucket:
             at = positions(coding.seed, name, step, n, k, s.first, s.last) - where.start
             residual = None
             if coding.has_residual:
-                name = f"{name}.{s.first}"
+                name = f"{name}.{s.first}{user}"
                 residual = residual_of(self._runtime.residual_name(name), where.stop - where.start)
             part = target[s.start : s.start + s.last - s.first]
             take(part, arrays[s.i][where], factor, at, residual)
@@ -184,7 +185,7 @@ class Group:
         self._failure: BaseException | None = None
         self._is_interrupted = False  # True after a KeyboardInterrupt has ended a wait
         self._lock = threading.Lock()
-        self._blocks: list[np.ndarray] = []
+        self._memories: list[np.ndarray] = []
         self._buckets: list[_AnyBucket] = []
         last: dict[np.dtype | str, _AnyBucket] = {}
         for i, (dtype, n) in enumerate(self._kinds):
@@ -280,7 +281,8 @@ class Group:
             op (int): one of SUM, PROD, MAX, MIN, AVG.
             prescale, postscale (float): factors before and after the reduction.
             priority (int): tensors with a larger priority are sent first.
-            labels (sequence of str, optional): names of the arrays for the text of an error.
+            labels (sequence of str, optional): names of the arrays for the text of an error. Arrays
+                of other labels have other residuals.
             is_mean (bool): divide the results by the number of workers whose values they have.
 
         Raises:
@@ -309,7 +311,7 @@ class Group:
             try:
                 if not self._is_declared:
                     self._declare()
-                self._submit(arrays, op, prescale, priority)
+                self._submit(arrays, op, prescale, priority, _user_of(labels))
                 # Set the flag first, because each of the next lines may raise a KeyboardInterrupt.
                 self._is_interrupted = True
                 for bucket in self._buckets:
@@ -324,7 +326,7 @@ class Group:
             return outputs
 
     def _submit(
-        self, arrays: Sequence[np.ndarray], op: int, prescale: float, priority: int
+        self, arrays: Sequence[np.ndarray], op: int, prescale: float, priority: int, user: str
     ) -> None:
         if self._is_interrupted:
             # The other workers complete the interrupted round and do not repeat it. So finish this
@@ -333,25 +335,31 @@ class Group:
                 bucket.slot.tensor.finish(is_interruptible=True)
             self._is_interrupted = False
         for bucket in self._buckets:
-            bucket.fill(arrays, prescale)
+            bucket.fill(arrays, prescale, user)
             bucket.slot.tensor.push_pull(op, priority)
 
     def _new_outputs(self) -> list[np.ndarray]:
-        """Return arrays for the results. All these arrays lie in one block of memory. If no array
-        refers any more to the block of an earlier call, that block is used again."""
+        """Return arrays for the results. All these arrays lie in one piece of memory. If no array
+        refers any more to the memory of an earlier call, that memory is used again."""
         sizes = [-(-n * dtype.itemsize // ALIGN_BYTES) * ALIGN_BYTES for dtype, n in self._kinds]
-        # An unused block has three references: the list, the loop variable and the argument of
-        # getrefcount. Each array in the block adds one reference.
-        block = next((b for b in self._blocks if sys.getrefcount(b) <= 3), None)
-        if block is None:
-            block = np.empty(sum(sizes) + ALIGN_BYTES, np.uint8)
-            if len(self._blocks) < BLOCKS_KEPT:
-                self._blocks.append(block)
-        at, outputs = -block.ctypes.data % ALIGN_BYTES, []
+        # Unused memory has three references: the list, the loop variable and the argument of
+        # getrefcount. Each array in the memory adds one reference.
+        memory = next((m for m in self._memories if sys.getrefcount(m) <= 3), None)
+        if memory is None:
+            memory = np.empty(sum(sizes) + ALIGN_BYTES, np.uint8)
+            if len(self._memories) < MEMORIES_KEPT:
+                self._memories.append(memory)
+        at, outputs = -memory.ctypes.data % ALIGN_BYTES, []
         for (dtype, n), n_bytes in zip(self._kinds, sizes):
-            outputs.append(np.ndarray(n, dtype, block, at))
+            outputs.append(np.ndarray(n, dtype, memory, at))
             at += n_bytes
         return outputs
+
+
+def _user_of(labels: Sequence[str] | None) -> str:
+    """Return text for the name of a residual. Several optimizers may use one group, and each has
+    its own residuals. Their names differ by the labels of the arrays."""
+    return f"@{zlib.crc32(repr([*labels]).encode()):08x}" if labels else ""
 
 
 def list_of_kinds(kinds: Sequence[Kind], options: str) -> _compare.List:
