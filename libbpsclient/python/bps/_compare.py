@@ -90,8 +90,9 @@ def _sent(words: Sequence[int], n_numbers: int) -> Sent:
 
 
 def difference(what: str, most: Sent, least: Sent, advice: str) -> Error | None:
-    """Return the error about two texts, or None if the texts are equal."""
-    if (most.text, most.digest) == (least.text, least.digest):
+    """Return the error about two workers' numbers and texts, or None if they are equal."""
+    a, b = ((sent.text, sent.digest, [n for n, _ in sent.numbers]) for sent in (most, least))
+    if a == b:
         return None
     first, second = sorted((most, least), key=lambda sent: sent.rank)
     text = f"rank {first.rank} has {first.text}, rank {second.rank} has {second.text}"
@@ -129,6 +130,8 @@ class List(NamedTuple):
 
     def text(self) -> str:
         """Return a text that differs between any two different lists."""
+        if [name for name, _ in self.entries] == ["#0"]:
+            return f"{self.entries[0][1]}{self.options}"
         raw = hashlib.blake2b(repr([*self.entries]).encode(), digest_size=16).hexdigest()
         return f"{len(self.entries)} tensors with the digest {raw}{self.options}"
 

@@ -203,13 +203,15 @@ class Runtime:
             return slot
 
     def _agree_on_tensor(self, path: str, title: str, description: str) -> Operation:
-        """Submit the comparison of a tensor's description, and return it."""
-        tensor = self.job.declare(f"{self.prefix}c/{path}", "i64", _compare.n_words(0))
-        _compare.write(tensor.input_address, (), description, self.shown(self.job.rank))
+        """Submit the comparison of a tensor's description, and return it. The description has the
+        number 0 in place of the size of a list. So if another worker compares a list of tensors
+        under this path (:meth:`compare_lists`), both get an error."""
+        tensor = self.job.declare(f"{self.prefix}c/{path}", "i64", _compare.n_words(1))
+        _compare.write(tensor.input_address, (0,), description, self.shown(self.job.rank))
         tensor.push_pull(MAX, PRIORITY_MOST)
 
         def compare() -> None:
-            both = _compare.read(tensor.result_address, 0)
+            both = _compare.read(tensor.result_address, 1)
             error = _compare.difference(title, *both, SAME_TENSORS)
             if error is not None:
                 raise error
@@ -248,11 +250,14 @@ class Runtime:
             me = self.shown(self.job.rank)
             _compare.write(slot.tensor.input_address, (len(raw),), mine.text(), me)
 
-        slot = self.begin_once(f"c/list/{name}", "i64", _compare.n_words(1), MAX, write_text)
+        slot = self.begin_once(f"c/{name}", "i64", _compare.n_words(1), MAX, write_text)
         slot.tensor.finish(is_interruptible=True)
         most, least = _compare.read(slot.tensor.result_address, 1)
-        if _compare.difference(what, most, least, "") is None:
-            self.end_once(f"c/list/{name}")
+        error = _compare.difference(what, most, least, _compare.SAME_CALLS)
+        if error is None or not least.numbers[0][0]:  # 0: a tensor's description, not a list
+            self.end_once(f"c/{name}")
+            if error is not None:
+                raise error
             return [*range(len(mine.entries))]
         length, size, rank = most.numbers[0][0], self.job.size, self.job.rank
 
@@ -263,7 +268,7 @@ class Runtime:
         slot = self.begin_once(f"c/lists/{name}", "u8", length * size, SUM, write_list)
         slot.tensor.finish(is_interruptible=True)
         all_ = ctypes.string_at(slot.tensor.result_address, length * size)
-        self.end_once(f"c/list/{name}", f"c/lists/{name}")
+        self.end_once(f"c/{name}", f"c/lists/{name}")
         given = (all_[r * length : (r + 1) * length].rstrip(b"\0") for r in range(size))
         lists = {self.shown(r): _compare.List.unpack(one) for r, one in enumerate(given) if one}
         return _compare.order(what, mine, lists, labels)

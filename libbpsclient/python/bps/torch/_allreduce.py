@@ -208,10 +208,7 @@ class _Allreduce(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.options = options
         n_bytes = tensor.numel() * tensor.element_size()
-        is_named = name is not None and coding != RAW and tensor.is_floating_point()
-        if is_named or coding.block_of(described_type(tensor.dtype), n_bytes):
-            # Small tensors with a name go the same way, so that the workers also compare a small
-            # tensor with a large one.
+        if coding.block_of(described_type(tensor.dtype), n_bytes):
             check_device(tensor)
             return _reduce_blocks(tensor, name, coding, **options)
         return allreduce_async(tensor, name=name, **options).wait()
