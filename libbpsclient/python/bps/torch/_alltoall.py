@@ -28,7 +28,8 @@ def _own_rows(gather: Gather, me: int) -> tuple[torch.Tensor, torch.Tensor]:
         first = at + sum(table[:me])
         parts.append(rows[first : first + table[me]])
         at += n
-    return torch.cat(parts), torch.tensor([len(part) for part in parts], dtype=torch.int32)
+    lengths = [len(part) for part in parts]
+    return torch.cat(parts), torch.tensor(lengths, dtype=torch.int32, device="cpu")
 
 
 class _Alltoall(torch.autograd.Function):

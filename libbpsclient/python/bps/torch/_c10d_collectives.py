@@ -255,7 +255,7 @@ class Collectives:
         check_device(tensor)
         if tensor.is_contiguous():
             return flatten(tensor)
-        flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
+        flat = torch.empty(tensor.numel(), dtype=tensor.dtype, device="cpu")
         last.append(lambda: tensor.detach().copy_(flat.view(tensor.shape)))
         return flat
 
@@ -527,8 +527,8 @@ class Collectives:
         n, me = self._size, self._rank
         if len(given) != n or len(taken) != n:
             raise ValueError(f"all_to_all needs lists of {n} tensors")
-        mine = torch.tensor([flat.numel() for flat in (*given, *taken)])
-        both = torch.empty(2 * n * n, dtype=torch.int64)
+        mine = torch.tensor([flat.numel() for flat in (*given, *taken)], device="cpu")
+        both = torch.empty(2 * n * n, dtype=torch.int64, device="cpu")
         self._gather_parts("all_to_all", mine, both.split(2 * n), [both], opts, []).wait()
         table, room = both.view(n, 2 * n).split(n, 1)
         if not torch.equal(table, room.t()):  # at all workers

@@ -40,9 +40,9 @@ def sum_sparse(group: Collectives, rank: int, size: int, tensor: torch.Tensor, o
         )
     mine = tensor.detach().coalesce()
     n_dims, shape, dtype = mine.sparse_dim(), tuple(mine.shape), mine.dtype
-    counts = torch.zeros(size, dtype=torch.int64)
+    counts = torch.zeros(size, dtype=torch.int64, device="cpu")
     text = f"a sparse tensor {list(shape)} of {described_type(dtype)}, {n_dims} sparse dimensions"
-    given = [(rank, torch.tensor([mine._nnz()]))]
+    given = [(rank, torch.tensor([mine._nnz()], device="cpu"))]
     group._submit(
         "all_reduce", torch.int64, bps.SUM, given, [(0, counts)], [], size, text, opts
     ).wait()
@@ -51,7 +51,7 @@ def sum_sparse(group: Collectives, rank: int, size: int, tensor: torch.Tensor, o
     works, gathered = [], []
     for rows in (mine.indices().t().cpu().contiguous(), mine.values().cpu().contiguous()):
         row = rows.shape[1:].numel()
-        room = torch.empty((total, *rows.shape[1:]), dtype=rows.dtype)
+        room = torch.empty((total, *rows.shape[1:]), dtype=rows.dtype, device="cpu")
         gathered.append(room)
         given = [(at * row, rows.flatten())]
         works.append(

@@ -34,6 +34,7 @@ from bps.torch._memory import (
     NAMES,
     TYPES,
     Wire,
+    host_floats,
     input_view,
     output_view,
     read_output,
@@ -176,14 +177,20 @@ class BlockChannel(_SharedChannel):
         if residual is not None:
             wanted += residual
         blocks = encode(self.kind, wanted)
+        self._write(first, blocks.cpu())
         if residual is not None:
             error = wanted - decode(self.kind, blocks, n)
             residual.copy_(error.nan_to_num_(0, 0, 0))
-        self._bytes(self._slot.tensor.input_address, first, n).copy_(blocks.view(-1))
 
     def clear(self, first: int, n_values: int) -> None:
         """Write zeros to the input, without the residual."""
-        self._bytes(self._slot.tensor.input_address, first, n_values).zero_()
+        n_bytes = -(-n_values // self._values) * self._block_bytes
+        self._write(first, torch.zeros(n_bytes, dtype=torch.uint8, device="cpu"))
+
+    def _write(self, first: int, blocks: torch.Tensor) -> None:
+        """Copy blocks in host memory to the input. The library refuses this during an exchange."""
+        at = first // self._values * self._block_bytes
+        self._slot.tensor.write_memory(at, blocks.data_ptr(), blocks.numel())
 
     def decode(self, values: torch.Tensor, factor: float) -> None:
         """Write the beginning of the result of the last exchange, multiplied by a factor, to a flat
@@ -191,31 +198,27 @@ class BlockChannel(_SharedChannel):
         if values.device.type != "cpu":
             self.decode_on_device(values, factor)
             return
-        whole = values if values.dtype == torch.float32 else torch.empty(values.numel())
+        whole = values if values.dtype == torch.float32 else host_floats(values.numel())
         self._slot.tensor.read_values(0, whole.data_ptr(), whole.numel(), factor)
         if whole is not values:
             values.copy_(whole)
 
     def decode_on_device(self, values: torch.Tensor, factor: float) -> None:
         """Do the same as :meth:`decode` with operations on the device of the values."""
-        n = values.numel()
-        blocks = self._bytes(self._slot.tensor.result_address, 0, n).to(values.device)
-        values.copy_(decode(self.kind, blocks.view(-1, self._block_bytes), n) * factor)
-
-    def _bytes(self, address: int, first: int, n_values: int) -> torch.Tensor:
-        """Return the bytes of the blocks that hold some values of the input or the output."""
-        begin, n_blocks = first // self._values, -(-n_values // self._values)
-        return view(address + begin * self._block_bytes, torch.uint8, n_blocks * self._block_bytes)
+        n, n_blocks = values.numel(), -(-values.numel() // self._values)
+        result = view(self._slot.tensor.result_address, torch.uint8, n_blocks * self._block_bytes)
+        blocks = result.view(-1, self._block_bytes).to(values.device)
+        values.copy_(decode(self.kind, blocks, n) * factor)
 
     def mark(self, value: int) -> None:
         """Write a value to the last element of the input."""
         last = self._slot.tensor.n_values - 1
-        ones = torch.full((1,), float(value))
-        self._slot.tensor.fill_memory(last, ones.data_ptr(), 1, 1.0)
+        one = host_floats(1).fill_(value)
+        self._slot.tensor.fill_memory(last, one.data_ptr(), 1, 1.0)
 
     def last_is_zero(self) -> bool:
         """Return whether the last element of the result is zero."""
-        got = torch.empty(1)
+        got = host_floats(1)
         self._slot.tensor.read_values(self._slot.tensor.n_values - 1, got.data_ptr(), 1, 1.0)
         return got.item() == 0
 

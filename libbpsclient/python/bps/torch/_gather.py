@@ -106,7 +106,7 @@ class Gather(Handle):
         text = self._text.encode()
         mine = DESCRIPTION.pack(len(tensor), zlib.crc32(text), text) + self._form.pack(*numbers)
         n, size = len(mine), rt.job.size
-        self._described = torch.empty(n * size, dtype=torch.uint8)
+        self._described = torch.empty(n * size, dtype=torch.uint8, device="cpu")
         given = [(n * rt.job.rank, torch.frombuffer(bytearray(mine), dtype=torch.uint8))]
         taken = [(0, self._described)]
         with rt.submission():

@@ -81,6 +81,12 @@ def has_storage_of(a: torch.Tensor, b: torch.Tensor) -> bool:
     return not a.is_sparse and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
+def host_floats(n: int) -> torch.Tensor:
+    """Return n zeros of float32 in host memory, whatever PyTorch's default type and device are. The
+    library can access them as an array."""
+    return torch.zeros(n, dtype=torch.float32, device="cpu")
+
+
 def flatten(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elements of a contiguous tensor as a vector that shares the tensor's memory.
 

@@ -14,7 +14,15 @@ import torch
 from bps._library import BLOCKS, CODES, PRIORITY_AUTO, Error
 from bps._operation import Operation, Slot
 from bps._runtime import PRIORITY_MOST, Runtime
-from bps.torch._memory import NAMES, Wire, input_view, output_view, read_output, write_input
+from bps.torch._memory import (
+    NAMES,
+    Wire,
+    host_floats,
+    input_view,
+    output_view,
+    read_output,
+    write_input,
+)
 
 # Options of sum_parts() for collectives whose callers wait for the result. The priority is that of
 # bps_broadcast(3). A broadcast of 64 MiB took 32 to 34 ms in pieces of 1 MiB, and 38 ms in pieces
@@ -87,9 +95,9 @@ def _is_array(flat: torch.Tensor) -> bool:
 def _encode(slot: Slot, pieces: Sequence[tuple[slice, torch.Tensor]], n: int) -> None:
     """Write the first n values of the input of a slot of a block type. Values that are in none of
     the pieces are zeros."""
-    flat = pieces[0][1] if len(pieces) == 1 else torch.empty(0)
+    flat = pieces[0][1] if len(pieces) == 1 else host_floats(0)
     if flat.numel() < n or not _is_array(flat):
-        flat = torch.zeros(n)
+        flat = host_floats(n)
         for where, piece in pieces:
             flat[where] = piece
     slot.tensor.fill_memory(0, flat.data_ptr(), n, 1.0)
@@ -101,7 +109,7 @@ def _decode(slot: Slot, where: slice, piece: torch.Tensor) -> None:
     if not skipped and _is_array(piece):
         flat = piece
     else:
-        flat = torch.empty(skipped + piece.numel())
+        flat = host_floats(skipped + piece.numel())
     slot.tensor.read_values(where.start - skipped, flat.data_ptr(), flat.numel(), 1.0)
     if flat is not piece:
         piece.copy_(flat[skipped:])

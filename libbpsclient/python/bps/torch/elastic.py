@@ -104,7 +104,7 @@ class ElasticSampler(torch.utils.data.Sampler):
         left = [i for i in range(len(self.dataset)) if i not in self.processed_indices]
         if self.shuffle:
             generator = torch.Generator().manual_seed(self.seed + self.epoch)
-            left = [left[i] for i in torch.randperm(len(left), generator=generator)]
+            left = [left[i] for i in torch.randperm(len(left), generator=generator, device="cpu")]
         self.remaining_indices = left
         self.num_samples = math.ceil(len(left) / self.num_replicas)
         # If the number of workers does not divide the number of remaining samples, repeat the
