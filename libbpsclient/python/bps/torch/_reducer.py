@@ -24,7 +24,14 @@ import torch
 
 import bps
 from bps import _compare
-from bps._compression import RANDOMK, RAW, Coding, check_block_op, check_machines
+from bps._compression import (
+    RANDOMK,
+    RAW,
+    Coding,
+    check_block_op,
+    check_machines,
+    check_own_machine,
+)
 from bps._library import OPS
 from bps._operation import IN_FLIGHT, Slot
 from bps._sets import ProcessSet, global_process_set
@@ -248,8 +255,10 @@ class Reducer:
 
         Raises:
             Error: EMISMATCH if this worker has other parameters or options.
+            ValueError: see :func:`bps._compression.check_own_machine`.
         """
         rt, self._n_steps = self._runtime, 0
+        check_own_machine(rt, self._coding)
         for theirs, sparse in plan[len(self._plan) :]:
             names = {name for name, _ in theirs.entries}
             self.take_in(names)
