@@ -24,8 +24,8 @@ def mean(shape=(N,)):
 def bound(levels, largest=1.0):
     """Return a bound for the errors of a mean.
 
-    A worker, a machine and the server each encode once, with an error of at most half of a scale.
-    The scale of int4 is rounded up to bf16, so it is larger by at most 2^-7.
+    A worker, a machine and the server each encode once. An error is at most half of a scale; for
+    the largest values it may be a whole one, by 2^-7 of int4, because the scale is truncated.
     """
     return 1.5 * largest / levels * (1 + 2**-6)
 

@@ -32,6 +32,11 @@ def residual_of(
     return known
 
 
+def forget_residual(name: str) -> None:
+    """Drop the residual of a tensor that is not used any more."""
+    _used.pop(name, None)
+
+
 def compression_state_dict() -> dict[str, np.ndarray]:
     """Return copies of this worker's residuals, for a checkpoint. Each worker has its own.
 
@@ -42,7 +47,8 @@ def compression_state_dict() -> dict[str, np.ndarray]:
         >>> state = bps.torch.compression_state_dict()
         >>> torch.save(state, f"residuals.{bps.torch.rank()}.pt")
     """
-    used = {name: one.cpu().numpy() if hasattr(one, "cpu") else one for name, one in _used.items()}
+    known = [*_used.items()]  # other threads may add residuals
+    used = {name: one.cpu().numpy() if hasattr(one, "cpu") else one for name, one in known}
     return {name: array.copy() for name, array in {**_loaded, **used}.items()}
 
 
@@ -69,7 +75,7 @@ def scale_compression_state(factor: float) -> None:
         >>> scaler.update()
         >>> bps.torch.scale_compression_state(scaler.get_scale() / before)
     """
-    for one in (*_used.values(), *_loaded.values()):
+    for one in [*_used.values(), *_loaded.values()]:
         one *= factor
 
 

@@ -10,8 +10,11 @@ from typing import Any, TypeAlias
 import torch
 
 import bps
-from bps import _core
-from bps._compression import RANDOMK, Compression, Compressor, check_machines
+from bps import _compare, _core
+from bps._compression import RAW, Compression, Compressor, check_machines
+from bps._library import Error
+from bps._operation import IN_FLIGHT
+from bps._residuals import forget_residual
 from bps.torch._channels import Channel, EncodedChannel, check_gradient, open_channels
 from bps.torch._compression import gradient_coding
 from bps.torch._memory import described_type, has_storage_of, wire_dtype
@@ -172,16 +175,17 @@ class HookState:
 
     After the first step, DDP assigns gradients to other buckets. Each new shape of a bucket needs a
     new tensor. The tensor for the n-th shape of a bucket is named ``ddp/STATE.BUCKET#n`` at each
-    worker. STATE is the id of this HookState, and BUCKET is the index of the bucket. If two workers
-    declare this tensor with different shapes, all workers get an error.
-
-    The tensor of the last bucket has one extra element. So the error also occurs if the workers
-    have different numbers of buckets, because they then disagree about which bucket is last.
+    worker. STATE is the id of this HookState, and BUCKET is the index of the bucket. The workers
+    compare each new shape, how it is sent, and whether the bucket is the last one. If two workers
+    differ, all workers get an error.
 
     Args:
         wire (torch.dtype, optional): type in which gradients are sent; None: their own type.
         compression (Compressor): chooses the type, as for :class:`DistributedDataParallel`. With a
             block type, parameters of one bucket may share blocks, because DDP lays out the bucket.
+
+    Raises:
+        ValueError: `wire` and `compression` are both given.
     """
 
     def __init__(
@@ -190,9 +194,12 @@ class HookState:
         compression: type[Compressor] = Compression.none,
     ) -> None:
         self.wire, self._coding = wire, gradient_coding(compression)
+        if wire is not None and self._coding != RAW:
+            raise ValueError("HookState takes wire or compression, not both")
         self.number = _core.runtime().next_set()
         self.channels: dict[int, tuple[Shape, AnyChannel]] = {}  # key: index of the bucket
         self.n_shapes: collections.Counter[int] = collections.Counter()
+        self._agreed: dict[int, tuple[Shape, str]] = {}  # what the workers have compared last
         self.pending: list[tuple[AnyChannel, torch.Tensor, bool, Averages]] = []
         _core.runtime().reopened.add(self)
 
@@ -201,28 +208,51 @@ class HookState:
         opens new channels."""
         self.channels.clear()
         self.n_shapes.clear()
+        self._agreed.clear()
         self.pending.clear()
 
     def channel(self, bucket: Any) -> AnyChannel:
-        """Return the channel for a bucket. If the bucket has a new shape, declare a tensor for
-        it."""
+        """Return the channel for a bucket. If the bucket has a new shape, compare it with those of
+        the other workers, and declare a tensor for it."""
         buffer, index = bucket.buffer(), bucket.index()
         shape = (buffer.dtype, buffer.numel(), bucket.is_last())
         known, channel = self.channels.get(index, (None, None))
         if channel is None or known != shape:
             check_gradient(buffer)
-            self.n_shapes[index] += 1
-            coding, n_bytes = self._coding, buffer.numel() * buffer.element_size()
+            rt, coding, n_bytes = _core.runtime(), self._coding, buffer.numel() * buffer.itemsize
             block = coding.block_of(described_type(buffer.dtype), n_bytes)
             wire = block or self.wire or wire_dtype(buffer.dtype, coding, n_bytes)
-            name = f"ddp/{self.number}.{index}#{self.n_shapes[index]}"
-            n = buffer.numel() + (bucket.is_last() and wire != RANDOMK)
-            decl = (name, wire, n, buffer.device)
-            (channel,) = open_channels(_core.runtime(), [decl], coding)
-            if block:  # after the declaration, which fails if the workers' buckets differ
-                check_machines(_core.runtime(), coding, name)
+            name = self._agree(index, shape)
+            if block:
+                check_machines(rt, coding, name)
+            if channel is not None:
+                number = self.n_shapes[index] - 1
+                forget_residual(rt.residual_name(f"ddp/{self.number}.{index}#{number}"))
+            (channel,) = open_channels(rt, [(name, wire, buffer.numel(), buffer.device)], coding)
             self.channels[index] = (shape, channel)
         return channel
+
+    def _agree(self, index: int, shape: Shape) -> str:
+        """Compare the new shape of a bucket at all workers, and return the name of its tensor. If
+        the wait ends early, here or in check_machines(), another call continues it."""
+        agreed, name = self._agreed.get(index, (None, ""))
+        if agreed == shape:
+            return name
+        dtype, n, is_last = shape
+        described = _compare.described(described_type(dtype), [n])
+        sent = str(self._coding) or (f" sent as {described_type(self.wire)}" if self.wire else "")
+        place = "the last bucket" if is_last else "more buckets follow"
+        mine = _compare.List(_compare.unnamed([f"{described}{sent}, {place}"]))
+        name = f"ddp/{self.number}.{index}#{self.n_shapes[index] + 1}"
+        try:
+            _core.runtime().compare_lists(name, "gradients", mine, [f"bucket {index}"])
+        except Error as error:
+            if error.code not in IN_FLIGHT:
+                self.n_shapes[index] += 1
+            raise
+        self.n_shapes[index] += 1
+        self._agreed[index] = (shape, name)
+        return name
 
     def finish(self) -> None:
         """Wait for all buckets of this backward pass, and complete their futures with the averages.
