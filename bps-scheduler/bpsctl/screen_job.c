@@ -11,6 +11,7 @@
  * than this. */
 #define QUIET_LONG_S    5.0
 #define WORKER_ROWS_MAX 32
+#define TYPES_SHOWN     6
 
 /* ---- one job ---- */
 
@@ -74,6 +75,23 @@ static void print_job_changes(FILE *out, json_t *job)
 			cell_num(job, "backup"));
 }
 
+/* Print the element types in which the tensors are sent, with the bytes of each. */
+static void print_job_types(FILE *out, json_t *types)
+{
+	const char *type;
+	unsigned n = 0;
+	json_t *value;
+
+	json_object_foreach (types, type, value) {
+		if (n == TYPES_SHOWN)
+			break;
+		fprintf(out, "%s %.8s %s", n++ ? "," : "  types", cell_text(type).s,
+			cell_size(cell_num(types, type)).s);
+	}
+	if (n)
+		fprintf(out, "%s\n", json_object_size(types) > n ? ", ..." : "");
+}
+
 static void print_job_header(FILE *out, json_t *job)
 {
 	fprintf(out, "job %.40s (%" PRIu64 ")   user %" PRIu64 "   %s for %s\n",
@@ -85,6 +103,7 @@ static void print_job_header(FILE *out, json_t *job)
 		cell_num(job, "joined"), cell_num(job, "size"), cell_num(job, "done"),
 		json_array_size(json_object_get(job, "agents")), cell_num(job, "tensors"),
 		cell_size(cell_num(job, "bytes")).s, cell_num(job, "partitions"));
+	print_job_types(out, json_object_get(job, "bytes_by_type"));
 	print_job_pace(out, json_object_get(job, "pace"));
 	print_job_changes(out, job);
 	if (cell_num(job, "undeclared"))

@@ -12,6 +12,8 @@
 #include "bps-scheduler/placement/speed.h"
 #include "bps-scheduler/status/status_impl.h"
 #include "common/base/version.h"
+#include "common/data/dtype.h"
+#include "common/data/shape.h"
 
 #define QUIET_BEATS 3
 
@@ -204,6 +206,21 @@ static json_t *lost_machine_json(const struct sched_member *m, const struct sche
 	return o;
 }
 
+/* Return the bytes of the job's tensors by element type, such as {"f32": 4096, "q8": 520}. */
+static json_t *bytes_by_type_json(const struct sched_job *j)
+{
+	json_t *o = json_object();
+
+	for (uint32_t i = 0; i < j->n_placed; i++) {
+		const struct tensor_shape *shape = &j->placed[i]->shape;
+		const char *type = dtype_name(shape->dtype);
+		json_int_t known = json_integer_value(json_object_get(o, type));
+
+		json_object_set_new(o, type, json_integer(known + (json_int_t)shape_bytes(shape)));
+	}
+	return o;
+}
+
 json_t *status_job_brief(
 	const struct sched_core *c, const struct status_info *info, const struct sched_job *j)
 {
@@ -245,6 +262,7 @@ json_t *status_job_brief(
 	status_put_num(o, "tensors", j->n_placed);
 	status_put_num(o, "undeclared", j->n_tensors - j->n_placed);
 	status_put_num(o, "bytes", j->bytes);
+	json_object_set_new(o, "bytes_by_type", bytes_by_type_json(j));
 	status_put_num(o, "partitions", parts);
 	status_put_num(o, "waiting_partitions", j->n_orphans);
 	json_object_set_new(o, "has_token", json_boolean(j->has_token));

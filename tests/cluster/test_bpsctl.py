@@ -68,6 +68,20 @@ def test_why_stuck_names_tensor_round_rank_host_and_pid(cluster):
     assert show(c, "why-stuck", "nobody", status=2) == ""
 
 
+def test_bytes_of_a_job_are_shown_by_type(cluster):
+    c = cluster(agents=2, servers=1)
+    stop = c.dir / "stop"
+    args = {"n_values": {"f32": [1000], "q8": [2560, 200]}, "stop": str(stop)}
+    workers = c.start_job("types_until", 2, args, job="coded")
+    c.wait_for("all tensors are placed", lambda: document(c, "job", "coded")["job"]["tensors"] == 3)
+    # a block of q8 has 256 values and 260 bytes
+    seen = document(c, "job", "coded")["job"]["bytes_by_type"]
+    assert seen == {"f32": 4000, "q8": 11 * 260}
+    assert re.search(r"types f32 3\.9 KiB, q8 2\.8 KiB", show(c, "job", "coded", status=0))
+    stop.touch()
+    assert all(worker.result(time.monotonic() + DEADLINE_S) for worker in workers)
+
+
 def test_straggler_is_named_in_the_status(cluster):
     c = cluster(agents=2, servers=1)
     started = waiting_job(c)

@@ -330,6 +330,21 @@ def first_of_several(done, n=8):
         return order
 
 
+def types_until(n_values, stop):
+    """Sum tensors of some types once. Stay in the job until the file `stop` appears.
+
+    n_values: for each type, the numbers of values of its tensors.
+    """
+    with bps.open() as job:
+        for dtype, numbers in n_values.items():
+            tensors = [job.declare(f"{dtype}.{n}", dtype, n) for n in numbers]
+            job.push_pull(tensors)
+            job.wait(tensors)
+        while not os.path.exists(stop):
+            time.sleep(0.01)
+    return True
+
+
 def rounds_until(n_elems, stop, progress, seconds):
     """Run rounds and check every sum until the file `stop` appears.
 
